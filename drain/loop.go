@@ -1,0 +1,113 @@
+package drain
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// evictor sends one eviction and waits for the answer. It sends nothing once
+// ctx has ended.
+type evictor interface {
+	evict(ctx context.Context, p Pod) answer
+}
+
+// loop carries the schedule out. It knows of no API: the pods come from the
+// view, evictions go to the evictor.
+type loop struct {
+	view     *view
+	evictor  evictor
+	schedule *schedule
+	reporter reporter
+	logger   *slog.Logger
+}
+
+type result struct {
+	pod        Pod
+	controller types.UID
+	answer     answer
+}
+
+// run returns nil when the view shows nothing left, else ctx's error. No
+// eviction is under way when it returns.
+func (l *loop) run(ctx context.Context) error {
+	evictions, abandon := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer abandon()
+
+	results := make(chan result)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		now := time.Now()
+		done := l.schedule.done()
+		for !done {
+			pod, ok := l.schedule.next(now)
+			if !ok {
+				break
+			}
+			r := result{pod: pod, controller: l.schedule.pods[pod.UID].controller}
+			wg.Go(func() {
+				r.answer = l.evictor.evict(evictions, pod)
+				select {
+				case results <- r:
+				case <-evictions.Done():
+				}
+			})
+		}
+		var due time.Time
+		if l.schedule.synced || l.schedule.err != nil {
+			due = l.reporter.offer(now, l.schedule.progress(now), done)
+		}
+		if done {
+			l.logger.Info("node is drained", "evicted", l.schedule.evicted)
+			return nil
+		}
+		l.sleep(timer, now, due)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-l.view.changed:
+			l.schedule.observe(time.Now(), l.view.snapshot())
+		case r := <-results:
+			l.log(r)
+			l.schedule.answered(time.Now(), r.pod.UID, r.controller, r.answer)
+		}
+	}
+}
+
+// sleep sets the timer to the earlier of due and the schedule's next moment.
+func (l *loop) sleep(timer *time.Timer, now, due time.Time) {
+	wake := l.schedule.wake(now)
+	if wake.IsZero() || (!due.IsZero() && due.Before(wake)) {
+		wake = due
+	}
+	if wake.IsZero() {
+		timer.Stop() // only the view or an answer brings news
+		return
+	}
+	timer.Reset(max(0, wake.Sub(now)))
+}
+
+// log writes a line for each eviction that was accepted, and for an obstacle
+// when it is a new one: the repetitions are no news.
+func (l *loop) log(r result) {
+	pod := slog.String("pod", r.pod.String())
+	switch e := l.schedule.pods[r.pod.UID]; {
+	case r.answer.kind == accepted:
+		l.logger.Info("evicted", pod)
+	case r.answer.kind == gone:
+		l.logger.Debug("pod to evict is gone", pod, "message", r.answer.message)
+	case e == nil || e.blocker == nil || e.blocker.Reason != r.answer.reason:
+		l.logger.Warn("pod cannot be evicted yet", pod, "reason", r.answer.reason, "message", r.answer.message)
+	default:
+		l.logger.Debug("pod still cannot be evicted", pod, "reason", r.answer.reason, "message", r.answer.message)
+	}
+}

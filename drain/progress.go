@@ -1,0 +1,142 @@
+package drain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Reasons of Blockers. [Terminating] and the words of a Policy are among them.
+const (
+	// PodDisruptionBudget: a budget allows no disruption now. The message names
+	// it. Asked again after 1 to 30 s.
+	PodDisruptionBudget Reason = "PodDisruptionBudget"
+	// TooManyRequests: 429 for another reason: the API server is busy, or a
+	// webhook puts the eviction off.
+	TooManyRequests Reason = "TooManyRequests"
+	// Refused: the API server or a webhook said no (4xx).
+	Refused Reason = "Refused"
+	// ServerError: 5xx, among them the 500 for a pod with more than one budget,
+	// which lasts until somebody removes one.
+	ServerError Reason = "ServerError"
+	// Unreachable: no answer from the API server.
+	Unreachable Reason = "Unreachable"
+	// NotDeleted: the eviction was accepted 30 s ago, and nothing happened.
+	NotDeleted Reason = "NotDeleted"
+	// Returning: a controller keeps putting pods on this node.
+	Returning Reason = "Returning"
+)
+
+// MaxBlockers is how many Blockers a Progress lists at most.
+const MaxBlockers = 50
+
+// Blocker is a pod that keeps the node from being drained.
+type Blocker struct {
+	Pod
+	// Reason is the kind of obstacle.
+	Reason Reason
+	// Message is one printable line of at most 400 bytes, mostly the API
+	// server's own words. For a budget they give its name and figures.
+	Message string
+	// Since is when this Run first met an obstacle at this pod. For a
+	// terminating pod it is the end of its grace period, which outlives a Run.
+	Since time.Time
+}
+
+func (b Blocker) equal(o Blocker) bool {
+	return b.Pod == o.Pod && b.Reason == o.Reason && b.Message == o.Message && b.Since.Equal(o.Since)
+}
+
+// Progress is how far a drain is.
+type Progress struct {
+	// Evictable is how many pods must still go: those not evicted yet, and the
+	// Terminating ones. Zero means drained.
+	Evictable int
+	// Terminating is how many of them are on their way out.
+	Terminating int
+	// Evicted is how many evictions this Run sent were accepted, a pod once.
+	Evicted int
+	// Blocked is how many of the Evictable meet an obstacle.
+	Blocked int
+	// Blockers are these, the longest first, then by name; MaxBlockers at most.
+	Blockers []Blocker
+	// Err is why the pods cannot be listed or watched at present; the counts
+	// are then as they were last seen. Nil while they can.
+	Err error
+}
+
+func (p Progress) equal(o Progress) bool {
+	return p.Evictable == o.Evictable && p.Terminating == o.Terminating &&
+		p.Evicted == o.Evicted && p.Blocked == o.Blocked &&
+		fmt.Sprint(p.Err) == fmt.Sprint(o.Err) &&
+		slices.EqualFunc(p.Blockers, o.Blockers, Blocker.equal)
+}
+
+// block notes an obstacle. A pod's obstacles may take turns, a budget and an
+// API server that restarts; since when it is stuck does not change by that.
+func (e *entry) block(now time.Time, r Reason, message string) {
+	since := now.Round(0) // to be shown and kept, not to be measured with
+	if e.blocker != nil {
+		since = e.blocker.Since
+	}
+	e.blocker = &Blocker{Pod: e.Pod, Reason: r, Message: message, Since: since}
+}
+
+// stuck is a terminating pod's Blocker, once it should have been gone.
+func (e *entry) stuck(now time.Time) *Blocker {
+	if e.verdict.Class != Wait || now.Before(e.deadline.Add(overdue)) {
+		return nil
+	}
+	message := "the pod's grace period is over"
+	if e.finalizers != "" {
+		message += "; finalizers: " + tidy(e.finalizers)
+	}
+	return &Blocker{Pod: e.Pod, Reason: Terminating, Message: tidy(message), Since: e.deadline}
+}
+
+// progress tells the state of things at now.
+func (s *schedule) progress(now time.Time) Progress {
+	p := Progress{Evictable: len(s.pods), Evicted: s.evicted, Err: s.err}
+	for _, e := range s.pods {
+		b := e.blocker
+		if e.verdict.Class == Wait {
+			p.Terminating++
+			b = e.stuck(now)
+		}
+		if b != nil {
+			p.Blockers = append(p.Blockers, *b)
+		}
+	}
+	p.Blocked = len(p.Blockers)
+	slices.SortFunc(p.Blockers, func(a, b Blocker) int {
+		return cmp.Or(a.Since.Compare(b.Since), comparePods(a.Pod, b.Pod))
+	})
+	p.Blockers = p.Blockers[:min(len(p.Blockers), MaxBlockers)]
+	return p
+}
+
+// reporter calls the progress function seldom enough.
+type reporter struct {
+	send  func(Progress)
+	every time.Duration
+
+	last   Progress
+	lastAt time.Time
+	called bool
+}
+
+// offer reports p if it is news and its time has come, or if it is the last
+// word. If it must wait it returns when to offer again, else zero.
+func (r *reporter) offer(now time.Time, p Progress, last bool) time.Time {
+	if r.send == nil || (!last && r.called && p.equal(r.last)) {
+		return time.Time{}
+	}
+	if due := r.lastAt.Add(r.every); !last && r.called && now.Before(due) {
+		return due
+	}
+	r.last, r.lastAt, r.called = p, now, true
+	r.last.Blockers = slices.Clone(p.Blockers) // the caller may keep and change p
+	r.send(p)
+	return time.Time{}
+}

@@ -1,0 +1,245 @@
+package drain
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Bounds of the schedule. Together they keep a drain from ever being a storm:
+// at most one eviction in every spacing, and for a pod that cannot leave ever
+// fewer.
+const (
+	// spacing lies between the starts of two evictions: 20 a second.
+	spacing = 50 * time.Millisecond
+	// Delays before a pod's next eviction when it was answered "not now".
+	minDelay = time.Second
+	maxDelay = 30 * time.Second
+	// Delays after an answer that waiting alone will hardly change.
+	minSlowDelay = 5 * time.Second
+	maxSlowDelay = 2 * time.Minute
+	// recheck is how long an accepted eviction may take to show up in the
+	// watch. Admission webhooks may answer yes and do nothing.
+	recheck = 30 * time.Second
+	// overdue is how long after its grace period a terminating pod becomes a
+	// blocker: kubelet and watch need a moment, and clocks differ.
+	overdue = 10 * time.Second
+	// patience is how many times "there is no such pod" is believed while the
+	// watch goes on showing the pod.
+	patience = 3
+)
+
+type kind int
+
+const (
+	accepted kind = iota // the pod is being deleted
+	gone                 // no pod of this name, or one of another UID
+	later                // not now; asking again is the way
+	refused              // an answer that somebody has to do something about
+)
+
+// answer is what came of one eviction.
+type answer struct {
+	kind       kind
+	reason     Reason        // unless accepted
+	message    string        // the server's words
+	retryAfter time.Duration // 0: the server did not say
+}
+
+// entry is a pod that must go.
+type entry struct {
+	facts
+	inFlight  bool
+	attempts  int // evictions sent
+	failures  int // answers in a row that did not remove the pod
+	notBefore time.Time
+	accepted  bool
+	blocker   *Blocker
+}
+
+// schedule decides which pod is to be evicted when. It is pure: it sees pods,
+// answers and the time only as arguments, and it is not for use by several
+// goroutines.
+type schedule struct {
+	concurrency int
+	random      func() float64 // in [0, 1)
+
+	pods      map[types.UID]*entry
+	err       error
+	synced    bool
+	inFlight  int
+	lastStart time.Time
+	evicted   int
+	cleared   map[types.UID]bool // controllers of which a pod was evicted
+	returns   map[types.UID]int  // pods that came afterwards, by controller
+}
+
+func newSchedule(concurrency int, random func() float64) *schedule {
+	return &schedule{
+		concurrency: concurrency,
+		random:      random,
+		pods:        map[types.UID]*entry{},
+		cleared:     map[types.UID]bool{},
+		returns:     map[types.UID]int{},
+	}
+}
+
+// observe takes in what the watch shows.
+func (s *schedule) observe(now time.Time, v snapshot) {
+	s.err = v.err
+	if !v.synced {
+		return
+	}
+	was := s.pods
+	s.pods = make(map[types.UID]*entry, len(v.pods))
+	for _, f := range v.pods {
+		e := was[f.UID]
+		if e == nil {
+			e = &entry{facts: f}
+			s.arrived(now, e)
+		}
+		if e.verdict.Class != f.verdict.Class {
+			e.blocker = nil
+		}
+		e.facts = f
+		if f.verdict.Class == Block && e.blocker == nil {
+			e.block(now, f.verdict.Reason, "the policy does not let this pod be evicted")
+		}
+		s.pods[f.UID] = e
+	}
+	s.synced = true
+}
+
+// arrived slows down a controller that keeps putting pods on this node, as one
+// does whose pods tolerate the cordon: else the two would chase each other at
+// the full rate.
+func (s *schedule) arrived(now time.Time, e *entry) {
+	if e.verdict.Class != Evict || !s.cleared[e.controller] {
+		return
+	}
+	s.returns[e.controller]++
+	if n := s.returns[e.controller]; n > 1 {
+		e.notBefore = now.Add(s.delay(n-1, minDelay, maxDelay))
+		e.block(now, Returning, fmt.Sprintf(
+			"the pod's controller has put %d pods on this node since one of its pods was evicted", n))
+	}
+}
+
+// next starts one eviction, if there is one to start now.
+func (s *schedule) next(now time.Time) (Pod, bool) {
+	if s.inFlight >= s.concurrency || now.Before(s.lastStart.Add(spacing)) {
+		return Pod{}, false
+	}
+	var best *entry
+	for _, e := range s.pods {
+		if e.waits() && !now.Before(e.notBefore) && (best == nil || before(e, best) < 0) {
+			best = e
+		}
+	}
+	if best == nil {
+		return Pod{}, false
+	}
+	if best.accepted {
+		best.block(now, NotDeleted, "an eviction was accepted, but the pod is not being deleted")
+	}
+	best.inFlight = true
+	best.attempts++
+	s.inFlight++
+	s.lastStart = now
+	return best.Pod, true
+}
+
+// waits says whether the pod waits for an eviction to be sent.
+func (e *entry) waits() bool { return e.verdict.Class == Evict && !e.inFlight }
+
+// before puts pods that were not asked yet first, so that blocked ones hold
+// nobody up, then the lowest priority: those that depend on nothing leave
+// before those on which others depend, as in the kubelet's own shutdown.
+func before(a, b *entry) int {
+	return cmp.Or(
+		cmp.Compare(min(a.attempts, 1), min(b.attempts, 1)),
+		cmp.Compare(a.priority, b.priority),
+		comparePods(a.Pod, b.Pod),
+	)
+}
+
+// answered takes in what came of an eviction that next started.
+func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, a answer) {
+	s.inFlight--
+	e := s.pods[uid]
+	if a.kind == accepted {
+		if e == nil || !e.accepted {
+			s.evicted++
+		}
+		if controller != "" {
+			s.cleared[controller] = true
+		}
+	}
+	if e == nil {
+		return
+	}
+	e.inFlight = false
+	if a.kind == accepted {
+		e.failures = 0
+		if !e.accepted {
+			e.blocker = nil
+		}
+		e.accepted = true
+		e.notBefore = now.Add(recheck)
+		return
+	}
+	e.failures++
+	wait := s.delay(e.failures, minDelay, maxDelay)
+	if a.kind == refused {
+		wait = s.delay(e.failures, minSlowDelay, maxSlowDelay)
+	}
+	if a.retryAfter > 0 {
+		asked := min(max(a.retryAfter, minDelay), maxDelay)
+		wait = max(wait, asked+time.Duration(s.random()*float64(asked)/4))
+	}
+	e.notBefore = now.Add(wait)
+	if e.verdict.Class == Evict && (a.kind != gone || e.failures >= patience) {
+		e.block(now, a.reason, a.message)
+	}
+}
+
+// delay doubles with each failure and lies anywhere in the upper half of that,
+// so that pods that were blocked together do not come back together.
+func (s *schedule) delay(failures int, shortest, longest time.Duration) time.Duration {
+	d := longest
+	if failures < 16 {
+		d = min(longest, shortest<<failures)
+	}
+	return d/2 + time.Duration(s.random()*float64(d)/2)
+}
+
+// wake is when next may have something to start, or progress something to
+// report, without anything happening in between; zero for never.
+func (s *schedule) wake(now time.Time) time.Time {
+	var at time.Time
+	soonest := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
+	for _, e := range s.pods {
+		switch {
+		case e.waits() && s.inFlight < s.concurrency:
+			t := s.lastStart.Add(spacing)
+			if e.notBefore.After(t) {
+				t = e.notBefore
+			}
+			soonest(t)
+		case e.verdict.Class == Wait:
+			if t := e.deadline.Add(overdue); t.After(now) {
+				soonest(t)
+			}
+		}
+	}
+	return at
+}
+
+// done says whether the view shows the node drained.
+func (s *schedule) done() bool { return s.synced && len(s.pods) == 0 }
