@@ -1,0 +1,160 @@
+package v1alpha1
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Protocol is the version of what hosts and coordinators say to each other
+// through a Node. A coordinator grants to its own and the previous one.
+const Protocol = 1
+
+// maxRecord bounds the JSON annotations, in bytes. A Node's annotations may
+// hold 256 KiB in all; a record larger than this is somebody's mistake.
+const maxRecord = 32 << 10
+
+// Source is where a change comes from.
+type Source string
+
+// The sources.
+const (
+	// SourceOSUpdate: the update engine has staged another OS version.
+	SourceOSUpdate Source = "OSUpdate"
+	// SourceSentinel: a file says that a reboot is required.
+	SourceSentinel Source = "Sentinel"
+	// SourceFile: a watched file or directory differs.
+	SourceFile Source = "File"
+	// SourceUnit: a watched systemd unit differs.
+	SourceUnit Source = "Unit"
+	// SourceRequest: an admin asks, by AnnotationRequest.
+	SourceRequest Source = "Request"
+)
+
+// Change is something on a host that calls for a disruption.
+type Change struct {
+	Source Source `json:"source"`
+	// Name tells changes of one source apart: a path, a unit's name. Empty
+	// for OSUpdate and Request.
+	Name string `json:"name,omitempty"`
+	// Version is what the change leads to, where the source tells: an OS
+	// version, a digest. Empty when it does not.
+	Version string `json:"version,omitempty"`
+}
+
+// String returns the change as "Source", "Source name" or "Source name@version".
+func (c Change) String() string {
+	s := string(c.Source)
+	if c.Name != "" {
+		s += " " + c.Name
+	}
+	if c.Version != "" {
+		s += "@" + c.Version
+	}
+	return s
+}
+
+// SameChanges reports whether two lists hold the same changes, in any order.
+func SameChanges(a, b []Change) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	count := make(map[Change]int, len(a))
+	for _, c := range a {
+		count[c]++
+	}
+	for _, c := range b {
+		if count[c]--; count[c] < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Has reports whether one of the changes comes from the source.
+func Has(changes []Change, source Source) bool {
+	for _, c := range changes {
+		if c.Source == source {
+			return true
+		}
+	}
+	return false
+}
+
+// Host is a host's description of itself, the value of [AnnotationHost]. It
+// is written together with LabelWants, and both count only while BootID is
+// the Node's status.nodeInfo.bootID and NodeUID its metadata.uid.
+type Host struct {
+	Protocol int    `json:"protocol"`
+	Version  string `json:"version"` // lockkeeper's
+
+	NodeUID string `json:"nodeUID"`
+	BootID  string `json:"bootID"`
+	// BootTime and Started are when the host booted and when this process of
+	// lockkeeper started, by the host's clock.
+	BootTime time.Time `json:"bootTime"`
+	Started  time.Time `json:"started"`
+
+	// Managed is what holds on this host with LabelManaged and the host's
+	// file taken together.
+	Managed bool `json:"managed"`
+	// Veto is why this host would not commit anything at present, whatever
+	// the cluster says: its file, its window, observe, min_uptime, another
+	// reboot manager. Empty: no veto.
+	Veto Reason `json:"veto,omitempty"`
+
+	// Drains reports whether the plan needs the node drained.
+	Drains bool `json:"drains,omitempty"`
+	// Changes are what the plan is made of.
+	Changes []Change `json:"changes,omitempty"`
+	// OSVersion is os-release's VERSION_ID as it is.
+	OSVersion string `json:"osVersion,omitempty"`
+	// HookStages are the hook stages for which the host has units of its
+	// own: before-drain, before-reboot, before-uncordon.
+	HookStages []State `json:"hookStages,omitempty"`
+}
+
+// ParseHost reads the annotation's value; "" is no Host and no error. Fields
+// that a newer lockkeeper added are passed over.
+func ParseHost(s string) (*Host, error) {
+	h, err := parseRecord[Host](s)
+	if h == nil || err != nil {
+		return nil, err
+	}
+	if err := ValidateID(h.BootID); err != nil {
+		return nil, fmt.Errorf("bootID: %w", err)
+	}
+	if err := ValidateID(h.NodeUID); err != nil {
+		return nil, fmt.Errorf("nodeUID: %w", err)
+	}
+	if h.Protocol < 1 {
+		return nil, fmt.Errorf("protocol: %d, expected 1 or more", h.Protocol)
+	}
+	return h, nil
+}
+
+// parseRecord decodes one JSON annotation.
+func parseRecord[T any](s string) (*T, error) {
+	if s == "" {
+		return nil, nil
+	}
+	if len(s) > maxRecord {
+		return nil, fmt.Errorf("%d bytes, expected at most %d", len(s), maxRecord)
+	}
+	v := new(T)
+	if err := json.Unmarshal([]byte(s), v); err != nil {
+		return nil, fmt.Errorf("not the JSON expected: %w", err)
+	}
+	return v, nil
+}
+
+// FormatRecord returns a Host, Grant or Last as its annotation's value.
+func FormatRecord(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		// The records hold strings, numbers, booleans and times; a time out
+		// of RFC 3339's years is the only way here, and a bug.
+		panic(fmt.Sprintf("lockkeeper: encoding %T: %v", v, err))
+	}
+	return string(b)
+}

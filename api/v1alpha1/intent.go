@@ -1,0 +1,72 @@
+package v1alpha1
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Intent is the payload of [AnnotationPaused] and [AnnotationDetached]: any
+// text, taken as the reason, or JSON. The annotation's presence is what
+// counts; a payload that does not parse still pauses or detaches.
+type Intent struct {
+	Reason string `json:"reason,omitempty"`
+	By     string `json:"by,omitempty"`
+	// Until is when the coordinator removes the annotation, judged by the
+	// coordinator's clock alone. nil: never.
+	Until *time.Time `json:"until,omitempty"`
+	// Force, for detached only: let go at once, except while a reboot or an
+	// apply is committed.
+	Force bool `json:"force,omitempty"`
+}
+
+// ParseIntent reads the annotation's value. The Intent counts whatever the
+// error, which is for a warning.
+func ParseIntent(s string) (Intent, error) {
+	text := strings.TrimSpace(s)
+	if !strings.HasPrefix(text, "{") {
+		i := Intent{Reason: text}
+		if strings.EqualFold(text, "false") {
+			return i, errors.New(`the value "false" does not resume; remove the annotation (kubectl annotate node NODE KEY-)`)
+		}
+		return i, nil
+	}
+	var i Intent
+	if len(text) > maxRecord {
+		return Intent{}, fmt.Errorf("%d bytes, expected at most %d", len(text), maxRecord)
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&i); err != nil {
+		// Half of a payload is worse than none: an Until or a Force that was
+		// read before the mistake may not be what was meant.
+		return Intent{Reason: clip(text)}, fmt.Errorf("expected text or JSON {reason, by, until, force}: %w", err)
+	}
+	return i, nil
+}
+
+// Request is the payload of [AnnotationRequest].
+type Request struct {
+	Action string `json:"action"` // "reboot"
+	Reason string `json:"reason,omitempty"`
+}
+
+// ParseRequest reads the annotation's value: "reboot" or JSON with action
+// "reboot". Anything else is an error and no request.
+func ParseRequest(s string) (Request, error) {
+	text := strings.TrimSpace(s)
+	r := Request{Action: text}
+	if strings.HasPrefix(text, "{") {
+		parsed, err := parseRecord[Request](text)
+		if err != nil {
+			return Request{}, err
+		}
+		r = *parsed
+	}
+	if r.Action != "reboot" {
+		return Request{}, fmt.Errorf("%q, expected \"reboot\" or JSON {\"action\": \"reboot\", \"reason\": …}", clip(s))
+	}
+	return r, nil
+}

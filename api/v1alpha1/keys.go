@@ -1,0 +1,167 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Prefix begins every label and annotation key of lockkeeper's own.
+const Prefix = "lockkeeper.dev/"
+
+// HookPrefix begins the annotation keys by which hooks confirm a stage. See
+// [HookAnnotation].
+const HookPrefix = "hook.lockkeeper.dev/"
+
+// Labels on a Node: what people and DaemonSets select on.
+const (
+	// LabelState says where in its turn a node is; see [State]. Only the
+	// coordinator writes it. Absent: the node is not managed.
+	LabelState = Prefix + "state"
+
+	// LabelWants is the strongest action in the host's plan; see [Wants].
+	// Only the host writes it, and only after it has read every source of
+	// changes in its present boot.
+	LabelWants = Prefix + "wants"
+
+	// LabelHeld is the [Reason] why a node that wants something, or is in a
+	// turn, does not move. Only the coordinator writes it. Absent: nothing
+	// holds the node.
+	LabelHeld = Prefix + "held"
+
+	// LabelManaged is an admin's word: "true", "false", or absent to follow
+	// managed_by_default in the host's file. "false" in mid-turn turns the
+	// node round if nothing is committed and lets the turn finish otherwise;
+	// then lockkeeper's keys go.
+	LabelManaged = Prefix + "managed"
+
+	// LabelOS, LabelOSVersion and LabelGroup are information from the host's
+	// os-release and update.conf, cut by [LabelValue]. No decision reads
+	// them.
+	LabelOS        = Prefix + "os"
+	LabelOSVersion = Prefix + "os-version"
+	LabelGroup     = Prefix + "group"
+)
+
+// Annotations on a Node: what is unique to it, or an intent with a payload.
+const (
+	// AnnotationHost is the host's description of itself, a [Host] as JSON,
+	// in the same write as LabelWants.
+	AnnotationHost = Prefix + "host"
+
+	// AnnotationAck is the host's last word in a turn; see [Ack].
+	AnnotationAck = Prefix + "ack"
+
+	// AnnotationTurn is the id of the node's present turn, plain, so that a
+	// hook's shell script can read it. Only the coordinator writes it.
+	AnnotationTurn = Prefix + "turn"
+
+	// AnnotationGrant is the coordinator's record of the present turn, a
+	// [Grant] as JSON.
+	AnnotationGrant = Prefix + "grant"
+
+	// AnnotationLast is how the last turn ended, a [Last] as JSON. Only the
+	// coordinator writes it.
+	AnnotationLast = Prefix + "last"
+
+	// AnnotationCordon is the mark: this node's cordon is lockkeeper's, and
+	// only then lockkeeper undoes it. The host writes it in the same write
+	// as spec.unschedulable. Its value names the turn, for people; the mark
+	// is lockkeeper's whatever it says.
+	AnnotationCordon = Prefix + "cordon"
+
+	// AnnotationPaused is an admin's intent: freeze this node where it is,
+	// undo nothing. Any value counts, "false" and "" too. See [Intent].
+	AnnotationPaused = Prefix + "paused"
+
+	// AnnotationDetached is an admin's intent: hand the node to somebody
+	// else. See [Intent].
+	AnnotationDetached = Prefix + "detached"
+
+	// AnnotationRequest is an admin's change: "reboot", or JSON with a
+	// reason. See [Request]. The coordinator removes it in the write that
+	// ends the turn that carried it out.
+	AnnotationRequest = Prefix + "request"
+
+	// AnnotationRetry forgives a failed turn: its value is that turn's id,
+	// as found in AnnotationLast or AnnotationTurn.
+	AnnotationRetry = Prefix + "retry"
+
+	// AnnotationStop on the Lease is the emergency stop: while it is there,
+	// whatever its value, nothing is promoted and no host commits. It is the
+	// same key as AnnotationPaused.
+	AnnotationStop = AnnotationPaused
+)
+
+// The Lease that coordinators are elected by, unless configured otherwise.
+const (
+	DefaultLeaseNamespace = "lockkeeper"
+	DefaultLeaseName      = "lockkeeper"
+)
+
+// HookAnnotation returns the annotation by which the hook called name
+// confirms the stage that a node is in. Its value has to be the turn's id.
+// The coordinator removes it when the stage is entered and when it is left,
+// so that a confirmation counts once.
+func HookAnnotation(name string) string { return HookPrefix + name }
+
+// HookName returns the hook's name from an annotation key, and whether the
+// key is a hook's.
+func HookName(key string) (string, bool) { return strings.CutPrefix(key, HookPrefix) }
+
+// ValidateHookName says what is wrong with a hook's name, or nil. A name is
+// the part of an annotation key after the slash: at most 63 of
+// [A-Za-z0-9_.-], beginning and ending with a letter or digit.
+func ValidateHookName(name string) error {
+	if errs := validation.IsQualifiedName(HookAnnotation(name)); len(errs) > 0 {
+		return fmt.Errorf("hook name %q: %s", name, strings.Join(errs, "; "))
+	}
+	return nil
+}
+
+// HostKeys are the keys that only a host writes, and only on its own Node.
+// It takes them away when it is not managed any more.
+func HostKeys() (labels, annotations []string) {
+	return []string{LabelWants, LabelOS, LabelOSVersion, LabelGroup},
+		[]string{AnnotationHost, AnnotationAck, AnnotationCordon}
+}
+
+// CoordinatorKeys are the keys that only the coordinator writes.
+func CoordinatorKeys() (labels, annotations []string) {
+	return []string{LabelState, LabelHeld},
+		[]string{AnnotationTurn, AnnotationGrant, AnnotationLast}
+}
+
+// AdminKeys are people's intents. A host never writes them; the coordinator
+// at most removes them.
+func AdminKeys() (labels, annotations []string) {
+	return []string{LabelManaged},
+		[]string{AnnotationPaused, AnnotationDetached, AnnotationRequest, AnnotationRetry}
+}
+
+// LabelValue makes a label's value of any text: each character that a label
+// cannot hold becomes "-", the result is cut to 63 bytes and begins and ends
+// with a letter or digit. It may be empty.
+func LabelValue(text string) string {
+	out := []byte(text)
+	for i, c := range out {
+		if !alphanumeric(c) && c != '-' && c != '_' && c != '.' {
+			out[i] = '-'
+		}
+	}
+	if len(out) > validation.LabelValueMaxLength {
+		out = out[:validation.LabelValueMaxLength]
+	}
+	for len(out) > 0 && !alphanumeric(out[0]) {
+		out = out[1:]
+	}
+	for len(out) > 0 && !alphanumeric(out[len(out)-1]) {
+		out = out[:len(out)-1]
+	}
+	return string(out)
+}
+
+func alphanumeric(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}

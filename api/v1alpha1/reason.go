@@ -1,0 +1,159 @@
+package v1alpha1
+
+// Reason is why something does not move, was turned back, or failed: one
+// CamelCase enum, the same word in labels, logs, Events, metrics, status and
+// docs.
+type Reason string
+
+// Valid reports whether the reason has the form of one: 1 to 63 ASCII
+// letters and digits beginning with a capital. It need not be one of ours: a
+// newer host may know more of them.
+func (r Reason) Valid() bool {
+	if len(r) < 1 || len(r) > 63 || r[0] < 'A' || r[0] > 'Z' {
+		return false
+	}
+	for i := range len(r) {
+		if !alphanumeric(r[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Why a node in no turn is not granted one.
+const (
+	// ReasonNone: nothing holds the node.
+	ReasonNone Reason = ""
+	// ReasonBudget: as many nodes as the policy allows are unavailable, or
+	// the fleet settles after the last of them.
+	ReasonBudget Reason = "Budget"
+	// ReasonControlPlane: another control-plane node is in a turn, not Ready
+	// or unschedulable.
+	ReasonControlPlane Reason = "ControlPlane"
+	// ReasonHalted: more nodes failed than the policy allows.
+	ReasonHalted Reason = "Halted"
+	// ReasonBackoff: the last turn was turned back; not-before has not come.
+	ReasonBackoff Reason = "Backoff"
+	// ReasonNotReady: the node is not Ready.
+	ReasonNotReady Reason = "NotReady"
+	// ReasonVersion: the host's protocol is not the coordinator's or the one
+	// before.
+	ReasonVersion Reason = "Version"
+	// ReasonHandover: turns of another term are not settled yet, or a write
+	// has an outcome that is not known.
+	ReasonHandover Reason = "Handover"
+	// ReasonNoPolicy: no policy selects the node.
+	ReasonNoPolicy Reason = "NoPolicy"
+	// ReasonInvalidPolicy: the policy that selects the node is invalid.
+	ReasonInvalidPolicy Reason = "InvalidPolicy"
+	// ReasonWouldGrant: the policy only observes; the node's turn would be
+	// now.
+	ReasonWouldGrant Reason = "WouldGrant"
+	// ReasonGate: a gate of the policy is closed.
+	ReasonGate Reason = "Gate"
+)
+
+// Why a node waits, in a turn or in none.
+const (
+	// ReasonStopped: the emergency stop, or no Lease.
+	ReasonStopped Reason = "Stopped"
+	// ReasonPaused: an admin has paused the node, or its policy.
+	ReasonPaused Reason = "Paused"
+	// ReasonDetached: an admin has detached the node.
+	ReasonDetached Reason = "Detached"
+	// ReasonHostSilent: the host does not answer.
+	ReasonHostSilent Reason = "HostSilent"
+	// ReasonFailed: the host failed; see the reason in grant or last.
+	ReasonFailed Reason = "Failed"
+	// ReasonOverdue: the stage takes longer than its time-out.
+	ReasonOverdue Reason = "Overdue"
+	// ReasonUnknownState: the state label holds no state that is known.
+	ReasonUnknownState Reason = "UnknownState"
+	// ReasonInvalidGrant: the grant annotation cannot be read, or is another
+	// turn's.
+	ReasonInvalidGrant Reason = "InvalidGrant"
+	// ReasonSources: a source of changes has not been read in this boot.
+	ReasonSources Reason = "Sources"
+	// ReasonInhibited: somebody holds a block inhibitor against a shutdown.
+	ReasonInhibited Reason = "Inhibited"
+	// ReasonSessions: somebody is logged in and has been warned.
+	ReasonSessions Reason = "Sessions"
+	// ReasonMarked: lockkeeper's cordon stands on a node in no turn.
+	ReasonMarked Reason = "Marked"
+)
+
+// Vetoes of a host.
+const (
+	// ReasonHostPaused: paused is set in the host's file.
+	ReasonHostPaused Reason = "HostPaused"
+	// ReasonObserve: mode = "observe" in the host's file.
+	ReasonObserve Reason = "Observe"
+	// ReasonWindow: no window is open.
+	ReasonWindow Reason = "Window"
+	// ReasonMinUptime: the host booted less than min_uptime ago.
+	ReasonMinUptime Reason = "MinUptime"
+	// ReasonRebootManager: another reboot manager is active on the host.
+	ReasonRebootManager Reason = "RebootManager"
+)
+
+// What a host says of itself when it hears of nobody.
+const (
+	// ReasonNoCoordinator: the host wants something and nobody answers.
+	ReasonNoCoordinator Reason = "NoCoordinator"
+	// ReasonForbidden: the API server refuses what the host has to do.
+	ReasonForbidden Reason = "Forbidden"
+)
+
+// Why a host refused or failed, and why a turn was turned round.
+const (
+	// ReasonUncordoned: somebody uncordoned the node in mid-turn.
+	ReasonUncordoned Reason = "Uncordoned"
+	// ReasonWantGone: the want vanished or fell below what the state needs.
+	ReasonWantGone Reason = "WantGone"
+	// ReasonPlanChanged: the plan needs a drain now, and the turn has none.
+	ReasonPlanChanged Reason = "PlanChanged"
+	// ReasonBootChanged: the host booted in mid-turn, before it applied.
+	ReasonBootChanged Reason = "BootChanged"
+	// ReasonRebootRefused: logind would not reboot.
+	ReasonRebootRefused Reason = "RebootRefused"
+	// ReasonHookFailed: a hook unit of the host failed.
+	ReasonHookFailed Reason = "HookFailed"
+	// ReasonApplyFailed: a unit could not be reloaded or restarted.
+	ReasonApplyFailed Reason = "ApplyFailed"
+	// ReasonNotUpdated: the OS version after the boot is the one left.
+	ReasonNotUpdated Reason = "NotUpdated"
+	// ReasonStillWanted: the change is still there after the boot.
+	ReasonStillWanted Reason = "StillWanted"
+	// ReasonUnhealthy: the host did not become healthy after the boot.
+	ReasonUnhealthy Reason = "Unhealthy"
+	// ReasonUnmanaged: an admin set managed=false.
+	ReasonUnmanaged Reason = "Unmanaged"
+	// ReasonOverBudget: a new leader found more turns than the budget allows.
+	ReasonOverBudget Reason = "OverBudget"
+	// ReasonReplaced: the Node object is not the one that was granted.
+	ReasonReplaced Reason = "Replaced"
+	// ReasonForgiven: an admin's retry ended a turn that had failed.
+	ReasonForgiven Reason = "Forgiven"
+)
+
+// ReasonDoc is a reason with what it means and what a person can do.
+type ReasonDoc struct {
+	Reason Reason
+	Means  string
+	Do     string
+}
+
+// ReasonDocs are all reasons, in the order of the documentation. docs/reasons.md
+// is rendered from it and `lockkeeper status` explains with it.
+func ReasonDocs() []ReasonDoc { return reasonDocs }
+
+// Doc returns what the reason means, or the zero ReasonDoc for one that is
+// not known here.
+func (r Reason) Doc() ReasonDoc {
+	for _, d := range reasonDocs {
+		if d.Reason == r {
+			return d
+		}
+	}
+	return ReasonDoc{}
+}

@@ -1,0 +1,123 @@
+package v1alpha1
+
+import "slices"
+
+// State is the value of [LabelState]: where in its turn a node is. The one
+// table of what follows what is in package node/turn and rendered to
+// docs/node-states.md.
+type State string
+
+// The states.
+const (
+	// StateAbsent: no label; the node is not managed.
+	StateAbsent State = ""
+	// StateIdle: managed, and in no turn.
+	StateIdle State = "idle"
+	// StatePaused: managed, in no turn, and an admin has paused it.
+	StatePaused State = "paused"
+	// StateBeforeDrain: hooks work before pods are evicted.
+	StateBeforeDrain State = "before-drain"
+	// StateDraining: the host cordons its Node and evicts its pods.
+	StateDraining State = "draining"
+	// StateBeforeReboot: hooks work on the drained node.
+	StateBeforeReboot State = "before-reboot"
+	// StateRebooting: the host reboots and proves its health.
+	StateRebooting State = "rebooting"
+	// StateApplying: the host reloads or restarts what its plan names.
+	StateApplying State = "applying"
+	// StateBeforeUncordon: hooks work before pods may come back; also where
+	// a turn that is turned round goes first, so that hooks undo hooks' work.
+	StateBeforeUncordon State = "before-uncordon"
+	// StateUncordoning: the host undoes its own cordon.
+	StateUncordoning State = "uncordoning"
+)
+
+// States are all states in the order of a turn, StateAbsent first.
+func States() []State {
+	return []State{
+		StateAbsent, StateIdle, StatePaused, StateBeforeDrain, StateDraining, StateBeforeReboot,
+		StateRebooting, StateApplying, StateBeforeUncordon, StateUncordoning,
+	}
+}
+
+// Known reports whether s is one of the states. A host that meets a state it
+// does not know (a newer coordinator's, or somebody's typing) does nothing.
+func (s State) Known() bool { return slices.Contains(States(), s) }
+
+// InTurn reports whether a node in this state is in a turn, and so takes a
+// slot of the budget. A state that is not known is taken to be in one: that
+// is the safe side.
+func (s State) InTurn() bool { return s != StateAbsent && s != StateIdle && s != StatePaused }
+
+// HookStage reports whether the state waits for hooks and nothing else.
+func (s State) HookStage() bool {
+	return s == StateBeforeDrain || s == StateBeforeReboot || s == StateBeforeUncordon
+}
+
+// String returns the label's value, and "absent" for StateAbsent.
+func (s State) String() string {
+	if s == StateAbsent {
+		return "absent"
+	}
+	return string(s)
+}
+
+// Wants is the value of [LabelWants]: the strongest action in a host's plan.
+type Wants string
+
+// What a host can want, weakest first.
+const (
+	// WantsNothing: the host is up to date.
+	WantsNothing Wants = "nothing"
+	// WantsApply: units are to be reloaded or restarted; no pod has to go.
+	WantsApply Wants = "apply"
+	// WantsDrain: the same, on a drained node.
+	WantsDrain Wants = "drain"
+	// WantsReboot: the host has to reboot.
+	WantsReboot Wants = "reboot"
+)
+
+var wantsByStrength = []Wants{WantsNothing, WantsApply, WantsDrain, WantsReboot}
+
+// Known reports whether w is one of the values above.
+func (w Wants) Known() bool { return slices.Contains(wantsByStrength, w) }
+
+// AtLeast reports whether w is as strong as other or stronger. A value that
+// is not known is weaker than all others.
+func (w Wants) AtLeast(other Wants) bool {
+	return slices.Index(wantsByStrength, w) >= slices.Index(wantsByStrength, other)
+}
+
+// Something reports whether w is known and more than WantsNothing.
+func (w Wants) Something() bool { return w.Known() && w != WantsNothing }
+
+// Action is what a change costs; a plan is a list of them.
+type Action string
+
+// The actions, in the order in which a plan carries them out.
+const (
+	ActionNone         Action = "None"
+	ActionDrain        Action = "Drain"
+	ActionDaemonReload Action = "DaemonReload"
+	ActionReload       Action = "Reload"
+	ActionRestart      Action = "Restart"
+	ActionReboot       Action = "Reboot"
+)
+
+// Result is how a turn ended; it stands in [Last].
+type Result string
+
+// The results.
+const (
+	// ResultDone: the changes of the turn are in effect.
+	ResultDone Result = "Done"
+	// ResultCancelled: the want vanished, or an admin took the node out;
+	// nobody did anything wrong.
+	ResultCancelled Result = "Cancelled"
+	// ResultTurnedBack: the turn could not go on and disturbed no more; the
+	// node tries again after [Last].NotBefore, behind all others.
+	ResultTurnedBack Result = "TurnedBack"
+	// ResultFailed: the host did what the turn was for, and it did not work.
+	// Counts against maxFailed until it is forgiven (AnnotationRetry).
+	ResultFailed Result = "Failed"
+)

@@ -1,0 +1,136 @@
+package turn
+
+import (
+	"fmt"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// check is what stands between a host and every disturbance: DESIGN section
+// 4, "Commit". ok reports that act may go ahead, by what was read within the
+// last 10 s; otherwise the decision says what to read, or what to wait for.
+//
+// The act itself comes after a patch with the resourceVersion of the Node
+// that was read here, so whatever is changed on the Node after the read turns
+// the commit into a conflict; and the Lease is read after the Node, so a leader
+// that lost its term before the Node was read is seen here. What is left, a
+// leader that is replaced between the two, is one whose successor counts this
+// turn, because it lists the Nodes after it won.
+func (o *Observation) check(act Effect) (Decision, bool) {
+	n := &o.Node
+	if o.Look == nil || !o.Look.Commit {
+		return Decision{Read: ReadCommit, Do: o.keep()}, false
+	}
+	wait := func(r v1alpha1.Reason, detail string) (Decision, bool) {
+		return Decision{Waits: r, Detail: detail, Again: true}, false
+	}
+	if r, detail := o.leaseHolds(); r != "" {
+		return wait(r, detail)
+	}
+	if n.Grant.Epoch != o.Look.Lease.Holder {
+		// The leader that promoted this node is not the leader. Its successor
+		// takes the turn over or turns it back.
+		return wait(v1alpha1.ReasonHandover, "the turn is another leader's")
+	}
+	if n.BootID != o.Self.BootID {
+		return wait(v1alpha1.ReasonNotReady, "the kubelet to report this boot")
+	}
+	if o.Veto != "" {
+		return wait(o.Veto, "this host's own veto")
+	}
+	if !o.Sources.Complete {
+		return wait(v1alpha1.ReasonSources, o.Sources.Missing)
+	}
+	if (act == DoReboot || act == DoApply) && n.Grant.Drains {
+		if o.Look.Evictable > 0 {
+			// Something tolerates the cordon, or came in before it.
+			return Decision{Do: DoDrain, Detail: fmt.Sprintf("%d pods that came after the drain", o.Look.Evictable)}, false
+		}
+	}
+	return Decision{}, true
+}
+
+// leaseHolds says why the Lease lets nothing happen, or "".
+func (o *Observation) leaseHolds() (v1alpha1.Reason, string) {
+	switch l := o.Look.Lease; {
+	case !l.Exists:
+		return v1alpha1.ReasonStopped, "there is no Lease"
+	case l.Stopped:
+		return v1alpha1.ReasonStopped, l.StopText
+	}
+	return "", ""
+}
+
+// keep is the effect that goes on while something is read: a drain is not
+// stopped every ten seconds for a look.
+func (o *Observation) keep() Effect {
+	if o.Drain.Running {
+		return DoDrain
+	}
+	return DoNothing
+}
+
+// draining commits by the cordon, then evicts.
+func (o *Observation) draining() Decision {
+	n := &o.Node
+	began := n.Said(v1alpha1.StateDraining) && n.Ack.Word != v1alpha1.WordSeen
+	if !n.Unschedulable && (n.Mark || began) {
+		// Somebody uncordoned. They want the node; this turn cordons no
+		// more, in whatever boot. The mark goes in the same write (Step).
+		return o.refuse(v1alpha1.ReasonUncordoned)
+	}
+	if n.Said(v1alpha1.StateDraining) && n.Ack.Word == v1alpha1.WordRefused {
+		return o.refuse(n.Ack.Reason) // again, if it was said in another boot
+	}
+	if o.said(v1alpha1.WordDone) {
+		return Decision{Detail: "the next stage"}
+	}
+	if r, text := o.frozen(); r != "" {
+		return Decision{Waits: r, Detail: text}
+	}
+	if r := o.withdrawn(); r != "" {
+		return Decision{Waits: r}
+	}
+	if !o.Sources.Complete {
+		return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
+	}
+	if !o.Sources.Wants.AtLeast(v1alpha1.WantsDrain) || !o.Sources.Drains {
+		return Decision{Waits: v1alpha1.ReasonWantGone, Detail: "the coordinator turns the node round"}
+	}
+	if cordoned := n.Unschedulable && (n.Mark || o.said(v1alpha1.WordCommitted)); !cordoned {
+		if d, ok := o.check(DoDrain); !ok {
+			return d
+		}
+		w := &Write{}
+		if !n.Unschedulable {
+			w.Unschedulable = new(true)
+			w.setAnnotation(v1alpha1.AnnotationCordon, &n.Turn)
+		}
+		o.say(w, v1alpha1.WordCommitted, "")
+		return Decision{Write: w}
+	}
+	return o.evict()
+}
+
+// evict drains on while the Lease, looked at every 10 s, shows no stop.
+func (o *Observation) evict() Decision {
+	if o.Drain.Complete {
+		w := &Write{}
+		o.say(w, v1alpha1.WordDone, "")
+		return Decision{Write: w}
+	}
+	if o.Look == nil {
+		return Decision{Read: ReadLease, Do: o.keep()}
+	}
+	if r, detail := o.leaseHolds(); r != "" {
+		return Decision{Waits: r, Detail: detail, Again: true}
+	}
+	return Decision{Do: DoDrain, Detail: o.Drain.Detail, Again: true}
+}
+
+// refuse says refused with the reason, once a boot.
+func (o *Observation) refuse(reason v1alpha1.Reason) Decision {
+	w := &Write{}
+	o.say(w, v1alpha1.WordRefused, reason)
+	return Decision{Write: w, Waits: reason, Detail: "the coordinator turns the node round"}
+}

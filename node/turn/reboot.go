@@ -1,0 +1,200 @@
+package turn
+
+import (
+	"slices"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// rebooting is the one state in which the host ends its own boot.
+func (o *Observation) rebooting() Decision {
+	n := &o.Node
+	if o.newBoot() {
+		return o.prove()
+	}
+	if n.Said(n.State) && n.Ack.Word == v1alpha1.WordRefused {
+		return o.refuse(n.Ack.Reason)
+	}
+	committed := o.said(v1alpha1.WordCommitted)
+	if committed {
+		switch o.Shutdown {
+		case ShutdownUnderway:
+			// Say nothing: the next word is the next boot's.
+			return Decision{Detail: "the reboot that is under way"}
+		case ShutdownUnknown:
+			return Decision{Read: ReadShutdown}
+		}
+		if o.RebootError != "" {
+			d := o.refuse(v1alpha1.ReasonRebootRefused)
+			d.Detail = o.RebootError
+			return d
+		}
+	}
+	if r, text := o.frozen(); r != "" {
+		return Decision{Waits: r, Detail: text}
+	}
+	if !committed {
+		if r := o.withdrawn(); r != "" {
+			return Decision{Waits: r}
+		}
+	}
+	if !o.Sources.Complete {
+		return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
+	}
+	if o.Sources.Wants != v1alpha1.WantsReboot {
+		if committed {
+			return o.refuse(v1alpha1.ReasonWantGone)
+		}
+		return Decision{Waits: v1alpha1.ReasonWantGone, Detail: "the coordinator turns the node round"}
+	}
+	if d, refused := o.undrained(); refused {
+		return d
+	}
+	if o.Drain.Running && !o.Drain.Complete {
+		if o.Look == nil {
+			return Decision{Read: ReadLease, Do: DoDrain}
+		}
+		if r, detail := o.leaseHolds(); r != "" {
+			return Decision{Waits: r, Detail: detail, Again: true}
+		}
+		return Decision{Do: DoDrain, Detail: o.Drain.Detail, Again: true}
+	}
+	if o.Blocked != "" {
+		return Decision{Waits: o.Blocked, Detail: o.BlockedDetail, Again: true}
+	}
+	if d, ok := o.check(DoReboot); !ok {
+		return d
+	}
+	if !committed {
+		w := &Write{}
+		o.say(w, v1alpha1.WordCommitted, "")
+		return Decision{Write: w}
+	}
+	return Decision{Do: DoReboot, Detail: "the reboot"}
+}
+
+// undrained refuses an act that would hit pods: on a node that somebody
+// uncordoned, or for a plan that came to need a drain in a turn without one.
+func (o *Observation) undrained() (Decision, bool) {
+	g := o.Node.Grant
+	if g.Drains && !o.Node.Unschedulable {
+		return o.refuse(v1alpha1.ReasonUncordoned), true
+	}
+	if !g.Drains && !g.OnlyNode && o.Sources.Drains {
+		return o.refuse(v1alpha1.ReasonPlanChanged), true
+	}
+	return Decision{}, false
+}
+
+// prove says what became of the reboot, in the boot after it.
+func (o *Observation) prove() Decision {
+	n := &o.Node
+	if o.said(v1alpha1.WordDone) {
+		return Decision{Detail: "the next stage"}
+	}
+	failedBefore := o.said(v1alpha1.WordFailed)
+	if !o.Sources.Complete {
+		return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
+	}
+	say := func(word v1alpha1.Word, reason v1alpha1.Reason, detail string) Decision {
+		w := &Write{}
+		o.say(w, word, reason)
+		return Decision{Write: w, Waits: reason, Detail: detail}
+	}
+	ready := n.Ready && n.BootID == o.Self.BootID
+	if !ready || !o.Health.Healthy {
+		detail := o.Health.Detail
+		if !ready {
+			detail = "the kubelet to report Ready from this boot"
+		}
+		if o.Health.Overdue && !failedBefore {
+			return say(v1alpha1.WordFailed, v1alpha1.ReasonUnhealthy, detail)
+		}
+		if failedBefore {
+			return Decision{Waits: n.Ack.Reason, Detail: detail}
+		}
+		return Decision{Waits: v1alpha1.ReasonUnhealthy, Detail: detail}
+	}
+	if reason, detail := o.unchanged(); reason != "" {
+		return say(v1alpha1.WordFailed, reason, detail)
+	}
+	return say(v1alpha1.WordDone, "", "")
+}
+
+// unchanged says why the boot did not bring what the turn was for, or "".
+func (o *Observation) unchanged() (v1alpha1.Reason, string) {
+	g := o.Node.Grant
+	if v1alpha1.Has(g.Changes, v1alpha1.SourceOSUpdate) && g.OSVersion != "" && g.OSVersion == o.Self.OSVersion {
+		return v1alpha1.ReasonNotUpdated, "still " + g.OSVersion
+	}
+	for _, c := range g.Changes {
+		// A request goes with the turn's last write; the coordinator has
+		// not taken it away yet.
+		if c.Source != v1alpha1.SourceRequest && slices.Contains(o.Sources.Changes, c) {
+			return v1alpha1.ReasonStillWanted, c.String()
+		}
+	}
+	return "", ""
+}
+
+// applying carries out a plan without a reboot.
+func (o *Observation) applying() Decision {
+	n := &o.Node
+	sameBoot := n.Grant.BootID == o.Self.BootID
+	if o.said(v1alpha1.WordDone) || o.said(v1alpha1.WordFailed) {
+		return Decision{Detail: "the next stage"}
+	}
+	if n.Said(n.State) && n.Ack.Word == v1alpha1.WordRefused {
+		return o.refuse(n.Ack.Reason)
+	}
+	if !o.Sources.Complete {
+		return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
+	}
+	say := func(word v1alpha1.Word, reason v1alpha1.Reason, detail string) Decision {
+		w := &Write{}
+		o.say(w, word, reason)
+		return Decision{Write: w, Detail: detail}
+	}
+	committed := n.Committed()
+	switch {
+	case committed && !sameBoot:
+		// It crashed while it applied. What is still wanted after the boot
+		// was not applied; the rest a boot does by itself.
+		if reason, detail := o.unchanged(); reason != "" {
+			return say(v1alpha1.WordFailed, reason, detail)
+		}
+		return say(v1alpha1.WordDone, "", "")
+	case !sameBoot:
+		return o.refuse(v1alpha1.ReasonBootChanged)
+	case o.Apply.Failed != "":
+		return say(v1alpha1.WordFailed, v1alpha1.ReasonApplyFailed, o.Apply.Failed)
+	case o.Apply.Done:
+		if reason, detail := o.unchanged(); reason != "" {
+			return say(v1alpha1.WordFailed, reason, detail)
+		}
+		return say(v1alpha1.WordDone, "", "")
+	case o.Apply.Running:
+		return Decision{Do: DoApply, Detail: "the units of its plan"}
+	}
+	if r, text := o.frozen(); r != "" {
+		return Decision{Waits: r, Detail: text}
+	}
+	if !o.Sources.Wants.Something() {
+		return o.refuse(v1alpha1.ReasonWantGone)
+	}
+	if !committed {
+		if r := o.withdrawn(); r != "" {
+			return Decision{Waits: r}
+		}
+	}
+	if d, refused := o.undrained(); refused {
+		return d
+	}
+	if d, ok := o.check(DoApply); !ok {
+		return d
+	}
+	if !committed {
+		return say(v1alpha1.WordCommitted, "", "")
+	}
+	return Decision{Do: DoApply, Detail: "the units of its plan"}
+}

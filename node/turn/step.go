@@ -1,0 +1,189 @@
+package turn
+
+import (
+	"fmt"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// Step says what the host does next. Same observation, same decision: it has
+// no memory, so a process that was killed and started again goes on where
+// the facts are.
+func Step(o Observation) Decision {
+	n := &o.Node
+	if n.UID == "" {
+		return Decision{Waits: v1alpha1.ReasonNotReady, Detail: "its Node has not been seen yet"}
+	}
+	if !n.State.Known() {
+		// A newer coordinator's state, or somebody's typing: hands off.
+		return Decision{Waits: v1alpha1.ReasonUnknownState, Detail: fmt.Sprintf("lockkeeper.dev/state=%q", string(n.State))}
+	}
+	d := o.step()
+	if d.Read != ReadNothing {
+		return d
+	}
+	// What the host says of itself goes with whatever else is written, or by
+	// itself; but never while it is to be silent.
+	w := d.Write
+	if w == nil {
+		w = &Write{}
+	}
+	if d.publishes(&o) {
+		o.publish(w)
+	}
+	if n.Mark && !n.Unschedulable && w.Unschedulable == nil {
+		// Somebody uncordoned: the cordon is not ours any more, whatever is
+		// cordoned later. Uncordoning a node that an admin cordoned after
+		// that would undo their cordon.
+		w.setAnnotation(v1alpha1.AnnotationCordon, nil)
+	}
+	if d.Write = w; w.empty() {
+		d.Write = nil
+	}
+	return d
+}
+
+// publishes reports whether the host's description goes out with the decision.
+func (d *Decision) publishes(o *Observation) bool {
+	if !o.Sources.Complete {
+		return false
+	}
+	if d.Write != nil && o.newBoot() && (d.Write.Ack.Word == v1alpha1.WordDone || d.Write.Ack.Word == v1alpha1.WordFailed) {
+		return true
+	}
+	if !o.Node.State.InTurn() && o.Node.State == v1alpha1.StateAbsent && o.withdrawn() != "" && !o.Node.Mark {
+		return false // it strips its keys instead
+	}
+	return o.mayPublish()
+}
+
+func (o *Observation) step() Decision {
+	n := &o.Node
+	if !n.InTurn() {
+		return o.outside()
+	}
+	if !n.Ours() {
+		return Decision{Waits: v1alpha1.ReasonInvalidGrant, Detail: "the coordinator mends it"}
+	}
+	if n.Ack.Turn != n.Turn || n.Said(n.State) && n.Ack.Word == v1alpha1.WordSeen && n.Ack.BootID != o.Self.BootID {
+		// The turn's first state, or the same in another boot. It is said
+		// even when frozen: it is no more than a word, and a host that is
+		// paused is not silent. Any other word of this turn is left alone:
+		// that it was said before a crash may bar the turn from being turned
+		// round, or say that somebody uncordoned.
+		w := &Write{}
+		o.say(w, v1alpha1.WordSeen, "")
+		return Decision{Write: w}
+	}
+	switch n.State {
+	case v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon:
+		return o.hookStage()
+	case v1alpha1.StateDraining:
+		return o.draining()
+	case v1alpha1.StateRebooting:
+		return o.rebooting()
+	case v1alpha1.StateApplying:
+		return o.applying()
+	default:
+		return o.uncordoning()
+	}
+}
+
+// outside is a host in no turn.
+func (o *Observation) outside() Decision {
+	n := &o.Node
+	if n.State == v1alpha1.StateAbsent && o.withdrawn() != "" {
+		w := &Write{}
+		switch {
+		case n.Mark && n.Detached != nil:
+			// Let go by force: the cordon is the new owner's.
+			w.setAnnotation(v1alpha1.AnnotationCordon, nil)
+		case n.Mark:
+			return Decision{Waits: v1alpha1.ReasonMarked, Detail: "the coordinator gives it back first"}
+		default:
+			o.strip(w)
+		}
+		return Decision{Write: w, Waits: o.withdrawn(), Detail: o.withdrawnText()}
+	}
+	if !o.Sources.Complete {
+		return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
+	}
+	if !o.Sources.Wants.Something() {
+		return Decision{}
+	}
+	if n.State == v1alpha1.StateAbsent {
+		return Decision{Waits: v1alpha1.ReasonNoCoordinator, Detail: "no coordinator has taken this node in"}
+	}
+	return Decision{Waits: n.Held, Detail: "waits for its turn"}
+}
+
+func (o *Observation) withdrawnText() string {
+	if d := o.Node.Detached; d != nil {
+		return d.Reason
+	}
+	return "managed=false"
+}
+
+// hookStage runs the host's own hook units, if it has any for the stage.
+func (o *Observation) hookStage() Decision {
+	n := &o.Node
+	mine := false
+	for _, s := range o.Self.HookStages {
+		mine = mine || s == n.State
+	}
+	if !mine {
+		return Decision{Detail: "hooks"}
+	}
+	if o.said(v1alpha1.WordDone) || o.said(v1alpha1.WordFailed) || o.said(v1alpha1.WordRefused) {
+		return Decision{Detail: "hooks of others"}
+	}
+	if r, text := o.frozen(); r != "" {
+		return Decision{Waits: r, Detail: text}
+	}
+	w := &Write{}
+	switch {
+	case o.Hooks.Failed != "":
+		o.say(w, v1alpha1.WordFailed, v1alpha1.ReasonHookFailed)
+		return Decision{Write: w, Detail: o.Hooks.Failed}
+	case o.Hooks.Done:
+		o.say(w, v1alpha1.WordDone, "")
+		return Decision{Write: w}
+	case o.Hooks.Running:
+		return Decision{Do: DoHooks, Detail: "its own hook units"}
+	}
+	if n.State != v1alpha1.StateBeforeUncordon {
+		if r := o.withdrawn(); r != "" {
+			return Decision{Waits: r}
+		}
+	}
+	// Running a unit is a disturbance like any other: it needs the same reads.
+	if d, ok := o.check(DoHooks); !ok {
+		return d
+	}
+	return Decision{Do: DoHooks, Detail: "its own hook units"}
+}
+
+// uncordoning gives the node back.
+func (o *Observation) uncordoning() Decision {
+	n := &o.Node
+	if o.said(v1alpha1.WordDone) && !n.Mark {
+		return Decision{Detail: "the end of the turn"}
+	}
+	if r, text := o.frozen(); r != "" {
+		return Decision{Waits: r, Detail: text}
+	}
+	if !n.Ready || n.BootID != o.Self.BootID {
+		return Decision{Waits: v1alpha1.ReasonNotReady, Detail: "the kubelet to report Ready from this boot"}
+	}
+	w := &Write{}
+	if n.Mark {
+		// The mark and the cordon in one write, so that no crash leaves a
+		// cordon that nobody owns, nor a mark on somebody else's cordon.
+		w.setAnnotation(v1alpha1.AnnotationCordon, nil)
+		if n.Unschedulable {
+			w.Unschedulable = new(false)
+		}
+	}
+	o.say(w, v1alpha1.WordDone, "")
+	return Decision{Write: w}
+}

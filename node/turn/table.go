@@ -1,0 +1,325 @@
+package turn
+
+import (
+	"slices"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// Event is what can happen to a node, as the coordinator sees it.
+type Event string
+
+// The events.
+const (
+	// Adopted: host is valid for this Node and boot, managed, not detached.
+	Adopted Event = "adopted"
+	// Marked: our cordon's mark stands on a node in no turn.
+	Marked Event = "marked"
+	// Granted: the coordinator gives the node its turn.
+	Granted Event = "granted"
+	// Paused, Resumed: an admin's annotation came or went.
+	Paused  Event = "paused"
+	Resumed Event = "resumed"
+	// Released: managed=false, or detached, in no turn.
+	Released Event = "released"
+	// LetGo: detached with force.
+	LetGo Event = "let go"
+	// Progressed: what the state waits for is there.
+	Progressed Event = "done"
+	// Vanished: the want is gone or fell below what the state needs, or an
+	// admin takes the node out.
+	Vanished Event = "want vanished"
+	// Refused: the host will not, and has not.
+	Refused Event = "refused"
+	// Failed: the host did it and it did not work; it is not healthy.
+	Failed Event = "failed"
+	// FailedHealthy: it did not work, but the host is healthy.
+	FailedHealthy Event = "failed, healthy"
+	// Aborted: overdue, and onTimeout is Abort.
+	Aborted Event = "overdue, Abort"
+	// Overran: overdue, and onTimeout is Wait, or the state only waits.
+	Overran Event = "overdue, Wait"
+	// TakenBack: the host is silent in the turn's first state, and nothing
+	// was marked or committed.
+	TakenBack Event = "taken back"
+	// Forgiven: an admin's retry names the turn that failed.
+	Forgiven Event = "retry"
+	// Replaced: the Node's UID is not the grant's.
+	Replaced Event = "replaced"
+)
+
+// Events are all events, in the order of the documentation.
+func Events() []Event {
+	return []Event{
+		Adopted, Marked, Granted, Paused, Resumed, Released, LetGo, Progressed, Vanished, Refused,
+		Failed, FailedHealthy, Aborted, Overran, TakenBack, Forgiven, Replaced,
+	}
+}
+
+// Plan is the course that a turn takes.
+type Plan struct {
+	Drains  bool // pods have to go
+	Reboots bool // the host has to reboot
+}
+
+// Condition restricts an edge to some plans.
+type Condition string
+
+// The conditions.
+const (
+	Always        Condition = ""
+	IfDrains      Condition = "the plan drains"
+	IfNoDrain     Condition = "the plan has no drain"
+	IfReboots     Condition = "the plan reboots"
+	IfNoReboot    Condition = "the plan does not reboot"
+	IfOnlyReboots Condition = "the plan reboots without a drain"
+	IfOnlyApplies Condition = "the plan neither drains nor reboots"
+)
+
+// Holds reports whether the condition holds for the plan.
+func (c Condition) Holds(p Plan) bool {
+	switch c {
+	case IfDrains:
+		return p.Drains
+	case IfNoDrain:
+		return !p.Drains
+	case IfReboots:
+		return p.Reboots
+	case IfNoReboot:
+		return !p.Reboots
+	case IfOnlyReboots:
+		return !p.Drains && p.Reboots
+	case IfOnlyApplies:
+		return !p.Drains && !p.Reboots
+	}
+	return c == Always
+}
+
+// Edge is one way on.
+type Edge struct {
+	On Event
+	If Condition
+	To v1alpha1.State
+}
+
+// Row is one state of the table.
+type Row struct {
+	State v1alpha1.State
+	// Host is what the host does in it.
+	Host string
+	// Needs is the weakest want that keeps the turn going; a want below it
+	// turns the node round. v1alpha1.WantsNothing: the state only gives back.
+	Needs v1alpha1.Wants
+	// Edges are the ways on. For an event and a plan there is at most one.
+	Edges []Edge
+	// Stays are the events that may come and change nothing, with why.
+	// An event in neither does not happen in this state.
+	Stays map[Event]string
+}
+
+const (
+	onlyGivesBack = "the state only gives back"
+	barred        = "committed: nobody turns it round"
+	managedWaits  = "the slot stays taken and the label held says why"
+)
+
+// table is the one definition of DESIGN section 3. Hook stages with nothing to
+// wait for are passed through by [Next], so no edge has to know of them.
+var table = []Row{
+	{
+		State: v1alpha1.StateAbsent, Host: "publishes wants and host, if it is managed", Needs: v1alpha1.WantsNothing,
+		Edges: []Edge{
+			{Marked, Always, v1alpha1.StateBeforeUncordon},
+			{Adopted, Always, v1alpha1.StateIdle},
+		},
+		Stays: map[Event]string{
+			Paused: "nothing to freeze", Released: "already let go", LetGo: "already let go",
+		},
+	}, {
+		State: v1alpha1.StateIdle, Host: "nothing", Needs: v1alpha1.WantsNothing,
+		Edges: []Edge{
+			{Marked, Always, v1alpha1.StateBeforeUncordon},
+			{Granted, IfDrains, v1alpha1.StateBeforeDrain},
+			{Granted, IfOnlyReboots, v1alpha1.StateBeforeReboot},
+			{Granted, IfOnlyApplies, v1alpha1.StateApplying},
+			{Paused, Always, v1alpha1.StatePaused},
+			{Released, Always, v1alpha1.StateAbsent},
+			{LetGo, Always, v1alpha1.StateAbsent},
+		},
+		Stays: map[Event]string{},
+	}, {
+		State: v1alpha1.StatePaused, Host: "nothing", Needs: v1alpha1.WantsNothing,
+		Edges: []Edge{
+			{Resumed, Always, v1alpha1.StateIdle},
+			{Released, Always, v1alpha1.StateAbsent},
+			{LetGo, Always, v1alpha1.StateAbsent},
+		},
+		Stays: map[Event]string{Marked: "paused: nothing is undone", Paused: "already paused"},
+	}, {
+		State: v1alpha1.StateBeforeDrain, Host: "runs its hook units; done", Needs: v1alpha1.WantsDrain,
+		Edges: []Edge{
+			{Progressed, Always, v1alpha1.StateDraining},
+			{Vanished, Always, v1alpha1.StateBeforeUncordon},
+			{Refused, Always, v1alpha1.StateBeforeUncordon},
+			{Failed, Always, v1alpha1.StateBeforeUncordon},
+			{FailedHealthy, Always, v1alpha1.StateBeforeUncordon},
+			{Aborted, Always, v1alpha1.StateBeforeUncordon},
+			{TakenBack, Always, v1alpha1.StateBeforeUncordon},
+			{LetGo, Always, v1alpha1.StateAbsent},
+			{Replaced, Always, v1alpha1.StateAbsent},
+		},
+		Stays: map[Event]string{Overran: managedWaits},
+	}, {
+		State: v1alpha1.StateDraining, Needs: v1alpha1.WantsDrain,
+		Host: "commits by cordoning with the mark or, where a cordon stood before, by an ack committed; evicts; done",
+		Edges: []Edge{
+			{Progressed, IfReboots, v1alpha1.StateBeforeReboot},
+			{Progressed, IfNoReboot, v1alpha1.StateApplying},
+			{Vanished, Always, v1alpha1.StateBeforeUncordon},
+			{Refused, Always, v1alpha1.StateBeforeUncordon},
+			{Failed, Always, v1alpha1.StateBeforeUncordon},
+			{FailedHealthy, Always, v1alpha1.StateBeforeUncordon},
+			{Aborted, Always, v1alpha1.StateBeforeUncordon},
+			{TakenBack, Always, v1alpha1.StateBeforeUncordon},
+			{LetGo, Always, v1alpha1.StateAbsent},
+			{Replaced, Always, v1alpha1.StateAbsent},
+		},
+		Stays: map[Event]string{Overran: managedWaits},
+	}, {
+		State: v1alpha1.StateBeforeReboot, Host: "runs its hook units; done", Needs: v1alpha1.WantsReboot,
+		Edges: []Edge{
+			{Progressed, Always, v1alpha1.StateRebooting},
+			{Vanished, Always, v1alpha1.StateBeforeUncordon},
+			{Refused, Always, v1alpha1.StateBeforeUncordon},
+			{Failed, Always, v1alpha1.StateBeforeUncordon},
+			{FailedHealthy, Always, v1alpha1.StateBeforeUncordon},
+			{Aborted, Always, v1alpha1.StateBeforeUncordon},
+			{TakenBack, Always, v1alpha1.StateBeforeUncordon},
+			{LetGo, Always, v1alpha1.StateAbsent},
+			{Replaced, Always, v1alpha1.StateAbsent},
+		},
+		Stays: map[Event]string{Overran: managedWaits},
+	}, {
+		State: v1alpha1.StateRebooting, Needs: v1alpha1.WantsReboot,
+		Host: "evicts what is new; waits out inhibitors and sessions; commits; reboots once; in the new boot proves its health; done with fresh wants in one write",
+		Edges: []Edge{
+			{Progressed, Always, v1alpha1.StateBeforeUncordon},
+			{Vanished, Always, v1alpha1.StateBeforeUncordon},
+			{Refused, Always, v1alpha1.StateBeforeUncordon},
+			{FailedHealthy, Always, v1alpha1.StateBeforeUncordon},
+			{Forgiven, Always, v1alpha1.StateBeforeUncordon},
+			{TakenBack, Always, v1alpha1.StateBeforeUncordon},
+			{LetGo, Always, v1alpha1.StateAbsent},
+			{Replaced, Always, v1alpha1.StateAbsent},
+		},
+		Stays: map[Event]string{Failed: managedWaits, Overran: managedWaits},
+	}, {
+		State: v1alpha1.StateApplying, Needs: v1alpha1.WantsNothing,
+		Host: "commits; daemon-reload, reload, restart in plan order; done with fresh wants in one write",
+		Edges: []Edge{
+			{Progressed, IfDrains, v1alpha1.StateBeforeUncordon},
+			{Progressed, IfNoDrain, v1alpha1.StateIdle},
+			{Refused, Always, v1alpha1.StateBeforeUncordon},
+			{FailedHealthy, Always, v1alpha1.StateBeforeUncordon},
+			{Forgiven, Always, v1alpha1.StateBeforeUncordon},
+			{TakenBack, Always, v1alpha1.StateBeforeUncordon},
+			{LetGo, Always, v1alpha1.StateAbsent},
+			{Replaced, Always, v1alpha1.StateAbsent},
+		},
+		Stays: map[Event]string{
+			Vanished: "the host finishes what it began, or refuses", Failed: managedWaits, Overran: managedWaits,
+		},
+	}, {
+		State: v1alpha1.StateBeforeUncordon, Host: "runs its hook units; done", Needs: v1alpha1.WantsNothing,
+		Edges: []Edge{
+			{Progressed, Always, v1alpha1.StateUncordoning},
+			{TakenBack, Always, v1alpha1.StateIdle},
+			{LetGo, Always, v1alpha1.StateAbsent},
+			{Replaced, Always, v1alpha1.StateAbsent},
+		},
+		Stays: map[Event]string{
+			Vanished: onlyGivesBack, Refused: managedWaits, Failed: managedWaits, FailedHealthy: managedWaits, Overran: managedWaits,
+		},
+	}, {
+		State: v1alpha1.StateUncordoning, Needs: v1alpha1.WantsNothing,
+		Host: "when its Node is Ready: undoes its own cordon and removes the mark; done in the same write",
+		Edges: []Edge{
+			{Progressed, Always, v1alpha1.StateIdle},
+			{TakenBack, Always, v1alpha1.StateIdle},
+			{LetGo, Always, v1alpha1.StateAbsent},
+			{Replaced, Always, v1alpha1.StateAbsent},
+		},
+		Stays: map[Event]string{
+			Vanished: onlyGivesBack, Refused: managedWaits, Failed: managedWaits, FailedHealthy: managedWaits, Overran: managedWaits,
+		},
+	},
+}
+
+// Table returns a copy of the table, for tests, documentation and the referee.
+func Table() []Row { return slices.Clone(table) }
+
+// Find returns the row of a state; ok is false for a state that is not known.
+func Find(s v1alpha1.State) (row Row, ok bool) {
+	for _, r := range table {
+		if r.State == s {
+			return r, true
+		}
+	}
+	return Row{}, false
+}
+
+// Next returns the state that follows s on the event under the plan; ok is
+// false where the node stays. Hook stages in which waits reports nothing to
+// wait for are passed through, as a node with nothing to wait for would.
+func Next(s v1alpha1.State, on Event, plan Plan, waits func(v1alpha1.State) bool) (to v1alpha1.State, ok bool) {
+	row, known := Find(s)
+	if !known {
+		return s, false
+	}
+	for _, e := range row.Edges {
+		if e.On != on || !e.If.Holds(plan) {
+			continue
+		}
+		if e.To.HookStage() && !waits(e.To) {
+			return Next(e.To, through(on), plan, waits)
+		}
+		return e.To, true
+	}
+	return s, false
+}
+
+// through is the event on which a hook stage with nothing to wait for is left
+// again: it has nothing to do, except that a node that is taken back is not
+// asked to uncordon what it never cordoned; its silent host could not answer.
+func through(on Event) Event {
+	if on == TakenBack {
+		return TakenBack
+	}
+	return Progressed
+}
+
+// Reachable reports whether the coordinator may write state to over state
+// from in one write: along one edge, or through hook stages that are passed
+// through. It is what the referee holds every change of the label against.
+func Reachable(from, to v1alpha1.State) bool {
+	row, ok := Find(from)
+	if !ok {
+		return false
+	}
+	for _, e := range row.Edges {
+		if e.To == to || e.To.HookStage() && reachableOn(e.To, through(e.On), to) {
+			return true
+		}
+	}
+	return false
+}
+
+func reachableOn(from v1alpha1.State, on Event, to v1alpha1.State) bool {
+	row, _ := Find(from)
+	for _, e := range row.Edges {
+		if e.On == on && (e.To == to || e.To.HookStage() && reachableOn(e.To, on, to)) {
+			return true
+		}
+	}
+	return false
+}

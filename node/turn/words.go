@@ -1,0 +1,140 @@
+package turn
+
+import (
+	"maps"
+	"slices"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// managed is what holds on this host: the Node's label over the host's file.
+func (o *Observation) managed() bool {
+	if o.Node.Managed != nil {
+		return *o.Node.Managed
+	}
+	return o.ManagedByDefault
+}
+
+// frozen returns why nothing may be evicted, committed or undone at present,
+// or "". managed=false comes before paused: who takes a node out wants it back.
+func (o *Observation) frozen() (v1alpha1.Reason, string) {
+	n := &o.Node
+	switch {
+	case n.Detached != nil && n.Detached.Force && !n.Committed():
+		return v1alpha1.ReasonDetached, n.Detached.Reason
+	case n.Paused != nil && (n.Managed == nil || *n.Managed):
+		return v1alpha1.ReasonPaused, n.Paused.Reason
+	case o.Veto == v1alpha1.ReasonHostPaused || o.Veto == v1alpha1.ReasonObserve:
+		return o.Veto, ""
+	}
+	return "", ""
+}
+
+// withdrawn returns why the host begins nothing new in this turn, although it
+// goes on giving back.
+func (o *Observation) withdrawn() v1alpha1.Reason {
+	switch {
+	case !o.managed():
+		return v1alpha1.ReasonUnmanaged
+	case o.Node.Detached != nil:
+		return v1alpha1.ReasonDetached
+	}
+	return ""
+}
+
+// self completes the host's description of itself.
+func (o *Observation) self() v1alpha1.Host {
+	h := o.Self
+	h.Protocol = v1alpha1.Protocol
+	h.NodeUID = o.Node.UID
+	h.Managed = o.managed()
+	h.Veto = o.Veto
+	h.Drains = o.Sources.Drains
+	h.Changes = o.Sources.Changes
+	return h
+}
+
+// newBoot reports whether the host is in another boot than the one that the
+// turn's reboot was to end.
+func (o *Observation) newBoot() bool {
+	return o.Node.State == v1alpha1.StateRebooting && o.Node.Ours() && o.Self.BootID != o.Node.Grant.BootID
+}
+
+// mayPublish reports whether wants and host may be written by themselves.
+//
+// In rebooting, in a new boot, they go only together with done or failed. A
+// want that vanished by the reboot, published by itself, would look like a
+// cancel to a coordinator; done by itself, with the wants of the last boot
+// still there, would end the turn and at once begin the next.
+func (o *Observation) mayPublish() bool {
+	if !o.Sources.Complete {
+		return false
+	}
+	if o.Node.State != v1alpha1.StateRebooting {
+		return true
+	}
+	if !o.Node.Ours() {
+		return false // whether this is a new boot is not known
+	}
+	return !o.newBoot() || o.said(v1alpha1.WordDone) || o.said(v1alpha1.WordFailed)
+}
+
+// said reports whether the host has said the word of this turn and state in
+// its present boot, whatever the kubelet has said of it yet.
+func (o *Observation) said(word v1alpha1.Word) bool {
+	return o.Node.Said(o.Node.State) && o.Node.Ack.Word == word && o.Node.Ack.BootID == o.Self.BootID
+}
+
+// publish adds to w what of wants, host and the information labels is not on
+// the Node as it should be.
+func (o *Observation) publish(w *Write) {
+	if string(o.Node.Wants) != string(o.Sources.Wants) {
+		w.setLabel(v1alpha1.LabelWants, new(string(o.Sources.Wants)))
+	}
+	if host := v1alpha1.FormatRecord(o.self()); host != o.Node.RawHost {
+		w.setAnnotation(v1alpha1.AnnotationHost, &host)
+	}
+	for _, key := range []string{v1alpha1.LabelOS, v1alpha1.LabelOSVersion, v1alpha1.LabelGroup} {
+		want, have := o.Info[key], o.Node.Info[key]
+		switch {
+		case want == have:
+		case want == "":
+			w.setLabel(key, nil)
+		default:
+			w.setLabel(key, &want)
+		}
+	}
+	// Both in one write, so that nobody reads the wants of one plan with the
+	// changes of another.
+	if len(w.Labels) > 0 || len(w.Annotations) > 0 {
+		w.setLabel(v1alpha1.LabelWants, new(string(o.Sources.Wants)))
+		w.setAnnotation(v1alpha1.AnnotationHost, new(v1alpha1.FormatRecord(o.self())))
+	}
+}
+
+// say adds a word about the present state to w.
+func (o *Observation) say(w *Write, word v1alpha1.Word, reason v1alpha1.Reason) {
+	a := v1alpha1.Ack{Turn: o.Node.Turn, BootID: o.Self.BootID, State: o.Node.State, Word: word, Reason: reason}
+	if a == o.Node.Ack {
+		return
+	}
+	w.setAnnotation(v1alpha1.AnnotationAck, new(a.String()))
+	w.Ack = a
+}
+
+// strip adds to w the removal of every key that only hosts write.
+func (o *Observation) strip(w *Write) {
+	n := &o.Node
+	if n.Wants != "" || slices.ContainsFunc(n.Problems, func(p v1alpha1.Problem) bool { return p.Key == v1alpha1.LabelWants }) {
+		w.setLabel(v1alpha1.LabelWants, nil)
+	}
+	for _, key := range slices.Sorted(maps.Keys(n.Info)) {
+		w.setLabel(key, nil)
+	}
+	if n.RawHost != "" {
+		w.setAnnotation(v1alpha1.AnnotationHost, nil)
+	}
+	if n.Ack != (v1alpha1.Ack{}) || slices.ContainsFunc(n.Problems, func(p v1alpha1.Problem) bool { return p.Key == v1alpha1.AnnotationAck }) {
+		w.setAnnotation(v1alpha1.AnnotationAck, nil)
+	}
+}
