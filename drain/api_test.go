@@ -1,0 +1,145 @@
+package drain
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+func TestAnswerOf(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	overBudget := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+	overBudget.ErrStatus.Details.Causes = []metav1.StatusCause{{
+		Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget db needs 3 healthy pods and has 3 currently",
+	}}
+	stale := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
+	stale.ErrStatus.Details.Causes = []metav1.StatusCause{{
+		Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget db is still being processed by the server.",
+	}}
+	twoBudgets := &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: 500, Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+	}}
+	for name, c := range map[string]struct {
+		err  error
+		want answer
+	}{
+		"accepted": {nil, answer{kind: accepted}},
+		"over budget": {overBudget, answer{kind: later, reason: PodDisruptionBudget,
+			message: "The disruption budget db needs 3 healthy pods and has 3 currently"}},
+		"stale budget": {stale, answer{kind: later, reason: PodDisruptionBudget, retryAfter: 10 * time.Second,
+			message: "The disruption budget db is still being processed by the server."}},
+		"busy server": {apierrors.NewTooManyRequests("too many requests", 1),
+			answer{kind: later, reason: TooManyRequests, retryAfter: time.Second, message: "too many requests"}},
+		"two budgets": {twoBudgets, answer{kind: refused, reason: ServerError, message: twoBudgets.ErrStatus.Message}},
+		"not found":   {apierrors.NewNotFound(pods, "a"), answer{kind: gone, reason: Refused, message: `pods "a" not found`}},
+		"another UID": {apierrors.NewConflict(pods, "a", errors.New("the UID differs")), answer{kind: gone, reason: Refused,
+			message: `Operation cannot be fulfilled on pods "a": the UID differs`}},
+		"forbidden": {apierrors.NewForbidden(pods, "a", errors.New("no")), answer{kind: refused, reason: Refused,
+			message: `pods "a" is forbidden: no`}},
+		"conflicts on the budget": {apierrors.NewTimeoutError("couldn't update the budget", 10), answer{kind: later, reason: ServerError,
+			retryAfter: 10 * time.Second, message: "Timeout: couldn't update the budget"}},
+		"away": {errors.New("dial tcp: connection refused"), answer{kind: later, reason: Unreachable, message: "dial tcp: connection refused"}},
+	} {
+		if got := answerOf(c.err); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+func TestTidy(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain":               "plain",
+		" two\n\tlines\x00 ":  "two lines",
+		"\x1b[31mred\x1b[0m":  "[31mred [0m",
+		"bad \xff\xfe bytes":  "bad ? bytes",
+		"Grüße, 世界":           "Grüße, 世界",
+		"\u202eright to left": "right to left",
+	} {
+		if got := tidy(in); got != want {
+			t.Errorf("tidy(%q) = %q, want %q", in, got, want)
+		}
+	}
+	for n := range 8 {
+		got := tidy(strings.Repeat("x", n) + strings.Repeat("世", 1000))
+		if len(got) > maxMessage || len(got) < maxMessage-4 || !utf8.ValidString(got) || !strings.HasSuffix(got, "…") {
+			t.Errorf("%d bytes: %q", len(got), got)
+		}
+	}
+}
+
+// refusing is an API server that refuses everything with the status.
+func refusing(t *testing.T, code int, header ...string) (kubernetes.Interface, *atomic.Int32) {
+	var requests atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		http.Error(w, "no\nluck", code)
+	}))
+	t.Cleanup(srv.Close)
+	c, err := kubernetes.NewForConfig(&rest.Config{Host: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, &requests
+}
+
+// client-go would repeat such a request by itself, out of our sight.
+func TestAnEvictionIsOneRequest(t *testing.T) {
+	for _, code := range []int{429, 500, 503} {
+		c, requests := refusing(t, code, "Retry-After", "1")
+		a := apiEvictor{c}.evict(t.Context(), Pod{Namespace: "default", Name: "a", UID: "u"})
+		if requests.Load() != 1 {
+			t.Errorf("%d: %d requests", code, requests.Load())
+		}
+		if a.kind == accepted || a.retryAfter != time.Second {
+			t.Errorf("%d: %+v", code, a)
+		}
+	}
+}
+
+func TestWhatCannotBeListedIsNotEmpty(t *testing.T) {
+	c, _ := refusing(t, 403)
+	d := New(c, testNode)
+	if left, err := d.Remaining(t.Context()); err == nil || left != nil {
+		t.Errorf("Remaining: %v, %v", left, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var last Progress
+	err := d.Run(ctx, func(p Progress) {
+		last = p
+		cancel()
+	})
+	if !errors.Is(err, context.Canceled) || last.Err == nil {
+		t.Errorf("Run: %v, last words %+v", err, last)
+	}
+}
+
+func TestNoNode(t *testing.T) {
+	c, requests := refusing(t, 403)
+	d := New(c, "")
+	if _, err := d.Remaining(t.Context()); err == nil {
+		t.Error("Remaining without a node")
+	}
+	if err := d.Run(t.Context(), nil); err == nil {
+		t.Error("Run without a node")
+	}
+	if requests.Load() != 0 {
+		t.Errorf("%d requests: an empty name would select the pods of no node", requests.Load())
+	}
+}

@@ -1,0 +1,486 @@
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// sent is an eviction that reached the simulated API server.
+type sent struct {
+	at  time.Duration // since the start
+	pod string
+}
+
+// sim is a simulated API server inside a synctest bubble: it answers evictions
+// and shows their effect in the view.
+type sim struct {
+	t       *testing.T
+	view    *view
+	start   time.Time
+	latency time.Duration
+	grace   time.Duration
+	// say answers the n-th eviction of the pod, n from 1; nil accepts.
+	say func(pod string, n int) answer
+	// ignore accepts without deleting.
+	ignore bool
+
+	mu       sync.Mutex
+	pods     map[string]*corev1.Pod
+	counts   map[string]int
+	sent     []sent
+	inFlight int
+	most     int
+}
+
+func newSim(t *testing.T, pods ...*corev1.Pod) *sim {
+	s := &sim{
+		t:       t,
+		view:    newView(testNode, Classify),
+		start:   time.Now(),
+		latency: 10 * time.Millisecond,
+		grace:   2 * time.Second,
+		pods:    map[string]*corev1.Pod{},
+		counts:  map[string]int{},
+	}
+	objs := make([]any, 0, len(pods))
+	for _, p := range pods {
+		s.pods[p.Name] = p
+		objs = append(objs, p)
+	}
+	if err := s.view.Replace(objs, "1"); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *sim) add(p *corev1.Pod) {
+	s.mu.Lock()
+	s.pods[p.Name] = p
+	s.mu.Unlock()
+	if err := s.view.Add(p); err != nil {
+		s.t.Error(err)
+	}
+}
+
+func (s *sim) remove(name string) {
+	s.mu.Lock()
+	p := s.pods[name]
+	delete(s.pods, name)
+	s.mu.Unlock()
+	if p != nil {
+		if err := s.view.Delete(p); err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+func (s *sim) evict(ctx context.Context, p Pod) answer {
+	if ctx.Err() != nil {
+		return answer{kind: later, reason: Unreachable}
+	}
+	s.mu.Lock()
+	s.sent = append(s.sent, sent{time.Since(s.start), p.Name})
+	s.counts[p.Name]++
+	n := s.counts[p.Name]
+	s.inFlight++
+	s.most = max(s.most, s.inFlight)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.inFlight--
+		s.mu.Unlock()
+	}()
+	select {
+	case <-time.After(s.latency):
+	case <-ctx.Done():
+		return answer{kind: later, reason: Unreachable}
+	}
+	if s.say != nil {
+		if a := s.say(p.Name, n); a.kind != accepted {
+			return a
+		}
+	}
+	if !s.ignore {
+		s.delete(p)
+	}
+	return answer{kind: accepted}
+}
+
+func (s *sim) delete(p Pod) {
+	s.mu.Lock()
+	pod := s.pods[p.Name]
+	s.mu.Unlock()
+	if pod == nil || pod.UID != p.UID {
+		return
+	}
+	leaving := pod.DeepCopy()
+	end := metav1.NewTime(time.Now().Add(s.grace))
+	leaving.DeletionTimestamp = &end
+	s.add(leaving)
+	time.AfterFunc(s.grace, func() { s.remove(p.Name) })
+}
+
+func (s *sim) loop(concurrency int, progress func(Progress)) *loop {
+	return &loop{
+		view:     s.view,
+		evictor:  s,
+		schedule: newSchedule(concurrency, func() float64 { return 0.5 }),
+		reporter: reporter{send: progress, every: time.Second},
+		logger:   slog.New(slog.DiscardHandler),
+	}
+}
+
+// times gives when the pod's evictions were sent.
+func (s *sim) times(pod string) []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var at []time.Duration
+	for _, e := range s.sent {
+		if e.pod == pod {
+			at = append(at, e.at)
+		}
+	}
+	return at
+}
+
+func (s *sim) order() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for _, e := range s.sent {
+		names = append(names, e.pod)
+	}
+	return names
+}
+
+func budget(string, int) answer {
+	return answer{kind: later, reason: PodDisruptionBudget, message: "The disruption budget db needs 3 healthy pods and has 3 currently"}
+}
+
+func gaps(at []time.Duration) []time.Duration {
+	var g []time.Duration
+	for i := 1; i < len(at); i++ {
+		g = append(g, at[i]-at[i-1])
+	}
+	return g
+}
+
+func TestLowestPriorityFirstThenByName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, aPod("d", priority(2000)), aPod("b"), aPod("c", priority(100)), aPod("a"),
+			aPod("e", priority(-5)), aPod("f", priority(100)))
+		if err := s.loop(8, nil).run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := s.order(), []string{"e", "a", "b", "c", "f", "d"}; !slices.Equal(got, want) {
+			t.Errorf("order %v, want %v", got, want)
+		}
+	})
+}
+
+func TestOnlyWhatIsToBeEvictedIsEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		elsewhere := aPod("elsewhere")
+		elsewhere.Spec.NodeName = "n2"
+		leaving := aPod("leaving", terminating)
+		s := newSim(t, aPod("daemon", owned("apps/v1", "DaemonSet", "u", true)), aPod("mirror", mirror),
+			aPod("done", phase(corev1.PodSucceeded)), leaving, elsewhere, aPod("web"))
+		time.AfterFunc(7*time.Second, func() { s.remove("leaving") })
+		if err := s.loop(8, nil).run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.order(); !slices.Equal(got, []string{"web"}) {
+			t.Errorf("evicted %v", got)
+		}
+		if took := time.Since(s.start); took != 7*time.Second {
+			t.Errorf("drained after %v, want 7s: the pod that is leaving is waited for", took)
+		}
+	})
+}
+
+func TestNothingToDoIsDoneAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, aPod("mirror", mirror))
+		var said []Progress
+		if err := s.loop(8, func(p Progress) { said = append(said, p) }).run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(s.start) != 0 || len(said) != 1 || said[0].Evictable != 0 {
+			t.Errorf("after %v, said %+v", time.Since(s.start), said)
+		}
+	})
+}
+
+func TestAnUnknownViewIsNotAnEmptyOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t)
+		s.view = newView(testNode, Classify) // no list yet
+		s.view.heard(errors.New("connection refused"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		var said []Progress
+		err := s.loop(8, func(p Progress) { said = append(said, p) }).run(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		if len(said) != 1 || said[0].Err == nil {
+			t.Errorf("said %+v", said)
+		}
+	})
+}
+
+func TestABlockedPodHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pods := []*corev1.Pod{aPod("zz", priority(1000))}
+		for i := range 40 {
+			pods = append(pods, aPod(fmt.Sprintf("db-%02d", i)))
+		}
+		s := newSim(t, pods...)
+		s.say = func(pod string, n int) answer {
+			if pod == "zz" || time.Since(s.start) > 10*time.Minute {
+				return answer{}
+			}
+			return budget(pod, n)
+		}
+		var last Progress
+		if err := s.loop(2, func(p Progress) { last = p }).run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		// 41 pods are asked once at 20 a second before any is asked again.
+		if at := s.times("zz"); len(at) != 1 || at[0] > 2100*time.Millisecond {
+			t.Errorf("the free pod was evicted at %v", at)
+		}
+		if took := time.Since(s.start); took < 10*time.Minute || took > 10*time.Minute+35*time.Second {
+			t.Errorf("drained after %v, want soon after the budget's release at 10m", took)
+		}
+		if last.Evicted != 41 || last.Evictable != 0 || last.Blocked != 0 {
+			t.Errorf("last words %+v", last)
+		}
+	})
+}
+
+func TestDelayGrowsWithinBounds(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer         answer
+		low, high      time.Duration
+		first, highest time.Duration // of the gaps, at random = 0.5
+	}{
+		"budget":      {budget("", 0), time.Second, 30 * time.Second, 1500 * time.Millisecond, 22500 * time.Millisecond},
+		"unreachable": {answer{kind: later, reason: Unreachable}, time.Second, 30 * time.Second, 1500 * time.Millisecond, 22500 * time.Millisecond},
+		"refused":     {answer{kind: refused, reason: ServerError}, 5 * time.Second, 2 * time.Minute, 7500 * time.Millisecond, 90 * time.Second},
+		"asked to wait 10 s": {answer{kind: later, reason: PodDisruptionBudget, retryAfter: 10 * time.Second},
+			10 * time.Second, 30 * time.Second, 11250 * time.Millisecond, 22500 * time.Millisecond},
+		"asked to wait an hour": {answer{kind: later, reason: TooManyRequests, retryAfter: time.Hour},
+			30 * time.Second, 38 * time.Second, 33750 * time.Millisecond, 33750 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSim(t, aPod("a"))
+				s.latency = 0
+				s.say = func(string, int) answer { return c.answer }
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				if err := s.loop(8, nil).run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Fatal(err)
+				}
+				g := gaps(s.times("a"))
+				if !slices.IsSorted(g) || g[0] != c.first || g[len(g)-1] != c.highest {
+					t.Errorf("gaps %v: want them to grow from %v to %v", g, c.first, c.highest)
+				}
+				if slices.Min(g) < c.low || slices.Max(g) > c.high {
+					t.Errorf("gaps %v: outside %v to %v", g, c.low, c.high)
+				}
+			})
+		})
+	}
+}
+
+func TestJitterSpreads(t *testing.T) {
+	low := newSchedule(1, func() float64 { return 0 })
+	high := newSchedule(1, func() float64 { return 0.999999 })
+	for failures := 1; failures < 100; failures++ {
+		l, h := low.delay(failures, minDelay, maxDelay), high.delay(failures, minDelay, maxDelay)
+		if l < minDelay || h > maxDelay || h < l*19/10 {
+			t.Errorf("after %d failures %v to %v", failures, l, h)
+		}
+	}
+}
+
+func TestRateAndConcurrencyAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pods []*corev1.Pod
+		for i := range 100 {
+			pods = append(pods, aPod(fmt.Sprintf("p-%03d", i)))
+		}
+		s := newSim(t, pods...)
+		s.latency = time.Second
+		if err := s.loop(3, nil).run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s.most != 3 || len(s.sent) != 100 {
+			t.Errorf("%d at once, %d in all; want 3 and 100", s.most, len(s.sent))
+		}
+		for i := 1; i < len(s.sent); i++ {
+			if d := s.sent[i].at - s.sent[i-1].at; d < spacing {
+				t.Fatalf("evictions %d and %d are %v apart", i-1, i, d)
+			}
+		}
+	})
+}
+
+func TestALaterPodIsSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, aPod("a"))
+		s.grace = 30 * time.Second
+		time.AfterFunc(20*time.Second, func() { s.add(aPod("late")) })
+		if err := s.loop(8, nil).run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if at := s.times("late"); len(at) != 1 || at[0] != 20*time.Second {
+			t.Errorf("the later pod was evicted at %v", at)
+		}
+		if took := time.Since(s.start); took != 50*time.Second+s.latency {
+			t.Errorf("drained after %v", took)
+		}
+	})
+}
+
+// A controller whose pods tolerate the cordon puts a new one on the node as
+// soon as one is evicted.
+func TestReturningPodsAreSlowedDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		of := owned("apps.example.com/v1", "Stubborn", "stubborn-uid", true)
+		s := newSim(t, aPod("s-0", of))
+		s.grace = 0
+		n := 0
+		s.say = func(string, int) answer {
+			n++
+			next := aPod(fmt.Sprintf("s-%d", n), of)
+			time.AfterFunc(time.Millisecond, func() { s.add(next) })
+			return answer{}
+		}
+		// Somebody's other pod keeps the drain from ever being done.
+		s.add(aPod("keep", terminating))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		var last Progress
+		if err := s.loop(8, func(p Progress) { last = p }).run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if len(s.sent) < 10 || len(s.sent) > 40 {
+			t.Errorf("%d evictions in 10 minutes, want some thirty", len(s.sent))
+		}
+		if !slices.ContainsFunc(last.Blockers, func(b Blocker) bool { return b.Reason == Returning }) {
+			t.Errorf("blockers %+v", last.Blockers)
+		}
+	})
+}
+
+func TestCancelSendsNothingMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pods []*corev1.Pod
+		for i := range 60 {
+			pods = append(pods, aPod(fmt.Sprintf("p-%02d", i)))
+		}
+		s := newSim(t, pods...)
+		s.latency = 10 * time.Second
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(15*time.Second, cancel)
+		err := s.loop(4, nil).run(ctx)
+		if !errors.Is(err, context.Canceled) || time.Since(s.start) != 15*time.Second {
+			t.Errorf("returned %v after %v", err, time.Since(s.start))
+		}
+		if len(s.sent) != 8 { // two rounds of four
+			t.Errorf("%d evictions before the cancel", len(s.sent))
+		}
+		time.Sleep(time.Hour)
+		if len(s.sent) != 8 || s.inFlight != 0 {
+			t.Errorf("%d evictions after the cancel, %d under way", len(s.sent)-8, s.inFlight)
+		}
+	})
+}
+
+func TestCancelledBeforeItBegan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, aPod("a"))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := s.loop(8, nil).run(ctx); !errors.Is(err, context.Canceled) || len(s.sent) != 0 {
+			t.Errorf("returned %v, sent %v", err, s.sent)
+		}
+	})
+}
+
+// Same facts, same next step: a run that is begun anew goes on where the view
+// says, without evicting again what is leaving.
+func TestStartedAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, aPod("a"), aPod("b"), aPod("c"))
+		s.grace = time.Minute
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			if err := s.loop(8, nil).run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			cancel()
+			s.view.changed <- struct{}{} // a new run lists anew
+		}
+		if err := s.loop(8, nil).run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.order(); !slices.Equal(got, []string{"a", "b", "c"}) {
+			t.Errorf("evicted %v", got)
+		}
+	})
+}
+
+func TestAcceptedButNotDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, aPod("a"))
+		s.ignore = true
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute-time.Second)
+		defer cancel()
+		var last Progress
+		if err := s.loop(8, func(p Progress) { last = p }).run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if len(s.sent) != 4 || slices.Min(gaps(s.times("a"))) < recheck {
+			t.Errorf("sent at %v, want every 30 s", s.times("a"))
+		}
+		if last.Evicted != 1 || len(last.Blockers) != 1 || last.Blockers[0].Reason != NotDeleted {
+			t.Errorf("last words %+v", last)
+		}
+	})
+}
+
+func TestGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, aPod("a"))
+		s.say = func(string, int) answer { return answer{kind: gone, reason: Refused, message: `pods "a" not found`} }
+		var said []Progress
+		time.AfterFunc(time.Minute, func() { s.remove("a") })
+		if err := s.loop(8, func(p Progress) { said = append(said, p) }).run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if said[0].Blocked != 0 || said[0].Evictable != 1 {
+			t.Errorf("first words %+v: a pod that is gone is no blocker", said[0])
+		}
+		// The watch that goes on showing it is worth a word.
+		if b := said[len(said)-2].Blockers; len(b) != 1 || b[0].Reason != Refused {
+			t.Errorf("blockers %+v", b)
+		}
+		if last := said[len(said)-1]; last.Evicted != 0 {
+			t.Errorf("last words %+v: nothing was evicted", last)
+		}
+	})
+}
