@@ -1,0 +1,83 @@
+// Command controlplane runs the testbed's control plane in the foreground, for people to play with, until Ctrl-C.
+//
+//	go run ./cmd/controlplane
+//
+// It prints the path of an administrator's kubeconfig, and that of the kubectl that was built with it.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	dir := flag.String("dir", "", "folder for data, keys and logs, which stays; default: a temporary one, which goes")
+	hosts := flag.Int("hosts", 0, "how many Nodes to create whose pods KWOK plays, and which are called Ready once")
+	ballast := flag.Int("ballast", 0, "how many Nodes to create that KWOK plays altogether")
+	grace := flag.Duration("node-monitor-grace", 0, "after how much silence of its kubelet a Node is not Ready; default: Kubernetes' own")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "controlplane: unexpected argument %q\n", flag.Arg(0))
+		return 64
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	cp, err := controlplane.Start(ctx, controlplane.Options{Dir: *dir, Log: os.Stderr, NodeMonitorGrace: *grace})
+	if err != nil {
+		return failed(ctx, err)
+	}
+	defer cp.Stop()
+	if err := populate(ctx, cp, *hosts, *ballast); err != nil {
+		return failed(ctx, err)
+	}
+	admin, err := cp.Kubeconfig("testbed:admin", "system:masters")
+	if err != nil {
+		return failed(ctx, err)
+	}
+	fmt.Printf("export KUBECONFIG=%s\nalias kubectl=%s\n", admin, cp.Binaries().Kubectl)
+	<-ctx.Done()
+	if err := cp.Stop(); err != nil {
+		return failed(context.Background(), err)
+	}
+	return 0
+}
+
+// populate makes what an empty cluster lacks to be played with.
+func populate(ctx context.Context, cp *controlplane.ControlPlane, hosts, ballast int) error {
+	if err := cp.ApplyLockkeeper(ctx); err != nil {
+		return err
+	}
+	for i := range hosts {
+		name := fmt.Sprintf("host-%d", i+1)
+		if _, err := cp.CreateNode(ctx, controlplane.NodeSpec{Name: name}); err != nil {
+			return err
+		}
+		if err := cp.SetNodeReady(ctx, name, fmt.Sprintf("boot-%d", time.Now().UnixNano()), true); err != nil {
+			return err
+		}
+	}
+	for i := range ballast {
+		if _, err := cp.CreateNode(ctx, controlplane.NodeSpec{Name: fmt.Sprintf("ballast-%d", i+1), Ballast: true}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// failed reports an error; one that Ctrl-C has brought about is none.
+func failed(ctx context.Context, err error) int {
+	if ctx.Err() != nil {
+		return 130
+	}
+	fmt.Fprintln(os.Stderr, "controlplane:", err)
+	return 1
+}

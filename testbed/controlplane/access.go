@@ -1,0 +1,120 @@
+package controlplane
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strings"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// URL is the API server's address; it stays the same when the API server is stopped and started.
+func (cp *ControlPlane) URL() string { return fmt.Sprintf("https://127.0.0.1:%d", cp.port) }
+
+// CA is the PEM certificate of the authority that signed the API server's certificate and signs those of its users.
+func (cp *ControlPlane) CA() []byte { return cp.ca.certPEM }
+
+// Dir is the folder with everything of this control plane; logs/NAME.log in it are its components' logs.
+func (cp *ControlPlane) Dir() string { return cp.dir.path }
+
+// AdminConfig is a client configuration that may do everything. It is the caller's to change.
+func (cp *ControlPlane) AdminConfig() *rest.Config { return rest.CopyConfig(cp.adminConfig) }
+
+// Client is the testbed's own client of [ControlPlane.AdminConfig].
+func (cp *ControlPlane) Client() kubernetes.Interface { return cp.admin }
+
+// ConfigFor is a client configuration with a client certificate for a user and its groups ("system:authenticated" comes by
+// itself). Its client has no rate limit. A user asked for again gets the same certificate.
+func (cp *ControlPlane) ConfigFor(user string, groups ...string) (*rest.Config, error) {
+	pair, err := cp.pairFor(user, groups)
+	if err != nil {
+		return nil, err
+	}
+	return &rest.Config{
+		Host:            cp.URL(),
+		TLSClientConfig: rest.TLSClientConfig{CAData: cp.ca.certPEM, CertData: pair.cert, KeyData: pair.key},
+		QPS:             -1,
+		UserAgent:       "lockkeeper-testbed/" + user,
+	}, nil
+}
+
+// Kubeconfig writes a kubeconfig with a client certificate for a user and its groups, all inlined, and returns its path. It
+// lies in the control plane's folder and is written once for each user and set of groups.
+func (cp *ControlPlane) Kubeconfig(user string, groups ...string) (string, error) {
+	pair, err := cp.pairFor(user, groups)
+	if err != nil {
+		return "", err
+	}
+	path := cp.dir.join("kubeconfigs", fileName(user, groups))
+	cp.credMu.Lock()
+	defer cp.credMu.Unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["testbed"] = &clientcmdapi.Cluster{Server: cp.URL(), CertificateAuthorityData: cp.ca.certPEM}
+	config.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: pair.cert, ClientKeyData: pair.key}
+	config.Contexts["testbed"] = &clientcmdapi.Context{Cluster: "testbed", AuthInfo: user}
+	config.CurrentContext = "testbed"
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		return "", fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
+	}
+	return path, nil
+}
+
+// NodeKubeconfig is the kubeconfig of a node's kubelet: user system:node:NAME, group system:nodes.
+func (cp *ControlPlane) NodeKubeconfig(node string) (string, error) {
+	return cp.Kubeconfig(nodeUser(node), NodesGroup)
+}
+
+// NodeConfig is the client configuration of a node's kubelet.
+func (cp *ControlPlane) NodeConfig(node string) (*rest.Config, error) {
+	return cp.ConfigFor(nodeUser(node), NodesGroup)
+}
+
+// CoordinatorKubeconfig is the kubeconfig of lockkeeper's coordinator; what it may do is up to [ControlPlane.ApplyLockkeeper].
+func (cp *ControlPlane) CoordinatorKubeconfig() (string, error) {
+	return cp.Kubeconfig(CoordinatorUser, CoordinatorGroup)
+}
+
+// CoordinatorConfig is the client configuration of lockkeeper's coordinator.
+func (cp *ControlPlane) CoordinatorConfig() (*rest.Config, error) {
+	return cp.ConfigFor(CoordinatorUser, CoordinatorGroup)
+}
+
+func nodeUser(node string) string { return "system:node:" + node }
+
+// pairFor returns the certificate of a user, signing it on the first call.
+func (cp *ControlPlane) pairFor(user string, groups []string) (keyPair, error) {
+	key := fileName(user, groups)
+	cp.credMu.Lock()
+	defer cp.credMu.Unlock()
+	if pair, ok := cp.pairs[key]; ok {
+		return pair, nil
+	}
+	pair, err := cp.ca.client(user, groups)
+	if err == nil {
+		cp.pairs[key] = pair
+	}
+	return pair, err
+}
+
+// fileName is readable, and another one for every user and list of groups.
+func fileName(user string, groups []string) string {
+	readable := strings.Map(func(r rune) rune {
+		if r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, user)
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", user, groups))
+	return readable[:min(len(readable), 100)] + "-" + hex.EncodeToString(sum[:4]) + ".kubeconfig"
+}
+
+// Binaries are the programs that it runs; Kubectl is the one for this cluster.
+func (cp *ControlPlane) Binaries() Binaries { return cp.bins }

@@ -1,0 +1,239 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// versionFlag tells Kubernetes' binaries which release they are, as its own build does: without it kubectl cannot parse the
+// server's version. The version itself is read from binaries/go.mod, its only definition.
+const versionFlag = "-s -w -X k8s.io/component-base/version.gitVersion="
+
+// buildFlags are the same for every binary. VCS stamping would make the build depend on this repository's state.
+var buildFlags = []string{"-mod=readonly", "-trimpath", "-buildvcs=false"}
+
+// A tool is one binary: the package that it is built from, the name that `go build` gives it and the name that it gets here.
+type tool struct{ pkg, built, name string }
+
+var tools = []tool{
+	{"go.etcd.io/etcd/server/v3", "server", "etcd"},
+	{"k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver", "kube-apiserver"},
+	{"k8s.io/kubernetes/cmd/kube-controller-manager", "kube-controller-manager", "kube-controller-manager"},
+	{"k8s.io/kubernetes/cmd/kube-scheduler", "kube-scheduler", "kube-scheduler"},
+	{"k8s.io/kubernetes/cmd/kubectl", "kubectl", "kubectl"},
+	{"sigs.k8s.io/kwok/cmd/kwok", "kwok", "kwok"},
+}
+
+// Binaries are the paths of the control plane's programs.
+type Binaries struct {
+	Etcd, APIServer, ControllerManager, Scheduler, Kubectl, Kwok string
+}
+
+func binariesIn(dir string) Binaries {
+	return Binaries{
+		Etcd:              filepath.Join(dir, "etcd"),
+		APIServer:         filepath.Join(dir, "kube-apiserver"),
+		ControllerManager: filepath.Join(dir, "kube-controller-manager"),
+		Scheduler:         filepath.Join(dir, "kube-scheduler"),
+		Kubectl:           filepath.Join(dir, "kubectl"),
+		Kwok:              filepath.Join(dir, "kwok"),
+	}
+}
+
+// Build makes sure that the control plane's binaries are in the cache and returns where. The cache is a folder for each
+// combination of binaries/go.mod, go.sum, Go release, platform and flags under lockkeeper-testbed in [os.UserCacheDir]; when the
+// folder is there, there is nothing to do. Otherwise it runs `go build`, which takes some six minutes on two cores with an
+// empty Go build cache, and says so on log every 15 s. log may be nil.
+//
+// Any number of processes may call Build at once: one builds, the others wait. When ctx ends the build is killed and leaves
+// nothing behind but what Go's own caches have gained. See [pruneCache] for how long old folders stay.
+func Build(ctx context.Context, log io.Writer) (Binaries, error) {
+	root, err := os.UserCacheDir()
+	if err != nil {
+		return Binaries{}, fmt.Errorf("finding the cache for the control plane's binaries: %w", err)
+	}
+	src, err := moduleDir()
+	if err != nil {
+		return Binaries{}, fmt.Errorf("finding the control plane's go.mod: %w", err)
+	}
+	b := builder{
+		cache: filepath.Join(root, "lockkeeper-testbed"),
+		src:   src,
+		log:   newProgress(log),
+		every: 15 * time.Second,
+	}
+	return b.build(ctx)
+}
+
+// A builder is one call of Build; tests point it elsewhere.
+type builder struct {
+	cache string // one folder for each key
+	src   string // the module that pins the binaries' sources
+	log   *progress
+	every time.Duration // between two words of progress
+}
+
+func (b builder) build(ctx context.Context) (Binaries, error) {
+	key, err := b.key(ctx)
+	if err != nil {
+		return Binaries{}, err
+	}
+	dir := filepath.Join(b.cache, key)
+	if complete(dir) {
+		touch(dir)
+		return binariesIn(dir), nil
+	}
+	if err := os.MkdirAll(b.cache, 0o755); err != nil {
+		return Binaries{}, fmt.Errorf("making the cache for the control plane's binaries: %w", err)
+	}
+	unlock, err := lockFile(ctx, filepath.Join(b.cache, "lock"), func() {
+		b.log.printf("another process is building the control plane's binaries; waiting for it")
+	})
+	if err != nil {
+		return Binaries{}, fmt.Errorf("waiting for another build of the control plane's binaries: %w", err)
+	}
+	defer unlock()
+	if complete(dir) {
+		return binariesIn(dir), nil
+	}
+	pruneCache(b.cache)
+	if err := b.buildInto(ctx, dir); err != nil {
+		return Binaries{}, fmt.Errorf("building the control plane's binaries: %w", err)
+	}
+	return binariesIn(dir), nil
+}
+
+// key names everything that the binaries depend on.
+func (b builder) key(ctx context.Context) (string, error) {
+	out, err := b.goCommand(ctx, "env", "GOVERSION", "GOOS", "GOARCH").Output()
+	if err != nil {
+		return "", fmt.Errorf("asking go for its version: %w", withStderr(err))
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n%q %q %q\n", out, buildFlags, versionFlag, tools)
+	for _, name := range []string{"go.mod", "go.sum"} {
+		data, err := os.ReadFile(filepath.Join(b.src, name))
+		if err != nil {
+			return "", fmt.Errorf("reading what pins the control plane's sources: %w", err)
+		}
+		fmt.Fprintf(h, "%s %d\n%s", name, len(data), data)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+// buildInto builds in a folder beside dir and renames it, so that dir is complete or absent.
+func (b builder) buildInto(ctx context.Context, dir string) error {
+	out, err := b.goCommand(ctx, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
+	if err != nil {
+		return fmt.Errorf("reading the Kubernetes version from %s: %w", filepath.Join(b.src, "go.mod"), withStderr(err))
+	}
+	version := strings.TrimSpace(string(out))
+	tmp, err := os.MkdirTemp(b.cache, unfinished)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	gotmp, bin := filepath.Join(tmp, "gotmp"), filepath.Join(tmp, "bin")
+	for _, d := range []string{gotmp, bin} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return err
+		}
+	}
+
+	args := append([]string{"build"}, buildFlags...)
+	args = append(args, "-ldflags", versionFlag+version, "-o", bin+string(filepath.Separator))
+	for _, t := range tools {
+		args = append(args, t.pkg)
+	}
+	cmd := b.goCommand(ctx, args...)
+	cmd.Env = append(cmd.Env, "GOTMPDIR="+gotmp)
+	b.log.printf("building etcd, Kubernetes %s and KWOK into %s: once, some 6 minutes on 2 cores (1 when Go's build cache is warm)",
+		version, dir)
+	if err := b.run(ctx, cmd); err != nil {
+		return err
+	}
+	for _, t := range tools {
+		if err := os.Rename(filepath.Join(bin, t.built), filepath.Join(bin, t.name)); err != nil {
+			return err
+		}
+	}
+	return os.Rename(bin, dir)
+}
+
+// run runs a long go command, says every now and then that it is still at it, and leaves no compiler behind.
+func (b builder) run(ctx context.Context, cmd *exec.Cmd) error {
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	// An interrupted go command removes its temporary files; what it started is in its process group.
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	cmd.WaitDelay = 5 * time.Second
+	begin := time.Now()
+	if err := startChild(cmd); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	tick := time.NewTicker(b.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			b.log.printf("still building the control plane's binaries, %s so far", time.Since(begin).Round(time.Second))
+			continue
+		case err := <-done:
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err != nil {
+				return fmt.Errorf("go build: %w\n%s", err, lastLines(output.Bytes(), 30))
+			}
+			b.log.printf("built the control plane's binaries in %s", time.Since(begin).Round(time.Second))
+			return nil
+		}
+	}
+}
+
+// goCommand is a go command in the module that pins the sources, deaf to flags meant for the caller's own build.
+func (b builder) goCommand(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = b.src
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
+	return cmd
+}
+
+// moduleDir finds the module that pins the binaries' sources: beside this file, also when this package was built with
+// -trimpath and then runs somewhere in the testbed's module.
+func moduleDir() (string, error) {
+	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
+		dir := filepath.Join(filepath.Dir(file), "binaries")
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+	}
+	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", "lockkeeper.dev/lockkeeper/testbed/controlplane").Output()
+	if err != nil {
+		return "", fmt.Errorf("it is not where this program was built, and the working directory is not in the testbed's module: %w", withStderr(err))
+	}
+	return filepath.Join(strings.TrimSpace(string(out)), "binaries"), nil
+}
+
+// withStderr adds what a command said to the error that says how it ended.
+func withStderr(err error) error {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && len(exit.Stderr) > 0 {
+		return fmt.Errorf("%w: %s", err, lastLines(exit.Stderr, 10))
+	}
+	return err
+}

@@ -1,0 +1,250 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Component names a process of the control plane.
+type Component string
+
+// The components in the order in which they start. The last four can be left out, see [Options].
+const (
+	Etcd              Component = "etcd"
+	APIServer         Component = "kube-apiserver"
+	ControllerManager Component = "kube-controller-manager"
+	Scheduler         Component = "kube-scheduler"
+	Ballast           Component = "kwok-ballast" // plays nodes with BallastAnnotation
+	Pods              Component = "kwok-pods"    // plays the pods of nodes with PodsLabel
+)
+
+// controllers are those that the testbed's workloads and nodes need. The others would cost memory and watch for nothing.
+var controllers = []string{
+	"daemonset-controller", "deployment-controller", "disruption-controller", "garbage-collector-controller", "job-controller",
+	"namespace-controller", "node-lifecycle-controller", "pod-garbage-collector-controller", "replicaset-controller",
+	"root-ca-certificate-publisher-controller", "serviceaccount-controller", "serviceaccount-token-controller",
+	"statefulset-controller", "taint-eviction-controller",
+}
+
+const (
+	// maxSocketPath is what a Unix socket's address may hold, less its final zero.
+	maxSocketPath = 107
+	bindAttempts  = 5
+)
+
+func (cp *ControlPlane) etcdSocket() string { return cp.dir.join("etcd.sock") }
+
+func (cp *ControlPlane) startEtcd(ctx context.Context) error {
+	socket := cp.etcdSocket()
+	if len(socket) > maxSocketPath {
+		return fmt.Errorf("the control plane's folder %s is too deep: etcd's socket in it would have a path of %d bytes, at most %d work",
+			cp.dir.path, len(socket), maxSocketPath)
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("removing etcd's old socket: %w", err)
+	}
+	p, err := cp.launch(Etcd, cp.bins.Etcd,
+		"--data-dir="+cp.dir.join("etcd"),
+		"--unsafe-no-fsync", // what the machine may lose in a crash is not wanted afterwards
+		"--listen-client-urls=unix://"+socket,
+		"--listen-peer-urls=http://127.0.0.1:0", // no peer will ever come; the kernel picks a free port
+		"--advertise-client-urls=http://127.0.0.1:0",
+		"--log-level=warn",
+	)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}
+	defer transport.CloseIdleConnections()
+	return p.waitReady(ctx, func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://etcd/health", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := transport.RoundTrip(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+			return fmt.Errorf("%s: %s", resp.Status, body)
+		}
+		return nil
+	})
+}
+
+// startFirstAPIServer finds a port. Between finding and binding somebody else may take it; then the next one is tried.
+func (cp *ControlPlane) startFirstAPIServer(ctx context.Context) error {
+	var err error
+	for range bindAttempts {
+		if cp.port, err = freePort(); err != nil {
+			return err
+		}
+		if err = cp.useAddress(); err != nil {
+			return err
+		}
+		if err = cp.startAPIServer(ctx); err == nil {
+			return nil
+		}
+		if !errors.Is(err, errDied) || !strings.Contains(err.Error(), "address already in use") {
+			return err
+		}
+		cp.log.printf("port %d was taken in the last moment; trying another one", cp.port)
+	}
+	return err
+}
+
+func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
+	pki := func(name string) string { return cp.dir.join("pki", name) }
+	args := []string{
+		"--etcd-servers=unix://" + cp.etcdSocket(),
+		"--bind-address=127.0.0.1",
+		"--advertise-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", cp.port),
+		"--cert-dir=" + cp.dir.join("pki"),
+		"--tls-cert-file=" + pki("apiserver.crt"),
+		"--tls-private-key-file=" + pki("apiserver.key"),
+		"--client-ca-file=" + pki("ca.crt"),
+		"--anonymous-auth=false",
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + pki("sa.pub"),
+		"--service-account-signing-key-file=" + pki("sa.key"),
+		"--service-cluster-ip-range=10.32.0.0/24",
+		"--endpoint-reconciler-type=none", // no pod will ever look for the API server
+		"--profiling=false",
+		"--v=1",
+	}
+	p, err := cp.launch(APIServer, cp.bins.APIServer, append(args, cp.opts.APIServerFlags...)...)
+	if err != nil {
+		return err
+	}
+	return p.waitReady(ctx, cp.readyz)
+}
+
+func (cp *ControlPlane) readyz(ctx context.Context) error {
+	return cp.admin.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+}
+
+// startOthers starts what hangs on the API server, side by side.
+func (cp *ControlPlane) startOthers(ctx context.Context) error {
+	start := func(name Component, path string, args func() ([]string, error)) error {
+		if slices.Contains(cp.opts.Without, name) {
+			return nil
+		}
+		a, err := args()
+		if err != nil {
+			return err
+		}
+		_, err = cp.launch(name, path, a...)
+		return err
+	}
+	if err := errors.Join(
+		start(ControllerManager, cp.bins.ControllerManager, cp.controllerManagerArgs),
+		start(Scheduler, cp.bins.Scheduler, cp.schedulerArgs),
+		start(Ballast, cp.bins.Kwok, func() ([]string, error) { return cp.kwokArgs(Ballast) }),
+		start(Pods, cp.bins.Kwok, func() ([]string, error) { return cp.kwokArgs(Pods) }),
+	); err != nil {
+		return err
+	}
+	if p := cp.process(ControllerManager); p != nil {
+		// It serves no port that could be asked. It works when its first works are seen: pods cannot be created before.
+		return p.waitReady(ctx, func(ctx context.Context) error {
+			_, err := cp.admin.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+			return err
+		})
+	}
+	return nil
+}
+
+func (cp *ControlPlane) controllerManagerArgs() ([]string, error) {
+	kubeconfig, err := cp.Kubeconfig("system:kube-controller-manager")
+	if err != nil {
+		return nil, err
+	}
+	args := []string{
+		"--kubeconfig=" + kubeconfig,
+		"--secure-port=0",
+		"--leader-elect=false",
+		"--use-service-account-credentials=true",
+		"--service-account-private-key-file=" + cp.dir.join("pki", "sa.key"),
+		"--root-ca-file=" + cp.dir.join("pki", "ca.crt"),
+		"--controllers=" + strings.Join(controllers, ","),
+		"--kube-api-qps=200", "--kube-api-burst=400",
+		"--profiling=false",
+		"--v=1",
+	}
+	if grace := cp.opts.NodeMonitorGrace; grace > 0 {
+		args = append(args, "--node-monitor-grace-period="+grace.String(),
+			"--node-monitor-period="+min(5*time.Second, max(grace/5, 100*time.Millisecond)).String())
+	}
+	return args, nil
+}
+
+func (cp *ControlPlane) schedulerArgs() ([]string, error) {
+	kubeconfig, err := cp.Kubeconfig("system:kube-scheduler")
+	if err != nil {
+		return nil, err
+	}
+	return []string{
+		"--kubeconfig=" + kubeconfig,
+		"--secure-port=0",
+		"--leader-elect=false",
+		"--kube-api-qps=200", "--kube-api-burst=400",
+		"--profiling=false",
+		"--v=1",
+	}, nil
+}
+
+// launch starts a component and keeps an eye on it: the log says at once when it ends without being told to, and Stop will.
+func (cp *ControlPlane) launch(name Component, path string, args ...string) (*process, error) {
+	env := []string{"HOME=" + cp.dir.path, "TMPDIR=" + cp.dir.path, "PATH=" + os.Getenv("PATH")}
+	p, err := startProcess(name, env, cp.dir.join("logs", string(name)+".log"), filepath.Clean(path), args...)
+	if err != nil {
+		return nil, err
+	}
+	cp.mu.Lock()
+	cp.procs[name] = p
+	cp.mu.Unlock()
+	go func() {
+		<-p.gone
+		if !p.unwanted.Load() {
+			cp.log.printf("%s ended by itself: %v (its log: %s)", name, p.err, p.log)
+		}
+	}()
+	return p, nil
+}
+
+// freePort looks below the kernel's range for outgoing connections, so that nobody gets the port by chance.
+func freePort() (int, error) {
+	var last error
+	for range 50 {
+		port := 20000 + rand.IntN(12000)
+		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			last = err
+			continue
+		}
+		l.Close()
+		return port, nil
+	}
+	return 0, fmt.Errorf("finding a free port: %w", last)
+}

@@ -1,0 +1,138 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// How long a component has to end when it is asked to. The API server closes its watches first; etcd writes its last words.
+const stopGrace = 5 * time.Second
+
+// errStopped is what comes of asking a control plane that was stopped for anything.
+var errStopped = errors.New("the control plane was stopped")
+
+// A Process is one of the control plane's processes.
+type Process struct {
+	Component Component
+	PID       int
+	Log       string // path of the component's log
+}
+
+// Processes are those that run now.
+func (cp *ControlPlane) Processes() []Process {
+	cp.mu.Lock()
+	defer cp.mu.Unlock()
+	var ps []Process
+	for name, p := range cp.procs {
+		select {
+		case <-p.gone:
+		default:
+			ps = append(ps, Process{Component: name, PID: p.cmd.Process.Pid, Log: p.log})
+		}
+	}
+	slices.SortFunc(ps, func(a, b Process) int { return a.PID - b.PID })
+	return ps
+}
+
+// StopAPIServer ends the API server until [ControlPlane.StartAPIServer]. The other components go on and try again and again.
+// Stopping a stopped one is no error.
+func (cp *ControlPlane) StopAPIServer() error {
+	return cp.alone(context.Background(), func(context.Context) error {
+		if p := cp.process(APIServer); p != nil {
+			p.stop(stopGrace)
+		}
+		return nil
+	})
+}
+
+// StartAPIServer starts the API server again, at the same address and with the same data, and returns when it is ready.
+// Starting one that runs is no error.
+func (cp *ControlPlane) StartAPIServer(ctx context.Context) error {
+	return cp.alone(ctx, func(ctx context.Context) error {
+		if cp.process(APIServer) != nil {
+			return nil
+		}
+		if err := cp.startAPIServer(ctx); err != nil {
+			return fmt.Errorf("starting the API server again: %w", err)
+		}
+		return nil
+	})
+}
+
+// RestartEtcd ends etcd and starts it again with the same data. It returns when etcd is ready and so is the API server, if
+// that one runs.
+func (cp *ControlPlane) RestartEtcd(ctx context.Context) error {
+	return cp.alone(ctx, func(ctx context.Context) error {
+		if p := cp.process(Etcd); p != nil {
+			p.stop(stopGrace)
+		}
+		if err := cp.startEtcd(ctx); err != nil {
+			return fmt.Errorf("starting etcd again: %w", err)
+		}
+		p := cp.process(APIServer)
+		if p == nil {
+			return nil
+		}
+		return p.waitReady(ctx, cp.readyz)
+	})
+}
+
+// alone runs one fault at a time, and none after Stop, which also cuts a running one short.
+func (cp *ControlPlane) alone(ctx context.Context, f func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(cp.life, func() { cancel(errStopped) })()
+	cp.faultMu.Lock()
+	defer cp.faultMu.Unlock()
+	if cp.life.Err() != nil {
+		return errStopped
+	}
+	return f(ctx)
+}
+
+// process returns the running process of a component, nil if there is none.
+func (cp *ControlPlane) process(name Component) *process {
+	cp.mu.Lock()
+	defer cp.mu.Unlock()
+	p := cp.procs[name]
+	if p == nil {
+		return nil
+	}
+	select {
+	case <-p.gone:
+		return nil
+	default:
+		return p
+	}
+}
+
+// stopAll ends everything: those who write first, what they write to last. It returns the errors of those that had ended by
+// themselves.
+func (cp *ControlPlane) stopAll() error {
+	cp.mu.Lock()
+	defer cp.mu.Unlock()
+	var errs []error
+	for _, p := range cp.procs {
+		select {
+		case <-p.gone:
+			if !p.unwanted.Load() {
+				errs = append(errs, p.died())
+			}
+		default:
+		}
+	}
+	for _, stage := range [][]Component{{Pods, Ballast, Scheduler, ControllerManager}, {APIServer}, {Etcd}} {
+		var wg sync.WaitGroup
+		for _, name := range stage {
+			if p := cp.procs[name]; p != nil {
+				wg.Go(func() { p.stop(stopGrace) })
+			}
+		}
+		wg.Wait()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,104 @@
+package controlplane
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// dirPrefix names the temporary folders of control planes; dirLock in one is locked as long as its owner lives.
+const (
+	dirPrefix = "lockkeeper-testbed-"
+	dirLock   = "owner.lock"
+)
+
+// A workDir is the folder of one control plane.
+type workDir struct {
+	path string
+	lock *os.File // held from the first moment to the last; nil for a folder that the caller named
+}
+
+// newWorkDir makes a fresh folder, readable by this user alone: keys are in it. A folder named by the caller must be new or
+// empty and stays where it is when the control plane stops.
+func newWorkDir(named string) (*workDir, error) {
+	if named != "" {
+		return useNamedDir(named)
+	}
+	removeStaleDirs(os.TempDir())
+	path, err := os.MkdirTemp("", dirPrefix)
+	if err != nil {
+		return nil, fmt.Errorf("making the control plane's folder: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(path, dirLock), os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if err != nil {
+		os.RemoveAll(path)
+		return nil, fmt.Errorf("locking the control plane's folder: %w", err)
+	}
+	return &workDir{path: path, lock: lock}, nil
+}
+
+func useNamedDir(path string) (*workDir, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("the control plane's folder: %w", err)
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("making the control plane's folder: %w", err)
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the control plane's folder: %w", err)
+	}
+	if len(entries) > 0 {
+		return nil, fmt.Errorf("the control plane's folder %s is not empty", path)
+	}
+	return &workDir{path: path}, nil
+}
+
+func (d *workDir) join(elem ...string) string {
+	return filepath.Join(append([]string{d.path}, elem...)...)
+}
+
+// remove lets the folder go. The lock goes last, so that nobody else removes at the same time.
+func (d *workDir) remove() error {
+	if d.lock == nil {
+		return nil
+	}
+	err := os.RemoveAll(d.path)
+	d.lock.Close()
+	if err != nil {
+		return fmt.Errorf("removing the control plane's folder: %w", err)
+	}
+	return nil
+}
+
+// removeStaleDirs removes the folders of control planes whose owner was killed. A folder without a lock that is less than a
+// minute old may be one that another process is just making.
+func removeStaleDirs(temp string) {
+	dirs, err := filepath.Glob(filepath.Join(temp, dirPrefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		lock, err := os.OpenFile(filepath.Join(dir, dirLock), os.O_RDWR, 0)
+		if errors.Is(err, os.ErrNotExist) {
+			if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > time.Minute {
+				_ = os.RemoveAll(dir)
+			}
+			continue
+		}
+		if err != nil {
+			continue // somebody else's
+		}
+		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			_ = os.RemoveAll(dir)
+		}
+		lock.Close()
+	}
+}
