@@ -2,6 +2,7 @@ package updateengine
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,12 +30,7 @@ const (
 // descriptors, which any local user could then fill this process with by sending it signals; and its default
 // signal handler starts a goroutine for each signal nobody has read yet.
 func dial(ctx context.Context, address string, signals dbus.SignalHandler) (*dbus.Conn, error) {
-	if address == "" {
-		if address = os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"); address == "" {
-			address = systemBusAddress
-		}
-	}
-	socket, err := dialSocket(ctx, address)
+	socket, err := dialSocket(ctx, busAddress(address))
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the bus: %w", err)
 	}
@@ -55,6 +51,10 @@ func dial(ctx context.Context, address string, signals dbus.SignalHandler) (*dbu
 		return nil, fmt.Errorf("introducing ourselves to the bus: %w", err)
 	}
 	return conn, nil
+}
+
+func busAddress(address string) string {
+	return cmp.Or(address, os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), systemBusAddress)
 }
 
 // dialSocket takes the first address of a D-Bus address list that answers. Only unix sockets named by path or

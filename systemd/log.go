@@ -1,0 +1,252 @@
+package systemd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/coreos/go-systemd/v22/journal"
+)
+
+const (
+	// MessageID is the attribute key whose value, 32 hexadecimal digits, goes to the journal as MESSAGE_ID. It does
+	// not appear in text.
+	MessageID = "message_id"
+
+	journalPrefix     = "LOCKKEEPER_"
+	journalIdentifier = "lockkeeper"
+	maxFieldName      = 64      // bytes; journald refuses longer ones
+	maxLogText        = 8 << 10 // bytes of a message or a value; longer ones are cut
+)
+
+// NewLogger gives the process's logger: structured entries for the journal when w is os.Stderr and that is connected
+// to journald (JOURNAL_STREAM), else one line of text per entry on w:
+//
+//	15:04:05 INFO  granted node=n1 turn=7f3a "held by"="a, b"
+//
+// In the journal every attribute is a field as well (node is LOCKKEEPER_NODE, a group's name goes before its
+// members' with a _), so that `journalctl LOCKKEEPER_NODE=n1` works; MESSAGE is the text with its attributes but
+// without time and level, which journald has. When journald cannot be reached the line goes to w.
+//
+// A process that logs to a stderr which may go away should ignore SIGPIPE: Go dies of it on descriptor 2.
+func NewLogger(w io.Writer, level slog.Leveler) *slog.Logger {
+	text := &textSink{w: w}
+	if f, ok := w.(*os.File); ok && f == os.Stderr {
+		if is, err := journal.StderrIsJournalStream(); err == nil && is {
+			return slog.New(&handler{level: level, out: &journalSink{send: journal.Send, fallback: text}})
+		}
+	}
+	return slog.New(&handler{level: level, out: text})
+}
+
+// sink takes finished records.
+type sink interface {
+	write(t time.Time, level slog.Level, msg string, fields []field) error
+}
+
+// field is one attribute, its group's names before its own with dots, its value as text.
+type field struct{ key, value string }
+
+// handler flattens attributes; what becomes of them is the sink's.
+type handler struct {
+	level  slog.Leveler
+	out    sink
+	prefix string // open groups, with a dot at the end
+	fields []field
+}
+
+func (h *handler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level.Level() }
+
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	c := *h
+	c.fields = h.fields[:len(h.fields):len(h.fields)]
+	for _, a := range attrs {
+		c.fields = flatten(c.fields, h.prefix, a)
+	}
+	return &c
+}
+
+func (h *handler) WithGroup(name string) slog.Handler {
+	c := *h
+	if name != "" {
+		c.prefix += name + "."
+	}
+	return &c
+}
+
+func (h *handler) Handle(_ context.Context, r slog.Record) error {
+	fields := h.fields[:len(h.fields):len(h.fields)]
+	r.Attrs(func(a slog.Attr) bool {
+		fields = flatten(fields, h.prefix, a)
+		return true
+	})
+	return h.out.write(r.Time, r.Level, shorten(r.Message), fields)
+}
+
+func flatten(fields []field, prefix string, a slog.Attr) []field {
+	v := a.Value.Resolve()
+	if a.Key == "" && v.Kind() != slog.KindGroup {
+		if v.Any() == nil {
+			return fields // the empty attribute
+		}
+	}
+	if v.Kind() == slog.KindGroup {
+		if a.Key != "" {
+			prefix += a.Key + "."
+		}
+		for _, member := range v.Group() {
+			fields = flatten(fields, prefix, member)
+		}
+		return fields
+	}
+	return append(fields, field{prefix + a.Key, shorten(valueText(v))})
+}
+
+func valueText(v slog.Value) string {
+	if v.Kind() == slog.KindTime {
+		return v.Time().Format(time.RFC3339Nano)
+	}
+	if v.Kind() == slog.KindAny {
+		switch x := v.Any().(type) {
+		case error:
+			return safely(x.Error)
+		case fmt.Stringer:
+			return safely(x.String)
+		case []byte:
+			return string(x)
+		}
+	}
+	return v.String()
+}
+
+// safely calls a value's own method, which panics on many a nil pointer: no reason to lose the entry.
+func safely(f func() string) (s string) {
+	defer func() {
+		if p := recover(); p != nil {
+			s = fmt.Sprintf("!PANIC: %v", p)
+		}
+	}()
+	return f()
+}
+
+func shorten(s string) string {
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "?")
+	}
+	if len(s) > maxLogText {
+		s = cut(s, maxLogText) + "…"
+	}
+	return s
+}
+
+// textSink writes lines.
+type textSink struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *textSink) write(t time.Time, level slog.Level, msg string, fields []field) error {
+	var b strings.Builder
+	if !t.IsZero() {
+		b.WriteString(t.Format(time.TimeOnly) + " ")
+	}
+	fmt.Fprintf(&b, "%-5s ", level)
+	writeText(&b, msg, fields)
+	b.WriteByte('\n')
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := io.WriteString(s.w, b.String())
+	return err
+}
+
+// writeText writes the message and its attributes on one line.
+func writeText(b *strings.Builder, msg string, fields []field) {
+	if strings.ContainsFunc(msg, unicode.IsControl) {
+		msg = strconv.Quote(msg)
+	}
+	b.WriteString(msg)
+	for _, f := range fields {
+		if f.key != MessageID {
+			b.WriteString(" " + quoted(f.key) + "=" + quoted(f.value))
+		}
+	}
+}
+
+func quoted(s string) string {
+	plain := func(r rune) bool { return r > ' ' && r != '=' && r != '"' && unicode.IsPrint(r) }
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	return strconv.Quote(s)
+}
+
+// journalSink sends entries to journald. Like every client of it, it waits when journald takes no more.
+type journalSink struct {
+	send     func(message string, priority journal.Priority, vars map[string]string) error
+	fallback sink
+}
+
+func (s *journalSink) write(t time.Time, level slog.Level, msg string, fields []field) error {
+	var text strings.Builder
+	writeText(&text, msg, fields)
+	if err := s.send(text.String(), priority(level), journalFields(fields)); err != nil {
+		return s.fallback.write(t, level, msg, append(fields[:len(fields):len(fields)], field{"journal_err", err.Error()}))
+	}
+	return nil
+}
+
+// priority maps levels to syslog's, as journalctl -p takes them.
+func priority(level slog.Level) journal.Priority {
+	switch {
+	case level < slog.LevelInfo:
+		return journal.PriDebug
+	case level < slog.LevelWarn:
+		return journal.PriInfo
+	case level < slog.LevelError:
+		return journal.PriWarning
+	}
+	return journal.PriErr
+}
+
+// journalFields gives the attributes as journald takes them. Of two with the same name the later one stands.
+func journalFields(fields []field) map[string]string {
+	vars := map[string]string{"SYSLOG_IDENTIFIER": journalIdentifier}
+	for _, f := range fields {
+		if id, ok := messageID(f); ok {
+			vars["MESSAGE_ID"] = id
+			continue
+		}
+		vars[fieldName(f.key)] = f.value
+	}
+	return vars
+}
+
+func messageID(f field) (id string, ok bool) {
+	if f.key != MessageID || len(f.value) != 32 {
+		return "", false
+	}
+	id = strings.ToLower(f.value)
+	return id, strings.Trim(id, "0123456789abcdef") == ""
+}
+
+// fieldName makes a journal field's name: upper case letters, digits and _, at most 64 bytes.
+func fieldName(key string) string {
+	name := journalPrefix + strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r - 'a' + 'A'
+		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return r
+		}
+		return '_'
+	}, key)
+	return name[:min(len(name), maxFieldName)]
+}

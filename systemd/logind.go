@@ -1,0 +1,203 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+const (
+	loginName    = "org.freedesktop.login1"
+	loginPath    = dbus.ObjectPath("/org/freedesktop/login1")
+	loginManager = "org.freedesktop.login1.Manager"
+)
+
+var login = target{service: loginName, path: loginPath}
+
+// Logind asks systemd-logind (org.freedesktop.login1). Its methods may be called from any goroutine; each D-Bus
+// call is bounded by 10 s. The zero value asks the system bus.
+type Logind struct{ Bus *Bus }
+
+func (l Logind) bus() *Bus {
+	if l.Bus == nil {
+		return systemBus
+	}
+	return l.Bus
+}
+
+// systemBus serves zero values of Logind and Units.
+var systemBus = &Bus{}
+
+// Reboot has logind reboot the host, and returns when logind has taken the order: the reboot itself follows, after
+// delay inhibitors at most InhibitDelayMaxSec later. RebootWithFlags(0) is used, or Reboot(false) where logind is
+// too old for it. A failure is a *CallError: Refused tells whether it is certain that nothing was set in motion.
+// Nothing is retried.
+func (l Logind) Reboot(ctx context.Context) error {
+	_, err := l.bus().call(ctx, login, loginManager+".RebootWithFlags", uint64(0))
+	if e, ok := errors.AsType[*CallError](err); ok && e.Name == dbusName+".Error.UnknownMethod" {
+		_, err = l.bus().call(ctx, login, loginManager+".Reboot", false)
+	}
+	if err != nil {
+		return fmt.Errorf("asking logind to reboot: %w", err)
+	}
+	return nil
+}
+
+// Inhibitor is one lock held in logind. All texts are the holder's, sanitised and at most 256 bytes.
+type Inhibitor struct {
+	What []string // "shutdown", "sleep", "idle", ...
+	Who  string   // the holder's name for itself
+	Why  string
+	Mode string // "block", "block-weak" or "delay"
+	UID  uint32
+	PID  uint32
+}
+
+// BlocksShutdown reports whether somebody asks with this lock that the host is not shut down for now. Delay
+// inhibitors do not: logind waits for them by itself, and not for long. Any other mode does, block-weak too although
+// logind would let root pass, and so would a mode that is not known yet.
+func (i Inhibitor) BlocksShutdown() bool {
+	return slices.Contains(i.What, "shutdown") && i.Mode != "delay"
+}
+
+// BlockingShutdown picks those that block a shutdown.
+func BlockingShutdown(all []Inhibitor) []Inhibitor {
+	return slices.DeleteFunc(slices.Clone(all), func(i Inhibitor) bool { return !i.BlocksShutdown() })
+}
+
+// Inhibitors lists the locks. How many there can be is logind's InhibitorsMax (8192).
+func (l Logind) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
+	body, err := l.bus().call(ctx, login, loginManager+".ListInhibitors")
+	var raw []struct {
+		What, Who, Why, Mode string
+		UID, PID             uint32
+	}
+	if err == nil {
+		err = dbus.Store(body, &raw)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing logind's inhibitors: %w", err)
+	}
+	all := make([]Inhibitor, 0, len(raw))
+	for _, r := range raw {
+		all = append(all, Inhibitor{
+			What: strings.Split(printable(r.What, maxText), ":"),
+			Who:  printable(r.Who, maxText), Why: printable(r.Why, maxText), Mode: printable(r.Mode, maxText),
+			UID: r.UID, PID: r.PID,
+		})
+	}
+	return all, nil
+}
+
+// Session is a login of a person.
+type Session struct {
+	ID     string
+	User   string // name
+	UID    uint32
+	Seat   string // "" if none
+	TTY    string // "" if none
+	Remote bool
+	Since  time.Time // zero if logind does not say
+}
+
+// Sessions lists interactive sessions that are not closing: of class user (not greeter, lock-screen, background or
+// manager), on a seat, on a terminal or from remote. It takes a call for each session and at most 10 s in all. A
+// session that ends meanwhile is left out.
+func (l Logind) Sessions(ctx context.Context) ([]Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.bus().limit())
+	defer cancel()
+	body, err := l.bus().call(ctx, login, loginManager+".ListSessions")
+	var raw []struct {
+		ID   string
+		UID  uint32
+		User string
+		Seat string
+		Path dbus.ObjectPath
+	}
+	if err == nil {
+		err = dbus.Store(body, &raw)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing logind's sessions: %w", err)
+	}
+	var all []Session
+	for _, r := range raw {
+		if !r.Path.IsValid() {
+			return nil, fmt.Errorf("listing logind's sessions: path %q of session %q is none", printable(string(r.Path), maxText), printable(r.ID, maxText))
+		}
+		body, err := l.bus().call(ctx, target{service: loginName, path: r.Path}, dbusName+".Properties.GetAll", "org.freedesktop.login1.Session")
+		if gone(err) {
+			continue
+		}
+		var props map[string]dbus.Variant
+		if err == nil {
+			err = dbus.Store(body, &props)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading session %s of %s: %w", printable(r.ID, maxText), printable(r.User, maxText), err)
+		}
+		s := Session{ID: printable(r.ID, maxText), User: printable(r.User, maxText), UID: r.UID, Seat: printable(r.Seat, maxText)}
+		if s.interactive(props) {
+			all = append(all, s)
+		}
+	}
+	return all, nil
+}
+
+// gone recognises the errors for an object that was there when it was listed.
+func gone(err error) bool {
+	e, ok := errors.AsType[*CallError](err)
+	return ok && (e.Name == dbusName+".Error.UnknownObject" || e.Name == dbusName+".Error.UnknownMethod" || e.Name == loginName+".NoSuchSession")
+}
+
+// interactive fills in what the properties say and judges.
+func (s *Session) interactive(props map[string]dbus.Variant) bool {
+	var class, state string
+	var since uint64
+	for name, to := range map[string]any{"Class": &class, "State": &state, "TTY": &s.TTY, "Remote": &s.Remote, "Timestamp": &since} {
+		if v, ok := props[name]; ok {
+			_ = v.Store(to) // a property of another type is one we do not know
+		}
+	}
+	s.TTY = printable(s.TTY, maxText)
+	if const9999 := uint64(253402300800e6); since > 0 && since < const9999 {
+		s.Since = time.UnixMicro(int64(since))
+	}
+	// user, user-early, user-light, ...: people all of them. A session without a class is taken for a person's.
+	person := class == "" || class == "user" || strings.HasPrefix(class, "user-")
+	return person && state != "closing" && (s.Seat != "" || s.TTY != "" || s.Remote)
+}
+
+// Inhibit takes a lock in logind: what is a colon-separated list as "shutdown", mode is "block" or "delay". The lock
+// is held until the closer is closed or this process ends; it survives restarts of logind and of the bus.
+func (l Logind) Inhibit(ctx context.Context, what, who, why, mode string) (io.Closer, error) {
+	// The lock is a file descriptor, which the shared connection does not take on purpose (see dial): this one
+	// connection lives only as long as the call.
+	ctx, cancel := context.WithTimeout(ctx, l.bus().limit())
+	defer cancel()
+	fail := func(err error) (io.Closer, error) {
+		return nil, fmt.Errorf("taking a %s inhibitor on %s: %w", mode, what, err)
+	}
+	conn, err := dialWithFiles(ctx, l.bus().Address)
+	if err != nil {
+		return fail(err)
+	}
+	defer conn.Close()
+	method := loginManager + ".Inhibit"
+	call := conn.Object(loginName, loginPath).CallWithContext(ctx, method, 0, what, who, why, mode)
+	if answer := (dbus.Error{}); errors.As(call.Err, &answer) {
+		return fail(&CallError{Method: method, Name: printable(answer.Name, maxText), Message: printable(answer.Error(), maxText)})
+	}
+	var fd dbus.UnixFD
+	if err := call.Store(&fd); err != nil {
+		return fail(&CallError{Method: method, Err: err})
+	}
+	return os.NewFile(uintptr(fd), "inhibitor"), nil
+}
