@@ -183,4 +183,3 @@ func (w *Write) setAnnotation(key string, value *string) {
 	}
 	w.Annotations[key] = value
 }
-

@@ -184,7 +184,8 @@ func (o *Observation) applying() Decision {
 	}
 	if !committed {
 		if r := o.withdrawn(); r != "" {
-			return Decision{Waits: r}
+			// Nobody turns an apply round from outside; the host has to say it.
+			return o.refuse(r)
 		}
 	}
 	if d, refused := o.undrained(); refused {

@@ -172,6 +172,11 @@ func (o *Observation) uncordoning() Decision {
 	if r, text := o.frozen(); r != "" {
 		return Decision{Waits: r, Detail: text}
 	}
+	if o.Shutdown == ShutdownUnderway {
+		// The turn's records were edited away under a reboot that had been
+		// called: an uncordoned node would be rebooted with pods on it.
+		return Decision{Detail: "the shutdown that is under way"}
+	}
 	if !n.Ready || n.BootID != o.Self.BootID {
 		return Decision{Waits: v1alpha1.ReasonNotReady, Detail: "the kubelet to report Ready from this boot"}
 	}

@@ -1,0 +1,220 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// decision is the state of one call of Decide.
+type decision struct {
+	*Snapshot
+	nodes    []*turn.Node // by name
+	verdicts map[string]*Verdict
+	again    time.Time
+	Figures
+}
+
+// Decide gives every node a verdict. The order of Snapshot.Nodes does not
+// matter, and nothing of the snapshot is changed.
+func Decide(s Snapshot) Outcome {
+	d := &decision{Snapshot: &s, verdicts: make(map[string]*Verdict, len(s.Nodes))}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		d.nodes = append(d.nodes, n)
+		d.verdicts[n.Name] = &Verdict{Node: n.Name}
+	}
+	slices.SortFunc(d.nodes, func(a, b *turn.Node) int { return cmp.Compare(a.Name, b.Name) })
+	d.count()
+
+	foreign := d.foreign()
+	for _, n := range d.nodes {
+		switch {
+		case d.decided(n): // a foreign turn
+		case d.Uncertain[n.Name]:
+			// What the snapshot shows of it may be from before that write.
+			d.hold(n, v1alpha1.ReasonHandover, "a write's outcome is not known")
+		case s.Stopped:
+			d.stopped(n)
+		case d.expired(n):
+		case !n.State.Known():
+			d.hold(n, v1alpha1.ReasonUnknownState, fmt.Sprintf("lockkeeper.dev/state=%q", string(n.State)))
+		case n.InTurn() && !n.Ours():
+			// Only somebody who looks comes here; a leader repairs it.
+			d.hold(n, v1alpha1.ReasonInvalidGrant, "")
+		case n.InTurn():
+			d.inTurn(n)
+		default:
+			d.outside(n)
+		}
+	}
+	d.grant(foreign)
+
+	out := Outcome{Again: d.again, Figures: d.Figures, Verdicts: make([]Verdict, 0, len(d.nodes))}
+	for _, n := range d.nodes {
+		out.Verdicts = append(out.Verdicts, *d.verdicts[n.Name])
+	}
+	return out
+}
+
+func (d *decision) count() {
+	d.Total = len(d.nodes)
+	d.Budget = d.Policy.MaxUnavailable
+	for _, n := range d.nodes {
+		if n.State != v1alpha1.StateAbsent {
+			d.Managed++
+		}
+		if n.InTurn() {
+			d.InTurn++
+		}
+		if n.InTurn() || managed(n) && n.Wants.Something() {
+			d.Wanting++
+		}
+		if unavailable(n) || d.Uncertain[n.Name] {
+			d.Unavailable++
+		}
+		if d.failed(n) {
+			d.Failed++
+		}
+	}
+	d.Halted = d.Failed > d.Policy.MaxFailed
+}
+
+func (d *decision) hold(n *turn.Node, reason v1alpha1.Reason, detail string) {
+	v := d.verdicts[n.Name]
+	v.Held, v.Detail = reason, detail
+}
+
+func (d *decision) move(n *turn.Node, m Move) {
+	m.From = n.State
+	d.verdicts[n.Name].Move = &m
+}
+
+func (d *decision) decided(n *turn.Node) bool {
+	v := d.verdicts[n.Name]
+	return v.Move != nil || v.Held != v1alpha1.ReasonNone
+}
+
+// wake asks for another decision at t.
+func (d *decision) wake(t time.Time) {
+	if t.After(d.Now) && (d.again.IsZero() || t.Before(d.again)) {
+		d.again = t
+	}
+}
+
+// stopped holds a node under the emergency stop. The only write is the note
+// that a turn's clock stands still: a turn must not come out of the stop
+// overdue.
+func (d *decision) stopped(n *turn.Node) {
+	if n.InTurn() || managed(n) && n.Wants.Something() {
+		d.hold(n, v1alpha1.ReasonStopped, d.StopText)
+	}
+	if n.InTurn() && n.Ours() && d.own(n) {
+		d.freeze(n)
+	}
+}
+
+// expired removes intents whose time has come, by the coordinator's clock.
+func (d *decision) expired(n *turn.Node) bool {
+	var remove []string
+	for _, in := range []struct {
+		key    string
+		intent *v1alpha1.Intent
+	}{{v1alpha1.AnnotationPaused, n.Paused}, {v1alpha1.AnnotationDetached, n.Detached}} {
+		if in.intent == nil || in.intent.Until == nil {
+			continue
+		}
+		if in.intent.Until.After(d.Now) {
+			d.wake(*in.intent.Until)
+			continue
+		}
+		remove = append(remove, in.key)
+	}
+	if len(remove) > 0 {
+		d.move(n, Move{To: n.State, Keep: true, Remove: remove})
+	}
+	return len(remove) > 0
+}
+
+// outside decides about a node in no turn, all but the grant.
+func (d *decision) outside(n *turn.Node) {
+	to := func(on turn.Event, m Move) {
+		next, ok := turn.Next(n.State, on, turn.Plan{}, nil)
+		if !ok {
+			return
+		}
+		m.To, m.On = next, on
+		d.move(n, m)
+	}
+	forced := n.Detached != nil && n.Detached.Force
+	hostAway := n.HostSpeaks() && !n.Host.Managed
+	switch away := n.Managed != nil && !*n.Managed || hostAway; {
+	case n.Mark && n.Detached == nil && n.State != v1alpha1.StatePaused:
+		d.giveBack(n)
+	case forced && (n.State != v1alpha1.StateAbsent || n.Mark):
+		d.move(n, Move{To: v1alpha1.StateAbsent, On: turn.LetGo, Reason: v1alpha1.ReasonDetached, LetGo: true,
+			Remove: []string{v1alpha1.AnnotationCordon}})
+	case n.Mark:
+		d.hold(n, v1alpha1.ReasonMarked, "")
+	case n.State == v1alpha1.StateAbsent:
+		if n.HostSpeaks() && !away && n.Detached == nil {
+			to(turn.Adopted, Move{})
+		}
+	case away:
+		to(turn.Released, Move{Reason: v1alpha1.ReasonUnmanaged, LetGo: true})
+	case n.State == v1alpha1.StatePaused && n.Paused == nil:
+		to(turn.Resumed, Move{})
+	case n.State == v1alpha1.StatePaused:
+		d.hold(n, v1alpha1.ReasonPaused, n.Paused.Reason)
+	case n.Paused != nil:
+		to(turn.Paused, Move{Reason: v1alpha1.ReasonPaused})
+	case n.Detached != nil:
+		to(turn.Released, Move{Reason: v1alpha1.ReasonDetached, LetGo: true})
+	}
+}
+
+// giveBack begins a turn that does nothing but undo a cordon of ours, on a
+// node whose labels were lost or edited away under it.
+func (d *decision) giveBack(n *turn.Node) {
+	g := d.newGrant(n)
+	g.Wants, g.Drains, g.Changes = v1alpha1.WantsNothing, false, nil
+	g.Result, g.Reason = v1alpha1.ResultCancelled, v1alpha1.ReasonMarked
+	next, _ := turn.Next(n.State, turn.Marked, turn.Plan{}, d.waitsIn(n, &g))
+	d.move(n, Move{To: next, On: turn.Marked, Reason: v1alpha1.ReasonMarked, NewTurn: true, Grant: &g, Remove: hookKeys(n)})
+}
+
+// newGrant is a grant for the node as it is; its turn is still to be named.
+func (d *decision) newGrant(n *turn.Node) v1alpha1.Grant {
+	g := v1alpha1.Grant{
+		Epoch: d.Epoch, NodeUID: n.UID, BootID: n.BootID, Wants: v1alpha1.WantsNothing,
+		Policy: d.Policy.Name, Generation: d.Policy.Generation, Terms: d.Policy.Terms,
+		StartedAt: d.Now, StageAt: d.Now,
+	}
+	if n.Host != nil {
+		g.Wants, g.Drains, g.Changes, g.OSVersion = n.Wants, n.Host.Drains, n.Host.Changes, n.Host.OSVersion
+	}
+	return g
+}
+
+// waitsIn reports whether there is anything to wait for in a hook stage: hooks
+// of the grant's terms, or hook units on the host.
+func (d *decision) waitsIn(n *turn.Node, g *v1alpha1.Grant) func(v1alpha1.State) bool {
+	return func(stage v1alpha1.State) bool {
+		return len(g.Terms.Hooks(stage)) > 0 || n.Host != nil && slices.Contains(n.Host.HookStages, stage)
+	}
+}
+
+// hookKeys are the confirmations on the node: they go when a stage is entered
+// and when it is left, so that each counts once.
+func hookKeys(n *turn.Node) []string {
+	keys := make([]string, 0, len(n.Hooks))
+	for name := range n.Hooks {
+		keys = append(keys, v1alpha1.HookAnnotation(name))
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,155 @@
+package rollout
+
+import (
+	"cmp"
+	"slices"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// foreign settles the turns of other terms, and reports whether there is one:
+// then nothing new is granted.
+//
+// A leader that lost its term may have sent one more grant than the budget
+// allows, which lands after the successor's list. Its host cannot commit,
+// because the Lease names another epoch; and the successor neither promotes
+// such a turn nor forgets it.
+func (d *decision) foreign() bool {
+	if d.Epoch == "" {
+		return false
+	}
+	found := false
+	var others []*turn.Node
+	for _, n := range d.nodes {
+		if !n.InTurn() || !n.State.Known() {
+			continue
+		}
+		if g := n.Grant; g != nil && g.NodeUID != n.UID {
+			// Another Node object of the same name: a restored backup. The
+			// turn was the old object's.
+			if !d.Stopped {
+				d.replaced(n)
+			}
+			continue
+		}
+		if n.Ours() && d.own(n) {
+			continue
+		}
+		found = true
+		switch {
+		case d.Uncertain[n.Name]:
+			d.hold(n, v1alpha1.ReasonHandover, "a write's outcome is not known")
+		case d.Stopped:
+			d.hold(n, v1alpha1.ReasonStopped, d.StopText)
+		case !n.Ours():
+			d.repair(n)
+		case n.Committed(), n.State == v1alpha1.StateBeforeUncordon, n.State == v1alpha1.StateUncordoning:
+			// It only gives back, or cannot be called back.
+			d.restamp(n)
+		default:
+			others = append(others, n)
+		}
+	}
+	d.settleForeign(others)
+	return found
+}
+
+// settleForeign turns back what is more than the budget, the least advanced
+// first, and takes the rest over once the budget holds, foreign turns
+// included.
+func (d *decision) settleForeign(others []*turn.Node) {
+	slices.SortFunc(others, func(a, b *turn.Node) int {
+		return cmp.Or(
+			cmp.Compare(slices.Index(v1alpha1.States(), a.State), slices.Index(v1alpha1.States(), b.State)),
+			cmpBool(a.Mark, b.Mark),
+			cmp.Compare(a.Name, b.Name),
+		)
+	})
+	excess := d.Unavailable - d.Budget
+	for _, n := range others {
+		if excess <= 0 {
+			if d.Unavailable > d.Budget {
+				d.hold(n, v1alpha1.ReasonHandover, "more nodes than the budget are unavailable")
+			} else {
+				d.restamp(n)
+			}
+			continue
+		}
+		excess--
+		if reason, text := pausedBy(n); reason != "" {
+			d.hold(n, reason, text)
+			continue
+		}
+		if !d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, v1alpha1.ReasonOverBudget) {
+			d.advance(n, turn.Refused, v1alpha1.ResultCancelled, v1alpha1.ReasonOverBudget)
+		}
+	}
+}
+
+// restamp takes a turn over as it stands. Time-outs go on from where they were.
+func (d *decision) restamp(n *turn.Node) {
+	g := *n.Grant
+	g.Epoch = d.Epoch
+	d.move(n, Move{To: n.State, Grant: &g, Reason: v1alpha1.ReasonHandover})
+}
+
+func (d *decision) replaced(n *turn.Node) {
+	next, _ := turn.Next(n.State, turn.Replaced, n.Plan(), nothingWaits)
+	d.move(n, Move{To: next, On: turn.Replaced, Reason: v1alpha1.ReasonReplaced, LetGo: true, Remove: hookKeys(n)})
+}
+
+// repair writes a grant anew that somebody edited into nonsense, or whose turn
+// was edited. The host does nothing meanwhile: it cannot check what it cannot
+// read. So a turn that had not committed is turned round; one that had is
+// taken over with what the host's own word tells.
+func (d *decision) repair(n *turn.Node) {
+	if n.Grant != nil && (n.Ack.Turn == n.Grant.Turn || n.Turn == "") {
+		// The grant is whole; it is the turn's annotation that was edited.
+		d.restamp(n)
+		return
+	}
+	g := d.newGrant(n)
+	g.Drains = n.Mark
+	newTurn := true
+	if v1alpha1.ValidateID(n.Turn) == nil && n.Ack.Turn == n.Turn {
+		g.Turn, newTurn = n.Turn, false
+	}
+	if !newTurn && committedBy(n, &g) {
+		d.move(n, Move{To: n.State, Grant: &g, Reason: v1alpha1.ReasonInvalidGrant})
+		return
+	}
+	next := n.State
+	on := turn.Event("")
+	if row, _ := turn.Find(n.State); row.State != v1alpha1.StateBeforeUncordon && row.State != v1alpha1.StateUncordoning {
+		on = turn.Refused
+		next, _ = turn.Next(n.State, on, turn.Plan{}, d.waitsIn(n, &g))
+	}
+	g.Result, g.Reason = v1alpha1.ResultTurnedBack, v1alpha1.ReasonInvalidGrant
+	d.move(n, Move{To: next, On: on, NewTurn: newTurn, Grant: &g, Reason: v1alpha1.ReasonInvalidGrant, Remove: hookKeys(n)})
+}
+
+// committedBy reports whether the host's last word says that the turn of g
+// cannot be turned round, and completes g with the boot that was to end.
+func committedBy(n *turn.Node, g *v1alpha1.Grant) bool {
+	if n.State != v1alpha1.StateRebooting && n.State != v1alpha1.StateApplying {
+		return false
+	}
+	if n.Ack.Turn != g.Turn || n.Ack.State != n.State {
+		return false
+	}
+	switch n.Ack.Word {
+	case v1alpha1.WordCommitted:
+		g.BootID = n.Ack.BootID
+	case v1alpha1.WordDone, v1alpha1.WordFailed:
+		if n.State == v1alpha1.StateRebooting {
+			g.BootID = "" // some other boot than the one of that word
+		}
+	default:
+		return false
+	}
+	if n.State == v1alpha1.StateRebooting {
+		g.Wants = v1alpha1.WantsReboot
+	}
+	return true
+}

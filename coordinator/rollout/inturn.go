@@ -1,0 +1,389 @@
+package rollout
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// own reports whether the turn is this leader's to promote.
+func (d *decision) own(n *turn.Node) bool {
+	return d.Epoch == "" || n.Grant != nil && n.Grant.Epoch == d.Epoch
+}
+
+// inTurn decides about a node in a turn of this leader's own term. The order
+// of the questions is DESIGN section 5's: managed=false before paused before
+// detached before cancel before progress.
+func (d *decision) inTurn(n *turn.Node) {
+	committed := n.Committed()
+	if n.Detached != nil && n.Detached.Force && !committed {
+		d.advance(n, turn.LetGo, v1alpha1.ResultCancelled, v1alpha1.ReasonDetached)
+		return
+	}
+	if reason, text := pausedBy(n); reason != "" {
+		d.hold(n, reason, text)
+		d.freeze(n)
+		return
+	}
+	if n.Grant.PausedSince != nil {
+		d.thaw(n)
+		return
+	}
+	if reason := vanished(n); reason != "" && !committed {
+		if _, ok := turn.Next(n.State, turn.Vanished, n.Plan(), nothingWaits); ok {
+			d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, reason)
+			return
+		}
+	}
+	if d.answered(n) {
+		return
+	}
+	missing, abort := d.missing(n)
+	switch {
+	case missing == "":
+		d.advance(n, turn.Progressed, "", "")
+	case d.silent(n):
+		d.advance(n, turn.TakenBack, v1alpha1.ResultTurnedBack, v1alpha1.ReasonHostSilent)
+	case abort:
+		d.advance(n, turn.Aborted, v1alpha1.ResultTurnedBack, v1alpha1.ReasonOverdue)
+	case d.overdue(n):
+		d.hold(n, v1alpha1.ReasonOverdue, "waits for "+missing)
+		d.forgive(n)
+	default:
+		d.verdicts[n.Name].Detail = "waits for " + missing
+	}
+}
+
+func nothingWaits(v1alpha1.State) bool { return false }
+
+// answered handles a host that refused or failed.
+func (d *decision) answered(n *turn.Node) bool {
+	reason := n.Ack.Reason
+	switch {
+	case n.Says(v1alpha1.WordRefused):
+		result := v1alpha1.ResultTurnedBack
+		if reason == v1alpha1.ReasonWantGone || reason == v1alpha1.ReasonUnmanaged || reason == v1alpha1.ReasonDetached {
+			result = v1alpha1.ResultCancelled
+		}
+		if !d.advance(n, turn.Refused, result, reason) {
+			d.hold(n, reason, "the host refused")
+		}
+		return true
+	case n.Says(v1alpha1.WordFailed):
+		on, result := turn.Failed, v1alpha1.ResultTurnedBack
+		if n.State == v1alpha1.StateRebooting || n.State == v1alpha1.StateApplying {
+			// It did what the turn was for, and it did not work.
+			result = v1alpha1.ResultFailed
+			if reason != v1alpha1.ReasonUnhealthy && n.Ready {
+				on = turn.FailedHealthy
+			}
+		}
+		if !d.advance(n, on, result, reason) {
+			d.hold(n, v1alpha1.ReasonFailed, string(reason))
+			d.forgive(n)
+		}
+		return true
+	}
+	return false
+}
+
+// forgive ends a turn that failed and stays where it is, if an admin's retry
+// names it. A host in the boot that was to end is not forgiven: its reboot
+// may still come.
+func (d *decision) forgive(n *turn.Node) {
+	failed := n.Says(v1alpha1.WordFailed) || n.State == v1alpha1.StateRebooting && n.Rebooted()
+	if failed && n.Retry == n.Turn {
+		d.advance(n, turn.Forgiven, v1alpha1.ResultFailed, v1alpha1.ReasonForgiven)
+	}
+}
+
+// failed reports whether the node counts against maxFailed: its last turn
+// failed, or the present one has, or did not come back from its reboot in time.
+func (d *decision) failed(n *turn.Node) bool {
+	if !n.InTurn() {
+		return n.Last != nil && n.Last.Result == v1alpha1.ResultFailed && n.Retry != n.Last.Turn
+	}
+	if n.Grant == nil || n.Retry == n.Turn && n.Turn != "" {
+		return false
+	}
+	if n.Grant.Result == v1alpha1.ResultFailed {
+		return true
+	}
+	if n.State != v1alpha1.StateRebooting && n.State != v1alpha1.StateApplying {
+		return false
+	}
+	return n.Says(v1alpha1.WordFailed) || !n.Says(v1alpha1.WordDone) && d.overdue(n)
+}
+
+// pausedBy says why the turn is frozen, or "".
+func pausedBy(n *turn.Node) (v1alpha1.Reason, string) {
+	if n.Managed != nil && !*n.Managed {
+		return "", ""
+	}
+	if n.Paused != nil {
+		return v1alpha1.ReasonPaused, n.Paused.Reason
+	}
+	if n.HostSpeaks() && (n.Host.Veto == v1alpha1.ReasonHostPaused || n.Host.Veto == v1alpha1.ReasonObserve) {
+		return n.Host.Veto, "the host's own veto"
+	}
+	return "", ""
+}
+
+// freeze notes since when the turn's clock stands still.
+func (d *decision) freeze(n *turn.Node) {
+	if n.Grant.PausedSince != nil {
+		return
+	}
+	g := *n.Grant
+	g.PausedSince = &d.Now
+	d.move(n, Move{To: n.State, Grant: &g, Reason: d.verdicts[n.Name].Held})
+}
+
+func (d *decision) thaw(n *turn.Node) {
+	g := *n.Grant
+	g.PausedFor = metav1.Duration{Duration: pausedFor(n.Grant, d.Now)}
+	g.PausedSince = nil
+	d.move(n, Move{To: n.State, Grant: &g})
+}
+
+func pausedFor(g *v1alpha1.Grant, now time.Time) time.Duration {
+	p := g.PausedFor.Duration
+	if g.PausedSince != nil {
+		p += max(0, now.Sub(*g.PausedSince))
+	}
+	return max(0, p)
+}
+
+// vanished says why the turn has lost what it was for, or "". What a host
+// wants counts only from the boot that its kubelet speaks from; otherwise it
+// is not known.
+func vanished(n *turn.Node) v1alpha1.Reason {
+	if n.Managed != nil && !*n.Managed {
+		return v1alpha1.ReasonUnmanaged
+	}
+	if n.Detached != nil {
+		return v1alpha1.ReasonDetached
+	}
+	if !n.HostSpeaks() {
+		return ""
+	}
+	if !n.Host.Managed {
+		return v1alpha1.ReasonUnmanaged
+	}
+	row, _ := turn.Find(n.State)
+	if row.Needs == v1alpha1.WantsNothing {
+		return ""
+	}
+	if !n.Wants.AtLeast(row.Needs) || row.Needs == v1alpha1.WantsDrain && !n.Host.Drains {
+		return v1alpha1.ReasonWantGone
+	}
+	if !n.Grant.Drains && !n.Grant.OnlyNode && n.Host.Drains {
+		return v1alpha1.ReasonPlanChanged
+	}
+	return ""
+}
+
+// silent reports whether the host has said nothing at all of this turn in the
+// time it has for that, while nothing is marked or committed.
+func (d *decision) silent(n *turn.Node) bool {
+	if n.Ack.Turn == n.Turn || n.Mark || n.Committed() {
+		return false
+	}
+	limit := n.Grant.StartedAt.Add(n.Grant.Terms.Seen.Duration + pausedFor(n.Grant, d.Now))
+	d.wake(limit)
+	return !limit.After(d.Now)
+}
+
+// missing says what the state waits for ("" is nothing: it goes on), and
+// whether a hook or a drain of it is overdue with onTimeout Abort.
+func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
+	heard := n.Ack.Turn == n.Turn
+	switch n.State {
+	case v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon:
+		return d.missingHooks(n, heard)
+	case v1alpha1.StateDraining:
+		if !n.Says(v1alpha1.WordDone) {
+			return "the host to drain", n.Grant.Terms.DrainTimeout == v1alpha1.OnTimeoutAbort && d.overdue(n)
+		}
+		if !n.HostSpeaks() {
+			return "the host to say what it wants in this boot", false
+		}
+	case v1alpha1.StateRebooting:
+		switch {
+		case !n.Rebooted():
+			return "the host to reboot", false
+		case !n.Says(v1alpha1.WordDone):
+			return "the host to say that it is healthy", false
+		case !n.Ready:
+			return "the node to be Ready", false
+		}
+	case v1alpha1.StateApplying:
+		if !n.Says(v1alpha1.WordDone) {
+			return "the host to apply its plan", false
+		}
+	case v1alpha1.StateUncordoning:
+		if !n.Says(v1alpha1.WordDone) || n.Mark {
+			// Nothing reaches idle while the mark stands: a slot that is freed
+			// before the uncordon is one node too many.
+			return "the host to uncordon its node", false
+		}
+	}
+	return "", false
+}
+
+func (d *decision) missingHooks(n *turn.Node, heard bool) (string, bool) {
+	g := n.Grant
+	var waits []string
+	abort := false
+	for _, h := range g.Terms.Hooks(n.State) {
+		if n.Hooks[h.Name] == n.Turn {
+			continue
+		}
+		over := d.past(g, h.Timeout.Duration)
+		if over && h.OnTimeout == v1alpha1.OnTimeoutContinue {
+			continue
+		}
+		waits = append(waits, "hook "+h.Name)
+		abort = abort || over && h.OnTimeout == v1alpha1.OnTimeoutAbort
+	}
+	if n.Host != nil && slices.Contains(n.Host.HookStages, n.State) && !n.Says(v1alpha1.WordDone) {
+		waits = append(waits, "the host's hook units")
+		abort = abort || n.State != v1alpha1.StateBeforeUncordon && d.past(g, g.Terms.HostHooks.Duration)
+	}
+	if n.State != v1alpha1.StateBeforeUncordon {
+		if !heard {
+			waits = append(waits, "the host to say that it knows of its turn")
+		}
+		if heard && !n.HostSpeaks() {
+			// Going on needs a word of the present boot.
+			waits = append(waits, "the host to say what it wants in this boot")
+		}
+	}
+	return strings.Join(waits, ", "), abort
+}
+
+// past reports whether the stage has lasted longer than limit, not counting
+// the time it was frozen. It counts from the grant, so a change of leaders
+// does not start it anew.
+func (d *decision) past(g *v1alpha1.Grant, limit time.Duration) bool {
+	end := g.StageAt.Add(limit + pausedFor(g, d.Now))
+	if g.PausedSince == nil {
+		d.wake(end)
+	}
+	return !end.After(d.Now)
+}
+
+// overdue reports whether the state as a whole takes longer than it may.
+func (d *decision) overdue(n *turn.Node) bool {
+	g := n.Grant
+	switch n.State {
+	case v1alpha1.StateDraining:
+		return d.past(g, g.Terms.Draining.Duration)
+	case v1alpha1.StateRebooting:
+		return d.past(g, g.Terms.Rebooting.Duration)
+	case v1alpha1.StateApplying:
+		return d.past(g, g.Terms.Applying.Duration)
+	case v1alpha1.StateUncordoning:
+		return d.past(g, g.Terms.Uncordoning.Duration)
+	}
+	longest := g.Terms.HostHooks.Duration
+	for i, h := range g.Terms.Hooks(n.State) {
+		if i == 0 || h.Timeout.Duration > longest {
+			longest = h.Timeout.Duration
+		}
+	}
+	return d.past(g, longest)
+}
+
+// advance moves the node along the table on the event; it reports whether the
+// table has a way on. result and reason are kept for the end of the turn, the
+// first that turned it round staying.
+func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, reason v1alpha1.Reason) bool {
+	g := *n.Grant
+	if on == turn.Progressed && (n.State == v1alpha1.StateBeforeDrain || n.State == v1alpha1.StateDraining) {
+		// A want that changed before the drain was over is the turn's.
+		g.Wants, g.Changes = n.Wants, n.Host.Changes
+	}
+	plan := turn.Plan{Drains: g.Drains, Reboots: g.Wants == v1alpha1.WantsReboot}
+	next, ok := turn.Next(n.State, on, plan, d.waitsIn(n, &g))
+	if !ok {
+		return false
+	}
+	if result != "" && g.Result == "" {
+		g.Result, g.Reason = result, reason
+	}
+	m := Move{To: next, On: on, Reason: reason, Remove: hookKeys(n)}
+	switch {
+	case on == turn.LetGo:
+		m.LetGo = true
+		m.Remove = append(m.Remove, v1alpha1.AnnotationCordon)
+	case !next.InTurn():
+		m.Last = d.last(n, &g)
+		if m.Last != nil && v1alpha1.Has(g.Changes, v1alpha1.SourceRequest) && (m.Last.Result == v1alpha1.ResultDone || m.Last.Result == v1alpha1.ResultFailed) {
+			m.Remove = append(m.Remove, v1alpha1.AnnotationRequest)
+		}
+	default:
+		g.Epoch, g.StageAt, g.PausedSince, g.PausedFor = d.Epoch, d.Now, nil, metav1.Duration{}
+		if d.Epoch == "" {
+			g.Epoch = n.Grant.Epoch
+		}
+		if next == v1alpha1.StateRebooting || next == v1alpha1.StateApplying {
+			// The boot that is to end is the one of now, not the one of the
+			// grant: a host that crashed in mid-drain is in another already.
+			g.BootID = n.BootID
+			if n.Host != nil {
+				g.OSVersion = n.Host.OSVersion
+			}
+		}
+		m.Grant = &g
+	}
+	d.move(n, m)
+	return true
+}
+
+// last is the record of a turn that ends; nil keeps the one before, because a
+// turn that only gave a lost cordon back says nothing about the host.
+func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
+	if g.Reason == v1alpha1.ReasonMarked {
+		return nil
+	}
+	l := &v1alpha1.Last{Turn: g.Turn, Result: g.Result, Reason: g.Reason, Changes: g.Changes, End: d.Now}
+	if l.Result == "" {
+		l.Result = v1alpha1.ResultDone
+	}
+	if l.Result != v1alpha1.ResultTurnedBack {
+		return l
+	}
+	l.Attempts = 1
+	if p := n.Last; p != nil && p.Result == v1alpha1.ResultTurnedBack && v1alpha1.SameChanges(p.Changes, l.Changes) {
+		l.Attempts = min(p.Attempts, 100) + 1
+	}
+	wait := d.Policy.Backoff
+	for range l.Attempts - 1 {
+		if wait *= 2; wait >= d.Policy.BackoffMax {
+			wait = d.Policy.BackoffMax
+			break
+		}
+	}
+	notBefore := d.Now.Add(wait)
+	l.NotBefore = &notBefore
+	if l.Reason == v1alpha1.ReasonHostSilent {
+		l.HostDigest = digest(n.RawHost)
+	}
+	return l
+}
+
+// digest tells one text of AnnotationHost from another. It is no secret and
+// nobody gains by forging it.
+func digest(host string) string {
+	h := fnv.New64a()
+	h.Write([]byte(host))
+	return fmt.Sprintf("%016x", h.Sum64())
+}

@@ -1,0 +1,117 @@
+package rollout
+
+import (
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// Snapshot is the cluster at one moment, as a leader sees it: what it listed
+// from the quorum after it won the Lease, kept up by a watch and overlaid by
+// what its own writes returned.
+type Snapshot struct {
+	Now time.Time
+	// Epoch is the leader's term. "" for somebody who only looks, and takes
+	// every turn's epoch for its own.
+	Epoch string
+	// Self is the Node that the leader's process runs on; it comes last.
+	Self string
+	// Stopped is set while the emergency stop is, or there is no Lease.
+	Stopped  bool
+	StopText string
+
+	Policy policy.Policy
+	// Nodes are all Nodes of the cluster, in any order.
+	Nodes []turn.Node
+	// Uncertain are the nodes to which a write was sent whose outcome is not
+	// known. Each takes a slot, and nothing is granted while there is one.
+	Uncertain map[string]bool
+}
+
+// Verdict is what becomes of one node.
+type Verdict struct {
+	Node string
+	// Held is why the node does not move; it goes to LabelHeld. ReasonNone
+	// for a node that moves, that has nothing to wait for, or whose host is
+	// at work in the time it has.
+	Held   v1alpha1.Reason
+	Detail string
+	// Move is what to write to the Node, or nil.
+	Move *Move
+}
+
+// Move is one write to a Node. It is carried out with the resourceVersion of
+// the Node in the snapshot, and dropped on a conflict.
+type Move struct {
+	From, To v1alpha1.State
+	On       turn.Event // "" for a write that leaves the state alone
+	Reason   v1alpha1.Reason
+
+	// NewTurn: the executor makes up a turn id, random and never used, and
+	// puts it into Grant and AnnotationTurn.
+	NewTurn bool
+	// Grant replaces AnnotationGrant (and AnnotationTurn by its Turn); nil
+	// removes both, unless Keep.
+	Grant *v1alpha1.Grant
+	// Last, where not nil, replaces AnnotationLast.
+	Last *v1alpha1.Last
+	// Remove are further annotations to remove.
+	Remove []string
+	// Keep: turn and grant stay as they are.
+	Keep bool
+	// LetGo: every key of the coordinator's goes, last included.
+	LetGo bool
+}
+
+// Disturbs reports whether the move lets a node into a turn.
+func (m *Move) Disturbs() bool { return m.On == turn.Granted }
+
+// Outcome is what Decide returns.
+type Outcome struct {
+	// Verdicts are one for each node, in the order of their names.
+	Verdicts []Verdict
+	// Again is when a decision may come out differently although no Node
+	// changes; the zero time is never.
+	Again time.Time
+	Figures
+}
+
+// Figures are counts over the snapshot.
+type Figures struct {
+	Total       int // Nodes in the cluster
+	Managed     int // in the coordinator's care: state is there
+	Wanting     int // want something, or are in a turn
+	InTurn      int
+	Unavailable int // as the budget counts them
+	Failed      int // failed and not forgiven
+	Budget      int // how many may be unavailable
+	Halted      bool
+	// Settling is until when the fleet settles; the zero time: it does not.
+	Settling time.Time
+}
+
+// managed reports whether lockkeeper looks after the node, as far as the Node
+// tells: a host that was never heard of is nobody's.
+func managed(n *turn.Node) bool {
+	if n.Managed != nil && !*n.Managed {
+		return false
+	}
+	if n.State == v1alpha1.StateAbsent && n.Detached != nil {
+		return false
+	}
+	if n.State != v1alpha1.StateAbsent {
+		return true
+	}
+	return n.Host != nil && n.Host.Managed
+}
+
+// through reports whether the node is, or may be, unavailable through us: in
+// a turn or with our mark, whatever its labels say otherwise.
+func through(n *turn.Node) bool { return n.InTurn() || n.Mark }
+
+// unavailable reports whether the node counts against the budget.
+func unavailable(n *turn.Node) bool {
+	return through(n) || managed(n) && (n.Unschedulable || !n.Ready)
+}
