@@ -1,0 +1,343 @@
+package controlplane
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// bare is what starts fastest: etcd and the API server.
+var bare = []Component{ControllerManager, Scheduler, Ballast, Pods}
+
+func TestAllComponentsRun(t *testing.T) {
+	got := map[Component]bool{}
+	for _, p := range shared.Processes() {
+		got[p.Component] = true
+	}
+	for _, want := range []Component{Etcd, APIServer, ControllerManager, Scheduler, Ballast, Pods} {
+		if !got[want] {
+			t.Errorf("%s does not run", want)
+		}
+	}
+	if got, want := len(processesOf(t, shared.Dir())), 6; got != want {
+		t.Errorf("%d processes have the folder on their command line, want %d: the tests below look for them so", got, want)
+	}
+}
+
+func TestStopLeavesNothing(t *testing.T) {
+	cp := must(Start(t.Context(), Options{Log: t.Output()}))(t)
+	left := processesOf(t, cp.Dir())
+	if len(left) != 6 {
+		t.Fatalf("%d processes run, want 6", len(left))
+	}
+	for range 2 {
+		if err := cp.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, pid := range left {
+		if alive(pid) {
+			t.Errorf("process %d is still there", pid)
+		}
+	}
+	if _, err := os.Stat(cp.Dir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder: %v, want it gone", err)
+	}
+	if err := cp.StartAPIServer(t.Context()); !errors.Is(err, errStopped) {
+		t.Errorf("starting the API server of a stopped control plane: %v, want %v", err, errStopped)
+	}
+}
+
+// The end of the context is as good as a Stop.
+func TestContextEndsIt(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cp := must(Start(ctx, Options{Without: bare}))(t)
+	left := processesOf(t, cp.Dir())
+	cancel()
+	if err := cp.Stop(); err != nil { // waits for the one that is under way
+		t.Error(err)
+	}
+	for _, pid := range left {
+		if alive(pid) {
+			t.Errorf("process %d is still there", pid)
+		}
+	}
+}
+
+func TestFaults(t *testing.T) {
+	cp := must(Start(t.Context(), Options{Without: bare}))(t)
+	t.Cleanup(func() {
+		if err := cp.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx := soon(t)
+	must(cp.CreateNode(ctx, NodeSpec{Name: "n"}))(t)
+	url := cp.URL()
+	get := func() error {
+		_, err := cp.Client().CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
+		return err
+	}
+
+	// Somebody who watches must survive all of this.
+	seen := make(chan error, 1)
+	go func() {
+		_, err := cp.WaitNode(ctx, "n", "to be labelled", func(n *corev1.Node) bool { return n != nil && n.Labels["after"] == "faults" })
+		seen <- err
+	}()
+	for range 2 {
+		if err := cp.StopAPIServer(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := get(); err == nil {
+		t.Error("an API server that was stopped answers")
+	}
+	if err := cp.RestartEtcd(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := cp.StartAPIServer(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if cp.URL() != url {
+		t.Errorf("the address is %s now, was %s", cp.URL(), url)
+	}
+	if err := get(); err != nil {
+		t.Errorf("after the API server's restart: %v", err)
+	}
+	before := processesOf(t, cp.Dir())
+	if err := cp.RestartEtcd(ctx); err != nil {
+		t.Fatal(err)
+	}
+	after := processesOf(t, cp.Dir())
+	if len(after) != 2 || after[0] == before[0] && after[1] == before[1] {
+		t.Errorf("processes %v before etcd's restart, %v after it; want one of two to be another", before, after)
+	}
+	if _, err := cp.Client().CoreV1().Nodes().Patch(ctx, "n", "application/merge-patch+json",
+		[]byte(`{"metadata":{"labels":{"after":"faults"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Errorf("writing after etcd's restart: %v", err)
+	}
+	if err := <-seen; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDeathIsReported(t *testing.T) {
+	var said bytes.Buffer
+	cp := must(Start(t.Context(), Options{Without: []Component{ControllerManager, Ballast, Pods}, Log: &said}))(t)
+	defer cp.Stop()
+	p := cp.process(Scheduler)
+	if err := syscall.Kill(p.cmd.Process.Pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-p.gone
+	err := cp.Stop()
+	if err == nil || !strings.Contains(err.Error(), "kube-scheduler ended by itself (signal: killed)") {
+		t.Errorf("Stop after the scheduler was killed: %v", err)
+	}
+}
+
+func TestStartThatFails(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	cp, err := Start(t.Context(), Options{APIServerFlags: []string{"--no-such-flag"}, Without: bare})
+	if err == nil {
+		cp.Stop()
+		t.Fatal("an API server with an unknown flag has started")
+	}
+	for _, want := range []string{"kube-apiserver ended by itself", "unknown flag: --no-such-flag"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q:\n%v", want, err)
+		}
+	}
+	wantEmpty(t, temp)
+
+	// One that never gets ready: the bound holds, and the error says what it waited for.
+	_, err = Start(t.Context(), Options{StartTimeout: time.Second, Without: bare})
+	if err == nil || !strings.Contains(err.Error(), "it took more than 1s") {
+		t.Errorf("a start that may take a second: %v", err)
+	}
+	wantEmpty(t, temp)
+
+	for name, opts := range map[string]Options{
+		"etcd left out":     {Without: []Component{Etcd}},
+		"unknown component": {Without: []Component{"kube-proxy"}},
+		"folder too deep":   {Dir: filepath.Join(temp, strings.Repeat("d", 100))},
+	} {
+		if cp, err := Start(t.Context(), opts); err == nil {
+			cp.Stop()
+			t.Errorf("%s: started", name)
+		}
+	}
+}
+
+func TestNamedDirStays(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cp")
+	cp := must(Start(t.Context(), Options{Dir: dir, Without: bare}))(t)
+	if err := cp.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if log, err := os.ReadFile(filepath.Join(dir, "logs", "kube-apiserver.log")); err != nil || len(log) == 0 {
+		t.Errorf("the API server's log: %d bytes, %v", len(log), err)
+	}
+	if cp, err := Start(t.Context(), Options{Dir: dir, Without: bare}); err == nil {
+		cp.Stop()
+		t.Error("started in a folder that is not empty")
+	}
+}
+
+// Whatever ends the owner, and whenever: no process stays. A SIGKILL leaves the folder, for the next Start to remove.
+func TestOwnerDies(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		signal    syscall.Signal
+		amidStart bool
+		dirStays  bool
+	}{
+		{name: "killed", signal: syscall.SIGKILL, dirStays: true},
+		{name: "killed amid its start", signal: syscall.SIGKILL, amidStart: true, dirStays: true},
+		{name: "interrupted", signal: syscall.SIGINT},
+		{name: "interrupted amid its start", signal: syscall.SIGINT, amidStart: true},
+		{name: "quit by a test's time-out", signal: syscall.SIGQUIT, dirStays: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			temp, err := os.MkdirTemp("", "owner") // t.TempDir is too deep for etcd's socket
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(temp)
+			owner := exec.Command(os.Args[0])
+			owner.Env = append(os.Environ(), ownerEnv+"=1", "TMPDIR="+temp)
+			stdout := must(owner.StdoutPipe())(t)
+			if err := owner.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer owner.Wait()
+			defer owner.Process.Kill()
+			want := 6
+			if test.amidStart {
+				want = 2 // etcd, and the API server that is not ready yet
+			} else if !bufio.NewScanner(stdout).Scan() {
+				t.Fatal("the owner did not get its control plane")
+			}
+			var children []int
+			for deadline := time.Now().Add(30 * time.Second); len(children) < want; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("%d processes of the owner's, want %d", len(children), want)
+				}
+				children = processesOf(t, temp)
+			}
+			if err := owner.Process.Signal(test.signal); err != nil {
+				t.Fatal(err)
+			}
+			for _, pid := range children {
+				waitGone(t, pid)
+			}
+			owner.Wait()
+			if left := processesOf(t, temp); len(left) > 0 {
+				t.Errorf("processes %v are left", left)
+			}
+			dirs := must(filepath.Glob(filepath.Join(temp, dirPrefix+"*")))(t)
+			if (len(dirs) == 1) != test.dirStays || len(dirs) > 1 {
+				t.Errorf("folders left: %v, want one: %t", dirs, test.dirStays)
+			}
+			removeStaleDirs(temp)
+			wantEmpty(t, temp)
+		})
+	}
+}
+
+// Folders of living owners, and such as are just being made, stay.
+func TestStaleDirs(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	living := must(newWorkDir(""))(t)
+	dead := must(newWorkDir(""))(t)
+	dead.lock.Close()
+	fresh := filepath.Join(temp, dirPrefix+"fresh")
+	old := filepath.Join(temp, dirPrefix+"old")
+	for _, dir := range []string{fresh, old} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	long := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(old, long, long); err != nil {
+		t.Fatal(err)
+	}
+	last := must(newWorkDir(""))(t)
+	for path, want := range map[string]bool{living.path: true, fresh: true, last.path: true, dead.path: false, old: false} {
+		if _, err := os.Stat(path); (err == nil) != want {
+			t.Errorf("%s: %v, want it there: %t", path, err, want)
+		}
+	}
+	if err := errors.Join(living.remove(), last.remove()); err != nil {
+		t.Error(err)
+	}
+}
+
+// processesOf finds processes by a folder on their command line, not by what the code under test remembers. In order of PID.
+func processesOf(t *testing.T, dir string) []int {
+	t.Helper()
+	var pids []int
+	for _, e := range must(os.ReadDir("/proc"))(t) {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err == nil && bytes.Contains(cmdline, []byte(dir)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+// waitGone waits for the end of a process that is not our child.
+func waitGone(t *testing.T, pid int) {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			t.Fatal(err)
+		case n == 0:
+			t.Fatalf("process %d is still there after 20 s", pid)
+		default:
+			return
+		}
+	}
+}
+
+func wantEmpty(t *testing.T, dir string) {
+	t.Helper()
+	for _, e := range must(os.ReadDir(dir))(t) {
+		t.Errorf("%s is left in %s", e.Name(), dir)
+	}
+}
