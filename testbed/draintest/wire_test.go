@@ -1,0 +1,199 @@
+package draintest
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// wire sees every request of a client and its answer.
+type wire struct {
+	// before is called before a request goes out; what it returns, if anything, is answered instead.
+	before func(kind string, req *http.Request) (*http.Response, error)
+
+	mu       sync.Mutex
+	counts   map[string]int
+	statuses []int               // of evictions, as they came in
+	byUID    map[types.UID][]int // the same
+	evicted  []string            // names in the order in which their evictions went out
+}
+
+// The kinds of requests that there should be. Others are counted under their method and path.
+const (
+	kindList  = "LIST pods"
+	kindWatch = "WATCH pods"
+	kindEvict = "POST eviction"
+)
+
+func kindOf(req *http.Request) string {
+	switch path := req.URL.Path; {
+	case req.Method == http.MethodGet && path == "/api/v1/pods" && req.URL.Query().Get("watch") != "":
+		return kindWatch
+	case req.Method == http.MethodGet && path == "/api/v1/pods":
+		return kindList
+	case req.Method == http.MethodPost && strings.HasSuffix(path, "/eviction"):
+		return kindEvict
+	default:
+		return req.Method + " " + path
+	}
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+func (w *wire) wrap(next http.RoundTripper) http.RoundTripper {
+	return transport(func(req *http.Request) (*http.Response, error) {
+		kind := kindOf(req)
+		w.mu.Lock()
+		if w.counts == nil {
+			w.counts = map[string]int{}
+		}
+		w.counts[kind]++
+		if kind == kindEvict {
+			w.evicted = append(w.evicted, strings.Split(req.URL.Path, "/")[6])
+		}
+		w.mu.Unlock()
+		if w.before != nil {
+			if resp, err := w.before(kind, req); resp != nil || err != nil {
+				return resp, err
+			}
+		}
+		resp, err := next.RoundTrip(req)
+		if err == nil && kind == kindEvict {
+			w.mu.Lock()
+			w.statuses = append(w.statuses, resp.StatusCode)
+			if w.byUID == nil {
+				w.byUID = map[types.UID][]int{}
+			}
+			uid := preconditionOf(req)
+			w.byUID[uid] = append(w.byUID[uid], resp.StatusCode)
+			w.mu.Unlock()
+		}
+		return resp, err
+	})
+}
+
+func (w *wire) count(kind string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.counts[kind]
+}
+
+// answers are the status codes of the evictions so far.
+func (w *wire) answers() []int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]int{}, w.statuses...)
+}
+
+// answersTo are the status codes of the evictions with that UID as their precondition.
+func (w *wire) answersTo(uid types.UID) []int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]int{}, w.byUID[uid]...)
+}
+
+// preconditionOf is the UID that an eviction insists on, "" for none.
+func preconditionOf(req *http.Request) types.UID {
+	body, err := req.GetBody()
+	if err != nil {
+		return ""
+	}
+	defer body.Close()
+	var e policyv1.Eviction
+	if json.NewDecoder(body).Decode(&e) != nil || e.DeleteOptions == nil || e.DeleteOptions.Preconditions == nil || e.DeleteOptions.Preconditions.UID == nil {
+		return ""
+	}
+	return *e.DeleteOptions.Preconditions.UID
+}
+
+func (w *wire) order() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]string{}, w.evicted...)
+}
+
+// String lists the requests by kind.
+func (w *wire) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprint(w.counts)
+}
+
+// cable is a TCP proxy that can be cut.
+type cable struct {
+	to string
+	l  net.Listener
+
+	mu    sync.Mutex
+	cut   bool
+	conns map[net.Conn]bool
+}
+
+func newCable(to string) (*cable, error) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	c := &cable{to: to, l: l, conns: map[net.Conn]bool{}}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go c.carry(conn)
+		}
+	}()
+	return c, nil
+}
+
+func (c *cable) carry(near net.Conn) {
+	defer near.Close()
+	far, err := net.Dial("tcp4", c.to)
+	if err != nil {
+		return
+	}
+	defer far.Close()
+	if !c.keep(near, far) {
+		return
+	}
+	go func() {
+		io.Copy(far, near)
+		far.Close()
+	}()
+	io.Copy(near, far)
+}
+
+func (c *cable) keep(conns ...net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cut {
+		return false
+	}
+	for _, conn := range conns {
+		c.conns[conn] = true
+	}
+	return true
+}
+
+// set cuts the cable, or mends it.
+func (c *cable) set(cut bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = cut
+	if cut {
+		for conn := range c.conns {
+			conn.Close()
+		}
+		clear(c.conns)
+	}
+}
