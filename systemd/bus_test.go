@@ -1,13 +1,10 @@
 package systemd
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -109,4 +106,3 @@ func eventually(t *testing.T, what string, condition func() bool) {
 		time.Sleep(tick)
 	}
 }
-

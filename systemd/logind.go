@@ -154,7 +154,7 @@ func (l Logind) Sessions(ctx context.Context) ([]Session, error) {
 // gone recognises the errors for an object that was there when it was listed.
 func gone(err error) bool {
 	e, ok := errors.AsType[*CallError](err)
-	return ok && (e.Name == dbusName+".Error.UnknownObject" || e.Name == dbusName+".Error.UnknownMethod" || e.Name == loginName+".NoSuchSession")
+	return ok && (e.Name == dbusName+".Error.UnknownObject" || e.Name == loginName+".NoSuchSession")
 }
 
 // interactive fills in what the properties say and judges.

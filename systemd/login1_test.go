@@ -1,0 +1,233 @@
+package systemd
+
+import (
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/godbus/dbus/v5/prop"
+)
+
+// fakeLogin stands in for logind.
+type fakeLogin struct {
+	conn  *dbus.Conn
+	props *prop.Properties
+
+	mu      sync.Mutex
+	refuse  *dbus.Error   // what Reboot and RebootWithFlags answer
+	hang    chan struct{} // if not nil, they answer when it is closed
+	calls   []string
+	inhibit *os.File // our end of the last Inhibit's pipe
+	given   int      // the end that was sent
+}
+
+// newLogin exports a logind; without lists methods that it is too old for.
+func newLogin(t *testing.T, b *testBus, without ...string) *fakeLogin {
+	t.Helper()
+	f := &fakeLogin{conn: b.Connect()}
+	methods := map[string]any{
+		"RebootWithFlags": func(flags uint64) *dbus.Error {
+			if flags != 0 {
+				return dbus.MakeFailedError(os.ErrInvalid)
+			}
+			return f.reboot("RebootWithFlags")
+		},
+		"Reboot": func(interactive bool) *dbus.Error {
+			if interactive {
+				return dbus.MakeFailedError(os.ErrInvalid)
+			}
+			return f.reboot("Reboot")
+		},
+		"Inhibit": f.takeInhibitor,
+		"ListInhibitors": func() ([]inhibitorRow, *dbus.Error) {
+			return []inhibitorRow{
+				{"shutdown:sleep", "apt", "upgrade\nin progress", "block", 0, 123},
+				{"shutdown", "kubelet", "Kubelet needs time", "delay", 0, 45},
+				{"idle:handle-lid-switch", "player", "film", "block", 1000, 77},
+				{"shutdown", "desk", "meeting", "block-weak", 1000, 78},
+			}, nil
+		},
+		"ListSessions": func() ([]sessionRow, *dbus.Error) {
+			var rows []sessionRow
+			for _, s := range sessions {
+				rows = append(rows, sessionRow{s.id, 1000, s.user, s.seat, sessionPath(s.id)})
+			}
+			return append(rows, sessionRow{"99", 1000, "vanished", "", sessionPath("99")}), nil
+		},
+	}
+	for _, m := range without {
+		delete(methods, m)
+	}
+	must(t, f.conn.ExportMethodTable(methods, loginPath, loginManager))
+	f.props = exportProps(t, f.conn, loginPath, map[string]map[string]any{loginManager: {
+		"PreparingForShutdown": false,
+		"ScheduledShutdown": struct {
+			Kind string
+			Usec uint64
+		}{"", 0},
+	}})
+	for _, s := range sessions {
+		exportProps(t, f.conn, sessionPath(s.id), map[string]map[string]any{"org.freedesktop.login1.Session": s.props})
+	}
+	must(t, f.conn.ExportMethodTable(map[string]any{
+		"GetAll": func(string) (map[string]dbus.Variant, *dbus.Error) { // as sd-bus says it
+			return nil, dbus.NewError("org.freedesktop.DBus.Error.UnknownObject", []any{"Unknown object '/...'."})
+		},
+	}, sessionPath("99"), "org.freedesktop.DBus.Properties"))
+	own(t, f.conn, loginName)
+	return f
+}
+
+type inhibitorRow struct {
+	What, Who, Why, Mode string
+	UID, PID             uint32
+}
+
+type sessionRow struct {
+	ID   string
+	UID  uint32
+	User string
+	Seat string
+	Path dbus.ObjectPath
+}
+
+var sessions = []struct {
+	id, user, seat string
+	props          map[string]any
+}{
+	{"1", "anna", "seat0", map[string]any{"Class": "user", "State": "active", "TTY": "tty1", "Remote": false, "Timestamp": uint64(1700000000000000)}},
+	{"2", "bert", "", map[string]any{"Class": "user", "State": "online", "TTY": "pts/0", "Remote": true}},
+	{"3", "carl", "", map[string]any{"Class": "user", "State": "active", "TTY": "", "Remote": false}},
+	{"4", "gdm", "seat0", map[string]any{"Class": "greeter", "State": "active", "TTY": "tty1", "Remote": false}},
+	{"5", "dora", "", map[string]any{"Class": "user", "State": "closing", "TTY": "pts/1", "Remote": true}},
+	{"6", "cron", "", map[string]any{"Class": "background", "State": "active", "TTY": "", "Remote": false}},
+	{"7", "root", "", map[string]any{"Class": "user-early", "State": "active", "TTY": "tty2", "Remote": uint32(7)}},
+	{"c1", "root", "", map[string]any{"Class": "manager", "State": "active", "TTY": "tty3", "Remote": true}},
+}
+
+func sessionPath(id string) dbus.ObjectPath {
+	return dbus.ObjectPath("/org/freedesktop/login1/session/_3" + id)
+}
+
+func (f *fakeLogin) reboot(method string) *dbus.Error {
+	f.mu.Lock()
+	f.calls = append(f.calls, method)
+	hang, refuse := f.hang, f.refuse
+	f.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	return refuse
+}
+
+func (f *fakeLogin) takeInhibitor(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
+	if mode != "delay" || what != "shutdown" {
+		return -1, dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{"Invalid mode specification " + mode})
+	}
+	var pipe [2]int
+	if err := syscall.Pipe2(pipe[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
+		return -1, dbus.MakeFailedError(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.inhibit, f.given = os.NewFile(uintptr(pipe[0]), "held"), pipe[1]
+	return dbus.UnixFD(pipe[1]), nil // sent after we return: the test closes it
+}
+
+// on has the reboot methods answer with refuse, once hang is closed if it is not nil.
+func (f *fakeLogin) on(refuse *dbus.Error, hang chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuse, f.hang = refuse, hang
+}
+
+// prepare does what logind does when a shutdown begins or is called off.
+func (f *fakeLogin) prepare(t *testing.T, active bool) {
+	t.Helper()
+	f.setPreparing(active)
+	must(t, f.conn.Emit(loginPath, loginManager+".PrepareForShutdown", active))
+}
+
+func (f *fakeLogin) setPreparing(active bool) {
+	f.props.SetMust(loginManager, "PreparingForShutdown", active)
+}
+
+func (f *fakeLogin) called() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string(nil), f.calls...)
+}
+
+// fakeUnit is a unit of a stand-in systemd.
+type fakeUnit struct {
+	load, active         string
+	job                  uint32
+	wantedBy, requiredBy []string
+}
+
+type jobRow struct {
+	ID                uint32
+	Unit, Type, State string
+	Path, UnitPath    dbus.ObjectPath
+}
+
+// newSystemd exports a systemd with units and jobs that do not change.
+func newSystemd(t *testing.T, b *testBus, state string, units map[string]fakeUnit, jobs ...jobRow) *dbus.Conn {
+	t.Helper()
+	conn := b.Connect()
+	paths := map[string]dbus.ObjectPath{}
+	for name, u := range units {
+		path := dbus.ObjectPath("/org/freedesktop/systemd1/unit/u" + string(rune('a'+len(paths))))
+		paths[name] = path
+		exportProps(t, conn, path, map[string]map[string]any{unitIface: {
+			"LoadState": u.load, "ActiveState": u.active, "WantedBy": u.wantedBy, "RequiredBy": u.requiredBy,
+			"Job": struct {
+				ID   uint32
+				Path dbus.ObjectPath
+			}{u.job, "/"},
+		}})
+	}
+	must(t, conn.ExportMethodTable(map[string]any{
+		"LoadUnit": func(name string) (dbus.ObjectPath, *dbus.Error) {
+			if path, ok := paths[name]; ok {
+				return path, nil
+			}
+			return "/", dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{"Unit name " + name + " is not valid."})
+		},
+		"ListJobs": func() ([]jobRow, *dbus.Error) { return jobs, nil },
+	}, manager.path, managerIface))
+	exportProps(t, conn, manager.path, map[string]map[string]any{managerIface: {"SystemState": state}})
+	own(t, conn, managerName)
+	return conn
+}
+
+func exportProps(t *testing.T, conn *dbus.Conn, path dbus.ObjectPath, values map[string]map[string]any) *prop.Properties {
+	t.Helper()
+	all := prop.Map{}
+	for iface, props := range values {
+		all[iface] = map[string]*prop.Prop{}
+		for name, v := range props {
+			all[iface][name] = &prop.Prop{Value: v}
+		}
+	}
+	p, err := prop.Export(conn, path, all)
+	must(t, err)
+	return p
+}
+
+func own(t *testing.T, conn *dbus.Conn, name string) {
+	t.Helper()
+	reply, err := conn.RequestName(name, dbus.NameFlagDoNotQueue)
+	if err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+		t.Fatalf("owning %s: %v, %v", name, reply, err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,373 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+func testLogind(t *testing.T, b *testBus) Logind {
+	bus := &Bus{Address: b.Address}
+	t.Cleanup(func() { bus.Close() })
+	return Logind{Bus: bus}
+}
+
+func TestReboot(t *testing.T) {
+	b := newBus(t)
+	f := newLogin(t, b)
+	if err := testLogind(t, b).Reboot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.called(); !slices.Equal(got, []string{"RebootWithFlags"}) {
+		t.Errorf("called %v", got)
+	}
+}
+
+func TestRebootOnAnOldLogind(t *testing.T) {
+	b := newBus(t)
+	f := newLogin(t, b, "RebootWithFlags")
+	if err := testLogind(t, b).Reboot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.called(); !slices.Equal(got, []string{"Reboot"}) {
+		t.Errorf("called %v", got)
+	}
+}
+
+func TestRebootRefused(t *testing.T) {
+	for _, name := range []string{
+		"org.freedesktop.DBus.Error.AccessDenied",
+		"org.freedesktop.login1.BlockedByInhibitorLock",
+		"org.freedesktop.login1.OperationInProgress",
+	} {
+		b := newBus(t)
+		f := newLogin(t, b)
+		f.on(dbus.NewError(name, []any{"Operation inhibited by \"apt\"\n(PID 1)"}), nil)
+		err := testLogind(t, b).Reboot(t.Context())
+		e, ok := errors.AsType[*CallError](err)
+		if !ok || e.Name != name || !e.Refused() || !strings.Contains(err.Error(), `inhibited by "apt"?(PID 1)`) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if got := f.called(); !slices.Equal(got, []string{"RebootWithFlags"}) {
+			t.Errorf("%s: called %v: a refusal must not be tried again", name, got)
+		}
+	}
+}
+
+// An answer that does not come is not a refusal: the reboot may be on its way.
+func TestRebootWithoutAnswer(t *testing.T) {
+	b := newBus(t)
+	f := newLogin(t, b)
+	hang := make(chan struct{})
+	defer close(hang)
+	f.on(nil, hang)
+	l := testLogind(t, b)
+	l.Bus.timeout = 300 * time.Millisecond
+	began := time.Now()
+	err := l.Reboot(t.Context())
+	e, ok := errors.AsType[*CallError](err)
+	if !ok || e.Refused() || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if d := time.Since(began); d > 10*time.Second {
+		t.Errorf("it took %v", d)
+	}
+	if len(f.called()) != 1 {
+		t.Errorf("called %v", f.called())
+	}
+}
+
+func TestLogindDiesInMidCall(t *testing.T) {
+	for _, who := range []string{"logind", "bus"} {
+		b := newBus(t)
+		f := newLogin(t, b)
+		hang := make(chan struct{})
+		f.on(nil, hang)
+		result := make(chan error, 1)
+		go func() { result <- testLogind(t, b).Reboot(t.Context()) }()
+		eventually(t, "the call arrived", func() bool { return len(f.called()) == 1 })
+		if who == "bus" {
+			b.Stop()
+		} else {
+			f.conn.Close()
+		}
+		err := <-result
+		if e, ok := errors.AsType[*CallError](err); !ok || e.Refused() || errors.Is(err, ErrAbsent) {
+			t.Errorf("%s died: %v", who, err)
+		}
+		close(hang)
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	b := newBus(t)
+	l := testLogind(t, b)
+	err := l.Reboot(t.Context())
+	if e, ok := errors.AsType[*CallError](err); !ok || !e.Refused() || !errors.Is(err, ErrAbsent) {
+		t.Errorf("no logind: %v", err)
+	}
+	b.Stop()
+	err = l.Reboot(t.Context())
+	if e, ok := errors.AsType[*CallError](err); !ok || !e.Refused() || errors.Is(err, ErrAbsent) {
+		t.Errorf("no bus: %v", err)
+	}
+	b.Start()
+	newLogin(t, b)
+	if err := l.Reboot(t.Context()); err != nil {
+		t.Errorf("bus and logind came back: %v", err)
+	}
+}
+
+func TestInhibitors(t *testing.T) {
+	b := newBus(t)
+	newLogin(t, b)
+	all, err := testLogind(t, b).Inhibitors(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Inhibitor{What: []string{"shutdown", "sleep"}, Who: "apt", Why: "upgrade?in progress", Mode: "block", UID: 0, PID: 123}
+	if len(all) != 4 || !reflect.DeepEqual(all[0], want) {
+		t.Errorf("got %+v", all)
+	}
+	var who []string
+	for _, i := range BlockingShutdown(all) {
+		who = append(who, i.Who)
+	}
+	if !slices.Equal(who, []string{"apt", "desk"}) {
+		t.Errorf("blocking: %v", who)
+	}
+}
+
+func TestSessions(t *testing.T) {
+	b := newBus(t)
+	newLogin(t, b)
+	got, err := testLogind(t, b).Sessions(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Session{
+		{ID: "1", User: "anna", UID: 1000, Seat: "seat0", TTY: "tty1", Since: time.Unix(1700000000, 0)},
+		{ID: "2", User: "bert", UID: 1000, TTY: "pts/0", Remote: true},
+		{ID: "7", User: "root", UID: 1000, TTY: "tty2"},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestRebootUnderway(t *testing.T) {
+	job := func(unit, kind string) jobRow { return jobRow{1, unit, kind, "waiting", "/j", "/u"} }
+	for _, c := range []struct {
+		name           string
+		login, systemd bool
+		preparing      bool
+		jobs           []jobRow
+		want, fails    bool
+	}{
+		{name: "quiet", login: true, systemd: true, jobs: []jobRow{job("apt-daily.service", "start"), job("shutdown.target", "stop")}},
+		{name: "preparing", login: true, systemd: true, preparing: true, want: true},
+		{name: "preparing, no systemd", login: true, preparing: true, want: true},
+		{name: "reboot queued", login: true, systemd: true, jobs: []jobRow{job("reboot.target", "start")}, want: true},
+		{name: "kexec queued", login: true, systemd: true, jobs: []jobRow{job("a.service", "stop"), job("kexec.target", "start")}, want: true},
+		{name: "shutdown queued, logind gone", systemd: true, jobs: []jobRow{job("shutdown.target", "start")}, want: true},
+		{name: "no systemd", login: true},
+		{name: "no logind", systemd: true},
+		{name: "neither", fails: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBus(t)
+			if c.login {
+				newLogin(t, b).setPreparing(c.preparing)
+			}
+			if c.systemd {
+				newSystemd(t, b, "running", nil, c.jobs...)
+			}
+			got, err := testLogind(t, b).RebootUnderway(t.Context())
+			if got != c.want || (err != nil) != c.fails {
+				t.Errorf("got %v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestScheduledShutdown(t *testing.T) {
+	b := newBus(t)
+	f := newLogin(t, b)
+	l := testLogind(t, b)
+	if kind, at, err := l.ScheduledShutdown(t.Context()); kind != "" || !at.IsZero() || err != nil {
+		t.Errorf("nothing planned: %q, %v, %v", kind, at, err)
+	}
+	f.props.SetMust(loginManager, "ScheduledShutdown", struct {
+		Kind string
+		Usec uint64
+	}{"reboot", 1700000000000000})
+	if kind, at, err := l.ScheduledShutdown(t.Context()); kind != "reboot" || at.Unix() != 1700000000 || err != nil {
+		t.Errorf("planned: %q, %v, %v", kind, at, err)
+	}
+}
+
+// watch runs WatchShutdown until the test ends and records what it tells.
+func watch(t *testing.T, l Logind) (told func() []bool) {
+	t.Helper()
+	var mu sync.Mutex
+	var words []bool
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		err := l.WatchShutdown(ctx, func(active bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			words = append(words, active)
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("WatchShutdown: %v", err)
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return func() []bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(words)
+	}
+}
+
+func TestWatchShutdown(t *testing.T) {
+	b := newBus(t)
+	f := newLogin(t, b)
+	told := watch(t, testLogind(t, b))
+	listening(t, b, loginManager)
+	f.prepare(t, true)
+	eventually(t, "the shutdown is told", func() bool { return slices.Equal(told(), []bool{true}) })
+	f.prepare(t, false)
+	eventually(t, "its end is told", func() bool { return slices.Equal(told(), []bool{true, false}) })
+
+	b.Stop()
+	b.Start()
+	f = newLogin(t, b)
+	listening(t, b, loginManager)
+	f.prepare(t, true)
+	eventually(t, "heard on the new bus", func() bool { return slices.Equal(told(), []bool{true, false, true}) })
+}
+
+func TestWatchShutdownStartsInTheMiddle(t *testing.T) {
+	b := newBus(t)
+	newLogin(t, b).setPreparing(true)
+	told := watch(t, testLogind(t, b))
+	eventually(t, "the shutdown under way is told", func() bool { return slices.Equal(told(), []bool{true}) })
+}
+
+// A forged signal, though sent to our connection alone, makes nobody give up a Lease.
+func TestForgedPrepareForShutdown(t *testing.T) {
+	b := newBus(t)
+	f := newLogin(t, b)
+	l := testLogind(t, b)
+	told := watch(t, l)
+	listening(t, b, loginManager)
+	l.Bus.mu.Lock()
+	victim := l.Bus.conn.Names()[0]
+	l.Bus.mu.Unlock()
+	forger := b.Connect()
+	msg := &dbus.Message{Type: dbus.TypeSignal, Headers: map[dbus.HeaderField]dbus.Variant{
+		dbus.FieldPath: dbus.MakeVariant(loginPath), dbus.FieldInterface: dbus.MakeVariant(loginManager),
+		dbus.FieldMember: dbus.MakeVariant("PrepareForShutdown"), dbus.FieldSignature: dbus.MakeVariant(dbus.SignatureOf(true)),
+		dbus.FieldDestination: dbus.MakeVariant(victim),
+	}, Body: []any{true}}
+	for range 100 {
+		forger.Send(msg, nil)
+	}
+	must(t, forger.BusObject().Call("org.freedesktop.DBus.GetId", 0).Err)
+	// A real one afterwards is heard as the first word; the forged ones came before it.
+	f.prepare(t, true)
+	eventually(t, "the real shutdown is told", func() bool { return len(told()) > 0 })
+	f.prepare(t, false)
+	eventually(t, "its end is told", func() bool { return slices.Equal(told(), []bool{true, false}) })
+}
+
+// listening waits until somebody has asked the bus for signals of an interface.
+func listening(t *testing.T, b *testBus, iface string) {
+	t.Helper()
+	conn := b.Connect()
+	eventually(t, "a match rule for "+iface, func() bool {
+		var rules map[string][]string
+		err := conn.BusObject().Call("org.freedesktop.DBus.Debug.Stats.GetAllMatchRules", 0).Store(&rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, of := range rules {
+			if slices.ContainsFunc(of, func(r string) bool { return strings.Contains(r, iface) }) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func TestInhibit(t *testing.T) {
+	b := newBus(t)
+	f := newLogin(t, b)
+	l := testLogind(t, b)
+	lock, err := l.Inhibit(t.Context(), "shutdown", "lockkeeper", "hand over the lease", "delay")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	held, given := f.inhibit, f.given
+	f.mu.Unlock()
+	must(t, syscall.Close(given))
+	var ended atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		io.Copy(io.Discard, held) // ends when the last copy of the other end is closed
+		ended.Store(true)
+	})
+	b.Stop() // the lock does not hang on the bus
+	if err := held.SetReadDeadline(time.Now().Add(15 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if ended.Load() {
+		t.Error("the lock was lost before it was closed")
+	}
+	must(t, lock.Close())
+	wg.Wait()
+	b.Start()
+	newLogin(t, b)
+	_, err = l.Inhibit(t.Context(), "shutdown", "lockkeeper", "", "blocc")
+	if e, ok := errors.AsType[*CallError](err); !ok || !strings.HasSuffix(e.Name, "InvalidArgs") {
+		t.Errorf("a bad mode: %v", err)
+	}
+}
+
+func TestFrozenBusIsBounded(t *testing.T) {
+	b := newBus(t)
+	newLogin(t, b)
+	l := testLogind(t, b)
+	l.Bus.timeout = 200 * time.Millisecond
+	if _, err := l.Inhibitors(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	thaw := b.Freeze()
+	defer thaw()
+	for range 2 { // once on the old connection, once on one being made
+		if _, err := l.Inhibitors(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if _, err := l.Inhibit(t.Context(), "shutdown", "x", "y", "delay"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	thaw()
+	eventually(t, "it goes on after the thaw", func() bool {
+		_, err := l.Inhibitors(t.Context())
+		return err == nil
+	})
+}
