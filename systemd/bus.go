@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 	"unicode"
 
@@ -123,7 +124,7 @@ func (b *Bus) call(ctx context.Context, t target, method string, args ...any) ([
 			return nil, &CallError{Method: method, Err: context.Cause(ctx)}
 		}
 		b.drop(conn)
-		if errors.Is(call.Err, dbus.ErrClosed) { // closed before it was sent
+		if neverSent(call.Err) {
 			if attempt == 1 {
 				continue
 			}
@@ -131,6 +132,12 @@ func (b *Bus) call(ctx context.Context, t target, method string, args ...any) ([
 		}
 		return nil, &CallError{Method: method, Err: call.Err}
 	}
+}
+
+// neverSent recognises a connection that was found closed when the call was to be written: a bus that went away
+// before it had the whole call has not passed it on.
+func neverSent(err error) bool {
+	return errors.Is(err, dbus.ErrClosed) || errors.Is(err, syscall.EPIPE)
 }
 
 // dropIfSilent asks the bus itself after a service did not answer. The connection is shared, and dropping it would
