@@ -1,0 +1,270 @@
+package object
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// View is what this process knows of Nodes: a LIST from the quorum, kept up by
+// a watch, overlaid by what this process's own writes and reads returned. A
+// Node never goes back to an older version, so nobody decides twice because
+// the watch has not shown the first decision yet.
+//
+// Its methods may be called from any goroutine. The Nodes that it hands out
+// are shared and must not be changed.
+type View struct {
+	client kubernetes.Interface
+	name   string // of the only Node that is watched; "" is all of them
+	notify func()
+
+	mu     sync.Mutex
+	nodes  map[string]*corev1.Node
+	listed bool
+	seen   time.Time // when the API server last showed something
+	err    error
+}
+
+// NewView makes a view of the Node called name, or of all Nodes if name is
+// empty. notify is called after every change, never with a lock held; it must
+// not block.
+func NewView(client kubernetes.Interface, name string, notify func()) *View {
+	return &View{client: client, name: name, notify: notify, nodes: map[string]*corev1.Node{}}
+}
+
+// Run lists and watches until ctx ends. It never gives up: while the API
+// server is away, [View.Err] says so.
+func (v *View) Run(ctx context.Context) {
+	r := cache.NewReflectorWithOptions(listWatch{v}, &corev1.Node{}, store{v}, cache.ReflectorOptions{Name: "nodes"})
+	r.RunWithContext(ctx)
+}
+
+// Listed reports whether a list from the quorum has been taken in.
+func (v *View) Listed() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.listed
+}
+
+// Err is why the Nodes cannot be read at present, or nil.
+func (v *View) Err() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.err
+}
+
+// Get returns the newest version known of a Node, or nil.
+func (v *View) Get(name string) *corev1.Node {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.nodes[name]
+}
+
+// Nodes returns the newest version known of every Node, in no order.
+func (v *View) Nodes() []*corev1.Node {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	all := make([]*corev1.Node, 0, len(v.nodes))
+	for _, n := range v.nodes {
+		all = append(all, n)
+	}
+	return all
+}
+
+// Overlay takes in a Node that a write or a read of this process returned. It
+// reports whether it was news.
+func (v *View) Overlay(n *corev1.Node) bool { return v.put(n) }
+
+// Forget drops a Node that a read of this process did not find.
+func (v *View) Forget(name string) {
+	v.mu.Lock()
+	_, had := v.nodes[name]
+	delete(v.nodes, name)
+	v.mu.Unlock()
+	if had {
+		v.notify()
+	}
+}
+
+// List takes in a LIST of all the view's Nodes from the quorum: fresh eyes,
+// for a leader before its first decision.
+func (v *View) List(ctx context.Context) error {
+	list, err := listWatch{v}.list(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	nodes := make([]any, 0, len(list.Items))
+	for i := range list.Items {
+		nodes = append(nodes, &list.Items[i])
+	}
+	return store{v}.Replace(nodes, list.ResourceVersion)
+}
+
+func (v *View) put(n *corev1.Node) bool {
+	n = strip(n)
+	v.mu.Lock()
+	old := v.nodes[n.Name]
+	news := old == nil || newer(n.ResourceVersion, old.ResourceVersion)
+	if news {
+		v.nodes[n.Name] = n
+	}
+	v.mu.Unlock()
+	if news {
+		v.notify()
+	}
+	return news
+}
+
+// newer compares two resourceVersions of one resource (KEP-5504). One that
+// cannot be compared is taken as newer: it came later.
+func newer(a, b string) bool {
+	c, err := resourceversion.CompareResourceVersion(a, b)
+	return err != nil || c > 0
+}
+
+// strip keeps what decisions are made of. Images, addresses and managed fields
+// are most of a Node, and five thousand of them a lot of memory.
+func strip(n *corev1.Node) *corev1.Node {
+	s := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
+			CreationTimestamp: n.CreationTimestamp, Labels: n.Labels, Annotations: n.Annotations,
+		},
+		Spec: corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable},
+	}
+	s.Status.NodeInfo.BootID = n.Status.NodeInfo.BootID
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			s.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return s
+}
+
+// listWatch lists from the quorum, always. The reflector would ask for
+// resourceVersion 0, which an API server answers from a cache that may be
+// minutes old.
+type listWatch struct{ v *View }
+
+// IsWatchListSemanticsUnSupported keeps the reflector to LIST and WATCH: the
+// list that it streams otherwise is not ours to make a quorum read.
+func (listWatch) IsWatchListSemanticsUnSupported() bool { return true }
+
+func (l listWatch) options(o metav1.ListOptions) metav1.ListOptions {
+	if l.v.name != "" {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, l.v.name).String()
+	}
+	return o
+}
+
+func (l listWatch) list(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
+	o.ResourceVersion, o.ResourceVersionMatch = "", ""
+	list, err := l.v.client.CoreV1().Nodes().List(ctx, l.options(o))
+	l.v.answered(err)
+	if err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	return list, nil
+}
+
+func (l listWatch) List(o metav1.ListOptions) (runtime.Object, error) {
+	return l.list(context.Background(), o)
+}
+
+func (l listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return l.list(ctx, o)
+}
+
+func (l listWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return l.WatchWithContext(context.Background(), o)
+}
+
+func (l listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	w, err := l.v.client.CoreV1().Nodes().Watch(ctx, l.options(o))
+	l.v.answered(err)
+	return w, err
+}
+
+func (v *View) answered(err error) {
+	v.mu.Lock()
+	changed := (err == nil) != (v.err == nil)
+	v.err = err
+	if err == nil {
+		v.seen = time.Now()
+	}
+	v.mu.Unlock()
+	if changed {
+		v.notify()
+	}
+}
+
+// store is the view as the reflector fills it.
+type store struct{ v *View }
+
+func (s store) Add(obj any) error {
+	n, ok := obj.(*corev1.Node)
+	if !ok {
+		return fmt.Errorf("a %T among nodes", obj)
+	}
+	s.v.put(n)
+	return nil
+}
+
+func (s store) Update(obj any) error { return s.Add(obj) }
+
+func (s store) Delete(obj any) error {
+	n, ok := obj.(*corev1.Node)
+	if !ok {
+		return fmt.Errorf("a %T among nodes", obj)
+	}
+	s.v.mu.Lock()
+	old := s.v.nodes[n.Name]
+	// A deletion's resourceVersion is that of the deletion. What is newer is
+	// another object of the same name.
+	gone := old != nil && (old.UID == n.UID || newer(n.ResourceVersion, old.ResourceVersion))
+	if gone {
+		delete(s.v.nodes, n.Name)
+	}
+	s.v.mu.Unlock()
+	if gone {
+		s.v.notify()
+	}
+	return nil
+}
+
+// Replace takes in a whole list. A Node of which this process has a newer
+// version keeps it; a Node that is missing from the list is gone: whatever
+// this process wrote to it came before, because only a Node that exists can be
+// written.
+func (s store) Replace(objs []any, _ string) error {
+	s.v.mu.Lock()
+	nodes := make(map[string]*corev1.Node, len(objs))
+	for _, obj := range objs {
+		n, ok := obj.(*corev1.Node)
+		if !ok {
+			s.v.mu.Unlock()
+			return fmt.Errorf("a %T among nodes", obj)
+		}
+		if old := s.v.nodes[n.Name]; old != nil && old.UID == n.UID && newer(old.ResourceVersion, n.ResourceVersion) {
+			nodes[n.Name] = old
+			continue
+		}
+		nodes[n.Name] = strip(n)
+	}
+	s.v.nodes, s.v.listed = nodes, true
+	s.v.mu.Unlock()
+	s.v.notify()
+	return nil
+}
+
+func (store) Resync() error { return nil }
