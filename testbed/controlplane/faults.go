@@ -9,8 +9,14 @@ import (
 	"time"
 )
 
-// How long a component has to end when it is asked to. The API server closes its watches first; etcd writes its last words.
-const stopGrace = 5 * time.Second
+// stopGrace is how long a component has to end when it is asked to. The API server would wait a minute for everybody who
+// watches, and has nothing to write.
+func stopGrace(name Component) time.Duration {
+	if name == APIServer {
+		return 500 * time.Millisecond
+	}
+	return 5 * time.Second
+}
 
 // errStopped is what comes of asking a control plane that was stopped for anything.
 var errStopped = errors.New("the control plane was stopped")
@@ -38,12 +44,12 @@ func (cp *ControlPlane) Processes() []Process {
 	return ps
 }
 
-// StopAPIServer ends the API server until [ControlPlane.StartAPIServer]. The other components go on and try again and again.
-// Stopping a stopped one is no error.
+// StopAPIServer kills the API server, which stays away until [ControlPlane.StartAPIServer]. The other components go on and
+// try again and again. Stopping a stopped one is no error.
 func (cp *ControlPlane) StopAPIServer() error {
 	return cp.alone(context.Background(), func(context.Context) error {
 		if p := cp.process(APIServer); p != nil {
-			p.stop(stopGrace)
+			p.stop(0)
 		}
 		return nil
 	})
@@ -63,12 +69,12 @@ func (cp *ControlPlane) StartAPIServer(ctx context.Context) error {
 	})
 }
 
-// RestartEtcd ends etcd and starts it again with the same data. It returns when etcd is ready and so is the API server, if
+// RestartEtcd kills etcd and starts it again with the same data: nothing that was answered is lost, as the machine goes on. It returns when etcd is ready and so is the API server, if
 // that one runs.
 func (cp *ControlPlane) RestartEtcd(ctx context.Context) error {
 	return cp.alone(ctx, func(ctx context.Context) error {
 		if p := cp.process(Etcd); p != nil {
-			p.stop(stopGrace)
+			p.stop(0)
 		}
 		if err := cp.startEtcd(ctx); err != nil {
 			return fmt.Errorf("starting etcd again: %w", err)
@@ -129,7 +135,7 @@ func (cp *ControlPlane) stopAll() error {
 		var wg sync.WaitGroup
 		for _, name := range stage {
 			if p := cp.procs[name]; p != nil {
-				wg.Go(func() { p.stop(stopGrace) })
+				wg.Go(func() { p.stop(stopGrace(name)) })
 			}
 		}
 		wg.Wait()

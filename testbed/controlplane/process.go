@@ -67,15 +67,17 @@ func startProcess(name Component, env []string, log string, path string, args ..
 	return p, nil
 }
 
-// stop asks the process to end, and makes it after grace. It returns when the process is gone.
+// stop asks the process to end, and makes it after grace, at once when that is 0. It returns when the process is gone.
 func (p *process) stop(grace time.Duration) {
 	p.unwanted.Store(true)
-	p.signal(syscall.SIGTERM)
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
-	select {
-	case <-p.gone:
-	case <-timer.C:
+	if grace > 0 {
+		p.signal(syscall.SIGTERM)
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-p.gone:
+		case <-timer.C:
+		}
 	}
 	p.signal(syscall.SIGKILL)
 	<-p.gone
