@@ -468,12 +468,19 @@ func TestGone(t *testing.T) {
 		s := newSim(t, aPod("a"))
 		s.say = func(string, int) answer { return answer{kind: gone, reason: Refused, message: `pods "a" not found`} }
 		var said []Progress
+		var named time.Duration // when it was first called a blocker
 		time.AfterFunc(time.Minute, func() { s.remove("a") })
-		if err := s.loop(8, func(p Progress) { said = append(said, p) }).run(t.Context()); err != nil {
+		if err := s.loop(8, func(p Progress) {
+			said = append(said, p)
+			if p.Blocked > 0 && named == 0 {
+				named = time.Since(s.start)
+			}
+		}).run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if said[0].Blocked != 0 || said[0].Evictable != 1 {
-			t.Errorf("first words %+v: a pod that is gone is no blocker", said[0])
+		// Asked at 0 s, 1.5 s and 4.5 s, and believed twice.
+		if named < 4*time.Second || named > 6*time.Second {
+			t.Errorf("a pod that is gone was called a blocker after %v", named)
 		}
 		// The watch that goes on showing it is worth a word.
 		if b := said[len(said)-2].Blockers; len(b) != 1 || b[0].Reason != Refused {

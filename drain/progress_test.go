@@ -163,3 +163,40 @@ func TestBlockersAreBounded(t *testing.T) {
 		t.Errorf("named from %v to %v", p.Blockers[0].Pod, p.Blockers[MaxBlockers-1].Pod)
 	}
 }
+
+// A policy may judge by labels, and labels change.
+func TestAChangeOfVerdictChangesTheBlocker(t *testing.T) {
+	s := newSchedule(8, func() float64 { return 0 })
+	now := time.Now()
+	show := func(v Verdict) { s.observe(now, snapshot{synced: true, pods: []facts{factsOf(aPod("a"), v)}}) }
+	reasons := func() []Reason {
+		var rs []Reason
+		for _, b := range s.progress(now).Blockers {
+			rs = append(rs, b.Reason)
+		}
+		return rs
+	}
+	show(Verdict{Block, "Precious"})
+	if got := reasons(); !slices.Equal(got, []Reason{"Precious"}) {
+		t.Errorf("blocked by the policy: %v", got)
+	}
+	show(Verdict{Evict, Managed})
+	if got := reasons(); len(got) != 0 {
+		t.Errorf("let go by the policy: %v", got)
+	}
+	p, ok := s.next(now)
+	if !ok {
+		t.Fatal("nothing to evict")
+	}
+	s.answered(now, p.UID, "", budget("a", 1))
+	show(Verdict{Block, "Precious"})
+	if got := reasons(); !slices.Equal(got, []Reason{"Precious"}) {
+		t.Errorf("blocked by the policy after a budget: %v", got)
+	}
+	if p, ok := s.next(now.Add(time.Hour)); ok {
+		t.Errorf("evicts %v, which the policy blocks", p)
+	}
+	if at := s.wake(now); !at.IsZero() {
+		t.Errorf("wakes at %v for nothing", at)
+	}
+}
