@@ -7,13 +7,12 @@ import (
 	"testing"
 
 	"github.com/godbus/dbus/v5"
-	"github.com/godbus/dbus/v5/prop"
 )
 
 // fakeLogin stands in for logind.
 type fakeLogin struct {
 	conn  *dbus.Conn
-	props *prop.Properties
+	props *fakeProps
 
 	mu      sync.Mutex
 	refuse  *dbus.Error   // what Reboot and RebootWithFlags answer
@@ -151,7 +150,7 @@ func (f *fakeLogin) prepare(t *testing.T, active bool) {
 }
 
 func (f *fakeLogin) setPreparing(active bool) {
-	f.props.SetMust(loginManager, "PreparingForShutdown", active)
+	f.props.set(loginManager, "PreparingForShutdown", active)
 }
 
 func (f *fakeLogin) called() []string {
@@ -203,18 +202,50 @@ func newSystemd(t *testing.T, b *testBus, state string, units map[string]fakeUni
 	return conn
 }
 
-func exportProps(t *testing.T, conn *dbus.Conn, path dbus.ObjectPath, values map[string]map[string]any) *prop.Properties {
+// fakeProps are an object's properties, and how often one was read.
+type fakeProps struct {
+	mu     sync.Mutex
+	values map[string]map[string]any
+	gets   int
+}
+
+func exportProps(t *testing.T, conn *dbus.Conn, path dbus.ObjectPath, values map[string]map[string]any) *fakeProps {
 	t.Helper()
-	all := prop.Map{}
-	for iface, props := range values {
-		all[iface] = map[string]*prop.Prop{}
-		for name, v := range props {
-			all[iface][name] = &prop.Prop{Value: v}
-		}
-	}
-	p, err := prop.Export(conn, path, all)
-	must(t, err)
+	p := &fakeProps{values: values}
+	must(t, conn.ExportMethodTable(map[string]any{
+		"Get": func(iface, name string) (dbus.Variant, *dbus.Error) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.gets++
+			v, ok := p.values[iface][name]
+			if !ok {
+				return dbus.Variant{}, dbus.NewError("org.freedesktop.DBus.Error.UnknownProperty", nil)
+			}
+			return dbus.MakeVariant(v), nil
+		},
+		"GetAll": func(iface string) (map[string]dbus.Variant, *dbus.Error) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			all := map[string]dbus.Variant{}
+			for name, v := range p.values[iface] {
+				all[name] = dbus.MakeVariant(v)
+			}
+			return all, nil
+		},
+	}, path, "org.freedesktop.DBus.Properties"))
 	return p
+}
+
+func (p *fakeProps) set(iface, name string, v any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.values[iface][name] = v
+}
+
+func (p *fakeProps) read() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gets
 }
 
 func own(t *testing.T, conn *dbus.Conn, name string) {

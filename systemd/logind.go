@@ -38,7 +38,8 @@ var systemBus = &Bus{}
 // Reboot has logind reboot the host, and returns when logind has taken the order: the reboot itself follows, after
 // delay inhibitors at most InhibitDelayMaxSec later. RebootWithFlags(0) is used, or Reboot(false) where logind is
 // too old for it. A failure is a *CallError: Refused tells whether it is certain that nothing was set in motion.
-// Nothing is retried.
+// Nothing is retried. A reboot that is under way already is refused too (org.freedesktop.login1.OperationInProgress):
+// ask RebootUnderway before taking a refusal for "no reboot".
 func (l Logind) Reboot(ctx context.Context) error {
 	_, err := l.bus().call(ctx, login, loginManager+".RebootWithFlags", uint64(0))
 	if e, ok := errors.AsType[*CallError](err); ok && e.Name == dbusName+".Error.UnknownMethod" {

@@ -135,6 +135,36 @@ func TestForgedSignals(t *testing.T) {
 	}
 }
 
+func TestOnlyTheOwnersSignalsAreHints(t *testing.T) {
+	for _, c := range []struct {
+		name, sender, iface, member string
+		path                        dbus.ObjectPath
+		body                        []any
+		want                        int
+	}{
+		{"the owner", ":1.7", Interface, "StatusUpdate", ObjectPath, nil, 1},
+		{"another", ":1.8", Interface, "StatusUpdate", ObjectPath, nil, 0},
+		{"nobody", "", Interface, "StatusUpdate", ObjectPath, nil, 0},
+		{"another object", ":1.7", Interface, "StatusUpdate", "/", nil, 0},
+		{"another signal", ":1.7", Interface, "Other", ObjectPath, nil, 0},
+		{"the bus", dbusName, dbusName, "NameOwnerChanged", "/org/freedesktop/DBus", []any{BusName, ":1.7", ""}, 1},
+		{"as if the bus", ":1.8", dbusName, "NameOwnerChanged", "/org/freedesktop/DBus", []any{BusName, ":1.7", ""}, 0},
+		{"another name", dbusName, dbusName, "NameOwnerChanged", "/org/freedesktop/DBus", []any{"a.b", ":1.7", ""}, 0},
+		{"malformed", dbusName, dbusName, "NameOwnerChanged", "/org/freedesktop/DBus", []any{7}, 0},
+	} {
+		l := &listener{hint: make(chan struct{}, 1), owner: ":1.7"}
+		l.DeliverSignal(c.iface, c.member, &dbus.Signal{Sender: c.sender, Path: c.path, Name: c.iface + "." + c.member, Body: c.body})
+		if len(l.hint) != c.want {
+			t.Errorf("%s: %d hints", c.name, len(l.hint))
+		}
+	}
+	l := &listener{hint: make(chan struct{}, 1)} // nobody owns the name
+	l.DeliverSignal(Interface, "StatusUpdate", &dbus.Signal{Path: ObjectPath})
+	if len(l.hint) != 0 {
+		t.Error("a signal without sender was taken for the owner's while there is none")
+	}
+}
+
 func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
