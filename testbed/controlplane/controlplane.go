@@ -100,13 +100,14 @@ func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 		procs: map[Component]*process{},
 	}
 	cp.life, cp.end = context.WithCancel(context.Background())
+	living.Store(cp, nil)
 	timeout := opts.StartTimeout
 	if timeout == 0 {
 		timeout = 2 * time.Minute
 	}
 	starting, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took more than %s", timeout))
 	defer cancel()
-	if err := cp.start(starting); err != nil {
+	if err := cp.alone(starting, cp.start); err != nil {
 		_ = cp.Stop() // what went wrong is in err
 		return nil, fmt.Errorf("starting the control plane: %w", err)
 	}
@@ -161,6 +162,20 @@ func (cp *ControlPlane) Stop() error {
 		cp.faultMu.Lock()
 		defer cp.faultMu.Unlock()
 		cp.stopErr = errors.Join(cp.stopAll(), cp.dir.remove())
+		living.Delete(cp)
 	})
 	return cp.stopErr
+}
+
+// living are the control planes that have something to clean up: keys of type *ControlPlane.
+var living sync.Map
+
+// stopLiving stops what there is in this process, before it exits on a signal.
+func stopLiving() {
+	var wg sync.WaitGroup
+	living.Range(func(cp, _ any) bool {
+		wg.Go(func() { _ = cp.(*ControlPlane).Stop() })
+		return true
+	})
+	wg.Wait()
 }

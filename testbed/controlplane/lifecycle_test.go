@@ -206,14 +206,18 @@ func TestOwnerDies(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		signal    syscall.Signal
-		amidStart bool
+		processes int  // how many there are when the signal comes
+		amidStart bool // it comes as soon as they are there
+		tests     bool // the owner is a TestMain with RunTests, in which a test has a second control plane
 		dirStays  bool
 	}{
-		{name: "killed", signal: syscall.SIGKILL, dirStays: true},
-		{name: "killed amid its start", signal: syscall.SIGKILL, amidStart: true, dirStays: true},
-		{name: "interrupted", signal: syscall.SIGINT},
-		{name: "interrupted amid its start", signal: syscall.SIGINT, amidStart: true},
-		{name: "quit by a test's time-out", signal: syscall.SIGQUIT, dirStays: true},
+		{name: "killed", signal: syscall.SIGKILL, processes: 6, dirStays: true},
+		{name: "killed amid its start", signal: syscall.SIGKILL, processes: 2, amidStart: true, dirStays: true},
+		{name: "interrupted", signal: syscall.SIGINT, processes: 6},
+		{name: "interrupted amid its start", signal: syscall.SIGINT, processes: 2, amidStart: true},
+		{name: "tests interrupted", signal: syscall.SIGINT, tests: true, processes: 4},
+		{name: "tests interrupted amid a start", signal: syscall.SIGINT, tests: true, processes: 3, amidStart: true},
+		{name: "quit by a test's time-out", signal: syscall.SIGQUIT, processes: 6, dirStays: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			temp, err := os.MkdirTemp("", "owner") // t.TempDir is too deep for etcd's socket
@@ -222,23 +226,23 @@ func TestOwnerDies(t *testing.T) {
 			}
 			defer os.RemoveAll(temp)
 			owner := exec.Command(os.Args[0])
-			owner.Env = append(os.Environ(), ownerEnv+"=1", "TMPDIR="+temp)
+			owner.Env = append(os.Environ(), ownerEnv+"=yes", "TMPDIR="+temp)
+			if test.tests {
+				owner.Env = append(owner.Env, ownerEnv+"=tests")
+			}
 			stdout := must(owner.StdoutPipe())(t)
 			if err := owner.Start(); err != nil {
 				t.Fatal(err)
 			}
 			defer owner.Wait()
 			defer owner.Process.Kill()
-			want := 6
-			if test.amidStart {
-				want = 2 // etcd, and the API server that is not ready yet
-			} else if !bufio.NewScanner(stdout).Scan() {
+			if !test.amidStart && !bufio.NewScanner(stdout).Scan() {
 				t.Fatal("the owner did not get its control plane")
 			}
 			var children []int
-			for deadline := time.Now().Add(30 * time.Second); len(children) < want; time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(30 * time.Second); len(children) < test.processes; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatalf("%d processes of the owner's, want %d", len(children), want)
+					t.Fatalf("%d processes of the owner's, want %d", len(children), test.processes)
 				}
 				children = processesOf(t, temp)
 			}

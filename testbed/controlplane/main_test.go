@@ -22,7 +22,11 @@ var shared *ControlPlane
 const ownerEnv = "TESTBED_TEST_OWNER"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(ownerEnv) != "" {
+	switch os.Getenv(ownerEnv) {
+	case "":
+	case "tests":
+		os.Exit(RunTests(testsWithOneMore{}, Options{Without: bare}, func(*ControlPlane) {}))
+	default:
 		os.Exit(ownControlPlane())
 	}
 	os.Exit(RunTests(m, Options{NodeMonitorGrace: 6 * time.Second}, func(cp *ControlPlane) { shared = cp }))
@@ -44,6 +48,19 @@ func ownControlPlane() int {
 		return 1
 	}
 	return 0
+}
+
+// testsWithOneMore are tests that start a second control plane and then wait for ever.
+type testsWithOneMore struct{}
+
+func (testsWithOneMore) Run() int {
+	cp, err := Start(context.Background(), Options{Without: bare})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(cp.Dir())
+	select {}
 }
 
 // soon is a bound for things that take a moment.

@@ -16,7 +16,8 @@ import (
 //		os.Exit(controlplane.RunTests(m, controlplane.Options{}, func(c *controlplane.ControlPlane) { cp = c }))
 //	}
 //
-// It starts the control plane, hands it to use, runs the tests and stops it, also at Ctrl-C. The result is the tests' exit
+// It starts the control plane, hands it to use, runs the tests and stops it. At Ctrl-C it stops at once, and with it any other
+// control plane of this process's. The result is the tests' exit
 // status, or 1 if the control plane did not start or one of its components died under the tests.
 func RunTests(m interface{ Run() int }, opts Options, use func(*ControlPlane)) int {
 	if opts.Log == nil {
@@ -31,7 +32,7 @@ func RunTests(m interface{ Run() int }, opts Options, use func(*ControlPlane)) i
 	}
 	// A test that waits for something knows nothing of the signal, so the end does not wait for the tests.
 	defer context.AfterFunc(ctx, func() {
-		_ = cp.Stop()
+		stopLiving()
 		os.Exit(130)
 	})()
 	use(cp)
