@@ -153,13 +153,21 @@ func (d *decision) outside(n *turn.Node) {
 	forced := n.Detached != nil && n.Detached.Force
 	hostAway := n.HostSpeaks() && !n.Host.Managed
 	switch away := n.Managed != nil && !*n.Managed || hostAway; {
-	case n.Mark && n.Detached == nil && n.State != v1alpha1.StatePaused:
-		d.giveBack(n)
 	case forced && (n.State != v1alpha1.StateAbsent || n.Mark):
 		d.move(n, Move{To: v1alpha1.StateAbsent, On: turn.LetGo, Reason: v1alpha1.ReasonDetached, LetGo: true,
 			Remove: []string{v1alpha1.AnnotationCordon}})
+	case n.Mark && n.Paused != nil && (n.Managed == nil || *n.Managed):
+		// Paused undoes nothing. The mark is given back when it ends.
+		if n.State == v1alpha1.StateIdle {
+			to(turn.Paused, Move{Reason: v1alpha1.ReasonPaused})
+		} else {
+			d.hold(n, v1alpha1.ReasonMarked, n.Paused.Reason)
+		}
+	case n.Mark && n.Detached != nil && n.State == v1alpha1.StateAbsent:
+		// The cordon is the new owner's; its host takes the mark away.
+		d.hold(n, v1alpha1.ReasonMarked, n.Detached.Reason)
 	case n.Mark:
-		d.hold(n, v1alpha1.ReasonMarked, "")
+		d.giveBack(n)
 	case n.State == v1alpha1.StateAbsent:
 		if n.HostSpeaks() && !away && n.Detached == nil {
 			to(turn.Adopted, Move{})

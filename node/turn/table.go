@@ -13,7 +13,8 @@ type Event string
 const (
 	// Adopted: host is valid for this Node and boot, managed, not detached.
 	Adopted Event = "adopted"
-	// Marked: our cordon's mark stands on a node in no turn.
+	// Marked: our cordon's mark stands on a node in no turn, and nothing
+	// freezes it there.
 	Marked Event = "marked"
 	// Granted: the coordinator gives the node its turn.
 	Granted Event = "granted"
@@ -150,11 +151,12 @@ var table = []Row{
 	}, {
 		State: v1alpha1.StatePaused, Host: "nothing", Needs: v1alpha1.WantsNothing,
 		Edges: []Edge{
+			{Marked, Always, v1alpha1.StateBeforeUncordon},
 			{Resumed, Always, v1alpha1.StateIdle},
 			{Released, Always, v1alpha1.StateAbsent},
 			{LetGo, Always, v1alpha1.StateAbsent},
 		},
-		Stays: map[Event]string{Marked: "paused: nothing is undone", Paused: "already paused"},
+		Stays: map[Event]string{Paused: "already paused"},
 	}, {
 		State: v1alpha1.StateBeforeDrain, Host: "runs its hook units; done", Needs: v1alpha1.WantsDrain,
 		Edges: []Edge{
