@@ -1,0 +1,173 @@
+package drain
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// sent is an eviction that reached the simulated API server.
+type sent struct {
+	at  time.Duration // since the start
+	pod string
+}
+
+// sim is a simulated API server inside a synctest bubble: it answers evictions
+// and shows their effect in the view.
+type sim struct {
+	t       *testing.T
+	view    *view
+	start   time.Time
+	latency time.Duration
+	grace   time.Duration
+	// say answers the n-th eviction of the pod, n from 1; nil accepts.
+	say func(pod string, n int) answer
+	// ignore accepts without deleting.
+	ignore bool
+
+	mu       sync.Mutex
+	pods     map[string]*corev1.Pod
+	counts   map[string]int
+	sent     []sent
+	inFlight int
+	most     int
+}
+
+func newSim(t *testing.T, pods ...*corev1.Pod) *sim {
+	s := &sim{
+		t:       t,
+		view:    newView(testNode, Classify),
+		start:   time.Now(),
+		latency: 10 * time.Millisecond,
+		grace:   2 * time.Second,
+		pods:    map[string]*corev1.Pod{},
+		counts:  map[string]int{},
+	}
+	objs := make([]any, 0, len(pods))
+	for _, p := range pods {
+		s.pods[p.Name] = p
+		objs = append(objs, p)
+	}
+	if err := s.view.Replace(objs, "1"); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *sim) add(p *corev1.Pod) {
+	s.mu.Lock()
+	s.pods[p.Name] = p
+	s.mu.Unlock()
+	if err := s.view.Add(p); err != nil {
+		s.t.Error(err)
+	}
+}
+
+func (s *sim) remove(name string) {
+	s.mu.Lock()
+	p := s.pods[name]
+	delete(s.pods, name)
+	s.mu.Unlock()
+	if p != nil {
+		if err := s.view.Delete(p); err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+func (s *sim) evict(ctx context.Context, p Pod) answer {
+	if ctx.Err() != nil {
+		return answer{kind: later, reason: Unreachable}
+	}
+	s.mu.Lock()
+	s.sent = append(s.sent, sent{time.Since(s.start), p.Name})
+	s.counts[p.Name]++
+	n := s.counts[p.Name]
+	s.inFlight++
+	s.most = max(s.most, s.inFlight)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.inFlight--
+		s.mu.Unlock()
+	}()
+	select {
+	case <-time.After(s.latency):
+	case <-ctx.Done():
+		return answer{kind: later, reason: Unreachable}
+	}
+	if s.say != nil {
+		if a := s.say(p.Name, n); a.kind != accepted {
+			return a
+		}
+	}
+	if !s.ignore {
+		s.delete(p)
+	}
+	return answer{kind: accepted}
+}
+
+func (s *sim) delete(p Pod) {
+	s.mu.Lock()
+	pod := s.pods[p.Name]
+	s.mu.Unlock()
+	if pod == nil || pod.UID != p.UID {
+		return
+	}
+	leaving := pod.DeepCopy()
+	end := metav1.NewTime(time.Now().Add(s.grace))
+	leaving.DeletionTimestamp = &end
+	s.add(leaving)
+	time.AfterFunc(s.grace, func() { s.remove(p.Name) })
+}
+
+func (s *sim) loop(concurrency int, progress func(Progress)) *loop {
+	return &loop{
+		view:     s.view,
+		evictor:  s,
+		schedule: newSchedule(concurrency, func() float64 { return 0.5 }),
+		reporter: reporter{send: progress, every: time.Second},
+		logger:   slog.New(slog.DiscardHandler),
+	}
+}
+
+// times gives when the pod's evictions were sent.
+func (s *sim) times(pod string) []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var at []time.Duration
+	for _, e := range s.sent {
+		if e.pod == pod {
+			at = append(at, e.at)
+		}
+	}
+	return at
+}
+
+func (s *sim) order() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for _, e := range s.sent {
+		names = append(names, e.pod)
+	}
+	return names
+}
+
+func budget(string, int) answer {
+	return answer{kind: later, reason: PodDisruptionBudget, message: "The disruption budget db needs 3 healthy pods and has 3 currently"}
+}
+
+func gaps(at []time.Duration) []time.Duration {
+	var g []time.Duration
+	for i := 1; i < len(at); i++ {
+		g = append(g, at[i]-at[i-1])
+	}
+	return g
+}
+
