@@ -89,10 +89,11 @@ func ParseAck(s string) (Ack, error) {
 }
 
 // maxIDLength bounds a turn's id, a boot id, a Node UID and an epoch, in bytes.
-const maxIDLength = 64
+// An epoch begins with a Node's name, of up to 253.
+const maxIDLength = 320
 
 // ValidateID says what is wrong with an id (a turn's, a boot's, a Node's UID,
-// an epoch), or nil: 1 to 64 of [A-Za-z0-9_.-].
+// an epoch), or nil: 1 to 320 of [A-Za-z0-9_.-].
 func ValidateID(id string) error {
 	if id == "" {
 		return fmt.Errorf("empty, expected an id")

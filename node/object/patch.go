@@ -3,6 +3,7 @@ package object
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -90,7 +91,7 @@ func Send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.No
 }
 
 func outcome(err error) Outcome {
-	status, ok := err.(apierrors.APIStatus)
+	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok {
 		return Unknown
 	}

@@ -1,0 +1,251 @@
+package v1alpha1
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+func TestAck(t *testing.T) {
+	for text, want := range map[string]Ack{
+		"":                        {},
+		"t1/b1/draining/seen":     {"t1", "b1", StateDraining, WordSeen, ""},
+		"t1/b1/rebooting/done":    {"t1", "b1", StateRebooting, WordDone, ""},
+		"t/b/applying/committed":  {"t", "b", StateApplying, WordCommitted, ""},
+		"t/b/draining/refused:No": {"t", "b", StateDraining, WordRefused, "No"},
+		"t/b/rebooting/failed:X9": {"t", "b", StateRebooting, WordFailed, "X9"},
+	} {
+		got, err := ParseAck(text)
+		if err != nil || got != want {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+		if got.String() != text {
+			t.Errorf("%q comes back as %q", text, got.String())
+		}
+	}
+	for text, part := range map[string]string{
+		"t/b/draining":                  "3 parts",
+		"/b/draining/seen":              "turn",
+		"t//draining/seen":              "boot id",
+		"t/b c/draining/seen":           "boot id",
+		"t/b/idle/seen":                 "not a state of a turn",
+		"t/b//seen":                     "not a state of a turn",
+		"t/b/flooding/seen":             "not a state of a turn",
+		"t/b/draining/heard":            "not a word",
+		"t/b/draining/seen:Why":         "no reason",
+		"t/b/draining/refused":          "needs a CamelCase reason",
+		"t/b/draining/failed:not camel": "needs a CamelCase reason",
+	} {
+		if got, err := ParseAck(text); err == nil || !strings.Contains(err.Error(), part) || got != (Ack{}) {
+			t.Errorf("%q: %+v, error %v; expected one about %q", text, got, err, part)
+		}
+	}
+}
+
+func TestParseRecordsAreBoundedAndChecked(t *testing.T) {
+	huge := `{"turn":"` + strings.Repeat("x", maxRecord) + `"}`
+	for name, parse := range map[string]func(string) error{
+		"host":  func(s string) error { _, err := ParseHost(s); return err },
+		"grant": func(s string) error { _, err := ParseGrant(s); return err },
+		"last":  func(s string) error { _, err := ParseLast(s); return err },
+	} {
+		if err := parse(""); err != nil {
+			t.Errorf("%s: nothing is an error: %v", name, err)
+		}
+		for _, bad := range []string{"{", "[]", `"text"`, "{}", huge, "null"} {
+			if bad == "null" && name == "last" {
+				continue // an empty record; its result is refused below
+			}
+			if err := parse(bad); err == nil {
+				t.Errorf("%s: %s passes", name, clip(bad))
+			}
+		}
+	}
+	if _, err := ParseLast(`{"result":"Perished"}`); err == nil {
+		t.Error("last: an unknown result passes")
+	}
+	if _, err := ParseLast(`{"result":"TurnedBack","attempts":-1}`); err == nil {
+		t.Error("last: negative attempts pass")
+	}
+	h, err := ParseHost(`{"protocol":7,"nodeUID":"u","bootID":"b","bootTime":"2026-01-02T03:04:05Z","started":"2026-01-02T03:04:05Z","novelty":1}`)
+	if err != nil || h.Protocol != 7 {
+		t.Errorf("a newer host's field is not passed over: %+v, %v", h, err)
+	}
+}
+
+func TestRecordsComeBack(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	g := Grant{
+		Turn: "t", Epoch: "e", NodeUID: "u", BootID: "b", Wants: WantsReboot, Drains: true,
+		Changes: []Change{{Source: SourceOSUpdate, Version: "4.2"}}, StartedAt: at, StageAt: at, PausedSince: &at,
+		PausedFor: metav1.Duration{Duration: time.Minute},
+		Terms:     Terms{BeforeDrain: []Hook{{Name: "lb", OnTimeout: OnTimeoutAbort}}},
+	}
+	text := FormatRecord(g)
+	back, err := ParseGrant(text)
+	if err != nil || FormatRecord(back) != text {
+		t.Errorf("%s\ncomes back as\n%s (%v)", text, FormatRecord(back), err)
+	}
+	if h := back.Terms.Hooks(StateBeforeDrain); len(h) != 1 || h[0].Name != "lb" {
+		t.Errorf("hooks of before-drain: %v", h)
+	}
+	if h := back.Terms.Hooks(StateDraining); h != nil {
+		t.Errorf("hooks of draining: %v", h)
+	}
+}
+
+func TestIntent(t *testing.T) {
+	until := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		text    string
+		want    Intent
+		warning bool
+	}{
+		{"", Intent{}, false},
+		{" disk change ", Intent{Reason: "disk change"}, false},
+		{"false", Intent{Reason: "false"}, true},
+		{"FALSE", Intent{Reason: "FALSE"}, true},
+		{`{"reason":"disk","by":"ann","until":"2030-01-01T00:00:00Z","force":true}`, Intent{Reason: "disk", By: "ann", Until: &until, Force: true}, false},
+		// Half a payload must neither force nor expire.
+		{`{"force":true,"until":"tomorrow"}`, Intent{Reason: `{"force":true,"until":"tomorrow"}`}, true},
+		{`{"force":true,"untill":"x"}`, Intent{Reason: `{"force":true,"untill":"x"}`}, true},
+	} {
+		got, err := ParseIntent(c.text)
+		if (err != nil) != c.warning {
+			t.Errorf("%q: error %v, expected one: %t", c.text, err, c.warning)
+		}
+		if got.Reason != c.want.Reason || got.By != c.want.By || got.Force != c.want.Force || (got.Until == nil) != (c.want.Until == nil) {
+			t.Errorf("%q: %+v", c.text, got)
+		}
+	}
+}
+
+func TestRequest(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"reboot": true, ` reboot `: true, `{"action":"reboot","reason":"memory"}`: true,
+		"": false, "Reboot": false, "drain": false, `{"action":"drain"}`: false, `{"reason":"x"}`: false, "{": false,
+	} {
+		if _, err := ParseRequest(text); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestReadKeysTakesBrokenValuesAsAbsent(t *testing.T) {
+	k := ReadKeys(
+		map[string]string{LabelState: "flooding", LabelWants: "world-peace", LabelManaged: "no", LabelOS: ""},
+		map[string]string{
+			AnnotationHost: "{", AnnotationAck: "x", AnnotationGrant: "[]", AnnotationLast: "1", AnnotationCordon: "",
+			AnnotationPaused: "{broken", AnnotationDetached: "", AnnotationRequest: "please", HookAnnotation("lb"): "t1",
+		})
+	if k.Wants != "" || k.Host != nil || k.Grant != nil || k.Last != nil || k.Ack != (Ack{}) || k.Request != nil {
+		t.Errorf("a broken value is taken: %+v", k)
+	}
+	if k.Managed == nil || *k.Managed {
+		t.Error("managed=no does not keep hands off")
+	}
+	if k.Paused == nil || k.Detached == nil || !k.Mark {
+		t.Error("a broken payload does not pause or detach, or an empty mark is none")
+	}
+	if k.Hooks["lb"] != "t1" || k.RawHost != "{" {
+		t.Errorf("hooks %v, raw host %q", k.Hooks, k.RawHost)
+	}
+	var keys []string
+	for _, p := range k.Problems {
+		keys = append(keys, strings.TrimPrefix(p.Key, Prefix))
+	}
+	if got, want := strings.Join(keys, " "), "state wants managed host ack grant last paused request"; got != want {
+		t.Errorf("problems: %s\nexpected: %s", got, want)
+	}
+	if empty := ReadKeys(nil, nil); empty.State != StateAbsent || len(empty.Problems) != 0 || empty.Managed != nil {
+		t.Errorf("an empty Node: %+v", empty)
+	}
+}
+
+func TestStateWords(t *testing.T) {
+	turns := map[State]bool{
+		StateAbsent: false, StateIdle: false, StatePaused: false,
+		StateBeforeDrain: true, StateDraining: true, StateBeforeReboot: true, StateRebooting: true,
+		StateApplying: true, StateBeforeUncordon: true, StateUncordoning: true,
+	}
+	if len(turns) != len(States()) {
+		t.Errorf("%d states, expected %d", len(States()), len(turns))
+	}
+	for s, in := range turns {
+		if !s.Known() || s.InTurn() != in {
+			t.Errorf("%s: known %t, in a turn %t", s, s.Known(), s.InTurn())
+		}
+	}
+	if State("flooding").Known() || !State("flooding").InTurn() {
+		t.Error("an unknown state has to take a slot")
+	}
+	if !WantsReboot.AtLeast(WantsDrain) || WantsApply.AtLeast(WantsDrain) || Wants("").AtLeast(WantsNothing) {
+		t.Error("the order of wants is wrong")
+	}
+	if WantsNothing.Something() || Wants("").Something() || Wants("tea").Something() || !WantsApply.Something() {
+		t.Error("Something is wrong")
+	}
+}
+
+func TestSameChanges(t *testing.T) {
+	a, b := Change{Source: SourceOSUpdate, Version: "1"}, Change{Source: SourceFile, Name: "/etc/x"}
+	if !SameChanges([]Change{a, b}, []Change{b, a}) || !SameChanges(nil, []Change{}) {
+		t.Error("the order makes a difference")
+	}
+	if SameChanges([]Change{a, a}, []Change{a, b}) || SameChanges([]Change{a}, []Change{a, a}) || SameChanges([]Change{a}, nil) {
+		t.Error("other changes are the same")
+	}
+	if got := (Change{SourceFile, "/etc/x", "9"}).String(); got != "File /etc/x@9" {
+		t.Errorf("String: %q", got)
+	}
+}
+
+func TestKeysAreValidAndOwnedOnce(t *testing.T) {
+	owners := map[string]int{}
+	for _, keys := range []func() ([]string, []string){HostKeys, CoordinatorKeys, AdminKeys} {
+		labels, annotations := keys()
+		for _, k := range append(labels, annotations...) {
+			owners[k]++
+			if errs := validation.IsQualifiedName(k); len(errs) > 0 {
+				t.Errorf("%s: %v", k, errs)
+			}
+		}
+	}
+	if len(owners) != 17 {
+		t.Errorf("%d keys, expected 17", len(owners))
+	}
+	for k, n := range owners {
+		if n != 1 {
+			t.Errorf("%s has %d owners", k, n)
+		}
+	}
+	for name, ok := range map[string]bool{"lb": true, "a.b-c_d": true, "": false, "-a": false, "a/b": false, strings.Repeat("a", 64): false} {
+		if err := ValidateHookName(name); (err == nil) != ok {
+			t.Errorf("hook name %q: %v", name, err)
+		}
+	}
+}
+
+func FuzzReadKeys(f *testing.F) {
+	f.Add("draining", "reboot", `{"protocol":1}`, "t/b/draining/seen", `{"turn":"t"}`, `{"force":true}`)
+	f.Fuzz(func(t *testing.T, state, wants, host, ack, grant, intent string) {
+		k := ReadKeys(
+			map[string]string{LabelState: state, LabelWants: wants, LabelManaged: wants},
+			map[string]string{AnnotationHost: host, AnnotationAck: ack, AnnotationGrant: grant, AnnotationLast: grant,
+				AnnotationPaused: intent, AnnotationDetached: intent, AnnotationRequest: intent})
+		if k.Paused == nil || k.Detached == nil {
+			t.Error("an intent is not heeded")
+		}
+		if k.Ack != (Ack{}) && k.Ack.String() != ack {
+			t.Errorf("%q comes back as %q", ack, k.Ack.String())
+		}
+		for _, v := range []string{LabelValue(state), LabelValue(host)} {
+			if errs := validation.IsValidLabelValue(v); len(errs) > 0 {
+				t.Errorf("LabelValue: %q: %v", v, errs)
+			}
+		}
+	})
+}

@@ -1,0 +1,318 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+const (
+	// leadRound is how often a leader decides although nothing changed: for
+	// its clock's skew and the liveness of the loop, not for the nodes.
+	leadRound = 30 * time.Second
+	leadBound = 2 * time.Minute // what the watchdog allows the loop
+	// refusedFor is how long a node is left alone whose write was refused.
+	refusedFor = 30 * time.Second
+	// maxHeld bounds the writes of held alone in one round.
+	maxHeld = 50
+)
+
+// leader is one term.
+type leader struct {
+	*candidate
+	epoch, self string
+	view        *object.View
+	kick        chan struct{}
+
+	mu        sync.Mutex
+	lease     *coordinationv1.Lease // nil: there is none
+	uncertain map[string]bool
+	refused   map[string]time.Time
+	settling  sync.WaitGroup
+}
+
+// lead leads until ctx ends, or the elector's own context does.
+func (c *candidate) lead(ctx, elected context.Context, node, epoch string, over context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(elected, cancel)()
+
+	l := &leader{
+		candidate: c, epoch: epoch, self: node, kick: make(chan struct{}, 1),
+		uncertain: map[string]bool{}, refused: map[string]time.Time{},
+	}
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer l.settling.Wait()
+	defer cancel()
+
+	// A view of its own for each term: its first list is a quorum read that
+	// began after the Lease was won. A list from before may lack the turns
+	// that the last leader granted last.
+	l.view = object.NewView(c.client, "", l.wake)
+	watching.Go(func() { l.view.Run(ctx) })
+	watching.Go(func() { l.watchLease(ctx) })
+
+	c.say(Status{Candidate: true, Leader: true, Epoch: epoch})
+	defer c.say(Status{Candidate: true, Why: "its term ended; it stands again"})
+	beat := c.Liveness.Beat("coordinator", leadBound)
+	defer beat.Stop()
+	for ctx.Err() == nil {
+		beat.Alive()
+		if err := skewed(c.client); err != nil {
+			over(err)
+			return
+		}
+		next := l.round(ctx)
+		t := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+		case <-l.kick:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+func (l *leader) wake() {
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+}
+
+// round decides once and carries the verdicts out. It returns how long to wait
+// if nothing changes.
+func (l *leader) round(ctx context.Context) time.Duration {
+	s, ok := l.snapshot()
+	if !ok {
+		return leadRound
+	}
+	out := rollout.Decide(s)
+	nodes := make(map[string]*turn.Node, len(s.Nodes))
+	for i := range s.Nodes {
+		nodes[s.Nodes[i].Name] = &s.Nodes[i]
+	}
+	l.carryOut(ctx, out.Verdicts, nodes)
+	next := leadRound
+	if !out.Again.IsZero() {
+		next = min(next, max(time.Until(out.Again), 10*time.Millisecond))
+	}
+	return next
+}
+
+// snapshot is the cluster as this leader sees it; ok is false before it has
+// seen it all, and when the Lease it sees is not its own.
+func (l *leader) snapshot() (rollout.Snapshot, bool) {
+	if !l.view.Listed() {
+		return rollout.Snapshot{}, false
+	}
+	s := rollout.Snapshot{
+		Now: time.Now().Truncate(time.Millisecond).UTC(), Epoch: l.epoch, Self: l.self,
+		Policy: l.Policy, Uncertain: map[string]bool{},
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lease == nil || l.lease.Spec.HolderIdentity == nil || *l.lease.Spec.HolderIdentity != l.epoch {
+		// Not seen yet, or somebody else's: the elector ends the term.
+		return s, false
+	}
+	s.StopText, s.Stopped = l.lease.Annotations[v1alpha1.AnnotationStop]
+	for name := range l.uncertain {
+		s.Uncertain[name] = true
+	}
+	for _, n := range l.view.Nodes() {
+		s.Nodes = append(s.Nodes, turn.FromNode(n))
+	}
+	return s, true
+}
+
+// carryOut writes what the verdicts say: first what goes on and gives back,
+// then the grants, last the reasons.
+func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node) {
+	for _, grants := range []bool{false, true} {
+		for _, v := range verdicts {
+			if v.Move == nil || v.Move.Disturbs() != grants {
+				continue
+			}
+			if ctx.Err() != nil || grants && l.uncertainNow() {
+				return // a write of this round went astray: no more grants
+			}
+			l.write(ctx, nodes[v.Node], patchOf(nodes[v.Node], &v), &v)
+		}
+	}
+	held := 0
+	for _, v := range verdicts {
+		if v.Move != nil || v.Held == v1alpha1.ReasonHandover || ctx.Err() != nil {
+			continue // a handover takes seconds; what was said before stands
+		}
+		if n := nodes[v.Node]; n.Held != v.Held {
+			if held++; held > maxHeld {
+				return // the writes themselves bring the next round
+			}
+			l.write(ctx, n, heldPatch(n, v.Held), &v)
+		}
+	}
+}
+
+func (l *leader) uncertainNow() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.uncertain) > 0
+}
+
+// write sends one patch and takes in what became of it.
+func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rollout.Verdict) {
+	l.mu.Lock()
+	until, refused := l.refused[n.Name]
+	busy := l.uncertain[n.Name]
+	l.mu.Unlock()
+	if busy || refused && time.Now().Before(until) {
+		return
+	}
+	obj, outcome, err := object.Send(ctx, l.client, p)
+	switch outcome {
+	case object.Written:
+		l.logWrite(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
+		l.view.Overlay(obj)
+	case object.Conflict, object.Gone:
+		// Decided on a Node that has changed: dropped, and read again.
+		l.log.Debug("a decision came too late", "node", n.Name, "err", err)
+		l.reread(ctx, n.Name)
+	case object.Refused:
+		l.log.Error("the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
+		l.mu.Lock()
+		l.refused[n.Name] = time.Now().Add(refusedFor)
+		l.mu.Unlock()
+	case object.Unknown:
+		l.log.Warn("the outcome of a write is not known; nothing is granted until it is", "node", n.Name, "err", err)
+		l.mu.Lock()
+		l.uncertain[n.Name] = true
+		l.mu.Unlock()
+		l.settling.Go(func() { l.settle(ctx, p) })
+	}
+}
+
+// settle repeats a write until its outcome is known.
+func (l *leader) settle(ctx context.Context, p object.Patch) {
+	obj, err := object.Settle(ctx, l.client, p)
+	if err != nil {
+		return // the term is over
+	}
+	if obj == nil {
+		l.view.Forget(p.Node)
+	} else {
+		l.view.Overlay(obj)
+	}
+	l.mu.Lock()
+	delete(l.uncertain, p.Node)
+	l.mu.Unlock()
+	l.wake()
+}
+
+func (l *leader) reread(ctx context.Context, name string) {
+	obj, err := object.Read(ctx, l.client, name)
+	switch {
+	case err == nil:
+		l.view.Overlay(obj)
+	case apierrors.IsNotFound(err):
+		l.view.Forget(name)
+	}
+	l.wake()
+}
+
+func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
+	attrs := []any{"node", n.Name}
+	if turnID == "" {
+		turnID = n.Turn
+	}
+	if turnID != "" {
+		attrs = append(attrs, "turn", turnID)
+	}
+	m := v.Move
+	if m == nil {
+		l.log.Info(fmt.Sprintf("%s: held=%s", n.Name, v.Held), append(attrs, "reason", string(v.Held), "detail", v.Detail)...)
+		return
+	}
+	if m.Reason != "" {
+		attrs = append(attrs, "reason", string(m.Reason))
+	}
+	attrs = append(attrs, "state", m.To.String())
+	if m.From == m.To {
+		l.log.Info(fmt.Sprintf("%s: %s, record renewed", n.Name, m.To), attrs...)
+		return
+	}
+	l.log.Info(fmt.Sprintf("%s: %s -> %s (%s)", n.Name, m.From, m.To, m.On), attrs...)
+}
+
+// watchLease keeps the Lease in view: the emergency stop is an annotation on
+// it, and has to reach the leader at once.
+func (l *leader) watchLease(ctx context.Context) {
+	leases := l.client.CoordinationV1().Leases(l.LeaseNamespace)
+	only := fields.OneTermEqualSelector(metav1.ObjectNameField, l.LeaseName).String()
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector, o.ResourceVersion, o.ResourceVersionMatch = only, "", ""
+			return leases.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = only
+			return leases.Watch(ctx, o)
+		},
+	}
+	cache.NewReflectorWithOptions(quorum{lw}, &coordinationv1.Lease{}, leaseStore{l}, cache.ReflectorOptions{Name: "lease"}).RunWithContext(ctx)
+}
+
+// quorum keeps the reflector to lists from the quorum; see object.View.
+type quorum struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported keeps the reflector to LIST and WATCH.
+func (quorum) IsWatchListSemanticsUnSupported() bool { return true }
+
+// leaseStore is the one Lease, as the reflector fills it.
+type leaseStore struct{ l *leader }
+
+func (s leaseStore) set(lease *coordinationv1.Lease) {
+	s.l.mu.Lock()
+	s.l.lease = lease
+	s.l.mu.Unlock()
+	s.l.wake()
+}
+
+func (s leaseStore) Add(obj any) error {
+	if lease, ok := obj.(*coordinationv1.Lease); ok {
+		s.set(lease)
+	}
+	return nil
+}
+
+func (s leaseStore) Update(obj any) error { return s.Add(obj) }
+
+func (s leaseStore) Delete(any) error {
+	s.set(nil)
+	return nil
+}
+
+func (s leaseStore) Replace(objs []any, _ string) error {
+	if len(objs) == 0 {
+		s.set(nil)
+		return nil
+	}
+	return s.Add(objs[0])
+}
+
+func (leaseStore) Resync() error { return nil }

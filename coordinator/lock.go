@@ -1,0 +1,115 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// errTermOver is what a lock answers once its term is over.
+var errTermOver = errors.New("the term is over")
+
+// termLock makes one term one term.
+//
+// client-go's elector takes a Lease again under the same identity after
+// somebody blanked or deleted it, and its renew loop goes on for up to
+// RenewDeadline after it saw another holder. A successor may have come and gone
+// meanwhile, granted turns and been followed; whoever checks epochs would take
+// the two terms for one. So this lock ends the term at the first real Get that
+// does not show this term as the holder, and writes the Lease only after such
+// a Get. It never creates a Lease: a deleted Lease is a stop.
+type termLock struct {
+	inner    resourcelock.Interface
+	identity string
+	// over is called once, when the term ends by what the Lease shows.
+	over func(why error)
+
+	mu    sync.Mutex
+	held  bool
+	ended error
+}
+
+// Get reads the Lease.
+func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := l.inner.Get(ctx)
+	if why := l.judge(record, err); why != nil {
+		return nil, nil, why
+	}
+	return record, raw, err
+}
+
+// judge ends the term if the answer to a Get shows that it is over.
+func (l *termLock) judge(record *resourcelock.LeaderElectionRecord, err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended != nil {
+		return l.ended
+	}
+	if !l.held {
+		return nil
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		l.endLocked("the Lease is gone")
+	case err != nil: // no answer is no word
+	case record.HolderIdentity == "":
+		l.endLocked("somebody blanked the Lease")
+	case record.HolderIdentity != l.identity:
+		l.endLocked("the Lease is " + record.HolderIdentity + "'s")
+	}
+	return l.ended
+}
+
+func (l *termLock) endLocked(why string) {
+	l.ended = fmt.Errorf("%w: %s", errTermOver, why)
+	go l.over(l.ended)
+}
+
+// Create refuses: the manifests create the Lease, and nobody else may.
+func (l *termLock) Create(context.Context, resourcelock.LeaderElectionRecord) error {
+	return errors.New("there is no Lease, which is a stop; apply the manifests to go on")
+}
+
+// Update writes the Lease: to take it, to renew it, or to release it. The last
+// two only after a Get that names this term. The resourceVersion of the last
+// Get is its precondition.
+func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	l.mu.Lock()
+	held, ended := l.held, l.ended
+	l.mu.Unlock()
+	if ended != nil {
+		return ended
+	}
+	if held {
+		if _, _, err := l.Get(ctx); err != nil {
+			return err
+		}
+	}
+	err := l.inner.Update(ctx, record)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil && record.HolderIdentity == l.identity:
+		l.held = true
+	case err == nil: // released
+		l.endLocked("released")
+	case !held && !apierrors.IsConflict(err) && l.ended == nil:
+		// Whether the Lease was taken is not known. If it was, and is blanked
+		// before the next Get, this identity would take it twice.
+		l.endLocked("the outcome of taking the Lease is not known: " + err.Error())
+	}
+	return err
+}
+
+// RecordEvent does nothing: terms are logged.
+func (l *termLock) RecordEvent(string) {}
+
+// Identity is the term's epoch.
+func (l *termLock) Identity() string { return l.identity }
+
+// Describe names the Lease.
+func (l *termLock) Describe() string { return l.inner.Describe() }

@@ -1,0 +1,182 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/drain"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+// drainRun is the eviction that runs, or has run, for one stage. It belongs to
+// the loop's goroutine but for done, which the eviction's own closes.
+type drainRun struct {
+	stage  stage
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // valid once done is closed
+}
+
+func (r *drainRun) ended() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *drainRun) running(s stage) bool { return r.cancel != nil && r.stage == s && !r.ended() }
+
+func (r *drainRun) completed(s stage) bool {
+	return r.cancel != nil && r.stage == s && r.ended() && r.err == nil
+}
+
+// stop ends the eviction and waits for it: after that no eviction is sent.
+func (r *drainRun) stop() {
+	if r.cancel != nil {
+		r.cancel()
+		<-r.done
+	}
+	*r = drainRun{}
+}
+
+func (h *Host) startDrain(ctx context.Context, s stage) {
+	if h.drain.running(s) {
+		return
+	}
+	h.drain.stop()
+	ctx, cancel := context.WithCancel(ctx)
+	h.drain = drainRun{stage: s, cancel: cancel, done: make(chan struct{})}
+	h.setProgress(drain.Progress{})
+	h.log.Info("evicting the node's pods", "turn", s.turn, "state", s.state)
+	run := &h.drain
+	done := h.drain.done
+	go func() {
+		err := h.drainer.Run(ctx, func(p drain.Progress) {
+			h.setProgress(p)
+			h.wake()
+		})
+		run.err = err
+		if err != nil && !errors.Is(err, context.Canceled) {
+			h.log.Warn("the eviction of the node's pods ended", "turn", s.turn, "err", err)
+		}
+		close(done)
+		h.wake()
+	}()
+}
+
+func (h *Host) setProgress(p drain.Progress) {
+	h.mu.Lock()
+	h.progress = p
+	h.mu.Unlock()
+}
+
+// drainDetail is a drain's progress for people: how many pods are left, and
+// what holds the one that is stuck longest.
+func drainDetail(p drain.Progress) string {
+	text := fmt.Sprintf("%d pods to go, %d evicted", p.Evictable, p.Evicted)
+	if len(p.Blockers) > 0 {
+		b := p.Blockers[0]
+		text += fmt.Sprintf("; %s since %s: %s: %s", b.Pod, b.Since.UTC().Format(time.TimeOnly), b.Reason, b.Message)
+	}
+	if p.Err != nil {
+		text += fmt.Sprintf("; %v", p.Err)
+	}
+	return text
+}
+
+// rebootCall is what became of the reboot that this process called.
+type rebootCall struct {
+	turn     string
+	refused  string // logind's words
+	attempts int    // failures in a row of anything the loop does
+}
+
+func (r *rebootCall) refusal(turnID string) string {
+	if r.turn == turnID {
+		return r.refused
+	}
+	return ""
+}
+
+// reboot asks logind for the reboot that this turn has committed to.
+func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
+	if !h.look.valid() {
+		return nil // it took too long to come here: everything is read again
+	}
+	h.log.Info("rebooting", "turn", n.Turn, "boot", h.self.bootID)
+	err := h.Logind.Reboot(ctx)
+	if err == nil {
+		h.setShutdown(turn.ShutdownUnderway)
+		return nil
+	}
+	// Whatever it was: look again before anything else is tried.
+	h.look = nil
+	h.setShutdown(turn.ShutdownUnknown)
+	if e, ok := errors.AsType[*systemd.CallError](err); ok && e.Refused() {
+		h.log.Error("logind refuses to reboot", "turn", n.Turn, "err", err)
+		h.rebooted.turn, h.rebooted.refused = n.Turn, err.Error()
+		h.wake()
+		return nil
+	}
+	return fmt.Errorf("asking logind for the reboot: %w", err)
+}
+
+// shutdownWord is the last word on whether the host goes down.
+type shutdownWord struct {
+	word turn.Shutdown
+	at   time.Time
+}
+
+const (
+	// noneFor is how long "no shutdown is under way" is believed.
+	noneFor = 10 * time.Second
+	// underwayFor is how long "under way" is believed without asking again:
+	// a shutdown that hangs must not silence the host for ever.
+	underwayFor = 2 * time.Minute
+)
+
+func (w shutdownWord) valid() turn.Shutdown {
+	age := time.Since(w.at)
+	if w.word == turn.ShutdownNone && age < noneFor || w.word == turn.ShutdownUnderway && age < underwayFor {
+		return w.word
+	}
+	return turn.ShutdownUnknown
+}
+
+func (h *Host) setShutdown(word turn.Shutdown) {
+	h.mu.Lock()
+	h.shutdown = shutdownWord{word, time.Now()}
+	h.mu.Unlock()
+}
+
+func (h *Host) askShutdown(ctx context.Context) error {
+	underway, err := h.Logind.RebootUnderway(ctx)
+	if err != nil {
+		return err
+	}
+	word := turn.ShutdownNone
+	if underway {
+		word = turn.ShutdownUnderway
+	}
+	h.setShutdown(word)
+	return nil
+}
+
+// shutdownChanged is told by logind's PrepareForShutdown.
+func (h *Host) shutdownChanged(active bool) {
+	word := turn.ShutdownNone
+	if active {
+		word = turn.ShutdownUnderway
+		h.log.Info("the host begins to shut down")
+		if h.ShutdownBegins != nil {
+			h.ShutdownBegins()
+		}
+	}
+	h.setShutdown(word)
+	h.wake()
+}

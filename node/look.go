@@ -1,0 +1,117 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// maxLookAge is how old the first read of a look may be when what it allows is
+// done, in monotonic time. A process that was stopped in between, for longer
+// than its leader's Lease, must not go on as if nothing had happened.
+const maxLookAge = 10 * time.Second
+
+// look is a look at the cluster, with what it was a look at.
+type look struct {
+	turn.Look
+	began time.Time
+	rv    string // of the Node, for a commit's look
+}
+
+func (l *look) valid() bool { return l != nil && time.Since(l.began) < maxLookAge }
+
+// wrote lets a commit's look stand for the version that this process's own
+// write made of the one that was looked at: between them was nothing.
+func (l *look) wrote(before, after string) {
+	if l != nil && l.rv == before {
+		l.rv = after
+	}
+}
+
+// validLook is the look that may be used with Node n, or nil.
+func (h *Host) validLook(n *turn.Node) *turn.Look {
+	if !h.look.valid() {
+		return nil
+	}
+	l := h.look.Look
+	if l.Commit && h.look.rv != n.ResourceVersion {
+		l.Commit = false // the Node is another version than the one it read
+	}
+	return &l
+}
+
+// read reads what the core asks for.
+func (h *Host) read(ctx context.Context, what turn.Read) error {
+	switch what {
+	case turn.ReadShutdown:
+		return h.askShutdown(ctx)
+	case turn.ReadLease:
+		began := time.Now()
+		lease, err := h.readLease(ctx)
+		if err != nil {
+			return err
+		}
+		h.look = &look{Look: turn.Look{Lease: lease}, began: began}
+		return nil
+	}
+	return h.readCommit(ctx)
+}
+
+// readCommit reads, in this order: the own Node, the Lease, every source, the
+// pods. The Lease after the Node: a leader that took over before the Node was
+// read is then seen in the Lease, and one that takes over later lists the Node
+// with this turn in it.
+func (h *Host) readCommit(ctx context.Context) error {
+	began := time.Now()
+	h.look = nil
+	obj, err := object.Read(ctx, h.Client, h.name)
+	if err != nil {
+		if apierrors.IsNotFound(err) {
+			h.view.Forget(h.name)
+		}
+		return err
+	}
+	h.view.Overlay(obj)
+	lease, err := h.readLease(ctx)
+	if err != nil {
+		return err
+	}
+	if err := h.readSources(ctx); err != nil {
+		return err
+	}
+	pods, err := h.drainer.Remaining(ctx)
+	if err != nil {
+		return err
+	}
+	if age := time.Since(began); age >= maxLookAge {
+		return fmt.Errorf("the look before a commit took %v, expected less than %v", age.Round(time.Millisecond), maxLookAge)
+	}
+	h.look = &look{Look: turn.Look{Lease: lease, Commit: true, Evictable: len(pods)}, began: began, rv: obj.ResourceVersion}
+	return nil
+}
+
+// readLease reads the Lease from the quorum.
+func (h *Host) readLease(ctx context.Context) (turn.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, object.Timeout)
+	defer cancel()
+	l, err := h.Client.CoordinationV1().Leases(h.LeaseNamespace).Get(ctx, h.LeaseName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return turn.Lease{}, nil // a missing Lease is a stop, and a word, not a failure
+	}
+	if err != nil {
+		return turn.Lease{}, fmt.Errorf("reading lease %s/%s: %w", h.LeaseNamespace, h.LeaseName, err)
+	}
+	lease := turn.Lease{Exists: true}
+	if l.Spec.HolderIdentity != nil {
+		lease.Holder = *l.Spec.HolderIdentity
+	}
+	lease.StopText, lease.Stopped = l.Annotations[v1alpha1.AnnotationStop]
+	return lease, nil
+}

@@ -1,0 +1,191 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+const (
+	// lookAgain is how long a host that waits at a check, or drains, lets
+	// pass before it looks at the Lease again, give or take a twentieth; a
+	// little more than a look is good for, so that it does look.
+	lookAgain = maxLookAge + time.Second
+	// idleRound is how often the loop goes round although nothing changed,
+	// for what no watch shows: an uptime that has come, a session's delay.
+	idleRound = 30 * time.Second
+	// busyRound is the same while the host waits in rebooting, for logind and
+	// for its health.
+	busyRound = 2 * time.Second
+	// maxSteps bounds how many reads and writes follow each other without a
+	// pause. Three are usual; more is a bug, which must not flood the API.
+	maxSteps = 12
+)
+
+// loop goes round until ctx ends.
+func (h *Host) loop(ctx context.Context, beat *systemd.Beat) error {
+	defer h.drain.stop()
+	for {
+		beat.Alive()
+		d, err := h.round(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		next := idleRound
+		if err != nil {
+			next = h.failed(err)
+		} else {
+			h.rebooted.attempts = 0
+			if d.Again {
+				next = lookAgain
+			}
+			if n := h.facts(); n != nil && n.State == v1alpha1.StateRebooting {
+				next = min(next, busyRound)
+			}
+		}
+		if up, min := h.self.uptime(), h.minUptime(); up < min {
+			next = min - up + time.Second
+			if next > idleRound {
+				next = idleRound
+			}
+		}
+		if err := wait(ctx, h.kick, next-next/20+rand.N(next/10+1)); err != nil {
+			return err
+		}
+	}
+}
+
+func (h *Host) minUptime() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.settings.MinUptime
+}
+
+func (h *Host) facts() *turn.Node {
+	obj := h.view.Get(h.name)
+	if obj == nil {
+		return nil
+	}
+	n := turn.FromNode(obj)
+	return &n
+}
+
+// round takes steps until there is nothing to do but wait.
+func (h *Host) round(ctx context.Context) (turn.Decision, error) {
+	if !h.view.Listed() {
+		d := turn.Decision{Waits: v1alpha1.ReasonNotReady, Detail: "the API server, for a first look at its Node"}
+		h.tell(turn.Observation{Self: h.self.host(h.Version)}, d, h.view.Err())
+		return d, nil
+	}
+	for range maxSteps {
+		o := h.observe(ctx)
+		d := turn.Step(o)
+		if d.Do != turn.DoDrain {
+			h.drain.stop()
+		}
+		h.tell(o, d, h.view.Err())
+		var err error
+		switch {
+		case ctx.Err() != nil:
+			return d, ctx.Err()
+		case d.Read != turn.ReadNothing:
+			err = h.read(ctx, d.Read)
+		case d.Write != nil:
+			err = h.write(ctx, &o.Node, d.Write)
+		default:
+			return d, h.do(ctx, &o, d.Do)
+		}
+		if err != nil {
+			return d, err
+		}
+	}
+	return turn.Decision{}, fmt.Errorf("%d steps without coming to rest", maxSteps)
+}
+
+// failed says what went wrong and how long to wait before the next try.
+func (h *Host) failed(err error) time.Duration {
+	h.rebooted.attempts++
+	delay := min(time.Second<<min(h.rebooted.attempts-1, 4), lookAgain)
+	reason := v1alpha1.ReasonNone
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		reason = v1alpha1.ReasonForbidden
+	}
+	h.log.Warn("cannot go on for now", "err", err, "reason", reason, "again_in", delay)
+	h.trouble(reason, err)
+	return delay
+}
+
+// write sends one patch. A write with an unknown outcome is repeated until it
+// is answered: until then nobody knows which Node to decide on.
+func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
+	p := object.Patch{
+		Node: n.Name, ResourceVersion: n.ResourceVersion, Labels: w.Labels, Annotations: w.Annotations,
+		Unschedulable: w.Unschedulable, Manager: object.FieldManager("host"),
+	}
+	obj, outcome, err := object.Send(ctx, h.Client, p)
+	switch outcome {
+	case object.Written:
+		h.view.Overlay(obj)
+		h.look.wrote(n.ResourceVersion, obj.ResourceVersion)
+		h.logWrite(n, w)
+		return nil
+	case object.Conflict, object.Gone:
+		// The Node changed under the decision: it is dropped, and the next
+		// one made of what the quorum shows.
+		h.look = nil
+		return h.reread(ctx)
+	case object.Unknown:
+		h.look = nil
+		h.log.Warn("the outcome of a write is not known; it is repeated until it is", "err", err)
+		h.trouble(v1alpha1.ReasonNone, err)
+		obj, err := object.Settle(ctx, h.Client, p)
+		if err != nil {
+			return err
+		}
+		if obj == nil {
+			h.view.Forget(h.name)
+			return nil
+		}
+		h.view.Overlay(obj)
+		return nil
+	}
+	h.look = nil
+	return err
+}
+
+func (h *Host) reread(ctx context.Context) error {
+	obj, err := object.Read(ctx, h.Client, h.name)
+	if apierrors.IsNotFound(err) {
+		h.view.Forget(h.name)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	h.view.Overlay(obj)
+	return nil
+}
+
+// do starts the effect of a decision, if it does not run.
+func (h *Host) do(ctx context.Context, o *turn.Observation, effect turn.Effect) error {
+	switch effect {
+	case turn.DoDrain:
+		h.startDrain(ctx, stageOf(&o.Node))
+	case turn.DoReboot:
+		return h.reboot(ctx, &o.Node)
+	case turn.DoHooks, turn.DoApply:
+		// No plan of this version leads here: policy.Plan knows reboots only
+		// and no hook stage is published.
+		return errors.New("a step asks for " + string(effect) + ", which this version has no use for")
+	}
+	return nil
+}

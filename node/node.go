@@ -1,0 +1,201 @@
+// Package node is one host's part: it observes, asks the pure core (package
+// turn) for the next step, and carries that out. It watches its own Node, and
+// its pods only while it drains.
+//
+// Nothing here decides: a decision that is not in package turn is in the wrong
+// place. This room must not know of other nodes, of budgets, or of who
+// coordinates.
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/drain"
+	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/systemd"
+	"lockkeeper.dev/lockkeeper/updateengine"
+)
+
+// Settings are what a reload can change, validated.
+type Settings struct {
+	// Observe: publish and plan, never touch anything.
+	Observe          bool
+	ManagedByDefault bool
+	// Paused is this host's own veto; "" is none.
+	Paused string
+	// Sentinels are absolute paths whose presence asks for a reboot.
+	Sentinels []string
+	// SessionDelay is how long logged-in users get, 0 to 1h.
+	SessionDelay time.Duration
+	// MinUptime is how long after a boot nothing is committed, 0 to 1h.
+	MinUptime time.Duration
+	// HealthUnits have to be active after a boot, within HealthTimeout (1s to
+	// 2h) of it.
+	HealthUnits   []string
+	HealthTimeout time.Duration
+}
+
+// Options are what a Host is made of. Nothing in it may be changed later but
+// the settings, by [Host.Reload].
+type Options struct {
+	Version string
+	// NodeName is the Node's name, "" to ask the API server whose credential
+	// this is.
+	NodeName string
+	// Client is the host's identity, the kubelet's.
+	Client *object.Client
+	// LeaseNamespace and LeaseName name the Lease that is checked at commits.
+	LeaseNamespace, LeaseName string
+	// Root is where the host's files are read, "/" but in tests.
+	Root string
+	// Engine is the update engine, nil if it is off.
+	Engine *updateengine.Source
+	// PollInterval is how often sentinels are looked at.
+	PollInterval time.Duration
+
+	Logind systemd.Logind
+	Units  systemd.Units
+
+	Settings Settings
+	Log      *slog.Logger
+	// Liveness is told that the loops go round; nil is fine.
+	Liveness *systemd.Liveness
+	// Report is told what the host does and waits for, after every change;
+	// it must not block. nil is fine.
+	Report func(Status)
+	// ShutdownBegins is called when logind begins to shut down; nil is fine.
+	ShutdownBegins func()
+}
+
+// Status is what a host does, for people.
+type Status struct {
+	Node    string
+	BootID  string
+	State   v1alpha1.State
+	Turn    string
+	Wants   v1alpha1.Wants
+	Known   bool // Wants is known
+	Changes []v1alpha1.Change
+	// Waits and Detail say what it waits for, Since when it began to.
+	Waits  v1alpha1.Reason
+	Detail string
+	Since  time.Time
+	// APIError is why the API server cannot be used at present, or "".
+	APIError string
+	// Line is all of it in one line.
+	Line string
+}
+
+// Host is one host's loop. Make it with [New], run it with [Host.Run].
+type Host struct {
+	Options
+	log  *slog.Logger
+	self self
+	kick chan struct{}
+
+	// Everything below belongs to the loop's goroutine, except what mu guards.
+	name     string
+	view     *object.View
+	drainer  *drain.Drainer
+	look     *look
+	drain    drainRun
+	rebooted rebootCall
+	health   healthCheck
+	sessions sessionWait
+	logged   transition
+	since    waiting
+
+	mu       sync.Mutex
+	settings Settings
+	shutdown shutdownWord
+	changed  []string // sentinels that are there, as last looked at
+	looked   bool     // sentinels have been looked at
+	progress drain.Progress
+}
+
+// New reads what the host is (boot id, uptime, OS) and makes a Host.
+func New(o Options) (*Host, error) {
+	self, err := readSelf(o.Root)
+	if err != nil {
+		return nil, fmt.Errorf("reading what this host is: %w", err)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Liveness == nil {
+		o.Liveness = systemd.NewLiveness(o.Log)
+	}
+	return &Host{Options: o, log: o.Log, self: self, settings: o.Settings, kick: make(chan struct{}, 1)}, nil
+}
+
+// Reload takes in other settings. It may be called from any goroutine.
+func (h *Host) Reload(s Settings) {
+	h.mu.Lock()
+	h.settings = s
+	h.mu.Unlock()
+	h.wake()
+}
+
+// wake makes the loop go round once more, soon.
+func (h *Host) wake() {
+	select {
+	case h.kick <- struct{}{}:
+	default:
+	}
+}
+
+// loopBound is how long the loop may be silent before the watchdog thinks that
+// it is stuck: a write that is repeated until it is answered says so itself.
+const loopBound = 3 * time.Minute
+
+// Run runs the host until ctx ends. It waits for whatever is away, the API
+// server and the bus included, and returns only ctx's error.
+func (h *Host) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+
+	if h.Engine != nil {
+		wg.Go(func() { h.Engine.Run(ctx, h.wake) })
+	}
+	wg.Go(func() { h.watchSentinels(ctx) })
+	wg.Go(func() { h.Logind.WatchShutdown(ctx, h.shutdownChanged) })
+
+	beat := h.Liveness.Beat("node", loopBound)
+	defer beat.Stop()
+	if err := h.findNode(ctx, beat); err != nil {
+		return err
+	}
+	h.view = object.NewView(h.Client, h.name, h.wake)
+	h.drainer = drain.New(h.Client, h.name, drain.WithLogger(h.log))
+	wg.Go(func() { h.view.Run(ctx) })
+	return h.loop(ctx, beat)
+}
+
+// findNode finds out which Node is this host's.
+func (h *Host) findNode(ctx context.Context, beat *systemd.Beat) error {
+	h.name = h.NodeName
+	delay := time.Second
+	for h.name == "" {
+		name, err := object.NodeName(ctx, h.Client)
+		if err == nil {
+			h.name = name
+			break
+		}
+		h.log.Warn("cannot find out which Node is this host's", "err", err, "again_in", delay)
+		h.report(Status{BootID: h.self.bootID, APIError: err.Error(), Waits: v1alpha1.ReasonNotReady, Detail: "the API server, to find out its Node's name"})
+		if err := wait(ctx, h.kick, jitter(delay)); err != nil {
+			return err
+		}
+		beat.Alive()
+		delay = min(2*delay, 30*time.Second)
+	}
+	h.log = h.log.With("node", h.name)
+	return nil
+}

@@ -1,0 +1,154 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+// jitter is d give or take a tenth, so that hosts do not act in step.
+func jitter(d time.Duration) time.Duration {
+	return d - d/10 + rand.N(d/5+1)
+}
+
+// observe puts together everything that this host knows at this moment.
+func (h *Host) observe(ctx context.Context) turn.Observation {
+	h.mu.Lock()
+	settings, shutdown, progress := h.settings, h.shutdown, h.progress
+	h.mu.Unlock()
+
+	o := turn.Observation{
+		Self:             h.self.host(h.Version),
+		Info:             h.self.info(),
+		ManagedByDefault: settings.ManagedByDefault,
+		Veto:             h.veto(settings),
+		Shutdown:         shutdown.valid(),
+	}
+	obj := h.view.Get(h.name)
+	if obj == nil {
+		return o
+	}
+	n := turn.FromNode(obj)
+	o.Node = n
+	o.Sources = h.sources(&n)
+	o.Look = h.validLook(&n)
+
+	stage := stageOf(&n)
+	o.Drain = turn.Drain{Running: h.drain.running(stage), Complete: h.drain.completed(stage), Detail: drainDetail(progress)}
+	o.RebootError = h.rebooted.refusal(n.Turn)
+	if n.State != v1alpha1.StateRebooting || !n.Ours() {
+		return o
+	}
+	if n.Grant.BootID == h.self.bootID {
+		o.Blocked, o.BlockedDetail = h.blocked(ctx, n.Turn, settings)
+	} else {
+		o.Health = h.healthy(ctx, settings)
+	}
+	return o
+}
+
+// veto is why this host would not commit anything, whatever the cluster says.
+func (h *Host) veto(s Settings) v1alpha1.Reason {
+	switch {
+	case s.Observe:
+		return v1alpha1.ReasonObserve
+	case s.Paused != "":
+		return v1alpha1.ReasonHostPaused
+	case h.self.uptime() < s.MinUptime:
+		return v1alpha1.ReasonMinUptime
+	}
+	return ""
+}
+
+// stage names one state of one turn.
+type stage struct {
+	turn  string
+	state v1alpha1.State
+}
+
+func stageOf(n *turn.Node) stage { return stage{n.Turn, n.State} }
+
+// sessionWait is since when this process has waited for sessions in a turn.
+type sessionWait struct {
+	turn  string
+	since time.Time
+}
+
+// blocked asks logind what stands against a shutdown.
+func (h *Host) blocked(ctx context.Context, turnID string, s Settings) (v1alpha1.Reason, string) {
+	all, err := h.Logind.Inhibitors(ctx)
+	if err != nil {
+		return v1alpha1.ReasonInhibited, fmt.Sprintf("logind does not say who inhibits a shutdown: %v", err)
+	}
+	if block := systemd.BlockingShutdown(all); len(block) > 0 {
+		i := block[0]
+		return v1alpha1.ReasonInhibited, fmt.Sprintf("%s (pid %d): %s, and %d more", i.Who, i.PID, i.Why, len(block)-1)
+	}
+	if s.SessionDelay == 0 {
+		return "", ""
+	}
+	sessions, err := h.Logind.Sessions(ctx)
+	if err != nil {
+		return v1alpha1.ReasonSessions, fmt.Sprintf("logind does not say who is logged in: %v", err)
+	}
+	if len(sessions) == 0 {
+		return "", ""
+	}
+	if h.sessions.turn != turnID {
+		h.sessions = sessionWait{turnID, time.Now()}
+	}
+	left := s.SessionDelay - time.Since(h.sessions.since)
+	if left <= 0 {
+		return "", ""
+	}
+	users := make([]string, 0, len(sessions))
+	for _, s := range sessions {
+		users = append(users, s.User)
+	}
+	return v1alpha1.ReasonSessions, fmt.Sprintf("%s logged in; %v left", strings.Join(users, ", "), left.Round(time.Second))
+}
+
+// healthCheck caches what the host knows of its health after a boot.
+type healthCheck struct {
+	at   time.Time
+	last turn.Health
+}
+
+const healthEvery = 2 * time.Second
+
+// healthy asks systemd whether the boot is complete and the units that the
+// host's file names are active.
+func (h *Host) healthy(ctx context.Context, s Settings) turn.Health {
+	if time.Since(h.health.at) < healthEvery {
+		return h.health.last
+	}
+	detail := ""
+	switch boot, err := h.Units.BootComplete(ctx); {
+	case err != nil:
+		detail = fmt.Sprintf("systemd does not say whether the boot is complete: %v", err)
+	case boot == systemd.BootPending || boot == systemd.BootFailed:
+		detail = "boot-complete.target is " + boot.String()
+	}
+	for _, unit := range s.HealthUnits {
+		if detail != "" {
+			break
+		}
+		state, loaded, err := h.Units.ActiveState(ctx, unit)
+		switch {
+		case err != nil:
+			detail = fmt.Sprintf("systemd does not say how %s is: %v", unit, err)
+		case !loaded:
+			detail = unit + " is not there"
+		case state != "active":
+			detail = unit + " is " + state
+		}
+	}
+	h.health = healthCheck{time.Now(), turn.Health{Healthy: detail == "", Detail: detail, Overdue: h.self.uptime() > s.HealthTimeout}}
+	return h.health.last
+}

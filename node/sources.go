@@ -1,0 +1,154 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+	"lockkeeper.dev/lockkeeper/updateengine"
+)
+
+// sources puts together what the sources say. published are the changes that
+// stand on the Node from this same boot: what a source said before it could
+// not be read any more.
+func (h *Host) sources(n *turn.Node) turn.Sources {
+	var published []v1alpha1.Change
+	spoken := n.Host != nil && n.Host.NodeUID == n.UID && n.Host.BootID == h.self.bootID
+	if spoken {
+		published = n.Host.Changes
+	}
+	h.mu.Lock()
+	sentinels, looked := h.changed, h.looked
+	h.mu.Unlock()
+
+	s := turn.Sources{Complete: true}
+	if h.Engine != nil {
+		change, known, err := engineChange(h.Engine.Latest(), of(published, v1alpha1.SourceOSUpdate))
+		if !known && !spoken {
+			s.Complete, s.Missing = false, "update_engine: "+errText(err)
+		}
+		s.Changes = append(s.Changes, change...)
+	}
+	if !looked {
+		s.Complete, s.Missing = false, "sentinels: not looked at yet"
+	}
+	for _, path := range sentinels {
+		s.Changes = append(s.Changes, v1alpha1.Change{Source: v1alpha1.SourceSentinel, Name: path})
+	}
+	if n.Request != nil {
+		s.Changes = append(s.Changes, v1alpha1.Change{Source: v1alpha1.SourceRequest})
+	}
+	s.Wants, s.Drains = policy.Plan(s.Changes)
+	return s
+}
+
+// engineChange is what a reading of the update engine means, before being what
+// this boot has published of it. known is false if the engine has not been
+// read: then what it said before stands.
+func engineChange(r updateengine.Reading, before []v1alpha1.Change) (change []v1alpha1.Change, known bool, err error) {
+	switch pending, ok := r.RebootPending(); {
+	case r.Presence == updateengine.Absent:
+		// No engine on this host is no error; one that went away in mid-turn
+		// has not said that its update is gone.
+		return before, true, nil
+	case !ok:
+		return before, false, r.Err
+	case !pending:
+		return nil, true, nil
+	case r.VersionUnknown && len(before) > 0:
+		// The engine was restarted and has forgotten what it staged. It is
+		// the same change as before, not a new one.
+		return before, true, nil
+	}
+	return []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: r.Version}}, true, nil
+}
+
+func of(changes []v1alpha1.Change, source v1alpha1.Source) []v1alpha1.Change {
+	return slices.DeleteFunc(slices.Clone(changes), func(c v1alpha1.Change) bool { return c.Source != source })
+}
+
+func errText(err error) string {
+	if err == nil {
+		return "not read yet"
+	}
+	return err.Error()
+}
+
+// readSources reads every source once more, for a commit. What cannot be read
+// now is an error: a commit needs a positive word.
+func (h *Host) readSources(ctx context.Context) error {
+	if h.Engine != nil {
+		if r, err := h.Engine.Read(ctx); err != nil {
+			return fmt.Errorf("reading update_engine: %w", err)
+		} else if r.Presence == updateengine.Present && !r.Operation.Known() {
+			return fmt.Errorf("update_engine is in operation %q, which is not known", r.Operation)
+		}
+	}
+	return h.lookAtSentinels()
+}
+
+// lookAtSentinels sees which of the sentinel files are there.
+func (h *Host) lookAtSentinels() error {
+	h.mu.Lock()
+	paths := h.settings.Sentinels
+	h.mu.Unlock()
+	r, err := os.OpenRoot(h.Root)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	var there []string
+	for _, path := range paths {
+		switch _, err := r.Lstat(strings.TrimPrefix(path, "/")); {
+		case err == nil:
+			there = append(there, path)
+		case !errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("sentinel: %w", err)
+		}
+	}
+	h.mu.Lock()
+	news := !h.looked || !slices.Equal(h.changed, there)
+	h.changed, h.looked = there, true
+	h.mu.Unlock()
+	if news {
+		h.wake()
+	}
+	return nil
+}
+
+// watchSentinels looks at the sentinels every poll interval.
+func (h *Host) watchSentinels(ctx context.Context) {
+	failed := false
+	for {
+		err := h.lookAtSentinels()
+		if err != nil && !failed {
+			h.log.Warn("cannot look at the sentinels; what they said before stands", "err", err)
+		}
+		failed = err != nil
+		if wait(ctx, nil, jitter(h.PollInterval)) != nil {
+			return
+		}
+	}
+}
+
+// wait waits for a kick or for d, whichever is first; it returns ctx's error
+// if ctx ends.
+func wait(ctx context.Context, kick <-chan struct{}, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-kick:
+	case <-t.C:
+	}
+	return ctx.Err()
+}
