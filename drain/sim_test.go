@@ -170,4 +170,3 @@ func gaps(at []time.Duration) []time.Duration {
 	}
 	return g
 }
-
