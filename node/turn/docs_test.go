@@ -1,0 +1,88 @@
+package turn
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the documents that are rendered from code")
+
+// TestDocs holds the documents against the code that they are rendered from.
+func TestDocs(t *testing.T) {
+	for name, want := range map[string]string{
+		"node-states.md": RenderStates(),
+		"reasons.md":     RenderReasons(),
+	} {
+		path := filepath.Join("..", "..", "docs", name)
+		if *update {
+			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		have, err := os.ReadFile(path)
+		if err != nil {
+			t.Errorf("reading %s: %v", name, err)
+			continue
+		}
+		if string(have) != want {
+			t.Errorf("docs/%s is not what the code says; run: make docs", name)
+		}
+	}
+}
+
+// TestRenderStates looks for what a reader needs in the rendered page: that
+// the page equals the code proves little if the code renders half.
+func TestRenderStates(t *testing.T) {
+	page := RenderStates()
+	for _, line := range []string{
+		"| idle | granted | the plan drains | before-drain |",
+		"| absent | adopted | - | idle |",
+		"| absent | marked | - | before-uncordon |",
+		"| draining | replaced | - | absent |",
+		"| rebooting | failed | the slot stays taken and the label held says why |",
+		"| applying | want vanished | the host finishes what it began, or refuses |",
+		`    state "before-uncordon" as before_uncordon`,
+		"    uncordoning --> idle : done / taken back",
+		"    idle --> absent : released / let go",
+	} {
+		if !strings.Contains(page, line+"\n") {
+			t.Errorf("missing line %q", line)
+		}
+	}
+	edges := 0
+	for _, r := range Table() {
+		edges += len(r.Edges)
+		for _, e := range r.Edges {
+			if !strings.Contains(page, "| "+r.State.String()+" | "+string(e.On)+" | ") {
+				t.Errorf("%s on %s is not in the page", r.State, e.On)
+			}
+		}
+	}
+	section, _, _ := strings.Cut(page[strings.Index(page, "## Every edge"):], "## What changes nothing")
+	if got := strings.Count(section, "\n| ") - 2; got != edges {
+		t.Errorf("%d edges in the page, %d in the table", got, edges)
+	}
+	for _, on := range Events() {
+		if !strings.Contains(page, string(on)) {
+			t.Errorf("the event %q is not in the page", on)
+		}
+	}
+}
+
+func TestRenderReasons(t *testing.T) {
+	page := RenderReasons()
+	for _, d := range v1alpha1.ReasonDocs() {
+		if !strings.Contains(page, "\n| `"+string(d.Reason)+"` | ") {
+			t.Errorf("%s is not in the page", d.Reason)
+		}
+	}
+	if cell("a|b") != `a\|b` {
+		t.Error("a bar is not kept within its cell")
+	}
+}

@@ -1,0 +1,186 @@
+package turn
+
+import (
+	"fmt"
+	"strings"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// The documents below are rendered here, compared with docs/ by TestDocs and
+// written by `go test ./node/turn -run TestDocs -args -update`.
+const generated = "<!-- Rendered from code by `make docs`; do not edit. -->\n\n"
+
+// RenderStates returns docs/node-states.md: the table of states, every edge
+// and every stay, and a diagram, as Markdown with Mermaid.
+func RenderStates() string {
+	var b strings.Builder
+	b.WriteString("# The states of a node\n\n" + generated)
+	b.WriteString(statesIntro)
+	renderOverview(&b)
+	renderEdges(&b)
+	renderStays(&b)
+	renderDiagram(&b)
+	return b.String()
+}
+
+const statesIntro = `The label ` + "`lockkeeper.dev/state`" + ` says where in its turn a node is. The coordinator alone writes it, and moves
+nodes along the edges below and along nothing else; *absent* is a Node without the label. What happens to a node, as the
+coordinator sees it, is an event:
+
+| event | what it is |
+| --- | --- |
+| adopted | the host's description is valid for this Node and boot, the host is managed and not detached |
+| marked | lockkeeper's own cordon stands on a node in no turn, and nothing freezes it |
+| granted | the coordinator gives the node its turn |
+| paused, resumed | an admin's annotation came, or went |
+| released | managed=false or detached, in no turn |
+| let go | detached with force; not while a reboot or apply is committed |
+| done | what the state waits for is there |
+| want vanished | the want is gone or fell below what the state needs, or an admin takes the node out; never after the commit |
+| refused | the host will not do it, and has not |
+| failed | the host did it, it did not work, and the host is not healthy |
+| failed, healthy | it did not work, but the host is healthy |
+| overdue, Abort | longer than the time-out, and onTimeout is Abort |
+| overdue, Wait | longer than the time-out, and onTimeout is Wait, or the state only waits |
+| taken back | the host said nothing at all in the turn's first state, and nothing was marked or committed |
+| retry | an admin's annotation names the turn that failed |
+| replaced | the Node object is another one than was granted |
+
+A hook stage (before-drain, before-reboot, before-uncordon) with nothing to wait for is not entered: the node passes
+through it in the same write, on *done*, or on *taken back* if it is taken back.
+
+`
+
+// renderOverview writes one line for each state, with the failure columns.
+func renderOverview(b *strings.Builder) {
+	b.WriteString("## The table\n\n" +
+		"| state | the host | needs | goes on to | want vanished | refused, failed | overdue | taken back |\n" +
+		"| --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	for _, r := range table {
+		needs := "-"
+		if r.Needs != v1alpha1.WantsNothing {
+			needs = "wants=" + string(r.Needs)
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.State, r.Host, needs,
+			r.ways(Adopted, Marked, Granted, Paused, Resumed, Released, Progressed, Forgiven),
+			r.ways(Vanished), r.ways(Refused, Failed, FailedHealthy), r.ways(Aborted, Overran), r.ways(TakenBack))
+	}
+	b.WriteString("\nBesides, every state of a turn goes to absent when the node is let go or the Node object is replaced.\n\n")
+}
+
+// ways says what the row does on the events: each state that it goes on to,
+// or that it stays, with the events and conditions where there is more than one.
+func (r Row) ways(events ...Event) string {
+	var order []string
+	labels := map[string][]string{}
+	add := func(to, label string) {
+		if _, ok := labels[to]; !ok {
+			order = append(order, to)
+		}
+		labels[to] = append(labels[to], label)
+	}
+	for _, on := range events {
+		for _, e := range r.Edges {
+			if e.On == on {
+				add(e.To.String(), e.label())
+			}
+		}
+		if _, ok := r.Stays[on]; ok {
+			add("stays", string(on))
+		}
+	}
+	if len(order) == 0 {
+		return "-"
+	}
+	for i, to := range order {
+		if len(events) > 1 {
+			order[i] += " (" + strings.Join(labels[to], "; ") + ")"
+		}
+	}
+	return strings.Join(order, "<br>")
+}
+
+// label is the event and, where there is one, the condition.
+func (e Edge) label() string {
+	if e.If == Always {
+		return string(e.On)
+	}
+	return string(e.On) + " if " + string(e.If)
+}
+
+func renderEdges(b *strings.Builder) {
+	b.WriteString("## Every edge\n\n| from | on | if | to |\n| --- | --- | --- | --- |\n")
+	for _, r := range table {
+		for _, e := range r.Edges {
+			cond := string(e.If)
+			if e.If == Always {
+				cond = "-"
+			}
+			fmt.Fprintf(b, "| %s | %s | %s | %s |\n", r.State, e.On, cond, e.To)
+		}
+	}
+	b.WriteByte('\n')
+}
+
+func renderStays(b *strings.Builder) {
+	b.WriteString("## What changes nothing\n\nThese events can come, and the node stays. " +
+		"An event that is neither here nor among the edges does not happen in that state.\n\n" +
+		"| state | on | why it stays |\n| --- | --- | --- |\n")
+	for _, r := range table {
+		for _, on := range Events() {
+			if why, ok := r.Stays[on]; ok {
+				fmt.Fprintf(b, "| %s | %s | %s |\n", r.State, on, why)
+			}
+		}
+	}
+	b.WriteByte('\n')
+}
+
+// renderDiagram leaves out the edges to absent that every state of a turn
+// has: they would hide the others.
+func renderDiagram(b *strings.Builder) {
+	b.WriteString("## The picture\n\nThe edges to absent out of a turn (let go, replaced) are left out.\n\n" +
+		"```mermaid\nstateDiagram-v2\n")
+	for _, r := range table {
+		fmt.Fprintf(b, "    state \"%s\" as %s\n", r.State, diagramID(r.State))
+	}
+	fmt.Fprintf(b, "    [*] --> %s\n", diagramID(v1alpha1.StateAbsent))
+	for _, r := range table {
+		var order []v1alpha1.State
+		labels := map[v1alpha1.State][]string{}
+		for _, e := range r.Edges {
+			if r.State.InTurn() && e.To == v1alpha1.StateAbsent {
+				continue
+			}
+			if _, ok := labels[e.To]; !ok {
+				order = append(order, e.To)
+			}
+			labels[e.To] = append(labels[e.To], e.label())
+		}
+		for _, to := range order {
+			fmt.Fprintf(b, "    %s --> %s : %s\n", diagramID(r.State), diagramID(to), strings.Join(labels[to], " / "))
+		}
+	}
+	b.WriteString("```\n")
+}
+
+// diagramID is the state as Mermaid takes it: without the hyphen.
+func diagramID(s v1alpha1.State) string { return strings.ReplaceAll(s.String(), "-", "_") }
+
+// RenderReasons returns docs/reasons.md: every reason, what it means and what
+// a person can do about it, as Markdown.
+func RenderReasons() string {
+	var b strings.Builder
+	b.WriteString("# Reasons\n\n" + generated +
+		"One word for one reason, the same in the label `lockkeeper.dev/held`, in acks, logs, Events, metrics and\n" +
+		"`lockkeeper status`. In what to do, NODE stands for the node's name.\n\n" +
+		"| reason | means | what to do |\n| --- | --- | --- |\n")
+	for _, d := range v1alpha1.ReasonDocs() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Reason, cell(d.Means), cell(d.Do))
+	}
+	return b.String()
+}
+
+// cell keeps text within one cell of a table.
+func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
