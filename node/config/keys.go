@@ -1,0 +1,160 @@
+package config
+
+import (
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// Key is one key of the file.
+type Key struct {
+	Name    string // with its tables, such as "lease.duration"
+	Type    string
+	Bounds  string
+	Default string // as TOML
+	Means   string
+	// Reload reports whether a reload applies a new value; else a restart does.
+	Reload bool
+
+	set  func(c *Config, raw any, testbed bool) (expected string)
+	text func(c *Config) string // the value as TOML
+	same func(a, b *Config) bool
+}
+
+// Keys are all keys, in the order of the documentation.
+func Keys() []Key { return append([]Key(nil), keys...) }
+
+const (
+	reload  = true
+	restart = false
+)
+
+// keys is the one definition. The defaults go the way of every other value, so
+// none of them can be out of its own bounds.
+var keys = []Key{
+	key("mode", choice(ModeAct, ModeObserve), `"act"`, reload,
+		"`act`: the host takes its turns. `observe`: it publishes what it wants and plans, and never cordons, evicts, applies or reboots.",
+		func(c *Config) *Mode { return &c.Mode }),
+	key("managed_by_default", boolean(), `true`, reload,
+		"What a Node without the label `lockkeeper.dev/managed` means on this host. `false` turns a fleet into an allow-list.",
+		func(c *Config) *bool { return &c.ManagedByDefault }),
+	key("paused", text("string", "one line of at most 256 bytes", oneLine(256)), `""`, reload,
+		"Any text is this host's own veto, and its reason: nothing is committed while it is there. It outlives the Node object.",
+		func(c *Config) *string { return &c.Paused }),
+	key("node_name", text("string", "a DNS name of at most 253 bytes, or `\"\"`", or("the name in the host's credential", subdomain)), `""`, restart,
+		"The name of this host's Node. `\"\"` takes it from the credential (`system:node:NAME`).",
+		func(c *Config) *string { return &c.NodeName }),
+	key("log_level", level(), `"info"`, reload,
+		"What is logged: this and what is more severe.",
+		func(c *Config) *slog.Level { return &c.LogLevel }),
+
+	key("kubernetes.kubeconfig", text("path", "absolute, or `\"\"`", or("the kubelet's, first found", absolute)), `""`, restart,
+		"The host's own credential. `\"\"` is the first that exists of "+codeList(HostKubeconfigs())+".",
+		func(c *Config) *string { return &c.Kubernetes.Kubeconfig }),
+
+	key("lease.namespace", text("string", "a DNS label of at most 63 bytes", label), `"`+v1alpha1.DefaultLeaseNamespace+`"`, restart,
+		"The namespace of the Lease that coordinators are elected by. All keys of `[lease]` have to be the same on every host.",
+		func(c *Config) *string { return &c.Lease.Namespace }),
+	key("lease.name", text("string", "a DNS name of at most 253 bytes", subdomain), `"`+v1alpha1.DefaultLeaseName+`"`, restart,
+		"The name of that Lease.",
+		func(c *Config) *string { return &c.Lease.Name }),
+	key("lease.duration", duration(10*time.Second, 5*time.Minute, time.Second), `"30s"`, restart,
+		"How long a coordinator that is gone keeps its term. Longer than `renew_deadline`.",
+		func(c *Config) *time.Duration { return &c.Lease.Duration }),
+	key("lease.renew_deadline", duration(5*time.Second, 4*time.Minute, 500*time.Millisecond), `"20s"`, restart,
+		"How long a coordinator goes on trying to renew its term before it gives up. Longer than 1.2 times `retry_period`.",
+		func(c *Config) *time.Duration { return &c.Lease.RenewDeadline }),
+	key("lease.retry_period", duration(time.Second, time.Minute, 100*time.Millisecond), `"5s"`, restart,
+		"How often the coordinator renews its term and the others try to get one.",
+		func(c *Config) *time.Duration { return &c.Lease.RetryPeriod }),
+
+	key("coordinator.kubeconfig", text("path", "absolute, or `\"\"`", or("a host that never campaigns", absolute)), `"/etc/lockkeeper/coordinator.kubeconfig"`, restart,
+		"The coordinator's credential. A host that has none never campaigns; one that gets the file is a candidate without a restart.",
+		func(c *Config) *string { return &c.Coordinator.Kubeconfig }),
+
+	key("sources.update_engine", choice(UpdateEngineAuto, UpdateEngineOff), `"auto"`, restart,
+		"`auto`: listen to update_engine (`com.coreos.update1`) if there is one. `off`: never.",
+		func(c *Config) *UpdateEngine { return &c.Sources.UpdateEngine }),
+	key("sources.poll_interval", duration(5*time.Second, time.Hour, 200*time.Millisecond), `"30s"`, reload,
+		"How often update_engine and the sentinels are read, and so how late an update that is cancelled without a signal may be noticed.",
+		func(c *Config) *time.Duration { return &c.Sources.PollInterval }),
+	key("sources.sentinels", list("list of paths", "absolute", 64, absolute), `["/run/reboot-required", "/run/reboot-needed"]`, reload,
+		"Files whose existence calls for a reboot.",
+		func(c *Config) *[]string { return &c.Sources.Sentinels }),
+
+	key("reboot.session_delay", duration(0, time.Hour, 0), `"5m"`, reload,
+		"How long the host waits, after it has warned them, for users who are logged in before it reboots.",
+		func(c *Config) *time.Duration { return &c.Reboot.SessionDelay }),
+	key("reboot.min_uptime", duration(time.Minute, time.Hour, 0), `"2m"`, reload,
+		"How long after a boot the host vetoes the next one. Flatcar marks a boot as good 45 s after it.",
+		func(c *Config) *time.Duration { return &c.Reboot.MinUptime }),
+
+	key("health.units", list("list of units", "with their suffix", 64, unit), `[]`, reload,
+		"systemd units that have to be active after a boot before the host calls itself healthy.",
+		func(c *Config) *[]string { return &c.Health.Units }),
+	key("health.timeout", duration(time.Minute, 2*time.Hour, time.Second), `"15m"`, reload,
+		"How long after a boot the host may take to be healthy before it says that it failed.",
+		func(c *Config) *time.Duration { return &c.Health.Timeout }),
+}
+
+// key ties a kind to the place of its value.
+func key[T any](name string, k kind[T], def string, reload bool, means string, at func(*Config) *T) Key {
+	return Key{
+		Name: name, Type: k.name, Bounds: k.bounds, Default: def, Means: means, Reload: reload,
+		set: func(c *Config, raw any, testbed bool) string {
+			v, expected := k.read(raw, testbed)
+			if expected == "" {
+				*at(c) = v
+			}
+			return expected
+		},
+		text: func(c *Config) string { return k.write(*at(c)) },
+		same: func(a, b *Config) bool { return k.same(*at(a), *at(b)) },
+	}
+}
+
+// setDefault reads the default as it would stand in a file.
+func (k *Key) setDefault(c *Config) {
+	var v struct{ V any }
+	_, err := toml.Decode("V = "+k.Default, &v)
+	expected := ""
+	if err == nil {
+		expected = k.set(c, v.V, false)
+	}
+	if err != nil || expected != "" {
+		// A test reads all of them, so no user comes here.
+		panic("lockkeeper: the default of " + k.Name + " is not valid: " + k.Default)
+	}
+}
+
+// find returns the key of that name, or nil.
+func find(name string) *Key {
+	for i := range keys {
+		if keys[i].Name == name {
+			return &keys[i]
+		}
+	}
+	return nil
+}
+
+// isTable reports whether name is a table that holds keys.
+func isTable(name string) bool {
+	for i := range keys {
+		if strings.HasPrefix(keys[i].Name, name+".") {
+			return true
+		}
+	}
+	return false
+}
+
+func codeList(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = "`" + w + "`"
+	}
+	return joinAnd(quoted)
+}
