@@ -425,6 +425,7 @@ func TestDocsUpToDate(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(defaultsAsFile()))
 	f.Add([]byte("lease = { duration = \"9s\" }\n[[window]]\na.\"b.c\" = [1, {d = 2}]\n"))
+	f.Add([]byte(strings.Repeat("k", 2000)))
 	f.Add([]byte("paused = \"\\u0085\"\nsources.sentinels = [\"/a\u200b\", [[]]]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := unset()

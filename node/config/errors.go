@@ -30,11 +30,11 @@ func (e *Error) Error() string {
 		b.WriteString(": ")
 	}
 	if e.Key != "" {
-		b.WriteString(e.Key + ": ")
+		b.WriteString(clip(e.Key) + ": ")
 	}
 	switch {
 	case e.Err != nil:
-		b.WriteString(e.Err.Error())
+		b.WriteString(clip(e.Err.Error()))
 	case e.Got == "":
 		b.WriteString("expected " + e.Expected)
 	default:
@@ -78,8 +78,8 @@ type Warning struct {
 // String is one line.
 func (w Warning) String() string { return w.File + ": " + w.Text }
 
-// maxShown bounds how much of a wrong value is repeated, in bytes.
-const maxShown = 80
+// maxShown bounds how much of a wrong value or key is repeated, in bytes.
+const maxShown = 160
 
 // show is a wrong value as an error repeats it.
 func show(raw any) string {
