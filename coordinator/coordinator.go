@@ -197,7 +197,7 @@ func (c *candidate) term(ctx context.Context, node string) error {
 	}
 	var leading sync.WaitGroup
 	var mu sync.Mutex
-	began := false
+	began, closed := false, false
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:          lock,
 		LeaseDuration: c.LeaseDuration, RenewDeadline: c.RenewDeadline, RetryPeriod: c.RetryPeriod,
@@ -206,7 +206,7 @@ func (c *candidate) term(ctx context.Context, node string) error {
 			OnStartedLeading: func(elected context.Context) {
 				mu.Lock()
 				defer mu.Unlock()
-				if electorCtx.Err() != nil {
+				if closed || electorCtx.Err() != nil {
 					return
 				}
 				began = true
@@ -231,7 +231,8 @@ func (c *candidate) term(ctx context.Context, node string) error {
 	defer stop()
 	elector.Run(runCtx)
 	stopElector(errTermOver)
-	mu.Lock() // a callback that comes later sees that it is over
+	mu.Lock()
+	closed = true // a callback that comes later begins nothing
 	mu.Unlock()
 	leading.Wait()
 	if ctx.Err() != nil {

@@ -117,7 +117,14 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 	// Whatever it was: look again before anything else is tried.
 	h.look = nil
 	h.setShutdown(turn.ShutdownUnknown)
-	if e, ok := errors.AsType[*systemd.CallError](err); ok && e.Refused() {
+	e, ok := errors.AsType[*systemd.CallError](err)
+	if ok && e.Name == "org.freedesktop.login1.OperationInProgress" {
+		// One is under way already, somebody's or our own from before a
+		// restart; the next step asks.
+		h.wake()
+		return nil
+	}
+	if ok && e.Refused() {
 		h.log.Error("logind refuses to reboot", "turn", n.Turn, "err", err)
 		h.rebooted.turn, h.rebooted.refused = n.Turn, err.Error()
 		h.wake()

@@ -71,7 +71,7 @@ func (h *Host) read(ctx context.Context, what turn.Read) error {
 func (h *Host) readCommit(ctx context.Context) error {
 	began := time.Now()
 	h.look = nil
-	obj, err := object.Read(ctx, h.Client, h.name)
+	obj, err := object.Read(ctx, h.client, h.name)
 	if err != nil {
 		if apierrors.IsNotFound(err) {
 			h.view.Forget(h.name)
@@ -101,7 +101,7 @@ func (h *Host) readCommit(ctx context.Context) error {
 func (h *Host) readLease(ctx context.Context) (turn.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, object.Timeout)
 	defer cancel()
-	l, err := h.Client.CoordinationV1().Leases(h.LeaseNamespace).Get(ctx, h.LeaseName, metav1.GetOptions{})
+	l, err := h.client.CoordinationV1().Leases(h.LeaseNamespace).Get(ctx, h.LeaseName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return turn.Lease{}, nil // a missing Lease is a stop, and a word, not a failure
 	}

@@ -131,7 +131,7 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 		Node: n.Name, ResourceVersion: n.ResourceVersion, Labels: w.Labels, Annotations: w.Annotations,
 		Unschedulable: w.Unschedulable, Manager: object.FieldManager("host"),
 	}
-	obj, outcome, err := object.Send(ctx, h.Client, p)
+	obj, outcome, err := object.Send(ctx, h.client, p)
 	switch outcome {
 	case object.Written:
 		h.view.Overlay(obj)
@@ -147,7 +147,7 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 		h.look = nil
 		h.log.Warn("the outcome of a write is not known; it is repeated until it is", "err", err)
 		h.trouble(v1alpha1.ReasonNone, err)
-		obj, err := object.Settle(ctx, h.Client, p)
+		obj, err := object.Settle(ctx, h.client, p)
 		if err != nil {
 			return err
 		}
@@ -163,7 +163,7 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 }
 
 func (h *Host) reread(ctx context.Context) error {
-	obj, err := object.Read(ctx, h.Client, h.name)
+	obj, err := object.Read(ctx, h.client, h.name)
 	if apierrors.IsNotFound(err) {
 		h.view.Forget(h.name)
 		return nil

@@ -47,8 +47,9 @@ type Options struct {
 	// NodeName is the Node's name, "" to ask the API server whose credential
 	// this is.
 	NodeName string
-	// Client is the host's identity, the kubelet's.
-	Client *object.Client
+	// Connect makes a client of the host's identity, the kubelet's. It is
+	// called again, every few seconds, while it fails.
+	Connect func() (*object.Client, error)
 	// LeaseNamespace and LeaseName name the Lease that is checked at commits.
 	LeaseNamespace, LeaseName string
 	// Root is where the host's files are read, "/" but in tests.
@@ -99,7 +100,7 @@ type Host struct {
 	kick chan struct{}
 
 	// Everything below belongs to the loop's goroutine, except what mu guards.
-	name     string
+	client   *object.Client
 	view     *object.View
 	drainer  *drain.Drainer
 	look     *look
@@ -111,6 +112,7 @@ type Host struct {
 	since    waiting
 
 	mu       sync.Mutex
+	name     string // of the Node, "" while it is not known; the loop's goroutine writes it
 	settings Settings
 	shutdown shutdownWord
 	changed  []string // sentinels that are there, as last looked at
@@ -172,30 +174,51 @@ func (h *Host) Run(ctx context.Context) error {
 	if err := h.findNode(ctx, beat); err != nil {
 		return err
 	}
-	h.view = object.NewView(h.Client, h.name, h.wake)
-	h.drainer = drain.New(h.Client, h.name, drain.WithLogger(h.log))
+	h.view = object.NewView(h.client, h.name, h.wake)
+	h.drainer = drain.New(h.client, h.name, drain.WithLogger(h.log))
 	wg.Go(func() { h.view.Run(ctx) })
 	return h.loop(ctx, beat)
 }
 
-// findNode finds out which Node is this host's.
+// Name is the host's Node, "" while it is not known. It may be called from any
+// goroutine.
+func (h *Host) Name() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.name
+}
+
+// findNode connects, and finds out which Node is this host's.
 func (h *Host) findNode(ctx context.Context, beat *systemd.Beat) error {
-	h.name = h.NodeName
 	delay := time.Second
-	for h.name == "" {
-		name, err := object.NodeName(ctx, h.Client)
+	for {
+		name, err := h.connect(ctx)
 		if err == nil {
+			h.mu.Lock()
 			h.name = name
-			break
+			h.mu.Unlock()
+			h.log = h.log.With("node", name)
+			return nil
 		}
 		h.log.Warn("cannot find out which Node is this host's", "err", err, "again_in", delay)
-		h.report(Status{BootID: h.self.bootID, APIError: err.Error(), Waits: v1alpha1.ReasonNotReady, Detail: "the API server, to find out its Node's name"})
-		if err := wait(ctx, h.kick, jitter(delay)); err != nil {
+		h.report(Status{
+			BootID: h.self.bootID, APIError: err.Error(), Since: time.Now(),
+			Waits: v1alpha1.ReasonNotReady, Detail: "to find out which Node is this host's",
+		})
+		if err := wait(ctx, nil, jitter(delay)); err != nil {
 			return err
 		}
 		beat.Alive()
-		delay = min(2*delay, 30*time.Second)
+		delay = min(2*delay, 15*time.Second)
 	}
-	h.log = h.log.With("node", h.name)
-	return nil
+}
+
+func (h *Host) connect(ctx context.Context) (name string, err error) {
+	if h.client, err = h.Connect(); err != nil {
+		return "", err
+	}
+	if h.NodeName != "" {
+		return h.NodeName, nil
+	}
+	return object.NodeName(ctx, h.client)
 }

@@ -195,7 +195,7 @@ func (e *engine) announce(t *testing.T) {
 // start runs a source until the test ends. Its poll interval may be shorter than New would allow.
 func start(t *testing.T, b *testBus, poll time.Duration, change ...func(*Source)) *Source {
 	t.Helper()
-	s, err := New(Options{Address: b.Address, PollInterval: MinPollInterval})
+	s, err := New(Options{Address: b.Address, PollInterval: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

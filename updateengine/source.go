@@ -20,8 +20,9 @@ const (
 )
 
 const (
-	// MinPollInterval and MaxPollInterval bound Options.PollInterval.
-	MinPollInterval = 5 * time.Second
+	// MinPollInterval and MaxPollInterval bound Options.PollInterval. The
+	// minimum is for tests; a host's file has a higher one.
+	MinPollInterval = 200 * time.Millisecond
 	MaxPollInterval = time.Hour
 
 	callTimeout    = 10 * time.Second // one call, and one attempt to connect
@@ -41,7 +42,7 @@ type Options struct {
 	// or what DBUS_SYSTEM_BUS_ADDRESS names. An address and not a dial function: how the connection is made is
 	// part of the promise that others' signals can do no harm (see dial).
 	Address string
-	// PollInterval is how often GetStatus is asked without any hint, 5 s to 1 h: how late a cancel may be seen.
+	// PollInterval is how often GetStatus is asked without any hint, 200 ms to 1 h: how late a cancel may be seen.
 	PollInterval time.Duration
 	// Logger takes one line for each change of presence, operation or version. nil discards.
 	Logger *slog.Logger

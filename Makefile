@@ -1,0 +1,80 @@
+# lockkeeper's commands. `make help` explains them.
+#
+# Everything that a target needs beside Go and make it installs or builds
+# itself: dbus-daemon by apt-get where it is missing, the control plane from Go
+# modules (about 6 minutes the first time, then from a cache).
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+GO      ?= go
+LDFLAGS := -s -w -X main.version=$(VERSION)
+TOOL    := $(GO) tool -modfile=$(CURDIR)/tools.mod
+
+# The seed of the sampled campaigns: SEED=… runs the same again.
+SEED ?=
+# Rounds of each campaign in `make soak`.
+ROUNDS ?= 100
+# A planted offender for `make demo`: OFFENDER=budget.
+OFFENDER ?=
+
+export GOFLAGS ?=
+
+.PHONY: help
+help: ## Explain the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/lockkeeper, one static binary
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/lockkeeper .
+
+.PHONY: demo
+demo: deps ## Roll an update through three hosts of a real control plane (OFFENDER=budget: see the referee object)
+	@cd testbed && exec $(GO) run ./cmd/demo $(if $(OFFENDER),-offender $(OFFENDER))
+
+.PHONY: control-plane
+control-plane: ## Build the real control plane that tests and the demo run on, unless it is in the cache
+	@cd testbed && exec $(GO) run ./cmd/controlplane -build-only
+
+.PHONY: test
+test: lint test-unit test-testbed ## Run every test: lint, units with -race, and the test bed on a real control plane
+
+.PHONY: lint
+lint: ## Check the form: gofmt, go vet, staticcheck, go fix
+	@echo "lint: gofmt, go vet, staticcheck, go fix"
+	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
+	@$(GO) vet ./...
+	@$(TOOL) staticcheck ./...
+	@fixes=$$($(GO) fix -diff ./... 2>&1) || true; test -z "$$fixes" || { echo "$$fixes"; exit 1; }
+	@cd testbed && $(GO) vet ./...
+	@cd testbed && $(TOOL) staticcheck ./...
+
+.PHONY: test-unit
+test-unit: deps ## Run the product's own tests, with -race
+	$(GO) test -race -timeout 15m ./...
+
+.PHONY: test-testbed
+test-testbed: deps control-plane ## Run the tests on a real control plane, with samples of the long campaigns
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 40m -p 1 ./...
+
+.PHONY: soak
+soak: deps control-plane ## Run the full campaigns (SEED=…, ROUNDS=…); the last line tells the seed
+	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -p 1 -count 1 -v -run Campaign ./rollouttest
+
+.PHONY: docs
+docs: ## Rewrite the documents that are rendered from code
+	$(GO) test ./node/turn ./node/config -run 'Docs' -args -update
+
+.PHONY: deps
+deps:
+	@command -v dbus-daemon >/dev/null || { \
+		echo "deps: installing dbus-daemon"; \
+		[ "$$(id -u)" = 0 ] || { echo "deps: dbus-daemon is missing; as root: apt-get install dbus"; exit 1; }; \
+		apt-get update -q && apt-get install -q -y --no-install-recommends dbus; }
+
+.PHONY: clean
+clean: ## Remove what was built here (the control plane's cache stays)
+	rm -rf bin dist
