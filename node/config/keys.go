@@ -79,7 +79,7 @@ var keys = []Key{
 	key("sources.update_engine", choice(UpdateEngineAuto, UpdateEngineOff), `"auto"`, restart,
 		"`auto`: listen to update_engine (`com.coreos.update1`) if there is one. `off`: never.",
 		func(c *Config) *UpdateEngine { return &c.Sources.UpdateEngine }),
-	key("sources.poll_interval", duration(5*time.Second, time.Hour, 200*time.Millisecond), `"30s"`, reload,
+	key("sources.poll_interval", duration(5*time.Second, time.Hour, 200*time.Millisecond), `"30s"`, restart,
 		"How often update_engine and the sentinels are read, and so how late an update that is cancelled without a signal may be noticed.",
 		func(c *Config) *time.Duration { return &c.Sources.PollInterval }),
 	key("sources.sentinels", list("list of paths", "absolute", 64, absolute), `["/run/reboot-required", "/run/reboot-needed"]`, reload,
