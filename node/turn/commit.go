@@ -35,6 +35,11 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 	if n.BootID != o.Self.BootID {
 		return wait(v1alpha1.ReasonNotReady, "the kubelet to report this boot")
 	}
+	if n.State == v1alpha1.StateBeforeUncordon {
+		// It only gives back. A window that closed, or a source that cannot
+		// be read, must not keep a node out of the cluster for days.
+		return Decision{}, true
+	}
 	if o.Veto != "" {
 		return wait(o.Veto, "this host's own veto")
 	}

@@ -51,7 +51,7 @@ func (d *Decision) publishes(o *Observation) bool {
 	if d.Write != nil && o.newBoot() && (d.Write.Ack.Word == v1alpha1.WordDone || d.Write.Ack.Word == v1alpha1.WordFailed) {
 		return true
 	}
-	if !o.Node.State.InTurn() && o.Node.State == v1alpha1.StateAbsent && o.withdrawn() != "" && !o.Node.Mark {
+	if o.Node.State == v1alpha1.StateAbsent && o.withdrawn() != "" && (!o.Node.Mark || o.Node.Detached != nil) {
 		return false // it strips its keys instead
 	}
 	return o.mayPublish()
@@ -64,6 +64,9 @@ func (o *Observation) step() Decision {
 	}
 	if !n.Ours() {
 		return Decision{Waits: v1alpha1.ReasonInvalidGrant, Detail: "the coordinator mends it"}
+	}
+	if n.State == v1alpha1.StateDraining && n.Mark && !n.Unschedulable {
+		return o.refuse(v1alpha1.ReasonUncordoned) // in the write that takes the mark away
 	}
 	if n.Ack.Turn != n.Turn || n.Said(n.State) && n.Ack.Word == v1alpha1.WordSeen && n.Ack.BootID != o.Self.BootID {
 		// The turn's first state, or the same in another boot. It is said
@@ -155,12 +158,32 @@ func (o *Observation) hookStage() Decision {
 		if r := o.withdrawn(); r != "" {
 			return Decision{Waits: r}
 		}
+		if !o.Sources.Complete {
+			return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
+		}
+		if r := o.lost(); r != "" {
+			return Decision{Waits: r, Detail: "the coordinator turns the node round"}
+		}
 	}
 	// Running a unit is a disturbance like any other: it needs the same reads.
 	if d, ok := o.check(DoHooks); !ok {
 		return d
 	}
 	return Decision{Do: DoHooks, Detail: "its own hook units"}
+}
+
+// lost says why the want that was read does not carry the turn through a
+// hook stage any more, or "". It has been, or will be, published.
+func (o *Observation) lost() v1alpha1.Reason {
+	row, _ := Find(o.Node.State)
+	g := o.Node.Grant
+	switch {
+	case !o.Sources.Wants.AtLeast(row.Needs), row.Needs == v1alpha1.WantsDrain && !o.Sources.Drains:
+		return v1alpha1.ReasonWantGone
+	case !g.Drains && !g.OnlyNode && o.Sources.Drains:
+		return v1alpha1.ReasonPlanChanged
+	}
+	return ""
 }
 
 // uncordoning gives the node back.

@@ -203,7 +203,7 @@ var table = []Row{
 		Stays: map[Event]string{Overran: managedWaits},
 	}, {
 		State: v1alpha1.StateRebooting, Needs: v1alpha1.WantsReboot,
-		Host: "evicts what is new; waits out inhibitors and sessions; commits; reboots once; in the new boot proves its health; done with fresh wants in one write",
+		Host: "in a turn with a drain: sees that the Node is unschedulable (else refused:Uncordoned) and evicts what is new; waits out inhibitors and sessions; commits; reboots once; in the new boot proves its health; done with fresh wants in one write",
 		Edges: []Edge{
 			{Progressed, Always, v1alpha1.StateBeforeUncordon},
 			{Vanished, Always, v1alpha1.StateBeforeUncordon},

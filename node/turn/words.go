@@ -88,28 +88,27 @@ func (o *Observation) said(word v1alpha1.Word) bool {
 // publish adds to w what of wants, host and the information labels is not on
 // the Node as it should be.
 func (o *Observation) publish(w *Write) {
-	if string(o.Node.Wants) != string(o.Sources.Wants) {
-		w.setLabel(v1alpha1.LabelWants, new(string(o.Sources.Wants)))
-	}
-	if host := v1alpha1.FormatRecord(o.self()); host != o.Node.RawHost {
-		w.setAnnotation(v1alpha1.AnnotationHost, &host)
-	}
+	host := v1alpha1.FormatRecord(o.self())
+	changed := o.Node.Wants != o.Sources.Wants || o.Node.RawHost != host
 	for _, key := range []string{v1alpha1.LabelOS, v1alpha1.LabelOSVersion, v1alpha1.LabelGroup} {
-		want, have := o.Info[key], o.Node.Info[key]
-		switch {
-		case want == have:
-		case want == "":
+		want := o.Info[key]
+		if have, ok := o.Node.Info[key]; want == have && ok == (want != "") {
+			continue
+		}
+		changed = true
+		if want == "" {
 			w.setLabel(key, nil)
-		default:
+		} else {
 			w.setLabel(key, &want)
 		}
 	}
+	if !changed {
+		return
+	}
 	// Both in one write, so that nobody reads the wants of one plan with the
 	// changes of another.
-	if len(w.Labels) > 0 || len(w.Annotations) > 0 {
-		w.setLabel(v1alpha1.LabelWants, new(string(o.Sources.Wants)))
-		w.setAnnotation(v1alpha1.AnnotationHost, new(v1alpha1.FormatRecord(o.self())))
-	}
+	w.setLabel(v1alpha1.LabelWants, new(string(o.Sources.Wants)))
+	w.setAnnotation(v1alpha1.AnnotationHost, &host)
 }
 
 // say adds a word about the present state to w.

@@ -1,0 +1,461 @@
+package turn
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// TestStep runs testdata/step-*.txt: one observation and what the host does
+// next on each line, written by hand. See testdata/README.md for the words.
+func TestStep(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "step-*.txt"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		lines := bufio.NewScanner(f)
+		for nr := 1; lines.Scan(); nr++ {
+			line, _, _ := strings.Cut(lines.Text(), "#")
+			if strings.TrimSpace(line) == "" {
+				continue
+			}
+			facts, want, ok := strings.Cut(line, "=>")
+			if !ok {
+				t.Fatalf("%s:%d: no => in %q", file, nr, line)
+			}
+			o := observe(t, strings.Fields(facts))
+			first := Step(o)
+			if got, want := describe(t, &o, first), strings.Join(strings.Fields(want), " "); got != want {
+				t.Errorf("%s:%d: %s\n\tgot:      %s\n\texpected: %s", file, nr, strings.Join(strings.Fields(facts), " "), got, want)
+			}
+			if again := Step(o); !reflect.DeepEqual(first, again) {
+				t.Errorf("%s:%d: the same facts, another step: %+v", file, nr, again)
+			}
+		}
+		if err := lines.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+const (
+	aTurn  = "t1"
+	aUID   = "u1"
+	aBoot  = "b1"
+	aEpoch = "e1"
+)
+
+var anUpdate = v1alpha1.Change{Source: v1alpha1.SourceOSUpdate, Version: "4.2"}
+
+// observe builds an observation from the words of a line. Unless they say
+// otherwise the host is in boot b1, Ready, has read its sources, wants a
+// reboot with a drain, and has published that; in a turn the grant is t1 of
+// epoch e1, for boot b1.
+func observe(t *testing.T, facts []string) Observation {
+	t.Helper()
+	o := Observation{
+		Node:             Node{Name: "n1", UID: aUID, BootID: aBoot, Ready: true},
+		Self:             v1alpha1.Host{Version: "v1", BootID: aBoot, OSVersion: "4.1"},
+		ManagedByDefault: true,
+		Sources:          Sources{Complete: true, Wants: v1alpha1.WantsReboot, Drains: true, Changes: []v1alpha1.Change{anUpdate}},
+		Shutdown:         ShutdownNone,
+		Health:           Health{Healthy: true},
+	}
+	n := &o.Node
+	if facts[0] != "absent" {
+		n.State = v1alpha1.State(facts[0])
+	}
+	if n.State.InTurn() {
+		n.Turn = aTurn
+		n.Grant = &v1alpha1.Grant{
+			Turn: aTurn, Epoch: aEpoch, NodeUID: aUID, BootID: aBoot, Wants: v1alpha1.WantsReboot, Drains: true,
+			Changes: []v1alpha1.Change{anUpdate}, OSVersion: "4.1",
+		}
+	}
+	published := true
+	for _, word := range facts[1:] {
+		if word == "unpublished" {
+			published = false
+			continue
+		}
+		o.set(t, word)
+	}
+	if published {
+		n.Wants, n.RawHost = o.Sources.Wants, v1alpha1.FormatRecord(o.self())
+	}
+	return o
+}
+
+// set applies one word to the observation.
+func (o *Observation) set(t *testing.T, word string) {
+	t.Helper()
+	key, value, _ := strings.Cut(word, "=")
+	n := &o.Node
+	look := func(commit bool) {
+		o.Look = &Look{Commit: commit, Lease: Lease{Exists: true, Holder: aEpoch}}
+	}
+	switch key {
+	case "ack", "ack@b0", "ack@b2", "ack-of-t0":
+		turn, boot := aTurn, aBoot
+		if _, b, ok := strings.Cut(key, "@"); ok {
+			boot = b
+		}
+		if key == "ack-of-t0" {
+			turn = "t0"
+		}
+		a, err := v1alpha1.ParseAck(turn + "/" + boot + "/" + value)
+		if err != nil {
+			t.Fatalf("%s: %v", word, err)
+		}
+		n.Ack = a
+	case "cordoned":
+		n.Unschedulable = true
+	case "marked":
+		n.Mark = true
+	case "boot":
+		n.BootID, o.Self.BootID = value, value
+	case "self":
+		o.Self.BootID = value
+	case "notready":
+		n.Ready = false
+	case "unseen":
+		n.UID = ""
+	case "look":
+		look(true)
+	case "lease":
+		look(false)
+	case "stopped":
+		o.Look.Lease.Stopped = true
+	case "nolease":
+		o.Look.Lease = Lease{}
+	case "holder":
+		o.Look.Lease.Holder = value
+	case "evictable":
+		o.Look.Evictable = number(t, value)
+	case "nosources":
+		o.Sources = Sources{Missing: "update_engine"}
+	case "wants":
+		o.Sources.Wants = v1alpha1.Wants(value)
+		if o.Sources.Wants == v1alpha1.WantsNothing {
+			o.Sources.Changes, o.Sources.Drains = nil, false
+		}
+	case "nodrain":
+		o.Sources.Drains = false
+	case "os":
+		o.Self.OSVersion = value
+	case "info":
+		o.Info = map[string]string{v1alpha1.LabelOS: value}
+	case "label":
+		n.Info = map[string]string{v1alpha1.LabelOS: value}
+	case "changes":
+		o.Sources.Changes = changes(value)
+	case "draining":
+		o.Drain = Drain{Running: true}
+	case "drained":
+		o.Drain = Drain{Running: true, Complete: true}
+	case "paused":
+		n.Paused = &v1alpha1.Intent{Reason: "disk"}
+	case "detached":
+		n.Detached = &v1alpha1.Intent{Reason: "theirs"}
+	case "forced":
+		n.Detached = &v1alpha1.Intent{Reason: "theirs", Force: true}
+	case "managed":
+		n.Managed = new(value == "true")
+	case "allowlist":
+		o.ManagedByDefault = false
+	case "veto":
+		o.Veto = v1alpha1.Reason(value)
+	case "blocked":
+		o.Blocked = v1alpha1.Reason(value)
+	case "shutdown":
+		o.Shutdown = map[string]Shutdown{"unknown": ShutdownUnknown, "none": ShutdownNone, "underway": ShutdownUnderway}[value]
+	case "reboot-error":
+		o.RebootError = "not today"
+	case "unhealthy":
+		o.Health = Health{Detail: "a unit failed"}
+	case "unhealthy-overdue":
+		o.Health = Health{Detail: "a unit failed", Overdue: true}
+	case "units":
+		o.Self.HookStages = []v1alpha1.State{v1alpha1.State(value)}
+	case "hooks":
+		o.Hooks = work(value)
+	case "apply":
+		o.Apply = work(value)
+	case "grant.wants":
+		n.Grant.Wants = v1alpha1.Wants(value)
+	case "grant.changes":
+		n.Grant.Changes = changes(value)
+	case "grant.nodrain":
+		n.Grant.Drains = false
+	case "grant.onlynode":
+		n.Grant.Drains, n.Grant.OnlyNode = false, true
+	case "grant.boot":
+		n.Grant.BootID = value
+	case "grant.uid":
+		n.Grant.NodeUID = value
+	case "nogrant":
+		n.Grant = nil
+	case "held":
+		n.Held = v1alpha1.Reason(value)
+	case "old-wants":
+		n.Wants, n.RawHost = v1alpha1.Wants(value), "{}"
+	default:
+		t.Fatalf("unknown word %q", word)
+	}
+}
+
+func number(t *testing.T, s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func work(s string) Work {
+	return Work{Running: s == "running", Done: s == "done", Failed: map[string]string{"failed": "a.service"}[s]}
+}
+
+// changes reads Source or Source@version, separated by commas.
+func changes(s string) []v1alpha1.Change {
+	var out []v1alpha1.Change
+	for part := range strings.SplitSeq(s, ",") {
+		source, version, _ := strings.Cut(part, "@")
+		if source != "" {
+			out = append(out, v1alpha1.Change{Source: v1alpha1.Source(source), Version: version})
+		}
+	}
+	return out
+}
+
+// describe returns the decision as the scripts write it.
+func describe(t *testing.T, o *Observation, d Decision) string {
+	t.Helper()
+	var parts []string
+	if d.Read != ReadNothing {
+		parts = append(parts, "read "+map[Read]string{ReadLease: "lease", ReadCommit: "commit", ReadShutdown: "shutdown"}[d.Read])
+	}
+	if d.Write != nil {
+		parts = append(parts, "write "+strings.Join(describeWrite(t, o, d.Write), " "))
+	}
+	if d.Do != DoNothing {
+		parts = append(parts, "do "+string(d.Do))
+	}
+	if d.Waits != "" {
+		parts = append(parts, "waits "+string(d.Waits))
+	}
+	if d.Again {
+		parts = append(parts, "again")
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, "; ")
+}
+
+func describeWrite(t *testing.T, o *Observation, w *Write) []string {
+	t.Helper()
+	var out []string
+	if w.Unschedulable != nil {
+		out = append(out, map[bool]string{true: "cordon", false: "uncordon"}[*w.Unschedulable])
+	}
+	take := func(from map[string]*string, key, name string, value func(string) string) {
+		v, ok := from[key]
+		switch {
+		case ok && v == nil:
+			out = append(out, "-"+name)
+		case ok:
+			out = append(out, name+value(*v))
+		}
+	}
+	plain := func(s string) string { return "=" + s }
+	take(w.Annotations, v1alpha1.AnnotationCordon, "mark", func(s string) string {
+		if s != o.Node.Turn {
+			t.Errorf("the mark names %q", s)
+		}
+		return ""
+	})
+	take(w.Annotations, v1alpha1.AnnotationAck, "ack", func(s string) string {
+		a, err := v1alpha1.ParseAck(s)
+		if err != nil || a != w.Ack || a.Turn != o.Node.Turn || a.BootID != o.Self.BootID {
+			t.Errorf("ack %q of %+v: %v", s, w.Ack, err)
+		}
+		_, rest, _ := strings.Cut(s, "/"+a.BootID+"/")
+		return "=" + rest
+	})
+	take(w.Labels, v1alpha1.LabelWants, "wants", plain)
+	take(w.Annotations, v1alpha1.AnnotationHost, "host", func(s string) string {
+		h, err := v1alpha1.ParseHost(s)
+		if err != nil || h.NodeUID != o.Node.UID || h.BootID != o.Self.BootID || !slices.Equal(h.Changes, o.Sources.Changes) ||
+			h.Drains != o.Sources.Drains || h.Veto != o.Veto || h.Protocol != v1alpha1.Protocol || h.Managed != o.managed() {
+			t.Errorf("host %s: %v", s, err)
+		}
+		return ""
+	})
+	take(w.Labels, v1alpha1.LabelOS, "os", plain)
+	if known := len(out); known != len(w.Labels)+len(w.Annotations)+len([]*bool{w.Unschedulable})-map[bool]int{true: 1}[w.Unschedulable == nil] {
+		t.Errorf("a write of other keys too: %v %v", w.Labels, w.Annotations)
+	}
+	return out
+}
+
+// world is a Node under a host's writes, for tests that go on for more than
+// one step.
+type world struct {
+	labels, annotations map[string]string
+	node                Node
+}
+
+// worldOf spells the Node of an observation out as labels and annotations.
+func worldOf(o *Observation) *world {
+	n := o.Node
+	w := &world{labels: map[string]string{}, annotations: map[string]string{}, node: n}
+	put := func(m map[string]string, key, value string) {
+		if value != "" {
+			m[key] = value
+		}
+	}
+	put(w.labels, v1alpha1.LabelState, string(n.State))
+	put(w.labels, v1alpha1.LabelWants, string(n.Wants))
+	if n.Managed != nil {
+		put(w.labels, v1alpha1.LabelManaged, strconv.FormatBool(*n.Managed))
+	}
+	for k, v := range n.Info {
+		put(w.labels, k, v)
+	}
+	put(w.annotations, v1alpha1.AnnotationTurn, n.Turn)
+	put(w.annotations, v1alpha1.AnnotationAck, n.Ack.String())
+	put(w.annotations, v1alpha1.AnnotationHost, n.RawHost)
+	for key, record := range map[string]any{
+		v1alpha1.AnnotationGrant: n.Grant, v1alpha1.AnnotationPaused: n.Paused, v1alpha1.AnnotationDetached: n.Detached,
+	} {
+		if !reflect.ValueOf(record).IsNil() {
+			put(w.annotations, key, v1alpha1.FormatRecord(record))
+		}
+	}
+	if n.Mark {
+		w.annotations[v1alpha1.AnnotationCordon] = "t"
+	}
+	return w
+}
+
+// apply carries the write out and reads the Node again.
+func (w *world) apply(write *Write) Node {
+	for key, value := range write.Labels {
+		if delete(w.labels, key); value != nil {
+			w.labels[key] = *value
+		}
+	}
+	for key, value := range write.Annotations {
+		if delete(w.annotations, key); value != nil {
+			w.annotations[key] = *value
+		}
+	}
+	if write.Unschedulable != nil {
+		w.node.Unschedulable = *write.Unschedulable
+	}
+	w.node.Keys = v1alpha1.ReadKeys(w.labels, w.annotations)
+	return w.node
+}
+
+// TestFromNothing walks a host through a whole turn, the coordinator's part
+// played by hand, and holds what it wrote on the way against the DESIGN.
+func TestFromNothing(t *testing.T) {
+	o := observe(t, []string{"absent", "unpublished"})
+	w := worldOf(&o)
+	var log []string
+	// run steps until the host waits for somebody else.
+	run := func() {
+		for range 20 {
+			d := Step(o)
+			switch {
+			case d.Read == ReadCommit:
+				log = append(log, "look")
+				o.Look = &Look{Commit: true, Lease: Lease{Exists: true, Holder: aEpoch}}
+			case d.Read != ReadNothing:
+				t.Fatalf("reads %v", d.Read)
+			case d.Write != nil:
+				log = append(log, strings.Join(describeWrite(t, &o, d.Write), " "))
+				o.Node = w.apply(d.Write)
+			case d.Do == DoDrain && !o.Drain.Complete:
+				log = append(log, "drain")
+				o.Drain = Drain{Running: true, Complete: true}
+			case d.Do != DoNothing:
+				log = append(log, "do "+string(d.Do))
+				return
+			default:
+				o.Look = nil
+				return
+			}
+		}
+		t.Fatalf("no end: %s", strings.Join(log, "\n"))
+	}
+	to := func(s v1alpha1.State) {
+		log = append(log, "- "+s.String())
+		w.labels[v1alpha1.LabelState] = string(s)
+		if s.InTurn() {
+			w.annotations[v1alpha1.AnnotationTurn] = aTurn
+			w.annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(v1alpha1.Grant{
+				Turn: aTurn, Epoch: aEpoch, NodeUID: aUID, BootID: aBoot, Wants: v1alpha1.WantsReboot, Drains: true,
+				Changes: []v1alpha1.Change{anUpdate}, OSVersion: "4.1", StartedAt: time.Unix(0, 0),
+			})
+		}
+		o.Node = w.apply(&Write{})
+	}
+	run()
+	to(v1alpha1.StateIdle)
+	run()
+	to(v1alpha1.StateDraining)
+	run()
+	o.Drain = Drain{}
+	to(v1alpha1.StateRebooting)
+	run()
+	// The reboot: another boot, another version, nothing wanted.
+	o = Observation{Node: o.Node, Self: o.Self, ManagedByDefault: true, Shutdown: ShutdownNone}
+	o.Self.BootID, o.Self.OSVersion = "b2", "4.2"
+	run()
+	o.Sources = Sources{Complete: true, Wants: v1alpha1.WantsNothing}
+	run()
+	w.node.BootID = "b2"
+	o.Node, o.Health = w.apply(&Write{}), Health{Healthy: true}
+	run()
+	to(v1alpha1.StateUncordoning)
+	run()
+	want := `
+wants=reboot host
+- idle
+- draining
+ack=draining/seen
+look
+cordon mark ack=draining/committed
+drain
+ack=draining/done
+- rebooting
+look
+ack=rebooting/committed
+do reboot
+ack=rebooting/done wants=nothing host
+- uncordoning
+uncordon -mark ack=uncordoning/done`
+	if got := strings.Join(log, "\n"); got != strings.TrimSpace(want) {
+		t.Errorf("got:\n%s\nexpected:%s", got, want)
+	}
+	if o.Node.Unschedulable || o.Node.Mark || fmt.Sprint(o.Node.Problems) != "[]" {
+		t.Errorf("left behind: %+v", o.Node)
+	}
+}
