@@ -1,0 +1,139 @@
+// Package local is what a host knows of itself without the API server: the
+// words of the running process, left in a file, and a lock that tells whether
+// that process still runs. `lockkeeper status` on the host reads both when it
+// has no kubeconfig, or nobody answers.
+//
+// Nothing here decides a step of a turn: a host resumes from the facts, never
+// from this file. This room touches its directory and nothing else.
+package local
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// Dir is where the running process leaves its words and its lock; below
+// --root in the test bed.
+const Dir = "/run/lockkeeper"
+
+const (
+	statusFile = "status.json"
+	lockFile   = "lock"
+	maxStatus  = 256 << 10 // bytes; host's changes are bounded far below
+)
+
+// Status is what the running process last said of itself. Its JSON form is
+// part of `lockkeeper status -o json`.
+type Status struct {
+	// Time is when it was written, by the host's clock. It is written when
+	// something in it changes, so an old one is not by itself a sign of death.
+	Time    time.Time `json:"time"`
+	PID     int       `json:"pid"`
+	Version string    `json:"version"` // lockkeeper's
+	Node    string    `json:"node"`    // "" until it is known
+	BootID  string    `json:"bootID"`
+	// Line is the text that systemctl status shows.
+	Line string `json:"line"`
+
+	// State, Turn and Wants are as the host's Node had them when the host
+	// last saw it. Wants is "" while not every source was read in this boot.
+	State   v1alpha1.State    `json:"state"`
+	Turn    string            `json:"turn,omitempty"`
+	Wants   v1alpha1.Wants    `json:"wants"`
+	Changes []v1alpha1.Change `json:"changes,omitempty"`
+
+	// Waits is what the host waits for; nil when for nothing.
+	Waits *Waits `json:"waits,omitempty"`
+	// Coordinator is this host's part in the election.
+	Coordinator Coordinator `json:"coordinator"`
+	// API is what went wrong when the API server was last asked; nil when it
+	// answered.
+	API *Failure `json:"api,omitempty"`
+}
+
+// Waits is what a host waits for.
+type Waits struct {
+	Reason v1alpha1.Reason `json:"reason,omitempty"`
+	Detail string          `json:"detail,omitempty"`
+	Since  time.Time       `json:"since"`
+}
+
+// Role is a host's part in the election.
+type Role string
+
+// The roles.
+const (
+	RoleNone      Role = "none"      // does not campaign
+	RoleCandidate Role = "candidate" // campaigns, and another leads
+	RoleLeader    Role = "leader"
+)
+
+// Coordinator is a host's part in the election, and why it has no other.
+type Coordinator struct {
+	Role Role   `json:"role"`
+	Why  string `json:"why,omitempty"`
+}
+
+// Failure is an error and since when there has been one.
+type Failure struct {
+	Error string    `json:"error"`
+	Since time.Time `json:"since"`
+}
+
+// Write leaves s in dir, whole or not at all: a reader never sees half of it.
+// Only the holder of the lock writes.
+func Write(dir string, s Status) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("leaving the local status: %w", err)
+		}
+	}()
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, statusFile+".")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(append(data, '\n'))
+	if err == nil {
+		err = f.Chmod(0o644) // people on the host may look
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	// Not synced: dir is in memory, and a word from before a crash is of no use.
+	return os.Rename(f.Name(), filepath.Join(dir, statusFile))
+}
+
+// Read returns the last words left in dir. The error is fs.ErrNotExist when
+// there are none.
+func Read(dir string) (Status, error) {
+	f, err := os.Open(filepath.Join(dir, statusFile))
+	if err != nil {
+		return Status{}, fmt.Errorf("reading the local status: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxStatus))
+	if err != nil {
+		return Status{}, fmt.Errorf("reading the local status: %w", err)
+	}
+	var s Status
+	if err := json.Unmarshal(data, &s); err != nil {
+		return Status{}, fmt.Errorf("reading the local status: %w", err)
+	}
+	return s, nil
+}

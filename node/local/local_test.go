@@ -1,0 +1,205 @@
+package local
+
+import (
+	"bufio"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+func TestMain(m *testing.M) {
+	// The same binary is the other process of TestLock.
+	if dir := os.Getenv("LOCK_DIR"); dir != "" {
+		release, err := Acquire(dir)
+		if err != nil {
+			os.Stdout.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
+		os.Stdout.WriteString("locked\n")
+		bufio.NewReader(os.Stdin).ReadString('\n')
+		release()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// other is a process that takes the lock in dir and keeps it.
+type other struct {
+	cmd   *exec.Cmd
+	stdin interface{ Close() error }
+	said  string
+}
+
+func start(t *testing.T, dir string) *other {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "LOCK_DIR="+dir)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return &other{cmd, stdin, strings.TrimSpace(line)}
+}
+
+func running(t *testing.T, dir string) bool {
+	t.Helper()
+	is, err := Running(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return is
+}
+
+func TestLock(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run", "lockkeeper")
+	if running(t, dir) {
+		t.Fatal("something runs in a directory that is not there")
+	}
+	first := start(t, dir)
+	if first.said != "locked" {
+		t.Fatalf("the first process says %q", first.said)
+	}
+	if !running(t, dir) {
+		t.Error("a process that holds the lock is not seen")
+	}
+	if _, err := Acquire(dir); !errors.Is(err, ErrRunning) || !strings.Contains(err.Error(), "another lockkeeper runs on this host (process ") {
+		t.Errorf("a second one gets %v, expected ErrRunning with the process's id", err)
+	}
+	if second := start(t, dir); !strings.Contains(second.said, ErrRunning.Error()) {
+		t.Errorf("a second process says %q", second.said)
+	}
+	if !running(t, dir) {
+		t.Error("a failed attempt has freed the lock")
+	}
+	// Killed, not released.
+	first.cmd.Process.Kill()
+	first.cmd.Wait()
+	if running(t, dir) {
+		t.Error("a process that was killed still counts as running")
+	}
+	release, err := Acquire(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !running(t, dir) {
+		t.Error("this process's own lock is not seen")
+	}
+	if err := release(); err != nil || running(t, dir) {
+		t.Errorf("released: %v, running %v", err, running(t, dir))
+	}
+}
+
+// Whoever looks never keeps a service from starting.
+func TestLookingTakesNothing(t *testing.T) {
+	dir := t.TempDir()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					Running(dir)
+				}
+			}
+		})
+	}
+	for range 500 {
+		release, err := Acquire(dir)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		release()
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func TestStatusIsReadAsWritten(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Read(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a file: %v, expected fs.ErrNotExist", err)
+	}
+	now := time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC)
+	want := Status{
+		Time: now, PID: 7, Version: "v1", Node: "n1", BootID: "b", Line: "waits",
+		State: v1alpha1.StateDraining, Turn: "t", Wants: v1alpha1.WantsReboot, Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/x"}},
+		Waits: &Waits{v1alpha1.ReasonStopped, "maintenance", now}, Coordinator: Coordinator{RoleLeader, ""}, API: &Failure{"refused", now},
+	}
+	for range 2 { // the second time over the first
+		if err := Write(dir, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := Read(dir)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v\nexpected %+v", got, err, want)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("%d files are left, expected 1 (%v)", len(entries), err)
+	}
+	info, err := os.Stat(filepath.Join(dir, "status.json"))
+	if err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("mode %v, expected -rw-r--r-- (%v)", info.Mode(), err)
+	}
+}
+
+// A reader never meets half a file.
+func TestStatusIsNeverTorn(t *testing.T) {
+	dir := t.TempDir()
+	long := Status{Line: strings.Repeat("x", 100_000)}
+	if err := Write(dir, Status{}); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range 200 {
+			s := Status{}
+			if i%2 == 0 {
+				s = long
+			}
+			if err := Write(dir, s); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 200 {
+		if s, err := Read(dir); err != nil || s.Line != "" && s.Line != long.Line {
+			t.Errorf("read %d bytes of a line, %v", len(s.Line), err)
+			break
+		}
+	}
+	wg.Wait()
+}
+
+func TestWriteSaysWhy(t *testing.T) {
+	err := Write(filepath.Join(t.TempDir(), "none"), Status{})
+	if !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "leaving the local status: ") {
+		t.Error(err)
+	}
+}

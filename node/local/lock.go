@@ -1,0 +1,94 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// ErrRunning: another process holds the lock.
+var ErrRunning = errors.New("another lockkeeper runs on this host")
+
+// Open-file-description locks: they belong to the open file, as flock's do, go
+// with the process that has it, and can be asked about without being taken. A
+// `lockkeeper status` that took the lock for a moment to see whether it is free
+// could keep a starting service from starting. Package syscall lacks the two
+// numbers; they are the same on every Linux.
+const (
+	ofdGetLock = 36 // F_OFD_GETLK
+	ofdSetLock = 37 // F_OFD_SETLK
+)
+
+// Acquire takes the lock in dir, which it creates if need be, and keeps it until
+// release is called or the process ends, however it ends. The error is
+// [ErrRunning] while another process has it.
+func Acquire(dir string) (release func() error, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("taking the lock: %w", err)
+	}
+	path := filepath.Join(dir, lockFile)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("taking the lock: %w", err)
+	}
+	lock := syscall.Flock_t{Type: syscall.F_WRLCK, Whence: io.SeekStart}
+	err = syscall.FcntlFlock(f.Fd(), ofdSetLock, &lock)
+	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) {
+		err = ErrRunning
+		if pid := pidIn(f); pid != 0 {
+			err = fmt.Errorf("%w (process %d)", ErrRunning, pid)
+		}
+	} else if err == nil {
+		err = writePID(f)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("taking the lock %s: %w", path, errors.Join(err, f.Close()))
+	}
+	return f.Close, nil
+}
+
+// Running reports whether a process holds the lock in dir. It takes nothing,
+// and needs no more than to read.
+func Running(dir string) (bool, error) {
+	f, err := os.Open(filepath.Join(dir, lockFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking at the lock: %w", err)
+	}
+	defer f.Close()
+	lock := syscall.Flock_t{Type: syscall.F_WRLCK, Whence: io.SeekStart}
+	if err := syscall.FcntlFlock(f.Fd(), ofdGetLock, &lock); err != nil {
+		return false, fmt.Errorf("looking at the lock: %w", err)
+	}
+	return lock.Type != syscall.F_UNLCK, nil
+}
+
+// The process's id in the file is for people; the lock is what counts.
+func writePID(f *os.File) error {
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+func pidIn(f *os.File) int {
+	buf := make([]byte, 16)
+	n, err := f.ReadAt(buf, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(buf[:n])))
+	if err != nil {
+		return 0
+	}
+	return pid
+}
