@@ -67,9 +67,16 @@ func (o *Observation) leaseHolds() (v1alpha1.Reason, string) {
 }
 
 // keep is the effect that goes on while something is read: a drain is not
-// stopped every ten seconds for a look.
+// stopped every ten seconds for a look. One that is left from another stage, or
+// from before somebody uncordoned, is; so is one under an emergency stop that
+// the last look showed.
 func (o *Observation) keep() Effect {
-	if o.Drain.Running {
+	if o.Look != nil {
+		if r, _ := o.leaseHolds(); r != "" {
+			return DoNothing
+		}
+	}
+	if n := &o.Node; o.Drain.Running && n.Grant.Drains && n.Unschedulable && !n.State.HookStage() {
 		return DoDrain
 	}
 	return DoNothing

@@ -50,7 +50,7 @@ func (o *Observation) rebooting() Decision {
 	if d, refused := o.undrained(); refused {
 		return d
 	}
-	if o.Drain.Running && !o.Drain.Complete {
+	if n.Grant.Drains && o.Drain.Running && !o.Drain.Complete {
 		if o.Look == nil {
 			return Decision{Read: ReadLease, Do: DoDrain}
 		}
@@ -176,6 +176,9 @@ func (o *Observation) applying() Decision {
 	case o.Apply.Running:
 		return Decision{Do: DoApply, Detail: "the units of its plan"}
 	}
+	// What bars the turn from being turned round is a word of any boot; what
+	// lets the host act is its word of this one.
+	committed = o.said(v1alpha1.WordCommitted)
 	if r, text := o.frozen(); r != "" {
 		return Decision{Waits: r, Detail: text}
 	}
