@@ -1,0 +1,152 @@
+package simhost
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// keepBuilds is how long a binary that nobody has asked for stays in the cache.
+const keepBuilds = 48 * time.Hour
+
+// BuildLockkeeper builds the lockkeeper binary of the source tree that the testbed lies in, static and with -trimpath, and
+// returns its path in the user's cache. A process builds once; a later call returns the same path, or the same error. log
+// may be nil. A binary stays for two days after it was last asked for, so that runs of other trees beside this one are not
+// disturbed.
+func BuildLockkeeper(ctx context.Context, log io.Writer) (string, error) {
+	return plainBuild.get(ctx, log)
+}
+
+// BuildLockkeeperRace is BuildLockkeeper with the race detector, which needs a C compiler. Such a binary reports a race in
+// its log and ends with status 66.
+func BuildLockkeeperRace(ctx context.Context, log io.Writer) (string, error) {
+	return raceBuild.get(ctx, log)
+}
+
+var (
+	plainBuild = &onceBuild{env: []string{"CGO_ENABLED=0"}}
+	raceBuild  = &onceBuild{env: []string{"CGO_ENABLED=1"}, flags: []string{"-race"}}
+)
+
+type onceBuild struct {
+	env, flags []string
+
+	mu   sync.Mutex
+	done bool
+	path string
+	err  error
+}
+
+func (b *onceBuild) get(ctx context.Context, log io.Writer) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.done {
+		return b.path, b.err
+	}
+	path, err := b.build(ctx, log)
+	if err != nil {
+		err = fmt.Errorf("building lockkeeper: %w", err)
+	}
+	if ctx.Err() == nil { // a caller's impatience is not the tree's fault
+		b.done, b.path, b.err = true, path, err
+	}
+	return path, err
+}
+
+func (b *onceBuild) build(ctx context.Context, log io.Writer) (string, error) {
+	src, err := rootModule(ctx)
+	if err != nil {
+		return "", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding the cache: %w", err)
+	}
+	cache = filepath.Join(cache, "lockkeeper-simhost")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	tmp, err := os.MkdirTemp(cache, "unfinished-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	if log != nil {
+		fmt.Fprintf(log, "simhost: building lockkeeper %s\n", strings.Join(b.flags, " "))
+	}
+	args := append([]string{"build", "-trimpath", "-buildvcs=false"}, b.flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "-o", filepath.Join(tmp, "lockkeeper"), ".")...)
+	cmd.Dir = src
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	cmd.Env = append(cmd.Env, b.env...)
+	// What go starts is in its group, which the context's end ends.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	cmd.WaitDelay = 5 * time.Second
+	if out, err := cmd.CombinedOutput(); ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	} else if err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, lastLines(string(out), 30))
+	}
+	return store(cache, tmp)
+}
+
+// store moves the folder with a fresh binary to where its content says, unless the same one is there.
+func store(cache, tmp string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(tmp, "lockkeeper"))
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(data)
+	dir := filepath.Join(cache, hex.EncodeToString(sum[:8]))
+	path := filepath.Join(dir, "lockkeeper")
+	if err := os.Rename(tmp, dir); err != nil {
+		if _, there := os.Stat(path); there != nil {
+			return "", err
+		}
+	}
+	now := time.Now()
+	if err := os.Chtimes(dir, now, now); err != nil {
+		return "", err
+	}
+	entries, err := os.ReadDir(cache)
+	if err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && now.Sub(info.ModTime()) > keepBuilds {
+			_ = os.RemoveAll(filepath.Join(cache, e.Name()))
+		}
+	}
+	return path, nil
+}
+
+// rootModule finds lockkeeper's source: two folders above this file, or what the module in the working directory says when
+// this package was built with -trimpath.
+func rootModule(ctx context.Context) (string, error) {
+	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
+		dir := filepath.Dir(filepath.Dir(filepath.Dir(file)))
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+	}
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "lockkeeper.dev/lockkeeper").Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = fmt.Errorf("%w: %s", err, lastLines(string(exit.Stderr), 5))
+	}
+	if err != nil {
+		return "", fmt.Errorf("finding the source: it is not where this program was built, and the working directory is in no module that knows it: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}

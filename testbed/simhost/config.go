@@ -1,0 +1,110 @@
+package simhost
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config is a host's lockkeeper.toml: values by table ("" for keys outside of any) and key. A value is a string, a bool, an
+// int, a []string or a time.Duration, which is written as a string.
+type Config map[string]map[string]any
+
+// Set puts one value into its table.
+func (c Config) Set(table, key string, value any) {
+	if c[table] == nil {
+		c[table] = map[string]any{}
+	}
+	c[table][key] = value
+}
+
+// defaultConfig is the product's with what would keep a simulated host waiting cut to the shortest allowed.
+func (h *Host) defaultConfig() Config {
+	return Config{
+		"":            {"log_level": "debug"},
+		"kubernetes":  {"kubeconfig": h.dir.join("kubelet.kubeconfig")},
+		"lease":       {"duration": 10 * time.Second, "renew_deadline": 7 * time.Second, "retry_period": time.Second},
+		"coordinator": {"kubeconfig": h.coordinatorKubeconfig()},
+		"sources":     {"poll_interval": 5 * time.Second},
+		"reboot":      {"session_delay": time.Duration(0), "min_uptime": time.Minute},
+		"health":      {"timeout": time.Minute},
+	}
+}
+
+func (c Config) toml(extra string) (string, error) {
+	var b strings.Builder
+	for _, table := range slices.Sorted(maps.Keys(c)) { // "" comes first
+		if table != "" {
+			fmt.Fprintf(&b, "[%s]\n", table)
+		}
+		for _, key := range slices.Sorted(maps.Keys(c[table])) {
+			text, err := tomlValue(c[table][key])
+			if err != nil {
+				return "", fmt.Errorf("configuration, %s.%s: %w", table, key, err)
+			}
+			fmt.Fprintf(&b, "%s = %s\n", key, text)
+		}
+	}
+	b.WriteString(extra)
+	return b.String(), nil
+}
+
+func tomlValue(v any) (string, error) {
+	switch v := v.(type) {
+	case string:
+		return tomlString(v), nil
+	case time.Duration:
+		return tomlString(v.String()), nil
+	case bool, int:
+		return fmt.Sprint(v), nil
+	case []string:
+		quoted := make([]string, len(v))
+		for i, s := range v {
+			quoted[i] = tomlString(s)
+		}
+		return "[" + strings.Join(quoted, ", ") + "]", nil
+	}
+	return "", fmt.Errorf("a %T cannot be written", v)
+}
+
+// tomlString is a basic string; TOML's escapes are not Go's.
+func tomlString(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r < ' ' || r == 0x7f:
+			fmt.Fprintf(&b, "\\u%04X", r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// Configure changes the host's lockkeeper.toml. lockkeeper reads it at its next start, or at SIGHUP (see [Host.Signal]).
+func (h *Host) Configure(edit func(Config)) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if edit != nil {
+		edit(h.config)
+	}
+	text, err := h.config.toml(h.opts.ConfigExtra)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(h.ConfigPath(), []byte(text), 0o600); err != nil {
+		return fmt.Errorf("writing the configuration of %s: %w", h.opts.Name, err)
+	}
+	return nil
+}
+
+// ConfigPath is where the host's lockkeeper.toml is.
+func (h *Host) ConfigPath() string { return h.dir.join("lockkeeper.toml") }

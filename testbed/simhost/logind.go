@@ -1,0 +1,304 @@
+package simhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/godbus/dbus/v5/prop"
+)
+
+// logind as it is on the bus.
+const (
+	loginName    = "org.freedesktop.login1"
+	loginPath    = dbus.ObjectPath("/org/freedesktop/login1")
+	loginIface   = "org.freedesktop.login1.Manager"
+	sessionIface = "org.freedesktop.login1.Session"
+)
+
+// RebootMode is what logind does with an order to reboot.
+type RebootMode int
+
+// The modes.
+const (
+	Obey   RebootMode = iota
+	Deny              // answers AccessDenied
+	Hang              // answers nothing and does nothing, until the next boot
+	Lose              // reboots, and its answer is lost
+	Ignore            // answers that it will, and does nothing
+)
+
+// Session is somebody logged in.
+type Session struct {
+	ID     string // letters and digits
+	User   string
+	UID    uint32
+	Seat   string
+	TTY    string
+	Remote bool
+	Class  string // "" is "user"
+	State  string // "" is "active"
+	Since  time.Time
+}
+
+// Logind is a host's stand-in for systemd-logind, over all its boots. What a knob sets lasts until it is set anew, sessions
+// and inhibitors only until the next boot. Its methods may be called by several goroutines.
+type Logind struct {
+	h *Host
+
+	mu         sync.Mutex
+	mode       RebootMode
+	boot       *boot
+	conn       *dbus.Conn // nil while logind does not run
+	props      *prop.Properties
+	preparing  bool
+	inhibitors map[*inhibitor]struct{}
+	freed      chan struct{} // closed and made anew when an inhibitor goes
+	sessions   map[string]Session
+	wall       string
+}
+
+// OnReboot says what is done with orders to reboot from now on.
+func (l *Logind) OnReboot(mode RebootMode) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mode = mode
+}
+
+// Start starts logind again after Stop.
+func (l *Logind) Start() error {
+	b := l.h.current()
+	if b == nil {
+		return fmt.Errorf("starting logind: %w", errDown)
+	}
+	return l.start(b)
+}
+
+// Stop ends logind: its name goes from the bus. Inhibitors stay with it, as the real one keeps them over a restart.
+func (l *Logind) Stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		l.conn.Close()
+		l.conn = nil
+	}
+}
+
+func (l *Logind) start(b *boot) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		return nil
+	}
+	if l.boot != b {
+		l.boot, l.preparing, l.wall = b, false, ""
+		l.inhibitors, l.sessions, l.freed = map[*inhibitor]struct{}{}, map[string]Session{}, make(chan struct{})
+	}
+	sent := newSentFiles()
+	conn, err := b.bus.connect(dbus.WithSerialGenerator(sent), dbus.WithOutgoingInterceptor(sent.sending))
+	if err != nil {
+		return fmt.Errorf("starting logind: %w", err)
+	}
+	if err := l.export(conn, sent); err != nil {
+		conn.Close()
+		return fmt.Errorf("starting logind: %w", err)
+	}
+	l.conn = conn
+	return nil
+}
+
+func (l *Logind) export(conn *dbus.Conn, sent *sentFiles) error {
+	err := conn.ExportMethodTable(map[string]any{
+		"RebootWithFlags": func(m dbus.Message, flags uint64) *dbus.Error { return l.reboot(m, "RebootWithFlags", flags == 0) },
+		"Reboot":          func(m dbus.Message, interactive bool) *dbus.Error { return l.reboot(m, "Reboot", true) },
+		"Inhibit": func(sender dbus.Sender, what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
+			return l.inhibit(sent, string(sender), what, who, why, mode)
+		},
+		"ListInhibitors": l.listInhibitors,
+		"ListSessions":   l.listSessions,
+		"SetWallMessage": func(text string, enable bool) *dbus.Error {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.wall = text
+			return nil
+		},
+	}, loginPath, loginIface)
+	if err != nil {
+		return err
+	}
+	type scheduled struct {
+		Kind string
+		Usec uint64
+	}
+	constant := func(v any) *prop.Prop { return &prop.Prop{Value: v, Emit: prop.EmitFalse} }
+	l.props, err = prop.Export(conn, loginPath, prop.Map{loginIface: {
+		"PreparingForShutdown": constant(l.preparing),
+		"ScheduledShutdown":    constant(scheduled{}),
+		"InhibitDelayMaxUSec":  constant(uint64(l.h.opts.InhibitDelayMax.Microseconds())),
+	}})
+	if err != nil {
+		return err
+	}
+	for _, s := range l.sessions {
+		if err := exportSession(conn, s); err != nil {
+			return err
+		}
+	}
+	return own(conn, loginName)
+}
+
+// reboot answers one order. It returns only when the order has been told to whoever follows the host's events.
+func (l *Logind) reboot(m dbus.Message, method string, known bool) *dbus.Error {
+	sender, _ := m.Headers[dbus.FieldSender].Value().(string)
+	l.mu.Lock()
+	b, conn, mode := l.boot, l.conn, l.mode
+	l.mu.Unlock()
+	if conn == nil {
+		return dbus.MakeFailedError(errDown)
+	}
+	who := fmt.Sprintf("%s from pid %d", method, pidOf(conn, sender))
+	refuse := func(name, text string) *dbus.Error {
+		l.h.emit(RebootRefused, b.id, who+": "+text)
+		return dbus.NewError(name, []any{text})
+	}
+	if !known {
+		return refuse("org.freedesktop.DBus.Error.InvalidArgs", "Invalid flags parameter")
+	}
+	switch mode {
+	case Deny:
+		return refuse("org.freedesktop.DBus.Error.AccessDenied", "Permission denied")
+	case Hang:
+		l.h.emit(RebootRefused, b.id, who+": it hangs")
+		<-b.bus.proc.gone
+		return dbus.MakeFailedError(errDown)
+	case Ignore:
+		l.h.emit(RebootRefused, b.id, who+": it is ignored")
+		return nil
+	}
+	if !l.prepare(b) {
+		return refuse("org.freedesktop.login1.OperationInProgress", "There's already a shutdown or sleep operation in progress")
+	}
+	l.h.countReboot()
+	l.h.emit(RebootCalled, b.id, who)
+	if !l.tell(b) {
+		return dbus.MakeFailedError(errDown) // the power went meanwhile
+	}
+	l.h.task(func() {
+		l.awaitDelays(b)
+		l.h.shutDown(b)
+	})
+	if mode == Lose {
+		<-b.bus.proc.gone
+	}
+	return nil
+}
+
+// prepare claims the one shutdown of this boot.
+func (l *Logind) prepare(b *boot) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.preparing || l.boot != b {
+		return false
+	}
+	l.preparing = true
+	return true
+}
+
+// tell has the bus know that a shutdown is coming.
+func (l *Logind) tell(b *boot) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.boot != b || l.conn == nil || b.ctx.Err() != nil {
+		return false
+	}
+	l.props.SetMust(loginIface, "PreparingForShutdown", true)
+	_ = l.conn.Emit(loginPath, loginIface+".PrepareForShutdown", true)
+	return true
+}
+
+// pidOf asks the bus who is behind a connection; 0 if it cannot tell.
+func pidOf(conn *dbus.Conn, sender string) uint32 {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	var pid uint32
+	_ = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.GetConnectionUnixProcessID", 0, sender).Store(&pid)
+	return pid
+}
+
+// SetSessions says who is logged in, until the next boot.
+func (l *Logind) SetSessions(sessions ...Session) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil {
+		return errors.New("logind does not run")
+	}
+	for id := range l.sessions {
+		if err := l.conn.Export(nil, sessionPath(id), "org.freedesktop.DBus.Properties"); err != nil {
+			return err
+		}
+	}
+	clear(l.sessions)
+	for _, s := range sessions {
+		if err := exportSession(l.conn, s); err != nil {
+			return err
+		}
+		l.sessions[s.ID] = s
+	}
+	return nil
+}
+
+func sessionPath(id string) dbus.ObjectPath {
+	return loginPath + "/session/_" + dbus.ObjectPath(fmt.Sprintf("%x", id))
+}
+
+func exportSession(conn *dbus.Conn, s Session) error {
+	text := func(s, fallback string) *prop.Prop {
+		if s == "" {
+			s = fallback
+		}
+		return &prop.Prop{Value: s, Emit: prop.EmitFalse}
+	}
+	var since uint64
+	if !s.Since.IsZero() {
+		since = uint64(s.Since.UnixMicro())
+	}
+	_, err := prop.Export(conn, sessionPath(s.ID), prop.Map{sessionIface: {
+		"Id": text(s.ID, ""), "Name": text(s.User, ""), "Class": text(s.Class, "user"), "State": text(s.State, "active"),
+		"TTY": text(s.TTY, ""), "Remote": {Value: s.Remote}, "Timestamp": {Value: since},
+	}})
+	if err != nil {
+		return fmt.Errorf("exporting session %s: %w", s.ID, err)
+	}
+	return nil
+}
+
+type sessionRow struct {
+	ID   string
+	UID  uint32
+	User string
+	Seat string
+	Path dbus.ObjectPath
+}
+
+func (l *Logind) listSessions() ([]sessionRow, *dbus.Error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rows := []sessionRow{}
+	for _, id := range slices.Sorted(maps.Keys(l.sessions)) {
+		s := l.sessions[id]
+		rows = append(rows, sessionRow{s.ID, s.UID, s.User, s.Seat, sessionPath(s.ID)})
+	}
+	return rows, nil
+}
+
+// WallMessage is the text last set with SetWallMessage in this boot.
+func (l *Logind) WallMessage() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.wall
+}

@@ -1,0 +1,99 @@
+package simhost
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Notify is what lockkeeper has told its service manager since its last start.
+type Notify struct {
+	Ready     bool
+	Reloading bool // until the next READY=1
+	Stopping  bool
+	Status    string    // the last STATUS=
+	At        time.Time // of the last message; zero without one
+	Watchdogs int       // WATCHDOG=1 so far
+}
+
+// A notifyListener is the service manager's end of sd_notify.
+type notifyListener struct {
+	conn *net.UnixConn
+	done chan struct{}
+
+	mu      sync.Mutex
+	state   Notify
+	changed chan struct{} // closed and made anew at each change
+}
+
+func listenNotify(path string) (*notifyListener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("removing the old notification socket: %w", err)
+	}
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return nil, fmt.Errorf("opening the notification socket: %w", err)
+	}
+	l := &notifyListener{conn: conn, done: make(chan struct{}), changed: make(chan struct{})}
+	go l.read()
+	return l, nil
+}
+
+func (l *notifyListener) read() {
+	defer close(l.done)
+	buf := make([]byte, 64<<10)
+	for {
+		n, _, err := l.conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		l.change(func(s *Notify) { s.take(string(buf[:n])) })
+	}
+}
+
+// take reads one message of KEY=VALUE lines; keys that are not known are passed over.
+func (s *Notify) take(message string) {
+	s.At = time.Now()
+	for line := range strings.Lines(message) {
+		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		switch key {
+		case "READY":
+			s.Ready, s.Reloading = true, false
+		case "RELOADING":
+			s.Reloading = true
+		case "STOPPING":
+			s.Stopping = true
+		case "STATUS":
+			s.Status = value
+		case "WATCHDOG":
+			s.Watchdogs++
+		}
+	}
+}
+
+func (l *notifyListener) change(f func(*Notify)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(&l.state)
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// reset forgets what an earlier process said.
+func (l *notifyListener) reset() { l.change(func(s *Notify) { *s = Notify{} }) }
+
+// now is the present state and a channel that is closed when it changes.
+func (l *notifyListener) now() (Notify, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state, l.changed
+}
+
+func (l *notifyListener) close() {
+	l.conn.Close()
+	<-l.done
+}

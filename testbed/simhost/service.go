@@ -1,0 +1,194 @@
+package simhost
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// noRestart are the exit statuses after which no service manager would try again: usage, configuration.
+var noRestart = []int{64, 78}
+
+// A service is lockkeeper under its service manager during one boot.
+type service struct {
+	h    *Host
+	boot *boot
+	ctx  context.Context // ends when it is wanted no more
+	end  context.CancelFunc
+	done chan struct{} // closed when no process is left and none will come
+
+	mu   sync.Mutex
+	proc *process // the present or last one
+}
+
+// startService starts lockkeeper and keeps it running as the host's options say.
+func (h *Host) startService(b *boot) (*service, error) {
+	s := &service{h: h, boot: b, done: make(chan struct{})}
+	s.ctx, s.end = context.WithCancel(b.ctx)
+	p, err := s.spawn()
+	if err != nil {
+		s.end()
+		close(s.done)
+		return nil, err
+	}
+	go s.supervise(p)
+	return s, nil
+}
+
+// supervise waits for each process's end and starts the next one.
+func (s *service) supervise(p *process) {
+	defer close(s.done)
+	for {
+		<-p.gone
+		how := "by itself"
+		if s.ctx.Err() != nil {
+			how = "as it was told to"
+		}
+		status := p.cmd.ProcessState
+		s.h.note("lockkeeper (pid %d) ended %s: %v", p.cmd.Process.Pid, how, status)
+		s.h.emit(LockkeeperExited, s.boot.id, fmt.Sprintf("%v, %s", status, how))
+		if s.h.opts.RestartDelay == 0 || slices.Contains(noRestart, status.ExitCode()) || !pause(s.ctx, s.h.opts.RestartDelay) {
+			return
+		}
+		next, err := s.spawn()
+		if err != nil {
+			s.h.logf("starting lockkeeper again: %v", err)
+			return
+		}
+		p = next
+	}
+}
+
+var errUnwanted = errors.New("lockkeeper is not to run")
+
+func (s *service) spawn() (*process, error) {
+	p, err := s.spawnLocked()
+	if err == nil {
+		s.h.emit(LockkeeperStarted, s.boot.id, fmt.Sprint(p.cmd.Process.Pid))
+	}
+	return p, err
+}
+
+func (s *service) spawnLocked() (*process, error) {
+	h := s.h
+	s.mu.Lock() // so that whoever stops it sees the process, or it does not come to be
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, errUnwanted
+	}
+	if err := h.writeUptime(s.boot.age()); err != nil {
+		return nil, err
+	}
+	args := []string{"run", "--config", h.ConfigPath(), "--root", h.Root()}
+	if h.opts.Policy != "" {
+		args = append(args, "--policy", h.opts.Policy)
+	}
+	cmd := exec.Command(h.opts.Binary, args...)
+	cmd.Dir = h.dir.path
+	cmd.Env = append([]string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + h.dir.path, "TMPDIR=" + h.dir.path,
+		"DBUS_SYSTEM_BUS_ADDRESS=" + s.boot.bus.address,
+		"NOTIFY_SOCKET=" + h.dir.join(notifySocket),
+		"GORACE=halt_on_error=1", // heeded by a binary with the race detector only
+	}, h.opts.Env...)
+	cmd.Stdout, cmd.Stderr = h.output, h.output
+	h.notify.reset()
+	p, err := startProcess(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("starting lockkeeper: %w", err)
+	}
+	s.proc = p
+	h.note("lockkeeper started in boot %s, pid %d", s.boot.id, cmd.Process.Pid)
+	return p, nil
+}
+
+// stop ends it for good: asked first if there is a grace, as systemd does (also one that is stopped), cut short by hurry.
+func (s *service) stop(grace time.Duration, hurry <-chan struct{}) {
+	s.end()
+	s.mu.Lock()
+	p := s.proc
+	s.mu.Unlock()
+	if p != nil {
+		if grace > 0 {
+			p.signal(syscall.SIGTERM)
+			p.signal(syscall.SIGCONT)
+		}
+		p.end(grace, hurry)
+	}
+	<-s.done
+}
+
+// process is the one that runs now, or nil.
+func (s *service) process() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil || !s.proc.running() {
+		return nil
+	}
+	return s.proc
+}
+
+// An output takes what lockkeeper writes: all of it to a file, lines to whoever listens.
+type output struct {
+	mu   sync.Mutex
+	file *os.File
+	line func(string) // nil for none
+	rest []byte
+}
+
+const maxLine = 64 << 10 // bytes of one line given to the listener
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, err := o.file.Write(p); err != nil {
+		return 0, err
+	}
+	if o.line == nil {
+		return len(p), nil
+	}
+	o.rest = append(o.rest, p...)
+	for {
+		line, after, found := bytes.Cut(o.rest, []byte("\n"))
+		if !found && len(o.rest) < maxLine {
+			return len(p), nil
+		}
+		o.line(string(line))
+		o.rest = bytes.Clone(after)
+	}
+}
+
+// note adds a line of the testbed's own to the host's log.
+func (h *Host) note(format string, args ...any) {
+	_, _ = fmt.Fprintf(h.output, "-- "+format+"\n", args...)
+}
+
+// logf reports trouble of the simulation itself, in the host's log.
+func (h *Host) logf(format string, args ...any) { h.note("simhost: "+format, args...) }
+
+// Logs is everything that lockkeeper has written on this host, over all its starts, with lines of the testbed's own that
+// begin with "--".
+func (h *Host) Logs() string {
+	text, err := os.ReadFile(h.LogPath())
+	if err != nil {
+		return "(no log: " + err.Error() + ")"
+	}
+	return string(text)
+}
+
+// LogTail is the last n lines of Logs, for a test that failed.
+func (h *Host) LogTail(n int) string {
+	lines := strings.Split(strings.TrimRight(h.Logs(), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// LogPath is the file with Logs.
+func (h *Host) LogPath() string { return h.dir.join("lockkeeper.log") }

@@ -1,0 +1,106 @@
+package simhost
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// dirPrefix names the folders of hosts in the temporary folder; dirLock in one is locked as long as its owner lives.
+const (
+	dirPrefix = "lockkeeper-host-"
+	dirLock   = "owner.lock"
+	// maxSocketPath is what a Unix socket's address may hold, less its final zero.
+	maxSocketPath = 107
+)
+
+// A workDir is everything of one host on disk.
+type workDir struct {
+	path string
+	lock *os.File // nil for a folder that the caller named
+}
+
+// newWorkDir makes a fresh folder, readable by this user alone. A named one is made if need be, and stays.
+func newWorkDir(named string) (*workDir, error) {
+	d := &workDir{}
+	var err error
+	if named == "" {
+		removeStaleDirs(os.TempDir())
+		d.path, err = os.MkdirTemp("", dirPrefix)
+	} else if d.path, err = filepath.Abs(named); err == nil {
+		err = os.MkdirAll(d.path, 0o700)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("making the host's folder: %w", err)
+	}
+	if longest := d.join(notifySocket); len(longest) > maxSocketPath {
+		err = fmt.Errorf("the host's folder %s is too deep: a socket in it would have a path of %d bytes, at most %d work",
+			d.path, len(longest), maxSocketPath)
+	}
+	if err == nil && named == "" {
+		d.lock, err = lockDir(d.path)
+	}
+	if err != nil {
+		if named == "" {
+			os.RemoveAll(d.path)
+		}
+		return nil, err
+	}
+	return d, nil
+}
+
+func lockDir(path string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(path, dirLock), os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("locking the host's folder: %w", err)
+	}
+	return lock, nil
+}
+
+func (d *workDir) join(elem ...string) string {
+	return filepath.Join(append([]string{d.path}, elem...)...)
+}
+
+// remove lets a temporary folder go, its lock last.
+func (d *workDir) remove() error {
+	if d.lock == nil {
+		return nil
+	}
+	err := os.RemoveAll(d.path)
+	d.lock.Close()
+	if err != nil {
+		return fmt.Errorf("removing the host's folder: %w", err)
+	}
+	return nil
+}
+
+// removeStaleDirs removes the folders of hosts whose owner was killed. One without a lock that is less than a minute old
+// may just be in the making.
+func removeStaleDirs(temp string) {
+	dirs, err := filepath.Glob(filepath.Join(temp, dirPrefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		lock, err := os.OpenFile(filepath.Join(dir, dirLock), os.O_RDWR, 0)
+		if errors.Is(err, os.ErrNotExist) {
+			if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > time.Minute {
+				_ = os.RemoveAll(dir)
+			}
+			continue
+		}
+		if err != nil {
+			continue // somebody else's
+		}
+		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			_ = os.RemoveAll(dir)
+		}
+		lock.Close()
+	}
+}
