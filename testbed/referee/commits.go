@@ -1,0 +1,196 @@
+package referee
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+func saysCommitted(n *turn.Node) bool { return n.Said(n.State) && n.Ack.Word == v1alpha1.WordCommitted }
+
+// acked judges an ack that became committed: the host's last step before it evicts, applies or reboots.
+func (e *engine) acked(n *node, before, after *turn.Node) {
+	if after.Ack == before.Ack || after.Ack.Word != v1alpha1.WordCommitted {
+		return
+	}
+	a := after.Ack
+	switch {
+	case a.State != v1alpha1.StateDraining && a.State != v1alpha1.StateRebooting && a.State != v1alpha1.StateApplying:
+		e.breaks(Commit, n.name, "an ack %q: nothing is committed to in this state", a)
+	case a.State != before.State || a.Turn != before.Turn || !before.Ours():
+		e.breaks(Commit, n.name, "an ack %q, the node is %s in the turn %q", a, before.State, before.Turn)
+	case a.BootID != before.BootID:
+		e.breaks(Commit, n.name, "an ack %q, the kubelet speaks from the boot %s", a, before.BootID)
+	case a.State != v1alpha1.StateDraining && a.BootID != before.Grant.BootID:
+		e.breaks(Commit, n.name, "an ack %q, the grant is for the boot %s", a, before.Grant.BootID)
+	case a.State == v1alpha1.StateDraining && !after.Unschedulable:
+		e.breaks(Commit, n.name, "an ack %q, and the node is schedulable", a)
+	default:
+		e.committed(n, before, after)
+	}
+	if n.turn != nil {
+		n.turn.committed = true
+	}
+}
+
+// committed judges a commit of the present turn, state and boot. The version before is the Node that the host had read; what
+// was on it then held up the commit, whenever the write lands. What the host wants is in the same write or was before.
+func (e *engine) committed(n *node, before, after *turn.Node) {
+	row, _ := turn.Find(before.State)
+	needs := row.Needs
+	if before.State == v1alpha1.StateApplying {
+		needs = v1alpha1.WantsApply // a host that wants nothing refuses
+	}
+	switch {
+	case before.Managed != nil && !*before.Managed, before.Detached != nil:
+		e.breaks(Paused, n.name, "committed in %s on a node that an admin takes out", before.State)
+	case before.Paused != nil:
+		e.breaks(Paused, n.name, "committed in %s on a paused node", before.State)
+	case !after.Wants.AtLeast(needs):
+		e.breaks(Cancelled, n.name, "committed in %s, its host wants %q", before.State, after.Wants)
+	}
+	e.fence(n, before.Grant.Epoch, n.rev)
+	if before.State == v1alpha1.StateDraining || !before.Grant.Drains {
+		return
+	}
+	switch {
+	case !before.Unschedulable:
+		e.breaks(Drain, n.name, "committed in %s on a schedulable node", before.State)
+	case n.evictable > 0 && n.nonzeroSince.rev <= n.rev:
+		// There was no moment after the host read its Node in which its list of pods can have been empty.
+		e.breaks(Drain, n.name, "committed in %s with %d evictable pods on the node (%s)", before.State, n.evictable, e.podsOn(n.name))
+	}
+}
+
+// cordoned judges changes of the cordon and its mark.
+func (e *engine) cordoned(n *node, before, after *turn.Node, managers []string) {
+	cordons := !before.Unschedulable && after.Unschedulable
+	marks := !before.Mark && after.Mark
+	unmarks := before.Mark && !after.Mark
+	switch {
+	case cordons && marks:
+		e.cordonCommit(n, before, after)
+	case cordons && !slices.ContainsFunc(managers, e.admin):
+		e.breaks(Cordon, n.name, "cordoned without the mark (by %s)", strings.Join(managers, ", "))
+	case marks && before.Unschedulable:
+		e.breaks(Mark, n.name, "a cordon that stood before was marked in %s", before.State)
+	case marks:
+		e.breaks(Mark, n.name, "marked in %s without a cordon", before.State)
+	case before.Unschedulable && !after.Unschedulable:
+		e.uncordoned(n, before, after)
+	case unmarks && after.Unschedulable && before.Detached == nil:
+		// A node that is let go is the one that keeps its cordon: it is the new owner's.
+		e.breaks(Mark, n.name, "the mark was removed in %s, the cordon stands", before.State)
+	}
+	if n.turn != nil {
+		if cordons && marks {
+			n.turn.committed, n.turn.ourCordon = true, true
+		}
+		if !after.Unschedulable || unmarks && before.Detached != nil {
+			n.turn.ourCordon = false
+		}
+	}
+}
+
+// cordonCommit: cordon and mark in one write are the commit of draining, with the ack that says so. That the ack fits is
+// judged by acked; here, that it is in this write.
+func (e *engine) cordonCommit(n *node, before, after *turn.Node) {
+	switch {
+	case before.State != v1alpha1.StateDraining || !before.Ours():
+		e.breaks(Commit, n.name, "cordoned and marked in %s (turn %q)", before.State, before.Turn)
+	case after.Ack == before.Ack || !saysCommitted(after):
+		e.breaks(Commit, n.name, "cordoned and marked without the ack committed (it says %q)", after.Ack)
+	}
+}
+
+// uncordoned: the host undoes its own cordon by removing the mark in the same write, in uncordoning, on a Node that was Ready
+// when it read it. A person's uncordon leaves the mark behind, or finds none, and has to be declared: nothing on the Node
+// tells who removed a field.
+func (e *engine) uncordoned(n *node, before, after *turn.Node) {
+	switch {
+	case !before.Mark:
+		e.breaks(Uncordon, n.name, "a cordon without our mark was undone in %s", before.State)
+	case after.Mark:
+		e.breaks(Uncordon, n.name, "uncordoned in %s, the mark left behind", before.State)
+	case before.State != v1alpha1.StateUncordoning:
+		e.breaks(Uncordon, n.name, "our cordon was undone in %s", before.State)
+	case !before.Ready:
+		e.breaks(Uncordon, n.name, "our cordon was undone on a node that is not Ready")
+	case before.Paused != nil && (before.Managed == nil || *before.Managed):
+		e.breaks(Paused, n.name, "our cordon was undone on a paused node")
+	}
+}
+
+func (e *engine) admin(manager string) bool {
+	return slices.ContainsFunc(e.admins, func(a string) bool { return a != "" && strings.HasPrefix(manager, a) })
+}
+
+// managersOf are the field managers that own spec.unschedulable.
+func managersOf(obj *corev1.Node) []string {
+	var owners []string
+	for _, f := range obj.ManagedFields {
+		if f.FieldsV1 != nil && strings.Contains(string(f.FieldsV1.GetRawBytes()), `"f:unschedulable"`) {
+			owners = append(owners, f.Manager)
+		}
+	}
+	return owners
+}
+
+// tell writes what happened for people.
+func (e *engine) tell(before, after *turn.Node) {
+	name := after.Name
+	if before.State != after.State {
+		id := after.Turn
+		if id == "" {
+			id = before.Turn
+		}
+		text := before.State.String() + " -> " + after.State.String()
+		if id != "" {
+			text += "  turn " + id
+		}
+		if g := after.Grant; g != nil && g.Result != "" {
+			text += "  " + string(g.Result) + " " + string(g.Reason)
+		}
+		e.say(name, "%s", text)
+	} else if epochOf(before) != epochOf(after) && after.InTurn() {
+		e.say(name, "%s, taken over by %s", after.State, epochOf(after))
+	}
+	if before.Wants != after.Wants {
+		e.say(name, "wants %s", orNothing(string(after.Wants)))
+	}
+	if before.Held != after.Held && after.Held != "" {
+		e.say(name, "held: %s", after.Held)
+	}
+	if before.Ack != after.Ack && after.Ack.Turn != "" {
+		word := string(after.Ack.Word)
+		if after.Ack.Reason != "" {
+			word += ":" + string(after.Ack.Reason)
+		}
+		e.say(name, "%s: the host says %s", after.Ack.State, word)
+	}
+	switch {
+	case !before.Unschedulable && after.Unschedulable && after.Mark:
+		e.say(name, "cordoned")
+	case !before.Unschedulable && after.Unschedulable:
+		e.say(name, "cordoned by a person")
+	case before.Unschedulable && !after.Unschedulable:
+		e.say(name, "uncordoned")
+	}
+	if before.BootID != after.BootID && after.BootID != "" {
+		e.say(name, "its kubelet speaks from the boot %s", after.BootID)
+	}
+	if before.Ready != after.Ready {
+		e.say(name, "%s", map[bool]string{true: "Ready", false: "not Ready"}[after.Ready])
+	}
+}
+
+func orNothing(s string) string {
+	if s == "" {
+		return "(no word)"
+	}
+	return s
+}

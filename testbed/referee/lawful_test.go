@@ -1,0 +1,349 @@
+package referee
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// Histories that look wrong at first sight and are lawful: faults and people, as DESIGN allows them. A referee that cries
+// at one of these is of no use beside a campaign of faults.
+var lawful = []struct {
+	name string
+	do   func(s *script)
+}{
+	{"a whole turn", func(s *script) { s.wholeTurn("n1", "t1") }},
+	{"one node after the other, pods evicted", func(s *script) {
+		s.pod("p", "n1")
+		s.pod("d", "n1", ofDaemonSet)
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.pod("p", "n1", evict)
+		s.gone("p")
+		s.pod("p2", "n2")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.reboot("n1")
+		s.comeBack("n1", "boot-2")
+		s.giveBack("n1", "t1")
+		s.finish("n1")
+		s.gone("p2")
+		s.wholeTurn("n2", "t2")
+	}},
+	{"through hooks at every stage", func(s *script) {
+		hooks := func(g *v1alpha1.Grant) {
+			g.Terms.BeforeDrain, g.Terms.BeforeReboot, g.Terms.BeforeUncordon =
+				[]v1alpha1.Hook{{Name: "a"}}, []v1alpha1.Hook{{Name: "b"}}, []v1alpha1.Hook{{Name: "c"}}
+		}
+		s.write("n1", enter(v1alpha1.StateBeforeDrain, "t1", "e1", hooks))
+		s.write("n1", word(v1alpha1.WordSeen))
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
+		s.cordon("n1")
+		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", enter(v1alpha1.StateBeforeReboot, "t1", "e1"))
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
+		s.commit("n1")
+		s.reboot("n1")
+		s.comeBack("n1", "boot-2")
+		s.write("n1", enter(v1alpha1.StateBeforeUncordon, "t1", "e1"))
+		s.giveBack("n1", "t1")
+		s.finish("n1")
+	}},
+	{"cancelled while draining", func(s *script) {
+		s.pod("p", "n1")
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing))
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.pod("p", "n1", evict) // was on its way
+		s.uncordon("n1")
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
+	}},
+	{"cancelled between the promotion to rebooting and the commit", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing))
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.uncordon("n1")
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
+	}},
+	{"the want is taken back right after the last look", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.e.hostEvent(s.tick(), HostEvent{Time: s.clock, Host: "n1", Kind: WantCancelled})
+		s.reboot("n1")
+	}},
+	{"a person's cordon survives a whole turn", func(s *script) {
+		s.e.declared = []Declaration{{Cordon, "n1", "a person"}}
+		s.write("n1", unschedulable(true))
+		s.grant("n1", "t1")
+		s.commit("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.reboot("n1")
+		s.comeBack("n1", "boot-2")
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.write("n1", word(v1alpha1.WordDone))
+		s.finish("n1")
+	}},
+	{"kubectl's cordon needs no declaration", func(s *script) {
+		s.write("n1", unschedulable(true), func(n *corev1.Node) { n.ManagedFields = owns("kubectl-cordon") })
+	}},
+	{"a person uncordons in mid-drain", func(s *script) {
+		s.e.declared = []Declaration{{Uncordon, "n1", "a person"}}
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", unschedulable(false))
+		s.write("n1", marked(false), word(v1alpha1.WordRefused, v1alpha1.ReasonUncordoned))
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultTurnedBack))
+	}},
+	{"a crash in mid-drain, updated by it", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", ready(false))
+		s.write("n1", ready(true), boots("boot-2"))
+		s.write("n1", s.says("boot-2", v1alpha1.WantsNothing))
+		s.giveBack("n1", "t1")
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
+	}},
+	{"a crash in mid-drain, drained on in the new boot", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", ready(true), boots("boot-2"))
+		s.write("n1", s.says("boot-2", v1alpha1.WantsReboot))
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.reboot("n1")
+		s.comeBack("n1", "boot-3")
+		s.giveBack("n1", "t1")
+		s.finish("n1")
+	}},
+	{"a crash in rebooting, without a word", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.comeBack("n1", "boot-2")
+		s.giveBack("n1", "t1")
+		s.finish("n1")
+	}},
+	{"a new leader takes a turn over between two looks", func(s *script) {
+		s.grant("n1", "t1")
+		s.lead("") // the host had read the Lease before
+		s.lead("e2")
+		s.cordon("n1")
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e2"))
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.lead("e3")
+		s.reboot("n1")
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e3"))
+		s.comeBack("n1", "boot-2")
+		s.giveBack("n1", "t1")
+		s.finish("n1")
+	}},
+	{"a late grant is turned back", func(s *script) {
+		// Sent by e1 before it lost the Lease; e2 listed the Nodes before it landed.
+		s.lead("e2")
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n2", enter(v1alpha1.StateDraining, "t2", "e1"))
+		s.write("n2", enter(v1alpha1.StateUncordoning, "t2", "e2"))
+		s.write("n2", word(v1alpha1.WordDone))
+		s.write("n2", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
+		s.pass(5 * time.Minute)
+	}},
+	{"a late grant is taken over where the budget allows it", func(s *script) {
+		s.lead("e2")
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e2"))
+		s.write("n1", word(v1alpha1.WordSeen))
+		s.cordon("n1")
+		s.pass(5 * time.Minute)
+	}},
+	{"the leader's last grant lands, and nobody leads after it", func(s *script) {
+		s.lead("")
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
+		s.pass(5 * time.Minute)
+	}},
+	{"a pod comes after the host's list", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.pod("p", "n1")
+		s.commit("n1")
+		s.reboot("n1")
+	}},
+	{"a stop right after the host's look", func(s *script) {
+		s.pod("p", "n1")
+		s.grant("n1", "t1")
+		s.stop(true)
+		s.cordon("n1")
+		s.pod("p", "n1", evict)
+		s.pass(5 * time.Minute)
+		s.stop(false)
+		s.gone("p")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.stop(true)
+		s.reboot("n1")
+	}},
+	{"paused in mid-drain, and resumed", func(s *script) {
+		s.pod("p", "n1")
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", annotate(v1alpha1.AnnotationPaused, "why"))
+		s.pod("p", "n1", evict)
+		s.pass(time.Hour)
+		s.write("n1", annotate(v1alpha1.AnnotationPaused, ""))
+		s.gone("p")
+		s.drained("n1", "t1")
+		s.commit("n1")
+	}},
+	{"paused and managed=false: it gives back", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", annotate(v1alpha1.AnnotationPaused, "why"))
+		s.write("n1", label(v1alpha1.LabelManaged, "false"))
+		s.giveBack("n1", "t1")
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
+		s.write("n1", leave(v1alpha1.StateAbsent, ""))
+		s.write("n1", label(v1alpha1.LabelWants, ""), annotate(v1alpha1.AnnotationHost, ""))
+	}},
+	{"detached with force: the cordon is the new owner's", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, `{"reason":"r","force":true}`))
+		s.write("n1", leave(v1alpha1.StateAbsent, ""), marked(false))
+		s.wholeTurn("n2", "t2")
+	}},
+	{"a lost state label, and the mark given back", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.e.declared = []Declaration{{"", "n1", "a person edits"}}
+		s.write("n1", leave(v1alpha1.StateAbsent, ""), annotate(v1alpha1.AnnotationLast, ""))
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t2", "e1", func(g *v1alpha1.Grant) { g.Wants, g.Drains = v1alpha1.WantsNothing, false }))
+		s.uncordon("n1")
+		s.write("n1", leave(v1alpha1.StateIdle, ""), annotate(v1alpha1.AnnotationLast, ""))
+	}},
+	{"a deleted Node frees its slot", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.e.onNode(s.tick(), "n1", nil)
+		s.wholeTurn("n2", "t2")
+	}},
+	{"a restored Node carries another one's turn", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.e.onNode(s.tick(), "n1", nil)
+		s.write("n1", func(n *corev1.Node) { n.UID = "another" })
+		s.write("n1", leave(v1alpha1.StateAbsent, ""), annotate(v1alpha1.AnnotationLast, ""))
+	}},
+	{"no drain: applied", func(s *script) {
+		s.pod("p", "n1")
+		s.write("n1", s.says("boot-1", v1alpha1.WantsApply))
+		s.write("n1", enter(v1alpha1.StateApplying, "t1", "e1", func(g *v1alpha1.Grant) { g.Drains = false }))
+		s.write("n1", word(v1alpha1.WordSeen))
+		s.commit("n1")
+		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing), word(v1alpha1.WordDone))
+		s.finish("n1")
+	}},
+	{"the only node reboots with its pods", func(s *script) {
+		s.e.onNode(s.tick(), "n2", nil)
+		s.pod("p", "n1")
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1", func(g *v1alpha1.Grant) { g.Drains, g.OnlyNode = false, true }))
+		s.write("n1", word(v1alpha1.WordSeen))
+		s.commit("n1")
+		s.reboot("n1")
+		s.comeBack("n1", "boot-2")
+		s.giveBack("n1", "t1")
+		s.finish("n1")
+	}},
+	{"a silent host is taken back", func(s *script) {
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultTurnedBack))
+	}},
+	{"refused after the commit: logind would not", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		w := s.e.hostEvent(s.tick(), HostEvent{Time: s.clock, Host: "n1", Kind: RebootRefused, BootID: "boot-1"})
+		s.e.settle(s.tick(), w)
+		s.write("n1", word(v1alpha1.WordRefused, v1alpha1.ReasonRebootRefused))
+		s.giveBack("n1", "t1")
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultTurnedBack))
+	}},
+	{"failed, and forgiven", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.reboot("n1")
+		s.write("n1", s.says("boot-2", v1alpha1.WantsNothing), word(v1alpha1.WordFailed, v1alpha1.ReasonUnhealthy))
+		s.write("n1", annotate(v1alpha1.AnnotationRetry, "t1"))
+		s.giveBack("n1", "t1")
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultFailed))
+	}},
+	{"a budget that shrinks under two turns", func(s *script) {
+		s.e.setBudget(s.tick(), 2)
+		s.grant("n1", "t1")
+		s.grant("n2", "t2")
+		s.e.setBudget(s.tick(), 1)
+		s.pass(time.Hour)
+		s.cordon("n1")
+		s.cordon("n2")
+	}},
+	{"other pods' ends", func(s *script) {
+		s.pod("p", "n1")
+		s.pod("p", "n1", func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager"}}
+		})
+		s.gone("p")
+	}},
+}
+
+func TestLawful(t *testing.T) {
+	for _, l := range lawful {
+		t.Run(l.name, func(t *testing.T) {
+			s := newScript(t, "n1", "n2")
+			l.do(s)
+			if r := s.verdict(); len(r.Unused) > 0 {
+				t.Errorf("declared and not seen: %v", r.Unused)
+			}
+		})
+	}
+}
+
+func TestCounts(t *testing.T) {
+	s := newScript(t, "n1", "n2", "n3")
+	s.wholeTurn("n1", "t1")
+	s.lead("e2")
+	s.grant("n2", "t2")
+	s.write("n3", enter(v1alpha1.StateDraining, "t3", "e1"))
+	s.write("n3", enter(v1alpha1.StateUncordoning, "t3", "e2"))
+	s.write("n3", word(v1alpha1.WordDone))
+	s.write("n3", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
+	s.cordon("n2")
+	s.drained("n2", "t2")
+	s.commit("n2")
+	s.reboot("n2")
+	s.reboot("n2") // the same boot: one reboot
+	s.comeBack("n2", "boot-2")
+	s.giveBack("n2", "t2")
+	s.finish("n2")
+	r := s.verdict()
+	if got, want := r.Summary(3), "2 of 3 hosts updated, at most 1 disrupted at once, 2 reboots, 0 violations"; got != want {
+		t.Errorf("Summary: %s\nwant:    %s", got, want)
+	}
+	if r.LateGrants != 1 || r.LateGrantsOpen != 0 || r.Terms != 2 || r.Turns[v1alpha1.ResultDone] != 2 || r.Turns[v1alpha1.ResultCancelled] != 1 {
+		t.Errorf("%+v", r)
+	}
+}

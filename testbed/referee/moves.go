@@ -1,0 +1,217 @@
+package referee
+
+import (
+	"slices"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// moved judges a write that changed the state, the turn or the grant's epoch: a leader's.
+func (e *engine) moved(n *node, before, after *turn.Node) {
+	if before.State != after.State {
+		e.alongTheTable(n, before, after)
+		if since, ok := e.stoppedSince(); ok && e.now.elapsed(since) > 2*lookEvery+e.lag {
+			// A leader sees the stop when it next renews the Lease, at the latest.
+			e.breaks(Stop, n.name, "%s -> %s, %v after the stop", before.State, after.State, e.now.elapsed(since).Round(time.Second))
+		}
+	}
+	switch {
+	case !before.InTurn() && after.InTurn():
+		e.granted(n, before, after)
+	case before.InTurn() && after.InTurn():
+		e.within(n, before, after)
+	case before.InTurn():
+		e.ended(n, before, after)
+	}
+}
+
+// alongTheTable: some event must lead from the one state to the other under the turn's plan and what its hook stages wait for.
+// The grant is the new one, because a want that changed before the drain was over is written with the promotion; where the
+// turn ends, the old one. A state that is no state was typed by somebody: what comes after it is not judged.
+func (e *engine) alongTheTable(n *node, before, after *turn.Node) {
+	if !before.State.Known() {
+		return
+	}
+	g := after.Grant
+	if g == nil {
+		g = before.Grant
+	}
+	var plan turn.Plan
+	if g != nil {
+		plan = turn.Plan{Drains: g.Drains, Reboots: g.Wants == v1alpha1.WantsReboot}
+	}
+	waits := func(stage v1alpha1.State) bool {
+		return g != nil && len(g.Terms.Hooks(stage)) > 0 || before.Host != nil && slices.Contains(before.Host.HookStages, stage)
+	}
+	ways := map[turn.Event]bool{}
+	for _, on := range turn.Events() {
+		if to, ok := turn.Next(before.State, on, plan, waits); ok && to == after.State {
+			ways[on] = true
+		}
+	}
+	switch {
+	case !turn.Reachable(before.State, after.State):
+		e.breaks(Table, n.name, "%s -> %s: the table has no such way", before.State, after.State)
+	case len(ways) == 0:
+		e.breaks(Table, n.name, "%s -> %s: not the way of this turn (drains %t, reboots %t)", before.State, after.State, plan.Drains, plan.Reboots)
+	case before.InTurn() && after.State == v1alpha1.StateAbsent && !replaced(before) &&
+		!(before.Detached != nil && before.Detached.Force && !before.Committed()):
+		e.breaks(Table, n.name, "%s -> absent: neither detached with force nor replaced", before.State)
+	}
+}
+
+func replaced(n *turn.Node) bool { return n.Grant != nil && n.Grant.NodeUID != n.UID }
+
+// granted judges a way out of no turn. What the version before said is what the leader decided on.
+func (e *engine) granted(n *node, before, after *turn.Node) {
+	wrong := func(format string, args ...any) { e.breaks(Grant, n.name, format, args...) }
+	g := after.Grant
+	n.turn = &turnMemory{id: after.Turn, began: e.now, committed: after.Mark, ourCordon: after.Mark}
+	if g == nil || !after.Ours() {
+		wrong("%s -> %s without a grant of this turn and this Node (turn %q)", before.State, after.State, after.Turn)
+		return
+	}
+	if at, used := e.turns[after.Turn]; used {
+		wrong("turn %s is not new: %s had it", after.Turn, at)
+	}
+	e.turns[after.Turn] = n.name
+	if !e.held[g.Epoch] {
+		e.breaks(Epoch, n.name, "granted by %s, which the Lease never named", g.Epoch)
+	}
+	if after.State == v1alpha1.StateBeforeUncordon || after.State == v1alpha1.StateUncordoning {
+		if !before.Mark {
+			wrong("%s -> %s without a mark to give back", before.State, after.State)
+		}
+		return // it disturbs nobody
+	}
+	switch {
+	case before.Managed != nil && !*before.Managed, before.Host != nil && !before.Host.Managed:
+		wrong("granted although it is not managed")
+	case before.Paused != nil, before.Detached != nil:
+		wrong("granted although it is paused or detached")
+	case !before.HostSpeaks():
+		wrong("granted although its host has not spoken in this boot")
+	case !before.Wants.Something(), g.Wants != before.Wants:
+		wrong("granted for %q, its host wants %q", g.Wants, before.Wants)
+	case !before.Ready:
+		wrong("granted although it is not Ready")
+	case before.Host.Veto != "":
+		wrong("granted although its host says %s", before.Host.Veto)
+	}
+	if g.Epoch != e.lease().holder {
+		// A write of a leader that has lost its term since, on its way all the while. It may land; it must come to nothing.
+		n.turn.late = true
+		e.report.LateGrants++
+		e.say(n.name, "a late grant of the term %s; %s", g.Epoch, e.leaseText())
+	}
+	e.countGrants(n, g.Epoch)
+}
+
+// countGrants: a leader knows the turns of its own term, whatever its watch shows.
+func (e *engine) countGrants(n *node, epoch string) {
+	own := []string{n.name}
+	oldest := e.now
+	for _, o := range e.nodes {
+		if o == n || o.cur == nil || !o.cur.InTurn() || epochOf(o.cur) != epoch {
+			continue
+		}
+		own = append(own, o.name)
+		if o.turn != nil && o.turn.began.rev < oldest.rev {
+			oldest = o.turn.began
+		}
+	}
+	if most := e.allowed(oldest); len(own) > most {
+		slices.Sort(own)
+		e.breaks(Overgrant, n.name, "the term %s has %d nodes in a turn (%v), the budget is %d", epoch, len(own), own, most)
+	}
+}
+
+// within judges a leader's write to a node in a turn.
+func (e *engine) within(n *node, before, after *turn.Node) {
+	if n.turn == nil {
+		n.turn = &turnMemory{began: e.now}
+	}
+	givesBack := after.State == v1alpha1.StateBeforeUncordon || after.State == v1alpha1.StateUncordoning
+	if before.Ours() {
+		switch {
+		case !after.Ours() || after.Turn != before.Turn:
+			e.breaks(Grant, n.name, "in the turn %s, its turn became %q", before.Turn, after.Turn)
+		case before.State == after.State:
+		case !givesBack && before.Grant.Epoch != after.Grant.Epoch:
+			e.breaks(Epoch, n.name, "%s -> %s: promoted by %s, the turn is of %s", before.State, after.State, after.Grant.Epoch, before.Grant.Epoch)
+		default:
+			e.promoted(n, before, after)
+		}
+	}
+	if g := after.Grant; g != nil && epochOf(before) != g.Epoch && !e.held[g.Epoch] {
+		e.breaks(Epoch, n.name, "taken over by %s, which the Lease never named", g.Epoch)
+	}
+	if n.turn.id = after.Turn; after.Turn != "" {
+		e.turns[after.Turn] = n.name
+	}
+	if n.turn.late && (givesBack || epochOf(after) == e.lease().holder) {
+		n.turn.late = false
+	}
+}
+
+// promoted: states that end by the host's word. The word must stand on the version before, from the boot that its kubelet
+// speaks from. A turn that has committed to an apply or a reboot is turned round by nobody.
+func (e *engine) promoted(n *node, before, after *turn.Node) {
+	says := before.Says
+	switch before.State {
+	case v1alpha1.StateDraining:
+		if after.State != v1alpha1.StateBeforeUncordon && after.State != v1alpha1.StateUncordoning && !says(v1alpha1.WordDone) {
+			e.breaks(Promotion, n.name, "draining -> %s, and the host did not say done (it said %q)", after.State, before.Ack)
+		}
+	case v1alpha1.StateRebooting, v1alpha1.StateApplying:
+		forgiven := before.Retry == before.Turn && (says(v1alpha1.WordFailed) || before.State == v1alpha1.StateRebooting && before.Rebooted())
+		if before.Committed() && !says(v1alpha1.WordDone) && !says(v1alpha1.WordFailed) && !says(v1alpha1.WordRefused) && !forgiven {
+			e.breaks(Promotion, n.name, "%s -> %s after the commit, and the host said neither done, failed nor refused in this boot (it said %q)",
+				before.State, after.State, before.Ack)
+		}
+	}
+}
+
+// ended judges the end of a turn and counts it.
+func (e *engine) ended(n *node, before, after *turn.Node) {
+	result := GaveBack
+	switch l := after.Last; {
+	case after.State == v1alpha1.StateAbsent:
+		result = LetGo
+	case l != nil && l.Turn == before.Turn:
+		result = l.Result
+	}
+	e.report.Turns[result]++
+	if result == v1alpha1.ResultDone {
+		e.updated[n.name] = true
+	}
+	if after.State != v1alpha1.StateAbsent {
+		if before.State == v1alpha1.StateUncordoning && before.Ours() && !before.Says(v1alpha1.WordDone) &&
+			(before.Ack.Turn == before.Turn || before.Mark) {
+			// A host that never said a word is taken back; any other gives back by itself.
+			e.breaks(Promotion, n.name, "uncordoning -> %s, and the host did not say done (it said %q)", after.State, before.Ack)
+		}
+		if n.turn != nil && n.turn.ourCordon && after.Unschedulable {
+			e.breaks(LeftCordoned, n.name, "turn %s ended, its cordon stands", before.Turn)
+		}
+	}
+	e.say(n.name, "turn %s ended: %s", before.Turn, result)
+	n.turn = nil
+}
+
+// stripped: nothing of ours is removed, and nothing reaches idle, while the mark stands. A Node that was replaced is absent
+// first, and its mark is given back by the next turn.
+func (e *engine) stripped(n *node, before, after *turn.Node) {
+	if !after.Mark {
+		return
+	}
+	gone := before.State != v1alpha1.StateAbsent && after.State == v1alpha1.StateAbsent && !replaced(before)
+	switch {
+	case gone, before.Wants != "" && after.Wants == "":
+		e.breaks(Mark, n.name, "our labels were removed while the mark stands")
+	case before.State != after.State && !after.InTurn() && after.State != v1alpha1.StateAbsent:
+		e.breaks(Mark, n.name, "%s -> %s while the mark stands", before.State, after.State)
+	}
+}

@@ -1,0 +1,402 @@
+package referee
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// Each offence is a lawful history with one thing done wrong. want is written by hand: exactly the rules that it breaks.
+var offences = []struct {
+	name string
+	want []Rule
+	do   func(s *script)
+}{
+	{"two nodes cordoned", []Rule{Budget, Overgrant}, func(s *script) {
+		s.grant("n1", "t1")
+		s.grant("n2", "t2")
+		s.cordon("n1")
+		s.cordon("n2")
+	}},
+	{"a node is cordoned as a host would, in no turn, beside one in its turn", []Rule{Budget, Commit}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.cordon("n2")
+	}},
+	{"an apply is committed to beside a drain", []Rule{Budget, Overgrant}, func(s *script) {
+		s.write("n2", s.says("boot-1", v1alpha1.WantsApply))
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n2", enter(v1alpha1.StateApplying, "t2", "e1", func(g *v1alpha1.Grant) { g.Drains = false }))
+		s.commit("n2")
+	}},
+	{"two control-plane nodes, though the budget is two", []Rule{ControlPlane}, func(s *script) {
+		s.e.setBudget(s.tick(), 2)
+		for _, name := range []string{"n1", "n2"} {
+			s.write(name, func(n *corev1.Node) { n.Labels["node-role.kubernetes.io/control-plane"] = "" })
+		}
+		s.grant("n1", "t1")
+		s.grant("n2", "t2")
+		s.cordon("n1")
+		s.cordon("n2")
+	}},
+	{"idle -> rebooting", []Rule{Table}, func(s *script) {
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
+	}},
+	{"idle -> uncordoning", []Rule{Table, Grant}, func(s *script) {
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
+	}},
+	{"a hook stage is passed by although a hook is to be waited for", []Rule{Table}, func(s *script) {
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", func(g *v1alpha1.Grant) {
+			g.Terms.BeforeDrain = []v1alpha1.Hook{{Name: "h"}}
+		}))
+	}},
+	{"a committed node is let go", []Rule{Table, Mark}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", leave(v1alpha1.StateAbsent, ""))
+	}},
+	{"out of idle without a grant, into a stage with nothing to wait for", []Rule{Grant, Table}, func(s *script) {
+		s.write("n1", label(v1alpha1.LabelState, "before-uncordon"), marked(false))
+	}},
+	{"a grant of another Node object", []Rule{Grant}, func(s *script) {
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", func(g *v1alpha1.Grant) { g.NodeUID = "other" }))
+	}},
+	{"a turn's id is used twice", []Rule{Grant}, func(s *script) {
+		s.wholeTurn("n1", "t1")
+		s.grant("n2", "t1")
+	}},
+	{"a paused node is granted", []Rule{Grant}, func(s *script) {
+		s.write("n1", annotate(v1alpha1.AnnotationPaused, "why"))
+		s.grant("n1", "t1")
+	}},
+	{"a node that wants nothing is granted", []Rule{Grant}, func(s *script) {
+		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing))
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", func(g *v1alpha1.Grant) { g.Wants = v1alpha1.WantsReboot }))
+	}},
+	{"a want of another boot is granted", []Rule{Grant}, func(s *script) {
+		s.write("n1", boots("boot-2"))
+		s.grant("n1", "t1")
+	}},
+	{"managed=false is granted", []Rule{Grant}, func(s *script) {
+		s.write("n1", label(v1alpha1.LabelManaged, "false"))
+		s.grant("n1", "t1")
+	}},
+	{"the turn is exchanged under the host", []Rule{Grant}, func(s *script) {
+		s.grant("n1", "t1")
+		s.write("n1", enter(v1alpha1.StateDraining, "t2", "e1"))
+	}},
+	{"granted by nobody that ever led", []Rule{Epoch}, func(s *script) {
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "nobody"))
+	}},
+	{"a turn of another term is promoted", []Rule{Epoch}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", word(v1alpha1.WordDone))
+		s.lead("e2")
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e2"))
+	}},
+	{"promoted before the host said done", []Rule{Promotion}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
+	}},
+	{"promoted by a word from another boot", []Rule{Promotion}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", boots("boot-2"))
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
+	}},
+	{"turned round after the commit", []Rule{Promotion}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+	}},
+	{"the turn ends before the host gave its node back", []Rule{Promotion, Mark, LeftCordoned}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.finish("n1")
+	}},
+	{"a late grant is left alone", []Rule{LateGrant}, func(s *script) {
+		s.lead("e2")
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
+		s.pass(2 * time.Minute)
+	}},
+	{"promoted under the stop", []Rule{Stop}, func(s *script) {
+		s.stop(true)
+		s.pass(30 * time.Second)
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
+	}},
+	{"cordoned under the stop", []Rule{Stop}, func(s *script) {
+		s.stop(true)
+		s.grant("n1", "t1")
+		s.cordon("n1")
+	}},
+	{"evicted under the stop", []Rule{Stop}, func(s *script) {
+		s.pod("p", "n1")
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.stop(true)
+		s.pass(30 * time.Second)
+		s.pod("p", "n1", evict)
+	}},
+	{"rebooted under the stop", []Rule{Stop}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.stop(true)
+		s.pass(20 * time.Second)
+		s.reboot("n1")
+	}},
+	{"cordoned while there is no Lease", []Rule{Stop}, func(s *script) {
+		s.e.onLease(s.tick(), nil)
+		s.grant("n1", "t1")
+		s.cordon("n1")
+	}},
+	{"a cordon in before-drain", []Rule{Commit}, func(s *script) {
+		s.write("n1", enter(v1alpha1.StateBeforeDrain, "t1", "e1", func(g *v1alpha1.Grant) {
+			g.Terms.BeforeDrain = []v1alpha1.Hook{{Name: "h"}}
+		}))
+		s.cordon("n1")
+	}},
+	{"a cordon with the mark and without the ack", []Rule{Commit}, func(s *script) {
+		s.grant("n1", "t1")
+		s.write("n1", unschedulable(true), marked(true))
+	}},
+	{"committed to another boot than the grant's", []Rule{Commit}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.write("n1", s.says("boot-2", v1alpha1.WantsReboot))
+		s.commit("n1")
+	}},
+	{"committed for a turn that was not its own", []Rule{Commit}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.write("n1", annotate(v1alpha1.AnnotationAck, "t0/boot-1/rebooting/committed"))
+	}},
+	{"a late grant is committed", []Rule{Fence}, func(s *script) {
+		s.lead("e2")
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
+		s.write("n1", word(v1alpha1.WordSeen))
+		s.cordon("n1")
+	}},
+	{"committed on an old look at the Lease", []Rule{Fence}, func(s *script) {
+		s.grant("n1", "t1")
+		s.lead("e2")
+		s.pass(20 * time.Second)
+		s.cordon("n1")
+	}},
+	{"rebooted when the term had been over for long", []Rule{Fence}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.lead("e2")
+		s.pass(20 * time.Second)
+		s.reboot("n1")
+	}},
+	{"cordoned though paused", []Rule{Paused}, func(s *script) {
+		s.grant("n1", "t1")
+		s.write("n1", annotate(v1alpha1.AnnotationPaused, "why"))
+		s.cordon("n1")
+	}},
+	{"cordoned though detached", []Rule{Paused}, func(s *script) {
+		s.grant("n1", "t1")
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
+		s.cordon("n1")
+	}},
+	{"evicted though paused", []Rule{Paused}, func(s *script) {
+		s.pod("p", "n1")
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", annotate(v1alpha1.AnnotationPaused, "why"))
+		s.pass(20 * time.Second)
+		s.pod("p", "n1", evict)
+	}},
+	{"uncordoned though paused", []Rule{Paused}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.write("n1", annotate(v1alpha1.AnnotationPaused, "why"))
+		s.uncordon("n1")
+	}},
+	{"committed for a want that is gone", []Rule{Cancelled}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing))
+		s.commit("n1")
+	}},
+	{"rebooted for a want that was taken back at its source", []Rule{Cancelled}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.e.hostEvent(s.tick(), HostEvent{Time: s.clock, Host: "n1", Kind: WantCancelled})
+		s.commit("n1")
+		s.pass(20 * time.Second)
+		s.reboot("n1")
+	}},
+	{"committed to a reboot before it was drained", []Rule{Drain}, func(s *script) {
+		s.pod("p", "n1")
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+	}},
+	{"committed to a reboot with a pod that is still ending", []Rule{Drain}, func(s *script) {
+		s.pod("p", "n1")
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.pod("p", "n1", evict)
+		s.drained("n1", "t1")
+		s.commit("n1")
+	}},
+	{"committed to a reboot on a schedulable node", []Rule{Drain, Uncordon}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.write("n1", unschedulable(false))
+		s.commit("n1")
+	}},
+	{"rebooted long after pods had come", []Rule{Drain}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.pod("p", "n1")
+		s.pass(20 * time.Second)
+		s.reboot("n1")
+	}},
+	{"rebooted in no turn", []Rule{Reboot}, func(s *script) { s.reboot("n1") }},
+	{"rebooted in draining", []Rule{Reboot}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.reboot("n1")
+	}},
+	{"rebooted before the commit", []Rule{Reboot}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.reboot("n1")
+	}},
+	{"rebooted after the turn was turned round", []Rule{Reboot}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.reboot("n1")
+	}},
+	{"rebooted twice in a turn", []Rule{Reboot, RebootTwice}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.reboot("n1")
+		s.write("n1", ready(true), boots("boot-2"))
+		s.reboot("n1")
+	}},
+	{"cordoned without the mark", []Rule{Cordon}, func(s *script) { s.write("n1", unschedulable(true)) }},
+	{"a person's cordon is marked", []Rule{Mark}, func(s *script) {
+		s.e.declared = []Declaration{{Cordon, "n1", "a person"}}
+		s.write("n1", unschedulable(true))
+		s.grant("n1", "t1")
+		s.cordon("n1")
+	}},
+	{"marked without a cordon", []Rule{Mark}, func(s *script) {
+		s.grant("n1", "t1")
+		s.write("n1", marked(true))
+	}},
+	{"the mark is dropped and the cordon stays", []Rule{Mark, LeftCordoned}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.write("n1", marked(false), word(v1alpha1.WordDone))
+		s.finish("n1")
+	}},
+	{"wants is removed while the mark stands", []Rule{Mark}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", label(v1alpha1.LabelWants, ""))
+	}},
+	{"a person's cordon is undone", []Rule{Uncordon}, func(s *script) {
+		s.e.declared = []Declaration{{Cordon, "n1", "a person"}}
+		s.write("n1", unschedulable(true))
+		s.grant("n1", "t1")
+		s.commit("n1")
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.uncordon("n1")
+	}},
+	{"uncordoned in draining", []Rule{Uncordon}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", unschedulable(false), marked(false))
+	}},
+	{"uncordoned before it was Ready", []Rule{Uncordon}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.write("n1", ready(false))
+		s.uncordon("n1")
+	}},
+	{"evicted in no turn", []Rule{Evict}, func(s *script) {
+		s.pod("p", "n1")
+		s.pod("p", "n1", evict)
+	}},
+	{"evicted before the cordon", []Rule{Evict}, func(s *script) {
+		s.pod("p", "n1")
+		s.grant("n1", "t1")
+		s.pod("p", "n1", evict)
+	}},
+	{"evicted from another node than the one in its turn", []Rule{Evict}, func(s *script) {
+		s.pod("p", "n2")
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.pod("p", "n2", evict)
+	}},
+	{"evicted long after the turn was turned round", []Rule{Evict}, func(s *script) {
+		s.pod("p", "n1")
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.pass(30 * time.Second)
+		s.pod("p", "n1", evict)
+	}},
+	{"a DaemonSet's pod is evicted", []Rule{Evict}, func(s *script) {
+		s.pod("p", "n1", ofDaemonSet)
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.pod("p", "n1", evict)
+	}},
+}
+
+func TestOffences(t *testing.T) {
+	broken := map[Rule]bool{Gap: true} // a gap is the follower's to find; see TestGap
+	for _, o := range offences {
+		t.Run(o.name, func(t *testing.T) {
+			s := newScript(t, "n1", "n2")
+			o.do(s)
+			s.verdict(slices.Clone(o.want)...)
+		})
+		for _, r := range o.want {
+			broken[r] = true
+		}
+	}
+	for _, r := range Rules() {
+		if !broken[r] {
+			t.Errorf("no offence breaks %s", r)
+		}
+	}
+}

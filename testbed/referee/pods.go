@@ -1,0 +1,151 @@
+package referee
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// evictionByAPI is the reason of the condition DisruptionTarget that the eviction API writes before it deletes a pod. Deletions by
+// the taint manager, the pod garbage collector or a controller have others, or none.
+const evictionByAPI = "EvictionByEvictionAPI"
+
+type pod struct {
+	key, uid, node string
+	evictable      bool // a drain would evict it or wait for it
+	evicted        bool
+}
+
+// onPod takes a version of a pod; nil: it is gone.
+func (e *engine) onPod(m moment, key string, obj *corev1.Pod) {
+	e.now = m
+	if !e.first {
+		e.report.PodEvents++
+	}
+	before := e.pods[key]
+	if obj == nil {
+		delete(e.pods, key)
+		e.counted(before, nil)
+		return
+	}
+	after := &pod{
+		key: key, uid: string(obj.UID), node: obj.Spec.NodeName, evictable: evictable(obj),
+		evicted: before != nil && before.uid == string(obj.UID) && before.evicted,
+	}
+	for _, c := range obj.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == evictionByAPI && !after.evicted {
+			after.evicted = true
+			if !e.first {
+				e.evicted(after, obj)
+			}
+		}
+	}
+	e.pods[key] = after
+	e.counted(before, after)
+}
+
+// evictable says whether a node is not drained while the pod is on it. A pod that is on its way out is waited for.
+func evictable(p *corev1.Pod) bool {
+	return p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed && !stays(p)
+}
+
+// stays: nobody may evict the kubelet's own pods or a DaemonSet's.
+func stays(p *corev1.Pod) bool {
+	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		return true
+	}
+	c := metav1.GetControllerOfNoCopy(p)
+	return c != nil && c.Kind == "DaemonSet" && strings.HasPrefix(c.APIVersion, "apps/")
+}
+
+// counted keeps the count of evictable pods of the nodes that a pod was and is on.
+func (e *engine) counted(before, after *pod) {
+	add := func(p *pod, d int) {
+		if p == nil || !p.evictable || p.node == "" {
+			return
+		}
+		n := e.node(p.node)
+		if n.evictable == 0 {
+			n.nonzeroSince = e.now
+		}
+		n.evictable += d
+		e.look(n)
+	}
+	if before != nil && after != nil && before.node == after.node && before.evictable == after.evictable {
+		return
+	}
+	add(after, 1)
+	add(before, -1)
+}
+
+func (e *engine) podsOn(node string) string {
+	var keys []string
+	for key, p := range e.pods {
+		if p.node == node && p.evictable {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	if len(keys) > 5 {
+		keys = append(keys[:5], "…")
+	}
+	return strings.Join(keys, ", ")
+}
+
+// mayEvict: a commit to a drain stands.
+func (e *engine) mayEvict(n *node) bool {
+	c := n.cur
+	return c != nil && (c.State == v1alpha1.StateDraining || c.State == v1alpha1.StateRebooting) &&
+		c.Ours() && c.Grant.Drains && c.Unschedulable && n.turn != nil && n.turn.committed
+}
+
+// always is a time that never comes.
+var always = time.Unix(1<<40, 0)
+
+// followEvictions: a host that is turned round learns it from its watch and calls back what it has sent; what is on its way
+// lands. When it uncordons it knows, and sends no more.
+func (e *engine) followEvictions(n *node) {
+	switch {
+	case e.mayEvict(n):
+		n.evictUntil = always
+	case n.evictUntil.Equal(always):
+		n.evictUntil = e.now.by.Add(2*lookEvery + e.lag)
+	}
+	if c := n.cur; c != nil && c.State == v1alpha1.StateUncordoning && c.Said(c.State) && c.Ack.Word == v1alpha1.WordDone {
+		if soon := e.now.by.Add(e.lag); soon.Before(n.evictUntil) {
+			n.evictUntil = soon
+		}
+	}
+}
+
+// evicted judges an eviction. A stop or a pause holds from the host's next look on.
+func (e *engine) evicted(p *pod, obj *corev1.Pod) {
+	e.report.Evictions++
+	if p.node == "" {
+		return // it is on no node
+	}
+	n := e.node(p.node)
+	e.say(n.name, "pod %s evicted", p.key)
+	state := v1alpha1.StateAbsent
+	if n.cur != nil {
+		state = n.cur.State
+	}
+	switch {
+	case stays(obj):
+		e.breaks(Evict, n.name, "pod %s was evicted, a DaemonSet's or the kubelet's own", p.key)
+	case !n.evictUntil.After(e.now.after):
+		e.breaks(Evict, n.name, "pod %s was evicted in %s, and no commit to a drain stands", p.key, state)
+	}
+	if since, ok := e.stoppedSince(); ok && e.now.elapsed(since) > 2*lookEvery+e.lag {
+		e.breaks(Stop, n.name, "pod %s was evicted %v after the stop", p.key, e.now.elapsed(since).Round(time.Second))
+	}
+	if since := n.pausedSince; since != (moment{}) && e.now.elapsed(since) > lookEvery+e.lag &&
+		(n.cur.Managed == nil || *n.cur.Managed) {
+		e.breaks(Paused, n.name, "pod %s was evicted %v after the pause", p.key, e.now.elapsed(since).Round(time.Second))
+	}
+}

@@ -1,0 +1,282 @@
+package referee
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// script writes a cluster's history by hand, one write after the other, one second apart unless it says otherwise.
+type script struct {
+	t     *testing.T
+	e     *engine
+	rev   int64
+	clock time.Time
+	nodes map[string]*corev1.Node
+	lease *coordinationv1.Lease
+	pods  map[string]*corev1.Pod
+	lines []string
+}
+
+func newScript(t *testing.T, nodes ...string) *script {
+	s := &script{
+		t: t, clock: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
+		nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{},
+	}
+	s.e = newEngine(config{budget: 1, lag: 5 * time.Second, admins: []string{"kubectl"}, line: func(at time.Time, node, text string) {
+		s.lines = append(s.lines, fmt.Sprintf("%s %s %s", at.Format(time.TimeOnly), node, text))
+	}})
+	s.e.first = true
+	s.lead("e1")
+	for _, name := range nodes {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{}, Annotations: map[string]string{},
+		}}
+		s.nodes[name] = n
+		s.write(name, s.says("boot-1", v1alpha1.WantsReboot), ready(true), label(v1alpha1.LabelState, "idle"))
+	}
+	s.e.first = false
+	return s
+}
+
+func (s *script) tick() moment {
+	s.rev++
+	s.clock = s.clock.Add(time.Second)
+	return moment{rev: s.rev, after: s.clock, by: s.clock}
+}
+
+func (s *script) pass(d time.Duration) { s.clock = s.clock.Add(d) }
+
+type edit func(*corev1.Node)
+
+func (s *script) write(name string, edits ...edit) {
+	n := s.nodes[name].DeepCopy()
+	for _, e := range edits {
+		e(n)
+	}
+	s.nodes[name] = n
+	s.e.onNode(s.tick(), name, n)
+}
+
+func (s *script) lead(holder string) {
+	s.lease = &coordinationv1.Lease{}
+	s.lease.Spec.HolderIdentity = &holder
+	s.e.onLease(s.tick(), s.lease)
+}
+
+func (s *script) stop(on bool) {
+	s.lease = s.lease.DeepCopy()
+	delete(s.lease.Annotations, v1alpha1.AnnotationStop)
+	if on {
+		metav1.SetMetaDataAnnotation(&s.lease.ObjectMeta, v1alpha1.AnnotationStop, "why")
+	}
+	s.e.onLease(s.tick(), s.lease)
+}
+
+func label(key, value string) edit {
+	return func(n *corev1.Node) {
+		delete(n.Labels, key)
+		if value != "" {
+			n.Labels[key] = value
+		}
+	}
+}
+
+func annotate(key, value string) edit {
+	return func(n *corev1.Node) {
+		delete(n.Annotations, key)
+		if value != "" {
+			n.Annotations[key] = value
+		}
+	}
+}
+
+func ready(yes bool) edit {
+	return func(n *corev1.Node) {
+		status := corev1.ConditionFalse
+		if yes {
+			status = corev1.ConditionTrue
+		}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+	}
+}
+
+func boots(id string) edit { return func(n *corev1.Node) { n.Status.NodeInfo.BootID = id } }
+
+// says is what a host publishes; the kubelet speaks from the same boot.
+func (s *script) says(boot string, wants v1alpha1.Wants) edit {
+	return func(n *corev1.Node) {
+		h := v1alpha1.Host{Protocol: 1, Version: "test", NodeUID: string(n.UID), BootID: boot, Managed: true}
+		if wants.Something() {
+			h.Drains, h.Changes = wants != v1alpha1.WantsApply, []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "2"}}
+		}
+		n.Labels[v1alpha1.LabelWants] = string(wants)
+		n.Annotations[v1alpha1.AnnotationHost] = v1alpha1.FormatRecord(h)
+		n.Status.NodeInfo.BootID = boot
+	}
+}
+
+// enter is a leader's write of a state under a turn.
+func enter(state v1alpha1.State, id, epoch string, changes ...func(*v1alpha1.Grant)) edit {
+	return func(n *corev1.Node) {
+		g, _ := v1alpha1.ParseGrant(n.Annotations[v1alpha1.AnnotationGrant])
+		if g == nil || g.Turn != id {
+			g = &v1alpha1.Grant{Turn: id, NodeUID: string(n.UID), Wants: v1alpha1.Wants(n.Labels[v1alpha1.LabelWants]), Drains: true}
+		}
+		g.Epoch = epoch
+		if g.BootID == "" || state == v1alpha1.StateRebooting {
+			g.BootID = n.Status.NodeInfo.BootID
+		}
+		for _, c := range changes {
+			c(g)
+		}
+		n.Labels[v1alpha1.LabelState] = string(state)
+		n.Annotations[v1alpha1.AnnotationTurn] = id
+		n.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(g)
+	}
+}
+
+// leave is a leader's write of a turn's end.
+func leave(state v1alpha1.State, result v1alpha1.Result) edit {
+	return func(n *corev1.Node) {
+		l := v1alpha1.Last{Turn: n.Annotations[v1alpha1.AnnotationTurn], Result: result}
+		n.Annotations[v1alpha1.AnnotationLast] = v1alpha1.FormatRecord(l)
+		delete(n.Annotations, v1alpha1.AnnotationTurn)
+		delete(n.Annotations, v1alpha1.AnnotationGrant)
+		label(v1alpha1.LabelState, string(state))(n)
+	}
+}
+
+func word(w v1alpha1.Word, reason ...v1alpha1.Reason) edit {
+	return func(n *corev1.Node) {
+		a := v1alpha1.Ack{
+			Turn: n.Annotations[v1alpha1.AnnotationTurn], BootID: n.Status.NodeInfo.BootID,
+			State: v1alpha1.State(n.Labels[v1alpha1.LabelState]), Word: w,
+		}
+		if len(reason) > 0 {
+			a.Reason = reason[0]
+		}
+		n.Annotations[v1alpha1.AnnotationAck] = a.String()
+	}
+}
+
+func unschedulable(yes bool) edit { return func(n *corev1.Node) { n.Spec.Unschedulable = yes } }
+func marked(yes bool) edit {
+	return func(n *corev1.Node) {
+		delete(n.Annotations, v1alpha1.AnnotationCordon)
+		if yes {
+			n.Annotations[v1alpha1.AnnotationCordon] = "a turn"
+		}
+	}
+}
+
+func (s *script) pod(name, node string, edits ...func(*corev1.Pod)) {
+	p := s.pods[name]
+	if p == nil {
+		p = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
+	}
+	p = p.DeepCopy()
+	p.Spec.NodeName = node
+	for _, e := range edits {
+		e(p)
+	}
+	s.pods[name] = p
+	s.e.onPod(s.tick(), "default/"+name, p)
+}
+
+func (s *script) gone(name string) {
+	delete(s.pods, name)
+	s.e.onPod(s.tick(), "default/"+name, nil)
+}
+
+func evict(p *corev1.Pod) {
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: evictionByAPI}}
+}
+
+func ofDaemonSet(p *corev1.Pod) {
+	yes := true
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", Controller: &yes}}
+}
+
+// reboot is a call of logind in the boot that the kubelet speaks from.
+func (s *script) reboot(name string) {
+	m := s.tick()
+	w := s.e.hostEvent(m, HostEvent{Time: s.clock, Host: name, Kind: RebootCalled, BootID: s.nodes[name].Status.NodeInfo.BootID})
+	s.e.settle(s.tick(), w)
+}
+
+// The stages of a lawful turn with a drain and a reboot, without hooks.
+func (s *script) grant(name, id string) {
+	s.write(name, enter(v1alpha1.StateDraining, id, s.holder()))
+	s.write(name, word(v1alpha1.WordSeen))
+}
+func (s *script) cordon(name string) {
+	s.write(name, unschedulable(true), marked(true), word(v1alpha1.WordCommitted))
+}
+func (s *script) drained(name, id string) {
+	s.write(name, word(v1alpha1.WordDone))
+	s.write(name, enter(v1alpha1.StateRebooting, id, s.holder()))
+}
+func (s *script) commit(name string) { s.write(name, word(v1alpha1.WordCommitted)) }
+func (s *script) comeBack(name, boot string) {
+	s.write(name, ready(false))
+	s.write(name, ready(true), boots(boot))
+	s.write(name, s.says(boot, v1alpha1.WantsNothing), word(v1alpha1.WordDone))
+}
+func (s *script) giveBack(name, id string) {
+	s.write(name, enter(v1alpha1.StateUncordoning, id, s.holder()))
+	s.uncordon(name)
+}
+func (s *script) uncordon(name string) {
+	s.write(name, unschedulable(false), marked(false), word(v1alpha1.WordDone))
+}
+func (s *script) finish(name string) { s.write(name, leave(v1alpha1.StateIdle, v1alpha1.ResultDone)) }
+
+func (s *script) holder() string { return *s.lease.Spec.HolderIdentity }
+
+// wholeTurn is a lawful turn from idle to idle.
+func (s *script) wholeTurn(name, id string) {
+	s.grant(name, id)
+	s.cordon(name)
+	s.drained(name, id)
+	s.commit(name)
+	s.reboot(name)
+	s.comeBack(name, "boot-of-"+id)
+	s.giveBack(name, id)
+	s.finish(name)
+}
+
+// verdict ends the history and wants exactly these rules broken, each at least once.
+func (s *script) verdict(want ...Rule) Report {
+	s.t.Helper()
+	s.e.end(s.tick())
+	r := s.e.snapshot()
+	var got []Rule
+	for _, v := range r.Violations {
+		if !slices.Contains(got, v.Rule) {
+			got = append(got, v.Rule)
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		s.t.Errorf("broken: %v, want %v\n%s\nthe history:\n%s", got, want, r.String(), strings.Join(s.lines, "\n"))
+	}
+	return r
+}
+
+func owns(manager string) []metav1.ManagedFieldsEntry {
+	return []metav1.ManagedFieldsEntry{{
+		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate,
+		FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`),
+	}}
+}
