@@ -1,0 +1,243 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// maxSlack bounds how late a renewal may look before the coordinator counts as
+// gone: leaders' clocks may be this far off the API server's.
+const maxSlack = 30 * time.Second
+
+// Build makes a Report. It changes nothing of in.
+func Build(in Input) Report {
+	s := in.Snapshot
+	s.Epoch = "" // somebody who only looks
+	s.Stopped = in.Lease.Err == nil && (in.Lease.Stopped || !in.Lease.Exists)
+	s.StopText = in.Lease.StopText
+	if s.Stopped && !in.Lease.Exists {
+		s.StopText = "there is no Lease"
+	}
+	out := rollout.Decide(s)
+	r := Report{
+		View: "cluster", Time: s.Now, Coordinator: coordinator(&in),
+		Figures: Figures{
+			Total: out.Total, InTurn: out.InTurn, Unavailable: out.Unavailable, Budget: out.Budget,
+			Failed: out.Failed, MaxFailed: s.Policy.MaxFailed, Halted: out.Halted,
+		},
+	}
+	if !out.Settling.IsZero() {
+		r.Figures.SettlingUntil = &out.Settling
+	}
+	if s.Stopped {
+		r.Stop = &Stop{NoLease: !in.Lease.Exists, Text: in.Lease.StopText}
+	}
+	verdicts := make(map[string]*rollout.Verdict, len(out.Verdicts))
+	for i := range out.Verdicts {
+		verdicts[out.Verdicts[i].Node] = &out.Verdicts[i]
+	}
+	r.Nodes = make([]Node, 0, len(s.Nodes))
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		r.Nodes = append(r.Nodes, r.node(n, verdicts[n.Name]))
+	}
+	slices.SortFunc(r.Nodes, func(a, b Node) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.Name, b.Name))
+	})
+	r.count()
+	r.Status = r.status()
+	r.Summary = r.summary()
+	return r
+}
+
+func coordinator(in *Input) Coordinator {
+	l := &in.Lease
+	c := Coordinator{Lease: l.Namespace + "/" + l.Name}
+	if l.Err != nil {
+		c.Error = l.Err.Error()
+		return c
+	}
+	if c.Epoch = l.Holder; c.Epoch == "" {
+		return c
+	}
+	c.Node = l.Holder
+	if i := strings.LastIndexByte(l.Holder, '_'); i > 0 {
+		c.Node = l.Holder[:i]
+	}
+	if !l.Acquired.IsZero() {
+		c.Since = &l.Acquired
+	}
+	if !l.Renewed.IsZero() {
+		c.Renewed = &l.Renewed
+	}
+	c.Live = l.Renewed.Add(l.Duration + min(l.Duration, maxSlack)).After(in.Now)
+	return c
+}
+
+// node is one node's part. The coordinator's word on the Node counts as long as
+// it is there and somebody lives to keep it true; otherwise what Decide says.
+func (r *Report) node(n *turn.Node, v *rollout.Verdict) Node {
+	out := Node{
+		Name: n.Name, Managed: managed(n), State: n.State, Wants: n.Wants,
+		Ready: n.Ready, Unschedulable: n.Unschedulable, Marked: n.Mark, ControlPlane: n.ControlPlane, Zone: n.Zone, BootID: n.BootID,
+		Host: n.Host, Grant: n.Grant, Last: n.Last, Ack: n.Ack.String(), Paused: n.Paused, Detached: n.Detached, Retry: n.Retry,
+	}
+	for _, p := range n.Problems {
+		out.Problems = append(out.Problems, p.String())
+	}
+	if n.InTurn() {
+		out.Turn = n.Turn
+		if g := n.Grant; g != nil {
+			out.TurnSince, out.StageSince = &g.StartedAt, &g.StageAt
+			for _, h := range g.Terms.Hooks(n.State) {
+				out.Hooks = append(out.Hooks, Hook{h.Name, n.Hooks[h.Name] == n.Turn})
+			}
+		}
+	}
+	out.Held, out.Why = v.Held, v.Detail
+	if r.obeyed() && n.Held != "" && n.Held != v.Held {
+		out.Held, out.Why = n.Held, ""
+	}
+	silent := out.Managed && !n.InTurn() && n.State.Known() && !n.HostSpeaks()
+	next := v.Move != nil && v.Move.To != n.State
+	switch {
+	case out.Held == "" && silent:
+		out.Held, out.Why = v1alpha1.ReasonHostSilent, "no word from its present boot"
+	case out.Held == "" && next && r.Coordinator.Live:
+		out.Why = nextWords(n, v.Move)
+	case out.Held == "" && next && r.Coordinator.Error == "":
+		out.Held, out.Why = v1alpha1.ReasonNoCoordinator, nextWords(n, v.Move)
+	case out.Why == "" && out.Held != "":
+		out.Why = out.Held.Doc().Means
+	}
+	out.Status = out.status(next, r.Figures.SettlingUntil != nil)
+	out.rank = out.ranked()
+	return out
+}
+
+// obeyed reports whether the label held is what a live coordinator says now.
+func (r *Report) obeyed() bool {
+	return r.Stop == nil && (r.Coordinator.Live || r.Coordinator.Error != "")
+}
+
+func nextWords(n *turn.Node, m *rollout.Move) string {
+	switch {
+	case m.Disturbs():
+		return "its turn is next: " + m.To.String()
+	case n.State == v1alpha1.StateAbsent:
+		return "to be taken in"
+	case m.Reason != "":
+		return fmt.Sprintf("goes on to %s (%s)", m.To, m.Reason)
+	}
+	return "goes on to " + m.To.String()
+}
+
+// managed reports whether lockkeeper looks after the node, as rollout has it.
+func managed(n *turn.Node) bool {
+	switch {
+	case n.Managed != nil && !*n.Managed && !n.InTurn():
+		return false
+	case n.State != v1alpha1.StateAbsent:
+		return true
+	}
+	return n.Detached == nil && n.Host != nil && n.Host.Managed
+}
+
+// bySelf are the reasons that go away by themselves within minutes.
+var bySelf = map[v1alpha1.Reason]bool{
+	v1alpha1.ReasonHandover: true, v1alpha1.ReasonMinUptime: true, v1alpha1.ReasonSessions: true,
+}
+
+func (n *Node) status(next, settling bool) Status {
+	busy := n.State.InTurn() || n.Managed && n.Wants.Something() || next
+	switch {
+	case n.Held == v1alpha1.ReasonNone && busy:
+		return Rolling
+	case n.Held == v1alpha1.ReasonNone:
+		return UpToDate
+	case bySelf[n.Held], n.Held == v1alpha1.ReasonBudget && settling:
+		return Rolling
+	case n.Held == v1alpha1.ReasonPaused && !busy:
+		return UpToDate // it wants nothing that the pause could keep from it
+	}
+	return Held
+}
+
+func (n *Node) ranked() int {
+	waitsInLine := n.Held == v1alpha1.ReasonBudget || n.Held == v1alpha1.ReasonStopped || n.Held == v1alpha1.ReasonHalted
+	switch {
+	case n.State.InTurn():
+		return 0
+	case n.Status == Held && !waitsInLine, len(n.Problems) > 0:
+		return 1
+	case n.Status == Rolling, n.Status == Held:
+		return 2
+	case n.State == v1alpha1.StatePaused, n.Detached != nil, n.failedBefore():
+		return 3
+	case n.Managed:
+		return rankContent
+	}
+	return rankContent + 1
+}
+
+// rankContent is the rank of nodes that need no look.
+const rankContent = 4
+
+// failedBefore reports whether the node counts as failed by its last turn.
+func (n *Node) failedBefore() bool {
+	return !n.State.InTurn() && n.Last != nil && n.Last.Result == v1alpha1.ResultFailed && n.Retry != n.Last.Turn
+}
+
+func (r *Report) count() {
+	f := &r.Figures
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		if !n.Managed {
+			continue
+		}
+		f.Managed++
+		speaks := n.Host != nil && n.Host.BootID == n.BootID
+		switch {
+		case n.State.InTurn():
+		case n.Wants == v1alpha1.WantsReboot:
+			f.WantReboot++
+		case n.Wants == v1alpha1.WantsDrain:
+			f.WantDrain++
+		case n.Wants == v1alpha1.WantsApply:
+			f.WantApply++
+		case speaks && n.Wants == v1alpha1.WantsNothing:
+			f.UpToDate++
+		default:
+			f.Unknown++
+		}
+	}
+}
+
+func (r *Report) status() Status {
+	switch {
+	case r.Stop != nil:
+		return Stopped
+	case r.Figures.Halted:
+		return Halted
+	}
+	worst := UpToDate
+	for i := range r.Nodes {
+		switch r.Nodes[i].Status {
+		case Rolling:
+			if r.Coordinator.Live || r.Coordinator.Error != "" {
+				return Rolling
+			}
+			worst = Held
+		case Held:
+			worst = Held
+		}
+	}
+	return worst
+}

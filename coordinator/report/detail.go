@@ -1,0 +1,218 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// Find returns the node of that name, or nil.
+func (r *Report) Find(name string) *Node {
+	for i := range r.Nodes {
+		if r.Nodes[i].Name == name {
+			return &r.Nodes[i]
+		}
+	}
+	return nil
+}
+
+// Only is the report with that node alone among its nodes, for JSON.
+func (r *Report) Only(n *Node) *Report {
+	one := *r
+	one.Nodes = []Node{*n}
+	return &one
+}
+
+// WriteNode writes everything there is to say of one node.
+func (r *Report) WriteNode(w io.Writer, n *Node) error {
+	var b strings.Builder
+	head := n.Name + ": " + n.stateWord()
+	if n.Wants != "" {
+		head += ", wants " + string(n.Wants)
+	}
+	if n.Held != "" {
+		head += ", held: " + clean(string(n.Held))
+	}
+	b.WriteString(head + "\n")
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	line := func(label, format string, args ...any) {
+		if text := clean(fmt.Sprintf(format, args...)); text != "" {
+			fmt.Fprintf(tw, "  %s\t%s\n", label, text)
+		}
+	}
+	line("why", "%s", n.Why)
+	r.turnLines(n, line)
+	r.hostLines(n, line)
+	line("node", "%s", n.nodeWords())
+	if n.Paused != nil {
+		line("paused", "yes%s; kubectl annotate node %s %s-", reasonOf(n.Paused), n.Name, v1alpha1.AnnotationPaused)
+	}
+	if n.Detached != nil {
+		line("detached", "yes%s; kubectl annotate node %s %s-", reasonOf(n.Detached), n.Name, v1alpha1.AnnotationDetached)
+	}
+	r.lastLines(n, line)
+	for _, p := range n.Problems {
+		line("unreadable", "%s", p)
+	}
+	if d := n.Held.Doc(); d.Reason != "" {
+		line("means", "%s", d.Means)
+		line("to do", "%s", strings.ReplaceAll(d.Do, "NODE", n.Name))
+	}
+	tw.Flush()
+	for _, note := range r.notes() {
+		b.WriteString(note + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+type lineFunc func(label, format string, args ...any)
+
+func (r *Report) turnLines(n *Node, line lineFunc) {
+	if !n.State.InTurn() {
+		return
+	}
+	g := n.Grant
+	if g == nil {
+		line("turn", "%s; its grant cannot be read", dash(n.Turn))
+		return
+	}
+	line("turn", "%s, for %s, under %s's term, policy %s", n.Turn, since(r.Time, n.TurnSince), g.Epoch, g.Policy)
+	stage := "for " + since(r.Time, n.StageSince)
+	if most := limit(&g.Terms, n.State); most > 0 {
+		stage += ", may take " + span(most)
+	}
+	if g.PausedSince != nil {
+		stage += ", frozen " + ago(r.Time, *g.PausedSince)
+	}
+	line("stage", "%s %s", n.State, stage)
+	for _, h := range n.Hooks {
+		word := "not confirmed yet"
+		if h.Confirmed {
+			word = "confirmed"
+		}
+		line("hook", "%s: %s", h.Name, word)
+	}
+	plan := []string{"wants " + string(g.Wants)}
+	if g.Drains {
+		plan = append(plan, "drains")
+	}
+	if g.OnlyNode {
+		plan = append(plan, "no drain, because it is the only node")
+	}
+	line("plan", "%s: %s", strings.Join(plan, ", "), changes(g.Changes))
+	if g.Result != "" {
+		line("ends", "%s (%s)", g.Result, g.Reason)
+	}
+	ack := "nothing yet"
+	if a, err := v1alpha1.ParseAck(n.Ack); err == nil && a.Turn == n.Turn {
+		ack = string(a.Word)
+		if a.Reason != "" {
+			ack += " (" + string(a.Reason) + ")"
+		}
+		ack += " in " + a.State.String()
+		if a.BootID != n.BootID {
+			ack += ", in another boot than the kubelet's"
+		}
+	}
+	line("host says", "%s", ack)
+}
+
+func (r *Report) hostLines(n *Node, line lineFunc) {
+	h := n.Host
+	if h == nil {
+		line("host", "never heard of")
+		return
+	}
+	if !n.State.InTurn() {
+		line("changes", "%s", changes(h.Changes))
+	}
+	text := fmt.Sprintf("lockkeeper %s, protocol %d, booted %s, started %s", h.Version, h.Protocol, ago(r.Time, h.BootTime), ago(r.Time, h.Started))
+	if h.OSVersion != "" {
+		text += ", OS " + h.OSVersion
+	}
+	if h.BootID != n.BootID {
+		text += ", not of the present boot"
+	}
+	line("host", "%s", text)
+	if h.Veto != "" {
+		line("veto", "%s: %s", h.Veto, h.Veto.Doc().Means)
+	}
+}
+
+func (n *Node) nodeWords() string {
+	parts := []string{"Ready"}
+	if !n.Ready {
+		parts[0] = "not Ready"
+	}
+	switch {
+	case n.Unschedulable && n.Marked:
+		parts = append(parts, "cordoned by lockkeeper")
+	case n.Unschedulable:
+		parts = append(parts, "cordoned by somebody else")
+	case n.Marked:
+		parts = append(parts, "uncordoned, with lockkeeper's mark")
+	}
+	if n.ControlPlane {
+		parts = append(parts, "control plane")
+	}
+	if n.Zone != "" {
+		parts = append(parts, "zone "+n.Zone)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (r *Report) lastLines(n *Node, line lineFunc) {
+	l := n.Last
+	if l == nil {
+		return
+	}
+	text := string(l.Result)
+	if l.Reason != "" {
+		text += " (" + string(l.Reason) + ")"
+	}
+	text += " " + ago(r.Time, l.End) + ", turn " + l.Turn + ": " + changes(l.Changes)
+	if n.Retry == l.Turn {
+		text += "; forgiven"
+	}
+	line("last turn", "%s", text)
+	if l.NotBefore != nil && l.NotBefore.After(r.Time) {
+		line("not before", "%s", ago(r.Time, *l.NotBefore))
+	}
+}
+
+// changes are at most ten changes in one line.
+func changes(list []v1alpha1.Change) string {
+	if len(list) == 0 {
+		return "no changes"
+	}
+	var parts []string
+	for i, c := range list {
+		if i == 10 {
+			parts = append(parts, fmt.Sprintf("%d more", len(list)-i))
+			break
+		}
+		parts = append(parts, cell(c.String()))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// limit is how long the state may take; 0 for the hook stages, whose hooks have
+// their own.
+func limit(t *v1alpha1.Terms, s v1alpha1.State) time.Duration {
+	switch s {
+	case v1alpha1.StateDraining:
+		return t.Draining.Duration
+	case v1alpha1.StateRebooting:
+		return t.Rebooting.Duration
+	case v1alpha1.StateApplying:
+		return t.Applying.Duration
+	case v1alpha1.StateUncordoning:
+		return t.Uncordoning.Duration
+	}
+	return 0
+}

@@ -1,0 +1,132 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
+)
+
+// HostView is one host as it sees itself, for when the cluster cannot be asked.
+// Its JSON form is that of `lockkeeper status -o json` then.
+type HostView struct {
+	View    string    `json:"view"` // "host"
+	Time    time.Time `json:"time"` // by this host's clock
+	Status  Status    `json:"status"`
+	Running bool      `json:"running"` // lockkeeper's process
+	// Why is why the cluster was not asked, or did not answer.
+	Why  string       `json:"why"`
+	Host local.Status `json:"host"` // its last words
+}
+
+// BuildHost makes a HostView of what a host's process left behind.
+func BuildHost(now time.Time, s local.Status, running bool, why string) HostView {
+	return HostView{View: "host", Time: now, Status: hostStatus(&s), Running: running, Why: why, Host: s}
+}
+
+// hostStatus is how a host stands by its own words.
+func hostStatus(s *local.Status) Status {
+	waits := v1alpha1.ReasonNone
+	if s.Waits != nil {
+		waits = s.Waits.Reason
+	}
+	switch {
+	case waits == v1alpha1.ReasonStopped:
+		return Stopped
+	case s.Wants == v1alpha1.WantsNothing && !s.State.InTurn() && (waits == v1alpha1.ReasonNone || waits == v1alpha1.ReasonPaused):
+		return UpToDate
+	case waits == v1alpha1.ReasonNone && (s.State.InTurn() || s.Wants.Something()), waits == v1alpha1.ReasonBudget, bySelf[waits]:
+		return Rolling
+	}
+	return Held
+}
+
+// ExitStatus is the exit status of `lockkeeper status`: a host on which
+// lockkeeper does not run is an error, whatever its last words were.
+func (h *HostView) ExitStatus() int {
+	if !h.Running {
+		return ExitError
+	}
+	return h.Status.ExitStatus()
+}
+
+// Print prints it; of the form, JSON counts.
+func (h *HostView) Print(w io.Writer, f Form) (exit int, err error) {
+	if f.JSON {
+		return h.ExitStatus(), writeJSON(w, h, "  ")
+	}
+	return h.ExitStatus(), h.writeText(w)
+}
+
+func (h *HostView) writeText(w io.Writer) error {
+	s := &h.Host
+	var b strings.Builder
+	fmt.Fprintf(&b, "This host's own view, because %s.\n", cell(h.Why))
+	if h.Running {
+		fmt.Fprintf(&b, "lockkeeper %s runs (process %d) and said %s:\n", s.Version, s.PID, ago(h.Time, s.Time))
+	} else {
+		fmt.Fprintf(&b, "lockkeeper is NOT RUNNING on this host: systemctl status lockkeeper\nIts last words, of process %d (%s), are from %s:\n", s.PID, s.Version, ago(h.Time, s.Time))
+	}
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	line := func(label, text string) {
+		if text != "" {
+			fmt.Fprintf(tw, "  %s\t%s\n", label, clean(text))
+		}
+	}
+	line("status", s.Line)
+	node := s.Node
+	if node == "" {
+		node = "not known yet"
+	}
+	line("node", node)
+	state := s.State.String()
+	if s.Turn != "" {
+		state += ", turn " + s.Turn
+	}
+	line("state", state)
+	wants := string(s.Wants)
+	if wants == "" {
+		wants = "not known yet in this boot"
+	} else if len(s.Changes) > 0 {
+		wants += ": " + changes(s.Changes)
+	}
+	line("wants", wants)
+	if s.Waits != nil {
+		text := string(s.Waits.Reason)
+		if s.Waits.Detail != "" {
+			text = strings.TrimPrefix(text+": "+s.Waits.Detail, ": ")
+		}
+		line("waits", text+", for "+since(h.Time, &s.Waits.Since))
+	}
+	elects := map[local.Role]string{
+		local.RoleLeader: "it coordinates", local.RoleCandidate: "it is a candidate", local.RoleNone: "it does not campaign",
+	}[s.Coordinator.Role]
+	if s.Coordinator.Why != "" {
+		elects = strings.TrimPrefix(elects+": "+s.Coordinator.Why, ": ")
+	}
+	line("coordinator", elects)
+	if s.API != nil {
+		line("API server", cell(s.API.Error)+", for "+since(h.Time, &s.API.Since))
+	}
+	line("boot", s.BootID)
+	if s.Waits != nil {
+		if d := s.Waits.Reason.Doc(); d.Reason != "" {
+			line("means", d.Means)
+			line("to do", strings.ReplaceAll(d.Do, "NODE", orDefault(s.Node, "NODE")))
+		}
+	}
+	tw.Flush()
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func orDefault(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}

@@ -1,0 +1,207 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Form is how Reports are printed.
+type Form struct {
+	JSON bool
+	All  bool   // text: every node
+	Node string // one node in detail; "" is the cluster
+	// Terminal: when following, the text is drawn anew in its place. Else
+	// only what changed is printed, a line each with its time.
+	Terminal bool
+}
+
+// Print prints one Report and returns its exit status. The error is about the
+// node asked for, or w.
+func (f Form) Print(w io.Writer, r *Report) (exit int, err error) {
+	status := r.Status
+	if f.Node != "" {
+		n := r.Find(f.Node)
+		if n == nil {
+			return ExitError, fmt.Errorf("there is no node %q", f.Node)
+		}
+		status = n.Status
+		if f.JSON {
+			return status.ExitStatus(), writeJSON(w, r.Only(n), "  ")
+		}
+		return status.ExitStatus(), r.WriteNode(w, n)
+	}
+	if f.JSON {
+		return status.ExitStatus(), writeJSON(w, r, "  ")
+	}
+	return status.ExitStatus(), r.WriteText(w, TextOptions{All: f.All})
+}
+
+func writeJSON(w io.Writer, v any, indent string) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", indent)
+	return e.Encode(v)
+}
+
+// Printer prints one Report after the other.
+type Printer struct {
+	Form
+	W io.Writer
+
+	exit    int
+	printed bool
+	nodes   map[string]line   // by name
+	notes   map[string]string // what was last said of the whole, by kind
+	away    bool
+	json    string
+}
+
+// line is what of a node is worth a new line when it changes.
+type line struct{ state, wants, held, turn, why string }
+
+func lineOf(n *Node) line {
+	return line{n.stateWord(), dash(string(n.Wants)), dash(string(n.Held)), dash(n.Turn), cell(n.Why)}
+}
+
+// Exit is the exit status of the Report last printed.
+func (p *Printer) Exit() int { return p.exit }
+
+// Show prints what there is to print of r; it fits [Source.Follow].
+func (p *Printer) Show(r Report, away error) error {
+	switch {
+	case p.JSON:
+		return p.showJSON(&r)
+	case p.Terminal:
+		return p.draw(&r, away)
+	}
+	return p.showChanges(&r, away)
+}
+
+// showJSON prints a Report a line whenever it differs in more than its time.
+func (p *Printer) showJSON(r *Report) error {
+	out := r
+	if p.Node != "" {
+		n := r.Find(p.Node)
+		if n == nil {
+			return fmt.Errorf("there is no node %q", p.Node)
+		}
+		out, p.exit = r.Only(n), n.Status.ExitStatus()
+	} else {
+		p.exit = r.Status.ExitStatus()
+	}
+	same := *out
+	same.Time, same.Coordinator.Renewed = time.Time{}, nil
+	key, err := json.Marshal(&same)
+	if err != nil {
+		return err
+	}
+	if string(key) == p.json {
+		return nil
+	}
+	p.json = string(key)
+	return writeJSON(p.W, out, "")
+}
+
+// draw clears the terminal and prints all.
+func (p *Printer) draw(r *Report, away error) error {
+	var b strings.Builder
+	exit, err := p.Form.Print(&b, r)
+	if err != nil {
+		return err
+	}
+	p.exit = exit
+	if away != nil {
+		fmt.Fprintf(&b, "\nThe API server is away; this is what was last seen of it: %s\n", cell(away.Error()))
+	}
+	_, err = io.WriteString(p.W, "\x1b[H\x1b[2J"+b.String())
+	return err
+}
+
+// showChanges prints all of the first Report and then a line for each change.
+func (p *Printer) showChanges(r *Report, away error) error {
+	var b strings.Builder
+	if !p.printed {
+		if _, err := p.Form.Print(&b, r); err != nil {
+			return err
+		}
+	}
+	p.exit = r.Status.ExitStatus()
+	stamp := r.Time.UTC().Format("15:04:05Z") + "  "
+	say := func(format string, args ...any) {
+		if p.printed {
+			b.WriteString(stamp + fmt.Sprintf(format, args...) + "\n")
+		}
+	}
+	if p.away != (away != nil) {
+		p.away = away != nil
+		if away != nil {
+			say("the API server is away: %s", cell(away.Error()))
+		} else {
+			say("the API server answers again")
+		}
+	}
+	now := make(map[string]line, len(r.Nodes))
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		if p.Node != "" && n.Name != p.Node {
+			continue
+		}
+		l := lineOf(n)
+		now[n.Name] = l
+		if p.Node != "" {
+			p.exit = n.Status.ExitStatus()
+		}
+		old, had := p.nodes[n.Name]
+		if had && old == l {
+			continue
+		}
+		state := l.state
+		if had && old.state != l.state {
+			state = old.state + " -> " + l.state
+		}
+		say("%s  %s  wants=%s held=%s turn=%s  %s", n.Name, state, l.wants, l.held, l.turn, l.why)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.nodes)) {
+		if _, still := now[name]; !still {
+			say("%s  is gone", name)
+		}
+	}
+	p.nodes = now
+	p.wholeChanges(r, say)
+	p.printed = true
+	_, err := io.WriteString(p.W, b.String())
+	return err
+}
+
+// wholeChanges says what became different of the cluster as a whole.
+func (p *Printer) wholeChanges(r *Report, say func(string, ...any)) {
+	c := &r.Coordinator
+	leads := "nobody coordinates"
+	switch {
+	case c.Error != "":
+		leads = "who coordinates is not known: " + cell(c.Error)
+	case c.Live:
+		leads = c.Node + " coordinates"
+	}
+	stop := "no stop"
+	if r.Stop != nil {
+		stop = "stopped: " + cell(r.Stop.Text)
+		if r.Stop.NoLease {
+			stop = "stopped: there is no Lease " + c.Lease
+		}
+	}
+	parts := map[string]string{"leads": leads, "stop": stop}
+	if p.Node == "" {
+		parts["summary"] = r.Summary
+	}
+	for _, kind := range []string{"leads", "stop", "summary"} {
+		if text, ok := parts[kind]; ok && p.notes[kind] != text {
+			say("%s", clean(text))
+		}
+	}
+	p.notes = parts
+}

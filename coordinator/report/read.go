@@ -1,0 +1,131 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// ErrNoKubeconfig: the caller has none.
+var ErrNoKubeconfig = errors.New("no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config")
+
+// listTimeout bounds the one LIST of Nodes: five thousand of them are some
+// 50 MB, which may come over a slow line.
+const listTimeout = 30 * time.Second
+
+// Connect makes a client of the caller's own credential, found as kubectl finds
+// it: kubeconfig if not "", else KUBECONFIG, else ~/.kube/config. It does not
+// talk to the API server. The error is [ErrNoKubeconfig] if there is none.
+func Connect(kubeconfig, version string) (*object.Client, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, ErrNoKubeconfig
+	case err != nil:
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return object.ConnectConfig(cfg, "admin", version, 20, 40)
+}
+
+// Away reports whether err is about an API server that did not answer, and not
+// an answer of it.
+func Away(err error) bool {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		return status.Status().Code >= 500 // its etcd is away, or it starts
+	}
+	return err != nil && !errors.Is(err, context.Canceled)
+}
+
+// Source is where Reports come from.
+type Source struct {
+	Client kubernetes.Interface
+	// Skew is by how much the API server's clock is ahead; nil is not at all.
+	Skew func() (ahead time.Duration, ok bool)
+	// Namespace and LeaseName name the Lease.
+	Namespace, LeaseName string
+	Policy               policy.Policy
+}
+
+// Read reads the cluster once: one LIST of Nodes, one GET of the Lease. A Lease
+// that may not be read is no error, but part of the Report.
+func (s *Source) Read(ctx context.Context) (Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	list, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return Report{}, fmt.Errorf("listing nodes: %w", err)
+	}
+	lease, err := s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
+	if Away(err) {
+		return Report{}, fmt.Errorf("reading lease %s/%s: %w", s.Namespace, s.LeaseName, err)
+	}
+	if apierrors.IsNotFound(err) {
+		lease, err = nil, nil
+	}
+	nodes := make([]*corev1.Node, len(list.Items))
+	for i := range list.Items {
+		nodes[i] = &list.Items[i]
+	}
+	return s.build(nodes, lease, err), nil
+}
+
+// build makes a Report of objects; lease is nil if there is none.
+func (s *Source) build(nodes []*corev1.Node, lease *coordinationv1.Lease, leaseErr error) Report {
+	in := Input{
+		Snapshot: rollout.Snapshot{Now: s.now(), Policy: s.Policy},
+		Lease:    Lease{Namespace: s.Namespace, Name: s.LeaseName, Err: leaseErr},
+	}
+	for _, n := range nodes {
+		in.Nodes = append(in.Nodes, turn.FromNode(n))
+	}
+	if lease != nil && leaseErr == nil {
+		in.Lease.read(lease)
+	}
+	return Build(in)
+}
+
+// now is the API server's time, as far as it is known: the caller's clock may
+// be anything.
+func (s *Source) now() time.Time {
+	now := time.Now()
+	if s.Skew != nil {
+		if ahead, ok := s.Skew(); ok && ahead.Abs() > 2*time.Second { // the header is cut to a second
+			now = now.Add(ahead)
+		}
+	}
+	return now.UTC().Truncate(time.Millisecond)
+}
+
+func (l *Lease) read(o *coordinationv1.Lease) {
+	l.Exists = true
+	l.StopText, l.Stopped = o.Annotations[v1alpha1.AnnotationStop]
+	if h := o.Spec.HolderIdentity; h != nil {
+		l.Holder = *h
+	}
+	if t := o.Spec.AcquireTime; t != nil {
+		l.Acquired = t.UTC()
+	}
+	if t := o.Spec.RenewTime; t != nil {
+		l.Renewed = t.UTC()
+	}
+	if d := o.Spec.LeaseDurationSeconds; d != nil {
+		l.Duration = time.Duration(*d) * time.Second
+	}
+}

@@ -1,0 +1,170 @@
+package report
+
+import (
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+)
+
+// Status is how the fleet, or one node, stands.
+type Status string
+
+// The answers. Each has an exit status of `lockkeeper status`.
+const (
+	// UpToDate: nobody wants anything, and nobody is in a turn. Exit status 0.
+	UpToDate Status = "UpToDate"
+	// Rolling: something moves, or will by itself in a moment. Exit status 2.
+	Rolling Status = "Rolling"
+	// Held: somebody wants something or is in a turn, and nothing moves. 3.
+	Held Status = "Held"
+	// Halted: more nodes failed than the policy allows. 3.
+	Halted Status = "Halted"
+	// Stopped: the emergency stop, or no Lease, which is a stop. 3.
+	Stopped Status = "Stopped"
+)
+
+// Exit statuses of `lockkeeper status`.
+const (
+	ExitUpToDate = 0
+	ExitError    = 1
+	ExitRolling  = 2
+	ExitHeld     = 3
+)
+
+// ExitStatus is the exit status of `lockkeeper status` for s.
+func (s Status) ExitStatus() int {
+	switch s {
+	case UpToDate:
+		return ExitUpToDate
+	case Rolling:
+		return ExitRolling
+	}
+	return ExitHeld
+}
+
+// Report is what there is to say about the cluster at one moment. Its JSON form
+// is that of `lockkeeper status -o json`: fields are added, never renamed.
+type Report struct {
+	View    string    `json:"view"` // "cluster"; a host's own view says "host"
+	Time    time.Time `json:"time"` // when it was read, by the API server's clock
+	Status  Status    `json:"status"`
+	Summary string    `json:"summary"` // one line
+
+	Coordinator Coordinator `json:"coordinator"`
+	// Stop is set while nothing is promoted at all.
+	Stop    *Stop   `json:"stop,omitempty"`
+	Figures Figures `json:"figures"`
+	// Nodes are all of the cluster, those first that need a look.
+	Nodes []Node `json:"nodes"`
+}
+
+// Coordinator is who coordinates, as the Lease tells.
+type Coordinator struct {
+	Lease string `json:"lease"` // namespace/name
+	// Live reports whether somebody coordinates: the Lease is held and was
+	// renewed in time.
+	Live  bool   `json:"live"`
+	Node  string `json:"node,omitempty"` // whose process it is, or was last
+	Epoch string `json:"epoch,omitempty"`
+	// Since is when its term began, Renewed when it last renewed the Lease.
+	Since   *time.Time `json:"since,omitempty"`
+	Renewed *time.Time `json:"renewed,omitempty"`
+	// Error is why the Lease could not be read; then nothing else is known.
+	Error string `json:"error,omitempty"`
+}
+
+// Stop is the emergency stop.
+type Stop struct {
+	NoLease bool   `json:"noLease,omitempty"`
+	Text    string `json:"text,omitempty"` // the reason, as somebody gave it
+}
+
+// Figures are counts of nodes.
+type Figures struct {
+	Total    int `json:"total"`
+	Managed  int `json:"managed"`
+	UpToDate int `json:"upToDate"`
+	InTurn   int `json:"inTurn"`
+	// The next three are nodes in no turn, by what they want.
+	WantReboot int `json:"wantReboot"`
+	WantDrain  int `json:"wantDrain"`
+	WantApply  int `json:"wantApply"`
+	// Unknown are managed nodes whose host has not spoken in its present boot.
+	Unknown int `json:"unknown"`
+
+	Unavailable int  `json:"unavailable"` // as the budget counts them
+	Budget      int  `json:"budget"`
+	Failed      int  `json:"failed"` // and not forgiven
+	MaxFailed   int  `json:"maxFailed"`
+	Halted      bool `json:"halted"`
+	// SettlingUntil is until when nothing is granted after the last turn.
+	SettlingUntil *time.Time `json:"settlingUntil,omitempty"`
+}
+
+// Node is one node.
+type Node struct {
+	Name    string `json:"name"`
+	Status  Status `json:"status"`
+	Managed bool   `json:"managed"`
+
+	State v1alpha1.State  `json:"state"` // "" is absent
+	Wants v1alpha1.Wants  `json:"wants,omitempty"`
+	Held  v1alpha1.Reason `json:"held,omitempty"`
+	// Why says it in words: what it waits for, or what comes next.
+	Why string `json:"why,omitempty"`
+
+	Turn string `json:"turn,omitempty"`
+	// TurnSince and StageSince are when the turn and its present stage began.
+	TurnSince  *time.Time `json:"turnSince,omitempty"`
+	StageSince *time.Time `json:"stageSince,omitempty"`
+	// Hooks are those that the present stage waits for.
+	Hooks []Hook `json:"hooks,omitempty"`
+
+	Ready         bool   `json:"ready"`
+	Unschedulable bool   `json:"unschedulable,omitempty"`
+	Marked        bool   `json:"marked,omitempty"` // the cordon is lockkeeper's
+	ControlPlane  bool   `json:"controlPlane,omitempty"`
+	Zone          string `json:"zone,omitempty"`
+	BootID        string `json:"bootID,omitempty"`
+
+	// Host, Grant and Last are as they stand on the Node; null when absent or
+	// unreadable. Ack is the host's last word, as it stands.
+	Host     *v1alpha1.Host   `json:"host,omitempty"`
+	Grant    *v1alpha1.Grant  `json:"grant,omitempty"`
+	Last     *v1alpha1.Last   `json:"last,omitempty"`
+	Ack      string           `json:"ack,omitempty"`
+	Paused   *v1alpha1.Intent `json:"paused,omitempty"`
+	Detached *v1alpha1.Intent `json:"detached,omitempty"`
+	Retry    string           `json:"retry,omitempty"`
+	// Problems are keys whose value could not be read.
+	Problems []string `json:"problems,omitempty"`
+
+	rank int // how much it needs a look; 0 is most
+}
+
+// Hook is one hook that a stage waits for.
+type Hook struct {
+	Name      string `json:"name"`
+	Confirmed bool   `json:"confirmed"`
+}
+
+// Lease is what was read of the Lease.
+type Lease struct {
+	Namespace, Name   string
+	Exists            bool
+	Holder            string
+	Acquired, Renewed time.Time
+	Duration          time.Duration
+	Stopped           bool
+	StopText          string
+	// Err is why it could not be read; the other fields are nothing then.
+	Err error
+}
+
+// Input is what a Report is made of. Stopped and StopText of the snapshot are
+// set by [Build] from the Lease; Now is by the API server's clock.
+type Input struct {
+	rollout.Snapshot
+	Lease Lease
+}

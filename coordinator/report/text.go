@@ -1,0 +1,254 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+const (
+	// maxRows bounds the nodes in text unless all were asked for.
+	maxRows = 100
+	maxCell = 120 // bytes of a text that somebody else wrote
+)
+
+// TextOptions say how much text.
+type TextOptions struct {
+	All bool // every node, not only those that need a look
+}
+
+// WriteText writes the report: a summary, then the nodes that are not idle and
+// content, then what the reasons among them mean. Two reports of the same facts
+// at the same time are the same text.
+func (r *Report) WriteText(w io.Writer, o TextOptions) error {
+	var b strings.Builder
+	b.WriteString(r.Summary + "\n")
+	for _, line := range r.notes() {
+		b.WriteString(line + "\n")
+	}
+	rows, more := r.rows(o.All)
+	if len(rows) > 0 {
+		b.WriteByte('\n')
+		r.table(&b, rows)
+	}
+	if more > 0 {
+		fmt.Fprintf(&b, "… and %d more; -A shows all\n", more)
+	}
+	writeReasons(&b, rows)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// rows are the nodes to show, and how many are left out that would need a look.
+func (r *Report) rows(all bool) (rows []*Node, more int) {
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		switch {
+		case all:
+			rows = append(rows, n)
+		case n.rank >= rankContent:
+		case len(rows) == maxRows:
+			more++
+		default:
+			rows = append(rows, n)
+		}
+	}
+	return rows, more
+}
+
+func (r *Report) table(b *strings.Builder, rows []*Node) {
+	tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "NODE\tSTATE\tWANTS\tHELD\tSINCE\tTURN\tWHY")
+	for _, n := range rows {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, n.stateWord(), dash(string(n.Wants)), dash(string(n.Held)),
+			since(r.Time, n.StageSince), dash(n.Turn), cell(n.whyAll(r.Time)))
+	}
+	tw.Flush() // to a strings.Builder, which does not fail
+}
+
+func (n *Node) stateWord() string {
+	if n.State == v1alpha1.StateAbsent && !n.Managed {
+		return "not managed"
+	}
+	return clean(n.State.String())
+}
+
+// whyAll is Why with what else there is to know of the node in one line.
+func (n *Node) whyAll(now time.Time) string {
+	var parts []string
+	add := func(s string) {
+		if s != "" {
+			parts = append(parts, s)
+		}
+	}
+	add(n.Why)
+	if n.Paused != nil && n.State != v1alpha1.StateAbsent && n.Held != v1alpha1.ReasonPaused {
+		add("paused" + reasonOf(n.Paused))
+	}
+	if n.Detached != nil {
+		add("detached" + reasonOf(n.Detached))
+	}
+	if n.failedBefore() && n.Held != v1alpha1.ReasonFailed {
+		add(fmt.Sprintf("its last turn failed (%s) %s", n.Last.Reason, ago(now, n.Last.End)))
+	}
+	if len(n.Problems) > 0 {
+		add("cannot be read: " + n.Problems[0])
+	}
+	return strings.Join(parts, "; ")
+}
+
+func reasonOf(i *v1alpha1.Intent) string {
+	s := ""
+	if i.Reason != "" {
+		s += ": " + i.Reason
+	}
+	if i.By != "" {
+		s += " (" + i.By + ")"
+	}
+	if i.Until != nil {
+		s += " until " + i.Until.UTC().Format("2006-01-02 15:04:05Z")
+	}
+	return s
+}
+
+// summary is the first line.
+func (r *Report) summary() string {
+	f := &r.Figures
+	words := map[Status]string{UpToDate: "Up to date", Rolling: "Rolling", Held: "Held", Halted: "Halted", Stopped: "Stopped"}
+	if f.Managed == 0 {
+		return fmt.Sprintf("%s: no managed node of %d.", words[r.Status], f.Total)
+	}
+	parts := []string{fmt.Sprintf("%d of %d managed nodes up to date", f.UpToDate, f.Managed)}
+	count := func(n int, one, many string) {
+		switch {
+		case n == 1:
+			parts = append(parts, "1 "+one)
+		case n > 1:
+			parts = append(parts, fmt.Sprintf("%d %s", n, many))
+		}
+	}
+	count(f.InTurn, "in its turn", "in their turn")
+	count(f.WantReboot, "wants a reboot", "want a reboot")
+	count(f.WantDrain, "wants a drain", "want a drain")
+	count(f.WantApply, "wants an apply", "want an apply")
+	count(f.Unknown, "not heard of in its present boot", "not heard of in their present boot")
+	s := words[r.Status] + ": " + strings.Join(parts, ", ") + "."
+	if rest := f.Total - f.Managed; rest > 0 {
+		s += fmt.Sprintf(" %d not managed.", rest)
+	}
+	return s
+}
+
+// notes are the lines below it: who coordinates, the budget, and what stops
+// everything.
+func (r *Report) notes() []string {
+	f, c := &r.Figures, &r.Coordinator
+	who := "Nobody coordinates"
+	switch {
+	case c.Error != "":
+		who = "Who coordinates is not known: " + cell(c.Error)
+	case c.Live:
+		who = c.Node + " coordinates, for " + since(r.Time, c.Since)
+	case c.Node != "" && c.Renewed != nil:
+		who += "; " + c.Node + " did, and was last heard of " + ago(r.Time, *c.Renewed)
+	}
+	budget := fmt.Sprintf("%d unavailable, %d allowed", f.Unavailable, f.Budget)
+	if f.Failed > 0 {
+		budget += fmt.Sprintf("; %d failed, %d allowed", f.Failed, f.MaxFailed)
+	}
+	if f.SettlingUntil != nil {
+		budget += "; settles until " + clock(r.Time, *f.SettlingUntil)
+	}
+	lines := []string{clean(who) + ". " + budget + "."}
+	switch {
+	case r.Stop == nil:
+	case r.Stop.NoLease:
+		lines = append(lines, "STOPPED: there is no Lease "+c.Lease+", which is a stop. Apply the manifests to go on.")
+	default:
+		text := ""
+		if r.Stop.Text != "" {
+			text = ": " + cell(r.Stop.Text)
+		}
+		lines = append(lines, "EMERGENCY STOP"+text+". Nothing is promoted and no host commits; `lockkeeper go` ends it.")
+	}
+	if f.Halted {
+		lines = append(lines, "HALTED: nothing is granted until `lockkeeper retry NODE` forgives "+joined(r.failed())+".")
+	}
+	return lines
+}
+
+// failed names nodes that failed, at most five.
+func (r *Report) failed() []string {
+	var names []string
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		if n.failedBefore() || n.State.InTurn() && (n.Held == v1alpha1.ReasonFailed || n.Held == v1alpha1.ReasonOverdue ||
+			n.Grant != nil && n.Grant.Result == v1alpha1.ResultFailed) {
+			if len(names) == 5 {
+				return append(names, "others")
+			}
+			names = append(names, n.Name)
+		}
+	}
+	if names == nil {
+		names = []string{"those that failed"}
+	}
+	return names
+}
+
+func joined(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}
+
+// writeReasons explains each reason among the rows once, in the order of the
+// documentation.
+func writeReasons(b *strings.Builder, rows []*Node) {
+	shown := map[v1alpha1.Reason]bool{}
+	for _, n := range rows {
+		shown[n.Held] = true
+	}
+	first := true
+	for _, d := range v1alpha1.ReasonDocs() {
+		if !shown[d.Reason] {
+			continue
+		}
+		if first {
+			b.WriteByte('\n')
+			first = false
+		}
+		fmt.Fprintf(b, "%s: %s. To do: %s.\n", d.Reason, d.Means, strings.TrimSuffix(d.Do, "."))
+	}
+}
+
+func dash(s string) string {
+	if s = clean(s); s == "" {
+		return "-"
+	}
+	return s
+}
+
+// cell is somebody else's text, bounded and on one line.
+func cell(s string) string {
+	if len(s) > maxCell {
+		s = strings.ToValidUTF8(s[:maxCell], "") + "…"
+	}
+	return clean(s)
+}
+
+// clean keeps control characters off the terminal.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, s)
+}

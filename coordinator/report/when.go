@@ -1,0 +1,53 @@
+package report
+
+import (
+	"fmt"
+	"time"
+)
+
+// span is a duration in at most two units, for people.
+func span(d time.Duration) string {
+	d = d.Abs()
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d/time.Second))
+	case d < time.Hour:
+		return two(d, time.Minute, "m", time.Second, "s")
+	case d < 24*time.Hour:
+		return two(d, time.Hour, "h", time.Minute, "m")
+	}
+	return two(d, 24*time.Hour, "d", time.Hour, "h")
+}
+
+func two(d, big time.Duration, b string, small time.Duration, s string) string {
+	rest := (d % big) / small
+	if rest == 0 {
+		return fmt.Sprintf("%d%s", d/big, b)
+	}
+	return fmt.Sprintf("%d%s%d%s", d/big, b, rest, s)
+}
+
+// clock is a time of day in UTC, with its date when that is not now's.
+func clock(now, t time.Time) string {
+	t = t.UTC()
+	if t.Format(time.DateOnly) == now.UTC().Format(time.DateOnly) {
+		return t.Format("15:04:05Z")
+	}
+	return t.Format("2006-01-02 15:04:05Z")
+}
+
+// ago is a time relative and absolute: "2m5s ago (13:02:05Z)", "in 40s (…)".
+func ago(now, t time.Time) string {
+	if t.After(now) {
+		return "in " + span(t.Sub(now)) + " (" + clock(now, t) + ")"
+	}
+	return span(now.Sub(t)) + " ago (" + clock(now, t) + ")"
+}
+
+// since is how long something has lasted: "2m5s (13:02:05Z)".
+func since(now time.Time, t *time.Time) string {
+	if t == nil || t.IsZero() {
+		return "-"
+	}
+	return span(max(0, now.Sub(*t))) + " (" + clock(now, *t) + ")"
+}
