@@ -105,6 +105,14 @@ func own(conn *dbus.Conn, name string) error {
 	return nil
 }
 
+// drop gives a name back and closes its owner's connection, so that the bus knows when drop returns; unless the bus is gone.
+func drop(conn *dbus.Conn, name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.ReleaseName", 0, name).Err // closing does the same, later
+	conn.Close()
+}
+
 // lastLines is the end of a log for an error message, at most n lines and 4 KiB.
 func lastLines(text string, n int) string {
 	const limit = 4 << 10

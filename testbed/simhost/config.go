@@ -21,15 +21,16 @@ func (c Config) Set(table, key string, value any) {
 	c[table][key] = value
 }
 
-// defaultConfig is the product's with what would keep a simulated host waiting cut to the shortest allowed.
+// defaultConfig is the product's with what would keep a simulated host waiting cut short. Some of it is below the minima that
+// hold without --root.
 func (h *Host) defaultConfig() Config {
 	return Config{
 		"":            {"log_level": "debug"},
 		"kubernetes":  {"kubeconfig": h.dir.join("kubelet.kubeconfig")},
-		"lease":       {"duration": 10 * time.Second, "renew_deadline": 7 * time.Second, "retry_period": time.Second},
+		"lease":       {"duration": 6 * time.Second, "renew_deadline": 4 * time.Second, "retry_period": 500 * time.Millisecond},
 		"coordinator": {"kubeconfig": h.coordinatorKubeconfig()},
-		"sources":     {"poll_interval": 5 * time.Second},
-		"reboot":      {"session_delay": time.Duration(0), "min_uptime": time.Minute},
+		"sources":     {"poll_interval": time.Second},
+		"reboot":      {"session_delay": time.Duration(0), "min_uptime": time.Duration(0)},
 		"health":      {"timeout": time.Minute},
 	}
 }

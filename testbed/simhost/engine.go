@@ -111,7 +111,7 @@ func (e *Engine) Stop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.conn != nil {
-		e.conn.Close()
+		drop(e.conn, engineName)
 		e.conn = nil
 	}
 	e.release()

@@ -45,6 +45,8 @@ type Host struct {
 	mu       sync.Mutex
 	tasks    sync.WaitGroup
 	closing  bool
+	closed   bool
+	lastLog  string // once closed
 	config   Config
 	boot     *boot // nil while the host is down
 	service  *service
@@ -175,6 +177,10 @@ func (h *Host) Close() error {
 			h.closeErr = h.deleteNode()
 		}
 		if h.output != nil {
+			text := h.Logs()
+			h.mu.Lock()
+			h.closed, h.lastLog = true, text[max(0, len(text)-1<<20):]
+			h.mu.Unlock()
 			h.output.file.Close()
 		}
 		if h.dir != nil {

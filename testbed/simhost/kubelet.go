@@ -3,6 +3,7 @@ package simhost
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -106,7 +107,7 @@ func (k *kubelet) run(ctx context.Context) {
 }
 
 func (k *kubelet) complain(what string, err error) {
-	if err != nil {
+	if err != nil && !errors.Is(err, context.Canceled) {
 		k.h.logf("kubelet: %s: %v", what, err)
 	}
 }

@@ -78,6 +78,9 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 			if _, err := cp.Client().CoreV1().Nodes().Get(soon(t), h.Name(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				t.Errorf("its Node: %v", err)
 			}
+			if log := h.LogTail(3); !strings.Contains(log, "ended") {
+				t.Errorf("its log after Close: %s", log)
+			}
 			if err := h.Crash(CrashOptions{}); err == nil {
 				t.Error("a closed host crashed")
 			}

@@ -84,7 +84,7 @@ func (l *Logind) Stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != nil {
-		l.conn.Close()
+		drop(l.conn, loginName)
 		l.conn = nil
 	}
 }

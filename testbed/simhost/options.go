@@ -42,10 +42,10 @@ type Options struct {
 	// WithoutLockkeeper: the host starts without it; see [Host.StartLockkeeper].
 	WithoutLockkeeper bool
 
-	// Uptime is what /proc/uptime says when a boot begins; it grows from there. 0 is an hour, so that min_uptime has passed.
-	Uptime time.Duration
-	// BootedAgo is the same for the first boot alone; 0 is Uptime.
+	// BootedAgo is what /proc/uptime says when the first boot begins; it grows from there. 0 is an hour.
 	BootedAgo time.Duration
+	// Uptime is the same for the boots after it; 0 is a fresh boot, whose health.timeout has only begun.
+	Uptime time.Duration
 	// DownTime is between the end of a boot and the next one; 0 is 300 ms.
 	DownTime time.Duration
 	// InhibitDelayMax is how long logind waits for delay inhibitors; 0 is logind's own 5 s.
@@ -76,7 +76,7 @@ func (o *Options) setDefaults() error {
 		o.Version = "4.1.0"
 	}
 	for d, fallback := range map[*time.Duration]time.Duration{
-		&o.StopTimeout: 5 * time.Second, &o.Uptime: time.Hour, &o.DownTime: 300 * time.Millisecond, &o.InhibitDelayMax: 5 * time.Second,
+		&o.StopTimeout: 5 * time.Second, &o.BootedAgo: time.Hour, &o.DownTime: 300 * time.Millisecond, &o.InhibitDelayMax: 5 * time.Second,
 		&o.Kubelet.Heartbeat: 2 * time.Second, &o.Kubelet.StatusEvery: 5 * time.Minute,
 	} {
 		if *d < 0 {
@@ -85,9 +85,6 @@ func (o *Options) setDefaults() error {
 		if *d == 0 {
 			*d = fallback
 		}
-	}
-	if o.BootedAgo == 0 {
-		o.BootedAgo = o.Uptime
 	}
 	return nil
 }

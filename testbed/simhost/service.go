@@ -175,8 +175,14 @@ func (h *Host) note(format string, args ...any) {
 func (h *Host) logf(format string, args ...any) { h.note("simhost: "+format, args...) }
 
 // Logs is everything that lockkeeper has written on this host, over all its starts, with lines of the testbed's own that
-// begin with "--".
+// begin with "--". After Close it is the last mebibyte of it.
 func (h *Host) Logs() string {
+	h.mu.Lock()
+	closed, kept := h.closed, h.lastLog
+	h.mu.Unlock()
+	if closed {
+		return kept
+	}
 	text, err := os.ReadFile(h.LogPath())
 	if err != nil {
 		return "(no log: " + err.Error() + ")"
