@@ -1,0 +1,89 @@
+// Package rig joins the test bed's parts: a fleet of simulated hosts on a real
+// control plane, with the referee watching. Tests and the demo begin with it.
+package rig
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/referee"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+// Options describe a rig.
+type Options struct {
+	Fleet simhost.FleetOptions
+	// Policy is the TOML text for --policy: a settle of 2s and such. The fleet
+	// gets it as a file.
+	Policy string
+	// Budget is what the policy allows, for the referee; 0 is 1.
+	Budget int
+	// OnEvent gets the referee's line for each transition.
+	OnEvent func(line string)
+	// Dir is an existing folder for the policy file.
+	Dir string
+}
+
+// A Rig is a fleet with a referee. Close both.
+type Rig struct {
+	ControlPlane *controlplane.ControlPlane
+	Fleet        *simhost.Fleet
+	Referee      *referee.Referee
+	PolicyFile   string
+}
+
+// idleWithin bounds the wait for a new fleet's hosts to be idle.
+const idleWithin = time.Minute
+
+// Start starts the referee, which is to miss nothing, and then the fleet; it
+// returns when every host is idle in a coordinator's care. The end of ctx stops
+// the hosts, also later.
+func Start(ctx context.Context, cp *controlplane.ControlPlane, o Options) (*Rig, error) {
+	r := &Rig{ControlPlane: cp, PolicyFile: filepath.Join(o.Dir, "policy.toml")}
+	if err := os.WriteFile(r.PolicyFile, []byte(o.Policy), 0o644); err != nil {
+		return nil, fmt.Errorf("writing the policy: %w", err)
+	}
+	if err := cp.ApplyLockkeeper(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	r.Referee, err = referee.Start(ctx, cp, referee.Options{Budget: o.Budget, OnEvent: o.OnEvent})
+	if err != nil {
+		return nil, err
+	}
+	o.Fleet.Host.Policy = r.PolicyFile
+	others := o.Fleet.Host.Events
+	o.Fleet.Host.Events = func(ev simhost.Event) {
+		r.Referee.HostEvent(referee.HostEvent{
+			Time: ev.Time, Host: ev.Host, Kind: referee.Kind(ev.Kind), BootID: ev.BootID, Detail: ev.Detail,
+		})
+		if others != nil {
+			others(ev)
+		}
+	}
+	if r.Fleet, err = simhost.StartFleet(ctx, cp, o.Fleet); err != nil {
+		r.Referee.Close()
+		return nil, err
+	}
+	idle, cancel := context.WithTimeout(ctx, idleWithin)
+	defer cancel()
+	if err := r.Fleet.WaitIdle(idle); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// Close hears the referee's verdict and then stops the fleet: what stopping it
+// does is not judged. The error is the referee's, or what would not stop.
+func (r *Rig) Close() (referee.Report, error) {
+	report, err := r.Referee.Close()
+	if stopErr := r.Fleet.Close(); err == nil {
+		err = stopErr
+	}
+	return report, err
+}

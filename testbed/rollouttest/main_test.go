@@ -1,0 +1,73 @@
+// Package rollouttest tests whole rollouts: the real binary on simulated hosts,
+// a real control plane, and the referee watching every one of them.
+package rollouttest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/referee"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+var (
+	cp     *controlplane.ControlPlane
+	binary string
+)
+
+func TestMain(m *testing.M) {
+	var err error
+	if binary = os.Getenv("LK"); binary != "" {
+	} else if binary, err = simhost.BuildLockkeeperRace(context.Background(), os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(controlplane.RunTests(m, controlplane.Options{}, func(c *controlplane.ControlPlane) { cp = c }))
+}
+
+// options are a rig's before a test changes them.
+func options(t *testing.T, hosts int, policy string) rig.Options {
+	return rig.Options{
+		Dir: t.TempDir(), Policy: policy,
+		OnEvent: func(line string) { t.Log(line) },
+		Fleet: simhost.FleetOptions{
+			Hosts: hosts, Coordinators: min(2, hosts),
+			Host: simhost.Options{Binary: binary, RestartDelay: 300 * time.Millisecond},
+		},
+	}
+}
+
+// start starts a rig; the referee's verdict is heard at the test's end.
+func start(t *testing.T, o rig.Options) *rig.Rig {
+	t.Helper()
+	// Not t.Context(), which ends before the clean-up hears the verdict.
+	r, err := rig.Start(context.Background(), cp, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, h := range r.Fleet.Hosts {
+				t.Logf("%s:\n%s", h.Name(), h.LogTail(60))
+			}
+		}
+		verdict(t, r)
+	})
+	return r
+}
+
+// verdict ends the rig and fails the test if the referee objects.
+func verdict(t *testing.T, r *rig.Rig) referee.Report {
+	t.Helper()
+	report, err := r.Close()
+	if err != nil {
+		t.Error(err)
+	}
+	t.Log(report.String())
+	return report
+}
