@@ -1,0 +1,241 @@
+package referee
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// World is where an offender offends.
+type World struct {
+	Client kubernetes.Interface // may do everything
+	// Nodes are the names of the hosts' Nodes, two at least.
+	Nodes []string
+	// Reboot calls the host's logind as a program on the host would.
+	Reboot func(ctx context.Context, node string) error
+}
+
+// Offender is a small program that breaks a promise against a real API server, so that it can be seen that the referee notices. It does
+// it beside a real rollout or, where it says so, without one.
+type Offender struct {
+	Does   string
+	Breaks Rule // what the referee has to say, perhaps among other rules
+	// NeedsTurn: it waits for a node in the middle of its turn.
+	NeedsTurn bool
+	Run       func(ctx context.Context, w World) error
+}
+
+// Offenders are all of them, by name.
+var Offenders = map[string]Offender{
+	"budget": {"cordons and marks a second node, as a host would, while another is in its turn", Budget, true, offendBudget},
+	"commit": {"cordons and marks a node that is in no turn", Commit, false, offendCommit},
+	"cordon": {"cordons a node without the mark", Cordon, false, func(ctx context.Context, w World) error {
+		return w.onIdle(ctx, func(n *turn.Node) error { return w.patch(ctx, n, offender, unschedulablePatch(true), nil, nil) })
+	}},
+	"jump": {"writes rebooting over idle, with a fine grant", Table, false, offendJump},
+	"mark": {"marks a cordon that a person made", Mark, false, func(ctx context.Context, w World) error {
+		return w.onPersonsCordon(ctx, func(n *turn.Node) error {
+			return w.patch(ctx, n, offender, nil, nil, map[string]any{v1alpha1.AnnotationCordon: "an offender"})
+		})
+	}},
+	"uncordon": {"undoes a cordon that a person made", Uncordon, false, func(ctx context.Context, w World) error {
+		return w.onPersonsCordon(ctx, func(n *turn.Node) error { return w.patch(ctx, n, offender, unschedulablePatch(nil), nil, nil) })
+	}},
+	"evict":  {"evicts a pod from a node that is in no turn", Evict, false, offendEvict},
+	"reboot": {"reboots a host that is in no turn", Reboot, false, offendReboot},
+	"early":  {"reboots a host while it is drained", Reboot, true, offendEarly},
+}
+
+// OffenderNames are the names of [Offenders] in order.
+func OffenderNames() []string { return slices.Sorted(maps.Keys(Offenders)) }
+
+const (
+	offender = "offender" // its field manager
+	person   = "kubectl-offender"
+	// lookAgain is how often an offender that waits looks at the Nodes.
+	lookAgain = 20 * time.Millisecond
+)
+
+// until looks at the Nodes until act finds what it needs and says so.
+func (w World) until(ctx context.Context, act func(nodes []*turn.Node) (done bool, err error)) error {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		var nodes []*turn.Node
+		list, err := w.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err == nil {
+			for i := range list.Items {
+				if n := turn.FromNode(&list.Items[i]); slices.Contains(w.Nodes, n.Name) {
+					nodes = append(nodes, &n)
+				}
+			}
+			if done, err := act(nodes); done || err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the offender found no occasion: %w", errors.Join(context.Cause(ctx), err))
+		case <-tick.C:
+		}
+	}
+}
+
+// onIdle acts on the first node that is idle and schedulable.
+func (w World) onIdle(ctx context.Context, act func(*turn.Node) error) error {
+	return w.until(ctx, func(nodes []*turn.Node) (bool, error) {
+		for _, n := range nodes {
+			if idle(n) {
+				return settled(act(n))
+			}
+		}
+		return false, nil
+	})
+}
+
+// settled: somebody else wrote meanwhile, so look again; or it is done, or cannot be.
+func settled(err error) (done bool, _ error) {
+	if apierrors.IsConflict(err) {
+		return false, nil
+	}
+	return true, err
+}
+
+func idle(n *turn.Node) bool { return n.State == v1alpha1.StateIdle && !n.Unschedulable && !n.Mark }
+
+// onPersonsCordon cordons an idle node as a person and acts on it then.
+func (w World) onPersonsCordon(ctx context.Context, act func(*turn.Node) error) error {
+	name := ""
+	if err := w.onIdle(ctx, func(n *turn.Node) error {
+		name = n.Name
+		return w.patch(ctx, n, person, unschedulablePatch(true), nil, nil)
+	}); err != nil {
+		return err
+	}
+	return w.until(ctx, func(nodes []*turn.Node) (bool, error) {
+		for _, n := range nodes {
+			if n.Name == name && n.Unschedulable {
+				return settled(act(n))
+			}
+		}
+		return false, nil
+	})
+}
+
+// patch writes to a Node as the program called manager, with the resourceVersion that n was read with; nil values remove.
+func (w World) patch(ctx context.Context, n *turn.Node, manager string, spec, labels, annotations map[string]any) error {
+	meta := map[string]any{"resourceVersion": n.ResourceVersion}
+	body := map[string]any{"metadata": meta}
+	for _, part := range []struct {
+		in     map[string]any
+		key    string
+		fields map[string]any
+	}{{meta, "labels", labels}, {meta, "annotations", annotations}, {body, "spec", spec}} {
+		if part.fields != nil { // null would remove them all
+			part.in[part.key] = part.fields
+		}
+	}
+	b, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	_, err = w.Client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, b, metav1.PatchOptions{FieldManager: manager})
+	return err
+}
+
+func unschedulablePatch(value any) map[string]any {
+	return map[string]any{"unschedulable": value}
+}
+
+// cordon does what a host does at the commit of draining, in a turn or not.
+func (w World) cordon(ctx context.Context, n *turn.Node) error {
+	id := n.Turn
+	if id == "" {
+		id = "offender"
+	}
+	ack := v1alpha1.Ack{Turn: id, BootID: n.BootID, State: v1alpha1.StateDraining, Word: v1alpha1.WordCommitted}
+	return w.patch(ctx, n, offender, unschedulablePatch(true), nil,
+		map[string]any{v1alpha1.AnnotationCordon: id, v1alpha1.AnnotationAck: ack.String()})
+}
+
+func offendBudget(ctx context.Context, w World) error {
+	return w.until(ctx, func(nodes []*turn.Node) (bool, error) {
+		var inTurn, other *turn.Node
+		for _, n := range nodes {
+			switch {
+			case n.Mark && n.InTurn() && n.State != v1alpha1.StateUncordoning:
+				inTurn = n
+			case !n.InTurn() && !n.Unschedulable:
+				other = n
+			}
+		}
+		if inTurn == nil || other == nil {
+			return false, nil
+		}
+		return settled(w.cordon(ctx, other))
+	})
+}
+
+func offendCommit(ctx context.Context, w World) error {
+	return w.onIdle(ctx, func(n *turn.Node) error { return w.cordon(ctx, n) })
+}
+
+func offendJump(ctx context.Context, w World) error {
+	return w.onIdle(ctx, func(n *turn.Node) error {
+		g := v1alpha1.Grant{Turn: "offender", Epoch: "offender", NodeUID: n.UID, BootID: n.BootID, Wants: v1alpha1.WantsReboot, Drains: true}
+		return w.patch(ctx, n, offender, nil, map[string]any{v1alpha1.LabelState: string(v1alpha1.StateRebooting)},
+			map[string]any{v1alpha1.AnnotationTurn: g.Turn, v1alpha1.AnnotationGrant: v1alpha1.FormatRecord(g)})
+	})
+}
+
+func offendEvict(ctx context.Context, w World) error {
+	pods := w.Client.CoreV1().Pods(metav1.NamespaceDefault)
+	return w.onIdle(ctx, func(n *turn.Node) error {
+		p, err := pods.Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "victim-"},
+			Spec: corev1.PodSpec{
+				NodeName:   n.Name,
+				Containers: []corev1.Container{{Name: "app", Image: "example.invalid/app"}},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("creating a pod to evict: %w", err)
+		}
+		return w.evictNow(ctx, p)
+	})
+}
+
+func (w World) evictNow(ctx context.Context, p *corev1.Pod) error {
+	return w.Client.CoreV1().Pods(p.Namespace).EvictV1(ctx, &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace},
+	})
+}
+
+func offendReboot(ctx context.Context, w World) error {
+	return w.onIdle(ctx, func(n *turn.Node) error { return w.Reboot(ctx, n.Name) })
+}
+
+func offendEarly(ctx context.Context, w World) error {
+	return w.until(ctx, func(nodes []*turn.Node) (bool, error) {
+		for _, n := range nodes {
+			if n.State == v1alpha1.StateDraining && n.Mark {
+				return true, w.Reboot(ctx, n.Name)
+			}
+		}
+		return false, nil
+	})
+}
