@@ -2,14 +2,467 @@
 package main
 
 import (
-	_ "github.com/BurntSushi/toml"
-	_ "github.com/coreos/go-systemd/v22/daemon"
-	_ "github.com/coreos/go-systemd/v22/dbus"
-	_ "github.com/coreos/go-systemd/v22/journal"
-	_ "github.com/godbus/dbus/v5"
-	_ "github.com/urfave/cli/v2"
-	_ "k8s.io/api/core/v1"
-	_ "k8s.io/client-go/kubernetes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"k8s.io/klog/v2"
+
+	"lockkeeper.dev/lockkeeper/coordinator/report"
+	"lockkeeper.dev/lockkeeper/node/config"
+	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
-func main() {}
+// version is set at build time: -ldflags '-X main.version=v1.2.3'.
+var version string
+
+// Exit statuses beside report's, of sysexits.h.
+const (
+	exitError  = report.ExitError
+	exitUsage  = 64 // EX_USAGE
+	exitConfig = 78 // EX_CONFIG
+)
+
+func main() { os.Exit(run(os.Args, os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	err := newApp(stdout, stderr).RunContext(ctx, args)
+	if err == nil {
+		return 0
+	}
+	if status, ok := errors.AsType[exitStatus](err); ok {
+		return int(status) // everything has been said
+	}
+	code := exitError
+	var errs config.Errors
+	switch {
+	case errors.As(err, &errs):
+		code = exitConfig
+		for _, e := range errs {
+			fmt.Fprintf(stderr, "lockkeeper: %v\n", e)
+		}
+		err = notStarted(len(errs))
+	case errors.Is(err, errUsage):
+		code = exitUsage
+	}
+	fmt.Fprintf(stderr, "lockkeeper: %v\n", err)
+	return code
+}
+
+// exitStatus ends the process with a status and without a word.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// notStarted says what comes of mistakes in the configuration.
+func notStarted(mistakes int) error {
+	if mistakes == 1 {
+		return errors.New("1 mistake in the configuration: nothing was started, nothing changed")
+	}
+	return fmt.Errorf("%d mistakes in the configuration: nothing was started, nothing changed", mistakes)
+}
+
+var errUsage = errors.New("usage")
+
+// usage is a mistake in how lockkeeper was called.
+func usage(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
+
+type usageError string
+
+func (e usageError) Error() string        { return string(e) }
+func (e usageError) Is(target error) bool { return target == errUsage }
+
+const helpTemplate = `lockkeeper rolls host updates through a Kubernetes cluster, one host at a time.
+
+Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
+
+{{range .VisibleCommands}}  {{printf "%-30s" (printf "%s %s" .Name .ArgsUsage)}}{{.Usage}}
+{{end}}
+lockkeeper help COMMAND tells more of each. Flags go before arguments.
+`
+
+const commandTemplate = `lockkeeper {{.Name}}{{if .VisibleFlags}} [FLAG…]{{end}}{{if .ArgsUsage}} {{.ArgsUsage}}{{end}}
+
+{{.Usage}}.
+{{if .Description}}
+{{.Description}}
+{{end}}{{if .VisibleFlags}}
+Flags:
+{{range .VisibleFlags}}  {{.}}
+{{end}}{{end}}`
+
+func newApp(stdout, stderr io.Writer) *cli.App {
+	cli.HelpFlag = nil // help is a flag of ours: theirs takes a node's name for a topic
+	app := &cli.App{
+		Name: "lockkeeper", Writer: stdout, ErrWriter: stderr,
+		HideHelp: true, HideHelpCommand: true, HideVersion: true, UseShortOptionHandling: true,
+		CustomAppHelpTemplate: helpTemplate,
+		Flags:                 []cli.Flag{helpFlag(), &cli.BoolFlag{Name: "version", Hidden: true}},
+		Before: func(c *cli.Context) error {
+			if (c.Bool("help") || c.Bool("version")) && c.Args().Present() {
+				return usage("--help and --version go without a command; `lockkeeper help %s` tells of it", c.Args().First())
+			}
+			return nil
+		},
+		// No command, or none that is known; cli would exit with 3.
+		Action: func(c *cli.Context) error {
+			switch {
+			case c.Bool("version"):
+				return printVersion(c)
+			case c.Args().Present():
+				return usage("unknown command %q; `lockkeeper help` lists them", c.Args().First())
+			}
+			return cli.ShowAppHelp(c)
+		},
+		OnUsageError:   onUsageError,
+		ExitErrHandler: func(*cli.Context, error) {}, // nobody exits but main
+	}
+	for _, cmd := range commands() {
+		app.Commands = append(app.Commands, finish(cmd))
+	}
+	return app
+}
+
+func helpFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show this", DisableDefaultText: true}
+}
+
+func onUsageError(c *cli.Context, err error, _ bool) error {
+	text := strings.Replace(err.Error(), "flag provided but not defined: ", "unknown flag ", 1)
+	help := "lockkeeper help"
+	if c.Command != nil && c.Command.Name != "" && c.Command.Name != "lockkeeper" {
+		help += " " + c.Command.Name
+	}
+	return usage("%s; see `%s`", text, help)
+}
+
+// finish gives a command what all have: help, and strict arguments.
+func finish(cmd *cli.Command) *cli.Command {
+	cmd.Flags = append(cmd.Flags, helpFlag())
+	cmd.HideHelp, cmd.HideHelpCommand = true, true
+	cmd.CustomHelpTemplate = commandTemplate
+	cmd.OnUsageError = onUsageError
+	do, most := cmd.Action, argsIn(cmd.ArgsUsage)
+	cmd.Action = func(c *cli.Context) error {
+		if c.Bool("help") {
+			cli.HelpPrinter(c.App.Writer, commandTemplate, c.Command)
+			return nil
+		}
+		args := c.Args().Slice()
+		for i, a := range args {
+			if i > 0 && len(a) > 1 && a[0] == '-' {
+				order := append([]string{"lockkeeper", cmd.Name}, append(args[i:len(args):len(args)], args[:i]...)...)
+				return usage("%s after an argument would be ignored, so nothing was done; flags go first: %s", a, strings.Join(order, " "))
+			}
+		}
+		if len(args) > most {
+			return usage("%s takes %s, not %q; see `lockkeeper help %s`", cmd.Name, takes(cmd.ArgsUsage), args, cmd.Name)
+		}
+		if len(args) == 0 && cmd.ArgsUsage != "" && cmd.ArgsUsage[0] != '[' {
+			return usage("%s needs %s; see `lockkeeper help %s`", cmd.Name, cmd.ArgsUsage, cmd.Name)
+		}
+		return do(c)
+	}
+	return cmd
+}
+
+// argsIn is how many arguments a usage such as "[NODE]" or "[REASON…]" allows.
+func argsIn(usage string) int {
+	switch {
+	case usage == "":
+		return 0
+	case strings.Contains(usage, "…"):
+		return 1000
+	}
+	return 1
+}
+
+func takes(usage string) string {
+	if usage == "" {
+		return "no arguments"
+	}
+	return usage
+}
+
+func commands() []*cli.Command {
+	configFlag := func() cli.Flag {
+		return &cli.StringFlag{Name: "config", Usage: "the host's `FILE`, instead of " + config.DefaultFile}
+	}
+	kubeconfig := func() cli.Flag {
+		return &cli.StringFlag{Name: "kubeconfig", Usage: "your credential's `FILE`, instead of KUBECONFIG or ~/.kube/config"}
+	}
+	root := &cli.StringFlag{Name: "root", Hidden: true}
+	policyFlag := &cli.StringFlag{Name: "policy", Hidden: true}
+	return []*cli.Command{
+		{
+			Name: "run", Usage: "Look after this host; what the systemd unit starts", Action: runCommand,
+			Description: "Exit status: 0 when it was stopped, 78 when the configuration is bad, 1 on errors.",
+			Flags:       []cli.Flag{configFlag(), root, policyFlag},
+		},
+		{
+			Name: "status", ArgsUsage: "[NODE]", Usage: "Show how the rollout stands, or one node", Action: statusCommand,
+			Description: "Reads the cluster with your own credential. On a host without one, or with the API server away, it shows\n" +
+				"this host's own view.\n\nExit status: 0 up to date, 1 error, 2 rolling, 3 held, halted or stopped.",
+			Flags: []cli.Flag{
+				&cli.BoolFlag{Name: "all", Aliases: []string{"A"}, Usage: "all nodes, not only those that are not idle and content", DisableDefaultText: true},
+				&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on showing what changes, until interrupted", DisableDefaultText: true},
+				&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: text or json", Value: "text"},
+				kubeconfig(), configFlag(), root, policyFlag,
+			},
+		},
+		{
+			Name: "check-config", Usage: "Check this host's configuration", Action: checkConfigCommand,
+			Description: "Exit status: 0 when it is valid, 78 when it is not.",
+			Flags: []cli.Flag{configFlag(),
+				&cli.BoolFlag{Name: "effective", Usage: "print every value in effect and where it comes from", DisableDefaultText: true}},
+		},
+		{
+			Name: "retry", ArgsUsage: "NODE", Usage: "Forgive a node's failed turn", Flags: []cli.Flag{kubeconfig(), configFlag()},
+			Description: "A node that failed gets no turn for the same changes, and stops the line, until its turn is forgiven. A node that was\n" +
+				"turned back need not wait any longer.",
+			Action: say(func(c *cli.Context, s *report.Source) (string, error) { return s.Retry(c.Context, c.Args().First()) }),
+		},
+		{
+			Name: "stop", ArgsUsage: "[REASON…]", Usage: "Emergency stop: nothing is promoted, no host commits", Flags: []cli.Flag{kubeconfig(), configFlag()},
+			Description: "What was committed before goes on: a reboot that was called cannot be called back. Hosts that drain stop evicting\n" +
+				"within seconds. `lockkeeper go` ends it.",
+			Action: say(func(c *cli.Context, s *report.Source) (string, error) {
+				return s.Stop(c.Context, strings.Join(c.Args().Slice(), " "))
+			}),
+		},
+		{
+			Name: "go", Usage: "End the emergency stop", Flags: []cli.Flag{kubeconfig(), configFlag()},
+			Action: say(func(c *cli.Context, s *report.Source) (string, error) { return s.Go(c.Context) }),
+		},
+		{Name: "version", Usage: "Show the version", Action: printVersion},
+		{Name: "help", ArgsUsage: "[COMMAND]", Usage: "Show the commands, or one of them", Action: helpCommand},
+	}
+}
+
+func helpCommand(c *cli.Context) error {
+	name := c.Args().First()
+	if name == "" {
+		return cli.ShowAppHelp(c)
+	}
+	cmd := c.App.Command(name)
+	if cmd == nil {
+		return usage("unknown command %q; `lockkeeper help` lists them", name)
+	}
+	cli.HelpPrinter(c.App.Writer, commandTemplate, cmd)
+	return nil
+}
+
+func printVersion(c *cli.Context) error {
+	_, err := fmt.Fprintf(c.App.Writer, "lockkeeper %s (%s, %s/%s)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return err
+}
+
+func versionText() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "devel"
+}
+
+// runFlags are what `lockkeeper run` was called with.
+type runFlags struct {
+	configFile string
+	root       string // "/" but in the test bed
+	testbed    bool   // --root was given: see config.Options
+	policy     policy.Policy
+	stateDir   string // for package local
+}
+
+// load reads the configuration, at the start and at each reload.
+func (f *runFlags) load() (*config.Config, []config.Warning, error) {
+	return config.Load(config.Options{File: f.configFile, Testbed: f.testbed})
+}
+
+func runCommand(c *cli.Context) error {
+	f := runFlags{
+		configFile: c.String("config"), root: c.String("root"), testbed: c.String("root") != "", stateDir: stateDir(c),
+	}
+	if !f.testbed {
+		f.root = "/"
+	}
+	cfg, warnings, err := f.load()
+	for _, w := range warnings {
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: %v\n", w)
+	}
+	if err != nil {
+		return err
+	}
+	if f.policy, err = loadPolicy(c); err != nil {
+		return err
+	}
+	release, err := local.Acquire(f.stateDir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return runHost(c.Context, cfg, f)
+}
+
+// runHost looks after this host until ctx ends. cfg is valid and the lock is
+// held.
+//
+// TODO(lead): wire node and coordinator here.
+func runHost(_ context.Context, _ *config.Config, _ runFlags) error {
+	return errors.New("not built yet")
+}
+
+func stateDir(c *cli.Context) string { return filepath.Join(c.String("root"), local.Dir) }
+
+func loadPolicy(c *cli.Context) (policy.Policy, error) {
+	if file := c.String("policy"); file != "" {
+		return config.LoadPolicy(file)
+	}
+	return policy.Default(), nil
+}
+
+func checkConfigCommand(c *cli.Context) error {
+	cfg, warnings, err := config.Load(config.Options{File: c.String("config")})
+	for _, w := range warnings {
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: %v\n", w)
+	}
+	if err != nil {
+		return err
+	}
+	if c.Bool("effective") {
+		return cfg.WriteEffective(c.App.Writer)
+	}
+	read := "no file; every default holds"
+	if files := cfg.Files(); len(files) > 0 {
+		read = strings.Join(files, ", ")
+	}
+	_, err = fmt.Fprintln(c.App.Writer, "valid: "+read)
+	return err
+}
+
+// source is the caller's cluster. The host's file, where there is one, names
+// the Lease; an admin's machine has none, and needs none.
+func source(c *cli.Context) (*report.Source, error) {
+	klog.LogToStderr(false) // client-go's own words; ours say what is wrong
+	klog.SetOutput(io.Discard)
+	cfg, _, err := config.Load(config.Options{File: c.String("config")})
+	if err != nil {
+		if c.IsSet("config") {
+			return nil, err
+		}
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: this host's configuration is not valid (`lockkeeper check-config`); taking the Lease's default name\n")
+		cfg = config.Default()
+	}
+	p, err := loadPolicy(c)
+	if err != nil {
+		return nil, err
+	}
+	client, err := report.Connect(c.String("kubeconfig"), versionText())
+	if err != nil {
+		return nil, err
+	}
+	return &report.Source{Client: client, Skew: client.Skew, Namespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name, Policy: p}, nil
+}
+
+// say is a command that writes something and says what it did.
+func say(do func(*cli.Context, *report.Source) (string, error)) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		s, err := source(c)
+		if err != nil {
+			return err
+		}
+		text, err := do(c, s)
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(c.App.Writer, text)
+		return err
+	}
+}
+
+func statusCommand(c *cli.Context) error {
+	form := report.Form{All: c.Bool("all"), Node: c.Args().First(), JSON: c.String("output") == "json"}
+	if o := c.String("output"); o != "json" && o != "text" {
+		return usage("-o %q, expected text or json", o)
+	}
+	if form.All && form.Node != "" {
+		return usage("-A shows all nodes and %s is one; leave one of them out", form.Node)
+	}
+	s, err := source(c)
+	if errors.Is(err, report.ErrNoKubeconfig) {
+		return hostStatus(c, form, err)
+	}
+	if err != nil {
+		return err
+	}
+	r, err := s.Read(c.Context)
+	if report.Away(err) {
+		return hostStatus(c, form, err)
+	}
+	if err != nil {
+		return err
+	}
+	if c.Bool("watch") {
+		form.Terminal = isTerminal(c.App.Writer)
+		p := &report.Printer{Form: form, W: c.App.Writer}
+		if err := p.Show(r, nil); err != nil {
+			return err
+		}
+		if err := s.Follow(c.Context, p.Show); err != nil && !errors.Is(err, context.Canceled) {
+			return err
+		}
+		return asStatus(p.Exit(), nil)
+	}
+	return asStatus(form.Print(c.App.Writer, &r))
+}
+
+// hostStatus is the local view; why is why the cluster cannot be shown.
+func hostStatus(c *cli.Context, form report.Form, why error) error {
+	running, err := local.Running(stateDir(c))
+	if err != nil {
+		return err
+	}
+	s, err := local.Read(stateDir(c))
+	switch {
+	case err != nil && running:
+		return fmt.Errorf("%w; lockkeeper runs on this host and has said nothing yet", why)
+	case err != nil:
+		return fmt.Errorf("%w; and lockkeeper has not run on this host since it booted", why)
+	case form.Node != "" && form.Node != s.Node:
+		return fmt.Errorf("%w; and this host is not %s", why, form.Node)
+	}
+	h := report.BuildHost(time.Now(), s, running, why.Error())
+	return asStatus(h.Print(c.App.Writer, form))
+}
+
+func asStatus(exit int, err error) error {
+	if err == nil && exit != 0 {
+		err = exitStatus(exit)
+	}
+	return err
+}
+
+// isTerminal reports whether w is one that text can be drawn on.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("TERM") == "dumb" || os.Getenv("TERM") == "" {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
