@@ -68,7 +68,7 @@ func (e *Engine) Start() error {
 	if b == nil {
 		return fmt.Errorf("starting update_engine: %w", errDown)
 	}
-	return e.start(b.bus)
+	return e.start(b.theBus())
 }
 
 func (e *Engine) start(bus *bus) error {
@@ -203,7 +203,7 @@ func (e *Engine) Forge(s EngineStatus) error {
 	if b == nil {
 		return fmt.Errorf("forging a signal: %w", errDown)
 	}
-	conn, err := b.bus.connect()
+	conn, err := b.theBus().connect()
 	if err != nil {
 		return err
 	}

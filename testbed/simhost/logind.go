@@ -89,6 +89,12 @@ func (l *Logind) Stop() {
 	}
 }
 
+func (l *Logind) runs() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn != nil
+}
+
 func (l *Logind) start(b *boot) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,7 +106,7 @@ func (l *Logind) start(b *boot) error {
 		l.inhibitors, l.sessions, l.freed = map[*inhibitor]struct{}{}, map[string]Session{}, make(chan struct{})
 	}
 	sent := newSentFiles()
-	conn, err := b.bus.connect(dbus.WithSerialGenerator(sent), dbus.WithOutgoingInterceptor(sent.sending))
+	conn, err := b.theBus().connect(dbus.WithSerialGenerator(sent), dbus.WithOutgoingInterceptor(sent.sending))
 	if err != nil {
 		return fmt.Errorf("starting logind: %w", err)
 	}
@@ -174,7 +180,7 @@ func (l *Logind) reboot(m dbus.Message, method string, known bool) *dbus.Error {
 		return refuse("org.freedesktop.DBus.Error.AccessDenied", "Permission denied")
 	case Hang:
 		l.h.emit(RebootRefused, b.id, who+": it hangs")
-		<-b.bus.proc.gone
+		<-b.theBus().proc.gone
 		return dbus.MakeFailedError(errDown)
 	case Ignore:
 		l.h.emit(RebootRefused, b.id, who+": it is ignored")
@@ -193,7 +199,7 @@ func (l *Logind) reboot(m dbus.Message, method string, known bool) *dbus.Error {
 		l.h.shutDown(b)
 	})
 	if mode == Lose {
-		<-b.bus.proc.gone
+		<-b.theBus().proc.gone
 	}
 	return nil
 }

@@ -76,6 +76,29 @@ func TestSessions(t *testing.T) {
 	}
 }
 
+func TestBusGoesAndComesBack(t *testing.T) {
+	h, _ := startHost(t, "bus")
+	ready(t, h)
+	must(t, h.StageUpdate("4.2.0"))
+	before := connect(t, h)
+	must(t, h.RestartBus(soon(t), 0))
+	if err := reboot(soon(t), before); err == nil {
+		t.Error("a connection lived through the bus's restart")
+	}
+	conn := connect(t, h)
+	if s := status(t, conn); s.Operation != OpNeedReboot || s.NewVersion != "0.0.0" {
+		t.Errorf("the engine after it: %+v", s)
+	}
+	if held := h.Logind().Inhibitors(); len(held) != 1 || held[0].Who != "kubelet" {
+		t.Errorf("inhibitors after it: %+v", held)
+	}
+	must(t, reboot(soon(t), conn))
+	must(t, h.WaitBoots(soon(t), 2))
+	if h.Version() != "4.2.0" {
+		t.Errorf("booted %s", h.Version())
+	}
+}
+
 func TestLogindGoesAndComesBack(t *testing.T) {
 	h, _ := startHost(t, "logind")
 	conn := connect(t, h)

@@ -148,7 +148,7 @@ func stubborn(o *Options) { o.Env = []string{fakeEnv + "=stubborn"} }
 // connect gives a connection to the host's bus.
 func connect(t *testing.T, h *Host) *dbus.Conn {
 	t.Helper()
-	conn, err := h.current().bus.connect()
+	conn, err := h.current().theBus().connect()
 	if err != nil {
 		t.Fatal(err)
 	}

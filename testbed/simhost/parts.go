@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"syscall"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -126,6 +127,60 @@ func (h *Host) WaitReady(ctx context.Context) error {
 	return h.WaitNotify(ctx, "ready", func(n Notify) bool { return n.Ready })
 }
 
+// RestartBus has the host's dbus-daemon crash and come back at the same address, for the length of down. update_engine and
+// logind come back with it if they ran; the engine has forgotten the version of a pending update, as after any restart of
+// it. Inhibitors stay, they do not hang on the bus.
+func (h *Host) RestartBus(ctx context.Context, down time.Duration) error {
+	h.power.Lock()
+	defer h.power.Unlock()
+	b := h.current()
+	if b == nil {
+		return fmt.Errorf("restarting the bus of %s: %w", h.opts.Name, errDown)
+	}
+	_, engine := h.engine.Status()
+	logind := h.logind.runs()
+	b.theBus().stop(0)
+	h.engine.Stop()
+	h.logind.Stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(b.ctx, cancel)()
+	if !pause(ctx, down) {
+		return fmt.Errorf("restarting the bus of %s: %w", h.opts.Name, context.Cause(ctx))
+	}
+	fresh, err := startBus(ctx, h.dir)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.bus = fresh
+	b.mu.Unlock()
+	if logind {
+		if err := h.logind.start(b); err != nil {
+			return err
+		}
+	}
+	if engine {
+		if err := h.engine.start(fresh); err != nil {
+			return err
+		}
+	}
+	return h.remanageShutdown(b)
+}
+
+// remanageShutdown has the kubelet listen on a new bus. The real one reconnects by itself.
+func (h *Host) remanageShutdown(b *boot) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.kubelet == nil || h.shutdown == nil || !h.logind.runs() {
+		return nil
+	}
+	h.shutdown.stop()
+	var err error
+	h.shutdown, err = manageShutdown(b.ctx, b.theBus(), h.kubelet.prepareForShutdown)
+	return err
+}
+
 // StartKubelet starts the kubelet again after StopKubelet; a Node that is gone is registered anew.
 func (h *Host) StartKubelet() error {
 	h.power.Lock()
@@ -145,7 +200,7 @@ func (h *Host) startKubeletLocked(b *boot) error {
 	}
 	k := h.newKubelet(b.id)
 	if !h.opts.Kubelet.Silent {
-		m, err := manageShutdown(b.ctx, b.bus, k.prepareForShutdown)
+		m, err := manageShutdown(b.ctx, b.theBus(), k.prepareForShutdown)
 		if err != nil {
 			k.stop()
 			return err

@@ -11,18 +11,25 @@ import (
 type boot struct {
 	id     string
 	began  time.Time
-	uptime time.Duration // when it began
-	bus    *bus
+	uptime time.Duration   // when it began
 	ctx    context.Context // ends when the power goes
 	cut    context.CancelFunc
 
 	mu      sync.Mutex
+	bus     *bus // replaced by RestartBus
 	claimed bool // somebody takes it down
 	over    bool // no more tasks
 	tasks   sync.WaitGroup
 }
 
 func (b *boot) age() time.Duration { return b.uptime + time.Since(b.began) }
+
+// theBus is the present one.
+func (b *boot) theBus() *bus {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bus
+}
 
 // task runs f, which must end with b.ctx, while the boot lasts.
 func (b *boot) task(f func()) {
@@ -206,7 +213,7 @@ func (h *Host) startParts(b *boot, next NextBoot) error {
 		return err
 	}
 	if !next.WithoutEngine {
-		if err := h.engine.start(b.bus); err != nil {
+		if err := h.engine.start(b.theBus()); err != nil {
 			return err
 		}
 	}
@@ -235,7 +242,7 @@ func (h *Host) powerOffLocked() {
 		service.stop(0, nil)
 	}
 	b.cut()
-	b.bus.stop(0)
+	b.theBus().stop(0)
 	h.engine.Stop()
 	h.logind.Stop()
 	h.stopKubeletLocked()

@@ -95,7 +95,7 @@ func (s *service) spawnLocked() (*process, error) {
 	cmd.Dir = h.dir.path
 	cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + h.dir.path, "TMPDIR=" + h.dir.path,
-		"DBUS_SYSTEM_BUS_ADDRESS=" + s.boot.bus.address,
+		"DBUS_SYSTEM_BUS_ADDRESS=" + s.boot.theBus().address,
 		"NOTIFY_SOCKET=" + h.dir.join(notifySocket),
 		"GORACE=halt_on_error=1", // heeded by a binary with the race detector only
 	}, h.opts.Env...)

@@ -1,0 +1,65 @@
+package simhost
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestBuildLockkeeper(t *testing.T) {
+	path, err := BuildLockkeeper(t.Context(), nil)
+	must(t, err)
+	info, err := buildinfo.ReadFile(path)
+	must(t, err)
+	settings := map[string]string{}
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	if info.Path != "lockkeeper.dev/lockkeeper" || settings["CGO_ENABLED"] != "0" || settings["-trimpath"] != "true" {
+		t.Errorf("built %s with %v", info.Path, settings)
+	}
+	var log bytes.Buffer
+	if again, err := BuildLockkeeper(t.Context(), &log); again != path || err != nil || log.Len() > 0 {
+		t.Errorf("again: %s, %v; it said %q", again, err, &log)
+	}
+}
+
+func TestStoreKeepsWhatIsWanted(t *testing.T) {
+	cache := t.TempDir()
+	put := func(text string) string {
+		t.Helper()
+		tmp, err := os.MkdirTemp(cache, "unfinished-")
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(tmp, "lockkeeper"), []byte(text), 0o755))
+		path, err := store(cache, tmp)
+		must(t, err)
+		_ = os.RemoveAll(tmp)
+		return path
+	}
+	a, b := put("a"), put("b")
+	if a == b || put("a") != a {
+		t.Errorf("places %s and %s", a, b)
+	}
+	old := time.Now().Add(-3 * 24 * time.Hour)
+	for _, path := range []string{a, b} {
+		must(t, os.Chtimes(filepath.Dir(path), old, old))
+	}
+	put("a") // asked for again
+	if text, err := os.ReadFile(a); err != nil || string(text) != "a" {
+		t.Errorf("the one asked for: %q, %v", text, err)
+	}
+	if _, err := os.Stat(b); !os.IsNotExist(err) {
+		t.Errorf("the one that nobody asked for: %v", err)
+	}
+	entries, err := os.ReadDir(cache)
+	must(t, err)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "unfinished-") {
+			t.Errorf("left: %s", e.Name())
+		}
+	}
+}
