@@ -91,7 +91,10 @@ func (d *decision) hold(n *turn.Node, reason v1alpha1.Reason, detail string) {
 
 func (d *decision) move(n *turn.Node, m Move) {
 	m.From = n.State
-	d.verdicts[n.Name].Move = &m
+	v := d.verdicts[n.Name]
+	if v.Move = &m; m.To != m.From {
+		v.Held = v1alpha1.ReasonNone // what held it, if anything did, does not any more
+	}
 }
 
 func (d *decision) decided(n *turn.Node) bool {

@@ -28,7 +28,7 @@ func (d *decision) foreign() bool {
 		if g := n.Grant; g != nil && g.NodeUID != n.UID {
 			// Another Node object of the same name: a restored backup. The
 			// turn was the old object's.
-			if !d.Stopped {
+			if !d.Stopped && !d.Uncertain[n.Name] {
 				d.replaced(n)
 			}
 			continue

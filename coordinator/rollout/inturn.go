@@ -47,10 +47,10 @@ func (d *decision) inTurn(n *turn.Node) {
 	}
 	missing, abort := d.missing(n)
 	switch {
+	case d.silent(n):
+		d.takeBack(n)
 	case missing == "":
 		d.advance(n, turn.Progressed, "", "")
-	case d.silent(n):
-		d.advance(n, turn.TakenBack, v1alpha1.ResultTurnedBack, v1alpha1.ReasonHostSilent)
 	case abort:
 		d.advance(n, turn.Aborted, v1alpha1.ResultTurnedBack, v1alpha1.ReasonOverdue)
 	case d.overdue(n):
@@ -62,6 +62,23 @@ func (d *decision) inTurn(n *turn.Node) {
 }
 
 func nothingWaits(v1alpha1.State) bool { return false }
+
+// takeBack ends the turn of a silent host. In before-uncordon other people's
+// hooks undo what hooks did before; the host's own units are not waited for,
+// and the host is not asked to uncordon what it never cordoned.
+func (d *decision) takeBack(n *turn.Node) {
+	if n.State == v1alpha1.StateBeforeUncordon {
+		if waits, _ := d.othersHooks(n); len(waits) > 0 {
+			missing := "waits for " + strings.Join(waits, ", ")
+			d.verdicts[n.Name].Detail = missing
+			if d.overdue(n) {
+				d.hold(n, v1alpha1.ReasonOverdue, missing)
+			}
+			return
+		}
+	}
+	d.advance(n, turn.TakenBack, v1alpha1.ResultTurnedBack, v1alpha1.ReasonHostSilent)
+}
 
 // answered handles a host that refused or failed.
 func (d *decision) answered(n *turn.Node) bool {
@@ -238,21 +255,27 @@ func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
 	return "", false
 }
 
-func (d *decision) missingHooks(n *turn.Node, heard bool) (string, bool) {
-	g := n.Grant
-	var waits []string
-	abort := false
-	for _, h := range g.Terms.Hooks(n.State) {
+// othersHooks are the hooks of other people that have not confirmed, and
+// whether one of them is overdue with onTimeout Abort, which before-uncordon,
+// where such a turn goes, does not know.
+func (d *decision) othersHooks(n *turn.Node) (waits []string, abort bool) {
+	for _, h := range n.Grant.Terms.Hooks(n.State) {
 		if n.Hooks[h.Name] == n.Turn {
 			continue
 		}
-		over := d.past(g, h.Timeout.Duration)
+		over := d.past(n.Grant, h.Timeout.Duration)
 		if over && h.OnTimeout == v1alpha1.OnTimeoutContinue {
 			continue
 		}
 		waits = append(waits, "hook "+h.Name)
-		abort = abort || over && h.OnTimeout == v1alpha1.OnTimeoutAbort
+		abort = abort || over && h.OnTimeout == v1alpha1.OnTimeoutAbort && n.State != v1alpha1.StateBeforeUncordon
 	}
+	return waits, abort
+}
+
+func (d *decision) missingHooks(n *turn.Node, heard bool) (string, bool) {
+	g := n.Grant
+	waits, abort := d.othersHooks(n)
 	if n.Host != nil && slices.Contains(n.Host.HookStages, n.State) && !n.Says(v1alpha1.WordDone) {
 		waits = append(waits, "the host's hook units")
 		abort = abort || n.State != v1alpha1.StateBeforeUncordon && d.past(g, g.Terms.HostHooks.Duration)

@@ -1,0 +1,417 @@
+package rollout_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// cluster is a model of a cluster in which both pure cores run: Node objects
+// with resource versions, one Lease, machines, and a clock that stands still
+// until it is moved. Nothing in it decides; it carries decisions out, logs
+// them, and holds them against the promises (see promise).
+type cluster struct {
+	now    time.Time
+	policy policy.Policy
+	nodes  map[string]*corev1.Node
+	hosts  map[string]*host
+	lease  turn.Lease
+	// leads is false while no coordinator runs.
+	leads   bool
+	self    string
+	version int
+	turns   int
+	// uncertain are the nodes with a write that was lost; see rollout.Snapshot.
+	uncertain map[string]bool
+	// taken are snapshots kept for a stale leader, by its epoch.
+	taken map[string]rollout.Snapshot
+	// until, where set, ends a run; it is asked after each write.
+	until func() bool
+
+	log    []string
+	broken []string // promises broken
+}
+
+// host is a machine, its kubelet and its process of lockkeeper.
+type host struct {
+	name    string
+	up      bool // the machine runs
+	process bool // lockkeeper runs on it
+	unread  bool // its sources cannot be read
+	boots   int
+	bootAt  time.Time
+	upAt    time.Time // when a machine that is down comes up
+
+	version string // of the OS that runs
+	next    string // of the OS that the next boot brings
+	pending string // the version that the update engine wants a reboot for
+
+	pods        int
+	stuck       bool // a budget blocks its evictions
+	unhealthy   bool
+	managed     bool
+	drain       turn.Drain
+	drainOf     string // the turn and state that drain belongs to
+	look        *turn.Look
+	goingDown   bool
+	reboots     map[string]int // by turn
+	adminCordon bool
+}
+
+const (
+	tick     = 10 * time.Second
+	bootTime = time.Minute
+)
+
+func newCluster() *cluster {
+	c := &cluster{
+		now:    time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
+		policy: policy.Default(), leads: true,
+		nodes: map[string]*corev1.Node{}, hosts: map[string]*host{},
+		lease:     turn.Lease{Exists: true, Holder: "a"},
+		uncertain: map[string]bool{}, taken: map[string]rollout.Snapshot{},
+	}
+	return c
+}
+
+func (c *cluster) add(name string) (*corev1.Node, *host) {
+	h := &host{
+		name: name, up: true, process: true, boots: 1, bootAt: c.now.Add(-24 * time.Hour),
+		version: "4.1", next: "4.1", pods: 3, managed: true, reboots: map[string]int{},
+	}
+	c.hosts[name] = h
+	n := c.create(name, c.now.Add(-time.Hour))
+	return n, h
+}
+
+func (c *cluster) create(name string, at time.Time) *corev1.Node {
+	c.version++
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID(fmt.Sprintf("%s-uid-%d", name, c.version)), CreationTimestamp: metav1.NewTime(at),
+		Labels: map[string]string{}, Annotations: map[string]string{}, ResourceVersion: strconv.Itoa(c.version),
+	}}
+	c.nodes[name] = n
+	c.kubelet(c.hosts[name])
+	return n
+}
+
+// kubelet reports the machine: boot id and Ready in one write.
+func (c *cluster) kubelet(h *host) {
+	n := c.nodes[h.name]
+	if n == nil {
+		return
+	}
+	status := corev1.ConditionFalse
+	if h.up {
+		status = corev1.ConditionTrue
+		n.Status.NodeInfo.BootID = h.boot()
+	}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+	c.bump(n)
+}
+
+func (c *cluster) bump(n *corev1.Node) {
+	c.version++
+	n.ResourceVersion = strconv.Itoa(c.version)
+}
+
+func (h *host) boot() string { return fmt.Sprintf("%s-boot-%d", h.name, h.boots) }
+
+func (c *cluster) names() []string { return slices.Sorted(maps.Keys(c.nodes)) }
+
+func (c *cluster) fact(name string) turn.Node {
+	if n := c.nodes[name]; n != nil {
+		return turn.FromNode(n.DeepCopy())
+	}
+	return turn.Node{}
+}
+
+func (c *cluster) logf(format string, args ...any) {
+	c.log = append(c.log, c.now.Format("15:04:05 ")+fmt.Sprintf(format, args...))
+}
+
+func (c *cluster) snapshot(epoch string) rollout.Snapshot {
+	s := rollout.Snapshot{
+		Now: c.now, Epoch: epoch, Self: c.self, Stopped: !c.lease.Exists || c.lease.Stopped, StopText: c.lease.StopText,
+		Policy: c.policy, Uncertain: maps.Clone(c.uncertain),
+	}
+	for _, name := range c.names() {
+		s.Nodes = append(s.Nodes, c.fact(name))
+	}
+	return s
+}
+
+// done reports whether a run is over.
+func (c *cluster) done() bool { return c.until != nil && c.until() }
+
+// lead lets the leader decide once and carries that out; it reports whether
+// anything was written.
+func (c *cluster) lead() bool {
+	if !c.leads || !c.lease.Exists || c.lease.Holder == "" {
+		return false
+	}
+	out := rollout.Decide(c.snapshot(c.lease.Holder))
+	wrote := false
+	for _, grants := range []bool{false, true} {
+		for _, v := range out.Verdicts {
+			if v.Move == nil || v.Move.Disturbs() != grants || c.done() {
+				continue
+			}
+			c.move(v)
+			wrote = true
+		}
+	}
+	for _, v := range out.Verdicts {
+		if n := c.nodes[v.Node]; v.Move == nil && !c.done() && n.Labels[v1alpha1.LabelHeld] != string(v.Held) {
+			c.hold(n, v)
+			wrote = true
+		}
+	}
+	return wrote
+}
+
+func (c *cluster) hold(n *corev1.Node, v rollout.Verdict) {
+	if delete(n.Labels, v1alpha1.LabelHeld); v.Held != v1alpha1.ReasonNone {
+		n.Labels[v1alpha1.LabelHeld] = string(v.Held)
+		c.logf("%s held %s", n.Name, v.Held)
+	}
+	c.bump(n)
+}
+
+// move writes what a leader decided.
+func (c *cluster) move(v rollout.Verdict) {
+	m, n := v.Move, c.nodes[v.Node]
+	before := c.fact(v.Node)
+	if delete(n.Labels, v1alpha1.LabelState); m.To != v1alpha1.StateAbsent {
+		n.Labels[v1alpha1.LabelState] = string(m.To)
+	}
+	if delete(n.Labels, v1alpha1.LabelHeld); v.Held != v1alpha1.ReasonNone && !m.LetGo {
+		n.Labels[v1alpha1.LabelHeld] = string(v.Held)
+	}
+	for _, key := range m.Remove {
+		delete(n.Annotations, key)
+	}
+	switch {
+	case m.Keep:
+	case m.Grant == nil:
+		delete(n.Annotations, v1alpha1.AnnotationTurn)
+		delete(n.Annotations, v1alpha1.AnnotationGrant)
+	default:
+		g := *m.Grant
+		if m.NewTurn {
+			c.turns++
+			g.Turn = fmt.Sprintf("t%d", c.turns)
+		}
+		n.Annotations[v1alpha1.AnnotationTurn] = g.Turn
+		n.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(g)
+	}
+	if m.Last != nil {
+		n.Annotations[v1alpha1.AnnotationLast] = v1alpha1.FormatRecord(m.Last)
+	}
+	if m.LetGo {
+		delete(n.Annotations, v1alpha1.AnnotationLast)
+	}
+	c.bump(n)
+	switch {
+	case m.From != m.To:
+		line := fmt.Sprintf("%s %s -> %s, %s", v.Node, m.From, m.To, cmp.Or(string(m.On), "mended"))
+		if m.Reason != "" {
+			line += " (" + string(m.Reason) + ")"
+		}
+		if m.Last != nil {
+			line += "; last=" + string(m.Last.Result)
+		}
+		c.logf("%s", line)
+	case v.Held != "":
+		c.logf("%s held %s", v.Node, v.Held)
+	case m.Reason == v1alpha1.ReasonHandover:
+		c.logf("%s taken over by %s", v.Node, m.Grant.Epoch)
+	}
+	c.promiseMove(before, v)
+}
+
+// observe is what the host knows now.
+func (c *cluster) observe(h *host) turn.Observation {
+	o := turn.Observation{
+		Node:             c.fact(h.name),
+		Self:             v1alpha1.Host{Version: "test", BootID: h.boot(), BootTime: h.bootAt, Started: h.bootAt, OSVersion: h.version},
+		ManagedByDefault: h.managed,
+		Sources:          turn.Sources{Complete: true, Wants: v1alpha1.WantsNothing},
+		Shutdown:         turn.ShutdownNone,
+		Health:           turn.Health{Healthy: !h.unhealthy, Detail: "a unit failed", Overdue: c.now.Sub(h.bootAt) > 15*time.Minute},
+		Look:             h.look,
+	}
+	if h.pending != "" {
+		o.Sources.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: h.pending}}
+		o.Sources.Wants, o.Sources.Drains = policy.Plan(o.Sources.Changes)
+	}
+	if h.unread {
+		o.Sources = turn.Sources{Missing: "update_engine"}
+	}
+	if h.goingDown {
+		o.Shutdown = turn.ShutdownUnderway
+	}
+	if h.drainOf == o.Node.Turn+string(o.Node.State) {
+		o.Drain = h.drain
+	}
+	return o
+}
+
+// step lets a host take one step; it reports whether it wrote, or read.
+func (c *cluster) step(h *host) bool {
+	if !h.up || !h.process {
+		return false
+	}
+	o := c.observe(h)
+	d := turn.Step(o)
+	if d.Do != turn.DoDrain {
+		h.drain.Running = false
+	}
+	switch {
+	case d.Read == turn.ReadLease:
+		h.look = &turn.Look{Lease: c.lease}
+		return true
+	case d.Read == turn.ReadCommit:
+		h.look = &turn.Look{Lease: c.lease, Commit: true, Evictable: h.pods}
+		return true
+	case d.Write != nil:
+		c.hostWrite(h, d.Write)
+		return true
+	case d.Do == turn.DoDrain:
+		if key := o.Node.Turn + string(o.Node.State); h.drainOf != key || !h.drain.Running {
+			h.drainOf, h.drain = key, turn.Drain{Running: true}
+		}
+	case d.Do == turn.DoReboot && !h.goingDown:
+		h.goingDown = true
+		c.logf("%s reboots", h.name)
+		c.promiseReboot(h, o.Node)
+	}
+	return false
+}
+
+func (c *cluster) hostWrite(h *host, w *turn.Write) {
+	n := c.nodes[h.name]
+	before := c.fact(h.name)
+	for key, v := range w.Labels {
+		if delete(n.Labels, key); v != nil {
+			n.Labels[key] = *v
+		}
+	}
+	for key, v := range w.Annotations {
+		if delete(n.Annotations, key); v != nil {
+			n.Annotations[key] = *v
+		}
+	}
+	var did []string
+	if w.Unschedulable != nil {
+		n.Spec.Unschedulable = *w.Unschedulable
+		did = append(did, map[bool]string{true: "cordons", false: "uncordons"}[*w.Unschedulable])
+		if !*w.Unschedulable {
+			h.pods = 3
+		}
+	}
+	if w.Ack != (v1alpha1.Ack{}) {
+		say := "says " + string(w.Ack.State) + "/" + string(w.Ack.Word)
+		if w.Ack.Reason != "" {
+			say += ":" + string(w.Ack.Reason)
+		}
+		did = append(did, say)
+	}
+	if v, ok := w.Labels[v1alpha1.LabelWants]; ok && v != nil && *v != string(before.Wants) {
+		did = append(did, "wants "+*v)
+	}
+	if len(did) > 0 {
+		c.logf("%s %s", h.name, strings.Join(did, ", "))
+	}
+	c.bump(n)
+	c.promiseHost(h, before, w)
+}
+
+// settle lets everybody act until nobody has anything to do at this moment,
+// or the run is over.
+func (c *cluster) settle() {
+	for range 200 {
+		busy := c.lead()
+		for _, name := range slices.Sorted(maps.Keys(c.hosts)) {
+			for range 12 {
+				if c.done() || !c.step(c.hosts[name]) {
+					break
+				}
+				busy = true
+			}
+		}
+		if c.done() || !busy {
+			return
+		}
+	}
+	c.broken = append(c.broken, fmt.Sprintf("%s never comes to rest:\n%s", c.now, strings.Join(c.log[max(0, len(c.log)-20):], "\n")))
+}
+
+// pass moves the clock by one tick: drains evict, machines go down and up.
+func (c *cluster) pass() {
+	c.now = c.now.Add(tick)
+	for _, name := range slices.Sorted(maps.Keys(c.hosts)) {
+		h := c.hosts[name]
+		h.look = nil // a look is good for 10 s
+		if h.drain.Running && h.up {
+			c.promiseEvict(h)
+			if !h.stuck {
+				h.pods = 0
+			}
+			h.drain.Complete = h.pods == 0
+		}
+		switch {
+		case h.goingDown && h.up:
+			c.down(h)
+		case !h.up && !h.upAt.IsZero() && !c.now.Before(h.upAt):
+			c.boot(h)
+		}
+	}
+}
+
+func (c *cluster) down(h *host) {
+	h.up, h.goingDown, h.drain, h.drainOf, h.upAt = false, false, turn.Drain{}, "", c.now.Add(bootTime)
+	c.logf("%s is down", h.name)
+	c.kubelet(h)
+}
+
+func (c *cluster) boot(h *host) {
+	h.up, h.upAt, h.bootAt = true, time.Time{}, c.now
+	h.boots++
+	h.version, h.pending = h.next, ""
+	c.logf("%s is up with %s", h.name, h.version)
+	c.kubelet(h)
+}
+
+// run moves the clock until cond holds, and at most for limit; it reports
+// whether cond came to hold.
+func (c *cluster) run(limit time.Duration, cond func() bool) bool {
+	c.until = cond
+	defer func() { c.until = nil }()
+	for _, h := range c.hosts {
+		h.look = nil // whatever a script did in between took longer than 10 s
+	}
+	for end := c.now.Add(limit); ; {
+		c.settle()
+		if cond != nil && cond() {
+			return true
+		}
+		if !c.now.Before(end) {
+			return false
+		}
+		c.pass()
+	}
+}
