@@ -114,6 +114,8 @@ func (r *Report) node(n *turn.Node, v *rollout.Verdict) Node {
 		out.Why = nextWords(n, v.Move)
 	case out.Held == "" && next && r.Coordinator.Error == "":
 		out.Held, out.Why = v1alpha1.ReasonNoCoordinator, nextWords(n, v.Move)
+	case out.Held == v1alpha1.ReasonPaused && n.Paused != nil && reasonOf(n.Paused) != "":
+		out.Why = strings.TrimPrefix(reasonOf(n.Paused), ": ")
 	case out.Why == "" && out.Held != "":
 		out.Why = out.Held.Doc().Means
 	}

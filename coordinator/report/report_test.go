@@ -1,0 +1,445 @@
+package report
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden texts; read the difference before you keep it")
+
+var now = time.Date(2026, 11, 21, 13, 4, 5, 0, time.UTC)
+
+func at(clock string) time.Time {
+	t, err := time.Parse("15:04:05", clock)
+	if err != nil {
+		panic(err)
+	}
+	return time.Date(2026, 11, 21, t.Hour(), t.Minute(), t.Second(), 0, time.UTC)
+}
+
+// world is a cluster as Go values.
+type world struct {
+	t     *testing.T
+	nodes []*corev1.Node
+	lease *coordinationv1.Lease
+	err   error
+	p     policy.Policy
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, p: policy.Default()}
+	w.lease = &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new("n3_k2jd8f"), LeaseDurationSeconds: new(int32(30)),
+			AcquireTime: &metav1.MicroTime{Time: at("11:04:05")}, RenewTime: &metav1.MicroTime{Time: at("13:04:00")},
+		},
+	}
+	return w
+}
+
+// add adds a managed node that is idle and wants nothing, and changes it.
+func (w *world) add(name string, change ...func(*corev1.Node)) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.Time{Time: at("01:00:00")},
+		Labels:      map[string]string{v1alpha1.LabelState: "idle", v1alpha1.LabelWants: "nothing"},
+		Annotations: map[string]string{},
+	}}
+	n.Status.NodeInfo.BootID = "boot-" + name
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	setHost(n, func(*v1alpha1.Host) {})
+	for _, c := range change {
+		c(n)
+	}
+	w.nodes = append(w.nodes, n)
+	return n
+}
+
+func setHost(n *corev1.Node, change func(*v1alpha1.Host)) {
+	h := v1alpha1.Host{
+		Protocol: 1, Version: "v1.0.0", NodeUID: string(n.UID), BootID: "boot-" + n.Name,
+		BootTime: at("03:04:05"), Started: at("03:04:35"), Managed: true, OSVersion: "3975.2.0",
+	}
+	change(&h)
+	n.Annotations[v1alpha1.AnnotationHost] = v1alpha1.FormatRecord(h)
+}
+
+var osUpdate = []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "4100.0.0"}}
+
+func wantsReboot(n *corev1.Node) {
+	n.Labels[v1alpha1.LabelWants] = "reboot"
+	setHost(n, func(h *v1alpha1.Host) { h.Drains, h.Changes = true, osUpdate })
+}
+
+func label(key, value string) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Labels[key] = value }
+}
+
+func annotation(key, value string) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Annotations[key] = value }
+}
+
+func all(changes ...func(*corev1.Node)) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		for _, c := range changes {
+			c(n)
+		}
+	}
+}
+
+// inTurn puts the node into the state of turn t-NAME, begun at 12:59:05.
+func inTurn(s v1alpha1.State, stageAt string, word string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		wantsReboot(n)
+		g := grant(n, stageAt)
+		n.Labels[v1alpha1.LabelState] = string(s)
+		n.Annotations[v1alpha1.AnnotationTurn] = g.Turn
+		n.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(g)
+		n.Annotations[v1alpha1.AnnotationAck] = g.Turn + "/" + g.BootID + "/" + string(s) + "/" + word
+	}
+}
+
+func grant(n *corev1.Node, stageAt string) v1alpha1.Grant {
+	return v1alpha1.Grant{
+		Turn: "t-" + n.Name, Epoch: "n3_k2jd8f", NodeUID: string(n.UID), BootID: "boot-" + n.Name, Wants: v1alpha1.WantsReboot, Drains: true,
+		Changes: osUpdate, OSVersion: "3975.2.0", Policy: "built-in", Terms: policy.Default().Terms, StartedAt: at("12:59:05"), StageAt: at(stageAt),
+	}
+}
+
+func last(l v1alpha1.Last) func(*corev1.Node) {
+	return annotation(v1alpha1.AnnotationLast, v1alpha1.FormatRecord(l))
+}
+
+func cordoned(n *corev1.Node) {
+	n.Spec.Unschedulable = true
+	n.Annotations[v1alpha1.AnnotationCordon] = "t-" + n.Name
+}
+
+// unmanaged is a node on which lockkeeper was never seen.
+func unmanaged(n *corev1.Node) {
+	n.Labels, n.Annotations = map[string]string{}, map[string]string{}
+}
+
+func (w *world) report() Report {
+	in := Input{Lease: Lease{Namespace: "lockkeeper", Name: "lockkeeper", Err: w.err}}
+	in.Now, in.Policy = now, w.p
+	for _, n := range w.nodes {
+		in.Nodes = append(in.Nodes, turn.FromNode(n))
+	}
+	if w.lease != nil && w.err == nil {
+		in.Lease.read(w.lease)
+	}
+	return Build(in)
+}
+
+// golden compares with a text that was written by hand.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: got\n%s\nexpected\n%s", name, got, want)
+	}
+}
+
+func (w *world) text(f Form) (string, int) {
+	w.t.Helper()
+	r := w.report()
+	var b strings.Builder
+	exit, err := f.Print(&b, &r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return b.String(), exit
+}
+
+// rolling is one node in its turn, one in line, one silent, one content, one
+// that is nobody's.
+func rolling(t *testing.T) *world {
+	w := newWorld(t)
+	w.add("n4", unmanaged)
+	w.add("n2", wantsReboot, label(v1alpha1.LabelHeld, "Budget"))
+	w.add("n3")
+	w.add("n1", inTurn(v1alpha1.StateDraining, "13:02:00", "committed"), cordoned)
+	w.add("n5", wantsReboot, func(n *corev1.Node) { n.Status.NodeInfo.BootID = "another" })
+	return w
+}
+
+func TestTexts(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		world func(*testing.T) *world
+		form  Form
+		exit  int
+	}{
+		{"rolling.txt", rolling, Form{}, ExitRolling},
+		{"rolling-all.txt", rolling, Form{All: true}, ExitRolling},
+		{"uptodate.txt", func(t *testing.T) *world {
+			w := newWorld(t)
+			w.add("n1")
+			w.add("n2", last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultDone, Changes: osUpdate, End: at("12:00:00")}))
+			return w
+		}, Form{}, ExitUpToDate},
+		{"stopped.txt", func(t *testing.T) *world {
+			w := rolling(t)
+			w.lease.Annotations[v1alpha1.AnnotationStop] = "storage\nis sick"
+			return w
+		}, Form{}, ExitHeld},
+		{"nolease.txt", func(t *testing.T) *world {
+			w := newWorld(t)
+			w.add("n1", unmanaged)
+			w.lease = nil
+			return w
+		}, Form{}, ExitHeld},
+		{"halted.txt", func(t *testing.T) *world {
+			w := newWorld(t)
+			w.add("n1", wantsReboot, label(v1alpha1.LabelHeld, "Failed"),
+				last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated, Changes: osUpdate, End: at("12:00:00")}))
+			w.add("n2", wantsReboot)
+			w.add("n3", inTurn(v1alpha1.StateRebooting, "12:00:00", "failed:Unhealthy"), cordoned, label(v1alpha1.LabelHeld, "Failed"))
+			return w
+		}, Form{}, ExitHeld},
+		{"nobody.txt", func(t *testing.T) *world {
+			w := newWorld(t)
+			w.lease.Spec.RenewTime = &metav1.MicroTime{Time: at("12:50:00")}
+			w.add("n1", wantsReboot, label(v1alpha1.LabelHeld, "Budget")) // said by somebody who is gone
+			w.add("n2", func(n *corev1.Node) { delete(n.Labels, v1alpha1.LabelState) })
+			return w
+		}, Form{}, ExitHeld},
+		{"intents.txt", func(t *testing.T) *world {
+			w := newWorld(t)
+			w.add("n1", label(v1alpha1.LabelState, "paused"), annotation(v1alpha1.AnnotationPaused, `{"reason":"disk","by":"eve","until":"2026-11-22T00:00:00Z"}`))
+			w.add("n2", wantsReboot, label(v1alpha1.LabelState, "paused"), annotation(v1alpha1.AnnotationPaused, "on order"), label(v1alpha1.LabelHeld, "Paused"))
+			w.add("n3", unmanaged, annotation(v1alpha1.AnnotationDetached, "the storage team"))
+			w.add("n5", annotation(v1alpha1.AnnotationGrant, "{"), annotation(v1alpha1.AnnotationAck, "\x1b[2J"))
+			return w
+		}, Form{}, ExitHeld},
+		{"node.txt", func(t *testing.T) *world {
+			w := rolling(t)
+			g := grant(w.nodes[3], "13:02:00")
+			g.Terms.BeforeDrain = []v1alpha1.Hook{{Name: "lb", Timeout: metav1.Duration{Duration: time.Hour}}, {Name: "storage", Timeout: metav1.Duration{Duration: time.Hour}}}
+			all(inTurn(v1alpha1.StateBeforeDrain, "13:02:00", "seen"), annotation(v1alpha1.AnnotationGrant, v1alpha1.FormatRecord(g)),
+				annotation(v1alpha1.HookAnnotation("lb"), "t-n1"), label(corev1.LabelTopologyZone, "a"), label(turn.LabelControlPlane, ""),
+				last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultTurnedBack, Reason: v1alpha1.ReasonOverdue, Changes: osUpdate, End: at("12:00:00"), NotBefore: new(at("14:00:00"))}),
+			)(w.nodes[3])
+			delete(w.nodes[3].Annotations, v1alpha1.AnnotationCordon)
+			w.nodes[3].Spec.Unschedulable = false
+			return w
+		}, Form{Node: "n1"}, ExitRolling},
+		{"node-silent.txt", rolling, Form{Node: "n5"}, ExitHeld},
+		{"node-content.txt", rolling, Form{Node: "n3"}, ExitUpToDate},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, exit := tc.world(t).text(tc.form)
+			golden(t, tc.name, got)
+			if exit != tc.exit {
+				t.Errorf("exit status %d, expected %d", exit, tc.exit)
+			}
+			if strings.ContainsAny(got, "\x1b\r") {
+				t.Error("control characters reach the terminal")
+			}
+		})
+	}
+}
+
+func TestOrderOfNodesChangesNothing(t *testing.T) {
+	w := rolling(t)
+	a, _ := w.text(Form{All: true})
+	for i, j := 0, len(w.nodes)-1; i < j; i, j = i+1, j-1 {
+		w.nodes[i], w.nodes[j] = w.nodes[j], w.nodes[i]
+	}
+	if b, _ := w.text(Form{All: true}); a != b {
+		t.Errorf("the other way round it is\n%s\nand was\n%s", b, a)
+	}
+}
+
+func TestTextIsBounded(t *testing.T) {
+	w := newWorld(t)
+	for i := range maxRows + 7 {
+		w.add("n"+strings.Repeat("x", i), wantsReboot, label(v1alpha1.LabelHeld, "Budget"))
+	}
+	got, _ := w.text(Form{})
+	if rows := strings.Count(got, "reboot  Budget"); rows != maxRows || !strings.Contains(got, "\n… and 7 more; -A shows all\n") {
+		t.Errorf("%d rows:\n%s", rows, got)
+	}
+	got, _ = w.text(Form{All: true})
+	if rows := strings.Count(got, "reboot  Budget"); rows != maxRows+7 {
+		t.Errorf("-A: %d rows", rows)
+	}
+}
+
+func TestNoSuchNode(t *testing.T) {
+	r := rolling(t).report()
+	exit, err := Form{Node: "n9"}.Print(&strings.Builder{}, &r)
+	if exit != ExitError || err == nil || err.Error() != `there is no node "n9"` {
+		t.Errorf("%d, %v", exit, err)
+	}
+}
+
+// The fields that others read. Adding is fine, renaming is not.
+func TestJSON(t *testing.T) {
+	got, exit := rolling(t).text(Form{JSON: true})
+	if exit != ExitRolling {
+		t.Errorf("exit status %d", exit)
+	}
+	var r map[string]any
+	if err := json.Unmarshal([]byte(got), &r); err != nil {
+		t.Fatal(err)
+	}
+	nodes := r["nodes"].([]any)
+	delete(r, "nodes")
+	want := map[string]any{
+		"view": "cluster", "time": "2026-11-21T13:04:05Z", "status": "Rolling",
+		"summary":     "Rolling: 1 of 4 managed nodes up to date, 1 in its turn, 2 want a reboot. 1 not managed.",
+		"coordinator": map[string]any{"lease": "lockkeeper/lockkeeper", "live": true, "node": "n3", "epoch": "n3_k2jd8f", "since": "2026-11-21T11:04:05Z", "renewed": "2026-11-21T13:04:00Z"},
+		"figures": map[string]any{"total": 5.0, "managed": 4.0, "upToDate": 1.0, "inTurn": 1.0, "wantReboot": 2.0, "wantDrain": 0.0, "wantApply": 0.0,
+			"unknown": 0.0, "unavailable": 1.0, "budget": 1.0, "failed": 0.0, "maxFailed": 0.0, "halted": false},
+	}
+	if !reflect.DeepEqual(r, want) {
+		t.Errorf("got\n%v\nexpected\n%v", r, want)
+	}
+	if len(nodes) != 5 {
+		t.Fatalf("%d nodes", len(nodes))
+	}
+	n1 := nodes[0].(map[string]any)
+	delete(n1, "host")
+	delete(n1, "grant")
+	if want := map[string]any{
+		"name": "n1", "status": "Rolling", "managed": true, "state": "draining", "wants": "reboot", "why": "waits for the host to drain", "turn": "t-n1",
+		"turnSince": "2026-11-21T12:59:05Z", "stageSince": "2026-11-21T13:02:00Z", "ready": true, "unschedulable": true, "marked": true,
+		"bootID": "boot-n1", "ack": "t-n1/boot-n1/draining/committed",
+	}; !reflect.DeepEqual(n1, want) {
+		t.Errorf("got\n%v\nexpected\n%v", n1, want)
+	}
+	one, exit := rolling(t).text(Form{JSON: true, Node: "n5"})
+	var only Report
+	if err := json.Unmarshal([]byte(one), &only); err != nil || exit != ExitHeld || len(only.Nodes) != 1 || only.Nodes[0].Name != "n5" {
+		t.Errorf("one node: %d, %v, %+v", exit, err, only.Nodes)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		make func(*world)
+		want Status
+	}{
+		{"no node at all", func(*world) {}, UpToDate},
+		{"all content", func(w *world) { w.add("a") }, UpToDate},
+		{"a paused node that wants nothing", func(w *world) {
+			w.add("a", label(v1alpha1.LabelState, "paused"), annotation(v1alpha1.AnnotationPaused, ""))
+		}, UpToDate},
+		{"a paused node that wants a reboot", func(w *world) {
+			w.add("a", wantsReboot, label(v1alpha1.LabelState, "paused"), annotation(v1alpha1.AnnotationPaused, ""))
+		}, Held},
+		{"the next turn is about to be granted", func(w *world) { w.add("a", wantsReboot) }, Rolling},
+		{"the fleet settles", func(w *world) {
+			w.add("a", wantsReboot, label(v1alpha1.LabelHeld, "Budget"))
+			w.add("b", last(v1alpha1.Last{Turn: "t", Result: v1alpha1.ResultDone, End: at("13:04:00")}))
+		}, Rolling},
+		{"the budget is an admin's cordon", func(w *world) {
+			w.add("a", wantsReboot, label(v1alpha1.LabelHeld, "Budget"))
+			w.add("b", func(n *corev1.Node) { n.Spec.Unschedulable = true })
+		}, Held},
+		{"a node waits out its minimal uptime", func(w *world) { w.add("a", wantsReboot, label(v1alpha1.LabelHeld, "MinUptime")) }, Rolling},
+		{"one is held while another moves", func(w *world) {
+			w.add("a", wantsReboot, label(v1alpha1.LabelHeld, "Window"))
+			w.add("b", inTurn(v1alpha1.StateDraining, "13:02:00", "committed"))
+		}, Rolling},
+		{"a turn is overdue and nothing else moves", func(w *world) {
+			w.add("a", inTurn(v1alpha1.StateRebooting, "10:00:00", "committed"), label(v1alpha1.LabelHeld, "Overdue"))
+		}, Halted}, // it counts as failed
+		{"as above, and one may fail", func(w *world) {
+			w.p.MaxFailed = 1
+			w.add("a", inTurn(v1alpha1.StateRebooting, "10:00:00", "committed"), label(v1alpha1.LabelHeld, "Overdue"))
+		}, Held},
+		{"a silent host that wanted nothing in its last boot", func(w *world) {
+			w.add("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "x" })
+		}, Held},
+		{"a node to be taken in", func(w *world) {
+			w.add("a", func(n *corev1.Node) { delete(n.Labels, v1alpha1.LabelState) })
+		}, Rolling},
+		{"managed=false wants nothing of us", func(w *world) {
+			w.add("a", wantsReboot, unmanaged, label(v1alpha1.LabelManaged, "false"))
+		}, UpToDate},
+		{"a stop, and nothing to do", func(w *world) { w.add("a"); w.lease.Annotations[v1alpha1.AnnotationStop] = "" }, Stopped},
+		{"a blanked Lease, and nothing to do", func(w *world) { w.add("a"); w.lease.Spec.HolderIdentity = nil }, UpToDate},
+		{"a blanked Lease, and something to do", func(w *world) { w.add("a", wantsReboot); w.lease.Spec.HolderIdentity = nil }, Held},
+		{"a Lease that may not be read", func(w *world) { w.add("a", wantsReboot); w.err = errors.New("forbidden") }, Rolling},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			tc.make(w)
+			if r := w.report(); r.Status != tc.want {
+				t.Errorf("%s, expected %s\n%+v", r.Status, tc.want, r.Nodes)
+			}
+		})
+	}
+}
+
+// A label counts while somebody lives to keep it true.
+func TestHeldIsTheLabelOrElseTheDecision(t *testing.T) {
+	w := newWorld(t)
+	w.add("a", wantsReboot, label(v1alpha1.LabelHeld, "Gate"))
+	if r := w.report(); r.Nodes[0].Held != v1alpha1.ReasonGate || r.Nodes[0].Why != "a gate of the policy is closed" {
+		t.Errorf("with a coordinator: %s, %q", r.Nodes[0].Held, r.Nodes[0].Why)
+	}
+	w.lease.Annotations[v1alpha1.AnnotationStop] = "why"
+	if r := w.report(); r.Nodes[0].Held != v1alpha1.ReasonStopped || r.Nodes[0].Why != "why" {
+		t.Errorf("under a stop: %s, %q", r.Nodes[0].Held, r.Nodes[0].Why)
+	}
+	delete(w.lease.Annotations, v1alpha1.AnnotationStop)
+	w.lease.Spec.RenewTime = &metav1.MicroTime{Time: at("12:00:00")}
+	if r := w.report(); r.Nodes[0].Held != v1alpha1.ReasonNoCoordinator || r.Nodes[0].Why != "its turn is next: rebooting" { // the only node is not drained
+		t.Errorf("without a coordinator: %s, %q", r.Nodes[0].Held, r.Nodes[0].Why)
+	}
+}
+
+func TestWhen(t *testing.T) {
+	for _, tc := range []struct {
+		d    time.Duration
+		want string
+	}{
+		{0, "0s"}, {59999 * time.Millisecond, "59s"}, {time.Minute, "1m"}, {61 * time.Second, "1m1s"}, {time.Hour, "1h"},
+		{time.Hour + 59*time.Minute + 59*time.Second, "1h59m"}, {24 * time.Hour, "1d"}, {400*24*time.Hour + 5*time.Hour, "400d5h"}, {-time.Minute, "1m"},
+	} {
+		if got := span(tc.d); got != tc.want {
+			t.Errorf("%v: %s, expected %s", tc.d, got, tc.want)
+		}
+	}
+	for _, tc := range []struct{ got, want string }{
+		{ago(now, at("13:02:00")), "2m5s ago (13:02:00Z)"},
+		{ago(now, at("13:04:45")), "in 40s (13:04:45Z)"},
+		{ago(now, at("13:04:05").AddDate(0, 0, -2)), "2d ago (2026-11-19 13:04:05Z)"},
+		{since(now, nil), "-"},
+		{since(now, new(now.Add(time.Second))), "0s (13:04:06Z)"}, // another's clock
+	} {
+		if tc.got != tc.want {
+			t.Errorf("%s, expected %s", tc.got, tc.want)
+		}
+	}
+}
