@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"k8s.io/klog/v2"
 
+	"lockkeeper.dev/lockkeeper/coordinator/instance"
 	"lockkeeper.dev/lockkeeper/coordinator/report"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
@@ -280,51 +281,34 @@ func versionText() string {
 	return "devel"
 }
 
-// runFlags are what `lockkeeper run` was called with.
-type runFlags struct {
-	configFile string
-	root       string // "/" but in the test bed
-	testbed    bool   // --root was given: see config.Options
-	policy     policy.Policy
-	stateDir   string // for package local
-}
-
-// load reads the configuration, at the start and at each reload.
-func (f *runFlags) load() (*config.Config, []config.Warning, error) {
-	return config.Load(config.Options{File: f.configFile, Testbed: f.testbed})
-}
-
 func runCommand(c *cli.Context) error {
-	f := runFlags{
-		configFile: c.String("config"), root: c.String("root"), testbed: c.String("root") != "", stateDir: stateDir(c),
+	signal.Ignore(syscall.SIGPIPE) // a journal that goes away must not take the service with it
+	root, testbed := "/", c.IsSet("root")
+	if testbed {
+		root = c.String("root")
 	}
-	if !f.testbed {
-		f.root = "/"
+	load := func() (*config.Config, []config.Warning, error) {
+		return config.Load(config.Options{File: c.String("config"), Testbed: testbed})
 	}
-	cfg, warnings, err := f.load()
+	cfg, warnings, err := load()
 	for _, w := range warnings {
 		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: %v\n", w)
 	}
 	if err != nil {
 		return err
 	}
-	if f.policy, err = loadPolicy(c); err != nil {
+	p, err := loadPolicy(c)
+	if err != nil {
 		return err
 	}
-	release, err := local.Acquire(f.stateDir)
+	release, err := local.Acquire(stateDir(c))
 	if err != nil {
 		return err
 	}
 	defer release()
-	return runHost(c.Context, cfg, f)
-}
-
-// runHost looks after this host until ctx ends. cfg is valid and the lock is
-// held.
-//
-// TODO(lead): wire node and coordinator here.
-func runHost(_ context.Context, _ *config.Config, _ runFlags) error {
-	return errors.New("not built yet")
+	return instance.Run(c.Context, cfg, instance.Options{
+		Version: versionText(), Load: load, Root: root, StateDir: stateDir(c), Policy: p,
+	})
 }
 
 func stateDir(c *cli.Context) string { return filepath.Join(c.String("root"), local.Dir) }

@@ -1,0 +1,99 @@
+package instance
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/coordinator"
+	"lockkeeper.dev/lockkeeper/node"
+	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+// book is what this instance says of itself: one line for the service manager
+// and a file for `lockkeeper status` on this host.
+type book struct {
+	notifier *systemd.Notifier
+	dir      string
+	version  string
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	node    node.Status
+	role    coordinator.Status
+	failing bool // the file cannot be written, and that was logged
+	apiDown time.Time
+}
+
+func (b *book) host(s node.Status) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case s.APIError == "":
+		b.apiDown = time.Time{}
+	case b.apiDown.IsZero():
+		b.apiDown = time.Now()
+	}
+	b.node = s
+	b.tell()
+}
+
+func (b *book) coordinator(s coordinator.Status) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.role = s
+	b.tell()
+}
+
+// tell writes down what is known; the caller holds mu.
+func (b *book) tell() {
+	line := b.node.Line
+	if b.role.Leader {
+		line = "coordinates; " + line
+	}
+	b.notifier.Status(line)
+	s := local.Status{
+		Time: time.Now().UTC(), PID: os.Getpid(), Version: b.version, Node: b.node.Node, BootID: b.node.BootID, Line: line,
+		State: b.node.State, Turn: b.node.Turn, Changes: b.node.Changes,
+		Coordinator: local.Coordinator{Role: local.RoleNone, Why: b.role.Why},
+	}
+	if b.node.Known {
+		s.Wants = b.node.Wants
+	}
+	if b.node.Waits != "" || b.node.Detail != "" {
+		s.Waits = &local.Waits{Reason: b.node.Waits, Detail: b.node.Detail, Since: b.node.Since}
+	}
+	if b.node.APIError != "" {
+		s.API = &local.Failure{Error: b.node.APIError, Since: b.apiDown}
+	}
+	switch {
+	case b.role.Leader:
+		s.Coordinator.Role = local.RoleLeader
+	case b.role.Candidate:
+		s.Coordinator.Role = local.RoleCandidate
+	}
+	err := local.Write(b.dir, s)
+	if err != nil && !b.failing {
+		b.log.Warn("cannot write the local view; lockkeeper status on this host will not show it", "err", err)
+	}
+	b.failing = err != nil
+}
+
+// warnings lets through what is a warning or worse.
+type warnings struct{ slog.Handler }
+
+// Enabled reports whether the level is a warning's and the handler wants it.
+func (w warnings) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && w.Handler.Enabled(ctx, l)
+}
+
+// WithAttrs keeps the limit.
+func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return warnings{w.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup keeps the limit.
+func (w warnings) WithGroup(name string) slog.Handler { return warnings{w.Handler.WithGroup(name)} }

@@ -1,0 +1,177 @@
+// Package instance puts one instance of lockkeeper together: the host's loop,
+// the candidature for the Lease beside it, and what both say of themselves, to
+// the service manager and to `lockkeeper status` on this host. `lockkeeper run`
+// is this.
+//
+// Nothing is decided here. It is the only room that knows both loops.
+package instance
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+
+	"k8s.io/klog/v2"
+
+	"lockkeeper.dev/lockkeeper/coordinator"
+	"lockkeeper.dev/lockkeeper/node"
+	"lockkeeper.dev/lockkeeper/node/config"
+	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/policy"
+	"lockkeeper.dev/lockkeeper/systemd"
+	"lockkeeper.dev/lockkeeper/updateengine"
+)
+
+// Options are what `run` is told beside the configuration.
+type Options struct {
+	Version string // lockkeeper's
+	// Load reads the configuration, at each reload.
+	Load func() (*config.Config, []config.Warning, error)
+	// Root is where the host's files are read, "/" but in the test bed.
+	Root string
+	// StateDir is where the local view is left; see package local.
+	StateDir string
+	Policy   policy.Policy
+}
+
+// Run runs this host until ctx ends, which is no error. cfg is what o.Load
+// returned. SIGHUP reloads.
+func Run(ctx context.Context, cfg *config.Config, o Options) error {
+	level := new(slog.LevelVar)
+	level.Set(cfg.LogLevel)
+	log := systemd.NewLogger(os.Stderr, level)
+	// client-go's own lines go where ours go: what it warns of, not its chatter.
+	klog.SetSlogLogger(slog.New(warnings{log.Handler()}))
+
+	notifier := systemd.NewNotifier(log)
+	liveness := systemd.NewLiveness(log)
+	b := &book{notifier: notifier, dir: o.StateDir, version: o.Version, log: log}
+	host, err := newHost(cfg, o, log, liveness, b)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	standing, handOver := context.WithCancel(ctx)
+	defer handOver()
+	host.ShutdownBegins = handOver // a leader whose host goes down releases the Lease at once
+
+	var wg sync.WaitGroup
+	wg.Go(func() { notifier.Watchdog(ctx, liveness) })
+	wg.Go(func() { host.Run(ctx) })
+	wg.Go(func() { stand(standing, cfg, o, log, liveness, host, b) })
+	notifier.Ready()
+	log.Info("lockkeeper runs", "version", o.Version, "mode", string(cfg.Mode))
+
+	reloads := make(chan os.Signal, 1)
+	signal.Notify(reloads, syscall.SIGHUP)
+	defer signal.Stop(reloads)
+	for {
+		select {
+		case <-reloads:
+			notifier.Reloading()
+			reload(o, log, level, host)
+			notifier.Ready()
+		case <-ctx.Done():
+			notifier.Stopping()
+			log.Info("lockkeeper stops")
+			wg.Wait()
+			return nil
+		}
+	}
+}
+
+// newHost puts together what the host's loop needs of the configuration.
+func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, b *book) (*node.Host, error) {
+	var engine *updateengine.Source
+	if cfg.Sources.UpdateEngine != config.UpdateEngineOff {
+		poll := cfg.Sources.PollInterval
+		beat := liveness.Beat("update_engine", poll+updateengine.MaxSilence)
+		var err error
+		engine, err = updateengine.New(updateengine.Options{PollInterval: poll, Logger: log, Alive: beat.Alive})
+		if err != nil {
+			return nil, fmt.Errorf("sources.poll_interval: %w", err)
+		}
+	}
+	bus := &systemd.Bus{}
+	return node.New(node.Options{
+		Version:  o.Version,
+		NodeName: cfg.NodeName,
+		Connect: func() (*object.Client, error) {
+			path, err := hostKubeconfig(cfg)
+			if err != nil {
+				return nil, err
+			}
+			// 20 requests a second: a drain's evictions are most of them.
+			return object.Connect(path, "host", o.Version, 20, 40)
+		},
+		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
+		Root: o.Root, Engine: engine, PollInterval: cfg.Sources.PollInterval,
+		Logind: systemd.Logind{Bus: bus}, Units: systemd.Units{Bus: bus},
+		Settings: settings(cfg), Log: log, Liveness: liveness, Report: b.host,
+	})
+}
+
+// settings are those of the configuration that a reload can change.
+func settings(cfg *config.Config) node.Settings {
+	return node.Settings{
+		Observe:          cfg.Mode == config.ModeObserve,
+		ManagedByDefault: cfg.ManagedByDefault,
+		Paused:           cfg.Paused,
+		Sentinels:        cfg.Sources.Sentinels,
+		SessionDelay:     cfg.Reboot.SessionDelay,
+		MinUptime:        cfg.Reboot.MinUptime,
+		HealthUnits:      cfg.Health.Units,
+		HealthTimeout:    cfg.Health.Timeout,
+	}
+}
+
+// reload reads the configuration anew; a bad one changes nothing.
+func reload(o Options, log *slog.Logger, level *slog.LevelVar, host *node.Host) {
+	cfg, warnings, err := o.Load()
+	for _, w := range warnings {
+		log.Warn(w.String())
+	}
+	if err != nil {
+		log.Error("the configuration is not valid; the one before stays in force", "err", err)
+		return
+	}
+	level.Set(cfg.LogLevel)
+	host.Reload(settings(cfg))
+	log.Info("configuration reloaded", "mode", string(cfg.Mode))
+}
+
+// hostKubeconfig is the credential of the host's identity.
+func hostKubeconfig(cfg *config.Config) (string, error) {
+	if cfg.Kubernetes.Kubeconfig != "" {
+		return cfg.Kubernetes.Kubeconfig, nil
+	}
+	for _, path := range config.HostKubeconfigs() {
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("no kubelet's kubeconfig in %s; set kubernetes.kubeconfig", strings.Join(config.HostKubeconfigs(), ", "))
+}
+
+// stand stands for election until ctx ends, if this host is meant to.
+func stand(ctx context.Context, cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, host *node.Host, b *book) {
+	if cfg.Coordinator.Kubeconfig == "" {
+		b.coordinator(coordinator.Status{Why: "coordinator.kubeconfig is empty"})
+		return
+	}
+	err := coordinator.Run(ctx, coordinator.Options{
+		Version: o.Version, Kubeconfig: cfg.Coordinator.Kubeconfig, NodeName: host.Name,
+		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
+		LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
+		Policy: o.Policy, Log: log, Liveness: liveness, Report: b.coordinator,
+	})
+	if ctx.Err() == nil {
+		log.Error("does not stand for election any more", "err", err)
+	}
+}
