@@ -37,6 +37,8 @@ type config struct {
 	lag time.Duration
 	// admins are field managers whose cordons are a person's.
 	admins []string
+	// skip are pods that a policy says are not evicted; nil for none.
+	skip func(*corev1.Pod) bool
 	// line gets one readable line for each transition; nil for none.
 	line func(at time.Time, node, text string)
 }
@@ -210,7 +212,7 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 		e.changed(n, before, &after, managersOf(obj))
 	}
 	n.cur, n.rev = &after, m.rev
-	e.recount(n)
+	e.recount(n, before != nil)
 	e.follow(n)
 }
 
@@ -248,8 +250,9 @@ func epochOf(n *turn.Node) string {
 	return n.Grant.Epoch
 }
 
-// recount keeps the count of disturbed nodes, and judges it when it grows.
-func (e *engine) recount(n *node) {
+// recount keeps the count of disturbed nodes, and judges it when it grows. A Node that came with a mark on it was disturbed by whoever
+// created it.
+func (e *engine) recount(n *node, judge bool) {
 	was := n.disturbed
 	n.disturbed = n.cur.Mark || n.turn != nil && n.turn.committed
 	if !n.disturbed || was {
@@ -271,7 +274,7 @@ func (e *engine) recount(n *node) {
 	slices.Sort(names)
 	slices.Sort(control)
 	e.report.MaxDisturbed = max(e.report.MaxDisturbed, len(names))
-	if e.first {
+	if !judge {
 		return
 	}
 	if most := e.allowed(oldest); len(names) > most {

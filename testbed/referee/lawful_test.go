@@ -246,6 +246,21 @@ var lawful = []struct {
 		s.write("n1", func(n *corev1.Node) { n.UID = "another" })
 		s.write("n1", leave(v1alpha1.StateAbsent, ""), annotate(v1alpha1.AnnotationLast, ""))
 	}},
+	{"a restored Node is marked beside another", func(s *script) {
+		s.e.onNode(s.tick(), "n2", nil)
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n2", func(n *corev1.Node) { n.UID = "another" }, unschedulable(true), marked(true))
+	}},
+	{"a pod that a policy skips", func(s *script) {
+		s.e.skip = func(p *corev1.Pod) bool { return p.Name == "p" }
+		s.pod("p", "n1")
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.reboot("n1")
+	}},
 	{"no drain: applied", func(s *script) {
 		s.pod("p", "n1")
 		s.write("n1", s.says("boot-1", v1alpha1.WantsApply))
@@ -345,5 +360,49 @@ func TestCounts(t *testing.T) {
 	}
 	if r.LateGrants != 1 || r.LateGrantsOpen != 0 || r.Terms != 2 || r.Turns[v1alpha1.ResultDone] != 2 || r.Turns[v1alpha1.ResultCancelled] != 1 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// What was there when the referee came is not judged, and counts from then on.
+func TestTheBeginning(t *testing.T) {
+	s := newScript(t, "n1", "n2")
+	delete(s.e.nodes, "n1")
+	s.e.first = true
+	s.pod("p", "n1")
+	s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e0"), unschedulable(true), marked(true), word(v1alpha1.WordCommitted))
+	s.e.first = false
+	s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
+	s.pod("p", "n1", evict) // what is new in rebooting
+	s.gone("p")
+	s.reboot("n1")
+	if r := s.verdict(); r.MaxDisturbed != 1 || r.Reboots != 1 || r.NodeEvents != 1 {
+		t.Errorf("%+v", r)
+	}
+	s.cordon("n2")
+	s.verdict(Budget, Commit)
+}
+
+// One declaration of an edit covers one write and nothing after it.
+func TestADeclarationIsUsedUp(t *testing.T) {
+	s := newScript(t, "n1", "n2")
+	s.e.declared = []Declaration{{"", "n1", "a person edits"}}
+	s.write("n1", label(v1alpha1.LabelState, "rebooting")) // breaks two rules
+	if r := s.verdict(); len(r.Expected) != 2 {
+		t.Errorf("%d expected, want 2", len(r.Expected))
+	}
+	s.write("n2", label(v1alpha1.LabelState, "rebooting"))
+	s.write("n1", label(v1alpha1.LabelState, "absurd"))
+	s.verdict(Table, Grant)
+}
+
+// The list of violations is bounded; the count is not.
+func TestManyViolations(t *testing.T) {
+	s := newScript(t, "n1")
+	for range MaxViolations + 5 {
+		s.reboot("n1")
+	}
+	r := s.verdict(Reboot)
+	if len(r.Violations) != MaxViolations || r.Count() != MaxViolations+5 {
+		t.Errorf("%d listed of %d", len(r.Violations), r.Count())
 	}
 }

@@ -34,7 +34,7 @@ func (e *engine) onPod(m moment, key string, obj *corev1.Pod) {
 		return
 	}
 	after := &pod{
-		key: key, uid: string(obj.UID), node: obj.Spec.NodeName, evictable: evictable(obj),
+		key: key, uid: string(obj.UID), node: obj.Spec.NodeName, evictable: evictable(obj) && (e.skip == nil || !e.skip(obj)),
 		evicted: before != nil && before.uid == string(obj.UID) && before.evicted,
 	}
 	for _, c := range obj.Status.Conditions {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -28,6 +29,9 @@ type Options struct {
 	LeaseNamespace, LeaseName string
 	// Admins are beginnings of the field managers whose cordons are a person's; nil is "kubectl".
 	Admins []string
+	// Skip says which pods a drain leaves on a node beside those of DaemonSets, the kubelet's own and finished ones; nil: none. It has to
+	// be quick and must not call the Referee.
+	Skip func(*corev1.Pod) bool
 	// OnEvent gets one readable line for each transition, from one goroutine at a time, in order. It must not call the Referee.
 	OnEvent func(text string)
 }
@@ -106,7 +110,7 @@ func Start(ctx context.Context, cluster Cluster, opts Options) (*Referee, error)
 	if err != nil {
 		return nil, fmt.Errorf("starting the referee: %w", err)
 	}
-	c := config{budget: opts.Budget, lag: opts.Lag, admins: opts.Admins}
+	c := config{budget: opts.Budget, lag: opts.Lag, admins: opts.Admins, skip: opts.Skip}
 	if opts.OnEvent != nil {
 		c.line = func(at time.Time, node, text string) {
 			opts.OnEvent(fmt.Sprintf("%s %-10s %s", at.Format(time.TimeOnly), node, text))
