@@ -1,0 +1,220 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+func TestForgivable(t *testing.T) {
+	ended := func(result v1alpha1.Result) func(*corev1.Node) {
+		return last(v1alpha1.Last{Turn: "t0", Result: result, Reason: v1alpha1.ReasonNotUpdated, End: at("12:00:00")})
+	}
+	newBoot := func(n *corev1.Node) { n.Status.NodeInfo.BootID = "new" }
+	held := label(v1alpha1.LabelHeld, "Overdue")
+	for _, tc := range []struct {
+		name      string
+		node      func(*corev1.Node)
+		id        string
+		text, err string // the beginning
+	}{
+		{"no turn yet", func(*corev1.Node) {}, "", "", "nothing to retry: n1 has had no turn"},
+		{"done", ended(v1alpha1.ResultDone), "", "", "nothing to retry: the last turn of n1 ended as Done"},
+		{"cancelled", ended(v1alpha1.ResultCancelled), "", "", "nothing to retry: the last turn of n1 ended as Cancelled"},
+		{"failed", ended(v1alpha1.ResultFailed), "t0", "turn t0, which ended as Failed (NotUpdated), is forgiven", ""},
+		{"turned back", ended(v1alpha1.ResultTurnedBack), "t0", "turn t0, which ended as TurnedBack (NotUpdated), is forgiven", ""},
+		{"draining", inTurn(v1alpha1.StateDraining, "13:00:00", "committed"), "", "", "nothing to retry: n1 is in draining"},
+		{"draining, overdue", all(inTurn(v1alpha1.StateDraining, "10:00:00", "committed"), held), "", "", "nothing to retry: n1 is in draining"},
+		{"draining, and the turn before failed", all(ended(v1alpha1.ResultFailed), inTurn(v1alpha1.StateDraining, "13:00:00", "committed")), "", "", "nothing to retry: n1 is in draining"},
+		{"rebooting in time", inTurn(v1alpha1.StateRebooting, "13:00:00", "committed"), "", "", "nothing to retry: the turn of n1 is in rebooting and has not failed"},
+		{"rebooting, failed", inTurn(v1alpha1.StateRebooting, "13:00:00", "failed:Unhealthy"), "t-n1", "turn t-n1 is forgiven: the coordinator ends it", ""},
+		{"rebooting, overdue, back", all(inTurn(v1alpha1.StateRebooting, "10:00:00", "committed"), held, newBoot), "t-n1", "turn t-n1 is forgiven: the coordinator ends it", ""},
+		{"rebooting, overdue, still away", all(inTurn(v1alpha1.StateRebooting, "10:00:00", "committed"), held), "t-n1", "turn t-n1 is forgiven and counts no more as failed. It ends when", ""},
+		{"applying, failed", inTurn(v1alpha1.StateApplying, "13:00:00", "failed:ApplyFailed"), "t-n1", "turn t-n1 is forgiven: the coordinator ends it", ""},
+		{"uncordoning", inTurn(v1alpha1.StateUncordoning, "13:00:00", "seen"), "", "", "nothing to retry: n1 is in uncordoning"},
+		{"a broken grant", all(inTurn(v1alpha1.StateRebooting, "13:00:00", "failed:Unhealthy"), annotation(v1alpha1.AnnotationGrant, "{")), "", "", "nothing to retry: n1 is in rebooting under a grant that cannot be read"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			n := turn.FromNode(w.add("n1", tc.node))
+			id, text, err := forgivable(&n)
+			if id != tc.id || !strings.HasPrefix(text, tc.text) {
+				t.Errorf("%q, %q", id, text)
+			}
+			if (tc.err == "") != (err == nil) || err != nil && !strings.HasPrefix(err.Error(), tc.err) {
+				t.Errorf("error %v, expected %s", err, tc.err)
+			}
+		})
+	}
+}
+
+// faulty is a Source whose API server answers writes with these errors first.
+func faulty(t *testing.T, errs []error, objects ...runtime.Object) (*Source, *fake.Clientset, *int) {
+	t.Helper()
+	client := fake.NewClientset(objects...)
+	writes := 0
+	client.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		writes++
+		if writes <= len(errs) && errs[writes-1] != nil {
+			return true, nil, errs[writes-1]
+		}
+		return false, nil, nil
+	})
+	return &Source{Client: client, Namespace: "lockkeeper", LeaseName: "lockkeeper"}, client, &writes
+}
+
+func failedNode(t *testing.T) *corev1.Node {
+	n := newWorld(t).add("n1", last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated, End: at("12:00:00")}))
+	n.ResourceVersion = "7"
+	return n
+}
+
+func TestRetryLooksAgainAfterAConflict(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("another version"))
+	s, client, writes := faulty(t, []error{conflict, conflict}, failedNode(t))
+	said, err := s.Retry(t.Context(), "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "n1: turn t0, which ended as Failed (NotUpdated), is forgiven; the node may have its next turn.\nUndo it with: kubectl annotate node n1 lockkeeper.dev/retry-\n"; said != want {
+		t.Errorf("said %q", said)
+	}
+	if *writes != 3 {
+		t.Errorf("%d writes, expected 3", *writes)
+	}
+	n, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	if err != nil || n.Annotations[v1alpha1.AnnotationRetry] != "t0" {
+		t.Errorf("the Node has %q, %v", n.Annotations[v1alpha1.AnnotationRetry], err)
+	}
+	// Again: nothing is written.
+	if said, err := s.Retry(t.Context(), "n1"); err != nil || said != "n1: turn t0 is forgiven already, nothing changed.\n" || *writes != 3 {
+		t.Errorf("again: %q, %v, %d writes", said, err, *writes)
+	}
+	// Every write carries the version that was looked at.
+	for _, a := range client.Actions() {
+		if p, ok := a.(clienttesting.PatchAction); ok && !strings.Contains(string(p.GetPatch()), `"resourceVersion":"7"`) {
+			t.Errorf("a patch without a precondition: %s", p.GetPatch())
+		}
+	}
+}
+
+func TestRetrySaysWhatBecameOfIt(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("another version"))
+	s, _, writes := faulty(t, []error{conflict, conflict, conflict, conflict, conflict, conflict, conflict}, failedNode(t))
+	if _, err := s.Retry(t.Context(), "n1"); !apierrors.IsConflict(err) || *writes != retries {
+		t.Errorf("for ever in conflict: %v after %d writes", err, *writes)
+	}
+	s, _, _ = faulty(t, []error{context.DeadlineExceeded}, failedNode(t))
+	if _, err := s.Retry(t.Context(), "n1"); err == nil || !strings.Contains(err.Error(), "whether it was written is not known") {
+		t.Errorf("no answer: %v", err)
+	}
+	s, _, writes = faulty(t, nil)
+	if _, err := s.Retry(t.Context(), "n1"); !apierrors.IsNotFound(err) || *writes != 0 {
+		t.Errorf("no such node: %v", err)
+	}
+}
+
+func TestStopAndGo(t *testing.T) {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper", ResourceVersion: "3", Annotations: map[string]string{"other": "kept"}}}
+	s, client, writes := faulty(t, nil, lease)
+	const undo = "Undo it with: lockkeeper go\n"
+	for i, step := range []struct {
+		do     func() (string, error)
+		want   string
+		stop   string // on the Lease afterwards; "-" is absent
+		writes int
+	}{
+		{func() (string, error) { return s.Go(t.Context()) }, "Not stopped, nothing changed.\n", "-", 0},
+		{func() (string, error) { return s.Stop(t.Context(), "") }, "Stopped: lockkeeper.dev/paused on Lease lockkeeper/lockkeeper is \"emergency stop\"\n" +
+			"Nothing is promoted, and no host commits a cordon, an apply or a reboot. What was committed before goes on.\n" + undo, "emergency stop", 1},
+		{func() (string, error) { return s.Stop(t.Context(), "") }, "Stopped already, nothing changed: \"emergency stop\"\n" + undo, "emergency stop", 1},
+		{func() (string, error) { return s.Stop(t.Context(), "storage") }, "Stopped already; the reason was \"emergency stop\" and is now \"storage\"\n" + undo, "storage", 2},
+		{func() (string, error) { return s.Stop(t.Context(), "storage") }, "Stopped already, nothing changed: \"storage\"\n" + undo, "storage", 2},
+		{func() (string, error) { return s.Go(t.Context()) }, "Going on: the stop \"storage\" is gone from Lease lockkeeper/lockkeeper.\nUndo it with: lockkeeper stop [REASON]\n", "-", 3},
+	} {
+		said, err := step.do()
+		if err != nil || said != step.want {
+			t.Errorf("step %d: %q, %v\nexpected %q", i, said, err, step.want)
+		}
+		l, err := client.CoordinationV1().Leases("lockkeeper").Get(t.Context(), "lockkeeper", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, there := l.Annotations[v1alpha1.AnnotationStop]
+		if !there {
+			text = "-"
+		}
+		if text != step.stop || *writes != step.writes || l.Annotations["other"] != "kept" {
+			t.Errorf("step %d: the Lease has %q after %d writes, expected %q after %d", i, text, *writes, step.stop, step.writes)
+		}
+	}
+}
+
+func TestStopWithoutALease(t *testing.T) {
+	s, _, _ := faulty(t, nil)
+	if _, err := s.Stop(t.Context(), ""); err == nil || !strings.HasPrefix(err.Error(), "there is no Lease lockkeeper/lockkeeper to carry the stop") {
+		t.Errorf("stop: %v", err)
+	}
+	if _, err := s.Go(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "there is no Lease lockkeeper/lockkeeper, which is a stop by itself") {
+		t.Errorf("go: %v", err)
+	}
+	if _, err := s.Stop(t.Context(), strings.Repeat("x", MaxStopText+1)); err == nil {
+		t.Error("a reason without a bound")
+	}
+}
+
+func TestAway(t *testing.T) {
+	nodes := schema.GroupResource{Resource: "nodes"}
+	for _, tc := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{errors.New("connection refused"), true},
+		{context.DeadlineExceeded, true},
+		{context.Canceled, false},
+		{apierrors.NewForbidden(nodes, "", errors.New("no")), false},
+		{apierrors.NewUnauthorized("who"), false},
+		{apierrors.NewServiceUnavailable("starting"), true},
+		{apierrors.NewInternalError(errors.New("etcd")), true},
+	} {
+		if got := Away(tc.err); got != tc.want {
+			t.Errorf("%v: %v", tc.err, got)
+		}
+	}
+}
+
+// A Lease that may not be read is part of the report, a Lease that is not there
+// is a stop, and an answer that did not come is an error.
+func TestReadLease(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		err  error
+		want Status
+		fail bool
+	}{
+		{"there is none", apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, "lockkeeper"), Stopped, false},
+		{"forbidden", apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "lockkeeper", errors.New("no")), UpToDate, false},
+		{"no answer", context.DeadlineExceeded, "", true},
+	} {
+		s, client, _ := faulty(t, nil, newWorld(t).add("n1"))
+		client.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, tc.err })
+		r, err := s.Read(t.Context())
+		if (err != nil) != tc.fail || r.Status != tc.want {
+			t.Errorf("%s: %s, %v", tc.name, r.Status, err)
+		}
+	}
+}
