@@ -1,0 +1,309 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/node/local"
+)
+
+// The test binary is also the real one: with this in its environment it runs
+// main.
+const beMain = "LOCKKEEPER_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beMain) != "" {
+		version = "v0.0.0-test"
+		main()
+		panic("main returned")
+	}
+	os.Exit(m.Run())
+}
+
+// lockkeeper runs the real main in dir, with no kubeconfig but what env names.
+func lockkeeper(t *testing.T, dir string, env []string, args ...string) (stdout, stderr string, exit int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Dir = dir
+	cmd.Env = append([]string{beMain + "=1", "HOME=" + dir, "PATH=/nowhere"}, env...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if _, failed := errors.AsType[*exec.ExitError](err); err != nil && !failed {
+		t.Fatal(err)
+	}
+	clean := strings.NewReplacer(dir+"/", "", dir, "")
+	return clean.Replace(out.String()), clean.Replace(errs.String()), cmd.ProcessState.ExitCode()
+}
+
+func write(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const helpText = `lockkeeper rolls host updates through a Kubernetes cluster, one host at a time.
+
+Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
+
+  run                           Look after this host; what the systemd unit starts
+  status [NODE]                 Show how the rollout stands, or one node
+  check-config                  Check this host's configuration
+  retry NODE                    Forgive a node's failed turn
+  stop [REASON…]                Emergency stop: nothing is promoted, no host commits
+  go                            End the emergency stop
+  version                       Show the version
+  help [COMMAND]                Show the commands, or one of them
+
+lockkeeper help COMMAND tells more of each. Flags go before arguments.
+`
+
+const statusHelp = `lockkeeper status [FLAG…] [NODE]
+
+Show how the rollout stands, or one node.
+
+Reads the cluster with your own credential. On a host without one, or with the API server away, it shows
+this host's own view.
+
+Exit status: 0 up to date, 1 error, 2 rolling, 3 held, halted or stopped.
+
+Flags:
+  --all, -A                   all nodes, not only those that are not idle and content
+  --watch, -w                 go on showing what changes, until interrupted
+  --output FORMAT, -o FORMAT  FORMAT: text or json (default: "text")
+  --kubeconfig FILE           your credential's FILE, instead of KUBECONFIG or ~/.kube/config
+  --config FILE               the host's FILE, instead of /etc/lockkeeper/lockkeeper.toml
+  --help, -h                  show this
+`
+
+func TestUsage(t *testing.T) {
+	type result struct {
+		args           string
+		stdout, stderr string // stderr without its "lockkeeper: "
+		exit           int
+	}
+	for _, tc := range []result{
+		{"", helpText, "", 0},
+		{"--help", helpText, "", 0},
+		{"-h", helpText, "", 0},
+		{"help", helpText, "", 0},
+		{"help status", statusHelp, "", 0},
+		{"status -h", statusHelp, "", 0},
+		{"status --help n1", statusHelp, "", 0},
+		{"go --help", "lockkeeper go [FLAG…]\n\nEnd the emergency stop.\n\nFlags:\n" +
+			"  --kubeconfig FILE  your credential's FILE, instead of KUBECONFIG or ~/.kube/config\n" +
+			"  --config FILE      the host's FILE, instead of /etc/lockkeeper/lockkeeper.toml\n  --help, -h         show this\n", "", 0},
+
+		{"frobnicate", "", "unknown command \"frobnicate\"; `lockkeeper help` lists them", 64},
+		{"help frobnicate", "", "unknown command \"frobnicate\"; `lockkeeper help` lists them", 64},
+		{"--help status", "", "--help and --version go without a command; `lockkeeper help status` tells of it", 64},
+		{"--frobnicate", "", "unknown flag -frobnicate; see `lockkeeper help`", 64},
+		{"status --frobnicate", "", "unknown flag -frobnicate; see `lockkeeper help status`", 64},
+		{"status -o", "", "flag needs an argument: -o; see `lockkeeper help status`", 64},
+		{"status -o yaml", "", "-o \"yaml\", expected text or json", 64},
+		{"status -A n1", "", "-A shows all nodes and n1 is one; leave one of them out", 64},
+		{"status n1 n2", "", "status takes [NODE], not [\"n1\" \"n2\"]; see `lockkeeper help status`", 64},
+		{"retry", "", "retry needs NODE; see `lockkeeper help retry`", 64},
+		{"run n1", "", "run takes no arguments, not [\"n1\"]; see `lockkeeper help run`", 64},
+		{"go on", "", "go takes no arguments, not [\"on\"]; see `lockkeeper help go`", 64},
+		{"version 2", "", "version takes no arguments, not [\"2\"]; see `lockkeeper help version`", 64},
+
+		{"status n1 -w", "", "-w after an argument would be ignored, so nothing was done; flags go first: lockkeeper status -w n1", 64},
+		{"status n1 -o json", "", "-o after an argument would be ignored, so nothing was done; flags go first: lockkeeper status -o json n1", 64},
+		{"status n1 -h", "", "-h after an argument would be ignored, so nothing was done; flags go first: lockkeeper status -h n1", 64},
+		{"retry n1 --kubeconfig=a", "", "--kubeconfig=a after an argument would be ignored, so nothing was done; flags go first: lockkeeper retry --kubeconfig=a n1", 64},
+		{"stop sick disks --kubeconfig a", "", "--kubeconfig after an argument would be ignored, so nothing was done; flags go first: lockkeeper stop --kubeconfig a sick disks", 64},
+		{"run x --config a", "", "--config after an argument would be ignored, so nothing was done; flags go first: lockkeeper run --config a x", 64},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			stdout, stderr, exit := lockkeeper(t, t.TempDir(), nil, strings.Fields(tc.args)...)
+			if tc.stderr != "" {
+				tc.stderr = "lockkeeper: " + tc.stderr + "\n"
+			}
+			if got := (result{tc.args, stdout, stderr, exit}); got != tc {
+				t.Errorf("got\n%+v\nexpected\n%+v", got, tc)
+			}
+		})
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for _, arg := range []string{"version", "--version"} {
+		stdout, stderr, exit := lockkeeper(t, t.TempDir(), nil, arg)
+		if !strings.HasPrefix(stdout, "lockkeeper v0.0.0-test (go1.") || strings.Count(stdout, "\n") != 1 || stderr != "" || exit != 0 {
+			t.Errorf("%s: %q, %q, %d", arg, stdout, stderr, exit)
+		}
+	}
+}
+
+func TestCheckConfig(t *testing.T) {
+	for _, tc := range []struct {
+		name           string
+		files          map[string]string
+		args           string
+		stdout, stderr string
+		exit           int
+	}{
+		{"valid", map[string]string{"l.toml": "mode = \"observe\"\n", "config.d/9.toml": "", "config.d/README": ""}, "--config l.toml",
+			"valid: l.toml, config.d/9.toml\n", "lockkeeper: config.d/README: not read, because its name does not end in .toml\n", 0},
+		{"one mistake", map[string]string{"l.toml": "mode = \"watch\"\n"}, "--config l.toml", "",
+			"lockkeeper: l.toml:1: mode: \"watch\", expected \"act\" or \"observe\"\nlockkeeper: 1 mistake in the configuration: nothing was started, nothing changed\n", 78},
+		{"two mistakes in two files", map[string]string{"l.toml": "mod = \"act\"\n", "config.d/1.toml": "[lease]\nduration = \"1s\"\n"}, "--effective --config l.toml", "",
+			"lockkeeper: l.toml:1: mod: not a known key, expected mode\nlockkeeper: config.d/1.toml:2: lease.duration: \"1s\", expected 10s to 5m\n" +
+				"lockkeeper: 2 mistakes in the configuration: nothing was started, nothing changed\n", 78},
+		{"no such file", nil, "--config none.toml", "",
+			"lockkeeper: none.toml: no such file or directory\nlockkeeper: 1 mistake in the configuration: nothing was started, nothing changed\n", 78},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, text := range tc.files {
+				write(t, dir, name, text)
+			}
+			stdout, stderr, exit := lockkeeper(t, dir, nil, append([]string{"check-config"}, strings.Fields(tc.args)...)...)
+			if stdout != tc.stdout || stderr != tc.stderr || exit != tc.exit {
+				t.Errorf("got %d\n%s%s\nexpected %d\n%s%s", exit, stdout, stderr, tc.exit, tc.stdout, tc.stderr)
+			}
+		})
+	}
+	dir := t.TempDir()
+	write(t, dir, "l.toml", "paused = \"a\"\n")
+	stdout, _, exit := lockkeeper(t, dir, nil, "check-config", "--effective", "--config", "l.toml")
+	if exit != 0 || !strings.HasPrefix(stdout, "mode = \"act\"               # default\nmanaged_by_default = true  # default\npaused = \"a\"               # l.toml:1\n") {
+		t.Errorf("%d\n%s", exit, stdout)
+	}
+}
+
+// Bad configuration never gets as far as the lock.
+func TestRunRefusesBadConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "l.toml", "[sources]\npoll_interval = \"1ms\"\n")
+	write(t, dir, "p.toml", "max_unavailable = 0\n")
+	write(t, dir, "ok.toml", "")
+	for _, tc := range []struct{ args, stderr string }{
+		{"--root r --config l.toml", "lockkeeper: l.toml:2: sources.poll_interval: \"1ms\", expected 200ms to 1h\n"},
+		{"--root r --config ok.toml --policy p.toml", "lockkeeper: p.toml: max_unavailable: 0, expected 1 to 10000\n"},
+	} {
+		stdout, stderr, exit := lockkeeper(t, dir, nil, append([]string{"run"}, strings.Fields(tc.args)...)...)
+		if want := tc.stderr + "lockkeeper: 1 mistake in the configuration: nothing was started, nothing changed\n"; stdout != "" || stderr != want || exit != 78 {
+			t.Errorf("%d, %q, %q", exit, stdout, stderr)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "r")); err == nil {
+		t.Error("something was left below the root")
+	}
+}
+
+func TestOnlyOneInstanceRuns(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "ok.toml", "")
+	release, err := local.Acquire(filepath.Join(dir, "r", local.Dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	_, stderr, exit := lockkeeper(t, dir, nil, "run", "--root", "r", "--config", "ok.toml")
+	if exit != 1 || !strings.HasPrefix(stderr, "lockkeeper: taking the lock r/run/lockkeeper/lock: another lockkeeper runs on this host (process ") {
+		t.Errorf("%d, %q", exit, stderr)
+	}
+}
+
+// kubeconfig writes one for url and returns its environment.
+func kubeconfig(t *testing.T, dir, url string) []string {
+	t.Helper()
+	return []string{"KUBECONFIG=" + write(t, dir, "kubeconfig", `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+		"clusters": [{"name": "c", "cluster": {"server": "`+url+`"}}], "users": [{"name": "c", "user": {"token": "x"}}],
+		"contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]}`)}
+}
+
+// A flag in the wrong place is refused before anything is sent.
+func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
+	var requests atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests.Add(1)
+		http.Error(w, "no", http.StatusForbidden)
+	}))
+	defer server.Close()
+	dir := t.TempDir()
+	env := kubeconfig(t, dir, server.URL)
+	for _, args := range []string{"stop now -w", "go x", "retry n1 -f", "retry n1 n2", "status n1 -w", "status -o x"} {
+		if _, _, exit := lockkeeper(t, dir, env, strings.Fields(args)...); exit != 64 {
+			t.Errorf("%s: exit status %d", args, exit)
+		}
+	}
+	if n := requests.Load(); n != 0 {
+		t.Errorf("%d requests were sent", n)
+	}
+	// The server does see what is well formed.
+	for _, args := range []string{"stop now", "go", "retry n1", "status"} {
+		stdout, stderr, exit := lockkeeper(t, dir, env, strings.Fields(args)...)
+		if exit != 1 || stdout != "" || !strings.HasPrefix(stderr, "lockkeeper: ") || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: %d, %q, %q", args, exit, stdout, stderr)
+		}
+	}
+	if requests.Load() == 0 {
+		t.Error("no request was sent at all")
+	}
+}
+
+// On a host without a kubeconfig, or with the API server away, status is the
+// host's own view.
+func TestStatusOfThisHost(t *testing.T) {
+	dir := t.TempDir()
+	root := filepath.Join(dir, "r")
+	state := filepath.Join(root, local.Dir)
+	run := func(env []string, args ...string) (string, string, int) {
+		t.Helper()
+		return lockkeeper(t, dir, env, append([]string{"status", "--root", root}, args...)...)
+	}
+	const none = "lockkeeper: no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config; and "
+	if out, errs, exit := run(nil); out != "" || errs != none+"lockkeeper has not run on this host since it booted\n" || exit != 1 {
+		t.Errorf("nothing there: %d, %q, %q", exit, out, errs)
+	}
+	release, err := local.Acquire(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, exit := run(nil); out != "" || errs != none[:len(none)-len("and ")]+"lockkeeper runs on this host and has said nothing yet\n" || exit != 1 {
+		t.Errorf("nothing said: %d, %q, %q", exit, out, errs)
+	}
+	if err := local.Write(state, local.Status{Time: time.Now(), Node: "n1", State: "idle", Wants: "nothing", Line: "up to date", Version: "v1", PID: 3}); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, exit := run(nil)
+	if exit != 0 || errs != "" || !strings.Contains(out, "lockkeeper v1 runs (process 3) and said ") || !strings.Contains(out, "  status  up to date\n") {
+		t.Errorf("%d, %q, %q", exit, out, errs)
+	}
+	if _, errs, exit := run(nil, "n2"); exit != 1 || !strings.HasSuffix(errs, "; and this host is not n2\n") {
+		t.Errorf("another node: %d, %q", exit, errs)
+	}
+	if out, _, exit := run(nil, "-o", "json", "n1"); exit != 0 || !strings.Contains(out, `"view": "host"`) {
+		t.Errorf("JSON: %d, %q", exit, out)
+	}
+	server := httptest.NewServer(nil)
+	env := kubeconfig(t, dir, server.URL)
+	server.Close()
+	if out, errs, exit := run(env); exit != 0 || errs != "" || !strings.HasPrefix(out, "This host's own view, because listing nodes: ") || !strings.Contains(out, "connection refused") {
+		t.Errorf("API server away: %d, %q, %q", exit, out, errs)
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, exit := run(nil); exit != 1 || !strings.Contains(out, "lockkeeper is NOT RUNNING on this host") {
+		t.Errorf("dead: %d, %q", exit, out)
+	}
+}
