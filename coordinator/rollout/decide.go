@@ -116,7 +116,7 @@ func (d *decision) stopped(n *turn.Node) {
 	if n.InTurn() || managed(n) && n.Wants.Something() {
 		d.hold(n, v1alpha1.ReasonStopped, d.StopText)
 	}
-	if n.InTurn() && n.Ours() && d.own(n) {
+	if n.InTurn() && n.State.Known() && n.Ours() && d.own(n) {
 		d.freeze(n)
 	}
 }

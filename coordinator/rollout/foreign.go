@@ -105,8 +105,9 @@ func (d *decision) replaced(n *turn.Node) {
 // taken over with what the host's own word tells.
 func (d *decision) repair(n *turn.Node) {
 	if n.Grant != nil && (n.Ack.Turn == n.Grant.Turn || n.Turn == "") {
-		// The grant is whole; it is the turn's annotation that was edited.
-		d.restamp(n)
+		// The grant is whole; it is the turn's annotation that was edited. If
+		// it is another term's, it is settled when both can be read again.
+		d.move(n, Move{To: n.State, Grant: new(*n.Grant), Reason: v1alpha1.ReasonInvalidGrant})
 		return
 	}
 	g := d.newGrant(n)

@@ -334,7 +334,9 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 		// A want that changed before the drain was over is the turn's.
 		g.Wants, g.Changes = n.Wants, n.Host.Changes
 	}
-	plan := turn.Plan{Drains: g.Drains, Reboots: g.Wants == v1alpha1.WantsReboot}
+	// A turn without a drain has no mark, unless somebody edited its grant;
+	// nothing reaches idle with one.
+	plan := turn.Plan{Drains: g.Drains || n.Mark, Reboots: g.Wants == v1alpha1.WantsReboot}
 	next, ok := turn.Next(n.State, on, plan, d.waitsIn(n, &g))
 	if !ok {
 		return false

@@ -1,0 +1,172 @@
+package rollout_test
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// dice makes choices out of bytes, so that the fuzzer steers them; when they
+// run out every choice is the first.
+type dice []byte
+
+func (d *dice) pick(n int) int {
+	if len(*d) == 0 {
+		return 0
+	}
+	v := int((*d)[0])
+	*d = (*d)[1:]
+	return v % n
+}
+
+func (d *dice) oneIn(n int) bool { return d.pick(n) == n-1 }
+
+func one[T any](d *dice, of ...T) T { return of[d.pick(len(of))] }
+
+// mostly is usual, or rarely one of the others.
+func mostly[T any](d *dice, usual T, others ...T) T {
+	if d.oneIn(20) {
+		return one(d, others...)
+	}
+	return usual
+}
+
+var (
+	atNoon   = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	anUpdate = []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "4.2"}}
+	another  = []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/reboot-required"}, {Source: v1alpha1.SourceRequest}}
+)
+
+// randomSnapshot is any cluster of up to eight nodes, also one that cannot be.
+func randomSnapshot(d *dice) rollout.Snapshot {
+	s := rollout.Snapshot{
+		Now: atNoon, Epoch: mostly(d, "e1", ""), Self: one(d, "", "n0", "n1"), Stopped: d.oneIn(12),
+		Policy: policy.Default(), Uncertain: map[string]bool{},
+	}
+	s.Policy.MaxUnavailable = one(d, 1, 2, 3, 5)
+	s.Policy.MaxFailed = one(d, 0, 0, 1)
+	s.Policy.Settle = one(d, 0, time.Minute)
+	s.Policy.Paused = d.oneIn(20)
+	s.Policy.Terms.BeforeDrain = randomHooks(d, "lb")
+	s.Policy.Terms.BeforeReboot = randomHooks(d, "disks")
+	s.Policy.Terms.BeforeUncordon = randomHooks(d, "lb-back")
+	foreign := one(d, false, false, true)
+	for i := range 1 + d.pick(8) {
+		n := randomNode(d, fmt.Sprintf("n%d", i), &s.Policy, foreign)
+		s.Nodes = append(s.Nodes, n)
+		if d.oneIn(40) {
+			s.Uncertain[n.Name] = true
+		}
+	}
+	return s
+}
+
+func randomHooks(d *dice, name string) []v1alpha1.Hook {
+	if !d.oneIn(4) {
+		return nil
+	}
+	return []v1alpha1.Hook{{Name: name, Timeout: metav1.Duration{Duration: 10 * time.Minute},
+		OnTimeout: one(d, v1alpha1.OnTimeoutWait, v1alpha1.OnTimeoutContinue, v1alpha1.OnTimeoutAbort)}}
+}
+
+// ago is a time before now, or rarely after it.
+func ago(d *dice) time.Time {
+	return atNoon.Add(-one(d, 3*time.Hour, 20*time.Minute, 90*time.Second, 20*time.Second, 0, -30*time.Second, -time.Hour, 70*time.Second))
+}
+
+func randomNode(d *dice, name string, p *policy.Policy, foreign bool) turn.Node {
+	n := turn.Node{
+		Name: name, UID: name + "-uid", ResourceVersion: "7", Created: atNoon.Add(-mostly(d, 48*time.Hour, 10*time.Second)),
+		BootID: mostly(d, "b1", "b2", ""), Ready: !d.oneIn(20), Unschedulable: d.oneIn(12),
+		Zone: one(d, "a", "b"), ControlPlane: d.oneIn(4),
+	}
+	n.State = one(d, v1alpha1.StateIdle, v1alpha1.StateIdle, v1alpha1.StateIdle, v1alpha1.StateIdle, v1alpha1.StateIdle, v1alpha1.StateIdle,
+		v1alpha1.StateAbsent, v1alpha1.StatePaused, v1alpha1.StateBeforeDrain, v1alpha1.StateDraining, v1alpha1.StateBeforeReboot,
+		v1alpha1.StateRebooting, v1alpha1.StateApplying, v1alpha1.StateBeforeUncordon, v1alpha1.StateUncordoning, mostly(d, v1alpha1.StateIdle, "flooding"))
+	if !d.oneIn(20) {
+		n.Host = &v1alpha1.Host{
+			Protocol: mostly(d, 1, 2, 9), Version: "v", NodeUID: mostly(d, n.UID, "other"), BootID: mostly(d, "b1", "b0"),
+			BootTime: ago(d), Managed: !d.oneIn(20), Veto: mostly(d, "", v1alpha1.ReasonWindow, v1alpha1.ReasonHostPaused),
+			Drains: !d.oneIn(5), Changes: one(d, anUpdate, anUpdate, another), OSVersion: "4.1",
+		}
+		if d.oneIn(10) {
+			n.Host.HookStages = []v1alpha1.State{one(d, v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeUncordon)}
+		}
+		n.Wants = one(d, v1alpha1.WantsReboot, v1alpha1.WantsReboot, v1alpha1.WantsDrain, v1alpha1.WantsApply, v1alpha1.WantsNothing)
+		if n.Wants == v1alpha1.WantsNothing {
+			n.Host.Drains, n.Host.Changes = false, nil
+		}
+	}
+	if d.oneIn(20) {
+		n.Managed = new(d.oneIn(2))
+	}
+	if d.oneIn(20) {
+		n.Paused = randomIntent(d)
+	}
+	if d.oneIn(20) {
+		n.Detached = randomIntent(d)
+	}
+	if d.oneIn(4) {
+		n.Last = &v1alpha1.Last{Turn: "t0", Result: one(d, v1alpha1.ResultDone, v1alpha1.ResultTurnedBack, v1alpha1.ResultTurnedBack, v1alpha1.ResultFailed),
+			Reason: mostly(d, v1alpha1.ReasonOverdue, v1alpha1.ReasonHostSilent), Changes: one(d, anUpdate, another, nil), End: ago(d)}
+		if n.Last.Result == v1alpha1.ResultTurnedBack {
+			n.Last.Attempts = d.pick(9)
+			n.Last.NotBefore = new(ago(d))
+		}
+		n.Retry = one(d, "", "", "t0", "t1")
+	}
+	if !n.State.InTurn() {
+		n.Mark = d.oneIn(20)
+		return n
+	}
+	n.Mark = d.oneIn(2)
+	n.Unschedulable = mostly(d, n.Mark, !n.Mark)
+	randomTurn(d, &n, p, foreign)
+	return n
+}
+
+func randomIntent(d *dice) *v1alpha1.Intent {
+	i := &v1alpha1.Intent{Reason: "why", Force: d.oneIn(3)}
+	if d.oneIn(3) {
+		i.Until = new(ago(d))
+	}
+	return i
+}
+
+func randomTurn(d *dice, n *turn.Node, p *policy.Policy, foreign bool) {
+	n.Turn = mostly(d, "t1", "", "t2")
+	if d.oneIn(30) {
+		return
+	}
+	g := &v1alpha1.Grant{
+		Turn: "t1", Epoch: "e1", NodeUID: mostly(d, n.UID, "other"), BootID: mostly(d, "b1", "b0", ""),
+		Wants: one(d, v1alpha1.WantsReboot, v1alpha1.WantsReboot, v1alpha1.WantsDrain, v1alpha1.WantsApply), Drains: !d.oneIn(4), OnlyNode: d.oneIn(20),
+		Changes: anUpdate, OSVersion: "4.1", Policy: p.Name, Terms: p.Terms, StartedAt: ago(d), StageAt: ago(d),
+	}
+	if foreign && d.oneIn(2) {
+		g.Epoch = "e0"
+	}
+	if d.oneIn(10) {
+		g.PausedSince = new(ago(d))
+		g.PausedFor.Duration = time.Minute
+	}
+	if d.oneIn(10) {
+		g.Result, g.Reason = v1alpha1.ResultFailed, v1alpha1.ReasonNotUpdated
+	}
+	n.Grant = g
+	n.Hooks = map[string]string{one(d, "lb", "disks", "lb-back"): mostly(d, "t1", "t0")}
+	if d.oneIn(4) {
+		return
+	}
+	n.Ack = v1alpha1.Ack{Turn: mostly(d, "t1", "t0"), BootID: mostly(d, "b1", "b0", "b2"), State: mostly(d, n.State, v1alpha1.StateDraining),
+		Word: one(d, v1alpha1.WordSeen, v1alpha1.WordCommitted, v1alpha1.WordDone, v1alpha1.WordDone, v1alpha1.WordRefused, v1alpha1.WordFailed)}
+	if n.Ack.Word == v1alpha1.WordRefused || n.Ack.Word == v1alpha1.WordFailed {
+		n.Ack.Reason = one(d, v1alpha1.ReasonUncordoned, v1alpha1.ReasonUnhealthy, v1alpha1.ReasonNotUpdated, v1alpha1.ReasonWantGone)
+	}
+}
