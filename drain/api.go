@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -48,7 +49,7 @@ func (d *Drainer) selector() string {
 // watch keeps v up to date until ctx ends. The reflector resumes a watch that
 // ended and lists anew after one that broke, with growing delay.
 func (d *Drainer) watch(ctx context.Context, v *view) {
-	logger := logr.FromSlogHandler(d.logger.Handler())
+	logger := logr.FromSlogHandler(endQuietly{d.logger.Handler(), ctx})
 	pods := d.client.CoreV1().Pods(metav1.NamespaceAll)
 	lw := listWatch{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -73,6 +74,29 @@ func (d *Drainer) watch(ctx context.Context, v *view) {
 		Name:   "drain",
 		Logger: &logger,
 	}).RunWithContext(klog.NewContext(ctx, logger))
+}
+
+// endQuietly holds back what the reflector says when its context ends in the
+// middle of a watch, which is how every drain ends: an error, "Failed to
+// watch". Everything else, and the same words at any other time, goes through.
+type endQuietly struct {
+	slog.Handler
+	ctx context.Context
+}
+
+func (h endQuietly) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == "Failed to watch" && h.ctx.Err() != nil {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h endQuietly) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return endQuietly{h.Handler.WithAttrs(attrs), h.ctx}
+}
+
+func (h endQuietly) WithGroup(name string) slog.Handler {
+	return endQuietly{h.Handler.WithGroup(name), h.ctx}
 }
 
 // eachPod lists the node's pods from the quorum.
