@@ -3,8 +3,10 @@ package coordinator
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	mathrand "math/rand/v2"
@@ -59,7 +61,10 @@ type Status struct {
 // and not-before are judged by it.
 const MaxSkew = 30 * time.Second
 
-const credentialEvery = 5 * time.Second // how often a missing credential is looked for
+const (
+	credentialEvery = 5 * time.Second // how often the credential is looked at
+	maxKubeconfig   = 1 << 20         // bytes of it that are looked at
+)
 
 // Run stands for the Lease until ctx ends, term after term. On return the
 // Lease is released if it was held.
@@ -90,7 +95,7 @@ type candidate struct {
 	log *slog.Logger
 
 	client *object.Client
-	stamp  string // of the file that client was made from
+	stamp  [sha256.Size]byte // of the file that client was made from
 
 	mu   sync.Mutex
 	last Status
@@ -121,17 +126,13 @@ func (c *candidate) say(s Status) {
 
 // connect makes a client of the credential, again if the file was replaced.
 func (c *candidate) connect() error {
-	info, err := os.Stat(c.Kubeconfig)
-	if errors.Is(err, fs.ErrNotExist) {
-		c.client = nil
-		return fmt.Errorf("no coordinator's kubeconfig at %s", c.Kubeconfig)
+	stamp, err := c.credential()
+	if err == nil && c.client != nil && c.stamp == stamp {
+		return nil
 	}
+	c.client = nil
 	if err != nil {
 		return err
-	}
-	stamp := fmt.Sprint(info.ModTime().UnixNano(), info.Size())
-	if c.client != nil && c.stamp == stamp {
-		return nil
 	}
 	// 50 requests a second: a leader's decisions are one write each.
 	client, err := object.Connect(c.Kubeconfig, "coordinator", c.Version, 50, 100)
@@ -140,6 +141,66 @@ func (c *candidate) connect() error {
 	}
 	c.client, c.stamp = client, stamp
 	return nil
+}
+
+// credential tells one content of the coordinator's kubeconfig from another.
+// Its time stamps would not do: tools that keep files as they are to be write
+// the same content again and again.
+func (c *candidate) credential() (stamp [sha256.Size]byte, err error) {
+	f, err := os.Open(c.Kubeconfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		return stamp, fmt.Errorf("no coordinator's kubeconfig at %s", c.Kubeconfig)
+	}
+	if err != nil {
+		return stamp, fmt.Errorf("the coordinator's kubeconfig: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxKubeconfig))
+	if err != nil {
+		return stamp, fmt.Errorf("the coordinator's kubeconfig: %w", err)
+	}
+	return sha256.Sum256(text), nil
+}
+
+// stand ends the campaign, and the term if it was won, when this host is not
+// to stand any more: its credential has gone or is another one, or its clock
+// is off. It returns when ctx ends.
+func (c *candidate) stand(ctx context.Context, client *object.Client, stamp [sha256.Size]byte, over context.CancelCauseFunc) {
+	for pause(ctx, credentialEvery) == nil {
+		now, err := c.credential()
+		if err == nil && now != stamp {
+			err = errors.New("the coordinator's kubeconfig was replaced")
+		}
+		if err == nil {
+			err = skewed(client)
+		}
+		if err != nil {
+			over(err)
+			return
+		}
+	}
+}
+
+// standsBy says what a candidate sees that does not hold the Lease.
+func (c *candidate) standsBy(holder string, err error) {
+	s := Status{Candidate: true, Why: "stands by; nobody holds the Lease at present"}
+	switch {
+	case apierrors.IsNotFound(err):
+		s.Why = c.noLease().Error()
+	case err != nil:
+		s.Why = c.unreadable(err).Error()
+	case holder != "":
+		s.Why = "stands by; " + holder + " holds the Lease"
+	}
+	c.say(s)
+}
+
+func (c *candidate) noLease() error {
+	return fmt.Errorf("there is no Lease %s/%s, which is a stop; apply the manifests to go on", c.LeaseNamespace, c.LeaseName)
+}
+
+func (c *candidate) unreadable(err error) error {
+	return fmt.Errorf("reading lease %s/%s: %w", c.LeaseNamespace, c.LeaseName, err)
 }
 
 // campaign stands for one term, and leads it if it wins. It returns how long
@@ -156,15 +217,14 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	_, err = c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(lookCtx, c.LeaseName, metav1.GetOptions{})
 	cancel()
 	if apierrors.IsNotFound(err) {
-		return c.RetryPeriod, fmt.Errorf("there is no Lease %s/%s, which is a stop; apply the manifests to go on", c.LeaseNamespace, c.LeaseName)
+		return c.RetryPeriod, c.noLease()
 	}
 	if err != nil {
-		return c.RetryPeriod, fmt.Errorf("reading lease %s/%s: %w", c.LeaseNamespace, c.LeaseName, err)
+		return c.RetryPeriod, c.unreadable(err)
 	}
 	if err := skewed(c.client); err != nil {
 		return credentialEvery, err
 	}
-	c.say(Status{Candidate: true, Why: "another instance may coordinate; this one stands by"})
 	return c.RetryPeriod, c.term(ctx, node)
 }
 
@@ -186,18 +246,27 @@ func (c *candidate) term(ctx context.Context, node string) error {
 	runCtx, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
 
+	var leading sync.WaitGroup
+	var mu sync.Mutex
+	began, closed := false, false
+	quiet := func() {
+		stopElector(fmt.Errorf("%w: the Lease could not be renewed in time", errTermOver))
+		mu.Lock()
+		closed = true // a callback that comes later begins nothing
+		mu.Unlock()
+		leading.Wait()
+	}
 	lock := &termLock{
 		identity: epoch,
 		over:     func(why error) { stopElector(why); release() },
+		quiet:    quiet,
+		saw:      c.standsBy,
 		inner: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: c.LeaseNamespace, Name: c.LeaseName},
 			Client:     c.client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: epoch},
 		},
 	}
-	var leading sync.WaitGroup
-	var mu sync.Mutex
-	began, closed := false, false
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:          lock,
 		LeaseDuration: c.LeaseDuration, RenewDeadline: c.RenewDeadline, RetryPeriod: c.RetryPeriod,
@@ -212,7 +281,7 @@ func (c *candidate) term(ctx context.Context, node string) error {
 				began = true
 				leading.Go(func() {
 					defer release()
-					c.lead(electorCtx, elected, node, epoch, stopElector)
+					c.lead(electorCtx, elected, node, lock, stopElector)
 				})
 			},
 			OnStoppedLeading: func() { stopElector(errTermOver) },
@@ -229,12 +298,12 @@ func (c *candidate) term(ctx context.Context, node string) error {
 		}
 	})
 	defer stop()
+	var standing sync.WaitGroup
+	defer standing.Wait()
+	client, stamp := c.client, c.stamp
+	standing.Go(func() { c.stand(electorCtx, client, stamp, stopElector) })
 	elector.Run(runCtx)
-	stopElector(errTermOver)
-	mu.Lock()
-	closed = true // a callback that comes later begins nothing
-	mu.Unlock()
-	leading.Wait()
+	quiet()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

@@ -18,6 +18,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/systemd"
 )
 
 const (
@@ -27,32 +28,40 @@ const (
 	leadBound = 2 * time.Minute // what the watchdog allows the loop
 	// refusedFor is how long a node is left alone whose write was refused.
 	refusedFor = 30 * time.Second
+	// unreadFor is the same for a node whose write was a conflict and that
+	// could not be read after it.
+	unreadFor = 2 * time.Second
 	// maxHeld bounds the writes of held alone in one round.
 	maxHeld = 50
+	// maxUncertain is how many writes may be without a known outcome before
+	// nothing more is written: each takes its time and is repeated.
+	maxUncertain = 10
 )
 
 // leader is one term.
 type leader struct {
 	*candidate
 	epoch, self string
+	lock        *termLock
+	beat        *systemd.Beat
 	view        *object.View
 	kick        chan struct{}
 
 	mu        sync.Mutex
 	lease     *coordinationv1.Lease // nil: there is none
 	uncertain map[string]bool
-	refused   map[string]time.Time
+	refused   map[string]time.Time // until when a node is left alone
 	settling  sync.WaitGroup
 }
 
 // lead leads until ctx ends, or the elector's own context does.
-func (c *candidate) lead(ctx, elected context.Context, node, epoch string, over context.CancelCauseFunc) {
+func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLock, over context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(elected, cancel)()
 
 	l := &leader{
-		candidate: c, epoch: epoch, self: node, kick: make(chan struct{}, 1),
+		candidate: c, epoch: lock.identity, self: node, lock: lock, kick: make(chan struct{}, 1),
 		uncertain: map[string]bool{}, refused: map[string]time.Time{},
 	}
 	var watching sync.WaitGroup
@@ -67,12 +76,12 @@ func (c *candidate) lead(ctx, elected context.Context, node, epoch string, over 
 	watching.Go(func() { l.view.Run(ctx) })
 	watching.Go(func() { l.watchLease(ctx) })
 
-	c.say(Status{Candidate: true, Leader: true, Epoch: epoch})
+	c.say(Status{Candidate: true, Leader: true, Epoch: l.epoch})
 	defer c.say(Status{Candidate: true, Why: "its term ended; it stands again"})
-	beat := c.Liveness.Beat("coordinator", leadBound)
-	defer beat.Stop()
+	l.beat = c.Liveness.Beat("coordinator", leadBound)
+	defer l.beat.Stop()
 	for ctx.Err() == nil {
-		beat.Alive()
+		l.beat.Alive()
 		if err := skewed(c.client); err != nil {
 			over(err)
 			return
@@ -98,6 +107,9 @@ func (l *leader) wake() {
 // round decides once and carries the verdicts out. It returns how long to wait
 // if nothing changes.
 func (l *leader) round(ctx context.Context) time.Duration {
+	if !l.lock.fresh(l.RenewDeadline) {
+		return l.RetryPeriod // the elector renews the Lease, or ends the term
+	}
 	s, ok := l.snapshot()
 	if !ok {
 		return leadRound
@@ -108,7 +120,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 		nodes[s.Nodes[i].Name] = &s.Nodes[i]
 	}
 	l.carryOut(ctx, out.Verdicts, nodes)
-	next := leadRound
+	next := min(leadRound, l.refusals())
 	if !out.Again.IsZero() {
 		next = min(next, max(time.Until(out.Again), 10*time.Millisecond))
 	}
@@ -149,7 +161,7 @@ func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes
 			if v.Move == nil || v.Move.Disturbs() != grants {
 				continue
 			}
-			if ctx.Err() != nil || grants && l.uncertainNow() {
+			if ctx.Err() != nil || grants && l.uncertainNow() > 0 || l.uncertainNow() >= maxUncertain {
 				return // a write of this round went astray: no more grants
 			}
 			l.write(ctx, nodes[v.Node], patchOf(nodes[v.Node], &v), &v)
@@ -160,6 +172,9 @@ func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes
 		if v.Move != nil || v.Held == v1alpha1.ReasonHandover || ctx.Err() != nil {
 			continue // a handover takes seconds; what was said before stands
 		}
+		if l.uncertainNow() > 0 {
+			return // no more than words, and they may go astray as well
+		}
 		if n := nodes[v.Node]; n.Held != v.Held {
 			if held++; held > maxHeld {
 				return // the writes themselves bring the next round
@@ -169,10 +184,34 @@ func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes
 	}
 }
 
-func (l *leader) uncertainNow() bool {
+func (l *leader) uncertainNow() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.uncertain) > 0
+	return len(l.uncertain)
+}
+
+// refusals forgets the refusals whose time is over and returns how long it is
+// to the next one's end.
+func (l *leader) refusals() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next := refusedFor
+	for name, until := range l.refused {
+		left := time.Until(until)
+		if left <= 0 {
+			delete(l.refused, name)
+			continue
+		}
+		next = min(next, left)
+	}
+	return next
+}
+
+// leave leaves a node alone for a while.
+func (l *leader) leave(name string, d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused[name] = time.Now().Add(d)
 }
 
 // write sends one patch and takes in what became of it.
@@ -181,9 +220,10 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 	until, refused := l.refused[n.Name]
 	busy := l.uncertain[n.Name]
 	l.mu.Unlock()
-	if busy || refused && time.Now().Before(until) {
+	if busy || refused && time.Now().Before(until) || !l.lock.fresh(l.RenewDeadline) {
 		return
 	}
+	l.beat.Alive()
 	obj, outcome, err := object.Send(ctx, l.client, p)
 	switch outcome {
 	case object.Written:
@@ -192,13 +232,14 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 	case object.Conflict, object.Gone:
 		// Decided on a Node that has changed: dropped, and read again.
 		l.log.Debug("a decision came too late", "node", n.Name, "err", err)
-		l.reread(ctx, n.Name)
+		l.reread(ctx, p, err)
 	case object.Refused:
 		l.log.Error("the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
-		l.mu.Lock()
-		l.refused[n.Name] = time.Now().Add(refusedFor)
-		l.mu.Unlock()
+		l.leave(n.Name, refusedFor)
 	case object.Unknown:
+		if ctx.Err() != nil {
+			return // the term is over, and with it the request
+		}
 		l.log.Warn("the outcome of a write is not known; nothing is granted until it is", "node", n.Name, "err", err)
 		l.mu.Lock()
 		l.uncertain[n.Name] = true
@@ -209,12 +250,12 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 
 // settle repeats a write until its outcome is known.
 func (l *leader) settle(ctx context.Context, p object.Patch) {
-	obj, err := object.Settle(ctx, l.client, p)
+	obj, err := object.Settle(ctx, l.client, p, nil)
 	if err != nil {
 		return // the term is over
 	}
 	if obj == nil {
-		l.view.Forget(p.Node)
+		l.view.Forget(p.Node, p.ResourceVersion)
 	} else {
 		l.view.Overlay(obj)
 	}
@@ -224,15 +265,24 @@ func (l *leader) settle(ctx context.Context, p object.Patch) {
 	l.wake()
 }
 
-func (l *leader) reread(ctx context.Context, name string) {
-	obj, err := object.Read(ctx, l.client, name)
+// reread reads a Node whose write was a conflict. One that is still what it
+// was has no conflict: somebody at the API server refuses with that word, and
+// would again at once.
+func (l *leader) reread(ctx context.Context, p object.Patch, conflict error) {
+	obj, err := object.Read(ctx, l.client, p.Node)
 	switch {
+	case err == nil && obj.ResourceVersion == p.ResourceVersion:
+		l.log.Error("the API server calls a decision a conflict that is none", "node", p.Node, "err", conflict, "again_in", refusedFor)
+		l.leave(p.Node, refusedFor)
 	case err == nil:
 		l.view.Overlay(obj)
+		l.wake()
 	case apierrors.IsNotFound(err):
-		l.view.Forget(name)
+		l.view.Forget(p.Node, p.ResourceVersion)
+		l.wake()
+	default:
+		l.leave(p.Node, unreadFor)
 	}
-	l.wake()
 }
 
 func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -27,10 +28,18 @@ type termLock struct {
 	identity string
 	// over is called once, when the term ends by what the Lease shows.
 	over func(why error)
+	// quiet ends the leader and returns when it writes nothing any more. It
+	// is called before the Lease is released: after that a successor may list
+	// the Nodes at any moment.
+	quiet func()
+	// saw is told what a Get showed while this term does not hold the Lease:
+	// its holder, or why it cannot be read.
+	saw func(holder string, err error)
 
-	mu    sync.Mutex
-	held  bool
-	ended error
+	mu      sync.Mutex
+	held    bool
+	renewed time.Time // when the last write of the Lease that succeeded was sent
+	ended   error
 }
 
 // Get reads the Lease.
@@ -39,7 +48,30 @@ func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 	if why := l.judge(record, err); why != nil {
 		return nil, nil, why
 	}
+	if !l.holds() && ctx.Err() == nil {
+		holder := ""
+		if err == nil {
+			holder = record.HolderIdentity
+		}
+		l.saw(holder, err)
+	}
 	return record, raw, err
+}
+
+func (l *termLock) holds() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held
+}
+
+// fresh reports whether the Lease was taken or renewed within the last d, and
+// the term has not ended. The elector notices that it cannot renew only after
+// a while, and a process that was stopped only after it was continued; a
+// leader asks here before every write.
+func (l *termLock) fresh(d time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held && l.ended == nil && time.Since(l.renewed) < d
 }
 
 // judge ends the term if the answer to a Get shows that it is over.
@@ -84,17 +116,21 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 	if ended != nil {
 		return ended
 	}
+	if held && record.HolderIdentity == "" {
+		l.quiet()
+	}
 	if held {
 		if _, _, err := l.Get(ctx); err != nil {
 			return err
 		}
 	}
+	sent := time.Now()
 	err := l.inner.Update(ctx, record)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case err == nil && record.HolderIdentity == l.identity:
-		l.held = true
+		l.held, l.renewed = true, sent
 	case err == nil: // released
 		l.endLocked("released")
 	case !held && !apierrors.IsConflict(err) && l.ended == nil:

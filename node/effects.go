@@ -91,9 +91,8 @@ func drainDetail(p drain.Progress) string {
 
 // rebootCall is what became of the reboot that this process called.
 type rebootCall struct {
-	turn     string
-	refused  string // logind's words
-	attempts int    // failures in a row of anything the loop does
+	turn    string
+	refused string // logind's words
 }
 
 func (r *rebootCall) refusal(turnID string) string {
@@ -109,7 +108,10 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 		return nil // it took too long to come here: everything is read again
 	}
 	h.log.Info("rebooting", "turn", n.Turn, "boot", h.self.bootID)
-	err := h.Logind.Reboot(ctx)
+	// A bus that hangs must not deliver the call when the look is old.
+	call, cancel := context.WithDeadline(ctx, h.look.began.Add(maxLookAge))
+	defer cancel()
+	err := h.Logind.Reboot(call)
 	if err == nil {
 		h.setShutdown(turn.ShutdownUnderway)
 		return nil
@@ -120,9 +122,9 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 	e, ok := errors.AsType[*systemd.CallError](err)
 	if ok && e.Name == "org.freedesktop.login1.OperationInProgress" {
 		// One is under way already, somebody's or our own from before a
-		// restart; the next step asks.
-		h.wake()
-		return nil
+		// restart: no refusal. The next step asks. It comes after a pause,
+		// because what is in progress may be no shutdown but a suspend.
+		return hostError{err}
 	}
 	if ok && e.Refused() {
 		h.log.Error("logind refuses to reboot", "turn", n.Turn, "err", err)
@@ -130,7 +132,7 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 		h.wake()
 		return nil
 	}
-	return fmt.Errorf("asking logind for the reboot: %w", err)
+	return hostError{err}
 }
 
 // shutdownWord is the last word on whether the host goes down.
@@ -179,7 +181,7 @@ func (h *Host) shutdownChanged(active bool) {
 	word := turn.ShutdownNone
 	if active {
 		word = turn.ShutdownUnderway
-		h.log.Info("the host begins to shut down")
+		h.Log.Info("the host begins to shut down")
 		if h.ShutdownBegins != nil {
 			h.ShutdownBegins()
 		}

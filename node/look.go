@@ -51,7 +51,10 @@ func (h *Host) validLook(n *turn.Node) *turn.Look {
 func (h *Host) read(ctx context.Context, what turn.Read) error {
 	switch what {
 	case turn.ReadShutdown:
-		return h.askShutdown(ctx)
+		if err := h.askShutdown(ctx); err != nil {
+			return hostError{err}
+		}
+		return nil
 	case turn.ReadLease:
 		began := time.Now()
 		lease, err := h.readLease(ctx)
@@ -71,10 +74,16 @@ func (h *Host) read(ctx context.Context, what turn.Read) error {
 func (h *Host) readCommit(ctx context.Context) error {
 	began := time.Now()
 	h.look = nil
+	known := ""
+	if n := h.view.Get(h.name); n != nil {
+		known = n.ResourceVersion
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxLookAge) // a later answer is worth nothing
+	defer cancel()
 	obj, err := object.Read(ctx, h.client, h.name)
 	if err != nil {
 		if apierrors.IsNotFound(err) {
-			h.view.Forget(h.name)
+			h.view.Forget(h.name, known)
 		}
 		return err
 	}
@@ -84,7 +93,7 @@ func (h *Host) readCommit(ctx context.Context) error {
 		return err
 	}
 	if err := h.readSources(ctx); err != nil {
-		return err
+		return hostError{err}
 	}
 	pods, err := h.drainer.Remaining(ctx)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
-	"lockkeeper.dev/lockkeeper/systemd"
 )
 
 const (
@@ -26,16 +25,18 @@ const (
 	// busyRound is the same while the host waits in rebooting, for logind and
 	// for its health.
 	busyRound = 2 * time.Second
+	// failPause is how long the loop rests after a failure, whatever happens.
+	failPause = time.Second
 	// maxSteps bounds how many reads and writes follow each other without a
 	// pause. Three are usual; more is a bug, which must not flood the API.
 	maxSteps = 12
 )
 
 // loop goes round until ctx ends.
-func (h *Host) loop(ctx context.Context, beat *systemd.Beat) error {
+func (h *Host) loop(ctx context.Context) error {
 	defer h.drain.stop()
 	for {
-		beat.Alive()
+		h.beat.Alive()
 		d, err := h.round(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -43,25 +44,37 @@ func (h *Host) loop(ctx context.Context, beat *systemd.Beat) error {
 		next := idleRound
 		if err != nil {
 			next = h.failed(err)
+			// However often it is kicked, a loop that fails goes round once a
+			// second at most: five thousand hosts may fail at the same time.
+			if err := wait(ctx, nil, min(next, failPause)); err != nil {
+				return err
+			}
+			next -= min(next, failPause)
 		} else {
-			h.rebooted.attempts = 0
-			if d.Again {
-				next = lookAgain
-			}
-			if n := h.facts(); n != nil && n.State == v1alpha1.StateRebooting {
-				next = min(next, busyRound)
-			}
-		}
-		if up, min := h.self.uptime(), h.minUptime(); up < min {
-			next = min - up + time.Second
-			if next > idleRound {
-				next = idleRound
-			}
+			h.failures = 0
+			n := h.facts()
+			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.minUptime()-h.self.uptime())
 		}
 		if err := wait(ctx, h.kick, next-next/20+rand.N(next/10+1)); err != nil {
 			return err
 		}
 	}
+}
+
+// pace is how long the loop rests when nothing failed: again, if there is to be
+// another look; busy, in rebooting; settling is how long it is to min_uptime.
+func pace(again, busy bool, settling time.Duration) time.Duration {
+	next := idleRound
+	if again {
+		next = lookAgain
+	}
+	if busy {
+		next = min(next, busyRound)
+	}
+	if settling > 0 {
+		next = min(next, settling+time.Second)
+	}
+	return next
 }
 
 func (h *Host) minUptime() time.Duration {
@@ -87,6 +100,7 @@ func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 		return d, nil
 	}
 	for range maxSteps {
+		h.beat.Alive()
 		o := h.observe(ctx)
 		d := turn.Step(o)
 		if d.Do != turn.DoDrain {
@@ -98,7 +112,10 @@ func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 		case ctx.Err() != nil:
 			return d, ctx.Err()
 		case d.Read != turn.ReadNothing:
-			err = h.read(ctx, d.Read)
+			if err = h.read(ctx, d.Read); err != nil {
+				// Nobody knows whether the eviction may go on.
+				h.drain.stop()
+			}
 		case d.Write != nil:
 			err = h.write(ctx, &o.Node, d.Write)
 		default:
@@ -108,13 +125,13 @@ func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 			return d, err
 		}
 	}
-	return turn.Decision{}, fmt.Errorf("%d steps without coming to rest", maxSteps)
+	return turn.Decision{}, hostError{fmt.Errorf("%d steps without coming to rest", maxSteps)}
 }
 
 // failed says what went wrong and how long to wait before the next try.
 func (h *Host) failed(err error) time.Duration {
-	h.rebooted.attempts++
-	delay := min(time.Second<<min(h.rebooted.attempts-1, 4), lookAgain)
+	h.failures++
+	delay := min(time.Second<<min(h.failures-1, 4), lookAgain)
 	reason := v1alpha1.ReasonNone
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		reason = v1alpha1.ReasonForbidden
@@ -127,6 +144,9 @@ func (h *Host) failed(err error) time.Duration {
 // write sends one patch. A write with an unknown outcome is repeated until it
 // is answered: until then nobody knows which Node to decide on.
 func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
+	if w.Ack.Word == v1alpha1.WordCommitted && !h.look.valid() {
+		return nil // it took too long to come here: everything is read again
+	}
 	p := object.Patch{
 		Node: n.Name, ResourceVersion: n.ResourceVersion, Labels: w.Labels, Annotations: w.Annotations,
 		Unschedulable: w.Unschedulable, Manager: object.FieldManager("host"),
@@ -142,17 +162,20 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 		// The Node changed under the decision: it is dropped, and the next
 		// one made of what the quorum shows.
 		h.look = nil
-		return h.reread(ctx)
+		return h.reread(ctx, p, err)
 	case object.Unknown:
 		h.look = nil
+		// Repeating may take as long as the API server is away, and the
+		// emergency stop is not looked at meanwhile.
+		h.drain.stop()
 		h.log.Warn("the outcome of a write is not known; it is repeated until it is", "err", err)
 		h.trouble(v1alpha1.ReasonNone, err)
-		obj, err := object.Settle(ctx, h.client, p)
+		obj, err := object.Settle(ctx, h.client, p, h.beat.Alive)
 		if err != nil {
 			return err
 		}
 		if obj == nil {
-			h.view.Forget(h.name)
+			h.view.Forget(h.name, p.ResourceVersion)
 			return nil
 		}
 		h.view.Overlay(obj)
@@ -162,14 +185,19 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 	return err
 }
 
-func (h *Host) reread(ctx context.Context) error {
+// reread reads the Node after a conflict.
+func (h *Host) reread(ctx context.Context, p object.Patch, conflict error) error {
 	obj, err := object.Read(ctx, h.client, h.name)
-	if apierrors.IsNotFound(err) {
-		h.view.Forget(h.name)
+	switch {
+	case apierrors.IsNotFound(err):
+		h.view.Forget(h.name, p.ResourceVersion)
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
+	case obj.ResourceVersion == p.ResourceVersion:
+		// Nothing changed: somebody at the API server refuses with the word
+		// for a conflict, and would again at once.
+		return conflict
 	}
 	h.view.Overlay(obj)
 	return nil

@@ -95,9 +95,11 @@ type Status struct {
 // Host is one host's loop. Make it with [New], run it with [Host.Run].
 type Host struct {
 	Options
-	log  *slog.Logger
+	log  *slog.Logger // the loop's, which comes to know the Node; others use Log
 	self self
 	kick chan struct{}
+	// resight makes watchSentinels look at once.
+	resight chan struct{}
 
 	// Everything below belongs to the loop's goroutine, except what mu guards.
 	client   *object.Client
@@ -110,6 +112,12 @@ type Host struct {
 	sessions sessionWait
 	logged   transition
 	since    waiting
+	told     Status    // as it was last at rest
+	failing  time.Time // since when the loop has failed, zero while it does not
+	failures int       // of the loop, in a row
+	beat     *systemd.Beat
+
+	looking sync.Mutex // one look at the sentinels at a time: the last one counts
 
 	mu       sync.Mutex
 	name     string // of the Node, "" while it is not known; the loop's goroutine writes it
@@ -132,7 +140,11 @@ func New(o Options) (*Host, error) {
 	if o.Liveness == nil {
 		o.Liveness = systemd.NewLiveness(o.Log)
 	}
-	return &Host{Options: o, log: o.Log, self: self, settings: o.Settings, kick: make(chan struct{}, 1)}, nil
+	for _, err := range self.odd {
+		o.Log.Warn("cannot read a file that says what this host is; it stays empty in what is published", "err", err)
+	}
+	return &Host{Options: o, log: o.Log, self: self, settings: o.Settings,
+		kick: make(chan struct{}, 1), resight: make(chan struct{}, 1)}, nil
 }
 
 // Reload takes in other settings. It may be called from any goroutine.
@@ -140,6 +152,10 @@ func (h *Host) Reload(s Settings) {
 	h.mu.Lock()
 	h.settings = s
 	h.mu.Unlock()
+	select {
+	case h.resight <- struct{}{}: // there may be other sentinels
+	default:
+	}
 	h.wake()
 }
 
@@ -169,15 +185,15 @@ func (h *Host) Run(ctx context.Context) error {
 	wg.Go(func() { h.watchSentinels(ctx) })
 	wg.Go(func() { h.Logind.WatchShutdown(ctx, h.shutdownChanged) })
 
-	beat := h.Liveness.Beat("node", loopBound)
-	defer beat.Stop()
-	if err := h.findNode(ctx, beat); err != nil {
+	h.beat = h.Liveness.Beat("node", loopBound)
+	defer h.beat.Stop()
+	if err := h.findNode(ctx); err != nil {
 		return err
 	}
 	h.view = object.NewView(h.client, h.name, h.wake)
 	h.drainer = drain.New(h.client, h.name, drain.WithLogger(h.log))
 	wg.Go(func() { h.view.Run(ctx) })
-	return h.loop(ctx, beat)
+	return h.loop(ctx)
 }
 
 // Name is the host's Node, "" while it is not known. It may be called from any
@@ -189,7 +205,7 @@ func (h *Host) Name() string {
 }
 
 // findNode connects, and finds out which Node is this host's.
-func (h *Host) findNode(ctx context.Context, beat *systemd.Beat) error {
+func (h *Host) findNode(ctx context.Context) error {
 	delay := time.Second
 	for {
 		name, err := h.connect(ctx)
@@ -208,7 +224,7 @@ func (h *Host) findNode(ctx context.Context, beat *systemd.Beat) error {
 		if err := wait(ctx, nil, jitter(delay)); err != nil {
 			return err
 		}
-		beat.Alive()
+		h.beat.Alive()
 		delay = min(2*delay, 15*time.Second)
 	}
 }

@@ -37,19 +37,18 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	n := turn.FromNode(obj)
 	o.Node = n
 	o.Sources = h.sources(&n)
-	o.Look = h.validLook(&n)
-
 	stage := stageOf(&n)
 	o.Drain = turn.Drain{Running: h.drain.running(stage), Complete: h.drain.completed(stage), Detail: drainDetail(progress)}
 	o.RebootError = h.rebooted.refusal(n.Turn)
-	if n.State != v1alpha1.StateRebooting || !n.Ours() {
-		return o
-	}
-	if n.Grant.BootID == h.self.bootID {
+	switch {
+	case n.State != v1alpha1.StateRebooting || !n.Ours():
+	case n.Grant.BootID == h.self.bootID:
 		o.Blocked, o.BlockedDetail = h.blocked(ctx, n.Turn, settings)
-	} else {
+	default:
 		o.Health = h.healthy(ctx, settings)
 	}
+	// Last: whatever was asked above may have taken longer than a look lasts.
+	o.Look = h.validLook(&n)
 	return o
 }
 

@@ -1,11 +1,9 @@
 package node
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -21,21 +19,20 @@ type self struct {
 	started time.Time
 
 	osID, osVersion, group string
-}
 
-// maxFile bounds what is read of any of the files, in bytes.
-const maxFile = 64 << 10
+	odd []error // files that are there and cannot be read
+}
 
 // readSelf reads the host's files below root.
 func readSelf(root string) (self, error) {
 	s := self{started: time.Now()}
-	r, err := os.OpenRoot(root)
+	r, err := openFiles(root)
 	if err != nil {
 		return s, err
 	}
-	defer r.Close()
+	defer r.close()
 
-	id, err := readFile(r, "proc/sys/kernel/random/boot_id")
+	id, err := r.read("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return s, err
 	}
@@ -43,77 +40,54 @@ func readSelf(root string) (self, error) {
 	if err := v1alpha1.ValidateID(s.bootID); err != nil {
 		return s, fmt.Errorf("/proc/sys/kernel/random/boot_id: %w", err)
 	}
-	up, err := readFile(r, "proc/uptime")
+	up, err := r.read("/proc/uptime")
 	if err != nil {
 		return s, err
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(up), " ")
 	seconds, err := strconv.ParseFloat(first, 64)
 	if err != nil || !(seconds >= 0 && seconds < 1e9) {
-		return s, fmt.Errorf("/proc/uptime: %q, expected seconds since the boot", first)
+		return s, fmt.Errorf("/proc/uptime: %q, expected seconds since the boot", v1alpha1.LabelValue(first))
 	}
 	s.booted = s.started.Add(-time.Duration(seconds * float64(time.Second)))
 
-	osRelease, err := readPairs(r, "etc/os-release", "usr/lib/os-release")
-	if err != nil {
-		return s, err
-	}
-	s.osID, s.osVersion = osRelease["ID"], osRelease["VERSION_ID"]
+	osRelease := s.pairs(r, "/etc/os-release", "/usr/lib/os-release")
+	s.osID, s.osVersion = clip(osRelease["ID"]), clip(osRelease["VERSION_ID"])
 	// Flatcar's update.conf: the file in /etc stands over that in /usr.
-	for _, path := range []string{"etc/flatcar/update.conf", "usr/share/flatcar/update.conf"} {
-		conf, err := readPairs(r, path)
-		if err != nil {
-			return s, err
-		}
+	for _, path := range []string{"/etc/flatcar/update.conf", "/usr/share/flatcar/update.conf"} {
 		if s.group == "" {
-			s.group = conf["GROUP"]
+			s.group = clip(s.pairs(r, path)["GROUP"])
 		}
 	}
 	return s, nil
 }
 
-func readFile(r *os.Root, path string) (string, error) {
-	f, err := r.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	b := make([]byte, 0, 4096)
-	for len(b) < maxFile {
-		n, err := f.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		if err != nil || n == 0 {
-			break
-		}
-		if len(b) == cap(b) {
-			b = append(b, 0)[:len(b)]
-		}
-	}
-	return string(b), nil
-}
+// clip bounds what goes to the Node; labels are cut further.
+func clip(value string) string { return strings.ToValidUTF8(value[:min(len(value), 256)], "") }
 
-// readPairs reads KEY=value lines of the first of the files that is there,
-// quotes taken off. None there is no pairs and no error.
-func readPairs(r *os.Root, paths ...string) (map[string]string, error) {
+// pairs reads KEY=value lines of the first of the files that can be read,
+// quotes taken off; of none, no pairs. That a file is not there is nothing
+// odd; that it cannot be read is, but no reason for a host to stand still.
+func (s *self) pairs(r files, paths ...string) map[string]string {
 	for _, path := range paths {
-		text, err := readFile(r, path)
+		text, err := r.read(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			s.odd = append(s.odd, err)
+			continue
 		}
 		pairs := map[string]string{}
-		lines := bufio.NewScanner(strings.NewReader(text))
-		for lines.Scan() {
-			key, value, ok := strings.Cut(strings.TrimSpace(lines.Text()), "=")
+		for line := range strings.Lines(text) {
+			key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
 			if ok && !strings.HasPrefix(key, "#") {
 				pairs[key] = strings.Trim(value, `"'`)
 			}
 		}
-		return pairs, nil
+		return pairs
 	}
-	return nil, nil
+	return nil
 }
 
 func (s *self) uptime() time.Duration { return time.Since(s.booted) }

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -97,17 +95,19 @@ func (h *Host) readSources(ctx context.Context) error {
 
 // lookAtSentinels sees which of the sentinel files are there.
 func (h *Host) lookAtSentinels() error {
+	h.looking.Lock()
+	defer h.looking.Unlock()
 	h.mu.Lock()
 	paths := h.settings.Sentinels
 	h.mu.Unlock()
-	r, err := os.OpenRoot(h.Root)
+	r, err := openFiles(h.Root)
 	if err != nil {
 		return err
 	}
-	defer r.Close()
+	defer r.close()
 	var there []string
 	for _, path := range paths {
-		switch _, err := r.Lstat(strings.TrimPrefix(path, "/")); {
+		switch err := r.lstat(path); {
 		case err == nil:
 			there = append(there, path)
 		case !errors.Is(err, fs.ErrNotExist):
@@ -130,10 +130,10 @@ func (h *Host) watchSentinels(ctx context.Context) {
 	for {
 		err := h.lookAtSentinels()
 		if err != nil && !failed {
-			h.log.Warn("cannot look at the sentinels; what they said before stands", "err", err)
+			h.Log.Warn("cannot look at the sentinels; what they said before stands", "err", err)
 		}
 		failed = err != nil
-		if wait(ctx, nil, jitter(h.PollInterval)) != nil {
+		if wait(ctx, h.resight, jitter(h.PollInterval)) != nil {
 			return
 		}
 	}

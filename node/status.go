@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -49,7 +50,12 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 	if apiErr != nil {
 		s.APIError = apiErr.Error()
 	}
-	s.Line = line(&s, d.Do)
+	verb := "waits for "
+	if d.Do != turn.DoNothing {
+		verb = "at work on "
+	}
+	s.Line = line(&s, verb)
+	h.told, h.failing = s, time.Time{}
 	h.report(s)
 
 	now := transition{n.State, s.Turn, d.Waits, o.Sources.Wants}
@@ -69,27 +75,47 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 
 func (h *Host) report(s Status) {
 	if s.Line == "" {
-		s.Line = line(&s, turn.DoNothing)
+		s.Line = line(&s, "waits for ")
 	}
 	if h.Report != nil {
 		h.Report(s)
 	}
 }
 
-// trouble reports a failure of the loop itself.
+// hostError is a failure on this host, not at the API server.
+type hostError struct{ error }
+
+func (e hostError) Unwrap() error { return e.error }
+
+// trouble reports a failure of the loop itself. What was known before stands,
+// as far as the Node is still the same.
 func (h *Host) trouble(reason v1alpha1.Reason, err error) {
-	s := Status{Node: h.name, BootID: h.self.bootID, Waits: reason, APIError: err.Error(), Since: time.Now()}
+	s := Status{Node: h.name, BootID: h.self.bootID, Waits: reason, Since: time.Now()}
 	if n := h.facts(); n != nil {
 		s.State = n.State
 		if n.InTurn() {
 			s.Turn = n.Turn
 		}
 	}
+	if last := h.told; last.State == s.State && last.Turn == s.Turn {
+		s.Wants, s.Known, s.Changes = last.Wants, last.Known, last.Changes
+	}
+	if _, own := errors.AsType[hostError](err); own {
+		s.Detail = err.Error()
+	} else {
+		s.APIError = err.Error()
+	}
+	if h.failing.IsZero() {
+		h.failing = s.Since
+	}
+	s.Since = h.failing
+	s.Line = line(&s, "cannot go on for now: ")
 	h.report(s)
 }
 
-// line is the status in one line, as `systemctl status` shows it.
-func line(s *Status, do turn.Effect) string {
+// line is the status in one line, as `systemctl status` shows it. verb says
+// what the detail is of a host that waits for no reason of the protocol's.
+func line(s *Status, verb string) string {
 	var b strings.Builder
 	switch {
 	case s.State == v1alpha1.StateAbsent && s.Node == "":
@@ -112,22 +138,18 @@ func line(s *Status, do turn.Effect) string {
 	case !s.State.InTurn():
 		b.WriteString("; up to date")
 	}
-	verb := "; waits for "
-	if do != turn.DoNothing {
-		verb = "; at work on "
-	}
 	switch {
 	case s.Waits != "" && s.Detail != "":
 		fmt.Fprintf(&b, "; waits: %s (%s) since %s", s.Waits, s.Detail, s.Since.UTC().Format(time.TimeOnly))
 	case s.Waits != "":
 		fmt.Fprintf(&b, "; waits: %s since %s", s.Waits, s.Since.UTC().Format(time.TimeOnly))
 	case s.Detail != "" && s.Detail != "waits for its turn":
-		b.WriteString(verb + s.Detail)
+		b.WriteString("; " + verb + s.Detail)
 	case s.Detail != "":
 		b.WriteString("; " + s.Detail)
 	}
 	if s.APIError != "" {
-		fmt.Fprintf(&b, "; the API server is away: %s", s.APIError)
+		fmt.Fprintf(&b, "; trouble with the API server: %s", s.APIError)
 	}
 	return b.String()
 }

@@ -51,9 +51,14 @@ func ConnectConfig(cfg *rest.Config, role, version string, qps float32, burst in
 	return c, nil
 }
 
-// Skew is by how much the API server's clock is ahead of this process's, to
-// about a second, from the Date header of the last answer; ok is false before
-// the first one.
+// prompt is how soon an answer has to come for its Date to say something of
+// the clocks: where between request and answer it was written is not known,
+// and a process may have been stopped in between.
+const prompt = 5 * time.Second
+
+// Skew is by how much the API server's clock is ahead of this process's, give
+// or take three seconds, from the Date header of the last prompt answer; ok is
+// false before the first one.
 func (c *Client) Skew() (ahead time.Duration, ok bool) {
 	return time.Duration(c.skew.Load()), c.told.Load()
 }
@@ -71,9 +76,10 @@ func (d dated) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return resp, err
 	}
-	if t, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+	took := time.Since(sent)
+	if t, err := http.ParseTime(resp.Header.Get("Date")); err == nil && took <= prompt {
 		// The header was written between sent and now, and cut to a second.
-		mid := sent.Add(time.Since(sent) / 2)
+		mid := sent.Add(took / 2)
 		d.c.skew.Store(int64(t.Add(500 * time.Millisecond).Sub(mid)))
 		d.c.told.Store(true)
 	}

@@ -106,27 +106,32 @@ func outcome(err error) Outcome {
 	return Unknown
 }
 
-// Settle repeats a write whose outcome is not known until it is answered, and
-// then reads the Node. Only then does the process know where it stands: a
-// conflict may be with the first try of the same write. Between tries it waits
-// a second, then two, up to ten. It ends early only with ctx.
+// Settle repeats a write whose outcome is not known until the outcome cannot
+// change any more, and returns the Node as it is then, nil if it is gone. That
+// is so after success, and once the Node is another version than the one that
+// was written to: by this write or by another, which both turn every further
+// try into a conflict. A refusal alone settles nothing: the first try, held up
+// somewhere, may still be carried out.
 //
-// The Node is nil if it is gone.
-func Settle(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.Node, error) {
+// Between tries it waits a second, then two, up to ten. It ends early only
+// with ctx. alive, if not nil, is called before every try: however long it
+// takes, this is no loop that is stuck.
+func Settle(ctx context.Context, client kubernetes.Interface, p Patch, alive func()) (*corev1.Node, error) {
 	delay := time.Second
 	for {
 		if err := pause(ctx, delay); err != nil {
 			return nil, err
 		}
+		if alive != nil {
+			alive()
+		}
 		delay = min(2*delay, 10*time.Second)
-		if _, o, _ := Send(ctx, client, p); o == Unknown {
-			continue
-		}
+		_, o, _ := Send(ctx, client, p)
 		n, err := Read(ctx, client, p.Node)
-		if apierrors.IsNotFound(err) {
+		switch {
+		case apierrors.IsNotFound(err):
 			return nil, nil
-		}
-		if err == nil {
+		case err == nil && (o == Written || n.ResourceVersion != p.ResourceVersion):
 			return n, nil
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,7 +30,7 @@ type View struct {
 	mu     sync.Mutex
 	nodes  map[string]*corev1.Node
 	listed bool
-	seen   time.Time // when the API server last showed something
+	at     string // the newest resourceVersion that list or watch have shown
 	err    error
 }
 
@@ -83,40 +82,45 @@ func (v *View) Nodes() []*corev1.Node {
 
 // Overlay takes in a Node that a write or a read of this process returned. It
 // reports whether it was news.
-func (v *View) Overlay(n *corev1.Node) bool { return v.put(n) }
+func (v *View) Overlay(n *corev1.Node) bool { return v.put(n, false) }
 
-// Forget drops a Node that a read of this process did not find.
-func (v *View) Forget(name string) {
+// Forget drops a Node that a read or a write of this process did not find.
+// resourceVersion is that of the Node as it was known before: one that is
+// newer by now came from the watch, which will show its end as well.
+func (v *View) Forget(name, resourceVersion string) {
 	v.mu.Lock()
-	_, had := v.nodes[name]
-	delete(v.nodes, name)
+	old := v.nodes[name]
+	gone := old != nil && !surelyNewer(old.ResourceVersion, resourceVersion)
+	if gone {
+		delete(v.nodes, name)
+	}
 	v.mu.Unlock()
-	if had {
+	if gone {
 		v.notify()
 	}
 }
 
-// List takes in a LIST of all the view's Nodes from the quorum: fresh eyes,
-// for a leader before its first decision.
-func (v *View) List(ctx context.Context) error {
-	list, err := listWatch{v}.list(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	nodes := make([]any, 0, len(list.Items))
-	for i := range list.Items {
-		nodes = append(nodes, &list.Items[i])
-	}
-	return store{v}.Replace(nodes, list.ResourceVersion)
-}
-
-func (v *View) put(n *corev1.Node) bool {
+// put takes in a Node, shown by the watch or by an answer to this process.
+func (v *View) put(n *corev1.Node, watched bool) bool {
 	n = strip(n)
 	v.mu.Lock()
 	old := v.nodes[n.Name]
-	news := old == nil || newer(n.ResourceVersion, old.ResourceVersion)
+	var news bool
+	switch {
+	case old != nil:
+		news = newer(n.ResourceVersion, old.ResourceVersion)
+	case watched || v.at == "":
+		news = true
+	default:
+		// An answer that comes late: the watch is past it and shows no such
+		// Node, so it was deleted. Taken in, it would stay for ever.
+		news = newer(n.ResourceVersion, v.at)
+	}
 	if news {
 		v.nodes[n.Name] = n
+	}
+	if watched {
+		v.at = n.ResourceVersion
 	}
 	v.mu.Unlock()
 	if news {
@@ -130,6 +134,12 @@ func (v *View) put(n *corev1.Node) bool {
 func newer(a, b string) bool {
 	c, err := resourceversion.CompareResourceVersion(a, b)
 	return err != nil || c > 0
+}
+
+// surelyNewer is newer for what must not be taken on doubt.
+func surelyNewer(a, b string) bool {
+	c, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && c > 0
 }
 
 // strip keeps what decisions are made of. Images, addresses and managed fields
@@ -199,9 +209,6 @@ func (v *View) answered(err error) {
 	v.mu.Lock()
 	changed := (err == nil) != (v.err == nil)
 	v.err = err
-	if err == nil {
-		v.seen = time.Now()
-	}
 	v.mu.Unlock()
 	if changed {
 		v.notify()
@@ -216,7 +223,7 @@ func (s store) Add(obj any) error {
 	if !ok {
 		return fmt.Errorf("a %T among nodes", obj)
 	}
-	s.v.put(n)
+	s.v.put(n, true)
 	return nil
 }
 
@@ -235,6 +242,7 @@ func (s store) Delete(obj any) error {
 	if gone {
 		delete(s.v.nodes, n.Name)
 	}
+	s.v.at = n.ResourceVersion
 	s.v.mu.Unlock()
 	if gone {
 		s.v.notify()
@@ -243,25 +251,34 @@ func (s store) Delete(obj any) error {
 }
 
 // Replace takes in a whole list. A Node of which this process has a newer
-// version keeps it; a Node that is missing from the list is gone: whatever
-// this process wrote to it came before, because only a Node that exists can be
-// written.
-func (s store) Replace(objs []any, _ string) error {
-	s.v.mu.Lock()
+// version than the list keeps it, whatever the list says of its name: what is
+// newer than the list will be in the watch after it. Every other Node that is
+// missing from the list is gone.
+//
+// A list from the quorum that is older than what was shown before is one of a
+// store that was set back to a backup. Then nothing that is known counts.
+func (s store) Replace(objs []any, at string) error {
 	nodes := make(map[string]*corev1.Node, len(objs))
 	for _, obj := range objs {
 		n, ok := obj.(*corev1.Node)
 		if !ok {
-			s.v.mu.Unlock()
 			return fmt.Errorf("a %T among nodes", obj)
-		}
-		if old := s.v.nodes[n.Name]; old != nil && old.UID == n.UID && newer(old.ResourceVersion, n.ResourceVersion) {
-			nodes[n.Name] = old
-			continue
 		}
 		nodes[n.Name] = strip(n)
 	}
-	s.v.nodes, s.v.listed = nodes, true
+	s.v.mu.Lock()
+	if setBack := surelyNewer(s.v.at, at); !setBack {
+		for name, old := range s.v.nodes {
+			known := at
+			if n := nodes[name]; n != nil {
+				known = n.ResourceVersion
+			}
+			if surelyNewer(old.ResourceVersion, known) {
+				nodes[name] = old
+			}
+		}
+	}
+	s.v.nodes, s.v.listed, s.v.at = nodes, true, at
 	s.v.mu.Unlock()
 	s.v.notify()
 	return nil

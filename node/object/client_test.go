@@ -1,0 +1,111 @@
+package object
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestSkew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &Client{}
+		if _, ok := c.Skew(); ok {
+			t.Fatal("a skew before any answer")
+		}
+		// answer is one whose request takes the given time there and back, from a server whose clock is that far ahead.
+		answer := func(ahead, there, back time.Duration) {
+			r, err := dated{transport(func(*http.Request) (*http.Response, error) {
+				time.Sleep(there)
+				date := time.Now().Add(ahead).UTC().Format(http.TimeFormat)
+				time.Sleep(back)
+				return &http.Response{Header: http.Header{"Date": {date}}}, nil
+			}), c}.RoundTrip(nil)
+			if err != nil || r == nil {
+				t.Fatal(r, err)
+			}
+		}
+		near := func(want time.Duration) {
+			t.Helper()
+			got, ok := c.Skew()
+			if off := (got - want).Abs(); !ok || off > 3*time.Second {
+				t.Errorf("skew %v (%t), want about %v", got, ok, want)
+			}
+		}
+		answer(0, 0, 0)
+		near(0)
+		answer(-40*time.Second, 0, 300*time.Millisecond)
+		near(-40 * time.Second)
+		answer(time.Hour, 4*time.Second, 0)
+		near(time.Hour)
+		// One that took long, or during which this process was stopped, says nothing.
+		answer(0, time.Second, 2*time.Minute)
+		near(time.Hour)
+		answer(0, 0, time.Second)
+		near(0)
+		// Neither does one without a date, or none at all.
+		for _, header := range []http.Header{{}, {"Date": {"yesterday"}}} {
+			dated{transport(func(*http.Request) (*http.Response, error) { return &http.Response{Header: header}, nil }), c}.RoundTrip(nil)
+			near(0)
+		}
+		dated{transport(func(*http.Request) (*http.Response, error) { return nil, http.ErrServerClosed }), c}.RoundTrip(nil)
+		near(0)
+	})
+}
+
+func TestNodeName(t *testing.T) {
+	for user, want := range map[string]string{
+		"system:node:n1.example.org": "n1.example.org",
+		"system:node:":               "",
+		"kubernetes-admin":           "",
+		"":                           "",
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodPost || r.URL.Path != "/apis/authentication.k8s.io/v1/selfsubjectreviews" {
+				t.Errorf("%s %s", r.Method, r.URL.Path)
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusCreated)
+			json.NewEncoder(w).Encode(authenticationv1.SelfSubjectReview{
+				TypeMeta: metav1.TypeMeta{Kind: "SelfSubjectReview", APIVersion: "authentication.k8s.io/v1"},
+				Status:   authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: user}},
+			})
+		}))
+		client, err := ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 10, 10)
+		must(t, err)
+		name, err := NodeName(t.Context(), client)
+		if name != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v; want %q", user, name, err, want)
+		}
+		if err != nil && !strings.Contains(err.Error(), "node_name") {
+			t.Errorf("%q: the error does not say what to do: %v", user, err)
+		}
+		server.Close()
+		if _, err := NodeName(t.Context(), client); err == nil {
+			t.Error("no error although the API server is away")
+		}
+	}
+}
+
+func TestConnectNamesTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	must(t, os.WriteFile(path, []byte("clusters: 5"), 0o600))
+	for _, p := range []string{path, path + ".missing"} {
+		if c, err := Connect(p, "host", "test", 1, 1); c != nil || err == nil || !strings.Contains(err.Error(), p) {
+			t.Errorf("%v, %v; want an error that names %s", c, err, p)
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package object
+
+import (
+	"errors"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// node makes a Node; its label says which version of it a test sees.
+func node(name, uid, version string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID(uid), ResourceVersion: version, Labels: map[string]string{"version": version},
+	}}
+}
+
+// newTestView is a view without a client, with n1 at resourceVersion 10 in a list of 20. count is how often it
+// notified; notify asks the view something, so that a lock held would be a deadlock.
+func newTestView(t *testing.T) (v *View, count *int) {
+	t.Helper()
+	count = new(int)
+	v = NewView(nil, "", func() {
+		*count++
+		v.Get("n1")
+	})
+	if v.Listed() {
+		t.Fatal("listed before the list")
+	}
+	must(t, store{v}.Replace([]any{node("n1", "a", "10")}, "20"))
+	if !v.Listed() || *count != 1 {
+		t.Fatalf("after the list: listed is %t, notified %d times", v.Listed(), *count)
+	}
+	return v, count
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shows fails unless the view shows n1 as that object in that version; "" is none.
+func shows(t *testing.T, v *View, uid, version string) {
+	t.Helper()
+	n := v.Get("n1")
+	switch {
+	case n == nil && version == "":
+	case n == nil:
+		t.Errorf("the view shows no n1, want %s at %s", uid, version)
+	case string(n.UID) != uid || n.ResourceVersion != version || n.Labels["version"] != version:
+		t.Errorf("the view shows n1 as %s at %s, want %q at %q", n.UID, n.ResourceVersion, uid, version)
+	}
+}
+
+func TestAnswersOverlayTheWatch(t *testing.T) {
+	v, count := newTestView(t)
+	if !v.Overlay(node("n1", "a", "30")) {
+		t.Error("what a write returned was no news")
+	}
+	shows(t, v, "a", "30")
+	// The watch is behind: it shows what was before our write.
+	must(t, store{v}.Update(node("n1", "a", "25")))
+	shows(t, v, "a", "30")
+	if v.Overlay(node("n1", "a", "30")) || v.Overlay(node("n1", "a", "29")) {
+		t.Error("an old answer was news")
+	}
+	if *count != 2 {
+		t.Errorf("notified %d times, want 2: no news, no call", *count)
+	}
+	must(t, store{v}.Update(node("n1", "a", "31")))
+	shows(t, v, "a", "31")
+	// Numbers, not text.
+	must(t, store{v}.Update(node("n1", "a", "100")))
+	shows(t, v, "a", "100")
+}
+
+func TestRelistKeepsNewerOwnWrites(t *testing.T) {
+	v, _ := newTestView(t)
+	v.Overlay(node("n1", "a", "30"))
+	must(t, store{v}.Replace([]any{node("n1", "a", "10"), node("n2", "b", "24")}, "25"))
+	shows(t, v, "a", "30")
+	if v.Get("n2") == nil || len(v.Nodes()) != 2 {
+		t.Errorf("%d nodes, want n1 and n2", len(v.Nodes()))
+	}
+	must(t, store{v}.Replace([]any{node("n1", "a", "40")}, "45"))
+	shows(t, v, "a", "40")
+	if len(v.Nodes()) != 1 {
+		t.Errorf("%d nodes, want n1 alone: n2 is not in the list", len(v.Nodes()))
+	}
+}
+
+func TestMissingInAListIsGone(t *testing.T) {
+	v, _ := newTestView(t)
+	v.Overlay(node("n1", "a", "30")) // written before the list of 35, which shows that it was deleted since
+	must(t, store{v}.Replace(nil, "35"))
+	shows(t, v, "", "")
+}
+
+func TestCreatedAfterTheListStays(t *testing.T) {
+	v, _ := newTestView(t)
+	// A read showed a Node that was created when the list was on its way.
+	v.Overlay(node("n1", "new", "33"))
+	must(t, store{v}.Replace([]any{node("n1", "a", "10")}, "31"))
+	shows(t, v, "new", "33")
+	must(t, store{v}.Replace(nil, "32"))
+	shows(t, v, "new", "33")
+	must(t, store{v}.Replace(nil, "34"))
+	shows(t, v, "", "")
+}
+
+func TestDeletedAndCreatedAgain(t *testing.T) {
+	v, _ := newTestView(t)
+	// Our own read was faster than the watch.
+	v.Overlay(node("n1", "new", "33"))
+	must(t, store{v}.Delete(node("n1", "a", "32")))
+	shows(t, v, "new", "33")
+	must(t, store{v}.Add(node("n1", "new", "33")))
+	shows(t, v, "new", "33")
+	must(t, store{v}.Delete(node("n1", "new", "34")))
+	shows(t, v, "", "")
+}
+
+func TestDeletedWhateverWeWrote(t *testing.T) {
+	v, _ := newTestView(t)
+	v.Overlay(node("n1", "a", "30"))
+	must(t, store{v}.Delete(node("n1", "a", "31")))
+	shows(t, v, "", "")
+}
+
+// A leader's write is answered late, when the watch has shown the end of the Node already. Taken in, it would take a
+// slot for ever: no watch tells again of what was deleted.
+func TestAnswerAfterTheDeletion(t *testing.T) {
+	v, count := newTestView(t)
+	must(t, store{v}.Delete(node("n1", "a", "31")))
+	before := *count
+	if v.Overlay(node("n1", "a", "30")) {
+		t.Error("the answer to a write of a deleted Node was news")
+	}
+	shows(t, v, "", "")
+	if *count != before {
+		t.Error("it notified of nothing")
+	}
+	if !v.Overlay(node("n1", "new", "32")) {
+		t.Error("a Node created after the deletion was no news")
+	}
+	shows(t, v, "new", "32")
+}
+
+func TestForget(t *testing.T) {
+	v, count := newTestView(t)
+	// The Node was not found, and meanwhile the watch shows its successor.
+	must(t, store{v}.Delete(node("n1", "a", "31")))
+	must(t, store{v}.Add(node("n1", "new", "32")))
+	before := *count
+	v.Forget("n1", "10")
+	shows(t, v, "new", "32")
+	if *count != before {
+		t.Error("it notified although nothing was forgotten")
+	}
+	v.Forget("n1", "32")
+	shows(t, v, "", "")
+	if *count != before+1 {
+		t.Error("it did not notify")
+	}
+	v.Forget("n1", "32")
+	if *count != before+1 {
+		t.Error("it notified of a Node that it did not know")
+	}
+}
+
+// After a restore of etcd from a backup resourceVersions are small again. A view that kept the newer ones would show
+// Nodes as they never were, until the numbers have caught up, days later.
+func TestStoreSetBack(t *testing.T) {
+	v, _ := newTestView(t)
+	v.Overlay(node("n1", "a", "30"))
+	must(t, store{v}.Update(node("n1", "a", "40")))
+	must(t, store{v}.Replace([]any{node("n1", "a", "5")}, "7"))
+	shows(t, v, "a", "5")
+	must(t, store{v}.Update(node("n1", "a", "8")))
+	shows(t, v, "a", "8")
+}
+
+func TestViewOfAnotherKind(t *testing.T) {
+	v, _ := newTestView(t)
+	pod := &corev1.Pod{}
+	for name, err := range map[string]error{
+		"Add": store{v}.Add(pod), "Update": store{v}.Update(pod), "Delete": store{v}.Delete(pod), "Replace": store{v}.Replace([]any{pod}, "50"),
+	} {
+		if err == nil {
+			t.Errorf("%s of a Pod: no error", name)
+		}
+	}
+	shows(t, v, "a", "10")
+}
+
+func TestErrSaysWhyNothingIsRead(t *testing.T) {
+	v, count := newTestView(t)
+	away := errors.New("connection refused")
+	v.answered(away)
+	v.answered(errors.New("connection refused again"))
+	if v.Err() == nil || *count != 2 {
+		t.Errorf("Err is %v, notified %d times, want an error and 2", v.Err(), *count)
+	}
+	v.answered(nil)
+	if v.Err() != nil || *count != 3 {
+		t.Errorf("Err is %v, notified %d times, want none and 3", v.Err(), *count)
+	}
+}
+
+func TestStripKeepsWhatDecisionsAreMadeOf(t *testing.T) {
+	n := node("n1", "a", "10")
+	n.CreationTimestamp = metav1.Now()
+	n.Annotations = map[string]string{"lockkeeper.dev/turn": "t"}
+	n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
+	n.Spec.Unschedulable = true
+	n.Status.NodeInfo.BootID = "boot"
+	n.Status.Images = []corev1.ContainerImage{{Names: []string{"image"}}}
+	n.Status.Conditions = []corev1.NodeCondition{
+		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue}, {Type: corev1.NodeReady, Status: corev1.ConditionTrue},
+	}
+	s := strip(n)
+	if s.Name != "n1" || s.UID != "a" || s.ResourceVersion != "10" || !s.CreationTimestamp.Equal(&n.CreationTimestamp) ||
+		s.Labels["version"] != "10" || s.Annotations["lockkeeper.dev/turn"] != "t" || !s.Spec.Unschedulable || s.Status.NodeInfo.BootID != "boot" ||
+		len(s.Status.Conditions) != 1 || s.Status.Conditions[0].Status != corev1.ConditionTrue {
+		t.Errorf("stripped to %+v", s)
+	}
+	if s.ManagedFields != nil || s.Status.Images != nil {
+		t.Error("the bulk of the Node was kept")
+	}
+}
