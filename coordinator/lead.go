@@ -324,7 +324,7 @@ func (l *leader) watchLease(ctx context.Context) {
 			return leases.Watch(ctx, o)
 		},
 	}
-	cache.NewReflectorWithOptions(quorum{lw}, &coordinationv1.Lease{}, leaseStore{l}, cache.ReflectorOptions{Name: "lease"}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(quorum{lw}, &coordinationv1.Lease{}, leaseStore{l}, cache.ReflectorOptions{Name: "lease"}).RunWithContext(object.Quiet(ctx))
 }
 
 // quorum keeps the reflector to lists from the quorum; see object.View.

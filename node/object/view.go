@@ -45,7 +45,7 @@ func NewView(client kubernetes.Interface, name string, notify func()) *View {
 // server is away, [View.Err] says so.
 func (v *View) Run(ctx context.Context) {
 	r := cache.NewReflectorWithOptions(listWatch{v}, &corev1.Node{}, store{v}, cache.ReflectorOptions{Name: "nodes"})
-	r.RunWithContext(ctx)
+	r.RunWithContext(Quiet(ctx))
 }
 
 // Listed reports whether a list from the quorum has been taken in.
