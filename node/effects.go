@@ -178,13 +178,13 @@ func (h *Host) askShutdown(ctx context.Context) error {
 
 // shutdownChanged is told by logind's PrepareForShutdown.
 func (h *Host) shutdownChanged(active bool) {
+	if h.ShutdownChanged != nil {
+		h.ShutdownChanged(active)
+	}
 	word := turn.ShutdownNone
 	if active {
 		word = turn.ShutdownUnderway
 		h.Log.Info("the host begins to shut down")
-		if h.ShutdownBegins != nil {
-			h.ShutdownBegins()
-		}
 	}
 	h.setShutdown(word)
 	h.wake()

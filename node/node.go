@@ -69,8 +69,9 @@ type Options struct {
 	// Report is told what the host does and waits for, after every change;
 	// it must not block. nil is fine.
 	Report func(Status)
-	// ShutdownBegins is called when logind begins to shut down; nil is fine.
-	ShutdownBegins func()
+	// ShutdownChanged is called when logind begins to shut the host down, and
+	// when that was called off; it must not block. nil is fine.
+	ShutdownChanged func(active bool)
 }
 
 // Status is what a host does, for people.

@@ -57,14 +57,13 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	standing, handOver := context.WithCancel(ctx)
-	defer handOver()
-	host.ShutdownBegins = handOver // a leader whose host goes down releases the Lease at once
+	going := &power{changed: make(chan struct{})}
+	host.ShutdownChanged = going.set
 
 	var wg sync.WaitGroup
 	wg.Go(func() { notifier.Watchdog(ctx, liveness) })
 	wg.Go(func() { host.Run(ctx) })
-	wg.Go(func() { stand(standing, cfg, o, log, liveness, host, b) })
+	wg.Go(func() { stand(ctx, going, cfg, o, log, liveness, host, b) })
 	notifier.Ready()
 	log.Info("lockkeeper runs", "version", o.Version, "mode", string(cfg.Mode))
 
@@ -159,19 +158,62 @@ func hostKubeconfig(cfg *config.Config) (string, error) {
 	return "", fmt.Errorf("no kubelet's kubeconfig in %s; set kubernetes.kubeconfig", strings.Join(config.HostKubeconfigs(), ", "))
 }
 
-// stand stands for election until ctx ends, if this host is meant to.
-func stand(ctx context.Context, cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, host *node.Host, b *book) {
+// power says whether the host is on its way down.
+type power struct {
+	mu      sync.Mutex
+	down    bool
+	changed chan struct{} // closed and replaced when down changes
+}
+
+func (p *power) set(down bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.down != down {
+		p.down = down
+		close(p.changed)
+		p.changed = make(chan struct{})
+	}
+}
+
+func (p *power) now() (down bool, changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.down, p.changed
+}
+
+// stand stands for election until ctx ends, if this host is meant to. A leader
+// whose host goes down releases the Lease at once, before its reboot; if the
+// shutdown is called off it stands again.
+func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, host *node.Host, b *book) {
 	if cfg.Coordinator.Kubeconfig == "" {
 		b.coordinator(coordinator.Status{Why: "coordinator.kubeconfig is empty"})
 		return
 	}
-	err := coordinator.Run(ctx, coordinator.Options{
-		Version: o.Version, Kubeconfig: cfg.Coordinator.Kubeconfig, NodeName: host.Name,
-		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
-		LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
-		Policy: o.Policy, Log: log, Liveness: liveness, Report: b.coordinator,
-	})
-	if ctx.Err() == nil {
-		log.Error("does not stand for election any more", "err", err)
+	for ctx.Err() == nil {
+		down, changed := going.now()
+		if down {
+			b.coordinator(coordinator.Status{Why: "the host shuts down"})
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		standing, stop := context.WithCancel(ctx)
+		go func() {
+			defer stop()
+			select {
+			case <-changed:
+			case <-standing.Done():
+			}
+		}()
+		// It returns only with the context's error, and the Lease released.
+		coordinator.Run(standing, coordinator.Options{
+			Version: o.Version, Kubeconfig: cfg.Coordinator.Kubeconfig, NodeName: host.Name,
+			LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
+			LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
+			Policy: o.Policy, Log: log, Liveness: liveness, Report: b.coordinator,
+		})
+		stop()
 	}
 }
