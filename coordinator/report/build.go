@@ -120,6 +120,10 @@ func (r *Report) node(n *turn.Node, v *rollout.Verdict) Node {
 		out.Why = out.Held.Doc().Means
 	}
 	out.Status = out.status(next, r.Figures.SettlingUntil != nil)
+	if out.Status == Rolling && !r.Coordinator.Live && r.Coordinator.Error == "" {
+		out.Status = Held // what it does it may end; then nobody moves it on
+	}
+	out.optedOut = n.Managed != nil && !*n.Managed || n.Detached != nil
 	out.rank = out.ranked()
 	return out
 }
@@ -229,17 +233,20 @@ func (r *Report) status() Status {
 	case r.Figures.Halted:
 		return Halted
 	}
-	worst := UpToDate
+	worst, unseen := UpToDate, false
 	for i := range r.Nodes {
-		switch r.Nodes[i].Status {
+		n := &r.Nodes[i]
+		switch n.Status {
 		case Rolling:
-			if r.Coordinator.Live || r.Coordinator.Error != "" {
-				return Rolling
-			}
-			worst = Held
+			return Rolling
 		case Held:
 			worst = Held
 		}
+		unseen = unseen || !n.Managed && !n.optedOut
+	}
+	if r.Figures.Managed == 0 && unseen {
+		// Not up to date but unknown: lockkeeper runs nowhere, or not yet.
+		return Held
 	}
 	return worst
 }

@@ -187,7 +187,7 @@ func (p *Printer) wholeChanges(r *Report, say func(string, ...any)) {
 	case c.Live:
 		leads = c.Node + " coordinates"
 	}
-	stop := "no stop"
+	stop := "the stop is over"
 	if r.Stop != nil {
 		stop = "stopped: " + cell(r.Stop.Text)
 		if r.Stop.NoLease {

@@ -16,7 +16,8 @@ const (
 	UpToDate Status = "UpToDate"
 	// Rolling: something moves, or will by itself in a moment. Exit status 2.
 	Rolling Status = "Rolling"
-	// Held: somebody wants something or is in a turn, and nothing moves. 3.
+	// Held: somebody wants something or is in a turn, and nothing moves; or no
+	// node is managed although nobody said so. 3.
 	Held Status = "Held"
 	// Halted: more nodes failed than the policy allows. 3.
 	Halted Status = "Halted"
@@ -140,7 +141,8 @@ type Node struct {
 	// Problems are keys whose value could not be read.
 	Problems []string `json:"problems,omitempty"`
 
-	rank int // how much it needs a look; 0 is most
+	rank     int  // how much it needs a look; 0 is most
+	optedOut bool // somebody said that lockkeeper is not to manage it
 }
 
 // Hook is one hook that a stage waits for.

@@ -349,6 +349,8 @@ func TestStatus(t *testing.T) {
 		want Status
 	}{
 		{"no node at all", func(*world) {}, UpToDate},
+		{"lockkeeper runs nowhere", func(w *world) { w.add("a", unmanaged) }, Held},
+		{"lockkeeper is to run nowhere", func(w *world) { w.add("a", unmanaged, annotation(v1alpha1.AnnotationDetached, "")) }, UpToDate},
 		{"all content", func(w *world) { w.add("a") }, UpToDate},
 		{"a paused node that wants nothing", func(w *world) {
 			w.add("a", label(v1alpha1.LabelState, "paused"), annotation(v1alpha1.AnnotationPaused, ""))
@@ -388,6 +390,10 @@ func TestStatus(t *testing.T) {
 		}, UpToDate},
 		{"a stop, and nothing to do", func(w *world) { w.add("a"); w.lease.Annotations[v1alpha1.AnnotationStop] = "" }, Stopped},
 		{"a blanked Lease, and nothing to do", func(w *world) { w.add("a"); w.lease.Spec.HolderIdentity = nil }, UpToDate},
+		{"a blanked Lease, and a turn under way", func(w *world) {
+			w.add("a", inTurn(v1alpha1.StateDraining, "13:02:00", "committed"))
+			w.lease.Spec.HolderIdentity = nil
+		}, Held},
 		{"a blanked Lease, and something to do", func(w *world) { w.add("a", wantsReboot); w.lease.Spec.HolderIdentity = nil }, Held},
 		{"a Lease that may not be read", func(w *world) { w.add("a", wantsReboot); w.err = errors.New("forbidden") }, Rolling},
 	} {
@@ -414,7 +420,7 @@ func TestHeldIsTheLabelOrElseTheDecision(t *testing.T) {
 	}
 	delete(w.lease.Annotations, v1alpha1.AnnotationStop)
 	w.lease.Spec.RenewTime = &metav1.MicroTime{Time: at("12:00:00")}
-	if r := w.report(); r.Nodes[0].Held != v1alpha1.ReasonNoCoordinator || r.Nodes[0].Why != "its turn is next: rebooting" { // the only node is not drained
+	if r := w.report(); r.Nodes[0].Status != Held || r.Nodes[0].Held != v1alpha1.ReasonNoCoordinator || r.Nodes[0].Why != "its turn is next: rebooting" { // the only node is not drained
 		t.Errorf("without a coordinator: %s, %q", r.Nodes[0].Held, r.Nodes[0].Why)
 	}
 }
@@ -435,6 +441,7 @@ func TestWhen(t *testing.T) {
 		{ago(now, at("13:02:00")), "2m5s ago (13:02:00Z)"},
 		{ago(now, at("13:04:45")), "in 40s (13:04:45Z)"},
 		{ago(now, at("13:04:05").AddDate(0, 0, -2)), "2d ago (2026-11-19 13:04:05Z)"},
+		{ago(now, time.Time{}), "at a time not known"},
 		{since(now, nil), "-"},
 		{since(now, new(now.Add(time.Second))), "0s (13:04:06Z)"}, // another's clock
 	} {

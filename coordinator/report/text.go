@@ -121,7 +121,7 @@ func (r *Report) summary() string {
 	f := &r.Figures
 	words := map[Status]string{UpToDate: "Up to date", Rolling: "Rolling", Held: "Held", Halted: "Halted", Stopped: "Stopped"}
 	if f.Managed == 0 {
-		return fmt.Sprintf("%s: no managed node of %d.", words[r.Status], f.Total)
+		return fmt.Sprintf("%s: no node is managed; there are %d.", words[r.Status], f.Total)
 	}
 	parts := []string{fmt.Sprintf("%d of %d managed nodes up to date", f.UpToDate, f.Managed)}
 	count := func(n int, one, many string) {

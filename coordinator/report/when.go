@@ -38,6 +38,9 @@ func clock(now, t time.Time) string {
 
 // ago is a time relative and absolute: "2m5s ago (13:02:05Z)", "in 40s (…)".
 func ago(now, t time.Time) string {
+	if t.IsZero() {
+		return "at a time not known"
+	}
 	if t.After(now) {
 		return "in " + span(t.Sub(now)) + " (" + clock(now, t) + ")"
 	}
