@@ -80,19 +80,20 @@ func (d *workDir) remove() error {
 	return nil
 }
 
-// removeStaleDirs removes the folders of hosts whose owner was killed. One without a lock that is less than a minute old
-// may just be in the making.
+// removeStaleDirs removes the folders of hosts whose owner was killed. One that is less than a minute old may just be in the
+// making: its lock is not there yet, or there and not locked yet.
 func removeStaleDirs(temp string) {
 	dirs, err := filepath.Glob(filepath.Join(temp, dirPrefix+"*"))
 	if err != nil {
 		return
 	}
 	for _, dir := range dirs {
+		if info, err := os.Stat(dir); err != nil || time.Since(info.ModTime()) < time.Minute {
+			continue
+		}
 		lock, err := os.OpenFile(filepath.Join(dir, dirLock), os.O_RDWR, 0)
 		if errors.Is(err, os.ErrNotExist) {
-			if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > time.Minute {
-				_ = os.RemoveAll(dir)
-			}
+			_ = os.RemoveAll(dir)
 			continue
 		}
 		if err != nil {

@@ -1,0 +1,42 @@
+package simhost
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A folder whose lock was made and is not locked yet is somebody's who just begins: two hosts that start side by side must not
+// remove each other's.
+func TestStaleDirs(t *testing.T) {
+	temp := t.TempDir()
+	for _, c := range []struct {
+		name         string
+		lock, locked bool
+		age          time.Duration
+		stays        bool
+	}{
+		{"just-made", false, false, 0, true},
+		{"lock-just-made", true, false, 0, true},
+		{"lives", true, true, time.Hour, true},
+		{"killed", true, false, time.Hour, false},
+		{"killed-early", false, false, time.Hour, false},
+	} {
+		path := filepath.Join(temp, dirPrefix+c.name)
+		must(t, os.Mkdir(path, 0o700))
+		if c.locked {
+			lock, err := lockDir(path)
+			must(t, err)
+			t.Cleanup(func() { lock.Close() })
+		} else if c.lock {
+			must(t, os.WriteFile(filepath.Join(path, dirLock), nil, 0o600))
+		}
+		then := time.Now().Add(-c.age)
+		must(t, os.Chtimes(path, then, then))
+		removeStaleDirs(temp)
+		if _, err := os.Stat(path); (err == nil) != c.stays {
+			t.Errorf("%s: it is there: %t, expected %t", c.name, err == nil, c.stays)
+		}
+	}
+}
