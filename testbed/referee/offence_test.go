@@ -88,11 +88,35 @@ var offences = []struct {
 		s.write("n1", label(v1alpha1.LabelManaged, "false"))
 		s.grant("n1", "t1")
 	}},
+	{"a node that is not Ready is granted", []Rule{Grant}, func(s *script) {
+		s.write("n1", ready(false))
+		s.grant("n1", "t1")
+	}},
+	{"a host with a veto is granted", []Rule{Grant}, func(s *script) {
+		s.write("n1", s.says("boot-1", v1alpha1.WantsReboot), func(n *corev1.Node) {
+			h, _ := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
+			h.Veto = v1alpha1.ReasonWindow
+			n.Annotations[v1alpha1.AnnotationHost] = v1alpha1.FormatRecord(h)
+		})
+		s.grant("n1", "t1")
+	}},
+	{"a host's own hook units are passed by", []Rule{Table}, func(s *script) {
+		s.write("n1", func(n *corev1.Node) {
+			h, _ := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
+			h.HookStages = []v1alpha1.State{v1alpha1.StateBeforeDrain}
+			n.Annotations[v1alpha1.AnnotationHost] = v1alpha1.FormatRecord(h)
+		})
+		s.grant("n1", "t1")
+	}},
 	{"the turn is exchanged under the host", []Rule{Grant}, func(s *script) {
 		s.grant("n1", "t1")
 		s.write("n1", enter(v1alpha1.StateDraining, "t2", "e1"))
 	}},
 	{"granted by nobody that ever led", []Rule{Epoch}, func(s *script) {
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "nobody"))
+	}},
+	{"taken over by nobody that ever led", []Rule{Epoch}, func(s *script) {
+		s.grant("n1", "t1")
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "nobody"))
 	}},
 	{"a turn of another term is promoted", []Rule{Epoch}, func(s *script) {
@@ -186,6 +210,20 @@ var offences = []struct {
 		s.cordon("n1")
 		s.drained("n1", "t1")
 		s.write("n1", annotate(v1alpha1.AnnotationAck, "t0/boot-1/rebooting/committed"))
+	}},
+	{"an ack committed where nothing is to be committed to", []Rule{Commit}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.commit("n1")
+	}},
+	{"committed from a boot that the kubelet does not speak from", []Rule{Commit}, func(s *script) {
+		s.grant("n1", "t1")
+		s.write("n1", unschedulable(true), marked(true), annotate(v1alpha1.AnnotationAck, "t1/boot-9/draining/committed"))
+	}},
+	{"committed to a drain without the cordon", []Rule{Commit}, func(s *script) {
+		s.grant("n1", "t1")
+		s.commit("n1")
 	}},
 	{"a late grant is committed", []Rule{Fence}, func(s *script) {
 		s.lead("e2")
@@ -281,6 +319,10 @@ var offences = []struct {
 		s.reboot("n1")
 	}},
 	{"rebooted in no turn", []Rule{Reboot}, func(s *script) { s.reboot("n1") }},
+	{"a host without a Node is rebooted", []Rule{Reboot}, func(s *script) {
+		w := s.e.hostEvent(s.tick(), HostEvent{Time: s.clock, Host: "n9", Kind: RebootCalled, BootID: "boot-1"})
+		s.e.settle(s.tick(), w)
+	}},
 	{"rebooted in draining", []Rule{Reboot}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
