@@ -73,7 +73,7 @@ func (c *cluster) onHost(verb string, n *corev1.Node, h *host, rest string) erro
 	case "create":
 		c.create(h.name, c.now)
 	case "lost": // a leader's write with an outcome that is not known
-		c.uncertain[h.name] = true
+		c.uncertain[h.name] = c.fact(h.name)
 	case "found":
 		delete(c.uncertain, h.name)
 	default:
@@ -165,7 +165,9 @@ func (c *cluster) late(epoch, name string) error {
 	for _, v := range rollout.Decide(s).Verdicts {
 		if v.Node == name && v.Move != nil {
 			c.logf("# late %s %s", epoch, name)
+			c.stale = true
 			c.move(v)
+			c.stale = false
 			return nil
 		}
 	}

@@ -67,24 +67,44 @@ func (d *decision) settleForeign(others []*turn.Node) {
 		)
 	})
 	excess := d.Unavailable - d.Budget
+	back := map[string]bool{}
 	for _, n := range others {
-		if excess <= 0 {
-			if d.Unavailable > d.Budget {
-				d.hold(n, v1alpha1.ReasonHandover, "more nodes than the budget are unavailable")
-			} else {
-				d.restamp(n)
+		// Whatever the budget, two control-plane nodes are one too many: a
+		// stale leader's late grant beside a turn of ours, or two of its own.
+		quorum := d.otherControlPlane(n, back) != ""
+		switch {
+		case excess > 0 || quorum:
+			excess--
+			if reason, text := pausedBy(n); reason != "" {
+				d.hold(n, reason, text)
+				continue
 			}
-			continue
-		}
-		excess--
-		if reason, text := pausedBy(n); reason != "" {
-			d.hold(n, reason, text)
-			continue
-		}
-		if !d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, v1alpha1.ReasonOverBudget) {
-			d.advance(n, turn.Refused, v1alpha1.ResultCancelled, v1alpha1.ReasonOverBudget)
+			back[n.Name] = true
+			if !d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, v1alpha1.ReasonOverBudget) {
+				d.advance(n, turn.Refused, v1alpha1.ResultCancelled, v1alpha1.ReasonOverBudget)
+			}
+		case d.Unavailable > d.Budget:
+			d.hold(n, v1alpha1.ReasonHandover, "more nodes than the budget are unavailable")
+		case d.otherControlPlane(n, nil) != "":
+			d.hold(n, v1alpha1.ReasonHandover, d.otherControlPlane(n, nil)+" is given back first")
+		default:
+			d.restamp(n)
 		}
 	}
+}
+
+// otherControlPlane names a control-plane node beside the control-plane node n
+// that is unavailable through us, those in but left out, or "".
+func (d *decision) otherControlPlane(n *turn.Node, but map[string]bool) string {
+	if !n.ControlPlane {
+		return ""
+	}
+	for _, o := range d.nodes {
+		if o.ControlPlane && o.Name != n.Name && !but[o.Name] && (through(o) || d.Uncertain[o.Name]) {
+			return o.Name
+		}
+	}
+	return ""
 }
 
 // restamp takes a turn over as it stands. Time-outs go on from where they were.

@@ -55,7 +55,7 @@ func (c *cluster) promiseMove(before turn.Node, v rollout.Verdict) {
 			c.breaks("commit: %s is turned round by %s after its commit", v.Node, m.On)
 		}
 	}
-	if c.lease.Stopped && m.From != m.To {
+	if c.lease.Stopped && m.From != m.To && !c.stale {
 		c.breaks("stop: %s is moved to %s under the emergency stop", v.Node, m.To)
 	}
 	if before.Paused != nil && before.InTurn() && m.From != m.To && m.On != turn.LetGo && m.On != turn.Replaced &&
@@ -124,7 +124,7 @@ func (c *cluster) atRest() string {
 			return fmt.Sprintf("%s: mark %t, unschedulable %t, cordoned by an admin %t", name, n.Mark, n.Unschedulable, h.adminCordon)
 		case n.Wants != v1alpha1.WantsNothing:
 			return fmt.Sprintf("%s still wants %s, held %q", name, n.Wants, n.Held)
-		case n.Turn != "" || n.Grant != nil:
+		case (n.Turn != "" || n.Grant != nil) && !c.edited:
 			return name + " keeps a turn"
 		}
 	}

@@ -34,8 +34,16 @@ type cluster struct {
 	self    string
 	version int
 	turns   int
-	// uncertain are the nodes with a write that was lost; see rollout.Snapshot.
-	uncertain map[string]bool
+	// uncertain are the nodes with a write whose outcome the leader does not
+	// know, as it saw them before; see rollout.Snapshot.
+	uncertain map[string]turn.Node
+	// lose makes the leader's next write one of those: "dropped" or "landed".
+	lose string
+	// stale is set while a leader writes that is the leader no more.
+	stale bool
+	// edited is set where people edit the coordinator's keys. A grant that
+	// they left on an idle node stays until the next turn.
+	edited bool
 	// taken are snapshots kept for a stale leader, by its epoch.
 	taken map[string]rollout.Snapshot
 	// until, where set, ends a run; it is asked after each write.
@@ -82,7 +90,7 @@ func newCluster() *cluster {
 		policy: policy.Default(), leads: true,
 		nodes: map[string]*corev1.Node{}, hosts: map[string]*host{},
 		lease:     turn.Lease{Exists: true, Holder: "a"},
-		uncertain: map[string]bool{}, taken: map[string]rollout.Snapshot{},
+		uncertain: map[string]turn.Node{}, taken: map[string]rollout.Snapshot{},
 	}
 	return c
 }
@@ -104,6 +112,7 @@ func (c *cluster) create(name string, at time.Time) *corev1.Node {
 		Labels: map[string]string{}, Annotations: map[string]string{}, ResourceVersion: strconv.Itoa(c.version),
 	}}
 	c.nodes[name] = n
+	c.hosts[name].adminCordon = false
 	c.kubelet(c.hosts[name])
 	return n
 }
@@ -146,10 +155,14 @@ func (c *cluster) logf(format string, args ...any) {
 func (c *cluster) snapshot(epoch string) rollout.Snapshot {
 	s := rollout.Snapshot{
 		Now: c.now, Epoch: epoch, Self: c.self, Stopped: !c.lease.Exists || c.lease.Stopped, StopText: c.lease.StopText,
-		Policy: c.policy, Uncertain: maps.Clone(c.uncertain),
+		Policy: c.policy, Uncertain: map[string]bool{},
 	}
 	for _, name := range c.names() {
-		s.Nodes = append(s.Nodes, c.fact(name))
+		n := c.fact(name)
+		if old, ok := c.uncertain[name]; ok {
+			n, s.Uncertain[name] = old, true
+		}
+		s.Nodes = append(s.Nodes, n)
 	}
 	return s
 }
@@ -167,15 +180,15 @@ func (c *cluster) lead() bool {
 	wrote := false
 	for _, grants := range []bool{false, true} {
 		for _, v := range out.Verdicts {
-			if v.Move == nil || v.Move.Disturbs() != grants || c.done() {
+			if v.Move == nil || v.Move.Disturbs() != grants || c.done() || grants && len(c.uncertain) > 0 {
 				continue
 			}
-			c.move(v)
+			c.write(v)
 			wrote = true
 		}
 	}
 	for _, v := range out.Verdicts {
-		if n := c.nodes[v.Node]; v.Move == nil && !c.done() && n.Labels[v1alpha1.LabelHeld] != string(v.Held) {
+		if n := c.nodes[v.Node]; v.Move == nil && !c.done() && v.Held != v1alpha1.ReasonHandover && n.Labels[v1alpha1.LabelHeld] != string(v.Held) {
 			c.hold(n, v)
 			wrote = true
 		}
@@ -189,6 +202,18 @@ func (c *cluster) hold(n *corev1.Node, v rollout.Verdict) {
 		c.logf("%s held %s", n.Name, v.Held)
 	}
 	c.bump(n)
+}
+
+// write sends what the leader decided; the outcome may be lost.
+func (c *cluster) write(v rollout.Verdict) {
+	lose := c.lose
+	if c.lose = ""; lose != "" {
+		c.uncertain[v.Node] = c.fact(v.Node)
+		c.logf("# the write to %s %s, and nobody knows", v.Node, lose)
+	}
+	if lose != "dropped" {
+		c.move(v)
+	}
 }
 
 // move writes what a leader decided.

@@ -256,15 +256,27 @@ func (w twin) settles() map[string]string {
 		}
 		return map[bool]int{true: -1, false: 1}[a.Name < b.Name]
 	})
+	// "at most one control-plane node is unavailable through us, whatever the
+	// policies say": a late grant of a stale leader's included.
+	given := map[string]bool{}
 	for i, n := range rest {
 		frozen := !said(n.Managed, false) && (n.Paused != nil || speaks(n) && n.Host.Veto == v1alpha1.ReasonHostPaused)
+		quorum := w.all(func(o *turn.Node) bool {
+			return n.ControlPlane && o.ControlPlane && o.Name != n.Name && (inSomeTurn(o) || o.Mark || w.Uncertain[o.Name])
+		})
+		left := 0
+		for name := range quorum {
+			if !given[name] {
+				left++
+			}
+		}
 		switch {
-		case over <= 0:
-			out[n.Name] = "taken"
-		case i < over && !frozen:
-			out[n.Name] = "back"
-		default:
+		case (i < over || left > 0) && frozen, over > 0 && i >= over && left == 0, over <= 0 && left == 0 && len(quorum) > 0:
 			out[n.Name] = "held"
+		case i < over || left > 0:
+			out[n.Name], given[n.Name] = "back", true
+		default:
+			out[n.Name] = "taken"
 		}
 	}
 	return out
