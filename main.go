@@ -283,9 +283,9 @@ func versionText() string {
 
 func runCommand(c *cli.Context) error {
 	signal.Ignore(syscall.SIGPIPE) // a journal that goes away must not take the service with it
-	root, testbed := "/", c.IsSet("root")
-	if testbed {
-		root = c.String("root")
+	root, testbed := c.String("root"), c.String("root") != ""
+	if !testbed {
+		root = "/"
 	}
 	load := func() (*config.Config, []config.Warning, error) {
 		return config.Load(config.Options{File: c.String("config"), Testbed: testbed})

@@ -74,7 +74,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 		select {
 		case <-reloads:
 			notifier.Reloading()
-			reload(o, log, level, host)
+			reload(cfg, o, log, level, host)
 			notifier.Ready()
 		case <-ctx.Done():
 			notifier.Stopping()
@@ -102,7 +102,7 @@ func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.
 		Version:  o.Version,
 		NodeName: cfg.NodeName,
 		Connect: func() (*object.Client, error) {
-			path, err := hostKubeconfig(cfg)
+			path, err := cfg.HostKubeconfig()
 			if err != nil {
 				return nil, err
 			}
@@ -130,8 +130,9 @@ func settings(cfg *config.Config) node.Settings {
 	}
 }
 
-// reload reads the configuration anew; a bad one changes nothing.
-func reload(o Options, log *slog.Logger, level *slog.LevelVar, host *node.Host) {
+// reload reads the configuration anew; a bad one changes nothing. started is
+// the one that the process began with.
+func reload(started *config.Config, o Options, log *slog.Logger, level *slog.LevelVar, host *node.Host) {
 	cfg, warnings, err := o.Load()
 	for _, w := range warnings {
 		log.Warn(w.String())
@@ -140,22 +141,12 @@ func reload(o Options, log *slog.Logger, level *slog.LevelVar, host *node.Host) 
 		log.Error("the configuration is not valid; the one before stays in force", "err", err)
 		return
 	}
+	if keys := started.NeedRestart(cfg); len(keys) > 0 {
+		log.Warn("the old values of some settings stay in force until a restart", "keys", strings.Join(keys, ", "))
+	}
 	level.Set(cfg.LogLevel)
 	host.Reload(settings(cfg))
 	log.Info("configuration reloaded", "mode", string(cfg.Mode))
-}
-
-// hostKubeconfig is the credential of the host's identity.
-func hostKubeconfig(cfg *config.Config) (string, error) {
-	if cfg.Kubernetes.Kubeconfig != "" {
-		return cfg.Kubernetes.Kubeconfig, nil
-	}
-	for _, path := range config.HostKubeconfigs() {
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("no kubelet's kubeconfig in %s; set kubernetes.kubeconfig", strings.Join(config.HostKubeconfigs(), ", "))
 }
 
 // power says whether the host is on its way down.
