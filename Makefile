@@ -66,7 +66,7 @@ soak: deps control-plane ## Run the full campaigns (SEED=…, ROUNDS=…); the l
 
 .PHONY: docs
 docs: ## Rewrite the documents that are rendered from code
-	$(GO) test ./node/turn ./node/config -run 'Docs' -args -update
+	$(GO) test ./node/turn ./node/config -count 1 -args -update
 
 .PHONY: deps
 deps:
