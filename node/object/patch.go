@@ -81,6 +81,10 @@ func (o Outcome) String() string {
 // Send sends the patch once. The Node is the one that was written, nil unless
 // Written; the error is nil only then.
 func Send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.Node, Outcome, error) {
+	if p.ResourceVersion == "" {
+		// The API server would take that for no precondition at all.
+		return nil, Refused, fmt.Errorf("writing node %s: the write names no resourceVersion", p.Node)
+	}
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	n, err := client.CoreV1().Nodes().Patch(ctx, p.Node, types.MergePatchType, p.body(), metav1.PatchOptions{FieldManager: p.Manager})

@@ -106,8 +106,6 @@ func TestPatchBody(t *testing.T) {
 		{Patch{ResourceVersion: "7"}, `{"metadata":{"resourceVersion":"7"}}`},
 		{Patch{ResourceVersion: "7", Labels: map[string]*string{}, Unschedulable: new(false)},
 			`{"metadata":{"resourceVersion":"7"},"spec":{"unschedulable":false}}`},
-		// A write without a precondition would be a write to whatever is there. "" is refused by the API server.
-		{Patch{}, `{"metadata":{"resourceVersion":""}}`},
 	} {
 		if got := string(c.p.body()); got != c.want {
 			t.Errorf("body\n%s, want\n%s", got, c.want)
@@ -145,6 +143,17 @@ func TestSendSaysWhatBecameOfIt(t *testing.T) {
 	cancel()
 	if _, got, _ := Send(ctx, newAPIServer(t, "11").client(), cordon); got != Unknown {
 		t.Errorf("a request that was called off: %v, want unknown", got)
+	}
+}
+
+// To the API server an empty resourceVersion is none, and the write one to whatever is there.
+func TestSendNeedsAPrecondition(t *testing.T) {
+	s := newAPIServer(t, "11")
+	if n, got, err := Send(t.Context(), s.client(), Patch{Node: "n1", Unschedulable: new(true)}); n != nil || got != Refused || err == nil {
+		t.Errorf("%v, %v, want a refusal", got, err)
+	}
+	if seen := s.seen(); len(seen) > 0 {
+		t.Errorf("sent %q", seen)
 	}
 }
 

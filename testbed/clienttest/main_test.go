@@ -1,0 +1,188 @@
+package clienttest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+// cp serves all tests of the package, one after the other: there is one Lease.
+var cp *controlplane.ControlPlane
+
+func TestMain(m *testing.M) {
+	os.Exit(controlplane.RunTests(m, controlplane.Options{
+		// Nodes and pods are played by the tests.
+		Without: []controlplane.Component{
+			controlplane.ControllerManager, controlplane.Scheduler, controlplane.Ballast, controlplane.Pods,
+		},
+	}, func(c *controlplane.ControlPlane) { cp = c }))
+}
+
+// patience bounds every wait for something that is to happen.
+const patience = 45 * time.Second
+
+// until waits for a condition that no watch tells of.
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for !cond() {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// never fails if the condition comes true within d.
+func never(t *testing.T, what string, d time.Duration, cond func() bool) {
+	t.Helper()
+	for end := time.After(d); ; {
+		if cond() {
+			t.Fatalf("%s", what)
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-end:
+			return
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testLog writes to the test's log, and says nothing after its end.
+type testLog struct {
+	t    *testing.T
+	mu   sync.Mutex
+	over bool
+}
+
+func (l *testLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.over {
+		l.t.Log(strings.TrimSuffix(string(p), "\n"))
+	}
+	return len(p), nil
+}
+
+// logger is a logger of one part of a test.
+func logger(t *testing.T, name string) *slog.Logger {
+	l := &testLog{t: t}
+	t.Cleanup(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.over = true
+	})
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})).With("who", name)
+}
+
+// deleteNow deletes without a grace period.
+var deleteNow = metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+
+const leaseName, leaseSpace = controlplane.LockkeeperLease, controlplane.LockkeeperNamespace
+
+// freshLease applies what an administrator applies, with a Lease that nobody holds and nobody has stopped, and no Nodes.
+func freshLease(t *testing.T) {
+	t.Helper()
+	ctx := context.Background()
+	clean := func() {
+		if err := cp.Client().CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Error(err)
+		}
+		err := cp.Client().CoordinationV1().Leases(leaseSpace).Delete(ctx, leaseName, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	}
+	clean()
+	must(t, cp.ApplyLockkeeper(ctx))
+	t.Cleanup(clean)
+}
+
+func getLease(t *testing.T) *coordinationv1.Lease {
+	t.Helper()
+	l, err := cp.Client().CoordinationV1().Leases(leaseSpace).Get(context.Background(), leaseName, metav1.GetOptions{})
+	must(t, err)
+	return l
+}
+
+// holder is the Lease's holderIdentity, "" for none, or no Lease.
+func holder() string {
+	l, err := cp.Client().CoordinationV1().Leases(leaseSpace).Get(context.Background(), leaseName, metav1.GetOptions{})
+	if err != nil || l.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *l.Spec.HolderIdentity
+}
+
+func patchLease(t *testing.T, patch string) {
+	t.Helper()
+	_, err := cp.Client().CoordinationV1().Leases(leaseSpace).
+		Patch(context.Background(), leaseName, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	must(t, err)
+}
+
+// stop sets the emergency stop, goOn lifts it.
+func stop(t *testing.T) {
+	t.Helper()
+	patchLease(t, `{"metadata":{"annotations":{"lockkeeper.dev/paused":"a test"}}}`)
+}
+
+func goOn(t *testing.T) {
+	t.Helper()
+	patchLease(t, `{"metadata":{"annotations":{"lockkeeper.dev/paused":null}}}`)
+}
+
+func getNode(t *testing.T, name string) *corev1.Node {
+	t.Helper()
+	n, err := cp.Client().CoreV1().Nodes().Get(context.Background(), name, metav1.GetOptions{})
+	must(t, err)
+	return n
+}
+
+func patchNode(t *testing.T, name, patch string) *corev1.Node {
+	t.Helper()
+	n, err := cp.Client().CoreV1().Nodes().Patch(context.Background(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	must(t, err)
+	return n
+}
+
+// playHost makes a Node whose host wants a reboot, or nothing, and says no more than that.
+func playHost(t *testing.T, name string, wants bool) {
+	t.Helper()
+	n, err := cp.CreateNode(t.Context(), controlplane.NodeSpec{Name: name})
+	must(t, err)
+	must(t, cp.SetNodeReady(t.Context(), name, "boot-1", true))
+	sayWants(t, string(n.UID), name, wants)
+}
+
+func sayWants(t *testing.T, uid, name string, wants bool) {
+	t.Helper()
+	word, changes := "nothing", "[]"
+	if wants {
+		word, changes = "reboot", `[{"source":"Sentinel","name":"/run/reboot-required"}]`
+	}
+	host := fmt.Sprintf(`{"protocol":1,"version":"test","nodeUID":%q,"bootID":"boot-1","bootTime":"2026-01-01T00:00:00Z",`+
+		`"started":"2026-01-01T00:00:00Z","managed":true,"drains":%t,"changes":%s}`, uid, wants, changes)
+	patchNode(t, name, fmt.Sprintf(`{"metadata":{"labels":{"lockkeeper.dev/wants":%q},"annotations":{"lockkeeper.dev/host":%q}}}`, word, host))
+}
