@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/rig"
@@ -186,12 +184,4 @@ func TestPausedProcesses(t *testing.T) {
 	if now := s.epoch(); now != next {
 		t.Logf("the term %s was followed by %s", next, now)
 	}
-}
-
-// podsOf are the pods of a blockade.
-func (b *blockade) pods() []*corev1.Pod {
-	b.s.t.Helper()
-	pods, err := b.s.ControlPlane.WaitPods(b.s.within(soon), b.namespace, "", "to be listed", func([]*corev1.Pod) bool { return true })
-	b.s.must(err)
-	return pods
 }

@@ -1,0 +1,247 @@
+package rollouttest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// alive has the host's loop go round with a fact of its own and publish it, so that what it did not do meanwhile it does not do.
+// It is a sentinel that comes and goes.
+func (s *scene) alive(name string) {
+	s.t.Helper()
+	const sentinel = "/run/reboot-required"
+	has := func(n *turn.Node) bool {
+		return n.Host != nil && slices.ContainsFunc(n.Host.Changes, func(c v1alpha1.Change) bool { return c.Name == sentinel })
+	}
+	s.must(s.host(name).WriteFile(sentinel, ""))
+	s.until(name, soon, "to show a new sentinel", has)
+	s.must(s.host(name).RemoveFile(sentinel))
+	s.until(name, soon, "to show that the sentinel is gone", func(n *turn.Node) bool { return n.Host != nil && !has(n) })
+}
+
+// nothingLeaves fails the test if a pod is evicted while the host shows that it is alive.
+func (s *scene) nothingLeaves(name string, evicted int) {
+	s.t.Helper()
+	for range 3 {
+		s.alive(name)
+	}
+	if got := s.evictions(); got != evicted {
+		s.t.Errorf("%d pods were evicted from %s meanwhile", got-evicted, name)
+	}
+}
+
+var quick = config("sources", "poll_interval", 200*time.Millisecond)
+
+// TestAdminsCordon has a person cordon one node before there is anything to do, and another while it waits for its turn. Both
+// take their turns like any other node, are never marked, and stay cordoned.
+func TestAdminsCordon(t *testing.T) {
+	s := play(t, 3, 1, hooked)
+	for _, name := range []string{"node-2", "node-3"} {
+		s.forget(name)
+	}
+	s.cordon("node-2")
+	s.keep("backup")
+	budget := s.block("node-3")
+	s.stage("node-2", "node-3")
+	// A node that is unavailable already needs no room in the budget; the other one has none while it is.
+	s.reaches("node-2", v1alpha1.StateBeforeReboot)
+	s.held("node-3", v1alpha1.ReasonBudget)
+	s.cordon("node-3")
+	s.release("backup")
+	s.updated("node-2")
+	// Still two of them unavailable, one allowed: a person has to give one back.
+	s.held("node-3", v1alpha1.ReasonBudget)
+	if n := s.now("node-2"); !n.Unschedulable {
+		t.Error("node-2 was uncordoned")
+	}
+	s.uncordon("node-2")
+	s.commits("node-3", v1alpha1.StateDraining)
+	budget.lift()
+	s.updated("node-3")
+	for _, name := range []string{"node-2", "node-3"} {
+		if n := s.marked(name); n != 0 {
+			t.Errorf("%s was marked %d times", name, n)
+		}
+		s.reboots(name, 1)
+	}
+	if n := s.now("node-3"); !n.Unschedulable || n.Mark {
+		t.Errorf("node-3: unschedulable %t, mark %t; expected a person's cordon", n.Unschedulable, n.Mark)
+	}
+	if got := s.evictions(); got != 1 {
+		t.Errorf("%d pods were evicted, expected the one on the node that a person had cordoned", got)
+	}
+}
+
+// TestPauseInMidTurn freezes a node that drains, with a value that looks as if it did not.
+func TestPauseInMidTurn(t *testing.T) {
+	for _, value := range []string{"disk change", "false"} {
+		t.Run(value, func(t *testing.T) {
+			const name = "node-2"
+			s := play(t, 2, 1, `settle = "1s"`, quick)
+			budget := s.block(name)
+			s.forget(name)
+			s.stage(name)
+			s.commits(name, v1alpha1.StateDraining)
+			s.says(name, "1 pods to go", soon)
+			s.annotate(name, v1alpha1.AnnotationPaused, value)
+			s.until(name, soon, "to be frozen", func(n *turn.Node) bool {
+				return n.Grant != nil && n.Grant.PausedSince != nil && n.Held == v1alpha1.ReasonPaused
+			})
+			s.says(name, string(v1alpha1.ReasonPaused), soon)
+			evicted := s.evictions()
+			budget.lift()
+			s.nothingLeaves(name, evicted)
+			if n := s.now(name); n.State != v1alpha1.StateDraining || !n.Mark || !n.Unschedulable {
+				t.Errorf("paused it is %s, mark %t, unschedulable %t; expected draining with its cordon", n.State, n.Mark, n.Unschedulable)
+			}
+			s.annotate(name, v1alpha1.AnnotationPaused, nil)
+			s.updated(name)
+			s.schedulable(name)
+			s.reboots(name, 1)
+			if got := s.evictions(); got != evicted+1 {
+				t.Errorf("%d pods were evicted after the pause, expected 1", got-evicted)
+			}
+			if s.froze(name) != 1 {
+				t.Errorf("its clock was stopped %d times, expected once", s.froze(name))
+			}
+		})
+	}
+}
+
+// TestPauseInIdle is the state paused, out of which nothing is granted.
+func TestPauseInIdle(t *testing.T) {
+	s := play(t, 3, 1, `settle = "1s"`, quick)
+	s.annotate("node-2", v1alpha1.AnnotationPaused, "mine")
+	s.until("node-2", soon, "to be paused", func(n *turn.Node) bool { return n.State == v1alpha1.StatePaused })
+	s.forget("node-2")
+	s.stage("node-2", "node-3")
+	// Publishing goes on, and the others go on.
+	s.until("node-2", soon, "to want a reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
+	s.held("node-2", v1alpha1.ReasonPaused)
+	s.updated("node-3")
+	if path := s.path("node-2"); len(path) != 1 || path[0] != v1alpha1.StatePaused {
+		t.Errorf("while another node took its turn it went through %v", path)
+	}
+	s.annotate("node-2", v1alpha1.AnnotationPaused, nil)
+	s.updated("node-2")
+}
+
+// heedsStop bounds how late a host in a turn heeds the emergency stop, or its end: it looks every 11 s, give or take a
+// twentieth, and the machine is busy.
+const heedsStop = 15 * time.Second
+
+// TestEmergencyStopInMidDrain stops everything with one write to the Lease, which changes no Node.
+func TestEmergencyStopInMidDrain(t *testing.T) {
+	const name = "node-2"
+	s := play(t, 3, 2, `settle = "1s"`, quick)
+	budget := s.block(name)
+	s.stage(name)
+	s.commits(name, v1alpha1.StateDraining)
+	s.says(name, "1 pods to go", soon)
+	s.stop("smoke in rack 4")
+	began := time.Now()
+	s.stage("node-3")
+	s.held(name, v1alpha1.ReasonStopped)
+	s.held("node-3", v1alpha1.ReasonStopped)
+	s.says(name, "Stopped", heedsStop)
+	t.Logf("the host heeds the stop after %v", time.Since(began).Round(time.Millisecond))
+	evicted := s.evictions()
+	budget.lift()
+	s.nothingLeaves(name, evicted)
+	if n := s.now("node-3"); n.InTurn() {
+		t.Errorf("node-3 got its turn under the stop: %s", n.State)
+	}
+	s.goes()
+	began = time.Now()
+	s.until(name, heedsStop, "to go on by itself after the stop", func(n *turn.Node) bool {
+		return n.State != v1alpha1.StateDraining || n.Says(v1alpha1.WordDone)
+	})
+	t.Logf("the node goes on %v after the stop", time.Since(began).Round(time.Millisecond))
+	s.updated(name, "node-3")
+	s.reboots(name, 1)
+}
+
+// TestEmergencyStopBeforeTheCommit sets the stop while an inhibitor keeps the host from its commit of the reboot, and takes
+// the inhibitor away then.
+func TestEmergencyStopBeforeTheCommit(t *testing.T) {
+	const name = "node-2"
+	s := play(t, 2, 1, `settle = "1s"`, quick)
+	unblock := s.host(name).Logind().Hold(blocker)
+	s.stage(name)
+	s.reaches(name, v1alpha1.StateRebooting)
+	s.says(name, "Inhibited", soon)
+	s.stop("smoke")
+	s.held(name, v1alpha1.ReasonStopped)
+	unblock()
+	s.says(name, "Stopped", soon)
+	for range 3 {
+		s.alive(name)
+	}
+	if n := s.now(name); n.Committed() {
+		t.Errorf("it committed under the stop: %s", n.Ack)
+	}
+	s.reboots(name, 0)
+	s.goes()
+	s.updated(name)
+	s.reboots(name, 1)
+}
+
+// TestTakenOutInMidTurn takes a node out of lockkeeper's care while it drains, in each of the three ways, and gives it back.
+func TestTakenOutInMidTurn(t *testing.T) {
+	const name = "node-2"
+	for _, c := range []struct {
+		name      string
+		out, back func(s *scene)
+		cordoned  bool // the cordon stays, and is the new owner's
+	}{
+		{"managed=false", func(s *scene) { s.label(name, v1alpha1.LabelManaged, "false") },
+			func(s *scene) { s.label(name, v1alpha1.LabelManaged, nil) }, false},
+		{"detached", func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, "sold") },
+			func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, nil) }, false},
+		{"detached with force", func(s *scene) {
+			s.annotate(name, v1alpha1.AnnotationDetached, `{"reason":"sold","by":"ann","force":true}`)
+		},
+			func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, nil) }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := play(t, 2, 1, `settle = "1s"`)
+			budget := s.block(name)
+			s.forget(name)
+			s.stage(name)
+			s.commits(name, v1alpha1.StateDraining)
+			s.says(name, "1 pods to go", soon)
+			c.out(s)
+			n := s.until(name, soon, "to be without any key of ours", func(n *turn.Node) bool {
+				return n.State == v1alpha1.StateAbsent && n.Wants == "" && n.RawHost == "" && n.Turn == "" && n.Held == "" &&
+					!n.Mark && n.Ack == (v1alpha1.Ack{}) && n.Last == nil && n.Grant == nil
+			})
+			if n.Unschedulable != c.cordoned {
+				t.Errorf("let go it is unschedulable: %t, expected %t", n.Unschedulable, c.cordoned)
+			}
+			passed := slices.Contains(s.path(name), v1alpha1.StateUncordoning)
+			if passed == c.cordoned {
+				t.Errorf("it went through %v; expected uncordoning among them: %t", s.path(name), !c.cordoned)
+			}
+			s.reboots(name, 0)
+			if got := s.evictions(); got != 0 {
+				t.Errorf("%d pods were evicted", got)
+			}
+			budget.lift()
+			c.back(s)
+			s.updated(name)
+			s.reboots(name, 1)
+			if c.cordoned {
+				// What was cordoned when its turn began is cordoned at its end.
+				if n := s.now(name); !n.Unschedulable {
+					t.Error("the new owner's cordon was undone")
+				}
+				return
+			}
+			s.schedulable(name)
+		})
+	}
+}
