@@ -129,7 +129,7 @@ func TestBadConfigurationIsNotTriedAgain(t *testing.T) {
 	h, r := startHost(t, "broken", func(o *Options) {
 		o.Env, o.RestartDelay = []string{fakeEnv + "=broken"}, time.Millisecond
 	})
-	eventually(t, "it ended", func() bool { _, n := r.last(LockkeeperExited); return n == 1 })
+	eventually(t, "it ended", func() bool { _, n := r.last(LockkeeperExited); return n > 0 })
 	h.StopLockkeeper() // returns when no start is to come
 	if e, n := r.last(LockkeeperStarted); n != 1 {
 		t.Errorf("started %d times, the last %+v", n, e)

@@ -206,6 +206,23 @@ func TestCrashInAShutdown(t *testing.T) {
 	equal(t, "events", r.kinds()[2:6], []Kind{RebootCalled, Crashed, ShutdownDone, Booted})
 }
 
+// So does power that goes while a service takes its time to end.
+func TestCrashWhileServicesEnd(t *testing.T) {
+	h, r := startHost(t, "crash-end", stubborn, func(o *Options) { o.StopTimeout = time.Hour })
+	must(t, h.WaitReady(soon(t)))
+	must(t, h.StageUpdate("4.2.0"))
+	must(t, reboot(soon(t), connect(t, h)))
+	eventually(t, "lockkeeper was asked to end", func() bool { return strings.Contains(h.Logs(), "terminated") })
+	must(t, h.Crash(CrashOptions{ComesUpUpdated: true}))
+	if h.Boots() != 2 || h.Version() != "4.2.0" {
+		t.Errorf("%d boots, version %s", h.Boots(), h.Version())
+	}
+	if _, n := r.last(ShutdownDone); n != 1 {
+		t.Errorf("%d ends of a boot", n)
+	}
+	h.Kill() // nothing else ends it before the hour is over
+}
+
 func TestDelayInhibitors(t *testing.T) {
 	h, _ := startHost(t, "inhibit", func(o *Options) { o.InhibitDelayMax = time.Hour })
 	ready(t, h)
