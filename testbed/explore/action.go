@@ -1,0 +1,152 @@
+package explore
+
+import (
+	"fmt"
+	"strings"
+)
+
+// kind is what a step is.
+type kind uint8
+
+// kindSet is a set of kinds of faults.
+type kindSet uint64
+
+const (
+	// Steps of a host's process.
+	stepHost kind = iota
+	readRest
+	seeNode
+	expire
+	poll
+	evicted
+	applied
+	// Of a machine.
+	start
+	goDown
+	report
+	notReady
+	heal
+	confirm
+	// Of a term.
+	list
+	watch
+	lateDecision
+	watchLease
+	decide
+	sendWrite
+	settleWrite
+	landUnknown
+	landOrphan
+	campaign
+	// Of an admin, for nothing: the end of what began with a fault.
+	resume
+	attach
+	manage
+	goOn
+	recreateLease
+	recreateNode
+	forgive
+
+	// Faults: each costs one.
+	crash
+	rollback
+	killProcess
+	cancel
+	restage
+	refuseReboot
+	failApply
+	sicken
+	latePod
+	cordon
+	uncordon
+	pause
+	detach
+	forceDetach
+	unmanage
+	strip
+	deleteNode
+	age
+	loseWrite
+	crashLeader
+	takeOver
+	stop
+	blankLease
+	deleteLease
+)
+
+var kindNames = map[kind]string{
+	stepHost: "step", readRest: "read-lease", seeNode: "see", expire: "look-expires", poll: "poll", evicted: "evicted", applied: "applied",
+	start: "start", goDown: "down", report: "kubelet", notReady: "not-ready", heal: "heal", confirm: "confirm",
+	list: "list", watch: "watch", lateDecision: "too-late", watchLease: "watch-lease", decide: "decide", sendWrite: "send",
+	settleWrite: "settle", landUnknown: "lands", landOrphan: "lands-late", campaign: "campaign",
+	resume: "resume", attach: "attach", manage: "manage", goOn: "go", recreateLease: "recreate-lease", recreateNode: "recreate", forgive: "retry",
+	crash: "CRASH", rollback: "ROLLBACK", killProcess: "KILL", cancel: "CANCEL", restage: "RESTAGE", refuseReboot: "REFUSE-REBOOT",
+	failApply: "FAIL-APPLY", sicken: "SICKEN", latePod: "LATE-POD", cordon: "CORDON", uncordon: "UNCORDON", pause: "PAUSE",
+	detach: "DETACH", forceDetach: "FORCE-DETACH", unmanage: "UNMANAGE", strip: "STRIP", deleteNode: "DELETE", age: "AGE",
+	loseWrite: "LOSE", crashLeader: "CRASH-LEADER", takeOver: "TAKE-OVER", stop: "STOP", blankLease: "BLANK-LEASE", deleteLease: "DELETE-LEASE",
+}
+
+func kindsOf(kinds ...kind) (s kindSet) {
+	for _, k := range kinds {
+		s |= 1 << k
+	}
+	return s
+}
+
+// allKinds are the faults of everybody.
+var allKinds = kindsOf(crash, rollback, killProcess, cancel, restage, refuseReboot, failApply, sicken, latePod, cordon, uncordon,
+	pause, detach, forceDetach, unmanage, strip, deleteNode, age, loseWrite, crashLeader, takeOver, stop, blankLease, deleteLease)
+
+// action names one step, so that a script of them can be replayed.
+type action struct {
+	kind kind
+	node int8 // -1: of no node
+	term int8 // -1: of no term
+	arg  int8
+}
+
+// String is one line of a script: the kind, then n1 to n3 or "-", then the
+// slot of the term, "leader" or "older", or "-", then a number that tells
+// steps of one name apart.
+func (a action) String() string {
+	node, slot := "-", "-"
+	if a.node >= 0 {
+		node = fmt.Sprintf("n%d", a.node+1)
+	}
+	if a.term >= 0 {
+		slot = [...]string{"leader", "older"}[a.term]
+	}
+	return fmt.Sprintf("%-14s %-2s %-6s %d", kindNames[a.kind], node, slot, a.arg)
+}
+
+func parseAction(line string) (action, error) {
+	line, _, _ = strings.Cut(line, "#")
+	f := strings.Fields(line)
+	if len(f) != 4 {
+		return action{}, fmt.Errorf("%d words in %q, expected 4", len(f), line)
+	}
+	a := action{node: -1, term: -1}
+	found := false
+	for k, name := range kindNames {
+		if name == f[0] {
+			a.kind, found = k, true
+		}
+	}
+	if !found {
+		return a, fmt.Errorf("no step is called %q", f[0])
+	}
+	if f[1] != "-" {
+		if _, err := fmt.Sscanf(f[1], "n%d", &a.node); err != nil {
+			return a, fmt.Errorf("node %q: %w", f[1], err)
+		}
+		a.node--
+	}
+	switch f[2] {
+	case "leader":
+		a.term = 0
+	case "older":
+		a.term = 1
+	}
+	_, err := fmt.Sscan(f[3], &a.arg)
+	return a, err
+}

@@ -1,0 +1,166 @@
+package explore
+
+import "lockkeeper.dev/lockkeeper/api/v1alpha1"
+
+// adminSteps are what people do to a Node. They begin with a fault and end for
+// nothing, so that whoever pauses a node may resume it at any time.
+func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
+	n := &s.n[i]
+	do := m.on(s, i, yield)
+	api := m.objects[n.api]
+	write := func(f func(o *object)) func(*node, *event) {
+		return func(t *node, e *event) {
+			o := api
+			f(&o)
+			e.writer, e.before, e.after = adminWrites, api, o
+			m.set(t, o, byOther)
+		}
+	}
+	if !api.exists() {
+		do(recreateNode, 0, func(t *node, _ *event) {
+			m.set(t, object{uid: fresh, boot: t.boot, ready: true}, byOther)
+		})
+		return
+	}
+	edit := func(k kind, f func(o *object)) {
+		if m.fault(s, k) {
+			do(k, 0, write(f))
+		}
+	}
+	if api.paused {
+		do(resume, 0, write(func(o *object) { o.paused = false }))
+	} else {
+		edit(pause, func(o *object) { o.paused = true })
+	}
+	if api.detached != 0 {
+		do(attach, 0, write(func(o *object) { o.detached = 0 }))
+	} else {
+		edit(detach, func(o *object) { o.detached = 1 })
+		edit(forceDetach, func(o *object) { o.detached = 2 })
+	}
+	if api.managed != 0 {
+		do(manage, 0, write(func(o *object) { o.managed = 0 }))
+	} else {
+		edit(unmanage, func(o *object) { o.managed = 1 })
+	}
+	if api.st() != v1alpha1.StateAbsent {
+		edit(strip, func(o *object) { o.state = 0 })
+	}
+	for _, t := range []uint8{api.turn, api.last.turn} {
+		failed := t != 0 && (t == api.turn && results[api.grant.result] == v1alpha1.ResultFailed ||
+			t == api.turn && api.says(v1alpha1.WordFailed) || t == api.last.turn && results[api.last.result] == v1alpha1.ResultFailed)
+		if failed && api.retry != t {
+			do(forgive, 0, write(func(o *object) { o.retry = t }))
+		}
+	}
+	if m.fault(s, cordon) && !api.unsched {
+		do(cordon, 0, func(t *node, e *event) {
+			write(func(o *object) { o.unsched = true })(t, e)
+			// A cordon over a mark that the host has not taken away yet
+			// cannot be told from ours: the documents say so.
+			t.admin = !api.mark
+		})
+	}
+	if m.fault(s, uncordon) && api.unsched {
+		do(uncordon, 0, write(func(o *object) { o.unsched = false }))
+	}
+	if m.fault(s, deleteNode) {
+		do(deleteNode, 0, func(t *node, e *event) {
+			m.set(t, object{}, byOther)
+			// A deleted Node frees its slot, whatever its host goes on to do.
+			t.freed = t.freed || t.down || api.committed()
+		})
+	}
+}
+
+// leaseSteps are what happens to the Lease.
+func (m *model) leaseSteps(s *state, yield func(*event, *state)) {
+	do := func(k kind, f func(t *state)) {
+		t, e := *s, &event{action: action{k, -1, -1, 0}, node: -1, leaseWas: s.lease}
+		f(&t)
+		if k >= crash {
+			t.faults--
+		}
+		yield(e, &t)
+	}
+	l := s.lease
+	m.campaigns(s, do)
+	if !l.exists {
+		do(recreateLease, func(t *state) { t.lease = lease{exists: true} })
+		return
+	}
+	if l.stop {
+		do(goOn, func(t *state) { t.lease.stop = false })
+	} else if m.fault(s, stop) {
+		do(stop, func(t *state) { t.lease.stop = true })
+	}
+	if m.fault(s, blankLease) && l.holder != 0 {
+		do(blankLease, func(t *state) { m.nobodyLeads(t) })
+	}
+	if m.fault(s, deleteLease) {
+		do(deleteLease, func(t *state) { m.nobodyLeads(t); t.lease = lease{} })
+	}
+}
+
+// nobodyLeads takes the holder out of the Lease.
+func (m *model) nobodyLeads(s *state) {
+	if s.lease.holder == epochLost {
+		m.rename(s, func(e uint8) uint8 {
+			if e == epochLost {
+				return fresh
+			}
+			return e
+		})
+	}
+	s.lease.holder = 0
+}
+
+// rename gives epochs other names, everywhere.
+func (m *model) rename(s *state, f func(uint8) uint8) {
+	s.lease.holder = f(s.lease.holder)
+	for i := range m.Nodes {
+		n := &s.n[i]
+		m.each(n, func(o *object) { o.grant.epoch = f(o.grant.epoch) })
+		n.lh = f(n.lh)
+	}
+}
+
+// campaigns lets a new term win the Lease: when nobody holds it, when its
+// holder is dead, or, as a fault, when its holder lives and was too slow.
+func (m *model) campaigns(s *state, do func(kind, func(*state))) {
+	if !s.lease.exists || s.terms[0].live && s.terms[1].live {
+		return
+	}
+	k := campaign
+	if h := s.lease.holder; h == 1 || h == 2 {
+		if k = takeOver; !m.fault(s, takeOver) {
+			return
+		}
+	}
+	do(k, func(t *state) {
+		m.nobodyLeads(t)
+		if t.terms[0].live {
+			m.makeRoom(t)
+		}
+		t.terms[0] = term{live: true, stopSeen: t.lease.stop}
+		t.lease.holder = 1
+		for i := range m.Nodes {
+			t.n[i].terms[0] = sight{}
+		}
+	})
+}
+
+// makeRoom moves the living older term to the second slot.
+func (m *model) makeRoom(s *state) {
+	s.terms[1], s.terms[0] = s.terms[0], term{}
+	m.rename(s, func(e uint8) uint8 {
+		if e == 1 {
+			return 2
+		}
+		return e
+	})
+	for i := range m.Nodes {
+		n := &s.n[i]
+		n.terms[1], n.terms[0] = n.terms[0], sight{}
+	}
+}

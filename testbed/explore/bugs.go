@@ -1,0 +1,129 @@
+package explore
+
+import (
+	"slices"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// Bug is a clause of the protocol that is left out, to see that the
+// exploration finds what comes of it. The product has no such switches: the
+// model carries out wrongly, or hands a core what defeats the clause.
+type Bug uint8
+
+// The bugs.
+const (
+	NoBug Bug = iota
+	NoEpochCheck
+	NoPrecondition
+	CachedList
+	NoBootInAcks
+	UncordonUnmarked
+	SlotFreedEarly
+	ForeignPromoted
+	BudgetOffByOne
+	WantsBeforeSources
+	BootOfGrant
+	DoneInTwoWrites
+	ClockRestarts
+	TermSurvives
+	MarkLeftBehind
+)
+
+var bugNames = []string{
+	"no bug", "no epoch check at the commit", "commit without resourceVersion", "a first decision from a cached list",
+	"no boot id in acks", "uncordon without mark", "slot freed before the uncordon", "a foreign epoch promoted",
+	"budget off by one", "wants published before all sources were read", "the boot id taken only at the grant",
+	"done after the boot and the fresh wants in two writes", "a time-out that restarts at each failover",
+	"a term that survives a blanked Lease", "a silent host's mark left behind",
+}
+
+// String names the bug.
+func (b Bug) String() string { return bugNames[b] }
+
+// step is the real Step, or what a host with the bug would do.
+func (b Bug) step(o *turn.Observation) turn.Decision {
+	switch b {
+	case NoEpochCheck:
+		if o.Look != nil && o.Node.Grant != nil {
+			o.Look.Lease.Holder = o.Node.Grant.Epoch
+		}
+	case NoBootInAcks:
+		if o.Node.Ack.BootID != "" {
+			o.Node.Ack.BootID = o.Self.BootID
+		}
+	case WantsBeforeSources:
+		if !o.Sources.Complete {
+			o.Sources = turn.Sources{Complete: true, Wants: v1alpha1.WantsNothing}
+		}
+	}
+	d := turn.Step(*o)
+	switch w := d.Write; {
+	case w == nil:
+	case b == UncordonUnmarked && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Word == v1alpha1.WordDone && o.Node.Unschedulable:
+		w.Unschedulable = new(false)
+	case b == DoneInTwoWrites && o.Node.State == v1alpha1.StateRebooting && w.Ack.Word == v1alpha1.WordDone:
+		delete(w.Labels, v1alpha1.LabelWants)
+		delete(w.Annotations, v1alpha1.AnnotationHost)
+	}
+	return d
+}
+
+// decide is the real Decide, or what a coordinator with the bug would do.
+func (b Bug) decide(s rollout.Snapshot) rollout.Outcome {
+	was := map[string]*turn.Node{}
+	for i := range s.Nodes {
+		n := s.Nodes[i]
+		was[n.Name] = &n
+		b.show(&s.Nodes[i], &s)
+	}
+	out := rollout.Decide(s)
+	for i := range out.Verdicts {
+		m, n := out.Verdicts[i].Move, was[out.Verdicts[i].Node]
+		switch {
+		case m == nil || m.Grant == nil:
+		case b == BootOfGrant && n.Grant != nil && m.From != m.To && m.To == v1alpha1.StateRebooting:
+			m.Grant.BootID = n.Grant.BootID
+		case b == ClockRestarts && m.Reason == v1alpha1.ReasonHandover:
+			m.Grant.StageAt, m.Grant.StartedAt = now, now
+		}
+	}
+	return out
+}
+
+// show changes what the coordinator sees of a node.
+func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
+	switch b {
+	case NoBootInAcks:
+		if n.Ack.BootID != "" {
+			n.Ack.BootID = n.BootID
+		}
+	case SlotFreedEarly:
+		if n.State == v1alpha1.StateUncordoning && n.Mark {
+			n.Mark = false
+			n.Ack = v1alpha1.Ack{Turn: n.Turn, BootID: n.BootID, State: n.State, Word: v1alpha1.WordDone}
+		}
+	case ForeignPromoted:
+		if n.Ours() && n.Grant.Epoch != s.Epoch {
+			g := *n.Grant
+			g.Epoch = s.Epoch
+			n.Grant = &g
+		}
+	case MarkLeftBehind:
+		if n.InTurn() && n.Grant != nil && n.Ack.Turn != n.Turn && n.Mark && now.Sub(n.Grant.StartedAt) > time.Hour {
+			n.Mark = false
+		}
+	}
+}
+
+// Bugs are all planted bugs.
+func Bugs() []Bug {
+	all := make([]Bug, 0, len(bugNames))
+	for b := range bugNames {
+		all = append(all, Bug(b))
+	}
+	return slices.Delete(all, 0, 1)
+}

@@ -1,0 +1,225 @@
+package explore
+
+import (
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// seen is everything that Step's observation is made of.
+type seen struct {
+	view          uint32
+	boot, version uint8
+	src           bool
+	known         uint8
+	look          lookKind
+	lh            uint8
+	lx, ls, le    bool
+	drain, shut   uint8
+	refused       bool
+	apply         uint8
+	sick          bool
+}
+
+// did is what Step said, as far as it is carried out.
+type did struct {
+	read  turn.Read
+	write *turn.Write
+	wrote uint32 // the view with the write carried out
+	do    turn.Effect
+}
+
+// host is the host's observation, summed up; ok is false while nothing of its
+// Node is known.
+func (m *model) observed(n *node) (k seen, ok bool) {
+	view := n.view
+	if n.vcur {
+		view = n.api
+	}
+	if view == 0 {
+		return seen{}, false
+	}
+	o := &m.objects[view]
+	k = seen{
+		view: view, boot: n.boot, version: n.version, src: n.src, known: n.known,
+		look: n.look, lh: n.lh, lx: n.lx, ls: n.ls, le: n.le,
+		shut: n.shut, refused: n.refused != 0 && n.refused == o.turn, sick: n.sick,
+	}
+	if n.dturn == o.turn && n.dstate == o.state {
+		k.drain = n.drain
+	}
+	if o.st() == v1alpha1.StateApplying {
+		k.apply = n.apply
+	}
+	return k, true
+}
+
+// step calls the real Step.
+func (m *model) step(k seen) *did {
+	if d, ok := m.steps[k]; ok {
+		return d
+	}
+	o := turn.Observation{
+		Node:             m.facts(k.view, "n"),
+		Self:             v1alpha1.Host{Version: "explored", BootID: id("b", k.boot), OSVersion: version(k.version)},
+		ManagedByDefault: true,
+		Shutdown:         turn.Shutdown(k.shut),
+		Drain:            turn.Drain{Running: k.drain == 1, Complete: k.drain == 2},
+		Apply:            turn.Work{Running: k.apply == 1, Done: k.apply == 2},
+		Health:           turn.Health{Healthy: !k.sick, Overdue: k.sick},
+	}
+	if k.apply == 3 {
+		o.Apply.Failed = "explored"
+	}
+	if k.refused {
+		o.RebootError = "explored"
+	}
+	if k.src {
+		o.Sources = turn.Sources{Complete: true, Changes: changes(k.known), Wants: v1alpha1.WantsNothing}
+		if k.known != 0 {
+			o.Sources.Wants, o.Sources.Drains = m.Plan.wants()
+		}
+	}
+	if k.look != noLook {
+		o.Look = &turn.Look{
+			Lease:  turn.Lease{Exists: k.lx, Holder: id("e", k.lh), Stopped: k.ls},
+			Commit: k.look == commitLook,
+		}
+		if k.le {
+			o.Look.Evictable = 1
+		}
+	}
+	d := m.Bug.step(&o)
+	r := &did{read: d.Read, write: d.Write, do: d.Do}
+	if d.Write != nil {
+		r.wrote = m.object(m.objects[k.view].written(d.Write))
+	}
+	m.steps[k] = r
+	return r
+}
+
+// hostSteps are the steps of the host's process.
+func (m *model) hostSteps(s *state, i int, yield func(*event, *state)) {
+	n := &s.n[i]
+	if !n.proc {
+		return
+	}
+	do := m.on(s, i, yield)
+	if n.look == halfLook {
+		do(readRest, 0, func(t *node, _ *event) {
+			t.look, t.lh, t.lx, t.ls, t.le = commitLook, s.lease.holder, s.lease.exists, s.lease.stop, t.pods
+			if !t.vcur {
+				t.look, t.le = leaseLook, false // the Node has changed meanwhile
+			}
+			t.src, t.known = true, t.change
+		})
+	}
+	if !n.vcur {
+		do(seeNode, 0, func(t *node, _ *event) {
+			t.vcur, t.view = true, 0
+			if t.look == commitLook {
+				t.look = leaseLook
+			}
+		})
+	}
+	if n.look != noLook && n.look != halfLook {
+		do(expire, 0, func(t *node, _ *event) { t.look = noLook })
+	}
+	if !n.src || n.known != n.change {
+		do(poll, 0, func(t *node, _ *event) { t.src, t.known = true, t.change })
+	}
+	if n.drain == 1 {
+		do(evicted, 0, func(t *node, _ *event) { t.pods, t.drain = false, 2 })
+	}
+	if n.apply == 1 {
+		do(applied, 0, func(t *node, _ *event) {
+			if t.apply = 2; t.change != 0 {
+				t.version, t.change = t.change, 0
+			}
+			t.known = t.change
+		})
+		if m.fault(s, failApply) {
+			do(failApply, 0, func(t *node, _ *event) { t.apply = 3 })
+		}
+	}
+	if n.look != halfLook {
+		m.takeStep(s, i, do)
+	}
+}
+
+// takeStep carries out what Step says. A write lands at once if it is decided
+// on the Node as it is: nothing that the host does not see can come between
+// and leave it valid. One that is decided on a past version is a conflict, and
+// the Node is read again, which seeNode does. What may land later is the write
+// of a process that dies; see lateWrite.
+func (m *model) takeStep(s *state, i int, do doer) {
+	n := &s.n[i]
+	k, ok := m.observed(n)
+	if !ok {
+		return
+	}
+	d := m.step(k)
+	view := m.objects[k.view]
+	do(stepHost, 0, func(t *node, e *event) {
+		if d.do != turn.DoDrain {
+			t.drain = 0
+		}
+		switch {
+		case d.read == turn.ReadShutdown:
+			t.shut = 1
+			if t.down {
+				t.shut = 2
+			}
+		case d.read == turn.ReadLease:
+			t.look, t.lh, t.lx, t.ls = leaseLook, s.lease.holder, s.lease.exists, s.lease.stop
+		case d.read == turn.ReadCommit:
+			t.look, t.vcur, t.view = halfLook, true, 0
+			t.lookFair = s.lease.exists && m.objects[t.api].grant.epoch == s.lease.holder
+		case d.write != nil:
+			m.hostWrite(n, t, d, e)
+		case d.do == turn.DoDrain && k.drain == 0:
+			t.drain, t.dturn, t.dstate = 1, view.turn, view.state
+		case d.do == turn.DoApply && k.apply == 0:
+			t.apply = 1
+		case d.do == turn.DoReboot:
+			t.down, t.shut, t.look = true, 2, noLook
+			t.rebooted = view.turn
+			e.reboots, e.turnSeen, e.grantSeen = true, view.turn, view.grant
+		}
+	})
+	if d.write == nil && d.read == turn.ReadNothing && d.do == turn.DoReboot && m.fault(s, refuseReboot) {
+		do(refuseReboot, 0, func(t *node, _ *event) { t.refused, t.shut, t.look = view.turn, 0, noLook })
+	}
+}
+
+// hostWrite lands a write of the host's, or drops it.
+func (m *model) hostWrite(n, t *node, d *did, e *event) {
+	after := m.objects[d.wrote]
+	if !n.vcur {
+		t.vcur, t.view, t.look = true, 0, noLook
+		if m.Bug != NoPrecondition || n.api == 0 {
+			return
+		}
+		o := m.objects[n.api]
+		after = o.written(d.write)
+	}
+	e.writer, e.before, e.after = hostWrites, m.objects[n.api], after
+	_, e.publishes = d.write.Labels[v1alpha1.LabelWants]
+	m.set(t, after, byHost)
+	ghostHostWrote(t, e)
+}
+
+// lateWrite is the write that the host's process has on its way if it dies
+// now, or 0.
+func (m *model) lateWrite(n *node) uint32 {
+	if !n.proc || !n.vcur || n.look == halfLook {
+		return 0
+	}
+	k, ok := m.observed(n)
+	if !ok {
+		return 0
+	}
+	if d := m.step(k); d.read == turn.ReadNothing && d.write != nil && d.wrote != n.api {
+		return d.wrote
+	}
+	return 0
+}

@@ -1,0 +1,237 @@
+package explore
+
+import (
+	"fmt"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// property is one promise. check says what breaks it, or "": of a step (e) and
+// of the states before and after it. They know the model's ghosts, which no
+// core sees, and nothing of how steps are generated.
+type property struct {
+	name  string
+	check func(m *model, e *event, before, after *state) string
+}
+
+// properties are all promises of safety, by name.
+var properties = []property{
+	{"budget", budget},
+	{"one reboot per turn", oneReboot},
+	{"drained", drained},
+	{"cancelled", cancelHeld},
+	{"cordons", ownCordons},
+	{"epoch", epochHeld},
+	{"mark", markInTurn},
+	{"table", alongTable},
+	{"stop", stopSeen},
+	{"slot", slotHeld},
+	{"sources", sourcesRead},
+	{"proof", provenByBoot},
+	{"one write", oneWrite},
+	{"clock", clockRuns},
+	{"one term", oneTerm},
+}
+
+// disturbed: marked, cordoned by us, or with an undo-able reboot ahead.
+func disturbed(m *model, n *node) bool {
+	o := &m.objects[n.api]
+	return o.mark || o.committed() || n.down && !n.freed
+}
+
+func budget(m *model, _ *event, _, s *state) string {
+	count := 0
+	for i := range m.Nodes {
+		if disturbed(m, &s.n[i]) {
+			count++
+		}
+	}
+	if count > m.Budget {
+		return fmt.Sprintf("%d nodes are disturbed, %d allowed", count, m.Budget)
+	}
+	return ""
+}
+
+func oneReboot(_ *model, e *event, _, _ *state) string {
+	if e.reboots && e.host.rebooted != 0 && e.host.rebooted == e.turnSeen {
+		return "a second reboot is called in one turn"
+	}
+	return ""
+}
+
+// commits reports whether e lands a host's commit, and of what: the cordon, or
+// the ack before a reboot or an apply.
+func commits(e *event) (act, cordons bool) {
+	if e.writer != hostWrites {
+		return false, false
+	}
+	act = e.after.committed() && !e.before.committed()
+	cordons = e.after.unsched && !e.before.unsched
+	return act, cordons
+}
+
+func drained(m *model, e *event, _, s *state) string {
+	if act, _ := commits(e); act && e.after.grant.drains {
+		switch {
+		case !e.after.unsched:
+			return "the host commits on a schedulable Node"
+		case e.host.pods && !e.host.latePod:
+			return "the host commits with pods on it"
+		}
+	}
+	if e.reboots && e.grantSeen.drains {
+		o := &m.objects[s.n[e.node].api]
+		switch {
+		case e.host.pods && !e.host.latePod && o.unsched:
+			return "the host reboots with pods on it"
+		case !o.unsched && e.host.vcur:
+			return "the host reboots on a schedulable Node"
+		}
+	}
+	return ""
+}
+
+func cancelHeld(_ *model, e *event, _, s *state) string {
+	if act, _ := commits(e); act && s.n[e.node].cancelled == e.after.turn {
+		return "the host commits after, or while, it publishes that it wants nothing"
+	}
+	if e.reboots && e.host.cancelled != 0 && e.host.cancelled == e.turnSeen {
+		return "the host reboots after it published, uncommitted, that it wants nothing"
+	}
+	return ""
+}
+
+func ownCordons(m *model, e *event, before, s *state) string {
+	if e.node < 0 {
+		return ""
+	}
+	was, is := &before.n[e.node], &s.n[e.node]
+	if e.writer == hostWrites || e.writer == lateHost {
+		if was.admin && e.before.unsched && !e.after.unsched {
+			return "the host undoes an admin's cordon"
+		}
+		if was.admin && !e.before.mark && e.after.mark {
+			return "the host marks an admin's cordon"
+		}
+	}
+	if is.admin && m.objects[is.api].mark {
+		return "an admin's cordon is marked"
+	}
+	return ""
+}
+
+func epochHeld(_ *model, e *event, before, _ *state) string {
+	if act, cordons := commits(e); act || cordons {
+		held := before.lease.exists && before.lease.holder == e.before.grant.epoch
+		if !held && !e.host.lookFair {
+			return "the host commits to a turn whose epoch the Lease has not named since the look began"
+		}
+	}
+	return ""
+}
+
+func markInTurn(m *model, e *event, _, s *state) string {
+	if e.node < 0 || e.writer == adminWrites {
+		return ""
+	}
+	if e.writer != "" && e.after.mark && !e.after.st().InTurn() && (e.before.st().InTurn() || !e.before.mark) {
+		return "the mark stands on a Node in " + e.after.st().String()
+	}
+	return ""
+}
+
+func alongTable(_ *model, e *event, _, _ *state) string {
+	from, to := e.before.st(), e.after.st()
+	switch {
+	case e.writer == "" || e.writer == adminWrites || from == to:
+		return ""
+	case e.writer == hostWrites || e.writer == lateHost:
+		return "a host writes the state"
+	case !turn.Reachable(from, to):
+		return fmt.Sprintf("from %s to %s", from, to)
+	}
+	return ""
+}
+
+func stopSeen(_ *model, e *event, _, _ *state) string {
+	if act, cordons := commits(e); act || cordons {
+		switch {
+		case !e.host.lx || e.host.ls:
+			return "the host commits though its look showed the stop"
+		case e.before.paused && e.before.managed == 0:
+			return "the host commits while the Node is paused"
+		}
+	}
+	return ""
+}
+
+// slotHeld: a turn's slot is not freed before the uncordon, nor under a
+// reboot that was called.
+func slotHeld(m *model, e *event, before, _ *state) string {
+	if e.writer != leadWrites && e.writer != lateLeader || !e.before.st().InTurn() || e.after.st().InTurn() {
+		return ""
+	}
+	n := &before.n[e.node]
+	switch {
+	case e.after.mark:
+		return "the slot is freed under the mark"
+	case n.down && !n.freed:
+		return "the slot is freed under a reboot that was called"
+	case e.before.committed() && e.after.detached != 2:
+		return "the slot is freed under a commit"
+	}
+	return ""
+}
+
+func sourcesRead(_ *model, e *event, _, _ *state) string {
+	if e.writer == hostWrites && e.publishes && !e.host.src && e.after.wants != 0 {
+		return "wants are published before every source was read in this boot"
+	}
+	return ""
+}
+
+func provenByBoot(_ *model, e *event, _, _ *state) string {
+	if e.writer == hostWrites && e.after.st() == v1alpha1.StateRebooting && e.host.promoted && e.after.ack != e.before.ack &&
+		(e.after.says(v1alpha1.WordDone) || e.after.says(v1alpha1.WordFailed)) {
+		return "the host speaks of a reboot in the boot that was to end"
+	}
+	return ""
+}
+
+func oneWrite(_ *model, e *event, _, _ *state) string {
+	if e.writer == hostWrites && e.after.st() == v1alpha1.StateRebooting && e.after.says(v1alpha1.WordDone) &&
+		e.after.host.boot != e.after.ack.boot {
+		return "done after the boot without the wants of that boot"
+	}
+	return ""
+}
+
+// clockRuns: the stage's clock is not set back while the turn stays where it
+// is, whoever leads.
+func clockRuns(_ *model, e *event, _, _ *state) string {
+	b, a := &e.before.grant, &e.after.grant
+	if e.writer == leadWrites && e.before.state == e.after.state && b.turn == a.turn && b.turn != 0 && a.stage < b.stage {
+		return "a time-out begins anew"
+	}
+	return ""
+}
+
+func oneTerm(_ *model, e *event, before, s *state) string {
+	if e.action.kind == watchLease && s.lease.holder != 0 && before.lease.holder == 0 {
+		return "a term takes a Lease again that it had lost"
+	}
+	return ""
+}
+
+func (m *model) judge(e *event, before, after *state) (name, text string) {
+	for _, p := range properties {
+		if len(m.Only) > 0 && !contains(m.Only, p.name) {
+			continue
+		}
+		if text := p.check(m, e, before, after); text != "" {
+			return p.name, text
+		}
+	}
+	return "", ""
+}

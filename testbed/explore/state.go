@@ -1,0 +1,297 @@
+package explore
+
+// node is one node with everything that happens on it or knows of it: the
+// Node object, the host, what each term of a coordinator sees of it, and the
+// writes to it that are on their way. Objects are indexes into tables.objects.
+//
+// resourceVersions are not kept: all that is ever asked of one is whether it
+// is still the Node's. So a reader either sees the current version (vcur) or a
+// past one (view), and a write that was decided on a past version is dead.
+type node struct {
+	api uint32
+
+	// The machine.
+	boot, version uint8
+	change        uint8 // what its update engine has staged; 0: nothing
+	pods          bool  // something evictable runs on it
+	down          bool  // a reboot was called
+	sick          bool  // not healthy in this boot
+
+	// The host's process, if it runs.
+	proc, src     bool  // src: every source was read
+	known         uint8 // what the sources said when they were last read
+	vcur          bool
+	view          uint32
+	look          lookKind
+	lh            uint8 // the epoch that the look saw
+	lx, ls, le    bool  // the Lease was there; the stop was; pods were left
+	drain         uint8 // 0 none, 1 runs, 2 came to its end
+	dturn, dstate uint8 // for this stage
+	apply         uint8 // 0 none, 1 runs, 2 done, 3 failed
+	shut          uint8 // 0 not known, 1 none, 2 under way
+	refused       uint8 // the turn whose reboot logind refused
+
+	terms   [2]sight
+	orphans [3]uint32 // writes of dead writers that may still land
+
+	// Ghosts: what only the properties know.
+	admin     bool  // the cordon is an admin's
+	rebooted  uint8 // the turn in which a reboot was called
+	cancelled uint8 // the turn in which the want's end was published uncommitted
+	promoted  bool  // this boot is the one at the promotion to rebooting
+	lookFair  bool  // the Lease named the grant's epoch when the look began
+	latePod   bool  // a pod came to the cordoned node
+	freed     bool  // the Node was deleted under a committed or called reboot
+}
+
+// sight is what one term sees of one node, and its write to it.
+type sight struct {
+	vcur  bool
+	view  uint32
+	write writeState
+	grant bool
+	obj   uint32
+}
+
+type lookKind uint8
+
+const (
+	noLook     lookKind = iota
+	leaseLook           // at the Lease alone, or at a Node that has changed since
+	halfLook            // the Node was read, the Lease not yet
+	commitLook          // all was read
+)
+
+type writeState uint8
+
+const (
+	noWrite   writeState = iota
+	toSend               // of the present round; it may be on its way
+	unknown              // no answer came; it may land yet
+	unknownOf            // no answer came; the Node is another version by now
+)
+
+// term is one term of a coordinator. The first of the two slots is the term
+// that took the Lease last.
+type term struct {
+	live, listed, stopSeen bool
+	rounds                 uint8 // how often it decided when the Lease was not its own any more
+}
+
+// Epochs: a term's is its slot plus one.
+const (
+	epochLost = 3 // the Lease's holder, if no term is
+	epochDead = 4 // and more: of nobody, numbered node by node
+)
+
+type lease struct {
+	exists, stop bool
+	holder       uint8
+}
+
+const maxNodes = 3
+
+// state is one state of the whole.
+type state struct {
+	lease  lease
+	terms  [2]term
+	faults int8 // left
+	n      [maxNodes]node
+}
+
+// key is a state in the tables: canonical and comparable.
+type key struct {
+	g uint32
+	n [maxNodes]uint32
+}
+
+func bit(b bool, at uint) uint32 {
+	if b {
+		return 1 << at
+	}
+	return 0
+}
+
+func (s *state) global() uint32 {
+	g := bit(s.lease.exists, 0) | bit(s.lease.stop, 1) | uint32(s.lease.holder)<<2 | uint32(s.faults)<<16
+	for i, t := range s.terms {
+		g |= bit(t.live, uint(5+3*i)) | bit(t.listed, uint(6+3*i)) | bit(t.stopSeen, uint(7+3*i)) | uint32(t.rounds)<<(11+2*i)
+	}
+	return g
+}
+
+func (s *state) setGlobal(g uint32) {
+	s.lease = lease{g&1 != 0, g&2 != 0, uint8(g >> 2 & 7)}
+	s.faults = int8(g >> 16)
+	for i := range s.terms {
+		s.terms[i] = term{g>>(5+3*i)&1 != 0, g>>(6+3*i)&1 != 0, g>>(7+3*i)&1 != 0, uint8(g >> (11 + 2*i) & 3)}
+	}
+}
+
+// tables number objects and nodes, so that a state is five words.
+type tables struct {
+	objects  []object
+	objectOf map[object]uint32
+	nodes    []node
+	nodeOf   map[node]uint32
+	canonOf  map[node]uint32 // of nodes that are not canonical
+}
+
+func newTables() *tables {
+	return &tables{
+		objects: []object{{}}, objectOf: map[object]uint32{{}: 0},
+		nodes: nil, nodeOf: map[node]uint32{}, canonOf: map[node]uint32{},
+	}
+}
+
+func (t *tables) object(o object) uint32 {
+	i, ok := t.objectOf[o]
+	if !ok {
+		i = uint32(len(t.objects))
+		t.objects = append(t.objects, o)
+		t.objectOf[o] = i
+	}
+	return i
+}
+
+// each changes every object of n.
+func (t *tables) each(n *node, f func(*object)) {
+	change := func(i *uint32) {
+		if *i != 0 {
+			o := t.objects[*i]
+			f(&o)
+			*i = t.object(o)
+		}
+	}
+	change(&n.api)
+	change(&n.view)
+	for k := range n.terms {
+		change(&n.terms[k].view)
+		change(&n.terms[k].obj)
+	}
+	for k := range n.orphans {
+		change(&n.orphans[k])
+	}
+}
+
+// canonical returns the number of n's canonical form.
+func (t *tables) canonical(n node) uint32 {
+	if i, ok := t.canonOf[n]; ok {
+		return i
+	}
+	raw := n
+	t.settle(&n)
+	t.renumber(&n)
+	i, ok := t.nodeOf[n]
+	if !ok {
+		i = uint32(len(t.nodes))
+		t.nodes = append(t.nodes, n)
+		t.nodeOf[n] = i
+	}
+	t.canonOf[raw] = i
+	return i
+}
+
+// settle takes out what makes no difference any more, and makes the steps that
+// commute with everything.
+func (t *tables) settle(n *node) {
+	o := &t.objects[n.api]
+	if !n.proc {
+		n.src, n.known, n.vcur, n.view, n.look = false, 0, false, 0, noLook
+		n.drain, n.apply, n.shut, n.refused = 0, 0, 0, 0
+	} else if !n.vcur && n.look != halfLook && n.look != commitLook {
+		// A watch that lags shows only in an act without a write, and that
+		// needs a whole look.
+		n.vcur, n.view = true, 0
+	}
+	if n.drain == 0 {
+		n.dturn, n.dstate = 0, 0
+	}
+	if n.look == noLook || n.look == halfLook {
+		n.lh, n.lx, n.ls, n.le = 0, false, false, false
+	}
+	if n.look != commitLook {
+		n.le = false
+	}
+	if n.look != commitLook && n.look != halfLook {
+		n.lookFair = false
+	}
+	if !o.unsched {
+		n.pods, n.latePod, n.admin = true, false, false
+	}
+	if !n.pods {
+		n.latePod = false
+	}
+}
+
+// renumber names turns, boots, UIDs and dead epochs by where they first occur:
+// nothing but equality is ever asked of them, and only within one node.
+func (t *tables) renumber(n *node) {
+	var turns, boots, uids, epochs [256]uint8
+	var nt, nb, nu, ne uint8
+	in := func(v *uint8, m *[256]uint8, next *uint8) {
+		if *v == 0 {
+			return
+		}
+		if m[*v] == 0 {
+			*next++
+			m[*v] = *next
+		}
+		*v = m[*v]
+	}
+	epoch := func(v *uint8) {
+		if *v >= epochDead {
+			in(v, &epochs, &ne)
+			*v += epochDead - 1
+		}
+	}
+	in(&n.boot, &boots, &nb)
+	t.each(n, func(o *object) {
+		in(&o.uid, &uids, &nu)
+		in(&o.boot, &boots, &nb)
+		in(&o.host.boot, &boots, &nb)
+		in(&o.host.uid, &uids, &nu)
+		in(&o.turn, &turns, &nt)
+		in(&o.ack.turn, &turns, &nt)
+		in(&o.ack.boot, &boots, &nb)
+		in(&o.grant.turn, &turns, &nt)
+		in(&o.grant.boot, &boots, &nb)
+		in(&o.grant.uid, &uids, &nu)
+		epoch(&o.grant.epoch)
+		in(&o.last.turn, &turns, &nt)
+		in(&o.last.digest.boot, &boots, &nb)
+		in(&o.last.digest.uid, &uids, &nu)
+		in(&o.retry, &turns, &nt)
+		for i := range o.hooks {
+			in(&o.hooks[i], &turns, &nt)
+		}
+	})
+	epoch(&n.lh)
+	for _, turn := range []*uint8{&n.dturn, &n.refused, &n.rebooted, &n.cancelled} {
+		*turn = turns[*turn] // a turn that nothing names any more comes never back
+	}
+}
+
+// pack is the canonical key of s: nodes are interchangeable, so they stand in
+// the order of their numbers. count is how many nodes there are.
+func (t *tables) pack(s *state, count int) key {
+	k := key{g: s.global()}
+	for i := range count {
+		k.n[i] = t.canonical(s.n[i])
+	}
+	for i := 1; i < count; i++ {
+		for j := i; j > 0 && k.n[j] < k.n[j-1]; j-- {
+			k.n[j], k.n[j-1] = k.n[j-1], k.n[j]
+		}
+	}
+	return k
+}
+
+func (t *tables) unpack(k key, count int) state {
+	var s state
+	s.setGlobal(k.g)
+	for i := range count {
+		s.n[i] = t.nodes[k.n[i]]
+	}
+	return s
+}

@@ -1,0 +1,228 @@
+package explore
+
+import (
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+var hookNames = [3]string{"h0", "h1", "h2"}
+
+// wire writes the object as labels and annotations. The terms of a grant are
+// put in by the model (all grants have the same), so they are not here.
+func (o *object) wire() (labels, annotations map[string]string) {
+	labels, annotations = map[string]string{}, map[string]string{}
+	set := func(m map[string]string, key, value string) {
+		if value != "" {
+			m[key] = value
+		}
+	}
+	set(labels, v1alpha1.LabelState, string(o.st()))
+	if o.wants > 0 {
+		labels[v1alpha1.LabelWants] = string(wantsList[o.wants-1])
+		annotations[v1alpha1.AnnotationHost] = v1alpha1.FormatRecord(o.host.record())
+	}
+	set(annotations, v1alpha1.AnnotationAck, v1alpha1.Ack{
+		Turn: id("t", o.ack.turn), BootID: id("b", o.ack.boot), State: states[o.ack.state],
+		Word: words[o.ack.word], Reason: reasons[o.ack.reason],
+	}.String())
+	set(annotations, v1alpha1.AnnotationTurn, id("t", o.turn))
+	set(annotations, v1alpha1.AnnotationRetry, id("t", o.retry))
+	if o.grant.turn > 0 {
+		annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(o.grant.record())
+	}
+	if o.last.turn > 0 {
+		annotations[v1alpha1.AnnotationLast] = v1alpha1.FormatRecord(o.last.record())
+	}
+	if o.mark {
+		annotations[v1alpha1.AnnotationCordon] = "t"
+	}
+	if o.paused {
+		annotations[v1alpha1.AnnotationPaused] = "explored"
+	}
+	switch o.detached {
+	case 1:
+		annotations[v1alpha1.AnnotationDetached] = "explored"
+	case 2:
+		annotations[v1alpha1.AnnotationDetached] = `{"force":true}`
+	}
+	if o.managed == 1 {
+		labels[v1alpha1.LabelManaged] = "false"
+	}
+	for i, t := range o.hooks {
+		set(annotations, v1alpha1.HookAnnotation(hookNames[i]), id("t", t))
+	}
+	return labels, annotations
+}
+
+func (h *hostRecord) record() *v1alpha1.Host {
+	return &v1alpha1.Host{
+		Protocol: v1alpha1.Protocol, Version: "explored", NodeUID: id("u", h.uid), BootID: id("b", h.boot),
+		Managed: h.managed, Drains: h.drains, Changes: changes(h.change), OSVersion: version(h.version),
+	}
+}
+
+func (g *grantRecord) record() *v1alpha1.Grant {
+	r := &v1alpha1.Grant{
+		Turn: id("t", g.turn), Epoch: id("e", g.epoch), NodeUID: id("u", g.uid), BootID: id("b", g.boot),
+		Wants: wantsList[g.wants], Drains: g.drains, OnlyNode: g.only, Changes: changes(g.change), OSVersion: version(g.version),
+		Policy: "explored", StartedAt: ago(g.started), StageAt: ago(g.stage), Result: results[g.result], Reason: reasons[g.reason],
+	}
+	if g.frozen > 0 {
+		since := ago(g.frozen - 1)
+		r.PausedSince = &since
+	}
+	r.PausedFor.Duration = eon * time.Duration(g.pausedFor)
+	return r
+}
+
+func (l *lastRecord) record() *v1alpha1.Last {
+	r := &v1alpha1.Last{
+		Turn: id("t", l.turn), Result: results[l.result], Reason: reasons[l.reason], Changes: changes(l.change), End: now,
+	}
+	if l.backoff {
+		until := now.Add(time.Minute)
+		r.NotBefore = &until
+		r.Attempts = 1
+	} else if r.Result == v1alpha1.ResultTurnedBack {
+		past := now.Add(-eon)
+		r.NotBefore = &past
+		r.Attempts = 1
+	}
+	if l.wants > 0 {
+		r.HostDigest = digest(v1alpha1.FormatRecord(l.digest.record()))
+	}
+	return r
+}
+
+// digest tells one record of a host from another, as rollout does.
+func digest(host string) string {
+	h := fnv.New64a()
+	h.Write([]byte(host))
+	return fmt.Sprintf("%016x", h.Sum64())
+}
+
+// read takes the labels and annotations back into the object; what is not in
+// them (UID, boot, Ready, unschedulable) stays.
+func (o *object) read(labels, annotations map[string]string) {
+	k := v1alpha1.ReadKeys(labels, annotations)
+	if len(k.Problems) > 0 {
+		panic(fmt.Sprintf("explore: a core wrote what cannot be read: %v", k.Problems))
+	}
+	before := *o
+	*o = object{uid: o.uid, boot: o.boot, ready: o.ready, unsched: o.unsched}
+	o.state = number(states, k.State)
+	if k.Host != nil {
+		o.wants = 1 + number(wantsList, k.Wants)
+		o.host = hostRecord{
+			boot: num(k.Host.BootID), uid: num(k.Host.NodeUID), managed: k.Host.Managed, drains: k.Host.Drains,
+			change: changeNum(k.Host.Changes), version: versionNum(k.Host.OSVersion),
+		}
+	}
+	if k.Ack != (v1alpha1.Ack{}) {
+		o.ack = ackRecord{num(k.Ack.Turn), num(k.Ack.BootID), number(states, k.Ack.State), number(words, k.Ack.Word), number(reasons, k.Ack.Reason)}
+	}
+	o.turn, o.retry = num(k.Turn), num(k.Retry)
+	if g := k.Grant; g != nil {
+		o.grant = grantRecord{
+			turn: num(g.Turn), epoch: num(g.Epoch), uid: num(g.NodeUID), boot: num(g.BootID), wants: number(wantsList, g.Wants),
+			change: changeNum(g.Changes), version: versionNum(g.OSVersion), drains: g.Drains, only: g.OnlyNode,
+			started: ageOf(g.StartedAt), stage: ageOf(g.StageAt), pausedFor: int8(g.PausedFor.Duration.Round(eon) / eon),
+			result: number(results, g.Result), reason: number(reasons, g.Reason),
+		}
+		if g.PausedSince != nil {
+			o.grant.frozen = 1 + ageOf(*g.PausedSince)
+		}
+	}
+	if l := k.Last; l != nil {
+		o.last = lastRecord{
+			turn: num(l.Turn), result: number(results, l.Result), reason: number(reasons, l.Reason), change: changeNum(l.Changes),
+			backoff: l.NotBefore != nil && l.NotBefore.After(now),
+		}
+		switch {
+		case l.HostDigest == "":
+		case l.HostDigest == before.last.record().HostDigest:
+			o.last.digest, o.last.wants = before.last.digest, before.last.wants
+		default: // it is that of the record as it was
+			o.last.digest, o.last.wants = before.host, before.wants
+		}
+	}
+	o.mark, o.paused = k.Mark, k.Paused != nil
+	if k.Detached != nil {
+		o.detached = 1
+		if k.Detached.Force {
+			o.detached = 2
+		}
+	}
+	if k.Managed != nil && !*k.Managed {
+		o.managed = 1
+	}
+	for i, name := range hookNames {
+		o.hooks[i] = num(k.Hooks[name])
+	}
+}
+
+// merge carries a patch out on labels and annotations: nil removes.
+func merge(m map[string]string, patch map[string]*string) {
+	for key, v := range patch {
+		if delete(m, key); v != nil {
+			m[key] = *v
+		}
+	}
+}
+
+// written is the object after a host's write.
+func (o *object) written(w *turn.Write) object {
+	labels, annotations := o.wire()
+	merge(labels, w.Labels)
+	merge(annotations, w.Annotations)
+	after := *o
+	after.read(labels, annotations)
+	if w.Unschedulable != nil {
+		after.unsched = *w.Unschedulable
+	}
+	return after
+}
+
+// fresh is what a turn, a boot, a UID is called that was never used before;
+// the state is renumbered right after.
+const fresh = 200
+
+// moved is the object after a coordinator's write, as package coordinator
+// makes a patch of a move.
+func (o *object) moved(m *rollout.Move) object {
+	labels, annotations := o.wire()
+	if delete(labels, v1alpha1.LabelState); m.To != v1alpha1.StateAbsent {
+		labels[v1alpha1.LabelState] = string(m.To)
+	}
+	for _, key := range m.Remove {
+		delete(annotations, key)
+	}
+	switch {
+	case m.LetGo:
+		delete(annotations, v1alpha1.AnnotationTurn)
+		delete(annotations, v1alpha1.AnnotationGrant)
+		delete(annotations, v1alpha1.AnnotationLast)
+	case m.Keep:
+	case m.Grant == nil:
+		delete(annotations, v1alpha1.AnnotationTurn)
+		delete(annotations, v1alpha1.AnnotationGrant)
+	default:
+		g := *m.Grant
+		if m.NewTurn {
+			g.Turn = id("t", fresh)
+		}
+		annotations[v1alpha1.AnnotationTurn] = g.Turn
+		annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(&g)
+	}
+	if m.Last != nil {
+		annotations[v1alpha1.AnnotationLast] = v1alpha1.FormatRecord(m.Last)
+	}
+	after := *o
+	after.read(labels, annotations)
+	return after
+}
