@@ -22,6 +22,8 @@ type Options struct {
 	Policy string
 	// Budget is what the policy allows, for the referee; 0 is 1.
 	Budget int
+	// Lag is by how much the run's own faults may hold back hosts and leaders, for the referee; see [referee.Options].
+	Lag time.Duration
 	// OnEvent gets the referee's line for each transition.
 	OnEvent func(line string)
 	// Dir is an existing folder for the policy file.
@@ -51,7 +53,7 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane, o Options) (*Rig,
 		return nil, err
 	}
 	var err error
-	r.Referee, err = referee.Start(ctx, cp, referee.Options{Budget: o.Budget, OnEvent: o.OnEvent})
+	r.Referee, err = referee.Start(ctx, cp, referee.Options{Budget: o.Budget, Lag: o.Lag, OnEvent: o.OnEvent})
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -119,7 +120,7 @@ func TestHostThatDoesNotComeBack(t *testing.T) {
 // the kubelet's restart makes, is another one, and begins anew.
 func TestNodeDeletedInMidTurn(t *testing.T) {
 	const name = "node-2"
-	s := play(t, 2, 1, hooked)
+	s := play(t, 3, 1, hooked)
 	s.keep("backup")
 	s.stage(name)
 	first := s.reaches(name, v1alpha1.StateBeforeReboot)
@@ -139,11 +140,14 @@ func TestNodeDeletedInMidTurn(t *testing.T) {
 	s.reboots(name, 1)
 }
 
+// longLease is a Lease that nobody wants to wait out.
+const longLease = 30 * time.Second
+
 // TestLeaderHandover ends terms in the middle of a rollout: a leader that is stopped, a Lease that is blanked, and one that is
 // deleted, which stops everything until it is made again.
 func TestLeaderHandover(t *testing.T) {
 	const name = "node-3"
-	s := play(t, 3, 2, hooked)
+	s := play(t, 3, 2, hooked, config("lease", "duration", longLease), config("lease", "renew_deadline", longLease*3/4))
 	s.keep("storage")
 	s.keep("backup")
 	s.keep("check")
@@ -154,7 +158,11 @@ func TestLeaderHandover(t *testing.T) {
 	// A clean stop gives the Lease back, so that the other candidate need not wait for its end.
 	epoch, old := s.epoch(), s.leader()
 	old.StopLockkeeper()
+	began := time.Now()
 	epoch = s.takenOver(name, epoch)
+	if waited := time.Since(began); waited > longLease/2 {
+		t.Errorf("the handover took %v; a Lease that was given back is free at once", waited)
+	}
 	if s.leader() == old {
 		t.Errorf("%s was stopped and leads", old.Name())
 	}

@@ -22,8 +22,7 @@ var (
 
 func TestMain(m *testing.M) {
 	var err error
-	if binary = os.Getenv("LK"); binary != "" {
-	} else if binary, err = simhost.BuildLockkeeperRace(context.Background(), os.Stderr); err != nil {
+	if binary, err = simhost.BuildLockkeeperRace(context.Background(), os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

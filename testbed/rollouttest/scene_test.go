@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -214,6 +215,20 @@ func (s *scene) patch(name string, doc map[string]any) {
 	_, err = s.ControlPlane.Client().CoreV1().Nodes().Patch(s.within(soon), name, types.MergePatchType, body,
 		metav1.PatchOptions{FieldManager: kubectlManager})
 	s.must(err)
+}
+
+// tryPatch is patch with a resourceVersion; it tells whether the Node was still that one.
+func (s *scene) tryPatch(name string, doc map[string]any) bool {
+	s.t.Helper()
+	body, err := json.Marshal(doc)
+	s.must(err)
+	_, err = s.ControlPlane.Client().CoreV1().Nodes().Patch(s.within(soon), name, types.MergePatchType, body,
+		metav1.PatchOptions{FieldManager: kubectlManager})
+	if apierrors.IsConflict(err) {
+		return false
+	}
+	s.must(err)
+	return true
 }
 
 func (s *scene) annotate(name, key string, value any) {

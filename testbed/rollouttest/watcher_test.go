@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"slices"
 	"sync"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,11 +44,16 @@ func (s *scene) watch() *watcher {
 		running.Go(func() {
 			body, err := json.Marshal(map[string]any{"metadata": map[string]any{
 				"annotations": map[string]string{v1alpha1.HookAnnotation(hook): turn}}})
-			if err == nil {
-				_, err = client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "hook-" + hook})
-			}
-			if err != nil && ctx.Err() == nil {
-				s.t.Logf("confirming hook %s on %s: %v", hook, node, err)
+			// Until it is there: an API server that is away for a while must not leave a stage waiting for ever.
+			for err == nil && ctx.Err() == nil {
+				_, err := client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "hook-" + hook})
+				if err == nil || apierrors.IsNotFound(err) {
+					return
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(lookEvery):
+				}
 			}
 		})
 	}
