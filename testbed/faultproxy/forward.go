@@ -1,0 +1,245 @@
+package faultproxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+)
+
+const (
+	// maxBody bounds the body of a write, in bytes; the API server's own bound is 3 MiB.
+	maxBody = 4 << 20
+	// upstreamTimeout bounds a write that nobody waits for any more.
+	upstreamTimeout = time.Minute
+)
+
+// hopByHop are the headers between two ends of one connection.
+var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+// errDropped ends a request that is not forwarded.
+var errDropped = errors.New("dropped")
+
+// ServeHTTP takes one request of the process's.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
+	if !p.enter() {
+		panic(http.ErrAbortHandler)
+	}
+	defer p.running.Done()
+	r := describe(hr)
+	r.Proxy = p.opts.Name
+	body, err := io.ReadAll(http.MaxBytesReader(w, hr.Body, maxBody))
+	if err != nil {
+		reset(w)
+		return
+	}
+	r.Time = time.Now()
+	if r.Write() {
+		r.Body = body
+		if p.opts.Label != nil {
+			r.Label = p.opts.Label(&r)
+		}
+	}
+	f := &Fault{}
+	for _, rule := range p.number(&r) {
+		if wanted := (*rule)(&r); wanted != nil {
+			f = wanted
+			break
+		}
+	}
+	e := &exchange{p: p, f: f, r: &r, body: body, w: w, hr: hr}
+	rec := Record{Request: r}
+	rec.Outcome, rec.Code = e.run()
+	rec.Took = time.Since(r.Time)
+	if rec.Outcome == Answered && f.CallSent != nil {
+		f.CallSent()
+	}
+	p.record(rec)
+	if e.abort {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// exchange is one request on its way.
+type exchange struct {
+	p     *Proxy
+	f     *Fault
+	r     *Request
+	body  []byte
+	w     http.ResponseWriter
+	hr    *http.Request
+	abort bool // the answer was cut short
+}
+
+func (e *exchange) run() (Outcome, int) {
+	f, client := e.f, e.hr.Context()
+	waiting := client
+	if f.Late {
+		waiting = e.p.life
+	}
+	if e.wait(waiting, f.Hold, f.Delay) != nil {
+		reset(e.w)
+		return Dropped, 0
+	}
+	if f.Call != nil {
+		f.Call()
+	}
+	switch {
+	case f.Reset:
+		reset(e.w)
+		return Dropped, 0
+	case f.Status != 0:
+		f.refuse(e.w, e.r)
+		return Refused, f.Status
+	}
+	ctx, cancel := e.context()
+	defer cancel()
+	resp, err := e.send(ctx)
+	if err != nil {
+		reset(e.w)
+		return Unreachable, 0
+	}
+	defer resp.Body.Close()
+	if f.HoldAnswer != nil || f.DelayAnswer > 0 || f.CallAnswer != nil || f.ResetAnswer || f.CallSent != nil {
+		// All of the answer is here before anything is done about it, and its length known: the end of one without a length
+		// would go out only when everything is over here.
+		whole, err := io.ReadAll(resp.Body)
+		if err != nil {
+			reset(e.w)
+			return Unreachable, resp.StatusCode
+		}
+		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(whole)), int64(len(whole))
+		held := e.wait(client, f.HoldAnswer, f.DelayAnswer)
+		if f.CallAnswer != nil {
+			f.CallAnswer()
+		}
+		if f.ResetAnswer || held != nil {
+			reset(e.w)
+			return Withheld, resp.StatusCode
+		}
+	}
+	e.answer(resp)
+	return Answered, resp.StatusCode
+}
+
+// context is that of the request to the API server. A write that was sent is on its way, whatever becomes of its sender.
+func (e *exchange) context() (context.Context, context.CancelFunc) {
+	if e.r.Write() {
+		return context.WithTimeout(e.p.life, upstreamTimeout)
+	}
+	ctx, cancel := context.WithCancel(e.hr.Context())
+	stop := context.AfterFunc(e.p.life, cancel)
+	if e.r.Verb != "watch" {
+		return ctx, func() { stop(); cancel() }
+	}
+	w := &watch{cut: cancel}
+	e.p.mu.Lock()
+	e.p.watches[w] = true
+	e.p.mu.Unlock()
+	return ctx, func() {
+		e.p.mu.Lock()
+		delete(e.p.watches, w)
+		e.p.mu.Unlock()
+		stop()
+		cancel()
+	}
+}
+
+// wait waits for hold's end and then for d.
+func (e *exchange) wait(ctx context.Context, hold <-chan struct{}, d time.Duration) error {
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return errDropped
+		case <-e.p.life.Done():
+			return errDropped
+		}
+	}
+	if d <= 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return errDropped
+	case <-e.p.life.Done():
+		return errDropped
+	}
+}
+
+func (e *exchange) send(ctx context.Context) (*http.Response, error) {
+	to := *e.hr.URL
+	to.Scheme, to.Host = e.p.upstream.Scheme, e.p.upstream.Host
+	out, err := http.NewRequestWithContext(ctx, e.hr.Method, to.String(), bytes.NewReader(e.body))
+	if err != nil {
+		return nil, fmt.Errorf("forwarding %s: %w", e.r, err)
+	}
+	if len(e.body) == 0 {
+		out.Body, out.GetBody = nil, nil
+	}
+	out.Header = e.hr.Header.Clone()
+	for _, name := range hopByHop {
+		out.Header.Del(name)
+	}
+	return e.p.transport.RoundTrip(out)
+}
+
+// answer passes the API server's answer on, each piece as it comes.
+func (e *exchange) answer(resp *http.Response) {
+	header := e.w.Header()
+	for name, values := range resp.Header {
+		if !slices.Contains(hopByHop, name) {
+			header[name] = values
+		}
+	}
+	e.p.mu.Lock()
+	shift := e.p.shift
+	e.p.mu.Unlock()
+	if date, err := http.ParseTime(header.Get("Date")); err == nil && shift != 0 {
+		header.Set("Date", date.Add(shift).UTC().Format(http.TimeFormat))
+	}
+	if resp.ContentLength >= 0 {
+		header.Set("Content-Length", fmt.Sprint(resp.ContentLength))
+	}
+	e.w.WriteHeader(resp.StatusCode)
+	control := http.NewResponseController(e.w)
+	_ = control.Flush() // a watch without events has headers
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := resp.Body.Read(buffer)
+		if n > 0 {
+			if _, err := e.w.Write(buffer[:n]); err != nil {
+				return // the client has gone
+			}
+			_ = control.Flush()
+		}
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			e.abort = true // not an end that looks like a good one
+			return
+		}
+	}
+}
+
+// reset cuts the client's connection with a TCP reset, as a router that forgot it would.
+func reset(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler) // a client that has gone
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	conn.Close()
+}

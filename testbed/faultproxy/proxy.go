@@ -1,0 +1,181 @@
+package faultproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Options describe a proxy.
+type Options struct {
+	// Name tells it from others in a test's log.
+	Name string
+	// Config is the identity under which it speaks to the API server, by client certificate.
+	Config *rest.Config
+	// Dir is where the kubeconfig is written; it stays the caller's.
+	Dir string
+	// Label names a write; nil for no names. It gets the body and has to be quick.
+	Label func(*Request) string
+	// Record gets every request at its end; it must not block for long.
+	Record func(Record)
+}
+
+// A Proxy stands between one process and the API server. Its methods may be called by several goroutines.
+type Proxy struct {
+	opts       Options
+	upstream   *url.URL
+	transport  *http.Transport
+	server     *http.Server
+	kubeconfig string
+	life       context.Context // ends with Close
+	end        context.CancelFunc
+	running    sync.WaitGroup // the server and every request
+
+	mu      sync.Mutex
+	closed  bool
+	rules   []*Rule
+	numbers map[[3]string]int
+	watches map[*watch]bool
+	shift   time.Duration
+	records []Record
+	more    int
+}
+
+// watch is a watch that runs.
+type watch struct{ cut context.CancelFunc }
+
+// Start starts a proxy; Close it.
+func Start(o Options) (*Proxy, error) {
+	failed := func(err error) (*Proxy, error) { return nil, fmt.Errorf("starting the proxy %s: %w", o.Name, err) }
+	upstream, err := url.Parse(o.Config.Host)
+	if err != nil {
+		return failed(err)
+	}
+	secret, err := rest.TLSConfigFor(o.Config)
+	if err != nil {
+		return failed(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return failed(err)
+	}
+	p := &Proxy{
+		opts: o, upstream: upstream, numbers: map[[3]string]int{}, watches: map[*watch]bool{},
+		// HTTP/1.1, so that a broken connection breaks one request, and no compression of our own.
+		transport: &http.Transport{
+			TLSClientConfig: secret, DisableCompression: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: 30 * time.Second,
+			TLSHandshakeTimeout: 10 * time.Second,
+		},
+	}
+	p.life, p.end = context.WithCancel(context.Background())
+	if p.kubeconfig, err = p.writeKubeconfig(listener.Addr().String()); err != nil {
+		listener.Close()
+		return failed(err)
+	}
+	p.server = &http.Server{Handler: p, ErrorLog: log.New(nothing{}, "", 0), ReadHeaderTimeout: time.Minute}
+	p.running.Go(func() { _ = p.server.Serve(listener) })
+	return p, nil
+}
+
+// nothing takes what net/http says of connections that tests cut.
+type nothing struct{}
+
+func (nothing) Write(b []byte) (int, error) { return len(b), nil }
+
+func (p *Proxy) writeKubeconfig(address string) (string, error) {
+	file, err := os.CreateTemp(p.opts.Dir, "proxy-*.kubeconfig")
+	if err != nil {
+		return "", err
+	}
+	file.Close()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["proxy"] = &clientcmdapi.Cluster{Server: "http://" + address}
+	config.Contexts["proxy"] = &clientcmdapi.Context{Cluster: "proxy"}
+	config.CurrentContext = "proxy"
+	return file.Name(), clientcmd.WriteToFile(*config, file.Name())
+}
+
+// Name is the one of the options.
+func (p *Proxy) Name() string { return p.opts.Name }
+
+// Kubeconfig is the path of a kubeconfig for the process behind the proxy.
+func (p *Proxy) Kubeconfig() string { return p.kubeconfig }
+
+// Add adds a rule, behind those that are there, until remove.
+func (p *Proxy) Add(rule Rule) (remove func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	added := &rule
+	p.rules = append(p.rules, added)
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.rules = slices.DeleteFunc(slices.Clone(p.rules), func(r *Rule) bool { return r == added })
+	}
+}
+
+// CutWatches cuts every watch that runs, in the middle of whatever it sends.
+func (p *Proxy) CutWatches() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for w := range p.watches {
+		w.cut()
+	}
+	return len(p.watches)
+}
+
+// ShiftDate adds d to the Date header of every answer from now on: a client that trusts it takes its own clock to be wrong by
+// as much.
+func (p *Proxy) ShiftDate(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.shift = d
+}
+
+// Close cuts every connection and waits until nothing of the proxy runs. Functions that rules had it call are waited for.
+func (p *Proxy) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.end()
+	err := p.server.Close()
+	p.running.Wait()
+	p.transport.CloseIdleConnections()
+	if rm := os.Remove(p.kubeconfig); rm != nil && !errors.Is(rm, os.ErrNotExist) {
+		err = errors.Join(err, rm)
+	}
+	return err
+}
+
+// enter counts a request in; false after Close.
+func (p *Proxy) enter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.running.Add(1)
+	return true
+}
+
+// number counts a request and returns the rules for it.
+func (p *Proxy) number(r *Request) []*Rule {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := [3]string{r.Verb, r.Resource, r.Subresource}
+	p.numbers[key]++
+	r.Number = p.numbers[key]
+	return slices.Clone(p.rules)
+}
