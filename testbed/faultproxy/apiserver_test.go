@@ -1,0 +1,146 @@
+package faultproxy
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+// TestOnAPIServer sends the product's own client through the proxy to a real API server: protobuf, the host's identity, a
+// watch, and a write that was carried out although its writer does not know.
+func TestOnAPIServer(t *testing.T) {
+	ctx := within(t)
+	cp, err := controlplane.Start(context.WithoutCancel(ctx), controlplane.Options{
+		Log:     os.Stderr,
+		Without: []controlplane.Component{controlplane.ControllerManager, controlplane.Scheduler, controlplane.Ballast, controlplane.Pods},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cp.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := cp.ApplyLockkeeper(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cp.CreateNode(ctx, controlplane.NodeSpec{Name: "n1"}); err != nil {
+		t.Fatal(err)
+	}
+	identity, err := cp.NodeConfig("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Start(Options{Name: "host", Config: identity, Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	client, err := object.Connect(p.Kubeconfig(), "host", "test", 50, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name, err := object.NodeName(ctx, client); name != "n1" || err != nil {
+		t.Fatalf("the credential is %q's (%v), expected n1's", name, err)
+	}
+	if _, ok := client.Skew(); !ok {
+		t.Error("the API server's Date did not come through")
+	}
+
+	only := metav1.ListOptions{FieldSelector: "metadata.name=n1"}
+	w, err := client.CoreV1().Nodes().Watch(ctx, only)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	n, err := object.Read(ctx, client, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove := p.Add(func(r *Request) *Fault {
+		if r.Is("patch", "nodes") {
+			return &Fault{ResetAnswer: true}
+		}
+		return nil
+	})
+	value := "here"
+	patch := object.Patch{
+		Node: "n1", ResourceVersion: n.ResourceVersion, Manager: object.FieldManager("host"),
+		Annotations: map[string]*string{"lockkeeper.dev/host": &value},
+	}
+	if _, outcome, err := object.Send(ctx, client, patch); outcome != object.Unknown {
+		t.Errorf("a write without an answer is %s (%v), expected unknown", outcome, err)
+	}
+	remove()
+	for ev := range w.ResultChan() {
+		if node, ok := ev.Object.(*corev1.Node); ok && node.Annotations["lockkeeper.dev/host"] == value {
+			break // it was carried out, and the watch shows it
+		}
+	}
+	if ctx.Err() != nil {
+		t.Fatal("the watch did not show the write")
+	}
+	if _, outcome, err := object.Send(ctx, client, patch); outcome != object.Conflict {
+		t.Errorf("the same write again is %s (%v), expected a conflict", outcome, err)
+	}
+
+	checkLease(ctx, t, cp)
+}
+
+// checkLease reads an update's body in protobuf.
+func checkLease(ctx context.Context, t *testing.T, cp *controlplane.ControlPlane) {
+	identity, err := cp.CoordinatorConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	holders := make(chan string, 1)
+	p, err := Start(Options{Name: "coordinator", Config: identity, Dir: t.TempDir(), Label: func(r *Request) string {
+		obj, err := r.Object()
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		holders <- *obj.(*coordinationv1.Lease).Spec.HolderIdentity
+		return ""
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	client, err := object.Connect(p.Kubeconfig(), "coordinator", "test", 50, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holdLease(ctx, t, client, "me")
+	if got := <-holders; got != "me" {
+		t.Errorf("the Lease's holder is read as %q", got)
+	}
+}
+
+func holdLease(ctx context.Context, t *testing.T, client kubernetes.Interface, holder string) {
+	t.Helper()
+	leases := client.CoordinationV1().Leases(controlplane.LockkeeperNamespace)
+	l, err := leases.Get(ctx, controlplane.LockkeeperLease, metav1.GetOptions{})
+	if err == nil {
+		l.Spec.HolderIdentity = &holder
+		_, err = leases.Update(ctx, l, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
