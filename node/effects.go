@@ -17,7 +17,8 @@ type drainRun struct {
 	stage  stage
 	cancel context.CancelFunc
 	done   chan struct{}
-	err    error // valid once done is closed
+	err    error     // valid once done is closed
+	at     time.Time // when it ended, as well
 }
 
 func (r *drainRun) ended() bool {
@@ -35,6 +36,9 @@ func (r *drainRun) completed(s stage) bool {
 	return r.cancel != nil && r.stage == s && r.ended() && r.err == nil
 }
 
+// endedSince reports whether the eviction came to its end after t.
+func (r *drainRun) endedSince(t time.Time) bool { return r.cancel != nil && r.ended() && r.at.After(t) }
+
 // stop ends the eviction and waits for it: after that no eviction is sent.
 func (r *drainRun) stop() {
 	if r.cancel != nil {
@@ -44,8 +48,11 @@ func (r *drainRun) stop() {
 	*r = drainRun{}
 }
 
-func (h *Host) startDrain(ctx context.Context, s stage) {
-	if h.drain.running(s) {
+// startDrain lets the eviction of a stage run. seen is whether it ran when the
+// decision was made: one that has come to its end since is not begun again,
+// its end is what the next decision is made of.
+func (h *Host) startDrain(ctx context.Context, s stage, seen bool) {
+	if h.drain.running(s) || seen {
 		return
 	}
 	h.drain.stop()
@@ -60,7 +67,7 @@ func (h *Host) startDrain(ctx context.Context, s stage) {
 			h.setProgress(p)
 			h.wake()
 		})
-		run.err = err
+		run.err, run.at = err, time.Now()
 		if err != nil && !errors.Is(err, context.Canceled) {
 			h.log.Warn("the eviction of the node's pods ended", "turn", s.turn, "err", err)
 		}

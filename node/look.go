@@ -41,6 +41,9 @@ func (h *Host) validLook(n *turn.Node) *turn.Look {
 		return nil
 	}
 	l := h.look.Look
+	if l.Evictable > 0 && h.drain.endedSince(h.look.began) {
+		return nil // what it counted has been evicted
+	}
 	if l.Commit && h.look.rv != n.ResourceVersion {
 		l.Commit = false // the Node is another version than the one it read
 	}

@@ -1,0 +1,52 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// ended is an eviction that has come to its end.
+func ended(s stage, at time.Time) drainRun {
+	done := make(chan struct{})
+	close(done)
+	return drainRun{stage: s, cancel: func() {}, done: done, at: at}
+}
+
+// An eviction of few pods ends between the look at it and the decision that it
+// go on. Beginning it again would end as fast, and so on.
+func TestEvictionThatEndedMeanwhileIsNotBegunAgain(t *testing.T) {
+	s := stage{"t1", v1alpha1.StateDraining}
+	h := &Host{kick: make(chan struct{}, 1)}
+	h.drain = ended(s, time.Now())
+	h.startDrain(t.Context(), s, true) // without a drainer, beginning one panics
+	if !h.drain.completed(s) {
+		t.Error("that the node is drained was forgotten")
+	}
+}
+
+// A look that counted pods is void once they have been evicted; one that
+// counted none, or was made after the eviction, is not.
+func TestLookIsVoidAfterTheEviction(t *testing.T) {
+	s := stage{"t1", v1alpha1.StateRebooting}
+	began := time.Now()
+	n := &turn.Node{ResourceVersion: "7"}
+	for _, c := range []struct {
+		name      string
+		evictable int
+		ended     time.Time
+		valid     bool
+	}{
+		{"pods were there, and evicted since", 2, began.Add(time.Millisecond), false},
+		{"pods came after the eviction", 2, began.Add(-time.Millisecond), true},
+		{"no pods", 0, began.Add(time.Millisecond), true},
+	} {
+		h := &Host{drain: ended(s, c.ended)}
+		h.look = &look{Look: turn.Look{Commit: true, Evictable: c.evictable}, began: began, rv: "7"}
+		if got := h.validLook(n) != nil; got != c.valid {
+			t.Errorf("%s: valid %t, expected %t", c.name, got, c.valid)
+		}
+	}
+}
