@@ -209,6 +209,11 @@ current-context: c
 `, w.server.URL)
 }
 
+func removeFile(t *testing.T, path string) {
+	t.Helper()
+	must(t, os.Remove(path))
+}
+
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	must(t, os.WriteFile(path+".new", []byte(text), 0o600))

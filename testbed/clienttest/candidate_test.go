@@ -1,0 +1,308 @@
+package clienttest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/coordinator"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// A candidate is a coordinator that runs in a test, with its own wire.
+type candidate struct {
+	t    *testing.T
+	w    *wire
+	opts coordinator.Options
+
+	mu       sync.Mutex
+	statuses []coordinator.Status
+
+	end  context.CancelFunc
+	done chan struct{}
+}
+
+// stand starts a candidate with short times: a Lease of 3 s, to be renewed within 2 s, every half second. edit may change
+// what it is made of.
+func stand(t *testing.T, name string, edit func(*candidate)) *candidate {
+	t.Helper()
+	p := policy.Default()
+	p.Settle = 0
+	c := &candidate{t: t, w: coordinatorWire(t), done: make(chan struct{})}
+	c.opts = coordinator.Options{
+		Version: "test", NodeName: func() string { return name },
+		LeaseNamespace: leaseSpace, LeaseName: leaseName,
+		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 500 * time.Millisecond,
+		Policy: p, Log: logger(t, name), Report: c.told,
+	}
+	if edit != nil {
+		edit(c)
+	}
+	if c.opts.Kubeconfig == "" {
+		c.opts.Kubeconfig = c.w.kubeconfigFile()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.end = cancel
+	go func() {
+		defer close(c.done)
+		coordinator.Run(ctx, c.opts)
+	}()
+	t.Cleanup(c.stop)
+	return c
+}
+
+// stop ends the candidate in good order.
+func (c *candidate) stop() {
+	c.end()
+	select {
+	case <-c.done:
+	case <-time.After(patience):
+		c.t.Error("the candidate does not end")
+	}
+}
+
+func (c *candidate) told(s coordinator.Status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.statuses = append(c.statuses, s)
+}
+
+func (c *candidate) status() coordinator.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.statuses) == 0 {
+		return coordinator.Status{}
+	}
+	return c.statuses[len(c.statuses)-1]
+}
+
+// epochs are the terms that it has led, in order.
+func (c *candidate) epochs() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []string
+	for _, s := range c.statuses {
+		if s.Leader && !slices.Contains(all, s.Epoch) {
+			all = append(all, s.Epoch)
+		}
+	}
+	return all
+}
+
+// leads waits for the candidate's nth term and returns its epoch.
+func (c *candidate) leads(n int) string {
+	c.t.Helper()
+	until(c.t, fmt.Sprintf("term %d (epochs %v, %+v)", n, c.epochs(), c.status()), func() bool { return len(c.epochs()) >= n && c.status().Leader })
+	return c.epochs()[n-1]
+}
+
+// says waits until the candidate, which does not lead, gives that as the reason.
+func (c *candidate) says(text string) {
+	c.t.Helper()
+	until(c.t, fmt.Sprintf("%q", text), func() bool { s := c.status(); return !s.Leader && strings.Contains(s.Why, text) })
+}
+
+// leaseWrites are the writes of the Lease that name the epoch and came after at.
+func (w *wire) leaseWrites(epoch string, at time.Time) []request {
+	var found []request
+	for _, r := range w.requests("PUT lease", "PATCH lease", "POST leases") {
+		if strings.Contains(r.body, epoch) && r.at.After(at) {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+// Whatever is done to the Lease under a leader ends its term, and the identity is never used again: a successor may have come
+// and gone in between.
+func TestOneTermIsOneTerm(t *testing.T) {
+	for name, c := range map[string]struct {
+		harm  func(t *testing.T)
+		gone  bool
+		cause string
+	}{
+		"blanked":          {harm: func(t *testing.T) { patchLease(t, `{"spec":{"holderIdentity":""}}`) }, cause: "blanked"},
+		"without a holder": {harm: func(t *testing.T) { patchLease(t, `{"spec":{"holderIdentity":null}}`) }, cause: "blanked"},
+		"taken": {cause: "somebody_1's", harm: func(t *testing.T) {
+			patchLease(t, fmt.Sprintf(`{"spec":{"holderIdentity":"somebody_1","leaseDurationSeconds":2,"renewTime":%q}}`,
+				time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")))
+		}},
+		"deleted": {gone: true, cause: "gone", harm: func(t *testing.T) {
+			must(t, cp.Client().CoordinationV1().Leases(leaseSpace).Delete(t.Context(), leaseName, deleteNow))
+		}},
+		"deleted and made again": {cause: "blanked", harm: func(t *testing.T) {
+			must(t, cp.Client().CoordinationV1().Leases(leaseSpace).Delete(t.Context(), leaseName, deleteNow))
+			must(t, cp.ApplyLockkeeper(t.Context()))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			freshLease(t)
+			l := stand(t, "n1", nil)
+			first := l.leads(1)
+			if got := holder(); got != first {
+				t.Fatalf("the Lease is %q's, want %q", got, first)
+			}
+			c.harm(t)
+			harmed := time.Now()
+			if c.gone {
+				l.says("no Lease lockkeeper/lockkeeper, which is a stop")
+				never(t, "leads without a Lease", 2*time.Second, func() bool { return l.status().Leader })
+				must(t, cp.ApplyLockkeeper(t.Context()))
+			}
+			second := l.leads(2)
+			if first == second {
+				t.Errorf("two terms under %s", first)
+			}
+			if late := l.w.leaseWrites(first, harmed); len(late) > 0 {
+				t.Errorf("%d writes of the Lease by the term that was over, the first %v after the harm", len(late), late[0].at.Sub(harmed))
+			}
+			if made := l.w.requests("POST leases"); len(made) > 0 {
+				t.Error("it tried to make a Lease")
+			}
+			if log := l.said(); !strings.Contains(log, c.cause) {
+				t.Errorf("it gave as reasons %q, want one with %q", log, c.cause)
+			}
+		})
+	}
+}
+
+// said is every reason that it has given, one a line.
+func (c *candidate) said() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []string
+	for _, s := range c.statuses {
+		all = append(all, s.Why)
+	}
+	return strings.Join(all, "\n")
+}
+
+// The emergency stop is an annotation on the Lease: it neither ends the term nor is lost in a renewal.
+func TestAnnotationsOnTheLeaseLive(t *testing.T) {
+	freshLease(t)
+	l := stand(t, "n1", nil)
+	epoch := l.leads(1)
+	stop(t)
+	set := time.Now()
+	until(t, "four renewals", func() bool { return len(l.w.leaseWrites(epoch, set)) >= 4 })
+	if got := getLease(t).Annotations["lockkeeper.dev/paused"]; got != "a test" {
+		t.Errorf("the stop is %q after four renewals", got)
+	}
+	if holder() != epoch || len(l.epochs()) != 1 {
+		t.Errorf("the Lease is %q's, epochs %v", holder(), l.epochs())
+	}
+}
+
+func TestNoCampaignWithoutALease(t *testing.T) {
+	freshLease(t)
+	must(t, cp.Client().CoordinationV1().Leases(leaseSpace).Delete(t.Context(), leaseName, deleteNow))
+	l := stand(t, "n1", nil)
+	l.says("apply the manifests")
+	if s := l.status(); !s.Candidate {
+		t.Errorf("status %+v, want that of a candidate", s)
+	}
+	never(t, "it leads, or makes a Lease", 2*time.Second, func() bool {
+		return l.status().Leader || l.w.count("POST leases") > 0 || l.w.count("PUT lease") > 0
+	})
+	must(t, cp.ApplyLockkeeper(t.Context()))
+	l.leads(1)
+}
+
+// One that stands by says what it sees, also when that changes.
+func TestStandByTellsTheTruth(t *testing.T) {
+	freshLease(t)
+	far := fmt.Sprintf(`{"spec":{"holderIdentity":"other_1","leaseDurationSeconds":3600,"renewTime":%q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
+	patchLease(t, far)
+	l := stand(t, "n1", nil)
+	l.says("stands by; other_1 holds the Lease")
+	must(t, cp.Client().CoordinationV1().Leases(leaseSpace).Delete(t.Context(), leaseName, deleteNow))
+	l.says("no Lease lockkeeper/lockkeeper")
+	must(t, cp.ApplyLockkeeper(t.Context()))
+	l.leads(1)
+}
+
+// A term that ends in good order hands over at once, and releases no Lease that is another's.
+func TestReleaseHandsOver(t *testing.T) {
+	freshLease(t)
+	long := func(c *candidate) { c.opts.LeaseDuration, c.opts.RenewDeadline = 60*time.Second, 40*time.Second }
+	a := stand(t, "a", long)
+	first := a.leads(1)
+	b := stand(t, "b", long)
+	b.says("stands by; " + first)
+	ended := time.Now()
+	a.stop()
+	if took := time.Since(ended); took > 3*time.Second {
+		t.Errorf("it took %v to end", took)
+	}
+	second := b.leads(1)
+	if took := time.Since(ended); took > 4*time.Second {
+		t.Errorf("the successor leads after %v, with a retry period of 500 ms", took)
+	}
+	if holder() != second {
+		t.Errorf("the Lease is %q's, want %q", holder(), second)
+	}
+
+	patchLease(t, `{"spec":{"holderIdentity":"somebody_1"}}`)
+	b.stop()
+	if got := holder(); got != "somebody_1" {
+		t.Errorf("after the end of a term that was over the Lease is %q's, want somebody_1's", got)
+	}
+}
+
+// The credential makes the candidate: it comes, is replaced and goes without a restart.
+func TestCredentialComesAndGoes(t *testing.T) {
+	freshLease(t)
+	path := t.TempDir() + "/coordinator.kubeconfig"
+	l := stand(t, "n1", func(c *candidate) { c.opts.Kubeconfig = path })
+	l.says("no coordinator's kubeconfig at " + path)
+	if s := l.status(); s.Candidate || l.w.count() > 0 {
+		t.Errorf("status %+v and %d requests without a credential", s, l.w.count())
+	}
+	writeFile(t, path, l.w.kubeconfig())
+	first := l.leads(1)
+
+	writeFile(t, path, l.w.kubeconfig()) // the same again: nothing happens
+	never(t, "a new term for the same credential", 7*time.Second, func() bool { return len(l.epochs()) > 1 || !l.status().Leader })
+
+	writeFile(t, path, l.w.kubeconfig()+"# renewed\n")
+	second := l.leads(2)
+	if first == second {
+		t.Error("the same epoch again")
+	}
+	removeFile(t, path)
+	l.says("no coordinator's kubeconfig")
+	until(t, "its end as a candidate", func() bool { return !l.status().Candidate })
+	if got := holder(); got != "" {
+		t.Errorf("the Lease is still %q's", got)
+	}
+	count := l.w.count()
+	never(t, "requests without a credential", 2*time.Second, func() bool { return l.w.count() > count })
+
+	writeFile(t, path, "clusters: 5\n")
+	until(t, "a word on the broken file", func() bool {
+		s := l.status()
+		return strings.Contains(s.Why, path) && !s.Candidate && !strings.Contains(s.Why, "no coord")
+	})
+	writeFile(t, path, l.w.kubeconfig())
+	l.leads(3)
+}
+
+// The same while another instance leads: then the elector alone is at work.
+func TestCredentialGoesFromAStandBy(t *testing.T) {
+	freshLease(t)
+	patchLease(t, fmt.Sprintf(`{"spec":{"holderIdentity":"other_1","leaseDurationSeconds":3600,"renewTime":%q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")))
+	path := t.TempDir() + "/coordinator.kubeconfig"
+	l := stand(t, "n1", func(c *candidate) {
+		writeFile(t, path, c.w.kubeconfig())
+		c.opts.Kubeconfig = path
+	})
+	l.says("stands by; other_1")
+	removeFile(t, path)
+	l.says("no coordinator's kubeconfig")
+	patchLease(t, `{"spec":{"holderIdentity":""}}`)
+	never(t, "a host without a credential leads", 3*time.Second, func() bool { return holder() != "" })
+}

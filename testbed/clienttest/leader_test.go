@@ -1,0 +1,346 @@
+package clienttest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// grants are the writes that give a node its turn: the only ones with a drain still to come.
+func (w *wire) grants() []request {
+	return slices.DeleteFunc(w.requests("PATCH node"), func(r request) bool { return !isGrant(r) })
+}
+
+func isGrant(r request) bool {
+	return strings.HasPrefix(r.kind, "PATCH node ") && strings.Contains(r.body, `"lockkeeper.dev/state":"draining"`)
+}
+
+func state(t *testing.T, node string) string {
+	t.Helper()
+	return getNode(t, node).Labels["lockkeeper.dev/state"]
+}
+
+func held(t *testing.T, node string) string {
+	t.Helper()
+	return getNode(t, node).Labels["lockkeeper.dev/held"]
+}
+
+// index of the first request of the kind at or after from, -1 for none.
+func index(all []request, from int, match func(request) bool) int {
+	if i := slices.IndexFunc(all[from:], match); i >= 0 {
+		return from + i
+	}
+	return -1
+}
+
+func ofKind(kind string) func(request) bool {
+	return func(r request) bool { return r.kind == kind || strings.HasPrefix(r.kind, kind+" ") }
+}
+
+// Fresh eyes: in each term a list from the quorum that begins after the Lease was won, and only then a decision.
+func TestNoDecisionBeforeItsOwnList(t *testing.T) {
+	freshLease(t)
+	playHost(t, "n1", true)
+	playHost(t, "n2", true)
+	l := stand(t, "leader", func(c *candidate) {
+		c.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
+			if r.kind == "LIST nodes" {
+				time.Sleep(300 * time.Millisecond) // time enough to decide without it
+			}
+			return nil, nil
+		})
+	})
+	for term := 1; term <= 2; term++ {
+		epoch := l.leads(term)
+		until(t, fmt.Sprintf("a write in term %d", term), func() bool {
+			return slices.ContainsFunc(l.w.requests("PATCH node"), func(r request) bool { return strings.Contains(r.body, epoch) && r.status == 200 })
+		})
+		all := l.w.requests()
+		won := index(all, 0, func(r request) bool { return r.kind == "PUT lease lockkeeper" && strings.Contains(r.body, epoch) })
+		list := index(all, won, ofKind("LIST nodes"))
+		write := index(all, won, ofKind("PATCH node"))
+		if won < 0 || list < 0 || write < list {
+			t.Fatalf("term %d: won at %d, listed at %d, wrote at %d", term, won, list, write)
+		}
+		if all[list].at.Before(all[won].answered) || all[write].at.Before(all[list].answered) {
+			t.Errorf("term %d: won until %v, listed from %v to %v, wrote at %v", term, all[won].answered, all[list].at, all[list].answered, all[write].at)
+		}
+		if term == 1 {
+			patchLease(t, `{"spec":{"holderIdentity":""}}`)
+			patchNode(t, "n2", `{"metadata":{"annotations":{"lockkeeper.dev/paused":"for a write in the next term"}}}`)
+		}
+	}
+	fresh(t, l.w)
+	if n := len(l.w.grants()); n != 1 {
+		t.Errorf("%d grants, want 1", n)
+	}
+}
+
+func TestEmergencyStopIsSeenAtOnce(t *testing.T) {
+	freshLease(t)
+	playHost(t, "bystander", false) // an only node would have no drain
+	playHost(t, "n1", false)
+	l := stand(t, "leader", nil)
+	l.leads(1)
+	until(t, "n1 in its care", func() bool { return state(t, "n1") == "idle" })
+	uid := string(getNode(t, "n1").UID)
+	stop(t)
+	sayWants(t, uid, "n1", true)
+	until(t, "held=Stopped", func() bool { return held(t, "n1") == "Stopped" })
+	never(t, "a grant under the emergency stop", 2*time.Second, func() bool { return len(l.w.grants()) > 0 })
+	lifted := time.Now()
+	goOn(t)
+	until(t, "the grant", func() bool { return state(t, "n1") == "draining" })
+	if took := time.Since(lifted); took > 2*time.Second {
+		t.Errorf("the lifted stop was seen after %v", took)
+	}
+	if held(t, "n1") != "" {
+		t.Errorf("held=%s in a turn that goes on", held(t, "n1"))
+	}
+}
+
+// A grant whose answer is lost counts: nothing else is granted until the same write was answered and the Node read.
+func TestUnknownGrantHoldsTheOthers(t *testing.T) {
+	freshLease(t)
+	for _, n := range []string{"n1", "n2", "n3"} {
+		playHost(t, n, true)
+	}
+	var lost atomic.Value // body of the grant whose answers are lost
+	var answer atomic.Bool
+	l := stand(t, "leader", func(c *candidate) {
+		c.opts.Policy.MaxUnavailable = 2
+		c.w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
+			if isGrant(r) && !answer.Load() && (lost.CompareAndSwap(nil, r.body) || lost.Load() == r.body) {
+				return cutAnswer(forward)
+			}
+			return nil, nil
+		})
+	})
+	l.leads(1)
+	until(t, "two tries of the same write", func() bool { return len(l.w.grants()) >= 2 })
+	for _, g := range l.w.grants() {
+		if g.body != lost.Load() {
+			t.Errorf("another grant while the outcome of one is not known: %s %s", g.kind, g.body)
+		}
+	}
+	answer.Store(true)
+	until(t, "the second grant", func() bool {
+		return slices.ContainsFunc(l.w.grants(), func(r request) bool { return r.body != lost.Load() && r.status == 200 })
+	})
+	all := l.w.requests()
+	other := index(all, 0, func(r request) bool { return isGrant(r) && r.body != lost.Load() })
+	last := -1
+	for i := range all[:other] {
+		if isGrant(all[i]) {
+			last = i
+		}
+	}
+	read := index(all, last, func(r request) bool { return strings.HasPrefix(r.kind, "GET node ") && r.status == 200 })
+	if read < 0 || read > other {
+		t.Errorf("the Node was not read between the last try (%d) and the next grant (%d)", last, other)
+	}
+	in := 0
+	for _, n := range []string{"n1", "n2", "n3"} {
+		if state(t, n) == "draining" {
+			in++
+		}
+	}
+	if in != 2 {
+		t.Errorf("%d nodes in a turn, want 2", in)
+	}
+}
+
+// A write that is refused, in whatever words, is not sent again and again.
+func TestRefusedWriteIsNoHotLoop(t *testing.T) {
+	for name, c := range map[string]struct {
+		code   int
+		reason string
+	}{
+		"forbidden":                  {403, "Forbidden"},
+		"invalid":                    {422, "Invalid"},
+		"a conflict that is none":    {409, "Conflict"},
+		"not found, but it is":       {404, "NotFound"},
+		"too many requests, for now": {429, "TooManyRequests"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			freshLease(t)
+			playHost(t, "n1", true)
+			playHost(t, "n2", false)
+			l := stand(t, "leader", func(cd *candidate) {
+				cd.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
+					if r.kind == "PATCH node n1" {
+						return says(c.code, c.reason), nil
+					}
+					return nil, nil
+				})
+			})
+			l.leads(1)
+			until(t, "the first refusal", func() bool { return l.w.count("PATCH node n1") > 0 })
+			// Things happen meanwhile, and each of them makes the leader decide anew.
+			began := time.Now()
+			for i := 0; time.Since(began) < 4*time.Second; i++ {
+				patchNode(t, "n2", fmt.Sprintf(`{"metadata":{"annotations":{"example.org/count":"%d"}}}`, i))
+			}
+			if n := l.w.count("PATCH node n1"); n > 2 {
+				t.Errorf("%d writes to a node that refuses them", n)
+			}
+			if n := l.w.count("GET node"); n > 4 {
+				t.Errorf("%d reads", n)
+			}
+			if state(t, "n2") != "idle" {
+				t.Errorf("the other node is %q", state(t, "n2"))
+			}
+			if !l.status().Leader || len(l.epochs()) != 1 {
+				t.Errorf("status %+v", l.status())
+			}
+		})
+	}
+}
+
+// A decision on a Node that has changed since is dropped.
+func TestConflictDropsTheDecision(t *testing.T) {
+	freshLease(t)
+	playHost(t, "bystander", false) // an only node would have no drain
+	playHost(t, "n1", false)
+	l := stand(t, "leader", nil)
+	l.leads(1)
+	until(t, "n1 in its care", func() bool { return state(t, "n1") == "idle" })
+	var once atomic.Bool
+	l.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
+		if isGrant(r) && once.CompareAndSwap(false, true) {
+			patchNode(t, "n1", `{"metadata":{"annotations":{"lockkeeper.dev/paused":"just in time"}}}`)
+		}
+		return nil, nil
+	})
+	sayWants(t, string(getNode(t, "n1").UID), "n1", true)
+	until(t, "n1 paused", func() bool { return state(t, "n1") == "paused" })
+	never(t, "a turn of a paused node", time.Second, func() bool { return getNode(t, "n1").Annotations["lockkeeper.dev/turn"] != "" })
+	if g := l.w.grants(); len(g) != 1 || g[0].status != http.StatusConflict {
+		t.Errorf("grants %+v, want the one that was a conflict", g)
+	}
+}
+
+// A node that is deleted frees its slot, also when the answer to the grant comes after the watch has shown the end.
+func TestLateAnswerOfADeletedNode(t *testing.T) {
+	freshLease(t)
+	playHost(t, "bystander", false) // an only node would have no drain
+	playHost(t, "n1", true)
+	var once atomic.Bool
+	l := stand(t, "leader", func(c *candidate) {
+		c.w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
+			if !isGrant(r) || !once.CompareAndSwap(false, true) {
+				return nil, nil
+			}
+			resp, err := forward()
+			if derr := cp.Client().CoreV1().Nodes().Delete(context.Background(), "n1", deleteNow); derr != nil {
+				t.Error(derr)
+			}
+			time.Sleep(time.Second) // the watch shows it meanwhile
+			return resp, err
+		})
+	})
+	l.leads(1)
+	until(t, "the grant", once.Load)
+	playHost(t, "n2", true)
+	until(t, "n2's turn", func() bool { return state(t, "n2") == "draining" })
+}
+
+// A host whose clock is off does not stand, and hands over when it finds out in the middle of a term.
+func TestSkewedClockDoesNotLead(t *testing.T) {
+	freshLease(t)
+	playHost(t, "bystander", false) // an only node would have no drain
+	playHost(t, "n1", true)
+	var ahead atomic.Int64
+	ahead.Store(int64(40 * time.Second))
+	l := stand(t, "leader", func(c *candidate) {
+		c.w.on(func(_ context.Context, _ request, forward func() (*http.Response, error)) (*http.Response, error) {
+			resp, err := forward()
+			if err == nil {
+				resp.Header.Set("Date", time.Now().Add(time.Duration(ahead.Load())).UTC().Format(http.TimeFormat))
+			}
+			return resp, err
+		})
+	})
+	l.says("clock")
+	never(t, "it stands", 6*time.Second, func() bool { return l.w.count("PUT lease") > 0 })
+	ahead.Store(int64(-20 * time.Second)) // within what is allowed
+	first := l.leads(1)
+	until(t, "the grant", func() bool { return state(t, "n1") == "draining" })
+	ahead.Store(int64(-40 * time.Second))
+	l.says("clock")
+	if got := holder(); got == first {
+		t.Error("it did not release the Lease")
+	}
+}
+
+// What is guaranteed about two leaders: not that they are never two for a moment, which nobody can, but that the one that
+// cannot renew sends nothing any more once its renew deadline is over, before anybody else may take the Lease; and nothing at
+// all after the Lease was released. What arrives later still, from inside the network, the protocol makes harmless.
+func TestLeaderThatCannotRenewIsQuiet(t *testing.T) {
+	for name, hang := range map[string]bool{"refused": false, "hanging": true} {
+		t.Run(name, func(t *testing.T) {
+			freshLease(t)
+			playHost(t, "n1", true)
+			playHost(t, "n2", false)
+			var broken atomic.Bool
+			a := stand(t, "a", func(c *candidate) {
+				c.w.on(func(ctx context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
+					switch {
+					case !broken.Load() || r.kind != "PUT lease lockkeeper" && !(hang && r.kind == "GET lease lockkeeper"):
+						return nil, nil
+					case hang:
+						<-ctx.Done()
+						return nil, errCut
+					case !strings.Contains(r.body, "a_"):
+						return nil, nil // the release passes
+					}
+					return says(500, "InternalError"), nil
+				})
+			})
+			first := a.leads(1)
+			b := stand(t, "b", nil)
+			b.says("stands by; " + first)
+			broken.Store(true)
+			renewed := time.Time{}
+			for _, r := range a.w.leaseWrites(first, renewed) {
+				if r.status == 200 {
+					renewed = r.at
+				}
+			}
+			// Reasons to write: n2 changes its mind all the time.
+			uid := string(getNode(t, "n2").UID)
+			for i := 0; len(b.epochs()) == 0; i++ {
+				sayWants(t, uid, "n2", i%2 == 0)
+				if time.Since(renewed) > patience {
+					t.Fatal("nobody took over")
+				}
+			}
+			won := b.w.requests("PUT lease")[0]
+			writes := 0
+			for _, r := range a.w.requests("PATCH node") {
+				if r.at.After(renewed) {
+					writes++
+				}
+				if since := r.at.Sub(renewed); since > a.opts.RenewDeadline+200*time.Millisecond {
+					t.Errorf("a wrote %v after it renewed last", since)
+				}
+				if r.at.After(won.at) {
+					t.Errorf("a wrote %v after b took the Lease", r.at.Sub(won.at))
+				}
+				for _, p := range a.w.requests("PUT lease") {
+					if !strings.Contains(p.body, "a_") && r.at.After(p.at) {
+						t.Errorf("a wrote %v after it released the Lease", r.at.Sub(p.at))
+					}
+				}
+			}
+			if writes == 0 {
+				t.Error("a wrote nothing although it led: this test could not fail")
+			}
+		})
+	}
+}
