@@ -128,8 +128,8 @@ type Last struct {
 	// End is when the turn ended, by the coordinator's clock.
 	End time.Time `json:"end"`
 	// NotBefore is the earliest time of the next grant after TurnedBack, and
-	// Attempts how many turns in a row were turned back; the delay doubles
-	// with each.
+	// Attempts how many turns were turned back since the last that was Done
+	// or was for other changes; the delay doubles with each.
 	NotBefore *time.Time `json:"notBefore,omitempty"`
 	Attempts  int        `json:"attempts,omitempty"`
 	// HostDigest tells whether the host has written AnnotationHost anew

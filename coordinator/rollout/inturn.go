@@ -351,7 +351,7 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 		m.Remove = append(m.Remove, v1alpha1.AnnotationCordon)
 	case !next.InTurn():
 		m.Last = d.last(n, &g)
-		if m.Last != nil && v1alpha1.Has(g.Changes, v1alpha1.SourceRequest) && (m.Last.Result == v1alpha1.ResultDone || m.Last.Result == v1alpha1.ResultFailed) {
+		if v1alpha1.Has(g.Changes, v1alpha1.SourceRequest) && (m.Last.Result == v1alpha1.ResultDone || m.Last.Result == v1alpha1.ResultFailed) {
 			m.Remove = append(m.Remove, v1alpha1.AnnotationRequest)
 		}
 	default:
@@ -373,23 +373,27 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 	return true
 }
 
-// last is the record of a turn that ends; nil keeps the one before, because a
-// turn that only gave a lost cordon back says nothing about the host.
+// last is the record of a turn that ends. One that only gave a lost cordon
+// back says nothing about the host: the record before it stays, but for the
+// end, because the fleet settles after that turn too.
 func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
-	if g.Reason == v1alpha1.ReasonMarked {
-		return nil
+	if g.Reason == v1alpha1.ReasonMarked && n.Last != nil {
+		l := *n.Last
+		l.End = d.Now
+		return &l
 	}
 	l := &v1alpha1.Last{Turn: g.Turn, Result: g.Result, Reason: g.Reason, Changes: g.Changes, End: d.Now}
 	if l.Result == "" {
 		l.Result = v1alpha1.ResultDone
 	}
+	if p := n.Last; p != nil && l.Result != v1alpha1.ResultDone && p.Result != v1alpha1.ResultDone && v1alpha1.SameChanges(p.Changes, l.Changes) {
+		// Neither a cancel nor a failure in between makes it young again.
+		l.Attempts = min(p.Attempts, 100)
+	}
 	if l.Result != v1alpha1.ResultTurnedBack {
 		return l
 	}
-	l.Attempts = 1
-	if p := n.Last; p != nil && p.Result == v1alpha1.ResultTurnedBack && v1alpha1.SameChanges(p.Changes, l.Changes) {
-		l.Attempts = min(p.Attempts, 100) + 1
-	}
+	l.Attempts++
 	wait := d.Policy.Backoff
 	for range l.Attempts - 1 {
 		if wait *= 2; wait >= d.Policy.BackoffMax {
