@@ -44,7 +44,14 @@ func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
 		edit(unmanage, func(o *object) { o.managed = 1 })
 	}
 	if api.st() != v1alpha1.StateAbsent {
-		edit(strip, func(o *object) { o.state = 0 })
+		if m.fault(s, strip) {
+			do(strip, 0, func(t *node, e *event) {
+				write(func(o *object) { o.state = 0 })(t, e)
+				// Whoever overrides the label takes the turn away; what is left
+				// to count is the mark.
+				t.freed = t.freed || t.down || api.committed()
+			})
+		}
 	}
 	for _, t := range []uint8{api.turn, api.last.turn} {
 		failed := t != 0 && (t == api.turn && results[api.grant.result] == v1alpha1.ResultFailed ||
@@ -146,6 +153,10 @@ func (m *model) campaigns(s *state, do func(kind, func(*state))) {
 		t.lease.holder = 1
 		for i := range m.Nodes {
 			t.n[i].terms[0] = sight{}
+			if m.Bug == CachedList && !t.terms[1].live {
+				// What it listed when the run began, and watched never since.
+				t.n[i].terms[0], t.terms[0].listed = t.n[i].terms[1], true
+			}
 		}
 	})
 }

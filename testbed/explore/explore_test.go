@@ -2,22 +2,17 @@ package explore
 
 import "testing"
 
-func TestExploreOne(t *testing.T) {
-	for faults := range 3 {
-		c := Config{Nodes: 1, Budget: 1, Faults: faults, Kinds: allKinds}
-		r := Explore(c, 0)
-		t.Log(r)
-		if r.Violation != nil {
-			t.Error(r.Violation)
-		}
-	}
-}
-
-func TestExploreTwo(t *testing.T) {
-	for faults := range 2 {
-		c := Config{Nodes: 2, Budget: 1, Faults: faults, Kinds: allKinds, MaxStates: 5_000_000}
-		r := Explore(c, 0)
-		t.Log(r)
+func TestExplore(t *testing.T) {
+	for _, c := range []Config{
+		{Nodes: 1, Budget: 1, Faults: 2, Kinds: allKinds, Stale: 1},
+		{Nodes: 2, Budget: 1, Faults: 1, Kinds: allKinds, Stale: 1},
+		{Nodes: 3, Budget: 1, Faults: 1, Kinds: allKinds, Stale: 1},
+		{Nodes: 3, Budget: 2, Faults: 0, Kinds: allKinds, Stale: 1},
+		{Nodes: 2, Budget: 1, Faults: 2, Kinds: allKinds, Stale: 1},
+	} {
+		c.MaxStates = 1_500_000
+		r := Explore(c, 1)
+		t.Log(r, r.Held, "; objects", r.Objects, "nodes", r.NodeForms)
 		if r.Violation != nil {
 			t.Error(r.Violation)
 		}

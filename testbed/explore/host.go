@@ -116,8 +116,11 @@ func (m *model) hostSteps(s *state, i int, yield func(*event, *state)) {
 	if !n.vcur {
 		do(seeNode, 0, func(t *node, _ *event) {
 			t.vcur, t.view = true, 0
-			if t.look == commitLook {
+			switch t.look {
+			case commitLook:
 				t.look = leaseLook
+			case halfLook:
+				t.look = noLook // what it will have read is no commit's look
 			}
 		})
 	}

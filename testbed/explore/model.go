@@ -129,6 +129,7 @@ func (m *model) begin() state {
 		}
 		n.api = m.object(o)
 		n.terms[0].vcur = true
+		n.terms[1].vcur = m.Bug == CachedList
 		s.n[i] = n
 	}
 	return s

@@ -30,6 +30,7 @@ var properties = []property{
 	{"sources", sourcesRead},
 	{"proof", provenByBoot},
 	{"one write", oneWrite},
+	{"present boot", presentBoot},
 	{"clock", clockRuns},
 	{"one term", oneTerm},
 }
@@ -80,10 +81,12 @@ func drained(m *model, e *event, _, s *state) string {
 			return "the host commits with pods on it"
 		}
 	}
+	// Between the commit and the act, at most 10 s after the look, a host may
+	// not have seen yet what an admin does.
 	if e.reboots && e.grantSeen.drains {
 		o := &m.objects[s.n[e.node].api]
 		switch {
-		case e.host.pods && !e.host.latePod && o.unsched:
+		case e.host.pods && !e.host.latePod && o.unsched && e.host.vcur:
 			return "the host reboots with pods on it"
 		case !o.unsched && e.host.vcur:
 			return "the host reboots on a schedulable Node"
@@ -203,6 +206,18 @@ func oneWrite(_ *model, e *event, _, _ *state) string {
 	if e.writer == hostWrites && e.after.st() == v1alpha1.StateRebooting && e.after.says(v1alpha1.WordDone) &&
 		e.after.host.boot != e.after.ack.boot {
 		return "done after the boot without the wants of that boot"
+	}
+	return ""
+}
+
+// presentBoot: a turn goes on by a word of the boot that the kubelet speaks from.
+func presentBoot(_ *model, e *event, _, _ *state) string {
+	from, to := e.before.st(), e.after.st()
+	drained := from == v1alpha1.StateDraining && (to == v1alpha1.StateBeforeReboot || to == v1alpha1.StateRebooting || to == v1alpha1.StateApplying)
+	over := from == v1alpha1.StateUncordoning && to == v1alpha1.StateIdle && results[e.after.last.result] == v1alpha1.ResultDone
+	if (e.writer == leadWrites || e.writer == lateLeader) && (drained || over) &&
+		(!e.before.says(v1alpha1.WordDone) || e.before.ack.boot != e.before.boot) {
+		return fmt.Sprintf("from %s to %s without a word of the present boot", from, to)
 	}
 	return ""
 }

@@ -86,7 +86,7 @@ func difference(b, a *object) string {
 	add(b.exists() != a.exists(), "exists %t", a.exists())
 	add(b.state != a.state, "%s -> %s", b.st(), a.st())
 	add(b.ready != a.ready, "Ready %t", a.ready)
-	add(b.boot != a.boot, "boot %d", a.boot)
+	add(b.boot != a.boot, "another boot")
 	add(b.unsched != a.unsched, "unschedulable %t", a.unsched)
 	add(b.mark != a.mark, "mark %t", a.mark)
 	if a.ack != b.ack && a.ack.turn != 0 {
@@ -94,10 +94,10 @@ func difference(b, a *object) string {
 		if r := reasons[a.ack.reason]; r != v1alpha1.ReasonNone {
 			reason = ":" + string(r)
 		}
-		d = append(d, fmt.Sprintf("ack %s/%s%s of boot %d", states[a.ack.state], words[a.ack.word], reason, a.ack.boot))
+		d = append(d, fmt.Sprintf("ack %s/%s%s", states[a.ack.state], words[a.ack.word], reason))
 	}
 	if a.wants > 0 {
-		add(b.wants != a.wants || b.host != a.host, "wants %s of boot %d", wantsList[a.wants-1], a.host.boot)
+		add(b.wants != a.wants || b.host != a.host, "wants %s", wantsList[a.wants-1])
 	} else {
 		add(b.wants != 0, "wants no more")
 	}

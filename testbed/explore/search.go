@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // Result is what an exploration came to.
@@ -21,7 +23,9 @@ type Result struct {
 	Disposed int
 	// Ran is how many states were run on, without further faults, to their
 	// rest; Late is in how many of them a time-out had to help.
-	Ran, Late int
+	Ran, Late          int
+	Held               map[v1alpha1.Reason]int
+	Objects, NodeForms int
 
 	Violation *Violation // nil: none
 }
@@ -107,6 +111,8 @@ func Explore(c Config, every int) *Result {
 			}
 		}
 	}
+	r.Held = p.held
+	r.Objects, r.NodeForms = len(x.objects), len(x.nodes)
 	r.States, r.Disposed, r.Ran, r.Late, r.Took = len(x.keys), x.disposed, p.ran, p.late, time.Since(began)
 	return r
 }
