@@ -23,9 +23,13 @@ func (s *scene) alive(name string) {
 	s.until(name, soon, "to show that the sentinel is gone", func(n *turn.Node) bool { return n.Host != nil && !has(n) })
 }
 
-// nothingLeaves fails the test if a pod is evicted while the host shows that it is alive.
-func (s *scene) nothingLeaves(name string, evicted int) {
+// nothingLeaves fails the test if a pod is evicted from a node that everything could leave, while its host shows that it is
+// alive. It leaves two pods that wait to be evicted.
+func (s *scene) nothingLeaves(b *blockade, evicted int) {
 	s.t.Helper()
+	b.lift()
+	b.bait()
+	name := b.node
 	for range 3 {
 		s.alive(name)
 	}
@@ -93,8 +97,7 @@ func TestPauseInMidTurn(t *testing.T) {
 			})
 			s.says(name, string(v1alpha1.ReasonPaused), soon)
 			evicted := s.evictions()
-			budget.lift()
-			s.nothingLeaves(name, evicted)
+			s.nothingLeaves(budget, evicted)
 			if n := s.now(name); n.State != v1alpha1.StateDraining || !n.Mark || !n.Unschedulable {
 				t.Errorf("paused it is %s, mark %t, unschedulable %t; expected draining with its cordon", n.State, n.Mark, n.Unschedulable)
 			}
@@ -102,8 +105,8 @@ func TestPauseInMidTurn(t *testing.T) {
 			s.updated(name)
 			s.schedulable(name)
 			s.reboots(name, 1)
-			if got := s.evictions(); got != evicted+1 {
-				t.Errorf("%d pods were evicted after the pause, expected 1", got-evicted)
+			if got := s.evictions(); got != evicted+2 {
+				t.Errorf("%d pods were evicted after the pause, expected 2", got-evicted)
 			}
 			if s.froze(name) != 1 {
 				t.Errorf("its clock was stopped %d times, expected once", s.froze(name))
@@ -150,8 +153,7 @@ func TestEmergencyStopInMidDrain(t *testing.T) {
 	s.says(name, "Stopped", heedsStop)
 	t.Logf("the host heeds the stop after %v", time.Since(began).Round(time.Millisecond))
 	evicted := s.evictions()
-	budget.lift()
-	s.nothingLeaves(name, evicted)
+	s.nothingLeaves(budget, evicted)
 	if n := s.now("node-3"); n.InTurn() {
 		t.Errorf("node-3 got its turn under the stop: %s", n.State)
 	}

@@ -3,6 +3,7 @@ package rollouttest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -18,14 +19,14 @@ var workloads atomic.Int64
 
 // A blockade is a workload of one pod that can run on one node only, with a PodDisruptionBudget that lets nobody evict it.
 type blockade struct {
-	s         *scene
-	namespace string
+	s               *scene
+	node, namespace string
 }
 
 // block puts a blockade on a node and waits until its pod runs.
 func (s *scene) block(node string) *blockade {
 	s.t.Helper()
-	b := &blockade{s: s, namespace: fmt.Sprintf("rollout-%d", workloads.Add(1))}
+	b := &blockade{s: s, node: node, namespace: fmt.Sprintf("rollout-%d", workloads.Add(1))}
 	none := intstr.FromInt32(0)
 	s.must(s.ControlPlane.CreateWorkload(s.within(soon), controlplane.Workload{
 		Namespace: b.namespace, Name: "db", Replicas: 1, MaxUnavailable: &none,
@@ -46,6 +47,21 @@ func (b *blockade) lift() {
 		p, err := budgets.Get(ctx, "db", metav1.GetOptions{})
 		return err == nil && p.Status.DisruptionsAllowed == 1, err
 	})
+}
+
+// bait puts a pod on the node that nothing protects: an eviction that goes on takes it at once, while one of the blocked pod
+// is tried ever more seldom.
+func (b *blockade) bait() {
+	b.s.t.Helper()
+	_, err := b.s.ControlPlane.Client().CoreV1().Pods(b.namespace).Create(b.s.within(soon), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "bait"},
+		Spec:       corev1.PodSpec{NodeName: b.node, Containers: []corev1.Container{{Name: "app", Image: "example.invalid/app"}}},
+	}, metav1.CreateOptions{})
+	b.s.must(err)
+	_, err = b.s.ControlPlane.WaitPods(b.s.within(soon), b.namespace, "", "to have the bait run", func(pods []*corev1.Pod) bool {
+		return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Name == "bait" && controlplane.PodReady(p) })
+	})
+	b.s.must(err)
 }
 
 // remove takes the workload away before the next test's nodes come: they have the same names.
