@@ -66,7 +66,14 @@ func (d *decision) settleForeign(others []*turn.Node) {
 			cmp.Compare(a.Name, b.Name),
 		)
 	})
+	// Those that give back already are no reason to turn back more: what is
+	// turned back in this decision still counts as unavailable in the next.
 	excess := d.Unavailable - d.Budget
+	for _, n := range d.nodes {
+		if givesBack(n) {
+			excess--
+		}
+	}
 	back := map[string]bool{}
 	for _, n := range others {
 		// Whatever the budget, two control-plane nodes are one too many: a
@@ -105,6 +112,12 @@ func (d *decision) otherControlPlane(n *turn.Node, but map[string]bool) string {
 		}
 	}
 	return ""
+}
+
+// givesBack reports whether the node only has to be uncordoned to be available
+// again.
+func givesBack(n *turn.Node) bool {
+	return (n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning) && n.Ready && (n.Mark || !n.Unschedulable)
 }
 
 // restamp takes a turn over as it stands. Time-outs go on from where they were.

@@ -49,6 +49,7 @@ type cluster struct {
 	// until, where set, ends a run; it is asked after each write.
 	until func() bool
 
+	were   int // disturbed, when it was last counted
 	log    []string
 	broken []string // promises broken
 }

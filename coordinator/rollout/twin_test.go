@@ -228,7 +228,13 @@ func (w twin) quorumAtRisk(n *turn.Node, chosen []string) bool {
 func (w twin) settles() map[string]string {
 	out := map[string]string{}
 	var rest []*turn.Node
-	over := len(w.unavailable()) - w.Policy.MaxUnavailable
+	gone := len(w.unavailable())
+	// Of those beyond the budget, the ones that come back by themselves.
+	back := len(w.all(func(n *turn.Node) bool {
+		ending := n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning
+		return ending && n.Ready && !(n.Unschedulable && !n.Mark)
+	}))
+	over := gone - back - w.Policy.MaxUnavailable
 	foreign := w.foreign()
 	for i := range w.Nodes {
 		switch n := &w.Nodes[i]; {
@@ -273,10 +279,10 @@ func (w twin) settles() map[string]string {
 			}
 		}
 		switch {
-		case (i < over || left > 0) && frozen, over > 0 && i >= over && left == 0, over <= 0 && left == 0 && len(quorum) > 0:
-			out[n.Name] = "held"
-		case i < over || left > 0:
+		case (i < over || left > 0) && !frozen:
 			out[n.Name], given[n.Name] = "back", true
+		case i < over || left > 0 || gone > w.Policy.MaxUnavailable || len(quorum) > 0:
+			out[n.Name] = "held"
 		default:
 			out[n.Name] = "taken"
 		}
