@@ -1,0 +1,309 @@
+package killtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+const (
+	// leader is the only host that may coordinate; it has no turn. guest has one after the other.
+	leader, guest = "node-1", "node-2"
+	// soon bounds one wait on a machine that does nothing else.
+	soon     = time.Minute
+	workload = "db"
+	// kubectlManager is whom a person's writes are by; the referee takes a cordon of kubectl's for a person's.
+	kubectlManager = "kubectl-killtest"
+)
+
+// policyText has a hook in every hook stage, so that a turn goes through all states.
+const policyText = `
+settle = "500ms"
+[[before_drain]]
+name = "storage"
+[[before_reboot]]
+name = "backup"
+[[before_uncordon]]
+name = "check"
+`
+
+var fleets atomic.Int64
+
+// fleet is the two hosts, each behind its proxies.
+type fleet struct {
+	t *testing.T
+	*rig.Rig
+	*hooks
+	gun       gun
+	proxies   []*faultproxy.Proxy
+	namespace string
+	release   int // the guest's last update, 4.release.0
+
+	mu      sync.Mutex
+	writes  map[string]int // by class, all hosts
+	unknown map[string]int // shapes without a class
+}
+
+func newFleet(t *testing.T) *fleet {
+	t.Helper()
+	f := &fleet{t: t, writes: map[string]int{}, unknown: map[string]int{}, release: 1,
+		namespace: fmt.Sprint("killtest-", fleets.Add(1))}
+	dir := t.TempDir()
+	proxy := func(role, host string, target bool) string {
+		config, err := cp.NodeConfig(host)
+		if role == "coordinator" {
+			config, err = cp.CoordinatorConfig()
+		}
+		f.must(err)
+		p, err := faultproxy.Start(faultproxy.Options{
+			Name: role + " " + host, Config: config, Dir: dir,
+			Label: func(r *faultproxy.Request) string { return f.classify(role, r) },
+		})
+		f.must(err)
+		if target {
+			p.Add(func(r *faultproxy.Request) *faultproxy.Fault { return f.gun.aim(host, r) })
+		}
+		f.proxies = append(f.proxies, p)
+		return p.Kubeconfig()
+	}
+	hosts := map[string]string{leader: proxy("host", leader, false), guest: proxy("host", guest, true)}
+	coordinator := proxy("coordinator", leader, true)
+	t.Cleanup(func() {
+		for _, p := range f.proxies {
+			f.soft(p.Close())
+		}
+	})
+	var err error
+	f.Rig, err = rig.Start(context.Background(), cp, rig.Options{
+		Dir: dir, Policy: policyText, OnEvent: func(line string) { t.Log(line) },
+		Fleet: simhost.FleetOptions{
+			Hosts: 2, Coordinators: 1,
+			Host: simhost.Options{Binary: binary, RestartDelay: 100 * time.Millisecond, DownTime: 100 * time.Millisecond, Config: func(c simhost.Config) {
+				c.Set("lease", "duration", 2*time.Second)
+				c.Set("lease", "renew_deadline", 1500*time.Millisecond)
+				c.Set("lease", "retry_period", 250*time.Millisecond)
+			}},
+			Each: func(_ int, o *simhost.Options) {
+				o.Kubeconfig, o.CoordinatorKubeconfig = hosts[o.Name], coordinator
+			},
+		},
+	})
+	f.must(err)
+	f.gun.hosts = f.Fleet.Host
+	t.Cleanup(f.verdict)
+	f.hooks = watchHooks(t, f.Fleet)
+	f.place()
+	return f
+}
+
+// verdict ends the rig and fails the test if the referee objects.
+func (f *fleet) verdict() {
+	if f.t.Failed() {
+		for _, h := range f.Fleet.Hosts {
+			f.t.Logf("%s:\n%s", h.Name(), h.LogTail(80))
+		}
+	}
+	report, err := f.Close()
+	f.soft(err)
+	f.t.Log(report.String())
+	if len(report.Unused) > 0 {
+		f.t.Errorf("declared to the referee and not seen: %v", report.Unused)
+	}
+}
+
+func (f *fleet) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fleet) soft(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Error(err)
+	}
+}
+
+func (f *fleet) within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(f.t.Context(), d)
+	f.t.Cleanup(cancel)
+	return ctx
+}
+
+func (f *fleet) guest() *simhost.Host { return f.Fleet.Host(guest) }
+
+// place puts a pod with a controller on the guest: it is evicted in each turn and comes back at its end.
+func (f *fleet) place() {
+	f.t.Helper()
+	f.must(f.ControlPlane.CreateWorkload(f.within(soon), controlplane.Workload{
+		Namespace: f.namespace, Name: workload, Replicas: 1, NodeSelector: map[string]string{corev1.LabelHostname: guest},
+	}))
+	f.t.Cleanup(f.clear)
+	f.must(f.ControlPlane.WaitWorkload(f.within(soon), f.namespace, workload))
+}
+
+// clear removes the pod before the next fleet comes: its nodes have the same names.
+func (f *fleet) clear() {
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	client, now := f.ControlPlane.Client(), int64(0)
+	f.soft(client.AppsV1().Deployments(f.namespace).Delete(ctx, workload, metav1.DeleteOptions{}))
+	_, err := f.ControlPlane.WaitPods(ctx, f.namespace, "", "to be gone", func(pods []*corev1.Pod) bool {
+		for _, p := range pods {
+			// A node that is down has nobody to end its pods.
+			_ = client.CoreV1().Pods(f.namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+		}
+		return len(pods) == 0
+	})
+	f.soft(err)
+}
+
+// classify names a write and remembers what it was.
+func (f *fleet) classify(role string, r *faultproxy.Request) string {
+	text := shape(r)
+	class, known := classOf(role, text)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !known {
+		f.unknown[role+": "+text]++
+		return ""
+	}
+	f.writes[class]++
+	return class
+}
+
+// seen is what was written since the last call.
+func (f *fleet) seen() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	seen := f.writes
+	f.writes = map[string]int{}
+	return seen
+}
+
+// classified fails the test for every write that has no class.
+func (f *fleet) classified() {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for text, n := range f.unknown {
+		f.t.Errorf("%d times a write of a %s\nNo class covers it. Say in classes_test.go what it is and where it is seen.", n, text)
+	}
+	clear(f.unknown)
+}
+
+// until waits until a Node is as cond wants it.
+func (f *fleet) until(name, what string, cond func(*turn.Node) bool) *turn.Node {
+	f.t.Helper()
+	obj, err := f.ControlPlane.WaitNode(f.within(soon), name, what, func(o *corev1.Node) bool {
+		if o == nil {
+			return false
+		}
+		n := turn.FromNode(o)
+		return cond(&n)
+	})
+	f.must(err)
+	n := turn.FromNode(obj)
+	return &n
+}
+
+// patch is a person's edit of a Node; a nil value removes.
+func (f *fleet) patch(name string, doc map[string]any) {
+	f.t.Helper()
+	body, err := json.Marshal(doc)
+	f.must(err)
+	_, err = f.ControlPlane.Client().CoreV1().Nodes().Patch(f.within(soon), name, types.MergePatchType, body,
+		metav1.PatchOptions{FieldManager: kubectlManager})
+	f.must(err)
+}
+
+// hooks plays the authors of hooks: they confirm each stage at once unless the test keeps one from it.
+type hooks struct {
+	confirm func(node, hook, turn string)
+
+	mu    sync.Mutex
+	nodes map[string]*turn.Node
+	kept  map[string]bool
+}
+
+func watchHooks(t *testing.T, fleet *simhost.Fleet) *hooks {
+	t.Helper()
+	k := &hooks{nodes: map[string]*turn.Node{}, kept: map[string]bool{}}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	client := cp.Client()
+	var running sync.WaitGroup
+	k.confirm = func(node, hook, turn string) {
+		running.Go(func() {
+			body := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.HookAnnotation(hook), turn)
+			_, err := client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "hook-" + hook})
+			if err != nil && ctx.Err() == nil {
+				t.Logf("confirming hook %s on %s: %v", hook, node, err)
+			}
+		})
+	}
+	informer := cache.NewSharedIndexInformer(
+		cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.Everything()), &corev1.Node{}, 0, cache.Indexers{})
+	take := func(obj any) {
+		if o, ok := obj.(*corev1.Node); ok && fleet.Host(o.Name) != nil {
+			n := turn.FromNode(o)
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.nodes[n.Name] = &n
+			k.confirmAll(&n)
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: take, UpdateFunc: func(_, obj any) { take(obj) },
+	}); err != nil {
+		t.Fatal(err)
+	}
+	running.Go(func() { informer.RunWithContext(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return k
+}
+
+// confirmAll confirms what the node waits for; mu is held.
+func (k *hooks) confirmAll(n *turn.Node) {
+	if !n.Ours() {
+		return
+	}
+	for _, h := range n.Grant.Terms.Hooks(n.State) {
+		if n.Hooks[h.Name] != n.Turn && !k.kept[h.Name] {
+			k.confirm(n.Name, h.Name, n.Turn)
+		}
+	}
+}
+
+// keep has a hook's author confirm nothing until release.
+func (k *hooks) keep(hook string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.kept[hook] = true
+}
+
+func (k *hooks) letGo(hook string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.kept, hook)
+	for _, n := range k.nodes {
+		k.confirmAll(n)
+	}
+}

@@ -1,0 +1,93 @@
+package killtest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// TestEveryClassIsSeen plays the scenarios without a kill: each write has a class, and each class is seen where the table
+// says so.
+func TestEveryClassIsSeen(t *testing.T) {
+	f := newFleet(t)
+	for _, s := range scenarios {
+		f.leads()
+		f.seen()
+		f.run(s, nil)
+		seen := f.seen()
+		t.Logf("%s: %v", s.name, seen)
+		for _, c := range classes {
+			if c.in == s && seen[c.name] == 0 {
+				t.Errorf("%s: no write of the class %q", s.name, c.name)
+			}
+		}
+	}
+}
+
+// TestKillAtEveryWrite kills the writer of one write in each turn. In a soak (LOCKKEEPER_SOAK) it is every point; otherwise a
+// third of them, chosen by LOCKKEEPER_SEED, among them always those where a commit was carried out and its writer does not know.
+func TestKillAtEveryWrite(t *testing.T) {
+	seed := seedOf(t)
+	t.Logf("LOCKKEEPER_SEED=%d", seed)
+	points, all := choose(rand.New(rand.NewPCG(seed, 0)), os.Getenv("LOCKKEEPER_SOAK") != "")
+	f := newFleet(t)
+	visited := 0
+	begin := time.Now()
+	for i, p := range points {
+		f.leads()
+		t.Logf("%d of %d: killed at %s; in %s", i+1, len(points), p.point, p.in.name)
+		f.run(p.in, &p.point)
+		if t.Failed() {
+			t.Fatalf("killed at %s; LOCKKEEPER_SEED=%d", p.point, seed)
+		}
+		visited++
+	}
+	summary := fmt.Sprintf("kill points: seed %d, %d of %d visited in %s, %d turns, 0 violations",
+		seed, visited, all, time.Since(begin).Round(time.Second), visited)
+	t.Cleanup(func() { // after the referee's verdict
+		if !t.Failed() {
+			fmt.Println(summary)
+		}
+	})
+}
+
+// target is a point with the scenario that leads to it.
+type target struct {
+	point
+	in *scenario
+}
+
+// choose returns the points to visit, in a random order, and how many there are.
+func choose(rng *rand.Rand, every bool) (chosen []target, all int) {
+	var rest []target
+	for _, c := range classes {
+		for _, m := range moments {
+			all++
+			if p := (target{point{c.name, m}, c.in}); every || c.commits && m == unanswered {
+				chosen = append(chosen, p)
+			} else {
+				rest = append(rest, p)
+			}
+		}
+	}
+	rng.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+	chosen = append(chosen, rest[:max(0, min(len(rest), (all+2)/3-len(chosen)))]...)
+	rng.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
+	return chosen, all
+}
+
+func seedOf(t *testing.T) uint64 {
+	t.Helper()
+	text := os.Getenv("LOCKKEEPER_SEED")
+	if text == "" {
+		return rand.Uint64()
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("LOCKKEEPER_SEED=%q, expected a number", text)
+	}
+	return seed
+}
