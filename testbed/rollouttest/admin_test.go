@@ -247,3 +247,53 @@ func TestTakenOutInMidTurn(t *testing.T) {
 		})
 	}
 }
+
+// TestTakenOutAfterTheCommit takes a node out when its reboot cannot be called back any more: it is rebooted and
+// proves its health first. With force it is let go then, before anything is given back, so that its cordon is the new owner's.
+func TestTakenOutAfterTheCommit(t *testing.T) {
+	const name = "node-2"
+	for _, c := range []struct {
+		name      string
+		out, back func(s *scene)
+		cordoned  bool
+	}{
+		{"managed=false", func(s *scene) { s.label(name, v1alpha1.LabelManaged, "false") },
+			func(s *scene) { s.label(name, v1alpha1.LabelManaged, nil) }, false},
+		{"detached with force", func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, `{"reason":"sold","force":true}`) },
+			func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, nil) }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := play(t, 2, 1, hooked, patient)
+			s.forget(name)
+			halts := s.halts(name)
+			s.stage(name)
+			for _, at := range halts[:4] {
+				at.there()
+				at.lift()
+			}
+			halts[4].there() // committed, and a delay inhibitor holds the shutdown up
+			c.out(s)
+			s.until(name, soon, "to be held where it is", func(n *turn.Node) bool {
+				return n.State == v1alpha1.StateRebooting && n.Mark && (n.Detached != nil || n.Managed != nil)
+			})
+			halts[4].lift()
+			halts[5].there()
+			halts[5].lift()
+			s.release("check")
+			s.until(name, soon, "to be let go with nothing left", func(n *turn.Node) bool {
+				return n.State == v1alpha1.StateAbsent && n.Wants == "" && n.RawHost == "" && !n.Mark && n.Unschedulable == c.cordoned
+			})
+			if got := s.host(name).Version(); got != newVersion {
+				t.Errorf("it runs %s", got)
+			}
+			s.reboots(name, 1)
+			c.back(s)
+			s.until(name, soon, "to be idle again", func(n *turn.Node) bool {
+				return n.State == v1alpha1.StateIdle && n.Wants == v1alpha1.WantsNothing
+			})
+			if n := s.now(name); n.Mark || n.Unschedulable != c.cordoned {
+				t.Errorf("given back it has the mark: %t, is unschedulable: %t; expected no mark, and %t", n.Mark, n.Unschedulable, c.cordoned)
+			}
+		})
+	}
+}

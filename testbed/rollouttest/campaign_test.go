@@ -28,6 +28,8 @@ const (
 	lateMoment = 1500 * time.Millisecond
 	// recovered bounds the end of a rollout after all faults were lifted.
 	recovered = 4 * time.Minute
+	// slow is how often a recovery that takes long tells what it waits for.
+	slow = 15 * time.Second
 )
 
 // number reads an environment variable.
@@ -76,6 +78,7 @@ type campaign struct {
 	*rand.Rand
 	faults []fault
 	undo   []undo
+	pods   *blockade
 }
 
 // fault is something that happens. It returns how to undo it, or nil, and what it was done to; "" if there was no occasion.
@@ -158,6 +161,7 @@ func (c *campaign) moment() {
 // spread gives the fleet some pods, of which a budget lets one go at a time.
 func (c *campaign) spread() {
 	b := &blockade{s: c.scene, namespace: fmt.Sprintf("rollout-%d", workloads.Add(1))}
+	c.pods = b
 	one := intstr.FromInt32(1)
 	c.must(c.ControlPlane.CreateWorkload(c.within(soon), controlplane.Workload{
 		Namespace: b.namespace, Name: "db", Replicas: int32(len(c.Fleet.Hosts)), MaxUnavailable: &one,
@@ -172,6 +176,8 @@ func (c *campaign) recover() {
 	ctx := c.within(recovered)
 	tick := time.NewTicker(10 * lookEvery)
 	defer tick.Stop()
+	tell := time.NewTicker(slow)
+	defer tell.Stop()
 	for {
 		var missing []string
 		for _, h := range c.Fleet.Hosts {
@@ -184,7 +190,9 @@ func (c *campaign) recover() {
 		}
 		select {
 		case <-ctx.Done():
-			c.t.Fatalf("%v after all faults were lifted: %s", recovered, strings.Join(missing, "; "))
+			c.t.Fatalf("%v after all faults were lifted: %s; %s", recovered, strings.Join(missing, "; "), c.pods.describe())
+		case <-tell.C:
+			c.t.Logf("still: %s; %s", strings.Join(missing, "; "), c.pods.describe())
 		case <-tick.C:
 		}
 	}

@@ -37,15 +37,16 @@ func (s *scene) block(node string) *blockade {
 	return b
 }
 
-// lift lets the pod be evicted, and returns when the budget says so.
+// lift lets the pod be evicted, and returns when the disruption controller has seen that. (A drain may have taken the pod by
+// then, so the budget's figures tell nothing.)
 func (b *blockade) lift() {
 	b.s.t.Helper()
 	budgets := b.s.ControlPlane.Client().PolicyV1().PodDisruptionBudgets(b.namespace)
 	_, err := budgets.Patch(b.s.within(soon), "db", types.MergePatchType, []byte(`{"spec":{"maxUnavailable":1}}`), metav1.PatchOptions{})
 	b.s.must(err)
-	eventually(b.s, "the budget to allow a disruption", func(ctx context.Context) (bool, error) {
+	eventually(b.s, "the disruption controller to see the new budget", func(ctx context.Context) (bool, error) {
 		p, err := budgets.Get(ctx, "db", metav1.GetOptions{})
-		return err == nil && p.Status.DisruptionsAllowed == 1, err
+		return err == nil && p.Status.ObservedGeneration == p.Generation, err
 	})
 }
 
@@ -62,6 +63,25 @@ func (b *blockade) bait() {
 		return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Name == "bait" && controlplane.PodReady(p) })
 	})
 	b.s.must(err)
+}
+
+// describe tells how the budget and the pods are, for a log.
+func (b *blockade) describe() string {
+	ctx := b.s.within(soon)
+	p, err := b.s.ControlPlane.Client().PolicyV1().PodDisruptionBudgets(b.namespace).Get(ctx, "db", metav1.GetOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	text := fmt.Sprintf("budget: %d healthy of %d, %d may go, %v being disrupted;", p.Status.CurrentHealthy, p.Status.ExpectedPods,
+		p.Status.DisruptionsAllowed, p.Status.DisruptedPods)
+	pods, err := b.s.ControlPlane.Client().CoreV1().Pods(b.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	for _, p := range pods.Items {
+		text += fmt.Sprintf(" %s on %q %s ready=%t deleted=%v;", p.Name, p.Spec.NodeName, p.Status.Phase, controlplane.PodReady(&p), p.DeletionTimestamp)
+	}
+	return text
 }
 
 // remove takes the workload away before the next test's nodes come: they have the same names.
