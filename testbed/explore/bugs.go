@@ -31,6 +31,7 @@ const (
 	ClockRestarts
 	TermSurvives
 	MarkLeftBehind
+	WaitsInSilence
 )
 
 var bugNames = []string{
@@ -39,6 +40,7 @@ var bugNames = []string{
 	"budget off by one", "wants published before all sources were read", "the boot id taken only at the grant",
 	"done after the boot and the fresh wants in two writes", "a time-out that restarts at each failover",
 	"a term that survives a blanked Lease", "a silent host's mark left behind",
+	"a turn that waits in silence",
 }
 
 // String names the bug.
@@ -63,6 +65,8 @@ func (b Bug) step(o *turn.Observation) turn.Decision {
 	d := turn.Step(*o)
 	switch w := d.Write; {
 	case w == nil:
+	case b == WaitsInSilence && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Word == v1alpha1.WordDone:
+		d.Write = nil
 	case b == UncordonUnmarked && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Word == v1alpha1.WordDone && o.Node.Unschedulable:
 		w.Unschedulable = new(false)
 	case b == DoneInTwoWrites && o.Node.State == v1alpha1.StateRebooting && w.Ack.Word == v1alpha1.WordDone:
@@ -82,6 +86,9 @@ func (b Bug) decide(s rollout.Snapshot) rollout.Outcome {
 	}
 	out := rollout.Decide(s)
 	for i := range out.Verdicts {
+		if b == WaitsInSilence && out.Verdicts[i].Held == v1alpha1.ReasonOverdue {
+			out.Verdicts[i].Held = v1alpha1.ReasonNone
+		}
 		m, n := out.Verdicts[i].Move, was[out.Verdicts[i].Node]
 		switch {
 		case m == nil || m.Grant == nil:

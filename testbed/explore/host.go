@@ -31,10 +31,7 @@ type did struct {
 // host is the host's observation, summed up; ok is false while nothing of its
 // Node is known.
 func (m *model) observed(n *node) (k seen, ok bool) {
-	view := n.view
-	if n.vcur {
-		view = n.api
-	}
+	view := n.seen()
 	if view == 0 {
 		return seen{}, false
 	}

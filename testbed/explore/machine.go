@@ -86,6 +86,9 @@ func (m *model) machineSteps(s *state, i int, yield func(*event, *state)) {
 				if b, a := &e.before, &e.after; b.state != a.state || b.turn != a.turn || b.grant != a.grant || b.last != a.last {
 					e.writer = lateLeader
 					ghostLeaderWrote(t, e)
+				} else {
+					e.publishes = b.wants != a.wants || b.host != a.host
+					ghostHostWrote(t, e)
 				}
 			})
 		}

@@ -32,6 +32,7 @@ var properties = []property{
 	{"one write", oneWrite},
 	{"present boot", presentBoot},
 	{"clock", clockRuns},
+	{"need", turnedBackOfNeed},
 	{"one term", oneTerm},
 }
 
@@ -228,6 +229,31 @@ func clockRuns(_ *model, e *event, _, _ *state) string {
 	b, a := &e.before.grant, &e.after.grant
 	if e.writer == leadWrites && e.before.state == e.after.state && b.turn == a.turn && b.turn != 0 && a.stage < b.stage {
 		return "a time-out begins anew"
+	}
+	return ""
+}
+
+// turnedBackOfNeed: a new leader turns back no more turns than are beyond the
+// budget; nodes that will be available once they have given back are no reason.
+func turnedBackOfNeed(m *model, e *event, before, s *state) string {
+	if e.action.kind != decide || m.Lag || !m.holds(before, e.term) {
+		return ""
+	}
+	gone, back := 0, 0
+	for i := range m.Nodes {
+		o := &m.objects[before.n[i].api]
+		givesBack := (o.st() == v1alpha1.StateBeforeUncordon || o.st() == v1alpha1.StateUncordoning) && o.ready && (o.mark || !o.unsched)
+		w := &s.n[i].terms[e.term]
+		lost := w.write == unknown || w.write == unknownOf
+		if o.exists() && !givesBack && (o.st().InTurn() || o.mark || o.unsched || !o.ready || lost) {
+			gone++
+		}
+		if w.write == toSend && !givesBack && reasons[m.objects[w.obj].grant.reason] == v1alpha1.ReasonOverBudget {
+			back++
+		}
+	}
+	if back > 0 && back > gone-m.Budget {
+		return fmt.Sprintf("%d turned back, where %d are unavailable and do not give back, and %d may be", back, gone, m.Budget)
 	}
 	return ""
 }

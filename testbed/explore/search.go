@@ -97,7 +97,7 @@ func Explore(c Config, every int) *Result {
 		s := x.unpack(x.keys[i], c.Nodes)
 		x.next(&s, func(e *event, t *state) {
 			r.Transitions++
-			k := x.pack(t, c.Nodes)
+			k := x.packed(t, &s, x.keys[i])
 			if r.Violation == nil {
 				if name, text := x.judge(e, &s, t); name != "" {
 					r.Violation = &Violation{Property: name, Text: text, Script: x.script(uint32(i), &k)}

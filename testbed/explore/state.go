@@ -1,5 +1,7 @@
 package explore
 
+import "lockkeeper.dev/lockkeeper/api/v1alpha1"
+
 // node is one node with everything that happens on it or knows of it: the
 // Node object, the host, what each term of a coordinator sees of it, and the
 // writes to it that are on their way. Objects are indexes into tables.objects.
@@ -42,6 +44,14 @@ type node struct {
 	lookFair  bool  // the Lease named the grant's epoch when the look began
 	latePod   bool  // a pod came to the cordoned node
 	freed     bool  // the Node was deleted under a committed or called reboot
+}
+
+// seen is the version of its Node that the host knows.
+func (n *node) seen() uint32 {
+	if n.vcur {
+		return n.api
+	}
+	return n.view
 }
 
 // sight is what one term sees of one node, and its write to it.
@@ -204,6 +214,9 @@ func (t *tables) settle(n *node) {
 		// needs a whole look.
 		n.vcur, n.view = true, 0
 	}
+	if o := &t.objects[n.seen()]; o.st() != v1alpha1.StateApplying {
+		n.apply = 0
+	}
 	if n.drain == 0 {
 		n.dturn, n.dstate = 0, 0
 	}
@@ -279,6 +292,22 @@ func (t *tables) pack(s *state, count int) key {
 	for i := range count {
 		k.n[i] = t.canonical(s.n[i])
 	}
+	return k.sorted(count)
+}
+
+// packed is pack for a state one step after was, whose key is wasKey: most
+// nodes are the same.
+func (x *model) packed(s, was *state, wasKey key) key {
+	k := key{g: s.global()}
+	for i := range x.Nodes {
+		if k.n[i] = wasKey.n[i]; s.n[i] != was.n[i] {
+			k.n[i] = x.canonical(s.n[i])
+		}
+	}
+	return k.sorted(x.Nodes)
+}
+
+func (k key) sorted(count int) key {
 	for i := 1; i < count; i++ {
 		for j := i; j > 0 && k.n[j] < k.n[j-1]; j-- {
 			k.n[j], k.n[j-1] = k.n[j-1], k.n[j]
