@@ -248,7 +248,8 @@ func turnedBackOfNeed(m *model, e *event, before, s *state) string {
 		if o.exists() && !givesBack && (o.st().InTurn() || o.mark || o.unsched || !o.ready || lost) {
 			gone++
 		}
-		if w.write == toSend && !givesBack && reasons[m.objects[w.obj].grant.reason] == v1alpha1.ReasonOverBudget {
+		if w.write == toSend && reasons[m.objects[w.obj].grant.reason] == v1alpha1.ReasonOverBudget &&
+			reasons[o.grant.reason] != v1alpha1.ReasonOverBudget {
 			back++
 		}
 	}
