@@ -108,9 +108,9 @@ func campaign(t *testing.T, seed uint64, edits bool) *cluster {
 			}
 			c.bump(c.nodes[name])
 		}
-		for range 12 {
-			confirmHooks(nil, c)
-			c.run(5*time.Minute, func() bool { return c.atRest() == "" })
+		for range 60 {
+			confirmHooks(nil, c) // well within their time-out
+			c.run(time.Minute, func() bool { return c.atRest() == "" })
 		}
 		if why = c.atRest(); why == "" {
 			break

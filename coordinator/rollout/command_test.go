@@ -42,7 +42,9 @@ func (c *cluster) onHost(verb string, n *corev1.Node, h *host, rest string) erro
 	case "sick", "well":
 		h.unhealthy = verb == "sick"
 	case "cordon", "uncordon":
-		h.adminCordon, n.Spec.Unschedulable = verb == "cordon", verb == "cordon"
+		// A cordon over our mark cannot be told from ours: DESIGN section 5.
+		_, ours := n.Annotations[v1alpha1.AnnotationCordon]
+		h.adminCordon, n.Spec.Unschedulable = verb == "cordon" && !ours, verb == "cordon"
 	case "pause":
 		annotate(v1alpha1.AnnotationPaused, rest)
 	case "resume":

@@ -116,7 +116,7 @@ func mustJSON(v any) string {
 func TestInvariants(t *testing.T) {
 	count := 25_000
 	if testing.Short() {
-		count = 6_000
+		count = 2_500
 	}
 	r := rand.New(rand.NewPCG(5, 6))
 	events := map[turn.Event]int{}

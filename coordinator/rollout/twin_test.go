@@ -293,7 +293,7 @@ func (w twin) settles() map[string]string {
 func TestTwin(t *testing.T) {
 	count := 25_000
 	if testing.Short() {
-		count = 6_000
+		count = 2_500
 	}
 	r := rand.New(rand.NewPCG(3, 4))
 	grants, many, foreign := 0, 0, map[string]int{}

@@ -328,7 +328,7 @@ func checkStep(t *testing.T, o Observation) {
 func TestStepOnRandomObservations(t *testing.T) {
 	n := 60_000
 	if testing.Short() {
-		n = 20_000
+		n = 6_000
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	acts := map[Effect]int{}
