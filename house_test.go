@@ -259,7 +259,7 @@ func undocumented(f *ast.File) []string {
 				missing = append(missing, d.Name.Name)
 			}
 		case *ast.GenDecl:
-			said := "" // one comment may speak of its neighbours too
+			var said strings.Builder // one comment may speak of its neighbours too
 			for _, spec := range d.Specs {
 				switch s := spec.(type) {
 				case *ast.TypeSpec:
@@ -267,9 +267,9 @@ func undocumented(f *ast.File) []string {
 						missing = append(missing, s.Name.Name)
 					}
 				case *ast.ValueSpec:
-					said += " " + s.Doc.Text()
+					said.WriteString(" " + s.Doc.Text())
 					for _, n := range s.Names {
-						if n.IsExported() && d.Doc == nil && s.Doc == nil && s.Comment == nil && !slices.Contains(strings.Fields(said), n.Name) {
+						if n.IsExported() && d.Doc == nil && s.Doc == nil && s.Comment == nil && !slices.Contains(strings.Fields(said.String()), n.Name) {
 							missing = append(missing, n.Name)
 						}
 					}
