@@ -11,14 +11,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 
-	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
+	"lockkeeper.dev/lockkeeper/testbed/hookauthor"
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
@@ -50,11 +48,11 @@ var fleets atomic.Int64
 type fleet struct {
 	t *testing.T
 	*rig.Rig
-	*hooks
+	*hookauthor.Authors
 	gun       gun
 	proxies   []*faultproxy.Proxy
 	namespace string
-	release   int // the guest's last update, 4.release.0
+	update    int // the guest's last one, 4.update.0
 
 	mu      sync.Mutex
 	writes  map[string]int // by class, all hosts
@@ -63,7 +61,7 @@ type fleet struct {
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	f := &fleet{t: t, writes: map[string]int{}, unknown: map[string]int{}, release: 1,
+	f := &fleet{t: t, writes: map[string]int{}, unknown: map[string]int{}, update: 1,
 		namespace: fmt.Sprint("killtest-", fleets.Add(1))}
 	dir := t.TempDir()
 	proxy := func(role, host string, target bool) string {
@@ -108,7 +106,9 @@ func newFleet(t *testing.T) *fleet {
 	f.must(err)
 	f.gun.hosts = f.Fleet.Host
 	t.Cleanup(f.verdict)
-	f.hooks = watchHooks(t, f.Fleet)
+	f.Authors, err = hookauthor.Start(cp.Client(), func(text string) { t.Log(text) })
+	f.must(err)
+	t.Cleanup(f.Authors.Close)
 	f.place()
 	return f
 }
@@ -120,7 +120,7 @@ func (f *fleet) verdict() {
 			f.t.Logf("%s:\n%s", h.Name(), h.LogTail(80))
 		}
 	}
-	report, err := f.Close()
+	report, err := f.Rig.Close()
 	f.soft(err)
 	f.t.Log(report.String())
 	if len(report.Unused) > 0 {
@@ -233,77 +233,4 @@ func (f *fleet) patch(name string, doc map[string]any) {
 	_, err = f.ControlPlane.Client().CoreV1().Nodes().Patch(f.within(soon), name, types.MergePatchType, body,
 		metav1.PatchOptions{FieldManager: kubectlManager})
 	f.must(err)
-}
-
-// hooks plays the authors of hooks: they confirm each stage at once unless the test keeps one from it.
-type hooks struct {
-	confirm func(node, hook, turn string)
-
-	mu    sync.Mutex
-	nodes map[string]*turn.Node
-	kept  map[string]bool
-}
-
-func watchHooks(t *testing.T, fleet *simhost.Fleet) *hooks {
-	t.Helper()
-	k := &hooks{nodes: map[string]*turn.Node{}, kept: map[string]bool{}}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	client := cp.Client()
-	var running sync.WaitGroup
-	k.confirm = func(node, hook, turn string) {
-		running.Go(func() {
-			body := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.HookAnnotation(hook), turn)
-			_, err := client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "hook-" + hook})
-			if err != nil && ctx.Err() == nil {
-				t.Logf("confirming hook %s on %s: %v", hook, node, err)
-			}
-		})
-	}
-	informer := cache.NewSharedIndexInformer(
-		cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.Everything()), &corev1.Node{}, 0, cache.Indexers{})
-	take := func(obj any) {
-		if o, ok := obj.(*corev1.Node); ok && fleet.Host(o.Name) != nil {
-			n := turn.FromNode(o)
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			k.nodes[n.Name] = &n
-			k.confirmAll(&n)
-		}
-	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: take, UpdateFunc: func(_, obj any) { take(obj) },
-	}); err != nil {
-		t.Fatal(err)
-	}
-	running.Go(func() { informer.RunWithContext(ctx) })
-	t.Cleanup(func() { cancel(); running.Wait() })
-	return k
-}
-
-// confirmAll confirms what the node waits for; mu is held.
-func (k *hooks) confirmAll(n *turn.Node) {
-	if !n.Ours() {
-		return
-	}
-	for _, h := range n.Grant.Terms.Hooks(n.State) {
-		if n.Hooks[h.Name] != n.Turn && !k.kept[h.Name] {
-			k.confirm(n.Name, h.Name, n.Turn)
-		}
-	}
-}
-
-// keep has a hook's author confirm nothing until release.
-func (k *hooks) keep(hook string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.kept[hook] = true
-}
-
-func (k *hooks) letGo(hook string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.kept, hook)
-	for _, n := range k.nodes {
-		k.confirmAll(n)
-	}
 }

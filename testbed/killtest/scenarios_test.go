@@ -27,12 +27,12 @@ var (
 	}}
 	// midway arms in mid-turn, for what happens all the time.
 	midway = scenario{"the middle of a turn", func(f *fleet, arm func()) {
-		f.keep("backup")
+		f.Keep("backup")
 		f.stage()
 		f.reaches(v1alpha1.StateBeforeReboot)
 		arm()
 		f.killed()
-		f.letGo("backup")
+		f.Release("backup")
 	}}
 	// comesBack is a node that is taken out of lockkeeper's care and given back before its turn.
 	comesBack = scenario{"managed=false and back", func(f *fleet, arm func()) {
@@ -47,14 +47,14 @@ var (
 	}}
 	// handover is a coordinator that is told to stop in mid-turn, and its successor.
 	handover = scenario{"a handover in mid-turn", func(f *fleet, arm func()) {
-		f.keep("storage")
+		f.Keep("storage")
 		f.stage()
 		epoch := f.reaches(v1alpha1.StateBeforeDrain).Grant.Epoch
 		arm()
 		f.must(f.Fleet.Host(leader).Signal(syscall.SIGTERM))
 		f.until(guest, "to be taken over", func(n *turn.Node) bool { return n.Grant != nil && n.Grant.Epoch != epoch })
 		f.killed()
-		f.letGo("storage")
+		f.Release("storage")
 	}}
 	// waits is a node that waits for the budget, which a cordoned one takes up, wants nothing any more, and wants again.
 	waits = scenario{"a want that waits", func(f *fleet, arm func()) {
@@ -81,12 +81,12 @@ var (
 // stage stages the guest's next update.
 func (f *fleet) stage() {
 	f.t.Helper()
-	f.release++
+	f.update++
 	f.Referee.WantMade(guest)
 	f.must(f.guest().StageUpdate(f.version()))
 }
 
-func (f *fleet) version() string { return fmt.Sprintf("4.%d.0", f.release) }
+func (f *fleet) version() string { return fmt.Sprintf("4.%d.0", f.update) }
 
 func (f *fleet) label(key string, value any) {
 	f.t.Helper()

@@ -1,0 +1,121 @@
+// Package hookauthor plays the authors of hooks: it confirms every hook that a turn waits for, at once, unless a test keeps one
+// from it. It reads Nodes and writes the hooks' annotations, as anybody's hook would, and knows the published words only.
+package hookauthor
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// Authors are the authors of all hooks of a cluster. Their methods may be called by several goroutines.
+type Authors struct {
+	client kubernetes.Interface
+	log    func(string)
+	ctx    context.Context
+	stop   context.CancelFunc
+	tasks  sync.WaitGroup
+
+	mu    sync.Mutex
+	nodes map[string]*corev1.Node
+	kept  map[string]bool
+}
+
+// Start begins to confirm, until Close. log is told of confirmations that failed; a later version of the Node brings
+// another try.
+func Start(client kubernetes.Interface, log func(string)) (*Authors, error) {
+	a := &Authors{client: client, log: log, nodes: map[string]*corev1.Node{}, kept: map[string]bool{}}
+	a.ctx, a.stop = context.WithCancel(context.Background())
+	informer := coreinformers.NewNodeInformer(client, 0, cache.Indexers{})
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    a.take,
+		UpdateFunc: func(_, obj any) { a.take(obj) },
+		DeleteFunc: a.drop,
+	})
+	if err != nil {
+		a.stop()
+		return nil, fmt.Errorf("starting the authors of hooks: %w", err)
+	}
+	a.tasks.Go(func() { informer.RunWithContext(a.ctx) })
+	return a, nil
+}
+
+// Close ends it; nothing is confirmed any more when it returns.
+func (a *Authors) Close() {
+	a.stop()
+	a.tasks.Wait()
+}
+
+// Keep has a hook's author confirm nothing until Release.
+func (a *Authors) Keep(hook string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.kept[hook] = true
+}
+
+// Release lets a hook's author confirm again, also what was left meanwhile.
+func (a *Authors) Release(hook string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.kept, hook)
+	for _, n := range a.nodes {
+		a.confirmAll(n)
+	}
+}
+
+func (a *Authors) take(obj any) {
+	n, ok := obj.(*corev1.Node)
+	if !ok {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.nodes[n.Name] = n
+	a.confirmAll(n)
+}
+
+func (a *Authors) drop(obj any) {
+	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+	if n, ok := obj.(*corev1.Node); ok {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.nodes, n.Name)
+	}
+}
+
+// confirmAll confirms what the node waits for; mu is held.
+func (a *Authors) confirmAll(n *corev1.Node) {
+	k := v1alpha1.ReadKeys(n.Labels, n.Annotations)
+	if k.Grant == nil || k.Turn == "" || k.Grant.Turn != k.Turn {
+		return
+	}
+	for _, h := range k.Grant.Terms.Hooks(k.State) {
+		if k.Hooks[h.Name] != k.Turn && !a.kept[h.Name] {
+			a.confirm(n.Name, h.Name, k.Turn)
+		}
+	}
+}
+
+func (a *Authors) confirm(node, hook, turn string) {
+	if a.ctx.Err() != nil {
+		return
+	}
+	a.tasks.Go(func() {
+		body := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.HookAnnotation(hook), turn)
+		_, err := a.client.CoreV1().Nodes().Patch(a.ctx, node, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "hook-" + hook})
+		if err != nil && a.ctx.Err() == nil {
+			a.log(fmt.Sprintf("confirming hook %s on %s: %v", hook, node, err))
+		}
+	})
+}
