@@ -128,16 +128,14 @@ func (w *wire) pass(r *http.Request, next http.RoundTripper) (*http.Response, er
 
 func kindOf(r *http.Request) string {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	if len(parts) < 3 {
+	prefix := 2 // api/v1
+	if parts[0] == "apis" {
+		prefix = 3 // apis/group/version
+	}
+	if len(parts) <= prefix {
 		return r.Method + " " + r.URL.Path
 	}
-	parts = parts[2:] // without api/v1
-	if parts[0] != "nodes" && parts[0] != "pods" {
-		parts = parts[1:] // without the group's version
-		if len(parts) == 0 {
-			return r.Method + " " + r.URL.Path
-		}
-	}
+	parts = parts[prefix:]
 	if parts[0] == "namespaces" && len(parts) > 2 {
 		parts = parts[2:]
 	}
