@@ -297,3 +297,38 @@ func TestTakenOutAfterTheCommit(t *testing.T) {
 		})
 	}
 }
+
+// TestLastLookBeforeTheCommit changes what a host has to look at last of all, while an inhibitor keeps it from its commit: nobody
+// leads any more, and a pod has come to the drained node.
+func TestLastLookBeforeTheCommit(t *testing.T) {
+	const name = "node-2"
+	s := play(t, 2, 1, `settle = "1s"`, quick)
+	budget := s.block(name)
+	budget.lift()
+	unblock := s.host(name).Logind().Hold(blocker)
+	s.stage(name)
+	s.reaches(name, v1alpha1.StateRebooting)
+	s.says(name, "Inhibited", soon)
+	epoch := s.epoch()
+	s.host("node-1").StopLockkeeper()
+	if now := s.epoch(); now != "" {
+		t.Fatalf("the leader was stopped, and the Lease names %q", now)
+	}
+	budget.bait()
+	evicted := s.evictions()
+	unblock()
+	s.says(name, string(v1alpha1.ReasonHandover), soon)
+	for range 3 {
+		s.alive(name)
+	}
+	if n := s.now(name); n.Committed() {
+		t.Errorf("it committed to a turn of a term that is over: %s", n.Ack)
+	}
+	s.must(s.host("node-1").StartLockkeeper())
+	s.takenOver(name, epoch)
+	s.updated(name)
+	s.reboots(name, 1)
+	if got := s.evictions(); got != evicted+1 {
+		t.Errorf("%d pods were evicted before the commit, expected the one that came late", got-evicted)
+	}
+}
