@@ -15,15 +15,16 @@ func soak() bool { return os.Getenv("LOCKKEEPER_SOAK") != "" }
 // bounds are what is explored: always, and only in the long run.
 func bounds() []Config {
 	all := []Config{
-		{Nodes: 1, Faults: 2, Kinds: allKinds},
+		{Nodes: 1, Faults: 1, Kinds: allKinds},
 		{Nodes: 2, Faults: 1, Kinds: allKinds},
-		{Nodes: 2, Faults: 1, Kinds: allKinds, Plan: RebootOnly},
-		{Nodes: 2, Faults: 1, Kinds: allKinds, Plan: DrainApply},
 		{Nodes: 2, Faults: 1, Kinds: allKinds, Plan: ApplyOnly},
-		{Nodes: 2, Faults: 1, Kinds: allKinds, Absent: true},
 	}
 	if !raced {
 		all = append(all, []Config{
+			{Nodes: 1, Faults: 2, Kinds: allKinds},
+			{Nodes: 2, Faults: 1, Kinds: allKinds, Plan: RebootOnly},
+			{Nodes: 2, Faults: 1, Kinds: allKinds, Plan: DrainApply},
+			{Nodes: 2, Faults: 1, Kinds: allKinds, Absent: true},
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Hooks: true},
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Lag: true},
 			{Nodes: 3, Faults: 1, Kinds: allKinds},
@@ -56,6 +57,9 @@ func TestExplore(t *testing.T) {
 	if soak() {
 		every = 1
 	}
+	if raced {
+		t.Log("under the race detector these are the smallest bounds only; go test ./explore without -race has the others")
+	}
 	for _, c := range bounds() {
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
@@ -67,7 +71,7 @@ func TestExplore(t *testing.T) {
 			if !r.Whole || r.Disposed > 0 {
 				t.Errorf("the search has a hole: whole %t, %d late writes found no room", r.Whole, r.Disposed)
 			}
-			if r.Ran == 0 || r.States < 1000 {
+			if r.Ran == 0 || r.States < 500 {
 				t.Errorf("%d states, %d run to rest: the model does not move", r.States, r.Ran)
 			}
 		})
