@@ -32,6 +32,11 @@ const (
 	TermSurvives
 	MarkLeftBehind
 	WaitsInSilence
+	PodsNotSeen
+	WantOfGrant
+	RebootsAgain
+	OffTable
+	CommitBarsNothing
 )
 
 var bugNames = []string{
@@ -41,6 +46,8 @@ var bugNames = []string{
 	"done after the boot and the fresh wants in two writes", "a time-out that restarts at each failover",
 	"a term that survives a blanked Lease", "a silent host's mark left behind",
 	"a turn that waits in silence",
+	"pods not looked at before the commit", "a commit by the want of the grant", "the boot id not checked before the reboot",
+	"a move that is not in the table", "a commit that bars nothing",
 }
 
 // String names the bug.
@@ -57,6 +64,20 @@ func (b Bug) step(o *turn.Observation) turn.Decision {
 		if o.Node.Ack.BootID != "" {
 			o.Node.Ack.BootID = o.Self.BootID
 		}
+	case PodsNotSeen:
+		if o.Look != nil {
+			o.Look.Evictable = 0
+		}
+	case WantOfGrant:
+		if o.Node.State == v1alpha1.StateRebooting && o.Node.Wants == v1alpha1.WantsNothing && o.Node.Grant.BootID == o.Self.BootID {
+			o.Sources.Wants, o.Sources.Drains, o.Sources.Changes = o.Node.Grant.Wants, o.Node.Grant.Drains, o.Node.Grant.Changes
+		}
+	case RebootsAgain:
+		if o.Node.State == v1alpha1.StateRebooting && o.Node.Grant != nil {
+			g := *o.Node.Grant
+			g.BootID = o.Self.BootID
+			o.Node.Grant = &g
+		}
 	case WantsBeforeSources:
 		if !o.Sources.Complete {
 			o.Sources = turn.Sources{Complete: true, Wants: v1alpha1.WantsNothing}
@@ -67,6 +88,9 @@ func (b Bug) step(o *turn.Observation) turn.Decision {
 	case w == nil:
 	case b == WaitsInSilence && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Word == v1alpha1.WordDone:
 		d.Write = nil
+	case b == WantOfGrant && o.Node.State == v1alpha1.StateRebooting && o.Node.Wants == v1alpha1.WantsNothing:
+		delete(w.Labels, v1alpha1.LabelWants)
+		delete(w.Annotations, v1alpha1.AnnotationHost)
 	case b == UncordonUnmarked && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Word == v1alpha1.WordDone && o.Node.Unschedulable:
 		w.Unschedulable = new(false)
 	case b == DoneInTwoWrites && o.Node.State == v1alpha1.StateRebooting && w.Ack.Word == v1alpha1.WordDone:
@@ -91,6 +115,8 @@ func (b Bug) decide(s rollout.Snapshot) rollout.Outcome {
 		}
 		m, n := out.Verdicts[i].Move, was[out.Verdicts[i].Node]
 		switch {
+		case b == OffTable && m != nil && m.From == v1alpha1.StateDraining && m.To == v1alpha1.StateRebooting:
+			m.To = v1alpha1.StateBeforeDrain
 		case m == nil || m.Grant == nil:
 		case b == BootOfGrant && n.Grant != nil && m.From != m.To && m.To == v1alpha1.StateRebooting:
 			m.Grant.BootID = n.Grant.BootID
@@ -107,6 +133,10 @@ func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
 	case NoBootInAcks:
 		if n.Ack.BootID != "" {
 			n.Ack.BootID = n.BootID
+		}
+	case CommitBarsNothing:
+		if n.Ack.Word == v1alpha1.WordCommitted {
+			n.Ack.Word = v1alpha1.WordSeen
 		}
 	case SlotFreedEarly:
 		if n.State == v1alpha1.StateUncordoning && n.Mark {

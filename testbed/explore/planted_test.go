@@ -36,7 +36,15 @@ var planted = []struct {
 		c.Only = []string{"budget", "epoch", "slot"} // without "one term", which names the bug itself
 	}},
 	{MarkLeftBehind, "mark", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(strip, age) }},
-	// Not one of the protocol's clauses: it shows that progress is seen to.
+	// From here on they are none of the clauses that others have named: they
+	// show that the other promises can be seen broken.
+	{PodsNotSeen, "drained", func(c *Config) { c.Kinds = kindsOf(latePod) }},
+	{WantOfGrant, "cancelled", func(c *Config) { c.Kinds = kindsOf(cancel) }},
+	{RebootsAgain, "one reboot per turn", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(rollback, restage) }},
+	{OffTable, "table", func(c *Config) { c.Kinds = 0 }},
+	{CommitBarsNothing, "barred", func(c *Config) { c.Kinds = kindsOf(cancel, unmanage) }},
+	{TermSurvives, "one term", func(c *Config) { c.Kinds = kindsOf(blankLease) }},
+	{SlotFreedEarly, "slot", func(c *Config) { c.Kinds = 0; c.Only = []string{"slot"} }},
 	{WaitsInSilence, "progress", func(c *Config) { c.Kinds = 0 }},
 }
 
@@ -53,7 +61,11 @@ func TestPlanted(t *testing.T) {
 			if p.in != nil {
 				p.in(&c)
 			}
-			r := Explore(c, 1)
+			every := 0
+			if p.property == "progress" {
+				every = 1
+			}
+			r := Explore(c, every)
 			v := r.Violation
 			if v == nil {
 				t.Fatalf("%s: not found: %s", p.bug, r)

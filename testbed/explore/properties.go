@@ -27,6 +27,7 @@ var properties = []property{
 	{"table", alongTable},
 	{"stop", stopSeen},
 	{"slot", slotHeld},
+	{"barred", commitBars},
 	{"sources", sourcesRead},
 	{"proof", provenByBoot},
 	{"one write", oneWrite},
@@ -78,7 +79,7 @@ func drained(m *model, e *event, _, s *state) string {
 		switch {
 		case !e.after.unsched:
 			return "the host commits on a schedulable Node"
-		case e.host.pods && !e.host.latePod:
+		case e.host.le, e.host.pods && !e.host.latePod:
 			return "the host commits with pods on it"
 		}
 	}
@@ -186,6 +187,18 @@ func slotHeld(m *model, e *event, before, _ *state) string {
 		return "the slot is freed under a commit"
 	}
 	return ""
+}
+
+// commitBars: after the commit of a reboot or an apply nobody turns the turn
+// round, but by a retry of one that came back without a word.
+func commitBars(_ *model, e *event, _, _ *state) string {
+	if e.writer != leadWrites && e.writer != lateLeader || !e.before.committed() || e.after.state == e.before.state {
+		return ""
+	}
+	if e.before.retry == e.before.turn && e.before.boot != e.before.grant.boot {
+		return ""
+	}
+	return fmt.Sprintf("a committed turn is moved to %s", e.after.st())
 }
 
 func sourcesRead(_ *model, e *event, _, _ *state) string {
