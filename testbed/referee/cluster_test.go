@@ -214,6 +214,11 @@ func TestDeclared(t *testing.T) {
 		f.with("n1", func(n *turn.Node) error { return f.patch(f.ctx, n, "somebody", unschedulablePatch(value), nil, nil) })
 	}
 	f.must(f.evictNow(f.ctx, f.pod("n2")))
+	f.AdminEdit("n1")
+	f.must(f.Sync(f.ctx))
+	if n := f.Withdraw(); n != 1 {
+		t.Errorf("%d declarations were withdrawn, expected the one that nothing came of", n)
+	}
 	f.AdminCordon("n2")
 	r, err := f.Close()
 	if err != nil || len(r.Expected) != 3 || len(r.Unused) != 1 {

@@ -196,6 +196,16 @@ func (r *Referee) AdminEvict(node string) { r.Declare(Declaration{Evict, node, "
 // AdminEdit declares that a person is about to edit lockkeeper's keys on the node, in one write.
 func (r *Referee) AdminEdit(node string) { r.Declare(Declaration{"", node, "a person edits"}) }
 
+// Withdraw takes back every declaration that nothing came of: left standing, it would excuse something else later. Call it after
+// [Referee.Sync]. It returns how many there were.
+func (r *Referee) Withdraw() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(r.engine.declared)
+	r.engine.declared = nil
+	return n
+}
+
 // Report is what was counted so far.
 func (r *Referee) Report() Report {
 	r.mu.Lock()
