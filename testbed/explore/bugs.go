@@ -37,6 +37,7 @@ const (
 	RebootsAgain
 	OffTable
 	CommitBarsNothing
+	TurnsBackTwice
 )
 
 var bugNames = []string{
@@ -47,7 +48,7 @@ var bugNames = []string{
 	"a term that survives a blanked Lease", "a silent host's mark left behind",
 	"a turn that waits in silence",
 	"pods not looked at before the commit", "a commit by the want of the grant", "the boot id not checked before the reboot",
-	"a move that is not in the table", "a commit that bars nothing",
+	"a move that is not in the table", "a commit that bars nothing", "one turn turned back after the other",
 }
 
 // String names the bug.
@@ -133,6 +134,10 @@ func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
 	case NoBootInAcks:
 		if n.Ack.BootID != "" {
 			n.Ack.BootID = n.BootID
+		}
+	case TurnsBackTwice:
+		if n.State == v1alpha1.StateUncordoning {
+			n.Ready = false // so that it does not count as one that gives back
 		}
 	case CommitBarsNothing:
 		if n.Ack.Word == v1alpha1.WordCommitted {

@@ -2,6 +2,7 @@ package explore
 
 import (
 	"fmt"
+	"math/bits"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -63,7 +64,13 @@ func (c Config) String() string {
 		return fmt.Sprintf("%d %ss", n, word)
 	}
 	text := fmt.Sprintf("%s, budget %d, %s", plural(c.Nodes, "node"), c.Budget, plural(c.Faults, "fault"))
+	if c.Kinds != allKinds {
+		text += fmt.Sprintf(" of %d kinds", bits.OnesCount64(uint64(c.Kinds)))
+	}
 	text += [...]string{"", ", no drain", ", apply on a drained node", ", apply"}[c.Plan]
+	if c.Stale > 1 {
+		text += fmt.Sprintf(", %d stale rounds", c.Stale)
+	}
 	for _, o := range []struct {
 		on   bool
 		word string

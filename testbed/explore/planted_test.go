@@ -43,6 +43,7 @@ var planted = []struct {
 	{RebootsAgain, "one reboot per turn", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(rollback, restage) }},
 	{OffTable, "table", func(c *Config) { c.Kinds = 0 }},
 	{CommitBarsNothing, "barred", func(c *Config) { c.Kinds = kindsOf(cancel, unmanage) }},
+	{TurnsBackTwice, "need", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(takeOver, crashLeader) }},
 	{TermSurvives, "one term", func(c *Config) { c.Kinds = kindsOf(blankLease) }},
 	{SlotFreedEarly, "slot", func(c *Config) { c.Kinds = 0; c.Only = []string{"slot"} }},
 	{WaitsInSilence, "progress", func(c *Config) { c.Kinds = 0 }},

@@ -23,9 +23,9 @@ type Result struct {
 	Disposed int
 	// Ran is how many states were run on, without further faults, to their
 	// rest; Late is in how many of them a time-out had to help.
-	Ran, Late          int
-	Held               map[v1alpha1.Reason]int
-	Objects, NodeForms int
+	Ran, Late int
+	// Held counts why turns were held where they came to rest.
+	Held map[v1alpha1.Reason]int
 
 	Violation *Violation // nil: none
 }
@@ -112,7 +112,6 @@ func Explore(c Config, every int) *Result {
 		}
 	}
 	r.Held = p.held
-	r.Objects, r.NodeForms = len(x.objects), len(x.nodes)
 	r.States, r.Disposed, r.Ran, r.Late, r.Took = len(x.keys), x.disposed, p.ran, p.late, time.Since(began)
 	return r
 }
