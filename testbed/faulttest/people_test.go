@@ -1,0 +1,116 @@
+package faulttest
+
+import (
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+// nonsense is what keys are edited into; "" stands for their removal.
+var nonsense = []string{"", "{", "null", "x/y/z", "-", "{\"turn\":\"a\"}", "aaaaaaaaaaaaaaaa"}
+
+// edited are the annotations that it happens to, and the labels.
+var (
+	editedAnnotations = []string{
+		v1alpha1.AnnotationGrant, v1alpha1.AnnotationTurn, v1alpha1.AnnotationAck, v1alpha1.AnnotationHost, v1alpha1.AnnotationLast,
+		v1alpha1.AnnotationRequest, v1alpha1.AnnotationRetry,
+	}
+	editedLabels = []string{v1alpha1.LabelWants, v1alpha1.LabelHeld}
+)
+
+var peopleFaults = []kind{
+	{name: "uncordon as a person", do: func(c *campaign, h *simhost.Host) (string, func()) {
+		n, ok := c.now(h.Name())
+		if !ok || !n.Unschedulable || !n.Mark {
+			return "", nil
+		}
+		c.Referee.AdminUncordon(h.Name())
+		done := c.patch(h.Name(), map[string]any{
+			"metadata": map[string]any{"resourceVersion": n.ResourceVersion}, "spec": map[string]any{"unschedulable": nil},
+		})
+		c.settled()
+		if !done {
+			return "", nil // somebody else wrote meanwhile
+		}
+		return "in " + string(n.State), nil
+	}},
+	{name: "nonsense in an annotation", do: func(c *campaign, h *simhost.Host) (string, func()) {
+		key := editedAnnotations[c.rng.IntN(len(editedAnnotations))]
+		return c.edit(h, "annotations", key, nonsense[c.rng.IntN(len(nonsense))]), func() {
+			if key == v1alpha1.AnnotationRequest || key == v1alpha1.AnnotationRetry {
+				c.edit(h, "annotations", key, "") // a person's, whom nobody corrects
+			}
+		}
+	}},
+	{name: "nonsense in a label", do: func(c *campaign, h *simhost.Host) (string, func()) {
+		key := editedLabels[c.rng.IntN(len(editedLabels))]
+		return c.edit(h, "labels", key, []string{"", "nonsense", "reboot", "nothing"}[c.rng.IntN(4)]), nil
+	}},
+	{name: "pause", do: func(c *campaign, h *simhost.Host) (string, func()) {
+		set := func(v any) bool {
+			return c.patch(h.Name(), map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationPaused: v}}})
+		}
+		if !set("campaign") {
+			return "", nil
+		}
+		return "paused", func() { c.eventually("to resume "+h.Name(), func() bool { return set(nil) }) }
+	}},
+	{name: "emergency stop", do: func(c *campaign, _ *simhost.Host) (string, func()) {
+		stop := func(v any) error {
+			return c.patchLease(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationStop: v}}})
+		}
+		return told("stopped", stop("campaign")), func() {
+			c.eventually("to go on", func() bool { return stop(nil) == nil })
+		}
+	}},
+}
+
+// edit is a person's write of one key, whatever stands there.
+func (c *campaign) edit(h *simhost.Host, what, key, value string) string {
+	var v any
+	if value != "" {
+		v = value
+	}
+	c.Referee.AdminEdit(h.Name())
+	done := c.patch(h.Name(), map[string]any{"metadata": map[string]any{what: map[string]any{key: v}}})
+	c.settled()
+	if !done {
+		return ""
+	}
+	return fmt.Sprintf("%s=%q", key, value)
+}
+
+// settled has the referee see what was done, and takes back what was declared and did not break anything.
+func (c *campaign) settled() {
+	ctx, cancel := within(soon)
+	defer cancel()
+	c.must(c.Referee.Sync(ctx))
+	c.Referee.Withdraw()
+}
+
+func (f *fleet) patchLease(doc map[string]any) error {
+	body, err := json.Marshal(doc)
+	f.must(err)
+	ctx, cancel := within(soon)
+	defer cancel()
+	_, err = f.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace).Patch(ctx,
+		v1alpha1.DefaultLeaseName, types.MergePatchType, body, metav1.PatchOptions{FieldManager: kubectlManager})
+	return err
+}
+
+// eventually tries until it works: the API server may be away, the Node may be gone for a while.
+func (c *campaign) eventually(what string, try func() bool) {
+	c.t.Helper()
+	for range 100 {
+		if try() {
+			return
+		}
+		pause(lateMoment / 10)
+	}
+	c.t.Errorf("%v: %s", errPatience, what)
+}
