@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -72,16 +73,17 @@ func (b *blockade) describe() string {
 	if err != nil {
 		return err.Error()
 	}
-	text := fmt.Sprintf("budget: %d healthy of %d, %d may go, %v being disrupted;", p.Status.CurrentHealthy, p.Status.ExpectedPods,
+	var text strings.Builder
+	fmt.Fprintf(&text, "budget: %d healthy of %d, %d may go, %v being disrupted;", p.Status.CurrentHealthy, p.Status.ExpectedPods,
 		p.Status.DisruptionsAllowed, p.Status.DisruptedPods)
 	pods, err := b.s.ControlPlane.Client().CoreV1().Pods(b.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err.Error()
 	}
 	for _, p := range pods.Items {
-		text += fmt.Sprintf(" %s on %q %s ready=%t deleted=%v;", p.Name, p.Spec.NodeName, p.Status.Phase, controlplane.PodReady(&p), p.DeletionTimestamp)
+		fmt.Fprintf(&text, " %s on %q %s ready=%t deleted=%v;", p.Name, p.Spec.NodeName, p.Status.Phase, controlplane.PodReady(&p), p.DeletionTimestamp)
 	}
-	return text
+	return text.String()
 }
 
 // remove takes the workload away before the next test's nodes come: they have the same names.
