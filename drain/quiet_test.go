@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -71,6 +72,9 @@ func TestEndIsQuiet(t *testing.T) {
 			watches := r.URL.Query().Get("watch") != ""
 			switch {
 			case r.Method == http.MethodPost:
+				// A server sees that a client went away only once it has
+				// read all of the request.
+				_, _ = io.Copy(io.Discard, r.Body)
 				<-r.Context().Done()
 			case watches == (what == "watch"):
 				hang()
