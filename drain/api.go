@@ -85,7 +85,7 @@ type endQuietly struct {
 }
 
 func (h endQuietly) Handle(ctx context.Context, r slog.Record) error {
-	if r.Message == "Failed to watch" && h.ctx.Err() != nil {
+	if h.ctx.Err() != nil {
 		return nil
 	}
 	return h.Handler.Handle(ctx, r)

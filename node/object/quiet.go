@@ -8,8 +8,9 @@ import (
 )
 
 // Quiet is ctx for a reflector of client-go. When that context ends in the
-// middle of a watch, which is how every watch of ours ends, the reflector logs
-// an error, "Failed to watch". It is none. Everything else is logged as it is.
+// middle of a list or a watch, which is how every watch of ours ends, client-go
+// logs errors, "Failed to watch" and others. They are none. Everything before
+// that is logged as it is.
 func Quiet(ctx context.Context) context.Context {
 	logger := klog.FromContext(ctx)
 	return klog.NewContext(ctx, logger.WithSink(quiet{logger.GetSink(), ctx}))
@@ -23,7 +24,7 @@ type quiet struct {
 
 // Error logs an error, unless it comes of the context's end.
 func (q quiet) Error(err error, msg string, keysAndValues ...any) {
-	if msg == "Failed to watch" && q.ctx.Err() != nil {
+	if q.ctx.Err() != nil {
 		return
 	}
 	q.LogSink.Error(err, msg, keysAndValues...)
