@@ -58,11 +58,14 @@ test-unit: deps ## Run the product's own tests, with -race
 
 .PHONY: test-testbed
 test-testbed: deps control-plane ## Run the tests on a real control plane, with samples of the long campaigns
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 40m -p 1 ./...
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 2 ./...
+	cd testbed && $(GO) test -timeout 15m ./explore
 
 .PHONY: soak
-soak: deps control-plane ## Run the full campaigns (SEED=…, ROUNDS=…); the last line tells the seed
-	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -p 1 -count 1 -v -run Campaign ./rollouttest
+soak: deps control-plane ## Run the full campaigns (SEED=…, ROUNDS=…); their last lines tell the seed
+	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) $(GO) test -timeout 6h -count 1 -v -run 'Explore' ./explore
+	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -p 1 -count 1 -v ./killtest
+	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -p 1 -count 1 -v -run Campaign ./rollouttest ./faulttest
 
 .PHONY: docs
 docs: ## Rewrite the documents that are rendered from code
