@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -116,7 +118,33 @@ func freshLease(t *testing.T) {
 	}
 	clean()
 	must(t, cp.ApplyLockkeeper(ctx))
-	t.Cleanup(clean)
+	t.Cleanup(func() {
+		clean()
+		nothingRuns(t)
+	})
+}
+
+// ours matches the functions of lockkeeper's rooms in a stack, the testbed's not.
+var ours = regexp.MustCompile(`lockkeeper\.dev/lockkeeper/(coordinator|node|node/object|drain|systemd|updateengine)\.`)
+
+// nothingRuns fails unless all goroutines of lockkeeper's have ended: whatever was started in the test was also stopped.
+func nothingRuns(t *testing.T) {
+	t.Helper()
+	var left []string
+	for range 200 {
+		left = nil
+		stacks := make([]byte, 4<<20)
+		for stack := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+			if ours.MatchString(stack) && !strings.Contains(stack, "clienttest.") {
+				left = append(left, stack)
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("%d goroutines of lockkeeper's are left:\n%s", len(left), strings.Join(left, "\n\n"))
 }
 
 func getLease(t *testing.T) *coordinationv1.Lease {

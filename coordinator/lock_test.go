@@ -1,0 +1,249 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// lease is a Lease in memory behind a lock: what a Get shows, and what an Update comes to.
+type lease struct {
+	holder string
+	getErr error
+	putErr error
+	calls  []string
+}
+
+func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	l.calls = append(l.calls, "get")
+	if l.getErr != nil {
+		return nil, nil, l.getErr
+	}
+	return &resourcelock.LeaderElectionRecord{HolderIdentity: l.holder}, []byte(l.holder), nil
+}
+
+func (l *lease) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
+	l.calls = append(l.calls, "put "+r.HolderIdentity)
+	if l.putErr == nil {
+		l.holder = r.HolderIdentity
+	}
+	return l.putErr
+}
+
+func (l *lease) Create(context.Context, resourcelock.LeaderElectionRecord) error {
+	l.calls = append(l.calls, "create")
+	return nil
+}
+
+func (*lease) RecordEvent(string) {}
+func (*lease) Identity() string   { return "" }
+func (*lease) Describe() string   { return "lease" }
+
+type testLock struct {
+	*termLock
+	lease *lease
+	over  []string
+	quiet int
+	saw   []string
+}
+
+func newTestLock() *testLock {
+	t := &testLock{lease: &lease{}}
+	t.termLock = &termLock{
+		inner: t.lease, identity: "me_1",
+		over:  func(why error) { t.over = append(t.over, why.Error()) },
+		quiet: func() { t.quiet++; t.lease.calls = append(t.lease.calls, "quiet") },
+		saw:   func(holder string, err error) { t.saw = append(t.saw, holder) },
+	}
+	return t
+}
+
+func (t *testLock) put(holder string) error {
+	return t.Update(context.Background(), resourcelock.LeaderElectionRecord{HolderIdentity: holder})
+}
+
+func (t *testLock) get() error {
+	_, _, err := t.Get(context.Background())
+	return err
+}
+
+func notFound() error {
+	return apierrors.NewNotFound(coordinationv1.Resource("leases"), "lockkeeper")
+}
+
+// What the Lease shows at the first Get ends the term, and then nothing is read or written under its name.
+func TestLockEndsItsTerm(t *testing.T) {
+	for name, harm := range map[string]func(*lease){
+		"blanked": func(l *lease) { l.holder = "" },
+		"taken":   func(l *lease) { l.holder = "other_1" },
+		"gone":    func(l *lease) { l.getErr = notFound() },
+	} {
+		for _, renews := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				l := newTestLock()
+				if err := errors.Join(l.get(), l.put("me_1"), l.put("me_1")); err != nil {
+					t.Fatal(err)
+				}
+				harm(l.lease)
+				l.lease.calls = nil
+				act := l.get
+				if renews {
+					act = func() error { return l.put("me_1") }
+				}
+				if err := act(); !errors.Is(err, errTermOver) {
+					t.Errorf("%s: %v, want the end of the term", name, err)
+				}
+				// As if nothing had happened: the elector would take it now.
+				l.lease.holder, l.lease.getErr = "", nil
+				for range 2 {
+					if !errors.Is(l.get(), errTermOver) || !errors.Is(l.put("me_1"), errTermOver) || !errors.Is(l.put(""), errTermOver) {
+						t.Errorf("%s: the term goes on", name)
+					}
+				}
+				if slices.ContainsFunc(l.lease.calls, func(c string) bool { return strings.HasPrefix(c, "put") }) {
+					t.Errorf("%s: %v", name, l.lease.calls)
+				}
+				synctest.Wait()
+				if len(l.over) != 1 || l.fresh(time.Hour) {
+					t.Errorf("%s: told %q, fresh %t", name, l.over, l.fresh(time.Hour))
+				}
+			})
+		}
+	}
+}
+
+// No answer is no word: the elector's own deadline ends a term that cannot be renewed.
+func TestLockOutlivesAnAPIServerThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newTestLock()
+		l.put("me_1")
+		l.lease.getErr = errors.New("connection refused")
+		if l.get() == nil || l.put("me_1") == nil {
+			t.Error("no error")
+		}
+		l.lease.getErr, l.lease.putErr = nil, errors.New("connection refused")
+		if l.put("me_1") == nil {
+			t.Error("no error")
+		}
+		l.lease.putErr = nil
+		if err := errors.Join(l.get(), l.put("me_1")); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if len(l.over) > 0 {
+			t.Errorf("told %q", l.over)
+		}
+	})
+}
+
+// Whether the Lease was taken is not known: under this name it is not tried again. A conflict is a clear no.
+func TestLockTakesOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		over bool
+	}{
+		"no answer":  {errors.New("connection reset"), true},
+		"a time-out": {apierrors.NewTimeoutError("slow", 1), true},
+		"a conflict": {apierrors.NewConflict(coordinationv1.Resource("leases"), "lockkeeper", errors.New("modified")), false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newTestLock()
+			l.lease.putErr = c.err
+			if l.put("me_1") == nil {
+				t.Errorf("%s: no error", name)
+			}
+			l.lease.putErr = nil
+			if got := errors.Is(l.put("me_1"), errTermOver); got != c.over {
+				t.Errorf("%s: over is %t", name, got)
+			}
+			synctest.Wait()
+			if (len(l.over) > 0) != c.over {
+				t.Errorf("%s: told %q", name, l.over)
+			}
+		})
+	}
+}
+
+func TestLockNeverCreates(t *testing.T) {
+	l := newTestLock()
+	if err := l.Create(t.Context(), resourcelock.LeaderElectionRecord{}); err == nil || len(l.lease.calls) > 0 {
+		t.Errorf("%v, %v", err, l.lease.calls)
+	}
+}
+
+// The leader is quiet before the Lease is let go, and only a Lease that names this term is.
+func TestLockReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newTestLock()
+		l.put("me_1")
+		l.lease.calls = nil
+		if err := l.put(""); err != nil || l.lease.holder != "" {
+			t.Errorf("%v, held by %q", err, l.lease.holder)
+		}
+		if want := []string{"quiet", "get", "put "}; !slices.Equal(l.lease.calls, want) {
+			t.Errorf("%q, want %q", l.lease.calls, want)
+		}
+		if !errors.Is(l.put("me_1"), errTermOver) {
+			t.Error("taken again after its release")
+		}
+		l = newTestLock()
+		l.put("me_1")
+		l.lease.holder = "other_1"
+		if err := l.put(""); err == nil || l.lease.holder != "other_1" {
+			t.Errorf("%v: it released the Lease of %q", err, l.lease.holder)
+		}
+		synctest.Wait()
+	})
+}
+
+func TestLockIsFreshAfterARenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newTestLock()
+		l.get()
+		if l.fresh(time.Hour) {
+			t.Error("fresh before it was taken")
+		}
+		l.put("me_1")
+		time.Sleep(19 * time.Second)
+		if !l.fresh(20 * time.Second) {
+			t.Error("not fresh 19 s after it was taken")
+		}
+		time.Sleep(time.Second)
+		if l.fresh(20 * time.Second) {
+			t.Error("fresh 20 s after it was taken")
+		}
+		// A renewal that fails renews nothing.
+		l.lease.putErr = errors.New("no")
+		if l.put("me_1"); l.fresh(20 * time.Second) {
+			t.Error("fresh after a renewal that failed")
+		}
+		l.lease.putErr = nil
+		if l.put("me_1"); !l.fresh(20 * time.Second) {
+			t.Error("not fresh after a renewal")
+		}
+	})
+}
+
+// What a candidate sees before it holds the Lease is told; what it sees after is not: then it leads.
+func TestLockTellsWhatItSees(t *testing.T) {
+	l := newTestLock()
+	l.lease.holder = "other_1"
+	l.get()
+	l.lease.getErr = notFound()
+	l.get()
+	l.lease.getErr, l.lease.holder = nil, ""
+	l.get()
+	l.put("me_1")
+	l.get()
+	if want := []string{"other_1", "", ""}; !slices.Equal(l.saw, want) {
+		t.Errorf("told %q, want %q", l.saw, want)
+	}
+}

@@ -1,0 +1,152 @@
+package node
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+func TestPace(t *testing.T) {
+	for _, c := range []struct {
+		again, busy bool
+		settling    time.Duration
+		want        time.Duration
+	}{
+		{want: 30 * time.Second},
+		{again: true, want: 11 * time.Second},
+		{busy: true, want: 2 * time.Second},
+		{again: true, busy: true, want: 2 * time.Second},
+		{settling: 5 * time.Second, want: 6 * time.Second},
+		{settling: time.Hour, want: 30 * time.Second},
+		{settling: -time.Hour, want: 30 * time.Second},
+		// min_uptime has not passed in the boot that a reboot brought: its health is looked at all the same.
+		{busy: true, settling: 2 * time.Minute, want: 2 * time.Second},
+		{again: true, settling: 2 * time.Minute, want: 11 * time.Second},
+	} {
+		if got := pace(c.again, c.busy, c.settling); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+// newTestHost is a host of a root, with a view of its Node in that state and turn; it talks to nobody. last is its status.
+func newTestHost(t *testing.T, state v1alpha1.State) (h *Host, last *Status) {
+	t.Helper()
+	last = &Status{}
+	h, err := New(Options{Root: newRoot(t, nil), PollInterval: time.Hour, Report: func(s Status) { *last = s }})
+	must(t, err)
+	h.name = "n1"
+	h.view = object.NewView(nil, "n1", h.wake)
+	h.view.Overlay(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "n1", UID: "uid", ResourceVersion: "10", Labels: map[string]string{v1alpha1.LabelState: string(state)},
+		Annotations: map[string]string{v1alpha1.AnnotationTurn: "t1"},
+	}})
+	return h, last
+}
+
+// The status blames who is to blame, and does not forget what was known.
+func TestTroubleTellsTheTruth(t *testing.T) {
+	h, last := newTestHost(t, v1alpha1.StateDraining)
+	n := h.facts()
+	o := turn.Observation{Node: *n, Sources: turn.Sources{Complete: true, Wants: v1alpha1.WantsReboot,
+		Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/x"}}}}
+	h.tell(o, turn.Decision{Do: turn.DoDrain, Detail: "3 pods to go"}, nil)
+	if !strings.Contains(last.Line, "draining (turn t1); wants reboot for Sentinel /run/x; at work on 3 pods to go") {
+		t.Errorf("line %q", last.Line)
+	}
+
+	h.trouble("", hostError{errors.New("asking logind: no such thing")})
+	if last.APIError != "" || !strings.Contains(last.Detail, "asking logind") || strings.Contains(last.Line, "API server") {
+		t.Errorf("a failure of logind's is told as %q (API: %q)", last.Line, last.APIError)
+	}
+	since := last.Since
+	h.trouble(v1alpha1.ReasonForbidden, errors.New("writing node n1: forbidden"))
+	if last.APIError == "" || last.Waits != v1alpha1.ReasonForbidden || !strings.Contains(last.Line, "trouble with the API server: writing node n1: forbidden") {
+		t.Errorf("a failure of the API server's is told as %+v", *last)
+	}
+	if !last.Since.Equal(since) {
+		t.Errorf("since %v, want since it began, %v", last.Since, since)
+	}
+	if last.Wants != v1alpha1.WantsReboot || !last.Known || len(last.Changes) != 1 || last.State != v1alpha1.StateDraining || last.Turn != "t1" {
+		t.Errorf("it forgot what it knew: %+v", *last)
+	}
+	h.tell(o, turn.Decision{Do: turn.DoDrain}, nil)
+	if last.APIError != "" || strings.Contains(last.Line, "trouble") {
+		t.Errorf("the trouble is over: %q", last.Line)
+	}
+}
+
+func TestFailedWaitsLongerEachTime(t *testing.T) {
+	h, _ := newTestHost(t, v1alpha1.StateIdle)
+	for i, want := range []time.Duration{1, 2, 4, 8, 11, 11, 11} {
+		if got := h.failed(errors.New("no")); got != want*time.Second {
+			t.Errorf("failure %d: %v, want %v", i+1, got, want*time.Second)
+		}
+	}
+}
+
+// Another look at the sentinels comes at once after a reload, not after the poll interval, which may be an hour.
+func TestReloadLooksAtOtherSentinels(t *testing.T) {
+	h, _ := newTestHost(t, v1alpha1.StateIdle)
+	must(t, os.MkdirAll(filepath.Join(h.Root, "run"), 0o755))
+	must(t, os.WriteFile(filepath.Join(h.Root, "run/other"), nil, 0o600))
+	must(t, os.Symlink("nowhere", filepath.Join(h.Root, "run/dangling")))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.watchSentinels(t.Context())
+	}()
+	t.Cleanup(func() { <-done })
+	seen := func() int {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !h.looked {
+			return -1
+		}
+		return len(h.changed)
+	}
+	until(t, "a first look", func() bool { return seen() == 0 })
+	h.Reload(Settings{Sentinels: []string{"/run/other", "/run/dangling", "/run/none"}})
+	until(t, "a look at the other sentinels", func() bool { return seen() == 2 })
+	h.Reload(Settings{})
+	until(t, "a look at none", func() bool { return seen() == 0 })
+}
+
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+func TestLookLastsTenSeconds(t *testing.T) {
+	var none *look
+	if none.valid() {
+		t.Error("no look is valid")
+	}
+	none.wrote("1", "2") // and harms nobody
+	for age, want := range map[time.Duration]bool{0: true, 9900 * time.Millisecond: true, 10 * time.Second: false, time.Hour: false} {
+		if got := (&look{began: time.Now().Add(-age)}).valid(); got != want {
+			t.Errorf("a look of %v: %t", age, got)
+		}
+	}
+	l := &look{rv: "5"}
+	if l.wrote("4", "6"); l.rv != "5" {
+		t.Error("another version's write moved the look")
+	}
+	if l.wrote("5", "6"); l.rv != "6" {
+		t.Error("its own write did not move the look")
+	}
+}

@@ -1,0 +1,151 @@
+package node
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const bootID = "11111111-2222-3333-4444-555555555555"
+
+// newRoot makes a host's root of the files, path to text; those that every host has are there unless they are given as "-".
+func newRoot(t *testing.T, files map[string]string) string {
+	t.Helper()
+	all := map[string]string{
+		"proc/sys/kernel/random/boot_id": bootID + "\n",
+		"proc/uptime":                    "3600.25 7000.00\n",
+		"etc/os-release":                 "NAME=x\nID=flatcar\nVERSION_ID=\"4.1.0\"\n",
+	}
+	for path, text := range files {
+		all[path] = text
+	}
+	root := t.TempDir()
+	for path, text := range all {
+		if text == "-" {
+			continue
+		}
+		path = filepath.Join(root, path)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+	}
+	return root
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReadSelf(t *testing.T) {
+	huge := strings.Repeat("X=1\n", maxFile) + "VERSION_ID=late\n"
+	for name, c := range map[string]struct {
+		files              map[string]string
+		id, version, group string
+		odd                int
+	}{
+		"flatcar": {files: map[string]string{"usr/share/flatcar/update.conf": "SERVER=x\nGROUP=stable\n"}, id: "flatcar", version: "4.1.0", group: "stable"},
+		"the file in etc wins": {files: map[string]string{"etc/flatcar/update.conf": "GROUP=beta\n", "usr/share/flatcar/update.conf": "GROUP=stable\n"},
+			id: "flatcar", version: "4.1.0", group: "beta"},
+		"one in etc without a group": {files: map[string]string{"etc/flatcar/update.conf": "SERVER=mine\n", "usr/share/flatcar/update.conf": "GROUP=stable\n"},
+			id: "flatcar", version: "4.1.0", group: "stable"},
+		"os-release in usr alone": {files: map[string]string{"etc/os-release": "-", "usr/lib/os-release": "ID='debian'\nVERSION_ID='12'\n"}, id: "debian", version: "12"},
+		"no os-release":           {files: map[string]string{"etc/os-release": "-"}},
+		"an empty one":            {files: map[string]string{"etc/os-release": ""}},
+		"comments and nonsense":   {files: map[string]string{"etc/os-release": "#ID=no\n\n===\nID\n  ID=arch \n\x00\xff\n"}, id: "arch"},
+		"a huge one":              {files: map[string]string{"etc/os-release": huge}},
+		"one endless line":        {files: map[string]string{"etc/os-release": "ID=" + strings.Repeat("x", 2*maxFile)}, id: strings.Repeat("x", 256)},
+		"a folder in its place": {files: map[string]string{"etc/os-release": "-", "etc/os-release/x": "", "usr/lib/os-release": "ID=debian\n"},
+			id: "debian", odd: 1},
+	} {
+		s, err := readSelf(newRoot(t, c.files))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if s.osID != c.id || s.osVersion != c.version || s.group != c.group || len(s.odd) != c.odd {
+			t.Errorf("%s: %.20q %q %q, %v; want %.20q %q %q, %d odd", name, s.osID, s.osVersion, s.group, s.odd, c.id, c.version, c.group, c.odd)
+		}
+		if s.bootID != bootID || (s.uptime()-3600250*time.Millisecond).Abs() > 5*time.Second {
+			t.Errorf("%s: boot %q, uptime %v", name, s.bootID, s.uptime())
+		}
+	}
+}
+
+// Without these nothing can be said of a boot, and nothing is.
+func TestReadSelfNeedsBootAndUptime(t *testing.T) {
+	for name, files := range map[string]map[string]string{
+		"no boot id":            {"proc/sys/kernel/random/boot_id": "-"},
+		"an empty boot id":      {"proc/sys/kernel/random/boot_id": "\n"},
+		"a boot id with spaces": {"proc/sys/kernel/random/boot_id": "a b\n"},
+		"a boot id of a slash":  {"proc/sys/kernel/random/boot_id": "t1/x\n"},
+		"no uptime":             {"proc/uptime": "-"},
+		"an empty uptime":       {"proc/uptime": ""},
+		"no number":             {"proc/uptime": "soon 1.0\n"},
+		"negative":              {"proc/uptime": "-5.0 1.0\n"},
+		"not a number":          {"proc/uptime": "NaN 1.0\n"},
+		"endless":               {"proc/uptime": "+Inf 1.0\n"},
+		"longer than time":      {"proc/uptime": "1e300 1.0\n"},
+	} {
+		if s, err := readSelf(newRoot(t, files)); err == nil {
+			t.Errorf("%s: %+v, want an error", name, s)
+		}
+	}
+	if _, err := readSelf(filepath.Join(t.TempDir(), "nowhere")); err == nil {
+		t.Error("a root that is not there: no error")
+	}
+	if _, err := New(Options{Root: newRoot(t, map[string]string{"proc/uptime": "soon"})}); err == nil || !strings.Contains(err.Error(), "/proc/uptime") {
+		t.Errorf("%v, want an error that names the file", err)
+	}
+}
+
+// A pipe in a file's place holds nobody up, and what leads out of the root is not read.
+func TestOddFiles(t *testing.T) {
+	root := newRoot(t, map[string]string{"etc/os-release": "-", "usr/lib/os-release": "ID=debian\n"})
+	must(t, os.MkdirAll(filepath.Join(root, "etc/flatcar"), 0o755))
+	must(t, syscall.Mkfifo(filepath.Join(root, "etc/os-release"), 0o600))
+	outside := filepath.Join(t.TempDir(), "update.conf")
+	must(t, os.WriteFile(outside, []byte("GROUP=outside\n"), 0o600))
+	must(t, os.Symlink(outside, filepath.Join(root, "etc/flatcar/update.conf")))
+	h, err := New(Options{Root: root, Log: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	if h.self.osID != "debian" || h.self.group != "" || len(h.self.odd) != 2 {
+		t.Errorf("%q %q %v", h.self.osID, h.self.group, h.self.odd)
+	}
+}
+
+// The machine's own root is not confined: what is linked there absolutely, as /var/run, is where the link says.
+func TestMachinesOwnRoot(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "run"), 0o755))
+	must(t, os.Mkdir(filepath.Join(dir, "var"), 0o755))
+	must(t, os.Symlink(filepath.Join(dir, "run"), filepath.Join(dir, "var/run")))
+	must(t, os.WriteFile(filepath.Join(dir, "run/reboot-required"), []byte("linux"), 0o600))
+	for _, root := range []string{"/", "//"} {
+		f, err := openFiles(root)
+		must(t, err)
+		path := filepath.Join(dir, "var/run/reboot-required")
+		if err := f.lstat(path); err != nil {
+			t.Errorf("%s below %s: %v", path, root, err)
+		}
+		if text, err := f.read(path); err != nil || text != "linux" {
+			t.Errorf("%s below %s: %q, %v", path, root, text, err)
+		}
+		f.close()
+	}
+	// Below any other root the same link leads out, and nobody follows it.
+	f, err := openFiles(dir)
+	must(t, err)
+	defer f.close()
+	if err := f.lstat("/var/run/reboot-required"); err == nil || os.IsNotExist(err) {
+		t.Errorf("a link that leads out: %v, want an error that is not about absence", err)
+	}
+	if err := f.lstat("/run/reboot-required"); err != nil {
+		t.Error(err)
+	}
+}
