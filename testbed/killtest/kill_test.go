@@ -37,13 +37,16 @@ func TestKillAtEveryWrite(t *testing.T) {
 	visited := 0
 	begin := time.Now()
 	for i, p := range points {
-		f.leads()
-		t.Logf("%d of %d: killed at %s; in %s", i+1, len(points), p.point, p.in.name)
-		f.run(p.in, &p.point)
-		if t.Failed() {
+		passed := t.Run(p.String(), func(t *testing.T) {
+			f.t = t
+			t.Logf("%d of %d, in %s", i+1, len(points), p.in.name)
+			f.leads()
+			f.run(p.in, &p.point)
+			visited++
+		})
+		if f.t = t; !passed {
 			t.Fatalf("killed at %s; LOCKKEEPER_SEED=%d", p.point, seed)
 		}
-		visited++
 	}
 	summary := fmt.Sprintf("kill points: seed %d, %d of %d visited in %s, %d turns, 0 violations",
 		seed, visited, all, time.Since(begin).Round(time.Second), visited)
