@@ -135,7 +135,7 @@ func TestOneTermIsOneTerm(t *testing.T) {
 		"deleted": {gone: true, cause: "gone", harm: func(t *testing.T) {
 			must(t, cp.Client().CoordinationV1().Leases(leaseSpace).Delete(t.Context(), leaseName, deleteNow))
 		}},
-		"deleted and made again": {cause: "blanked", harm: func(t *testing.T) {
+		"deleted and made again": {cause: "the term is over", harm: func(t *testing.T) {
 			must(t, cp.Client().CoordinationV1().Leases(leaseSpace).Delete(t.Context(), leaseName, deleteNow))
 			must(t, cp.ApplyLockkeeper(t.Context()))
 		}},
