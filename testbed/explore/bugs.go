@@ -38,6 +38,7 @@ const (
 	OffTable
 	CommitBarsNothing
 	TurnsBackTwice
+	StartNotTold
 )
 
 var bugNames = []string{
@@ -49,6 +50,7 @@ var bugNames = []string{
 	"a turn that waits in silence",
 	"pods not looked at before the commit", "a commit by the want of the grant", "the boot id not checked before the reboot",
 	"a move that is not in the table", "a commit that bars nothing", "one turn turned back after the other",
+	"a process that does not tell that it is another",
 }
 
 // String names the bug.
@@ -64,6 +66,10 @@ func (b Bug) step(o *turn.Observation) turn.Decision {
 	case NoBootInAcks:
 		if o.Node.Ack.BootID != "" {
 			o.Node.Ack.BootID = o.Self.BootID
+		}
+	case StartNotTold:
+		if h := o.Node.Host; h != nil && h.BootID == o.Self.BootID {
+			o.Self.Started = h.Started
 		}
 	case PodsNotSeen:
 		if o.Look != nil {

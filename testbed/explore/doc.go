@@ -55,7 +55,7 @@
 //
 // # Symmetry
 //
-// Ids of turns, boots, UIDs and of epochs that no living term has are compared
+// Ids of turns, boots, processes, UIDs and of epochs that no living term has are compared
 // for equality and within one node only, so they are numbered by where they
 // first occur. Nodes are interchangeable: a state is its Lease, its terms and the
 // sorted numbers of its nodes, each with everything that is about it. States are

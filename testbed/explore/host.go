@@ -8,7 +8,8 @@ import (
 // seen is everything that Step's observation is made of.
 type seen struct {
 	view          uint32
-	boot, version uint8
+	boot, started uint8
+	version       uint8
 	src           bool
 	known         uint8
 	look          lookKind
@@ -37,7 +38,7 @@ func (m *model) observed(n *node) (k seen, ok bool) {
 	}
 	o := &m.objects[view]
 	k = seen{
-		view: view, boot: n.boot, version: n.version, src: n.src, known: n.known,
+		view: view, boot: n.boot, started: n.started, version: n.version, src: n.src, known: n.known,
 		look: n.look, lh: n.lh, lx: n.lx, ls: n.ls, le: n.le,
 		shut: n.shut, refused: n.refused != 0 && n.refused == o.turn, sick: n.sick,
 	}
@@ -57,7 +58,7 @@ func (m *model) step(k seen) *did {
 	}
 	o := turn.Observation{
 		Node:             m.facts(k.view, "n"),
-		Self:             v1alpha1.Host{Version: "explored", BootID: id("b", k.boot), OSVersion: version(k.version)},
+		Self:             v1alpha1.Host{Version: "explored", BootID: id("b", k.boot), Started: at(k.started), OSVersion: version(k.version)},
 		ManagedByDefault: true,
 		Shutdown:         turn.Shutdown(k.shut),
 		Drain:            turn.Drain{Running: k.drain == 1, Complete: k.drain == 2},

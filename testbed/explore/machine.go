@@ -51,7 +51,7 @@ func (m *model) machineSteps(s *state, i int, yield func(*event, *state)) {
 		}
 	}
 	if !n.proc {
-		do(start, 0, func(t *node, _ *event) { t.proc, t.vcur, t.shut = true, true, 0 })
+		do(start, 0, func(t *node, _ *event) { t.proc, t.started, t.vcur, t.shut = true, fresh, true, 0 })
 	}
 	if n.down {
 		do(goDown, 0, func(t *node, _ *event) { t.boots(true) })

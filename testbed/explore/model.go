@@ -127,12 +127,12 @@ func (m *model) begin() state {
 	s.terms[0] = term{live: true, listed: true}
 	wants, drains := m.Plan.wants()
 	for i := range m.Nodes {
-		n := node{boot: 1, version: 1, change: 2, pods: true, proc: true, src: true, known: 2, vcur: true}
+		n := node{boot: 1, version: 1, change: 2, pods: true, proc: true, started: 1, src: true, known: 2, vcur: true}
 		o := object{uid: 1, boot: 1, ready: true}
 		if !m.Absent {
 			o.state = number(states, v1alpha1.StateIdle)
 			o.wants = 1 + number(wantsList, wants)
-			o.host = hostRecord{boot: 1, uid: 1, managed: true, drains: drains, change: 2, version: 1}
+			o.host = hostRecord{boot: 1, start: 1, uid: 1, managed: true, drains: drains, change: 2, version: 1}
 		}
 		n.api = m.object(o)
 		n.terms[0].vcur = true

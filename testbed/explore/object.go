@@ -34,6 +34,7 @@ type object struct {
 
 type hostRecord struct {
 	boot, uid       uint8
+	start           uint8 // of the process, no other started then
 	managed, drains bool
 	change, version uint8 // the OS version that a change leads to, 0 none; the OS version
 }
@@ -142,6 +143,10 @@ func changeNum(c []v1alpha1.Change) uint8 {
 	}
 	return versionNum(c[0].Version)
 }
+
+// at is when a process started. It is written before a process that finds a
+// commit acts on it, and so kills what its predecessor had on its way.
+func at(start uint8) time.Time { return now.Add(time.Duration(start) * time.Second) }
 
 func ago(age int8) time.Time { return now.Add(-time.Duration(age) * eon) }
 

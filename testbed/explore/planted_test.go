@@ -44,6 +44,10 @@ var planted = []struct {
 	{OffTable, "table", func(c *Config) { c.Kinds = 0 }},
 	{CommitBarsNothing, "barred", func(c *Config) { c.Kinds = kindsOf(cancel, unmanage) }},
 	{TurnsBackTwice, "need", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(takeOver, crashLeader) }},
+	// A process that finds its predecessor's commit writes that it started
+	// before it acts. Without that the predecessor's refusal, on its way since
+	// before, lands after the reboot was called.
+	{StartNotTold, "slot", func(c *Config) { c.Nodes, c.Faults, c.Kinds = 1, 3, kindsOf(refuseReboot, killProcess, forceDetach) }},
 	{TermSurvives, "one term", func(c *Config) { c.Kinds = kindsOf(blankLease) }},
 	{SlotFreedEarly, "slot", func(c *Config) { c.Kinds = 0; c.Only = []string{"slot"} }},
 	{WaitsInSilence, "progress", func(c *Config) { c.Kinds = 0 }},

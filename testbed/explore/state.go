@@ -21,6 +21,7 @@ type node struct {
 
 	// The host's process, if it runs.
 	proc, src     bool  // src: every source was read
+	started       uint8 // tells one process from another
 	known         uint8 // what the sources said when they were last read
 	vcur          bool
 	view          uint32
@@ -207,6 +208,7 @@ func (t *tables) canonical(n node) uint32 {
 func (t *tables) settle(n *node) {
 	o := &t.objects[n.api]
 	if !n.proc {
+		n.started = 0
 		n.src, n.known, n.vcur, n.view, n.look = false, 0, false, 0, noLook
 		n.drain, n.apply, n.shut, n.refused = 0, 0, 0, 0
 	} else if !n.vcur && n.look != halfLook && n.look != commitLook {
@@ -237,11 +239,11 @@ func (t *tables) settle(n *node) {
 	}
 }
 
-// renumber names turns, boots, UIDs and dead epochs by where they first occur:
+// renumber names turns, boots, UIDs, processes and dead epochs by where they first occur:
 // nothing but equality is ever asked of them, and only within one node.
 func (t *tables) renumber(n *node) {
-	var turns, boots, uids, epochs [256]uint8
-	var nt, nb, nu, ne uint8
+	var turns, boots, uids, epochs, starts [256]uint8
+	var nt, nb, nu, ne, ns uint8
 	in := func(v *uint8, m *[256]uint8, next *uint8) {
 		if *v == 0 {
 			return
@@ -259,11 +261,13 @@ func (t *tables) renumber(n *node) {
 		}
 	}
 	in(&n.boot, &boots, &nb)
+	in(&n.started, &starts, &ns)
 	t.each(n, func(o *object) {
 		in(&o.uid, &uids, &nu)
 		in(&o.boot, &boots, &nb)
 		in(&o.host.boot, &boots, &nb)
 		in(&o.host.uid, &uids, &nu)
+		in(&o.host.start, &starts, &ns)
 		in(&o.turn, &turns, &nt)
 		in(&o.ack.turn, &turns, &nt)
 		in(&o.ack.boot, &boots, &nb)
@@ -274,6 +278,7 @@ func (t *tables) renumber(n *node) {
 		in(&o.last.turn, &turns, &nt)
 		in(&o.last.digest.boot, &boots, &nb)
 		in(&o.last.digest.uid, &uids, &nu)
+		in(&o.last.digest.start, &starts, &ns)
 		in(&o.retry, &turns, &nt)
 		for i := range o.hooks {
 			in(&o.hooks[i], &turns, &nt)

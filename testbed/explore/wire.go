@@ -62,7 +62,7 @@ func (o *object) wire() (labels, annotations map[string]string) {
 func (h *hostRecord) record() *v1alpha1.Host {
 	return &v1alpha1.Host{
 		Protocol: v1alpha1.Protocol, Version: "explored", NodeUID: id("u", h.uid), BootID: id("b", h.boot),
-		Managed: h.managed, Drains: h.drains, Changes: changes(h.change), OSVersion: version(h.version),
+		Started: at(h.start), Managed: h.managed, Drains: h.drains, Changes: changes(h.change), OSVersion: version(h.version),
 	}
 }
 
@@ -119,7 +119,7 @@ func (o *object) read(labels, annotations map[string]string) {
 	if k.Host != nil {
 		o.wants = 1 + number(wantsList, k.Wants)
 		o.host = hostRecord{
-			boot: num(k.Host.BootID), uid: num(k.Host.NodeUID), managed: k.Host.Managed, drains: k.Host.Drains,
+			boot: num(k.Host.BootID), start: uint8(k.Host.Started.Sub(now) / time.Second), uid: num(k.Host.NodeUID), managed: k.Host.Managed, drains: k.Host.Drains,
 			change: changeNum(k.Host.Changes), version: versionNum(k.Host.OSVersion),
 		}
 	}
