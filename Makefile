@@ -53,8 +53,9 @@ lint: ## Check the form: gofmt, go vet, staticcheck, go fix
 	@cd testbed && $(TOOL) staticcheck ./...
 
 .PHONY: test-unit
-test-unit: deps ## Run the product's own tests, with -race
-	$(GO) test -race -timeout 15m ./...
+test-unit: deps ## Run the product's own tests with -race, the long ones of the pure cores without
+	$(GO) test -race -short -timeout 15m ./...
+	$(GO) test -timeout 15m ./node/turn ./coordinator/rollout
 
 .PHONY: test-testbed
 test-testbed: deps control-plane ## Run the tests on a real control plane, with samples of the long campaigns

@@ -24,6 +24,7 @@ func run() int {
 	hosts := flag.Int("hosts", 0, "how many Nodes to create whose pods KWOK plays, and which are called Ready once")
 	ballast := flag.Int("ballast", 0, "how many Nodes to create that KWOK plays altogether")
 	grace := flag.Duration("node-monitor-grace", 0, "after how much silence of its kubelet a Node is not Ready; default: Kubernetes' own")
+	buildOnly := flag.Bool("build-only", false, "build the components unless they are in the cache, and stop")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "controlplane: unexpected argument %q\n", flag.Arg(0))
@@ -31,6 +32,12 @@ func run() int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if *buildOnly {
+		if _, err := controlplane.Build(ctx, os.Stderr); err != nil {
+			return failed(ctx, err)
+		}
+		return 0
+	}
 	cp, err := controlplane.Start(ctx, controlplane.Options{Dir: *dir, Log: os.Stderr, NodeMonitorGrace: *grace})
 	if err != nil {
 		return failed(ctx, err)
