@@ -93,10 +93,15 @@ func (s *self) pairs(r files, paths ...string) map[string]string {
 func (s *self) uptime() time.Duration { return time.Since(s.booted) }
 
 // host is what Observation.Self starts from.
+//
+// Started is as fine as the clock, because it tells one process from the next:
+// a process that was killed may have left a word on its way, refused for one,
+// that would land after its successor has called the reboot. The successor
+// writes host anew first, and the late word becomes a conflict.
 func (s *self) host(version string) v1alpha1.Host {
 	return v1alpha1.Host{
 		Version: version, BootID: s.bootID, OSVersion: s.osVersion,
-		BootTime: s.booted.UTC().Truncate(time.Second), Started: s.started.UTC().Truncate(time.Second),
+		BootTime: s.booted.UTC().Truncate(time.Second), Started: s.started.Round(0).UTC(),
 	}
 }
 

@@ -2,6 +2,7 @@ package node
 
 import (
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,9 +21,7 @@ func newRoot(t *testing.T, files map[string]string) string {
 		"proc/uptime":                    "3600.25 7000.00\n",
 		"etc/os-release":                 "NAME=x\nID=flatcar\nVERSION_ID=\"4.1.0\"\n",
 	}
-	for path, text := range files {
-		all[path] = text
-	}
+	maps.Copy(all, files)
 	root := t.TempDir()
 	for path, text := range all {
 		if text == "-" {
