@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 const bootID = "11111111-2222-3333-4444-555555555555"
@@ -146,5 +148,18 @@ func TestMachinesOwnRoot(t *testing.T) {
 	}
 	if err := f.lstat("/run/reboot-required"); err != nil {
 		t.Error(err)
+	}
+}
+
+// Two processes of one boot, one soon after the other, describe themselves
+// differently; see self.host.
+func TestOneProcessIsToldFromTheNext(t *testing.T) {
+	started := time.Date(2026, 1, 1, 12, 0, 0, 1_000_000, time.UTC)
+	first := self{bootID: "b", booted: started.Add(-time.Hour), started: started}
+	second := first
+	second.started = started.Add(time.Millisecond)
+	a, b := v1alpha1.FormatRecord(first.host("v")), v1alpha1.FormatRecord(second.host("v"))
+	if a == b {
+		t.Errorf("both are %s", a)
 	}
 }
