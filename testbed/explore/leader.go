@@ -1,6 +1,8 @@
 package explore
 
 import (
+	"slices"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -67,12 +69,7 @@ func (m *model) decide(k snapshot) []round {
 }
 
 func contains[T comparable](rounds []T, r T) bool {
-	for _, x := range rounds {
-		if x == r {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(rounds, r)
 }
 
 // rounds are what a term may decide now; nil while it may not.

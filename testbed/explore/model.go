@@ -3,6 +3,7 @@ package explore
 import (
 	"fmt"
 	"math/bits"
+	"strings"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -63,23 +64,24 @@ func (c Config) String() string {
 		}
 		return fmt.Sprintf("%d %ss", n, word)
 	}
-	text := fmt.Sprintf("%s, budget %d, %s", plural(c.Nodes, "node"), c.Budget, plural(c.Faults, "fault"))
+	var text strings.Builder
+	text.WriteString(fmt.Sprintf("%s, budget %d, %s", plural(c.Nodes, "node"), c.Budget, plural(c.Faults, "fault")))
 	if c.Kinds != allKinds {
-		text += fmt.Sprintf(" of %d kinds", bits.OnesCount64(uint64(c.Kinds)))
+		text.WriteString(fmt.Sprintf(" of %d kinds", bits.OnesCount64(uint64(c.Kinds))))
 	}
-	text += [...]string{"", ", no drain", ", apply on a drained node", ", apply"}[c.Plan]
+	text.WriteString([...]string{"", ", no drain", ", apply on a drained node", ", apply"}[c.Plan])
 	if c.Stale > 1 {
-		text += fmt.Sprintf(", %d stale rounds", c.Stale)
+		text.WriteString(fmt.Sprintf(", %d stale rounds", c.Stale))
 	}
 	for _, o := range []struct {
 		on   bool
 		word string
 	}{{c.Hooks, ", hooks"}, {c.Absent, ", from nothing"}, {c.Lag, ", lagging views"}} {
 		if o.on {
-			text += o.word
+			text.WriteString(o.word)
 		}
 	}
-	return text
+	return text.String()
 }
 
 // model makes the steps of a state. It calls the real cores and remembers what

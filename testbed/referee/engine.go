@@ -2,6 +2,7 @@ package referee
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -332,9 +333,7 @@ func (e *engine) snapshot() Report {
 	}
 	slices.Sort(r.Updated)
 	r.Turns = map[v1alpha1.Result]int{}
-	for result, count := range e.report.Turns {
-		r.Turns[result] = count
-	}
+	maps.Copy(r.Turns, e.report.Turns)
 	r.Violations, r.Expected, r.Unused = slices.Clone(r.Violations), slices.Clone(r.Expected), slices.Clone(r.Unused)
 	return r
 }

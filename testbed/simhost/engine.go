@@ -146,7 +146,7 @@ func (e *Engine) Answer(values ...any) error {
 		types, results = append(types, reflect.TypeOf(v)), append(results, reflect.ValueOf(v))
 	}
 	var none *dbus.Error
-	types, results = append(types, reflect.TypeOf(none)), append(results, reflect.ValueOf(none))
+	types, results = append(types, reflect.TypeFor[*dbus.Error]()), append(results, reflect.ValueOf(none))
 	f := reflect.MakeFunc(reflect.FuncOf(nil, types, false), func([]reflect.Value) []reflect.Value {
 		e.mu.Lock()
 		defer e.mu.Unlock()
