@@ -30,10 +30,13 @@ type Authors struct {
 	kept  map[string]bool
 }
 
-// Start begins to confirm, until Close. log is told of confirmations that failed; a later version of the Node brings
-// another try.
-func Start(client kubernetes.Interface, log func(string)) (*Authors, error) {
+// Start begins to confirm, until Close; the hooks in keep are kept from the beginning, as by Keep. log is told of
+// confirmations that failed; a later version of the Node brings another try.
+func Start(client kubernetes.Interface, log func(string), keep ...string) (*Authors, error) {
 	a := &Authors{client: client, log: log, nodes: map[string]*corev1.Node{}, kept: map[string]bool{}}
+	for _, hook := range keep {
+		a.kept[hook] = true
+	}
 	a.ctx, a.stop = context.WithCancel(context.Background())
 	informer := coreinformers.NewNodeInformer(client, 0, cache.Indexers{})
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{

@@ -33,11 +33,10 @@ func TestConfirms(t *testing.T) {
 	client := fake.NewClientset(node)
 	a := &Authors{}
 	var err error
-	if a, err = Start(client, func(text string) { t.Error(text) }); err != nil {
+	if a, err = Start(client, func(text string) { t.Error(text) }, "storage"); err != nil {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	a.Keep("storage")
 	await := func(hook string) {
 		t.Helper()
 		for tick, end := time.Tick(5*time.Millisecond), time.After(20*time.Second); ; {
