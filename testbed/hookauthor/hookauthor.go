@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,8 +31,11 @@ type Authors struct {
 	kept  map[string]bool
 }
 
+// retryAfter is how long an author waits after a confirmation that failed.
+const retryAfter = time.Second
+
 // Start begins to confirm, until Close; the hooks in keep are kept from the beginning, as by Keep. log is told of
-// confirmations that failed; a later version of the Node brings another try.
+// confirmations that failed; they are tried again while the turn waits.
 func Start(client kubernetes.Interface, log func(string), keep ...string) (*Authors, error) {
 	a := &Authors{client: client, log: log, nodes: map[string]*corev1.Node{}, kept: map[string]bool{}}
 	for _, hook := range keep {
@@ -117,8 +121,19 @@ func (a *Authors) confirm(node, hook, turn string) {
 	a.tasks.Go(func() {
 		body := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.HookAnnotation(hook), turn)
 		_, err := a.client.CoreV1().Nodes().Patch(a.ctx, node, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "hook-" + hook})
-		if err != nil && a.ctx.Err() == nil {
-			a.log(fmt.Sprintf("confirming hook %s on %s: %v", hook, node, err))
+		if err == nil || a.ctx.Err() != nil {
+			return
+		}
+		a.log(fmt.Sprintf("confirming hook %s on %s: %v", hook, node, err))
+		select {
+		case <-time.After(retryAfter):
+		case <-a.ctx.Done():
+			return
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if n := a.nodes[node]; n != nil {
+			a.confirmAll(n) // if it still waits
 		}
 	})
 }
