@@ -324,8 +324,8 @@ func (c *campaign) missing(h *simhost.Host) string {
 		return "is forgiven"
 	case h.Version() != c.version() || n.State != v1alpha1.StateIdle || n.BootID != h.BootID() || !n.Ready || n.Unschedulable || n.Mark ||
 		n.Wants != v1alpha1.WantsNothing || !n.HostSpeaks() || len(n.Problems) > 0:
-		return fmt.Sprintf("runs %s and is %s (held %q, ready %t, unschedulable %t, mark %t, wants %q, ack %s, problems %v)",
-			h.Version(), n.State, n.Held, n.Ready, n.Unschedulable, n.Mark, n.Wants, n.Ack, n.Problems)
+		return fmt.Sprintf("runs %s and is %s (held %q, ready %t, unschedulable %t, mark %t, wants %q, ack %s, problems %v), and says %q",
+			h.Version(), n.State, n.Held, n.Ready, n.Unschedulable, n.Mark, n.Wants, n.Ack, n.Problems, h.Notify().Status)
 	}
 	return ""
 }

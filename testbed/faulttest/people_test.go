@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -31,14 +32,33 @@ var peopleFaults = []kind{
 			return "", nil
 		}
 		c.Referee.AdminUncordon(h.Name())
-		done := c.patch(h.Name(), map[string]any{
-			"metadata": map[string]any{"resourceVersion": n.ResourceVersion}, "spec": map[string]any{"unschedulable": nil},
-		})
+		done := c.cordon(&n, nil)
 		c.settled()
 		if !done {
 			return "", nil // somebody else wrote meanwhile
 		}
 		return "in " + string(n.State), nil
+	}},
+	{name: "cordon as a person", do: func(c *campaign, h *simhost.Host) (string, func()) {
+		n, ok := c.now(h.Name())
+		if !ok || n.Unschedulable || !c.cordon(&n, true) {
+			return "", nil
+		}
+		return "in " + string(n.State), func() {
+			c.eventually("to uncordon "+h.Name(), func() bool {
+				n, ok := c.now(h.Name())
+				if ok && (!n.Unschedulable || n.Mark) {
+					return true // it is not theirs any more
+				}
+				if !ok {
+					return false
+				}
+				c.Referee.AdminUncordon(h.Name())
+				done := c.cordon(&n, nil)
+				c.settled()
+				return done
+			})
+		}
 	}},
 	{name: "nonsense in an annotation", do: func(c *campaign, h *simhost.Host) (string, func()) {
 		key := editedAnnotations[c.rng.IntN(len(editedAnnotations))]
@@ -72,6 +92,13 @@ var peopleFaults = []kind{
 			})
 		}
 	}},
+}
+
+// cordon is a person's edit of the Node as it was read; nil uncordons.
+func (c *campaign) cordon(n *turn.Node, unschedulable any) bool {
+	return c.patch(n.Name, map[string]any{
+		"metadata": map[string]any{"resourceVersion": n.ResourceVersion}, "spec": map[string]any{"unschedulable": unschedulable},
+	})
 }
 
 // edit is a person's write of one key, whatever stands there.
