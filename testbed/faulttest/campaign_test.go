@@ -161,8 +161,11 @@ func compose(f *fleet, seed, number uint64, soak bool) *campaign {
 			kind: &kinds[deck[card%uint64(len(kinds))]], at: states[rng.IntN(len(states))], who: who(rng.IntN(3)),
 			stays: rng.IntN(25), seed: rng.Uint64(),
 		}
-		if s.kind.at != "" {
-			s.at, s.who = s.kind.at, itself
+		if in := s.kind.in; len(in) > 0 {
+			s.at, s.who = in[rng.IntN(len(in))], itself
+		}
+		if s.kind.lasts {
+			s.stays = 0
 		}
 		c.steps = append(c.steps, s)
 	}

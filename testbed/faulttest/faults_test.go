@@ -14,8 +14,10 @@ import (
 // A kind of fault.
 type kind struct {
 	name string
-	// at is the only state in which it makes sense; "" for any.
-	at v1alpha1.State
+	// in are the only states in which it makes sense to the node whose turn it is; none for any state and node.
+	in []v1alpha1.State
+	// lasts: it is not lifted before the end, because what it may do harm to comes late.
+	lasts bool
 	// do does it to a host and says what it did, "" if there was no occasion, and how it is lifted, nil if it is over by itself.
 	do func(c *campaign, h *simhost.Host) (what string, lift func())
 }
@@ -69,7 +71,7 @@ var hostFaults = []kind{
 	{name: "crash, updated", do: func(_ *campaign, h *simhost.Host) (string, func()) {
 		return told("comes up updated", h.Crash(simhost.CrashOptions{ComesUpUpdated: true})), nil
 	}},
-	{name: "crash twice in rebooting", at: v1alpha1.StateRebooting, do: func(c *campaign, h *simhost.Host) (string, func()) {
+	{name: "crash twice in rebooting", in: []v1alpha1.State{v1alpha1.StateRebooting}, do: func(c *campaign, h *simhost.Host) (string, func()) {
 		first, second := c.rng.IntN(2) == 0, c.rng.IntN(2) == 0
 		err := h.Crash(simhost.CrashOptions{ComesUpUpdated: first})
 		if err == nil {

@@ -3,6 +3,7 @@ package faulttest
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,26 +26,45 @@ var (
 	editedLabels = []string{v1alpha1.LabelWants, v1alpha1.LabelHeld}
 )
 
+// cordonLasts bounds how long a person leaves a node cordoned after everything else is over.
+const cordonLasts = 10 * time.Second
+
 var peopleFaults = []kind{
-	{name: "uncordon as a person", do: func(c *campaign, h *simhost.Host) (string, func()) {
-		n, ok := c.now(h.Name())
-		if !ok || !n.Unschedulable || !n.Mark {
-			return "", nil
-		}
-		c.Referee.AdminUncordon(h.Name())
-		done := c.cordon(&n, nil)
-		c.settled()
-		if !done {
-			return "", nil // somebody else wrote meanwhile
+	{name: "uncordon as a person", in: []v1alpha1.State{
+		v1alpha1.StateDraining, v1alpha1.StateBeforeReboot, v1alpha1.StateRebooting, v1alpha1.StateBeforeUncordon,
+	}, do: func(c *campaign, h *simhost.Host) (string, func()) {
+		var n turn.Node
+		for done := false; !done; {
+			var ok bool
+			if n, ok = c.now(h.Name()); !ok || !n.Unschedulable || !n.Mark {
+				return "", nil
+			}
+			c.Referee.AdminUncordon(h.Name())
+			done = c.cordon(&n, nil)
+			c.settled()
 		}
 		return "in " + string(n.State), nil
 	}},
-	{name: "cordon as a person", do: func(c *campaign, h *simhost.Host) (string, func()) {
-		n, ok := c.now(h.Name())
-		if !ok || n.Unschedulable || !c.cordon(&n, true) {
-			return "", nil
+	{name: "cordon as a person", in: []v1alpha1.State{""}, lasts: true, do: func(c *campaign, h *simhost.Host) (string, func()) {
+		// Of a node that is still to have its turn, if there is one.
+		for _, other := range c.Fleet.Hosts {
+			if n, ok := c.now(other.Name()); ok && n.State == v1alpha1.StateIdle && other.Version() != c.version() {
+				h = other
+			}
 		}
-		return "in " + string(n.State), func() {
+		var n turn.Node
+		for done := false; !done; { // until nobody writes between the read and the write
+			var ok bool
+			if n, ok = c.now(h.Name()); !ok || n.Unschedulable {
+				return "", nil
+			}
+			done = c.cordon(&n, true)
+		}
+		return h.Name() + " in " + string(n.State), func() {
+			// It is to be there when its turn ends.
+			c.book.find(cordonLasts, func(n *turn.Node) bool {
+				return n.Name == h.Name() && h.Version() == c.version() && n.State == v1alpha1.StateIdle
+			})
 			c.eventually("to uncordon "+h.Name(), func() bool {
 				n, ok := c.now(h.Name())
 				if ok && (!n.Unschedulable || n.Mark) {
