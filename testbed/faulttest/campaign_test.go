@@ -1,16 +1,20 @@
 package faulttest
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -21,6 +25,8 @@ const (
 	perCampaign = 5
 	// perFleet is how many campaigns one fleet goes through.
 	perFleet = 5
+	// maxJobs bounds how many control planes there are at once.
+	maxJobs = 16
 	// lateMoment bounds the wait for the state in which a fault is to fall.
 	lateMoment = 2 * time.Second
 	// recovered bounds the end of a rollout after all faults were lifted.
@@ -43,7 +49,15 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 	return n
 }
 
-// TestCampaigns lets random faults meet rollouts.
+// tally is what all campaigns came to.
+type tally struct {
+	sync.Mutex
+	turns, violations, failed, played int
+	met                               map[string]int
+}
+
+// TestCampaigns lets random faults meet rollouts. LOCKKEEPER_JOBS of them run side by side, each on a control plane of its own:
+// what a campaign is follows from the seed and its number alone.
 func TestCampaigns(t *testing.T) {
 	seed, count := number(t, "LOCKKEEPER_SEED", defaultSeed), number(t, "LOCKKEEPER_SOAK", defaultCampaigns)
 	soak := os.Getenv("LOCKKEEPER_SOAK") != ""
@@ -51,45 +65,85 @@ func TestCampaigns(t *testing.T) {
 	if only := number(t, "LOCKKEEPER_CAMPAIGN", 0); only > 0 {
 		first, last = only-1, only
 	}
-	turns, violations, failed, played := 0, 0, 0, 0
-	met := map[string]int{}
+	jobs := number(t, "LOCKKEEPER_JOBS", 1)
+	if jobs < 1 || jobs > maxJobs {
+		t.Fatalf("LOCKKEEPER_JOBS=%d: expected 1 to %d", jobs, maxJobs)
+	}
+	sum := &tally{met: map[string]int{}}
+	var next atomic.Uint64
+	next.Store(first)
+	var workers sync.WaitGroup
+	for i := range jobs {
+		workers.Go(func() {
+			on := cp
+			if i > 0 {
+				var err error
+				if on, err = controlplane.Start(context.Background(), options); err != nil {
+					t.Error(err)
+					return
+				}
+				defer func() {
+					if err := on.Stop(); err != nil {
+						t.Error(err)
+					}
+				}()
+			}
+			for {
+				from := next.Add(perFleet) - perFleet
+				if from >= last {
+					return
+				}
+				sum.play(t, on, seed, from, min(last, from+perFleet), soak)
+			}
+		})
+	}
+	workers.Wait()
+	for _, k := range kinds {
+		t.Logf("%4d times: %s", sum.met[k.name], k.name)
+	}
+	line := fmt.Sprintf("campaigns: seed %d, %d campaigns, %d turns, %d violations", seed, sum.played, sum.turns, sum.violations)
+	if sum.failed > 0 {
+		line += fmt.Sprintf(", %d failed", sum.failed)
+	}
+	fmt.Println(line)
+}
+
+// play has the campaigns from first to before last, on one fleet, or on a new one after each that failed.
+func (sum *tally) play(t *testing.T, on *controlplane.ControlPlane, seed, first, last uint64, soak bool) {
 	for first < last {
-		batch := min(last, first+perFleet)
-		passed := t.Run(fmt.Sprintf("campaigns-%d-to-%d", first+1, batch), func(t *testing.T) {
-			f := newFleet(t, soak)
+		passed := t.Run(fmt.Sprintf("campaigns-%d-to-%d", first+1, last), func(t *testing.T) {
+			f := newFleet(t, on, soak)
 			defer func() {
 				report := f.close()
-				violations += report.Count()
+				sum.Lock()
+				defer sum.Unlock()
+				sum.violations += report.Count()
 				for _, n := range report.Turns {
-					turns += n
+					sum.turns += n
 				}
 			}()
-			for ; first < batch; first++ {
+			for ; first < last; first++ {
 				c := compose(f, seed, first, soak)
 				t.Logf("campaign %d of seed %d: %s", first+1, seed, c)
 				c.run()
-				played++
+				sum.Lock()
+				sum.played++
 				for name, n := range c.met {
-					met[name] += n
+					sum.met[name] += n
 				}
+				sum.Unlock()
 				if t.Failed() {
 					return
 				}
 			}
 		})
 		if !passed {
-			failed++
+			sum.Lock()
+			sum.failed++
+			sum.Unlock()
 			first++ // the campaign that failed; the next one gets a new fleet
 		}
 	}
-	for _, k := range kinds {
-		t.Logf("%4d times: %s", met[k.name], k.name)
-	}
-	line := fmt.Sprintf("campaigns: seed %d, %d campaigns, %d turns, %d violations", seed, played, turns, violations)
-	if failed > 0 {
-		line += fmt.Sprintf(", %d failed", failed)
-	}
-	fmt.Println(line)
 }
 
 // campaign is one rollout and what happens to it.

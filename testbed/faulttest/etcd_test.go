@@ -9,11 +9,13 @@ import (
 	"net"
 	"net/http"
 	"strings"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
 // compact has etcd forget everything before the present revision, which the referee has seen: everybody who would go on from
 // an older one is told that it is gone, once the API server has no memory of its own either.
-func compact(ctx context.Context) (revision string, err error) {
+func compact(ctx context.Context, cp *controlplane.ControlPlane) (revision string, err error) {
 	socket := strings.TrimPrefix(cp.EtcdEndpoint(), "unix://")
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)

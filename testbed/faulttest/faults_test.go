@@ -145,7 +145,7 @@ var clusterFaults = []kind{
 		defer cancel()
 		c.must(c.ControlPlane.StopAPIServer())
 		c.must(c.Referee.Sync(ctx))
-		revision, err := compact(ctx)
+		revision, err := compact(ctx, c.ControlPlane)
 		c.must(err)
 		c.startAPIServer()
 		return "up to revision " + revision, nil

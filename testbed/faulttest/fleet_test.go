@@ -70,7 +70,7 @@ type fleet struct {
 	stop      []func()
 }
 
-func newFleet(t *testing.T, soak bool) *fleet {
+func newFleet(t *testing.T, cp *controlplane.ControlPlane, soak bool) *fleet {
 	t.Helper()
 	f := &fleet{t: t, wires: map[string][]*faultproxy.Proxy{}, update: 1, namespace: fmt.Sprint("faulttest-", fleets.Add(1))}
 	ready := false
@@ -116,7 +116,7 @@ func newFleet(t *testing.T, soak bool) *fleet {
 		Lag: map[bool]time.Duration{false: lag, true: longLag}[soak],
 	})
 	f.must(err)
-	f.book, err = openBook()
+	f.book, err = openBook(cp)
 	f.must(err)
 	f.authors, err = hookauthor.Start(cp.Client(), func(text string) { t.Log(text) })
 	f.must(err)
@@ -254,7 +254,7 @@ type book struct {
 	close    func()
 }
 
-func openBook() (*book, error) {
+func openBook(cp *controlplane.ControlPlane) (*book, error) {
 	b := &book{informer: coreinformers.NewNodeInformer(cp.Client(), 0, cache.Indexers{}), changed: make(chan struct{}, 1)}
 	poke := func() {
 		select {

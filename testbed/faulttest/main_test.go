@@ -16,6 +16,9 @@ var (
 	binary string
 )
 
+// options have a silent node called so while a campaign lasts.
+var options = controlplane.Options{NodeMonitorGrace: 8 * time.Second}
+
 func TestMain(m *testing.M) {
 	var err error
 	if binary = os.Getenv("LK"); binary != "" {
@@ -23,7 +26,5 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// A silent node is called so while a campaign lasts.
-	options := controlplane.Options{NodeMonitorGrace: 8 * time.Second}
 	os.Exit(controlplane.RunTests(m, options, func(c *controlplane.ControlPlane) { cp = c }))
 }
