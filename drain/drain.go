@@ -107,8 +107,9 @@ func New(client kubernetes.Interface, node string, opts ...Option) *Drainer {
 // moment came in which the view of its watch showed none left to evict or to
 // wait for; more may come afterwards (see [Drainer.Remaining]). Otherwise it
 // goes on, through an API server that is away as well, until ctx ends and
-// returns ctx's error, wrapped. When ctx ends no new eviction is sent, those
-// under way are abandoned, and none is sent after Run has returned.
+// returns ctx's error, wrapped. When ctx ends no new eviction is begun; those
+// under way have 2 s to be answered, then they are abandoned, and none is sent
+// after Run has returned.
 //
 // progress may be nil. It is called from Run's own goroutine, first when the
 // pods are known, then only when something changed and no oftener than the

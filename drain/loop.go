@@ -31,13 +31,24 @@ type result struct {
 	answer     answer
 }
 
+// lastWords is how long evictions that were sent may still be answered once
+// the drain is called off. The API server takes a disruption from the pod's
+// budget before it deletes the pod: a request that is cut off in between
+// leaves the budget short of that disruption for two minutes.
+const lastWords = 2 * time.Second
+
 // run returns nil when the view shows nothing left, else ctx's error. No
-// eviction is under way when it returns.
+// eviction begins after ctx has ended, and none is under way when it returns.
 func (l *loop) run(ctx context.Context) error {
-	evictions, abandon := context.WithCancel(ctx)
+	evictions, abandon := context.WithCancel(context.WithoutCancel(ctx))
+	over := make(chan struct{}) // nobody takes results any more
 	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer abandon()
+	defer func() {
+		close(over)
+		defer abandon()
+		defer time.AfterFunc(lastWords, abandon).Stop()
+		wg.Wait()
+	}()
 
 	results := make(chan result)
 	timer := time.NewTimer(0)
@@ -55,10 +66,13 @@ func (l *loop) run(ctx context.Context) error {
 			}
 			r := result{pod: pod, controller: l.schedule.pods[pod.UID].controller}
 			wg.Go(func() {
+				if ctx.Err() != nil {
+					return
+				}
 				r.answer = l.evictor.evict(evictions, pod)
 				select {
 				case results <- r:
-				case <-evictions.Done():
+				case <-over:
 				}
 			})
 		}

@@ -234,7 +234,7 @@ func TestCancelSendsNothingMore(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(15*time.Second, cancel)
 		err := s.loop(4, nil).run(ctx)
-		if !errors.Is(err, context.Canceled) || time.Since(s.start) != 15*time.Second {
+		if !errors.Is(err, context.Canceled) || time.Since(s.start) != 15*time.Second+lastWords {
 			t.Errorf("returned %v after %v", err, time.Since(s.start))
 		}
 		if len(s.sent) != 8 { // two rounds of four
@@ -243,6 +243,29 @@ func TestCancelSendsNothingMore(t *testing.T) {
 		time.Sleep(time.Hour)
 		if len(s.sent) != 8 || s.inFlight != 0 {
 			t.Errorf("%d evictions after the cancel, %d under way", len(s.sent)-8, s.inFlight)
+		}
+	})
+}
+
+// An eviction that is cut off between the budget's write and the pod's keeps the budget short for two minutes.
+func TestCancelLetsEvictionsBeAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, aPod("a"), aPod("b"), aPod("c"))
+		s.latency = time.Second
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(300*time.Millisecond, cancel)
+		if err := s.loop(2, nil).run(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("returned %v", err)
+		}
+		// The second began 50 ms after the first.
+		if took := time.Since(s.start); took != 1050*time.Millisecond {
+			t.Errorf("returned after %v", took)
+		}
+		time.Sleep(s.grace + time.Second)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if left := len(s.pods); left != 1 || len(s.sent) != 2 {
+			t.Errorf("%d sent, %d pods left; expected both that were under way to go", len(s.sent), left)
 		}
 	})
 }
