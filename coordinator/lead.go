@@ -38,6 +38,14 @@ const (
 	maxUncertain = 10
 )
 
+// refusal is why and until when a node is left alone.
+type refusal struct {
+	until time.Time
+	words string // the API server's
+	// told: to write the reason was tried as well.
+	told bool
+}
+
 // leader is one term.
 type leader struct {
 	*candidate
@@ -50,7 +58,7 @@ type leader struct {
 	mu        sync.Mutex
 	lease     *coordinationv1.Lease // nil: there is none
 	uncertain map[string]bool
-	refused   map[string]time.Time // until when a node is left alone
+	refused   map[string]refusal
 	settling  sync.WaitGroup
 }
 
@@ -62,7 +70,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 
 	l := &leader{
 		candidate: c, epoch: lock.identity, self: node, lock: lock, kick: make(chan struct{}, 1),
-		uncertain: map[string]bool{}, refused: map[string]time.Time{},
+		uncertain: map[string]bool{}, refused: map[string]refusal{},
 	}
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -135,7 +143,7 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 	}
 	s := rollout.Snapshot{
 		Now: time.Now().Truncate(time.Millisecond).UTC(), Epoch: l.epoch, Self: l.self,
-		Policy: l.Policy, Uncertain: map[string]bool{},
+		Policy: l.Policy, Uncertain: map[string]bool{}, Refused: map[string]string{},
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,6 +154,11 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 	s.StopText, s.Stopped = l.lease.Annotations[v1alpha1.AnnotationStop]
 	for name := range l.uncertain {
 		s.Uncertain[name] = true
+	}
+	for name, r := range l.refused {
+		if time.Now().Before(r.until) {
+			s.Refused[name] = r.words
+		}
 	}
 	for _, n := range l.view.Nodes() {
 		s.Nodes = append(s.Nodes, turn.FromNode(n))
@@ -196,8 +209,8 @@ func (l *leader) refusals() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next := refusedFor
-	for name, until := range l.refused {
-		left := time.Until(until)
+	for name, r := range l.refused {
+		left := time.Until(r.until)
 		if left <= 0 {
 			delete(l.refused, name)
 			continue
@@ -207,20 +220,22 @@ func (l *leader) refusals() time.Duration {
 	return next
 }
 
-// leave leaves a node alone for a while.
-func (l *leader) leave(name string, d time.Duration) {
+// leave leaves a node alone for a while, because of err. It asks for another
+// round: what was meant for this node may be another's.
+func (l *leader) leave(name string, d time.Duration, err error, told bool) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.refused[name] = time.Now().Add(d)
+	l.refused[name] = refusal{time.Now().Add(d), "the coordinator's write: " + err.Error(), told}
+	l.mu.Unlock()
+	l.wake()
 }
 
 // write sends one patch and takes in what became of it.
 func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rollout.Verdict) {
 	l.mu.Lock()
-	until, refused := l.refused[n.Name]
+	refused, found := l.refused[n.Name]
 	busy := l.uncertain[n.Name]
 	l.mu.Unlock()
-	if busy || refused && time.Now().Before(until) || !l.lock.fresh(l.RenewDeadline) {
+	if busy || found && time.Now().Before(refused.until) && (v.Move != nil || refused.told) || !l.lock.fresh(l.RenewDeadline) {
 		return
 	}
 	l.beat.Alive()
@@ -235,7 +250,7 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 		l.reread(ctx, p, err)
 	case object.Refused:
 		l.log.Error("the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
-		l.leave(n.Name, refusedFor)
+		l.leave(n.Name, refusedFor, err, v.Move == nil)
 	case object.Unknown:
 		if ctx.Err() != nil {
 			return // the term is over, and with it the request
@@ -273,7 +288,7 @@ func (l *leader) reread(ctx context.Context, p object.Patch, conflict error) {
 	switch {
 	case err == nil && obj.ResourceVersion == p.ResourceVersion:
 		l.log.Error("the API server calls a decision a conflict that is none", "node", p.Node, "err", conflict, "again_in", refusedFor)
-		l.leave(p.Node, refusedFor)
+		l.leave(p.Node, refusedFor, conflict, true)
 	case err == nil:
 		l.view.Overlay(obj)
 		l.wake()
@@ -281,7 +296,7 @@ func (l *leader) reread(ctx context.Context, p object.Patch, conflict error) {
 		l.view.Forget(p.Node, p.ResourceVersion)
 		l.wake()
 	default:
-		l.leave(p.Node, unreadFor)
+		l.leave(p.Node, unreadFor, err, true)
 	}
 }
 

@@ -100,7 +100,8 @@ const (
 const (
 	// ReasonNoCoordinator: the host wants something and nobody answers.
 	ReasonNoCoordinator Reason = "NoCoordinator"
-	// ReasonForbidden: the API server refuses what the host has to do.
+	// ReasonForbidden: the API server refuses what the host, or the
+	// coordinator for it, has to write.
 	ReasonForbidden Reason = "Forbidden"
 )
 

@@ -30,7 +30,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonMinUptime, "the host booted less than min_uptime ago", "nothing; it takes minutes"},
 	{ReasonRebootManager, "another reboot manager is active on the host", "mask it (locksmithd, Zincati, rebootmgr, …)"},
 	{ReasonNoCoordinator, "the host wants something and no coordinator answers", "see that a host has the coordinator's kubeconfig and holds the Lease"},
-	{ReasonForbidden, "the API server refuses what the host has to do", "apply the manifests; see the host's journal for the verb and the resource"},
+	{ReasonForbidden, "the API server refuses what the host, or the coordinator for it, has to write", "apply the manifests; see the host's and the coordinator's journal for the server's words, which name an admission webhook"},
 	{ReasonUncordoned, "somebody uncordoned the node in mid-turn, so the turn was turned back", "pause or detach a node that is to stay as it is"},
 	{ReasonWantGone, "the want vanished, or fell below what the state needs", "nothing; the node goes back unharmed"},
 	{ReasonPlanChanged, "the plan needs a drain now, and the turn has none", "nothing; the next turn has one"},

@@ -60,7 +60,7 @@ func situation(t *testing.T, facts []string) rollout.Snapshot {
 				Protocol: v1alpha1.Protocol, NodeUID: name + "-uid", BootID: "b1", BootTime: atNoon.Add(-24 * time.Hour), Managed: true, OSVersion: "4.1"}},
 		}
 	}
-	s := rollout.Snapshot{Now: atNoon, Epoch: "e1", Policy: policy.Default(), Nodes: []turn.Node{node("n1"), node("n2")}, Uncertain: map[string]bool{}}
+	s := rollout.Snapshot{Now: atNoon, Epoch: "e1", Policy: policy.Default(), Nodes: []turn.Node{node("n1"), node("n2")}, Uncertain: map[string]bool{}, Refused: map[string]string{}}
 	n := &s.Nodes[0]
 	n.Wants, n.Host.Drains, n.Host.Changes = v1alpha1.WantsReboot, true, anUpdate
 	if n.State = v1alpha1.State(facts[0]); facts[0] == "absent" {
@@ -221,6 +221,8 @@ func set(s *rollout.Snapshot, word string) error {
 		s.Stopped = true
 	case "uncertain":
 		s.Uncertain[value] = true
+	case "refused":
+		s.Refused[value] = "a webhook says no"
 	case "looking":
 		s.Epoch = ""
 	case "n2.notready":

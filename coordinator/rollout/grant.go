@@ -121,6 +121,9 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	if p := n.Host.Protocol; p > v1alpha1.Protocol || p < v1alpha1.Protocol-1 {
 		return v1alpha1.ReasonVersion, fmt.Sprintf("the host speaks protocol %d, the coordinator %d", p, v1alpha1.Protocol), false
 	}
+	if words, refused := d.Refused[n.Name]; refused {
+		return v1alpha1.ReasonForbidden, words, false
+	}
 	if n.Host.Veto != "" {
 		return n.Host.Veto, "the host's own veto", false
 	}

@@ -47,7 +47,7 @@ var (
 func randomSnapshot(d *dice) rollout.Snapshot {
 	s := rollout.Snapshot{
 		Now: atNoon, Epoch: mostly(d, "e1", ""), Self: one(d, "", "n0", "n1"), Stopped: d.oneIn(12),
-		Policy: policy.Default(), Uncertain: map[string]bool{},
+		Policy: policy.Default(), Uncertain: map[string]bool{}, Refused: map[string]string{},
 	}
 	s.Policy.MaxUnavailable = one(d, 1, 2, 3, 5)
 	s.Policy.MaxFailed = one(d, 0, 0, 1)
@@ -62,6 +62,9 @@ func randomSnapshot(d *dice) rollout.Snapshot {
 		s.Nodes = append(s.Nodes, n)
 		if d.oneIn(40) {
 			s.Uncertain[n.Name] = true
+		}
+		if d.oneIn(20) {
+			s.Refused[n.Name] = "a webhook says no"
 		}
 	}
 	return s

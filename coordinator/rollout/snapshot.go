@@ -28,6 +28,11 @@ type Snapshot struct {
 	// Uncertain are the nodes to which a write was sent whose outcome is not
 	// known. Each takes a slot, and nothing is granted while there is one.
 	Uncertain map[string]bool
+	// Refused are the nodes to which the API server lately refused a write,
+	// with its words. They are granted nothing, so that one node that an
+	// admission webhook guards does not keep the others waiting; a turn that
+	// is under way on one goes on being tried.
+	Refused map[string]string
 }
 
 // Verdict is what becomes of one node.

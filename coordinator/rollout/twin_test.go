@@ -144,6 +144,9 @@ func (w twin) ready(n *turn.Node) bool {
 	if said(n.Managed, false) || n.Paused != nil || n.Detached != nil {
 		return false
 	}
+	if _, refused := w.Refused[n.Name]; refused {
+		return false
+	}
 	if !speaks(n) || !n.Wants.Something() || !n.Host.Managed || n.Host.Veto != "" || n.Host.Protocol > 1 || !n.Ready {
 		return false
 	}
