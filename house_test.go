@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -379,5 +380,36 @@ func (t *T) after() { var u struct{ Now int }; _ = u.Now; _ = time.Duration(1) }
 	}
 	if got := strings.Join(undocumented(f), " "); got != "T A D F G" {
 		t.Errorf("undocumented: %s, expected T A D F G", got)
+	}
+}
+
+// TestSafetyNamesTests: a promise whose test was renamed, or is gone, is no promise.
+func TestSafetyNamesTests(t *testing.T) {
+	text, err := os.ReadFile("docs/safety.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	for _, m := range regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(string(text), -1) {
+		named[m[1]] = true
+	}
+	if len(named) < 20 {
+		t.Fatalf("docs/safety.md names %d tests only", len(named))
+	}
+	err = filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(name)
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(source), -1) {
+			delete(named, m[1])
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range named {
+		t.Errorf("docs/safety.md names %s, and there is no such test", name)
 	}
 }
