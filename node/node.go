@@ -103,20 +103,21 @@ type Host struct {
 	resight chan struct{}
 
 	// Everything below belongs to the loop's goroutine, except what mu guards.
-	client   *object.Client
-	view     *object.View
-	drainer  *drain.Drainer
-	look     *look
-	drain    drainRun
-	rebooted rebootCall
-	health   healthCheck
-	sessions sessionWait
-	logged   transition
-	since    waiting
-	told     Status    // as it was last at rest
-	failing  time.Time // since when the loop has failed, zero while it does not
-	failures int       // of the loop, in a row
-	beat     *systemd.Beat
+	client     *object.Client
+	view       *object.View
+	drainer    *drain.Drainer
+	look       *look
+	drain      drainRun
+	rebooted   rebootCall
+	health     healthCheck
+	sessions   sessionWait
+	engineUnit engineWord
+	logged     transition
+	since      waiting
+	told       Status    // as it was last at rest
+	failing    time.Time // since when the loop has failed, zero while it does not
+	failures   int       // of the loop, in a row
+	beat       *systemd.Beat
 
 	looking sync.Mutex // one look at the sentinels at a time: the last one counts
 

@@ -36,7 +36,7 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	}
 	n := turn.FromNode(obj)
 	o.Node = n
-	o.Sources = h.sources(&n)
+	o.Sources = h.sources(ctx, &n)
 	stage := stageOf(&n)
 	o.Drain = turn.Drain{Running: h.drain.running(stage), Complete: h.drain.completed(stage), Detail: drainDetail(progress)}
 	o.RebootError = h.rebooted.refusal(n.Turn)

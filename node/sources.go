@@ -17,7 +17,7 @@ import (
 // sources puts together what the sources say. published are the changes that
 // stand on the Node from this same boot: what a source said before it could
 // not be read any more.
-func (h *Host) sources(n *turn.Node) turn.Sources {
+func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 	var published []v1alpha1.Change
 	spoken := n.Host != nil && n.Host.NodeUID == n.UID && n.Host.BootID == h.self.bootID
 	if spoken {
@@ -28,12 +28,13 @@ func (h *Host) sources(n *turn.Node) turn.Sources {
 	h.mu.Unlock()
 
 	s := turn.Sources{Complete: true}
+	engine := engineSays{confirmed: true}
 	if h.Engine != nil {
-		change, known, err := engineChange(h.Engine.Latest(), of(published, v1alpha1.SourceOSUpdate))
-		if !known && !spoken {
-			s.Complete, s.Missing = false, "update_engine: "+errText(err)
+		engine = engineChange(h.Engine.Latest(), of(published, v1alpha1.SourceOSUpdate), h.engineGone(ctx, published))
+		if !engine.read && !spoken {
+			s.Complete, s.Missing = false, "update_engine: "+errText(engine.err)
 		}
-		s.Changes = append(s.Changes, change...)
+		s.Changes = append(s.Changes, engine.changes...)
 	}
 	if !looked {
 		s.Complete, s.Missing = false, "sentinels: not looked at yet"
@@ -45,28 +46,15 @@ func (h *Host) sources(n *turn.Node) turn.Sources {
 		s.Changes = append(s.Changes, v1alpha1.Change{Source: v1alpha1.SourceRequest})
 	}
 	s.Wants, s.Drains = policy.Plan(s.Changes)
-	return s
-}
-
-// engineChange is what a reading of the update engine means, before being what
-// this boot has published of it. known is false if the engine has not been
-// read: then what it said before stands.
-func engineChange(r updateengine.Reading, before []v1alpha1.Change) (change []v1alpha1.Change, known bool, err error) {
-	switch pending, ok := r.RebootPending(); {
-	case r.Presence == updateengine.Absent:
-		// No engine on this host is no error; one that went away in mid-turn
-		// has not said that its update is gone.
-		return before, true, nil
-	case !ok:
-		return before, false, r.Err
-	case !pending:
-		return nil, true, nil
-	case r.VersionUnknown && len(before) > 0:
-		// The engine was restarted and has forgotten what it staged. It is
-		// the same change as before, not a new one.
-		return before, true, nil
+	if !engine.confirmed {
+		// Others may carry the plan by themselves: then the engine's silence
+		// keeps nobody waiting.
+		wants, drains := policy.Plan(s.Changes[len(engine.changes):])
+		if wants != s.Wants || drains != s.Drains {
+			s.Unconfirmed = "update_engine to answer: it has said that its update waits for a reboot, and is not there to say so again"
+		}
 	}
-	return []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: r.Version}}, true, nil
+	return s
 }
 
 func of(changes []v1alpha1.Change, source v1alpha1.Source) []v1alpha1.Change {
@@ -81,7 +69,8 @@ func errText(err error) string {
 }
 
 // readSources reads every source once more, for a commit. What cannot be read
-// now is an error: a commit needs a positive word.
+// now is an error: a commit needs a positive word. An engine that is not on the
+// bus has none to give; what that means for the commit is sources' business.
 func (h *Host) readSources(ctx context.Context) error {
 	if h.Engine != nil {
 		if r, err := h.Engine.Read(ctx); err != nil {

@@ -46,6 +46,12 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 	if !o.Sources.Complete {
 		return wait(v1alpha1.ReasonSources, o.Sources.Missing)
 	}
+	if o.Sources.Unconfirmed != "" {
+		// An update engine that is restarted, or whose unit was stopped, keeps
+		// what it said. It may say IDLE when it is back: until then nobody has
+		// said at this commit that the want stands.
+		return wait(v1alpha1.ReasonSources, o.Sources.Unconfirmed)
+	}
 	if (act == DoReboot || act == DoApply) && n.Grant.Drains {
 		if o.Look.Evictable > 0 {
 			// Something tolerates the cordon, or came in before it.

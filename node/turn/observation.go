@@ -49,6 +49,10 @@ type Sources struct {
 	Complete bool
 	// Missing names the source that was not read, for the status.
 	Missing string
+	// Unconfirmed names the source whose earlier word alone makes Wants, or
+	// Drains, as strong as it is, and which cannot be asked now: it is neither
+	// taken back nor committed to. "" is none.
+	Unconfirmed string
 
 	Changes []v1alpha1.Change
 	Wants   v1alpha1.Wants

@@ -149,6 +149,8 @@ func (o *Observation) set(t *testing.T, word string) {
 		o.Look.Evictable = number(t, value)
 	case "nosources":
 		o.Sources = Sources{Missing: "update_engine"}
+	case "unconfirmed":
+		o.Sources.Unconfirmed = "update_engine to answer"
 	case "wants":
 		o.Sources.Wants = v1alpha1.Wants(value)
 		if o.Sources.Wants == v1alpha1.WantsNothing {

@@ -31,6 +31,7 @@ type Host struct {
 	kubeletClient kubernetes.Interface
 	engine        *Engine
 	logind        *Logind
+	units         *Units
 
 	life      context.Context // ends when Close has asked lockkeeper to end
 	endLife   context.CancelFunc
@@ -67,7 +68,7 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane, opts Options) (*H
 	if err := h.opts.setDefaults(); err != nil {
 		return nil, fmt.Errorf("a simulated host %q cannot be: %w", opts.Name, err)
 	}
-	h.engine, h.logind = &Engine{h: h}, &Logind{h: h}
+	h.engine, h.logind, h.units = &Engine{h: h}, &Logind{h: h}, &Units{h: h}
 	h.life, h.endLife = context.WithCancel(context.Background())
 	h.version = h.opts.Version
 	if err := h.prepare(); err != nil {
@@ -240,6 +241,9 @@ func (h *Host) Engine() *Engine { return h.engine }
 
 // Logind is the host's logind.
 func (h *Host) Logind() *Logind { return h.logind }
+
+// Units are the host's units, as its systemd tells of them.
+func (h *Host) Units() *Units { return h.units }
 
 // Dir is the folder with everything of this host.
 func (h *Host) Dir() string { return h.dir.path }

@@ -142,6 +142,7 @@ func (h *Host) RestartBus(ctx context.Context, down time.Duration) error {
 	b.theBus().stop(0)
 	h.engine.Stop()
 	h.logind.Stop()
+	h.units.stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(b.ctx, cancel)()
@@ -155,6 +156,9 @@ func (h *Host) RestartBus(ctx context.Context, down time.Duration) error {
 	b.mu.Lock()
 	b.bus = fresh
 	b.mu.Unlock()
+	if err := h.units.start(b); err != nil {
+		return err
+	}
 	if logind {
 		if err := h.logind.start(b); err != nil {
 			return err

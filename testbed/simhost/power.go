@@ -209,6 +209,9 @@ func (h *Host) powerOn() error {
 
 // startParts starts what runs on a host. power is held.
 func (h *Host) startParts(b *boot, next NextBoot) error {
+	if err := h.units.start(b); err != nil {
+		return err
+	}
 	if err := h.logind.start(b); err != nil {
 		return err
 	}
@@ -245,6 +248,7 @@ func (h *Host) powerOffLocked() {
 	b.theBus().stop(0)
 	h.engine.Stop()
 	h.logind.Stop()
+	h.units.stop()
 	h.stopKubeletLocked()
 	b.mu.Lock()
 	b.over = true

@@ -1,0 +1,49 @@
+package systemd
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestGoneAndRuns(t *testing.T) {
+	b := newBus(t)
+	bus := &Bus{Address: b.Address}
+	defer bus.Close()
+	u := Units{Bus: bus}
+	if _, err := u.Gone(t.Context(), "a.service"); !errors.Is(err, ErrAbsent) {
+		t.Errorf("no systemd on the bus: %v", err)
+	}
+	if _, err := u.Runs(t.Context(), "a.service"); !errors.Is(err, ErrAbsent) {
+		t.Errorf("no systemd on the bus: %v", err)
+	}
+	cases := map[string]struct {
+		unit       fakeUnit
+		gone, runs bool
+	}{
+		"active.service":     {fakeUnit{load: "loaded", active: "active"}, false, true},
+		"restarting.service": {fakeUnit{load: "loaded", active: "activating"}, false, true},
+		"stopping.service":   {fakeUnit{load: "loaded", active: "deactivating"}, false, true},
+		"stopped.service":    {fakeUnit{load: "loaded", active: "inactive"}, false, false},
+		"failed.service":     {fakeUnit{load: "loaded", active: "failed"}, false, false},
+		"broken.service":     {fakeUnit{load: "bad-setting", active: "inactive"}, false, false},
+		"masked.service":     {fakeUnit{load: "masked", active: "inactive"}, true, false},
+		"dying.service":      {fakeUnit{load: "masked", active: "active"}, false, true},
+		"none.service":       {fakeUnit{load: "not-found", active: "inactive"}, true, false},
+		"removed.service":    {fakeUnit{load: "not-found", active: "failed"}, true, false},
+	}
+	units := map[string]fakeUnit{}
+	for name, c := range cases {
+		units[name] = c.unit
+	}
+	newSystemd(t, b, "running", units)
+	for name, c := range cases {
+		gone, err := u.Gone(t.Context(), name)
+		if gone != c.gone || err != nil {
+			t.Errorf("%s: gone %t, %v", name, gone, err)
+		}
+		runs, err := u.Runs(t.Context(), name)
+		if runs != c.runs || err != nil {
+			t.Errorf("%s: runs %t, %v", name, runs, err)
+		}
+	}
+}
