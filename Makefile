@@ -15,8 +15,11 @@ TOOL    := $(GO) tool -modfile=$(CURDIR)/tools.mod
 
 # The seed of the sampled campaigns: SEED=… runs the same again.
 SEED ?=
-# Rounds of each campaign in `make soak`.
-ROUNDS ?= 100
+# Campaigns of faults in `make soak`, and how many of them run side by side.
+ROUNDS ?= 500
+JOBS ?= 4
+# How long `make fuzz` runs each target.
+FUZZTIME ?= 1m
 # A planted offender for `make demo`: OFFENDER=budget.
 OFFENDER ?=
 
@@ -63,10 +66,18 @@ test-testbed: deps control-plane ## Run the tests on a real control plane, with 
 	cd testbed && $(GO) test -timeout 15m ./explore
 
 .PHONY: soak
-soak: deps control-plane ## Run the full campaigns (SEED=…, ROUNDS=…); their last lines tell the seed
+soak: deps control-plane ## Run the full campaigns (SEED=…, ROUNDS=…, JOBS=…); their last lines tell the seed
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) $(GO) test -timeout 6h -count 1 -v -run 'Explore' ./explore
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -p 1 -count 1 -v ./killtest
-	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -p 1 -count 1 -v -run Campaign ./rollouttest ./faulttest
+	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_JOBS=$(JOBS) $(GO) test -timeout 12h -count 1 -v -run Campaigns ./faulttest
+	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run Campaign ./rollouttest
+
+.PHONY: fuzz
+fuzz: ## Fuzz everything that others may write, FUZZTIME each: records, acks, the host's file, D-Bus bodies, the cores
+	@grep -rHo --include=*_test.go '^func Fuzz[A-Za-z]*' api node coordinator updateengine | while IFS=: read -r file target; do \
+		echo "fuzz: $${target#func } in $${file%/*}, $(FUZZTIME)"; \
+		$(GO) test -run '^$$' -fuzz "^$${target#func }$$" -fuzztime $(FUZZTIME) ./$${file%/*} </dev/null; \
+	done
 
 .PHONY: docs
 docs: ## Rewrite the documents that are rendered from code
