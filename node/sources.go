@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"sync"
+	"syscall"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -86,9 +88,7 @@ func (h *Host) readSources(ctx context.Context) error {
 func (h *Host) lookAtSentinels() error {
 	h.looking.Lock()
 	defer h.looking.Unlock()
-	h.mu.Lock()
-	paths := h.settings.Sentinels
-	h.mu.Unlock()
+	paths := h.sentinelPaths()
 	r, err := openFiles(h.Root)
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (h *Host) lookAtSentinels() error {
 		switch err := r.lstat(path); {
 		case err == nil:
 			there = append(there, path)
-		case !errors.Is(err, fs.ErrNotExist):
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
 			return fmt.Errorf("sentinel: %w", err)
 		}
 	}
@@ -113,19 +113,56 @@ func (h *Host) lookAtSentinels() error {
 	return nil
 }
 
-// watchSentinels looks at the sentinels every poll interval.
+// sightPause is the least between two looks at the sentinels, however often
+// they come and go.
+const sightPause = 50 * time.Millisecond
+
+// watchSentinels looks at the sentinels when one has come or gone, and every
+// poll interval.
 func (h *Host) watchSentinels(ctx context.Context) {
-	failed := false
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	watch, err := newDirWatch(func() {
+		select {
+		case h.resight <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		h.Log.Warn("sentinels cannot be watched; they are looked at every poll interval", "err", err, "interval", h.PollInterval)
+	} else {
+		defer watch.close()
+		wg.Go(func() {
+			if err := watch.run(); err != nil {
+				h.Log.Warn("sentinels are not watched any more; they are looked at every poll interval", "err", err, "interval", h.PollInterval)
+			}
+		})
+	}
+	blind, failed := false, false
 	for {
+		if watch != nil {
+			// The watch first: what changes after it is told, what changed before is seen.
+			err := watch.watch(h.Root, h.sentinelPaths())
+			if err != nil && !blind {
+				h.Log.Warn("some sentinels cannot be watched; they are looked at every poll interval", "err", err, "interval", h.PollInterval)
+			}
+			blind = err != nil
+		}
 		err := h.lookAtSentinels()
 		if err != nil && !failed {
 			h.Log.Warn("cannot look at the sentinels; what they said before stands", "err", err)
 		}
 		failed = err != nil
-		if wait(ctx, h.resight, jitter(h.PollInterval)) != nil {
+		if wait(ctx, nil, sightPause) != nil || wait(ctx, h.resight, jitter(h.PollInterval)) != nil {
 			return
 		}
 	}
+}
+
+func (h *Host) sentinelPaths() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.settings.Sentinels
 }
 
 // wait waits for a kick or for d, whichever is first; it returns ctx's error

@@ -80,10 +80,10 @@ var keys = []Key{
 		"`auto`: listen to update_engine (`com.coreos.update1`) if there is one. `off`: never.",
 		func(c *Config) *UpdateEngine { return &c.Sources.UpdateEngine }),
 	key("sources.poll_interval", duration(5*time.Second, time.Hour, 200*time.Millisecond), `"30s"`, restart,
-		"How often update_engine and the sentinels are read, and so how late an update that is cancelled without a signal may be noticed.",
+		"How often update_engine is asked without a signal of its own, and so how late an update that is cancelled, which it does not signal, may be noticed. Sentinels are watched; they are looked at this often too.",
 		func(c *Config) *time.Duration { return &c.Sources.PollInterval }),
 	key("sources.sentinels", list("list of paths", "absolute", 64, absolute), `["/run/reboot-required", "/run/reboot-needed"]`, reload,
-		"Files whose existence calls for a reboot.",
+		"Files whose existence calls for a reboot. They are watched: one that comes or goes is seen at once.",
 		func(c *Config) *[]string { return &c.Sources.Sentinels }),
 
 	key("reboot.session_delay", duration(0, time.Hour, 0), `"5m"`, reload,

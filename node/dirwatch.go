@@ -1,0 +1,145 @@
+package node
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// dirWatch tells when something comes to be, or ceases to be, at one of a few paths. It is a hint to look and no more:
+// what is there, a look tells, and one at every poll interval finds what no hint came for (a mount over a folder, a
+// folder moved together with the one above it, a kernel that has no watch left to give).
+//
+// It is inotify on the folders, by hand: the four calls are in the standard library, and what is asked of them is less
+// than what a package for it would bring into the service.
+type dirWatch struct {
+	poke func()
+	file *os.File // the inotify instance; closing it ends run
+
+	mu    sync.Mutex
+	names map[int32]map[string]bool // by watch: what to look out for in that folder
+}
+
+// newDirWatch makes one that calls poke, which must not block, from run's goroutine.
+func newDirWatch(poke func()) (*dirWatch, error) {
+	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC | syscall.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("inotify: %w", err)
+	}
+	return &dirWatch{poke: poke, file: os.NewFile(uintptr(fd), "inotify"), names: map[int32]map[string]bool{}}, nil
+}
+
+func (w *dirWatch) close() { w.file.Close() }
+
+// watchMask is all that changes what is there under a name, and what ends a watch.
+const watchMask = syscall.IN_CREATE | syscall.IN_DELETE | syscall.IN_MOVED_FROM | syscall.IN_MOVED_TO |
+	syscall.IN_DELETE_SELF | syscall.IN_MOVE_SELF | syscall.IN_ONLYDIR
+
+// watch watches these absolute paths below root, and no others. Of a path whose folder is not there the nearest folder
+// above it is watched, for the one that is missing. It is to be called again after each hint: a folder may have come.
+func (w *dirWatch) watch(root string, paths []string) error {
+	conn, err := w.file.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("inotify: %w", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fresh := map[int32]map[string]bool{}
+	var errs []error
+	controlErr := conn.Control(func(fd uintptr) {
+		for _, path := range paths {
+			if err := arm(int(fd), root, path, fresh); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		for wd := range w.names {
+			if fresh[wd] == nil {
+				// It may be gone with its folder already.
+				_, _ = syscall.InotifyRmWatch(int(fd), uint32(wd))
+			}
+		}
+	})
+	w.names = fresh
+	return errors.Join(append(errs, controlErr)...)
+}
+
+// arm watches for one path, and notes under which watch for what name.
+func arm(fd int, root, path string, names map[int32]map[string]bool) error {
+	parts := strings.Split(strings.Trim(filepath.Clean(path), "/"), "/")
+	for depth := len(parts) - 1; depth >= 0; {
+		dir := filepath.Join(root, filepath.Join(parts[:depth]...))
+		wd, err := syscall.InotifyAddWatch(fd, dir, watchMask)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
+			depth--
+			continue
+		case err != nil:
+			return fmt.Errorf("watching %s: %w", dir, err)
+		}
+		if names[int32(wd)] == nil {
+			names[int32(wd)] = map[string]bool{}
+		}
+		names[int32(wd)][parts[depth]] = true
+		if depth == len(parts)-1 {
+			return nil
+		}
+		// The next folder may have come before the watch stood.
+		if info, err := os.Stat(filepath.Join(dir, parts[depth])); err != nil || !info.IsDir() {
+			return nil
+		}
+		depth++
+	}
+	return nil // not even the root is there
+}
+
+// run reads what the kernel tells, until the watch is closed.
+func (w *dirWatch) run() error {
+	buf := make([]byte, 16<<10) // some hundred events; what does not fit comes with the next read
+	for {
+		n, err := w.file.Read(buf)
+		if errors.Is(err, os.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("inotify: %w", err)
+		}
+		if w.matters(buf[:n]) {
+			w.poke()
+		}
+	}
+}
+
+// matters reports whether one of the events is about a path that is watched for, or about the watching itself.
+func (w *dirWatch) matters(events []byte) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(events) >= syscall.SizeofInotifyEvent {
+		wd := int32(binary.NativeEndian.Uint32(events))
+		mask := binary.NativeEndian.Uint32(events[4:])
+		size := int(binary.NativeEndian.Uint32(events[12:]))
+		events = events[syscall.SizeofInotifyEvent:]
+		if size > len(events) {
+			return true // not what the kernel does
+		}
+		name, _, _ := bytes.Cut(events[:size], []byte{0})
+		events = events[size:]
+		if mask&syscall.IN_Q_OVERFLOW != 0 {
+			return true // whatever it was that did not fit
+		}
+		names, known := w.names[wd]
+		if !known {
+			continue // a watch that was given up
+		}
+		if mask&(syscall.IN_IGNORED|syscall.IN_DELETE_SELF|syscall.IN_MOVE_SELF|syscall.IN_UNMOUNT) != 0 || names[string(name)] {
+			return true
+		}
+	}
+	return false
+}
