@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// auditPolicy has the API server log each request once, without bodies; a
+// watch when it begins.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata}]
+`
+
+// A request is one line of the audit log.
+type request struct {
+	Stage     string
+	Verb      string
+	UserAgent string
+	User      struct{ Username string }
+	ObjectRef *struct{ Resource, Subresource string }
+	Received  time.Time `json:"requestReceivedTimestamp"`
+}
+
+// counted reports whether the line stands for its request: a watch is logged
+// when it begins and when it ends.
+func (r *request) counted() bool {
+	if r.ObjectRef == nil {
+		return false // /readyz and such
+	}
+	if r.Verb == "watch" {
+		return r.Stage == "ResponseStarted"
+	}
+	return r.Stage == "ResponseComplete"
+}
+
+// what is the verb and the resource, as RBAC names them.
+func (r *request) what() string {
+	resource := r.ObjectRef.Resource
+	if r.ObjectRef.Subresource != "" {
+		resource += "/" + r.ObjectRef.Subresource
+	}
+	return r.Verb + " " + resource
+}
+
+// requests are those that arrived in a span of time.
+func (b *bench) requests(from, to time.Time) ([]request, error) {
+	f, err := os.Open(b.audit)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var all []request
+	lines := bufio.NewReader(f)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return all, nil // a line that is being written is of later
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading the audit log: %w", err)
+		}
+		var r request
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, fmt.Errorf("reading the audit log: %w in %q", err, line)
+		}
+		if r.counted() && !r.Received.Before(from) && r.Received.Before(to) {
+			all = append(all, r)
+		}
+	}
+}
+
+// total is the sum of apiserver_request_total over all resources, watches
+// aside, which count when they end.
+func (b *bench) total(ctx context.Context) (int, error) {
+	text, err := b.cp.Client().Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("reading the API server's metrics: %w", err)
+	}
+	sum := 0.0
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "apiserver_request_total{") || strings.Contains(line, `resource=""`) || strings.Contains(line, `verb="WATCH"`) {
+			continue
+		}
+		v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndex(line, " "):]), 64)
+		if err != nil {
+			return 0, fmt.Errorf("reading the API server's metrics: %w", err)
+		}
+		sum += v
+	}
+	return int(sum), nil
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A measure is what `go test -bench` says of one benchmark.
+type measure struct {
+	times  []time.Duration // for each run, sorted
+	bytes  int64           // allocated in one operation
+	allocs int64
+}
+
+// repeats is how often each benchmark runs: on a machine with other work the
+// best of them says most.
+const repeats = 5
+
+// decisions runs the benchmarks of the two pure cores.
+func (b *bench) decisions(ctx context.Context) error {
+	root, err := filepath.Abs("..")
+	if err != nil {
+		return err
+	}
+	out, err := goOutput(ctx, root, "test", "-run", "^$", "-bench", ".", "-benchtime", "200ms", "-count", fmt.Sprint(repeats),
+		"./coordinator/rollout", "./node/turn")
+	if err != nil {
+		return err
+	}
+	m, err := parseBench(string(out))
+	if err != nil {
+		return err
+	}
+	section("decisions", fmt.Sprintf(`Time and allocations of one call of the pure cores (go test -bench, %d runs of 200 ms; best and worst run).
+		idle: nobody wants anything. rolling: everybody waits for the one in a turn. The bound is linear growth: ×10.`, repeats))
+	rows := [][]string{{"call", "best", "worst", "allocated", "allocations", "10,000 to 1,000 nodes"}}
+	for _, name := range []string{
+		"Decide/idle/nodes=1000", "Decide/idle/nodes=10000", "Decide/rolling/nodes=1000", "Decide/rolling/nodes=10000", "FromNode", "Step",
+	} {
+		r, ok := m[name]
+		if !ok {
+			return fmt.Errorf("no benchmark %s", name)
+		}
+		growth := ""
+		if small, ok := m[strings.TrimSuffix(name, "0")]; ok && strings.HasSuffix(name, "nodes=10000") {
+			growth = times(float64(r.times[0]), float64(small.times[0]))
+		}
+		rows = append(rows, []string{name, r.times[0].String(), r.times[len(r.times)-1].String(),
+			fmt.Sprintf("%.1f KiB", float64(r.bytes)/kib), fmt.Sprint(r.allocs), growth})
+	}
+	table(rows)
+	return nil
+}
+
+// benchLine is a line such as
+// "BenchmarkStep-2   15376   23208 ns/op   1824 B/op   11 allocs/op".
+var benchLine = regexp.MustCompile(`(?m)^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op\s+(\d+) B/op\s+(\d+) allocs/op$`)
+
+func parseBench(out string) (map[string]measure, error) {
+	all := map[string]measure{}
+	for _, f := range benchLine.FindAllStringSubmatch(out, -1) {
+		ns, err := strconv.ParseFloat(f[2], 64)
+		if err != nil {
+			return nil, fmt.Errorf("reading %q: %w", f[0], err)
+		}
+		m := all[f[1]]
+		m.times = append(m.times, time.Duration(ns))
+		m.bytes, _ = strconv.ParseInt(f[3], 10, 64)
+		m.allocs, _ = strconv.ParseInt(f[4], 10, 64)
+		slices.Sort(m.times)
+		all[f[1]] = m
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no benchmark in\n%s", out)
+	}
+	return all, nil
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+const (
+	settle = 20 * time.Second // from a start until a process counts as idle
+	// bound is what issue and documentation aim at for an idle host's memory.
+	bound = 20 * mib
+)
+
+// A role is a process with what it is to the fleet.
+type role struct {
+	name string
+	pid  int
+	// of tells which requests are the process's.
+	of func(*request) bool
+}
+
+// roles are the three hosts by what they do at present.
+func (b *bench) roles(ctx context.Context) ([]role, error) {
+	leader, err := b.leader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []role
+	for _, h := range b.fleet.Hosts {
+		name := "host, no candidate"
+		switch {
+		case h == leader:
+			name = "host, coordinates"
+		case h != b.fleet.Hosts[2]:
+			name = "host, stands by"
+		}
+		all = append(all, role{name, h.PID(), func(r *request) bool {
+			return strings.HasPrefix(r.UserAgent, "lockkeeper-host/") && r.User.Username == "system:node:"+h.Name()
+		}})
+	}
+	slices.SortStableFunc(all, func(a, b role) int { return strings.Compare(b.name, a.name) })
+	return all, nil
+}
+
+// leader is the host that holds the Lease.
+func (b *bench) leader(ctx context.Context) (*simhost.Host, error) {
+	lease, err := b.cp.Client().CoordinationV1().Leases(controlplane.LockkeeperNamespace).
+		Get(ctx, controlplane.LockkeeperLease, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("reading who coordinates: %w", err)
+	}
+	if lease.Spec.HolderIdentity != nil {
+		name, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_")
+		if h := b.fleet.Host(name); h != nil {
+			return h, nil
+		}
+	}
+	return nil, fmt.Errorf("nobody coordinates")
+}
+
+func ofCoordinators(r *request) bool {
+	return strings.HasPrefix(r.UserAgent, "lockkeeper-coordinator/")
+}
+
+// idle watches the processes for a while in which nothing happens.
+func (b *bench) idle(ctx context.Context) error {
+	last := b.fleet.Hosts[2]
+	kubeconfig, err := b.cp.NodeKubeconfig(last.Name())
+	if err != nil {
+		return err
+	}
+	peer, err := b.launch(ctx, []string{b.peer, kubeconfig, last.Name()}, nil)
+	if err != nil {
+		return err
+	}
+	defer peer.end()
+	if _, err := peer.hear("READY=1"); err != nil {
+		return fmt.Errorf("the peer: %w", err)
+	}
+	if err := b.fleet.WaitIdle(ctx); err != nil {
+		return err
+	}
+	if err := pause(ctx, settle); err != nil {
+		return err
+	}
+	roles, err := b.roles(ctx)
+	if err != nil {
+		return err
+	}
+	roles = append(roles, role{name: "peer", pid: peer.cmd.Process.Pid, of: func(r *request) bool { return r.UserAgent == "lockkeeper-bench-peer" }})
+	before, err := usages(roles)
+	if err != nil {
+		return err
+	}
+	from := time.Now()
+	if err := pause(ctx, b.window); err != nil {
+		return err
+	}
+	after, err := usages(roles)
+	if err != nil {
+		return err
+	}
+	to := time.Now()
+
+	section("idle", fmt.Sprintf(`Processes with the product's own settings in which nothing happens for %v, %v after the last of them started.
+		RSS, of it anonymous (no file's pages), and Pss (/proc/PID/smaps_rollup; three hosts on this machine share the file's pages,
+		on a real host one process has them alone). Wake-ups are voluntary context switches, CPU is schedstat's, both over all
+		threads. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
+	rows := [][]string{{"process", "RSS", "to bound", "to peer", "anonymous", "Pss", "threads", "wake-ups/min", "to peer", "CPU s/min"}}
+	ref := len(roles) - 1
+	for i, r := range roles {
+		wakes := perMinute(float64(after[i].switches-before[i].switches), before[i], after[i])
+		refWakes := perMinute(float64(after[ref].switches-before[ref].switches), before[ref], after[ref])
+		rows = append(rows, []string{r.name, mebibytes(after[i].rss), times(float64(after[i].rss), bound),
+			times(float64(after[i].rss), float64(after[ref].rss)), mebibytes(after[i].anon), mebibytes(after[i].pss), fmt.Sprint(after[i].threads),
+			fmt.Sprintf("%.0f", wakes), times(wakes, refWakes),
+			fmt.Sprintf("%.3f", perMinute((after[i].cpu-before[i].cpu).Seconds(), before[i], after[i]))})
+	}
+	table(rows)
+
+	all, err := b.requests(from, to)
+	if err != nil {
+		return err
+	}
+	section("requests when idle", fmt.Sprintf(`Requests in those %v by the API server's audit log, times %.0f: an hour's. A watch is renewed every five to ten
+		minutes, which so short a time may miss or exaggerate.`, b.window, time.Hour.Minutes()/b.window.Minutes()))
+	roles = append(roles, role{name: "coordinator's identity (leader and stand-by)", of: ofCoordinators})
+	scale := float64(time.Hour) / float64(to.Sub(from))
+	rows = [][]string{{"who", "requests an hour", "of them"}}
+	for _, r := range roles {
+		by := byWhat(all, r.of)
+		rows = append(rows, []string{r.name, fmt.Sprintf("%.0f", float64(sum(by))*scale), list(by, scale)})
+	}
+	table(rows)
+	return nil
+}
+
+func usages(roles []role) ([]usage, error) {
+	all := make([]usage, len(roles))
+	for i, r := range roles {
+		var err error
+		if all[i], err = usageOf(r.pid); err != nil {
+			return nil, fmt.Errorf("measuring %s: %w", r.name, err)
+		}
+	}
+	return all, nil
+}
+
+// byWhat counts requests by verb and resource.
+func byWhat(all []request, of func(*request) bool) map[string]int {
+	by := map[string]int{}
+	for i := range all {
+		if of(&all[i]) {
+			by[all[i].what()]++
+		}
+	}
+	return by
+}
+
+func sum(by map[string]int) (n int) {
+	for _, v := range by {
+		n += v
+	}
+	return n
+}
+
+// list writes counts in the order of their names, each times scale.
+func list(by map[string]int, scale float64) string {
+	if len(by) == 0 {
+		return "none"
+	}
+	var parts []string
+	for _, what := range slices.Sorted(maps.Keys(by)) {
+		parts = append(parts, fmt.Sprintf("%s %.0f", what, float64(by[what])*scale))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}

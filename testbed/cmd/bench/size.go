@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+// sizes prints how large the binary is and how many modules are in it.
+func (b *bench) sizes(ctx context.Context, bins controlplane.Binaries) error {
+	section("size", `Bytes of the file, static and stripped (-s -w), and the modules linked into it (go version -m).
+		The peer gets and follows one Node with client-go; kubectl is the one of the control plane here.`)
+	rows := [][]string{{"binary", "size", "to lockkeeper", "modules"}}
+	var own int64
+	for _, p := range []struct{ name, path string }{{"lockkeeper", b.binary}, {"peer", b.peer}, {"kubectl", bins.Kubectl}} {
+		info, err := os.Stat(p.path)
+		if err != nil {
+			return err
+		}
+		if own == 0 {
+			own = info.Size()
+		}
+		out, err := goOutput(ctx, ".", "version", "-m", p.path)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, []string{p.name, mebibytes(info.Size()), times(float64(info.Size()), float64(own)),
+			fmt.Sprint(strings.Count(string(out), "\n\tdep\t"))})
+	}
+	table(rows)
+	return nil
+}
