@@ -79,6 +79,10 @@ fuzz: ## Fuzz everything that others may write, FUZZTIME each: records, acks, th
 		$(GO) test -run '^$$' -fuzz "^$${target#func }$$" -fuzztime $(FUZZTIME) ./$${file%/*} </dev/null; \
 	done
 
+.PHONY: bench
+bench: deps control-plane build ## Measure start, size, memory, requests and decisions, beside peers (about 4 minutes)
+	@cd testbed && exec $(GO) run ./cmd/bench -binary $(CURDIR)/bin/lockkeeper
+
 .PHONY: docs
 docs: ## Rewrite the documents that are rendered from code
 	$(GO) test ./node/turn ./node/config -count 1 -args -update

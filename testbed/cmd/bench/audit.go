@@ -88,7 +88,7 @@ func (b *bench) total(ctx context.Context) (int, error) {
 	}
 	sum := 0.0
 	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, "apiserver_request_total{") || strings.Contains(line, `resource=""`) || strings.Contains(line, `verb="WATCH"`) {
+		if !strings.HasPrefix(line, "apiserver_request_total{") || strings.Contains(line, `,resource=""`) || strings.Contains(line, `verb="WATCH"`) {
 			continue
 		}
 		v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndex(line, " "):]), 64)

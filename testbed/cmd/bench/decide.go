@@ -51,7 +51,7 @@ func (b *bench) decisions(ctx context.Context) error {
 		if small, ok := m[strings.TrimSuffix(name, "0")]; ok && strings.HasSuffix(name, "nodes=10000") {
 			growth = times(float64(r.times[0]), float64(small.times[0]))
 		}
-		rows = append(rows, []string{name, r.times[0].String(), r.times[len(r.times)-1].String(),
+		rows = append(rows, []string{name, micros(r.times[0]), micros(r.times[len(r.times)-1]),
 			fmt.Sprintf("%.1f KiB", float64(r.bytes)/kib), fmt.Sprint(r.allocs), growth})
 	}
 	table(rows)

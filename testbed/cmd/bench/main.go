@@ -19,6 +19,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,7 +29,10 @@ import (
 )
 
 // within bounds the whole run, builds aside.
-const within = 8 * time.Minute
+const within = 7 * time.Minute
+
+// idleWithin bounds the wait for the fleet to be idle in a leader's care.
+const idleWithin = time.Minute
 
 // The main goroutine starts all of bench's own children, from one thread: the
 // kernel ends them with it.
@@ -38,14 +43,16 @@ func main() { os.Exit(run()) }
 func run() int {
 	binary := flag.String("binary", "", "the lockkeeper `FILE` to measure, built as it is released")
 	window := flag.Duration("idle", time.Minute, "how long the idle processes are watched, 10s to 1h")
+	only := flag.String("only", "", "measure these `PARTS` alone: size,decide,start,idle,turn,fleet")
 	flag.Parse()
-	if flag.NArg() > 0 || *binary == "" || *window < 10*time.Second || *window > time.Hour {
-		fmt.Fprintln(os.Stderr, "bench: usage: bench -binary FILE [-idle 1m]")
+	chosen, err := choose(*only)
+	if flag.NArg() > 0 || *binary == "" || *window < 10*time.Second || *window > time.Hour || err != nil {
+		fmt.Fprintln(os.Stderr, "bench: usage: bench -binary FILE [-idle 1m] [-only PARTS]", err)
 		return 64
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := benchmark(ctx, *binary, *window)
+	err = benchmark(ctx, *binary, *window, chosen)
 	switch {
 	case ctx.Err() != nil:
 		fmt.Fprintln(os.Stderr, "bench: interrupted; everything is stopped")
@@ -57,6 +64,37 @@ func run() int {
 	return 0
 }
 
+// A part is some of the measurements.
+type part struct {
+	name    string
+	cluster bool // it needs the control plane and the fleet
+	measure func(*bench, context.Context) error
+}
+
+var parts = []part{
+	{"size", false, (*bench).sizes},
+	{"decide", false, (*bench).decisions},
+	{"start", true, (*bench).starts},
+	{"idle", true, (*bench).idle},
+	{"turn", true, (*bench).turn},
+	{"fleet", true, (*bench).nodes},
+}
+
+// choose picks parts by their names; "" is all.
+func choose(names string) (chosen []part, err error) {
+	if names == "" {
+		return parts, nil
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("(there is no part %q)", name)
+		}
+		chosen = append(chosen, parts[i])
+	}
+	return chosen, nil
+}
+
 // A bench is one run.
 type bench struct {
 	dir    string // of its own, removed at the end
@@ -64,19 +102,19 @@ type bench struct {
 	peer   string // the peer's
 	window time.Duration
 	audit  string // the API server's audit log
+	bins   controlplane.Binaries
 	cp     *controlplane.ControlPlane
 	fleet  *simhost.Fleet
 }
 
-func benchmark(ctx context.Context, binary string, window time.Duration) (err error) {
+func benchmark(ctx context.Context, binary string, window time.Duration, chosen []part) (err error) {
 	began := time.Now()
-	bins, err := controlplane.Build(ctx, os.Stderr)
-	if err != nil {
+	b := &bench{window: window}
+	if b.bins, err = controlplane.Build(ctx, os.Stderr); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, within+window)
 	defer cancel()
-	b := &bench{window: window}
 	if b.binary, err = filepath.Abs(binary); err != nil {
 		return err
 	}
@@ -91,18 +129,14 @@ func benchmark(ctx context.Context, binary string, window time.Duration) (err er
 	}
 	fmt.Printf("%s, %d CPUs, load %s. Ratios are to what was measured in this same run.\n", runtime.Version(), runtime.NumCPU(), load())
 
-	if err := b.sizes(ctx, bins); err != nil {
-		return err
-	}
-	if err := b.decisions(ctx); err != nil {
-		return err
-	}
-	if err := b.start(ctx, bins); err != nil {
-		return err
-	}
-	defer b.stop()
-	for _, part := range []func(context.Context) error{b.starts, b.idle, b.turn, b.nodes} {
-		if err := part(ctx); err != nil {
+	for _, p := range chosen {
+		if p.cluster && b.cp == nil {
+			if err := b.start(ctx); err != nil {
+				return err
+			}
+			defer b.stop()
+		}
+		if err := p.measure(b, ctx); err != nil {
 			return err
 		}
 	}
@@ -111,23 +145,33 @@ func benchmark(ctx context.Context, binary string, window time.Duration) (err er
 }
 
 // start starts the control plane, with an audit log, and the fleet.
-func (b *bench) start(ctx context.Context, bins controlplane.Binaries) (err error) {
-	policy := filepath.Join(b.dir, "audit-policy.yaml")
-	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+func (b *bench) start(ctx context.Context) (err error) {
+	audit := filepath.Join(b.dir, "audit-policy.yaml")
+	if err := os.WriteFile(audit, []byte(auditPolicy), 0o600); err != nil {
 		return err
 	}
 	b.cp, err = controlplane.Start(ctx, controlplane.Options{
-		Binaries: bins, Log: io.Discard,
-		APIServerFlags:   []string{"--audit-policy-file=" + policy, "--audit-log-path=" + b.audit},
+		Binaries: b.bins, Log: io.Discard,
+		APIServerFlags:   []string{"--audit-policy-file=" + audit, "--audit-log-path=" + b.audit},
 		NodeMonitorGrace: time.Hour, // the many Nodes have no kubelet
 	})
 	if err != nil {
 		return err
 	}
+	policy := filepath.Join(b.dir, "policy.toml")
+	if err := os.WriteFile(policy, []byte(fleetPolicy), 0o600); err != nil {
+		b.stop()
+		return err
+	}
 	b.fleet, err = simhost.StartFleet(ctx, b.cp, simhost.FleetOptions{
 		Hosts: 3, Coordinators: 2,
-		Host: simhost.Options{Binary: b.binary, Config: likeReal, Uptime: time.Hour},
+		Host: simhost.Options{Binary: b.binary, Policy: policy, Config: likeReal, Uptime: time.Hour},
 	})
+	if err == nil {
+		wait, cancel := context.WithTimeout(ctx, idleWithin)
+		defer cancel()
+		err = b.fleet.WaitIdle(wait)
+	}
 	if err != nil {
 		b.stop()
 	}
@@ -140,6 +184,10 @@ func (b *bench) stop() {
 	}
 	b.cp.Stop()
 }
+
+// fleetPolicy is the built-in one, but that a turn need not wait for long
+// after the Nodes' creation.
+const fleetPolicy = "settle = \"2s\"\n"
 
 // likeReal gives a host the product's own periods and log level back, which
 // simulated hosts cut short.

@@ -36,6 +36,9 @@ func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(byte
 // millis is a duration in ms.
 func millis(d time.Duration) string { return fmt.Sprintf("%.0f ms", d.Seconds()*1000) }
 
+// micros is a duration in µs.
+func micros(d time.Duration) string { return fmt.Sprintf("%.1f µs", d.Seconds()*1e6) }
+
 // times is a ratio.
 func times(a, b float64) string {
 	if b == 0 {

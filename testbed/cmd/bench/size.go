@@ -5,17 +5,15 @@ import (
 	"fmt"
 	"os"
 	"strings"
-
-	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
 // sizes prints how large the binary is and how many modules are in it.
-func (b *bench) sizes(ctx context.Context, bins controlplane.Binaries) error {
+func (b *bench) sizes(ctx context.Context) error {
 	section("size", `Bytes of the file, static and stripped (-s -w), and the modules linked into it (go version -m).
 		The peer gets and follows one Node with client-go; kubectl is the one of the control plane here.`)
 	rows := [][]string{{"binary", "size", "to lockkeeper", "modules"}}
 	var own int64
-	for _, p := range []struct{ name, path string }{{"lockkeeper", b.binary}, {"peer", b.peer}, {"kubectl", bins.Kubectl}} {
+	for _, p := range []struct{ name, path string }{{"lockkeeper", b.binary}, {"peer", b.peer}, {"kubectl", b.bins.Kubectl}} {
 		info, err := os.Stat(p.path)
 		if err != nil {
 			return err

@@ -70,10 +70,9 @@ func (b *bench) turn(ctx context.Context) error {
 	}
 
 	section("requests of one turn", fmt.Sprintf(`One host's whole turn from the staged update to idle, %d pods evicted, one reboot, %v; the other hosts want nothing.
-		By the audit log of the API server. Its apiserver_request_total, which knows no users, grew by %d for everybody
-		(kubelets, controllers and this program included, watches not); the audit log has %d of everybody.
-		The Lease's renewals go on without a turn and are left out of the sum: one get and one update every 5 s of the leader's, one
-		get of each stand-by.`, turnPods, took.Round(time.Second), metricsAfter-metricsBefore, others))
+		By the API server's audit log, which tells who asked. As a check: its apiserver_request_total grew by %d meanwhile for everybody,
+		and the log has %d (kubelets, controllers and this program included; watches not).
+		The Lease's renewals go on without a turn and are left out of the sum.`, turnPods, took.Round(time.Second), metricsAfter-metricsBefore, others))
 	host := byWhat(all, func(r *request) bool {
 		return strings.HasPrefix(r.UserAgent, "lockkeeper-host/") && r.User.Username == "system:node:"+h.Name()
 	})
