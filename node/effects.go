@@ -133,6 +133,11 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 		// because what is in progress may be no shutdown but a suspend.
 		return hostError{err}
 	}
+	if systemd.Inhibited(err) {
+		// It was taken between our look and the call. The next look names it,
+		// and the turn waits for it like for any other.
+		return hostError{err}
+	}
 	if ok && e.Refused() {
 		h.log.Error("logind refuses to reboot", "turn", n.Turn, "err", err)
 		h.rebooted.turn, h.rebooted.refused = n.Turn, err.Error()

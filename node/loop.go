@@ -34,6 +34,7 @@ const (
 
 // loop goes round until ctx ends.
 func (h *Host) loop(ctx context.Context) error {
+	defer h.hooks.wait()
 	defer h.drain.stop()
 	for {
 		h.beat.Alive()
@@ -105,6 +106,9 @@ func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 		d := turn.Step(o)
 		if d.Do != turn.DoDrain {
 			h.drain.stop()
+		}
+		if d.Do != turn.DoHooks {
+			h.hooks.leave()
 		}
 		h.tell(o, d, h.view.Err())
 		var err error
@@ -210,9 +214,20 @@ func (h *Host) do(ctx context.Context, o *turn.Observation, effect turn.Effect) 
 		h.startDrain(ctx, stageOf(&o.Node), o.Drain.Running)
 	case turn.DoReboot:
 		return h.reboot(ctx, &o.Node)
-	case turn.DoHooks, turn.DoApply:
-		// No plan of this version leads here: policy.Plan knows reboots only
-		// and no hook stage is published.
+	case turn.DoHooks:
+		if o.Hooks.Running {
+			return nil
+		}
+		if !h.look.valid() {
+			h.wake() // it took too long to come here: everything is read again
+			return nil
+		}
+		h.mu.Lock()
+		settings := h.settings
+		h.mu.Unlock()
+		h.hooks.start(ctx, stageOf(&o.Node), o.Node.Retry, settings)
+	case turn.DoApply:
+		// No plan of this version leads here: policy.Plan knows reboots only.
 		return errors.New("a step asks for " + string(effect) + ", which this version has no use for")
 	}
 	return nil

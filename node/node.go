@@ -38,6 +38,11 @@ type Settings struct {
 	// 2h) of it.
 	HealthUnits   []string
 	HealthTimeout time.Duration
+	// HookTimeout, 1s to 24h, is how long the hook units of a stage may take.
+	// HookAbort: those that take longer are stopped and have failed, but in
+	// before-uncordon.
+	HookTimeout time.Duration
+	HookAbort   bool
 }
 
 // Options are what a Host is made of. Nothing in it may be changed later but
@@ -108,6 +113,7 @@ type Host struct {
 	drainer    *drain.Drainer
 	look       *look
 	drain      drainRun
+	hooks      *hooks
 	rebooted   rebootCall
 	health     healthCheck
 	sessions   sessionWait
@@ -145,8 +151,10 @@ func New(o Options) (*Host, error) {
 	for _, err := range self.odd {
 		o.Log.Warn("cannot read a file that says what this host is; it stays empty in what is published", "err", err)
 	}
-	return &Host{Options: o, log: o.Log, self: self, settings: o.Settings,
-		kick: make(chan struct{}, 1), resight: make(chan struct{}, 1)}, nil
+	h := &Host{Options: o, log: o.Log, self: self, settings: o.Settings,
+		kick: make(chan struct{}, 1), resight: make(chan struct{}, 1)}
+	h.hooks = &hooks{units: o.Units, log: o.Log, wake: h.wake}
+	return h, nil
 }
 
 // Reload takes in other settings. It may be called from any goroutine.
@@ -186,6 +194,7 @@ func (h *Host) Run(ctx context.Context) error {
 	}
 	wg.Go(func() { h.watchSentinels(ctx) })
 	wg.Go(func() { h.Logind.WatchShutdown(ctx, h.shutdownChanged) })
+	wg.Go(func() { h.watchHooks(ctx) })
 
 	h.beat = h.Liveness.Beat("node", loopBound)
 	defer h.beat.Stop()

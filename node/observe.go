@@ -37,7 +37,9 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	n := turn.FromNode(obj)
 	o.Node = n
 	o.Sources = h.sources(ctx, &n)
+	o.Self.HookStages = h.hookStages(&n)
 	stage := stageOf(&n)
+	o.Hooks = h.hooks.work(stage, n.Retry)
 	o.Drain = turn.Drain{Running: h.drain.running(stage), Complete: h.drain.completed(stage), Detail: drainDetail(progress)}
 	o.RebootError = h.rebooted.refusal(n.Turn)
 	switch {

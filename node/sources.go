@@ -44,6 +44,9 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 	for _, path := range sentinels {
 		s.Changes = append(s.Changes, v1alpha1.Change{Source: v1alpha1.SourceSentinel, Name: path})
 	}
+	if _, looked := h.hooks.seen(); !looked && !spoken {
+		s.Complete, s.Missing = false, "hook units: systemd has not been asked yet"
+	}
 	if n.Request != nil {
 		s.Changes = append(s.Changes, v1alpha1.Change{Source: v1alpha1.SourceRequest})
 	}
@@ -81,7 +84,32 @@ func (h *Host) readSources(ctx context.Context) error {
 			return fmt.Errorf("update_engine is in operation %q, which is not known", r.Operation)
 		}
 	}
+	// Units enabled since without a daemon-reload. If systemd does not say,
+	// what was seen before stands: it is no source of changes.
+	_ = h.hooks.look(ctx)
 	return h.lookAtSentinels()
+}
+
+// watchHooks keeps up which stages have hook units.
+func (h *Host) watchHooks(ctx context.Context) {
+	failed := false
+	h.Units.WatchReloads(ctx, func(ctx context.Context) {
+		err := h.hooks.look(ctx)
+		if err != nil && !failed && ctx.Err() == nil {
+			h.Log.Warn("cannot look for hook units; what was seen before stands", "err", err)
+		}
+		failed = err != nil
+	})
+}
+
+// hookStages are the stages with hook units: as last seen or, before that, as
+// this boot has published them.
+func (h *Host) hookStages(n *turn.Node) []v1alpha1.State {
+	stages, looked := h.hooks.seen()
+	if !looked && n.Host != nil && n.Host.NodeUID == n.UID && n.Host.BootID == h.self.bootID {
+		return n.Host.HookStages
+	}
+	return stages
 }
 
 // lookAtSentinels sees which of the sentinel files are there.

@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"fmt"
 	"os"
 	"sync"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 type fakeLogin struct {
 	conn  *dbus.Conn
 	props *fakeProps
+	flags uint64 // the highest that it knows
 
 	mu      sync.Mutex
 	refuse  *dbus.Error   // what Reboot and RebootWithFlags answer
@@ -25,13 +27,13 @@ type fakeLogin struct {
 // newLogin exports a logind; without lists methods that it is too old for.
 func newLogin(t *testing.T, b *testBus, without ...string) *fakeLogin {
 	t.Helper()
-	f := &fakeLogin{conn: b.Connect()}
+	f := &fakeLogin{conn: b.Connect(), flags: 1}
 	methods := map[string]any{
 		"RebootWithFlags": func(flags uint64) *dbus.Error {
-			if flags != 0 {
-				return dbus.MakeFailedError(os.ErrInvalid)
+			if flags > f.flags {
+				return dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{"Invalid flags parameter"})
 			}
-			return f.reboot("RebootWithFlags")
+			return f.reboot(fmt.Sprintf("RebootWithFlags(%d)", flags))
 		},
 		"Reboot": func(interactive bool) *dbus.Error {
 			if interactive {

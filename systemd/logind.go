@@ -35,13 +35,22 @@ func (l Logind) bus() *Bus {
 // systemBus serves zero values of Logind and Units.
 var systemBus = &Bus{}
 
+// rootChecksInhibitors is logind's SD_LOGIND_ROOT_CHECK_INHIBITORS: block inhibitors hold for root as well. Up to
+// systemd 256 that is so for those of other users only (seen with 252: one that root itself holds lets root pass, flag
+// or no flag), so whoever reboots has to look at the list right before. From 257 on they hold without the flag.
+const rootChecksInhibitors = uint64(1) << 0
+
 // Reboot has logind reboot the host, and returns when logind has taken the order: the reboot itself follows, after
-// delay inhibitors at most InhibitDelayMaxSec later. RebootWithFlags(0) is used, or Reboot(false) where logind is
-// too old for it. A failure is a *CallError: Refused tells whether it is certain that nothing was set in motion.
+// delay inhibitors at most InhibitDelayMaxSec later. An inhibitor that was taken after the caller looked at the list
+// is heeded as far as logind can (see Inhibited): RebootWithFlags with the flag for that is used, without it where
+// logind does not know it, or Reboot(false) where it is older still. A failure is a *CallError: Refused tells whether it is certain that nothing was set in motion.
 // Nothing is retried. A reboot that is under way already is refused too (org.freedesktop.login1.OperationInProgress):
 // ask RebootUnderway before taking a refusal for "no reboot".
 func (l Logind) Reboot(ctx context.Context) error {
-	_, err := l.bus().call(ctx, login, loginManager+".RebootWithFlags", uint64(0))
+	_, err := l.bus().call(ctx, login, loginManager+".RebootWithFlags", rootChecksInhibitors)
+	if e, ok := errors.AsType[*CallError](err); ok && e.Name == dbusName+".Error.InvalidArgs" {
+		_, err = l.bus().call(ctx, login, loginManager+".RebootWithFlags", uint64(0))
+	}
 	if e, ok := errors.AsType[*CallError](err); ok && e.Name == dbusName+".Error.UnknownMethod" {
 		_, err = l.bus().call(ctx, login, loginManager+".Reboot", false)
 	}
@@ -49,6 +58,15 @@ func (l Logind) Reboot(ctx context.Context) error {
 		return fmt.Errorf("asking logind to reboot: %w", err)
 	}
 	return nil
+}
+
+// Inhibited reports whether an error of Reboot says that a block inhibitor stands against it: the host is to wait, as
+// it would have had it seen the inhibitor before. systemd 257 has an error of its own for that; before, it is
+// AccessDenied with a text of its own.
+func Inhibited(err error) bool {
+	e, ok := errors.AsType[*CallError](err)
+	return ok && (e.Name == loginName+".BlockedByInhibitorLock" ||
+		e.Name == dbusName+".Error.AccessDenied" && strings.Contains(e.Message, "inhibitor"))
 }
 
 // Inhibitor is one lock held in logind. All texts are the holder's, sanitised and at most 256 bytes.

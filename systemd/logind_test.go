@@ -28,7 +28,7 @@ func TestReboot(t *testing.T) {
 	if err := testLogind(t, b).Reboot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.called(); !slices.Equal(got, []string{"RebootWithFlags"}) {
+	if got := f.called(); !slices.Equal(got, []string{"RebootWithFlags(1)"}) {
 		t.Errorf("called %v", got)
 	}
 }
@@ -41,6 +41,40 @@ func TestRebootOnAnOldLogind(t *testing.T) {
 	}
 	if got := f.called(); !slices.Equal(got, []string{"Reboot"}) {
 		t.Errorf("called %v", got)
+	}
+}
+
+func TestRebootOnALogindWithoutTheFlag(t *testing.T) {
+	b := newBus(t)
+	f := newLogin(t, b)
+	f.flags = 0
+	if err := testLogind(t, b).Reboot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.called(); !slices.Equal(got, []string{"RebootWithFlags(0)"}) {
+		t.Errorf("called %v", got)
+	}
+}
+
+func TestInhibited(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		want       bool
+	}{
+		{"org.freedesktop.DBus.Error.AccessDenied", "Access denied to root due to active block inhibitor", true}, // systemd 252
+		{"org.freedesktop.login1.BlockedByInhibitorLock", "Access denied due to active block inhibitor", true},   // systemd 257
+		{"org.freedesktop.DBus.Error.AccessDenied", "Permission denied", false},
+		{"org.freedesktop.login1.OperationInProgress", "There's already a shutdown or sleep operation in progress", false},
+	} {
+		b := newBus(t)
+		f := newLogin(t, b)
+		f.on(dbus.NewError(c.name, []any{c.text}), nil)
+		if err := testLogind(t, b).Reboot(t.Context()); err == nil || Inhibited(err) != c.want {
+			t.Errorf("%s: %t (%v)", c.text, Inhibited(err), err)
+		}
+	}
+	if Inhibited(nil) || Inhibited(errors.New("inhibitor")) {
+		t.Error("inhibited without a word from logind")
 	}
 }
 
@@ -58,7 +92,7 @@ func TestRebootRefused(t *testing.T) {
 		if !ok || e.Name != name || !e.Refused() || !strings.Contains(err.Error(), `inhibited by "apt"?(PID 1)`) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if got := f.called(); !slices.Equal(got, []string{"RebootWithFlags"}) {
+		if got := f.called(); !slices.Equal(got, []string{"RebootWithFlags(1)"}) {
 			t.Errorf("%s: called %v: a refusal must not be tried again", name, got)
 		}
 	}

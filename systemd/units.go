@@ -41,12 +41,26 @@ func (u Units) ActiveState(ctx context.Context, unit string) (state string, load
 
 type unitProps struct {
 	load, active string
-	job          uint32 // id of the queued or running job, 0 if none
-	pulledIn     bool   // another loaded unit wants or requires it
+	job          uint32   // id of the queued or running job, 0 if none
+	pulledIn     bool     // another loaded unit wants or requires it
+	wants        []string // what it wants or requires itself
 }
 
 // properties loads the unit first: one that is not active may well not be in memory, which says nothing about it.
 func (u Units) properties(ctx context.Context, unit string) (unitProps, error) {
+	_, all, err := u.all(ctx, unit, unitIface)
+	if err != nil {
+		return unitProps{}, err
+	}
+	p, err := readProps(all)
+	if err != nil {
+		return unitProps{}, fmt.Errorf("reading unit %q: %w", unit, err)
+	}
+	return p, nil
+}
+
+// all reads all properties that a unit has under an interface.
+func (u Units) all(ctx context.Context, unit, iface string) (object target, all map[string]dbus.Variant, err error) {
 	body, err := u.bus().call(ctx, manager, managerIface+".LoadUnit", unit)
 	var path dbus.ObjectPath
 	if err == nil {
@@ -56,22 +70,17 @@ func (u Units) properties(ctx context.Context, unit string) (unitProps, error) {
 		err = fmt.Errorf("path %q is none", printable(string(path), maxText))
 	}
 	if err != nil {
-		return unitProps{}, fmt.Errorf("looking for unit %q: %w", unit, err)
+		return object, nil, fmt.Errorf("looking for unit %q: %w", unit, err)
 	}
-	object := target{service: managerName, path: path, flags: dbus.FlagNoAutoStart}
-	body, err = u.bus().call(ctx, object, dbusName+".Properties.GetAll", unitIface)
-	var all map[string]dbus.Variant
+	object = target{service: managerName, path: path, flags: dbus.FlagNoAutoStart}
+	body, err = u.bus().call(ctx, object, dbusName+".Properties.GetAll", iface)
 	if err == nil {
 		err = dbus.Store(body, &all)
 	}
-	var p unitProps
-	if err == nil {
-		p, err = readProps(all)
-	}
 	if err != nil {
-		return unitProps{}, fmt.Errorf("reading unit %q: %w", unit, err)
+		return object, nil, fmt.Errorf("reading unit %q: %w", unit, err)
 	}
-	return p, nil
+	return object, all, nil
 }
 
 func readProps(all map[string]dbus.Variant) (unitProps, error) {
@@ -101,6 +110,15 @@ func readProps(all map[string]dbus.Variant) (unitProps, error) {
 		if v, ok := all[name]; ok && v.Store(&by) == nil && len(by) > 0 {
 			p.pulledIn = true
 		}
+	}
+	for _, name := range []string{"Wants", "Requires"} {
+		var units []string
+		if v, ok := all[name]; ok {
+			if err := v.Store(&units); err != nil {
+				return p, fmt.Errorf("property %s: %w", name, err)
+			}
+		}
+		p.wants = append(p.wants, units...)
 	}
 	return p, nil
 }

@@ -112,6 +112,9 @@ type Host struct {
 	// HookStages are the hook stages for which the host has units of its
 	// own: before-drain, before-reboot, before-uncordon.
 	HookStages []State `json:"hookStages,omitempty"`
+	// HookFailed is, for people, which of its own hook units failed in the
+	// present stage, how, and where to look: at most 256 bytes.
+	HookFailed string `json:"hookFailed,omitempty"`
 }
 
 // ParseHost reads the annotation's value; "" is no Host and no error. Fields

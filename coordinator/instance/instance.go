@@ -127,6 +127,8 @@ func settings(cfg *config.Config) node.Settings {
 		MinUptime:        cfg.Reboot.MinUptime,
 		HealthUnits:      cfg.Health.Units,
 		HealthTimeout:    cfg.Health.Timeout,
+		HookTimeout:      cfg.Hooks.Timeout,
+		HookAbort:        cfg.Hooks.OnTimeout == config.HookTimeoutAbort,
 	}
 }
 

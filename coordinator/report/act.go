@@ -160,6 +160,8 @@ func forgivable(n *turn.Node) (id, text string, err error) {
 	switch {
 	case !n.Ours():
 		return "", "", fmt.Errorf("nothing to retry: %s is in %s under a grant that cannot be read, which the coordinator mends", n.Name, n.State)
+	case failed && n.State == v1alpha1.StateBeforeUncordon:
+		return n.Turn, fmt.Sprintf("turn %s: the host runs the hook units of before-uncordon again now; after that they come again by themselves, every 10 minutes at the latest.", n.Turn), nil
 	case n.Grant.Result == v1alpha1.ResultFailed:
 	case n.State != v1alpha1.StateRebooting && n.State != v1alpha1.StateApplying:
 		return "", "", fmt.Errorf("nothing to retry: %s is in %s, and a retry ends turns that failed in rebooting or applying only", n.Name, n.State)

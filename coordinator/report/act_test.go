@@ -37,6 +37,8 @@ func TestForgivable(t *testing.T) {
 		{"failed", ended(v1alpha1.ResultFailed), "t0", "turn t0, which ended as Failed (NotUpdated), is forgiven", ""},
 		{"turned back", ended(v1alpha1.ResultTurnedBack), "t0", "turn t0, which ended as TurnedBack (NotUpdated), is forgiven", ""},
 		{"draining", inTurn(v1alpha1.StateDraining, "13:00:00", "committed"), "", "", "nothing to retry: n1 is in draining"},
+		{"its hook units failed", all(inTurn(v1alpha1.StateBeforeUncordon, "13:00:00", "failed:HookFailed"), held), "t-n1", "turn t-n1: the host runs the hook units of before-uncordon again now", ""},
+		{"its hook units do not answer", all(inTurn(v1alpha1.StateBeforeUncordon, "10:00:00", "seen"), held), "", "", "nothing to retry: n1 is in before-uncordon"},
 		{"draining, overdue", all(inTurn(v1alpha1.StateDraining, "10:00:00", "committed"), held), "", "", "nothing to retry: n1 is in draining"},
 		{"draining, and the turn before failed", all(ended(v1alpha1.ResultFailed), inTurn(v1alpha1.StateDraining, "13:00:00", "committed")), "", "", "nothing to retry: n1 is in draining"},
 		{"rebooting in time", inTurn(v1alpha1.StateRebooting, "13:00:00", "committed"), "", "", "nothing to retry: the turn of n1 is in rebooting and has not failed"},

@@ -103,12 +103,22 @@ func (d *decision) answered(n *turn.Node) bool {
 			}
 		}
 		if !d.advance(n, on, result, reason) {
-			d.hold(n, v1alpha1.ReasonFailed, string(reason))
+			d.hold(n, v1alpha1.ReasonFailed, failedText(n))
 			d.forgive(n)
 		}
 		return true
 	}
 	return false
+}
+
+// failedText says how the host failed and, where it was a hook unit of its
+// own, which one.
+func failedText(n *turn.Node) string {
+	text := string(n.Ack.Reason)
+	if n.HostSpeaks() && n.Host.HookFailed != "" {
+		text += ": " + n.Host.HookFailed
+	}
+	return text
 }
 
 // forgive ends a turn that failed and stays where it is, if an admin's retry

@@ -49,6 +49,7 @@ type Config struct {
 	Coordinator Coordinator
 	Sources     Sources
 	Reboot      Reboot
+	Hooks       Hooks
 	Health      Health
 
 	origins map[string]origin // by key; what is absent is a default
@@ -89,6 +90,23 @@ type Reboot struct {
 	SessionDelay time.Duration
 	MinUptime    time.Duration
 }
+
+// Hooks are how this host's own hook units are run.
+type Hooks struct {
+	Timeout   time.Duration // of all units of a stage together
+	OnTimeout HookTimeout   // before-uncordon waits, whatever it says
+}
+
+// HookTimeout is what follows when the hook units of a stage take too long.
+type HookTimeout string
+
+// What can follow.
+const (
+	// HookTimeoutWait: nothing; it is reported.
+	HookTimeoutWait HookTimeout = "wait"
+	// HookTimeoutAbort: they are stopped and count as failed.
+	HookTimeoutAbort HookTimeout = "abort"
+)
 
 // Health is what proves a boot.
 type Health struct {

@@ -72,6 +72,7 @@ func TestDefaultsAreTheContract(t *testing.T) {
 		Coordinator: Coordinator{"/etc/lockkeeper/coordinator.kubeconfig"},
 		Sources:     Sources{UpdateEngineAuto, 30 * time.Second, []string{"/run/reboot-required", "/run/reboot-needed"}},
 		Reboot:      Reboot{5 * time.Minute, 2 * time.Minute},
+		Hooks:       Hooks{10 * time.Minute, HookTimeoutAbort},
 		Health:      Health{[]string{}, 15 * time.Minute},
 		origins:     map[string]origin{},
 	}
@@ -113,6 +114,9 @@ sentinels = ["/b", "/c"]
 [reboot]
 session_delay = "0s"
 min_uptime = "1m"
+[hooks]
+timeout = "1s"
+on_timeout = "wait"
 [health]
 units = ["a@b.service", "c.target"]
 timeout = "2h"
@@ -126,6 +130,7 @@ timeout = "2h"
 		Lease:      Lease{"kube-system", "other", 10 * time.Second, 5 * time.Second, time.Second},
 		Sources:    Sources{UpdateEngineOff, time.Hour, []string{"/b", "/c"}},
 		Reboot:     Reboot{0, time.Minute},
+		Hooks:      Hooks{time.Second, HookTimeoutWait},
 		Health:     Health{[]string{"a@b.service", "c.target"}, 2 * time.Hour},
 	}
 	got := *c
@@ -362,6 +367,10 @@ sentinels = ["/run/reboot-required", "/run/reboot-needed"]  # default
 [reboot]
 session_delay = "5m"  # default
 min_uptime = "2m"     # default
+
+[hooks]
+timeout = "10m"       # default
+on_timeout = "abort"  # default
 
 [health]
 units = []       # default

@@ -93,6 +93,13 @@ var keys = []Key{
 		"How long after a boot the host vetoes the next one. Flatcar marks a boot as good 45 s after it.",
 		func(c *Config) *time.Duration { return &c.Reboot.MinUptime }),
 
+	key("hooks.timeout", duration(time.Second, 24*time.Hour, 0), `"10m"`, reload,
+		"How long the units that `lockkeeper-before-drain.target` (or that of another stage) wants may take together.",
+		func(c *Config) *time.Duration { return &c.Hooks.Timeout }),
+	key("hooks.on_timeout", choice(HookTimeoutWait, HookTimeoutAbort), `"abort"`, reload,
+		"`abort`: hook units that take longer are stopped and count as failed. `wait`: they go on, and the coordinator's own time-out decides. In before-uncordon it is always `wait`.",
+		func(c *Config) *HookTimeout { return &c.Hooks.OnTimeout }),
+
 	key("health.units", list("list of units", "with their suffix", 64, unit), `[]`, reload,
 		"systemd units that have to be active after a boot before the host calls itself healthy.",
 		func(c *Config) *[]string { return &c.Health.Units }),

@@ -73,6 +73,9 @@ type Work struct {
 	Running bool
 	Done    bool
 	Failed  string // what failed; "" is nothing
+	// Due: what failed has rested, or a person said retry, and may run again.
+	Due    bool
+	Detail string // what runs
 }
 
 // Shutdown says whether the host is on its way down.

@@ -117,7 +117,7 @@ func randomObservation(d *dice) Observation {
 }
 
 func randomWork(d *dice) Work {
-	return one(d, Work{}, Work{}, Work{}, Work{}, Work{Running: true}, Work{Done: true}, Work{Failed: "a.service"})
+	return one(d, Work{}, Work{}, Work{}, Work{}, Work{Running: true}, Work{Done: true}, Work{Failed: "a.service", Due: d.yes()})
 }
 
 // mayAct is written anew from DESIGN section 4, "Commit", and from section 5:

@@ -2,6 +2,7 @@ package turn
 
 import (
 	"fmt"
+	"slices"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -130,29 +131,30 @@ func (o *Observation) withdrawnText() string {
 // hookStage runs the host's own hook units, if it has any for the stage.
 func (o *Observation) hookStage() Decision {
 	n := &o.Node
-	mine := false
-	for _, s := range o.Self.HookStages {
-		mine = mine || s == n.State
-	}
-	if !mine {
+	// In before-uncordon nobody turns the node round any more: units that
+	// failed run again until they work, or until there are none left.
+	again := n.State == v1alpha1.StateBeforeUncordon && o.said(v1alpha1.WordFailed)
+	if !slices.Contains(o.Self.HookStages, n.State) && !again {
 		return Decision{Detail: "hooks"}
 	}
-	if o.said(v1alpha1.WordDone) || o.said(v1alpha1.WordFailed) || o.said(v1alpha1.WordRefused) {
+	if o.said(v1alpha1.WordDone) || o.said(v1alpha1.WordFailed) && !again || o.said(v1alpha1.WordRefused) {
 		return Decision{Detail: "hooks of others"}
+	}
+	if o.Hooks.Running {
+		// A pause does not kill what is at work; it holds what comes after.
+		return Decision{Do: DoHooks, Detail: o.Hooks.Detail}
 	}
 	if r, text := o.frozen(); r != "" {
 		return Decision{Waits: r, Detail: text}
 	}
 	w := &Write{}
 	switch {
-	case o.Hooks.Failed != "":
+	case o.Hooks.Failed != "" && !(again && o.Hooks.Due):
 		o.say(w, v1alpha1.WordFailed, v1alpha1.ReasonHookFailed)
-		return Decision{Write: w, Detail: o.Hooks.Failed}
+		return Decision{Write: w, Waits: v1alpha1.ReasonHookFailed, Detail: o.Hooks.Failed}
 	case o.Hooks.Done:
 		o.say(w, v1alpha1.WordDone, "")
 		return Decision{Write: w}
-	case o.Hooks.Running:
-		return Decision{Do: DoHooks, Detail: "its own hook units"}
 	}
 	if n.State != v1alpha1.StateBeforeUncordon {
 		if r := o.withdrawn(); r != "" {
@@ -169,7 +171,7 @@ func (o *Observation) hookStage() Decision {
 	if d, ok := o.check(DoHooks); !ok {
 		return d
 	}
-	return Decision{Do: DoHooks, Detail: "its own hook units"}
+	return Decision{Do: DoHooks, Detail: "hook units"}
 }
 
 // lost says why the want that was read does not carry the turn through a

@@ -230,7 +230,8 @@ func number(t *testing.T, s string) int {
 }
 
 func work(s string) Work {
-	return Work{Running: s == "running", Done: s == "done", Failed: map[string]string{"failed": "a.service"}[s]}
+	failed, due := strings.CutSuffix(s, "-due")
+	return Work{Running: s == "running", Done: s == "done", Failed: map[string]string{"failed": "a.service"}[failed], Due: due}
 }
 
 // changes reads Source or Source@version, separated by commas.
@@ -304,7 +305,7 @@ func describeWrite(t *testing.T, o *Observation, w *Write) []string {
 	take(w.Annotations, v1alpha1.AnnotationHost, "host", func(s string) string {
 		h, err := v1alpha1.ParseHost(s)
 		if err != nil || h.NodeUID != o.Node.UID || h.BootID != o.Self.BootID || !slices.Equal(h.Changes, o.Sources.Changes) ||
-			h.Drains != o.Sources.Drains || h.Veto != o.Veto || h.Protocol != v1alpha1.Protocol || h.Managed != o.managed() {
+			h.Drains != o.Sources.Drains || h.HookFailed != o.Hooks.Failed || h.Veto != o.Veto || h.Protocol != v1alpha1.Protocol || h.Managed != o.managed() {
 			t.Errorf("host %s: %v", s, err)
 		}
 		return ""

@@ -122,6 +122,7 @@ const (
 	onlyGivesBack = "the state only gives back"
 	barred        = "committed: nobody turns it round"
 	managedWaits  = "the slot stays taken and the label held says why"
+	hooksAgain    = "the host runs its hook units again, later and later or when retry names the turn; done over failed goes on"
 )
 
 // table is the one definition of DESIGN section 3. Hook stages with nothing to
@@ -240,7 +241,7 @@ var table = []Row{
 			{Replaced, Always, v1alpha1.StateAbsent},
 		},
 		Stays: map[Event]string{
-			Vanished: onlyGivesBack, Refused: managedWaits, Failed: managedWaits, FailedHealthy: managedWaits, Overran: managedWaits,
+			Vanished: onlyGivesBack, Refused: managedWaits, Failed: hooksAgain, FailedHealthy: hooksAgain, Overran: managedWaits,
 		},
 	}, {
 		State: v1alpha1.StateUncordoning, Needs: v1alpha1.WantsNothing,

@@ -51,6 +51,7 @@ func (o *Observation) self() v1alpha1.Host {
 	h.Veto = o.Veto
 	h.Drains = o.Sources.Drains
 	h.Changes = o.Sources.Changes
+	h.HookFailed = o.Hooks.Failed
 	return h
 }
 

@@ -264,6 +264,31 @@ func TestOperationInProgressIsNoRefusal(t *testing.T) {
 	h.says("the reboot that is under way")
 }
 
+// A block inhibitor that was taken between the look at the list and the call is waited for like any other: logind's word is no
+// refusal of the turn.
+func TestInhibitorBetweenLookAndCallIsNoRefusal(t *testing.T) {
+	h := startHost(t, nil)
+	var over atomic.Bool
+	l := &login{answer: func() *dbus.Error {
+		if over.Load() {
+			return nil
+		}
+		return dbus.NewError("org.freedesktop.DBus.Error.AccessDenied", []any{"Access denied to root due to active block inhibitor"})
+	}}
+	h.replaceLogind(l)
+	h.want()
+	h.promote("rebooting", onlyNode)
+	h.acks("rebooting/committed")
+	h.says("active block inhibitor")
+	never(t, "a word but committed", 5*time.Second, func() bool {
+		return !strings.HasSuffix(h.node().Annotations["lockkeeper.dev/ack"], "/rebooting/committed")
+	})
+	over.Store(true)
+	asked := l.reboots.Load()
+	until(t, "another call", func() bool { return l.reboots.Load() > asked })
+	h.says("the reboot that is under way")
+}
+
 // A logind that takes long to answer stands between the look and the commit: the look is old by then, whoever stopped the
 // clock.
 func TestSlowLogindMakesTheLookOld(t *testing.T) {

@@ -120,7 +120,7 @@ func (l *Logind) start(b *boot) error {
 
 func (l *Logind) export(conn *dbus.Conn, sent *sentFiles) error {
 	err := conn.ExportMethodTable(map[string]any{
-		"RebootWithFlags": func(m dbus.Message, flags uint64) *dbus.Error { return l.reboot(m, "RebootWithFlags", flags == 0) },
+		"RebootWithFlags": func(m dbus.Message, flags uint64) *dbus.Error { return l.reboot(m, "RebootWithFlags", flags <= 1) },
 		"Reboot":          func(m dbus.Message, interactive bool) *dbus.Error { return l.reboot(m, "Reboot", true) },
 		"Inhibit": func(sender dbus.Sender, what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
 			return l.inhibit(sent, string(sender), what, who, why, mode)

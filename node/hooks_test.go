@@ -1,0 +1,261 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+// unitsOf plays systemd's part: each run of the target takes a minute and ends
+// as the next of ends says.
+type unitsOf struct {
+	wanted map[string][]string
+	err    error
+
+	mu      sync.Mutex
+	took    time.Duration
+	ends    []error // nil: well
+	runs    int
+	stopped int
+}
+
+func (u *unitsOf) Wanted(_ context.Context, target string) ([]string, error) {
+	return u.wanted[target], u.err
+}
+
+func (u *unitsOf) RunTarget(ctx context.Context, target string, report func([]systemd.UnitState)) ([]systemd.UnitState, error) {
+	u.mu.Lock()
+	var end error
+	if u.runs++; len(u.ends) > 0 {
+		end, u.ends = u.ends[0], u.ends[1:]
+	}
+	u.mu.Unlock()
+	report([]systemd.UnitState{{Unit: "a.service", Running: true}, {Unit: "b.service"}})
+	select {
+	case <-time.After(u.took):
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if errors.Is(end, systemd.ErrAbsent) {
+		return nil, end
+	}
+	s := systemd.UnitState{Unit: "a.service"}
+	if end != nil {
+		s.Failed = end.Error()
+	}
+	return []systemd.UnitState{s, {Unit: "b.service"}}, nil
+}
+
+func (u *unitsOf) StopTarget(ctx context.Context, _ string) error {
+	u.mu.Lock()
+	u.stopped++
+	u.mu.Unlock()
+	return ctx.Err()
+}
+
+func newHooks(u *unitsOf) *hooks {
+	return &hooks{units: u, log: slog.New(slog.DiscardHandler), wake: func() {}}
+}
+
+var (
+	beforeDrain    = stage{"t1", v1alpha1.StateBeforeDrain}
+	beforeUncordon = stage{"t1", v1alpha1.StateBeforeUncordon}
+	tenMinutes     = Settings{HookTimeout: 10 * time.Minute, HookAbort: true}
+)
+
+func TestHooksAreSeen(t *testing.T) {
+	u := &unitsOf{wanted: map[string][]string{
+		"lockkeeper-before-uncordon.target": {"a.service"}, "lockkeeper-before-drain.target": {"b.service"}, "lockkeeper-draining.target": {"c.service"},
+	}}
+	k := newHooks(u)
+	expect := func(want string, known bool) {
+		t.Helper()
+		stages, ok := k.seen()
+		if got := strings.Trim(strings.Join(strings.Fields(slogText(stages)), " "), "[]"); got != want || ok != known {
+			t.Errorf("seen %q (%t), expected %q (%t)", got, ok, want, known)
+		}
+	}
+	expect("", false)
+	u.err = errors.New("no bus")
+	if err := k.look(t.Context()); err == nil {
+		t.Error("a look without a bus is none")
+	}
+	expect("", false)
+	u.err = nil
+	must(t, k.look(t.Context()))
+	expect("before-drain before-uncordon", true)
+	u.err = errors.New("no bus")
+	_ = k.look(t.Context())
+	expect("before-drain before-uncordon", true) // it stands
+	u.err = systemd.ErrAbsent
+	u.wanted = nil
+	must(t, k.look(t.Context())) // a host without systemd on its bus has none
+	expect("", true)
+}
+
+func slogText(v any) string { return slog.AnyValue(v).String() }
+
+func TestHooksRun(t *testing.T) {
+	bad := errors.New("exit-code, status 3")
+	const text = "a.service failed (exit-code, status 3): journalctl -u a.service"
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		u := &unitsOf{took: time.Minute, ends: []error{nil, bad, systemd.ErrAbsent, nil}}
+		k := newHooks(u)
+		expect := func(s stage, want turn.Work) {
+			t.Helper()
+			synctest.Wait()
+			if got := k.work(s, ""); got != want {
+				t.Errorf("%+v, expected %+v", got, want)
+			}
+		}
+		expect(beforeDrain, turn.Work{})
+		k.start(ctx, beforeDrain, "", tenMinutes)
+		expect(beforeDrain, turn.Work{Running: true, Detail: "hook units: a.service"})
+		k.start(ctx, beforeDrain, "", tenMinutes) // no second one beside it
+		expect(beforeUncordon, turn.Work{})       // another stage's
+		time.Sleep(time.Minute)
+		expect(beforeDrain, turn.Work{Done: true})
+		k.leave() // what it has come to is kept
+		expect(beforeDrain, turn.Work{Done: true})
+
+		k.start(ctx, beforeUncordon, "", tenMinutes)
+		time.Sleep(time.Minute)
+		expect(beforeUncordon, turn.Work{Failed: text})
+		expect(beforeDrain, turn.Work{})
+		time.Sleep(59 * time.Second)
+		expect(beforeUncordon, turn.Work{Failed: text})
+		time.Sleep(time.Second)
+		expect(beforeUncordon, turn.Work{Failed: text, Due: true})
+		// The bus goes away in the middle: it is tried again.
+		k.start(ctx, beforeUncordon, "", tenMinutes)
+		time.Sleep(time.Minute)
+		expect(beforeUncordon, turn.Work{Running: true, Detail: "systemd, to run its hook units: no such service on the bus"})
+		time.Sleep(hookPause + time.Minute)
+		expect(beforeUncordon, turn.Work{Done: true})
+		if u.runs != 4 || u.stopped != 0 {
+			t.Errorf("%d runs, %d stopped; expected 4 and 0", u.runs, u.stopped)
+		}
+		cancel()
+		k.wait()
+	})
+}
+
+func TestHooksRestLongerEachTime(t *testing.T) {
+	for failures, want := range map[int]time.Duration{1: time.Minute, 2: 2 * time.Minute, 4: 8 * time.Minute, 5: 10 * time.Minute, 1000: 10 * time.Minute} {
+		if got := backoff(failures); got != want {
+			t.Errorf("after %d failures it rests %v, expected %v", failures, got, want)
+		}
+	}
+}
+
+// A person's retry lets failed units run at once, one time.
+func TestHooksRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad := errors.New("timeout")
+		k := newHooks(&unitsOf{ends: []error{bad, bad}})
+		k.start(t.Context(), beforeUncordon, "", tenMinutes)
+		k.wait()
+		if k.work(beforeUncordon, "").Due || k.work(beforeUncordon, "t0").Due || !k.work(beforeUncordon, "t1").Due {
+			t.Errorf("due without a retry of this turn, or not with it: %+v", k.work(beforeUncordon, "t1"))
+		}
+		k.start(t.Context(), beforeUncordon, "t1", tenMinutes)
+		k.wait()
+		if w := k.work(beforeUncordon, "t1"); w.Failed == "" || w.Due {
+			t.Errorf("the same retry lets them run for ever: %+v", w)
+		}
+	})
+}
+
+func TestHooksTimeout(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		s       stage
+		abort   bool
+		failed  string
+		stopped int
+	}{
+		{"abort", beforeDrain, true, "a.service still ran after 10m0s and was stopped: journalctl -u a.service", 1},
+		{"wait", beforeDrain, false, "", 0},
+		{"before-uncordon waits", beforeUncordon, true, "", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				u := &unitsOf{took: 15 * time.Minute}
+				k := newHooks(u)
+				k.start(t.Context(), c.s, "", Settings{HookTimeout: 10 * time.Minute, HookAbort: c.abort})
+				time.Sleep(10*time.Minute - time.Second)
+				if !k.work(c.s, "").Running {
+					t.Error("ended before its time")
+				}
+				k.wait()
+				if w := k.work(c.s, ""); w.Failed != c.failed || w.Done != (c.failed == "") || u.stopped != c.stopped {
+					t.Errorf("%+v, stopped %d times; expected failed %q, stopped %d times", w, u.stopped, c.failed, c.stopped)
+				}
+			})
+		})
+	}
+}
+
+// Units of a stage that is left are stopped, and those of the next one wait for
+// that; those of a process that ends are left to the next process.
+func TestHooksAreStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		u := &unitsOf{took: time.Minute}
+		k := newHooks(u)
+		k.start(ctx, beforeDrain, "", tenMinutes)
+		synctest.Wait()
+		k.leave()
+		k.start(ctx, beforeUncordon, "", tenMinutes) // too early: it is still stopping
+		if w := k.work(beforeUncordon, ""); w != (turn.Work{}) {
+			t.Errorf("runs beside what is being stopped: %+v", w)
+		}
+		synctest.Wait()
+		if u.stopped != 1 || k.work(beforeDrain, "") != (turn.Work{}) {
+			t.Errorf("stopped %d times, %+v", u.stopped, k.work(beforeDrain, ""))
+		}
+		k.start(ctx, beforeUncordon, "", tenMinutes)
+		synctest.Wait()
+		if !k.work(beforeUncordon, "").Running {
+			t.Error("does not run after that")
+		}
+		cancel()
+		k.wait()
+		if u.stopped != 1 || u.runs != 2 {
+			t.Errorf("%d runs, stopped %d times; expected 2 and 1", u.runs, u.stopped)
+		}
+	})
+}
+
+func TestHookTexts(t *testing.T) {
+	long := strings.Repeat("x", 250) + ".service"
+	for _, c := range []struct {
+		states []systemd.UnitState
+		want   string
+	}{
+		{nil, ""},
+		{[]systemd.UnitState{{Unit: "a.service"}, {Unit: "b.service", Skipped: true}}, ""},
+		{[]systemd.UnitState{{Unit: "a.mount", Failed: "failed"}}, "a.mount failed: journalctl -u a.mount"},
+		{[]systemd.UnitState{{Unit: "a.service", Failed: "timeout"}, {Unit: "b.service", Failed: "was not started"}},
+			"a.service failed (timeout): journalctl -u a.service; b.service was not started: journalctl -u b.service"},
+		{[]systemd.UnitState{{Unit: "a.service", Failed: "timeout"}, {Unit: long, Failed: "timeout"}}, "a.service failed (timeout): journalctl -u a.service; and 1 more"},
+		{[]systemd.UnitState{{Unit: long, Failed: "timeout"}}, (long + " failed (timeout)")[:256]},
+	} {
+		if got := failures(c.states); got != c.want {
+			t.Errorf("got %q, expected %q", got, c.want)
+		}
+	}
+	if got, want := overran(nil, time.Minute, time.Minute), "systemd did not say within 1m0s how the hook units fare"; got != want {
+		t.Errorf("got %q, expected %q", got, want)
+	}
+}
