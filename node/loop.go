@@ -35,6 +35,7 @@ const (
 // loop goes round until ctx ends.
 func (h *Host) loop(ctx context.Context) error {
 	defer h.hooks.wait()
+	defer h.leave()
 	defer h.drain.stop()
 	for {
 		h.beat.Alive()
@@ -55,6 +56,9 @@ func (h *Host) loop(ctx context.Context) error {
 			h.failures = 0
 			n := h.facts()
 			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.minUptime()-h.self.uptime())
+			if soon := h.announced.next(); soon > 0 {
+				next = min(next, soon)
+			}
 		}
 		if err := wait(ctx, h.kick, next-next/20+rand.N(next/10+1)); err != nil {
 			return err
@@ -123,6 +127,7 @@ func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 		case d.Write != nil:
 			err = h.write(ctx, &o.Node, d.Write)
 		default:
+			h.announce(&o, d)
 			return d, h.do(ctx, &o, d.Do)
 		}
 		if err != nil {

@@ -116,8 +116,8 @@ type Host struct {
 	hooks      *hooks
 	rebooted   rebootCall
 	health     healthCheck
-	sessions   sessionWait
 	engineUnit engineWord
+	announced  announcement
 	logged     transition
 	since      waiting
 	told       Status    // as it was last at rest

@@ -22,6 +22,7 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	h.mu.Lock()
 	settings, shutdown, progress := h.settings, h.shutdown, h.progress
 	h.mu.Unlock()
+	h.announced.open = nil
 
 	o := turn.Observation{
 		Self:             h.self.host(h.Version),
@@ -75,44 +76,30 @@ type stage struct {
 
 func stageOf(n *turn.Node) stage { return stage{n.Turn, n.State} }
 
-// sessionWait is since when this process has waited for sessions in a turn.
-type sessionWait struct {
-	turn  string
-	since time.Time
-}
-
-// blocked asks logind what stands against a shutdown.
+// blocked asks logind what stands against a shutdown: block inhibitors, which
+// are waited for and never overridden, then the people who are logged in.
 func (h *Host) blocked(ctx context.Context, turnID string, s Settings) (v1alpha1.Reason, string) {
 	all, err := h.Logind.Inhibitors(ctx)
 	if err != nil {
 		return v1alpha1.ReasonInhibited, fmt.Sprintf("logind does not say who inhibits a shutdown: %v", err)
 	}
 	if block := systemd.BlockingShutdown(all); len(block) > 0 {
-		i := block[0]
-		return v1alpha1.ReasonInhibited, fmt.Sprintf("%s (pid %d): %s, and %d more", i.Who, i.PID, i.Why, len(block)-1)
+		return v1alpha1.ReasonInhibited, inhibitors(block)
 	}
-	if s.SessionDelay == 0 {
-		return "", ""
+	return h.waitForSessions(ctx, turnID, s.SessionDelay)
+}
+
+// inhibitors names the locks, at most three of them.
+func inhibitors(all []systemd.Inhibitor) string {
+	var names []string
+	for i, l := range all {
+		if i == 3 {
+			names = append(names, fmt.Sprintf("%d more", len(all)-i))
+			break
+		}
+		names = append(names, fmt.Sprintf("%s (pid %d, %s, %s): %s", l.Who, l.PID, strings.Join(l.What, ":"), l.Mode, l.Why))
 	}
-	sessions, err := h.Logind.Sessions(ctx)
-	if err != nil {
-		return v1alpha1.ReasonSessions, fmt.Sprintf("logind does not say who is logged in: %v", err)
-	}
-	if len(sessions) == 0 {
-		return "", ""
-	}
-	if h.sessions.turn != turnID {
-		h.sessions = sessionWait{turnID, time.Now()}
-	}
-	left := s.SessionDelay - time.Since(h.sessions.since)
-	if left <= 0 {
-		return "", ""
-	}
-	users := make([]string, 0, len(sessions))
-	for _, s := range sessions {
-		users = append(users, s.User)
-	}
-	return v1alpha1.ReasonSessions, fmt.Sprintf("%s logged in; %v left", strings.Join(users, ", "), left.Round(time.Second))
+	return strings.Join(names, "; ")
 }
 
 // healthCheck caches what the host knows of its health after a boot.

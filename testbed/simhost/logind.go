@@ -60,6 +60,7 @@ type Logind struct {
 	inhibitors map[*inhibitor]struct{}
 	freed      chan struct{} // closed and made anew when an inhibitor goes
 	sessions   map[string]Session
+	terminals  []*Terminal
 	wall       string
 }
 
@@ -86,6 +87,17 @@ func (l *Logind) Stop() {
 	if l.conn != nil {
 		drop(l.conn, loginName)
 		l.conn = nil
+	}
+}
+
+// hangUp ends all terminals, with their boot.
+func (l *Logind) hangUp() {
+	l.mu.Lock()
+	terminals := l.terminals
+	l.terminals = nil
+	l.mu.Unlock()
+	for _, t := range terminals {
+		t.hangUp()
 	}
 }
 

@@ -248,6 +248,7 @@ func (h *Host) powerOffLocked() {
 	b.theBus().stop(0)
 	h.engine.Stop()
 	h.logind.Stop()
+	h.logind.hangUp()
 	h.units.stop()
 	h.stopKubeletLocked()
 	b.mu.Lock()

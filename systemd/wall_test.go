@@ -1,0 +1,152 @@
+package systemd
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// A terminal is a real pseudo terminal.
+type terminal struct {
+	t      *testing.T
+	master *os.File
+	name   string // below /dev
+}
+
+func openTerminal(t *testing.T) *terminal {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY|syscall.O_NONBLOCK, 0)
+	must(t, err)
+	t.Cleanup(func() { master.Close() })
+	conn, err := master.SyscallConn()
+	must(t, err)
+	var unlock, number int32
+	var errno syscall.Errno
+	must(t, conn.Control(func(fd uintptr) {
+		if _, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCSPTLCK, uintptr(unsafe.Pointer(&unlock))); errno == 0 {
+			_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCGPTN, uintptr(unsafe.Pointer(&number)))
+		}
+	}))
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	return &terminal{t, master, fmt.Sprintf("pts/%d", number)}
+}
+
+// shows is what the terminal has shown since it was last asked; nothing comes to it later by itself.
+func (m *terminal) shows() string {
+	m.t.Helper()
+	must(m.t, m.master.SetReadDeadline(time.Now().Add(300*time.Millisecond)))
+	buf := make([]byte, 64<<10)
+	n, _ := m.master.Read(buf) // a time-out is nothing to show
+	return string(buf[:n])
+}
+
+// hold keeps the other end open, as a shell does.
+func (m *terminal) hold() {
+	m.t.Helper()
+	f, err := os.OpenFile(filepath.Join("/dev", m.name), os.O_RDWR|syscall.O_NOCTTY, 0)
+	must(m.t, err)
+	m.t.Cleanup(func() { f.Close() })
+}
+
+// dev makes a /dev with these terminals in it.
+func dev(t *testing.T, terminals ...*terminal) string {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "pts"), 0o755))
+	for _, m := range terminals {
+		must(t, os.Symlink(filepath.Join("/dev", m.name), filepath.Join(dir, m.name)))
+	}
+	return dir
+}
+
+func TestWall(t *testing.T) {
+	a, b, c := openTerminal(t), openTerminal(t), openTerminal(t)
+	for _, m := range []*terminal{a, b, c} {
+		m.hold()
+	}
+	d := dev(t, a, b, c)
+	sessions := []Session{{ID: "1", User: "anna", UID: 4711, TTY: a.name}, {ID: "2", User: "anna", UID: 4711, TTY: a.name}, {ID: "3", User: "bert", UID: 4712, TTY: b.name}}
+	reached, err := Wall(d, sessions, "It reboots at 12:00\nfor \x1b[31mOSUpdate\n")
+	if reached != 2 || err != nil {
+		t.Errorf("reached %d, %v", reached, err)
+	}
+	for _, m := range []*terminal{a, b} {
+		if got := m.shows(); got != "\r\r\n\aIt reboots at 12:00\r\r\nfor ?[31mOSUpdate\r\r\n\r\r\n" {
+			t.Errorf("%s shows %q", m.name, got)
+		}
+	}
+	if got := c.shows(); got != "" {
+		t.Errorf("nobody's terminal shows %q", got)
+	}
+}
+
+// A session whose terminal logind does not know has those of its user.
+func TestWallFindsTheTerminalsOfAUser(t *testing.T) {
+	a := openTerminal(t)
+	a.hold()
+	d := dev(t, a)
+	must(t, os.WriteFile(filepath.Join(d, "pts/ptmx"), nil, 0o600))
+	reached, err := Wall(d, []Session{{ID: "1", User: "me", UID: uint32(os.Getuid()), Remote: true}}, "hello\n")
+	if reached != 1 || err != nil || !strings.Contains(a.shows(), "hello") {
+		t.Errorf("reached %d, %v", reached, err)
+	}
+	reached, err = Wall(d, []Session{{ID: "1", User: "other", UID: uint32(os.Getuid()) + 1, Remote: true}}, "hello\n")
+	if reached != 0 || err != nil {
+		t.Errorf("another's terminals: reached %d, %v", reached, err)
+	}
+}
+
+// Whatever logind says is a terminal, only terminals are written to, and none of them holds us up.
+func TestWallWritesToTerminalsOnly(t *testing.T) {
+	full := openTerminal(t)
+	full.hold()
+	d := dev(t, full)
+	must(t, os.WriteFile(filepath.Join(d, "file"), []byte("mine"), 0o600))
+	must(t, os.Symlink("/dev/null", filepath.Join(d, "null")))
+	must(t, syscall.Mkfifo(filepath.Join(d, "fifo"), 0o600))
+	outside := filepath.Join(filepath.Dir(d), "outside")
+	must(t, os.WriteFile(outside, nil, 0o600))
+	for _, name := range []string{"file", "null", "fifo", "none"} {
+		if reached, err := Wall(d, []Session{{TTY: name}}, "hello\n"); reached != 0 || err == nil {
+			t.Errorf("%s: reached %d, %v", name, reached, err)
+		}
+	}
+	for _, name := range []string{"../outside", "/dev/null", "pts/../../outside"} {
+		if got := terminals(d, []Session{{TTY: name}}); len(got) > 0 {
+			t.Errorf("%s leads to %v", name, got)
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(d, "file")); string(text) != "mine" || err != nil {
+		t.Errorf("a file was written to: %q, %v", text, err)
+	}
+	// Nobody reads from it, and it is full.
+	began := time.Now()
+	for range 2000 {
+		if _, err := Wall(d, []Session{{TTY: full.name}}, strings.Repeat("x", 500)+"\n"); err != nil {
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			return
+		}
+	}
+	t.Error("the terminal was never full: this test could not fail")
+}
+
+func TestTerminalsAreBounded(t *testing.T) {
+	var many []Session
+	for i := range 1000 {
+		many = append(many, Session{TTY: fmt.Sprintf("pts/%d", i)})
+	}
+	got := terminals(t.TempDir(), many)
+	if len(got) != maxTerminals || !slices.Contains(got, "pts/0") {
+		t.Errorf("%d terminals", len(got))
+	}
+}
