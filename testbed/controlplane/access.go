@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"k8s.io/client-go/kubernetes"
@@ -56,15 +58,37 @@ func (cp *ControlPlane) Kubeconfig(user string, groups ...string) (string, error
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	config := clientcmdapi.NewConfig()
-	config.Clusters["testbed"] = &clientcmdapi.Cluster{Server: cp.URL(), CertificateAuthorityData: cp.ca.certPEM}
-	config.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: pair.cert, ClientKeyData: pair.key}
-	config.Contexts["testbed"] = &clientcmdapi.Context{Cluster: "testbed", AuthInfo: user}
-	config.CurrentContext = "testbed"
-	if err := clientcmd.WriteToFile(*config, path); err != nil {
+	if err := clientcmd.WriteToFile(*cp.kubeconfig(cp.URL(), user, pair), path); err != nil {
 		return "", fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
 	}
 	return path, nil
+}
+
+// KubeconfigAt returns the same kubeconfig with the API server at one of [Options.Addresses], for a host that has a network of
+// its own.
+func (cp *ControlPlane) KubeconfigAt(addr netip.Addr, user string, groups ...string) ([]byte, error) {
+	if !slices.Contains(cp.opts.Addresses, addr) {
+		return nil, fmt.Errorf("the API server's certificate does not name %s: Options.Addresses are %v", addr, cp.opts.Addresses)
+	}
+	pair, err := cp.pairFor(user, groups)
+	if err != nil {
+		return nil, err
+	}
+	server := "https://" + netip.AddrPortFrom(addr, uint16(cp.port)).String()
+	data, err := clientcmd.Write(*cp.kubeconfig(server, user, pair))
+	if err != nil {
+		return nil, fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
+	}
+	return data, nil
+}
+
+func (cp *ControlPlane) kubeconfig(server, user string, pair keyPair) *clientcmdapi.Config {
+	config := clientcmdapi.NewConfig()
+	config.Clusters["testbed"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: cp.ca.certPEM}
+	config.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: pair.cert, ClientKeyData: pair.key}
+	config.Contexts["testbed"] = &clientcmdapi.Context{Cluster: "testbed", AuthInfo: user}
+	config.CurrentContext = "testbed"
+	return config
 }
 
 // NodeKubeconfig is the kubeconfig of a node's kubelet: user system:node:NAME, group system:nodes.

@@ -36,6 +36,9 @@ var tools = []tool{
 	{"sigs.k8s.io/kwok/cmd/kwok", "kwok", "kwok"},
 }
 
+// hostTools are what real hosts run beside it. They are built only for who asks, see [BuildKubelet].
+var hostTools = []tool{{"k8s.io/kubernetes/cmd/kubelet", "kubelet", "kubelet"}}
+
 // Binaries are the paths of the control plane's programs.
 type Binaries struct {
 	Etcd, APIServer, ControllerManager, Scheduler, Kubectl, Kwok string
@@ -58,61 +61,88 @@ func binariesIn(dir string) Binaries {
 // empty Go build cache, and says so on log every 15 s. log may be nil.
 //
 // Any number of processes may call Build at once: one builds, the others wait. When ctx ends the build is killed and leaves
-// nothing behind but what Go's own caches have gained. See [pruneCache] for how long old folders stay.
+// nothing behind but what Go's own caches have gained. See [builder.pruneCache] for how long old folders stay.
 func Build(ctx context.Context, log io.Writer) (Binaries, error) {
+	b, err := newToolBuilder("lockkeeper-testbed", log)
+	if err != nil {
+		return Binaries{}, err
+	}
+	b.tools, b.what, b.cost = tools, "the control plane's binaries", "some 6 minutes on 2 cores (1 when Go's build cache is warm)"
+	dir, err := b.build(ctx)
+	if err != nil {
+		return Binaries{}, err
+	}
+	return binariesIn(dir), nil
+}
+
+// BuildKubelet makes sure that a kubelet of the control plane's release is in the cache, in a folder of its own beside the
+// control plane's, and returns its path. All else is as with [Build]. After it, a build takes about a minute on two cores.
+func BuildKubelet(ctx context.Context, log io.Writer) (string, error) {
+	b, err := newToolBuilder("lockkeeper-kubelet", log)
+	if err != nil {
+		return "", err
+	}
+	b.tools, b.what, b.cost = hostTools, "the kubelet", "a minute on 2 cores when the control plane was built before"
+	dir, err := b.build(ctx)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "kubelet"), nil
+}
+
+// newToolBuilder is a builder without its tools, for a cache of this name.
+func newToolBuilder(cache string, log io.Writer) (builder, error) {
 	root, err := os.UserCacheDir()
 	if err != nil {
-		return Binaries{}, fmt.Errorf("finding the cache for the control plane's binaries: %w", err)
+		return builder{}, fmt.Errorf("finding the cache for the control plane's binaries: %w", err)
 	}
 	src, err := moduleDir()
 	if err != nil {
-		return Binaries{}, fmt.Errorf("finding the control plane's go.mod: %w", err)
+		return builder{}, fmt.Errorf("finding the control plane's go.mod: %w", err)
 	}
-	b := builder{
-		cache: filepath.Join(root, "lockkeeper-testbed"),
-		src:   src,
-		log:   newProgress(log),
-		every: 15 * time.Second,
-	}
-	return b.build(ctx)
+	return builder{cache: filepath.Join(root, cache), src: src, log: newProgress(log), every: 15 * time.Second}, nil
 }
 
 // A builder is one call of Build; tests point it elsewhere.
 type builder struct {
+	tools []tool
+	what  string // the tools, for people
+	cost  string // how long a build takes, for people
 	cache string // one folder for each key
 	src   string // the module that pins the binaries' sources
 	log   *progress
 	every time.Duration // between two words of progress
 }
 
-func (b builder) build(ctx context.Context) (Binaries, error) {
+// build returns the folder with the tools.
+func (b builder) build(ctx context.Context) (string, error) {
 	key, err := b.key(ctx)
 	if err != nil {
-		return Binaries{}, err
+		return "", err
 	}
 	dir := filepath.Join(b.cache, key)
-	if complete(dir) {
+	if b.complete(dir) {
 		touch(dir)
-		return binariesIn(dir), nil
+		return dir, nil
 	}
 	if err := os.MkdirAll(b.cache, 0o755); err != nil {
-		return Binaries{}, fmt.Errorf("making the cache for the control plane's binaries: %w", err)
+		return "", fmt.Errorf("making the cache for %s: %w", b.what, err)
 	}
 	unlock, err := lockFile(ctx, filepath.Join(b.cache, "lock"), func() {
-		b.log.printf("another process is building the control plane's binaries; waiting for it")
+		b.log.printf("another process is building %s; waiting for it", b.what)
 	})
 	if err != nil {
-		return Binaries{}, fmt.Errorf("waiting for another build of the control plane's binaries: %w", err)
+		return "", fmt.Errorf("waiting for another build of %s: %w", b.what, err)
 	}
 	defer unlock()
-	if complete(dir) {
-		return binariesIn(dir), nil
+	if b.complete(dir) {
+		return dir, nil
 	}
-	pruneCache(b.cache)
+	b.pruneCache()
 	if err := b.buildInto(ctx, dir); err != nil {
-		return Binaries{}, fmt.Errorf("building the control plane's binaries: %w", err)
+		return "", fmt.Errorf("building %s: %w", b.what, err)
 	}
-	return binariesIn(dir), nil
+	return dir, nil
 }
 
 // key names everything that the binaries depend on.
@@ -122,7 +152,7 @@ func (b builder) key(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("asking go for its version: %w", withStderr(err))
 	}
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\n%q %q %q\n", out, buildFlags, versionFlag, tools)
+	fmt.Fprintf(h, "%s\n%q %q %q\n", out, buildFlags, versionFlag, b.tools)
 	for _, name := range []string{"go.mod", "go.sum"} {
 		data, err := os.ReadFile(filepath.Join(b.src, name))
 		if err != nil {
@@ -154,17 +184,16 @@ func (b builder) buildInto(ctx context.Context, dir string) error {
 
 	args := append([]string{"build"}, buildFlags...)
 	args = append(args, "-ldflags", versionFlag+version, "-o", bin+string(filepath.Separator))
-	for _, t := range tools {
+	for _, t := range b.tools {
 		args = append(args, t.pkg)
 	}
 	cmd := b.goCommand(ctx, args...)
 	cmd.Env = append(cmd.Env, "GOTMPDIR="+gotmp)
-	b.log.printf("building etcd, Kubernetes %s and KWOK into %s: once, some 6 minutes on 2 cores (1 when Go's build cache is warm)",
-		version, dir)
+	b.log.printf("building %s of Kubernetes %s into %s: once, %s", b.what, version, dir, b.cost)
 	if err := b.run(ctx, cmd); err != nil {
 		return err
 	}
-	for _, t := range tools {
+	for _, t := range b.tools {
 		if err := os.Rename(filepath.Join(bin, t.built), filepath.Join(bin, t.name)); err != nil {
 			return err
 		}
@@ -190,7 +219,7 @@ func (b builder) run(ctx context.Context, cmd *exec.Cmd) error {
 	for {
 		select {
 		case <-tick.C:
-			b.log.printf("still building the control plane's binaries, %s so far", time.Since(begin).Round(time.Second))
+			b.log.printf("still building %s, %s so far", b.what, time.Since(begin).Round(time.Second))
 			continue
 		case err := <-done:
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
@@ -200,7 +229,7 @@ func (b builder) run(ctx context.Context, cmd *exec.Cmd) error {
 			if err != nil {
 				return fmt.Errorf("go build: %w\n%s", err, lastLines(output.Bytes(), 30))
 			}
-			b.log.printf("built the control plane's binaries in %s", time.Since(begin).Round(time.Second))
+			b.log.printf("built %s in %s", b.what, time.Since(begin).Round(time.Second))
 			return nil
 		}
 	}

@@ -48,7 +48,7 @@ func newBuilder(t *testing.T, gomod string, log *bytes.Buffer) builder {
 			t.Fatal(err)
 		}
 	}
-	b := builder{cache: filepath.Join(t.TempDir(), "cache"), src: src, log: newProgress(nil), every: 10 * time.Millisecond}
+	b := builder{tools: tools, what: "the control plane's binaries", cache: filepath.Join(t.TempDir(), "cache"), src: src, log: newProgress(nil), every: 10 * time.Millisecond}
 	if log != nil {
 		b.log = newProgress(log)
 	}
@@ -62,11 +62,11 @@ func TestBuildOnceForAll(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			bins, err := b.build(t.Context())
+			dir, err := b.build(t.Context())
 			if err != nil {
 				t.Error(err)
 			}
-			if _, err := os.Stat(bins.Etcd); err != nil {
+			if _, err := os.Stat(binariesIn(dir).Etcd); err != nil {
 				t.Error(err)
 			}
 		})
@@ -83,11 +83,11 @@ func TestBuildOnceForAll(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(b.src, "go.mod"), []byte("module b"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	bins := must(b.build(t.Context()))(t)
+	dir := must(b.build(t.Context()))(t)
 	if builds() != 2 {
 		t.Error("another go.mod did not make another build")
 	}
-	if err := os.Remove(bins.Kwok); err != nil {
+	if err := os.Remove(binariesIn(dir).Kwok); err != nil {
 		t.Fatal(err)
 	}
 	must(b.build(t.Context()))(t)
@@ -100,7 +100,7 @@ func TestBuildSaysWhatItDoes(t *testing.T) {
 	var said bytes.Buffer
 	fakeGo(t, "sleep 0.3; binaries")
 	must(newBuilder(t, "module a", &said).build(t.Context()))(t)
-	for _, want := range []string{"building etcd, Kubernetes v1.2.3 and KWOK into ", "still building", "built the control plane's binaries in"} {
+	for _, want := range []string{"building the control plane's binaries of Kubernetes v1.2.3 into ", "still building", "built the control plane's binaries in"} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("it did not say %q, but:\n%s", want, said.String())
 		}
@@ -179,10 +179,10 @@ func TestCacheIsPruned(t *testing.T) {
 	make("last-week", 7*24*time.Hour, true)
 	make("half", time.Hour, false)
 	make(unfinished+"1", time.Hour, true)
-	bins := must(b.build(t.Context()))(t)
+	dir := must(b.build(t.Context()))(t)
 	for name, want := range map[string]bool{
-		filepath.Base(filepath.Dir(bins.Etcd)): true,
-		"today-1":                              true, "today-2": true, "today-3": true,
+		filepath.Base(dir): true,
+		"today-1":          true, "today-2": true, "today-3": true,
 		"last-week": false, "half": false, unfinished + "1": false,
 	} {
 		if _, err := os.Stat(filepath.Join(b.cache, name)); (err == nil) != want {

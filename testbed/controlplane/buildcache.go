@@ -20,8 +20,8 @@ const (
 
 // complete says whether a cache folder is there. It is renamed into place with everything in it, so one look would do; a
 // missing file means that somebody tidied up by hand.
-func complete(dir string) bool {
-	for _, t := range tools {
+func (b builder) complete(dir string) bool {
+	for _, t := range b.tools {
 		if info, err := os.Stat(filepath.Join(dir, t.name)); err != nil || info.Mode()&0o111 == 0 {
 			return false
 		}
@@ -37,8 +37,8 @@ func touch(dir string) {
 
 // pruneCache removes what killed builds have left, and finished folders beyond the three used last unless they were used in
 // the last day: a control plane that runs from one must be able to start its processes again. It needs the cache's lock.
-func pruneCache(cache string) {
-	entries, err := os.ReadDir(cache)
+func (b builder) pruneCache() {
+	entries, err := os.ReadDir(b.cache)
 	if err != nil {
 		return // nothing to prune is no reason not to build
 	}
@@ -48,20 +48,20 @@ func pruneCache(cache string) {
 	}
 	var builds []build
 	for _, e := range entries {
-		path := filepath.Join(cache, e.Name())
+		path := filepath.Join(b.cache, e.Name())
 		switch info, err := e.Info(); {
 		case err != nil || !e.IsDir():
-		case strings.HasPrefix(e.Name(), unfinished) || !complete(path):
+		case strings.HasPrefix(e.Name(), unfinished) || !b.complete(path):
 			_ = os.RemoveAll(path)
 		default:
 			builds = append(builds, build{path, info.ModTime()})
 		}
 	}
 	slices.SortFunc(builds, func(a, b build) int { return b.used.Compare(a.used) })
-	for i, b := range builds {
+	for i, old := range builds {
 		// The build that is about to be made counts as one of those that stay.
-		if i >= keepBuilds-1 && time.Since(b.used) > keepFor {
-			_ = os.RemoveAll(b.path)
+		if i >= keepBuilds-1 && time.Since(old.used) > keepFor {
+			_ = os.RemoveAll(old.path)
 		}
 	}
 }

@@ -113,9 +113,13 @@ func (cp *ControlPlane) startFirstAPIServer(ctx context.Context) error {
 
 func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 	pki := func(name string) string { return cp.dir.join("pki", name) }
+	bind := "127.0.0.1"
+	if len(cp.opts.Addresses) > 0 {
+		bind = "0.0.0.0"
+	}
 	args := []string{
 		"--etcd-servers=unix://" + cp.etcdSocket(),
-		"--bind-address=127.0.0.1",
+		"--bind-address=" + bind,
 		"--advertise-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", cp.port),
 		"--cert-dir=" + cp.dir.join("pki"),

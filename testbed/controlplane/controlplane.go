@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -28,6 +29,10 @@ type Options struct {
 
 	// Without leaves components out: any but Etcd and APIServer.
 	Without []Component
+
+	// Addresses are this machine's, beside 127.0.0.1, under which hosts in network namespaces of their own reach the API server.
+	// With any, it listens on all of the machine's addresses; its certificate names these. See [ControlPlane.KubeconfigAt].
+	Addresses []netip.Addr
 
 	// APIServerFlags are added to the API server's command line, and win over what the testbed sets.
 	APIServerFlags []string
@@ -127,7 +132,7 @@ func (cp *ControlPlane) start(ctx context.Context) error {
 	if cp.ca, err = newAuthority(); err != nil {
 		return err
 	}
-	if err := cp.ca.writePKI(cp.dir); err != nil {
+	if err := cp.ca.writePKI(cp.dir, cp.opts.Addresses); err != nil {
 		return err
 	}
 	if err := cp.startEtcd(ctx); err != nil {

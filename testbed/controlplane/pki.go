@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 )
@@ -52,12 +53,16 @@ func newAuthority() (*authority, error) {
 	return &authority{cert: cert, key: key, certPEM: pemBlock("CERTIFICATE", der)}, nil
 }
 
-// server signs a certificate for a server on this machine's loopback.
-func (a *authority) server(name string) (keyPair, error) {
+// server signs a certificate for a server on this machine's loopback, and at more of the machine's addresses.
+func (a *authority) server(name string, more []netip.Addr) (keyPair, error) {
+	addresses := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	for _, addr := range more {
+		addresses = append(addresses, addr.AsSlice())
+	}
 	return a.sign(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: name},
 		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		IPAddresses: addresses,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
 }
@@ -124,11 +129,11 @@ func pemBlock(kind string, der []byte) []byte {
 }
 
 // writePKI writes what the API server and the controller manager read from files.
-func (a *authority) writePKI(dir *workDir) error {
+func (a *authority) writePKI(dir *workDir, addresses []netip.Addr) error {
 	if err := os.Mkdir(dir.join("pki"), 0o700); err != nil {
 		return fmt.Errorf("making the folder for keys: %w", err)
 	}
-	server, err := a.server("kube-apiserver")
+	server, err := a.server("kube-apiserver", addresses)
 	if err != nil {
 		return err
 	}
