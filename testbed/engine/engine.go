@@ -1,9 +1,14 @@
-package simhost
+// Package engine is the test bed's stand-in for Flatcar's update_engine: on the bus it keeps to what the real one does, odd
+// as that may be, and for a test it has knobs. Simulated hosts run it in the test's own process, real hosts as a service. It
+// knows a bus and the folder that is a host's root, nothing of lockkeeper's.
+package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"sync"
 	"time"
@@ -13,12 +18,18 @@ import (
 
 // update_engine as it is on the bus.
 const (
-	engineName  = "com.coreos.update1"
-	enginePath  = dbus.ObjectPath("/com/coreos/update1")
-	engineIface = "com.coreos.update1.Manager"
+	BusName   = "com.coreos.update1"
+	Path      = dbus.ObjectPath("/com/coreos/update1")
+	Interface = "com.coreos.update1.Manager"
 
-	// marker says, below the host's root, that an update waits for a reboot. /run is emptied by a reboot.
-	marker = "run/update_engine_autoupdate_completed"
+	// Marker says, below the host's root, that an update waits for a reboot. /run is emptied by a reboot.
+	Marker = "run/update_engine_autoupdate_completed"
+
+	// A service that runs an engine has its knob for tests at a path and an interface of its own, with one method, Stage(s), and
+	// keeps what the next boot boots in a file of this name.
+	KnobPath      = dbus.ObjectPath("/dev/lockkeeper/testbed/engine")
+	KnobInterface = "dev.lockkeeper.testbed.Engine"
+	StagedFile    = "staged"
 
 	noVersion = "0.0.0"
 
@@ -37,8 +48,8 @@ const (
 	OpReportingError = "UPDATE_STATUS_REPORTING_ERROR_EVENT"
 )
 
-// EngineStatus is what GetStatus answers and StatusUpdate carries (xdssx).
-type EngineStatus struct {
+// Status is what GetStatus answers and StatusUpdate carries (xdssx).
+type Status struct {
 	LastChecked int64   // seconds since 1970; 0 after a start
 	Progress    float64 // 0 to 1
 	Operation   string  // with its prefix
@@ -46,49 +57,56 @@ type EngineStatus struct {
 	NewSize     int64 // bytes
 }
 
+// Options say where an engine is.
+type Options struct {
+	// Connect makes a connection to the host's bus, one that nobody else uses.
+	Connect func() (*dbus.Conn, error)
+	// Root is the host's root folder, for the marker.
+	Root string
+	// Staged is called with the version that the next boot will boot from now on, whatever else happens.
+	Staged func(version string) error
+}
+
 // Engine is a host's stand-in for update_engine, over all its boots. What a knob sets lasts until the next boot. Its methods
 // may be called by several goroutines.
 type Engine struct {
-	h *Host
+	o Options
 
 	mu     sync.Mutex
 	conn   *dbus.Conn // nil while the daemon does not run
 	thaw   chan struct{}
-	status EngineStatus
+	status Status
 	calls  int
 }
+
+// New makes an engine, which does not run before [Engine.Start].
+func New(o Options) *Engine { return &Engine{o: o} }
+
+func (e *Engine) marker() string { return filepath.Join(e.o.Root, Marker) }
 
 // errEngineDown is what comes of asking for something while the daemon does not run.
 var errEngineDown = errors.New("update_engine does not run")
 
 // Start starts the daemon: with the marker there it says UPDATED_NEED_REBOOT and has forgotten the version, else IDLE. It
-// broadcasts its status. Starting one that runs is no error; on a host that is down it is.
+// broadcasts its status. Starting one that runs is no error.
 func (e *Engine) Start() error {
-	b := e.h.current()
-	if b == nil {
-		return fmt.Errorf("starting update_engine: %w", errDown)
-	}
-	return e.start(b.theBus())
-}
-
-func (e *Engine) start(bus *bus) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.conn != nil {
 		return nil
 	}
-	conn, err := bus.connect()
+	conn, err := e.o.Connect()
 	if err != nil {
 		return fmt.Errorf("starting update_engine: %w", err)
 	}
-	e.status = EngineStatus{Operation: OpIdle, NewVersion: noVersion}
-	if e.h.exists(marker) {
+	e.status = Status{Operation: OpIdle, NewVersion: noVersion}
+	if _, err := os.Stat(e.marker()); err == nil {
 		e.status.Operation = OpNeedReboot
 	}
 	e.thaw = nil
 	err = e.export(conn, e.getStatus)
 	if err == nil {
-		err = own(conn, engineName)
+		err = own(conn)
 	}
 	if err != nil {
 		conn.Close()
@@ -103,7 +121,7 @@ func (e *Engine) start(bus *bus) error {
 func (e *Engine) export(conn *dbus.Conn, getStatus any) error {
 	return conn.ExportMethodTable(map[string]any{
 		"GetStatus": getStatus, "ResetStatus": e.resetStatus, "AttemptUpdate": e.attemptUpdate,
-	}, enginePath, engineIface)
+	}, Path, Interface)
 }
 
 // Stop ends the daemon: its name goes from the bus, the marker stays.
@@ -111,7 +129,7 @@ func (e *Engine) Stop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.conn != nil {
-		drop(e.conn, engineName)
+		drop(e.conn)
 		e.conn = nil
 	}
 	e.release()
@@ -170,7 +188,7 @@ func (e *Engine) reexport(getStatus any) error {
 
 // Say makes the engine claim a status, with a signal or without, whatever it really does: an operation that nobody knows,
 // for one. The marker and what the next boot will boot stay as they are.
-func (e *Engine) Say(s EngineStatus, signal bool) error {
+func (e *Engine) Say(s Status, signal bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.conn == nil {
@@ -184,7 +202,7 @@ func (e *Engine) Say(s EngineStatus, signal bool) error {
 }
 
 // Status is what GetStatus would answer, and whether the daemon runs.
-func (e *Engine) Status() (s EngineStatus, running bool) {
+func (e *Engine) Status() (s Status, running bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.status, e.conn != nil
@@ -198,25 +216,22 @@ func (e *Engine) Calls() int {
 }
 
 // Forge sends StatusUpdate from a connection of its own, as `locksmithctl send-need-reboot` does.
-func (e *Engine) Forge(s EngineStatus) error {
-	b := e.h.current()
-	if b == nil {
-		return fmt.Errorf("forging a signal: %w", errDown)
-	}
-	conn, err := b.theBus().connect()
+func (e *Engine) Forge(s Status) error {
+	conn, err := e.o.Connect()
 	if err != nil {
-		return err
+		return fmt.Errorf("forging a signal: %w", err)
 	}
 	defer conn.Close()
-	if err := conn.Emit(enginePath, engineIface+".StatusUpdate", s.values()...); err != nil {
+	if err := conn.Emit(Path, Interface+".StatusUpdate", s.values()...); err != nil {
 		return fmt.Errorf("forging a signal: %w", err)
 	}
 	// The bus has passed on what came before this call when it answers.
 	return conn.BusObject().Call("org.freedesktop.DBus.GetId", 0).Err
 }
 
-// stage goes through a whole update with the signals of the real one.
-func (e *Engine) stage(version string) error {
+// Stage goes through a whole update with the signals of the real one: afterwards its status is UPDATED_NEED_REBOOT, and the
+// next boot boots the version, whatever else happens. It fails when one is pending already.
+func (e *Engine) Stage(version string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.conn == nil {
@@ -237,16 +252,18 @@ func (e *Engine) stage(version string) error {
 		step(OpDownloading, float64(i)/downloadSteps)
 	}
 	step(OpFinalizing, 1)
-	e.h.setStaged(version) // from here on the next boot boots it, whatever else happens
-	if err := os.WriteFile(e.h.rootPath(marker), nil, 0o644); err != nil {
+	if err := e.o.Staged(version); err != nil { // from here on the next boot boots it, whatever else happens
+		return fmt.Errorf("switching the next boot to %s: %w", version, err)
+	}
+	if err := os.WriteFile(e.marker(), nil, 0o644); err != nil {
 		return fmt.Errorf("marking the update as completed: %w", err)
 	}
 	step(OpNeedReboot, 0)
 	return nil
 }
 
-// reset is ResetStatus: no signal, and the partition switch stays.
-func (e *Engine) reset() error {
+// Reset is ResetStatus: IDLE afterwards, without a signal; the partition switch stays.
+func (e *Engine) Reset() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.conn == nil {
@@ -255,7 +272,7 @@ func (e *Engine) reset() error {
 	switch e.status.Operation {
 	case OpIdle:
 	case OpNeedReboot:
-		if err := os.Remove(e.h.rootPath(marker)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.Remove(e.marker()); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("removing the marker: %w", err)
 		}
 		e.status.Operation = OpIdle
@@ -266,7 +283,7 @@ func (e *Engine) reset() error {
 }
 
 func (e *Engine) resetStatus() *dbus.Error {
-	if err := e.reset(); err != nil {
+	if err := e.Reset(); err != nil {
 		return dbus.MakeFailedError(err)
 	}
 	return nil
@@ -302,10 +319,30 @@ func (e *Engine) getStatus() (int64, float64, string, string, int64, *dbus.Error
 // broadcast sends StatusUpdate; mu is held. A bus that is going away hears nothing, and nobody misses it.
 func (e *Engine) broadcast() {
 	if e.conn != nil {
-		_ = e.conn.Emit(enginePath, engineIface+".StatusUpdate", e.status.values()...)
+		_ = e.conn.Emit(Path, Interface+".StatusUpdate", e.status.values()...)
 	}
 }
 
-func (s EngineStatus) values() []any {
+func (s Status) values() []any {
 	return []any{s.LastChecked, s.Progress, s.Operation, s.NewVersion, s.NewSize}
+}
+
+// own has conn own the engine's name, and fails if another connection does.
+func own(conn *dbus.Conn) error {
+	reply, err := conn.RequestName(BusName, dbus.NameFlagDoNotQueue)
+	if err == nil && reply != dbus.RequestNameReplyPrimaryOwner {
+		err = fmt.Errorf("it has another owner (reply %d)", reply)
+	}
+	if err != nil {
+		return fmt.Errorf("owning %s: %w", BusName, err)
+	}
+	return nil
+}
+
+// drop gives the name back and closes its owner's connection, so that the bus knows when drop returns; unless the bus is gone.
+func drop(conn *dbus.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.ReleaseName", 0, BusName).Err // closing does the same, later
+	conn.Close()
 }

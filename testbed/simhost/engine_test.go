@@ -6,14 +6,16 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"lockkeeper.dev/lockkeeper/testbed/engine"
 )
 
-func engineObject(conn *dbus.Conn) dbus.BusObject { return conn.Object(engineName, enginePath) }
+func engineObject(conn *dbus.Conn) dbus.BusObject { return conn.Object(engine.BusName, engine.Path) }
 
 // status asks the engine over the bus.
 func status(t *testing.T, conn *dbus.Conn) (s EngineStatus) {
 	t.Helper()
-	must(t, engineObject(conn).Call(engineIface+".GetStatus", 0).Store(&s.LastChecked, &s.Progress, &s.Operation, &s.NewVersion, &s.NewSize))
+	must(t, engineObject(conn).Call(engine.Interface+".GetStatus", 0).Store(&s.LastChecked, &s.Progress, &s.Operation, &s.NewVersion, &s.NewSize))
 	return s
 }
 
@@ -23,15 +25,15 @@ func follow(t *testing.T, h *Host) (sync func() []string) {
 	conn := connect(t, h)
 	signals := make(chan *dbus.Signal, 64)
 	conn.Signal(signals)
-	must(t, conn.AddMatchSignal(dbus.WithMatchInterface(engineIface), dbus.WithMatchMember("StatusUpdate")))
+	must(t, conn.AddMatchSignal(dbus.WithMatchInterface(engine.Interface), dbus.WithMatchMember("StatusUpdate")))
 	return func() []string {
 		// The engine answers after what it sent, and the bus keeps the order.
-		engineObject(conn).Call(engineIface+".GetStatus", dbus.FlagNoAutoStart)
+		engineObject(conn).Call(engine.Interface+".GetStatus", dbus.FlagNoAutoStart)
 		var ops []string
 		for {
 			select {
 			case s := <-signals:
-				if s.Name != engineIface+".StatusUpdate" {
+				if s.Name != engine.Interface+".StatusUpdate" {
 					continue // the bus's own
 				}
 				if sig := dbus.SignatureOf(s.Body...).String(); sig != "xdssx" {
@@ -59,19 +61,19 @@ func TestStageUpdateAndSilentReset(t *testing.T) {
 		t.Errorf("signals %s, want %s", got, want)
 	}
 	if s := status(t, conn); s.Operation != OpNeedReboot || s.NewVersion != "4.2.0" || s.NewSize == 0 || s.LastChecked == 0 || !h.exists("var/run/update_engine_autoupdate_completed") {
-		t.Errorf("staged: %+v, marker there: %t", s, h.exists(marker))
+		t.Errorf("staged: %+v, marker there: %t", s, h.exists(engine.Marker))
 	}
 	if err := h.StageUpdate("4.3.0"); err == nil {
 		t.Error("a second update was staged")
 	}
-	must(t, engineObject(conn).Call(engineIface+".ResetStatus", 0).Err)
+	must(t, engineObject(conn).Call(engine.Interface+".ResetStatus", 0).Err)
 	if got := signals(); len(got) > 0 {
 		t.Errorf("ResetStatus was followed by signals %v", got)
 	}
-	if s := status(t, conn); s.Operation != OpIdle || h.exists(marker) || h.Staged() != "4.2.0" {
-		t.Errorf("reset: %+v, marker there: %t, staged %q", s, h.exists(marker), h.Staged())
+	if s := status(t, conn); s.Operation != OpIdle || h.exists(engine.Marker) || h.Staged() != "4.2.0" {
+		t.Errorf("reset: %+v, marker there: %t, staged %q", s, h.exists(engine.Marker), h.Staged())
 	}
-	must(t, engineObject(conn).Call(engineIface+".AttemptUpdate", 0).Err)
+	must(t, engineObject(conn).Call(engine.Interface+".AttemptUpdate", 0).Err)
 	if got := strings.Join(signals(), " "); got != "CHECKING_FOR_UPDATE IDLE" {
 		t.Errorf("a check that finds nothing was followed by %s", got)
 	}
@@ -87,7 +89,7 @@ func TestEngineForgetsTheVersion(t *testing.T) {
 	conn := connect(t, h)
 	must(t, h.StageUpdate("4.2.0"))
 	h.Engine().Stop()
-	err := engineObject(conn).Call(engineIface+".GetStatus", dbus.FlagNoAutoStart).Err
+	err := engineObject(conn).Call(engine.Interface+".GetStatus", dbus.FlagNoAutoStart).Err
 	if e, ok := err.(dbus.Error); !ok || e.Name != "org.freedesktop.DBus.Error.NameHasNoOwner" {
 		t.Errorf("a stopped engine: %v", err)
 	}
@@ -115,7 +117,7 @@ func TestOddEngine(t *testing.T) {
 	conn := connect(t, h)
 	for _, body := range [][]any{{}, {"what?"}, {int64(1), 0.5, OpIdle, "1", "big"}, {int64(1), 0.5, OpIdle, "1", int64(1), int64(2)}} {
 		must(t, h.Engine().Answer(body...))
-		call := engineObject(conn).Call(engineIface+".GetStatus", 0)
+		call := engineObject(conn).Call(engine.Interface+".GetStatus", 0)
 		must(t, call.Err)
 		if got, want := dbus.SignatureOf(call.Body...), dbus.SignatureOf(body...); got != want {
 			t.Errorf("signature %s, want %s", got, want)
@@ -134,7 +136,7 @@ func TestOddEngine(t *testing.T) {
 	before := h.Engine().Calls()
 	h.Engine().Hang(true)
 	answered := make(chan error, 1)
-	go func() { answered <- engineObject(conn).Call(engineIface+".GetStatus", 0).Err }()
+	go func() { answered <- engineObject(conn).Call(engine.Interface+".GetStatus", 0).Err }()
 	eventually(t, "the call arrives", func() bool { return h.Engine().Calls() == before+1 })
 	select {
 	case err := <-answered:

@@ -68,7 +68,7 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane, opts Options) (*H
 	if err := h.opts.setDefaults(); err != nil {
 		return nil, fmt.Errorf("a simulated host %q cannot be: %w", opts.Name, err)
 	}
-	h.engine, h.logind, h.units = &Engine{h: h}, &Logind{h: h}, &Units{h: h}
+	h.logind, h.units = &Logind{h: h}, &Units{h: h}
 	h.life, h.endLife = context.WithCancel(context.Background())
 	h.version = h.opts.Version
 	if err := h.prepare(); err != nil {
@@ -89,6 +89,7 @@ func (h *Host) prepare() (err error) {
 	if h.dir, err = newWorkDir(h.opts.Dir); err != nil {
 		return err
 	}
+	h.engine = h.newEngine()
 	log, err := os.OpenFile(h.LogPath(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("opening the log: %w", err)
@@ -230,8 +231,7 @@ func (h *Host) update(f func()) {
 	h.changed = make(chan struct{})
 }
 
-func (h *Host) setStaged(version string) { h.update(func() { h.staged = version }) }
-func (h *Host) countReboot()             { h.update(func() { h.reboots++ }) }
+func (h *Host) countReboot() { h.update(func() { h.reboots++ }) }
 
 // Name of the host and of its Node.
 func (h *Host) Name() string { return h.opts.Name }
@@ -287,7 +287,7 @@ func (h *Host) Reboots() int {
 // StageUpdate has the engine go through a whole update: afterwards its status is UPDATED_NEED_REBOOT, and the next boot
 // boots the version, whatever else happens. It fails when one is pending already.
 func (h *Host) StageUpdate(version string) error {
-	if err := h.engine.stage(version); err != nil {
+	if err := h.engine.Stage(version); err != nil {
 		return fmt.Errorf("staging %s on %s: %w", version, h.opts.Name, err)
 	}
 	return nil
@@ -295,7 +295,7 @@ func (h *Host) StageUpdate(version string) error {
 
 // ResetStatus is the engine's: it is IDLE afterwards, without a signal, and the next boot boots what was staged all the same.
 func (h *Host) ResetStatus() error {
-	if err := h.engine.reset(); err != nil {
+	if err := h.engine.Reset(); err != nil {
 		return fmt.Errorf("resetting the engine's status on %s: %w", h.opts.Name, err)
 	}
 	return nil

@@ -165,7 +165,7 @@ func (h *Host) RestartBus(ctx context.Context, down time.Duration) error {
 		}
 	}
 	if engine {
-		if err := h.engine.start(fresh); err != nil {
+		if err := h.engine.Start(); err != nil {
 			return err
 		}
 	}

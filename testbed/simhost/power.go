@@ -216,7 +216,7 @@ func (h *Host) startParts(b *boot, next NextBoot) error {
 		return err
 	}
 	if !next.WithoutEngine {
-		if err := h.engine.start(b.theBus()); err != nil {
+		if err := h.engine.Start(); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/engine"
 )
 
 func TestKubeletRegistersTheNode(t *testing.T) {
@@ -106,8 +107,8 @@ func TestRebootThroughLogind(t *testing.T) {
 	if told.Load() != "true true 4.1.0" {
 		t.Errorf("when RebootCalled was told the host was (up, running lockkeeper, version) %v", told.Load())
 	}
-	if s, running := h.Engine().Status(); !running || s.Operation != OpIdle || h.exists(marker) {
-		t.Errorf("the engine of the new boot says %+v, running %t; marker there: %t", s, running, h.exists(marker))
+	if s, running := h.Engine().Status(); !running || s.Operation != OpIdle || h.exists(engine.Marker) {
+		t.Errorf("the engine of the new boot says %+v, running %t; marker there: %t", s, running, h.exists(engine.Marker))
 	}
 	// The old boot's kubelet says not ready; the new boot's id and Ready come together.
 	eventually(t, "NodeReady is told", func() bool { _, n := r.last(NodeReady); return n == 2 })
