@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/cri-client/pkg/fake"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+// forgetEvery bounds what Kubernetes' fake remembers of the calls made to it: it would be all of them.
+const forgetEvery = time.Minute
+
+// A runtime is Kubernetes' own fake container runtime. It remembers sandboxes and containers, and runs nothing: a container
+// is running from its start until it is stopped. A restart forgets them all, as a reboot does with real ones. To this one
+// containers can need their time to stop.
+type runtime struct {
+	*fake.RemoteRuntime
+}
+
+// runRuntime serves the container runtime interface on a Unix socket until ctx ends.
+func runRuntime(ctx context.Context, socket string) error {
+	rt := runtime{fake.NewFakeRemoteRuntime()}
+	rt.RuntimeService.FakeStatus = &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
+		{Type: runtimeapi.RuntimeReady, Status: true}, {Type: runtimeapi.NetworkReady, Status: true},
+	}}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("removing the old socket: %w", err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return fmt.Errorf("listening: %w", err)
+	}
+	server := grpc.NewServer()
+	runtimeapi.RegisterRuntimeServiceServer(server, rt)
+	runtimeapi.RegisterImageServiceServer(server, rt)
+	defer context.AfterFunc(ctx, server.Stop)()
+	go rt.forget(ctx)
+	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
+		return fmt.Errorf("telling systemd: %w", err)
+	}
+	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serving: %w", err)
+	}
+	return nil
+}
+
+// StopContainer takes as long as the pod's annotation says that it takes, but not longer than the kubelet allows.
+func (rt runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	if wait := min(rt.stopsAfter(req.ContainerId), time.Duration(req.Timeout)*time.Second); wait > 0 {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return rt.RemoteRuntime.StopContainer(ctx, req)
+}
+
+func (rt runtime) stopsAfter(container string) time.Duration {
+	rt.RuntimeService.Lock()
+	defer rt.RuntimeService.Unlock()
+	c := rt.RuntimeService.Containers[container]
+	if c == nil || c.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		return 0
+	}
+	pod := rt.RuntimeService.Sandboxes[c.SandboxID]
+	if pod == nil {
+		return 0
+	}
+	text := pod.Annotations[controlplane.StopsAfterAnnotation]
+	if d, err := time.ParseDuration(text); err == nil {
+		return d
+	}
+	return 0 // not said, or in no way that KWOK would know either
+}
+
+func (rt runtime) forget(ctx context.Context) {
+	tick := time.NewTicker(forgetEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			rt.RuntimeService.Lock()
+			rt.RuntimeService.Called = nil
+			rt.RuntimeService.Unlock()
+			rt.ImageService.Lock()
+			rt.ImageService.Called = nil
+			rt.ImageService.Unlock()
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package realhost
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// An ExecError is the end of a command on a host that was not successful.
+type ExecError struct {
+	Host   string
+	Args   []string
+	Status int // its exit status
+	Output string
+}
+
+func (e *ExecError) Error() string {
+	return fmt.Sprintf("on %s: %s: exit status %d: %s", e.Host, strings.Join(e.Args, " "), e.Status, lastLines(e.Output, 20))
+}
+
+// Exec runs a command as root on the host and returns what it has written, to standard output and error, which may be
+// megabytes. An exit status other than 0 is an [ExecError]. The end of ctx, or of the boot, ends the command.
+func (h *Host) Exec(ctx context.Context, args ...string) (string, error) {
+	return h.execInput(ctx, nil, args...)
+}
+
+func (h *Host) execInput(ctx context.Context, input []byte, args ...string) (string, error) {
+	b := h.current()
+	if b == nil {
+		return "", fmt.Errorf("running %s on %s: %w", args[0], h.opts.Name, errDown)
+	}
+	all := []string{"--target", strconv.Itoa(b.pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--wd=/", "--"}
+	cmd := command(ctx, "nsenter", append(all, args...)...)
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "SYSTEMD_COLORS=0"}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if input != nil {
+		cmd.Stdin = bytes.NewReader(input)
+	}
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && ctx.Err() == nil {
+		return out.String(), &ExecError{Host: h.opts.Name, Args: args, Status: exit.ExitCode(), Output: out.String()}
+	}
+	if err != nil {
+		return out.String(), fmt.Errorf("running %s on %s: %w", strings.Join(args, " "), h.opts.Name, cause(ctx, err))
+	}
+	return out.String(), nil
+}
+
+// WriteFile puts a file on the host, whether it is up or down, with its folder if need be. While the host is up the file is
+// replaced at once.
+func (h *Host) WriteFile(ctx context.Context, name string, data []byte, mode os.FileMode) error {
+	if !path.IsAbs(name) {
+		return fmt.Errorf("writing %s on %s: the path is not absolute", name, h.opts.Name)
+	}
+	if h.current() == nil {
+		return h.writeUpper(name, data, mode)
+	}
+	if data == nil {
+		data = []byte{}
+	}
+	script := `set -e; mkdir -p "$(dirname "$1")"; cat >"$1.new"; chmod "$2" "$1.new"; mv "$1.new" "$1"`
+	_, err := h.execInput(ctx, data, "sh", "-c", script, "sh", name, fmt.Sprintf("%o", mode.Perm()))
+	return err
+}
+
+// CopyIn puts a copy of the machine's file from on the host as to, with its permissions; see [Host.WriteFile].
+func (h *Host) CopyIn(ctx context.Context, from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return fmt.Errorf("copying to %s: %w", h.opts.Name, err)
+	}
+	info, err := os.Stat(from)
+	if err != nil {
+		return fmt.Errorf("copying to %s: %w", h.opts.Name, err)
+	}
+	return h.WriteFile(ctx, to, data, info.Mode().Perm())
+}
+
+// Journal is what a unit has said on this host, over all boots; all of the journal for "".
+func (h *Host) Journal(ctx context.Context, unit string) (string, error) {
+	args := []string{"journalctl", "--no-pager", "--output=short-iso-precise"}
+	if unit != "" {
+		args = append(args, "--unit="+unit)
+	}
+	return h.Exec(ctx, args...)
+}

@@ -1,0 +1,145 @@
+package realhost
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+// FleetOptions describe a fleet: hosts node-1, node-2 and so on.
+type FleetOptions struct {
+	Hosts int
+	// Prefix of the names; "" is "node-".
+	Prefix string
+	// Host is what all hosts have in common; Name is set for each.
+	Host Options
+	// Each changes the options of the i-th host, counted from 0, last of all; nil for none.
+	Each func(i int, o *Options)
+}
+
+// A Fleet is some hosts on one control plane.
+type Fleet struct {
+	Hosts []*Host // in order of their numbers
+	cp    *controlplane.ControlPlane
+}
+
+// readyWithin bounds the wait for a new fleet: the kubelet is started 2 s after it has failed for want of something.
+const readyWithin = 2 * time.Minute
+
+// StartFleet boots hosts side by side and returns when every one's Node is Ready. The lab's gateway has to be among the control
+// plane's Options.Addresses. If one host does not come up, all are closed. When ctx ends, also long after, they are too.
+func StartFleet(ctx context.Context, lab *Lab, cp *controlplane.ControlPlane, o FleetOptions) (*Fleet, error) {
+	if o.Hosts < 1 {
+		return nil, fmt.Errorf("a fleet of %d hosts cannot be", o.Hosts)
+	}
+	if o.Prefix == "" {
+		o.Prefix = "node-"
+	}
+	p, err := prepareParts(ctx, lab.log)
+	if err != nil {
+		return nil, err
+	}
+	f := &Fleet{cp: cp}
+	for i := range o.Hosts {
+		opts := o.Host
+		opts.Name = fmt.Sprint(o.Prefix, i+1)
+		if o.Each != nil {
+			o.Each(i, &opts)
+		}
+		h, err := newHost(lab, cp, p, opts)
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		f.Hosts = append(f.Hosts, h)
+	}
+	waiting, cancel := context.WithTimeoutCause(ctx, readyWithin, fmt.Errorf("it took more than %s", readyWithin))
+	defer cancel()
+	if err := f.each(func(h *Host) error { return h.WaitReady(waiting) }); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if err := f.each(func(h *Host) error { return h.labelControlPlane(waiting) }); err != nil {
+		f.Close()
+		return nil, err
+	}
+	context.AfterFunc(ctx, f.Close)
+	return f, nil
+}
+
+// Host is the one with a name, nil if there is none.
+func (f *Fleet) Host(name string) *Host {
+	i := slices.IndexFunc(f.Hosts, func(h *Host) bool { return h.Name() == name })
+	if i < 0 {
+		return nil
+	}
+	return f.Hosts[i]
+}
+
+// Close takes the power from all hosts and deletes their Nodes; what else there is of them goes with the lab.
+func (f *Fleet) Close() {
+	_ = f.each(func(h *Host) error {
+		h.stop()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		return f.cp.Client().CoreV1().Nodes().Delete(ctx, h.Name(), metav1.DeleteOptions{}) // or the control plane is gone itself
+	})
+}
+
+func (f *Fleet) each(do func(*Host) error) error {
+	errs := make([]error, len(f.Hosts))
+	var wg sync.WaitGroup
+	for i, h := range f.Hosts {
+		wg.Go(func() { errs[i] = do(h) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// WaitReady waits until the host is up and its kubelet has called its Node Ready in the present boot. After a call for a reboot
+// that is still the old one for a while: wait for the new one first, see [Host.WaitBoots].
+func (h *Host) WaitReady(ctx context.Context) error {
+	if err := h.WaitBoots(ctx, 1); err != nil {
+		return err
+	}
+	_, err := h.cp.WaitNode(ctx, h.opts.Name, "to be Ready in the host's present boot", func(n *corev1.Node) bool {
+		return n != nil && n.Status.NodeInfo.BootID != "" && n.Status.NodeInfo.BootID == h.BootID() && nodeReady(n)
+	})
+	if err != nil {
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		said, _ := h.Journal(late, "kubelet.service")
+		return fmt.Errorf("%w; the end of its console:\n%s\nthe end of its kubelet's journal:\n%s", err, h.console(), lastLines(said, 20))
+	}
+	return nil
+}
+
+func nodeReady(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func (h *Host) labelControlPlane(ctx context.Context) error {
+	if !h.opts.ControlPlane {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{"node-role.kubernetes.io/control-plane": ""}}})
+	if err != nil {
+		return err
+	}
+	if _, err := h.cp.Client().CoreV1().Nodes().Patch(ctx, h.opts.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("labelling %s as a control plane node: %w", h.opts.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,305 @@
+package realhost
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+// rebootStatus is what systemd-nspawn exits with when its container asked to be rebooted.
+const rebootStatus = 133
+
+//go:embed files/start.sh
+var startScript string
+
+// errDown comes of asking something of a host that is down.
+var errDown = errors.New("the host is down")
+
+// A Host is a real host. Its methods may be called by several goroutines.
+type Host struct {
+	opts      Options
+	lab       *Lab
+	cp        *controlplane.ControlPlane
+	parts     parts
+	dir       string
+	machine   string // its name for systemd-nspawn
+	machineID string
+	addr      netip.Addr
+	cgroups   []string
+
+	life    context.Context // ends with Close
+	end     context.CancelFunc
+	stopped chan struct{} // closed when the supervisor is gone
+	eventMu sync.Mutex    // held while an event is told
+
+	mu       sync.Mutex
+	boot     *boot // nil while the host is down
+	next     NextBoot
+	version  string
+	boots    int
+	reboots  int
+	cut      bool // from the network
+	power    bool // false: it stays down
+	crashing bool
+	failed   error         // why it could not be booted
+	changed  chan struct{} // closed and made anew when one of these changes
+}
+
+// A boot is one run of the host's systemd.
+type boot struct {
+	pid int // of its systemd, as the machine sees it
+	id  string
+	ctx context.Context // ends with the boot
+}
+
+// newHost makes a host in the lab and has it boot.
+func newHost(l *Lab, cp *controlplane.ControlPlane, p parts, opts Options) (*Host, error) {
+	if err := opts.setDefaults(); err != nil {
+		return nil, fmt.Errorf("a host %q cannot be: %w", opts.Name, err)
+	}
+	h := &Host{opts: opts, lab: l, cp: cp, parts: p, version: opts.Version, power: true, changed: make(chan struct{}), stopped: make(chan struct{})}
+	number, err := l.add(h)
+	if err != nil {
+		return nil, fmt.Errorf("making host %s: %w", opts.Name, err)
+	}
+	h.machine = fmt.Sprintf("%s-%d", l.tag, number)
+	h.dir = filepath.Join(l.dir, opts.Name)
+	h.addr = netip.AddrFrom4([4]byte{10, 213, byte(l.n), byte(10 + number)})
+	h.life, h.end = context.WithCancel(context.Background())
+	if err = h.install(); err == nil {
+		h.cgroups, err = makeCgroups(filepath.Join(l.tag, opts.Name))
+	}
+	if err != nil {
+		close(h.stopped)
+		h.stop()
+		return nil, fmt.Errorf("making host %s: %w", opts.Name, err)
+	}
+	go h.supervise()
+	return h, nil
+}
+
+// supervise boots the host, again and again, until it is closed.
+func (h *Host) supervise() {
+	defer close(h.stopped)
+	for {
+		next, ok := h.waitPower()
+		if !ok {
+			return
+		}
+		err := h.prepareBoot(next)
+		if err == nil {
+			err = h.runBoot()
+		}
+		if h.life.Err() != nil {
+			return
+		}
+		if err != nil {
+			h.lab.printf("%s: booting: %v", h.opts.Name, err)
+			h.update(func() { h.power, h.failed = false, err })
+			continue
+		}
+		down := h.opts.DownTime
+		h.update(func() {
+			if h.next.DownTime > 0 {
+				down = h.next.DownTime
+			}
+			if h.next.StayDown {
+				h.power, h.next.StayDown = false, false
+			}
+		})
+		select {
+		case <-h.life.Done():
+		case <-time.After(down):
+		}
+	}
+}
+
+// waitPower waits until the host has power, and takes what was said of its next boot.
+func (h *Host) waitPower() (next NextBoot, ok bool) {
+	err := h.wait(h.life, func() bool { return h.power })
+	h.update(func() { next, h.next = h.next, NextBoot{} })
+	return next, err == nil
+}
+
+// runBoot is one boot, from power on to power off. Its error is one of booting; a boot that ends is none.
+func (h *Host) runBoot() error {
+	console, err := os.OpenFile(h.ConsoleLog(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return fmt.Errorf("opening the console's log: %w", err)
+	}
+	defer console.Close()
+	cmd := exec.Command("unshare", h.bootCommand()...)
+	cmd.Stdout, cmd.Stderr = console, console
+	cmd.WaitDelay = time.Second
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting systemd-nspawn: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	pid, err := h.findInit(cmd.Process.Pid, ended)
+	if err != nil {
+		_ = cmd.Process.Kill()
+		return fmt.Errorf("%w; the end of its console:\n%s", err, h.console())
+	}
+	ctx, cancel := context.WithCancel(h.life)
+	b := &boot{pid: pid, ctx: ctx, id: bootIDOf(pid)}
+	defer context.AfterFunc(h.life, func() { b.kill() })()
+	if err := h.applyCut(); err != nil {
+		h.lab.printf("%s: %v", h.opts.Name, err)
+	}
+	h.update(func() { h.boot, h.boots, h.failed = b, h.boots+1, nil })
+	h.emit(Booted, b.id, h.Version())
+	watcher := make(chan struct{})
+	go func() {
+		defer close(watcher)
+		h.watchLogind(b)
+	}()
+	how := h.judge(<-ended)
+	cancel()
+	<-watcher
+	h.update(func() { h.boot = nil })
+	h.emit(ShutdownDone, b.id, how)
+	return nil
+}
+
+// judge says what an end of systemd-nspawn means, and takes the power away when the host has switched itself off.
+func (h *Host) judge(err error) (how string) {
+	h.update(func() {
+		exit, _ := errors.AsType[*exec.ExitError](err)
+		switch {
+		case h.crashing:
+			how = "crash"
+		case exit != nil && exit.ExitCode() == rebootStatus:
+			how, h.reboots = "reboot", h.reboots+1
+		case err == nil:
+			how, h.power = "poweroff", false
+		default:
+			how = fmt.Sprintf("crash (%v)", err)
+		}
+		h.crashing = false
+	})
+	return how
+}
+
+func (h *Host) bootCommand() []string {
+	args := []string{"--mount", "--propagation", "private", "sh", "-c", startScript, "start", h.parts.tree, h.dir, fmt.Sprint(len(h.cgroups))}
+	args = append(args, h.cgroups...)
+	args = append(args, "systemd-nspawn", "--quiet", "--boot", "--directory="+filepath.Join(h.dir, "root"),
+		"--machine="+h.machine, "--hostname="+h.opts.Name, "--uuid="+h.machineID,
+		"--register=no", "--keep-unit", "--settings=no", "--link-journal=no", "--resolv-conf=off", "--timezone=off", "--console=pipe",
+		"--network-bridge="+h.lab.tag,
+		"--bind=/dev/null:/dev/kmsg", // the kubelet wants to read one, and the machine's is not for it
+		"--bind-ro="+h.parts.kubelet+":/usr/bin/kubelet", "--bind-ro="+h.parts.hostparts+":/usr/bin/hostparts")
+	for inside, outside := range h.opts.Binds {
+		args = append(args, "--bind-ro="+escapeBind(outside)+":"+escapeBind(inside))
+	}
+	return args
+}
+
+func escapeBind(path string) string { return strings.NewReplacer(`\`, `\\`, ":", `\:`).Replace(path) }
+
+// update changes the host's state and tells who waits for it.
+func (h *Host) update(f func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f()
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// wait waits until cond, which is called with mu held, is true.
+func (h *Host) wait(ctx context.Context, cond func() bool) error {
+	for {
+		h.mu.Lock()
+		ok, changed := cond(), h.changed
+		h.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-h.life.Done():
+			return errors.New("the host was closed")
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (h *Host) current() *boot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.boot
+}
+
+// stop takes the power away for ever and returns when nothing of the host runs; its lab's janitor removes the rest.
+func (h *Host) stop() {
+	h.end()
+	<-h.stopped
+	h.lab.mu.Lock()
+	delete(h.lab.hosts, h)
+	h.lab.mu.Unlock()
+}
+
+// Name of the host and of its Node.
+func (h *Host) Name() string { return h.opts.Name }
+
+// Address of the host in its lab's network.
+func (h *Host) Address() netip.Addr { return h.addr }
+
+// Dir is the host's folder on the machine; up in it has what differs from the tree. It must be changed only while the host is down.
+func (h *Host) Dir() string { return h.dir }
+
+// ConsoleLog is the path of what systemd has written on the console, over all boots.
+func (h *Host) ConsoleLog() string { return filepath.Join(h.dir, "console.log") }
+
+func (h *Host) console() string {
+	text, err := os.ReadFile(h.ConsoleLog())
+	if err != nil {
+		return err.Error()
+	}
+	return lastLines(string(text), 20)
+}
+
+// Version is VERSION_ID of what the host runs, or ran last.
+func (h *Host) Version() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.version
+}
+
+func (h *Host) setVersion(version string) {
+	h.update(func() { h.version = strings.TrimSpace(version) })
+}
+
+// BootID is that of the running boot, "" while the host is down.
+func (h *Host) BootID() string {
+	if b := h.current(); b != nil {
+		return b.id
+	}
+	return ""
+}
+
+// Boots is how often the host was booted, the first boot included.
+func (h *Host) Boots() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.boots
+}
+
+// Reboots is how often a clean reboot was carried out, through logind or by systemd alone.
+func (h *Host) Reboots() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.reboots
+}

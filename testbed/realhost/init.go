@@ -1,0 +1,64 @@
+package realhost
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// bootTimeout is how long systemd-nspawn may take to start the host's systemd: it sets up namespaces and mounts.
+const bootTimeout = 30 * time.Second
+
+// findInit waits for the host's systemd: a child of systemd-nspawn that is the first process of a PID namespace and has come so
+// far as to call itself systemd. There is nothing to watch, so it looks again and again.
+func (h *Host) findInit(nspawn int, ended <-chan error) (int, error) {
+	deadline := time.NewTimer(bootTimeout)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", nspawn, nspawn))
+		for _, child := range strings.Fields(string(children)) {
+			if status, err := os.ReadFile("/proc/" + child + "/status"); err == nil && isInit(string(status)) {
+				var pid int
+				_, err := fmt.Sscan(child, &pid)
+				return pid, err
+			}
+		}
+		select {
+		case err := <-ended:
+			return 0, fmt.Errorf("systemd-nspawn ended before systemd ran: %w", errors.Join(err))
+		case <-h.life.Done():
+			return 0, errors.New("the host was closed")
+		case <-deadline.C:
+			return 0, fmt.Errorf("systemd does not run %s after the start of systemd-nspawn", bootTimeout)
+		case <-tick.C:
+		}
+	}
+}
+
+func isInit(status string) bool {
+	name, first := false, false
+	for line := range strings.Lines(status) {
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 2 && fields[0] == "Name:":
+			name = fields[1] == "systemd"
+		case len(fields) > 2 && fields[0] == "NSpid:":
+			first = fields[len(fields)-1] == "1"
+		}
+	}
+	return name && first
+}
+
+// bootIDOf reads a host's boot id: systemd-nspawn makes a new one for each boot and puts it in place of the machine's.
+func bootIDOf(pid int) string {
+	id, _ := os.ReadFile(fmt.Sprintf("/proc/%d/root/proc/sys/kernel/random/boot_id", pid))
+	return strings.TrimSpace(string(id))
+}
+
+// kill takes the power away: the kernel kills everything in the PID namespace with its first process.
+func (b *boot) kill() { _ = syscall.Kill(b.pid, syscall.SIGKILL) }

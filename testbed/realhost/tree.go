@@ -1,0 +1,143 @@
+package realhost
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+// The hosts' operating system: a minimal Debian, with what systemd needs to be a whole one.
+const suite = "bookworm"
+
+var treePackages = []string{"systemd", "systemd-sysv", "libpam-systemd", "dbus", "iproute2", "ca-certificates"}
+
+// treeHooks end the making of the tree. Flatcar's D-Bus policy speaks of a user core. Timers that would fetch or tidy up have
+// no business in a test.
+var treeHooks = []string{
+	`chroot "$1" useradd --create-home --shell /bin/bash core`,
+	`systemctl --root="$1" enable systemd-networkd.service`,
+	`systemctl --root="$1" mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer`,
+	`rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin "$1"/var/log/*.log`,
+}
+
+// treeRoot is below the cache's folder, because mmdebstrap wants one of its own making.
+const treeRoot = "root"
+
+// parts are what hosts are made of, all read-only for them.
+type parts struct {
+	tree      string // root of the operating system
+	kubelet   string // path of the binary
+	hostparts string // path of the binary
+}
+
+// Prepare makes what hosts are made of, unless it is in the cache: the operating system's tree (a minute, 220 MB), the kubelet
+// (a minute more when the control plane was built before) and command hostparts. [StartFleet] does it too; here it can be done
+// ahead of a test's time-out. log may be nil.
+func Prepare(ctx context.Context, log io.Writer) error {
+	_, err := prepareParts(ctx, log)
+	return err
+}
+
+func prepareParts(ctx context.Context, log io.Writer) (p parts, err error) {
+	c, err := openCache()
+	if err != nil {
+		return parts{}, err
+	}
+	if log == nil {
+		log = io.Discard
+	}
+	tree, err := c.get(ctx, "tree-"+treeKey(), func(ctx context.Context, dir string) error { return makeTree(ctx, dir, log) })
+	if err != nil {
+		return parts{}, fmt.Errorf("making the hosts' operating system: %w", err)
+	}
+	p.tree = filepath.Join(tree, treeRoot)
+	if p.kubelet, err = controlplane.BuildKubelet(ctx, log); err != nil {
+		return parts{}, err
+	}
+	if p.hostparts, err = buildHostparts(ctx, c); err != nil {
+		return parts{}, fmt.Errorf("building hostparts: %w", err)
+	}
+	return p, nil
+}
+
+func treeKey() string {
+	return keyOf(suite, strings.Join(treePackages, " "), strings.Join(treeHooks, "\n"), runtime.GOARCH)
+}
+
+func makeTree(ctx context.Context, dir string, log io.Writer) error {
+	begin := time.Now()
+	fmt.Fprintf(log, "realhost: making the hosts' operating system (Debian %s): once, about a minute\n", suite)
+	args := []string{"--variant=minbase", "--include=" + strings.Join(treePackages, ",")}
+	for _, hook := range treeHooks {
+		args = append(args, "--customize-hook="+hook)
+	}
+	root := filepath.Join(dir, treeRoot)
+	if out, err := command(ctx, "mmdebstrap", append(args, suite, root)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("mmdebstrap: %w\n%s", cause(ctx, err), lastLines(string(out), 30))
+	}
+	fmt.Fprintf(log, "realhost: made the hosts' operating system in %s\n", time.Since(begin).Round(time.Second))
+	return nil
+}
+
+// buildHostparts builds each time: Go's own cache knows best whether something has changed.
+func buildHostparts(ctx context.Context, c cache) (string, error) {
+	tmp, err := os.MkdirTemp("", "hostparts-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	binary := filepath.Join(tmp, "hostparts")
+	cmd := command(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, "lockkeeper.dev/lockkeeper/testbed/cmd/hostparts")
+	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
+		cmd.Dir = filepath.Dir(file) // else the working directory is in the module, as for tests
+	}
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", cause(ctx, err), lastLines(string(out), 30))
+	}
+	data, err := os.ReadFile(binary)
+	if err != nil {
+		return "", err
+	}
+	dir, err := c.get(ctx, "hostparts-"+keyOf(string(data)), func(_ context.Context, dir string) error {
+		return os.WriteFile(filepath.Join(dir, "hostparts"), data, 0o755)
+	})
+	return filepath.Join(dir, "hostparts"), err
+}
+
+// command is a command in a process group of its own, all of which ends with ctx.
+func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// cause is why ctx has ended, if it has, else err.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// lastLines is the end of a command's output for an error message, at most n lines and 8 KiB.
+func lastLines(text string, n int) string {
+	const limit = 8 << 10
+	text = strings.TrimRight(text, "\n")
+	if len(text) > limit {
+		text = text[len(text)-limit:]
+	}
+	lines := strings.Split(text, "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
