@@ -18,10 +18,13 @@ import (
 	"github.com/urfave/cli/v2"
 	"k8s.io/klog/v2"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/instance"
 	"lockkeeper.dev/lockkeeper/coordinator/report"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/packaging/manifests"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -248,6 +251,28 @@ func commands() []*cli.Command {
 			Name: "go", Usage: "End the emergency stop", Flags: []cli.Flag{kubeconfig(), configFlag()},
 			Action: say(func(c *cli.Context, s *report.Source) (string, error) { return s.Go(c.Context) }),
 		},
+		{
+			Name: "manifests", Usage: "Print what a cluster needs, for kubectl apply -f -", Action: manifestsCommand,
+			Description: "A namespace, the Lease that coordinators are elected by, and the rights of hosts and of the coordinator. Nothing runs.\n" +
+				"Each grant says why it is there. Hosts whose Lease has another name have it at [lease] in their file.",
+			Flags: []cli.Flag{
+				&cli.StringFlag{Name: "namespace", Usage: "the `NAME` of lockkeeper's namespace", Value: v1alpha1.DefaultLeaseNamespace},
+				&cli.StringFlag{Name: "lease", Usage: "the `NAME` of the Lease in it", Value: v1alpha1.DefaultLeaseName},
+			},
+		},
+		{
+			Name: "kubeconfig", Usage: "Mint the coordinator's kubeconfig, from your own credential", Action: kubeconfigCommand,
+			Description: "The kubeconfig needs nothing beside it and is a secret. Hosts that are to stand for election have it at\n" +
+				"/etc/lockkeeper/coordinator.kubeconfig. The manifests have to be applied before.",
+			Flags: []cli.Flag{
+				kubeconfig(),
+				&cli.StringFlag{Name: "context", Usage: "the `NAME` of a context in your kubeconfig, instead of its current one"},
+				&cli.StringFlag{Name: "namespace", Usage: "the `NAME` of lockkeeper's namespace", Value: v1alpha1.DefaultLeaseNamespace},
+				&cli.StringFlag{Name: "lifetime", Usage: "how long it is to be valid, a `DURATION` of 1h to 365d", Value: "90d"},
+				&cli.StringFlag{Name: "server", Usage: "the API server's `URL` as hosts reach it, instead of your kubeconfig's"},
+				&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write it to `FILE`, readable for its owner alone, instead of printing it"},
+			},
+		},
 		{Name: "version", Usage: "Show the version", Action: printVersion},
 		{Name: "help", ArgsUsage: "[COMMAND]", Usage: "Show the commands, or one of them", Action: helpCommand},
 	}
@@ -279,6 +304,41 @@ func versionText() string {
 		return info.Main.Version
 	}
 	return "devel"
+}
+
+func manifestsCommand(c *cli.Context) error {
+	text, err := manifests.Render(manifests.Options{Namespace: c.String("namespace"), Lease: c.String("lease")})
+	if err != nil {
+		return usage("%v", err)
+	}
+	_, err = c.App.Writer.Write(text)
+	return err
+}
+
+func kubeconfigCommand(c *cli.Context) error {
+	lifetime, err := credential.ParseLifetime(c.String("lifetime"))
+	if err != nil {
+		return usage("--lifetime %v", err)
+	}
+	minted, err := credential.Mint(c.Context, credential.Options{
+		Kubeconfig: c.String("kubeconfig"), Context: c.String("context"), Namespace: c.String("namespace"),
+		Lifetime: lifetime, Server: c.String("server"), Version: versionText(),
+	})
+	if err != nil {
+		return err
+	}
+	if file := c.String("output"); file != "" {
+		err = credential.WriteFile(file, minted.Kubeconfig)
+	} else {
+		_, err = c.App.Writer.Write(minted.Kubeconfig)
+	}
+	if err != nil {
+		return err
+	}
+	for _, note := range minted.Notes(time.Now()) {
+		fmt.Fprintln(c.App.ErrWriter, "lockkeeper: "+note)
+	}
+	return nil
 }
 
 func runCommand(c *cli.Context) error {

@@ -67,6 +67,8 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
   retry NODE                    Forgive a node's failed turn
   stop [REASON…]                Emergency stop: nothing is promoted, no host commits
   go                            End the emergency stop
+  manifests                     Print what a cluster needs, for kubectl apply -f -
+  kubeconfig                    Mint the coordinator's kubeconfig, from your own credential
   version                       Show the version
   help [COMMAND]                Show the commands, or one of them
 
@@ -122,6 +124,12 @@ func TestUsage(t *testing.T) {
 		{"run n1", "", "run takes no arguments, not [\"n1\"]; see `lockkeeper help run`", 64},
 		{"go on", "", "go takes no arguments, not [\"on\"]; see `lockkeeper help go`", 64},
 		{"version 2", "", "version takes no arguments, not [\"2\"]; see `lockkeeper help version`", 64},
+
+		{"kubeconfig --lifetime 2y", "", "--lifetime \"2y\", expected 1h to 365d, such as 36h or 90d", 64},
+		{"kubeconfig", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
+		{"manifests x", "", "manifests takes no arguments, not [\"x\"]; see `lockkeeper help manifests`", 64},
+		{"manifests --namespace Lock", "", "namespace \"Lock\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end " +
+			"with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')", 64},
 
 		{"status n1 -w", "", "-w after an argument would be ignored, so nothing was done; flags go first: lockkeeper status -w n1", 64},
 		{"status n1 -o json", "", "-o after an argument would be ignored, so nothing was done; flags go first: lockkeeper status -o json n1", 64},

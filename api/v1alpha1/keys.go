@@ -100,6 +100,16 @@ const (
 	DefaultLeaseName      = "lockkeeper"
 )
 
+// CoordinatorServiceAccount is the coordinator's identity: a service account in
+// the Lease's namespace, made by the manifests.
+const CoordinatorServiceAccount = "lockkeeper-coordinator"
+
+// CoordinatorUser is the name under which the API server knows the coordinator
+// whose service account is in namespace.
+func CoordinatorUser(namespace string) string {
+	return "system:serviceaccount:" + namespace + ":" + CoordinatorServiceAccount
+}
+
 // HookAnnotation returns the annotation by which the hook called name
 // confirms the stage that a node is in. Its value has to be the turn's id.
 // The coordinator removes it when the stage is entered and when it is left,

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -8,11 +9,22 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/credential"
+)
+
+const (
+	mintWithin          = 30 * time.Second
+	coordinatorLifetime = 30 * 24 * time.Hour
 )
 
 // URL is the API server's address; it stays the same when the API server is stopped and started.
@@ -101,14 +113,47 @@ func (cp *ControlPlane) NodeConfig(node string) (*rest.Config, error) {
 	return cp.ConfigFor(nodeUser(node), NodesGroup)
 }
 
-// CoordinatorKubeconfig is the kubeconfig of lockkeeper's coordinator; what it may do is up to [ControlPlane.ApplyLockkeeper].
+// CoordinatorKubeconfig is the kubeconfig of lockkeeper's coordinator, minted as `lockkeeper kubeconfig` does it, and valid
+// for longer than any test runs. It is minted on the first call, which applies lockkeeper's objects if nobody has.
 func (cp *ControlPlane) CoordinatorKubeconfig() (string, error) {
-	return cp.Kubeconfig(CoordinatorUser, CoordinatorGroup)
+	admin, err := cp.Kubeconfig("testbed:admin", "system:masters")
+	if err != nil {
+		return "", err
+	}
+	path := cp.dir.join("kubeconfigs", "lockkeeper-coordinator.kubeconfig")
+	cp.coordinatorMu.Lock()
+	defer cp.coordinatorMu.Unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	ctx, cancel := context.WithTimeout(cp.life, mintWithin)
+	defer cancel()
+	_, err = cp.Client().CoreV1().ServiceAccounts(LockkeeperNamespace).Get(ctx, v1alpha1.CoordinatorServiceAccount, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		err = cp.ApplyLockkeeper(ctx)
+	}
+	if err != nil {
+		return "", fmt.Errorf("minting the coordinator's kubeconfig: %w", err)
+	}
+	minted, err := credential.Mint(ctx, credential.Options{Kubeconfig: admin, Lifetime: coordinatorLifetime, Version: "testbed"})
+	if err != nil {
+		return "", fmt.Errorf("minting the coordinator's kubeconfig: %w", err)
+	}
+	return path, credential.WriteFile(path, minted.Kubeconfig)
 }
 
-// CoordinatorConfig is the client configuration of lockkeeper's coordinator.
+// CoordinatorConfig is the client configuration of lockkeeper's coordinator. Its client has no rate limit.
 func (cp *ControlPlane) CoordinatorConfig() (*rest.Config, error) {
-	return cp.ConfigFor(CoordinatorUser, CoordinatorGroup)
+	path, err := cp.CoordinatorKubeconfig()
+	if err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the coordinator's kubeconfig: %w", err)
+	}
+	config.QPS, config.UserAgent = -1, "lockkeeper-testbed/coordinator"
+	return config, nil
 }
 
 func nodeUser(node string) string { return "system:node:" + node }

@@ -59,6 +59,8 @@ type ControlPlane struct {
 	credMu sync.Mutex
 	pairs  map[string]keyPair // by file name of the kubeconfig
 
+	coordinatorMu sync.Mutex // held while the coordinator's kubeconfig is minted
+
 	life    context.Context // ends when Stop begins
 	end     context.CancelFunc
 	faultMu sync.Mutex // held by whoever stops or starts components

@@ -3,7 +3,6 @@ package controlplane
 import (
 	"bytes"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -13,23 +12,25 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/packaging/manifests"
 )
 
-// The identities and objects that [ControlPlane.ApplyLockkeeper] gives rights to and makes.
+// The objects that [ControlPlane.ApplyLockkeeper] makes, and the identities that it gives rights to.
 const (
-	LockkeeperNamespace = "lockkeeper"
-	LockkeeperLease     = "lockkeeper" // in LockkeeperNamespace
-	CoordinatorUser     = "lockkeeper-coordinator"
-	CoordinatorGroup    = "lockkeeper:coordinators"
+	LockkeeperNamespace = v1alpha1.DefaultLeaseNamespace
+	LockkeeperLease     = v1alpha1.DefaultLeaseName // in LockkeeperNamespace
 	NodesGroup          = "system:nodes"
 )
 
-//go:embed lockkeeper.yaml
-var lockkeeperYAML []byte
+// CoordinatorUser is the coordinator's name to the API server.
+var CoordinatorUser = v1alpha1.CoordinatorUser(LockkeeperNamespace)
 
-// resources are the kinds in lockkeeper.yaml.
+// resources are the kinds in the manifests.
 var resources = map[schema.GroupKind]schema.GroupVersionResource{
 	{Kind: "Namespace"}:                                              {Version: "v1", Resource: "namespaces"},
+	{Kind: "ServiceAccount"}:                                         {Version: "v1", Resource: "serviceaccounts"},
 	{Group: "coordination.k8s.io", Kind: "Lease"}:                    {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
 	{Group: "rbac.authorization.k8s.io", Kind: "Role"}:               {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"},
 	{Group: "rbac.authorization.k8s.io", Kind: "RoleBinding"}:        {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
@@ -37,15 +38,18 @@ var resources = map[schema.GroupKind]schema.GroupVersionResource{
 	{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding"}: {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
 }
 
-// ApplyLockkeeper applies what an administrator applies before lockkeeper can run: the namespace, the Lease, the least RBAC
-// for hosts (group [NodesGroup]) and for the coordinator (group [CoordinatorGroup]). Applied again it puts right what was
-// changed, and leaves the Lease's holder alone.
+// ApplyLockkeeper applies what an administrator applies before lockkeeper can run: what `lockkeeper manifests` prints. Applied
+// again it puts right what was changed, and leaves the Lease's holder alone.
 func (cp *ControlPlane) ApplyLockkeeper(ctx context.Context) error {
 	client, err := dynamic.NewForConfig(cp.AdminConfig())
 	if err != nil {
 		return fmt.Errorf("applying lockkeeper's objects: %w", err)
 	}
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(lockkeeperYAML), 4<<10)
+	text, err := manifests.Render(manifests.Options{})
+	if err != nil {
+		return fmt.Errorf("applying lockkeeper's objects: %w", err)
+	}
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4<<10)
 	for {
 		obj := &unstructured.Unstructured{}
 		if err := decoder.Decode(obj); errors.Is(err, io.EOF) {

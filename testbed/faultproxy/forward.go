@@ -190,7 +190,7 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	for _, name := range hopByHop {
 		out.Header.Del(name)
 	}
-	return e.p.transport.RoundTrip(out)
+	return e.p.speaks.RoundTrip(out)
 }
 
 // answer passes the API server's answer on, each piece as it comes.

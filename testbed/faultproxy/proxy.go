@@ -22,7 +22,7 @@ import (
 type Options struct {
 	// Name tells it from others in a test's log.
 	Name string
-	// Config is the identity under which it speaks to the API server, by client certificate.
+	// Config is the identity under which it speaks to the API server, by client certificate or token.
 	Config *rest.Config
 	// Dir is where the kubeconfig is written; it stays the caller's.
 	Dir string
@@ -37,6 +37,7 @@ type Proxy struct {
 	opts       Options
 	upstream   *url.URL
 	transport  *http.Transport
+	speaks     http.RoundTripper // transport, with the identity's token if it has one
 	server     *http.Server
 	kubeconfig string
 	life       context.Context // ends with Close
@@ -78,6 +79,10 @@ func Start(o Options) (*Proxy, error) {
 			TLSClientConfig: secret, DisableCompression: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: 30 * time.Second,
 			TLSHandshakeTimeout: 10 * time.Second,
 		},
+	}
+	if p.speaks, err = rest.HTTPWrappersForConfig(o.Config, p.transport); err != nil {
+		listener.Close()
+		return failed(err)
 	}
 	p.life, p.end = context.WithCancel(context.Background())
 	if p.kubeconfig, err = p.writeKubeconfig(listener.Addr().String()); err != nil {

@@ -1,0 +1,228 @@
+// Package credential mints the coordinator's kubeconfig from an admin's
+// credential: a token of the service account that the manifests make, for a
+// bounded time. It is what `lockkeeper kubeconfig` does.
+//
+// The token comes from the TokenRequest API and is stored nowhere in the
+// cluster. A Secret of the old kind would hold for ever and be readable by
+// whoever may read the namespace's Secrets. Deleting the service account makes
+// every token of it worthless at once.
+//
+// The package knows clusters and files. It does not know who will coordinate
+// with what it mints, and decides nothing about a rollout.
+package credential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/report"
+	"lockkeeper.dev/lockkeeper/node/object"
+)
+
+// How long a credential may be valid. The API server may give less.
+const (
+	MinLifetime     = time.Hour
+	MaxLifetime     = 365 * 24 * time.Hour
+	DefaultLifetime = 90 * 24 * time.Hour
+)
+
+// Options say what to mint.
+type Options struct {
+	// Kubeconfig and Context are the admin's, found as kubectl finds them: ""
+	// is KUBECONFIG or ~/.kube/config, and its current context.
+	Kubeconfig, Context string
+	// Namespace is that of the manifests; "" is the default one.
+	Namespace string
+	// Lifetime is how long the token is to be valid, MinLifetime to
+	// MaxLifetime.
+	Lifetime time.Duration
+	// Server is the API server's address as hosts reach it, https://…; "" is
+	// that of the admin's kubeconfig.
+	Server string
+	// Version is lockkeeper's, for the user agent.
+	Version string
+}
+
+// Credential is a kubeconfig that needs nothing beside it.
+type Credential struct {
+	Kubeconfig []byte // YAML; a secret
+	User       string // whom the API server takes its bearer for
+	Server     string // the API server's address in it
+	Expires    time.Time
+	// Shortened: the API server gave less than was asked for.
+	Shortened bool
+	// Local: the server's address is that of the machine itself, which is
+	// another one on each host.
+	Local bool
+}
+
+// Mint asks the API server for a token and makes a kubeconfig of it. Nothing
+// is written but the token's own record in the API server's audit log. The
+// error is report.ErrNoKubeconfig if the caller has no credential.
+func Mint(ctx context.Context, o Options) (Credential, error) {
+	if o.Namespace == "" {
+		o.Namespace = v1alpha1.DefaultLeaseNamespace
+	}
+	if o.Lifetime < MinLifetime || o.Lifetime > MaxLifetime {
+		return Credential{}, fmt.Errorf("a lifetime of %s, expected %s to %s", days(o.Lifetime), days(MinLifetime), days(MaxLifetime))
+	}
+	admin, cluster, err := load(o.Kubeconfig, o.Context)
+	if err != nil {
+		return Credential{}, err
+	}
+	if o.Server != "" {
+		cluster.Server = o.Server
+	}
+	at, err := url.Parse(cluster.Server)
+	if err != nil || at.Scheme != "https" || at.Hostname() == "" {
+		return Credential{}, fmt.Errorf("the API server's address %q, expected https://HOST[:PORT]", cluster.Server)
+	}
+	token, err := request(ctx, admin, o)
+	if err != nil {
+		return Credential{}, err
+	}
+	c := Credential{
+		User: v1alpha1.CoordinatorUser(o.Namespace), Server: cluster.Server, Expires: token.Status.ExpirationTimestamp.UTC(),
+		Local: at.Hostname() == "localhost" || net.ParseIP(at.Hostname()).IsLoopback(),
+	}
+	// The answer's spec is what the API server made of it.
+	c.Shortened = token.Spec.ExpirationSeconds != nil && *token.Spec.ExpirationSeconds < seconds(o.Lifetime)
+	c.Kubeconfig, err = c.render(cluster, token.Status.Token)
+	return c, err
+}
+
+// load returns the admin's client configuration, and of its cluster what a
+// coordinator needs to reach it.
+func load(kubeconfig, contextName string) (*rest.Config, *clientcmdapi.Cluster, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: contextName})
+	raw, err := loader.RawConfig()
+	if err != nil {
+		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	if clientcmdapi.IsConfigEmpty(&raw) {
+		return nil, nil, report.ErrNoKubeconfig
+	}
+	if contextName == "" {
+		contextName = raw.CurrentContext
+	}
+	used, ok := raw.Contexts[contextName]
+	if !ok || raw.Clusters[used.Cluster] == nil {
+		return nil, nil, fmt.Errorf("kubeconfig: no context %q with a cluster", contextName)
+	}
+	cluster := raw.Clusters[used.Cluster]
+	if cluster.InsecureSkipTLSVerify {
+		return nil, nil, fmt.Errorf("kubeconfig: cluster %q is used with insecure-skip-tls-verify; the coordinator's kubeconfig would trust anybody. Put the cluster's certificate-authority there", used.Cluster)
+	}
+	admin, err := loader.ClientConfig()
+	if err != nil {
+		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	if err := rest.LoadTLSFiles(admin); err != nil {
+		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	// Of the admin's own secrets nothing goes over.
+	return admin, &clientcmdapi.Cluster{
+		Server: cluster.Server, TLSServerName: cluster.TLSServerName, ProxyURL: cluster.ProxyURL,
+		CertificateAuthorityData: admin.CAData, // none: the system's authorities, for the host as for the admin
+	}, nil
+}
+
+func request(ctx context.Context, admin *rest.Config, o Options) (*authenticationv1.TokenRequest, error) {
+	client, err := object.ConnectConfig(admin, "admin", o.Version, 20, 40)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, object.Timeout)
+	defer cancel()
+	r, err := client.CoreV1().ServiceAccounts(o.Namespace).CreateToken(ctx, v1alpha1.CoordinatorServiceAccount, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(seconds(o.Lifetime))},
+	}, metav1.CreateOptions{FieldManager: object.FieldManager("admin")})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("there is no service account %s/%s; apply the manifests first: lockkeeper manifests | kubectl apply -f -",
+			o.Namespace, v1alpha1.CoordinatorServiceAccount)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking for a token of service account %s/%s: %w", o.Namespace, v1alpha1.CoordinatorServiceAccount, err)
+	}
+	if r.Status.Token == "" {
+		return nil, errors.New("the API server gave an empty token")
+	}
+	return r, nil
+}
+
+func (c *Credential) render(cluster *clientcmdapi.Cluster, token string) ([]byte, error) {
+	config := clientcmdapi.NewConfig()
+	config.Clusters["cluster"] = cluster
+	config.AuthInfos["lockkeeper-coordinator"] = &clientcmdapi.AuthInfo{Token: token}
+	config.Contexts["lockkeeper-coordinator"] = &clientcmdapi.Context{Cluster: "cluster", AuthInfo: "lockkeeper-coordinator"}
+	config.CurrentContext = "lockkeeper-coordinator"
+	text, err := clientcmd.Write(*config)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the coordinator's kubeconfig: %w", err)
+	}
+	head := fmt.Sprintf("# The credential of lockkeeper's coordinator, %s. A secret.\n# Valid until %s.\n", c.User, c.Expires.Format(time.RFC3339))
+	return append([]byte(head), text...), nil
+}
+
+// Notes are what whoever minted it should know, one sentence each, the first
+// one until when it is valid.
+func (c *Credential) Notes(now time.Time) []string {
+	notes := []string{fmt.Sprintf("valid until %s, for %s; a new one put in its place is noticed without a restart",
+		c.Expires.Format(time.RFC3339), days(c.Expires.Sub(now).Round(time.Minute)))}
+	if c.Shortened {
+		notes = append(notes, "the API server gives no longer lifetime than that")
+	}
+	if c.Local {
+		notes = append(notes, fmt.Sprintf("it reaches the API server at %s, which is each host's own; --server names another address", c.Server))
+	}
+	return notes
+}
+
+// ParseLifetime reads a duration as Go writes it ("36h"), or whole days
+// ("90d"), MinLifetime to MaxLifetime.
+func ParseLifetime(text string) (time.Duration, error) {
+	var d time.Duration
+	var err error
+	if n, ok := strings.CutSuffix(text, "d"); ok {
+		var whole int
+		if whole, err = strconv.Atoi(n); err == nil && whole >= 0 && whole <= 10000 {
+			d = time.Duration(whole) * 24 * time.Hour
+		}
+	} else {
+		d, err = time.ParseDuration(text)
+	}
+	if err != nil || d < MinLifetime || d > MaxLifetime {
+		return 0, fmt.Errorf("%q, expected %s to %s, such as 36h or 90d", text, days(MinLifetime), days(MaxLifetime))
+	}
+	return d, nil
+}
+
+func seconds(d time.Duration) int64 { return int64(d / time.Second) }
+
+// days is a duration for people, in days where it is some.
+func days(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d >= day && d%day < time.Hour {
+		return fmt.Sprintf("%dd", d/day)
+	}
+	if d%time.Hour == 0 {
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return d.String()
+}

@@ -1,0 +1,189 @@
+package credential
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// tokens is an API server that gives tokens of at most an hour, in JSON, and an admin's kubeconfig for it.
+func tokens(t *testing.T, cluster string) (kubeconfig string, asked *string) {
+	t.Helper()
+	asked = new(string)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*asked = r.Method + " " + r.URL.Path + " " + r.Header.Get("Authorization")
+		w.Header().Set("Content-Type", "application/json")
+		if !strings.HasSuffix(r.URL.Path, "/namespaces/lockkeeper/serviceaccounts/lockkeeper-coordinator/token") {
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, `{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","spec":{"expirationSeconds":3600,"audiences":["x"]},
+			"status":{"token":"secret-1","expirationTimestamp":"2026-01-02T03:04:05Z"}}`)
+	}))
+	t.Cleanup(server.Close)
+	dir := t.TempDir()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(filepath.Join(dir, "ca.pem"), ca, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fields := map[string]any{"server": server.URL, "certificate-authority": "ca.pem"}
+	if err := json.Unmarshal([]byte(cluster), &fields); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "c",
+		"clusters": []any{map[string]any{"name": "c", "cluster": fields}},
+		"users":    []any{map[string]any{"name": "c", "user": map[string]any{"token": "admin's"}}},
+		"contexts": []any{
+			map[string]any{"name": "c", "context": map[string]any{"cluster": "c", "user": "c"}},
+			map[string]any{"name": "broken", "context": map[string]any{"cluster": "none", "user": "c"}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig = filepath.Join(dir, "admin.kubeconfig")
+	if err := os.WriteFile(kubeconfig, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return kubeconfig, asked
+}
+
+func TestMint(t *testing.T) {
+	admin, asked := tokens(t, `{"tls-server-name": "example.com"}`)
+	c, err := Mint(t.Context(), Options{Kubeconfig: admin, Lifetime: 2 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "POST /api/v1/namespaces/lockkeeper/serviceaccounts/lockkeeper-coordinator/token Bearer admin's"; *asked != want {
+		t.Errorf("asked %q, want %q", *asked, want)
+	}
+	expires := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	if !c.Expires.Equal(expires) || !c.Shortened || !c.Local || c.User != "system:serviceaccount:lockkeeper:lockkeeper-coordinator" {
+		t.Errorf("%+v", c)
+	}
+	if got := strings.Join(c.Notes(expires.Add(-25*time.Hour)), "\n"); got != "valid until 2026-01-02T03:04:05Z, for 25h; a new one put in its place is noticed without a restart\n"+
+		"the API server gives no longer lifetime than that\n"+
+		"it reaches the API server at "+c.Server+", which is each host's own; --server names another address" {
+		t.Errorf("notes:\n%s", got)
+	}
+	text := string(c.Kubeconfig)
+	if strings.Contains(text, "admin") || strings.Contains(text, "ca.pem") {
+		t.Errorf("something of the admin's went over:\n%s", text)
+	}
+	if !strings.HasPrefix(text, "# The credential of lockkeeper's coordinator, system:serviceaccount:lockkeeper:lockkeeper-coordinator. A secret.\n# Valid until 2026-01-02T03:04:05Z.\n") {
+		t.Errorf("its head:\n%s", text)
+	}
+	// It is whole: taken elsewhere it connects, with the token and the authority in it.
+	cfg, err := clientcmd.RESTConfigFromKubeConfig(c.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.BearerToken != "secret-1" || len(cfg.CAData) == 0 || cfg.CAFile != "" || cfg.ServerName != "example.com" || cfg.Host != c.Server {
+		t.Errorf("as a client's: %+v", cfg)
+	}
+}
+
+func TestMintSaysWhatIsWrong(t *testing.T) {
+	admin, asked := tokens(t, `{}`)
+	insecure, _ := tokens(t, `{"insecure-skip-tls-verify": true, "certificate-authority": ""}`)
+	plain, _ := tokens(t, `{"server": "http://127.0.0.1:1"}`)
+	away, _ := tokens(t, `{"server": "https://127.0.0.1:1"}`)
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		o    Options
+		want string
+	}{
+		{Options{Kubeconfig: admin, Lifetime: time.Minute}, "a lifetime of 1m0s, expected 1h to 365d"},
+		{Options{Kubeconfig: admin, Lifetime: 366 * 24 * time.Hour}, "a lifetime of 366d, expected 1h to 365d"},
+		{Options{Kubeconfig: admin, Context: "broken"}, `kubeconfig: no context "broken" with a cluster`},
+		{Options{Kubeconfig: admin, Context: "no-such"}, `kubeconfig: no context "no-such" with a cluster`},
+		{Options{Kubeconfig: empty}, "no kubeconfig: none named by"},
+		{Options{Kubeconfig: empty + "x"}, "kubeconfig: stat"},
+		{Options{Kubeconfig: admin, Server: "cluster.example"}, `the API server's address "cluster.example", expected https://HOST[:PORT]`},
+		{Options{Kubeconfig: plain}, `the API server's address "http://127.0.0.1:1", expected https://HOST[:PORT]`},
+		{Options{Kubeconfig: insecure}, `kubeconfig: cluster "c" is used with insecure-skip-tls-verify; `},
+	} {
+		if c.o.Lifetime == 0 {
+			c.o.Lifetime = DefaultLifetime
+		}
+		*asked = ""
+		if _, err := Mint(t.Context(), c.o); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q…", c.o, err, c.want)
+		}
+		if *asked != "" {
+			t.Errorf("%+v: asked %s before it was refused", c.o, *asked)
+		}
+	}
+	_, err := Mint(t.Context(), Options{Kubeconfig: admin, Lifetime: time.Hour, Namespace: "elsewhere"})
+	if err == nil || err.Error() != "there is no service account elsewhere/lockkeeper-coordinator; apply the manifests first: lockkeeper manifests | kubectl apply -f -" {
+		t.Errorf("not applied: %v", err)
+	}
+	_, err = Mint(t.Context(), Options{Kubeconfig: away, Lifetime: time.Hour})
+	if err == nil || !strings.HasPrefix(err.Error(), "asking for a token of service account lockkeeper/lockkeeper-coordinator: ") {
+		t.Errorf("away: %v", err)
+	}
+}
+
+func TestParseLifetime(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"1h": time.Hour, "60m": time.Hour, "90d": DefaultLifetime, "365d": MaxLifetime, "8760h": MaxLifetime, "1d": 24 * time.Hour,
+		"59m": 0, "366d": 0, "": 0, "d": 0, "1.5d": 0, "-1d": 0, "90": 0, "2y": 0, "99999999999999d": 0, "106752d": 0, "+Inf": 0,
+	} {
+		got, err := ParseLifetime(text)
+		if got != want || (err == nil) != (want != 0) {
+			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
+		}
+	}
+}
+
+func TestWriteFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "coordinator.kubeconfig")
+	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.Open(path) // who has opened the old one reads it to its end
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	if err := WriteFile(path, []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	if was, err := io.ReadAll(old); string(was) != "old" || err != nil {
+		t.Errorf("the old file reads %q, %v", was, err)
+	}
+	text, err := os.ReadFile(path)
+	info, statErr := os.Stat(path)
+	if err != nil || statErr != nil || string(text) != "new" || info.Mode() != 0o600 {
+		t.Errorf("%q, %v, %v, %v", text, info.Mode(), err, statErr)
+	}
+	for _, bad := range []string{filepath.Join(dir, "none", "x"), dir} {
+		if err := WriteFile(bad, []byte("new")); err == nil || !strings.HasPrefix(err.Error(), "writing "+bad+": ") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	// Nothing half is left behind, neither there nor beside it.
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		entries, err := os.ReadDir(d)
+		if err != nil || len(entries) != 1 {
+			t.Errorf("in %s: %v, %v", d, entries, err)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+// Package manifests has what an administrator applies to a cluster before
+// lockkeeper can run there: the namespace, the Lease, and the rights of the two
+// identities. `lockkeeper manifests` prints it, and the test bed's control
+// planes are set up with it, so that what is tested is what is shipped.
+//
+// It is text for people as much as for kubectl: each grant says why it is
+// there. The room knows names and keys, no client and no cluster.
+package manifests
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"strings"
+	"text/template"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+//go:embed access.yaml
+var accessYAML string
+
+var access = template.Must(template.New("access.yaml").Option("missingkey=error").Parse(accessYAML))
+
+// Options are what can be chosen. "" is the default name of each.
+type Options struct {
+	// Namespace is where the Lease and the coordinator's service account are;
+	// a DNS label of at most 63 bytes. The host's files name it at
+	// lease.namespace.
+	Namespace string
+	// Lease is the Lease's name, a DNS subdomain of at most 253 bytes; the
+	// host's files name it at lease.name.
+	Lease string
+}
+
+// Render returns the manifests as YAML documents for `kubectl apply -f -`, the
+// same bytes for the same options. The error names the option that is no
+// object's name.
+func Render(o Options) ([]byte, error) {
+	if o.Namespace == "" {
+		o.Namespace = v1alpha1.DefaultLeaseNamespace
+	}
+	if o.Lease == "" {
+		o.Lease = v1alpha1.DefaultLeaseName
+	}
+	if errs := validation.IsDNS1123Label(o.Namespace); len(errs) > 0 {
+		return nil, fmt.Errorf("namespace %q: %s", o.Namespace, strings.Join(errs, "; "))
+	}
+	if errs := validation.IsDNS1123Subdomain(o.Lease); len(errs) > 0 {
+		return nil, fmt.Errorf("lease %q: %s", o.Lease, strings.Join(errs, "; "))
+	}
+	var b bytes.Buffer
+	err := access.Execute(&b, map[string]any{
+		"Namespace":      o.Namespace,
+		"Lease":          o.Lease,
+		"ServiceAccount": v1alpha1.CoordinatorServiceAccount,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("rendering the manifests: %w", err)
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,135 @@
+package manifests
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+func render(t *testing.T, o Options) string {
+	t.Helper()
+	text, err := Render(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func objects(t *testing.T, text string) []*unstructured.Unstructured {
+	t.Helper()
+	var all []*unstructured.Unstructured
+	decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4<<10)
+	for {
+		o := &unstructured.Unstructured{}
+		switch err := decoder.Decode(o); {
+		case errors.Is(err, io.EOF):
+			return all
+		case err != nil:
+			t.Fatal(err)
+		}
+		all = append(all, o)
+	}
+}
+
+func rules(t *testing.T, o *unstructured.Unstructured) string {
+	t.Helper()
+	list, _, err := unstructured.NestedSlice(o.Object, "rules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, r := range list {
+		rule := r.(map[string]any)
+		fmt.Fprint(&b, rule["apiGroups"], rule["resources"], rule["resourceNames"], rule["verbs"])
+	}
+	return b.String()
+}
+
+// All that is granted, by hand. Whoever makes it longer says why in the manifests, in docs/install.md and here.
+func TestGrants(t *testing.T) {
+	want := map[string]string{
+		"Namespace/lockkeeper":                      "",
+		"Lease/lockkeeper":                          "",
+		"ServiceAccount/lockkeeper-coordinator":     "",
+		"Role/lockkeeper-host":                      "[coordination.k8s.io] [leases] [lockkeeper] [get]",
+		"RoleBinding/lockkeeper-host":               "Role/lockkeeper-host to [map[apiGroup:rbac.authorization.k8s.io kind:Group name:system:nodes]]",
+		"ClusterRole/lockkeeper-coordinator":        "[] [nodes] <nil> [get list watch patch]",
+		"Role/lockkeeper-coordinator":               "[coordination.k8s.io] [leases] [lockkeeper] [get list watch update]",
+		"ClusterRoleBinding/lockkeeper-coordinator": "ClusterRole/lockkeeper-coordinator to [map[kind:ServiceAccount name:lockkeeper-coordinator namespace:lockkeeper]]",
+		"RoleBinding/lockkeeper-coordinator":        "Role/lockkeeper-coordinator to [map[kind:ServiceAccount name:lockkeeper-coordinator namespace:lockkeeper]]",
+	}
+	for _, o := range objects(t, render(t, Options{})) {
+		name := o.GetKind() + "/" + o.GetName()
+		got := rules(t, o)
+		if ref, ok, _ := unstructured.NestedStringMap(o.Object, "roleRef"); ok {
+			got = fmt.Sprint(ref["kind"], "/", ref["name"], " to ", o.Object["subjects"])
+		}
+		// [""] prints as [].
+		if expected, ok := want[name]; !ok || got != expected {
+			t.Errorf("%s: %q, want %q", name, got, expected)
+		}
+		delete(want, name)
+		if o.GetKind() == "Lease" && o.Object["spec"] != nil {
+			t.Error("the Lease has a spec: applied again it would take the holder away")
+		}
+	}
+	for name := range want {
+		t.Errorf("%s is missing", name)
+	}
+}
+
+// Each verb says on its own line what it is for.
+func TestEveryVerbSaysWhy(t *testing.T) {
+	verbs := 0
+	for line := range strings.Lines(render(t, Options{})) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "verbs:") && line != "verbs:" {
+			t.Errorf("verbs on one line: %s", line)
+		}
+		verb, ok := strings.CutPrefix(line, "- ")
+		if !ok || strings.Contains(verb, ": ") && !strings.Contains(verb, " # ") || strings.HasPrefix(verb, "{") || strings.HasPrefix(verb, "apiGroups") {
+			continue
+		}
+		verbs++
+		if _, why, _ := strings.Cut(verb, " # "); len(strings.Fields(why)) < 3 {
+			t.Errorf("%q does not say why", line)
+		}
+	}
+	if verbs != 9 {
+		t.Errorf("%d verbs found, want 9", verbs)
+	}
+}
+
+func TestNamesAreChosen(t *testing.T) {
+	text := render(t, Options{Namespace: "123", Lease: "on"})
+	for _, o := range objects(t, text) {
+		switch {
+		case o.GetKind() == "Namespace" && o.GetName() != "123", o.GetKind() == "Lease" && o.GetName() != "on",
+			!strings.HasPrefix(o.GetKind(), "Cluster") && o.GetKind() != "Namespace" && o.GetNamespace() != "123":
+			t.Errorf("%s %s in %q", o.GetKind(), o.GetName(), o.GetNamespace())
+		}
+		if r := rules(t, o); strings.Contains(r, "leases") && !strings.Contains(r, "[leases] [on]") {
+			t.Errorf("%s: %s", o.GetName(), r)
+		}
+	}
+	if strings.Contains(text, `"lockkeeper"`) || strings.Contains(text, "<no value>") {
+		t.Errorf("a default name is left:\n%s", text)
+	}
+	for _, o := range []Options{{Namespace: "Lock"}, {Namespace: "a.b"}, {Namespace: "x\n---\n"}, {Lease: "a/b"}, {Lease: `"`}, {Lease: strings.Repeat("a", 254)}} {
+		if text, err := Render(o); err == nil {
+			t.Errorf("%+v rendered:\n%s", o, text)
+		}
+	}
+}
+
+func TestStable(t *testing.T) {
+	if a, b := render(t, Options{}), render(t, Options{Namespace: "lockkeeper", Lease: "lockkeeper"}); a != b || bytes.ContainsRune([]byte(a), '\t') {
+		t.Error("the same options, other bytes, or a tab in YAML")
+	}
+}
