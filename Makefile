@@ -85,7 +85,21 @@ bench: deps control-plane build ## Measure start, size, memory, requests and dec
 
 .PHONY: docs
 docs: ## Rewrite the documents that are rendered from code
-	$(GO) test ./node/turn ./node/config -count 1 -args -update
+	$(GO) test ./node/turn ./node/config . -run 'Docs|UpToDate' -count 1 -args -update
+
+# Where the images will be published; the files for Flatcar name it.
+URL ?= https://downloads.example.com/lockkeeper
+
+.PHONY: packages
+packages: package-deps ## Make deb, rpm, sysext image, Ignition file, SBOM and checksums in dist/ (URL=…: where the images will be)
+	$(GO) run ./packaging/build -version '$(VERSION)' -url '$(URL)' -out dist
+
+.PHONY: package-deps
+package-deps:
+	@command -v mksquashfs >/dev/null || { \
+		echo "package-deps: installing squashfs-tools"; \
+		[ "$$(id -u)" = 0 ] || { echo "package-deps: mksquashfs is missing; as root: apt-get install squashfs-tools"; exit 1; }; \
+		apt-get update -q && apt-get install -q -y --no-install-recommends squashfs-tools; }
 
 .PHONY: deps
 deps:

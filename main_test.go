@@ -3,17 +3,21 @@ package main
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/packaging/render"
 )
 
 // The test binary is also the real one: with this in its environment it runs
@@ -313,5 +317,82 @@ func TestStatusOfThisHost(t *testing.T) {
 	}
 	if out, _, exit := run(nil); exit != 1 || !strings.Contains(out, "lockkeeper is NOT RUNNING on this host") {
 		t.Errorf("dead: %d, %q", exit, out)
+	}
+}
+
+var update = flag.Bool("update", false, "rewrite what packaging holds of this code")
+
+// TestPackagedUpToDate holds what is shipped beside the binary against the code
+// that it is rendered from.
+func TestPackagedUpToDate(t *testing.T) {
+	commands := render.Commands(newApp(nil, nil))
+	var keys []render.Key
+	for _, k := range config.Keys() {
+		keys = append(keys, render.Key{Name: k.Name, Type: k.Type, Allowed: k.Bounds, Default: k.Default, Means: k.Means, Reload: k.Reload})
+	}
+	page := func(name, part string, fill func(*render.Roff)) string {
+		text, err := os.ReadFile("packaging/man/" + name + ".in")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "\n@"+part+"@\n") {
+			t.Fatalf("%s.in has no place for @%s@", name, part)
+		}
+		var r render.Roff
+		fill(&r)
+		return render.Page(string(text), part, &r)
+	}
+	const head = "What this host decides about itself; see lockkeeper.toml(5). Every key stands here with its default. " +
+		"After a change: lockkeeper check-config, then systemctl reload lockkeeper."
+	for file, want := range map[string]string{
+		"packaging/lockkeeper.toml":             render.Sample(head, keys),
+		"packaging/man/lockkeeper.8":            page("lockkeeper.8", "COMMANDS", func(r *render.Roff) { r.Commands(commands) }),
+		"packaging/man/lockkeeper.toml.5":       page("lockkeeper.toml.5", "KEYS", func(r *render.Roff) { r.Keys(keys) }),
+		"packaging/completions/lockkeeper.bash": render.Bash("lockkeeper", commands),
+		"packaging/completions/lockkeeper.zsh":  render.Zsh("lockkeeper", commands),
+		"packaging/completions/lockkeeper.fish": render.Fish("lockkeeper", commands),
+	} {
+		if *update {
+			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		have, err := os.ReadFile(file)
+		if err != nil {
+			t.Error(err)
+		} else if string(have) != want {
+			t.Errorf("%s is not what the code says: make docs", file)
+		}
+	}
+}
+
+// TestSampleConfiguration reads the file that the packages install: as it is it
+// changes nothing, and with every key in force it says the defaults.
+func TestSampleConfiguration(t *testing.T) {
+	text, err := os.ReadFile("packaging/lockkeeper.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inForce := regexp.MustCompile(`(?m)^#([a-z_]+ = )`).ReplaceAllString(string(text), "$1")
+	for name, c := range map[string]struct {
+		text string
+		set  int
+	}{"as installed": {string(text), 0}, "in force": {inForce, len(config.Keys())}} {
+		cfg, warnings, err := config.Load(config.Options{File: write(t, t.TempDir(), "lockkeeper.toml", c.text)})
+		if err != nil || len(warnings) > 0 {
+			t.Fatalf("%s: %v, warnings %v", name, err, warnings)
+		}
+		set := 0
+		for i, v := range cfg.Effective() {
+			if v.Origin != "default" {
+				set++
+			}
+			if v.Value != config.Default().Effective()[i].Value {
+				t.Errorf("%s: %s is %s, expected the default", name, v.Key, v.Value)
+			}
+		}
+		if set != c.set {
+			t.Errorf("%s: %d keys are set, expected %d", name, set, c.set)
+		}
 	}
 }

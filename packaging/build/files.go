@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// file is one that is installed, besides the binary. Its mode is 0644.
+type file struct {
+	Src, Dst string
+	Conf     bool     // the administrator's to change
+	Only     []string // the formats that have it: deb, rpm, sysext; all if there are none
+}
+
+// forFormat returns the files that a format has.
+func forFormat(files []file, format string) []file {
+	var out []file
+	for _, f := range files {
+		if len(f.Only) == 0 || slices.Contains(f.Only, format) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+const doc = "/usr/share/doc/lockkeeper/"
+
+// sharedFiles are those that do not depend on the architecture. What has to be
+// made for this build is made.
+func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
+	files := []file{
+		{Src: "packaging/lockkeeper.toml", Dst: "/etc/lockkeeper/lockkeeper.toml", Conf: true, Only: []string{"deb", "rpm"}},
+		{Src: "packaging/systemd/lockkeeper.service", Dst: "/usr/lib/systemd/system/lockkeeper.service"},
+		{Src: "packaging/systemd/lockkeeper-before-drain.target", Dst: "/usr/lib/systemd/system/lockkeeper-before-drain.target"},
+		{Src: "packaging/systemd/lockkeeper-before-reboot.target", Dst: "/usr/lib/systemd/system/lockkeeper-before-reboot.target"},
+		{Src: "packaging/systemd/lockkeeper-before-uncordon.target", Dst: "/usr/lib/systemd/system/lockkeeper-before-uncordon.target"},
+		{Src: "packaging/deb/copyright", Dst: doc + "copyright", Only: []string{"deb"}},
+		{Src: "packaging/deb/lintian-overrides", Dst: "/usr/share/lintian/overrides/lockkeeper", Only: []string{"deb"}},
+		{Src: "LICENSE", Dst: "/usr/share/licenses/lockkeeper/LICENSE", Only: []string{"rpm", "sysext"}},
+		{Src: "README.md", Dst: doc + "README.md", Only: []string{"deb", "rpm"}},
+	}
+	files = append(files,
+		file{Src: "packaging/completions/lockkeeper.bash", Dst: "/usr/share/bash-completion/completions/lockkeeper"},
+		file{Src: "packaging/completions/lockkeeper.zsh", Dst: "/usr/share/zsh/vendor-completions/_lockkeeper", Only: []string{"deb"}},
+		file{Src: "packaging/completions/lockkeeper.zsh", Dst: "/usr/share/zsh/site-functions/_lockkeeper", Only: []string{"rpm", "sysext"}},
+		file{Src: "packaging/completions/lockkeeper.fish", Dst: "/usr/share/fish/vendor_completions.d/lockkeeper.fish"},
+	)
+	manual8, err := os.ReadFile("packaging/man/lockkeeper.8")
+	if err != nil {
+		return nil, err
+	}
+	manual5, err := os.ReadFile("packaging/man/lockkeeper.toml.5")
+	if err != nil {
+		return nil, err
+	}
+	news, err := os.ReadFile("CHANGELOG.md")
+	if err != nil {
+		return nil, err
+	}
+	licences, err := licences(ctx)
+	if err != nil {
+		return nil, err
+	}
+	debian := fmt.Sprintf("lockkeeper (%s) stable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- The lockkeeper authors <lockkeeper@lockkeeper.dev>  %s\n",
+		b.version, b.at.Format(time.RFC1123Z))
+	for _, m := range []struct {
+		dst  string
+		text []byte
+		only []string
+	}{
+		{"/usr/share/man/man8/lockkeeper.8.gz", manual8, nil},
+		{"/usr/share/man/man5/lockkeeper.toml.5.gz", manual5, nil},
+		{doc + "changelog.gz", []byte(debian), []string{"deb"}},
+		{doc + "CHANGELOG.md.gz", news, []string{"deb", "rpm"}},
+		{doc + "third-party.gz", licences, nil},
+	} {
+		src := filepath.Join(b.stage, filepath.Base(m.dst))
+		if err := writeGzip(src, m.text); err != nil {
+			return nil, err
+		}
+		files = append(files, file{Src: src, Dst: m.dst, Only: m.only})
+	}
+	return files, nil
+}
+
+// writeGzip compresses as hard as it can, without a name and a time.
+func writeGzip(path string, data []byte) error {
+	var buf bytes.Buffer
+	w, err := gzip.NewWriterLevel(&buf, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(data); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile(path, buf.Bytes(), 0o644)
+}

@@ -1,0 +1,173 @@
+// Command build makes the artefacts of `make packages`: deb and rpm, a sysext
+// image with its sysupdate file, an Ignition file, an SBOM and checksums, for
+// amd64 and arm64. It runs in the module's root.
+//
+// The same commit gives the same bytes: every time in an artefact is the
+// commit's, every owner is root, every list is sorted, and nothing tells where or
+// when it was built. It knows how lockkeeper is shipped, not what it does.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "packages: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// defaultURL is where the Flatcar files look for the images unless they are told.
+const defaultURL = "https://downloads.example.com/lockkeeper"
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("build", flag.ContinueOnError)
+	out := flags.String("out", "dist", "`directory` of the artefacts; what is in it goes")
+	describe := flags.String("version", "", "the version as `git describe` says it")
+	archs := flags.String("arch", "amd64,arm64", "which `architectures`")
+	url := flags.String("url", defaultURL, "`address` below which the images will be published")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	b, err := newBuild(ctx, *out, *describe, *url)
+	if err != nil {
+		return err
+	}
+	stage, err := os.MkdirTemp("", "lockkeeper-packages-")
+	if err != nil {
+		return err
+	}
+	b.stage = stage
+	err = b.all(ctx, strings.Split(*archs, ","))
+	return errors.Join(err, os.RemoveAll(stage))
+}
+
+// build is one run.
+type build struct {
+	out, stage string
+	describe   string // git's word, which the binary tells as its version
+	version    string // the packages'
+	url        string // without a slash at its end
+	at         time.Time
+}
+
+func newBuild(ctx context.Context, out, describe, url string) (*build, error) {
+	b := &build{describe: describe, url: strings.TrimRight(url, "/")}
+	var err error
+	if b.out, err = filepath.Abs(out); err != nil {
+		return nil, err
+	}
+	epoch := os.Getenv("SOURCE_DATE_EPOCH")
+	if epoch == "" {
+		if epoch, err = output(ctx, "git", "log", "-1", "--format=%ct"); err != nil {
+			return nil, fmt.Errorf("asking for the commit's time (SOURCE_DATE_EPOCH names another): %w", err)
+		}
+	}
+	seconds, err := strconv.ParseInt(epoch, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
+	}
+	b.at = time.Unix(seconds, 0).UTC()
+	if b.describe == "" {
+		if b.describe, err = output(ctx, "git", "describe", "--tags", "--always", "--dirty"); err != nil {
+			return nil, err
+		}
+	}
+	b.version, err = packageVersion(b.describe, b.at)
+	return b, err
+}
+
+// all makes everything, and puts it into the output directory when all of it
+// is there.
+func (b *build) all(ctx context.Context, archs []string) error {
+	made := filepath.Join(b.stage, "dist")
+	if err := os.MkdirAll(made, 0o755); err != nil {
+		return err
+	}
+	shared, err := b.sharedFiles(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range archs {
+		arch, ok := architectures[name]
+		if !ok {
+			return fmt.Errorf("architecture %q, expected amd64 or arm64", name)
+		}
+		if err := b.oneArch(ctx, arch, shared, made); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if err := writeSums(made); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(b.out); err != nil {
+		return err
+	}
+	if err := os.CopyFS(b.out, os.DirFS(made)); err != nil {
+		return err
+	}
+	fmt.Printf("packages: %s in %s\n", b.version, b.out)
+	return nil
+}
+
+// architecture is what everybody calls one machine.
+type architecture struct{ goarch, rpm, systemd string }
+
+var architectures = map[string]architecture{
+	"amd64": {"amd64", "x86_64", "x86-64"},
+	"arm64": {"arm64", "aarch64", "arm64"},
+}
+
+func (b *build) oneArch(ctx context.Context, arch architecture, shared []file, made string) error {
+	stage := filepath.Join(b.stage, arch.goarch)
+	if err := os.MkdirAll(stage, 0o755); err != nil {
+		return err
+	}
+	binary := filepath.Join(stage, "lockkeeper")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+		"-ldflags", "-s -w -buildid= -X main.version="+b.describe, "-o", binary, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch.goarch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=")
+	if err := quiet(cmd); err != nil {
+		return err
+	}
+	if err := b.sbom(binary, filepath.Join(made, fmt.Sprintf("lockkeeper_%s_%s.cdx.json", b.version, arch.goarch))); err != nil {
+		return err
+	}
+	if err := b.packages(ctx, arch, stage, shared, made); err != nil {
+		return err
+	}
+	return nil
+}
+
+// output runs a command and returns its one line.
+func output(ctx context.Context, name string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, name, args...).Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// quiet runs a command; what it says is told only if it fails.
+func quiet(cmd *exec.Cmd) error {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, cmp.Or(strings.TrimSpace(string(out)), "(it said nothing)"))
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+# Rendered from code. Do not edit: make docs
+
+_lockkeeper() {
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]-}
+	COMPREPLY=()
+	if ((COMP_CWORD == 1)); then
+		mapfile -t COMPREPLY < <(compgen -W 'run status check-config retry stop go version help --help --version' -- "$cur")
+		return
+	fi
+	case $command:$prev in
+	run:--config)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	status:--output | status:-o)
+		mapfile -t COMPREPLY < <(compgen -W 'text json' -- "$cur")
+		return
+		;;
+	status:--kubeconfig)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	status:--config)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	check-config:--config)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	retry:--kubeconfig)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	retry:--config)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	stop:--kubeconfig)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	stop:--config)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	go:--kubeconfig)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	go:--config)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	esac
+	case $command in
+	run) mapfile -t COMPREPLY < <(compgen -W '--config --help -h' -- "$cur") ;;
+	status) mapfile -t COMPREPLY < <(compgen -W '--all -A --watch -w --output -o --kubeconfig --config --help -h' -- "$cur") ;;
+	check-config) mapfile -t COMPREPLY < <(compgen -W '--config --effective --help -h' -- "$cur") ;;
+	retry) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
+	stop) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
+	go) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
+	version) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
+	help) mapfile -t COMPREPLY < <(compgen -W '--help -h run status check-config retry stop go version help' -- "$cur") ;;
+	esac
+} &&
+	complete -F _lockkeeper lockkeeper

@@ -1,0 +1,44 @@
+# Rendered from code. Do not edit: make docs
+
+complete -c lockkeeper -f
+complete -c lockkeeper -n __fish_use_subcommand -l help -d 'show the commands'
+complete -c lockkeeper -n __fish_use_subcommand -l version -d 'show the version'
+
+complete -c lockkeeper -n __fish_use_subcommand -a run -d 'Look after this host; what the systemd unit starts'
+complete -c lockkeeper -n '__fish_seen_subcommand_from run' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
+complete -c lockkeeper -n '__fish_seen_subcommand_from run' -l help -s h -d 'show this'
+
+complete -c lockkeeper -n __fish_use_subcommand -a status -d 'Show how the rollout stands, or one node'
+complete -c lockkeeper -n '__fish_seen_subcommand_from status' -l all -s A -d 'all nodes, not only those that are not idle and content'
+complete -c lockkeeper -n '__fish_seen_subcommand_from status' -l watch -s w -d 'go on showing what changes, until interrupted'
+complete -c lockkeeper -n '__fish_seen_subcommand_from status' -l output -s o -x -a 'text json' -d 'FORMAT: text or json (default: text)'
+complete -c lockkeeper -n '__fish_seen_subcommand_from status' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'
+complete -c lockkeeper -n '__fish_seen_subcommand_from status' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
+complete -c lockkeeper -n '__fish_seen_subcommand_from status' -l help -s h -d 'show this'
+
+complete -c lockkeeper -n __fish_use_subcommand -a check-config -d 'Check this host\'s configuration'
+complete -c lockkeeper -n '__fish_seen_subcommand_from check-config' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
+complete -c lockkeeper -n '__fish_seen_subcommand_from check-config' -l effective -d 'print every value in effect and where it comes from'
+complete -c lockkeeper -n '__fish_seen_subcommand_from check-config' -l help -s h -d 'show this'
+
+complete -c lockkeeper -n __fish_use_subcommand -a retry -d 'Forgive a node\'s failed turn'
+complete -c lockkeeper -n '__fish_seen_subcommand_from retry' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'
+complete -c lockkeeper -n '__fish_seen_subcommand_from retry' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
+complete -c lockkeeper -n '__fish_seen_subcommand_from retry' -l help -s h -d 'show this'
+
+complete -c lockkeeper -n __fish_use_subcommand -a stop -d 'Emergency stop: nothing is promoted, no host commits'
+complete -c lockkeeper -n '__fish_seen_subcommand_from stop' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'
+complete -c lockkeeper -n '__fish_seen_subcommand_from stop' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
+complete -c lockkeeper -n '__fish_seen_subcommand_from stop' -l help -s h -d 'show this'
+
+complete -c lockkeeper -n __fish_use_subcommand -a go -d 'End the emergency stop'
+complete -c lockkeeper -n '__fish_seen_subcommand_from go' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'
+complete -c lockkeeper -n '__fish_seen_subcommand_from go' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
+complete -c lockkeeper -n '__fish_seen_subcommand_from go' -l help -s h -d 'show this'
+
+complete -c lockkeeper -n __fish_use_subcommand -a version -d 'Show the version'
+complete -c lockkeeper -n '__fish_seen_subcommand_from version' -l help -s h -d 'show this'
+
+complete -c lockkeeper -n __fish_use_subcommand -a help -d 'Show the commands, or one of them'
+complete -c lockkeeper -n '__fish_seen_subcommand_from help' -l help -s h -d 'show this'
+complete -c lockkeeper -n '__fish_seen_subcommand_from help' -a 'run status check-config retry stop go version help'

@@ -1,0 +1,92 @@
+#compdef lockkeeper
+# Rendered from code. Do not edit: make docs
+
+_lockkeeper_commands() {
+	local -a commands=(
+		'run:Look after this host; what the systemd unit starts'
+		'status:Show how the rollout stands, or one node'
+		'check-config:Check this host'\''s configuration'
+		'retry:Forgive a node'\''s failed turn'
+		'stop:Emergency stop: nothing is promoted, no host commits'
+		'go:End the emergency stop'
+		'version:Show the version'
+		'help:Show the commands, or one of them'
+	)
+	_describe -t commands command commands
+}
+
+_lockkeeper() {
+	local curcontext=$curcontext state line
+	typeset -A opt_args
+	_arguments -C '(- : *)--help[show the commands]' '(- : *)--version[show the version]' '1: :_lockkeeper_commands' '*:: :->arguments' && return
+	[[ $state == arguments ]] || return 1
+	case $line[1] in
+	run)
+		_arguments -s \
+			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]'
+		;;
+	status)
+		_arguments -s \
+			'(--all -A)--all[all nodes, not only those that are not idle and content]' \
+			'(--all -A)-A[all nodes, not only those that are not idle and content]' \
+			'(--watch -w)--watch[go on showing what changes, until interrupted]' \
+			'(--watch -w)-w[go on showing what changes, until interrupted]' \
+			'(--output -o)--output[FORMAT\: text or json (default\: text)]:format:(text json)' \
+			'(--output -o)-o[FORMAT\: text or json (default\: text)]:format:(text json)' \
+			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
+			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]' \
+			'1:node: '
+		;;
+	check-config)
+		_arguments -s \
+			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
+			'--effective[print every value in effect and where it comes from]' \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]'
+		;;
+	retry)
+		_arguments -s \
+			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
+			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]' \
+			'1:node: '
+		;;
+	stop)
+		_arguments -s \
+			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
+			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]' \
+			'*:reason: '
+		;;
+	go)
+		_arguments -s \
+			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
+			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]'
+		;;
+	version)
+		_arguments -s \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]'
+		;;
+	help)
+		_arguments -s \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]' \
+			'1: :_lockkeeper_commands'
+		;;
+	esac
+}
+
+if [[ $funcstack[1] == _lockkeeper ]]; then
+	_lockkeeper "$@"
+else
+	compdef _lockkeeper lockkeeper
+fi

@@ -1,0 +1,89 @@
+package render
+
+import (
+	"strings"
+)
+
+// Key is one key of a TOML file, as people are told of it.
+type Key struct {
+	Name          string // with its tables
+	Type, Allowed string
+	Default       string // as TOML
+	Means         string // may hold `x`
+	Reload        bool   // a reload applies it; else a restart does
+}
+
+func (k Key) split() (table, name string) {
+	if table, name, ok := strings.Cut(k.Name, "."); ok {
+		return table, name
+	}
+	return "", k.Name
+}
+
+const sampleWidth = 80 // columns
+
+// Sample renders the file with head above it and every key commented out at its
+// default.
+func Sample(head string, keys []Key) string {
+	var b strings.Builder
+	comment(&b, head)
+	last := ""
+	for _, k := range keys {
+		table, name := k.split()
+		if table != last {
+			b.WriteString("\n[" + table + "]\n")
+			last = table
+		}
+		b.WriteString("\n")
+		comment(&b, strings.ReplaceAll(k.Means, "`", "")+" "+strings.ToUpper(k.Type[:1])+k.Type[1:]+", "+strings.ReplaceAll(k.Allowed, "`", "")+".")
+		b.WriteString("#" + name + " = " + k.Default + "\n")
+	}
+	return b.String()
+}
+
+// comment adds text as comments, its paragraphs apart.
+func comment(b *strings.Builder, text string) {
+	for i, p := range strings.Split(strings.TrimSpace(text), "\n\n") {
+		if i > 0 {
+			b.WriteString("#\n")
+		}
+		line := "#"
+		for _, word := range strings.Fields(p) {
+			if len(line)+1+len(word) > sampleWidth && line != "#" {
+				b.WriteString(line + "\n")
+				line = "#"
+			}
+			line += " " + word
+		}
+		b.WriteString(line + "\n")
+	}
+}
+
+// Keys adds the keys to a page, a subsection for each table.
+func (r *Roff) Keys(keys []Key) {
+	last := "-"
+	for _, k := range keys {
+		table, name := k.split()
+		if table != last {
+			last = table
+			title := "Top level"
+			if table != "" {
+				title = "[" + table + "]"
+			}
+			r.Subsection(title)
+		}
+		means := k.Means
+		if !k.Reload {
+			means += "\n\nNeeds a restart."
+		}
+		r.Item("`"+name+"` = `"+k.Default+"`", strings.ToUpper(k.Type[:1])+k.Type[1:]+": "+k.Allowed+".\n\n"+means)
+	}
+}
+
+// Page fills a page that is written by hand: what stands for @PART@ alone on a
+// line is rendered.
+func Page(text, part string, rendered *Roff) string {
+	text = strings.ReplaceAll(text, "@DATE@", Date)
+	return ".\\\" Rendered from code and the .in file beside it. Do not edit: make docs\n" +
+		strings.Replace(text, "@"+part+"@\n", rendered.b.String(), 1)
+}
