@@ -4,7 +4,7 @@ _lockkeeper() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]-}
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		mapfile -t COMPREPLY < <(compgen -W 'run status check-config retry stop go version help --help --version' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W 'run status check-config retry stop go manifests kubeconfig version help --help --version' -- "$cur")
 		return
 	fi
 	case $command:$prev in
@@ -62,6 +62,40 @@ _lockkeeper() {
 		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
 		return
 		;;
+	manifests:--namespace)
+		mapfile -t COMPREPLY < <(compgen -W '' -- "$cur")
+		return
+		;;
+	manifests:--lease)
+		mapfile -t COMPREPLY < <(compgen -W '' -- "$cur")
+		return
+		;;
+	kubeconfig:--kubeconfig)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	kubeconfig:--context)
+		mapfile -t COMPREPLY < <(compgen -W '' -- "$cur")
+		return
+		;;
+	kubeconfig:--namespace)
+		mapfile -t COMPREPLY < <(compgen -W '' -- "$cur")
+		return
+		;;
+	kubeconfig:--lifetime)
+		mapfile -t COMPREPLY < <(compgen -W '' -- "$cur")
+		return
+		;;
+	kubeconfig:--server)
+		mapfile -t COMPREPLY < <(compgen -W '' -- "$cur")
+		return
+		;;
+	kubeconfig:--output | kubeconfig:-o)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
 	esac
 	case $command in
 	run) mapfile -t COMPREPLY < <(compgen -W '--config --help -h' -- "$cur") ;;
@@ -70,8 +104,10 @@ _lockkeeper() {
 	retry) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
 	stop) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
 	go) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
+	manifests) mapfile -t COMPREPLY < <(compgen -W '--namespace --lease --help -h' -- "$cur") ;;
+	kubeconfig) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --context --namespace --lifetime --server --output -o --help -h' -- "$cur") ;;
 	version) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
-	help) mapfile -t COMPREPLY < <(compgen -W '--help -h run status check-config retry stop go version help' -- "$cur") ;;
+	help) mapfile -t COMPREPLY < <(compgen -W '--help -h run status check-config retry stop go manifests kubeconfig version help' -- "$cur") ;;
 	esac
 } &&
 	complete -F _lockkeeper lockkeeper

@@ -36,9 +36,23 @@ complete -c lockkeeper -n '__fish_seen_subcommand_from go' -l kubeconfig -rF -d 
 complete -c lockkeeper -n '__fish_seen_subcommand_from go' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
 complete -c lockkeeper -n '__fish_seen_subcommand_from go' -l help -s h -d 'show this'
 
+complete -c lockkeeper -n __fish_use_subcommand -a manifests -d 'Print what a cluster needs, for kubectl apply -f -'
+complete -c lockkeeper -n '__fish_seen_subcommand_from manifests' -l namespace -x -a '' -d 'the NAME of lockkeeper\'s namespace (default: lockkeeper)'
+complete -c lockkeeper -n '__fish_seen_subcommand_from manifests' -l lease -x -a '' -d 'the NAME of the Lease in it (default: lockkeeper)'
+complete -c lockkeeper -n '__fish_seen_subcommand_from manifests' -l help -s h -d 'show this'
+
+complete -c lockkeeper -n __fish_use_subcommand -a kubeconfig -d 'Mint the coordinator\'s kubeconfig, from your own credential'
+complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'
+complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l context -x -a '' -d 'the NAME of a context in your kubeconfig, instead of its current one'
+complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l namespace -x -a '' -d 'the NAME of lockkeeper\'s namespace (default: lockkeeper)'
+complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l lifetime -x -a '' -d 'how long it is to be valid, a DURATION of 1h to 365d (default: 90d)'
+complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l server -x -a '' -d 'the API server\'s URL as hosts reach it, instead of your kubeconfig\'s'
+complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l output -s o -rF -d 'write it to FILE, readable for its owner alone, instead of printing it'
+complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l help -s h -d 'show this'
+
 complete -c lockkeeper -n __fish_use_subcommand -a version -d 'Show the version'
 complete -c lockkeeper -n '__fish_seen_subcommand_from version' -l help -s h -d 'show this'
 
 complete -c lockkeeper -n __fish_use_subcommand -a help -d 'Show the commands, or one of them'
 complete -c lockkeeper -n '__fish_seen_subcommand_from help' -l help -s h -d 'show this'
-complete -c lockkeeper -n '__fish_seen_subcommand_from help' -a 'run status check-config retry stop go version help'
+complete -c lockkeeper -n '__fish_seen_subcommand_from help' -a 'run status check-config retry stop go manifests kubeconfig version help'

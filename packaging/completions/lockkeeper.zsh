@@ -9,6 +9,8 @@ _lockkeeper_commands() {
 		'retry:Forgive a node'\''s failed turn'
 		'stop:Emergency stop: nothing is promoted, no host commits'
 		'go:End the emergency stop'
+		'manifests:Print what a cluster needs, for kubectl apply -f -'
+		'kubeconfig:Mint the coordinator'\''s kubeconfig, from your own credential'
 		'version:Show the version'
 		'help:Show the commands, or one of them'
 	)
@@ -68,6 +70,25 @@ _lockkeeper() {
 		_arguments -s \
 			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
 			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]'
+		;;
+	manifests)
+		_arguments -s \
+			'--namespace[the NAME of lockkeeper'\''s namespace (default\: lockkeeper)]:name:()' \
+			'--lease[the NAME of the Lease in it (default\: lockkeeper)]:name:()' \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]'
+		;;
+	kubeconfig)
+		_arguments -s \
+			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
+			'--context[the NAME of a context in your kubeconfig, instead of its current one]:name:()' \
+			'--namespace[the NAME of lockkeeper'\''s namespace (default\: lockkeeper)]:name:()' \
+			'--lifetime[how long it is to be valid, a DURATION of 1h to 365d (default\: 90d)]:duration:()' \
+			'--server[the API server'\''s URL as hosts reach it, instead of your kubeconfig'\''s]:url:()' \
+			'(--output -o)--output[write it to FILE, readable for its owner alone, instead of printing it]:file:_files' \
+			'(--output -o)-o[write it to FILE, readable for its owner alone, instead of printing it]:file:_files' \
 			'(--help -h)--help[show this]' \
 			'(--help -h)-h[show this]'
 		;;
