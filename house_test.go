@@ -21,7 +21,7 @@ import (
 const module = "lockkeeper.dev/lockkeeper"
 
 // topLevel is all that may lie in the root.
-var topLevel = strings.Fields(`main.go node coordinator drain updateengine systemd packaging api policy testbed docs
+var topLevel = strings.Fields(`main.go cli node coordinator drain updateengine systemd packaging api policy testbed docs
 	go.mod go.sum Makefile README.md LICENSE CHANGELOG.md tools.mod tools.sum house_test.go main_test.go .ci .gitignore .git bin dist`)
 
 // pure are the rooms without a client, D-Bus, a file, a clock or a die.
@@ -30,7 +30,7 @@ var pure = []string{"api/v1alpha1", "node/turn", "policy", "coordinator/rollout"
 // ours says which of our rooms a room may import, itself and what is below it
 // included. A room that is not named here may import nothing of ours.
 var ours = map[string][]string{
-	".":            {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine", "packaging"},
+	".":            {"api", "cli", "coordinator", "drain", "node", "policy", "systemd", "updateengine", "packaging"},
 	"coordinator":  {"api", "coordinator", "node/object", "node/turn", "policy", "systemd"},
 	"node":         {"api", "drain", "node", "policy", "systemd", "updateengine"},
 	"node/turn":    {"api"},
