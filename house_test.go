@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -40,6 +41,8 @@ var ours = map[string][]string{
 	"updateengine": {"api"},
 	"api":          {"api"},
 	"packaging":    {"api", "packaging"},
+
+	"packaging/render": {"api", "cli", "packaging"},
 
 	"coordinator/rollout": {"api", "node/turn", "policy"},
 	"coordinator/report":  {"api", "coordinator", "node/local", "node/object", "node/turn", "policy"},
@@ -230,6 +233,25 @@ func TestPureRoomsStayPure(t *testing.T) {
 				t.Errorf("%s reaches %s, which is not pure", room, at)
 			}
 			queue = append(queue, imports[at]...)
+		}
+	}
+}
+
+// TestNoTemplates keeps what calls methods by name out of the program: the
+// linker would keep every method of every type, and the binary, and each idle
+// process, would be half as large again. See package cli.
+func TestNoTemplates(t *testing.T) {
+	deps, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Fields(string(deps))
+	if !slices.Contains(all, "k8s.io/client-go/rest") {
+		t.Fatalf("these are not the program's packages: %q", all)
+	}
+	for _, name := range []string{"text/template", "html/template"} {
+		if slices.Contains(all, name) {
+			t.Errorf("the program has %s in it: see who imports it", name)
 		}
 	}
 }

@@ -8,11 +8,9 @@
 package manifests
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"strings"
-	"text/template"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -21,8 +19,6 @@ import (
 
 //go:embed access.yaml
 var accessYAML string
-
-var access = template.Must(template.New("access.yaml").Option("missingkey=error").Parse(accessYAML))
 
 // Options are what can be chosen. "" is the default name of each.
 type Options struct {
@@ -51,14 +47,15 @@ func Render(o Options) ([]byte, error) {
 	if errs := validation.IsDNS1123Subdomain(o.Lease); len(errs) > 0 {
 		return nil, fmt.Errorf("lease %q: %s", o.Lease, strings.Join(errs, "; "))
 	}
-	var b bytes.Buffer
-	err := access.Execute(&b, map[string]any{
-		"Namespace":      o.Namespace,
-		"Lease":          o.Lease,
-		"ServiceAccount": v1alpha1.CoordinatorServiceAccount,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("rendering the manifests: %w", err)
+	// Not text/template: with it in the program the linker drops no method of
+	// any type, which costs each idle host 10 MiB.
+	text := strings.NewReplacer(
+		"{{.Namespace}}", o.Namespace,
+		"{{.Lease}}", o.Lease,
+		"{{.ServiceAccount}}", v1alpha1.CoordinatorServiceAccount,
+	).Replace(accessYAML)
+	if _, left, ok := strings.Cut(text, "{{"); ok {
+		return nil, fmt.Errorf("rendering the manifests: nobody knows {{%.30s", left)
 	}
-	return b.Bytes(), nil
+	return []byte(text), nil
 }

@@ -3,10 +3,9 @@ package render
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
+	"lockkeeper.dev/lockkeeper/cli"
 )
 
 // Command is one command as people are told of it.
@@ -41,18 +40,14 @@ func Commands(app *cli.App) []Command {
 var placeholder = regexp.MustCompile("`([^`]+)`")
 
 func readFlag(f cli.Flag) Flag {
-	flag := Flag{Names: slices.Clone(f.Names())}
-	doc, ok := f.(cli.DocGenerationFlag)
-	if !ok {
-		return flag
-	}
-	flag.Usage = strings.ReplaceAll(doc.GetUsage(), "`", "")
-	if doc.TakesValue() {
+	flag := Flag{Names: f.Names()}
+	flag.Usage = strings.ReplaceAll(f.GetUsage(), "`", "")
+	if f.TakesValue() {
 		flag.Value = "VALUE"
-		if m := placeholder.FindStringSubmatch(doc.GetUsage()); m != nil {
+		if m := placeholder.FindStringSubmatch(f.GetUsage()); m != nil {
 			flag.Value = m[1]
 		}
-		if def := doc.GetValue(); def != "" {
+		if def := f.GetValue(); def != "" {
 			flag.Usage += fmt.Sprintf(" (default: %s)", def)
 		}
 	}
