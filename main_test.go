@@ -325,7 +325,7 @@ var update = flag.Bool("update", false, "rewrite what packaging holds of this co
 // TestPackagedUpToDate holds what is shipped beside the binary against the code
 // that it is rendered from.
 func TestPackagedUpToDate(t *testing.T) {
-	commands := render.Commands(newApp(nil, nil))
+	commands := renderedCommands(t)
 	var keys []render.Key
 	for _, k := range config.Keys() {
 		keys = append(keys, render.Key{Name: k.Name, Type: k.Type, Allowed: k.Bounds, Default: k.Default, Means: k.Means, Reload: k.Reload})
@@ -364,6 +364,33 @@ func TestPackagedUpToDate(t *testing.T) {
 			t.Errorf("%s is not what the code says: make docs", file)
 		}
 	}
+}
+
+// renderedCommands are the visible commands and flags of the command line.
+func renderedCommands(t *testing.T) []render.Command {
+	var out []render.Command
+	for _, c := range newApp(nil, nil).Commands {
+		if c.Hidden {
+			continue
+		}
+		cmd := render.Command{Name: c.Name, Args: c.ArgsUsage, Usage: c.Usage, About: c.Description}
+		for _, f := range c.VisibleFlags() {
+			said, ok := any(f).(interface {
+				TakesValue() bool
+				GetUsage() string
+				GetValue() string
+			})
+			if !ok {
+				t.Fatalf("%s: flag %v tells nothing of itself", c.Name, f.Names())
+			}
+			cmd.Flags = append(cmd.Flags, render.Flag{Names: f.Names()}.Takes(said.TakesValue(), said.GetUsage(), said.GetValue()))
+		}
+		out = append(out, cmd)
+	}
+	if len(out) < 8 {
+		t.Fatalf("only %d commands", len(out))
+	}
+	return out
 }
 
 // TestSampleConfiguration reads the file that the packages install: as it is it

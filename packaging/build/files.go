@@ -40,6 +40,10 @@ func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
 		{Src: "packaging/systemd/lockkeeper-before-drain.target", Dst: "/usr/lib/systemd/system/lockkeeper-before-drain.target"},
 		{Src: "packaging/systemd/lockkeeper-before-reboot.target", Dst: "/usr/lib/systemd/system/lockkeeper-before-reboot.target"},
 		{Src: "packaging/systemd/lockkeeper-before-uncordon.target", Dst: "/usr/lib/systemd/system/lockkeeper-before-uncordon.target"},
+		{Src: "packaging/flatcar/multi-user.conf", Dst: "/usr/lib/systemd/system/multi-user.target.d/10-lockkeeper.conf", Only: []string{"sysext"}},
+		{Src: "packaging/flatcar/lockkeeper-sysext.target", Dst: "/usr/lib/systemd/system/lockkeeper-sysext.target", Only: []string{"sysext"}},
+		{Src: "packaging/flatcar/service.conf", Dst: "/usr/lib/systemd/system/lockkeeper.service.d/10-flatcar.conf", Only: []string{"sysext"}},
+		{Src: "packaging/lockkeeper.toml", Dst: "/usr/lib/lockkeeper/config.d/00-defaults.toml", Only: []string{"sysext"}},
 		{Src: "packaging/deb/copyright", Dst: doc + "copyright", Only: []string{"deb"}},
 		{Src: "packaging/deb/lintian-overrides", Dst: "/usr/share/lintian/overrides/lockkeeper", Only: []string{"deb"}},
 		{Src: "LICENSE", Dst: "/usr/share/licenses/lockkeeper/LICENSE", Only: []string{"rpm", "sysext"}},
@@ -48,8 +52,8 @@ func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
 	files = append(files,
 		file{Src: "packaging/completions/lockkeeper.bash", Dst: "/usr/share/bash-completion/completions/lockkeeper"},
 		file{Src: "packaging/completions/lockkeeper.zsh", Dst: "/usr/share/zsh/vendor-completions/_lockkeeper", Only: []string{"deb"}},
-		file{Src: "packaging/completions/lockkeeper.zsh", Dst: "/usr/share/zsh/site-functions/_lockkeeper", Only: []string{"rpm", "sysext"}},
-		file{Src: "packaging/completions/lockkeeper.fish", Dst: "/usr/share/fish/vendor_completions.d/lockkeeper.fish"},
+		file{Src: "packaging/completions/lockkeeper.zsh", Dst: "/usr/share/zsh/site-functions/_lockkeeper", Only: []string{"rpm"}},
+		file{Src: "packaging/completions/lockkeeper.fish", Dst: "/usr/share/fish/vendor_completions.d/lockkeeper.fish", Only: []string{"deb", "rpm"}},
 	)
 	manual8, err := os.ReadFile("packaging/man/lockkeeper.8")
 	if err != nil {
@@ -74,8 +78,8 @@ func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
 		text []byte
 		only []string
 	}{
-		{"/usr/share/man/man8/lockkeeper.8.gz", manual8, nil},
-		{"/usr/share/man/man5/lockkeeper.toml.5.gz", manual5, nil},
+		{"/usr/share/man/man8/lockkeeper.8.gz", manual8, []string{"deb", "rpm"}},
+		{"/usr/share/man/man5/lockkeeper.toml.5.gz", manual5, []string{"deb", "rpm"}},
 		{doc + "changelog.gz", []byte(debian), []string{"deb"}},
 		{doc + "CHANGELOG.md.gz", news, []string{"deb", "rpm"}},
 		{doc + "third-party.gz", licences, nil},

@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -112,6 +113,9 @@ func (b *build) all(ctx context.Context, archs []string) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
+	if err := b.manifests(ctx, made); err != nil {
+		return err
+	}
 	if err := writeSums(made); err != nil {
 		return err
 	}
@@ -151,7 +155,29 @@ func (b *build) oneArch(ctx context.Context, arch architecture, shared []file, m
 	if err := b.packages(ctx, arch, stage, shared, made); err != nil {
 		return err
 	}
-	return nil
+	if err := b.sysext(ctx, arch, stage, shared, made); err != nil {
+		return err
+	}
+	return b.flatcar(ctx, arch, made)
+}
+
+// manifests leaves what the cluster needs beside the packages, as the command
+// prints it.
+func (b *build) manifests(ctx context.Context, made string) error {
+	cmd := exec.CommandContext(ctx, "go", "run", "-trimpath", "-buildvcs=false", ".", "manifests")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	text, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("lockkeeper manifests: %w\n%s", err, stderr.String())
+	}
+	return os.WriteFile(filepath.Join(made, fmt.Sprintf("lockkeeper-manifests-%s.yaml", b.version)), text, 0o644)
+}
+
+// without returns an environment less one variable.
+func without(env []string, name string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, name+"=") })
 }
 
 // output runs a command and returns its one line.

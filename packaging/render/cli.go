@@ -1,12 +1,6 @@
 package render
 
-import (
-	"fmt"
-	"regexp"
-	"strings"
-
-	"lockkeeper.dev/lockkeeper/cli"
-)
+import "strings"
 
 // Command is one command as people are told of it.
 type Command struct {
@@ -21,37 +15,21 @@ type Flag struct {
 	Usage string
 }
 
-// Commands reads the visible commands and flags of an application.
-func Commands(app *cli.App) []Command {
-	var out []Command
-	for _, c := range app.Commands {
-		if c.Hidden {
-			continue
-		}
-		cmd := Command{Name: c.Name, Args: c.ArgsUsage, Usage: c.Usage, About: c.Description}
-		for _, f := range c.VisibleFlags() {
-			cmd.Flags = append(cmd.Flags, readFlag(f))
-		}
-		out = append(out, cmd)
+// Takes fills in what the flag is for from a usage in which `THIS` names the value
+// that it takes, and the value that holds without it.
+func (f Flag) Takes(value bool, usage, def string) Flag {
+	f.Usage = strings.ReplaceAll(usage, "`", "")
+	if !value {
+		return f
 	}
-	return out
-}
-
-var placeholder = regexp.MustCompile("`([^`]+)`")
-
-func readFlag(f cli.Flag) Flag {
-	flag := Flag{Names: f.Names()}
-	flag.Usage = strings.ReplaceAll(f.GetUsage(), "`", "")
-	if f.TakesValue() {
-		flag.Value = "VALUE"
-		if m := placeholder.FindStringSubmatch(f.GetUsage()); m != nil {
-			flag.Value = m[1]
-		}
-		if def := f.GetValue(); def != "" {
-			flag.Usage += fmt.Sprintf(" (default: %s)", def)
-		}
+	f.Value = "VALUE"
+	if _, rest, ok := strings.Cut(usage, "`"); ok {
+		f.Value, _, _ = strings.Cut(rest, "`")
 	}
-	return flag
+	if def != "" {
+		f.Usage += " (default: " + def + ")"
+	}
+	return f
 }
 
 // dashed is a flag's name as it is typed.
