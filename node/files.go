@@ -1,8 +1,10 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,4 +72,23 @@ func (f files) read(path string) (string, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxFile))
 	return string(text), err
+}
+
+// names lists a folder, sorted; one that is not there is empty.
+func (f files) names(path string) ([]string, error) {
+	var entries []fs.DirEntry
+	var err error
+	if f.root == nil {
+		entries, err = os.ReadDir(path)
+	} else {
+		entries, err = fs.ReadDir(f.root.FS(), f.below(path))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, err
 }

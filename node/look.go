@@ -95,7 +95,8 @@ func (h *Host) readCommit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := h.readSources(ctx); err != nil {
+	// What only gives back does not wait for a source that cannot be read.
+	if err := h.readSources(ctx); err != nil && obj.Labels[v1alpha1.LabelState] != string(v1alpha1.StateBeforeUncordon) {
 		return hostError{err}
 	}
 	pods, err := h.drainer.Remaining(ctx)

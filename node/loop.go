@@ -35,6 +35,7 @@ const (
 // loop goes round until ctx ends.
 func (h *Host) loop(ctx context.Context) error {
 	defer h.hooks.wait()
+	defer h.leaveCoordinates()
 	defer h.leave()
 	defer h.drain.stop()
 	for {
@@ -128,6 +129,7 @@ func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 			err = h.write(ctx, &o.Node, d.Write)
 		default:
 			h.announce(&o, d)
+			h.sayCoordinates(&o, d)
 			return d, h.do(ctx, &o, d.Do)
 		}
 		if err != nil {

@@ -125,6 +125,13 @@ type Host struct {
 	failures   int       // of the loop, in a row
 	beat       *systemd.Beat
 
+	coordinatorFile *updateengine.CoordinatorFile
+	uncoordinated   bool // it cannot be written, and that was logged
+
+	lookingAtManagers sync.Mutex // one look at a time, as well
+	lookedAtManagers  sync.Once
+	managersKnown     chan struct{} // closed after the first look, whatever came of it
+
 	looking sync.Mutex // one look at the sentinels at a time: the last one counts
 
 	mu       sync.Mutex
@@ -133,6 +140,7 @@ type Host struct {
 	shutdown shutdownWord
 	changed  []string // sentinels that are there, as last looked at
 	looked   bool     // sentinels have been looked at
+	managers managersWord
 	progress drain.Progress
 }
 
@@ -152,7 +160,8 @@ func New(o Options) (*Host, error) {
 		o.Log.Warn("cannot read a file that says what this host is; it stays empty in what is published", "err", err)
 	}
 	h := &Host{Options: o, log: o.Log, self: self, settings: o.Settings,
-		kick: make(chan struct{}, 1), resight: make(chan struct{}, 1)}
+		kick: make(chan struct{}, 1), resight: make(chan struct{}, 1), managersKnown: make(chan struct{})}
+	h.coordinatorFile = updateengine.NewCoordinatorFile(o.Root)
 	h.hooks = &hooks{units: o.Units, log: o.Log, wake: h.wake}
 	return h, nil
 }
@@ -195,6 +204,7 @@ func (h *Host) Run(ctx context.Context) error {
 	wg.Go(func() { h.watchSentinels(ctx) })
 	wg.Go(func() { h.Logind.WatchShutdown(ctx, h.shutdownChanged) })
 	wg.Go(func() { h.watchHooks(ctx) })
+	wg.Go(func() { h.watchManagers(ctx) })
 
 	h.beat = h.Liveness.Beat("node", loopBound)
 	defer h.beat.Stop()
@@ -204,6 +214,9 @@ func (h *Host) Run(ctx context.Context) error {
 	h.view = object.NewView(h.client, h.name, h.wake)
 	h.drainer = drain.New(h.client, h.name, drain.WithLogger(h.log))
 	wg.Go(func() { h.view.Run(ctx) })
+	if err := wait(ctx, h.managersKnown, managersBound); err != nil {
+		return err
+	}
 	return h.loop(ctx)
 }
 

@@ -28,9 +28,9 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 		Self:             h.self.host(h.Version),
 		Info:             h.self.info(),
 		ManagedByDefault: settings.ManagedByDefault,
-		Veto:             h.veto(settings),
 		Shutdown:         shutdown.valid(),
 	}
+	o.Veto, o.VetoDetail = h.veto(settings)
 	obj := h.view.Get(h.name)
 	if obj == nil {
 		return o
@@ -55,17 +55,27 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	return o
 }
 
-// veto is why this host would not commit anything, whatever the cluster says.
-func (h *Host) veto(s Settings) v1alpha1.Reason {
+// veto is why this host would not commit anything, whatever the cluster says,
+// and what a person would want to know about it.
+func (h *Host) veto(s Settings) (v1alpha1.Reason, string) {
+	h.mu.Lock()
+	managers := h.managers
+	h.mu.Unlock()
 	switch {
 	case s.Observe:
-		return v1alpha1.ReasonObserve
+		return v1alpha1.ReasonObserve, ""
 	case s.Paused != "":
-		return v1alpha1.ReasonHostPaused
+		return v1alpha1.ReasonHostPaused, s.Paused
+	case len(managers.active) > 0:
+		names := make([]string, len(managers.active))
+		for i, m := range managers.active {
+			names[i] = m.String()
+		}
+		return v1alpha1.ReasonRebootManager, strings.Join(names, "; ")
 	case h.self.uptime() < s.MinUptime:
-		return v1alpha1.ReasonMinUptime
+		return v1alpha1.ReasonMinUptime, fmt.Sprintf("until %v after the boot", s.MinUptime)
 	}
-	return ""
+	return "", ""
 }
 
 // stage names one state of one turn.

@@ -73,7 +73,8 @@ func errText(err error) string {
 	return err.Error()
 }
 
-// readSources reads every source once more, for a commit. What cannot be read
+// readSources reads every source once more, for a commit, and sees whether
+// another reboot manager has come to be active. What cannot be read
 // now is an error: a commit needs a positive word. An engine that is not on the
 // bus has none to give; what that means for the commit is sources' business.
 func (h *Host) readSources(ctx context.Context) error {

@@ -1,4 +1,5 @@
-// Package updateengine reads one thing: what this host's update_engine says about itself, over D-Bus.
+// Package updateengine reads one thing: what this host's update_engine says about itself, over D-Bus. Beside it stands
+// the file in which whoever coordinates the host's reboots says so to the engine's other users ([CoordinatorFile]).
 //
 // It asks, it never orders: no method that changes the engine is called, the engine is never started, and a host
 // on which the engine does not run is an answer (Absent), not a fault. What the reading costs a host, and when,

@@ -1,6 +1,7 @@
 package turn
 
 import (
+	"cmp"
 	"fmt"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -41,7 +42,7 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		return Decision{}, true
 	}
 	if o.Veto != "" {
-		return wait(o.Veto, "this host's own veto")
+		return wait(o.Veto, cmp.Or(o.VetoDetail, "this host's own veto"))
 	}
 	if !o.Sources.Complete {
 		return wait(v1alpha1.ReasonSources, o.Sources.Missing)

@@ -17,8 +17,10 @@ type Observation struct {
 	Info map[string]string
 	// ManagedByDefault is what an absent LabelManaged means on this host.
 	ManagedByDefault bool
-	// Veto is the host's own veto, or "".
-	Veto v1alpha1.Reason
+	// Veto is the host's own veto, or ""; VetoDetail is what a person would want
+	// to know about it: which other reboot manager, and what switches it off.
+	Veto       v1alpha1.Reason
+	VetoDetail string
 
 	Sources Sources
 	Drain   Drain

@@ -113,10 +113,21 @@ func (o *Observation) outside() Decision {
 		return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
 	}
 	if !o.Sources.Wants.Something() {
+		if o.Veto == v1alpha1.ReasonRebootManager {
+			// Whoever reads the status is to know it before there is an update.
+			return Decision{Waits: o.Veto, Detail: o.VetoDetail}
+		}
 		return Decision{}
 	}
 	if n.State == v1alpha1.StateAbsent {
-		return Decision{Waits: v1alpha1.ReasonNoCoordinator, Detail: "no coordinator has taken this node in"}
+		detail := "no coordinator has taken this node in"
+		if o.Veto == v1alpha1.ReasonRebootManager {
+			detail += "; " + o.VetoDetail
+		}
+		return Decision{Waits: v1alpha1.ReasonNoCoordinator, Detail: detail}
+	}
+	if o.VetoDetail != "" && n.Held == o.Veto {
+		return Decision{Waits: n.Held, Detail: o.VetoDetail}
 	}
 	return Decision{Waits: n.Held, Detail: "waits for its turn"}
 }

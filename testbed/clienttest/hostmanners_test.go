@@ -1,7 +1,10 @@
 package clienttest
 
 import (
+	"errors"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -104,5 +107,133 @@ func TestOtherInhibitorsAreNotWaitedFor(t *testing.T) {
 	}
 	h.want()
 	h.promote("rebooting", onlyNode)
+	h.acks("rebooting/committed")
+}
+
+// Another reboot manager that is active when the host would commit keeps it from that, is named with what switches it off,
+// and is not waited for any longer when it has gone.
+func TestRebootManagersHoldTheCommit(t *testing.T) {
+	unit := func(name string) func(h *host, on bool) {
+		return func(h *host, on bool) {
+			u := simhost.Unit{Load: "masked"}
+			if on {
+				u = simhost.Unit{Load: "loaded", Active: "active"}
+			}
+			must(h.t, h.sim.Units().Set(name, u))
+		}
+	}
+	for name, c := range map[string]struct {
+		set   func(h *host, on bool)
+		tells string
+	}{
+		"locksmithd": {unit("locksmithd.service"), "RebootManager (locksmithd.service would reboot this host too; `systemctl mask --now locksmithd.service` switches it off"},
+		"Zincati":    {unit("zincati.service"), "`systemctl mask --now zincati.service`"},
+		"rebootmgr": {func(h *host, on bool) {
+			must(h.t, h.sim.Units().Set("rebootmgr.service", simhost.Unit{Load: "loaded", Active: "active"}))
+			strategy := "off"
+			if on {
+				strategy = "best-effort"
+			}
+			must(h.t, h.sim.WriteFile("/etc/rebootmgr.conf", "[rebootmgr]\nwindow-start=03:30\nstrategy="+strategy+"\n"))
+		}, "`systemctl mask --now rebootmgr.service`"},
+		"unattended-upgrades": {func(h *host, on bool) {
+			must(h.t, h.sim.WriteFile("/usr/bin/unattended-upgrade", ""))
+			must(h.t, h.sim.WriteFile("/etc/apt/apt.conf.d/50unattended-upgrades", "Unattended-Upgrade::Automatic-Reboot \"true\";\n"))
+			if !on {
+				must(h.t, h.sim.WriteFile("/etc/apt/apt.conf.d/99lockkeeper", "Unattended-Upgrade::Automatic-Reboot \"false\";\n"))
+			}
+		}, "unattended-upgrades (Automatic-Reboot) would reboot this host too; `echo"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := startHost(t, nil)
+			h.want()
+			// It comes to be active when nothing else stands in the way any more.
+			unblock := h.sim.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "test", Mode: "block"})
+			h.promote("rebooting", onlyNode)
+			h.says("Inhibited")
+			c.set(h, true)
+			unblock()
+			h.says(c.tells)
+			until(t, "the veto on its Node", func() bool {
+				return strings.Contains(h.node().Annotations["lockkeeper.dev/host"], `"veto":"RebootManager"`)
+			})
+			if len(h.commits()) > 0 {
+				t.Error("it committed")
+			}
+			c.set(h, false)
+			h.acks("rebooting/committed")
+		})
+	}
+}
+
+// It is known to who reads the status before there is anything to do.
+func TestRebootManagerIsToldBeforeThereIsAnUpdate(t *testing.T) {
+	h := startHost(t, nil)
+	h.wants("nothing")
+	must(t, h.sim.Units().Set("locksmithd.service", simhost.Unit{Load: "loaded", Active: "activating"}))
+	h.says("locksmithd.service would reboot this host too")
+	must(t, h.sim.Units().Set("locksmithd.service", simhost.Unit{Load: "loaded"}))
+	until(t, "nothing to say of it", func() bool { return !strings.Contains(h.status().Line, "locksmithd") })
+}
+
+const coordinatorConf = "/run/update-engine/coordinator.conf"
+
+// coordinatorSays waits until the file says that, "" for nothing.
+func (h *host) coordinatorSays(want string) {
+	h.t.Helper()
+	if want != "" {
+		want = "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=" + want + "\n"
+	}
+	read := func() string {
+		text, err := os.ReadFile(h.sim.Root() + coordinatorConf)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			h.t.Fatal(err)
+		}
+		return string(text)
+	}
+	until(h.t, "coordinator.conf to say "+want, func() bool { return read() == want })
+}
+
+// The update engine's other users can read who coordinates reboots, and what at.
+func TestCoordinatorConfIsTruthful(t *testing.T) {
+	h := startHost(t, nil)
+	h.coordinatorSays("running")
+	h.want()
+	h.coordinatorSays("reboot-planned")
+	patchNode(t, h.name, `{"metadata":{"annotations":{"lockkeeper.dev/paused":"a look at this"}}}`)
+	h.coordinatorSays("disabled")
+	patchNode(t, h.name, `{"metadata":{"annotations":{"lockkeeper.dev/paused":null,"lockkeeper.dev/detached":"theirs"}}}`)
+	h.coordinatorSays("")
+	patchNode(t, h.name, `{"metadata":{"annotations":{"lockkeeper.dev/detached":null}}}`)
+	h.coordinatorSays("reboot-planned")
+	h.stop()
+	h.coordinatorSays("")
+
+	// locksmithd was faster.
+	f, err := os.OpenFile(h.sim.Root()+coordinatorConf, os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	must(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
+	_, err = f.WriteString("NAME=locksmithd\nSTATE=running")
+	must(t, err)
+	h.run()
+	h.says("locksmithd (it holds /run/update-engine/coordinator.conf) would reboot this host too")
+	must(t, f.Close())
+	h.coordinatorSays("reboot-planned")
+
+	release := h.sim.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "kubelet", Mode: "delay"})
+	defer release()
+	h.promote("rebooting", onlyNode)
+	h.acks("rebooting/committed")
+	h.coordinatorSays("rebooting")
+}
+
+// A boot that is not old enough is not ended.
+func TestMinUptimeIsWaitedOut(t *testing.T) {
+	h := startHost(t, func(h *host) { h.opts.Settings.MinUptime = time.Hour + 15*time.Second }) // it is an hour old
+	h.want()
+	h.promote("rebooting", onlyNode)
+	h.says("MinUptime")
+	never(t, "a commit", 5*time.Second, func() bool { return len(h.commits()) > 0 })
 	h.acks("rebooting/committed")
 }
