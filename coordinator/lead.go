@@ -54,6 +54,7 @@ type leader struct {
 	beat        *systemd.Beat
 	view        *object.View
 	kick        chan struct{}
+	facts       facts // the loop's alone
 
 	mu        sync.Mutex
 	lease     *coordinationv1.Lease // nil: there is none
@@ -160,9 +161,7 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 			s.Refused[name] = r.words
 		}
 	}
-	for _, n := range l.view.Nodes() {
-		s.Nodes = append(s.Nodes, turn.FromNode(n))
-	}
+	s.Nodes = l.facts.of(l.view.Nodes())
 	return s, true
 }
 
