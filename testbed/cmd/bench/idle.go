@@ -113,8 +113,8 @@ func (b *bench) idle(ctx context.Context) error {
 
 	section("idle", fmt.Sprintf(`Processes with the product's own settings in which nothing happens for %v, %v after the last of them started.
 		RSS, of it anonymous (no file's pages), and Pss (/proc/PID/smaps_rollup; three hosts on this machine share the file's pages,
-		on a real host one process has them alone). Wake-ups are voluntary context switches, CPU is schedstat's, both over all
-		threads. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
+		on a real host one process has them alone). Wake-ups are voluntary context switches, of which Go's runtime makes several for
+		each timer; CPU is schedstat's; both over all threads. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
 	rows := [][]string{{"process", "RSS", "to bound", "to peer", "anonymous", "Pss", "threads", "wake-ups/min", "to peer", "CPU s/min"}}
 	ref := len(roles) - 1
 	for i, r := range roles {

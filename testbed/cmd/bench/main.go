@@ -24,6 +24,8 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
@@ -52,6 +54,8 @@ func run() int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	klog.LogToStderr(false) // the test bed's own clients have their watches cut now and then
+	klog.SetOutput(io.Discard)
 	err = benchmark(ctx, *binary, *window, chosen)
 	switch {
 	case ctx.Err() != nil:
