@@ -221,6 +221,14 @@ func (f *fleet) now(name string) (n turn.Node, ok bool) {
 	return turn.FromNode(obj), true
 }
 
+// gone reports whether the API server says that there is no such Node.
+func (f *fleet) gone(name string) bool {
+	ctx, cancel := within(5 * time.Second)
+	defer cancel()
+	_, err := f.ControlPlane.Client().CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	return apierrors.IsNotFound(err)
+}
+
 // patch is a person's edit of a Node; a nil value removes. It reports whether it was accepted.
 func (f *fleet) patch(name string, doc map[string]any) bool {
 	f.t.Helper()

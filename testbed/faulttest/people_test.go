@@ -66,6 +66,9 @@ var peopleFaults = []kind{
 				return n.Name == h.Name() && h.Version() == c.version() && n.State == v1alpha1.StateIdle
 			})
 			c.eventually("to uncordon "+h.Name(), func() bool {
+				if c.gone(h.Name()) {
+					return true // and the cordon with it
+				}
 				n, ok := c.now(h.Name())
 				if ok && (!n.Unschedulable || n.Mark) {
 					return true // it is not theirs any more
@@ -99,7 +102,10 @@ var peopleFaults = []kind{
 		if !set("campaign") {
 			return "", nil
 		}
-		return "paused", func() { c.eventually("to resume "+h.Name(), func() bool { return set(nil) }) }
+		return "paused", func() {
+			// The pause goes with its Node.
+			c.eventually("to resume "+h.Name(), func() bool { return c.gone(h.Name()) || set(nil) })
+		}
 	}},
 	{name: "emergency stop", do: func(c *campaign, _ *simhost.Host) (string, func()) {
 		stop := func(v any) error {
