@@ -85,7 +85,7 @@ bench: deps control-plane build ## Measure start, size, memory, requests and dec
 
 .PHONY: docs
 docs: ## Rewrite the documents that are rendered from code
-	$(GO) test ./node/turn ./node/config . -run 'Docs|UpToDate' -count 1 -args -update
+	$(GO) test ./api/v1alpha1 ./node/turn ./node/config . -run 'Docs|UpToDate' -count 1 -args -update
 
 # Where the images will be published; the files for Flatcar name it.
 URL ?= https://downloads.example.com/lockkeeper

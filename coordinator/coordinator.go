@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -107,17 +108,26 @@ func (c *candidate) say(s Status) {
 	changed := s.Candidate != c.last.Candidate || s.Leader != c.last.Leader || s.Why != c.last.Why || s.Epoch != c.last.Epoch
 	if changed {
 		s.Since = time.Now()
+	}
+	was := c.last
+	if changed {
 		c.last = s
 	}
 	c.mu.Unlock()
 	if !changed {
 		return
 	}
+	attrs := []any{}
+	if c.NodeName != nil && c.NodeName() != "" {
+		attrs = append(attrs, "node", c.NodeName())
+	}
 	switch {
 	case s.Leader:
-		c.log.Info("coordinates", "epoch", s.Epoch)
+		systemd.Tell(c.log, slog.LevelInfo, v1alpha1.MessageElected, "coordinates", append(attrs, "epoch", s.Epoch)...)
+	case was.Leader:
+		systemd.Tell(c.log, slog.LevelInfo, v1alpha1.MessageTermOver, "does not coordinate any more: "+s.Why, append(attrs, "epoch", was.Epoch, "why", s.Why)...)
 	case s.Why != "":
-		c.log.Info("does not coordinate: " + s.Why)
+		systemd.Tell(c.log, slog.LevelInfo, v1alpha1.MessageStandsBy, "does not coordinate: "+s.Why, append(attrs, "why", s.Why)...)
 	}
 	if c.Report != nil {
 		c.Report(s)

@@ -2,7 +2,7 @@ package coordinator
 
 import (
 	"context"
-	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -248,7 +248,7 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 		l.log.Debug("a decision came too late", "node", n.Name, "err", err)
 		l.reread(ctx, p, err)
 	case object.Refused:
-		l.log.Error("the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
+		systemd.Tell(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
 		l.leave(n.Name, refusedFor, err, v.Move == nil)
 	case object.Unknown:
 		if ctx.Err() != nil {
@@ -286,7 +286,7 @@ func (l *leader) reread(ctx context.Context, p object.Patch, conflict error) {
 	obj, err := object.Read(ctx, l.client, p.Node)
 	switch {
 	case err == nil && obj.ResourceVersion == p.ResourceVersion:
-		l.log.Error("the API server calls a decision a conflict that is none", "node", p.Node, "err", conflict, "again_in", refusedFor)
+		systemd.Tell(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server calls a decision a conflict that is none", "node", p.Node, "err", conflict, "again_in", refusedFor)
 		l.leave(p.Node, refusedFor, conflict, true)
 	case err == nil:
 		l.view.Overlay(obj)
@@ -297,30 +297,6 @@ func (l *leader) reread(ctx context.Context, p object.Patch, conflict error) {
 	default:
 		l.leave(p.Node, unreadFor, err, true)
 	}
-}
-
-func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
-	attrs := []any{"node", n.Name}
-	if turnID == "" {
-		turnID = n.Turn
-	}
-	if turnID != "" {
-		attrs = append(attrs, "turn", turnID)
-	}
-	m := v.Move
-	if m == nil {
-		l.log.Info(fmt.Sprintf("%s: held=%s", n.Name, v.Held), append(attrs, "reason", string(v.Held), "detail", v.Detail)...)
-		return
-	}
-	if m.Reason != "" {
-		attrs = append(attrs, "reason", string(m.Reason))
-	}
-	attrs = append(attrs, "state", m.To.String())
-	if m.From == m.To {
-		l.log.Info(fmt.Sprintf("%s: %s, record renewed", n.Name, m.To), attrs...)
-		return
-	}
-	l.log.Info(fmt.Sprintf("%s: %s -> %s (%s)", n.Name, m.From, m.To, m.On), attrs...)
 }
 
 // watchLease keeps the Lease in view: the emergency stop is an annotation on
@@ -352,8 +328,10 @@ type leaseStore struct{ l *leader }
 
 func (s leaseStore) set(lease *coordinationv1.Lease) {
 	s.l.mu.Lock()
+	before := s.l.lease
 	s.l.lease = lease
 	s.l.mu.Unlock()
+	s.l.logStop(before, lease)
 	s.l.wake()
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -59,7 +61,7 @@ func (h *Host) startDrain(ctx context.Context, s stage, seen bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	h.drain = drainRun{stage: s, cancel: cancel, done: make(chan struct{})}
 	h.setProgress(drain.Progress{})
-	h.log.Info("evicting the node's pods", "turn", s.turn, "state", s.state)
+	systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageEvicting, "evicting the node's pods", "turn", s.turn, "state", s.state.String())
 	run := &h.drain
 	done := h.drain.done
 	go func() {
@@ -114,7 +116,7 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 	if !h.look.valid() {
 		return nil // it took too long to come here: everything is read again
 	}
-	h.log.Info("rebooting", "turn", n.Turn, "boot", h.self.bootID)
+	systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageRebootCalled, "rebooting", "turn", n.Turn, "state", n.State.String(), "boot", h.self.bootID)
 	// A bus that hangs must not deliver the call when the look is old.
 	call, cancel := context.WithDeadline(ctx, h.look.began.Add(maxLookAge))
 	defer cancel()
@@ -139,7 +141,7 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 		return hostError{err}
 	}
 	if ok && e.Refused() {
-		h.log.Error("logind refuses to reboot", "turn", n.Turn, "err", err)
+		systemd.Tell(h.log, slog.LevelError, v1alpha1.MessageRebootRefused, "logind refuses to reboot", "turn", n.Turn, "state", n.State.String(), "err", err)
 		h.rebooted.turn, h.rebooted.refused = n.Turn, err.Error()
 		h.wake()
 		return nil
@@ -196,7 +198,7 @@ func (h *Host) shutdownChanged(active bool) {
 	word := turn.ShutdownNone
 	if active {
 		word = turn.ShutdownUnderway
-		h.Log.Info("the host begins to shut down")
+		systemd.Tell(h.Log, slog.LevelInfo, v1alpha1.MessageShutdown, "the host begins to shut down", "node", h.Name())
 	}
 	h.setShutdown(word)
 	h.wake()

@@ -47,7 +47,7 @@ const (
 // hook units have to be idempotent; the documentation says so.
 type hooks struct {
 	units hookUnits
-	log   *slog.Logger
+	log   *slog.Logger // the loop's: not to be used before the Node is known
 	wake  func()
 
 	mu     sync.Mutex
@@ -149,7 +149,7 @@ func (k *hooks) start(ctx context.Context, s stage, retry string, settings Setti
 	var runCtx context.Context
 	runCtx, r.cancel = context.WithCancelCause(ctx)
 	k.run = r
-	k.log.Info("running the hook units of "+string(s.state), "turn", s.turn, "state", string(s.state))
+	systemd.Tell(k.log, slog.LevelInfo, v1alpha1.MessageHooksRun, "running the hook units of "+string(s.state), "turn", s.turn, "state", string(s.state))
 	go func() {
 		defer k.wake()
 		defer close(r.ended)
@@ -209,7 +209,7 @@ func (k *hooks) execute(ctx, runCtx context.Context, r *hookRun, settings Settin
 		k.mu.Lock()
 		names := strings.Join(running, ", ")
 		k.mu.Unlock()
-		log.Warn("the hook units take longer than they should", "units", names, "timeout", settings.HookTimeout)
+		systemd.Tell(log, slog.LevelWarn, v1alpha1.MessageHooksOverdue, "the hook units take longer than they should", "units", names, "timeout", settings.HookTimeout)
 	})
 	defer overdue.Stop()
 	report := func(states []systemd.UnitState) {
@@ -274,10 +274,10 @@ func (k *hooks) ended(log *slog.Logger, r *hookRun, failed string) {
 	}
 	k.mu.Unlock()
 	if failed == "" {
-		log.Info("the hook units are done")
+		systemd.Tell(log, slog.LevelInfo, v1alpha1.MessageHooksDone, "the hook units are done")
 		return
 	}
-	log.Error(failed, "reason", string(v1alpha1.ReasonHookFailed))
+	systemd.Tell(log, slog.LevelError, v1alpha1.MessageHooksFailed, failed, systemd.Why(v1alpha1.ReasonHookFailed))
 }
 
 // failures says which units failed and where to look, or "".

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/systemd"
 )
 
 const (
@@ -147,7 +149,11 @@ func (h *Host) failed(err error) time.Duration {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		reason = v1alpha1.ReasonForbidden
 	}
-	h.log.Warn("cannot go on for now", "err", err, "reason", reason, "again_in", delay)
+	attrs := []any{"err", err, "again_in", delay}
+	if reason != "" {
+		attrs = append(attrs, "reason", string(reason))
+	}
+	systemd.Tell(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot go on for now", attrs...)
 	h.trouble(reason, err)
 	return delay
 }

@@ -61,7 +61,7 @@ func TestTroubleTellsTheTruth(t *testing.T) {
 	o := turn.Observation{Node: *n, Sources: turn.Sources{Complete: true, Wants: v1alpha1.WantsReboot,
 		Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/x"}}}}
 	h.tell(o, turn.Decision{Do: turn.DoDrain, Detail: "3 pods to go"}, nil)
-	if !strings.Contains(last.Line, "draining (turn t1); wants reboot for Sentinel /run/x; at work on 3 pods to go") {
+	if !strings.Contains(last.Line, "draining (turn t1); at work on 3 pods to go since ") || !strings.HasSuffix(last.Line, "; wants reboot for Sentinel /run/x") {
 		t.Errorf("line %q", last.Line)
 	}
 
@@ -71,7 +71,7 @@ func TestTroubleTellsTheTruth(t *testing.T) {
 	}
 	since := last.Since
 	h.trouble(v1alpha1.ReasonForbidden, errors.New("writing node n1: forbidden"))
-	if last.APIError == "" || last.Waits != v1alpha1.ReasonForbidden || !strings.Contains(last.Line, "trouble with the API server: writing node n1: forbidden") {
+	if last.APIError == "" || last.Waits != v1alpha1.ReasonForbidden || !strings.Contains(last.Line, "; waits: Forbidden since ") || !strings.HasSuffix(last.Line, "; trouble with the API server: writing node n1: forbidden") {
 		t.Errorf("a failure of the API server's is told as %+v", *last)
 	}
 	if !last.Since.Equal(since) {

@@ -211,6 +211,7 @@ func (h *Host) Run(ctx context.Context) error {
 	if err := h.findNode(ctx); err != nil {
 		return err
 	}
+	h.hooks.log = h.log
 	h.view = object.NewView(h.client, h.name, h.wake)
 	h.drainer = drain.New(h.client, h.name, drain.WithLogger(h.log))
 	wg.Go(func() { h.view.Run(ctx) })
@@ -240,7 +241,7 @@ func (h *Host) findNode(ctx context.Context) error {
 			h.log = h.log.With("node", name)
 			return nil
 		}
-		h.log.Warn("cannot find out which Node is this host's", "err", err, "again_in", delay)
+		systemd.Tell(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot find out which Node is this host's", "err", err, "again_in", delay)
 		h.report(Status{
 			BootID: h.self.bootID, APIError: err.Error(), Since: time.Now(),
 			Waits: v1alpha1.ReasonNotReady, Detail: "to find out which Node is this host's",

@@ -1,18 +1,22 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/systemd"
 )
 
 // transition is what was last logged, so that there is one line for each
 // change and none for the rest.
 type transition struct {
+	any   bool // something was logged
 	state v1alpha1.State
 	turn  string
 	waits v1alpha1.Reason
@@ -58,19 +62,56 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 	h.told, h.failing = s, time.Time{}
 	h.report(s)
 
-	now := transition{n.State, s.Turn, d.Waits, o.Sources.Wants}
-	if now == h.logged || n.UID == "" {
+	if n.UID != "" {
+		h.journal(n, transition{true, n.State, s.Turn, d.Waits, o.Sources.Wants}, d.Detail)
+	}
+}
+
+// journal writes what has changed since it was last called to the journal, one
+// entry for each transition.
+func (h *Host) journal(n *turn.Node, now transition, detail string) {
+	was := h.logged
+	if now == was {
 		return
 	}
 	h.logged = now
-	attrs := []any{"state", n.State.String(), "wants", string(o.Sources.Wants)}
-	if s.Turn != "" {
-		attrs = append(attrs, "turn", s.Turn)
+	attrs := []any{}
+	if now.turn != "" {
+		attrs = append(attrs, "turn", now.turn)
 	}
-	if d.Waits != "" {
-		attrs = append(attrs, "reason", string(d.Waits))
+	if was.turn != "" && was.turn != now.turn {
+		h.journalEnd(n, was.turn)
 	}
-	h.log.Info(s.Line, attrs...)
+	if now.turn != "" && now.turn != was.turn {
+		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageTurnBegins, "its turn begins in "+now.state.String(), "turn", now.turn, "state", now.state.String())
+	}
+	if now.state != was.state || !was.any {
+		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageStateEntered, "the node is in "+now.state.String(), append(attrs, systemd.In(now.state))...)
+	}
+	attrs = append(attrs, "state", now.state.String())
+	if now.wants != was.wants {
+		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageWants, "wants "+cmp.Or(string(now.wants), "what is not known yet"), append(attrs, "wants", string(now.wants))...)
+	}
+	switch {
+	case now.waits != "" && (now.waits != was.waits || now.state != was.state || now.turn != was.turn):
+		text := "waits: " + string(now.waits)
+		if detail != "" {
+			text += " (" + detail + ")"
+		}
+		systemd.Tell(h.log, systemd.Gravity(now.waits), v1alpha1.MessageHeld, text, append(attrs, systemd.Why(now.waits))...)
+	case now.waits == "" && was.waits != "" && now.state == was.state && now.turn == was.turn:
+		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageHeldNoMore, "waits no more: "+string(was.waits)+" is over", attrs...)
+	}
+}
+
+// journalEnd says how a turn ended, as far as the Node tells.
+func (h *Host) journalEnd(n *turn.Node, turnID string) {
+	l := n.Last
+	if l == nil || l.Turn != turnID {
+		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageTurnEnded, "its turn is over; the Node does not say how it ended", "turn", turnID, "state", n.State.String(), "result", "Unknown")
+		return
+	}
+	systemd.TellEnd(h.log, "its turn", l, "state", n.State.String())
 }
 
 func (h *Host) report(s Status) {
@@ -113,8 +154,11 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	h.report(s)
 }
 
-// line is the status in one line, as `systemctl status` shows it. verb says
-// what the detail is of a host that waits for no reason of the protocol's.
+// line is the status in one line, as `systemctl status` shows it: where the
+// host is, what it does or waits for and since when, what it wants, and what is
+// wrong with the API server; the most important first, because what is too long
+// is cut. verb says what the detail is of a host that waits for no reason of the
+// protocol's.
 func line(s *Status, verb string) string {
 	var b strings.Builder
 	switch {
@@ -127,47 +171,79 @@ func line(s *Status, verb string) string {
 	default:
 		b.WriteString(s.State.String())
 	}
-	switch {
-	case !s.Known:
-	case s.Wants.Something():
+	since := ""
+	if !s.Since.IsZero() {
+		since = " since " + s.Since.UTC().Format("2006-01-02 15:04:05 UTC")
+	}
+	switch what := s.what(verb); {
+	case what != "":
+		b.WriteString("; " + what + since)
+		since = ""
+	case s.APIError == "":
+		b.WriteString(since)
+	}
+	if s.Known && s.Wants.Something() {
 		names := make([]string, 0, len(s.Changes))
 		for _, c := range s.Changes {
 			names = append(names, c.String())
 		}
 		fmt.Fprintf(&b, "; wants %s for %s", s.Wants, strings.Join(names, ", "))
-	case !s.State.InTurn():
-		b.WriteString("; up to date")
-	}
-	switch {
-	case s.Waits != "" && s.Detail != "":
-		fmt.Fprintf(&b, "; waits: %s (%s) since %s", s.Waits, s.Detail, s.Since.UTC().Format(time.TimeOnly))
-	case s.Waits != "":
-		fmt.Fprintf(&b, "; waits: %s since %s", s.Waits, s.Since.UTC().Format(time.TimeOnly))
-	case s.Detail != "" && s.Detail != "waits for its turn":
-		b.WriteString("; " + verb + s.Detail)
-	case s.Detail != "":
-		b.WriteString("; " + s.Detail)
 	}
 	if s.APIError != "" {
-		fmt.Fprintf(&b, "; trouble with the API server: %s", s.APIError)
+		fmt.Fprintf(&b, "; trouble with the API server%s: %s", since, s.APIError)
 	}
 	return b.String()
+}
+
+// what is what the host does, or waits for.
+func (s *Status) what(verb string) string {
+	switch {
+	case s.Detail == turn.ItsTurn && s.Waits != "":
+		return fmt.Sprintf("%s: %s", s.Detail, s.Waits)
+	case s.Detail == turn.ItsTurn:
+		return s.Detail
+	case s.Waits != "" && s.Detail != "":
+		return fmt.Sprintf("waits: %s (%s)", s.Waits, s.Detail)
+	case s.Waits != "":
+		return "waits: " + string(s.Waits)
+	case s.Detail != "":
+		return verb + s.Detail
+	case s.APIError == "" && s.Known && !s.Wants.Something() && !s.State.InTurn():
+		return "up to date"
+	case s.State.InTurn() && s.APIError == "":
+		return "waits for the coordinator"
+	}
+	return ""
 }
 
 // logWrite logs what this host said.
 func (h *Host) logWrite(n *turn.Node, w *turn.Write) {
 	if w.Ack.Word != "" {
-		attrs := []any{"turn", w.Ack.Turn, "state", string(w.Ack.State), "word", string(w.Ack.Word)}
-		if w.Ack.Reason != "" {
-			attrs = append(attrs, "reason", string(w.Ack.Reason))
-		}
-		h.log.Info("said "+string(w.Ack.Word)+" in "+string(w.Ack.State), attrs...)
+		h.logWord(w.Ack)
 	}
-	if w.Unschedulable != nil {
-		act := "uncordoned the node"
-		if *w.Unschedulable {
-			act = "cordoned the node"
-		}
-		h.log.Info(act, "turn", n.Turn)
+	switch attrs := []any{"turn", n.Turn, "state", n.State.String()}; {
+	case w.Unschedulable == nil:
+	case *w.Unschedulable:
+		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageCordoned, "cordoned the node", attrs...)
+	default:
+		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageUncordoned, "uncordoned the node", attrs...)
+	}
+}
+
+// logWord logs a word that was written.
+func (h *Host) logWord(a v1alpha1.Ack) {
+	text := "said " + string(a.Word) + " in " + string(a.State)
+	attrs := []any{"turn", a.Turn, "state", string(a.State), "word", string(a.Word)}
+	switch a.Word {
+	case v1alpha1.WordCommitted:
+		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageCommitted, text, attrs...)
+	case v1alpha1.WordDone:
+		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageStageDone, text, attrs...)
+	case v1alpha1.WordRefused:
+		systemd.Tell(h.log, slog.LevelWarn, v1alpha1.MessageRefused, text, append(attrs, systemd.Why(a.Reason))...)
+	case v1alpha1.WordFailed:
+		systemd.Tell(h.log, slog.LevelError, v1alpha1.MessageStageFailed, text, append(attrs, systemd.Why(a.Reason))...)
+	default:
+		h.log.Info(text, attrs...)
 	}
 }

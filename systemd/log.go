@@ -174,7 +174,7 @@ func writeText(b *strings.Builder, msg string, fields []field) {
 	}
 	b.WriteString(msg)
 	for _, f := range fields {
-		if f.key != MessageID {
+		if !journalOnly[f.key] {
 			b.WriteString(" " + quoted(f.key) + "=" + quoted(f.value))
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/config"
@@ -65,7 +66,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	wg.Go(func() { host.Run(ctx) })
 	wg.Go(func() { stand(ctx, going, cfg, o, log, liveness, host, b) })
 	notifier.Ready()
-	log.Info("lockkeeper runs", "version", o.Version, "mode", string(cfg.Mode))
+	systemd.Tell(log, slog.LevelInfo, v1alpha1.MessageStarted, "lockkeeper runs", "version", o.Version, "mode", string(cfg.Mode))
 
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP)
@@ -78,7 +79,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 			notifier.Ready()
 		case <-ctx.Done():
 			notifier.Stopping()
-			log.Info("lockkeeper stops")
+			systemd.Tell(log, slog.LevelInfo, v1alpha1.MessageStops, "lockkeeper stops", "node", host.Name())
 			wg.Wait()
 			return nil
 		}
@@ -140,7 +141,7 @@ func reload(started *config.Config, o Options, log *slog.Logger, level *slog.Lev
 		log.Warn(w.String())
 	}
 	if err != nil {
-		log.Error("the configuration is not valid; the one before stays in force", "err", err)
+		systemd.Tell(log, slog.LevelError, v1alpha1.MessageBadReload, "the configuration is not valid; the one before stays in force", "err", err)
 		return
 	}
 	if keys := started.NeedRestart(cfg); len(keys) > 0 {
@@ -148,7 +149,7 @@ func reload(started *config.Config, o Options, log *slog.Logger, level *slog.Lev
 	}
 	level.Set(cfg.LogLevel)
 	host.Reload(settings(cfg))
-	log.Info("configuration reloaded", "mode", string(cfg.Mode))
+	systemd.Tell(log, slog.LevelInfo, v1alpha1.MessageReloaded, "configuration reloaded", "mode", string(cfg.Mode))
 }
 
 // power says whether the host is on its way down.

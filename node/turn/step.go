@@ -93,6 +93,10 @@ func (o *Observation) step() Decision {
 	}
 }
 
+// ItsTurn is the detail of a host that wants something and has everything but
+// its turn.
+const ItsTurn = "waits for its turn"
+
 // outside is a host in no turn.
 func (o *Observation) outside() Decision {
 	n := &o.Node
@@ -129,7 +133,7 @@ func (o *Observation) outside() Decision {
 	if o.VetoDetail != "" && n.Held == o.Veto {
 		return Decision{Waits: n.Held, Detail: o.VetoDetail}
 	}
-	return Decision{Waits: n.Held, Detail: "waits for its turn"}
+	return Decision{Waits: n.Held, Detail: ItsTurn}
 }
 
 func (o *Observation) withdrawnText() string {

@@ -44,6 +44,7 @@ func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
 		{Src: "packaging/flatcar/lockkeeper-sysext.target", Dst: "/usr/lib/systemd/system/lockkeeper-sysext.target", Only: []string{"sysext"}},
 		{Src: "packaging/flatcar/service.conf", Dst: "/usr/lib/systemd/system/lockkeeper.service.d/10-flatcar.conf", Only: []string{"sysext"}},
 		{Src: "packaging/lockkeeper.toml", Dst: "/usr/lib/lockkeeper/config.d/00-defaults.toml", Only: []string{"sysext"}},
+		{Src: "packaging/lockkeeper.catalog", Dst: "/usr/lib/systemd/catalog/lockkeeper.catalog"},
 		{Src: "packaging/deb/copyright", Dst: doc + "copyright", Only: []string{"deb"}},
 		{Src: "packaging/deb/lintian-overrides", Dst: "/usr/share/lintian/overrides/lockkeeper", Only: []string{"deb"}},
 		{Src: "LICENSE", Dst: "/usr/share/licenses/lockkeeper/LICENSE", Only: []string{"rpm", "sysext"}},

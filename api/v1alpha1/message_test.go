@@ -1,0 +1,85 @@
+package v1alpha1
+
+import (
+	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the message catalog anew")
+
+// TestCatalog holds the catalog against what it is rendered from.
+func TestCatalogUpToDate(t *testing.T) {
+	path := filepath.Join("..", "..", "packaging", "lockkeeper.catalog")
+	want := RenderCatalog()
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != want {
+		t.Error("packaging/lockkeeper.catalog is not what the code says; run: make docs")
+	}
+}
+
+// TestMessageDocs: every kind of event that is declared is documented, once.
+func TestMessageDocs(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "message.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := 0
+	ast.Inspect(file, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok && len(v.Names) == 1 && strings.HasPrefix(v.Names[0].Name, "Message") {
+			declared++
+		}
+		return true
+	})
+	id, field := regexp.MustCompile(`^[0-9a-f]{32}$`), regexp.MustCompile(`@[^@]*@`)
+	seen := map[MessageID]bool{}
+	known := strings.Fields("NODE STATE TURN REASON MEANS DO RESULT WANTS ERR VERSION EPOCH WHY UNITS")
+	for _, d := range MessageDocs() {
+		if !id.MatchString(string(d.ID)) || seen[d.ID] {
+			t.Errorf("%q: not 32 hexadecimal digits, or there twice", d.ID)
+		}
+		seen[d.ID] = true
+		if d.Subject == "" || d.Means == "" || d.Do == "" || strings.Contains(d.Subject, "\n") {
+			t.Errorf("%s: says %q, %q, %q", d.ID, d.Subject, d.Means, d.Do)
+		}
+		for _, f := range field.FindAllString(d.Subject+" "+d.Means+" "+d.Do, -1) {
+			if name, ok := strings.CutPrefix(strings.Trim(f, "@"), "LOCKKEEPER_"); !ok || !slices.Contains(known, name) {
+				t.Errorf("%s speaks of %s, which is no field of ours", d.Subject, f)
+			}
+		}
+	}
+	if len(seen) != declared || declared < 20 {
+		t.Errorf("%d documented, %d declared", len(seen), declared)
+	}
+}
+
+func TestStateDocs(t *testing.T) {
+	var states []State
+	for _, d := range StateDocs() {
+		states = append(states, d.State)
+		if d.Means == "" || d.Do == "" {
+			t.Errorf("%s: says %q to do %q", d.State, d.Means, d.Do)
+		}
+	}
+	if !slices.Equal(states, States()) {
+		t.Errorf("documented %v, expected %v", states, States())
+	}
+	if (State("flooding")).Doc() != (StateDoc{}) || StateDraining.Doc().State != StateDraining {
+		t.Error("the wrong state's")
+	}
+}
