@@ -147,8 +147,8 @@ func (h *Host) warn(o *turn.Observation, left time.Duration) {
 		names = append(names, c.String())
 	}
 	text := fmt.Sprintf(`lockkeeper on %[1]s: THIS HOST REBOOTS in %[2]v, at %[3]s,
-for %[4]s. It is drained of its pods and waits only for who is logged in.
-Log out and it reboots at once. Who has to stop it says why, either with
+for %[4]s. It is this node's turn, and it waits only for who is logged in:
+log out and it reboots at once. Who has to stop it says why, either with
   kubectl annotate node %[1]s lockkeeper.dev/paused='WHY'
 or, for as long as this runs on the host, with
   systemd-inhibit --what=shutdown --mode=block --why='WHY' sleep infinity

@@ -38,6 +38,7 @@ type host struct {
 	sim  *simhost.Host
 	w    *wire
 	opts node.Options
+	host *node.Host // that runs, or ran last
 
 	mu       sync.Mutex
 	statuses []node.Status
@@ -90,6 +91,7 @@ func (h *host) run() {
 	n, err := node.New(o)
 	must(h.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
+	h.host = n
 	h.end, h.done = cancel, make(chan struct{})
 	go func() {
 		defer close(h.done)

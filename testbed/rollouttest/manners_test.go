@@ -1,0 +1,106 @@
+package rollouttest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+// TestSessionDelay has somebody logged in on a host whose turn comes: they are warned twice, and have their time before the
+// reboot.
+func TestSessionDelay(t *testing.T) {
+	const name, delay = "node-2", 8 * time.Second
+	s := play(t, 2, 1, `settle = "1s"`, quick, config("reboot", "session_delay", delay))
+	anna, err := s.host(name).Logind().Login("1", "anna")
+	s.must(err)
+	s.stage(name)
+	s.reaches(name, v1alpha1.StateRebooting)
+	s.must(anna.WaitText(s.within(soon), "THIS HOST REBOOTS", 1))
+	began := time.Now()
+	s.says(name, "Sessions (anna on ", soon)
+	s.reboots(name, 0)
+	s.must(anna.WaitText(s.within(soon), "THIS HOST REBOOTS", 2))
+	s.must(s.host(name).WaitBoots(s.within(soon), 2))
+	if took := time.Since(began); took < delay {
+		t.Errorf("it had rebooted %v after the warning, the delay is %v", took, delay)
+	}
+	t.Logf("what the terminal showed:\n%s", anna.Text())
+	for _, text := range []string{"lockkeeper on " + name, "for OSUpdate@" + newVersion, "kubectl annotate node " + name} {
+		if !strings.Contains(anna.Text(), text) {
+			t.Errorf("the terminal did not show %q", text)
+		}
+	}
+	s.updated(name)
+	s.reboots(name, 1)
+}
+
+// TestOtherRebootManager starts another reboot manager on a host that drains: it is not rebooted while that is active, and a
+// host on which one is active gets no turn. Both go on by themselves when it has gone.
+func TestOtherRebootManager(t *testing.T) {
+	const name, other = "node-2", "node-3"
+	active, masked := simhost.Unit{Load: "loaded", Active: "active"}, simhost.Unit{Load: "masked"}
+	s := play(t, 3, 1, `settle = "1s"`, quick)
+	s.must(s.host(other).Units().Set("locksmithd.service", active))
+	s.says(other, "`systemctl mask --now locksmithd.service`", soon)
+	unblock := s.host(name).Logind().Hold(blocker)
+	s.stage(name, other)
+	s.held(other, v1alpha1.ReasonRebootManager)
+	s.reaches(name, v1alpha1.StateRebooting)
+	s.says(name, "Inhibited", soon)
+	s.must(s.host(name).Units().Set("zincati.service", active))
+	unblock()
+	s.says(name, "RebootManager (zincati.service", soon)
+	for range 3 {
+		s.alive(name)
+	}
+	if n := s.now(name); n.Committed() {
+		t.Errorf("it committed beside another reboot manager: %s", n.Ack)
+	}
+	s.reboots(name, 0)
+	s.must(s.host(name).Units().Set("zincati.service", masked))
+	s.updated(name)
+	s.must(s.host(other).Units().Set("locksmithd.service", masked))
+	s.updated(other)
+	s.reboots(name, 1)
+	s.reboots(other, 1)
+	if path := s.path(other); len(path) == 0 {
+		t.Error("the other host was in no state")
+	}
+}
+
+// TestObserve has a host that only observes among others: they are updated, it publishes what it would do and why it does
+// not, and nothing on it is touched.
+func TestObserve(t *testing.T) {
+	const name, other = "node-1", "node-2"
+	s := play(t, 2, 1, `settle = "1s"`, quick, func(o *rig.Options) {
+		o.Fleet.Each = func(i int, o *simhost.Options) {
+			o.Coordinator = i == 1
+			if before := o.Config; i == 0 {
+				o.Config = func(c simhost.Config) {
+					if before != nil {
+						before(c)
+					}
+					c.Set("", "mode", "observe")
+				}
+			}
+		}
+	})
+	s.forget(name)
+	anna, err := s.host(name).Logind().Login("1", "anna")
+	s.must(err)
+	s.stage(name, other)
+	n := s.held(name, v1alpha1.ReasonObserve)
+	if n.Wants != v1alpha1.WantsReboot || n.Host == nil || n.Host.Veto != v1alpha1.ReasonObserve {
+		t.Errorf("it wants %q and says %+v", n.Wants, n.Host)
+	}
+	s.updated(other)
+	s.schedulable(name)
+	s.reboots(name, 0)
+	if s.marked(name) != 0 || anna.Text() != "" {
+		t.Errorf("it was marked %d times, and who is logged in read %q", s.marked(name), anna.Text())
+	}
+}
