@@ -6,7 +6,6 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -22,7 +21,7 @@ import (
 const module = "lockkeeper.dev/lockkeeper"
 
 // topLevel is all that may lie in the root.
-var topLevel = strings.Fields(`main.go cli node coordinator drain updateengine systemd packaging api policy testbed docs
+var topLevel = strings.Fields(`main.go node coordinator drain updateengine systemd packaging api policy testbed docs
 	go.mod go.sum Makefile README.md LICENSE CHANGELOG.md tools.mod tools.sum house_test.go main_test.go .ci .gitignore .git bin dist`)
 
 // pure are the rooms without a client, D-Bus, a file, a clock or a die.
@@ -31,7 +30,7 @@ var pure = []string{"api/v1alpha1", "node/turn", "policy", "coordinator/rollout"
 // ours says which of our rooms a room may import, itself and what is below it
 // included. A room that is not named here may import nothing of ours.
 var ours = map[string][]string{
-	".":            {"api", "cli", "coordinator", "drain", "node", "policy", "systemd", "updateengine", "packaging"},
+	".":            {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine", "packaging"},
 	"coordinator":  {"api", "coordinator", "node/object", "node/turn", "policy", "systemd"},
 	"node":         {"api", "drain", "node", "policy", "systemd", "updateengine"},
 	"node/turn":    {"api"},
@@ -42,7 +41,7 @@ var ours = map[string][]string{
 	"api":          {"api"},
 	"packaging":    {"api", "packaging"},
 
-	"packaging/render": {"api", "cli", "packaging"},
+	"packaging/render": {"api", "packaging"},
 
 	"coordinator/rollout": {"api", "node/turn", "policy"},
 	"coordinator/report":  {"api", "coordinator", "node/local", "node/object", "node/turn", "policy"},
@@ -233,25 +232,6 @@ func TestPureRoomsStayPure(t *testing.T) {
 				t.Errorf("%s reaches %s, which is not pure", room, at)
 			}
 			queue = append(queue, imports[at]...)
-		}
-	}
-}
-
-// TestNoTemplates keeps what calls methods by name out of the program: the
-// linker would keep every method of every type, and the binary, and each idle
-// process, would be half as large again. See package cli.
-func TestNoTemplates(t *testing.T) {
-	deps, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := strings.Fields(string(deps))
-	if !slices.Contains(all, "k8s.io/client-go/rest") {
-		t.Fatalf("these are not the program's packages: %q", all)
-	}
-	for _, name := range []string{"text/template", "html/template"} {
-		if slices.Contains(all, name) {
-			t.Errorf("the program has %s in it: see who imports it", name)
 		}
 	}
 }

@@ -15,10 +15,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/urfave/cli/v2"
 	"k8s.io/klog/v2"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/cli"
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/instance"
 	"lockkeeper.dev/lockkeeper/coordinator/report"
@@ -89,24 +89,50 @@ type usageError string
 func (e usageError) Error() string        { return string(e) }
 func (e usageError) Is(target error) bool { return target == errUsage }
 
+const helpTemplate = `lockkeeper rolls host updates through a Kubernetes cluster, one host at a time.
+
+Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
+
+{{range .VisibleCommands}}  {{printf "%-30s" (printf "%s %s" .Name .ArgsUsage)}}{{.Usage}}
+{{end}}
+lockkeeper help COMMAND tells more of each. Flags go before arguments.
+`
+
+const commandTemplate = `lockkeeper {{.Name}}{{if .VisibleFlags}} [FLAG…]{{end}}{{if .ArgsUsage}} {{.ArgsUsage}}{{end}}
+
+{{.Usage}}.
+{{if .Description}}
+{{.Description}}
+{{end}}{{if .VisibleFlags}}
+Flags:
+{{range .VisibleFlags}}  {{.}}
+{{end}}{{end}}`
+
 func newApp(stdout, stderr io.Writer) *cli.App {
+	cli.HelpFlag = nil // help is a flag of ours: theirs takes a node's name for a topic
 	app := &cli.App{
-		Name: "lockkeeper", Usage: "rolls host updates through a Kubernetes cluster, one host at a time",
-		Writer: stdout, ErrWriter: stderr,
-		Flags: []cli.Flag{helpFlag(), &cli.BoolFlag{Name: "version", Hidden: true}},
-		// No command, none that is known, or a flag before it.
+		Name: "lockkeeper", Writer: stdout, ErrWriter: stderr,
+		HideHelp: true, HideHelpCommand: true, HideVersion: true, UseShortOptionHandling: true,
+		CustomAppHelpTemplate: helpTemplate,
+		Flags:                 []cli.Flag{helpFlag(), &cli.BoolFlag{Name: "version", Hidden: true}},
+		Before: func(c *cli.Context) error {
+			if (c.Bool("help") || c.Bool("version")) && c.Args().Present() {
+				return usage("--help and --version go without a command; `lockkeeper help %s` tells of it", c.Args().First())
+			}
+			return nil
+		},
+		// No command, or none that is known; cli would exit with 3.
 		Action: func(c *cli.Context) error {
 			switch {
-			case (c.Bool("help") || c.Bool("version")) && c.Args().Present():
-				return usage("--help and --version go without a command; `lockkeeper help %s` tells of it", c.Args().First())
 			case c.Bool("version"):
 				return printVersion(c)
 			case c.Args().Present():
 				return usage("unknown command %q; `lockkeeper help` lists them", c.Args().First())
 			}
-			return c.App.WriteHelp(c.App.Writer)
+			return cli.ShowAppHelp(c)
 		},
-		OnUsageError: onUsageError,
+		OnUsageError:   onUsageError,
+		ExitErrHandler: func(*cli.Context, error) {}, // nobody exits but main
 	}
 	for _, cmd := range commands() {
 		app.Commands = append(app.Commands, finish(cmd))
@@ -115,24 +141,29 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 }
 
 func helpFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show this"}
+	return &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show this", DisableDefaultText: true}
 }
 
-func onUsageError(c *cli.Context, err error) error {
+func onUsageError(c *cli.Context, err error, _ bool) error {
+	text := strings.Replace(err.Error(), "flag provided but not defined: ", "unknown flag ", 1)
 	help := "lockkeeper help"
-	if c.Command != nil {
+	if c.Command != nil && c.Command.Name != "" && c.Command.Name != "lockkeeper" {
 		help += " " + c.Command.Name
 	}
-	return usage("%v; see `%s`", err, help)
+	return usage("%s; see `%s`", text, help)
 }
 
 // finish gives a command what all have: help, and strict arguments.
 func finish(cmd *cli.Command) *cli.Command {
 	cmd.Flags = append(cmd.Flags, helpFlag())
+	cmd.HideHelp, cmd.HideHelpCommand = true, true
+	cmd.CustomHelpTemplate = commandTemplate
+	cmd.OnUsageError = onUsageError
 	do, most := cmd.Action, argsIn(cmd.ArgsUsage)
 	cmd.Action = func(c *cli.Context) error {
 		if c.Bool("help") {
-			return c.Command.WriteHelp(c.App.Writer, c.App.Name)
+			cli.HelpPrinter(c.App.Writer, commandTemplate, c.Command)
+			return nil
 		}
 		args := c.Args().Slice()
 		for i, a := range args {
@@ -190,8 +221,8 @@ func commands() []*cli.Command {
 			Description: "Reads the cluster with your own credential. On a host without one, or with the API server away, it shows\n" +
 				"this host's own view.\n\nExit status: 0 up to date, 1 error, 2 rolling, 3 held, halted or stopped.",
 			Flags: []cli.Flag{
-				&cli.BoolFlag{Name: "all", Aliases: []string{"A"}, Usage: "all nodes, not only those that are not idle and content"},
-				&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on showing what changes, until interrupted"},
+				&cli.BoolFlag{Name: "all", Aliases: []string{"A"}, Usage: "all nodes, not only those that are not idle and content", DisableDefaultText: true},
+				&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on showing what changes, until interrupted", DisableDefaultText: true},
 				&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: text or json", Value: "text"},
 				kubeconfig(), configFlag(), root, policyFlag,
 			},
@@ -200,7 +231,7 @@ func commands() []*cli.Command {
 			Name: "check-config", Usage: "Check this host's configuration", Action: checkConfigCommand,
 			Description: "Exit status: 0 when it is valid, 78 when it is not.",
 			Flags: []cli.Flag{configFlag(),
-				&cli.BoolFlag{Name: "effective", Usage: "print every value in effect and where it comes from"}},
+				&cli.BoolFlag{Name: "effective", Usage: "print every value in effect and where it comes from", DisableDefaultText: true}},
 		},
 		{
 			Name: "retry", ArgsUsage: "NODE", Usage: "Forgive a node's failed turn", Flags: []cli.Flag{kubeconfig(), configFlag()},
@@ -250,13 +281,14 @@ func commands() []*cli.Command {
 func helpCommand(c *cli.Context) error {
 	name := c.Args().First()
 	if name == "" {
-		return c.App.WriteHelp(c.App.Writer)
+		return cli.ShowAppHelp(c)
 	}
 	cmd := c.App.Command(name)
 	if cmd == nil {
 		return usage("unknown command %q; `lockkeeper help` lists them", name)
 	}
-	return cmd.WriteHelp(c.App.Writer, c.App.Name)
+	cli.HelpPrinter(c.App.Writer, commandTemplate, cmd)
+	return nil
 }
 
 func printVersion(c *cli.Context) error {
