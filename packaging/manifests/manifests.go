@@ -20,6 +20,9 @@ import (
 //go:embed access.yaml
 var accessYAML string
 
+//go:embed admission.yaml
+var admissionYAML string
+
 // Options are what can be chosen. "" is the default name of each.
 type Options struct {
 	// Namespace is where the Lease and the coordinator's service account are;
@@ -49,13 +52,41 @@ func Render(o Options) ([]byte, error) {
 	}
 	// Not text/template: with it in the program the linker drops no method of
 	// any type, which costs each idle host 10 MiB.
-	text := strings.NewReplacer(
-		"{{.Namespace}}", o.Namespace,
-		"{{.Lease}}", o.Lease,
-		"{{.ServiceAccount}}", v1alpha1.CoordinatorServiceAccount,
-	).Replace(accessYAML)
+	text := strings.NewReplacer(values(o)...).Replace(accessYAML + admissionYAML)
 	if _, left, ok := strings.Cut(text, "{{"); ok {
 		return nil, fmt.Errorf("rendering the manifests: nobody knows {{%.30s", left)
 	}
 	return []byte(text), nil
 }
+
+// values are what the texts name, in pairs. Which keys are whose is the api's
+// to say.
+func values(o Options) []string {
+	hostLabels, hostAnnotations := v1alpha1.HostKeys()
+	coordinatorLabels, coordinatorAnnotations := v1alpha1.CoordinatorKeys()
+	adminLabels, adminAnnotations := v1alpha1.AdminKeys()
+	return []string{
+		"{{.Namespace}}", o.Namespace,
+		"{{.Lease}}", o.Lease,
+		"{{.ServiceAccount}}", v1alpha1.CoordinatorServiceAccount,
+		"{{.Coordinator}}", v1alpha1.CoordinatorUser(o.Namespace),
+
+		"{{.Prefix}}", v1alpha1.Prefix,
+		"{{.HookPrefix}}", v1alpha1.HookPrefix,
+		"{{.HostLabels}}", list(hostLabels),
+		"{{.HostAnnotations}}", list(hostAnnotations),
+		"{{.CoordinatorLabels}}", list(coordinatorLabels),
+		"{{.CoordinatorAnnotations}}", list(coordinatorAnnotations),
+		"{{.AdminLabels}}", list(adminLabels),
+		"{{.AdminAnnotations}}", list(adminAnnotations),
+
+		"{{.Managed}}", v1alpha1.LabelManaged,
+		"{{.Cordon}}", v1alpha1.AnnotationCordon,
+		"{{.Paused}}", v1alpha1.AnnotationPaused,
+		"{{.Detached}}", v1alpha1.AnnotationDetached,
+		"{{.Request}}", v1alpha1.AnnotationRequest,
+	}
+}
+
+// list is the inside of a list of strings in CEL.
+func list(keys []string) string { return `"` + strings.Join(keys, `", "`) + `"` }

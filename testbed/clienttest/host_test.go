@@ -177,7 +177,7 @@ func (h *host) promote(state string, edit func(*v1alpha1.Grant)) {
 		edit(g)
 	}
 	patchNode(h.t, h.name, fmt.Sprintf(`{"metadata":{"labels":{"lockkeeper.dev/state":%q},"annotations":{"lockkeeper.dev/turn":%q,"lockkeeper.dev/grant":%q}}}`,
-		state, g.Turn, v1alpha1.FormatRecord(g)))
+		state, g.Turn, v1alpha1.FormatRecord(g)), v1alpha1.LabelState, v1alpha1.AnnotationTurn, v1alpha1.AnnotationGrant)
 }
 
 // onlyNode is a grant without a drain.

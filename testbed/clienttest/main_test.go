@@ -188,9 +188,12 @@ func getNode(t *testing.T, name string) *corev1.Node {
 	return n
 }
 
-func patchNode(t *testing.T, name, patch string) *corev1.Node {
+// patchNode is the write of whoever writes keys, an administrator's if there are none.
+func patchNode(t *testing.T, name, patch string, keys ...string) *corev1.Node {
 	t.Helper()
-	n, err := cp.Client().CoreV1().Nodes().Patch(context.Background(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	client, err := cp.NodeWriter(name, keys...)
+	must(t, err)
+	n, err := client.CoreV1().Nodes().Patch(context.Background(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	must(t, err)
 	return n
 }
@@ -212,5 +215,6 @@ func sayWants(t *testing.T, uid, name string, wants bool) {
 	}
 	host := fmt.Sprintf(`{"protocol":1,"version":"test","nodeUID":%q,"bootID":"boot-1","bootTime":"2026-01-01T00:00:00Z",`+
 		`"started":"2026-01-01T00:00:00Z","managed":true,"drains":%t,"changes":%s}`, uid, wants, changes)
-	patchNode(t, name, fmt.Sprintf(`{"metadata":{"labels":{"lockkeeper.dev/wants":%q},"annotations":{"lockkeeper.dev/host":%q}}}`, word, host))
+	patchNode(t, name, fmt.Sprintf(`{"metadata":{"labels":{"lockkeeper.dev/wants":%q},"annotations":{"lockkeeper.dev/host":%q}}}`, word, host),
+		"lockkeeper.dev/wants", "lockkeeper.dev/host")
 }

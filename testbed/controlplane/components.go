@@ -35,7 +35,7 @@ var controllers = []string{
 	"daemonset-controller", "deployment-controller", "disruption-controller", "garbage-collector-controller", "job-controller",
 	"namespace-controller", "node-lifecycle-controller", "pod-garbage-collector-controller", "replicaset-controller",
 	"root-ca-certificate-publisher-controller", "serviceaccount-controller", "serviceaccount-token-controller",
-	"statefulset-controller", "taint-eviction-controller",
+	"statefulset-controller", "taint-eviction-controller", "validatingadmissionpolicy-status-controller",
 }
 
 const (

@@ -59,6 +59,7 @@ type ControlPlane struct {
 	credMu sync.Mutex
 	pairs  map[string]keyPair // by file name of the kubeconfig
 
+	writers       sync.Map   // of kubernetes.Interface, by node; "" is the coordinator's
 	coordinatorMu sync.Mutex // held while the coordinator's kubeconfig is minted
 
 	life    context.Context // ends when Stop begins

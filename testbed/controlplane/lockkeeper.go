@@ -6,12 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/packaging/manifests"
@@ -29,13 +35,15 @@ var CoordinatorUser = v1alpha1.CoordinatorUser(LockkeeperNamespace)
 
 // resources are the kinds in the manifests.
 var resources = map[schema.GroupKind]schema.GroupVersionResource{
-	{Kind: "Namespace"}:                                              {Version: "v1", Resource: "namespaces"},
-	{Kind: "ServiceAccount"}:                                         {Version: "v1", Resource: "serviceaccounts"},
-	{Group: "coordination.k8s.io", Kind: "Lease"}:                    {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
-	{Group: "rbac.authorization.k8s.io", Kind: "Role"}:               {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"},
-	{Group: "rbac.authorization.k8s.io", Kind: "RoleBinding"}:        {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
-	{Group: "rbac.authorization.k8s.io", Kind: "ClusterRole"}:        {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
-	{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding"}: {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
+	{Kind: "Namespace"}:                           {Version: "v1", Resource: "namespaces"},
+	{Kind: "ServiceAccount"}:                      {Version: "v1", Resource: "serviceaccounts"},
+	{Group: "coordination.k8s.io", Kind: "Lease"}: {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
+	{Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicy"}:        {Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicies"},
+	{Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicyBinding"}: {Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"},
+	{Group: "rbac.authorization.k8s.io", Kind: "Role"}:                                {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"},
+	{Group: "rbac.authorization.k8s.io", Kind: "RoleBinding"}:                         {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
+	{Group: "rbac.authorization.k8s.io", Kind: "ClusterRole"}:                         {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
+	{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding"}:                  {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
 }
 
 // ApplyLockkeeper applies what an administrator applies before lockkeeper can run: what `lockkeeper manifests` prints. Applied
@@ -68,3 +76,70 @@ func (cp *ControlPlane) ApplyLockkeeper(ctx context.Context) error {
 		}
 	}
 }
+
+// UnbindPolicies takes lockkeeper's admission policies out of force, as docs/install.md tells for an emergency, and returns when
+// they are. It is for somebody who has to put a state on a Node that no coordinator gave it. The next
+// [ControlPlane.ApplyLockkeeper] binds them again.
+func (cp *ControlPlane) UnbindPolicies(ctx context.Context) error {
+	for _, name := range []string{"lockkeeper-keys", "lockkeeper-coordinator"} {
+		err := cp.admin.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("unbinding policy %s: %w", name, err)
+		}
+	}
+	forged := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Labels: map[string]string{v1alpha1.LabelState: string(v1alpha1.StateIdle)}}}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, err := cp.admin.CoreV1().Nodes().Create(ctx, forged, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the policies to be out of force: %w (%w)", err, ctx.Err())
+		}
+	}
+}
+
+// NodeWriter is a client of whoever may write labels and annotations with these keys on a Node: the coordinator, the Node's own
+// kubelet, or for all other keys a person who may do everything. Keys of two writers in one write are an error.
+func (cp *ControlPlane) NodeWriter(node string, keys ...string) (kubernetes.Interface, error) {
+	var coordinator, host, other bool
+	for _, key := range keys {
+		switch {
+		case slices.Contains(both(v1alpha1.CoordinatorKeys()), key):
+			coordinator = true
+		case slices.Contains(both(v1alpha1.HostKeys()), key):
+			host = true
+		default:
+			other = true
+		}
+	}
+	if coordinator && host || (coordinator || host) && other {
+		return nil, fmt.Errorf("nobody writes all of these: %q", keys)
+	}
+	if !coordinator && !host {
+		return cp.admin, nil
+	}
+	who, config := node, cp.NodeConfig
+	if coordinator {
+		who, config = "", func(string) (*rest.Config, error) { return cp.CoordinatorConfig() }
+	}
+	if c, ok := cp.writers.Load(who); ok {
+		return c.(kubernetes.Interface), nil
+	}
+	cfg, err := config(node)
+	if err != nil {
+		return nil, err
+	}
+	c, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for %q: %w", keys, err)
+	}
+	cp.writers.Store(who, c)
+	return c, nil
+}
+
+func both(labels, annotations []string) []string { return slices.Concat(labels, annotations) }

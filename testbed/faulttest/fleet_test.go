@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -232,11 +233,16 @@ func (f *fleet) gone(name string) bool {
 // patch is a person's edit of a Node; a nil value removes. It reports whether it was accepted.
 func (f *fleet) patch(name string, doc map[string]any) bool {
 	f.t.Helper()
+	return f.patchAs(f.ControlPlane.Client(), name, doc)
+}
+
+func (f *fleet) patchAs(client kubernetes.Interface, name string, doc map[string]any) bool {
+	f.t.Helper()
 	body, err := json.Marshal(doc)
 	f.must(err)
 	ctx, cancel := within(5 * time.Second)
 	defer cancel()
-	_, err = f.ControlPlane.Client().CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: kubectlManager})
+	_, err = client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: kubectlManager})
 	return err == nil
 }
 

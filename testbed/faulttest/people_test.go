@@ -127,14 +127,17 @@ func (c *campaign) cordon(n *turn.Node, unschedulable any) bool {
 	})
 }
 
-// edit is a person's write of one key, whatever stands there.
+// edit is a write of one key, whatever stands there: a person's where people may write it, of a program with the credential of
+// the key's own writer where they may not.
 func (c *campaign) edit(h *simhost.Host, what, key, value string) string {
 	var v any
 	if value != "" {
 		v = value
 	}
 	c.Referee.AdminEdit(h.Name())
-	done := c.patch(h.Name(), map[string]any{"metadata": map[string]any{what: map[string]any{key: v}}})
+	writer, err := c.ControlPlane.NodeWriter(h.Name(), key)
+	c.must(err)
+	done := c.patchAs(writer, h.Name(), map[string]any{"metadata": map[string]any{what: map[string]any{key: v}}})
 	c.settled()
 	if !done {
 		return ""

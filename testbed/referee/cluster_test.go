@@ -41,7 +41,7 @@ type fleet struct {
 func newFleet(t *testing.T) *fleet {
 	f := &fleet{t: t, ctx: soon(t)}
 	f.must(cp.ApplyLockkeeper(f.ctx))
-	f.Client, f.Nodes = cp.Client(), []string{"n1", "n2"}
+	f.Client, f.Writer, f.Nodes = cp.Client(), cp.NodeWriter, []string{"n1", "n2"}
 	f.Reboot = func(ctx context.Context, node string) error {
 		n := f.node(node)
 		f.HostEvent(HostEvent{Time: time.Now(), Host: node, Kind: RebootCalled, BootID: n.BootID})

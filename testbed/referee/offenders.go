@@ -22,7 +22,10 @@ import (
 
 // World is where an offender offends.
 type World struct {
-	Client kubernetes.Interface // may do everything
+	Client kubernetes.Interface // may do everything but write lockkeeper's own keys
+	// Writer is a client of whoever may write labels or annotations with these keys on a Node: an offender that speaks for a
+	// host or a coordinator has got hold of its credential.
+	Writer func(node string, keys ...string) (kubernetes.Interface, error)
 	// Nodes are the names of the hosts' Nodes, two at least.
 	Nodes []string
 	// Reboot calls the host's logind as a program on the host would.
@@ -153,7 +156,11 @@ func (w World) patch(ctx context.Context, n *turn.Node, manager string, spec, la
 	if err != nil {
 		return err
 	}
-	_, err = w.Client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, b, metav1.PatchOptions{FieldManager: manager})
+	client, err := w.Writer(n.Name, slices.Concat(slices.Collect(maps.Keys(labels)), slices.Collect(maps.Keys(annotations)))...)
+	if err != nil {
+		return err
+	}
+	_, err = client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, b, metav1.PatchOptions{FieldManager: manager})
 	return err
 }
 

@@ -74,8 +74,20 @@ func (b *bench) nodes(ctx context.Context) error {
 
 func ballast(i int) string { return fmt.Sprintf("many-%05d", i) }
 
-// createNodes creates the Nodes from..to-1.
-func (b *bench) createNodes(ctx context.Context, from, to int) error {
+// createNodes creates the Nodes from..to-1, each in a state that no coordinator gave it.
+func (b *bench) createNodes(ctx context.Context, from, to int) (err error) {
+	if err := b.cp.UnbindPolicies(ctx); err != nil {
+		return err
+	}
+	defer func() {
+		if err == nil {
+			err = b.cp.ApplyLockkeeper(ctx)
+		}
+	}()
+	return b.create(ctx, from, to)
+}
+
+func (b *bench) create(ctx context.Context, from, to int) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	numbers := make(chan int)

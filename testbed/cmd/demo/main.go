@@ -160,7 +160,7 @@ func demo(ctx context.Context, planted string) (err error) {
 
 // world is where an offender offends.
 func world(cp *controlplane.ControlPlane, r *rig.Rig) referee.World {
-	w := referee.World{Client: cp.Client()}
+	w := referee.World{Client: cp.Client(), Writer: cp.NodeWriter}
 	for _, h := range r.Fleet.Hosts {
 		w.Nodes = append(w.Nodes, h.Name())
 	}

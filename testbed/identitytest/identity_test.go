@@ -1,0 +1,238 @@
+package identitytest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+var cp *controlplane.ControlPlane
+
+func TestMain(m *testing.M) {
+	os.Exit(controlplane.RunTests(m, controlplane.Options{
+		Without: []controlplane.Component{controlplane.Scheduler, controlplane.Ballast, controlplane.Pods},
+	}, func(c *controlplane.ControlPlane) { cp = c }))
+}
+
+const soon = 30 * time.Second
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func client(t *testing.T, config *rest.Config, err error) kubernetes.Interface {
+	t.Helper()
+	must(t, err)
+	c, err := kubernetes.NewForConfig(config)
+	must(t, err)
+	return c
+}
+
+func asHost(t *testing.T, name string) kubernetes.Interface {
+	t.Helper()
+	config, err := cp.NodeConfig(name)
+	return client(t, config, err)
+}
+
+func asUser(t *testing.T, name string, groups ...string) kubernetes.Interface {
+	t.Helper()
+	config, err := cp.ConfigFor(name, groups...)
+	return client(t, config, err)
+}
+
+func asCoordinator(t *testing.T) kubernetes.Interface {
+	t.Helper()
+	config, err := cp.CoordinatorConfig()
+	return client(t, config, err)
+}
+
+// until tries something until it is as it should be.
+func until(t *testing.T, what string, is func() (bool, error)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, err := is()
+		if ok {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("waiting for %s: %v", what, err)
+		}
+	}
+}
+
+// bound waits until the policies are in force, or are not: the API server takes a moment to see them. What it is shown is
+// refused by nothing but them.
+func bound(t *testing.T, want bool) {
+	t.Helper()
+	admin, leader := cp.Client(), asCoordinator(t)
+	until(t, fmt.Sprintf("the policies to be in force: %t", want), func() (bool, error) {
+		forged := node("id-c", label(v1alpha1.LabelState, `"idle"`))(t.Context(), admin)
+		spoken := node("id-c", label(v1alpha1.LabelWants, `"idle"`))(t.Context(), leader)
+		return want == (refusedBy(forged) == keys) && want == (refusedBy(spoken) == coordinator), fmt.Errorf("%v; %v", forged, spoken)
+	})
+}
+
+// unbind is what docs/install.md says to do in an emergency.
+func unbind(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"lockkeeper-keys", "lockkeeper-coordinator"} {
+		must(t, cp.Client().AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(t.Context(), name, metav1.DeleteOptions{}))
+	}
+	t.Cleanup(func() { must(t, cp.ApplyLockkeeper(context.Background())) })
+	bound(t, false)
+}
+
+// refusedBy names the layer that an error comes from.
+func refusedBy(err error) string {
+	if err == nil {
+		return ""
+	}
+	text := err.Error()
+	switch {
+	case !apierrors.IsForbidden(err):
+		return "something else"
+	case strings.Contains(text, "ValidatingAdmissionPolicy 'lockkeeper-keys'"):
+		return keys
+	case strings.Contains(text, "ValidatingAdmissionPolicy 'lockkeeper-coordinator'"):
+		return coordinator
+	case strings.Contains(text, " is forbidden: node "):
+		return restriction
+	case strings.Contains(text, " cannot "):
+		return rbac
+	}
+	return "something else"
+}
+
+// fixture makes the Nodes of the tables, each key by who writes it:
+//
+//	id-a  in a turn, cordoned and marked, with a pause that has an end, a request and a hook's word
+//	id-b  idle, cordoned and marked, taken away by force
+//	id-c  nothing but a pause without an end
+func fixture(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	must(t, cp.ApplyLockkeeper(ctx))
+	write := func(c kubernetes.Interface, name, patch string) {
+		t.Helper()
+		_, err := c.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		must(t, err)
+	}
+	for _, name := range []string{"id-a", "id-b", "id-c"} {
+		_, err := asHost(t, name).CoreV1().Nodes().Create(ctx, newNode(name, map[string]string{corev1.LabelHostname: name}, nil), metav1.CreateOptions{})
+		must(t, err)
+		_, err = cp.Client().CoreV1().Pods("default").Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "on-" + name},
+			Spec:       corev1.PodSpec{NodeName: name, Containers: []corev1.Container{{Name: "c", Image: "example.invalid/c"}}},
+		}, metav1.CreateOptions{})
+		must(t, err)
+		t.Cleanup(func() {
+			must(t, cp.Client().CoreV1().Pods("default").Delete(context.Background(), "on-"+name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+			must(t, cp.Client().CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}))
+		})
+	}
+	bound(t, true)
+	write(cp.Client(), "id-a", `{"metadata":{"annotations":{"lockkeeper.dev/paused":"{\"until\": \"2026-01-01T00:00:00Z\"}","lockkeeper.dev/request":"reboot","hook.lockkeeper.dev/backup":"t1"}}}`)
+	write(cp.Client(), "id-b", `{"metadata":{"annotations":{"lockkeeper.dev/detached":"{\"force\": true}","example.com/keep":"x"}}}`)
+	write(cp.Client(), "id-c", annotation(v1alpha1.AnnotationPaused, `"disk change"`))
+	for _, name := range []string{"id-a", "id-b"} {
+		write(asHost(t, name), name, `{"metadata":{"labels":{"lockkeeper.dev/wants":"reboot"},"annotations":{"lockkeeper.dev/host":"{\"a\":1}",`+
+			`"lockkeeper.dev/ack":"t1/b1/draining/done","lockkeeper.dev/cordon":"t1"}},"spec":{"unschedulable":true}}`)
+	}
+	write(asCoordinator(t), "id-a", `{"metadata":{"labels":{"lockkeeper.dev/state":"draining","lockkeeper.dev/held":"Overdue"},`+
+		`"annotations":{"lockkeeper.dev/turn":"t1","lockkeeper.dev/grant":"{\"a\":1}","lockkeeper.dev/last":"{\"a\":1}"}}}`)
+	write(asCoordinator(t), "id-b", label(v1alpha1.LabelState, `"idle"`))
+}
+
+// person lets a user do something with all objects of a resource.
+func person(t *testing.T, user, group, resource string, verbs ...string) {
+	t.Helper()
+	name := user + "-" + resource + "-" + verbs[0]
+	_, err := cp.Client().RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = cp.Client().RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, cp.Client().RbacV1().ClusterRoleBindings().Delete(context.Background(), name, metav1.DeleteOptions{}))
+		must(t, cp.Client().RbacV1().ClusterRoles().Delete(context.Background(), name, metav1.DeleteOptions{}))
+	})
+}
+
+// TestActs tries every act, and those that a policy refuses once more without the policies: then they succeed.
+func TestActs(t *testing.T) {
+	fixture(t)
+	person(t, "pat", "", "nodes", "get", "patch")
+	person(t, "olga", "", "nodes", "get", "patch")
+	person(t, "olga", "lockkeeper.dev", "nodes", "override")
+	until(t, "RBAC to be in force", func() (bool, error) {
+		err := getNode("id-a")(t.Context(), asUser(t, "olga"))
+		return err == nil && getNode("id-a")(t.Context(), asUser(t, "pat")) == nil, err
+	})
+	tables := []struct {
+		who    string
+		client kubernetes.Interface
+		acts   []act
+	}{
+		{"the host of id-a", asHost(t, "id-a"), hostActs},
+		{"the coordinator", asCoordinator(t), coordinatorActs},
+		{"an administrator", cp.Client(), adminActs},
+		{"somebody who may patch Nodes", asUser(t, "pat"), personActs},
+		{"somebody who may override", asUser(t, "olga"), overriderActs},
+		{"the kubelet of id-new", asHost(t, "id-new"), kubeletActs},
+	}
+	count := map[string]int{}
+	for _, table := range tables {
+		for _, a := range table.acts {
+			err := a.do(t.Context(), table.client)
+			if got := refusedBy(err); got != a.refused {
+				t.Errorf("%s: %s: refused by %q, want %q: %v", table.who, a.name, got, a.refused, err)
+			}
+			count[a.refused]++
+		}
+	}
+	t.Logf("allowed: %d; refused by %s: %d, by %s: %d, by %s: %d, by %s: %d", count[""], rbac, count[rbac], restriction, count[restriction],
+		keys, count[keys], coordinator, count[coordinator])
+
+	unbind(t)
+	for _, table := range tables {
+		for _, a := range table.acts {
+			want := a.refused
+			if want == keys || want == coordinator {
+				want = ""
+			}
+			err := a.do(t.Context(), table.client)
+			if got := refusedBy(err); got != want {
+				t.Errorf("without the policies: %s: %s: refused by %q, want %q: %v", table.who, a.name, got, want, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package identitytest
+
+import "lockkeeper.dev/lockkeeper/api/v1alpha1"
+
+// The layers that can refuse an act.
+const (
+	rbac        = "RBAC and the Node authorizer" // nobody granted it
+	restriction = "NodeRestriction"
+	keys        = "policy lockkeeper-keys"
+	coordinator = "policy lockkeeper-coordinator"
+)
+
+// An act and who refuses it; "" is nobody. Written by hand, from DESIGN section 8.
+type act struct {
+	name    string
+	do      do
+	refused string
+}
+
+// hostActs are tried with the credential of the kubelet of id-a. The Nodes are those of fixture.
+var hostActs = []act{
+	{"say what it wants", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/wants":"nothing"},"annotations":{"lockkeeper.dev/host":"{}"}}}`), ""},
+	{"say it through status", status("id-a", label("lockkeeper.dev/wants", `"drain"`)), ""},
+	{"say what it is", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/os":"flatcar","lockkeeper.dev/os-version":"1","lockkeeper.dev/group":"stable"}}}`), ""},
+	{"ack", node("id-a", annotation("lockkeeper.dev/ack", `"t/b/draining/seen"`)), ""},
+	{"cordon with the mark", node("id-a", `{"metadata":{"annotations":{"lockkeeper.dev/cordon":"other"}},"spec":{"unschedulable":true}}`), ""},
+	{"uncordon", node("id-a", `{"metadata":{"annotations":{"lockkeeper.dev/cordon":null}},"spec":{"unschedulable":null}}`), ""},
+	{"strip its keys", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/wants":null},"annotations":{"lockkeeper.dev/host":null,"lockkeeper.dev/ack":null}}}`), ""},
+	{"write its heartbeat", status("id-a", `{"status":{"conditions":[{"type":"Ready","status":"True"}],"nodeInfo":{"bootID":"b2"}}}`), ""},
+	{"label itself with a label of others", node("id-a", label("example.com/rack", `"7"`)), ""},
+	{"annotate itself through status", status("id-a", annotation("example.com/volumes", `"2"`)), ""},
+	{"get the Lease", getLease, ""},
+	{"list its pods", listPods("spec.nodeName=id-a"), ""},
+	{"evict its pod", evict("on-id-a"), ""},
+
+	{"promote itself", node("id-a", label("lockkeeper.dev/state", `"rebooting"`)), keys},
+	{"promote itself through status", status("id-a", label("lockkeeper.dev/state", `"rebooting"`)), keys},
+	{"drop its state", node("id-a", label("lockkeeper.dev/state", "null")), keys},
+	{"forge its turn", node("id-a", annotation("lockkeeper.dev/turn", `"x"`)), keys},
+	{"forge its turn through status", status("id-a", annotation("lockkeeper.dev/turn", `"x"`)), keys},
+	{"forge its grant", node("id-a", annotation("lockkeeper.dev/grant", `"{}"`)), keys},
+	{"forge its last turn", node("id-a", annotation("lockkeeper.dev/last", "null")), keys},
+	{"forge held", node("id-a", label("lockkeeper.dev/held", `"Budget"`)), keys},
+	{"opt out", node("id-a", label("lockkeeper.dev/managed", `"false"`)), keys},
+	{"opt out through status", status("id-a", label("lockkeeper.dev/managed", `"false"`)), keys},
+	{"change its pause", node("id-a", annotation("lockkeeper.dev/paused", `"x"`)), keys},
+	{"lift its pause", node("id-a", annotation("lockkeeper.dev/paused", "null")), keys},
+	{"lift its pause through status", status("id-a", annotation("lockkeeper.dev/paused", "null")), keys},
+	{"detach itself", node("id-a", annotation("lockkeeper.dev/detached", `"x"`)), keys},
+	{"request another reboot", node("id-a", annotation("lockkeeper.dev/request", `"again"`)), keys},
+	{"withdraw a request", node("id-a", annotation("lockkeeper.dev/request", "null")), keys},
+	{"forgive itself", node("id-a", annotation("lockkeeper.dev/retry", `"t1"`)), keys},
+	{"confirm a hook", node("id-a", annotation("hook.lockkeeper.dev/backup", `"t2"`)), keys},
+	{"invent a key", node("id-a", label("lockkeeper.dev/x", `"x"`)), keys},
+	{"hide a forged state behind its own word", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/wants":"drain","lockkeeper.dev/state":"idle"}}}`), keys},
+
+	{"label another Node", node("id-b", label("example.com/rack", `"7"`)), restriction},
+	{"speak for another Node", node("id-b", label("lockkeeper.dev/wants", `"reboot"`)), restriction},
+	{"promote another Node", node("id-b", label("lockkeeper.dev/state", `"rebooting"`)), restriction},
+	{"promote another Node through status", status("id-b", label("lockkeeper.dev/state", `"rebooting"`)), restriction},
+	{"cordon another Node", node("id-b", `{"spec":{"unschedulable":true}}`), restriction},
+	{"taint itself", node("id-a", `{"spec":{"taints":[{"key":"x","effect":"NoSchedule"}]}}`), restriction},
+	{"evict another's pod", evict("on-id-b"), restriction},
+	{"read another Node", getNode("id-b"), rbac},
+	{"list another's pods", listPods("spec.nodeName=id-b"), rbac},
+	{"list all pods", listPods(""), rbac},
+	{"delete itself", deleteNode("id-a"), rbac},
+	{"take the Lease", updateLease, rbac},
+	{"lift the emergency stop", patchLease, rbac},
+	{"delete the Lease", deleteLease, rbac},
+	{"make a Lease", createLease, rbac},
+	{"read others' secrets", listSecrets, rbac},
+	{"unbind the policies", deleteBinding, rbac},
+	{"make a policy", createPolicy, rbac},
+	{"become an administrator", widenRole, rbac},
+	{"become the coordinator", mintToken, rbac},
+}
+
+var coordinatorActs = []act{
+	{"promote", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/state":"before-reboot","lockkeeper.dev/held":null},"annotations":{"lockkeeper.dev/turn":"t2","lockkeeper.dev/grant":"{}"}}}`), ""},
+	{"say why it holds a node", node("id-a", label("lockkeeper.dev/held", `"Budget"`)), ""},
+	{"end a turn", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/state":"idle"},"annotations":{"lockkeeper.dev/turn":null,"lockkeeper.dev/grant":null,"lockkeeper.dev/last":"{}","lockkeeper.dev/request":null,"hook.lockkeeper.dev/backup":null}}}`), ""},
+	{"let go", node("id-b", `{"metadata":{"labels":{"lockkeeper.dev/state":null},"annotations":{"lockkeeper.dev/cordon":null}}}`), ""},
+	{"remove a pause that has an end", node("id-a", annotation("lockkeeper.dev/paused", "null")), ""},
+	{"read a Node", getNode("id-a"), ""},
+	{"read the Lease", getLease, ""},
+	{"take the Lease", updateLease, ""},
+
+	{"speak for a host", node("id-a", label("lockkeeper.dev/wants", `"nothing"`)), coordinator},
+	{"ack for a host", node("id-a", annotation("lockkeeper.dev/ack", `"x"`)), coordinator},
+	{"mark a cordon", node("id-a", annotation("lockkeeper.dev/cordon", `"x"`)), coordinator},
+	{"remove a mark from a host that is there", node("id-a", annotation("lockkeeper.dev/cordon", "null")), coordinator},
+	{"remove a host's word", node("id-a", annotation("lockkeeper.dev/host", "null")), coordinator},
+	{"uncordon", node("id-a", `{"spec":{"unschedulable":false}}`), coordinator},
+	{"cordon", node("id-c", `{"spec":{"unschedulable":true}}`), coordinator},
+	{"taint", node("id-a", `{"spec":{"taints":[{"key":"x","effect":"NoSchedule"}]}}`), coordinator},
+	{"label", node("id-a", label("example.com/rack", `"7"`)), coordinator},
+	{"unlabel", node("id-a", label("kubernetes.io/hostname", "null")), coordinator},
+	{"annotate", node("id-a", annotation("example.com/x", `"7"`)), coordinator},
+	{"remove an annotation", node("id-b", annotation("example.com/keep", "null")), coordinator},
+	{"pause", node("id-b", annotation("lockkeeper.dev/paused", `"forever"`)), coordinator},
+	{"lift a pause without an end", node("id-c", annotation("lockkeeper.dev/paused", "null")), coordinator},
+	{"take a detached node back", node("id-b", annotation("lockkeeper.dev/detached", "null")), coordinator},
+	{"manage", node("id-a", label("lockkeeper.dev/managed", `"true"`)), coordinator},
+	{"request a reboot", node("id-b", annotation("lockkeeper.dev/request", `"reboot"`)), coordinator},
+	{"forgive", node("id-a", annotation("lockkeeper.dev/retry", `"t1"`)), coordinator},
+	{"confirm a hook", node("id-a", annotation("hook.lockkeeper.dev/backup", `"t2"`)), coordinator},
+	{"hold a Node's deletion up", node("id-a", `{"metadata":{"finalizers":["example.com/x"]}}`), coordinator},
+	{"own a Node", node("id-a", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"x","uid":"x"}]}}`), coordinator},
+
+	{"write a Node's status", status("id-a", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`), rbac},
+	{"replace a Node", replaceNode("id-a"), rbac},
+	{"delete a Node", deleteNode("id-a"), rbac},
+	{"create a Node", create(newNode("id-x", nil, nil)), rbac},
+	{"list pods", listPods(""), rbac},
+	{"evict a pod", evict("on-id-a"), rbac},
+	{"read secrets", listSecrets, rbac},
+	{"make a Lease", createLease, rbac},
+	{"delete the Lease", deleteLease, rbac},
+	{"patch the Lease", patchLease, rbac},
+	{"unbind the policies", deleteBinding, rbac},
+	{"make a policy", createPolicy, rbac},
+	{"become an administrator", widenRole, rbac},
+	{"prolong its own life", mintToken, rbac},
+}
+
+// adminActs are tried by a member of system:masters.
+var adminActs = []act{
+	{"pause", node("id-b", annotation("lockkeeper.dev/paused", `"x"`)), ""},
+	{"resume", node("id-a", annotation("lockkeeper.dev/paused", "null")), ""},
+	{"detach", node("id-a", annotation("lockkeeper.dev/detached", `"x"`)), ""},
+	{"request a reboot", node("id-b", annotation("lockkeeper.dev/request", `"reboot"`)), ""},
+	{"forgive", node("id-a", annotation("lockkeeper.dev/retry", `"t1"`)), ""},
+	{"take a node out", node("id-a", label("lockkeeper.dev/managed", `"false"`)), ""},
+	{"confirm a hook", node("id-a", annotation("hook.lockkeeper.dev/backup", `"t2"`)), ""},
+	{"cordon", node("id-b", `{"spec":{"unschedulable":true}}`), ""},
+	{"label", node("id-a", label("example.com/rack", `"7"`)), ""},
+	{"write a Node's status", status("id-a", `{"status":{"conditions":[{"type":"Drained","status":"False"}]}}`), ""},
+	{"delete a Node", deleteNode("id-a"), ""},
+	{"create a Node that is not to be managed", create(newNode("id-x", map[string]string{v1alpha1.LabelManaged: "false"}, nil)), ""},
+	{"remove a state", node("id-a", label("lockkeeper.dev/state", "null")), ""},
+	{"remove all that lockkeeper wrote, and take the node out", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/state":null,"lockkeeper.dev/wants":null,"lockkeeper.dev/managed":"false"},"annotations":{"lockkeeper.dev/grant":null,"lockkeeper.dev/cordon":null}}}`), ""},
+
+	{"forge a state", node("id-a", label("lockkeeper.dev/state", `"idle"`)), keys},
+	{"forge a state through status", status("id-a", label("lockkeeper.dev/state", `"idle"`)), keys},
+	{"forge a state where there is none", node("id-c", label("lockkeeper.dev/state", `"idle"`)), keys},
+	{"create a Node with a state", create(newNode("id-x", map[string]string{v1alpha1.LabelState: "idle"}, nil)), keys},
+	{"forge a grant", node("id-a", annotation("lockkeeper.dev/grant", `"{}"`)), keys},
+	{"speak for a host", node("id-a", label("lockkeeper.dev/wants", `"nothing"`)), keys},
+	{"mark a cordon", node("id-b", annotation("lockkeeper.dev/cordon", `"mine"`)), keys},
+	{"mistype a key", node("id-a", annotation("lockkeeper.dev/puased", `"x"`)), keys},
+}
+
+// personActs are tried by somebody who may patch Nodes and nothing else.
+var personActs = []act{
+	{"pause", node("id-b", annotation("lockkeeper.dev/paused", `"x"`)), ""},
+	{"confirm a hook", node("id-a", annotation("hook.lockkeeper.dev/backup", `"t2"`)), ""},
+	{"label", node("id-a", label("example.com/rack", `"7"`)), ""},
+	{"remove a state", node("id-a", label("lockkeeper.dev/state", "null")), keys},
+	{"remove a mark", node("id-a", annotation("lockkeeper.dev/cordon", "null")), keys},
+	{"forge a state", node("id-a", label("lockkeeper.dev/state", `"idle"`)), keys},
+	{"forge a state through status", status("id-a", label("lockkeeper.dev/state", `"idle"`)), rbac},
+}
+
+// overriderActs are tried by the same with the verb override.
+var overriderActs = []act{
+	{"remove a state", node("id-a", label("lockkeeper.dev/state", "null")), ""},
+	{"remove a mark", node("id-a", annotation("lockkeeper.dev/cordon", "null")), ""},
+	{"forge a state", node("id-a", label("lockkeeper.dev/state", `"idle"`)), keys},
+}
+
+// kubeletActs are tried by the kubelet of id-new, which has no Node yet.
+var kubeletActs = []act{
+	{"join", create(newNode("id-new", nil, nil)), ""},
+	{"join with --node-labels", create(newNode("id-new", map[string]string{v1alpha1.LabelManaged: "true", "example.com/rack": "7"}, nil)), ""},
+	{"join in a state", create(newNode("id-new", map[string]string{v1alpha1.LabelState: "idle"}, nil)), keys},
+	{"join with a state beside what it may", create(newNode("id-new", map[string]string{v1alpha1.LabelManaged: "true", v1alpha1.LabelState: "idle"}, nil)), keys},
+	{"join with an intent", create(newNode("id-new", nil, map[string]string{v1alpha1.AnnotationDetached: "x"})), keys},
+	{"join as another", create(newNode("id-other", nil, nil)), restriction},
+}
