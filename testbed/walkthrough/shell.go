@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,9 +61,7 @@ func Start(dir string, programs map[string]string, env []string, byName map[stri
 		return nil, fmt.Errorf("starting a shell: %w", err)
 	}
 	links := map[string]string{"ssh": self, "scp": self}
-	for name, path := range programs {
-		links[name] = path
-	}
+	maps.Copy(links, programs)
 	for name, path := range links {
 		if err := os.Symlink(path, filepath.Join(bin, name)); err != nil {
 			return nil, fmt.Errorf("starting a shell: %w", err)
