@@ -261,7 +261,7 @@ func TestInstallAsWritten(t *testing.T) {
 	in.says(out, 1, "Nobody coordinates.", "node-1  absent  reboot", "node-2  absent  reboot", "node-3  absent  reboot")
 	in.says(out, 4, "NoCoordinator") // a line for each, and what it means
 	out = in.next("3. Look", 3, 3, 3)
-	in.says(out, 6, "not in any coordinator's care; wants reboot for OSUpdate@4.2.0; waits: NoCoordinator") // systemd's line and our own
+	in.says(out, 6, "not in any coordinator's care; waits: NoCoordinator", "wants reboot for OSUpdate@4.2.0") // systemd's line and our own
 	in.says(out, 3, "it does not campaign: no coordinator's kubeconfig at ")
 	in.inert()
 	in.holder("to be nobody", nobody)
