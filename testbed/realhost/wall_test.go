@@ -1,0 +1,57 @@
+package realhost
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// The sandbox of the unit that is shipped leaves lockkeeper what it needs to warn who is logged in: it may write to the
+// terminal of another user, under a real systemd; and no more than write, and only where that user lets others.
+func TestWarningsReachTerminalsOutOfTheSandbox(t *testing.T) {
+	unit, err := os.ReadFile("../../packaging/systemd/lockkeeper.service")
+	must(t, err)
+	_, sandbox, found := strings.Cut(string(unit), "# The sandbox.")
+	sandbox, _, ended := strings.Cut(sandbox, "[Install]")
+	if !found || !ended || !strings.Contains(sandbox, "DevicePolicy=") {
+		t.Fatal("the unit's sandbox is not where it was")
+	}
+	h := start(t, "wall-", 1)[0]
+	ctx := soon(t)
+	shell := func(script string) string {
+		t.Helper()
+		out, err := h.Exec(ctx, "sh", "-c", script)
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", script, err, out)
+		}
+		return out
+	}
+	must(t, h.WriteFile(ctx, "/etc/systemd/system/sandboxed.service",
+		[]byte("[Service]\nType=oneshot\nExecStart=/bin/sh -e /etc/sandboxed.sh\n#"+sandbox), 0o644))
+	shell("systemctl daemon-reload")
+	// Somebody's terminal, of which all output goes to a file.
+	shell(`systemd-run --quiet --unit=somebody --uid=nobody script -q -f -c 'tty; sleep 600' /tmp/shown`)
+	words := strings.Fields(shell(`for i in $(seq 100); do grep -o '/dev/pts/[0-9]*' /tmp/shown && exit; sleep 0.1; done; exit 1`))
+	tty := words[len(words)-1]
+	t.Log(shell("ls -l " + tty))
+	sandboxed := func(script string) error {
+		must(t, h.WriteFile(ctx, "/etc/sandboxed.sh", []byte(script+"\n"), 0o644))
+		_, err := h.Exec(ctx, "systemctl", "start", "sandboxed.service")
+		if err != nil {
+			journal, journalErr := h.Journal(ctx, "sandboxed.service")
+			err = errors.Join(fmt.Errorf("%w\n%s", err, journal), journalErr)
+		}
+		return err
+	}
+	must(t, sandboxed("echo you are warned >"+tty))
+	shell(`for i in $(seq 100); do grep -q 'you are warned' /tmp/shown && exit; sleep 0.1; done; cat /tmp/shown; exit 1`)
+	if sandboxed("head -c1 "+tty) == nil {
+		t.Error("it may read what is typed")
+	}
+	shell("chmod 0600 " + tty)
+	if sandboxed("echo and again >"+tty) == nil {
+		t.Error("it may write to a terminal whose owner does not want that")
+	}
+}
