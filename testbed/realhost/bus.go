@@ -1,10 +1,9 @@
 package realhost
 
 import (
+	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/godbus/dbus/v5"
@@ -20,7 +19,8 @@ const (
 // TestbedInhibitor is who holds the delay inhibitor that the test bed takes for itself on a host, see [RebootCalled].
 const TestbedInhibitor = "testbed"
 
-// Bus connects to the host's own system bus, as root. It fails while the host is down or has no bus (yet).
+// Bus connects to the host's own system bus, as root. It fails while the host is down or has no bus (yet). What wants to know
+// the caller's process, as logind does for Inhibit, refuses one from outside the host.
 func (h *Host) Bus() (*dbus.Conn, error) {
 	b := h.current()
 	if b == nil {
@@ -92,56 +92,26 @@ func (h *Host) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
 	return others, nil
 }
 
-// watchLogind tells of shutdowns before they begin, as long as the boot lasts: also after the bus or logind were restarted.
+// watchLogind tells of shutdowns before they begin, as long as the boot lasts. What it needs for that runs in the host: logind
+// gives no inhibitor to processes outside its PID namespace.
 func (h *Host) watchLogind(b *boot) {
-	for b.ctx.Err() == nil {
-		_ = h.watchOnce(b) // a bus that is not there yet, or no more
-		select {
-		case <-b.ctx.Done():
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
-}
-
-// errAgain ends a watch that has to be begun anew.
-var errAgain = errors.New("the watch has to be begun anew")
-
-func (h *Host) watchOnce(b *boot) error {
-	conn, err := b.bus()
+	cmd := command(b.ctx, "hostparts", "watch", TestbedInhibitor)
+	answer, err := cmd.StdinPipe()
 	if err != nil {
-		return err
+		return // no more files can be opened: more than this will go wrong
 	}
-	defer conn.Close()
-	signals := make(chan *dbus.Signal, 16)
-	conn.Signal(signals)
-	if err := conn.AddMatchSignalContext(b.ctx, dbus.WithMatchInterface(loginIface), dbus.WithMatchMember("PrepareForShutdown")); err != nil {
-		return err
+	defer answer.Close()
+	said, err := cmd.StdoutPipe()
+	if err == nil {
+		err = b.start(cmd)
 	}
-	if err := conn.AddMatchSignalContext(b.ctx, dbus.WithMatchSender("org.freedesktop.DBus"), dbus.WithMatchMember("NameOwnerChanged"),
-		dbus.WithMatchArg(0, loginName)); err != nil {
-		return err
+	if err != nil {
+		h.lab.printf("%s: watching logind: %v", h.opts.Name, err)
+		return
 	}
-	var fd dbus.UnixFD
-	if err := conn.Object(loginName, loginPath).CallWithContext(b.ctx, loginIface+".Inhibit", 0,
-		"shutdown", TestbedInhibitor, "tells the test of reboots", "delay").Store(&fd); err != nil {
-		return err
+	for lines := bufio.NewScanner(said); lines.Scan(); {
+		h.emit(RebootCalled, b.id, "")
+		fmt.Fprintln(answer)
 	}
-	inhibitor := os.NewFile(uintptr(fd), "inhibitor")
-	defer inhibitor.Close()
-	for {
-		select {
-		case <-b.ctx.Done():
-			return nil
-		case s, ok := <-signals:
-			switch {
-			case !ok:
-				return errAgain
-			case s.Name == loginIface+".PrepareForShutdown" && len(s.Body) == 1 && s.Body[0] == true:
-				h.emit(RebootCalled, b.id, "")
-				inhibitor.Close()
-			case s.Name == loginIface+".PrepareForShutdown", s.Name == "org.freedesktop.DBus.NameOwnerChanged":
-				return errAgain // called off, or another logind
-			}
-		}
-	}
+	_ = cmd.Wait() // it ends with the host
 }

@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path"
-	"strconv"
+	"runtime"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // An ExecError is the end of a command on a host that was not successful.
@@ -25,7 +27,7 @@ func (e *ExecError) Error() string {
 }
 
 // Exec runs a command as root on the host and returns what it has written, to standard output and error, which may be
-// megabytes. An exit status other than 0 is an [ExecError]. The end of ctx, or of the boot, ends the command.
+// megabytes. An exit status other than 0 is an [ExecError]; 127 is that of a program that is not there. The end of ctx, or of the boot, ends the command.
 func (h *Host) Exec(ctx context.Context, args ...string) (string, error) {
 	return h.execInput(ctx, nil, args...)
 }
@@ -35,15 +37,16 @@ func (h *Host) execInput(ctx context.Context, input []byte, args ...string) (str
 	if b == nil {
 		return "", fmt.Errorf("running %s on %s: %w", args[0], h.opts.Name, errDown)
 	}
-	all := []string{"--target", strconv.Itoa(b.pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--wd=/", "--"}
-	cmd := command(ctx, "nsenter", append(all, args...)...)
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "SYSTEMD_COLORS=0"}
+	cmd := command(ctx, args...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if input != nil {
 		cmd.Stdin = bytes.NewReader(input)
 	}
-	err := cmd.Run()
+	err := b.start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && ctx.Err() == nil {
 		return out.String(), &ExecError{Host: h.opts.Name, Args: args, Status: exit.ExitCode(), Output: out.String()}
 	}
@@ -51,6 +54,43 @@ func (h *Host) execInput(ctx context.Context, input []byte, args ...string) (str
 		return out.String(), fmt.Errorf("running %s on %s: %w", strings.Join(args, " "), h.opts.Name, cause(ctx, err))
 	}
 	return out.String(), nil
+}
+
+// command is one to be started with [boot.start], as root on the host. It ends with ctx.
+func command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := groupCommand(ctx, "/usr/bin/env", append([]string{"--"}, args...)...) // env looks for it on the host
+	cmd.Dir = "/"
+	cmd.Env = []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8",
+		"DEBIAN_FRONTEND=noninteractive", "SYSTEMD_COLORS=0", "SYSTEMD_PAGER=",
+	}
+	return cmd
+}
+
+// start starts a command in the host's namespaces; it is in none of the host's cgroups. nsenter would not do: in a shutdown,
+// systemd stops and continues every process, nsenter stops itself when its child does, nobody continues it, its dead child is
+// never reaped, and systemd waits 90 s for that one.
+func (b *boot) start(cmd *exec.Cmd) error {
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // for ever: the thread ends with the goroutine
+		started <- func() error {
+			host, err := unix.PidfdOpen(b.pid, 0)
+			if err != nil {
+				return fmt.Errorf("finding the host's systemd: %w", err)
+			}
+			defer unix.Close(host)
+			if err := unix.Unshare(unix.CLONE_FS); err != nil {
+				return fmt.Errorf("leaving the machine's root: %w", err)
+			}
+			const all = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWCGROUP
+			if err := unix.Setns(host, all); err != nil {
+				return fmt.Errorf("entering the host's namespaces: %w", err)
+			}
+			return cmd.Start()
+		}()
+	}()
+	return <-started
 }
 
 // WriteFile puts a file on the host, whether it is up or down, with its folder if need be. While the host is up the file is

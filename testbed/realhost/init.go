@@ -21,7 +21,7 @@ func (h *Host) findInit(nspawn int, ended <-chan error) (int, error) {
 	defer tick.Stop()
 	for {
 		children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", nspawn, nspawn))
-		for _, child := range strings.Fields(string(children)) {
+		for child := range strings.FieldsSeq(string(children)) {
 			if status, err := os.ReadFile("/proc/" + child + "/status"); err == nil && isInit(string(status)) {
 				var pid int
 				_, err := fmt.Sscan(child, &pid)

@@ -4,7 +4,7 @@
 tag=$1 dir=$2 lock=$3
 case $tag in lkr[0-9]*) ;; *) exit 64 ;; esac
 trap '' HUP INT TERM
-cat >/dev/null
+while read -r _; do :; done # no other process, which would hold the lock when this one is killed
 
 groups() {
 	while read -r _ mount type _; do
@@ -12,11 +12,25 @@ groups() {
 	done </proc/mounts
 }
 
-round=0
+round=0 seen=
 while [ $round -lt 100 ]; do
 	pids=$(for g in $(groups); do find "$g" -name cgroup.procs -exec cat {} + 2>/dev/null; done | sort -un)
 	[ -n "$pids" ] || break
 	for pid in $pids; do kill -KILL "$pid" 2>/dev/null; done
+	seen="$seen $pids"
+	sleep 0.1
+	round=$((round + 1))
+done
+
+# A process leaves its cgroup some time before it is gone; the first one of a PID namespace waits for all others.
+dying() {
+	for pid in $seen; do
+		! grep -qs '^State:.[^ZX]' "/proc/$pid/status" || return 0
+	done
+	return 1
+}
+round=0
+while [ $round -lt 50 ] && dying; do
 	sleep 0.1
 	round=$((round + 1))
 done

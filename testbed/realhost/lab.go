@@ -266,7 +266,7 @@ func (l *Lab) printf(format string, args ...any) {
 
 // tell runs a command that says nothing when it has worked.
 func tell(ctx context.Context, name string, args ...string) error {
-	if out, err := command(ctx, name, args...).CombinedOutput(); err != nil {
+	if out, err := groupCommand(ctx, name, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), cause(ctx, err), lastLines(string(out), 5))
 	}
 	return nil

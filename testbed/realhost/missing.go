@@ -12,7 +12,7 @@ import (
 var Packages = []string{"systemd-container", "mmdebstrap", "iproute2", "util-linux"}
 
 // programs are what is called on the machine.
-var programs = []string{"systemd-nspawn", "mmdebstrap", "ip", "bridge", "unshare", "nsenter"}
+var programs = []string{"systemd-nspawn", "mmdebstrap", "ip", "bridge", "unshare"}
 
 // Missing says why real hosts cannot be run here, nil if they can. A test that is left out for it prints it.
 func Missing() error {

@@ -81,7 +81,7 @@ func makeTree(ctx context.Context, dir string, log io.Writer) error {
 		args = append(args, "--customize-hook="+hook)
 	}
 	root := filepath.Join(dir, treeRoot)
-	if out, err := command(ctx, "mmdebstrap", append(args, suite, root)...).CombinedOutput(); err != nil {
+	if out, err := groupCommand(ctx, "mmdebstrap", append(args, suite, root)...).CombinedOutput(); err != nil {
 		return fmt.Errorf("mmdebstrap: %w\n%s", cause(ctx, err), lastLines(string(out), 30))
 	}
 	fmt.Fprintf(log, "realhost: made the hosts' operating system in %s\n", time.Since(begin).Round(time.Second))
@@ -96,7 +96,7 @@ func buildHostparts(ctx context.Context, c cache) (string, error) {
 	}
 	defer os.RemoveAll(tmp)
 	binary := filepath.Join(tmp, "hostparts")
-	cmd := command(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, "lockkeeper.dev/lockkeeper/testbed/cmd/hostparts")
+	cmd := groupCommand(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, "lockkeeper.dev/lockkeeper/testbed/cmd/hostparts")
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
 		cmd.Dir = filepath.Dir(file) // else the working directory is in the module, as for tests
 	}
@@ -114,8 +114,8 @@ func buildHostparts(ctx context.Context, c cache) (string, error) {
 	return filepath.Join(dir, "hostparts"), err
 }
 
-// command is a command in a process group of its own, all of which ends with ctx.
-func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+// groupCommand is a command in a process group of its own, all of which ends with ctx.
+func groupCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -1,8 +1,9 @@
 // Command hostparts is what a real host of package realhost runs in place of things that a test bed cannot have: a container
-// runtime and an update engine. Both run as services in the host.
+// runtime and an update engine, both as services; and what can see a shutdown coming.
 //
 //	hostparts runtime SOCKET          a container runtime that only claims to run things
 //	hostparts engine ROOT STATE       a stand-in for update_engine on the system bus
+//	hostparts watch WHO               tells of shutdowns on standard output, and holds them up until it is answered
 //
 // The engine has a knob on the bus, [engine.KnobPath], to stage an update, and tells in the folder STATE what the next boot boots.
 //
@@ -28,8 +29,10 @@ func run(args []string) int {
 		err = runRuntime(ctx, args[1])
 	case len(args) == 3 && args[0] == "engine":
 		err = runEngine(ctx, args[1], args[2])
+	case len(args) == 2 && args[0] == "watch":
+		err = runWatch(ctx, args[1])
 	default:
-		fmt.Fprintln(os.Stderr, "hostparts: usage: hostparts runtime SOCKET | engine ROOT STATE")
+		fmt.Fprintln(os.Stderr, "hostparts: usage: hostparts runtime SOCKET | engine ROOT STATE | watch WHO")
 		return 64
 	}
 	if err != nil {

@@ -19,6 +19,9 @@ import (
 // forgetEvery bounds what Kubernetes' fake remembers of the calls made to it: it would be all of them.
 const forgetEvery = time.Minute
 
+// imageSize is any size: the kubelet takes an image without one for a broken one.
+const imageSize = 1 << 20 // bytes
+
 // A runtime is Kubernetes' own fake container runtime. It remembers sandboxes and containers, and runs nothing: a container
 // is running from its start until it is stopped. A restart forgets them all, as a reboot does with real ones. To this one
 // containers can need their time to stop.
@@ -32,6 +35,7 @@ func runRuntime(ctx context.Context, socket string) error {
 	rt.RuntimeService.FakeStatus = &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 		{Type: runtimeapi.RuntimeReady, Status: true}, {Type: runtimeapi.NetworkReady, Status: true},
 	}}
+	rt.ImageService.SetFakeImageSize(imageSize)
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("removing the old socket: %w", err)
 	}
