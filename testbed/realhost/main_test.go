@@ -20,6 +20,10 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(ownerEnv) != "" {
+		fmt.Fprintln(os.Stderr, own())
+		os.Exit(1)
+	}
 	if absent = Missing(); absent != nil {
 		fmt.Fprintf(os.Stderr, "realhost: LEFT OUT: all tests with real hosts: %v\n", absent)
 		os.Exit(m.Run())
@@ -57,11 +61,22 @@ func start(t *testing.T, prefix string, hosts int, change ...func(*Options)) []*
 	for _, f := range change {
 		f(&o.Host)
 	}
-	f, err := StartFleet(t.Context(), lab, cp, o)
+	f, err := StartFleet(context.WithoutCancel(t.Context()), lab, cp, o) // its end closes the fleet, before the journals were read
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(f.Close)
+	t.Cleanup(func() {
+		for _, h := range f.Hosts {
+			if !t.Failed() {
+				break
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			said, err := h.Journal(ctx, "")
+			cancel()
+			t.Logf("the end of the journal of %s (%v):\n%s\nand of its console:\n%s", h.Name(), err, lastLines(said, 60), h.console())
+		}
+		f.Close()
+	})
 	return f.Hosts
 }
 
