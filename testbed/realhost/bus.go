@@ -34,7 +34,11 @@ func (h *Host) Bus() (*dbus.Conn, error) {
 }
 
 func (b *boot) bus() (*dbus.Conn, error) {
-	return dbus.Connect(fmt.Sprintf("unix:path=/proc/%d/root/run/dbus/system_bus_socket", b.pid))
+	return dbus.Connect(b.busAddress())
+}
+
+func (b *boot) busAddress() string {
+	return fmt.Sprintf("unix:path=/proc/%d/root/run/dbus/system_bus_socket", b.pid)
 }
 
 // waitBus connects to the bus, which a boot has only after a while.
@@ -114,4 +118,13 @@ func (h *Host) watchLogind(b *boot) {
 		fmt.Fprintln(answer)
 	}
 	_ = cmd.Wait() // it ends with the host
+}
+
+// BusAddress is that of the host's system bus in its present boot, in D-Bus's notation; "" while it is down.
+func (h *Host) BusAddress() string {
+	b := h.current()
+	if b == nil {
+		return ""
+	}
+	return b.busAddress()
 }

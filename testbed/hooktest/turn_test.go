@@ -1,0 +1,155 @@
+package hooktest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/realhost"
+)
+
+// installed is lockkeeper as the packages install it, with hook units of this
+// host in every stage, each of which writes its stage down.
+func installed(t *testing.T) map[string][]byte {
+	t.Helper()
+	binary, err := os.ReadFile(lockkeeper)
+	must(t, err)
+	credential, err := cp.KubeconfigAt(lab.Gateway(), controlplane.CoordinatorUser)
+	must(t, err)
+	files := map[string][]byte{
+		"/usr/bin/lockkeeper":                    binary,
+		"/etc/lockkeeper/coordinator.kubeconfig": credential,
+		"/etc/lockkeeper/policy.toml":            []byte("settle = \"2s\"\n"),
+		"/etc/lockkeeper/lockkeeper.toml":        []byte("[reboot]\nmin_uptime = \"1m\"\nsession_delay = \"0s\"\n[hooks]\ntimeout = \"5m\"\n"),
+		"/etc/systemd/system/lockkeeper.service.d/testbed.conf": []byte("[Service]\nExecStart=\n" +
+			"ExecStart=/usr/bin/lockkeeper run --policy /etc/lockkeeper/policy.toml\n" +
+			"# A /proc of its own would have the machine's boot id.\nBindReadOnlyPaths=/proc/sys/kernel/random/boot_id\n"),
+	}
+	for _, name := range []string{"systemd/lockkeeper.service", "systemd/lockkeeper-before-drain.target", "systemd/lockkeeper-before-reboot.target",
+		"systemd/lockkeeper-before-uncordon.target", "lockkeeper.catalog"} {
+		data, err := os.ReadFile(filepath.Join("..", "..", "packaging", name))
+		must(t, err)
+		to := "/usr/lib/systemd/system/"
+		if strings.HasSuffix(name, ".catalog") {
+			to = "/usr/lib/systemd/catalog/"
+		}
+		files[to+filepath.Base(name)] = data
+	}
+	for _, stage := range []string{"before-drain", "before-reboot", "before-uncordon"} {
+		script := fmt.Sprintf("echo %s >>/var/lib/ran; test ! -e /var/lib/broken-%s", stage, stage)
+		files["/usr/lib/systemd/system/our-"+stage+".service"] = unit("lockkeeper-"+stage+".target", script, "RemainAfterExit=yes")
+	}
+	return files
+}
+
+// TestTurnsWithHookUnits rolls one host through two updates, with real reboots
+// and units of its own in every stage; the second time one of them fails.
+func TestTurnsWithHookUnits(t *testing.T) {
+	if absent != nil {
+		t.Skipf("left out: %v", absent)
+	}
+	must(t, cp.ApplyLockkeeper(t.Context()))
+	// A node without other nodes has no drain.
+	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
+	_, err := cp.Client().CoreV1().Nodes().Create(t.Context(), other, metav1.CreateOptions{})
+	must(t, err)
+	h := host(t, "turn-", installed(t), "lockkeeper.service")
+	exec(t, h, "journalctl --update-catalog; systemctl enable our-before-drain our-before-reboot our-before-uncordon")
+	node := func(what string, within time.Duration, cond func(*corev1.Node) bool) *corev1.Node {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		n, err := cp.WaitNode(ctx, h.Name(), what, func(n *corev1.Node) bool { return n != nil && cond(n) })
+		if err != nil {
+			t.Fatalf("%v\n%s\n%s", err, exec(t, h, "systemctl status lockkeeper --no-pager -l -n 0"), exec(t, h, "journalctl -u lockkeeper --no-pager -n 40"))
+		}
+		return n
+	}
+	n := node("to be idle, with its hook stages told", 2*time.Minute, func(n *corev1.Node) bool {
+		return n.Labels[v1alpha1.LabelState] == "idle" && strings.Contains(n.Annotations[v1alpha1.AnnotationHost], "hookStages")
+	})
+	rec, err := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
+	must(t, err)
+	if got := fmt.Sprint(rec.HookStages); got != "[before-drain before-reboot before-uncordon]" {
+		t.Errorf("hook stages %s", got)
+	}
+	all := "before-drain\nbefore-reboot\nbefore-uncordon"
+	idle := func(n *corev1.Node) bool {
+		return n.Labels[v1alpha1.LabelState] == "idle" && n.Labels[v1alpha1.LabelWants] == "nothing" && !n.Spec.Unschedulable
+	}
+
+	must(t, h.StageUpdate(t.Context(), "4.2.0"))
+	node("to want the update", time.Minute, func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelWants] == "reboot" })
+	node("to be updated", 4*time.Minute, idle)
+	if got := exec(t, h, "cat /var/lib/ran"); got != all || h.Reboots() != 1 {
+		t.Errorf("%d reboots; ran:\n%s", h.Reboots(), got)
+	}
+
+	exec(t, h, "touch /var/lib/broken-before-uncordon")
+	must(t, h.StageUpdate(t.Context(), "4.3.0"))
+	n = node("to be held", 4*time.Minute, func(n *corev1.Node) bool {
+		return n.Labels[v1alpha1.LabelState] == "before-uncordon" && n.Labels[v1alpha1.LabelHeld] == "Failed"
+	})
+	const named = "our-before-uncordon.service failed (exit-code, status 1): journalctl -u our-before-uncordon.service"
+	if !n.Spec.Unschedulable || !strings.Contains(n.Annotations[v1alpha1.AnnotationHost], named) {
+		t.Errorf("unschedulable %t, host %s", n.Spec.Unschedulable, n.Annotations[v1alpha1.AnnotationHost])
+	}
+	status := exec(t, h, "systemctl status lockkeeper --no-pager -l -n 0")
+	t.Logf("systemctl status:\n%s", status)
+	if !strings.Contains(status, "waits: HookFailed ("+named+") since ") {
+		t.Errorf("systemctl status does not name the unit:\n%s", status)
+	}
+	checkJournal(t, h)
+
+	exec(t, h, "rm /var/lib/broken-before-uncordon")
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationRetry, n.Annotations[v1alpha1.AnnotationTurn])
+	_, err = cp.Client().CoreV1().Nodes().Patch(t.Context(), h.Name(), types.MergePatchType, patch, metav1.PatchOptions{})
+	must(t, err)
+	node("to be given back", 40*time.Second, idle) // long before the units would come again by themselves
+	if got := exec(t, h, "cat /var/lib/ran"); got != all+"\n"+all+"\nbefore-uncordon" || h.Reboots() != 2 {
+		t.Errorf("%d reboots; ran:\n%s", h.Reboots(), got)
+	}
+	if status := exec(t, h, "systemctl status lockkeeper --no-pager -l -n 0"); !strings.Contains(status, "coordinates; idle; up to date since ") {
+		t.Errorf("systemctl status:\n%s", status)
+	}
+}
+
+// checkJournal looks at what a person finds in the journal.
+func checkJournal(t *testing.T, h *realhost.Host) {
+	t.Helper()
+	explained := exec(t, h, "journalctl -x --no-pager -u lockkeeper -o cat -n 60")
+	t.Logf("journalctl -x:\n%s", explained)
+	if strings.Contains(explained, "@LOCKKEEPER_") {
+		t.Error("the catalog speaks of a field that an entry does not have")
+	}
+	for _, want := range []string{
+		"Subject: A hook unit of before-uncordon failed",
+		"Subject: Node " + h.Name() + " is in before-uncordon",
+		"What to do: see the unit in the host's journal.",
+		"-- HookFailed: a hook unit of the host failed.",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(explained), " "), strings.Join(strings.Fields(strings.TrimPrefix(want, "-- ")), " ")) {
+			t.Errorf("journalctl -x does not say %q", want)
+		}
+	}
+	for field, want := range map[string]string{
+		"LOCKKEEPER_STATE": "rebooting", "LOCKKEEPER_REASON": "HookFailed", "LOCKKEEPER_NODE": h.Name(),
+	} {
+		if out := exec(t, h, "journalctl --no-pager -o cat -F "+field); !strings.Contains(out, want) {
+			t.Errorf("%s has the values %q, expected %s among them", field, out, want)
+		}
+	}
+	if out := exec(t, h, "journalctl --no-pager -o cat --output-fields=MESSAGE MESSAGE_ID="+string(v1alpha1.MessageTurnBegins)+" | wc -l"); out != "2" {
+		t.Errorf("%s turns began, expected 2", out)
+	}
+}
