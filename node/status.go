@@ -63,7 +63,11 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 	h.report(s)
 
 	if n.UID != "" {
-		h.journal(n, transition{true, n.State, s.Turn, d.Waits, o.Sources.Wants}, d.Detail)
+		now := transition{any: true, state: n.State, turn: s.Turn, waits: d.Waits}
+		if s.Known {
+			now.wants = s.Wants
+		}
+		h.journal(n, now, d.Detail)
 	}
 }
 
@@ -81,9 +85,6 @@ func (h *Host) journal(n *turn.Node, now transition, detail string) {
 	}
 	if was.turn != "" && was.turn != now.turn {
 		h.journalEnd(n, was.turn)
-	}
-	if now.turn != "" && now.turn != was.turn {
-		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageTurnBegins, "its turn begins in "+now.state.String(), "turn", now.turn, "state", now.state.String())
 	}
 	if now.state != was.state || !was.any {
 		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageStateEntered, "the node is in "+now.state.String(), append(attrs, systemd.In(now.state))...)
@@ -219,7 +220,7 @@ func (s *Status) what(verb string) string {
 // logWrite logs what this host said.
 func (h *Host) logWrite(n *turn.Node, w *turn.Write) {
 	if w.Ack.Word != "" {
-		h.logWord(w.Ack)
+		h.logWord(w.Ack, n.Ack.Turn != w.Ack.Turn)
 	}
 	switch attrs := []any{"turn", n.Turn, "state", n.State.String()}; {
 	case w.Unschedulable == nil:
@@ -230,10 +231,13 @@ func (h *Host) logWrite(n *turn.Node, w *turn.Write) {
 	}
 }
 
-// logWord logs a word that was written.
-func (h *Host) logWord(a v1alpha1.Ack) {
+// logWord logs a word that was written; first is whether it is the turn's first.
+func (h *Host) logWord(a v1alpha1.Ack, first bool) {
 	text := "said " + string(a.Word) + " in " + string(a.State)
 	attrs := []any{"turn", a.Turn, "state", string(a.State), "word", string(a.Word)}
+	if first {
+		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageTurnBegins, "its turn begins in "+string(a.State), "turn", a.Turn, "state", string(a.State))
+	}
 	switch a.Word {
 	case v1alpha1.WordCommitted:
 		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageCommitted, text, attrs...)

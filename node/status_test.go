@@ -145,7 +145,7 @@ func TestEachTransitionIsToldOnce(t *testing.T) {
 		h.tell(o, turn.Decision{Waits: o.Node.Held, Detail: "x"}, nil)
 	}
 	kind := map[v1alpha1.MessageID]string{
-		v1alpha1.MessageStateEntered: "entered", v1alpha1.MessageWants: "wants", v1alpha1.MessageTurnBegins: "begins", v1alpha1.MessageTurnEnded: "ended",
+		v1alpha1.MessageStateEntered: "entered", v1alpha1.MessageWants: "wants", v1alpha1.MessageTurnEnded: "ended",
 		v1alpha1.MessageTurnFailed: "failed", v1alpha1.MessageHeld: "held", v1alpha1.MessageHeldNoMore: "held no more",
 	}
 	expect := func(want ...string) {
@@ -176,7 +176,7 @@ func TestEachTransitionIsToldOnce(t *testing.T) {
 	step("idle", nil)
 	expect("INFO held no more state=idle")
 	step("draining", nil)
-	expect("INFO begins turn=t1 state=draining", "INFO entered turn=t1 state=draining")
+	expect("INFO entered turn=t1 state=draining")
 	step("before-reboot", held("Stopped"))
 	expect("INFO entered turn=t1 state=before-reboot", "INFO held turn=t1 state=before-reboot reason=Stopped")
 	step("rebooting", held("Stopped"))
@@ -188,7 +188,7 @@ func TestEachTransitionIsToldOnce(t *testing.T) {
 	expect("ERROR failed state=idle turn=t1 result=Failed reason=NotUpdated", "INFO entered state=idle")
 	step("draining", nil)
 	step("idle", last(v1alpha1.ResultDone, ""))
-	expect("INFO begins turn=t1 state=draining", "INFO entered turn=t1 state=draining", "INFO ended state=idle turn=t1 result=Done", "INFO entered state=idle")
+	expect("INFO entered turn=t1 state=draining", "INFO ended state=idle turn=t1 result=Done", "INFO entered state=idle")
 }
 
 // Every text of the catalog finds the fields it speaks of in the entries: those
@@ -196,15 +196,18 @@ func TestEachTransitionIsToldOnce(t *testing.T) {
 func TestWordsAreTold(t *testing.T) {
 	var told []string
 	h := &Host{name: "n1", log: slog.New(recorder{told: &told})}
-	for _, a := range []v1alpha1.Ack{
+	for i, a := range []v1alpha1.Ack{
+		{Turn: "t1", State: "draining", Word: v1alpha1.WordSeen},
 		{Turn: "t1", State: "draining", Word: v1alpha1.WordCommitted}, {Turn: "t1", State: "draining", Word: v1alpha1.WordDone},
 		{Turn: "t1", State: "draining", Word: v1alpha1.WordRefused, Reason: v1alpha1.ReasonUncordoned},
 		{Turn: "t1", State: "rebooting", Word: v1alpha1.WordFailed, Reason: v1alpha1.ReasonUnhealthy},
 		{Turn: "t1", State: "rebooting", Word: v1alpha1.WordFailed, Reason: "SomethingNew"},
 	} {
-		h.logWord(a)
+		h.logWord(a, i == 0)
 	}
 	want := []string{
+		"INFO message_id=" + string(v1alpha1.MessageTurnBegins) + " turn=t1 state=draining",
+		"INFO turn=t1 state=draining word=seen",
 		"INFO message_id=" + string(v1alpha1.MessageCommitted) + " turn=t1 state=draining word=committed",
 		"INFO message_id=" + string(v1alpha1.MessageStageDone) + " turn=t1 state=draining word=done",
 		"WARN message_id=" + string(v1alpha1.MessageRefused) + " turn=t1 state=draining word=refused reason=Uncordoned",
