@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -122,7 +123,37 @@ func (w *watcher) release(hook string) {
 	}
 }
 
+// caughtUp waits until the watcher has seen the Node as it is now: what it remembers may be a moment old.
+func (s *scene) caughtUp(name string) {
+	s.t.Helper()
+	version := func(n *turn.Node) uint64 {
+		v, err := strconv.ParseUint(n.ResourceVersion, 10, 64)
+		s.must(err)
+		return v
+	}
+	now := version(s.now(name))
+	eventually(s, "the watcher to see "+name+" as it is", func(context.Context) (bool, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		n := s.nodes[name]
+		return n != nil && version(n) >= now, nil
+	})
+}
+
 // path is through which states the node went so far.
+func (s *scene) path(name string) []v1alpha1.State {
+	s.t.Helper()
+	s.caughtUp(name)
+	return s.watcher.path(name)
+}
+
+// marked is how often the mark came to the node so far.
+func (s *scene) marked(name string) int {
+	s.t.Helper()
+	s.caughtUp(name)
+	return s.watcher.marked(name)
+}
+
 func (w *watcher) path(name string) []v1alpha1.State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
