@@ -53,8 +53,14 @@ func remains(t *testing.T, tag, dir string, pid int) (all []string) {
 	must(t, err)
 	nspawn, err := filepath.Glob("/run/systemd/nspawn/propagate/" + tag + "-*")
 	must(t, err)
-	all = append(append(groups, links...), nspawn...)
-	for _, path := range []string{dir, filepath.Join(locksDir, strings.TrimPrefix(tag, labPrefix))} {
+	lock := filepath.Join(locksDir, strings.TrimPrefix(tag, labPrefix))
+	// Somebody else's lab may have taken the number over, once it was free.
+	if owner, err := os.ReadFile(lock); err != nil || string(owner) == dir {
+		all = append(append(groups, links...), nspawn...)
+	} else {
+		lock = ""
+	}
+	for _, path := range []string{dir, lock} {
 		if _, err := os.Stat(path); err == nil {
 			all = append(all, path)
 		}
@@ -114,6 +120,7 @@ func TestNothingIsLeft(t *testing.T) {
 			t.Parallel()
 			o := startOwner(t, how)
 			must(t, end(o))
+			t.Cleanup(func() { t.Logf("left: %v", remains(t, o.tag, o.dir, o.pid)) })
 			eventually(t, "nothing is left", func() bool { return len(remains(t, o.tag, o.dir, o.pid)) == 0 })
 		})
 	}
