@@ -1,0 +1,64 @@
+package systemd
+
+import (
+	"errors"
+	"testing"
+)
+
+// How a unit fared is told from what it was before the run, by hand for each
+// way. Package hooktest of the test bed runs units under a real systemd.
+func TestUnitState(t *testing.T) {
+	never := runProps{active: "inactive", conditions: true}
+	before := runProps{active: "inactive", conditions: true, invocation: "1", looked: 10, result: "success"}
+	with := func(p runProps, change func(*runProps)) runProps {
+		change(&p)
+		return p
+	}
+	for _, c := range []struct {
+		name        string
+		before, now runProps
+		want        UnitState
+	}{
+		{"its job waits", before, with(before, func(p *runProps) { p.job = 7 }), UnitState{Running: true}},
+		{"it starts", before, with(before, func(p *runProps) { p.active, p.invocation = "activating", "2" }), UnitState{Running: true}},
+		{"it is restarted by itself", before, with(before, func(p *runProps) { p.active, p.sub, p.invocation = "activating", "auto-restart", "2" }), UnitState{Running: true}},
+		{"it ran", before, with(before, func(p *runProps) { p.invocation = "2" }), UnitState{}},
+		{"it ran for the first time", never, with(never, func(p *runProps) { p.invocation, p.result = "1", "success" }), UnitState{}},
+		{"it ran and stays", before, with(before, func(p *runProps) { p.active, p.invocation = "active", "2" }), UnitState{}},
+		{"it failed", before, with(before, func(p *runProps) {
+			p.active, p.invocation, p.result, p.status, p.code = "failed", "2", "exit-code", 3, 1
+		}), UnitState{Failed: "exit-code, status 3"}},
+		{"it was killed", before, with(before, func(p *runProps) { p.active, p.invocation, p.result, p.status, p.code = "failed", "2", "signal", 9, 2 }), UnitState{Failed: "signal, signal 9"}},
+		{"it took too long", before, with(before, func(p *runProps) { p.active, p.invocation, p.result = "failed", "2", "timeout" }), UnitState{Failed: "timeout"}},
+		{"a mount failed", never, with(never, func(p *runProps) { p.active, p.invocation = "failed", "2" }), UnitState{Failed: "failed"}},
+		{"it was started too often", before, with(before, func(p *runProps) { p.active, p.result = "failed", "start-limit-hit" }), UnitState{Failed: "start-limit-hit"}},
+		{"its conditions do not hold", before, with(before, func(p *runProps) { p.conditions, p.looked = false, 20 }), UnitState{Skipped: true}},
+		{"its conditions did not hold the last time", with(before, func(p *runProps) { p.conditions = false }), with(before, func(p *runProps) { p.conditions = false }),
+			UnitState{Failed: "was not started: a unit that it requires failed, or its start was called off"}},
+		{"nothing came of it", before, before, UnitState{Failed: "was not started: a unit that it requires failed, or its start was called off"}},
+		{"taken up, and done", with(before, func(p *runProps) { p.active = "activating" }), before, UnitState{}},
+		{"taken up, and failed", with(before, func(p *runProps) { p.active = "activating" }), with(before, func(p *runProps) { p.active, p.result, p.status, p.code = "failed", "exit-code", 1, 1 }), UnitState{Failed: "exit-code, status 1"}},
+	} {
+		c.want.Unit = "a.service"
+		if got := (unitRun{"a.service", c.before}).state(c.now); got != c.want {
+			t.Errorf("%s: %+v, expected %+v", c.name, got, c.want)
+		}
+	}
+}
+
+// On a bus without systemd there is nothing to run, and that is said.
+func TestTargetWithoutSystemd(t *testing.T) {
+	b := newBus(t)
+	bus := &Bus{Address: b.Address}
+	defer bus.Close()
+	u := Units{Bus: bus}
+	if units, err := u.Wanted(t.Context(), "a.target"); !errors.Is(err, ErrAbsent) || units != nil {
+		t.Errorf("wanted %v, %v", units, err)
+	}
+	if states, err := u.RunTarget(t.Context(), "a.target", func([]UnitState) { t.Error("told of a run") }); !errors.Is(err, ErrAbsent) || states != nil {
+		t.Errorf("ran %v, %v", states, err)
+	}
+	if err := u.StopTarget(t.Context(), "a.target"); !errors.Is(err, ErrAbsent) {
+		t.Errorf("stopped: %v", err)
+	}
+}
