@@ -43,7 +43,7 @@ control-plane: ## Build the real control plane that tests and the demo run on, u
 	@cd testbed && exec $(GO) run ./cmd/controlplane -build-only
 
 .PHONY: test
-test: lint test-unit test-testbed ## Run every test: lint, units with -race, and the test bed on a real control plane
+test: lint test-unit test-testbed e2e ## Run every test: lint, units with -race, the test bed on a real control plane, real hosts
 
 .PHONY: lint
 lint: ## Check the form: gofmt, go vet, staticcheck, go fix
@@ -62,15 +62,20 @@ test-unit: deps ## Run the product's own tests with -race, the long ones of the 
 
 .PHONY: test-testbed
 test-testbed: deps control-plane ## Run the tests on a real control plane, with samples of the long campaigns
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 2 ./...
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 2 $$($(GO) list ./... | grep -v /e2e$$)
 	cd testbed && $(GO) test -timeout 15m ./explore
 
+.PHONY: e2e
+e2e: deps host-deps control-plane ## Install the package on real hosts and roll them through updates and faults (root; says so where it cannot)
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 1h -count 1 -v ./e2e
+
 .PHONY: soak
-soak: deps control-plane ## Run the full campaigns (SEED=…, ROUNDS=…, JOBS=…); their last lines tell the seed
+soak: deps host-deps control-plane ## Run the full campaigns (SEED=…, ROUNDS=…, JOBS=…); their last lines tell the seed
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) $(GO) test -timeout 6h -count 1 -v -run 'Explore' ./explore
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -p 1 -count 1 -v ./killtest
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_JOBS=$(JOBS) $(GO) test -timeout 12h -count 1 -v -run Campaigns ./faulttest
 	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run Campaign ./rollouttest
+	cd testbed && LOCKKEEPER_SOAK=1 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 3h -count 1 -v ./e2e
 
 .PHONY: fuzz
 fuzz: ## Fuzz everything that others may write, FUZZTIME each: records, acks, the host's file, D-Bus bodies, the cores
@@ -107,6 +112,15 @@ deps:
 		echo "deps: installing dbus-daemon"; \
 		[ "$$(id -u)" = 0 ] || { echo "deps: dbus-daemon is missing; as root: apt-get install dbus"; exit 1; }; \
 		apt-get update -q && apt-get install -q -y --no-install-recommends dbus; }
+
+# What real hosts need. Where it cannot be had, the tests with them say what they leave out.
+.PHONY: host-deps
+host-deps:
+	@missing=; for p in systemd-nspawn mmdebstrap ip bridge unshare; do command -v $$p >/dev/null || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "host-deps: installing what has$$missing"; \
+		apt-get update -q && apt-get install -q -y --no-install-recommends systemd-container mmdebstrap iproute2 util-linux || true; fi
+	@[ "$$(id -u)" != 0 ] || $(MAKE) --no-print-directory package-deps
 
 .PHONY: clean
 clean: ## Remove what was built here (the control plane's cache stays)

@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/realhost"
+)
+
+var (
+	lab    *realhost.Lab
+	cp     *controlplane.ControlPlane
+	debs   packages
+	absent error // why there are no hosts to test on
+)
+
+func TestMain(m *testing.M) {
+	if absent = realhost.Missing(); absent != nil {
+		fmt.Fprintf(os.Stderr, "e2e: LEFT OUT: installation, roll-out and faults on real hosts: %v\n", absent)
+		os.Exit(m.Run())
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := prepare(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer debs.remove()
+	opts := controlplane.Options{Addresses: []netip.Addr{lab.Gateway()}, NodeMonitorGrace: nodeGrace}
+	status := controlplane.RunTests(m, opts, func(c *controlplane.ControlPlane) { cp = c })
+	if err := lab.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = max(status, 1)
+	}
+	return status
+}
+
+// prepare makes what the tests need before a control plane runs.
+func prepare(ctx context.Context) (err error) {
+	if lab, err = realhost.NewLab(ctx, os.Stderr); err != nil {
+		return err
+	}
+	if err = realhost.Prepare(ctx, os.Stderr); err == nil {
+		debs, err = buildPackages(ctx)
+	}
+	if err != nil {
+		_ = lab.Close() // what went wrong is in err
+	}
+	return err
+}
+
+// nodeGrace is after how much silence a Node stops being Ready; a real kubelet speaks every 10 s.
+const nodeGrace = 25 * time.Second
+
+// Bounds of waits, for a machine that is busy with other things.
+const (
+	soon   = 90 * time.Second // what takes seconds
+	aTurn  = 4 * time.Minute  // a turn with its reboot
+	aFleet = 10 * time.Minute // a turn of each host
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), d, fmt.Errorf("%s have passed", d))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// eventually waits for what can only be asked for again and again.
+func eventually(t *testing.T, d time.Duration, what string, cond func(ctx context.Context) (bool, error)) {
+	t.Helper()
+	ctx := within(t, d)
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, err := cond(ctx)
+		if ok && err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("waiting for %s: %v; last error: %v", what, context.Cause(ctx), err)
+		}
+	}
+}
+
+// leftOut skips a test where there are no real hosts; [TestMain] has said so.
+func leftOut(t *testing.T) {
+	t.Helper()
+	if absent != nil {
+		t.Skipf("left out: %v", absent)
+	}
+}
+
+// soak reports whether the long tests run too.
+func soak() bool { return os.Getenv("LOCKKEEPER_SOAK") != "" }

@@ -1,0 +1,321 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/realhost"
+)
+
+const (
+	// workNamespace is where the fleet's work runs.
+	workNamespace = "e2e"
+	// agentStops is how long the DaemonSet's pods take to stop: longer than the test bed's own inhibitor may hold up a reboot (2 s),
+	// shorter than the kubelet's leaves to pods that are not critical (3 s).
+	agentStops = 2500 * time.Millisecond
+)
+
+// TestFleet installs lockkeeper on three hosts, rolls them through an update. The subtests build on each
+// other: the hosts are booted once.
+func TestFleet(t *testing.T) {
+	leftOut(t)
+	f := startFleet(t)
+	steps := []struct {
+		name string
+		run  func(*testing.T, *fleet)
+	}{
+		{"Install", testInstall},
+		{"NobodyCoordinates", testNobodyCoordinates},
+		{"RollsThroughAnUpdate", testRollout},
+	}
+	for _, s := range steps {
+		if !t.Run(s.name, func(t *testing.T) { s.run(t, f) }) {
+			t.Fatalf("%s failed, and what comes after it builds on it", s.name)
+		}
+	}
+}
+
+// testInstall: the manifests are applied, the package is installed on each host, and the service runs.
+func testInstall(t *testing.T, f *fleet) {
+	f.each(t, func(h *realhost.Host) error {
+		out, err := install(within(t, soon), h, debs.older)
+		t.Logf("%s# dpkg -i\n%s", h.Name(), out)
+		if err == nil {
+			_, err = h.Exec(within(t, soon), "systemctl", "enable", filepath.Base(hookPath))
+		}
+		return err
+	})
+	manifests := f.admin(t, "manifests")
+	f.run(t, cp.Binaries().Kubectl, manifests, "apply", "-f", "-")
+	for _, h := range f.Hosts {
+		until(t, soon, h.Name(), "to want nothing", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsNothing })
+		n := node(t, h.Name())
+		facts := turn.FromNode(n)
+		for who, id := range map[string]string{"the host": h.BootID(), "the kubelet": n.Status.NodeInfo.BootID, "the service": facts.Host.BootID} {
+			if id == "" || id != h.BootID() {
+				t.Errorf("%s: boot id %s of %s, expected %s", h.Name(), id, who, h.BootID())
+			}
+		}
+		// The hosts have no program man.
+		out, err := h.Exec(within(t, soon), "systemd-analyze", "verify", "--man=no", "/usr/lib/systemd/system/lockkeeper.service",
+			"/usr/lib/systemd/system/lockkeeper-before-drain.target", "/usr/lib/systemd/system/lockkeeper-before-reboot.target",
+			"/usr/lib/systemd/system/lockkeeper-before-uncordon.target")
+		if err != nil || out != "" {
+			t.Errorf("%s: systemd-analyze verify: %v, it said %q", h.Name(), err, out)
+		}
+	}
+	f.startWork(t)
+	f.show(t, "installed")
+}
+
+// startWork has a Deployment with a budget and a DaemonSet run on the hosts.
+func (f *fleet) startWork(t *testing.T) {
+	t.Helper()
+	one := intstr.FromInt32(1)
+	must(t, cp.CreateWorkload(within(t, soon), controlplane.Workload{Namespace: workNamespace, Name: "web", Replicas: 3, MaxUnavailable: &one}))
+	labels := map[string]string{"app": "agent"}
+	_, err := cp.Client().AppsV1().DaemonSets(workNamespace).Create(within(t, soon), &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent"},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{controlplane.StopsAfterAnnotation: agentStops.String()}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "agent", Image: "example.invalid/agent"}}},
+			},
+		},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	must(t, cp.WaitWorkload(within(t, soon), workNamespace, "web"))
+	f.agents(t, "at first")
+}
+
+// agents waits until the DaemonSet's pod runs on each host, and returns their UIDs.
+func (f *fleet) agents(t *testing.T, when string) (uids []string) {
+	t.Helper()
+	pods, err := cp.WaitPods(within(t, soon), workNamespace, "app=agent", "to run on every host "+when, func(pods []*corev1.Pod) bool {
+		on := map[string]bool{}
+		for _, p := range pods {
+			if p.DeletionTimestamp == nil && controlplane.PodReady(p) {
+				on[p.Spec.NodeName] = true
+			}
+		}
+		return len(on) == len(f.Hosts)
+	})
+	must(t, err)
+	for _, p := range pods {
+		uids = append(uids, string(p.UID))
+	}
+	return uids
+}
+
+// testNobodyCoordinates: with an update staged everywhere nothing happens, and the hosts say why.
+func testNobodyCoordinates(t *testing.T, f *fleet) {
+	version := f.stage(t, f.Hosts...)
+	for _, h := range f.Hosts {
+		until(t, soon, h.Name(), "to want a reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
+	}
+	out := f.status(t)
+	for _, want := range []string{"Nobody coordinates.", "node-1  absent  reboot", "node-2  absent  reboot", "node-3  absent  reboot"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("lockkeeper status does not say %q", want)
+		}
+	}
+	for _, h := range f.Hosts {
+		status, err := h.Exec(within(t, soon), "systemctl", "status", "--no-pager", "--full", "--lines=0", "lockkeeper")
+		must(t, err)
+		for _, want := range []string{"not in any coordinator's care", "OSUpdate@" + version, "NoCoordinator"} {
+			if !strings.Contains(status, want) {
+				t.Errorf("%s: systemctl status does not say %q:\n%s", h.Name(), want, status)
+			}
+		}
+		if n := node(t, h.Name()); n.Labels[v1alpha1.LabelState] != "" || n.Spec.Unschedulable || h.Boots() != 1 {
+			t.Errorf("%s: labels %v, unschedulable %t, %d boots, and nobody coordinates", h.Name(), n.Labels, n.Spec.Unschedulable, h.Boots())
+		}
+	}
+	f.show(t, "an update is staged, nobody coordinates")
+}
+
+// rebootFacts are what was true on a host when logind announced its reboot.
+type rebootFacts struct {
+	agents []string // UIDs of the DaemonSet's pods that were there, and that nobody had deleted
+	others []string // pods that a drain takes, and that were still there
+}
+
+// placeCredential mints the coordinator's kubeconfig and places it on two hosts.
+func (f *fleet) placeCredential(t *testing.T) {
+	t.Helper()
+	api, err := url.Parse(cp.URL())
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "coordinator.kubeconfig")
+	f.admin(t, "kubeconfig", "--server", "https://"+net.JoinHostPort(lab.Gateway().String(), api.Port()), "--output", file)
+	data, err := os.ReadFile(file)
+	must(t, err)
+	for _, h := range f.Hosts[:2] {
+		must(t, h.WriteFile(within(t, soon), credentialPath, data, 0o600))
+	}
+}
+
+// testRollout: two hosts are given the coordinator's credential, and the fleet rolls.
+func testRollout(t *testing.T, f *fleet) {
+	version := fmt.Sprintf("4.2.%d", f.staged)
+	pids, boots := map[string]int{}, map[string]string{}
+	for _, h := range f.Hosts {
+		p, err := pid(within(t, soon), h)
+		must(t, err)
+		pids[h.Name()], boots[h.Name()] = p, h.BootID()
+	}
+	agents := f.agents(t, "before the roll-out")
+	var mu sync.Mutex
+	facts := map[string]rebootFacts{}
+	f.mu.Lock()
+	f.onReboot = func(host string, at time.Time) {
+		found := f.podsAt(t, host, at)
+		mu.Lock()
+		defer mu.Unlock()
+		facts[host] = found
+	}
+	f.mu.Unlock()
+
+	f.placeCredential(t)
+	until(t, soon, f.Hosts[0].Name(), "to be taken in", func(n *turn.Node) bool { return n.State != v1alpha1.StateAbsent })
+	leader := f.leader(t)
+	if leader != f.Hosts[0] && leader != f.Hosts[1] {
+		t.Errorf("%v coordinates, and has no credential", leader)
+	} else if p, err := pid(within(t, soon), leader); err != nil || p != pids[leader.Name()] {
+		t.Errorf("%s coordinates as process %d (%v) and was %d: it needed a restart", leader.Name(), p, err, pids[leader.Name()])
+	}
+	f.show(t, "the coordinator's kubeconfig is placed on two hosts")
+
+	for range f.Hosts {
+		f.showTurn(t)
+	}
+	f.updated(t, aFleet, version, f.Hosts...)
+	f.agents(t, "after the roll-out")
+	f.show(t, "updated")
+	f.status(t, "--all")
+	mu.Lock()
+	defer mu.Unlock()
+	for _, h := range f.Hosts {
+		if h.Boots() != 2 || h.Reboots() != 1 || h.BootID() == boots[h.Name()] {
+			t.Errorf("%s: %d boots, %d clean reboots, boot id %s, before %s", h.Name(), h.Boots(), h.Reboots(), h.BootID(), boots[h.Name()])
+		}
+		if w := words(t, h); w.BootID != h.BootID() || node(t, h.Name()).Status.NodeInfo.BootID != h.BootID() {
+			t.Errorf("%s: the service says boot id %s, the kubelet %s, expected %s", h.Name(), w.BootID, node(t, h.Name()).Status.NodeInfo.BootID, h.BootID())
+		}
+		at := facts[h.Name()]
+		if len(at.agents) != 1 || !slices.Contains(agents, at.agents[0]) || len(at.others) != 0 {
+			t.Errorf("%s: when its reboot was called %d pods of the DaemonSet were there, expected 1, and these that a drain takes: %v", h.Name(), len(at.agents), at.others)
+		}
+		f.inhibitorHonoured(t, h)
+		f.turnsCounted(t, h, 1)
+	}
+}
+
+// podsAt is what was on a host when its reboot was called. Whoever asks is not faster than the kubelet, which ends pods then: what
+// was deleted later than that was there.
+func (f *fleet) podsAt(t *testing.T, host string, at time.Time) (facts rebootFacts) {
+	pods, err := cp.Client().CoreV1().Pods("").List(within(t, soon), metav1.ListOptions{FieldSelector: "spec.nodeName=" + host})
+	if err != nil {
+		t.Errorf("listing the pods of %s: %v", host, err)
+		return facts
+	}
+	for _, p := range pods.Items {
+		deleted := false
+		if p.DeletionTimestamp != nil {
+			asked := p.DeletionTimestamp.Add(-time.Duration(*p.DeletionGracePeriodSeconds) * time.Second)
+			deleted = asked.Before(at.Truncate(time.Second))
+		}
+		switch {
+		case p.Labels["app"] == "agent" && !deleted:
+			facts.agents = append(facts.agents, string(p.UID))
+		case p.Labels["app"] == "web" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed:
+			facts.others = append(facts.others, p.Name)
+		}
+	}
+	return facts
+}
+
+// showTurn waits for a turn of a host that has not been rebooted, and shows that host in its turn and after its reboot. It shows
+// nothing if there is no such host any more.
+func (f *fleet) showTurn(t *testing.T) {
+	t.Helper()
+	var at *realhost.Host
+	eventually(t, aTurn, "a host in its turn", func(context.Context) (bool, error) {
+		left := 0
+		for _, h := range f.Hosts {
+			if h.Boots() > 1 {
+				continue
+			}
+			left++
+			if n := turn.FromNode(node(t, h.Name())); n.InTurn() {
+				at = h
+				return true, nil
+			}
+		}
+		return left == 0, nil
+	})
+	if at == nil {
+		return
+	}
+	t.Logf("======== the turn of %s", at.Name())
+	f.showHost(t.Context(), t, at, 8)
+	f.status(t)
+	must(t, at.WaitBoots(within(t, aTurn), 2))
+	must(t, at.WaitReady(within(t, aTurn)))
+	f.showHost(t.Context(), t, at, 8)
+}
+
+// inhibitorHonoured looks into the journal of the boot before: between the announcement of the reboot and the reboot logind has
+// waited for the kubelet, which held its delay inhibitor until its pods had ended.
+func (f *fleet) inhibitorHonoured(t *testing.T, h *realhost.Host) {
+	t.Helper()
+	journal, err := h.Exec(within(t, soon), "journalctl", "--no-pager", "--boot=-1", "--output=short-iso-precise", "-u", "kubelet", "-u", "systemd-logind")
+	must(t, err)
+	at := map[string]time.Time{}
+	const announced, ended, goes = "Shutdown manager detected new shutdown event", "Shutdown manager completed processing shutdown event", "System is rebooting"
+	var shown []string
+	for line := range strings.Lines(journal) {
+		for _, what := range []string{announced, ended, goes} {
+			if strings.Contains(line, what) {
+				stamp, _, _ := strings.Cut(line, " ")
+				if at[what], err = time.Parse("2006-01-02T15:04:05.000000-0700", stamp); err != nil {
+					t.Errorf("%s: %v", h.Name(), err)
+				}
+				shown = append(shown, strings.TrimSpace(line))
+			}
+		}
+	}
+	t.Logf("%s: the end of its boot before:\n%s", h.Name(), strings.Join(shown, "\n"))
+	// The kubelet lets go a moment before it says so.
+	const moment = 500 * time.Millisecond
+	if len(at) != 3 || at[ended].Sub(at[announced]) < agentStops-moment || at[goes].Before(at[ended].Add(-moment)) {
+		t.Errorf("%s: logind did not wait for the kubelet: announced %v, pods ended %v, goes down %v", h.Name(), at[announced], at[ended], at[goes])
+	}
+}
+
+// turnsCounted checks how often the host's hook unit has run.
+func (f *fleet) turnsCounted(t *testing.T, h *realhost.Host, turns int) {
+	t.Helper()
+	out, err := h.Exec(within(t, soon), "cat", hookLog)
+	must(t, err)
+	if got := strings.Count(out, "\n"); got != turns {
+		t.Errorf("%s: the hook unit ran %d times in %d turns", h.Name(), got, turns)
+	}
+}
