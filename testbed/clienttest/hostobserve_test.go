@@ -8,6 +8,10 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -46,8 +50,14 @@ func TestObserveTouchesNothing(t *testing.T) {
 		}
 		never(t, "a touch in "+state, 500*time.Millisecond, func() bool { return len(h.touches()) > 0 })
 	}
-	// Somebody else's cordon and our mark from before, in the state that gives back.
-	patchNode(t, h.name, `{"metadata":{"annotations":{"lockkeeper.dev/cordon":"t1"}},"spec":{"unschedulable":true}}`)
+	// Its own cordon and mark from before it observed, in the state that gives back. Only its own credential writes a mark.
+	kubelet, err := cp.NodeConfig(h.name)
+	must(t, err)
+	itself, err := kubernetes.NewForConfig(kubelet)
+	must(t, err)
+	_, err = itself.CoreV1().Nodes().Patch(t.Context(), h.name, types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"lockkeeper.dev/cordon":"t1"}},"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
+	must(t, err)
 	never(t, "an uncordon", time.Second, func() bool { return len(h.touches()) > 0 || !h.node().Spec.Unschedulable })
 	if len(h.reboots(simhost.RebootCalled))+len(h.reboots(simhost.RebootRefused)) > 0 {
 		t.Error("it called a reboot")
