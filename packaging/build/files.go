@@ -14,7 +14,7 @@ import (
 // file is one that is installed, besides the binary. Its mode is 0644.
 type file struct {
 	Src, Dst string
-	Conf     bool     // the administrator's to change
+	Type     string   // nfpm's: config|noreplace, doc, license; none for most
 	Only     []string // the formats that have it: deb, rpm, sysext; all if there are none
 }
 
@@ -23,11 +23,17 @@ func forFormat(files []file, format string) []file {
 	var out []file
 	for _, f := range files {
 		if len(f.Only) == 0 || slices.Contains(f.Only, format) {
+			if format == "deb" && f.Type != config {
+				f.Type = "" // nfpm takes these for rpm's own
+			}
 			out = append(out, f)
 		}
 	}
 	return out
 }
+
+// config is nfpm's type of a file that is the administrator's to change.
+const config = "config|noreplace"
 
 const doc = "/usr/share/doc/lockkeeper/"
 
@@ -35,7 +41,7 @@ const doc = "/usr/share/doc/lockkeeper/"
 // made for this build is made.
 func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
 	files := []file{
-		{Src: "packaging/lockkeeper.toml", Dst: "/etc/lockkeeper/lockkeeper.toml", Conf: true, Only: []string{"deb", "rpm"}},
+		{Src: "packaging/lockkeeper.toml", Dst: "/etc/lockkeeper/lockkeeper.toml", Type: config, Only: []string{"deb", "rpm"}},
 		{Src: "packaging/systemd/lockkeeper.service", Dst: "/usr/lib/systemd/system/lockkeeper.service"},
 		{Src: "packaging/systemd/lockkeeper-before-drain.target", Dst: "/usr/lib/systemd/system/lockkeeper-before-drain.target"},
 		{Src: "packaging/systemd/lockkeeper-before-reboot.target", Dst: "/usr/lib/systemd/system/lockkeeper-before-reboot.target"},
@@ -47,8 +53,8 @@ func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
 		{Src: "packaging/lockkeeper.catalog", Dst: "/usr/lib/systemd/catalog/lockkeeper.catalog"},
 		{Src: "packaging/deb/copyright", Dst: doc + "copyright", Only: []string{"deb"}},
 		{Src: "packaging/deb/lintian-overrides", Dst: "/usr/share/lintian/overrides/lockkeeper", Only: []string{"deb"}},
-		{Src: "LICENSE", Dst: "/usr/share/licenses/lockkeeper/LICENSE", Only: []string{"rpm", "sysext"}},
-		{Src: "README.md", Dst: doc + "README.md", Only: []string{"deb", "rpm"}},
+		{Src: "LICENSE", Dst: "/usr/share/licenses/lockkeeper/LICENSE", Type: "license", Only: []string{"rpm", "sysext"}},
+		{Src: "README.md", Dst: doc + "README.md", Type: "doc", Only: []string{"deb", "rpm"}},
 	}
 	files = append(files,
 		file{Src: "packaging/completions/lockkeeper.bash", Dst: "/usr/share/bash-completion/completions/lockkeeper"},
@@ -89,7 +95,7 @@ func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
 		if err := writeGzip(src, m.text); err != nil {
 			return nil, err
 		}
-		files = append(files, file{Src: src, Dst: m.dst, Only: m.only})
+		files = append(files, file{Src: src, Dst: m.dst, Type: "doc", Only: m.only})
 	}
 	return files, nil
 }

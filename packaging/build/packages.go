@@ -20,15 +20,15 @@ func (b *build) packages(ctx context.Context, arch architecture, stage string, s
 		{"deb", fmt.Sprintf("lockkeeper_%s_%s.deb", b.version, arch.goarch)},
 		{"rpm", fmt.Sprintf("lockkeeper-%s-1.%s.rpm", b.version, arch.rpm)},
 	} {
-		config := filepath.Join(stage, p.format+".yaml")
+		yaml := filepath.Join(stage, p.format+".yaml")
 		text, err := fill("packaging/nfpm.yaml", recipe{arch.goarch, b.version, stage, "packaging", b.at.Format(time.RFC3339), forFormat(shared, p.format)})
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(yaml, []byte(text), 0o644); err != nil {
 			return err
 		}
-		cmd := tool(ctx, "nfpm", "package", "--config", config, "--packager", p.format, "--target", filepath.Join(made, p.name))
+		cmd := tool(ctx, "nfpm", "package", "--config", yaml, "--packager", p.format, "--target", filepath.Join(made, p.name))
 		cmd.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", b.at.Unix()))
 		if err := quiet(cmd); err != nil {
 			return err

@@ -47,6 +47,23 @@ func Prepare(ctx context.Context, log io.Writer) error {
 	return err
 }
 
+// Tree makes the operating system's tree alone, unless it is in the cache, and returns its root. Nobody may write to it: lay an
+// overlay over it. log may be nil.
+func Tree(ctx context.Context, log io.Writer) (string, error) {
+	c, err := openCache()
+	if err != nil {
+		return "", err
+	}
+	if log == nil {
+		log = io.Discard
+	}
+	tree, err := c.get(ctx, "tree-"+treeKey(), func(ctx context.Context, dir string) error { return makeTree(ctx, dir, log) })
+	if err != nil {
+		return "", fmt.Errorf("making the hosts' operating system: %w", err)
+	}
+	return filepath.Join(tree, treeRoot), nil
+}
+
 func prepareParts(ctx context.Context, log io.Writer) (p parts, err error) {
 	c, err := openCache()
 	if err != nil {
@@ -55,11 +72,9 @@ func prepareParts(ctx context.Context, log io.Writer) (p parts, err error) {
 	if log == nil {
 		log = io.Discard
 	}
-	tree, err := c.get(ctx, "tree-"+treeKey(), func(ctx context.Context, dir string) error { return makeTree(ctx, dir, log) })
-	if err != nil {
-		return parts{}, fmt.Errorf("making the hosts' operating system: %w", err)
+	if p.tree, err = Tree(ctx, log); err != nil {
+		return parts{}, err
 	}
-	p.tree = filepath.Join(tree, treeRoot)
 	if p.kubelet, err = controlplane.BuildKubelet(ctx, log); err != nil {
 		return parts{}, err
 	}
