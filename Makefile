@@ -61,7 +61,7 @@ test-unit: deps ## Run the product's own tests with -race, the long ones of the 
 	$(GO) test -timeout 15m ./node/turn ./coordinator/rollout
 
 .PHONY: test-testbed
-test-testbed: deps control-plane ## Run the tests on a real control plane, with samples of the long campaigns
+test-testbed: deps package-test-deps control-plane ## Run the tests on a real control plane, with samples of the long campaigns
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 2 $$($(GO) list ./... | grep -v /e2e$$)
 	cd testbed && $(GO) test -timeout 15m ./explore
 
@@ -101,10 +101,18 @@ packages: package-deps ## Make deb, rpm, sysext image, Ignition file, SBOM and c
 
 .PHONY: package-deps
 package-deps:
-	@command -v mksquashfs >/dev/null || { \
-		echo "package-deps: installing squashfs-tools"; \
-		[ "$$(id -u)" = 0 ] || { echo "package-deps: mksquashfs is missing; as root: apt-get install squashfs-tools"; exit 1; }; \
-		apt-get update -q && apt-get install -q -y --no-install-recommends squashfs-tools; }
+	@$(call need,mksquashfs:squashfs-tools)
+
+# What packagetest calls beside it: linters, package managers, shells.
+.PHONY: package-test-deps
+package-test-deps: package-deps
+	@$(call need,lintian:lintian rpm:rpm rpmlint:rpmlint mandoc:mandoc man:man-db fish:fish zsh:zsh systemd-analyze:systemd mmdebstrap:mmdebstrap)
+
+# need installs the Debian packages of programs that are missing: PROGRAM:PACKAGE…
+need = missing=; for p in $(1); do command -v "$${p%%:*}" >/dev/null || missing="$$missing $${p\#*:}"; done; \
+	[ -z "$$missing" ] || { echo "$@: installing$$missing"; \
+	[ "$$(id -u)" = 0 ] || { echo "$@: missing; as root: apt-get install$$missing"; exit 1; }; \
+	apt-get update -q && apt-get install -q -y --no-install-recommends $$missing; }
 
 .PHONY: deps
 deps:

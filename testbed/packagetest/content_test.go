@@ -18,6 +18,7 @@ const debFiles = `
 drwxr-xr-x /etc/lockkeeper/
 -rw-r--r-- /etc/lockkeeper/lockkeeper.toml
 -rwxr-xr-x /usr/bin/lockkeeper
+-rw-r--r-- /usr/lib/systemd/catalog/lockkeeper.catalog
 -rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-drain.target
 -rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-reboot.target
 -rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-uncordon.target
@@ -40,6 +41,7 @@ const rpmFiles = `
 drwxr-xr-x /etc/lockkeeper
 -rw-r--r-- /etc/lockkeeper/lockkeeper.toml
 -rwxr-xr-x /usr/bin/lockkeeper
+-rw-r--r-- /usr/lib/systemd/catalog/lockkeeper.catalog
 -rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-drain.target
 -rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-reboot.target
 -rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-uncordon.target
@@ -60,6 +62,7 @@ const rawFiles = `
 -rwxr-xr-x /usr/bin/lockkeeper
 -rw-r--r-- /usr/lib/extension-release.d/extension-release.lockkeeper
 -rw-r--r-- /usr/lib/lockkeeper/config.d/00-defaults.toml
+-rw-r--r-- /usr/lib/systemd/catalog/lockkeeper.catalog
 -rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-drain.target
 -rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-reboot.target
 -rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-uncordon.target

@@ -31,6 +31,10 @@ func TestDeb(t *testing.T) {
 		t.Errorf("installed: %q", got)
 	}
 
+	if got := r.must("journalctl", "--list-catalog"); !strings.Contains(got, "lockkeeper runs") {
+		t.Error("installed: journalctl -x does not know our entries")
+	}
+
 	r.must("sed", "-i", `s/^#mode = .*/mode = "observe"/`, conf)
 	r.must("dpkg", "-i", upgrade)
 	if got := r.must("lockkeeper", "version"); !strings.HasPrefix(got, "lockkeeper v1.3.0-rc.1 ") {
@@ -96,6 +100,9 @@ func TestRPM(t *testing.T) {
 	}
 	if got := r.must("lockkeeper", "check-config"); got != "valid: "+conf+"\n" {
 		t.Errorf("installed: %q", got)
+	}
+	if got := r.must("journalctl", "--list-catalog"); !strings.Contains(got, "lockkeeper runs") {
+		t.Error("installed: journalctl -x does not know our entries")
 	}
 	r.must("systemctl", "enable", "lockkeeper.service")
 	r.must("sed", "-i", `s/^#mode = .*/mode = "observe"/`, conf)
