@@ -48,7 +48,7 @@ func comment(b *strings.Builder, text string) {
 			b.WriteString("#\n")
 		}
 		line := "#"
-		for _, word := range strings.Fields(p) {
+		for word := range strings.FieldsSeq(p) {
 			if len(line)+1+len(word) > sampleWidth && line != "#" {
 				b.WriteString(line + "\n")
 				line = "#"
