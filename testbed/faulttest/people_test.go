@@ -86,8 +86,11 @@ var peopleFaults = []kind{
 	{name: "nonsense in an annotation", do: func(c *campaign, h *simhost.Host) (string, func()) {
 		key := editedAnnotations[c.rng.IntN(len(editedAnnotations))]
 		return c.edit(h, "annotations", key, nonsense[c.rng.IntN(len(nonsense))]), func() {
-			if key == v1alpha1.AnnotationRequest || key == v1alpha1.AnnotationRetry {
-				c.edit(h, "annotations", key, "") // a person's, whom nobody corrects
+			switch key {
+			case v1alpha1.AnnotationRequest, v1alpha1.AnnotationRetry, v1alpha1.AnnotationLast:
+				// Two are a person's, whom nobody corrects; the record of a turn that is over is reported as unreadable, and
+				// written anew only at the end of the next turn.
+				c.edit(h, "annotations", key, "")
 			}
 		}
 	}},
