@@ -62,7 +62,7 @@ test-unit: deps ## Run the product's own tests with -race, the long ones of the 
 
 .PHONY: test-testbed
 test-testbed: deps package-test-deps control-plane ## Run the tests on a real control plane, with samples of the long campaigns
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 2 $$($(GO) list ./... | grep -v /e2e$$)
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 4 $$($(GO) list ./... | grep -v /e2e$$)
 	cd testbed && $(GO) test -timeout 15m ./explore
 
 .PHONY: e2e
