@@ -32,7 +32,7 @@ const (
 	agentStops = 2500 * time.Millisecond
 )
 
-// TestFleet installs lockkeeper on three hosts, rolls them through an update. The subtests build on each
+// TestFleet installs lockkeeper on three hosts, rolls them through an update, and then through faults. The subtests build on each
 // other: the hosts are booted once.
 func TestFleet(t *testing.T) {
 	leftOut(t)
@@ -50,6 +50,7 @@ func TestFleet(t *testing.T) {
 			t.Fatalf("%s failed, and what comes after it builds on it", s.name)
 		}
 	}
+	testFaults(t, f)
 }
 
 // testInstall: the manifests are applied, the package is installed on each host, and the service runs.
@@ -152,6 +153,13 @@ func testNobodyCoordinates(t *testing.T, f *fleet) {
 	f.show(t, "an update is staged, nobody coordinates")
 }
 
+// atReboot has do called for each reboot, before it begins.
+func (f *fleet) atReboot(do func(host string, at time.Time)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.onReboot = do
+}
+
 // rebootFacts are what was true on a host when logind announced its reboot.
 type rebootFacts struct {
 	agents []string // UIDs of the DaemonSet's pods that were there, and that nobody had deleted
@@ -184,14 +192,13 @@ func testRollout(t *testing.T, f *fleet) {
 	agents := f.agents(t, "before the roll-out")
 	var mu sync.Mutex
 	facts := map[string]rebootFacts{}
-	f.mu.Lock()
-	f.onReboot = func(host string, at time.Time) {
+	f.atReboot(func(host string, at time.Time) {
 		found := f.podsAt(t, host, at)
 		mu.Lock()
 		defer mu.Unlock()
 		facts[host] = found
-	}
-	f.mu.Unlock()
+	})
+	defer f.atReboot(nil)
 
 	f.placeCredential(t)
 	until(t, soon, f.Hosts[0].Name(), "to be taken in", func(n *turn.Node) bool { return n.State != v1alpha1.StateAbsent })

@@ -1,0 +1,191 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/realhost"
+)
+
+// testFaults has something go wrong on one host after the other. Each test ends with an idle fleet that is up to date.
+func testFaults(t *testing.T, f *fleet) {
+	for _, fault := range []struct {
+		name string
+		long bool // for soak alone
+		run  func(*testing.T, *fleet)
+	}{
+		{"KilledWhileDrainingAndRebooting", false, testKilled},
+		{"UpgradedWhileDraining", false, testUpgraded},
+		{"CutOffWhileDraining", false, testCutOff},
+		{"RolledBack", false, testRolledBack},
+		{"CrashedWhileDraining", false, testCrashed},
+		{"NeverComesBack", true, testNeverComesBack},
+		{"BusRestartedWhileDraining", true, testBusRestarted},
+		{"EngineRestartedAndMasked", true, testEngine},
+		{"WatchdogWhileDraining", true, testWatchdog},
+		{"DiskFull", true, testDiskFull},
+		{"MixedVersionsAndDowngrade", true, testMixedVersions},
+		{"ProtocolSkew", true, testProtocol},
+	} {
+		ok := t.Run(fault.name, func(t *testing.T) {
+			if fault.long && !soak() {
+				t.Skip("left out: it takes minutes; LOCKKEEPER_SOAK runs it")
+			}
+			for _, h := range f.Hosts {
+				until(t, aTurn, h.Name(), "to be idle and content", content)
+			}
+			fault.run(t, f)
+		})
+		if !ok {
+			t.Fatalf("%s failed, and the next fault needs a fleet that is up to date", fault.name)
+		}
+	}
+}
+
+func content(n *turn.Node) bool {
+	return n.State == v1alpha1.StateIdle && n.Wants == v1alpha1.WantsNothing && n.Ready && !n.Unschedulable && n.Held == ""
+}
+
+// testKilled: the service is killed in the middle of a drain, and again while its reboot waits for an inhibitor.
+func testKilled(t *testing.T, f *fleet) {
+	h := f.follower(t)
+	boots := h.Boots()
+	inhibit(t, h)
+	version, b := f.drainBlocked(t, h)
+	kill(t, h)
+	f.draining(t, h)
+	b.lift(t)
+	until(t, aTurn, h.Name(), "to be about to reboot", inState(v1alpha1.StateRebooting))
+	f.says(t, h, "rebooting", "Inhibited", "somebody")
+	kill(t, h)
+	f.says(t, h, "rebooting", "Inhibited", "somebody")
+	f.showHost(t.Context(), t, h, 12)
+	letGo(t, h)
+	f.updated(t, aTurn, version, h)
+	f.booted(t, h, boots+1)
+	f.turnsCounted(t, h, 2)
+}
+
+// booted checks how often a host was booted.
+func (f *fleet) booted(t *testing.T, h *realhost.Host, boots int) {
+	t.Helper()
+	if h.Boots() != boots {
+		t.Errorf("%s has booted %d times, expected %d", h.Name(), h.Boots(), boots)
+	}
+}
+
+// testUpgraded: the package is upgraded in the middle of a drain; the new process takes the turn up.
+func testUpgraded(t *testing.T, f *fleet) {
+	h := f.follower(t)
+	boots := h.Boots()
+	version, b := f.drainBlocked(t, h)
+	before, err := pid(within(t, soon), h)
+	must(t, err)
+	id := until(t, soon, h.Name(), "to be in its turn", (*turn.Node).InTurn).Turn
+	out, err := install(within(t, soon), h, debs.newer)
+	t.Logf("%s# dpkg -i\n%s", h.Name(), out)
+	must(t, err)
+	restarted(t, h, before)
+	f.draining(t, h)
+	n := until(t, soon, h.Name(), "to be of the newer version", func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == "v"+newerVersion })
+	if n.Turn != id {
+		t.Errorf("it is in turn %q, and was in %q before the upgrade", n.Turn, id)
+	}
+	b.lift(t)
+	f.updated(t, aTurn, version, h)
+	f.booted(t, h, boots+1)
+}
+
+// testCutOff: the host loses the API server in the middle of a drain.
+func testCutOff(t *testing.T, f *fleet) {
+	h := f.follower(t)
+	boots := h.Boots()
+	version, b := f.drainBlocked(t, h)
+	cut := time.Now()
+	must(t, h.CutNetwork(within(t, soon)))
+	until(t, soon, h.Name(), "not to be Ready", func(n *turn.Node) bool { return !n.Ready })
+	f.says(t, h, "draining", "trouble with the API server")
+	f.showHost(t.Context(), t, h, 6)
+	b.lift(t) // nobody hears of it yet
+	if soak() {
+		select { // as long as the issue wants it
+		case <-time.After(time.Until(cut.Add(2 * time.Minute))):
+		case <-t.Context().Done():
+		}
+	}
+	n := until(t, soon, h.Name(), "to be in its turn still", (*turn.Node).InTurn)
+	if n.State != v1alpha1.StateDraining {
+		t.Errorf("%s is in %s, and could tell nobody", h.Name(), n.State)
+	}
+	f.booted(t, h, boots)
+	must(t, h.RestoreNetwork(within(t, soon)))
+	f.updated(t, aTurn, version, h)
+	f.booted(t, h, boots+1)
+}
+
+// testRolledBack: a host comes back on its old version. The line stops until a person says retry.
+func testRolledBack(t *testing.T, f *fleet) {
+	h := f.follower(t)
+	other := f.leader(t)
+	before := h.Version()
+	h.Next(realhost.NextBoot{OldVersion: true})
+	version := f.stage(t, h)
+	n := until(t, aTurn, h.Name(), "to have failed", func(n *turn.Node) bool {
+		return n.State == v1alpha1.StateIdle && n.Last != nil && n.Last.Result == v1alpha1.ResultFailed
+	})
+	if n.Last.Reason != v1alpha1.ReasonNotUpdated || h.Version() != before || n.Unschedulable {
+		t.Errorf("%s failed for %s, runs %s, unschedulable %t; expected NotUpdated, %s, and to be given back", h.Name(), n.Last.Reason, h.Version(), n.Unschedulable, before)
+	}
+	must(t, other.StageUpdate(within(t, soon), version))
+	until(t, soon, other.Name(), "to be held, since the line stops", held(v1alpha1.ReasonHalted))
+	out := f.status(t)
+	if !strings.Contains(out, "HALTED") || !strings.Contains(out, "lockkeeper retry") || !strings.Contains(out, h.Name()) {
+		t.Errorf("lockkeeper status does not name the host and what to do")
+	}
+	boots := other.Boots()
+	f.admin(t, "retry", h.Name())
+	f.updated(t, aTurn, version, other)
+	f.booted(t, other, boots+1)
+	version = f.stage(t, h)
+	f.updated(t, aTurn, version, h)
+}
+
+// testCrashed: the power goes in the middle of a drain. The host comes up with the update, so that its want is gone: the drain is
+// undone, and there is no other reboot.
+func testCrashed(t *testing.T, f *fleet) {
+	h := f.follower(t)
+	boots := h.Boots()
+	version, b := f.drainBlocked(t, h)
+	must(t, h.Crash(within(t, soon), realhost.NextBoot{}))
+	must(t, h.WaitBoots(within(t, aTurn), boots+1))
+	n := until(t, aTurn, h.Name(), "to be given back", func(n *turn.Node) bool { return n.BootID == h.BootID() && content(n) })
+	t.Logf("its turn ended as %s (%s)", n.Last.Result, n.Last.Reason)
+	if h.Version() != version {
+		t.Errorf("%s runs %s, expected %s", h.Name(), h.Version(), version)
+	}
+	b.lift(t)
+	f.booted(t, h, boots+1)
+}
+
+// testNeverComesBack: a host stays down after its reboot. The line stops, and the slot stays taken.
+func testNeverComesBack(t *testing.T, f *fleet) {
+	h, other := f.follower(t), f.leader(t)
+	h.Next(realhost.NextBoot{StayDown: true})
+	version := f.stage(t, h)
+	must(t, h.WaitDown(within(t, aTurn)))
+	must(t, other.StageUpdate(within(t, soon), version))
+	until(t, aTurn, h.Name(), "to be overdue", func(n *turn.Node) bool { return n.State == v1alpha1.StateRebooting && n.Held == v1alpha1.ReasonOverdue })
+	n := until(t, soon, other.Name(), "to be held", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle && n.Held != "" })
+	t.Logf("%s is held: %s", other.Name(), n.Held)
+	out := f.status(t)
+	for _, want := range []string{h.Name() + "  rebooting", "Overdue"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("lockkeeper status does not say %q", want)
+		}
+	}
+	h.PowerOn()
+	f.updated(t, aFleet, version, h, other)
+}
