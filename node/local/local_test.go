@@ -110,6 +110,24 @@ func TestLock(t *testing.T) {
 	}
 }
 
+// TestLockWithoutRoom: the lock is taken where nothing can be written, as on a full disk.
+func TestLockWithoutRoom(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("/dev/full", filepath.Join(dir, "lock")); err != nil {
+		t.Fatal(err)
+	}
+	release, err := Acquire(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if running, err := Running(dir); !running || err != nil {
+		t.Errorf("running %t, %v; expected true", running, err)
+	}
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Whoever looks never keeps a service from starting.
 func TestLookingTakesNothing(t *testing.T) {
 	dir := t.TempDir()

@@ -44,12 +44,12 @@ func Acquire(dir string) (release func() error, err error) {
 		if pid := pidIn(f); pid != 0 {
 			err = fmt.Errorf("%w (process %d)", ErrRunning, pid)
 		}
-	} else if err == nil {
-		err = writePID(f)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("taking the lock %s: %w", path, errors.Join(err, f.Close()))
 	}
+	// A full disk must not keep a host's lockkeeper from running.
+	_ = writePID(f)
 	return f.Close, nil
 }
 
