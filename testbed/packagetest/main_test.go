@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,7 +52,9 @@ func main(m *testing.M) (int, error) {
 	if len(missing) > 0 {
 		return 1, fmt.Errorf("programs are missing: apt-get install %s", strings.Join(missing, " "))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
+	signalled, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(signalled, 20*time.Minute)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "packagetest-")
 	if err != nil {
@@ -66,6 +70,7 @@ func main(m *testing.M) (int, error) {
 			return 1, err
 		}
 	}
+	stop() // from here on a signal ends the process, and each command with it
 	return m.Run(), nil
 }
 
@@ -73,6 +78,8 @@ func main(m *testing.M) (int, error) {
 func build(ctx context.Context, src, describe, out string, env []string) error {
 	cmd := exec.CommandContext(ctx, "go", "run", "./packaging/build", "-arch", "amd64", "-version", describe, "-out", out)
 	cmd.Dir = src
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it removes what it made
+	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(append(os.Environ(), "SOURCE_DATE_EPOCH="+epoch, "GOFLAGS=-buildvcs=false"), env...)
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the packages: %w\n%s", err, said)
