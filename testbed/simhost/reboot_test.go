@@ -37,9 +37,8 @@ func TestKubeletRegistersTheNode(t *testing.T) {
 	if got := h.Notify().Status; got != fmt.Sprintf("pid %d", h.PID()) {
 		t.Errorf("status %q", got)
 	}
-	if want := fmt.Sprintf("%q", []string{"run", "--config", h.ConfigPath(), "--root", h.Root()}); !strings.Contains(h.Logs(), want) {
-		t.Errorf("not called with %s", want)
-	}
+	want := fmt.Sprintf("%q", []string{"run", "--config", h.ConfigPath(), "--root", h.Root()})
+	eventually(t, "the log to say that it was called with "+want, func() bool { return strings.Contains(h.Logs(), want) })
 	eventually(t, "NodeReady is told", func() bool { _, n := r.last(NodeReady); return n == 1 })
 	equal(t, "events", r.kinds(), []Kind{Booted, NodeReady})
 }
