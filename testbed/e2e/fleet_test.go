@@ -74,6 +74,7 @@ session_delay = "5s"
 const policy = `settle = "2s"
 backoff = "5s"
 backoff_max = "10s"
+rebooting = "90s"
 `
 
 // hookUnit is somebody's work on the host before it is drained.
