@@ -22,6 +22,7 @@ func testFaults(t *testing.T, f *fleet) {
 		{"CutOffWhileDraining", false, testCutOff},
 		{"RolledBack", false, testRolledBack},
 		{"CrashedWhileDraining", false, testCrashed},
+		{"CutOffWhileRebooting", true, testCutOffWhileRebooting},
 		{"NeverComesBack", true, testNeverComesBack},
 		{"BusRestartedWhileDraining", true, testBusRestarted},
 		{"EngineRestartedAndMasked", true, testEngine},
@@ -120,6 +121,25 @@ func testCutOff(t *testing.T, f *fleet) {
 	if n.State != v1alpha1.StateDraining {
 		t.Errorf("%s is in %s, and could tell nobody", h.Name(), n.State)
 	}
+	f.booted(t, h, boots)
+	must(t, h.RestoreNetwork(within(t, soon)))
+	f.updated(t, aTurn, version, h)
+	f.booted(t, h, boots+1)
+}
+
+// testCutOffWhileRebooting: the host loses the API server before it has committed to its reboot. It must not reboot then: nobody
+// can tell it whether its turn still stands.
+func testCutOffWhileRebooting(t *testing.T, f *fleet) {
+	h := f.follower(t)
+	boots := h.Boots()
+	inhibit(t, h)
+	version := f.stage(t, h)
+	until(t, aTurn, h.Name(), "to be about to reboot", inState(v1alpha1.StateRebooting))
+	f.says(t, h, "rebooting", "Inhibited")
+	must(t, h.CutNetwork(within(t, soon)))
+	letGo(t, h)
+	until(t, soon, h.Name(), "not to be Ready", func(n *turn.Node) bool { return !n.Ready })
+	f.says(t, h, "rebooting", "trouble with the API server")
 	f.booted(t, h, boots)
 	must(t, h.RestoreNetwork(within(t, soon)))
 	f.updated(t, aTurn, version, h)
