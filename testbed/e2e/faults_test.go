@@ -1,6 +1,9 @@
 package e2e
 
 import (
+	"math/rand/v2"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +25,7 @@ func testFaults(t *testing.T, f *fleet) {
 		{"CutOffWhileDraining", false, testCutOff},
 		{"RolledBack", false, testRolledBack},
 		{"CrashedWhileDraining", false, testCrashed},
+		{"KilledAnywhere", true, testKilledAnywhere},
 		{"CutOffWhileRebooting", true, testCutOffWhileRebooting},
 		{"NeverComesBack", true, testNeverComesBack},
 		{"BusRestartedWhileDraining", true, testBusRestarted},
@@ -68,6 +72,40 @@ func testKilled(t *testing.T, f *fleet) {
 	f.updated(t, aTurn, version, h)
 	f.booted(t, h, boots+1)
 	f.turnsCounted(t, h, 2)
+}
+
+// testKilledAnywhere: in each turn the host's service is killed as soon as its Node shows a state, and the coordinator's as soon as it
+// shows another, by LOCKKEEPER_SEED. What is over before the kill comes is killed in what follows it.
+func testKilledAnywhere(t *testing.T, f *fleet) {
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("LOCKKEEPER_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		must(t, err)
+	}
+	t.Logf("LOCKKEEPER_SEED=%d", seed)
+	dice := rand.New(rand.NewPCG(seed, 0))
+	states := []v1alpha1.State{v1alpha1.StateBeforeDrain, v1alpha1.StateDraining, v1alpha1.StateRebooting, v1alpha1.StateUncordoning}
+	for range 4 {
+		h, leader := f.follower(t), f.leader(t)
+		boots := h.Boots()
+		kills := map[v1alpha1.State][]*realhost.Host{}
+		for _, victim := range []*realhost.Host{h, leader} {
+			s := states[dice.IntN(len(states))]
+			kills[s] = append(kills[s], victim)
+			t.Logf("%s is killed in %s of %s", victim.Name(), s, h.Name())
+		}
+		version := f.stage(t, h)
+		for _, s := range states {
+			for _, victim := range kills[s] {
+				until(t, aTurn, h.Name(), "to be in "+s.String()+" or beyond", func(n *turn.Node) bool { return n.State == s || n.Wants == v1alpha1.WantsNothing })
+				out, err := victim.Exec(within(t, soon), "systemctl", "kill", "--signal=KILL", "lockkeeper")
+				t.Logf("killed on %s: %s %v", victim.Name(), out, err) // a host that is just going down has nothing to kill
+			}
+		}
+		f.updated(t, aTurn, version, h)
+		f.booted(t, h, boots+1)
+	}
 }
 
 // booted checks how often a host was booted.
