@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/realhost"
+)
+
+// TestSysext lays the image over the /usr of a host that says it is Flatcar, with systemd-sysext, and has the service come up by what
+// is in the image alone. There are no loop devices in a host: the image is mounted on the machine, in a mount namespace that ends
+// with the command, and the host gets a copy of what was in it.
+func TestSysext(t *testing.T) {
+	leftOut(t)
+	images, err := filepath.Glob(filepath.Join(filepath.Dir(debs.older), "lockkeeper-*.raw"))
+	must(t, err)
+	if len(images) != 1 {
+		t.Fatalf("%d images beside the package, expected one: %v", len(images), images)
+	}
+	extension := t.TempDir()
+	must(t, os.Chmod(extension, 0o755))
+	said, err := exec.CommandContext(within(t, soon), "unshare", "--mount", "--propagation", "private", "sh", "-ec",
+		`mount -t squashfs -o loop,ro "$1" /mnt && cp -a /mnt/. "$2"`, "sh", images[0], extension).CombinedOutput()
+	if err != nil {
+		t.Fatalf("mounting the image: %v\n%s", err, said)
+	}
+	fleet, err := realhost.StartFleet(t.Context(), lab, cp, realhost.FleetOptions{Hosts: 1, Prefix: "flatcar-", Host: realhost.Options{
+		OSRelease: map[string]string{"ID": "flatcar", "SYSEXT_LEVEL": "1.0"},
+		Files:     map[string][]byte{dropInPath: []byte(dropIn), policyPath: []byte(policy)},
+		Binds:     map[string]string{"/var/lib/extensions/lockkeeper": extension},
+	}})
+	must(t, err)
+	t.Cleanup(fleet.Close)
+	h := fleet.Hosts[0]
+	do := func(args ...string) string {
+		t.Helper()
+		out, err := h.Exec(within(t, soon), args...)
+		t.Logf("# %s\n%s", strings.Join(args, " "), out)
+		must(t, err)
+		return out
+	}
+	if _, err := h.Exec(within(t, soon), "test", "-e", "/usr/bin/lockkeeper"); err == nil {
+		// systemd-sysext.service may have merged it at the boot; then the rest has nothing to show.
+		do("systemd-sysext", "unmerge")
+	}
+	do("systemd-sysext", "merge")
+	do("systemctl", "daemon-reload")
+	// What Flatcar does when its extensions are merged: the targets are asked for again, with what the extensions add to them.
+	do("systemctl", "restart", "--no-block", "multi-user.target")
+	until(t, soon, h.Name(), "to have published", func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == "v"+olderVersion })
+	eventually(t, soon, "the service to be active", func(ctx context.Context) (bool, error) {
+		out, err := h.Exec(ctx, "systemctl", "is-active", "lockkeeper")
+		return strings.TrimSpace(out) == "active", err
+	})
+	do("systemctl", "status", "--no-pager", "lockkeeper")
+	do("systemctl", "stop", "lockkeeper")
+	do("systemd-sysext", "unmerge")
+	if _, err := h.Exec(within(t, soon), "test", "-e", "/usr/bin/lockkeeper"); err == nil {
+		t.Error("the binary is there without the extension")
+	}
+}
