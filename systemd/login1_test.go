@@ -14,9 +14,9 @@ import (
 type fakeLogin struct {
 	conn  *dbus.Conn
 	props *fakeProps
-	flags uint64 // the highest that it knows
 
 	mu      sync.Mutex
+	flags   uint64        // the highest that it knows
 	refuse  *dbus.Error   // what Reboot and RebootWithFlags answer
 	hang    chan struct{} // if not nil, they answer when it is closed
 	calls   []string
@@ -30,7 +30,10 @@ func newLogin(t *testing.T, b *testBus, without ...string) *fakeLogin {
 	f := &fakeLogin{conn: b.Connect(), flags: 1}
 	methods := map[string]any{
 		"RebootWithFlags": func(flags uint64) *dbus.Error {
-			if flags > f.flags {
+			f.mu.Lock()
+			known := f.flags
+			f.mu.Unlock()
+			if flags > known {
 				return dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{"Invalid flags parameter"})
 			}
 			return f.reboot(fmt.Sprintf("RebootWithFlags(%d)", flags))

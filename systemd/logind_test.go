@@ -47,7 +47,9 @@ func TestRebootOnAnOldLogind(t *testing.T) {
 func TestRebootOnALogindWithoutTheFlag(t *testing.T) {
 	b := newBus(t)
 	f := newLogin(t, b)
+	f.mu.Lock()
 	f.flags = 0
+	f.mu.Unlock()
 	if err := testLogind(t, b).Reboot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
