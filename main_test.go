@@ -342,7 +342,7 @@ func TestPackagedUpToDate(t *testing.T) {
 		fill(&r)
 		return render.Page(string(text), part, &r)
 	}
-	const head = "What this host decides about itself; see lockkeeper.toml(5). Every key stands here with its default. " +
+	const head = "What this host decides about itself; see lockkeeper.toml(5). Every key stands here with its default; take away the # before it and before the [table] above it. " +
 		"After a change: lockkeeper check-config, then systemctl reload lockkeeper."
 	for file, want := range map[string]string{
 		"packaging/lockkeeper.toml":             render.Sample(head, keys),
@@ -400,7 +400,7 @@ func TestSampleConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inForce := regexp.MustCompile(`(?m)^#([a-z_]+ = )`).ReplaceAllString(string(text), "$1")
+	inForce := regexp.MustCompile(`(?m)^#(\[[a-z_]+\]$|[a-z_]+ = )`).ReplaceAllString(string(text), "$1")
 	for name, c := range map[string]struct {
 		text string
 		set  int

@@ -23,7 +23,9 @@ func (k Key) split() (table, name string) {
 const sampleWidth = 80 // columns
 
 // Sample renders the file with head above it and every key commented out at its
-// default.
+// default. Tables are commented out too: the file of a newer version, left where
+// it is by a downgrade, would be refused for a table that the older one does not
+// know.
 func Sample(head string, keys []Key) string {
 	var b strings.Builder
 	comment(&b, head)
@@ -31,7 +33,7 @@ func Sample(head string, keys []Key) string {
 	for _, k := range keys {
 		table, name := k.split()
 		if table != last {
-			b.WriteString("\n[" + table + "]\n")
+			b.WriteString("\n#[" + table + "]\n")
 			last = table
 		}
 		b.WriteString("\n")
