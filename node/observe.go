@@ -50,6 +50,11 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	default:
 		o.Health = h.healthy(ctx, settings)
 	}
+	if o.Blocked != "" && h.look != nil {
+		// The look before a commit comes after inhibitors and sessions: one that
+		// was made before they were noticed is no such look.
+		h.look.Commit = false
+	}
 	// Last: whatever was asked above may have taken longer than a look lasts.
 	o.Look = h.validLook(&n)
 	return o

@@ -88,6 +88,9 @@ func (h *Host) readSources(ctx context.Context) error {
 	// Units enabled since without a daemon-reload. If systemd does not say,
 	// what was seen before stands: it is no source of changes.
 	_ = h.hooks.look(ctx)
+	if err := h.lookAtManagers(ctx); err != nil {
+		return err
+	}
 	return h.lookAtSentinels()
 }
 
