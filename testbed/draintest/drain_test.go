@@ -375,7 +375,8 @@ func TestAnExpiredWatchIsListedAnew(t *testing.T) {
 		return resp, nil
 	}
 	w.drain(w.host(&wire)).drained()
-	if wire.count(kindList) != 2 || wire.count(kindWatch) != 2 || wire.count(kindEvict) != 1 {
+	// A pod that is gone by the second list leaves nothing to watch.
+	if watches := wire.count(kindWatch); wire.count(kindList) != 2 || watches < 1 || watches > 2 || wire.count(kindEvict) != 1 {
 		t.Errorf("requests %v", &wire)
 	}
 }
