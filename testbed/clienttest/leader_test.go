@@ -123,7 +123,8 @@ func TestUnknownGrantHoldsTheOthers(t *testing.T) {
 	})
 	l.leads(1)
 	until(t, "two tries of the same write", func() bool { return len(l.w.grants()) >= 2 })
-	for _, g := range l.w.grants() {
+	// A read after the second one may have settled it by now.
+	for _, g := range l.w.grants()[:2] {
 		if g.body != lost.Load() {
 			t.Errorf("another grant while the outcome of one is not known: %s %s", g.kind, g.body)
 		}
