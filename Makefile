@@ -63,7 +63,7 @@ test-unit: deps ## Run the product's own tests with -race, the long ones of the 
 .PHONY: test-testbed
 # The two longest ones first: what is left at the end runs alone.
 test-testbed: deps host-deps package-test-deps control-plane ## Run the tests on a real control plane, with samples of the long campaigns
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 3 ./rollouttest ./clienttest $$($(GO) list ./... | grep -vE '/(e2e|explore)$$')
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 2 ./rollouttest ./clienttest $$($(GO) list ./... | grep -vE '/(e2e|explore)$$')
 	cd testbed && $(GO) test -timeout 15m ./explore
 
 .PHONY: e2e
