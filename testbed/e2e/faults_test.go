@@ -149,12 +149,7 @@ func testCutOff(t *testing.T, f *fleet) {
 	f.says(t, h, "draining", "trouble with the API server")
 	f.showHost(t.Context(), t, h, 6)
 	b.lift(t) // nobody hears of it yet
-	if soak() {
-		select { // as long as the issue wants it
-		case <-time.After(time.Until(cut.Add(2 * time.Minute))):
-		case <-t.Context().Done():
-		}
-	}
+	stayCut(t, cut)
 	n := until(t, soon, h.Name(), "to be in its turn still", (*turn.Node).InTurn)
 	if n.State != v1alpha1.StateDraining {
 		t.Errorf("%s is in %s, and could tell nobody", h.Name(), n.State)
@@ -163,6 +158,17 @@ func testCutOff(t *testing.T, f *fleet) {
 	must(t, h.RestoreNetwork(within(t, soon)))
 	f.updated(t, aTurn, version, h)
 	f.booted(t, h, boots+1)
+}
+
+// stayCut lets a cut last two minutes in a soak.
+func stayCut(t *testing.T, since time.Time) {
+	if !soak() {
+		return
+	}
+	select {
+	case <-time.After(time.Until(since.Add(2 * time.Minute))):
+	case <-t.Context().Done():
+	}
 }
 
 // testCutOffWhileRebooting: the host loses the API server before it has committed to its reboot. It must not reboot then: nobody
@@ -174,10 +180,12 @@ func testCutOffWhileRebooting(t *testing.T, f *fleet) {
 	version := f.stage(t, h)
 	until(t, aTurn, h.Name(), "to be about to reboot", inState(v1alpha1.StateRebooting))
 	f.says(t, h, "rebooting", "Inhibited")
+	cut := time.Now()
 	must(t, h.CutNetwork(within(t, soon)))
 	letGo(t, h)
 	until(t, soon, h.Name(), "not to be Ready", func(n *turn.Node) bool { return !n.Ready })
 	f.says(t, h, "rebooting", "trouble with the API server")
+	stayCut(t, cut)
 	f.booted(t, h, boots)
 	must(t, h.RestoreNetwork(within(t, soon)))
 	f.updated(t, aTurn, version, h)
