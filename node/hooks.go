@@ -220,7 +220,9 @@ func (k *hooks) execute(ctx, runCtx context.Context, r *hookRun, settings Settin
 				running = append(running, s.Unit)
 			}
 		}
-		r.detail = "hook units: " + strings.Join(running, ", ")
+		if r.detail = "hook units"; len(running) > 0 {
+			r.detail += ": " + strings.Join(running, ", ")
+		}
 		k.mu.Unlock()
 		k.wake()
 	}
