@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -203,12 +205,21 @@ func TestEvictionAgainstBudget(t *testing.T) {
 	free := workload(t, Workload{
 		Namespace: "evict-one", Name: "web", Replicas: 2, MaxUnavailable: budget(1), NodeSelector: onNode("pods-evict"),
 	})
+	cordon := func(on bool) { // a cordoned node keeps the first from being replaced before the second is tried
+		t.Helper()
+		patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, on)
+		if _, err := shared.Client().CoreV1().Nodes().Patch(soon(t), "pods-evict", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cordon(true)
 	if err := evict(free[0]); err != nil {
 		t.Errorf("evicting one of a budget of one: %v", err)
 	}
 	if err := evict(free[1]); !apierrors.IsTooManyRequests(err) {
 		t.Errorf("evicting the second before the first is replaced: %v, want 429", err)
 	}
+	cordon(false)
 	pods(t, "evict-one", "to be replaced", func(ps []*corev1.Pod) bool {
 		return len(ps) == 2 && PodReady(ps[0]) && PodReady(ps[1]) && ps[0].UID != free[0].UID && ps[1].UID != free[0].UID
 	})
