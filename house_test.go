@@ -31,7 +31,7 @@ var pure = []string{"api/v1alpha1", "node/turn", "policy", "coordinator/rollout"
 // included. A room that is not named here may import nothing of ours.
 var ours = map[string][]string{
 	".":            {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine", "packaging"},
-	"coordinator":  {"api", "coordinator", "node/object", "node/turn", "policy", "systemd"},
+	"coordinator":  {"api", "coordinator", "node/dirwatch", "node/object", "node/turn", "policy", "systemd"},
 	"node":         {"api", "drain", "node", "policy", "systemd", "updateengine"},
 	"node/turn":    {"api"},
 	"policy":       {"api"},

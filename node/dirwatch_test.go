@@ -1,10 +1,8 @@
 package node
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,48 +81,4 @@ func TestSentinelsAreWatched(t *testing.T) {
 	folders()
 	write(file)
 	until(t, "the sentinel once more", there(1))
-}
-
-// What comes and goes beside the sentinels is nobody's business, and what the kernel could not tell is looked at.
-func TestDirWatchHints(t *testing.T) {
-	root := t.TempDir()
-	var hints atomic.Int32
-	w, err := newDirWatch(func() { hints.Add(1) })
-	must(t, err)
-	done := make(chan error)
-	go func() { done <- w.run() }()
-	must(t, w.watch(root, []string{"/a"}))
-	for i := range 100 {
-		must(t, os.WriteFile(filepath.Join(root, fmt.Sprint("other", i)), nil, 0o600))
-	}
-	must(t, os.WriteFile(filepath.Join(root, "a"), nil, 0o600)) // the kernel keeps the order
-	until(t, "the hint", func() bool { return hints.Load() > 0 })
-	if n := hints.Load(); n != 1 {
-		t.Errorf("%d hints for one file", n)
-	}
-	must(t, w.watch(root, []string{"/b/c"})) // and no longer for a
-	must(t, os.Remove(filepath.Join(root, "a")))
-	must(t, os.Mkdir(filepath.Join(root, "b"), 0o755))
-	until(t, "the folder's hint", func() bool { return hints.Load() == 2 })
-
-	overflow := make([]byte, 16)
-	for i := range 4 {
-		overflow[i] = 0xff // wd -1
-	}
-	overflow[5] = 0x40 // IN_Q_OVERFLOW, 0x4000, on a little-endian machine
-	if !w.matters(overflow) {
-		t.Error("an overflow of the queue is no hint")
-	}
-	for _, events := range [][]byte{nil, {1, 2, 3}, make([]byte, 16)} {
-		if w.matters(events) {
-			t.Errorf("%v is a hint", events)
-		}
-	}
-	w.close()
-	select {
-	case err := <-done:
-		must(t, err)
-	case <-time.After(10 * time.Second):
-		t.Error("it does not end when it is closed")
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/updateengine"
@@ -154,7 +155,7 @@ const sightPause = 50 * time.Millisecond
 func (h *Host) watchSentinels(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	watch, err := newDirWatch(func() {
+	watch, err := dirwatch.New(func() {
 		select {
 		case h.resight <- struct{}{}:
 		default:
@@ -163,9 +164,9 @@ func (h *Host) watchSentinels(ctx context.Context) {
 	if err != nil {
 		h.Log.Warn("sentinels cannot be watched; they are looked at every poll interval", "err", err, "interval", h.PollInterval)
 	} else {
-		defer watch.close()
+		defer watch.Close()
 		wg.Go(func() {
-			if err := watch.run(); err != nil {
+			if err := watch.Run(); err != nil {
 				h.Log.Warn("sentinels are not watched any more; they are looked at every poll interval", "err", err, "interval", h.PollInterval)
 			}
 		})
@@ -174,7 +175,7 @@ func (h *Host) watchSentinels(ctx context.Context) {
 	for {
 		if watch != nil {
 			// The watch first: what changes after it is told, what changed before is seen.
-			err := watch.watch(h.Root, h.sentinelPaths())
+			err := watch.Watch(h.Root, h.sentinelPaths())
 			if err != nil && !blind {
 				h.Log.Warn("some sentinels cannot be watched; they are looked at every poll interval", "err", err, "interval", h.PollInterval)
 			}

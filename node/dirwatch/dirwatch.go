@@ -1,4 +1,7 @@
-package node
+// Package dirwatch tells when something comes to be, changes or ceases to be at
+// one of a few paths of this host, by inotify. It must not know what the paths
+// are to anybody.
+package dirwatch
 
 import (
 	"bytes"
@@ -13,38 +16,40 @@ import (
 	"syscall"
 )
 
-// dirWatch tells when something comes to be, or ceases to be, at one of a few paths. It is a hint to look and no more:
-// what is there, a look tells, and one at every poll interval finds what no hint came for (a mount over a folder, a
-// folder moved together with the one above it, a kernel that has no watch left to give).
+// A Watch tells when something comes to be, was written, or ceases to be, at one of a few paths. It is a hint to look and
+// no more: what is there, a look tells, and a look now and then finds what no hint came for (a mount over a folder, a
+// folder moved together with the one above it, what a link points to, a kernel that has no watch left to give).
 //
 // It is inotify on the folders, by hand: the four calls are in the standard library, and what is asked of them is less
 // than what a package for it would bring into the service.
-type dirWatch struct {
+type Watch struct {
 	poke func()
-	file *os.File // the inotify instance; closing it ends run
+	file *os.File // the inotify instance; closing it ends Run
 
 	mu    sync.Mutex
 	names map[int32]map[string]bool // by watch: what to look out for in that folder
 }
 
-// newDirWatch makes one that calls poke, which must not block, from run's goroutine.
-func newDirWatch(poke func()) (*dirWatch, error) {
+// New makes one that calls poke, which must not block, from Run's goroutine.
+func New(poke func()) (*Watch, error) {
 	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC | syscall.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("inotify: %w", err)
 	}
-	return &dirWatch{poke: poke, file: os.NewFile(uintptr(fd), "inotify"), names: map[int32]map[string]bool{}}, nil
+	return &Watch{poke: poke, file: os.NewFile(uintptr(fd), "inotify"), names: map[int32]map[string]bool{}}, nil
 }
 
-func (w *dirWatch) close() { w.file.Close() }
+// Close ends the watch, and Run with it.
+func (w *Watch) Close() { w.file.Close() }
 
-// watchMask is all that changes what is there under a name, and what ends a watch.
-const watchMask = syscall.IN_CREATE | syscall.IN_DELETE | syscall.IN_MOVED_FROM | syscall.IN_MOVED_TO |
+// watchMask is all that changes what is there under a name, and what ends a watch. A file that is made anew is there
+// before its content is: the end of its writing tells that.
+const watchMask = syscall.IN_CREATE | syscall.IN_CLOSE_WRITE | syscall.IN_DELETE | syscall.IN_MOVED_FROM | syscall.IN_MOVED_TO |
 	syscall.IN_DELETE_SELF | syscall.IN_MOVE_SELF | syscall.IN_ONLYDIR
 
-// watch watches these absolute paths below root, and no others. Of a path whose folder is not there the nearest folder
+// Watch watches these absolute paths below root, and no others. Of a path whose folder is not there the nearest folder
 // above it is watched, for the one that is missing. It is to be called again after each hint: a folder may have come.
-func (w *dirWatch) watch(root string, paths []string) error {
+func (w *Watch) Watch(root string, paths []string) error {
 	conn, err := w.file.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("inotify: %w", err)
@@ -99,8 +104,8 @@ func arm(fd int, root, path string, names map[int32]map[string]bool) error {
 	return nil // not even the root is there
 }
 
-// run reads what the kernel tells, until the watch is closed.
-func (w *dirWatch) run() error {
+// Run reads what the kernel tells, until the watch is closed.
+func (w *Watch) Run() error {
 	buf := make([]byte, 16<<10) // some hundred events; what does not fit comes with the next read
 	for {
 		n, err := w.file.Read(buf)
@@ -117,7 +122,7 @@ func (w *dirWatch) run() error {
 }
 
 // matters reports whether one of the events is about a path that is watched for, or about the watching itself.
-func (w *dirWatch) matters(events []byte) bool {
+func (w *Watch) matters(events []byte) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(events) >= syscall.SizeofInotifyEvent {
