@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
