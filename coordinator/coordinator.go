@@ -97,6 +97,7 @@ type candidate struct {
 
 	client *object.Client
 	stamp  [sha256.Size]byte // of the file that client was made from
+	bearer *bearer           // the client's token; nil if it has none
 
 	mu   sync.Mutex
 	last Status
@@ -144,12 +145,11 @@ func (c *candidate) connect() error {
 	if err != nil {
 		return err
 	}
-	// 50 requests a second: a leader's decisions are one write each.
-	client, err := object.Connect(c.Kubeconfig, "coordinator", c.Version, 50, 100)
+	client, bearer, err := c.dial()
 	if err != nil {
-		return err
+		return fmt.Errorf("the coordinator's kubeconfig: %w", err)
 	}
-	c.client, c.stamp = client, stamp
+	c.client, c.stamp, c.bearer = client, stamp, bearer
 	return nil
 }
 
@@ -178,7 +178,12 @@ func (c *candidate) credential() (stamp [sha256.Size]byte, err error) {
 func (c *candidate) stand(ctx context.Context, client *object.Client, stamp [sha256.Size]byte, over context.CancelCauseFunc) {
 	for pause(ctx, credentialEvery) == nil {
 		now, err := c.credential()
-		if err == nil && now != stamp {
+		switch {
+		case err != nil || now == stamp:
+		case c.bearer.follow(c.Kubeconfig):
+			c.log.Info("the coordinator's credential was renewed; the term goes on", "file", c.Kubeconfig)
+			stamp, c.stamp = now, now // campaign waits for this loop before it reads c.stamp
+		default:
 			err = errors.New("the coordinator's kubeconfig was replaced")
 		}
 		if err == nil {

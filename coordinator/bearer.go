@@ -1,0 +1,71 @@
+package coordinator
+
+import (
+	"net/http"
+	"sync/atomic"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/node/object"
+)
+
+// bearer is the token that a client shows. Another one of the same service
+// account may take its place while the client is in use, so that a credential
+// that renews itself ends nobody's term.
+type bearer struct {
+	info  credential.Info
+	token atomic.Pointer[string]
+}
+
+// wrap shows the token as it is now in each request.
+func (b *bearer) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		r = r.Clone(r.Context()) // a RoundTripper changes no request
+		r.Header.Set("Authorization", "Bearer "+*b.token.Load())
+		return next.RoundTrip(r)
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip passes the request on.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// dial makes a client of the coordinator's kubeconfig, and the bearer that it
+// shows, nil unless that is a token in the file itself.
+func (c *candidate) dial() (*object.Client, *bearer, error) {
+	info, _, err := credential.ReadFile(c.Kubeconfig)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	if err != nil {
+		return nil, nil, err
+	}
+	var b *bearer
+	if info.Kind == credential.KindToken {
+		b = &bearer{info: info}
+		b.token.Store(&info.Token)
+		cfg.BearerToken = ""
+		cfg.Wrap(b.wrap)
+	}
+	// 50 requests a second: a leader's decisions are one write each.
+	client, err := object.ConnectConfig(cfg, "coordinator", c.Version, 50, 100)
+	return client, b, err
+}
+
+// follow takes the token that is in the file now, if nothing else of the
+// credential has changed. It reports whether it did.
+func (b *bearer) follow(file string) bool {
+	if b == nil {
+		return false
+	}
+	info, _, err := credential.ReadFile(file)
+	if err != nil || info.Kind != credential.KindToken || info.Frame != b.info.Frame ||
+		info.User == "" || info.User != b.info.User || info.Token == *b.token.Load() {
+		return false
+	}
+	b.token.Store(&info.Token)
+	return true
+}
