@@ -28,6 +28,7 @@ func (h *host) updateAtCommit(edit func(*v1alpha1.Grant)) (unblock func()) {
 
 // An engine that is not there at the commit has not said that its update still stands: the host waits until it has.
 func TestVanishedEngineHoldsTheCommit(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		back func(h *host)
 		word string

@@ -18,7 +18,6 @@ import (
 // the last eviction was sent.
 func draining(t *testing.T) (h *host, blocked fault) {
 	t.Helper()
-	serviceAccounts(t)
 	h = startHost(t, nil)
 	h.pod("stuck")
 	blocked = func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
@@ -59,7 +58,7 @@ func TestStopEndsADrain(t *testing.T) {
 		looks := h.w.requests("GET lease")
 		return looks[len(looks)-1].at.After(stopped)
 	})
-	if took := time.Since(stopped); took > 12500*time.Millisecond {
+	if took := time.Since(stopped); took > looksEvery {
 		t.Errorf("it looked at the Lease after %v", took)
 	}
 	h.says("Stopped")
@@ -138,6 +137,7 @@ func TestUncordonAndTheEndOfTheProcessEndADrain(t *testing.T) {
 
 // A host whose writes are refused does not try again with every event.
 func TestRefusedHostIsNoHotLoop(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		code   int
 		reason string
@@ -159,15 +159,16 @@ func TestRefusedHostIsNoHotLoop(t *testing.T) {
 			before := h.w.count("PATCH")
 			must(t, h.sim.WriteFile(sentinel, ""))
 			began := time.Now()
-			for i := 0; time.Since(began) < 5*time.Second; i++ {
+			writes := func() int { return h.w.count("PATCH") - before }
+			for i := 0; time.Since(began) < 5*time.Second || writes() < 2 && time.Since(began) < patience; i++ {
 				if c.code == http.StatusConflict {
 					time.Sleep(100 * time.Millisecond)
 					continue // with a Node that changes it might be true
 				}
 				patchNode(t, h.name, fmt.Sprintf(`{"metadata":{"annotations":{"example.org/count":"%d"}}}`, i))
 			}
-			if n := h.w.count("PATCH") - before; n < 2 || n > 7 {
-				t.Errorf("%d writes in 5 s, want about one a second", n)
+			if n, took := writes(), time.Since(began); n < 2 || n > 2+int(took/time.Second) {
+				t.Errorf("%d writes in %v, want at most one a second", n, took)
 			}
 			h.says(c.word)
 			h.w.on(nil)
@@ -247,13 +248,15 @@ func TestOperationInProgressIsNoRefusal(t *testing.T) {
 	h.replaceLogind(l)
 	h.want()
 	h.promote("rebooting", onlyNode)
+	began := time.Now()
 	h.acks("rebooting/committed")
 	h.says("already a shutdown or sleep operation")
 	never(t, "a word but committed", 5*time.Second, func() bool {
 		return !strings.HasSuffix(h.node().Annotations["lockkeeper.dev/ack"], "/rebooting/committed")
 	})
-	if n := l.reboots.Load(); n < 2 || n > 6 {
-		t.Errorf("asked %d times within some 5 s, want a few", n)
+	until(t, "a second call", func() bool { return l.reboots.Load() >= 2 })
+	if n, took := l.reboots.Load(), time.Since(began); n > 2+int32(took/time.Second) {
+		t.Errorf("asked %d times within %v, want a few", n, took)
 	}
 	if s := h.status(); s.APIError != "" {
 		t.Errorf("it blames the API server: %s", s.APIError)

@@ -24,7 +24,6 @@ func (h *host) touches() []request {
 
 // A host that observes publishes and plans, and touches nothing, whatever state a coordinator sets.
 func TestObserveTouchesNothing(t *testing.T) {
-	serviceAccounts(t)
 	h := startHost(t, func(h *host) {
 		h.opts.Settings.Observe = true
 		h.opts.Settings.SessionDelay = time.Hour
@@ -51,7 +50,7 @@ func TestObserveTouchesNothing(t *testing.T) {
 		never(t, "a touch in "+state, 500*time.Millisecond, func() bool { return len(h.touches()) > 0 })
 	}
 	// Its own cordon and mark from before it observed, in the state that gives back. Only its own credential writes a mark.
-	kubelet, err := cp.NodeConfig(h.name)
+	kubelet, err := cp(t).NodeConfig(h.name)
 	must(t, err)
 	itself, err := kubernetes.NewForConfig(kubelet)
 	must(t, err)

@@ -14,9 +14,13 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
+// carriedOut are the requests that were: a kubelet's write just before is a conflict, and nothing to count.
+func carriedOut(all []request) []request {
+	return slices.DeleteFunc(all, func(r request) bool { return r.status != http.StatusOK })
+}
+
 // A whole turn of one host: what it reads before each commit, what it commits before each act.
 func TestHostTurn(t *testing.T) {
-	serviceAccounts(t)
 	h := startHost(t, nil)
 	h.pod("turn-a")
 	h.want()
@@ -43,8 +47,8 @@ func TestHostTurn(t *testing.T) {
 	if !n.Spec.Unschedulable || n.Annotations["lockkeeper.dev/cordon"] != "t1" || h.hasPod("turn-a") {
 		t.Errorf("drained: unschedulable %t, mark %q, pod there %t", n.Spec.Unschedulable, n.Annotations["lockkeeper.dev/cordon"], h.hasPod("turn-a"))
 	}
-	commits := h.commits()
-	if len(commits) != 1 || commits[0].status != 200 || !strings.Contains(commits[0].body, `"unschedulable":true`) {
+	commits := carriedOut(h.commits())
+	if len(commits) != 1 || !strings.Contains(commits[0].body, `"unschedulable":true`) {
 		t.Fatalf("commits %+v, want the cordon", commits)
 	}
 	h.isCommit(commits[0])
@@ -63,8 +67,8 @@ func TestHostTurn(t *testing.T) {
 	h.promote("rebooting", nil)
 	must(t, h.sim.WaitBoots(soon(t), 2))
 	h.stop()
-	commits = h.commits()
-	if len(commits) != 2 || commits[1].status != 200 || !strings.Contains(commits[1].body, "t1/"+boot+"/rebooting/committed") {
+	commits = carriedOut(h.commits())
+	if len(commits) != 2 || !strings.Contains(commits[1].body, "t1/"+boot+"/rebooting/committed") {
 		t.Fatalf("commits %+v, want the cordon and the reboot's", commits)
 	}
 	h.isCommit(commits[1])
@@ -79,7 +83,7 @@ func TestHostTurn(t *testing.T) {
 	h.run()
 	h.acks("rebooting/done")
 	var writes []request
-	for _, r := range h.w.requests("PATCH node") {
+	for _, r := range carriedOut(h.w.requests("PATCH node")) {
 		if r.at.After(began) {
 			writes = append(writes, r)
 		}
@@ -136,13 +140,13 @@ func TestWaitingHostLooksAgain(t *testing.T) {
 	changed := time.Now()
 	patchNode(t, h.name, `{"metadata":{"annotations":{"example.org/changed":"yes"}}}`)
 	until(t, "another look", func() bool { return h.w.count("GET lease") > looks })
-	if took := time.Since(changed); took > 2*time.Second {
+	if took := time.Since(changed); took > 6*time.Second { // by itself it looks in 7 s
 		t.Errorf("it looked again %v after its Node changed", took)
 	}
 	lifted := time.Now()
 	goOn(t)
 	h.acks("draining/done")
-	if took := time.Since(lifted); took > 13*time.Second {
+	if took := time.Since(lifted); took > looksEvery {
 		t.Errorf("it saw the lifted stop after %v", took)
 	}
 	h.isCommit(h.commits()[0])
@@ -158,7 +162,7 @@ func TestForeignEpochCommitsNothing(t *testing.T) {
 	if len(h.commits()) > 0 || h.node().Spec.Unschedulable {
 		t.Error("it committed for a leader that is gone")
 	}
-	must(t, cp.Client().CoordinationV1().Leases(leaseSpace).Delete(t.Context(), leaseName, deleteNow))
+	must(t, cp(t).Client().CoordinationV1().Leases(leaseSpace).Delete(t.Context(), leaseName, deleteNow))
 	patchNode(t, h.name, `{"metadata":{"annotations":{"example.org/changed":"yes"}}}`)
 	h.says("there is no Lease")
 	if len(h.commits()) > 0 {
@@ -248,7 +252,7 @@ func TestIdleHostIsQuiet(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
 	h.says("no coordinator has taken this node in")
-	count := len(h.w.kinds())
+	count, watches := len(h.w.kinds()), h.w.count("WATCH nodes")
 	never(t, "a request of an idle host", 6*time.Second, func() bool {
 		if now := h.w.kinds(); len(now) > count {
 			t.Log(now[count:])
@@ -256,8 +260,8 @@ func TestIdleHostIsQuiet(t *testing.T) {
 		}
 		return false
 	})
-	if n := h.w.count("WATCH nodes"); n != 1 {
-		t.Errorf("%d watches", n)
+	if n := h.w.count("WATCH nodes"); n != watches || watches == 0 {
+		t.Errorf("%d watches, and %d before it was idle", n, watches)
 	}
 	if n := h.w.count("WATCH pods", "LIST pods"); n > 0 {
 		t.Errorf("%d requests for pods outside of a turn", n)
@@ -273,7 +277,7 @@ func TestSentinelComesAndGoes(t *testing.T) {
 	}
 	must(t, h.sim.RemoveFile(sentinel))
 	h.wants("nothing")
-	writes := h.w.requests("PATCH node")
+	writes := carriedOut(h.w.requests("PATCH node"))
 	for _, r := range writes {
 		if strings.Contains(r.body, "lockkeeper.dev/wants") != strings.Contains(r.body, "lockkeeper.dev/host") {
 			t.Errorf("wants and host in two writes: %s", r.body)
@@ -290,7 +294,7 @@ func TestHostOfANewNode(t *testing.T) {
 	h.want()
 	old := h.node().UID
 	h.sim.StopKubelet()
-	must(t, cp.Client().CoreV1().Nodes().Delete(t.Context(), h.name, deleteNow))
+	must(t, cp(t).Client().CoreV1().Nodes().Delete(t.Context(), h.name, deleteNow))
 	h.says("its Node has not been seen yet")
 	must(t, h.sim.StartKubelet())
 	_, err := h.sim.WaitNodeReady(soon(t))
@@ -305,13 +309,13 @@ func TestHostOfANewNode(t *testing.T) {
 // The API server is away: the status says so, the loop goes on, and what happened meanwhile is published after.
 func TestHostWithoutAPIServer(t *testing.T) {
 	h := startHost(t, func(h *host) {
-		cfg, err := cp.NodeConfig(h.name)
+		cfg, err := cp(t).NodeConfig(h.name)
 		must(h.t, err)
 		h.opts.Connect = func() (*object.Client, error) { return object.ConnectConfig(cfg, "host", "test", 100, 200) }
 	})
 	h.wants("nothing")
-	t.Cleanup(func() { must(t, cp.StartAPIServer(context.Background())) })
-	must(t, cp.StopAPIServer())
+	t.Cleanup(func() { must(t, cp(t).StartAPIServer(context.Background())) })
+	must(t, cp(t).StopAPIServer())
 	h.says("trouble with the API server")
 	must(t, h.sim.WriteFile(sentinel, ""))
 	// It wants to publish, and fails, again and again.
@@ -319,7 +323,7 @@ func TestHostWithoutAPIServer(t *testing.T) {
 	if s := h.status(); s.State.InTurn() || s.Node != h.name {
 		t.Errorf("status %+v", s)
 	}
-	must(t, cp.StartAPIServer(t.Context()))
+	must(t, cp(t).StartAPIServer(t.Context()))
 	h.wants("reboot")
 	until(t, "a status without trouble", func() bool { return h.status().APIError == "" && h.status().Wants == "reboot" })
 }

@@ -2,11 +2,12 @@ package clienttest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"regexp"
-	"runtime"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"testing"
@@ -21,20 +22,36 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// cp serves all tests of the package, one after the other: there is one Lease.
-var cp *controlplane.ControlPlane
+// pool has the control planes. The tests mostly wait for the product's own times, so more of them run at once than there are
+// cores, each with a control plane to itself: there is one Lease in a cluster, and a coordinator cares for all its Nodes.
+var pool *controlplane.Pool
 
 func TestMain(m *testing.M) {
-	os.Exit(controlplane.RunTests(m, controlplane.Options{
+	flag.Set("test.parallel", "4")
+	flag.Parse()
+	os.Exit(controlplane.RunTestsApart(m, controlplane.Options{
 		// Nodes and pods are played by the tests.
 		Without: []controlplane.Component{
 			controlplane.ControllerManager, controlplane.Scheduler, controlplane.Ballast, controlplane.Pods,
 		},
-	}, func(c *controlplane.ControlPlane) { cp = c }))
+	}, func(p *controlplane.Pool) { pool = p }))
+}
+
+// taken are the control planes that tests have, by their *testing.T.
+var taken sync.Map
+
+// cp is the control plane that freshLease took for the test.
+func cp(t *testing.T) *controlplane.ControlPlane {
+	t.Helper()
+	c, ok := taken.Load(t)
+	if !ok {
+		t.Fatal("the test has no control plane: it begins with freshLease, or startHost")
+	}
+	return c.(*controlplane.ControlPlane)
 }
 
 // patience bounds every wait for something that is to happen.
-const patience = 45 * time.Second
+const patience = 90 * time.Second
 
 // until waits for a condition that no watch tells of.
 func until(t *testing.T, what string, cond func() bool) {
@@ -103,26 +120,35 @@ var deleteNow = metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 
 const leaseName, leaseSpace = controlplane.LockkeeperLease, controlplane.LockkeeperNamespace
 
-// freshLease applies what an administrator applies, with a Lease that nobody holds and nobody has stopped, and no Nodes.
+// freshLease lets the test run beside others, gives it a control plane to itself, and applies what an administrator applies,
+// with a Lease that nobody holds and nobody has stopped, and no Nodes.
 func freshLease(t *testing.T) {
 	t.Helper()
+	t.Parallel()
+	// What the test starts carries its name, so that what is left of it can be told from the others'.
+	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels(testLabel, t.Name())))
+	taken.Store(t, pool.Take(t))
+	t.Cleanup(func() { taken.Delete(t) })
 	ctx := context.Background()
 	clean := func() {
-		if err := cp.Client().CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		if err := cp(t).Client().CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 			t.Error(err)
 		}
-		err := cp.Client().CoordinationV1().Leases(leaseSpace).Delete(ctx, leaseName, metav1.DeleteOptions{})
+		err := cp(t).Client().CoordinationV1().Leases(leaseSpace).Delete(ctx, leaseName, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
 	}
 	clean()
-	must(t, cp.ApplyLockkeeper(ctx))
+	must(t, cp(t).ApplyLockkeeper(ctx))
 	t.Cleanup(func() {
 		clean()
 		nothingRuns(t)
 	})
 }
+
+// testLabel is the label of goroutines with the name of the test that they belong to.
+const testLabel = "test"
 
 // ours matches the functions of lockkeeper's rooms in a stack, the testbed's not.
 var ours = regexp.MustCompile(`lockkeeper\.dev/lockkeeper/(coordinator|node|node/object|drain|systemd|updateengine)\.`)
@@ -130,33 +156,37 @@ var ours = regexp.MustCompile(`lockkeeper\.dev/lockkeeper/(coordinator|node|node
 // nothingRuns fails unless all goroutines of lockkeeper's have ended: whatever was started in the test was also stopped.
 func nothingRuns(t *testing.T) {
 	t.Helper()
+	mine := fmt.Sprintf("{%q:%q}", testLabel, t.Name())
 	var left []string
-	for range 200 {
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		left = nil
-		stacks := make([]byte, 4<<20)
-		for stack := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
-			if ours.MatchString(stack) && !strings.Contains(stack, "clienttest.") {
+		var stacks strings.Builder
+		must(t, pprof.Lookup("goroutine").WriteTo(&stacks, 1))
+		for stack := range strings.SplitSeq(stacks.String(), "\n\n") {
+			if strings.Contains(stack, mine) && ours.MatchString(stack) && !strings.Contains(stack, "clienttest.") {
 				left = append(left, stack)
 			}
 		}
 		if len(left) == 0 {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
+		if time.Now().After(end) {
+			break
+		}
 	}
 	t.Errorf("%d goroutines of lockkeeper's are left:\n%s", len(left), strings.Join(left, "\n\n"))
 }
 
 func getLease(t *testing.T) *coordinationv1.Lease {
 	t.Helper()
-	l, err := cp.Client().CoordinationV1().Leases(leaseSpace).Get(context.Background(), leaseName, metav1.GetOptions{})
+	l, err := cp(t).Client().CoordinationV1().Leases(leaseSpace).Get(context.Background(), leaseName, metav1.GetOptions{})
 	must(t, err)
 	return l
 }
 
 // holder is the Lease's holderIdentity, "" for none, or no Lease.
-func holder() string {
-	l, err := cp.Client().CoordinationV1().Leases(leaseSpace).Get(context.Background(), leaseName, metav1.GetOptions{})
+func holder(t *testing.T) string {
+	l, err := cp(t).Client().CoordinationV1().Leases(leaseSpace).Get(context.Background(), leaseName, metav1.GetOptions{})
 	if err != nil || l.Spec.HolderIdentity == nil {
 		return ""
 	}
@@ -165,7 +195,7 @@ func holder() string {
 
 func patchLease(t *testing.T, patch string) {
 	t.Helper()
-	_, err := cp.Client().CoordinationV1().Leases(leaseSpace).
+	_, err := cp(t).Client().CoordinationV1().Leases(leaseSpace).
 		Patch(context.Background(), leaseName, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	must(t, err)
 }
@@ -183,7 +213,7 @@ func goOn(t *testing.T) {
 
 func getNode(t *testing.T, name string) *corev1.Node {
 	t.Helper()
-	n, err := cp.Client().CoreV1().Nodes().Get(context.Background(), name, metav1.GetOptions{})
+	n, err := cp(t).Client().CoreV1().Nodes().Get(context.Background(), name, metav1.GetOptions{})
 	must(t, err)
 	return n
 }
@@ -191,7 +221,7 @@ func getNode(t *testing.T, name string) *corev1.Node {
 // patchNode is the write of whoever writes keys, an administrator's if there are none.
 func patchNode(t *testing.T, name, patch string, keys ...string) *corev1.Node {
 	t.Helper()
-	client, err := cp.NodeWriter(name, keys...)
+	client, err := cp(t).NodeWriter(name, keys...)
 	must(t, err)
 	n, err := client.CoreV1().Nodes().Patch(context.Background(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	must(t, err)
@@ -201,9 +231,9 @@ func patchNode(t *testing.T, name, patch string, keys ...string) *corev1.Node {
 // playHost makes a Node whose host wants a reboot, or nothing, and says no more than that.
 func playHost(t *testing.T, name string, wants bool) {
 	t.Helper()
-	n, err := cp.CreateNode(t.Context(), controlplane.NodeSpec{Name: name})
+	n, err := cp(t).CreateNode(t.Context(), controlplane.NodeSpec{Name: name})
 	must(t, err)
-	must(t, cp.SetNodeReady(t.Context(), name, "boot-1", true))
+	must(t, cp(t).SetNodeReady(t.Context(), name, "boot-1", true))
 	sayWants(t, string(n.UID), name, wants)
 }
 

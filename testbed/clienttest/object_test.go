@@ -16,13 +16,13 @@ import (
 
 func nodeWire(t *testing.T, name string) *wire {
 	t.Helper()
-	cfg, err := cp.NodeConfig(name)
+	cfg, err := cp(t).NodeConfig(name)
 	return newWire(t, cfg, err)
 }
 
 func coordinatorWire(t *testing.T) *wire {
 	t.Helper()
-	cfg, err := cp.CoordinatorConfig()
+	cfg, err := cp(t).CoordinatorConfig()
 	return newWire(t, cfg, err)
 }
 
@@ -120,7 +120,7 @@ func TestViewFollowsADeletedNode(t *testing.T) {
 	v, _ := view(t, nodeWire(t, "gone").client("host"), "gone")
 	until(t, "the node", func() bool { return v.Get("gone") != nil })
 	old := v.Get("gone")
-	must(t, cp.Client().CoreV1().Nodes().Delete(t.Context(), "gone", deleteNow))
+	must(t, cp(t).Client().CoreV1().Nodes().Delete(t.Context(), "gone", deleteNow))
 	until(t, "its end", func() bool { return v.Get("gone") == nil })
 	if v.Overlay(old) || v.Get("gone") != nil {
 		t.Error("an answer of before brought it back")
@@ -206,7 +206,7 @@ func TestViewOutlivesTheAPIServer(t *testing.T) {
 	freshLease(t)
 	playHost(t, "live", false)
 	// Without the wire: behind a proxy that loses its server client-go goes on trying for half a minute before it says so.
-	cfg, err := cp.NodeConfig("live")
+	cfg, err := cp(t).NodeConfig("live")
 	must(t, err)
 	client, err := object.ConnectConfig(cfg, "host", "test", 10, 10)
 	must(t, err)
@@ -224,14 +224,14 @@ func TestViewOutlivesTheAPIServer(t *testing.T) {
 	}
 	until(t, "the list", v.Listed)
 	follows("the start")
-	t.Cleanup(func() { must(t, cp.StartAPIServer(context.Background())) })
-	must(t, cp.StopAPIServer())
+	t.Cleanup(func() { must(t, cp(t).StartAPIServer(context.Background())) })
+	must(t, cp(t).StopAPIServer())
 	until(t, "a word that the API server is away", func() bool { return v.Err() != nil })
 	if v.Get("live") == nil || !v.Listed() {
 		t.Error("what was known is forgotten")
 	}
-	must(t, cp.StartAPIServer(t.Context()))
+	must(t, cp(t).StartAPIServer(t.Context()))
 	follows("the API server's restart")
-	must(t, cp.RestartEtcd(t.Context()))
+	must(t, cp(t).RestartEtcd(t.Context()))
 	follows("etcd's restart")
 }

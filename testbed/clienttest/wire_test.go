@@ -59,7 +59,7 @@ func newWire(t *testing.T, cfg *rest.Config, err error) *wire {
 	must(t, err)
 	next, err := rest.TransportFor(cfg)
 	must(t, err)
-	target, err := url.Parse(cp.URL())
+	target, err := url.Parse(cp(t).URL())
 	must(t, err)
 	w := &wire{t: t}
 	proxy := &httputil.ReverseProxy{

@@ -2,11 +2,15 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 )
+
+// tests is what there is of a [testing.M].
+type tests interface{ Run() int }
 
 // RunTests is the body of a TestMain whose package's tests share one control plane:
 //
@@ -19,27 +23,105 @@ import (
 // It starts the control plane, hands it to use, runs the tests and stops it. At Ctrl-C it stops at once, and with it any other
 // control plane of this process's. The result is the tests' exit
 // status, or 1 if the control plane did not start or one of its components died under the tests.
-func RunTests(m interface{ Run() int }, opts Options, use func(*ControlPlane)) int {
+func RunTests(m tests, opts Options, use func(*ControlPlane)) int {
+	return run(&opts, func(ctx context.Context) (int, error) {
+		cp, err := Start(ctx, opts)
+		if err != nil {
+			return 1, err
+		}
+		use(cp)
+		return m.Run(), cp.Stop()
+	})
+}
+
+// run runs tests until a signal ends the process, and tells what went wrong beside them.
+func run(opts *Options, all func(context.Context) (status int, err error)) int {
 	if opts.Log == nil {
 		opts.Log = os.Stderr
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cp, err := Start(ctx, opts)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
 	// A test that waits for something knows nothing of the signal, so the end does not wait for the tests.
 	defer context.AfterFunc(ctx, func() {
 		stopLiving()
 		os.Exit(130)
 	})()
-	use(cp)
-	status := m.Run()
-	if err := cp.Stop(); err != nil {
+	status, err := all(ctx)
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		status = max(status, 1)
 	}
 	return status
+}
+
+// A Pool hands out control planes to tests that run side by side, so that each has one to itself: what is there once in a
+// cluster, the Lease for one, is a test's own then. It has as many as there were tests at once.
+type Pool struct {
+	ctx      context.Context // ends with the tests
+	opts     Options
+	free     chan *ControlPlane
+	starting chan struct{} // has an element while one is being started, for one after the other is quicker for who is first
+	all      []*ControlPlane
+}
+
+// RunTestsApart is [RunTests] for tests that run side by side, each on a control plane that it takes from the pool. How many
+// run at once is [testing]'s flag -parallel; a package whose tests mostly wait sets a default beyond the number of cores:
+//
+//	var pool *controlplane.Pool
+//
+//	func TestMain(m *testing.M) {
+//		flag.Set("test.parallel", "4")
+//		flag.Parse()
+//		os.Exit(controlplane.RunTestsApart(m, controlplane.Options{}, func(p *controlplane.Pool) { pool = p }))
+//	}
+func RunTestsApart(m tests, opts Options, use func(*Pool)) int {
+	return run(&opts, func(ctx context.Context) (int, error) {
+		p := &Pool{ctx: ctx, opts: opts, free: make(chan *ControlPlane, 1024), starting: make(chan struct{}, 1)}
+		use(p)
+		status := m.Run()
+		var errs []error
+		for _, cp := range p.all {
+			errs = append(errs, cp.Stop())
+		}
+		return status, errors.Join(errs...)
+	})
+}
+
+// A Test is what the pool has to know of a [testing.T].
+type Test interface {
+	Helper()
+	Fatal(args ...any)
+	Cleanup(f func())
+}
+
+// Take gives a test a control plane of its own until all its later clean-ups have run. What the test leaves in it the next one
+// finds. A test that is to run beside others calls its Parallel method before.
+func (p *Pool) Take(t Test) *ControlPlane {
+	t.Helper()
+	cp, err := p.get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.free <- cp })
+	return cp
+}
+
+func (p *Pool) get() (*ControlPlane, error) {
+	select {
+	case cp := <-p.free:
+		return cp, nil
+	default:
+	}
+	select {
+	case cp := <-p.free:
+		return cp, nil
+	case p.starting <- struct{}{}:
+	}
+	defer func() { <-p.starting }()
+	cp, err := Start(p.ctx, p.opts)
+	if err != nil {
+		return nil, err
+	}
+	p.all = append(p.all, cp)
+	return cp, nil
 }
