@@ -1,6 +1,7 @@
 package rollouttest
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -43,6 +44,7 @@ var quick = config("sources", "poll_interval", 200*time.Millisecond)
 // TestAdminsCordon has a person cordon one node before there is anything to do, and another while it waits for its turn. Both
 // take their turns like any other node, are never marked, and stay cordoned.
 func TestAdminsCordon(t *testing.T) {
+	t.Parallel()
 	s := play(t, 3, 1, hooked)
 	for _, name := range []string{"node-2", "node-3"} {
 		s.forget(name)
@@ -82,8 +84,10 @@ func TestAdminsCordon(t *testing.T) {
 
 // TestPauseInMidTurn freezes a node that drains, with a value that looks as if it did not.
 func TestPauseInMidTurn(t *testing.T) {
+	t.Parallel()
 	for _, value := range []string{"disk change", "false"} {
 		t.Run(value, func(t *testing.T) {
+			t.Parallel()
 			const name = "node-2"
 			s := play(t, 2, 1, `settle = "1s"`, quick)
 			budget := s.block(name)
@@ -117,6 +121,7 @@ func TestPauseInMidTurn(t *testing.T) {
 
 // TestPauseInIdle is the state paused, out of which nothing is granted.
 func TestPauseInIdle(t *testing.T) {
+	t.Parallel()
 	s := play(t, 3, 1, `settle = "1s"`, quick)
 	s.annotate("node-2", v1alpha1.AnnotationPaused, "mine")
 	s.until("node-2", soon, "to be paused", func(n *turn.Node) bool { return n.State == v1alpha1.StatePaused })
@@ -134,11 +139,12 @@ func TestPauseInIdle(t *testing.T) {
 }
 
 // heedsStop bounds how late a host in a turn heeds the emergency stop, or its end: it looks every 11 s, give or take a
-// twentieth, and the machine is busy.
-const heedsStop = 15 * time.Second
+// twentieth, and the machine is busy. In no turn it looks every 30 s.
+const heedsStop = 25 * time.Second
 
 // TestEmergencyStopInMidDrain stops everything with one write to the Lease, which changes no Node.
 func TestEmergencyStopInMidDrain(t *testing.T) {
+	t.Parallel()
 	const name = "node-2"
 	s := play(t, 3, 2, `settle = "1s"`, quick)
 	budget := s.block(name)
@@ -170,6 +176,7 @@ func TestEmergencyStopInMidDrain(t *testing.T) {
 // TestEmergencyStopBeforeTheCommit sets the stop while an inhibitor keeps the host from its commit of the reboot, and takes
 // the inhibitor away then.
 func TestEmergencyStopBeforeTheCommit(t *testing.T) {
+	t.Parallel()
 	const name = "node-2"
 	s := play(t, 2, 1, `settle = "1s"`, quick)
 	unblock := s.host(name).Logind().Hold(blocker)
@@ -194,6 +201,7 @@ func TestEmergencyStopBeforeTheCommit(t *testing.T) {
 
 // TestTakenOutInMidTurn takes a node out of lockkeeper's care while it drains, in each of the three ways, and gives it back.
 func TestTakenOutInMidTurn(t *testing.T) {
+	t.Parallel()
 	const name = "node-2"
 	for _, c := range []struct {
 		name      string
@@ -210,6 +218,7 @@ func TestTakenOutInMidTurn(t *testing.T) {
 			func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, nil) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			s := play(t, 2, 1, `settle = "1s"`)
 			budget := s.block(name)
 			s.forget(name)
@@ -251,6 +260,7 @@ func TestTakenOutInMidTurn(t *testing.T) {
 // TestTakenOutAfterTheCommit takes a node out when its reboot cannot be called back any more: it is rebooted and
 // proves its health first. With force it is let go then, before anything is given back, so that its cordon is the new owner's.
 func TestTakenOutAfterTheCommit(t *testing.T) {
+	t.Parallel()
 	const name = "node-2"
 	for _, c := range []struct {
 		name      string
@@ -263,6 +273,7 @@ func TestTakenOutAfterTheCommit(t *testing.T) {
 			func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, nil) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			s := play(t, 2, 1, hooked, patient)
 			s.forget(name)
 			halts := s.halts(name)
@@ -301,6 +312,7 @@ func TestTakenOutAfterTheCommit(t *testing.T) {
 // TestLastLookBeforeTheCommit changes what a host has to look at last of all, while an inhibitor keeps it from its commit: nobody
 // leads any more, and a pod has come to the drained node.
 func TestLastLookBeforeTheCommit(t *testing.T) {
+	t.Parallel()
 	const name = "node-2"
 	s := play(t, 2, 1, `settle = "1s"`, quick)
 	budget := s.block(name)
@@ -311,9 +323,7 @@ func TestLastLookBeforeTheCommit(t *testing.T) {
 	s.says(name, "Inhibited", soon)
 	epoch := s.epoch()
 	s.host("node-1").StopLockkeeper()
-	if now := s.epoch(); now != "" {
-		t.Fatalf("the leader was stopped, and the Lease names %q", now)
-	}
+	eventually(s, "the leader that was stopped to give the Lease back", func(context.Context) (bool, error) { return s.epoch() == "", nil })
 	budget.bait()
 	evicted := s.evictions()
 	unblock()

@@ -51,6 +51,7 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 // updated. LOCKKEEPER_SEED repeats a campaign's choices, LOCKKEEPER_ROUND those of one round alone; what they meet depends on the
 // machine's timing.
 func TestCampaign(t *testing.T) {
+	t.Parallel()
 	only := number(t, "LOCKKEEPER_ROUND", 0) // counted from 1
 	seed, rounds := number(t, "LOCKKEEPER_SEED", defaultSeed), number(t, "LOCKKEEPER_SOAK", defaultRounds)
 	turns, violations, failed := 0, 0, 0

@@ -27,6 +27,7 @@ var blocker = simhost.Inhibitor{What: "shutdown", Who: "backup", Why: "a backup 
 
 // TestCancel takes an update back without a signal, in each state in which that turns the node round.
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	const name = "node-2"
 	for _, c := range []struct {
 		state v1alpha1.State
@@ -52,6 +53,7 @@ func TestCancel(t *testing.T) {
 			func(s *scene) { s.reaches(name, v1alpha1.StateRebooting); s.says(name, "Inhibited", soon) }, true},
 	} {
 		t.Run(string(c.state), func(t *testing.T) {
+			t.Parallel()
 			s := play(t, 2, 1, hooked, config("sources", "poll_interval", 200*time.Millisecond))
 			lift := c.hold(s)
 			boot := s.host(name).BootID()

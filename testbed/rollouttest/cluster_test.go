@@ -17,6 +17,7 @@ import (
 // TestOnlyNode updates a cluster of one: there is nowhere to drain to, so it is not drained, and its own coordinator reboots
 // itself.
 func TestOnlyNode(t *testing.T) {
+	t.Parallel()
 	const name = "node-1"
 	s := play(t, 1, 1, `settle = "1s"`)
 	s.forget(name)
@@ -36,6 +37,7 @@ func TestOnlyNode(t *testing.T) {
 // TestSilentHost takes a host's lockkeeper away. Its node, first in the queue, is taken back and reported, the others roll, and
 // it gets its turn when its host speaks again.
 func TestSilentHost(t *testing.T) {
+	t.Parallel()
 	const silent = "node-1" // the first of its zone, and no coordinator's host
 	s := play(t, 3, 0, "settle = \"1s\"\nseen = \"2s\"\nbackoff = \"1h\"\n", func(o *rig.Options) {
 		o.Fleet.Zones = []string{"a", "b", "c"}
@@ -63,6 +65,7 @@ func TestSilentHost(t *testing.T) {
 
 // TestFailedUpdate boots one host into its old version: the line stops, until a person says retry.
 func TestFailedUpdate(t *testing.T) {
+	t.Parallel()
 	s := play(t, 3, 1, `settle = "1s"`, func(o *rig.Options) { o.Fleet.Zones = []string{"c", "a", "b"} })
 	s.host("node-2").SetNextBoot(simhost.NextBoot{Rollback: true})
 	s.stop("until all want something")
@@ -94,6 +97,7 @@ func TestFailedUpdate(t *testing.T) {
 
 // TestHostThatDoesNotComeBack keeps its slot, is called overdue, and stops the line; when it comes back it is done.
 func TestHostThatDoesNotComeBack(t *testing.T) {
+	t.Parallel()
 	const name = "node-2"
 	s := play(t, 3, 1, "settle = \"1s\"\nrebooting = \"3s\"\n", func(o *rig.Options) { o.Fleet.Zones = []string{"c", "a", "b"} })
 	s.host(name).SetNextBoot(simhost.NextBoot{StayDown: true})
@@ -119,6 +123,7 @@ func TestHostThatDoesNotComeBack(t *testing.T) {
 // TestNodeDeletedInMidTurn deletes the Node object of a host that was drained. The slot is free; the new Node object, which
 // the kubelet's restart makes, is another one, and begins anew.
 func TestNodeDeletedInMidTurn(t *testing.T) {
+	t.Parallel()
 	const name = "node-2"
 	s := play(t, 3, 1, hooked)
 	s.keep("backup")
@@ -141,11 +146,12 @@ func TestNodeDeletedInMidTurn(t *testing.T) {
 }
 
 // longLease is a Lease that nobody wants to wait out.
-const longLease = 30 * time.Second
+const longLease = time.Minute
 
 // TestLeaderHandover ends terms in the middle of a rollout: a leader that is stopped, a Lease that is blanked, and one that is
 // deleted, which stops everything until it is made again.
 func TestLeaderHandover(t *testing.T) {
+	t.Parallel()
 	const name = "node-3"
 	s := play(t, 3, 2, hooked, config("lease", "duration", longLease), config("lease", "renew_deadline", longLease*3/4))
 	s.keep("storage")

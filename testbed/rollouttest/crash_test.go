@@ -10,8 +10,10 @@ import (
 // TestCrashInMidDrain takes a host's power away while it drains. Whatever it comes up with, its engine is IDLE then and its
 // want gone: the node is turned round, and neither drained nor rebooted once more.
 func TestCrashInMidDrain(t *testing.T) {
+	t.Parallel()
 	for name, updated := range map[string]bool{"comes up updated": true, "comes up as it was": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			const node = "node-2"
 			s := play(t, 2, 1, `settle = "1s"`)
 			h := s.host(node)

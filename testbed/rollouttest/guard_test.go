@@ -64,6 +64,7 @@ func (s *scene) guard(name string) (lift func()) {
 // TestGuardedNode has an admission policy refuse that the first node of the queue is granted anything. It is held with the server's
 // words and keeps nobody else waiting; when the guard is gone it gets its turn.
 func TestGuardedNode(t *testing.T) {
+	t.Parallel()
 	const guarded = "node-1"
 	s := play(t, 3, 1, `settle = "200ms"`, func(o *rig.Options) { o.Fleet.Zones = []string{"a", "b", "c"} })
 	for _, name := range []string{guarded, "node-2", "node-3"} {

@@ -1,6 +1,7 @@
 package rollouttest
 
 import (
+	"context"
 	"strings"
 	"syscall"
 	"testing"
@@ -99,6 +100,7 @@ func (s *scene) whole(name string) {
 
 // TestHostKilledInEveryState kills the host's lockkeeper with SIGKILL wherever its turn can stand.
 func TestHostKilledInEveryState(t *testing.T) {
+	t.Parallel()
 	const name = "node-2"
 	s := play(t, 2, 1, hooked, patient)
 	h := s.host(name)
@@ -130,6 +132,7 @@ func TestHostKilledInEveryState(t *testing.T) {
 // TestCoordinatorKilledInEveryState kills the lockkeeper that coordinates, on another host, wherever the turn can stand. Its
 // host starts it again, and it or the other candidate takes the turn over.
 func TestCoordinatorKilledInEveryState(t *testing.T) {
+	t.Parallel()
 	const name = "node-3"
 	s := play(t, 3, 2, hooked, patient,
 		config("lease", "duration", 4*time.Second), config("lease", "renew_deadline", 3*time.Second))
@@ -138,13 +141,14 @@ func TestCoordinatorKilledInEveryState(t *testing.T) {
 	s.stage(name)
 	for _, at := range halts {
 		at.there()
-		before := s.now(name)
+		var before *turn.Node
+		var epoch string
+		eventually(s, "the turn to be of the term that the Lease names", func(context.Context) (bool, error) {
+			before, epoch = s.now(name), s.epoch()
+			return before.Grant.Epoch == epoch, nil
+		})
 		if before.State != at.state {
 			t.Fatalf("with the coordinator to be killed in %s, the node is %s", at.name, before.State)
-		}
-		epoch := s.epoch()
-		if before.Grant.Epoch != epoch {
-			t.Fatalf("in %s the turn is of %s, the Lease names %s", at.name, before.Grant.Epoch, epoch)
 		}
 		s.leader().Kill()
 		t.Logf("killed the coordinator of term %s in %s", epoch, at.name)
@@ -160,6 +164,7 @@ func TestCoordinatorKilledInEveryState(t *testing.T) {
 // TestPausedProcesses stops processes (SIGSTOP) for longer than a Lease lasts: a leader that goes on where it was leads no
 // more, and a host that goes on does nothing that it decided on before.
 func TestPausedProcesses(t *testing.T) {
+	t.Parallel()
 	const name = "node-3"
 	s := play(t, 3, 2, hooked, config("lease", "duration", 4*time.Second), config("lease", "renew_deadline", 3*time.Second))
 	s.forget(name)

@@ -4,6 +4,7 @@ package rollouttest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -16,17 +17,20 @@ import (
 )
 
 var (
-	cp     *controlplane.ControlPlane
+	// pool has a control plane for each test: hosts have the same names in all of them, and there is one Lease.
+	pool   *controlplane.Pool
 	binary string
 )
 
 func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "3") // they mostly wait, for polls and for Leases
+	flag.Parse()
 	var err error
 	if binary, err = simhost.BuildLockkeeperRace(context.Background(), os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(controlplane.RunTests(m, controlplane.Options{}, func(c *controlplane.ControlPlane) { cp = c }))
+	os.Exit(controlplane.RunTestsApart(m, controlplane.Options{}, func(p *controlplane.Pool) { pool = p }))
 }
 
 // options are a rig's before a test changes them.
@@ -45,7 +49,7 @@ func options(t *testing.T, hosts int, policy string) rig.Options {
 func start(t *testing.T, o rig.Options) *rig.Rig {
 	t.Helper()
 	// Not t.Context(), which ends before the clean-up hears the verdict.
-	r, err := rig.Start(context.Background(), cp, o)
+	r, err := rig.Start(context.Background(), pool.Take(t), o)
 	if err != nil {
 		t.Fatal(err)
 	}

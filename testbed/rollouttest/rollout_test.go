@@ -3,17 +3,17 @@ package rollouttest
 import (
 	"context"
 	"testing"
-	"time"
 )
 
 func TestFiveHosts(t *testing.T) {
+	t.Parallel()
 	o := options(t, 5, `settle = "1s"`)
 	o.Fleet.Zones = []string{"a", "b"}
 	r := start(t, o)
 	if err := r.Fleet.StageUpdate("4.2.0"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*rolled)
 	defer cancel()
 	if err := r.Fleet.WaitUpdated(ctx, "4.2.0"); err != nil {
 		t.Fatal(err)

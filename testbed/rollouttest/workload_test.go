@@ -88,7 +88,7 @@ func (b *blockade) describe() string {
 
 // remove takes the workload away before the next test's nodes come: they have the same names.
 func (b *blockade) remove() {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
 	client, now := b.s.ControlPlane.Client(), int64(0)
 	_, err := client.AppsV1().Deployments(b.namespace).Patch(ctx, "db", types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
