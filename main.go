@@ -258,6 +258,7 @@ func commands() []*cli.Command {
 			Flags: []cli.Flag{
 				&cli.StringFlag{Name: "namespace", Usage: "the `NAME` of lockkeeper's namespace", Value: v1alpha1.DefaultLeaseNamespace},
 				&cli.StringFlag{Name: "lease", Usage: "the `NAME` of the Lease in it", Value: v1alpha1.DefaultLeaseName},
+				&cli.BoolFlag{Name: "no-renewal", Usage: "leave out the coordinator's leave to renew its own token: you mint each one", DisableDefaultText: true},
 			},
 		},
 		{
@@ -307,7 +308,9 @@ func versionText() string {
 }
 
 func manifestsCommand(c *cli.Context) error {
-	text, err := manifests.Render(manifests.Options{Namespace: c.String("namespace"), Lease: c.String("lease")})
+	text, err := manifests.Render(manifests.Options{
+		Namespace: c.String("namespace"), Lease: c.String("lease"), NoRenewal: c.Bool("no-renewal"),
+	})
 	if err != nil {
 		return usage("%v", err)
 	}

@@ -1,9 +1,12 @@
 package coordinator
 
 import (
+	"fmt"
 	"net/http"
 	"sync/atomic"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
@@ -68,4 +71,35 @@ func (b *bearer) follow(file string) bool {
 	}
 	b.token.Store(&info.Token)
 	return true
+}
+
+// taken notes whether the API server takes the credential, by its answer to a
+// request. An error that is none of its answers says nothing.
+func (c *candidate) taken(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case apierrors.IsUnauthorized(err):
+		if c.refused.IsZero() {
+			c.refused = time.Now()
+		}
+	case err == nil || apierrors.ReasonForError(err) != "":
+		c.refused = time.Time{}
+	}
+}
+
+// refusal says that the API server does not take the credential, and what to
+// do.
+func (c *candidate) refusal() error {
+	c.mu.Lock()
+	since := c.refused
+	c.mu.Unlock()
+	ended := ""
+	if c.bearer != nil {
+		if info, _, err := credential.ReadFile(c.Kubeconfig); err == nil && !info.Expires.IsZero() && time.Now().After(info.Expires) {
+			ended = ", which expired at " + info.Expires.Format(time.RFC3339)
+		}
+	}
+	return fmt.Errorf("the API server has refused the coordinator's credential in %s%s, since %s; %s mints a new one",
+		c.Kubeconfig, ended, since.UTC().Format(time.RFC3339), credential.Mints)
 }

@@ -55,7 +55,10 @@ type Status struct {
 	Leader    bool   // it holds the Lease
 	Why       string // why it does not stand, or what it waits for
 	Epoch     string // its present term, when Leader
-	Since     time.Time
+	// Refused is since when the API server has not taken the credential; zero
+	// while it does, or has not been asked.
+	Refused time.Time
+	Since   time.Time
 }
 
 // MaxSkew is how far a leader's clock may be off the API server's: time-outs
@@ -99,14 +102,16 @@ type candidate struct {
 	stamp  [sha256.Size]byte // of the file that client was made from
 	bearer *bearer           // the client's token; nil if it has none
 
-	mu   sync.Mutex
-	last Status
+	mu      sync.Mutex
+	last    Status
+	refused time.Time // see Status
 }
 
 // say reports, and logs what is new.
 func (c *candidate) say(s Status) {
 	c.mu.Lock()
-	changed := s.Candidate != c.last.Candidate || s.Leader != c.last.Leader || s.Why != c.last.Why || s.Epoch != c.last.Epoch
+	s.Refused = c.refused
+	changed := s.Refused != c.last.Refused || s.Candidate != c.last.Candidate || s.Leader != c.last.Leader || s.Why != c.last.Why || s.Epoch != c.last.Epoch
 	if changed {
 		s.Since = time.Now()
 	}
@@ -142,6 +147,7 @@ func (c *candidate) connect() error {
 		return nil
 	}
 	c.client = nil
+	c.taken(nil) // nothing was said of this one
 	if err != nil {
 		return err
 	}
@@ -198,6 +204,7 @@ func (c *candidate) stand(ctx context.Context, client *object.Client, stamp [sha
 
 // standsBy says what a candidate sees that does not hold the Lease.
 func (c *candidate) standsBy(holder string, err error) {
+	c.taken(err)
 	s := Status{Candidate: true, Why: "stands by; nobody holds the Lease at present"}
 	switch {
 	case apierrors.IsNotFound(err):
@@ -215,6 +222,9 @@ func (c *candidate) noLease() error {
 }
 
 func (c *candidate) unreadable(err error) error {
+	if apierrors.IsUnauthorized(err) {
+		return c.refusal()
+	}
 	return fmt.Errorf("reading lease %s/%s: %w", c.LeaseNamespace, c.LeaseName, err)
 }
 
@@ -231,6 +241,7 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	lookCtx, cancel := context.WithTimeout(ctx, object.Timeout)
 	_, err = c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(lookCtx, c.LeaseName, metav1.GetOptions{})
 	cancel()
+	c.taken(err)
 	if apierrors.IsNotFound(err) {
 		return c.RetryPeriod, c.noLease()
 	}

@@ -110,6 +110,15 @@ func CoordinatorUser(namespace string) string {
 	return "system:serviceaccount:" + namespace + ":" + CoordinatorServiceAccount
 }
 
+// CoordinatorGroup is the other form of the coordinator's identity: whoever the
+// API server counts among this group, by a client certificate. The manifests
+// bind it like the service account. CoordinatorCertificateUser is the user that
+// `lockkeeper kubeconfig --csr` has such a certificate made out to.
+const (
+	CoordinatorGroup           = "lockkeeper:coordinators"
+	CoordinatorCertificateUser = "lockkeeper:coordinator"
+)
+
 // HookAnnotation returns the annotation by which the hook called name
 // confirms the stage that a node is in. Its value has to be the turn's id.
 // The coordinator removes it when the stage is entered and when it is left,

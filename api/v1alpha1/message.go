@@ -75,6 +75,10 @@ const (
 	MessageStopOver MessageID = "b8498bd2ca3e4cc1962c2a1968d19fb8"
 	// MessageWriteRefused: the API server refuses a decision of the coordinator's.
 	MessageWriteRefused MessageID = "0c3b3336519541ad967a585039f78da0"
+	// MessageCredentialRenewed: the coordinator's token was renewed.
+	MessageCredentialRenewed MessageID = "390881b88c0b4399ac88dab77ede745c"
+	// MessageCredentialEnds: the coordinator's credential ends soon, or has.
+	MessageCredentialEnds MessageID = "8b9d591c9a1643a988d484e5e8989cc2"
 )
 
 // MessageDoc is a kind of event with what it means and what a person can do. The

@@ -176,8 +176,12 @@ func (c *Credential) render(cluster *clientcmdapi.Cluster, token string) ([]byte
 	if err != nil {
 		return nil, fmt.Errorf("encoding the coordinator's kubeconfig: %w", err)
 	}
-	head := fmt.Sprintf("# The credential of lockkeeper's coordinator, %s. A secret.\n# Valid until %s.\n", c.User, c.Expires.Format(time.RFC3339))
-	return append([]byte(head), text...), nil
+	return append(head(c.User, c.Expires), text...), nil
+}
+
+// head is what the kubeconfig says of itself, to people.
+func head(user string, expires time.Time) []byte {
+	return fmt.Appendf(nil, "# The credential of lockkeeper's coordinator, %s. A secret.\n# Valid until %s.\n", user, stamp(expires))
 }
 
 // Notes are what whoever minted it should know, one sentence each, the first

@@ -1,13 +1,16 @@
 package instance
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"sync"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/coordinator"
+	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -24,7 +27,8 @@ type book struct {
 	mu      sync.Mutex
 	node    node.Status
 	role    coordinator.Status
-	failing bool // the file cannot be written, and that was logged
+	pass    credential.Health // the coordinator's credential
+	failing bool              // the file cannot be written, and that was logged
 	apiDown time.Time
 }
 
@@ -48,17 +52,60 @@ func (b *book) coordinator(s coordinator.Status) {
 	b.tell()
 }
 
-// tell writes down what is known; the caller holds mu.
-func (b *book) tell() {
+func (b *book) credential(h credential.Health) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pass = h
+	b.tell()
+}
+
+// credentialStatus is how the coordinator's credential stands, nil where there
+// is none; the caller holds mu.
+func (b *book) credentialStatus() *local.Credential {
+	h := &b.pass
+	if !h.Present {
+		return nil
+	}
+	c := &local.Credential{File: h.File, Why: cmp.Or(h.Problem, h.Failed)}
+	if h.Foreign != "" {
+		c.Why = "not renewed by lockkeeper: " + h.Foreign
+	}
+	for _, t := range []struct {
+		from time.Time
+		to   **time.Time
+	}{{h.Expires, &c.Expires}, {h.Renews, &c.Renews}, {b.role.Refused, &c.Refused}} {
+		if !t.from.IsZero() {
+			*t.to = new(t.from.UTC())
+		}
+	}
+	return c
+}
+
+// line is what `systemctl status` shows; the caller holds mu. What a person has
+// to do about the credential comes first: the end of a long line is cut.
+func (b *book) line() string {
 	line := b.node.Line
 	if b.role.Leader {
 		line = "coordinates; " + line
 	}
+	switch short := b.pass.Short(time.Now()); {
+	case !b.role.Refused.IsZero():
+		return fmt.Sprintf("the coordinator's credential (%s) is refused since %s, %s mints a new one; %s",
+			b.pass.File, b.role.Refused.UTC().Format("2006-01-02 15:04:05 UTC"), credential.Mints, line)
+	case short != "":
+		return short + ", " + credential.Mints + " mints a new one; " + line
+	}
+	return line
+}
+
+// tell writes down what is known; the caller holds mu.
+func (b *book) tell() {
+	line := b.line()
 	b.notifier.Status(line)
 	s := local.Status{
 		Time: time.Now().UTC(), PID: os.Getpid(), Version: b.version, Node: b.node.Node, BootID: b.node.BootID, Line: line,
 		State: b.node.State, Turn: b.node.Turn, Changes: b.node.Changes,
-		Coordinator: local.Coordinator{Role: local.RoleNone, Why: b.role.Why},
+		Coordinator: local.Coordinator{Role: local.RoleNone, Why: b.role.Why, Credential: b.credentialStatus()},
 	}
 	if b.node.Known {
 		s.Wants = b.node.Wants

@@ -20,6 +20,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator"
+	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/object"
@@ -183,6 +184,14 @@ func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log
 		b.coordinator(coordinator.Status{Why: "coordinator.kubeconfig is empty"})
 		return
 	}
+	keeper := credential.NewKeeper(cfg.Coordinator.Kubeconfig, o.Version, log, b.credential, nil)
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	keeping.Go(func() { keeper.Run(ctx) })
+	told := func(s coordinator.Status) {
+		b.coordinator(s)
+		keeper.Look() // the file may have come, gone, or be another one
+	}
 	for ctx.Err() == nil {
 		down, changed := going.now()
 		if down {
@@ -206,7 +215,7 @@ func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log
 			Version: o.Version, Kubeconfig: cfg.Coordinator.Kubeconfig, NodeName: host.Name,
 			LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 			LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
-			Policy: o.Policy, Log: log, Liveness: liveness, Report: b.coordinator,
+			Policy: o.Policy, Log: log, Liveness: liveness, Report: told,
 		})
 		stop()
 	}

@@ -109,6 +109,7 @@ func (h *HostView) writeText(w io.Writer) error {
 		elects = strings.TrimPrefix(elects+": "+s.Coordinator.Why, ": ")
 	}
 	line("coordinator", elects)
+	line("credential", credentialText(h.Time, s.Coordinator.Credential))
 	if s.API != nil {
 		line("API server", cell(s.API.Error)+", for "+since(h.Time, &s.API.Since))
 	}
@@ -122,6 +123,32 @@ func (h *HostView) writeText(w io.Writer) error {
 	tw.Flush()
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// credentialText is how the coordinator's credential stands.
+func credentialText(now time.Time, c *local.Credential) string {
+	if c == nil {
+		return ""
+	}
+	parts := []string{c.File}
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if c.Refused != nil {
+		add("REFUSED by the API server for %s", since(now, c.Refused))
+	}
+	switch {
+	case c.Expires == nil:
+	case c.Expires.After(now):
+		add("valid until %s (%d days)", c.Expires.UTC().Format("2006-01-02 15:04:05Z"), c.Expires.Sub(now)/(24*time.Hour))
+	default:
+		add("EXPIRED at %s: `lockkeeper kubeconfig` mints a new one", c.Expires.UTC().Format("2006-01-02 15:04:05Z"))
+	}
+	if c.Renews != nil && c.Renews.After(now) {
+		add("renews itself at %s", c.Renews.UTC().Format("2006-01-02 15:04:05Z"))
+	}
+	if c.Why != "" {
+		add("%s", cell(c.Why))
+	}
+	return strings.Join(parts, "; ")
 }
 
 func orDefault(s, otherwise string) string {

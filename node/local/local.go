@@ -79,6 +79,21 @@ const (
 type Coordinator struct {
 	Role Role   `json:"role"`
 	Why  string `json:"why,omitempty"`
+	// Credential is what it would campaign with; nil where there is none.
+	Credential *Credential `json:"credential,omitempty"`
+}
+
+// Credential is how the coordinator's credential stands.
+type Credential struct {
+	File string `json:"file"`
+	// Expires is when it ends, Renews when lockkeeper renews it next; nil
+	// where nobody knows, and where it does not.
+	Expires *time.Time `json:"expires,omitempty"`
+	Renews  *time.Time `json:"renews,omitempty"`
+	// Why is why it cannot be read, is not renewed, or could not be.
+	Why string `json:"why,omitempty"`
+	// Refused is since when the API server has not taken it; nil while it does.
+	Refused *time.Time `json:"refused,omitempty"`
 }
 
 // Failure is an error and since when there has been one.

@@ -166,7 +166,7 @@ func TestStatusIsReadAsWritten(t *testing.T) {
 	want := Status{
 		Time: now, PID: 7, Version: "v1", Node: "n1", BootID: "b", Line: "waits",
 		State: v1alpha1.StateDraining, Turn: "t", Wants: v1alpha1.WantsReboot, Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/x"}},
-		Waits: &Waits{v1alpha1.ReasonStopped, "maintenance", now}, Coordinator: Coordinator{RoleLeader, ""}, API: &Failure{"refused", now},
+		Waits: &Waits{v1alpha1.ReasonStopped, "maintenance", now}, Coordinator: Coordinator{Role: RoleLeader}, API: &Failure{"refused", now},
 	}
 	for range 2 { // the second time over the first
 		if err := Write(dir, want); err != nil {

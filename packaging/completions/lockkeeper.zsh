@@ -77,6 +77,7 @@ _lockkeeper() {
 		_arguments -s \
 			'--namespace[the NAME of lockkeeper'\''s namespace (default\: lockkeeper)]:name:()' \
 			'--lease[the NAME of the Lease in it (default\: lockkeeper)]:name:()' \
+			'--no-renewal[leave out the coordinator'\''s leave to renew its own token\: you mint each one]' \
 			'(--help -h)--help[show this]' \
 			'(--help -h)-h[show this]'
 		;;

@@ -32,7 +32,17 @@ type Options struct {
 	// Lease is the Lease's name, a DNS subdomain of at most 253 bytes; the
 	// host's files name it at lease.name.
 	Lease string
+	// NoRenewal leaves out the coordinator's leave to renew its own token.
+	NoRenewal bool
 }
+
+// renewal is the rule that NoRenewal leaves out.
+const renewal = `- apiGroups: [""]
+  resources: [serviceaccounts/token]
+  resourceNames: [{{.ServiceAccount}}] # its own, no other
+  verbs:
+  - create # renewing its token before it ends; so can a thief's copy: "lockkeeper manifests --no-renewal" leaves this out
+`
 
 // Render returns the manifests as YAML documents for `kubectl apply -f -`, the
 // same bytes for the same options. The error names the option that is no
@@ -52,7 +62,12 @@ func Render(o Options) ([]byte, error) {
 	}
 	// Not text/template: with it in the program the linker drops no method of
 	// any type, which costs each idle host 10 MiB.
-	text := strings.NewReplacer(values(o)...).Replace(accessYAML + admissionYAML)
+	rule := renewal
+	if o.NoRenewal {
+		rule = ""
+	}
+	text := strings.ReplaceAll(accessYAML+admissionYAML, "{{.Renewal}}", rule)
+	text = strings.NewReplacer(values(o)...).Replace(text)
 	if _, left, ok := strings.Cut(text, "{{"); ok {
 		return nil, fmt.Errorf("rendering the manifests: nobody knows {{%.30s", left)
 	}
@@ -70,6 +85,7 @@ func values(o Options) []string {
 		"{{.Lease}}", o.Lease,
 		"{{.ServiceAccount}}", v1alpha1.CoordinatorServiceAccount,
 		"{{.Coordinator}}", v1alpha1.CoordinatorUser(o.Namespace),
+		"{{.CoordinatorGroup}}", v1alpha1.CoordinatorGroup,
 
 		"{{.Prefix}}", v1alpha1.Prefix,
 		"{{.HookPrefix}}", v1alpha1.HookPrefix,

@@ -61,9 +61,9 @@ func TestGrants(t *testing.T) {
 		"Role/lockkeeper-host":                      "[coordination.k8s.io] [leases] [lockkeeper] [get]",
 		"RoleBinding/lockkeeper-host":               "Role/lockkeeper-host to [map[apiGroup:rbac.authorization.k8s.io kind:Group name:system:nodes]]",
 		"ClusterRole/lockkeeper-coordinator":        "[] [nodes] <nil> [get list watch patch]",
-		"Role/lockkeeper-coordinator":               "[coordination.k8s.io] [leases] [lockkeeper] [get list watch update]",
-		"ClusterRoleBinding/lockkeeper-coordinator": "ClusterRole/lockkeeper-coordinator to [map[kind:ServiceAccount name:lockkeeper-coordinator namespace:lockkeeper]]",
-		"RoleBinding/lockkeeper-coordinator":        "Role/lockkeeper-coordinator to [map[kind:ServiceAccount name:lockkeeper-coordinator namespace:lockkeeper]]",
+		"Role/lockkeeper-coordinator":               "[coordination.k8s.io] [leases] [lockkeeper] [get list watch update][] [serviceaccounts/token] [lockkeeper-coordinator] [create]",
+		"ClusterRoleBinding/lockkeeper-coordinator": "ClusterRole/lockkeeper-coordinator to [map[kind:ServiceAccount name:lockkeeper-coordinator namespace:lockkeeper] map[apiGroup:rbac.authorization.k8s.io kind:Group name:lockkeeper:coordinators]]",
+		"RoleBinding/lockkeeper-coordinator":        "Role/lockkeeper-coordinator to [map[kind:ServiceAccount name:lockkeeper-coordinator namespace:lockkeeper] map[apiGroup:rbac.authorization.k8s.io kind:Group name:lockkeeper:coordinators]]",
 
 		"ValidatingAdmissionPolicy/lockkeeper-keys":               "",
 		"ValidatingAdmissionPolicyBinding/lockkeeper-keys":        "lockkeeper-keys [Deny]",
@@ -111,8 +111,24 @@ func TestEveryVerbSaysWhy(t *testing.T) {
 			t.Errorf("%q does not say why", line)
 		}
 	}
-	if verbs != 9 {
-		t.Errorf("%d verbs found, want 9", verbs)
+	if verbs != 10 {
+		t.Errorf("%d verbs found, want 10", verbs)
+	}
+}
+
+// Without the leave to renew the coordinator may ask for no token, and nothing else changes.
+func TestNoRenewal(t *testing.T) {
+	with, without := render(t, Options{}), render(t, Options{NoRenewal: true})
+	if strings.Contains(without, "serviceaccounts/token") || !strings.Contains(with, "serviceaccounts/token") {
+		t.Error("the rule is there without it, or is not there with it")
+	}
+	if a, b := len(strings.Split(with, "\n")), len(strings.Split(without, "\n")); a-b != 5 {
+		t.Errorf("%d lines are left out, want 5", a-b)
+	}
+	for _, o := range objects(t, without) {
+		if got := rules(t, o); o.GetKind() == "Role" && o.GetName() == "lockkeeper-coordinator" && got != "[coordination.k8s.io] [leases] [lockkeeper] [get list watch update]" {
+			t.Errorf("its rules are %q", got)
+		}
 	}
 }
 

@@ -1,0 +1,267 @@
+package credential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+// Mints is the command that mints a new credential, for people.
+const Mints = "`lockkeeper kubeconfig`"
+
+// lookEvery is how often the keeper looks at the file by itself.
+const lookEvery = time.Minute
+
+// Health is how the coordinator's credential stands.
+type Health struct {
+	File    string
+	Present bool   // the file is there
+	Problem string // why it cannot be read; "" if it can
+
+	Kind            Kind
+	User            string    // "" if the file does not tell
+	Issued, Expires time.Time // zero if the file does not tell
+	// Foreign is why lockkeeper does not renew it, "" if it does, at Renews.
+	Foreign string
+	Renews  time.Time
+
+	// Failed is why the last try to renew it failed, "" if none did since
+	// FailedSince.
+	Failed      string
+	FailedSince time.Time
+	// Renewals and Failures count, in this process.
+	Renewals, Failures int
+}
+
+// Left is how long the credential is valid, negative if it has expired; ok is
+// false where nobody knows.
+func (h *Health) Left(now time.Time) (left time.Duration, ok bool) {
+	if !h.Present || h.Expires.IsZero() {
+		return 0, false
+	}
+	return h.Expires.Sub(now), true
+}
+
+// Warning is what a person has to know and do about the credential, "" for
+// nothing: that it has ended, or will soon and is not renewed.
+func (h *Health) Warning(now time.Time) string {
+	left, ok := h.Left(now)
+	switch {
+	case !ok || h.Issued.IsZero() && left > 7*24*time.Hour:
+		return ""
+	case left <= 0:
+		return fmt.Sprintf("the coordinator's credential in %s expired at %s; %s mints a new one", h.File, stamp(h.Expires), Mints)
+	case now.Before(WarnAt(h.Issued, h.Expires)):
+		return ""
+	}
+	why := h.Foreign
+	if why == "" {
+		why = h.Failed
+	}
+	if why == "" {
+		return "" // it is about to be renewed
+	}
+	return fmt.Sprintf("the coordinator's credential in %s expires in %s, and is not renewed: %s; %s mints a new one", h.File, Roughly(left), why, Mints)
+}
+
+// Short is the warning in a few words, "" for none.
+func (h *Health) Short(now time.Time) string {
+	left, _ := h.Left(now)
+	switch {
+	case h.Warning(now) == "":
+		return ""
+	case left <= 0:
+		return "the coordinator's credential has expired"
+	}
+	return "the coordinator's credential expires in " + Roughly(left)
+}
+
+// Text is how the credential stands in one line.
+func (h *Health) Text(now time.Time) string {
+	left, ok := h.Left(now)
+	switch warning := h.Warning(now); {
+	case h.Problem != "":
+		return h.Problem
+	case !h.Present:
+		return "none at " + h.File
+	case warning != "":
+		return warning
+	case !ok:
+		return fmt.Sprintf("%s; until when it is valid it does not tell: %s", h.File, h.Foreign)
+	case h.Foreign != "":
+		return fmt.Sprintf("%s, valid for %s more, not renewed by lockkeeper: %s", h.File, Roughly(left), h.Foreign)
+	case h.Failed != "":
+		return fmt.Sprintf("%s, valid for %s more; renewing it has failed since %s: %s", h.File, Roughly(left), stamp(h.FailedSince), h.Failed)
+	}
+	return fmt.Sprintf("%s, valid for %s more; it renews itself at %s", h.File, Roughly(left), stamp(h.Renews))
+}
+
+// Roughly is a duration for people: days, hours or minutes, rounded down.
+func Roughly(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d >= 2*day:
+		return fmt.Sprintf("%d days", d/day)
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%d hours", d/time.Hour)
+	}
+	return fmt.Sprintf("%d minutes", max(d, 0)/time.Minute)
+}
+
+// Keeper looks after the coordinator's kubeconfig on one host: it renews the
+// token in it before it ends and says how it stands. Each candidate has one,
+// for a file of its own. Make it with [NewKeeper].
+type Keeper struct {
+	file, version string
+	log           *slog.Logger
+	report        func(Health)
+	wrap          func(http.RoundTripper) http.RoundTripper
+	kick          chan struct{}
+
+	// The loop's own.
+	health   Health
+	again    time.Time // not before that is renewing tried again
+	failedOf time.Time // when the credential expires that could not be renewed
+	warned   string
+
+	mu   sync.Mutex
+	last Health
+}
+
+// NewKeeper makes a keeper of that file. report is told after each change, in
+// the keeper's goroutine; wrap goes around its requests; nil is fine for both.
+func NewKeeper(file, version string, log *slog.Logger, report func(Health), wrap func(http.RoundTripper) http.RoundTripper) *Keeper {
+	return &Keeper{
+		file: file, version: version, log: log, report: report, wrap: wrap,
+		kick: make(chan struct{}, 1), health: Health{File: file}, last: Health{File: file},
+	}
+}
+
+// Look makes it look at the file at once. It does not block.
+func (k *Keeper) Look() {
+	select {
+	case k.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Health is how the credential stood when it was last looked at.
+func (k *Keeper) Health() Health {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.last
+}
+
+// Run looks after the file until ctx ends.
+func (k *Keeper) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		k.look(ctx, time.Now())
+		k.tell(time.Now())
+		next := lookEvery
+		if soon := time.Until(k.health.Renews); !k.health.Renews.IsZero() && soon > 0 {
+			next = min(next, soon+time.Second/10)
+		}
+		if soon := time.Until(k.again); soon > 0 {
+			next = min(next, soon+time.Second/10)
+		}
+		t := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		case <-k.kick:
+		}
+		t.Stop()
+	}
+}
+
+// look reads the file, and renews its token if it is time.
+func (k *Keeper) look(ctx context.Context, now time.Time) {
+	info, _, err := ReadFile(k.file)
+	if err == nil && k.due(&info, now) {
+		renewed, failed := Renew(ctx, k.file, k.version, k.wrap)
+		switch {
+		case ctx.Err() != nil && failed != nil:
+			return
+		case failed == nil:
+			info = renewed
+			k.health.Renewals++
+			systemd.Tell(k.log, slog.LevelInfo, v1alpha1.MessageCredentialRenewed, "renewed the coordinator's credential",
+				"file", k.file, "expires", stamp(info.Expires))
+		case errors.Is(failed, ErrReplaced):
+			k.Look() // there is another one, to be looked at like any
+		default:
+			k.failed(failed, &info, now)
+		}
+	}
+	k.take(info, err)
+}
+
+// due reports whether the token is to be renewed now. One that has expired
+// cannot ask for another.
+func (k *Keeper) due(info *Info, now time.Time) bool {
+	return info.Foreign == "" && !now.Before(RenewAt(info.Issued, info.Expires)) && now.Before(info.Expires) && !now.Before(k.again)
+}
+
+func (k *Keeper) failed(err error, info *Info, now time.Time) {
+	h := &k.health
+	h.Failures++
+	if h.FailedSince.IsZero() {
+		h.FailedSince = now
+	}
+	h.Failed, k.failedOf = err.Error(), info.Expires
+	wait := retryAfter(info.Expires.Sub(now))
+	k.again = now.Add(wait)
+	k.log.Warn("cannot renew the coordinator's credential; the old one goes on until it expires",
+		"file", k.file, "err", err, "expires", stamp(info.Expires), "again_in", wait.Round(time.Second))
+}
+
+// take makes the health of what the file is.
+func (k *Keeper) take(info Info, err error) {
+	h := &k.health
+	h.Present, h.Problem = !errors.Is(err, fs.ErrNotExist), ""
+	if err != nil {
+		if h.Present {
+			h.Problem = err.Error()
+		}
+		info = Info{}
+	}
+	if !k.failedOf.Equal(info.Expires) { // that was another one
+		h.Failed, h.FailedSince, k.again, k.failedOf = "", time.Time{}, time.Time{}, info.Expires
+	}
+	h.Kind, h.User, h.Issued, h.Expires, h.Foreign, h.Renews = info.Kind, info.User, info.Issued, info.Expires, info.Foreign, time.Time{}
+	if h.Present && err == nil && info.Foreign == "" {
+		h.Renews = RenewAt(info.Issued, info.Expires)
+	}
+}
+
+// tell reports, and warns in the journal: once a day while it says the same.
+func (k *Keeper) tell(now time.Time) {
+	k.mu.Lock()
+	changed := k.last != k.health
+	k.last = k.health
+	k.mu.Unlock()
+	warning := k.health.Warning(now)
+	key := ""
+	if warning != "" {
+		left, _ := k.health.Left(now)
+		key = fmt.Sprint(k.health.Expires, left <= 0, int(left/(24*time.Hour)))
+		if left <= 0 {
+			key = fmt.Sprint(k.health.Expires, "expired")
+		}
+	}
+	if key != k.warned && key != "" {
+		systemd.Tell(k.log, slog.LevelWarn, v1alpha1.MessageCredentialEnds, warning, "file", k.file, "why", warning)
+	}
+	if (changed || key != k.warned) && k.report != nil {
+		k.report(k.health)
+	}
+	k.warned = key
+}
