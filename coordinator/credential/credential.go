@@ -1,6 +1,7 @@
 // Package credential mints the coordinator's kubeconfig from an admin's
 // credential: a token of the service account that the manifests make, for a
-// bounded time. It is what `lockkeeper kubeconfig` does.
+// bounded time. It is what `lockkeeper kubeconfig` does. On a coordinator's host
+// it renews that token before it ends, with the token itself.
 //
 // The token comes from the TokenRequest API and is stored nowhere in the
 // cluster. A Secret of the old kind would hold for ever and be readable by

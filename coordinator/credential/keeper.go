@@ -18,7 +18,7 @@ import (
 const Mints = "`lockkeeper kubeconfig`"
 
 // lookEvery is how often the keeper looks at the file by itself.
-const lookEvery = time.Minute
+const lookEvery = 10 * time.Second
 
 // Health is how the coordinator's credential stands.
 type Health struct {

@@ -121,6 +121,9 @@ func (h *Host) prepare() (err error) {
 	return h.Configure(h.opts.Config)
 }
 
+// CoordinatorKubeconfig is where the host has the coordinator's kubeconfig, if it has one.
+func (h *Host) CoordinatorKubeconfig() string { return h.coordinatorKubeconfig() }
+
 func (h *Host) coordinatorKubeconfig() string { return h.dir.join("coordinator.kubeconfig") }
 
 // SetCoordinator gives the host the coordinator's kubeconfig, or takes it away.
