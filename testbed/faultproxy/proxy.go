@@ -107,7 +107,8 @@ func (p *Proxy) writeKubeconfig(address string) (string, error) {
 	file.Close()
 	config := clientcmdapi.NewConfig()
 	config.Clusters["proxy"] = &clientcmdapi.Cluster{Server: "http://" + address}
-	config.Contexts["proxy"] = &clientcmdapi.Context{Cluster: "proxy"}
+	config.AuthInfos["proxy"] = clientcmdapi.NewAuthInfo() // a user without a credential: the proxy has it
+	config.Contexts["proxy"] = &clientcmdapi.Context{Cluster: "proxy", AuthInfo: "proxy"}
 	config.CurrentContext = "proxy"
 	return file.Name(), clientcmd.WriteToFile(*config, file.Name())
 }
