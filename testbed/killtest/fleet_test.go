@@ -25,7 +25,7 @@ const (
 	// leader is the only host that may coordinate; it has no turn. guest has one after the other.
 	leader, guest = "node-1", "node-2"
 	// soon bounds one wait on a machine that does nothing else.
-	soon     = time.Minute
+	soon     = 90 * time.Second
 	workload = "db"
 	// kubectlManager is whom a person's writes are by; the referee takes a cordon of kubectl's for a person's.
 	kubectlManager = "kubectl-killtest"
@@ -63,7 +63,7 @@ func newFleet(t *testing.T) *fleet {
 	t.Helper()
 	f := &fleet{t: t, writes: map[string]int{}, unknown: map[string]int{}, update: 1,
 		namespace: fmt.Sprint("killtest-", fleets.Add(1))}
-	dir := t.TempDir()
+	cp, dir := pool.Take(t), t.TempDir()
 	proxy := func(role, host string, target bool) string {
 		config, err := cp.NodeConfig(host)
 		if role == "coordinator" {

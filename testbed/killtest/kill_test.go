@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -12,6 +13,7 @@ import (
 // TestEveryClassIsSeen plays the scenarios without a kill: each write has a class, and each class is seen where the table
 // says so.
 func TestEveryClassIsSeen(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t)
 	for _, s := range scenarios {
 		f.leads()
@@ -27,34 +29,48 @@ func TestEveryClassIsSeen(t *testing.T) {
 	}
 }
 
+// side is how many fleets share the points.
+const side = 2
+
 // TestKillAtEveryWrite kills the writer of one write in each turn. In a soak (LOCKKEEPER_SOAK) it is every point; otherwise a
 // third of them, chosen by LOCKKEEPER_SEED, among them always those where a commit was carried out and its writer does not know.
 func TestKillAtEveryWrite(t *testing.T) {
+	t.Parallel()
 	seed := seedOf(t)
 	t.Logf("LOCKKEEPER_SEED=%d", seed)
 	points, all := choose(rand.New(rand.NewPCG(seed, 0)), os.Getenv("LOCKKEEPER_SOAK") != "")
-	f := newFleet(t)
-	visited := 0
 	begin := time.Now()
-	for i, p := range points {
-		passed := t.Run(p.String(), func(t *testing.T) {
-			f.t = t
-			t.Logf("%d of %d, in %s", i+1, len(points), p.in.name)
-			f.leads()
-			f.run(p.in, &p.point)
-			visited++
+	var visited atomic.Int64
+	for i := range side {
+		t.Run(fmt.Sprint("fleet-", i+1), func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t)
+			for ; i < len(points); i += side {
+				f.visit(t, points[i], fmt.Sprintf("%d of %d", i+1, len(points)), seed)
+				visited.Add(1)
+			}
 		})
-		if f.t = t; !passed {
-			t.Fatalf("killed at %s; LOCKKEEPER_SEED=%d", p.point, seed)
-		}
 	}
-	summary := fmt.Sprintf("kill points: seed %d, %d of %d visited in %s, %d turns, 0 violations",
-		seed, visited, all, time.Since(begin).Round(time.Second), visited)
-	t.Cleanup(func() { // after the referee's verdict
-		if !t.Failed() {
-			fmt.Println(summary)
+	t.Cleanup(func() { // after the referees' verdicts
+		if n := visited.Load(); !t.Failed() && n == int64(len(points)) {
+			fmt.Printf("kill points: seed %d, %d of %d visited in %s, %d turns, 0 violations\n",
+				seed, n, all, time.Since(begin).Round(time.Second), n)
 		}
 	})
+}
+
+// visit plays the scenario that leads to a point, and kills there.
+func (f *fleet) visit(t *testing.T, p target, which string, seed uint64) {
+	t.Helper()
+	passed := t.Run(p.String(), func(t *testing.T) {
+		f.t = t
+		t.Logf("%s, in %s", which, p.in.name)
+		f.leads()
+		f.run(p.in, &p.point)
+	})
+	if f.t = t; !passed {
+		t.Fatalf("killed at %s; LOCKKEEPER_SEED=%d", p.point, seed)
+	}
 }
 
 // target is a point with the scenario that leads to it.

@@ -2,6 +2,7 @@ package killtest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -11,11 +12,14 @@ import (
 )
 
 var (
-	cp     *controlplane.ControlPlane
+	// pool has a control plane for each fleet.
+	pool   *controlplane.Pool
 	binary string
 )
 
 func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "3") // they mostly wait, for Leases and for boots
+	flag.Parse()
 	var err error
 	// LK is another build of the binary, to see the tests fail with one that has a bug.
 	if binary = os.Getenv("LK"); binary != "" {
@@ -23,5 +27,5 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(controlplane.RunTests(m, controlplane.Options{}, func(c *controlplane.ControlPlane) { cp = c }))
+	os.Exit(controlplane.RunTestsApart(m, controlplane.Options{}, func(p *controlplane.Pool) { pool = p }))
 }
