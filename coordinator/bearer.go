@@ -53,8 +53,7 @@ func (c *candidate) dial() (*object.Client, *bearer, error) {
 		cfg.BearerToken = ""
 		cfg.Wrap(b.wrap)
 	}
-	// 50 requests a second: a leader's decisions are one write each.
-	client, err := object.ConnectConfig(cfg, "coordinator", c.Version, 50, 100)
+	client, err := object.ConnectConfig(cfg, "coordinator", c.Version, qps, burst)
 	return client, b, err
 }
 

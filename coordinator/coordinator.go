@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -66,8 +67,25 @@ type Status struct {
 const MaxSkew = 30 * time.Second
 
 const (
-	credentialEvery = 5 * time.Second // how often the credential is looked at
+	// credentialEvery is how often the credential is looked at although
+	// nothing told that it had changed; see credentialWatch.
+	credentialEvery = time.Minute
+	skewEvery       = 5 * time.Second // how often a candidate's clock is judged
 	maxKubeconfig   = 1 << 20         // bytes of it that are looked at
+	// scatter is within what time the candidates try that saw the Lease let
+	// go, so that all but one find that it is taken by a Get, not by a conflict.
+	scatter = 300 * time.Millisecond
+)
+
+// The client's own limits, in requests a second and at once. A leader's writes
+// follow one another, so what paces them is the API server's answers; what may
+// come in masses, the reasons in held, has a pace of its own (see heldPace) of a
+// sixtieth of the fleet a second, 84 for five thousand nodes. The limits are
+// above that, so that a promotion never waits for them, and below what a loop
+// gone wrong would send.
+const (
+	qps   = 200
+	burst = 200
 )
 
 // Run stands for the Lease until ctx ends, term after term. On return the
@@ -79,7 +97,10 @@ func Run(ctx context.Context, o Options) error {
 	if o.Liveness == nil {
 		o.Liveness = systemd.NewLiveness(o.Log)
 	}
-	c := &candidate{Options: o, log: o.Log}
+	c := &candidate{Options: o, log: o.Log, hint: make(chan struct{}, 1)}
+	defer c.disconnect()
+	hinting := c.watchCredential(ctx)
+	defer hinting()
 	for {
 		again, err := c.campaign(ctx)
 		if ctx.Err() != nil {
@@ -88,19 +109,26 @@ func Run(ctx context.Context, o Options) error {
 		if err != nil {
 			c.say(Status{Candidate: c.client != nil, Why: err.Error()})
 		}
-		if err := pause(ctx, again-again/10+mathrand.N(again/5+1)); err != nil {
-			return err
+		t := time.NewTimer(again - again/10 + mathrand.N(again/5+1))
+		select {
+		case <-ctx.Done():
+		case <-c.hint:
+		case <-t.C:
 		}
+		t.Stop()
 	}
 }
 
 type candidate struct {
 	Options
-	log *slog.Logger
+	log  *slog.Logger
+	hint chan struct{} // holds a token when the credential may have changed
 
 	client *object.Client
 	stamp  [sha256.Size]byte // of the file that client was made from
 	bearer *bearer           // the client's token; nil if it has none
+	lease  *leaseWatch       // by client
+	unlook func()            // ends it
 
 	mu      sync.Mutex
 	last    Status
@@ -146,7 +174,7 @@ func (c *candidate) connect() error {
 	if err == nil && c.client != nil && c.stamp == stamp {
 		return nil
 	}
-	c.client = nil
+	c.disconnect()
 	c.taken(nil) // nothing was said of this one
 	if err != nil {
 		return err
@@ -156,7 +184,23 @@ func (c *candidate) connect() error {
 		return fmt.Errorf("the coordinator's kubeconfig: %w", err)
 	}
 	c.client, c.stamp, c.bearer = client, stamp, bearer
+	c.lease = newLeaseWatch(client, c.LeaseNamespace, c.LeaseName)
+	ctx, cancel := context.WithCancel(context.Background())
+	var looking sync.WaitGroup
+	looking.Go(func() { c.lease.run(ctx) })
+	c.unlook = func() {
+		cancel()
+		looking.Wait()
+	}
 	return nil
+}
+
+// disconnect forgets the client, and ends what watches through it.
+func (c *candidate) disconnect() {
+	if c.client != nil {
+		c.unlook()
+	}
+	c.client, c.bearer, c.lease, c.unlook = nil, nil, nil, nil
 }
 
 // credential tells one content of the coordinator's kubeconfig from another.
@@ -182,22 +226,60 @@ func (c *candidate) credential() (stamp [sha256.Size]byte, err error) {
 // to stand any more: its credential has gone or is another one, or its clock
 // is off. It returns when ctx ends.
 func (c *candidate) stand(ctx context.Context, client *object.Client, stamp [sha256.Size]byte, over context.CancelCauseFunc) {
-	for pause(ctx, credentialEvery) == nil {
-		now, err := c.credential()
-		switch {
-		case err != nil || now == stamp:
-		case c.bearer.follow(c.Kubeconfig):
-			c.log.Info("the coordinator's credential was renewed; the term goes on", "file", c.Kubeconfig)
-			stamp, c.stamp = now, now // campaign waits for this loop before it reads c.stamp
-		default:
-			err = errors.New("the coordinator's kubeconfig was replaced")
+	tick := time.NewTicker(skewEvery)
+	defer tick.Stop()
+	for looked := time.Now(); ; {
+		hinted := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.hint:
+			hinted = true
+		case <-tick.C:
 		}
-		if err == nil {
-			err = skewed(client)
+		err := skewed(client)
+		if hinted || time.Since(looked) >= credentialEvery {
+			looked = time.Now()
+			now, unread := c.credential()
+			switch err = cmp.Or(unread, err); {
+			case err != nil || now == stamp:
+			case c.bearer.follow(c.Kubeconfig):
+				c.log.Info("the coordinator's credential was renewed; the term goes on", "file", c.Kubeconfig)
+				stamp, c.stamp = now, now // campaign waits for this loop before it reads c.stamp
+			default:
+				err = errors.New("the coordinator's kubeconfig was replaced")
+			}
 		}
 		if err != nil {
 			over(err)
 			return
+		}
+	}
+}
+
+// errFreed ends a campaign, for another one that tries at once.
+var errFreed = errors.New("the Lease was let go")
+
+// hurry ends a campaign that waits for its next try when the Lease is let go:
+// the next campaign tries at once, so that the successor of a leader that
+// stops in good order is there within a second, and not within twice the
+// retry period. It returns when ctx ends.
+func hurry(ctx context.Context, lease *leaseWatch, lock *termLock, over context.CancelCauseFunc) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-lease.freed:
+		}
+		for lease.free() && !lock.holds() {
+			if lock.giveUp(errFreed) {
+				over(errFreed)
+				return
+			}
+			// It is being taken just now, perhaps in vain.
+			if pause(ctx, scatter/10) != nil {
+				return
+			}
 		}
 	}
 }
@@ -239,7 +321,7 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 		return time.Second, errors.New("this host's Node is not known yet")
 	}
 	lookCtx, cancel := context.WithTimeout(ctx, object.Timeout)
-	_, err = c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(lookCtx, c.LeaseName, metav1.GetOptions{})
+	lease, err := c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(lookCtx, c.LeaseName, metav1.GetOptions{})
 	cancel()
 	c.taken(err)
 	if apierrors.IsNotFound(err) {
@@ -249,9 +331,13 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 		return c.RetryPeriod, c.unreadable(err)
 	}
 	if err := skewed(c.client); err != nil {
-		return credentialEvery, err
+		return skewEvery, err
 	}
-	return c.RetryPeriod, c.term(ctx, node)
+	c.lease.read(lease)
+	if err := c.term(ctx, node); !errors.Is(err, errFreed) {
+		return c.RetryPeriod, err
+	}
+	return mathrand.N(scatter), nil
 }
 
 func skewed(client *object.Client) error {
@@ -282,14 +368,21 @@ func (c *candidate) term(ctx context.Context, node string) error {
 		mu.Unlock()
 		leading.Wait()
 	}
+	client, stamp, lease := c.client, c.stamp, c.lease
+	select {
+	case <-lease.freed: // the elector's first try sees that
+	default:
+	}
 	lock := &termLock{
 		identity: epoch,
 		over:     func(why error) { stopElector(why); release() },
 		quiet:    quiet,
 		saw:      c.standsBy,
+		shown:    c.lease.record,
+		may:      func() error { return skewed(client) },
 		inner: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: c.LeaseNamespace, Name: c.LeaseName},
-			Client:     c.client.CoordinationV1(),
+			Client:     client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: epoch},
 		},
 	}
@@ -326,8 +419,8 @@ func (c *candidate) term(ctx context.Context, node string) error {
 	defer stop()
 	var standing sync.WaitGroup
 	defer standing.Wait()
-	client, stamp := c.client, c.stamp
 	standing.Go(func() { c.stand(electorCtx, client, stamp, stopElector) })
+	standing.Go(func() { hurry(electorCtx, lease, lock, stopElector) })
 	elector.Run(runCtx)
 	quiet()
 	if ctx.Err() != nil {

@@ -8,11 +8,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
@@ -57,7 +52,6 @@ type leader struct {
 	facts       facts // the loop's alone
 
 	mu        sync.Mutex
-	lease     *coordinationv1.Lease // nil: there is none
 	uncertain map[string]bool
 	refused   map[string]refusal
 	settling  sync.WaitGroup
@@ -83,7 +77,8 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	// that the last leader granted last.
 	l.view = object.NewView(c.client, "", l.wake)
 	watching.Go(func() { l.view.Run(ctx) })
-	watching.Go(func() { l.watchLease(ctx) })
+	c.lease.hear(l.leaseChanged)
+	defer c.lease.hear(nil)
 
 	c.say(Status{Candidate: true, Leader: true, Epoch: l.epoch})
 	defer c.say(Status{Candidate: true, Why: "its term ended; it stands again"})
@@ -146,13 +141,14 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 		Now: time.Now().Truncate(time.Millisecond).UTC(), Epoch: l.epoch, Self: l.self,
 		Policy: l.Policy, Uncertain: map[string]bool{}, Refused: map[string]string{},
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lease == nil || l.lease.Spec.HolderIdentity == nil || *l.lease.Spec.HolderIdentity != l.epoch {
+	lease := l.candidate.lease.now()
+	if holderOf(lease) != l.epoch {
 		// Not seen yet, or somebody else's: the elector ends the term.
 		return s, false
 	}
-	s.StopText, s.Stopped = l.lease.Annotations[v1alpha1.AnnotationStop]
+	s.StopText, s.Stopped = lease.Annotations[v1alpha1.AnnotationStop]
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for name := range l.uncertain {
 		s.Uncertain[name] = true
 	}
@@ -299,62 +295,20 @@ func (l *leader) reread(ctx context.Context, p object.Patch, conflict error) {
 	}
 }
 
-// watchLease keeps the Lease in view: the emergency stop is an annotation on
-// it, and has to reach the leader at once.
-func (l *leader) watchLease(ctx context.Context) {
-	leases := l.client.CoordinationV1().Leases(l.LeaseNamespace)
-	only := fields.OneTermEqualSelector(metav1.ObjectNameField, l.LeaseName).String()
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector, o.ResourceVersion, o.ResourceVersionMatch = only, "", ""
-			return leases.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = only
-			return leases.Watch(ctx, o)
-		},
+// leaseChanged is told of every version of the Lease. Its own renewals are no
+// reason to decide.
+func (l *leader) leaseChanged(before, now *coordinationv1.Lease) {
+	l.logStop(before, now)
+	if before == nil || now == nil || holderOf(before) != holderOf(now) || stopOf(before) != stopOf(now) {
+		l.wake()
 	}
-	cache.NewReflectorWithOptions(quorum{lw}, &coordinationv1.Lease{}, leaseStore{l}, cache.ReflectorOptions{Name: "lease"}).RunWithContext(object.Quiet(ctx))
 }
 
-// quorum keeps the reflector to lists from the quorum; see object.View.
-type quorum struct{ *cache.ListWatch }
-
-// IsWatchListSemanticsUnSupported keeps the reflector to LIST and WATCH.
-func (quorum) IsWatchListSemanticsUnSupported() bool { return true }
-
-// leaseStore is the one Lease, as the reflector fills it.
-type leaseStore struct{ l *leader }
-
-func (s leaseStore) set(lease *coordinationv1.Lease) {
-	s.l.mu.Lock()
-	before := s.l.lease
-	s.l.lease = lease
-	s.l.mu.Unlock()
-	s.l.logStop(before, lease)
-	s.l.wake()
+// stopOf is the emergency stop on a Lease, as its presence and its words.
+func stopOf(lease *coordinationv1.Lease) (stop struct {
+	text string
+	set  bool
+}) {
+	stop.text, stop.set = lease.Annotations[v1alpha1.AnnotationStop]
+	return stop
 }
-
-func (s leaseStore) Add(obj any) error {
-	if lease, ok := obj.(*coordinationv1.Lease); ok {
-		s.set(lease)
-	}
-	return nil
-}
-
-func (s leaseStore) Update(obj any) error { return s.Add(obj) }
-
-func (s leaseStore) Delete(any) error {
-	s.set(nil)
-	return nil
-}
-
-func (s leaseStore) Replace(objs []any, _ string) error {
-	if len(objs) == 0 {
-		s.set(nil)
-		return nil
-	}
-	return s.Add(objs[0])
-}
-
-func (leaseStore) Resync() error { return nil }

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,9 +24,19 @@ var errTermOver = errors.New("the term is over")
 // the two terms for one. So this lock ends the term at the first real Get that
 // does not show this term as the holder, and writes the Lease only after such
 // a Get. It never creates a Lease: a deleted Lease is a stop.
+//
+// While the term has not begun, a Get may be answered by a watch, which may be
+// late: a record that is older than it looks lets a Lease seem to have run out.
+// So before the Lease is taken it is read, and taken only if it is what the
+// elector decided on, with the resourceVersion of that reading.
 type termLock struct {
 	inner    resourcelock.Interface
 	identity string
+	// shown is the Lease's record as a watch shows it; ok is false if none
+	// does at present. nil: there is no watch.
+	shown func() (record *resourcelock.LeaderElectionRecord, raw []byte, err error, ok bool)
+	// may is asked last before the Lease is taken; nil: it may be.
+	may func() error
 	// over is called once, when the term ends by what the Lease shows.
 	over func(why error)
 	// quiet ends the leader and returns when it writes nothing any more. It
@@ -38,13 +49,19 @@ type termLock struct {
 
 	mu      sync.Mutex
 	held    bool
+	taking  bool      // a write that takes the Lease has begun
+	guess   []byte    // what the last Get was answered, if a watch did
+	behind  bool      // the watch was found to be late
 	renewed time.Time // when the last write of the Lease that succeeded was sent
 	ended   error
 }
 
-// Get reads the Lease.
+// errChanged is why a Lease is not taken that looked as if it could be.
+var errChanged = errors.New("the Lease is not any more what the watch has shown")
+
+// Get reads the Lease. Once this term holds it, that is a real Get.
 func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	record, raw, err := l.inner.Get(ctx)
+	record, raw, err := l.read(ctx)
 	if why := l.judge(record, err); why != nil {
 		return nil, nil, why
 	}
@@ -56,6 +73,72 @@ func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 		l.saw(holder, err)
 	}
 	return record, raw, err
+}
+
+// read asks the watch if it may, else the API server. A watch that was found
+// to be late is believed again when it shows what the API server shows.
+func (l *termLock) read(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	l.mu.Lock()
+	watched, behind := !l.held && l.ended == nil && l.shown != nil, l.behind
+	l.guess = nil
+	l.mu.Unlock()
+	if !watched {
+		return l.inner.Get(ctx)
+	}
+	record, raw, err, up := l.shown()
+	if up && !behind {
+		l.mu.Lock()
+		l.guess = raw
+		l.mu.Unlock()
+		return record, raw, err
+	}
+	record, real, err := l.inner.Get(ctx)
+	if up && err == nil && bytes.Equal(raw, real) {
+		l.mu.Lock()
+		l.behind = false
+		l.mu.Unlock()
+	}
+	return record, real, err
+}
+
+// giveUp ends a term that has not begun, unless it is about to. It reports
+// whether it did; then the Lease is not taken under this identity.
+func (l *termLock) giveUp(why error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held || l.taking || l.ended != nil {
+		return false
+	}
+	l.ended = fmt.Errorf("%w: %w", errTermOver, why)
+	return true
+}
+
+// take begins to take the Lease: it makes sure that what the elector has
+// decided on is what the Lease is.
+func (l *termLock) take(ctx context.Context) error {
+	l.mu.Lock()
+	guess, ended := l.guess, l.ended
+	l.taking = ended == nil
+	l.mu.Unlock()
+	if ended != nil {
+		return ended
+	}
+	if guess != nil {
+		_, raw, err := l.inner.Get(ctx)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(raw, guess) {
+			l.mu.Lock()
+			l.behind = true
+			l.mu.Unlock()
+			return errChanged
+		}
+	}
+	if l.may != nil {
+		return l.may()
+	}
+	return nil
 }
 
 func (l *termLock) holds() bool {
@@ -107,8 +190,8 @@ func (l *termLock) Create(context.Context, resourcelock.LeaderElectionRecord) er
 }
 
 // Update writes the Lease: to take it, to renew it, or to release it. The last
-// two only after a Get that names this term. The resourceVersion of the last
-// Get is its precondition.
+// two only after a Get that names this term, the first after one that shows
+// what was decided on. The resourceVersion of that real Get is its precondition.
 func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	held, ended := l.held, l.ended
@@ -121,6 +204,15 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 	}
 	if held {
 		if _, _, err := l.Get(ctx); err != nil {
+			return err
+		}
+	} else {
+		defer func() {
+			l.mu.Lock()
+			l.taking = false
+			l.mu.Unlock()
+		}()
+		if err := l.take(ctx); err != nil {
 			return err
 		}
 	}

@@ -247,3 +247,123 @@ func TestLockTellsWhatItSees(t *testing.T) {
 		t.Errorf("told %q, want %q", l.saw, want)
 	}
 }
+
+// byWatch has a lock's first Gets answered by a watch that shows that holder.
+func (t *testLock) byWatch(holder *string) {
+	t.shown = func() (*resourcelock.LeaderElectionRecord, []byte, error, bool) {
+		if holder == nil {
+			return nil, nil, nil, false
+		}
+		return &resourcelock.LeaderElectionRecord{HolderIdentity: *holder}, []byte(*holder), nil, true
+	}
+}
+
+// One that stands by asks nothing; what it takes it has read first; what it holds it reads itself.
+func TestLockReadsBeforeItTakes(t *testing.T) {
+	l := newTestLock()
+	l.byWatch(new("other_1"))
+	for range 3 {
+		if err := l.get(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(l.lease.calls) > 0 || !slices.Equal(l.saw, []string{"other_1", "other_1", "other_1"}) {
+		t.Errorf("requests %q, saw %q", l.lease.calls, l.saw)
+	}
+	l.lease.holder = "other_1"
+	if err := errors.Join(l.put("me_1"), l.get(), l.put("me_1")); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"get", "put me_1", "get", "get", "put me_1"}; !slices.Equal(l.lease.calls, want) {
+		t.Errorf("%q, want %q", l.lease.calls, want)
+	}
+}
+
+// A watch that is late does not let a Lease be taken, and is not asked again until it shows what is there.
+func TestLockDoesNotTakeByALateWatch(t *testing.T) {
+	l := newTestLock()
+	shows := "dead_1"
+	l.byWatch(&shows)
+	l.lease.holder = "alive_1"
+	l.get()
+	if err := l.put("me_1"); !errors.Is(err, errChanged) {
+		t.Errorf("%v, want that it has changed", err)
+	}
+	l.get()
+	l.get()
+	if want := []string{"get", "get", "get"}; !slices.Equal(l.lease.calls, want) || l.saw[len(l.saw)-1] != "alive_1" {
+		t.Errorf("requests %q, want %q; saw %q", l.lease.calls, want, l.saw)
+	}
+	shows = "alive_1"
+	l.get() // it finds that the watch is there again
+	l.lease.calls = nil
+	if l.get(); len(l.lease.calls) > 0 {
+		t.Errorf("requests %q although the watch has caught up", l.lease.calls)
+	}
+	// By what was read it may be taken: with the resourceVersion that this has shown.
+	if err := l.put("me_1"); err != nil || l.lease.holder != "me_1" {
+		t.Errorf("%v, held by %q", err, l.lease.holder)
+	}
+}
+
+// Without a watch, or while it is not up, every Get is a real one.
+func TestLockWithoutAWatch(t *testing.T) {
+	l := newTestLock()
+	l.byWatch(nil)
+	if err := errors.Join(l.get(), l.put("me_1")); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"get", "put me_1"}; !slices.Equal(l.lease.calls, want) {
+		t.Errorf("%q, want %q", l.lease.calls, want)
+	}
+}
+
+func TestLockMayNotTake(t *testing.T) {
+	l := newTestLock()
+	skewed := errors.New("the clock is off")
+	l.may = func() error { return skewed }
+	l.get()
+	if err := l.put("me_1"); !errors.Is(err, skewed) || l.lease.holder != "" {
+		t.Errorf("%v, held by %q", err, l.lease.holder)
+	}
+	skewed = nil
+	if err := l.put("me_1"); err != nil {
+		t.Error(err)
+	}
+	skewed = errors.New("the clock is off")
+	if err := l.put("me_1"); err != nil { // the leader's own loop sees to that
+		t.Errorf("a renewal: %v", err)
+	}
+}
+
+// A campaign is given up for another one only if it has sent nothing that could take the Lease.
+func TestLockIsGivenUp(t *testing.T) {
+	l := newTestLock()
+	l.may = func() error {
+		if l.giveUp(errFreed) {
+			t.Error("given up in the middle of taking")
+		}
+		return nil
+	}
+	if err := errors.Join(l.get(), l.put("me_1")); err != nil {
+		t.Fatal(err)
+	}
+	if l.giveUp(errFreed) {
+		t.Error("given up while it holds the Lease")
+	}
+	l = newTestLock()
+	l.get()
+	if !l.giveUp(errFreed) || l.giveUp(errFreed) {
+		t.Error("not given up, or twice")
+	}
+	if err := l.put("me_1"); !errors.Is(err, errFreed) || !errors.Is(err, errTermOver) || l.lease.holder != "" {
+		t.Errorf("%v, held by %q", err, l.lease.holder)
+	}
+	l = newTestLock()
+	l.lease.putErr = apierrors.NewConflict(coordinationv1.Resource("leases"), "lockkeeper", errors.New("modified"))
+	l.get()
+	l.put("me_1")
+	if !l.giveUp(errFreed) {
+		t.Error("not given up after a try in vain")
+	}
+}

@@ -3,8 +3,10 @@ package clienttest
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -233,7 +235,10 @@ func TestStandByTellsTheTruth(t *testing.T) {
 // A term that ends in good order hands over at once, and releases no Lease that is another's.
 func TestReleaseHandsOver(t *testing.T) {
 	freshLease(t)
-	long := func(c *candidate) { c.opts.LeaseDuration, c.opts.RenewDeadline = 10*time.Minute, time.Minute }
+	// The watch brings the news: by itself a candidate would try again after 30 s, and after 30 s more at the latest.
+	long := func(c *candidate) {
+		c.opts.LeaseDuration, c.opts.RenewDeadline, c.opts.RetryPeriod = 10*time.Minute, 2*time.Minute, 30*time.Second
+	}
 	a := stand(t, "a", long)
 	first := a.leads(1)
 	b := stand(t, "b", long)
@@ -245,8 +250,9 @@ func TestReleaseHandsOver(t *testing.T) {
 	}
 	second := b.leads(1)
 	if took := time.Since(ended); took > 20*time.Second {
-		t.Errorf("the successor leads after %v, with a retry period of 500 ms", took)
+		t.Errorf("the successor leads after %v, with a retry period of 30 s", took)
 	}
+	t.Logf("handed over in %v", time.Since(ended))
 	if holder(t) != second {
 		t.Errorf("the Lease is %q's, want %q", holder(t), second)
 	}
@@ -256,6 +262,64 @@ func TestReleaseHandsOver(t *testing.T) {
 	if got := holder(t); got != "somebody_1" {
 		t.Errorf("after the end of a term that was over the Lease is %q's, want somebody_1's", got)
 	}
+}
+
+// One that stands by is told by its watch what there is to know, and asks nothing.
+func TestStandByAsksNothing(t *testing.T) {
+	freshLease(t)
+	a := stand(t, "a", nil)
+	first := a.leads(1)
+	b := stand(t, "b", nil)
+	b.says("stands by; " + first)
+	until(t, "its watch", func() bool { return b.w.count("WATCH leases") > 0 })
+	time.Sleep(2 * b.opts.RetryPeriod) // the try that began before the watch stood
+	before, from := b.w.kinds(), time.Now()
+	until(t, "ten renewals", func() bool { return len(a.w.leaseWrites(first, from)) >= 10 })
+	if after := b.w.kinds(); len(after) > len(before) || b.w.count("WATCH") > 1 {
+		t.Errorf("requests %q in %v, and %d watches", after[len(before):], time.Since(from), b.w.count("WATCH leases"))
+	}
+	if s := b.status(); s.Leader || !strings.Contains(s.Why, first) {
+		t.Errorf("status %+v", s)
+	}
+	for _, r := range b.w.requests("WATCH leases") {
+		if r.query.Get("allowWatchBookmarks") != "true" || r.query.Get("fieldSelector") != "metadata.name="+leaseName {
+			t.Errorf("watch with %v", r.query)
+		}
+		if s, err := strconv.Atoi(r.query.Get("timeoutSeconds")); err != nil || s < 1800 || s > 3600 {
+			t.Errorf("a watch of %q s, want half an hour to an hour", r.query.Get("timeoutSeconds"))
+		}
+	}
+}
+
+// A watch that shows nothing more lets the Lease seem to have run out. It is not taken by that.
+func TestSilentWatchTakesNothing(t *testing.T) {
+	freshLease(t)
+	short := func(c *candidate) { c.opts.LeaseDuration, c.opts.RenewDeadline = 10*time.Second, 8*time.Second }
+	a := stand(t, "a", short)
+	first := a.leads(1)
+	b := stand(t, "b", func(c *candidate) {
+		short(c)
+		c.w.on(func(ctx context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
+			if r.kind != "WATCH leases" {
+				return nil, nil
+			}
+			body, end := io.Pipe()
+			context.AfterFunc(ctx, func() { end.Close() })
+			return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, ContentLength: -1, Body: body,
+				Header: http.Header{"Content-Type": {"application/vnd.kubernetes.protobuf;stream=watch"}}}, nil
+		})
+	})
+	b.says("stands by; " + first)
+	// It reads the Lease when its time has come by what it sees, and finds it renewed.
+	until(t, "three looks after the Lease had run out to its eyes", func() bool { return b.w.count("GET lease") >= 4 })
+	if n := b.w.count("PUT lease"); n > 0 || holder(t) != first || len(a.epochs()) != 1 {
+		t.Errorf("%d writes of the Lease, held by %q, terms of a: %v", n, holder(t), a.epochs())
+	}
+	// When it has run out indeed, it is taken all the same.
+	a.w.on(func(context.Context, request, func() (*http.Response, error)) (*http.Response, error) {
+		return nil, errCut
+	})
+	b.leads(1)
 }
 
 // The credential makes the candidate: it comes, is replaced and goes without a restart.
@@ -271,7 +335,7 @@ func TestCredentialComesAndGoes(t *testing.T) {
 	first := l.leads(1)
 
 	writeFile(t, path, l.w.kubeconfig()) // the same again: nothing happens
-	never(t, "a new term for the same credential", 7*time.Second, func() bool { return len(l.epochs()) > 1 || !l.status().Leader })
+	never(t, "a new term for the same credential", 2*time.Second, func() bool { return len(l.epochs()) > 1 || !l.status().Leader })
 
 	writeFile(t, path, l.w.kubeconfig()+"# renewed\n")
 	second := l.leads(2)
