@@ -22,6 +22,7 @@ import (
 )
 
 func TestManyPodsCostOneRequestEach(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "many")
 	const n = 200
 	var pods []*corev1.Pod
@@ -52,6 +53,7 @@ func TestManyPodsCostOneRequestEach(t *testing.T) {
 }
 
 func TestABudgetBlocksUntilItAllows(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "budget")
 	w.create(w.pod("db-0", label("app", "db")), w.pod("db-1", label("app", "db")), w.pod("web"))
 	w.budget("keep-db", "app", "db", 2, 2)
@@ -77,6 +79,7 @@ func TestABudgetBlocksUntilItAllows(t *testing.T) {
 }
 
 func TestTwoBudgetsAreReported(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "twobudgets")
 	w.create(w.pod("a"), w.pod("free", label("app", "free")))
 	w.budget("first", "app", w.space, 0, 1)
@@ -132,12 +135,13 @@ func TestAStaleBudgetIsWaitedForAsTold(t *testing.T) {
 	if len(at) != 2 {
 		t.Fatalf("%d evictions, want 2: nobody but the drain itself repeats them", len(at))
 	}
-	if d := at[1].Sub(at[0]); d < 10*time.Second || d > 13*time.Second {
+	if d := at[1].Sub(at[0]); d < 10*time.Second || d > 20*time.Second {
 		t.Errorf("asked again after %v, want the server's 10 s and a little more", d)
 	}
 }
 
 func TestWhatIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alone")
 	daemon := w.daemonPod("ds")
 	web := w.create(w.pod("web"))[0]
@@ -170,6 +174,7 @@ func TestWhatIsLeftAlone(t *testing.T) {
 }
 
 func TestLowestPriorityFirst(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "priority")
 	var pods []*corev1.Pod
 	for name, value := range map[string]int32{"low": -10, "mid": 0, "high": 1000} {
@@ -186,13 +191,18 @@ func TestLowestPriorityFirst(t *testing.T) {
 	w.create(pods...)
 	var wire wire
 	w.drain(w.host(&wire)).drained()
-	if got, want := wire.order(), []string{"low-0", "low-1", "mid-0", "mid-1", "high-0", "high-1"}; !slices.Equal(got, want) {
+	var got []string
+	for _, name := range wire.order() {
+		got = append(got, strings.TrimRight(name, "-01"))
+	}
+	if want := []string{"low", "low", "mid", "mid", "high", "high"}; !slices.Equal(got, want) {
 		t.Errorf("evicted %v, want %v", got, want)
 	}
 }
 
 // Between the list and the eviction the pod goes, and one of the same name comes.
 func TestASuccessorOfTheSameNameIsNotHit(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		asAdmin   bool
 		elsewhere bool
@@ -213,7 +223,7 @@ func TestASuccessorOfTheSameNameIsNotHit(t *testing.T) {
 				w.addNode(other)
 			}
 			// One that leaves slowly, so that there is always something to wait for.
-			made := w.create(w.pod("db-0"), w.pod("slow", annotation(controlplane.StopsAfterAnnotation, "12s")))
+			made := w.create(w.pod("db-0"), w.pod("slow", annotation(controlplane.StopsAfterAnnotation, "20s")))
 			if err := w.admin.CoreV1().Pods(w.space).Delete(t.Context(), "slow", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -252,8 +262,9 @@ func TestASuccessorOfTheSameNameIsNotHit(t *testing.T) {
 }
 
 func TestCancelInMidDrain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "cancel")
-	const n = 60
+	const n = 100
 	var pods []*corev1.Pod
 	for i := range n {
 		pods = append(pods, w.pod(fmt.Sprintf("p-%02d", i)))
@@ -262,17 +273,17 @@ func TestCancelInMidDrain(t *testing.T) {
 	var wire wire
 	r := w.drain(w.host(&wire))
 	w.until("ten evictions", func() bool { return wire.count(kindEvict) >= 10 })
-	cancelled := time.Now()
+	before, cancelled := wire.count(kindEvict), time.Now()
 	r.cancel()
 	if err := r.ends(); !errors.Is(err, context.Canceled) {
 		t.Fatalf("Run: %v", err)
 	}
-	if took := time.Since(cancelled); took > time.Second {
+	if took := time.Since(cancelled); took > 10*time.Second {
 		t.Errorf("Run returned %v after the cancel", took)
 	}
 	sent := wire.count(kindEvict)
-	if sent > 30 {
-		t.Errorf("%d evictions were sent before Run returned", sent)
+	if sent-before > 2*drain.DefaultConcurrency {
+		t.Errorf("%d evictions were sent between the cancel and Run's return", sent-before)
 	}
 	// That nothing comes can only be seen by looking for a while.
 	<-time.After(3 * time.Second)
@@ -293,12 +304,15 @@ func TestCancelInMidDrain(t *testing.T) {
 }
 
 func TestALaterPodIsSeen(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "later")
-	w.create(w.pod("slow", annotation(controlplane.StopsAfterAnnotation, "4s")))
+	w.create(w.pod("slow", annotation(controlplane.StopsAfterAnnotation, "1h")))
 	var wire wire
 	r := w.drain(w.host(&wire))
 	w.until("the pod to be on its way out", func() bool { return r.last().Terminating == 1 })
 	w.create(w.pod("late"))
+	w.until("the new pod's eviction", func() bool { return wire.count(kindEvict) == 2 })
+	w.end("slow")
 	r.drained()
 	if got := wire.order(); !slices.Equal(got, []string{"slow", "late"}) {
 		t.Errorf("evicted %v", got)
@@ -309,8 +323,9 @@ func TestALaterPodIsSeen(t *testing.T) {
 }
 
 func TestAPodThatIsLeavingIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "leaving")
-	p := w.create(w.pod("slow", annotation(controlplane.StopsAfterAnnotation, "3s")))[0]
+	p := w.create(w.pod("slow", annotation(controlplane.StopsAfterAnnotation, "1h")))[0]
 	if err := w.admin.CoreV1().Pods(w.space).Delete(t.Context(), p.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -319,16 +334,22 @@ func TestAPodThatIsLeavingIsWaitedFor(t *testing.T) {
 	if left, err := drain.New(client, w.node).Remaining(t.Context()); err != nil || len(left) != 1 {
 		t.Errorf("remaining %v, %v: it still runs", left, err)
 	}
-	w.drain(client).drained()
+	r := w.drain(client)
+	w.until("the drain to wait for it", func() bool { return r.last().Terminating == 1 })
+	select {
+	case err := <-r.done:
+		t.Fatalf("drained before the pod was gone: %v", err)
+	case <-time.After(time.Second):
+	}
+	w.end("slow")
+	r.drained()
 	if got := wire.count(kindEvict); got != 0 {
 		t.Errorf("%d evictions", got)
-	}
-	if _, err := w.admin.CoreV1().Pods(w.space).Get(t.Context(), p.Name, metav1.GetOptions{}); err == nil {
-		t.Error("drained before the pod was gone")
 	}
 }
 
 func TestADroppedWatchIsResumed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "dropped")
 	w.create(w.pod("db-0", label("app", "db")))
 	w.budget("keep-db", "app", "db", 1, 1)
@@ -364,6 +385,7 @@ func TestADroppedWatchIsResumed(t *testing.T) {
 }
 
 func TestAnExpiredWatchIsListedAnew(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "expired")
 	w.create(w.pod("a"))
 	var wire wire
@@ -382,6 +404,7 @@ func TestAnExpiredWatchIsListedAnew(t *testing.T) {
 }
 
 func TestANodeMayDrainItselfOnly(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "stranger")
 	w.create(w.pod("a"))
 	config, err := cp.NodeConfig("host-of-nobody")

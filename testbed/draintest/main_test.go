@@ -1,38 +1,22 @@
 package draintest
 
 import (
-	"context"
-	"fmt"
+	"flag"
 	"os"
-	"os/signal"
-	"syscall"
 	"testing"
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// cp serves all tests of the package; each has its own node and namespace.
+// cp serves all tests of the package; each has its own node and namespace. They run side by side but for those that do
+// something to the control plane.
 var cp *controlplane.ControlPlane
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	var err error
-	cp, err = controlplane.Start(ctx, controlplane.Options{
-		Log: os.Stderr,
+func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "4") // they mostly wait for the server
+	flag.Parse()
+	os.Exit(controlplane.RunTests(m, controlplane.Options{
 		// Pods are bound by hand and nodes are played altogether.
 		Without: []controlplane.Component{controlplane.Scheduler, controlplane.Pods},
-	})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	code := m.Run()
-	if err := cp.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+	}, func(c *controlplane.ControlPlane) { cp = c }))
 }

@@ -78,6 +78,15 @@ func (w *world) budgetUnseen(name, key, value string) {
 	}
 }
 
+// end is the end of a pod that was on its way out.
+func (w *world) end(name string) {
+	w.t.Helper()
+	now := int64(0)
+	if err := w.admin.CoreV1().Pods(w.space).Delete(w.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // replace removes the pod at once and creates one of the same name on the node.
 func (w *world) replace(name, node string) *corev1.Pod {
 	now := int64(0)

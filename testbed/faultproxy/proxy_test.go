@@ -19,7 +19,7 @@ import (
 )
 
 // patience bounds what takes milliseconds.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // server is an API server that counts the writes which reach it.
 type server struct {

@@ -33,7 +33,7 @@ import (
 const (
 	hosts, candidates = 3, 2
 	// soon bounds one thing that takes seconds on a machine that does nothing else.
-	soon = time.Minute
+	soon = 90 * time.Second
 	// kubectlManager is whom a person's writes are by.
 	kubectlManager = "kubectl-faulttest"
 	workload       = "db"

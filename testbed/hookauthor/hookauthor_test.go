@@ -39,7 +39,7 @@ func TestConfirms(t *testing.T) {
 	defer a.Close()
 	await := func(hook string) {
 		t.Helper()
-		for tick, end := time.Tick(5*time.Millisecond), time.After(20*time.Second); ; {
+		for tick, end := time.Tick(5*time.Millisecond), time.After(time.Minute); ; {
 			n, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)

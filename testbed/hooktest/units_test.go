@@ -104,15 +104,15 @@ func testTakenUp(t *testing.T, h *realhost.Host, u systemd.Units) {
 		t.Helper()
 		select {
 		case <-c:
-		case <-time.After(30 * time.Second):
-			t.Fatal("waited 30 s in vain for the unit to run")
+		case <-time.After(90 * time.Second):
+			t.Fatal("waited 90 s in vain for the unit to run")
 		}
 	}
 	over := errors.New("the process ends")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	running, end := start(ctx)
 	wait(running)
-	eventually(t, 30*time.Second, "the unit's first words", func() bool { return exec(t, h, "cat /run/ran") == "slow" })
+	eventually(t, 90*time.Second, "the unit's first words", func() bool { return exec(t, h, "cat /run/ran") == "slow" })
 	cancel(over)
 	if got := <-end; got != "[] the process ends" {
 		t.Errorf("a process that ends: %s", got)
@@ -151,14 +151,14 @@ func testReloads(t *testing.T, h *realhost.Host, u systemd.Units) {
 	})
 	sees := func(want string) {
 		t.Helper()
-		for end := time.After(30 * time.Second); ; {
+		for end := time.After(90 * time.Second); ; {
 			select {
 			case got := <-looks:
 				if got == want {
 					return
 				}
 			case <-end:
-				t.Fatalf("waited 30 s in vain to see %q", want)
+				t.Fatalf("waited 90 s in vain to see %q", want)
 			}
 		}
 	}

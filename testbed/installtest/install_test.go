@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 
 const (
 	old, staged = "4.1.0", "4.2.0"
-	soon        = 30 * time.Second
-	rolled      = 2 * time.Minute
+	soon        = 90 * time.Second
+	rolled      = 5 * time.Minute
 )
 
 // installation is somebody who follows docs/install.md.

@@ -98,7 +98,7 @@ func must(t *testing.T, err error) {
 // eventually waits for what can only be asked for again and again.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(90 * time.Second)
 	for !cond() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited 30 s in vain: %s", what)

@@ -66,7 +66,7 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 			end(h, cancel)
 			began := time.Now()
 			must(t, h.Close())
-			if d := time.Since(began); d > 10*time.Second {
+			if d := time.Since(began); d > time.Minute { // the inhibitor would hold it up for an hour
 				t.Errorf("Close took %v", d)
 			}
 			if found := ours(t, h.Dir()); len(found) > 0 {
