@@ -99,7 +99,37 @@ func TestOnAPIServer(t *testing.T) {
 		t.Errorf("the same write again is %s (%v), expected a conflict", outcome, err)
 	}
 
+	checkListAt(ctx, t, p, client, n, value)
 	checkLease(ctx, t, cp)
+}
+
+// checkListAt lists Nodes as they were before the annotation was written.
+func checkListAt(ctx context.Context, t *testing.T, p *Proxy, client kubernetes.Interface, before *corev1.Node, value string) {
+	t.Helper()
+	list := func() string {
+		t.Helper()
+		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=n1", ResourceVersion: "0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(nodes.Items) != 1 {
+			t.Fatalf("%d Nodes, expected one", len(nodes.Items))
+		}
+		return nodes.Items[0].Annotations["lockkeeper.dev/host"]
+	}
+	remove := p.Add(func(r *Request) *Fault {
+		if r.Is("list", "nodes") {
+			return &Fault{ListAt: before.ResourceVersion}
+		}
+		return nil
+	})
+	if got := list(); got != "" {
+		t.Errorf("as of before it was written, the annotation is %q", got)
+	}
+	remove()
+	if got := list(); got != value {
+		t.Errorf("the annotation is %q, expected %q", got, value)
+	}
 }
 
 // checkLease reads an update's body in protobuf.

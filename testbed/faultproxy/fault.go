@@ -33,6 +33,10 @@ type Fault struct {
 	Status     int
 	RetryAfter time.Duration
 
+	// ListAt has a list answered as of this resourceVersion, whatever it asks for: what a cache that is behind would answer to
+	// a client that is content with one.
+	ListAt string
+
 	// After the API server has answered, before anything of that goes back.
 
 	HoldAnswer  <-chan struct{}

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -179,6 +181,12 @@ func (e *exchange) wait(ctx context.Context, hold <-chan struct{}, d time.Durati
 func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	to := *e.hr.URL
 	to.Scheme, to.Host = e.p.upstream.Scheme, e.p.upstream.Host
+	if e.f.ListAt != "" {
+		query := to.Query()
+		query.Set("resourceVersion", e.f.ListAt)
+		query.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact))
+		to.RawQuery = query.Encode()
+	}
 	out, err := http.NewRequestWithContext(ctx, e.hr.Method, to.String(), bytes.NewReader(e.body))
 	if err != nil {
 		return nil, fmt.Errorf("forwarding %s: %w", e.r, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -32,6 +33,55 @@ func BuildLockkeeper(ctx context.Context, log io.Writer) (string, error) {
 // its log and ends with status 66.
 func BuildLockkeeperRace(ctx context.Context, log io.Writer) (string, error) {
 	return raceBuild.get(ctx, log)
+}
+
+// A Mutation is one change of the product's source: the text Old, which has to be there exactly once, becomes New.
+type Mutation struct {
+	File     string // relative to the product's module
+	Old, New string
+}
+
+// BuildMutant is BuildLockkeeper of a source that is changed so; the source itself is left alone. It fails if the text is not
+// there, or there twice: whoever changed it has to say what the mutation is now. Each call builds.
+func BuildMutant(ctx context.Context, log io.Writer, m Mutation) (string, error) {
+	fail := func(err error) (string, error) { return "", fmt.Errorf("building a mutant of %s: %w", m.File, err) }
+	src, err := rootModule(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	dir, err := os.MkdirTemp("", "lockkeeper-mutant-")
+	if err != nil {
+		return fail(err)
+	}
+	defer os.RemoveAll(dir)
+	overlay, err := m.overlay(src, dir)
+	if err != nil {
+		return fail(err)
+	}
+	b := &onceBuild{env: plainBuild.env, flags: []string{"-overlay=" + overlay}}
+	return b.get(ctx, log)
+}
+
+// overlay writes what go build reads the mutated file by, and returns its path.
+func (m Mutation) overlay(src, dir string) (string, error) {
+	file := filepath.Join(src, filepath.FromSlash(m.File))
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(text), m.Old); n != 1 {
+		return "", fmt.Errorf("the text %q is there %d times, expected once", m.Old, n)
+	}
+	mutated := filepath.Join(dir, filepath.Base(file))
+	if err := os.WriteFile(mutated, []byte(strings.Replace(string(text), m.Old, m.New, 1)), 0o644); err != nil {
+		return "", err
+	}
+	doc, err := json.Marshal(map[string]any{"Replace": map[string]string{file: mutated}})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "overlay.json")
+	return path, os.WriteFile(path, doc, 0o644)
 }
 
 var (

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/buildinfo"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,6 +26,26 @@ func TestBuildLockkeeper(t *testing.T) {
 	var log bytes.Buffer
 	if again, err := BuildLockkeeper(t.Context(), &log); again != path || err != nil || log.Len() > 0 {
 		t.Errorf("again: %s, %v; it said %q", again, err, &log)
+	}
+}
+
+// TestBuildMutant builds a binary that says another version, and none of a text that is not there or there twice.
+func TestBuildMutant(t *testing.T) {
+	const file = "main.go"
+	m := Mutation{File: file, Old: "var version string", New: `var version = "mutant"`}
+	path, err := BuildMutant(t.Context(), nil, m)
+	must(t, err)
+	plain, err := BuildLockkeeper(t.Context(), nil)
+	must(t, err)
+	for binary, want := range map[string]bool{path: true, plain: false} {
+		if out, err := exec.CommandContext(t.Context(), binary, "--version").CombinedOutput(); err != nil || strings.Contains(string(out), "mutant") != want {
+			t.Errorf("%s says %q (%v), expected a mutant: %t", binary, out, err, want)
+		}
+	}
+	for _, old := range []string{"a text that nobody wrote", "func "} {
+		if path, err := BuildMutant(t.Context(), nil, Mutation{File: file, Old: old, New: ""}); err == nil || !strings.Contains(err.Error(), "times, expected once") {
+			t.Errorf("a mutation of %q built %s: %v", old, path, err)
+		}
 	}
 }
 

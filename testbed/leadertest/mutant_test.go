@@ -1,0 +1,178 @@
+package leadertest
+
+import (
+	"net/http"
+	"os"
+	"slices"
+	"testing"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/referee"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+// guest is the host whose turn an aimed round is about: the first one in order, and no candidate's.
+const guest = "node-3"
+
+// An aim is a round at the one moment that one clause is there for.
+type aim struct {
+	name   string
+	stroke stroke
+	// stage stages the updates.
+	stage func(r *round)
+	// hit says what shows that the round met its moment, for the product itself: a round that misses proves nothing.
+	hit func(r *round)
+	// mutation leaves the clause out, caught is the promise that breaks then.
+	mutation simhost.Mutation
+	caught   referee.Rule
+}
+
+var aims = []*aim{
+	{
+		// A grant of the old leader's lands when its successor leads. The host reads its Node, and the Lease after it.
+		name:   "the epoch check at the commit",
+		stroke: stroke{how: stopped, at: grant, nth: 1, slow: true, sure: true},
+		stage:  func(r *round) { r.stage(guest) },
+		hit: func(r *round) {
+			r.sync()
+			if n := r.Referee.Report().LateGrants; n != 1 {
+				r.t.Errorf("%d late grants, expected the one that was on its way", n)
+			}
+		},
+		mutation: simhost.Mutation{
+			File: "node/turn/commit.go",
+			Old:  "if n.Grant.Epoch != o.Look.Lease.Holder {",
+			New:  "if false && n.Grant.Epoch != o.Look.Lease.Holder {",
+		},
+		caught: referee.Fence,
+	},
+	{
+		// A host's commit is on its way when its leader goes. The successor finds one node more unavailable than the budget
+		// allows, a person's cordon, and turns the node round. Then the commit arrives.
+		name:   "the commit's resourceVersion",
+		stroke: stroke{how: stopped, at: commit, nth: 1, cordon: true, sure: true},
+		stage:  func(r *round) { r.stage(guest) },
+		hit: func(r *round) {
+			r.until("the commit that was on its way to be a conflict", func() bool {
+				all, _ := r.wires[guest].host.Records()
+				for _, q := range all {
+					if q.Number == r.caught.Number && q.Is("patch", "nodes") && q.Code == http.StatusConflict {
+						return true
+					}
+				}
+				return false
+			})
+		},
+		mutation: simhost.Mutation{
+			File: "node/object/patch.go",
+			Old:  `	meta := map[string]any{"resourceVersion": p.ResourceVersion}` + "\n",
+			New: `	meta := map[string]any{"resourceVersion": p.ResourceVersion}
+	if ack := p.Annotations["lockkeeper.dev/ack"]; ack != nil && len(*ack) > 10 && (*ack)[len(*ack)-10:] == "/committed" {
+		delete(meta, "resourceVersion")
+	}
+`,
+		},
+		caught: referee.Commit,
+	},
+	{
+		// A node was granted its turn and has committed when the leader goes. What caches show the successor is from before.
+		name:   "the first list from the quorum",
+		stroke: stroke{how: stopped, at: committed, stale: true, sure: true},
+		stage: func(r *round) {
+			// All others want something, and nothing is granted, when the cache falls behind.
+			r.stopAll("until all want something")
+			wants := func(names ...string) {
+				r.stage(names...)
+				r.until("them to want a reboot, and to be held", func() bool {
+					return !slices.ContainsFunc(names, func(name string) bool {
+						n := r.node(name)
+						return n.Wants != v1alpha1.WantsReboot || n.Held != v1alpha1.ReasonStopped
+					})
+				})
+			}
+			wants(r.others()...)
+			_, r.stroke.since = r.list()
+			wants(guest)
+			r.stopAll(nil)
+		},
+		hit: func(r *round) {
+			if quorum, cached := r.counts.quorum.Load(), r.counts.cached.Load(); quorum == 0 || cached > 0 {
+				r.t.Errorf("the successor listed Nodes %d times from the quorum and %d times from a cache, expected from the quorum alone", quorum, cached)
+			}
+		},
+		mutation: simhost.Mutation{
+			File: "node/object/view.go",
+			Old:  `	o.ResourceVersion, o.ResourceVersionMatch = "", ""` + "\n",
+			New:  `	o.ResourceVersion, o.ResourceVersionMatch = "0", ""` + "\n",
+		},
+		caught: referee.Budget,
+	},
+}
+
+// others are all hosts but the guest.
+func (r *round) others() (names []string) {
+	for _, h := range r.Fleet.Hosts {
+		if h.Name() != guest {
+			names = append(names, h.Name())
+		}
+	}
+	return names
+}
+
+// aimed plays the round up to where the old leader is back, and reports what the referee has seen by then.
+func (a *aim) aimed(r *round) referee.Report {
+	r.t.Helper()
+	r.begin()
+	s := a.stroke
+	r.stroke = &s
+	a.stage(r)
+	r.play(&s)
+	r.sync()
+	return r.Referee.Report()
+}
+
+// TestAims has the product pass what its mutants do not.
+func TestAims(t *testing.T) {
+	f := newFleet(t, binary, 1)
+	defer func() {
+		if report := f.close(); report.Count() > 0 {
+			t.Errorf("the referee saw %d violations", report.Count())
+		}
+	}()
+	for _, a := range aims {
+		t.Logf("AIM: %s", a.name)
+		r := &round{fleet: f}
+		func() {
+			defer r.back()
+			a.aimed(r)
+			a.hit(r)
+			r.finish()
+		}()
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// TestMutants leaves one clause out of the product, each in its turn, and plays the round that is aimed at it.
+func TestMutants(t *testing.T) {
+	for _, a := range aims {
+		t.Run(a.name, func(t *testing.T) {
+			ctx, cancel := within(10 * soon)
+			defer cancel()
+			mutant, err := simhost.BuildMutant(ctx, os.Stderr, a.mutation)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := newFleet(t, mutant, 1)
+			defer f.close()
+			r := &round{fleet: f}
+			defer r.back()
+			if report := a.aimed(r); !report.Broke(a.caught) {
+				t.Errorf("without %s the referee saw no violation of %s: %v", a.name, a.caught, report.Violations)
+			} else {
+				t.Logf("CAUGHT: %s", report.Violations[0])
+			}
+		})
+	}
+}
