@@ -57,6 +57,17 @@ func runRuntime(ctx context.Context, socket string) error {
 	return nil
 }
 
+// ContainerStatus names a log, where the fake names none: for a container without one the kubelet removes `*`, and that is relative to
+// the folder that it runs in, the host's root. The host has lost its /bin then.
+func (rt runtime) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	resp, err := rt.RemoteRuntime.ContainerStatus(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	resp.Status.LogPath = "/var/log/pods/" + req.ContainerId + "/0.log"
+	return resp, nil
+}
+
 // StopContainer takes as long as the pod's annotation says that it takes, but not longer than the kubelet allows.
 func (rt runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	if wait := min(rt.stopsAfter(req.ContainerId), time.Duration(req.Timeout)*time.Second); wait > 0 {
