@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -59,6 +60,7 @@ type leader struct {
 
 // lead leads until ctx ends, or the elector's own context does.
 func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLock, over context.CancelCauseFunc) {
+	term := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(elected, cancel)()
@@ -81,7 +83,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	defer c.lease.hear(nil)
 
 	c.say(Status{Candidate: true, Leader: true, Epoch: l.epoch})
-	defer c.say(Status{Candidate: true, Why: "its term ended; it stands again"})
+	defer func() { c.say(Status{Candidate: true, Why: ended(term)}) }()
 	l.beat = c.Liveness.Beat("coordinator", leadBound)
 	defer l.beat.Stop()
 	for ctx.Err() == nil {
@@ -99,6 +101,15 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 		}
 		t.Stop()
 	}
+}
+
+// ended says why a term did, for people.
+func ended(term context.Context) string {
+	why := context.Cause(term)
+	if why == nil || errors.Is(why, context.Canceled) || why == errTermOver {
+		return "its term ended; it stands again"
+	}
+	return "its term ended: " + why.Error()
 }
 
 func (l *leader) wake() {

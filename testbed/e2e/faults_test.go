@@ -23,9 +23,11 @@ func testFaults(t *testing.T, f *fleet) {
 		{"KilledWhileDrainingAndRebooting", false, testKilled},
 		{"UpgradedWhileDraining", false, testUpgraded},
 		{"CutOffWhileDraining", false, testCutOff},
+		{"SomebodyLoggedIn", false, testLoggedIn},
 		{"RolledBack", false, testRolledBack},
 		{"CrashedWhileDraining", false, testCrashed},
 		{"KilledAnywhere", true, testKilledAnywhere},
+		{"KilledInEveryStage", true, testStages},
 		{"CutOffWhileRebooting", true, testCutOffWhileRebooting},
 		{"NeverComesBack", true, testNeverComesBack},
 		{"BusRestartedWhileDraining", true, testBusRestarted},
@@ -34,6 +36,7 @@ func testFaults(t *testing.T, f *fleet) {
 		{"DiskFull", true, testDiskFull},
 		{"MixedVersionsAndDowngrade", true, testMixedVersions},
 		{"ProtocolSkew", true, testProtocol},
+		{"ClockAnHourOff", true, testClock},
 	} {
 		ok := t.Run(fault.name, func(t *testing.T) {
 			if fault.long && !soak() {

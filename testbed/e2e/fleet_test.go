@@ -19,7 +19,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
-	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 	"lockkeeper.dev/lockkeeper/testbed/referee"
 )
@@ -36,14 +35,18 @@ const (
 	hookLog        = "/var/lib/count-turns"
 )
 
-// dropIn is what differs from the unit as it is shipped. With any of the first four systemd mounts a fresh /proc for the service, and
-// in a container that shows the machine's boot id and uptime instead of the host's. --root allows durations below the minima,
-// --policy a settle that is no minute.
-const dropIn = `[Service]
+// ownProc is what no host in a container can do without: with any of these systemd mounts a fresh /proc for the service, and that
+// shows the machine's boot id and uptime instead of the host's.
+const ownProc = `[Service]
 ProtectProc=default
 ProcSubset=all
 ProtectKernelTunables=no
 ProtectControlGroups=no
+`
+
+// dropIn is what differs from the unit as it is shipped where hosts take turns. --root allows durations below the minima, --policy a
+// settle that is no minute. The directory is what the image for Flatcar adds: these hosts have an update_engine.
+const dropIn = ownProc + `RuntimeDirectory=update-engine
 ExecStart=
 ExecStart=/usr/bin/lockkeeper run --root / --policy ` + policyPath + `
 `
@@ -278,12 +281,11 @@ func (f *fleet) updated(t *testing.T, d time.Duration, version string, hosts ...
 // leader is the host that coordinates, or nil.
 func (f *fleet) leader(t *testing.T) *realhost.Host {
 	t.Helper()
-	l, err := cp.Client().CoordinationV1().Leases(controlplane.LockkeeperNamespace).Get(within(t, soon), controlplane.LockkeeperLease, metav1.GetOptions{})
-	must(t, err)
-	if l.Spec.HolderIdentity == nil {
+	term := epoch(t)
+	if term == "" {
 		return nil
 	}
-	name, _, _ := strings.Cut(*l.Spec.HolderIdentity, "_")
+	name, _, _ := strings.Cut(term, "_")
 	return f.Host(name)
 }
 
@@ -312,8 +314,11 @@ func pid(ctx context.Context, h *realhost.Host) (int, error) {
 
 // hostWords are what `lockkeeper status -o json` says on a host without a person's credential.
 type hostWords struct {
-	Line   string `json:"line"`
-	BootID string `json:"bootID"`
+	Line        string `json:"line"`
+	BootID      string `json:"bootID"`
+	Coordinator struct {
+		Why string `json:"why"`
+	} `json:"coordinator"`
 }
 
 func words(t *testing.T, h *realhost.Host) (w hostWords) {

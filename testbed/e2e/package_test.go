@@ -10,11 +10,12 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// TestPackage takes the package through its life on a host: installed, reloaded, upgraded, stopped and upgraded, removed, purged.
+// TestPackage takes the package through its life on a host: installed, reloaded, upgraded, stopped and upgraded, removed, purged. The
+// command and the configuration are those that are shipped.
 func TestPackage(t *testing.T) {
 	leftOut(t)
 	fleet, err := realhost.StartFleet(t.Context(), lab, cp, realhost.FleetOptions{Hosts: 1, Prefix: "spare-", Host: realhost.Options{
-		Files: map[string][]byte{dropInPath: []byte(dropIn), policyPath: []byte(policy)},
+		Files: map[string][]byte{dropInPath: []byte(ownProc)},
 	}})
 	must(t, err)
 	t.Cleanup(fleet.Close)
@@ -47,6 +48,10 @@ func TestPackage(t *testing.T) {
 	is("is-enabled", "enabled")
 	is("is-active", "active")
 	until(t, soon, h.Name(), "to have published", func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == "v"+olderVersion })
+
+	if out := do("systemctl", "show", "--property=ExecStart", "--value", "lockkeeper"); !strings.Contains(out, "argv[]=/usr/bin/lockkeeper run ;") {
+		t.Errorf("it is not started as it is shipped: %s", out)
+	}
 
 	const edited = "# edited by an administrator"
 	do("sh", "-c", "echo '"+edited+"' >>/etc/lockkeeper/lockkeeper.toml")

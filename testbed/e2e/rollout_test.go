@@ -22,6 +22,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
+	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
 const (
@@ -74,6 +75,10 @@ func testInstall(t *testing.T, f *fleet) {
 				t.Errorf("%s: boot id %s of %s, expected %s", h.Name(), id, who, h.BootID())
 			}
 		}
+		eventually(t, soon, h.Name()+" to say who coordinates its reboots", func(ctx context.Context) (bool, error) {
+			out, err := h.Exec(ctx, "cat", updateengine.CoordinatorPath)
+			return out == "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=running\n", err
+		})
 		// The hosts have no program man.
 		out, err := h.Exec(within(t, soon), "systemd-analyze", "verify", "--man=no", "/usr/lib/systemd/system/lockkeeper.service",
 			"/usr/lib/systemd/system/lockkeeper-before-drain.target", "/usr/lib/systemd/system/lockkeeper-before-reboot.target",

@@ -7,6 +7,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -26,6 +27,8 @@ type Options struct {
 	Config *rest.Config
 	// Dir is where the kubeconfig is written; it stays the caller's.
 	Dir string
+	// Address is where the proxy listens; the zero one is 127.0.0.1. Whoever reaches it speaks under the identity.
+	Address netip.Addr
 	// Label names a write; nil for no names. It gets the body and has to be quick.
 	Label func(*Request) string
 	// Record gets every request at its end; it must not block for long.
@@ -68,7 +71,10 @@ func Start(o Options) (*Proxy, error) {
 	if err != nil {
 		return failed(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if !o.Address.IsValid() {
+		o.Address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(o.Address, 0).String())
 	if err != nil {
 		return failed(err)
 	}

@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
+	"lockkeeper.dev/lockkeeper/testbed/realhost"
+)
+
+const clockPath = "/etc/lockkeeper/config.d/clock.toml"
+
+// testClock: clocks of hosts are an hour off the API server's. Containers share the machine's clock, so it is the API server's that
+// is shifted, for one host at a time: a proxy changes what it says of the time. A host that is an hour off takes its turn, since
+// nothing that it does hangs on the time of day; one that coordinates gives its term up and says why, and while no other is right
+// nobody is granted anything.
+func testClock(t *testing.T, f *fleet) {
+	h, leader := f.follower(t), f.leader(t)
+	var candidates []*realhost.Host
+	credentials := map[string]string{}
+	for _, host := range f.Hosts {
+		if text, err := host.Exec(within(t, soon), "cat", credentialPath); err == nil {
+			candidates = append(candidates, host)
+			credentials[host.Name()] = text
+		}
+	}
+	if len(candidates) != 2 || leader == nil {
+		t.Fatalf("%d hosts have a coordinator's credential, expected two, and one of them to coordinate", len(candidates))
+	}
+	term := epoch(t)
+	proxies := map[string]*faultproxy.Proxy{}
+	for _, c := range candidates {
+		config, err := cp.CoordinatorConfig()
+		must(t, err)
+		proxies[c.Name()] = throughProxy(t, c, faultproxy.Options{Name: c.Name() + "'s coordinator", Config: config, Address: lab.Gateway()}, credentialPath)
+	}
+	newTerm(t, term)
+
+	config, err := cp.NodeConfig(h.Name())
+	must(t, err)
+	const kubeconfig = "/etc/lockkeeper/host.kubeconfig"
+	own := throughProxy(t, h, faultproxy.Options{Name: h.Name(), Config: config, Address: lab.Gateway()}, kubeconfig)
+	must(t, h.WriteFile(within(t, soon), clockPath, fmt.Appendf(nil, "node_name = %q\n[kubernetes]\nkubeconfig = %q\n", h.Name(), kubeconfig), 0o644))
+	own.ShiftDate(-time.Hour)
+	sh(t, h, "systemctl restart lockkeeper")
+	boots := h.Boots()
+	version := f.stage(t, h)
+	f.updated(t, aTurn, version, h)
+	f.booted(t, h, boots+1)
+
+	for _, p := range proxies {
+		p.ShiftDate(time.Hour)
+	}
+	for _, c := range candidates {
+		eventually(t, soon, c.Name()+" to say that its clock is off", func(context.Context) (bool, error) {
+			return strings.Contains(words(t, c).Coordinator.Why, "clock is 1h0m0s off the API server's"), nil
+		})
+	}
+	version = f.stage(t, h)
+	until(t, soon, h.Name(), "to want its reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
+	f.showHost(t.Context(), t, candidates[0], 6)
+	f.status(t)
+	if n := turn.FromNode(node(t, h.Name())); n.InTurn() {
+		t.Errorf("%s was granted a turn by a coordinator whose clock is an hour off", h.Name())
+	}
+	proxies[candidates[1].Name()].ShiftDate(0)
+	f.updated(t, aTurn, version, h)
+	f.booted(t, h, boots+2)
+
+	term = epoch(t)
+	for _, c := range candidates {
+		must(t, c.WriteFile(within(t, soon), credentialPath, []byte(credentials[c.Name()]), 0o600))
+	}
+	sh(t, h, "rm "+clockPath+" && systemctl restart lockkeeper")
+	newTerm(t, term)
+}
+
+// epoch is the present term's, "" between two.
+func epoch(t *testing.T) string {
+	t.Helper()
+	l, err := cp.Client().CoordinationV1().Leases(controlplane.LockkeeperNamespace).Get(within(t, soon), controlplane.LockkeeperLease, metav1.GetOptions{})
+	must(t, err)
+	if l.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *l.Spec.HolderIdentity
+}
+
+// newTerm waits until another term than before has begun.
+func newTerm(t *testing.T, before string) {
+	t.Helper()
+	eventually(t, soon, "another term than "+before, func(context.Context) (bool, error) {
+		now := epoch(t)
+		return now != "" && now != before, nil
+	})
+}
+
+// throughProxy starts a proxy and writes its kubeconfig to a host.
+func throughProxy(t *testing.T, h *realhost.Host, o faultproxy.Options, file string) *faultproxy.Proxy {
+	t.Helper()
+	o.Dir = t.TempDir()
+	p, err := faultproxy.Start(o)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	text, err := os.ReadFile(p.Kubeconfig())
+	must(t, err)
+	must(t, h.WriteFile(within(t, soon), file, text, 0o600))
+	return p
+}
