@@ -27,8 +27,13 @@ const (
 	// unreadFor is the same for a node whose write was a conflict and that
 	// could not be read after it.
 	unreadFor = 2 * time.Second
-	// maxHeld bounds the writes of held alone in one round.
-	maxHeld = 50
+	// maxRest is the most that the loop rests after a decision. It rests as long
+	// as the decision took, so that a fleet in uproar costs half a CPU, and a
+	// promotion no more than that.
+	maxRest = 100 * time.Millisecond
+	// maxBulk bounds the writes to nodes in no turn in one round: whole fleets
+	// are taken in, paused and let go, and turns go on meanwhile.
+	maxBulk = 25
 	// maxUncertain is how many writes may be without a known outcome before
 	// nothing more is written: each takes its time and is repeated.
 	maxUncertain = 10
@@ -50,7 +55,10 @@ type leader struct {
 	beat        *systemd.Beat
 	view        *object.View
 	kick        chan struct{}
-	facts       facts // the loop's alone
+	// The loop's alone.
+	facts facts
+	pace  heldPace
+	rest  time.Duration // see maxRest
 
 	mu        sync.Mutex
 	uncertain map[string]bool
@@ -93,6 +101,9 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 			return
 		}
 		next := l.round(ctx)
+		if pause(ctx, l.rest) != nil {
+			return
+		}
 		t := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
@@ -125,17 +136,19 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	if !l.lock.fresh(l.RenewDeadline) {
 		return l.RetryPeriod // the elector renews the Lease, or ends the term
 	}
+	began := time.Now()
 	s, ok := l.snapshot()
 	if !ok {
 		return leadRound
 	}
 	out := rollout.Decide(s)
+	l.rest = min(time.Since(began), maxRest)
 	nodes := make(map[string]*turn.Node, len(s.Nodes))
 	for i := range s.Nodes {
 		nodes[s.Nodes[i].Name] = &s.Nodes[i]
 	}
-	l.carryOut(ctx, out.Verdicts, nodes)
-	next := min(leadRound, l.refusals())
+	left := l.carryOut(ctx, out.Verdicts, nodes)
+	next := min(leadRound, left, l.refusals())
 	if !out.Again.IsZero() {
 		next = min(next, max(time.Until(out.Again), 10*time.Millisecond))
 	}
@@ -173,34 +186,45 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 }
 
 // carryOut writes what the verdicts say: first what goes on and gives back,
-// then the grants, last the reasons.
-func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node) {
-	for _, grants := range []bool{false, true} {
+// then the grants, then what becomes of nodes in no turn, last the reasons. It
+// returns how soon another round is due for what it left undone.
+func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node) time.Duration {
+	for _, kind := range []moveKind{inTurn, granted, bulk} {
+		done := 0
 		for _, v := range verdicts {
-			if v.Move == nil || v.Move.Disturbs() != grants {
+			if v.Move == nil || kindOf(v.Move) != kind {
 				continue
 			}
-			if ctx.Err() != nil || grants && l.uncertainNow() > 0 || l.uncertainNow() >= maxUncertain {
-				return // a write of this round went astray: no more grants
+			if ctx.Err() != nil || kind == granted && l.uncertainNow() > 0 || l.uncertainNow() >= maxUncertain {
+				return leadRound // a write of this round went astray: no more grants
+			}
+			if kind == bulk && done == maxBulk {
+				return 0
 			}
 			l.write(ctx, nodes[v.Node], patchOf(nodes[v.Node], &v), &v)
+			done++
 		}
 	}
-	held := 0
-	for _, v := range verdicts {
-		if v.Move != nil || v.Held == v1alpha1.ReasonHandover || ctx.Err() != nil {
-			continue // a handover takes seconds; what was said before stands
-		}
-		if l.uncertainNow() > 0 {
-			return // no more than words, and they may go astray as well
-		}
-		if n := nodes[v.Node]; n.Held != v.Held {
-			if held++; held > maxHeld {
-				return // the writes themselves bring the next round
-			}
-			l.write(ctx, n, heldPatch(n, v.Held), &v)
-		}
+	return l.tellHeld(ctx, verdicts, nodes)
+}
+
+// moveKind is the order in which moves are written.
+type moveKind int
+
+const (
+	inTurn  moveKind = iota // a turn goes on, gives back or ends
+	granted                 // a turn begins
+	bulk                    // neither
+)
+
+func kindOf(m *rollout.Move) moveKind {
+	switch {
+	case m.Disturbs():
+		return granted
+	case m.From.InTurn() || m.To.InTurn():
+		return inTurn
 	}
+	return bulk
 }
 
 func (l *leader) uncertainNow() int {
@@ -235,13 +259,18 @@ func (l *leader) leave(name string, d time.Duration, err error, told bool) {
 	l.wake()
 }
 
+// leftAlone reports whether nothing is written to the node at present: a write
+// to it was refused lately, or the outcome of one is not known.
+func (l *leader) leftAlone(name string, v *rollout.Verdict) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	refused, found := l.refused[name]
+	return l.uncertain[name] || found && time.Now().Before(refused.until) && (v.Move != nil || refused.told)
+}
+
 // write sends one patch and takes in what became of it.
 func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rollout.Verdict) {
-	l.mu.Lock()
-	refused, found := l.refused[n.Name]
-	busy := l.uncertain[n.Name]
-	l.mu.Unlock()
-	if busy || found && time.Now().Before(refused.until) && (v.Move != nil || refused.told) || !l.lock.fresh(l.RenewDeadline) {
+	if l.leftAlone(n.Name, v) || !l.lock.fresh(l.RenewDeadline) {
 		return
 	}
 	l.beat.Alive()
@@ -250,6 +279,9 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 	case object.Written:
 		l.logWrite(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
 		l.view.Overlay(obj)
+		if v.Move != nil {
+			l.wake() // what becomes of the others may follow from it
+		}
 	case object.Conflict, object.Gone:
 		// Decided on a Node that has changed: dropped, and read again.
 		l.log.Debug("a decision came too late", "node", n.Name, "err", err)

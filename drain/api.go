@@ -73,6 +73,8 @@ func (d *Drainer) watch(ctx context.Context, v *view) {
 	cache.NewReflectorWithOptions(lw, &corev1.Pod{}, v, cache.ReflectorOptions{
 		Name:   "drain",
 		Logger: &logger,
+		// As the API server's own choice: half an hour to an hour, not five minutes.
+		MinWatchTimeout: 30 * time.Minute,
 	}).RunWithContext(klog.NewContext(ctx, logger))
 }
 

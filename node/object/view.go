@@ -3,6 +3,8 @@ package object
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -90,7 +92,7 @@ func (v *View) Nodes() []*corev1.Node {
 }
 
 // Overlay takes in a Node that a write or a read of this process returned. It
-// reports whether it was news.
+// reports whether it was news; nobody else is told, who calls it knows.
 func (v *View) Overlay(n *corev1.Node) bool { return v.put(n, false) }
 
 // Forget drops a Node that a read or a write of this process did not find.
@@ -125,17 +127,35 @@ func (v *View) put(n *corev1.Node, watched bool) bool {
 		// Node, so it was deleted. Taken in, it would stay for ever.
 		news = newer(n.ResourceVersion, v.at)
 	}
+	told := news && watched
 	if news {
+		// A fleet's kubelets write statuses all the time that say nothing new to
+		// us. The version is taken in, for the next write to be made of it, and
+		// nobody is woken. A host is woken by every version of its own Node: it
+		// waits for one at a check.
+		if v.name == "" && old != nil && alike(old, n) {
+			n.Labels, n.Annotations = old.Labels, old.Annotations
+			told = false
+		}
 		v.nodes[n.Name] = n
 	}
 	if watched {
 		v.at = n.ResourceVersion
 	}
 	v.mu.Unlock()
-	if news {
+	if told {
 		v.notify()
 	}
 	return news
+}
+
+// alike reports whether two stripped versions of a Node differ in nothing but
+// their version.
+func alike(a, b *corev1.Node) bool {
+	return a.UID == b.UID && a.CreationTimestamp.Equal(&b.CreationTimestamp) &&
+		a.Spec.Unschedulable == b.Spec.Unschedulable && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID &&
+		slices.Equal(a.Status.Conditions, b.Status.Conditions) &&
+		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
 }
 
 // newer compares two resourceVersions of one resource (KEP-5504). One that

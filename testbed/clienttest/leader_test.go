@@ -385,3 +385,59 @@ func TestNoAnswersAtAll(t *testing.T) {
 		t.Errorf("epochs %v", l.epochs())
 	}
 }
+
+// What becomes of a fleet at once is told node after node, and what goes on does not wait for it.
+func TestReasonsAreSpread(t *testing.T) {
+	freshLease(t)
+	const fleet = 60
+	name := func(i int) string { return fmt.Sprintf("n%02d", i) }
+	for i := range fleet {
+		playHost(t, name(i), true)
+	}
+	stop(t)
+	l := stand(t, "leader", nil)
+	l.leads(1)
+	reasons := func() (writes []request) {
+		return slices.DeleteFunc(l.w.requests("PATCH node"), func(r request) bool {
+			return !strings.Contains(r.body, `"lockkeeper.dev/held":"Stopped"`) || r.status != 200
+		})
+	}
+	until(t, "the first reasons", func() bool { return len(reasons()) >= 20 })
+	until(t, "a few more", func() bool { return len(reasons()) >= 23 })
+	told := reasons()
+	// The first twenty at once, then one a second: sixty nodes in a minute.
+	if took := told[22].at.Sub(told[0].at); took < 2*time.Second {
+		t.Errorf("23 reasons in %v", took)
+	}
+	lifted := time.Now()
+	goOn(t)
+	until(t, "the grant", func() bool { return len(l.w.grants()) > 0 })
+	if g := l.w.grants()[0]; g.at.Sub(lifted) > 10*time.Second {
+		t.Errorf("granted %v after the stop was lifted, while reasons waited", g.at.Sub(lifted))
+	}
+	seen := map[string]int{}
+	for _, r := range reasons() {
+		if seen[r.kind]++; seen[r.kind] > 1 {
+			t.Errorf("%s was told twice", r.kind)
+		}
+	}
+}
+
+// A kubelet's word that says nothing new is no reason to decide: nothing is written, nothing read.
+func TestIdleLeaderAsksNothing(t *testing.T) {
+	freshLease(t)
+	playHost(t, "n1", false)
+	playHost(t, "n2", false)
+	l := stand(t, "leader", nil)
+	epoch := l.leads(1)
+	until(t, "both in its care", func() bool { return state(t, "n1") == "idle" && state(t, "n2") == "idle" })
+	count := func() int { return l.w.count() - l.w.count("GET lease", "PUT lease") }
+	from, before := time.Now(), count()
+	for i := 0; len(l.w.leaseWrites(epoch, from)) < 6; i++ {
+		must(t, cp(t).SetNodeReady(t.Context(), "n1", "boot-1", true))
+		patchNode(t, "n2", `{"spec":{"podCIDR":null}}`)
+	}
+	if n := count() - before; n > 0 {
+		t.Errorf("%d requests beside the Lease's: %q", n, l.w.kinds())
+	}
+}
