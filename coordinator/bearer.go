@@ -53,6 +53,9 @@ func (c *candidate) dial() (*object.Client, *bearer, error) {
 		cfg.BearerToken = ""
 		cfg.Wrap(b.wrap)
 	}
+	if c.Wrap != nil {
+		cfg.Wrap(c.Wrap)
+	}
 	client, err := object.ConnectConfig(cfg, "coordinator", c.Version, qps, burst)
 	return client, b, err
 }

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -48,6 +50,11 @@ type Options struct {
 	Liveness *systemd.Liveness
 	// Report is told what became of the candidature; nil is fine.
 	Report func(Status)
+	// Decided is told of each decision of a leader, and how long it took; it
+	// must not block, nor keep what it is given. nil is fine.
+	Decided func(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome)
+	// Wrap goes around each request to the API server; nil is fine.
+	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
 // Status is how a candidate stands, for people.

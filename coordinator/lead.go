@@ -141,8 +141,13 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	if !ok {
 		return leadRound
 	}
+	began := time.Now()
 	out := rollout.Decide(s)
-	l.rest = min(time.Since(began), maxRest)
+	took := time.Since(began)
+	l.rest = min(took, maxRest)
+	if l.Decided != nil {
+		l.Decided(took, &s, &out)
+	}
 	nodes := make(map[string]*turn.Node, len(s.Nodes))
 	for i := range s.Nodes {
 		nodes[s.Nodes[i].Name] = &s.Nodes[i]

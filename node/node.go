@@ -74,6 +74,9 @@ type Options struct {
 	// Report is told what the host does and waits for, after every change;
 	// it must not block. nil is fine.
 	Report func(Status)
+	// TurnEnded is told the result of each turn of this host's that ended, where
+	// the Node tells it; it must not block. nil is fine.
+	TurnEnded func(v1alpha1.Result)
 	// ShutdownChanged is called when logind begins to shut the host down, and
 	// when that was called off; it must not block. nil is fine.
 	ShutdownChanged func(active bool)
@@ -81,10 +84,14 @@ type Options struct {
 
 // Status is what a host does, for people.
 type Status struct {
-	Node    string
-	BootID  string
-	State   v1alpha1.State
-	Turn    string
+	Node   string
+	BootID string
+	State  v1alpha1.State
+	Turn   string
+	// TurnSince and StageSince are when the turn and its state began, by the
+	// coordinator's clock; zero outside of a turn.
+	TurnSince, StageSince time.Time
+
 	Wants   v1alpha1.Wants
 	Known   bool // Wants is known
 	Changes []v1alpha1.Change

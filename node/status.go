@@ -50,6 +50,8 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 	}
 	if !n.InTurn() {
 		s.Turn = ""
+	} else if n.Ours() {
+		s.TurnSince, s.StageSince = n.Grant.StartedAt, n.Grant.StageAt
 	}
 	if apiErr != nil {
 		s.APIError = apiErr.Error()
@@ -111,6 +113,9 @@ func (h *Host) journalEnd(n *turn.Node, turnID string) {
 	if l == nil || l.Turn != turnID {
 		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageTurnEnded, "its turn is over; the Node does not say how it ended", "turn", turnID, "state", n.State.String(), "result", "Unknown")
 		return
+	}
+	if h.TurnEnded != nil {
+		h.TurnEnded(l.Result)
 	}
 	systemd.TellEnd(h.log, "its turn", l, "state", n.State.String())
 }

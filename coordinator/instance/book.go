@@ -28,6 +28,8 @@ type book struct {
 	node    node.Status
 	role    coordinator.Status
 	pass    credential.Health // the coordinator's credential
+	unseen  string            // why metrics are not served
+	ready   bool              // the service has started
 	failing bool              // the file cannot be written, and that was logged
 	apiDown time.Time
 }
@@ -57,6 +59,22 @@ func (b *book) credential(h credential.Health) {
 	defer b.mu.Unlock()
 	b.pass = h
 	b.tell()
+}
+
+// metrics takes in why metrics and health are not served.
+func (b *book) metrics(problem string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unseen != problem {
+		b.unseen = problem
+		b.tell()
+	}
+}
+
+func (b *book) started() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ready = true
 }
 
 // credentialStatus is how the coordinator's credential stands, nil where there
@@ -95,6 +113,9 @@ func (b *book) line() string {
 	case short != "":
 		return short + ", " + credential.Mints + " mints a new one; " + line
 	}
+	if b.unseen != "" {
+		line += "; metrics are not served: " + b.unseen
+	}
 	return line
 }
 
@@ -106,6 +127,7 @@ func (b *book) tell() {
 		Time: time.Now().UTC(), PID: os.Getpid(), Version: b.version, Node: b.node.Node, BootID: b.node.BootID, Line: line,
 		State: b.node.State, Turn: b.node.Turn, Changes: b.node.Changes,
 		Coordinator: local.Coordinator{Role: local.RoleNone, Why: b.role.Why, Credential: b.credentialStatus()},
+		Metrics:     b.unseen,
 	}
 	if b.node.Known {
 		s.Wants = b.node.Wants

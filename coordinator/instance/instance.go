@@ -21,6 +21,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/coordinator/metrics"
 	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/object"
@@ -52,11 +53,16 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 
 	notifier := systemd.NewNotifier(log)
 	liveness := systemd.NewLiveness(log)
+	m := metrics.New(o.Version)
 	b := &book{notifier: notifier, dir: o.StateDir, version: o.Version, log: log}
-	host, err := newHost(cfg, o, log, liveness, b)
+	host, err := newHost(cfg, o, log, liveness, b, m)
 	if err != nil {
 		return err
 	}
+	look := &look{book: b, metrics: m, liveness: liveness, host: hostPass{path: cfg.HostKubeconfig}}
+	m.Watch(look.sources())
+	server := metrics.NewServer(metrics.Handler(m, log, look.health), log, b.metrics)
+	server.Listen(cfg.Metrics.Listen)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	going := &power{changed: make(chan struct{})}
@@ -65,8 +71,10 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { notifier.Watchdog(ctx, liveness) })
 	wg.Go(func() { host.Run(ctx) })
-	wg.Go(func() { stand(ctx, going, cfg, o, log, liveness, host, b) })
+	wg.Go(func() { stand(ctx, going, cfg, o, log, liveness, host, b, m) })
+	wg.Go(func() { server.Run(ctx) })
 	notifier.Ready()
+	b.started()
 	systemd.Tell(log, slog.LevelInfo, v1alpha1.MessageStarted, "lockkeeper runs", "version", o.Version, "mode", string(cfg.Mode))
 
 	reloads := make(chan os.Signal, 1)
@@ -76,7 +84,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 		select {
 		case <-reloads:
 			notifier.Reloading()
-			reload(cfg, o, log, level, host)
+			reload(cfg, o, log, level, host, server)
 			notifier.Ready()
 		case <-ctx.Done():
 			notifier.Stopping()
@@ -88,7 +96,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 }
 
 // newHost puts together what the host's loop needs of the configuration.
-func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, b *book) (*node.Host, error) {
+func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, b *book, m *metrics.Metrics) (*node.Host, error) {
 	var engine *updateengine.Source
 	if cfg.Sources.UpdateEngine != config.UpdateEngineOff {
 		poll := cfg.Sources.PollInterval
@@ -109,12 +117,12 @@ func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.
 				return nil, err
 			}
 			// 20 requests a second: a drain's evictions are most of them.
-			return object.Connect(path, "host", o.Version, 20, 40)
+			return object.Connect(path, "host", o.Version, 20, 40, m.HostContact.Wrap)
 		},
 		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 		Root: o.Root, Engine: engine, PollInterval: cfg.Sources.PollInterval,
 		Logind: systemd.Logind{Bus: bus}, Units: systemd.Units{Bus: bus},
-		Settings: settings(cfg), Log: log, Liveness: liveness, Report: b.host,
+		Settings: settings(cfg), Log: log, Liveness: liveness, Report: b.host, TurnEnded: m.TurnEnded,
 	})
 }
 
@@ -136,7 +144,7 @@ func settings(cfg *config.Config) node.Settings {
 
 // reload reads the configuration anew; a bad one changes nothing. started is
 // the one that the process began with.
-func reload(started *config.Config, o Options, log *slog.Logger, level *slog.LevelVar, host *node.Host) {
+func reload(started *config.Config, o Options, log *slog.Logger, level *slog.LevelVar, host *node.Host, server *metrics.Server) {
 	cfg, warnings, err := o.Load()
 	for _, w := range warnings {
 		log.Warn(w.String())
@@ -150,6 +158,7 @@ func reload(started *config.Config, o Options, log *slog.Logger, level *slog.Lev
 	}
 	level.Set(cfg.LogLevel)
 	host.Reload(settings(cfg))
+	server.Listen(cfg.Metrics.Listen)
 	systemd.Tell(log, slog.LevelInfo, v1alpha1.MessageReloaded, "configuration reloaded", "mode", string(cfg.Mode))
 }
 
@@ -179,16 +188,19 @@ func (p *power) now() (down bool, changed <-chan struct{}) {
 // stand stands for election until ctx ends, if this host is meant to. A leader
 // whose host goes down releases the Lease at once, before its reboot; if the
 // shutdown is called off it stands again.
-func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, host *node.Host, b *book) {
+func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, host *node.Host, b *book, m *metrics.Metrics) {
 	if cfg.Coordinator.Kubeconfig == "" {
 		b.coordinator(coordinator.Status{Why: "coordinator.kubeconfig is empty"})
 		return
 	}
-	keeper := credential.NewKeeper(cfg.Coordinator.Kubeconfig, o.Version, log, b.credential, nil)
+	keeper := credential.NewKeeper(cfg.Coordinator.Kubeconfig, o.Version, log, b.credential, m.CoordinatorContact.Wrap)
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
 	keeping.Go(func() { keeper.Run(ctx) })
 	told := func(s coordinator.Status) {
+		if !s.Candidate {
+			m.CoordinatorContact.Forget()
+		}
 		b.coordinator(s)
 		keeper.Look() // the file may have come, gone, or be another one
 	}
@@ -215,7 +227,7 @@ func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log
 			Version: o.Version, Kubeconfig: cfg.Coordinator.Kubeconfig, NodeName: host.Name,
 			LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 			LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
-			Policy: o.Policy, Log: log, Liveness: liveness, Report: told,
+			Policy: o.Policy, Log: log, Liveness: liveness, Report: told, Decided: m.Decided, Wrap: m.CoordinatorContact.Wrap,
 		})
 		stop()
 	}

@@ -113,6 +113,9 @@ func (h *HostView) writeText(w io.Writer) error {
 	if s.API != nil {
 		line("API server", cell(s.API.Error)+", for "+since(h.Time, &s.API.Since))
 	}
+	if s.Metrics != "" {
+		line("metrics", "not served: "+cell(s.Metrics))
+	}
 	line("boot", s.BootID)
 	if s.Waits != nil {
 		if d := s.Waits.Reason.Doc(); d.Reason != "" {

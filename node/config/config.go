@@ -51,6 +51,7 @@ type Config struct {
 	Reboot      Reboot
 	Hooks       Hooks
 	Health      Health
+	Metrics     Metrics
 
 	origins map[string]origin // by key; what is absent is a default
 	files   []string          // what was read, in the order in which it was
@@ -112,6 +113,11 @@ const (
 type Health struct {
 	Units   []string // names of systemd units
 	Timeout time.Duration
+}
+
+// Metrics is what the process serves of itself.
+type Metrics struct {
+	Listen string // HOST:PORT for /metrics and /healthz; "" is nowhere
 }
 
 // Options say what to load.

@@ -74,6 +74,7 @@ func TestDefaultsAreTheContract(t *testing.T) {
 		Reboot:      Reboot{5 * time.Minute, 2 * time.Minute},
 		Hooks:       Hooks{10 * time.Minute, HookTimeoutAbort},
 		Health:      Health{[]string{}, 15 * time.Minute},
+		Metrics:     Metrics{"127.0.0.1:9477"},
 		origins:     map[string]origin{},
 	}
 	if !reflect.DeepEqual(c, want) {
@@ -120,6 +121,8 @@ on_timeout = "wait"
 [health]
 units = ["a@b.service", "c.target"]
 timeout = "2h"
+[metrics]
+listen = "[::1]:9477"
 `)
 	if wrong != "" {
 		t.Fatal(wrong)
@@ -132,6 +135,7 @@ timeout = "2h"
 		Reboot:     Reboot{0, time.Minute},
 		Hooks:      Hooks{time.Second, HookTimeoutWait},
 		Health:     Health{[]string{"a@b.service", "c.target"}, 2 * time.Hour},
+		Metrics:    Metrics{"[::1]:9477"},
 	}
 	got := *c
 	got.origins, got.files = nil, nil
@@ -185,6 +189,12 @@ func TestMistakes(t *testing.T) {
 			"lockkeeper.toml:2: sources.sentinels: the list [/a /a], expected each once; \"/a\" stands there twice"},
 		{"a path that leaves its root", "[sources]\nsentinels = [\"/a/../../b\"]\n",
 			"lockkeeper.toml:2: sources.sentinels: the list [/a/../../b], expected an absolute path without . and .. and // in it, not \"/a/../../b\""},
+		{"no port", "[metrics]\nlisten = \"127.0.0.1\"\n",
+			"lockkeeper.toml:2: metrics.listen: \"127.0.0.1\", expected HOST:PORT, such as \"127.0.0.1:9477\" or \"[::1]:9477\", or \"\" for nowhere"},
+		{"a port too high", "[metrics]\nlisten = \":65536\"\n",
+			"lockkeeper.toml:2: metrics.listen: \":65536\", expected HOST:PORT, such as \"127.0.0.1:9477\" or \"[::1]:9477\", or \"\" for nowhere"},
+		{"a port's name", "[metrics]\nlisten = \"localhost:http\"\n",
+			"lockkeeper.toml:2: metrics.listen: \"localhost:http\", expected HOST:PORT, such as \"127.0.0.1:9477\" or \"[::1]:9477\", or \"\" for nowhere"},
 		{"no unit", "[health]\nunits = [\"chronyd\"]\n",
 			"lockkeeper.toml:2: health.units: the list [chronyd], expected names of systemd units with their suffix, such as \"chronyd.service\", not \"chronyd\""},
 		{"a value for a table", "lease = 1\n",
@@ -375,6 +385,9 @@ on_timeout = "abort"  # default
 [health]
 units = []       # default
 timeout = "15m"  # default
+
+[metrics]
+listen = "127.0.0.1:9477"  # default
 `
 	got := strings.ReplaceAll(b.String(), dir, "DIR")
 	if strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {

@@ -106,6 +106,10 @@ var keys = []Key{
 	key("health.timeout", duration(time.Minute, 2*time.Hour, time.Second), `"15m"`, reload,
 		"How long after a boot the host may take to be healthy before it says that it failed.",
 		func(c *Config) *time.Duration { return &c.Health.Timeout }),
+
+	key("metrics.listen", text("string", "`HOST:PORT`, or `\"\"`", or("nowhere", address)), `"127.0.0.1:9477"`, reload,
+		"Where `/metrics` and `/healthz` are served ([metrics](metrics.md)). `\"\"` is nowhere. An address that somebody else has is tried again every minute.",
+		func(c *Config) *string { return &c.Metrics.Listen }),
 }
 
 // key ties a kind to the place of its value.

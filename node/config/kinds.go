@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -221,6 +222,17 @@ func label(s string) string {
 func subdomain(s string) string {
 	if len(s) > 253 || !dnsSubdomain.MatchString(s) {
 		return "a DNS name: at most 253 of a-z, 0-9, - and ., beginning and ending with a letter or digit"
+	}
+	return ""
+}
+
+// address is what a server listens at; port 0 is any that is free.
+func address(s string) string {
+	host, port, err := net.SplitHostPort(s)
+	number, badPort := strconv.ParseUint(port, 10, 16)
+	if err != nil || badPort != nil || strconv.FormatUint(number, 10) != port ||
+		host != "" && net.ParseIP(host) == nil && subdomain(host) != "" {
+		return "HOST:PORT, such as \"127.0.0.1:9477\" or \"[::1]:9477\""
 	}
 	return ""
 }

@@ -56,6 +56,9 @@ type Status struct {
 	// API is what went wrong when the API server was last asked; nil when it
 	// answered.
 	API *Failure `json:"api,omitempty"`
+	// Metrics is why metrics and health are not served; "" when they are, or
+	// are not meant to be.
+	Metrics string `json:"metrics,omitempty"`
 }
 
 // Waits is what a host waits for.

@@ -23,13 +23,16 @@ type Client struct {
 }
 
 // Connect reads a kubeconfig and makes a client. It does not talk to the API
-// server. role goes into the user agent; qps (requests per second) and burst
+// server. wraps, if any, go around each request. role goes into the user agent; qps (requests per second) and burst
 // are the client's own limits, set on purpose: client-go's default of 5 would
 // let a leader of a thousand nodes fall minutes behind.
-func Connect(kubeconfig, role, version string, qps float32, burst int) (*Client, error) {
+func Connect(kubeconfig, role, version string, qps float32, burst int, wraps ...func(http.RoundTripper) http.RoundTripper) (*Client, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	for _, wrap := range wraps {
+		cfg.Wrap(wrap)
 	}
 	return ConnectConfig(cfg, role, version, qps, burst)
 }

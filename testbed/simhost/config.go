@@ -32,6 +32,7 @@ func (h *Host) defaultConfig() Config {
 		"sources":     {"poll_interval": time.Second},
 		"reboot":      {"session_delay": time.Duration(0), "min_uptime": time.Duration(0)},
 		"health":      {"timeout": time.Minute},
+		"metrics":     {"listen": ""}, // many hosts on one machine
 	}
 }
 

@@ -1,0 +1,161 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Metric is the name of a metric of lockkeeper's, as Prometheus has it. What
+// each means is in [MetricDocs]; a process serves all of them and no others.
+type Metric string
+
+// The metrics.
+const (
+	MetricBuildInfo        Metric = "lockkeeper_build_info"                            // of every process
+	MetricHealthy          Metric = "lockkeeper_healthy"                               // what /healthz says
+	MetricHostState        Metric = "lockkeeper_host_state"                            // one series
+	MetricHostWants        Metric = "lockkeeper_host_wants"                            // one series
+	MetricHostWaits        Metric = "lockkeeper_host_waits"                            // one series
+	MetricHostSince        Metric = "lockkeeper_host_since_timestamp_seconds"          // of what it does now
+	MetricHostTurn         Metric = "lockkeeper_host_turn_seconds"                     // 0 outside of one
+	MetricHostStage        Metric = "lockkeeper_host_stage_seconds"                    // 0 outside of a turn
+	MetricHostTurns        Metric = "lockkeeper_host_turns_total"                      // of this process
+	MetricHostEvictions    Metric = "lockkeeper_host_evictions_total"                  // of this process
+	MetricAPIRequests      Metric = "lockkeeper_api_requests_total"                    // of this process
+	MetricAPIContact       Metric = "lockkeeper_api_last_contact_timestamp_seconds"    // by identity
+	MetricCredentialExpiry Metric = "lockkeeper_credential_expiry_timestamp_seconds"   // by identity
+	MetricCredentialRefuse Metric = "lockkeeper_credential_refused"                    // by identity
+	MetricRenewals         Metric = "lockkeeper_coordinator_credential_renewals_total" // of this process
+	MetricCandidate        Metric = "lockkeeper_coordinator_candidate"                 // 0 or 1
+	MetricLeader           Metric = "lockkeeper_coordinator_leader"                    // 0 or 1
+	MetricNodes            Metric = "lockkeeper_coordinator_nodes"                     // a leader's alone
+	MetricHeldNodes        Metric = "lockkeeper_coordinator_held_nodes"                // a leader's alone
+	MetricUnavailable      Metric = "lockkeeper_coordinator_unavailable_nodes"         // a leader's alone
+	MetricBudget           Metric = "lockkeeper_coordinator_budget_nodes"              // a leader's alone
+	MetricFailed           Metric = "lockkeeper_coordinator_failed_nodes"              // a leader's alone
+	MetricDecision         Metric = "lockkeeper_coordinator_decision_seconds"          // of this process
+)
+
+// MetricType is how a metric's value behaves.
+type MetricType string
+
+// The types.
+const (
+	Gauge     MetricType = "gauge"     // goes up and down
+	Counter   MetricType = "counter"   // goes up, from 0 at the process's start
+	Histogram MetricType = "histogram" // counts by size, from the process's start
+)
+
+// Labels of metrics whose values are not words defined elsewhere.
+const (
+	IdentityHost        = "host"        // the kubelet's credential
+	IdentityCoordinator = "coordinator" // the second kubeconfig
+
+	AnswerAccepted = "accepted" // 2xx and 3xx
+	AnswerBusy     = "busy"     // 429: too many requests, or a PodDisruptionBudget that allows none
+	AnswerRefused  = "refused"  // every other 4xx
+	AnswerError    = "error"    // 5xx, or none at all
+
+	// WaitsForNothing is the reason of a host that waits for none.
+	WaitsForNothing = "None"
+	// WantsUnknown is what a host wants that has not read all its sources.
+	WantsUnknown = "unknown"
+)
+
+// MetricDoc is a metric with all there is to know of it.
+type MetricDoc struct {
+	Name   Metric
+	Type   MetricType
+	Unit   string // "" for a plain number
+	Labels []string
+	// Leader: only a process that holds the Lease serves it.
+	Leader bool
+	Help   string // one line without a full stop
+}
+
+var metricDocs = []MetricDoc{
+	{MetricBuildInfo, Gauge, "", []string{"version", "protocol"}, false, "Always 1; the labels are lockkeeper's version and the protocol that it speaks"},
+	{MetricHealthy, Gauge, "", nil, false, "1 while /healthz answers 200, 0 while it answers 503"},
+	{MetricHostState, Gauge, "", []string{"state"}, false, "Always 1; the label is the state of this host's Node as the host sees it"},
+	{MetricHostWants, Gauge, "", []string{"wants"}, false, "Always 1; the label is what this host wants, unknown until every source was read in this boot"},
+	{MetricHostWaits, Gauge, "", []string{"reason"}, false, "1 while this host waits for something, else 0; the label is the reason, or None"},
+	{MetricHostSince, Gauge, "seconds since 1970", nil, false, "Since when this host does or waits for what it does now"},
+	{MetricHostTurn, Gauge, "seconds", nil, false, "How long this host's present turn has lasted, 0 outside of a turn"},
+	{MetricHostStage, Gauge, "seconds", nil, false, "How long this host has been in the present state of its turn, 0 outside of a turn"},
+	{MetricHostTurns, Counter, "", []string{"result"}, false, "Turns of this host that ended while this process ran, by their result"},
+	{MetricHostEvictions, Counter, "", []string{"answer"}, false, "Evictions that this process asked for, by the API server's answer; busy is 429, which a PodDisruptionBudget says too"},
+	{MetricAPIRequests, Counter, "", []string{"identity", "answer"}, false, "Requests of this process to the API server, by the identity that asked and by the answer"},
+	{MetricAPIContact, Gauge, "seconds since 1970", []string{"identity"}, false, "When the API server last answered a request of this identity with anything but 401, 429 or 5xx; 0 is never. An idle host asks every few minutes"},
+	{MetricCredentialExpiry, Gauge, "seconds since 1970", []string{"identity"}, false, "When the credential ends: the coordinator's, and the host's if it is a certificate; not there where the file does not tell"},
+	{MetricCredentialRefuse, Gauge, "", []string{"identity"}, false, "1 while the API server refuses the credential with 401, else 0"},
+	{MetricRenewals, Counter, "", []string{"result"}, false, "How often this process renewed the coordinator's credential, or failed to: renewed, failed"},
+	{MetricCandidate, Gauge, "", nil, false, "1 while this process stands for election or leads, else 0"},
+	{MetricLeader, Gauge, "", nil, false, "1 while this process holds the Lease, else 0; two of them at one moment are no harm"},
+	{MetricNodes, Gauge, "nodes", []string{"state"}, true, "Nodes by state, as the leader saw them when it last decided"},
+	{MetricHeldNodes, Gauge, "nodes", []string{"reason"}, true, "Nodes that do not move, by the reason"},
+	{MetricUnavailable, Gauge, "nodes", nil, true, "Nodes that count against the budget"},
+	{MetricBudget, Gauge, "nodes", nil, true, "How many nodes may be unavailable"},
+	{MetricFailed, Gauge, "nodes", nil, true, "Nodes that failed and are not forgiven"},
+	{MetricDecision, Histogram, "seconds", nil, false, "How long the leader took to decide about all nodes, each time"},
+}
+
+// MetricDocs are all metrics, in the order of the documentation. docs/metrics.md
+// is rendered from it, and what a process serves is made of it.
+func MetricDocs() []MetricDoc { return metricDocs }
+
+// RenderMetrics returns docs/metrics.md.
+func RenderMetrics() string {
+	var b strings.Builder
+	b.WriteString(`# Metrics and health
+
+<!-- Rendered from api/v1alpha1/metric.go. Do not edit: make docs -->
+
+Every host's service serves two pages at ` + "`127.0.0.1:9477`" + `, or where ` + "`[metrics] listen`" + ` in its [file](configuration.md) says; ` + "`\"\"`" + `
+is off. They are there from the service's start on, before there is an API server. They need no credential and tell no secret, but
+they name what a host waits for: give them an address that others reach only where that is nobody's harm.
+
+- ` + "`/metrics`" + `: what is below, for Prometheus.
+- ` + "`/healthz`" + `: 200 and ` + "`ok`" + `, or 503 and what a person has to mend **on this host**: it has not started yet, a loop of it is stuck,
+  the API server refuses one of its credentials, or a credential has expired or cannot be read. An API server that is away, and a
+  turn that waits, are no ill health of the host's; lines below the first tell of both.
+
+| metric | type | unit | labels | meaning |
+| --- | --- | --- | --- | --- |
+`)
+	for _, d := range metricDocs {
+		labels, unit, help := "-", "-", d.Help
+		if len(d.Labels) > 0 {
+			labels = "`" + strings.Join(d.Labels, "`, `") + "`"
+		}
+		if d.Unit != "" {
+			unit = d.Unit
+		}
+		if d.Leader {
+			help += ". Served by the leader alone"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s. |\n", d.Name, d.Type, unit, labels, help)
+	}
+	fmt.Fprintf(&b, `
+States are those of [the table](node-states.md), reasons are [these words](reasons.md), results %s. `+"`identity`"+` is %s or %s, `+"`answer`"+`
+%s (2xx, 3xx), %s (429), %s (every other 4xx) or %s (5xx, or no answer).
+
+Worth an alert:
+
+`+"```"+`
+# A host that has not reached the API server for a quarter of an hour, or may not.
+time() - lockkeeper_api_last_contact_timestamp_seconds{identity="host"} > 900 or lockkeeper_credential_refused == 1
+# A credential that ends within three days: whatever renews it does not.
+lockkeeper_credential_expiry_timestamp_seconds - time() < 3 * 86400
+# Nobody coordinates.
+absent(lockkeeper_coordinator_leader == 1)
+# The line has stopped.
+lockkeeper_coordinator_failed_nodes > 0
+`+"```"+`
+`, codes("Done", "Cancelled", "TurnedBack", "Failed"), code(IdentityHost), code(IdentityCoordinator),
+		code(AnswerAccepted), code(AnswerBusy), code(AnswerRefused), code(AnswerError))
+	return b.String()
+}
+
+func code(word string) string { return "`" + word + "`" }
+
+func codes(words ...string) string { return "`" + strings.Join(words, "`, `") + "`" }

@@ -1,0 +1,263 @@
+// Package metrics has what a process tells of itself to machines: the metrics
+// that docs/metrics.md lists, and the pages they are served on. One table,
+// api/v1alpha1's, says what there is; this room gives each its value.
+//
+// Nothing here is decided, and nothing is asked of the API server: facts come
+// from the loops as they go. The room does not know how they come about.
+package metrics
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator"
+	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+)
+
+// Host is a host as it sees itself.
+type Host struct {
+	State v1alpha1.State
+	Wants v1alpha1.Wants // "" is unknown
+	Waits v1alpha1.Reason
+	Since time.Time // of what it does or waits for
+	// Turn and Stage are when the present turn and its stage began; zero
+	// outside of one.
+	Turn, Stage time.Time
+}
+
+// Sources are what is asked when somebody looks.
+type Sources struct {
+	Healthy func() bool
+	Host    func() Host
+	Role    func() coordinator.Status
+	// Credential is the coordinator's.
+	Credential func() credential.Health
+	// HostExpires is when the host's credential ends, zero if nobody knows.
+	HostExpires func() time.Time
+}
+
+// Metrics are all metrics of one process. Its methods may be called from any
+// goroutine.
+type Metrics struct {
+	version string
+	sources Sources
+	descs   map[v1alpha1.Metric]*prometheus.Desc
+
+	HostContact, CoordinatorContact *Contact
+
+	mu       sync.Mutex
+	turns    map[v1alpha1.Result]int
+	decision prometheus.Histogram
+	fleet    *fleet // nil unless this process leads
+}
+
+// fleet is what a leader saw when it last decided.
+type fleet struct {
+	states map[v1alpha1.State]int
+	held   map[v1alpha1.Reason]int
+	rollout.Figures
+}
+
+// buckets of a decision, in seconds: that of five thousand nodes takes a few
+// hundredths.
+var buckets = []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1}
+
+// New makes the metrics of a process of that version of lockkeeper. Watch has
+// to be called before anybody looks.
+func New(version string) *Metrics {
+	m := &Metrics{
+		version: version, descs: map[v1alpha1.Metric]*prometheus.Desc{},
+		HostContact: newContact(v1alpha1.IdentityHost), CoordinatorContact: newContact(v1alpha1.IdentityCoordinator),
+		turns: map[v1alpha1.Result]int{},
+	}
+	for _, d := range v1alpha1.MetricDocs() {
+		m.descs[d.Name] = prometheus.NewDesc(string(d.Name), d.Help, d.Labels, nil)
+		if d.Name == v1alpha1.MetricDecision {
+			m.decision = prometheus.NewHistogram(prometheus.HistogramOpts{Name: string(d.Name), Help: d.Help, Buckets: buckets})
+		}
+	}
+	for _, r := range []v1alpha1.Result{v1alpha1.ResultDone, v1alpha1.ResultCancelled, v1alpha1.ResultTurnedBack, v1alpha1.ResultFailed} {
+		m.turns[r] = 0 // a counter is there from the start
+	}
+	return m
+}
+
+// Watch says where the facts are.
+func (m *Metrics) Watch(s Sources) { m.sources = s }
+
+// TurnEnded counts a turn of this host's.
+func (m *Metrics) TurnEnded(r v1alpha1.Result) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, known := m.turns[r]; known { // a label of somebody else's making is none
+		m.turns[r]++
+	}
+}
+
+// Decided takes in a leader's decision, which took that long. It is told of
+// each, and keeps nothing of what it is given.
+func (m *Metrics) Decided(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome) {
+	f := &fleet{states: map[v1alpha1.State]int{}, held: map[v1alpha1.Reason]int{}, Figures: out.Figures}
+	for i := range s.Nodes {
+		f.states[s.Nodes[i].State]++
+	}
+	for i := range out.Verdicts {
+		if held := out.Verdicts[i].Held; held != v1alpha1.ReasonNone {
+			f.held[held]++
+		}
+	}
+	m.decision.Observe(took.Seconds())
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fleet = f
+}
+
+// Describe names nothing: which series there are depends on the facts.
+func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect gives every metric its value, as things are now.
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	c := collection{m, out, time.Now()}
+	c.of(v1alpha1.MetricBuildInfo, 1, m.version, strconv.Itoa(v1alpha1.Protocol))
+	c.of(v1alpha1.MetricHealthy, one(m.sources.Healthy()))
+	c.host(m.sources.Host())
+	for _, contact := range []*Contact{m.HostContact, m.CoordinatorContact} {
+		c.contact(contact)
+	}
+	pass, role := m.sources.Credential(), m.sources.Role()
+	if pass.Present {
+		c.at(v1alpha1.MetricCredentialExpiry, pass.Expires, v1alpha1.IdentityCoordinator)
+	}
+	c.at(v1alpha1.MetricCredentialExpiry, m.sources.HostExpires(), v1alpha1.IdentityHost)
+	c.of(v1alpha1.MetricRenewals, float64(pass.Renewals), "renewed")
+	c.of(v1alpha1.MetricRenewals, float64(pass.Failures), "failed")
+	c.of(v1alpha1.MetricCandidate, one(role.Candidate))
+	c.of(v1alpha1.MetricLeader, one(role.Leader))
+	m.decision.Collect(out)
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for r, n := range m.turns {
+		c.of(v1alpha1.MetricHostTurns, float64(n), string(r))
+	}
+	if role.Leader && m.fleet != nil {
+		c.fleet(m.fleet)
+	}
+}
+
+// collection is one look.
+type collection struct {
+	*Metrics
+	out chan<- prometheus.Metric
+	now time.Time
+}
+
+func one(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+var types = map[v1alpha1.MetricType]prometheus.ValueType{v1alpha1.Gauge: prometheus.GaugeValue, v1alpha1.Counter: prometheus.CounterValue}
+
+var typeOf = func() map[v1alpha1.Metric]prometheus.ValueType {
+	all := map[v1alpha1.Metric]prometheus.ValueType{}
+	for _, d := range v1alpha1.MetricDocs() {
+		all[d.Name] = types[d.Type]
+	}
+	return all
+}()
+
+// of sends a series of a metric that the table has; its labels are in the
+// table's order.
+func (c *collection) of(name v1alpha1.Metric, value float64, labels ...string) {
+	c.out <- prometheus.MustNewConstMetric(c.descs[name], typeOf[name], value, labels...)
+}
+
+// at sends a time, none for the zero one.
+func (c *collection) at(name v1alpha1.Metric, t time.Time, labels ...string) {
+	if !t.IsZero() {
+		c.of(name, float64(t.UnixMilli())/1000, labels...)
+	}
+}
+
+func (c *collection) host(h Host) {
+	c.of(v1alpha1.MetricHostState, 1, word(h.State))
+	wants := string(h.Wants)
+	if wants == "" {
+		wants = v1alpha1.WantsUnknown
+	}
+	c.of(v1alpha1.MetricHostWants, 1, wants)
+	if h.Waits == v1alpha1.ReasonNone {
+		c.of(v1alpha1.MetricHostWaits, 0, v1alpha1.WaitsForNothing)
+	} else {
+		c.of(v1alpha1.MetricHostWaits, 1, string(h.Waits))
+	}
+	if h.Since.IsZero() {
+		h.Since = c.now
+	}
+	c.at(v1alpha1.MetricHostSince, h.Since)
+	c.of(v1alpha1.MetricHostTurn, c.age(h.Turn))
+	c.of(v1alpha1.MetricHostStage, c.age(h.Stage))
+}
+
+// word is a state as a label: one that nobody knows, in somebody's label on a
+// Node, makes no series of its own.
+func word(s v1alpha1.State) string {
+	if !s.Known() {
+		return "unknown"
+	}
+	return s.String()
+}
+
+// age is how long ago t was, in seconds; 0 for the zero time.
+func (c *collection) age(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return max(c.now.Sub(t).Seconds(), 0)
+}
+
+func (c *collection) contact(from *Contact) {
+	from.mu.Lock()
+	defer from.mu.Unlock()
+	for answer, n := range from.answers {
+		c.of(v1alpha1.MetricAPIRequests, float64(n), from.identity, answer)
+	}
+	if from == c.HostContact {
+		for answer, n := range from.evictions {
+			c.of(v1alpha1.MetricHostEvictions, float64(n), answer)
+		}
+	}
+	last := 0.0
+	if !from.last.IsZero() {
+		last = float64(from.last.UnixMilli()) / 1000
+	}
+	c.of(v1alpha1.MetricAPIContact, last, from.identity)
+	c.of(v1alpha1.MetricCredentialRefuse, one(!from.refused.IsZero()), from.identity)
+}
+
+func (c *collection) fleet(f *fleet) {
+	counts := map[string]int{"unknown": 0}
+	for _, s := range v1alpha1.States() {
+		counts[s.String()] = 0
+	}
+	for s, n := range f.states {
+		counts[word(s)] += n
+	}
+	for s, n := range counts {
+		c.of(v1alpha1.MetricNodes, float64(n), s)
+	}
+	for _, d := range v1alpha1.ReasonDocs() {
+		c.of(v1alpha1.MetricHeldNodes, float64(f.held[d.Reason]), string(d.Reason))
+	}
+	c.of(v1alpha1.MetricUnavailable, float64(f.Unavailable))
+	c.of(v1alpha1.MetricBudget, float64(f.Budget))
+	c.of(v1alpha1.MetricFailed, float64(f.Failed))
+}

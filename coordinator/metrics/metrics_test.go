@@ -1,0 +1,248 @@
+package metrics
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator"
+	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// facts are what the metrics are made of in a test.
+type facts struct {
+	healthy bool
+	host    Host
+	role    coordinator.Status
+	pass    credential.Health
+	expires time.Time
+}
+
+func (f *facts) sources() Sources {
+	return Sources{
+		Healthy: func() bool { return f.healthy }, Host: func() Host { return f.host }, Role: func() coordinator.Status { return f.role },
+		Credential: func() credential.Health { return f.pass }, HostExpires: func() time.Time { return f.expires },
+	}
+}
+
+// look is the page, without its comments.
+func look(t *testing.T, m *Metrics) (lines []string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	Handler(m, slog.New(slog.DiscardHandler), func() (bool, string) { return true, "ok\n" }).
+		ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	if w.Code != http.StatusOK {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	for line := range strings.Lines(w.Body.String()) {
+		if !strings.HasPrefix(line, "#") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+func want(t *testing.T, have []string, lines ...string) {
+	t.Helper()
+	for _, line := range lines {
+		if !slices.Contains(have, line) {
+			t.Errorf("no line %q", line)
+		}
+	}
+	if t.Failed() {
+		t.Log(strings.Join(have, "\n"))
+	}
+}
+
+func in(s v1alpha1.State) turn.Node { return turn.Node{Keys: v1alpha1.Keys{State: s}} }
+
+func TestValues(t *testing.T) {
+	f := &facts{}
+	m := New("v1.2.3")
+	m.Watch(f.sources())
+	began := look(t, m)
+	want(t, began,
+		`lockkeeper_build_info{protocol="1",version="v1.2.3"} 1`, `lockkeeper_healthy 0`,
+		`lockkeeper_host_state{state="absent"} 1`, `lockkeeper_host_wants{wants="unknown"} 1`, `lockkeeper_host_waits{reason="None"} 0`,
+		`lockkeeper_host_turn_seconds 0`, `lockkeeper_host_stage_seconds 0`, `lockkeeper_host_turns_total{result="Done"} 0`,
+		`lockkeeper_api_last_contact_timestamp_seconds{identity="host"} 0`, `lockkeeper_credential_refused{identity="coordinator"} 0`,
+		`lockkeeper_coordinator_leader 0`, `lockkeeper_coordinator_decision_seconds_count 0`)
+	for _, line := range began {
+		for _, absent := range []string{"credential_expiry", "coordinator_nodes", "held_nodes", "budget", "failed_nodes"} {
+			if strings.Contains(line, absent) {
+				t.Errorf("at the beginning there is %s", line)
+			}
+		}
+	}
+
+	f.healthy, f.expires = true, time.Unix(2000000000, 0)
+	f.host = Host{
+		State: v1alpha1.StateDraining, Wants: v1alpha1.WantsReboot, Waits: v1alpha1.ReasonStopped,
+		Since: time.Unix(1700000000, 5e8), Turn: time.Now().Add(-time.Hour), Stage: time.Now().Add(time.Hour), // another clock
+	}
+	f.role = coordinator.Status{Candidate: true, Leader: true}
+	f.pass = credential.Health{Present: true, Expires: time.Unix(1900000000, 0), Renewals: 2, Failures: 3}
+	m.TurnEnded(v1alpha1.ResultDone)
+	m.TurnEnded(v1alpha1.ResultDone)
+	m.TurnEnded("Whatever") // somebody else's word
+	m.Decided(30*time.Millisecond, &rollout.Snapshot{Nodes: []turn.Node{in(v1alpha1.StateIdle), in(v1alpha1.StateIdle), in("odd")}},
+		&rollout.Outcome{
+			Verdicts: []rollout.Verdict{{Held: v1alpha1.ReasonBudget}, {}, {Held: v1alpha1.ReasonUnknownState}},
+			Figures:  rollout.Figures{Unavailable: 4, Budget: 5, Failed: 6},
+		})
+	for _, code := range []int{200, 201, 404, 401, 429, 500, 0} {
+		m.CoordinatorContact.note(code, false)
+	}
+	for _, code := range []int{201, 429, 404} {
+		m.HostContact.note(code, true)
+	}
+	now := look(t, m)
+	want(t, now,
+		`lockkeeper_healthy 1`, `lockkeeper_host_state{state="draining"} 1`, `lockkeeper_host_wants{wants="reboot"} 1`,
+		`lockkeeper_host_waits{reason="Stopped"} 1`, `lockkeeper_host_since_timestamp_seconds 1.7000000005e+09`, `lockkeeper_host_stage_seconds 0`,
+		`lockkeeper_host_turns_total{result="Done"} 2`, `lockkeeper_host_turns_total{result="Failed"} 0`,
+		`lockkeeper_host_evictions_total{answer="accepted"} 1`, `lockkeeper_host_evictions_total{answer="busy"} 1`, `lockkeeper_host_evictions_total{answer="refused"} 1`,
+		`lockkeeper_api_requests_total{answer="accepted",identity="coordinator"} 2`, `lockkeeper_api_requests_total{answer="busy",identity="coordinator"} 1`,
+		`lockkeeper_api_requests_total{answer="refused",identity="coordinator"} 2`, `lockkeeper_api_requests_total{answer="error",identity="coordinator"} 2`,
+		`lockkeeper_credential_refused{identity="coordinator"} 1`, `lockkeeper_credential_refused{identity="host"} 0`,
+		`lockkeeper_credential_expiry_timestamp_seconds{identity="coordinator"} 1.9e+09`, `lockkeeper_credential_expiry_timestamp_seconds{identity="host"} 2e+09`,
+		`lockkeeper_coordinator_credential_renewals_total{result="renewed"} 2`, `lockkeeper_coordinator_credential_renewals_total{result="failed"} 3`,
+		`lockkeeper_coordinator_nodes{state="idle"} 2`, `lockkeeper_coordinator_nodes{state="unknown"} 1`, `lockkeeper_coordinator_nodes{state="draining"} 0`,
+		`lockkeeper_coordinator_held_nodes{reason="Budget"} 1`, `lockkeeper_coordinator_held_nodes{reason="Failed"} 0`,
+		`lockkeeper_coordinator_unavailable_nodes 4`, `lockkeeper_coordinator_budget_nodes 5`, `lockkeeper_coordinator_failed_nodes 6`,
+		`lockkeeper_coordinator_decision_seconds_bucket{le="0.025"} 0`, `lockkeeper_coordinator_decision_seconds_bucket{le="0.05"} 1`)
+	if i := slices.IndexFunc(now, func(l string) bool { return strings.HasPrefix(l, "lockkeeper_host_turn_seconds 36") }); i < 0 {
+		t.Error("a turn of an hour is not 36xx seconds long")
+	}
+
+	m.CoordinatorContact.note(403, false) // it may not, but it is known
+	f.role.Leader = false
+	for _, line := range look(t, m) {
+		if strings.Contains(line, "coordinator_nodes") || line == `lockkeeper_credential_refused{identity="coordinator"} 1` {
+			t.Errorf("afterwards there is still %s", line)
+		}
+	}
+}
+
+// TestTable: every metric of the table is served, with its type and its help, and no other.
+func TestTable(t *testing.T) {
+	f := &facts{role: coordinator.Status{Leader: true}, expires: time.Unix(1, 0)}
+	m := New("v")
+	m.Watch(f.sources())
+	m.Decided(0, &rollout.Snapshot{}, &rollout.Outcome{})
+	w := httptest.NewRecorder()
+	Handler(m, slog.New(slog.DiscardHandler), nil).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	served := map[string]bool{}
+	for _, s := range regexp.MustCompile(`(?m)^# TYPE (\S+ \S+)$`).FindAllStringSubmatch(w.Body.String(), -1) {
+		served[s[1]] = true
+	}
+	for _, d := range v1alpha1.MetricDocs() {
+		key := string(d.Name) + " " + string(d.Type)
+		if !served[key] || !strings.Contains(w.Body.String(), "# HELP "+string(d.Name)+" "+d.Help+"\n") {
+			t.Errorf("%s is not served so", key)
+		}
+		delete(served, key)
+	}
+	for key := range served {
+		t.Errorf("%s is served and is not in the table", key)
+	}
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// An address that somebody else has is told of, and everything goes on; another address, or none, is taken at once.
+func TestServer(t *testing.T) {
+	f := &facts{}
+	m := New("v")
+	m.Watch(f.sources())
+	health := make(chan string, 1)
+	handler := Handler(m, slog.New(slog.DiscardHandler), func() (bool, string) {
+		text := <-health
+		return text == "ok\n", text
+	})
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := free.Addr().String()
+	free.Close()
+
+	problems := make(chan string, 10)
+	s := NewServer(handler, slog.New(slog.DiscardHandler), func(p string) { problems <- p })
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); s.Run(ctx) }()
+	told := func(part string) {
+		t.Helper()
+		for {
+			select {
+			case p := <-problems:
+				if p == part || part != "" && strings.Contains(p, part) {
+					return
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("never told %q", part)
+			}
+		}
+	}
+	s.Listen(taken.Addr().String())
+	told("address already in use")
+	s.Listen(other)
+	told("") // the other address is no problem before it was tried,
+	told("") // nor after
+	health <- "ok\n"
+	if code, text := get(t, "http://"+other+"/healthz"); code != 200 || text != "ok\n" {
+		t.Errorf("%d %q", code, text)
+	}
+	health <- "unhealthy: a test\n"
+	if code, text := get(t, "http://"+other+"/healthz"); code != 503 || text != "unhealthy: a test\n" {
+		t.Errorf("%d %q", code, text)
+	}
+	if code, text := get(t, "http://"+other+"/metrics"); code != 200 || !strings.Contains(text, "lockkeeper_build_info") {
+		t.Errorf("%d %q", code, text)
+	}
+	if code, _ := get(t, "http://"+other+"/"); code != 404 {
+		t.Errorf("/ answers %d", code)
+	}
+	s.Listen("")
+	told("")
+	if code, text := get(t, "http://"+other+"/healthz"); code != 0 {
+		t.Errorf("after its end: %d %q", code, text)
+	}
+	stop()
+	<-done
+}

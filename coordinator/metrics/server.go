@@ -1,0 +1,147 @@
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const (
+	// listenAgain is how long after an address was taken it is tried again.
+	listenAgain = time.Minute
+	// maxLooks bounds who looks at the same time.
+	maxLooks = 4
+	// lookWithin bounds each look.
+	lookWithin = 10 * time.Second
+)
+
+// Handler serves /metrics and /healthz. health returns whether all is well, and
+// the text for people, whose first line says so too.
+func Handler(m *Metrics, log *slog.Logger, health func() (ok bool, text string)) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m)
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		ErrorLog: errorLog{log}, MaxRequestsInFlight: maxLooks, Timeout: lookWithin,
+	}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		ok, text := health()
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-store")
+		if !ok {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = io.WriteString(w, text) // who has gone does not want it
+	})
+	return mux
+}
+
+type errorLog struct{ log *slog.Logger }
+
+// Println logs what promhttp has to say of a look.
+func (l errorLog) Println(v ...any) { l.log.Warn("serving the metrics", "err", fmt.Sprint(v...)) }
+
+// Server serves a handler at an address that a reload may change. Its methods
+// may be called from any goroutine.
+type Server struct {
+	handler http.Handler
+	log     *slog.Logger
+	report  func(problem string)
+
+	mu     sync.Mutex
+	wanted string
+	kick   chan struct{}
+}
+
+// NewServer makes a server. report is told why nothing is served, and "" when
+// it is again or is not to be; nil is fine.
+func NewServer(handler http.Handler, log *slog.Logger, report func(problem string)) *Server {
+	if report == nil {
+		report = func(string) {}
+	}
+	return &Server{handler: handler, log: log, report: report, kick: make(chan struct{}, 1)}
+}
+
+// Listen says where to serve from now on, HOST:PORT; "" is nowhere.
+func (s *Server) Listen(address string) {
+	s.mu.Lock()
+	s.wanted = address
+	s.mu.Unlock()
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Server) address() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wanted
+}
+
+// Run serves until ctx ends. An address that cannot be had, because somebody
+// else has it, is no reason to end: it is tried again every minute.
+func (s *Server) Run(ctx context.Context) {
+	var serving *http.Server
+	at, failed := "", false
+	var ended sync.WaitGroup
+	defer ended.Wait()
+	stop := func() {
+		if serving != nil {
+			serving.Close() // who looks at this moment looks again
+			serving = nil
+		}
+	}
+	defer stop()
+	for {
+		if address := s.address(); address != at || failed {
+			if address != at {
+				stop()
+				failed = false
+				s.report("")
+			}
+			at = address
+			if at != "" {
+				serving, failed = s.serve(ctx, at, failed, &ended)
+			}
+		}
+		again := time.NewTimer(listenAgain)
+		select {
+		case <-ctx.Done():
+		case <-s.kick:
+		case <-again.C:
+		}
+		again.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// serve begins to serve at the address; known: that it cannot be had was said.
+func (s *Server) serve(ctx context.Context, address string, known bool, ended *sync.WaitGroup) (*http.Server, bool) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		if !known && ctx.Err() == nil {
+			s.log.Warn("cannot serve metrics and health; everything else goes on", "listen", address, "err", err, "again_in", listenAgain)
+			s.report(err.Error())
+		}
+		return nil, true
+	}
+	s.log.Info("serves metrics and health", "listen", l.Addr().String())
+	s.report("")
+	server := &http.Server{
+		Handler: s.handler, ReadHeaderTimeout: lookWithin, ReadTimeout: lookWithin, WriteTimeout: 2 * lookWithin, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	ended.Go(func() { _ = server.Serve(l) }) // ends with the server; nobody else closes l
+	return server, false
+}
