@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
-	"sync"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -131,9 +130,7 @@ type Keeper struct {
 	again    time.Time // not before that is renewing tried again
 	failedOf time.Time // when the credential expires that could not be renewed
 	warned   string
-
-	mu   sync.Mutex
-	last Health
+	told     Health
 }
 
 // NewKeeper makes a keeper of that file. report is told after each change, in
@@ -141,7 +138,7 @@ type Keeper struct {
 func NewKeeper(file, version string, log *slog.Logger, report func(Health), wrap func(http.RoundTripper) http.RoundTripper) *Keeper {
 	return &Keeper{
 		file: file, version: version, log: log, report: report, wrap: wrap,
-		kick: make(chan struct{}, 1), health: Health{File: file}, last: Health{File: file},
+		kick: make(chan struct{}, 1), health: Health{File: file},
 	}
 }
 
@@ -151,13 +148,6 @@ func (k *Keeper) Look() {
 	case k.kick <- struct{}{}:
 	default:
 	}
-}
-
-// Health is how the credential stood when it was last looked at.
-func (k *Keeper) Health() Health {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.last
 }
 
 // Run looks after the file until ctx ends.
@@ -244,10 +234,8 @@ func (k *Keeper) take(info Info, err error) {
 
 // tell reports, and warns in the journal: once a day while it says the same.
 func (k *Keeper) tell(now time.Time) {
-	k.mu.Lock()
-	changed := k.last != k.health
-	k.last = k.health
-	k.mu.Unlock()
+	changed := k.told != k.health
+	k.told = k.health
 	warning := k.health.Warning(now)
 	key := ""
 	if warning != "" {
