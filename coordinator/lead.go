@@ -141,7 +141,6 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	if !ok {
 		return leadRound
 	}
-	began := time.Now()
 	out := rollout.Decide(s)
 	took := time.Since(began)
 	l.rest = min(took, maxRest)
