@@ -382,6 +382,7 @@ func (c *candidate) term(ctx context.Context, node string) error {
 	}
 	lock := &termLock{
 		identity: epoch,
+		lasts:    c.LeaseDuration,
 		over:     func(why error) { stopElector(why); release() },
 		quiet:    quiet,
 		saw:      c.standsBy,

@@ -25,6 +25,12 @@ var errTermOver = errors.New("the term is over")
 // does not show this term as the holder, and writes the Lease only after such
 // a Get. It never creates a Lease: a deleted Lease is a stop.
 //
+// A Lease that names this term is not enough. A leader that was stopped for
+// longer than the Lease lasts may find its own name in it although a successor
+// was there meanwhile: somebody put an old Lease back, or edited it. Its view
+// of the Nodes may be from before, and the successor's turns are not in it. So
+// a term is over as well once the Lease has run out, or has changed hands.
+//
 // While the term has not begun, a Get may be answered by a watch, which may be
 // late: a record that is older than it looks lets a Lease seem to have run out.
 // So before the Lease is taken it is read, and taken only if it is what the
@@ -32,6 +38,8 @@ var errTermOver = errors.New("the term is over")
 type termLock struct {
 	inner    resourcelock.Interface
 	identity string
+	// lasts is how long a Lease that is not renewed holds others off.
+	lasts time.Duration
 	// shown is the Lease's record as a watch shows it; ok is false if none
 	// does at present. nil: there is no watch.
 	shown func() (record *resourcelock.LeaderElectionRecord, raw []byte, err error, ok bool)
@@ -47,13 +55,14 @@ type termLock struct {
 	// its holder, or why it cannot be read.
 	saw func(holder string, err error)
 
-	mu      sync.Mutex
-	held    bool
-	taking  bool      // a write that takes the Lease has begun
-	guess   []byte    // what the last Get was answered, if a watch did
-	behind  bool      // the watch was found to be late
-	renewed time.Time // when the last write of the Lease that succeeded was sent
-	ended   error
+	mu          sync.Mutex
+	held        bool
+	taking      bool      // a write that takes the Lease has begun
+	guess       []byte    // what the last Get was answered, if a watch did
+	behind      bool      // the watch was found to be late
+	renewed     time.Time // when the last write of the Lease that succeeded was sent
+	transitions int       // how often the Lease had changed hands when this term took it
+	ended       error
 }
 
 // errChanged is why a Lease is not taken that looked as if it could be.
@@ -175,6 +184,10 @@ func (l *termLock) judge(record *resourcelock.LeaderElectionRecord, err error) e
 		l.endLocked("somebody blanked the Lease")
 	case record.HolderIdentity != l.identity:
 		l.endLocked("the Lease is " + record.HolderIdentity + "'s")
+	case record.LeaderTransitions != l.transitions:
+		l.endLocked("the Lease changed hands, and somebody named this term in it again")
+	case time.Since(l.renewed) >= l.lasts:
+		l.endLocked("the Lease had run out when it was read again; others may have held it meanwhile")
 	}
 	return l.ended
 }
@@ -222,7 +235,7 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 	defer l.mu.Unlock()
 	switch {
 	case err == nil && record.HolderIdentity == l.identity:
-		l.held, l.renewed = true, sent
+		l.held, l.renewed, l.transitions = true, sent, record.LeaderTransitions
 	case err == nil: // released
 		l.endLocked("released")
 	case !held && !apierrors.IsConflict(err) && l.ended == nil:

@@ -17,6 +17,7 @@ import (
 // lease is a Lease in memory behind a lock: what a Get shows, and what an Update comes to.
 type lease struct {
 	holder string
+	hands  int // how often it changed them
 	getErr error
 	putErr error
 	calls  []string
@@ -27,7 +28,7 @@ func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte
 	if l.getErr != nil {
 		return nil, nil, l.getErr
 	}
-	return &resourcelock.LeaderElectionRecord{HolderIdentity: l.holder}, []byte(l.holder), nil
+	return &resourcelock.LeaderElectionRecord{HolderIdentity: l.holder, LeaderTransitions: l.hands}, []byte(l.holder), nil
 }
 
 func (l *lease) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
@@ -58,7 +59,7 @@ type testLock struct {
 func newTestLock() *testLock {
 	t := &testLock{lease: &lease{}}
 	t.termLock = &termLock{
-		inner: t.lease, identity: "me_1",
+		inner: t.lease, identity: "me_1", lasts: 30 * time.Second,
 		over:  func(why error) { t.over = append(t.over, why.Error()) },
 		quiet: func() { t.quiet++; t.lease.calls = append(t.lease.calls, "quiet") },
 		saw:   func(holder string, err error) { t.saw = append(t.saw, holder) },
@@ -114,6 +115,42 @@ func TestLockEndsItsTerm(t *testing.T) {
 				synctest.Wait()
 				if len(l.over) != 1 || l.fresh(time.Hour) {
 					t.Errorf("%s: told %q, fresh %t", name, l.over, l.fresh(time.Hour))
+				}
+			})
+		}
+	}
+}
+
+// A Lease that names the term again, or still, although it had run out or changed hands, is not gone on with: whatever happened
+// meanwhile, the leader may not have seen it.
+func TestLockEndsItsTermByItself(t *testing.T) {
+	for name, c := range map[string]struct {
+		harm func(*lease)
+		over bool
+	}{
+		"29 s":          {func(*lease) { time.Sleep(29 * time.Second) }, false},
+		"30 s":          {func(*lease) { time.Sleep(30 * time.Second) }, true},
+		"changed hands": {func(l *lease) { l.hands++ }, true},
+	} {
+		for _, renews := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				l := newTestLock()
+				l.put("me_1")
+				c.harm(l.lease)
+				l.lease.calls = nil
+				err := l.get()
+				if renews {
+					err = l.put("me_1")
+				}
+				if got := errors.Is(err, errTermOver); got != c.over {
+					t.Errorf("%s: %v", name, err)
+				}
+				if c.over && (!errors.Is(l.put("me_1"), errTermOver) || slices.Contains(l.lease.calls, "put me_1") || l.fresh(time.Hour)) {
+					t.Errorf("%s: the term goes on: %v", name, l.lease.calls)
+				}
+				synctest.Wait()
+				if (len(l.over) > 0) != c.over {
+					t.Errorf("%s: told %q", name, l.over)
 				}
 			})
 		}

@@ -4,19 +4,34 @@ import (
 	"encoding/json"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// lease is the term that the Lease names, "" for none, or no Lease. It may be called from a wire.
-func (f *fleet) lease() (holder string, err error) {
+func (f *fleet) readLease() (*coordinationv1.Lease, error) {
 	ctx, cancel := within(soon)
 	defer cancel()
-	l, err := f.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace).Get(ctx, v1alpha1.DefaultLeaseName, metav1.GetOptions{})
+	return f.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace).Get(ctx, v1alpha1.DefaultLeaseName, metav1.GetOptions{})
+}
+
+// leaseSpec is the Lease's spec as a backup has it.
+func (f *fleet) leaseSpec() (spec map[string]any, err error) {
+	l, err := f.readLease()
+	if err != nil {
+		return nil, err
+	}
+	return runtime.DefaultUnstructuredConverter.ToUnstructured(&l.Spec)
+}
+
+// lease is the term that the Lease names, "" for none, or no Lease. It may be called from a wire.
+func (f *fleet) lease() (holder string, err error) {
+	l, err := f.readLease()
 	switch {
 	case apierrors.IsNotFound(err):
 		return "", nil
@@ -100,9 +115,7 @@ var meddlings = []meddling{
 		r.deleteLease()
 		r.halt()
 		r.applyManifests()
-		if r.before != "" {
-			r.editLease(map[string]any{"spec": map[string]any{"holderIdentity": r.before, "leaseDurationSeconds": 2}})
-		}
+		r.editLease(map[string]any{"spec": map[string]any{"holderIdentity": r.before, "leaseDurationSeconds": 2}})
 	}},
 }
 

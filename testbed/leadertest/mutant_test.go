@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -13,6 +14,9 @@ import (
 
 // guest is the host whose turn an aimed round is about: the first one in order, and no candidate's.
 const guest = "node-3"
+
+// other is another one, behind it in order.
+const other = "node-4"
 
 // An aim is a round at the one moment that one clause is there for.
 type aim struct {
@@ -81,18 +85,9 @@ var aims = []*aim{
 		stage: func(r *round) {
 			// All others want something, and nothing is granted, when the cache falls behind.
 			r.stopAll("until all want something")
-			wants := func(names ...string) {
-				r.stage(names...)
-				r.until("them to want a reboot, and to be held", func() bool {
-					return !slices.ContainsFunc(names, func(name string) bool {
-						n := r.node(name)
-						return n.Wants != v1alpha1.WantsReboot || n.Held != v1alpha1.ReasonStopped
-					})
-				})
-			}
-			wants(r.others()...)
+			r.wants(r.others()...)
 			_, r.stroke.since = r.list()
-			wants(guest)
+			r.wants(guest)
 			r.stopAll(nil)
 		},
 		hit: func(r *round) {
@@ -107,6 +102,44 @@ var aims = []*aim{
 		},
 		caught: referee.Budget,
 	},
+	{
+		// A person names the old leader's term in the Lease again, from a backup for one. It goes on with a view in which the
+		// turn that its successor has granted is not.
+		name: "a term ends when the Lease has run out",
+		stroke: stroke{how: stopped, at: renewed, nth: 1, revive: true, sure: true, meanwhile: func(r *round) {
+			r.wants(guest)
+			r.stopAll(nil)
+			r.until(guest+" to have committed", func() bool { n := r.node(guest); return n.Mark })
+		}},
+		stage: func(r *round) {
+			r.stopAll("until the leader is away")
+			r.wants(other)
+		},
+		hit: func(r *round) {
+			// It is the lock that has ended the term, no request that failed.
+			if text := "the Lease had run out when it was read again"; !strings.Contains(r.old.LogTail(200), text) {
+				r.t.Errorf("%s does not say that %s:\n%s", r.old.Name(), text, r.old.LogTail(50))
+			}
+		},
+		mutation: simhost.Mutation{
+			File: "coordinator/lock.go",
+			Old:  "	case record.LeaderTransitions != l.transitions:\n",
+			New:  "	case true:\n	case record.LeaderTransitions != l.transitions:\n",
+		},
+		caught: referee.Budget,
+	},
+}
+
+// wants stages updates under a stop, and waits until it holds the nodes.
+func (r *round) wants(names ...string) {
+	r.t.Helper()
+	r.stage(names...)
+	r.until("them to want a reboot, and to be held", func() bool {
+		return !slices.ContainsFunc(names, func(name string) bool {
+			n := r.node(name)
+			return n.Wants != v1alpha1.WantsReboot || n.Held != v1alpha1.ReasonStopped
+		})
+	})
 }
 
 // others are all hosts but the guest.

@@ -46,13 +46,14 @@ type round struct {
 	stroke *stroke // the present one
 	trap   *trap
 	caught *faultproxy.Request
-	old    *simhost.Host // the leader that is away
-	before string        // its term
+	old    *simhost.Host  // the leader that is away
+	before string         // its term
+	backup map[string]any // the Lease's spec then, if it is to be put back
 	// What is held: the successor's writes, what it sees, the old leader's wires.
-	slow, stale, cut []func()
-	cordoned         []string
-	staged           map[string]bool                       // the hosts that are to be updated in this round
-	counts           struct{ cached, quorum atomic.Int32 } // lists of Nodes by a successor with an old view
+	slow, stale, cut, revived []func()
+	cordoned                  []string
+	staged                    map[string]bool                       // the hosts that are to be updated in this round
+	counts                    struct{ cached, quorum atomic.Int32 } // lists of Nodes by a successor with an old view
 }
 
 // TestRounds has rounds of the leader's absence, by chance.
@@ -109,7 +110,7 @@ func compose(seed, number uint64) (strokes []*stroke) {
 	// Every other round has two.
 	for card := number + number/2; card < number+1+(number+1)/2; card++ {
 		s := &stroke{
-			how: how(deal(1, card, 4)), at: at(deal(2, card, 6)), nth: 1 + rng.IntN(3), lease: meddlings[deal(3, card, uint64(len(meddlings)))],
+			how: how(deal(1, card, 4)), at: at(deal(2, card, 7)), nth: 1 + rng.IntN(3), lease: meddlings[deal(3, card, uint64(len(meddlings)))],
 			slow: rng.IntN(3) == 0, stale: rng.IntN(3) == 0, cordon: rng.IntN(4) == 0, linger: rng.IntN(12),
 		}
 		if s.how == stays && s.lease.do == nil {
@@ -124,6 +125,7 @@ func compose(seed, number uint64) (strokes []*stroke) {
 func (r *round) run(strokes []*stroke) {
 	r.t.Helper()
 	r.begin()
+	defer r.release(&r.revived)
 	defer r.back()
 	for _, h := range r.Fleet.Hosts {
 		r.stage(h.Name())

@@ -2,11 +2,13 @@ package leadertest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
 )
 
@@ -34,12 +36,13 @@ const (
 	grant        // as write, of a grant
 	commit       // a host's commit, decided and not sent; it arrives when it is let go
 	committed    // some host has committed
+	renewed      // the leader has just renewed the Lease
 )
 
 func (a at) String() string {
 	return [...]string{
 		"at any time", "with a write to a Node on its way", "with a write carried out and not heard of", "with a grant on its way",
-		"with a host's commit on its way", "when a host has committed",
+		"with a host's commit on its way", "when a host has committed", "when it has just renewed the Lease",
 	}[a]
 }
 
@@ -57,6 +60,10 @@ type stroke struct {
 	since string
 	// cordon: a person cordons another node meanwhile.
 	cordon bool
+	// revive: before the old leader is back, a person puts the Lease back as it was, and the old leader's own view of Nodes is old.
+	revive bool
+	// meanwhile is done when the successor leads; nil for nothing.
+	meanwhile func(r *round)
 	// linger is how many writes to Nodes the successor has for itself.
 	linger int
 	// sure: all that is waited for has to come. Otherwise a stroke that misses is a miss.
@@ -65,7 +72,7 @@ type stroke struct {
 
 func (s *stroke) String() string {
 	text := fmt.Sprintf("the leader is %s %s (%d)", s.how, s.at, s.nth)
-	for add, is := range map[string]bool{", a slow successor": s.slow, ", a successor with an old view": s.stale, ", a person cordons": s.cordon} {
+	for add, is := range map[string]bool{", a slow successor": s.slow, ", a successor with an old view": s.stale, ", a person cordons": s.cordon, ", a person puts the Lease back as it was": s.revive} {
 		if is {
 			text += add
 		}
@@ -101,12 +108,24 @@ func (r *round) play(s *stroke) {
 		return next != r.before && r.hostOf(next) != nil
 	})
 	r.t.Logf("SUCCESSOR: %s", next)
+	if s.meanwhile != nil {
+		s.meanwhile(r)
+	}
 	r.letGo(next)
 	if !s.sure {
 		r.linger(s.linger)
 	}
+	if s.revive {
+		r.editLease(map[string]any{"spec": r.backup})
+	}
 	r.t.Logf("BACK")
 	r.back()
+	if s.revive {
+		r.wait("another term, or a node that is committed in the old one", func() bool {
+			return r.holder() != r.before || slices.ContainsFunc(r.nodes(), func(n turn.Node) bool { return n.Grant != nil && n.Grant.Epoch == r.before && n.Mark })
+		})
+		r.release(&r.revived)
+	}
 	for _, name := range r.cordoned {
 		r.uncordon(name)
 	}
@@ -208,6 +227,12 @@ func (r *round) strike() {
 func (r *round) away(epoch string) bool {
 	old, s := r.hostOf(epoch), r.stroke
 	r.old, r.before = old, epoch
+	if s.revive {
+		var err error
+		if r.backup, err = r.leaseSpec(); err != nil {
+			return false
+		}
+	}
 	for name, w := range r.wires {
 		if w.coordinator == nil || name == old.Name() {
 			continue
@@ -218,6 +243,9 @@ func (r *round) away(epoch string) bool {
 		if s.stale {
 			r.stale = append(r.stale, r.fall(w.coordinator, s.since))
 		}
+	}
+	if s.revive {
+		r.revived = append(r.revived, r.fall(r.wires[old.Name()].coordinator, ""))
 	}
 	switch w := r.wires[old.Name()]; s.how {
 	case stopped:
@@ -232,6 +260,9 @@ func (r *round) away(epoch string) bool {
 	case leaseCut:
 		r.cut = append(r.cut, hold(w.coordinator, func(q *faultproxy.Request) bool { return q.Resource == "leases" }))
 	case stays:
+	}
+	if s.revive {
+		r.wires[old.Name()].coordinator.CutWatches()
 	}
 	return true
 }
@@ -336,6 +367,9 @@ func (r *round) set(s *stroke) *trap {
 }
 
 func (t *trap) look(r *round, s *stroke, host string, q *faultproxy.Request) *faultproxy.Fault {
+	if s.at == renewed {
+		return t.lookAtRenewal(r, host, q)
+	}
 	if !q.Is("patch", "nodes") || s.at == grant && !grants(q) || s.at == commit && !commits(q) {
 		return nil
 	}
@@ -360,6 +394,24 @@ func (t *trap) look(r *round, s *stroke, host string, q *faultproxy.Request) *fa
 		return &faultproxy.Fault{}
 	}
 	return &faultproxy.Fault{HoldAnswer: t.hole}
+}
+
+func (t *trap) lookAtRenewal(r *round, host string, q *faultproxy.Request) *faultproxy.Fault {
+	if !q.Is("update", "leases") {
+		return nil
+	}
+	return &faultproxy.Fault{CallSent: func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		epoch, err := r.lease()
+		leader := r.hostOf(epoch)
+		if t.over || t.caught != nil || err != nil || leader == nil || leader.Name() != host {
+			return
+		}
+		if t.left--; t.left <= 0 && r.away(epoch) {
+			t.caught = q
+		}
+	}}
 }
 
 // sprung is what was caught, nil for nothing yet.
