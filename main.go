@@ -264,12 +264,16 @@ func commands() []*cli.Command {
 		{
 			Name: "kubeconfig", Usage: "Mint the coordinator's kubeconfig, from your own credential", Action: kubeconfigCommand,
 			Description: "The kubeconfig needs nothing beside it and is a secret. Hosts that are to stand for election have it at\n" +
-				"/etc/lockkeeper/coordinator.kubeconfig. The manifests have to be applied before.",
+				"/etc/lockkeeper/coordinator.kubeconfig. The manifests have to be applied before.\n\n" +
+				"It holds a token of the coordinator's service account, which renews itself there. With --csr it holds a client\n" +
+				"certificate, which does not: the request is approved with your own credential if that may, else somebody else\n" +
+				"has to, and this command says how and waits.",
 			Flags: []cli.Flag{
 				kubeconfig(),
 				&cli.StringFlag{Name: "context", Usage: "the `NAME` of a context in your kubeconfig, instead of its current one"},
 				&cli.StringFlag{Name: "namespace", Usage: "the `NAME` of lockkeeper's namespace", Value: v1alpha1.DefaultLeaseNamespace},
 				&cli.StringFlag{Name: "lifetime", Usage: "how long it is to be valid, a `DURATION` of 1h to 365d", Value: "90d"},
+				&cli.BoolFlag{Name: "csr", Usage: "have a client certificate signed, instead of asking for a token", DisableDefaultText: true},
 				&cli.StringFlag{Name: "server", Usage: "the API server's `URL` as hosts reach it, instead of your kubeconfig's"},
 				&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write it to `FILE`, readable for its owner alone, instead of printing it"},
 			},
@@ -326,6 +330,7 @@ func kubeconfigCommand(c *cli.Context) error {
 	minted, err := credential.Mint(c.Context, credential.Options{
 		Kubeconfig: c.String("kubeconfig"), Context: c.String("context"), Namespace: c.String("namespace"),
 		Lifetime: lifetime, Server: c.String("server"), Version: versionText(),
+		Certificate: c.Bool("csr"), Tell: func(what string) { fmt.Fprintln(c.App.ErrWriter, "lockkeeper: "+what) },
 	})
 	if err != nil {
 		return err

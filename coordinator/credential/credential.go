@@ -1,6 +1,6 @@
 // Package credential mints the coordinator's kubeconfig from an admin's
-// credential: a token of the service account that the manifests make, for a
-// bounded time. It is what `lockkeeper kubeconfig` does. On a coordinator's host
+// credential: a token of the service account that the manifests make, or a
+// client certificate of the group that they bind, for a bounded time. It is what `lockkeeper kubeconfig` does. On a coordinator's host
 // it renews that token before it ends, with the token itself.
 //
 // The token comes from the TokenRequest API and is stored nowhere in the
@@ -14,6 +14,7 @@ package credential
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -54,8 +55,19 @@ type Options struct {
 	// Server is the API server's address as hosts reach it, https://…; "" is
 	// that of the admin's kubeconfig.
 	Server string
+	// Certificate: a client certificate instead of a token, through the
+	// CertificateSigningRequest API.
+	Certificate bool
+	// Tell is told what is waited for, in a sentence; nil is fine.
+	Tell func(string)
 	// Version is lockkeeper's, for the user agent.
 	Version string
+}
+
+func (o *Options) tell(what string) {
+	if o.Tell != nil {
+		o.Tell(what)
+	}
 }
 
 // Credential is a kubeconfig that needs nothing beside it.
@@ -66,14 +78,17 @@ type Credential struct {
 	Expires    time.Time
 	// Shortened: the API server gave less than was asked for.
 	Shortened bool
+	// Certificate: it is one, and does not renew itself.
+	Certificate bool
 	// Local: the server's address is that of the machine itself, which is
 	// another one on each host.
 	Local bool
 }
 
-// Mint asks the API server for a token and makes a kubeconfig of it. Nothing
-// is written but the token's own record in the API server's audit log. The
-// error is report.ErrNoKubeconfig if the caller has no credential.
+// Mint asks the API server for a token, or has a certificate signed, and makes
+// a kubeconfig of it. Of a token nothing is written but its own record in the
+// API server's audit log; a certificate may have to be waited for, until ctx
+// ends. The error is report.ErrNoKubeconfig if the caller has no credential.
 func Mint(ctx context.Context, o Options) (Credential, error) {
 	if o.Namespace == "" {
 		o.Namespace = v1alpha1.DefaultLeaseNamespace
@@ -92,17 +107,30 @@ func Mint(ctx context.Context, o Options) (Credential, error) {
 	if err != nil || at.Scheme != "https" || at.Hostname() == "" {
 		return Credential{}, fmt.Errorf("the API server's address %q, expected https://HOST[:PORT]", cluster.Server)
 	}
-	token, err := request(ctx, admin, o)
-	if err != nil {
-		return Credential{}, err
-	}
 	c := Credential{
-		User: v1alpha1.CoordinatorUser(o.Namespace), Server: cluster.Server, Expires: token.Status.ExpirationTimestamp.UTC(),
+		Server: cluster.Server, Certificate: o.Certificate,
 		Local: at.Hostname() == "localhost" || net.ParseIP(at.Hostname()).IsLoopback(),
 	}
-	// The answer's spec is what the API server made of it.
-	c.Shortened = token.Spec.ExpirationSeconds != nil && *token.Spec.ExpirationSeconds < seconds(o.Lifetime)
-	c.Kubeconfig, err = c.render(cluster, token.Status.Token)
+	var user *clientcmdapi.AuthInfo
+	if o.Certificate {
+		began := time.Now()
+		var leaf *x509.Certificate
+		if user, leaf, err = signed(ctx, admin, o); err != nil {
+			return Credential{}, err
+		}
+		c.User, c.Expires = leaf.Subject.CommonName, leaf.NotAfter.UTC()
+		c.Shortened = c.Expires.Before(began.Add(o.Lifetime - backdate))
+	} else {
+		token, err := request(ctx, admin, o)
+		if err != nil {
+			return Credential{}, err
+		}
+		user = &clientcmdapi.AuthInfo{Token: token.Status.Token}
+		c.User, c.Expires = v1alpha1.CoordinatorUser(o.Namespace), token.Status.ExpirationTimestamp.UTC()
+		// The answer's spec is what the API server made of it.
+		c.Shortened = token.Spec.ExpirationSeconds != nil && *token.Spec.ExpirationSeconds < seconds(o.Lifetime)
+	}
+	c.Kubeconfig, err = c.render(cluster, user)
 	return c, err
 }
 
@@ -167,10 +195,10 @@ func request(ctx context.Context, admin *rest.Config, o Options) (*authenticatio
 	return r, nil
 }
 
-func (c *Credential) render(cluster *clientcmdapi.Cluster, token string) ([]byte, error) {
+func (c *Credential) render(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) ([]byte, error) {
 	config := clientcmdapi.NewConfig()
 	config.Clusters["cluster"] = cluster
-	config.AuthInfos["lockkeeper-coordinator"] = &clientcmdapi.AuthInfo{Token: token}
+	config.AuthInfos["lockkeeper-coordinator"] = user
 	config.Contexts["lockkeeper-coordinator"] = &clientcmdapi.Context{Cluster: "cluster", AuthInfo: "lockkeeper-coordinator"}
 	config.CurrentContext = "lockkeeper-coordinator"
 	text, err := clientcmd.Write(*config)
@@ -190,6 +218,9 @@ func head(user string, expires time.Time) []byte {
 func (c *Credential) Notes(now time.Time) []string {
 	notes := []string{fmt.Sprintf("valid until %s, for %s; a new one put in its place is noticed without a restart",
 		c.Expires.Format(time.RFC3339), days(c.Expires.Sub(now).Round(time.Minute)))}
+	if c.Certificate {
+		notes = append(notes, "a certificate does not renew itself, and cannot be taken back: mint the next one before it ends")
+	}
 	if c.Shortened {
 		notes = append(notes, "the API server gives no longer lifetime than that")
 	}

@@ -47,6 +47,7 @@ complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l kubeconfig
 complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l context -x -a '' -d 'the NAME of a context in your kubeconfig, instead of its current one'
 complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l namespace -x -a '' -d 'the NAME of lockkeeper\'s namespace (default: lockkeeper)'
 complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l lifetime -x -a '' -d 'how long it is to be valid, a DURATION of 1h to 365d (default: 90d)'
+complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l csr -d 'have a client certificate signed, instead of asking for a token'
 complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l server -x -a '' -d 'the API server\'s URL as hosts reach it, instead of your kubeconfig\'s'
 complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l output -s o -rF -d 'write it to FILE, readable for its owner alone, instead of printing it'
 complete -c lockkeeper -n '__fish_seen_subcommand_from kubeconfig' -l help -s h -d 'show this'

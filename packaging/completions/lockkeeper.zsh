@@ -87,6 +87,7 @@ _lockkeeper() {
 			'--context[the NAME of a context in your kubeconfig, instead of its current one]:name:()' \
 			'--namespace[the NAME of lockkeeper'\''s namespace (default\: lockkeeper)]:name:()' \
 			'--lifetime[how long it is to be valid, a DURATION of 1h to 365d (default\: 90d)]:duration:()' \
+			'--csr[have a client certificate signed, instead of asking for a token]' \
 			'--server[the API server'\''s URL as hosts reach it, instead of your kubeconfig'\''s]:url:()' \
 			'(--output -o)--output[write it to FILE, readable for its owner alone, instead of printing it]:file:_files' \
 			'(--output -o)-o[write it to FILE, readable for its owner alone, instead of printing it]:file:_files' \

@@ -32,8 +32,8 @@ const (
 
 // controllers are those that the testbed's workloads and nodes need. The others would cost memory and watch for nothing.
 var controllers = []string{
-	"daemonset-controller", "deployment-controller", "disruption-controller", "garbage-collector-controller", "job-controller",
-	"namespace-controller", "node-lifecycle-controller", "pod-garbage-collector-controller", "replicaset-controller",
+	"certificatesigningrequest-signing-controller", "daemonset-controller", "deployment-controller", "disruption-controller",
+	"garbage-collector-controller", "job-controller", "namespace-controller", "node-lifecycle-controller", "pod-garbage-collector-controller", "replicaset-controller",
 	"root-ca-certificate-publisher-controller", "serviceaccount-controller", "serviceaccount-token-controller",
 	"statefulset-controller", "taint-eviction-controller", "validatingadmissionpolicy-status-controller",
 }
@@ -191,6 +191,7 @@ func (cp *ControlPlane) controllerManagerArgs() ([]string, error) {
 		"--use-service-account-credentials=true",
 		"--service-account-private-key-file=" + cp.dir.join("pki", "sa.key"),
 		"--root-ca-file=" + cp.dir.join("pki", "ca.crt"),
+		"--cluster-signing-cert-file=" + cp.dir.join("pki", "ca.crt"), "--cluster-signing-key-file=" + cp.dir.join("pki", "ca.key"),
 		"--controllers=" + strings.Join(controllers, ","),
 		"--kube-api-qps=200", "--kube-api-burst=400",
 		"--profiling=false",

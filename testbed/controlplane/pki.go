@@ -141,8 +141,12 @@ func (a *authority) writePKI(dir *workDir, addresses []netip.Addr) error {
 	if err != nil {
 		return err
 	}
+	caKey, err := keyPEM(a.key) // for the controller manager, which signs certificates
+	if err != nil {
+		return fmt.Errorf("encoding the CA's key: %w", err)
+	}
 	for name, data := range map[string][]byte{
-		"ca.crt": a.certPEM, "apiserver.crt": server.cert, "apiserver.key": server.key, "sa.key": private, "sa.pub": public,
+		"ca.crt": a.certPEM, "ca.key": caKey, "apiserver.crt": server.cert, "apiserver.key": server.key, "sa.key": private, "sa.pub": public,
 	} {
 		if err := os.WriteFile(dir.join("pki", name), data, 0o600); err != nil {
 			return fmt.Errorf("writing a key: %w", err)

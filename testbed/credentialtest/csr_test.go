@@ -1,0 +1,192 @@
+package credentialtest
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+// A command is `lockkeeper` as somebody runs it.
+type command struct {
+	t   *testing.T
+	cmd *exec.Cmd
+
+	mu     sync.Mutex
+	stderr bytes.Buffer
+	ended  chan error
+}
+
+func (c *command) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stderr.Write(p)
+}
+
+func (c *command) said() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stderr.String()
+}
+
+// call runs lockkeeper under somebody's kubeconfig.
+func call(t *testing.T, kubeconfig string, args ...string) *command {
+	t.Helper()
+	c := &command{t: t, cmd: exec.Command(binary, args...), ended: make(chan error, 1)}
+	c.cmd.Env = []string{"KUBECONFIG=" + kubeconfig}
+	c.cmd.Stderr = c
+	must(t, c.cmd.Start())
+	go func() { c.ended <- c.cmd.Wait() }()
+	t.Cleanup(func() { _ = c.cmd.Process.Kill() }) // mostly it has ended
+	return c
+}
+
+// end waits for its end and returns what it said.
+func (c *command) end() (string, error) {
+	c.t.Helper()
+	select {
+	case err := <-c.ended:
+		return c.said(), err
+	case <-time.After(patience):
+		c.t.Fatalf("it does not end: %s", c.said())
+	}
+	return "", nil
+}
+
+// asks waits for its word that somebody has to approve, and returns the request's name.
+func (c *command) asks() string {
+	c.t.Helper()
+	word := regexp.MustCompile(`your credential may not approve it; waits for somebody who may: kubectl certificate approve (\S+)\n`)
+	until(c.t, "its word on whom it waits for", func() bool { return word.MatchString(c.said()) }, func() any { return c.said() })
+	return word.FindStringSubmatch(c.said())[1]
+}
+
+// requester is the kubeconfig of somebody who may ask for a certificate and approve none.
+func requester(t *testing.T) string {
+	t.Helper()
+	const name = "requester"
+	ctx := context.Background()
+	_, err := cp.Client().RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"certificatesigningrequests"}, Verbs: []string{"create", "get", "delete"},
+		}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = cp.Client().RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, cp.Client().RbacV1().ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{}))
+		must(t, cp.Client().RbacV1().ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{}))
+	})
+	path, err := cp.Kubeconfig(name)
+	must(t, err)
+	return path
+}
+
+func requests(t *testing.T) int {
+	t.Helper()
+	list, err := cp.Client().CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	return len(list.Items)
+}
+
+// A certificate of the coordinators' group is minted by whoever may approve it, and waited for by whoever may not; and a host
+// leads with it: both policies and all bindings know it.
+func TestACertificateCoordinates(t *testing.T) {
+	must(t, cp.ApplyLockkeeper(t.Context()))
+	admin, err := cp.Kubeconfig("an-admin", "system:masters")
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "coordinator.kubeconfig")
+	said, err := call(t, admin, "kubeconfig", "--csr", "--lifetime", "2h", "--output", file).end()
+	if err != nil || !strings.Contains(said, "valid until ") || !strings.Contains(said, "does not renew itself, and cannot be taken back") || strings.Contains(said, "approve") {
+		t.Fatalf("%v: %s", err, said)
+	}
+	info, _, err := credential.ReadFile(file)
+	must(t, err)
+	if left := time.Until(info.Expires); info.Kind != credential.KindCertificate || info.User != "lockkeeper:coordinator" || left < 110*time.Minute || left > 2*time.Hour {
+		t.Errorf("minted: %s of %q for %v", info.Kind, info.User, left)
+	}
+
+	h := host(t, simhost.Options{Name: "csr-1", Coordinator: true, CoordinatorKubeconfig: file})
+	s := is(t, h, "it to lead", leads)
+	if c := s.Coordinator.Credential; c == nil || c.Renews != nil || !strings.Contains(c.Why, "not renewed by lockkeeper: it is a certificate") {
+		t.Errorf("of its credential it says %+v", s.Coordinator.Credential)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	must(t, h.StageUpdate("4.2.0"))
+	must(t, h.WaitBoots(ctx, 2)) // granted and promoted by a coordinator with a certificate
+	is(t, h, "it to lead in its new boot", leads)
+}
+
+func TestACertificateIsWaitedFor(t *testing.T) {
+	must(t, cp.ApplyLockkeeper(t.Context()))
+	who := requester(t)
+	admin, err := cp.Kubeconfig("an-admin", "system:masters")
+	must(t, err)
+	kubectl := func(args ...string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, cp.Binaries().Kubectl, args...)
+		cmd.Env = []string{"KUBECONFIG=" + admin, "HOME=" + t.TempDir()}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("kubectl %q: %v: %s", args, err, out)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "coordinator.kubeconfig")
+	before := requests(t)
+
+	c := call(t, who, "kubeconfig", "--csr", "--output", file)
+	kubectl("certificate", "approve", c.asks())
+	if said, err := c.end(); err != nil {
+		t.Errorf("approved: %v: %s", err, said)
+	}
+	if info, _, err := credential.ReadFile(file); err != nil || info.User != "lockkeeper:coordinator" {
+		t.Errorf("%v of %q", err, info.User)
+	}
+	must(t, os.Remove(file))
+
+	c = call(t, who, "kubeconfig", "--csr", "--output", file)
+	kubectl("certificate", "deny", c.asks())
+	if said, err := c.end(); err == nil || !strings.Contains(said, ": Denied: KubectlDeny: ") {
+		t.Errorf("denied: %v: %s", err, said)
+	}
+
+	c = call(t, who, "kubeconfig", "--csr", "--output", file)
+	kubectl("delete", "csr", c.asks())
+	if said, err := c.end(); err == nil || !strings.Contains(said, "is gone, and was not signed") {
+		t.Errorf("deleted: %v: %s", err, said)
+	}
+
+	c = call(t, who, "kubeconfig", "--csr", "--output", file)
+	name := c.asks()
+	must(t, c.cmd.Process.Signal(syscall.SIGINT))
+	if said, err := c.end(); err == nil || !strings.Contains(said, "waiting for certificate request "+name+" to be signed: ") {
+		t.Errorf("interrupted: %v: %s", err, said)
+	}
+	if after := requests(t); after != before+1 { // the one that was signed
+		t.Errorf("%d requests are left, want %d", after, before+1)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("a file is left: %v", err)
+	}
+}
