@@ -42,6 +42,11 @@ demo: deps ## Roll an update through three hosts of a real control plane (OFFEND
 control-plane: ## Build the real control plane that tests and the demo run on, unless it is in the cache
 	@cd testbed && exec $(GO) run ./cmd/controlplane -build-only
 
+# The same, and what real hosts are made of, where they can be had.
+.PHONY: test-parts
+test-parts: host-deps
+	@cd testbed && exec $(GO) run ./cmd/controlplane -build-only -real-hosts
+
 .PHONY: test
 test: lint test-unit test-testbed e2e ## Run every test: lint, units with -race, the test bed on a real control plane, real hosts
 
@@ -61,17 +66,26 @@ test-unit: deps ## Run the product's own tests with -race, the long ones of the 
 	$(GO) test -timeout 15m ./node/turn ./coordinator/rollout
 
 .PHONY: test-testbed
-# The two longest ones first: what is left at the end runs alone.
-test-testbed: deps host-deps package-test-deps control-plane ## Run the tests on a real control plane, with samples of the long campaigns
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 2 ./rollouttest ./clienttest $$($(GO) list ./... | grep -vE '/(e2e|explore)$$')
-	cd testbed && $(GO) test -timeout 15m ./explore
+test-testbed: deps package-test-deps test-parts ## Run the tests on a real control plane, with samples of the long campaigns
+	@$(MAKE) --no-print-directory -j 2 test-clusters test-explore
+
+# The longest ones first: what is left at the end runs alone.
+.PHONY: test-clusters
+test-clusters:
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 2 ./rollouttest ./clienttest ./faulttest ./killtest \
+		$$($(GO) list ./... | grep -vE '/(e2e|explore)$$')
+
+# It computes while the others wait, and takes what they leave of the cores.
+.PHONY: test-explore
+test-explore:
+	cd testbed && nice -n 19 $(GO) test -timeout 30m ./explore
 
 .PHONY: e2e
-e2e: deps host-deps control-plane ## Install the package on real hosts and roll them through updates and faults (root; says so where it cannot)
+e2e: deps test-parts ## Install the package on real hosts and roll them through updates and faults (root; says so where it cannot)
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 1h -count 1 -v ./e2e
 
 .PHONY: soak
-soak: deps host-deps control-plane ## Run the full campaigns (SEED=…, ROUNDS=…, JOBS=…); their last lines tell the seed
+soak: deps test-parts ## Run the full campaigns (SEED=…, ROUNDS=…, JOBS=…); their last lines tell the seed
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) $(GO) test -timeout 6h -count 1 -v -run 'Explore' ./explore
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -p 1 -count 1 -v ./killtest
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_JOBS=$(JOBS) $(GO) test -timeout 12h -count 1 -v -run Campaigns ./faulttest

@@ -24,13 +24,13 @@ const (
 	// perCampaign is how many faults a campaign has: so many that eight campaigns have all kinds in them.
 	perCampaign = 5
 	// perFleet is how many campaigns one fleet goes through.
-	perFleet = 5
-	// maxJobs bounds how many control planes there are at once.
-	maxJobs = 16
+	perFleet = 4
+	// defaultJobs and maxJobs: how many control planes there are at once.
+	defaultJobs, maxJobs = 2, 16
 	// lateMoment bounds the wait for the state in which a fault is to fall.
 	lateMoment = 2 * time.Second
 	// recovered bounds the end of a rollout after all faults were lifted.
-	recovered = 3 * time.Minute
+	recovered = 5 * time.Minute
 	// slow is how often a recovery that takes long tells what it waits for.
 	slow = 15 * time.Second
 )
@@ -65,7 +65,7 @@ func TestCampaigns(t *testing.T) {
 	if only := number(t, "LOCKKEEPER_CAMPAIGN", 0); only > 0 {
 		first, last = only-1, only
 	}
-	jobs := number(t, "LOCKKEEPER_JOBS", 1)
+	jobs := number(t, "LOCKKEEPER_JOBS", defaultJobs)
 	if jobs < 1 || jobs > maxJobs {
 		t.Fatalf("LOCKKEEPER_JOBS=%d: expected 1 to %d", jobs, maxJobs)
 	}

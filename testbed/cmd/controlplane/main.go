@@ -7,14 +7,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
 func main() { os.Exit(run()) }
@@ -25,6 +28,7 @@ func run() int {
 	ballast := flag.Int("ballast", 0, "how many Nodes to create that KWOK plays altogether")
 	grace := flag.Duration("node-monitor-grace", 0, "after how much silence of its kubelet a Node is not Ready; default: Kubernetes' own")
 	buildOnly := flag.Bool("build-only", false, "build the components unless they are in the cache, and stop")
+	realHosts := flag.Bool("real-hosts", false, "with -build-only: make also what real hosts are made of, where they can be had")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "controlplane: unexpected argument %q\n", flag.Arg(0))
@@ -33,7 +37,7 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *buildOnly {
-		if _, err := controlplane.Build(ctx, os.Stderr); err != nil {
+		if err := build(ctx, *realHosts); err != nil {
 			return failed(ctx, err)
 		}
 		return 0
@@ -56,6 +60,25 @@ func run() int {
 		return failed(context.Background(), err)
 	}
 	return 0
+}
+
+// build makes the components and, if asked for, what real hosts are made of. Their operating system is fetched while
+// the components are compiled, their kubelet is compiled after them, from much that is the same.
+func build(ctx context.Context, realHosts bool) error {
+	if realHosts && realhost.Missing() != nil {
+		realHosts = false // the tests with them say so
+	}
+	var treeErr error
+	var tree sync.WaitGroup
+	if realHosts {
+		tree.Go(func() { _, treeErr = realhost.Tree(ctx, os.Stderr) })
+	}
+	_, err := controlplane.Build(ctx, os.Stderr)
+	tree.Wait()
+	if err = errors.Join(err, treeErr); err != nil || !realHosts {
+		return err
+	}
+	return realhost.Prepare(ctx, os.Stderr)
 }
 
 // populate makes what an empty cluster lacks to be played with.
