@@ -345,9 +345,7 @@ func TestCredentialComesAndGoes(t *testing.T) {
 	removeFile(t, path)
 	l.says("no coordinator's kubeconfig")
 	until(t, "its end as a candidate", func() bool { return !l.status().Candidate })
-	if got := holder(t); got != "" {
-		t.Errorf("the Lease is still %q's", got)
-	}
+	until(t, "the Lease to be released", func() bool { return holder(t) == "" })
 	count := l.w.count()
 	never(t, "requests without a credential", 2*time.Second, func() bool { return l.w.count() > count })
 
