@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
-	"lockkeeper.dev/lockkeeper/systemd"
 )
 
 const (
@@ -57,6 +55,9 @@ func (h *Host) loop(ctx context.Context) error {
 			next -= min(next, failPause)
 		} else {
 			h.failures = 0
+			if h.view.Err() == nil && h.view.Listed() {
+				h.contented()
+			}
 			n := h.facts()
 			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.minUptime()-h.self.uptime())
 			if soon := h.announced.next(); soon > 0 {
@@ -145,16 +146,8 @@ func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 func (h *Host) failed(err error) time.Duration {
 	h.failures++
 	delay := min(time.Second<<min(h.failures-1, 4), lookAgain)
-	reason := v1alpha1.ReasonNone
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
-		reason = v1alpha1.ReasonForbidden
-	}
-	attrs := []any{"err", err, "again_in", delay}
-	if reason != "" {
-		attrs = append(attrs, "reason", string(reason))
-	}
-	systemd.Tell(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot go on for now", attrs...)
-	h.trouble(reason, err)
+	h.complain(h.explain(err), "again_in", delay)
+	h.trouble(v1alpha1.ReasonNone, err)
 	return delay
 }
 
@@ -185,7 +178,7 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 		// Repeating may take as long as the API server is away, and the
 		// emergency stop is not looked at meanwhile.
 		h.drain.stop()
-		h.log.Warn("the outcome of a write is not known; it is repeated until it is", "err", err)
+		h.complain(h.explain(err), "outcome", "not known; the write is repeated until it is")
 		h.trouble(v1alpha1.ReasonNone, err)
 		obj, err := object.Settle(ctx, h.client, p, h.beat.Alive)
 		if err != nil {

@@ -71,7 +71,7 @@ func TestTroubleTellsTheTruth(t *testing.T) {
 	}
 	since := last.Since
 	h.trouble(v1alpha1.ReasonForbidden, errors.New("writing node n1: forbidden"))
-	if last.APIError == "" || last.Waits != v1alpha1.ReasonForbidden || !strings.Contains(last.Line, "; waits: Forbidden since ") || !strings.HasSuffix(last.Line, "; trouble with the API server: writing node n1: forbidden") {
+	if last.APIError == "" || last.Waits != v1alpha1.ReasonForbidden || !strings.Contains(last.Line, "; waits: Forbidden since ") || !strings.HasSuffix(last.Line, "; trouble with the API server: writing node n1: forbidden; wants reboot for Sentinel /run/x") {
 		t.Errorf("a failure of the API server's is told as %+v", *last)
 	}
 	if !last.Since.Equal(since) {

@@ -8,6 +8,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -52,8 +53,9 @@ type Options struct {
 	// NodeName is the Node's name, "" to ask the API server whose credential
 	// this is.
 	NodeName string
-	// Connect makes a client of the host's identity, the kubelet's. It is
-	// called again, every few seconds, while it fails.
+	// Connect makes a client of the host's identity, the kubelet's, which
+	// follows the credential: see [object.Follow]. It is called again, every
+	// few seconds, while it fails.
 	Connect func() (*object.Client, error)
 	// LeaseNamespace and LeaseName name the Lease that is checked at commits.
 	LeaseNamespace, LeaseName string
@@ -130,6 +132,7 @@ type Host struct {
 	told       Status    // as it was last at rest
 	failing    time.Time // since when the loop has failed, zero while it does not
 	failures   int       // of the loop, in a row
+	complained complaint // what the journal was last told to be wrong
 	beat       *systemd.Beat
 
 	coordinatorFile *updateengine.CoordinatorFile
@@ -238,20 +241,22 @@ func (h *Host) Name() string {
 
 // findNode connects, and finds out which Node is this host's.
 func (h *Host) findNode(ctx context.Context) error {
-	delay := time.Second
+	delay, began := time.Second, time.Now()
 	for {
 		name, err := h.connect(ctx)
 		if err == nil {
+			h.contented()
 			h.mu.Lock()
 			h.name = name
 			h.mu.Unlock()
 			h.log = h.log.With("node", name)
 			return nil
 		}
-		systemd.Tell(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot find out which Node is this host's", "err", err, "again_in", delay)
+		t := h.explain(err)
+		h.complain(t, "again_in", delay)
 		h.report(Status{
-			BootID: h.self.bootID, APIError: err.Error(), Since: time.Now(),
-			Waits: v1alpha1.ReasonNotReady, Detail: "to find out which Node is this host's",
+			BootID: h.self.bootID, APIError: t.Text, Since: began,
+			Waits: cmp.Or(t.Reason, v1alpha1.ReasonNotReady), Detail: "to find out which Node is this host's",
 		})
 		if err := wait(ctx, nil, jitter(delay)); err != nil {
 			return err
@@ -262,8 +267,11 @@ func (h *Host) findNode(ctx context.Context) error {
 }
 
 func (h *Host) connect(ctx context.Context) (name string, err error) {
-	if h.client, err = h.Connect(); err != nil {
-		return "", err
+	if h.client == nil { // then it follows its kubeconfig by itself
+		if h.client, err = h.Connect(); err != nil {
+			h.client = nil
+			return "", err
+		}
 	}
 	if h.NodeName != "" {
 		return h.NodeName, nil

@@ -2,7 +2,6 @@ package node
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -53,8 +52,12 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 	} else if n.Ours() {
 		s.TurnSince, s.StageSince = n.Grant.StartedAt, n.Grant.StageAt
 	}
-	if apiErr != nil {
-		s.APIError = apiErr.Error()
+	if t := h.explain(apiErr); t != nil {
+		s.APIError = t.Text
+		if s.Waits == v1alpha1.ReasonNotReady && n.UID == "" && t.Reason != "" {
+			s.Waits, s.Detail = t.Reason, ""
+		}
+		h.complain(t)
 	}
 	verb := "waits for "
 	if d.Do != turn.DoNothing {
@@ -129,45 +132,19 @@ func (h *Host) report(s Status) {
 	}
 }
 
-// hostError is a failure on this host, not at the API server.
-type hostError struct{ error }
-
-func (e hostError) Unwrap() error { return e.error }
-
-// trouble reports a failure of the loop itself. What was known before stands,
-// as far as the Node is still the same.
-func (h *Host) trouble(reason v1alpha1.Reason, err error) {
-	s := Status{Node: h.name, BootID: h.self.bootID, Waits: reason, Since: time.Now()}
-	if n := h.facts(); n != nil {
-		s.State = n.State
-		if n.InTurn() {
-			s.Turn = n.Turn
-		}
-	}
-	if last := h.told; last.State == s.State && last.Turn == s.Turn {
-		s.Wants, s.Known, s.Changes = last.Wants, last.Known, last.Changes
-	}
-	if _, own := errors.AsType[hostError](err); own {
-		s.Detail = err.Error()
-	} else {
-		s.APIError = err.Error()
-	}
-	if h.failing.IsZero() {
-		h.failing = s.Since
-	}
-	s.Since = h.failing
-	s.Line = line(&s, "cannot go on for now: ")
-	h.report(s)
-}
-
 // line is the status in one line, as `systemctl status` shows it: where the
 // host is, what it does or waits for and since when, what it wants, and what is
 // wrong with the API server; the most important first, because what is too long
 // is cut. verb says what the detail is of a host that waits for no reason of the
 // protocol's.
-func line(s *Status, verb string) string {
+func line(of *Status, verb string) string {
 	var b strings.Builder
+	own := *of
+	s := &own
 	switch {
+	case s.State == v1alpha1.StateAbsent && s.Node == "" && s.APIError != "":
+		b.WriteString("starting, " + s.Detail)
+		s.Detail = ""
 	case s.State == v1alpha1.StateAbsent && s.Node == "":
 		b.WriteString("starting")
 	case s.State == v1alpha1.StateAbsent:
@@ -188,15 +165,15 @@ func line(s *Status, verb string) string {
 	case s.APIError == "":
 		b.WriteString(since)
 	}
+	if s.APIError != "" {
+		fmt.Fprintf(&b, "; trouble with the API server%s: %s", since, s.APIError)
+	}
 	if s.Known && s.Wants.Something() {
 		names := make([]string, 0, len(s.Changes))
 		for _, c := range s.Changes {
 			names = append(names, c.String())
 		}
 		fmt.Fprintf(&b, "; wants %s for %s", s.Wants, strings.Join(names, ", "))
-	}
-	if s.APIError != "" {
-		fmt.Fprintf(&b, "; trouble with the API server%s: %s", since, s.APIError)
 	}
 	return b.String()
 }

@@ -59,7 +59,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	if err != nil {
 		return err
 	}
-	look := &look{book: b, metrics: m, liveness: liveness, host: hostPass{path: cfg.HostKubeconfig}}
+	look := &look{book: b, metrics: m, liveness: liveness, host: hostPass{path: func() (string, error) { return cfg.HostKubeconfig(o.Root) }}}
 	m.Watch(look.sources())
 	server := metrics.NewServer(metrics.Handler(m, log, look.health), log, b.metrics)
 	server.Listen(cfg.Metrics.Listen)
@@ -112,12 +112,8 @@ func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.
 		Version:  o.Version,
 		NodeName: cfg.NodeName,
 		Connect: func() (*object.Client, error) {
-			path, err := cfg.HostKubeconfig()
-			if err != nil {
-				return nil, err
-			}
 			// 20 requests a second: a drain's evictions are most of them.
-			return object.Connect(path, "host", o.Version, 20, 40, m.HostContact.Wrap)
+			return object.Follow(func() (string, error) { return cfg.HostKubeconfig(o.Root) }, "host", o.Version, 20, 40, m.HostContact.Wrap)
 		},
 		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 		Root: o.Root, Engine: engine, PollInterval: cfg.Sources.PollInterval,

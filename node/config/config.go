@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 )
@@ -236,26 +237,31 @@ func (c *Config) NeedRestart(next *Config) []string {
 	return names
 }
 
-// HostKubeconfigs are where kubelets keep their credential: kubeadm's, k3s's
-// and RKE2's place, in the order in which they are tried.
+// HostKubeconfigs are where kubelets keep their credential: kubeadm's, k3s's,
+// RKE2's and most managed clusters' place, in the order in which they are tried.
 func HostKubeconfigs() []string {
 	return []string{
 		"/etc/kubernetes/kubelet.conf",
 		"/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
 		"/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
+		"/var/lib/kubelet/kubeconfig",
 	}
 }
 
 // HostKubeconfig returns the host's kubeconfig as it is now: the one that is
-// set, or the first of [HostKubeconfigs] that exists. The error names what was
-// looked for; a host that has not joined its cluster yet has none, so the
-// caller tries again later.
-func (c *Config) HostKubeconfig() (string, error) {
-	candidates := HostKubeconfigs()
+// set, or the first of [HostKubeconfigs] below root ("/" but in the test bed)
+// that exists. The error names what was looked for; a host that has not joined
+// its cluster yet has none, so the caller tries again later.
+func (c *Config) HostKubeconfig(root string) (string, error) {
 	if c.Kubernetes.Kubeconfig != "" {
-		candidates = []string{c.Kubernetes.Kubeconfig}
+		return firstFile("", c.Kubernetes.Kubeconfig)
 	}
-	for _, path := range candidates {
+	return firstFile(root, HostKubeconfigs()...)
+}
+
+func firstFile(root string, candidates ...string) (string, error) {
+	for _, name := range candidates {
+		path := filepath.Join(root, name)
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 			return path, nil
 		}

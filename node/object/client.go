@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
 )
 
 // Client is a connection under one identity.
@@ -20,38 +20,113 @@ type Client struct {
 	kubernetes.Interface
 	skew atomic.Int64 // nanoseconds by which the API server's clock is ahead
 	told atomic.Bool
+
+	config *rest.Config // without a credential
+	http   *http.Client
+	// way is how the API server is reached at present; the error says why the
+	// kubeconfig as it is now is no way, and the way is the one before.
+	way func() (*way, error)
 }
 
 // Connect reads a kubeconfig and makes a client. It does not talk to the API
-// server. wraps, if any, go around each request. role goes into the user agent; qps (requests per second) and burst
-// are the client's own limits, set on purpose: client-go's default of 5 would
-// let a leader of a thousand nodes fall minutes behind.
+// server. wraps, if any, go around each request. role goes into the user agent;
+// qps (requests per second) and burst are the client's own limits, set on
+// purpose: client-go's default of 5 would let a leader of a thousand nodes fall
+// minutes behind.
+//
+// A program that the kubeconfig names for a credential is run by this package
+// and not by client-go; see plugin.
 func Connect(kubeconfig, role, version string, qps float32, burst int, wraps ...func(http.RoundTripper) http.RoundTripper) (*Client, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	c := &Client{}
+	w, err := readWay(kubeconfig, userAgent(role, version), c.around(wraps))
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		return nil, err
 	}
-	for _, wrap := range wraps {
-		cfg.Wrap(wrap)
-	}
-	return ConnectConfig(cfg, role, version, qps, burst)
+	return c, c.use(w, nil, qps, burst)
 }
 
-// ConnectConfig is Connect with a configuration at hand.
-func ConnectConfig(cfg *rest.Config, role, version string, qps float32, burst int) (*Client, error) {
-	cfg = rest.CopyConfig(cfg)
-	cfg.UserAgent = "lockkeeper-" + role + "/" + version
-	cfg.QPS, cfg.Burst = qps, burst
-	cfg.ContentType = "application/vnd.kubernetes.protobuf"
-	cfg.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+// Follow is Connect for a kubeconfig that may become another one while the
+// client is used: find returns its path, as often as once a second. What it
+// says, and the PEM files that it names, are in force from the first request
+// after a change; watches begin anew then. While it cannot be read the client
+// goes on with what it said before.
+func Follow(find func() (string, error), role, version string, qps float32, burst int, wraps ...func(http.RoundTripper) http.RoundTripper) (*Client, error) {
 	c := &Client{}
-	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return dated{next, c} })
-	set, err := kubernetes.NewForConfig(cfg)
+	file, err := find()
+	if err != nil {
+		return nil, err
+	}
+	w, err := readWay(file, userAgent(role, version), c.around(wraps))
+	if err != nil {
+		return nil, err
+	}
+	f := &follower{find: find, agent: userAgent(role, version), wrap: c.around(wraps), at: w, looked: time.Now()}
+	return c, c.use(w, f, qps, burst)
+}
+
+// ConnectConfig is Connect with a configuration at hand. Its credential may
+// come from a program that asks the person who called: client-go runs that.
+func ConnectConfig(cfg *rest.Config, role, version string, qps float32, burst int) (*Client, error) {
+	c := &Client{}
+	cfg = rest.CopyConfig(cfg)
+	cfg.UserAgent = userAgent(role, version)
+	cfg.Wrap(c.dated)
+	rt, err := rest.TransportFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("client for %s: %w", cfg.Host, err)
 	}
-	c.Interface = set
-	return c, nil
+	base, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("server %q: %w", cfg.Host, err)
+	}
+	w := &way{config: cfg, base: base, rt: rt}
+	w.over, w.end = context.WithCancel(context.Background())
+	return c, c.use(w, nil, qps, burst)
+}
+
+func userAgent(role, version string) string { return "lockkeeper-" + role + "/" + version }
+
+func (c *Client) dated(next http.RoundTripper) http.RoundTripper { return dated{next, c} }
+
+// around puts dated around wraps.
+func (c *Client) around(wraps []func(http.RoundTripper) http.RoundTripper) transport.WrapperFunc {
+	return func(next http.RoundTripper) http.RoundTripper {
+		for _, wrap := range wraps {
+			next = wrap(next)
+		}
+		return c.dated(next)
+	}
+}
+
+// use makes the client go w, or, if f is not nil, wherever f goes.
+func (c *Client) use(w *way, f *follower, qps float32, burst int) (err error) {
+	c.way, c.http = func() (*way, error) { return w, nil }, &http.Client{Transport: w}
+	if f != nil {
+		c.way, c.http = f.now, &http.Client{Transport: f}
+	}
+	// Where requests really go is the way's to say: its credential is not here,
+	// and neither is its path.
+	c.config = &rest.Config{
+		Host: w.base.Scheme + "://" + w.base.Host,
+		ContentConfig: rest.ContentConfig{
+			ContentType:        "application/vnd.kubernetes.protobuf",
+			AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
+		},
+	}
+	c.Interface, err = c.Limited(qps, burst)
+	return err
+}
+
+// Limited is another client on the same connections under the same identity,
+// with limits of its own: what it sends takes nothing from the first one's.
+func (c *Client) Limited(qps float32, burst int) (kubernetes.Interface, error) {
+	cfg := rest.CopyConfig(c.config)
+	cfg.QPS, cfg.Burst = qps, burst
+	set, err := kubernetes.NewForConfigAndClient(cfg, c.http)
+	if err != nil {
+		return nil, fmt.Errorf("client for %s: %w", cfg.Host, err)
+	}
+	return set, nil
 }
 
 // prompt is how soon an answer has to come for its Date to say something of

@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-type transport func(*http.Request) (*http.Response, error)
+type tripper func(*http.Request) (*http.Response, error)
 
-func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestSkew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestSkew(t *testing.T) {
 		}
 		// answer is one whose request takes the given time there and back, from a server whose clock is that far ahead.
 		answer := func(ahead, there, back time.Duration) {
-			r, err := dated{transport(func(*http.Request) (*http.Response, error) {
+			r, err := dated{tripper(func(*http.Request) (*http.Response, error) {
 				time.Sleep(there)
 				date := time.Now().Add(ahead).UTC().Format(http.TimeFormat)
 				time.Sleep(back)
@@ -58,10 +58,10 @@ func TestSkew(t *testing.T) {
 		near(0)
 		// Neither does one without a date, or none at all.
 		for _, header := range []http.Header{{}, {"Date": {"yesterday"}}} {
-			dated{transport(func(*http.Request) (*http.Response, error) { return &http.Response{Header: header}, nil }), c}.RoundTrip(nil)
+			dated{tripper(func(*http.Request) (*http.Response, error) { return &http.Response{Header: header}, nil }), c}.RoundTrip(nil)
 			near(0)
 		}
-		dated{transport(func(*http.Request) (*http.Response, error) { return nil, http.ErrServerClosed }), c}.RoundTrip(nil)
+		dated{tripper(func(*http.Request) (*http.Response, error) { return nil, http.ErrServerClosed }), c}.RoundTrip(nil)
 		near(0)
 	})
 }

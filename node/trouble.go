@@ -1,0 +1,85 @@
+package node
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+// complainEvery is how often the journal has the same trouble again, as long
+// as it lasts: it is tried every few seconds.
+const complainEvery = 10 * time.Minute
+
+// complaint is what the journal was last told of.
+type complaint struct {
+	text string
+	at   time.Time
+}
+
+// hostError is a failure on this host, not at the API server.
+type hostError struct{ error }
+
+func (e hostError) Unwrap() error { return e.error }
+
+// explain says what a failure means, nil if there is none.
+func (h *Host) explain(err error) *object.Trouble {
+	if _, own := errors.AsType[hostError](err); own || h.client == nil {
+		return object.ExplainSetup(err)
+	}
+	return h.client.Explain(err)
+}
+
+// complain has the journal tell of a trouble, when it begins and then from time
+// to time. What client-go says of it is no more than an echo.
+func (h *Host) complain(t *object.Trouble, attrs ...any) {
+	if t.Text == h.complained.text && time.Since(h.complained.at) < complainEvery {
+		h.log.Debug("still cannot go on", append([]any{"err", t.Text}, attrs...)...)
+		return
+	}
+	h.complained = complaint{t.Text, time.Now()}
+	attrs = append([]any{"err", t.Text}, attrs...)
+	if t.Reason != "" {
+		attrs = append(attrs, "reason", string(t.Reason))
+	}
+	systemd.Tell(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot go on for now: "+t.Text, attrs...)
+}
+
+// contented has the journal tell that a trouble is over.
+func (h *Host) contented() {
+	if h.complained.text != "" {
+		h.log.Info("goes on: the trouble is over", "was", h.complained.text)
+		h.complained = complaint{}
+	}
+}
+
+// trouble reports a failure of the loop itself. What was known before stands,
+// as far as the Node is still the same. reason is for a failure that says none.
+func (h *Host) trouble(reason v1alpha1.Reason, err error) {
+	t := h.explain(err)
+	s := Status{Node: h.name, BootID: h.self.bootID, Waits: cmp.Or(t.Reason, reason), Since: time.Now()}
+	if n := h.facts(); n != nil {
+		s.State = n.State
+		if n.InTurn() {
+			s.Turn = n.Turn
+		}
+	}
+	if last := h.told; last.State == s.State && last.Turn == s.Turn {
+		s.Wants, s.Known, s.Changes = last.Wants, last.Known, last.Changes
+	}
+	if _, own := errors.AsType[hostError](err); own {
+		s.Detail = t.Text
+	} else {
+		s.APIError = t.Text
+	}
+	if h.failing.IsZero() {
+		h.failing = s.Since
+	}
+	s.Since = h.failing
+	s.Line = line(&s, "cannot go on for now: ")
+	h.report(s)
+}
