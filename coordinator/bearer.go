@@ -56,7 +56,7 @@ func (c *candidate) dial() (*object.Client, *bearer, error) {
 	if c.Wrap != nil {
 		cfg.Wrap(c.Wrap)
 	}
-	client, err := object.ConnectConfig(cfg, "coordinator", c.Version, qps, burst)
+	client, err := object.ConnectService(cfg, c.Kubeconfig, "coordinator", c.Version, qps, burst)
 	return client, b, err
 }
 

@@ -55,7 +55,7 @@ func (h *Host) loop(ctx context.Context) error {
 			next -= min(next, failPause)
 		} else {
 			h.failures = 0
-			if h.view.Err() == nil && h.view.Listed() {
+			if h.apiTrouble() == nil && h.view.Listed() {
 				h.contented()
 			}
 			n := h.facts()
@@ -105,7 +105,7 @@ func (h *Host) facts() *turn.Node {
 func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 	if !h.view.Listed() {
 		d := turn.Decision{Waits: v1alpha1.ReasonNotReady, Detail: "the API server, for a first look at its Node"}
-		h.tell(turn.Observation{Self: h.self.host(h.Version)}, d, h.view.Err())
+		h.tell(turn.Observation{Self: h.self.host(h.Version)}, d, h.apiTrouble())
 		return d, nil
 	}
 	for range maxSteps {
@@ -118,7 +118,7 @@ func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 		if d.Do != turn.DoHooks {
 			h.hooks.leave()
 		}
-		h.tell(o, d, h.view.Err())
+		h.tell(o, d, h.apiTrouble())
 		var err error
 		switch {
 		case ctx.Err() != nil:

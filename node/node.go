@@ -69,6 +69,11 @@ type Options struct {
 	Logind systemd.Logind
 	Units  systemd.Units
 
+	// Patience is how long the host wants something and hears nothing before it
+	// looks whether anybody leads; 0 is ten minutes, or an hour where the node is
+	// held for a reason.
+	Patience time.Duration
+
 	Settings Settings
 	Log      *slog.Logger
 	// Liveness is told that the loops go round; nil is fine.
@@ -133,6 +138,7 @@ type Host struct {
 	failing    time.Time // since when the loop has failed, zero while it does not
 	failures   int       // of the loop, in a row
 	complained complaint // what the journal was last told to be wrong
+	unheard    unheard
 	beat       *systemd.Beat
 
 	coordinatorFile *updateengine.CoordinatorFile
@@ -253,6 +259,9 @@ func (h *Host) findNode(ctx context.Context) error {
 			return nil
 		}
 		t := h.explain(err)
+		if t.Text != h.complained.text {
+			delay = time.Second // something is being mended
+		}
 		h.complain(t, "again_in", delay)
 		h.report(Status{
 			BootID: h.self.bootID, APIError: t.Text, Since: began,

@@ -55,6 +55,7 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 		// was made before they were noticed is no such look.
 		h.look.Commit = false
 	}
+	h.listen(ctx, &o)
 	// Last: whatever was asked above may have taken longer than a look lasts.
 	o.Look = h.validLook(&n)
 	return o

@@ -141,10 +141,14 @@ func line(of *Status, verb string) string {
 	var b strings.Builder
 	own := *of
 	s := &own
+	aim := ""
+	if s.State == v1alpha1.StateAbsent && s.Node == "" && s.APIError != "" {
+		aim, s.Detail = s.Detail, "" // what is wrong matters more
+		if s.Waits == v1alpha1.ReasonNotReady {
+			s.Waits = ""
+		}
+	}
 	switch {
-	case s.State == v1alpha1.StateAbsent && s.Node == "" && s.APIError != "":
-		b.WriteString("starting, " + s.Detail)
-		s.Detail = ""
 	case s.State == v1alpha1.StateAbsent && s.Node == "":
 		b.WriteString("starting")
 	case s.State == v1alpha1.StateAbsent:
@@ -167,6 +171,9 @@ func line(of *Status, verb string) string {
 	}
 	if s.APIError != "" {
 		fmt.Fprintf(&b, "; trouble with the API server%s: %s", since, s.APIError)
+	}
+	if aim != "" {
+		b.WriteString("; " + aim)
 	}
 	if s.Known && s.Wants.Something() {
 		names := make([]string, 0, len(s.Changes))

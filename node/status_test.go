@@ -68,6 +68,11 @@ func TestStatusLine(t *testing.T) {
 	}{
 		{"", func(o *o) { o.Node = turn.Node{} }, "starting; waits: NotReady (its Node has not been seen yet) since T" + wants},
 		{"", nil, "not in any coordinator's care; waits: NoCoordinator (no coordinator has taken this node in) since T" + wants},
+		{"", func(o *o) { o.Alone, o.AloneDetail = v1alpha1.ReasonForbidden, "n1 may not" }, "not in any coordinator's care; waits: Forbidden (n1 may not) since T" + wants},
+		{"idle", func(o *o) {
+			o.Node.Held, o.Alone, o.AloneDetail = v1alpha1.ReasonBudget, v1alpha1.ReasonNoCoordinator, "nobody holds the Lease"
+		}, "idle; waits: NoCoordinator (nobody holds the Lease) since T" + wants},
+		{"idle", func(o *o) { none(o); o.Alone = v1alpha1.ReasonNoCoordinator }, "idle; up to date since T"},
 		{"", none, "not in any coordinator's care; up to date since T"},
 		{"", func(o *o) { o.Sources = turn.Sources{Missing: "update_engine: not read yet"} }, "not in any coordinator's care; waits: Sources (update_engine: not read yet) since T"},
 		{"", func(o *o) { o.Node.Managed = new(false) }, "not in any coordinator's care; waits: Unmanaged (managed=false) since T" + wants},

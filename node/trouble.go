@@ -34,6 +34,14 @@ func (h *Host) explain(err error) *object.Trouble {
 	return h.client.Explain(err)
 }
 
+// apiTrouble is why the API server cannot be used at present, or soon, or nil.
+func (h *Host) apiTrouble() error {
+	if err := h.view.Err(); err != nil {
+		return err
+	}
+	return h.client.Look()
+}
+
 // complain has the journal tell of a trouble, when it begins and then from time
 // to time. What client-go says of it is no more than an echo.
 func (h *Host) complain(t *object.Trouble, attrs ...any) {
@@ -46,7 +54,7 @@ func (h *Host) complain(t *object.Trouble, attrs ...any) {
 	if t.Reason != "" {
 		attrs = append(attrs, "reason", string(t.Reason))
 	}
-	systemd.Tell(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot go on for now: "+t.Text, attrs...)
+	systemd.Tell(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot go on for now", attrs...)
 }
 
 // contented has the journal tell that a trouble is over.

@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // Client is a connection under one identity.
@@ -62,6 +64,17 @@ func Follow(find func() (string, error), role, version string, qps float32, burs
 	}
 	f := &follower{find: find, agent: userAgent(role, version), wrap: c.around(wraps), at: w, looked: time.Now()}
 	return c, c.use(w, f, qps, burst)
+}
+
+// ConnectService is Connect with a configuration at hand, which file says. The
+// PEM files that it names are client-go's to follow.
+func ConnectService(cfg *rest.Config, file, role, version string, qps float32, burst int) (*Client, error) {
+	c := &Client{}
+	w, err := newWay(cfg, file, userAgent(role, version), c.dated, false)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
+	}
+	return c, c.use(w, nil, qps, burst)
 }
 
 // ConnectConfig is Connect with a configuration at hand. Its credential may
@@ -115,6 +128,18 @@ func (c *Client) use(w *way, f *follower, qps float32, burst int) (err error) {
 	}
 	c.Interface, err = c.Limited(qps, burst)
 	return err
+}
+
+// Look looks whether the kubeconfig has changed, at most once a second, as each
+// request does: a client that asks for nothing would go on with a watch under
+// the credential before. The error is that the credential has expired; what
+// was begun with it may still go on.
+func (c *Client) Look() error {
+	w, _ := c.way()
+	if w.cert != nil && time.Now().After(w.cert.NotAfter) {
+		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: w.refused()}
+	}
+	return nil
 }
 
 // Limited is another client on the same connections under the same identity,

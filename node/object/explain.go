@@ -48,7 +48,7 @@ func (c *Client) Explain(err error) *Trouble {
 	t := w.explain(err)
 	if unread != nil {
 		// Somebody may have mended what is wrong, and made another mistake.
-		t.Text += "; what is there now cannot be used: " + unread.Error()
+		t.Text = unread.Error() + "; what it said before: " + t.Text
 	}
 	return t
 }
@@ -63,7 +63,7 @@ func ExplainSetup(err error) *Trouble {
 
 func (w *way) explain(err error) *Trouble {
 	if p, ok := errors.AsType[*PluginError](err); ok {
-		return &Trouble{Text: p.Error() + w.named("; named in ", ""), err: err}
+		return &Trouble{Text: w.named("%v", p), err: err}
 	}
 	if text := webhook(err); text != "" {
 		return &Trouble{v1alpha1.ReasonForbidden, text, err}
@@ -90,12 +90,14 @@ func (w *way) explain(err error) *Trouble {
 // server is the API server as the kubeconfig names it.
 func (w *way) server() string { return w.base.Scheme + "://" + w.base.Host }
 
-// named is the kubeconfig between two texts, nothing if there is none.
-func (w *way) named(before, after string) string {
-	if w.file == "" {
-		return ""
+// named begins a text with the kubeconfig's path, if there is one: what is too
+// long for a status is cut at its end.
+func (w *way) named(format string, args ...any) string {
+	text := fmt.Sprintf(format, args...)
+	if w.file != "" {
+		text = w.file + ": " + text
 	}
-	return before + w.file + after
+	return text
 }
 
 // refused is what a 401 means.
@@ -105,34 +107,33 @@ func (w *way) refused() string {
 			w.certFile, w.cert.NotAfter.UTC().Format("2006-01-02 15:04 UTC"))
 	}
 	if w.plugin != nil {
-		return fmt.Sprintf("%s refuses (401) what credential plugin %s gives%s; see that it is for this cluster", w.server(), w.plugin.name, w.named(", named in ", ""))
+		return w.named("%s refuses what credential plugin %s gives (401); is it this cluster's?", w.server(), w.plugin.name)
 	}
-	return fmt.Sprintf("%s refuses the credential%s (401); see that it is this cluster's and still valid: systemctl status kubelet", w.server(), w.named(" in ", ""))
+	return w.named("%s refuses its credential (401); is it this cluster's, and valid? systemctl status kubelet", w.server())
 }
 
 // unreachable says why nobody answers, or not the one who should; "" for what
 // it does not know.
 func (w *way) unreachable(err error) string {
-	see := w.named("; see server in ", "")
 	if authority, ok := errors.AsType[x509.UnknownAuthorityError](err); ok && authority.Cert != nil {
-		return fmt.Sprintf("%s has a certificate of an authority (%s) that is not the kubeconfig's%s", w.server(), authority.Cert.Issuer.CommonName, w.named("; see server and certificate-authority in ", ""))
+		return w.named("%s is certified by an authority (%s) that is not its certificate-authority", w.server(), authority.Cert.Issuer.CommonName)
 	}
 	if host, ok := errors.AsType[x509.HostnameError](err); ok {
-		return fmt.Sprintf("%s has a certificate of another name (expected %s)%s", w.server(), host.Host, see)
+		return w.named("%s is certified under another name than %s; see its server", w.server(), host.Host)
 	}
 	if invalid, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return fmt.Sprintf("%s has a certificate that is not valid (%v)%s", w.server(), invalid.Err, see)
+		return w.named("the certificate of %s is not valid: %v", w.server(), invalid.Err)
 	}
 	if name, ok := errors.AsType[*net.DNSError](err); ok {
-		return fmt.Sprintf("cannot reach %s: no address for %s (%s)%s", w.server(), name.Name, name.Err, see)
+		return w.named("cannot reach %s: no address for its name (%s); see its server", w.server(), name.Err)
 	}
 	for _, cause := range []syscall.Errno{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ETIMEDOUT} {
 		if errors.Is(err, cause) {
-			return fmt.Sprintf("cannot reach %s: %v%s", w.server(), cause, see)
+			return w.named("cannot reach %s: %v; see its server, and that one", w.server(), cause)
 		}
 	}
 	if timeout := net.Error(nil); errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
-		return fmt.Sprintf("%s does not answer in time%s", w.server(), see)
+		return w.named("%s does not answer in time", w.server())
 	}
 	return ""
 }

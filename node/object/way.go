@@ -65,7 +65,7 @@ func readWay(file, agent string, wrap transport.WrapperFunc) (*way, error) {
 	if err != nil {
 		return wrong(err)
 	}
-	w, err := newWay(cfg, file, agent, wrap)
+	w, err := newWay(cfg, file, agent, wrap, true)
 	if err != nil {
 		return wrong(err)
 	}
@@ -84,8 +84,9 @@ func readWay(file, agent string, wrap transport.WrapperFunc) (*way, error) {
 	return w, nil
 }
 
-// newWay makes a way of a configuration that file, if not "", says.
-func newWay(cfg *rest.Config, file, agent string, wrap transport.WrapperFunc) (*way, error) {
+// newWay makes a way of a configuration that file says. whole: what the PEM
+// files hold now is a part of it.
+func newWay(cfg *rest.Config, file, agent string, wrap transport.WrapperFunc, whole bool) (*way, error) {
 	w := &way{file: file, certFile: file}
 	if cfg.CertFile != "" {
 		w.certFile = cfg.CertFile
@@ -95,15 +96,21 @@ func newWay(cfg *rest.Config, file, agent string, wrap transport.WrapperFunc) (*
 	cfg.UserAgent = agent
 	// Whole files, once: client-go would follow the certificate alone, and take
 	// up to five minutes for it.
-	if err := rest.LoadTLSFiles(cfg); err != nil {
+	loaded := rest.CopyConfig(cfg)
+	if err := rest.LoadTLSFiles(loaded); err != nil {
 		return nil, err
 	}
-	cfg.CAFile, cfg.CertFile, cfg.KeyFile = "", "", ""
-	if len(cfg.CertData) > 0 {
-		if _, err := tls.X509KeyPair(cfg.CertData, cfg.KeyData); err != nil {
+	if len(loaded.CertData) > 0 {
+		if _, err := tls.X509KeyPair(loaded.CertData, loaded.KeyData); err != nil {
 			return nil, fmt.Errorf("the client certificate in %s and its key: %w", w.certFile, err)
 		}
-		w.cert = leaf(cfg.CertData)
+		w.cert = leaf(loaded.CertData)
+	}
+	if whole {
+		cfg = loaded
+		cfg.CAFile, cfg.CertFile, cfg.KeyFile = "", "", ""
+	} else if cfg.CertFile != "" {
+		w.cert = nil // it may be another one by then
 	}
 	base, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {

@@ -39,6 +39,12 @@ type Observation struct {
 
 	Health Health
 
+	// Alone says that the host has wanted something for long, has heard nothing,
+	// and found that nobody leads, or that it may not look: NoCoordinator or
+	// Forbidden. "" is neither.
+	Alone       v1alpha1.Reason
+	AloneDetail string
+
 	// Look is the last look at the Lease or, before a commit, at everything;
 	// nil when there was none, or it is older than a look may be.
 	Look *Look

@@ -123,6 +123,10 @@ func (o *Observation) outside() Decision {
 		}
 		return Decision{}
 	}
+	if o.Alone != "" {
+		// Whatever the Node says, it was said by somebody who is gone.
+		return Decision{Waits: o.Alone, Detail: o.AloneDetail}
+	}
 	if n.State == v1alpha1.StateAbsent {
 		detail := "no coordinator has taken this node in"
 		if o.Veto == v1alpha1.ReasonRebootManager {

@@ -39,6 +39,9 @@ func (cp *ControlPlane) Dir() string { return cp.dir.path }
 // AdminConfig is a client configuration that may do everything. It is the caller's to change.
 func (cp *ControlPlane) AdminConfig() *rest.Config { return rest.CopyConfig(cp.adminConfig) }
 
+// AuditLog is the path of the API server's audit log, if [Options.Audit] asks for one.
+func (cp *ControlPlane) AuditLog() string { return cp.dir.join("audit.log") }
+
 // Client is the testbed's own client of [ControlPlane.AdminConfig].
 func (cp *ControlPlane) Client() kubernetes.Interface { return cp.admin }
 
@@ -154,6 +157,13 @@ func (cp *ControlPlane) CoordinatorConfig() (*rest.Config, error) {
 	}
 	config.QPS, config.UserAgent = -1, "lockkeeper-testbed/coordinator"
 	return config, nil
+}
+
+// NodePEM is another client certificate of a node's kubelet with its key, PEM, valid until end, which may be over already. Each
+// is another one.
+func (cp *ControlPlane) NodePEM(node string, end time.Time) (cert, key []byte, err error) {
+	pair, err := cp.ca.clientUntil(nodeUser(node), []string{NodesGroup}, end)
+	return pair.cert, pair.key, err
 }
 
 func nodeUser(node string) string { return "system:node:" + node }

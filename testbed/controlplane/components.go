@@ -111,6 +111,13 @@ func (cp *ControlPlane) startFirstAPIServer(ctx context.Context) error {
 	return err
 }
 
+// auditPolicy has each request logged once, a watch when it begins and when it ends.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata}]
+`
+
 func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 	pki := func(name string) string { return cp.dir.join("pki", name) }
 	bind := "127.0.0.1"
@@ -137,7 +144,14 @@ func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 		"--profiling=false",
 		"--v=1",
 	}
-	p, err := cp.launch(APIServer, cp.bins.APIServer, append(args, cp.opts.APIServerFlags...)...)
+	if cp.opts.Audit {
+		policy := cp.dir.join("audit-policy.yaml")
+		if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+			return fmt.Errorf("writing the audit policy: %w", err)
+		}
+		args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+cp.AuditLog())
+	}
+	p, err := cp.launch(APIServer, cp.bins.APIServer, append(args, cp.flags()...)...)
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,9 @@ type Options struct {
 	// APIServerFlags are added to the API server's command line, and win over what the testbed sets.
 	APIServerFlags []string
 
+	// Audit has the API server log every request, without bodies, as a line of JSON: see [ControlPlane.AuditLog].
+	Audit bool
+
 	// NodeMonitorGrace is after how much silence of its kubelet a Node stops being Ready; 0 is Kubernetes' default of 50 s.
 	// The shortest sensible one is about 1 s: it is checked every fifth of it.
 	NodeMonitorGrace time.Duration
@@ -65,6 +68,8 @@ type ControlPlane struct {
 	life    context.Context // ends when Stop begins
 	end     context.CancelFunc
 	faultMu sync.Mutex // held by whoever stops or starts components
+	// moreFlags are the API server's for now; faultMu guards them.
+	moreFlags []string
 
 	mu    sync.Mutex
 	procs map[Component]*process // the present or last run of each component that was ever started

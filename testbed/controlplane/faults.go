@@ -69,6 +69,23 @@ func (cp *ControlPlane) StartAPIServer(ctx context.Context) error {
 	})
 }
 
+// RestartAPIServer stops the API server and starts it again with these flags behind those of [Options.APIServerFlags], until it is
+// restarted with others or none. It returns when it is ready.
+func (cp *ControlPlane) RestartAPIServer(ctx context.Context, flags ...string) error {
+	return cp.alone(ctx, func(ctx context.Context) error {
+		if p := cp.process(APIServer); p != nil {
+			p.stop(0)
+		}
+		cp.moreFlags = flags
+		if err := cp.startAPIServer(ctx); err != nil {
+			return fmt.Errorf("starting the API server with %q: %w", flags, err)
+		}
+		return nil
+	})
+}
+
+func (cp *ControlPlane) flags() []string { return slices.Concat(cp.opts.APIServerFlags, cp.moreFlags) }
+
 // RestartEtcd kills etcd and starts it again with the same data: nothing that was answered is lost, as the machine goes on. It returns when etcd is ready and so is the API server, if
 // that one runs.
 func (cp *ControlPlane) RestartEtcd(ctx context.Context) error {

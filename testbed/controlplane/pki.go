@@ -69,13 +69,21 @@ func (a *authority) server(name string, more []netip.Addr) (keyPair, error) {
 
 // client signs a certificate for a Kubernetes user: the common name is the user, the organizations are the groups.
 func (a *authority) client(user string, groups []string) (keyPair, error) {
-	return a.sign(&x509.Certificate{
+	return a.clientUntil(user, groups, a.cert.NotAfter)
+}
+
+func (a *authority) clientUntil(user string, groups []string, end time.Time) (keyPair, error) {
+	return a.signUntil(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
+	}, end)
 }
 
 func (a *authority) sign(template *x509.Certificate) (keyPair, error) {
+	return a.signUntil(template, a.cert.NotAfter)
+}
+
+func (a *authority) signUntil(template *x509.Certificate, end time.Time) (keyPair, error) {
 	name := template.Subject.CommonName
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -86,7 +94,7 @@ func (a *authority) sign(template *x509.Certificate) (keyPair, error) {
 		return keyPair{}, fmt.Errorf("making a serial number for %s: %w", name, err)
 	}
 	template.SerialNumber = serial
-	template.NotBefore, template.NotAfter = a.cert.NotBefore, a.cert.NotAfter
+	template.NotBefore, template.NotAfter = a.cert.NotBefore, end
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {

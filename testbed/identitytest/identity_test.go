@@ -18,17 +18,29 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-var cp *controlplane.ControlPlane
+var (
+	cp     *controlplane.ControlPlane
+	binary string // lockkeeper's
+)
 
-func TestMain(m *testing.M) {
-	os.Exit(controlplane.RunTests(m, controlplane.Options{
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	var err error
+	if binary, err = simhost.BuildLockkeeper(context.Background(), os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return controlplane.RunTests(m, controlplane.Options{
 		Without: []controlplane.Component{controlplane.Scheduler, controlplane.Ballast, controlplane.Pods},
-	}, func(c *controlplane.ControlPlane) { cp = c }))
+		Audit:   true,
+	}, func(c *controlplane.ControlPlane) { cp = c })
 }
 
-const soon = 30 * time.Second
+const soon = 60 * time.Second
 
 func must(t *testing.T, err error) {
 	t.Helper()
