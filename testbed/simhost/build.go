@@ -30,7 +30,8 @@ func BuildLockkeeper(ctx context.Context, log io.Writer) (string, error) {
 }
 
 // BuildLockkeeperRace is BuildLockkeeper with the race detector, which needs a C compiler. Such a binary reports a race in
-// its log and ends with status 66.
+// its log and ends with status 66. It is built without -trimpath: so it has its libraries from Go's cache when tests were built
+// with -race before.
 func BuildLockkeeperRace(ctx context.Context, log io.Writer) (string, error) {
 	return raceBuild.get(ctx, log)
 }
@@ -58,7 +59,7 @@ func BuildMutant(ctx context.Context, log io.Writer, m Mutation) (string, error)
 	if err != nil {
 		return fail(err)
 	}
-	b := &onceBuild{env: plainBuild.env, flags: []string{"-overlay=" + overlay}}
+	b := &onceBuild{env: plainBuild.env, flags: append([]string{"-overlay=" + overlay}, plainBuild.flags...)}
 	return b.get(ctx, log)
 }
 
@@ -85,7 +86,7 @@ func (m Mutation) overlay(src, dir string) (string, error) {
 }
 
 var (
-	plainBuild = &onceBuild{env: []string{"CGO_ENABLED=0"}}
+	plainBuild = &onceBuild{env: []string{"CGO_ENABLED=0"}, flags: []string{"-trimpath"}}
 	raceBuild  = &onceBuild{env: []string{"CGO_ENABLED=1"}, flags: []string{"-race"}}
 )
 
@@ -135,7 +136,7 @@ func (b *onceBuild) build(ctx context.Context, log io.Writer) (string, error) {
 	if log != nil {
 		fmt.Fprintf(log, "simhost: building lockkeeper %s\n", strings.Join(b.flags, " "))
 	}
-	args := append([]string{"build", "-trimpath", "-buildvcs=false"}, b.flags...)
+	args := append([]string{"build", "-buildvcs=false"}, b.flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "-o", filepath.Join(tmp, "lockkeeper"), ".")...)
 	cmd.Dir = src
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
