@@ -42,7 +42,7 @@ const (
 // policyText has short times for what a round may make wait, and no hooks: a grant leads to the cordon at once.
 const policyText = `
 settle = "100ms"
-seen = "10s"
+seen = "5s"
 backoff = "1s"
 backoff_max = "1s"
 max_unavailable = %d
@@ -72,7 +72,7 @@ type fleet struct {
 	stop      []func()
 }
 
-func newFleet(t *testing.T, binary string, budget int) *fleet {
+func newFleet(t *testing.T, cp *controlplane.ControlPlane, binary string, budget int) *fleet {
 	t.Helper()
 	f := &fleet{t: t, wires: map[string]wires{}, update: 1, namespace: fmt.Sprint("leadertest-", fleets.Add(1))}
 	ready := false

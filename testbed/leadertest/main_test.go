@@ -2,6 +2,7 @@ package leadertest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -11,11 +12,15 @@ import (
 )
 
 var (
-	cp     *controlplane.ControlPlane
+	pool   *controlplane.Pool
 	binary string
+	// summary is the last line of the run, if there were rounds.
+	summary string
 )
 
 func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "3") // the rounds, the aimed ones and a mutant: they mostly wait for Leases to run out
+	flag.Parse()
 	// The race detector is for the long run: without it a round takes half the time, and other packages have it.
 	build := simhost.BuildLockkeeper
 	if os.Getenv("LOCKKEEPER_SOAK") != "" {
@@ -26,5 +31,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(controlplane.RunTests(m, controlplane.Options{}, func(c *controlplane.ControlPlane) { cp = c }))
+	status := controlplane.RunTestsApart(m, controlplane.Options{}, func(p *controlplane.Pool) { pool = p })
+	if summary != "" {
+		fmt.Println(summary)
+	}
+	os.Exit(status)
 }

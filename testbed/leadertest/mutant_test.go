@@ -57,15 +57,9 @@ var aims = []*aim{
 		stroke: stroke{how: stopped, at: commit, nth: 1, cordon: true, sure: true},
 		stage:  func(r *round) { r.stage(guest) },
 		hit: func(r *round) {
-			r.until("the commit that was on its way to be a conflict", func() bool {
-				all, _ := r.wires[guest].host.Records()
-				for _, q := range all {
-					if q.Number == r.caught.Number && q.Is("patch", "nodes") && q.Code == http.StatusConflict {
-						return true
-					}
-				}
-				return false
-			})
+			if code, _ := r.arrived(); code != http.StatusConflict {
+				r.t.Errorf("the commit that was on its way was answered %d, expected a conflict", code)
+			}
 		},
 		mutation: simhost.Mutation{
 			File: "node/object/patch.go",
@@ -166,7 +160,8 @@ func (a *aim) aimed(r *round) referee.Report {
 
 // TestAims has the product pass what its mutants do not.
 func TestAims(t *testing.T) {
-	f := newFleet(t, binary, 1)
+	t.Parallel()
+	f := newFleet(t, pool.Take(t), binary, 1)
 	defer func() {
 		if report := f.close(); report.Count() > 0 {
 			t.Errorf("the referee saw %d violations", report.Count())
@@ -189,15 +184,17 @@ func TestAims(t *testing.T) {
 
 // TestMutants leaves one clause out of the product, each in its turn, and plays the round that is aimed at it.
 func TestMutants(t *testing.T) {
+	t.Parallel()
 	for _, a := range aims {
 		t.Run(a.name, func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := within(10 * soon)
 			defer cancel()
 			mutant, err := simhost.BuildMutant(ctx, os.Stderr, a.mutation)
 			if err != nil {
 				t.Fatal(err)
 			}
-			f := newFleet(t, mutant, 1)
+			f := newFleet(t, pool.Take(t), mutant, 1)
 			defer f.close()
 			r := &round{fleet: f}
 			defer r.back()

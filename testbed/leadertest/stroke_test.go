@@ -71,16 +71,19 @@ type stroke struct {
 }
 
 func (s *stroke) String() string {
-	text := fmt.Sprintf("the leader is %s %s (%d)", s.how, s.at, s.nth)
-	for add, is := range map[string]bool{", a slow successor": s.slow, ", a successor with an old view": s.stale, ", a person cordons": s.cordon, ", a person puts the Lease back as it was": s.revive} {
-		if is {
-			text += add
+	parts := []string{fmt.Sprintf("the leader is %s %s (%d)", s.how, s.at, s.nth)}
+	for _, with := range []struct {
+		is   bool
+		text string
+	}{
+		{s.slow, "a slow successor"}, {s.stale, "a successor with an old view"}, {s.cordon, "a person cordons"},
+		{s.lease.do != nil, s.lease.name}, {s.revive, "a person puts the Lease back as it was, for an old leader with an old view"},
+	} {
+		if with.is {
+			parts = append(parts, with.text)
 		}
 	}
-	if s.lease.do != nil {
-		text += ", " + s.lease.name
-	}
-	return fmt.Sprintf("%s; back after %d writes", text, s.linger)
+	return fmt.Sprintf("%s; back after %d writes", strings.Join(parts, ", "), s.linger)
 }
 
 // chance bounds the wait for what need not come.
@@ -158,6 +161,7 @@ func (r *round) letGo(next string) {
 	}
 	if r.trap != nil {
 		r.trap.letGo()
+		r.until("what was let go to arrive", func() bool { _, ok := r.arrived(); return ok || r.caught == nil })
 	}
 	if s.slow {
 		if name == "" {
@@ -178,6 +182,22 @@ func (r *round) letGo(next string) {
 		})
 		r.release(&r.stale)
 	}
+}
+
+// arrived is what the API server said to the request that was caught, 0 for nothing; ok is false while it is on its way.
+func (r *round) arrived() (code int, ok bool) {
+	if r.caught == nil {
+		return 0, false
+	}
+	for _, p := range r.wires[r.caught.Proxy].all() {
+		all, _ := p.Records()
+		for i := range all {
+			if q := &all[i]; q.Time.Equal(r.caught.Time) && q.Number == r.caught.Number && q.Is(r.caught.Verb, r.caught.Resource) {
+				return q.Code, true
+			}
+		}
+	}
+	return 0, false
 }
 
 // judged reports whether a host has committed, or says why it does not.
@@ -409,7 +429,7 @@ func (t *trap) lookAtRenewal(r *round, host string, q *faultproxy.Request) *faul
 			return
 		}
 		if t.left--; t.left <= 0 && r.away(epoch) {
-			t.caught = q
+			t.caught = q // its record comes when this call returns
 		}
 	}}
 }

@@ -58,6 +58,8 @@ type round struct {
 
 // TestRounds has rounds of the leader's absence, by chance.
 func TestRounds(t *testing.T) {
+	t.Parallel()
+	cp := pool.Take(t)
 	seed, rounds := number(t, "LOCKKEEPER_SEED", defaultSeed), number(t, "LOCKKEEPER_SOAK", defaultRounds)
 	first, last := uint64(0), rounds
 	if only := number(t, "LOCKKEEPER_ROUND", 0); only > 0 { // counted from 1
@@ -67,7 +69,7 @@ func TestRounds(t *testing.T) {
 	for first < last {
 		until, started := min(last, first+perFleet), false
 		passed := t.Run(fmt.Sprintf("rounds-%d-to-%d", first+1, until), func(t *testing.T) {
-			f := newFleet(t, binary, 1+int(first/perFleet%2))
+			f := newFleet(t, cp, binary, 1+int(first/perFleet%2))
 			started = true
 			defer func() {
 				report := f.close()
@@ -97,7 +99,7 @@ func TestRounds(t *testing.T) {
 			failed++ // the next round gets a new fleet
 		}
 	}
-	fmt.Printf("rounds: seed %d, %d rounds, %d turns, %d violations, %d failed\n", seed, played, turns, violations, failed)
+	summary = fmt.Sprintf("rounds: seed %d, %d rounds, %d turns, %d violations, %d failed", seed, played, turns, violations, failed)
 }
 
 // compose makes the round of a number. What becomes of the leader, when, and what a person does to the Lease, are dealt like cards from
@@ -113,6 +115,7 @@ func compose(seed, number uint64) (strokes []*stroke) {
 			how: how(deal(1, card, 4)), at: at(deal(2, card, 7)), nth: 1 + rng.IntN(3), lease: meddlings[deal(3, card, uint64(len(meddlings)))],
 			slow: rng.IntN(3) == 0, stale: rng.IntN(3) == 0, cordon: rng.IntN(4) == 0, linger: rng.IntN(12),
 		}
+		s.revive = s.how != stays && rng.IntN(4) == 0
 		if s.how == stays && s.lease.do == nil {
 			s.lease = meddlings[1+rng.IntN(len(meddlings)-1)]
 		}
