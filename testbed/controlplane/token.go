@@ -19,36 +19,29 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// AgedCoordinatorKubeconfig is a kubeconfig of lockkeeper's coordinator with a token that was issued and expires then, signed
-// with the API server's own key: the API server gives none for less than ten minutes, and none that is old already. It is what
-// a test of renewal begins with.
-func (cp *ControlPlane) AgedCoordinatorKubeconfig(ctx context.Context, issued, expires time.Time) ([]byte, error) {
-	if _, err := cp.CoordinatorKubeconfig(); err != nil { // which applies lockkeeper's objects
-		return nil, err
-	}
+// AgedCoordinatorToken is a token of lockkeeper's coordinator that was issued and expires then, signed with the API server's own
+// key: the API server gives none for less than ten minutes, and none that is old already. It is what a test of renewal begins
+// with. lockkeeper's objects have to be applied.
+func (cp *ControlPlane) AgedCoordinatorToken(ctx context.Context, issued, expires time.Time) (string, error) {
 	account, err := cp.Client().CoreV1().ServiceAccounts(LockkeeperNamespace).Get(ctx, v1alpha1.CoordinatorServiceAccount, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("reading the coordinator's service account: %w", err)
+		return "", fmt.Errorf("reading the coordinator's service account: %w", err)
 	}
 	const issuer = "https://kubernetes.default.svc" // the API server's --service-account-issuer
-	token, err := cp.sign(map[string]any{
+	return cp.sign(map[string]any{
 		"iss": issuer, "aud": []string{issuer}, "sub": CoordinatorUser,
 		"iat": issued.Unix(), "nbf": issued.Unix(), "exp": expires.Unix(),
 		"kubernetes.io": map[string]any{
 			"namespace": LockkeeperNamespace, "serviceaccount": map[string]any{"name": account.Name, "uid": account.UID},
 		},
 	})
+}
+
+// WithToken is a kubeconfig with another token, and otherwise the same.
+func WithToken(kubeconfig []byte, token string) ([]byte, error) {
+	config, err := clientcmd.Load(kubeconfig)
 	if err != nil {
-		return nil, err
-	}
-	// As it is minted, but for the token.
-	path, err := cp.CoordinatorKubeconfig()
-	if err != nil {
-		return nil, err
-	}
-	config, err := clientcmd.LoadFromFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the coordinator's kubeconfig: %w", err)
+		return nil, fmt.Errorf("reading a kubeconfig: %w", err)
 	}
 	for _, user := range config.AuthInfos {
 		user.Token = token

@@ -11,6 +11,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -18,7 +19,13 @@ import (
 func aged(t *testing.T, h *simhost.Host, left time.Duration) {
 	t.Helper()
 	expires := time.Now().Add(left)
-	text, err := cp.AgedCoordinatorKubeconfig(t.Context(), expires.Add(-time.Hour), expires)
+	token, err := cp.AgedCoordinatorToken(t.Context(), expires.Add(-time.Hour), expires)
+	must(t, err)
+	path, err := cp.CoordinatorKubeconfig()
+	must(t, err)
+	text, err := os.ReadFile(path) // as it is minted, but for the token
+	must(t, err)
+	text, err = controlplane.WithToken(text, token)
 	must(t, err)
 	place(t, h, text)
 }

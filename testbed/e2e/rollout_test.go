@@ -45,6 +45,7 @@ func TestFleet(t *testing.T) {
 		{"Install", testInstall},
 		{"NobodyCoordinates", testNobodyCoordinates},
 		{"RollsThroughAnUpdate", testRollout},
+		{"CredentialRenewsItself", testCredential},
 	}
 	for _, s := range steps {
 		if !t.Run(s.name, func(t *testing.T) { s.run(t, f) }) {
