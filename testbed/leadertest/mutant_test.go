@@ -24,8 +24,8 @@ type aim struct {
 	stroke stroke
 	// stage stages the updates.
 	stage func(r *round)
-	// hit says what shows that the round met its moment, for the product itself: a round that misses proves nothing.
-	hit func(r *round)
+	// hit reports whether a round of the product itself met its moment. One that did not proves nothing and is played again.
+	hit func(r *round) bool
 	// mutation leaves the clause out, caught is the promise that breaks then.
 	mutation simhost.Mutation
 	caught   referee.Rule
@@ -37,11 +37,9 @@ var aims = []*aim{
 		name:   "the epoch check at the commit",
 		stroke: stroke{how: stopped, at: grant, nth: 1, slow: true, sure: true},
 		stage:  func(r *round) { r.stage(guest) },
-		hit: func(r *round) {
-			r.sync()
-			if n := r.Referee.Report().LateGrants; n != 1 {
-				r.t.Errorf("%d late grants, expected the one that was on its way", n)
-			}
+		hit: func(r *round) bool {
+			code, _ := r.arrived()
+			return code == http.StatusOK && r.Referee.Report().LateGrants > 0
 		},
 		mutation: simhost.Mutation{
 			File: "node/turn/commit.go",
@@ -56,10 +54,9 @@ var aims = []*aim{
 		name:   "the commit's resourceVersion",
 		stroke: stroke{how: stopped, at: commit, nth: 1, cordon: true, sure: true},
 		stage:  func(r *round) { r.stage(guest) },
-		hit: func(r *round) {
-			if code, _ := r.arrived(); code != http.StatusConflict {
-				r.t.Errorf("the commit that was on its way was answered %d, expected a conflict", code)
-			}
+		hit: func(r *round) bool {
+			code, _ := r.arrived()
+			return code == http.StatusConflict
 		},
 		mutation: simhost.Mutation{
 			File: "node/object/patch.go",
@@ -84,10 +81,11 @@ var aims = []*aim{
 			r.wants(guest)
 			r.stopAll(nil)
 		},
-		hit: func(r *round) {
-			if quorum, cached := r.counts.quorum.Load(), r.counts.cached.Load(); quorum == 0 || cached > 0 {
-				r.t.Errorf("the successor listed Nodes %d times from the quorum and %d times from a cache, expected from the quorum alone", quorum, cached)
+		hit: func(r *round) bool {
+			if cached := r.counts.cached.Load(); cached > 0 {
+				r.t.Errorf("the successor listed Nodes %d times from a cache", cached)
 			}
+			return r.counts.quorum.Load() > 0
 		},
 		mutation: simhost.Mutation{
 			File: "node/object/view.go",
@@ -109,11 +107,9 @@ var aims = []*aim{
 			r.stopAll("until the leader is away")
 			r.wants(other)
 		},
-		hit: func(r *round) {
+		hit: func(r *round) bool {
 			// It is the lock that has ended the term, no request that failed.
-			if text := "the Lease had run out when it was read again"; !strings.Contains(r.old.LogTail(200), text) {
-				r.t.Errorf("%s does not say that %s:\n%s", r.old.Name(), text, r.old.LogTail(50))
-			}
+			return strings.Contains(r.old.LogTail(200), "the Lease had run out when it was read again")
 		},
 		mutation: simhost.Mutation{
 			File: "coordinator/lock.go",
@@ -158,6 +154,9 @@ func (a *aim) aimed(r *round) referee.Report {
 	return r.Referee.Report()
 }
 
+// tries is how often a round is aimed: on a busy machine the moment may be over before it is met.
+const tries = 3
+
 // TestAims has the product pass what its mutants do not.
 func TestAims(t *testing.T) {
 	t.Parallel()
@@ -168,18 +167,36 @@ func TestAims(t *testing.T) {
 		}
 	}()
 	for _, a := range aims {
-		t.Logf("AIM: %s", a.name)
-		r := &round{fleet: f}
-		func() {
-			defer r.back()
+		if hit := f.try(func(r *round) bool {
+			t.Logf("AIM: %s", a.name)
 			a.aimed(r)
-			a.hit(r)
-			r.finish()
-		}()
+			return a.hit(r)
+		}); !hit {
+			t.Errorf("%d rounds did not meet the moment that %s is there for", tries, a.name)
+		}
 		if t.Failed() {
 			return
 		}
 	}
+}
+
+// try plays aimed rounds to their end until one hits.
+func (f *fleet) try(play func(r *round) bool) bool {
+	for range tries {
+		r := &round{fleet: f}
+		hit := func() bool {
+			defer r.release(&r.revived)
+			defer r.back()
+			return play(r)
+		}()
+		if report := f.Referee.Report(); hit && report.Count() > 0 {
+			return true // there is nothing to be waited for any more
+		}
+		if r.finish(); hit {
+			return true
+		}
+	}
+	return false
 }
 
 // TestMutants leaves one clause out of the product, each in its turn, and plays the round that is aimed at it.
@@ -196,12 +213,13 @@ func TestMutants(t *testing.T) {
 			}
 			f := newFleet(t, pool.Take(t), mutant, 1)
 			defer f.close()
-			r := &round{fleet: f}
-			defer r.back()
-			if report := a.aimed(r); !report.Broke(a.caught) {
-				t.Errorf("without %s the referee saw no violation of %s: %v", a.name, a.caught, report.Violations)
+			if caught := f.try(func(r *round) bool {
+				report := a.aimed(r)
+				return report.Broke(a.caught)
+			}); caught {
+				t.Logf("CAUGHT: %s", f.Referee.Report().Violations[0])
 			} else {
-				t.Logf("CAUGHT: %s", report.Violations[0])
+				t.Errorf("without %s the referee saw no violation of %s: %v", a.name, a.caught, f.Referee.Report().Violations)
 			}
 		})
 	}
