@@ -14,7 +14,11 @@ import (
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
@@ -135,6 +139,25 @@ func TestACertificateCoordinates(t *testing.T) {
 	must(t, h.StageUpdate("4.2.0"))
 	must(t, h.WaitBoots(ctx, 2)) // granted and promoted by a coordinator with a certificate
 	is(t, h, "it to lead in its new boot", leads)
+
+	// And it is held to what the service account is held to.
+	config, err := clientcmd.BuildConfigFromFlags("", file)
+	must(t, err)
+	thief, err := kubernetes.NewForConfig(config)
+	must(t, err)
+	for what, patch := range map[string]string{
+		"a foreign label": `{"metadata":{"labels":{"example.com/rack":"7"}}}`,
+		"a host's word":   `{"metadata":{"labels":{"lockkeeper.dev/wants":"drain"}}}`,
+		"a cordon":        `{"spec":{"unschedulable":true}}`,
+	} {
+		_, err := thief.CoreV1().Nodes().Patch(t.Context(), "csr-1", types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'lockkeeper-coordinator'") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := thief.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("listing pods: %v", err)
+	}
 }
 
 func TestACertificateIsWaitedFor(t *testing.T) {

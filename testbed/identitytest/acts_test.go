@@ -158,8 +158,9 @@ func widenRole(ctx context.Context, c kubernetes.Interface) error {
 	return err
 }
 
-func mintToken(ctx context.Context, c kubernetes.Interface) error {
-	_, err := c.CoreV1().ServiceAccounts(controlplane.LockkeeperNamespace).CreateToken(ctx, v1alpha1.CoordinatorServiceAccount,
-		&authenticationv1.TokenRequest{}, metav1.CreateOptions{DryRun: dryRun})
-	return err
+func mintToken(namespace, account string) func(context.Context, kubernetes.Interface) error {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		_, err := c.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{DryRun: dryRun})
+		return err
+	}
 }

@@ -1,6 +1,9 @@
 package identitytest
 
-import "lockkeeper.dev/lockkeeper/api/v1alpha1"
+import (
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
 
 // The layers that can refuse an act.
 const (
@@ -73,7 +76,7 @@ var hostActs = []act{
 	{"unbind the policies", deleteBinding, rbac},
 	{"make a policy", createPolicy, rbac},
 	{"become an administrator", widenRole, rbac},
-	{"become the coordinator", mintToken, rbac},
+	{"become the coordinator", mintToken(controlplane.LockkeeperNamespace, v1alpha1.CoordinatorServiceAccount), rbac},
 }
 
 var coordinatorActs = []act{
@@ -121,7 +124,9 @@ var coordinatorActs = []act{
 	{"unbind the policies", deleteBinding, rbac},
 	{"make a policy", createPolicy, rbac},
 	{"become an administrator", widenRole, rbac},
-	{"prolong its own life", mintToken, rbac},
+	{"renew its own token", mintToken(controlplane.LockkeeperNamespace, v1alpha1.CoordinatorServiceAccount), ""},
+	{"get a token of another service account", mintToken(controlplane.LockkeeperNamespace, "default"), rbac},
+	{"get a token of another namespace's", mintToken("kube-system", v1alpha1.CoordinatorServiceAccount), rbac},
 }
 
 // adminActs are tried by a member of system:masters.
