@@ -38,6 +38,7 @@ func TestAllComponentsRun(t *testing.T) {
 }
 
 func TestStopLeavesNothing(t *testing.T) {
+	t.Parallel()
 	cp := must(Start(t.Context(), Options{Log: t.Output()}))(t)
 	left := processesOf(t, cp.Dir())
 	if len(left) != 6 {
@@ -63,6 +64,7 @@ func TestStopLeavesNothing(t *testing.T) {
 
 // The end of the context is as good as a Stop.
 func TestContextEndsIt(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cp := must(Start(ctx, Options{Without: bare}))(t)
 	left := processesOf(t, cp.Dir())
@@ -78,6 +80,7 @@ func TestContextEndsIt(t *testing.T) {
 }
 
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	cp := must(Start(t.Context(), Options{Without: bare}))(t)
 	t.Cleanup(func() {
 		if err := cp.Stop(); err != nil {
@@ -138,6 +141,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestDeathIsReported(t *testing.T) {
+	t.Parallel()
 	var said bytes.Buffer
 	cp := must(Start(t.Context(), Options{Without: []Component{ControllerManager, Ballast, Pods}, Log: &said}))(t)
 	defer cp.Stop()
@@ -187,6 +191,7 @@ func TestStartThatFails(t *testing.T) {
 }
 
 func TestNamedDirStays(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "cp")
 	cp := must(Start(t.Context(), Options{Dir: dir, Without: bare}))(t)
 	if err := cp.Stop(); err != nil {
@@ -203,6 +208,7 @@ func TestNamedDirStays(t *testing.T) {
 
 // Whatever ends the owner, and whenever: no process stays. A SIGKILL leaves the folder, for the next Start to remove.
 func TestOwnerDies(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name      string
 		signal    syscall.Signal
@@ -220,6 +226,7 @@ func TestOwnerDies(t *testing.T) {
 		{name: "quit by a test's time-out", signal: syscall.SIGQUIT, processes: 6, dirStays: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			temp, err := os.MkdirTemp("", "owner") // t.TempDir is too deep for etcd's socket
 			if err != nil {
 				t.Fatal(err)
