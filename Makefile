@@ -101,7 +101,7 @@ fuzz: ## Fuzz everything that others may write, FUZZTIME each: records, acks, th
 	done
 
 .PHONY: bench
-bench: deps control-plane build ## Measure start, size, memory, requests and decisions, beside peers (about 4 minutes)
+bench: deps control-plane build ## Measure start, size, memory, requests and decisions, beside peers (about 8 minutes)
 	@cd testbed && exec $(GO) run ./cmd/bench -binary $(CURDIR)/bin/lockkeeper
 
 .PHONY: docs

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // View is what this process knows of Nodes: a LIST from the quorum, kept up by
@@ -171,13 +174,14 @@ func surelyNewer(a, b string) bool {
 	return err == nil && c > 0
 }
 
-// strip keeps what decisions are made of. Images, addresses and managed fields
-// are most of a Node, and five thousand of them a lot of memory.
+// strip keeps what decisions are made of. Images, addresses, managed fields and
+// other people's annotations are most of a Node, and five thousand of them a
+// lot of memory.
 func strip(n *corev1.Node) *corev1.Node {
 	s := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
-			CreationTimestamp: n.CreationTimestamp, Labels: n.Labels, Annotations: n.Annotations,
+			CreationTimestamp: n.CreationTimestamp, Labels: n.Labels, Annotations: ours(n.Annotations),
 		},
 		Spec: corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable},
 	}
@@ -188,6 +192,19 @@ func strip(n *corev1.Node) *corev1.Node {
 		}
 	}
 	return s
+}
+
+// ours are the annotations that are lockkeeper's or its hooks'. What others keep
+// on their Nodes, and change, is nothing to decide by. Labels are kept: people
+// select nodes by any of them.
+func ours(annotations map[string]string) map[string]string {
+	kept := make(map[string]string, len(annotations))
+	for key, value := range annotations {
+		if strings.HasPrefix(key, v1alpha1.Prefix) || strings.HasPrefix(key, v1alpha1.HookPrefix) {
+			kept[key] = value
+		}
+	}
+	return kept
 }
 
 // listWatch lists from the quorum, always. The reflector would ask for

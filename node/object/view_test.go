@@ -90,6 +90,7 @@ func TestOnlyNewsWakes(t *testing.T) {
 		}
 		next := n("11")
 		next.Status.Images = []corev1.ContainerImage{{SizeBytes: 1}}
+		next.Annotations = map[string]string{"example.org/agent": "news"}
 		must(t, store{v}.Update(next))
 		if v.Get("n1").ResourceVersion != "11" || (*count > 1) != wakes {
 			t.Errorf("%q: at %s, notified %d times", name, v.Get("n1").ResourceVersion, *count)
@@ -256,7 +257,7 @@ func TestErrSaysWhyNothingIsRead(t *testing.T) {
 func TestStripKeepsWhatDecisionsAreMadeOf(t *testing.T) {
 	n := node("n1", "a", "10")
 	n.CreationTimestamp = metav1.Now()
-	n.Annotations = map[string]string{"lockkeeper.dev/turn": "t"}
+	n.Annotations = map[string]string{"lockkeeper.dev/turn": "t", "hook.lockkeeper.dev/backup": "t", "example.org/agent": "bulk"}
 	n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
 	n.Spec.Unschedulable = true
 	n.Status.NodeInfo.BootID = "boot"
@@ -270,7 +271,10 @@ func TestStripKeepsWhatDecisionsAreMadeOf(t *testing.T) {
 		len(s.Status.Conditions) != 1 || s.Status.Conditions[0].Status != corev1.ConditionTrue {
 		t.Errorf("stripped to %+v", s)
 	}
-	if s.ManagedFields != nil || s.Status.Images != nil {
+	if s.Annotations["hook.lockkeeper.dev/backup"] != "t" {
+		t.Error("a hook's word was dropped")
+	}
+	if s.ManagedFields != nil || s.Status.Images != nil || len(s.Annotations) != 2 {
 		t.Error("the bulk of the Node was kept")
 	}
 }

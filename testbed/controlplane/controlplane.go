@@ -44,6 +44,10 @@ type Options struct {
 	// The shortest sensible one is about 1 s: it is checked every fifth of it.
 	NodeMonitorGrace time.Duration
 
+	// BallastLease is the length of a ballast node's Lease in kube-node-lease, which KWOK renews four times as often; 0 is 40 s,
+	// as a kubelet's. Thousands of nodes do with a longer one, and a longer NodeMonitorGrace.
+	BallastLease time.Duration
+
 	// StartTimeout bounds the start of all components together, builds excluded; 0 is 2 minutes.
 	StartTimeout time.Duration
 }

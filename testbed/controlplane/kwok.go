@@ -2,9 +2,11 @@ package controlplane
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"fmt"
 	"os"
+	"time"
 )
 
 // What the testbed says on Nodes and pods. None of it is lockkeeper's; lockkeeper does not know it.
@@ -40,8 +42,8 @@ var (
 	hostStages []byte
 )
 
-// ballastLease is the length of a ballast node's Lease in seconds; KWOK renews at a quarter of it.
-const ballastLease = 40
+// ballastLease is the length of a ballast node's Lease; KWOK renews at a quarter of it.
+const ballastLease = 40 * time.Second
 
 // kwokArgs writes the stages of one of the two KWOKs and returns its command line. There are two because KWOK renews either
 // the Leases of all nodes that it follows or of none: one for ballast, with Leases, and one for the pods of our hosts.
@@ -59,9 +61,10 @@ func (cp *ControlPlane) kwokArgs(name Component) ([]string, error) {
 	own := hostStages
 	if name == Ballast {
 		own = ballastStages
+		lease := cmp.Or(cp.opts.BallastLease, ballastLease)
 		args = append(args, "--cidr=10.128.0.0/10",
 			"--manage-nodes-with-annotation-selector="+BallastAnnotation+"="+BallastFake,
-			fmt.Sprintf("--node-lease-duration-seconds=%d", ballastLease))
+			fmt.Sprintf("--node-lease-duration-seconds=%.0f", lease.Seconds()))
 	} else {
 		args = append(args, "--cidr=10.64.0.0/10", "--manage-nodes-with-label-selector="+PodsLabel+"="+PodsPlayed)
 	}

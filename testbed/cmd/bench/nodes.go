@@ -2,7 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
 const (
@@ -22,8 +27,8 @@ const (
 	beatRounds  = 150 // a tenth of a second each
 )
 
-// nodes shows what a large fleet costs the coordinator.
-func (b *bench) nodes(ctx context.Context) error {
+// scale shows what a large fleet costs the coordinator.
+func (b *bench) scale(ctx context.Context) error {
 	leader, err := b.leader(ctx)
 	if err != nil {
 		return err
@@ -66,28 +71,181 @@ func (b *bench) nodes(ctx context.Context) error {
 		fmt.Sprintf("%.0f%% of one CPU; %.1f ms for each of %d writes", 100*(u.cpu-before.cpu).Seconds()/u.at.Sub(before.at).Seconds(),
 			(u.cpu-before.cpu).Seconds()*1000/float64(max(sent, 1)), sent)})
 	table(rows)
+	idle, err := b.requests(before.at, u.at)
+	if err != nil {
+		return err
+	}
+	by := byWhat(idle, ofCoordinators)
+	fmt.Printf("    requests of the coordinator's identity in those %v: %s\n", u.at.Sub(before.at).Round(time.Second), list(by, 1))
+	if err := b.scaleTurns(ctx); err != nil {
+		return err
+	}
+	if err := b.spread(ctx, have); err != nil {
+		return err
+	}
 	if now, err := b.leader(ctx); err != nil || now != leader {
 		return fmt.Errorf("the leader changed in the middle (%w): the figures of the large fleet mean nothing", err)
 	}
 	return nil
 }
 
+// scaleTurns rolls a host among the many a few times.
+func (b *bench) scaleTurns(ctx context.Context) error {
+	from := time.Now()
+	for _, version := range []string{"4.2.0", "4.3.0", "4.4.0"} {
+		if err := b.roll(ctx, b.fleet.Hosts[2:], version); err != nil {
+			return err
+		}
+	}
+	all, err := b.requests(from, time.Now())
+	if err != nil {
+		return err
+	}
+	promotions, err := latencies(all)
+	if err != nil {
+		return err
+	}
+	table(append([][]string{{"from a host's write to the promotion that it allows", "of", "median", "p99", "bound", "p99 to bound"}}, latencyRows(promotions)...))
+	return nil
+}
+
+// spreadWithin bounds the wait until the reasons of a whole fleet are written.
+const spreadWithin = 4 * time.Minute
+
+// spread sets the emergency stop on a fleet in which everybody wants a reboot,
+// lifts it, and counts how fast the reasons in held follow.
+func (b *bench) spread(ctx context.Context, nodes int) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*spreadWithin)
+	defer cancel()
+	if err := b.stopAll(ctx, true); err != nil {
+		return err
+	}
+	wanted := time.Now()
+	if err := b.want(ctx, nodes); err != nil {
+		return err
+	}
+	took := time.Since(wanted)
+	if _, err := b.told(ctx, wanted, "Stopped", nodes); err != nil {
+		return err
+	}
+	lifted := time.Now()
+	if err := b.stopAll(ctx, false); err != nil {
+		return err
+	}
+	all, err := b.told(ctx, lifted, "Budget", nodes-10) // the ten are granted
+	if err != nil {
+		return err
+	}
+	var last, granted time.Time
+	grants, bySecond := 0, map[int]int{}
+	for i := range all {
+		switch name, err := nameOf(&all[i]); {
+		case err != nil:
+			return err
+		case strings.HasPrefix(name, "coordinator: to draining"):
+			grants, granted = grants+1, all[i].Done
+		default:
+			bySecond[int(all[i].Received.Sub(lifted)/time.Second)]++
+			last = all[i].Done
+		}
+	}
+	most := slices.Max(slices.Collect(maps.Values(bySecond)))
+	target := nodes / 60
+	fmt.Printf("    %d hosts want a reboot (their words came in %v); the stop is lifted:\n", nodes, took.Round(time.Second))
+	table([][]string{
+		{"what the coordinator writes", "measured", "bound", "to bound"},
+		{fmt.Sprintf("the last of %d grants, after", grants), millis(granted.Sub(lifted)), "1 s", times(granted.Sub(lifted).Seconds(), 1)},
+		{"reasons in the busiest second, the first aside", fmt.Sprint(most), fmt.Sprint(target), times(float64(most), float64(target))},
+		{"the last reason, after", last.Sub(lifted).Round(time.Second).String(), "1m0s", times(last.Sub(lifted).Seconds(), 60)},
+	})
+	return nil
+}
+
+// stopAll sets or lifts the emergency stop.
+func (b *bench) stopAll(ctx context.Context, set bool) error {
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, v1alpha1.AnnotationStop)
+	if set {
+		patch = fmt.Sprintf(`{"metadata":{"annotations":{%q:"bench"}}}`, v1alpha1.AnnotationStop)
+	}
+	_, err := b.cp.Client().CoordinationV1().Leases(controlplane.LockkeeperNamespace).
+		Patch(ctx, controlplane.LockkeeperLease, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// want has every one of the many Nodes say that it wants a reboot.
+func (b *bench) want(ctx context.Context, nodes int) error {
+	return b.unbound(ctx, func() error {
+		return b.each(ctx, 0, nodes, func(ctx context.Context, i int) error {
+			host := manyHost(i, b.uids[i])
+			host.Drains, host.Changes = true, []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/reboot-required"}}
+			patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+				"labels":      map[string]string{v1alpha1.LabelWants: string(v1alpha1.WantsReboot)},
+				"annotations": map[string]string{v1alpha1.AnnotationHost: v1alpha1.FormatRecord(host)},
+			}})
+			if err == nil {
+				_, err = b.cp.Client().CoreV1().Nodes().Patch(ctx, ballast(i), types.MergePatchType, patch, metav1.PatchOptions{})
+			}
+			return err
+		})
+	})
+}
+
+// told waits until that many Nodes were told that reason since from, and
+// returns all that the coordinator wrote to Nodes meanwhile.
+func (b *bench) told(ctx context.Context, from time.Time, reason v1alpha1.Reason, nodes int) ([]request, error) {
+	for end := time.Now().Add(spreadWithin); ; {
+		all, err := b.requests(from, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		all = slices.DeleteFunc(all, func(r request) bool { return !ofCoordinators(&r) || r.what() != "patch nodes" })
+		n := 0
+		for i := range all {
+			if name, err := nameOf(&all[i]); err == nil && name == "coordinator: held="+string(reason) {
+				n++
+			}
+		}
+		if n >= nodes {
+			return all, nil
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("%d of %d nodes were told %s within %v", n, nodes, reason, spreadWithin)
+		}
+		if err := pause(ctx, 10*time.Second); err != nil {
+			return nil, err
+		}
+	}
+}
+
 func ballast(i int) string { return fmt.Sprintf("many-%05d", i) }
 
 // createNodes creates the Nodes from..to-1, each in a state that no coordinator gave it.
-func (b *bench) createNodes(ctx context.Context, from, to int) (err error) {
+func (b *bench) createNodes(ctx context.Context, from, to int) error {
+	b.uids = append(b.uids, make([]string, to-from)...)
+	return b.unbound(ctx, func() error {
+		return b.each(ctx, from, to, func(ctx context.Context, i int) error {
+			n, err := b.cp.Client().CoreV1().Nodes().Create(ctx, manyNode(i), metav1.CreateOptions{})
+			if err == nil {
+				b.uids[i] = string(n.UID)
+			}
+			return err
+		})
+	})
+}
+
+// unbound does something while anybody may write any key.
+func (b *bench) unbound(ctx context.Context, f func() error) error {
 	if err := b.cp.UnbindPolicies(ctx); err != nil {
 		return err
 	}
-	defer func() {
-		if err == nil {
-			err = b.cp.ApplyLockkeeper(ctx)
-		}
-	}()
-	return b.create(ctx, from, to)
+	if err := f(); err != nil {
+		return err
+	}
+	return b.cp.ApplyLockkeeper(ctx)
 }
 
-func (b *bench) create(ctx context.Context, from, to int) error {
+// each calls f for the Nodes from..to-1, several at once.
+func (b *bench) each(ctx context.Context, from, to int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	numbers := make(chan int)
@@ -95,8 +253,8 @@ func (b *bench) create(ctx context.Context, from, to int) error {
 	for range creators {
 		wg.Go(func() {
 			for i := range numbers {
-				if _, err := b.cp.Client().CoreV1().Nodes().Create(ctx, manyNode(i), metav1.CreateOptions{}); err != nil {
-					cancel(fmt.Errorf("creating Node %s: %w", ballast(i), err))
+				if err := f(ctx, i); err != nil {
+					cancel(fmt.Errorf("writing Node %s: %w", ballast(i), err))
 				}
 			}
 		})
@@ -109,9 +267,17 @@ func (b *bench) create(ctx context.Context, from, to int) error {
 	return context.Cause(ctx)
 }
 
+// manyHost is what the host of one of the many says of itself.
+func manyHost(i int, uid string) v1alpha1.Host {
+	name, booted := ballast(i), time.Now().Add(-24*time.Hour).Truncate(time.Second)
+	return v1alpha1.Host{
+		Protocol: v1alpha1.Protocol, Version: "bench", NodeUID: uid, BootID: name, BootTime: booted, Started: booted, Managed: true, OSVersion: "4.1.0",
+	}
+}
+
 // manyNode is a Node as large as a real one, whose host is up to date.
 func manyNode(i int) *corev1.Node {
-	name, booted := ballast(i), time.Now().Add(-24*time.Hour).Truncate(time.Second)
+	name := ballast(i)
 	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourcePods: resource.MustParse("110")}
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -121,9 +287,7 @@ func manyNode(i int) *corev1.Node {
 				corev1.LabelTopologyZone: fmt.Sprint("zone-", i%3),
 				v1alpha1.LabelState:      string(v1alpha1.StateIdle), v1alpha1.LabelWants: string(v1alpha1.WantsNothing),
 			},
-			Annotations: map[string]string{v1alpha1.AnnotationHost: v1alpha1.FormatRecord(v1alpha1.Host{
-				Protocol: v1alpha1.Protocol, Version: "bench", NodeUID: name, BootID: name, BootTime: booted, Started: booted, Managed: true, OSVersion: "4.1.0",
-			})},
+			Annotations: map[string]string{controlplane.BallastAnnotation: controlplane.BallastFake, v1alpha1.AnnotationHost: v1alpha1.FormatRecord(manyHost(i, name))},
 		},
 		Status: corev1.NodeStatus{
 			Capacity: room, Allocatable: room, NodeInfo: corev1.NodeSystemInfo{BootID: name},

@@ -1,0 +1,473 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/hookauthor"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+const (
+	manyHosts = 100  // real instances, those of the small fleet included
+	manyNodes = 1000 // beside them, played by KWOK
+	// wave is how many hosts have their turns at the same time: fewer than the
+	// budget (see fleetPolicy), and few enough for the boots of simulated hosts
+	// not to be what is measured.
+	wave        = 3
+	waves       = 10
+	hookTurns   = 3 // with a hook in each of the three stages
+	cleanStops  = 3
+	manyWithin  = 2 * time.Minute // bounds the start of the many hosts, and each wave of turns
+	takenWithin = 90 * time.Second
+
+	// What the issue aims at; docs/scale.md says what follows from it.
+	aimIdle     = 20.0 // requests of an idle host in an hour
+	aimWrites   = 12.0 // writes of one turn without hooks, evictions aside
+	aimHook     = 3.0  // and for each hook stage
+	aimPromoted = 250 * time.Millisecond
+	aimHandover = 2 * time.Second
+)
+
+// many measures a hundred real instances among a thousand KWOK nodes.
+func (b *bench) many(ctx context.Context) error {
+	began := time.Now()
+	if err := b.createNodes(ctx, 0, manyNodes); err != nil {
+		return err
+	}
+	more, err := simhost.StartFleet(ctx, b.cp, simhost.FleetOptions{
+		Hosts: manyHosts - len(b.fleet.Hosts), Prefix: "host-",
+		Host: simhost.Options{Binary: b.binary, Policy: b.policy, Config: likeReal, Uptime: booted, Kubelet: slowKubelet},
+	})
+	if err != nil {
+		return err
+	}
+	defer more.Close()
+	wait, cancel := context.WithTimeout(ctx, manyWithin)
+	defer cancel()
+	if err := errors.Join(more.WaitIdle(wait), b.fleet.WaitIdle(wait)); err != nil {
+		return err
+	}
+	section("a hundred hosts", fmt.Sprintf(`%d processes of the real binary on simulated hosts, 2 of them candidates, and %d Node objects of %d images each that KWOK plays.
+		They were there after %v. What follows is by the API server's audit log; the bound stands beside each figure.`,
+		manyHosts, manyNodes, images, time.Since(began).Round(time.Second)))
+	for _, f := range []func(context.Context, *simhost.Fleet) error{b.manyIdle, b.manyTurns, b.manyHooks, b.takeovers} {
+		if err := f(ctx, more); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// slowKubelet renews its Lease as often as a real one does.
+var slowKubelet = simhost.KubeletOptions{Heartbeat: 10 * time.Second}
+
+func ofHosts(r *request) bool { return strings.HasPrefix(r.UserAgent, "lockkeeper-host/") }
+
+// manyIdle counts the requests of a fleet in which nothing happens.
+func (b *bench) manyIdle(ctx context.Context, more *simhost.Fleet) error {
+	if err := pause(ctx, settle); err != nil {
+		return err
+	}
+	from := time.Now()
+	if err := pause(ctx, b.window); err != nil {
+		return err
+	}
+	to := time.Now()
+	all, err := b.requests(from, to)
+	if err != nil {
+		return err
+	}
+	before, err := b.requests(b.began, from)
+	if err != nil {
+		return err
+	}
+	hours := to.Sub(from).Hours()
+	hosts, leader := byWhat(all, ofHosts), byWhat(all, ofCoordinators)
+	seen := float64(sum(hosts)-watches(hosts)) / manyHosts / hours
+	renewed := watchesPerHour(before, ofHosts)
+	idle := seen + renewed
+	fleet := float64(sum(hosts)+sum(leader))/to.Sub(from).Seconds() + renewed*manyHosts/3600
+
+	rss, leaderRSS, err := b.memory(ctx, more)
+	if err != nil {
+		return err
+	}
+	table([][]string{
+		{"idle, in " + b.window.String(), "measured", "bound", "to bound"},
+		{"requests of a host in an hour", fmt.Sprintf("%.1f", idle), fmt.Sprintf("%.0f", aimIdle), times(idle, aimIdle)},
+		{"  of them seen: " + list(hosts, 1/manyHosts/hours), fmt.Sprintf("%.1f", seen), "", ""},
+		{"  and watches renewed, by the time-outs that they asked for", fmt.Sprintf("%.1f", renewed), "", ""},
+		{"requests a second of all of them", fmt.Sprintf("%.2f", fleet), fmt.Sprintf("%.2f", aimIdle*manyHosts/3600), times(fleet, aimIdle*manyHosts/3600)},
+		{"  of them the candidates', an hour: " + list(leader, 1/hours), fmt.Sprintf("%.2f", float64(sum(leader))/to.Sub(from).Seconds()), "", ""},
+		{"RSS of a host's process, median", mebibytes(rss), mebibytes(bound), times(float64(rss), bound)},
+		{"RSS of the leader's", mebibytes(leaderRSS), mebibytes(bound), times(float64(leaderRSS), bound)},
+	})
+	return nil
+}
+
+// watchesPerHour is how many watches one process renews in an hour, by the time
+// that each watch asks to live: no window of ours is long enough to see it. It
+// is the mean over the processes of the role, each with the watches that it has.
+func watchesPerHour(all []request, of func(*request) bool) float64 {
+	rates, users := 0.0, map[string]bool{}
+	latest := map[string]float64{} // by user and what
+	for i := range all {
+		r := &all[i]
+		if !of(r) || r.Verb != "watch" {
+			continue
+		}
+		u, err := url.Parse(r.RequestURI)
+		if err != nil {
+			continue
+		}
+		users[r.User.Username] = true
+		if s, err := strconv.ParseFloat(u.Query().Get("timeoutSeconds"), 64); err == nil && s > 0 {
+			latest[r.User.Username+" "+r.what()] = 3600 / s
+		}
+	}
+	for _, rate := range latest {
+		rates += rate
+	}
+	return rates / float64(max(len(users), 1))
+}
+
+func watches(by map[string]int) (n int) {
+	for what, count := range by {
+		if strings.HasPrefix(what, "watch ") {
+			n += count
+		}
+	}
+	return n
+}
+
+// memory is the median of the hosts' RSS, and the leader's.
+func (b *bench) memory(ctx context.Context, more *simhost.Fleet) (host, leader int64, err error) {
+	var all []int64
+	for _, h := range more.Hosts {
+		u, err := usageOf(h.PID())
+		if err != nil {
+			return 0, 0, fmt.Errorf("measuring %s: %w", h.Name(), err)
+		}
+		all = append(all, u.rss)
+	}
+	l, err := b.leader(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	u, err := usageOf(l.PID())
+	return slices.Sorted(slices.Values(all))[len(all)/2], u.rss, err
+}
+
+// manyTurns rolls some of the hosts, never more at once than the budget, so
+// that each want is granted when it is written.
+func (b *bench) manyTurns(ctx context.Context, more *simhost.Fleet) error {
+	from := time.Now()
+	for w := range waves {
+		if err := b.roll(ctx, more.Hosts[w*wave:(w+1)*wave], "4.2.0"); err != nil {
+			return err
+		}
+	}
+	to := time.Now()
+	all, err := b.requests(from, to)
+	if err != nil {
+		return err
+	}
+	rows, err := writesRows("turns without hooks", all, waves*wave, aimWrites)
+	if err != nil {
+		return err
+	}
+	table(rows)
+	promotions, err := latencies(all)
+	if err != nil {
+		return err
+	}
+	rows = [][]string{{"from a host's write to the promotion that it allows", "of", "median", "p99", "bound", "p99 to bound"}}
+	rows = append(rows, latencyRows(promotions)...)
+	table(rows)
+	return nil
+}
+
+// writesRows are what one turn writes, hosts and coordinator together, the
+// Lease and evictions aside.
+func writesRows(what string, all []request, turns int, bound float64) ([][]string, error) {
+	by := map[string]int{}
+	for i := range all {
+		r := &all[i]
+		write := r.Verb == "patch" || r.Verb == "update" || r.Verb == "create" || r.Verb == "delete"
+		if !write || !ofHosts(r) && !ofCoordinators(r) || r.ObjectRef.Resource == "leases" || r.ObjectRef.Subresource == "eviction" ||
+			r.ObjectRef.Resource == "selfsubjectreviews" { // reads, sent by POST
+			continue
+		}
+		if r.what() != "patch nodes" {
+			by[r.what()]++
+			continue
+		}
+		name, err := nameOf(r)
+		if err != nil {
+			return nil, err
+		}
+		by[name]++
+	}
+	n := float64(sum(by)) / float64(turns)
+	rows := [][]string{
+		{fmt.Sprintf("%s: %d", what, turns), "measured", "bound", "to bound"},
+		{"writes of a turn", fmt.Sprintf("%.1f", n), fmt.Sprintf("%.0f", bound), times(n, bound)},
+	}
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		rows = append(rows, []string{"  " + name, fmt.Sprintf("%.1f", float64(by[name])/float64(turns)), "", ""})
+	}
+	return rows, nil
+}
+
+// A nodePatch is what is of interest in a write to a Node.
+type nodePatch struct {
+	Metadata struct{ Labels, Annotations map[string]*string }
+}
+
+// nameOf says what a write to a Node is about: of the host's, which word; of
+// the coordinator's, which state.
+func nameOf(r *request) (string, error) {
+	var body nodePatch
+	if err := json.Unmarshal(r.RequestObject, &body); err != nil {
+		return "", fmt.Errorf("reading a patch in the audit log: %w", err)
+	}
+	refused := ""
+	if r.ResponseStatus.Code != 200 {
+		refused = fmt.Sprintf(", answered %d", r.ResponseStatus.Code)
+	}
+	if ofCoordinators(r) {
+		if to, ok := body.Metadata.Labels[v1alpha1.LabelState]; ok && to != nil {
+			return "coordinator: to " + *to + refused, nil
+		}
+		if held, ok := body.Metadata.Labels[v1alpha1.LabelHeld]; ok && held != nil {
+			return "coordinator: held=" + *held + refused, nil
+		}
+		return "coordinator: held no more" + refused, nil
+	}
+	var words []string
+	if ack := body.Metadata.Annotations[v1alpha1.AnnotationAck]; ack != nil {
+		if parts := strings.SplitN(*ack, "/", 3); len(parts) == 3 {
+			words = append(words, "ack "+parts[2])
+		}
+	}
+	if wants := body.Metadata.Labels[v1alpha1.LabelWants]; wants != nil {
+		words = append(words, "wants="+*wants)
+	} else if body.Metadata.Annotations[v1alpha1.AnnotationHost] != nil {
+		words = append(words, "host")
+	}
+	return "host: " + strings.Join(words, ", ") + refused, nil
+}
+
+// roll stages a version on the hosts and waits until they are back with it.
+func (b *bench) roll(ctx context.Context, hosts []*simhost.Host, version string) error {
+	for _, h := range hosts {
+		if err := h.StageUpdate(version); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, manyWithin)
+	defer cancel()
+	for _, h := range hosts {
+		_, err := b.cp.WaitNode(ctx, h.Name(), "to have had its turn", func(n *corev1.Node) bool {
+			return n != nil && h.Version() == version && n.Labels[v1alpha1.LabelState] == string(v1alpha1.StateIdle) &&
+				n.Labels[v1alpha1.LabelWants] == string(v1alpha1.WantsNothing) && !n.Spec.Unschedulable
+		})
+		if err != nil {
+			return fmt.Errorf("%w; the end of its host's log:\n%s", err, h.LogTail(20))
+		}
+	}
+	return pause(ctx, tail)
+}
+
+// latencies are, for each state that the coordinator promoted a node to, the
+// times from the answer to the host's last write before it to the answer to
+// the promotion.
+func latencies(all []request) (map[string][]time.Duration, error) {
+	said := map[string]time.Time{}
+	byState := map[string][]time.Duration{}
+	for i := range all { // in the order of their arrival, or nearly
+		r := &all[i]
+		if r.Verb != "patch" || r.ObjectRef.Resource != "nodes" || r.ObjectRef.Subresource != "" || r.ResponseStatus.Code != 200 {
+			continue
+		}
+		if ofHosts(r) {
+			said[r.ObjectRef.Name] = r.Done
+			continue
+		}
+		if !ofCoordinators(r) {
+			continue
+		}
+		var body nodePatch
+		if err := json.Unmarshal(r.RequestObject, &body); err != nil {
+			return nil, fmt.Errorf("reading a patch in the audit log: %w", err)
+		}
+		if to := body.Metadata.Labels[v1alpha1.LabelState]; to != nil && !said[r.ObjectRef.Name].IsZero() {
+			byState[*to] = append(byState[*to], r.Done.Sub(said[r.ObjectRef.Name]))
+		}
+	}
+	return byState, nil
+}
+
+func latencyRows(by map[string][]time.Duration) (rows [][]string) {
+	var all []time.Duration
+	row := func(name string, d []time.Duration) {
+		slices.Sort(d)
+		p99 := d[len(d)*99/100]
+		rows = append(rows, []string{name, fmt.Sprint(len(d)), millis(median(d)), millis(p99), millis(aimPromoted), times(float64(p99), float64(aimPromoted))})
+	}
+	for _, state := range v1alpha1.States() {
+		if d := by[string(state)]; len(d) > 0 {
+			row("to "+string(state), slices.Clone(d))
+			all = append(all, d...)
+		}
+	}
+	if len(all) > 0 {
+		row("all", all)
+	}
+	return rows
+}
+
+// manyHooks counts the writes of turns that wait for a hook in each stage. The
+// policy is a file, read at the start: both candidates are restarted.
+func (b *bench) manyHooks(ctx context.Context, more *simhost.Fleet) error {
+	hooked := fleetPolicy
+	for stage, key := range []string{"before_drain", "before_reboot", "before_uncordon"} {
+		hooked += fmt.Sprintf("[[%s]]\nname = \"hook-%d\"\n", key, stage)
+	}
+	if err := os.WriteFile(b.policy, []byte(hooked), 0o600); err != nil {
+		return err
+	}
+	for _, h := range b.fleet.Hosts[:2] {
+		h.StopLockkeeper()
+		if err := h.StartLockkeeper(); err != nil {
+			return err
+		}
+	}
+	wait, cancel := context.WithTimeout(ctx, takenWithin)
+	defer cancel()
+	if _, err := b.awaitLeader(wait, ""); err != nil {
+		return err
+	}
+	authors, err := hookauthor.Start(b.cp.Client(), func(string) {})
+	if err != nil {
+		return err
+	}
+	defer authors.Close()
+	from := time.Now()
+	if err := b.roll(ctx, more.Hosts[waves*wave:waves*wave+hookTurns], "4.2.0"); err != nil {
+		return err
+	}
+	all, err := b.requests(from, time.Now())
+	if err != nil {
+		return err
+	}
+	rows, err := writesRows("turns with a hook in each stage", all, hookTurns, aimWrites+3*aimHook)
+	if err != nil {
+		return err
+	}
+	table(rows)
+	return nil
+}
+
+// takeovers stops leaders in good order, and one by SIGKILL.
+func (b *bench) takeovers(ctx context.Context, _ *simhost.Fleet) error {
+	var clean, listed []time.Duration
+	for range cleanStops {
+		taken, read, err := b.takeover(ctx, (*simhost.Host).StopLockkeeper)
+		if err != nil {
+			return err
+		}
+		clean, listed = append(clean, taken), append(listed, read)
+	}
+	killed, killedListed, err := b.takeover(ctx, func(h *simhost.Host) { _ = h.Signal(syscall.SIGKILL) })
+	if err != nil {
+		return err
+	}
+	// A Lease is free when it has not been renewed for its length; a candidate looks at it every retry period, up to 2.2 times that.
+	longest := 30*time.Second + 11*time.Second
+	row := func(what string, d, bound time.Duration) []string {
+		return []string{what, d.Round(10 * time.Millisecond).String(), bound.String(), times(float64(d), float64(bound))}
+	}
+	table([][]string{
+		{"takeover, from the signal on", "measured", "bound", "to bound"},
+		row(fmt.Sprintf("SIGTERM, to the Lease's next holder, worst of %d", cleanStops), slices.Max(clean), aimHandover),
+		row("  to its first list of Nodes", slices.Max(listed), aimHandover),
+		row("SIGKILL, to the Lease's next holder", killed, longest),
+		row("  to its first list of Nodes", killedListed, longest),
+	})
+	return nil
+}
+
+// takeover ends the leader's process and starts it again after somebody else
+// has taken over. It returns how long that took, from the signal to the Lease
+// and to the answer to the successor's first list.
+func (b *bench) takeover(ctx context.Context, end func(*simhost.Host)) (taken, listed time.Duration, err error) {
+	leader, err := b.leader(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	// Both have to stand: the one that was stopped last may have just begun to.
+	if err := pause(ctx, 5*time.Second); err != nil {
+		return 0, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, takenWithin)
+	defer cancel()
+	began := time.Now()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		end(leader)
+	}()
+	at, err := b.awaitLeader(ctx, leader.Name())
+	<-done
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := leader.StartLockkeeper(); err != nil {
+		return 0, 0, err
+	}
+	if err := pause(ctx, tail); err != nil {
+		return 0, 0, err
+	}
+	all, err := b.requests(began, time.Now())
+	if err != nil {
+		return 0, 0, err
+	}
+	for i := range all {
+		if r := &all[i]; ofCoordinators(r) && r.what() == "list nodes" && r.Done.After(at.Add(-50*time.Millisecond)) {
+			return at.Sub(began), r.Done.Sub(began), nil
+		}
+	}
+	return 0, 0, fmt.Errorf("the successor of %s has not listed the Nodes within %v", leader.Name(), tail)
+}
+
+// awaitLeader waits until a host other than that holds the Lease.
+func (b *bench) awaitLeader(ctx context.Context, other string) (time.Time, error) {
+	for {
+		lease, err := b.cp.Client().CoordinationV1().Leases(controlplane.LockkeeperNamespace).Get(ctx, controlplane.LockkeeperLease, metav1.GetOptions{})
+		if err == nil && lease.Spec.HolderIdentity != nil {
+			if name, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_"); name != "" && name != other {
+				return time.Now(), nil
+			}
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return time.Time{}, fmt.Errorf("waiting for another leader than %q: %w", other, err)
+		}
+	}
+}
