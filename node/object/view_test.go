@@ -98,7 +98,8 @@ func TestOnlyNewsWakes(t *testing.T) {
 		*count = 0
 		changes := map[string]func(*corev1.Node){
 			"label":      func(n *corev1.Node) { n.Labels["a"] = "b" },
-			"annotation": func(n *corev1.Node) { n.Annotations = map[string]string{"a": "b"} },
+			"annotation": func(n *corev1.Node) { n.Annotations = map[string]string{"lockkeeper.dev/retry": "b"} },
+			"hook":       func(n *corev1.Node) { n.Annotations = map[string]string{"hook.lockkeeper.dev/a": "b"} },
 			"cordon":     func(n *corev1.Node) { n.Spec.Unschedulable = true },
 			"boot":       func(n *corev1.Node) { n.Status.NodeInfo.BootID = "b" },
 			"Ready": func(n *corev1.Node) {

@@ -186,7 +186,7 @@ func TestRefusedWriteIsNoHotLoop(t *testing.T) {
 			// Things happen meanwhile, and each of them makes the leader decide anew.
 			began := time.Now()
 			for i := 0; time.Since(began) < 4*time.Second; i++ {
-				patchNode(t, "n2", fmt.Sprintf(`{"metadata":{"annotations":{"example.org/count":"%d"}}}`, i))
+				patchNode(t, "n2", fmt.Sprintf(`{"metadata":{"annotations":{"hook.lockkeeper.dev/count":"%d"}}}`, i))
 			}
 			if n := l.w.count("PATCH node n1"); n > 2 {
 				t.Errorf("%d writes to a node that refuses them", n)
@@ -433,7 +433,7 @@ func TestIdleLeaderAsksNothing(t *testing.T) {
 	from, before := time.Now(), count()
 	for i := 0; len(l.w.leaseWrites(epoch, from)) < 6; i++ {
 		must(t, cp(t).SetNodeReady(t.Context(), "n1", "boot-1", true))
-		patchNode(t, "n2", `{"spec":{"podCIDR":null}}`)
+		patchNode(t, "n2", fmt.Sprintf(`{"metadata":{"annotations":{"example.org/agent":"%d"}}}`, i))
 	}
 	if n := count() - before; n > 0 {
 		t.Errorf("%d requests beside the Lease's: %q", n, l.w.kinds())

@@ -213,10 +213,10 @@ func TestViewOutlivesTheAPIServer(t *testing.T) {
 	v, _ := view(t, client, "live")
 	follows := func(after string) {
 		t.Helper()
-		patchNode(t, "live", `{"metadata":{"annotations":{"example.org/after":"`+after+`"}}}`)
+		patchNode(t, "live", `{"metadata":{"annotations":{"hook.lockkeeper.dev/after":"`+after+`"}}}`)
 		until(t, "what was written after "+after, func() bool {
 			n := v.Get("live")
-			return n != nil && n.Annotations["example.org/after"] == after
+			return n != nil && n.Annotations["hook.lockkeeper.dev/after"] == after
 		})
 		if v.Err() != nil {
 			t.Errorf("after %s it says: %v", after, v.Err())

@@ -284,6 +284,8 @@ func manyNode(i int) *corev1.Node {
 			Name: name,
 			Labels: map[string]string{
 				corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+				// What the node controller would add, a node after the other.
+				"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
 				corev1.LabelTopologyZone: fmt.Sprint("zone-", i%3),
 				v1alpha1.LabelState:      string(v1alpha1.StateIdle), v1alpha1.LabelWants: string(v1alpha1.WantsNothing),
 			},
