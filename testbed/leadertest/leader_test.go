@@ -115,7 +115,8 @@ func compose(seed, number uint64) (strokes []*stroke) {
 			how: how(deal(1, card, 4)), at: at(deal(2, card, 7)), nth: 1 + rng.IntN(3), lease: meddlings[deal(3, card, uint64(len(meddlings)))],
 			slow: rng.IntN(3) == 0, stale: rng.IntN(3) == 0, cordon: rng.IntN(4) == 0, linger: rng.IntN(12),
 		}
-		s.revive = s.how != stays && rng.IntN(4) == 0
+		// Not with one that is cut off: its writes would arrive while the Lease names their term, and be as good as new.
+		s.revive = s.how == stopped && rng.IntN(3) == 0
 		if s.how == stays && s.lease.do == nil {
 			s.lease = meddlings[1+rng.IntN(len(meddlings)-1)]
 		}
