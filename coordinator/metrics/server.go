@@ -46,8 +46,9 @@ func Handler(m *Metrics, log *slog.Logger, health func() (ok bool, text string))
 
 type errorLog struct{ log *slog.Logger }
 
-// Println logs what promhttp has to say of a look.
-func (l errorLog) Println(v ...any) { l.log.Warn("serving the metrics", "err", fmt.Sprint(v...)) }
+// Println logs what promhttp has to say of a look: mostly that who looked has
+// gone.
+func (l errorLog) Println(v ...any) { l.log.Debug("serving the metrics", "err", fmt.Sprint(v...)) }
 
 // Server serves a handler at an address that a reload may change. Its methods
 // may be called from any goroutine.

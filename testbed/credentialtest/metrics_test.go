@@ -14,10 +14,13 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -111,9 +114,18 @@ func TestEveryMetricIsServed(t *testing.T) {
 		t.Errorf("the host's certificate ends in %v", left)
 	}
 
-	// A turn is seen while it lasts, and counted at its end: the process after the reboot is another one.
+	// What it wants and waits for is seen while it does, and the turn counted at its end: the process after the reboot is another
+	// one.
+	stop := func(value string) {
+		t.Helper()
+		_, err := cp.Client().CoordinationV1().Leases(controlplane.LockkeeperNamespace).Patch(t.Context(), controlplane.LockkeeperLease,
+			types.MergePatchType, []byte(`{"metadata":{"annotations":{"lockkeeper.dev/paused":`+value+`}}}`), metav1.PatchOptions{})
+		must(t, err)
+	}
+	stop(`"a test"`)
 	must(t, h.StageUpdate("4.2.0"))
-	has(t, url, `lockkeeper_host_wants{wants="reboot"} 1`)
+	has(t, url, `lockkeeper_host_wants{wants="reboot"} 1`, `lockkeeper_host_waits{reason="Stopped"} 1`, `lockkeeper_coordinator_held_nodes{reason="Stopped"} 1`)
+	stop("null")
 	second := listening(t, h, 2)
 	has(t, second, `lockkeeper_host_turns_total{result="Done"} 1`, `lockkeeper_host_turns_total{result="Failed"} 0`, "lockkeeper_host_turn_seconds 0")
 
