@@ -56,9 +56,10 @@ type leader struct {
 	view        *object.View
 	kick        chan struct{}
 	// The loop's alone.
-	facts facts
-	pace  heldPace
-	rest  time.Duration // see maxRest
+	events *events
+	facts  facts
+	pace   heldPace
+	rest   time.Duration // see maxRest
 
 	mu        sync.Mutex
 	uncertain map[string]bool
@@ -89,6 +90,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	watching.Go(func() { l.view.Run(ctx) })
 	c.lease.hear(l.leaseChanged)
 	defer c.lease.hear(nil)
+	l.events = newEvents(ctx, c.client, c.log)
 
 	c.say(Status{Candidate: true, Leader: true, Epoch: l.epoch})
 	defer func() { c.say(Status{Candidate: true, Why: ended(term)}) }()
@@ -141,6 +143,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	if !ok {
 		return leadRound
 	}
+	l.events.looked(&s, l.candidate.lease.now(), l.view.Get)
 	out := rollout.Decide(s)
 	took := time.Since(began)
 	l.rest = min(took, maxRest)
@@ -282,6 +285,7 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 	switch outcome {
 	case object.Written:
 		l.logWrite(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
+		l.events.wrote(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
 		l.view.Overlay(obj)
 		if v.Move != nil {
 			l.wake() // what becomes of the others may follow from it
@@ -292,6 +296,7 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 		l.reread(ctx, p, err)
 	case object.Refused:
 		systemd.Tell(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
+		l.events.refuses(n, l.client.Explain(err).Text)
 		l.leave(n.Name, refusedFor, err, v.Move == nil)
 	case object.Unknown:
 		if ctx.Err() != nil {

@@ -17,6 +17,7 @@ func TestDocs(t *testing.T) {
 	for name, want := range map[string]string{
 		"node-states.md": RenderStates(),
 		"reasons.md":     RenderReasons(),
+		"events.md":      v1alpha1.RenderEvents(),
 	} {
 		path := filepath.Join("..", "..", "docs", name)
 		if *update {

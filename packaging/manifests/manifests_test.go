@@ -61,9 +61,12 @@ func TestGrants(t *testing.T) {
 		"Role/lockkeeper-host":                      "[coordination.k8s.io] [leases] [lockkeeper] [get]",
 		"RoleBinding/lockkeeper-host":               "Role/lockkeeper-host to [map[apiGroup:rbac.authorization.k8s.io kind:Group name:system:nodes]]",
 		"ClusterRole/lockkeeper-coordinator":        "[] [nodes] <nil> [get list watch patch]",
-		"Role/lockkeeper-coordinator":               "[coordination.k8s.io] [leases] [lockkeeper] [get list watch update][] [serviceaccounts/token] [lockkeeper-coordinator] [create]",
+		"Role/lockkeeper-coordinator":               "[coordination.k8s.io] [leases] [lockkeeper] [get list watch update][events.k8s.io] [events] <nil> [create patch][] [serviceaccounts/token] [lockkeeper-coordinator] [create]",
 		"ClusterRoleBinding/lockkeeper-coordinator": "ClusterRole/lockkeeper-coordinator to [map[kind:ServiceAccount name:lockkeeper-coordinator namespace:lockkeeper] map[apiGroup:rbac.authorization.k8s.io kind:Group name:lockkeeper:coordinators]]",
 		"RoleBinding/lockkeeper-coordinator":        "Role/lockkeeper-coordinator to [map[kind:ServiceAccount name:lockkeeper-coordinator namespace:lockkeeper] map[apiGroup:rbac.authorization.k8s.io kind:Group name:lockkeeper:coordinators]]",
+
+		"Role/lockkeeper-events":        "[events.k8s.io] [events] <nil> [create patch]",
+		"RoleBinding/lockkeeper-events": "Role/lockkeeper-events to [map[kind:ServiceAccount name:lockkeeper-coordinator namespace:lockkeeper] map[apiGroup:rbac.authorization.k8s.io kind:Group name:lockkeeper:coordinators]]",
 
 		"ValidatingAdmissionPolicy/lockkeeper-keys":               "",
 		"ValidatingAdmissionPolicyBinding/lockkeeper-keys":        "lockkeeper-keys [Deny]",
@@ -111,8 +114,8 @@ func TestEveryVerbSaysWhy(t *testing.T) {
 			t.Errorf("%q does not say why", line)
 		}
 	}
-	if verbs != 10 {
-		t.Errorf("%d verbs found, want 10", verbs)
+	if verbs != 14 {
+		t.Errorf("%d verbs found, want 14", verbs)
 	}
 }
 
@@ -126,7 +129,7 @@ func TestNoRenewal(t *testing.T) {
 		t.Errorf("%d lines are left out, want 5", a-b)
 	}
 	for _, o := range objects(t, without) {
-		if got := rules(t, o); o.GetKind() == "Role" && o.GetName() == "lockkeeper-coordinator" && got != "[coordination.k8s.io] [leases] [lockkeeper] [get list watch update]" {
+		if got := rules(t, o); o.GetKind() == "Role" && o.GetName() == "lockkeeper-coordinator" && got != "[coordination.k8s.io] [leases] [lockkeeper] [get list watch update][events.k8s.io] [events] <nil> [create patch]" {
 			t.Errorf("its rules are %q", got)
 		}
 	}
@@ -137,7 +140,8 @@ func TestNamesAreChosen(t *testing.T) {
 	for _, o := range objects(t, text) {
 		switch {
 		case o.GetKind() == "Namespace" && o.GetName() != "123", o.GetKind() == "Lease" && o.GetName() != "on",
-			slices.Contains([]string{"Lease", "ServiceAccount", "Role", "RoleBinding"}, o.GetKind()) != (o.GetNamespace() == "123"):
+			o.GetName() == "lockkeeper-events" && o.GetNamespace() != "default",
+			o.GetName() != "lockkeeper-events" && slices.Contains([]string{"Lease", "ServiceAccount", "Role", "RoleBinding"}, o.GetKind()) != (o.GetNamespace() == "123"):
 			t.Errorf("%s %s in %q", o.GetKind(), o.GetName(), o.GetNamespace())
 		}
 		if r := rules(t, o); strings.Contains(r, "leases") && !strings.Contains(r, "[leases] [on]") {

@@ -1,0 +1,99 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"strings"
+)
+
+// What an Event's reason may be beside a [Result] and a [Reason].
+const (
+	// EventGranted: a node is let into its turn.
+	EventGranted = "Granted"
+	// EventTurnedRound: a turn gives back what it took, before its end.
+	EventTurnedRound = "TurnedRound"
+	// EventInvalidIntent: the payload of paused or detached does not parse; it
+	// pauses or detaches all the same.
+	EventInvalidIntent = "InvalidIntent"
+)
+
+// EventDoc is one reason of the coordinator's Events (events.k8s.io/v1).
+type EventDoc struct {
+	Reason string
+	// Warning is the Event's type: a person may have to do something. Else it
+	// is Normal.
+	Warning bool
+	Action  string // what the coordinator did, the Event's action
+	Means   string
+	Do      string
+}
+
+// Type is the Event's type.
+func (d EventDoc) Type() string {
+	if d.Warning {
+		return "Warning"
+	}
+	return "Normal"
+}
+
+// personal are the reasons for which a node is held that need a person, and so
+// an Event. The others come and go by themselves.
+var personal = []Reason{
+	ReasonStopped, ReasonForbidden, ReasonVersion, ReasonHostSilent, ReasonHalted, ReasonOverdue,
+	ReasonNoPolicy, ReasonInvalidPolicy, ReasonUnknownState, ReasonRebootManager,
+}
+
+var eventDocs = func() []EventDoc {
+	failed := ReasonFailed.Doc()
+	docs := []EventDoc{
+		{EventGranted, false, "Grant", "the node is let into its turn; the note names the turn, its first state and the changes", "nothing"},
+		{string(ResultDone), false, "End", "the turn is over and the changes are in effect", "nothing"},
+		{string(ResultCancelled), false, "End", "the turn is over because the changes vanished, or a person took the node out", "nothing"},
+		{string(ResultTurnedBack), true, "End", "the turn could not go on and is over; the node tries again later, behind all others", "see the reason in the note; `lockkeeper retry NODE` lets it try at once"},
+		{string(ResultFailed), true, "End", failed.Means, failed.Do},
+		{EventTurnedRound, true, "TurnRound", "the turn gives back what it took; the note says why", "see the reason in the note"},
+		{EventInvalidIntent, true, "Obey", "the payload of `lockkeeper.dev/paused` or `lockkeeper.dev/detached` does not parse; the node is paused or detached all the same", "mend or remove the annotation that the note names"},
+	}
+	for _, r := range personal {
+		d := r.Doc()
+		docs = append(docs, EventDoc{string(r), true, "Hold", d.Means, d.Do})
+	}
+	return docs
+}()
+
+// EventDocs are all reasons of the coordinator's Events, in the order of the
+// documentation. docs/events.md is rendered from it.
+func EventDocs() []EventDoc { return eventDocs }
+
+// EventOf returns the row of a reason; ok is false for one that no Event has:
+// a node that is held for it needs nobody.
+func EventOf(reason string) (doc EventDoc, ok bool) {
+	for _, d := range eventDocs {
+		if d.Reason == reason {
+			return d, true
+		}
+	}
+	return EventDoc{}, false
+}
+
+// RenderEvents returns docs/events.md.
+func RenderEvents() string {
+	var b strings.Builder
+	b.WriteString(`# Events
+
+<!-- Rendered from code by ` + "`make docs`" + `; do not edit. -->
+
+The coordinator writes an Event (events.k8s.io/v1) about a Node when one of these happens, once for each time; repetitions
+within minutes become one Event's series. ` + "`kubectl describe node NODE`" + ` shows them, and ` + "`kubectl get events -n default " +
+		`--field-selector reportingController=lockkeeper.dev/coordinator` + "`" + ` lists all. An emergency stop is told of the Lease as well, in
+lockkeeper's namespace. Events are for people: nothing waits for one, at most 100 come at once and one a second after that,
+and some are lost when a coordinator ends. Reasons are the words of [reasons](reasons.md) where those have one. NODE stands
+for the node's name.
+
+| reason | type | action | means | what to do |
+| --- | --- | --- | --- | --- |
+`)
+	for _, d := range eventDocs {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", d.Reason, d.Type(), d.Action, d.Means, d.Do)
+	}
+	return b.String()
+}

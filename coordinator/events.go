@@ -1,0 +1,198 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	clientevents "k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+const (
+	// EventController is the coordinator's name in its Events.
+	EventController = "lockkeeper.dev/coordinator"
+	// eventBurst Events may come at once, and eventRate a second after that; the
+	// others are lost. A stop of five thousand nodes is told by a hundred.
+	eventBurst = 100
+	eventRate  = 1
+	// What Events are sent with: a connection's worth beside the decisions,
+	// which wait for none of it.
+	eventQPS, eventConns = 5, 10
+	maxNote              = 1000 // bytes; the API takes 1 KiB
+)
+
+// events tells people of decisions through the Events of one term. All of it is
+// called by the leader's loop, and nothing of it waits.
+type events struct {
+	recorder clientevents.EventRecorder
+	limit    flowcontrol.PassiveRateLimiter
+	log      *slog.Logger
+	losing   bool // some were lost, and that was logged
+
+	begun   bool
+	stop    *string           // the emergency stop that was told of
+	intents map[string]string // by node: payloads that do not parse, as they were told
+	refused map[string]string // by node: the API server's words that were told
+}
+
+// newEvents begins to send Events, until ctx ends. Without a way to send them
+// nobody hears any.
+func newEvents(ctx context.Context, client *object.Client, log *slog.Logger) *events {
+	e := &events{log: log, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst), intents: map[string]string{}, refused: map[string]string{}}
+	limited, err := client.Limited(eventQPS, eventConns)
+	if err != nil {
+		log.Warn("no Events are written", "err", err)
+		return e
+	}
+	b := clientevents.NewBroadcaster(&clientevents.EventSinkImpl{Interface: limited.EventsV1()})
+	if err := b.StartRecordingToSinkWithContext(object.Quiet(ctx)); err != nil {
+		log.Warn("no Events are written", "err", err)
+		return e
+	}
+	context.AfterFunc(ctx, b.Shutdown)
+	e.recorder = b.NewRecorder(scheme.Scheme, EventController)
+	return e
+}
+
+// tell writes an Event of a reason of the table; of any other, none.
+func (e *events) tell(about *corev1.ObjectReference, reason, note string) {
+	d, ok := v1alpha1.EventOf(reason)
+	if !ok || e.recorder == nil {
+		return
+	}
+	if !e.limit.TryAccept() {
+		if !e.losing {
+			e.log.Warn("there are more Events than are written; the journal and the Nodes have all of it", "first_lost", reason, "about", about.Name)
+		}
+		e.losing = true
+		return
+	}
+	e.losing = false
+	if len(note) > maxNote {
+		note = strings.ToValidUTF8(note[:maxNote], "") + "…"
+	}
+	e.recorder.Eventf(about, nil, d.Type(), d.Reason, d.Action, "%s", note)
+}
+
+func aboutNode(n *turn.Node) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: types.UID(n.UID)}
+}
+
+// wrote tells of a decision that was written. turnID is the turn's, which may
+// have just been made up.
+func (e *events) wrote(n *turn.Node, v *rollout.Verdict, turnID string) {
+	delete(e.refused, n.Name)
+	if m := v.Move; m != nil {
+		e.moved(n, m, cmp.Or(turnID, n.Turn))
+		if m.LetGo || m.From != m.To && !m.To.InTurn() {
+			return // how the turn ended says it all
+		}
+	}
+	if v.Held != n.Held && v.Held != "" {
+		d := v.Held.Doc()
+		e.tell(aboutNode(n), string(v.Held), cmp.Or(v.Detail, d.Means)+"; what to do: "+d.Do)
+	}
+}
+
+func (e *events) moved(n *turn.Node, m *rollout.Move, turnID string) {
+	switch {
+	case m.From == m.To:
+	case m.On == turn.Granted:
+		var changes []string
+		if m.Grant != nil {
+			for _, c := range m.Grant.Changes {
+				changes = append(changes, c.String())
+			}
+		}
+		e.tell(aboutNode(n), v1alpha1.EventGranted, fmt.Sprintf("turn %s begins in %s for %s", turnID, m.To, strings.Join(changes, ", ")))
+	case m.Last != nil && !m.To.InTurn():
+		e.tell(aboutNode(n), string(m.Last.Result), fmt.Sprintf("turn %s ended %s%s", m.Last.Turn, m.Last.Result, because(m.Last.Reason)))
+	case m.From.InTurn() && m.To == v1alpha1.StateBeforeUncordon || m.From.InTurn() && m.To == v1alpha1.StateUncordoning:
+		switch m.On {
+		case turn.Vanished, turn.Refused, turn.Aborted, turn.FailedHealthy, turn.TakenBack:
+			e.tell(aboutNode(n), v1alpha1.EventTurnedRound, fmt.Sprintf("turn %s is turned round in %s: %s%s", turnID, m.From, m.On, because(m.Reason)))
+		}
+	}
+}
+
+func because(r v1alpha1.Reason) string {
+	if r == "" {
+		return ""
+	}
+	text := " (" + string(r)
+	if d := r.Doc(); d.Means != "" {
+		text += ": " + d.Means
+	}
+	return text + ")"
+}
+
+// refuses tells that the API server refuses a decision, once for its words: the
+// reason cannot be written on the Node.
+func (e *events) refuses(n *turn.Node, words string) {
+	if e.refused[n.Name] != words {
+		e.refused[n.Name] = words
+		e.tell(aboutNode(n), string(v1alpha1.ReasonForbidden), words)
+	}
+}
+
+// looked tells of what people have set: the emergency stop, and payloads of
+// intents that do not parse. At its first look a leader keeps to itself what
+// another has obeyed before it, and told.
+func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw func(string) *corev1.Node) {
+	first := !e.begun
+	e.begun = true
+	stoppedBefore := false
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		stoppedBefore = stoppedBefore || n.Held == v1alpha1.ReasonStopped
+		if n.Paused == nil && n.Detached == nil {
+			delete(e.intents, n.Name)
+			continue
+		}
+		obj := raw(n.Name)
+		if obj == nil {
+			continue
+		}
+		odd := oddIntents(obj)
+		obeyed := n.State == v1alpha1.StatePaused || n.State == v1alpha1.StateAbsent || n.Held == v1alpha1.ReasonPaused || n.Held == v1alpha1.ReasonDetached
+		if odd != "" && odd != e.intents[n.Name] && !(first && obeyed) {
+			e.tell(aboutNode(n), v1alpha1.EventInvalidIntent, odd)
+		}
+		e.intents[n.Name] = odd
+	}
+	switch {
+	case !s.Stopped:
+		e.stop = nil
+	case e.stop == nil || *e.stop != s.StopText:
+		if lease != nil && !(first && stoppedBefore) {
+			e.tell(&corev1.ObjectReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: lease.Namespace, Name: lease.Name, UID: lease.UID},
+				string(v1alpha1.ReasonStopped), "the emergency stop is set: "+cmp.Or(s.StopText, "(no words)"))
+		}
+		e.stop = &s.StopText
+	}
+}
+
+// oddIntents names the intents on a Node whose payload does not parse, and why.
+func oddIntents(obj *corev1.Node) string {
+	var odd []string
+	for _, key := range []string{v1alpha1.AnnotationPaused, v1alpha1.AnnotationDetached} {
+		if text, ok := obj.Annotations[key]; ok {
+			if _, err := v1alpha1.ParseIntent(text); err != nil {
+				odd = append(odd, fmt.Sprintf("annotation %s: %v", key, err))
+			}
+		}
+	}
+	return strings.Join(odd, "; ")
+}
