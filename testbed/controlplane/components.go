@@ -151,7 +151,12 @@ func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 		}
 		args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+cp.AuditLog())
 	}
-	p, err := cp.launch(APIServer, cp.bins.APIServer, append(args, cp.flags()...)...)
+	flags := cp.flags()
+	args = slices.DeleteFunc(args, func(arg string) bool { // a list given twice would be both
+		name, _, _ := strings.Cut(arg, "=")
+		return slices.ContainsFunc(flags, func(f string) bool { return strings.HasPrefix(f, name+"=") })
+	})
+	p, err := cp.launch(APIServer, cp.bins.APIServer, append(args, flags...)...)
 	if err != nil {
 		return err
 	}

@@ -146,7 +146,13 @@ func deleteBinding(ctx context.Context, c kubernetes.Interface) error {
 
 func createPolicy(ctx context.Context, c kubernetes.Interface) error {
 	_, err := c.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(ctx,
-		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{DryRun: dryRun})
+		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Update},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"nodes"}},
+			}}}},
+			Validations: []admissionv1.Validation{{Expression: "false"}},
+		}}, metav1.CreateOptions{DryRun: dryRun})
 	return err
 }
 

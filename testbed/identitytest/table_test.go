@@ -58,7 +58,7 @@ var hostActs = []act{
 	{"hide a forged state behind its own word", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/wants":"drain","lockkeeper.dev/state":"idle"}}}`), keys},
 
 	{"label another Node", node("id-b", label("example.com/rack", `"7"`)), restriction},
-	{"speak for another Node", node("id-b", label("lockkeeper.dev/wants", `"reboot"`)), restriction},
+	{"speak for another Node", node("id-b", label("lockkeeper.dev/wants", `"drain"`)), restriction},
 	{"promote another Node", node("id-b", label("lockkeeper.dev/state", `"rebooting"`)), restriction},
 	{"promote another Node through status", status("id-b", label("lockkeeper.dev/state", `"rebooting"`)), restriction},
 	{"cordon another Node", node("id-b", `{"spec":{"unschedulable":true}}`), restriction},
