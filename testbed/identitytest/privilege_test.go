@@ -284,7 +284,13 @@ func TestLeastPrivilege(t *testing.T) {
 	// The leader's own credential ends soon; then another leads, who repeats no Event.
 	leader := r.leader()
 	expires := time.Now().Add(10 * time.Minute)
-	text, err := cp.AgedCoordinatorKubeconfig(t.Context(), expires.Add(-time.Hour), expires)
+	token, err := cp.AgedCoordinatorToken(t.Context(), expires.Add(-time.Hour), expires)
+	must(t, err)
+	minted, err := cp.CoordinatorKubeconfig()
+	must(t, err)
+	text, err := os.ReadFile(minted) // but for the token
+	must(t, err)
+	text, err = controlplane.WithToken(text, token)
 	must(t, err)
 	must(t, os.WriteFile(leader.CoordinatorKubeconfig()+".new", text, 0o600))
 	must(t, os.Rename(leader.CoordinatorKubeconfig()+".new", leader.CoordinatorKubeconfig()))

@@ -126,7 +126,7 @@ var coordinatorActs = []act{
 	{"become an administrator", widenRole, rbac},
 	{"renew its own token", mintToken(controlplane.LockkeeperNamespace, v1alpha1.CoordinatorServiceAccount), ""},
 	{"get a token of another service account", mintToken(controlplane.LockkeeperNamespace, "default"), rbac},
-	{"get a token of another namespace's", mintToken("kube-system", v1alpha1.CoordinatorServiceAccount), rbac},
+	{"get a token of another namespace's", mintToken("kube-system", "default"), rbac},
 }
 
 // adminActs are tried by a member of system:masters.
