@@ -50,6 +50,9 @@ type Options struct {
 	Liveness *systemd.Liveness
 	// Report is told what became of the candidature; nil is fine.
 	Report func(Status)
+	// Hinted is called when the credential's file may have changed; it must not
+	// block. nil is fine.
+	Hinted func()
 	// Decided is told of each decision of a leader, and how long it took; it
 	// must not block, nor keep what it is given. nil is fine.
 	Decided func(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome)

@@ -41,6 +41,9 @@ func (c *candidate) watchCredential(ctx context.Context) (stop func()) {
 			}
 			blind = err != nil
 			token(c.hint)
+			if c.Hinted != nil {
+				c.Hinted()
+			}
 			if pause(ctx, hintPause) != nil {
 				return
 			}

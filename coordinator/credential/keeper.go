@@ -16,8 +16,8 @@ import (
 // Mints is the command that mints a new credential, for people.
 const Mints = "`lockkeeper kubeconfig`"
 
-// lookEvery is how often the keeper looks at the file by itself.
-const lookEvery = 10 * time.Second
+// lookEvery is how often the keeper looks at the file without a hint.
+const lookEvery = time.Minute
 
 // Health is how the coordinator's credential stands.
 type Health struct {
