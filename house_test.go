@@ -385,20 +385,23 @@ func (t *T) after() { var u struct{ Now int }; _ = u.Now; _ = time.Duration(1) }
 	}
 }
 
-// TestSafetyNamesTests: a promise whose test was renamed, or is gone, is no promise.
-func TestSafetyNamesTests(t *testing.T) {
-	text, err := os.ReadFile("docs/safety.md")
-	if err != nil {
-		t.Fatal(err)
+// TestDocumentsNameTests: a promise whose test was renamed, or is gone, is no promise.
+func TestDocumentsNameTests(t *testing.T) {
+	named := map[string]string{} // test to document
+	for document, least := range map[string]int{"docs/safety.md": 20, "docs/security.md": 12} {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]bool{}
+		for _, m := range regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(string(text), -1) {
+			named[m[1]], found[m[1]] = document, true
+		}
+		if len(found) < least {
+			t.Fatalf("%s names %d tests only", document, len(found))
+		}
 	}
-	named := map[string]bool{}
-	for _, m := range regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(string(text), -1) {
-		named[m[1]] = true
-	}
-	if len(named) < 20 {
-		t.Fatalf("docs/safety.md names %d tests only", len(named))
-	}
-	err = filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(name, "_test.go") {
 			return err
 		}
@@ -411,7 +414,7 @@ func TestSafetyNamesTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name := range named {
-		t.Errorf("docs/safety.md names %s, and there is no such test", name)
+	for name, document := range named {
+		t.Errorf("%s names %s, and there is no such test", document, name)
 	}
 }
