@@ -272,7 +272,11 @@ func TestStandByAsksNothing(t *testing.T) {
 	b := stand(t, "b", nil)
 	b.says("stands by; " + first)
 	until(t, "its watch", func() bool { return b.w.count("WATCH leases") > 0 })
-	time.Sleep(2 * b.opts.RetryPeriod) // the try that began before the watch stood
+	until(t, "the end of the try that began before the watch stood", func() bool {
+		before := len(b.w.kinds())
+		time.Sleep(3 * b.opts.RetryPeriod)
+		return len(b.w.kinds()) == before
+	})
 	before, from := b.w.kinds(), time.Now()
 	until(t, "ten renewals", func() bool { return len(a.w.leaseWrites(first, from)) >= 10 })
 	if after := b.w.kinds(); len(after) > len(before) || b.w.count("WATCH") > 1 {
