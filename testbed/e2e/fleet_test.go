@@ -134,6 +134,7 @@ func startFleet(t *testing.T) *fleet {
 		if t.Failed() {
 			for _, h := range f.Hosts {
 				f.showHost(context.WithoutCancel(t.Context()), t, h, 60)
+				showBoot(context.WithoutCancel(t.Context()), t, h)
 			}
 		}
 	})
@@ -214,6 +215,17 @@ func (f *fleet) showHost(ctx context.Context, t *testing.T, h *realhost.Host, li
 	if err != nil {
 		t.Log(err)
 	}
+}
+
+// showBoot shows how far a host has come with its boot.
+func showBoot(ctx context.Context, t *testing.T, h *realhost.Host) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, soon)
+	defer cancel()
+	const look = "systemctl list-jobs --no-pager; systemctl list-units --failed --no-pager; journalctl --boot --no-pager --lines=80"
+	out, err := h.Exec(ctx, "sh", "-c", look)
+	console, _ := os.ReadFile(h.ConsoleLog())
+	t.Logf("%s# %s\n%s%v\nits console, the end of it:\n%s", h.Name(), look, out, err, console[max(0, len(console)-4000):])
 }
 
 // show shows all hosts.
