@@ -199,7 +199,7 @@ func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes
 	for _, kind := range []moveKind{inTurn, granted, bulk} {
 		done := 0
 		for _, v := range verdicts {
-			if v.Move == nil || kindOf(v.Move) != kind {
+			if v.Move == nil || kindOf(v.Move) != kind || l.leftAlone(v.Node, &v) {
 				continue
 			}
 			if ctx.Err() != nil || kind == granted && l.uncertainNow() > 0 || l.uncertainNow() >= maxUncertain {
@@ -275,9 +275,10 @@ func (l *leader) leftAlone(name string, v *rollout.Verdict) bool {
 	return l.uncertain[name] || found && time.Now().Before(refused.until) && (v.Move != nil || refused.told)
 }
 
-// write sends one patch and takes in what became of it.
+// write sends one patch, to a node that is not left alone, and takes in what
+// became of it.
 func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rollout.Verdict) {
-	if l.leftAlone(n.Name, v) || !l.lock.fresh(l.RenewDeadline) {
+	if !l.lock.fresh(l.RenewDeadline) {
 		return
 	}
 	l.beat.Alive()

@@ -277,6 +277,7 @@ func TestSentinelComesAndGoes(t *testing.T) {
 	}
 	must(t, h.sim.RemoveFile(sentinel))
 	h.wants("nothing")
+	until(t, "the answers to its writes", func() bool { return len(carriedOut(h.w.requests("PATCH node"))) >= 3 })
 	writes := carriedOut(h.w.requests("PATCH node"))
 	for _, r := range writes {
 		if strings.Contains(r.body, "lockkeeper.dev/wants") != strings.Contains(r.body, "lockkeeper.dev/host") {

@@ -204,6 +204,28 @@ func TestRefusedWriteIsNoHotLoop(t *testing.T) {
 	}
 }
 
+// A whole rack whose writes are refused keeps nobody else waiting.
+func TestManyRefusedKeepNobodyWaiting(t *testing.T) {
+	freshLease(t)
+	for i := range 40 {
+		playHost(t, fmt.Sprintf("a%02d", i), false)
+	}
+	playHost(t, "z", false)
+	l := stand(t, "leader", func(c *candidate) {
+		c.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
+			if strings.HasPrefix(r.kind, "PATCH node a") {
+				return says(403, "Forbidden"), nil
+			}
+			return nil, nil
+		})
+	})
+	l.leads(1)
+	until(t, "the last one in its care", func() bool { return state(t, "z") == "idle" })
+	if n := l.w.count("PATCH node"); n > 2*40+1 {
+		t.Errorf("%d writes until then", n)
+	}
+}
+
 // A decision on a Node that has changed since is dropped.
 func TestConflictDropsTheDecision(t *testing.T) {
 	freshLease(t)

@@ -131,8 +131,8 @@ func (b *bench) idle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	section("requests when idle", fmt.Sprintf(`Requests in those %v by the API server's audit log, times %.0f: an hour's. A watch is renewed every five to ten
-		minutes, which so short a time may miss or exaggerate.`, b.window, time.Hour.Minutes()/b.window.Minutes()))
+	section("requests when idle", fmt.Sprintf(`Requests in those %v by the API server's audit log, times %.0f: an hour's. A watch is renewed every 30 to 60
+		minutes, which so short a time misses.`, b.window, time.Hour.Minutes()/b.window.Minutes()))
 	roles = append(roles, role{name: "coordinator's identity (leader and stand-by)", of: ofCoordinators})
 	scale := float64(time.Hour) / float64(to.Sub(from))
 	rows = [][]string{{"who", "requests an hour", "of them"}}

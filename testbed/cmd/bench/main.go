@@ -209,6 +209,7 @@ func likeReal(c simhost.Config) {
 	c.Set("", "log_level", "info")
 	delete(c, "lease")
 	delete(c, "sources")
+	delete(c, "health")
 }
 
 // goCommand runs go where a package of this repository is, CGO off.
