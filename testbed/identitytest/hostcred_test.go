@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -309,6 +310,25 @@ func TestRotatedCertificate(t *testing.T) {
 	})
 	c.same()
 	renewed := rotate(2)
+	used := func() (with []string) { // one after the other
+		for _, r := range requests(t, since) {
+			if r.User.Username == "system:node:"+name && strings.HasPrefix(r.UserAgent, "lockkeeper-host/") {
+				if r.refused() {
+					t.Errorf("refused: %s", r)
+				}
+				id := strings.Join(r.User.Extra["authentication.kubernetes.io/credential-id"], "")
+				if len(with) == 0 || with[len(with)-1] != id {
+					with = append(with, id)
+				}
+			}
+		}
+		return with
+	}
+	until(t, "the new certificate to be used", func() (bool, error) {
+		must(t, h.Signal(syscall.SIGHUP)) // it looks at once, and not within half a minute
+		return slices.Contains(used(), renewed), fmt.Errorf("used: %q", used())
+	})
+	c.same() // before the reboot, so by the same process
 	confirm(t, name, "backup", n.Annotations[v1alpha1.AnnotationTurn])
 	waits("to be done", func(n *corev1.Node) bool {
 		return n.Labels[v1alpha1.LabelState] == string(v1alpha1.StateIdle) && h.Version() == "4.2.0" && n.Labels[v1alpha1.LabelWants] == string(v1alpha1.WantsNothing)
@@ -316,18 +336,7 @@ func TestRotatedCertificate(t *testing.T) {
 	if h.Reboots() != 1 {
 		t.Errorf("%d reboots", h.Reboots())
 	}
-	var with []string
-	for _, r := range requests(t, since) {
-		if r.User.Username == "system:node:"+name && strings.HasPrefix(r.UserAgent, "lockkeeper-host/") {
-			if r.refused() {
-				t.Errorf("refused: %s", r)
-			}
-			id := strings.Join(r.User.Extra["authentication.kubernetes.io/credential-id"], "")
-			if len(with) == 0 || with[len(with)-1] != id {
-				with = append(with, id)
-			}
-		}
-	}
+	with := used()
 	if len(with) != 2 || with[0] != old || with[1] != renewed {
 		t.Errorf("it used the credentials %q one after the other, expected %q and then %q", with, old, renewed)
 	}

@@ -1,0 +1,46 @@
+package object
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// What the API server says when it refuses, in its own words, and what is made of them. The others are seen on a real one:
+// testbed/identitytest.
+func TestExplain(t *testing.T) {
+	w := &way{file: "/etc/kubernetes/kubelet.conf", base: &url.URL{Scheme: "https", Host: "api:6443"}}
+	nodes := schema.GroupResource{Resource: "nodes"}
+	writing := func(err error) error { return fmt.Errorf("writing node n1: %w", err) }
+	for _, c := range []struct {
+		err    error
+		reason v1alpha1.Reason
+		want   string
+	}{
+		{writing(apierrors.NewForbidden(nodes, "n1", errors.New("ValidatingAdmissionPolicy 'lockkeeper-keys' with binding 'lockkeeper-keys' denied request: not for a host to change: lockkeeper.dev/state"))),
+			"Forbidden", "admission policy lockkeeper-keys refuses writing node n1: not for a host to change: lockkeeper.dev/state"},
+		{writing(errors.New(`admission webhook "guard.example.com" denied the request without explanation`)), "Forbidden", `admission webhook "guard.example.com" refuses writing node n1: without explanation`},
+		{writing(apierrors.NewBadRequest(`admission webhook "guard.example.com" denied the request: no`)), "Forbidden", `admission webhook "guard.example.com" refuses writing node n1: no`},
+		{writing(apierrors.NewInternalError(errors.New(`failed calling webhook "guard.example.com": failed to call webhook: timeout`))),
+			"Forbidden", `admission webhook "guard.example.com" cannot be called, so the API server refuses writing node n1: failed to call webhook: timeout`},
+		{apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "n1", errors.New(`User "system:node:n1" cannot list resource "nodes" in API group "" at the cluster scope`)),
+			"Forbidden", "system:node:n1 may not list nodes; apply the manifests: lockkeeper manifests | kubectl apply -f -"},
+		{apierrors.NewUnauthorized("Unauthorized"), "Forbidden", "/etc/kubernetes/kubelet.conf: https://api:6443 refuses its credential (401); is it this cluster's, and valid? systemctl status kubelet"},
+		{apierrors.NewConflict(nodes, "n1", errors.New("changed")), "", `Operation cannot be fulfilled on nodes "n1": changed`},
+		{&PluginError{Command: "mint", How: "exit status 1", Words: "no"}, "", "/etc/kubernetes/kubelet.conf: credential plugin mint: exit status 1: no"},
+	} {
+		got := w.explain(c.err)
+		if got.Text != c.want || got.Reason != c.reason || !errors.Is(got, c.err) {
+			t.Errorf("%v\n\tis %q (%s)\n\texpected %q (%s)", c.err, got.Text, got.Reason, c.want, c.reason)
+		}
+	}
+	if (&Client{}).Explain(nil) != nil || ExplainSetup(nil) != nil {
+		t.Error("no failure has an explanation")
+	}
+}
