@@ -65,6 +65,7 @@ type Status struct {
 	Candidate bool   // it has a credential and stands
 	Leader    bool   // it holds the Lease
 	Why       string // why it does not stand, or what it waits for
+	Hindered  bool   // Why is something that somebody has to mend
 	Epoch     string // its present term, when Leader
 	// Refused is since when the API server has not taken the credential; zero
 	// while it does, or has not been asked.
@@ -117,7 +118,8 @@ func Run(ctx context.Context, o Options) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			c.say(Status{Candidate: c.client != nil, Why: err.Error()})
+			_, hindered := errors.AsType[hindrance](err)
+			c.say(Status{Candidate: c.client != nil, Why: err.Error(), Hindered: hindered})
 		}
 		t := time.NewTimer(again - again/10 + mathrand.N(again/5+1))
 		select {
@@ -171,7 +173,11 @@ func (c *candidate) say(s Status) {
 	case was.Leader:
 		systemd.Tell(c.log, slog.LevelInfo, v1alpha1.MessageTermOver, "does not coordinate any more: "+s.Why, append(attrs, "epoch", was.Epoch, "why", s.Why)...)
 	case s.Why != "":
-		systemd.Tell(c.log, slog.LevelInfo, v1alpha1.MessageStandsBy, "does not coordinate: "+s.Why, append(attrs, "why", s.Why)...)
+		level := slog.LevelInfo
+		if s.Hindered {
+			level = slog.LevelWarn
+		}
+		systemd.Tell(c.log, level, v1alpha1.MessageStandsBy, "does not coordinate: "+s.Why, append(attrs, "why", s.Why)...)
 	}
 	if c.Report != nil {
 		c.Report(s)
@@ -219,7 +225,7 @@ func (c *candidate) disconnect() {
 func (c *candidate) credential() (stamp [sha256.Size]byte, err error) {
 	f, err := os.Open(c.Kubeconfig)
 	if errors.Is(err, fs.ErrNotExist) {
-		return stamp, fmt.Errorf("no coordinator's kubeconfig at %s", c.Kubeconfig)
+		return stamp, noCredential(c.Kubeconfig)
 	}
 	if err != nil {
 		return stamp, fmt.Errorf("the coordinator's kubeconfig: %w", err)
@@ -300,9 +306,9 @@ func (c *candidate) standsBy(holder string, err error) {
 	s := Status{Candidate: true, Why: "stands by; nobody holds the Lease at present"}
 	switch {
 	case apierrors.IsNotFound(err):
-		s.Why = c.noLease().Error()
+		s.Why, s.Hindered = c.noLease().Error(), true
 	case err != nil:
-		s.Why = c.unreadable(err).Error()
+		s.Why, s.Hindered = c.unreadable(err).Error(), apierrors.IsForbidden(err)
 	case holder != "":
 		s.Why = "stands by; " + holder + " holds the Lease"
 	}
@@ -320,11 +326,25 @@ func (c *candidate) unreadable(err error) error {
 	return fmt.Errorf("reading lease %s/%s: %w", c.LeaseNamespace, c.LeaseName, err)
 }
 
+// noCredential is a host that is not to coordinate; it names the file that it has not.
+type noCredential string
+
+func (n noCredential) Error() string { return "no coordinator's kubeconfig at " + string(n) }
+
+// A hindrance keeps a host that is to coordinate from it until somebody mends it.
+type hindrance struct{ error }
+
+// Unwrap returns what hinders.
+func (h hindrance) Unwrap() error { return h.error }
+
 // campaign stands for one term, and leads it if it wins. It returns how long
 // to wait before the next one.
 func (c *candidate) campaign(ctx context.Context) (again time.Duration, err error) {
 	if err := c.connect(); err != nil {
-		return credentialEvery, err
+		if _, none := errors.AsType[noCredential](err); none {
+			return credentialEvery, err
+		}
+		return credentialEvery, hindrance{err}
 	}
 	node := c.NodeName()
 	if node == "" {
@@ -335,13 +355,16 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	cancel()
 	c.taken(err)
 	if apierrors.IsNotFound(err) {
-		return c.RetryPeriod, c.noLease()
+		return c.RetryPeriod, hindrance{c.noLease()}
+	}
+	if apierrors.IsForbidden(err) {
+		return c.RetryPeriod, hindrance{c.unreadable(err)}
 	}
 	if err != nil {
-		return c.RetryPeriod, c.unreadable(err)
+		return c.RetryPeriod, c.unreadable(err) // the API server is away, as everybody notices
 	}
 	if err := skewed(c.client); err != nil {
-		return skewEvery, err
+		return skewEvery, hindrance{err}
 	}
 	c.lease.read(lease)
 	if err := c.term(ctx, node); !errors.Is(err, errFreed) {

@@ -113,6 +113,9 @@ func (b *book) line() string {
 	case short != "":
 		return short + ", " + credential.Mints + " mints a new one; " + line
 	}
+	if b.role.Hindered {
+		line += "; does not coordinate: " + b.role.Why
+	}
 	if b.unseen != "" {
 		line += "; metrics are not served: " + b.unseen
 	}

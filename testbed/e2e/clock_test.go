@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -61,9 +60,7 @@ func testClock(t *testing.T, f *fleet) {
 		p.ShiftDate(time.Hour)
 	}
 	for _, c := range candidates {
-		eventually(t, soon, c.Name()+" to say that its clock is off", func(context.Context) (bool, error) {
-			return strings.Contains(words(t, c).Coordinator.Why, "clock is 1h0m0s off the API server's"), nil
-		})
+		f.says(t, c, "does not coordinate: this host's clock is 1h0m0s off the API server's")
 	}
 	version = f.stage(t, h)
 	until(t, soon, h.Name(), "to want its reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })

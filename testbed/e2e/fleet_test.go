@@ -326,11 +326,8 @@ func pid(ctx context.Context, h *realhost.Host) (int, error) {
 
 // hostWords are what `lockkeeper status -o json` says on a host without a person's credential.
 type hostWords struct {
-	Line        string `json:"line"`
-	BootID      string `json:"bootID"`
-	Coordinator struct {
-		Why string `json:"why"`
-	} `json:"coordinator"`
+	Line   string `json:"line"`
+	BootID string `json:"bootID"`
 }
 
 func words(t *testing.T, h *realhost.Host) (w hostWords) {
