@@ -138,12 +138,19 @@ deps:
 		apt-get update -q && apt-get install -q -y --no-install-recommends dbus; }
 
 # What real hosts need. Where it cannot be had, the tests with them say what they leave out.
+# Each of them, with its systemd and kubelet, takes some 15 inotify instances, each control plane 10, out of the 128 that Linux gives a user.
+INOTIFY := 1024
+
 .PHONY: host-deps
 host-deps:
 	@missing=; for p in systemd-nspawn mmdebstrap ip bridge unshare; do command -v $$p >/dev/null || missing="$$missing $$p"; done; \
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "host-deps: installing what has$$missing"; \
 		apt-get update -q && apt-get install -q -y --no-install-recommends systemd-container mmdebstrap iproute2 util-linux || true; fi
+	@limit=/proc/sys/fs/inotify/max_user_instances; now=$$(cat $$limit); \
+	if [ "$$(id -u)" = 0 ] && [ "$$now" -lt $(INOTIFY) ]; then \
+		echo "host-deps: fs.inotify.max_user_instances was $$now and is $(INOTIFY) until the machine's next boot: hosts in containers share it"; \
+		echo $(INOTIFY) >$$limit || echo "host-deps: it stays $$now, and hosts may fail to boot"; fi
 	@[ "$$(id -u)" != 0 ] || $(MAKE) --no-print-directory package-deps
 
 .PHONY: clean
