@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -35,20 +35,6 @@ const (
 	slow = 15 * time.Second
 )
 
-// number reads an environment variable.
-func number(t *testing.T, name string, fallback uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return fallback
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s=%q: %v", name, text, err)
-	}
-	return n
-}
-
 // tally is what all campaigns came to.
 type tally struct {
 	sync.Mutex
@@ -59,13 +45,13 @@ type tally struct {
 // TestCampaigns lets random faults meet rollouts. LOCKKEEPER_JOBS of them run side by side, each on a control plane of its own:
 // what a campaign is follows from the seed and its number alone.
 func TestCampaigns(t *testing.T) {
-	seed, count := number(t, "LOCKKEEPER_SEED", defaultSeed), number(t, "LOCKKEEPER_SOAK", defaultCampaigns)
+	seed, count := rig.Number(t, "LOCKKEEPER_SEED", defaultSeed), rig.Number(t, "LOCKKEEPER_SOAK", defaultCampaigns)
 	soak := os.Getenv("LOCKKEEPER_SOAK") != ""
 	first, last := uint64(0), count
-	if only := number(t, "LOCKKEEPER_CAMPAIGN", 0); only > 0 {
+	if only := rig.Number(t, "LOCKKEEPER_CAMPAIGN", 0); only > 0 {
 		first, last = only-1, only
 	}
-	jobs := number(t, "LOCKKEEPER_JOBS", defaultJobs)
+	jobs := rig.Number(t, "LOCKKEEPER_JOBS", defaultJobs)
 	if jobs < 1 || jobs > maxJobs {
 		t.Fatalf("LOCKKEEPER_JOBS=%d: expected 1 to %d", jobs, maxJobs)
 	}

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -184,29 +183,15 @@ func (f *fleet) place() {
 	f.t.Helper()
 	ctx, cancel := within(soon)
 	defer cancel()
-	one := intstr.FromInt32(1)
-	f.must(f.ControlPlane.CreateWorkload(ctx, controlplane.Workload{
-		Namespace: f.namespace, Name: workload, Replicas: hosts, MaxUnavailable: &one,
-	}))
-	f.must(f.ControlPlane.WaitWorkload(ctx, f.namespace, workload))
+	f.must(f.PlaceWork(ctx, f.namespace, workload, hosts))
 }
 
 // clear removes the pods before the next fleet comes: its nodes have the same names.
 func (f *fleet) clear() {
+	f.t.Helper()
 	ctx, cancel := within(soon)
 	defer cancel()
-	client, now := f.ControlPlane.Client(), int64(0)
-	if err := client.AppsV1().Deployments(f.namespace).Delete(ctx, workload, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
-		f.soft(err)
-	}
-	_, err := f.ControlPlane.WaitPods(ctx, f.namespace, "", "to be gone", func(pods []*corev1.Pod) bool {
-		for _, p := range pods {
-			// A node that is down has nobody to end its pods.
-			_ = client.CoreV1().Pods(f.namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
-		}
-		return len(pods) == 0
-	})
-	f.soft(err)
+	f.soft(f.ClearWork(ctx, f.namespace, workload))
 }
 
 func (f *fleet) version() string { return fmt.Sprintf("4.%d.0", f.update) }

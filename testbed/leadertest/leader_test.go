@@ -3,8 +3,6 @@ package leadertest
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +10,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -25,20 +24,6 @@ const (
 	// slow is how often a round's end that takes long tells what it waits for.
 	slow = 15 * time.Second
 )
-
-// number reads an environment variable.
-func number(t *testing.T, name string, fallback uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return fallback
-	}
-	n, err := strconv.ParseUint(text, 10, 32)
-	if err != nil {
-		t.Fatalf("%s=%q: %v", name, text, err)
-	}
-	return n
-}
 
 // A round is one rollout through the whole fleet, and the strokes that meet it.
 type round struct {
@@ -60,9 +45,9 @@ type round struct {
 func TestRounds(t *testing.T) {
 	t.Parallel()
 	cp := pool.Take(t)
-	seed, rounds := number(t, "LOCKKEEPER_SEED", defaultSeed), number(t, "LOCKKEEPER_SOAK", defaultRounds)
+	seed, rounds := rig.Number(t, "LOCKKEEPER_SEED", defaultSeed), rig.Number(t, "LOCKKEEPER_SOAK", defaultRounds)
 	first, last := uint64(0), rounds
-	if only := number(t, "LOCKKEEPER_ROUND", 0); only > 0 { // counted from 1
+	if only := rig.Number(t, "LOCKKEEPER_ROUND", 0); only > 0 { // counted from 1
 		first, last = only-1, only
 	}
 	played, turns, violations, failed := 0, 0, 0, 0

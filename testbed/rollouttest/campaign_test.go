@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,27 +31,13 @@ const (
 	slow = 15 * time.Second
 )
 
-// number reads an environment variable.
-func number(t *testing.T, name string, fallback uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return fallback
-	}
-	n, err := strconv.ParseUint(text, 10, 32)
-	if err != nil {
-		t.Fatalf("%s=%q: %v", name, text, err)
-	}
-	return n
-}
-
 // TestCampaign lets random faults meet rollouts: whatever happens, no promise is broken, and when all is over the fleet is
 // updated. LOCKKEEPER_SEED repeats a campaign's choices, LOCKKEEPER_ROUND those of one round alone; what they meet depends on the
 // machine's timing.
 func TestCampaign(t *testing.T) {
 	t.Parallel()
-	only := number(t, "LOCKKEEPER_ROUND", 0) // counted from 1
-	seed, rounds := number(t, "LOCKKEEPER_SEED", defaultSeed), number(t, "LOCKKEEPER_SOAK", defaultRounds)
+	only := rig.Number(t, "LOCKKEEPER_ROUND", 0) // counted from 1
+	seed, rounds := rig.Number(t, "LOCKKEEPER_SEED", defaultSeed), rig.Number(t, "LOCKKEEPER_SOAK", defaultRounds)
 	turns, violations, failed := 0, 0, 0
 	for round := range rounds {
 		if only > 0 {
