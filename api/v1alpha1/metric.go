@@ -85,7 +85,7 @@ var metricDocs = []MetricDoc{
 	{MetricHostTurns, Counter, "", []string{"result"}, false, "Turns of this host that ended while this process ran, by their result"},
 	{MetricHostEvictions, Counter, "", []string{"answer"}, false, "Evictions that this process asked for, by the API server's answer; busy is 429, which a PodDisruptionBudget says too"},
 	{MetricAPIRequests, Counter, "", []string{"identity", "answer"}, false, "Requests of this process to the API server, by the identity that asked and by the answer"},
-	{MetricAPIContact, Gauge, "seconds since 1970", []string{"identity"}, false, "When the API server last answered a request of this identity with anything but 401, 429 or 5xx; 0 is never. An idle host asks every few minutes"},
+	{MetricAPIContact, Gauge, "seconds since 1970", []string{"identity"}, false, "When the API server last answered a request of this identity with anything but 401, 429 or 5xx, or sent more of such an answer; 0 is never. An idle host's watch brings something every minute or so"},
 	{MetricCredentialExpiry, Gauge, "seconds since 1970", []string{"identity"}, false, "When the credential ends: the coordinator's, and the host's if it is a certificate; not there where the file does not tell"},
 	{MetricCredentialRefuse, Gauge, "", []string{"identity"}, false, "1 while the API server refuses the credential with 401, else 0"},
 	{MetricRenewals, Counter, "", []string{"result"}, false, "How often this process renewed the coordinator's credential, or failed to: renewed, failed"},
@@ -142,7 +142,7 @@ States are those of [the table](node-states.md), reasons are [these words](reaso
 Worth an alert:
 
 `+"```"+`
-# A host that has not reached the API server for a quarter of an hour, or may not.
+# A host that has heard nothing from the API server for a quarter of an hour, or may not ask it.
 time() - lockkeeper_api_last_contact_timestamp_seconds{identity="host"} > 900 or lockkeeper_credential_refused == 1
 # A credential that ends within three days: whatever renews it does not.
 lockkeeper_credential_expiry_timestamp_seconds - time() < 3 * 86400

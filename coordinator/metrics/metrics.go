@@ -235,11 +235,7 @@ func (c *collection) contact(from *Contact) {
 			c.of(v1alpha1.MetricHostEvictions, float64(n), answer)
 		}
 	}
-	last := 0.0
-	if !from.last.IsZero() {
-		last = float64(from.last.UnixMilli()) / 1000
-	}
-	c.of(v1alpha1.MetricAPIContact, last, from.identity)
+	c.of(v1alpha1.MetricAPIContact, float64(from.last.Load()/int64(time.Millisecond))/1000, from.identity)
 	c.of(v1alpha1.MetricCredentialRefuse, one(!from.refused.IsZero()), from.identity)
 }
 
