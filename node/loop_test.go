@@ -86,6 +86,25 @@ func TestTroubleTellsTheTruth(t *testing.T) {
 	}
 }
 
+// How long a turn has lasted is told while it is in trouble too; a grant that is another turn's says nothing of it.
+func TestTroubleTellsHowLongTheTurnLasts(t *testing.T) {
+	began, stage := time.Unix(1700000000, 0).UTC(), time.Unix(1700000600, 0).UTC()
+	for _, c := range []struct {
+		grant                 string
+		turnSince, stageSince time.Time
+	}{{"t1", began, stage}, {"t0", time.Time{}, time.Time{}}} {
+		h, last := newTestHost(t, v1alpha1.StateDraining)
+		obj := h.view.Get("n1").DeepCopy()
+		obj.ResourceVersion = "11"
+		obj.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(v1alpha1.Grant{Turn: c.grant, NodeUID: "uid", StartedAt: began, StageAt: stage})
+		h.view.Overlay(obj)
+		h.trouble("", errors.New("writing node n1: no"))
+		if last.Turn != "t1" || !last.TurnSince.Equal(c.turnSince) || !last.StageSince.Equal(c.stageSince) {
+			t.Errorf("grant of %s: turn %s since %v, stage since %v", c.grant, last.Turn, last.TurnSince, last.StageSince)
+		}
+	}
+}
+
 func TestFailedWaitsLongerEachTime(t *testing.T) {
 	h, _ := newTestHost(t, v1alpha1.StateIdle)
 	for i, want := range []time.Duration{1, 2, 4, 8, 11, 11, 11} {

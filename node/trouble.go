@@ -74,6 +74,9 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 		s.State = n.State
 		if n.InTurn() {
 			s.Turn = n.Turn
+			if n.Ours() {
+				s.TurnSince, s.StageSince = n.Grant.StartedAt, n.Grant.StageAt
+			}
 		}
 	}
 	if last := h.told; last.State == s.State && last.Turn == s.Turn {
