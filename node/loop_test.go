@@ -96,7 +96,9 @@ func TestTroubleTellsHowLongTheTurnLasts(t *testing.T) {
 		h, last := newTestHost(t, v1alpha1.StateDraining)
 		obj := h.view.Get("n1").DeepCopy()
 		obj.ResourceVersion = "11"
-		obj.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(v1alpha1.Grant{Turn: c.grant, NodeUID: "uid", StartedAt: began, StageAt: stage})
+		obj.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(v1alpha1.Grant{
+			Turn: c.grant, Epoch: "e1", NodeUID: "uid", Wants: v1alpha1.WantsReboot, StartedAt: began, StageAt: stage,
+		})
 		h.view.Overlay(obj)
 		h.trouble("", errors.New("writing node n1: no"))
 		if last.Turn != "t1" || !last.TurnSince.Equal(c.turnSince) || !last.StageSince.Equal(c.stageSince) {
