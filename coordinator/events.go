@@ -9,6 +9,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	clientevents "k8s.io/client-go/tools/events"
@@ -50,13 +51,21 @@ type events struct {
 // newEvents begins to send Events, until ctx ends. Without a way to send them
 // nobody hears any.
 func newEvents(ctx context.Context, client *object.Client, log *slog.Logger) *events {
-	e := &events{log: log, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst), intents: map[string]string{}, refused: map[string]string{}}
 	limited, err := client.Limited(eventQPS, eventConns)
 	if err != nil {
 		log.Warn("no Events are written", "err", err)
+		return eventsTo(ctx, nil, log)
+	}
+	return eventsTo(ctx, &clientevents.EventSinkImpl{Interface: limited.EventsV1()}, log)
+}
+
+// eventsTo sends Events to a sink, nil for none.
+func eventsTo(ctx context.Context, sink clientevents.EventSink, log *slog.Logger) *events {
+	e := &events{log: log, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst), intents: map[string]string{}, refused: map[string]string{}}
+	if sink == nil {
 		return e
 	}
-	b := clientevents.NewBroadcaster(&clientevents.EventSinkImpl{Interface: limited.EventsV1()})
+	b := clientevents.NewBroadcaster(byNote{sink})
 	if err := b.StartRecordingToSinkWithContext(object.Quiet(ctx)); err != nil {
 		log.Warn("no Events are written", "err", err)
 		return e
@@ -64,6 +73,23 @@ func newEvents(ctx context.Context, client *object.Client, log *slog.Logger) *ev
 	context.AfterFunc(ctx, b.Shutdown)
 	e.recorder = b.NewRecorder(scheme.Scheme, EventController)
 	return e
+}
+
+// byNote writes the Events of a broadcaster whose series are of one note each.
+// client-go's broadcaster counts an Event in an earlier one's series when all
+// but the note is the same, and so another turn's note, or another cause's,
+// would be lost. Among what it compares is the related object: tell puts the
+// note there, and nobody but the broadcaster sees it.
+type byNote struct{ clientevents.EventSink }
+
+func distinct(note string) *corev1.ObjectReference { return &corev1.ObjectReference{Name: note} }
+
+// Create writes an Event without its mark. The Event itself is the
+// broadcaster's, which may keep it.
+func (s byNote) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
+	plain := *event
+	plain.Related = nil
+	return s.EventSink.Create(ctx, &plain)
 }
 
 // tell writes an Event of a reason of the table; of any other, none.
@@ -83,7 +109,7 @@ func (e *events) tell(about *corev1.ObjectReference, reason, note string) {
 	if len(note) > maxNote {
 		note = strings.ToValidUTF8(note[:maxNote], "") + "…"
 	}
-	e.recorder.Eventf(about, nil, d.Type(), d.Reason, d.Action, "%s", note)
+	e.recorder.Eventf(about, distinct(note), d.Type(), d.Reason, d.Action, "%s", note)
 }
 
 func aboutNode(n *turn.Node) *corev1.ObjectReference {

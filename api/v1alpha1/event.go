@@ -83,7 +83,7 @@ func RenderEvents() string {
 <!-- Rendered from code by ` + "`make docs`" + `; do not edit. -->
 
 The coordinator writes an Event (events.k8s.io/v1) about a Node when one of these happens, once for each time; repetitions
-within minutes become one Event's series. ` + "`kubectl describe node NODE`" + ` shows them, and ` + "`kubectl get events -n default " +
+with the same note within minutes become one Event's series. ` + "`kubectl describe node NODE`" + ` shows them, and ` + "`kubectl get events -n default " +
 		`--field-selector reportingComponent=lockkeeper.dev/coordinator` + "`" + ` lists all. An emergency stop is told of the Lease as well, in
 lockkeeper's namespace. Events are for people: nothing waits for one, at most 100 come at once and one a second after that,
 and some are lost when a coordinator ends. Reasons are the words of [reasons](reasons.md) where those have one. NODE stands

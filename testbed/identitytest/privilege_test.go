@@ -257,7 +257,7 @@ func TestLeastPrivilege(t *testing.T) {
 		}
 	}
 	updated("lp-3")
-	r.told("default", "Node", "lp-3", v1alpha1.EventGranted, 2) // the series counts on in the leader, and is written later
+	r.told("default", "Node", "lp-3", v1alpha1.EventGranted, 3)
 	r.told("default", "Node", "lp-3", string(v1alpha1.ResultDone), 1)
 
 	// Intents and a request of a person's; what status reads is the person's own doing.
@@ -275,6 +275,8 @@ func TestLeastPrivilege(t *testing.T) {
 	r.until("lp-3", "to have rebooted", func(n *corev1.Node) bool {
 		return r.hosts["lp-3"].Reboots() > boots && n.Labels[v1alpha1.LabelState] == string(v1alpha1.StateIdle) && n.Annotations[v1alpha1.AnnotationRequest] == ""
 	})
+	r.told("default", "Node", "lp-3", v1alpha1.EventGranted, 4)
+	r.told("default", "Node", "lp-3", string(v1alpha1.ResultDone), 2)
 	admin, err := cp.Kubeconfig("testbed:admin", "system:masters")
 	must(t, err)
 	if out, err := exec.CommandContext(within(t), binary, "status", "-A", "--kubeconfig", admin).CombinedOutput(); err != nil || !strings.Contains(string(out), "lp-3") {
