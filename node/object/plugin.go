@@ -70,6 +70,7 @@ type plugin struct {
 
 	mu      sync.Mutex
 	have    *minted
+	stale   bool          // the API server has refused what it has
 	running chan struct{} // closed when the present run ends; nil between runs
 	failed  error         // of the last run
 	ran     time.Time     // when the last run ended
@@ -79,7 +80,7 @@ type plugin struct {
 type minted struct {
 	token  string
 	cert   *tls.Certificate
-	expiry time.Time // zero: it does not say
+	expiry time.Time // as it says or its certificate does, the earlier; zero: neither does
 }
 
 func (m *minted) valid() bool { return m != nil && (m.expiry.IsZero() || time.Now().Before(m.expiry)) }
@@ -137,7 +138,7 @@ func (p *plugin) credential(ctx context.Context) (*minted, error) {
 		p.mu.Lock()
 		have, failed := p.have, p.failed
 		switch {
-		case have.valid():
+		case have.valid() && !p.stale:
 			p.mu.Unlock()
 			return have, nil
 		case p.running == nil && failed != nil && (asked || time.Since(p.ran) < p.gap):
@@ -167,7 +168,7 @@ func (p *plugin) refused(m *minted) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.have == m && time.Since(p.ran) >= p.gap {
-		p.have = nil
+		p.stale = true // and not forgotten: run tells by it whether the certificate is another
 	}
 }
 
@@ -189,7 +190,7 @@ func (p *plugin) run() {
 	p.mu.Lock()
 	other := err == nil && p.have != nil && !sameCert(p.have.cert, m.cert)
 	if p.failed = err; err == nil {
-		p.have = m
+		p.have, p.stale = m, false
 	}
 	p.ran = time.Now()
 	close(p.running)
@@ -257,6 +258,9 @@ func (p *plugin) read(text []byte, told string) (*minted, error) {
 			return nil, p.fails("its certificate and key: "+err.Error(), told)
 		}
 		m.cert = &pair
+		if c := leaf([]byte(s.ClientCertificateData)); m.expiry.IsZero() || c.NotAfter.Before(m.expiry) {
+			m.expiry = c.NotAfter
+		}
 	}
 	return m, nil
 }

@@ -1,0 +1,125 @@
+package object
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// certified is an ExecCredential with a certificate of that name and end;
+// stamp is its expirationTimestamp, which it has not if zero.
+func certified(t *testing.T, name string, end, stamp time.Time) string {
+	t.Helper()
+	cert, key := certificate(t, name, end)
+	status := map[string]string{"clientCertificateData": cert, "clientKeyData": key}
+	if !stamp.IsZero() {
+		status["expirationTimestamp"] = stamp.UTC().Format(time.RFC3339)
+	}
+	text, err := json.Marshal(map[string]any{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status})
+	must(t, err)
+	return string(text)
+}
+
+// certificate is one in PEM, with its key.
+func certificate(t *testing.T, name string, end time.Time) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: end}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, private.Public(), private)
+	must(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	must(t, err)
+	block := func(kind string, der []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return block("CERTIFICATE", der), block("PRIVATE KEY", secret)
+}
+
+// A certificate that the API server refuses is replaced on the wire: the
+// connection that it opened is not gone on with.
+func TestPluginReplacesARefusedCertificate(t *testing.T) {
+	var tokens []string
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if peers := r.TLS.PeerCertificates; len(peers) != 1 || peers[0].Subject.CommonName != "second" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		tokens = append(tokens, r.Header.Get("Authorization"))
+	}))
+	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	server.StartTLS()
+	defer server.Close()
+	p, dir := scripted(t, "echo x >>runs\ncat cred$(grep -c x runs)\n", nil)
+	must(t, os.WriteFile(dir+"/cred1", []byte(certified(t, "first", time.Now().Add(time.Hour), time.Time{})), 0o600))
+	must(t, os.WriteFile(dir+"/cred2", []byte(certified(t, "second", time.Now().Add(time.Hour), time.Time{})), 0o600))
+	w, err := newWay(serving(server, p.command), "kubeconfig", "test", nil, true)
+	must(t, err)
+	w.plugin.gap = 0
+	var codes []int
+	for range 3 {
+		codes = append(codes, get(t, w))
+	}
+	if codes[0] != 401 || codes[1] != 200 || codes[2] != 200 {
+		t.Errorf("answers %v, expected a refusal and then none", codes)
+	}
+	if runs := read(t, dir+"/runs"); runs != "x\nx\n" {
+		t.Errorf("it ran %d times, expected 2", len(runs)/2)
+	}
+}
+
+// serving leads to a server, with that program for a plugin.
+func serving(server *httptest.Server, command string) *rest.Config {
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	return &rest.Config{
+		Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca},
+		ExecProvider: &clientcmdapi.ExecConfig{Command: command, APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode},
+	}
+}
+
+// get is the code of the answer to one request.
+func get(t *testing.T, w *way) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "/version", nil)
+	must(t, err)
+	resp, err := w.RoundTrip(r)
+	must(t, err)
+	must(t, resp.Body.Close())
+	return resp.StatusCode
+}
+
+// A credential ends with its certificate, whatever else it says.
+func TestPluginCredentialEnds(t *testing.T) {
+	p, _ := scripted(t, "", nil)
+	now := time.Now().Truncate(time.Second)
+	soon, later := now.Add(time.Hour), now.Add(2*time.Hour)
+	for _, c := range []struct {
+		name             string
+		end, stamp, want time.Time
+	}{
+		{"certificate alone", soon, time.Time{}, soon},
+		{"certificate first", soon, later, soon},
+		{"stamp first", later, soon, soon},
+	} {
+		m, err := p.read([]byte(certified(t, "host", c.end, c.stamp)), "")
+		if err != nil || !m.expiry.Equal(c.want) {
+			t.Errorf("%s: %+v, %v; expected its end at %v", c.name, m, err, c.want)
+		}
+	}
+}
