@@ -299,16 +299,23 @@ func (t pluginTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 func (t pluginTripper) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 // bounded keeps the first bytes that are written to it, and takes the others.
+// It has no other way in: io.Copy would pass Write by for a ReadFrom.
 type bounded struct {
-	bytes.Buffer
+	kept []byte
 	most int
 }
 
 // Write takes all of it.
 func (b *bounded) Write(text []byte) (int, error) {
-	b.Buffer.Write(text[:min(len(text), b.most-b.Len())])
+	b.kept = append(b.kept, text[:min(len(text), b.most-len(b.kept))]...)
 	return len(text), nil
 }
+
+// Bytes are those that it keeps.
+func (b *bounded) Bytes() []byte { return b.kept }
+
+// String is the text that it keeps.
+func (b *bounded) String() string { return string(b.kept) }
 
 // oneLine is text in one line, its end left out where it is long.
 func oneLine(text string) string {

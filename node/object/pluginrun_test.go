@@ -1,0 +1,35 @@
+package object
+
+import (
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What a plugin says is read to its end, and kept up to a bound.
+func TestPluginSaysTooMuch(t *testing.T) {
+	const flood = "head -c 10485760 /dev/zero | tr '\\0' s; head -c 10485760 /dev/zero | tr '\\0' w >&2\n"
+	says, words := &bounded{most: 1000}, &bounded{most: 100}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", flood)
+	cmd.Stdout, cmd.Stderr = says, words
+	must(t, cmd.Run())
+	if got := string(says.Bytes()); got != strings.Repeat("s", 1000) {
+		t.Errorf("%d bytes of what it printed are kept, expected the first 1000", len(got))
+	}
+	if got := words.String(); got != strings.Repeat("w", 100) {
+		t.Errorf("%d bytes of its words are kept, expected the first 100", len(got))
+	}
+	b := &bounded{most: 10}
+	if n, err := io.Copy(b, strings.NewReader("0123456789abcdef")); n != 16 || err != nil || b.String() != "0123456789" {
+		t.Errorf("%d, %v, %q", n, err, b.String())
+	}
+
+	p, _ := scripted(t, flood, nil)
+	p.bound = time.Minute
+	want := "credential plugin mint: what it printed (1048576 bytes) is no ExecCredential: " + strings.Repeat("w", 300) + "…"
+	if _, err := p.credential(t.Context()); err == nil || err.Error() != want {
+		t.Errorf("%.200v\n\texpected %.200s", err, want)
+	}
+}
