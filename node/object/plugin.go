@@ -38,6 +38,8 @@ const (
 	maxPluginTold  = 300      // bytes of them that are told
 )
 
+const pluginExpired = "the credential it gave has expired already"
+
 // A PluginError is a credential plugin that gave no credential.
 type PluginError struct {
 	Command string // as the kubeconfig names it
@@ -146,7 +148,7 @@ func (p *plugin) credential(ctx context.Context) (*minted, error) {
 			return nil, failed
 		case p.running == nil && asked:
 			p.mu.Unlock()
-			return nil, p.fails("the credential it gave has expired already", "")
+			return nil, p.fails(pluginExpired, "") // meanwhile
 		case p.running == nil:
 			p.running = make(chan struct{})
 			go p.run()
@@ -261,6 +263,9 @@ func (p *plugin) read(text []byte, told string) (*minted, error) {
 		if c := leaf([]byte(s.ClientCertificateData)); m.expiry.IsZero() || c.NotAfter.Before(m.expiry) {
 			m.expiry = c.NotAfter
 		}
+	}
+	if !m.valid() {
+		return nil, p.fails(pluginExpired, told)
 	}
 	return m, nil
 }

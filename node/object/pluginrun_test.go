@@ -33,3 +33,17 @@ func TestPluginSaysTooMuch(t *testing.T) {
 		t.Errorf("%.200v\n\texpected %.200s", err, want)
 	}
 }
+
+// A credential that has expired when it comes is a failure like others: the pause is kept.
+func TestPluginGivesAnExpiredCredential(t *testing.T) {
+	p, dir := scripted(t, "echo x >>runs\necho 'from the cache' >&2\n"+gives("t", `,"expirationTimestamp":"2020-01-01T00:00:00Z"`), nil)
+	p.gap = time.Hour
+	for range 5 {
+		if _, err := p.credential(t.Context()); err == nil || err.Error() != "credential plugin mint: the credential it gave has expired already: from the cache" {
+			t.Error(err)
+		}
+	}
+	if runs := read(t, dir+"/runs"); runs != "x\n" {
+		t.Errorf("it ran %d times within the pause", len(runs)/2)
+	}
+}
