@@ -140,16 +140,17 @@ func (p *plugin) credential(ctx context.Context) (*minted, error) {
 		p.mu.Lock()
 		have, failed := p.have, p.failed
 		switch {
+		case p.running != nil: // what it gave is nobody's yet, see run
 		case have.valid() && !p.stale:
 			p.mu.Unlock()
 			return have, nil
-		case p.running == nil && failed != nil && (asked || time.Since(p.ran) < p.gap):
+		case failed != nil && (asked || time.Since(p.ran) < p.gap):
 			p.mu.Unlock()
 			return nil, failed
-		case p.running == nil && asked:
+		case asked:
 			p.mu.Unlock()
 			return nil, p.fails(pluginExpired, "") // meanwhile
-		case p.running == nil:
+		default:
 			p.running = make(chan struct{})
 			go p.run()
 		}
@@ -194,13 +195,17 @@ func (p *plugin) run() {
 	if p.failed = err; err == nil {
 		p.have, p.stale = m, false
 	}
+	p.mu.Unlock()
+	if other {
+		// Before anybody has the new one, whose request would go out on a
+		// connection that the old certificate opened.
+		p.renewed()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.ran = time.Now()
 	close(p.running)
 	p.running = nil
-	p.mu.Unlock()
-	if other {
-		p.renewed()
-	}
 }
 
 func sameCert(a, b *tls.Certificate) bool {

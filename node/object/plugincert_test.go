@@ -1,6 +1,7 @@
 package object
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -121,5 +122,31 @@ func TestPluginCredentialEnds(t *testing.T) {
 		if err != nil || !m.expiry.Equal(c.want) {
 			t.Errorf("%s: %+v, %v; expected its end at %v", c.name, m, err, c.want)
 		}
+	}
+}
+
+// Nobody gets a new certificate's credential before the old one's connections are closed.
+func TestPluginClosesBeforeItGives(t *testing.T) {
+	p, dir := scripted(t, "cat cred\n", nil)
+	must(t, os.WriteFile(dir+"/cred", []byte(certified(t, "second", time.Now().Add(time.Hour), time.Time{})), 0o600))
+	cert, key := certificate(t, "first", time.Now())
+	old, err := tls.X509KeyPair([]byte(cert), []byte(key))
+	must(t, err)
+	p.have = &minted{cert: &old, expiry: time.Now()}
+	closed := false
+	p.renewed = func() {
+		closed = true
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.running == nil {
+			t.Error("whoever waits was woken before the old connections were closed")
+		}
+		if p.have.cert == &old {
+			t.Error("a connection that opens now would be under the old certificate")
+		}
+	}
+	m, err := p.credential(t.Context())
+	if err != nil || bytes.Equal(m.cert.Certificate[0], old.Certificate[0]) || !closed {
+		t.Errorf("%+v, %v, closed %t", m, err, closed)
 	}
 }
