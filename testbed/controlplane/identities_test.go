@@ -127,7 +127,7 @@ func coordinatorActs() []act {
 		{"list pods", listPods(""), "no"},
 		{"evict a pod", evictPod("on-id-a"), "no"},
 		{"create core Event", createEvent, "no"},
-		{"create events.k8s.io Event", createNewEvent, "no"},
+		{"create events.k8s.io Event", createNewEvent, "yes"},
 		{"list Events", listEvents, "no"},
 		{"get the Lease", getLease("lockkeeper"), "yes"},
 		{"list the Lease", listLeases("metadata.name=lockkeeper"), "yes"},
