@@ -145,6 +145,7 @@ type candidate struct {
 	mu      sync.Mutex
 	last    Status
 	refused time.Time // see Status
+	barred  string    // what hinders it, as the last campaign found; mu guards it
 }
 
 // say reports, and logs what is new.
@@ -168,6 +169,8 @@ func (c *candidate) say(s Status) {
 		attrs = append(attrs, "node", c.NodeName())
 	}
 	switch {
+	case s.Leader && s.Hindered:
+		systemd.Tell(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "coordinates, and cannot decide", append(attrs, "epoch", s.Epoch, "err", s.Why)...)
 	case s.Leader:
 		systemd.Tell(c.log, slog.LevelInfo, v1alpha1.MessageElected, "coordinates", append(attrs, "epoch", s.Epoch)...)
 	case was.Leader:
@@ -301,9 +304,14 @@ func hurry(ctx context.Context, lease *leaseWatch, lock *termLock, over context.
 }
 
 // standsBy says what a candidate sees that does not hold the Lease.
-func (c *candidate) standsBy(holder string, err error) {
-	c.taken(err)
+func (c *candidate) standsBy(holder string, err error, asked bool) {
+	if asked {
+		c.taken(err) // a watch goes on for a while when a credential is refused
+	}
 	s := Status{Candidate: true, Why: "stands by; nobody holds the Lease at present"}
+	c.mu.Lock()
+	barred := c.barred
+	c.mu.Unlock()
 	switch {
 	case apierrors.IsNotFound(err):
 		s.Why, s.Hindered = c.noLease().Error(), true
@@ -311,6 +319,8 @@ func (c *candidate) standsBy(holder string, err error) {
 		s.Why, s.Hindered = c.unreadable(err).Error(), apierrors.IsForbidden(err)
 	case holder != "":
 		s.Why = "stands by; " + holder + " holds the Lease"
+	case barred != "":
+		s.Why, s.Hindered = barred, true // until a try comes to something else
 	}
 	c.say(s)
 }
@@ -367,10 +377,27 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 		return skewEvery, hindrance{err}
 	}
 	c.lease.read(lease)
-	if err := c.term(ctx, node); !errors.Is(err, errFreed) {
+	err = c.term(ctx, node)
+	c.bar(err)
+	if !errors.Is(err, errFreed) {
 		return c.RetryPeriod, err
 	}
 	return mathrand.N(scatter), nil
+}
+
+// bar notes what a campaign came to that ended without a term, or with one in
+// which nothing could be decided.
+func (c *candidate) bar(err error) {
+	_, hindered := errors.AsType[hindrance](err)
+	if apierrors.IsUnauthorized(err) {
+		c.taken(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.barred = ""
+	if hindered {
+		c.barred = err.Error()
+	}
 }
 
 func skewed(client *object.Client) error {
@@ -416,7 +443,7 @@ func (c *candidate) term(ctx context.Context, node string) error {
 		may:      func() error { return skewed(client) },
 		inner: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: c.LeaseNamespace, Name: c.LeaseName},
-			Client:     client.CoordinationV1(),
+			Client:     told{client.CoordinationV1(), lease.read},
 			LockConfig: resourcelock.ResourceLockConfig{Identity: epoch},
 		},
 	}

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -31,6 +32,9 @@ const (
 	// as the decision took, so that a fleet in uproar costs half a CPU, and a
 	// promotion no more than that.
 	maxRest = 100 * time.Millisecond
+	// blindTerms is for how many Lease durations a leader goes on that does not
+	// see what to decide on.
+	blindTerms = 3
 	// maxBulk bounds the writes to nodes in no turn in one round: whole fleets
 	// are taken in, paused and let go, and turns go on meanwhile.
 	maxBulk = 25
@@ -52,10 +56,12 @@ type leader struct {
 	*candidate
 	epoch, self string
 	lock        *termLock
+	over        context.CancelCauseFunc // ends the term
 	beat        *systemd.Beat
 	view        *object.View
 	kick        chan struct{}
 	// The loop's alone.
+	blind  time.Time // since when it does not see what to decide on; zero: it does
 	events *events
 	facts  facts
 	pace   heldPace
@@ -75,7 +81,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	defer context.AfterFunc(elected, cancel)()
 
 	l := &leader{
-		candidate: c, epoch: lock.identity, self: node, lock: lock, kick: make(chan struct{}, 1),
+		candidate: c, epoch: lock.identity, self: node, lock: lock, over: over, kick: make(chan struct{}, 1),
 		uncertain: map[string]bool{}, refused: map[string]refusal{},
 	}
 	var watching sync.WaitGroup
@@ -141,8 +147,10 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	began := time.Now()
 	s, ok := l.snapshot()
 	if !ok {
-		return leadRound
+		l.gropes()
+		return l.RetryPeriod
 	}
+	l.sees()
 	l.events.looked(&s, l.candidate.lease.now(), l.view.Get)
 	out := rollout.Decide(s)
 	took := time.Since(began)
@@ -160,6 +168,46 @@ func (l *leader) round(ctx context.Context) time.Duration {
 		next = min(next, max(time.Until(out.Again), 10*time.Millisecond))
 	}
 	return next
+}
+
+// gropes is a round without Nodes or Lease in view. A leader that cannot see
+// keeps everybody else from leading: it says so, and in the end gives its term
+// back. Another candidate may see more.
+func (l *leader) gropes() {
+	if l.blind.IsZero() {
+		l.blind = time.Now()
+	}
+	since := time.Since(l.blind)
+	if since < l.RenewDeadline {
+		return
+	}
+	why := l.unseen()
+	if since >= blindTerms*l.LeaseDuration {
+		l.candidate.log.Warn("gives its term back", "epoch", l.epoch, "why", why)
+		l.over(hindrance{why})
+		return
+	}
+	l.say(Status{Candidate: true, Leader: true, Epoch: l.epoch, Why: why.Error(), Hindered: true})
+}
+
+// unseen says what it is that a leader does not see, and why.
+func (l *leader) unseen() error {
+	what, err := "its own term in the Lease", l.candidate.lease.trouble()
+	if !l.view.Listed() {
+		what, err = "the Nodes", l.view.Err()
+	}
+	if err == nil {
+		return fmt.Errorf("it leads, and has not seen %s yet", what)
+	}
+	return fmt.Errorf("it leads, and does not see %s: %w", what, err)
+}
+
+// sees is a round with all in view.
+func (l *leader) sees() {
+	if !l.blind.IsZero() {
+		l.blind = time.Time{}
+		l.say(Status{Candidate: true, Leader: true, Epoch: l.epoch})
+	}
 }
 
 // snapshot is the cluster as this leader sees it; ok is false before it has

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -52,8 +53,9 @@ type termLock struct {
 	// the Nodes at any moment.
 	quiet func()
 	// saw is told what a Get showed while this term does not hold the Lease:
-	// its holder, or why it cannot be read.
-	saw func(holder string, err error)
+	// its holder, or why it cannot be read; asked tells whether the API server
+	// said so just now, or a watch before.
+	saw func(holder string, err error, asked bool)
 
 	mu          sync.Mutex
 	held        bool
@@ -70,7 +72,7 @@ var errChanged = errors.New("the Lease is not any more what the watch has shown"
 
 // Get reads the Lease. Once this term holds it, that is a real Get.
 func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	record, raw, err := l.read(ctx)
+	record, raw, asked, err := l.read(ctx)
 	if why := l.judge(record, err); why != nil {
 		return nil, nil, why
 	}
@@ -79,27 +81,28 @@ func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 		if err == nil {
 			holder = record.HolderIdentity
 		}
-		l.saw(holder, err)
+		l.saw(holder, err, asked)
 	}
 	return record, raw, err
 }
 
 // read asks the watch if it may, else the API server. A watch that was found
 // to be late is believed again when it shows what the API server shows.
-func (l *termLock) read(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+func (l *termLock) read(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, asked bool, err error) {
 	l.mu.Lock()
 	watched, behind := !l.held && l.ended == nil && l.shown != nil, l.behind
 	l.guess = nil
 	l.mu.Unlock()
 	if !watched {
-		return l.inner.Get(ctx)
+		record, raw, err = l.inner.Get(ctx)
+		return record, raw, true, err
 	}
 	record, raw, err, up := l.shown()
 	if up && !behind {
 		l.mu.Lock()
 		l.guess = raw
 		l.mu.Unlock()
-		return record, raw, err
+		return record, raw, false, err
 	}
 	record, real, err := l.inner.Get(ctx)
 	if up && err == nil && bytes.Equal(raw, real) {
@@ -107,7 +110,7 @@ func (l *termLock) read(ctx context.Context) (*resourcelock.LeaderElectionRecord
 		l.behind = false
 		l.mu.Unlock()
 	}
-	return record, real, err
+	return record, real, true, err
 }
 
 // giveUp ends a term that has not begun, unless it is about to. It reports
@@ -135,6 +138,7 @@ func (l *termLock) take(ctx context.Context) error {
 	if guess != nil {
 		_, raw, err := l.inner.Get(ctx)
 		if err != nil {
+			l.saw("", err, true)
 			return err
 		}
 		if !bytes.Equal(raw, guess) {
@@ -192,9 +196,27 @@ func (l *termLock) judge(record *resourcelock.LeaderElectionRecord, err error) e
 	return l.ended
 }
 
-func (l *termLock) endLocked(why string) {
-	l.ended = fmt.Errorf("%w: %s", errTermOver, why)
+func (l *termLock) endLocked(why string) { l.end(errors.New(why)) }
+
+// end ends the term; the caller holds mu.
+func (l *termLock) end(why error) {
+	l.ended = fmt.Errorf("%w: %w", errTermOver, why)
 	go l.over(l.ended)
+}
+
+// refuses reports whether an error is an answer that says for certain that
+// nothing was written, and that the next try will be told the same.
+func refuses(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
 }
 
 // Create refuses: the manifests create the Lease, and nobody else may.
@@ -238,7 +260,10 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 		l.held, l.renewed, l.transitions = true, sent, record.LeaderTransitions
 	case err == nil: // released
 		l.endLocked("released")
-	case !held && !apierrors.IsConflict(err) && l.ended == nil:
+	case held || l.ended != nil || apierrors.IsConflict(err):
+	case refuses(err):
+		l.end(hindrance{fmt.Errorf("the API server refuses the write that takes the Lease: %w", err)})
+	default:
 		// Whether the Lease was taken is not known. If it was, and is blanked
 		// before the next Get, this identity would take it twice.
 		l.endLocked("the outcome of taking the Lease is not known: " + err.Error())

@@ -62,7 +62,7 @@ func newTestLock() *testLock {
 		inner: t.lease, identity: "me_1", lasts: 30 * time.Second,
 		over:  func(why error) { t.over = append(t.over, why.Error()) },
 		quiet: func() { t.quiet++; t.lease.calls = append(t.lease.calls, "quiet") },
-		saw:   func(holder string, err error) { t.saw = append(t.saw, holder) },
+		saw:   func(holder string, err error, _ bool) { t.saw = append(t.saw, holder) },
 	}
 	return t
 }
@@ -402,5 +402,50 @@ func TestLockIsGivenUp(t *testing.T) {
 	l.put("me_1")
 	if !l.giveUp(errFreed) {
 		t.Error("not given up after a try in vain")
+	}
+}
+
+// A write that the API server refuses was not carried out, for certain, and somebody has to mend that; of any other failure nobody
+// knows what came of it.
+func TestLockIsRefused(t *testing.T) {
+	leases := coordinationv1.Resource("leases")
+	for name, c := range map[string]struct {
+		err             error
+		ended, hindered bool
+	}{
+		"403":      {apierrors.NewForbidden(leases, "lockkeeper", errors.New("no")), true, true},
+		"401":      {apierrors.NewUnauthorized("no"), true, true},
+		"409":      {apierrors.NewConflict(leases, "lockkeeper", errors.New("changed")), false, false},
+		"429":      {apierrors.NewTooManyRequests("later", 1), true, false},
+		"504":      {apierrors.NewTimeoutError("late", 1), true, false},
+		"no reply": {errors.New("connection reset"), true, false},
+	} {
+		l := newTestLock()
+		l.get()
+		l.lease.putErr = c.err
+		if err := l.put("me_1"); !errors.Is(err, c.err) {
+			t.Errorf("%s: the elector is told %v", name, err)
+		}
+		_, hindered := errors.AsType[hindrance](l.ended)
+		if (l.ended != nil) != c.ended || hindered != c.hindered {
+			t.Errorf("%s: ended by %v, expected ended %t, hindered %t", name, l.ended, c.ended, c.hindered)
+		}
+	}
+}
+
+// What a watch shows is no answer of the API server's: it goes on for a while when a credential is refused.
+func TestLockTellsWhoSaidSo(t *testing.T) {
+	l := newTestLock()
+	var asked []bool
+	l.termLock.saw = func(_ string, _ error, a bool) { asked = append(asked, a) }
+	shows := "dead_1"
+	l.byWatch(&shows)
+	l.get()
+	l.lease.getErr = apierrors.NewUnauthorized("no")
+	l.put("me_1") // it reads before it takes
+	l.termLock.shown = nil
+	l.get()
+	if want := []bool{false, true, true}; !slices.Equal(asked, want) {
+		t.Errorf("asked %v, expected %v", asked, want)
 	}
 }

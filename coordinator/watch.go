@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
@@ -116,6 +117,48 @@ func (w *leaseWatch) read(lease *coordinationv1.Lease) {
 	if before := w.now(); before != nil && before.UID == lease.UID {
 		w.show(lease, false)
 	}
+}
+
+// told tells of each Lease that the API server answers a Get or an Update with:
+// a leader sees what its own lock has read, however far a watch is behind.
+type told struct {
+	coordinationclient.LeasesGetter
+	read func(*coordinationv1.Lease)
+}
+
+// Leases is of a namespace.
+func (t told) Leases(namespace string) coordinationclient.LeaseInterface {
+	return toldLeases{t.LeasesGetter.Leases(namespace), t.read}
+}
+
+type toldLeases struct {
+	coordinationclient.LeaseInterface
+	read func(*coordinationv1.Lease)
+}
+
+// Get gets a Lease.
+func (t toldLeases) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
+	lease, err := t.LeaseInterface.Get(ctx, name, o)
+	if err == nil {
+		t.read(lease.DeepCopy()) // the lock writes on the one that it was given
+	}
+	return lease, err
+}
+
+// Update updates a Lease.
+func (t toldLeases) Update(ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	now, err := t.LeaseInterface.Update(ctx, lease, o)
+	if err == nil {
+		t.read(now.DeepCopy())
+	}
+	return now, err
+}
+
+// trouble is why the Lease is not in view, nil if that is not known.
+func (w *leaseWatch) trouble() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
 }
 
 // show takes in a Lease that was shown, nil for none, unless a newer version

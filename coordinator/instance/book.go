@@ -113,7 +113,10 @@ func (b *book) line() string {
 	case short != "":
 		return short + ", " + credential.Mints + " mints a new one; " + line
 	}
-	if b.role.Hindered {
+	switch {
+	case b.role.Hindered && b.role.Leader:
+		line += "; cannot decide: " + b.role.Why
+	case b.role.Hindered:
 		line += "; does not coordinate: " + b.role.Why
 	}
 	if b.unseen != "" {

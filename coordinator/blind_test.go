@@ -1,0 +1,111 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	"lockkeeper.dev/lockkeeper/node/object"
+)
+
+// A leader that sees nothing to decide on says so, and then gives its term back: somebody else may see more.
+func TestBlindLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said []Status
+		ended := error(nil)
+		l := &leader{
+			candidate: &candidate{
+				Options: Options{LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, Report: func(s Status) { said = append(said, s) }},
+				log:     slog.New(slog.DiscardHandler), lease: newLeaseWatch(nil, "lockkeeper", "lockkeeper"),
+			},
+			epoch: "me_1", view: object.NewView(nil, "", nil), over: func(why error) { ended = why },
+		}
+		after := func(d time.Duration) {
+			time.Sleep(d)
+			l.gropes()
+		}
+		l.gropes()
+		after(19 * time.Second)
+		if len(said) != 0 || ended != nil {
+			t.Fatalf("after 19 s it said %v and ended %v: it may only have begun", said, ended)
+		}
+		l.sees()
+		said = nil
+		l.gropes()
+		after(20 * time.Second)
+		if len(said) != 1 || !said[0].Leader || !said[0].Hindered || !strings.Contains(said[0].Why, "the Nodes") {
+			t.Fatalf("after 20 s it said %+v", said)
+		}
+		after(69 * time.Second)
+		if ended != nil {
+			t.Fatalf("ended after 89 s: %v", ended)
+		}
+		after(time.Second)
+		if _, hindered := errors.AsType[hindrance](ended); !hindered {
+			t.Errorf("after three Lease durations it was ended by %v", ended)
+		}
+		l.sees()
+		if last := said[len(said)-1]; last.Hindered || !last.Leader {
+			t.Errorf("when it sees again it says %+v", last)
+		}
+	})
+}
+
+type answers struct {
+	coordinationclient.LeasesGetter
+	coordinationclient.LeaseInterface
+	lease *coordinationv1.Lease
+	err   error
+}
+
+func (a *answers) Leases(string) coordinationclient.LeaseInterface { return a }
+
+func (a *answers) Get(context.Context, string, metav1.GetOptions) (*coordinationv1.Lease, error) {
+	return a.lease, a.err
+}
+
+func (a *answers) Update(_ context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	return l, a.err
+}
+
+// What the lock reads and writes is in the watch's view at once, an emergency stop for one.
+func TestLocksAnswersAreInView(t *testing.T) {
+	w := newLeaseWatch(nil, "n", "l")
+	lease := func(version, holder string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{UID: "1", ResourceVersion: version}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder},
+		}
+	}
+	w.show(lease("5", "old_1"), true)
+	a := &answers{lease: lease("7", "")}
+	leases := told{a, w.read}.Leases("n")
+	var seen []string
+	look := func() { seen = append(seen, holderOf(w.now())) }
+	got, err := leases.Get(t.Context(), "l", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	look()
+	got.Spec.HolderIdentity = new(string)
+	*got.Spec.HolderIdentity = "scribbled" // the elector's lock writes on what it was given
+	look()
+	if _, err := leases.Update(t.Context(), lease("8", "me_1"), metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	look()
+	a.err = errors.New("no")
+	_, _ = leases.Update(t.Context(), lease("9", "lost"), metav1.UpdateOptions{})
+	look()
+	if want := []string{"", "", "me_1", "me_1"}; !slices.Equal(seen, want) {
+		t.Errorf("in view were %q, expected %q", seen, want)
+	}
+}
