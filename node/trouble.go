@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
+	"regexp"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -45,7 +46,7 @@ func (h *Host) apiTrouble() error {
 // complain has the journal tell of a trouble, when it begins and then from time
 // to time. What client-go says of it is no more than an echo.
 func (h *Host) complain(t *object.Trouble, attrs ...any) {
-	if t.Text == h.complained.text && time.Since(h.complained.at) < complainEvery {
+	if alike(t.Text, h.complained.text) && time.Since(h.complained.at) < complainEvery {
 		h.log.Debug("still cannot go on", append([]any{"err", t.Text}, attrs...)...)
 		return
 	}
@@ -56,6 +57,14 @@ func (h *Host) complain(t *object.Trouble, attrs ...any) {
 	}
 	systemd.Tell(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot go on for now", attrs...)
 }
+
+// alike reports whether two texts differ in nothing but numbers: ports and
+// counts are others with each try.
+func alike(a, b string) bool {
+	return figures.ReplaceAllString(a, "#") == figures.ReplaceAllString(b, "#")
+}
+
+var figures = regexp.MustCompile("[0-9]+")
 
 // contented has the journal tell that a trouble is over.
 func (h *Host) contented() {

@@ -23,8 +23,14 @@ const (
 	// leaseSlack is what is added to a Lease's own duration before it is
 	// called dead: the skew of clocks is known to a few seconds only.
 	leaseSlack = 30 * time.Second
-	// foundAgain is when a host that found nobody looks again.
+	// foundAgain is when a host that found nobody looks again; each time it
+	// waits twice as long, up to foundLast. A fleet may be without a coordinator
+	// for weeks, on purpose.
 	foundAgain = 2 * time.Minute
+	foundLast  = 15 * time.Minute
+	// doubtFor is when it looks once more before it says that it found nobody:
+	// between two coordinators there is a moment in which nobody leads.
+	doubtFor = 15 * time.Second
 )
 
 // unheard is what a host that wants something has heard, and what it found when
@@ -35,8 +41,10 @@ type unheard struct {
 	wants v1alpha1.Wants
 
 	looked time.Time       // last, or when the host was last spoken to
+	doubt  bool            // it found nobody, and has not looked a second time
 	found  v1alpha1.Reason // "": not looked, or somebody leads
 	detail string
+	again  time.Duration // after which it looks again, having found nobody
 }
 
 // listen looks at the Lease when the host has wanted something for long and
@@ -59,14 +67,38 @@ func (h *Host) listen(ctx context.Context, o *turn.Observation) {
 	default:
 		patience = heardAfter
 	}
-	if u.found != "" {
-		patience = min(patience, foundAgain)
-	}
-	if time.Since(u.looked) >= patience && h.view.Err() == nil {
-		u.found, u.detail = h.lookForLeader(ctx)
+	if time.Since(u.looked) >= u.due(patience) && h.view.Err() == nil {
+		found, detail := h.lookForLeader(ctx)
+		u.learn(found, detail)
 		u.looked = time.Now()
 	}
 	o.Alone, o.AloneDetail = u.found, u.detail
+}
+
+// due is how long after the last look the next one is due, for a host whose
+// patience is that long.
+func (u *unheard) due(patience time.Duration) time.Duration {
+	switch {
+	case u.doubt:
+		return min(patience, doubtFor)
+	case u.found != "":
+		return min(patience, u.again)
+	}
+	return patience
+}
+
+// learn takes in what a look found.
+func (u *unheard) learn(found v1alpha1.Reason, detail string) {
+	switch {
+	case found == "":
+		u.doubt, u.found, u.detail, u.again = false, "", "", 0
+	case u.found == "" && !u.doubt:
+		u.doubt = true
+	case u.found == "":
+		u.doubt, u.found, u.detail, u.again = false, found, detail, foundAgain
+	default:
+		u.found, u.detail, u.again = found, detail, min(2*u.again, foundLast)
+	}
 }
 
 // lookForLeader reads the Lease and says why nobody leads, as far as this host

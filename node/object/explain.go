@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"regexp"
@@ -127,7 +128,9 @@ func (w *way) unreachable(err error) string {
 	if name, ok := errors.AsType[*net.DNSError](err); ok {
 		return w.named("cannot reach %s: no address for its name (%s); see its server", w.server(), name.Err)
 	}
-	for _, cause := range []syscall.Errno{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ETIMEDOUT} {
+	for _, cause := range []error{
+		syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ETIMEDOUT, syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF,
+	} {
 		if errors.Is(err, cause) {
 			return w.named("cannot reach %s: %v; see its server, and that one", w.server(), cause)
 		}
@@ -179,7 +182,16 @@ func forbidden(err error, message string) string {
 		if m[5] != "" {
 			what += " in namespace " + m[5]
 		}
-		return fmt.Sprintf("%s may not %s %s; apply the manifests: lockkeeper manifests | kubectl apply -f -", m[1], m[2], what)
+		text := fmt.Sprintf("%s may not %s %s", m[1], m[2], what)
+		if kubelet := strings.HasPrefix(m[1], "system:node:"); kubelet && m[3] != "leases" {
+			// That is Kubernetes' own to grant; the manifests give hosts nothing of it.
+			_, why, _ := strings.Cut(message[strings.Index(message, m[0])+len(m[0]):], ": ")
+			if why != "" {
+				text += " (" + oneLine(why) + ")"
+			}
+			return text + "; is this the credential of this host's own kubelet, and node_name its Node?"
+		}
+		return text + "; apply the manifests: lockkeeper manifests | kubectl apply -f -"
 	}
 	return err.Error()
 }
