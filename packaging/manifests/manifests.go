@@ -36,13 +36,17 @@ type Options struct {
 	NoRenewal bool
 }
 
-// renewal is the rule that NoRenewal leaves out.
-const renewal = `- apiGroups: [""]
+// renewal is the rule that NoRenewal leaves out. Its Role stays, with none:
+// kubectl apply takes back what is not in a Role any more, and deletes no Role.
+const (
+	renewal = `
+- apiGroups: [""]
   resources: [serviceaccounts/token]
   resourceNames: [{{.ServiceAccount}}] # its own, no other
   verbs:
-  - create # renewing its token before it ends; so can a thief's copy: "lockkeeper manifests --no-renewal" leaves this out
-`
+  - create # renewing its token before it ends; so can a thief's copy: "lockkeeper manifests --no-renewal" leaves this out`
+	noRenewal = ` []`
+)
 
 // Render returns the manifests as YAML documents for `kubectl apply -f -`, the
 // same bytes for the same options. The error names the option that is no
@@ -64,7 +68,7 @@ func Render(o Options) ([]byte, error) {
 	// any type, which costs each idle host 10 MiB.
 	rule := renewal
 	if o.NoRenewal {
-		rule = ""
+		rule = noRenewal
 	}
 	text := strings.ReplaceAll(accessYAML+admissionYAML, "{{.Renewal}}", rule)
 	text = strings.NewReplacer(values(o)...).Replace(text)

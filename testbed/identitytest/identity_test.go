@@ -211,6 +211,7 @@ func actTables(t *testing.T) []actTable {
 	return []actTable{
 		{"the host of id-a", asHost(t, "id-a"), hostActs},
 		{"the coordinator", asCoordinator(t), coordinatorActs},
+		{"a coordinator's certificate", asUser(t, v1alpha1.CoordinatorCertificateUser, v1alpha1.CoordinatorGroup), certificateActs},
 		{"an administrator", cp.Client(), adminActs},
 		{"somebody who may patch Nodes", asUser(t, "pat"), personActs},
 		{"somebody who may override", asUser(t, "olga"), overriderActs},

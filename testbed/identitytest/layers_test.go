@@ -38,7 +38,7 @@ func layers(who string, a act) []string {
 	return append([]string{a.refused}, behind[who+": "+a.name]...)
 }
 
-// TestLayers takes one layer after the other away: RBAC by a grant of everything to both of our identities, NodeRestriction by an API
+// TestLayers takes one layer after the other away: RBAC by a grant of everything to our identities, NodeRestriction by an API
 // server without it, and the policies by unbinding them. An act is refused by the first of its layers that is left, and without all of
 // them it succeeds: nothing else has refused it.
 func TestLayers(t *testing.T) {
@@ -73,6 +73,7 @@ func TestLayers(t *testing.T) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects: []rbacv1.Subject{
 			{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: controlplane.NodesGroup},
+			{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: v1alpha1.CoordinatorGroup},
 			{Kind: rbacv1.ServiceAccountKind, Namespace: controlplane.LockkeeperNamespace, Name: v1alpha1.CoordinatorServiceAccount},
 		},
 	}, metav1.CreateOptions{})

@@ -129,6 +129,16 @@ var coordinatorActs = []act{
 	{"get a token of another namespace's", mintToken("kube-system", "default"), rbac},
 }
 
+// certificateActs are tried with a client certificate of the coordinator's group, which is bound like the service account but for
+// the renewal: nobody can take a certificate back, so it must not get a token that outlives it.
+var certificateActs = []act{
+	{"say why it holds a node", node("id-a", label("lockkeeper.dev/held", `"Budget"`)), ""},
+	{"take the Lease", updateLease, ""},
+	{"speak for a host", node("id-a", label("lockkeeper.dev/wants", `"nothing"`)), coordinator},
+	{"get a token of the service account", mintToken(controlplane.LockkeeperNamespace, v1alpha1.CoordinatorServiceAccount), rbac},
+	{"get a token of another service account", mintToken(controlplane.LockkeeperNamespace, "default"), rbac},
+}
+
 // adminActs are tried by a member of system:masters.
 var adminActs = []act{
 	{"pause", node("id-b", annotation("lockkeeper.dev/paused", `"x"`)), ""},
