@@ -176,7 +176,7 @@ func (k *Keeper) Run(ctx context.Context) {
 func (k *Keeper) look(ctx context.Context, now time.Time) {
 	info, _, err := ReadFile(k.file)
 	if err == nil && k.due(&info, now) {
-		renewed, failed := Renew(ctx, k.file, k.version, k.wrap)
+		renewed, failed := Renew(ctx, k.file, k.version, k.log, k.wrap)
 		switch {
 		case ctx.Err() != nil && failed != nil:
 			return

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -51,17 +53,21 @@ var (
 // Renew asks the API server for another token of the same service account,
 // with the one that is in the kubeconfig, valid for as long as that one was,
 // and puts it in its place: whole or not at all, under the same mode and
-// owner. It returns what the file is now. Only a credential without a Foreign
-// is renewed. wrap, nil for nothing, goes around each request.
+// owner, or for the process alone where it may not keep the owner, which log is
+// told. It returns what the file is now. Only a credential without a Foreign is
+// renewed. wrap, nil for nothing, goes around each request.
+//
+// Of a link the file that it leads to is replaced; what the kubeconfig names
+// relatively is beside the link, as for every other reader.
 //
 // Whatever goes wrong, the file stays as it was. Nothing is asked of the API
 // server if the file cannot be replaced.
-func Renew(ctx context.Context, file, version string, wrap func(http.RoundTripper) http.RoundTripper) (Info, error) {
+func Renew(ctx context.Context, file, version string, log *slog.Logger, wrap func(http.RoundTripper) http.RoundTripper) (Info, error) {
 	path, err := filepath.EvalSymlinks(file)
 	if err != nil {
 		return Info{}, err
 	}
-	info, text, err := ReadFile(path)
+	info, text, err := ReadFile(file)
 	if err != nil {
 		return Info{}, err
 	}
@@ -73,7 +79,7 @@ func Renew(ctx context.Context, file, version string, wrap func(http.RoundTrippe
 		return Info{}, err
 	}
 	defer r.drop()
-	token, err := another(ctx, path, version, &info, wrap)
+	token, err := another(ctx, file, version, &info, wrap)
 	if err != nil {
 		return Info{}, err
 	}
@@ -81,7 +87,7 @@ func Renew(ctx context.Context, file, version string, wrap func(http.RoundTrippe
 	if err != nil {
 		return Info{}, err
 	}
-	now, err := inspect(path, next)
+	now, err := inspect(file, next)
 	switch {
 	case err != nil:
 		return Info{}, err
@@ -89,12 +95,18 @@ func Renew(ctx context.Context, file, version string, wrap func(http.RoundTrippe
 		return Info{}, fmt.Errorf("the API server gave a token of %q until %s, expected one of %q until later than %s",
 			now.User, stamp(now.Expires), info.User, stamp(info.Expires))
 	}
-	return now, r.commit(text, next)
+	if err := r.commit(text, next); err != nil {
+		return now, err
+	}
+	if r.narrowed != "" {
+		log.Warn("the renewed kubeconfig is for this service alone to read: "+r.narrowed, "file", path)
+	}
+	return now, nil
 }
 
 // another asks for a token as the bearer of the one in the file.
-func another(ctx context.Context, path, version string, info *Info, wrap func(http.RoundTripper) http.RoundTripper) (string, error) {
-	cfg, err := clientcmd.BuildConfigFromFlags("", path)
+func another(ctx context.Context, file, version string, info *Info, wrap func(http.RoundTripper) http.RoundTripper) (string, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", file)
 	if err != nil {
 		return "", err
 	}
@@ -146,6 +158,8 @@ func withToken(text []byte, token string) ([]byte, error) {
 type replacement struct {
 	path string
 	file *os.File
+	// narrowed is why fewer may read it than the old one, "" if as many.
+	narrowed string
 }
 
 // replace makes a file beside path, with its mode and owner and nothing in it.
@@ -169,18 +183,39 @@ func replace(path string) (r *replacement, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r = &replacement{path, f}
-	if owner, ok := was.Sys().(*syscall.Stat_t); ok && (int(owner.Uid) != os.Geteuid() || int(owner.Gid) != os.Getegid()) {
-		err = f.Chown(int(owner.Uid), int(owner.Gid))
-	}
-	if err == nil {
-		err = f.Chmod(was.Mode().Perm())
-	}
-	if err != nil {
+	r = &replacement{path: path, file: f}
+	if err := r.own(was); err != nil {
 		r.drop()
 		return nil, err
 	}
 	return r, nil
+}
+
+// own gives it the owner, group and mode of the old one. Its group is not always
+// the process's: a setgid folder gives its own. Without CAP_CHOWN, as under the
+// shipped unit, owner and group cannot always be kept; then it is for its owner
+// alone, so that nobody reads the secret who could not read it before.
+func (r *replacement) own(was fs.FileInfo) error {
+	is, err := r.file.Stat()
+	if err != nil {
+		return err
+	}
+	mode := was.Mode().Perm()
+	before, ok1 := was.Sys().(*syscall.Stat_t)
+	now, ok2 := is.Sys().(*syscall.Stat_t)
+	if !ok1 || !ok2 {
+		return errors.New("the system does not tell whose file it is")
+	}
+	if before.Uid != now.Uid || before.Gid != now.Gid {
+		switch err := r.file.Chown(int(before.Uid), int(before.Gid)); {
+		case errors.Is(err, fs.ErrPermission):
+			mode &= 0o600
+			r.narrowed = fmt.Sprintf("owner and group %d:%d cannot be kept, it is %d:%d's with mode %04o now", before.Uid, before.Gid, now.Uid, now.Gid, mode)
+		case err != nil:
+			return err
+		}
+	}
+	return r.file.Chmod(mode)
 }
 
 // drop removes it, unless it has taken the other one's place.

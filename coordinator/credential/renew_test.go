@@ -129,7 +129,7 @@ func TestRenew(t *testing.T) {
 	if err := os.Chmod(r.path, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	info, err := Renew(t.Context(), r.path, "test", nil)
+	info, err := Renew(t.Context(), r.path, "test", slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,13 +155,16 @@ func TestRenew(t *testing.T) {
 	if err != nil || stat.Mode() != 0o640 {
 		t.Errorf("mode %v, %v", stat.Mode(), err)
 	}
-	// Through a link the file that it leads to is replaced.
+	// Through a link the file that it leads to is replaced; what it names is beside the link.
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(r.path, link); err != nil {
 		t.Fatal(err)
 	}
-	r.write(r.before)
-	if _, err := Renew(t.Context(), link, "test", nil); err != nil {
+	if err := os.WriteFile(filepath.Join(filepath.Dir(link), "ca.crt"), selfSigned(t, "ca", now, now.Add(time.Hour)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.write(strings.Replace(r.before, "{server: ", "{certificate-authority: ca.crt, server: ", 1))
+	if _, err := Renew(t.Context(), link, "test", slog.New(slog.DiscardHandler), nil); err != nil {
 		t.Fatal(err)
 	}
 	if stat, err := os.Lstat(link); err != nil || stat.Mode().Type() != os.ModeSymlink {
@@ -192,7 +195,7 @@ func TestRenewSaysWhatIsWrong(t *testing.T) {
 		}, nil, "expected one of"},
 	} {
 		r.answer = c.answer
-		_, err := Renew(t.Context(), r.path, "test", nil)
+		_, err := Renew(t.Context(), r.path, "test", slog.New(slog.DiscardHandler), nil)
 		if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
@@ -201,7 +204,7 @@ func TestRenewSaysWhatIsWrong(t *testing.T) {
 
 	other := "# an admin's\n" + r.before
 	r.answer = func(w http.ResponseWriter, n int64) { r.write(other); whole(w, n) }
-	if _, err := Renew(t.Context(), r.path, "test", nil); !errors.Is(err, ErrReplaced) {
+	if _, err := Renew(t.Context(), r.path, "test", slog.New(slog.DiscardHandler), nil); !errors.Is(err, ErrReplaced) {
 		t.Errorf("replaced meanwhile: %v", err)
 	}
 	r.unchanged("replaced meanwhile", other)
@@ -209,13 +212,13 @@ func TestRenewSaysWhatIsWrong(t *testing.T) {
 	r.answer = whole
 	asked := len(r.asked)
 	r.write(kubeconfigOf(`{token: opaque}`))
-	if _, err := Renew(t.Context(), r.path, "test", nil); err == nil || !strings.Contains(err.Error(), "none that lockkeeper minted") {
+	if _, err := Renew(t.Context(), r.path, "test", slog.New(slog.DiscardHandler), nil); err == nil || !strings.Contains(err.Error(), "none that lockkeeper minted") {
 		t.Errorf("foreign: %v", err)
 	}
 	if err := os.Remove(r.path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Renew(t.Context(), r.path, "test", nil); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Renew(t.Context(), r.path, "test", slog.New(slog.DiscardHandler), nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("gone: %v", err)
 	}
 	// Where nothing can be written nothing is asked for: each token would live for nobody. /proc takes no file of root's either.
