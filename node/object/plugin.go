@@ -228,12 +228,18 @@ func (p *plugin) mint() (*minted, error) {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
+	if cmd.Process != nil {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // mostly nothing is left of it
+	}
+	if errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success() {
+		err = nil // what it started held its output open; it had printed all
+	}
 	told := oneLine(words.String())
 	switch {
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		how := fmt.Sprintf("there is no such program (%s; PATH=%s)", p.command, os.Getenv("PATH"))
 		return nil, p.fails(how, oneLine(p.hint))
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return nil, p.fails(fmt.Sprintf("it took more than %v and was ended", p.bound), told)
 	case err != nil:
 		return nil, p.fails(err.Error(), told)

@@ -2,6 +2,7 @@ package object
 
 import (
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -46,4 +47,31 @@ func TestPluginGivesAnExpiredCredential(t *testing.T) {
 	if runs := read(t, dir+"/runs"); runs != "x\n" {
 		t.Errorf("it ran %d times within the pause", len(runs)/2)
 	}
+}
+
+// What a plugin leaves running ends with it, and is no reason to leave unread what it printed.
+func TestPluginLeavesAProcess(t *testing.T) {
+	for name, holds := range map[string]string{"apart": " </dev/null >/dev/null 2>&1", "at its output": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, dir := scripted(t, "sleep 300"+holds+" &\necho $! >child\n"+gives("s3cret", ""), nil)
+			p.bound = time.Minute
+			if m, err := p.credential(t.Context()); err != nil || m.token != "s3cret" {
+				t.Errorf("%+v, %v", m, err)
+			}
+			child := strings.TrimSpace(read(t, dir+"/child"))
+			// A process that is dead and not yet waited for has no command line.
+			for end := time.Now().Add(time.Minute); strings.Contains(readIf("/proc/"+child+"/cmdline"), "sleep"); time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("what it started still runs")
+				}
+			}
+		})
+	}
+}
+
+// readIf is a file's text, "" where there is none.
+func readIf(name string) string {
+	text, _ := os.ReadFile(name)
+	return string(text)
 }
