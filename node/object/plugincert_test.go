@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -148,5 +149,47 @@ func TestPluginClosesBeforeItGives(t *testing.T) {
 	m, err := p.credential(t.Context())
 	if err != nil || bytes.Equal(m.cert.Certificate[0], old.Certificate[0]) || !closed {
 		t.Errorf("%+v, %v, closed %t", m, err, closed)
+	}
+}
+
+// As in client-go, a plugin is not asked where the user has a credential without it.
+func TestPluginGivesWay(t *testing.T) {
+	seen := ""
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen = r.Header.Get("Authorization")
+		for _, c := range r.TLS.PeerCertificates {
+			seen += c.Subject.CommonName
+		}
+	}))
+	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	server.StartTLS()
+	defer server.Close()
+	p, dir := scripted(t, "echo x >>runs\n"+gives("plugin", ""), nil)
+	file := dir + "/token"
+	must(t, os.WriteFile(file, []byte("filed"), 0o600))
+	cert, key := certificate(t, "own", time.Now().Add(time.Hour))
+	for _, c := range []struct {
+		name, want string
+		edit       func(*rest.Config)
+	}{
+		{"token", "Bearer own", func(c *rest.Config) { c.BearerToken = "own" }},
+		{"token in a file", "Bearer filed", func(c *rest.Config) { c.BearerTokenFile = file }},
+		{"password", "Basic bWU6b3du", func(c *rest.Config) { c.Username, c.Password = "me", "own" }},
+		{"certificate", "own", func(c *rest.Config) { c.CertData, c.KeyData = []byte(cert), []byte(key) }},
+		{"nothing", "Bearer plugin", func(*rest.Config) {}},
+	} {
+		cfg := serving(server, p.command)
+		c.edit(cfg)
+		w, err := newWay(cfg, "kubeconfig", "test", nil, true)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if get(t, w); seen != c.want {
+			t.Errorf("%s: the request came with %q, expected %q", c.name, seen, c.want)
+		}
+		if asked := strings.Contains(readIf(dir+"/runs"), "x"); asked != (c.name == "nothing") {
+			t.Errorf("%s: the plugin ran: %t", c.name, asked)
+		}
 	}
 }

@@ -118,13 +118,17 @@ func newWay(cfg *rest.Config, file, agent string, wrap transport.WrapperFunc, wh
 	}
 	w.base = base
 	cfg.Wrap(wrap)
-	if w.plugin, err = newPlugin(cfg); err != nil {
-		return nil, err
-	}
-	cfg.ExecProvider = nil
-	tc, err := cfg.TransportConfig()
+	plain := rest.CopyConfig(cfg)
+	plain.ExecProvider = nil
+	tc, err := plain.TransportConfig()
 	if err != nil {
 		return nil, err
+	}
+	// As in client-go, a plugin gives way to a credential that the user has without it.
+	if !tc.HasTokenAuth() && !tc.HasBasicAuth() && !tc.HasCertAuth() {
+		if w.plugin, err = newPlugin(cfg); err != nil {
+			return nil, err
+		}
 	}
 	if p := w.plugin; p != nil {
 		tc.Wrap(func(next http.RoundTripper) http.RoundTripper { return pluginTripper{next, p} })
