@@ -2,8 +2,10 @@ package node
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -169,5 +171,18 @@ func TestLookLastsTenSeconds(t *testing.T) {
 	}
 	if l.wrote("5", "6"); l.rv != "6" {
 		t.Error("its own write did not move the look")
+	}
+}
+
+// What goes on is not told of as what cannot, which has a page in the journal's catalog.
+func TestTroubleThatGoesOn(t *testing.T) {
+	var told []string
+	h := &Host{log: slog.New(recorder{told: &told})}
+	h.complain(&object.Trouble{Text: "soon", GoesOn: true})
+	h.complain(&object.Trouble{Text: "soon", GoesOn: true})
+	h.complain(&object.Trouble{Text: "now"})
+	want := []string{"WARN err=soon", "DEBUG err=soon", "WARN message_id=" + string(v1alpha1.MessageTrouble) + " err=now"}
+	if !slices.Equal(told, want) {
+		t.Errorf("told %q, expected %q", told, want)
 	}
 }

@@ -106,7 +106,8 @@ type Status struct {
 	Waits  v1alpha1.Reason
 	Detail string
 	Since  time.Time
-	// APIError is why the API server cannot be used at present, or "".
+	// APIError is why the API server cannot be used at present, or perhaps not
+	// for long, or "".
 	APIError string
 	// Line is all of it in one line.
 	Line string

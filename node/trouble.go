@@ -55,6 +55,10 @@ func (h *Host) complain(t *object.Trouble, attrs ...any) {
 	if t.Reason != "" {
 		attrs = append(attrs, "reason", string(t.Reason))
 	}
+	if t.GoesOn {
+		h.log.Warn("goes on, but not for long perhaps", attrs...)
+		return
+	}
 	systemd.Tell(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot go on for now", attrs...)
 }
 

@@ -2,6 +2,7 @@ package object
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -130,14 +131,26 @@ func (c *Client) use(w *way, f *follower, qps float32, burst int) (err error) {
 	return err
 }
 
+// halfWritten is how long a kubeconfig may be unusable before it is told of, as
+// long as what it said before serves: whoever writes it needs a moment.
+const halfWritten = 10 * time.Second
+
 // Look looks whether the kubeconfig has changed, at most once a second, as each
 // request does: a client that asks for nothing would go on with a watch under
-// the credential before. The error is that the credential has expired; what
-// was begun with it may still go on.
+// the credential before. The error is that the credential has expired, though
+// what was begun with it may still go on; or that the kubeconfig has become
+// unusable and stays so, though what it said before serves as yet.
 func (c *Client) Look() error {
-	w, _ := c.way()
-	if w.cert != nil && time.Now().After(w.cert.NotAfter) {
+	w, err := c.way()
+	u, _ := errors.AsType[*unread](err)
+	stays := u != nil && time.Since(u.since) >= halfWritten
+	switch expired := w.cert != nil && time.Now().After(w.cert.NotAfter); {
+	case expired && stays:
+		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: before(u, w.refused()), err: u}
+	case expired:
 		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: w.refused()}
+	case stays:
+		return &Trouble{Text: u.Error() + "; goes on with what it said before", GoesOn: true, err: u}
 	}
 	return nil
 }

@@ -27,6 +27,8 @@ type Trouble struct {
 	// what it has to, or "".
 	Reason v1alpha1.Reason
 	Text   string
+	// GoesOn: nothing has failed yet.
+	GoesOn bool
 	err    error
 }
 
@@ -49,9 +51,14 @@ func (c *Client) Explain(err error) *Trouble {
 	t := w.explain(err)
 	if unread != nil {
 		// Somebody may have mended what is wrong, and made another mistake.
-		t.Text = unread.Error() + "; what it said before: " + t.Text
+		t.Text = before(unread, t.Text)
 	}
 	return t
+}
+
+// before is what is wrong with what a kubeconfig said before it became unread.
+func before(unread error, text string) string {
+	return unread.Error() + "; what it said before: " + text
 }
 
 // ExplainSetup is Explain for what kept a client from being made.
@@ -67,15 +74,15 @@ func (w *way) explain(err error) *Trouble {
 		return &Trouble{Text: w.named("%v", p), err: err}
 	}
 	if text := webhook(err); text != "" {
-		return &Trouble{v1alpha1.ReasonForbidden, text, err}
+		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: text, err: err}
 	}
 	status := apierrors.APIStatus(nil)
 	if errors.As(err, &status) {
 		switch s := status.Status(); s.Code {
 		case http.StatusUnauthorized:
-			return &Trouble{v1alpha1.ReasonForbidden, w.refused(), err}
+			return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: w.refused(), err: err}
 		case http.StatusForbidden:
-			return &Trouble{v1alpha1.ReasonForbidden, forbidden(err, s.Message), err}
+			return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: forbidden(err, s.Message), err: err}
 		}
 		return &Trouble{Text: err.Error(), err: err}
 	}

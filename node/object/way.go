@@ -248,7 +248,7 @@ type follower struct {
 	mu     sync.Mutex
 	at     *way
 	looked time.Time
-	err    error // why the kubeconfig, as it is now, is no way; at is the one before
+	err    error // of type *unread: why the kubeconfig, as it is now, is no way; at is the one before
 }
 
 // now is the way to go.
@@ -261,8 +261,7 @@ func (f *follower) now() (*way, error) {
 	f.looked = time.Now()
 	file, err := f.find()
 	if err != nil {
-		f.err = err
-		return f.at, f.err
+		return f.at, f.stays(err)
 	}
 	if f.at.file == file {
 		if print, err := fingerprint(file, f.at.config); err == nil && print == f.at.print {
@@ -271,15 +270,34 @@ func (f *follower) now() (*way, error) {
 		}
 	}
 	next, err := readWay(file, f.agent, f.wrap)
-	if f.err = err; err != nil {
-		return f.at, f.err // half written perhaps; what was good may still be
+	if err != nil {
+		return f.at, f.stays(err) // half written perhaps; what was good may still be
 	}
 	old := f.at
-	f.at = next
+	f.at, f.err = next, nil
 	old.end()
 	utilnet.CloseIdleConnectionsFor(old.rt)
 	return f.at, nil
 }
+
+// stays takes in why the way remains the one before; the caller holds mu.
+func (f *follower) stays(err error) error {
+	u := &unread{err, time.Now()}
+	if was, ok := errors.AsType[*unread](f.err); ok {
+		u.since = was.since
+	}
+	f.err = u
+	return u
+}
+
+// unread is a kubeconfig that has become no way to the API server.
+type unread struct {
+	error
+	since time.Time
+}
+
+// Unwrap is why.
+func (u *unread) Unwrap() error { return u.error }
 
 // RoundTrip sends a request to the server that the kubeconfig names now.
 func (f *follower) RoundTrip(r *http.Request) (*http.Response, error) {

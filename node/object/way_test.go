@@ -1,0 +1,75 @@
+package object
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A kubeconfig that has become unusable is told of while what it said before serves, but not one that is being written.
+func TestUnusableKubeconfigIsToldOf(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubelet.conf")
+	write := func(text string) { t.Helper(); must(t, os.WriteFile(path, []byte(text), 0o600)) }
+	good := `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+		"clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u", "user": {"token": "t"}}],
+		"contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}]}`
+	write(good)
+	missing := error(nil)
+	f := &follower{find: func() (string, error) { return path, missing }, agent: "test", wrap: func(next http.RoundTripper) http.RoundTripper { return next }}
+	var err error
+	f.at, err = readWay(path, f.agent, f.wrap)
+	must(t, err)
+	c := &Client{}
+	must(t, c.use(f.at, f, 1, 1))
+	// later is what is told that much later.
+	later := func(d time.Duration) *Trouble {
+		t.Helper()
+		f.looked = time.Time{}
+		if u, ok := errors.AsType[*unread](f.err); ok {
+			u.since = u.since.Add(-d)
+		}
+		err := c.Look()
+		if err == nil {
+			return nil
+		}
+		trouble, ok := errors.AsType[*Trouble](err)
+		if !ok {
+			t.Fatalf("%v", err)
+		}
+		return trouble
+	}
+	silent := func(d time.Duration) {
+		t.Helper()
+		if told := later(d); told != nil {
+			t.Errorf("told of %q", told.Text)
+		}
+	}
+	tells := func(d time.Duration, begins string) {
+		t.Helper()
+		told := later(d)
+		if told == nil || told.Reason != "" || !told.GoesOn || !strings.HasPrefix(told.Text, begins) || !strings.HasSuffix(told.Text, "; goes on with what it said before") {
+			t.Errorf("told of %+v, expected %s", told, begins)
+		}
+	}
+	silent(0)
+	write(good[:100])
+	silent(0)
+	silent(9 * time.Second)
+	// It has stood for ten seconds, whatever is wrong with it at each moment.
+	write("clusters: 5\n")
+	tells(time.Second, "kubeconfig "+path+": ")
+	missing = errors.New("no kubeconfig of the kubelet's")
+	tells(0, "no kubeconfig of the kubelet's; ")
+	missing = nil
+	write(good)
+	silent(time.Hour)
+	// Another time is another time.
+	write("")
+	silent(0)
+	silent(9 * time.Second)
+	tells(time.Second, "kubeconfig "+path+": ")
+}
