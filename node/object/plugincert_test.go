@@ -137,6 +137,11 @@ func TestPluginClosesBeforeItGives(t *testing.T) {
 	closed := false
 	p.renewed = func() {
 		closed = true
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if m, err := p.credential(ctx); err == nil {
+			t.Errorf("one who comes now gets %+v already", m)
+		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.running == nil {
