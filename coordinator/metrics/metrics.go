@@ -53,11 +53,12 @@ type Metrics struct {
 	mu       sync.Mutex
 	turns    map[v1alpha1.Result]int
 	decision prometheus.Histogram
-	fleet    *fleet // nil unless this process leads
+	fleet    *fleet // nil before a first decision; of a term that may be over
 }
 
 // fleet is what a leader saw when it last decided.
 type fleet struct {
+	epoch  string // the term it decided in
 	states map[v1alpha1.State]int
 	held   map[v1alpha1.Reason]int
 	rollout.Figures
@@ -102,7 +103,7 @@ func (m *Metrics) TurnEnded(r v1alpha1.Result) {
 // Decided takes in a leader's decision, which took that long. It is told of
 // each, and keeps nothing of what it is given.
 func (m *Metrics) Decided(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome) {
-	f := &fleet{states: map[v1alpha1.State]int{}, held: map[v1alpha1.Reason]int{}, Figures: out.Figures}
+	f := &fleet{epoch: s.Epoch, states: map[v1alpha1.State]int{}, held: map[v1alpha1.Reason]int{}, Figures: out.Figures}
 	for i := range s.Nodes {
 		f.states[s.Nodes[i].State]++
 	}
@@ -145,7 +146,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	for r, n := range m.turns {
 		c.of(v1alpha1.MetricHostTurns, float64(n), string(r))
 	}
-	if role.Leader && m.fleet != nil {
+	if role.Leader && m.fleet != nil && m.fleet.epoch == role.Epoch {
 		c.fleet(m.fleet)
 	}
 }

@@ -91,12 +91,12 @@ func TestValues(t *testing.T) {
 		State: v1alpha1.StateDraining, Wants: v1alpha1.WantsReboot, Waits: v1alpha1.ReasonStopped,
 		Since: time.Unix(1700000000, 5e8), Turn: time.Now().Add(-time.Hour), Stage: time.Now().Add(time.Hour), // another clock
 	}
-	f.role = coordinator.Status{Candidate: true, Leader: true}
+	f.role = coordinator.Status{Candidate: true, Leader: true, Epoch: "term 1"}
 	f.pass = credential.Health{Present: true, Expires: time.Unix(1900000000, 0), Renewals: 2, Failures: 3}
 	m.TurnEnded(v1alpha1.ResultDone)
 	m.TurnEnded(v1alpha1.ResultDone)
 	m.TurnEnded("Whatever") // somebody else's word
-	m.Decided(30*time.Millisecond, &rollout.Snapshot{Nodes: []turn.Node{in(v1alpha1.StateIdle), in(v1alpha1.StateIdle), in("odd")}},
+	m.Decided(30*time.Millisecond, &rollout.Snapshot{Epoch: "term 1", Nodes: []turn.Node{in(v1alpha1.StateIdle), in(v1alpha1.StateIdle), in("odd")}},
 		&rollout.Outcome{
 			Verdicts: []rollout.Verdict{{Held: v1alpha1.ReasonBudget}, {}, {Held: v1alpha1.ReasonUnknownState}},
 			Figures:  rollout.Figures{Unavailable: 4, Budget: 5, Failed: 6},
@@ -133,6 +133,13 @@ func TestValues(t *testing.T) {
 			t.Errorf("afterwards there is still %s", line)
 		}
 	}
+
+	f.role.Leader, f.role.Epoch = true, "term 2"
+	if now := look(t, m); slices.ContainsFunc(now, func(l string) bool { return strings.Contains(l, "_nodes") }) {
+		t.Errorf("before its first decision another term serves the last one's:\n%s", strings.Join(now, "\n"))
+	}
+	m.Decided(0, &rollout.Snapshot{Epoch: "term 2", Nodes: []turn.Node{in(v1alpha1.StateIdle)}}, &rollout.Outcome{})
+	want(t, look(t, m), `lockkeeper_coordinator_nodes{state="idle"} 1`)
 }
 
 // TestTable: every metric of the table is served, with its type and its help, and no other.
