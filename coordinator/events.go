@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -206,8 +207,23 @@ func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw fu
 			e.tell(&corev1.ObjectReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: lease.Namespace, Name: lease.Name, UID: lease.UID},
 				string(v1alpha1.ReasonStopped), "the emergency stop is set: "+cmp.Or(s.StopText, "(no words)"))
 		}
-		e.stop = &s.StopText
+		e.stop = new(s.StopText) // not a pointer into the snapshot
 	}
+	e.forget(s.Nodes)
+}
+
+// forget forgets what was told of nodes that are there no more.
+func (e *events) forget(nodes []turn.Node) {
+	if len(e.intents)+len(e.refused) == 0 {
+		return
+	}
+	there := make(map[string]bool, len(nodes))
+	for i := range nodes {
+		there[nodes[i].Name] = true
+	}
+	gone := func(name, _ string) bool { return !there[name] }
+	maps.DeleteFunc(e.intents, gone)
+	maps.DeleteFunc(e.refused, gone)
 }
 
 // oddIntents names the intents on a Node whose payload does not parse, and why.

@@ -7,10 +7,14 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 // written is what an API server was asked for.
@@ -66,5 +70,53 @@ func TestSeriesAreOfOneNote(t *testing.T) {
 	e.tell(about, v1alpha1.EventGranted, "turn 1 begins")
 	if w := sink.next(t); w.event.Note != "turn 1 begins" || !strings.HasPrefix(w.patch, `{"series":{"count":2,`) {
 		t.Errorf("the repetition is told as %q, patch %q", w.event.Note, w.patch)
+	}
+}
+
+// What was told of a node is kept while the node is there, and no longer.
+func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
+	sink := make(fakeSink, 10)
+	e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+	raw := func(name string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{v1alpha1.AnnotationPaused: `{"until": "tomorrow"}`}}}
+	}
+	a, b := turn.Node{Name: "a"}, turn.Node{Name: "b"}
+	a.Paused, a.State = &v1alpha1.Intent{}, v1alpha1.StateIdle
+	both := &rollout.Snapshot{Nodes: []turn.Node{a, b}}
+	e.looked(both, nil, raw)
+	if w := sink.next(t); w.event.Reason != v1alpha1.EventInvalidIntent || w.event.Regarding.Name != "a" {
+		t.Errorf("told is %v", w.event)
+	}
+	e.refuses(&b, "no")
+	if w := sink.next(t); w.event.Reason != string(v1alpha1.ReasonForbidden) || w.event.Regarding.Name != "b" {
+		t.Errorf("told is %v", w.event)
+	}
+	e.looked(both, nil, raw)
+	e.refuses(&b, "no")
+	if len(e.intents) != 1 || len(e.refused) != 1 {
+		t.Errorf("of nodes that are there: %v, %v", e.intents, e.refused)
+	}
+	e.looked(&rollout.Snapshot{Nodes: []turn.Node{a}}, nil, raw)
+	if len(e.intents) != 1 || len(e.refused) != 0 {
+		t.Errorf("without b: %v, %v", e.intents, e.refused)
+	}
+	e.looked(&rollout.Snapshot{}, nil, raw)
+	if len(e.intents) != 0 {
+		t.Errorf("without any node: %v", e.intents)
+	}
+}
+
+// The words of the stop that were told outlive the snapshot they came in, and do not keep it.
+func TestStopIsCopied(t *testing.T) {
+	sink := make(fakeSink, 10)
+	e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper"}}
+	s := &rollout.Snapshot{Stopped: true, StopText: "drill"}
+	for _, words := range []string{"drill", "fire"} {
+		s.StopText = words // in the same place, to see who still looks there
+		e.looked(s, lease, nil)
+		if w := sink.next(t); w.event.Reason != string(v1alpha1.ReasonStopped) || w.event.Note != "the emergency stop is set: "+words {
+			t.Errorf("told is %v", w.event)
+		}
 	}
 }
