@@ -19,6 +19,10 @@ const Mints = "`lockkeeper kubeconfig`"
 // lookEvery is how often the keeper looks at the file without a hint.
 const lookEvery = time.Minute
 
+// replacedPause is how long a file is left alone that somebody has replaced in
+// the middle of a renewal: each try costs the API server a token.
+const replacedPause = 10 * time.Second
+
 // Health is how the coordinator's credential stands.
 type Health struct {
 	File    string
@@ -128,6 +132,7 @@ type Keeper struct {
 	// The loop's own.
 	health   Health
 	again    time.Time // not before that is renewing tried again
+	settled  time.Time // not before that either, whatever the file is by then: somebody was just replacing it
 	failedOf time.Time // when the credential expires that could not be renewed
 	warned   string
 	told     Health
@@ -159,8 +164,10 @@ func (k *Keeper) Run(ctx context.Context) {
 		if soon := time.Until(k.health.Renews); !k.health.Renews.IsZero() && soon > 0 {
 			next = min(next, soon+time.Second/10)
 		}
-		if soon := time.Until(k.again); soon > 0 {
-			next = min(next, soon+time.Second/10)
+		for _, at := range []time.Time{k.again, k.settled} {
+			if soon := time.Until(at); soon > 0 {
+				next = min(next, soon+time.Second/10)
+			}
 		}
 		t := time.NewTimer(next)
 		select {
@@ -186,6 +193,7 @@ func (k *Keeper) look(ctx context.Context, now time.Time) {
 			systemd.Tell(k.log, slog.LevelInfo, v1alpha1.MessageCredentialRenewed, "renewed the coordinator's credential",
 				"file", k.file, "expires", stamp(info.Expires))
 		case errors.Is(failed, ErrReplaced):
+			k.settled = now.Add(replacedPause)
 			k.Look() // there is another one, to be looked at like any
 		default:
 			k.failed(failed, &info, now)
@@ -197,7 +205,7 @@ func (k *Keeper) look(ctx context.Context, now time.Time) {
 // due reports whether the token is to be renewed now. One that has expired
 // cannot ask for another.
 func (k *Keeper) due(info *Info, now time.Time) bool {
-	return info.Foreign == "" && !now.Before(RenewAt(info.Issued, info.Expires)) && now.Before(info.Expires) && !now.Before(k.again)
+	return info.Foreign == "" && !now.Before(RenewAt(info.Issued, info.Expires)) && now.Before(info.Expires) && !now.Before(k.again) && !now.Before(k.settled)
 }
 
 func (k *Keeper) failed(err error, info *Info, now time.Time) {

@@ -271,8 +271,6 @@ func TestKeeper(t *testing.T) {
 		t.Errorf("%+v", h)
 	}
 	asked := len(r.asked)
-	k.Look() // not before its time
-
 	if err := os.Remove(r.path); err != nil {
 		t.Fatal(err)
 	}
@@ -289,6 +287,51 @@ func TestKeeper(t *testing.T) {
 	}
 	stop()
 	<-done
+}
+
+// After a renewal that failed, or that somebody else came between, the keeper waits before it asks for another token.
+func TestKeeperWaits(t *testing.T) {
+	now := time.Now().Truncate(time.Second)
+	for name, c := range map[string]struct {
+		answer func(r *renewer, w http.ResponseWriter, whole func(http.ResponseWriter, int64), seconds int64)
+		wait   time.Duration
+		failed int
+	}{
+		// A tenth of the ten minutes that are left.
+		"refused": {func(r *renewer, w http.ResponseWriter, _ func(http.ResponseWriter, int64), _ int64) {
+			r.refuse(w, 403, "Forbidden")
+		}, time.Minute, 1},
+		"replaced by another comment": {func(r *renewer, w http.ResponseWriter, whole func(http.ResponseWriter, int64), n int64) {
+			r.write(fmt.Sprintf("# %d\n", len(r.asked)) + r.before)
+			whole(w, n)
+		}, 10 * time.Second, 0},
+		"replaced by another token": {func(r *renewer, w http.ResponseWriter, whole func(http.ResponseWriter, int64), n int64) {
+			was, err := inspect(r.path, []byte(r.before))
+			if err != nil {
+				t.Error(err)
+			}
+			other := jwt(fmt.Sprintf(`{%s,"iat":%d,"exp":%d}`, sub, now.Unix()-3000, now.Unix()+600+int64(len(r.asked))))
+			r.write(strings.Replace(r.before, was.Token, other, 1))
+			whole(w, n)
+		}, 10 * time.Second, 0},
+	} {
+		r := newRenewer(t, now.Add(-50*time.Minute), now.Add(10*time.Minute))
+		whole := r.answer
+		r.answer = func(w http.ResponseWriter, seconds int64) { c.answer(r, w, whole, seconds) }
+		k := NewKeeper(r.path, "test", slog.New(slog.DiscardHandler), nil, nil)
+		for _, step := range []struct {
+			at   time.Duration
+			want int
+		}{{0, 1}, {0, 1}, {c.wait - time.Second, 1}, {c.wait, 2}, {c.wait, 2}} {
+			k.look(t.Context(), now.Add(step.at))
+			if len(r.asked) != step.want {
+				t.Errorf("%s: after %v asked %d times, want %d", name, step.at, len(r.asked), step.want)
+			}
+			if k.health.Failures != c.failed*step.want || k.health.Renewals != 0 {
+				t.Errorf("%s: after %v %+v", name, step.at, k.health)
+			}
+		}
+	}
 }
 
 func TestWarning(t *testing.T) {
