@@ -17,8 +17,9 @@ import (
 // account may take its place while the client is in use, so that a credential
 // that renews itself ends nobody's term.
 type bearer struct {
-	info  credential.Info
-	token atomic.Pointer[string]
+	info    credential.Info // of what token is now
+	token   atomic.Pointer[string]
+	spurned string // the token that follow was told of last and did not take
 }
 
 // wrap shows the token as it is now in each request.
@@ -60,19 +61,62 @@ func (c *candidate) dial() (*object.Client, *bearer, error) {
 	return client, b, err
 }
 
+// What a client makes of a kubeconfig that has changed.
+type verdict int
+
+const (
+	stranger verdict = iota // another credential: the client is not for it
+	followed                // another token of the same account, which it shows from now on
+	spurned                 // the same, but an expired one: it goes on with its own, which has not
+)
+
 // follow takes the token that is in the file now, if nothing else of the
-// credential has changed. It reports whether it did.
-func (b *bearer) follow(file string) bool {
+// credential has changed, and says what it made of it. anew is whether a
+// spurned one is another than the last time.
+func (b *bearer) follow(file string, now time.Time) (v verdict, anew bool) {
 	if b == nil {
-		return false
+		return stranger, false
 	}
 	info, _, err := credential.ReadFile(file)
 	if err != nil || info.Kind != credential.KindToken || info.Frame != b.info.Frame ||
-		info.User == "" || info.User != b.info.User || info.Token == *b.token.Load() {
-		return false
+		info.User == "" || info.User != b.info.User {
+		return stranger, false
 	}
+	if info.Token == b.info.Token {
+		// Back again, after one that was spurned; else the file is what the
+		// client was made from, but for a comment.
+		if b.spurned == "" {
+			return stranger, false
+		}
+		b.spurned = ""
+		return followed, false
+	}
+	if past(&info, now) && !past(&b.info, now) {
+		anew, b.spurned = b.spurned != info.Token, info.Token
+		return spurned, anew
+	}
+	b.info, b.spurned = info, ""
 	b.token.Store(&info.Token)
-	return true
+	return followed, false
+}
+
+// past reports whether a token says that it has expired.
+func past(info *credential.Info, now time.Time) bool {
+	return !info.Expires.IsZero() && !now.Before(info.Expires)
+}
+
+// follow does the same for the candidate, and tells. It reports whether its
+// client goes on, and whether with what is in the file.
+func (c *candidate) follow() (goesOn, same bool) {
+	v, anew := c.bearer.follow(c.Kubeconfig, time.Now())
+	switch {
+	case v == followed:
+		c.log.Info("the coordinator's credential was renewed; the term goes on", "file", c.Kubeconfig, "expires", c.bearer.info.Expires.Format(time.RFC3339))
+	case anew:
+		c.log.Warn("the token in the coordinator's kubeconfig has expired; the one before it goes on until it ends or is refused",
+			"file", c.Kubeconfig, "expires", c.bearer.info.Expires.Format(time.RFC3339))
+	}
+	return v != stranger, v == followed
 }
 
 // taken notes whether the API server takes the credential, by its answer to a
@@ -88,6 +132,12 @@ func (c *candidate) taken(err error) {
 	case err == nil || apierrors.ReasonForError(err) != "":
 		c.refused = time.Time{}
 	}
+}
+
+func (c *candidate) isRefused() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.refused.IsZero()
 }
 
 // refusal says that the API server does not take the credential, and what to

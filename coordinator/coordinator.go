@@ -190,8 +190,20 @@ func (c *candidate) say(s Status) {
 // connect makes a client of the credential, again if the file was replaced.
 func (c *candidate) connect() error {
 	stamp, err := c.credential()
-	if err == nil && c.client != nil && c.stamp == stamp {
-		return nil
+	if err == nil && c.client != nil {
+		if c.stamp == stamp {
+			return nil
+		}
+		// What the API server has refused is not gone on with: see spurned.
+		if !c.isRefused() {
+			goesOn, same := c.follow()
+			if same {
+				c.stamp = stamp
+			}
+			if goesOn {
+				return nil
+			}
+		}
 	}
 	c.disconnect()
 	c.taken(nil) // nothing was said of this one
@@ -260,13 +272,16 @@ func (c *candidate) stand(ctx context.Context, client *object.Client, stamp [sha
 		if hinted || time.Since(looked) >= credentialEvery {
 			looked = time.Now()
 			now, unread := c.credential()
-			switch err = cmp.Or(unread, err); {
-			case err != nil || now == stamp:
-			case c.bearer.follow(c.Kubeconfig):
-				c.log.Info("the coordinator's credential was renewed; the term goes on", "file", c.Kubeconfig)
-				stamp, c.stamp = now, now // campaign waits for this loop before it reads c.stamp
-			default:
-				err = errors.New("the coordinator's kubeconfig was replaced")
+			if err = cmp.Or(unread, err); err == nil && now != stamp {
+				goesOn, same := c.follow()
+				switch {
+				case same:
+					stamp, c.stamp = now, now // campaign waits for this loop before it reads c.stamp
+				case goesOn:
+					stamp = now // c.stamp is what the client has: connect judges again
+				default:
+					err = errors.New("the coordinator's kubeconfig was replaced")
+				}
 			}
 		}
 		if err != nil {
