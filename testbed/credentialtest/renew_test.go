@@ -87,7 +87,15 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 		t.Error("the token is another one all the same")
 	}
 
-	// One that has ended. The API server remembers for a while whom it took.
+	// One that has ended takes the place of none that is good. The API server remembers for a while whom it took.
+	aged(t, h, -10*time.Minute)
+	until(t, "its word that it goes on with the one before", func() bool {
+		return strings.Contains(h.Logs(), "has expired; the one before it goes on")
+	}, func() any { return h.LogTail(20) })
+	must(t, h.SetCoordinator(false))
+	is(t, h, "it to stand down", func(s local.Status) bool {
+		return s.Coordinator.Role != local.RoleLeader && s.Coordinator.Role != local.RoleCandidate
+	})
 	aged(t, h, -10*time.Minute)
 	s = is(t, h, "its word that it is refused", func(s local.Status) bool {
 		return s.Coordinator.Role == local.RoleCandidate && strings.Contains(s.Coordinator.Why, "has refused the coordinator's credential in ")
