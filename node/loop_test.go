@@ -174,6 +174,23 @@ func TestLookLastsTenSeconds(t *testing.T) {
 	}
 }
 
+// Whoever looks learns whether the API server or this host's own credential is at fault.
+func TestTroubleOfItsOwn(t *testing.T) {
+	h, last := newTestHost(t, v1alpha1.StateIdle)
+	o := turn.Observation{Node: *h.facts()}
+	for _, c := range []struct {
+		err error
+		own bool
+	}{{&object.PluginError{Command: "mint", How: "exit status 1"}, true}, {errors.New("no answer"), false}} {
+		if h.trouble("", c.err); last.APIError == "" || last.Own != c.own {
+			t.Errorf("%v, in the loop: %+v", c.err, *last)
+		}
+		if h.tell(o, turn.Decision{}, c.err); last.APIError == "" || last.Own != c.own {
+			t.Errorf("%v, beside it: %+v", c.err, *last)
+		}
+	}
+}
+
 // What goes on is not told of as what cannot, which has a page in the journal's catalog.
 func TestTroubleThatGoesOn(t *testing.T) {
 	var told []string

@@ -109,6 +109,9 @@ type Status struct {
 	// APIError is why the API server cannot be used at present, or perhaps not
 	// for long, or "".
 	APIError string
+	// Own: it is this host's kubeconfig, or the credential plugin that it names,
+	// that is at fault, and not the API server.
+	Own bool
 	// Line is all of it in one line.
 	Line string
 }
@@ -265,7 +268,7 @@ func (h *Host) findNode(ctx context.Context) error {
 		}
 		h.complain(t, "again_in", delay)
 		h.report(Status{
-			BootID: h.self.bootID, APIError: t.Text, Since: began,
+			BootID: h.self.bootID, APIError: t.Text, Own: t.Own, Since: began,
 			Waits: cmp.Or(t.Reason, v1alpha1.ReasonNotReady), Detail: "to find out which Node is this host's",
 		})
 		if err := wait(ctx, nil, jitter(delay)); err != nil {

@@ -53,7 +53,7 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 		s.TurnSince, s.StageSince = n.Grant.StartedAt, n.Grant.StageAt
 	}
 	if t := h.explain(apiErr); t != nil {
-		s.APIError = t.Text
+		s.APIError, s.Own = t.Text, t.Own
 		if s.Waits == v1alpha1.ReasonNotReady && n.UID == "" && t.Reason != "" {
 			s.Waits, s.Detail = t.Reason, ""
 		}

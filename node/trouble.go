@@ -98,7 +98,7 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	if _, own := errors.AsType[hostError](err); own {
 		s.Detail = t.Text
 	} else {
-		s.APIError = t.Text
+		s.APIError, s.Own = t.Text, t.Own
 	}
 	if h.failing.IsZero() {
 		h.failing = s.Since

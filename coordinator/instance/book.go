@@ -32,6 +32,7 @@ type book struct {
 	ready   bool              // the service has started
 	failing bool              // the file cannot be written, and that was logged
 	apiDown time.Time
+	own     time.Time // since when the host's kubeconfig or its plugin is at fault, zero while it is not
 }
 
 func (b *book) host(s node.Status) {
@@ -42,6 +43,12 @@ func (b *book) host(s node.Status) {
 		b.apiDown = time.Time{}
 	case b.apiDown.IsZero():
 		b.apiDown = time.Now()
+	}
+	switch {
+	case !s.Own:
+		b.own = time.Time{}
+	case b.own.IsZero():
+		b.own = time.Now()
 	}
 	b.node = s
 	b.tell()

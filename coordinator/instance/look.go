@@ -1,7 +1,10 @@
 package instance
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -23,7 +26,7 @@ type look struct {
 func (l *look) sources() metrics.Sources {
 	return metrics.Sources{
 		Healthy:     func() bool { ok, _ := l.health(); return ok },
-		HostExpires: l.host.expires,
+		HostExpires: func() time.Time { ends, _ := l.host.now(); return ends },
 		Host: func() metrics.Host {
 			l.book.mu.Lock()
 			defer l.book.mu.Unlock()
@@ -53,7 +56,8 @@ func (l *look) sources() metrics.Sources {
 func (l *look) health() (ok bool, text string) {
 	now := time.Now()
 	late := l.liveness.Late()
-	hostRefused, hostExpires := l.metrics.HostContact.Refused(), l.host.expires()
+	hostRefused := l.metrics.HostContact.Refused()
+	hostExpires, hostUnread := l.host.now()
 	refused, last := l.metrics.CoordinatorContact.Refused(), l.metrics.HostContact.Last()
 
 	b := l.book
@@ -71,6 +75,12 @@ func (l *look) health() (ok bool, text string) {
 	}
 	if !hostExpires.IsZero() && now.After(hostExpires) {
 		bad = append(bad, "the host's credential expired at "+clock(hostExpires))
+	}
+	switch {
+	case hostUnread != nil:
+		bad = append(bad, "the host's credential cannot be read: "+hostUnread.Error())
+	case !b.own.IsZero() && now.Sub(b.own) >= lasting:
+		bad = append(bad, "the host's credential: "+b.node.APIError)
 	}
 	if left, known := b.pass.Left(now); b.pass.Present {
 		switch {
@@ -110,34 +120,64 @@ func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC"
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// hostPassFor is how long what was read of the host's credential is good for.
-const hostPassFor = time.Minute
+const (
+	// hostPassFor is how long what was read of the host's credential is good for,
+	// hostPassAgain how long it is where it could not be read.
+	hostPassFor   = time.Minute
+	hostPassAgain = time.Second
+	// lasting is how long the host's credential has to be in trouble before
+	// somebody has to mend it: a file that is being written, or a plugin whose
+	// service starts anew, is well again by itself.
+	lasting = 30 * time.Second
+)
 
 // hostPass knows when the host's own credential ends. It reads the file only
 // when somebody looks, and not at each look.
 type hostPass struct {
 	path func() (string, error)
 
-	mu   sync.Mutex
-	read time.Time
-	ends time.Time
+	mu     sync.Mutex
+	read   time.Time
+	ends   time.Time
+	unread error     // why it cannot be read
+	since  time.Time // that it cannot, as far as somebody looked
 }
 
-// expires is the zero time if nobody knows: there is none yet, or a plugin
-// renews it.
-func (p *hostPass) expires() time.Time {
+// now is when the credential ends, the zero time if nobody knows: there is none
+// yet, or a plugin renews it. The error is why it cannot be read, and has been
+// so for a while.
+func (p *hostPass) now() (ends time.Time, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.read.IsZero() && time.Since(p.read) < hostPassFor {
-		return p.ends
+	good := hostPassFor
+	if p.unread != nil {
+		good = hostPassAgain
 	}
-	p.read, p.ends = time.Now(), time.Time{}
+	if p.read.IsZero() || time.Since(p.read) >= good {
+		was := p.unread
+		p.read = time.Now()
+		p.ends, p.unread = p.look()
+		if was == nil {
+			p.since = p.read
+		}
+	}
+	if p.unread != nil && time.Since(p.since) >= lasting {
+		err = p.unread
+	}
+	return p.ends, err
+}
+
+// look reads the file. That there is none is no error: the host has not joined.
+func (p *hostPass) look() (time.Time, error) {
 	path, err := p.path()
 	if err != nil {
-		return p.ends
+		return time.Time{}, nil
 	}
-	if info, _, err := credential.ReadFile(path); err == nil {
-		p.ends = info.Expires
+	info, _, err := credential.ReadFile(path)
+	if err != nil {
+		if _, gone := os.Stat(path); errors.Is(gone, fs.ErrNotExist) {
+			return time.Time{}, nil
+		}
 	}
-	return p.ends
+	return info.Expires, err
 }

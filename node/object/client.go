@@ -146,11 +146,11 @@ func (c *Client) Look() error {
 	stays := u != nil && time.Since(u.since) >= halfWritten
 	switch expired := w.cert != nil && time.Now().After(w.cert.NotAfter); {
 	case expired && stays:
-		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: before(u, w.refused()), err: u}
+		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: before(u, w.refused()), Own: true, err: u}
 	case expired:
 		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: w.refused()}
 	case stays:
-		return &Trouble{Text: u.Error() + "; goes on with what it said before", GoesOn: true, err: u}
+		return &Trouble{Text: u.Error() + "; goes on with what it said before", GoesOn: true, Own: true, err: u}
 	}
 	return nil
 }

@@ -29,7 +29,10 @@ type Trouble struct {
 	Text   string
 	// GoesOn: nothing has failed yet.
 	GoesOn bool
-	err    error
+	// Own: it is the kubeconfig, or the credential plugin that it names, that is
+	// at fault, whatever the API server does.
+	Own bool
+	err error
 }
 
 // Error is the text.
@@ -51,7 +54,7 @@ func (c *Client) Explain(err error) *Trouble {
 	t := w.explain(err)
 	if unread != nil {
 		// Somebody may have mended what is wrong, and made another mistake.
-		t.Text = before(unread, t.Text)
+		t.Text, t.Own = before(unread, t.Text), true
 	}
 	return t
 }
@@ -66,12 +69,13 @@ func ExplainSetup(err error) *Trouble {
 	if err == nil {
 		return nil
 	}
-	return &Trouble{Text: err.Error(), err: err}
+	_, own := errors.AsType[*PluginError](err)
+	return &Trouble{Text: err.Error(), Own: own, err: err}
 }
 
 func (w *way) explain(err error) *Trouble {
 	if p, ok := errors.AsType[*PluginError](err); ok {
-		return &Trouble{Text: w.named("%v", p), err: err}
+		return &Trouble{Text: w.named("%v", p), Own: true, err: err}
 	}
 	if text := webhook(err); text != "" {
 		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: text, err: err}

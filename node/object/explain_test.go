@@ -46,6 +46,11 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%v\n\tis %q (%s)\n\texpected %q (%s)", c.err, got.Text, got.Reason, c.want, c.reason)
 		}
 	}
+	for err, own := range map[error]bool{writing(&PluginError{Command: "mint"}): true, writing(errors.New("no")): false} {
+		if w.explain(err).Own != own || ExplainSetup(err).Own != own {
+			t.Errorf("%v: of this host's own: expected %t", err, own)
+		}
+	}
 	if (&Client{}).Explain(nil) != nil || ExplainSetup(nil) != nil {
 		t.Error("no failure has an explanation")
 	}

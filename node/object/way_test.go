@@ -51,7 +51,7 @@ func TestUnusableKubeconfigIsToldOf(t *testing.T) {
 	tells := func(d time.Duration, begins string) {
 		t.Helper()
 		told := later(d)
-		if told == nil || told.Reason != "" || !told.GoesOn || !strings.HasPrefix(told.Text, begins) || !strings.HasSuffix(told.Text, "; goes on with what it said before") {
+		if told == nil || told.Reason != "" || !told.GoesOn || !told.Own || !strings.HasPrefix(told.Text, begins) || !strings.HasSuffix(told.Text, "; goes on with what it said before") {
 			t.Errorf("told of %+v, expected %s", told, begins)
 		}
 	}
