@@ -117,8 +117,8 @@ they name what a host waits for: give them an address that others reach only whe
 - ` + "`/metrics`" + `: what is below, for Prometheus.
 - ` + "`/healthz`" + `: 200 and ` + "`ok`" + `, or 503 and what a person has to mend **on this host**: it has not started yet, a loop of it is stuck,
   the API server refuses one of its credentials, a credential has expired or cannot be read, or the host's credential plugin gives
-  none. A host's own credential has to be in such trouble for half a minute, and one that is not there yet is none: the host has not
-  joined. An API server that is away, and a turn that waits, are no ill health of the host's; lines below the first tell of both.
+  none. That a host's own cannot be read or had counts once it has lasted half a minute; that there is no such file yet does not:
+  the host has not joined. An API server that is away, and a turn that waits, are no ill health of the host's; lines below the first tell of both.
 
 | metric | type | unit | labels | meaning |
 | --- | --- | --- | --- | --- |
