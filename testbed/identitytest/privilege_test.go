@@ -212,12 +212,17 @@ func TestLeastPrivilege(t *testing.T) {
 	if _, err := cp.Client().CoreV1().Pods("default").Get(t.Context(), "on-lp-3", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the pod on lp-3: %v", err)
 	}
-	r.patch("lp-3", annotation(v1alpha1.AnnotationPaused, `"{\"until\": \"tomorrow\"}"`))
-	r.until("lp-3", "to be held", func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelHeld] == string(v1alpha1.ReasonPaused) })
-	if e := r.told("default", "Node", "lp-3", v1alpha1.EventInvalidIntent, 1); e.Type != "Warning" || !strings.Contains(e.Note, "annotation lockkeeper.dev/paused: expected text or JSON") {
-		t.Errorf("%s Event %q", e.Type, e.Note)
+	// The same nonsense twice, so that its Event becomes a series.
+	for i := range 2 {
+		r.patch("lp-3", annotation(v1alpha1.AnnotationPaused, `"{\"until\": \"tomorrow\"}"`))
+		r.until("lp-3", "to be held", func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelHeld] == string(v1alpha1.ReasonPaused) })
+		e := r.told("default", "Node", "lp-3", v1alpha1.EventInvalidIntent, i+1)
+		if e.Type != "Warning" || !strings.Contains(e.Note, "annotation lockkeeper.dev/paused: expected text or JSON") {
+			t.Errorf("%s Event %q", e.Type, e.Note)
+		}
+		r.patch("lp-3", annotation(v1alpha1.AnnotationPaused, "null"))
+		r.until("lp-3", "to be paused no more", func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelHeld] != string(v1alpha1.ReasonPaused) })
 	}
-	r.patch("lp-3", annotation(v1alpha1.AnnotationPaused, "null"))
 	must(t, r.hosts["lp-3"].ResetStatus())
 	r.state("lp-3", v1alpha1.StateIdle)
 	r.told("default", "Node", "lp-3", v1alpha1.EventTurnedRound, 1)
