@@ -147,7 +147,7 @@ host-deps:
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "host-deps: installing what has$$missing"; \
 		apt-get update -q && apt-get install -q -y --no-install-recommends systemd-container mmdebstrap iproute2 util-linux || true; fi
-	@limit=/proc/sys/fs/inotify/max_user_instances; now=$$(cat $$limit); \
+	@limit=/proc/sys/fs/inotify/max_user_instances; now=$$(cat $$limit 2>/dev/null || echo $(INOTIFY)); \
 	if [ "$$(id -u)" = 0 ] && [ "$$now" -lt $(INOTIFY) ]; then \
 		echo "host-deps: fs.inotify.max_user_instances was $$now and is $(INOTIFY) until the machine's next boot: hosts in containers share it"; \
 		echo $(INOTIFY) >$$limit || echo "host-deps: it stays $$now, and hosts may fail to boot"; fi
