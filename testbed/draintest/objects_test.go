@@ -57,9 +57,12 @@ func (w *world) mirrorPod(name string) {
 		}}
 		p.Spec.AutomountServiceAccountToken = &no
 	})
-	if _, err := w.host(&wire{}).CoreV1().Pods(w.space).Create(w.t.Context(), p, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	// NodeRestriction looks for the owner in a cache of its own.
+	host := w.host(&wire{})
+	w.until("the mirror pod to be admitted", func() bool {
+		_, err := host.CoreV1().Pods(w.space).Create(w.t.Context(), p, metav1.CreateOptions{})
+		return err == nil
+	})
 }
 
 // budgetUnseen creates a budget and waits for nothing.

@@ -2,8 +2,10 @@ package draintest
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -93,11 +95,7 @@ func (w *world) create(pods ...*corev1.Pod) []*corev1.Pod {
 	w.t.Helper()
 	made := make([]*corev1.Pod, 0, len(pods))
 	for _, p := range pods {
-		p, err := w.admin.CoreV1().Pods(w.space).Create(w.t.Context(), p, metav1.CreateOptions{})
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		made = append(made, p)
+		made = append(made, w.post(p))
 	}
 	w.pods("running", func(now []*corev1.Pod) bool {
 		for _, p := range made {
@@ -108,6 +106,16 @@ func (w *world) create(pods ...*corev1.Pod) []*corev1.Pod {
 		return true
 	})
 	return made
+}
+
+// post creates a pod as the administrator.
+func (w *world) post(p *corev1.Pod) *corev1.Pod {
+	w.t.Helper()
+	p, err := w.admin.CoreV1().Pods(w.space).Create(w.t.Context(), p, metav1.CreateOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p
 }
 
 // pods waits until the namespace's pods are as cond wants them.
@@ -248,18 +256,12 @@ func (r *running) drained() {
 	}
 }
 
-// blocked waits until the pod is a blocker.
-func (r *running) blocked(pod string) drain.Blocker {
+// blocked waits until the pod is a blocker for that reason and in those words. Before, the server may have other things to say.
+func (r *running) blocked(pod string, why drain.Reason, words string) {
 	r.w.t.Helper()
-	var found drain.Blocker
-	r.w.until(pod+" to be a blocker", func() bool {
-		for _, b := range r.last().Blockers {
-			if b.Name == pod {
-				found = b
-				return true
-			}
-		}
-		return false
+	r.w.until(fmt.Sprintf("%s to be a blocker: %s, %q", pod, why, words), func() bool {
+		return slices.ContainsFunc(r.last().Blockers, func(b drain.Blocker) bool {
+			return b.Name == pod && b.Reason == why && strings.Contains(b.Message, words)
+		})
 	})
-	return found
 }
