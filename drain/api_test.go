@@ -118,7 +118,7 @@ func TestWhatCannotBeListedIsNotEmpty(t *testing.T) {
 	if left, err := d.Remaining(t.Context()); err == nil || left != nil {
 		t.Errorf("Remaining: %v, %v", left, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var last Progress
 	err := d.Run(ctx, func(p Progress) {

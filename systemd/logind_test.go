@@ -108,14 +108,14 @@ func TestRebootWithoutAnswer(t *testing.T) {
 	defer close(hang)
 	f.on(nil, hang)
 	l := testLogind(t, b)
-	l.Bus.timeout = 300 * time.Millisecond
+	l.Bus.timeout = 2 * time.Second // in which the bus has to say that it is there
 	began := time.Now()
 	err := l.Reboot(t.Context())
 	e, ok := errors.AsType[*CallError](err)
 	if !ok || e.Refused() || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
-	if d := time.Since(began); d > 10*time.Second {
+	if d := time.Since(began); d > time.Minute {
 		t.Errorf("it took %v", d)
 	}
 	if len(f.called()) != 1 {
@@ -378,7 +378,7 @@ func TestInhibit(t *testing.T) {
 		ended.Store(true)
 	})
 	b.Stop() // the lock does not hang on the bus
-	if err := held.SetReadDeadline(time.Now().Add(15 * time.Second)); err != nil {
+	if err := held.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if ended.Load() {
@@ -398,10 +398,10 @@ func TestFrozenBusIsBounded(t *testing.T) {
 	b := newBus(t)
 	newLogin(t, b)
 	l := testLogind(t, b)
-	l.Bus.timeout = 200 * time.Millisecond
 	if _, err := l.Inhibitors(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	l.Bus.timeout = 200 * time.Millisecond
 	thaw := b.Freeze()
 	defer thaw()
 	for range 2 { // once on the old connection, once on one being made

@@ -30,7 +30,7 @@ func notifySocket(t *testing.T) (path string, next func() string) {
 	return path, func() string {
 		t.Helper()
 		buf := make([]byte, 64<<10)
-		must(t, conn.SetReadDeadline(time.Now().Add(15*time.Second)))
+		must(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
 		n, err := conn.Read(buf)
 		must(t, err)
 		return string(buf[:n])

@@ -42,7 +42,7 @@ func openTerminal(t *testing.T) *terminal {
 // shows is what the terminal has shown since it was last asked; nothing comes to it later by itself.
 func (m *terminal) shows() string {
 	m.t.Helper()
-	must(m.t, m.master.SetReadDeadline(time.Now().Add(300*time.Millisecond)))
+	must(m.t, m.master.SetReadDeadline(time.Now().Add(time.Second)))
 	buf := make([]byte, 64<<10)
 	n, _ := m.master.Read(buf) // a time-out is nothing to show
 	return string(buf[:n])
@@ -131,7 +131,7 @@ func TestWallWritesToTerminalsOnly(t *testing.T) {
 	began := time.Now()
 	for range 2000 {
 		if _, err := Wall(d, []Session{{TTY: full.name}}, strings.Repeat("x", 500)+"\n"); err != nil {
-			if took := time.Since(began); took > 10*time.Second {
+			if took := time.Since(began); took > time.Minute {
 				t.Errorf("it took %v", took)
 			}
 			return

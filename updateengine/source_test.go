@@ -257,7 +257,8 @@ func TestCallThatNeverAnswers(t *testing.T) {
 	e := newEngine(t, b, "UPDATE_STATUS_IDLE", "0.0.0")
 	e.hang.Store(true)
 	defer e.hang.Store(false)
-	s := start(t, b, 50*time.Millisecond, func(s *Source) { s.timeout = 300 * time.Millisecond })
+	// In that time the bus has to say that it is there.
+	s := start(t, b, 50*time.Millisecond, func(s *Source) { s.timeout = 2 * time.Second })
 	r := waitFor(t, s, "the call was given up", func(r Reading) bool { return r.Err != nil && strings.Contains(r.Err.Error(), "no answer within") })
 	if r.Presence != Unknown {
 		t.Errorf("%+v", r)

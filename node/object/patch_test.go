@@ -221,7 +221,7 @@ func TestSettle(t *testing.T) {
 func TestSettleEndsWithItsContext(t *testing.T) {
 	s := newAPIServer(t, cut{})
 	client := s.client()
-	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	n, err := Settle(ctx, client, cordon, nil)
 	if n != nil || !errors.Is(err, context.DeadlineExceeded) {
