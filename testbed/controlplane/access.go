@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	mintWithin          = 30 * time.Second
+	mintWithin          = 90 * time.Second
 	coordinatorLifetime = 30 * 24 * time.Hour
 )
 

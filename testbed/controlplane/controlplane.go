@@ -48,7 +48,7 @@ type Options struct {
 	// as a kubelet's. Thousands of nodes do with a longer one, and a longer NodeMonitorGrace.
 	BallastLease time.Duration
 
-	// StartTimeout bounds the start of all components together, builds excluded; 0 is 2 minutes.
+	// StartTimeout bounds the start of all components together, builds excluded; 0 is 5 minutes.
 	StartTimeout time.Duration
 }
 
@@ -120,7 +120,7 @@ func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 	living.Store(cp, nil)
 	timeout := opts.StartTimeout
 	if timeout == 0 {
-		timeout = 2 * time.Minute
+		timeout = 5 * time.Minute
 	}
 	starting, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took more than %s", timeout))
 	defer cancel()

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -45,6 +47,21 @@ func TestIdentities(t *testing.T) {
 	must(shared.WaitPods(ctx, "default", "test=identities", "to run", func(ps []*corev1.Pod) bool {
 		return len(ps) == 2 && PodReady(ps[0]) && PodReady(ps[1])
 	}))(t)
+
+	// What was applied is in force when the last of it is, each kind for itself.
+	lease := authorizationv1.ResourceAttributes{Namespace: LockkeeperNamespace, Group: "coordination.k8s.io", Resource: "leases", Name: LockkeeperLease, Verb: "get"}
+	nodes := authorizationv1.ResourceAttributes{Resource: "nodes", Name: "id-a", Verb: "patch"}
+	events := authorizationv1.ResourceAttributes{Namespace: "default", Group: "events.k8s.io", Resource: "events", Verb: "create"}
+	for _, asked := range []authorizationv1.SubjectAccessReviewSpec{
+		{User: nodeUser("id-a"), Groups: []string{NodesGroup}, ResourceAttributes: &lease},
+		{User: CoordinatorUser, ResourceAttributes: &lease},
+		{User: CoordinatorUser, ResourceAttributes: &nodes},
+		{User: CoordinatorUser, ResourceAttributes: &events},
+	} {
+		if err := shared.WaitAllowed(ctx, asked, true); err != nil {
+			t.Fatal(err)
+		}
+	}
 
 	for _, who := range []struct {
 		name   string
@@ -263,13 +280,25 @@ func watchPods(selector string) func(context.Context, *kubernetes.Clientset) err
 	}
 }
 
-// evictPod is a dry run: authorization and admission answer as for a real one.
+// evictPod is a dry run: authorization and admission answer as for a real one. NodeRestriction may not know of the pod for a moment.
 func evictPod(name string) func(context.Context, *kubernetes.Clientset) error {
 	return func(ctx context.Context, c *kubernetes.Clientset) error {
-		return c.CoreV1().Pods("default").EvictV1(ctx, &policyv1.Eviction{
-			ObjectMeta:    metav1.ObjectMeta{Namespace: "default", Name: name},
-			DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}},
-		})
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			err := c.CoreV1().Pods("default").EvictV1(ctx, &policyv1.Eviction{
+				ObjectMeta:    metav1.ObjectMeta{Namespace: "default", Name: name},
+				DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}},
+			})
+			if !apierrors.IsNotFound(err) {
+				return err
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return err
+			}
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	default:
 		os.Exit(ownControlPlane())
 	}
-	os.Exit(RunTests(m, Options{NodeMonitorGrace: 6 * time.Second}, func(cp *ControlPlane) { shared = cp }))
+	os.Exit(RunTests(m, Options{NodeMonitorGrace: 10 * time.Second}, func(cp *ControlPlane) { shared = cp }))
 }
 
 // ownControlPlane starts a control plane, prints its folder and waits for Ctrl-C.

@@ -99,13 +99,13 @@ func (p *process) died() error {
 	return fmt.Errorf("%s %w (%v); the end of its log:\n%s", p.name, errDied, p.err, tail(p.log))
 }
 
-// waitReady calls probe until it succeeds, the process dies or ctx ends. A probe gets a second. There is nothing to watch
+// waitReady calls probe until it succeeds, the process dies or ctx ends. A probe gets five seconds. There is nothing to watch
 // in a server that is not up yet, so this one polls.
 func (p *process) waitReady(ctx context.Context, probe func(context.Context) error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		short, cancel := context.WithTimeout(ctx, time.Second)
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
 		err := probe(short)
 		cancel()
 		if err == nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,6 +74,24 @@ func (cp *ControlPlane) WaitWorkload(ctx context.Context, namespace, name string
 		return fmt.Errorf("waiting for PodDisruptionBudget %s/%s to count %d healthy pods: %w", namespace, name, want, err)
 	}
 	return nil
+}
+
+// WaitAllowed waits until the API server's authorizers allow what asked says, or do not: they follow roles and bindings through
+// watches of their own, so that what was just granted may be refused for a moment, and the other way round.
+func (cp *ControlPlane) WaitAllowed(ctx context.Context, asked authorizationv1.SubjectAccessReviewSpec, allowed bool) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		r, err := cp.admin.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: asked}, metav1.CreateOptions{})
+		if err == nil && r.Status.Allowed == allowed {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s to be allowed %+v: %t: %w (last: %v)", asked.User, asked.ResourceAttributes, allowed, context.Cause(ctx), err)
+		}
+	}
 }
 
 // podsNow describes pods for an error message, when the caller's context is over already.
