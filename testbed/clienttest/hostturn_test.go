@@ -2,6 +2,8 @@ package clienttest
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -53,10 +55,14 @@ func TestHostTurn(t *testing.T) {
 	}
 	h.isCommit(commits[0])
 	evictions := h.w.requests("POST eviction")
-	if len(evictions) != 1 {
-		t.Errorf("%d evictions", len(evictions))
+	if n := len(evictions); n == 0 || evictions[n-1].status != http.StatusCreated {
+		t.Errorf("evictions %+v, want one that is accepted, and nothing after it", evictions)
 	}
-	for _, e := range evictions {
+	for i, e := range evictions {
+		// The API server's own view of pods may be behind the drain's.
+		if i+1 < len(evictions) && e.status != http.StatusNotFound {
+			t.Errorf("evicted again after the answer %d", e.status)
+		}
 		if e.at.Before(commits[0].answered) {
 			t.Error("evicted before the cordon")
 		}
@@ -118,7 +124,7 @@ func TestSlowLookIsRepeated(t *testing.T) {
 	})
 	h.promote("draining", nil)
 	h.acks("draining/done")
-	commits := h.commits()
+	commits := carriedOut(h.commits())
 	if len(commits) != 1 || slow.Load() < 2 {
 		t.Fatalf("commits %+v after %d looks, want one after two", commits, slow.Load())
 	}
@@ -132,24 +138,43 @@ func TestWaitingHostLooksAgain(t *testing.T) {
 	stop(t)
 	h.promote("draining", nil)
 	h.says("Stopped")
-	looks := h.w.count("GET lease")
-	if len(h.commits()) > 0 || looks == 0 {
-		t.Fatalf("under the stop: commits %+v after %d looks", h.commits(), looks)
+	looks := h.w.requests("GET lease")
+	if len(h.commits()) > 0 || len(looks) == 0 {
+		t.Fatalf("under the stop: commits %+v after %d looks", h.commits(), len(looks))
 	}
-	never(t, "a look although nothing changed", 3*time.Second, func() bool { return h.w.count("GET lease") > looks })
-	changed := time.Now()
-	patchNode(t, h.name, `{"metadata":{"annotations":{"example.org/changed":"yes"}}}`)
-	until(t, "another look", func() bool { return h.w.count("GET lease") > looks })
-	if took := time.Since(changed); took > 6*time.Second { // by itself it looks in 7 s
-		t.Errorf("it looked again %v after its Node changed", took)
+	// By itself it looks every 10 s at the earliest. What comes between two looks is heard from the one that was looked at last.
+	last, version := looks[len(looks)-1].at, h.node().ResourceVersion
+	never(t, "a look although nothing changed", 3*time.Second, func() bool {
+		return h.lookedAgain(last) < 9*time.Second && h.node().ResourceVersion == version
+	})
+	// Of some changes one at least is seen before it would have looked by itself, however busy the machine is.
+	sooner := false
+	for i := 0; i < 5 && !sooner; i++ {
+		looks = h.w.requests("GET lease")
+		last = looks[len(looks)-1].at
+		patchNode(t, h.name, fmt.Sprintf(`{"metadata":{"annotations":{"example.org/changed":"%d"}}}`, i))
+		until(t, "another look", func() bool { return h.w.count("GET lease") > len(looks) })
+		sooner = h.lookedAgain(last) < 9*time.Second
 	}
-	lifted := time.Now()
+	if !sooner {
+		t.Error("it looks no sooner when its Node has changed")
+	}
 	goOn(t)
-	h.acks("draining/done")
-	if took := time.Since(lifted); took > looksEvery {
-		t.Errorf("it saw the lifted stop after %v", took)
+	lifted := time.Now()
+	if took := h.lookAfter(lifted).Sub(lifted); took > looksEvery {
+		t.Errorf("it looked again %v after the stop was lifted", took)
 	}
+	h.acks("draining/done")
 	h.isCommit(h.commits()[0])
+}
+
+// lookedAgain is how long after a look at the Lease the next one came; for ever if it has not come.
+func (h *host) lookedAgain(last time.Time) time.Duration {
+	looks := h.w.requests("GET lease")
+	if i := slices.IndexFunc(looks, func(r request) bool { return r.at.After(last) }); i >= 0 {
+		return looks[i].at.Sub(last)
+	}
+	return math.MaxInt64
 }
 
 // The leader that granted is not the leader any more: nothing is committed.
@@ -176,15 +201,23 @@ func TestLostCordonIsSettled(t *testing.T) {
 	h.want()
 	var once atomic.Bool
 	h.w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
-		if strings.HasPrefix(r.kind, "PATCH node") && strings.Contains(r.body, `"unschedulable"`) && once.CompareAndSwap(false, true) {
-			return cutAnswer(forward)
+		if !strings.HasPrefix(r.kind, "PATCH node") || !strings.Contains(r.body, `"unschedulable"`) || once.Load() {
+			return nil, nil
 		}
-		return nil, nil
+		resp, err := forward()
+		if err == nil && resp.StatusCode == http.StatusOK && once.CompareAndSwap(false, true) {
+			resp.Body.Close()
+			return nil, errCut
+		}
+		return resp, err
 	})
 	h.promote("draining", nil)
 	h.acks("draining/done")
 	commits := h.commits()
-	if len(commits) != 2 || commits[0].body != commits[1].body || commits[1].status != http.StatusConflict {
+	for len(commits) > 2 && commits[0].status == http.StatusConflict {
+		commits = commits[1:] // a kubelet's write just before, and nothing was carried out
+	}
+	if len(commits) != 2 || commits[0].status != 0 || commits[0].body != commits[1].body || commits[1].status != http.StatusConflict {
 		t.Errorf("commits %+v, want the same twice, the second a conflict", commits)
 	}
 	if n := h.node(); !n.Spec.Unschedulable || n.Annotations["lockkeeper.dev/cordon"] != "t1" {
@@ -209,10 +242,11 @@ func TestCordonInBetweenIsNotOurs(t *testing.T) {
 		t.Errorf("marked %t: an admin's cordon", mark)
 	}
 	commits := h.commits()
-	if len(commits) != 2 || commits[0].status != http.StatusConflict || strings.Contains(commits[1].body, "unschedulable") {
-		t.Errorf("commits %+v, want a conflict and an ack alone", commits)
+	done := carriedOut(slices.Clone(commits))
+	if len(done) != 1 || commits[0].status != http.StatusConflict || strings.Contains(done[0].body, "unschedulable") {
+		t.Fatalf("commits %+v, want a conflict and an ack alone", commits)
 	}
-	h.isCommit(commits[1])
+	h.isCommit(done[0])
 }
 
 func TestRefusedReboot(t *testing.T) {
@@ -222,7 +256,7 @@ func TestRefusedReboot(t *testing.T) {
 	h.promote("rebooting", onlyNode)
 	h.acks("rebooting/refused:RebootRefused")
 	never(t, "another call", 2*time.Second, func() bool { return len(h.reboots(simhost.RebootRefused)) > 1 })
-	if len(h.commits()) != 1 {
+	if done := carriedOut(h.commits()); len(done) != 1 {
 		t.Errorf("commits %+v, want one", h.commits())
 	}
 	if h.sim.Boots() != 1 {

@@ -76,7 +76,7 @@ func TestNoDecisionBeforeItsOwnList(t *testing.T) {
 		}
 	}
 	fresh(t, l.w)
-	if n := len(l.w.grants()); n != 1 {
+	if n := len(carriedOut(l.w.grants())); n != 1 {
 		t.Errorf("%d grants, want 1", n)
 	}
 }
@@ -188,15 +188,15 @@ func TestRefusedWriteIsNoHotLoop(t *testing.T) {
 			for i := 0; time.Since(began) < 4*time.Second; i++ {
 				patchNode(t, "n2", fmt.Sprintf(`{"metadata":{"annotations":{"hook.lockkeeper.dev/count":"%d"}}}`, i))
 			}
-			if n := l.w.count("PATCH node n1"); n > 2 {
-				t.Errorf("%d writes to a node that refuses them", n)
+			// It is left alone for 30 s each time.
+			most := 2 * (1 + int(time.Since(l.w.requests("PATCH node n1")[0].at)/(30*time.Second)))
+			if n := l.w.count("PATCH node n1"); n > most {
+				t.Errorf("%d writes to a node that refuses them, want %d at most", n, most)
 			}
-			if n := l.w.count("GET node n1"); n > 2 {
-				t.Errorf("%d reads of it", n)
+			if n := l.w.count("GET node n1"); n > most {
+				t.Errorf("%d reads of it, want %d at most", n, most)
 			}
-			if state(t, "n2") != "idle" {
-				t.Errorf("the other node is %q", state(t, "n2"))
-			}
+			until(t, "the other node in its care", func() bool { return state(t, "n2") == "idle" })
 			if !l.status().Leader || len(l.epochs()) != 1 {
 				t.Errorf("status %+v", l.status())
 			}
@@ -221,8 +221,9 @@ func TestManyRefusedKeepNobodyWaiting(t *testing.T) {
 	})
 	l.leads(1)
 	until(t, "the last one in its care", func() bool { return state(t, "z") == "idle" })
-	if n := l.w.count("PATCH node"); n > 2*40+1 {
-		t.Errorf("%d writes until then", n)
+	writes := l.w.requests("PATCH node")
+	if most := 1 + 2*40*(1+int(time.Since(writes[0].at)/(30*time.Second))); len(writes) > most { // each is left alone for 30 s
+		t.Errorf("%d writes until then, want %d at most", len(writes), most)
 	}
 }
 
@@ -305,7 +306,7 @@ func TestSkewedClockDoesNotLead(t *testing.T) {
 // all after the Lease was released. What arrives later still, from inside the network, the protocol makes harmless.
 func TestLeaderThatCannotRenewIsQuiet(t *testing.T) {
 	t.Parallel()
-	short := func(c *candidate) { c.opts.LeaseDuration, c.opts.RenewDeadline = 8*time.Second, 4*time.Second }
+	short := func(c *candidate) { c.opts.LeaseDuration, c.opts.RenewDeadline = 20*time.Second, 6*time.Second }
 	for name, hang := range map[string]bool{"refused": false, "hanging": true} {
 		t.Run(name, func(t *testing.T) {
 			freshLease(t)
@@ -331,18 +332,18 @@ func TestLeaderThatCannotRenewIsQuiet(t *testing.T) {
 			b := stand(t, "b", short)
 			b.says("stands by; " + first)
 			broken.Store(true)
-			renewed := time.Time{}
+			// Reasons to write: n2 changes its mind all the time.
+			uid, began := string(getNode(t, "n2").UID), time.Now()
+			for i := 0; len(b.epochs()) == 0; i++ {
+				sayWants(t, uid, "n2", i%2 == 0)
+				if time.Since(began) > patience {
+					t.Fatal("nobody took over")
+				}
+			}
+			renewed := time.Time{} // one was on its way, perhaps, when the wire broke
 			for _, r := range a.w.leaseWrites(first, renewed) {
 				if r.status == 200 {
 					renewed = r.at
-				}
-			}
-			// Reasons to write: n2 changes its mind all the time.
-			uid := string(getNode(t, "n2").UID)
-			for i := 0; len(b.epochs()) == 0; i++ {
-				sayWants(t, uid, "n2", i%2 == 0)
-				if time.Since(renewed) > patience {
-					t.Fatal("nobody took over")
 				}
 			}
 			won := b.w.requests("PUT lease")[0]
@@ -423,16 +424,16 @@ func TestReasonsAreSpread(t *testing.T) {
 		})
 	}
 	until(t, "the first reasons", func() bool { return len(reasons()) >= 20 })
-	until(t, "a few more", func() bool { return len(reasons()) >= 23 })
+	until(t, "a few more", func() bool { return len(reasons()) >= 28 })
 	told := reasons()
-	// The first twenty at once, then one a second: sixty nodes in a minute.
-	if took := told[22].at.Sub(told[0].at); took < 2*time.Second {
-		t.Errorf("23 reasons in %v", took)
+	// The first twenty at once, then one a second: sixty nodes in a minute. On its way the first of them may have been held up.
+	if took := told[27].at.Sub(told[0].at); took < 4*time.Second {
+		t.Errorf("28 reasons in %v", took)
 	}
 	lifted := time.Now()
 	goOn(t)
 	until(t, "the grant", func() bool { return len(l.w.grants()) > 0 })
-	if g := l.w.grants()[0]; g.at.Sub(lifted) > 10*time.Second {
+	if g := l.w.grants()[0]; g.at.Sub(lifted) > 20*time.Second { // the reasons that wait need half a minute
 		t.Errorf("granted %v after the stop was lifted, while reasons waited", g.at.Sub(lifted))
 	}
 	seen := map[string]int{}
@@ -452,6 +453,11 @@ func TestIdleLeaderAsksNothing(t *testing.T) {
 	epoch := l.leads(1)
 	until(t, "both in its care", func() bool { return state(t, "n1") == "idle" && state(t, "n2") == "idle" })
 	count := func() int { return l.w.count() - l.w.count("GET lease", "PUT lease") }
+	until(t, "the end of what taking them in has cost", func() bool {
+		before := count()
+		time.Sleep(2 * time.Second)
+		return count() == before
+	})
 	from, before := time.Now(), count()
 	for i := 0; len(l.w.leaseWrites(epoch, from)) < 6; i++ {
 		must(t, cp(t).SetNodeReady(t.Context(), "n1", "boot-1", true))
