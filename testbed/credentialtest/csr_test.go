@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,6 +101,10 @@ func requester(t *testing.T) string {
 		must(t, cp.Client().RbacV1().ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{}))
 		must(t, cp.Client().RbacV1().ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{}))
 	})
+	for _, verb := range []string{"create", "get", "delete"} {
+		allowed(t, authorizationv1.SubjectAccessReviewSpec{User: name, ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: "certificates.k8s.io", Resource: "certificatesigningrequests", Verb: verb}}, true)
+	}
 	path, err := cp.Kubeconfig(name)
 	must(t, err)
 	return path
@@ -134,7 +139,7 @@ func TestACertificateCoordinates(t *testing.T) {
 	if c := s.Coordinator.Credential; c == nil || c.Renews != nil || !strings.Contains(c.Why, "not renewed by lockkeeper: it is a certificate") {
 		t.Errorf("of its credential it says %+v", s.Coordinator.Credential)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	must(t, h.StageUpdate("4.2.0"))
 	must(t, h.WaitBoots(ctx, 2)) // granted and promoted by a coordinator with a certificate

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -73,6 +74,14 @@ func until(t *testing.T, what string, cond func() bool, told func() any) {
 			t.Fatalf("waited in vain for %s: %+v", what, told())
 		}
 	}
+}
+
+// allowed waits until somebody may do something, or may not: the API server's authorizers see roles and bindings a moment later.
+func allowed(t *testing.T, asked authorizationv1.SubjectAccessReviewSpec, want bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	must(t, cp.WaitAllowed(ctx, asked, want))
 }
 
 // view is the host's last word on itself.

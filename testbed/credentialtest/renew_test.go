@@ -2,12 +2,15 @@ package credentialtest
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
@@ -75,13 +78,16 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	role.Rules = nil
 	_, err = roles.Update(t.Context(), role, metav1.UpdateOptions{})
 	must(t, err)
+	allowed(t, authorizationv1.SubjectAccessReviewSpec{User: controlplane.CoordinatorUser, ResourceAttributes: &authorizationv1.ResourceAttributes{
+		Namespace: controlplane.LockkeeperNamespace, Resource: "serviceaccounts", Subresource: "token", Name: v1alpha1.CoordinatorServiceAccount, Verb: "create"}}, false)
 	aged(t, h, 12*time.Minute)
 	old = inFile(t, h)
 	s = is(t, h, "its word that it may not", func(s local.Status) bool {
 		return s.Coordinator.Credential != nil && strings.Contains(s.Coordinator.Credential.Why, "may not renew its own token")
 	})
-	if want := "the coordinator's credential expires in 11 minutes, `lockkeeper kubeconfig` mints a new one; "; !strings.HasPrefix(s.Line, want) || !leads(s) {
-		t.Errorf("its line is %q, leads %t, want %q…", s.Line, leads(s), want)
+	// It is said at once, but for what the machine needs.
+	if want := regexp.MustCompile("^the coordinator's credential expires in (11|10|9) minutes, `lockkeeper kubeconfig` mints a new one; "); !want.MatchString(s.Line) || !leads(s) {
+		t.Errorf("its line is %q, leads %t, want %s…", s.Line, leads(s), want)
 	}
 	if inFile(t, h).Token != old.Token {
 		t.Error("the token is another one all the same")
