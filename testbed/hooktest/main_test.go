@@ -70,7 +70,7 @@ func host(t *testing.T, prefix string, files map[string][]byte, enable ...string
 // is no matter.
 func exec(t *testing.T, h *realhost.Host, script string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	out, _ := h.Exec(ctx, "env", "--chdir=/", "sh", "-c", script)
 	return strings.TrimSpace(out)
