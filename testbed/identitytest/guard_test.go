@@ -39,7 +39,7 @@ func newGuard(t *testing.T, name string) *guard {
 	}))
 	t.Cleanup(g.server.Close)
 	url := g.server.URL
-	fail, none, seconds := admissionv1.Fail, admissionv1.SideEffectClassNone, int32(2)
+	fail, none, seconds := admissionv1.Fail, admissionv1.SideEffectClassNone, int32(10)
 	_, err := g.hooks().Create(t.Context(), &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: guardName},
 		Webhooks: []admissionv1.ValidatingWebhook{{
