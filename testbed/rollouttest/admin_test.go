@@ -138,10 +138,6 @@ func TestPauseInIdle(t *testing.T) {
 	s.updated("node-2")
 }
 
-// heedsStop bounds how late a host in a turn heeds the emergency stop, or its end: it looks every 11 s, give or take a
-// twentieth, and the machine is busy. In no turn it looks every 30 s.
-const heedsStop = 25 * time.Second
-
 // TestEmergencyStopInMidDrain stops everything with one write to the Lease, which changes no Node.
 func TestEmergencyStopInMidDrain(t *testing.T) {
 	t.Parallel()
@@ -156,7 +152,7 @@ func TestEmergencyStopInMidDrain(t *testing.T) {
 	s.stage("node-3")
 	s.held(name, v1alpha1.ReasonStopped)
 	s.held("node-3", v1alpha1.ReasonStopped)
-	s.says(name, "Stopped", heedsStop)
+	s.says(name, "Stopped", soon)
 	t.Logf("the host heeds the stop after %v", time.Since(began).Round(time.Millisecond))
 	evicted := s.evictions()
 	s.nothingLeaves(budget, evicted)
@@ -165,7 +161,7 @@ func TestEmergencyStopInMidDrain(t *testing.T) {
 	}
 	s.goes()
 	began = time.Now()
-	s.until(name, heedsStop, "to go on by itself after the stop", func(n *turn.Node) bool {
+	s.until(name, soon, "to go on by itself after the stop", func(n *turn.Node) bool {
 		return n.State != v1alpha1.StateDraining || n.Says(v1alpha1.WordDone)
 	})
 	t.Logf("the node goes on %v after the stop", time.Since(began).Round(time.Millisecond))

@@ -15,7 +15,7 @@ import (
 // reboot.
 func TestSessionDelay(t *testing.T) {
 	t.Parallel()
-	const name, delay = "node-2", 8 * time.Second
+	const name, delay = "node-2", 20 * time.Second
 	s := play(t, 2, 1, `settle = "1s"`, quick, config("reboot", "session_delay", delay))
 	anna, err := s.host(name).Logind().Login("1", "anna")
 	s.must(err)
