@@ -18,7 +18,7 @@ const (
 	busSocket    = "bus"
 	notifySocket = "notify" // the longest socket name of a host; see newWorkDir
 
-	busStartTimeout = 15 * time.Second
+	busStartTimeout = time.Minute
 	busStopGrace    = time.Second
 )
 

@@ -19,18 +19,24 @@ func status(t *testing.T, conn *dbus.Conn) (s EngineStatus) {
 	return s
 }
 
-// follow gives the operations that the engine broadcasts. Whatever was sent before a call of sync is in what sync returns.
-func follow(t *testing.T, h *Host) (sync func() []string) {
+// follow gives the operations that the engine broadcasts. What sync returns are those that were sent since it was called last: it waits
+// for as many as are expected, and a moment for more.
+func follow(t *testing.T, h *Host) (sync func(expected int) []string) {
 	t.Helper()
 	conn := connect(t, h)
 	signals := make(chan *dbus.Signal, 64)
 	conn.Signal(signals)
 	must(t, conn.AddMatchSignal(dbus.WithMatchInterface(engine.Interface), dbus.WithMatchMember("StatusUpdate")))
-	return func() []string {
+	return func(expected int) []string {
 		// The engine answers after what it sent, and the bus keeps the order.
 		engineObject(conn).Call(engine.Interface+".GetStatus", dbus.FlagNoAutoStart)
 		var ops []string
 		for {
+			// What godbus has read it hands on in a goroutine of its own.
+			wait := 100 * time.Millisecond
+			if len(ops) < expected {
+				wait = 90 * time.Second
+			}
 			select {
 			case s := <-signals:
 				if s.Name != engine.Interface+".StatusUpdate" {
@@ -40,7 +46,7 @@ func follow(t *testing.T, h *Host) (sync func() []string) {
 					t.Errorf("a signal with signature %s", sig)
 				}
 				ops = append(ops, strings.TrimPrefix(s.Body[2].(string), "UPDATE_STATUS_"))
-			case <-time.After(100 * time.Millisecond): // what godbus has read it hands on in a goroutine of its own
+			case <-time.After(wait):
 				return ops
 			}
 		}
@@ -55,7 +61,7 @@ func TestStageUpdateAndSilentReset(t *testing.T) {
 	}
 	signals := follow(t, h)
 	must(t, h.StageUpdate("4.2.0"))
-	got := strings.Join(signals(), " ")
+	got := strings.Join(signals(9), " ")
 	want := "CHECKING_FOR_UPDATE UPDATE_AVAILABLE DOWNLOADING DOWNLOADING DOWNLOADING DOWNLOADING DOWNLOADING FINALIZING UPDATED_NEED_REBOOT"
 	if got != want {
 		t.Errorf("signals %s, want %s", got, want)
@@ -67,14 +73,14 @@ func TestStageUpdateAndSilentReset(t *testing.T) {
 		t.Error("a second update was staged")
 	}
 	must(t, engineObject(conn).Call(engine.Interface+".ResetStatus", 0).Err)
-	if got := signals(); len(got) > 0 {
+	if got := signals(0); len(got) > 0 {
 		t.Errorf("ResetStatus was followed by signals %v", got)
 	}
 	if s := status(t, conn); s.Operation != OpIdle || h.exists(engine.Marker) || h.Staged() != "4.2.0" {
 		t.Errorf("reset: %+v, marker there: %t, staged %q", s, h.exists(engine.Marker), h.Staged())
 	}
 	must(t, engineObject(conn).Call(engine.Interface+".AttemptUpdate", 0).Err)
-	if got := strings.Join(signals(), " "); got != "CHECKING_FOR_UPDATE IDLE" {
+	if got := strings.Join(signals(2), " "); got != "CHECKING_FOR_UPDATE IDLE" {
 		t.Errorf("a check that finds nothing was followed by %s", got)
 	}
 	// The partition switch stands all the same.
@@ -101,7 +107,7 @@ func TestEngineForgetsTheVersion(t *testing.T) {
 	if s := status(t, conn); s != (EngineStatus{Operation: OpNeedReboot, NewVersion: "0.0.0"}) {
 		t.Errorf("restarted: %+v", s)
 	}
-	if got := strings.Join(signals(), " "); got != "UPDATED_NEED_REBOOT" {
+	if got := strings.Join(signals(1), " "); got != "UPDATED_NEED_REBOOT" {
 		t.Errorf("the start was followed by %s", got)
 	}
 	must(t, h.ResetStatus())
@@ -126,11 +132,11 @@ func TestOddEngine(t *testing.T) {
 	must(t, h.Engine().AnswerTruth())
 	signals := follow(t, h)
 	must(t, h.Engine().Say(EngineStatus{Operation: "UPDATE_STATUS_DISCO", NewVersion: "9"}, true))
-	if got := signals(); len(got) != 1 || got[0] != "DISCO" || status(t, conn).Operation != "UPDATE_STATUS_DISCO" {
+	if got := signals(1); len(got) != 1 || got[0] != "DISCO" || status(t, conn).Operation != "UPDATE_STATUS_DISCO" {
 		t.Errorf("signals %v, status %+v", got, status(t, conn))
 	}
 	must(t, h.Engine().Forge(EngineStatus{Operation: OpNeedReboot, NewVersion: "6.6.6"}))
-	if got := signals(); len(got) != 1 || got[0] != "UPDATED_NEED_REBOOT" || status(t, conn).Operation != "UPDATE_STATUS_DISCO" {
+	if got := signals(1); len(got) != 1 || got[0] != "UPDATED_NEED_REBOOT" || status(t, conn).Operation != "UPDATE_STATUS_DISCO" {
 		t.Errorf("signals %v, status %+v", got, status(t, conn))
 	}
 	before := h.Engine().Calls()

@@ -197,7 +197,7 @@ func (h *Host) Close() error {
 
 // deleteNode takes the host out of the cluster. A control plane that is gone has taken the Node with it.
 func (h *Host) deleteNode() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	err := h.cp.Client().CoreV1().Nodes().Delete(ctx, h.opts.Name, metav1.DeleteOptions{})
 	if errors.Is(err, syscall.ECONNREFUSED) {

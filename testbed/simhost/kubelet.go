@@ -242,7 +242,7 @@ func (k *kubelet) write(ctx context.Context) error {
 func (k *kubelet) prepareForShutdown(ctx context.Context) {
 	k.mu.Lock()
 	k.ready, k.reason = false, "NodeShutdown"
-	short, cancel := context.WithTimeout(ctx, 2*time.Second)
+	short, cancel := context.WithTimeout(ctx, 5*time.Second)
 	k.complain("calling its Node not ready", k.write(short))
 	cancel()
 	k.mu.Unlock()
@@ -293,7 +293,7 @@ func (h *Host) labelAsAdmin(ctx context.Context) error {
 // holdPods has nothing happen to the host's pods while its kubelet is down and could not say so itself. It is the testbed's
 // own write, one that no real crash has; it is why it comes once and only if need be.
 func (h *Host) holdPods(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, controlplane.PodsLabel, controlplane.PodsHeld)
 	_, err := h.cp.Client().CoreV1().Nodes().Patch(ctx, h.opts.Name, types.MergePatchType, patch, metav1.PatchOptions{})

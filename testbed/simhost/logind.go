@@ -241,7 +241,7 @@ func (l *Logind) tell(b *boot) bool {
 
 // pidOf asks the bus who is behind a connection; 0 if it cannot tell.
 func pidOf(conn *dbus.Conn, sender string) uint32 {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	var pid uint32
 	_ = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.GetConnectionUnixProcessID", 0, sender).Store(&pid)

@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 	if how := os.Getenv(fakeEnv); how != "" {
 		os.Exit(fakeLockkeeper(how))
 	}
-	os.Exit(controlplane.RunTests(m, controlplane.Options{NodeMonitorGrace: 6 * time.Second},
+	// A crash and the boot after it have to be over within the grace period, less the time between two heartbeats.
+	os.Exit(controlplane.RunTests(m, controlplane.Options{NodeMonitorGrace: 15 * time.Second},
 		func(c *controlplane.ControlPlane) { cp = c }))
 }
 
@@ -114,6 +115,12 @@ func (r *record) last(kind Kind) (Event, int) {
 		}
 	}
 	return last, n
+}
+
+// told waits until events of a kind were told, as many as count.
+func (r *record) told(t *testing.T, kind Kind, count int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%s is told %d times", kind, count), func() bool { _, n := r.last(kind); return n >= count })
 }
 
 // startHost starts a host with a polite stand-in, and closes it after the test.

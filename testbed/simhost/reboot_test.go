@@ -39,7 +39,7 @@ func TestKubeletRegistersTheNode(t *testing.T) {
 	}
 	want := fmt.Sprintf("%q", []string{"run", "--config", h.ConfigPath(), "--root", h.Root()})
 	eventually(t, "the log to say that it was called with "+want, func() bool { return strings.Contains(h.Logs(), want) })
-	eventually(t, "NodeReady is told", func() bool { _, n := r.last(NodeReady); return n == 1 })
+	r.told(t, NodeReady, 1)
 	equal(t, "events", r.kinds(), []Kind{Booted, NodeReady})
 }
 
@@ -87,6 +87,7 @@ func TestRebootThroughLogind(t *testing.T) {
 	h, r := startHost(t, "reboot")
 	must(t, h.WaitReady(soon(t)))
 	n := ready(t, h)
+	r.told(t, NodeReady, 1)
 	steps := watchSteps(t, n)
 	must(t, h.StageUpdate("4.2.0"))
 	old := h.BootID()
@@ -110,7 +111,7 @@ func TestRebootThroughLogind(t *testing.T) {
 		t.Errorf("the engine of the new boot says %+v, running %t; marker there: %t", s, running, h.exists(engine.Marker))
 	}
 	// The old boot's kubelet says not ready; the new boot's id and Ready come together.
-	eventually(t, "NodeReady is told", func() bool { _, n := r.last(NodeReady); return n == 2 })
+	r.told(t, NodeReady, 2)
 	want := []step{{0, corev1.ConditionTrue}, {0, corev1.ConditionFalse}, {1, corev1.ConditionTrue}}
 	if got := steps(want[2]); !slices.Equal(got, want) {
 		t.Errorf("the Node went %v, want %v", got, want)
@@ -138,6 +139,7 @@ func TestStubbornLockkeeperIsKilledInAShutdown(t *testing.T) {
 func TestRollbackAndStayDown(t *testing.T) {
 	h, r := startHost(t, "rollback")
 	ready(t, h)
+	r.told(t, NodeReady, 1)
 	must(t, h.StageUpdate("4.2.0"))
 	h.SetNextBoot(NextBoot{Rollback: true, StayDown: true})
 	must(t, login(connect(t, h)).Call(loginIface+".RebootWithFlags", 0, uint64(0)).Err)
@@ -163,6 +165,7 @@ func TestCrash(t *testing.T) {
 	h, r := startHost(t, "crash", stubborn)
 	must(t, h.WaitReady(soon(t)))
 	n := ready(t, h)
+	r.told(t, NodeReady, 1)
 	must(t, h.StageUpdate("4.2.0"))
 	steps := watchSteps(t, n)
 	must(t, h.Crash(CrashOptions{ComesUpUpdated: true}))
@@ -197,6 +200,7 @@ func TestCrash(t *testing.T) {
 func TestCrashInAShutdown(t *testing.T) {
 	h, r := startHost(t, "crash-down", func(o *Options) { o.InhibitDelayMax = time.Hour })
 	ready(t, h)
+	r.told(t, NodeReady, 1)
 	h.Logind().Hold(Inhibitor{What: "shutdown", Who: "test", Why: "to wait", Mode: "delay"})
 	must(t, login(connect(t, h)).Call(loginIface+".RebootWithFlags", 0, uint64(0)).Err)
 	must(t, h.Crash(CrashOptions{}))

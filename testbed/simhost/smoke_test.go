@@ -18,7 +18,7 @@ func TestRealBinaryUpdatesTwoHosts(t *testing.T) {
 	policy := filepath.Join(t.TempDir(), "policy.toml")
 	must(t, os.WriteFile(policy, []byte("settle = \"1s\"\n"), 0o600))
 	r := &record{}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	f, err := StartFleet(ctx, cp, FleetOptions{
 		Hosts: 2, Coordinators: 1, Prefix: "smoke-", Zones: []string{"a", "b"},
@@ -50,6 +50,7 @@ func TestRealBinaryUpdatesTwoHosts(t *testing.T) {
 		}
 	}
 	// One after the other: the first is Ready again before the second one is ordered to reboot.
+	r.told(t, NodeReady, 4) // it is told a moment after it is seen
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var order []string
