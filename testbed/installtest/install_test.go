@@ -140,6 +140,16 @@ func (in *installation) says(output string, times int, words ...string) {
 	}
 }
 
+// hears waits until the host has told its service manager all the words.
+func (in *installation) hears(h *host, words ...string) {
+	in.t.Helper()
+	ctx, cancel := context.WithTimeout(in.t.Context(), soon)
+	defer cancel()
+	must(in.t, h.WaitNotify(ctx, fmt.Sprintf("saying %q", words), func(n simhost.Notify) bool {
+		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(n.Status, w) })
+	}))
+}
+
 // until waits until every host's Node is as cond wants it.
 func (in *installation) until(what string, within time.Duration, cond func(*simhost.Host, *corev1.Node) bool) {
 	in.t.Helper()
@@ -257,6 +267,9 @@ func TestInstallAsWritten(t *testing.T) {
 	}
 	in.until("to want a reboot", soon, func(_ *simhost.Host, n *corev1.Node) bool { return n.Labels[v1alpha1.LabelWants] == "reboot" })
 
+	for _, h := range in.hosts {
+		in.hears(h, "not in any coordinator's care; waits: NoCoordinator", "wants reboot for OSUpdate@4.2.0")
+	}
 	out = in.next("3. Look", 3) // held
 	in.says(out, 1, "Nobody coordinates.", "node-1  absent  reboot", "node-2  absent  reboot", "node-3  absent  reboot")
 	in.says(out, 4, "NoCoordinator") // a line for each, and what it means
