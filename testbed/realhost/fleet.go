@@ -34,7 +34,7 @@ type Fleet struct {
 }
 
 // readyWithin bounds the wait for a new fleet: the kubelet is started 2 s after it has failed for want of something.
-const readyWithin = 2 * time.Minute
+const readyWithin = 5 * time.Minute
 
 // StartFleet boots hosts side by side and returns when every one's Node is Ready. The lab's gateway has to be among the control
 // plane's Options.Addresses. If one host does not come up, all are closed. When ctx ends, also long after, they are too.
@@ -90,7 +90,7 @@ func (f *Fleet) Host(name string) *Host {
 func (f *Fleet) Close() {
 	_ = f.each(func(h *Host) error {
 		h.stop()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		return f.cp.Client().CoreV1().Nodes().Delete(ctx, h.Name(), metav1.DeleteOptions{}) // or the control plane is gone itself
 	})
@@ -116,7 +116,7 @@ func (h *Host) WaitReady(ctx context.Context) error {
 		return n != nil && n.Status.NodeInfo.BootID != "" && n.Status.NodeInfo.BootID == h.BootID() && nodeReady(n)
 	})
 	if err != nil {
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		said, _ := h.Journal(late, "kubelet.service")
 		return fmt.Errorf("%w; the end of its console:\n%s\nthe end of its kubelet's journal:\n%s", err, h.console(), lastLines(said, 20))

@@ -123,11 +123,11 @@ func testBooted(t *testing.T, a, b *Host) {
 
 func wantKubeletInhibitor(t *testing.T, h *Host) {
 	t.Helper()
-	ins, err := h.Inhibitors(soon(t))
-	must(t, err)
-	if !slices.ContainsFunc(ins, func(i Inhibitor) bool { return i.Who == "kubelet" && i.What == "shutdown" && i.Mode == "delay" }) {
-		t.Errorf("inhibitors of %s: %+v, want the kubelet's among them", h.Name(), ins)
-	}
+	eventually(t, "the kubelet's inhibitor on "+h.Name(), func() bool {
+		ins, err := h.Inhibitors(soon(t))
+		must(t, err)
+		return slices.ContainsFunc(ins, func(i Inhibitor) bool { return i.Who == "kubelet" && i.What == "shutdown" && i.Mode == "delay" })
+	})
 }
 
 // testApart: what one host does to its disk, its units and its processes is not the other's business.
@@ -252,13 +252,12 @@ func testNetwork(t *testing.T, a, b *Host) {
 		_, err := h.Exec(soon(t), "timeout", "2", "bash", "-c", "exec 3<>/dev/tcp/"+lab.Gateway().String()+"/"+apiPort())
 		return err == nil
 	}
-	if !reach(a) || !reach(b) {
-		t.Fatal("a host does not reach the API server")
-	}
+	eventually(t, "both reach the API server", func() bool { return reach(a) && reach(b) })
 	must(t, a.CutNetwork(soon(t)))
-	if reach(a) || !reach(b) {
-		t.Errorf("with one host cut off, they reach the API server: %t, %t", reach(a), reach(b))
+	if reach(a) {
+		t.Error("a host that is cut off reaches the API server")
 	}
+	eventually(t, "the other still reaches the API server", func() bool { return reach(b) })
 	_, err := cp.WaitNode(soon(t), a.Name(), "to be not Ready", func(n *corev1.Node) bool { return n != nil && !nodeReady(n) })
 	must(t, err)
 	must(t, a.RestoreNetwork(soon(t)))

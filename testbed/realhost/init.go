@@ -10,7 +10,7 @@ import (
 )
 
 // bootTimeout is how long systemd-nspawn may take to start the host's systemd: it sets up namespaces and mounts.
-const bootTimeout = 30 * time.Second
+const bootTimeout = 90 * time.Second
 
 // findInit waits for the host's systemd: a child of systemd-nspawn that is the first process of a PID namespace and has come so
 // far as to call itself systemd. There is nothing to watch, so it looks again and again.

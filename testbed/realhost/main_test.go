@@ -70,7 +70,7 @@ func start(t *testing.T, prefix string, hosts int, change ...func(*Options)) []*
 			if !t.Failed() {
 				break
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			said, err := h.Journal(ctx, "")
 			cancel()
 			t.Logf("the end of the journal of %s (%v):\n%s\nand of its console:\n%s", h.Name(), err, lastLines(said, 60), h.console())
@@ -101,7 +101,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	deadline := time.Now().Add(90 * time.Second)
 	for !cond() {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited 30 s in vain: %s", what)
+			t.Fatalf("waited 90 s in vain: %s", what)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

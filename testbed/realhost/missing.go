@@ -74,4 +74,4 @@ var refused = sync.OnceValue(func() error {
 })
 
 // tryBound is how long that may take.
-const tryBound = 30 * time.Second
+const tryBound = 2 * time.Minute

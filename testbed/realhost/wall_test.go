@@ -19,34 +19,33 @@ func TestWarningsReachTerminalsOutOfTheSandbox(t *testing.T) {
 		t.Fatal("the unit's sandbox is not where it was")
 	}
 	h := start(t, "wall-", 1)[0]
-	ctx := soon(t)
 	shell := func(script string) string {
 		t.Helper()
-		out, err := h.Exec(ctx, "sh", "-c", script)
+		out, err := h.Exec(soon(t), "sh", "-c", script)
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", script, err, out)
 		}
 		return out
 	}
-	must(t, h.WriteFile(ctx, "/etc/systemd/system/sandboxed.service",
+	must(t, h.WriteFile(soon(t), "/etc/systemd/system/sandboxed.service",
 		[]byte("[Service]\nType=oneshot\nExecStart=/bin/sh -e /etc/sandboxed.sh\n#"+sandbox), 0o644))
 	shell("systemctl daemon-reload")
 	// Somebody's terminal, of which all output goes to a file.
 	shell(`systemd-run --quiet --unit=somebody --uid=nobody script -q -f -c 'tty; sleep 600' /tmp/shown`)
-	words := strings.Fields(shell(`for i in $(seq 100); do grep -o '/dev/pts/[0-9]*' /tmp/shown && exit; sleep 0.1; done; exit 1`))
+	words := strings.Fields(shell(`for i in $(seq 600); do grep -o '/dev/pts/[0-9]*' /tmp/shown && exit; sleep 0.1; done; exit 1`))
 	tty := words[len(words)-1]
 	t.Log(shell("ls -l " + tty))
 	sandboxed := func(script string) error {
-		must(t, h.WriteFile(ctx, "/etc/sandboxed.sh", []byte(script+"\n"), 0o644))
-		_, err := h.Exec(ctx, "systemctl", "start", "sandboxed.service")
+		must(t, h.WriteFile(soon(t), "/etc/sandboxed.sh", []byte(script+"\n"), 0o644))
+		_, err := h.Exec(soon(t), "systemctl", "start", "sandboxed.service")
 		if err != nil {
-			journal, journalErr := h.Journal(ctx, "sandboxed.service")
+			journal, journalErr := h.Journal(soon(t), "sandboxed.service")
 			err = errors.Join(fmt.Errorf("%w\n%s", err, journal), journalErr)
 		}
 		return err
 	}
 	must(t, sandboxed("echo you are warned >"+tty))
-	shell(`for i in $(seq 100); do grep -q 'you are warned' /tmp/shown && exit; sleep 0.1; done; cat /tmp/shown; exit 1`)
+	shell(`for i in $(seq 600); do grep -q 'you are warned' /tmp/shown && exit; sleep 0.1; done; cat /tmp/shown; exit 1`)
 	if sandboxed("head -c1 "+tty) == nil {
 		t.Error("it may read what is typed")
 	}
