@@ -83,7 +83,7 @@ func Start(o Options) (*Proxy, error) {
 		// HTTP/1.1, so that a broken connection breaks one request, and no compression of our own.
 		transport: &http.Transport{
 			TLSClientConfig: secret, DisableCompression: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: 30 * time.Second,
-			TLSHandshakeTimeout: 10 * time.Second,
+			TLSHandshakeTimeout: 30 * time.Second,
 		},
 	}
 	if p.speaks, err = rest.HTTPWrappersForConfig(o.Config, p.transport); err != nil {

@@ -169,7 +169,7 @@ func (f *fleet) patchLease(doc map[string]any) error {
 // eventually tries until it works: the API server may be away, the Node may be gone for a while.
 func (c *campaign) eventually(what string, try func() bool) {
 	c.t.Helper()
-	for range 100 {
+	for range 500 {
 		if try() {
 			return
 		}

@@ -85,7 +85,7 @@ const (
 	// stuckAfter is after how long a mark that the store has but the watch does not show means that the watch is dead.
 	stuckAfter = 5 * time.Second
 	// closeWithin bounds the wait for the last mark.
-	closeWithin = 30 * time.Second
+	closeWithin = 2 * time.Minute
 )
 
 // Start lists Nodes, the Lease and pods and follows them from there on until Close. It returns when the first list was read.

@@ -75,7 +75,7 @@ var errCompacted = errors.New("etcd has compacted the history that was to be res
 
 const (
 	// callTimeout bounds one call that is not a watch.
-	callTimeout = 5 * time.Second
+	callTimeout = 30 * time.Second
 	// maxAnswer bounds the answer to one, in bytes.
 	maxAnswer = 256 << 20
 )

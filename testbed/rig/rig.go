@@ -39,7 +39,7 @@ type Rig struct {
 }
 
 // idleWithin bounds the wait for a new fleet's hosts to be idle.
-const idleWithin = 2 * time.Minute
+const idleWithin = 4 * time.Minute
 
 // Start starts the referee, which is to miss nothing, and then the fleet; it
 // returns when every host is idle in a coordinator's care. The end of ctx stops
