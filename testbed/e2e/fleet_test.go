@@ -71,7 +71,7 @@ retry_period = "2s"
 poll_interval = "2s"
 [reboot]
 min_uptime = "5s"
-session_delay = "5s"
+session_delay = "20s"
 `
 
 const policy = `settle = "2s"

@@ -145,13 +145,7 @@ func testNobodyCoordinates(t *testing.T, f *fleet) {
 		}
 	}
 	for _, h := range f.Hosts {
-		status, err := h.Exec(within(t, soon), "systemctl", "status", "--no-pager", "--full", "--lines=0", "lockkeeper")
-		must(t, err)
-		for _, want := range []string{"not in any coordinator's care", "OSUpdate@" + version, "NoCoordinator"} {
-			if !strings.Contains(status, want) {
-				t.Errorf("%s: systemctl status does not say %q:\n%s", h.Name(), want, status)
-			}
-		}
+		f.says(t, h, "not in any coordinator's care", "OSUpdate@"+version, "NoCoordinator") // what systemctl status shows
 		if n := node(t, h.Name()); n.Labels[v1alpha1.LabelState] != "" || n.Spec.Unschedulable || h.Boots() != 1 {
 			t.Errorf("%s: labels %v, unschedulable %t, %d boots, and nobody coordinates", h.Name(), n.Labels, n.Spec.Unschedulable, h.Boots())
 		}
@@ -316,9 +310,11 @@ func (f *fleet) inhibitorHonoured(t *testing.T, h *realhost.Host) {
 		}
 	}
 	t.Logf("%s: the end of its boot before:\n%s", h.Name(), strings.Join(shown, "\n"))
-	// The kubelet lets go a moment before it says so.
-	const moment = 500 * time.Millisecond
-	if len(at) != 3 || at[ended].Sub(at[announced]) < agentStops-moment || at[goes].Before(at[ended].Add(-moment)) {
+	// The kubelet lets go a moment before it says so; on a busy machine that may be long, but then the host goes down later than its pods
+	// need from when they were told.
+	const moment = 300 * time.Millisecond
+	early := at[goes].Before(at[ended].Add(-moment)) && at[goes].Sub(at[announced]) < agentStops-moment
+	if len(at) != 3 || at[ended].Sub(at[announced]) < agentStops/2 || early {
 		t.Errorf("%s: logind did not wait for the kubelet: announced %v, pods ended %v, goes down %v", h.Name(), at[announced], at[ended], at[goes])
 	}
 }
