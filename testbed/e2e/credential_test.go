@@ -37,11 +37,10 @@ func testCredential(t *testing.T, f *fleet) {
 	if out, err := h.Exec(within(t, soon), "ls", "-A", "/etc/lockkeeper"); err != nil || strings.Contains(out, ".next") {
 		t.Errorf("left behind in /etc/lockkeeper: %s (%v)", out, err)
 	}
-	journal, err := h.Journal(within(t, soon), "lockkeeper")
-	must(t, err)
-	if !strings.Contains(journal, "renewed the coordinator's credential") {
-		t.Error("the journal does not tell of the renewal")
-	}
+	eventually(t, soon, "the journal to tell of the renewal", func(ctx context.Context) (bool, error) {
+		journal, err := h.Journal(ctx, "lockkeeper")
+		return strings.Contains(journal, "renewed the coordinator's credential"), err
+	})
 	if now, err := pid(within(t, soon), h); err != nil || now != before || f.leader(t) != h {
 		t.Errorf("process %d leads no more: %d (%v)", before, now, err)
 	}
