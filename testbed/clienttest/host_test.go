@@ -195,20 +195,6 @@ func (h *host) acks(word string) {
 // machine that does nothing else. A host in no turn looks every 30 s.
 const looksEvery = 25 * time.Second
 
-// lookAfter is when the host looked at the Lease first after that.
-func (h *host) lookAfter(at time.Time) (look time.Time) {
-	h.t.Helper()
-	until(h.t, "a look at the Lease", func() bool {
-		looks := h.w.requests("GET lease")
-		i := slices.IndexFunc(looks, func(r request) bool { return r.at.After(at) })
-		if i >= 0 {
-			look = looks[i].at
-		}
-		return i >= 0
-	})
-	return look
-}
-
 // commits are the writes that begin a disturbance, as they were sent.
 func (h *host) commits() []request {
 	return slices.DeleteFunc(h.w.requests("PATCH node"), func(r request) bool { return !strings.Contains(r.body, "/committed") })

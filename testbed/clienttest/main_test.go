@@ -51,7 +51,7 @@ func cp(t *testing.T) *controlplane.ControlPlane {
 }
 
 // patience bounds every wait for something that is to happen.
-const patience = 90 * time.Second
+const patience = 150 * time.Second
 
 // until waits for a condition that no watch tells of.
 func until(t *testing.T, what string, cond func() bool) {
