@@ -200,6 +200,16 @@ func (h *host) commits() []request {
 	return slices.DeleteFunc(h.w.requests("PATCH node"), func(r request) bool { return !strings.Contains(r.body, "/committed") })
 }
 
+// committed are those that were carried out. What one has written may be seen before its answer is on the wire.
+func (h *host) committed() (commits []request) {
+	h.t.Helper()
+	until(h.t, "the answer to a commit", func() bool {
+		commits = carriedOut(h.commits())
+		return len(commits) > 0
+	})
+	return commits
+}
+
 // before are the n requests, watches apart, that came right before r.
 func (h *host) before(r request, n int) []request {
 	all := slices.DeleteFunc(h.w.requests(), func(r request) bool { return strings.HasPrefix(r.kind, "WATCH") })

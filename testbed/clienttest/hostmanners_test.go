@@ -90,7 +90,7 @@ func TestSessionsAreWarnedAndHaveTheirDelay(t *testing.T) {
 		t.Errorf("warned again a quarter of the time before, they read\n%s", anna.Text())
 	}
 	h.acks("rebooting/committed")
-	commit := carriedOut(h.commits())[0]
+	commit := h.committed()[0]
 	// The time that they were told, without its parts of a second, is the earliest.
 	due := toldTime(t, anna.Text(), commit.at)
 	if commit.at.Before(due) || commit.at.After(due.Add(patience)) || due.Add(time.Second).Before(asked.Add(delay)) {
