@@ -1,8 +1,7 @@
-// Package policy says what changes cost and how fast the fleet may roll: data
-// in, data out. Until policies are objects in the cluster there is one, built
-// in; tests hand in others.
+// Package policy says what changes cost and how fast the fleet may roll: the
+// cluster's DisruptionPolicies, checked and made ready to decide by.
 //
-// This room is pure: no client, no file, no clock.
+// This room is pure: no client, no file, no clock. Data in, data out.
 package policy
 
 import (
@@ -10,132 +9,141 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Policy is how fast the nodes that it selects may roll, and on what terms a
-// turn runs. The zero Policy is not valid; start from [Default].
+// Policy is a DisruptionPolicy that was read by [Compile]. The zero Policy
+// allows nothing.
 type Policy struct {
 	Name       string
 	Generation int64
+	Priority   int32
+	// Problems are what is wrong with it, in the order of its fields; a policy
+	// with any is invalid, and grants nothing on any node that it selects.
+	Problems []Problem
 
-	// MaxUnavailable is how many nodes may be unavailable at once, 1 to 10000.
-	MaxUnavailable int
+	// Observe: verdicts, no grants. Paused: no grants.
+	Observe, Paused bool
+
+	// Rules are what changes cost; see [Match.Plan].
+	Rules []v1alpha1.Rule
+
+	// MaxUnavailable is how many of the policy's nodes may be unavailable at
+	// once, MaxUnavailableTotal how many of all nodes; nil is no such limit.
+	MaxUnavailable      Limit
+	MaxUnavailableTotal *Limit
 	// MaxFailed is how many failed nodes, not forgiven, stop the line when
 	// exceeded; 0 to 10000.
 	MaxFailed int
+	// Order is what nodes are put in order by.
+	Order []v1alpha1.OrderKey
 	// Settle is how long nothing is granted after the end of a turn, or after
 	// a Node's creation; 0 to 24h.
 	Settle time.Duration
 	// Backoff is how long a node that was turned back waits for its next turn;
 	// it doubles each time, up to BackoffMax. 1s to 24h.
 	Backoff, BackoffMax time.Duration
-	// Paused: nothing is granted.
-	Paused bool
+	// ExpectedDuration is how long a turn takes, 1m to 24h: it has to fit into
+	// what is left of a window.
+	ExpectedDuration time.Duration
+	// Windows are when turns may begin; none is always.
+	Windows []Window
+	// Gates must all be open for a turn to begin.
+	Gates []v1alpha1.Gate
 
 	// Terms are what each turn's grant records.
 	Terms v1alpha1.Terms
+
+	selector labels.Selector // nil selects every node
 }
 
-// Default is the built-in policy: one node at a time, no hooks.
-func Default() Policy {
-	minutes := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Minute} }
-	return Policy{
-		Name:           "built-in",
-		MaxUnavailable: 1,
-		Settle:         time.Minute,
-		Backoff:        time.Minute,
-		BackoffMax:     time.Hour,
-		Terms: v1alpha1.Terms{
-			Seen:         minutes(2),
-			Draining:     minutes(60),
-			DrainTimeout: v1alpha1.OnTimeoutAbort,
-			Rebooting:    minutes(30),
-			Applying:     minutes(15),
-			HostHooks:    minutes(30),
-			Uncordoning:  minutes(5),
-		},
+// Problem is one thing that is wrong with a policy.
+type Problem struct {
+	Field string // as kubectl explain has it: spec.rollout.windows[0].timeZone
+	Text  string // what stands there, and what to write instead
+}
+
+// String returns the problem as "field: text".
+func (p Problem) String() string { return p.Field + ": " + p.Text }
+
+// Selects reports whether the policy is for nodes with these labels.
+func (p *Policy) Selects(node map[string]string) bool {
+	return p.selector == nil || p.selector.Matches(labels.Set(node))
+}
+
+// Zones finds a time zone by its IANA name; time.LoadLocation is one.
+type Zones func(name string) (*time.Location, error)
+
+// Compile reads a policy. What is wrong with it stands in Problems, what the
+// API server's schema refuses included: objects may be older than the schema.
+// It never fails: a policy with problems still selects its nodes.
+func Compile(obj *v1alpha1.DisruptionPolicy, zones Zones) Policy {
+	c := compiler{zones: zones}
+	s := &obj.Spec
+	r := &s.Rollout
+	p := Policy{
+		Name: obj.Name, Generation: obj.Generation, Priority: s.Priority,
+		Observe: s.Mode == v1alpha1.PolicyModeObserve, Paused: s.Paused, Rules: s.Rules,
+		MaxUnavailable: c.limit("spec.rollout.maxUnavailable", r.MaxUnavailable),
+		MaxFailed:      int(r.MaxFailed), Order: r.Order,
+		Settle: r.Settle.Duration, Backoff: r.Backoff.Duration, BackoffMax: r.BackoffMax.Duration,
+		ExpectedDuration: r.ExpectedDuration.Duration, Gates: r.Gates,
+		Terms: terms(s), selector: c.selector("spec.nodeSelector", s.NodeSelector),
 	}
+	if r.MaxUnavailableTotal != nil {
+		total := c.limit("spec.rollout.maxUnavailableTotal", *r.MaxUnavailableTotal)
+		p.MaxUnavailableTotal = &total
+	}
+	c.check(s)
+	p.Windows = c.windows(r.Windows)
+	p.Problems = c.problems
+	return p
 }
 
-// Validate says which field is out of its bounds, or nil.
-func (p *Policy) Validate() error {
-	between := func(field string, d, low, high time.Duration) error {
-		if d < low || d > high {
-			return fmt.Errorf("%s: %v, expected %v to %v", field, d, low, high)
+// terms are what of a policy goes into each grant.
+func terms(s *v1alpha1.DisruptionPolicySpec) v1alpha1.Terms {
+	t := v1alpha1.Terms{
+		Seen: s.Timeouts.Seen, Draining: s.Drain.Timeout, DrainTimeout: s.Drain.OnTimeout,
+		Rebooting: s.Timeouts.Rebooting, Applying: s.Timeouts.Applying, HostHooks: s.Timeouts.HostHooks,
+		Uncordoning: s.Timeouts.Uncordoning, WaitForVolumeDetach: s.Hooks.WaitForVolumeDetach,
+		Skip: s.Drain.Skip, Block: s.Drain.Block,
+	}
+	if s.Rollout.OnClose != v1alpha1.OnCloseFinish {
+		t.OnClose = s.Rollout.OnClose
+	}
+	before := func(specs []v1alpha1.HookSpec) (hooks []v1alpha1.Hook) {
+		for _, h := range specs {
+			hooks = append(hooks, v1alpha1.Hook(h))
 		}
+		return hooks
+	}
+	t.BeforeDrain, t.BeforeReboot = before(s.Hooks.BeforeDrain), before(s.Hooks.BeforeReboot)
+	for _, h := range s.Hooks.BeforeUncordon {
+		t.BeforeUncordon = append(t.BeforeUncordon, v1alpha1.Hook(h))
+	}
+	return t
+}
+
+// compiler collects what is wrong.
+type compiler struct {
+	zones    Zones
+	problems []Problem
+}
+
+func (c *compiler) wrong(field, format string, args ...any) {
+	c.problems = append(c.problems, Problem{field, fmt.Sprintf(format, args...)})
+}
+
+func (c *compiler) selector(field string, s metav1.LabelSelector) labels.Selector {
+	if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
 		return nil
 	}
-	if p.MaxUnavailable < 1 || p.MaxUnavailable > 10000 {
-		return fmt.Errorf("max_unavailable: %d, expected 1 to 10000", p.MaxUnavailable)
+	sel, err := metav1.LabelSelectorAsSelector(&s)
+	if err != nil {
+		c.wrong(field, "%v; until it is mended the policy holds all nodes", err)
+		return nil
 	}
-	if p.MaxFailed < 0 || p.MaxFailed > 10000 {
-		return fmt.Errorf("max_failed: %d, expected 0 to 10000", p.MaxFailed)
-	}
-	const day = 24 * time.Hour
-	t := &p.Terms
-	for _, d := range []struct {
-		field    string
-		d        time.Duration
-		low, max time.Duration
-	}{
-		{"settle", p.Settle, 0, day},
-		{"backoff", p.Backoff, time.Second, day},
-		{"backoff_max", p.BackoffMax, p.Backoff, day},
-		{"seen", t.Seen.Duration, time.Second, day},
-		{"draining", t.Draining.Duration, time.Second, 7 * day},
-		{"rebooting", t.Rebooting.Duration, time.Second, 7 * day},
-		{"applying", t.Applying.Duration, time.Second, 7 * day},
-		{"host_hooks", t.HostHooks.Duration, time.Second, 7 * day},
-		{"uncordoning", t.Uncordoning.Duration, time.Second, 7 * day},
-	} {
-		if err := between(d.field, d.d, d.low, d.max); err != nil {
-			return err
-		}
-	}
-	if t.DrainTimeout != v1alpha1.OnTimeoutWait && t.DrainTimeout != v1alpha1.OnTimeoutAbort {
-		return fmt.Errorf("drain_on_timeout: %q, expected Wait or Abort", t.DrainTimeout)
-	}
-	return validateHooks(t)
-}
-
-func validateHooks(t *v1alpha1.Terms) error {
-	seen := map[string]v1alpha1.State{}
-	for _, stage := range []v1alpha1.State{v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon} {
-		for _, h := range t.Hooks(stage) {
-			if err := v1alpha1.ValidateHookName(h.Name); err != nil {
-				return fmt.Errorf("hooks of %s: %w", stage, err)
-			}
-			if other, twice := seen[h.Name]; twice {
-				// One annotation confirms one stage; in two stages the
-				// confirmation of the first would confirm the second.
-				return fmt.Errorf("hook %q stands in %s and in %s, expected one stage only", h.Name, other, stage)
-			}
-			seen[h.Name] = stage
-			if h.Timeout.Duration < time.Second || h.Timeout.Duration > 7*24*time.Hour {
-				return fmt.Errorf("hook %q: timeout %v, expected 1s to 168h", h.Name, h.Timeout.Duration)
-			}
-			switch h.OnTimeout {
-			case v1alpha1.OnTimeoutWait, v1alpha1.OnTimeoutContinue:
-			case v1alpha1.OnTimeoutAbort:
-				if stage == v1alpha1.StateBeforeUncordon {
-					return fmt.Errorf("hook %q: on_timeout Abort is not possible in before-uncordon, where a turn that is aborted goes", h.Name)
-				}
-			default:
-				return fmt.Errorf("hook %q: on_timeout %q, expected Wait, Continue or Abort", h.Name, h.OnTimeout)
-			}
-		}
-	}
-	return nil
-}
-
-// Plan says what the changes cost taken together: the strongest want, and
-// whether the node has to be drained for it. A change that no rule names costs
-// a reboot on a drained node; rules come with policies in the cluster.
-func Plan(changes []v1alpha1.Change) (wants v1alpha1.Wants, drains bool) {
-	if len(changes) == 0 {
-		return v1alpha1.WantsNothing, false
-	}
-	return v1alpha1.WantsReboot, true
+	return sel
 }

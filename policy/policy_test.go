@@ -6,15 +6,22 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// TestDefault holds the built-in policy against DESIGN sections 3 and 6.
-func TestDefault(t *testing.T) {
-	p := Default()
-	if err := p.Validate(); err != nil {
-		t.Errorf("the built-in policy is invalid: %v", err)
+func compile(spec v1alpha1.DisruptionPolicySpec) Policy {
+	obj := &v1alpha1.DisruptionPolicy{Spec: spec}
+	obj.Name = "p"
+	return Compile(obj, time.LoadLocation)
+}
+
+// TestDefaults holds the defaults against DESIGN sections 3 and 6.
+func TestDefaults(t *testing.T) {
+	p := compile(Defaults())
+	if len(p.Problems) > 0 {
+		t.Errorf("the defaults are invalid: %v", p.Problems)
 	}
 	minute := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Minute} }
 	want := v1alpha1.Terms{
@@ -24,50 +31,169 @@ func TestDefault(t *testing.T) {
 	if got := v1alpha1.FormatRecord(p.Terms); got != v1alpha1.FormatRecord(want) {
 		t.Errorf("terms %s, expected %s", got, v1alpha1.FormatRecord(want))
 	}
-	if p.MaxUnavailable != 1 || p.MaxFailed != 0 || p.Settle != time.Minute || p.Backoff != time.Minute || p.BackoffMax != time.Hour || p.Paused {
+	if p.MaxUnavailable != (Limit{Number: 1}) || p.MaxUnavailableTotal != nil || p.MaxFailed != 0 || p.Settle != time.Minute ||
+		p.Backoff != time.Minute || p.BackoffMax != time.Hour || p.ExpectedDuration != 15*time.Minute || p.Paused || p.Observe {
 		t.Errorf("%+v", p)
 	}
 }
 
-func TestValidateNamesTheField(t *testing.T) {
-	hook := func(name string, d time.Duration, on v1alpha1.OnTimeout) []v1alpha1.Hook {
-		return []v1alpha1.Hook{{Name: name, Timeout: metav1.Duration{Duration: d}, OnTimeout: on}}
+func TestCompileNamesTheField(t *testing.T) {
+	type spec = v1alpha1.DisruptionPolicySpec
+	hook := func(name string, d time.Duration, on v1alpha1.OnTimeout) []v1alpha1.HookSpec {
+		return []v1alpha1.HookSpec{{Name: name, Timeout: metav1.Duration{Duration: d}, OnTimeout: on}}
 	}
+	last := func(name string, on v1alpha1.OnTimeout) []v1alpha1.UncordonHookSpec {
+		return []v1alpha1.UncordonHookSpec{{Name: name, Timeout: metav1.Duration{Duration: time.Minute}, OnTimeout: on}}
+	}
+	window := func(days []v1alpha1.Day, start string, d time.Duration, zone string) []v1alpha1.Window {
+		return []v1alpha1.Window{{Days: days, Start: start, Duration: metav1.Duration{Duration: d}, TimeZone: zone}}
+	}
+	rule := func(r v1alpha1.Rule, actions ...v1alpha1.Action) []v1alpha1.Rule {
+		r.Actions = actions
+		return []v1alpha1.Rule{r}
+	}
+	file := v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: "/etc/x"}
+	reboot, none, drain := v1alpha1.Action{Type: v1alpha1.ActionReboot}, v1alpha1.Action{Type: v1alpha1.ActionNone}, v1alpha1.Action{Type: v1alpha1.ActionDrain}
+	noDrain := file
+	noDrain.Drain = v1alpha1.DrainNever
 	for name, c := range map[string]struct {
-		change func(*Policy)
-		want   string // part of the error; "" is none
+		change func(*spec)
+		want   string // the beginning of the problem; "" is none
 	}{
-		"zero budget":                        {func(p *Policy) { p.MaxUnavailable = 0 }, "max_unavailable"},
-		"huge budget":                        {func(p *Policy) { p.MaxUnavailable = 10001 }, "max_unavailable"},
-		"negative failures":                  {func(p *Policy) { p.MaxFailed = -1 }, "max_failed"},
-		"no settle":                          {func(p *Policy) { p.Settle = 0 }, ""},
-		"negative settle":                    {func(p *Policy) { p.Settle = -1 }, "settle"},
-		"long settle":                        {func(p *Policy) { p.Settle = 25 * time.Hour }, "settle"},
-		"no backoff":                         {func(p *Policy) { p.Backoff = 0 }, "backoff"},
-		"backoff over its max":               {func(p *Policy) { p.Backoff = 2 * time.Hour }, "backoff_max"},
-		"no time to be seen":                 {func(p *Policy) { p.Terms.Seen.Duration = 0 }, "seen"},
-		"no time to drain":                   {func(p *Policy) { p.Terms.Draining.Duration = 0 }, "draining"},
-		"no time to reboot":                  {func(p *Policy) { p.Terms.Rebooting.Duration = 0 }, "rebooting"},
-		"no time to apply":                   {func(p *Policy) { p.Terms.Applying.Duration = 0 }, "applying"},
-		"no time for units":                  {func(p *Policy) { p.Terms.HostHooks.Duration = 0 }, "host_hooks"},
-		"no time to uncordon":                {func(p *Policy) { p.Terms.Uncordoning.Duration = 0 }, "uncordoning"},
-		"a drain continues":                  {func(p *Policy) { p.Terms.DrainTimeout = v1alpha1.OnTimeoutContinue }, "drain_on_timeout"},
-		"a drain waits":                      {func(p *Policy) { p.Terms.DrainTimeout = v1alpha1.OnTimeoutWait }, ""},
-		"a hook":                             {func(p *Policy) { p.Terms.BeforeDrain = hook("lb", time.Minute, v1alpha1.OnTimeoutAbort) }, ""},
-		"a nameless hook":                    {func(p *Policy) { p.Terms.BeforeDrain = hook("", time.Minute, v1alpha1.OnTimeoutAbort) }, "hooks of before-drain"},
-		"a hasty hook":                       {func(p *Policy) { p.Terms.BeforeReboot = hook("lb", 0, v1alpha1.OnTimeoutAbort) }, "timeout"},
-		"a hook that aborts what is aborted": {func(p *Policy) { p.Terms.BeforeUncordon = hook("lb", time.Minute, v1alpha1.OnTimeoutAbort) }, "not possible in before-uncordon"},
-		"a hook that does nonsense":          {func(p *Policy) { p.Terms.BeforeDrain = hook("lb", time.Minute, "Pray") }, "on_timeout"},
-		"a hook in two stages": {func(p *Policy) {
-			p.Terms.BeforeDrain = hook("lb", time.Minute, v1alpha1.OnTimeoutWait)
-			p.Terms.BeforeUncordon = hook("lb", time.Minute, v1alpha1.OnTimeoutWait)
-		}, "one stage only"},
+		"zero budget":                        {func(s *spec) { s.Rollout.MaxUnavailable = intstr.FromInt32(0) }, "spec.rollout.maxUnavailable: 0, expected 1 to 10000"},
+		"huge budget":                        {func(s *spec) { s.Rollout.MaxUnavailable = intstr.FromInt32(10001) }, "spec.rollout.maxUnavailable: 10001"},
+		"a share":                            {func(s *spec) { s.Rollout.MaxUnavailable = intstr.FromString("10%") }, ""},
+		"a share of nothing":                 {func(s *spec) { s.Rollout.MaxUnavailable = intstr.FromString("0%") }, "spec.rollout.maxUnavailable: \"0%\""},
+		"more than all":                      {func(s *spec) { s.Rollout.MaxUnavailable = intstr.FromString("101%") }, "spec.rollout.maxUnavailable: \"101%\""},
+		"a share with a sign":                {func(s *spec) { s.Rollout.MaxUnavailable = intstr.FromString("+5%") }, "spec.rollout.maxUnavailable: \"+5%\""},
+		"a number as text":                   {func(s *spec) { s.Rollout.MaxUnavailable = intstr.FromString("5") }, "spec.rollout.maxUnavailable: \"5\""},
+		"zero in all":                        {func(s *spec) { s.Rollout.MaxUnavailableTotal = new(intstr.FromInt32(0)) }, "spec.rollout.maxUnavailableTotal: 0"},
+		"negative failures":                  {func(s *spec) { s.Rollout.MaxFailed = -1 }, "spec.rollout.maxFailed: -1"},
+		"an order by mood":                   {func(s *spec) { s.Rollout.Order = []v1alpha1.OrderKey{"Mood"} }, "spec.rollout.order[0]: \"Mood\""},
+		"priority too high":                  {func(s *spec) { s.Priority = 1001 }, "spec.priority: 1001"},
+		"a mode that is none":                {func(s *spec) { s.Mode = "Maybe" }, "spec.mode: \"Maybe\""},
+		"no settle":                          {func(s *spec) { s.Rollout.Settle.Duration = 0 }, ""},
+		"negative settle":                    {func(s *spec) { s.Rollout.Settle.Duration = -1 }, "spec.rollout.settle: -1ns"},
+		"long settle":                        {func(s *spec) { s.Rollout.Settle.Duration = 25 * time.Hour }, "spec.rollout.settle: 25h"},
+		"no backoff":                         {func(s *spec) { s.Rollout.Backoff.Duration = 0 }, "spec.rollout.backoff: 0s"},
+		"backoff over its max":               {func(s *spec) { s.Rollout.Backoff.Duration = 2 * time.Hour }, "spec.rollout.backoffMax: 1h"},
+		"a turn in no time":                  {func(s *spec) { s.Rollout.ExpectedDuration.Duration = 0 }, "spec.rollout.expectedDuration: 0s"},
+		"a close that is none":               {func(s *spec) { s.Rollout.OnClose = "Slam" }, "spec.rollout.onClose: \"Slam\""},
+		"no time to be seen":                 {func(s *spec) { s.Timeouts.Seen.Duration = 0 }, "spec.timeouts.seen: 0s"},
+		"no time to drain":                   {func(s *spec) { s.Drain.Timeout.Duration = 0 }, "spec.drain.timeout: 0s"},
+		"no time to reboot":                  {func(s *spec) { s.Timeouts.Rebooting.Duration = 0 }, "spec.timeouts.rebooting: 0s"},
+		"no time to apply":                   {func(s *spec) { s.Timeouts.Applying.Duration = 0 }, "spec.timeouts.applying: 0s"},
+		"no time for units":                  {func(s *spec) { s.Timeouts.HostHooks.Duration = 0 }, "spec.timeouts.hostHooks: 0s"},
+		"no time to uncordon":                {func(s *spec) { s.Timeouts.Uncordoning.Duration = 0 }, "spec.timeouts.uncordoning: 0s"},
+		"a drain continues":                  {func(s *spec) { s.Drain.OnTimeout = v1alpha1.OnTimeoutContinue }, "spec.drain.onTimeout: \"Continue\""},
+		"a drain forces":                     {func(s *spec) { s.Drain.OnTimeout = v1alpha1.OnTimeoutForce }, ""},
+		"a hook":                             {func(s *spec) { s.Hooks.BeforeDrain = hook("lb", time.Minute, v1alpha1.OnTimeoutAbort) }, ""},
+		"a nameless hook":                    {func(s *spec) { s.Hooks.BeforeDrain = hook("", time.Minute, v1alpha1.OnTimeoutAbort) }, "spec.hooks.beforeDrain[0].name: "},
+		"a hasty hook":                       {func(s *spec) { s.Hooks.BeforeReboot = hook("lb", 0, v1alpha1.OnTimeoutAbort) }, "spec.hooks.beforeReboot[0].timeout: 0s"},
+		"a hook that aborts what is aborted": {func(s *spec) { s.Hooks.BeforeUncordon = last("lb", v1alpha1.OnTimeoutAbort) }, "spec.hooks.beforeUncordon[0].onTimeout: Abort is not possible"},
+		"a hook that does nonsense":          {func(s *spec) { s.Hooks.BeforeDrain = hook("lb", time.Minute, "Pray") }, "spec.hooks.beforeDrain[0].onTimeout: \"Pray\""},
+		"a hook in two stages": {func(s *spec) {
+			s.Hooks.BeforeDrain = hook("lb", time.Minute, v1alpha1.OnTimeoutWait)
+			s.Hooks.BeforeUncordon = last("lb", v1alpha1.OnTimeoutWait)
+		}, "spec.hooks.beforeUncordon[0].name: \"lb\" stands in beforeDrain[0] already"},
+
+		"a window":              {func(s *spec) { s.Rollout.Windows = window(nil, "22:30", time.Hour, "Europe/Berlin") }, ""},
+		"a zone on Mars":        {func(s *spec) { s.Rollout.Windows = window(nil, "22:30", time.Hour, "Mars/Olympus") }, "spec.rollout.windows[0].timeZone: \"Mars/Olympus\""},
+		"the machine's zone":    {func(s *spec) { s.Rollout.Windows = window(nil, "22:30", time.Hour, "Local") }, "spec.rollout.windows[0].timeZone: \"Local\""},
+		"no zone":               {func(s *spec) { s.Rollout.Windows = window(nil, "22:30", time.Hour, "") }, "spec.rollout.windows[0].timeZone: \"\""},
+		"an hour after the day": {func(s *spec) { s.Rollout.Windows = window(nil, "24:00", time.Hour, "UTC") }, "spec.rollout.windows[0].start: \"24:00\""},
+		"an hour of one digit":  {func(s *spec) { s.Rollout.Windows = window(nil, "2:00", time.Hour, "UTC") }, "spec.rollout.windows[0].start: \"2:00\""},
+		"a day off":             {func(s *spec) { s.Rollout.Windows = window([]v1alpha1.Day{"Caturday"}, "02:00", time.Hour, "UTC") }, "spec.rollout.windows[0].days[0]: \"Caturday\""},
+		"a wink":                {func(s *spec) { s.Rollout.Windows = window(nil, "02:00", time.Minute, "UTC") }, "spec.rollout.windows[0].duration: 1m0s"},
+
+		"a rule":                   {func(s *spec) { s.Rules = rule(file, reboot) }, ""},
+		"a rule without a path":    {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceFile}, reboot) }, "spec.rules[0].path: missing"},
+		"a relative path":          {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: "etc"}, reboot) }, "spec.rules[0].path: \"etc\", expected an absolute and clean path, \"/etc\""},
+		"a path that is not clean": {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: "/etc/"}, reboot) }, "spec.rules[0].path: \"/etc/\", expected an absolute and clean path, \"/etc\""},
+		"a unit without a type":    {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceUnit, Unit: "sshd"}, reboot) }, "spec.rules[0].unit: \"sshd\""},
+		"a template": {func(s *spec) {
+			s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceUnit, Unit: "getty@.service"}, reboot)
+		}, "spec.rules[0].unit: \"getty@.service\""},
+		"a source that is none":   {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: "Weather"}, reboot) }, "spec.rules[0].source: \"Weather\""},
+		"a request with a path":   {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceRequest, Path: "/x"}, reboot) }, "spec.rules[0].path: a rule for Request has none"},
+		"no actions":              {func(s *spec) { s.Rules = rule(file) }, "spec.rules[0].actions: empty"},
+		"None beside another":     {func(s *spec) { s.Rules = rule(file, none, reboot) }, "spec.rules[0].actions[0]: None stands beside"},
+		"a restart of nothing":    {func(s *spec) { s.Rules = rule(file, v1alpha1.Action{Type: v1alpha1.ActionRestart}) }, "spec.rules[0].actions[0].unit: \"\""},
+		"a reboot of a unit":      {func(s *spec) { s.Rules = rule(file, v1alpha1.Action{Type: v1alpha1.ActionReboot, Unit: "x.service"}) }, "spec.rules[0].actions[0].unit: Reboot has none"},
+		"a drain without a drain": {func(s *spec) { s.Rules = rule(noDrain, drain) }, "spec.rules[0].actions[0]: Drain in a rule with drain: Never"},
+		"an action that is none":  {func(s *spec) { s.Rules = rule(file, v1alpha1.Action{Type: "Explode"}) }, "spec.rules[0].actions[0].type: \"Explode\""},
+		"versions of a file":      {func(s *spec) { r := file; r.HoldBack = "4*"; s.Rules = rule(r, reboot) }, "spec.rules[0].holdBack: \"4*\""},
+		"a broken pattern":        {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceOSUpdate, HoldBack: "["}, reboot) }, "spec.rules[0].holdBack: \"[\""},
+		"two rules for one file":  {func(s *spec) { s.Rules = append(rule(file, reboot), rule(file, none)...) }, "spec.rules[1]: File /etc/x has a rule already, spec.rules[0]"},
+		"an odd selector": {func(s *spec) {
+			s.NodeSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
+		}, "spec.nodeSelector: \"Like\" is not a valid label selector operator"},
 	} {
-		p := Default()
-		c.change(&p)
-		err := p.Validate()
-		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, expected one about %q", name, err, c.want)
+		spec := Defaults()
+		c.change(&spec)
+		var got string
+		if p := compile(spec); len(p.Problems) > 0 {
+			got = p.Problems[0].String()
+		}
+		if (got != "") != (c.want != "") || !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: %q, expected %q", name, got, c.want)
+		}
+	}
+}
+
+func TestSet(t *testing.T) {
+	of := func(name string, priority int32, selects string, mangle func(*v1alpha1.DisruptionPolicySpec)) Policy {
+		obj := &v1alpha1.DisruptionPolicy{Spec: Defaults()}
+		obj.Name, obj.Spec.Priority = name, priority
+		if selects != "" {
+			obj.Spec.NodeSelector.MatchLabels = map[string]string{"pool": selects}
+		}
+		if mangle != nil {
+			mangle(&obj.Spec)
+		}
+		return Compile(obj, time.LoadLocation)
+	}
+	bad := func(s *v1alpha1.DisruptionPolicySpec) { s.Mode = "Maybe" }
+	set := NewSet(of("b", 5, "db", nil), of("low", -1000, "", nil), of("a", 5, "db", nil), of("broken", -5, "gpu", bad))
+	for _, c := range []struct {
+		pool, policy, all string
+		reason            v1alpha1.Reason
+	}{
+		{"db", "a", "a b low", ""},
+		{"web", "low", "low", ""},
+		{"gpu", "broken", "broken low", v1alpha1.ReasonInvalidPolicy},
+	} {
+		m := set.For(map[string]string{"pool": c.pool})
+		var all []string
+		for _, p := range m.All {
+			all = append(all, p.Name)
+		}
+		if m.Policy.Name != c.policy || strings.Join(all, " ") != c.all || m.Reason != c.reason {
+			t.Errorf("%s: %s of %v, %s %s", c.pool, m.Policy.Name, all, m.Reason, m.Detail)
+		}
+	}
+	if m := NewSet(of("b", 5, "db", nil)).For(nil); m.Reason != v1alpha1.ReasonNoPolicy || m.Policy != nil {
+		t.Errorf("a node that nothing selects: %+v", m)
+	}
+	// It may be meant for any node.
+	odd := of("odd", 0, "", func(s *v1alpha1.DisruptionPolicySpec) {
+		s.NodeSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
+	})
+	if m := NewSet(odd, of("low", -1000, "", nil)).For(nil); m.Reason != v1alpha1.ReasonInvalidPolicy || m.Policy.Name != "odd" {
+		t.Errorf("beside a policy with an odd selector: %+v", m)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	for _, c := range []struct {
+		l         Limit
+		all, want int
+	}{
+		{Limit{Number: 3}, 2, 3}, {Limit{Percent: 10}, 0, 1}, {Limit{Percent: 10}, 9, 1}, {Limit{Percent: 10}, 19, 1},
+		{Limit{Percent: 10}, 20, 2}, {Limit{Percent: 100}, 7, 7}, {Limit{Percent: 33}, 10, 3}, {Limit{}, 5, 0},
+	} {
+		if got := c.l.Of(c.all); got != c.want {
+			t.Errorf("%v of %d is %d, expected %d", c.l, c.all, got, c.want)
 		}
 	}
 }

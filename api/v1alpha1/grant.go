@@ -18,6 +18,8 @@ const (
 	OnTimeoutContinue OnTimeout = "Continue"
 	// OnTimeoutAbort: turn the node round. Not in before-uncordon.
 	OnTimeoutAbort OnTimeout = "Abort"
+	// OnTimeoutForce: delete the pods that are left. For drains only.
+	OnTimeoutForce OnTimeout = "Force"
 )
 
 // Hook is other people's work that a stage waits for.
@@ -34,7 +36,7 @@ type Terms struct {
 	Seen metav1.Duration `json:"seen"`
 
 	Draining     metav1.Duration `json:"draining"`
-	DrainTimeout OnTimeout       `json:"drainOnTimeout"` // Wait or Abort
+	DrainTimeout OnTimeout       `json:"drainOnTimeout"` // Wait, Abort or Force
 	Rebooting    metav1.Duration `json:"rebooting"`
 	Applying     metav1.Duration `json:"applying"`
 	// HostHooks is how long the host's own hook units may take in a stage.
@@ -44,6 +46,17 @@ type Terms struct {
 	BeforeDrain    []Hook `json:"beforeDrain,omitempty"`
 	BeforeReboot   []Hook `json:"beforeReboot,omitempty"`
 	BeforeUncordon []Hook `json:"beforeUncordon,omitempty"`
+	// WaitForVolumeDetach: before-reboot waits until no volume is attached.
+	WaitForVolumeDetach bool `json:"waitForVolumeDetach,omitempty"`
+
+	// Skip and Block are the pods that the drain leaves, and those that it waits
+	// for and never evicts.
+	Skip  []PodSelector `json:"skip,omitempty"`
+	Block []PodSelector `json:"block,omitempty"`
+
+	// OnClose is what becomes of the turn when its policy's windows close; "" is
+	// OnCloseFinish.
+	OnClose OnClose `json:"onClose,omitempty"`
 }
 
 // Hooks are the hooks that the stage waits for; none in other states.

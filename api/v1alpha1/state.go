@@ -91,19 +91,6 @@ func (w Wants) AtLeast(other Wants) bool {
 // Something reports whether w is known and more than WantsNothing.
 func (w Wants) Something() bool { return w.Known() && w != WantsNothing }
 
-// Action is what a change costs; a plan is a list of them.
-type Action string
-
-// The actions, in the order in which a plan carries them out.
-const (
-	ActionNone         Action = "None"
-	ActionDrain        Action = "Drain"
-	ActionDaemonReload Action = "DaemonReload"
-	ActionReload       Action = "Reload"
-	ActionRestart      Action = "Restart"
-	ActionReboot       Action = "Reboot"
-)
-
 // Result is how a turn ended; it stands in [Last].
 type Result string
 

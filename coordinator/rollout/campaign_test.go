@@ -58,7 +58,7 @@ func campaign(t *testing.T, seed uint64, edits bool) *cluster {
 	c := newCluster()
 	c.edited = edits
 	one := func(of ...string) string { return of[r.IntN(len(of))] }
-	c.policy.MaxUnavailable = 1 + r.IntN(2)
+	c.policy.MaxUnavailable.Number = 1 + r.IntN(2)
 	c.policy.MaxFailed = 1
 	c.policy.Settle = time.Duration(r.IntN(2)) * 2 * time.Second
 	c.policy.Terms.Draining.Duration = 5 * time.Minute

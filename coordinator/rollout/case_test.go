@@ -208,7 +208,7 @@ func set(s *rollout.Snapshot, word string) error {
 	case "drain":
 		g.Terms.DrainTimeout = v1alpha1.OnTimeout(value)
 	case "budget":
-		s.Policy.MaxUnavailable = len(value)
+		s.Policy.MaxUnavailable.Number = len(value)
 	case "nosettle":
 		s.Policy.Settle = 0
 	case "policy-paused":

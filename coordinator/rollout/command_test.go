@@ -94,7 +94,7 @@ func (c *cluster) setPolicy(words []string) error {
 			"before-drain": &t.BeforeDrain, "before-reboot": &t.BeforeReboot, "before-uncordon": &t.BeforeUncordon}
 		switch key {
 		case "budget":
-			c.policy.MaxUnavailable, err = strconv.Atoi(value)
+			c.policy.MaxUnavailable.Number, err = strconv.Atoi(value)
 		case "failed":
 			c.policy.MaxFailed, err = strconv.Atoi(value)
 		case "settle":
@@ -121,7 +121,7 @@ func (c *cluster) setPolicy(words []string) error {
 			return err
 		}
 	}
-	return c.policy.Validate()
+	return nil
 }
 
 func (c *cluster) addNode(name string, words []string) error {

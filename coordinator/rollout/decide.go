@@ -63,7 +63,6 @@ func Decide(s Snapshot) Outcome {
 
 func (d *decision) count() {
 	d.Total = len(d.nodes)
-	d.Budget = d.Policy.MaxUnavailable
 	for _, n := range d.nodes {
 		if n.State != v1alpha1.StateAbsent {
 			d.Managed++
@@ -81,6 +80,7 @@ func (d *decision) count() {
 			d.Failed++
 		}
 	}
+	d.Budget = d.Policy.MaxUnavailable.Of(d.Managed)
 	d.Halted = d.Failed > d.Policy.MaxFailed
 }
 

@@ -50,8 +50,8 @@ func checkOutcome(t *testing.T, s rollout.Snapshot) {
 			taken++
 		}
 	}
-	if taken > 0 && len(gone)+taken > s.Policy.MaxUnavailable {
-		t.Errorf("%d unavailable and %d granted, %d allowed", len(gone), taken, s.Policy.MaxUnavailable)
+	if taken > 0 && len(gone)+taken > s.Policy.MaxUnavailable.Number {
+		t.Errorf("%d unavailable and %d granted, %d allowed", len(gone), taken, s.Policy.MaxUnavailable.Number)
 	}
 }
 

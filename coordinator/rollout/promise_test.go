@@ -33,8 +33,8 @@ func (c *cluster) disturbed() int {
 // tighter finds more of them disturbed than it allows; they only become fewer.
 func (c *cluster) promiseBudget(who string) {
 	d := c.disturbed()
-	if d > c.policy.MaxUnavailable && d > c.were {
-		c.breaks("budget: %s makes %d disturbed, %d allowed", who, d, c.policy.MaxUnavailable)
+	if d > c.policy.MaxUnavailable.Number && d > c.were {
+		c.breaks("budget: %s makes %d disturbed, %d allowed", who, d, c.policy.MaxUnavailable.Number)
 	}
 	c.were = d
 }

@@ -16,7 +16,7 @@ import (
 func TestLateGrantOfASecondControlPlaneNode(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	p := policy.Default()
-	p.MaxUnavailable = 2
+	p.MaxUnavailable.Number = 2
 	node := func(name, epoch string, controlPlane bool) turn.Node {
 		return turn.Node{
 			Name: name, UID: "uid-" + name, ResourceVersion: "1", Created: now.Add(-time.Hour), BootID: "boot-" + name, Ready: true,

@@ -49,7 +49,7 @@ func randomSnapshot(d *dice) rollout.Snapshot {
 		Now: atNoon, Epoch: mostly(d, "e1", ""), Self: one(d, "", "n0", "n1"), Stopped: d.oneIn(12),
 		Policy: policy.Default(), Uncertain: map[string]bool{}, Refused: map[string]string{},
 	}
-	s.Policy.MaxUnavailable = one(d, 1, 2, 3, 5)
+	s.Policy.MaxUnavailable.Number = one(d, 1, 2, 3, 5)
 	s.Policy.MaxFailed = one(d, 0, 0, 1)
 	s.Policy.Settle = one(d, 0, time.Minute)
 	s.Policy.Paused = d.oneIn(20)

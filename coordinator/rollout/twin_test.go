@@ -209,7 +209,7 @@ func (w twin) granted() []string {
 		if !gone[next.Name] {
 			after++
 		}
-		if after > w.Policy.MaxUnavailable || next.ControlPlane && w.quorumAtRisk(next, chosen) {
+		if after > w.Policy.MaxUnavailable.Number || next.ControlPlane && w.quorumAtRisk(next, chosen) {
 			continue
 		}
 		gone[next.Name] = true
@@ -237,7 +237,7 @@ func (w twin) settles() map[string]string {
 		ending := n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning
 		return ending && n.Ready && !(n.Unschedulable && !n.Mark)
 	}))
-	over := gone - back - w.Policy.MaxUnavailable
+	over := gone - back - w.Policy.MaxUnavailable.Number
 	foreign := w.foreign()
 	for i := range w.Nodes {
 		switch n := &w.Nodes[i]; {
@@ -284,7 +284,7 @@ func (w twin) settles() map[string]string {
 		switch {
 		case (i < over || left > 0) && !frozen:
 			out[n.Name], given[n.Name] = "back", true
-		case i < over || left > 0 || gone > w.Policy.MaxUnavailable || len(quorum) > 0:
+		case i < over || left > 0 || gone > w.Policy.MaxUnavailable.Number || len(quorum) > 0:
 			out[n.Name] = "held"
 		default:
 			out[n.Name] = "taken"

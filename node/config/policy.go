@@ -3,11 +3,13 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"time"
 
 	"github.com/BurntSushi/toml"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/policy"
@@ -79,10 +81,11 @@ func parsePolicy(path string, data []byte) (policy.Policy, error) {
 		}
 		return policy.Policy{}, errs
 	}
-	p := f.policy()
-	p.Name = filepath.Base(path)
-	if err := p.Validate(); err != nil {
-		return policy.Policy{}, Errors{{File: path, Err: err}}
+	obj := &v1alpha1.DisruptionPolicy{Spec: f.spec()}
+	obj.Name = filepath.Base(path)
+	p := policy.Compile(obj, time.LoadLocation)
+	if len(p.Problems) > 0 {
+		return policy.Policy{}, Errors{{File: path, Err: errors.New(p.Problems[0].String())}}
 	}
 	return p, nil
 }
@@ -125,28 +128,32 @@ func lineOf(data []byte, key toml.Key) int {
 	return line
 }
 
-func (f *policyFile) policy() policy.Policy {
-	p := policy.Default()
-	set(&p.MaxUnavailable, f.MaxUnavailable)
-	set(&p.MaxFailed, f.MaxFailed)
+func (f *policyFile) spec() v1alpha1.DisruptionPolicySpec {
+	p := policy.Defaults()
+	if f.MaxUnavailable != nil {
+		p.Rollout.MaxUnavailable = intstr.FromInt32(int32(min(*f.MaxUnavailable, math.MaxInt32)))
+	}
+	if f.MaxFailed != nil {
+		p.Rollout.MaxFailed = int32(min(*f.MaxFailed, math.MaxInt32))
+	}
 	set(&p.Paused, f.Paused)
-	set(&p.Terms.DrainTimeout, f.DrainOnTimeout)
+	set(&p.Drain.OnTimeout, f.DrainOnTimeout)
 	for _, d := range []struct {
-		to   *time.Duration
+		to   *metav1.Duration
 		from *wait
 	}{
-		{&p.Settle, f.Settle}, {&p.Backoff, f.Backoff}, {&p.BackoffMax, f.BackoffMax},
-		{&p.Terms.Seen.Duration, f.Seen}, {&p.Terms.Draining.Duration, f.Draining},
-		{&p.Terms.Rebooting.Duration, f.Rebooting}, {&p.Terms.Applying.Duration, f.Applying},
-		{&p.Terms.HostHooks.Duration, f.HostHooks}, {&p.Terms.Uncordoning.Duration, f.Uncordoning},
+		{&p.Rollout.Settle, f.Settle}, {&p.Rollout.Backoff, f.Backoff}, {&p.Rollout.BackoffMax, f.BackoffMax},
+		{&p.Timeouts.Seen, f.Seen}, {&p.Drain.Timeout, f.Draining},
+		{&p.Timeouts.Rebooting, f.Rebooting}, {&p.Timeouts.Applying, f.Applying},
+		{&p.Timeouts.HostHooks, f.HostHooks}, {&p.Timeouts.Uncordoning, f.Uncordoning},
 	} {
 		if d.from != nil {
-			*d.to = time.Duration(*d.from)
+			d.to.Duration = time.Duration(*d.from)
 		}
 	}
-	p.Terms.BeforeDrain = hooks(f.BeforeDrain, v1alpha1.OnTimeoutAbort)
-	p.Terms.BeforeReboot = hooks(f.BeforeReboot, v1alpha1.OnTimeoutAbort)
-	p.Terms.BeforeUncordon = hooks(f.BeforeUncordon, v1alpha1.OnTimeoutWait)
+	p.Hooks.BeforeDrain = hooks[v1alpha1.HookSpec](f.BeforeDrain, v1alpha1.OnTimeoutAbort)
+	p.Hooks.BeforeReboot = hooks[v1alpha1.HookSpec](f.BeforeReboot, v1alpha1.OnTimeoutAbort)
+	p.Hooks.BeforeUncordon = hooks[v1alpha1.UncordonHookSpec](f.BeforeUncordon, v1alpha1.OnTimeoutWait)
 	return p
 }
 
@@ -156,17 +163,17 @@ func set[T any](to, from *T) {
 	}
 }
 
-func hooks(from []hookFile, onTimeout v1alpha1.OnTimeout) []v1alpha1.Hook {
-	var out []v1alpha1.Hook
+func hooks[T v1alpha1.HookSpec | v1alpha1.UncordonHookSpec](from []hookFile, onTimeout v1alpha1.OnTimeout) []T {
+	var out []T
 	for _, h := range from {
-		hook := v1alpha1.Hook{Name: h.Name, Timeout: metav1.Duration{Duration: 30 * time.Minute}, OnTimeout: onTimeout}
+		hook := v1alpha1.HookSpec{Name: h.Name, Timeout: metav1.Duration{Duration: 30 * time.Minute}, OnTimeout: onTimeout}
 		if h.Timeout != nil {
 			hook.Timeout.Duration = time.Duration(*h.Timeout)
 		}
 		if h.OnTimeout != "" {
 			hook.OnTimeout = h.OnTimeout
 		}
-		out = append(out, hook)
+		out = append(out, T(hook))
 	}
 	return out
 }

@@ -17,9 +17,7 @@ func TestPolicyOfAnEmptyFileIsTheBuiltIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := policy.Default()
-	want.Name = "p.toml"
-	if !reflect.DeepEqual(got, want) {
+	if want := policy.Default(); got.Name != "p.toml" || !reflect.DeepEqual(got.Terms, want.Terms) || got.MaxUnavailable != want.MaxUnavailable {
 		t.Errorf("%+v, expected %+v", got, want)
 	}
 }
@@ -56,7 +54,7 @@ name = "d"
 		t.Fatal(err)
 	}
 	want := policy.Policy{
-		Name: "p.toml", MaxUnavailable: 3, MaxFailed: 2, Settle: 2 * time.Second, Backoff: 3 * time.Second, BackoffMax: 4 * time.Second, Paused: true,
+		Name: "p.toml", MaxUnavailable: policy.Limit{Number: 3}, MaxFailed: 2, Settle: 2 * time.Second, Backoff: 3 * time.Second, BackoffMax: 4 * time.Second, Paused: true,
 		Terms: v1alpha1.Terms{
 			Seen: d(5 * time.Second), Draining: d(6 * time.Second), DrainTimeout: v1alpha1.OnTimeoutWait, Rebooting: d(7 * time.Second),
 			Applying: d(8 * time.Second), HostHooks: d(9 * time.Second), Uncordoning: d(10 * time.Second),
@@ -67,6 +65,7 @@ name = "d"
 			BeforeReboot:   []v1alpha1.Hook{{Name: "c", Timeout: d(30 * time.Minute), OnTimeout: v1alpha1.OnTimeoutWait}},
 			BeforeUncordon: []v1alpha1.Hook{{Name: "d", Timeout: d(30 * time.Minute), OnTimeout: v1alpha1.OnTimeoutWait}},
 		},
+		Order: []v1alpha1.OrderKey{v1alpha1.OrderZone, v1alpha1.OrderOldestBoot}, ExpectedDuration: 15 * time.Minute,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, expected %+v", got, want)
@@ -78,8 +77,8 @@ func TestPolicyMistakes(t *testing.T) {
 		{"settle = \"2s\"\nsetle = \"2s\"\n", "p:2: setle: not a known key, expected a key of a policy"},
 		{"[[before_drain]]\nname = \"a\"\ntime_out = \"2s\"\n", "p:3: before_drain.time_out: not a known key, expected a key of a policy"},
 		{"\nsettle = \"2\"\n", "p:2: settle: \"2\", expected a duration with its unit, such as \"90s\""},
-		{"max_unavailable = 0\n", "p: max_unavailable: 0, expected 1 to 10000"},
-		{"[[before_uncordon]]\nname = \"a\"\non_timeout = \"Abort\"\n", "p: hook \"a\": on_timeout Abort is not possible in before-uncordon, where a turn that is aborted goes"},
+		{"max_unavailable = 0\n", "p: spec.rollout.maxUnavailable: 0, expected 1 to 10000"},
+		{"[[before_uncordon]]\nname = \"a\"\non_timeout = \"Abort\"\n", "p: spec.hooks.beforeUncordon[0].onTimeout: Abort is not possible where a turn that is aborted goes"},
 		{"max_unavailable = true\n", "p: toml: line 1 (last key \"max_unavailable\"): incompatible types: TOML value has type bool; destination has type integer"},
 		{"a b\n", "p:1: expected '.' or '='"},
 	} {

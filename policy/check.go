@@ -1,0 +1,119 @@
+package policy
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// The bounds of durations in policies.
+const (
+	day         = 24 * time.Hour
+	longestWait = 7 * day
+)
+
+func (c *compiler) limit(field string, v intstr.IntOrString) Limit {
+	l, err := parseLimit(v)
+	if err != nil {
+		c.wrong(field, "%v", err)
+	}
+	return l
+}
+
+// check holds a policy against its bounds, as the schema does.
+func (c *compiler) check(s *v1alpha1.DisruptionPolicySpec) {
+	if s.Priority < v1alpha1.MinPriority || s.Priority > v1alpha1.MaxPriority {
+		c.wrong("spec.priority", "%d, expected %d to %d", s.Priority, v1alpha1.MinPriority, v1alpha1.MaxPriority)
+	}
+	if s.Mode != v1alpha1.PolicyModeAct && s.Mode != v1alpha1.PolicyModeObserve {
+		c.wrong("spec.mode", "%q, expected Act or Observe", s.Mode)
+	}
+	c.checkRules(s.Rules)
+	if f := s.Rollout.MaxFailed; f < 0 || f > MaxNodes {
+		c.wrong("spec.rollout.maxFailed", "%d, expected 0 to %d", f, MaxNodes)
+	}
+	for i, key := range s.Rollout.Order {
+		if key != v1alpha1.OrderZone && key != v1alpha1.OrderOldestBoot && key != v1alpha1.OrderName {
+			c.wrong("spec.rollout.order["+strconv.Itoa(i)+"]", "%q, expected Zone, OldestBoot or Name", key)
+		}
+	}
+	if o := s.Rollout.OnClose; o != v1alpha1.OnCloseFinish && o != v1alpha1.OnCloseCancel {
+		c.wrong("spec.rollout.onClose", "%q, expected Finish or Cancel", o)
+	}
+	r, t := &s.Rollout, &s.Timeouts
+	for _, d := range []struct {
+		field    string
+		d        time.Duration
+		low, max time.Duration
+	}{
+		{"spec.rollout.settle", r.Settle.Duration, 0, day},
+		{"spec.rollout.backoff", r.Backoff.Duration, time.Second, day},
+		{"spec.rollout.backoffMax", r.BackoffMax.Duration, r.Backoff.Duration, day},
+		{"spec.rollout.expectedDuration", r.ExpectedDuration.Duration, time.Minute, day},
+		{"spec.drain.timeout", s.Drain.Timeout.Duration, time.Second, longestWait},
+		{"spec.timeouts.seen", t.Seen.Duration, time.Second, longestWait},
+		{"spec.timeouts.hostHooks", t.HostHooks.Duration, time.Second, longestWait},
+		{"spec.timeouts.rebooting", t.Rebooting.Duration, time.Second, longestWait},
+		{"spec.timeouts.applying", t.Applying.Duration, time.Second, longestWait},
+		{"spec.timeouts.uncordoning", t.Uncordoning.Duration, time.Second, longestWait},
+	} {
+		if d.d < d.low || d.d > d.max {
+			c.wrong(d.field, "%v, expected %v to %v", d.d, d.low, d.max)
+		}
+	}
+	switch s.Drain.OnTimeout {
+	case v1alpha1.OnTimeoutWait, v1alpha1.OnTimeoutAbort, v1alpha1.OnTimeoutForce:
+	default:
+		c.wrong("spec.drain.onTimeout", "%q, expected Wait, Abort or Force", s.Drain.OnTimeout)
+	}
+	for i, pods := range s.Drain.Skip {
+		c.selector("spec.drain.skip["+strconv.Itoa(i)+"].selector", pods.Selector)
+	}
+	for i, pods := range s.Drain.Block {
+		c.selector("spec.drain.block["+strconv.Itoa(i)+"].selector", pods.Selector)
+	}
+	c.checkHooks(terms(s))
+}
+
+// stages are the hook stages with their fields.
+var stages = []struct {
+	state v1alpha1.State
+	field string
+}{
+	{v1alpha1.StateBeforeDrain, "spec.hooks.beforeDrain"},
+	{v1alpha1.StateBeforeReboot, "spec.hooks.beforeReboot"},
+	{v1alpha1.StateBeforeUncordon, "spec.hooks.beforeUncordon"},
+}
+
+func (c *compiler) checkHooks(t v1alpha1.Terms) {
+	seen := map[string]string{}
+	for _, stage := range stages {
+		for i, h := range t.Hooks(stage.state) {
+			field := stage.field + "[" + strconv.Itoa(i) + "]"
+			if err := v1alpha1.ValidateHookName(h.Name); err != nil {
+				c.wrong(field+".name", "%v", err)
+			}
+			if other, twice := seen[h.Name]; twice {
+				// One annotation confirms one stage; in two stages the
+				// confirmation of the first would confirm the second.
+				c.wrong(field+".name", "%q stands in %s already, expected a name in one stage only: give this hook another", h.Name, strings.TrimPrefix(other, "spec.hooks."))
+			}
+			seen[h.Name] = field
+			if d := h.Timeout.Duration; d < time.Second || d > longestWait {
+				c.wrong(field+".timeout", "%v, expected 1s to 168h", d)
+			}
+			switch {
+			case h.OnTimeout == v1alpha1.OnTimeoutWait, h.OnTimeout == v1alpha1.OnTimeoutContinue:
+			case h.OnTimeout == v1alpha1.OnTimeoutAbort && stage.state != v1alpha1.StateBeforeUncordon:
+			case h.OnTimeout == v1alpha1.OnTimeoutAbort:
+				c.wrong(field+".onTimeout", "Abort is not possible where a turn that is aborted goes, expected Wait or Continue")
+			default:
+				c.wrong(field+".onTimeout", "%q, expected Wait, Continue or Abort", h.OnTimeout)
+			}
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package policy
+
+import (
+	"path"
+	"strconv"
+	"strings"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// Key is what a rule is replaced by: the source, and the path or unit.
+func Key(r *v1alpha1.Rule) string {
+	switch {
+	case r.Path != "":
+		return string(r.Source) + " " + r.Path
+	case r.Unit != "":
+		return string(r.Source) + " " + r.Unit
+	}
+	return string(r.Source)
+}
+
+func (c *compiler) checkRules(rules []v1alpha1.Rule) {
+	seen := map[string]int{}
+	for i := range rules {
+		r := &rules[i]
+		field := "spec.rules[" + strconv.Itoa(i) + "]"
+		c.checkRule(field, r)
+		key := Key(r)
+		if other, twice := seen[key]; twice {
+			c.wrong(field, "%s has a rule already, spec.rules[%d]; expected one rule for each", key, other)
+		}
+		seen[key] = i
+	}
+}
+
+func (c *compiler) checkRule(field string, r *v1alpha1.Rule) {
+	switch r.Source {
+	case v1alpha1.SourceFile:
+		if r.Path == "" {
+			c.wrong(field+".path", "missing, expected the absolute path of a file or directory")
+		}
+	case v1alpha1.SourceUnit:
+		if err := ValidateUnit(r.Unit); r.Unit == "" || err != "" {
+			c.wrong(field+".unit", "%q, expected a unit's full name such as containerd.service", r.Unit)
+		}
+	case v1alpha1.SourceOSUpdate, v1alpha1.SourceSentinel, v1alpha1.SourceRequest:
+	default:
+		c.wrong(field+".source", "%q, expected OSUpdate, Sentinel, File, Unit or Request", r.Source)
+	}
+	if r.Path != "" && r.Source != v1alpha1.SourceFile && r.Source != v1alpha1.SourceSentinel {
+		c.wrong(field+".path", "a rule for %s has none", r.Source)
+	} else if r.Path != "" && (!path.IsAbs(r.Path) || path.Clean(r.Path) != r.Path) {
+		c.wrong(field+".path", "%q, expected an absolute and clean path, %q", r.Path, path.Clean("/"+r.Path))
+	}
+	if r.Unit != "" && r.Source != v1alpha1.SourceUnit {
+		c.wrong(field+".unit", "a rule for %s has none", r.Source)
+	}
+	if r.HoldBack != "" {
+		if _, err := path.Match(r.HoldBack, ""); err != nil || r.Source != v1alpha1.SourceOSUpdate {
+			c.wrong(field+".holdBack", "%q, expected a pattern of OS versions such as 4081.*, in a rule for OSUpdate", r.HoldBack)
+		}
+	}
+	c.checkActions(field, r)
+}
+
+func (c *compiler) checkActions(field string, r *v1alpha1.Rule) {
+	if len(r.Actions) == 0 {
+		c.wrong(field+".actions", "empty, expected at least one; a change that is to cost nothing has None")
+	}
+	for i, a := range r.Actions {
+		at := field + ".actions[" + strconv.Itoa(i) + "]"
+		switch a.Type {
+		case v1alpha1.ActionReload, v1alpha1.ActionRestart:
+			if err := ValidateUnit(a.Unit); a.Unit == "" || err != "" {
+				c.wrong(at+".unit", "%q, expected the full name of the unit to %s", a.Unit, strings.ToLower(string(a.Type)))
+			}
+			continue
+		case v1alpha1.ActionNone:
+			if len(r.Actions) > 1 {
+				c.wrong(at, "None stands beside other actions, expected it alone")
+			}
+		case v1alpha1.ActionDrain, v1alpha1.ActionDaemonReload, v1alpha1.ActionReboot:
+		default:
+			c.wrong(at+".type", "%q, expected None, DaemonReload, Reload, Restart, Drain or Reboot", a.Type)
+		}
+		if a.Type == v1alpha1.ActionDrain && r.Drain == v1alpha1.DrainNever {
+			c.wrong(at, "Drain in a rule with drain: Never; leave one of them out")
+		}
+		if a.Unit != "" {
+			c.wrong(at+".unit", "%s has none", a.Type)
+		}
+	}
+	if r.Drain != "" && r.Drain != v1alpha1.DrainNever {
+		c.wrong(field+".drain", "%q, expected Never, or nothing", r.Drain)
+	}
+}
+
+// unitTypes are the kinds of units, see systemd.unit(5).
+var unitTypes = strings.Fields("service socket device mount automount swap target path timer slice scope")
+
+// ValidateUnit says what is wrong with a unit's name, "" for nothing; see
+// systemd.unit(5). Templates are no units.
+func ValidateUnit(name string) string {
+	stem, kind, ok := cutLast(name, ".")
+	known := false
+	for _, t := range unitTypes {
+		known = known || t == kind
+	}
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:-_.\\@"
+	switch {
+	case !ok || stem == "" || !known:
+		return "no type of unit at its end"
+	case len(name) > 255:
+		return "longer than 255 bytes"
+	case strings.Trim(stem, allowed) != "":
+		return "characters that a unit's name cannot hold"
+	case strings.HasSuffix(stem, "@"), strings.HasPrefix(stem, "@"):
+		return "a template; name an instance of it"
+	}
+	return ""
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
