@@ -233,7 +233,7 @@ func (h *Host) do(ctx context.Context, o *turn.Observation, effect turn.Effect) 
 		h.mu.Unlock()
 		h.hooks.start(ctx, stageOf(&o.Node), o.Node.Retry, settings)
 	case turn.DoApply:
-		// No plan of this version leads here: policy.Plan knows reboots only.
+		// No plan of this version leads here: without rules all changes cost a reboot.
 		return errors.New("a step asks for " + string(effect) + ", which this version has no use for")
 	}
 	return nil

@@ -51,12 +51,13 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 	if n.Request != nil {
 		s.Changes = append(s.Changes, v1alpha1.Change{Source: v1alpha1.SourceRequest})
 	}
-	s.Wants, s.Drains = policy.Plan(s.Changes)
+	plan := policy.MakePlan(nil, s.Changes)
+	s.Wants, s.Drains = plan.Wants, plan.Drains
 	if !engine.confirmed {
 		// Others may carry the plan by themselves: then the engine's silence
 		// keeps nobody waiting.
-		wants, drains := policy.Plan(s.Changes[len(engine.changes):])
-		if wants != s.Wants || drains != s.Drains {
+		rest := policy.MakePlan(nil, s.Changes[len(engine.changes):])
+		if rest.Wants != s.Wants || rest.Drains != s.Drains {
 			s.Unconfirmed = "update_engine to answer: it has said that its update waits for a reboot, and is not there to say so again"
 		}
 	}

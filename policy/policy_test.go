@@ -197,20 +197,3 @@ func TestLimit(t *testing.T) {
 		}
 	}
 }
-
-func TestPlan(t *testing.T) {
-	for _, c := range []struct {
-		changes []v1alpha1.Change
-		wants   v1alpha1.Wants
-		drains  bool
-	}{
-		{nil, v1alpha1.WantsNothing, false},
-		{[]v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "4.2"}}, v1alpha1.WantsReboot, true},
-		{[]v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/reboot-required"}}, v1alpha1.WantsReboot, true},
-		{[]v1alpha1.Change{{Source: "Weather"}}, v1alpha1.WantsReboot, true}, // unmatched means reboot
-	} {
-		if wants, drains := Plan(c.changes); wants != c.wants || drains != c.drains {
-			t.Errorf("%v: %s, drains %t", c.changes, wants, drains)
-		}
-	}
-}

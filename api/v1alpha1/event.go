@@ -40,6 +40,7 @@ func (d EventDoc) Type() string {
 var personal = []Reason{
 	ReasonStopped, ReasonForbidden, ReasonVersion, ReasonHostSilent, ReasonHalted, ReasonOverdue,
 	ReasonNoPolicy, ReasonInvalidPolicy, ReasonUnknownState, ReasonRebootManager,
+	ReasonHeldBack,
 }
 
 var eventDocs = func() []EventDoc {

@@ -92,6 +92,9 @@ const (
 	ReasonWindow Reason = "Window"
 	// ReasonMinUptime: the host booted less than min_uptime ago.
 	ReasonMinUptime Reason = "MinUptime"
+	// ReasonHeldBack: the reboot would boot an OS version that a policy holds
+	// back.
+	ReasonHeldBack Reason = "HeldBack"
 	// ReasonRebootManager: another reboot manager is active on the host.
 	ReasonRebootManager Reason = "RebootManager"
 )

@@ -28,6 +28,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonObserve, "the host only observes: mode = \"observe\" in its file", "set mode = \"act\" and reload"},
 	{ReasonWindow, "no window is open", "nothing; see the windows in the host's file or the policy"},
 	{ReasonMinUptime, "the host booted less than min_uptime ago", "nothing; it takes minutes"},
+	{ReasonHeldBack, "a reboot would boot the OS version that is staged, which a policy holds back (holdBack), so the host commits nothing; what needs no reboot goes on", "take the version back on the host, or change holdBack in the policy's rule for OSUpdate"},
 	{ReasonRebootManager, "another reboot manager is active on the host, so the host commits nothing: locksmithd, Zincati, rebootmgr, unattended-upgrades with Automatic-Reboot, or who holds /run/update-engine/coordinator.conf", "on the host: systemctl status lockkeeper names it and the command that switches it off"},
 	{ReasonNoCoordinator, "the host wants something and no coordinator answers", "see that a host has the coordinator's kubeconfig and holds the Lease"},
 	{ReasonForbidden, "the API server refuses what the host, or the coordinator for it, has to write", "apply the manifests; see the host's and the coordinator's journal for the server's words, which name an admission webhook"},

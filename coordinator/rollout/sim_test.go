@@ -282,7 +282,8 @@ func (c *cluster) observe(h *host) turn.Observation {
 	}
 	if h.pending != "" {
 		o.Sources.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: h.pending}}
-		o.Sources.Wants, o.Sources.Drains = policy.Plan(o.Sources.Changes)
+		plan := policy.MakePlan(nil, o.Sources.Changes)
+		o.Sources.Wants, o.Sources.Drains = plan.Wants, plan.Drains
 	}
 	if h.unread {
 		o.Sources = turn.Sources{Missing: "update_engine"}
