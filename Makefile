@@ -104,6 +104,13 @@ fuzz: ## Fuzz everything that others may write, FUZZTIME each: records, acks, th
 bench: deps control-plane build ## Measure start, size, memory, requests and decisions, beside peers (about 8 minutes)
 	@cd testbed && exec $(GO) run ./cmd/bench -binary $(CURDIR)/bin/lockkeeper
 
+# Not by a test, as the documents are: with stale deep copies none compiles.
+.PHONY: generate
+generate: ## Make the deep copies and packaging/manifests/crds.yaml anew from the types in api/v1alpha1
+	@$(TOOL) controller-gen object paths=./api/v1alpha1
+	@crds=$$($(TOOL) controller-gen crd paths=./api/v1alpha1 output:stdout); \
+	{ cat packaging/manifests/crds.head; printf '%s\n' "$$crds"; } >packaging/manifests/crds.yaml
+
 .PHONY: docs
 docs: ## Rewrite the documents that are rendered from code
 	$(GO) test ./api/v1alpha1 ./node/turn ./node/config . -run 'Docs|UpToDate' -count 1 -args -update

@@ -16,12 +16,31 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=dp
+// +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=".spec.priority"
+// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=".spec.mode"
+// +kubebuilder:printcolumn:name="Selected",type=integer,JSONPath=".status.nodes.selected"
+// +kubebuilder:printcolumn:name="UpToDate",type=integer,JSONPath=".status.nodes.upToDate"
+// +kubebuilder:printcolumn:name="InTurn",type=integer,JSONPath=".status.nodes.inTurn"
+// +kubebuilder:printcolumn:name="Allowed",type=integer,JSONPath=".status.nodes.allowed"
+// +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=".status.nodes.failed",priority=1
+// +kubebuilder:printcolumn:name="Wanting",type=integer,JSONPath=".status.nodes.wanting",priority=1
+// +kubebuilder:printcolumn:name="Unavailable",type=integer,JSONPath=".status.nodes.unavailable",priority=1
+// +kubebuilder:printcolumn:name="Paused",type=boolean,JSONPath=".spec.paused",priority=1
+// +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=".status.conditions[?(@.type=='Valid')].status"
+// +kubebuilder:printcolumn:name="Progressing",type=string,JSONPath=".status.conditions[?(@.type=='Progressing')].reason"
+// +kubebuilder:printcolumn:name="Halted",type=string,JSONPath=".status.conditions[?(@.type=='Halted')].status",priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:validation:XValidation:rule="self.spec.priority > -1000 || self.metadata.name == 'lockkeeper-default'",message="expected more than -1000, the priority of lockkeeper-default",fieldPath=".spec.priority"
 type DisruptionPolicy struct {
-	metav1.TypeMeta   `json:",inline"`
+	metav1.TypeMeta `json:",inline"`
+	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
+	// Spec is what an admin says.
 	Spec DisruptionPolicySpec `json:"spec"`
 	// Status is the coordinator's word.
+	//
+	// +optional
 	Status DisruptionPolicyStatus `json:"status,omitzero"`
 }
 
@@ -45,27 +64,67 @@ const (
 )
 
 // DisruptionPolicySpec is what an admin says.
+//
+// +kubebuilder:object:generate=true
 type DisruptionPolicySpec struct {
 	// NodeSelector selects nodes by their labels; the empty one selects all.
+	//
+	// +optional
+	// +kubebuilder:default={}
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && e.values.size() > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || e.values.size() == 0))",message="expected matchExpressions with the operator In or NotIn and values, or Exists or DoesNotExist and none"
 	NodeSelector metav1.LabelSelector `json:"nodeSelector,omitzero"`
 	// Priority of this policy over others that select the same node: -1000 to
 	// 1000, the higher wins.
+	//
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=-1000
+	// +kubebuilder:validation:Maximum=1000
 	Priority int32 `json:"priority"`
 	// Mode Observe publishes verdicts and grants nothing.
+	//
+	// +optional
+	// +kubebuilder:default=Act
 	Mode PolicyMode `json:"mode"`
 	// Paused: nothing is granted. Turns under way go on.
+	//
+	// +optional
+	// +kubebuilder:default=false
 	Paused bool `json:"paused,omitempty"`
 
 	// Rules say what changes cost. A change that no rule names costs a reboot of
 	// a drained node.
-	Rules    []Rule         `json:"rules,omitempty"`
-	Rollout  RolloutSpec    `json:"rollout"`
-	Hooks    HooksSpec      `json:"hooks,omitzero"`
-	Drain    DrainSpec      `json:"drain"`
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:XValidation:rule="self.all(r, self.exists_one(o, o.source == r.source && has(o.path) == has(r.path) && (!has(o.path) || o.path == r.path) && has(o.unit) == has(r.unit) && (!has(o.unit) || o.unit == r.unit)))",message="two rules have the same source and the same path or unit; expected one rule for each: put their actions together"
+	Rules []Rule `json:"rules,omitempty"`
+	// Rollout is how fast the nodes may roll.
+	//
+	// +optional
+	// +kubebuilder:default={}
+	Rollout RolloutSpec `json:"rollout"`
+	// Hooks are other people's work that turns wait for.
+	//
+	// +optional
+	// +kubebuilder:default={}
+	Hooks HooksSpec `json:"hooks,omitzero"`
+	// Drain is how nodes are drained.
+	//
+	// +optional
+	// +kubebuilder:default={}
+	Drain DrainSpec `json:"drain"`
+	// Timeouts are when the stages of a turn are overdue.
+	//
+	// +optional
+	// +kubebuilder:default={}
 	Timeouts PolicyTimeouts `json:"timeouts"`
 }
 
 // PolicyMode is whether a policy acts.
+//
+// +kubebuilder:validation:Enum=Act;Observe
 type PolicyMode string
 
 // The modes.
@@ -76,32 +135,66 @@ const (
 
 // Rule says what a change costs. Its key is its source together with path or
 // unit; one policy has at most one rule for a key.
+//
+// +kubebuilder:validation:XValidation:rule="self.source != 'File' || has(self.path)",message="missing; expected the absolute path of a file or directory in a rule for File",fieldPath=".path",reason=FieldValueRequired
+// +kubebuilder:validation:XValidation:rule="self.source in ['File', 'Sentinel'] || !has(self.path)",message="a rule for this source has no path; expected one only with File and Sentinel",fieldPath=".path",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="self.source != 'Unit' || has(self.unit)",message="missing; expected a unit's full name such as containerd.service in a rule for Unit",fieldPath=".unit",reason=FieldValueRequired
+// +kubebuilder:validation:XValidation:rule="self.source == 'Unit' || !has(self.unit)",message="a rule for this source has no unit; expected one only with Unit",fieldPath=".unit",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="self.source == 'OSUpdate' || !has(self.holdBack)",message="a rule for this source holds nothing back; expected holdBack only with OSUpdate",fieldPath=".holdBack",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(self.drain) || !self.actions.exists(a, a.type == 'Drain')",message="the rule has the action Drain and drain: Never; leave one of them out",fieldPath=".drain"
+// +kubebuilder:object:generate=true
 type Rule struct {
 	// Source of the changes.
+	//
+	// +kubebuilder:validation:Enum=OSUpdate;Sentinel;File;Unit;Request
 	Source Source `json:"source"`
 	// Path of a File rule: a file, or a directory for all that is below it. Of a
 	// Sentinel rule: the sentinel; without it the rule is for all sentinels.
 	// Absolute and clean. The rule of the longest path wins.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self == '/' || self.matches('^(/[^/]+)+$') && !self.matches('/[.][.]?(/|$)')",message="expected an absolute and clean path such as /etc/containerd: no //, no . or .. between slashes, no / at its end"
 	Path string `json:"path,omitempty"`
 	// Unit of a Unit rule: the name of the systemd unit whose files, drop-ins
 	// included, are watched.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[A-Za-z0-9:_.@\\-]+[.](service|socket|device|mount|automount|swap|target|path|timer|slice|scope)$') && !self.matches(r'^@|@[.][a-z]+$')`,message="expected a unit's full name such as containerd.service; of a template, an instance"
 	Unit string `json:"unit,omitempty"`
 	// HoldBack, of an OSUpdate rule, is a pattern (as of a shell: * and ?) of OS
 	// versions that no node is to be rebooted into.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule=`!self.matches(r'[\[\]\\]')`,message="expected a pattern of OS versions such as 4081.*, where * and ? are all that is special"
 	HoldBack string `json:"holdBack,omitempty"`
 	// Actions are what the change costs; None stands alone.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:XValidation:rule="self.size() > 0",message="empty; expected at least one action: a change that is to cost nothing has None"
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || !self.exists(a, a.type == 'None')",message="None stands beside other actions; expected it alone"
 	Actions []Action `json:"actions"`
 	// Drain Never: a Reboot of this rule needs no drain.
+	//
+	// +optional
 	Drain DrainMode `json:"drain,omitempty"`
 }
 
 // DrainMode is whether a rule's reboot drains.
+//
+// +kubebuilder:validation:Enum=Never
 type DrainMode string
 
 // DrainNever: the rule needs no drain.
 const DrainNever DrainMode = "Never"
 
 // ActionType is a kind of disruption.
+//
+// +kubebuilder:validation:Enum=None;Drain;DaemonReload;Reload;Restart;Reboot
 type ActionType string
 
 // The actions, in the order in which they are carried out.
@@ -115,47 +208,116 @@ const (
 )
 
 // Action is one disruption.
+//
+// +kubebuilder:validation:XValidation:rule="!(self.type in ['Reload', 'Restart']) || has(self.unit)",message="missing; expected the full name of the unit to reload or restart",fieldPath=".unit",reason=FieldValueRequired
+// +kubebuilder:validation:XValidation:rule="self.type in ['Reload', 'Restart'] || !has(self.unit)",message="this action has no unit; expected one only with Reload and Restart",fieldPath=".unit",reason=FieldValueForbidden
+// +kubebuilder:object:generate=true
 type Action struct {
+	// Type of the disruption: what becomes of the node, or of the unit.
 	Type ActionType `json:"type"`
 	// Unit is the systemd unit of Reload and Restart.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[A-Za-z0-9:_.@\\-]+[.](service|socket|device|mount|automount|swap|target|path|timer|slice|scope)$') && !self.matches(r'^@|@[.][a-z]+$')`,message="expected a unit's full name such as containerd.service; of a template, an instance"
 	Unit string `json:"unit,omitempty"`
 }
 
 // RolloutSpec is how fast the nodes of a policy may roll.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.backoff) || !has(self.backoffMax) || !self.backoff.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') || !self.backoffMax.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') || duration(self.backoffMax) >= duration(self.backoff)",message="shorter than backoff; expected backoff or more, up to 24h",fieldPath=".backoffMax"
+// +kubebuilder:validation:XValidation:rule="!has(self.expectedDuration) || !self.expectedDuration.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') || !has(self.windows) || self.windows.all(w, !w.duration.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') || duration(w.duration) >= duration(self.expectedDuration))",message="a window is shorter than expectedDuration, so no turn would ever begin in it; expected longer windows or a shorter expectedDuration",fieldPath=".windows"
+// +kubebuilder:object:generate=true
 type RolloutSpec struct {
 	// MaxUnavailable is how many of the policy's nodes may be unavailable at
 	// once, whoever made them so: a number of 1 to 10000, or a percentage of 1%
 	// to 100%, rounded down to no less than one node.
+	//
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 10000 : self.matches('^([1-9][0-9]?|100)%$')",message="expected a number of 1 to 10000, or a percentage of \"1%\" to \"100%\""
 	MaxUnavailable intstr.IntOrString `json:"maxUnavailable"`
 	// MaxUnavailableTotal is the same over all nodes of all policies; the
 	// smallest of any policy holds.
+	//
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 10000 : self.matches('^([1-9][0-9]?|100)%$')",message="expected a number of 1 to 10000, or a percentage of \"1%\" to \"100%\""
 	MaxUnavailableTotal *intstr.IntOrString `json:"maxUnavailableTotal,omitempty"`
 	// MaxFailed is how many failed nodes, not forgiven by retry, are put up
 	// with: one more stops the line. 0 to 10000.
+	//
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10000
 	MaxFailed int32 `json:"maxFailed"`
 	// Order is what decides whose turn is next, the first first. The
 	// coordinator's own host comes last all the same.
+	//
+	// +optional
+	// +kubebuilder:default={Zone,OldestBoot}
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=3
 	Order []OrderKey `json:"order"`
 	// Settle is the least time from the end of a turn, or the creation of a
 	// Node, to the next grant. 0s to 24h.
+	//
+	// +optional
+	// +kubebuilder:default="1m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) <= duration('24h')",message="expected a duration of 0s to 24h, such as 90s or 1h30m"
 	Settle metav1.Duration `json:"settle"`
 	// Backoff is how long a node that was turned back waits; it doubles each
 	// time, up to BackoffMax. 1s to 24h.
-	Backoff    metav1.Duration `json:"backoff"`
+	//
+	// +optional
+	// +kubebuilder:default="1m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="expected a duration of 1s to 24h, such as 90s or 1h30m"
+	Backoff metav1.Duration `json:"backoff"`
+	// BackoffMax is the longest that such a node waits: backoff to 24h.
+	//
+	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="expected a duration of 1s to 24h, such as 90s or 1h30m"
 	BackoffMax metav1.Duration `json:"backoffMax"`
 
 	// ExpectedDuration is how long a turn takes: one begins only if that fits
 	// into the window. 1m to 24h.
+	//
+	// +optional
+	// +kubebuilder:default="15m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="expected a duration of 1m to 24h, such as 15m or 1h30m"
 	ExpectedDuration metav1.Duration `json:"expectedDuration"`
 	// Windows are when turns may begin; none is always.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
 	Windows []Window `json:"windows,omitempty"`
 	// OnClose is what becomes of a turn when the last open window closes on it.
+	//
+	// +optional
+	// +kubebuilder:default=Finish
 	OnClose OnClose `json:"onClose"`
 	// Gates must all be open for a turn to begin.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
 	Gates []Gate `json:"gates,omitempty"`
 }
 
 // OrderKey is what nodes are put in order by.
+//
+// +kubebuilder:validation:Enum=Zone;OldestBoot;Name
 type OrderKey string
 
 // The keys.
@@ -166,6 +328,8 @@ const (
 )
 
 // OnClose is what becomes of turns under way when a window closes.
+//
+// +kubebuilder:validation:Enum=Finish;Cancel
 type OnClose string
 
 // What can become of them.
@@ -178,6 +342,8 @@ const (
 )
 
 // Day is a day of the week.
+//
+// +kubebuilder:validation:Enum=Mon;Tue;Wed;Thu;Fri;Sat;Sun
 type Day string
 
 // The days.
@@ -192,93 +358,238 @@ const (
 )
 
 // Window is a time in each week.
+//
+// +kubebuilder:object:generate=true
 type Window struct {
 	// Days on which the window opens; none is every day. A window that crosses
 	// midnight belongs to the day on which it opens.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=7
 	Days []Day `json:"days,omitempty"`
 	// Start is the wall clock's time in TimeZone, 00:00 to 23:59.
+	//
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([01][0-9]|2[0-3]):[0-5][0-9]$')",message="expected a time of the day, 00:00 to 23:59"
 	Start string `json:"start"`
 	// Duration from then on, in real time: 10m to 24h.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('10m') && duration(self) <= duration('24h')",message="expected a duration of 10m to 24h, such as 4h or 90m"
 	Duration metav1.Duration `json:"duration"`
 	// TimeZone is a name of the IANA time zone database.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self != 'Local' && self.matches('^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$')",message="expected a name of the IANA time zone database, such as Europe/Berlin or UTC"
 	TimeZone string `json:"timeZone"`
 }
 
 // Gate is a query that must return nothing.
+//
+// +kubebuilder:object:generate=true
 type Gate struct {
 	// Name of the gate, for people: a DNS label.
+	//
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="expected a DNS label: lower-case letters, digits and -, with a letter or digit at both ends"
 	Name string `json:"name"`
 	// Query is one of Prometheus, at the server that the coordinators' files
 	// name. The gate is open while the answer is an empty vector. A query that
 	// fails closes it.
+	//
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="self.trim() != ''",message="empty; expected a query of Prometheus that returns nothing while turns may begin"
 	Query string `json:"query"`
 }
 
 // HooksSpec is other people's work that a turn waits for. A name stands in one
 // stage only.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.beforeDrain) || !has(self.beforeReboot) || self.beforeDrain.all(a, !self.beforeReboot.exists(b, a.name == b.name))",message="a name stands in beforeDrain and in beforeReboot; expected a name in one stage only: give one of them another",fieldPath=".beforeReboot"
+// +kubebuilder:validation:XValidation:rule="!has(self.beforeDrain) || !has(self.beforeUncordon) || self.beforeDrain.all(a, !self.beforeUncordon.exists(b, a.name == b.name))",message="a name stands in beforeDrain and in beforeUncordon; expected a name in one stage only: give one of them another",fieldPath=".beforeUncordon"
+// +kubebuilder:validation:XValidation:rule="!has(self.beforeReboot) || !has(self.beforeUncordon) || self.beforeReboot.all(a, !self.beforeUncordon.exists(b, a.name == b.name))",message="a name stands in beforeReboot and in beforeUncordon; expected a name in one stage only: give one of them another",fieldPath=".beforeUncordon"
+// +kubebuilder:object:generate=true
 type HooksSpec struct {
-	BeforeDrain    []HookSpec         `json:"beforeDrain,omitempty"`
-	BeforeReboot   []HookSpec         `json:"beforeReboot,omitempty"`
+	// BeforeDrain are waited for before any pod is evicted.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	BeforeDrain []HookSpec `json:"beforeDrain,omitempty"`
+	// BeforeReboot are waited for on the drained node, before it reboots.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	BeforeReboot []HookSpec `json:"beforeReboot,omitempty"`
+	// BeforeUncordon are waited for before pods may come back; they also undo what
+	// the others did, when a turn is turned round.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
 	BeforeUncordon []UncordonHookSpec `json:"beforeUncordon,omitempty"`
 	// WaitForVolumeDetach: no reboot before the Node's status.volumesAttached
 	// is empty.
+	//
+	// +optional
+	// +kubebuilder:default=false
 	WaitForVolumeDetach bool `json:"waitForVolumeDetach,omitempty"`
 }
 
 // HookSpec is a hook of before-drain or before-reboot.
+//
+// +kubebuilder:object:generate=true
 type HookSpec struct {
 	// Name of the hook; the annotation hook.lockkeeper.dev/<name> confirms.
+	//
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$')",message="expected the part of an annotation key after the slash: letters, digits, _ . and -, with a letter or digit at both ends"
 	Name string `json:"name"`
 	// Timeout is 1s to 168h.
+	//
+	// +optional
+	// +kubebuilder:default="30m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Timeout metav1.Duration `json:"timeout"`
 	// OnTimeout is what follows: Wait, Continue or Abort.
+	//
+	// +optional
+	// +kubebuilder:default=Abort
+	// +kubebuilder:validation:Enum=Wait;Continue;Abort
 	OnTimeout OnTimeout `json:"onTimeout"`
 }
 
 // UncordonHookSpec is a hook of before-uncordon, where turns that are aborted go.
+//
+// +kubebuilder:object:generate=true
 type UncordonHookSpec struct {
 	// Name of the hook; the annotation hook.lockkeeper.dev/<name> confirms.
+	//
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$')",message="expected the part of an annotation key after the slash: letters, digits, _ . and -, with a letter or digit at both ends"
 	Name string `json:"name"`
 	// Timeout is 1s to 168h.
+	//
+	// +optional
+	// +kubebuilder:default="30m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Timeout metav1.Duration `json:"timeout"`
 	// OnTimeout is what follows: Wait or Continue.
+	//
+	// +optional
+	// +kubebuilder:default=Wait
+	// +kubebuilder:validation:Enum=Wait;Continue
 	OnTimeout OnTimeout `json:"onTimeout"`
 }
 
 // DrainSpec is how nodes are drained.
+//
+// +kubebuilder:object:generate=true
 type DrainSpec struct {
 	// Timeout is 1s to 168h.
+	//
+	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Timeout metav1.Duration `json:"timeout"`
 	// OnTimeout is what follows: Wait, Abort, or Force, which deletes the pods
 	// that are left, whatever PodDisruptionBudgets say.
+	//
+	// +optional
+	// +kubebuilder:default=Abort
+	// +kubebuilder:validation:Enum=Wait;Abort;Force
 	OnTimeout OnTimeout `json:"onTimeout"`
 	// Skip are pods that stay on the node, as a DaemonSet's do.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
 	Skip []PodSelector `json:"skip,omitempty"`
 	// Block are pods that are never evicted: the drain waits until they are gone
 	// by themselves.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
 	Block []PodSelector `json:"block,omitempty"`
 }
 
 // PodSelector selects pods.
+//
+// +kubebuilder:object:generate=true
 type PodSelector struct {
 	// Namespace of the pods; none is all namespaces.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="expected the name of a namespace"
 	Namespace string `json:"namespace,omitempty"`
 	// Selector by labels; the empty one selects all pods.
+	//
+	// +optional
+	// +kubebuilder:default={}
 	Selector metav1.LabelSelector `json:"selector,omitzero"`
 }
 
 // PolicyTimeouts are how long the stages of a turn may take before they are
 // overdue: 1s to 168h.
+//
+// +kubebuilder:object:generate=true
 type PolicyTimeouts struct {
 	// Seen is how long a host may take to say that it knows of its turn; then
 	// the turn is taken back.
+	//
+	// +optional
+	// +kubebuilder:default="2m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Seen metav1.Duration `json:"seen"`
 	// HostHooks is how long hook units of a host may take in a stage; but in
 	// before-uncordon the turn is turned round then.
+	//
+	// +optional
+	// +kubebuilder:default="30m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	HostHooks metav1.Duration `json:"hostHooks"`
-	// Rebooting, Applying and Uncordoning are waited out; it is reported.
-	Rebooting   metav1.Duration `json:"rebooting"`
-	Applying    metav1.Duration `json:"applying"`
+	// Rebooting is how long a host may take to reboot and to prove its health. It is
+	// waited out and reported, as the next two are.
+	//
+	// +optional
+	// +kubebuilder:default="30m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
+	Rebooting metav1.Duration `json:"rebooting"`
+	// Applying is how long a host may take to reload and restart units.
+	//
+	// +optional
+	// +kubebuilder:default="15m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
+	Applying metav1.Duration `json:"applying"`
+	// Uncordoning is how long a host may take to undo its cordon.
+	//
+	// +optional
+	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Uncordoning metav1.Duration `json:"uncordoning"`
 }
 
@@ -296,40 +607,65 @@ const (
 
 // DisruptionPolicyStatus is how far the nodes are that take their rollout from
 // the policy. The coordinator writes it; nobody decides by it.
+//
+// +kubebuilder:object:generate=true
 type DisruptionPolicyStatus struct {
 	// ObservedGeneration is the metadata.generation that the status is about.
+	//
+	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Conditions are Valid, Progressing and Halted.
 	//
+	// +optional
 	// +listType=map
 	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// Nodes are counts of the nodes whose rollout this policy decides.
+	//
+	// +optional
 	Nodes PolicyNodes `json:"nodes,omitzero"`
 	// EffectiveRules are the rules in force on those nodes, of this and of other
 	// policies, at most 100.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
 	EffectiveRules []EffectiveRule `json:"effectiveRules,omitempty"`
 }
 
 // PolicyNodes are counts of nodes.
+//
+// +kubebuilder:object:generate=true
 type PolicyNodes struct {
-	Selected    int32 `json:"selected"`
-	UpToDate    int32 `json:"upToDate"` // want nothing, and are in no turn
-	Wanting     int32 `json:"wanting"`
-	InTurn      int32 `json:"inTurn"`
+	// Selected is how many they are.
+	Selected int32 `json:"selected"`
+	// UpToDate want nothing, and are in no turn.
+	UpToDate int32 `json:"upToDate"`
+	// Wanting want something.
+	Wanting int32 `json:"wanting"`
+	// InTurn are in a turn.
+	InTurn int32 `json:"inTurn"`
+	// Unavailable are in a turn, not Ready or cordoned, whoever did it.
 	Unavailable int32 `json:"unavailable"`
-	Failed      int32 `json:"failed"`
+	// Failed are those whose last turn failed, and was not forgiven.
+	Failed int32 `json:"failed"`
 	// Allowed is maxUnavailable as a number.
 	Allowed int32 `json:"allowed"`
 }
 
 // EffectiveRule is a rule as it holds on nodes.
+//
+// +kubebuilder:object:generate=true
 type EffectiveRule struct {
 	// Key is the rule's: its source, and its path or unit.
 	Key string `json:"key"`
 	// Policy that the rule is from.
 	Policy string `json:"policy"`
 	// Actions in the form "Restart containerd.service".
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
 	Actions []string `json:"actions"`
 	// Nodes is on how many of the nodes it holds.
 	Nodes int32 `json:"nodes"`
