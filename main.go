@@ -159,7 +159,8 @@ func finish(cmd *cli.Command) *cli.Command {
 	cmd.HideHelp, cmd.HideHelpCommand = true, true
 	cmd.CustomHelpTemplate = commandTemplate
 	cmd.OnUsageError = onUsageError
-	do, most := cmd.Action, argsIn(cmd.ArgsUsage)
+	do := cmd.Action
+	least, most := argsIn(cmd.ArgsUsage)
 	cmd.Action = func(c *cli.Context) error {
 		if c.Bool("help") {
 			cli.HelpPrinter(c.App.Writer, commandTemplate, c.Command)
@@ -175,7 +176,7 @@ func finish(cmd *cli.Command) *cli.Command {
 		if len(args) > most {
 			return usage("%s takes %s, not %q; see `lockkeeper help %s`", cmd.Name, takes(cmd.ArgsUsage), args, cmd.Name)
 		}
-		if len(args) == 0 && cmd.ArgsUsage != "" && cmd.ArgsUsage[0] != '[' {
+		if len(args) < least {
 			return usage("%s needs %s; see `lockkeeper help %s`", cmd.Name, cmd.ArgsUsage, cmd.Name)
 		}
 		return do(c)
@@ -183,15 +184,17 @@ func finish(cmd *cli.Command) *cli.Command {
 	return cmd
 }
 
-// argsIn is how many arguments a usage such as "[NODE]" or "[REASON…]" allows.
-func argsIn(usage string) int {
-	switch {
-	case usage == "":
-		return 0
-	case strings.Contains(usage, "…"):
-		return 1000
+// argsIn is how many arguments a usage such as "NODE HOOK", "[NODE]" or "[REASON…]" needs and allows.
+func argsIn(usage string) (least, most int) {
+	for word := range strings.FieldsSeq(usage) {
+		if most++; word[0] != '[' {
+			least++
+		}
+		if strings.Contains(word, "…") {
+			most = 1000
+		}
 	}
-	return 1
+	return least, most
 }
 
 func takes(usage string) string {
@@ -238,6 +241,14 @@ func commands() []*cli.Command {
 			Description: "A node that failed gets no turn for the same changes, and stops the line, until its turn is forgiven. A node that was\n" +
 				"turned back need not wait any longer.",
 			Action: say(func(c *cli.Context, s *report.Source) (string, error) { return s.Retry(c.Context, c.Args().First()) }),
+		},
+		{
+			Name: "confirm", ArgsUsage: "NODE HOOK", Usage: "Confirm a hook that a node's turn waits for", Flags: []cli.Flag{kubeconfig(), configFlag()},
+			Description: "For hooks whose work a person does, or did for a hook that is broken. The turn has to be in the hook's stage; what is\n" +
+				"confirmed holds for this turn alone.",
+			Action: say(func(c *cli.Context, s *report.Source) (string, error) {
+				return s.Confirm(c.Context, c.Args().Get(0), c.Args().Get(1))
+			}),
 		},
 		{
 			Name: "stop", ArgsUsage: "[REASON…]", Usage: "Emergency stop: nothing is promoted, no host commits", Flags: []cli.Flag{kubeconfig(), configFlag()},

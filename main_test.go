@@ -69,6 +69,7 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
   status [NODE]                 Show how the rollout stands, or one node
   check-config                  Check this host's configuration
   retry NODE                    Forgive a node's failed turn
+  confirm NODE HOOK             Confirm a hook that a node's turn waits for
   stop [REASON…]                Emergency stop: nothing is promoted, no host commits
   go                            End the emergency stop
   manifests                     Print what a cluster needs, for kubectl apply -f -
@@ -125,6 +126,9 @@ func TestUsage(t *testing.T) {
 		{"status -A n1", "", "-A shows all nodes and n1 is one; leave one of them out", 64},
 		{"status n1 n2", "", "status takes [NODE], not [\"n1\" \"n2\"]; see `lockkeeper help status`", 64},
 		{"retry", "", "retry needs NODE; see `lockkeeper help retry`", 64},
+		{"confirm", "", "confirm needs NODE HOOK; see `lockkeeper help confirm`", 64},
+		{"confirm n1", "", "confirm needs NODE HOOK; see `lockkeeper help confirm`", 64},
+		{"confirm n1 a b", "", "confirm takes NODE HOOK, not [\"n1\" \"a\" \"b\"]; see `lockkeeper help confirm`", 64},
 		{"run n1", "", "run takes no arguments, not [\"n1\"]; see `lockkeeper help run`", 64},
 		{"go on", "", "go takes no arguments, not [\"on\"]; see `lockkeeper help go`", 64},
 		{"version 2", "", "version takes no arguments, not [\"2\"]; see `lockkeeper help version`", 64},
@@ -252,7 +256,7 @@ func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
 	defer server.Close()
 	dir := t.TempDir()
 	env := kubeconfig(t, dir, server.URL)
-	for _, args := range []string{"stop now -w", "go x", "retry n1 -f", "retry n1 n2", "status n1 -w", "status -o x"} {
+	for _, args := range []string{"stop now -w", "go x", "retry n1 -f", "retry n1 n2", "confirm n1", "confirm n1 a -f", "status n1 -w", "status -o x"} {
 		if _, _, exit := lockkeeper(t, dir, env, strings.Fields(args)...); exit != 64 {
 			t.Errorf("%s: exit status %d", args, exit)
 		}
@@ -261,7 +265,7 @@ func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
 		t.Errorf("%d requests were sent", n)
 	}
 	// The server does see what is well formed.
-	for _, args := range []string{"stop now", "go", "retry n1", "status"} {
+	for _, args := range []string{"stop now", "go", "retry n1", "confirm n1 storage", "status"} {
 		stdout, stderr, exit := lockkeeper(t, dir, env, strings.Fields(args)...)
 		if exit != 1 || stdout != "" || !strings.HasPrefix(stderr, "lockkeeper: ") || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: %d, %q, %q", args, exit, stdout, stderr)

@@ -4,7 +4,7 @@ _lockkeeper() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]-}
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		mapfile -t COMPREPLY < <(compgen -W 'run status check-config retry stop go manifests kubeconfig version help --help --version' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W 'run status check-config retry confirm stop go manifests kubeconfig version help --help --version' -- "$cur")
 		return
 	fi
 	case $command:$prev in
@@ -38,6 +38,16 @@ _lockkeeper() {
 		return
 		;;
 	retry:--config)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	confirm:--kubeconfig)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	confirm:--config)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
 		return
@@ -102,12 +112,13 @@ _lockkeeper() {
 	status) mapfile -t COMPREPLY < <(compgen -W '--all -A --watch -w --output -o --kubeconfig --config --help -h' -- "$cur") ;;
 	check-config) mapfile -t COMPREPLY < <(compgen -W '--config --effective --help -h' -- "$cur") ;;
 	retry) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
+	confirm) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
 	stop) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
 	go) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
 	manifests) mapfile -t COMPREPLY < <(compgen -W '--namespace --lease --no-renewal --help -h' -- "$cur") ;;
 	kubeconfig) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --context --namespace --lifetime --csr --server --output -o --help -h' -- "$cur") ;;
 	version) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
-	help) mapfile -t COMPREPLY < <(compgen -W '--help -h run status check-config retry stop go manifests kubeconfig version help' -- "$cur") ;;
+	help) mapfile -t COMPREPLY < <(compgen -W '--help -h run status check-config retry confirm stop go manifests kubeconfig version help' -- "$cur") ;;
 	esac
 } &&
 	complete -F _lockkeeper lockkeeper

@@ -26,6 +26,11 @@ complete -c lockkeeper -n '__fish_seen_subcommand_from retry' -l kubeconfig -rF 
 complete -c lockkeeper -n '__fish_seen_subcommand_from retry' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
 complete -c lockkeeper -n '__fish_seen_subcommand_from retry' -l help -s h -d 'show this'
 
+complete -c lockkeeper -n __fish_use_subcommand -a confirm -d 'Confirm a hook that a node\'s turn waits for'
+complete -c lockkeeper -n '__fish_seen_subcommand_from confirm' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'
+complete -c lockkeeper -n '__fish_seen_subcommand_from confirm' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
+complete -c lockkeeper -n '__fish_seen_subcommand_from confirm' -l help -s h -d 'show this'
+
 complete -c lockkeeper -n __fish_use_subcommand -a stop -d 'Emergency stop: nothing is promoted, no host commits'
 complete -c lockkeeper -n '__fish_seen_subcommand_from stop' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'
 complete -c lockkeeper -n '__fish_seen_subcommand_from stop' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
@@ -57,4 +62,4 @@ complete -c lockkeeper -n '__fish_seen_subcommand_from version' -l help -s h -d 
 
 complete -c lockkeeper -n __fish_use_subcommand -a help -d 'Show the commands, or one of them'
 complete -c lockkeeper -n '__fish_seen_subcommand_from help' -l help -s h -d 'show this'
-complete -c lockkeeper -n '__fish_seen_subcommand_from help' -a 'run status check-config retry stop go manifests kubeconfig version help'
+complete -c lockkeeper -n '__fish_seen_subcommand_from help' -a 'run status check-config retry confirm stop go manifests kubeconfig version help'

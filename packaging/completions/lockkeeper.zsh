@@ -7,6 +7,7 @@ _lockkeeper_commands() {
 		'status:Show how the rollout stands, or one node'
 		'check-config:Check this host'\''s configuration'
 		'retry:Forgive a node'\''s failed turn'
+		'confirm:Confirm a hook that a node'\''s turn waits for'
 		'stop:Emergency stop: nothing is promoted, no host commits'
 		'go:End the emergency stop'
 		'manifests:Print what a cluster needs, for kubectl apply -f -'
@@ -57,6 +58,15 @@ _lockkeeper() {
 			'(--help -h)--help[show this]' \
 			'(--help -h)-h[show this]' \
 			'1:node: '
+		;;
+	confirm)
+		_arguments -s \
+			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
+			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]' \
+			'1:node: ' \
+			'2:hook: '
 		;;
 	stop)
 		_arguments -s \

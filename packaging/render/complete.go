@@ -108,8 +108,10 @@ func Zsh(program string, commands []Command) string {
 			fmt.Fprintf(&b, " \\\n\t\t\t'1: :_%s_commands'", program)
 		case strings.Contains(c.Args, "…"):
 			fmt.Fprintf(&b, " \\\n\t\t\t'*:%s: '", strings.ToLower(strings.Trim(c.Args, "[…]")))
-		case c.Args != "":
-			fmt.Fprintf(&b, " \\\n\t\t\t'1:%s: '", strings.ToLower(strings.Trim(c.Args, "[]")))
+		default:
+			for i, arg := range strings.Fields(c.Args) {
+				fmt.Fprintf(&b, " \\\n\t\t\t'%d:%s: '", i+1, strings.ToLower(strings.Trim(arg, "[]")))
+			}
 		}
 		b.WriteString("\n\t\t;;\n")
 	}

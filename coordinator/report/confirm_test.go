@@ -1,0 +1,132 @@
+package report
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clienttesting "k8s.io/client-go/testing"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// awaiting puts the node into a stage of a turn that awaits storage and cache
+// in before-drain, and backup in before-reboot together with the volumes.
+func awaiting(s v1alpha1.State, id string) func(*corev1.Node) {
+	hook := func(name string) v1alpha1.Hook {
+		return v1alpha1.Hook{Name: name, Timeout: metav1.Duration{Duration: time.Hour}, OnTimeout: v1alpha1.OnTimeoutWait}
+	}
+	return all(inTurn(s, "13:00:00", "seen"), func(n *corev1.Node) {
+		g := grant(n, "13:00:00")
+		g.Turn = id
+		g.Terms.BeforeDrain = []v1alpha1.Hook{hook("storage"), hook("cache")}
+		g.Terms.BeforeReboot = []v1alpha1.Hook{hook("backup")}
+		g.Terms.WaitForVolumeDetach = true
+		n.Annotations[v1alpha1.AnnotationTurn] = id
+		n.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(g)
+		n.ResourceVersion = "7"
+	})
+}
+
+func said(hook, id string) func(*corev1.Node) {
+	return annotation(v1alpha1.HookAnnotation(hook), id)
+}
+
+func TestConfirm(t *testing.T) {
+	ownUnits := func(n *corev1.Node) {
+		setHost(n, func(h *v1alpha1.Host) {
+			h.HookStages = []v1alpha1.State{v1alpha1.StateBeforeDrain}
+		})
+	}
+	volume := func(n *corev1.Node) {
+		n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "a"}}
+	}
+	const undo = "Undo it with: kubectl annotate node n1 hook.lockkeeper.dev/storage-\n"
+	for _, tc := range []struct {
+		name       string
+		node       func(*corev1.Node)
+		hook       string
+		text, fail string
+		writes     int
+	}{
+		{"the first of two", awaiting(v1alpha1.StateBeforeDrain, "t1"), "storage",
+			"n1: hook storage of before-drain is confirmed for turn t1.\nStill awaited: hook cache.\n" + undo, "", 1},
+		{"the last", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), said("cache", "t1")), "storage",
+			"n1: hook storage of before-drain is confirmed for turn t1.\nNo other hook is awaited.\n", "", 1},
+		{"over another turn's word, beside one", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), said("storage", "t0"), said("cache", "t0")), "storage",
+			"n1: hook storage of before-drain is confirmed for turn t1.\nStill awaited: hook cache.\n" + undo, "", 1},
+		{"the host's own units", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), said("cache", "t1"), ownUnits), "storage",
+			"n1: hook storage of before-drain is confirmed for turn t1.\nStill awaited: the host's hook units.\n" + undo, "", 1},
+		{"volumes", all(awaiting(v1alpha1.StateBeforeReboot, "t1"), volume), "backup",
+			"n1: hook backup of before-reboot is confirmed for turn t1.\nStill awaited: volumes to detach (1).\n" +
+				"Undo it with: kubectl annotate node n1 hook.lockkeeper.dev/backup-\n", "", 1},
+		{"already", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), said("storage", "t1")), "storage",
+			"n1: hook storage is confirmed already for turn t1, nothing changed.\nStill awaited: hook cache.\n" + undo, "", 0},
+		{"a hook of another stage", awaiting(v1alpha1.StateBeforeDrain, "t1"), "backup",
+			"", "nothing to confirm: turn t1 of n1 is in before-drain, which awaits storage, cache; backup is of before-reboot", 0},
+		{"a hook of nobody's", awaiting(v1alpha1.StateBeforeDrain, "t1"), "stroage",
+			"", "nothing to confirm: turn t1 of n1 is in before-drain, which awaits storage, cache; this turn awaits stroage nowhere", 0},
+		{"a stage without hooks", awaiting(v1alpha1.StateBeforeUncordon, "t1"), "storage",
+			"", "nothing to confirm: turn t1 of n1 is in before-uncordon, which awaits no hook that confirms by an annotation; storage is of before-drain", 0},
+		{"no hook stage", awaiting(v1alpha1.StateDraining, "t1"), "storage",
+			"", "nothing to confirm: turn t1 of n1 is in draining, which awaits no hooks; storage is of before-drain", 0},
+		{"no turn", func(*corev1.Node) {}, "storage", "", "nothing to confirm: n1 is in no turn, but in idle", 0},
+		{"not managed", unmanaged, "storage", "", "nothing to confirm: n1 is in no turn, and in no coordinator's care", 0},
+		{"a broken grant", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), annotation(v1alpha1.AnnotationGrant, "{")), "storage",
+			"", "nothing to confirm: n1 is in before-drain under a grant that cannot be read, which the coordinator mends", 0},
+		{"no name of a hook", awaiting(v1alpha1.StateBeforeDrain, "t1"), "a/b", "", `hook name "a/b": `, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := newWorld(t).add("n1", tc.node)
+			n.ResourceVersion = "7"
+			s, client, writes := faulty(t, nil, n)
+			text, err := s.Confirm(t.Context(), "n1", tc.hook)
+			if text != tc.text || *writes != tc.writes {
+				t.Errorf("%d writes, said %q", *writes, text)
+			}
+			if (tc.fail == "") != (err == nil) || err != nil && !strings.HasPrefix(err.Error(), tc.fail) {
+				t.Errorf("error %v, expected %s", err, tc.fail)
+			}
+			if tc.fail != "" {
+				return
+			}
+			got, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+			if err != nil || got.Annotations[v1alpha1.HookAnnotation(tc.hook)] != "t1" {
+				t.Errorf("the Node says %q, %v", got.Annotations[v1alpha1.HookAnnotation(tc.hook)], err)
+			}
+		})
+	}
+}
+
+// A Node that changes between look and write is looked at again, and what was
+// meant for one turn is never said of the next.
+func TestConfirmLooksAgain(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("another version"))
+	s, _, writes := faulty(t, []error{conflict, conflict, nil}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
+	if text, err := s.Confirm(t.Context(), "n1", "storage"); err != nil || !strings.HasPrefix(text, "n1: hook storage of before-drain is confirmed") || *writes != 3 {
+		t.Errorf("two conflicts: %q, %v after %d writes", text, err, *writes)
+	}
+	s, _, writes = faulty(t, []error{conflict, conflict, conflict, conflict, conflict, conflict}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
+	if _, err := s.Confirm(t.Context(), "n1", "storage"); !apierrors.IsConflict(err) || *writes != retries {
+		t.Errorf("for ever in conflict: %v after %d writes", err, *writes)
+	}
+
+	s, client, writes := faulty(t, []error{conflict}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
+	next := newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t2"))
+	client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return *writes > 0, next, nil })
+	const want = "nothing was confirmed: turn t1 of n1 ended meanwhile; look at the node again before you confirm anything of another turn"
+	if text, err := s.Confirm(t.Context(), "n1", "storage"); err == nil || err.Error() != want || *writes != 1 {
+		t.Errorf("the next turn: %q, %v after %d writes", text, err, *writes)
+	}
+
+	s, _, _ = faulty(t, []error{errors.New("connection reset")}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
+	if _, err := s.Confirm(t.Context(), "n1", "storage"); err == nil || !strings.Contains(err.Error(), "whether it was written is not known") {
+		t.Errorf("no answer: %v", err)
+	}
+}
