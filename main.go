@@ -439,7 +439,7 @@ func source(c *cli.Context) (*report.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &report.Source{Client: client, Skew: client.Skew, Namespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name, Policy: p}, nil
+	return &report.Source{Client: client, Skew: client.Skew, Namespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name, Policies: policy.NewSet(p)}, nil
 }
 
 // say is a command that writes something and says what it did.

@@ -15,6 +15,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -218,7 +219,7 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 	}
 	s := rollout.Snapshot{
 		Now: time.Now().Truncate(time.Millisecond).UTC(), Epoch: l.epoch, Self: l.self,
-		Policy: l.Policy, Uncertain: map[string]bool{}, Refused: map[string]string{},
+		Policies: policy.NewSet(l.Policy), Uncertain: map[string]bool{}, Refused: map[string]string{},
 	}
 	lease := l.candidate.lease.now()
 	if holderOf(lease) != l.epoch {

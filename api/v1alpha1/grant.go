@@ -89,6 +89,9 @@ type Grant struct {
 
 	Wants  Wants `json:"wants"`
 	Drains bool  `json:"drains"`
+	// Force: draining is overdue, and Terms.DrainTimeout is Force. The host
+	// deletes the pods that it could not evict.
+	Force bool `json:"force,omitempty"`
 	// OnlyNode: the turn has no drain because there was no other Node.
 	OnlyNode bool     `json:"onlyNode,omitempty"`
 	Changes  []Change `json:"changes,omitempty"`

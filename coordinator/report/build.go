@@ -30,8 +30,9 @@ func Build(in Input) Report {
 		View: "cluster", Time: s.Now, Coordinator: coordinator(&in),
 		Figures: Figures{
 			Total: out.Total, InTurn: out.InTurn, Unavailable: out.Unavailable, Budget: out.Budget,
-			Failed: out.Failed, MaxFailed: s.Policy.MaxFailed, Halted: out.Halted,
+			Failed: out.Failed, MaxFailed: maxFailed(out.Figures.Policies), Halted: out.Halted,
 		},
+		Policies: policies(out.Figures.Policies),
 	}
 	if !out.Settling.IsZero() {
 		r.Figures.SettlingUntil = &out.Settling
@@ -55,6 +56,17 @@ func Build(in Input) Report {
 	r.Status = r.status()
 	r.Summary = r.summary()
 	return r
+}
+
+// maxFailed is how many nodes may fail before the first line stops.
+func maxFailed(policies []rollout.PolicyFigures) int {
+	least, found := 0, false
+	for i := range policies {
+		if p := &policies[i]; (p.Selected > 0 || len(policies) == 1) && (!found || p.MaxFailed < least) {
+			least, found = p.MaxFailed, true
+		}
+	}
+	return least
 }
 
 func coordinator(in *Input) Coordinator {
@@ -85,7 +97,7 @@ func coordinator(in *Input) Coordinator {
 // it is there and somebody lives to keep it true; otherwise what Decide says.
 func (r *Report) node(n *turn.Node, v *rollout.Verdict) Node {
 	out := Node{
-		Name: n.Name, Managed: managed(n), State: n.State, Wants: n.Wants,
+		Name: n.Name, Policy: v.Policy, Managed: managed(n), State: n.State, Wants: n.Wants,
 		Ready: n.Ready, Unschedulable: n.Unschedulable, Marked: n.Mark, ControlPlane: n.ControlPlane, Zone: n.Zone, BootID: n.BootID,
 		Host: n.Host, Grant: n.Grant, Last: n.Last, Ack: n.Ack.String(), Paused: n.Paused, Detached: n.Detached, Retry: n.Retry,
 	}
@@ -119,7 +131,7 @@ func (r *Report) node(n *turn.Node, v *rollout.Verdict) Node {
 	case out.Why == "" && out.Held != "":
 		out.Why = out.Held.Doc().Means
 	}
-	out.Status = out.status(next, r.Figures.SettlingUntil != nil)
+	out.Status = out.status(next, r.settling(v.Policy))
 	if out.Status == Rolling && !r.Coordinator.Live && r.Coordinator.Error == "" {
 		out.Status = Held // what it does it may end; then nobody moves it on
 	}
@@ -177,7 +189,11 @@ func (n *Node) status(next, settling bool) Status {
 }
 
 func (n *Node) ranked() int {
-	waitsInLine := n.Held == v1alpha1.ReasonBudget || n.Held == v1alpha1.ReasonStopped || n.Held == v1alpha1.ReasonHalted
+	waitsInLine := false
+	switch n.Held {
+	case v1alpha1.ReasonBudget, v1alpha1.ReasonStopped, v1alpha1.ReasonHalted, v1alpha1.ReasonWindow, v1alpha1.ReasonGate, v1alpha1.ReasonWouldGrant:
+		waitsInLine = true
+	}
 	switch {
 	case n.State.InTurn():
 		return 0

@@ -47,6 +47,9 @@ func (r *Report) WriteNode(w io.Writer, n *Node) error {
 	line("why", "%s", n.Why)
 	r.turnLines(n, line)
 	r.hostLines(n, line)
+	if len(r.Policies) > 1 && !n.State.InTurn() {
+		line("policy", "%s", dash(n.Policy))
+	}
 	line("node", "%s", n.nodeWords())
 	if n.Paused != nil {
 		line("paused", "yes%s; kubectl annotate node %s %s-", reasonOf(n.Paused), n.Name, v1alpha1.AnnotationPaused)
@@ -100,6 +103,9 @@ func (r *Report) turnLines(n *Node, line lineFunc) {
 	plan := []string{"wants " + string(g.Wants)}
 	if g.Drains {
 		plan = append(plan, "drains")
+	}
+	if g.Force {
+		plan = append(plan, "deletes what it could not evict")
 	}
 	if g.OnlyNode {
 		plan = append(plan, "no drain, because it is the only node")

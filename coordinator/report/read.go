@@ -60,7 +60,7 @@ type Source struct {
 	Skew func() (ahead time.Duration, ok bool)
 	// Namespace and LeaseName name the Lease.
 	Namespace, LeaseName string
-	Policy               policy.Policy
+	Policies             policy.Set
 }
 
 // Read reads the cluster once: one LIST of Nodes, one GET of the Lease. A Lease
@@ -89,7 +89,7 @@ func (s *Source) Read(ctx context.Context) (Report, error) {
 // build makes a Report of objects; lease is nil if there is none.
 func (s *Source) build(nodes []*corev1.Node, lease *coordinationv1.Lease, leaseErr error) Report {
 	in := Input{
-		Snapshot: rollout.Snapshot{Now: s.now(), Policy: s.Policy},
+		Snapshot: rollout.Snapshot{Now: s.now(), Policies: s.Policies},
 		Lease:    Lease{Namespace: s.Namespace, Name: s.LeaseName, Err: leaseErr},
 	}
 	for _, n := range nodes {

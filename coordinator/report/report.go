@@ -56,6 +56,8 @@ type Report struct {
 	// Stop is set while nothing is promoted at all.
 	Stop    *Stop   `json:"stop,omitempty"`
 	Figures Figures `json:"figures"`
+	// Policies are all DisruptionPolicies, in the order in which they win.
+	Policies []Policy `json:"policies"`
 	// Nodes are all of the cluster, those first that need a look.
 	Nodes []Node `json:"nodes"`
 }
@@ -96,10 +98,10 @@ type Figures struct {
 
 	Unavailable int  `json:"unavailable"` // as the budget counts them
 	Budget      int  `json:"budget"`
-	Failed      int  `json:"failed"` // and not forgiven
-	MaxFailed   int  `json:"maxFailed"`
-	Halted      bool `json:"halted"`
-	// SettlingUntil is until when nothing is granted after the last turn.
+	Failed      int  `json:"failed"`    // and not forgiven
+	MaxFailed   int  `json:"maxFailed"` // the least of the policies that have nodes
+	Halted      bool `json:"halted"`    // at least one policy's line is stopped
+	// SettlingUntil is until when something is not granted after the last turn.
 	SettlingUntil *time.Time `json:"settlingUntil,omitempty"`
 }
 
@@ -108,6 +110,8 @@ type Node struct {
 	Name    string `json:"name"`
 	Status  Status `json:"status"`
 	Managed bool   `json:"managed"`
+	// Policy is the one that decides the node's rollout; "" if none selects it.
+	Policy string `json:"policy,omitempty"`
 
 	State v1alpha1.State  `json:"state"` // "" is absent
 	Wants v1alpha1.Wants  `json:"wants,omitempty"`

@@ -138,7 +138,7 @@ func unmanaged(n *corev1.Node) {
 
 func (w *world) report() Report {
 	in := Input{Lease: Lease{Namespace: "lockkeeper", Name: "lockkeeper", Err: w.err}}
-	in.Now, in.Policy = now, w.p
+	in.Now, in.Policies = now, policy.NewSet(w.p)
 	for _, n := range w.nodes {
 		in.Nodes = append(in.Nodes, turn.FromNode(n))
 	}
@@ -318,6 +318,9 @@ func TestJSON(t *testing.T) {
 		"coordinator": map[string]any{"lease": "lockkeeper/lockkeeper", "live": true, "node": "n3", "epoch": "n3_k2jd8f", "since": "2026-11-21T11:04:05Z", "renewed": "2026-11-21T13:04:00Z"},
 		"figures": map[string]any{"total": 5.0, "managed": 4.0, "upToDate": 1.0, "inTurn": 1.0, "wantReboot": 2.0, "wantDrain": 0.0, "wantApply": 0.0,
 			"unknown": 0.0, "unavailable": 1.0, "budget": 1.0, "failed": 0.0, "maxFailed": 0.0, "halted": false},
+		// Of the three that want something one is in its turn; the fourth is content.
+		"policies": []any{map[string]any{"name": "built-in", "selected": 4.0, "upToDate": 1.0, "wanting": 3.0, "inTurn": 1.0, "unavailable": 1.0,
+			"allowed": 1.0, "failed": 0.0, "maxFailed": 0.0, "halted": false, "held": map[string]any{"Budget": 1.0, "HostSilent": 1.0}}},
 	}
 	if !reflect.DeepEqual(r, want) {
 		t.Errorf("got\n%v\nexpected\n%v", r, want)
@@ -329,7 +332,7 @@ func TestJSON(t *testing.T) {
 	delete(n1, "host")
 	delete(n1, "grant")
 	if want := map[string]any{
-		"name": "n1", "status": "Rolling", "managed": true, "state": "draining", "wants": "reboot", "why": "waits for the host to drain", "turn": "t-n1",
+		"name": "n1", "policy": "built-in", "status": "Rolling", "managed": true, "state": "draining", "wants": "reboot", "why": "waits for the host to drain", "turn": "t-n1",
 		"turnSince": "2026-11-21T12:59:05Z", "stageSince": "2026-11-21T13:02:00Z", "ready": true, "unschedulable": true, "marked": true,
 		"bootID": "boot-n1", "ack": "t-n1/boot-n1/draining/committed",
 	}; !reflect.DeepEqual(n1, want) {

@@ -177,9 +177,13 @@ func (r *Report) notes() []string {
 		lines = append(lines, "EMERGENCY STOP"+text+". Nothing is promoted and no host commits; `lockkeeper go` ends it.")
 	}
 	if f.Halted {
-		lines = append(lines, "HALTED: nothing is granted until `lockkeeper retry NODE` forgives "+joined(r.failed())+".")
+		what := "nothing is granted"
+		if len(r.Policies) > 1 {
+			what = "nothing is granted by policy " + joined(r.halted())
+		}
+		lines = append(lines, "HALTED: "+what+" until `lockkeeper retry NODE` forgives "+joined(r.failed())+".")
 	}
-	return lines
+	return append(lines, r.policyLines()...)
 }
 
 // failed names nodes that failed, at most five.

@@ -37,7 +37,7 @@ func BenchmarkDecide(b *testing.B) {
 
 // fleetOf is a fleet in no order of names, as a leader's view hands it out.
 func fleetOf(nodes int, rolling bool) rollout.Snapshot {
-	s := rollout.Snapshot{Now: atNoon, Epoch: "e1", Self: "node-00000", Policy: policy.Default()}
+	s := rollout.Snapshot{Now: atNoon, Epoch: "e1", Self: "node-00000", Policies: policy.Set{policy.Default()}}
 	booted := atNoon.Add(-48 * time.Hour)
 	for i := range nodes {
 		name := fmt.Sprintf("node-%05d", i)
@@ -54,7 +54,7 @@ func fleetOf(nodes int, rolling bool) rollout.Snapshot {
 			n.State, n.Turn, n.Mark, n.Unschedulable = v1alpha1.StateDraining, "t1", true, true
 			n.Grant = &v1alpha1.Grant{
 				Turn: "t1", Epoch: "e1", NodeUID: n.UID, BootID: "b1", Wants: v1alpha1.WantsReboot, Drains: true, Changes: anUpdate, OSVersion: "4.1",
-				Policy: s.Policy.Name, Terms: s.Policy.Terms, StartedAt: atNoon.Add(-time.Minute), StageAt: atNoon.Add(-time.Minute),
+				Policy: s.Policies[0].Name, Terms: s.Policies[0].Terms, StartedAt: atNoon.Add(-time.Minute), StageAt: atNoon.Add(-time.Minute),
 			}
 			n.Ack = v1alpha1.Ack{Turn: "t1", BootID: "b1", State: v1alpha1.StateDraining, Word: v1alpha1.WordCommitted}
 		}

@@ -60,7 +60,7 @@ func situation(t *testing.T, facts []string) rollout.Snapshot {
 				Protocol: v1alpha1.Protocol, NodeUID: name + "-uid", BootID: "b1", BootTime: atNoon.Add(-24 * time.Hour), Managed: true, OSVersion: "4.1"}},
 		}
 	}
-	s := rollout.Snapshot{Now: atNoon, Epoch: "e1", Policy: policy.Default(), Nodes: []turn.Node{node("n1"), node("n2")}, Uncertain: map[string]bool{}, Refused: map[string]string{}}
+	s := rollout.Snapshot{Now: atNoon, Epoch: "e1", Policies: policy.Set{policy.Default()}, Nodes: []turn.Node{node("n1"), node("n2")}, Uncertain: map[string]bool{}, Refused: map[string]string{}}
 	n := &s.Nodes[0]
 	n.Wants, n.Host.Drains, n.Host.Changes = v1alpha1.WantsReboot, true, anUpdate
 	if n.State = v1alpha1.State(facts[0]); facts[0] == "absent" {
@@ -70,7 +70,7 @@ func situation(t *testing.T, facts []string) rollout.Snapshot {
 		n.Turn = "t1"
 		n.Grant = &v1alpha1.Grant{
 			Turn: "t1", Epoch: "e1", NodeUID: n.UID, BootID: "b1", Wants: v1alpha1.WantsReboot, Drains: true, Changes: anUpdate, OSVersion: "4.1",
-			Policy: s.Policy.Name, Terms: s.Policy.Terms, StartedAt: atNoon.Add(-time.Minute), StageAt: atNoon.Add(-time.Minute),
+			Policy: s.Policies[0].Name, Terms: s.Policies[0].Terms, StartedAt: atNoon.Add(-time.Minute), StageAt: atNoon.Add(-time.Minute),
 		}
 	}
 	for _, word := range facts[1:] {
@@ -200,7 +200,7 @@ func set(s *rollout.Snapshot, word string) error {
 	case "hooks": // STAGE:onTimeout, with 10m
 		stage, on, _ := strings.Cut(value, ":")
 		hooks := []v1alpha1.Hook{{Name: "lb", Timeout: metav1.Duration{Duration: 10 * time.Minute}, OnTimeout: v1alpha1.OnTimeout(on)}}
-		terms := &s.Policy.Terms
+		terms := &s.Policies[0].Terms
 		if g != nil {
 			terms = &g.Terms
 		}
@@ -208,13 +208,13 @@ func set(s *rollout.Snapshot, word string) error {
 	case "drain":
 		g.Terms.DrainTimeout = v1alpha1.OnTimeout(value)
 	case "budget":
-		s.Policy.MaxUnavailable.Number = len(value)
+		s.Policies[0].MaxUnavailable.Number = len(value)
 	case "nosettle":
-		s.Policy.Settle = 0
+		s.Policies[0].Settle = 0
 	case "policy-paused":
-		s.Policy.Paused = true
+		s.Policies[0].Paused = true
 	case "maxfailed":
-		s.Policy.MaxFailed = len(value)
+		s.Policies[0].MaxFailed = len(value)
 	case "only":
 		s.Nodes = s.Nodes[:1]
 	case "stopped":
@@ -246,7 +246,7 @@ func set(s *rollout.Snapshot, word string) error {
 	case "n2.draining", "n2.foreign":
 		other.State, other.Turn = v1alpha1.StateDraining, "t2"
 		other.Grant = &v1alpha1.Grant{Turn: "t2", Epoch: map[string]string{"n2.draining": "e1", "n2.foreign": "e0"}[key], NodeUID: other.UID, BootID: "b1",
-			Wants: v1alpha1.WantsReboot, Drains: true, Terms: s.Policy.Terms, StartedAt: atNoon, StageAt: atNoon}
+			Wants: v1alpha1.WantsReboot, Drains: true, Terms: s.Policies[0].Terms, StartedAt: atNoon, StageAt: atNoon}
 		other.Wants, other.Host.Drains, other.Host.Changes = v1alpha1.WantsReboot, true, anUpdate
 	default:
 		return fmt.Errorf("unknown word")

@@ -13,22 +13,31 @@ import (
 // decision is the state of one call of Decide.
 type decision struct {
 	*Snapshot
-	nodes    []*turn.Node // by name
-	verdicts map[string]*Verdict
-	again    time.Time
+	all    []entry           // by name
+	at     map[string]*entry // into all
+	nodes  []*turn.Node      // those of all, in its order
+	groups []group           // in the order of the Set
+	again  time.Time
 	Figures
+	// total is how many nodes of all policies may be unavailable, by what policy
+	// totalBy says; math.MaxInt if none says anything.
+	total   int
+	totalBy string
 }
 
 // Decide gives every node a verdict. The order of Snapshot.Nodes does not
 // matter, and nothing of the snapshot is changed.
 func Decide(s Snapshot) Outcome {
-	d := &decision{Snapshot: &s, verdicts: make(map[string]*Verdict, len(s.Nodes))}
+	d := &decision{Snapshot: &s, all: make([]entry, len(s.Nodes)), nodes: make([]*turn.Node, len(s.Nodes)), at: make(map[string]*entry, len(s.Nodes))}
 	for i := range s.Nodes {
-		n := &s.Nodes[i]
-		d.nodes = append(d.nodes, n)
-		d.verdicts[n.Name] = &Verdict{Node: n.Name}
+		d.nodes[i] = &s.Nodes[i]
 	}
 	slices.SortFunc(d.nodes, func(a, b *turn.Node) int { return cmp.Compare(a.Name, b.Name) })
+	for i, n := range d.nodes {
+		e := &d.all[i]
+		e.Node, e.verdict.Node, d.at[n.Name] = n, n.Name, e
+	}
+	d.match()
 	d.count()
 
 	foreign := d.foreign()
@@ -54,51 +63,29 @@ func Decide(s Snapshot) Outcome {
 	}
 	d.grant(foreign)
 
-	out := Outcome{Again: d.again, Figures: d.Figures, Verdicts: make([]Verdict, 0, len(d.nodes))}
-	for _, n := range d.nodes {
-		out.Verdicts = append(out.Verdicts, *d.verdicts[n.Name])
+	d.Figures.Policies = d.policyFigures()
+	out := Outcome{Again: d.again, Figures: d.Figures, Verdicts: make([]Verdict, 0, len(d.all))}
+	for i := range d.all {
+		out.Verdicts = append(out.Verdicts, d.all[i].verdict)
 	}
 	return out
 }
 
-func (d *decision) count() {
-	d.Total = len(d.nodes)
-	for _, n := range d.nodes {
-		if n.State != v1alpha1.StateAbsent {
-			d.Managed++
-		}
-		if n.InTurn() {
-			d.InTurn++
-		}
-		if n.InTurn() || managed(n) && n.Wants.Something() {
-			d.Wanting++
-		}
-		if unavailable(n) || d.Uncertain[n.Name] {
-			d.Unavailable++
-		}
-		if d.failed(n) {
-			d.Failed++
-		}
-	}
-	d.Budget = d.Policy.MaxUnavailable.Of(d.Managed)
-	d.Halted = d.Failed > d.Policy.MaxFailed
-}
-
 func (d *decision) hold(n *turn.Node, reason v1alpha1.Reason, detail string) {
-	v := d.verdicts[n.Name]
+	v := &d.at[n.Name].verdict
 	v.Held, v.Detail = reason, detail
 }
 
 func (d *decision) move(n *turn.Node, m Move) {
 	m.From = n.State
-	v := d.verdicts[n.Name]
+	v := &d.at[n.Name].verdict
 	if v.Move = &m; m.To != m.From {
 		v.Held = v1alpha1.ReasonNone // what held it, if anything did, does not any more
 	}
 }
 
 func (d *decision) decided(n *turn.Node) bool {
-	v := d.verdicts[n.Name]
+	v := &d.at[n.Name].verdict
 	return v.Move != nil || v.Held != v1alpha1.ReasonNone
 }
 
@@ -200,9 +187,10 @@ func (d *decision) giveBack(n *turn.Node) {
 
 // newGrant is a grant for the node as it is; its turn is still to be named.
 func (d *decision) newGrant(n *turn.Node) v1alpha1.Grant {
+	p := d.policyOf(n)
 	g := v1alpha1.Grant{
 		Epoch: d.Epoch, NodeUID: n.UID, BootID: n.BootID, Wants: v1alpha1.WantsNothing,
-		Policy: d.Policy.Name, Generation: d.Policy.Generation, Terms: d.Policy.Terms,
+		Policy: p.Name, Generation: p.Generation, Terms: p.Terms,
 		StartedAt: d.Now, StageAt: d.Now,
 	}
 	if n.Host != nil {
@@ -212,12 +200,18 @@ func (d *decision) newGrant(n *turn.Node) v1alpha1.Grant {
 }
 
 // waitsIn reports whether there is anything to wait for in a hook stage: hooks
-// of the grant's terms, or hook units on the host.
+// of the grant's terms, or hook units on the host; or, before a drained node
+// reboots, that its volumes are detached.
 func (d *decision) waitsIn(n *turn.Node, g *v1alpha1.Grant) func(v1alpha1.State) bool {
 	return func(stage v1alpha1.State) bool {
-		return len(g.Terms.Hooks(stage)) > 0 || n.Host != nil && slices.Contains(n.Host.HookStages, stage)
+		return len(g.Terms.Hooks(stage)) > 0 || n.Host != nil && slices.Contains(n.Host.HookStages, stage) ||
+			stage == v1alpha1.StateBeforeReboot && detaches(g)
 	}
 }
+
+// detaches reports whether the turn waits for volumes to be detached. Where
+// nothing is drained the pods keep theirs.
+func detaches(g *v1alpha1.Grant) bool { return g.Terms.WaitForVolumeDetach && g.Drains }
 
 // hookKeys are the confirmations on the node: they go when a stage is entered
 // and when it is left, so that each counts once.

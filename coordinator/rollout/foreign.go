@@ -55,9 +55,9 @@ func (d *decision) foreign() bool {
 	return found
 }
 
-// settleForeign turns back what is more than the budget, the least advanced
-// first, and takes the rest over once the budget holds, foreign turns
-// included.
+// settleForeign turns back what is more than the budgets, the least advanced
+// first, and takes the rest over once the budgets that they count in hold,
+// foreign turns included.
 func (d *decision) settleForeign(others []*turn.Node) {
 	slices.SortFunc(others, func(a, b *turn.Node) int {
 		return cmp.Or(
@@ -68,10 +68,22 @@ func (d *decision) settleForeign(others []*turn.Node) {
 	})
 	// Those that give back already are no reason to turn back more: what is
 	// turned back in this decision still counts as unavailable in the next.
-	excess := d.Unavailable - d.Budget
+	excess := d.Unavailable - d.total
+	for i := range d.groups {
+		g := &d.groups[i]
+		g.excess = g.Unavailable - g.allowed()
+	}
+	spend := func(n *turn.Node) {
+		excess--
+		for _, g := range d.counting(n) {
+			if g != nil {
+				g.excess--
+			}
+		}
+	}
 	for _, n := range d.nodes {
 		if givesBack(n) {
-			excess--
+			spend(n)
 		}
 	}
 	back := map[string]bool{}
@@ -79,9 +91,16 @@ func (d *decision) settleForeign(others []*turn.Node) {
 		// Whatever the budget, two control-plane nodes are one too many: a
 		// stale leader's late grant beside a turn of ours, or two of its own.
 		quorum := d.otherControlPlane(n, back) != ""
+		over, full := excess > 0, d.Unavailable > d.total
+		for _, g := range d.counting(n) {
+			if g != nil {
+				over = over || g.excess > 0
+				full = full || g.Unavailable > g.allowed()
+			}
+		}
 		switch {
-		case excess > 0 || quorum:
-			excess--
+		case over || quorum:
+			spend(n)
 			if reason, text := pausedBy(n); reason != "" {
 				d.hold(n, reason, text)
 				continue
@@ -90,7 +109,7 @@ func (d *decision) settleForeign(others []*turn.Node) {
 			if !d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, v1alpha1.ReasonOverBudget) {
 				d.advance(n, turn.Refused, v1alpha1.ResultCancelled, v1alpha1.ReasonOverBudget)
 			}
-		case d.Unavailable > d.Budget:
+		case full:
 			d.hold(n, v1alpha1.ReasonHandover, "more nodes than the budget are unavailable")
 		case d.otherControlPlane(n, nil) != "":
 			d.hold(n, v1alpha1.ReasonHandover, d.otherControlPlane(n, nil)+" is given back first")

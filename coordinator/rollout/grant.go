@@ -17,52 +17,63 @@ const nonsense = time.Minute
 
 // grant gives as many nodes as may be their turn, in order, and holds the
 // others with the reason that stands in their way.
+//
+// Nodes of a policy that only observes come behind all others, and are counted
+// as if they had their turn: what is said of them is what would be if their
+// policy acted now, beside those that act, and it keeps nothing from anybody.
 func (d *decision) grant(foreign bool) {
 	if d.Stopped {
 		return
 	}
 	queue := d.eligible()
-	settled, until := d.settled()
-	if !settled {
-		d.Settling = until
-		d.wake(until)
+	d.settle()
+	all := d.Unavailable
+	taken := make([]int, len(d.groups)) // by rank
+	for i := range d.groups {
+		taken[i] = d.groups[i].Unavailable
 	}
-	taken := d.Unavailable
-	for _, n := range queue {
-		counted := unavailable(n) || d.Uncertain[n.Name]
-		need := taken
-		if !counted {
-			need++
+	for _, e := range queue {
+		n, g := e.Node, e.group
+		more := 1
+		if unavailable(n) || d.Uncertain[n.Name] {
+			more = 0 // it counts already
 		}
+		reason, detail := d.groupHold(g)
 		switch {
 		case foreign:
 			d.hold(n, v1alpha1.ReasonHandover, "turns of another term come first")
 		case len(d.Uncertain) > 0:
 			d.hold(n, v1alpha1.ReasonHandover, "a write's outcome is not known")
-		case d.Halted:
-			d.hold(n, v1alpha1.ReasonHalted, fmt.Sprintf("%d failed, %d allowed", d.Failed, d.Policy.MaxFailed))
-		case d.Policy.Paused:
-			d.hold(n, v1alpha1.ReasonPaused, "the policy is paused")
-		case !settled:
-			d.hold(n, v1alpha1.ReasonBudget, "the fleet settles until "+until.UTC().Format(time.TimeOnly)+" UTC")
-		case need > d.Budget:
-			d.hold(n, v1alpha1.ReasonBudget, fmt.Sprintf("%d unavailable, %d allowed", taken, d.Budget))
+		case reason != "":
+			d.hold(n, reason, detail)
+		case taken[g.rank]+more > g.Allowed:
+			d.hold(n, v1alpha1.ReasonBudget, d.says(g, "%d unavailable, %d allowed", taken[g.rank], g.Allowed))
+		case all+more > d.total:
+			d.hold(n, v1alpha1.ReasonBudget, fmt.Sprintf("%d unavailable in all, %d allowed in all by policy %s", all, d.total, d.totalBy))
 		default:
 			if other := d.controlPlaneBlock(n); other != "" {
 				d.hold(n, v1alpha1.ReasonControlPlane, other)
 				continue
 			}
-			d.promoteOut(n)
-			taken = need
+			if g.Observe {
+				d.hold(n, v1alpha1.ReasonWouldGrant, "policy "+g.Name+" only observes")
+			} else {
+				d.promoteOut(n)
+			}
+			taken[g.rank] += more
+			all += more
 		}
 	}
 }
 
-// eligible are the nodes that want something and that nothing of their own
-// holds, in the order in which they get their turn; the others are held.
-func (d *decision) eligible() []*turn.Node {
-	var queue []*turn.Node
-	for _, n := range d.nodes {
+// eligible are the nodes that want something and that neither anything of their
+// own nor the lack of a valid policy holds, in the order in which they get their
+// turn; the others are held.
+func (d *decision) eligible() []*entry {
+	var queue []*entry
+	for i := range d.all {
+		e := &d.all[i]
+		n := e.Node
 		if n.State != v1alpha1.StateIdle || d.decided(n) {
 			continue
 		}
@@ -70,25 +81,46 @@ func (d *decision) eligible() []*turn.Node {
 			d.hold(n, reason, detail)
 			continue
 		}
-		if n.Wants.Something() {
-			queue = append(queue, n)
+		switch {
+		case !n.Wants.Something():
+		case e.match.Reason != "":
+			d.hold(n, e.match.Reason, e.match.Detail)
+		default:
+			queue = append(queue, e)
 		}
 	}
 	slices.SortFunc(queue, d.order)
 	return queue
 }
 
-// order: whoever was turned back goes behind the others; the leader's own host
-// goes last of all, because its turn ends the term; then zone by zone, the
-// longest without a boot first.
-func (d *decision) order(a, b *turn.Node) int {
-	return cmp.Or(
+// order: those that are only observed go behind all others; whoever was turned
+// back goes behind the others, and last of all the leader's own host, because
+// its turn ends the term. Then the policies in the order of the Set, and each
+// policy's nodes as it says.
+func (d *decision) order(a, b *entry) int {
+	if c := cmp.Or(
+		cmpBool(a.group.Observe, b.group.Observe),
 		cmpBool(a.Name == d.Self, b.Name == d.Self),
-		cmpBool(turnedBack(a), turnedBack(b)),
-		cmp.Compare(a.Zone, b.Zone),
-		a.Host.BootTime.Compare(b.Host.BootTime),
-		cmp.Compare(a.Name, b.Name),
-	)
+		cmpBool(turnedBack(a.Node), turnedBack(b.Node)),
+		cmp.Compare(a.group.rank, b.group.rank),
+	); c != 0 {
+		return c
+	}
+	for _, key := range a.group.p.Order {
+		c := 0
+		switch key {
+		case v1alpha1.OrderZone:
+			c = cmp.Compare(a.Zone, b.Zone)
+		case v1alpha1.OrderOldestBoot:
+			c = a.Host.BootTime.Compare(b.Host.BootTime)
+		case v1alpha1.OrderName:
+			c = cmp.Compare(a.Name, b.Name)
+		}
+		if c != 0 {
+			return c
+		}
+	}
+	return cmp.Compare(a.Name, b.Name)
 }
 
 func cmpBool(a, b bool) int {
@@ -143,7 +175,7 @@ func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	case v1alpha1.ResultFailed:
 		return v1alpha1.ReasonFailed, string(l.Reason), false
 	case v1alpha1.ResultTurnedBack:
-		if l.NotBefore == nil || !l.NotBefore.After(d.Now) || l.NotBefore.After(d.Now.Add(d.Policy.BackoffMax+nonsense)) {
+		if l.NotBefore == nil || !l.NotBefore.After(d.Now) || l.NotBefore.After(d.Now.Add(d.policyOf(n).BackoffMax+nonsense)) {
 			return "", "", true
 		}
 		if l.Reason == v1alpha1.ReasonHostSilent {
@@ -159,33 +191,6 @@ func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	return "", "", true
 }
 
-// settled reports whether the fleet has settled, and until when it does not.
-func (d *decision) settled() (bool, time.Time) {
-	var until time.Time
-	for _, n := range d.nodes {
-		if n.Last != nil {
-			until = later(until, d.credible(n.Last.End))
-		}
-		until = later(until, d.credible(n.Created))
-	}
-	until = until.Add(d.Policy.Settle)
-	return !until.After(d.Now), until
-}
-
-func (d *decision) credible(t time.Time) time.Time {
-	if t.After(d.Now.Add(nonsense)) {
-		return time.Time{}
-	}
-	return t
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
 // controlPlaneBlock names the control-plane node that stands in the way of
 // another's turn, or "". A quorum of etcd lives on these nodes, whatever
 // policies say.
@@ -197,9 +202,11 @@ func (d *decision) controlPlaneBlock(n *turn.Node) string {
 		if !o.ControlPlane || o.Name == n.Name {
 			continue
 		}
-		switch m := d.verdicts[o.Name].Move; {
-		case through(o), m != nil && m.Disturbs(), d.Uncertain[o.Name]:
+		switch v := &d.at[o.Name].verdict; {
+		case through(o), v.Move != nil && v.Move.Disturbs(), d.Uncertain[o.Name]:
 			return o.Name + " is in a turn"
+		case v.Held == v1alpha1.ReasonWouldGrant:
+			return o.Name + " would be in a turn"
 		case !o.Ready:
 			return o.Name + " is not Ready"
 		case o.Unschedulable:

@@ -55,10 +55,22 @@ func (d *decision) inTurn(n *turn.Node) {
 		d.advance(n, turn.Aborted, v1alpha1.ResultTurnedBack, v1alpha1.ReasonOverdue)
 	case d.overdue(n):
 		d.hold(n, v1alpha1.ReasonOverdue, "waits for "+missing)
+		d.force(n)
 		d.forgive(n)
 	default:
-		d.verdicts[n.Name].Detail = "waits for " + missing
+		d.at[n.Name].verdict.Detail = "waits for " + missing
 	}
+}
+
+// force tells the host that its drain is overdue, and that its policy has it
+// delete now what could not be evicted.
+func (d *decision) force(n *turn.Node) {
+	if n.State != v1alpha1.StateDraining || n.Grant.Terms.DrainTimeout != v1alpha1.OnTimeoutForce || n.Grant.Force {
+		return
+	}
+	g := *n.Grant
+	g.Force = true
+	d.move(n, Move{To: n.State, Grant: &g, Reason: v1alpha1.ReasonOverdue})
 }
 
 func nothingWaits(v1alpha1.State) bool { return false }
@@ -70,7 +82,7 @@ func (d *decision) takeBack(n *turn.Node) {
 	if n.State == v1alpha1.StateBeforeUncordon {
 		if waits, _ := d.othersHooks(n); len(waits) > 0 {
 			missing := "waits for " + strings.Join(waits, ", ")
-			d.verdicts[n.Name].Detail = missing
+			d.at[n.Name].verdict.Detail = missing
 			if d.overdue(n) {
 				d.hold(n, v1alpha1.ReasonOverdue, missing)
 			}
@@ -170,7 +182,7 @@ func (d *decision) freeze(n *turn.Node) {
 	}
 	g := *n.Grant
 	g.PausedSince = &d.Now
-	d.move(n, Move{To: n.State, Grant: &g, Reason: d.verdicts[n.Name].Held})
+	d.move(n, Move{To: n.State, Grant: &g, Reason: d.at[n.Name].verdict.Held})
 }
 
 func (d *decision) thaw(n *turn.Node) {
@@ -290,6 +302,9 @@ func (d *decision) missingHooks(n *turn.Node, heard bool) (string, bool) {
 		waits = append(waits, "the host's hook units")
 		abort = abort || n.State != v1alpha1.StateBeforeUncordon && d.past(g, g.Terms.HostHooks.Duration)
 	}
+	if v := volumes(n); v != "" && n.State == v1alpha1.StateBeforeReboot && detaches(g) {
+		waits = append(waits, v)
+	}
 	if n.State != v1alpha1.StateBeforeUncordon {
 		if !heard {
 			waits = append(waits, "the host to say that it knows of its turn")
@@ -404,10 +419,11 @@ func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 		return l
 	}
 	l.Attempts++
-	wait := d.Policy.Backoff
+	p := d.policyOf(n)
+	wait := p.Backoff
 	for range l.Attempts - 1 {
-		if wait *= 2; wait >= d.Policy.BackoffMax {
-			wait = d.Policy.BackoffMax
+		if wait *= 2; wait >= p.BackoffMax {
+			wait = p.BackoffMax
 			break
 		}
 	}

@@ -50,8 +50,8 @@ func checkOutcome(t *testing.T, s rollout.Snapshot) {
 			taken++
 		}
 	}
-	if taken > 0 && len(gone)+taken > s.Policy.MaxUnavailable.Number {
-		t.Errorf("%d unavailable and %d granted, %d allowed", len(gone), taken, s.Policy.MaxUnavailable.Number)
+	if taken > 0 && len(gone)+taken > s.Policies[0].MaxUnavailable.Number {
+		t.Errorf("%d unavailable and %d granted, %d allowed", len(gone), taken, s.Policies[0].MaxUnavailable.Number)
 	}
 }
 
@@ -83,7 +83,7 @@ func offence(s rollout.Snapshot, n *turn.Node, v rollout.Verdict) string {
 		return "turns a commit round"
 	case paused && inSomeTurn(n) && changed && m.On != turn.LetGo && m.On != turn.Replaced && m.Reason != v1alpha1.ReasonInvalidGrant:
 		return "moves a paused node"
-	case m.On == turn.Granted && (s.Stopped || len(s.Uncertain) > 0 || s.Policy.Paused || n.Mark):
+	case m.On == turn.Granted && (s.Stopped || len(s.Uncertain) > 0 || s.Policies[0].Paused || n.Mark):
 		return "grants although nothing may be granted"
 	case m.To.HookStage() && changed && len(m.Grant.Terms.Hooks(m.To)) == 0 && !(n.Host != nil && slices.Contains(n.Host.HookStages, m.To)):
 		return "enters a hook stage with nothing to wait for"
@@ -189,7 +189,7 @@ func FuzzSoup(f *testing.F) {
 		}
 		other := *n.DeepCopy()
 		other.Name, other.UID = "n2", types.UID("u2")
-		s := rollout.Snapshot{Now: atNoon, Epoch: "e1", Policy: policy.Default(), Nodes: []turn.Node{turn.FromNode(&n), turn.FromNode(&other)}}
+		s := rollout.Snapshot{Now: atNoon, Epoch: "e1", Policies: policy.Set{policy.Default()}, Nodes: []turn.Node{turn.FromNode(&n), turn.FromNode(&other)}}
 		checkOutcome(t, s)
 		s.Epoch = "" // somebody who only looks
 		rollout.Decide(s)

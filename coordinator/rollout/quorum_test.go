@@ -34,12 +34,12 @@ func TestLateGrantOfASecondControlPlaneNode(t *testing.T) {
 	}
 	move := func(o rollout.Outcome, i int) *rollout.Move { return o.Verdicts[i].Move }
 
-	out := rollout.Decide(rollout.Snapshot{Now: now, Epoch: "new", Policy: p, Nodes: []turn.Node{node("a", "new", true), node("b", "old", true)}})
+	out := rollout.Decide(rollout.Snapshot{Now: now, Epoch: "new", Policies: policy.Set{p}, Nodes: []turn.Node{node("a", "new", true), node("b", "old", true)}})
 	if m := move(out, 1); m == nil || m.To != v1alpha1.StateUncordoning || m.Reason != v1alpha1.ReasonOverBudget {
 		t.Errorf("the late grant: %+v, expected it turned back", m)
 	}
 
-	out = rollout.Decide(rollout.Snapshot{Now: now, Epoch: "new", Policy: p, Nodes: []turn.Node{node("a", "old", true), node("b", "old", true)}})
+	out = rollout.Decide(rollout.Snapshot{Now: now, Epoch: "new", Policies: policy.Set{p}, Nodes: []turn.Node{node("a", "old", true), node("b", "old", true)}})
 	if m := move(out, 0); m == nil || m.To != v1alpha1.StateUncordoning {
 		t.Errorf("the first of two foreign turns: %+v, expected it turned back", m)
 	}
@@ -47,7 +47,7 @@ func TestLateGrantOfASecondControlPlaneNode(t *testing.T) {
 		t.Errorf("the second: %+v held %q, expected it to wait for the first", m, out.Verdicts[1].Held)
 	}
 
-	out = rollout.Decide(rollout.Snapshot{Now: now, Epoch: "new", Policy: p, Nodes: []turn.Node{node("a", "old", true), node("b", "old", false)}})
+	out = rollout.Decide(rollout.Snapshot{Now: now, Epoch: "new", Policies: policy.Set{p}, Nodes: []turn.Node{node("a", "old", true), node("b", "old", false)}})
 	for i := range 2 {
 		if m := move(out, i); m == nil || m.To != v1alpha1.StateDraining || m.Grant.Epoch != "new" {
 			t.Errorf("one of the control plane and a worker: %+v, expected both taken over", m)

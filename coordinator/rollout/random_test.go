@@ -47,18 +47,18 @@ var (
 func randomSnapshot(d *dice) rollout.Snapshot {
 	s := rollout.Snapshot{
 		Now: atNoon, Epoch: mostly(d, "e1", ""), Self: one(d, "", "n0", "n1"), Stopped: d.oneIn(12),
-		Policy: policy.Default(), Uncertain: map[string]bool{}, Refused: map[string]string{},
+		Policies: policy.Set{policy.Default()}, Uncertain: map[string]bool{}, Refused: map[string]string{},
 	}
-	s.Policy.MaxUnavailable.Number = one(d, 1, 2, 3, 5)
-	s.Policy.MaxFailed = one(d, 0, 0, 1)
-	s.Policy.Settle = one(d, 0, time.Minute)
-	s.Policy.Paused = d.oneIn(20)
-	s.Policy.Terms.BeforeDrain = randomHooks(d, "lb")
-	s.Policy.Terms.BeforeReboot = randomHooks(d, "disks")
-	s.Policy.Terms.BeforeUncordon = randomHooks(d, "lb-back")
+	s.Policies[0].MaxUnavailable.Number = one(d, 1, 2, 3, 5)
+	s.Policies[0].MaxFailed = one(d, 0, 0, 1)
+	s.Policies[0].Settle = one(d, 0, time.Minute)
+	s.Policies[0].Paused = d.oneIn(20)
+	s.Policies[0].Terms.BeforeDrain = randomHooks(d, "lb")
+	s.Policies[0].Terms.BeforeReboot = randomHooks(d, "disks")
+	s.Policies[0].Terms.BeforeUncordon = randomHooks(d, "lb-back")
 	foreign := one(d, false, false, true)
 	for i := range 1 + d.pick(8) {
-		n := randomNode(d, fmt.Sprintf("n%d", i), &s.Policy, foreign)
+		n := randomNode(d, fmt.Sprintf("n%d", i), &s.Policies[0], foreign)
 		s.Nodes = append(s.Nodes, n)
 		if d.oneIn(40) {
 			s.Uncertain[n.Name] = true

@@ -156,7 +156,7 @@ func (c *cluster) logf(format string, args ...any) {
 func (c *cluster) snapshot(epoch string) rollout.Snapshot {
 	s := rollout.Snapshot{
 		Now: c.now, Epoch: epoch, Self: c.self, Stopped: !c.lease.Exists || c.lease.Stopped, StopText: c.lease.StopText,
-		Policy: c.policy, Uncertain: map[string]bool{},
+		Policies: policy.Set{c.policy}, Uncertain: map[string]bool{},
 	}
 	for _, name := range c.names() {
 		n := c.fact(name)

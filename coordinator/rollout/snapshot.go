@@ -22,7 +22,13 @@ type Snapshot struct {
 	Stopped  bool
 	StopText string
 
-	Policy policy.Policy
+	// Policies are all DisruptionPolicies, invalid ones included. A node that
+	// none of them selects is granted nothing.
+	Policies policy.Set
+	// Gates are what was last heard of the policies' gates, by [GateKey]. To a
+	// leader a gate without an answer is closed. Somebody who only looks asks no
+	// gates, and passes those over of which nothing is known.
+	Gates map[string]Gate
 	// Nodes are all Nodes of the cluster, in any order.
 	Nodes []turn.Node
 	// Uncertain are the nodes to which a write was sent whose outcome is not
@@ -35,9 +41,22 @@ type Snapshot struct {
 	Refused map[string]string
 }
 
+// Gate is the answer to a gate's query.
+type Gate struct {
+	Open bool
+	// Detail says why it is closed: what the query returned, or why it failed.
+	Detail string
+}
+
+// GateKey is where the answer to a policy's gate stands in Snapshot.Gates.
+func GateKey(policy, gate string) string { return policy + "/" + gate }
+
 // Verdict is what becomes of one node.
 type Verdict struct {
 	Node string
+	// Policy is the name of the policy that decides the node's rollout, which
+	// may be invalid; "" if none selects the node.
+	Policy string
 	// Held is why the node does not move; it goes to LabelHeld. ReasonNone
 	// for a node that moves, that has nothing to wait for, or whose host is
 	// at work in the time it has.
@@ -89,12 +108,46 @@ type Figures struct {
 	Managed     int // in the coordinator's care: state is there
 	Wanting     int // want something, or are in a turn
 	InTurn      int
-	Unavailable int // as the budget counts them
+	Unavailable int // as the budgets count them
 	Failed      int // failed and not forgiven
-	Budget      int // how many may be unavailable
-	Halted      bool
-	// Settling is until when the fleet settles; the zero time: it does not.
+	// Budget is how many may be unavailable at the most: the sum over the valid
+	// policies that decide about a node, and no more than the smallest
+	// maxUnavailableTotal.
+	Budget int
+	// Halted: the line of at least one policy is stopped.
+	Halted bool
+	// Settling is until when the nodes of the last policy settle; the zero time:
+	// none does.
 	Settling time.Time
+	// Policies are the same for each policy, in the order of the Set.
+	Policies []PolicyFigures
+}
+
+// PolicyFigures are counts over the nodes whose rollout one policy decides. A
+// turn that another policy granted, or one that this policy granted on a node
+// that has another by now, counts in both: in InTurn, Unavailable and Failed.
+type PolicyFigures struct {
+	Name       string
+	Generation int64
+	Selected   int // managed nodes; percentages are of them
+	UpToDate   int // want nothing, and are in no turn
+	Wanting    int // want something, or are in a turn
+	InTurn     int
+	// Unavailable, Failed: as the policy's maxUnavailable and maxFailed count.
+	Unavailable int
+	Failed      int
+	Allowed     int // maxUnavailable as a number
+	MaxFailed   int
+	Halted      bool
+	// Observe, Paused and Problems are the policy's.
+	Observe, Paused bool
+	Problems        []policy.Problem
+	// Settling is until when its nodes settle; the zero time: they do not.
+	Settling time.Time
+	// Held is how many of Selected are held by each reason; nil is none. Details
+	// has, for each, what was said of one of them.
+	Held    map[v1alpha1.Reason]int
+	Details map[v1alpha1.Reason]string
 }
 
 // managed reports whether lockkeeper looks after the node, as far as the Node

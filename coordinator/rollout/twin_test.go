@@ -119,7 +119,7 @@ func (w twin) settled() bool {
 			times = append(times, n.Last.End)
 		}
 		for _, t := range times {
-			if age := w.Now.Sub(t); age < w.Policy.Settle && age >= -time.Minute {
+			if age := w.Now.Sub(t); age < w.Policies[0].Settle && age >= -time.Minute {
 				return false
 			}
 		}
@@ -159,7 +159,7 @@ func (w twin) ready(n *turn.Node) bool {
 		// other says that the host has spoken since.
 		const sameText = "cbf29ce484222325"
 		wait := l.NotBefore.Sub(w.Now)
-		return wait <= 0 || wait > w.Policy.BackoffMax+time.Minute || l.Reason == v1alpha1.ReasonHostSilent && l.HostDigest != sameText
+		return wait <= 0 || wait > w.Policies[0].BackoffMax+time.Minute || l.Reason == v1alpha1.ReasonHostSilent && l.HostDigest != sameText
 	}
 	return l.Result != v1alpha1.ResultFailed
 }
@@ -187,7 +187,7 @@ func (w twin) before(a, b *turn.Node) bool {
 
 // granted names the nodes that get their turn, in order.
 func (w twin) granted() []string {
-	if w.Stopped || len(w.Uncertain) > 0 || w.Policy.Paused || len(w.foreign()) > 0 || w.failed() > w.Policy.MaxFailed || !w.settled() {
+	if w.Stopped || len(w.Uncertain) > 0 || w.Policies[0].Paused || len(w.foreign()) > 0 || w.failed() > w.Policies[0].MaxFailed || !w.settled() {
 		return nil
 	}
 	gone := w.unavailable()
@@ -209,7 +209,7 @@ func (w twin) granted() []string {
 		if !gone[next.Name] {
 			after++
 		}
-		if after > w.Policy.MaxUnavailable.Number || next.ControlPlane && w.quorumAtRisk(next, chosen) {
+		if after > w.Policies[0].MaxUnavailable.Number || next.ControlPlane && w.quorumAtRisk(next, chosen) {
 			continue
 		}
 		gone[next.Name] = true
@@ -237,7 +237,7 @@ func (w twin) settles() map[string]string {
 		ending := n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning
 		return ending && n.Ready && !(n.Unschedulable && !n.Mark)
 	}))
-	over := gone - back - w.Policy.MaxUnavailable.Number
+	over := gone - back - w.Policies[0].MaxUnavailable.Number
 	foreign := w.foreign()
 	for i := range w.Nodes {
 		switch n := &w.Nodes[i]; {
@@ -284,7 +284,7 @@ func (w twin) settles() map[string]string {
 		switch {
 		case (i < over || left > 0) && !frozen:
 			out[n.Name], given[n.Name] = "back", true
-		case i < over || left > 0 || gone > w.Policy.MaxUnavailable.Number || len(quorum) > 0:
+		case i < over || left > 0 || gone > w.Policies[0].MaxUnavailable.Number || len(quorum) > 0:
 			out[n.Name] = "held"
 		default:
 			out[n.Name] = "taken"
@@ -334,7 +334,7 @@ func compare(t *testing.T, s rollout.Snapshot) (grants int, foreign map[string]s
 	if got, want := out.Unavailable, len(w.unavailable()); got != want {
 		report("unavailable: %d, the twin counts %d", got, want)
 	}
-	if got, want := out.Failed, w.failed(); got != want || out.Halted != (want > s.Policy.MaxFailed) {
+	if got, want := out.Failed, w.failed(); got != want || out.Halted != (want > s.Policies[0].MaxFailed) {
 		report("failed: %d (halted %t), the twin counts %d", got, out.Halted, want)
 	}
 	if got, want := out.InTurn, len(w.all(inSomeTurn)); got != want {
@@ -359,7 +359,7 @@ func compare(t *testing.T, s rollout.Snapshot) (grants int, foreign map[string]s
 		for _, n := range s.Nodes {
 			t.Logf("%+v\n  host %+v\n  grant %+v\n  last %+v", n, n.Host, n.Grant, n.Last)
 		}
-		t.Logf("stopped %t, uncertain %v, policy %+v", s.Stopped, s.Uncertain, s.Policy)
+		t.Logf("stopped %t, uncertain %v, policy %+v", s.Stopped, s.Uncertain, s.Policies)
 	}
 	return len(want), foreign
 }

@@ -157,7 +157,7 @@ func (v *View) put(n *corev1.Node, watched bool) bool {
 func alike(a, b *corev1.Node) bool {
 	return a.UID == b.UID && a.CreationTimestamp.Equal(&b.CreationTimestamp) &&
 		a.Spec.Unschedulable == b.Spec.Unschedulable && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID &&
-		slices.Equal(a.Status.Conditions, b.Status.Conditions) &&
+		slices.Equal(a.Status.Conditions, b.Status.Conditions) && slices.Equal(a.Status.VolumesAttached, b.Status.VolumesAttached) &&
 		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
 }
 
@@ -186,6 +186,13 @@ func strip(n *corev1.Node) *corev1.Node {
 		Spec: corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable},
 	}
 	s.Status.NodeInfo.BootID = n.Status.NodeInfo.BootID
+	if v1alpha1.State(n.Labels[v1alpha1.LabelState]) == v1alpha1.StateBeforeReboot {
+		// Volumes come and go all day on a busy fleet, and nobody else waits for
+		// that. Their device paths say nothing.
+		for _, v := range n.Status.VolumesAttached {
+			s.Status.VolumesAttached = append(s.Status.VolumesAttached, corev1.AttachedVolume{Name: v.Name})
+		}
+	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			s.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}

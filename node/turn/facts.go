@@ -24,6 +24,10 @@ type Node struct {
 	Unschedulable bool
 	Zone          string
 	ControlPlane  bool
+	// Labels are all of the Node's; shared with the object, never changed.
+	Labels map[string]string
+	// Volumes are the names in status.volumesAttached.
+	Volumes []string
 
 	v1alpha1.Keys
 }
@@ -36,7 +40,11 @@ func FromNode(n *corev1.Node) Node {
 		BootID:        n.Status.NodeInfo.BootID,
 		Unschedulable: n.Spec.Unschedulable,
 		Zone:          n.Labels[corev1.LabelTopologyZone],
+		Labels:        n.Labels,
 		Keys:          v1alpha1.ReadKeys(n.Labels, n.Annotations),
+	}
+	for _, v := range n.Status.VolumesAttached {
+		f.Volumes = append(f.Volumes, string(v.Name))
 	}
 	_, f.ControlPlane = n.Labels[LabelControlPlane]
 	for _, c := range n.Status.Conditions {

@@ -6,6 +6,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // snapshot is everything that Decide's argument is made of.
@@ -39,7 +40,7 @@ func (m *model) decide(k snapshot) []round {
 	rounds := []round{}
 	for _, order := range m.orders {
 		s := rollout.Snapshot{
-			Now: now, Epoch: id("e", uint8(k.term)+1), Stopped: k.stopped, Policy: m.policy, Uncertain: map[string]bool{},
+			Now: now, Epoch: id("e", uint8(k.term)+1), Stopped: k.stopped, Policies: policy.Set{m.policy}, Uncertain: map[string]bool{},
 		}
 		names := map[string]int{}
 		for i, view := range k.views[:m.Nodes] {

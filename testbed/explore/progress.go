@@ -5,6 +5,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // progress runs states on to their rest: nothing fails any more, everybody
@@ -143,7 +144,7 @@ func (p *progress) first(s *state, from, to int) (next state, wrote, ok bool) {
 // must not be.
 func (p *progress) rest(s *state) (waits int, text string) {
 	waits = -1
-	snap := rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policy: p.policy, Uncertain: map[string]bool{}}
+	snap := rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policies: policy.Set{p.policy}, Uncertain: map[string]bool{}}
 	for i := range p.Nodes {
 		if s.n[i].api != 0 {
 			snap.Nodes = append(snap.Nodes, p.facts(s.n[i].api, id("n", uint8(i)+1)))

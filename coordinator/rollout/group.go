@@ -1,0 +1,309 @@
+package rollout
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// entry is what a decision knows of one node.
+type entry struct {
+	*turn.Node
+	verdict Verdict
+	*match
+}
+
+// match is what the policies say of all nodes that the same ones select.
+type match struct {
+	policy.Match
+	group *group // of the policy that decides; nil if none selects the nodes
+}
+
+// group are the nodes of one policy.
+type group struct {
+	p    *policy.Policy
+	rank int // in the Set
+	PolicyFigures
+	// excess is how many more are unavailable than may be, those left out that
+	// come back by themselves; see settleForeign.
+	excess int
+	// ended is when the last of its nodes ended a turn, or was created.
+	ended time.Time
+	// held and detail are what holds all of its nodes, once that was asked.
+	asked  bool
+	held   v1alpha1.Reason
+	detail string
+}
+
+// builtIn is what holds where no policy does that can be read: no turn begins
+// then, but some end.
+var builtIn = policy.Compile(&v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}, nil)
+
+// match finds the policies of each node. Labels are looked at once for each
+// node and policy with a selector; the rest is done once for all nodes that the
+// same policies select.
+func (d *decision) match() {
+	d.groups = make([]group, len(d.Snapshot.Policies))
+	for i := range d.groups {
+		p := &d.Snapshot.Policies[i]
+		d.groups[i] = group{p: p, rank: i, PolicyFigures: PolicyFigures{
+			Name: p.Name, Generation: p.Generation, MaxFailed: p.MaxFailed, Observe: p.Observe, Paused: p.Paused, Problems: p.Problems}}
+	}
+	matches := map[string]*match{}
+	key := make([]byte, len(d.Snapshot.Policies))
+	var last *match
+	var lastKey string
+	for i := range d.all {
+		e := &d.all[i]
+		for k := range d.Snapshot.Policies {
+			key[k] = 0
+			if d.Snapshot.Policies[k].Selects(e.Labels) {
+				key[k] = 1
+			}
+		}
+		if last == nil || lastKey != string(key) {
+			lastKey = string(key)
+			if last = matches[lastKey]; last == nil {
+				last = &match{Match: d.Snapshot.Policies.For(e.Labels)}
+				if last.Policy != nil {
+					last.group = d.named(last.Policy.Name)
+				}
+				matches[lastKey] = last
+			}
+		}
+		e.match = last
+		if e.group != nil {
+			e.verdict.Policy = e.group.Name
+		}
+	}
+}
+
+// named returns the group of the policy of that name, or nil.
+func (d *decision) named(name string) *group {
+	for i := range d.groups {
+		if d.groups[i].Name == name {
+			return &d.groups[i]
+		}
+	}
+	return nil
+}
+
+// counting are the groups in which the node counts when it is unavailable: that
+// of the policy in its turn's grant, if there still is one, and that of the
+// policy that decides now; each once.
+func (d *decision) counting(n *turn.Node) (in [2]*group) {
+	in[0] = d.at[n.Name].group
+	if n.InTurn() && n.Grant != nil && (in[0] == nil || in[0].Name != n.Grant.Policy) {
+		in[1] = d.named(n.Grant.Policy)
+	}
+	return in
+}
+
+// policyOf is the policy that a node's turn begins under, or a turn's end takes
+// its times from: the one that decides now, or the built-in one if there is
+// none that can be read. The name is "" if there is none at all.
+func (d *decision) policyOf(n *turn.Node) policy.Policy {
+	p := builtIn
+	if g := d.at[n.Name].group; g != nil {
+		if len(g.p.Problems) == 0 {
+			return *g.p
+		}
+		p.Name, p.Generation = g.Name, g.Generation
+	}
+	return p
+}
+
+// count makes the figures.
+func (d *decision) count() {
+	d.Total = len(d.all)
+	for i := range d.all {
+		e := &d.all[i]
+		n := e.Node
+		inTurn, gone, failed := n.InTurn(), unavailable(n) || d.Uncertain[n.Name], d.failed(n)
+		wanting := inTurn || managed(n) && n.Wants.Something()
+		if n.State != v1alpha1.StateAbsent {
+			d.Managed++
+		}
+		add(&d.InTurn, inTurn)
+		add(&d.Wanting, wanting)
+		add(&d.Unavailable, gone)
+		add(&d.Failed, failed)
+		if g := e.group; g != nil {
+			add(&g.Selected, n.State != v1alpha1.StateAbsent)
+			add(&g.Wanting, wanting)
+			add(&g.UpToDate, n.State != v1alpha1.StateAbsent && !inTurn && n.Wants == v1alpha1.WantsNothing && n.HostSpeaks())
+			if n.Last != nil {
+				g.ended = later(g.ended, d.credible(n.Last.End))
+			}
+			g.ended = later(g.ended, d.credible(n.Created))
+		}
+		if !inTurn && !gone && !failed {
+			continue
+		}
+		for _, g := range d.counting(n) {
+			if g != nil {
+				add(&g.InTurn, inTurn)
+				add(&g.Unavailable, gone)
+				add(&g.Failed, failed)
+			}
+		}
+	}
+	d.limits()
+}
+
+func add(count *int, is bool) {
+	if is {
+		*count++
+	}
+}
+
+// limits makes numbers of what the policies allow.
+func (d *decision) limits() {
+	d.total = math.MaxInt
+	for i := range d.groups {
+		g := &d.groups[i]
+		g.Allowed = g.p.MaxUnavailable.Of(g.Selected)
+		g.Halted = g.Failed > g.MaxFailed
+		d.Halted = d.Halted || g.Halted
+		invalid := len(g.p.Problems) > 0
+		if !invalid && (g.Selected > 0 || len(d.groups) == 1) {
+			d.Budget += g.Allowed
+		}
+		// To break a policy must not set free what it held back: its total holds
+		// as long as it can be read.
+		if t := g.p.MaxUnavailableTotal; t != nil && (!invalid || *t != (policy.Limit{})) && t.Of(d.Managed) < d.total {
+			d.total, d.totalBy = t.Of(d.Managed), g.Name
+		}
+	}
+	d.Budget = min(d.Budget, d.total)
+}
+
+// allowed is how many of the group may be unavailable. What an invalid policy
+// says of it, if that is what is wrong with it, is not known: it begins nothing,
+// and turns nothing back.
+func (g *group) allowed() int {
+	if len(g.p.Problems) > 0 && g.p.MaxUnavailable == (policy.Limit{}) {
+		return math.MaxInt
+	}
+	return g.Allowed
+}
+
+// says puts the policy's name before what is said of it, where there is more
+// than one.
+func (d *decision) says(g *group, format string, args ...any) string {
+	text := fmt.Sprintf(format, args...)
+	if len(d.groups) > 1 {
+		text = "policy " + g.Name + ": " + text
+	}
+	return text
+}
+
+// groupHold says what holds all nodes of the group.
+func (d *decision) groupHold(g *group) (v1alpha1.Reason, string) {
+	if g.asked {
+		return g.held, g.detail
+	}
+	g.asked = true
+	hold := func(r v1alpha1.Reason, detail string) { g.held, g.detail = r, detail }
+	gate, why := d.closedGate(g)
+	switch {
+	case g.Halted:
+		hold(v1alpha1.ReasonHalted, d.says(g, "%d failed, %d allowed", g.Failed, g.MaxFailed))
+	case g.Paused:
+		hold(v1alpha1.ReasonPaused, "policy "+g.Name+" is paused")
+	case gate != "":
+		hold(v1alpha1.ReasonGate, d.says(g, "gate %s is closed: %s", gate, why))
+	case !g.Settling.IsZero():
+		hold(v1alpha1.ReasonBudget, d.says(g, "the fleet settles until %s UTC", g.Settling.UTC().Format(time.TimeOnly)))
+	}
+	return g.held, g.detail
+}
+
+// closedGate names the first of the policy's gates that is not open, with why,
+// or "".
+func (d *decision) closedGate(g *group) (name, why string) {
+	for _, gate := range g.p.Gates {
+		switch answer, known := d.Gates[GateKey(g.Name, gate.Name)]; {
+		case !known && d.Epoch == "":
+		case !known:
+			return gate.Name, "its query has not been answered yet"
+		case !answer.Open:
+			return gate.Name, answer.Detail
+		}
+	}
+	return "", ""
+}
+
+// settle finds until when the nodes of each group settle.
+func (d *decision) settle() {
+	for i := range d.groups {
+		g := &d.groups[i]
+		if until := g.ended.Add(g.p.Settle); until.After(d.Now) {
+			g.Settling = until
+			d.Settling = later(d.Settling, until)
+			d.wake(until)
+		}
+	}
+}
+
+func (d *decision) credible(t time.Time) time.Time {
+	if t.After(d.Now.Add(nonsense)) {
+		return time.Time{}
+	}
+	return t
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// policyFigures are what is told of each policy: the counts, and what holds its
+// nodes.
+func (d *decision) policyFigures() []PolicyFigures {
+	for i := range d.all {
+		e := &d.all[i]
+		g, v := e.group, &e.verdict
+		if g == nil || v.Held == v1alpha1.ReasonNone || e.State == v1alpha1.StateAbsent {
+			continue
+		}
+		if g.Held == nil {
+			g.Held, g.Details = map[v1alpha1.Reason]int{}, map[v1alpha1.Reason]string{}
+		}
+		if g.Held[v.Held]++; g.Held[v.Held] == 1 {
+			g.Details[v.Held] = v.Detail
+		}
+	}
+	all := make([]PolicyFigures, len(d.groups))
+	for i := range d.groups {
+		all[i] = d.groups[i].PolicyFigures
+	}
+	return all
+}
+
+// volumesShown is how many volumes are named to people; the others are counted.
+const volumesShown = 3
+
+// volumes says which volumes are attached to the node, or "".
+func volumes(n *turn.Node) string {
+	if len(n.Volumes) == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%d volumes to detach: ", len(n.Volumes))
+	if len(n.Volumes) == 1 {
+		text = "1 volume to detach: "
+	}
+	shown := n.Volumes[:min(len(n.Volumes), volumesShown)]
+	text += strings.Join(shown, ", ")
+	if more := len(n.Volumes) - len(shown); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
