@@ -108,7 +108,7 @@ bench: deps control-plane build ## Measure start, size, memory, requests and dec
 .PHONY: generate
 generate: ## Make the deep copies and packaging/manifests/crds.yaml anew from the types in api/v1alpha1
 	@$(TOOL) controller-gen object paths=./api/v1alpha1
-	@crds=$$($(TOOL) controller-gen crd paths=./api/v1alpha1 output:stdout); \
+	@crds=$$($(TOOL) controller-gen crd paths=./api/v1alpha1 output:stdout | sed 1d); \
 	{ cat packaging/manifests/crds.head; printf '%s\n' "$$crds"; } >packaging/manifests/crds.yaml
 
 .PHONY: docs

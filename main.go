@@ -264,12 +264,16 @@ func commands() []*cli.Command {
 		},
 		{
 			Name: "manifests", Usage: "Print what a cluster needs, for kubectl apply -f -", Action: manifestsCommand,
-			Description: "A namespace, the Lease that coordinators are elected by, and the rights of hosts and of the coordinator. Nothing runs.\n" +
-				"Each grant says why it is there. Hosts whose Lease has another name have it at [lease] in their file.",
+			Description: "The kind DisruptionPolicy, a namespace, the Lease that coordinators are elected by, and the rights of hosts and of\n" +
+				"the coordinator. Nothing runs. Each grant says why it is there. Hosts whose Lease has another name have it at [lease] in\n" +
+				"their file.\n\n" +
+				"With --policy it prints the policy lockkeeper-default, for all nodes that have no other. It is apart because kubectl\n" +
+				"can apply no policy before the API server knows the kind, and because policies are yours: no upgrade touches them.",
 			Flags: []cli.Flag{
 				&cli.StringFlag{Name: "namespace", Usage: "the `NAME` of lockkeeper's namespace", Value: v1alpha1.DefaultLeaseNamespace},
 				&cli.StringFlag{Name: "lease", Usage: "the `NAME` of the Lease in it", Value: v1alpha1.DefaultLeaseName},
 				&cli.BoolFlag{Name: "no-renewal", Usage: "leave out the coordinator's leave to renew its own token: you mint each one", DisableDefaultText: true},
+				&cli.BoolFlag{Name: "policy", Usage: "print the policy lockkeeper-default, and nothing else", DisableDefaultText: true},
 			},
 		},
 		{
@@ -323,6 +327,10 @@ func versionText() string {
 }
 
 func manifestsCommand(c *cli.Context) error {
+	if c.Bool("policy") {
+		_, err := c.App.Writer.Write(manifests.Policy())
+		return err
+	}
 	text, err := manifests.Render(manifests.Options{
 		Namespace: c.String("namespace"), Lease: c.String("lease"), NoRenewal: c.Bool("no-renewal"),
 	})

@@ -162,17 +162,22 @@ func (b *build) oneArch(ctx context.Context, arch architecture, shared []file, m
 }
 
 // manifests leaves what the cluster needs beside the packages, as the command
-// prints it.
+// prints it: the manifests, and the policy to begin with.
 func (b *build) manifests(ctx context.Context, made string) error {
-	cmd := exec.CommandContext(ctx, "go", "run", "-trimpath", "-buildvcs=false", ".", "manifests")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	text, err := cmd.Output()
-	if err != nil {
-		return fmt.Errorf("lockkeeper manifests: %w\n%s", err, stderr.String())
+	for name, args := range map[string][]string{"manifests": {"manifests"}, "policy": {"manifests", "--policy"}} {
+		cmd := exec.CommandContext(ctx, "go", append([]string{"run", "-trimpath", "-buildvcs=false", "."}, args...)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		text, err := cmd.Output()
+		if err != nil {
+			return fmt.Errorf("lockkeeper %s: %w\n%s", strings.Join(args, " "), err, stderr.String())
+		}
+		if err := os.WriteFile(filepath.Join(made, fmt.Sprintf("lockkeeper-%s-%s.yaml", name, b.version)), text, 0o644); err != nil {
+			return err
+		}
 	}
-	return os.WriteFile(filepath.Join(made, fmt.Sprintf("lockkeeper-manifests-%s.yaml", b.version)), text, 0o644)
+	return nil
 }
 
 // without returns an environment less one variable.

@@ -1,7 +1,8 @@
 // Package manifests has what an administrator applies to a cluster before
-// lockkeeper can run there: the namespace, the Lease, and the rights of the two
-// identities. `lockkeeper manifests` prints it, and the test bed's control
-// planes are set up with it, so that what is tested is what is shipped.
+// lockkeeper can run there: the kinds of its objects, the namespace, the Lease,
+// and the rights of the two identities; and the policy that all nodes begin
+// with. `lockkeeper manifests` prints it, and the test bed's control planes are
+// set up with it, so that what is tested is what is shipped.
 //
 // It is text for people as much as for kubectl: each grant says why it is
 // there. The room knows names and keys, no client and no cluster.
@@ -16,6 +17,12 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
+
+//go:embed crds.yaml
+var crdsYAML string
+
+//go:embed policy.yaml
+var policyYAML string
 
 //go:embed access.yaml
 var accessYAML string
@@ -36,6 +43,12 @@ type Options struct {
 	NoRenewal bool
 }
 
+// intro stands on top.
+const intro = `# What lockkeeper needs in a cluster. Nothing of it runs: the kinds of its objects, a namespace, a Lease, and two identities' rights.
+# Apply it again after every upgrade of lockkeeper: kubectl apply leaves the Lease's holder, an emergency stop and all policies alone.
+#
+`
+
 // renewal is the rule that NoRenewal leaves out. Its Role stays, with none:
 // kubectl apply takes back what is not in a Role any more, and deletes no Role.
 const (
@@ -47,6 +60,13 @@ const (
   - create # renewing its token before it ends; so can a thief's copy: "lockkeeper manifests --no-renewal" leaves this out`
 	noRenewal = ` []`
 )
+
+// Policy returns [v1alpha1.DefaultPolicyName] as a YAML document for `kubectl
+// apply -f -`, the same bytes each time. It is no part of the manifests: kubectl
+// finds the kind of each document before it applies the first, so that the first
+// apply of kind and policy together fails; and somebody who deletes the policy,
+// so that nodes without another are held, does not get it back with an upgrade.
+func Policy() []byte { return []byte(policyYAML) }
 
 // Render returns the manifests as YAML documents for `kubectl apply -f -`, the
 // same bytes for the same options. The error names the option that is no
@@ -75,7 +95,7 @@ func Render(o Options) ([]byte, error) {
 	if _, left, ok := strings.Cut(text, "{{"); ok {
 		return nil, fmt.Errorf("rendering the manifests: nobody knows {{%.30s", left)
 	}
-	return []byte(text), nil
+	return []byte(intro + crdsYAML + "---\n" + text), nil
 }
 
 // values are what the texts name, in pairs. Which keys are whose is the api's

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,9 +36,11 @@ var CoordinatorUser = v1alpha1.CoordinatorUser(LockkeeperNamespace)
 
 // resources are the kinds in the manifests.
 var resources = map[schema.GroupKind]schema.GroupVersionResource{
-	{Kind: "Namespace"}:                           {Version: "v1", Resource: "namespaces"},
-	{Kind: "ServiceAccount"}:                      {Version: "v1", Resource: "serviceaccounts"},
-	{Group: "coordination.k8s.io", Kind: "Lease"}: {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
+	{Kind: "Namespace"}:                                                               {Version: "v1", Resource: "namespaces"},
+	{Kind: "ServiceAccount"}:                                                          {Version: "v1", Resource: "serviceaccounts"},
+	{Group: "coordination.k8s.io", Kind: "Lease"}:                                     {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
+	{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:                 {Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
+	{Group: v1alpha1.GroupVersion.Group, Kind: "DisruptionPolicy"}:                    v1alpha1.PolicyResource,
 	{Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicy"}:        {Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicies"},
 	{Group: "admissionregistration.k8s.io", Kind: "ValidatingAdmissionPolicyBinding"}: {Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"},
 	{Group: "rbac.authorization.k8s.io", Kind: "Role"}:                                {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"},
@@ -46,8 +49,9 @@ var resources = map[schema.GroupKind]schema.GroupVersionResource{
 	{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding"}:                  {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
 }
 
-// ApplyLockkeeper applies what an administrator applies before lockkeeper can run: what `lockkeeper manifests` prints. Applied
-// again it puts right what was changed, and leaves the Lease's holder alone.
+// ApplyLockkeeper applies what an administrator applies before lockkeeper can run: what `lockkeeper manifests` prints and, when the
+// API server serves its kind, what `lockkeeper manifests --policy` prints. Applied again it puts right what was changed, and leaves
+// the Lease's holder alone.
 func (cp *ControlPlane) ApplyLockkeeper(ctx context.Context) error {
 	client, err := dynamic.NewForConfig(cp.AdminConfig())
 	if err != nil {
@@ -57,7 +61,7 @@ func (cp *ControlPlane) ApplyLockkeeper(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("applying lockkeeper's objects: %w", err)
 	}
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4<<10)
+	decoder := yaml.NewYAMLOrJSONDecoder(io.MultiReader(bytes.NewReader(text), strings.NewReader("---\n"), bytes.NewReader(manifests.Policy())), 4<<10)
 	for {
 		obj := &unstructured.Unstructured{}
 		if err := decoder.Decode(obj); errors.Is(err, io.EOF) {
@@ -65,14 +69,31 @@ func (cp *ControlPlane) ApplyLockkeeper(ctx context.Context) error {
 		} else if err != nil {
 			return fmt.Errorf("parsing lockkeeper's objects: %w", err)
 		}
-		resource, ok := resources[obj.GroupVersionKind().GroupKind()]
-		if !ok {
-			return fmt.Errorf("lockkeeper's objects have a %s, which this testbed cannot apply", obj.GetKind())
+		if err := apply(ctx, client, obj); err != nil {
+			return fmt.Errorf("applying %s %s: %w", obj.GetKind(), obj.GetName(), err)
 		}
+	}
+}
+
+// apply applies an object. One whose kind is new is not found until the API server serves the kind, some moments after its
+// definition was applied.
+func apply(ctx context.Context, client dynamic.Interface, obj *unstructured.Unstructured) error {
+	resource, ok := resources[obj.GroupVersionKind().GroupKind()]
+	if !ok {
+		return errors.New("this testbed does not know the kind")
+	}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
 		_, err := client.Resource(resource).Namespace(obj.GetNamespace()).
 			Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: "lockkeeper-testbed", Force: true})
-		if err != nil {
-			return fmt.Errorf("applying %s %s: %w", obj.GetKind(), obj.GetName(), err)
+		if !apierrors.IsNotFound(err) || resource != v1alpha1.PolicyResource {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w (%w)", err, ctx.Err())
 		}
 	}
 }

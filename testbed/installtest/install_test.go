@@ -257,7 +257,9 @@ func TestInstallAsWritten(t *testing.T) {
 	in.next("Name your hosts")
 
 	out := in.next("1. Prepare the cluster")
-	in.says(out, 1, "namespace/lockkeeper created", "lease.coordination.k8s.io/lockkeeper created", "serviceaccount/lockkeeper-coordinator created")
+	in.says(out, 1, "namespace/lockkeeper created", "lease.coordination.k8s.io/lockkeeper created", "serviceaccount/lockkeeper-coordinator created",
+		"customresourcedefinition.apiextensions.k8s.io/disruptionpolicies.lockkeeper.dev created", "disruptionpolicies.lockkeeper.dev condition met",
+		"disruptionpolicy.lockkeeper.dev/lockkeeper-default created")
 	in.says(out, 0, "Warning", "unchanged")
 
 	in.next("2. Install the package on every host")
