@@ -1,6 +1,6 @@
 // Package dirwatch tells when something comes to be, changes or ceases to be at
-// one of a few paths of this host, by inotify. It must not know what the paths
-// are to anybody.
+// one of a few paths of this host ([Watch]), or anywhere below them ([Tree]), by
+// inotify. It must not know what the paths are to anybody.
 package dirwatch
 
 import (
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -77,21 +78,32 @@ func (w *Watch) Watch(root string, paths []string) error {
 
 // arm watches for one path, and notes under which watch for what name.
 func arm(fd int, root, path string, names map[int32]map[string]bool) error {
+	return walk(root, path, func(dir, name string) error {
+		wd, err := syscall.InotifyAddWatch(fd, dir, watchMask)
+		if err != nil {
+			return err
+		}
+		if names[int32(wd)] == nil {
+			names[int32(wd)] = map[string]bool{}
+		}
+		names[int32(wd)][name] = true
+		return nil
+	})
+}
+
+// walk has the folder watched in which the path lies, or the nearest one above it that is there, for the name in it
+// that leads on.
+func walk(root, path string, watch func(dir, name string) error) error {
 	parts := strings.Split(strings.Trim(filepath.Clean(path), "/"), "/")
 	for depth := len(parts) - 1; depth >= 0; {
 		dir := filepath.Join(root, filepath.Join(parts[:depth]...))
-		wd, err := syscall.InotifyAddWatch(fd, dir, watchMask)
-		switch {
+		switch err := watch(dir, parts[depth]); {
 		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
 			depth--
 			continue
 		case err != nil:
 			return fmt.Errorf("watching %s: %w", dir, err)
 		}
-		if names[int32(wd)] == nil {
-			names[int32(wd)] = map[string]bool{}
-		}
-		names[int32(wd)][parts[depth]] = true
 		if depth == len(parts)-1 {
 			return nil
 		}
@@ -125,26 +137,48 @@ func (w *Watch) Run() error {
 func (w *Watch) matters(events []byte) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for len(events) >= syscall.SizeofInotifyEvent {
-		wd := int32(binary.NativeEndian.Uint32(events))
-		mask := binary.NativeEndian.Uint32(events[4:])
-		size := int(binary.NativeEndian.Uint32(events[12:]))
-		events = events[syscall.SizeofInotifyEvent:]
-		if size > len(events) {
-			return true // not what the kernel does
-		}
-		name, _, _ := bytes.Cut(events[:size], []byte{0})
-		events = events[size:]
-		if mask&syscall.IN_Q_OVERFLOW != 0 {
+	for e := range parse(events) {
+		if e.overflow() {
 			return true // whatever it was that did not fit
 		}
-		names, known := w.names[wd]
-		if !known {
-			continue // a watch that was given up
-		}
-		if mask&(syscall.IN_IGNORED|syscall.IN_DELETE_SELF|syscall.IN_MOVE_SELF|syscall.IN_UNMOUNT) != 0 || names[string(name)] {
+		names, known := w.names[e.wd]
+		if known && (e.self() || names[e.name]) { // else of a watch that was given up, or of a neighbour
 			return true
 		}
 	}
 	return false
+}
+
+// event is what the kernel tells.
+type event struct {
+	wd   int32
+	mask uint32
+	name string // in the folder; "" for the folder itself
+}
+
+func (e event) overflow() bool { return e.mask&syscall.IN_Q_OVERFLOW != 0 }
+
+// self: it is about the watched folder itself, or its watch has ended.
+func (e event) self() bool {
+	return e.mask&(syscall.IN_IGNORED|syscall.IN_DELETE_SELF|syscall.IN_MOVE_SELF|syscall.IN_UNMOUNT) != 0
+}
+
+// parse splits what was read of an inotify instance. What is not what the kernel does is an overflow.
+func parse(events []byte) iter.Seq[event] {
+	return func(yield func(event) bool) {
+		for len(events) >= syscall.SizeofInotifyEvent {
+			e := event{wd: int32(binary.NativeEndian.Uint32(events)), mask: binary.NativeEndian.Uint32(events[4:])}
+			size := int(binary.NativeEndian.Uint32(events[12:]))
+			events = events[syscall.SizeofInotifyEvent:]
+			if size > len(events) {
+				yield(event{mask: syscall.IN_Q_OVERFLOW})
+				return
+			}
+			name, _, _ := bytes.Cut(events[:size], []byte{0})
+			e.name, events = string(name), events[size:]
+			if !yield(e) {
+				return
+			}
+		}
+	}
 }
