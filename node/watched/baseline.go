@@ -1,0 +1,178 @@
+package watched
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// baselineName is the file in the state directory.
+const baselineName = "baseline.json"
+
+// baselineVersion is that of the file's form.
+const baselineVersion = 1
+
+// maxBaseline bounds what is read of the file, in bytes: some hundred full
+// rules.
+const maxBaseline = 256 << 20
+
+// baselineFile is what is in effect in one boot: of each watched path and unit
+// the digests of its files, by their paths.
+type baselineFile struct {
+	Version int                          `json:"version"`
+	BootID  string                       `json:"bootID"`
+	Files   map[string]map[string]string `json:"files"`
+	Units   map[string]map[string]string `json:"units"`
+}
+
+// parseBaseline reads the file's text.
+func parseBaseline(text []byte) (*baselineFile, error) {
+	var b baselineFile
+	if err := json.Unmarshal(text, &b); err != nil {
+		return nil, fmt.Errorf("not the JSON expected: %w", err)
+	}
+	if b.Version != baselineVersion {
+		return nil, fmt.Errorf("version %d, expected %d", b.Version, baselineVersion)
+	}
+	if err := v1alpha1.ValidateID(b.BootID); err != nil {
+		return nil, fmt.Errorf("bootID: %w", err)
+	}
+	for _, rules := range []map[string]map[string]string{b.Files, b.Units} {
+		for name, files := range rules {
+			if files == nil {
+				return nil, fmt.Errorf("%q: nothing, expected its files", name)
+			}
+			for path, sum := range files {
+				if !validSum(sum) {
+					return nil, fmt.Errorf("%q: %q is no digest", path, sum)
+				}
+			}
+		}
+	}
+	return &b, nil
+}
+
+// validSum: a SHA-256 in hex, or as much of it as a change's version has.
+func validSum(sum string) bool {
+	return (len(sum) == short || len(sum) == 64) && strings.Trim(sum, "0123456789abcdef") == ""
+}
+
+// load reads what is in effect, if it is of this boot. What cannot be read is
+// taken anew.
+func (w *Watcher) load() {
+	path := filepath.Join(w.StateDir, baselineName)
+	b, err := readBaseline(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return
+	case err != nil:
+		w.unsaved = true
+		w.Log.Warn("cannot read which files and units were in effect; what is there now is taken as in effect, and changes made until now are not seen", "file", path, "err", err)
+		return
+	case b.BootID != w.BootID:
+		w.unsaved = true
+		w.Log.Info("a new boot: the watched files and units are in effect as they are now")
+		return
+	}
+	for name, base := range b.Files {
+		w.rules = append(w.rules, &rule{source: v1alpha1.SourceFile, name: name, base: base, gone: true})
+	}
+	for name, base := range b.Units {
+		w.rules = append(w.rules, &rule{source: v1alpha1.SourceUnit, name: name, base: base, gone: true})
+	}
+}
+
+func readBaseline(path string) (*baselineFile, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxBaseline))
+	if err != nil {
+		return nil, err
+	}
+	return parseBaseline(text)
+}
+
+// save writes what is in effect, if that has changed. What cannot be written
+// is kept, and written at the next poll.
+func (w *Watcher) save() error {
+	w.saving.Lock()
+	defer w.saving.Unlock()
+	w.mu.Lock()
+	if !w.unsaved {
+		w.mu.Unlock()
+		return nil
+	}
+	w.unsaved = false
+	b := baselineFile{Version: baselineVersion, BootID: w.BootID, Files: map[string]map[string]string{}, Units: map[string]map[string]string{}}
+	for _, r := range w.rules {
+		switch {
+		case r.base == nil:
+		case r.source == v1alpha1.SourceUnit:
+			b.Units[r.name] = r.base
+		default:
+			b.Files[r.name] = r.base
+		}
+	}
+	text, err := json.MarshalIndent(b, "", "\t")
+	w.mu.Unlock()
+	path := filepath.Join(w.StateDir, baselineName)
+	if err == nil {
+		err = replace(path, text)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		w.unsaved = true
+		err = fmt.Errorf("writing which files and units are in effect, to %s: %w", path, err)
+		if w.unwritten == nil {
+			w.Log.Warn("cannot keep which files and units are in effect; a restart of lockkeeper may forget changes", "err", err)
+		}
+	} else if w.unwritten != nil {
+		w.Log.Info("which files and units are in effect is kept again", "file", path)
+	}
+	w.unwritten = err
+	return err
+}
+
+// replace writes a file anew, whole or not at all, also if the power fails.
+func replace(path string, text []byte) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	next := path + ".new" // always the same: none is left over
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
+		_ = os.Remove(next) // what it holds of a full disk is of no use
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

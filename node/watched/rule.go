@@ -1,0 +1,254 @@
+package watched
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// rule is one path or unit that is watched.
+type rule struct {
+	source v1alpha1.Source // File or Unit
+	name   string          // the path, the unit
+	gone   bool            // nobody names it any more, or has yet
+	excess bool            // it is one more than may be watched
+
+	// base is what is in effect: each file's digest, or the beginning of it, by
+	// path. nil: it has not been seen yet.
+	base map[string]string
+	// seen is what stands: what is there, once it had settled. nil: it has not
+	// been read since this process began.
+	seen map[string]entry
+	// read is what was read last.
+	read map[string]entry
+
+	problem  error
+	blind    error // why the kernel does not tell of its changes
+	settling settling
+	waiting  string // blind: what was there at the last look, and had not settled
+}
+
+// absent is the version of what is not there.
+const absent = "absent"
+
+// short is a digest as a change's version.
+const short = 12
+
+func (r *rule) key() string { return string(r.source) + " " + r.name }
+
+// within reports whether name is path, or below it.
+func within(name, path string) bool {
+	rest, ok := strings.CutPrefix(name, path)
+	return ok && (rest == "" || rest[0] == '/' || path == "/")
+}
+
+// same reports whether a file's digest is the one that is in effect; "" is a
+// file that is not there.
+func same(sum, base string) bool {
+	return sum == base || len(base) == short && strings.HasPrefix(sum, base)
+}
+
+// version is what a digest leads to.
+func version(sum string) string {
+	if sum == "" {
+		return absent
+	}
+	return sum[:min(short, len(sum))]
+}
+
+// whole is the version of many files together.
+func whole(files map[string]entry, of func(name string) bool) string {
+	sum, any := sha256.New(), false
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if of(name) {
+			fmt.Fprintf(sum, "%q %s\n", name, files[name].sum)
+			any = true
+		}
+	}
+	if !any {
+		return absent
+	}
+	return version(inHex(sum))
+}
+
+func all(string) bool { return true }
+
+func equal(a, b map[string]entry) bool {
+	return maps.EqualFunc(a, b, func(a, b entry) bool { return a.sum == b.sum })
+}
+
+// differing are the files, of those asked for, that are not what is in effect.
+func (r *rule) differing(of func(name string) bool) []string {
+	var names []string
+	if r.base == nil || r.seen == nil {
+		return nil
+	}
+	for name, e := range r.seen {
+		if base, ok := r.base[name]; (!ok || !same(e.sum, base)) && of(name) {
+			names = append(names, name)
+		}
+	}
+	for name := range r.base {
+		if _, ok := r.seen[name]; !ok && of(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// MaxChanges is how many files of one path are told of one by one: if more
+// differ, the path itself is the change.
+const MaxChanges = 50
+
+// maxChangeBytes bounds what all changes together take up on the Node: its
+// record holds 32 KiB, and has other things in it. Beyond it, the paths with
+// the most changes become one each.
+const maxChangeBytes = 12 << 10
+
+// changes are what the rules say.
+func changes(rules []*rule) []v1alpha1.Change {
+	type said struct {
+		rule *rule
+		list []v1alpha1.Change
+	}
+	var lists []said
+	size := 0
+	for _, r := range rules {
+		if r.gone {
+			continue
+		}
+		own := owner(rules, r)
+		names := r.differing(own)
+		if len(names) == 0 {
+			continue
+		}
+		var list []v1alpha1.Change
+		if r.source == v1alpha1.SourceUnit || len(names) > MaxChanges {
+			list = one(r, own)
+		} else {
+			for _, name := range names {
+				list = append(list, v1alpha1.Change{Source: r.source, Name: name, Version: version(r.seen[name].sum)})
+			}
+		}
+		lists = append(lists, said{r, list})
+		size += weigh(list)
+	}
+	slices.SortStableFunc(lists, func(a, b said) int { return cmp.Compare(len(b.list), len(a.list)) })
+	var together []v1alpha1.Change
+	for _, l := range lists {
+		if size > maxChangeBytes && len(l.list) > 1 {
+			size -= weigh(l.list)
+			l.list = one(l.rule, owner(rules, l.rule))
+			size += weigh(l.list)
+		}
+		together = append(together, l.list...)
+	}
+	slices.SortFunc(together, func(a, b v1alpha1.Change) int {
+		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Name, b.Name))
+	})
+	return together
+}
+
+// one is all that differs under a rule as one change.
+func one(r *rule, own func(string) bool) []v1alpha1.Change {
+	return []v1alpha1.Change{{Source: r.source, Name: r.name, Version: whole(r.seen, own)}}
+}
+
+func weigh(list []v1alpha1.Change) (bytes int) {
+	for _, c := range list {
+		bytes += len(v1alpha1.FormatRecord(c)) + 1
+	}
+	return bytes
+}
+
+// owner tells which files are a rule's own: those below the path of another,
+// longer one are that one's.
+func owner(rules []*rule, r *rule) func(name string) bool {
+	if r.source != v1alpha1.SourceFile {
+		return all
+	}
+	var inner []string
+	for _, o := range rules {
+		if o != r && !o.gone && o.source == v1alpha1.SourceFile && o.base != nil && o.seen != nil && within(o.name, r.name) {
+			inner = append(inner, o.name)
+		}
+	}
+	if len(inner) == 0 {
+		return all
+	}
+	return func(name string) bool {
+		return !slices.ContainsFunc(inner, func(path string) bool { return within(name, path) })
+	}
+}
+
+// longest is the rule for a file: the one with the longest path of those that
+// know what is in effect.
+func longest(rules []*rule, name string) *rule {
+	var found *rule
+	for _, r := range rules {
+		if r.source == v1alpha1.SourceFile && r.base != nil && within(name, r.name) && (found == nil || len(r.name) > len(found.name)) {
+			found = r
+		}
+	}
+	return found
+}
+
+// baseline takes what is there as in effect, for a rule that is new. What
+// another rule knows of the same files stands: a change that is pending does not
+// vanish because somebody names its file once more.
+func baseline(rules []*rule, r *rule, found map[string]entry) map[string]string {
+	base := map[string]string{}
+	for name, e := range found {
+		if r.source == v1alpha1.SourceUnit || longest(rules, name) == nil {
+			base[name] = e.sum
+		}
+	}
+	if r.source == v1alpha1.SourceUnit {
+		return base
+	}
+	for _, o := range rules {
+		for name, sum := range o.base {
+			if o.source == v1alpha1.SourceFile && within(name, r.name) && longest(rules, name) == o {
+				base[name] = sum
+			}
+		}
+	}
+	return base
+}
+
+// applied takes one change as in effect. It reports whether that was news.
+func applied(rules []*rule, c v1alpha1.Change) (news bool) {
+	for _, r := range rules {
+		if r.source != c.Source || r.base == nil {
+			continue
+		}
+		own := owner(rules, r)
+		switch {
+		case c.Name == r.name && r.seen != nil && whole(r.seen, own) == c.Version:
+			maps.DeleteFunc(r.base, func(name, _ string) bool { return own(name) })
+			for name, e := range r.seen {
+				if own(name) {
+					r.base[name] = e.sum
+				}
+			}
+		case r.source == v1alpha1.SourceUnit || !within(c.Name, r.name):
+			continue // another unit, or it has changed since
+		case c.Version == absent:
+			delete(r.base, c.Name)
+		case version(r.seen[c.Name].sum) == c.Version:
+			r.base[c.Name] = r.seen[c.Name].sum
+		case len(c.Version) == short && validSum(c.Version):
+			r.base[c.Name] = c.Version // it is another already, which is the next turn's
+		default:
+			continue
+		}
+		news = true
+	}
+	return news
+}

@@ -1,0 +1,211 @@
+package watched
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+const boot = "0f2c4f5e-1111-4222-8333-444455556666"
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// until waits for a condition that nothing tells of.
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.After(time.Minute); !cond(); {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-end:
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// journal keeps what is logged.
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) has(text string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Contains(j.text.String(), text)
+}
+
+// bench is a host's files with a state directory beside them.
+type bench struct {
+	t           *testing.T
+	root, state string
+	log         journal
+	options     Options
+}
+
+func newBench(t *testing.T) *bench {
+	dir := t.TempDir()
+	b := &bench{t: t, root: filepath.Join(dir, "host"), state: filepath.Join(dir, "state")}
+	must(t, os.MkdirAll(b.root, 0o755))
+	b.options = Options{Root: b.root, StateDir: b.state, BootID: boot, Settle: 20 * time.Millisecond, Poll: time.Hour}
+	return b
+}
+
+func (b *bench) at(name string) string { return filepath.Join(b.root, name) }
+
+func (b *bench) write(name, text string) {
+	b.t.Helper()
+	must(b.t, os.MkdirAll(filepath.Dir(b.at(name)), 0o755))
+	must(b.t, os.WriteFile(b.at(name), []byte(text), 0o644))
+}
+
+func (b *bench) rename(from, to string) { b.t.Helper(); must(b.t, os.Rename(b.at(from), b.at(to))) }
+func (b *bench) remove(name string)     { b.t.Helper(); must(b.t, os.RemoveAll(b.at(name))) }
+
+// new makes a Watcher that nobody runs.
+func (b *bench) new() *Watcher {
+	o := b.options
+	o.Log = slog.New(slog.NewTextHandler(&b.log, nil))
+	return New(o)
+}
+
+// run makes a Watcher and runs it until stop is called, or the test ends.
+func (b *bench) run() (w *Watcher, stop func()) {
+	w = b.new()
+	ctx, cancel := context.WithCancel(b.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.Run(ctx, func() {})
+	}()
+	stop = func() { cancel(); <-done }
+	b.t.Cleanup(stop)
+	return w, stop
+}
+
+// names are the changes as "/path=version", the version shortened to its first four digits.
+func names(w *Watcher) string {
+	changes, _, _ := w.Read()
+	var s []string
+	for _, c := range changes {
+		version := c.Version
+		if len(version) == short {
+			version = "…"
+		}
+		s = append(s, c.Name+"="+version)
+	}
+	return strings.Join(s, " ")
+}
+
+func complete(w *Watcher) bool { _, _, complete := w.Read(); return complete }
+
+// says waits until these are the changes, and everything has been read.
+func (b *bench) says(w *Watcher, want string) {
+	b.t.Helper()
+	until(b.t, fmt.Sprintf("%q", want), func() bool { return names(w) == want && complete(w) })
+}
+
+func file(name, version string) v1alpha1.Change {
+	return v1alpha1.Change{Source: v1alpha1.SourceFile, Name: name, Version: version}
+}
+
+// A change is whatever differs from what is in effect, as long as it does.
+func TestFiles(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/one", "hello")
+	b.write("etc/dir/a", "a")
+	b.write("etc/dir/sub/b", "b")
+	b.write("etc/real", "real")
+	must(t, os.Symlink("real", b.at("etc/link")))
+	w, _ := b.run()
+	if changes, problems, complete := w.Read(); complete || len(changes)+len(problems) != 0 {
+		t.Errorf("before it is known what to watch: %v, %v, %t", changes, problems, complete)
+	}
+	w.Watch([]string{"/etc/one", "/etc/dir", "/etc/late", "/etc/link"}, nil)
+	b.says(w, "")
+
+	b.write("etc/one", "other")
+	b.says(w, "/etc/one=…")
+	b.write("etc/one", "hello")
+	b.says(w, "")
+	must(t, os.Chmod(b.at("etc/one"), 0o600))
+	b.says(w, "/etc/one=…")
+	must(t, os.Chmod(b.at("etc/one"), 0o644))
+	b.says(w, "")
+	b.write("etc/one.new", "moved over it")
+	b.rename("etc/one.new", "etc/one")
+	b.says(w, "/etc/one=…")
+	b.remove("etc/one")
+	b.says(w, "/etc/one=absent")
+	b.write("etc/one/now/a/folder", "x")
+	b.says(w, "/etc/one=absent /etc/one/now/a/folder=…")
+	b.remove("etc/one")
+	b.write("etc/one", "hello")
+	b.says(w, "")
+
+	b.write("etc/late", "")
+	b.says(w, "/etc/late=…")
+	b.remove("etc/late")
+	b.says(w, "")
+
+	b.write("etc/dir/new/deep/c", "c")
+	b.write("etc/dir/a", "aa")
+	b.remove("etc/dir/sub")
+	b.says(w, "/etc/dir/a=… /etc/dir/new/deep/c=… /etc/dir/sub/b=absent")
+	b.rename("etc/dir", "etc/away")
+	b.says(w, "/etc/dir/a=absent /etc/dir/sub/b=absent")
+	b.write("etc/next/a", "a")
+	b.write("etc/next/sub/b", "b")
+	b.rename("etc/next", "etc/dir")
+	b.says(w, "")
+	must(t, os.Symlink("nowhere", b.at("etc/dir/l")))
+	b.says(w, "/etc/dir/l=…")
+	b.remove("etc/dir/l")
+	b.says(w, "")
+	b.write("etc/away/a", "nobody's business")
+
+	b.write("etc/real", "what the link leads to")
+	b.says(w, "/etc/link=…")
+	b.write("etc/real", "real")
+	b.says(w, "")
+	b.write("etc/twin", "real")
+	must(t, os.Symlink("twin", b.at("etc/link.new")))
+	b.rename("etc/link.new", "etc/link")
+	b.says(w, "/etc/link=…")
+
+	if !b.log.has("watched for the first time") {
+		t.Error("nothing says what was taken as in effect")
+	}
+}
+
+// The version is the beginning of the SHA-256 over "file 0644\n" and the content.
+func TestVersion(t *testing.T) {
+	b := newBench(t)
+	w := b.new()
+	w.Watch([]string{"/etc/one"}, nil)
+	must(t, w.Look(t.Context()))
+	b.write("etc/one", "hello")
+	must(t, w.Look(t.Context()))
+	changes, _, _ := w.Read()
+	if len(changes) != 1 || changes[0] != file("/etc/one", "db8990043499") {
+		t.Errorf("%v", changes)
+	}
+}
