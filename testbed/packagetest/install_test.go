@@ -60,9 +60,9 @@ func TestDeb(t *testing.T) {
 		t.Errorf("installed again: %s, expected enabled", got)
 	}
 
-	r.must("sh", "-c", "echo secret >/etc/lockkeeper/coordinator.kubeconfig; mkdir -p /var/cache/lockkeeper; touch /var/cache/lockkeeper/x")
+	r.must("sh", "-c", "echo secret >/etc/lockkeeper/coordinator.kubeconfig; mkdir -p /var/cache/lockkeeper /var/lib/lockkeeper; touch /var/cache/lockkeeper/x /var/lib/lockkeeper/x")
 	r.must("dpkg", "-P", "lockkeeper")
-	for _, gone := range []string{"/etc/lockkeeper", "/var/cache/lockkeeper", "/usr/bin/lockkeeper", "/usr/lib/systemd/system/lockkeeper.service"} {
+	for _, gone := range []string{"/etc/lockkeeper", "/var/cache/lockkeeper", "/var/lib/lockkeeper", "/usr/bin/lockkeeper", "/usr/lib/systemd/system/lockkeeper.service"} {
 		if r.has(gone) {
 			t.Errorf("purged: %s is still there", gone)
 		}
