@@ -103,7 +103,11 @@ type target struct {
 
 // call calls a method, connecting if need be, and gives the reply's body. All errors are *CallError.
 func (b *Bus) call(ctx context.Context, t target, method string, args ...any) ([]any, error) {
-	limit := b.limit()
+	return b.callWithin(ctx, b.limit(), t, method, args...)
+}
+
+// callWithin is call for a method that may take longer than others.
+func (b *Bus) callWithin(ctx context.Context, limit time.Duration, t target, method string, args ...any) ([]any, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v: %w", limit, context.DeadlineExceeded))
 	defer cancel()
 	for attempt := 1; ; attempt++ {
@@ -205,12 +209,14 @@ func (b *Bus) drop(conn *dbus.Conn) {
 type subscription struct {
 	service, iface, member string
 	path                   dbus.ObjectPath
-	hint                   chan struct{} // capacity 1
-	on                     *dbus.Conn    // the connection on which the bus was asked for it; the watcher's own
+	take                   func(*dbus.Signal) // told of each such signal before the hint, whoever sent it; must not block
+	hint                   chan struct{}      // capacity 1
+	on                     *dbus.Conn         // the connection on which the bus was asked for it; the watcher's own
 }
 
-// subscribe registers for a signal. What comes is a hint that there is something to look at, never a body: any
-// local user can send signals to our connection. The caller has the bus filter for it with listen.
+// subscribe registers for a signal. What comes is a hint that there is something to look at: any local user can send
+// signals to our connection, and who takes their bodies has to look at the sender, which the bus itself writes. The
+// caller has the bus filter for it with listen.
 func (b *Bus) subscribe(s *subscription) (unsubscribe func()) {
 	s.hint = make(chan struct{}, 1)
 	b.mu.Lock()
@@ -254,6 +260,9 @@ func (d delivery) DeliverSignal(iface, member string, sig *dbus.Signal) {
 	defer d.mu.Unlock()
 	for s := range d.subs {
 		if s.iface == iface && s.member == member && s.path == sig.Path {
+			if s.take != nil {
+				s.take(sig)
+			}
 			select {
 			case s.hint <- struct{}{}:
 			default:

@@ -60,12 +60,17 @@ func (u Units) listenForJobs(ctx context.Context, s *subscription, units []strin
 		}
 		s.on = conn
 	}
-	_, err = u.bus().call(ctx, manager, managerIface+".Subscribe")
+	return conn, u.askForSignals(ctx)
+}
+
+// askForSignals has systemd send its signals on the present connection.
+func (u Units) askForSignals(ctx context.Context) error {
+	_, err := u.bus().call(ctx, manager, managerIface+".Subscribe")
 	if e, ok := errors.AsType[*CallError](err); ok && e.Name == managerName+".AlreadySubscribed" {
 		err = nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("subscribing to systemd's jobs: %w", err)
+		return fmt.Errorf("subscribing to systemd's jobs: %w", err)
 	}
-	return conn, nil
+	return nil
 }

@@ -202,43 +202,40 @@ func (u Units) run(ctx context.Context, unit string) (runProps, error) {
 	if err != nil {
 		return runProps{}, err
 	}
+	p, err := readRun(all)
+	if err == nil && strings.HasSuffix(unit, ".service") && !p.underway() {
+		var service map[string]dbus.Variant
+		if service, err = u.props(ctx, object, serviceIface); err == nil {
+			err = p.readService(service)
+		}
+	}
+	if err != nil {
+		return p, fmt.Errorf("reading unit %q: %w", unit, err)
+	}
+	return p, nil
+}
+
+// readRun reads the run's properties from those of a unit, those of a service left out.
+func readRun(all map[string]dbus.Variant) (runProps, error) {
 	p := runProps{conditions: true}
 	var job struct {
 		ID   uint32
 		Path dbus.ObjectPath
 	}
 	var id []byte
-	for name, to := range map[string]any{
+	err := store(all, map[string]any{
 		"ActiveState": &p.active, "SubState": &p.sub, "Job": &job, "InvocationID": &id,
 		"ConditionResult": &p.conditions, "ConditionTimestampMonotonic": &p.looked,
-	} {
-		if v, ok := all[name]; ok {
-			if err := v.Store(to); err != nil {
-				return p, fmt.Errorf("reading unit %q: property %s: %w", unit, name, err)
-			}
-		}
-	}
+	})
 	p.job, p.invocation = job.ID, fmt.Sprintf("%x", id)
-	if !strings.HasSuffix(unit, ".service") || p.underway() {
-		return p, nil
-	}
-	body, err := u.bus().call(ctx, object, dbusName+".Properties.GetAll", serviceIface)
-	var service map[string]dbus.Variant
-	if err == nil {
-		err = dbus.Store(body, &service)
-	}
-	if err != nil {
-		return p, fmt.Errorf("reading service %q: %w", unit, err)
-	}
-	for name, to := range map[string]any{"Result": &p.result, "ExecMainStatus": &p.status, "ExecMainCode": &p.code} {
-		if v, ok := service[name]; ok {
-			if err := v.Store(to); err != nil {
-				return p, fmt.Errorf("reading service %q: property %s: %w", unit, name, err)
-			}
-		}
-	}
+	return p, err
+}
+
+// readService adds what came of a service's run.
+func (p *runProps) readService(service map[string]dbus.Variant) error {
+	err := store(service, map[string]any{"Result": &p.result, "ExecMainStatus": &p.status, "ExecMainCode": &p.code})
 	p.result = printable(p.result, maxText)
-	return p, nil
+	return err
 }
 
 // StopTarget stops a target and the units that it wants, and returns when they have stopped. It takes at most 2

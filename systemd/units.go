@@ -73,14 +73,31 @@ func (u Units) all(ctx context.Context, unit, iface string) (object target, all 
 		return object, nil, fmt.Errorf("looking for unit %q: %w", unit, err)
 	}
 	object = target{service: managerName, path: path, flags: dbus.FlagNoAutoStart}
-	body, err = u.bus().call(ctx, object, dbusName+".Properties.GetAll", iface)
-	if err == nil {
-		err = dbus.Store(body, &all)
-	}
-	if err != nil {
+	if all, err = u.props(ctx, object, iface); err != nil {
 		return object, nil, fmt.Errorf("reading unit %q: %w", unit, err)
 	}
 	return object, all, nil
+}
+
+// props reads all properties that an object has under an interface.
+func (u Units) props(ctx context.Context, object target, iface string) (all map[string]dbus.Variant, err error) {
+	body, err := u.bus().call(ctx, object, dbusName+".Properties.GetAll", iface)
+	if err == nil {
+		err = dbus.Store(body, &all)
+	}
+	return all, err
+}
+
+// store puts those of the properties that are there where they are wanted.
+func store(all map[string]dbus.Variant, wanted map[string]any) error {
+	for name, to := range wanted {
+		if v, ok := all[name]; ok {
+			if err := v.Store(to); err != nil {
+				return fmt.Errorf("property %s: %w", name, err)
+			}
+		}
+	}
+	return nil
 }
 
 func readProps(all map[string]dbus.Variant) (unitProps, error) {

@@ -24,6 +24,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(selfEnv) != "" {
+		os.Exit(itself())
+	}
 	if absent = realhost.Missing(); absent != nil {
 		fmt.Fprintf(os.Stderr, "hooktest: LEFT OUT: all tests with real hosts: %v\n", absent)
 		os.Exit(m.Run())
@@ -57,10 +60,17 @@ func runTests(m *testing.M) int {
 // host starts one host with files for as long as the test runs.
 func host(t *testing.T, prefix string, files map[string][]byte, enable ...string) *realhost.Host {
 	t.Helper()
+	return start(t, prefix, realhost.Options{Files: files}, enable...)
+}
+
+// start is host for one that is to have more than files.
+func start(t *testing.T, prefix string, o realhost.Options, enable ...string) *realhost.Host {
+	t.Helper()
 	if absent != nil {
 		t.Skipf("left out: %v", absent)
 	}
-	f, err := realhost.StartFleet(t.Context(), lab, cp, realhost.FleetOptions{Hosts: 1, Prefix: prefix, Host: realhost.Options{Files: files, Enable: enable}})
+	o.Enable = enable
+	f, err := realhost.StartFleet(t.Context(), lab, cp, realhost.FleetOptions{Hosts: 1, Prefix: prefix, Host: o})
 	must(t, err)
 	t.Cleanup(f.Close)
 	return f.Hosts[0]
@@ -98,3 +108,6 @@ func unit(target, script string, more ...string) []byte {
 	return fmt.Appendf(nil, "[Unit]\nDescription=a hook\n[Service]\nType=oneshot\nExecStart=/bin/sh -ec '%s'\n%s\n[Install]\nWantedBy=%s\n",
 		script, strings.Join(more, "\n"), target)
 }
+
+// selfEnv makes this program what runs on the host as a service, see itself.
+const selfEnv = "LOCKKEEPER_HOOKTEST_ITSELF"
