@@ -121,11 +121,21 @@ func (d *Drainer) eachPod(ctx context.Context, f func(*corev1.Pod)) error {
 }
 
 // apiEvictor sends evictions to the API server.
-type apiEvictor struct{ client kubernetes.Interface }
+type apiEvictor struct {
+	client kubernetes.Interface
+	force  bool
+}
 
 func (a apiEvictor) evict(ctx context.Context, p Pod) answer {
 	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
 	defer cancel()
+	if a.force {
+		// With the pod's own grace period: what a budget forbids is forced, a
+		// process still gets the time that it asks for.
+		return answerOf(a.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+			Preconditions: metav1.NewUIDPreconditions(string(p.UID)),
+		}))
+	}
 	// Not EvictV1: client-go repeats a request by itself, up to ten times, when
 	// the answer has a Retry-After (a budget that is being worked on says 10 s).
 	// That would hold one of few places for minutes and hide the blocker.

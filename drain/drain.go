@@ -60,6 +60,7 @@ type Drainer struct {
 	client        kubernetes.Interface
 	node          string
 	policy        Policy
+	force         bool
 	logger        *slog.Logger
 	concurrency   int
 	progressEvery time.Duration
@@ -73,6 +74,10 @@ func WithLogger(l *slog.Logger) Option { return func(d *Drainer) { d.logger = l 
 
 // WithPolicy hands in a say on single pods, see [Policy].
 func WithPolicy(p Policy) Option { return func(d *Drainer) { d.policy = p } }
+
+// WithForce has pods deleted instead of evicted: PodDisruptionBudgets are not
+// asked. Pods that a [Policy] blocks are still waited for.
+func WithForce() Option { return func(d *Drainer) { d.force = true } }
 
 // WithConcurrency sets how many evictions may be under way at once, 1 to
 // MaxConcurrency; numbers outside are cut to the range.
@@ -127,7 +132,7 @@ func (d *Drainer) Run(ctx context.Context, progress func(Progress)) error {
 
 	l := &loop{
 		view:     v,
-		evictor:  apiEvictor{client: d.client},
+		evictor:  apiEvictor{client: d.client, force: d.force},
 		schedule: newSchedule(d.concurrency, rand.Float64),
 		reporter: reporter{send: progress, every: d.progressEvery},
 		logger:   d.logger,

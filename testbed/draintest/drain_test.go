@@ -79,6 +79,28 @@ func TestABudgetBlocksUntilItAllows(t *testing.T) {
 	}
 }
 
+// A drain by force deletes what a budget holds, and still leaves alone what a drain leaves alone.
+func TestForce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "force")
+	w.create(w.pod("held"), w.pod("kept", label("app", "kept")))
+	w.budget("keep-all", "app", w.space, 1, 1)
+	var wire wire
+	skip := drain.WithPolicy(func(p *corev1.Pod, v drain.Verdict) drain.Verdict {
+		if p.Name == "kept" {
+			return drain.Verdict{Class: drain.Leave, Reason: "Skipped"}
+		}
+		return v
+	})
+	w.drain(w.host(&wire), drain.WithForce(), skip).drained()
+	if left := w.names(); !slices.Equal(left, []string{"kept"}) {
+		t.Errorf("left: %v", left)
+	}
+	if n := wire.count(kindEvict); n != 0 {
+		t.Errorf("%d evictions, expected none: the budget would answer them", n)
+	}
+}
+
 func TestTwoBudgetsAreReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "twobudgets")
