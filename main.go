@@ -24,6 +24,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/report"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/packaging/manifests"
 	"lockkeeper.dev/lockkeeper/policy"
 )
@@ -212,12 +213,11 @@ func commands() []*cli.Command {
 		return &cli.StringFlag{Name: "kubeconfig", Usage: "your credential's `FILE`, instead of KUBECONFIG or ~/.kube/config"}
 	}
 	root := &cli.StringFlag{Name: "root", Hidden: true}
-	policyFlag := &cli.StringFlag{Name: "policy", Hidden: true}
 	return []*cli.Command{
 		{
 			Name: "run", Usage: "Look after this host; what the systemd unit starts", Action: runCommand,
 			Description: "Exit status: 0 when it was stopped, 78 when the configuration is bad, 1 on errors.",
-			Flags:       []cli.Flag{configFlag(), root, policyFlag},
+			Flags:       []cli.Flag{configFlag(), root},
 		},
 		{
 			Name: "status", ArgsUsage: "[NODE]", Usage: "Show how the rollout stands, or one node", Action: statusCommand,
@@ -227,7 +227,7 @@ func commands() []*cli.Command {
 				&cli.BoolFlag{Name: "all", Aliases: []string{"A"}, Usage: "all nodes, not only those that are not idle and content", DisableDefaultText: true},
 				&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on showing what changes, until interrupted", DisableDefaultText: true},
 				&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: text or json", Value: "text"},
-				kubeconfig(), configFlag(), root, policyFlag,
+				kubeconfig(), configFlag(), root,
 			},
 		},
 		{
@@ -384,28 +384,17 @@ func runCommand(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := loadPolicy(c)
-	if err != nil {
-		return err
-	}
 	release, err := local.Acquire(stateDir(c))
 	if err != nil {
 		return err
 	}
 	defer release()
 	return instance.Run(c.Context, cfg, instance.Options{
-		Version: versionText(), Load: load, Root: root, StateDir: stateDir(c), Policy: p,
+		Version: versionText(), Load: load, Root: root, StateDir: stateDir(c),
 	})
 }
 
 func stateDir(c *cli.Context) string { return filepath.Join(c.String("root"), local.Dir) }
-
-func loadPolicy(c *cli.Context) (policy.Policy, error) {
-	if file := c.String("policy"); file != "" {
-		return config.LoadPolicy(file)
-	}
-	return policy.Default(), nil
-}
 
 func checkConfigCommand(c *cli.Context) error {
 	cfg, warnings, err := config.Load(config.Options{File: c.String("config")})
@@ -439,15 +428,15 @@ func source(c *cli.Context) (*report.Source, error) {
 		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: this host's configuration is not valid (`lockkeeper check-config`); taking the Lease's default name\n")
 		cfg = config.Default()
 	}
-	p, err := loadPolicy(c)
-	if err != nil {
-		return nil, err
-	}
 	client, err := report.Connect(c.String("kubeconfig"), versionText())
 	if err != nil {
 		return nil, err
 	}
-	return &report.Source{Client: client, Skew: client.Skew, Namespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name, Policies: policy.NewSet(p)}, nil
+	return &report.Source{
+		Client: client, Skew: client.Skew, Namespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
+		ReadPolicies:  func(ctx context.Context) (policy.Set, error) { return object.ReadPolicies(ctx, client) },
+		WatchPolicies: func(notify func()) report.PolicyView { return object.NewPolicies(client, notify) },
+	}, nil
 }
 
 // say is a command that writes something and says what it did.

@@ -25,7 +25,6 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/object"
-	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -44,8 +43,7 @@ type Options struct {
 	// tools/leaderelection.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 
-	Policy policy.Policy
-	Log    *slog.Logger
+	Log *slog.Logger
 	// Liveness is told that the loop goes round; nil is fine.
 	Liveness *systemd.Liveness
 	// Report is told what became of the candidature; nil is fine.

@@ -15,7 +15,6 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
-	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -60,6 +59,8 @@ type leader struct {
 	over        context.CancelCauseFunc // ends the term
 	beat        *systemd.Beat
 	view        *object.View
+	policies    *object.Policies
+	statuses    *statuses
 	kick        chan struct{}
 	// The loop's alone.
 	blind  time.Time // since when it does not see what to decide on; zero: it does
@@ -94,7 +95,11 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	// began after the Lease was won. A list from before may lack the turns
 	// that the last leader granted last.
 	l.view = object.NewView(c.client, "", l.wake)
+	l.policies = object.NewPolicies(c.client, l.wake)
+	l.statuses = newStatuses(c.client, l.policies, c.log)
 	watching.Go(func() { l.view.Run(ctx) })
+	watching.Go(func() { l.policies.Run(ctx) })
+	watching.Go(func() { l.statuses.run(ctx) })
 	c.lease.hear(l.leaseChanged)
 	defer c.lease.hear(nil)
 	l.events = newEvents(ctx, c.client, c.log)
@@ -194,8 +199,11 @@ func (l *leader) gropes() {
 // unseen says what it is that a leader does not see, and why.
 func (l *leader) unseen() error {
 	what, err := "its own term in the Lease", l.candidate.lease.trouble()
-	if !l.view.Listed() {
+	switch {
+	case !l.view.Listed():
 		what, err = "the Nodes", l.view.Err()
+	case !l.policies.Listed():
+		what, err = "the DisruptionPolicies", l.policies.Err()
 	}
 	if err == nil {
 		return fmt.Errorf("it leads, and has not seen %s yet", what)
@@ -214,12 +222,12 @@ func (l *leader) sees() {
 // snapshot is the cluster as this leader sees it; ok is false before it has
 // seen it all, and when the Lease it sees is not its own.
 func (l *leader) snapshot() (rollout.Snapshot, bool) {
-	if !l.view.Listed() {
+	if !l.view.Listed() || !l.policies.Listed() {
 		return rollout.Snapshot{}, false
 	}
 	s := rollout.Snapshot{
 		Now: time.Now().Truncate(time.Millisecond).UTC(), Epoch: l.epoch, Self: l.self,
-		Policies: policy.NewSet(l.Policy), Uncertain: map[string]bool{}, Refused: map[string]string{},
+		Policies: l.policies.Set(), Uncertain: map[string]bool{}, Refused: map[string]string{},
 	}
 	lease := l.candidate.lease.now()
 	if holderOf(lease) != l.epoch {

@@ -7,6 +7,10 @@ import (
 	"log/slog"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -17,6 +21,7 @@ import (
 // the loop's goroutine but for done, which the eviction's own closes.
 type drainRun struct {
 	stage  stage
+	forced bool
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error     // valid once done is closed
@@ -53,19 +58,26 @@ func (r *drainRun) stop() {
 // startDrain lets the eviction of a stage run. seen is whether it ran when the
 // decision was made: one that has come to its end since is not begun again,
 // its end is what the next decision is made of.
-func (h *Host) startDrain(ctx context.Context, s stage, seen bool) {
-	if h.drain.running(s) || seen {
+//
+// g is the turn's grant. An eviction that is to become a forced one is begun
+// anew.
+func (h *Host) startDrain(ctx context.Context, s stage, g *v1alpha1.Grant, seen bool) {
+	force := g != nil && g.Force && !h.drain.forced
+	if (h.drain.running(s) || seen) && !force {
 		return
 	}
 	h.drain.stop()
 	ctx, cancel := context.WithCancel(ctx)
-	h.drain = drainRun{stage: s, cancel: cancel, done: make(chan struct{})}
+	h.drain = drainRun{stage: s, forced: g != nil && g.Force, cancel: cancel, done: make(chan struct{})}
 	h.setProgress(drain.Progress{})
 	systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageEvicting, "evicting the node's pods", "turn", s.turn, "state", s.state.String())
-	run := &h.drain
+	if h.drain.forced {
+		h.log.Warn("the drain is overdue, and its policy has pods deleted: PodDisruptionBudgets are not asked any more", "turn", s.turn)
+	}
+	run, drainer := &h.drain, h.drainer(g)
 	done := h.drain.done
 	go func() {
-		err := h.drainer.Run(ctx, func(p drain.Progress) {
+		err := drainer.Run(ctx, func(p drain.Progress) {
 			h.setProgress(p)
 			h.wake()
 		})
@@ -76,6 +88,60 @@ func (h *Host) startDrain(ctx context.Context, s stage, seen bool) {
 		close(done)
 		h.wake()
 	}()
+}
+
+// drainer drains by the terms of a grant; nil are none.
+func (h *Host) drainer(g *v1alpha1.Grant) *drain.Drainer {
+	options := []drain.Option{drain.WithLogger(h.log)}
+	if g != nil {
+		options = append(options, drain.WithPolicy(podPolicy(&g.Terms)))
+		if g.Force {
+			options = append(options, drain.WithForce())
+		}
+	}
+	return drain.New(h.client, h.name, options...)
+}
+
+// skippedByPolicy and blockedByPolicy are why a pod is left on the node, or
+// not evicted: the DisruptionPolicy says so.
+const (
+	skippedByPolicy drain.Reason = "SkippedByPolicy"
+	blockedByPolicy drain.Reason = "BlockedByPolicy"
+)
+
+// podPolicy is what a grant's terms say of single pods; nil is nothing. Block
+// comes before skip: a pod that must not be hurt is in both by mistake.
+func podPolicy(t *v1alpha1.Terms) drain.Policy {
+	if len(t.Skip) == 0 && len(t.Block) == 0 {
+		return nil
+	}
+	block, skip := podMatch(t.Block), podMatch(t.Skip)
+	return func(p *corev1.Pod, v drain.Verdict) drain.Verdict {
+		switch {
+		case block(p):
+			return drain.Verdict{Class: drain.Block, Reason: blockedByPolicy}
+		case skip(p):
+			return drain.Verdict{Class: drain.Leave, Reason: skippedByPolicy}
+		}
+		return v
+	}
+}
+
+// podMatch reports whether one of the selectors is for a pod. One that cannot
+// be read, which no policy that grants has, is for none.
+func podMatch(all []v1alpha1.PodSelector) func(*corev1.Pod) bool {
+	selectors := make([]labels.Selector, len(all))
+	for i := range all {
+		selectors[i], _ = metav1.LabelSelectorAsSelector(&all[i].Selector)
+	}
+	return func(p *corev1.Pod) bool {
+		for i := range all {
+			if (all[i].Namespace == "" || all[i].Namespace == p.Namespace) && selectors[i] != nil && selectors[i].Matches(labels.Set(p.Labels)) {
+				return true
+			}
+		}
+		return false
+	}
 }
 
 func (h *Host) setProgress(p drain.Progress) {

@@ -99,7 +99,7 @@ func (h *Host) readCommit(ctx context.Context) error {
 	if err := h.readSources(ctx); err != nil && obj.Labels[v1alpha1.LabelState] != string(v1alpha1.StateBeforeUncordon) {
 		return hostError{err}
 	}
-	pods, err := h.drainer.Remaining(ctx)
+	pods, err := h.drainer(turn.FromNode(obj).Grant).Remaining(ctx)
 	if err != nil {
 		return err
 	}

@@ -217,7 +217,7 @@ func (h *Host) reread(ctx context.Context, p object.Patch, conflict error) error
 func (h *Host) do(ctx context.Context, o *turn.Observation, effect turn.Effect) error {
 	switch effect {
 	case turn.DoDrain:
-		h.startDrain(ctx, stageOf(&o.Node), o.Drain.Running)
+		h.startDrain(ctx, stageOf(&o.Node), o.Node.Grant, o.Drain.Running)
 	case turn.DoReboot:
 		return h.reboot(ctx, &o.Node)
 	case turn.DoHooks:

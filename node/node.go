@@ -18,6 +18,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
 	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
@@ -128,7 +129,9 @@ type Host struct {
 	// Everything below belongs to the loop's goroutine, except what mu guards.
 	client     *object.Client
 	view       *object.View
-	drainer    *drain.Drainer
+	policies   *object.Policies
+	matched    *policy.Match // the last good one; see match
+	plan       policy.Plan   // what the changes cost, as last observed
 	look       *look
 	drain      drainRun
 	hooks      *hooks
@@ -233,8 +236,9 @@ func (h *Host) Run(ctx context.Context) error {
 	}
 	h.hooks.log = h.log
 	h.view = object.NewView(h.client, h.name, h.wake)
-	h.drainer = drain.New(h.client, h.name, drain.WithLogger(h.log))
+	h.policies = object.NewPolicies(h.client, h.wake)
 	wg.Go(func() { h.view.Run(ctx) })
+	wg.Go(func() { h.policies.Run(ctx) })
 	if err := wait(ctx, h.managersKnown, managersBound); err != nil {
 		return err
 	}

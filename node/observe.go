@@ -38,6 +38,9 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	n := turn.FromNode(obj)
 	o.Node = n
 	o.Sources = h.sources(ctx, &n)
+	if o.Veto == "" && o.Sources.Veto != "" {
+		o.Veto, o.VetoDetail = o.Sources.Veto, "its plan would boot a version that a policy holds back"
+	}
 	o.Self.HookStages = h.hookStages(&n)
 	stage := stageOf(&n)
 	o.Hooks = h.hooks.work(stage, n.Retry)

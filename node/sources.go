@@ -13,7 +13,6 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/turn"
-	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
@@ -24,39 +23,46 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 	var published []v1alpha1.Change
 	spoken := n.Host != nil && n.Host.NodeUID == n.UID && n.Host.BootID == h.self.bootID
 	if spoken {
-		published = n.Host.Changes
+		published = slices.Concat(n.Host.Changes, n.Host.HeldBack)
 	}
 	h.mu.Lock()
 	sentinels, looked := h.changed, h.looked
 	h.mu.Unlock()
 
 	s := turn.Sources{Complete: true}
+	var changes []v1alpha1.Change
 	engine := engineSays{confirmed: true}
 	if h.Engine != nil {
 		engine = engineChange(h.Engine.Latest(), of(published, v1alpha1.SourceOSUpdate), h.engineGone(ctx, published))
 		if !engine.read && !spoken {
 			s.Complete, s.Missing = false, "update_engine: "+errText(engine.err)
 		}
-		s.Changes = append(s.Changes, engine.changes...)
+		changes = append(changes, engine.changes...)
 	}
 	if !looked {
 		s.Complete, s.Missing = false, "sentinels: not looked at yet"
 	}
 	for _, path := range sentinels {
-		s.Changes = append(s.Changes, v1alpha1.Change{Source: v1alpha1.SourceSentinel, Name: path})
+		changes = append(changes, v1alpha1.Change{Source: v1alpha1.SourceSentinel, Name: path})
 	}
 	if _, looked := h.hooks.seen(); !looked && !spoken {
 		s.Complete, s.Missing = false, "hook units: systemd has not been asked yet"
 	}
 	if n.Request != nil {
-		s.Changes = append(s.Changes, v1alpha1.Change{Source: v1alpha1.SourceRequest})
+		changes = append(changes, v1alpha1.Change{Source: v1alpha1.SourceRequest})
 	}
-	plan := policy.MakePlan(nil, s.Changes)
-	s.Wants, s.Drains = plan.Wants, plan.Drains
+	match, known := h.match(n)
+	if !known {
+		s.Complete, s.Missing = false, "policies: "+errText(h.policies.Err())
+	}
+	plan := match.Plan(changes)
+	h.plan = plan
+	s.Wants, s.Drains, s.Veto = plan.Wants, plan.Drains, plan.Veto
+	s.Changes, s.HeldBack, s.Plan = costly(&plan), heldBack(&plan), planned(&plan)
 	if !engine.confirmed {
 		// Others may carry the plan by themselves: then the engine's silence
 		// keeps nobody waiting.
-		rest := policy.MakePlan(nil, s.Changes[len(engine.changes):])
+		rest := match.Plan(changes[len(engine.changes):])
 		if rest.Wants != s.Wants || rest.Drains != s.Drains {
 			s.Unconfirmed = "update_engine to answer: it has said that its update waits for a reboot, and is not there to say so again"
 		}

@@ -105,8 +105,14 @@ type Host struct {
 
 	// Drains reports whether the plan needs the node drained.
 	Drains bool `json:"drains,omitempty"`
-	// Changes are what the plan is made of.
+	// Changes are what the plan is made of: all that cost something.
 	Changes []Change `json:"changes,omitempty"`
+	// HeldBack are changes to OS versions that a policy holds back. They cost
+	// nothing, and nothing that the node would boot into one is done.
+	HeldBack []Change `json:"heldBack,omitempty"`
+	// Plan is, for people, what the changes cost and which rule of which policy
+	// says so: a line for each step, at most 16 of at most 200 bytes.
+	Plan []string `json:"plan,omitempty"`
 	// OSVersion is os-release's VERSION_ID as it is.
 	OSVersion string `json:"osVersion,omitempty"`
 	// HookStages are the hook stages for which the host has units of its

@@ -25,7 +25,6 @@ import (
 	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/object"
-	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
@@ -39,7 +38,6 @@ type Options struct {
 	Root string
 	// StateDir is where the local view is left; see package local.
 	StateDir string
-	Policy   policy.Policy
 }
 
 // Run runs this host until ctx ends, which is no error. cfg is what o.Load
@@ -223,7 +221,7 @@ func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log
 			Version: o.Version, Kubeconfig: cfg.Coordinator.Kubeconfig, NodeName: host.Name,
 			LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 			LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
-			Policy: o.Policy, Log: log, Liveness: liveness, Report: told, Hinted: keeper.Look, Decided: m.Decided, Wrap: m.CoordinatorContact.Wrap,
+			Log: log, Liveness: liveness, Report: told, Hinted: keeper.Look, Decided: m.Decided, Wrap: m.CoordinatorContact.Wrap,
 		})
 		stop()
 	}

@@ -26,7 +26,7 @@ const (
 // Follow makes a Report whenever something changed, and every few seconds, and
 // hands it to show until ctx ends or show returns an error. away is why the API
 // server cannot be watched at present, nil if it can; the Report is then of what
-// was last seen. Two watches, no polling.
+// was last seen. Three watches, no polling.
 func (s *Source) Follow(ctx context.Context, show func(r Report, away error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -41,8 +41,10 @@ func (s *Source) Follow(ctx context.Context, show func(r Report, away error) err
 		}
 	}
 	nodes := object.NewView(s.Client, "", wake)
+	policies := s.WatchPolicies(wake)
 	lease := &leaseView{source: s, wake: wake}
 	wg.Go(func() { nodes.Run(ctx) })
+	wg.Go(func() { policies.Run(ctx) })
 	wg.Go(func() { lease.run(ctx) })
 
 	tick := time.NewTicker(followTick)
@@ -60,10 +62,10 @@ func (s *Source) Follow(ctx context.Context, show func(r Report, away error) err
 			}
 		}
 		l, leaseErr, read := lease.get()
-		if !nodes.Listed() || !read {
+		if !nodes.Listed() || !policies.Listed() || !read {
 			continue // [Source.Read] answered before; this takes a moment
 		}
-		if err := show(s.build(nodes.Nodes(), l, leaseErr), nodes.Err()); err != nil {
+		if err := show(s.build(nodes.Nodes(), policies.Set(), l, leaseErr), nodes.Err()); err != nil {
 			return err
 		}
 	}

@@ -60,10 +60,20 @@ type Source struct {
 	Skew func() (ahead time.Duration, ok bool)
 	// Namespace and LeaseName name the Lease.
 	Namespace, LeaseName string
-	Policies             policy.Set
+	// ReadPolicies reads all policies once, as [object.ReadPolicies] does, and
+	// WatchPolicies makes a view of them, as [object.NewPolicies] does.
+	ReadPolicies  func(ctx context.Context) (policy.Set, error)
+	WatchPolicies func(notify func()) PolicyView
 }
 
-// Read reads the cluster once: one LIST of Nodes, one GET of the Lease. A Lease
+// PolicyView is what is known of the policies; see [object.Policies].
+type PolicyView interface {
+	Run(ctx context.Context)
+	Listed() bool
+	Set() policy.Set
+}
+
+// Read reads the cluster once: one LIST of Nodes, one of the policies, one GET of the Lease. A Lease
 // that may not be read is no error, but part of the Report.
 func (s *Source) Read(ctx context.Context) (Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
@@ -71,6 +81,10 @@ func (s *Source) Read(ctx context.Context) (Report, error) {
 	list, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return Report{}, fmt.Errorf("listing nodes: %w", err)
+	}
+	policies, err := s.ReadPolicies(ctx)
+	if err != nil {
+		return Report{}, err
 	}
 	lease, err := s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
 	if Away(err) {
@@ -83,13 +97,13 @@ func (s *Source) Read(ctx context.Context) (Report, error) {
 	for i := range list.Items {
 		nodes[i] = &list.Items[i]
 	}
-	return s.build(nodes, lease, err), nil
+	return s.build(nodes, policies, lease, err), nil
 }
 
 // build makes a Report of objects; lease is nil if there is none.
-func (s *Source) build(nodes []*corev1.Node, lease *coordinationv1.Lease, leaseErr error) Report {
+func (s *Source) build(nodes []*corev1.Node, policies policy.Set, lease *coordinationv1.Lease, leaseErr error) Report {
 	in := Input{
-		Snapshot: rollout.Snapshot{Now: s.now(), Policies: s.Policies},
+		Snapshot: rollout.Snapshot{Now: s.now(), Policies: policies},
 		Lease:    Lease{Namespace: s.Namespace, Name: s.LeaseName, Err: leaseErr},
 	}
 	for _, n := range nodes {

@@ -62,9 +62,15 @@ type Sources struct {
 	// taken back nor committed to. "" is none.
 	Unconfirmed string
 
-	Changes []v1alpha1.Change
-	Wants   v1alpha1.Wants
-	Drains  bool
+	// Changes are those that cost something; HeldBack those to OS versions that
+	// a policy holds back.
+	Changes, HeldBack []v1alpha1.Change
+	Wants             v1alpha1.Wants
+	Drains            bool
+	// Plan is what the changes cost and why, for people.
+	Plan []string
+	// Veto is why nothing of the plan may be committed, or "".
+	Veto v1alpha1.Reason
 }
 
 // Drain is what the eviction of the host's pods has come to since it was last

@@ -50,7 +50,7 @@ func (o *Observation) self() v1alpha1.Host {
 	h.Managed = o.managed()
 	h.Veto = o.Veto
 	h.Drains = o.Sources.Drains
-	h.Changes = o.Sources.Changes
+	h.Changes, h.HeldBack, h.Plan = o.Sources.Changes, o.Sources.HeldBack, o.Sources.Plan
 	h.HookFailed = o.Hooks.Failed
 	return h
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/coordinator"
-	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // A candidate is a coordinator that runs in a test, with its own wire.
@@ -33,14 +32,12 @@ type candidate struct {
 // is made of.
 func stand(t *testing.T, name string, edit func(*candidate)) *candidate {
 	t.Helper()
-	p := policy.Default()
-	p.Settle = 0
 	c := &candidate{t: t, w: coordinatorWire(t), done: make(chan struct{})}
 	c.opts = coordinator.Options{
 		Version: "test", NodeName: func() string { return name },
 		LeaseNamespace: leaseSpace, LeaseName: leaseName,
 		LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 500 * time.Millisecond,
-		Policy: p, Log: logger(t, name), Report: c.told,
+		Log: logger(t, name), Report: c.told,
 	}
 	if edit != nil {
 		edit(c)

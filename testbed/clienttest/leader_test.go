@@ -112,8 +112,8 @@ func TestUnknownGrantHoldsTheOthers(t *testing.T) {
 	}
 	var lost atomic.Value // body of the grant whose answers are lost
 	var answer atomic.Bool
+	allow(t, 2)
 	l := stand(t, "leader", func(c *candidate) {
-		c.opts.Policy.MaxUnavailable.Number = 2
 		c.w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
 			if isGrant(r) && !answer.Load() && (lost.CompareAndSwap(nil, r.body) || lost.Load() == r.body) {
 				return cutAnswer(forward)

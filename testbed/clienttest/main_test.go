@@ -141,10 +141,18 @@ func freshLease(t *testing.T) {
 	}
 	clean()
 	must(t, cp(t).ApplyLockkeeper(ctx))
+	allow(t, 1)
 	t.Cleanup(func() {
 		clean()
 		nothingRuns(t)
 	})
+}
+
+// allow is the policy that the candidates grant by: so many nodes at once.
+func allow(t *testing.T, budget int) {
+	t.Helper()
+	_, err := cp(t).ApplyPolicy(t.Context(), controlplane.TestPolicy, fmt.Sprintf("rollout: {settle: 0s, maxUnavailable: %d}", budget))
+	must(t, err)
 }
 
 // testLabel is the label of goroutines with the name of the test that they belong to.

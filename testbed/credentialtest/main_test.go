@@ -48,8 +48,8 @@ func host(t *testing.T, o simhost.Options) *simhost.Host {
 	t.Helper()
 	must(t, cp.ApplyLockkeeper(t.Context()))
 	o.Binary = binary
-	o.Policy = filepath.Join(t.TempDir(), "policy.toml")
-	must(t, os.WriteFile(o.Policy, []byte("settle = \"1s\"\n"), 0o644))
+	_, err := cp.ApplyPolicy(t.Context(), controlplane.TestPolicy, "rollout: {settle: 1s}")
+	must(t, err)
 	h, err := simhost.Start(context.Background(), cp, o)
 	must(t, err)
 	t.Cleanup(func() {

@@ -28,7 +28,6 @@ const (
 	debPath        = "/tmp/lockkeeper.deb"
 	dropInPath     = "/etc/systemd/system/lockkeeper.service.d/testbed.conf"
 	settingsPath   = "/etc/lockkeeper/config.d/testbed.toml"
-	policyPath     = "/etc/testbed/policy.toml"
 	credentialPath = "/etc/lockkeeper/coordinator.kubeconfig"
 	uptimePath     = "/usr/lib/systemd/system/uptime.service"
 	hookPath       = "/etc/systemd/system/count-turns.service"
@@ -44,11 +43,11 @@ ProtectKernelTunables=no
 ProtectControlGroups=no
 `
 
-// dropIn is what differs from the unit as it is shipped where hosts take turns. --root allows durations below the minima, --policy a
-// settle that is no minute. The directory is what the image for Flatcar adds: these hosts have an update_engine.
+// dropIn is what differs from the unit as it is shipped where hosts take turns. --root allows durations below the minima. The
+// directory is what the image for Flatcar adds: these hosts have an update_engine.
 const dropIn = ownProc + `RuntimeDirectory=update-engine
 ExecStart=
-ExecStart=/usr/bin/lockkeeper run --root / --policy ` + policyPath + `
+ExecStart=/usr/bin/lockkeeper run --root /
 `
 
 // uptimeUnit has /proc/uptime tell how long ago the host was booted; of itself a container shows its machine's.
@@ -74,10 +73,9 @@ min_uptime = "5s"
 session_delay = "20s"
 `
 
-const policy = `settle = "2s"
-backoff = "5s"
-backoff_max = "10s"
-rebooting = "90s"
+const policy = `
+rollout: {settle: 2s, backoff: 5s, backoffMax: 10s}
+timeouts: {rebooting: 90s}
 `
 
 // hookUnit is somebody's work on the host before it is drained.
@@ -119,7 +117,7 @@ func startFleet(t *testing.T) *fleet {
 	})
 	f.Fleet, err = realhost.StartFleet(life, lab, cp, realhost.FleetOptions{Hosts: 3, Host: realhost.Options{
 		Files: map[string][]byte{
-			dropInPath: []byte(dropIn), settingsPath: []byte(settings), policyPath: []byte(policy), hookPath: []byte(hookUnit),
+			dropInPath: []byte(dropIn), settingsPath: []byte(settings), hookPath: []byte(hookUnit),
 			uptimePath: []byte(uptimeUnit),
 		},
 		Enable: []string{filepath.Base(uptimePath)},
@@ -177,12 +175,10 @@ func (f *fleet) admin(t *testing.T, args ...string) string {
 	return f.run(t, filepath.Join(f.Hosts[0].Dir(), "up/usr/bin/lockkeeper"), "", args...)
 }
 
-// status is `lockkeeper status` by the hosts' own policy.
+// status is `lockkeeper status`.
 func (f *fleet) status(t *testing.T, args ...string) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "policy.toml")
-	must(t, os.WriteFile(file, []byte(policy), 0o644))
-	return f.admin(t, append([]string{"status", "--policy", file}, args...)...)
+	return f.admin(t, append([]string{"status"}, args...)...)
 }
 
 func (f *fleet) run(t *testing.T, binary, input string, args ...string) string {

@@ -69,6 +69,8 @@ func testInstall(t *testing.T, f *fleet) {
 	f.run(t, cp.Binaries().Kubectl, manifests, "apply", "-f", "-")
 	f.run(t, cp.Binaries().Kubectl, "", "wait", "--for", "condition=Established", "--timeout", "60s", "crd/disruptionpolicies.lockkeeper.dev")
 	f.run(t, cp.Binaries().Kubectl, f.admin(t, "manifests", "--policy"), "apply", "-f", "-")
+	_, err := cp.ApplyPolicy(within(t, soon), controlplane.TestPolicy, policy)
+	must(t, err)
 	for _, h := range f.Hosts {
 		until(t, soon, h.Name(), "to want nothing", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsNothing })
 		n := node(t, h.Name())

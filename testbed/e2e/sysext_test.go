@@ -31,7 +31,7 @@ func TestSysext(t *testing.T) {
 	}
 	fleet, err := realhost.StartFleet(t.Context(), lab, cp, realhost.FleetOptions{Hosts: 1, Prefix: "flatcar-", Host: realhost.Options{
 		OSRelease: map[string]string{"ID": "flatcar", "SYSEXT_LEVEL": "1.0"},
-		Files:     map[string][]byte{dropInPath: []byte(dropIn), policyPath: []byte(policy)},
+		Files:     map[string][]byte{dropInPath: []byte(dropIn)},
 		Binds:     map[string]string{"/var/lib/extensions/lockkeeper": extension},
 	}})
 	must(t, err)

@@ -44,16 +44,12 @@ const (
 
 // policyText has hooks in all stages, and short times for what a campaign may make wait.
 const policyText = `
-settle = "200ms"
-seen = "10s"
-backoff = "1s"
-backoff_max = "2s"
-[[before_drain]]
-name = "storage"
-[[before_reboot]]
-name = "backup"
-[[before_uncordon]]
-name = "check"
+rollout: {settle: 200ms, backoff: 1s, backoffMax: 2s}
+timeouts: {seen: 10s}
+hooks:
+  beforeDrain: [{name: storage}]
+  beforeReboot: [{name: backup}]
+  beforeUncordon: [{name: check}]
 `
 
 var fleets atomic.Int64
@@ -94,7 +90,7 @@ func newFleet(t *testing.T, cp *controlplane.ControlPlane, soak bool) *fleet {
 		}
 	}
 	f.Rig, err = rig.Start(context.Background(), cp, rig.Options{
-		Dir: dir, Policy: policyText, OnEvent: func(line string) { t.Log(line) },
+		Policy: policyText, OnEvent: func(line string) { t.Log(line) },
 		Fleet: simhost.FleetOptions{
 			Hosts: hosts, Coordinators: candidates,
 			Host: simhost.Options{

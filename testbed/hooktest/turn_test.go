@@ -30,10 +30,9 @@ func installed(t *testing.T) map[string][]byte {
 	files := map[string][]byte{
 		"/usr/bin/lockkeeper":                    binary,
 		"/etc/lockkeeper/coordinator.kubeconfig": credential,
-		"/etc/lockkeeper/policy.toml":            []byte("settle = \"2s\"\n"),
 		"/etc/lockkeeper/lockkeeper.toml":        []byte("[reboot]\nmin_uptime = \"1m\"\nsession_delay = \"0s\"\n[hooks]\ntimeout = \"5m\"\n"),
 		"/etc/systemd/system/lockkeeper.service.d/testbed.conf": []byte("[Service]\nExecStart=\n" +
-			"ExecStart=/usr/bin/lockkeeper run --policy /etc/lockkeeper/policy.toml\n" +
+			"ExecStart=/usr/bin/lockkeeper run\n" +
 			"# With any of these it has a /proc of its own, and in a container the machine's boot id.\n" +
 			"ProtectProc=default\nProcSubset=all\nProtectKernelTunables=no\nProtectControlGroups=no\n"),
 	}
@@ -61,9 +60,11 @@ func TestTurnsWithHookUnits(t *testing.T) {
 		t.Skipf("left out: %v", absent)
 	}
 	must(t, cp.ApplyLockkeeper(t.Context()))
+	_, err := cp.ApplyPolicy(t.Context(), controlplane.TestPolicy, "rollout: {settle: 2s}")
+	must(t, err)
 	// A node without other nodes has no drain.
 	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
-	_, err := cp.Client().CoreV1().Nodes().Create(t.Context(), other, metav1.CreateOptions{})
+	_, err = cp.Client().CoreV1().Nodes().Create(t.Context(), other, metav1.CreateOptions{})
 	must(t, err)
 	h := host(t, "turn-", installed(t), "lockkeeper.service")
 	exec(t, h, "journalctl --update-catalog; systemctl enable our-before-drain our-before-reboot our-before-uncordon")

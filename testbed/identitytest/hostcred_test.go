@@ -280,8 +280,10 @@ func TestRotatedCertificate(t *testing.T) {
 	const name = "cred-turn"
 	since := time.Now()
 	h := simulated(t, name, func(o *simhost.Options) {
-		o.Coordinator, o.Policy = true, filepath.Join(t.TempDir(), "policy.toml")
-		must(t, os.WriteFile(o.Policy, []byte("settle = \"1s\"\n[[before_reboot]]\nname = \"backup\"\n"), 0o600))
+		o.Coordinator = true
+		_, err := cp.ApplyPolicy(t.Context(), name, "{priority: 1, nodeSelector: {matchLabels: {kubernetes.io/hostname: "+name+"}}, "+
+			"rollout: {settle: 1s}, hooks: {beforeReboot: [{name: backup}]}}")
+		must(t, err)
 	})
 	c := &credentialed{t: t, h: h, file: filepath.Join(h.Dir(), "kubelet.kubeconfig")}
 	link := filepath.Join(h.Dir(), "kubelet-client-current.pem")

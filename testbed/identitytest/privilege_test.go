@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -184,10 +183,10 @@ func (r *rollout) told(namespace, kind, name, reason string, count int) eventsv1
 func TestLeastPrivilege(t *testing.T) {
 	must(t, cp.ApplyLockkeeper(t.Context()))
 	since := time.Now()
-	policy := filepath.Join(t.TempDir(), "policy.toml")
-	must(t, os.WriteFile(policy, []byte("settle = \"200ms\"\nbackoff = \"1h\"\n[[before_reboot]]\nname = \"backup\"\n"), 0o600))
+	_, err := cp.ApplyPolicy(t.Context(), controlplane.TestPolicy, "{rollout: {settle: 200ms, backoff: 1h}, hooks: {beforeReboot: [{name: backup}]}}")
+	must(t, err)
 	// Not t.Context(), which ends before the hosts do.
-	f, err := simhost.StartFleet(context.Background(), cp, simhost.FleetOptions{Hosts: 3, Coordinators: 2, Prefix: "lp-", Host: simhost.Options{Binary: binary, Policy: policy}})
+	f, err := simhost.StartFleet(context.Background(), cp, simhost.FleetOptions{Hosts: 3, Coordinators: 2, Prefix: "lp-", Host: simhost.Options{Binary: binary}})
 	must(t, err)
 	t.Cleanup(func() { must(t, f.Close()) })
 	r := &rollout{t: t, hosts: map[string]*simhost.Host{}}

@@ -63,12 +63,10 @@ func begin(t *testing.T) *installation {
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	must(t, os.WriteFile(filepath.Join(dir, "lockkeeper_1.0.0_amd64.deb"), []byte("a package"), 0o644))
-	policy := filepath.Join(t.TempDir(), "policy.toml")
-	must(t, os.WriteFile(policy, []byte("settle = \"1s\"\n"), 0o644))
 	byName := map[string]walkthrough.Host{}
 	for i := range 3 {
 		h, err := simhost.Start(context.Background(), cp, simhost.Options{
-			Name: fmt.Sprint("node-", i+1), Binary: binary, Version: old, Policy: policy, WithoutLockkeeper: true,
+			Name: fmt.Sprint("node-", i+1), Binary: binary, Version: old, WithoutLockkeeper: true,
 			RestartDelay: 300 * time.Millisecond,
 		})
 		must(t, err)

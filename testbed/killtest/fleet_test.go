@@ -33,13 +33,11 @@ const (
 
 // policyText has a hook in every hook stage, so that a turn goes through all states.
 const policyText = `
-settle = "500ms"
-[[before_drain]]
-name = "storage"
-[[before_reboot]]
-name = "backup"
-[[before_uncordon]]
-name = "check"
+rollout: {settle: 500ms}
+hooks:
+  beforeDrain: [{name: storage}]
+  beforeReboot: [{name: backup}]
+  beforeUncordon: [{name: check}]
 `
 
 var fleets atomic.Int64
@@ -90,7 +88,7 @@ func newFleet(t *testing.T) *fleet {
 	})
 	var err error
 	f.Rig, err = rig.Start(context.Background(), cp, rig.Options{
-		Dir: dir, Policy: policyText, OnEvent: func(line string) { t.Log(line) },
+		Policy: policyText, OnEvent: func(line string) { t.Log(line) },
 		Fleet: simhost.FleetOptions{
 			Hosts: 2, Coordinators: 1,
 			Host: simhost.Options{Binary: binary, RestartDelay: 100 * time.Millisecond, DownTime: 100 * time.Millisecond, Config: func(c simhost.Config) {

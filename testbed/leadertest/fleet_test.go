@@ -39,11 +39,8 @@ const (
 
 // policyText has short times for what a round may make wait, and no hooks: a grant leads to the cordon at once.
 const policyText = `
-settle = "100ms"
-seen = "5s"
-backoff = "1s"
-backoff_max = "1s"
-max_unavailable = %d
+rollout: {settle: 100ms, backoff: 1s, backoffMax: 1s, maxUnavailable: %d}
+timeouts: {seen: 5s}
 `
 
 var fleets atomic.Int64
@@ -95,7 +92,7 @@ func newFleet(t *testing.T, cp *controlplane.ControlPlane, binary string, budget
 		f.wires[name] = w
 	}
 	f.Rig, err = rig.Start(context.Background(), cp, rig.Options{
-		Dir: dir, Policy: fmt.Sprintf(policyText, budget), Budget: budget, Lag: lag, OnEvent: func(line string) { f.t.Log(line) },
+		Policy: fmt.Sprintf(policyText, budget), Budget: budget, Lag: lag, OnEvent: func(line string) { f.t.Log(line) },
 		Fleet: simhost.FleetOptions{
 			Hosts: hosts, Coordinators: candidates,
 			// The first one in order is no candidate's host.

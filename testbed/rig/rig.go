@@ -4,9 +4,6 @@ package rig
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
@@ -17,8 +14,8 @@ import (
 // Options describe a rig.
 type Options struct {
 	Fleet simhost.FleetOptions
-	// Policy is the TOML text for --policy: a settle of 2s and such. The fleet
-	// gets it as a file.
+	// Policy is the spec of the DisruptionPolicy that the fleet rolls by, in
+	// YAML: a settle of 2s and such.
 	Policy string
 	// Budget is what the policy allows, for the referee; 0 is 1.
 	Budget int
@@ -26,8 +23,6 @@ type Options struct {
 	Lag time.Duration
 	// OnEvent gets the referee's line for each transition.
 	OnEvent func(line string)
-	// Dir is an existing folder for the policy file.
-	Dir string
 }
 
 // A Rig is a fleet with a referee. Close both.
@@ -35,7 +30,6 @@ type Rig struct {
 	ControlPlane *controlplane.ControlPlane
 	Fleet        *simhost.Fleet
 	Referee      *referee.Referee
-	PolicyFile   string
 }
 
 // idleWithin bounds the wait for a new fleet's hosts to be idle.
@@ -45,11 +39,11 @@ const idleWithin = 4 * time.Minute
 // returns when every host is idle in a coordinator's care. The end of ctx stops
 // the hosts, also later.
 func Start(ctx context.Context, cp *controlplane.ControlPlane, o Options) (*Rig, error) {
-	r := &Rig{ControlPlane: cp, PolicyFile: filepath.Join(o.Dir, "policy.toml")}
-	if err := os.WriteFile(r.PolicyFile, []byte(o.Policy), 0o644); err != nil {
-		return nil, fmt.Errorf("writing the policy: %w", err)
-	}
+	r := &Rig{ControlPlane: cp}
 	if err := cp.ApplyLockkeeper(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := cp.ApplyPolicy(ctx, controlplane.TestPolicy, o.Policy); err != nil {
 		return nil, err
 	}
 	var err error
@@ -57,7 +51,6 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane, o Options) (*Rig,
 	if err != nil {
 		return nil, err
 	}
-	o.Fleet.Host.Policy = r.PolicyFile
 	others := o.Fleet.Host.Events
 	o.Fleet.Host.Events = func(ev simhost.Event) {
 		r.Referee.HostEvent(referee.HostEvent{

@@ -89,7 +89,7 @@ func TestPauseInMidTurn(t *testing.T) {
 		t.Run(value, func(t *testing.T) {
 			t.Parallel()
 			const name = "node-2"
-			s := play(t, 2, 1, `settle = "1s"`, quick)
+			s := play(t, 2, 1, "rollout: {settle: 1s}", quick)
 			budget := s.block(name)
 			s.forget(name)
 			s.stage(name)
@@ -122,7 +122,7 @@ func TestPauseInMidTurn(t *testing.T) {
 // TestPauseInIdle is the state paused, out of which nothing is granted.
 func TestPauseInIdle(t *testing.T) {
 	t.Parallel()
-	s := play(t, 3, 1, `settle = "1s"`, quick)
+	s := play(t, 3, 1, "rollout: {settle: 1s}", quick)
 	s.annotate("node-2", v1alpha1.AnnotationPaused, "mine")
 	s.until("node-2", soon, "to be paused", func(n *turn.Node) bool { return n.State == v1alpha1.StatePaused })
 	s.forget("node-2")
@@ -142,7 +142,7 @@ func TestPauseInIdle(t *testing.T) {
 func TestEmergencyStopInMidDrain(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
-	s := play(t, 3, 2, `settle = "1s"`, quick)
+	s := play(t, 3, 2, "rollout: {settle: 1s}", quick)
 	budget := s.block(name)
 	s.stage(name)
 	s.commits(name, v1alpha1.StateDraining)
@@ -174,7 +174,7 @@ func TestEmergencyStopInMidDrain(t *testing.T) {
 func TestEmergencyStopBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
-	s := play(t, 2, 1, `settle = "1s"`, quick)
+	s := play(t, 2, 1, "rollout: {settle: 1s}", quick)
 	unblock := s.host(name).Logind().Hold(blocker)
 	s.stage(name)
 	s.reaches(name, v1alpha1.StateRebooting)
@@ -215,7 +215,7 @@ func TestTakenOutInMidTurn(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := play(t, 2, 1, `settle = "1s"`)
+			s := play(t, 2, 1, "rollout: {settle: 1s}")
 			budget := s.block(name)
 			s.forget(name)
 			s.stage(name)
@@ -310,7 +310,7 @@ func TestTakenOutAfterTheCommit(t *testing.T) {
 func TestLastLookBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
-	s := play(t, 2, 1, `settle = "1s"`, quick)
+	s := play(t, 2, 1, "rollout: {settle: 1s}", quick)
 	budget := s.block(name)
 	budget.lift()
 	unblock := s.host(name).Logind().Hold(blocker)

@@ -11,15 +11,14 @@ import (
 
 // hooked is a policy in which every hook stage waits for somebody.
 const hooked = `
-settle = "1s"
-[[before_drain]]
-name = "balancer"
-[[before_drain]]
-name = "storage"
-[[before_reboot]]
-name = "backup"
-[[before_uncordon]]
-name = "check"
+rollout: {settle: 1s}
+` + hooksEverywhere
+
+const hooksEverywhere = `
+hooks:
+  beforeDrain: [{name: balancer}, {name: storage}]
+  beforeReboot: [{name: backup}]
+  beforeUncordon: [{name: check}]
 `
 
 // blocker is an inhibitor that forbids shutdowns.

@@ -19,7 +19,7 @@ import (
 func TestOnlyNode(t *testing.T) {
 	t.Parallel()
 	const name = "node-1"
-	s := play(t, 1, 1, `settle = "1s"`)
+	s := play(t, 1, 1, "rollout: {settle: 1s}")
 	s.forget(name)
 	s.block(name)
 	evicted := s.evictions()
@@ -40,7 +40,7 @@ func TestSilentHost(t *testing.T) {
 	t.Parallel()
 	const silent = "node-1" // the first of its zone, and no coordinator's host
 	// The others have to be heard in that time, or they are turned back for an hour.
-	s := play(t, 3, 0, "settle = \"1s\"\nseen = \"20s\"\nbackoff = \"1h\"\n", func(o *rig.Options) {
+	s := play(t, 3, 0, "{rollout: {settle: 1s, backoff: 1h}, timeouts: {seen: 20s}}", func(o *rig.Options) {
 		o.Fleet.Zones = []string{"a", "b", "c"}
 		o.Fleet.Each = func(i int, o *simhost.Options) { o.Coordinator = i == 2 }
 	})
@@ -67,7 +67,7 @@ func TestSilentHost(t *testing.T) {
 // TestFailedUpdate boots one host into its old version: the line stops, until a person says retry.
 func TestFailedUpdate(t *testing.T) {
 	t.Parallel()
-	s := play(t, 3, 1, `settle = "1s"`, func(o *rig.Options) { o.Fleet.Zones = []string{"c", "a", "b"} })
+	s := play(t, 3, 1, "rollout: {settle: 1s}", func(o *rig.Options) { o.Fleet.Zones = []string{"c", "a", "b"} })
 	s.host("node-2").SetNextBoot(simhost.NextBoot{Rollback: true})
 	s.stop("until all want something")
 	s.stage("node-1", "node-2", "node-3")
@@ -100,7 +100,7 @@ func TestFailedUpdate(t *testing.T) {
 func TestHostThatDoesNotComeBack(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
-	s := play(t, 3, 1, "settle = \"1s\"\nrebooting = \"3s\"\n", func(o *rig.Options) { o.Fleet.Zones = []string{"c", "a", "b"} })
+	s := play(t, 3, 1, "{rollout: {settle: 1s}, timeouts: {rebooting: 3s}}", func(o *rig.Options) { o.Fleet.Zones = []string{"c", "a", "b"} })
 	s.host(name).SetNextBoot(simhost.NextBoot{StayDown: true})
 	s.stage(name)
 	s.must(s.host(name).WaitDown(s.within(soon)))

@@ -15,7 +15,7 @@ func TestCrashInMidDrain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const node = "node-2"
-			s := play(t, 2, 1, `settle = "1s"`)
+			s := play(t, 2, 1, "rollout: {settle: 1s}")
 			h := s.host(node)
 			s.forget(node)
 			budget := s.block(node)

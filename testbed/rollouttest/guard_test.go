@@ -66,7 +66,7 @@ func (s *scene) guard(name string) (lift func()) {
 func TestGuardedNode(t *testing.T) {
 	t.Parallel()
 	const guarded = "node-1"
-	s := play(t, 3, 1, `settle = "200ms"`, func(o *rig.Options) { o.Fleet.Zones = []string{"a", "b", "c"} })
+	s := play(t, 3, 1, "rollout: {settle: 200ms}", func(o *rig.Options) { o.Fleet.Zones = []string{"a", "b", "c"} })
 	for _, name := range []string{guarded, "node-2", "node-3"} {
 		s.forget(name)
 	}

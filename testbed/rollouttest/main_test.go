@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 // options are a rig's before a test changes them.
 func options(t *testing.T, hosts int, policy string) rig.Options {
 	return rig.Options{
-		Dir: t.TempDir(), Policy: policy,
+		Policy:  policy,
 		OnEvent: func(line string) { t.Log(line) },
 		Fleet: simhost.FleetOptions{
 			Hosts: hosts, Coordinators: min(2, hosts),

@@ -16,7 +16,7 @@ import (
 func TestSessionDelay(t *testing.T) {
 	t.Parallel()
 	const name, delay = "node-2", 20 * time.Second
-	s := play(t, 2, 1, `settle = "1s"`, quick, config("reboot", "session_delay", delay))
+	s := play(t, 2, 1, "rollout: {settle: 1s}", quick, config("reboot", "session_delay", delay))
 	anna, err := s.host(name).Logind().Login("1", "anna")
 	s.must(err)
 	asked := time.Now()
@@ -70,7 +70,7 @@ func TestOtherRebootManager(t *testing.T) {
 	t.Parallel()
 	const name, other = "node-2", "node-3"
 	active, masked := simhost.Unit{Load: "loaded", Active: "active"}, simhost.Unit{Load: "masked"}
-	s := play(t, 3, 1, `settle = "1s"`, quick)
+	s := play(t, 3, 1, "rollout: {settle: 1s}", quick)
 	s.must(s.host(other).Units().Set("locksmithd.service", active))
 	s.says(other, "`systemctl mask --now locksmithd.service`", soon)
 	unblock := s.host(name).Logind().Hold(blocker)
@@ -104,7 +104,7 @@ func TestOtherRebootManager(t *testing.T) {
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	const name, other = "node-1", "node-2"
-	s := play(t, 2, 1, `settle = "1s"`, quick, func(o *rig.Options) {
+	s := play(t, 2, 1, "rollout: {settle: 1s}", quick, func(o *rig.Options) {
 		o.Fleet.Each = func(i int, o *simhost.Options) {
 			o.Coordinator = i == 1
 			if before := o.Config; i == 0 {

@@ -7,7 +7,7 @@ import (
 
 func TestFiveHosts(t *testing.T) {
 	t.Parallel()
-	o := options(t, 5, `settle = "1s"`)
+	o := options(t, 5, "rollout: {settle: 1s}")
 	o.Fleet.Zones = []string{"a", "b"}
 	r := start(t, o)
 	if err := r.Fleet.StageUpdate("4.2.0"); err != nil {

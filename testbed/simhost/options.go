@@ -22,10 +22,8 @@ type Options struct {
 	// Version is what the host runs at first; "" is 4.1.0.
 	Version string
 
-	// Binary is the program to run as lockkeeper, called as: Binary run --config FILE --root DIR [--policy FILE].
+	// Binary is the program to run as lockkeeper, called as: Binary run --config FILE --root DIR.
 	Binary string
-	// Policy is the path for --policy; "" leaves it out.
-	Policy string
 	// Config edits lockkeeper.toml before it is first written; ConfigExtra is TOML put behind it.
 	Config      func(Config)
 	ConfigExtra string

@@ -88,9 +88,6 @@ func (s *service) spawnLocked() (*process, error) {
 		return nil, err
 	}
 	args := []string{"run", "--config", h.ConfigPath(), "--root", h.Root()}
-	if h.opts.Policy != "" {
-		args = append(args, "--policy", h.opts.Policy)
-	}
 	cmd := exec.Command(h.opts.Binary, args...)
 	cmd.Dir = h.dir.path
 	cmd.Env = append([]string{

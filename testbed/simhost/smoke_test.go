@@ -3,11 +3,12 @@ package simhost
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
 // The real binary on two hosts: both are updated, one after the other. Whether it keeps all its promises on the way is the
@@ -15,14 +16,15 @@ import (
 func TestRealBinaryUpdatesTwoHosts(t *testing.T) {
 	binary, err := BuildLockkeeper(t.Context(), os.Stderr)
 	must(t, err)
-	policy := filepath.Join(t.TempDir(), "policy.toml")
-	must(t, os.WriteFile(policy, []byte("settle = \"1s\"\n"), 0o600))
+	must(t, cp.ApplyLockkeeper(t.Context()))
+	_, err = cp.ApplyPolicy(t.Context(), controlplane.TestPolicy, "rollout: {settle: 1s}")
+	must(t, err)
 	r := &record{}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	f, err := StartFleet(ctx, cp, FleetOptions{
 		Hosts: 2, Coordinators: 1, Prefix: "smoke-", Zones: []string{"a", "b"},
-		Host: Options{Binary: binary, Policy: policy, Events: r.add},
+		Host: Options{Binary: binary, Events: r.add},
 	})
 	must(t, err)
 	defer func() {

@@ -109,7 +109,6 @@ type bench struct {
 	window time.Duration
 	began  time.Time
 	audit  string   // the API server's audit log
-	policy string   // the file with the coordinators' policy
 	uids   []string // of the many Nodes
 	bins   controlplane.Binaries
 	cp     *controlplane.ControlPlane
@@ -168,14 +167,17 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	b.policy = filepath.Join(b.dir, "policy.toml")
-	if err := os.WriteFile(b.policy, []byte(fleetPolicy), 0o600); err != nil {
+	if err := b.cp.ApplyLockkeeper(ctx); err != nil {
+		b.stop()
+		return err
+	}
+	if _, err := b.cp.ApplyPolicy(ctx, controlplane.TestPolicy, fleetPolicy); err != nil {
 		b.stop()
 		return err
 	}
 	b.fleet, err = simhost.StartFleet(ctx, b.cp, simhost.FleetOptions{
 		Hosts: 3, Coordinators: 2,
-		Host: simhost.Options{Binary: b.binary, Policy: b.policy, Config: likeReal, Uptime: booted, Kubelet: slowKubelet},
+		Host: simhost.Options{Binary: b.binary, Config: likeReal, Uptime: booted, Kubelet: slowKubelet},
 	})
 	if err == nil {
 		wait, cancel := context.WithTimeout(ctx, idleWithin)
@@ -195,9 +197,9 @@ func (b *bench) stop() {
 	b.cp.Stop()
 }
 
-// fleetPolicy is the built-in one, but that turns need not wait for each other
+// fleetPolicy is the default one, but that turns need not wait for each other
 // nor for long after the Nodes' creation.
-const fleetPolicy = "settle = \"0s\"\nmax_unavailable = 10\n"
+const fleetPolicy = "rollout: {settle: 0s, maxUnavailable: 10}\n"
 
 // booted is what a host's uptime begins with after a reboot: past min_uptime, and
 // with time left to prove its health.

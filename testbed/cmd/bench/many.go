@@ -52,7 +52,7 @@ func (b *bench) many(ctx context.Context) error {
 	}
 	more, err := simhost.StartFleet(ctx, b.cp, simhost.FleetOptions{
 		Hosts: manyHosts - len(b.fleet.Hosts), Prefix: "host-",
-		Host: simhost.Options{Binary: b.binary, Policy: b.policy, Config: likeReal, Uptime: booted, Kubelet: slowKubelet},
+		Host: simhost.Options{Binary: b.binary, Config: likeReal, Uptime: booted, Kubelet: slowKubelet},
 	})
 	if err != nil {
 		return err
@@ -357,25 +357,10 @@ func latencyRows(by map[string][]time.Duration) (rows [][]string) {
 	return rows
 }
 
-// manyHooks counts the writes of turns that wait for a hook in each stage. The
-// policy is a file, read at the start: both candidates are restarted.
+// manyHooks counts the writes of turns that wait for a hook in each stage.
 func (b *bench) manyHooks(ctx context.Context, more *simhost.Fleet) error {
-	hooked := fleetPolicy
-	for stage, key := range []string{"before_drain", "before_reboot", "before_uncordon"} {
-		hooked += fmt.Sprintf("[[%s]]\nname = \"hook-%d\"\n", key, stage)
-	}
-	if err := os.WriteFile(b.policy, []byte(hooked), 0o600); err != nil {
-		return err
-	}
-	for _, h := range b.fleet.Hosts[:2] {
-		h.StopLockkeeper()
-		if err := h.StartLockkeeper(); err != nil {
-			return err
-		}
-	}
-	wait, cancel := context.WithTimeout(ctx, takenWithin)
-	defer cancel()
-	if _, err := b.awaitLeader(wait, ""); err != nil {
+	hooked := fleetPolicy + "hooks: {beforeDrain: [{name: hook-0}], beforeReboot: [{name: hook-1}], beforeUncordon: [{name: hook-2}]}"
+	if _, err := b.cp.ApplyPolicy(ctx, controlplane.TestPolicy, hooked); err != nil {
 		return err
 	}
 	authors, err := hookauthor.Start(b.cp.Client(), func(string) {})
@@ -401,7 +386,7 @@ func (b *bench) manyHooks(ctx context.Context, more *simhost.Fleet) error {
 
 // takeovers stops leaders in good order, and one by SIGKILL.
 func (b *bench) takeovers(ctx context.Context, _ *simhost.Fleet) error {
-	if err := os.WriteFile(b.policy, []byte(fleetPolicy), 0o600); err != nil { // no more hooks
+	if _, err := b.cp.ApplyPolicy(ctx, controlplane.TestPolicy, fleetPolicy); err != nil { // no more hooks
 		return err
 	}
 	var clean, listed []time.Duration

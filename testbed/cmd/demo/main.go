@@ -37,9 +37,9 @@ const (
 	// referee's own tests have all of them.
 	offender = "budget"
 
-	// policyText is the built-in policy with a shorter settle: one node at a
+	// policyText is the default policy with a shorter settle: one node at a
 	// time, two seconds after the one before.
-	policyText = "settle = \"2s\"\n"
+	policyText = "rollout: {settle: 2s}"
 )
 
 func main() { os.Exit(run()) }
@@ -90,7 +90,7 @@ func demo(ctx context.Context, planted string) (err error) {
 
 	say("starting %d hosts with %s, each with its own D-Bus, update_engine, logind and kubelet; two may coordinate", hosts, from)
 	r, err := rig.Start(ctx, cp, rig.Options{
-		Dir: dir, Policy: policyText, OnEvent: func(line string) { fmt.Println("  " + line) },
+		Policy: policyText, OnEvent: func(line string) { fmt.Println("  " + line) },
 		Fleet: simhost.FleetOptions{
 			Hosts: hosts, Coordinators: 2, Zones: []string{"zone-a", "zone-b", "zone-c"},
 			Host: simhost.Options{Binary: binary, Version: from},
@@ -112,7 +112,7 @@ func demo(ctx context.Context, planted string) (err error) {
 	if err != nil {
 		return err
 	}
-	status(ctx, binary, kubeconfig, r.PolicyFile)
+	status(ctx, binary, kubeconfig)
 
 	say("the update engine of each host stages %s; from here on nobody touches anything", to)
 	began := time.Now()
@@ -139,7 +139,7 @@ func demo(ctx context.Context, planted string) (err error) {
 	}
 	if rolled == nil {
 		say("all hosts run %s, %v after it was staged", to, time.Since(began).Round(time.Second))
-		status(ctx, binary, kubeconfig, r.PolicyFile)
+		status(ctx, binary, kubeconfig)
 	}
 	closed = true
 	report, verdict := r.Close()
@@ -180,9 +180,9 @@ func workload(ctx context.Context, cp *controlplane.ControlPlane) error {
 }
 
 // status shows what an admin would look at.
-func status(ctx context.Context, binary, kubeconfig, policy string) {
+func status(ctx context.Context, binary, kubeconfig string) {
 	fmt.Println("\n$ lockkeeper status -A")
-	cmd := exec.CommandContext(ctx, binary, "status", "-A", "--policy", policy)
+	cmd := exec.CommandContext(ctx, binary, "status", "-A")
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	out, _ := cmd.CombinedOutput() // its exit status tells whether something is to be done, not whether it worked
 	fmt.Println(string(out))

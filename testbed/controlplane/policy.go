@@ -1,0 +1,65 @@
+package controlplane
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// TestPolicy is the name of the policy that fleets bring with them.
+const TestPolicy = "test"
+
+// PoliciesResource are DisruptionPolicies.
+var PoliciesResource = schema.GroupVersionResource{Group: "lockkeeper.dev", Version: "v1alpha1", Resource: "disruptionpolicies"}
+
+// ApplyPolicy makes a DisruptionPolicy, or makes the one of that name what spec says, in YAML or JSON; everything that it
+// leaves out is the API server's default. It returns the policy as the API server has it then. The policy of the manifests,
+// with the lowest priority, selects every node as well.
+func (cp *ControlPlane) ApplyPolicy(ctx context.Context, name, spec string) (*v1alpha1.DisruptionPolicy, error) {
+	client, err := dynamic.NewForConfig(cp.AdminConfig())
+	if err != nil {
+		return nil, fmt.Errorf("applying policy %s: %w", name, err)
+	}
+	fields := map[string]any{}
+	if err := yaml.Unmarshal([]byte(spec), &fields); err != nil {
+		return nil, fmt.Errorf("parsing policy %s: %w", name, err)
+	}
+	obj := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "DisruptionPolicy",
+		"metadata": map[string]any{"name": name}, "spec": fields,
+	}}
+	made, err := client.Resource(PoliciesResource).Apply(ctx, name, obj, metav1.ApplyOptions{FieldManager: "lockkeeper-testbed-policy", Force: true})
+	if err != nil {
+		return nil, fmt.Errorf("applying policy %s: %w", name, err)
+	}
+	text, err := json.Marshal(made)
+	if err != nil {
+		return nil, fmt.Errorf("reading policy %s: %w", name, err)
+	}
+	p := &v1alpha1.DisruptionPolicy{}
+	if err := json.Unmarshal(text, p); err != nil {
+		return nil, fmt.Errorf("reading policy %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// DeletePolicy deletes a DisruptionPolicy; one that is not there is as good.
+func (cp *ControlPlane) DeletePolicy(ctx context.Context, name string) error {
+	client, err := dynamic.NewForConfig(cp.AdminConfig())
+	if err == nil {
+		err = client.Resource(PoliciesResource).Delete(ctx, name, metav1.DeleteOptions{})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting policy %s: %w", name, err)
+	}
+	return nil
+}
