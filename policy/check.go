@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -14,6 +15,8 @@ import (
 const (
 	day         = 24 * time.Hour
 	longestWait = 7 * day
+
+	shortestWindow = 10 * time.Minute
 )
 
 func (c *compiler) limit(field string, v intstr.IntOrString) Limit {
@@ -25,9 +28,12 @@ func (c *compiler) limit(field string, v intstr.IntOrString) Limit {
 }
 
 // check holds a policy against its bounds, as the schema does.
-func (c *compiler) check(s *v1alpha1.DisruptionPolicySpec) {
+func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 	if s.Priority < v1alpha1.MinPriority || s.Priority > v1alpha1.MaxPriority {
 		c.wrong("spec.priority", "%d, expected %d to %d", s.Priority, v1alpha1.MinPriority, v1alpha1.MaxPriority)
+	}
+	if s.Priority == v1alpha1.MinPriority && name != v1alpha1.DefaultPolicyName {
+		c.wrong("spec.priority", "%d, expected more than that, which is the priority of %s", s.Priority, v1alpha1.DefaultPolicyName)
 	}
 	if s.Mode != v1alpha1.PolicyModeAct && s.Mode != v1alpha1.PolicyModeObserve {
 		c.wrong("spec.mode", "%q, expected Act or Observe", s.Mode)
@@ -52,7 +58,7 @@ func (c *compiler) check(s *v1alpha1.DisruptionPolicySpec) {
 	}{
 		{"spec.rollout.settle", r.Settle.Duration, 0, day},
 		{"spec.rollout.backoff", r.Backoff.Duration, time.Second, day},
-		{"spec.rollout.backoffMax", r.BackoffMax.Duration, r.Backoff.Duration, day},
+		{"spec.rollout.backoffMax", r.BackoffMax.Duration, min(r.Backoff.Duration, day), day},
 		{"spec.rollout.expectedDuration", r.ExpectedDuration.Duration, time.Minute, day},
 		{"spec.drain.timeout", s.Drain.Timeout.Duration, time.Second, longestWait},
 		{"spec.timeouts.seen", t.Seen.Duration, time.Second, longestWait},
@@ -70,13 +76,42 @@ func (c *compiler) check(s *v1alpha1.DisruptionPolicySpec) {
 	default:
 		c.wrong("spec.drain.onTimeout", "%q, expected Wait, Abort or Force", s.Drain.OnTimeout)
 	}
-	for i, pods := range s.Drain.Skip {
-		c.selector("spec.drain.skip["+strconv.Itoa(i)+"].selector", pods.Selector)
+	for i := range r.Windows {
+		if d := r.Windows[i].Duration.Duration; d >= shortestWindow && d < r.ExpectedDuration.Duration {
+			c.wrong("spec.rollout.windows["+strconv.Itoa(i)+"].duration", "%v, expected %v or more: no shorter one fits a turn, which takes spec.rollout.expectedDuration", d, r.ExpectedDuration.Duration)
+		}
 	}
-	for i, pods := range s.Drain.Block {
-		c.selector("spec.drain.block["+strconv.Itoa(i)+"].selector", pods.Selector)
-	}
+	c.checkGates(r.Gates)
+	c.checkPods("spec.drain.skip", s.Drain.Skip)
+	c.checkPods("spec.drain.block", s.Drain.Block)
 	c.checkHooks(terms(s))
+}
+
+func (c *compiler) checkGates(gates []v1alpha1.Gate) {
+	seen := map[string]bool{}
+	for i, g := range gates {
+		field := "spec.rollout.gates[" + strconv.Itoa(i) + "]"
+		if len(validation.IsDNS1123Label(g.Name)) > 0 {
+			c.wrong(field+".name", "%q, expected a DNS label: at most 63 lower-case letters, digits and -", g.Name)
+		}
+		if seen[g.Name] {
+			c.wrong(field+".name", "%q is another gate's too, expected a name of its own", g.Name)
+		}
+		seen[g.Name] = true
+		if strings.TrimSpace(g.Query) == "" {
+			c.wrong(field+".query", "empty, expected a query of Prometheus that returns nothing while turns may begin")
+		}
+	}
+}
+
+func (c *compiler) checkPods(field string, all []v1alpha1.PodSelector) {
+	for i, pods := range all {
+		at := field + "[" + strconv.Itoa(i) + "]"
+		if pods.Namespace != "" && len(validation.IsDNS1123Label(pods.Namespace)) > 0 {
+			c.wrong(at+".namespace", "%q, expected the name of a namespace, or nothing for all", pods.Namespace)
+		}
+		c.selector(at+".selector", pods.Selector)
+	}
 }
 
 // stages are the hook stages with their fields.

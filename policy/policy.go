@@ -96,7 +96,7 @@ func Compile(obj *v1alpha1.DisruptionPolicy, zones Zones) Policy {
 		total := c.limit("spec.rollout.maxUnavailableTotal", *r.MaxUnavailableTotal)
 		p.MaxUnavailableTotal = &total
 	}
-	c.check(s)
+	c.check(obj.Name, s)
 	p.Windows = c.windows(r.Windows)
 	p.Problems = c.problems
 	return p

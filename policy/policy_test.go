@@ -154,7 +154,7 @@ func TestSet(t *testing.T) {
 		return Compile(obj, time.LoadLocation)
 	}
 	bad := func(s *v1alpha1.DisruptionPolicySpec) { s.Mode = "Maybe" }
-	set := NewSet(of("b", 5, "db", nil), of("low", -1000, "", nil), of("a", 5, "db", nil), of("broken", -5, "gpu", bad))
+	set := NewSet(of("b", 5, "db", nil), of("low", -999, "", nil), of("a", 5, "db", nil), of("broken", -5, "gpu", bad))
 	for _, c := range []struct {
 		pool, policy, all string
 		reason            v1alpha1.Reason
@@ -179,7 +179,7 @@ func TestSet(t *testing.T) {
 	odd := of("odd", 0, "", func(s *v1alpha1.DisruptionPolicySpec) {
 		s.NodeSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
 	})
-	if m := NewSet(odd, of("low", -1000, "", nil)).For(nil); m.Reason != v1alpha1.ReasonInvalidPolicy || m.Policy.Name != "odd" {
+	if m := NewSet(odd, of("low", -999, "", nil)).For(nil); m.Reason != v1alpha1.ReasonInvalidPolicy || m.Policy.Name != "odd" {
 		t.Errorf("beside a policy with an odd selector: %+v", m)
 	}
 }

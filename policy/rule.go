@@ -56,8 +56,8 @@ func (c *compiler) checkRule(field string, r *v1alpha1.Rule) {
 		c.wrong(field+".unit", "a rule for %s has none", r.Source)
 	}
 	if r.HoldBack != "" {
-		if _, err := path.Match(r.HoldBack, ""); err != nil || r.Source != v1alpha1.SourceOSUpdate {
-			c.wrong(field+".holdBack", "%q, expected a pattern of OS versions such as 4081.*, in a rule for OSUpdate", r.HoldBack)
+		if strings.ContainsAny(r.HoldBack, `[]\`) || r.Source != v1alpha1.SourceOSUpdate {
+			c.wrong(field+".holdBack", "%q, expected a pattern of OS versions such as 4081.* (* and ? are all that is special) in a rule for OSUpdate", r.HoldBack)
 		}
 	}
 	c.checkActions(field, r)

@@ -60,7 +60,7 @@ func ParseWindow(spec v1alpha1.Window, zones Zones) (Window, []Problem) {
 	} else {
 		w.Hour, w.Minute = t.Hour(), t.Minute()
 	}
-	if w.Duration < 10*time.Minute || w.Duration > day {
+	if w.Duration < shortestWindow || w.Duration > day {
 		c.wrong("duration", "%v, expected 10m to 24h", w.Duration)
 	}
 	zone, err := zones(spec.TimeZone)

@@ -225,7 +225,7 @@ type Action struct {
 
 // RolloutSpec is how fast the nodes of a policy may roll.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.backoff) || !has(self.backoffMax) || !self.backoff.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') || !self.backoffMax.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') || duration(self.backoffMax) >= duration(self.backoff)",message="shorter than backoff; expected backoff or more, up to 24h",fieldPath=".backoffMax"
+// +kubebuilder:validation:XValidation:rule="!has(self.backoff) || !has(self.backoffMax) || !self.backoff.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') || !self.backoffMax.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') || duration(self.backoff) > duration('24h') || duration(self.backoffMax) >= duration(self.backoff)",message="shorter than backoff; expected backoff or more, up to 24h",fieldPath=".backoffMax"
 // +kubebuilder:validation:XValidation:rule="!has(self.expectedDuration) || !self.expectedDuration.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') || !has(self.windows) || self.windows.all(w, !w.duration.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') || duration(w.duration) >= duration(self.expectedDuration))",message="a window is shorter than expectedDuration, so no turn would ever begin in it; expected longer windows or a shorter expectedDuration",fieldPath=".windows"
 // +kubebuilder:object:generate=true
 type RolloutSpec struct {
