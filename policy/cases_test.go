@@ -182,7 +182,7 @@ func parseRule(line string) (r v1alpha1.Rule, ok bool) {
 			return r, false
 		}
 	}
-	for _, a := range strings.Split(actions, ",") {
+	for a := range strings.SplitSeq(actions, ",") {
 		kind, unit, _ := strings.Cut(strings.TrimSpace(a), " ")
 		if kind != "" {
 			r.Actions = append(r.Actions, v1alpha1.Action{Type: v1alpha1.ActionType(kind), Unit: unit})

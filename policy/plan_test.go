@@ -101,7 +101,7 @@ func (d dice) change() v1alpha1.Change {
 // TestPlanProperties holds what has to be true of every plan against random
 // policies and changes.
 func TestPlanProperties(t *testing.T) {
-	for seed := range uint64(5000) {
+	for seed := range uint64(3000) {
 		d := dice{rand.New(rand.NewPCG(seed, 6))}
 		policies := d.policies()
 		var changes []v1alpha1.Change

@@ -234,14 +234,15 @@ type watched struct {
 func watchClocks(ws []Window, begin time.Time, long time.Duration) watched {
 	s := watched{begin, make([]bool, long/time.Minute)}
 	for _, w := range ws {
-		due := map[string]string{} // what the clock has to show, by date
-		seen := map[string]bool{}
+		due := map[int]int{} // the minute that the clock has to show, by date
+		seen := map[int]bool{}
 		for minute := range s.open {
 			clock := begin.Add(time.Duration(minute) * time.Minute).In(w.Zone)
-			shows := clock.Format("2006-01-02 15:04")
-			date := shows[:len(time.DateOnly)]
+			_, offset := clock.Zone()
+			shows := minute + offset/60 + 2*24*60 // counted from two days before the watch began
+			date := shows / (24 * 60)
 			if !seen[date] && minute > 0 && w.Days[clock.Weekday()] {
-				due[date] = fmt.Sprintf("%s %02d:%02d", date, w.Hour, w.Minute)
+				due[date] = date*24*60 + w.Hour*60 + w.Minute
 			}
 			seen[date] = true
 			for date, time := range due {
