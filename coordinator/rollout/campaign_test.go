@@ -58,10 +58,9 @@ func campaign(t *testing.T, seed uint64, edits bool) *cluster {
 	c := newCluster()
 	c.edited = edits
 	one := func(of ...string) string { return of[r.IntN(len(of))] }
-	c.policy.MaxUnavailable.Number = 1 + r.IntN(2)
-	c.policy.MaxFailed = 1
-	c.policy.Settle = time.Duration(r.IntN(2)) * 2 * time.Second
-	c.policy.Terms.Draining.Duration = 5 * time.Minute
+	if err := c.setPolicy([]string{fmt.Sprint("budget=", 1+r.IntN(2)), "failed=1", fmt.Sprintf("settle=%ds", 2*r.IntN(2)), "draining=5m"}); err != nil {
+		t.Fatal(err)
+	}
 	if r.IntN(3) == 0 {
 		if err := c.setPolicy([]string{"before-drain=lb,5m," + one("Wait", "Continue", "Abort"), "before-uncordon=lb-back,5m,Wait"}); err != nil {
 			t.Fatal(err)

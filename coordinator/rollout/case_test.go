@@ -60,7 +60,7 @@ func situation(t *testing.T, facts []string) rollout.Snapshot {
 				Protocol: v1alpha1.Protocol, NodeUID: name + "-uid", BootID: "b1", BootTime: atNoon.Add(-24 * time.Hour), Managed: true, OSVersion: "4.1"}},
 		}
 	}
-	s := rollout.Snapshot{Now: atNoon, Epoch: "e1", Policies: policy.Set{policy.Default()}, Nodes: []turn.Node{node("n1"), node("n2")}, Uncertain: map[string]bool{}, Refused: map[string]string{}}
+	s := rollout.Snapshot{Now: atNoon, Epoch: "e1", Policies: policy.Set{policy.Default()}, Nodes: []turn.Node{node("n1"), node("n2")}, Gates: map[string]rollout.Gate{}, Uncertain: map[string]bool{}, Refused: map[string]string{}}
 	n := &s.Nodes[0]
 	n.Wants, n.Host.Drains, n.Host.Changes = v1alpha1.WantsReboot, true, anUpdate
 	if n.State = v1alpha1.State(facts[0]); facts[0] == "absent" {
@@ -207,6 +207,36 @@ func set(s *rollout.Snapshot, word string) error {
 		*map[string]*[]v1alpha1.Hook{"before-drain": &terms.BeforeDrain, "before-reboot": &terms.BeforeReboot, "before-uncordon": &terms.BeforeUncordon}[stage] = hooks
 	case "drain":
 		g.Terms.DrainTimeout = v1alpha1.OnTimeout(value)
+	case "policy": // as in the scripts, with ; between the words
+		c := newCluster()
+		clear(c.policies)
+		for _, p := range s.Policies {
+			c.policies[p.Name] = p
+		}
+		err := c.setPolicy(strings.Split(value, ";"))
+		s.Policies = c.set()
+		return err
+	case "gate": // web/replicas:open
+		name, word, _ := strings.Cut(value, ":")
+		s.Gates[name] = rollout.Gate{Open: word == "open", Detail: "3 replicas are missing"}
+	case "label":
+		key, v, _ := strings.Cut(value, ":")
+		n.Labels = map[string]string{key: v}
+	case "volumes":
+		n.Volumes = strings.Split(value, ",")
+	case "grant.policy":
+		g.Policy = value
+	case "grant.close":
+		g.Terms.OnClose = v1alpha1.OnClose(value)
+	case "grant.detach":
+		g.Terms.WaitForVolumeDetach = true
+	case "grant.force":
+		g.Force = true
+	case "n2.label":
+		key, v, _ := strings.Cut(value, ":")
+		other.Labels = map[string]string{key: v}
+	case "n2.policy":
+		other.Grant.Policy = value
 	case "budget":
 		s.Policies[0].MaxUnavailable.Number = len(value)
 	case "nosettle":
@@ -265,6 +295,8 @@ func describe(v rollout.Verdict) string {
 			parts = append(parts, "keeps its turn")
 		case m.Grant == nil:
 			parts = append(parts, "lets go")
+		case m.Grant.Force && m.Reason == v1alpha1.ReasonOverdue:
+			parts = append(parts, "forces")
 		case m.Grant.PausedSince != nil && m.Reason != v1alpha1.ReasonHandover:
 			parts = append(parts, "freezes")
 		case m.Reason == v1alpha1.ReasonHandover:
@@ -282,6 +314,12 @@ func describe(v rollout.Verdict) string {
 		}
 		if m.Grant != nil && m.On == turn.Granted {
 			parts = append(parts, fmt.Sprintf("wants=%s drains=%t", m.Grant.Wants, m.Grant.Drains))
+			if m.Grant.Policy != builtIn {
+				parts = append(parts, "policy="+m.Grant.Policy)
+			}
+		}
+		if m.NewTurn && m.On != turn.Granted && m.Grant.Policy != builtIn {
+			parts = append(parts, fmt.Sprintf("policy=%q", m.Grant.Policy))
 		}
 		if m.Grant != nil && m.On == turn.Progressed && len(m.Grant.Changes) > 0 {
 			parts = append(parts, "changes="+string(m.Grant.Changes[0].Source))

@@ -28,6 +28,11 @@ func (c *cluster) onHost(verb string, n *corev1.Node, h *host, rest string) erro
 		h.pending = ""
 	case "rollback": // the next boot comes up with what runs now
 		h.next = h.version
+	case "label": // label n1 pool web
+		key, value, _ := strings.Cut(rest, " ")
+		n.Labels[key] = value
+	case "volumes":
+		attach(n, strings.Fields(rest))
 	case "unread", "read":
 		h.unread = verb == "unread"
 	case "kill", "start":
@@ -84,51 +89,13 @@ func (c *cluster) onHost(verb string, n *corev1.Node, h *host, rest string) erro
 	return nil
 }
 
-// setPolicy: budget=2 settle=2s failed=1 before-drain=lb,timeout,onTimeout ...
-func (c *cluster) setPolicy(words []string) error {
-	for _, w := range words {
-		key, value, _ := strings.Cut(w, "=")
-		var err error
-		t := &c.policy.Terms
-		hooks := map[string]*[]v1alpha1.Hook{
-			"before-drain": &t.BeforeDrain, "before-reboot": &t.BeforeReboot, "before-uncordon": &t.BeforeUncordon}
-		switch key {
-		case "budget":
-			c.policy.MaxUnavailable.Number, err = strconv.Atoi(value)
-		case "failed":
-			c.policy.MaxFailed, err = strconv.Atoi(value)
-		case "settle":
-			c.policy.Settle, err = time.ParseDuration(value)
-		case "drain":
-			t.DrainTimeout = v1alpha1.OnTimeout(value)
-		case "draining":
-			t.Draining.Duration, err = time.ParseDuration(value)
-		case "paused":
-			c.policy.Paused = value == "true"
-		case "self":
-			c.self = value
-		default:
-			list, ok := hooks[key]
-			if !ok {
-				return fmt.Errorf("no such setting: %s", key)
-			}
-			f := append(strings.Split(value, ","), "30m", "Wait")
-			hook := v1alpha1.Hook{Name: f[0], OnTimeout: v1alpha1.OnTimeout(f[2])}
-			hook.Timeout.Duration, err = time.ParseDuration(f[1])
-			*list = append(*list, hook)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (c *cluster) addNode(name string, words []string) error {
 	n, h := c.add(name)
 	for _, w := range words {
 		key, value, _ := strings.Cut(w, "=")
 		switch key {
+		case "pool":
+			n.Labels["pool"] = value
 		case "zone":
 			n.Labels[corev1.LabelTopologyZone] = value
 		case "control-plane":
@@ -235,7 +202,7 @@ func (c *cluster) expect(name string, words []string) error {
 		facts["result"], facts["reason"], facts["attempts"] = string(n.Last.Result), string(n.Last.Reason), strconv.Itoa(n.Last.Attempts)
 	}
 	if n.Grant != nil {
-		facts["epoch"] = n.Grant.Epoch
+		facts["epoch"], facts["policy"], facts["force"] = n.Grant.Epoch, n.Grant.Policy, yes(n.Grant.Force)
 	}
 	for _, w := range words {
 		key, value, _ := strings.Cut(w, "=")

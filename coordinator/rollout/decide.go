@@ -13,11 +13,12 @@ import (
 // decision is the state of one call of Decide.
 type decision struct {
 	*Snapshot
-	all    []entry           // by name
-	at     map[string]*entry // into all
-	nodes  []*turn.Node      // those of all, in its order
-	groups []group           // in the order of the Set
-	again  time.Time
+	all     []entry           // by name
+	at      map[string]*entry // into all
+	nodes   []*turn.Node      // those of all, in its order
+	groups  []group           // in the order of the Set
+	matches []*match
+	again   time.Time
 	Figures
 	// total is how many nodes of all policies may be unavailable, by what policy
 	// totalBy says; math.MaxInt if none says anything.

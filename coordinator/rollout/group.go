@@ -22,6 +22,7 @@ type entry struct {
 type match struct {
 	policy.Match
 	group *group // of the policy that decides; nil if none selects the nodes
+	nodes int    // managed ones
 }
 
 // group are the nodes of one policy.
@@ -38,6 +39,8 @@ type group struct {
 	asked  bool
 	held   v1alpha1.Reason
 	detail string
+	// shut: no window is open, once that was asked.
+	shutAsked, shut bool
 }
 
 // builtIn is what holds where no policy does that can be read: no turn begins
@@ -74,6 +77,7 @@ func (d *decision) match() {
 					last.group = d.named(last.Policy.Name)
 				}
 				matches[lastKey] = last
+				d.matches = append(d.matches, last)
 			}
 		}
 		e.match = last
@@ -128,6 +132,7 @@ func (d *decision) count() {
 		wanting := inTurn || managed(n) && n.Wants.Something()
 		if n.State != v1alpha1.StateAbsent {
 			d.Managed++
+			e.nodes++
 		}
 		add(&d.InTurn, inTurn)
 		add(&d.Wanting, wanting)
@@ -210,18 +215,76 @@ func (d *decision) groupHold(g *group) (v1alpha1.Reason, string) {
 	}
 	g.asked = true
 	hold := func(r v1alpha1.Reason, detail string) { g.held, g.detail = r, detail }
+	window := d.closedWindow(g)
 	gate, why := d.closedGate(g)
 	switch {
 	case g.Halted:
 		hold(v1alpha1.ReasonHalted, d.says(g, "%d failed, %d allowed", g.Failed, g.MaxFailed))
 	case g.Paused:
 		hold(v1alpha1.ReasonPaused, "policy "+g.Name+" is paused")
+	case window != "":
+		hold(v1alpha1.ReasonWindow, d.says(g, "%s", window))
 	case gate != "":
 		hold(v1alpha1.ReasonGate, d.says(g, "gate %s is closed: %s", gate, why))
 	case !g.Settling.IsZero():
 		hold(v1alpha1.ReasonBudget, d.says(g, "the fleet settles until %s UTC", g.Settling.UTC().Format(time.TimeOnly)))
 	}
 	return g.held, g.detail
+}
+
+// closedWindow says why no turn may begin because of the policy's windows, and
+// when one may, or "".
+func (d *decision) closedWindow(g *group) string {
+	need := g.p.ExpectedDuration
+	open, until, next := policy.OpenUntil(g.p.Windows, d.Now, need)
+	if open {
+		if !until.IsZero() {
+			d.wake(until.Add(tick - need))
+		}
+		return ""
+	}
+	text := "no window is open"
+	if !until.IsZero() {
+		text = fmt.Sprintf("the window closes at %s, and a turn takes %v", moment(d.Now, until), need)
+	}
+	if next.IsZero() {
+		return text + "; none that is long enough opens within eight days"
+	}
+	d.wake(next)
+	return text + "; the next opens at " + moment(d.Now, next)
+}
+
+// tick is after the last moment at which something fits.
+const tick = time.Millisecond
+
+// moment is a time in UTC for people, with its date unless that is now's.
+func moment(now, t time.Time) string {
+	now, t = now.UTC(), t.UTC()
+	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return t.Format(time.TimeOnly) + " UTC"
+	}
+	return t.Format(time.DateTime) + " UTC"
+}
+
+// closing reports whether the turn is to be called off because its policy's
+// windows have closed on it. Whatever else becomes of the policy is no reason:
+// one that is gone, or invalid, has no windows.
+func (d *decision) closing(n *turn.Node) bool {
+	if n.Grant.Terms.OnClose != v1alpha1.OnCloseCancel {
+		return false
+	}
+	g := d.named(n.Grant.Policy)
+	if g == nil || len(g.p.Problems) > 0 {
+		return false
+	}
+	if !g.shutAsked {
+		open, until, _ := policy.OpenUntil(g.p.Windows, d.Now, 0)
+		g.shutAsked, g.shut = true, !open
+		if open {
+			d.wake(until)
+		}
+	}
+	return g.shut
 }
 
 // closedGate names the first of the policy's gates that is not open, with why,
@@ -271,7 +334,11 @@ func (d *decision) policyFigures() []PolicyFigures {
 	for i := range d.all {
 		e := &d.all[i]
 		g, v := e.group, &e.verdict
-		if g == nil || v.Held == v1alpha1.ReasonNone || e.State == v1alpha1.StateAbsent {
+		if g == nil || e.State == v1alpha1.StateAbsent {
+			continue
+		}
+		if v.Held == v1alpha1.ReasonNone {
+			add(&g.Moving, e.InTurn() || v.Move != nil && v.Move.Disturbs())
 			continue
 		}
 		if g.Held == nil {
@@ -279,6 +346,11 @@ func (d *decision) policyFigures() []PolicyFigures {
 		}
 		if g.Held[v.Held]++; g.Held[v.Held] == 1 {
 			g.Details[v.Held] = v.Detail
+		}
+	}
+	for _, m := range d.matches {
+		if m.group != nil && m.nodes > 0 {
+			m.group.Matches = append(m.group.Matches, MatchFigures{m.Match, m.nodes})
 		}
 	}
 	all := make([]PolicyFigures, len(d.groups))

@@ -45,6 +45,9 @@ func (d *decision) inTurn(n *turn.Node) {
 	if d.answered(n) {
 		return
 	}
+	if !committed && d.closing(n) && d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, v1alpha1.ReasonWindow) {
+		return
+	}
 	missing, abort := d.missing(n)
 	switch {
 	case d.silent(n):

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,14 +51,14 @@ func checkOutcome(t *testing.T, s rollout.Snapshot) {
 			taken++
 		}
 	}
-	if taken > 0 && len(gone)+taken > s.Policies[0].MaxUnavailable.Number {
-		t.Errorf("%d unavailable and %d granted, %d allowed", len(gone), taken, s.Policies[0].MaxUnavailable.Number)
+	if taken > 0 && len(gone)+taken > w.total() {
+		t.Errorf("%d unavailable and %d granted, %d allowed in all", len(gone), taken, w.total())
 	}
 }
 
 // offence says which rule the move breaks, or "".
 func offence(s rollout.Snapshot, n *turn.Node, v rollout.Verdict) string {
-	m := v.Move
+	m, w := v.Move, twin{s}
 	removesMark := slices.Contains(m.Remove, v1alpha1.AnnotationCordon)
 	changed := m.From != m.To
 	turnedRound := slices.Contains([]turn.Event{turn.Vanished, turn.Aborted, turn.TakenBack, turn.LetGo}, m.On)
@@ -83,9 +84,16 @@ func offence(s rollout.Snapshot, n *turn.Node, v rollout.Verdict) string {
 		return "turns a commit round"
 	case paused && inSomeTurn(n) && changed && m.On != turn.LetGo && m.On != turn.Replaced && m.Reason != v1alpha1.ReasonInvalidGrant:
 		return "moves a paused node"
-	case m.On == turn.Granted && (s.Stopped || len(s.Uncertain) > 0 || s.Policies[0].Paused || n.Mark):
+	case m.On == turn.Granted && (s.Stopped || len(s.Uncertain) > 0 || n.Mark):
 		return "grants although nothing may be granted"
-	case m.To.HookStage() && changed && len(m.Grant.Terms.Hooks(m.To)) == 0 && !(n.Host != nil && slices.Contains(n.Host.HookStages, m.To)):
+	case m.On == turn.Granted && (w.decides(n) == nil || w.invalid(n) || w.decides(n).Paused || w.decides(n).Observe):
+		return "grants although its policy grants nothing"
+	case m.On == turn.Granted && (m.Grant.Policy != w.decides(n).Name || !reflect.DeepEqual(m.Grant.Terms, w.decides(n).Terms)):
+		return "grants by other terms than the policy's"
+	case m.Reason == v1alpha1.ReasonWindow && changed && !w.shut(n):
+		return "calls a turn off although no window has closed on it"
+	case m.To.HookStage() && changed && len(m.Grant.Terms.Hooks(m.To)) == 0 && !(n.Host != nil && slices.Contains(n.Host.HookStages, m.To)) &&
+		!(m.To == v1alpha1.StateBeforeReboot && m.Grant.Terms.WaitForVolumeDetach && m.Grant.Drains):
 		return "enters a hook stage with nothing to wait for"
 	case m.To.InTurn() && !m.Keep && (m.Grant == nil || m.Grant.NodeUID != n.UID):
 		return "a turn without its grant"
@@ -99,10 +107,28 @@ func offence(s rollout.Snapshot, n *turn.Node, v rollout.Verdict) string {
 		return "a turn ends without a record"
 	case m.NewTurn && changed && (m.Grant.StageAt != s.Now || m.Grant.StartedAt != s.Now):
 		return "a new turn with an old start"
+	case m.From == v1alpha1.StateBeforeReboot && m.To == v1alpha1.StateRebooting && n.Grant.Terms.WaitForVolumeDetach && n.Grant.Drains && len(n.Volumes) > 0:
+		return "reboots under volumes that are attached"
+	case m.Grant != nil && n.Grant != nil && m.Grant.Turn == n.Grant.Turn && m.Grant.Force && !n.Grant.Force && (n.Grant.Terms.DrainTimeout != v1alpha1.OnTimeoutForce || n.State != v1alpha1.StateDraining || !w.past(n.Grant, n.Grant.Terms.Draining.Duration)):
+		return "forces a drain that is not to be forced"
 	case m.To == v1alpha1.StateRebooting && changed && (m.Grant.BootID != n.BootID || !speaks(n)):
 		return "promotes to rebooting without a word of the present boot"
 	}
 	return ""
+}
+
+// shut: the turn is to be called off when its policy's windows close, the policy
+// is there and valid, and no window is open.
+func (w twin) shut(n *turn.Node) bool {
+	if n.Grant == nil || n.Grant.Terms.OnClose != v1alpha1.OnCloseCancel || barred(n) {
+		return false
+	}
+	for _, p := range w.Policies {
+		if p.Name == n.Grant.Policy {
+			return len(p.Problems) == 0 && !fits(p.Windows, w.Now, time.Minute)
+		}
+	}
+	return false
 }
 
 func mustJSON(v any) string {
@@ -121,7 +147,7 @@ func TestInvariants(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	events := map[turn.Event]int{}
 	for range count {
-		b := make([]byte, 400)
+		b := make([]byte, 800)
 		for i := range b {
 			b[i] = byte(r.Uint32())
 		}
@@ -211,7 +237,7 @@ func FuzzSoup(f *testing.F) {
 func TestOnlyLooking(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 2000 {
-		b := make([]byte, 400)
+		b := make([]byte, 800)
 		for i := range b {
 			b[i] = byte(r.Uint32())
 		}

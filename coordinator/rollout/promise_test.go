@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
@@ -21,22 +22,11 @@ func (c *cluster) breaks(format string, args ...any) {
 func (c *cluster) disturbed() int {
 	count := 0
 	for _, name := range c.names() {
-		n := c.fact(name)
-		if n.Mark || n.Committed() && !n.Says(v1alpha1.WordRefused) {
+		if n := c.fact(name); disturbs(&n) {
 			count++
 		}
 	}
 	return count
-}
-
-// promiseBudget: nobody disturbs more than the budget. A policy that is made
-// tighter finds more of them disturbed than it allows; they only become fewer.
-func (c *cluster) promiseBudget(who string) {
-	d := c.disturbed()
-	if d > c.policy.MaxUnavailable.Number && d > c.were {
-		c.breaks("budget: %s makes %d disturbed, %d allowed", who, d, c.policy.MaxUnavailable.Number)
-	}
-	c.were = d
 }
 
 // promiseMove: states move along the table; nothing reaches idle or loses its
@@ -56,6 +46,12 @@ func (c *cluster) promiseMove(before turn.Node, v rollout.Verdict) {
 		switch m.On {
 		case turn.Vanished, turn.Aborted, turn.TakenBack, turn.LetGo:
 			c.breaks("commit: %s is turned round by %s after its commit", v.Node, m.On)
+		}
+	}
+	if m.Reason == v1alpha1.ReasonWindow && m.From != m.To {
+		p, known := c.policies[before.Grant.Policy]
+		if !known || len(p.Problems) > 0 || before.Grant.Terms.OnClose != v1alpha1.OnCloseCancel || fits(p.Windows, c.now, time.Minute) {
+			c.breaks("window: %s is called off by %+v, known %t, as its windows close", v.Node, p, known)
 		}
 	}
 	if c.lease.Stopped && m.From != m.To && !c.stale {

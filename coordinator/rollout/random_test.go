@@ -47,18 +47,26 @@ var (
 func randomSnapshot(d *dice) rollout.Snapshot {
 	s := rollout.Snapshot{
 		Now: atNoon, Epoch: mostly(d, "e1", ""), Self: one(d, "", "n0", "n1"), Stopped: d.oneIn(12),
-		Policies: policy.Set{policy.Default()}, Uncertain: map[string]bool{}, Refused: map[string]string{},
+		Gates: map[string]rollout.Gate{}, Uncertain: map[string]bool{}, Refused: map[string]string{},
 	}
-	s.Policies[0].MaxUnavailable.Number = one(d, 1, 2, 3, 5)
-	s.Policies[0].MaxFailed = one(d, 0, 0, 1)
-	s.Policies[0].Settle = one(d, 0, time.Minute)
-	s.Policies[0].Paused = d.oneIn(20)
-	s.Policies[0].Terms.BeforeDrain = randomHooks(d, "lb")
-	s.Policies[0].Terms.BeforeReboot = randomHooks(d, "disks")
-	s.Policies[0].Terms.BeforeUncordon = randomHooks(d, "lb-back")
+	var all []policy.Policy
+	for i := range one(d, 1, 1, 1, 2, 3, 4) {
+		all = append(all, randomPolicy(d, fmt.Sprint("p", i), i))
+	}
+	if d.oneIn(40) {
+		all = nil
+	}
+	s.Policies = policy.NewSet(all...)
+	for _, p := range all {
+		for _, g := range p.Gates {
+			if !d.oneIn(4) {
+				s.Gates[rollout.GateKey(p.Name, g.Name)] = rollout.Gate{Open: d.oneIn(2), Detail: "no"}
+			}
+		}
+	}
 	foreign := one(d, false, false, true)
 	for i := range 1 + d.pick(8) {
-		n := randomNode(d, fmt.Sprintf("n%d", i), &s.Policies[0], foreign)
+		n := randomNode(d, fmt.Sprintf("n%d", i), s.Policies, foreign)
 		s.Nodes = append(s.Nodes, n)
 		if d.oneIn(40) {
 			s.Uncertain[n.Name] = true
@@ -68,6 +76,52 @@ func randomSnapshot(d *dice) rollout.Snapshot {
 		}
 	}
 	return s
+}
+
+// randomPolicy is most often one that grants.
+func randomPolicy(d *dice, name string, nr int) policy.Policy {
+	selects := map[string]string{}
+	if nr > 0 || d.oneIn(4) {
+		selects = one(d, selects, map[string]string{"pool": "web"}, map[string]string{"pool": "db"}, map[string]string{"tier": "gold"})
+	}
+	p := newPolicy(name, int32(one(d, 0, 0, 10, -1000)), selects)
+	p.MaxUnavailable = one(d, policy.Limit{Number: 1}, policy.Limit{Number: 2}, policy.Limit{Number: 3}, policy.Limit{Number: 5}, policy.Limit{Percent: 10}, policy.Limit{Percent: 50}, policy.Limit{Percent: 100})
+	if d.oneIn(5) {
+		p.MaxUnavailableTotal = new(one(d, policy.Limit{Number: 1}, policy.Limit{Number: 3}, policy.Limit{Percent: 30}, policy.Limit{Percent: 60}))
+	}
+	p.MaxFailed = one(d, 0, 0, 1)
+	p.Settle = one(d, 0, time.Minute)
+	p.BackoffMax = one(d, time.Hour, time.Hour, 10*time.Minute)
+	p.Paused, p.Observe = d.oneIn(20), d.oneIn(8)
+	p.Order = one(d, p.Order, p.Order, []v1alpha1.OrderKey{v1alpha1.OrderOldestBoot}, []v1alpha1.OrderKey{v1alpha1.OrderName}, nil)
+	if d.oneIn(20) {
+		p.Problems = broken
+		if d.oneIn(2) {
+			p.MaxUnavailable, p.MaxUnavailableTotal = policy.Limit{}, new(policy.Limit{})
+		}
+	}
+	if d.oneIn(4) {
+		for range 1 + d.pick(2) {
+			// Now is noon on a Thursday: open for an hour yet; just opened; just closed; for
+			// five minutes yet; since yesterday; not today; tonight.
+			w, err := daily(one(d, "11:00+2h", "12:00+1h", "10:00+2h", "11:00+65m", "13:00+24h+Wed", "11:00+2h+Fri", "22:00+4h"))
+			if err != nil {
+				panic(err)
+			}
+			p.Windows = append(p.Windows, w)
+		}
+		p.ExpectedDuration = one(d, 15*time.Minute, 5*time.Minute, 61*time.Minute)
+	}
+	if d.oneIn(8) {
+		p.Gates = []v1alpha1.Gate{{Name: "replicas", Query: "up == 0"}, {Name: "errors", Query: "errors > 1"}}[:1+d.pick(2)]
+	}
+	p.Terms.BeforeDrain = randomHooks(d, "lb")
+	p.Terms.BeforeReboot = randomHooks(d, "disks")
+	p.Terms.BeforeUncordon = randomHooks(d, "lb-back")
+	p.Terms.OnClose = one(d, "", v1alpha1.OnCloseCancel)
+	p.Terms.DrainTimeout = one(d, v1alpha1.OnTimeoutAbort, v1alpha1.OnTimeoutWait, v1alpha1.OnTimeoutForce)
+	p.Terms.WaitForVolumeDetach = d.oneIn(5)
+	return p
 }
 
 func randomHooks(d *dice, name string) []v1alpha1.Hook {
@@ -83,11 +137,15 @@ func ago(d *dice) time.Time {
 	return atNoon.Add(-one(d, 3*time.Hour, 20*time.Minute, 90*time.Second, 20*time.Second, 0, -30*time.Second, -time.Hour, 70*time.Second))
 }
 
-func randomNode(d *dice, name string, p *policy.Policy, foreign bool) turn.Node {
+func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 	n := turn.Node{
 		Name: name, UID: name + "-uid", ResourceVersion: "7", Created: atNoon.Add(-mostly(d, 48*time.Hour, 10*time.Second)),
 		BootID: mostly(d, "b1", "b2", ""), Ready: !d.oneIn(20), Unschedulable: d.oneIn(12),
 		Zone: one(d, "a", "b"), ControlPlane: d.oneIn(4),
+	}
+	n.Labels = map[string]string{"pool": one(d, "web", "web", "db", "")}
+	if d.oneIn(3) {
+		n.Labels["tier"] = "gold"
 	}
 	n.State = one(d, v1alpha1.StateIdle, v1alpha1.StateIdle, v1alpha1.StateIdle, v1alpha1.StateIdle, v1alpha1.StateIdle, v1alpha1.StateIdle,
 		v1alpha1.StateAbsent, v1alpha1.StatePaused, v1alpha1.StateBeforeDrain, v1alpha1.StateDraining, v1alpha1.StateBeforeReboot,
@@ -130,7 +188,7 @@ func randomNode(d *dice, name string, p *policy.Policy, foreign bool) turn.Node 
 	}
 	n.Mark = d.oneIn(2)
 	n.Unschedulable = mostly(d, n.Mark, !n.Mark)
-	randomTurn(d, &n, p, foreign)
+	randomTurn(d, &n, set, foreign)
 	return n
 }
 
@@ -142,7 +200,14 @@ func randomIntent(d *dice) *v1alpha1.Intent {
 	return i
 }
 
-func randomTurn(d *dice, n *turn.Node, p *policy.Policy, foreign bool) {
+func randomTurn(d *dice, n *turn.Node, set policy.Set, foreign bool) {
+	p := policy.Default() // one that is gone, and nobody knows
+	if len(set) > 0 && !d.oneIn(10) {
+		p = set[d.pick(len(set))]
+	}
+	if d.oneIn(4) {
+		n.Volumes = []string{"a", "b"}
+	}
 	n.Turn = mostly(d, "t1", "", "t2")
 	if d.oneIn(30) {
 		return

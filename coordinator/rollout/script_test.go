@@ -76,6 +76,9 @@ func (c *cluster) command(args []string) error {
 			c.logf("%s leads", name)
 		}
 		return nil
+	case "gate":
+		c.gate(args[1], args[2], args[3])
+		return nil
 	case "stop", "go":
 		c.lease.Stopped = args[0] == "stop"
 		c.logf("%s", args[0])

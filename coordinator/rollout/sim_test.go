@@ -24,11 +24,12 @@ import (
 // until it is moved. Nothing in it decides; it carries decisions out, logs
 // them, and holds them against the promises (see promise).
 type cluster struct {
-	now    time.Time
-	policy policy.Policy
-	nodes  map[string]*corev1.Node
-	hosts  map[string]*host
-	lease  turn.Lease
+	now      time.Time
+	policies map[string]policy.Policy // by name
+	gates    map[string]rollout.Gate
+	nodes    map[string]*corev1.Node
+	hosts    map[string]*host
+	lease    turn.Lease
 	// leads is false while no coordinator runs.
 	leads   bool
 	self    string
@@ -49,7 +50,8 @@ type cluster struct {
 	// until, where set, ends a run; it is asked after each write.
 	until func() bool
 
-	were   int // disturbed, when it was last counted
+	rooms  map[string]room // by turn
+	were   map[string]int  // disturbed by turns of each policy, and of "" all, when they were last counted
 	log    []string
 	broken []string // promises broken
 }
@@ -87,8 +89,9 @@ const (
 
 func newCluster() *cluster {
 	c := &cluster{
-		now:    time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
-		policy: policy.Default(), leads: true,
+		now:      time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
+		policies: map[string]policy.Policy{builtIn: newPolicy(builtIn, 0, nil)}, leads: true,
+		gates: map[string]rollout.Gate{}, rooms: map[string]room{}, were: map[string]int{},
 		nodes: map[string]*corev1.Node{}, hosts: map[string]*host{},
 		lease:     turn.Lease{Exists: true, Holder: "a"},
 		uncertain: map[string]turn.Node{}, taken: map[string]rollout.Snapshot{},
@@ -156,7 +159,7 @@ func (c *cluster) logf(format string, args ...any) {
 func (c *cluster) snapshot(epoch string) rollout.Snapshot {
 	s := rollout.Snapshot{
 		Now: c.now, Epoch: epoch, Self: c.self, Stopped: !c.lease.Exists || c.lease.Stopped, StopText: c.lease.StopText,
-		Policies: policy.Set{c.policy}, Uncertain: map[string]bool{},
+		Policies: c.set(), Gates: maps.Clone(c.gates), Uncertain: map[string]bool{},
 	}
 	for _, name := range c.names() {
 		n := c.fact(name)
@@ -261,10 +264,18 @@ func (c *cluster) move(v rollout.Verdict) {
 			line += "; last=" + string(m.Last.Result)
 		}
 		c.logf("%s", line)
+	case m.Grant != nil && m.Grant.Force && !before.Grant.Force:
+		c.logf("%s is to force its drain", v.Node)
 	case v.Held != "":
 		c.logf("%s held %s", v.Node, v.Held)
 	case m.Reason == v1alpha1.ReasonHandover:
 		c.logf("%s taken over by %s", v.Node, m.Grant.Epoch)
+	}
+	if m.On == turn.Granted || m.Reason == v1alpha1.ReasonHandover {
+		c.room(v.Node)
+	}
+	if m.On == turn.Granted && !c.stale {
+		c.promiseGrant(v)
 	}
 	c.promiseMove(before, v)
 }
@@ -395,7 +406,7 @@ func (c *cluster) pass() {
 		h.look = nil // a look is good for 10 s
 		if h.drain.Running && h.up {
 			c.promiseEvict(h)
-			if !h.stuck {
+			if g := c.fact(h.name).Grant; !h.stuck || g != nil && g.Force {
 				h.pods = 0
 			}
 			h.drain.Complete = h.pods == 0

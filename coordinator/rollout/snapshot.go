@@ -148,6 +148,18 @@ type PolicyFigures struct {
 	// has, for each, what was said of one of them.
 	Held    map[v1alpha1.Reason]int
 	Details map[v1alpha1.Reason]string
+	// Moving are those of Selected that are in a turn, or granted one now, and not
+	// held.
+	Moving int
+	// Matches are what the policies say of Selected, all that the same ones
+	// select together.
+	Matches []MatchFigures
+}
+
+// MatchFigures are the managed nodes that the same policies select.
+type MatchFigures struct {
+	policy.Match
+	Nodes int
 }
 
 // managed reports whether lockkeeper looks after the node, as far as the Node

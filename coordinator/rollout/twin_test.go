@@ -9,6 +9,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // twin decides the same questions as Decide, naively, from the sentences of
@@ -40,6 +41,99 @@ func inCare(n *turn.Node) bool {
 		return false
 	}
 	return n.State != "" || n.Host != nil && n.Host.Managed
+}
+
+// decides is the policy that decides the node's rollout: of those that select
+// it the one with the highest priority, of two with the same the one whose name
+// comes first. nil is none.
+func (w twin) decides(n *turn.Node) *policy.Policy {
+	var best *policy.Policy
+	for i := range w.Policies {
+		p := &w.Policies[i]
+		if p.Selects(n.Labels) && (best == nil || p.Priority > best.Priority || p.Priority == best.Priority && p.Name < best.Name) {
+			best = p
+		}
+	}
+	return best
+}
+
+// invalid: "an invalid policy grants nothing", on no node that it selects.
+func (w twin) invalid(n *turn.Node) bool {
+	for i := range w.Policies {
+		if p := &w.Policies[i]; p.Selects(n.Labels) && len(p.Problems) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// countsIn: "under the policy in its turn and the one that now matches".
+func (w twin) countsIn(n *turn.Node, p *policy.Policy) bool {
+	return w.decides(n) == p || inSomeTurn(n) && n.Grant != nil && n.Grant.Policy == p.Name
+}
+
+// countedIn are the unavailable nodes that count in the policy's budget.
+func (w twin) countedIn(p *policy.Policy) map[string]bool {
+	gone := w.unavailable()
+	return w.all(func(n *turn.Node) bool { return gone[n.Name] && w.countsIn(n, p) })
+}
+
+// share is the limit as a number: "percent rounds down, at least 1".
+func share(l policy.Limit, nodes int) int {
+	if l.Percent == 0 {
+		return l.Number
+	}
+	return max(1, nodes*l.Percent/100)
+}
+
+// allowed: a number, or a share of the managed nodes whose rollout it decides.
+func (w twin) allowed(p *policy.Policy) int {
+	return share(p.MaxUnavailable, len(w.all(func(n *turn.Node) bool { return n.State != "" && w.decides(n) == p })))
+}
+
+// total: "across all policies; the smallest holds"; one that is invalid holds
+// as long as it can be read.
+func (w twin) total() int {
+	least := 1 << 30
+	for i := range w.Policies {
+		p := &w.Policies[i]
+		if t := p.MaxUnavailableTotal; t != nil && (len(p.Problems) == 0 || t.Percent+t.Number > 0) {
+			least = min(least, share(*t, len(w.all(func(n *turn.Node) bool { return n.State != "" }))))
+		}
+	}
+	return least
+}
+
+// fits reports whether a window is open in each minute of the time needed.
+func fits(windows []policy.Window, now time.Time, need time.Duration) bool {
+	in := func(t time.Time) bool {
+		for _, w := range windows {
+			for _, ago := range []int{0, 1} { // it opened today, or yesterday
+				day := t.In(w.Zone).AddDate(0, 0, -ago)
+				start := time.Date(day.Year(), day.Month(), day.Day(), w.Hour, w.Minute, 0, 0, w.Zone)
+				if w.Days[day.Weekday()] && !t.Before(start) && t.Before(start.Add(w.Duration)) {
+					return true
+				}
+			}
+		}
+		return len(windows) == 0
+	}
+	for t := now; t.Before(now.Add(need)); t = t.Add(time.Minute) {
+		if !in(t) {
+			return false
+		}
+	}
+	return in(now) && in(now.Add(need-1))
+}
+
+// gated: "gates must all be open"; to a leader one that nobody answered is not.
+func (w twin) gated(p *policy.Policy) bool {
+	for _, g := range p.Gates {
+		if answer, known := w.Gates[p.Name+"/"+g.Name]; known && !answer.Open || !known && w.Epoch != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // unavailable: "in a turn or with our mark, whatever its labels say; and,
@@ -92,8 +186,8 @@ func (w twin) past(g *v1alpha1.Grant, limit time.Duration) bool {
 }
 
 // failed: failed and not forgiven by retry naming its turn.
-func (w twin) failed() int {
-	return len(w.all(func(n *turn.Node) bool {
+func (w twin) failed() map[string]bool {
+	return w.all(func(n *turn.Node) bool {
 		if !inSomeTurn(n) {
 			return n.Last != nil && n.Last.Result == v1alpha1.ResultFailed && n.Last.Turn != n.Retry
 		}
@@ -108,18 +202,27 @@ func (w twin) failed() int {
 		over, acts := limit[n.State]
 		late := acts && !word(v1alpha1.WordDone) && w.past(n.Grant, over)
 		return n.Grant.Result == v1alpha1.ResultFailed || acts && word(v1alpha1.WordFailed) || late
-	}))
+	})
 }
 
-func (w twin) settled() bool {
+// failedIn is how many count in the policy's maxFailed.
+func (w twin) failedIn(p *policy.Policy) int {
+	failed := w.failed()
+	return len(w.all(func(n *turn.Node) bool { return failed[n.Name] && w.countsIn(n, p) }))
+}
+
+func (w twin) settled(p *policy.Policy) bool {
 	for i := range w.Nodes {
 		n := &w.Nodes[i]
+		if w.decides(n) != p {
+			continue
+		}
 		times := []time.Time{n.Created}
 		if n.Last != nil {
 			times = append(times, n.Last.End)
 		}
 		for _, t := range times {
-			if age := w.Now.Sub(t); age < w.Policies[0].Settle && age >= -time.Minute {
+			if age := w.Now.Sub(t); age < p.Settle && age >= -time.Minute {
 				return false
 			}
 		}
@@ -134,6 +237,14 @@ func (w twin) expires(n *turn.Node) bool {
 		}
 	}
 	return false
+}
+
+// backoffMax of the node's policy, or what is built in.
+func (w twin) backoffMax(n *turn.Node) time.Duration {
+	if p := w.decides(n); p != nil && len(p.Problems) == 0 {
+		return p.BackoffMax
+	}
+	return time.Hour
 }
 
 // ready reports whether nothing on the node itself holds it.
@@ -159,7 +270,7 @@ func (w twin) ready(n *turn.Node) bool {
 		// other says that the host has spoken since.
 		const sameText = "cbf29ce484222325"
 		wait := l.NotBefore.Sub(w.Now)
-		return wait <= 0 || wait > w.Policies[0].BackoffMax+time.Minute || l.Reason == v1alpha1.ReasonHostSilent && l.HostDigest != sameText
+		return wait <= 0 || wait > w.backoffMax(n)+time.Minute || l.Reason == v1alpha1.ReasonHostSilent && l.HostDigest != sameText
 	}
 	return l.Result != v1alpha1.ResultFailed
 }
@@ -170,34 +281,52 @@ func (w twin) before(a, b *turn.Node) bool {
 	back := func(n *turn.Node) bool {
 		return n.Last != nil && n.Last.Result == v1alpha1.ResultTurnedBack && n.Retry != n.Last.Turn && v1alpha1.SameChanges(n.Last.Changes, n.Host.Changes)
 	}
+	pa, pb := w.decides(a), w.decides(b)
+	if pa.Observe != pb.Observe {
+		return pb.Observe
+	}
 	if (a.Name == w.Self) != (b.Name == w.Self) {
 		return b.Name == w.Self
 	}
 	if back(a) != back(b) {
 		return back(b)
 	}
-	if a.Zone != b.Zone {
-		return a.Zone < b.Zone
+	if pa.Priority != pb.Priority {
+		return pa.Priority > pb.Priority
 	}
-	if !a.Host.BootTime.Equal(b.Host.BootTime) {
-		return a.Host.BootTime.Before(b.Host.BootTime)
+	if pa != pb {
+		return pa.Name < pb.Name
+	}
+	for _, key := range pa.Order {
+		switch {
+		case key == v1alpha1.OrderZone && a.Zone != b.Zone:
+			return a.Zone < b.Zone
+		case key == v1alpha1.OrderOldestBoot && !a.Host.BootTime.Equal(b.Host.BootTime):
+			return a.Host.BootTime.Before(b.Host.BootTime)
+		case key == v1alpha1.OrderName:
+			return a.Name < b.Name
+		}
 	}
 	return a.Name < b.Name
 }
 
-// granted names the nodes that get their turn, in order.
-func (w twin) granted() []string {
-	if w.Stopped || len(w.Uncertain) > 0 || w.Policies[0].Paused || len(w.foreign()) > 0 || w.failed() > w.Policies[0].MaxFailed || !w.settled() {
-		return nil
+// begins reports whether the policy lets anything begin.
+func (w twin) begins(p *policy.Policy) bool {
+	return !p.Paused && w.failedIn(p) <= p.MaxFailed && w.settled(p) && !w.gated(p) && fits(p.Windows, w.Now, p.ExpectedDuration)
+}
+
+// granted names the nodes that get their turn, in order, and those that would
+// if their policies did not only observe: after, and beside, the others.
+func (w twin) granted() (chosen, would []string) {
+	if w.Stopped || len(w.Uncertain) > 0 || len(w.foreign()) > 0 {
+		return nil, nil
 	}
-	gone := w.unavailable()
-	var chosen []string
 	done := map[string]bool{}
 	for range w.Nodes {
 		var next *turn.Node
 		for i := range w.Nodes {
 			n := &w.Nodes[i]
-			if !done[n.Name] && w.ready(n) && (next == nil || w.before(n, next)) {
+			if !done[n.Name] && w.ready(n) && w.decides(n) != nil && !w.invalid(n) && (next == nil || w.before(n, next)) {
 				next = n
 			}
 		}
@@ -205,17 +334,27 @@ func (w twin) granted() []string {
 			break
 		}
 		done[next.Name] = true
-		after := len(gone)
-		if !gone[next.Name] {
-			after++
+		p := w.decides(next)
+		gone, of := w.unavailable(), w.countedIn(p)
+		for _, name := range append(slices.Clone(chosen), would...) {
+			gone[name] = true
+			for i := range w.Nodes {
+				if w.Nodes[i].Name == name && w.decides(&w.Nodes[i]) == p {
+					of[name] = true
+				}
+			}
 		}
-		if after > w.Policies[0].MaxUnavailable.Number || next.ControlPlane && w.quorumAtRisk(next, chosen) {
+		gone[next.Name], of[next.Name] = true, true
+		if !w.begins(p) || len(of) > w.allowed(p) || len(gone) > w.total() || next.ControlPlane && w.quorumAtRisk(next, append(slices.Clone(chosen), would...)) {
 			continue
 		}
-		gone[next.Name] = true
-		chosen = append(chosen, next.Name)
+		if p.Observe {
+			would = append(would, next.Name)
+		} else {
+			chosen = append(chosen, next.Name)
+		}
 	}
-	return chosen
+	return chosen, would
 }
 
 // quorumAtRisk: "at most one node with the label is unavailable through us, and
@@ -231,13 +370,33 @@ func (w twin) quorumAtRisk(n *turn.Node, chosen []string) bool {
 func (w twin) settles() map[string]string {
 	out := map[string]string{}
 	var rest []*turn.Node
-	gone := len(w.unavailable())
-	// Of those beyond the budget, the ones that come back by themselves.
-	back := len(w.all(func(n *turn.Node) bool {
+	// What is over in each budget that the node counts in, and in the total, when
+	// those come back by themselves that do, and those are given back that are.
+	// A limit that cannot be read turns nothing back.
+	given := map[string]bool{}
+	ends := w.all(func(n *turn.Node) bool {
 		ending := n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning
 		return ending && n.Ready && !(n.Unschedulable && !n.Mark)
-	}))
-	over := gone - back - w.Policies[0].MaxUnavailable.Number
+	})
+	over := func(n *turn.Node, withoutEnding bool) bool {
+		count := func(of map[string]bool) int {
+			left := 0
+			for name := range of {
+				if !withoutEnding || !ends[name] && !given[name] {
+					left++
+				}
+			}
+			return left
+		}
+		for i := range w.Policies {
+			p := &w.Policies[i]
+			unread := len(p.Problems) > 0 && p.MaxUnavailable == policy.Limit{}
+			if w.countsIn(n, p) && !unread && count(w.countedIn(p)) > w.allowed(p) {
+				return true
+			}
+		}
+		return count(w.unavailable()) > w.total()
+	}
 	foreign := w.foreign()
 	for i := range w.Nodes {
 		switch n := &w.Nodes[i]; {
@@ -269,22 +428,24 @@ func (w twin) settles() map[string]string {
 	})
 	// "at most one control-plane node is unavailable through us, whatever the
 	// policies say": a late grant of a stale leader's included.
-	given := map[string]bool{}
-	for i, n := range rest {
+	turned := map[string]bool{}
+	for _, n := range rest {
 		frozen := !said(n.Managed, false) && (n.Paused != nil || speaks(n) && n.Host.Veto == v1alpha1.ReasonHostPaused)
 		quorum := w.all(func(o *turn.Node) bool {
 			return n.ControlPlane && o.ControlPlane && o.Name != n.Name && (inSomeTurn(o) || o.Mark || w.Uncertain[o.Name])
 		})
 		left := 0
 		for name := range quorum {
-			if !given[name] {
+			if !turned[name] {
 				left++
 			}
 		}
-		switch {
-		case (i < over || left > 0) && !frozen:
-			out[n.Name], given[n.Name] = "back", true
-		case i < over || left > 0 || gone > w.Policies[0].MaxUnavailable.Number || len(quorum) > 0:
+		switch beyond := over(n, true) || left > 0; {
+		case beyond && frozen:
+			out[n.Name], given[n.Name] = "held", true
+		case beyond:
+			out[n.Name], given[n.Name], turned[n.Name] = "back", true, true
+		case over(n, false) || len(quorum) > 0:
 			out[n.Name] = "held"
 		default:
 			out[n.Name] = "taken"
@@ -299,15 +460,16 @@ func TestTwin(t *testing.T) {
 		count = 2_500
 	}
 	r := rand.New(rand.NewPCG(3, 4))
-	grants, many, foreign := 0, 0, map[string]int{}
+	grants, many, would, foreign := 0, 0, 0, map[string]int{}
 	for range count {
-		b := make([]byte, 400)
+		b := make([]byte, 800)
 		for i := range b {
 			b[i] = byte(r.Uint32())
 		}
 		d := dice(b)
 		s := randomSnapshot(&d)
-		g, f := compare(t, s)
+		g, o, f := compare(t, s)
+		would += min(o, 1)
 		grants += min(g, 1)
 		many += g / 2
 		for _, what := range f {
@@ -317,13 +479,13 @@ func TestTwin(t *testing.T) {
 			return
 		}
 	}
-	if grants < count/100 || many < count/1000 || foreign["back"] < count/1000 || foreign["taken"] < count/100 || foreign["mended"] < count/1000 {
-		t.Errorf("too few to prove anything: %d with grants, %d with more than one, foreign turns %v", grants, many, foreign)
+	if grants < count/100 || many < count/1000 || would < count/500 || foreign["back"] < count/1000 || foreign["taken"] < count/100 || foreign["mended"] < count/1000 {
+		t.Errorf("too few to prove anything: %d with grants, %d with more than one, %d with some that would be, foreign turns %v", grants, many, would, foreign)
 	}
 }
 
 // compare holds Decide against its twin.
-func compare(t *testing.T, s rollout.Snapshot) (grants int, foreign map[string]string) {
+func compare(t *testing.T, s rollout.Snapshot) (grants, would int, foreign map[string]string) {
 	t.Helper()
 	w, out := twin{s}, rollout.Decide(s)
 	broken := false
@@ -334,15 +496,25 @@ func compare(t *testing.T, s rollout.Snapshot) (grants int, foreign map[string]s
 	if got, want := out.Unavailable, len(w.unavailable()); got != want {
 		report("unavailable: %d, the twin counts %d", got, want)
 	}
-	if got, want := out.Failed, w.failed(); got != want || out.Halted != (want > s.Policies[0].MaxFailed) {
-		report("failed: %d (halted %t), the twin counts %d", got, out.Halted, want)
+	if got, want := out.Failed, len(w.failed()); got != want {
+		report("failed: %d, the twin counts %d", got, want)
+	}
+	for i := range s.Policies {
+		p, f := &s.Policies[i], &out.Figures.Policies[i]
+		failed := w.failedIn(p)
+		if f.Name != p.Name || f.Unavailable != len(w.countedIn(p)) || f.Allowed != w.allowed(p) || f.Failed != failed || f.Halted != (failed > p.MaxFailed) {
+			report("policy %s: %d unavailable, %d allowed, %d failed, by the twin; told %+v", p.Name, len(w.countedIn(p)), w.allowed(p), failed, f)
+		}
 	}
 	if got, want := out.InTurn, len(w.all(inSomeTurn)); got != want {
 		report("in a turn: %d, the twin counts %d", got, want)
 	}
-	var got []string
+	var got, gotWould []string
 	foreign = w.settles()
 	for _, v := range out.Verdicts {
+		if v.Held == v1alpha1.ReasonWouldGrant {
+			gotWould = append(gotWould, v.Node)
+		}
 		if v.Move != nil && v.Move.On == turn.Granted {
 			got = append(got, v.Node)
 		}
@@ -350,18 +522,22 @@ func compare(t *testing.T, s rollout.Snapshot) (grants int, foreign map[string]s
 			report("%s: a foreign turn is %s, by the twin %s", v.Node, settled(v, s.Epoch), want)
 		}
 	}
-	want := w.granted()
+	want, wantWould := w.granted()
 	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		report("granted: %v, the twin grants %v", got, want)
+	slices.Sort(wantWould)
+	if !slices.Equal(got, want) || !slices.Equal(gotWould, wantWould) {
+		report("granted: %v, would be: %v; the twin grants %v and would grant %v", got, gotWould, want, wantWould)
 	}
 	if broken {
 		for _, n := range s.Nodes {
 			t.Logf("%+v\n  host %+v\n  grant %+v\n  last %+v", n, n.Host, n.Grant, n.Last)
 		}
-		t.Logf("stopped %t, uncertain %v, policy %+v", s.Stopped, s.Uncertain, s.Policies)
+		for _, p := range s.Policies {
+			t.Logf("policy %s, selects %v: %+v total %+v", p.Name, w.all(func(n *turn.Node) bool { return p.Selects(n.Labels) }), p, p.MaxUnavailableTotal)
+		}
+		t.Logf("stopped %t, uncertain %v, gates %v", s.Stopped, s.Uncertain, s.Gates)
 	}
-	return len(want), foreign
+	return len(want), len(wantWould), foreign
 }
 
 // settled names what a verdict does with a foreign turn.
