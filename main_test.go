@@ -321,7 +321,7 @@ func TestStatusOfThisHost(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "rewrite what packaging holds of this code")
+var update = flag.Bool("update", false, "rewrite what is rendered from this code")
 
 // TestPackagedUpToDate holds what is shipped beside the binary against the code
 // that it is rendered from.
@@ -345,7 +345,16 @@ func TestPackagedUpToDate(t *testing.T) {
 	}
 	const head = "What this host decides about itself; see lockkeeper.toml(5). Every key stands here with its default; take away the # before it and before the [table] above it. " +
 		"After a change: lockkeeper check-config, then systemctl reload lockkeeper."
+	crd, err := os.ReadFile("packaging/manifests/crds.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference, err := render.Reference(crd)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for file, want := range map[string]string{
+		"docs/policy-reference.md":              reference,
 		"packaging/lockkeeper.toml":             render.Sample(head, keys),
 		"packaging/man/lockkeeper.8":            page("lockkeeper.8", "COMMANDS", func(r *render.Roff) { r.Commands(commands) }),
 		"packaging/man/lockkeeper.toml.5":       page("lockkeeper.toml.5", "KEYS", func(r *render.Roff) { r.Keys(keys) }),

@@ -269,7 +269,7 @@ type RolloutSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) <= duration('24h')",message="expected a duration of 0s to 24h, such as 90s or 1h30m"
 	Settle metav1.Duration `json:"settle"`
 	// Backoff is how long a node that was turned back waits; it doubles each
-	// time, up to BackoffMax. 1s to 24h.
+	// time, up to backoffMax. 1s to 24h.
 	//
 	// +optional
 	// +kubebuilder:default="1m"
@@ -368,7 +368,7 @@ type Window struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=7
 	Days []Day `json:"days,omitempty"`
-	// Start is the wall clock's time in TimeZone, 00:00 to 23:59.
+	// Start is the wall clock's time in timeZone, 00:00 to 23:59.
 	//
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([01][0-9]|2[0-3]):[0-5][0-9]$')",message="expected a time of the day, 00:00 to 23:59"
