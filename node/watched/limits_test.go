@@ -1,0 +1,226 @@
+package watched
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// expectProblem looks, and expects one problem with these words, and what was said before to stand.
+func expectProblem(t *testing.T, w *Watcher, name, words, stands string) {
+	t.Helper()
+	if err := w.Look(t.Context()); err == nil || !strings.Contains(err.Error(), words) {
+		t.Errorf("the look says %v, expected %q", err, words)
+	}
+	_, problems, complete := w.Read()
+	if complete || len(problems) != 1 || problems[0].Name != name || !strings.Contains(problems[0].Err.Error(), words) {
+		t.Errorf("problems %v, complete %t, expected %s: %s", problems, complete, name, words)
+	}
+	if got := names(w); got != stands {
+		t.Errorf("it says %q, expected that %q stands", got, stands)
+	}
+}
+
+// What cannot be read is told; what was said before stands; and nothing is guessed afterwards either.
+func TestUnreadable(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/dir/a", "a")
+	b.write("etc/dir/b", "b")
+	b.write("etc/one", "1")
+	w := b.watching()
+	look(t, w)
+	b.write("etc/dir/a", "aa")
+	b.write("etc/one", "2")
+	said := "/etc/dir/a=… /etc/one=…"
+	expectLook(t, w, said)
+
+	b.write("etc/dir/b", "bb")
+	must(t, os.WriteFile(b.at("etc/dir/big"), nil, 0o600))
+	must(t, os.Truncate(b.at("etc/dir/big"), MaxBytes))
+	expectProblem(t, w, "/etc/dir", "/etc/dir/big: more than 64 MiB in all", said)
+	_, problems, _ := w.Read()
+	for c, want := range map[v1alpha1.Change]bool{file("/etc/dir/a", ""): true, file("/etc/one", ""): false, {Source: v1alpha1.SourceUnit, Name: "/etc/dir"}: false} {
+		if problems[0].Covers(c) != want {
+			t.Errorf("%v covers %v: %t", problems[0], c, !want)
+		}
+	}
+	expectProblem(t, b.watching(), "/etc/dir", "/etc/dir/big", "/etc/one=…") // after a restart
+	b.remove("etc/dir/big")
+	expectLook(t, w, "/etc/dir/a=… /etc/dir/b=… /etc/one=…")
+	if !b.log.has("can be read again") {
+		t.Error("nothing says that it can be read again")
+	}
+
+	for i := range MaxFiles + 1 { // links are made in less time
+		if i < 10 {
+			must(t, os.MkdirAll(b.at(fmt.Sprintf("etc/many/%d", i)), 0o755))
+		}
+		must(t, os.Symlink("nowhere", b.at(fmt.Sprintf("etc/many/%d/%d", i%10, i))))
+	}
+	w.Watch([]string{"/etc/many"}, nil)
+	expectProblem(t, w, "/etc/many", "more than 10000 files", "")
+	b.remove("etc/many/7/10007")
+	expectProblem(t, w, "/etc/many", "more than 10000 files", "")
+	b.remove("etc/many/7/17")
+	b.remove("etc/many/7/27")
+	expectLook(t, w, "")
+	b.remove("etc/many")
+	expectLook(t, w, "/etc/many=absent") // one by one they would be too many
+	changes, _, _ := w.Read()
+	must(t, w.Applied(changes))
+	expectLook(t, w, "")
+
+	socket, err := net.Listen("unix", b.at("s"))
+	must(t, err)
+	defer socket.Close()
+	w.Watch([]string{"/s"}, nil)
+	expectProblem(t, w, "/s", "neither a file nor a folder", "")
+	w.Watch([]string{"relative"}, nil)
+	expectProblem(t, w, "relative", "no absolute path", "")
+	var paths []string
+	for i := range MaxWatched + 1 {
+		paths = append(paths, fmt.Sprintf("/p/%03d", i))
+	}
+	w.Watch(paths, nil)
+	expectProblem(t, w, "/p/500", "more than 500 paths", "")
+	w.Watch(paths[1:], nil)
+	expectLook(t, w, "")
+}
+
+// The kernel's own word that it cannot read: a process's memory has nothing at its beginning.
+func TestInputError(t *testing.T) {
+	b := newBench(t)
+	b.options.Root = "/"
+	w := b.new()
+	must(t, os.Symlink("/proc/self/mem", b.at("link")))
+	w.Watch([]string{b.at("link")}, nil)
+	expectProblem(t, w, b.at("link"), "input/output error", "")
+}
+
+// Nothing leads out of a root that is not the machine's own.
+func TestConfined(t *testing.T) {
+	b := newBench(t)
+	outside := filepath.Join(filepath.Dir(b.root), "outside")
+	must(t, os.WriteFile(outside, nil, 0o600))
+	must(t, os.Symlink("../outside", b.at("link")))
+	must(t, os.Symlink("..", b.at("up")))
+	w := b.new()
+	w.Watch([]string{"/link"}, nil)
+	expectProblem(t, w, "/link", "escapes", "")
+	w.Watch([]string{"/up/outside"}, nil)
+	expectProblem(t, w, "/up/outside", "escapes", "")
+}
+
+// More than fifty changes below a path are one, and a Node has room for what many paths say.
+func TestManyChanges(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/dir/keep", "")
+	w := b.watching()
+	look(t, w)
+	for i := range MaxChanges {
+		b.write(fmt.Sprintf("etc/dir/%02d", i), "")
+	}
+	if n := len(strings.Fields(look(t, w))); n != 50 {
+		t.Errorf("%d changes, expected 50", n)
+	}
+	b.write("etc/dir/more", "")
+	expectLook(t, w, "/etc/dir=…")
+	turn, _, _ := w.Read()
+	b.write("etc/dir/more", "other")
+	expectLook(t, w, "/etc/dir=…")
+	must(t, w.Applied(turn))
+	if names(w) != "/etc/dir=…" {
+		t.Error("what has changed since then is taken as applied")
+	}
+	turn, _, _ = w.Read()
+	must(t, w.Applied(turn))
+	expectLook(t, w, "")
+	expectLook(t, b.watching(), "")
+
+	// 4 x 45 changes of some 150 bytes are too much.
+	long := strings.Repeat("x", 80)
+	var paths []string
+	for d := range 4 {
+		paths = append(paths, fmt.Sprintf("/etc/%d", d))
+	}
+	w.Watch(paths, nil)
+	look(t, w)
+	for d, n := range []int{45, 46, 44, 2} {
+		for i := range n {
+			b.write(fmt.Sprintf("etc/%d/%s%02d", d, long, i), "")
+		}
+	}
+	must(t, w.Look(t.Context()))
+	changes, _, _ := w.Read()
+	if n := weigh(changes); n > maxChangeBytes || len(changes) != 1+1+44+2 || changes[0].Name != "/etc/0" || changes[1].Name != "/etc/1" {
+		t.Errorf("%d bytes, %d changes, from %v on", n, len(changes), changes[:2])
+	}
+	must(t, w.Applied(changes))
+	expectLook(t, w, "")
+}
+
+// Names that are no UTF-8 survive the way through JSON.
+func TestOddNames(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/dir/\xff\n\"ü", "a")
+	b.write("etc/dir/\xfe", "b")
+	look(t, b.watching())
+	w := b.watching()
+	expectLook(t, w, "")
+	b.write("etc/dir/\xff\n\"ü", "aa")
+	expectLook(t, w, "/etc/dir/\\xff\n\"ü=…")
+	changes, _, _ := w.Read()
+	must(t, w.Applied(changes))
+	expectLook(t, b.watching(), "")
+}
+
+// What was read is not read again while it is the same file, and is however little of it has changed.
+func TestReadsOnce(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/one", "1")
+	h, err := openHost(b.root)
+	must(t, err)
+	defer h.close()
+	read := func(old map[string]entry) map[string]entry {
+		s := newScan(t.Context(), h, old)
+		_, err := s.path("/etc/one")
+		must(t, err)
+		return s.found
+	}
+	first := read(nil)
+	e := first["/etc/one"]
+	if e.stamp.sure {
+		t.Error("a file that was just written may be written again in the same tick")
+	}
+	planted := func(s stamp) map[string]entry { return map[string]entry{"/etc/one": {sum: "planted", stamp: s}} }
+	if got := read(planted(e.stamp)); got["/etc/one"].sum != e.sum {
+		t.Error("it was not read again")
+	}
+	sure := e.stamp
+	sure.sure = true
+	if got := read(planted(sure)); got["/etc/one"].sum != "planted" {
+		t.Error("it was read again")
+	}
+	then := time.Unix(sure.mtime.Unix())
+	for what, change := range map[string]func(){
+		"mode": func() { must(t, os.Chmod(b.at("etc/one"), 0o600)) },
+		"content, and the old time was put back": func() {
+			b.write("etc/one", "2")
+			must(t, os.Chtimes(b.at("etc/one"), then, then))
+		},
+		"inode": func() { b.write("new", "1"); b.rename("new", "etc/one") },
+	} {
+		s := read(nil)["/etc/one"].stamp
+		s.sure = true
+		change()
+		if got := read(planted(s)); got["/etc/one"].sum == "planted" {
+			t.Errorf("another %s, and it was not read again", what)
+		}
+	}
+}

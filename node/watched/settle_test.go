@@ -1,0 +1,189 @@
+package watched
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// deaf is an inotify that says nothing by itself.
+type deaf struct{ err error }
+
+func (d deaf) Watch(string, string, []string) error { return d.err }
+
+// inBubble runs a Watcher of /etc/dir in a bubble where time is nothing; the test says what inotify tells.
+func inBubble(t *testing.T, h hints, poll time.Duration, f func(b *bench, w *Watcher, answers *atomic.Int32)) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.options.Settle, b.options.Poll = 0, poll
+		b.write("etc/dir/a", "before")
+		w := b.new()
+		ctx, cancel := context.WithCancel(t.Context())
+		var answers atomic.Int32
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			w.run(ctx, h, func() { answers.Add(1) })
+		}()
+		defer func() { cancel(); <-done }()
+		w.Watch([]string{"/etc/dir"}, nil)
+		synctest.Wait()
+		if !complete(w) || names(w) != "" {
+			t.Fatalf("after the first look: %q, complete %t", names(w), complete(w))
+		}
+		answers.Store(0)
+		f(b, w, &answers)
+	})
+}
+
+// later lets time go by.
+func later(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (b *bench) expect(w *Watcher, want string) {
+	b.t.Helper()
+	if got := names(w); got != want {
+		b.t.Errorf("it says %q, expected %q", got, want)
+	}
+}
+
+const key = "File /etc/dir"
+
+func TestSettles(t *testing.T) {
+	inBubble(t, deaf{}, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
+		b.write("etc/dir/a", "after")
+		w.event(key)
+		later(4900 * time.Millisecond)
+		b.expect(w, "")
+		later(200 * time.Millisecond)
+		b.expect(w, "/etc/dir/a=…")
+		if answers.Load() != 1 {
+			b.t.Errorf("%d answers were told of, expected 1", answers.Load())
+		}
+
+		// What was said stands until what comes has settled: half a minute of writing, and back to what it was.
+		for i := range 10 {
+			b.write("etc/dir/a", fmt.Sprint(i))
+			b.write("etc/dir/b", fmt.Sprint(i))
+			w.event(key)
+			later(3 * time.Second)
+			b.expect(w, "/etc/dir/a=…")
+		}
+		b.remove("etc/dir/b")
+		b.write("etc/dir/a", "before")
+		w.event(key)
+		later(4900 * time.Millisecond)
+		b.expect(w, "/etc/dir/a=…")
+		later(200 * time.Millisecond)
+		b.expect(w, "")
+		if answers.Load() != 2 {
+			b.t.Errorf("%d answers were told of, expected 2", answers.Load())
+		}
+
+		// What comes to nothing is never told.
+		b.write("etc/dir/a", "for a moment")
+		w.event(key)
+		later(3 * time.Second)
+		b.write("etc/dir/a", "before")
+		w.event(key)
+		later(time.Minute)
+		if answers.Load() != 2 {
+			b.t.Errorf("%d answers were told of, expected 2", answers.Load())
+		}
+
+		// Another rule's changes do not put this one's off.
+		w.Watch([]string{"/etc/dir", "/etc/other"}, nil)
+		later(time.Second)
+		b.write("etc/dir/a", "once more")
+		w.event(key)
+		for range 5 {
+			w.event("File /etc/other")
+			later(1100 * time.Millisecond)
+		}
+		b.expect(w, "/etc/dir/a=…")
+	})
+}
+
+// What never comes to rest is told once a minute.
+func TestNeverSettles(t *testing.T) {
+	inBubble(t, deaf{}, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
+		for second := range 200 {
+			b.write("etc/dir/a", fmt.Sprint(second))
+			w.event(key)
+			later(time.Second)
+			// The n-th answer comes when the minute since the first unsaid change is over.
+			if n, most := int(answers.Load()), (second+2)/60; n > most {
+				b.t.Fatalf("%d answers after %d s", n, second+1)
+			}
+		}
+		if answers.Load() < 3 {
+			b.t.Errorf("%d answers in 200 s", answers.Load())
+		}
+		later(time.Minute)
+		last := answers.Load()
+		later(10 * time.Minute)
+		if answers.Load() != last || names(w) != "/etc/dir/a=…" {
+			b.t.Errorf("%d answers in the silence, %q", answers.Load()-last, names(w))
+		}
+	})
+}
+
+// A commit does not wait until it has settled.
+func TestLookDoesNotWait(t *testing.T) {
+	inBubble(t, deaf{}, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
+		b.write("etc/dir/a", "after")
+		w.event(key)
+		must(b.t, w.Look(b.t.Context()))
+		b.expect(w, "/etc/dir/a=…")
+		b.write("etc/dir/a", "before") // and nobody tells
+		must(b.t, w.Look(b.t.Context()))
+		b.expect(w, "")
+		later(time.Hour)
+		if answers.Load() != 2 {
+			b.t.Errorf("%d answers, expected 2", answers.Load())
+		}
+	})
+}
+
+// Where the kernel has no watch left, the polls see changes, and two looks that agree stand for silence.
+func TestWithoutInotify(t *testing.T) {
+	full := fmt.Errorf("watching: %w", syscall.ENOSPC)
+	for name, h := range map[string]hints{"no watch left": deaf{full}, "no instance": nil} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, h, 30*time.Second, func(b *bench, w *Watcher, answers *atomic.Int32) {
+				b.write("etc/dir/a", "after")
+				later(4900 * time.Millisecond)
+				b.expect(w, "")
+				later(34 * time.Second)
+				b.expect(w, "/etc/dir/a=…")
+				// From the poll on it is looked at every five seconds, and is another each time.
+				for i := range 27 {
+					b.write("etc/dir/b", fmt.Sprint(i))
+					later(2 * time.Second)
+					b.expect(w, "/etc/dir/a=…")
+				}
+				later(45 * time.Second)
+				b.expect(w, "/etc/dir/a=… /etc/dir/b=…")
+				if h != nil && !b.log.has("fs.inotify.max_user_watches") {
+					b.t.Error("nothing says which limit it is")
+				}
+			})
+		})
+	}
+}
+
+// A change that inotify missed, a mount over the folder for one, is seen by the next poll.
+func TestMissed(t *testing.T) {
+	inBubble(t, deaf{}, 30*time.Second, func(b *bench, w *Watcher, answers *atomic.Int32) {
+		must(b.t, os.Chmod(b.at("etc/dir/a"), 0o600))
+		later(33*time.Second + 5*time.Second)
+		b.expect(w, "/etc/dir/a=…")
+	})
+}

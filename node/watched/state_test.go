@@ -1,0 +1,259 @@
+package watched
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// look reads everything, and gives what is said.
+func look(t *testing.T, w *Watcher) string {
+	t.Helper()
+	must(t, w.Look(t.Context()))
+	return names(w)
+}
+
+func expectLook(t *testing.T, w *Watcher, want string) {
+	t.Helper()
+	if got := look(t, w); got != want {
+		t.Errorf("it says %q, expected %q", got, want)
+	}
+}
+
+var both = []string{"/etc/dir", "/etc/one"}
+
+// watching makes a Watcher of both that nobody runs, as after a restart.
+func (b *bench) watching() *Watcher {
+	w := b.new()
+	w.Watch(both, nil)
+	return w
+}
+
+func (b *bench) baseline() string { return filepath.Join(b.state, baselineName) }
+
+// What changed while lockkeeper was not there is a change; what changed before this boot is none.
+func TestRestart(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/dir/a", "a")
+	b.write("etc/dir/b", "b")
+	b.write("etc/one", "1")
+	if w := b.watching(); complete(w) {
+		t.Error("complete before anything was read")
+	}
+	expectLook(t, b.watching(), "")
+	b.write("etc/dir/a", "aa")
+	b.write("etc/dir/c", "c")
+	b.remove("etc/one")
+	w := b.watching()
+	expectLook(t, w, "/etc/dir/a=… /etc/dir/c=… /etc/one=absent")
+	expectLook(t, b.watching(), "/etc/dir/a=… /etc/dir/c=… /etc/one=absent")
+	info, err := os.Stat(b.baseline())
+	must(t, err)
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("the baseline is %v", info.Mode())
+	}
+
+	b.options.BootID = "another-boot"
+	w = b.watching()
+	expectLook(t, w, "")
+	if !b.log.has("a new boot") {
+		t.Error("nothing says that everything is in effect anew")
+	}
+	b.write("etc/one", "2")
+	expectLook(t, b.watching(), "/etc/one=…")
+}
+
+// A baseline that cannot be read is taken anew, with a warning that names the file.
+func TestCorruptBaseline(t *testing.T) {
+	for name, text := range map[string]string{
+		"empty": "", "cut off": "{\"version\": 1,\n", "null": "null", "another version": `{"version":2,"bootID":"` + boot + `","files":{},"units":{}}`,
+		"no boot": `{"version":1,"files":{},"units":{}}`, "no digest": `{"version":1,"bootID":"` + boot + `","files":{"/etc/one":{"/etc/one":"xyz"}}}`,
+		"no files": `{"version":1,"bootID":"` + boot + `","files":{"/etc/one":null}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.write("etc/one", "1")
+			must(t, os.Mkdir(b.state, 0o755))
+			must(t, os.WriteFile(b.baseline(), []byte(text), 0o600))
+			expectLook(t, b.watching(), "")
+			if !b.log.has("level=WARN") || !b.log.has(b.baseline()) {
+				t.Errorf("no warning names the file: %s", b.log.text.String())
+			}
+			b.write("etc/one", "2")
+			expectLook(t, b.watching(), "/etc/one=…") // it was written anew
+		})
+	}
+	b := newBench(t)
+	must(t, os.MkdirAll(b.baseline(), 0o755)) // a folder in its place cannot be replaced either
+	w := b.watching()
+	expectLook(t, w, "")
+	if _, problems, complete := w.Read(); !complete || len(problems) != 1 || problems[0].Source != "" || !strings.Contains(problems[0].Err.Error(), b.baseline()) {
+		t.Errorf("%v, complete %t", problems, complete)
+	}
+}
+
+// A full disk forgets nothing while the process lives, and is told.
+func TestFullDisk(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/one", "1")
+	must(t, os.Mkdir(b.state, 0o755))
+	next := b.baseline() + ".new"
+	full := func() { must(t, os.Symlink("/dev/full", next)) }
+	full()
+	w := b.watching()
+	expectLook(t, w, "")
+	_, problems, complete := w.Read()
+	if !complete || len(problems) != 1 || !strings.Contains(problems[0].Err.Error(), "no space left") || problems[0].Covers(file("/etc/one", "")) {
+		t.Errorf("%v, complete %t", problems, complete)
+	}
+	b.write("etc/one", "2")
+	full()
+	expectLook(t, w, "/etc/one=…")
+	changes, _, _ := w.Read()
+	full()
+	if err := w.Applied(changes); err == nil {
+		t.Error("it was applied, and nobody says that this is not written down")
+	}
+	full()
+	expectLook(t, w, "")
+	expectLook(t, w, "") // there is room again
+	if _, problems, _ := w.Read(); len(problems) != 0 || !b.log.has("kept again") {
+		t.Errorf("%v", problems)
+	}
+	expectLook(t, b.watching(), "")
+}
+
+// What a turn has applied is in effect; what has changed since is another change.
+func TestApplied(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/dir/a", "a")
+	b.write("etc/dir/b", "b")
+	b.write("etc/one", "1")
+	w := b.watching()
+	look(t, w)
+	b.write("etc/dir/a", "aa")
+	b.remove("etc/dir/b")
+	b.write("etc/one", "2")
+	look(t, w)
+	turn, _, _ := w.Read()
+	b.write("etc/dir/a", "aaa")
+	b.write("etc/dir/c", "c")
+	look(t, w)
+	must(t, w.Applied(append(turn, v1alpha1.Change{Source: v1alpha1.SourceSentinel, Name: "/etc/dir/c", Version: absent})))
+	if got := names(w); got != "/etc/dir/a=… /etc/dir/c=…" {
+		t.Errorf("after what was applied: %q", got)
+	}
+	expectLook(t, b.watching(), "/etc/dir/a=… /etc/dir/c=…")
+	b.write("etc/dir/a", "aa") // what was applied, of which only the version is known
+	expectLook(t, w, "/etc/dir/c=…")
+	expectLook(t, b.watching(), "/etc/dir/c=…")
+	b.write("etc/dir/a", "a") // and what was before it
+	expectLook(t, w, "/etc/dir/a=… /etc/dir/c=…")
+
+	turn, _, _ = w.Read()
+	must(t, w.Applied(turn))
+	if got := names(w); got != "" {
+		t.Errorf("all is applied, and %q is left", got)
+	}
+	before, err := os.Stat(b.baseline())
+	must(t, err)
+	must(t, w.Applied([]v1alpha1.Change{file("/etc/unknown", "0123456789ab"), file("/etc/one", "nonsense"), {Source: v1alpha1.SourceRequest}}))
+	after, err := os.Stat(b.baseline())
+	must(t, err)
+	if names(w) != "" || !os.SameFile(before, after) {
+		t.Errorf("%q after changes that are none; the baseline was written: %t", names(w), !os.SameFile(before, after))
+	}
+}
+
+// What is not named any more is forgotten; what is named once more, by another rule, keeps what is pending.
+func TestOtherRules(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/dir/a", "a")
+	b.write("etc/dir/sub/b", "b")
+	w := b.new()
+	w.Watch([]string{"/etc/dir"}, nil)
+	look(t, w)
+	b.write("etc/dir/a", "aa")
+	b.write("etc/dir/sub/b", "bb")
+	b.write("etc/dir/sub/c", "c")
+	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…")
+	pending, _, _ := w.Read()
+
+	w.Watch([]string{"/etc/dir", "/etc/dir/sub"}, nil)
+	if names(w) != "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…" || complete(w) {
+		t.Errorf("before the new rule was read: %q, complete %t", names(w), complete(w))
+	}
+	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…")
+	w.Watch([]string{"/etc/dir/sub"}, nil) // the outer one goes
+	expectLook(t, w, "/etc/dir/sub/b=… /etc/dir/sub/c=…")
+	must(t, w.Applied(pending[1:2]))
+	w.Watch([]string{"/etc", "/etc/dir/sub/c"}, nil) // and one above and one below come in its place
+	expectLook(t, w, "/etc/dir/sub/c=…")
+	if changes, _, _ := w.Read(); !slices.Equal(changes, pending[2:]) {
+		t.Errorf("%v, expected %v", changes, pending[2:])
+	}
+	expectLook(t, func() *Watcher { w := b.new(); w.Watch([]string{"/etc"}, nil); return w }(), "/etc/dir/sub/c=…")
+
+	w.Watch(nil, nil)
+	expectLook(t, w, "")
+	w.Watch([]string{"/etc"}, nil)
+	expectLook(t, w, "")
+	if text, err := os.ReadFile(b.baseline()); err != nil || strings.Contains(string(text), `"/etc/dir/sub/c": {`) {
+		t.Errorf("what nobody names is kept: %s, %v", text, err)
+	}
+
+	// Policies that come back in the same breath, as by a delete and an apply, lose nothing.
+	b.write("etc/dir/a", "aaa")
+	expectLook(t, w, "/etc/dir/a=…")
+	w.Watch(nil, nil)
+	if names(w) != "" {
+		t.Errorf("%q of what nobody names", names(w))
+	}
+	w.Watch([]string{"/etc"}, nil)
+	expectLook(t, w, "/etc/dir/a=…")
+}
+
+// Before it is said what is to be watched, nothing is forgotten, and nothing is known.
+func TestNothingNamedYet(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/one", "1")
+	look(t, b.watching())
+	b.write("etc/one", "2")
+	w, stop := b.run()
+	if err := w.Look(t.Context()); err == nil || complete(w) {
+		t.Errorf("it is known: %v", err)
+	}
+	stop()
+	expectLook(t, b.watching(), "/etc/one=…")
+}
+
+func FuzzBaseline(f *testing.F) {
+	for _, text := range []string{
+		"", "null", "{}", "[]", `{"version":1,"bootID":"a"}`, `{"version":1,"bootID":"a","files":{"/a":null}}`,
+		`{"version":1,"bootID":"a","files":{"/a":{"/a/b":"0123456789ab"}},"units":{"a.service":{}}}`,
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		b, err := parseBaseline(text)
+		if err != nil {
+			return
+		}
+		if b.Version != 1 || b.BootID == "" {
+			t.Errorf("%q is taken for a baseline", text)
+		}
+		for _, rules := range []map[string]map[string]string{b.Files, b.Units} {
+			for name, files := range rules {
+				r := &rule{source: v1alpha1.SourceFile, name: name, base: files, seen: map[string]entry{}}
+				if n := len(r.differing(all)); n != len(files) {
+					t.Errorf("%d of %d files differ from nothing", n, len(files))
+				}
+				applied([]*rule{r}, file(name, absent))
+			}
+		}
+	})
+}

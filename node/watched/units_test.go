@@ -1,0 +1,162 @@
+package watched
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// unitFiles is a systemd that knows where files of units are.
+type unitFiles struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (u *unitFiles) UnitFiles(_ context.Context, unit string) (fragments, dropIns []string, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.err != nil {
+		return nil, nil, u.err
+	}
+	for _, dir := range []string{"/etc/systemd/system/", "/usr/lib/systemd/system/"} {
+		fragments = append(fragments, dir+unit)
+		dropIns = append(dropIns, dir+unit+".d", dir+"service.d")
+	}
+	return fragments, append(dropIns, "/opt/single.conf"), nil
+}
+
+func (u *unitFiles) fail(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.err = err
+}
+
+// A unit's files are its fragment, the one that counts, and all drop-ins, wherever they appear.
+func TestUnits(t *testing.T) {
+	b := newBench(t)
+	systemd := &unitFiles{}
+	b.options.Units = systemd
+	b.write("usr/lib/systemd/system/a.service", "[Service]")
+	b.write("etc/systemd/system/multi-user.target.wants/x", "")
+	w, stop := b.run()
+	w.Watch(nil, []string{"a.service", "none.service"})
+	b.says(w, "")
+	undo := func(name string) {
+		b.says(w, "a.service=…")
+		b.remove(name)
+		b.says(w, "")
+	}
+	b.write("etc/systemd/system/a.service.d/10.conf", "[Service]")
+	undo("etc/systemd/system/a.service.d/10.conf")
+	b.write("etc/systemd/system/a.service", "[Service]\nUser=a")
+	undo("etc/systemd/system/a.service")
+	must(t, os.Symlink("/dev/null", b.at("etc/systemd/system/a.service"))) // masked
+	// A rooted host cannot follow it; the machine's own root can.
+	until(t, "the mask", func() bool { return !complete(w) })
+	b.remove("etc/systemd/system/a.service")
+	b.says(w, "")
+	must(t, os.Chmod(b.at("usr/lib/systemd/system/a.service"), 0o600))
+	b.says(w, "a.service=…")
+	must(t, os.Chmod(b.at("usr/lib/systemd/system/a.service"), 0o644))
+	b.says(w, "")
+	b.write("usr/lib/systemd/system/service.d/all.conf", "") // of every service, the one without a file included
+	b.says(w, "a.service=… none.service=…")
+	b.remove("usr/lib/systemd/system/service.d")
+	b.write("opt/single.conf", "")
+	b.says(w, "a.service=… none.service=…")
+	b.remove("opt")
+	b.write("etc/systemd/system/none.service", "")
+	b.says(w, "none.service=…")
+	b.remove("etc/systemd/system/none.service")
+	b.says(w, "")
+
+	b.write("etc/systemd/system/a.service.d/README", "no drop-in")
+	must(t, os.Symlink("/usr/lib/systemd/system/a.service", b.at("etc/systemd/system/multi-user.target.wants/a.service"))) // enabled
+	must(t, w.Look(t.Context()))
+	if names(w) != "" {
+		t.Errorf("what is no file of the unit changes it: %q", names(w))
+	}
+
+	b.remove("usr/lib/systemd/system/a.service")
+	b.says(w, "a.service=absent")
+	changes, _, _ := w.Read()
+	must(t, w.Applied(changes))
+	b.says(w, "")
+	b.write("usr/lib/systemd/system/a.service", "[Service]\nType=oneshot")
+	b.says(w, "a.service=…")
+	stop()
+
+	w = b.new()
+	w.Watch(nil, []string{"a.service"})
+	systemd.fail(errors.New("the bus is away"))
+	expectProblem(t, w, "a.service", "the bus is away", "")
+	systemd.fail(nil)
+	expectLook(t, w, "a.service=…")
+	systemd.fail(errors.New("the bus is away"))
+	expectProblem(t, w, "a.service", "the bus is away", "a.service=…")
+	changes, _, _ = w.Read()
+	must(t, w.Applied(changes))
+	systemd.fail(nil)
+	expectLook(t, w, "")
+
+	b.options.Units = nil
+	w = b.new()
+	w.Watch(nil, []string{"a.service"})
+	expectProblem(t, w, "a.service", "no systemd", "")
+}
+
+// Whatever happens at the same time, in the end what is said is what a look from nothing finds.
+func TestBurst(t *testing.T) {
+	b := newBench(t)
+	for i := range 20 {
+		b.write(fmt.Sprintf("etc/dir/%d/f", i), "in effect")
+	}
+	w, _ := b.run()
+	w.Watch([]string{"/etc/dir", "/etc/dir/3", "/etc/one"}, nil)
+	b.says(w, "")
+	var wg sync.WaitGroup
+	for seed := range uint64(4) {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(seed, 6))
+			for range 200 {
+				at := func() string { return b.at(fmt.Sprintf("etc/dir/%d", r.IntN(20))) }
+				switch r.IntN(6) {
+				case 0:
+					_ = os.RemoveAll(at())
+				case 1:
+					_ = os.Rename(at(), at())
+				case 2:
+					_ = os.Symlink("nowhere", at())
+				case 3:
+					_ = os.WriteFile(at(), []byte{byte(r.Uint32())}, 0o644)
+				default:
+					dir := at()
+					_ = os.MkdirAll(dir, 0o755)
+					_ = os.WriteFile(dir+"/f", []byte{byte(r.Uint32())}, 0o644)
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 20 {
+			_ = w.Look(t.Context()) // what vanishes while it is read is no error, what is another each time is
+		}
+	})
+	wg.Wait()
+	fresh := b.new() // goes on from the same baseline
+	fresh.Watch([]string{"/etc/dir", "/etc/dir/3", "/etc/one"}, nil)
+	must(t, fresh.Look(t.Context()))
+	want, _, _ := fresh.Read()
+	until(t, fmt.Sprint(want), func() bool {
+		got, _, complete := w.Read()
+		return complete && slices.Equal(got, want)
+	})
+	if len(want) == 0 {
+		t.Error("in the end nothing had changed")
+	}
+}
