@@ -137,18 +137,64 @@ func TestNeverSettles(t *testing.T) {
 
 // A commit does not wait until it has settled.
 func TestLookDoesNotWait(t *testing.T) {
-	inBubble(t, deaf{}, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
-		b.write("etc/dir/a", "after")
-		w.event(key)
-		must(b.t, w.Look(b.t.Context()))
-		b.expect(w, "/etc/dir/a=…")
-		b.write("etc/dir/a", "before") // and nobody tells
-		must(b.t, w.Look(b.t.Context()))
+	for name, h := range map[string]hints{"inotify": deaf{}, "no inotify": nil} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, h, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
+				b.write("etc/dir/a", "after")
+				w.event(key)
+				must(b.t, w.Look(b.t.Context()))
+				b.expect(w, "/etc/dir/a=…")
+				b.write("etc/dir/a", "before") // and nobody tells
+				must(b.t, w.Look(b.t.Context()))
+				b.expect(w, "")
+				later(30 * time.Minute)
+				if answers.Load() != 2 {
+					b.t.Errorf("%d answers, expected 2", answers.Load())
+				}
+			})
+		})
+	}
+}
+
+// meddler is a systemd that is asked in the middle of each look.
+type meddler struct {
+	w       *Watcher
+	meddles atomic.Bool
+}
+
+func (m *meddler) UnitFiles(context.Context, string) (fragments, dropIns []string, err error) {
+	if m.meddles.Load() {
+		m.w.event("Unit a.service")
+	}
+	return []string{"/etc/a.service"}, nil, nil
+}
+
+// What changes while it is read has not settled.
+func TestChangesWhileRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		systemd := &meddler{}
+		b.options.Settle, b.options.Units = 0, systemd
+		w := b.new()
+		systemd.w = w
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			w.run(ctx, deaf{}, func() {})
+		}()
+		defer func() { cancel(); <-done }()
+		w.Watch(nil, []string{"a.service"})
+		synctest.Wait()
+		b.write("etc/a.service", "half")
+		w.event("Unit a.service")
+		systemd.meddles.Store(true)
+		later(5100 * time.Millisecond)
 		b.expect(w, "")
-		later(time.Hour)
-		if answers.Load() != 2 {
-			b.t.Errorf("%d answers, expected 2", answers.Load())
-		}
+		systemd.meddles.Store(false)
+		b.write("etc/a.service", "whole")
+		later(5 * time.Second)
+		b.expect(w, "a.service=…")
 	})
 }
 

@@ -54,6 +54,14 @@ func TestUnits(t *testing.T) {
 	b.write("etc/systemd/system/a.service.d/10.conf", "[Service]")
 	undo("etc/systemd/system/a.service.d/10.conf")
 	b.write("etc/systemd/system/a.service", "[Service]\nUser=a")
+	b.says(w, "a.service=…")
+	overridden, _, _ := w.Read()
+	b.write("usr/lib/systemd/system/a.service", "which does not count any more")
+	must(t, w.Look(t.Context()))
+	if changes, _, _ := w.Read(); !slices.Equal(changes, overridden) {
+		t.Errorf("a fragment that is overridden counts: %v, %v", changes, overridden)
+	}
+	b.write("usr/lib/systemd/system/a.service", "[Service]")
 	undo("etc/systemd/system/a.service")
 	must(t, os.Symlink("/dev/null", b.at("etc/systemd/system/a.service"))) // masked
 	// A rooted host cannot follow it; the machine's own root can.
