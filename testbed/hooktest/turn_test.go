@@ -66,8 +66,11 @@ func TestTurnsWithHookUnits(t *testing.T) {
 	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
 	_, err = cp.Client().CoreV1().Nodes().Create(t.Context(), other, metav1.CreateOptions{})
 	must(t, err)
-	h := host(t, "turn-", installed(t), "lockkeeper.service")
+	files := installed(t)
+	examples := addExamples(t, files)
+	h := host(t, "turn-", files, "lockkeeper.service")
 	exec(t, h, "journalctl --update-catalog; systemctl enable our-before-drain our-before-reboot our-before-uncordon")
+	examples.enable(t, h)
 	node := func(what string, within time.Duration, cond func(*corev1.Node) bool) *corev1.Node {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -93,7 +96,10 @@ func TestTurnsWithHookUnits(t *testing.T) {
 
 	must(t, h.StageUpdate(t.Context(), "4.2.0"))
 	node("to want the update", time.Minute, func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelWants] == "reboot" })
+	n = node("to be in before-drain", 4*time.Minute, func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelState] == "before-drain" })
+	examples.grant(t, h)
 	node("to be updated", 4*time.Minute, idle)
+	examples.told(t, h.Name(), n.Annotations[v1alpha1.AnnotationTurn])
 	if got := exec(t, h, "cat /var/lib/ran"); got != all || h.Reboots() != 1 {
 		t.Errorf("%d reboots; ran:\n%s", h.Reboots(), got)
 	}
@@ -134,6 +140,7 @@ func TestTurnsWithHookUnits(t *testing.T) {
 	if took := ranAt(t, h).Sub(asked); asked.Sub(failed) < 15*time.Second && took > 40*time.Second {
 		t.Errorf("asked to, they ran after %v, which they would have done by themselves", took)
 	}
+	examples.told(t, h.Name(), n.Annotations[v1alpha1.AnnotationTurn])
 	says("coordinates; idle; up to date since ")
 }
 
