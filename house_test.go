@@ -388,7 +388,7 @@ func (t *T) after() { var u struct{ Now int }; _ = u.Now; _ = time.Duration(1) }
 // TestDocumentsNameTests: a promise whose test was renamed, or is gone, is no promise.
 func TestDocumentsNameTests(t *testing.T) {
 	named := map[string]string{} // test to document
-	for document, least := range map[string]int{"docs/safety.md": 20, "docs/security.md": 12} {
+	for document, least := range map[string]int{"docs/safety.md": 20, "docs/security.md": 12, "docs/hooks.md": 12} {
 		text, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -39,7 +37,7 @@ func (s *Source) Confirm(ctx context.Context, name, hook string) (string, error)
 		}
 		key := v1alpha1.HookAnnotation(hook)
 		if f.Hooks[hook] == f.Turn {
-			return fmt.Sprintf("%s: hook %s is confirmed already for turn %s, nothing changed.\n%s", name, hook, f.Turn, stillAwaited(node, &f, hook)), nil
+			return fmt.Sprintf("%s: hook %s is confirmed already for turn %s, nothing changed.\n%s", name, hook, f.Turn, stillAwaited(&f, hook)), nil
 		}
 		_, outcome, err := object.Send(ctx, s.Client, object.Patch{
 			Node: name, ResourceVersion: f.ResourceVersion, Manager: object.FieldManager("admin"),
@@ -47,7 +45,7 @@ func (s *Source) Confirm(ctx context.Context, name, hook string) (string, error)
 		})
 		switch {
 		case outcome == object.Written:
-			return fmt.Sprintf("%s: hook %s of %s is confirmed for turn %s.\n%s", name, hook, f.State, f.Turn, stillAwaited(node, &f, hook)), nil
+			return fmt.Sprintf("%s: hook %s of %s is confirmed for turn %s.\n%s", name, hook, f.State, f.Turn, stillAwaited(&f, hook)), nil
 		case outcome == object.Conflict && try < retries:
 			continue // it is another version: look again whether this is still meant
 		case outcome == object.Unknown:
@@ -101,7 +99,7 @@ func hookNames(hooks []v1alpha1.Hook) []string {
 // stillAwaited says what else the stage waits for besides the hook that has
 // confirmed, and how to take that back while there is something. A hook whose
 // time is over may be named although the coordinator goes on without it.
-func stillAwaited(node *corev1.Node, n *turn.Node, confirmed string) string {
+func stillAwaited(n *turn.Node, confirmed string) string {
 	var others []string
 	for _, name := range hookNames(n.Grant.Terms.Hooks(n.State)) {
 		if name != confirmed && n.Hooks[name] != n.Turn {
@@ -111,8 +109,8 @@ func stillAwaited(node *corev1.Node, n *turn.Node, confirmed string) string {
 	if n.Host != nil && slices.Contains(n.Host.HookStages, n.State) && !n.Says(v1alpha1.WordDone) {
 		others = append(others, "the host's hook units")
 	}
-	if volumes := len(node.Status.VolumesAttached); volumes > 0 && n.State == v1alpha1.StateBeforeReboot && n.Grant.Terms.WaitForVolumeDetach {
-		others = append(others, fmt.Sprintf("volumes to detach (%d)", volumes))
+	if len(n.Volumes) > 0 && n.State == v1alpha1.StateBeforeReboot && n.Grant.Terms.WaitForVolumeDetach && n.Grant.Drains {
+		others = append(others, fmt.Sprintf("volumes to detach (%d)", len(n.Volumes)))
 	}
 	text := ""
 	if n.Grant.PausedSince != nil {

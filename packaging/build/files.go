@@ -37,6 +37,13 @@ const config = "config|noreplace"
 
 const doc = "/usr/share/doc/lockkeeper/"
 
+// examples are what docs/hooks.md speaks of.
+var examples = []string{
+	"notify-webhook/hook.sh", "notify-webhook/kustomization.yaml", "notify-webhook/manifest.yaml", "notify-webhook/notify-webhook@.service",
+	"wait-for-replicas/hook.sh", "wait-for-replicas/host.yaml", "wait-for-replicas/kustomization.yaml", "wait-for-replicas/manifest.yaml",
+	"wait-for-replicas/wait-for-replicas.service",
+}
+
 // sharedFiles are those that do not depend on the architecture. What has to be
 // made for this build is made.
 func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
@@ -62,6 +69,9 @@ func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
 		file{Src: "packaging/completions/lockkeeper.zsh", Dst: "/usr/share/zsh/site-functions/_lockkeeper", Only: []string{"rpm"}},
 		file{Src: "packaging/completions/lockkeeper.fish", Dst: "/usr/share/fish/vendor_completions.d/lockkeeper.fish", Only: []string{"deb", "rpm"}},
 	)
+	for _, name := range examples {
+		files = append(files, file{Src: "packaging/examples/" + name, Dst: doc + "examples/" + name, Type: "doc", Only: []string{"deb", "rpm"}})
+	}
 	manual8, err := os.ReadFile("packaging/man/lockkeeper.8")
 	if err != nil {
 		return nil, err
