@@ -1,0 +1,148 @@
+package rollout_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// told is a policy's status in lines: the counts, then each condition.
+func told(s v1alpha1.DisruptionPolicyStatus) string {
+	var b strings.Builder
+	for _, c := range s.Conditions {
+		b.WriteString(c.Type + "=" + string(c.Status) + " " + c.Reason + ": " + c.Message + "\n")
+	}
+	return b.String()
+}
+
+// TestStatus has what is told of the policy web, which decides about n1 alone
+// where the words say so, and about n1 and n2 else.
+func TestStatus(t *testing.T) {
+	const valid, within = "Valid=True Valid: the policy can be understood\n", "Halted=False WithinMaxFailed: 0 failed, 0 allowed\n"
+	for _, tc := range []struct{ words, want string }{
+		{"idle wants=nothing", valid + "Progressing=False UpToDate: no node wants anything\n" + within},
+		{"idle", valid + "Progressing=True InTurn: 0 of 1 nodes that want something in a turn, 0 unavailable, 1 allowed\n" + within},
+		{"draining", valid + "Progressing=True InTurn: 1 of 1 nodes that want something in a turn, 1 unavailable, 1 allowed\n" + within},
+		{"draining ack=draining/committed marked drain=Wait since=2h", valid +
+			"Progressing=False Overdue: 1 held: waits for the host to drain\n" + within},
+		{"idle n2.cordoned", valid + "Progressing=False Budget: 1 wait: 1 unavailable, 1 allowed\n" + within},
+		{"idle n2.ended=30s", valid + "Progressing=True Settling: 1 wait until the nodes have settled after the last turn\n" + within},
+		{"idle n2.failed", valid + "Progressing=False Halted: 1 held: 1 failed, 0 allowed\n" +
+			"Halted=True Halted: 1 failed, 0 allowed; nothing is granted until `lockkeeper retry NODE` forgives one\n"},
+		{"idle policy=web;paused=true", valid + "Progressing=False Paused: 1 held: policy web is paused\n" + within},
+		{"idle policy=web;observe=true", valid + "Progressing=False WouldGrant: 1 held: policy web only observes\n" + within},
+		{"idle policy=web;window=22:00+4h", valid + "Progressing=False Window: 1 held: no window is open; the next opens at 22:00:00 UTC\n" + within},
+		{"idle policy=web;window=11:00+70m", valid +
+			"Progressing=False Window: 1 held: the window closes at 12:10:00 UTC, and a turn takes 15m0s; the next opens at 2026-01-02 11:00:00 UTC\n" + within},
+		{"idle policy=web;window=11:00+70m;expected=2h", valid +
+			"Progressing=False Window: 1 held: the window closes at 12:10:00 UTC, and a turn takes 2h0m0s; none that is long enough opens within eight days\n" + within},
+		{"idle policy=web;gate=replicas", valid + "Progressing=False Gate: 1 held: gate replicas is closed: its query has not been answered yet\n" + within},
+		{"idle policy=web;gate=replicas gate=web/replicas:closed", valid + "Progressing=False Gate: 1 held: gate replicas is closed: 3 replicas are missing\n" + within},
+		{"idle stopped", valid + "Progressing=False Stopped: 1 held: " + v1alpha1.ReasonStopped.Doc().Means + "\n" + within},
+		{"idle policy=web;invalid=true", `Valid=False InvalidPolicy: spec.rollout.windows[0].start: "25:00", expected a time of the day, 00:00 to 23:59` + "\n" +
+			`Progressing=False InvalidPolicy: 1 held: policy web: spec.rollout.windows[0].start: "25:00", expected a time of the day, 00:00 to 23:59` + "\n" + within},
+		{"idle policy=db;select=pool:db n2.label=pool:db label=pool:db", valid + "Progressing=False NoNodes: the policy decides about no managed node\n" + within},
+		// With several policies, whose words it is.
+		{"idle n2.cordoned policy=db;select=pool:db;gate=a", valid + "Progressing=False Budget: 1 wait: 1 unavailable, 1 allowed\n" + within},
+		{"idle n2.failed policy=db;select=pool:db;gate=a", valid + "Progressing=False Halted: 1 held: policy web: 1 failed, 0 allowed\n" +
+			"Halted=True Halted: 1 failed, 0 allowed; nothing is granted until `lockkeeper retry NODE` forgives one\n"},
+	} {
+		words := strings.Fields(tc.words)
+		s := situation(t, append([]string{words[0], "policy=built-in;gone", "policy=web"}, words[1:]...))
+		if g := s.Nodes[0].Grant; g != nil {
+			g.Policy = "web"
+		}
+		for _, f := range rollout.Decide(s).Figures.Policies {
+			if got := told(rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon)); f.Name == "web" && got != tc.want {
+				t.Errorf("%s:\n%s\nexpected:\n%s", tc.words, got, tc.want)
+			}
+		}
+	}
+}
+
+// TestStatusOfAnInvalidPolicy names what is wrong, but not without end.
+func TestStatusOfAnInvalidPolicy(t *testing.T) {
+	f := rollout.PolicyFigures{Name: "web"}
+	for range 12 {
+		f.Problems = append(f.Problems, policy.Problem{Field: "spec.x", Text: "no"})
+	}
+	got := rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon).Conditions[0].Message
+	if want := strings.Repeat("spec.x: no; ", 10) + "and 2 more"; got != want {
+		t.Errorf("%q, expected %q", got, want)
+	}
+}
+
+// TestStatusKeepsItsTimes: a condition keeps the time of its last change of
+// status, whatever its reason.
+func TestStatusKeepsItsTimes(t *testing.T) {
+	f := rollout.PolicyFigures{Name: "web", Generation: 3, Selected: 2, UpToDate: 1, Wanting: 1, InTurn: 1, Unavailable: 1, Failed: 0, Allowed: 1, Moving: 1}
+	first := rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon)
+	want := v1alpha1.PolicyNodes{Selected: 2, UpToDate: 1, Wanting: 1, InTurn: 1, Unavailable: 1, Allowed: 1}
+	if first.Nodes != want || first.ObservedGeneration != 3 {
+		t.Errorf("%+v, expected generation 3 and %+v", first, want)
+	}
+	f.InTurn, f.Moving, f.Settling, f.Held = 0, 0, atNoon.Add(time.Minute), map[v1alpha1.Reason]int{v1alpha1.ReasonBudget: 1}
+	second := rollout.Status(&f, first, atNoon.Add(time.Minute))
+	f.Settling = time.Time{}
+	third := rollout.Status(&f, second, atNoon.Add(2*time.Minute))
+	for i, c := range []struct {
+		status v1alpha1.DisruptionPolicyStatus
+		reason string
+		at     time.Time
+	}{{first, "InTurn", atNoon}, {second, "Settling", atNoon}, {third, "Budget", atNoon.Add(2 * time.Minute)}} {
+		for _, p := range c.status.Conditions {
+			at := atNoon
+			if p.Type == v1alpha1.ConditionProgressing {
+				at = c.at
+				if p.Reason != c.reason {
+					t.Errorf("%d: %s, expected %s", i, p.Reason, c.reason)
+				}
+			}
+			if !p.LastTransitionTime.Equal(&metav1.Time{Time: at}) || p.ObservedGeneration != 3 {
+				t.Errorf("%d: %s since %v of generation %d, expected %v and 3", i, p.Type, p.LastTransitionTime, p.ObservedGeneration, at)
+			}
+		}
+	}
+	if again := rollout.Status(&f, third, atNoon.Add(time.Hour)); !reflect.DeepEqual(again, third) {
+		t.Errorf("nothing has happened, and %+v became %+v", third, again)
+	}
+}
+
+// TestEffectiveRules are the rules of all policies that select a node, each
+// with the number of managed nodes on which it holds.
+func TestEffectiveRules(t *testing.T) {
+	s := situation(t, strings.Fields("idle label=pool:web policy=web;select=pool:web"))
+	web, all := s.Policies.Named("web"), s.Policies.Named(builtIn)
+	restart := v1alpha1.Action{Type: v1alpha1.ActionRestart, Unit: "nginx.service"}
+	web.Rules = []v1alpha1.Rule{
+		{Source: v1alpha1.SourceFile, Path: "/etc/nginx", Actions: []v1alpha1.Action{{Type: v1alpha1.ActionDaemonReload}, restart}},
+		{Source: v1alpha1.SourceOSUpdate, HoldBack: "4081.*", Drain: v1alpha1.DrainNever, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionReboot}}},
+	}
+	all.Rules = []v1alpha1.Rule{
+		{Source: v1alpha1.SourceRequest, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionReboot}}},
+		{Source: v1alpha1.SourceOSUpdate, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionReboot}}},
+	}
+	want := map[string][]v1alpha1.EffectiveRule{
+		"web": {
+			{Key: "File /etc/nginx", Policy: "web", Actions: []string{"DaemonReload", "Restart nginx.service"}, Nodes: 1},
+			{Key: "OSUpdate", Policy: "web", Actions: []string{"Reboot without Drain", "holds back 4081.*"}, Nodes: 1},
+			{Key: "Request", Policy: builtIn, Actions: []string{"Reboot"}, Nodes: 1},
+		},
+		builtIn: {
+			{Key: "OSUpdate", Policy: builtIn, Actions: []string{"Reboot"}, Nodes: 1},
+			{Key: "Request", Policy: builtIn, Actions: []string{"Reboot"}, Nodes: 1},
+		},
+	}
+	for _, f := range rollout.Decide(s).Figures.Policies {
+		if got := rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon).EffectiveRules; !reflect.DeepEqual(got, want[f.Name]) {
+			t.Errorf("%s: %+v, expected %+v", f.Name, got, want[f.Name])
+		}
+	}
+}
