@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 )
@@ -237,15 +239,15 @@ func (t *Tree) Run() error {
 		if err != nil {
 			return fmt.Errorf("inotify: %w", err)
 		}
-		for key := range t.told(buf[:n]) {
+		for _, key := range t.told(buf[:n]) {
 			t.poke(key)
 		}
 	}
 }
 
-// told gives the keys that the events are about. Folders that have come are watched at once: who was told of them may
+// told gives the keys that the events are about, in order. Folders that have come are watched at once: who was told of them may
 // look much later, and is to hear what happens in them until then.
-func (t *Tree) told(events []byte) map[string]bool {
+func (t *Tree) told(events []byte) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	keys, anew := map[string]bool{}, map[string]bool{}
@@ -262,19 +264,17 @@ func (t *Tree) told(events []byte) map[string]bool {
 		}
 		came := e.mask&(syscall.IN_CREATE|syscall.IN_MOVED_TO) != 0
 		for key, in := range f.by {
-			switch {
-			case e.self() || in.names[e.name]:
-				keys[key] = true
-				anew[key] = anew[key] || came // a part of the way to a path
-			case in.all:
+			named := in.names[e.name]
+			if e.self() || named || in.all {
 				keys[key] = true
 			}
-			if in.all && e.mask&syscall.IN_ISDIR != 0 {
-				// One that was moved may have watched folders in it, under other paths.
-				anew[key] = anew[key] || e.mask&syscall.IN_MOVED_TO != 0
-				if e.mask&syscall.IN_CREATE != 0 {
-					t.grow(key, filepath.Join(f.path, e.name))
-				}
+			folder := in.all && e.mask&syscall.IN_ISDIR != 0
+			switch {
+			case came && named, folder && e.mask&syscall.IN_MOVED_TO != 0:
+				// A part of the way to a path; or a folder that may have watched ones in it, under other paths.
+				anew[key] = true
+			case folder && came:
+				t.grow(key, filepath.Join(f.path, e.name))
 			}
 		}
 		if e.mask&syscall.IN_IGNORED != 0 {
@@ -285,7 +285,7 @@ func (t *Tree) told(events []byte) map[string]bool {
 		// What cannot be watched is told when whoever looks calls Watch.
 		_ = t.control(func(fd int) error { return t.rearm(fd, key) })
 	}
-	return keys
+	return slices.Sorted(maps.Keys(keys))
 }
 
 // grow watches a folder that has come below a path.

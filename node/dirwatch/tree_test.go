@@ -58,7 +58,7 @@ func TestTree(t *testing.T) {
 	must(t, os.MkdirAll(at("etc/beside"), 0o755))
 	must(t, os.WriteFile(at("marker"), nil, 0o600))
 	must(t, tree.Watch("marker", root, []string{"/marker"}))
-	// One step at a time: the kernel keeps the order, so the marker's word comes after all of a step's.
+	// One step at a time: the kernel keeps the order, and "marker" comes after "foo" in one reading.
 	step := func(what string, want bool, f func()) {
 		t.Helper()
 		f()
