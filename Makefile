@@ -66,7 +66,7 @@ test-unit: deps ## Run the product's own tests with -race, the long ones of the 
 	$(GO) test -timeout 15m ./node/turn ./coordinator/rollout
 
 .PHONY: test-testbed
-test-testbed: deps package-test-deps example-test-deps test-parts ## Run the tests on a real control plane, with samples of the long campaigns
+test-testbed: deps package-test-deps example-test-deps gate-test-deps test-parts ## Run the tests on a real control plane, with samples of the long campaigns
 	@$(MAKE) --no-print-directory -j 2 test-clusters test-explore
 
 # The longest ones first: what is left at the end runs alone.
@@ -135,6 +135,11 @@ package-test-deps: package-deps
 .PHONY: example-test-deps
 example-test-deps:
 	@$(call need,curl:curl)
+
+# What gatetest starts, and ends. Debian's package would also start one of its own, where systemd runs.
+.PHONY: gate-test-deps
+gate-test-deps:
+	@$(call need,prometheus:prometheus)
 
 # need installs the Debian packages of programs that are missing: PROGRAM:PACKAGE…
 need = missing=; for p in $(1); do command -v "$${p%%:*}" >/dev/null || missing="$$missing $${p\#*:}"; done; \

@@ -1,0 +1,3 @@
+// Package gatetest has policies' gates asked of a real Prometheus, which scrapes
+// a number that the test sets.
+package gatetest
