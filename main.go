@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	_ "time/tzdata" // windows have time zones, and a host may lack their database
 
 	"github.com/urfave/cli/v2"
 	"k8s.io/klog/v2"

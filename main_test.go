@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -155,6 +159,18 @@ func TestUsage(t *testing.T) {
 				t.Errorf("got\n%+v\nexpected\n%+v", got, tc)
 			}
 		})
+	}
+}
+
+// A host may lack the time zone database: the binary has it. Nothing but the
+// import says so, and nothing on a machine that has one would notice.
+func TestTimeZonesAreBuiltIn(t *testing.T) {
+	f, err := parser.ParseFile(token.NewFileSet(), "main.go", nil, parser.ImportsOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"time/tzdata"` }) {
+		t.Error("main.go does not import time/tzdata")
 	}
 }
 
@@ -329,7 +345,8 @@ func TestPackagedUpToDate(t *testing.T) {
 	commands := renderedCommands(t)
 	var keys []render.Key
 	for _, k := range config.Keys() {
-		keys = append(keys, render.Key{Name: k.Name, Type: k.Type, Allowed: k.Bounds, Default: k.Default, Means: k.Means, Reload: k.Reload})
+		keys = append(keys, render.Key{Name: k.Name, Type: k.Type, Allowed: k.Bounds, Default: k.Default, Means: k.Means, Reload: k.Reload,
+			About: k.About, List: k.List, Example: k.Example})
 	}
 	page := func(name, part string, fill func(*render.Roff)) string {
 		text, err := os.ReadFile("packaging/man/" + name + ".in")
@@ -404,13 +421,20 @@ func renderedCommands(t *testing.T) []render.Command {
 }
 
 // TestSampleConfiguration reads the file that the packages install: as it is it
-// changes nothing, and with every key in force it says the defaults.
+// changes nothing, and with every key in force it says the defaults, and one
+// window.
 func TestSampleConfiguration(t *testing.T) {
 	text, err := os.ReadFile("packaging/lockkeeper.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	inForce := regexp.MustCompile(`(?m)^#(\[[a-z_]+\]$|[a-z_]+ = )`).ReplaceAllString(string(text), "$1")
+	inForce := regexp.MustCompile(`(?m)^#(\[[a-z_]+\]$|\[\[[a-z_]+\]\]$|[a-z_]+ = )`).ReplaceAllString(string(text), "$1")
+	values := map[string]string{
+		"window.days": `["Sat"]`, "window.start": `"02:00"`, "window.duration": `"4h"`, "window.time_zone": `"UTC"`,
+	}
+	for _, v := range config.Default().Effective() {
+		values[v.Key] = v.Value
+	}
 	for name, c := range map[string]struct {
 		text string
 		set  int
@@ -420,12 +444,12 @@ func TestSampleConfiguration(t *testing.T) {
 			t.Fatalf("%s: %v, warnings %v", name, err, warnings)
 		}
 		set := 0
-		for i, v := range cfg.Effective() {
+		for _, v := range cfg.Effective() {
 			if v.Origin != "default" {
 				set++
 			}
-			if v.Value != config.Default().Effective()[i].Value {
-				t.Errorf("%s: %s is %s, expected the default", name, v.Key, v.Value)
+			if v.Value != values[v.Key] {
+				t.Errorf("%s: %s is %s, expected %s", name, v.Key, v.Value, values[v.Key])
 			}
 		}
 		if set != c.set {

@@ -59,7 +59,13 @@ func (h *Host) loop(ctx context.Context) error {
 				h.contented()
 			}
 			n := h.facts()
-			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.minUptime()-h.self.uptime())
+			var window time.Duration
+			if n != nil && n.InTurn() {
+				// Out of a turn the next round is soon enough: thousands of hosts
+				// may have the same windows, and each writes that they have opened.
+				window = h.windows.left(time.Now())
+			}
+			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.minUptime()-h.self.uptime(), window)
 			if soon := h.announced.next(); soon > 0 {
 				next = min(next, soon)
 			}
@@ -71,8 +77,9 @@ func (h *Host) loop(ctx context.Context) error {
 }
 
 // pace is how long the loop rests when nothing failed: again, if there is to be
-// another look; busy, in rebooting; settling is how long it is to min_uptime.
-func pace(again, busy bool, settling time.Duration) time.Duration {
+// another look; busy, in rebooting; settling and window are how long it is to
+// min_uptime, and until a window opens or closes.
+func pace(again, busy bool, settling, window time.Duration) time.Duration {
 	next := idleRound
 	if again {
 		next = lookAgain
@@ -80,8 +87,10 @@ func pace(again, busy bool, settling time.Duration) time.Duration {
 	if busy {
 		next = min(next, busyRound)
 	}
-	if settling > 0 {
-		next = min(next, settling+time.Second)
+	for _, left := range []time.Duration{settling, window} {
+		if left > 0 {
+			next = min(next, left+time.Second)
+		}
 	}
 	return next
 }

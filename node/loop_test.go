@@ -22,6 +22,7 @@ func TestPace(t *testing.T) {
 	for _, c := range []struct {
 		again, busy bool
 		settling    time.Duration
+		window      time.Duration
 		want        time.Duration
 	}{
 		{want: 30 * time.Second},
@@ -34,8 +35,14 @@ func TestPace(t *testing.T) {
 		// min_uptime has not passed in the boot that a reboot brought: its health is looked at all the same.
 		{busy: true, settling: 2 * time.Minute, want: 2 * time.Second},
 		{again: true, settling: 2 * time.Minute, want: 11 * time.Second},
+		// A window opens or closes.
+		{window: 5 * time.Second, want: 6 * time.Second},
+		{window: 5 * time.Second, settling: 3 * time.Second, want: 4 * time.Second},
+		{window: 3 * time.Second, settling: 5 * time.Second, again: true, want: 4 * time.Second},
+		{window: time.Hour, want: 30 * time.Second},
+		{window: -time.Second, want: 30 * time.Second},
 	} {
-		if got := pace(c.again, c.busy, c.settling); got != c.want {
+		if got := pace(c.again, c.busy, c.settling, c.window); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}

@@ -30,6 +30,8 @@ type Settings struct {
 	ManagedByDefault bool
 	// Paused is this host's own veto; "" is none.
 	Paused string
+	// Windows are when this host may be disturbed; none is always.
+	Windows []policy.Window
 	// Sentinels are absolute paths whose presence asks for a reboot.
 	Sentinels []string
 	// SessionDelay is how long logged-in users get, 0 to 1h.
@@ -139,6 +141,7 @@ type Host struct {
 	health     healthCheck
 	engineUnit engineWord
 	announced  announcement
+	windows    openness // as of the last observation
 	logged     transition
 	since      waiting
 	told       Status    // as it was last at rest

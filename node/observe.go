@@ -30,12 +30,16 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 		ManagedByDefault: settings.ManagedByDefault,
 		Shutdown:         shutdown.valid(),
 	}
-	o.Veto, o.VetoDetail = h.veto(settings)
+	var n turn.Node
 	obj := h.view.Get(h.name)
+	if obj != nil {
+		n = turn.FromNode(obj)
+	}
+	h.windows = windowsAt(settings.Windows, time.Now(), n.Committed())
+	o.Veto, o.VetoDetail = h.veto(settings)
 	if obj == nil {
 		return o
 	}
-	n := turn.FromNode(obj)
 	o.Node = n
 	o.Sources = h.sources(ctx, &n)
 	if o.Veto == "" && o.Sources.Veto != "" {
@@ -81,6 +85,8 @@ func (h *Host) veto(s Settings) (v1alpha1.Reason, string) {
 			names[i] = m.String()
 		}
 		return v1alpha1.ReasonRebootManager, strings.Join(names, "; ")
+	case h.windows.closed != "":
+		return v1alpha1.ReasonWindow, h.windows.closed
 	case h.self.uptime() < s.MinUptime:
 		return v1alpha1.ReasonMinUptime, fmt.Sprintf("until %v after the boot", s.MinUptime)
 	}

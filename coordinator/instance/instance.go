@@ -126,6 +126,7 @@ func settings(cfg *config.Config) node.Settings {
 		Observe:          cfg.Mode == config.ModeObserve,
 		ManagedByDefault: cfg.ManagedByDefault,
 		Paused:           cfg.Paused,
+		Windows:          cfg.Windows,
 		Sentinels:        cfg.Sources.Sentinels,
 		SessionDelay:     cfg.Reboot.SessionDelay,
 		MinUptime:        cfg.Reboot.MinUptime,

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // DefaultFile is the host's file unless another is named.
@@ -50,12 +52,16 @@ type Config struct {
 	Coordinator Coordinator
 	Sources     Sources
 	Reboot      Reboot
-	Hooks       Hooks
-	Health      Health
-	Metrics     Metrics
+	// Windows are when the host may be disturbed; none is always.
+	Windows []policy.Window
+	Hooks   Hooks
+	Health  Health
+	Metrics Metrics
 
 	origins map[string]origin // by key; what is absent is a default
-	files   []string          // what was read, in the order in which it was
+	// windowOrigins are those of the keys of each window.
+	windowOrigins []map[string]origin
+	files         []string // what was read, in the order in which it was
 }
 
 // Kubernetes is how the host reaches the API server.
@@ -78,6 +84,10 @@ type Coordinator struct {
 	// Kubeconfig is the coordinator identity's. While there is no such file,
 	// or it is "", the host does not campaign.
 	Kubeconfig string
+	// PrometheusURL is where policies' gates are asked, "" is nowhere.
+	PrometheusURL string
+	// PrometheusTokenFile holds the bearer token for that, "" is none.
+	PrometheusTokenFile string
 }
 
 // Sources are where the host looks for changes.
@@ -179,6 +189,10 @@ func unset() *Config {
 func (c *Config) apply(d document, testbed bool) Errors {
 	settings, errs := parse(d.file, d.data)
 	for _, s := range settings {
+		if s.key == windowTable {
+			errs = append(errs, c.setWindows(s)...)
+			continue
+		}
 		k := find(s.key)
 		if expected := k.set(c, s.raw, testbed); expected != "" {
 			errs = append(errs, &Error{File: s.file, Line: s.line, Key: s.key, Got: show(s.raw), Expected: expected})

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/configuration.md")
@@ -69,7 +71,7 @@ func TestDefaultsAreTheContract(t *testing.T) {
 	want := &Config{
 		Mode: ModeAct, ManagedByDefault: true, LogLevel: slog.LevelInfo,
 		Lease:       Lease{"lockkeeper", "lockkeeper", 30 * time.Second, 20 * time.Second, 5 * time.Second},
-		Coordinator: Coordinator{"/etc/lockkeeper/coordinator.kubeconfig"},
+		Coordinator: Coordinator{Kubeconfig: "/etc/lockkeeper/coordinator.kubeconfig"},
 		Sources:     Sources{UpdateEngineAuto, 30 * time.Second, []string{"/run/reboot-required", "/run/reboot-needed"}},
 		Reboot:      Reboot{5 * time.Minute, 2 * time.Minute},
 		Hooks:       Hooks{10 * time.Minute, HookTimeoutAbort},
@@ -108,6 +110,8 @@ renew_deadline = "5s"
 retry_period = "1s"
 [coordinator]
 kubeconfig = ""
+prometheus_url = "https://prometheus.example.com:9443/main"
+prometheus_token_file = "/d"
 [sources]
 update_engine = "off"
 poll_interval = "1h"
@@ -115,6 +119,11 @@ sentinels = ["/b", "/c"]
 [reboot]
 session_delay = "0s"
 min_uptime = "1m"
+[[window]]
+days = ["Sun", "Fri"]
+start = "22:30"
+duration = "24h"
+time_zone = "Europe/Berlin"
 [hooks]
 timeout = "1s"
 on_timeout = "wait"
@@ -129,16 +138,20 @@ listen = "[::1]:9477"
 	}
 	want := Config{
 		Mode: ModeObserve, Paused: "disk on order", NodeName: "n1.example.org", LogLevel: slog.LevelDebug,
-		Kubernetes: Kubernetes{"/a"},
-		Lease:      Lease{"kube-system", "other", 10 * time.Second, 5 * time.Second, time.Second},
-		Sources:    Sources{UpdateEngineOff, time.Hour, []string{"/b", "/c"}},
-		Reboot:     Reboot{0, time.Minute},
-		Hooks:      Hooks{time.Second, HookTimeoutWait},
-		Health:     Health{[]string{"a@b.service", "c.target"}, 2 * time.Hour},
-		Metrics:    Metrics{"[::1]:9477"},
+		Kubernetes:  Kubernetes{"/a"},
+		Lease:       Lease{"kube-system", "other", 10 * time.Second, 5 * time.Second, time.Second},
+		Coordinator: Coordinator{"", "https://prometheus.example.com:9443/main", "/d"},
+		Sources:     Sources{UpdateEngineOff, time.Hour, []string{"/b", "/c"}},
+		Windows: []policy.Window{{
+			Days: [7]bool{time.Sunday: true, time.Friday: true}, Hour: 22, Minute: 30, Duration: 24 * time.Hour, Zone: zone(t, "Europe/Berlin"),
+		}},
+		Reboot:  Reboot{0, time.Minute},
+		Hooks:   Hooks{time.Second, HookTimeoutWait},
+		Health:  Health{[]string{"a@b.service", "c.target"}, 2 * time.Hour},
+		Metrics: Metrics{"[::1]:9477"},
 	}
 	got := *c
-	got.origins, got.files = nil, nil
+	got.origins, got.windowOrigins, got.files = nil, nil, nil
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("read\n%+v\nexpected\n%+v", got, want)
 	}
@@ -151,8 +164,8 @@ listen = "[::1]:9477"
 
 func TestMistakes(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
-		{"unknown key", "mode = \"act\"\nwindow = 1\n",
-			"lockkeeper.toml:2: window: not a known key, expected one of the keys that `lockkeeper check-config --effective` lists"},
+		{"unknown key", "mode = \"act\"\nwid = 1\n",
+			"lockkeeper.toml:2: wid: not a known key, expected one of the keys that `lockkeeper check-config --effective` lists"},
 		{"misspelt", "manged_by_default = true\n",
 			"lockkeeper.toml:1: manged_by_default: not a known key, expected managed_by_default"},
 		{"misspelt table", "[heath]\nunits = []\n",
@@ -368,6 +381,8 @@ retry_period = "5s"       # default
 
 [coordinator]
 kubeconfig = "/etc/lockkeeper/coordinator.kubeconfig"  # default
+prometheus_url = "" # default
+prometheus_token_file = "" # default
 
 [sources]
 update_engine = "auto"                                        # default
@@ -377,6 +392,8 @@ sentinels = ["/run/reboot-required", "/run/reboot-needed"]  # default
 [reboot]
 session_delay = "5m"  # default
 min_uptime = "2m"     # default
+
+# no [[window]]: at all times # default
 
 [hooks]
 timeout = "10m"       # default
@@ -466,6 +483,8 @@ func TestDocsUpToDate(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(defaultsAsFile()))
 	f.Add([]byte("lease = { duration = \"9s\" }\n[[window]]\na.\"b.c\" = [1, {d = 2}]\n"))
+	f.Add([]byte("[[window]]\nstart = \"02:00\"\nduration = \"4h\"\n[[window]]\ndays = [\"Sat\"]\nstart = \"2:00\"\n"))
+	f.Add([]byte("window = [{ start = \"23:59\", duration = \"24h\", time_zone = \"Asia/Tokyo\" }, {}]\n"))
 	f.Add([]byte(strings.Repeat("k", 2000)))
 	f.Add([]byte("paused = \"\\u0085\"\nsources.sentinels = [\"/a\u200b\", [[]]]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -495,6 +514,9 @@ func FuzzParse(f *testing.F) {
 			if k := &keys[i]; !k.same(c, again) {
 				t.Errorf("%s: %s, was %s", k.Name, k.text(again), k.text(c))
 			}
+		}
+		if len(c.Windows) != len(again.Windows) || len(c.Windows) > 0 && !reflect.DeepEqual(c.Windows, again.Windows) {
+			t.Errorf("windows: %+v, was %+v", again.Windows, c.Windows)
 		}
 	})
 }

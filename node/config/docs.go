@@ -43,8 +43,7 @@ func Docs() string {
 	var b strings.Builder
 	b.WriteString(docsHead)
 	table := "-"
-	for i := range keys {
-		k := &keys[i]
+	for _, k := range Keys() {
 		t, _, ok := strings.Cut(k.Name, ".")
 		if !ok {
 			t = ""
@@ -55,15 +54,26 @@ func Docs() string {
 			if t != "" {
 				heading = "`[" + t + "]`"
 			}
-			fmt.Fprintf(&b, "\n### %s\n\n| key | type | default | allowed | reload | meaning |\n| --- | --- | --- | --- | --- | --- |\n", heading)
+			if k.List {
+				heading = "`[[" + t + "]]`"
+			}
+			fmt.Fprintf(&b, "\n### %s\n\n", heading)
+			if k.About != "" {
+				b.WriteString(k.About + "\n\n")
+			}
+			fmt.Fprintf(&b, "| key | type | default | allowed | reload | meaning |\n| --- | --- | --- | --- | --- | --- |\n")
 		}
 		applies := "no"
 		if k.Reload {
 			applies = "yes"
 		}
 		cell := func(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
-		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s | %s | %s |\n",
-			strings.TrimPrefix(k.Name, t+"."), cell(k.Type), cell(k.Default), cell(k.Bounds), applies, cell(k.Means))
+		def := "`" + cell(k.Default) + "`"
+		if k.Default == "" {
+			def = "has to be there"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n",
+			strings.TrimPrefix(k.Name, t+"."), cell(k.Type), def, cell(k.Bounds), applies, cell(k.Means))
 	}
 	b.WriteString("\n`lease.duration` > `lease.renew_deadline` > 1.2 × `lease.retry_period`: the last because each try is stretched at random.\n")
 	b.WriteString("\n## All defaults\n\n```toml\n" + defaultsAsFile() + "```\n")
@@ -72,15 +82,12 @@ func Docs() string {
 
 func defaultsAsFile() string {
 	var b strings.Builder
-	table := ""
+	head := ""
 	for _, v := range Default().Effective() {
-		name := v.Key
-		if t, tail, ok := strings.Cut(v.Key, "."); ok {
-			if t != table {
-				fmt.Fprintf(&b, "\n[%s]\n", t)
-				table = t
-			}
-			name = tail
+		name, h := heading(v)
+		if h != head {
+			fmt.Fprintf(&b, "\n%s\n", h)
+			head = h
 		}
 		fmt.Fprintf(&b, "%s = %s\n", name, v.Value)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -86,6 +87,8 @@ func show(raw any) string {
 	switch v := raw.(type) {
 	case string:
 		return strconv.Quote(clip(v))
+	case time.Time:
+		return "a time without quotes"
 	case map[string]any:
 		return "a table"
 	case []map[string]any:

@@ -2,6 +2,7 @@ package config
 
 import (
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,18 +16,32 @@ type Key struct {
 	Name    string // with its tables, such as "lease.duration"
 	Type    string
 	Bounds  string
-	Default string // as TOML
+	Default string // as TOML; "" is that the key has to be there
 	Means   string
+	// About is said of a table as a whole, with the first of its keys.
+	About string
+	// List reports whether the key is one of each table of a list; Example is a
+	// value for it, as TOML.
+	List    bool
+	Example string
 	// Reload reports whether a reload applies a new value; else a restart does.
 	Reload bool
 
 	set  func(c *Config, raw any, testbed bool) (expected string)
 	text func(c *Config) string // the value as TOML
 	same func(a, b *Config) bool
+	// setWindow is set for the keys of windows.
+	setWindow func(w *windowValues, raw any) (expected string)
 }
 
 // Keys are all keys, in the order of the documentation.
-func Keys() []Key { return append([]Key(nil), keys...) }
+func Keys() []Key {
+	at := slices.IndexFunc(keys, func(k Key) bool { return strings.HasPrefix(k.Name, afterWindows) })
+	return slices.Insert(slices.Clone(keys), at, windowKeys...)
+}
+
+// afterWindows is the table before which the windows' keys are shown.
+const afterWindows = "hooks."
 
 const (
 	reload  = true
@@ -75,6 +90,12 @@ var keys = []Key{
 	key("coordinator.kubeconfig", text("path", "absolute, or `\"\"`", or("a host that never campaigns", absolute)), `"/etc/lockkeeper/coordinator.kubeconfig"`, restart,
 		"The coordinator's credential. A host that has none never campaigns; one that gets the file is a candidate without a restart.",
 		func(c *Config) *string { return &c.Coordinator.Kubeconfig }),
+	key("coordinator.prometheus_url", text("string", "an address `http://HOST[:PORT][/PATH]`, or of https, or `\"\"`", or("no server, and no open gate", webAddress)), `""`, restart,
+		"The Prometheus, or what speaks its HTTP API, that the coordinator asks for the gates of policies. `\"\"` is none: then no gate is open, and nothing is granted under a policy that has any. Certificates are checked against the host's authorities.",
+		func(c *Config) *string { return &c.Coordinator.PrometheusURL }),
+	key("coordinator.prometheus_token_file", text("path", "absolute, or `\"\"`", or("no token", absolute)), `""`, restart,
+		"A file with the bearer token for it. It is read for each query, so that a new token needs nothing else.",
+		func(c *Config) *string { return &c.Coordinator.PrometheusTokenFile }),
 
 	key("sources.update_engine", choice(UpdateEngineAuto, UpdateEngineOff), `"auto"`, restart,
 		"`auto`: listen to update_engine (`com.coreos.update1`) if there is one. `off`: never.",

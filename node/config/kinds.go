@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -233,6 +234,17 @@ func address(s string) string {
 	if err != nil || badPort != nil || strconv.FormatUint(number, 10) != port ||
 		host != "" && net.ParseIP(host) == nil && subdomain(host) != "" {
 		return "HOST:PORT, such as \"127.0.0.1:9477\" or \"[::1]:9477\""
+	}
+	return ""
+}
+
+// webAddress is where a server of an HTTP API is. A user's name and password have
+// no place in it: it is shown to people.
+func webAddress(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || len(s) > 1024 || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Opaque != "" ||
+		u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.ContainsFunc(s, unicode.IsSpace) {
+		return "an address such as \"http://127.0.0.1:9090\" or \"https://prometheus.example.com/path\", without a user, ? and #"
 	}
 	return ""
 }

@@ -31,7 +31,7 @@ func parse(file string, data []byte) ([]setting, Errors) {
 	if err != nil {
 		return nil, Errors{syntaxError(file, err)}
 	}
-	w := &walk{file: file, md: &md}
+	w := &walk{file: file, data: data, md: &md}
 	w.table(nil, root)
 	slices.SortStableFunc(w.found, func(a, b setting) int {
 		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.key, b.key))
@@ -49,6 +49,7 @@ func syntaxError(file string, err error) *Error {
 // walk goes through a document's tables.
 type walk struct {
 	file  string
+	data  []byte
 	md    *toml.MetaData
 	found []setting
 	wrong Errors
@@ -67,6 +68,8 @@ func (w *walk) table(prefix toml.Key, table map[string]toml.Primitive) {
 			continue
 		}
 		switch {
+		case full == windowTable:
+			w.windows(line, value, raw)
 		case find(full) != nil:
 			w.found = append(w.found, setting{origin: origin{w.file, line}, key: full, raw: raw})
 		case !isTable(full):
@@ -102,17 +105,20 @@ func (here) UnmarshalTOML(any) error { return errors.New("here") }
 func wanted(full string) string {
 	best, distance := "", 3 // what is further away is another word
 	last := full[strings.LastIndexByte(full, '.')+1:]
-	for i := range keys {
-		name := keys[i].Name
+	for _, k := range Keys() {
+		name, brackets := k.Name, func(table string) string { return "[" + table + "]" }
+		if k.List {
+			brackets = func(table string) string { return "[[" + table + "]]" }
+		}
 		if table, tail, ok := strings.Cut(name, "."); ok {
 			if tail == last && full != tail {
 				return name
 			}
 			if full == tail {
-				return name + " (in the table [" + table + "])"
+				return name + " (in the table " + brackets(table) + ")"
 			}
 			if d := editDistance(full, table); !strings.Contains(full, ".") && d < distance {
-				best, distance = "["+table+"]", d
+				best, distance = brackets(table), d
 			}
 		}
 		if d := editDistance(full, name); d < distance {

@@ -8,9 +8,22 @@ import (
 type Key struct {
 	Name          string // with its tables
 	Type, Allowed string
-	Default       string // as TOML
+	Default       string // as TOML; "" is that the key has to be there
 	Means         string // may hold `x`
 	Reload        bool   // a reload applies it; else a restart does
+	About         string // of its table as a whole, said with the first key of it
+	// List: it is one of each table of a list; Example is a value for it.
+	List    bool
+	Example string
+}
+
+// title is the line that its table begins with.
+func (k Key) title() string {
+	table, _ := k.split()
+	if k.List {
+		return "[[" + table + "]]"
+	}
+	return "[" + table + "]"
 }
 
 func (k Key) split() (table, name string) {
@@ -23,9 +36,9 @@ func (k Key) split() (table, name string) {
 const sampleWidth = 80 // columns
 
 // Sample renders the file with head above it and every key commented out at its
-// default. Tables are commented out too: the file of a newer version, left where
-// it is by a downgrade, would be refused for a table that the older one does not
-// know.
+// default, those of a list's tables with an example. Tables are commented out
+// too: the file of a newer version, left where it is by a downgrade, would be
+// refused for a table that the older one does not know.
 func Sample(head string, keys []Key) string {
 	var b strings.Builder
 	comment(&b, head)
@@ -33,12 +46,20 @@ func Sample(head string, keys []Key) string {
 	for _, k := range keys {
 		table, name := k.split()
 		if table != last {
-			b.WriteString("\n#[" + table + "]\n")
+			b.WriteString("\n")
+			if k.About != "" {
+				comment(&b, strings.ReplaceAll(k.About, "`", ""))
+			}
+			b.WriteString("#" + k.title() + "\n")
 			last = table
 		}
 		b.WriteString("\n")
 		comment(&b, strings.ReplaceAll(k.Means, "`", "")+" "+strings.ToUpper(k.Type[:1])+k.Type[1:]+", "+strings.ReplaceAll(k.Allowed, "`", "")+".")
-		b.WriteString("#" + name + " = " + k.Default + "\n")
+		value := k.Default
+		if k.List {
+			value = k.Example
+		}
+		b.WriteString("#" + name + " = " + value + "\n")
 	}
 	return b.String()
 }
@@ -70,15 +91,24 @@ func (r *Roff) Keys(keys []Key) {
 			last = table
 			title := "Top level"
 			if table != "" {
-				title = "[" + table + "]"
+				title = k.title()
 			}
 			r.Subsection(title)
+			if k.About != "" {
+				r.Text(k.About)
+			}
 		}
 		means := k.Means
 		if !k.Reload {
 			means += "\n\nNeeds a restart."
 		}
-		r.Item("`"+name+"` = `"+k.Default+"`", strings.ToUpper(k.Type[:1])+k.Type[1:]+": "+k.Allowed+".\n\n"+means)
+		item := "`" + name + "`"
+		if k.Default != "" {
+			item += " = `" + k.Default + "`"
+		} else {
+			means += "\n\nHas to be there."
+		}
+		r.Item(item, strings.ToUpper(k.Type[:1])+k.Type[1:]+": "+k.Allowed+".\n\n"+means)
 	}
 }
 
