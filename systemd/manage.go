@@ -80,10 +80,14 @@ func (u Units) Restart(ctx context.Context, unit string) (left string, err error
 	})
 }
 
-// Own says which unit this process belongs to, under all of the unit's names, and which of its runs this is. The error
-// matches [ErrAbsent] where systemd is not on the bus; a process that belongs to no unit is an error too.
+// Own says which unit this process belongs to, under all of the unit's names, and which of its runs this is; there are no
+// names where it belongs to none, such as one that a person started. The error matches [ErrAbsent] where systemd is not
+// on the bus.
 func (u Units) Own(ctx context.Context) (names []string, invocation string, err error) {
 	body, err := u.bus().call(ctx, manager, managerIface+".GetUnitByPID", uint32(0)) // whoever asks
+	if e, ok := errors.AsType[*CallError](err); ok && e.Name == managerName+".NoUnitForPID" {
+		return nil, "", nil
+	}
 	var object dbus.ObjectPath
 	if err == nil {
 		err = dbus.Store(body, &object)

@@ -121,6 +121,10 @@ type Host struct {
 	// HookFailed is, for people, which of its own hook units failed in the
 	// present stage, how, and where to look: at most 256 bytes.
 	HookFailed string `json:"hookFailed,omitempty"`
+	// ApplyFailed is, for people, which unit of its plan could not be reloaded or
+	// restarted, how, and where to look: at most 256 bytes. It stands there while
+	// the host is in applying.
+	ApplyFailed string `json:"applyFailed,omitempty"`
 }
 
 // ParseHost reads the annotation's value; "" is no Host and no error. Fields

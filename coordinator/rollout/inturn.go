@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -127,11 +128,11 @@ func (d *decision) answered(n *turn.Node) bool {
 }
 
 // failedText says how the host failed and, where it was a hook unit of its
-// own, which one.
+// own or a unit of its plan, which one.
 func failedText(n *turn.Node) string {
 	text := string(n.Ack.Reason)
-	if n.HostSpeaks() && n.Host.HookFailed != "" {
-		text += ": " + n.Host.HookFailed
+	if n.HostSpeaks() && n.Host.HookFailed+n.Host.ApplyFailed != "" {
+		text += ": " + cmp.Or(n.Host.HookFailed, n.Host.ApplyFailed)
 	}
 	return text
 }

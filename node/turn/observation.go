@@ -87,6 +87,9 @@ type Work struct {
 	Running bool
 	Done    bool
 	Failed  string // what failed; "" is nothing
+	// Dearer: what the turn is for costs a reboot now, by rules that came since
+	// it was granted. Only of the plan's units.
+	Dearer bool
 	// Due: what failed has rested, or a person said retry, and may run again.
 	Due    bool
 	Detail string // what runs

@@ -174,7 +174,7 @@ func (o *Observation) applying() Decision {
 		}
 		return say(v1alpha1.WordDone, "", "")
 	case o.Apply.Running:
-		return Decision{Do: DoApply, Detail: "the units of its plan"}
+		return Decision{Do: DoApply, Detail: o.Apply.Detail}
 	}
 	// What bars the turn from being turned round is a word of any boot; what
 	// lets the host act is its word of this one.
@@ -193,6 +193,9 @@ func (o *Observation) applying() Decision {
 	}
 	if d, refused := o.undrained(); refused {
 		return d
+	}
+	if o.Apply.Dearer {
+		return o.refuse(v1alpha1.ReasonPlanChanged)
 	}
 	if d, ok := o.check(DoApply); !ok {
 		return d

@@ -52,6 +52,7 @@ func (o *Observation) self() v1alpha1.Host {
 	h.Drains = o.Sources.Drains
 	h.Changes, h.HeldBack, h.Plan = o.Sources.Changes, o.Sources.HeldBack, o.Sources.Plan
 	h.HookFailed = o.Hooks.Failed
+	h.ApplyFailed = o.Apply.Failed
 	return h
 }
 

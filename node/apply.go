@@ -1,0 +1,351 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+// applyUnits is what applying needs of systemd; [systemd.Units] has it.
+type applyUnits interface {
+	DaemonReload(ctx context.Context) error
+	Reload(ctx context.Context, unit string) (left string, err error)
+	Restart(ctx context.Context, unit string) (left string, err error)
+	Own(ctx context.Context) (names []string, invocation string, err error)
+	Invocation(ctx context.Context, unit string) (string, error)
+	ActiveState(ctx context.Context, unit string) (state string, loaded bool, err error)
+}
+
+const (
+	// stepBound is how long a step may take, waiting for a bus that is away
+	// included. systemd's own time-outs come first.
+	stepBound = 15 * time.Minute
+	// stepPause is how long a step rests when systemd cannot be talked to.
+	stepPause = 2 * time.Second
+	// maxTries is how often a step is begun that ends this process.
+	maxTries = 3
+)
+
+// errand is what a turn's apply has to do.
+type errand struct {
+	// Changes are in effect when the steps are done.
+	Changes []v1alpha1.Change `json:"changes"`
+	// Steps are DaemonReload, Reload and Restart, in order.
+	Steps []v1alpha1.Action `json:"steps"`
+}
+
+// errandOf is the errand of a turn that was granted for changes: what is still
+// there of them, as it is now, by the rules as they are now. Changes that came
+// since are the next turn's. dearer reports that it costs a reboot by now.
+func errandOf(m policy.Match, present, granted []v1alpha1.Change) (e errand, dearer bool) {
+	for _, c := range present {
+		if slices.ContainsFunc(granted, func(g v1alpha1.Change) bool { return g.Source == c.Source && g.Name == c.Name }) {
+			e.Changes = append(e.Changes, c)
+		}
+	}
+	for _, s := range m.Plan(e.Changes).Steps {
+		switch s.Action.Type {
+		case v1alpha1.ActionDaemonReload, v1alpha1.ActionReload, v1alpha1.ActionRestart:
+			e.Steps = append(e.Steps, s.Action)
+		case v1alpha1.ActionReboot:
+			dearer = true
+		}
+	}
+	return e, dearer
+}
+
+// apply carries out the units' part of a turn's plan, once. Its methods may be
+// called from any goroutine but for start, resume and in, which are the loop's.
+//
+// A process that is started in the middle of it goes on after the steps that are
+// done, by the record that the last one has left.
+type apply struct {
+	units  applyUnits
+	log    *slog.Logger // the loop's: not to be used before the Node is known
+	wake   func()
+	dir    string // for the record: in memory, and there after a restart of lockkeeper
+	bootID string
+	// applied takes changes as in effect. It may be called twice for the same.
+	applied func([]v1alpha1.Change) error
+
+	mu      sync.Mutex
+	run     *applyRun // the present one, or the last one
+	resumed stage     // looked for in the record
+}
+
+// applyRun is one run of a turn's steps. The mutex of apply guards it.
+type applyRun struct {
+	stage  stage
+	cancel context.CancelFunc
+	over   bool
+	ended  chan struct{}
+
+	detail, failed string
+}
+
+// work is what the steps of a stage have come to.
+func (a *apply) work(s stage) turn.Work {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch r := a.run; {
+	case r == nil || r.stage != s:
+		return turn.Work{}
+	case !r.over:
+		return turn.Work{Running: true, Detail: r.detail}
+	default:
+		return turn.Work{Done: r.failed == "", Failed: r.failed}
+	}
+}
+
+// in says which stage the host is in: steps of another one that are still to come
+// are not begun any more. A job that is under way is systemd's.
+func (a *apply) in(s stage) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.run != nil && a.run.stage != s {
+		a.run.cancel()
+	}
+}
+
+// resume takes up, once, that the last process has done all steps of a stage, and
+// reports whether it has: the changes are in effect, and are no changes any more.
+// Every source has to have been read before.
+func (a *apply) resume(s stage) bool {
+	a.mu.Lock()
+	looked := a.resumed == s || a.run != nil && a.run.stage == s
+	a.resumed = s
+	a.mu.Unlock()
+	if looked {
+		return false
+	}
+	r, err := readApplied(a.dir)
+	if err != nil {
+		a.log.Warn("cannot read what was applied before; it is done once more", "err", err)
+	}
+	if !r.is(s, a.bootID) || !r.finished() {
+		return false
+	}
+	a.effect(r.Changes)
+	ended := make(chan struct{})
+	close(ended)
+	a.mu.Lock()
+	a.run = &applyRun{stage: s, cancel: func() {}, over: true, ended: ended}
+	a.mu.Unlock()
+	return true
+}
+
+// effect takes the changes as in effect.
+func (a *apply) effect(changes []v1alpha1.Change) {
+	if err := a.applied(changes); err != nil {
+		a.log.Warn("what was applied cannot be written down; after a restart of lockkeeper it will look like a change", "err", err)
+	}
+}
+
+// start lets the steps of a stage run, if they do not, and have not.
+func (a *apply) start(ctx context.Context, s stage, e errand) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.run != nil && (a.run.stage == s || !isClosed(a.run.ended)) {
+		return // whoever comes to an end wakes the loop
+	}
+	r := &applyRun{stage: s, detail: "the units of its plan", ended: make(chan struct{})}
+	ctx, r.cancel = context.WithCancel(ctx)
+	a.run = r
+	go func() {
+		defer a.wake()
+		defer close(r.ended)
+		defer r.cancel()
+		a.execute(ctx, r, e)
+	}()
+}
+
+// wait returns when no run is left. The context of the runs has ended.
+func (a *apply) wait() {
+	a.mu.Lock()
+	r := a.run
+	a.mu.Unlock()
+	if r != nil {
+		<-r.ended
+	}
+}
+
+// execute carries out the steps. When ctx ends, what is left is the next process's.
+func (a *apply) execute(ctx context.Context, r *applyRun, e errand) {
+	log := a.log.With("turn", r.stage.turn, "state", string(r.stage.state))
+	err := a.steps(ctx, r, e, log)
+	if ctx.Err() != nil {
+		return
+	}
+	failed := ""
+	if err != nil {
+		failed = cmp.Or(clipTo(err.Error(), maxHookText), "a step failed")
+		log.Error("a unit of the plan failed", "err", err)
+	} else {
+		// Before anybody hears that it is done, so that the next look at the
+		// sources sees the changes gone.
+		a.effect(e.Changes)
+		log.Info("the plan is carried out", "steps", len(e.Steps))
+	}
+	a.mu.Lock()
+	r.over, r.failed = true, failed
+	a.mu.Unlock()
+}
+
+func (a *apply) steps(ctx context.Context, r *applyRun, e errand, log *slog.Logger) error {
+	var names []string
+	var own string
+	if len(e.Steps) > 0 {
+		err := a.insist(ctx, r, log, "the unit of lockkeeper itself", func(ctx context.Context) (err error) {
+			names, own, err = a.units.Own(ctx)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	e.Steps = ownLast(e.Steps, names)
+	last, err := readApplied(a.dir)
+	if err != nil {
+		log.Warn("cannot read what was applied before; it is done once more", "err", err)
+	}
+	rec := last.begin(r.stage, a.bootID, e)
+	for !rec.finished() {
+		step := rec.Steps[rec.Done]
+		done, err := a.wasDone(ctx, r, log, &rec, own, names)
+		if err == nil && !done {
+			done, err = true, a.step(ctx, r, log, &rec, own, slices.Contains(names, step.Unit))
+		}
+		if err != nil {
+			return err
+		}
+		rec.Done, rec.Tries, rec.Run, rec.Own = rec.Done+1, 0, "", ""
+		a.note(&rec, log)
+	}
+	a.note(&rec, log)
+	return nil
+}
+
+// ownLast puts the restart of our own unit last: it ends this process.
+func ownLast(steps []v1alpha1.Action, names []string) []v1alpha1.Action {
+	steps = slices.Clone(steps)
+	slices.SortStableFunc(steps, func(x, y v1alpha1.Action) int {
+		last := func(s v1alpha1.Action) int {
+			if s.Type == v1alpha1.ActionRestart && slices.Contains(names, s.Unit) {
+				return 1
+			}
+			return 0
+		}
+		return last(x) - last(y)
+	})
+	return steps
+}
+
+func (a *apply) note(rec *applyRecord, log *slog.Logger) {
+	if err := rec.write(a.dir); err != nil {
+		log.Warn("cannot note how far the plan is carried out; after a restart of lockkeeper it is begun anew", "err", err)
+	}
+}
+
+// wasDone reports whether the step that the last process had begun was done: it
+// was a restart, of lockkeeper's own unit or of one that took lockkeeper with it,
+// and it was carried out.
+func (a *apply) wasDone(ctx context.Context, r *applyRun, log *slog.Logger, rec *applyRecord, own string, names []string) (bool, error) {
+	step := rec.Steps[rec.Done]
+	if rec.Tries == 0 || step.Type != v1alpha1.ActionRestart || rec.Own == "" || rec.Own == own {
+		return false, nil
+	}
+	if slices.Contains(names, step.Unit) {
+		return true, nil
+	}
+	done := false
+	err := a.insist(ctx, r, log, step.String(), func(ctx context.Context) error {
+		run, err := a.units.Invocation(ctx, step.Unit)
+		if err != nil {
+			return err
+		}
+		state, _, err := a.units.ActiveState(ctx, step.Unit)
+		done = run != rec.Run && state == "active"
+		return err
+	})
+	return done, err
+}
+
+// step carries out one step. The record of it comes first: without that, a step
+// that ends this process would be begun for ever.
+func (a *apply) step(ctx context.Context, r *applyRun, log *slog.Logger, rec *applyRecord, own string, itself bool) error {
+	step := rec.Steps[rec.Done]
+	if rec.Tries++; rec.Tries > maxTries {
+		return fmt.Errorf("%s: lockkeeper was ended %d times in the middle of it: journalctl -u lockkeeper", step, maxTries)
+	}
+	var left string
+	noted := false
+	err := a.insist(ctx, r, log, step.String(), func(ctx context.Context) (err error) {
+		if !noted {
+			if rec.Own, rec.Run = own, ""; step.Type == v1alpha1.ActionRestart {
+				if rec.Run, err = a.units.Invocation(ctx, step.Unit); err != nil {
+					return err
+				}
+			}
+			switch err := rec.write(a.dir); {
+			case err != nil && itself:
+				return &systemd.JobError{Unit: step.Unit, Text: "lockkeeper does not restart itself, it would not know afterwards that it has: " + err.Error()}
+			case err != nil:
+				log.Warn("after a restart of lockkeeper the plan is begun anew", "err", err)
+			}
+			noted = true
+			log.Info("carrying out a step of the plan", "step", step.String())
+		}
+		switch step.Type {
+		case v1alpha1.ActionDaemonReload:
+			return a.units.DaemonReload(ctx)
+		case v1alpha1.ActionReload:
+			left, err = a.units.Reload(ctx, step.Unit)
+		default:
+			left, err = a.units.Restart(ctx, step.Unit)
+		}
+		return err
+	})
+	if err == nil && left != "" {
+		log.Info("a unit of the plan does not run, and is left alone", "step", step.String(), "unit", step.Unit, "is", left)
+	}
+	return err
+}
+
+// insist does something with systemd until that answers: the bus may be away, and
+// be what is restarted. It gives up after 15 minutes, or on the word of a unit.
+func (a *apply) insist(ctx context.Context, r *applyRun, log *slog.Logger, what string, do func(context.Context) error) error {
+	a.say(r, what)
+	bound, cancel := context.WithTimeout(ctx, stepBound)
+	defer cancel()
+	for {
+		err := do(bound)
+		_, word := errors.AsType[*systemd.JobError](err)
+		switch {
+		case err == nil || word:
+			return err
+		case bound.Err() != nil:
+			return fmt.Errorf("%s: %w", what, cmp.Or(ctx.Err(), err))
+		}
+		log.Warn("systemd cannot be asked for now", "for", what, "err", err, "again_in", stepPause)
+		a.say(r, fmt.Sprintf("systemd, for %s: %v", what, err))
+		_ = wait(bound, nil, stepPause) // the next try finds out that it is over
+	}
+}
+
+// say is what the host is at work on, for people.
+func (a *apply) say(r *applyRun, detail string) {
+	a.mu.Lock()
+	r.detail = detail
+	a.mu.Unlock()
+	a.wake()
+}

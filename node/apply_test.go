@@ -1,0 +1,320 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+// fakeHost plays systemd's part for a host, over several processes of
+// lockkeeper: what was asked of it, in order; which answers are errors; and after
+// which the process that asked is no more.
+type fakeHost struct {
+	t    *testing.T
+	dir  string
+	asks []string
+	// errs are the answers to the next asks of a step, nil for well.
+	errs map[string][]error
+	left map[string]string
+	// kills: carrying out the step ends the process, that many times; then the
+	// step's unit has another run, unless it is in vain.
+	kills map[string]int
+	vain  bool
+
+	own  int // the run of lockkeeper's own unit
+	runs map[string]int
+
+	applied []string
+	end     context.CancelFunc // of the present process
+}
+
+const ownUnit = "lockkeeper.service"
+
+func (f *fakeHost) do(ctx context.Context, step string, unit string) (string, error) {
+	f.asks = append(f.asks, step)
+	if f.kills[step] > 0 {
+		f.kills[step]--
+		f.own++
+		if !f.vain {
+			f.runs[unit]++
+		}
+		f.end()
+		<-ctx.Done()
+		return "", ctx.Err()
+	}
+	if errs := f.errs[step]; len(errs) > 0 {
+		f.errs[step] = errs[1:]
+		return "", errs[0]
+	}
+	f.runs[unit]++
+	return f.left[step], nil
+}
+
+func (f *fakeHost) DaemonReload(ctx context.Context) error {
+	_, err := f.do(ctx, "DaemonReload", "")
+	return err
+}
+
+func (f *fakeHost) Reload(ctx context.Context, unit string) (string, error) {
+	return f.do(ctx, "Reload "+unit, unit)
+}
+
+func (f *fakeHost) Restart(ctx context.Context, unit string) (string, error) {
+	return f.do(ctx, "Restart "+unit, unit)
+}
+
+func (f *fakeHost) Own(context.Context) ([]string, string, error) {
+	return []string{ownUnit, "keeper.service"}, fmt.Sprint("own", f.own), nil
+}
+
+func (f *fakeHost) Invocation(_ context.Context, unit string) (string, error) {
+	return fmt.Sprint("run", f.runs[unit]), nil
+}
+
+func (f *fakeHost) ActiveState(context.Context, string) (string, bool, error) {
+	return "active", true, nil
+}
+
+func newFakeHost(t *testing.T) *fakeHost {
+	return &fakeHost{t: t, dir: t.TempDir(), errs: map[string][]error{}, left: map[string]string{}, kills: map[string]int{}, runs: map[string]int{}}
+}
+
+var inApplying = stage{"t1", v1alpha1.StateApplying}
+
+func actions(steps string) []v1alpha1.Action {
+	var all []v1alpha1.Action
+	for step := range strings.SplitSeq(steps, ", ") {
+		kind, unit, _ := strings.Cut(step, " ")
+		all = append(all, v1alpha1.Action{Type: v1alpha1.ActionType(kind), Unit: unit})
+	}
+	return all
+}
+
+func fileChange(name, version string) v1alpha1.Change {
+	return v1alpha1.Change{Source: v1alpha1.SourceFile, Name: name, Version: version}
+}
+
+// process is one life of lockkeeper in applying: it resumes, or carries out the
+// steps, until they have come to an end or it is ended. It returns its last word.
+func (f *fakeHost) process(boot string, e errand) turn.Work {
+	f.t.Helper()
+	ctx, cancel := context.WithCancel(f.t.Context())
+	defer cancel()
+	f.end = cancel
+	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: boot, applied: func(changes []v1alpha1.Change) error {
+		for _, c := range changes {
+			f.applied = append(f.applied, c.String())
+		}
+		return errors.New("no space left on the device") // is said, and no failure of the units
+	}}
+	if !a.resume(inApplying) {
+		a.start(ctx, inApplying, e)
+		a.start(ctx, inApplying, e) // no second one beside it
+		a.wait()
+		a.start(ctx, inApplying, e) // nor after it
+	}
+	a.wait()
+	return a.work(inApplying)
+}
+
+func (f *fakeHost) expect(what string, got, want turn.Work, asks, applied string) {
+	f.t.Helper()
+	if got != want || strings.Join(f.asks, ", ") != asks || strings.Join(f.applied, ", ") != applied {
+		f.t.Errorf("%s: %+v, asked for %q, applied %q\nexpected %+v, %q, %q", what, got, f.asks, f.applied, want, asks, applied)
+	}
+	f.asks, f.applied = nil, nil
+}
+
+var done = turn.Work{Done: true}
+
+// dead reports whether it is the word of a process that did not come to an end.
+func dead(w turn.Work) bool { return w.Running && !w.Done && w.Failed == "" }
+
+func TestApply(t *testing.T) {
+	e := errand{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Reload a.service, Restart b.service, Restart c.service")}
+	const all = "DaemonReload, Reload a.service, Restart b.service, Restart c.service"
+	f := newFakeHost(t)
+	f.left["Restart b.service"] = "inactive"
+	f.expect("well", f.process("b1", e), done, all, "File /etc/a@1")
+	// It was ended before it could say done: nothing is begun anew.
+	f.expect("the next process", f.process("b1", e), done, "", "File /etc/a@1")
+	f.expect("in another boot", f.process("b2", e), done, all, "File /etc/a@1")
+
+	f = newFakeHost(t)
+	f.errs["Restart b.service"] = []error{fmt.Errorf("managing: %w", &systemd.JobError{Unit: "b.service", Text: "restart of b.service failed (exit-code, status 3): journalctl -u b.service"})}
+	want := turn.Work{Failed: "managing: restart of b.service failed (exit-code, status 3): journalctl -u b.service"}
+	f.expect("a unit fails", f.process("b1", e), want, "DaemonReload, Reload a.service, Restart b.service", "")
+
+	f = newFakeHost(t)
+	f.expect("a drain alone", f.process("b1", errand{Changes: e.Changes}), done, "", "File /etc/a@1")
+}
+
+// A bus that is away is waited for, a quarter of an hour for each step.
+func TestApplyWaitsForTheBus(t *testing.T) {
+	e := errand{Steps: actions("Restart b.service")}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeHost(t)
+		f.errs["Restart b.service"] = slices.Repeat([]error{systemd.ErrAbsent}, 3)
+		began := time.Now()
+		f.expect("it comes back", f.process("b1", e), done, "Restart b.service, Restart b.service, Restart b.service, Restart b.service", "")
+		if took := time.Since(began); took != 3*stepPause {
+			t.Errorf("it took %v", took)
+		}
+		f = newFakeHost(t)
+		f.errs["Restart b.service"] = slices.Repeat([]error{systemd.ErrAbsent}, 1000)
+		began = time.Now()
+		if w := f.process("b1", e); w.Failed != "Restart b.service: no such service on the bus" || time.Since(began) != stepBound {
+			t.Errorf("%+v after %v", w, time.Since(began))
+		}
+	})
+}
+
+// Whatever ends lockkeeper in the middle, the plan comes to its end, and what was
+// done is not done again.
+func TestApplyRestartsItself(t *testing.T) {
+	e := errand{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Restart keeper.service, Restart b.service")}
+	f := newFakeHost(t)
+	f.kills["Restart keeper.service"] = 1
+	if w := f.process("b1", e); !dead(w) {
+		t.Errorf("it survived its own end: %+v", w)
+	}
+	f.expect("itself last", done, done, "DaemonReload, Restart b.service, Restart keeper.service", "")
+	f.expect("after that", f.process("b1", e), done, "", "File /etc/a@1")
+
+	// A unit that takes lockkeeper with it when it is restarted.
+	f = newFakeHost(t)
+	f.kills["Restart b.service"] = 1
+	f.process("b1", e)
+	f.kills["Restart keeper.service"] = 1
+	f.process("b1", e)
+	f.expect("taken along", f.process("b1", e), done, "DaemonReload, Restart b.service, Restart keeper.service", "File /etc/a@1")
+
+	// Killed, and what was under way is not known to have been done: once more.
+	f = newFakeHost(t)
+	f.vain = true
+	f.kills["Restart b.service"] = 2
+	f.process("b1", e)
+	f.process("b1", e)
+	f.kills["Restart keeper.service"] = 1
+	f.process("b1", e)
+	f.expect("killed twice", f.process("b1", e), done, "DaemonReload, Restart b.service, Restart b.service, Restart b.service, Restart keeper.service", "File /etc/a@1")
+
+	// Not for ever.
+	f = newFakeHost(t)
+	f.vain = true
+	f.kills["Restart b.service"] = 100
+	for range maxTries {
+		f.process("b1", e)
+	}
+	want := turn.Work{Failed: "Restart b.service: lockkeeper was ended 3 times in the middle of it: journalctl -u lockkeeper"}
+	f.expect("killed each time", f.process("b1", e), want, "DaemonReload, Restart b.service, Restart b.service, Restart b.service", "")
+}
+
+// The file changes while lockkeeper restarts itself for it: the newer one is
+// applied as well, or else it would be taken as in effect.
+func TestApplyAnewForNewerChanges(t *testing.T) {
+	steps := actions("Restart b.service, Restart lockkeeper.service")
+	older, newer := []v1alpha1.Change{fileChange("/etc/a", "1")}, []v1alpha1.Change{fileChange("/etc/a", "2")}
+	f := newFakeHost(t)
+	f.kills["Restart lockkeeper.service"] = 1
+	f.process("b1", errand{older, steps})
+	f.kills["Restart lockkeeper.service"] = 1
+	f.process("b1", errand{newer, steps})
+	f.expect("newer", f.process("b1", errand{newer, steps}), done, "Restart b.service, Restart lockkeeper.service, Restart b.service, Restart lockkeeper.service", "File /etc/a@2")
+}
+
+func TestApplyRecord(t *testing.T) {
+	e := errand{Steps: actions("Restart b.service, Restart lockkeeper.service")}
+	const all = "Restart b.service, Restart lockkeeper.service"
+	for name, spoil := range map[string]func(path string) error{
+		"lost":    os.Remove,
+		"garbled": func(path string) error { return os.WriteFile(path, []byte("{\"turn\":"), 0o600) },
+		"edited": func(path string) error {
+			return os.WriteFile(path, []byte(`{"turn":"t1","bootID":"b1","done":-3}`), 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakeHost(t)
+			f.kills["Restart lockkeeper.service"] = 1
+			f.process("b1", e)
+			must(t, spoil(filepath.Join(f.dir, applyFile)))
+			f.kills["Restart lockkeeper.service"] = 1
+			f.process("b1", e)
+			f.expect("done once more", f.process("b1", e), done, all+", "+all, "")
+			left, err := os.ReadDir(f.dir)
+			if must(t, err); len(left) != 1 {
+				t.Errorf("left in the runtime directory: %v", left)
+			}
+		})
+	}
+	// Without a record, restarting itself would never end.
+	f := newFakeHost(t)
+	f.dir = filepath.Join(f.dir, "gone")
+	w := f.process("b1", e)
+	if !strings.HasPrefix(w.Failed, "lockkeeper does not restart itself") || len(w.Failed) > maxHookText || strings.Join(f.asks, ", ") != "Restart b.service" {
+		t.Errorf("%+v, asked for %q", w, f.asks)
+	}
+}
+
+// What is left of a stage that is no more is not begun.
+func TestApplyStageLeft(t *testing.T) {
+	f := newFakeHost(t)
+	f.end = func() {}
+	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1", applied: func([]v1alpha1.Change) error {
+		t.Error("applied")
+		return nil
+	}}
+	f.kills["Restart b.service"] = 1 // it waits for its context
+	a.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service, Restart c.service")})
+	a.in(inApplying)
+	if w := a.work(inApplying); !w.Running {
+		t.Errorf("%+v", w)
+	}
+	next := stage{"t1", v1alpha1.StateBeforeUncordon}
+	a.in(next)
+	a.wait()
+	if w := a.work(next); w != (turn.Work{}) || slices.Contains(f.asks, "Restart c.service") {
+		t.Errorf("%+v, asked for %q", w, f.asks)
+	}
+}
+
+func TestErrandOf(t *testing.T) {
+	rule := func(path string, actions ...v1alpha1.Action) v1alpha1.Rule {
+		return v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: path, Actions: actions}
+	}
+	p := policy.Policy{Name: "p", Rules: []v1alpha1.Rule{
+		rule("/etc/a", actions("Restart a.service")...), rule("/etc/b", actions("DaemonReload, Drain, Reload b.service")...), rule("/etc/r", actions("Reboot")...),
+	}}
+	m := policy.Match{Policy: &p, All: []*policy.Policy{&p}}
+	for _, c := range []struct {
+		name             string
+		present, granted []v1alpha1.Change
+		changes, steps   string
+		dearer           bool
+	}{
+		{"as granted", []v1alpha1.Change{fileChange("/etc/b", "1"), fileChange("/etc/a", "1")}, []v1alpha1.Change{fileChange("/etc/a", "1"), fileChange("/etc/b", "1")},
+			"[File /etc/b@1 File /etc/a@1]", "[DaemonReload Reload b.service Restart a.service]", false},
+		{"newer by now", []v1alpha1.Change{fileChange("/etc/a", "2")}, []v1alpha1.Change{fileChange("/etc/a", "1")}, "[File /etc/a@2]", "[Restart a.service]", false},
+		{"another came", []v1alpha1.Change{fileChange("/etc/a", "1"), fileChange("/etc/r", "1")}, []v1alpha1.Change{fileChange("/etc/a", "1")}, "[File /etc/a@1]", "[Restart a.service]", false},
+		{"one went", []v1alpha1.Change{fileChange("/etc/a", "1")}, []v1alpha1.Change{fileChange("/etc/a", "1"), fileChange("/etc/b", "1")}, "[File /etc/a@1]", "[Restart a.service]", false},
+		{"it costs a reboot now", []v1alpha1.Change{fileChange("/etc/r", "1")}, []v1alpha1.Change{fileChange("/etc/r", "1")}, "[File /etc/r@1]", "[]", true},
+	} {
+		e, dearer := errandOf(m, c.present, c.granted)
+		if fmt.Sprint(e.Changes) != c.changes || fmt.Sprint(e.Steps) != c.steps || dearer != c.dearer {
+			t.Errorf("%s: %v, %v, %t; expected %s, %s, %t", c.name, e.Changes, e.Steps, dearer, c.changes, c.steps, c.dearer)
+		}
+	}
+}
