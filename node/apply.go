@@ -75,7 +75,8 @@ type apply struct {
 	wake   func()
 	dir    string // for the record: in memory, and there after a restart of lockkeeper
 	bootID string
-	// applied takes changes as in effect. It may be called twice for the same.
+	// applied takes changes as in effect; it may be called twice for the same.
+	// nil: no source on this host remembers what is in effect.
 	applied func([]v1alpha1.Change) error
 
 	mu      sync.Mutex
@@ -146,6 +147,9 @@ func (a *apply) resume(s stage) bool {
 
 // effect takes the changes as in effect.
 func (a *apply) effect(changes []v1alpha1.Change) {
+	if a.applied == nil {
+		return
+	}
 	if err := a.applied(changes); err != nil {
 		a.log.Warn("what was applied cannot be written down; after a restart of lockkeeper it will look like a change", "err", err)
 	}

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -35,6 +34,7 @@ const (
 // loop goes round until ctx ends.
 func (h *Host) loop(ctx context.Context) error {
 	defer h.hooks.wait()
+	defer h.apply.wait()
 	defer h.leaveCoordinates()
 	defer h.leave()
 	defer h.drain.stop()
@@ -242,8 +242,15 @@ func (h *Host) do(ctx context.Context, o *turn.Observation, effect turn.Effect) 
 		h.mu.Unlock()
 		h.hooks.start(ctx, stageOf(&o.Node), o.Node.Retry, settings)
 	case turn.DoApply:
-		// No plan of this version leads here: without rules all changes cost a reboot.
-		return errors.New("a step asks for " + string(effect) + ", which this version has no use for")
+		if o.Apply.Running {
+			return nil
+		}
+		if !h.look.valid() {
+			h.wake() // it took too long to come here: everything is read again
+			return nil
+		}
+		e, _ := h.errand(o)
+		h.apply.start(ctx, stageOf(&o.Node), e)
 	}
 	return nil
 }

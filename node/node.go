@@ -12,11 +12,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -137,6 +139,7 @@ type Host struct {
 	look       *look
 	drain      drainRun
 	hooks      *hooks
+	apply      *apply
 	rebooted   rebootCall
 	health     healthCheck
 	engineUnit engineWord
@@ -189,6 +192,7 @@ func New(o Options) (*Host, error) {
 		kick: make(chan struct{}, 1), resight: make(chan struct{}, 1), managersKnown: make(chan struct{})}
 	h.coordinatorFile = updateengine.NewCoordinatorFile(o.Root)
 	h.hooks = &hooks{units: o.Units, log: o.Log, wake: h.wake}
+	h.apply = &apply{units: o.Units, log: o.Log, wake: h.wake, dir: filepath.Join(o.Root, local.Dir), bootID: self.bootID}
 	return h, nil
 }
 
@@ -237,7 +241,7 @@ func (h *Host) Run(ctx context.Context) error {
 	if err := h.findNode(ctx); err != nil {
 		return err
 	}
-	h.hooks.log = h.log
+	h.hooks.log, h.apply.log = h.log, h.log
 	h.view = object.NewView(h.client, h.name, h.wake)
 	h.policies = object.NewPolicies(h.client, h.wake)
 	wg.Go(func() { h.view.Run(ctx) })

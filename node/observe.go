@@ -41,12 +41,19 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 		return o
 	}
 	o.Node = n
+	stage := stageOf(&n)
+	h.apply.in(stage)
+	// Before the sources: what is done by this word is no change any more in
+	// what they say after it.
+	o.Apply = h.apply.work(stage)
 	o.Sources = h.sources(ctx, &n)
+	if n.State == v1alpha1.StateApplying && n.Ours() {
+		h.observeApply(ctx, &o)
+	}
 	if o.Veto == "" && o.Sources.Veto != "" {
 		o.Veto, o.VetoDetail = o.Sources.Veto, "its plan would boot a version that a policy holds back"
 	}
 	o.Self.HookStages = h.hookStages(&n)
-	stage := stageOf(&n)
 	o.Hooks = h.hooks.work(stage, n.Retry)
 	o.Drain = turn.Drain{Running: h.drain.running(stage), Complete: h.drain.completed(stage), Detail: drainDetail(progress)}
 	o.RebootError = h.rebooted.refusal(n.Turn)
@@ -66,6 +73,26 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	// Last: whatever was asked above may have taken longer than a look lasts.
 	o.Look = h.validLook(&n)
 	return o
+}
+
+// observeApply takes up what the last process has done, and sees whether the turn
+// may still do what it is for.
+func (h *Host) observeApply(ctx context.Context, o *turn.Observation) {
+	if o.Apply != (turn.Work{}) || !o.Sources.Complete {
+		return
+	}
+	if h.apply.resume(stageOf(&o.Node)) {
+		o.Apply = h.apply.work(stageOf(&o.Node))
+		o.Sources = h.sources(ctx, &o.Node)
+		return
+	}
+	_, o.Apply.Dearer = h.errand(o)
+}
+
+// errand is what there is to do in applying.
+func (h *Host) errand(o *turn.Observation) (e errand, dearer bool) {
+	match, _ := h.match(&o.Node)
+	return errandOf(match, o.Sources.Changes, o.Node.Grant.Changes)
 }
 
 // veto is why this host would not commit anything, whatever the cluster says,

@@ -4,7 +4,8 @@
 // has no kubeconfig, or nobody answers.
 //
 // Nothing here decides a step of a turn: a host resumes from the facts, never
-// from this file. This room touches its directory and nothing else.
+// from this file. This room touches its own files in its directory and nothing
+// else; package node keeps what a turn has applied beside them.
 package local
 
 import (

@@ -1,6 +1,7 @@
 package turn
 
 import (
+	"cmp"
 	"slices"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -174,7 +175,7 @@ func (o *Observation) applying() Decision {
 		}
 		return say(v1alpha1.WordDone, "", "")
 	case o.Apply.Running:
-		return Decision{Do: DoApply, Detail: o.Apply.Detail}
+		return Decision{Do: DoApply, Detail: cmp.Or(o.Apply.Detail, "the units of its plan")}
 	}
 	// What bars the turn from being turned round is a word of any boot; what
 	// lets the host act is its word of this one.
