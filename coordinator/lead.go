@@ -161,6 +161,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	out := rollout.Decide(s)
 	took := time.Since(began)
 	l.rest = min(took, maxRest)
+	l.statuses.are(out.Figures.Policies)
 	if l.Decided != nil {
 		l.Decided(took, &s, &out)
 	}

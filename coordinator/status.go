@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/object"
 )
 
@@ -33,18 +33,18 @@ type statuses struct {
 	log      *slog.Logger
 	kick     chan struct{}
 
-	mu   sync.Mutex
-	want map[string]v1alpha1.DisruptionPolicyStatus // by policy, without times
+	mu      sync.Mutex
+	figures []rollout.PolicyFigures
 }
 
 func newStatuses(client *object.Client, policies *object.Policies, log *slog.Logger) *statuses {
 	return &statuses{client: client, policies: policies, log: log, kick: make(chan struct{}, 1)}
 }
 
-// are takes in what the statuses ought to be.
-func (s *statuses) are(want map[string]v1alpha1.DisruptionPolicyStatus) {
+// are takes in the figures that the statuses tell.
+func (s *statuses) are(figures []rollout.PolicyFigures) {
 	s.mu.Lock()
-	s.want = want
+	s.figures = figures
 	s.mu.Unlock()
 	select {
 	case s.kick <- struct{}{}:
@@ -59,14 +59,16 @@ func (s *statuses) run(ctx context.Context) {
 	for {
 		soonest := time.Hour
 		s.mu.Lock()
-		want := s.want
+		figures := s.figures
 		s.mu.Unlock()
-		for name, status := range want {
+		for i := range figures {
+			f := &figures[i]
+			name := f.Name
 			obj := s.policies.Get(name)
-			if obj == nil || obj.Generation != status.ObservedGeneration {
+			if obj == nil || obj.Generation != f.Generation {
 				continue // the leader's next round says what becomes of it
 			}
-			status = timed(status, obj.Status, time.Now())
+			status := rollout.Status(f, obj.Status, time.Now())
 			if equality.Semantic.DeepEqual(status, obj.Status) {
 				continue
 			}
@@ -103,22 +105,6 @@ func (s *statuses) run(ctx context.Context) {
 		}
 		t.Stop()
 	}
-}
-
-// timed gives the conditions of a status their times: that of the last change,
-// which is now for one that is not as it was.
-func timed(want, was v1alpha1.DisruptionPolicyStatus, now time.Time) v1alpha1.DisruptionPolicyStatus {
-	conditions := want.Conditions
-	want.Conditions = slices.Clone(was.Conditions)
-	for _, c := range conditions {
-		c.LastTransitionTime = metav1.NewTime(now.UTC().Truncate(time.Second))
-		c.ObservedGeneration = want.ObservedGeneration
-		meta.SetStatusCondition(&want.Conditions, c)
-	}
-	want.Conditions = slices.DeleteFunc(want.Conditions, func(c metav1.Condition) bool {
-		return !slices.ContainsFunc(conditions, func(k metav1.Condition) bool { return k.Type == c.Type })
-	})
-	return want
 }
 
 // sameWords reports whether two statuses differ in no condition but its
