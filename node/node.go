@@ -20,6 +20,7 @@ import (
 	"lockkeeper.dev/lockkeeper/drain"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/watched"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
 	"lockkeeper.dev/lockkeeper/updateengine"
@@ -51,6 +52,10 @@ type Settings struct {
 	HookAbort   bool
 }
 
+// stateDir is where what has to outlive this process is kept: which content of
+// watched files is in effect. The service's StateDirectory= is the same.
+const stateDir = "/var/lib/lockkeeper"
+
 // Options are what a Host is made of. Nothing in it may be changed later but
 // the settings, by [Host.Reload].
 type Options struct {
@@ -68,7 +73,7 @@ type Options struct {
 	Root string
 	// Engine is the update engine, nil if it is off.
 	Engine *updateengine.Source
-	// PollInterval is how often sentinels are looked at.
+	// PollInterval is how often sentinels and watched files are looked at.
 	PollInterval time.Duration
 
 	Logind systemd.Logind
@@ -140,6 +145,7 @@ type Host struct {
 	drain      drainRun
 	hooks      *hooks
 	apply      *apply
+	watched    *watched.Watcher
 	rebooted   rebootCall
 	health     healthCheck
 	engineUnit engineWord
@@ -192,7 +198,9 @@ func New(o Options) (*Host, error) {
 		kick: make(chan struct{}, 1), resight: make(chan struct{}, 1), managersKnown: make(chan struct{})}
 	h.coordinatorFile = updateengine.NewCoordinatorFile(o.Root)
 	h.hooks = &hooks{units: o.Units, log: o.Log, wake: h.wake}
-	h.apply = &apply{units: o.Units, log: o.Log, wake: h.wake, dir: filepath.Join(o.Root, local.Dir), bootID: self.bootID}
+	h.watched = watched.New(watched.Options{Root: o.Root, StateDir: filepath.Join(o.Root, stateDir), BootID: self.bootID,
+		Units: o.Units, Poll: o.PollInterval, Log: o.Log})
+	h.apply = &apply{units: o.Units, log: o.Log, wake: h.wake, dir: filepath.Join(o.Root, local.Dir), bootID: self.bootID, applied: h.watched.Applied}
 	return h, nil
 }
 
@@ -232,6 +240,7 @@ func (h *Host) Run(ctx context.Context) error {
 		wg.Go(func() { h.Engine.Run(ctx, h.wake) })
 	}
 	wg.Go(func() { h.watchSentinels(ctx) })
+	wg.Go(func() { h.watched.Run(ctx, h.wake) })
 	wg.Go(func() { h.Logind.WatchShutdown(ctx, h.shutdownChanged) })
 	wg.Go(func() { h.watchHooks(ctx) })
 	wg.Go(func() { h.watchManagers(ctx) })

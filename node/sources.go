@@ -13,6 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
@@ -54,6 +55,10 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 	match, known := h.match(n)
 	if !known {
 		s.Complete, s.Missing = false, "policies: "+errText(h.policies.Err())
+	} else if differs, missing := h.differing(&match, published); missing != "" {
+		s.Complete, s.Missing = false, missing
+	} else {
+		changes = append(changes, differs...)
 	}
 	plan := match.Plan(changes)
 	h.plan = plan
@@ -68,6 +73,33 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 		}
 	}
 	return s
+}
+
+// differing are the files and units that differ from what is in effect, by the
+// rules that name them. missing says what has not been read yet. Of what cannot
+// be read, what was said in this boot stands; a commit waits for it.
+func (h *Host) differing(match *policy.Match, published []v1alpha1.Change) (changes []v1alpha1.Change, missing string) {
+	h.watched.Watch(match.Watches())
+	changes, problems, complete := h.watched.Read()
+	if complete {
+		return changes, ""
+	}
+	unread := false
+	for _, p := range problems {
+		if p.Source == "" {
+			continue // the baseline cannot be written; everything was read
+		}
+		unread = true
+		for _, c := range published {
+			if p.Covers(c) && !slices.Contains(changes, c) {
+				changes = append(changes, c)
+			}
+		}
+	}
+	if !unread {
+		return nil, "watched files: not read yet"
+	}
+	return changes, ""
 }
 
 func of(changes []v1alpha1.Change, source v1alpha1.Source) []v1alpha1.Change {
@@ -97,6 +129,9 @@ func (h *Host) readSources(ctx context.Context) error {
 	// what was seen before stands: it is no source of changes.
 	_ = h.hooks.look(ctx)
 	if err := h.lookAtManagers(ctx); err != nil {
+		return err
+	}
+	if err := h.watched.Look(ctx); err != nil {
 		return err
 	}
 	return h.lookAtSentinels()
