@@ -18,6 +18,12 @@ func service(lines ...string) []byte {
 	return []byte("[Service]\n" + strings.Join(lines, "\n") + "\n")
 }
 
+// failing is a service that says what is wrong and fails, once there is a file.
+func failing(file string) []byte {
+	return service("Type=notify", "NotifyAccess=all", "ExecStart=/bin/sh -c 'test ! -e "+file+
+		" || { systemd-notify --status=\"no such directive: frobnicate\"; exit 3; }; systemd-notify --ready; exec sleep infinity'")
+}
+
 const sleeps = "ExecStart=/bin/sleep infinity"
 
 // TestUnitsAreManaged reloads and restarts units of each kind under a real
@@ -34,7 +40,7 @@ func TestUnitsAreManaged(t *testing.T) {
 			dir + "masked.service":    service(sleeps),
 			dir + "broken.service":    service("Type=nonsense"),
 			dir + "badreload.service": service(sleeps, "ExecReload=/bin/sh -c 'exit 7'"),
-			dir + "badstart.service":  service("Type=notify", "NotifyAccess=all", "ExecStart=/bin/sh -c 'test ! -e /run/bad || { systemd-notify --status=\"no such directive: frobnicate\"; exit 3; }; systemd-notify --ready; exec sleep infinity'"),
+			dir + "badstart.service":  failing("/run/bad"),
 			dir + "badpre.service":    service("ExecStartPre=/bin/sh -c 'test ! -e /run/bad || exit 4'", sleeps),
 			dir + "short.service":     service("ExecStart=/bin/sh -c 'test ! -e /run/bad || exit 5; exec sleep infinity'"),
 			dir + "again.service":     service("ExecStart=/bin/sh -c 'test ! -e /run/bad || exit 6; exec sleep infinity'", "Restart=always", "RestartSec=1"),

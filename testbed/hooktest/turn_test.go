@@ -30,7 +30,7 @@ func installed(t *testing.T) map[string][]byte {
 	files := map[string][]byte{
 		"/usr/bin/lockkeeper":                    binary,
 		"/etc/lockkeeper/coordinator.kubeconfig": credential,
-		"/etc/lockkeeper/lockkeeper.toml":        []byte("[reboot]\nmin_uptime = \"1m\"\nsession_delay = \"0s\"\n[hooks]\ntimeout = \"5m\"\n"),
+		"/etc/lockkeeper/lockkeeper.toml":        []byte("[reboot]\nmin_uptime = \"1m\"\nsession_delay = \"0s\"\n[sources]\nsentinels = [\"/run/restart-bad\"]\n[hooks]\ntimeout = \"5m\"\n"),
 		"/etc/systemd/system/lockkeeper.service.d/testbed.conf": []byte("[Service]\nExecStart=\n" +
 			"ExecStart=/usr/bin/lockkeeper run\n" +
 			"# With any of these it has a /proc of its own, and in a container the machine's boot id.\n" +
@@ -60,15 +60,17 @@ func TestTurnsWithHookUnits(t *testing.T) {
 		t.Skipf("left out: %v", absent)
 	}
 	must(t, cp.ApplyLockkeeper(t.Context()))
-	_, err := cp.ApplyPolicy(t.Context(), controlplane.TestPolicy, "rollout: {settle: 2s}")
+	_, err := cp.ApplyPolicy(t.Context(), controlplane.TestPolicy, rules)
 	must(t, err)
 	// A node without other nodes has no drain.
 	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
 	_, err = cp.Client().CoreV1().Nodes().Create(t.Context(), other, metav1.CreateOptions{})
 	must(t, err)
 	files := installed(t)
+	files["/usr/lib/systemd/system/plain.service"] = service("Type=exec", sleeps)
+	files["/usr/lib/systemd/system/bad.service"] = failing("/run/bad")
 	examples := addExamples(t, files)
-	h := host(t, "turn-", files, "lockkeeper.service")
+	h := host(t, "turn-", files, "lockkeeper.service", "plain.service", "bad.service")
 	exec(t, h, "journalctl --update-catalog; systemctl enable our-before-drain our-before-reboot our-before-uncordon")
 	examples.enable(t, h)
 	node := func(what string, within time.Duration, cond func(*corev1.Node) bool) *corev1.Node {
@@ -142,6 +144,7 @@ func TestTurnsWithHookUnits(t *testing.T) {
 	}
 	examples.told(t, h.Name(), n.Annotations[v1alpha1.AnnotationTurn])
 	says("coordinates; idle; up to date since ")
+	testApplied(t, h, node)
 }
 
 // ranAt is when a unit wrote its stage down last, to the second.
@@ -150,6 +153,65 @@ func ranAt(t *testing.T, h *realhost.Host) time.Time {
 	seconds, err := strconv.ParseInt(exec(t, h, "stat -c %Y /var/lib/ran"), 10, 64)
 	must(t, err)
 	return time.Unix(seconds, 0)
+}
+
+// rules are what changes cost in TestTurnsWithHookUnits, beside its reboots.
+const rules = `
+rollout: {settle: 2s}
+rules:
+- source: Request
+  actions:
+  - {type: DaemonReload}
+  - {type: Restart, unit: lockkeeper.service}
+  - {type: Restart, unit: plain.service}
+- source: Sentinel
+  path: /run/restart-bad
+  actions:
+  - {type: Restart, unit: bad.service}
+`
+
+// testApplied has turns without a reboot: one restarts lockkeeper itself among
+// others, one a unit that does not come up again.
+func testApplied(t *testing.T, h *realhost.Host, node func(string, time.Duration, func(*corev1.Node) bool) *corev1.Node) {
+	reboots := h.Reboots()
+	runs := func() (lockkeeper, plain string) {
+		both := strings.Fields(exec(t, h, "systemctl show -P InvocationID lockkeeper plain"))
+		if len(both) != 2 {
+			t.Fatalf("invocations: %q", both)
+		}
+		return both[0], both[1]
+	}
+	ended := func(result v1alpha1.Result) func(*corev1.Node) bool {
+		return func(n *corev1.Node) bool {
+			last := v1alpha1.ReadKeys(n.Labels, n.Annotations).Last
+			return n.Labels[v1alpha1.LabelState] == "idle" && last != nil && last.Result == result &&
+				len(last.Changes) == 1 && last.Changes[0].Source != v1alpha1.SourceOSUpdate
+		}
+	}
+	itself, plain := runs()
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"reboot"}}}`, v1alpha1.AnnotationRequest)
+	_, err := cp.Client().CoreV1().Nodes().Patch(t.Context(), h.Name(), types.MergePatchType, patch, metav1.PatchOptions{})
+	must(t, err)
+	node("to have restarted its units", 3*time.Minute, ended(v1alpha1.ResultDone))
+	if i, p := runs(); i == itself || p == plain {
+		t.Errorf("lockkeeper's run was %s and is %s, the other unit's was %s and is %s", itself, i, plain, p)
+	}
+	if out := exec(t, h, "journalctl --no-pager -o cat -b MESSAGE_ID="+string(v1alpha1.MessageStarted)+" | wc -l"); out != "2" {
+		t.Errorf("lockkeeper was started %s times in this boot, expected once more than by the boot", out)
+	}
+
+	exec(t, h, "touch /run/bad /run/restart-bad")
+	n := node("to have failed", 3*time.Minute, ended(v1alpha1.ResultFailed))
+	if last := v1alpha1.ReadKeys(n.Labels, n.Annotations).Last; last.Reason != v1alpha1.ReasonApplyFailed {
+		t.Errorf("it failed for %s", last.Reason)
+	}
+	const words = `restart of bad.service failed (exit-code, ExecStart=sh status 3): "no such directive: frobnicate": journalctl -u bad.service`
+	if out := exec(t, h, "journalctl --no-pager -o cat -u lockkeeper -p err"); !strings.Contains(strings.ReplaceAll(out, "\\", ""), words) {
+		t.Errorf("the journal does not have the unit's own words:\n%s", out)
+	}
+	if h.Reboots() != reboots || n.Spec.Unschedulable {
+		t.Errorf("%d reboots more, unschedulable %t", h.Reboots()-reboots, n.Spec.Unschedulable)
+	}
 }
 
 // checkJournal looks at what a person finds in the journal.
