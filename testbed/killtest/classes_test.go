@@ -44,6 +44,7 @@ var classes = []class{
 	{"coordinator: to uncordoning", []string{"coordinator: grant state=uncordoning turn"}, &plain, false},
 	{"coordinator: end of the turn", []string{"coordinator: grant- last state=idle turn-"}, &plain, true},
 	{"coordinator: take a turn over", []string{"coordinator: grant held- turn"}, &handover, true},
+	{"coordinator: status of a policy", []string{"coordinator: status of a policy"}, &plain, false},
 
 	{"lease: acquire", []string{"coordinator: acquire"}, &handover, true},
 	{"lease: renew", []string{"coordinator: renew"}, &midway, false},

@@ -20,6 +20,8 @@ func shape(r *faultproxy.Request) string {
 		return "whoami"
 	case r.Is("create", "pods/eviction"):
 		return "evict"
+	case r.Is("patch", "disruptionpolicies/status"):
+		return "status of a policy"
 	case r.Is("update", "leases"):
 		return leaseShape(r)
 	case r.Is("patch", "nodes"):
