@@ -20,6 +20,8 @@ ROUNDS ?= 500
 JOBS ?= 4
 # How long `make fuzz` runs each target.
 FUZZTIME ?= 1m
+# The files that `make simulate` reads.
+FLEET ?= testbed/simulate/testdata/three-policies.yaml
 # A planted offender for `make demo`: OFFENDER=budget.
 OFFENDER ?=
 
@@ -73,12 +75,12 @@ test-testbed: deps package-test-deps example-test-deps gate-test-deps test-parts
 .PHONY: test-clusters
 test-clusters:
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 2 ./rollouttest ./clienttest ./faulttest ./killtest \
-		$$($(GO) list ./... | grep -vE '/(e2e|explore)$$')
+		$$($(GO) list ./... | grep -vE '/(e2e|explore|simulate)$$')
 
-# It computes while the others wait, and takes what they leave of the cores.
+# They compute while the others wait, and take what those leave of the cores.
 .PHONY: test-explore
 test-explore:
-	cd testbed && nice -n 19 $(GO) test -timeout 30m ./explore
+	cd testbed && nice -n 19 $(GO) test -timeout 30m ./explore ./simulate
 
 .PHONY: e2e
 e2e: deps test-parts ## Install the package on real hosts and roll them through updates and faults (root; says so where it cannot)
@@ -110,6 +112,11 @@ generate: ## Make the deep copies and packaging/manifests/crds.yaml anew from th
 	@$(TOOL) controller-gen object paths=./api/v1alpha1
 	@crds=$$($(TOOL) controller-gen crd paths=./api/v1alpha1 output:stdout | sed 1d); \
 	{ cat packaging/manifests/crds.head; printf '%s\n' "$$crds"; } >packaging/manifests/crds.yaml
+
+.PHONY: simulate
+simulate: ## Say how long a rollout takes, by FLEET="FILE…" (docs/simulate.md)
+	@cd testbed && $(GO) build -o ../bin/simulate ./cmd/simulate
+	@bin/simulate $(FLEET)
 
 .PHONY: docs
 docs: ## Rewrite the documents that are rendered from code

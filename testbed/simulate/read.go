@@ -1,0 +1,275 @@
+package simulate
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// Read reads a fleet and its policies: YAML documents, of which one is the
+// fleet and each of the others a DisruptionPolicy or a List of them, as
+// `kubectl get dp -o yaml` prints it. What a policy does not say is what the API
+// server would write into it. A policy that is invalid is no error: it holds its
+// nodes.
+func Read(files ...io.Reader) (*Fleet, error) {
+	var fleet *Fleet
+	var policies []policy.Policy
+	for _, file := range files {
+		docs := utilyaml.NewYAMLReader(bufio.NewReader(file))
+		for {
+			doc, err := docs.Read()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return nil, fmt.Errorf("reading YAML: %w", err)
+			}
+			f, more, err := readDocument(doc)
+			switch {
+			case err != nil:
+				return nil, err
+			case f != nil && fleet != nil:
+				return nil, errors.New("two fleets, expected one: the other documents are of kind DisruptionPolicy or List")
+			case f != nil:
+				fleet = f
+			}
+			policies = append(policies, more...)
+		}
+	}
+	if fleet == nil {
+		return nil, errors.New("no fleet, expected a document with start and nodes")
+	}
+	fleet.Policies = policy.NewSet(policies...)
+	return fleet, fleet.check()
+}
+
+func readDocument(doc []byte) (*Fleet, []policy.Policy, error) {
+	var meta struct {
+		Kind  string            `json:"kind"`
+		Items []json.RawMessage `json:"items"`
+	}
+	if err := yaml.Unmarshal(doc, &meta); err != nil {
+		return nil, nil, fmt.Errorf("reading YAML: %w", err)
+	}
+	switch meta.Kind {
+	case "":
+		if len(bytes.TrimSpace(stripComments(doc))) == 0 {
+			return nil, nil, nil
+		}
+		fleet := &Fleet{}
+		if err := yaml.UnmarshalStrict(doc, fleet); err != nil {
+			return nil, nil, fmt.Errorf("the fleet: %w", err)
+		}
+		return fleet, nil, nil
+	case "DisruptionPolicy":
+		p, err := readPolicy(doc)
+		return nil, []policy.Policy{p}, err
+	case "List", "DisruptionPolicyList":
+		var all []policy.Policy
+		for _, item := range meta.Items {
+			p, err := readPolicy(item)
+			if err != nil {
+				return nil, nil, err
+			}
+			all = append(all, p)
+		}
+		return nil, all, nil
+	}
+	return nil, nil, fmt.Errorf("kind %q, expected a fleet (without kind), DisruptionPolicy or List", meta.Kind)
+}
+
+// stripComments tells a document of comments from one that says something.
+func stripComments(doc []byte) []byte {
+	var rest []byte
+	for line := range bytes.Lines(doc) {
+		if l := bytes.TrimSpace(line); !bytes.HasPrefix(l, []byte("#")) && !bytes.Equal(l, []byte("---")) {
+			rest = append(rest, l...)
+		}
+	}
+	return rest
+}
+
+// readPolicy reads a DisruptionPolicy as the API server would keep it.
+func readPolicy(doc []byte) (policy.Policy, error) {
+	obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+	if err := yaml.UnmarshalStrict(doc, obj); err != nil {
+		return policy.Policy{}, fmt.Errorf("policy %s: %w", obj.Name, err)
+	}
+	if obj.APIVersion != v1alpha1.GroupVersion.String() || obj.Kind != "DisruptionPolicy" || obj.Name == "" {
+		return policy.Policy{}, fmt.Errorf("%s %s %q, expected a DisruptionPolicy of %s with metadata.name", obj.APIVersion, obj.Kind, obj.Name, v1alpha1.GroupVersion)
+	}
+	// The defaults within lists, which policy.Defaults cannot hold.
+	hooks := &obj.Spec.Hooks
+	for _, list := range [][]v1alpha1.HookSpec{hooks.BeforeDrain, hooks.BeforeReboot} {
+		for i := range list {
+			defaultHook(&list[i].Timeout, &list[i].OnTimeout, v1alpha1.OnTimeoutAbort)
+		}
+	}
+	for i := range hooks.BeforeUncordon {
+		defaultHook(&hooks.BeforeUncordon[i].Timeout, &hooks.BeforeUncordon[i].OnTimeout, v1alpha1.OnTimeoutWait)
+	}
+	return policy.Compile(obj, time.LoadLocation), nil
+}
+
+func defaultHook(timeout *metav1.Duration, on *v1alpha1.OnTimeout, otherwise v1alpha1.OnTimeout) {
+	if timeout.Duration == 0 {
+		timeout.Duration = 30 * time.Minute
+	}
+	if *on == "" {
+		*on = otherwise
+	}
+}
+
+// check refuses what cannot be simulated, and fills in what was left out.
+func (f *Fleet) check() error {
+	count := 0
+	names := map[string]bool{}
+	for i := range f.Nodes {
+		g := &f.Nodes[i]
+		if count += g.Count; names[g.Name] {
+			return fmt.Errorf("nodes: two groups have the name %s", g.Name)
+		}
+		names[g.Name] = true
+		if err := f.checkGroup(g); err != nil {
+			return fmt.Errorf("nodes: %s: %w", g.Name, err)
+		}
+	}
+	if f.Limit.Duration == 0 {
+		f.Limit.Duration = 30 * 24 * time.Hour
+	}
+	if f.Resolution.Duration == 0 {
+		f.Resolution.Duration = resolution(count)
+	}
+	switch {
+	case f.Start.IsZero():
+		return errors.New("start: missing, expected a date such as 2026-03-28T20:00:00Z")
+	case count < 1 || count > maxNodes:
+		return fmt.Errorf("nodes: %d in all, expected 1 to %d", count, maxNodes)
+	case f.Limit.Duration < 0 || f.Limit.Duration > longest:
+		return fmt.Errorf("limit: %v, expected up to %v", f.Limit.Duration, longest)
+	case f.Resolution.Duration < time.Second || f.Resolution.Duration > time.Hour:
+		return fmt.Errorf("resolution: %v, expected 1s to 1h", f.Resolution.Duration)
+	case f.RetryAfter.Duration < 0:
+		return fmt.Errorf("retryAfter: %v, expected 0s or more", f.RetryAfter.Duration)
+	}
+	for _, g := range f.Gates {
+		p := f.Policies.Named(g.Policy)
+		if p == nil || !slices.ContainsFunc(p.Gates, func(x v1alpha1.Gate) bool { return x.Name == g.Gate }) {
+			return fmt.Errorf("gates: no policy %s has a gate %s", g.Policy, g.Gate)
+		}
+	}
+	return nil
+}
+
+// resolution keeps the number of decisions in bounds: each looks at all nodes.
+func resolution(nodes int) time.Duration {
+	switch {
+	case nodes <= 1_000:
+		return time.Second
+	case nodes <= 3_000:
+		return 15 * time.Second
+	}
+	return time.Minute
+}
+
+func (f *Fleet) checkGroup(g *Group) error {
+	switch {
+	case len(validation.IsDNS1123Subdomain(g.Name)) > 0:
+		return errors.New("expected a name such as worker, which its Nodes' names begin with")
+	case g.Count < 1 || g.Count > maxNodes:
+		return fmt.Errorf("count: %d, expected 1 to %d", g.Count, maxNodes)
+	case !g.Takes.Drain.said(), !g.Takes.Reboot.said():
+		return errors.New("takes: expected drain and reboot")
+	case len(g.Changes) > maxChanges:
+		return fmt.Errorf("changes: %d, expected at most %d", len(g.Changes), maxChanges)
+	}
+	if !g.Takes.Apply.said() {
+		g.Takes.Apply = Spread{parts: []part{{share: 1, from: defaultApply, to: defaultApply}}, text: defaultApply.String()}
+	}
+	for i, c := range g.Changes {
+		said := 0
+		for _, is := range []bool{c.OS != "", c.File != "", c.Unit != "", c.Sentinel != "", c.Request} {
+			if is {
+				said++
+			}
+		}
+		if said != 1 || c.Within.Duration < 0 || c.Within.Duration > longest {
+			return fmt.Errorf("changes[%d]: expected one of os, file, unit, sentinel and request, and within of 0s or more", i)
+		}
+	}
+	// How long a hook takes nobody can guess.
+	for _, p := range f.Policies {
+		for _, hook := range hooksOf(&p.Terms) {
+			if _, said := g.Takes.Hooks[hook]; !said && f.selects(&p, g) {
+				return fmt.Errorf("takes.hooks: nothing of %s, which policy %s waits for; expected for how long, or never", hook, p.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// defaultApply is how long reloads and restarts take together where nothing is
+// said of it.
+const defaultApply = 10 * time.Second
+
+func hooksOf(t *v1alpha1.Terms) []string {
+	var names []string
+	for _, list := range [][]v1alpha1.Hook{t.BeforeDrain, t.BeforeReboot, t.BeforeUncordon} {
+		for _, h := range list {
+			names = append(names, h.Name)
+		}
+	}
+	return names
+}
+
+// selects reports whether the policy decides about one of the group's nodes.
+func (f *Fleet) selects(p *policy.Policy, g *Group) bool {
+	for i := range max(1, len(g.Zones)) {
+		if m := f.Policies.For(g.labels(i)); m.Policy != nil && m.Policy.Name == p.Name {
+			return true
+		}
+	}
+	return false
+}
+
+// labels are those of the group's node i.
+func (g *Group) labels(i int) map[string]string {
+	l := maps.Clone(g.Labels)
+	if l == nil {
+		l = map[string]string{}
+	}
+	l[labelHostname] = g.node(i)
+	if zone := g.zone(i); zone != "" {
+		l[labelZone] = zone
+	}
+	if g.ControlPlane {
+		l[labelControlPlane] = ""
+	}
+	return l
+}
+
+func (g *Group) zone(i int) string {
+	if len(g.Zones) == 0 {
+		return ""
+	}
+	return g.Zones[i%len(g.Zones)]
+}
+
+// node is the name of the group's node i: web-01 of a group of twenty.
+func (g *Group) node(i int) string {
+	return fmt.Sprintf("%s-%0*d", g.Name, len(fmt.Sprint(g.Count)), i+1)
+}

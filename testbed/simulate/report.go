@@ -1,0 +1,308 @@
+package simulate
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+)
+
+// Report is what came of a run.
+type Report struct {
+	Start      time.Time
+	Resolution time.Duration
+	Nodes      int
+	// All are all nodes, Policies those that each policy decides about.
+	All      Part
+	Policies []Part
+	// Turns are all turns that ended, in order.
+	Turns []Turn
+	// Left are the nodes that want something, or are in a turn, at the end, by
+	// what holds them; ReasonNone for a turn that is under way.
+	Left map[v1alpha1.Reason]Left
+	// Timeline are the moments worth telling.
+	Timeline []Line
+	// Decisions is how often the leader decided, Events how much happened.
+	Decisions, Events int
+	// Failures is how many turns failed, or hang in a failure.
+	Failures int
+}
+
+// Part is what came of some nodes.
+type Part struct {
+	Name  string
+	Nodes int
+	// Wanting are those that wanted something at any time, UpToDate those of
+	// them that want nothing at the end and are in no turn.
+	Wanting, UpToDate int
+	// Allowed is how many may be unavailable at once, Most how many were, first
+	// at MostAt. -1: no limit of its own.
+	Allowed, Most int
+	MostAt        time.Time
+	// First grant and last end of a turn; zero if there was none.
+	First, Last time.Time
+	// Results count the turns that ended.
+	Results map[v1alpha1.Result]int
+}
+
+// Turn is one turn that ended.
+type Turn struct {
+	Node, Policy string
+	Began, Ended time.Time
+	Result       v1alpha1.Result
+	Reason       v1alpha1.Reason
+}
+
+// Left are nodes that are not up to date at the end.
+type Left struct {
+	Nodes  int
+	Detail string // what is said of one of them
+}
+
+// Line is one line of the timeline.
+type Line struct {
+	At   time.Time
+	Text string
+}
+
+// book is what a run keeps for its report.
+type book struct {
+	decisions, failures int
+	ends                []Turn
+	lines               []Line
+	hidden              int
+	holds               []v1alpha1.Reason // by policy: what holds all of its nodes
+	tenths              int
+	due                 int // nodes that a change is to come to
+	outcome             []rollout.Verdict
+}
+
+// mostLines bounds the timeline.
+const mostLines = 400
+
+func (s *sim) note(rank int, format string, args ...any) {
+	if len(s.lines) >= mostLines {
+		s.hidden++
+		return
+	}
+	text := fmt.Sprintf(format, args...)
+	if rank >= 0 {
+		text = s.Policies[rank].Name + ": " + text
+	}
+	s.lines = append(s.lines, Line{s.now, text})
+}
+
+// expect counts who belongs to whom.
+func (s *sim) expect() {
+	s.holds = make([]v1alpha1.Reason, len(s.Policies))
+	for _, h := range s.hosts {
+		s.all.nodes++
+		if len(h.group.Changes) > 0 {
+			s.due++
+		}
+		if h.rank >= 0 {
+			s.tally[h.rank].nodes++
+		}
+	}
+}
+
+// ended notes the end of a turn.
+func (s *sim) ended(h *host, l *v1alpha1.Last) {
+	t := Turn{Node: h.node.Name, Began: h.began, Ended: s.now, Result: l.Result, Reason: l.Reason}
+	s.all.last = s.now
+	if h.rank >= 0 {
+		t.Policy = s.Policies[h.rank].Name
+		s.tally[h.rank].last = s.now
+	}
+	s.ends = append(s.ends, t)
+	s.all.result(l.Result)
+	if h.rank >= 0 {
+		s.tally[h.rank].result(l.Result)
+	}
+	if l.Result == v1alpha1.ResultFailed {
+		s.failed(h, l.Turn, "the turn failed: "+string(l.Reason))
+	}
+	s.progress()
+}
+
+// progress notes each tenth of the nodes with changes that are through.
+func (s *sim) progress() {
+	if tenth := 10 * s.all.results[v1alpha1.ResultDone] / max(1, s.due); tenth > s.tenths {
+		s.tenths = tenth
+		s.note(-1, "%d turns done, %d nodes unavailable", s.all.results[v1alpha1.ResultDone], s.all.gone)
+	}
+}
+
+// tell notes what came to hold all nodes of a policy, and what ceased to.
+func (s *sim) tell(out *rollout.Outcome) {
+	s.outcome = out.Verdicts
+	for i := range out.Policies {
+		f := &out.Policies[i]
+		now, detail := v1alpha1.ReasonNone, ""
+		for _, r := range []v1alpha1.Reason{
+			v1alpha1.ReasonInvalidPolicy, v1alpha1.ReasonHalted, v1alpha1.ReasonPaused, v1alpha1.ReasonWindow, v1alpha1.ReasonGate, v1alpha1.ReasonWouldGrant,
+		} {
+			if f.Held[r] > 0 {
+				now, detail = r, f.Details[r]
+				break
+			}
+		}
+		switch before := s.holds[i]; {
+		case now == before:
+		case now != v1alpha1.ReasonNone:
+			s.note(i, "%s (%s)", now, strings.TrimPrefix(detail, "policy "+f.Name+": "))
+		case f.Wanting > 0:
+			s.note(i, "goes on")
+		}
+		s.holds[i] = now
+	}
+}
+
+func (s *sim) report() *Report {
+	r := &Report{
+		Start: s.Start, Resolution: s.Resolution.Duration, Nodes: len(s.nodes), All: s.all.part("all", -1), Turns: s.ends,
+		Left: map[v1alpha1.Reason]Left{}, Timeline: s.lines, Decisions: s.decisions, Events: s.events, Failures: s.failures,
+	}
+	if s.hidden > 0 {
+		r.Timeline = append(r.Timeline, Line{s.now, fmt.Sprintf("%d lines more, left out", s.hidden)})
+	}
+	if most, by := s.total(); by != "" {
+		r.All.Allowed = most
+	}
+	for i, t := range s.tally {
+		r.Policies = append(r.Policies, t.part(s.Policies[i].Name, s.Policies[i].MaxUnavailable.Of(t.managed)))
+	}
+	for _, h := range s.hosts {
+		if !h.wanted {
+			continue
+		}
+		parts := []*Part{&r.All}
+		if h.rank >= 0 {
+			parts = append(parts, &r.Policies[h.rank])
+		}
+		upToDate := h.node.Wants == v1alpha1.WantsNothing && !h.node.InTurn()
+		for _, p := range parts {
+			p.Wanting++
+			if upToDate {
+				p.UpToDate++
+			}
+		}
+	}
+	for _, v := range s.outcome {
+		if n := s.at[v.Node].node; n.InTurn() || n.Wants.Something() {
+			left := r.Left[v.Held]
+			if left.Nodes++; left.Nodes == 1 {
+				left.Detail = v.Detail
+			}
+			r.Left[v.Held] = left
+		}
+	}
+	return r
+}
+
+func (t *tally) part(name string, allowed int) Part {
+	return Part{
+		Name: name, Nodes: t.nodes, Allowed: allowed, Most: t.most, MostAt: t.mostAt,
+		First: t.first, Last: t.last, Results: maps.Clone(t.results),
+	}
+}
+
+// Took is from the first grant to the end of the last turn.
+func (p *Part) Took() time.Duration {
+	if p.First.IsZero() || p.Last.Before(p.First) {
+		return 0
+	}
+	return p.Last.Sub(p.First)
+}
+
+// Done reports whether every node that wanted something is up to date.
+func (r *Report) Done() bool { return r.All.UpToDate == r.All.Wanting }
+
+// String returns the report for people.
+func (r *Report) String() string {
+	var b strings.Builder
+	a := &r.All
+	fmt.Fprintf(&b, "%d nodes, of which %d want something. From %s, resolution %v; %d decisions, %d events.\n\n",
+		r.Nodes, a.Wanting, date(r.Start), r.Resolution, r.Decisions, r.Events)
+	switch {
+	case a.Wanting == 0:
+		b.WriteString("Nothing is to be done.\n")
+	case a.First.IsZero():
+		b.WriteString("No turn ever begins.\n")
+	case a.Last.IsZero():
+		fmt.Fprintf(&b, "The first turn begins at %s; none ends.\n", date(a.First))
+	default:
+		fmt.Fprintf(&b, "It takes %s, from the first grant at %s to the end of the last turn at %s.\n", span(a.Took()), date(a.First), date(a.Last))
+	}
+	if a.Wanting > 0 && r.Done() {
+		b.WriteString("All of them are up to date.\n")
+	} else if a.Wanting > 0 {
+		fmt.Fprintf(&b, "IT STOPS: %d of %d are up to date. The others:\n", a.UpToDate, a.Wanting)
+		for _, reason := range slices.Sorted(maps.Keys(r.Left)) {
+			left := r.Left[reason]
+			fmt.Fprintf(&b, "  %5d %s", left.Nodes, cmp.Or(string(reason), "under way"))
+			if left.Detail != "" {
+				fmt.Fprintf(&b, " (%s)", left.Detail)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	b.WriteString("\n")
+	r.table(&b)
+	if len(r.Timeline) > 0 {
+		b.WriteString("\n")
+	}
+	for _, l := range r.Timeline {
+		fmt.Fprintf(&b, "%s  +%-8s %s\n", l.At.UTC().Format(time.DateTime), span(l.At.Sub(r.Start)), l.Text)
+	}
+	return b.String()
+}
+
+// table writes a line for each policy, and one for all.
+func (r *Report) table(b *strings.Builder) {
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "POLICY\tNODES\tWANTING\tUP TO DATE\tALLOWED AT ONCE\tMOST AT ONCE\tFIRST AT\tTAKES\tTURNS\n")
+	for _, p := range append(slices.Clone(r.Policies), r.All) {
+		allowed, first, turns := "-", "-", []string{}
+		if p.Allowed >= 0 {
+			allowed = fmt.Sprint(p.Allowed)
+		}
+		if p.Most > 0 {
+			first = "+" + span(p.MostAt.Sub(r.Start))
+		}
+		for _, result := range slices.Sorted(maps.Keys(p.Results)) {
+			turns = append(turns, fmt.Sprintf("%d %s", p.Results[result], result))
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%d\t%s\t%s\t%s\n", p.Name, p.Nodes, p.Wanting, p.UpToDate, allowed, p.Most, first,
+			span(p.Took()), cmp.Or(strings.Join(turns, ", "), "-"))
+	}
+	w.Flush()
+}
+
+func date(t time.Time) string { return t.UTC().Format("Mon "+time.DateTime) + " UTC" }
+
+// span is a duration as people say it: 3d4h, 2h15m, 1m30s.
+func span(d time.Duration) string {
+	d = d.Round(time.Second)
+	days, rest := d/(24*time.Hour), d%(24*time.Hour)
+	text := rest.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	switch {
+	case days > 0 && rest == 0:
+		return fmt.Sprintf("%dd", days)
+	case days > 0:
+		return fmt.Sprintf("%dd%s", days, text)
+	}
+	return text
+}

@@ -1,0 +1,342 @@
+package simulate
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// one is a fleet of one group in which a turn takes ten minutes exactly, under
+// one policy. more is said of the group, rollout and spec of the policy.
+func one(count int, start, more, rollout, spec string) string {
+	return fmt.Sprintf(`
+start: %s
+nodes:
+- name: node
+  count: %d
+  changes: [{os: "2"}]
+%s
+---
+apiVersion: lockkeeper.dev/v1alpha1
+kind: DisruptionPolicy
+metadata: {name: p}
+spec:
+  rollout: {%s}
+%s`, start, count, more, rollout, spec)
+}
+
+const (
+	monday     = "2026-03-02T08:00:00Z"
+	tenMinutes = "  takes: {drain: 5m, reboot: 5m}"
+)
+
+// begins are when the turns began, as hh:mm in UTC, in order.
+func begins(r *Report) []string {
+	var all []string
+	for _, t := range r.Turns {
+		all = append(all, t.Began.UTC().Format("02 15:04"))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func expect(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s: %v, expected %v", what, got, want)
+	}
+}
+
+// Thirty nodes in three policies, with percentages: within their budgets at all
+// times, which Run checks at each change, and no slower than they allow.
+func TestThreePolicies(t *testing.T) {
+	text, err := os.ReadFile("testdata/three-policies.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := roll(t, string(text))
+	if !r.Done() {
+		t.Errorf("it stops:\n%s", r)
+	}
+	// By hand: 20 % of 18 are 3.6, 25 % of 9 are 2.25; of the three of the control
+	// plane one at a time, whatever the 100 % of their policy say; 5 in all.
+	for _, p := range append(r.Policies, r.All) {
+		most := map[string]int{"web": 3, "db": 2, "lockkeeper-default": 1, "all": 5}[p.Name]
+		expect(t, p.Name+": most at once", p.Most, most)
+	}
+	expect(t, "turns done", r.All.Results[v1alpha1.ResultDone], 30)
+	for _, turn := range r.Turns {
+		began := turn.Began.Sub(r.Start)
+		if turn.Policy == "web" && began >= 40*time.Minute && began < 70*time.Minute {
+			t.Errorf("%s begins its turn at +%v, while the gate is closed", turn.Node, began)
+		}
+		// 09:00 to 17:00 in Berlin is 08:00 to 16:00 UTC; a turn takes 45 minutes.
+		if h := turn.Began.UTC().Format("15:04"); turn.Policy == "db" && (h < "08:00" || h > "15:15") {
+			t.Errorf("%s begins its turn at %s, outside of its window", turn.Node, h)
+		}
+	}
+}
+
+func TestSameSeedSameRun(t *testing.T) {
+	text, err := os.ReadFile("testdata/three-policies.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, again := roll(t, string(text)), roll(t, string(text))
+	expect(t, "the second run", again, first)
+	other := roll(t, strings.Replace(string(text), "seed: 1", "seed: 2", 1))
+	if other.String() == first.String() {
+		t.Error("another seed gives the same run")
+	}
+}
+
+// One of seven nodes keeps its old version. The line stops there; an hour later
+// somebody says retry, and the line goes on.
+func TestStopsAtTheFirstFailure(t *testing.T) {
+	fleet := func(retry string) string {
+		return retry + one(4, monday, tenMinutes, "settle: 0s", "")
+	}
+	broken := func(f *Fleet) *Fleet {
+		bad := f.Nodes[0]
+		bad.Name, bad.Count, bad.Fails.Update = "bad", 1, 1
+		f.Nodes[0].Name = "late" // in order of names
+		f.Nodes = append(f.Nodes, bad)
+		early := f.Nodes[0]
+		early.Name, early.Count = "aaa", 2
+		f.Nodes = append(f.Nodes, early)
+		return f
+	}
+	r, err := Run(t.Context(), broken(read(t, fleet(""))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "turns", r.All.Results, map[v1alpha1.Result]int{"Done": 2, "Failed": 1})
+	expect(t, "held", r.Left, map[v1alpha1.Reason]Left{
+		"Halted": {4, "1 failed, 0 allowed"}, "Failed": {1, "NotUpdated"}})
+	expect(t, "turns begin", begins(r), "[02 08:00 02 08:10 02 08:20]")
+
+	// The retry at 09:30 forgives the failure that came at 08:30. The node's boot is
+	// the youngest by now, so that it comes last; and it fails again.
+	r, err = Run(t.Context(), broken(read(t, fleet("retryAfter: 1h\nlimit: 150m\n"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "turns with retry", r.All.Results, map[v1alpha1.Result]int{"Done": 6, "Failed": 2})
+	expect(t, "turns with retry begin", begins(r), "[02 08:00 02 08:10 02 08:20 02 09:30 02 09:40 02 09:50 02 10:00 02 10:10]")
+
+	// A host that does not come back holds its turn until somebody mends it.
+	r = roll(t, "retryAfter: 1h\n"+one(3, monday, "  takes: {drain: 5m, reboot: never}", "settle: 0s", ""))
+	expect(t, "turns of lost hosts", r.All.Results, map[v1alpha1.Result]int{"Done": 3})
+	// 5 minutes of drain, 30 until the reboot is overdue, 60 until it is mended.
+	expect(t, "turns of lost hosts begin", begins(r), "[02 08:00 02 09:35 02 11:10]")
+	expect(t, "failures", r.Failures, 3)
+}
+
+// The same for hosts that boot and do not become healthy: 10 minutes, 15 for
+// their health, and an hour.
+func TestUnhealthy(t *testing.T) {
+	r := roll(t, "retryAfter: 1h\n"+one(2, monday, tenMinutes+"\n  fails: {unhealthy: 100%}", "settle: 0s", ""))
+	expect(t, "turns", r.All.Results, map[v1alpha1.Result]int{"Done": 2})
+	expect(t, "turns begin", begins(r), "[02 08:00 02 09:25]")
+	r = roll(t, one(2, monday, tenMinutes+"\n  fails: {unhealthy: 100%}", "settle: 0s", ""))
+	expect(t, "left", r.Left, map[v1alpha1.Reason]Left{"Halted": {1, "1 failed, 0 allowed"}, "Failed": {1, "Unhealthy"}})
+}
+
+// A window closes while a drain that takes an hour is under way.
+func TestWindowCloses(t *testing.T) {
+	window := `settle: 0s, expectedDuration: 10m, windows: [{start: "09:00", duration: 90m, timeZone: UTC}], onClose: `
+	takes := "  takes: {drain: 50m, reboot: 5m}"
+	// Turns of 55 minutes begin at 09:00 and at 09:55, and the next day the rest.
+	r := roll(t, one(3, monday, takes, window+"Finish", ""))
+	expect(t, "Finish: turns", r.All.Results, map[v1alpha1.Result]int{"Done": 3})
+	expect(t, "Finish: turns begin", begins(r), "[02 09:00 02 09:55 03 09:00]")
+	// The one of 09:55 is turned round at 10:30, and has its turn the next day; so
+	// does the one of the next day's 09:55.
+	r = roll(t, one(3, monday, takes, window+"Cancel", ""))
+	expect(t, "Cancel: turns", r.All.Results, map[v1alpha1.Result]int{"Done": 3, "Cancelled": 2})
+	expect(t, "Cancel: turns begin", begins(r), "[02 09:00 02 09:55 03 09:00 03 09:55 04 09:00]")
+	for _, turn := range r.Turns {
+		if turn.Result == v1alpha1.ResultCancelled {
+			expect(t, "cancelled at", turn.Ended.UTC().Format("15:04"), "10:30")
+			expect(t, "because of", turn.Reason, v1alpha1.ReasonWindow)
+		}
+	}
+}
+
+// Turns of 15 minutes, settling included, in a window of two hours from 01:30:
+// eight a night, in the nights in which Berlin's clocks jump as in all others.
+func TestNightsOnWhichClocksJump(t *testing.T) {
+	rollout := `settle: 5m, expectedDuration: 15m, windows: [{start: "01:30", duration: 2h, timeZone: Europe/Berlin}]`
+	for _, c := range []struct{ start, first, last, second string }{
+		// 01:30 CET is 00:30 UTC; at 01:00 UTC it is 03:00 CEST. In the next night
+		// 01:30 CEST is 23:30 UTC of the day before.
+		{"2026-03-28T12:00:00Z", "29 00:30", "29 02:15", "29 23:30"},
+		// 01:30 CEST is 23:30 UTC; at 01:00 UTC it is 02:00 CET. In the next night
+		// 01:30 CET is 00:30 UTC.
+		{"2026-10-24T12:00:00Z", "24 23:30", "25 01:15", "26 00:30"},
+	} {
+		r := roll(t, one(12, c.start, tenMinutes, rollout, ""))
+		expect(t, c.start+": turns", r.All.Results, map[v1alpha1.Result]int{"Done": 12})
+		at := begins(r)
+		if len(at) != 12 {
+			t.Fatalf("%s: %d turns", c.start, len(at))
+		}
+		expect(t, c.start+": the first, the last of the night, the first of the next", []string{at[0], at[7], at[8]}, []string{c.first, c.last, c.second})
+	}
+}
+
+func TestGate(t *testing.T) {
+	r := roll(t, `
+gates: [{policy: p, gate: calm, closed: [{from: 15m, to: 1h}, {from: "2026-03-02T09:12:00Z", because: too much going on}]}]`+
+		one(5, monday, tenMinutes, "settle: 0s, gates: [{name: calm, query: up == 0}]", ""))
+	expect(t, "turns begin", begins(r), "[02 08:00 02 08:10 02 09:00 02 09:10]")
+	expect(t, "left", r.Left, map[v1alpha1.Reason]Left{"Gate": {1, "gate calm is closed: too much going on"}})
+	if r.Done() {
+		t.Error("the run says that it is done")
+	}
+}
+
+// Two policies select the same nodes: the higher priority decides, and the total
+// of the lower one holds for all.
+func TestOverlappingPolicies(t *testing.T) {
+	text := `
+start: ` + monday + `
+nodes:
+- {name: a, count: 10, labels: {tier: gold}, takes: {drain: 5m, reboot: 5m}, changes: [{os: "2"}]}
+- {name: b, count: 10, takes: {drain: 5m, reboot: 5m, apply: 1m}, changes: [{os: "2"}, {file: /etc/app/conf}]}
+- {name: c, count: 10, labels: {tier: gold}, takes: {drain: 5m, reboot: 5m, apply: 1m}, changes: [{file: /etc/app/conf}]}
+---
+apiVersion: lockkeeper.dev/v1alpha1
+kind: List
+items:
+- apiVersion: lockkeeper.dev/v1alpha1
+  kind: DisruptionPolicy
+  metadata: {name: all}
+  spec:
+    rollout: {maxUnavailable: 50%, maxUnavailableTotal: 8, settle: 0s}
+    rules: [{source: File, path: /etc/app, actions: [{type: Restart, unit: app.service}]}]
+- apiVersion: lockkeeper.dev/v1alpha1
+  kind: DisruptionPolicy
+  metadata: {name: gold}
+  spec:
+    priority: 10
+    nodeSelector: {matchLabels: {tier: gold}}
+    rollout: {maxUnavailable: 4, maxUnavailableTotal: 100%, settle: 0s}
+`
+	r := roll(t, text)
+	if !r.Done() {
+		t.Errorf("it stops:\n%s", r)
+	}
+	for _, p := range r.Policies {
+		// gold has four; all could have five of its ten, and eight in all leave four.
+		expect(t, p.Name+": nodes, most at once", [2]int{p.Nodes, p.Most}, map[string][2]int{"all": {10, 4}, "gold": {20, 4}}[p.Name])
+	}
+	expect(t, "most at once", r.All.Most, 8)
+	for _, turn := range r.Turns {
+		want := 10 * time.Minute // a change of a file and an update are one turn
+		if strings.HasPrefix(turn.Node, "c") {
+			want = time.Minute // the rule of the lower policy holds too
+		}
+		expect(t, turn.Node+" takes", turn.Ended.Sub(turn.Began), want)
+	}
+	expect(t, "turns", len(r.Turns), 30)
+}
+
+func TestObserveGrantsNothing(t *testing.T) {
+	r := roll(t, one(4, monday, tenMinutes, "maxUnavailable: 3", "  mode: Observe"))
+	expect(t, "turns, most at once", [2]int{len(r.Turns), r.All.Most}, [2]int{})
+	expect(t, "WouldGrant", r.Left[v1alpha1.ReasonWouldGrant].Nodes, 3)
+	if !strings.Contains(r.String(), "No turn ever begins") {
+		t.Errorf("no word of it:\n%s", r)
+	}
+}
+
+func TestInvalidAndMissingPolicies(t *testing.T) {
+	r := roll(t, one(2, monday, tenMinutes, "maxUnavailable: 0", ""))
+	expect(t, "InvalidPolicy", r.Left[v1alpha1.ReasonInvalidPolicy].Nodes, 2)
+	r = roll(t, one(2, monday, tenMinutes, "", "  nodeSelector: {matchLabels: {a: b}}"))
+	expect(t, "NoPolicy", r.Left[v1alpha1.ReasonNoPolicy].Nodes, 2)
+}
+
+// A hook of 5 minutes that is never confirmed, and a drain of 20 that never ends.
+func TestOnTimeout(t *testing.T) {
+	hook := func(on string) string {
+		return "  hooks: {beforeDrain: [{name: lb, timeout: 5m, onTimeout: " + on + "}]}"
+	}
+	never := "  takes: {drain: 5m, reboot: 5m, hooks: {lb: never}}"
+	settle := "settle: 0s, backoff: 1h, backoffMax: 1h"
+	r := roll(t, one(2, monday, never, settle, hook("Continue")))
+	expect(t, "Continue", begins(r), "[02 08:00 02 08:15]")
+	expect(t, "Continue: turns", r.All.Results, map[v1alpha1.Result]int{"Done": 2})
+	r = roll(t, "limit: 130m\n"+one(2, monday, never, settle, hook("Abort")))
+	expect(t, "Abort", begins(r), "[02 08:00 02 08:05 02 09:05 02 09:10]")
+	expect(t, "Abort: turns", r.All.Results, map[v1alpha1.Result]int{"TurnedBack": 4})
+	r = roll(t, one(2, monday, never, settle, hook("Wait")))
+	expect(t, "Wait: left", r.Left, map[v1alpha1.Reason]Left{"Overdue": {1, "waits for hook lb"}, "Budget": {1, "1 unavailable, 1 allowed"}})
+
+	drain := func(on string) string { return "  drain: {timeout: 20m, onTimeout: " + on + "}" }
+	never = "  takes: {drain: never, reboot: 5m}"
+	r = roll(t, one(2, monday, never, settle, drain("Force")))
+	expect(t, "Force", begins(r), "[02 08:00 02 08:25]")
+	expect(t, "Force: turns", r.All.Results, map[v1alpha1.Result]int{"Done": 2})
+	r = roll(t, "limit: 50m\n"+one(2, monday, never, settle, drain("Abort")))
+	expect(t, "Abort of drains: turns", r.All.Results, map[v1alpha1.Result]int{"TurnedBack": 2})
+	r = roll(t, one(2, monday, never, settle, drain("Wait")))
+	expect(t, "Wait of drains: left", r.Left[v1alpha1.ReasonOverdue], Left{1, "waits for the host to drain"})
+}
+
+// A leader that has other budgets, windows and gates in mind than the policies
+// is found out, at once.
+func TestBrokenPromises(t *testing.T) {
+	for name, c := range map[string]struct {
+		text  string
+		plant func(*rollout.Snapshot)
+		want  string
+	}{
+		"budget": {
+			one(9, monday, tenMinutes, "maxUnavailable: 3, settle: 0s", ""),
+			func(s *rollout.Snapshot) { s.Policies[0].MaxUnavailable = policy.Limit{Number: 4} },
+			"2026-03-02T08:00:00Z: node-4 makes 4 nodes of policy p unavailable at once, 3 allowed (3)",
+		},
+		"total": {
+			one(9, monday, tenMinutes, "maxUnavailable: 9, maxUnavailableTotal: 30%", ""),
+			func(s *rollout.Snapshot) { s.Policies[0].MaxUnavailableTotal = nil },
+			"2026-03-02T08:00:00Z: node-3 makes 3 nodes unavailable at once, 2 allowed in all by policy p",
+		},
+		"window": {
+			one(2, monday, tenMinutes, `expectedDuration: 1h, windows: [{start: "07:00", duration: 90m, timeZone: UTC}]`, ""),
+			func(s *rollout.Snapshot) { s.Policies[0].ExpectedDuration = 10 * time.Minute },
+			"2026-03-02T08:00:00Z: node-1 is granted a turn outside of the windows of policy p",
+		},
+		"gate": {
+			"gates: [{policy: p, gate: g, closed: [{from: 0s}]}]\n" + one(2, monday, tenMinutes, "gates: [{name: g, query: x}]", ""),
+			func(s *rollout.Snapshot) { s.Policies[0].Gates = nil },
+			"2026-03-02T08:00:00Z: node-1 is granted a turn while gate g of policy p is closed",
+		},
+		"control plane": {
+			one(3, monday, "  controlPlane: true\n"+tenMinutes, "maxUnavailable: 100%", ""),
+			func(s *rollout.Snapshot) {
+				for i := range s.Nodes {
+					s.Nodes[i].ControlPlane = false
+				}
+			},
+			"2026-03-02T08:00:00Z: node-2 makes 2 control-plane nodes unavailable at once",
+		},
+	} {
+		_, err := run(t.Context(), read(t, c.text), func(s rollout.Snapshot) rollout.Outcome {
+			s.Policies, s.Nodes = slices.Clone(s.Policies), slices.Clone(s.Nodes)
+			c.plant(&s)
+			return rollout.Decide(s)
+		})
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%s: %v, expected %s", name, err, c.want)
+		}
+	}
+}

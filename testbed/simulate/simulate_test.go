@@ -1,0 +1,26 @@
+package simulate
+
+import (
+	"strings"
+	"testing"
+)
+
+// read reads a fleet of a test.
+func read(t *testing.T, text string) *Fleet {
+	t.Helper()
+	f, err := Read(strings.NewReader(text))
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	return f
+}
+
+// roll rolls a fleet; a promise that is broken ends the test.
+func roll(t *testing.T, text string) *Report {
+	t.Helper()
+	r, err := Run(t.Context(), read(t, text))
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, r)
+	}
+	return r
+}

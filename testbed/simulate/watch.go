@@ -1,0 +1,137 @@
+package simulate
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// watch holds every change of a Node against the promises: the budgets, the
+// control plane, windows and gates. It counts by itself, and not by what the
+// leader says that it counted.
+type watch struct {
+	tally      []tally // by policy
+	all        tally
+	controlled int // control-plane nodes that are unavailable
+	broken     error
+}
+
+// tally counts the nodes of one policy, or all.
+type tally struct {
+	nodes, managed int
+	gone, most     int
+	mostAt         time.Time
+	results        map[v1alpha1.Result]int // of the turns that ended
+	first, last    time.Time               // of a grant, of the end of a turn
+}
+
+// breaks notes the first promise that is broken.
+func (s *sim) breaks(format string, args ...any) {
+	if s.broken == nil {
+		s.broken = fmt.Errorf("%s: %s", s.stamp(), fmt.Sprintf(format, args...))
+	}
+}
+
+// count brings the counts up to date after a change of the host's Node. Nobody
+// but a turn makes a node unavailable here, so every node is through us.
+func (s *sim) count(h *host) {
+	n := h.node
+	gone := n.InTurn() || n.Mark || n.Unschedulable || !n.Ready
+	if gone == h.gone {
+		return
+	}
+	h.gone = gone
+	by := 1
+	if !gone {
+		by = -1
+	}
+	s.all.add(by, s.now)
+	if n.ControlPlane {
+		s.controlled += by
+	}
+	if h.rank < 0 {
+		if gone {
+			s.breaks("%s is disrupted, and no policy selects it", n.Name)
+		}
+		return
+	}
+	t, p := &s.tally[h.rank], &s.Policies[h.rank]
+	t.add(by, s.now)
+	if !gone {
+		return
+	}
+	if most := p.MaxUnavailable.Of(t.managed); t.gone > most {
+		s.breaks("%s makes %d nodes of policy %s unavailable at once, %d allowed (%s)", n.Name, t.gone, p.Name, most, p.MaxUnavailable)
+	}
+	if most, by := s.total(); by != "" && s.all.gone > most {
+		s.breaks("%s makes %d nodes unavailable at once, %d allowed in all by policy %s", n.Name, s.all.gone, most, by)
+	}
+	if s.controlled > 1 {
+		s.breaks("%s makes %d control-plane nodes unavailable at once", n.Name, s.controlled)
+	}
+}
+
+func (t *tally) add(by int, now time.Time) {
+	if t.gone += by; t.gone > t.most {
+		t.most, t.mostAt = t.gone, now
+	}
+}
+
+func (t *tally) result(r v1alpha1.Result) {
+	if t.results == nil {
+		t.results = map[v1alpha1.Result]int{}
+	}
+	t.results[r]++
+}
+
+// total is the smallest maxUnavailableTotal, and whose it is; "" for none.
+func (s *sim) total() (most int, by string) {
+	for i := range s.Policies {
+		p := &s.Policies[i]
+		if p.MaxUnavailableTotal == nil || *p.MaxUnavailableTotal == (policy.Limit{}) {
+			continue
+		}
+		if n := p.MaxUnavailableTotal.Of(s.all.managed); by == "" || n < most {
+			most, by = n, p.Name
+		}
+	}
+	return most, by
+}
+
+// granted holds a grant against windows, gates and what the policy says.
+func (s *sim) granted(h *host) {
+	h.began = s.now
+	if h.rank < 0 {
+		return // count says so
+	}
+	p := &s.Policies[h.rank]
+	if open, _, _ := policy.OpenUntil(p.Windows, s.now, p.ExpectedDuration); !open {
+		s.breaks("%s is granted a turn outside of the windows of policy %s", h.node.Name, p.Name)
+	}
+	for _, g := range p.Gates {
+		if !s.open(p.Name, g.Name) {
+			s.breaks("%s is granted a turn while gate %s of policy %s is closed", h.node.Name, g.Name, p.Name)
+		}
+	}
+	if p.Observe || p.Paused || len(p.Problems) > 0 {
+		s.breaks("%s is granted a turn by policy %s: observing %t, paused %t, invalid %t", h.node.Name, p.Name, p.Observe, p.Paused, len(p.Problems) > 0)
+	}
+	if t := &s.tally[h.rank]; t.first.IsZero() {
+		t.first = s.now
+	}
+	if s.all.first.IsZero() {
+		s.all.first = s.now
+	}
+}
+
+// open says by the fleet's file whether the gate is open now.
+func (s *sim) open(policy, gate string) bool {
+	return !slices.ContainsFunc(s.Gates, func(g Gate) bool {
+		return g.Policy == policy && g.Gate == gate && slices.ContainsFunc(g.Closed, func(c Closed) bool {
+			return !s.now.Before(c.From.in(s.Start)) && (!c.To.said() || s.now.Before(c.To.in(s.Start)))
+		})
+	})
+}
