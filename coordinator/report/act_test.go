@@ -17,6 +17,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 func TestForgivable(t *testing.T) {
@@ -75,7 +76,8 @@ func faulty(t *testing.T, errs []error, objects ...runtime.Object) (*Source, *fa
 		}
 		return false, nil, nil
 	})
-	return &Source{Client: client, Namespace: "lockkeeper", LeaseName: "lockkeeper"}, client, &writes
+	policies := func(context.Context) (policy.Set, error) { return policy.Set{policy.Default()}, nil }
+	return &Source{Client: client, Namespace: "lockkeeper", LeaseName: "lockkeeper", ReadPolicies: policies}, client, &writes
 }
 
 func failedNode(t *testing.T) *corev1.Node {

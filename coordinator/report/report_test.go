@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -40,6 +41,7 @@ type world struct {
 	lease *coordinationv1.Lease
 	err   error
 	p     policy.Policy
+	more  []policy.Policy
 }
 
 func newWorld(t *testing.T) *world {
@@ -138,7 +140,7 @@ func unmanaged(n *corev1.Node) {
 
 func (w *world) report() Report {
 	in := Input{Lease: Lease{Namespace: "lockkeeper", Name: "lockkeeper", Err: w.err}}
-	in.Now, in.Policies = now, policy.NewSet(w.p)
+	in.Now, in.Policies = now, policy.NewSet(append(w.more, w.p)...)
 	for _, n := range w.nodes {
 		in.Nodes = append(in.Nodes, turn.FromNode(n))
 	}
@@ -189,6 +191,35 @@ func rolling(t *testing.T) *world {
 	return w
 }
 
+// several is rolling under four policies: web has n1 in its turn and n2 in line,
+// which its window holds; broken is invalid, canary selects nothing and only
+// observes; the others are the built-in one's.
+func several(t *testing.T) *world {
+	w := rolling(t)
+	for _, name := range []string{"web", "broken", "canary"} {
+		obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+		obj.Name, obj.Spec.Priority, obj.Spec.NodeSelector.MatchLabels = name, 10, map[string]string{"pool": name}
+		switch name {
+		case "web":
+			obj.Spec.Rollout.MaxUnavailable = intstr.FromString("50%")
+			obj.Spec.Rollout.Windows = []v1alpha1.Window{{Start: "22:00", Duration: metav1.Duration{Duration: 4 * time.Hour}, TimeZone: "UTC"}}
+		case "broken":
+			obj.Spec.Rollout.MaxFailed = -1
+			obj.Spec.Mode = "act"
+		case "canary":
+			obj.Spec.Mode, obj.Spec.Paused = v1alpha1.PolicyModeObserve, true
+		}
+		w.more = append(w.more, policy.Compile(obj, time.LoadLocation))
+	}
+	for _, n := range w.nodes {
+		if n.Name == "n1" || n.Name == "n2" {
+			n.Labels["pool"] = "web"
+			delete(n.Labels, v1alpha1.LabelHeld)
+		}
+	}
+	return w
+}
+
 func TestTexts(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -236,6 +267,24 @@ func TestTexts(t *testing.T) {
 			w.add("n2", wantsReboot, label(v1alpha1.LabelState, "paused"), annotation(v1alpha1.AnnotationPaused, "on order"), label(v1alpha1.LabelHeld, "Paused"))
 			w.add("n3", unmanaged, annotation(v1alpha1.AnnotationDetached, "the storage team"))
 			w.add("n5", annotation(v1alpha1.AnnotationGrant, "{"), annotation(v1alpha1.AnnotationAck, "\x1b[2J"))
+			return w
+		}, Form{}, ExitHeld},
+		{"policies.txt", func(t *testing.T) *world {
+			w := several(t)
+			w.add("n6", wantsReboot, label("pool", "broken"))
+			return w
+		}, Form{}, ExitRolling},
+		{"policies-halted.txt", func(t *testing.T) *world {
+			w := several(t)
+			w.add("n6", wantsReboot, label("pool", "web"), label(v1alpha1.LabelHeld, "Failed"),
+				last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated, Changes: osUpdate, End: at("12:00:00")}))
+			return w
+		}, Form{}, ExitHeld},
+		{"policies-node.txt", several, Form{Node: "n3"}, ExitUpToDate},
+		{"nopolicy.txt", func(t *testing.T) *world {
+			w := newWorld(t)
+			w.p.Problems = []policy.Problem{{Field: "spec.rollout.maxUnavailable", Text: "0, expected 1 to 10000"}, {Field: "spec.mode", Text: `"act", expected Act or Observe`}}
+			w.add("n1", wantsReboot)
 			return w
 		}, Form{}, ExitHeld},
 		{"node.txt", func(t *testing.T) *world {

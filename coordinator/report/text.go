@@ -179,7 +179,12 @@ func (r *Report) notes() []string {
 	if f.Halted {
 		what := "nothing is granted"
 		if len(r.Policies) > 1 {
-			what = "nothing is granted by policy " + joined(r.halted())
+			names := r.halted()
+			what = "nothing is granted by policy "
+			if len(names) > 1 {
+				what = "nothing is granted by policies "
+			}
+			what += joined(names)
 		}
 		lines = append(lines, "HALTED: "+what+" until `lockkeeper retry NODE` forgives "+joined(r.failed())+".")
 	}

@@ -66,8 +66,14 @@ func campaign(t *testing.T, seed uint64, edits bool) *cluster {
 			t.Fatal(err)
 		}
 	}
+	policies := r.IntN(2) == 0
+	if policies {
+		if err := c.setPolicy([]string{"web", "select=pool:web", "failed=1", "settle=2s", "draining=5m", "budget=" + one("1", "2", "50%", "100%"), "total=" + one("none", "1", "2", "50%")}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for i := range 1 + r.IntN(3) {
-		words := []string{"zone=" + one("a", "b")}
+		words := []string{"zone=" + one("a", "b"), "pool=" + one("web", "db")}
 		if r.IntN(3) == 0 {
 			words = append(words, "control-plane")
 		}
@@ -81,6 +87,9 @@ func campaign(t *testing.T, seed uint64, edits bool) *cluster {
 			calm(c) // or the cluster is soon paused, dead and cordoned altogether
 		}
 		args := fault(r, c, &epoch, &version, edits)
+		if policies && r.IntN(4) == 0 {
+			args = policyFault(r, c)
+		}
 		if err := c.command(args); err != nil {
 			t.Fatalf("seed %d: %s: %v", seed, strings.Join(args, " "), err)
 		}
@@ -206,6 +215,36 @@ func fault(r *rand.Rand, c *cluster, epoch, version *int, edits bool) []string {
 	}
 }
 
+// policyFault makes up what becomes of the policies, or of who they select.
+func policyFault(r *rand.Rand, c *cluster) []string {
+	one := func(of ...string) string { return of[r.IntN(len(of))] }
+	names := slices.Sorted(maps.Keys(c.hosts))
+	n := names[r.IntN(len(names))]
+	name := one(builtIn, "web")
+	switch r.IntN(5) {
+	case 0:
+		if c.nodes[n] != nil {
+			return []string{"label", n, "pool", one("web", "db")}
+		}
+	case 1:
+		return []string{"gate", name, "replicas", one("open", "open", "closed", "unasked")}
+	case 2:
+		if r.IntN(3) == 0 {
+			return []string{"policy", name, "gone"}
+		}
+	}
+	args := []string{"policy", name, one("budget=1", "budget=2", "budget=50%", "budget=100%", "total=none", "total=1", "total=50%", "paused=true", "paused=false",
+		"observe=true", "observe=false", "invalid=true", "invalid=false", "window=none", "window=12:00+20m", "close=Cancel", "close=Finish", "gate=none", "gate=replicas",
+		"drain=Force", "drain=Abort", "detach=true")}
+	if _, known := c.policies[name]; !known {
+		args = append(args, "failed=1", "settle=2s", "draining=5m")
+		if name == "web" {
+			args = append(args, "select=pool:web")
+		}
+	}
+	return args
+}
+
 // decided reports whether the stale leader has something to say about the node.
 func (c *cluster) decided(epoch, name string) bool {
 	for _, v := range rollout.Decide(c.taken[epoch]).Verdicts {
@@ -239,6 +278,13 @@ func calm(c *cluster) {
 	c.leads = true
 	c.lease.Holder += ".x"
 	c.logf("# calm")
+	if _, known := c.policies[builtIn]; !known {
+		c.policies[builtIn] = newPolicy(builtIn, 0, nil)
+	}
+	for name, p := range c.policies {
+		p.Paused, p.Observe, p.Problems, p.Windows, p.Gates, p.MaxUnavailableTotal = false, false, nil, nil, nil, nil
+		c.policies[name] = p
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.hosts)) {
 		h := c.hosts[name]
 		if c.nodes[name] == nil {

@@ -271,6 +271,8 @@ func set(s *rollout.Snapshot, word string) error {
 		other.Last = &v1alpha1.Last{Turn: "t9", Result: v1alpha1.ResultFailed, End: atNoon.Add(-time.Hour)}
 	case "n2.retry":
 		other.Retry = value
+	case "n2.created":
+		other.Created = ago()
 	case "n2.ended":
 		other.Last = &v1alpha1.Last{Turn: "t9", Result: v1alpha1.ResultDone, End: ago()}
 	case "n2.draining", "n2.foreign":

@@ -55,7 +55,7 @@ func (d *decision) match() {
 	for i := range d.groups {
 		p := &d.Snapshot.Policies[i]
 		d.groups[i] = group{p: p, rank: i, PolicyFigures: PolicyFigures{
-			Name: p.Name, Generation: p.Generation, MaxFailed: p.MaxFailed, Observe: p.Observe, Paused: p.Paused, Problems: p.Problems}}
+			Name: p.Name, Generation: p.Generation, MaxFailed: max(p.MaxFailed, 0), Observe: p.Observe, Paused: p.Paused, Problems: p.Problems}}
 	}
 	matches := map[string]*match{}
 	key := make([]byte, len(d.Snapshot.Policies))

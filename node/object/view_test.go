@@ -279,3 +279,33 @@ func TestStripKeepsWhatDecisionsAreMadeOf(t *testing.T) {
 		t.Error("the bulk of the Node was kept")
 	}
 }
+
+// TestVolumesCountBeforeAReboot: only there somebody waits for them, so that only
+// there they are kept, by their names, and wake a leader.
+func TestVolumesCountBeforeAReboot(t *testing.T) {
+	for state, counts := range map[string]bool{"draining": false, "before-reboot": true} {
+		v, count := newTestView(t)
+		v.name = ""
+		n := func(version string, volumes ...corev1.UniqueVolumeName) *corev1.Node {
+			n := node("n1", "a", version)
+			n.Labels["version"], n.Labels["lockkeeper.dev/state"] = "10", state
+			for _, name := range volumes {
+				n.Status.VolumesAttached = append(n.Status.VolumesAttached, corev1.AttachedVolume{Name: name, DevicePath: "/dev/a" + version})
+			}
+			return n
+		}
+		must(t, store{v}.Update(n("11", "csi/a", "csi/b")))
+		*count = 0
+		must(t, store{v}.Update(n("12", "csi/a", "csi/b")))
+		if *count != 0 {
+			t.Errorf("%s: woken by a device path", state)
+		}
+		must(t, store{v}.Update(n("13", "csi/a")))
+		if (*count == 1) != counts {
+			t.Errorf("%s: notified %d times that a volume is detached", state, *count)
+		}
+		if kept := v.Get("n1").Status.VolumesAttached; (len(kept) == 1 && kept[0].Name == "csi/a") != counts || len(kept) > 1 {
+			t.Errorf("%s: kept %v", state, kept)
+		}
+	}
+}
