@@ -135,7 +135,7 @@ func (s *sim) ended(h *host, l *v1alpha1.Last) {
 func (s *sim) progress() {
 	if tenth := 10 * s.all.results[v1alpha1.ResultDone] / max(1, s.due); tenth > s.tenths {
 		s.tenths = tenth
-		s.note(-1, "%d turns done, %d nodes unavailable", s.all.results[v1alpha1.ResultDone], s.all.gone)
+		s.note(-1, "%d turns done, %d unavailable", s.all.results[v1alpha1.ResultDone], s.all.gone)
 	}
 }
 
@@ -259,7 +259,7 @@ func (r *Report) String() string {
 		b.WriteString("\n")
 	}
 	for _, l := range r.Timeline {
-		fmt.Fprintf(&b, "%s  +%-8s %s\n", l.At.UTC().Format(time.DateTime), span(l.At.Sub(r.Start)), l.Text)
+		fmt.Fprintf(&b, "%s  +%-12s %s\n", l.At.UTC().Format(time.DateTime), span(l.At.Sub(r.Start)), l.Text)
 	}
 	return b.String()
 }
@@ -267,7 +267,7 @@ func (r *Report) String() string {
 // table writes a line for each policy, and one for all.
 func (r *Report) table(b *strings.Builder) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "POLICY\tNODES\tWANTING\tUP TO DATE\tALLOWED AT ONCE\tMOST AT ONCE\tFIRST AT\tTAKES\tTURNS\n")
+	fmt.Fprint(w, "POLICY\tNODES\tWANTING\tUP TO DATE\tALLOWED AT ONCE\tMOST AT ONCE\tREACHED AT\tTAKES\tTURNS\n")
 	for _, p := range append(slices.Clone(r.Policies), r.All) {
 		allowed, first, turns := "-", "-", []string{}
 		if p.Allowed >= 0 {
