@@ -243,7 +243,7 @@ func TestApplyRecord(t *testing.T) {
 		"lost":    os.Remove,
 		"garbled": func(path string) error { return os.WriteFile(path, []byte("{\"turn\":"), 0o600) },
 		"edited": func(path string) error {
-			return os.WriteFile(path, []byte(`{"turn":"t1","bootID":"b1","done":-3}`), 0o600)
+			return os.WriteFile(path, []byte(`{"turn":"t1","bootID":"b1","done":-3,"steps":[{"type":"Restart","unit":"b.service"},{"type":"Restart","unit":"lockkeeper.service"}]}`), 0o600)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
