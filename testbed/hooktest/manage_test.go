@@ -140,7 +140,9 @@ func testCalledOff(t *testing.T, h *realhost.Host, u systemd.Units) {
 		select {
 		case got := <-ends:
 			stopped = true
-			if got != "restart of late.service failed (canceled: somebody else's job took its place): journalctl -u late.service" && got != "left inactive" {
+			// The stop takes the job's place or kills what it runs, whichever systemd
+			// sees first; or it came before the job was queued.
+			if !strings.Contains(got, "(canceled: somebody else's job took its place)") && !strings.Contains(got, "(signal, ExecStart=sh signal 15)") && got != "left inactive" {
 				t.Errorf("called off: %s", got)
 			}
 		default:
