@@ -43,6 +43,10 @@ type Options struct {
 	// tools/leaderelection.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 
+	// PrometheusURL and PrometheusTokenFile are where, and with what token,
+	// policies' gates are asked; see [gate.Options].
+	PrometheusURL, PrometheusTokenFile string
+
 	Log *slog.Logger
 	// Liveness is told that the loop goes round; nil is fine.
 	Liveness *systemd.Liveness

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/gate"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -61,6 +62,7 @@ type leader struct {
 	view        *object.View
 	policies    *object.Policies
 	statuses    *statuses
+	gates       *gate.Gates
 	kick        chan struct{}
 	// The loop's alone.
 	blind  time.Time // since when it does not see what to decide on; zero: it does
@@ -100,6 +102,9 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	watching.Go(func() { l.view.Run(ctx) })
 	watching.Go(func() { l.policies.Run(ctx) })
 	watching.Go(func() { l.statuses.run(ctx) })
+	// Each term asks for itself: what the last leader was told does not count.
+	l.gates = gate.New(gate.Options{URL: c.PrometheusURL, TokenFile: c.PrometheusTokenFile, Version: c.Version, Changed: l.wake, Log: c.log})
+	watching.Go(func() { l.gates.Run(ctx) })
 	c.lease.hear(l.leaseChanged)
 	defer c.lease.hear(nil)
 	l.events = newEvents(ctx, c.client, c.log)
@@ -159,6 +164,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	l.sees()
 	l.events.looked(&s, l.candidate.lease.now(), l.view.Get)
 	out := rollout.Decide(s)
+	l.gates.Ask(gatesOf(s.Policies, out.Figures.Policies))
 	took := time.Since(began)
 	l.rest = min(took, maxRest)
 	l.statuses.are(out.Figures.Policies)
@@ -228,7 +234,7 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 	}
 	s := rollout.Snapshot{
 		Now: time.Now().Truncate(time.Millisecond).UTC(), Epoch: l.epoch, Self: l.self,
-		Policies: l.policies.Set(), Uncertain: map[string]bool{}, Refused: map[string]string{},
+		Policies: l.policies.Set(), Gates: answered(l.gates), Uncertain: map[string]bool{}, Refused: map[string]string{},
 	}
 	lease := l.candidate.lease.now()
 	if holderOf(lease) != l.epoch {

@@ -91,8 +91,8 @@ type entry struct {
 	answered bool
 }
 
-// New makes Gates that ask nothing yet. The error is that the URL is none.
-func New(o Options) (*Gates, error) {
+// New makes Gates that ask nothing yet. Where the URL is none, no gate is open.
+func New(o Options) *Gates {
 	g := &Gates{o: o, kick: make(chan struct{}, 1)}
 	if o.Log == nil {
 		g.o.Log = slog.New(slog.DiscardHandler)
@@ -101,14 +101,15 @@ func New(o Options) (*Gates, error) {
 		g.judge = func(context.Context, string) (bool, string) {
 			return false, "the coordinator's host names no Prometheus to ask (coordinator.prometheus_url)"
 		}
-		return g, nil
+		return g
 	}
 	s, err := newServer(o)
 	if err != nil {
-		return nil, err
+		g.judge = func(context.Context, string) (bool, string) { return false, err.Error() }
+		return g
 	}
 	g.judge = s.judge
-	return g, nil
+	return g
 }
 
 // Ask says which gates somebody wants to know of from now on, each key once, and

@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,10 +24,7 @@ func queries(gates ...string) (all []Query) {
 func fake(t *testing.T, judge func(ctx context.Context, expr string) (bool, string)) (g *Gates, changes *atomic.Int32) {
 	t.Helper()
 	changes = &atomic.Int32{}
-	g, err := New(Options{Changed: func() { changes.Add(1) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g = New(Options{Changed: func() { changes.Add(1) }})
 	g.judge = judge
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -137,10 +135,7 @@ func TestLateAnswerToAnotherQuery(t *testing.T) {
 
 func TestAnswersDoNotLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, err := New(Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := New(Options{})
 		g.judge = func(context.Context, string) (bool, string) { return true, "" }
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -201,14 +196,10 @@ func TestSlowAnswers(t *testing.T) {
 }
 
 func TestNoServer(t *testing.T) {
-	g, err := New(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if open, detail := g.judge(t.Context(), "up"); open || detail != "the coordinator's host names no Prometheus to ask (coordinator.prometheus_url)" {
+	if open, detail := New(Options{}).judge(t.Context(), "up"); open || detail != "the coordinator's host names no Prometheus to ask (coordinator.prometheus_url)" {
 		t.Errorf("%t, %q", open, detail)
 	}
-	if _, err := New(Options{URL: "http://[::1"}); err == nil {
-		t.Error("an address that is none")
+	if open, detail := New(Options{URL: "http://[::1"}).judge(t.Context(), "up"); open || !strings.Contains(detail, "missing ']' in host") {
+		t.Errorf("an address that is none: %t, %q", open, detail)
 	}
 }

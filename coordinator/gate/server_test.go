@@ -23,11 +23,7 @@ func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
 
 func judge(t *testing.T, ctx context.Context, o Options) (bool, string) {
 	t.Helper()
-	g, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	open, detail := g.judge(ctx, "up == 0")
+	open, detail := New(o).judge(ctx, "up == 0")
 	return open, line(detail)
 }
 
@@ -126,10 +122,7 @@ func TestToken(t *testing.T) {
 		}
 	}
 	o := Options{URL: s.URL, TokenFile: file, Version: "v1"}
-	g, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := New(o)
 	if open, detail := g.judge(t.Context(), "up"); open || !strings.Contains(detail, "reading coordinator.prometheus_token_file: stat "+file+": no such file") {
 		t.Errorf("no file: %t, %q", open, detail)
 	}

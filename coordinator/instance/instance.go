@@ -222,6 +222,7 @@ func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log
 			Version: o.Version, Kubeconfig: cfg.Coordinator.Kubeconfig, NodeName: host.Name,
 			LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 			LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
+			PrometheusURL: cfg.Coordinator.PrometheusURL, PrometheusTokenFile: cfg.Coordinator.PrometheusTokenFile,
 			Log: log, Liveness: liveness, Report: told, Hinted: keeper.Look, Decided: m.Decided, Wrap: m.CoordinatorContact.Wrap,
 		})
 		stop()

@@ -27,10 +27,7 @@ func newAsker(t *testing.T, o gate.Options) *asker {
 		default:
 		}
 	}
-	var err error
-	if a.Gates, err = gate.New(o); err != nil {
-		t.Fatal(err)
-	}
+	a.Gates = gate.New(o)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { a.Run(ctx) })
