@@ -144,7 +144,7 @@ func (c *cluster) setting(p *policy.Policy, key, value string) (err error) {
 		}
 	case "order":
 		p.Order = nil
-		for _, k := range strings.Split(value, ",") {
+		for k := range strings.SplitSeq(value, ",") {
 			p.Order = append(p.Order, v1alpha1.OrderKey(k))
 		}
 	case "drain":
