@@ -59,7 +59,11 @@ func newPrometheus(t *testing.T, target string) *prometheus {
 	return p
 }
 
-var listens = regexp.MustCompile(`msg="Listening on" address=(127\.0\.0\.1:[0-9]+)(?s:.*)msg="Server is ready`)
+// It says both when it is up, in either order.
+var (
+	listens = regexp.MustCompile(`msg="Listening on" address=(127\.0\.0\.1:[0-9]+)`)
+	ready   = regexp.MustCompile(`msg="Server is ready`)
+)
 
 // start starts it, at a port that is free, and waits until it answers. Its
 // series are those from before it was stopped.
@@ -103,7 +107,7 @@ func (p *prometheus) start(t *testing.T) {
 		default:
 		}
 		m := listens.FindSubmatch(text)
-		if m == nil {
+		if m == nil || !ready.Match(text) {
 			return false, string(text)
 		}
 		p.address = string(m[1])
