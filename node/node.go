@@ -140,7 +140,6 @@ type Host struct {
 	view       *object.View
 	policies   *object.Policies
 	matched    *policy.Match // the last good one; see match
-	plan       policy.Plan   // what the changes cost, as last observed
 	look       *look
 	drain      drainRun
 	hooks      *hooks

@@ -61,7 +61,6 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 		changes = append(changes, differs...)
 	}
 	plan := match.Plan(changes)
-	h.plan = plan
 	s.Wants, s.Drains, s.Veto = plan.Wants, plan.Drains, plan.Veto
 	s.Changes, s.HeldBack, s.Plan = costly(&plan), heldBack(&plan), planned(&plan)
 	if !engine.confirmed {

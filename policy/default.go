@@ -28,7 +28,8 @@ func Defaults() v1alpha1.DisruptionPolicySpec {
 	}
 }
 
-// Default is the built-in policy: one node at a time, no hooks.
+// Default is the policy of a spec that says nothing: one node at a time, no
+// hooks. Its times hold for turns whose policy is gone.
 func Default() Policy {
 	obj := &v1alpha1.DisruptionPolicy{Spec: Defaults()}
 	obj.Name = "built-in"
