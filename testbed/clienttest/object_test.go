@@ -58,6 +58,9 @@ func fresh(t *testing.T, w *wire) {
 		if _, streams := r.query["sendInitialEvents"]; streams {
 			t.Errorf("%s streams its list", r.kind)
 		}
+		if strings.Contains(r.path, "/lockkeeper.dev/") {
+			continue // our own kinds: an API server knows them in JSON and CBOR alone
+		}
 		if !strings.HasPrefix(r.accepts, "application/vnd.kubernetes.protobuf") {
 			t.Errorf("%s accepts %s", r.kind, r.accepts)
 		}

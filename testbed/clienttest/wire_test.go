@@ -38,7 +38,7 @@ type request struct {
 	kind  string
 	query url.Values
 	body  string
-	accepts, contentType,
+	path, accepts, contentType,
 	agent string
 	at       time.Time // when it came
 	answered time.Time // zero while it is not
@@ -96,7 +96,7 @@ func (w *wire) pass(r *http.Request, next http.RoundTripper) (*http.Response, er
 		r = r.WithContext(context.WithoutCancel(ctx))
 	}
 	seen := &request{
-		kind: kind, query: r.URL.Query(), body: string(body), at: time.Now(),
+		kind: kind, path: r.URL.Path, query: r.URL.Query(), body: string(body), at: time.Now(),
 		accepts: r.Header.Get("Accept"), contentType: r.Header.Get("Content-Type"), agent: r.Header.Get("User-Agent"),
 	}
 	w.mu.Lock()
