@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	patience = 90 * time.Second // bounds every wait for something that is to happen
+	patience = 4 * time.Minute // bounds every wait for something that is to happen: each look of a script is some kubectls
 	examples = "../../packaging/examples"
 )
 
@@ -79,6 +79,7 @@ type example struct {
 	name, namespace string
 	set             *appsv1.DaemonSet
 	script          string // the file
+	home            string // where its kubectls keep what they learn of the API
 }
 
 // apply applies an example as docs/hooks.md says, after the server has been asked whether it would take it. The script is the one
@@ -86,7 +87,7 @@ type example struct {
 func apply(t *testing.T, name string) *example {
 	t.Helper()
 	must(t, cp.ApplyLockkeeper(soon(t)))
-	e := &example{name: name, namespace: "hook-" + name}
+	e := &example{name: name, namespace: "hook-" + name, home: t.TempDir()}
 	for _, args := range [][]string{
 		{"create", "namespace", e.namespace}, // without it the server can tell of nothing that is to be in it
 		{"apply", "-k", filepath.Join(examples, name), "--dry-run=server"},
@@ -164,7 +165,7 @@ func (e *example) env(t *testing.T, node, kubeconfig string, more ...string) []s
 		}
 		env = append(env, v.Name+"="+value)
 	}
-	return append(append(env, "POLL_SECONDS=1", "HOME="+t.TempDir()), more...)
+	return append(append(env, "POLL_SECONDS=2", "HOME="+e.home), more...)
 }
 
 // enter puts a node into a state of a turn, as the coordinator does: what hooks said before goes in the same write.
