@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -92,6 +93,13 @@ func (p *process) ends(status int) {
 	if got := p.cmd.ProcessState.ExitCode(); got != status {
 		p.t.Errorf("the script's exit status is %d, expected %d", got, status)
 	}
+}
+
+// stopped ends it as a kubelet does whose pod was deleted; the pod's token is worth nothing any more then.
+func (p *process) stopped() {
+	p.t.Helper()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
+	p.ends(0)
 }
 
 // running fails if the script has ended.

@@ -153,8 +153,8 @@ func TestWaitForReplicas(t *testing.T) {
 		t.Error("it speaks of a workload that the selector leaves out")
 	}
 	enter(t, here, v1alpha1.StateDraining, first)
-	p.ends(0)
 	e.onlyOn(t, "")
+	p.stopped()
 
 	// The turn is cancelled while it waits, and the next one is there before it looks: that one is not its own.
 	supply = lack(t, 4, here, there)

@@ -85,8 +85,8 @@ func TestNotifyWebhook(t *testing.T) {
 		}
 		p.running()
 		enter(t, here, v1alpha1.StateUncordoning, first) // whatever the stage goes on to
-		p.ends(0)
 		e.onlyOn(t, "")
+		p.stopped()
 	}
 
 	// The turn is cancelled while the receiver is away, and the next is in the same stage when it is back.
