@@ -14,6 +14,7 @@ import (
 // command and the configuration are those that are shipped.
 func TestPackage(t *testing.T) {
 	leftOut(t)
+	must(t, cp.ApplyLockkeeper(within(t, soon))) // a host publishes nothing before it has read the policies
 	fleet, err := realhost.StartFleet(t.Context(), lab, cp, realhost.FleetOptions{Hosts: 1, Prefix: "spare-", Host: realhost.Options{
 		Files: map[string][]byte{dropInPath: []byte(ownProc)},
 	}})

@@ -29,6 +29,7 @@ func TestSysext(t *testing.T) {
 	if err != nil {
 		t.Fatalf("mounting the image: %v\n%s", err, said)
 	}
+	must(t, cp.ApplyLockkeeper(within(t, soon)))
 	fleet, err := realhost.StartFleet(t.Context(), lab, cp, realhost.FleetOptions{Hosts: 1, Prefix: "flatcar-", Host: realhost.Options{
 		OSRelease: map[string]string{"ID": "flatcar", "SYSEXT_LEVEL": "1.0"},
 		Files:     map[string][]byte{dropInPath: []byte(dropIn)},

@@ -260,6 +260,9 @@ func TestInstallAsWritten(t *testing.T) {
 		"disruptionpolicy.lockkeeper.dev/lockkeeper-default created")
 	in.says(out, 0, "Warning", "unchanged")
 
+	// The turns of three hosts are not to wait a minute for each other.
+	_, err := cp.ApplyPolicy(t.Context(), controlplane.TestPolicy, "rollout: {settle: 1s}")
+	must(t, err)
 	in.next("2. Install the package on every host")
 	in.until("to want nothing", soon, func(_ *simhost.Host, n *corev1.Node) bool { return n.Labels[v1alpha1.LabelWants] == "nothing" })
 	for _, h := range in.hosts {
