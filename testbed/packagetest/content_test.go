@@ -181,7 +181,7 @@ func TestSums(t *testing.T) {
 			want.WriteString(sumOf(t, filepath.Join(dist, e.Name())) + "  " + e.Name() + "\n")
 		}
 	}
-	if len(entries) != 9 || string(sums) != want.String() {
+	if len(entries) != 10 || string(sums) != want.String() {
 		t.Errorf("SHA256SUMS:\n%s\nthe files:\n%s", sums, want.String())
 	}
 }
