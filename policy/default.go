@@ -29,7 +29,7 @@ func Defaults() v1alpha1.DisruptionPolicySpec {
 }
 
 // Default is the policy of a spec that says nothing: one node at a time, no
-// hooks. Its times hold for turns whose policy is gone.
+// hooks. It is for tools and tests that have no cluster.
 func Default() Policy {
 	obj := &v1alpha1.DisruptionPolicy{Spec: Defaults()}
 	obj.Name = "built-in"

@@ -45,7 +45,7 @@ type group struct {
 
 // builtIn is what holds where no policy does that can be read: no turn begins
 // then, but some end.
-var builtIn = policy.Default()
+var builtIn = policy.Compile(&v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}, nil)
 
 // match finds the policies of each node. Labels are looked at once for each
 // node and policy with a selector; the rest is done once for all nodes that the
