@@ -51,7 +51,7 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 		h.observeApply(ctx, &o)
 	}
 	if o.Veto == "" && o.Sources.Veto != "" {
-		o.Veto, o.VetoDetail = o.Sources.Veto, "its plan would boot a version that a policy holds back"
+		o.Veto, o.VetoDetail = o.Sources.Veto, o.Sources.VetoDetail
 	}
 	o.Self.HookStages = h.hookStages(&n)
 	o.Hooks = h.hooks.work(stage, n.Retry)

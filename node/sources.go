@@ -53,15 +53,33 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 		changes = append(changes, v1alpha1.Change{Source: v1alpha1.SourceRequest})
 	}
 	match, known := h.match(n)
-	if !known {
+	unread := ""
+	switch {
+	case !known:
 		s.Complete, s.Missing = false, "policies: "+errText(h.policies.Err())
-	} else if differs, missing := h.differing(&match, published); missing != "" {
-		s.Complete, s.Missing = false, missing
-	} else {
+	case match.Reason != "" && n.InTurn() && spoken:
+		// This process has seen no valid ones: what the changes cost is not known,
+		// neither vanished nor grown.
+		s.Complete, s.Missing = false, "policies: "+match.Detail
+	case match.Reason != "":
+		// What was watched before is not to be forgotten.
+	default:
+		var missing string
+		var differs []v1alpha1.Change
+		if differs, unread, missing = h.differing(&match, published); missing != "" {
+			s.Complete, s.Missing = false, missing
+		}
 		changes = append(changes, differs...)
 	}
 	plan := match.Plan(changes)
 	s.Wants, s.Drains, s.Veto = plan.Wants, plan.Drains, plan.Veto
+	switch {
+	case s.Veto != "":
+		s.VetoDetail = "its plan would boot a version that a policy holds back"
+	case unread != "" && s.Wants.Something():
+		// A commit reads everything: no turn is to begin that would wait for it.
+		s.Veto, s.VetoDetail = v1alpha1.ReasonSources, unread
+	}
 	s.Changes, s.HeldBack, s.Plan = costly(&plan), heldBack(&plan), planned(&plan)
 	if !engine.confirmed {
 		// Others may carry the plan by themselves: then the engine's silence
@@ -75,30 +93,31 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 }
 
 // differing are the files and units that differ from what is in effect, by the
-// rules that name them. missing says what has not been read yet. Of what cannot
-// be read, what was said in this boot stands; a commit waits for it.
-func (h *Host) differing(match *policy.Match, published []v1alpha1.Change) (changes []v1alpha1.Change, missing string) {
+// rules that name them. missing says what has not been read yet, unread what
+// cannot be read: of that, what was said in this boot stands.
+func (h *Host) differing(match *policy.Match, published []v1alpha1.Change) (changes []v1alpha1.Change, unread, missing string) {
 	h.watched.Watch(match.Watches())
 	changes, problems, complete := h.watched.Read()
 	if complete {
-		return changes, ""
+		return changes, "", ""
 	}
-	unread := false
 	for _, p := range problems {
 		if p.Source == "" {
 			continue // the baseline cannot be written; everything was read
 		}
-		unread = true
+		if unread == "" {
+			unread = fmt.Sprintf("%s %s cannot be read: %v", p.Source, p.Name, p.Err)
+		}
 		for _, c := range published {
 			if p.Covers(c) && !slices.Contains(changes, c) {
 				changes = append(changes, c)
 			}
 		}
 	}
-	if !unread {
-		return nil, "watched files: not read yet"
+	if unread == "" {
+		return nil, "", "watched files: not read yet"
 	}
-	return changes, ""
+	return changes, unread, ""
 }
 
 func of(changes []v1alpha1.Change, source v1alpha1.Source) []v1alpha1.Change {

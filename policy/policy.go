@@ -98,9 +98,17 @@ func Compile(obj *v1alpha1.DisruptionPolicy, zones Zones) Policy {
 	}
 	c.check(obj.Name, s)
 	p.Windows = c.windows(r.Windows)
+	if n := len(v1alpha1.FormatRecord(&p.Terms)); n > maxTerms {
+		// A grant that is too large to be read would be mended for ever.
+		c.wrong("spec", "hooks and drain take %d bytes in the record of each turn, expected at most %d: name fewer of them, or in fewer words", n, maxTerms)
+	}
 	p.Problems = c.problems
 	return p
 }
+
+// maxTerms bounds, in bytes, what of a policy goes into each grant: with the
+// changes of a turn it has to fit into an annotation that is read.
+const maxTerms = 16 << 10
 
 // terms are what of a policy goes into each grant.
 func terms(s *v1alpha1.DisruptionPolicySpec) v1alpha1.Terms {

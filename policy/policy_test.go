@@ -197,3 +197,23 @@ func TestLimit(t *testing.T) {
 		}
 	}
 }
+
+// A grant holds the policy's terms, and one that is too large is not read.
+func TestTermsAreBounded(t *testing.T) {
+	spec := Defaults()
+	for range 16 {
+		labels := map[string]string{}
+		for i := range 20 {
+			labels["example.com/"+strings.Repeat("k", 50)+string(rune('a'+i))] = strings.Repeat("v", 60)
+		}
+		spec.Drain.Skip = append(spec.Drain.Skip, v1alpha1.PodSelector{Selector: metav1.LabelSelector{MatchLabels: labels}})
+	}
+	p := compile(spec)
+	if len(p.Problems) != 1 || !strings.HasPrefix(p.Problems[0].String(), "spec: hooks and drain take ") {
+		t.Errorf("%v", p.Problems)
+	}
+	spec.Drain.Skip = spec.Drain.Skip[:2]
+	if p := compile(spec); len(p.Problems) != 0 {
+		t.Errorf("two of them: %v", p.Problems)
+	}
+}

@@ -69,8 +69,10 @@ type Sources struct {
 	Drains            bool
 	// Plan is what the changes cost and why, for people.
 	Plan []string
-	// Veto is why nothing of the plan may be committed, or "".
-	Veto v1alpha1.Reason
+	// Veto is why nothing of the plan may be committed, or ""; VetoDetail says
+	// more.
+	Veto       v1alpha1.Reason
+	VetoDetail string
 }
 
 // Drain is what the eviction of the host's pods has come to since it was last

@@ -92,7 +92,7 @@ func (w *Watcher) next() time.Time {
 	defer w.mu.Unlock()
 	next := time.Now().Add(w.Poll)
 	for _, r := range w.rules {
-		if due := r.settling.due(w.Settle, settleFactor*w.Settle); !r.gone && !due.IsZero() && due.Before(next) {
+		if due := r.settling.due(w.Settle, settleFactor*w.Settle); !r.gone && !r.excess && !due.IsZero() && due.Before(next) {
 			next = due
 		}
 	}
