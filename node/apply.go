@@ -89,17 +89,23 @@ type applyRun struct {
 	stage  stage
 	cancel context.CancelFunc
 	over   bool
+	off    bool // called off: the host was seen in another stage
 	ended  chan struct{}
 
 	detail, failed string
 }
+
+// lost reports whether the run was called off and has ended before all was done:
+// somebody edited the turn's records, and the coordinator put them right. A run
+// that ended with the process is none: the next process takes it up.
+func (r *applyRun) lost() bool { return r.off && !r.over && isClosed(r.ended) }
 
 // work is what the steps of a stage have come to.
 func (a *apply) work(s stage) turn.Work {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch r := a.run; {
-	case r == nil || r.stage != s:
+	case r == nil || r.stage != s || r.lost():
 		return turn.Work{}
 	case !r.over:
 		return turn.Work{Running: true, Detail: r.detail}
@@ -114,6 +120,7 @@ func (a *apply) in(s stage) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.run != nil && a.run.stage != s {
+		a.run.off = true
 		a.run.cancel()
 	}
 }
@@ -159,7 +166,7 @@ func (a *apply) effect(changes []v1alpha1.Change) {
 func (a *apply) start(ctx context.Context, s stage, e errand) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.run != nil && (a.run.stage == s || !isClosed(a.run.ended)) {
+	if a.run != nil && (a.run.stage == s && !a.run.lost() || !isClosed(a.run.ended)) {
 		return // whoever comes to an end wakes the loop
 	}
 	r := &applyRun{stage: s, detail: "the units of its plan", ended: make(chan struct{})}

@@ -223,6 +223,25 @@ func TestApplyRestartsItself(t *testing.T) {
 	f.expect("killed each time", f.process("b1", e), want, "DaemonReload, Restart b.service, Restart b.service, Restart b.service", "")
 }
 
+// Somebody edits the turn's records in the middle, and they are put right: what
+// was called off is begun again.
+func TestApplyCalledOff(t *testing.T) {
+	f := newFakeHost(t)
+	e := errand{Steps: actions("Restart b.service")}
+	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1"}
+	ended := make(chan struct{})
+	close(ended)
+	a.run = &applyRun{stage: inApplying, cancel: func() {}, ended: ended}
+	a.in(stage{"t2", v1alpha1.StateApplying})
+	a.in(inApplying)
+	if w := a.work(inApplying); w != (turn.Work{}) {
+		t.Errorf("called off: %+v", w)
+	}
+	a.start(t.Context(), inApplying, e)
+	a.wait()
+	f.expect("begun again", a.work(inApplying), done, "Restart b.service", "")
+}
+
 // The file changes while lockkeeper restarts itself for it: the newer one is
 // applied as well, or else it would be taken as in effect.
 func TestApplyAnewForNewerChanges(t *testing.T) {
