@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -135,8 +136,8 @@ func TestACertificateCoordinates(t *testing.T) {
 	}
 
 	h := host(t, simhost.Options{Name: "csr-1", Coordinator: true, CoordinatorKubeconfig: file})
-	s := is(t, h, "it to lead", leads)
-	if c := s.Coordinator.Credential; c == nil || c.Renews != nil || !strings.Contains(c.Why, "not renewed by lockkeeper: it is a certificate") {
+	s := is(t, h, "it to lead, and its word on the credential", func(s local.Status) bool { return leads(s) && s.Coordinator.Credential != nil })
+	if c := s.Coordinator.Credential; c.Renews != nil || !strings.Contains(c.Why, "not renewed by lockkeeper: it is a certificate") {
 		t.Errorf("of its credential it says %+v", s.Coordinator.Credential)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)

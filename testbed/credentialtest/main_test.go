@@ -91,10 +91,10 @@ func view(h *simhost.Host) local.Status {
 }
 
 // is waits until the host's own view is as cond says.
-func is(t *testing.T, h *simhost.Host, what string, cond func(local.Status) bool) local.Status {
+func is(t *testing.T, h *simhost.Host, what string, cond func(local.Status) bool) (s local.Status) {
 	t.Helper()
-	until(t, what, func() bool { return cond(view(h)) }, func() any { return view(h) })
-	return view(h)
+	until(t, what, func() bool { s = view(h); return cond(s) }, func() any { return s })
+	return s // what was judged, and not what it says by now
 }
 
 func leads(s local.Status) bool { return s.Coordinator.Role == local.RoleLeader }

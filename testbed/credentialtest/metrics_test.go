@@ -75,7 +75,7 @@ func has(t *testing.T, url string, lines ...string) (page string) {
 // A real process serves every metric of the table, and no other of its name, with values that are true.
 func TestEveryMetricIsServed(t *testing.T) {
 	h := host(t, simhost.Options{Name: "metric-1", Coordinator: true, Config: serving("127.0.0.1:0")})
-	is(t, h, "it to lead", leads)
+	is(t, h, "it to lead, and its word on the credential", func(s local.Status) bool { return leads(s) && s.Coordinator.Credential != nil })
 	url := listening(t, h, 1)
 	page := has(t, url, "lockkeeper_coordinator_leader 1", "lockkeeper_coordinator_candidate 1", "lockkeeper_healthy 1",
 		`lockkeeper_host_state{state="idle"} 1`, `lockkeeper_host_wants{wants="nothing"} 1`, `lockkeeper_host_waits{reason="None"} 0`,

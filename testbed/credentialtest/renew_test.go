@@ -2,6 +2,7 @@ package credentialtest
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -17,8 +18,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// aged places a token that was given for an hour and has so much of it left.
-func aged(t *testing.T, h *simhost.Host, left time.Duration) {
+// aged places a token that was given for an hour and has so much of it left, and returns what it says of itself.
+func aged(t *testing.T, h *simhost.Host, left time.Duration) credential.Info {
 	t.Helper()
 	expires := time.Now().Add(left)
 	token, err := cp.AgedCoordinatorToken(t.Context(), expires.Add(-time.Hour), expires)
@@ -29,7 +30,12 @@ func aged(t *testing.T, h *simhost.Host, left time.Duration) {
 	must(t, err)
 	text, err = controlplane.WithToken(text, token)
 	must(t, err)
+	mine := filepath.Join(t.TempDir(), "aged.kubeconfig") // its own place is the host's to write to
+	must(t, os.WriteFile(mine, text, 0o600))
+	info, _, err := credential.ReadFile(mine)
+	must(t, err)
 	place(t, h, text)
+	return info
 }
 
 func inFile(t *testing.T, h *simhost.Host) credential.Info {
@@ -43,16 +49,17 @@ func inFile(t *testing.T, h *simhost.Host) credential.Info {
 // doing. Where it may not it says so in good time; one that has ended is named, and a new one in its place is taken.
 func TestTheCredentialRenewsItself(t *testing.T) {
 	h := host(t, simhost.Options{Name: "renew-1", Coordinator: true})
-	s := is(t, h, "it to lead", leads)
-	c := s.Coordinator.Credential
-	if c == nil || c.Expires == nil || c.Renews == nil || c.Why != "" || c.Refused != nil {
+	s := is(t, h, "it to lead, and when its credential ends", func(s local.Status) bool {
+		c := s.Coordinator.Credential
+		return leads(s) && c != nil && c.Expires != nil && c.Renews != nil
+	})
+	if c := s.Coordinator.Credential; c.Why != "" || c.Refused != nil {
 		t.Fatalf("of a new credential it says %+v", c)
 	}
 	epoch := *lease(t).Spec.HolderIdentity
 	must(t, os.Chmod(h.CoordinatorKubeconfig(), 0o600))
 
-	aged(t, h, 10*time.Minute)
-	old := inFile(t, h)
+	old := aged(t, h, 10*time.Minute)
 	until(t, "its renewal", func() bool { return inFile(t, h).Token != old.Token }, func() any { return view(h) })
 	renewed := inFile(t, h)
 	if left := time.Until(renewed.Expires); renewed.Foreign != "" || renewed.User != old.User || left < 58*time.Minute || left > time.Hour {
@@ -80,8 +87,7 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	must(t, err)
 	allowed(t, authorizationv1.SubjectAccessReviewSpec{User: controlplane.CoordinatorUser, ResourceAttributes: &authorizationv1.ResourceAttributes{
 		Namespace: controlplane.LockkeeperNamespace, Resource: "serviceaccounts", Subresource: "token", Name: v1alpha1.CoordinatorServiceAccount, Verb: "create"}}, false)
-	aged(t, h, 12*time.Minute)
-	old = inFile(t, h)
+	old = aged(t, h, 12*time.Minute)
 	s = is(t, h, "its word that it may not", func(s local.Status) bool {
 		return s.Coordinator.Credential != nil && strings.Contains(s.Coordinator.Credential.Why, "may not renew its own token")
 	})
@@ -103,15 +109,17 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 		return s.Coordinator.Role != local.RoleLeader && s.Coordinator.Role != local.RoleCandidate
 	})
 	aged(t, h, -10*time.Minute)
+	// The campaign and what keeps the credential tell their parts one after the other.
 	s = is(t, h, "its word that it is refused", func(s local.Status) bool {
-		return s.Coordinator.Role == local.RoleCandidate && strings.Contains(s.Coordinator.Why, "has refused the coordinator's credential in ")
+		return s.Coordinator.Role == local.RoleCandidate && strings.Contains(s.Coordinator.Why, "has refused the coordinator's credential in ") &&
+			s.Coordinator.Credential != nil && s.Coordinator.Credential.Refused != nil && strings.Contains(s.Line, h.CoordinatorKubeconfig())
 	})
 	for _, part := range []string{h.CoordinatorKubeconfig(), "which expired at ", "since ", "`lockkeeper kubeconfig` mints a new one"} {
 		if !strings.Contains(s.Coordinator.Why, part) {
 			t.Errorf("it says %q, without %q", s.Coordinator.Why, part)
 		}
 	}
-	if !strings.Contains(s.Line, "is refused since ") || s.Coordinator.Credential.Refused == nil {
+	if !strings.Contains(s.Line, "is refused since ") {
 		t.Errorf("its line is %q, its credential %+v", s.Line, s.Coordinator.Credential)
 	}
 	must(t, cp.ApplyLockkeeper(t.Context()))
