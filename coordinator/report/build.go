@@ -34,6 +34,9 @@ func Build(in Input) Report {
 		},
 		Policies: policies(out.Figures.Policies),
 	}
+	if in.PoliciesErr != nil {
+		r.PoliciesError = in.PoliciesErr.Error()
+	}
 	if !out.Settling.IsZero() {
 		r.Figures.SettlingUntil = &out.Settling
 	}
@@ -117,6 +120,9 @@ func (r *Report) node(n *turn.Node, v *rollout.Verdict) Node {
 	if r.obeyed() && n.Held != "" && n.Held != v.Held {
 		out.Held, out.Why = n.Held, ""
 	}
+	if r.PoliciesError != "" {
+		r.unruled(&out, n, v)
+	}
 	silent := out.Managed && !n.InTurn() && n.State.Known() && !n.HostSpeaks()
 	next := v.Move != nil && v.Move.To != n.State
 	switch {
@@ -138,6 +144,23 @@ func (r *Report) node(n *turn.Node, v *rollout.Verdict) Node {
 	out.optedOut = n.Managed != nil && !*n.Managed || n.Detached != nil
 	out.rank = out.ranked()
 	return out
+}
+
+// unruled puts right what was decided of a node as if there were no policies: they
+// are there, and the caller may not read them.
+func (r *Report) unruled(out *Node, n *turn.Node, v *rollout.Verdict) {
+	if v.Held != v1alpha1.ReasonNoPolicy {
+		return // what stands on the node itself holds it, or a stop
+	}
+	switch {
+	case !r.obeyed():
+		out.Held, out.Why = v1alpha1.ReasonNoCoordinator, ""
+	case n.Held == v1alpha1.ReasonNone:
+		out.Held, out.Why = v1alpha1.ReasonNone, "waits for the coordinator's word; its policy could not be read here"
+	default:
+		out.Held, out.Why = n.Held, ""
+	}
+	r.Figures.Halted = r.Figures.Halted || out.Held == v1alpha1.ReasonHalted
 }
 
 // obeyed reports whether the label held is what a live coordinator says now.

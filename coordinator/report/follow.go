@@ -62,10 +62,17 @@ func (s *Source) Follow(ctx context.Context, show func(r Report, away error) err
 			}
 		}
 		l, leaseErr, read := lease.get()
-		if !nodes.Listed() || !policies.Listed() || !read {
+		policiesErr := policies.Err()
+		switch {
+		case policies.Listed():
+			policiesErr = nil // what was read before stands
+		case !denied(policiesErr):
 			continue // [Source.Read] answered before; this takes a moment
 		}
-		if err := show(s.build(nodes.Nodes(), policies.Set(), l, leaseErr), nodes.Err()); err != nil {
+		if !nodes.Listed() || !read {
+			continue
+		}
+		if err := show(Build(s.input(nodes.Nodes(), policies.Set(), policiesErr, l, leaseErr)), nodes.Err()); err != nil {
 			return err
 		}
 	}

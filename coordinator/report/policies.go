@@ -72,6 +72,9 @@ func (r *Report) settling(name string) bool {
 // that is invalid.
 func (r *Report) policyLines() []string {
 	var lines []string
+	if r.PoliciesError != "" {
+		return []string{"The policies could not be read, so what they allow is not known here, and what holds nodes is as the coordinator last said: " + cell(r.PoliciesError) + "."}
+	}
 	if len(r.Policies) == 0 {
 		return []string{"There is no DisruptionPolicy: nothing is granted."}
 	}

@@ -70,25 +70,36 @@ type Source struct {
 type PolicyView interface {
 	Run(ctx context.Context)
 	Listed() bool
+	Err() error
 	Set() policy.Set
 }
 
-// Read reads the cluster once: one LIST of Nodes, one of the policies, one GET of the Lease. A Lease
-// that may not be read is no error, but part of the Report.
+// Read reads the cluster once: one LIST of Nodes, one of the policies, one GET of
+// the Lease. Policies or a Lease that may not be read are no error, but part of
+// the Report.
 func (s *Source) Read(ctx context.Context) (Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	list, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return Report{}, fmt.Errorf("listing nodes: %w", err)
-	}
-	policies, err := s.ReadPolicies(ctx)
+	in, err := s.read(ctx)
 	if err != nil {
 		return Report{}, err
 	}
+	return Build(in), nil
+}
+
+// read reads what a Report is made of.
+func (s *Source) read(ctx context.Context) (Input, error) {
+	list, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return Input{}, fmt.Errorf("listing nodes: %w", err)
+	}
+	policies, policiesErr := s.ReadPolicies(ctx)
+	if policiesErr != nil && !denied(policiesErr) {
+		return Input{}, policiesErr
+	}
 	lease, err := s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
 	if Away(err) {
-		return Report{}, fmt.Errorf("reading lease %s/%s: %w", s.Namespace, s.LeaseName, err)
+		return Input{}, fmt.Errorf("reading lease %s/%s: %w", s.Namespace, s.LeaseName, err)
 	}
 	if apierrors.IsNotFound(err) {
 		lease, err = nil, nil
@@ -97,14 +108,18 @@ func (s *Source) Read(ctx context.Context) (Report, error) {
 	for i := range list.Items {
 		nodes[i] = &list.Items[i]
 	}
-	return s.build(nodes, policies, lease, err), nil
+	return s.input(nodes, policies, policiesErr, lease, err), nil
 }
 
-// build makes a Report of objects; lease is nil if there is none.
-func (s *Source) build(nodes []*corev1.Node, policies policy.Set, lease *coordinationv1.Lease, leaseErr error) Report {
+// denied reports whether err is an answer of the API server's that will be the
+// same the next time: the caller may not.
+func denied(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
+
+// input makes an Input of objects; lease is nil if there is none.
+func (s *Source) input(nodes []*corev1.Node, policies policy.Set, policiesErr error, lease *coordinationv1.Lease, leaseErr error) Input {
 	in := Input{
-		Snapshot: rollout.Snapshot{Now: s.now(), Policies: policies},
-		Lease:    Lease{Namespace: s.Namespace, Name: s.LeaseName, Err: leaseErr},
+		Snapshot: rollout.Snapshot{Now: s.now(), Policies: policies}, PoliciesErr: policiesErr,
+		Lease: Lease{Namespace: s.Namespace, Name: s.LeaseName, Err: leaseErr},
 	}
 	for _, n := range nodes {
 		in.Nodes = append(in.Nodes, turn.FromNode(n))
@@ -112,7 +127,7 @@ func (s *Source) build(nodes []*corev1.Node, policies policy.Set, lease *coordin
 	if lease != nil && leaseErr == nil {
 		in.Lease.read(lease)
 	}
-	return Build(in)
+	return in
 }
 
 // now is the API server's time, as far as it is known: the caller's clock may

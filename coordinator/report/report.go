@@ -58,6 +58,9 @@ type Report struct {
 	Figures Figures `json:"figures"`
 	// Policies are all DisruptionPolicies, in the order in which they win.
 	Policies []Policy `json:"policies"`
+	// PoliciesError is why they could not be read. What they allow is not known
+	// then, and what holds a node is what the coordinator last said of it.
+	PoliciesError string `json:"policiesError,omitempty"`
 	// Nodes are all of the cluster, those first that need a look.
 	Nodes []Node `json:"nodes"`
 }
@@ -173,4 +176,7 @@ type Lease struct {
 type Input struct {
 	rollout.Snapshot
 	Lease Lease
+	// PoliciesErr is why the policies could not be read; the snapshot has none
+	// then.
+	PoliciesErr error
 }

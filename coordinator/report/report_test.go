@@ -42,6 +42,8 @@ type world struct {
 	err   error
 	p     policy.Policy
 	more  []policy.Policy
+	// unread is why the policies could not be read.
+	unread error
 }
 
 func newWorld(t *testing.T) *world {
@@ -140,7 +142,10 @@ func unmanaged(n *corev1.Node) {
 
 func (w *world) report() Report {
 	in := Input{Lease: Lease{Namespace: "lockkeeper", Name: "lockkeeper", Err: w.err}}
-	in.Now, in.Policies = now, policy.NewSet(append(w.more, w.p)...)
+	in.Now, in.Policies, in.PoliciesErr = now, policy.NewSet(append(w.more, w.p)...), w.unread
+	if w.unread != nil {
+		in.Policies = nil
+	}
 	for _, n := range w.nodes {
 		in.Nodes = append(in.Nodes, turn.FromNode(n))
 	}
@@ -220,6 +225,38 @@ func several(t *testing.T) *world {
 	return w
 }
 
+// unruled is rolling to somebody who may not read the policies, with a node more
+// that the coordinator has said nothing of yet.
+func unruled(t *testing.T) *world {
+	w := rolling(t)
+	w.add("n6", wantsReboot)
+	w.unread = errors.New("listing policies: disruptionpolicies.lockkeeper.dev is forbidden")
+	return w
+}
+
+// What the policies would say is not made up by somebody who may not read them.
+func TestPoliciesThatMayNotBeRead(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*world)
+		held   v1alpha1.Reason // of n6
+		status Status
+	}{
+		{"the coordinator has said nothing", func(*world) {}, v1alpha1.ReasonNone, Rolling},
+		{"it has", func(w *world) { label(v1alpha1.LabelHeld, "Window")(w.nodes[5]) }, v1alpha1.ReasonWindow, Rolling},
+		{"it has said that the line is stopped", func(w *world) { label(v1alpha1.LabelHeld, "Halted")(w.nodes[5]) }, v1alpha1.ReasonHalted, Halted},
+		{"it is gone", func(w *world) { w.lease.Spec.RenewTime = &metav1.MicroTime{Time: at("12:00:00")} }, v1alpha1.ReasonNoCoordinator, Held},
+		{"a stop", func(w *world) { w.lease.Annotations[v1alpha1.AnnotationStop] = "why" }, v1alpha1.ReasonStopped, Stopped},
+	} {
+		w := unruled(t)
+		tc.change(w)
+		r := w.report()
+		if n := r.Find("n6"); n.Held != tc.held || r.Status != tc.status || r.PoliciesError == "" {
+			t.Errorf("%s: %s, held %q (%s), expected %s and %q", tc.name, r.Status, n.Held, n.Why, tc.status, tc.held)
+		}
+	}
+}
+
 func TestTexts(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -287,6 +324,7 @@ func TestTexts(t *testing.T) {
 			w.add("n1", wantsReboot)
 			return w
 		}, Form{}, ExitHeld},
+		{"policies-unread.txt", unruled, Form{}, ExitRolling},
 		{"node.txt", func(t *testing.T) *world {
 			w := rolling(t)
 			g := grant(w.nodes[3], "13:02:00")

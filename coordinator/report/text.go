@@ -161,6 +161,11 @@ func (r *Report) notes() []string {
 	if f.Failed > 0 {
 		budget += fmt.Sprintf("; %d failed, %d allowed", f.Failed, f.MaxFailed)
 	}
+	if r.PoliciesError != "" {
+		if budget = fmt.Sprintf("%d unavailable", f.Unavailable); f.Failed > 0 {
+			budget += fmt.Sprintf("; %d failed", f.Failed)
+		}
+	}
 	if f.SettlingUntil != nil {
 		budget += "; settles until " + clock(r.Time, *f.SettlingUntil)
 	}
@@ -178,6 +183,9 @@ func (r *Report) notes() []string {
 	}
 	if f.Halted {
 		what := "nothing is granted"
+		if r.PoliciesError != "" {
+			what = "nothing is granted by one policy or more"
+		}
 		if len(r.Policies) > 1 {
 			names := r.halted()
 			what = "nothing is granted by policy "
