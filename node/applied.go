@@ -23,6 +23,11 @@ type applyRecord struct {
 	errand
 	// Done is how many of the steps are done.
 	Done int `json:"done"`
+	// Beside are watched changes that came while the steps were carried out and
+	// that the turn was not for; Chain is how many turns before this one, in a row,
+	// were for such changes of the turn before them.
+	Beside []v1alpha1.Change `json:"beside,omitempty"`
+	Chain  int               `json:"chain,omitempty"`
 	// Tries is how often the step after them was begun; Run names the run of its
 	// unit before that, and Own that of lockkeeper's own unit.
 	Tries int    `json:"tries,omitempty"`
@@ -41,19 +46,53 @@ func (r *applyRecord) is(s stage, bootID string) bool { return r.Turn == s.turn 
 func (r *applyRecord) finished() bool { return r.Done == len(r.Steps) }
 
 // begin makes the record of an errand, going on with what the last process left of
-// the same one. If it is another one by now, or the file was edited, everything is
-// done anew, but no step has more tries for it.
+// it: as it began, since what has changed again meanwhile outlives the turn. A
+// step that writes the file that it is for would be done for ever otherwise, where
+// it ends lockkeeper as well. If the steps are others by now, or the file was
+// edited, everything is done anew, but no step has more tries for it.
 func (r applyRecord) begin(s stage, bootID string, e errand) applyRecord {
 	next := applyRecord{Turn: s.turn, BootID: bootID, errand: e}
 	if !r.is(s, bootID) {
+		if r.BootID == bootID && r.Turn != s.turn && slices.ContainsFunc(e.Changes, func(c v1alpha1.Change) bool { return named(r.Beside, c) }) {
+			next.Chain = r.Chain + 1
+		}
 		return next
 	}
-	next.Tries = r.Tries
-	if v1alpha1.SameChanges(r.Changes, e.Changes) && slices.Equal(r.Steps, e.Steps) && r.Done >= 0 && r.Done <= len(r.Steps) {
-		r.errand = e
+	next.Tries, next.Chain = r.Tries, r.Chain
+	if slices.Equal(r.Steps, e.Steps) && r.Done >= 0 && r.Done <= len(r.Steps) {
 		return r
 	}
 	return next
+}
+
+// named reports whether one of the changes is the same as c, to whatever version.
+func named(changes []v1alpha1.Change, c v1alpha1.Change) bool {
+	return slices.ContainsFunc(changes, func(o v1alpha1.Change) bool { return o.Source == c.Source && o.Name == c.Name })
+}
+
+// maxChain is how many turns in a row may each be for what has come in the turn
+// before it: people who edit one file after the other make a few, a unit that
+// writes another file each time it is restarted makes them for ever.
+const maxChain = 2
+
+// outlived says which of the watched changes of the present has outlived the turn,
+// or "": it came while the turn was carried out, and it is the turn's own, or the
+// last turns were for such changes as well. What is there by the sources as they
+// are read after the last step counts.
+func (r *applyRecord) outlived(present []v1alpha1.Change) (text string, beside []v1alpha1.Change) {
+	for _, c := range present {
+		switch {
+		case c.Source != v1alpha1.SourceFile && c.Source != v1alpha1.SourceUnit || slices.Contains(r.Before, c):
+		case named(r.Changes, c):
+			return c.String() + " changed again while it was applied; does a unit of the plan write it?", nil
+		default:
+			beside = append(beside, c)
+		}
+	}
+	if len(beside) > 0 && r.Chain >= maxChain {
+		return fmt.Sprintf("%s came while the plan was carried out, as in the %d turns before; does a unit of the plan write it?", beside[0], r.Chain), nil
+	}
+	return "", beside
 }
 
 // readApplied reads the record, the zero one if there is none.

@@ -40,6 +40,8 @@ const (
 type errand struct {
 	// Changes are in effect when the steps are done.
 	Changes []v1alpha1.Change `json:"changes"`
+	// Before are all changes that were there when it began.
+	Before []v1alpha1.Change `json:"before,omitempty"`
 	// Steps are DaemonReload, Reload and Restart, in order.
 	Steps []v1alpha1.Action `json:"steps"`
 }
@@ -48,8 +50,9 @@ type errand struct {
 // there of them, as it is now, by the rules as they are now. Changes that came
 // since are the next turn's. dearer reports that it costs a reboot by now.
 func errandOf(m policy.Match, present, granted []v1alpha1.Change) (e errand, dearer bool) {
+	e.Before = present
 	for _, c := range present {
-		if slices.ContainsFunc(granted, func(g v1alpha1.Change) bool { return g.Source == c.Source && g.Name == c.Name }) {
+		if named(granted, c) {
 			e.Changes = append(e.Changes, c)
 		}
 	}
@@ -78,6 +81,9 @@ type apply struct {
 	// applied takes changes as in effect; it may be called twice for the same.
 	// nil: no source on this host remembers what is in effect.
 	applied func([]v1alpha1.Change) error
+	// rest waits until what is watched for the changes has come to rest, and looks
+	// at it. nil: nothing is watched on this host.
+	rest func(context.Context, []v1alpha1.Change) error
 
 	mu      sync.Mutex
 	run     *applyRun // the present one, or the last one
@@ -93,6 +99,8 @@ type applyRun struct {
 	ended  chan struct{}
 
 	detail, failed string
+	record         applyRecord // once it is over
+	outlived       string      // what was said of it last
 }
 
 // lost reports whether the run was called off and has ended before all was done:
@@ -126,9 +134,9 @@ func (a *apply) in(s stage) {
 }
 
 // resume takes up, once, that the last process has done all steps of a stage, and
-// reports whether it has: the changes are in effect, and are no changes any more.
-// Every source has to have been read before.
-func (a *apply) resume(s stage) bool {
+// reports whether it has: the changes are in effect, and are no changes any more,
+// unless they have changed again. Every source has to have been read before.
+func (a *apply) resume(ctx context.Context, s stage) bool {
 	a.mu.Lock()
 	looked := a.resumed == s || a.run != nil && a.run.stage == s
 	a.resumed = s
@@ -143,12 +151,26 @@ func (a *apply) resume(s stage) bool {
 	if !r.is(s, a.bootID) || !r.finished() {
 		return false
 	}
-	a.effect(r.Changes)
-	ended := make(chan struct{})
-	close(ended)
 	a.mu.Lock()
-	a.run = &applyRun{stage: s, cancel: func() {}, over: true, ended: ended}
-	a.mu.Unlock()
+	defer a.mu.Unlock()
+	return a.begin(ctx, s, func(ctx context.Context, run *applyRun) { a.settle(ctx, run, r) })
+}
+
+// begin lets do run for a stage, unless a run of another one has not ended yet.
+// mu is held.
+func (a *apply) begin(ctx context.Context, s stage, do func(context.Context, *applyRun)) bool {
+	if a.run != nil && !isClosed(a.run.ended) {
+		return false // whoever comes to an end wakes the loop
+	}
+	r := &applyRun{stage: s, detail: "the units of its plan", ended: make(chan struct{})}
+	ctx, r.cancel = context.WithCancel(ctx)
+	a.run = r
+	go func() {
+		defer a.wake()
+		defer close(r.ended)
+		defer r.cancel()
+		do(ctx, r)
+	}()
 	return true
 }
 
@@ -166,18 +188,9 @@ func (a *apply) effect(changes []v1alpha1.Change) {
 func (a *apply) start(ctx context.Context, s stage, e errand) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.run != nil && (a.run.stage == s && !a.run.lost() || !isClosed(a.run.ended)) {
-		return // whoever comes to an end wakes the loop
+	if a.run == nil || a.run.stage != s || a.run.lost() {
+		a.begin(ctx, s, func(ctx context.Context, r *applyRun) { a.execute(ctx, r, e) })
 	}
-	r := &applyRun{stage: s, detail: "the units of its plan", ended: make(chan struct{})}
-	ctx, r.cancel = context.WithCancel(ctx)
-	a.run = r
-	go func() {
-		defer a.wake()
-		defer close(r.ended)
-		defer r.cancel()
-		a.execute(ctx, r, e)
-	}()
 }
 
 // wait returns when no run is left. The context of the runs has ended.
@@ -193,26 +206,74 @@ func (a *apply) wait() {
 // execute carries out the steps. When ctx ends, what is left is the next process's.
 func (a *apply) execute(ctx context.Context, r *applyRun, e errand) {
 	log := a.log.With("turn", r.stage.turn, "state", string(r.stage.state))
-	err := a.steps(ctx, r, e, log)
+	rec, err := a.steps(ctx, r, e, log)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		log.Error("a unit of the plan failed", "err", err)
+		if a.look(ctx, r, e.Changes); ctx.Err() != nil {
+			return
+		}
+		a.mu.Lock()
+		r.over, r.failed = true, cmp.Or(clipTo(err.Error(), maxHookText), "a step failed")
+		a.mu.Unlock()
+	default:
+		log.Info("the plan is carried out", "steps", len(rec.Steps))
+		a.settle(ctx, r, rec)
+	}
+}
+
+// settle takes the changes of a run whose steps are done as in effect, and looks
+// what has become of them: before anybody hears that it is done, so that the next
+// look at the sources sees them gone, or changed again.
+func (a *apply) settle(ctx context.Context, r *applyRun, rec applyRecord) {
+	a.effect(rec.Changes)
+	a.look(ctx, r, rec.Changes)
 	if ctx.Err() != nil {
 		return
 	}
-	failed := ""
-	if err != nil {
-		failed = cmp.Or(clipTo(err.Error(), maxHookText), "a step failed")
-		log.Error("a unit of the plan failed", "err", err)
-	} else {
-		// Before anybody hears that it is done, so that the next look at the
-		// sources sees the changes gone.
-		a.effect(e.Changes)
-		log.Info("the plan is carried out", "steps", len(e.Steps))
-	}
 	a.mu.Lock()
-	r.over, r.failed = true, failed
+	r.over, r.record = true, rec
 	a.mu.Unlock()
 }
 
-func (a *apply) steps(ctx context.Context, r *applyRun, e errand, log *slog.Logger) error {
+// look sees what is watched for the changes when it has come to rest: whoever
+// hears how the run ended hears what there is now.
+func (a *apply) look(ctx context.Context, r *applyRun, changes []v1alpha1.Change) {
+	if a.rest == nil {
+		return
+	}
+	a.say(r, "what the plan was for to come to rest")
+	if err := a.rest(ctx, changes); err != nil && ctx.Err() == nil {
+		// Until it can be read, the host says nothing of how it ended.
+		a.log.Warn("cannot see whether what was applied has changed again", "turn", r.stage.turn, "err", err)
+	}
+}
+
+// outlived says what has outlived the plan that a stage has carried out, by the
+// changes that there are now, or "".
+func (a *apply) outlived(s stage, present []v1alpha1.Change) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := a.run
+	if r == nil || r.stage != s || !r.over || r.failed != "" {
+		return ""
+	}
+	text, beside := r.record.outlived(present)
+	text = clipTo(text, maxHookText)
+	log := a.log.With("turn", s.turn, "state", string(s.state))
+	if text != "" && text != r.outlived {
+		log.Error("a change has outlived its turn", "what", text)
+	}
+	r.outlived = text
+	if !v1alpha1.SameChanges(beside, r.record.Beside) {
+		r.record.Beside = beside
+		a.note(&r.record, log)
+	}
+	return text
+}
+
+func (a *apply) steps(ctx context.Context, r *applyRun, e errand, log *slog.Logger) (rec applyRecord, err error) {
 	var names []string
 	var own string
 	if len(e.Steps) > 0 {
@@ -221,7 +282,7 @@ func (a *apply) steps(ctx context.Context, r *applyRun, e errand, log *slog.Logg
 			return err
 		})
 		if err != nil {
-			return err
+			return rec, err
 		}
 	}
 	e.Steps = ownLast(e.Steps, names)
@@ -229,7 +290,7 @@ func (a *apply) steps(ctx context.Context, r *applyRun, e errand, log *slog.Logg
 	if err != nil {
 		log.Warn("cannot read what was applied before; it is done once more", "err", err)
 	}
-	rec := last.begin(r.stage, a.bootID, e)
+	rec = last.begin(r.stage, a.bootID, e)
 	for !rec.finished() {
 		step := rec.Steps[rec.Done]
 		done, err := a.wasDone(ctx, r, log, &rec, own, names)
@@ -237,13 +298,13 @@ func (a *apply) steps(ctx context.Context, r *applyRun, e errand, log *slog.Logg
 			done, err = true, a.step(ctx, r, log, &rec, own, slices.Contains(names, step.Unit))
 		}
 		if err != nil {
-			return err
+			return rec, err
 		}
 		rec.Done, rec.Tries, rec.Run, rec.Own = rec.Done+1, 0, "", ""
 		a.note(&rec, log)
 	}
 	a.note(&rec, log)
-	return nil
+	return rec, nil
 }
 
 // ownLast puts the restart of our own unit last: it ends this process.

@@ -15,6 +15,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/watched"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -39,6 +40,7 @@ type fakeHost struct {
 
 	applied []string
 	end     context.CancelFunc // of the present process
+	on      func()             // what carrying out a step does besides; nil: nothing
 }
 
 const ownUnit = "lockkeeper.service"
@@ -60,6 +62,9 @@ func (f *fakeHost) do(ctx context.Context, step string, unit string) (string, er
 		return "", errs[0]
 	}
 	f.runs[unit]++
+	if f.on != nil {
+		f.on()
+	}
 	return f.left[step], nil
 }
 
@@ -120,7 +125,7 @@ func (f *fakeHost) process(boot string, e errand) turn.Work {
 		}
 		return errors.New("no space left on the device") // is said, and no failure of the units
 	}}
-	if !a.resume(inApplying) {
+	if !a.resume(ctx, inApplying) {
 		a.start(ctx, inApplying, e)
 		a.start(ctx, inApplying, e) // no second one beside it
 		a.wait()
@@ -242,17 +247,135 @@ func TestApplyCalledOff(t *testing.T) {
 	f.expect("begun again", a.work(inApplying), done, "Restart b.service", "")
 }
 
-// The file changes while lockkeeper restarts itself for it: the newer one is
-// applied as well, or else it would be taken as in effect.
-func TestApplyAnewForNewerChanges(t *testing.T) {
+// The file changes while lockkeeper restarts itself for it, as it would if the
+// other unit wrote it. What was begun comes to its end, with what it was begun for
+// in effect: the newer content stays a change, and is done nothing for. Other steps,
+// by rules that came since, are done anew.
+func TestApplyChangesUnderWay(t *testing.T) {
 	steps := actions("Restart b.service, Restart lockkeeper.service")
 	older, newer := []v1alpha1.Change{fileChange("/etc/a", "1")}, []v1alpha1.Change{fileChange("/etc/a", "2")}
 	f := newFakeHost(t)
+	f.kills["Restart lockkeeper.service"] = 2
+	f.process("b1", errand{Changes: older, Steps: steps})
+	f.expect("newer", f.process("b1", errand{Changes: newer, Steps: steps}), done, "Restart b.service, Restart lockkeeper.service", "File /etc/a@1")
+
+	f = newFakeHost(t)
 	f.kills["Restart lockkeeper.service"] = 1
-	f.process("b1", errand{older, steps})
-	f.kills["Restart lockkeeper.service"] = 1
-	f.process("b1", errand{newer, steps})
-	f.expect("newer", f.process("b1", errand{newer, steps}), done, "Restart b.service, Restart lockkeeper.service, Restart b.service, Restart lockkeeper.service", "File /etc/a@2")
+	f.process("b1", errand{Changes: older, Steps: steps})
+	f.expect("other steps", f.process("b1", errand{Changes: newer, Steps: actions("Reload b.service")}), done, "Restart b.service, Restart lockkeeper.service, Reload b.service", "File /etc/a@2")
+}
+
+// applies is a turn for the changes, of which there are others as well; then these
+// are there. It returns what outlived it.
+func (f *fakeHost) applies(turnID string, granted, before, after []v1alpha1.Change) string {
+	f.t.Helper()
+	var all []string
+	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1",
+		applied: func([]v1alpha1.Change) error { all = append(all, "applied"); return nil },
+		rest:    func(context.Context, []v1alpha1.Change) error { all = append(all, "rests"); return nil }}
+	s := stage{turnID, v1alpha1.StateApplying}
+	a.start(f.t.Context(), s, errand{Changes: granted, Before: before, Steps: actions("Restart b.service")})
+	a.wait()
+	if w := a.work(s); w != done || strings.Join(all, ", ") != "applied, rests" {
+		f.t.Errorf("%s: %+v, %v", turnID, w, all)
+	}
+	first := a.outlived(s, after)
+	if again := a.outlived(s, after); again != first {
+		f.t.Errorf("%s: first %q, then %q", turnID, first, again)
+	}
+	return first
+}
+
+// A change that outlives its turn is a failure, and what comes beside it makes a few
+// turns and not endlessly many.
+func TestApplyOutlived(t *testing.T) {
+	list := func(changes ...v1alpha1.Change) []v1alpha1.Change { return changes }
+	a1, a2, os := fileChange("/etc/a", "1"), fileChange("/etc/a", "2"), v1alpha1.Change{Source: v1alpha1.SourceOSUpdate, Version: "4.2"}
+	other, unit := fileChange("/etc/x", "1"), v1alpha1.Change{Source: v1alpha1.SourceUnit, Name: "b.service", Version: "1"}
+	f := newFakeHost(t)
+	expect := func(what, got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %q, expected %q", what, got, want)
+		}
+	}
+	const again = " changed again while it was applied; does a unit of the plan write it?"
+	expect("gone", f.applies("t1", list(a1), list(a1), nil), "")
+	expect("written anew", f.applies("t2", list(a1), list(a1), list(a2)), "File /etc/a@2"+again)
+	expect("a unit", f.applies("t3", list(unit), list(unit), list(v1alpha1.Change{Source: v1alpha1.SourceUnit, Name: "b.service", Version: "2"})), "Unit b.service@2"+again)
+	expect("an update came", f.applies("t4", list(a1), list(a1), list(os)), "")
+	expect("another was there before", f.applies("t5", list(a1), list(a1, other), list(other)), "")
+
+	// One file after the other.
+	for _, start := range []string{"u", "v"} {
+		f := newFakeHost(t)
+		names := list(fileChange("/etc/0", "1"), fileChange("/etc/1", "1"), fileChange("/etc/2", "1"), fileChange("/etc/3", "1"))
+		turn := func(i int) string {
+			return f.applies(fmt.Sprint(start, i), names[i:i+1], names[i:i+1], names[i+1:i+2])
+		}
+		expect("the first", turn(0), "")
+		expect("the second", turn(1), "")
+		if start == "v" {
+			// One that is for something else breaks the chain.
+			expect("in between", f.applies("between", list(a1), list(a1, names[2]), list(names[2])), "")
+			expect("the first again", turn(2), "")
+			continue
+		}
+		expect("the third", turn(2), "File /etc/3@1 came while the plan was carried out, as in the 2 turns before; does a unit of the plan write it?")
+	}
+}
+
+// A unit that writes, when it is restarted, the file that it is restarted for: the
+// turn fails, and the new content is there for the next one.
+func TestApplyWritesItsFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "etc/a")
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte("as it was"), 0o644))
+	w := watched.New(watched.Options{Root: dir, StateDir: filepath.Join(dir, "state"), BootID: "b1", Settle: 10 * time.Millisecond})
+	w.Watch([]string{"/etc/a"}, nil)
+	must(t, w.Look(t.Context()))
+	f := newFakeHost(t)
+	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1", applied: w.Applied, rest: w.Rest}
+	written := 0
+	turnEnds := func(id string) (there []v1alpha1.Change, outlived string) {
+		t.Helper()
+		must(t, w.Look(t.Context()))
+		pending, _, _ := w.Read()
+		s := stage{id, v1alpha1.StateApplying}
+		a.start(t.Context(), s, errand{Changes: pending, Before: pending, Steps: actions("Restart a.service")})
+		a.wait()
+		if a.work(s) != done || len(pending) != 1 {
+			t.Fatalf("%s, for %v: %+v", id, pending, a.work(s))
+		}
+		there, _, _ = w.Read()
+		return there, a.outlived(s, there)
+	}
+	must(t, os.WriteFile(path, []byte("an edit"), 0o644))
+	f.on = func() { written++; must(t, os.WriteFile(path, fmt.Append(nil, "written ", written), 0o644)) }
+	for _, id := range []string{"t1", "t2"} { // the second after a retry
+		if there, outlived := turnEnds(id); len(there) != 1 || !strings.HasPrefix(outlived, there[0].String()+" changed again") {
+			t.Errorf("%s: %q, and %v is there", id, outlived, there)
+		}
+	}
+	f.on = nil
+	if there, outlived := turnEnds("t3"); len(there) != 0 || outlived != "" || written != 2 {
+		t.Errorf("it writes no more: %q, and %v is there", outlived, there)
+	}
+}
+
+// A failed unit's turn tells of what there is when it has failed.
+func TestApplyFailedRests(t *testing.T) {
+	f := newFakeHost(t)
+	f.errs["Restart b.service"] = []error{&systemd.JobError{Unit: "b.service", Text: "failed"}}
+	rested := false
+	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1",
+		rest: func(context.Context, []v1alpha1.Change) error { rested = true; return nil }}
+	a.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service")})
+	a.wait()
+	if w := a.work(inApplying); w != (turn.Work{Failed: "failed"}) || !rested || a.outlived(inApplying, []v1alpha1.Change{fileChange("/etc/a", "1")}) != "" {
+		t.Errorf("%+v, rested %t", w, rested)
+	}
 }
 
 func TestApplyRecord(t *testing.T) {

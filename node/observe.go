@@ -76,14 +76,20 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 }
 
 // observeApply takes up what the last process has done, and sees whether the turn
-// may still do what it is for.
+// may still do what it is for, or has done it.
 func (h *Host) observeApply(ctx context.Context, o *turn.Observation) {
-	if o.Apply != (turn.Work{}) || !o.Sources.Complete {
+	stage := stageOf(&o.Node)
+	switch {
+	case !o.Sources.Complete:
+		return
+	case o.Apply.Done:
+		o.Apply.Outlived = h.apply.outlived(stage, o.Sources.Changes)
+		return
+	case o.Apply != (turn.Work{}):
 		return
 	}
-	if h.apply.resume(stageOf(&o.Node)) {
-		o.Apply = h.apply.work(stageOf(&o.Node))
-		o.Sources = h.sources(ctx, &o.Node)
+	if h.apply.resume(ctx, stage) {
+		o.Apply = h.apply.work(stage)
 		return
 	}
 	_, o.Apply.Dearer = h.errand(o)

@@ -122,8 +122,8 @@ type Host struct {
 	// present stage, how, and where to look: at most 256 bytes.
 	HookFailed string `json:"hookFailed,omitempty"`
 	// ApplyFailed is, for people, which unit of its plan could not be reloaded or
-	// restarted, how, and where to look: at most 256 bytes. It stands there while
-	// the host is in applying.
+	// restarted, how, and where to look; or which change has outlived its turn: at
+	// most 256 bytes. It stands there while the host is in applying.
 	ApplyFailed string `json:"applyFailed,omitempty"`
 }
 

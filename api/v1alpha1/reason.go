@@ -126,7 +126,7 @@ const (
 	ReasonApplyFailed Reason = "ApplyFailed"
 	// ReasonNotUpdated: the OS version after the boot is the one left.
 	ReasonNotUpdated Reason = "NotUpdated"
-	// ReasonStillWanted: the change is still there after the boot.
+	// ReasonStillWanted: the change is still there after its turn, or there again.
 	ReasonStillWanted Reason = "StillWanted"
 	// ReasonUnhealthy: the host did not become healthy after the boot.
 	ReasonUnhealthy Reason = "Unhealthy"

@@ -40,7 +40,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonHookFailed, "a hook unit of the host failed", "see the unit in the host's journal"},
 	{ReasonApplyFailed, "a unit could not be reloaded or restarted", "see the unit in the host's journal"},
 	{ReasonNotUpdated, "the OS version after the boot is the one that was to be left: a rollback, or a crash", "see why the new version did not boot; then `lockkeeper retry NODE`"},
-	{ReasonStillWanted, "the change is still there after the boot", "see why; then `lockkeeper retry NODE`"},
+	{ReasonStillWanted, "the change is still there after the boot, or the file has changed again while it was applied", "see why, whether a unit of the plan writes the file for instance; then `lockkeeper retry NODE`"},
 	{ReasonUnhealthy, "the host did not become healthy in time after the boot", "see boot-complete.target and the units named in [health]; a later recovery goes on by itself"},
 	{ReasonUnmanaged, "an admin set lockkeeper.dev/managed=false", "remove the label to manage the node again"},
 	{ReasonOverBudget, "a new leader found more turns under way than the budget allows and turned this one back", "nothing; its turn comes again"},

@@ -173,7 +173,14 @@ func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	}
 	switch l.Result {
 	case v1alpha1.ResultFailed:
-		return v1alpha1.ReasonFailed, string(l.Reason), false
+		detail := string(l.Reason)
+		if l.Reason == v1alpha1.ReasonStillWanted && len(l.Changes) > 0 {
+			detail += ": " + l.Changes[0].String()
+			if more := len(l.Changes) - 1; more > 0 {
+				detail += fmt.Sprintf(" and %d more", more)
+			}
+		}
+		return v1alpha1.ReasonFailed, detail, false
 	case v1alpha1.ResultTurnedBack:
 		if l.NotBefore == nil || !l.NotBefore.After(d.Now) || l.NotBefore.After(d.Now.Add(d.policyOf(n).BackoffMax+nonsense)) {
 			return "", "", true

@@ -363,6 +363,9 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 		// A want that changed before the drain was over is the turn's.
 		g.Wants, g.Changes = n.Wants, n.Host.Changes
 	}
+	if on == turn.FailedHealthy && (reason == v1alpha1.ReasonStillWanted || reason == v1alpha1.ReasonApplyFailed) && n.HostSpeaks() {
+		g.Changes = standing(n)
+	}
 	// A turn without a drain has no mark, unless somebody edited its grant;
 	// nothing reaches idle with one.
 	plan := turn.Plan{Drains: g.Drains || n.Mark, Reboots: g.Wants == v1alpha1.WantsReboot}
@@ -400,6 +403,17 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 	}
 	d.move(n, m)
 	return true
+}
+
+// standing are the changes that a turn has failed for: those that are there now,
+// not those that were when it was granted. A unit that writes the file that it is
+// restarted for would be granted turn after turn otherwise, each for another
+// content. A request that came since is not the turn's.
+func standing(n *turn.Node) []v1alpha1.Change {
+	if v1alpha1.Has(n.Grant.Changes, v1alpha1.SourceRequest) {
+		return n.Host.Changes
+	}
+	return slices.DeleteFunc(slices.Clone(n.Host.Changes), func(c v1alpha1.Change) bool { return c.Source == v1alpha1.SourceRequest })
 }
 
 // last is the record of a turn that ends. One that only gave a lost cordon

@@ -92,6 +92,9 @@ type Work struct {
 	// Dearer: what the turn is for costs a reboot now, by rules that came since
 	// it was granted. Only of the plan's units.
 	Dearer bool
+	// Outlived: it is done, and a change came meanwhile that makes it a failure, in
+	// words. Only of the plan's units.
+	Outlived string
 	// Due: what failed has rested, or a person said retry, and may run again.
 	Due    bool
 	Detail string // what runs

@@ -122,16 +122,25 @@ func (o *Observation) prove() Decision {
 	return say(v1alpha1.WordDone, "", "")
 }
 
-// unchanged says why the boot did not bring what the turn was for, or "".
+// unchanged says why the boot, or the plan, did not bring what the turn was for,
+// or "". A file or unit that differs from what is in effect again has changed
+// since then: whatever it holds now, that is no other change but the same, which
+// would make turn after turn.
 func (o *Observation) unchanged() (v1alpha1.Reason, string) {
 	g := o.Node.Grant
 	if v1alpha1.Has(g.Changes, v1alpha1.SourceOSUpdate) && g.OSVersion != "" && g.OSVersion == o.Self.OSVersion {
 		return v1alpha1.ReasonNotUpdated, "still " + g.OSVersion
 	}
-	for _, c := range g.Changes {
+	for _, c := range o.Sources.Changes {
+		again := func(granted v1alpha1.Change) bool {
+			if c.Source == v1alpha1.SourceFile || c.Source == v1alpha1.SourceUnit {
+				return granted.Source == c.Source && granted.Name == c.Name
+			}
+			return granted == c
+		}
 		// A request goes with the turn's last write; the coordinator has
 		// not taken it away yet.
-		if c.Source != v1alpha1.SourceRequest && slices.Contains(o.Sources.Changes, c) {
+		if c.Source != v1alpha1.SourceRequest && slices.ContainsFunc(g.Changes, again) {
 			return v1alpha1.ReasonStillWanted, c.String()
 		}
 	}
@@ -169,6 +178,8 @@ func (o *Observation) applying() Decision {
 		return o.refuse(v1alpha1.ReasonBootChanged)
 	case o.Apply.Failed != "":
 		return say(v1alpha1.WordFailed, v1alpha1.ReasonApplyFailed, o.Apply.Failed)
+	case o.Apply.Outlived != "":
+		return say(v1alpha1.WordFailed, v1alpha1.ReasonStillWanted, o.Apply.Outlived)
 	case o.Apply.Done:
 		if reason, detail := o.unchanged(); reason != "" {
 			return say(v1alpha1.WordFailed, reason, detail)

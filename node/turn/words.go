@@ -1,6 +1,7 @@
 package turn
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -52,7 +53,7 @@ func (o *Observation) self() v1alpha1.Host {
 	h.Drains = o.Sources.Drains
 	h.Changes, h.HeldBack, h.Plan = o.Sources.Changes, o.Sources.HeldBack, o.Sources.Plan
 	h.HookFailed = o.Hooks.Failed
-	h.ApplyFailed = o.Apply.Failed
+	h.ApplyFailed = cmp.Or(o.Apply.Failed, o.Apply.Outlived)
 	return h
 }
 

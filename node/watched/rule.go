@@ -41,6 +41,11 @@ const short = 12
 
 func (r *rule) key() string { return string(r.source) + " " + r.name }
 
+// covers reports whether a change may have come by the rule.
+func (r *rule) covers(c v1alpha1.Change) bool {
+	return r.source == c.Source && (r.name == c.Name || r.source == v1alpha1.SourceFile && within(c.Name, r.name))
+}
+
 // within reports whether name is path, or below it.
 func within(name, path string) bool {
 	rest, ok := strings.CutPrefix(name, path)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // deaf is an inotify that says nothing by itself.
@@ -231,5 +233,60 @@ func TestMissed(t *testing.T) {
 		must(b.t, os.Chmod(b.at("etc/dir/a"), 0o600))
 		later(33*time.Second + 5*time.Second)
 		b.expect(w, "/etc/dir/a=…")
+	})
+}
+
+// Whoever applied a change waits until nothing changes any more, and sees what there is then.
+func TestRest(t *testing.T) {
+	inBubble(t, deaf{}, time.Hour, func(b *bench, w *Watcher, _ *atomic.Int32) {
+		rest := func(changes ...v1alpha1.Change) (took time.Duration) {
+			b.t.Helper()
+			began := time.Now()
+			must(b.t, w.Rest(b.t.Context(), changes))
+			return time.Since(began)
+		}
+		change := file("/etc/dir/a", "")
+		if took := rest(change); took != defaultSettle {
+			b.t.Errorf("nothing changes, and it took %v", took)
+		}
+		b.expect(w, "")
+		if took := rest(v1alpha1.Change{Source: v1alpha1.SourceOSUpdate}, file("/etc/other", "")); took != 0 {
+			b.t.Errorf("nothing is watched for it, and it took %v", took)
+		}
+
+		// A unit that was restarted writes it 4 s later, and once more.
+		go func() {
+			for _, text := range []string{"half", "whole"} {
+				time.Sleep(4 * time.Second)
+				b.write("etc/dir/a", text)
+				w.event(key)
+			}
+		}()
+		if took := rest(change); took != 8*time.Second+defaultSettle {
+			b.t.Errorf("it took %v", took)
+		}
+		b.expect(w, "/etc/dir/a=…")
+		changes, _, _ := w.Read()
+		must(b.t, w.Applied(changes))
+
+		// What never comes to rest is not waited for without end, and is seen.
+		ctx, cancel := context.WithCancel(b.t.Context())
+		defer cancel()
+		go func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				b.write("etc/dir/a", fmt.Sprint(i))
+				w.event(key)
+				time.Sleep(time.Second)
+			}
+		}()
+		if took := rest(change); took < 50*time.Second || took > settleFactor*defaultSettle {
+			b.t.Errorf("it took %v", took)
+		}
+		b.expect(w, "/etc/dir/a=…")
+		cancel()
+		if err := w.Rest(ctx, changes); err == nil {
+			b.t.Error("it was called off, and all is well")
+		}
+		later(time.Minute)
 	})
 }

@@ -82,7 +82,7 @@ type Problem struct {
 // Covers reports whether the problem is about the source of the change: a change
 // said before a restart stands as long as there is such a problem.
 func (p Problem) Covers(c v1alpha1.Change) bool {
-	return p.Source == c.Source && (p.Name == c.Name || c.Source == v1alpha1.SourceFile && within(c.Name, p.Name))
+	return (&rule{source: p.Source, name: p.Name}).covers(c)
 }
 
 // Watcher tells what differs. Make it with [New] and run it with [Watcher.Run];
@@ -207,6 +207,47 @@ func (w *Watcher) Look(ctx context.Context) error {
 		errs = append(errs, errors.New("what is to be watched is not known yet"))
 	}
 	return errors.Join(errs...)
+}
+
+// Rest waits until what is watched for the changes has come to rest, and looks at
+// everything then: whoever has applied them sees whether something has changed
+// again. It takes Settle at least, from now, and twelve times that at most; no time
+// at all if nothing is watched for the changes. The error is Look's.
+func (w *Watcher) Rest(ctx context.Context, changes []v1alpha1.Change) error {
+	_, any := w.settles(changes)
+	if !any {
+		return nil
+	}
+	until := time.Now().Add(w.Settle)
+	bound := time.Now().Add(settleFactor * w.Settle)
+	for {
+		wait(ctx, nil, time.Until(until))
+		now := time.Now()
+		due, _ := w.settles(changes)
+		if ctx.Err() != nil || !due.After(now) || !bound.After(now) {
+			return w.Look(ctx)
+		}
+		if until = due; until.After(bound) {
+			until = bound
+		}
+	}
+}
+
+// settles gives when what is watched for the changes will have come to rest: a
+// time that is over if it has. any is false if nothing is watched for them.
+func (w *Watcher) settles(changes []v1alpha1.Change) (due time.Time, any bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.rules {
+		if r.gone || r.excess || !slices.ContainsFunc(changes, r.covers) {
+			continue
+		}
+		any = true
+		if d := r.settling.due(w.Settle, settleFactor*w.Settle); d.After(due) {
+			due = d
+		}
+	}
+	return due, any
 }
 
 // Applied takes changes, as Read gave them, as in effect: a turn that was for

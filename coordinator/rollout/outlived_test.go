@@ -1,0 +1,65 @@
+package rollout_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// A unit writes the file that it is restarted for: whatever the file holds now, the
+// node is not granted that until a person says so, even where more nodes may fail.
+func TestOutlivedIsNotGranted(t *testing.T) {
+	file := func(version string) v1alpha1.Change {
+		return v1alpha1.Change{Source: v1alpha1.SourceFile, Name: "/etc/a", Version: version}
+	}
+	request := v1alpha1.Change{Source: v1alpha1.SourceRequest}
+	for reason, granted := range map[string][]v1alpha1.Change{"StillWanted": {file("1")}, "ApplyFailed": {file("1"), request}} {
+		s := situation(t, strings.Fields("applying grant.nodrain grant.wants=apply wants=apply nodrain ack=applying/failed:"+reason))
+		s.Policies[0].MaxFailed = 1
+		n := &s.Nodes[0]
+		// Somebody has asked for a reboot meanwhile, or the turn was for that too.
+		n.Grant.Changes, n.Host.Changes = granted, []v1alpha1.Change{file("2"), request}
+		back := verdictOf(t, s).Move
+		if back == nil || back.To != v1alpha1.StateUncordoning {
+			t.Fatalf("%s: %+v", reason, back)
+		}
+		n.State, n.Grant, n.Ack.State, n.Ack.Word = back.To, back.Grant, back.To, v1alpha1.WordDone
+		end := verdictOf(t, s).Move
+		if end == nil || end.To != v1alpha1.StateIdle || end.Last == nil || end.Last.Result != v1alpha1.ResultFailed {
+			t.Fatalf("%s: %+v", reason, end)
+		}
+		removes := slices.Contains(end.Remove, v1alpha1.AnnotationRequest)
+		if asked := len(granted) == 2; v1alpha1.Has(end.Last.Changes, v1alpha1.SourceRequest) != asked || removes != asked || !slices.Contains(end.Last.Changes, file("2")) {
+			t.Errorf("%s: it failed for %v, the request is removed: %t", reason, end.Last.Changes, removes)
+		}
+
+		*n = turn.Node{Name: n.Name, UID: n.UID, ResourceVersion: "2", Created: n.Created, BootID: n.BootID, Ready: true, Keys: v1alpha1.Keys{
+			State: v1alpha1.StateIdle, Wants: n.Wants, Host: n.Host, Last: end.Last}}
+		n.Last.End = n.Last.End.Add(-time.Hour)
+		n.Host.Changes = slices.Clone(n.Last.Changes)
+		detail := map[string]string{"StillWanted": "StillWanted: File /etc/a@2", "ApplyFailed": "ApplyFailed"}[reason]
+		if v := verdictOf(t, s); v.Move != nil || v.Held != v1alpha1.ReasonFailed || v.Detail != detail {
+			t.Errorf("%s: after that %+v", reason, v)
+		}
+		n.Retry = n.Last.Turn
+		if v := verdictOf(t, s); v.Move == nil || v.Move.On != turn.Granted || !slices.Contains(v.Move.Grant.Changes, file("2")) {
+			t.Errorf("%s: after retry %+v", reason, v)
+		}
+	}
+}
+
+func verdictOf(t *testing.T, s rollout.Snapshot) rollout.Verdict {
+	t.Helper()
+	for _, v := range rollout.Decide(s).Verdicts {
+		if v.Node == "n1" {
+			return v
+		}
+	}
+	t.Fatal("nothing is said of n1")
+	return rollout.Verdict{}
+}
