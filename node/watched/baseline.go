@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -30,6 +31,9 @@ type baselineFile struct {
 	BootID  string                       `json:"bootID"`
 	Files   map[string]map[string]string `json:"files"`
 	Units   map[string]map[string]string `json:"units"`
+	// Unnamed is since when no rule names a path, or a unit, any more, by "File
+	// PATH" and "Unit NAME".
+	Unnamed map[string]time.Time `json:"unnamed,omitempty"`
 }
 
 // parseBaseline reads the file's text.
@@ -81,11 +85,12 @@ func (w *Watcher) load() {
 		w.Log.Info("a new boot: the watched files and units are in effect as they are now")
 		return
 	}
-	for name, base := range b.Files {
-		w.rules = append(w.rules, &rule{source: v1alpha1.SourceFile, name: name, base: base, gone: true})
-	}
-	for name, base := range b.Units {
-		w.rules = append(w.rules, &rule{source: v1alpha1.SourceUnit, name: name, base: base, gone: true})
+	for source, rules := range map[v1alpha1.Source]map[string]map[string]string{v1alpha1.SourceFile: b.Files, v1alpha1.SourceUnit: b.Units} {
+		for name, base := range rules {
+			r := &rule{source: source, name: name, base: base, gone: true, idle: true}
+			r.since = b.Unnamed[r.key()]
+			w.rules = append(w.rules, r)
+		}
 	}
 }
 
@@ -113,8 +118,11 @@ func (w *Watcher) save() error {
 		return nil
 	}
 	w.unsaved = false
-	b := baselineFile{Version: baselineVersion, BootID: w.BootID, Files: map[string]map[string]string{}, Units: map[string]map[string]string{}}
+	b := baselineFile{Version: baselineVersion, BootID: w.BootID, Files: map[string]map[string]string{}, Units: map[string]map[string]string{}, Unnamed: map[string]time.Time{}}
 	for _, r := range w.rules {
+		if r.base != nil && !r.since.IsZero() {
+			b.Unnamed[r.key()] = r.since.UTC()
+		}
 		switch {
 		case r.base == nil:
 		case r.source == v1alpha1.SourceUnit:

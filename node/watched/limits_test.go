@@ -135,8 +135,8 @@ func TestManyChanges(t *testing.T) {
 	b.write("etc/dir/more", "other")
 	expectLook(t, w, "/etc/dir=…")
 	must(t, w.Applied(turn))
-	if names(w) != "/etc/dir=…" {
-		t.Error("what has changed since then is taken as applied")
+	if names(w) != "/etc/dir/more=…" {
+		t.Errorf("%q has changed since it was applied, expected /etc/dir/more", names(w))
 	}
 	turn, _, _ = w.Read()
 	must(t, w.Applied(turn))

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -16,6 +17,8 @@ type rule struct {
 	source v1alpha1.Source // File or Unit
 	name   string          // the path, the unit
 	gone   bool            // nobody names it any more, or has yet
+	since  time.Time       // when the last one that named it went; zero: it is named, or was when the last process ended
+	idle   bool            // it is not looked at any more
 	excess bool            // it is one more than may be watched
 
 	// base is what is in effect: each file's digest, or the beginning of it, by
@@ -26,6 +29,8 @@ type rule struct {
 	seen map[string]entry
 	// read is what was read last.
 	read map[string]entry
+	// together are the last contents that were told of as one change.
+	together []together
 
 	problem  error
 	blind    error // why the kernel does not tell of its changes
@@ -116,7 +121,7 @@ const MaxChanges = 50
 // the most changes become one each.
 const maxChangeBytes = 12 << 10
 
-// changes are what the rules say.
+// changes are what the rules say, noted in those that say it as one.
 func changes(rules []*rule) []v1alpha1.Change {
 	type said struct {
 		rule *rule
@@ -160,9 +165,24 @@ func changes(rules []*rule) []v1alpha1.Change {
 	return together
 }
 
+// together is what stood when a whole rule was told of as one change: the
+// version alone does not say which of its files were what.
+type together struct {
+	version string
+	files   map[string]entry
+}
+
+// maxTogether is how many of them are kept: a turn may be for one that is not the
+// last any more.
+const maxTogether = 3
+
 // one is all that differs under a rule as one change.
 func one(r *rule, own func(string) bool) []v1alpha1.Change {
-	return []v1alpha1.Change{{Source: r.source, Name: r.name, Version: whole(r.seen, own)}}
+	version := whole(r.seen, own)
+	r.together = slices.DeleteFunc(r.together, func(t together) bool { return t.version == version })
+	r.together = append(r.together, together{version, r.seen})
+	r.together = r.together[max(0, len(r.together)-maxTogether):]
+	return []v1alpha1.Change{{Source: r.source, Name: r.name, Version: version}}
 }
 
 func weigh(list []v1alpha1.Change) (bytes int) {
@@ -190,70 +210,4 @@ func owner(rules []*rule, r *rule) func(name string) bool {
 	return func(name string) bool {
 		return !slices.ContainsFunc(inner, func(path string) bool { return within(name, path) })
 	}
-}
-
-// longest is the rule for a file: the one with the longest path of those that
-// know what is in effect.
-func longest(rules []*rule, name string) *rule {
-	var found *rule
-	for _, r := range rules {
-		if r.source == v1alpha1.SourceFile && r.base != nil && within(name, r.name) && (found == nil || len(r.name) > len(found.name)) {
-			found = r
-		}
-	}
-	return found
-}
-
-// baseline takes what is there as in effect, for a rule that is new. What
-// another rule knows of the same files stands: a change that is pending does not
-// vanish because somebody names its file once more.
-func baseline(rules []*rule, r *rule, found map[string]entry) map[string]string {
-	base := map[string]string{}
-	for name, e := range found {
-		if r.source == v1alpha1.SourceUnit || longest(rules, name) == nil {
-			base[name] = e.sum
-		}
-	}
-	if r.source == v1alpha1.SourceUnit {
-		return base
-	}
-	for _, o := range rules {
-		for name, sum := range o.base {
-			if o.source == v1alpha1.SourceFile && within(name, r.name) && longest(rules, name) == o {
-				base[name] = sum
-			}
-		}
-	}
-	return base
-}
-
-// applied takes one change as in effect. It reports whether that was news.
-func applied(rules []*rule, c v1alpha1.Change) (news bool) {
-	for _, r := range rules {
-		if r.source != c.Source || r.base == nil {
-			continue
-		}
-		own := owner(rules, r)
-		switch {
-		case c.Name == r.name && r.seen != nil && whole(r.seen, own) == c.Version:
-			maps.DeleteFunc(r.base, func(name, _ string) bool { return own(name) })
-			for name, e := range r.seen {
-				if own(name) {
-					r.base[name] = e.sum
-				}
-			}
-		case r.source == v1alpha1.SourceUnit || !within(c.Name, r.name):
-			continue // another unit, or it has changed since
-		case c.Version == absent:
-			delete(r.base, c.Name)
-		case version(r.seen[c.Name].sum) == c.Version:
-			r.base[c.Name] = r.seen[c.Name].sum
-		case len(c.Version) == short && validSum(c.Version):
-			r.base[c.Name] = c.Version // it is another already, which is the next turn's
-		default:
-			continue
-		}
-		news = true
-	}
-	return news
 }

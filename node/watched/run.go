@@ -267,20 +267,28 @@ func (w *Watcher) sight(r *rule, blind error) {
 	r.blind = blind
 }
 
-// forget drops what nobody names, once everything that is named has been read:
-// until then what is known of it may be what a new rule takes over.
+// forget looks no more at what nobody names, and drops what need not be kept of it,
+// once everything that is named has been read: until then what is known of it may be
+// what a new rule takes over.
 func (w *Watcher) forget() {
 	w.mu.Lock()
 	var keys []string
+	for _, r := range w.rules {
+		if r.gone && !r.idle && w.asked {
+			r.idle, r.seen, r.read, r.together, r.problem = true, nil, nil, nil, nil
+			keys = append(keys, r.key())
+			w.Log.Info("not watched any more; what was in effect is kept", "source", r.source, "name", r.name)
+		}
+	}
 	unread := func(r *rule) bool { return !r.gone && r.base == nil && r.problem == nil }
 	if w.asked && !slices.ContainsFunc(w.rules, unread) {
+		drop := surplus(w.rules, time.Now())
 		w.rules = slices.DeleteFunc(w.rules, func(r *rule) bool {
-			if r.gone {
+			if drop[r] {
 				w.unsaved = true
-				keys = append(keys, r.key())
-				w.Log.Info("not watched any more", "source", r.source, "name", r.name)
+				w.Log.Info("it is not kept any more what was in effect", "source", r.source, "name", r.name)
 			}
-			return r.gone
+			return drop[r]
 		})
 	}
 	tree := w.tree

@@ -1,11 +1,14 @@
 package watched
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -192,29 +195,105 @@ func TestOtherRules(t *testing.T) {
 	expectLook(t, w, "/etc/dir/sub/b=… /etc/dir/sub/c=…")
 	must(t, w.Applied(pending[1:2]))
 	w.Watch([]string{"/etc", "/etc/dir/sub/c"}, nil) // and one above and one below come in its place
-	expectLook(t, w, "/etc/dir/sub/c=…")
-	if changes, _, _ := w.Read(); !slices.Equal(changes, pending[2:]) {
-		t.Errorf("%v, expected %v", changes, pending[2:])
+	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/c=…")
+	left := []v1alpha1.Change{pending[0], pending[2]}
+	if changes, _, _ := w.Read(); !slices.Equal(changes, left) {
+		t.Errorf("%v, expected %v", changes, left)
 	}
-	expectLook(t, func() *Watcher { w := b.new(); w.Watch([]string{"/etc"}, nil); return w }(), "/etc/dir/sub/c=…")
-
-	w.Watch(nil, nil)
-	expectLook(t, w, "")
-	w.Watch([]string{"/etc"}, nil)
-	expectLook(t, w, "")
-	if text, err := os.ReadFile(b.baseline()); err != nil || strings.Contains(string(text), `"/etc/dir/sub/c": {`) {
-		t.Errorf("what nobody names is kept: %s, %v", text, err)
-	}
+	expectLook(t, func() *Watcher { w := b.new(); w.Watch([]string{"/etc"}, nil); return w }(), "/etc/dir/a=… /etc/dir/sub/c=…")
 
 	// Policies that come back in the same breath, as by a delete and an apply, lose nothing.
-	b.write("etc/dir/a", "aaa")
-	expectLook(t, w, "/etc/dir/a=…")
 	w.Watch(nil, nil)
 	if names(w) != "" {
 		t.Errorf("%q of what nobody names", names(w))
 	}
 	w.Watch([]string{"/etc"}, nil)
-	expectLook(t, w, "/etc/dir/a=…")
+	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/c=…")
+}
+
+// A rule that leaves and comes back later, also in another process, sees what has
+// changed meanwhile, and what was pending; but not what was applied by another rule.
+func TestRuleComesBack(t *testing.T) {
+	b := newBench(t)
+	b.options.Units = &unitFiles{}
+	for _, name := range []string{"etc/dir/a", "etc/dir/sub/b", "etc/dir/sub/c", "etc/one", "etc/systemd/system/a.service"} {
+		b.write(name, "1")
+	}
+	w := b.new()
+	named := func(w *Watcher, unit string, paths ...string) *Watcher {
+		w.Watch(paths, strings.Fields(unit))
+		return w
+	}
+	look(t, named(w, "a.service", "/etc/dir", "/etc/dir/sub", "/etc/one"))
+	b.write("etc/one", "2")
+	b.write("etc/dir/sub/b", "2")
+	expectLook(t, w, "/etc/dir/sub/b=… /etc/one=…")
+	expectLook(t, named(w, "", "/etc/dir"), "/etc/dir/sub/b=…")
+	b.write("etc/systemd/system/a.service", "2")
+	b.write("etc/dir/a", "2")
+	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/b=…")
+	changes, _, _ := w.Read()
+	must(t, w.Applied(changes))
+	b.write("etc/dir/sub/c", "2")
+	for name, w := range map[string]*Watcher{"this process": w, "the next process": b.new()} {
+		if got := look(t, named(w, "", "/etc/dir")); got != "/etc/dir/sub/c=…" {
+			t.Errorf("%s: it says %q", name, got)
+		}
+		if got := look(t, named(w, "a.service", "/etc/dir", "/etc/dir/sub", "/etc/one")); got != "/etc/dir/sub/c=… /etc/one=… a.service=…" {
+			t.Errorf("%s: it says %q when all are named again", name, got)
+		}
+	}
+}
+
+// What was in effect of what nobody names is not kept for ever.
+func TestUnnamedIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		var paths []string
+		for i := range 3 + maxUnnamed {
+			paths = append(paths, fmt.Sprintf("/etc/%03d", i))
+			b.write(paths[i], "1")
+		}
+		w := b.new()
+		for _, path := range append(slices.Clone(paths), "") { // one after the other leaves
+			time.Sleep(time.Hour)
+			w.Watch([]string{"/etc/always", path}[:1+min(len(path), 1)], nil)
+			look(t, w)
+		}
+		for _, path := range paths {
+			b.write(path, "2")
+		}
+		w.Watch(paths[:5], nil)
+		expectLook(t, w, "/etc/003=… /etc/004=…")
+		w = b.new() // the same in the next process
+		w.Watch(append(slices.Clone(paths[:5]), paths[len(paths)-1]), nil)
+		expectLook(t, w, "/etc/003=… /etc/004=… /etc/102=…")
+		w.Watch(nil, nil)
+		look(t, w)
+		time.Sleep(keepUnnamed + time.Second)
+		look(t, w)
+		w.Watch(paths[:5], nil)
+		expectLook(t, w, "")
+	})
+}
+
+// The more files, the fewer paths.
+func TestUnnamedFilesAreBounded(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	base := func(n int) map[string]string {
+		m := map[string]string{}
+		for i := range n {
+			m[fmt.Sprint(i)] = "0123456789ab"
+		}
+		return m
+	}
+	older := &rule{name: "/b", base: base(1), gone: true, since: now.Add(-time.Hour)}
+	later := &rule{name: "/a", base: base(maxUnnamedFiles), gone: true, since: now.Add(time.Hour)} // the clock was set back
+	named, unread := &rule{name: "/c", base: base(2)}, &rule{name: "/d", gone: true, since: now}
+	drop := surplus([]*rule{older, later, named, unread}, now)
+	if !drop[older] || drop[later] || drop[named] || !drop[unread] || !later.since.Equal(now) {
+		t.Errorf("%v", drop)
+	}
 }
 
 // Before it is said what is to be watched, nothing is forgotten, and nothing is known.

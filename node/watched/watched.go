@@ -125,9 +125,9 @@ func New(o Options) *Watcher {
 
 // Watch says what is to be watched from now on, and nothing else: paths are
 // absolute, a file or a folder for everything below it; units are full names.
-// What is new is read soon. What is not named any more is forgotten as soon as
-// everything that is named has been read: do not call it before the policies are
-// known.
+// What is new is read soon. Of what is not named any more it is kept for a month
+// what was in effect, of a hundred paths and units: what has changed when it is named
+// again is a change.
 func (w *Watcher) Watch(paths, units []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,11 +142,12 @@ func (w *Watcher) Watch(paths, units []string) {
 	}
 	news := !w.asked
 	w.asked = true
+	now := time.Now()
 	for _, r := range w.rules {
 		_, stays := named[r.key()]
 		delete(named, r.key())
 		news = news || stays == r.gone
-		r.gone = !stays
+		w.unsaved = r.naming(w.rules, stays, now) || w.unsaved
 	}
 	for _, r := range named {
 		w.rules = append(w.rules, r)
