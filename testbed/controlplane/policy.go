@@ -41,13 +41,30 @@ func (cp *ControlPlane) ApplyPolicy(ctx context.Context, name, spec string) (*v1
 	if err != nil {
 		return nil, fmt.Errorf("applying policy %s: %w", name, err)
 	}
-	text, err := json.Marshal(made)
+	return policyOf(made)
+}
+
+// GetPolicy reads a DisruptionPolicy, its status included.
+func (cp *ControlPlane) GetPolicy(ctx context.Context, name string) (*v1alpha1.DisruptionPolicy, error) {
+	client, err := dynamic.NewForConfig(cp.AdminConfig())
 	if err != nil {
 		return nil, fmt.Errorf("reading policy %s: %w", name, err)
 	}
-	p := &v1alpha1.DisruptionPolicy{}
-	if err := json.Unmarshal(text, p); err != nil {
+	obj, err := client.Resource(PoliciesResource).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
 		return nil, fmt.Errorf("reading policy %s: %w", name, err)
+	}
+	return policyOf(obj)
+}
+
+func policyOf(obj *unstructured.Unstructured) (*v1alpha1.DisruptionPolicy, error) {
+	p := &v1alpha1.DisruptionPolicy{}
+	text, err := json.Marshal(obj)
+	if err == nil {
+		err = json.Unmarshal(text, p)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading policy %s: %w", obj.GetName(), err)
 	}
 	return p, nil
 }

@@ -51,15 +51,7 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane, o Options) (*Rig,
 	if err != nil {
 		return nil, err
 	}
-	others := o.Fleet.Host.Events
-	o.Fleet.Host.Events = func(ev simhost.Event) {
-		r.Referee.HostEvent(referee.HostEvent{
-			Time: ev.Time, Host: ev.Host, Kind: referee.Kind(ev.Kind), BootID: ev.BootID, Detail: ev.Detail,
-		})
-		if others != nil {
-			others(ev)
-		}
-	}
+	o.Fleet.Host.Events = r.telling(o.Fleet.Host.Events)
 	if r.Fleet, err = simhost.StartFleet(ctx, cp, o.Fleet); err != nil {
 		r.Referee.Close()
 		return nil, err
@@ -71,6 +63,25 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane, o Options) (*Rig,
 		return nil, err
 	}
 	return r, nil
+}
+
+// telling tells the referee of a host's events, and then others, which may be nil.
+func (r *Rig) telling(others func(simhost.Event)) func(simhost.Event) {
+	return func(ev simhost.Event) {
+		r.Referee.HostEvent(referee.HostEvent{
+			Time: ev.Time, Host: ev.Host, Kind: referee.Kind(ev.Kind), BootID: ev.BootID, Detail: ev.Detail,
+		})
+		if others != nil {
+			others(ev)
+		}
+	}
+}
+
+// StartHost starts a host beside the fleet, under the referee's eyes as well. The caller closes it; what its end does is judged
+// if that is before the rig's.
+func (r *Rig) StartHost(ctx context.Context, o simhost.Options) (*simhost.Host, error) {
+	o.Events = r.telling(o.Events)
+	return simhost.Start(ctx, r.ControlPlane, o)
 }
 
 // Close hears the referee's verdict and then stops the fleet: what stopping it

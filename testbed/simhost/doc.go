@@ -15,7 +15,7 @@
 //     ResetStatus is silent and does not take back what the next boot will boot. A restarted daemon with a reboot pending
 //     has forgotten the version. It never checks by itself.
 //   - logind: reboots, delay inhibitors, sessions, on real terminals if somebody logs in on one. There is no systemd on the bus, which a host may lack, until a test says
-//     how a unit stands ([Units]); it runs none.
+//     how a unit stands ([Units]); it runs none, and every job of one is done at once unless a test holds it.
 //   - the kubelet: registration, its Lease every other second, its Node when something changed and every five minutes. Boot
 //     id and Ready go in one status write. What its pods do is KWOK's part, see [controlplane.PodsLabel].
 //   - a Node that went silent is called so by the real controller manager, after its real grace period; only a kubelet that is

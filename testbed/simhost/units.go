@@ -1,7 +1,6 @@
 package simhost
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,17 +22,19 @@ const (
 // "inactive").
 type Unit struct{ Load, Active string }
 
-// Units are a host's stand-in for systemd, which tells how units stand and runs none. A host has one from the first
-// [Units.Set] on, over all its boots; what is set lasts until it is set anew. Its methods may be called by several
-// goroutines.
+// Units are a host's stand-in for systemd, which tells how units stand and runs none: a unit that is reloaded or restarted has
+// a job, which ends well, and after a restart another invocation; see [Units.Jobs]. A host has one from the first [Units.Set]
+// on, over all its boots; what is set lasts until it is set anew. Its methods may be called by several goroutines.
 type Units struct {
 	h *Host
 
 	mu    sync.Mutex
 	units map[string]Unit
 	conn  *dbus.Conn // nil while it does not run
-	props map[string]*prop.Properties
-	job   uint32
+	runs  map[string]*unitRun
+	job   uint32        // the last one's id
+	jobs  []string      // that were asked for
+	held  chan struct{} // until it is closed, jobs go on; nil: they do not
 }
 
 // Set says how a unit stands from now on, and tells whoever listens that a job has ended.
@@ -51,15 +52,11 @@ func (u *Units) Set(name string, unit Unit) error {
 	if u.conn == nil {
 		return u.startLocked(b)
 	}
-	if p := u.props[name]; p != nil {
-		p.SetMust(unitIface, "LoadState", cmp.Or(unit.Load, "not-found"))
-		p.SetMust(unitIface, "ActiveState", cmp.Or(unit.Active, "inactive"))
-	} else if err := u.export(name); err != nil {
+	if err := u.export(name); err != nil {
 		return err
 	}
 	u.job++
-	job := dbus.ObjectPath(fmt.Sprintf("%s/job/%d", systemdPath, u.job))
-	return u.conn.Emit(systemdPath, systemdIface+".JobRemoved", u.job, job, name, "done")
+	return u.conn.Emit(systemdPath, systemdIface+".JobRemoved", u.job, jobPath(u.job), name, "done")
 }
 
 // start starts it with a boot or a bus, if the host has one.
@@ -77,7 +74,7 @@ func (u *Units) startLocked(b *boot) error {
 	if err != nil {
 		return fmt.Errorf("starting systemd's stand-in: %w", err)
 	}
-	u.conn, u.props = conn, map[string]*prop.Properties{}
+	u.conn, u.runs = conn, map[string]*unitRun{}
 	fail := func(err error) error {
 		conn.Close()
 		u.conn = nil
@@ -93,14 +90,16 @@ func (u *Units) startLocked(b *boot) error {
 		Unit, Type, State string
 		Path, UnitPath    dbus.ObjectPath
 	}
-	err = conn.ExportMethodTable(map[string]any{
-		"LoadUnit":    u.loadUnit,
-		"ListJobs":    func() ([]job, *dbus.Error) { return []job{}, nil },
-		"Subscribe":   func() *dbus.Error { return nil },
-		"Unsubscribe": func() *dbus.Error { return nil },
-	}, systemdPath, systemdIface)
+	methods := u.jobMethods()
+	methods["LoadUnit"] = u.loadUnit
+	methods["ListJobs"] = func() ([]job, *dbus.Error) { return []job{}, nil }
+	methods["Subscribe"] = func() *dbus.Error { return nil }
+	methods["Unsubscribe"] = func() *dbus.Error { return nil }
+	err = conn.ExportMethodTable(methods, systemdPath, systemdIface)
 	if err == nil {
-		_, err = prop.Export(conn, systemdPath, prop.Map{systemdIface: {"SystemState": {Value: "running", Emit: prop.EmitFalse}}})
+		_, err = prop.Export(conn, systemdPath, prop.Map{systemdIface: {
+			"SystemState": {Value: "running", Emit: prop.EmitFalse}, "UnitPath": {Value: unitFolders, Emit: prop.EmitFalse},
+		}})
 	}
 	if err == nil {
 		err = own(conn, systemdName)
@@ -111,22 +110,15 @@ func (u *Units) startLocked(b *boot) error {
 	return nil
 }
 
-// export puts a unit on the bus.
+// export puts a unit on the bus, unless it is there.
 func (u *Units) export(name string) error {
-	type job struct {
-		ID   uint32
-		Path dbus.ObjectPath
+	if u.runs[name] != nil {
+		return nil
 	}
-	unit := u.units[name]
-	value := func(v any) *prop.Prop { return &prop.Prop{Value: v, Emit: prop.EmitFalse} }
-	p, err := prop.Export(u.conn, unitPath(name), prop.Map{unitIface: {
-		"LoadState": value(cmp.Or(unit.Load, "not-found")), "ActiveState": value(cmp.Or(unit.Active, "inactive")),
-		"Job": value(job{0, "/"}), "WantedBy": value([]string{}), "RequiredBy": value([]string{}),
-	}})
-	if err != nil {
+	if err := u.conn.Export(unitObject{u, name}, unitPath(name), "org.freedesktop.DBus.Properties"); err != nil {
 		return fmt.Errorf("exporting unit %s: %w", name, err)
 	}
-	u.props[name] = p
+	u.runs[name] = &unitRun{job: noJob, invocation: newInvocation()}
 	return nil
 }
 
@@ -137,10 +129,8 @@ func (u *Units) loadUnit(name string) (dbus.ObjectPath, *dbus.Error) {
 	if u.conn == nil {
 		return "/", dbus.MakeFailedError(errDown)
 	}
-	if u.props[name] == nil {
-		if err := u.export(name); err != nil {
-			return "/", dbus.MakeFailedError(err)
-		}
+	if err := u.export(name); err != nil {
+		return "/", dbus.MakeFailedError(err)
 	}
 	return unitPath(name), nil
 }

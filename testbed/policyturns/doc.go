@@ -1,0 +1,6 @@
+// Package policyturns tests what policies make of a single turn: windows and gates
+// that close in the middle of it, hooks of pods and people, changes of files and
+// units, and wants that grow, weaken and vanish in each of its states. The real
+// binary runs on simulated hosts, which a policy for each test selects by a label;
+// all of them share one control plane, one coordinator and one referee.
+package policyturns

@@ -1,0 +1,181 @@
+package simhost
+
+import (
+	"cmp"
+	"crypto/rand"
+	"fmt"
+	"slices"
+
+	"github.com/godbus/dbus/v5"
+)
+
+const serviceIface = "org.freedesktop.systemd1.Service"
+
+// unitFolders are the folders of unit files, in systemd's order.
+var unitFolders = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"}
+
+// jobProp is a unit's property Job: its id, 0 for none, and path.
+type jobProp struct {
+	ID   uint32
+	Path dbus.ObjectPath
+}
+
+var noJob = jobProp{0, "/"}
+
+func jobPath(id uint32) dbus.ObjectPath {
+	return dbus.ObjectPath(fmt.Sprintf("%s/job/%d", systemdPath, id))
+}
+
+// unitRun is what changes of a unit by itself; mu guards it.
+type unitRun struct {
+	job        jobProp
+	invocation []byte // never written into
+}
+
+// unitObject is a unit on the bus: its properties. Package prop would write new values into old ones that are being sent.
+type unitObject struct {
+	u    *Units
+	name string
+}
+
+// GetAll is of org.freedesktop.DBus.Properties.
+func (o unitObject) GetAll(iface string) (map[string]dbus.Variant, *dbus.Error) {
+	o.u.mu.Lock()
+	defer o.u.mu.Unlock()
+	run, unit := o.u.runs[o.name], o.u.units[o.name]
+	if run == nil {
+		return nil, dbus.MakeFailedError(errDown)
+	}
+	all := map[string]dbus.Variant{}
+	switch iface {
+	case unitIface:
+		for key, value := range map[string]any{
+			"Id": o.name, "Names": []string{o.name}, "FragmentPath": "", "DropInPaths": []string{},
+			"LoadState": cmp.Or(unit.Load, "not-found"), "ActiveState": cmp.Or(unit.Active, "inactive"), "UnitFileState": "enabled",
+			"Job": run.job, "InvocationID": run.invocation, "CanReload": true, "WantedBy": []string{}, "RequiredBy": []string{},
+		} {
+			all[key] = dbus.MakeVariant(value)
+		}
+	case serviceIface:
+		for key, value := range map[string]any{"Type": "notify", "NRestarts": uint32(0), "Result": "success", "ReloadResult": "success"} {
+			all[key] = dbus.MakeVariant(value)
+		}
+	}
+	return all, nil
+}
+
+// Get is of org.freedesktop.DBus.Properties.
+func (o unitObject) Get(iface, property string) (dbus.Variant, *dbus.Error) {
+	all, err := o.GetAll(iface)
+	value, there := all[property]
+	if err == nil && !there {
+		err = dbus.NewError("org.freedesktop.DBus.Error.UnknownProperty", []any{"Unknown property " + property + "."})
+	}
+	return value, err
+}
+
+// Jobs are the orders that systemd was given, over all boots, in their order: "Reload" is the daemon-reload, the others are
+// the method and its unit, as "TryRestartUnit app.service".
+func (u *Units) Jobs() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.jobs)
+}
+
+// HoldJobs has the jobs of units that are asked for from now on go on until release, or until the boot ends. Without it a
+// job is done at once. A second call replaces the first.
+func (u *Units) HoldJobs() (release func()) {
+	held := make(chan struct{})
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.held = held
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if u.held == held {
+			u.held = nil
+			close(held)
+		}
+	}
+}
+
+// jobMethods are what systemd can be asked to do, beside what it can be asked.
+func (u *Units) jobMethods() map[string]any {
+	methods := map[string]any{
+		"Reload": u.daemonReload,
+		// lockkeeper is no unit here: it runs as if a person had started it.
+		"GetUnitByPID": func(uint32) (dbus.ObjectPath, *dbus.Error) {
+			return "/", dbus.NewError("org.freedesktop.systemd1.NoUnitForPID", []any{"PID does not belong to any loaded unit."})
+		},
+	}
+	for _, method := range []string{"ReloadUnit", "RestartUnit", "TryRestartUnit"} {
+		methods[method] = func(name, _ string) (dbus.ObjectPath, *dbus.Error) { return u.queue(method, name) }
+	}
+	return methods
+}
+
+// daemonReload tells who listens that it begins and that it is over.
+func (u *Units) daemonReload() *dbus.Error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.conn == nil {
+		return dbus.MakeFailedError(errDown)
+	}
+	u.jobs = append(u.jobs, "Reload")
+	for _, begins := range []bool{true, false} {
+		if err := u.conn.Emit(systemdPath, systemdIface+".Reloading", begins); err != nil {
+			return dbus.MakeFailedError(err)
+		}
+	}
+	return nil
+}
+
+// queue begins a job of a unit.
+func (u *Units) queue(method, name string) (dbus.ObjectPath, *dbus.Error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	b := u.h.current()
+	if u.conn == nil || b == nil {
+		return "/", dbus.MakeFailedError(errDown)
+	}
+	run := u.runs[name]
+	if run == nil || u.units[name].Load != "loaded" {
+		return "/", dbus.NewError("org.freedesktop.systemd1.NoSuchUnit", []any{"Unit " + name + " not found."})
+	}
+	u.jobs = append(u.jobs, method+" "+name)
+	u.job++
+	job, conn, held := jobProp{u.job, jobPath(u.job)}, u.conn, u.held
+	run.job = job
+	b.task(func() {
+		if held != nil {
+			select {
+			case <-held:
+			case <-b.ctx.Done():
+				return
+			}
+		}
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if u.conn == conn { // else it went with its systemd
+			u.done(run, job, method, name)
+		}
+	})
+	return job.Path, nil
+}
+
+// done ends a job; mu is held.
+func (u *Units) done(run *unitRun, job jobProp, method, name string) {
+	if method != "ReloadUnit" {
+		run.invocation = newInvocation()
+	}
+	run.job = noJob
+	if err := u.conn.Emit(systemdPath, systemdIface+".JobRemoved", job.ID, job.Path, name, "done"); err != nil {
+		u.h.logf("telling that job %d is over: %v", job.ID, err)
+	}
+}
+
+func newInvocation() []byte {
+	id := make([]byte, 16)
+	rand.Read(id) // never fails
+	return id
+}
