@@ -159,9 +159,9 @@ var wantRows = []wantRow{
 	// Later than the drain: the next turn's.
 	{at: applying, change: "grows", from: []want{db}, got: sentinel,
 		turns: []string{"Done: draining applying uncordoning", "Done: draining rebooting uncordoning"}, reboots: 1, jobs: []string{dbRestart}},
-	// What has begun is finished; the unit may have read the one file or the other, so it is restarted for what is there now.
+	// What has begun is finished. Whether the unit has read the one file or the other nobody knows: a person has to look.
 	{at: applyBegun, change: "vanishes", from: []want{app}, lost: app,
-		turns: []string{"Done: applying", "Done: applying"}, jobs: []string{appRestart, appRestart}},
+		turns: []string{"Failed StillWanted: applying uncordoning", "Done: applying"}, jobs: []string{appRestart, appRestart}},
 	{at: applyBegun, change: "grows", from: []want{app}, got: update,
 		turns: []string{"Done: applying", "Done: draining rebooting uncordoning"}, reboots: 1, jobs: []string{appRestart}},
 
@@ -215,6 +215,13 @@ func (r wantRow) play(s *scene) {
 		s.published(h, strongest(left), names(left)...)
 	}
 	release()
+	if strings.HasPrefix(r.turns[0], string(v1alpha1.ResultFailed)) {
+		s.over(h, 1)
+		s.held(h, v1alpha1.ReasonFailed)
+		if out, err := s.lockkeeper("retry", h.Name()); err != nil {
+			s.t.Errorf("%v: %s", err, out)
+		}
+	}
 	s.ended(h, r.turns...)
 	s.did(h, r.reboots, r.jobs...)
 }

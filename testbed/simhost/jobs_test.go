@@ -75,6 +75,11 @@ func TestJobs(t *testing.T) {
 	begin("RestartUnit")
 	must(t, h.Crash(CrashOptions{}))
 	conn = connect(t, h)
+	for end := time.Now().Add(90 * time.Second); manager().Call("org.freedesktop.DBus.Peer.Ping", 0).Err != nil; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("waited in vain for systemd after the crash")
+		}
+	}
 	if now, _ := unit(); now != noJob {
 		t.Errorf("in the next boot it has the job %v", now)
 	}
