@@ -50,7 +50,7 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	if n.State == v1alpha1.StateApplying && n.Ours() {
 		h.observeApply(ctx, &o)
 	}
-	if o.Veto == "" && o.Sources.Veto != "" {
+	if outranks(o.Sources.Veto, o.Veto) {
 		o.Veto, o.VetoDetail = o.Sources.Veto, o.Sources.VetoDetail
 	}
 	o.Self.HookStages = h.hookStages(&n)
@@ -73,6 +73,19 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	// Last: whatever was asked above may have taken longer than a look lasts.
 	o.Look = h.validLook(&n)
 	return o
+}
+
+// outranks reports whether the veto of what the host's sources say goes before
+// that of the host itself. A version that is held back ends a turn; windows and
+// the like only let it wait, so they must not hide it.
+func outranks(sources, own v1alpha1.Reason) bool {
+	switch own {
+	case v1alpha1.ReasonNone:
+		return sources != ""
+	case v1alpha1.ReasonWindow, v1alpha1.ReasonMinUptime, v1alpha1.ReasonRebootManager:
+		return sources == v1alpha1.ReasonHeldBack
+	}
+	return false
 }
 
 // observeApply takes up what the last process has done, and sees whether the turn

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -81,7 +83,13 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 		s.Veto, s.VetoDetail = v1alpha1.ReasonSources, unread
 	}
 	s.Changes, s.HeldBack, s.Plan = costly(&plan), heldBack(&plan), planned(&plan)
-	if !engine.confirmed {
+	if text, refused := policiesUnread(h.policies.Err()); text != "" && known {
+		s.Unconfirmed = text
+		if refused && s.Veto == "" && s.Wants.Something() {
+			s.Veto, s.VetoDetail = v1alpha1.ReasonSources, text
+		}
+	}
+	if !engine.confirmed && s.Unconfirmed == "" {
 		// Others may carry the plan by themselves: then the engine's silence
 		// keeps nobody waiting.
 		rest := match.Plan(changes[len(engine.changes):])
@@ -90,6 +98,17 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 		}
 	}
 	return s
+}
+
+// policiesUnread says why nothing is committed by the policies that were read
+// last, or "": what a change costs may be another thing by now. That there is no
+// such kind is an answer. refused: it was the API server that said no, and will
+// again; a server that is away takes with it what a veto would be written to.
+func policiesUnread(err error) (text string, refused bool) {
+	if err == nil || apierrors.IsNotFound(err) {
+		return "", false
+	}
+	return "the policies to be read again: " + err.Error(), apierrors.IsForbidden(err)
 }
 
 // differing are the files and units that differ from what is in effect, by the

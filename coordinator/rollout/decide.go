@@ -24,6 +24,9 @@ type decision struct {
 	// totalBy says; math.MaxInt if none says anything.
 	total   int
 	totalBy string
+	// readTotal is the same by what can be read alone: what cannot is no reason to
+	// turn anybody back.
+	readTotal int
 }
 
 // Decide gives every node a verdict. The order of Snapshot.Nodes does not

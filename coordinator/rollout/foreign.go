@@ -68,7 +68,7 @@ func (d *decision) settleForeign(others []*turn.Node) {
 	})
 	// Those that give back already are no reason to turn back more: what is
 	// turned back in this decision still counts as unavailable in the next.
-	excess := d.Unavailable - d.total
+	excess := d.Unavailable - d.readTotal
 	for i := range d.groups {
 		g := &d.groups[i]
 		g.excess = g.Unavailable - g.allowed()
@@ -91,7 +91,7 @@ func (d *decision) settleForeign(others []*turn.Node) {
 		// Whatever the budget, two control-plane nodes are one too many: a
 		// stale leader's late grant beside a turn of ours, or two of its own.
 		quorum := d.otherControlPlane(n, back) != ""
-		over, full := excess > 0, d.Unavailable > d.total
+		over, full := excess > 0, d.Unavailable > d.readTotal
 		for _, g := range d.counting(n) {
 			if g != nil {
 				over = over || g.excess > 0

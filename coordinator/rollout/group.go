@@ -169,7 +169,7 @@ func add(count *int, is bool) {
 
 // limits makes numbers of what the policies allow.
 func (d *decision) limits() {
-	d.total = math.MaxInt
+	d.total, d.readTotal = math.MaxInt, math.MaxInt
 	for i := range d.groups {
 		g := &d.groups[i]
 		g.Allowed = g.p.MaxUnavailable.Of(g.Selected)
@@ -180,9 +180,19 @@ func (d *decision) limits() {
 			d.Budget += g.Allowed
 		}
 		// To break a policy must not set free what it held back: its total holds
-		// as long as it can be read.
-		if t := g.p.MaxUnavailableTotal; t != nil && (!invalid || *t != (policy.Limit{})) && t.Of(d.Managed) < d.total {
-			d.total, d.totalBy = t.Of(d.Managed), g.Name
+		// as long as it can be read, and is the least that there is if it cannot.
+		switch t := g.p.MaxUnavailableTotal; {
+		case t == nil:
+		case invalid && *t == (policy.Limit{}):
+			if d.total > 1 {
+				d.total, d.totalBy = 1, g.Name+", whose maxUnavailableTotal cannot be read"
+			}
+		default:
+			n := t.Of(d.Managed)
+			d.readTotal = min(d.readTotal, n)
+			if n < d.total {
+				d.total, d.totalBy = n, g.Name
+			}
 		}
 	}
 	d.Budget = min(d.Budget, d.total)

@@ -102,7 +102,7 @@ func (d *decision) answered(n *turn.Node) bool {
 	switch {
 	case n.Says(v1alpha1.WordRefused):
 		result := v1alpha1.ResultTurnedBack
-		if reason == v1alpha1.ReasonWantGone || reason == v1alpha1.ReasonUnmanaged || reason == v1alpha1.ReasonDetached {
+		if reason == v1alpha1.ReasonWantGone || reason == v1alpha1.ReasonUnmanaged || reason == v1alpha1.ReasonDetached || reason == v1alpha1.ReasonHeldBack {
 			result = v1alpha1.ResultCancelled
 		}
 		if !d.advance(n, turn.Refused, result, reason) {
@@ -219,6 +219,11 @@ func vanished(n *turn.Node) v1alpha1.Reason {
 	}
 	if !n.Host.Managed {
 		return v1alpha1.ReasonUnmanaged
+	}
+	if n.Host.Veto == v1alpha1.ReasonHeldBack {
+		// The plan would boot a version that a policy holds back: the host commits
+		// nothing, for as long as that stands.
+		return n.Host.Veto
 	}
 	row, _ := turn.Find(n.State)
 	if row.Needs == v1alpha1.WantsNothing {
@@ -359,8 +364,11 @@ func (d *decision) overdue(n *turn.Node) bool {
 // first that turned it round staying.
 func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, reason v1alpha1.Reason) bool {
 	g := *n.Grant
-	if on == turn.Progressed && (n.State == v1alpha1.StateBeforeDrain || n.State == v1alpha1.StateDraining) {
-		// A want that changed before the drain was over is the turn's.
+	early := on == turn.Progressed && (n.State == v1alpha1.StateBeforeDrain || n.State == v1alpha1.StateDraining)
+	if early && (g.Wants.AtLeast(n.Wants) || d.at[n.Name].match.Reason == "") {
+		// A want that changed before the drain was over is the turn's. But where no
+		// valid policy says what a change costs it is taken for a reboot: a turn
+		// that was granted for less is none.
 		g.Wants, g.Changes = n.Wants, n.Host.Changes
 	}
 	if on == turn.FailedHealthy && (reason == v1alpha1.ReasonStillWanted || reason == v1alpha1.ReasonApplyFailed) && n.HostSpeaks() {

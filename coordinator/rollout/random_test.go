@@ -153,7 +153,7 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 	if !d.oneIn(20) {
 		n.Host = &v1alpha1.Host{
 			Protocol: mostly(d, 1, 2, 9), Version: "v", NodeUID: mostly(d, n.UID, "other"), BootID: mostly(d, "b1", "b0"),
-			BootTime: ago(d), Managed: !d.oneIn(20), Veto: mostly(d, "", v1alpha1.ReasonWindow, v1alpha1.ReasonHostPaused),
+			BootTime: ago(d), Managed: !d.oneIn(20), Veto: mostly(d, "", v1alpha1.ReasonWindow, v1alpha1.ReasonHostPaused, v1alpha1.ReasonHeldBack),
 			Drains: !d.oneIn(5), Changes: one(d, anUpdate, anUpdate, another), OSVersion: "4.1",
 		}
 		if d.oneIn(10) {

@@ -92,8 +92,18 @@ func (w twin) allowed(p *policy.Policy) int {
 }
 
 // total: "across all policies; the smallest holds"; one that is invalid holds
-// as long as it can be read.
+// as long as it can be read, and lets but one node go if it cannot.
 func (w twin) total() int {
+	least := w.readTotal()
+	for i := range w.Policies {
+		if p := &w.Policies[i]; p.MaxUnavailableTotal != nil && len(p.Problems) > 0 && *p.MaxUnavailableTotal == (policy.Limit{}) {
+			least = min(least, 1)
+		}
+	}
+	return least
+}
+
+func (w twin) readTotal() int {
 	least := 1 << 30
 	for i := range w.Policies {
 		p := &w.Policies[i]
@@ -395,7 +405,7 @@ func (w twin) settles() map[string]string {
 				return true
 			}
 		}
-		return count(w.unavailable()) > w.total()
+		return count(w.unavailable()) > w.readTotal()
 	}
 	foreign := w.foreign()
 	for i := range w.Nodes {

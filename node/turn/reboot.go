@@ -51,6 +51,11 @@ func (o *Observation) rebooting() Decision {
 	if d, refused := o.undrained(); refused {
 		return d
 	}
+	if committed && o.Veto == v1alpha1.ReasonHeldBack {
+		// Nobody else turns round what was committed, and a version that is held
+		// back may be so for months. Before the commit the coordinator does.
+		return o.refuse(o.Veto)
+	}
 	if n.Grant.Drains && o.Drain.Running && !o.Drain.Complete {
 		if o.Look == nil {
 			return Decision{Read: ReadLease, Do: DoDrain}
@@ -206,8 +211,11 @@ func (o *Observation) applying() Decision {
 	if d, refused := o.undrained(); refused {
 		return d
 	}
-	if o.Apply.Dearer {
+	switch {
+	case o.Apply.Dearer:
 		return o.refuse(v1alpha1.ReasonPlanChanged)
+	case o.Veto == v1alpha1.ReasonHeldBack:
+		return o.refuse(o.Veto)
 	}
 	if d, ok := o.check(DoApply); !ok {
 		return d

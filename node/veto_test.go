@@ -1,0 +1,111 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/object"
+)
+
+// By policies that cannot be read again nothing is committed; a server that says no
+// keeps turns from beginning as well.
+func TestPoliciesUnread(t *testing.T) {
+	kind := schema.GroupResource{Group: "lockkeeper.dev", Resource: "disruptionpolicies"}
+	for _, c := range []struct {
+		name    string
+		err     error
+		text    string
+		refused bool
+	}{
+		{"well", nil, "", false},
+		{"no such kind", fmt.Errorf("listing: %w", apierrors.NewNotFound(kind, "")), "", false},
+		{"away", errors.New("connection refused"), "the policies to be read again: connection refused", false},
+		{"may not", fmt.Errorf("listing: %w", apierrors.NewForbidden(kind, "", errors.New("no"))), "the policies to be read again: listing: disruptionpolicies.lockkeeper.dev is forbidden: no", true},
+	} {
+		if text, refused := policiesUnread(c.err); text != c.text || refused != c.refused {
+			t.Errorf("%s: %q, %t; expected %q, %t", c.name, text, refused, c.text, c.refused)
+		}
+	}
+}
+
+// A host whose rights to read the policies are taken away publishes that nothing is to
+// begin on it, and waits at each check; when it has them again, it does not.
+func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var refuses atomic.Bool
+	ends := make(chan struct{}) // one watch for each
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case refuses.Load():
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"no rights","code":403}`)
+		case r.URL.Query().Get("watch") != "":
+			w.(http.Flusher).Flush()
+			select {
+			case <-ends:
+			case <-ctx.Done():
+			}
+		default:
+			fmt.Fprint(w, `{"kind":"DisruptionPolicyList","apiVersion":"lockkeeper.dev/v1alpha1","metadata":{"resourceVersion":"5"},"items":[]}`)
+		}
+	}))
+	defer server.Close()
+	client, err := object.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
+	must(t, err)
+	h, _ := newTestHost(t, v1alpha1.StateIdle)
+	n := h.view.Get("n1").DeepCopy()
+	n.ResourceVersion, n.Annotations[v1alpha1.AnnotationRequest] = "11", "reboot"
+	h.view.Overlay(n)
+	h.policies = object.NewPolicies(client, h.wake)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { h.policies.Run(ctx) })
+	until := func(what string, is func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(90 * time.Second); !is(); {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: not in 90 s; the policies: %v", what, h.policies.Err())
+			}
+			_ = wait(ctx, h.kick, 10*time.Millisecond)
+		}
+	}
+	until("read", h.policies.Listed)
+	if o := h.observe(ctx); o.Veto != "" || o.Sources.Unconfirmed != "" || o.Sources.Wants != v1alpha1.WantsReboot {
+		t.Errorf("read: veto %q, waits for %q, wants %q", o.Veto, o.Sources.Unconfirmed, o.Sources.Wants)
+	}
+	refuses.Store(true)
+	close(ends)
+	until("refused", func() bool { return h.policies.Err() != nil })
+	if o := h.observe(ctx); o.Veto != v1alpha1.ReasonSources || !strings.Contains(o.VetoDetail, "no rights") || o.Sources.Unconfirmed != o.VetoDetail || o.Sources.Wants != v1alpha1.WantsReboot {
+		t.Errorf("refused: veto %q (%s), waits for %q, wants %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed, o.Sources.Wants)
+	}
+	refuses.Store(false)
+	until("read again", func() bool { o := h.observe(ctx); return o.Veto == "" && o.Sources.Unconfirmed == "" })
+}
+
+func TestOutranks(t *testing.T) {
+	for own, ranks := range map[v1alpha1.Reason][2]bool{ // HeldBack, Sources
+		"": {true, true}, v1alpha1.ReasonWindow: {true, false}, v1alpha1.ReasonMinUptime: {true, false},
+		v1alpha1.ReasonRebootManager: {true, false}, v1alpha1.ReasonHostPaused: {false, false}, v1alpha1.ReasonObserve: {false, false},
+	} {
+		got := [2]bool{outranks(v1alpha1.ReasonHeldBack, own), outranks(v1alpha1.ReasonSources, own)}
+		if got != ranks || outranks("", own) {
+			t.Errorf("over %q: %v, and nothing over it: %t; expected %v", own, got, outranks("", own), ranks)
+		}
+	}
+}
