@@ -33,7 +33,8 @@ func (m moment) elapsed(since moment) time.Duration { return m.after.Sub(since.b
 
 // config is what the engine is told once.
 type config struct {
-	budget int
+	budget   int
+	policies []PolicyBudget // within the budget
 	// lag is by how much the run's faults may hold back a write or a watch of a host's or leader's.
 	lag time.Duration
 	// admins are field managers whose cordons are a person's.
@@ -281,9 +282,34 @@ func (e *engine) recount(n *node, judge bool) {
 	if most := e.allowed(oldest); len(names) > most {
 		e.breaks(Budget, n.name, "%d nodes are disturbed (%v), the budget is %d", len(names), names, most)
 	}
+	for _, p := range e.policies {
+		if its := e.under(p, names); p.has(n.cur) && len(its) > p.Budget {
+			e.breaks(Budget, n.name, "%d nodes of policy %s are disturbed (%v), its budget is %d", len(its), p.Policy, its, p.Budget)
+		}
+	}
 	if n.cur.ControlPlane && len(control) > 1 {
 		e.breaks(ControlPlane, n.name, "%d control-plane nodes are disturbed (%v), at most one may be", len(control), control)
 	}
+}
+
+// has reports whether the node is one of the policy's.
+func (p *PolicyBudget) has(n *turn.Node) bool {
+	for key, value := range p.Labels {
+		if got, ok := n.Labels[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// under are those of the nodes, all of which there are, that are the policy's.
+func (e *engine) under(p PolicyBudget, names []string) (its []string) {
+	for _, name := range names {
+		if p.has(e.nodes[name].cur) {
+			its = append(its, name)
+		}
+	}
+	return its
 }
 
 // follow keeps what later events are held against.

@@ -316,6 +316,14 @@ var lawful = []struct {
 		s.cordon("n1")
 		s.cordon("n2")
 	}},
+	{"a node of each of two policies, one at once allowed by each", func(s *script) {
+		s.e.setBudget(s.tick(), 2)
+		s.pools("web", "db")
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.grant("n2", "t2")
+		s.cordon("n2")
+	}},
 	{"other pods' ends", func(s *script) {
 		s.pod("p", "n1")
 		s.pod("p", "n1", func(p *corev1.Pod) {

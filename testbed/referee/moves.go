@@ -122,8 +122,13 @@ func (e *engine) countGrants(n *node, epoch string) {
 			oldest = o.turn.began
 		}
 	}
+	slices.Sort(own)
+	for _, p := range e.policies {
+		if its := e.under(p, own); p.has(n.cur) && len(its) > p.Budget {
+			e.breaks(Overgrant, n.name, "the term %s has %d nodes of policy %s in a turn (%v), its budget is %d", epoch, len(its), p.Policy, its, p.Budget)
+		}
+	}
 	if most := e.allowed(oldest); len(own) > most {
-		slices.Sort(own)
 		e.breaks(Overgrant, n.name, "the term %s has %d nodes in a turn (%v), the budget is %d", epoch, len(own), own, most)
 	}
 }

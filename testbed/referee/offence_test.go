@@ -34,6 +34,21 @@ var offences = []struct {
 		s.write("n2", enter(v1alpha1.StateApplying, "t2", "e1", func(g *v1alpha1.Grant) { g.Drains = false }))
 		s.commit("n2")
 	}},
+	{"two nodes of a policy that allows one, though the budget is two", []Rule{Budget, Overgrant}, func(s *script) {
+		s.e.setBudget(s.tick(), 2)
+		s.pools("web", "web")
+		s.grant("n1", "t1")
+		s.grant("n2", "t2")
+		s.cordon("n1")
+		s.cordon("n2")
+	}},
+	{"two nodes of two policies that allow one each, though the budget is one", []Rule{Budget, Overgrant}, func(s *script) {
+		s.pools("web", "db")
+		s.grant("n1", "t1")
+		s.grant("n2", "t2")
+		s.cordon("n1")
+		s.cordon("n2")
+	}},
 	{"two control-plane nodes, though the budget is two", []Rule{ControlPlane}, func(s *script) {
 		s.e.setBudget(s.tick(), 2)
 		for _, name := range []string{"n1", "n2"} {

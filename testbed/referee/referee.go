@@ -22,6 +22,8 @@ type Cluster interface {
 type Options struct {
 	// Budget is how many nodes may be disturbed at once; 0 is 1. See [Referee.SetBudget].
 	Budget int
+	// Policies are what each of several policies allows, within Budget. These do not change in a run.
+	Policies []PolicyBudget
 	// Lag is by how much the run's own faults may hold back a request or a watch of a host's or a leader's: a proxy that delays, an
 	// API server that is away. It is added to every bound in time; 0 is 5 s, for a busy machine.
 	Lag time.Duration
@@ -34,6 +36,16 @@ type Options struct {
 	Skip func(*corev1.Pod) bool
 	// OnEvent gets one readable line for each transition, from one goroutine at a time, in order. It must not call the Referee.
 	OnEvent func(text string)
+}
+
+// PolicyBudget is what one policy allows of its own nodes.
+type PolicyBudget struct {
+	// Policy is its name, for people.
+	Policy string
+	// Labels tell its nodes: each of them carries all of these, for the whole run, and no other node does.
+	Labels map[string]string
+	// Budget is how many of them may be disturbed at once.
+	Budget int
 }
 
 // Declaration is what a test is going to break on purpose, in the part of a person. It covers one violation of the rule on the
@@ -110,7 +122,7 @@ func Start(ctx context.Context, cluster Cluster, opts Options) (*Referee, error)
 	if err != nil {
 		return nil, fmt.Errorf("starting the referee: %w", err)
 	}
-	c := config{budget: opts.Budget, lag: opts.Lag, admins: opts.Admins, skip: opts.Skip}
+	c := config{budget: opts.Budget, policies: opts.Policies, lag: opts.Lag, admins: opts.Admins, skip: opts.Skip}
 	if opts.OnEvent != nil {
 		c.line = func(at time.Time, node, text string) {
 			opts.OnEvent(fmt.Sprintf("%s %-10s %s", at.Format(time.TimeOnly), node, text))

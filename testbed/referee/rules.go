@@ -5,11 +5,11 @@ type Rule string
 
 // The rules. What each may demand, and why it is no more, is said here or beside its code.
 const (
-	// Budget: a node became disturbed when as many as the budget were already. Disturbed is a node with our mark, or in a turn
+	// Budget: a node became disturbed when as many as the budget, or as its policy's, were already. Disturbed is a node with our mark, or in a turn
 	// whose host has committed, until the turn ends. (A grant alone disturbs nobody.) Where the budget was changed, the largest
 	// since the oldest of these turns began counts.
 	Budget Rule = "Budget"
-	// Overgrant: a leader granted one more turn of its own term than the budget. It knows its own grants whatever its watch
+	// Overgrant: a leader granted one more turn of its own term than the budget, or a policy's. It knows its own grants whatever its watch
 	// shows, so no late write excuses it. Turns of other terms are not counted: it may not have seen them.
 	Overgrant Rule = "Overgrant"
 	// ControlPlane: a second control-plane node became disturbed.

@@ -67,6 +67,15 @@ func (s *script) write(name string, edits ...edit) {
 	s.e.onNode(s.tick(), name, n)
 }
 
+// pools puts n1 and n2 each under a policy. There are two, web and db, and each allows one node at once.
+func (s *script) pools(n1, n2 string) {
+	for _, name := range []string{"web", "db"} {
+		s.e.policies = append(s.e.policies, PolicyBudget{Policy: name, Labels: map[string]string{"pool": name}, Budget: 1})
+	}
+	s.write("n1", label("pool", n1))
+	s.write("n2", label("pool", n2))
+}
+
 func (s *script) lead(holder string) {
 	s.lease = &coordinationv1.Lease{}
 	s.lease.Spec.HolderIdentity = &holder

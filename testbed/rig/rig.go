@@ -17,8 +17,13 @@ type Options struct {
 	// Policy is the spec of the DisruptionPolicy that the fleet rolls by, in
 	// YAML: a settle of 2s and such.
 	Policy string
-	// Budget is what the policy allows, for the referee; 0 is 1.
-	Budget int
+	// Policies are the specs of several DisruptionPolicies by their names, in
+	// place of Policy. They stay when the rig is closed.
+	Policies map[string]string
+	// Budget is what the policy allows, or all policies together, for the
+	// referee; 0 is 1. PolicyBudgets are what each of several allows.
+	Budget        int
+	PolicyBudgets []referee.PolicyBudget
 	// Lag is by how much the run's own faults may hold back hosts and leaders, for the referee; see [referee.Options].
 	Lag time.Duration
 	// OnEvent gets the referee's line for each transition.
@@ -43,11 +48,17 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane, o Options) (*Rig,
 	if err := cp.ApplyLockkeeper(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := cp.ApplyPolicy(ctx, controlplane.TestPolicy, o.Policy); err != nil {
-		return nil, err
+	policies := o.Policies
+	if policies == nil {
+		policies = map[string]string{controlplane.TestPolicy: o.Policy}
+	}
+	for name, spec := range policies {
+		if _, err := cp.ApplyPolicy(ctx, name, spec); err != nil {
+			return nil, err
+		}
 	}
 	var err error
-	r.Referee, err = referee.Start(ctx, cp, referee.Options{Budget: o.Budget, Lag: o.Lag, OnEvent: o.OnEvent})
+	r.Referee, err = referee.Start(ctx, cp, referee.Options{Budget: o.Budget, Policies: o.PolicyBudgets, Lag: o.Lag, OnEvent: o.OnEvent})
 	if err != nil {
 		return nil, err
 	}
