@@ -1,0 +1,123 @@
+// Package policyrolls tests rollouts by several policies: the real binary on simulated hosts, a real control plane, and the
+// referee watching each policy's budget. What one policy makes of one node's turn is rollouttest's.
+package policyrolls
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/referee"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+var (
+	// planes has a control plane for each test: policies and the Lease are there once in a cluster.
+	planes *controlplane.Pool
+	binary string
+)
+
+func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "3") // they mostly wait
+	flag.Parse()
+	var err error
+	if binary, err = simhost.BuildLockkeeper(context.Background(), os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(controlplane.RunTestsApart(m, controlplane.Options{}, func(p *controlplane.Pool) { planes = p }))
+}
+
+// A pool is some hosts that carry its name as the label "pool".
+type pool struct {
+	name  string
+	hosts int
+	// controlPlane: they are control-plane nodes.
+	controlPlane bool
+	// candidates of them, the first ones, may coordinate.
+	candidates int
+	// policy is what holds on them, in YAML; "": that of the manifests does.
+	policy string
+	// budget is what the policy allows, for the referee.
+	budget int
+}
+
+// spare is a pool of one host that coordinates and has nothing to do.
+var spare = pool{name: "spare", hosts: 1, candidates: 1, budget: 1}
+
+// Policies of pools that several tests have.
+const (
+	// web rolls one node at a time, and waits for the hook check before each reboot; webUnhooked does not wait.
+	web = `{priority: 10, nodeSelector: {matchLabels: {pool: web}}, rollout: {maxUnavailable: 1, settle: 0s},
+		hooks: {beforeReboot: [{name: check}]}}`
+	webUnhooked = `{priority: 10, nodeSelector: {matchLabels: {pool: web}}, rollout: {maxUnavailable: 1, settle: 0s}}`
+	db          = `{priority: 20, nodeSelector: {matchLabels: {pool: db}}, rollout: {maxUnavailable: 1, settle: 0s}}`
+)
+
+// play starts a fleet of these pools, of which so many nodes may be disturbed at once. Its hosts are node-1, node-2 and so on,
+// in the order of the pools.
+func play(t *testing.T, budget int, pools ...pool) *scene {
+	t.Helper()
+	o := rig.Options{
+		Policies: map[string]string{},
+		Budget:   budget,
+		OnEvent:  func(line string) { t.Log(line) },
+		Fleet:    simhost.FleetOptions{Host: simhost.Options{Binary: binary, RestartDelay: 300 * time.Millisecond}},
+	}
+	var of []*pool // by host
+	var candidate []bool
+	for i := range pools {
+		p := &pools[i]
+		for k := range p.hosts {
+			of, candidate = append(of, p), append(candidate, k < p.candidates)
+		}
+		o.PolicyBudgets = append(o.PolicyBudgets, referee.PolicyBudget{Policy: p.name, Labels: map[string]string{"pool": p.name}, Budget: p.budget})
+		if p.policy != "" {
+			o.Policies[p.name] = p.policy
+		}
+	}
+	o.Fleet.Hosts = len(of)
+	o.Fleet.Each = func(i int, o *simhost.Options) {
+		o.Labels = map[string]string{"pool": of[i].name}
+		o.ControlPlane, o.Coordinator = of[i].controlPlane, candidate[i]
+	}
+	return start(t, o)
+}
+
+// start starts a rig; the referee's verdict is heard at the test's end, and its policies are removed.
+func start(t *testing.T, o rig.Options) *scene {
+	t.Helper()
+	cp := planes.Take(t)
+	t.Cleanup(func() {
+		// Not t.Context(), which ends before the clean-up.
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		defer cancel()
+		for name := range o.Policies {
+			if err := cp.DeletePolicy(ctx, name); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	r, err := rig.Start(context.Background(), cp, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, h := range r.Fleet.Hosts {
+				t.Logf("%s:\n%s", h.Name(), h.LogTail(60))
+			}
+		}
+		report, err := r.Close()
+		if err != nil {
+			t.Error(err)
+		}
+		t.Log(report.String())
+	})
+	return newScene(t, r)
+}
