@@ -43,8 +43,9 @@ var ours = map[string][]string{
 
 	"packaging/render": {"api", "packaging"},
 
-	"coordinator/rollout": {"api", "node/turn", "policy"},
-	"coordinator/report":  {"api", "coordinator", "node/local", "node/object", "node/turn", "policy"},
+	"coordinator/rollout":  {"api", "node/turn", "policy"},
+	"coordinator/report":   {"api", "coordinator", "node/local", "node/object", "node/turn", "policy"},
+	"coordinator/forecast": {"api", "coordinator/rollout", "drain", "node/turn", "policy"},
 	// The only room that knows both loops: what the command runs.
 	"coordinator/instance": {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine"},
 }

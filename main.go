@@ -11,16 +11,19 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 	_ "time/tzdata" // windows have time zones, and a host may lack their database
 
 	"github.com/urfave/cli/v2"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/coordinator/forecast"
 	"lockkeeper.dev/lockkeeper/coordinator/instance"
 	"lockkeeper.dev/lockkeeper/coordinator/report"
 	"lockkeeper.dev/lockkeeper/node/config"
@@ -115,8 +118,9 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 	app := &cli.App{
 		Name: "lockkeeper", Writer: stdout, ErrWriter: stderr,
 		HideHelp: true, HideHelpCommand: true, HideVersion: true, UseShortOptionHandling: true,
-		CustomAppHelpTemplate: helpTemplate,
-		Flags:                 []cli.Flag{helpFlag(), &cli.BoolFlag{Name: "version", Hidden: true}},
+		DisableSliceFlagSeparator: true, // a path may have a comma
+		CustomAppHelpTemplate:     helpTemplate,
+		Flags:                     []cli.Flag{helpFlag(), &cli.BoolFlag{Name: "version", Hidden: true}},
 		Before: func(c *cli.Context) error {
 			if (c.Bool("help") || c.Bool("version")) && c.Args().Present() {
 				return usage("--help and --version go without a command; `lockkeeper help %s` tells of it", c.Args().First())
@@ -229,6 +233,22 @@ func commands() []*cli.Command {
 				&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on showing what changes, until interrupted", DisableDefaultText: true},
 				&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: text or json", Value: "text"},
 				kubeconfig(), configFlag(), root,
+			},
+		},
+		{
+			Name: "plan", ArgsUsage: "[NODE]", Usage: "Show what changes would cost and when, before they happen", Action: planCommand,
+			Description: "For each node which rule says what the change costs and why, the plan, which pods would be evicted and which budgets\n" +
+				"would block that now, the stages of the turn, what would hold the node now and how many are ahead of it. Nodes of which\n" +
+				"the same is to be said are one paragraph. Without --change it is about the changes that are pending now; with it, about\n" +
+				"those and the changes named, as if they came to all of these nodes.\n\n" +
+				"It reads with your own credential and changes nothing. It needs leave to list nodes and disruptionpolicies.lockkeeper.dev;\n" +
+				"with leave to list pods and poddisruptionbudgets.policy, and to get lockkeeper's Lease, it says more.\n\n" +
+				"Exit status: 0 nothing to do, or it would go; 1 error; 3 a node would be held.",
+			Flags: []cli.Flag{
+				&cli.StringSliceFlag{Name: "change", Usage: "a `CHANGE` that is to come, may be repeated; one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION and request"},
+				&cli.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "the nodes whose labels `SELECTOR` selects, as kubectl has it, instead of all"},
+				&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: text or json", Value: "text"},
+				kubeconfig(), configFlag(),
 			},
 		},
 		{
@@ -490,6 +510,44 @@ func statusCommand(c *cli.Context) error {
 		return asStatus(p.Exit(), nil)
 	}
 	return asStatus(form.Print(c.App.Writer, &r))
+}
+
+func planCommand(c *cli.Context) error {
+	o := report.PlanOptions{Node: c.Args().First()}
+	format := c.String("output")
+	if format != "json" && format != "text" {
+		return usage("-o %q, expected text or json", format)
+	}
+	for _, text := range c.StringSlice("change") {
+		change, err := forecast.ParseChange(text)
+		if err != nil {
+			return usage("--change %v", err)
+		}
+		if slices.ContainsFunc(o.Changes, func(other v1alpha1.Change) bool {
+			return other.Source == change.Source && other.Name == change.Name
+		}) {
+			return usage("--change %q, expected each change once, and one version of the OS", text)
+		}
+		o.Changes = append(o.Changes, change)
+	}
+	if c.IsSet("selector") {
+		if o.Node != "" {
+			return usage("-l selects nodes and %s is one; leave one of them out", o.Node)
+		}
+		var err error
+		if o.Selector, err = labels.Parse(c.String("selector")); err != nil {
+			return usage("-l %v", err)
+		}
+	}
+	s, err := source(c)
+	if err != nil {
+		return err
+	}
+	f, err := s.Plan(c.Context, o)
+	if err != nil {
+		return err
+	}
+	return asStatus(report.PrintPlan(c.App.Writer, &f, format == "json"))
 }
 
 // hostStatus is the local view; why is why the cluster cannot be shown.

@@ -71,6 +71,7 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
 
   run                           Look after this host; what the systemd unit starts
   status [NODE]                 Show how the rollout stands, or one node
+  plan [NODE]                   Show what changes would cost and when, before they happen
   check-config                  Check this host's configuration
   retry NODE                    Forgive a node's failed turn
   confirm NODE HOOK             Confirm a hook that a node's turn waits for
@@ -129,6 +130,14 @@ func TestUsage(t *testing.T) {
 		{"status -o yaml", "", "-o \"yaml\", expected text or json", 64},
 		{"status -A n1", "", "-A shows all nodes and n1 is one; leave one of them out", 64},
 		{"status n1 n2", "", "status takes [NODE], not [\"n1\" \"n2\"]; see `lockkeeper help status`", 64},
+		{"plan -o yaml", "", "-o \"yaml\", expected text or json", 64},
+		{"plan --change reboot", "", "--change \"reboot\", expected file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request", 64},
+		{"plan --change os --change os:2", "", "--change \"os:2\", expected each change once, and one version of the OS", 64},
+		{"plan -l pool=web n1", "", "-l selects nodes and n1 is one; leave one of them out", 64},
+		{"plan -l pool=(", "", "-l unable to parse requirement: found '(', expected: identifier", 64},
+		{"plan n1 n2", "", "plan takes [NODE], not [\"n1\" \"n2\"]; see `lockkeeper help plan`", 64},
+		{"plan n1 --change os", "", "--change after an argument would be ignored, so nothing was done; flags go first: lockkeeper plan --change os n1", 64},
+		{"plan --change file:/a,b", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
 		{"retry", "", "retry needs NODE; see `lockkeeper help retry`", 64},
 		{"confirm", "", "confirm needs NODE HOOK; see `lockkeeper help confirm`", 64},
 		{"confirm n1", "", "confirm needs NODE HOOK; see `lockkeeper help confirm`", 64},
@@ -269,7 +278,7 @@ func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
 	defer server.Close()
 	dir := t.TempDir()
 	env := kubeconfig(t, dir, server.URL)
-	for _, args := range []string{"stop now -w", "go x", "retry n1 -f", "retry n1 n2", "confirm n1", "confirm n1 a -f", "status n1 -w", "status -o x"} {
+	for _, args := range []string{"stop now -w", "go x", "retry n1 -f", "retry n1 n2", "confirm n1", "confirm n1 a -f", "status n1 -w", "status -o x", "plan --change x", "plan -l = n1"} {
 		if _, _, exit := lockkeeper(t, dir, env, strings.Fields(args)...); exit != 64 {
 			t.Errorf("%s: exit status %d", args, exit)
 		}
@@ -278,7 +287,7 @@ func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
 		t.Errorf("%d requests were sent", n)
 	}
 	// The server does see what is well formed.
-	for _, args := range []string{"stop now", "go", "retry n1", "confirm n1 storage", "status"} {
+	for _, args := range []string{"stop now", "go", "retry n1", "confirm n1 storage", "status", "plan"} {
 		stdout, stderr, exit := lockkeeper(t, dir, env, strings.Fields(args)...)
 		if exit != 1 || stdout != "" || !strings.HasPrefix(stderr, "lockkeeper: ") || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: %d, %q, %q", args, exit, stdout, stderr)

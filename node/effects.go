@@ -7,10 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -94,54 +90,12 @@ func (h *Host) startDrain(ctx context.Context, s stage, g *v1alpha1.Grant, seen 
 func (h *Host) drainer(g *v1alpha1.Grant) *drain.Drainer {
 	options := []drain.Option{drain.WithLogger(h.log)}
 	if g != nil {
-		options = append(options, drain.WithPolicy(podPolicy(&g.Terms)))
+		options = append(options, drain.WithPolicy(drain.Selecting(g.Terms.Skip, g.Terms.Block)))
 		if g.Force {
 			options = append(options, drain.WithForce())
 		}
 	}
 	return drain.New(h.client, h.name, options...)
-}
-
-// skippedByPolicy and blockedByPolicy are why a pod is left on the node, or
-// not evicted: the DisruptionPolicy says so.
-const (
-	skippedByPolicy drain.Reason = "SkippedByPolicy"
-	blockedByPolicy drain.Reason = "BlockedByPolicy"
-)
-
-// podPolicy is what a grant's terms say of single pods; nil is nothing. Block
-// comes before skip: a pod that must not be hurt is in both by mistake.
-func podPolicy(t *v1alpha1.Terms) drain.Policy {
-	if len(t.Skip) == 0 && len(t.Block) == 0 {
-		return nil
-	}
-	block, skip := podMatch(t.Block), podMatch(t.Skip)
-	return func(p *corev1.Pod, v drain.Verdict) drain.Verdict {
-		switch {
-		case block(p):
-			return drain.Verdict{Class: drain.Block, Reason: blockedByPolicy}
-		case skip(p):
-			return drain.Verdict{Class: drain.Leave, Reason: skippedByPolicy}
-		}
-		return v
-	}
-}
-
-// podMatch reports whether one of the selectors is for a pod. One that cannot
-// be read, which no policy that grants has, is for none.
-func podMatch(all []v1alpha1.PodSelector) func(*corev1.Pod) bool {
-	selectors := make([]labels.Selector, len(all))
-	for i := range all {
-		selectors[i], _ = metav1.LabelSelectorAsSelector(&all[i].Selector)
-	}
-	return func(p *corev1.Pod) bool {
-		for i := range all {
-			if (all[i].Namespace == "" || all[i].Namespace == p.Namespace) && selectors[i] != nil && selectors[i].Matches(labels.Set(p.Labels)) {
-				return true
-			}
-		}
-		return false
-	}
 }
 
 func (h *Host) setProgress(p drain.Progress) {

@@ -27,20 +27,6 @@ func (h *Host) match(n *turn.Node) (m policy.Match, ok bool) {
 	return m, true
 }
 
-// costly are the changes that the plan does something for, in the order of its
-// steps.
-func costly(p *policy.Plan) []v1alpha1.Change {
-	var all []v1alpha1.Change
-	for _, s := range p.Steps {
-		for _, c := range s.Because {
-			if !slices.Contains(all, c.Change) {
-				all = append(all, c.Change)
-			}
-		}
-	}
-	return all
-}
-
 func heldBack(p *policy.Plan) []v1alpha1.Change {
 	var all []v1alpha1.Change
 	for _, h := range p.HeldBack {

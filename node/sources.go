@@ -82,7 +82,7 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 		// A commit reads everything: no turn is to begin that would wait for it.
 		s.Veto, s.VetoDetail = v1alpha1.ReasonSources, unread
 	}
-	s.Changes, s.HeldBack, s.Plan = costly(&plan), heldBack(&plan), planned(&plan)
+	s.Changes, s.HeldBack, s.Plan = plan.Changes(), heldBack(&plan), planned(&plan)
 	if text, refused := policiesUnread(h.policies.Err()); text != "" && known {
 		s.Unconfirmed = text
 		if refused && s.Veto == "" && s.Wants.Something() {

@@ -72,6 +72,22 @@ func (t *Terms) Hooks(stage State) []Hook {
 	return nil
 }
 
+// Limit is how long the state may take before it is overdue; 0 for the hook
+// stages, whose hooks have their own, and outside a turn.
+func (t *Terms) Limit(s State) time.Duration {
+	switch s {
+	case StateDraining:
+		return t.Draining.Duration
+	case StateRebooting:
+		return t.Rebooting.Duration
+	case StateApplying:
+		return t.Applying.Duration
+	case StateUncordoning:
+		return t.Uncordoning.Duration
+	}
+	return 0
+}
+
 // Grant is the coordinator's record of a node's present turn, the value of
 // [AnnotationGrant]. The host checks it before every commit.
 type Grant struct {

@@ -18,13 +18,7 @@ const maxSlack = 30 * time.Second
 
 // Build makes a Report. It changes nothing of in.
 func Build(in Input) Report {
-	s := in.Snapshot
-	s.Epoch = "" // somebody who only looks
-	s.Stopped = in.Lease.Err == nil && (in.Lease.Stopped || !in.Lease.Exists)
-	s.StopText = in.Lease.StopText
-	if s.Stopped && !in.Lease.Exists {
-		s.StopText = "there is no Lease"
-	}
+	s := in.present()
 	out := rollout.Decide(s)
 	r := Report{
 		View: "cluster", Time: s.Now, Coordinator: coordinator(&in),
@@ -59,6 +53,18 @@ func Build(in Input) Report {
 	r.Status = r.status()
 	r.Summary = r.summary()
 	return r
+}
+
+// present is the snapshot as somebody takes it who only looks.
+func (in *Input) present() rollout.Snapshot {
+	s := in.Snapshot
+	s.Epoch = ""
+	s.Stopped = in.Lease.Err == nil && (in.Lease.Stopped || !in.Lease.Exists)
+	s.StopText = in.Lease.StopText
+	if s.Stopped && !in.Lease.Exists {
+		s.StopText = "there is no Lease"
+	}
+	return s
 }
 
 // maxFailed is how many nodes may fail before the first line stops.

@@ -5,7 +5,6 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -86,7 +85,7 @@ func (r *Report) turnLines(n *Node, line lineFunc) {
 	}
 	line("turn", "%s, for %s, under %s's term, policy %s", n.Turn, since(r.Time, n.TurnSince), g.Epoch, g.Policy)
 	stage := "for " + since(r.Time, n.StageSince)
-	if most := limit(&g.Terms, n.State); most > 0 {
+	if most := g.Terms.Limit(n.State); most > 0 {
 		stage += ", may take " + span(most)
 	}
 	if g.PausedSince != nil {
@@ -205,20 +204,4 @@ func changes(list []v1alpha1.Change) string {
 		parts = append(parts, cell(c.String()))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// limit is how long the state may take; 0 for the hook stages, whose hooks have
-// their own.
-func limit(t *v1alpha1.Terms, s v1alpha1.State) time.Duration {
-	switch s {
-	case v1alpha1.StateDraining:
-		return t.Draining.Duration
-	case v1alpha1.StateRebooting:
-		return t.Rebooting.Duration
-	case v1alpha1.StateApplying:
-		return t.Applying.Duration
-	case v1alpha1.StateUncordoning:
-		return t.Uncordoning.Duration
-	}
-	return 0
 }

@@ -1,5 +1,5 @@
-// Package report is the admin's terminal: what `lockkeeper status` shows, and
-// what `lockkeeper retry`, `stop` and `go` write.
+// Package report is the admin's terminal: what `lockkeeper status` and `plan` show,
+// and what `lockkeeper retry`, `confirm`, `stop` and `go` write.
 //
 // A [Report] is made by a pure function of what was read ([Build]); text is
 // rendered of a Report alone, and so is JSON, whose form is the Report's and

@@ -39,7 +39,11 @@ func (r *Report) WriteText(w io.Writer, o TextOptions) error {
 	if more > 0 {
 		fmt.Fprintf(&b, "… and %d more; -A shows all\n", more)
 	}
-	writeReasons(&b, rows)
+	held := map[v1alpha1.Reason]bool{}
+	for _, n := range rows {
+		held[n.Held] = true
+	}
+	writeReasons(&b, held)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -225,13 +229,9 @@ func joined(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
 }
 
-// writeReasons explains each reason among the rows once, in the order of the
+// writeReasons explains each of the reasons once, in the order of the
 // documentation.
-func writeReasons(b *strings.Builder, rows []*Node) {
-	shown := map[v1alpha1.Reason]bool{}
-	for _, n := range rows {
-		shown[n.Held] = true
-	}
+func writeReasons(b *strings.Builder, shown map[v1alpha1.Reason]bool) {
 	first := true
 	for _, d := range v1alpha1.ReasonDocs() {
 		if !shown[d.Reason] {

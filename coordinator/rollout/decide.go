@@ -13,6 +13,7 @@ import (
 // decision is the state of one call of Decide.
 type decision struct {
 	*Snapshot
+	queue   []*entry          // see Outcome.Queue
 	all     []entry           // by name
 	at      map[string]*entry // into all
 	nodes   []*turn.Node      // those of all, in its order
@@ -71,6 +72,9 @@ func Decide(s Snapshot) Outcome {
 	out := Outcome{Again: d.again, Figures: d.Figures, Verdicts: make([]Verdict, 0, len(d.all))}
 	for i := range d.all {
 		out.Verdicts = append(out.Verdicts, d.all[i].verdict)
+	}
+	for _, e := range d.queue {
+		out.Queue = append(out.Queue, e.Name)
 	}
 	return out
 }
@@ -185,7 +189,7 @@ func (d *decision) giveBack(n *turn.Node) {
 	g := d.newGrant(n)
 	g.Wants, g.Drains, g.Changes = v1alpha1.WantsNothing, false, nil
 	g.Result, g.Reason = v1alpha1.ResultCancelled, v1alpha1.ReasonMarked
-	next, _ := turn.Next(n.State, turn.Marked, turn.Plan{}, d.waitsIn(n, &g))
+	next, _ := turn.Next(n.State, turn.Marked, turn.Plan{}, WaitsIn(n, &g))
 	d.move(n, Move{To: next, On: turn.Marked, Reason: v1alpha1.ReasonMarked, NewTurn: true, Grant: &g, Remove: hookKeys(n)})
 }
 
@@ -203,10 +207,10 @@ func (d *decision) newGrant(n *turn.Node) v1alpha1.Grant {
 	return g
 }
 
-// waitsIn reports whether there is anything to wait for in a hook stage: hooks
-// of the grant's terms, or hook units on the host; or, before a drained node
-// reboots, that its volumes are detached.
-func (d *decision) waitsIn(n *turn.Node, g *v1alpha1.Grant) func(v1alpha1.State) bool {
+// WaitsIn reports whether there is anything to wait for in a hook stage of the
+// node's turn under the grant: hooks of its terms, or hook units on the host; or,
+// before a drained node reboots, that its volumes are detached.
+func WaitsIn(n *turn.Node, g *v1alpha1.Grant) func(v1alpha1.State) bool {
 	return func(stage v1alpha1.State) bool {
 		return len(g.Terms.Hooks(stage)) > 0 || n.Host != nil && slices.Contains(n.Host.HookStages, stage) ||
 			stage == v1alpha1.StateBeforeReboot && detaches(g)

@@ -176,7 +176,7 @@ func (d *decision) repair(n *turn.Node) {
 	on := turn.Event("")
 	if row, _ := turn.Find(n.State); row.State != v1alpha1.StateBeforeUncordon && row.State != v1alpha1.StateUncordoning {
 		on = turn.Refused
-		next, _ = turn.Next(n.State, on, turn.Plan{}, d.waitsIn(n, &g))
+		next, _ = turn.Next(n.State, on, turn.Plan{}, WaitsIn(n, &g))
 	}
 	g.Result, g.Reason = v1alpha1.ResultTurnedBack, v1alpha1.ReasonInvalidGrant
 	d.move(n, Move{To: next, On: on, NewTurn: newTurn, Grant: &g, Reason: v1alpha1.ReasonInvalidGrant, Remove: hookKeys(n)})

@@ -25,14 +25,14 @@ func (d *decision) grant(foreign bool) {
 	if d.Stopped {
 		return
 	}
-	queue := d.eligible()
+	d.queue = d.eligible()
 	d.settle()
 	all := d.Unavailable
 	taken := make([]int, len(d.groups)) // by rank
 	for i := range d.groups {
 		taken[i] = d.groups[i].Unavailable
 	}
-	for _, e := range queue {
+	for _, e := range d.queue {
 		n, g := e.Node, e.group
 		more := 1
 		if unavailable(n) || d.Uncertain[n.Name] {
@@ -230,6 +230,6 @@ func (d *decision) promoteOut(n *turn.Node) {
 		g.Drains, g.OnlyNode = false, true
 	}
 	plan := turn.Plan{Drains: g.Drains, Reboots: g.Wants == v1alpha1.WantsReboot}
-	next, _ := turn.Next(n.State, turn.Granted, plan, d.waitsIn(n, &g))
+	next, _ := turn.Next(n.State, turn.Granted, plan, WaitsIn(n, &g))
 	d.move(n, Move{To: next, On: turn.Granted, NewTurn: true, Grant: &g, Remove: hookKeys(n)})
 }

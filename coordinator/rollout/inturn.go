@@ -377,7 +377,7 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 	// A turn without a drain has no mark, unless somebody edited its grant;
 	// nothing reaches idle with one.
 	plan := turn.Plan{Drains: g.Drains || n.Mark, Reboots: g.Wants == v1alpha1.WantsReboot}
-	next, ok := turn.Next(n.State, on, plan, d.waitsIn(n, &g))
+	next, ok := turn.Next(n.State, on, plan, WaitsIn(n, &g))
 	if !ok {
 		return false
 	}

@@ -99,6 +99,10 @@ type Outcome struct {
 	// Again is when a decision may come out differently although no Node
 	// changes; the zero time is never.
 	Again time.Time
+	// Queue are the nodes that only their policies and the budgets let wait, and
+	// those that are granted their turn now, in the order in which they get it. It
+	// is empty under the emergency stop.
+	Queue []string
 	Figures
 }
 

@@ -145,7 +145,7 @@ func (f *PolicyFigures) effectiveRules() []v1alpha1.EffectiveRule {
 			key := policy.Key(&r.Rule)
 			e := byKey[key+"\x00"+r.Policy]
 			if e == nil {
-				e = &v1alpha1.EffectiveRule{Key: key, Policy: r.Policy, Actions: actions(&r.Rule)}
+				e = &v1alpha1.EffectiveRule{Key: key, Policy: r.Policy, Actions: policy.Costs(&r.Rule)}
 				byKey[key+"\x00"+r.Policy] = e
 			}
 			e.Nodes += int32(m.Nodes)
@@ -156,23 +156,4 @@ func (f *PolicyFigures) effectiveRules() []v1alpha1.EffectiveRule {
 		all = append(all, *byKey[key])
 	}
 	return all[:min(len(all), maxEffectiveRules)]
-}
-
-// actions are what the rule's changes cost, for people.
-func actions(r *v1alpha1.Rule) []string {
-	var words []string
-	for _, a := range r.Actions {
-		word := string(a.Type)
-		if a.Unit != "" {
-			word += " " + a.Unit
-		}
-		if a.Type == v1alpha1.ActionReboot && r.Drain == v1alpha1.DrainNever {
-			word += " without Drain"
-		}
-		words = append(words, word)
-	}
-	if r.HoldBack != "" {
-		words = append(words, "holds back "+r.HoldBack)
-	}
-	return words
 }

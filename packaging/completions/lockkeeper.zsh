@@ -5,6 +5,7 @@ _lockkeeper_commands() {
 	local -a commands=(
 		'run:Look after this host; what the systemd unit starts'
 		'status:Show how the rollout stands, or one node'
+		'plan:Show what changes would cost and when, before they happen'
 		'check-config:Check this host'\''s configuration'
 		'retry:Forgive a node'\''s failed turn'
 		'confirm:Confirm a hook that a node'\''s turn waits for'
@@ -36,6 +37,19 @@ _lockkeeper() {
 			'(--all -A)-A[all nodes, not only those that are not idle and content]' \
 			'(--watch -w)--watch[go on showing what changes, until interrupted]' \
 			'(--watch -w)-w[go on showing what changes, until interrupted]' \
+			'(--output -o)--output[FORMAT\: text or json (default\: text)]:format:(text json)' \
+			'(--output -o)-o[FORMAT\: text or json (default\: text)]:format:(text json)' \
+			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
+			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]' \
+			'1:node: '
+		;;
+	plan)
+		_arguments -s \
+			'--change[a CHANGE that is to come, may be repeated; one of file\:/etc/…, unit\:NAME, sentinel\:/run/…, os, os\:VERSION and request]:change:()' \
+			'(--selector -l)--selector[the nodes whose labels SELECTOR selects, as kubectl has it, instead of all]:selector:()' \
+			'(--selector -l)-l[the nodes whose labels SELECTOR selects, as kubectl has it, instead of all]:selector:()' \
 			'(--output -o)--output[FORMAT\: text or json (default\: text)]:format:(text json)' \
 			'(--output -o)-o[FORMAT\: text or json (default\: text)]:format:(text json)' \
 			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \

@@ -1,0 +1,227 @@
+package forecast
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// judge says of each node whether it would be held, and where in its queue it
+// stands.
+//
+// What holds a node is asked of it alone, as if the changes came to no other: that
+// those asked about have to take turns is no reason to say that all but one are
+// held. How many come before it is asked as if they came to all at once, because
+// they will.
+func (q *Question) judge() {
+	now := rollout.Decide(q.in.Snapshot)
+	together, alone := now, func(s *subject) rollout.Verdict { return verdictOf(&now, s.Name) }
+	if len(q.in.Asked) > 0 {
+		then := q.in.Snapshot
+		then.Nodes = slices.Clone(q.in.Nodes)
+		for _, s := range q.nodes {
+			if !s.InTurn() {
+				then.Nodes[q.byName[s.Name]] = s.then
+			}
+		}
+		together = rollout.Decide(then)
+		alone = q.alone(&now, &together)
+		q.queue(then, &together)
+	} else {
+		q.queue(q.in.Snapshot, &now)
+	}
+	for _, s := range q.nodes {
+		s.judged(alone(s), q.in.NoLeader)
+		if s.Outcome == Goes || s.Outcome == Held {
+			s.course(q.in.Now, &together)
+		} else {
+			s.own.Ahead, s.own.AtLeast = nil, nil
+		}
+	}
+}
+
+// verdictOf finds a node's verdict, which stand in the order of names.
+func verdictOf(out *rollout.Outcome, name string) rollout.Verdict {
+	i, _ := slices.BinarySearchFunc(out.Verdicts, name, func(v rollout.Verdict, name string) int { return cmp.Compare(v.Node, name) })
+	return out.Verdicts[i]
+}
+
+// alone returns a function that judges a node as if the changes came to it alone.
+// now is the decision without them, together the one with all.
+//
+// A node that is granted its turn beside the others is granted it alone as well, and
+// what holds it for its own sake, or all of its policy's nodes, does so too. Only
+// where others may have taken its slot is there anything to decide.
+func (q *Question) alone(now, together *rollout.Outcome) func(*subject) rollout.Verdict {
+	type kind struct {
+		policy      string
+		unavailable bool
+	}
+	seen := map[kind]rollout.Verdict{}
+	return func(s *subject) rollout.Verdict {
+		v := verdictOf(together, s.Name)
+		switch v.Held {
+		case v1alpha1.ReasonBudget, v1alpha1.ReasonControlPlane:
+		default:
+			return v
+		}
+		// With nobody in the queue before them, nodes of one policy differ in nothing
+		// that a budget is about but in whether they count already.
+		k := kind{v.Policy, s.Unschedulable || s.Mark}
+		same := len(now.Queue) == 0 && !s.ControlPlane
+		if was, ok := seen[k]; ok && same {
+			return was
+		}
+		i := q.byName[s.Name]
+		was := q.in.Nodes[i]
+		q.in.Nodes[i] = s.then
+		out := rollout.Decide(q.in.Snapshot)
+		q.in.Nodes[i] = was
+		v = verdictOf(&out, s.Name)
+		if same {
+			seen[k] = v
+		}
+		return v
+	}
+}
+
+// queue counts who comes before whom. Under the emergency stop there is no queue:
+// it is asked for as if it were over.
+func (q *Question) queue(then rollout.Snapshot, out *rollout.Outcome) {
+	names := out.Queue
+	if then.Stopped {
+		then.Stopped = false
+		names = rollout.Decide(then).Queue
+	}
+	ahead, place := map[string]int{}, map[string]int{}
+	for _, name := range names {
+		p := verdictOf(out, name).Policy
+		place[name] = ahead[p]
+		ahead[p]++
+	}
+	for _, s := range q.nodes {
+		if n, ok := place[s.Name]; ok {
+			s.own.Ahead = &n
+		}
+	}
+}
+
+// judged says what becomes of the node by its verdict.
+func (s *subject) judged(v rollout.Verdict, noLeader string) {
+	s.Policy = v.Policy
+	hold := func(reason v1alpha1.Reason, why string) { s.Outcome, s.Held, s.Why = Held, reason, why }
+	switch n := s.Node; {
+	case n.InTurn():
+		s.Outcome, s.State, s.Held, s.Why = InTurn, n.State, v.Held, v.Detail
+	case len(s.Changes) > 0 && !s.plan.Wants.Something():
+		s.Outcome = Nothing
+	case !looksAfter(n) && (n.Host != nil || n.Managed != nil || n.Detached != nil || len(s.Changes) == 0):
+		s.Outcome = NotManaged
+		s.Why = notManaged(n)
+	case !looksAfter(n):
+		hold(v1alpha1.ReasonHostSilent, "lockkeeper has never been heard of on it")
+	case !n.HostSpeaks():
+		hold(v1alpha1.ReasonHostSilent, "no word from its present boot")
+	case v.Held == v1alpha1.ReasonNone && !s.plan.Wants.Something():
+		s.Outcome = Nothing
+	case v.Held == v1alpha1.ReasonHeldBack:
+		hold(v.Held, "its plan would boot a version that a policy holds back")
+	case v.Held != v1alpha1.ReasonNone:
+		hold(v.Held, v.Detail)
+	case n.Mark:
+		hold(v1alpha1.ReasonMarked, "")
+	case n.Paused != nil:
+		hold(v1alpha1.ReasonPaused, n.Paused.Reason)
+	case noLeader != "":
+		hold(v1alpha1.ReasonNoCoordinator, noLeader)
+	default:
+		s.Outcome = Goes
+	}
+	if s.Held != "" && s.Why == "" {
+		s.Why = s.Held.Doc().Means
+	}
+}
+
+func notManaged(n *turn.Node) string {
+	switch {
+	case n.Managed != nil && !*n.Managed:
+		return v1alpha1.LabelManaged + "=false"
+	case n.Detached != nil:
+		return "it is detached"
+	case n.Host != nil:
+		return "managed_by_default is false in its host's file"
+	}
+	return "lockkeeper has never been heard of on it"
+}
+
+// course says what the turn would be, and when.
+func (s *subject) course(now time.Time, out *rollout.Outcome) {
+	p := s.match.Policy
+	if p == nil || len(p.Problems) > 0 || !s.plan.Wants.Something() {
+		s.own.Ahead = nil
+		return
+	}
+	s.stages(p)
+	r := &Rollout{}
+	for i := range out.Policies {
+		if f := &out.Policies[i]; f.Name == p.Name {
+			r.Allowed, r.Unavailable = f.Allowed, f.Unavailable
+		}
+	}
+	begins := now
+	if len(p.Windows) > 0 {
+		open, until, next := policy.OpenUntil(p.Windows, now, p.ExpectedDuration)
+		if !until.IsZero() {
+			r.Closes = new(until.UTC())
+		}
+		switch {
+		case open:
+		case next.IsZero():
+			r.NeverOpens = true
+		default:
+			r.Opens, begins = new(next.UTC()), next
+		}
+		if p.Terms.OnClose == v1alpha1.OnCloseCancel {
+			r.OnClose = p.Terms.OnClose
+		}
+	}
+	for _, g := range p.Gates {
+		r.Gates = append(r.Gates, g.Name)
+	}
+	s.Rollout = r
+	if s.own.Ahead != nil && !r.NeverOpens && !p.Observe && !p.Paused {
+		// Whole rounds: as many as may go side by side begin at the same time.
+		rounds := time.Duration(*s.own.Ahead / max(r.Allowed, 1))
+		s.own.AtLeast = &metav1.Duration{Duration: begins.Sub(now) + rounds*(p.ExpectedDuration+p.Settle)}
+	}
+}
+
+// stages are those of the turn under the policy.
+func (s *subject) stages(p *policy.Policy) {
+	g := v1alpha1.Grant{Wants: s.plan.Wants, Drains: s.Drains, Terms: p.Terms}
+	plan, waits := turn.Plan{Drains: g.Drains, Reboots: g.Wants == v1alpha1.WantsReboot}, rollout.WaitsIn(s.Node, &g)
+	at, ok := turn.Next(v1alpha1.StateIdle, turn.Granted, plan, waits)
+	for ok && at.InTurn() {
+		stage := Stage{State: at, Hooks: p.Terms.Hooks(at)}
+		switch {
+		case at.HookStage():
+			if s.Host != nil && slices.Contains(s.Host.HookStages, at) {
+				stage.HostHooks = p.Terms.HostHooks
+			}
+			stage.Volumes = at == v1alpha1.StateBeforeReboot && p.Terms.WaitForVolumeDetach && g.Drains
+		case at == v1alpha1.StateDraining:
+			stage.Limit.Duration, stage.OnTimeout = p.Terms.Limit(at), p.Terms.DrainTimeout
+		default:
+			stage.Limit.Duration, stage.OnTimeout = p.Terms.Limit(at), v1alpha1.OnTimeoutWait
+		}
+		s.Stages = append(s.Stages, stage)
+		at, ok = turn.Next(at, turn.Progressed, plan, waits)
+	}
+}

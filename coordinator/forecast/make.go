@@ -1,0 +1,266 @@
+package forecast
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// Input is what a Forecast is made of.
+type Input struct {
+	// Snapshot is the present: its Epoch is "".
+	rollout.Snapshot
+	// NoLeader is why nobody would grant what could be granted; "" if somebody
+	// coordinates.
+	NoLeader string
+	// Names are the nodes that are asked about, each once.
+	Names []string
+	// Asked are changes that come to all of these nodes, beside those pending; none:
+	// only those pending count.
+	Asked []v1alpha1.Change
+}
+
+// Question is an Input whose plans have been made.
+type Question struct {
+	in     Input
+	nodes  []*subject     // those asked about, by name
+	byName map[string]int // all, into in.Nodes
+}
+
+// subject is one node that is asked about.
+type subject struct {
+	*turn.Node // as it is
+	match      policy.Match
+	plan       policy.Plan
+	then       turn.Node // as it would be with the changes
+	Answer
+	own Node
+}
+
+// Ask makes the plans. It changes nothing of in.
+func Ask(in Input) *Question {
+	q := &Question{in: in, byName: make(map[string]int, len(in.Nodes))}
+	q.in.Nodes = slices.Clone(in.Nodes)
+	for i := range q.in.Nodes {
+		n := &q.in.Nodes[i]
+		q.byName[n.Name] = i
+		settle(n, &in.Snapshot)
+	}
+	for _, name := range slices.Sorted(slices.Values(in.Names)) {
+		if i, ok := q.byName[name]; ok {
+			q.nodes = append(q.nodes, q.subject(&q.in.Nodes[i]))
+		}
+	}
+	return q
+}
+
+// settle puts a node into the state that the coordinator brings it to before
+// anything else: what takes it a moment is not the answer to anybody's question.
+func settle(n *turn.Node, s *rollout.Snapshot) {
+	over := func(i *v1alpha1.Intent) bool { return i != nil && i.Until != nil && !i.Until.After(s.Now) }
+	if over(n.Paused) {
+		n.Paused = nil
+	}
+	if over(n.Detached) {
+		n.Detached = nil
+	}
+	switch {
+	case n.State == v1alpha1.StatePaused && n.Paused == nil:
+		n.State = v1alpha1.StateIdle
+	case n.State == v1alpha1.StateAbsent && !n.Mark && n.HostSpeaks() && looksAfter(n):
+		n.State = v1alpha1.StateIdle
+	}
+}
+
+// looksAfter reports whether lockkeeper looks after the node, or will in a moment.
+func looksAfter(n *turn.Node) bool {
+	switch {
+	case n.InTurn():
+		return true
+	case n.Managed != nil && !*n.Managed, n.Detached != nil, n.HostSpeaks() && !n.Host.Managed:
+		return false
+	}
+	return n.State != v1alpha1.StateAbsent || n.Host != nil && n.Host.Managed
+}
+
+// subject makes the plan of one node.
+func (q *Question) subject(n *turn.Node) *subject {
+	s := &subject{Node: n, match: q.in.Policies.For(n.Labels), own: Node{Name: n.Name}}
+	var pending []v1alpha1.Change
+	if n.HostSpeaks() {
+		pending = slices.Concat(n.Host.Changes, n.Host.HeldBack)
+	}
+	var count []v1alpha1.Change // in the plan
+	add := func(change v1alpha1.Change, pending bool) {
+		c := Change{Change: change, Pending: pending}
+		choice := s.match.Choose(change)
+		if choice.Rule != nil {
+			c.Rule = new(ruleOf(*choice.Rule))
+		}
+		for _, r := range choice.Wider {
+			c.Wider = append(c.Wider, ruleOf(r))
+		}
+		for _, r := range choice.Replaced {
+			c.Replaced = append(c.Replaced, ruleOf(r))
+		}
+		looked := change.Source == v1alpha1.SourceFile || change.Source == v1alpha1.SourceUnit
+		// A host whose policies were broken goes on watching what they named.
+		if c.Unwatched = looked && c.Rule == nil && (!pending || s.match.Reason == ""); !c.Unwatched {
+			count = append(count, change)
+		}
+		s.Changes = append(s.Changes, c)
+	}
+	for _, change := range q.in.Asked {
+		i := slices.IndexFunc(pending, func(p v1alpha1.Change) bool { return p.Source == change.Source && p.Name == change.Name })
+		known := i >= 0 && (change.Version == "" || pending[i].Version == change.Version)
+		if known {
+			change = pending[i]
+		}
+		add(change, known)
+	}
+	for _, change := range pending {
+		if !slices.ContainsFunc(q.in.Asked, func(a v1alpha1.Change) bool { return a.Source == change.Source && a.Name == change.Name }) {
+			add(change, true)
+		}
+	}
+	s.plan = s.match.Plan(count)
+	s.answerPlan(len(q.in.Nodes) == 1)
+	s.then = s.with()
+	if len(q.in.Asked) == 0 && n.HostSpeaks() && (n.Wants != s.plan.Wants || n.Host.Drains != s.plan.Drains) {
+		s.note("by the policies as they are now; the host publishes %s, by those that it went by when it last looked", wants(n.Wants, n.Host.Drains))
+	}
+	s.notes(q.in.Asked)
+	return s
+}
+
+func ruleOf(r policy.OwnedRule) Rule {
+	return Rule{Key: policy.Key(&r.Rule), Policy: r.Policy, Costs: policy.Costs(&r.Rule)}
+}
+
+func (s *subject) note(format string, args ...any) {
+	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
+}
+
+// answerPlan says what the plan is. only: there is no other node.
+func (s *subject) answerPlan(only bool) {
+	p := &s.plan
+	s.Wants, s.Drains = p.Wants, p.Drains && !only
+	for _, step := range p.Steps {
+		if step.Action.Type == v1alpha1.ActionDrain && only {
+			s.note("it is the only node, so its turn has no drain")
+			continue
+		}
+		one := Step{Action: step.Action.String()}
+		for _, c := range step.Because {
+			one.Because = append(one.Because, c.String())
+		}
+		s.Steps = append(s.Steps, one)
+	}
+	for _, h := range p.HeldBack {
+		s.HeldBack = append(s.HeldBack, h.Change)
+	}
+}
+
+// wants is what a host wants, for people.
+func wants(w v1alpha1.Wants, drains bool) string {
+	if w == v1alpha1.WantsReboot && !drains {
+		return "wants=reboot without a drain"
+	}
+	return "wants=" + string(w)
+}
+
+// notes says what else is to be known of the plan.
+func (s *subject) notes(asked []v1alpha1.Change) {
+	for _, c := range asked {
+		switch {
+		case c.Source == v1alpha1.SourceSentinel:
+			s.note("hosts look for a sentinel only if [sources] sentinels in their file names it")
+		case c.Source == v1alpha1.SourceOSUpdate && c.Version == "" && slices.ContainsFunc(s.HeldBack, func(h v1alpha1.Change) bool { return h == c }):
+			s.note("no version was named, and one that is not known may be one that is held back: ask with os:VERSION")
+		}
+	}
+	if len(asked) > 0 && s.InTurn() {
+		s.note("what comes in mid-turn is taken into the turn if it makes it stronger before draining is over; else it is the next turn's")
+	}
+	if s.match.Reason != "" && len(s.Changes) > 0 {
+		s.note("a host that has seen valid policies since it started goes on by those")
+	}
+}
+
+// with is the node with the plan in place of what its host publishes.
+func (s *subject) with() turn.Node {
+	n := *s.Node
+	n.Wants = s.plan.Wants
+	if n.Host == nil {
+		return n
+	}
+	h := *n.Host
+	h.Changes, h.Drains = s.plan.Changes(), s.plan.Drains
+	if h.Veto == v1alpha1.ReasonHeldBack {
+		h.Veto = v1alpha1.ReasonNone
+	}
+	h.Veto = cmp.Or(h.Veto, s.plan.Veto)
+	n.Host = &h
+	return n
+}
+
+// Draining are the names of the nodes whose plan drains: whose pods matter.
+func (q *Question) Draining() []string {
+	var names []string
+	for _, s := range q.nodes {
+		if s.Drains {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// Answer makes the Forecast.
+func (q *Question) Answer(pods Pods) Forecast {
+	q.judge()
+	budgets := read(pods.Budgets)
+	f := Forecast{Time: q.in.Now, Asked: q.in.Asked, Unseen: pods.Unseen, Groups: []Group{}}
+	byAnswer := map[string]int{}
+	for _, s := range q.nodes {
+		f.Held = f.Held || s.Outcome == Held || s.Outcome == InTurn && s.Held != ""
+		if s.Drains {
+			s.own.drained(s.terms(), pods.OnNode[s.Name], budgets)
+		}
+		key, err := json.Marshal(&s.Answer)
+		if err != nil { // strings, numbers and times: a time out of RFC 3339's years is the only way here
+			key = []byte(s.Name)
+		}
+		i, ok := byAnswer[string(key)]
+		if !ok {
+			i = len(f.Groups)
+			byAnswer[string(key)] = i
+			f.Groups = append(f.Groups, Group{Answer: s.Answer})
+		}
+		f.Groups[i].Nodes = append(f.Groups[i].Nodes, s.own)
+	}
+	slices.SortStableFunc(f.Groups, func(a, b Group) int {
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(len(b.Nodes), len(a.Nodes)), cmp.Compare(a.Nodes[0].Name, b.Nodes[0].Name))
+	})
+	return f
+}
+
+func (g *Group) rank() int {
+	return slices.Index([]Outcome{InTurn, Goes, Held, Nothing, NotManaged}, g.Outcome)
+}
+
+// terms are those of the node's turn, or of the turn that it would have.
+func (s *subject) terms() *v1alpha1.Terms {
+	switch {
+	case s.InTurn() && s.Ours():
+		return &s.Grant.Terms
+	case s.match.Policy != nil && len(s.match.Policy.Problems) == 0:
+		return &s.match.Policy.Terms
+	}
+	return &v1alpha1.Terms{}
+}

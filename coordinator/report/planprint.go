@@ -1,0 +1,384 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/forecast"
+)
+
+const (
+	maxNames = 8  // nodes of a group, in its head
+	maxPods  = 20 // pods in a line
+	maxLines = 10 // obstacles of a kind in a group
+)
+
+// PrintPlan prints a Forecast and returns the exit status of `lockkeeper plan`.
+func PrintPlan(w io.Writer, f *forecast.Forecast, asJSON bool) (exit int, err error) {
+	if f.Held {
+		exit = ExitHeld
+	}
+	if asJSON {
+		return exit, writeJSON(w, f, "  ")
+	}
+	var b strings.Builder
+	b.WriteString(planHead(f) + "\n")
+	for _, what := range f.Unseen {
+		b.WriteString("Not seen: " + clean(what) + ".\n")
+	}
+	for i := range f.Groups {
+		b.WriteString("\n")
+		p := planned{Forecast: f, Group: &f.Groups[i]}
+		p.write(&b)
+	}
+	held := map[v1alpha1.Reason]bool{}
+	for i := range f.Groups {
+		held[f.Groups[i].Answer.Held] = true
+	}
+	writeReasons(&b, held)
+	_, err = io.WriteString(w, b.String())
+	return exit, err
+}
+
+func planHead(f *forecast.Forecast) string {
+	nodes := 0
+	for i := range f.Groups {
+		nodes += len(f.Groups[i].Nodes)
+	}
+	if len(f.Asked) == 0 {
+		return "Plan for " + plural(nodes, "node") + ", for what is pending now. Nothing was changed."
+	}
+	return "Plan for " + plural(nodes, "node") + ", if this came: " + changes(f.Asked) + ". Nothing was changed."
+}
+
+// planned is one group as text.
+type planned struct {
+	*forecast.Forecast
+	*forecast.Group
+	line lineFunc
+}
+
+func (p *planned) write(b *strings.Builder) {
+	var names []string
+	for i := range p.Nodes {
+		names = append(names, p.Nodes[i].Name)
+	}
+	head := named(names, maxNames)
+	if len(p.Nodes) > 1 {
+		head = plural(len(p.Nodes), "node") + ": " + head
+	}
+	b.WriteString(clean(head) + "\n")
+	tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	p.line = func(label, format string, args ...any) {
+		if text := clean(fmt.Sprintf(format, args...)); text != "" {
+			fmt.Fprintf(tw, "  %s\t%s\n", label, text)
+		}
+	}
+	p.line("now", "%s", p.now())
+	p.rules()
+	p.steps()
+	p.pods()
+	for _, s := range p.Stages {
+		p.line("stage", "%s", stageWords(&s))
+	}
+	p.rollout()
+	for _, n := range p.Notes {
+		p.line("note", "%s", n)
+	}
+	tw.Flush() // to a strings.Builder, which does not fail
+}
+
+func (p *planned) now() string {
+	because := func(text string) string {
+		if p.Why != "" {
+			text += ": " + p.Why
+		}
+		return text
+	}
+	switch p.Outcome {
+	case forecast.Goes:
+		if n := &p.Nodes[0]; len(p.Nodes) == 1 && (n.Ahead == nil || *n.Ahead == 0) {
+			return "would get its turn"
+		}
+		return "nothing holds it: would get its turn in the order of the queue"
+	case forecast.Held:
+		return because("would be held, " + string(p.Answer.Held))
+	case forecast.InTurn:
+		text := "in a turn already, in " + p.State.String()
+		if p.Answer.Held != "" {
+			text += ", held, " + string(p.Answer.Held)
+		}
+		return because(text)
+	case forecast.NotManaged:
+		return because("not managed, so nothing is done")
+	}
+	return "nothing to do"
+}
+
+// rules are the changes, each with the rule that says what it costs, and why that one.
+func (p *planned) rules() {
+	if p.Policy != "" {
+		p.line("policy", "%s", p.Policy)
+	}
+	for _, c := range p.Changes {
+		what := cell(c.Change.String())
+		if c.Pending {
+			what += " (pending)"
+		}
+		switch {
+		case c.Rule != nil:
+			p.line("rule", "%s: %s", what, ruleWords(c.Rule))
+		case c.Unwatched:
+			p.line("rule", "%s: no rule names it, so no host looks at it, and nothing would be done", what)
+		default:
+			p.line("rule", "%s: no rule names it, so it costs a reboot of a drained node", what)
+		}
+		for _, r := range c.Wider {
+			p.line("", "its path is longer than that of %s", ruleWords(&r))
+		}
+		for _, r := range c.Replaced {
+			p.line("", "it replaces %s", ruleWords(&r))
+		}
+	}
+}
+
+func ruleWords(r *forecast.Rule) string {
+	return fmt.Sprintf("%s of policy %s: %s", r.Key, r.Policy, strings.Join(r.Costs, ", "))
+}
+
+// steps are the plan.
+func (p *planned) steps() {
+	if len(p.Changes) == 0 {
+		return
+	}
+	word := string(p.Wants)
+	switch {
+	case p.Drains:
+		word += ", with a drain"
+	case p.Wants.Something():
+		word += ", without a drain"
+	}
+	p.line("wants", "%s", word)
+	for i, s := range p.Steps {
+		p.line(fmt.Sprintf("step %d", i+1), "%s: %s", s.Action, strings.Join(s.Because, "; "))
+	}
+	for _, c := range p.HeldBack {
+		p.line("held back", "%s: no node boots into it", cell(c.String()))
+	}
+}
+
+// pods are what a drain does, and what stands in its way.
+func (p *planned) pods() {
+	if !p.Drains || slices.ContainsFunc(p.Unseen, func(s string) bool { return strings.HasPrefix(s, "pods,") }) {
+		return
+	}
+	kind := func(label, none string, of func(*forecast.Node) []forecast.Pod, reasons bool) {
+		total, least, most := 0, -1, 0
+		why := map[string]int{}
+		var all []forecast.Pod
+		for i := range p.Nodes {
+			pods := of(&p.Nodes[i])
+			n := len(pods)
+			total, most = total+n, max(most, n)
+			if least < 0 || n < least {
+				least = n
+			}
+			for _, pod := range pods {
+				why[pod.Reason]++
+			}
+			if len(p.Nodes) == 1 {
+				all = pods
+			}
+		}
+		switch {
+		case total == 0:
+			p.line(label, "%s", none)
+		case len(p.Nodes) == 1:
+			p.line(label, "%s: %s", plural(total, "pod"), podNames(all, reasons))
+		default:
+			text := plural(total, "pod")
+			if reasons {
+				var words []string
+				for _, reason := range slices.Sorted(maps.Keys(why)) {
+					words = append(words, fmt.Sprintf("%d %s", why[reason], reason))
+				}
+				text += " (" + strings.Join(words, ", ") + ")"
+			}
+			p.line(label, "%s, %s on each node", text, between(least, most))
+		}
+	}
+	kind("evicts", "no pod", func(n *forecast.Node) []forecast.Pod { return n.Evict }, false)
+	kind("leaves", "", func(n *forecast.Node) []forecast.Pod { return n.Leave }, true)
+	kind("waits for", "", func(n *forecast.Node) []forecast.Pod { return slices.Concat(n.Block, n.Wait) }, true)
+	p.obstacles("blocked", func(n *forecast.Node) []forecast.Obstacle { return n.Blocking })
+	p.obstacles("slowed", func(n *forecast.Node) []forecast.Obstacle { return n.Slowing })
+}
+
+func podNames(pods []forecast.Pod, reasons bool) string {
+	names := make([]string, 0, len(pods))
+	for _, pod := range pods {
+		name := pod.Name
+		if reasons {
+			name += " (" + pod.Reason + ")"
+		}
+		names = append(names, name)
+	}
+	return named(names, maxPods)
+}
+
+// named are names in one line, and how many more there are.
+func named(names []string, most int) string {
+	if len(names) <= most+1 {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// obstacles are the budgets in the way, each once, with the pods and nodes that it
+// is in the way of.
+func (p *planned) obstacles(label string, of func(*forecast.Node) []forecast.Obstacle) {
+	type found struct {
+		pods, nodes []string
+	}
+	all := map[string]*found{}
+	for i := range p.Nodes {
+		for _, o := range of(&p.Nodes[i]) {
+			what := "PodDisruptionBudget "
+			if len(o.Budgets) > 1 {
+				what = "PodDisruptionBudgets "
+			}
+			what += joined(o.Budgets) + ": " + o.Why
+			f := all[what]
+			if f == nil {
+				f = &found{}
+				all[what] = f
+			}
+			f.nodes = append(f.nodes, p.Nodes[i].Name)
+			f.pods = append(f.pods, o.Pods...)
+		}
+	}
+	for i, what := range slices.Sorted(maps.Keys(all)) {
+		if i == maxLines {
+			p.line(label, "and by %d more; -o json names all", len(all)-i)
+			break
+		}
+		f := all[what]
+		if len(p.Nodes) == 1 {
+			p.line(label, "%s: %s", what, named(f.pods, maxPods))
+		} else {
+			p.line(label, "%s: %s on %s: %s", what, plural(len(f.pods), "pod"), plural(len(f.nodes), "node"), named(f.nodes, maxNames))
+		}
+	}
+}
+
+// after is what follows when something is overdue.
+var after = map[v1alpha1.OnTimeout]string{
+	v1alpha1.OnTimeoutWait:     "then it is overdue, and goes on waiting",
+	v1alpha1.OnTimeoutContinue: "then the turn goes on without it",
+	v1alpha1.OnTimeoutAbort:    "then the turn is turned round",
+	v1alpha1.OnTimeoutForce:    "then the pods that are left are deleted, whatever budgets say",
+}
+
+func stageWords(s *forecast.Stage) string {
+	var parts []string
+	for _, h := range s.Hooks {
+		parts = append(parts, fmt.Sprintf("hook %s %s, %s", h.Name, span(h.Timeout.Duration), after[h.OnTimeout]))
+	}
+	if s.HostHooks.Duration > 0 {
+		then := v1alpha1.OnTimeoutAbort
+		if s.State == v1alpha1.StateBeforeUncordon {
+			then = v1alpha1.OnTimeoutWait
+		}
+		parts = append(parts, fmt.Sprintf("the host's own hook units %s, %s", span(s.HostHooks.Duration), after[then]))
+	}
+	if s.Volumes {
+		parts = append(parts, "until no volume is attached")
+	}
+	if s.Limit.Duration > 0 {
+		parts = append(parts, fmt.Sprintf("%s, %s", span(s.Limit.Duration), after[s.OnTimeout]))
+	}
+	return s.State.String() + ": " + strings.Join(parts, "; ")
+}
+
+// rollout is when the turn would be.
+func (p *planned) rollout() {
+	r := p.Rollout
+	if r == nil {
+		return
+	}
+	then := ""
+	if r.OnClose == v1alpha1.OnCloseCancel {
+		then = "; a turn that has not committed by the time it closes is turned round"
+	}
+	switch {
+	case r.NeverOpens:
+		p.line("window", "none that a turn fits in opens within eight days")
+	case r.Opens != nil:
+		p.line("window", "the next that a turn fits in opens %s%s", ago(p.Time, *r.Opens), then)
+	case r.Closes != nil:
+		p.line("window", "open; it closes %s%s", ago(p.Time, *r.Closes), then)
+	}
+	if len(r.Gates) > 0 {
+		word := "gate"
+		if len(r.Gates) > 1 {
+			word = "gates"
+		}
+		p.line("gates", "%s %s of the policy: only the coordinator can ask", word, joined(r.Gates))
+	}
+	if text := p.queue(); text != "" {
+		p.line("queue", "%s; %d unavailable of %d allowed", text, r.Unavailable, r.Allowed)
+	}
+}
+
+// queue is how many come before the group's nodes, and how long that takes.
+func (p *planned) queue() string {
+	least, most, longest := -1, 0, time.Duration(0)
+	timed := false
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if n.Ahead == nil {
+			continue
+		}
+		if most = max(most, *n.Ahead); least < 0 || *n.Ahead < least {
+			least = *n.Ahead
+		}
+		if n.AtLeast != nil {
+			timed, longest = true, max(longest, n.AtLeast.Duration)
+		}
+	}
+	if least < 0 {
+		return ""
+	}
+	text := between(least, most) + " ahead"
+	if len(p.Nodes) == 1 {
+		text += " of it"
+	}
+	switch {
+	case !timed || longest == 0:
+	case least == most:
+		text += ", so that its turn is in at least about " + span(longest)
+	default:
+		text += ", so that the last turn is in at least about " + span(longest)
+	}
+	return text
+}
+
+func between(least, most int) string {
+	if least == most {
+		return fmt.Sprint(least)
+	}
+	return fmt.Sprintf("%d to %d", least, most)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
