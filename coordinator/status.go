@@ -21,6 +21,9 @@ const (
 	statusPause = 10 * time.Second
 	// wordPause is the same where a condition has changed.
 	wordPause = time.Second
+	// textPause is the same where nothing but a message has: a closed gate's query
+	// returns another value each time.
+	textPause = 10 * time.Minute
 	// statusRetry is how long a status is left alone that could not be written.
 	statusRetry = 30 * time.Second
 )
@@ -54,7 +57,7 @@ func (s *statuses) are(figures []rollout.PolicyFigures) {
 
 // run writes what has changed until ctx ends.
 func (s *statuses) run(ctx context.Context) {
-	next := map[string]time.Time{} // the earliest time of the next write, by policy
+	wrote, retry := map[string]time.Time{}, map[string]time.Time{} // by policy: the last write, and when one that failed may be repeated
 	failing := false
 	for {
 		soonest := time.Hour
@@ -72,28 +75,27 @@ func (s *statuses) run(ctx context.Context) {
 			if equality.Semantic.DeepEqual(status, obj.Status) {
 				continue
 			}
-			if sameWords(status, obj.Status) {
-				if left := time.Until(next[name]); left > 0 {
-					soonest = min(soonest, left)
-					continue
-				}
-			} else if left := time.Until(next[name].Add(wordPause - statusPause)); left > 0 {
+			due := retry[name]
+			if at, written := wrote[name]; written && at.Add(pauseBefore(status, obj.Status)).After(due) {
+				due = at.Add(pauseBefore(status, obj.Status))
+			}
+			if left := time.Until(due); left > 0 {
 				soonest = min(soonest, left)
 				continue
 			}
-			next[name] = time.Now().Add(statusPause)
+			wrote[name] = time.Now()
 			err := s.policies.WriteStatus(ctx, obj, status)
 			switch {
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				next[name] = time.Now().Add(statusRetry)
+				retry[name] = time.Now().Add(statusRetry)
 				if !failing {
 					s.log.Warn("a policy's status cannot be written; nobody decides by it", "policy", name, "err", err, "again_in", statusRetry)
 				}
 			}
 			failing = err != nil
-			soonest = min(soonest, max(time.Until(next[name]), wordPause))
+			soonest = min(soonest, statusPause) // the watch has brought it by then
 		}
 		t := time.NewTimer(soonest)
 		select {
@@ -107,10 +109,18 @@ func (s *statuses) run(ctx context.Context) {
 	}
 }
 
-// sameWords reports whether two statuses differ in no condition but its
-// message.
-func sameWords(a, b v1alpha1.DisruptionPolicyStatus) bool {
-	return slices.EqualFunc(a.Conditions, b.Conditions, func(x, y metav1.Condition) bool {
+// pauseBefore is how long a status that differs from the one before waits after the
+// last write.
+func pauseBefore(next, was v1alpha1.DisruptionPolicyStatus) time.Duration {
+	same := slices.EqualFunc(next.Conditions, was.Conditions, func(x, y metav1.Condition) bool {
 		return x.Type == y.Type && x.Status == y.Status && x.Reason == y.Reason
 	})
+	next.Conditions, was.Conditions = nil, nil
+	switch {
+	case !same:
+		return wordPause
+	case !equality.Semantic.DeepEqual(next, was):
+		return statusPause
+	}
+	return textPause
 }

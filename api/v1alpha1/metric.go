@@ -33,6 +33,9 @@ const (
 	MetricUnavailable      Metric = "lockkeeper_coordinator_unavailable_nodes"         // a leader's alone
 	MetricBudget           Metric = "lockkeeper_coordinator_budget_nodes"              // a leader's alone
 	MetricFailed           Metric = "lockkeeper_coordinator_failed_nodes"              // a leader's alone
+	MetricPolicies         Metric = "lockkeeper_coordinator_policies"                  // a leader's alone
+	MetricPolicyNodes      Metric = "lockkeeper_coordinator_policy_nodes"              // a leader's alone
+	MetricPolicyHalted     Metric = "lockkeeper_coordinator_policy_halted"             // a leader's alone
 	MetricDecision         Metric = "lockkeeper_coordinator_decision_seconds"          // of this process
 )
 
@@ -58,6 +61,24 @@ const (
 
 	// WaitsForNothing is the reason of a host that waits for none.
 	WaitsForNothing = "None"
+	// PolicyValid and PolicyInvalid: whether a policy can be understood.
+	PolicyValid   = "true"
+	PolicyInvalid = "false"
+
+	// CountSelected and the others are what [MetricPolicyNodes] counts of a
+	// policy's nodes; they are the fields of PolicyNodes.
+	CountSelected    = "selected"
+	CountUpToDate    = "up_to_date"
+	CountWanting     = "wanting"
+	CountInTurn      = "in_turn"
+	CountUnavailable = "unavailable"
+	CountFailed      = "failed"
+	CountAllowed     = "allowed"
+
+	// MaxPolicySeries is how many policies have metrics of their own, those that
+	// win first: each makes eight series.
+	MaxPolicySeries = 100
+
 	// WantsUnknown is what a host wants that has not read all its sources.
 	WantsUnknown = "unknown"
 )
@@ -96,6 +117,9 @@ var metricDocs = []MetricDoc{
 	{MetricUnavailable, Gauge, "nodes", nil, true, "Nodes that count against the budget"},
 	{MetricBudget, Gauge, "nodes", nil, true, "How many nodes may be unavailable"},
 	{MetricFailed, Gauge, "nodes", nil, true, "Nodes that failed and are not forgiven"},
+	{MetricPolicies, Gauge, "", []string{"valid"}, true, "DisruptionPolicies by whether they can be understood: true, false"},
+	{MetricPolicyNodes, Gauge, "nodes", []string{"policy", "count"}, true, fmt.Sprintf("What the policy's status counts: selected, up_to_date, wanting, in_turn, unavailable, failed and allowed, which is maxUnavailable as a number. Of the %d policies that win first", MaxPolicySeries)},
+	{MetricPolicyHalted, Gauge, "", []string{"policy"}, true, "1 while more nodes of the policy have failed than its maxFailed allows, else 0. Of the same policies"},
 	{MetricDecision, Histogram, "seconds", nil, false, "How long the leader took to decide about all nodes, each time"},
 }
 
@@ -149,8 +173,11 @@ time() - lockkeeper_api_last_contact_timestamp_seconds{identity="host"} > 900 or
 lockkeeper_credential_expiry_timestamp_seconds - time() < 3 * 86400
 # Nobody coordinates.
 absent(lockkeeper_coordinator_leader == 1)
-# The line has stopped.
+# A node has failed, and nobody has forgiven it; the line of a policy has stopped.
 lockkeeper_coordinator_failed_nodes > 0
+lockkeeper_coordinator_policy_halted == 1
+# A policy that cannot be understood grants nothing.
+lockkeeper_coordinator_policies{valid="false"} > 0
 `+"```"+`
 `, codes("Done", "Cancelled", "TurnedBack", "Failed"), code(IdentityHost), code(IdentityCoordinator),
 		code(AnswerAccepted), code(AnswerBusy), code(AnswerRefused), code(AnswerError))

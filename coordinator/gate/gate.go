@@ -33,7 +33,8 @@ const (
 	MaxDetail = 256
 	// atOnce is how many queries wait for their answers at the same time.
 	atOnce = 16
-	// maxWanted is how many gates are asked; what is wanted beyond is closed.
+	// maxWanted is how many gates are asked; what is wanted beyond is closed, and
+	// asked as soon as others are not wanted any more.
 	maxWanted = 512
 )
 
@@ -87,6 +88,7 @@ type entry struct {
 	query    Query
 	asked    time.Time // when it last was, zero is never
 	asking   bool
+	excess   bool // it is one more than are asked
 	answer   Answer
 	answered bool
 }
@@ -124,9 +126,7 @@ func (g *Gates) Ask(wanted []Query) {
 			e = &entry{query: q}
 		}
 		next[q.Key] = e
-		if len(next) > maxWanted {
-			e.answered, e.answer = true, Answer{Detail: "more than " + strconv.Itoa(maxWanted) + " gates are to be asked", At: time.Now()}
-		} else if e.asked.IsZero() {
+		if e.excess = len(next) > maxWanted; !e.excess && e.asked.IsZero() {
 			select {
 			case g.kick <- struct{}{}:
 			default:
@@ -143,7 +143,10 @@ func (g *Gates) Answers() map[Key]Answer {
 	defer g.mu.Unlock()
 	all := make(map[Key]Answer, len(g.wanted))
 	for key, e := range g.wanted {
-		if e.answered && time.Since(e.answer.At) <= Good {
+		switch {
+		case e.excess:
+			all[key] = Answer{Detail: "more than " + strconv.Itoa(maxWanted) + " gates are to be asked", At: time.Now()}
+		case e.answered && time.Since(e.answer.At) <= Good:
 			all[key] = e.answer
 		}
 	}
@@ -189,7 +192,7 @@ func (g *Gates) due(now time.Time) (due []*entry, rest time.Duration) {
 	for _, e := range g.wanted {
 		left := Every - now.Sub(e.asked)
 		switch {
-		case e.asking || e.answered && e.asked.IsZero(): // the last: one too many
+		case e.asking || e.excess:
 		case e.asked.IsZero() || left <= 0:
 			e.asked, e.asking = now, true
 			due = append(due, e)

@@ -203,3 +203,50 @@ func TestNoServer(t *testing.T) {
 		t.Errorf("an address that is none: %t, %q", open, detail)
 	}
 }
+
+// What is one too many is closed and says so, and is asked as soon as there is room for it.
+func TestMoreGatesThanAreAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := sync.Map{}
+		g, _ := fake(t, func(_ context.Context, expr string) (bool, string) {
+			asked.Store(expr, true)
+			return true, ""
+		})
+		var names []string
+		for i := range maxWanted + 2 {
+			names = append(names, fmt.Sprint(i))
+		}
+		open := func(when, first, last string) {
+			t.Helper()
+			synctest.Wait()
+			for _, name := range []string{first, last} {
+				if a := g.Answers()[key(name)]; !a.Open {
+					t.Errorf("%s: %s is closed: %q", when, name, a.Detail)
+				}
+			}
+		}
+		g.Ask(queries(names...))
+		open("too many", "0", "511")
+		if a := g.Answers()[key("512")]; a.Open || a.Detail != "more than 512 gates are to be asked" {
+			t.Errorf("one too many: %+v", a)
+		}
+		time.Sleep(time.Hour)
+		if _, was := asked.Load("expr of 512"); was {
+			t.Error("one too many was asked")
+		}
+		if a := g.Answers()[key("513")]; a.Open || a.Detail == "" {
+			t.Errorf("an hour later: %+v", a)
+		}
+		g.Ask(queries(names[1:]...))
+		open("one less", "1", "512")
+		g.Ask(queries(append(names[1:], "0")...)) // the other way round
+		if a := g.Answers()[key("0")]; a.Open || a.Detail == "" {
+			t.Errorf("what comes last is one too many: %+v", a)
+		}
+		g.Ask(queries(append([]string{"513"}, names[:maxWanted]...)...))
+		open("another order", "513", "0")
+		if a := g.Answers()[key("511")]; a.Open || a.Detail == "" {
+			t.Errorf("what was open and is one too many: %+v", a)
+		}
+	})
+}

@@ -257,4 +257,29 @@ func (c *collection) fleet(f *fleet) {
 	c.of(v1alpha1.MetricUnavailable, float64(f.Unavailable))
 	c.of(v1alpha1.MetricBudget, float64(f.Budget))
 	c.of(v1alpha1.MetricFailed, float64(f.Failed))
+	c.policies(f.Policies)
+}
+
+// policies gives the figures of each policy; they are in the order in which the
+// policies win.
+func (c *collection) policies(all []rollout.PolicyFigures) {
+	invalid := 0
+	for i := range all {
+		p := &all[i]
+		if len(p.Problems) > 0 {
+			invalid++
+		}
+		if i >= v1alpha1.MaxPolicySeries {
+			continue
+		}
+		for count, n := range map[string]int{
+			v1alpha1.CountSelected: p.Selected, v1alpha1.CountUpToDate: p.UpToDate, v1alpha1.CountWanting: p.Wanting, v1alpha1.CountInTurn: p.InTurn,
+			v1alpha1.CountUnavailable: p.Unavailable, v1alpha1.CountFailed: p.Failed, v1alpha1.CountAllowed: p.Allowed,
+		} {
+			c.of(v1alpha1.MetricPolicyNodes, float64(n), p.Name, count)
+		}
+		c.of(v1alpha1.MetricPolicyHalted, one(p.Halted), p.Name)
+	}
+	c.of(v1alpha1.MetricPolicies, float64(len(all)-invalid), v1alpha1.PolicyValid)
+	c.of(v1alpha1.MetricPolicies, float64(invalid), v1alpha1.PolicyInvalid)
 }

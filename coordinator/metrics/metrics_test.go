@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // facts are what the metrics are made of in a test.
@@ -96,10 +98,14 @@ func TestValues(t *testing.T) {
 	m.TurnEnded(v1alpha1.ResultDone)
 	m.TurnEnded(v1alpha1.ResultDone)
 	m.TurnEnded("Whatever") // somebody else's word
+	figures := []rollout.PolicyFigures{{Name: "web", Selected: 10, UpToDate: 2, Wanting: 8, InTurn: 3, Unavailable: 4, Failed: 1, Allowed: 5, Halted: true}, {Name: "db", Problems: make([]policy.Problem, 1)}}
+	for i := range 100 {
+		figures = append(figures, rollout.PolicyFigures{Name: fmt.Sprintf("p%d", i)})
+	}
 	m.Decided(30*time.Millisecond, &rollout.Snapshot{Epoch: "term 1", Nodes: []turn.Node{in(v1alpha1.StateIdle), in(v1alpha1.StateIdle), in("odd")}},
 		&rollout.Outcome{
 			Verdicts: []rollout.Verdict{{Held: v1alpha1.ReasonBudget}, {}, {Held: v1alpha1.ReasonUnknownState}},
-			Figures:  rollout.Figures{Unavailable: 4, Budget: 5, Failed: 6},
+			Figures:  rollout.Figures{Unavailable: 4, Budget: 5, Failed: 6, Policies: figures},
 		})
 	for _, code := range []int{200, 201, 404, 401, 429, 500, 0} {
 		m.CoordinatorContact.note(code, false)
@@ -121,7 +127,16 @@ func TestValues(t *testing.T) {
 		`lockkeeper_coordinator_nodes{state="idle"} 2`, `lockkeeper_coordinator_nodes{state="unknown"} 1`, `lockkeeper_coordinator_nodes{state="draining"} 0`,
 		`lockkeeper_coordinator_held_nodes{reason="Budget"} 1`, `lockkeeper_coordinator_held_nodes{reason="Failed"} 0`,
 		`lockkeeper_coordinator_unavailable_nodes 4`, `lockkeeper_coordinator_budget_nodes 5`, `lockkeeper_coordinator_failed_nodes 6`,
+		`lockkeeper_coordinator_policies{valid="true"} 101`, `lockkeeper_coordinator_policies{valid="false"} 1`,
+		`lockkeeper_coordinator_policy_nodes{count="selected",policy="web"} 10`, `lockkeeper_coordinator_policy_nodes{count="up_to_date",policy="web"} 2`,
+		`lockkeeper_coordinator_policy_nodes{count="wanting",policy="web"} 8`, `lockkeeper_coordinator_policy_nodes{count="in_turn",policy="web"} 3`,
+		`lockkeeper_coordinator_policy_nodes{count="unavailable",policy="web"} 4`, `lockkeeper_coordinator_policy_nodes{count="failed",policy="web"} 1`,
+		`lockkeeper_coordinator_policy_nodes{count="allowed",policy="web"} 5`, `lockkeeper_coordinator_policy_halted{policy="web"} 1`,
+		`lockkeeper_coordinator_policy_halted{policy="db"} 0`, `lockkeeper_coordinator_policy_halted{policy="p97"} 0`,
 		`lockkeeper_coordinator_decision_seconds_bucket{le="0.025"} 0`, `lockkeeper_coordinator_decision_seconds_bucket{le="0.05"} 1`)
+	if slices.ContainsFunc(now, func(l string) bool { return strings.Contains(l, `policy="p98"`) }) {
+		t.Error("more than 100 policies have series of their own")
+	}
 	if i := slices.IndexFunc(now, func(l string) bool { return strings.HasPrefix(l, "lockkeeper_host_turn_seconds 36") }); i < 0 {
 		t.Error("a turn of an hour is not 36xx seconds long")
 	}
@@ -147,7 +162,7 @@ func TestTable(t *testing.T) {
 	f := &facts{role: coordinator.Status{Leader: true}, expires: time.Unix(1, 0)}
 	m := New("v")
 	m.Watch(f.sources())
-	m.Decided(0, &rollout.Snapshot{}, &rollout.Outcome{})
+	m.Decided(0, &rollout.Snapshot{}, &rollout.Outcome{Figures: rollout.Figures{Policies: []rollout.PolicyFigures{{Name: "p"}}}})
 	w := httptest.NewRecorder()
 	Handler(m, slog.New(slog.DiscardHandler), nil).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	served := map[string]bool{}
