@@ -16,7 +16,8 @@ const maxUnitFiles = 1000
 // UnitFiles says where a unit's files are, and where they may yet appear, as absolute paths: fragments in the order in
 // which systemd prefers them, of which the first that is there is the unit's; and the folders of its drop-ins, of which
 // all *.conf count, with single drop-ins from elsewhere. See systemd.unit(5): a template's instance has the template's
-// too, each unit those of its type (service.d) and of its name's beginnings (foo-.service.d for foo-bar.service).
+// too, each unit those of its type (service.d) and of its name's beginnings (foo-.service.d for foo-bar.service and for
+// foo-bar@x.service).
 //
 // It does not matter whether systemd has been reloaded since a file came or went. Links that enable the unit are not
 // among them, and neither is what `systemctl set-property` wrote, or systemd itself for a transient unit: that is in
@@ -83,7 +84,8 @@ func withTemplate(name string) []string {
 	return []string{name}
 }
 
-// dropInNames are the names that a unit's folders of drop-ins may have.
+// dropInNames are the names that a unit's folders of drop-ins may have. A template's instance has, of its name's
+// beginnings, those with its instance, those of templates, and those without either.
 func dropInNames(name string) []string {
 	kind := path.Ext(name)
 	names := []string{strings.TrimPrefix(kind, ".") + ".d"}
@@ -91,11 +93,12 @@ func dropInNames(name string) []string {
 		names = append(names, n+".d")
 		stem, _, _ := strings.Cut(strings.TrimSuffix(n, kind), "@")
 		rest := strings.TrimSuffix(n, kind)[len(stem):]
-		for i := strings.LastIndexByte(strings.TrimRight(stem, "-"), '-'); i > 0; i = strings.LastIndexByte(stem[:i], '-') {
-			names = append(names, stem[:i+1]+rest+kind+".d")
+		for i := strings.LastIndexByte(strings.TrimSuffix(stem, "-"), '-'); i > 0; i = strings.LastIndexByte(stem[:i], '-') {
+			names = append(names, stem[:i+1]+rest+kind+".d", stem[:i+1]+kind+".d")
 		}
 	}
-	return names
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // unitFiles are the properties that say where a unit's files are.
