@@ -123,7 +123,8 @@ type Host struct {
 	HookFailed string `json:"hookFailed,omitempty"`
 	// ApplyFailed is, for people, which unit of its plan could not be reloaded or
 	// restarted, how, and where to look; or which change has outlived its turn: at
-	// most 256 bytes. It stands there while the host is in applying.
+	// most 256 bytes. It stands there until the turn that failed is forgiven, or
+	// another one begins.
 	ApplyFailed string `json:"applyFailed,omitempty"`
 }
 

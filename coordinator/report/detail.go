@@ -185,6 +185,9 @@ func (r *Report) lastLines(n *Node, line lineFunc) {
 		text += "; forgiven"
 	}
 	line("last turn", "%s", text)
+	if n.failedBefore() && n.Host != nil {
+		line("failed", "%s", n.Host.ApplyFailed)
+	}
 	if l.NotBefore != nil && l.NotBefore.After(r.Time) {
 		line("not before", "%s", ago(r.Time, *l.NotBefore))
 	}

@@ -75,6 +75,20 @@ func (w *world) add(name string, change ...func(*corev1.Node)) *corev1.Node {
 	return n
 }
 
+// failedUnit: a unit of n1's plan failed; the change is another one by now.
+func failedUnit(t *testing.T) *world {
+	w := newWorld(t)
+	file := v1alpha1.Change{Source: v1alpha1.SourceFile, Name: "/etc/web.conf", Version: "0123456789ab"}
+	n := w.add("n1", label(v1alpha1.LabelWants, "apply"), label(v1alpha1.LabelHeld, "Halted"),
+		last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonApplyFailed, Changes: []v1alpha1.Change{file}, End: at("12:00:00")}))
+	file.Version = "ba9876543210"
+	setHost(n, func(h *v1alpha1.Host) {
+		h.Changes = []v1alpha1.Change{file}
+		h.ApplyFailed = `restart of web.service failed (exit-code, ExecStart=web status 3): "no such directive": journalctl -u web.service`
+	})
+	return w
+}
+
 func setHost(n *corev1.Node, change func(*v1alpha1.Host)) {
 	h := v1alpha1.Host{
 		Protocol: 1, Version: "v1.0.0", NodeUID: string(n.UID), BootID: "boot-" + n.Name,
@@ -291,6 +305,8 @@ func TestTexts(t *testing.T) {
 			w.add("n3", inTurn(v1alpha1.StateRebooting, "12:00:00", "failed:Unhealthy"), cordoned, label(v1alpha1.LabelHeld, "Failed"))
 			return w
 		}, Form{}, ExitHeld},
+		{"failed.txt", failedUnit, Form{}, ExitHeld},
+		{"failed-node.txt", failedUnit, Form{Node: "n1"}, ExitHeld},
 		{"nobody.txt", func(t *testing.T) *world {
 			w := newWorld(t)
 			w.lease.Spec.RenewTime = &metav1.MicroTime{Time: at("12:50:00")}

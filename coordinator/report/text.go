@@ -100,6 +100,9 @@ func (n *Node) whyAll(now time.Time) string {
 	if n.failedBefore() && n.Held != v1alpha1.ReasonFailed {
 		add(fmt.Sprintf("its last turn failed (%s) %s", n.Last.Reason, ago(now, n.Last.End)))
 	}
+	if n.failedBefore() && n.Host != nil {
+		add(n.Host.ApplyFailed)
+	}
 	if len(n.Problems) > 0 {
 		add("cannot be read: " + n.Problems[0])
 	}

@@ -317,6 +317,52 @@ func describeWrite(t *testing.T, o *Observation, w *Write) []string {
 	return out
 }
 
+// TestApplyFailedStands: which unit failed stays in the host's record as long as
+// the turn that it failed in is what a person is to look at.
+func TestApplyFailedStands(t *testing.T) {
+	const words = "restart of x.service failed"
+	last := func(turn string, result v1alpha1.Result, reason v1alpha1.Reason) func(*Node) {
+		return func(n *Node) { n.Last = &v1alpha1.Last{Turn: turn, Result: result, Reason: reason} }
+	}
+	for _, tc := range []struct {
+		facts  string
+		change func(*Node)
+		want   string
+	}{
+		{"applying ack=applying/committed apply=failed", func(n *Node) { n.Host.ApplyFailed = "" }, "a.service"},
+		{"applying ack=applying/failed:ApplyFailed", nil, words}, // lockkeeper was restarted
+		{"uncordoning ack=applying/failed:ApplyFailed", nil, words},
+		{"before-uncordon ack=before-uncordon/done", func(n *Node) { n.Grant.Result, n.Grant.Reason = v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed }, words},
+		{"before-uncordon ack=before-uncordon/done", nil, ""},
+		{"applying ack=applying/failed:StillWanted", nil, words},
+		{"applying ack-of-t0=applying/failed:ApplyFailed", nil, ""},
+		{"idle ack-of-t0=applying/failed:ApplyFailed", last("t0", v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed), words},
+		{"idle boot=b2", last("t0", v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed), words},
+		{"paused", last("t0", v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed), words},
+		{"idle", func(n *Node) {
+			last("t0", v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed)(n)
+			n.Retry = "t0"
+		}, ""},
+		{"idle", func(n *Node) {
+			last("t0", v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed)(n)
+			n.Host.NodeUID = "another Node's"
+		}, ""},
+		{"idle", last("t0", v1alpha1.ResultFailed, v1alpha1.ReasonStillWanted), words},
+		{"idle", last("t0", v1alpha1.ResultTurnedBack, v1alpha1.ReasonOverdue), ""},
+		{"idle", last("t0", v1alpha1.ResultDone, ""), ""},
+		{"idle", nil, ""},
+	} {
+		o := observe(t, strings.Fields(tc.facts))
+		o.Node.Host = &v1alpha1.Host{NodeUID: aUID, BootID: aBoot, ApplyFailed: words}
+		if tc.change != nil {
+			tc.change(&o.Node)
+		}
+		if got := o.self().ApplyFailed; got != tc.want {
+			t.Errorf("%s, %+v: %q, expected %q", tc.facts, o.Node.Last, got, tc.want)
+		}
+	}
+}
+
 // world is a Node under a host's writes, for tests that go on for more than
 // one step.
 type world struct {

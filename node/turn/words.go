@@ -53,8 +53,31 @@ func (o *Observation) self() v1alpha1.Host {
 	h.Drains = o.Sources.Drains
 	h.Changes, h.HeldBack, h.Plan = o.Sources.Changes, o.Sources.HeldBack, o.Sources.Plan
 	h.HookFailed = o.Hooks.Failed
-	h.ApplyFailed = cmp.Or(o.Apply.Failed, o.Apply.Outlived)
+	h.ApplyFailed = o.applyFailed()
 	return h
+}
+
+// applyFailed is what has failed of the plan, for people: what is known of it in
+// the present stage or, after that, what was published. It stands until the turn is
+// forgiven or another one begins: nobody else keeps a unit's own words.
+func (o *Observation) applyFailed() string {
+	n := &o.Node
+	if now := cmp.Or(o.Apply.Failed, o.Apply.Outlived); now != "" {
+		return now
+	}
+	var failed bool
+	switch {
+	case !n.InTurn():
+		failed = n.Last != nil && n.Last.Result == v1alpha1.ResultFailed && n.Retry != n.Last.Turn
+	case n.Grant != nil && n.Grant.Result == v1alpha1.ResultFailed:
+		failed = true
+	default:
+		failed = n.Ack.Turn == n.Turn && n.Ack.Word == v1alpha1.WordFailed
+	}
+	if !failed || n.Host == nil || n.Host.NodeUID != n.UID {
+		return ""
+	}
+	return n.Host.ApplyFailed
 }
 
 // newBoot reports whether the host is in another boot than the one that the
