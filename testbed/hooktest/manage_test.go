@@ -100,6 +100,7 @@ func TestUnitsAreManaged(t *testing.T) {
 	testCalledOff(t, h, u)
 	testBusRestarts(t, h, u)
 	testItself(t, h)
+	testUnitFiles(t, h, u)
 }
 
 // testDaemonReload: what a unit's files say anew holds after a daemon-reload and
