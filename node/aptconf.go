@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
 
 // What apt's own tools would answer is read from the files that they read, apt.conf(5): asking `apt-config dump` would
@@ -23,9 +25,9 @@ const (
 
 // aptSettings reads apt's configuration, full name in lower case to value: the last one that is set stands. Files that
 // apt would not read are not read; one that is not well-formed is taken as far as it can be understood.
-func aptSettings(r files) (map[string]string, error) {
+func aptSettings(r hostfs.FS) (map[string]string, error) {
 	settings := map[string]string{}
-	names, err := r.names(aptParts)
+	names, err := r.Names(aptParts)
 	if err != nil {
 		return nil, fmt.Errorf("apt's configuration: %w", err)
 	}
@@ -40,7 +42,7 @@ func aptSettings(r files) (map[string]string, error) {
 		return nil, fmt.Errorf("apt's configuration: %d files, expected at most %d", len(paths), maxAptFiles)
 	}
 	for _, p := range append(paths, aptMain) {
-		text, err := r.read(p)
+		text, err := r.Read(p)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

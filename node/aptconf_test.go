@@ -4,6 +4,8 @@ import (
 	"maps"
 	"strings"
 	"testing"
+
+	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
 
 func TestParseApt(t *testing.T) {
@@ -56,12 +58,12 @@ func TestAutomaticReboot(t *testing.T) {
 		"in apt's other words":     {map[string]string{tool: "", "etc/apt/apt.conf.d/50x": "unattended-upgrade { AUTOMATIC-REBOOT yes; };"}, true},
 		"no word for true or none": {map[string]string{tool: "", "etc/apt/apt.conf.d/50x": `Unattended-Upgrade::Automatic-Reboot "maybe";`}, false},
 	} {
-		r, err := openFiles(newRoot(t, c.files))
+		r, err := hostfs.New(newRoot(t, c.files))
 		must(t, err)
 		got, err := automaticReboot(r)
 		if got != c.want || err != nil {
 			t.Errorf("%s: %t, %v", name, got, err)
 		}
-		r.close()
+		r.Close()
 	}
 }

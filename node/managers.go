@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"lockkeeper.dev/lockkeeper/node/hostfs"
 	"lockkeeper.dev/lockkeeper/systemd"
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
@@ -72,11 +73,11 @@ func (h *Host) lookAtManagers(ctx context.Context) error {
 
 // activeManagers asks all there are.
 func (h *Host) activeManagers(ctx context.Context, observe bool) ([]manager, error) {
-	r, err := openFiles(h.Root)
+	r, err := hostfs.New(h.Root)
 	if err != nil {
 		return nil, err
 	}
-	defer r.close()
+	defer r.Close()
 	var active []manager
 	for _, unit := range managerUnits {
 		runs, err := h.Units.Runs(ctx, unit)
@@ -114,11 +115,11 @@ func (h *Host) activeManagers(ctx context.Context, observe bool) ([]manager, err
 // switchedOff reports whether a manager runs and reboots nothing. rebootmgr is the one that goes on running with its
 // strategy off, which `rebootmgrctl set-strategy off` writes to its file. locksmithd ends by itself on
 // REBOOT_STRATEGY=off.
-func switchedOff(r files, unit string) bool {
+func switchedOff(r hostfs.FS, unit string) bool {
 	if unit != rebootmgr {
 		return false
 	}
-	text, err := r.read("/etc/rebootmgr.conf")
+	text, err := r.Read("/etc/rebootmgr.conf")
 	if err != nil {
 		return false // its default is not off
 	}
@@ -132,8 +133,8 @@ func switchedOff(r files, unit string) bool {
 }
 
 // automaticReboot reports whether unattended-upgrades is installed and told to reboot the host after its work.
-func automaticReboot(r files) (bool, error) {
-	if err := r.lstat("/usr/bin/unattended-upgrade"); err != nil {
+func automaticReboot(r hostfs.FS) (bool, error) {
+	if _, err := r.Lstat("/usr/bin/unattended-upgrade"); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
 
 // self is what this host is in its present boot. It does not change while the
@@ -26,13 +27,13 @@ type self struct {
 // readSelf reads the host's files below root.
 func readSelf(root string) (self, error) {
 	s := self{started: time.Now()}
-	r, err := openFiles(root)
+	r, err := hostfs.New(root)
 	if err != nil {
 		return s, err
 	}
-	defer r.close()
+	defer r.Close()
 
-	id, err := r.read("/proc/sys/kernel/random/boot_id")
+	id, err := r.Read("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return s, err
 	}
@@ -40,7 +41,7 @@ func readSelf(root string) (self, error) {
 	if err := v1alpha1.ValidateID(s.bootID); err != nil {
 		return s, fmt.Errorf("/proc/sys/kernel/random/boot_id: %w", err)
 	}
-	up, err := r.read("/proc/uptime")
+	up, err := r.Read("/proc/uptime")
 	if err != nil {
 		return s, err
 	}
@@ -68,9 +69,9 @@ func clip(value string) string { return strings.ToValidUTF8(value[:min(len(value
 // pairs reads KEY=value lines of the first of the files that can be read,
 // quotes taken off; of none, no pairs. That a file is not there is nothing
 // odd; that it cannot be read is, but no reason for a host to stand still.
-func (s *self) pairs(r files, paths ...string) map[string]string {
+func (s *self) pairs(r hostfs.FS, paths ...string) map[string]string {
 	for _, path := range paths {
-		text, err := r.read(path)
+		text, err := r.Read(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/dirwatch"
+	"lockkeeper.dev/lockkeeper/node/hostfs"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/updateengine"
@@ -201,14 +202,14 @@ func (h *Host) lookAtSentinels() error {
 	h.looking.Lock()
 	defer h.looking.Unlock()
 	paths := h.sentinelPaths()
-	r, err := openFiles(h.Root)
+	r, err := hostfs.New(h.Root)
 	if err != nil {
 		return err
 	}
-	defer r.close()
+	defer r.Close()
 	var there []string
 	for _, path := range paths {
-		switch err := r.lstat(path); {
+		switch _, err := r.Lstat(path); {
 		case err == nil:
 			there = append(there, path)
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):

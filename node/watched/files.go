@@ -9,13 +9,14 @@ import (
 	"hash"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 	"unicode/utf8"
+
+	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
 
 // The bounds of one watched path or unit.
@@ -29,64 +30,6 @@ const (
 	blockSize  = 64 << 10
 	maxTries   = 5 // at a file that is another each time it is opened
 )
-
-// host is the host's files, below a root that nothing leads out of. The
-// machine's own root is not confined: an absolute link in it (/var/run) leads
-// where it says.
-type host struct{ root *os.Root } // nil: the machine's own
-
-func openHost(root string) (host, error) {
-	if filepath.Clean(root) == "/" {
-		return host{}, nil
-	}
-	r, err := os.OpenRoot(root)
-	if err != nil {
-		return host{}, fmt.Errorf("opening the host's root: %w", err)
-	}
-	return host{r}, nil
-}
-
-func (h host) close() {
-	if h.root != nil {
-		h.root.Close()
-	}
-}
-
-func below(path string) string {
-	if path = strings.TrimPrefix(path, "/"); path != "" {
-		return path
-	}
-	return "."
-}
-
-func (h host) lstat(path string) (fs.FileInfo, error) {
-	if h.root == nil {
-		return os.Lstat(path)
-	}
-	return h.root.Lstat(below(path))
-}
-
-func (h host) stat(path string) (fs.FileInfo, error) {
-	if h.root == nil {
-		return os.Stat(path)
-	}
-	return h.root.Stat(below(path))
-}
-
-func (h host) readlink(path string) (string, error) {
-	if h.root == nil {
-		return os.Readlink(path)
-	}
-	return h.root.Readlink(below(path))
-}
-
-func (h host) open(path string) (*os.File, error) {
-	const flags = os.O_RDONLY | syscall.O_NONBLOCK // a pipe in its place must not hold anybody
-	if h.root == nil {
-		return os.OpenFile(path, flags, 0)
-	}
-	return h.root.OpenFile(below(path), flags, 0)
-}
 
 // entry is a file as it was read.
 type entry struct {
@@ -128,7 +71,7 @@ func sameFile(a, b stamp) bool { return a.dev == b.dev && a.ino == b.ino }
 // A scan reads what is at some paths.
 type scan struct {
 	ctx   context.Context
-	host  host
+	host  hostfs.FS
 	old   map[string]entry // what was read before need not be read again
 	found map[string]entry
 	// What there may be yet.
@@ -137,7 +80,7 @@ type scan struct {
 	buf            []byte
 }
 
-func newScan(ctx context.Context, h host, old map[string]entry) *scan {
+func newScan(ctx context.Context, h hostfs.FS, old map[string]entry) *scan {
 	return &scan{ctx: ctx, host: h, old: old, found: map[string]entry{},
 		files: MaxFiles, folders: maxFolders, bytes: MaxBytes, buf: make([]byte, blockSize)}
 }
@@ -150,7 +93,7 @@ func gone(err error) bool {
 // path reads a path: a file, a link and the file or folder that it leads to,
 // or a folder with all below it. It reports whether there is anything.
 func (s *scan) path(path string) (there bool, err error) {
-	info, err := s.host.lstat(path)
+	info, err := s.host.Lstat(path)
 	if gone(err) {
 		return false, nil
 	}
@@ -159,10 +102,10 @@ func (s *scan) path(path string) (there bool, err error) {
 	}
 	link := ""
 	if info.Mode().Type() == fs.ModeSymlink {
-		if link, err = s.host.readlink(path); err != nil {
+		if link, err = s.host.Readlink(path); err != nil {
 			return true, err
 		}
-		if info, err = s.host.stat(path); gone(err) || errors.Is(err, syscall.ELOOP) {
+		if info, err = s.host.Stat(path); gone(err) || errors.Is(err, syscall.ELOOP) {
 			return true, s.put(path, entry{sum: linkSum(link)})
 		} else if err != nil {
 			return true, err
@@ -189,7 +132,7 @@ func (s *scan) folder(dir string) error {
 	if s.folders--; s.folders < 0 {
 		return fmt.Errorf("%s: more than %d folders in all", dir, maxFolders)
 	}
-	d, err := s.host.open(dir)
+	d, err := s.host.Open(dir)
 	if gone(err) {
 		return nil
 	}
@@ -221,7 +164,7 @@ func (s *scan) child(path string, kind fs.FileMode) error {
 	case fs.ModeDir:
 		return s.folder(path)
 	case fs.ModeSymlink:
-		target, err := s.host.readlink(path)
+		target, err := s.host.Readlink(path)
 		if gone(err) || errors.Is(err, syscall.EINVAL) { // no link any more
 			return nil
 		}
@@ -230,7 +173,7 @@ func (s *scan) child(path string, kind fs.FileMode) error {
 		}
 		return s.put(path, entry{sum: linkSum(target)})
 	case 0:
-		info, err := s.host.lstat(path)
+		info, err := s.host.Lstat(path)
 		if gone(err) {
 			return nil
 		}
@@ -265,7 +208,7 @@ func (s *scan) unit(fragments, dropIns []string) error {
 
 // dropIns reads a folder of drop-ins, or one drop-in.
 func (s *scan) dropIns(path string) error {
-	info, err := s.host.stat(path)
+	info, err := s.host.Stat(path)
 	if gone(err) {
 		return nil
 	}
@@ -276,7 +219,7 @@ func (s *scan) dropIns(path string) error {
 		_, err := s.path(path)
 		return err
 	}
-	d, err := s.host.open(path)
+	d, err := s.host.Open(path)
 	if gone(err) {
 		return nil
 	}
@@ -328,9 +271,9 @@ func (s *scan) file(path string, info fs.FileInfo, link string) error {
 		if !errors.Is(err, errAnother) {
 			return err
 		}
-		stat := s.host.lstat
+		stat := s.host.Lstat
 		if link != "" {
-			stat = s.host.stat
+			stat = s.host.Stat
 		}
 		if info, err = stat(path); gone(err) {
 			return nil
@@ -354,7 +297,7 @@ func tooBig(path string) error {
 }
 
 func (s *scan) read(path string, want stamp) (entry, error) {
-	f, err := s.host.open(path)
+	f, err := s.host.Open(path)
 	if err != nil {
 		return entry{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
 
 // expectProblem looks, and expects one problem with these words, and what was said before to stand.
@@ -184,9 +185,9 @@ func TestOddNames(t *testing.T) {
 func TestReadsOnce(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")
-	h, err := openHost(b.root)
+	h, err := hostfs.New(b.root)
 	must(t, err)
-	defer h.close()
+	defer h.Close()
 	read := func(old map[string]entry) map[string]entry {
 		s := newScan(t.Context(), h, old)
 		_, err := s.path("/etc/one")

@@ -13,6 +13,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/dirwatch"
+	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
 
 // Run watches until ctx ends, and calls notify, which must not block, whenever
@@ -197,11 +198,11 @@ func (w *Watcher) look(ctx context.Context, r *rule, why why) {
 var errNoTree = errors.New("no inotify")
 
 func (w *Watcher) scan(ctx context.Context, old map[string]entry, read func(*scan) error) (map[string]entry, error) {
-	h, err := openHost(w.Root)
+	h, err := hostfs.New(w.Root)
 	if err != nil {
 		return nil, err
 	}
-	defer h.close()
+	defer h.Close()
 	s := newScan(ctx, h, old)
 	err = read(s)
 	return s.found, err
