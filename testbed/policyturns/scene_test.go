@@ -136,6 +136,9 @@ func (s *scene) host(o simhost.Options) *simhost.Host {
 		if err := h.Close(); err != nil {
 			s.t.Error(err)
 		}
+		if _, race, found := strings.Cut(h.Logs(), "WARNING: DATA RACE"); found {
+			s.t.Errorf("on %s: DATA RACE%.4000s", h.Name(), race)
+		}
 	})
 	for _, unit := range []string{"app.service", "db.service"} {
 		s.must(h.Units().Set(unit, simhost.Unit{Load: "loaded", Active: "active"}))

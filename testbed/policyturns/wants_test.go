@@ -149,7 +149,12 @@ var wantRows = []wantRow{
 		turns: []string{"Cancelled WantGone: draining rebooting uncordoning"}},
 	{at: rebooting, change: "weakens", from: []want{sentinel, db}, lost: sentinel,
 		turns: []string{"Cancelled WantGone: draining rebooting uncordoning", "Done: draining applying uncordoning"}, jobs: []string{dbRestart}},
+	{at: rebooting, change: "grows", from: []want{sentinel}, got: db,
+		turns: []string{"Done: draining rebooting uncordoning"}, reboots: 1},
+	// Nobody calls the reboot back.
 	{at: rebootCalled, change: "vanishes", from: []want{sentinel}, lost: sentinel,
+		turns: []string{"Done: draining rebooting uncordoning"}, reboots: 1},
+	{at: rebootCalled, change: "weakens", from: []want{sentinel, app}, lost: sentinel,
 		turns: []string{"Done: draining rebooting uncordoning"}, reboots: 1},
 
 	{at: applying, change: "vanishes", from: []want{db}, lost: db,
@@ -186,7 +191,7 @@ func wants() map[string]func(*scene) {
 }
 
 func (r wantRow) play(s *scene) {
-	for _, field := range strings.Fields(r.at.hooks) {
+	for field := range strings.FieldsSeq(r.at.hooks) {
 		s.authors.Keep(s.hook(field))
 	}
 	s.policy(r.policy(s, true))
@@ -222,17 +227,20 @@ func (r wantRow) play(s *scene) {
 			s.t.Errorf("%v: %s", err, out)
 		}
 	}
+	s.over(h, len(r.turns))
+	s.idle(h) // nothing is left to have another turn for
 	s.ended(h, r.turns...)
 	s.did(h, r.reboots, r.jobs...)
 }
 
 // policy is a policy with the hooks that the place needs.
 func (r wantRow) policy(s *scene, paused bool) string {
-	text := fmt.Sprintf("paused: %t\nrollout: {settle: 0s}\nhooks:\n  waitForVolumeDetach: false\n", paused)
-	for _, field := range strings.Fields(r.at.hooks) {
-		text += fmt.Sprintf("  %s: [{name: %s}]\n", field, s.hook(field))
+	var text strings.Builder
+	fmt.Fprintf(&text, "paused: %t\nrollout: {settle: 0s}\nhooks:\n  waitForVolumeDetach: false\n", paused)
+	for field := range strings.FieldsSeq(r.at.hooks) {
+		fmt.Fprintf(&text, "  %s: [{name: %s}]\n", field, s.hook(field))
 	}
-	return text
+	return text.String()
 }
 
 // left is what the host wants after the change.
