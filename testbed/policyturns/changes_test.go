@@ -46,13 +46,16 @@ var changes = map[string]func(*scene){
 			s.t.Errorf("its last turn was for %+v", l)
 		}
 		s.must(os.Chmod(filepath.Join(h.Root(), appConf), 0o640))
-		s.ended(h, "Done: applying", "Done: applying")
-		s.did(h, 0, appRestart, appRestart)
-		// What was applied is in effect: to write the same again is no change, and a restart of lockkeeper forgets nothing.
+		n = s.ended(h, "Done: applying", "Done: applying")
+		// What was applied is in effect, also for the next process: it has nothing to do.
 		h.StopLockkeeper()
 		s.must(h.StartLockkeeper())
-		s.must(h.WaitReady(s.soon()))
-		s.published(h, v1alpha1.WantsNothing)
+		s.until(h, "to have the word of another process", func(now *turn.Node) bool {
+			return now.HostSpeaks() && now.Host.Started.After(n.Host.Started)
+		})
+		s.idle(h)
+		s.ended(h, "Done: applying", "Done: applying")
+		s.did(h, 0, appRestart, appRestart)
 		s.undisturbed(h)
 		if after := s.pod(namespace); after != before {
 			s.t.Errorf("the pod on %s was %s and is %s", h.Name(), before, after)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/hookauthor"
+	"lockkeeper.dev/lockkeeper/testbed/referee"
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
@@ -60,9 +62,21 @@ func TestTurns(t *testing.T) {
 	must(t, cp.ApplyLockkeeper(ctx))
 	_, err := cp.ApplyPolicy(ctx, "costs", costs)
 	must(t, err)
+	scenes := map[string]func(*scene){}
+	for _, some := range []map[string]func(*scene){gates, windows, hooks, changes, wants()} {
+		maps.Copy(scenes, some)
+	}
+	var budgets []referee.PolicyBudget
+	for name := range scenes {
+		b := referee.PolicyBudget{Policy: name, Labels: map[string]string{sceneLabel: name}, Budget: 1}
+		if gates[name] != nil || windows[name] != nil {
+			b.Budget = 3 // 100 % of its hosts: it is not the budget that keeps any of them
+		}
+		budgets = append(budgets, b)
+	}
 	w.Rig, err = rig.Start(ctx, cp, rig.Options{
-		Policy:  "{nodeSelector: {matchLabels: {turns: nobody}}}",
-		Budget:  100, // each scene has its own
+		Policy: "{nodeSelector: {matchLabels: {turns: nobody}}}",
+		Budget: 100, PolicyBudgets: budgets,
 		OnEvent: w.hear,
 		Fleet: simhost.FleetOptions{Hosts: 1, Coordinators: 1, Prefix: "lead-", Host: simhost.Options{
 			Binary: binary, RestartDelay: time.Second, Config: func(c simhost.Config) {
@@ -86,17 +100,15 @@ func TestTurns(t *testing.T) {
 	must(t, err)
 	t.Cleanup(w.authors.Close)
 	slots := make(chan struct{}, atOnce)
-	for _, scenes := range []map[string]func(*scene){gates, windows, hooks, changes, wants()} {
-		for name, play := range scenes {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				if gates[name] == nil {
-					slots <- struct{}{}
-					t.Cleanup(func() { <-slots })
-				}
-				play(&scene{t: t, name: name, world: w})
-			})
-		}
+	for name, play := range scenes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if gates[name] == nil {
+				slots <- struct{}{}
+				t.Cleanup(func() { <-slots })
+			}
+			play(&scene{t: t, name: name, world: w})
+		})
 	}
 }
 
