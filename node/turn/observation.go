@@ -58,8 +58,8 @@ type Sources struct {
 	// Missing names the source that was not read, for the status.
 	Missing string
 	// Unconfirmed names the source whose earlier word alone makes Wants, or
-	// Drains, as strong as it is, and which cannot be asked now: it is neither
-	// taken back nor committed to. "" is none.
+	// Drains, as strong as it is, and which cannot be asked now, or the policies
+	// that say what it costs: it is neither taken back nor committed to. "" is none.
 	Unconfirmed string
 
 	// Changes are those that cost something; HeldBack those to OS versions that
