@@ -35,6 +35,8 @@ type Forecast struct {
 	Held bool `json:"held"`
 	// Unseen are what could not be read, and is missing here.
 	Unseen []string `json:"unseen,omitempty"`
+	// NoPods: among these are the pods, so that nothing is known of them.
+	NoPods bool `json:"noPods,omitempty"`
 	// Groups are the nodes by their answer; those with something to do come first,
 	// then the largest.
 	Groups []Group `json:"groups"`
@@ -131,8 +133,10 @@ type Rollout struct {
 	NeverOpens bool `json:"neverOpens,omitempty"`
 	// OnClose is there where it is Cancel.
 	OnClose v1alpha1.OnClose `json:"onClose,omitempty"`
-	// Gates are the names of its gates, which only the coordinator asks.
-	Gates []string `json:"gates,omitempty"`
+	// Gates are the names of its gates, which only the coordinator asks. GateClosed:
+	// it holds a node of the policy for one of them.
+	Gates      []string `json:"gates,omitempty"`
+	GateClosed bool     `json:"gateClosed,omitempty"`
 }
 
 // Node is what there is to say of one node alone.

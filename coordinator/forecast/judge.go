@@ -22,7 +22,7 @@ import (
 // they will.
 func (q *Question) judge() {
 	now := rollout.Decide(q.in.Snapshot)
-	together, alone := now, func(s *subject) rollout.Verdict { return verdictOf(&now, s.Name) }
+	together, alone := now, map[string]rollout.Verdict(nil)
 	if len(q.in.Asked) > 0 {
 		then := q.in.Snapshot
 		then.Nodes = slices.Clone(q.in.Nodes)
@@ -37,10 +37,20 @@ func (q *Question) judge() {
 	} else {
 		q.queue(q.in.Snapshot, &now)
 	}
+	gated := map[string]bool{} // policies for whose gates the coordinator holds nodes
+	for i := range q.in.Nodes {
+		if n := &q.in.Nodes[i]; n.Held == v1alpha1.ReasonGate && q.in.NoLeader == "" {
+			gated[verdictOf(&now, n.Name).Policy] = true
+		}
+	}
 	for _, s := range q.nodes {
-		s.judged(alone(s), q.in.NoLeader)
+		v, asked := alone[s.Name]
+		if !asked {
+			v = verdictOf(&now, s.Name)
+		}
+		s.judged(v, q.in.NoLeader)
 		if s.Outcome == Goes || s.Outcome == Held {
-			s.course(q.in.Now, &together)
+			s.course(q.in.Now, &together, gated)
 		} else {
 			s.own.Ahead, s.own.AtLeast = nil, nil
 		}
@@ -53,43 +63,73 @@ func verdictOf(out *rollout.Outcome, name string) rollout.Verdict {
 	return out.Verdicts[i]
 }
 
-// alone returns a function that judges a node as if the changes came to it alone.
-// now is the decision without them, together the one with all.
+// alone judges each node as if the changes came to it alone. now is the decision
+// without them, together the one with all.
 //
 // A node that is granted its turn beside the others is granted it alone as well, and
 // what holds it for its own sake, or all of its policy's nodes, does so too. Only
-// where others may have taken its slot is there anything to decide.
-func (q *Question) alone(now, together *rollout.Outcome) func(*subject) rollout.Verdict {
-	type kind struct {
-		policy      string
-		unavailable bool
+// where others may have taken its slot is there anything to decide; and slots are
+// only taken, so that the first in the queue for whom none was left speaks for those
+// behind it.
+func (q *Question) alone(now, together *rollout.Outcome) map[string]rollout.Verdict {
+	waits := make(map[string]bool, len(now.Queue))
+	for _, name := range now.Queue {
+		waits[name] = true
 	}
-	seen := map[kind]rollout.Verdict{}
-	return func(s *subject) rollout.Verdict {
+	ahead, before := map[string]int{}, 0 // how many that wait already come before it
+	for _, name := range together.Queue {
+		if ahead[name] = before; waits[name] {
+			before++
+		}
+	}
+	inOrder := slices.Clone(q.nodes)
+	slices.SortStableFunc(inOrder, func(a, b *subject) int { return cmp.Compare(ahead[a.Name], ahead[b.Name]) })
+	seen := map[kind]slots{}
+	all := make(map[string]rollout.Verdict, len(q.nodes))
+	for _, s := range inOrder {
 		v := verdictOf(together, s.Name)
-		switch v.Held {
-		case v1alpha1.ReasonBudget, v1alpha1.ReasonControlPlane:
-		default:
-			return v
+		if v.Held == v1alpha1.ReasonBudget || v.Held == v1alpha1.ReasonControlPlane {
+			k, at := kind{v.Policy, s.Unschedulable || s.Mark}, ahead[s.Name]
+			known, spared := seen[k].at(at)
+			if !spared || s.ControlPlane {
+				known = q.decide(s)
+			}
+			if v = known; !s.ControlPlane {
+				seen[k] = slots{true, at, v}
+			}
 		}
-		// With nobody in the queue before them, nodes of one policy differ in nothing
-		// that a budget is about but in whether they count already.
-		k := kind{v.Policy, s.Unschedulable || s.Mark}
-		same := len(now.Queue) == 0 && !s.ControlPlane
-		if was, ok := seen[k]; ok && same {
-			return was
-		}
-		i := q.byName[s.Name]
-		was := q.in.Nodes[i]
-		q.in.Nodes[i] = s.then
-		out := rollout.Decide(q.in.Snapshot)
-		q.in.Nodes[i] = was
-		v = verdictOf(&out, s.Name)
-		if same {
-			seen[k] = v
-		}
-		return v
+		all[s.Name] = v
 	}
+	return all
+}
+
+// decide asks what would be if the changes came to one node alone.
+func (q *Question) decide(s *subject) rollout.Verdict {
+	i := q.byName[s.Name]
+	was := q.in.Nodes[i]
+	q.in.Nodes[i] = s.then
+	out := rollout.Decide(q.in.Snapshot)
+	q.in.Nodes[i] = was
+	return verdictOf(&out, s.Name)
+}
+
+// kind are nodes that differ in nothing that a budget is about, but in how many
+// come before them.
+type kind struct {
+	policy      string
+	unavailable bool // it counts already
+}
+
+// slots is what was decided last of a kind, and in what place.
+type slots struct {
+	known   bool
+	place   int
+	verdict rollout.Verdict
+}
+
+// at is what that says of a node in the same place, or behind it.
+func (s slots) at(place int) (v rollout.Verdict, ok bool) {
+	return s.verdict, s.known && (place == s.place || s.verdict.Held == v1alpha1.ReasonBudget)
 }
 
 // queue counts who comes before whom. Under the emergency stop there is no queue:
@@ -121,7 +161,7 @@ func (s *subject) judged(v rollout.Verdict, noLeader string) {
 	case n.InTurn():
 		s.Outcome, s.State, s.Held, s.Why = InTurn, n.State, v.Held, v.Detail
 	case len(s.Changes) > 0 && !s.plan.Wants.Something():
-		s.Outcome = Nothing
+		s.Outcome = Nothing // whoever may hold the node
 	case !looksAfter(n) && (n.Host != nil || n.Managed != nil || n.Detached != nil || len(s.Changes) == 0):
 		s.Outcome = NotManaged
 		s.Why = notManaged(n)
@@ -129,7 +169,7 @@ func (s *subject) judged(v rollout.Verdict, noLeader string) {
 		hold(v1alpha1.ReasonHostSilent, "lockkeeper has never been heard of on it")
 	case !n.HostSpeaks():
 		hold(v1alpha1.ReasonHostSilent, "no word from its present boot")
-	case v.Held == v1alpha1.ReasonNone && !s.plan.Wants.Something():
+	case !s.plan.Wants.Something():
 		s.Outcome = Nothing
 	case v.Held == v1alpha1.ReasonHeldBack:
 		hold(v.Held, "its plan would boot a version that a policy holds back")
@@ -162,7 +202,7 @@ func notManaged(n *turn.Node) string {
 }
 
 // course says what the turn would be, and when.
-func (s *subject) course(now time.Time, out *rollout.Outcome) {
+func (s *subject) course(now time.Time, out *rollout.Outcome, gated map[string]bool) {
 	p := s.match.Policy
 	if p == nil || len(p.Problems) > 0 || !s.plan.Wants.Something() {
 		s.own.Ahead = nil
@@ -195,6 +235,7 @@ func (s *subject) course(now time.Time, out *rollout.Outcome) {
 	for _, g := range p.Gates {
 		r.Gates = append(r.Gates, g.Name)
 	}
+	r.GateClosed = len(p.Gates) > 0 && gated[p.Name]
 	s.Rollout = r
 	if s.own.Ahead != nil && !r.NeverOpens && !p.Observe && !p.Paused {
 		// Whole rounds: as many as may go side by side begin at the same time.

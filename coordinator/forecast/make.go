@@ -225,7 +225,7 @@ func (q *Question) Draining() []string {
 func (q *Question) Answer(pods Pods) Forecast {
 	q.judge()
 	budgets := read(pods.Budgets)
-	f := Forecast{Time: q.in.Now, Asked: q.in.Asked, Unseen: pods.Unseen, Groups: []Group{}}
+	f := Forecast{Time: q.in.Now, Asked: q.in.Asked, Unseen: pods.Unseen, NoPods: pods.NoPods, Groups: []Group{}}
 	byAnswer := map[string]int{}
 	for _, s := range q.nodes {
 		f.Held = f.Held || s.Outcome == Held || s.Outcome == InTurn && s.Held != ""

@@ -23,8 +23,9 @@ type Pods struct {
 	OnNode map[string][]*corev1.Pod
 	// Budgets are all PodDisruptionBudgets.
 	Budgets []policyv1.PodDisruptionBudget
-	// Unseen says what of these could not be read, and why.
+	// Unseen says what of these could not be read, and why; NoPods: OnNode is.
 	Unseen []string
+	NoPods bool
 }
 
 // Strip takes away from a pod what no forecast is made of: of a hundred thousand

@@ -108,6 +108,7 @@ func (s *Source) readPods(ctx context.Context, nodes []string) (forecast.Pods, e
 		maps.Copy(pods.OnNode, found)
 		if denied(err) {
 			pods.Unseen = append(pods.Unseen, fmt.Sprintf("pods, and so neither which are evicted nor what would block that: %v", err))
+			pods.NoPods = true
 			return pods, nil
 		}
 		if err != nil {

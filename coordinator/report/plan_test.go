@@ -203,7 +203,7 @@ func TestPlanTexts(t *testing.T) {
 		}},
 		{"plan-heldback.txt", ExitHeld, func(w *world) forecast.Forecast {
 			w.policied(webAndDefault).add("n1", web)
-			w.add("n2", web)
+			w.add("n2", web, wantsReboot, label(v1alpha1.LabelHeld, "Gate"))
 			w.add("n3", web)
 			return w.foreseen("n1", forecast.Pods{}, "os", "request")
 		}},
@@ -217,7 +217,7 @@ func TestPlanTexts(t *testing.T) {
 		{"plan-asked-beside-pending.txt", ExitHeld, func(w *world) forecast.Forecast {
 			*w = *rolling(w.t)
 			w.policied(map[string]string{"lockkeeper-default": webAndDefault["lockkeeper-default"]})
-			return w.foreseen("", forecast.Pods{Unseen: []string{"pods, and so neither which are evicted nor what would block that: no leave"}}, "file:/etc/hosts")
+			return w.foreseen("", forecast.Pods{NoPods: true, Unseen: []string{"pods, and so neither which are evicted nor what would block that: no leave"}}, "file:/etc/hosts")
 		}},
 		{"plan-fleet.txt", ExitUpToDate, func(w *world) forecast.Forecast {
 			w.policied(map[string]string{"lockkeeper-default": webAndDefault["lockkeeper-default"] + "rollout: {maxUnavailable: 10}"})

@@ -175,7 +175,7 @@ func (p *planned) steps() {
 
 // pods are what a drain does, and what stands in its way.
 func (p *planned) pods() {
-	if !p.Drains || slices.ContainsFunc(p.Unseen, func(s string) bool { return strings.HasPrefix(s, "pods,") }) {
+	if !p.Drains || p.NoPods {
 		return
 	}
 	kind := func(label, none string, of func(*forecast.Node) []forecast.Pod, reasons bool) {
@@ -329,7 +329,11 @@ func (p *planned) rollout() {
 		if len(r.Gates) > 1 {
 			word = "gates"
 		}
-		p.line("gates", "%s %s of the policy: only the coordinator can ask", word, joined(r.Gates))
+		text := ""
+		if r.GateClosed {
+			text = ", and it holds nodes of the policy for a closed one now"
+		}
+		p.line("gates", "%s %s: only the coordinator can ask%s", word, joined(r.Gates), text)
 	}
 	if text := p.queue(); text != "" {
 		p.line("queue", "%s; %d unavailable of %d allowed", text, r.Unavailable, r.Allowed)
