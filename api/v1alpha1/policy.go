@@ -93,7 +93,7 @@ type DisruptionPolicySpec struct {
 	Paused bool `json:"paused,omitempty"`
 
 	// Rules say what changes cost. A change that no rule names costs a reboot of
-	// a drained node.
+	// a drained node; of files and units, hosts look only at those that rules name.
 	//
 	// +optional
 	// +listType=atomic
