@@ -72,8 +72,8 @@ const (
 	// ReasonInvalidGrant: the grant annotation cannot be read, or is another
 	// turn's.
 	ReasonInvalidGrant Reason = "InvalidGrant"
-	// ReasonSources: a source of changes has not been read in this boot, or the
-	// policies cannot be read any more.
+	// ReasonSources: a source of changes has not been read in this boot, or it or
+	// the policies cannot be read now.
 	ReasonSources Reason = "Sources"
 	// ReasonInhibited: somebody holds a block inhibitor against a shutdown.
 	ReasonInhibited Reason = "Inhibited"

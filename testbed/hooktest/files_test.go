@@ -37,6 +37,10 @@ rules:
   actions:
   - {type: Reload, unit: writer.service}
 - source: File
+  path: /srv/theirs
+  actions:
+  - {type: None}
+- source: File
   path: /etc/node.conf
   actions:
   - {type: Restart, unit: lockkeeper.service}
@@ -156,18 +160,33 @@ func (h *watchedHost) active(units ...string) string {
 // testStopped: what changes while lockkeeper is stopped is noticed after its
 // start, all of it by one turn. A unit is reloaded, another one takes up its
 // drop-in, and the kubelet is restarted, what that needs, and lockkeeper itself.
+// As long as the sandbox keeps lockkeeper from a file that a rule names, it says so
+// and commits nothing.
 func testStopped(h *watchedHost) {
-	exec(h.t, h.Host, "systemctl stop lockkeeper; mkdir -p /etc/demo/below /etc/systemd/system/dressed.service.d")
-	h.put("/etc/demo/below/conf", "one")
-	h.put("/etc/systemd/system/dressed.service.d/new.conf", "[Service]\nEnvironment=NEW=1")
-	h.put("/etc/node.conf", "one")
 	units := []string{"dressed", "hostparts-runtime", "kubelet"}
 	runs := map[string]string{}
 	for _, u := range append(units, "demo") {
 		runs[u] = h.invocation(u)
 	}
+	exec(h.t, h.Host, "systemctl stop lockkeeper; mkdir -p /etc/demo/below /etc/systemd/system/dressed.service.d; install -m 600 -o 65534 /dev/null /srv/theirs")
+	h.put("/etc/demo/below/conf", "one")
+	h.put("/etc/node.conf", "one")
 	since := h.hist.now()
 	exec(h.t, h.Host, "systemctl start lockkeeper")
+	h.until(since, "to be held for the file that cannot be read", func(n *corev1.Node) bool {
+		return n.Labels[v1alpha1.LabelHeld] == "Sources" && n.Labels[v1alpha1.LabelWants] == "apply"
+	})
+	const unread = "waits: Sources (File /srv/theirs cannot be read: open /srv/theirs: permission denied)"
+	eventually(h.t, 90*time.Second, "systemctl status to say "+unread, func() bool {
+		return strings.Contains(exec(h.t, h.Host, "systemctl status lockkeeper --no-pager -l -n 0"), unread)
+	})
+
+	// What docs/policy.md tells for it; systemd is to learn of the other drop-in by the turn.
+	h.put("/etc/systemd/system/lockkeeper.service.d/rules.conf", "[Service]\nCapabilityBoundingSet=CAP_DAC_READ_SEARCH\nProtectHome=read-only")
+	exec(h.t, h.Host, "systemctl daemon-reload")
+	h.put("/etc/systemd/system/dressed.service.d/new.conf", "[Service]\nEnvironment=NEW=1")
+	h.expect("what systemd shows before the turn", exec(h.t, h.Host, "systemctl show -P Environment dressed; systemctl show -P NeedDaemonReload dressed"), "yes")
+	exec(h.t, h.Host, "systemctl restart lockkeeper")
 	_, states, wants := h.turn(since, "what changed meanwhile", v1alpha1.ResultDone, "File /etc/demo/below/conf", "File /etc/node.conf", "Unit dressed.service")
 	h.expect("states", strings.Join(states, " "), "idle applying idle")
 	h.expect("wants", strings.Join(wants, " "), "nothing apply nothing")
@@ -178,7 +197,7 @@ func testStopped(h *watchedHost) {
 	}
 	h.expect("what the unit did that is reloaded", h.text("/var/lib/demo"), "started reloaded")
 	h.expect("its run", h.invocation("demo"), runs["demo"])
-	h.expect("starts of lockkeeper, by the boot, by hand and by the turn", exec(h.t, h.Host, "journalctl --no-pager -o cat --output-fields=MESSAGE MESSAGE_ID="+string(v1alpha1.MessageStarted)+" | wc -l"), "3")
+	h.expect("starts of lockkeeper, by the boot, twice by hand, and by the turn", exec(h.t, h.Host, "journalctl --no-pager -o cat --output-fields=MESSAGE MESSAGE_ID="+string(v1alpha1.MessageStarted)+" | wc -l"), "4")
 	h.expect("what systemd shows", exec(h.t, h.Host, "systemctl show -P Environment dressed; systemctl show -P NeedDaemonReload dressed"), "NEW=1\nno")
 	h.expect("what it runs with", exec(h.t, h.Host, "tr '\\0' '\\n' </proc/$(systemctl show -P MainPID dressed)/environ | grep NEW"), "NEW=1")
 	h.expect("who may read what is in effect", exec(h.t, h.Host, "stat -c '%U %a' /var/lib/lockkeeper /var/lib/lockkeeper/baseline.json | tr '\\n' ' '"), "root 700 root 600")
