@@ -81,7 +81,7 @@ func TestFilesAndUnits(t *testing.T) {
 	files[dir+"writer.service"] = service("Type=exec", sleeps, "ExecReload=/bin/sh -c 'test -e /run/mended || echo reloaded >>/etc/writer/conf'")
 	h := &watchedHost{t: t, begin: time.Now(), Host: host(t, "files-", files, "lockkeeper.service", "demo.service", "dressed.service", "fussy.service", "writer.service")}
 	h.hist = follow(t, h.Name())
-	t.Cleanup(func() { exec(t, h.Host, "systemctl stop lockkeeper") }) // gives its term back
+	defer exec(t, h.Host, "systemctl stop lockkeeper") // gives its term back
 	h.until(1, "to be looked after", func(n *corev1.Node) bool {
 		return n.Labels[v1alpha1.LabelState] == "idle" && n.Labels[v1alpha1.LabelWants] == "nothing"
 	})
