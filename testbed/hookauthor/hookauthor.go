@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	coreinformers "k8s.io/client-go/informers/core/v1"
@@ -109,22 +110,26 @@ func (a *Authors) confirmAll(n *corev1.Node) {
 	}
 	for _, h := range k.Grant.Terms.Hooks(k.State) {
 		if k.Hooks[h.Name] != k.Turn && !a.kept[h.Name] {
-			a.confirm(n.Name, h.Name, k.Turn)
+			a.confirm(n, h.Name, k.Turn)
 		}
 	}
 }
 
-func (a *Authors) confirm(node, hook, turn string) {
+// confirm is for the version of the Node that waits: a word that was on its way for long must not come after the stage, or the
+// turn, is over.
+func (a *Authors) confirm(n *corev1.Node, hook, turn string) {
 	if a.ctx.Err() != nil {
 		return
 	}
 	a.tasks.Go(func() {
-		body := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.HookAnnotation(hook), turn)
-		_, err := a.client.CoreV1().Nodes().Patch(a.ctx, node, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "hook-" + hook})
+		body := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`, n.ResourceVersion, v1alpha1.HookAnnotation(hook), turn)
+		_, err := a.client.CoreV1().Nodes().Patch(a.ctx, n.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "hook-" + hook})
 		if err == nil || a.ctx.Err() != nil {
 			return
 		}
-		a.log(fmt.Sprintf("confirming hook %s on %s: %v", hook, node, err))
+		if !apierrors.IsConflict(err) {
+			a.log(fmt.Sprintf("confirming hook %s on %s: %v", hook, n.Name, err))
+		}
 		select {
 		case <-time.After(retryAfter):
 		case <-a.ctx.Done():
@@ -132,7 +137,7 @@ func (a *Authors) confirm(node, hook, turn string) {
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if n := a.nodes[node]; n != nil {
+		if n := a.nodes[n.Name]; n != nil {
 			a.confirmAll(n) // if it still waits
 		}
 	})
