@@ -67,7 +67,12 @@ func play(t *testing.T, budget int, pools ...pool) *scene {
 		Policies: map[string]string{},
 		Budget:   budget,
 		OnEvent:  func(line string) { t.Log(line) },
-		Fleet:    simhost.FleetOptions{Host: simhost.Options{Binary: binary, RestartDelay: 300 * time.Millisecond}},
+		Fleet: simhost.FleetOptions{Host: simhost.Options{Binary: binary, RestartDelay: 300 * time.Millisecond, Config: func(c simhost.Config) {
+			// A busy machine must not end the term, which may turn a node back: it has other tests.
+			for key, d := range map[string]time.Duration{"duration": 60 * time.Second, "renew_deadline": 40 * time.Second} {
+				c.Set("lease", key, d)
+			}
+		}}},
 	}
 	var of []*pool // by host
 	var candidate []bool

@@ -21,9 +21,9 @@ import (
 
 const (
 	// soon bounds what takes seconds on a machine that does nothing else.
-	soon = 90 * time.Second
+	soon = 4 * time.Minute
 	// rolled bounds a whole rollout.
-	rolled = 5 * time.Minute
+	rolled = 10 * time.Minute
 	// lookEvery is how often something is looked at that nobody can wait for.
 	lookEvery = 100 * time.Millisecond
 	// newVersion is what is staged.
