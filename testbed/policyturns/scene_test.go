@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// soon bounds each wait. None takes longer than a gate to be asked again, on a quiet machine.
-	soon = 2 * time.Minute
+	// soon bounds each wait. None takes longer than a gate to be asked again, on a quiet machine; here twelve scenes share one.
+	soon = 5 * time.Minute
 	// oldVersion is what hosts run at first, newVersion what is staged.
 	oldVersion, newVersion = "4.1.0", "4.2.0"
 )
@@ -126,7 +126,7 @@ func (s *scene) host(o simhost.Options) *simhost.Host {
 	o.Binary, o.Version, o.RestartDelay = binary, oldVersion, 300*time.Millisecond
 	o.Config = func(c simhost.Config) { c.Set("", "log_level", "info") }
 	o.Labels = map[string]string{sceneLabel: s.name}
-	o.InhibitDelayMax = 5 * time.Minute // those that hold a shutdown up are the tests' own
+	o.InhibitDelayMax = 20 * time.Minute // those that hold a shutdown up are the tests' own
 	h, err := s.StartHost(context.Background(), o)
 	s.must(err)
 	s.t.Cleanup(func() {
