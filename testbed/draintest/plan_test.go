@@ -39,12 +39,12 @@ var applied = sync.OnceValue(func() error {
 // lockkeeper runs the command with a kubeconfig.
 func (w *world) lockkeeper(kubeconfig string, args ...string) (stdout, stderr string, exit int) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
-	defer cancel()
-	binary, err := simhost.BuildLockkeeper(ctx, os.Stderr)
+	binary, err := simhost.BuildLockkeeper(w.t.Context(), os.Stderr) // once; with a cold cache it takes its time
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Dir = w.t.TempDir()
 	cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + cmd.Dir}
@@ -122,7 +122,7 @@ func podNames(pods []forecast.Pod) []string {
 func TestPlanForeseesTheDrain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "plan")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*patience) // the whole test
 	defer cancel()
 	must := func(err error) {
 		t.Helper()
@@ -268,7 +268,7 @@ func sorted(names ...string) []string { return slices.Sorted(slices.Values(names
 func TestPlanAndStatusWithoutLeave(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "leave")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*patience) // the whole test
 	defer cancel()
 	if err := applied(); err != nil {
 		t.Fatal(err)
