@@ -33,6 +33,10 @@ var sysctls = map[string]string{"vm.overcommit_memory": "1", "kernel.panic": "10
 
 // install puts what makes the tree this host into its folder of changes.
 func (h *Host) install() error {
+	// A host of this name that was in the lab before has left its disk.
+	if err := os.RemoveAll(h.dir); err != nil {
+		return err
+	}
 	for _, dir := range []string{"up", "work", "root"} {
 		if err := os.MkdirAll(filepath.Join(h.dir, dir), 0o755); err != nil {
 			return err
