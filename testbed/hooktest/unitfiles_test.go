@@ -33,7 +33,7 @@ func testUnitFiles(t *testing.T, h *realhost.Host, u systemd.Units) {
 			" odd-@two.service.d/odd-@two.service.conf odd-one@.service.d/odd-one@.service.conf odd-one@two.service.d/odd-one@two.service.conf",
 	}
 	var first []string
-	for _, block := range strings.Split(shown, "\n\n") {
+	for block := range strings.SplitSeq(shown, "\n\n") {
 		said := map[string]string{}
 		for line := range strings.Lines(block) {
 			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
