@@ -96,7 +96,7 @@ func TestFilesAndUnits(t *testing.T) {
 
 func (h *watchedHost) until(since int, what string, cond func(*corev1.Node) bool) (*corev1.Node, []*corev1.Node) {
 	h.t.Helper()
-	return h.hist.until(since, what, 3*time.Minute, func() string {
+	return h.hist.until(since, what, 6*time.Minute, func() string {
 		return exec(h.t, h.Host, "systemctl status lockkeeper --no-pager -l -n 0; journalctl -u lockkeeper --no-pager -n 40")
 	}, cond)
 }
@@ -197,7 +197,7 @@ func testStopped(h *watchedHost) {
 	}
 	h.expect("what the unit did that is reloaded", h.text("/var/lib/demo"), "started reloaded")
 	h.expect("its run", h.invocation("demo"), runs["demo"])
-	h.expect("starts of lockkeeper, by the boot, twice by hand, and by the turn", exec(h.t, h.Host, "journalctl --no-pager -o cat --output-fields=MESSAGE MESSAGE_ID="+string(v1alpha1.MessageStarted)+" | wc -l"), "4")
+	h.expect("starts of lockkeeper, by the boot, twice by hand, and by the turn", exec(h.t, h.Host, "journalctl --sync; journalctl --no-pager -o cat --output-fields=MESSAGE MESSAGE_ID="+string(v1alpha1.MessageStarted)+" | wc -l"), "4")
 	h.expect("what systemd shows", exec(h.t, h.Host, "systemctl show -P Environment dressed; systemctl show -P NeedDaemonReload dressed"), "NEW=1\nno")
 	h.expect("what it runs with", exec(h.t, h.Host, "tr '\\0' '\\n' </proc/$(systemctl show -P MainPID dressed)/environ | grep NEW"), "NEW=1")
 	h.expect("who may read what is in effect", exec(h.t, h.Host, "stat -c '%U %a' /var/lib/lockkeeper /var/lib/lockkeeper/baseline.json | tr '\\n' ' '"), "root 700 root 600")
@@ -216,7 +216,7 @@ func testFussy(h *watchedHost) {
 	rec, err := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
 	must(h.t, err)
 	h.expect("the host's record", rec.ApplyFailed, words)
-	if out := exec(h.t, h.Host, "journalctl --no-pager -o cat -u lockkeeper -p err"); !strings.Contains(strings.ReplaceAll(out, `\`, ""), words) {
+	if out := exec(h.t, h.Host, "journalctl --sync; journalctl --no-pager -o cat -u lockkeeper -p err"); !strings.Contains(strings.ReplaceAll(out, `\`, ""), words) {
 		h.t.Errorf("the journal does not have the unit's own words:\n%s", out)
 	}
 	h.failed = last.Changes[0]
