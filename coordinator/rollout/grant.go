@@ -168,7 +168,7 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 // lastHold says why the end of the node's last turn holds it.
 func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	l := n.Last
-	if l == nil || n.Retry == l.Turn || !v1alpha1.SameChanges(l.Changes, n.Host.Changes) {
+	if l == nil || n.Retry == l.Turn || !wantsAgain(l, n.Host.Changes) {
 		return "", "", true
 	}
 	switch l.Result {
@@ -196,6 +196,33 @@ func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 		return v1alpha1.ReasonBackoff, fmt.Sprintf("%s; tried again at %s UTC", l.Reason, l.NotBefore.UTC().Format(time.TimeOnly)), false
 	}
 	return "", "", true
+}
+
+// wantsAgain reports whether the changes are those that the turn was for. A file
+// or unit that has outlived its turn is the same whatever it holds by now: what
+// wrote it once more may do so again, and would be granted each content.
+func wantsAgain(l *v1alpha1.Last, now []v1alpha1.Change) bool {
+	if l.Result == v1alpha1.ResultFailed && l.Reason == v1alpha1.ReasonStillWanted {
+		return v1alpha1.SameChanges(byName(l.Changes), byName(now))
+	}
+	return v1alpha1.SameChanges(l.Changes, now)
+}
+
+// byName are the changes, files and units without what they hold.
+func byName(changes []v1alpha1.Change) []v1alpha1.Change {
+	changes = slices.Clone(changes)
+	for i := range changes {
+		if watched(&changes[i]) {
+			changes[i].Version = ""
+		}
+	}
+	return changes
+}
+
+// watched reports whether the change is of a file or unit, which is there again
+// with each edit.
+func watched(c *v1alpha1.Change) bool {
+	return c.Source == v1alpha1.SourceFile || c.Source == v1alpha1.SourceUnit
 }
 
 // controlPlaneBlock names the control-plane node that stands in the way of

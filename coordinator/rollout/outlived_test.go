@@ -46,6 +46,19 @@ func TestOutlivedIsNotGranted(t *testing.T) {
 		if v := verdictOf(t, s); v.Move != nil || v.Held != v1alpha1.ReasonFailed || v.Detail != detail {
 			t.Errorf("%s: after that %+v", reason, v)
 		}
+		// Something has written it once more, long after its turn. What could not be
+		// applied may be mended by that; what has outlived its turn will do so again.
+		n.Host.Changes[slices.Index(n.Host.Changes, file("2"))] = file("3")
+		held := map[string]v1alpha1.Reason{"StillWanted": v1alpha1.ReasonFailed, "ApplyFailed": v1alpha1.ReasonNone}[reason]
+		if v := verdictOf(t, s); v.Held != held || (v.Move == nil) != (held != v1alpha1.ReasonNone) {
+			t.Errorf("%s: after another content %+v", reason, v)
+		}
+		// Another file is another matter.
+		n.Host.Changes = append(n.Host.Changes, v1alpha1.Change{Source: v1alpha1.SourceFile, Name: "/etc/b", Version: "1"})
+		if v := verdictOf(t, s); v.Move == nil || v.Move.On != turn.Granted {
+			t.Errorf("%s: with another file %+v", reason, v)
+		}
+		n.Host.Changes = slices.Clone(n.Last.Changes)
 		n.Retry = n.Last.Turn
 		if v := verdictOf(t, s); v.Move == nil || v.Move.On != turn.Granted || !slices.Contains(v.Move.Grant.Changes, file("2")) {
 			t.Errorf("%s: after retry %+v", reason, v)
