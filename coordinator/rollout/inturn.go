@@ -413,15 +413,15 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 	return true
 }
 
-// standing are the changes that a turn has failed for: those that are there now,
-// not those that were when it was granted. A unit that writes the file that it is
+// standing are the changes that a turn has failed for: files and units as they are
+// now, not as they were when it was granted. A unit that writes the file that it is
 // restarted for would be granted turn after turn otherwise, each for another
-// content. A request that came since is not the turn's.
+// content. Of the others those that the turn was for: nobody has tried an update or
+// a request that came since.
 func standing(n *turn.Node) []v1alpha1.Change {
-	if v1alpha1.Has(n.Grant.Changes, v1alpha1.SourceRequest) {
-		return n.Host.Changes
-	}
-	return slices.DeleteFunc(slices.Clone(n.Host.Changes), func(c v1alpha1.Change) bool { return c.Source == v1alpha1.SourceRequest })
+	return slices.DeleteFunc(slices.Clone(n.Host.Changes), func(c v1alpha1.Change) bool {
+		return !watched(&c) && !slices.Contains(n.Grant.Changes, c)
+	})
 }
 
 // last is the record of a turn that ends. One that only gave a lost cordon

@@ -18,12 +18,14 @@ func TestOutlivedIsNotGranted(t *testing.T) {
 		return v1alpha1.Change{Source: v1alpha1.SourceFile, Name: "/etc/a", Version: version}
 	}
 	request := v1alpha1.Change{Source: v1alpha1.SourceRequest}
+	update := v1alpha1.Change{Source: v1alpha1.SourceOSUpdate, Version: "9"}
 	for reason, granted := range map[string][]v1alpha1.Change{"StillWanted": {file("1")}, "ApplyFailed": {file("1"), request}} {
 		s := situation(t, strings.Fields("applying grant.nodrain grant.wants=apply wants=apply nodrain ack=applying/failed:"+reason))
 		s.Policies[0].MaxFailed = 1
 		n := &s.Nodes[0]
-		// Somebody has asked for a reboot meanwhile, or the turn was for that too.
-		n.Grant.Changes, n.Host.Changes = granted, []v1alpha1.Change{file("2"), request}
+		// Somebody has asked for a reboot meanwhile, or the turn was for that too. An
+		// update has come as well, which nobody has tried.
+		n.Grant.Changes, n.Host.Changes = granted, []v1alpha1.Change{file("2"), request, update}
 		back := verdictOf(t, s).Move
 		if back == nil || back.To != v1alpha1.StateUncordoning {
 			t.Fatalf("%s: %+v", reason, back)
@@ -34,7 +36,7 @@ func TestOutlivedIsNotGranted(t *testing.T) {
 			t.Fatalf("%s: %+v", reason, end)
 		}
 		removes := slices.Contains(end.Remove, v1alpha1.AnnotationRequest)
-		if asked := len(granted) == 2; v1alpha1.Has(end.Last.Changes, v1alpha1.SourceRequest) != asked || removes != asked || !slices.Contains(end.Last.Changes, file("2")) {
+		if asked := len(granted) == 2; v1alpha1.Has(end.Last.Changes, v1alpha1.SourceRequest) != asked || removes != asked || !slices.Contains(end.Last.Changes, file("2")) || slices.Contains(end.Last.Changes, update) {
 			t.Errorf("%s: it failed for %v, the request is removed: %t", reason, end.Last.Changes, removes)
 		}
 
@@ -53,10 +55,12 @@ func TestOutlivedIsNotGranted(t *testing.T) {
 		if v := verdictOf(t, s); v.Held != held || (v.Move == nil) != (held != v1alpha1.ReasonNone) {
 			t.Errorf("%s: after another content %+v", reason, v)
 		}
-		// Another file is another matter.
-		n.Host.Changes = append(n.Host.Changes, v1alpha1.Change{Source: v1alpha1.SourceFile, Name: "/etc/b", Version: "1"})
-		if v := verdictOf(t, s); v.Move == nil || v.Move.On != turn.Granted {
-			t.Errorf("%s: with another file %+v", reason, v)
+		// Another file is another matter, and so is the update.
+		for _, more := range []v1alpha1.Change{{Source: v1alpha1.SourceFile, Name: "/etc/b", Version: "1"}, update} {
+			n.Host.Changes = append(slices.Clone(n.Last.Changes), more)
+			if v := verdictOf(t, s); v.Move == nil || v.Move.On != turn.Granted {
+				t.Errorf("%s: with %v as well %+v", reason, more, v)
+			}
 		}
 		n.Host.Changes = slices.Clone(n.Last.Changes)
 		n.Retry = n.Last.Turn
