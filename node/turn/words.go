@@ -91,9 +91,13 @@ func (o *Observation) newBoot() bool {
 // In rebooting, in a new boot, they go only together with done or failed. A
 // want that vanished by the reboot, published by itself, would look like a
 // cancel to a coordinator; done by itself, with the wants of the last boot
-// still there, would end the turn and at once begin the next.
+// still there, would end the turn and at once begin the next. In applying it is the
+// same while the plan is carried out.
 func (o *Observation) mayPublish() bool {
 	if !o.Sources.Complete {
+		return false
+	}
+	if o.Node.State == v1alpha1.StateApplying && o.Apply.Running {
 		return false
 	}
 	if o.Node.State != v1alpha1.StateRebooting {
