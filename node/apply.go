@@ -26,6 +26,9 @@ type applyUnits interface {
 	ActiveState(ctx context.Context, unit string) (state string, loaded bool, err error)
 }
 
+// atRest is what a run waits for when its steps are done.
+const atRest = "what the plan was for to come to rest"
+
 const (
 	// stepBound is how long a step may take, waiting for a bus that is away
 	// included. systemd's own time-outs come first.
@@ -211,7 +214,9 @@ func (a *apply) execute(ctx context.Context, r *applyRun, e errand) {
 	case ctx.Err() != nil:
 	case err != nil:
 		log.Error("a unit of the plan failed", "err", err)
-		if a.look(ctx, r, e.Changes); ctx.Err() != nil {
+		// Nothing is taken as in effect: what cannot be read stays what it was.
+		a.say(r, atRest)
+		if _ = a.look(ctx, e.Changes); ctx.Err() != nil {
 			return
 		}
 		a.mu.Lock()
@@ -228,7 +233,21 @@ func (a *apply) execute(ctx context.Context, r *applyRun, e errand) {
 // look at the sources sees them gone, or changed again.
 func (a *apply) settle(ctx context.Context, r *applyRun, rec applyRecord) {
 	a.effect(rec.Changes)
-	a.look(ctx, r, rec.Changes)
+	// Whether what cannot be read has changed again is not known. It is looked at until
+	// it can be: by the coordinator's clock that is overdue, and a person's retry ends it.
+	a.say(r, atRest)
+	for said := ""; ; {
+		err := a.look(ctx, rec.Changes)
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+		if text := err.Error(); text != said {
+			said = text
+			a.log.Warn("cannot see whether what was applied has changed again; it is looked at until it can be read", "turn", r.stage.turn, "err", err)
+		}
+		a.say(r, clipTo("what the plan was for to be read: "+said, maxHookText))
+		_ = wait(ctx, nil, stepPause)
+	}
 	if ctx.Err() != nil {
 		return
 	}
@@ -238,16 +257,13 @@ func (a *apply) settle(ctx context.Context, r *applyRun, rec applyRecord) {
 }
 
 // look sees what is watched for the changes when it has come to rest: whoever
-// hears how the run ended hears what there is now.
-func (a *apply) look(ctx context.Context, r *applyRun, changes []v1alpha1.Change) {
+// hears how the run ended hears what there is now. The error says what of it cannot
+// be read.
+func (a *apply) look(ctx context.Context, changes []v1alpha1.Change) error {
 	if a.rest == nil {
-		return
+		return nil
 	}
-	a.say(r, "what the plan was for to come to rest")
-	if err := a.rest(ctx, changes); err != nil && ctx.Err() == nil {
-		// Until it can be read, the host says nothing of how it ended.
-		a.log.Warn("cannot see whether what was applied has changed again", "turn", r.stage.turn, "err", err)
-	}
+	return a.rest(ctx, changes)
 }
 
 // outlived says what has outlived the plan that a stage has carried out, by the

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -361,6 +362,78 @@ func TestApplyWritesItsFile(t *testing.T) {
 	f.on = nil
 	if there, outlived := turnEnds("t3"); len(there) != 0 || outlived != "" || written != 2 {
 		t.Errorf("it writes no more: %q, and %v is there", outlived, there)
+	}
+}
+
+// Until what was applied can be read, nobody hears that it is done, nor that it has
+// changed again; nor if it cannot be read any more, once it is done.
+func TestApplyUnread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeHost(t)
+		var read atomic.Bool
+		a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1",
+			rest: func(context.Context, []v1alpha1.Change) error {
+				if read.Load() {
+					return nil
+				}
+				return errors.New("input/output error")
+			}}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		a.start(ctx, inApplying, errand{Steps: actions("Restart b.service")})
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if w, want := a.work(inApplying), (turn.Work{Running: true, Detail: "what the plan was for to be read: input/output error"}); w != want {
+			t.Errorf("%+v, expected %+v", w, want)
+		}
+		read.Store(true)
+		time.Sleep(stepPause)
+		synctest.Wait()
+		if w := a.work(inApplying); w != done {
+			t.Errorf("it can be read: %+v", w)
+		}
+	})
+
+	h, _ := newTestHost(t, v1alpha1.StateApplying)
+	must(t, os.MkdirAll(filepath.Join(h.Root, "etc"), 0o755))
+	must(t, os.Symlink("loop", filepath.Join(h.Root, "etc/loop")))
+	h.apply.run = &applyRun{stage: inApplying, over: true}
+	for path, want := range map[string]turn.Work{
+		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Detail: "what the plan was for to be read"},
+	} {
+		h.watched.Watch([]string{path}, nil)
+		if err := h.watched.Look(t.Context()); (err == nil) != (path == "/etc/a") {
+			t.Errorf("%s: %v", path, err)
+		}
+		o := turn.Observation{Node: *h.facts(), Apply: done, Sources: turn.Sources{Complete: true}}
+		o.Node.Grant = &v1alpha1.Grant{Changes: []v1alpha1.Change{fileChange("/etc/a", "1"), fileChange("/etc/loop/a", "1")}}
+		if h.observeApply(t.Context(), &o); o.Apply != want {
+			t.Errorf("%s: %+v, expected %+v", path, o.Apply, want)
+		}
+	}
+}
+
+// What comes after the host has said how it ended, while the coordinator is away, is the
+// next turn's: no failure of this one, and not beside it.
+func TestApplyEndedIsNotJudged(t *testing.T) {
+	a1, a2, other := fileChange("/etc/a", "1"), fileChange("/etc/a", "2"), fileChange("/etc/other", "1")
+	for word, judged := range map[v1alpha1.Word]bool{v1alpha1.WordCommitted: true, v1alpha1.WordDone: false, v1alpha1.WordFailed: false} {
+		h, _ := newTestHost(t, v1alpha1.StateApplying)
+		h.apply.dir = t.TempDir()
+		h.apply.run = &applyRun{stage: inApplying, over: true, record: applyRecord{errand: errand{Changes: []v1alpha1.Change{a1}}}}
+		look := func(present ...v1alpha1.Change) turn.Work {
+			o := turn.Observation{Node: *h.facts(), Apply: done, Sources: turn.Sources{Complete: true, Changes: present}}
+			o.Node.Grant = &v1alpha1.Grant{Changes: []v1alpha1.Change{a1}}
+			o.Node.Ack = v1alpha1.Ack{Turn: "t1", BootID: h.self.bootID, State: v1alpha1.StateApplying, Word: word}
+			h.observeApply(t.Context(), &o)
+			return o.Apply
+		}
+		if look(other); (len(h.apply.run.record.Beside) > 0) != judged {
+			t.Errorf("%s: beside it: %v", word, h.apply.run.record.Beside)
+		}
+		if w := look(a2); (w.Outlived != "") != judged || !w.Done {
+			t.Errorf("%s: %+v", word, w)
+		}
 	}
 }
 

@@ -92,8 +92,16 @@ func outranks(sources, own v1alpha1.Reason) bool {
 // may still do what it is for, or has done it.
 func (h *Host) observeApply(ctx context.Context, o *turn.Observation) {
 	stage := stageOf(&o.Node)
+	ended := o.Node.Said(stage.state) && (o.Node.Ack.Word == v1alpha1.WordDone || o.Node.Ack.Word == v1alpha1.WordFailed)
 	switch {
 	case !o.Sources.Complete:
+		return
+	case ended && o.Apply.Done:
+		return // what comes after the word is the next turn's, however long this stage lasts
+	case o.Apply.Done && h.watched.Unread(o.Node.Grant.Changes) != nil:
+		// It was read when the run ended, and cannot be now: what stands of it is from
+		// before that.
+		o.Apply = turn.Work{Running: true, Detail: "what the plan was for to be read"}
 		return
 	case o.Apply.Done:
 		o.Apply.Outlived = h.apply.outlived(stage, o.Sources.Changes)

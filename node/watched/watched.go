@@ -213,7 +213,7 @@ func (w *Watcher) Look(ctx context.Context) error {
 // Rest waits until what is watched for the changes has come to rest, and looks at
 // everything then: whoever has applied them sees whether something has changed
 // again. It takes Settle at least, from now, and twelve times that at most; no time
-// at all if nothing is watched for the changes. The error is Look's.
+// at all if nothing is watched for the changes. The error is Unread's.
 func (w *Watcher) Rest(ctx context.Context, changes []v1alpha1.Change) error {
 	_, any := w.settles(changes)
 	if !any {
@@ -226,12 +226,28 @@ func (w *Watcher) Rest(ctx context.Context, changes []v1alpha1.Change) error {
 		now := time.Now()
 		due, _ := w.settles(changes)
 		if ctx.Err() != nil || !due.After(now) || !bound.After(now) {
-			return w.Look(ctx)
+			if w.pass(ctx, looking); ctx.Err() != nil {
+				return fmt.Errorf("reading the watched files: %w", ctx.Err())
+			}
+			return w.Unread(changes)
 		}
 		if until = due; until.After(bound) {
 			until = bound
 		}
 	}
+}
+
+// Unread says why something that is watched for the changes cannot be read, or
+// nil: whether they are still there, or there again, is not known then.
+func (w *Watcher) Unread(changes []v1alpha1.Change) error {
+	_, problems, _ := w.Read()
+	var errs []error
+	for _, p := range problems {
+		if p.Source != "" && slices.ContainsFunc(changes, p.Covers) {
+			errs = append(errs, fmt.Errorf("%s %s: %w", p.Source, p.Name, p.Err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // settles gives when what is watched for the changes will have come to rest: a
