@@ -140,6 +140,7 @@ type Host struct {
 	view       *object.View
 	policies   *object.Policies
 	matched    *policy.Match // the last good one; see match
+	unread     unread        // the policies
 	look       *look
 	drain      drainRun
 	hooks      *hooks

@@ -84,9 +84,9 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 		s.Veto, s.VetoDetail = v1alpha1.ReasonSources, unread
 	}
 	s.Changes, s.HeldBack, s.Plan = plan.Changes(), heldBack(&plan), planned(&plan)
-	if text, refused := policiesUnread(h.policies.Err()); text != "" && known {
+	if text, lasts := h.unread.hear(h.policies.Err(), h.view.Err(), time.Now()); text != "" && known {
 		s.Unconfirmed = text
-		if refused && s.Veto == "" && s.Wants.Something() {
+		if lasts && s.Veto == "" && s.Wants.Something() {
 			s.Veto, s.VetoDetail = v1alpha1.ReasonSources, text
 		}
 	}
@@ -101,16 +101,36 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 	return s
 }
 
-// policiesUnread says why nothing is committed by the policies that were read
-// last, or "": what a change costs may be another thing by now. That there is no
-// such kind is an answer. refused: it was the API server that said no, and will
-// again; a server that is away takes with it what a veto would be written to.
-func policiesUnread(err error) (text string, refused bool) {
-	if err == nil || apierrors.IsNotFound(err) {
-		return "", false
-	}
-	return "the policies to be read again: " + err.Error(), apierrors.IsForbidden(err)
+// unreadFor is how long the policies cannot be read, while Nodes can, before a host
+// says so on its Node. It is more than the minute that at most lies between two
+// lists: after an outage of the whole API server the policies come back by then, and
+// no fleet writes that they were away.
+const unreadFor = 90 * time.Second
+
+// unread is that the policies cannot be read.
+type unread struct {
+	since time.Time // when that was first heard while Nodes could be read; zero: it was not
 }
+
+// hear takes in why the policies, and why Nodes, cannot be read at present; nil is
+// that they can. text says why nothing is committed by the policies that were read
+// last, or is "": what a change costs may be another thing by now. That there is no
+// such kind is an answer. lasts: nor are turns to begin, since the API server said no,
+// and will again, or has given no policies for long while it gave Nodes.
+func (u *unread) hear(policies, nodes error, now time.Time) (text string, lasts bool) {
+	switch {
+	case policies == nil || apierrors.IsNotFound(policies):
+		*u = unread{}
+		return "", false
+	case nodes != nil && !u.lasts(now):
+		*u = unread{}
+	case u.since.IsZero():
+		u.since = now
+	}
+	return "the policies to be read again: " + policies.Error(), apierrors.IsForbidden(policies) || u.lasts(now)
+}
+
+func (u *unread) lasts(now time.Time) bool { return !u.since.IsZero() && now.Sub(u.since) >= unreadFor }
 
 // differing are the files and units that differ from what is in effect, by the
 // rules that name them. missing says what has not been read yet, unread what

@@ -20,32 +20,55 @@ import (
 	"lockkeeper.dev/lockkeeper/node/object"
 )
 
-// By policies that cannot be read again nothing is committed; a server that says no
-// keeps turns from beginning as well.
+// By policies that cannot be read again nothing is committed. A server that says no
+// keeps turns from beginning as well, and so does one that gives Nodes and no policies
+// for a minute and a half; not one that was away.
 func TestPoliciesUnread(t *testing.T) {
 	kind := schema.GroupResource{Group: "lockkeeper.dev", Resource: "disruptionpolicies"}
+	forbidden := fmt.Errorf("listing: %w", apierrors.NewForbidden(kind, "", errors.New("no")))
+	none := fmt.Errorf("listing: %w", apierrors.NewNotFound(kind, ""))
+	away, broken, busy := errors.New("connection refused"), apierrors.NewInternalError(errors.New("no conversion")), apierrors.NewTooManyRequestsError("later")
+	const again = "the policies to be read again: "
+	var u unread
+	now := time.Now()
 	for _, c := range []struct {
-		name    string
-		err     error
-		text    string
-		refused bool
+		name            string
+		after           time.Duration
+		policies, nodes error
+		text            string
+		lasts           bool
 	}{
-		{"well", nil, "", false},
-		{"no such kind", fmt.Errorf("listing: %w", apierrors.NewNotFound(kind, "")), "", false},
-		{"away", errors.New("connection refused"), "the policies to be read again: connection refused", false},
-		{"may not", fmt.Errorf("listing: %w", apierrors.NewForbidden(kind, "", errors.New("no"))), "the policies to be read again: listing: disruptionpolicies.lockkeeper.dev is forbidden: no", true},
+		{"well", 0, nil, nil, "", false},
+		{"no such kind", time.Hour, none, nil, "", false},
+		{"still none", time.Hour, none, nil, "", false},
+		{"may not", 0, forbidden, nil, again + forbidden.Error(), true},
+		{"may not, and away", time.Hour, forbidden, away, again + forbidden.Error(), true},
+		{"rights again", 0, nil, nil, "", false},
+		{"all away", time.Hour, away, away, again + away.Error(), false},
+		{"all away for long", time.Hour, away, away, again + away.Error(), false},
+		{"Nodes are back", 0, away, nil, again + away.Error(), false},
+		{"not yet", 89 * time.Second, away, nil, again + away.Error(), false},
+		{"policies are back", 0, nil, nil, "", false},
+		{"broken", time.Hour, broken, nil, again + broken.Error(), false},
+		{"broken, not long", 89 * time.Second, busy, nil, again + busy.Error(), false},
+		{"broken for long", time.Second, broken, nil, again + broken.Error(), true},
+		{"and all away", time.Hour, away, away, again + away.Error(), true},
+		{"broken again", 0, broken, nil, again + broken.Error(), true},
+		{"deleted", 0, none, nil, "", false},
 	} {
-		if text, refused := policiesUnread(c.err); text != c.text || refused != c.refused {
-			t.Errorf("%s: %q, %t; expected %q, %t", c.name, text, refused, c.text, c.refused)
+		now = now.Add(c.after)
+		if text, lasts := u.hear(c.policies, c.nodes, now); text != c.text || lasts != c.lasts {
+			t.Errorf("%s: %q, %t; expected %q, %t", c.name, text, lasts, c.text, c.lasts)
 		}
 	}
 }
 
 // A host whose rights to read the policies are taken away publishes that nothing is to
-// begin on it, and waits at each check; when it has them again, it does not.
+// begin on it, and waits at each check; when it has them again, it does not. If they
+// cannot be read for another reason, it is the same when that lasts.
 func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	var refuses atomic.Bool
+	var refuses, broken atomic.Bool
 	ends := make(chan struct{}) // one watch for each
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -53,6 +76,9 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 		case refuses.Load():
 			w.WriteHeader(http.StatusForbidden)
 			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"no rights","code":403}`)
+		case broken.Load():
+			w.WriteHeader(http.StatusInternalServerError)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","message":"no conversion","code":500}`)
 		case r.URL.Query().Get("watch") != "":
 			w.(http.Flusher).Flush()
 			select {
@@ -95,6 +121,17 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 		t.Errorf("refused: veto %q (%s), waits for %q, wants %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed, o.Sources.Wants)
 	}
 	refuses.Store(false)
+	broken.Store(true)
+	until("broken", func() bool { err := h.policies.Err(); return err != nil && !apierrors.IsForbidden(err) })
+	h.unread = unread{}
+	if o := h.observe(ctx); o.Veto != "" || !strings.Contains(o.Sources.Unconfirmed, "no conversion") {
+		t.Errorf("broken: veto %q (%s), waits for %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed)
+	}
+	h.unread.since = time.Now().Add(-unreadFor)
+	if o := h.observe(ctx); o.Veto != v1alpha1.ReasonSources || o.Sources.Unconfirmed != o.VetoDetail || o.Sources.Wants != v1alpha1.WantsReboot {
+		t.Errorf("broken for long: veto %q (%s), waits for %q, wants %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed, o.Sources.Wants)
+	}
+	broken.Store(false)
 	until("read again", func() bool { o := h.observe(ctx); return o.Veto == "" && o.Sources.Unconfirmed == "" })
 }
 
