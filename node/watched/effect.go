@@ -18,6 +18,19 @@ const (
 	maxUnnamedFiles = MaxFiles
 )
 
+// takeOver is for how long a rule that has left speaks for the files of one that is
+// named for the first time: a path that was renamed, a policy that was split. What a
+// broader rule knew weeks ago is no word on what is in effect since.
+const takeOver = time.Hour
+
+// speaking are the rules that say what is in effect of the files of a rule that is
+// named for the first time.
+func speaking(rules []*rule, r *rule) []*rule {
+	return slices.DeleteFunc(slices.Clone(rules), func(o *rule) bool {
+		return !o.since.IsZero() && r.named.Sub(o.since) > takeOver
+	})
+}
+
 // holder is the rule that knows best what is in effect of a file, or nil: one that
 // is named before those that are not, of these the one that was named last, and
 // then the one with the longest path.
@@ -42,6 +55,7 @@ func holder(rules []*rule, name string) *rule {
 // another rule knows of the same files stands: a change that is pending does not
 // vanish because somebody names its file once more.
 func baseline(rules []*rule, r *rule, found map[string]entry) map[string]string {
+	rules = speaking(rules, r)
 	base := known(rules, r)
 	for name, e := range found {
 		if r.source == v1alpha1.SourceUnit || holder(rules, name) == nil {

@@ -17,6 +17,7 @@ type rule struct {
 	source v1alpha1.Source // File or Unit
 	name   string          // the path, the unit
 	gone   bool            // nobody names it any more, or has yet
+	named  time.Time       // when it was, for the first time in this process
 	since  time.Time       // when the last one that named it went; zero: it is named, or was when the last process ended
 	idle   bool            // it is not looked at any more
 	excess bool            // it is one more than may be watched

@@ -277,6 +277,42 @@ func TestUnnamedIsBounded(t *testing.T) {
 	})
 }
 
+// A path that is named for the first time takes over what is pending from one that has
+// just left, also if it cannot be read for long, and not from one that left long ago.
+func TestTakesOver(t *testing.T) {
+	for _, c := range []struct {
+		gone time.Duration
+		want string
+	}{{0, "/etc/app/a=…"}, {59 * time.Minute, "/etc/app/a=…"}, {61 * time.Minute, ""}} {
+		for _, restarted := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				b.write("etc/app/a", "1")
+				w := b.new()
+				w.Watch([]string{"/etc"}, nil)
+				look(t, w)
+				b.write("etc/app/a", "2")
+				w.Watch(nil, nil)
+				look(t, w)
+				time.Sleep(c.gone)
+				if restarted {
+					w = b.new()
+				}
+				b.rename("etc/app", "etc/old")
+				must(t, os.Symlink("app", b.at("etc/app")))
+				w.Watch([]string{"/etc/app/a"}, nil)
+				expectProblem(t, w, "/etc/app/a", "too many levels", "")
+				time.Sleep(24 * time.Hour)
+				b.remove("etc/app")
+				b.rename("etc/old", "etc/app")
+				if got := look(t, w); got != c.want {
+					t.Errorf("gone for %v, restarted %t: it says %q, expected %q", c.gone, restarted, got, c.want)
+				}
+			})
+		}
+	}
+}
+
 // The more files, the fewer paths.
 func TestUnnamedFilesAreBounded(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)

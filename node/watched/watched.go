@@ -127,22 +127,23 @@ func New(o Options) *Watcher {
 // absolute, a file or a folder for everything below it; units are full names.
 // What is new is read soon. Of what is not named any more it is kept for a month
 // what was in effect, of a hundred paths and units: what has changed when it is named
-// again is a change.
+// again is a change. A path that is named for the first time takes over what those that
+// have left within an hour know of its files.
 func (w *Watcher) Watch(paths, units []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	now := time.Now()
 	named := map[string]*rule{}
 	for _, path := range paths {
-		r := &rule{source: v1alpha1.SourceFile, name: filepath.Clean(path)}
+		r := &rule{source: v1alpha1.SourceFile, name: filepath.Clean(path), named: now}
 		named[r.key()] = r
 	}
 	for _, unit := range units {
-		r := &rule{source: v1alpha1.SourceUnit, name: unit}
+		r := &rule{source: v1alpha1.SourceUnit, name: unit, named: now}
 		named[r.key()] = r
 	}
 	news := !w.asked
 	w.asked = true
-	now := time.Now()
 	for _, r := range w.rules {
 		_, stays := named[r.key()]
 		delete(named, r.key())
