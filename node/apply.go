@@ -101,6 +101,7 @@ type applyRun struct {
 	off    bool // called off: the host was seen in another stage
 	ended  chan struct{}
 
+	resting        bool // its changes are taken as in effect, or about to be
 	detail, failed string
 	record         applyRecord // once it is over
 	outlived       string      // what was said of it last
@@ -123,6 +124,15 @@ func (a *apply) work(s stage) turn.Work {
 	default:
 		return turn.Work{Done: r.failed == "", Failed: r.failed}
 	}
+}
+
+// resting reports whether the changes of a stage have been, or are about to be, taken
+// as in effect. Who has read the sources and hears that they were not has read the
+// changes as they were before that.
+func (a *apply) resting(s stage) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.run != nil && a.run.stage == s && a.run.resting
 }
 
 // in says which stage the host is in: steps of another one that are still to come
@@ -232,6 +242,9 @@ func (a *apply) execute(ctx context.Context, r *applyRun, e errand) {
 // what has become of them: before anybody hears that it is done, so that the next
 // look at the sources sees them gone, or changed again.
 func (a *apply) settle(ctx context.Context, r *applyRun, rec applyRecord) {
+	a.mu.Lock()
+	r.resting = true
+	a.mu.Unlock()
 	a.effect(rec.Changes)
 	// Whether what cannot be read has changed again is not known. It is looked at until
 	// it can be: by the coordinator's clock that is overdue, and a person's retry ends it.

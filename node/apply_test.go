@@ -399,7 +399,7 @@ func TestApplyUnread(t *testing.T) {
 	must(t, os.Symlink("loop", filepath.Join(h.Root, "etc/loop")))
 	h.apply.run = &applyRun{stage: inApplying, over: true}
 	for path, want := range map[string]turn.Work{
-		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Detail: "what the plan was for to be read"},
+		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Resting: true, Detail: "what the plan was for to be read"},
 	} {
 		h.watched.Watch([]string{path}, nil)
 		if err := h.watched.Look(t.Context()); (err == nil) != (path == "/etc/a") {
@@ -410,6 +410,30 @@ func TestApplyUnread(t *testing.T) {
 		if h.observeApply(t.Context(), &o); o.Apply != want {
 			t.Errorf("%s: %+v, expected %+v", path, o.Apply, want)
 		}
+	}
+}
+
+// What is in effect is not published before it is known whether it has changed again;
+// what comes while the steps are carried out is.
+func TestApplyRests(t *testing.T) {
+	f := newFakeHost(t)
+	h, _ := newTestHost(t, v1alpha1.StateApplying)
+	rests := func() bool {
+		o := turn.Observation{Node: *h.facts(), Apply: turn.Work{Running: true}, Sources: turn.Sources{Complete: true}}
+		h.observeApply(t.Context(), &o)
+		return o.Apply.Resting
+	}
+	var seen []string
+	see := func(what string) { seen = append(seen, fmt.Sprint(what, " ", rests())) }
+	f.on = func() { see("step") }
+	h.apply = &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1",
+		applied: func([]v1alpha1.Change) error { see("applied"); return nil },
+		rest:    func(context.Context, []v1alpha1.Change) error { see("rests"); return nil }}
+	h.apply.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service")})
+	h.apply.wait()
+	see("over") // the observation began before
+	if got := strings.Join(seen, ", "); got != "step false, applied true, rests true, over true" {
+		t.Error(got)
 	}
 }
 

@@ -96,12 +96,15 @@ func (h *Host) observeApply(ctx context.Context, o *turn.Observation) {
 	switch {
 	case !o.Sources.Complete:
 		return
+	case o.Apply.Running:
+		o.Apply.Resting = h.apply.resting(stage)
+		return
 	case ended && o.Apply.Done:
 		return // what comes after the word is the next turn's, however long this stage lasts
 	case o.Apply.Done && h.watched.Unread(o.Node.Grant.Changes) != nil:
 		// It was read when the run ended, and cannot be now: what stands of it is from
 		// before that.
-		o.Apply = turn.Work{Running: true, Detail: "what the plan was for to be read"}
+		o.Apply = turn.Work{Running: true, Resting: true, Detail: "what the plan was for to be read"}
 		return
 	case o.Apply.Done:
 		o.Apply.Outlived = h.apply.outlived(stage, o.Sources.Changes)
@@ -110,7 +113,7 @@ func (h *Host) observeApply(ctx context.Context, o *turn.Observation) {
 		return
 	}
 	if h.apply.resume(ctx, stage) {
-		o.Apply = h.apply.work(stage)
+		o.Apply = turn.Work{Running: true, Resting: true, Detail: atRest}
 		return
 	}
 	_, o.Apply.Dearer = h.errand(o)

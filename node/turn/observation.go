@@ -89,6 +89,9 @@ type Work struct {
 	Running bool
 	Done    bool
 	Failed  string // what failed; "" is nothing
+	// Resting: it runs, and what it is for was taken as in effect already; whether it
+	// has changed again is not known yet. Only of the plan's units.
+	Resting bool
 	// Dearer: what the turn is for costs a reboot now, by rules that came since
 	// it was granted. Only of the plan's units.
 	Dearer bool

@@ -92,12 +92,12 @@ func (o *Observation) newBoot() bool {
 // want that vanished by the reboot, published by itself, would look like a
 // cancel to a coordinator; done by itself, with the wants of the last boot
 // still there, would end the turn and at once begin the next. In applying it is the
-// same while the plan is carried out.
+// same from when the changes are taken as in effect.
 func (o *Observation) mayPublish() bool {
 	if !o.Sources.Complete {
 		return false
 	}
-	if o.Node.State == v1alpha1.StateApplying && o.Apply.Running {
+	if o.Node.State == v1alpha1.StateApplying && o.Apply.Resting {
 		return false
 	}
 	if o.Node.State != v1alpha1.StateRebooting {
