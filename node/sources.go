@@ -136,7 +136,11 @@ func (u *unread) lasts(now time.Time) bool { return !u.since.IsZero() && now.Sub
 // rules that name them. missing says what has not been read yet, unread what
 // cannot be read: of that, what was said in this boot stands.
 func (h *Host) differing(match *policy.Match, published []v1alpha1.Change) (changes []v1alpha1.Change, unread, missing string) {
+	const notYet = "watched files: not read yet"
 	h.watched.Watch(match.Watches())
+	if h.watched.Unseen() {
+		return nil, "", notYet
+	}
 	changes, problems, complete := h.watched.Read()
 	if complete {
 		return changes, "", ""
@@ -155,7 +159,7 @@ func (h *Host) differing(match *policy.Match, published []v1alpha1.Change) (chan
 		}
 	}
 	if unread == "" {
-		return nil, "", "watched files: not read yet"
+		return nil, "", notYet // a look is under way
 	}
 	return changes, unread, ""
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,8 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/watched"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // By policies that cannot be read again nothing is committed. A server that says no
@@ -144,5 +147,24 @@ func TestOutranks(t *testing.T) {
 		if got != ranks || outranks("", own) {
 			t.Errorf("over %q: %v, and nothing over it: %t; expected %v", own, got, outranks("", own), ranks)
 		}
+	}
+}
+
+// After a restart, before anything was read, what is watched is not known: also where
+// more is watched than may be, and that is a problem from the beginning.
+func TestTooManyWatched(t *testing.T) {
+	h, _ := newTestHost(t, v1alpha1.StateIdle)
+	p := policy.Policy{Name: "p"}
+	for i := range watched.MaxWatched + 1 {
+		p.Rules = append(p.Rules, v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: fmt.Sprintf("/p/%03d", i), Actions: actions("Reboot")})
+	}
+	m := policy.Match{Policy: &p, All: []*policy.Policy{&p}}
+	published := []v1alpha1.Change{fileChange("/p/000", "1"), fileChange("/p/500", "1")}
+	if changes, unread, missing := h.differing(&m, published); missing == "" {
+		t.Errorf("nothing was read, and there are %v, unread %q", changes, unread)
+	}
+	_ = h.watched.Look(t.Context())
+	if changes, unread, missing := h.differing(&m, published); missing != "" || unread == "" || !slices.Equal(changes, published[1:]) {
+		t.Errorf("all was read that may be, and there are %v, unread %q, missing %q", changes, unread, missing)
 	}
 }

@@ -109,6 +109,7 @@ type said struct {
 	changes  []v1alpha1.Change
 	problems []Problem
 	complete bool
+	unseen   bool // something has neither been read nor has a problem
 }
 
 // New makes a Watcher that goes on from the baseline in the state directory.
@@ -189,6 +190,14 @@ func (w *Watcher) Read() (changes []v1alpha1.Change, problems []Problem, complet
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.said.changes), slices.Clone(w.said.problems), w.said.complete
+}
+
+// Unseen reports whether something that is named has not been looked at yet: what
+// differs of it is not known, and no Problem says so.
+func (w *Watcher) Unseen() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.asked || w.said.unseen
 }
 
 // Look reads everything once more, for a commit: what is there now counts, settled
@@ -278,6 +287,9 @@ func (w *Watcher) Applied(changes []v1alpha1.Change) error {
 	for _, c := range changes {
 		w.unsaved = applied(w.rules, c) || w.unsaved
 	}
+	for _, r := range w.rules {
+		r.together = nil // no turn is for it any more; what is told of as one now is noted anew
+	}
 	w.say()
 	w.mu.Unlock()
 	err := w.save()
@@ -295,6 +307,7 @@ func (w *Watcher) say() {
 			continue
 		}
 		now.complete = now.complete && r.seen != nil && r.problem == nil
+		now.unseen = now.unseen || r.seen == nil && r.problem == nil
 		if r.problem != nil {
 			now.problems = append(now.problems, Problem{r.source, r.name, r.problem})
 		}
@@ -302,7 +315,7 @@ func (w *Watcher) say() {
 	if w.unwritten != nil {
 		now.problems = append(now.problems, Problem{Err: w.unwritten})
 	}
-	same := now.complete == w.said.complete && slices.Equal(now.changes, w.said.changes) &&
+	same := now.complete == w.said.complete && now.unseen == w.said.unseen && slices.Equal(now.changes, w.said.changes) &&
 		slices.EqualFunc(now.problems, w.said.problems, func(a, b Problem) bool {
 			return a.Source == b.Source && a.Name == b.Name && a.Err.Error() == b.Err.Error()
 		})
