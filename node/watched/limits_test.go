@@ -139,6 +139,11 @@ func TestManyChanges(t *testing.T) {
 	if names(w) != "/etc/dir/more=…" {
 		t.Errorf("%q has changed since it was applied, expected /etc/dir/more", names(w))
 	}
+	for _, r := range w.rules {
+		if len(r.together) != 0 {
+			t.Errorf("what %s was is kept: %d times", r.name, len(r.together))
+		}
+	}
 	turn, _, _ = w.Read()
 	must(t, w.Applied(turn))
 	expectLook(t, w, "")
