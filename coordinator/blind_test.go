@@ -38,7 +38,7 @@ func TestBlindLeader(t *testing.T) {
 		if len(said) != 0 || ended != nil {
 			t.Fatalf("after 19 s it said %v and ended %v: it may only have begun", said, ended)
 		}
-		l.sees()
+		l.sees("")
 		said = nil
 		l.gropes()
 		after(20 * time.Second)
@@ -53,7 +53,7 @@ func TestBlindLeader(t *testing.T) {
 		if _, hindered := errors.AsType[hindrance](ended); !hindered {
 			t.Errorf("after three Lease durations it was ended by %v", ended)
 		}
-		l.sees()
+		l.sees("")
 		if last := said[len(said)-1]; last.Hindered || !last.Leader {
 			t.Errorf("when it sees again it says %+v", last)
 		}

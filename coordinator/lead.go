@@ -66,6 +66,8 @@ type leader struct {
 	kick        chan struct{}
 	// The loop's alone.
 	blind  time.Time // since when it does not see what to decide on; zero: it does
+	unread unread    // its policies
+	told   string    // why it grants nothing by them, as its Status has it
 	events *events
 	facts  facts
 	pace   heldPace
@@ -161,7 +163,9 @@ func (l *leader) round(ctx context.Context) time.Duration {
 		l.gropes()
 		return l.RetryPeriod
 	}
-	l.sees()
+	var due time.Duration
+	s.Unread, due = l.unread.look(l.policies.Err())
+	l.sees(s.Unread)
 	l.events.looked(&s, l.candidate.lease.now(), l.view.Get)
 	out := rollout.Decide(s)
 	l.gates.Ask(gatesOf(s.Policies, out.Figures.Policies))
@@ -176,7 +180,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 		nodes[s.Nodes[i].Name] = &s.Nodes[i]
 	}
 	left := l.carryOut(ctx, out.Verdicts, nodes)
-	next := min(leadRound, left, l.refusals())
+	next := min(leadRound, left, due, l.refusals())
 	if !out.Again.IsZero() {
 		next = min(next, max(time.Until(out.Again), 10*time.Millisecond))
 	}
@@ -218,12 +222,18 @@ func (l *leader) unseen() error {
 	return fmt.Errorf("it leads, and does not see %s: %w", what, err)
 }
 
-// sees is a round with all in view.
-func (l *leader) sees() {
-	if !l.blind.IsZero() {
-		l.blind = time.Time{}
-		l.say(Status{Candidate: true, Leader: true, Epoch: l.epoch})
+// sees is a round with all in view; unread is why nothing is granted by the
+// policies in it, or "".
+func (l *leader) sees(unread string) {
+	if l.blind.IsZero() && l.told == unread {
+		return
 	}
+	l.blind, l.told = time.Time{}, unread
+	s := Status{Candidate: true, Leader: true, Epoch: l.epoch}
+	if unread != "" {
+		s.Why, s.Hindered = "it leads and grants nothing, because it cannot read the DisruptionPolicies again: "+unread, true
+	}
+	l.say(s)
 }
 
 // snapshot is the cluster as this leader sees it; ok is false before it has

@@ -21,7 +21,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonUnknownState, "the label lockkeeper.dev/state holds no state that is known", "remove the label; lockkeeper sets it anew"},
 	{ReasonInvalidGrant, "the annotation lockkeeper.dev/grant cannot be read or is another turn's", "nothing; the coordinator mends it. See who edits it if it comes again"},
 	{ReasonMarked, "lockkeeper's own cordon stands on a node that is in no turn", "nothing; the coordinator gives the node back"},
-	{ReasonSources, "a source of changes has not been read in this boot, or it or the policies cannot be read now", "on the host: see in the journal which one and why"},
+	{ReasonSources, "a source of changes has not been read in this boot, or it or the policies cannot be read now", "see in the journal which one and why: the host's, or the coordinator's if that cannot read the policies"},
 	{ReasonInhibited, "somebody holds a block inhibitor against a shutdown", "on the host: systemd-inhibit --list"},
 	{ReasonSessions, "somebody is logged in on the host and has been warned", "nothing; the delay is bounded by session_delay"},
 	{ReasonHostPaused, "paused is set in the host's file", "clear paused in /etc/lockkeeper/lockkeeper.toml and reload"},

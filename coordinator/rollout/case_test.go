@@ -249,6 +249,8 @@ func set(s *rollout.Snapshot, word string) error {
 		s.Nodes = s.Nodes[:1]
 	case "stopped":
 		s.Stopped = true
+	case "policies-unread":
+		s.Unread = "forbidden"
 	case "uncertain":
 		s.Uncertain[value] = true
 	case "refused":

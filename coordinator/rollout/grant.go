@@ -44,6 +44,9 @@ func (d *decision) grant(foreign bool) {
 			d.hold(n, v1alpha1.ReasonHandover, "turns of another term come first")
 		case len(d.Uncertain) > 0:
 			d.hold(n, v1alpha1.ReasonHandover, "a write's outcome is not known")
+		case d.Unread != "":
+			// Somebody may have paused them, or allow less.
+			d.hold(n, v1alpha1.ReasonSources, "the coordinator cannot read the policies again: "+d.Unread)
 		case reason != "":
 			d.hold(n, reason, detail)
 		case taken[g.rank]+more > g.Allowed:

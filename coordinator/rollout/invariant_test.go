@@ -84,7 +84,7 @@ func offence(s rollout.Snapshot, n *turn.Node, v rollout.Verdict) string {
 		return "turns a commit round"
 	case paused && inSomeTurn(n) && changed && m.On != turn.LetGo && m.On != turn.Replaced && m.Reason != v1alpha1.ReasonInvalidGrant:
 		return "moves a paused node"
-	case m.On == turn.Granted && (s.Stopped || len(s.Uncertain) > 0 || n.Mark):
+	case m.On == turn.Granted && (s.Stopped || s.Unread != "" || len(s.Uncertain) > 0 || n.Mark):
 		return "grants although nothing may be granted"
 	case m.On == turn.Granted && (w.decides(n) == nil || w.invalid(n) || w.decides(n).Paused || w.decides(n).Observe):
 		return "grants although its policy grants nothing"

@@ -46,7 +46,7 @@ var (
 // randomSnapshot is any cluster of up to eight nodes, also one that cannot be.
 func randomSnapshot(d *dice) rollout.Snapshot {
 	s := rollout.Snapshot{
-		Now: atNoon, Epoch: mostly(d, "e1", ""), Self: one(d, "", "n0", "n1"), Stopped: d.oneIn(12),
+		Now: atNoon, Epoch: mostly(d, "e1", ""), Self: one(d, "", "n0", "n1"), Stopped: d.oneIn(12), Unread: mostly(d, "", "forbidden"),
 		Gates: map[string]rollout.Gate{}, Uncertain: map[string]bool{}, Refused: map[string]string{},
 	}
 	var all []policy.Policy

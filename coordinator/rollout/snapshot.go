@@ -25,6 +25,9 @@ type Snapshot struct {
 	// Policies are all DisruptionPolicies, invalid ones included. A node that
 	// none of them selects is granted nothing.
 	Policies policy.Set
+	// Unread is why Policies may not be what they are by now: they could not be
+	// read again for a while. "" is that they are. By such policies no turn begins.
+	Unread string
 	// Gates are what was last heard of the policies' gates, by [GateKey]. To a
 	// leader a gate without an answer is closed. Somebody who only looks asks no
 	// gates, and passes those over of which nothing is known.

@@ -328,7 +328,7 @@ func (w twin) begins(p *policy.Policy) bool {
 // granted names the nodes that get their turn, in order, and those that would
 // if their policies did not only observe: after, and beside, the others.
 func (w twin) granted() (chosen, would []string) {
-	if w.Stopped || len(w.Uncertain) > 0 || len(w.foreign()) > 0 {
+	if w.Stopped || w.Unread != "" || len(w.Uncertain) > 0 || len(w.foreign()) > 0 {
 		return nil, nil
 	}
 	done := map[string]bool{}
@@ -545,7 +545,7 @@ func compare(t *testing.T, s rollout.Snapshot) (grants, would int, foreign map[s
 		for _, p := range s.Policies {
 			t.Logf("policy %s, selects %v: %+v total %+v", p.Name, w.all(func(n *turn.Node) bool { return p.Selects(n.Labels) }), p, p.MaxUnavailableTotal)
 		}
-		t.Logf("stopped %t, uncertain %v, gates %v", s.Stopped, s.Uncertain, s.Gates)
+		t.Logf("stopped %t, unread %q, uncertain %v, gates %v", s.Stopped, s.Unread, s.Uncertain, s.Gates)
 	}
 	return len(want), len(wantWould), foreign
 }
