@@ -36,23 +36,33 @@ func testBusRestarted(t *testing.T, f *fleet) {
 	f.booted(t, h, boots+1)
 }
 
-// testEngine: update_engine is restarted in the middle of a drain, and has forgotten the version; then it is masked, and what it
-// said cannot be confirmed: the host holds and names it.
+// testEngine: update_engine is restarted in the middle of a drain, and has forgotten the version; then it is stopped, and what it
+// said cannot be confirmed: the host holds and names it. In another drain it is masked, and with it its update is gone for good:
+// the turn ends, and the node is given back, until there is an engine again.
 func testEngine(t *testing.T, f *fleet) {
 	h := f.follower(t)
 	boots := h.Boots()
 	version, b := f.drainBlocked(t, h)
 	sh(t, h, "systemctl restart "+realhost.EngineUnit)
 	f.draining(t, h)
-	sh(t, h, "systemctl mask --now --runtime "+realhost.EngineUnit)
+	sh(t, h, "systemctl stop "+realhost.EngineUnit)
 	b.lift(t)
 	until(t, aTurn, h.Name(), "to be about to reboot", inState(v1alpha1.StateRebooting))
 	f.says(t, h, "rebooting", "Sources", "update")
 	f.showHost(t.Context(), t, h, 10)
 	f.booted(t, h, boots)
-	sh(t, h, "systemctl unmask --runtime "+realhost.EngineUnit+" && systemctl start "+realhost.EngineUnit)
+	sh(t, h, "systemctl start "+realhost.EngineUnit)
 	f.updated(t, aTurn, version, h)
 	f.booted(t, h, boots+1)
+
+	version, b = f.drainBlocked(t, h)
+	sh(t, h, "systemctl mask --now --runtime "+realhost.EngineUnit)
+	until(t, aTurn, h.Name(), "to be given back", content)
+	f.booted(t, h, boots+1)
+	b.lift(t)
+	sh(t, h, "systemctl unmask --runtime "+realhost.EngineUnit+" && systemctl start "+realhost.EngineUnit)
+	f.updated(t, aTurn, version, h)
+	f.booted(t, h, boots+2)
 }
 
 // testWatchdog: the process is stopped in the middle of a drain; systemd notices that it feeds its watchdog no more.
