@@ -154,7 +154,8 @@ type candidate struct {
 func (c *candidate) say(s Status) {
 	c.mu.Lock()
 	s.Refused = c.refused
-	changed := s.Refused != c.last.Refused || s.Candidate != c.last.Candidate || s.Leader != c.last.Leader || s.Why != c.last.Why || s.Epoch != c.last.Epoch
+	changed := s.Refused != c.last.Refused || s.Candidate != c.last.Candidate || s.Leader != c.last.Leader || s.Why != c.last.Why ||
+		s.Hindered != c.last.Hindered || s.Epoch != c.last.Epoch
 	if changed {
 		s.Since = time.Now()
 	}

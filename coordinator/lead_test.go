@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,4 +31,17 @@ func TestRefusalsAreForgotten(t *testing.T) {
 			t.Errorf("%d remembered for ever", len(l.refused))
 		}
 	})
+}
+
+// What hinders a candidate is told although the words for it are those that its
+// term ended with: only then does its line in systemctl status have them.
+func TestHindranceIsTold(t *testing.T) {
+	var said []Status
+	c := &candidate{Options: Options{Report: func(s Status) { said = append(said, s) }}, log: slog.New(slog.DiscardHandler)}
+	for _, hindered := range []bool{false, true, true} {
+		c.say(Status{Candidate: true, Why: "this host's clock is off", Hindered: hindered})
+	}
+	if len(said) != 2 || said[0].Hindered || !said[1].Hindered {
+		t.Errorf("said %+v", said)
+	}
 }

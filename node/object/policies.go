@@ -202,14 +202,14 @@ func (w policyWatch) list(ctx context.Context, o metav1.ListOptions) (*v1alpha1.
 	if err == nil {
 		err = client.Get().Resource(policiesResource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
 	}
+	if err == nil {
+		return list, nil // an answer once it is taken in
+	}
 	w.p.answered(err)
 	if apierrors.IsNotFound(err) {
 		w.p.none()
 	}
-	if err != nil {
-		return nil, fmt.Errorf("listing policies: %w", err)
-	}
-	return list, nil
+	return nil, fmt.Errorf("listing policies: %w", err)
 }
 
 func (w policyWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
@@ -277,6 +277,8 @@ func (s policyStore) Replace(objs []any, _ string) error {
 		}
 		return !same
 	})
+	// Not before: until here everybody decides by what was read last.
+	s.p.answered(nil)
 	return nil
 }
 
