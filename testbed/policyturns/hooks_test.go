@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -82,6 +83,21 @@ hooks:
 		h := s.hosts(1)[0]
 		s.stage(h)
 		s.ended(h, "Done: before-drain draining before-reboot rebooting before-uncordon uncordoning")
+		s.did(h, 1)
+	},
+
+	// A drained node is not rebooted before its volumes are detached.
+	"volumes-detached": func(s *scene) {
+		s.policy("rollout: {settle: 0s}\nhooks: {waitForVolumeDetach: true}")
+		h := s.hosts(1)[0]
+		s.attached(h, `[{"name":"csi/vol-1","devicePath":""}]`)
+		s.stage(h)
+		if n := s.reaches(h, v1alpha1.StateBeforeReboot); !n.Mark || !n.Unschedulable {
+			s.t.Errorf("%s waits for its volumes: mark %t, unschedulable %t, expected a drained node", h.Name(), n.Mark, n.Unschedulable)
+		}
+		s.tells(h, "1 volume to detach: csi/vol-1")
+		s.attached(h, `[]`)
+		s.ended(h, "Done: draining before-reboot rebooting uncordoning")
 		s.did(h, 1)
 	},
 
@@ -161,6 +177,14 @@ func (s *scene) daemon(name string, state v1alpha1.State) {
 			}},
 		},
 	}, metav1.CreateOptions{})
+	s.must(err)
+}
+
+// attached says, as a kubelet does, which volumes are attached to the host's node.
+func (s *scene) attached(h *simhost.Host, volumes string) {
+	s.t.Helper()
+	body := []byte(`{"status":{"volumesAttached":` + volumes + `}}`)
+	_, err := cp.Client().CoreV1().Nodes().Patch(s.soon(), h.Name(), types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	s.must(err)
 }
 

@@ -52,6 +52,20 @@ var lawful = []struct {
 		s.giveBack("n1", "t1")
 		s.finish("n1")
 	}},
+	{"the volumes are detached before the reboot", func(s *script) {
+		detaches := func(g *v1alpha1.Grant) { g.Terms.WaitForVolumeDetach = true }
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", detaches), attached("v"))
+		s.cordon("n1")
+		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", enter(v1alpha1.StateBeforeReboot, "t1", "e1"))
+		s.write("n1", attached())
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
+		s.commit("n1")
+		s.reboot("n1")
+		s.comeBack("n1", "boot-2")
+		s.giveBack("n1", "t1")
+		s.finish("n1")
+	}},
 	{"cancelled while draining", func(s *script) {
 		s.pod("p", "n1")
 		s.grant("n1", "t1")

@@ -42,8 +42,10 @@ func (e *engine) alongTheTable(n *node, before, after *turn.Node) {
 	if g != nil {
 		plan = turn.Plan{Drains: g.Drains, Reboots: g.Wants == v1alpha1.WantsReboot}
 	}
+	detaches := g != nil && g.Terms.WaitForVolumeDetach && g.Drains
 	waits := func(stage v1alpha1.State) bool {
-		return g != nil && len(g.Terms.Hooks(stage)) > 0 || before.Host != nil && slices.Contains(before.Host.HookStages, stage)
+		return g != nil && len(g.Terms.Hooks(stage)) > 0 || before.Host != nil && slices.Contains(before.Host.HookStages, stage) ||
+			detaches && stage == v1alpha1.StateBeforeReboot
 	}
 	ways := map[turn.Event]bool{}
 	for _, on := range turn.Events() {
@@ -56,6 +58,8 @@ func (e *engine) alongTheTable(n *node, before, after *turn.Node) {
 		e.breaks(Table, n.name, "%s -> %s: the table has no such way", before.State, after.State)
 	case len(ways) == 0:
 		e.breaks(Table, n.name, "%s -> %s: not the way of this turn (drains %t, reboots %t)", before.State, after.State, plan.Drains, plan.Reboots)
+	case detaches && before.State == v1alpha1.StateBeforeReboot && after.State == v1alpha1.StateRebooting && len(before.Volumes) > 0:
+		e.breaks(Table, n.name, "%s -> %s: with %v attached", before.State, after.State, before.Volumes)
 	case before.InTurn() && after.State == v1alpha1.StateAbsent && !replaced(before) &&
 		!(before.Detached != nil && before.Detached.Force && !before.Committed()):
 		e.breaks(Table, n.name, "%s -> absent: neither detached with force nor replaced", before.State)

@@ -72,6 +72,14 @@ var offences = []struct {
 			g.Terms.BeforeDrain = []v1alpha1.Hook{{Name: "h"}}
 		}))
 	}},
+	{"on to the reboot with a volume attached", []Rule{Table}, func(s *script) {
+		detaches := func(g *v1alpha1.Grant) { g.Terms.WaitForVolumeDetach = true }
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", detaches), attached("v"))
+		s.cordon("n1")
+		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", enter(v1alpha1.StateBeforeReboot, "t1", "e1"))
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
+	}},
 	{"a committed node is let go", []Rule{Table, Mark}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")

@@ -223,6 +223,16 @@ func (s *script) reboot(name string) {
 	s.e.settle(s.tick(), w)
 }
 
+// attached are all the volumes of the node.
+func attached(volumes ...corev1.UniqueVolumeName) edit {
+	return func(n *corev1.Node) {
+		n.Status.VolumesAttached = nil
+		for _, v := range volumes {
+			n.Status.VolumesAttached = append(n.Status.VolumesAttached, corev1.AttachedVolume{Name: v})
+		}
+	}
+}
+
 // The stages of a lawful turn with a drain and a reboot, without hooks.
 func (s *script) grant(name, id string) {
 	s.write(name, enter(v1alpha1.StateDraining, id, s.holder()))
