@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,9 +44,12 @@ func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 		c.wrong("spec.rollout.maxFailed", "%d, expected 0 to %d", f, MaxNodes)
 	}
 	for i, key := range s.Rollout.Order {
-		if key != v1alpha1.OrderZone && key != v1alpha1.OrderOldestBoot && key != v1alpha1.OrderName {
-			c.wrong("spec.rollout.order["+strconv.Itoa(i)+"]", "%q, expected Zone, OldestBoot or Name", key)
+		if !slices.Contains([]v1alpha1.OrderKey{v1alpha1.OrderLastTurn, v1alpha1.OrderZone, v1alpha1.OrderOldestBoot, v1alpha1.OrderName}, key) {
+			c.wrong("spec.rollout.order["+strconv.Itoa(i)+"]", "%q, expected LastTurn, Zone, OldestBoot or Name", key)
 		}
+	}
+	if t := s.Rollout.MaxTurnsPerDay; t < 1 || t > v1alpha1.MaxTurnsPerDay {
+		c.wrong("spec.rollout.maxTurnsPerDay", "%d, expected 1 to %d", t, v1alpha1.MaxTurnsPerDay)
 	}
 	if o := s.Rollout.OnClose; o != v1alpha1.OnCloseFinish && o != v1alpha1.OnCloseCancel {
 		c.wrong("spec.rollout.onClose", "%q, expected Finish or Cancel", o)

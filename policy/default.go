@@ -17,7 +17,8 @@ func Defaults() v1alpha1.DisruptionPolicySpec {
 	return v1alpha1.DisruptionPolicySpec{
 		Mode: v1alpha1.PolicyModeAct,
 		Rollout: v1alpha1.RolloutSpec{
-			MaxUnavailable: intstr.FromInt32(1), Order: []v1alpha1.OrderKey{v1alpha1.OrderZone, v1alpha1.OrderOldestBoot},
+			MaxUnavailable: intstr.FromInt32(1), MaxTurnsPerDay: 6,
+			Order:  []v1alpha1.OrderKey{v1alpha1.OrderLastTurn, v1alpha1.OrderZone, v1alpha1.OrderOldestBoot},
 			Settle: minutes(1), Backoff: minutes(1), BackoffMax: minutes(60),
 			ExpectedDuration: minutes(15), OnClose: v1alpha1.OnCloseFinish,
 		},

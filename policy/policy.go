@@ -6,6 +6,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,8 +38,11 @@ type Policy struct {
 	// MaxFailed is how many failed nodes, not forgiven, stop the line when
 	// exceeded; 0 to 10000.
 	MaxFailed int
-	// Order is what nodes are put in order by.
+	// Order is what nodes are put in order by. OrderLastTurn is among the keys.
 	Order []v1alpha1.OrderKey
+	// MaxTurnsPerDay is how many turns a node may be granted within 24 hours; 1 to
+	// 48.
+	MaxTurnsPerDay int
 	// Settle is how long nothing is granted after the end of a turn, or after
 	// a Node's creation; 0 to 24h.
 	Settle time.Duration
@@ -87,10 +91,13 @@ func Compile(obj *v1alpha1.DisruptionPolicy, zones Zones) Policy {
 		Name: obj.Name, Generation: obj.Generation, Priority: s.Priority,
 		Observe: s.Mode == v1alpha1.PolicyModeObserve, Paused: s.Paused, Rules: s.Rules,
 		MaxUnavailable: c.limit("spec.rollout.maxUnavailable", r.MaxUnavailable),
-		MaxFailed:      int(r.MaxFailed), Order: r.Order,
+		MaxFailed:      int(r.MaxFailed), Order: r.Order, MaxTurnsPerDay: int(r.MaxTurnsPerDay),
 		Settle: r.Settle.Duration, Backoff: r.Backoff.Duration, BackoffMax: r.BackoffMax.Duration,
 		ExpectedDuration: r.ExpectedDuration.Duration, Gates: r.Gates,
 		Terms: terms(s), selector: c.selector("spec.nodeSelector", s.NodeSelector),
+	}
+	if !slices.Contains(p.Order, v1alpha1.OrderLastTurn) {
+		p.Order = slices.Insert(slices.Clone(p.Order), 0, v1alpha1.OrderLastTurn)
 	}
 	if r.MaxUnavailableTotal != nil {
 		total := c.limit("spec.rollout.maxUnavailableTotal", *r.MaxUnavailableTotal)

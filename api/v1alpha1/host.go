@@ -10,9 +10,17 @@ import (
 // through a Node. A coordinator grants to its own and the previous one.
 const Protocol = 1
 
-// maxRecord bounds the JSON annotations, in bytes. A Node's annotations may
-// hold 256 KiB in all; a record larger than this is somebody's mistake.
-const maxRecord = 32 << 10
+const (
+	// maxRecord bounds the JSON annotations, in bytes. A Node's annotations may
+	// hold 256 KiB in all.
+	maxRecord = 32 << 10
+	// maxGrant bounds a Grant when it is written, in bytes. It is less, because
+	// its changes go into Last, next to what only Last has.
+	maxGrant = 24 << 10
+	// MaxHost bounds AnnotationHost, in bytes. It is less, because most of it goes
+	// into the grant as well, next to what the policy adds.
+	MaxHost = 16 << 10
+)
 
 // Source is where a change comes from.
 type Source string
@@ -131,6 +139,9 @@ type Host struct {
 // ParseHost reads the annotation's value; "" is no Host and no error. Fields
 // that a newer lockkeeper added are passed over.
 func ParseHost(s string) (*Host, error) {
+	if len(s) > MaxHost {
+		return nil, fmt.Errorf("%d bytes, expected at most %d", len(s), MaxHost)
+	}
 	h, err := parseRecord[Host](s)
 	if h == nil || err != nil {
 		return nil, err
@@ -140,6 +151,9 @@ func ParseHost(s string) (*Host, error) {
 	}
 	if err := ValidateID(h.NodeUID); err != nil {
 		return nil, fmt.Errorf("nodeUID: %w", err)
+	}
+	if h.Veto != "" && !h.Veto.Valid() {
+		return nil, fmt.Errorf("veto: %q is not a reason", clip(string(h.Veto)))
 	}
 	if h.Protocol < 1 {
 		return nil, fmt.Errorf("protocol: %d, expected 1 or more", h.Protocol)
@@ -161,6 +175,11 @@ func parseRecord[T any](s string) (*T, error) {
 	}
 	return v, nil
 }
+
+// Fits reports whether the Grant, and the Last that its turn ends with, are small
+// enough for a reader. JSON may take six bytes for a character that a host wrote
+// as one, so only the text itself tells.
+func (g *Grant) Fits() bool { return len(FormatRecord(g)) <= maxGrant }
 
 // FormatRecord returns a Host, Grant or Last as its annotation's value.
 func FormatRecord(v any) string {

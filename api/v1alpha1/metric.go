@@ -33,6 +33,7 @@ const (
 	MetricUnavailable      Metric = "lockkeeper_coordinator_unavailable_nodes"         // a leader's alone
 	MetricBudget           Metric = "lockkeeper_coordinator_budget_nodes"              // a leader's alone
 	MetricFailed           Metric = "lockkeeper_coordinator_failed_nodes"              // a leader's alone
+	MetricUnsettled        Metric = "lockkeeper_coordinator_unsettled_nodes"           // a leader's alone
 	MetricPolicies         Metric = "lockkeeper_coordinator_policies"                  // a leader's alone
 	MetricPolicyNodes      Metric = "lockkeeper_coordinator_policy_nodes"              // a leader's alone
 	MetricPolicyHalted     Metric = "lockkeeper_coordinator_policy_halted"             // a leader's alone
@@ -117,6 +118,7 @@ var metricDocs = []MetricDoc{
 	{MetricUnavailable, Gauge, "nodes", nil, true, "Nodes that count against the budget"},
 	{MetricBudget, Gauge, "nodes", nil, true, "How many nodes may be unavailable"},
 	{MetricFailed, Gauge, "nodes", nil, true, "Nodes that failed and are not forgiven"},
+	{MetricUnsettled, Gauge, "nodes", nil, true, "Nodes to which a write has had no known outcome for a minute; nothing is granted while there is one"},
 	{MetricPolicies, Gauge, "", []string{"valid"}, true, "DisruptionPolicies by whether they can be understood: true, false"},
 	{MetricPolicyNodes, Gauge, "nodes", []string{"policy", "count"}, true, fmt.Sprintf("What the policy's status counts: selected, up_to_date, wanting, in_turn, unavailable, failed and allowed, which is maxUnavailable as a number. Of the %d policies that win first", MaxPolicySeries)},
 	{MetricPolicyHalted, Gauge, "", []string{"policy"}, true, "1 while more nodes of the policy have failed than its maxFailed allows, else 0. Of the same policies"},
@@ -176,6 +178,8 @@ absent(lockkeeper_coordinator_leader == 1)
 # A node has failed, and nobody has forgiven it; the line of a policy has stopped.
 lockkeeper_coordinator_failed_nodes > 0
 lockkeeper_coordinator_policy_halted == 1
+# The API server does not say whether a write landed; nothing is granted.
+lockkeeper_coordinator_unsettled_nodes > 0
 # A policy that cannot be understood grants nothing.
 lockkeeper_coordinator_policies{valid="false"} > 0
 `+"```"+`

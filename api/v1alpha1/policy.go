@@ -251,14 +251,24 @@ type RolloutSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	MaxFailed int32 `json:"maxFailed"`
-	// Order is what decides whose turn is next, the first first. The
-	// coordinator's own host comes last all the same.
+	// Order is what decides whose turn is next; the first key counts most. Where
+	// LastTurn is not among the keys it comes before them. The coordinator's own
+	// host comes last whatever the order.
 	//
 	// +optional
-	// +kubebuilder:default={Zone,OldestBoot}
+	// +kubebuilder:default={LastTurn,Zone,OldestBoot}
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:MaxItems=4
 	Order []OrderKey `json:"order"`
+	// MaxTurnsPerDay is how many turns a node may be granted within 24 hours,
+	// whatever came of them. A node that has had as many is held with TurnLimit
+	// until the first of them began 24 hours ago. 1 to 48.
+	//
+	// +optional
+	// +kubebuilder:default=6
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=48
+	MaxTurnsPerDay int32 `json:"maxTurnsPerDay"`
 	// Settle is the least time from the end of a turn, or the creation of a
 	// Node, to the next grant. 0s to 24h.
 	//
@@ -317,15 +327,26 @@ type RolloutSpec struct {
 
 // OrderKey is what nodes are put in order by.
 //
-// +kubebuilder:validation:Enum=Zone;OldestBoot;Name
+// +kubebuilder:validation:Enum=LastTurn;Zone;OldestBoot;Name
 type OrderKey string
 
 // The keys.
 const (
-	OrderZone       OrderKey = "Zone"
+	// OrderLastTurn: nodes that had a turn within the last 24 hours come after
+	// all others, and of them the one whose turn ended first comes first. A host
+	// that always wants another turn cannot keep the others waiting.
+	OrderLastTurn OrderKey = "LastTurn"
+	// OrderZone: by the label topology.kubernetes.io/zone, zone after zone.
+	OrderZone OrderKey = "Zone"
+	// OrderOldestBoot: the host that booted longest ago, by its own account,
+	// comes first.
 	OrderOldestBoot OrderKey = "OldestBoot"
-	OrderName       OrderKey = "Name"
+	// OrderName: by the Node's name.
+	OrderName OrderKey = "Name"
 )
+
+// MaxTurnsPerDay is the most that [RolloutSpec.MaxTurnsPerDay] may be.
+const MaxTurnsPerDay = 48
 
 // OnClose is what becomes of turns under way when a window closes.
 //

@@ -34,6 +34,9 @@ const (
 	ReasonHalted Reason = "Halted"
 	// ReasonBackoff: the last turn was turned back; not-before has not come.
 	ReasonBackoff Reason = "Backoff"
+	// ReasonTurnLimit: the node has had as many turns within 24 hours as its
+	// policy allows.
+	ReasonTurnLimit Reason = "TurnLimit"
 	// ReasonNotReady: the node is not Ready.
 	ReasonNotReady Reason = "NotReady"
 	// ReasonVersion: the host's protocol is not the coordinator's or the one
@@ -72,6 +75,8 @@ const (
 	// ReasonInvalidGrant: the grant annotation cannot be read, or is another
 	// turn's.
 	ReasonInvalidGrant Reason = "InvalidGrant"
+	// ReasonInvalidRecord: the host annotation cannot be read, or is too large.
+	ReasonInvalidRecord Reason = "InvalidRecord"
 	// ReasonSources: a source of changes has not been read in this boot, or it or
 	// the policies cannot be read now.
 	ReasonSources Reason = "Sources"
@@ -99,6 +104,15 @@ const (
 	// ReasonRebootManager: another reboot manager is active on the host.
 	ReasonRebootManager Reason = "RebootManager"
 )
+
+// IsVeto reports whether the reason is one that a host may give for a veto.
+func (r Reason) IsVeto() bool {
+	switch r {
+	case ReasonHostPaused, ReasonObserve, ReasonWindow, ReasonMinUptime, ReasonHeldBack, ReasonRebootManager, ReasonSources:
+		return true
+	}
+	return false
+}
 
 // What a host says of itself when it hears of nobody.
 const (

@@ -1,9 +1,11 @@
 package rollout_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -162,6 +164,27 @@ func set(s *rollout.Snapshot, word string) error {
 	case "ended":
 		last(v1alpha1.ResultDone)
 		n.Last.End = ago()
+	case "turns": // of the last day: when they were granted, as hours:minutes ago
+		for at := range strings.SplitSeq(value, ",") {
+			d, err := time.ParseDuration(at)
+			if err != nil {
+				return err
+			}
+			n.Last.Turns = append(n.Last.Turns, atNoon.Add(-d))
+		}
+	case "limit":
+		s.Policies[0].MaxTurnsPerDay = len(value)
+	case "badrecord":
+		n.Host, n.Wants = nil, ""
+		n.Problems = []v1alpha1.Problem{{Key: v1alpha1.AnnotationHost, Err: errors.New("17000 bytes, expected at most 16384")}}
+	case "longchange": // of that many KiB, each byte of which takes six in JSON
+		kib, err := strconv.Atoi(value)
+		n.Host.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceFile, Name: "/" + strings.Repeat("<", kib<<10/6)}}
+		return err
+	case "ledago": // until when the last term was led
+		s.LedUntil = ago()
+	case "rewound":
+		s.Rewound = ago()
 	case "attempts":
 		n.Last.Attempts = len(value)
 	case "notbefore":
@@ -305,6 +328,12 @@ func describe(v rollout.Verdict) string {
 			parts = append(parts, "freezes")
 		case m.Reason == v1alpha1.ReasonHandover:
 			parts = append(parts, "takes over")
+			if m.Grant.PausedSince != nil {
+				parts[0] += fmt.Sprintf(" frozen since %v", atNoon.Sub(*m.Grant.PausedSince))
+			}
+			if m.Grant.PausedFor.Duration != time.Minute && m.Grant.PausedFor.Duration != 0 { // a minute is when the turn began
+				parts[0] += fmt.Sprintf(" after %v", m.Grant.PausedFor.Duration)
+			}
 		case m.Reason == v1alpha1.ReasonInvalidGrant:
 			parts = append(parts, "mends")
 		default:

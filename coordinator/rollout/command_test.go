@@ -191,7 +191,7 @@ func (c *cluster) expect(name string, words []string) error {
 		"state": n.State.String(), "held": string(n.Held), "wants": string(n.Wants), "turn": n.Turn,
 		"cordon": yes(n.Unschedulable), "mark": yes(n.Mark), "version": h.version, "pods": strconv.Itoa(h.pods),
 		"ack": strings.TrimPrefix(n.Ack.String(), n.Ack.Turn+"/"+n.Ack.BootID+"/"), "boots": strconv.Itoa(h.boots),
-		"evicts": yes(h.drain.Running), "down": yes(h.goingDown), "keys": yes(len(n.Turn)+len(n.State)+len(n.Wants)+len(n.RawHost) > 0),
+		"paused": yes(n.Paused != nil), "evicts": yes(h.drain.Running), "down": yes(h.goingDown), "keys": yes(len(n.Turn)+len(n.State)+len(n.Wants)+len(n.RawHost) > 0),
 	}
 	total := 0
 	for _, count := range h.reboots {

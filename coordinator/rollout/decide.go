@@ -51,7 +51,7 @@ func Decide(s Snapshot) Outcome {
 		case d.decided(n): // a foreign turn
 		case d.Uncertain[n.Name]:
 			// What the snapshot shows of it may be from before that write.
-			d.hold(n, v1alpha1.ReasonHandover, "a write's outcome is not known")
+			d.hold(n, v1alpha1.ReasonHandover, d.uncertain(n.Name))
 		case s.Stopped:
 			d.stopped(n)
 		case d.expired(n):
@@ -90,6 +90,15 @@ func (d *decision) move(n *turn.Node, m Move) {
 	if v.Move = &m; m.To != m.From {
 		v.Held = v1alpha1.ReasonNone // what held it, if anything did, does not any more
 	}
+}
+
+// uncertain says that the outcome of a write to the node is not known.
+func (d *decision) uncertain(node string) string {
+	text := "the outcome of a write to " + node + " is not known"
+	if why := d.Unsettled[node]; why != "" {
+		text += " " + why
+	}
+	return text
 }
 
 func (d *decision) decided(n *turn.Node) bool {
@@ -152,8 +161,7 @@ func (d *decision) outside(n *turn.Node) {
 	hostAway := n.HostSpeaks() && !n.Host.Managed
 	switch away := n.Managed != nil && !*n.Managed || hostAway; {
 	case forced && (n.State != v1alpha1.StateAbsent || n.Mark):
-		d.move(n, Move{To: v1alpha1.StateAbsent, On: turn.LetGo, Reason: v1alpha1.ReasonDetached, LetGo: true,
-			Remove: []string{v1alpha1.AnnotationCordon}})
+		d.letGo(n)
 	case n.Mark && n.Paused != nil && (n.Managed == nil || *n.Managed):
 		// Paused undoes nothing. The mark is given back when it ends.
 		if n.State == v1alpha1.StateIdle {
@@ -170,6 +178,10 @@ func (d *decision) outside(n *turn.Node) {
 		if n.HostSpeaks() && !away && n.Detached == nil {
 			to(turn.Adopted, Move{})
 		}
+	case hostAway && (n.Managed == nil || *n.Managed):
+		// By the host's own file. What it had of turns stays known: a host must not
+		// be able to clear a failure, or its turns of the day, by leaving.
+		to(turn.Released, Move{Reason: v1alpha1.ReasonUnmanaged, LetGo: true, Last: n.Last})
 	case away:
 		to(turn.Released, Move{Reason: v1alpha1.ReasonUnmanaged, LetGo: true})
 	case n.State == v1alpha1.StatePaused && n.Paused == nil:
@@ -187,24 +199,20 @@ func (d *decision) outside(n *turn.Node) {
 // node whose labels were lost or edited away under it.
 func (d *decision) giveBack(n *turn.Node) {
 	g := d.newGrant(n)
-	g.Wants, g.Drains, g.Changes = v1alpha1.WantsNothing, false, nil
 	g.Result, g.Reason = v1alpha1.ResultCancelled, v1alpha1.ReasonMarked
 	next, _ := turn.Next(n.State, turn.Marked, turn.Plan{}, WaitsIn(n, &g))
 	d.move(n, Move{To: next, On: turn.Marked, Reason: v1alpha1.ReasonMarked, NewTurn: true, Grant: &g, Remove: hookKeys(n)})
 }
 
-// newGrant is a grant for the node as it is; its turn is still to be named.
+// newGrant is a grant for the node that wants nothing. It has nothing of the
+// host's records; its turn is still to be named.
 func (d *decision) newGrant(n *turn.Node) v1alpha1.Grant {
 	p := d.policyOf(n)
-	g := v1alpha1.Grant{
+	return v1alpha1.Grant{
 		Epoch: d.Epoch, NodeUID: n.UID, BootID: n.BootID, Wants: v1alpha1.WantsNothing,
 		Policy: p.Name, Generation: p.Generation, Terms: p.Terms,
 		StartedAt: d.Now, StageAt: d.Now,
 	}
-	if n.Host != nil {
-		g.Wants, g.Drains, g.Changes, g.OSVersion = n.Wants, n.Host.Drains, n.Host.Changes, n.Host.OSVersion
-	}
-	return g
 }
 
 // WaitsIn reports whether there is anything to wait for in a hook stage of the

@@ -3,18 +3,27 @@ package rollout
 import (
 	"cmp"
 	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// foreign settles the turns of other terms, and reports whether there is one:
-// then nothing new is granted.
+// foreign settles the turns of other terms, and turns whose records are damaged.
+// It reports whether this leader still has one of another term to settle: then
+// nothing new is granted.
 //
 // A leader that lost its term may have sent one more grant than the budget
 // allows, which lands after the successor's list. Its host cannot commit,
 // because the Lease names another epoch; and the successor neither promotes
 // such a turn nor forgets it.
+//
+// A turn that cannot be settled now does not hold up the others: one that is
+// paused beyond the budget, one that is damaged, and one on a Node to which the
+// API server refuses writes (a hostile kubelet can make its Node too large for
+// any write). Each takes its slot, and its host commits nothing.
 func (d *decision) foreign() bool {
 	if d.Epoch == "" {
 		return false
@@ -33,31 +42,77 @@ func (d *decision) foreign() bool {
 			}
 			continue
 		}
-		if n.Ours() && d.own(n) {
+		damaged := !n.Ours()
+		if !damaged && d.own(n) {
 			continue
 		}
-		found = true
+		reason, text := pausedBy(n)
+		_, refused := d.Refused[n.Name]
+		waits := damaged || refused
 		switch {
 		case d.Uncertain[n.Name]:
-			d.hold(n, v1alpha1.ReasonHandover, "a write's outcome is not known")
+			d.hold(n, v1alpha1.ReasonHandover, d.uncertain(n.Name))
 		case d.Stopped:
 			d.hold(n, v1alpha1.ReasonStopped, d.StopText)
-		case !n.Ours():
+			if !damaged {
+				d.freeze(n)
+			}
+		case d.expired(n):
+			// What an admin has set goes before takeover and repair.
+		case n.Detached != nil && n.Detached.Force && !barred(n):
+			d.letGo(n)
+		case reason != "" && damaged:
+			d.hold(n, reason, text)
+		case damaged:
 			d.repair(n)
+		case reason == "" && !n.Committed() && takenOut(n) != "" && d.turnBack(n, takenOut(n)):
 		case n.Committed(), n.State == v1alpha1.StateBeforeUncordon, n.State == v1alpha1.StateUncordoning:
 			// It only gives back, or cannot be called back.
 			d.restamp(n)
 		default:
 			others = append(others, n)
+			waits = waits || reason != ""
 		}
+		found = found || !waits
 	}
 	d.settleForeign(others)
 	return found
 }
 
-// settleForeign turns back what is more than the budgets, the least advanced
+// takenOut says how an admin, or the host's own file, takes the node out of
+// lockkeeper's care, or "".
+func takenOut(n *turn.Node) v1alpha1.Reason {
+	switch {
+	case n.Managed != nil && !*n.Managed, n.HostSpeaks() && !n.Host.Managed:
+		return v1alpha1.ReasonUnmanaged
+	case n.Detached != nil:
+		return v1alpha1.ReasonDetached
+	}
+	return ""
+}
+
+// barred reports whether the turn cannot be backed out any more, also where its
+// records are damaged: then the host's report counts whatever turn it names.
+func barred(n *turn.Node) bool {
+	return n.Committed() || !n.Ours() && committedBy(n, &v1alpha1.Grant{Turn: n.Ack.Turn})
+}
+
+// letGo releases a node that was detached with force.
+func (d *decision) letGo(n *turn.Node) {
+	d.move(n, Move{To: v1alpha1.StateAbsent, On: turn.LetGo, Reason: v1alpha1.ReasonDetached, LetGo: true,
+		Remove: append(hookKeys(n), v1alpha1.AnnotationCordon)})
+}
+
+// turnBack backs the turn out; it reports whether the table has a way.
+func (d *decision) turnBack(n *turn.Node, reason v1alpha1.Reason) bool {
+	return d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, reason) ||
+		d.advance(n, turn.Refused, v1alpha1.ResultCancelled, reason)
+}
+
+// settleForeign backs out what is more than the budgets, the least advanced
 // first, and takes the rest over once the budgets that they count in hold,
-// foreign turns included.
+// foreign turns included. A pause undoes nothing: where a paused turn is one too
+// many, others are backed out for it.
 func (d *decision) settleForeign(others []*turn.Node) {
 	slices.SortFunc(others, func(a, b *turn.Node) int {
 		return cmp.Or(
@@ -66,8 +121,8 @@ func (d *decision) settleForeign(others []*turn.Node) {
 			cmp.Compare(a.Name, b.Name),
 		)
 	})
-	// Those that give back already are no reason to turn back more: what is
-	// turned back in this decision still counts as unavailable in the next.
+	// Those that give back already are no reason to back out more: what is
+	// backed out in this decision still counts as unavailable in the next.
 	excess := d.Unavailable - d.readTotal
 	for i := range d.groups {
 		g := &d.groups[i]
@@ -90,7 +145,7 @@ func (d *decision) settleForeign(others []*turn.Node) {
 	for _, n := range others {
 		// Whatever the budget, two control-plane nodes are one too many: a
 		// stale leader's late grant beside a turn of ours, or two of its own.
-		quorum := d.otherControlPlane(n, back) != ""
+		other := d.otherControlPlane(n, back)
 		over, full := excess > 0, d.Unavailable > d.readTotal
 		for _, g := range d.counting(n) {
 			if g != nil {
@@ -98,22 +153,19 @@ func (d *decision) settleForeign(others []*turn.Node) {
 				full = full || g.Unavailable > g.allowed()
 			}
 		}
-		switch {
-		case over || quorum:
+		switch reason, text := pausedBy(n); {
+		case reason != "" && (full || other != ""):
+			d.hold(n, reason, text)
+		case over || other != "":
 			spend(n)
-			if reason, text := pausedBy(n); reason != "" {
-				d.hold(n, reason, text)
-				continue
-			}
 			back[n.Name] = true
-			if !d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, v1alpha1.ReasonOverBudget) {
-				d.advance(n, turn.Refused, v1alpha1.ResultCancelled, v1alpha1.ReasonOverBudget)
-			}
+			d.turnBack(n, v1alpha1.ReasonOverBudget)
 		case full:
 			d.hold(n, v1alpha1.ReasonHandover, "more nodes than the budget are unavailable")
 		case d.otherControlPlane(n, nil) != "":
 			d.hold(n, v1alpha1.ReasonHandover, d.otherControlPlane(n, nil)+" is given back first")
 		default:
+			d.hold(n, reason, text)
 			d.restamp(n)
 		}
 	}
@@ -139,11 +191,27 @@ func givesBack(n *turn.Node) bool {
 	return (n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning) && n.Ready && (n.Mark || !n.Unschedulable)
 }
 
-// restamp takes a turn over as it stands. Time-outs go on from where they were.
+// restamp takes a turn over as it is. The time in which it had no leader does not
+// count against its timeouts.
 func (d *decision) restamp(n *turn.Node) {
 	g := *n.Grant
+	if reason, _ := pausedBy(n); reason != "" && g.PausedSince == nil {
+		g.PausedSince = new(d.Now.Add(-d.unled(n)))
+	} else {
+		g.PausedFor = metav1.Duration{Duration: g.PausedFor.Duration + d.unled(n)}
+	}
 	g.Epoch = d.Epoch
 	d.move(n, Move{To: n.State, Grant: &g, Reason: v1alpha1.ReasonHandover})
+}
+
+// unled is for how long the turn of another term has had no leader that would
+// move it on. It is 0 for a turn of this term, and for one that is frozen: its
+// clock stands still already.
+func (d *decision) unled(n *turn.Node) time.Duration {
+	if d.own(n) || n.Grant.PausedSince != nil {
+		return 0
+	}
+	return max(0, d.Now.Sub(later(n.Grant.StageAt, d.credible(d.LedUntil))))
 }
 
 func (d *decision) replaced(n *turn.Node) {
@@ -151,10 +219,11 @@ func (d *decision) replaced(n *turn.Node) {
 	d.move(n, Move{To: next, On: turn.Replaced, Reason: v1alpha1.ReasonReplaced, LetGo: true, Remove: hookKeys(n)})
 }
 
-// repair writes a grant anew that somebody edited into nonsense, or whose turn
-// was edited. The host does nothing meanwhile: it cannot check what it cannot
-// read. So a turn that had not committed is turned round; one that had is
-// taken over with what the host's own word tells.
+// repair writes a new grant where the one on the Node cannot be read, or is not
+// that of the turn on the Node. The host does nothing meanwhile: it cannot check
+// what it cannot read. So a turn that has not committed is backed out; one that
+// has is taken over. Of the host's records only the turn and the boot of its last
+// report are used: whatever a host writes, the new grant can be read.
 func (d *decision) repair(n *turn.Node) {
 	if n.Grant != nil && (n.Ack.Turn == n.Grant.Turn || n.Turn == "") {
 		// The grant is whole; it is the turn's annotation that was edited. If

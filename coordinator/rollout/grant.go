@@ -3,6 +3,7 @@ package rollout
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -43,7 +44,7 @@ func (d *decision) grant(foreign bool) {
 		case foreign:
 			d.hold(n, v1alpha1.ReasonHandover, "turns of another term come first")
 		case len(d.Uncertain) > 0:
-			d.hold(n, v1alpha1.ReasonHandover, "a write's outcome is not known")
+			d.hold(n, v1alpha1.ReasonHandover, d.uncertain(d.firstUncertain()))
 		case d.Unread != "":
 			// Somebody may have paused them, or allow less.
 			d.hold(n, v1alpha1.ReasonSources, "the coordinator cannot read the policies again: "+d.Unread)
@@ -58,10 +59,15 @@ func (d *decision) grant(foreign bool) {
 				d.hold(n, v1alpha1.ReasonControlPlane, other)
 				continue
 			}
+			grant, fits := d.grantFor(n)
+			if !fits {
+				d.hold(n, v1alpha1.ReasonInvalidRecord, "the grant would be too large: the host names too many changes, or too long ones")
+				continue
+			}
 			if g.Observe {
 				d.hold(n, v1alpha1.ReasonWouldGrant, "policy "+g.Name+" only observes")
 			} else {
-				d.promoteOut(n)
+				d.promoteOut(n, grant)
 			}
 			taken[g.rank] += more
 			all += more
@@ -112,6 +118,8 @@ func (d *decision) order(a, b *entry) int {
 	for _, key := range a.group.p.Order {
 		c := 0
 		switch key {
+		case v1alpha1.OrderLastTurn:
+			c = d.lastTurn(a.Node).Compare(d.lastTurn(b.Node))
 		case v1alpha1.OrderZone:
 			c = cmp.Compare(a.Zone, b.Zone)
 		case v1alpha1.OrderOldestBoot:
@@ -126,6 +134,41 @@ func (d *decision) order(a, b *entry) int {
 	return cmp.Compare(a.Name, b.Name)
 }
 
+// day is for how long turns of a node count.
+const day = 24 * time.Hour
+
+// lastTurn is when the node's last turn ended, if it was within the last day, and
+// the zero time otherwise. A node that an admin's retry names keeps its place: it
+// is to be tried before the others.
+func (d *decision) lastTurn(n *turn.Node) time.Time {
+	if n.Last == nil || n.Retry == n.Last.Turn || n.Last.End.Before(d.Now.Add(-day)) {
+		return time.Time{}
+	}
+	return d.credible(n.Last.End)
+}
+
+// recent are the grants among turns of a node that still count.
+func (d *decision) recent(turns []time.Time) []time.Time {
+	return slices.DeleteFunc(slices.Clone(turns), func(t time.Time) bool {
+		return !t.After(d.Now.Add(-day)) || d.credible(t).IsZero()
+	})
+}
+
+// turnLimit says until when the node has had its turns of a day, or "".
+func (d *decision) turnLimit(n *turn.Node) string {
+	if n.Last == nil {
+		return ""
+	}
+	limit := d.policyOf(n).MaxTurnsPerDay
+	turns := d.recent(n.Last.Turns)
+	if len(turns) < limit {
+		return ""
+	}
+	again := turns[len(turns)-limit].Add(day)
+	d.wake(again)
+	return fmt.Sprintf("%d turns within 24 hours, %d allowed; the next may begin at %s", len(turns), limit, moment(d.Now, again))
+}
+
 func cmpBool(a, b bool) int {
 	switch {
 	case a == b:
@@ -137,12 +180,14 @@ func cmpBool(a, b bool) int {
 }
 
 func turnedBack(n *turn.Node) bool {
-	return n.Last != nil && n.Last.Result == v1alpha1.ResultTurnedBack && n.Retry != n.Last.Turn &&
-		v1alpha1.SameChanges(n.Last.Changes, n.Host.Changes)
+	return n.Last != nil && n.Last.Result == v1alpha1.ResultTurnedBack && n.Retry != n.Last.Turn && wantsAgain(n.Last, n.Host.Changes)
 }
 
 // ownHold says why an idle node is held by what stands on itself.
 func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
+	if text := unreadable(n); text != "" {
+		return v1alpha1.ReasonInvalidRecord, text, false
+	}
 	if !n.HostSpeaks() {
 		// A want from another boot: the host has not spoken since.
 		if n.Wants.Something() || n.Host == nil {
@@ -159,11 +204,16 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	if words, refused := d.Refused[n.Name]; refused {
 		return v1alpha1.ReasonForbidden, words, false
 	}
-	if n.Host.Veto != "" {
-		return n.Host.Veto, "the host's own veto", false
+	if v := n.Host.Veto; v != "" && !v.IsVeto() {
+		return v1alpha1.ReasonVersion, fmt.Sprintf("the host has the veto %q, which the coordinator does not know", v), false
+	} else if v != "" {
+		return v, "the host's own veto", false
 	}
 	if !n.Ready {
 		return v1alpha1.ReasonNotReady, "", false
+	}
+	if text := d.turnLimit(n); text != "" {
+		return v1alpha1.ReasonTurnLimit, text, false
 	}
 	return d.lastHold(n)
 }
@@ -205,6 +255,9 @@ func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 // or unit that has outlived its turn is the same whatever it holds by now: what
 // wrote it once more may do so again, and would be granted each content.
 func wantsAgain(l *v1alpha1.Last, now []v1alpha1.Change) bool {
+	if l.Reason == v1alpha1.ReasonInvalidGrant {
+		return true // what the turn was for was in the grant that could not be read
+	}
 	if l.Result == v1alpha1.ResultFailed && l.Reason == v1alpha1.ReasonStillWanted {
 		return v1alpha1.SameChanges(byName(l.Changes), byName(now))
 	}
@@ -253,9 +306,35 @@ func (d *decision) controlPlaneBlock(n *turn.Node) string {
 	return ""
 }
 
+// unreadable says why the host's record cannot be read, or "".
+func unreadable(n *turn.Node) string {
+	for _, p := range n.Problems {
+		if p.Key == v1alpha1.AnnotationHost {
+			return p.String()
+		}
+	}
+	return ""
+}
+
+// firstUncertain names one of the nodes to which a write has no known outcome,
+// one that has had none for long if there is one.
+func (d *decision) firstUncertain() string {
+	if len(d.Unsettled) > 0 {
+		return slices.Min(slices.Collect(maps.Keys(d.Unsettled)))
+	}
+	return slices.Min(slices.Collect(maps.Keys(d.Uncertain)))
+}
+
+// grantFor is the node's grant for what its host wants; fits is false if the
+// record would be larger than a reader accepts.
+func (d *decision) grantFor(n *turn.Node) (g v1alpha1.Grant, fits bool) {
+	g = d.newGrant(n)
+	g.Wants, g.Drains, g.Changes, g.OSVersion = n.Wants, n.Host.Drains, n.Host.Changes, n.Host.OSVersion
+	return g, g.Fits()
+}
+
 // promoteOut grants the node its turn.
-func (d *decision) promoteOut(n *turn.Node) {
-	g := d.newGrant(n)
+func (d *decision) promoteOut(n *turn.Node, g v1alpha1.Grant) {
 	if g.Drains && d.Total == 1 {
 		g.Drains, g.OnlyNode = false, true
 	}

@@ -312,10 +312,12 @@ func (d *decision) closedGate(g *group) (name, why string) {
 	return "", ""
 }
 
-// settle finds until when the nodes of each group settle.
+// settle finds until when the nodes of each group settle: after the end of a
+// turn, and after the API server's store went back in time.
 func (d *decision) settle() {
 	for i := range d.groups {
 		g := &d.groups[i]
+		g.ended = later(g.ended, d.credible(d.Rewound))
 		if until := g.ended.Add(g.p.Settle); until.After(d.Now) {
 			g.Settling = until
 			d.Settling = later(d.Settling, until)

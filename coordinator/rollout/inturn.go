@@ -25,7 +25,7 @@ func (d *decision) own(n *turn.Node) bool {
 func (d *decision) inTurn(n *turn.Node) {
 	committed := n.Committed()
 	if n.Detached != nil && n.Detached.Force && !committed {
-		d.advance(n, turn.LetGo, v1alpha1.ResultCancelled, v1alpha1.ReasonDetached)
+		d.letGo(n)
 		return
 	}
 	if reason, text := pausedBy(n); reason != "" {
@@ -137,11 +137,13 @@ func failedText(n *turn.Node) string {
 	return text
 }
 
-// forgive ends a turn that failed and stays where it is, if an admin's retry
-// names it. A host in the boot that was to end is not forgiven: its reboot
-// may still come.
+// forgive ends a turn that failed or is overdue and stays where it is, if an
+// admin's retry names it. A host in the boot that was to end is not given back:
+// its reboot may still come. An overdue apply is: each of its steps needs a fresh
+// read, which shows the host that the turn has moved on.
 func (d *decision) forgive(n *turn.Node) {
-	failed := n.Says(v1alpha1.WordFailed) || n.State == v1alpha1.StateRebooting && n.Rebooted()
+	failed := n.Says(v1alpha1.WordFailed) || n.State == v1alpha1.StateApplying ||
+		n.State == v1alpha1.StateRebooting && n.Rebooted()
 	if failed && n.Retry == n.Turn {
 		d.advance(n, turn.Forgiven, v1alpha1.ResultFailed, v1alpha1.ReasonForgiven)
 	}
@@ -185,7 +187,7 @@ func (d *decision) freeze(n *turn.Node) {
 		return
 	}
 	g := *n.Grant
-	g.PausedSince = &d.Now
+	g.PausedSince = new(d.Now.Add(-d.unled(n)))
 	d.move(n, Move{To: n.State, Grant: &g, Reason: d.at[n.Name].verdict.Held})
 }
 
@@ -244,7 +246,7 @@ func (d *decision) silent(n *turn.Node) bool {
 	if n.Ack.Turn == n.Turn || n.Mark || n.Committed() {
 		return false
 	}
-	limit := n.Grant.StartedAt.Add(n.Grant.Terms.Seen.Duration + pausedFor(n.Grant, d.Now))
+	limit := n.Grant.StartedAt.Add(n.Grant.Terms.Seen.Duration + d.stoodStill(n))
 	d.wake(limit)
 	return !limit.After(d.Now)
 }
@@ -294,7 +296,7 @@ func (d *decision) othersHooks(n *turn.Node) (waits []string, abort bool) {
 		if n.Hooks[h.Name] == n.Turn {
 			continue
 		}
-		over := d.past(n.Grant, h.Timeout.Duration)
+		over := d.past(n, h.Timeout.Duration)
 		if over && h.OnTimeout == v1alpha1.OnTimeoutContinue {
 			continue
 		}
@@ -309,7 +311,7 @@ func (d *decision) missingHooks(n *turn.Node, heard bool) (string, bool) {
 	waits, abort := d.othersHooks(n)
 	if n.Host != nil && slices.Contains(n.Host.HookStages, n.State) && !n.Says(v1alpha1.WordDone) {
 		waits = append(waits, "the host's hook units")
-		abort = abort || n.State != v1alpha1.StateBeforeUncordon && d.past(g, g.Terms.HostHooks.Duration)
+		abort = abort || n.State != v1alpha1.StateBeforeUncordon && d.past(n, g.Terms.HostHooks.Duration)
 	}
 	if v := volumes(n); v != "" && n.State == v1alpha1.StateBeforeReboot && detaches(g) {
 		waits = append(waits, v)
@@ -327,14 +329,20 @@ func (d *decision) missingHooks(n *turn.Node, heard bool) (string, bool) {
 }
 
 // past reports whether the stage has lasted longer than limit, not counting
-// the time it was frozen. It counts from the grant, so a change of leaders
-// does not start it anew.
-func (d *decision) past(g *v1alpha1.Grant, limit time.Duration) bool {
-	end := g.StageAt.Add(limit + pausedFor(g, d.Now))
-	if g.PausedSince == nil {
+// the time in which its clock stood still. It counts from the grant, so it goes
+// on across a change of leaders.
+func (d *decision) past(n *turn.Node, limit time.Duration) bool {
+	end := n.Grant.StageAt.Add(limit + d.stoodStill(n))
+	if n.Grant.PausedSince == nil {
 		d.wake(end)
 	}
 	return !end.After(d.Now)
+}
+
+// stoodStill is for how long the clock of the node's stage has stood still: under
+// a pause or a stop, and without a leader.
+func (d *decision) stoodStill(n *turn.Node) time.Duration {
+	return pausedFor(n.Grant, d.Now) + d.unled(n)
 }
 
 // overdue reports whether the state as a whole takes longer than it may.
@@ -342,13 +350,13 @@ func (d *decision) overdue(n *turn.Node) bool {
 	g := n.Grant
 	switch n.State {
 	case v1alpha1.StateDraining:
-		return d.past(g, g.Terms.Draining.Duration)
+		return d.past(n, g.Terms.Draining.Duration)
 	case v1alpha1.StateRebooting:
-		return d.past(g, g.Terms.Rebooting.Duration)
+		return d.past(n, g.Terms.Rebooting.Duration)
 	case v1alpha1.StateApplying:
-		return d.past(g, g.Terms.Applying.Duration)
+		return d.past(n, g.Terms.Applying.Duration)
 	case v1alpha1.StateUncordoning:
-		return d.past(g, g.Terms.Uncordoning.Duration)
+		return d.past(n, g.Terms.Uncordoning.Duration)
 	}
 	longest := g.Terms.HostHooks.Duration
 	for i, h := range g.Terms.Hooks(n.State) {
@@ -356,7 +364,7 @@ func (d *decision) overdue(n *turn.Node) bool {
 			longest = h.Timeout.Duration
 		}
 	}
-	return d.past(g, longest)
+	return d.past(n, longest)
 }
 
 // advance moves the node along the table on the event; it reports whether the
@@ -369,10 +377,17 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 		// A want that changed before the drain was over is the turn's. But where no
 		// valid policy says what a change costs it is taken for a reboot: a turn
 		// that was granted for less is none.
-		g.Wants, g.Changes = n.Wants, n.Host.Changes
+		grown := g
+		grown.Wants, grown.Changes = n.Wants, n.Host.Changes
+		if grown.Fits() {
+			g = grown
+		}
 	}
 	if on == turn.FailedHealthy && (reason == v1alpha1.ReasonStillWanted || reason == v1alpha1.ReasonApplyFailed) && n.HostSpeaks() {
-		g.Changes = standing(n)
+		failed := g
+		if failed.Changes = standing(n); failed.Fits() {
+			g = failed
+		}
 	}
 	// A turn without a drain has no mark, unless somebody edited its grant;
 	// nothing reaches idle with one.
@@ -386,9 +401,6 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 	}
 	m := Move{To: next, On: on, Reason: reason, Remove: hookKeys(n)}
 	switch {
-	case on == turn.LetGo:
-		m.LetGo = true
-		m.Remove = append(m.Remove, v1alpha1.AnnotationCordon)
 	case !next.InTurn():
 		m.Last = d.last(n, &g)
 		if v1alpha1.Has(g.Changes, v1alpha1.SourceRequest) && (m.Last.Result == v1alpha1.ResultDone || m.Last.Result == v1alpha1.ResultFailed) {
@@ -433,7 +445,7 @@ func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 		l.End = d.Now
 		return &l
 	}
-	l := &v1alpha1.Last{Turn: g.Turn, Result: g.Result, Reason: g.Reason, Changes: g.Changes, End: d.Now}
+	l := &v1alpha1.Last{Turn: g.Turn, Result: g.Result, Reason: g.Reason, Changes: g.Changes, End: d.Now, Turns: d.turns(n, g)}
 	if l.Result == "" {
 		l.Result = v1alpha1.ResultDone
 	}
@@ -459,6 +471,19 @@ func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 		l.HostDigest = digest(n.RawHost)
 	}
 	return l
+}
+
+// turns are the node's grants of the last day, with the one of g. A turn that
+// only gave a lost cordon back was no grant.
+func (d *decision) turns(n *turn.Node, g *v1alpha1.Grant) []time.Time {
+	var turns []time.Time
+	if n.Last != nil {
+		turns = d.recent(n.Last.Turns)
+	}
+	if g.Reason != v1alpha1.ReasonMarked {
+		turns = append(turns, g.StartedAt)
+	}
+	return turns[max(0, len(turns)-v1alpha1.MaxTurnsPerDay):]
 }
 
 // digest tells one text of AnnotationHost from another. It is no secret and

@@ -2,6 +2,7 @@ package rollout_test
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,6 +65,7 @@ func randomSnapshot(d *dice) rollout.Snapshot {
 			}
 		}
 	}
+	s.LedUntil, s.Rewound = one(d, time.Time{}, ago(d)), mostly(d, time.Time{}, ago(d))
 	foreign := one(d, false, false, true)
 	for i := range 1 + d.pick(8) {
 		n := randomNode(d, fmt.Sprintf("n%d", i), s.Policies, foreign)
@@ -93,7 +95,8 @@ func randomPolicy(d *dice, name string, nr int) policy.Policy {
 	p.Settle = one(d, 0, time.Minute)
 	p.BackoffMax = one(d, time.Hour, time.Hour, 10*time.Minute)
 	p.Paused, p.Observe = d.oneIn(20), d.oneIn(8)
-	p.Order = one(d, p.Order, p.Order, []v1alpha1.OrderKey{v1alpha1.OrderOldestBoot}, []v1alpha1.OrderKey{v1alpha1.OrderName}, nil)
+	p.Order = one(d, p.Order, p.Order, []v1alpha1.OrderKey{v1alpha1.OrderLastTurn, v1alpha1.OrderOldestBoot}, []v1alpha1.OrderKey{v1alpha1.OrderZone, v1alpha1.OrderLastTurn}, []v1alpha1.OrderKey{v1alpha1.OrderName}, nil)
+	p.MaxTurnsPerDay = one(d, p.MaxTurnsPerDay, 1, 2)
 	if d.oneIn(20) {
 		p.Problems = broken
 		if d.oneIn(2) {
@@ -180,6 +183,10 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 			n.Last.Attempts = d.pick(9)
 			n.Last.NotBefore = new(ago(d))
 		}
+		for range one(d, 0, 1, 2, 7) {
+			n.Last.Turns = append(n.Last.Turns, atNoon.Add(-one(d, 23*time.Hour, 25*time.Hour, time.Hour)))
+		}
+		slices.SortFunc(n.Last.Turns, time.Time.Compare)
 		n.Retry = one(d, "", "", "t0", "t1")
 	}
 	if !n.State.InTurn() {

@@ -70,6 +70,9 @@ func (c *cluster) command(args []string) error {
 	case "node":
 		return c.addNode(name, args[2:])
 	case "leader":
+		if c.leads && c.lease.Holder != "" {
+			c.ledUntil = c.now
+		}
 		c.leads = name != "none"
 		if c.leads {
 			c.lease.Holder = name
@@ -84,7 +87,9 @@ func (c *cluster) command(args []string) error {
 		c.logf("%s", args[0])
 		return nil
 	case "lease":
-		c.lease.Exists = name != "gone"
+		if c.lease.Exists = name != "gone"; !c.lease.Exists {
+			c.leads, c.ledUntil = false, time.Time{} // the manifests' Lease has no renewal
+		}
 		return nil
 	case "advance":
 		d, err := time.ParseDuration(name)

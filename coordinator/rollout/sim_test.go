@@ -31,10 +31,12 @@ type cluster struct {
 	hosts    map[string]*host
 	lease    turn.Lease
 	// leads is false while no coordinator runs.
-	leads   bool
-	self    string
-	version int
-	turns   int
+	leads bool
+	// ledUntil is until when the last leader led; see rollout.Snapshot.
+	ledUntil time.Time
+	self     string
+	version  int
+	turns    int
 	// uncertain are the nodes with a write whose outcome the leader does not
 	// know, as it saw them before; see rollout.Snapshot.
 	uncertain map[string]turn.Node
@@ -159,7 +161,7 @@ func (c *cluster) logf(format string, args ...any) {
 func (c *cluster) snapshot(epoch string) rollout.Snapshot {
 	s := rollout.Snapshot{
 		Now: c.now, Epoch: epoch, Self: c.self, Stopped: !c.lease.Exists || c.lease.Stopped, StopText: c.lease.StopText,
-		Policies: c.set(), Gates: maps.Clone(c.gates), Uncertain: map[string]bool{},
+		LedUntil: c.ledUntil, Policies: c.set(), Gates: maps.Clone(c.gates), Uncertain: map[string]bool{},
 	}
 	for _, name := range c.names() {
 		n := c.fact(name)

@@ -18,6 +18,13 @@ type Snapshot struct {
 	Epoch string
 	// Self is the Node that the leader's process runs on; it comes last.
 	Self string
+	// LedUntil is until when the term before this one is known to have been led:
+	// its last renewal of the Lease. Zero: not known. From then on no leader
+	// moved a turn, so the clocks of turns of other terms stand still.
+	LedUntil time.Time
+	// Rewound is when the API server's store was last found to have gone back in
+	// time, restored from a backup. Zero: it was not, as far as is known.
+	Rewound time.Time
 	// Stopped is set while the emergency stop is, or there is no Lease.
 	Stopped  bool
 	StopText string
@@ -37,6 +44,9 @@ type Snapshot struct {
 	// Uncertain are the nodes to which a write was sent whose outcome is not
 	// known. Each takes a slot, and nothing is granted while there is one.
 	Uncertain map[string]bool
+	// Unsettled says of those of Uncertain whose outcome has not been known for
+	// a minute since when, and why.
+	Unsettled map[string]string
 	// Refused are the nodes to which the API server lately refused a write,
 	// with its words. They are granted nothing, so that one node that an
 	// admission webhook guards does not keep the others waiting; a turn that
@@ -88,7 +98,7 @@ type Move struct {
 	Remove []string
 	// Keep: turn and grant stay as they are.
 	Keep bool
-	// LetGo: every key of the coordinator's goes, last included.
+	// LetGo: every key of the coordinator's goes, last included unless it is set.
 	LetGo bool
 }
 

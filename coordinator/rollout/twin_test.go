@@ -173,6 +173,13 @@ func barred(n *turn.Node) bool {
 	return committing && word && ofThis || rebooted
 }
 
+// committedAnyTurn is barred for a node whose turn cannot be read.
+func committedAnyTurn(n *turn.Node) bool {
+	committing := n.State == v1alpha1.StateRebooting || n.State == v1alpha1.StateApplying
+	word := n.Ack.Word == v1alpha1.WordCommitted || n.Ack.Word == v1alpha1.WordDone || n.Ack.Word == v1alpha1.WordFailed
+	return committing && word && n.Ack.State == n.State
+}
+
 // foreign: turns that are not known to be of this term.
 func (w twin) foreign() map[string]bool {
 	return w.all(func(n *turn.Node) bool {
@@ -186,13 +193,22 @@ func (w twin) foreign() map[string]bool {
 	})
 }
 
-// past: time-outs are evaluated from the stage's start less paused time.
+// past: timeouts are evaluated from the stage's start less paused time; and "a
+// turn does not come out of the lack of a leader overdue".
 func (w twin) past(g *v1alpha1.Grant, limit time.Duration) bool {
 	frozen := g.PausedFor.Duration
 	if g.PausedSince != nil && w.Now.After(*g.PausedSince) {
 		frozen += w.Now.Sub(*g.PausedSince)
 	}
-	return w.Now.Sub(g.StageAt) >= limit+max(frozen, 0)
+	frozen = max(frozen, 0)
+	if w.Epoch != "" && g.Epoch != w.Epoch && g.PausedSince == nil {
+		led := g.StageAt
+		if w.LedUntil.After(led) && !w.LedUntil.After(w.Now.Add(time.Minute)) {
+			led = w.LedUntil
+		}
+		frozen += max(0, w.Now.Sub(led))
+	}
+	return w.Now.Sub(g.StageAt) >= limit+frozen
 }
 
 // failed: failed and not forgiven by retry naming its turn.
@@ -237,7 +253,9 @@ func (w twin) settled(p *policy.Policy) bool {
 			}
 		}
 	}
-	return true
+	// "Nothing is granted for the settle time" after the store went back in time.
+	age := w.Now.Sub(w.Rewound)
+	return age >= p.Settle || age < -time.Minute
 }
 
 func (w twin) expires(n *turn.Node) bool {
@@ -271,7 +289,23 @@ func (w twin) ready(n *turn.Node) bool {
 	if !speaks(n) || !n.Wants.Something() || !n.Host.Managed || n.Host.Veto != "" || n.Host.Protocol > 1 || !n.Ready {
 		return false
 	}
+	// "Nothing is written that cannot be read back."
+	if len(v1alpha1.FormatRecord(n.Host.Changes)) > 20<<10 {
+		return false
+	}
 	l := n.Last
+	if l != nil {
+		// "A node's turns in a rolling day are bounded."
+		today := 0
+		for _, t := range l.Turns {
+			if age := w.Now.Sub(t); age < 24*time.Hour && age >= -time.Minute {
+				today++
+			}
+		}
+		if p := w.decides(n); p != nil && today >= w.turns(p) {
+			return false
+		}
+	}
 	if l == nil || n.Retry == l.Turn || !v1alpha1.SameChanges(l.Changes, n.Host.Changes) {
 		return true
 	}
@@ -285,8 +319,17 @@ func (w twin) ready(n *turn.Node) bool {
 	return l.Result != v1alpha1.ResultFailed
 }
 
-// before: "zone, then oldest boot; the coordinator's host last"; and whoever
-// was turned back is at the end of the queue.
+// turns is how many turns a day the policy allows, or the default where it cannot be
+// read.
+func (w twin) turns(p *policy.Policy) int {
+	if len(p.Problems) > 0 {
+		return 6
+	}
+	return p.MaxTurnsPerDay
+}
+
+// before: "the end of the last turn, zone, then oldest boot; the coordinator's host
+// last"; and a node that was backed out is at the end of the queue.
 func (w twin) before(a, b *turn.Node) bool {
 	back := func(n *turn.Node) bool {
 		return n.Last != nil && n.Last.Result == v1alpha1.ResultTurnedBack && n.Retry != n.Last.Turn && v1alpha1.SameChanges(n.Last.Changes, n.Host.Changes)
@@ -308,7 +351,9 @@ func (w twin) before(a, b *turn.Node) bool {
 		return pa.Name < pb.Name
 	}
 	for _, key := range pa.Order {
-		switch {
+		switch ea, eb := w.endedToday(a), w.endedToday(b); {
+		case key == v1alpha1.OrderLastTurn && !ea.Equal(eb):
+			return ea.Before(eb)
 		case key == v1alpha1.OrderZone && a.Zone != b.Zone:
 			return a.Zone < b.Zone
 		case key == v1alpha1.OrderOldestBoot && !a.Host.BootTime.Equal(b.Host.BootTime):
@@ -320,6 +365,15 @@ func (w twin) before(a, b *turn.Node) bool {
 	return a.Name < b.Name
 }
 
+// endedToday is when the node's last turn ended; zero if that was not today, or if
+// an admin retries it.
+func (w twin) endedToday(n *turn.Node) time.Time {
+	if n.Last == nil || n.Retry == n.Last.Turn || w.Now.Sub(n.Last.End) > 24*time.Hour || n.Last.End.Sub(w.Now) > time.Minute {
+		return time.Time{}
+	}
+	return n.Last.End
+}
+
 // begins reports whether the policy lets anything begin.
 func (w twin) begins(p *policy.Policy) bool {
 	return !p.Paused && w.failedIn(p) <= p.MaxFailed && w.settled(p) && !w.gated(p) && fits(p.Windows, w.Now, p.ExpectedDuration)
@@ -328,7 +382,7 @@ func (w twin) begins(p *policy.Policy) bool {
 // granted names the nodes that get their turn, in order, and those that would
 // if their policies did not only observe: after, and beside, the others.
 func (w twin) granted() (chosen, would []string) {
-	if w.Stopped || w.Unread != "" || len(w.Uncertain) > 0 || len(w.foreign()) > 0 {
+	if w.Stopped || w.Unread != "" || len(w.Uncertain) > 0 || len(w.blocks()) > 0 {
 		return nil, nil
 	}
 	done := map[string]bool{}
@@ -375,8 +429,29 @@ func (w twin) quorumAtRisk(n *turn.Node, chosen []string) bool {
 	})) > 0
 }
 
-// settles says what becomes of each foreign turn: "taken" over, "back", or
-// "held"; or "mended", where its records cannot be read.
+// frozen: "paused freezes the node", and so does a host that is paused or observes
+// by its own file; managed=false comes before that.
+func frozen(n *turn.Node) bool {
+	return !said(n.Managed, false) && (n.Paused != nil || speaks(n) && (n.Host.Veto == v1alpha1.ReasonHostPaused || n.Host.Veto == v1alpha1.ReasonObserve))
+}
+
+// blocks are the foreign turns for which nothing is granted: those that this leader
+// can settle. "Neither a paused nor a damaged turn keeps others from being settled",
+// nor one on a Node to which the API server refuses writes.
+func (w twin) blocks() map[string]bool {
+	foreign, settles := w.foreign(), w.settles()
+	return w.all(func(n *turn.Node) bool {
+		_, refused := w.Refused[n.Name]
+		over := settles[n.Name] == "held" || settles[n.Name] == "taken"
+		ending := n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning
+		waits := over && frozen(n) && !barred(n) && !ending
+		return foreign[n.Name] && whole(n) && !refused && !waits
+	})
+}
+
+// settles says what happens to each foreign turn: "taken" over, "back", or "held";
+// "mended", where its records cannot be read; "expired", "released" or "out", where
+// an admin's intent comes first.
 func (w twin) settles() map[string]string {
 	out := map[string]string{}
 	var rest []*turn.Node
@@ -413,8 +488,17 @@ func (w twin) settles() map[string]string {
 		case !foreign[n.Name]:
 		case w.Stopped || w.Uncertain[n.Name]:
 			out[n.Name] = "held"
+		case w.expires(n):
+			out[n.Name] = "expired"
+		case n.Detached != nil && n.Detached.Force && !barred(n) && !(!whole(n) && committedAnyTurn(n)):
+			out[n.Name] = "released"
+		case !whole(n) && frozen(n):
+			out[n.Name] = "held"
 		case !whole(n):
 			out[n.Name] = "mended"
+		case !frozen(n) && !barred(n) && n.State != v1alpha1.StateBeforeUncordon && n.State != v1alpha1.StateUncordoning &&
+			(said(n.Managed, false) || n.Detached != nil || speaks(n) && !n.Host.Managed):
+			out[n.Name] = "out"
 		case barred(n) || n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning:
 			out[n.Name] = "taken"
 		default:
@@ -440,7 +524,6 @@ func (w twin) settles() map[string]string {
 	// policies say": a late grant of a stale leader's included.
 	turned := map[string]bool{}
 	for _, n := range rest {
-		frozen := !said(n.Managed, false) && (n.Paused != nil || speaks(n) && n.Host.Veto == v1alpha1.ReasonHostPaused)
 		quorum := w.all(func(o *turn.Node) bool {
 			return n.ControlPlane && o.ControlPlane && o.Name != n.Name && (inSomeTurn(o) || o.Mark || w.Uncertain[o.Name])
 		})
@@ -451,8 +534,8 @@ func (w twin) settles() map[string]string {
 			}
 		}
 		switch beyond := over(n, true) || left > 0; {
-		case beyond && frozen:
-			out[n.Name], given[n.Name] = "held", true
+		case frozen(n) && (over(n, false) || left > 0):
+			out[n.Name] = "held"
 		case beyond:
 			out[n.Name], given[n.Name], turned[n.Name] = "back", true, true
 		case over(n, false) || len(quorum) > 0:
@@ -553,14 +636,20 @@ func compare(t *testing.T, s rollout.Snapshot) (grants, would int, foreign map[s
 // settled names what a verdict does with a foreign turn.
 func settled(v rollout.Verdict, epoch string) string {
 	switch m := v.Move; {
-	case m == nil:
+	case m == nil, m.From == m.To && m.Reason == v1alpha1.ReasonStopped:
 		return "held"
+	case m.Keep && len(m.Remove) > 0:
+		return "expired"
+	case m.LetGo && m.On == turn.LetGo:
+		return "released"
 	case m.Reason == v1alpha1.ReasonInvalidGrant || m.Reason == v1alpha1.ReasonHandover && m.Grant != nil && v.Move.From == m.To && m.Grant.Epoch == epoch && m.NewTurn:
 		return "mended"
 	case m.From == m.To && m.Grant != nil && m.Grant.Epoch == epoch:
 		return "taken"
 	case (m.To == v1alpha1.StateBeforeUncordon || m.To == v1alpha1.StateUncordoning) && m.Grant != nil && m.Grant.Epoch == epoch && m.Reason == v1alpha1.ReasonOverBudget:
 		return "back"
+	case m.Grant != nil && m.Grant.Epoch == epoch && (m.Reason == v1alpha1.ReasonUnmanaged || m.Reason == v1alpha1.ReasonDetached):
+		return "out"
 	}
 	return "something else"
 }
