@@ -30,7 +30,6 @@ import (
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/packaging/manifests"
-	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // version is set at build time: -ldflags '-X main.version=v1.2.3'.
@@ -455,7 +454,7 @@ func source(c *cli.Context) (*report.Source, error) {
 	}
 	return &report.Source{
 		Client: client, Skew: client.Skew, Namespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
-		ReadPolicies:  func(ctx context.Context) (policy.Set, error) { return object.ReadPolicies(ctx, client) },
+		ReadPolicies:  func(ctx context.Context) (report.PolicyView, error) { return object.ReadPolicies(ctx, client) },
 		WatchPolicies: func(notify func()) report.PolicyView { return object.NewPolicies(client, notify) },
 	}, nil
 }

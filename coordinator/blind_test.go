@@ -25,7 +25,7 @@ func TestBlindLeader(t *testing.T) {
 		l := &leader{
 			candidate: &candidate{
 				Options: Options{LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, Report: func(s Status) { said = append(said, s) }},
-				log:     slog.New(slog.DiscardHandler), lease: newLeaseWatch(nil, "lockkeeper", "lockkeeper"),
+				log:     slog.New(slog.DiscardHandler), lease: newLeaseWatch(nil, "lockkeeper", "lockkeeper", nil),
 			},
 			epoch: "me_1", view: object.NewView(nil, "", nil), over: func(why error) { ended = why },
 		}
@@ -79,7 +79,7 @@ func (a *answers) Update(_ context.Context, l *coordinationv1.Lease, _ metav1.Up
 
 // What the lock reads and writes is in the watch's view at once, an emergency stop for one.
 func TestLocksAnswersAreInView(t *testing.T) {
-	w := newLeaseWatch(nil, "n", "l")
+	w := newLeaseWatch(nil, "n", "l", nil)
 	lease := func(version, holder string) *coordinationv1.Lease {
 		return &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{UID: "1", ResourceVersion: version}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder},

@@ -147,6 +147,7 @@ type candidate struct {
 	mu      sync.Mutex
 	last    Status
 	refused time.Time // see Status
+	rewound time.Time // when the API server's store was last found to have gone back in time; zero: it was not
 	barred  string    // what hinders it, as the last campaign found; mu guards it
 }
 
@@ -218,7 +219,7 @@ func (c *candidate) connect() error {
 		return fmt.Errorf("the coordinator's kubeconfig: %w", err)
 	}
 	c.client, c.stamp, c.bearer = client, stamp, bearer
-	c.lease = newLeaseWatch(client, c.LeaseNamespace, c.LeaseName)
+	c.lease = newLeaseWatch(client, c.LeaseNamespace, c.LeaseName, c.wentBack)
 	ctx, cancel := context.WithCancel(context.Background())
 	var looking sync.WaitGroup
 	looking.Go(func() { c.lease.run(ctx) })
@@ -331,7 +332,7 @@ func (c *candidate) standsBy(holder string, err error, asked bool) {
 	barred := c.barred
 	c.mu.Unlock()
 	switch {
-	case apierrors.IsNotFound(err):
+	case object.NoLease(err, c.LeaseName):
 		s.Why, s.Hindered = c.noLease().Error(), true
 	case err != nil:
 		s.Why, s.Hindered = c.unreadable(err).Error(), apierrors.IsForbidden(err)
@@ -382,7 +383,7 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	lease, err := c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(lookCtx, c.LeaseName, metav1.GetOptions{})
 	cancel()
 	c.taken(err)
-	if apierrors.IsNotFound(err) {
+	if object.NoLease(err, c.LeaseName) {
 		return c.RetryPeriod, hindrance{c.noLease()}
 	}
 	if apierrors.IsForbidden(err) {
@@ -396,11 +397,32 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	}
 	c.lease.read(lease)
 	err = c.term(ctx, node)
+	if errors.Is(err, errRewound) {
+		c.wentBack()
+	}
 	c.bar(err)
 	if !errors.Is(err, errFreed) {
 		return c.RetryPeriod, err
 	}
 	return mathrand.N(scatter), nil
+}
+
+// wentBack notes that the API server's store went back in time, as etcd does when
+// it is restored from a backup. Whatever this process wrote since that backup is
+// lost, so a term that sees it ends: the next one lists everything again, and
+// grants nothing until the nodes have settled.
+func (c *candidate) wentBack() {
+	c.mu.Lock()
+	c.rewound = time.Now()
+	c.mu.Unlock()
+	systemd.Tell(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "the API server's store went back in time: it was restored from a backup, or a person put an old Lease back; "+
+		"a leader lists everything again and grants nothing until the nodes have settled")
+}
+
+func (c *candidate) rewoundAt() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rewound
 }
 
 // bar notes what a campaign came to that ended without a term, or with one in
@@ -452,6 +474,7 @@ func (c *candidate) term(ctx context.Context, node string) error {
 	default:
 	}
 	lock := &termLock{
+		name:     c.LeaseName,
 		identity: epoch,
 		lasts:    c.LeaseDuration,
 		over:     func(why error) { stopElector(why); release() },

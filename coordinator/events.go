@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"strings"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -46,6 +47,10 @@ type events struct {
 	begun   bool
 	stop    *string           // the emergency stop that was told of
 	intents map[string]string // by node: payloads that do not parse, as they were told
+	// unsettled are the nodes of which an Event says that the outcome of a write is
+	// not known; rewound is the time of the Event that the store went back.
+	unsettled map[string]bool
+	rewound   time.Time
 	refused map[string]string // by node: the API server's words that were told
 }
 
@@ -180,6 +185,7 @@ func (e *events) refuses(n *turn.Node, words string) {
 func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw func(string) *corev1.Node) {
 	first := !e.begun
 	e.begun = true
+	e.troubles(s, lease)
 	stoppedBefore := false
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
@@ -204,12 +210,33 @@ func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw fu
 		e.stop = nil
 	case e.stop == nil || *e.stop != s.StopText:
 		if lease != nil && !(first && stoppedBefore) {
-			e.tell(&corev1.ObjectReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: lease.Namespace, Name: lease.Name, UID: lease.UID},
-				string(v1alpha1.ReasonStopped), "the emergency stop is set: "+cmp.Or(s.StopText, "(no words)"))
+			e.tell(aboutLease(lease), string(v1alpha1.ReasonStopped), "the emergency stop is set: "+cmp.Or(s.StopText, "(no words)"))
 		}
 		e.stop = new(s.StopText) // not a pointer into the snapshot
 	}
 	e.forget(s.Nodes)
+}
+
+// troubles tells of what keeps the coordinator from granting that no Node shows.
+func (e *events) troubles(s *rollout.Snapshot, lease *coordinationv1.Lease) {
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if why := s.Unsettled[n.Name]; why != "" && !e.unsettled[n.Name] {
+			e.tell(aboutNode(n), v1alpha1.EventUnsettled, "the outcome of a write to "+n.Name+" is not known "+why)
+		}
+	}
+	e.unsettled = map[string]bool{}
+	for name := range s.Unsettled {
+		e.unsettled[name] = true
+	}
+	if lease != nil && !s.Rewound.Equal(e.rewound) {
+		e.tell(aboutLease(lease), v1alpha1.EventStoreRewound, "seen at "+s.Rewound.UTC().Format(time.DateTime)+" UTC")
+	}
+	e.rewound = s.Rewound
+}
+
+func aboutLease(lease *coordinationv1.Lease) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: lease.Namespace, Name: lease.Name, UID: lease.UID}
 }
 
 // forget forgets what was told of nodes that are there no more.

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -27,6 +28,9 @@ const (
 	heldAtOnce = 20
 	// heldPause is the least between two rounds for the sake of reasons alone.
 	heldPause = 250 * time.Millisecond
+	// handoverAfter is how long nodes are held with Handover before that is written.
+	// Most handovers take seconds, and then the reason before it still holds.
+	handoverAfter = 10 * time.Second
 )
 
 // heldPace says how many reasons may be written now. The zero value is one that
@@ -66,11 +70,17 @@ func (p *heldPace) spend() { p.left-- }
 // comes in meanwhile goes first. It returns how soon it wants to go on.
 func (l *leader) tellHeld(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node) time.Duration {
 	var waiting [2][]*rollout.Verdict
+	due := leadRound
+	left := l.handoverLeft(verdicts)
 	for i := range verdicts {
 		v := &verdicts[i]
 		n := nodes[v.Node]
-		if v.Move != nil || v.Held == v1alpha1.ReasonHandover || n.Held == v.Held {
-			continue // a handover takes seconds; what was said before stands
+		if v.Move != nil || n.Held == v.Held {
+			continue
+		}
+		if v.Held == v1alpha1.ReasonHandover && left > 0 {
+			due = left
+			continue
 		}
 		if l.leftAlone(n.Name, v) {
 			continue
@@ -84,8 +94,8 @@ func (l *leader) tellHeld(ctx context.Context, verdicts []rollout.Verdict, nodes
 	all := append(waiting[0], waiting[1]...)
 	written := 0
 	for _, v := range all[:l.pace.allow(time.Now(), len(all))] {
-		if ctx.Err() != nil || l.uncertainNow() > 0 {
-			return leadRound // no more than words, and they may go astray as well
+		if ctx.Err() != nil || l.answersMissing() {
+			return leadRound
 		}
 		if written > 0 && len(l.kick) > 0 {
 			break
@@ -97,5 +107,18 @@ func (l *leader) tellHeld(ctx context.Context, verdicts []rollout.Verdict, nodes
 	if written < len(all) {
 		return heldPause
 	}
-	return leadRound
+	return due
+}
+
+// handoverLeft is how long it is until Handover is written, not above 0 if that
+// is now.
+func (l *leader) handoverLeft(verdicts []rollout.Verdict) time.Duration {
+	if !slices.ContainsFunc(verdicts, func(v rollout.Verdict) bool { return v.Held == v1alpha1.ReasonHandover }) {
+		l.handover = time.Time{}
+		return handoverAfter
+	}
+	if l.handover.IsZero() {
+		l.handover = time.Now()
+	}
+	return handoverAfter - time.Since(l.handover)
 }

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/gate"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
@@ -26,9 +24,6 @@ const (
 	leadBound = 2 * time.Minute // what the watchdog allows the loop
 	// refusedFor is how long a node is left alone whose write was refused.
 	refusedFor = 30 * time.Second
-	// unreadFor is the same for a node whose write was a conflict and that
-	// could not be read after it.
-	unreadFor = 2 * time.Second
 	// maxRest is the most that the loop rests after a decision. It rests as long
 	// as the decision took, so that a fleet in uproar costs half a CPU, and a
 	// promotion no more than that.
@@ -39,6 +34,9 @@ const (
 	// maxBulk bounds the writes to nodes in no turn in one round: whole fleets
 	// are taken in, paused and let go, and turns go on meanwhile.
 	maxBulk = 25
+	// unsettledAfter is how long the outcome of a write is not known before it is
+	// reported: an Event, a metric, and the reason why nothing is granted.
+	unsettledAfter = time.Minute
 	// maxUncertain is how many writes may be without a known outcome before
 	// nothing more is written: each takes its time and is repeated.
 	maxUncertain = 10
@@ -50,6 +48,12 @@ type refusal struct {
 	words string // the API server's
 	// told: to write the reason was tried as well.
 	told bool
+}
+
+// unsettled is a write whose outcome is not known.
+type unsettled struct {
+	since time.Time
+	why   string // what the last try came to
 }
 
 // leader is one term.
@@ -72,9 +76,11 @@ type leader struct {
 	facts  facts
 	pace   heldPace
 	rest   time.Duration // see maxRest
+	// handover is since when a node is held with Handover; zero while none is.
+	handover time.Time
 
 	mu        sync.Mutex
-	uncertain map[string]bool
+	uncertain map[string]unsettled
 	refused   map[string]refusal
 	settling  sync.WaitGroup
 }
@@ -88,7 +94,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 
 	l := &leader{
 		candidate: c, epoch: lock.identity, self: node, lock: lock, over: over, kick: make(chan struct{}, 1),
-		uncertain: map[string]bool{}, refused: map[string]refusal{},
+		uncertain: map[string]unsettled{}, refused: map[string]refusal{},
 	}
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -99,6 +105,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	// began after the Lease was won. A list from before may lack the turns
 	// that the last leader granted last.
 	l.view = object.NewView(c.client, "", l.wake)
+	l.view.OnRewind(func() { over(errRewound) })
 	l.policies = object.NewPolicies(c.client, l.wake)
 	l.statuses = newStatuses(c.client, l.policies, c.log)
 	watching.Go(func() { l.view.Run(ctx) })
@@ -244,7 +251,8 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 	}
 	s := rollout.Snapshot{
 		Now: time.Now().Truncate(time.Millisecond).UTC(), Epoch: l.epoch, Self: l.self,
-		Policies: l.policies.Set(), Gates: answered(l.gates), Uncertain: map[string]bool{}, Refused: map[string]string{},
+		LedUntil: l.lock.ledUntil(), Rewound: l.candidate.rewoundAt(),
+		Policies: l.policies.Set(), Gates: answered(l.gates), Uncertain: map[string]bool{}, Unsettled: map[string]string{}, Refused: map[string]string{},
 	}
 	lease := l.candidate.lease.now()
 	if holderOf(lease) != l.epoch {
@@ -254,8 +262,11 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 	s.StopText, s.Stopped = lease.Annotations[v1alpha1.AnnotationStop]
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for name := range l.uncertain {
+	for name, u := range l.uncertain {
 		s.Uncertain[name] = true
+		if time.Since(u.since) >= unsettledAfter {
+			s.Unsettled[name] = fmt.Sprintf("since %s UTC: %s", u.since.UTC().Format(time.TimeOnly), u.why)
+		}
 	}
 	for name, r := range l.refused {
 		if time.Now().Before(r.until) {
@@ -314,12 +325,30 @@ func (l *leader) uncertainNow() int {
 	return len(l.uncertain)
 }
 
+// answersMissing reports whether the API server may be away: the outcome of a
+// write has become uncertain just now, or of many. Reasons can wait then.
+func (l *leader) answersMissing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, u := range l.uncertain {
+		if time.Since(u.since) < handoverAfter {
+			return true
+		}
+	}
+	return len(l.uncertain) >= maxUncertain
+}
+
 // refusals forgets the refusals whose time is over and returns how long it is
-// to the next one's end.
+// to the next one's end, or to when a write counts as unsettled.
 func (l *leader) refusals() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next := refusedFor
+	for _, u := range l.uncertain {
+		if left := unsettledAfter - time.Since(u.since); left > 0 {
+			next = min(next, left)
+		}
+	}
 	for name, r := range l.refused {
 		left := time.Until(r.until)
 		if left <= 0 {
@@ -346,7 +375,8 @@ func (l *leader) leftAlone(name string, v *rollout.Verdict) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	refused, found := l.refused[name]
-	return l.uncertain[name] || found && time.Now().Before(refused.until) && (v.Move != nil || refused.told)
+	_, uncertain := l.uncertain[name]
+	return uncertain || found && time.Now().Before(refused.until) && (v.Move != nil || refused.told)
 }
 
 // write sends one patch, to a node that is not left alone, and takes in what
@@ -356,7 +386,7 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 		return
 	}
 	l.beat.Alive()
-	obj, outcome, err := object.Send(ctx, l.client, p)
+	obj, outcome, err := object.Write(ctx, l.client, p)
 	switch outcome {
 	case object.Written:
 		l.logWrite(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
@@ -365,10 +395,14 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 		if v.Move != nil {
 			l.wake() // what becomes of the others may follow from it
 		}
-	case object.Conflict, object.Gone:
-		// Decided on a Node that has changed: dropped, and read again.
+	case object.Conflict:
+		// The Node changed under the decision: it is dropped.
 		l.log.Debug("a decision came too late", "node", n.Name, "err", err)
-		l.reread(ctx, p, err)
+		l.view.Overlay(obj)
+		l.wake()
+	case object.Gone:
+		l.view.Forget(p.Node, p.ResourceVersion)
+		l.wake()
 	case object.Refused:
 		systemd.Tell(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
 		l.events.refuses(n, l.client.Explain(err).Text)
@@ -378,16 +412,27 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 			return // the term is over, and with it the request
 		}
 		l.log.Warn("the outcome of a write is not known; nothing is granted until it is", "node", n.Name, "err", err)
-		l.mu.Lock()
-		l.uncertain[n.Name] = true
-		l.mu.Unlock()
+		l.uncertainAbout(n.Name, err)
 		l.settling.Go(func() { l.settle(ctx, p) })
 	}
 }
 
+// uncertainAbout notes that the outcome of a write to the node is not known, and
+// why.
+func (l *leader) uncertainAbout(node string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.uncertain[node]
+	if u.since.IsZero() {
+		u.since = time.Now()
+	}
+	u.why = l.client.Explain(err).Text
+	l.uncertain[node] = u
+}
+
 // settle repeats a write until its outcome is known.
 func (l *leader) settle(ctx context.Context, p object.Patch) {
-	obj, err := object.Settle(ctx, l.client, p, nil)
+	obj, err := object.Settle(ctx, l.client, p, func(err error) { l.uncertainAbout(p.Node, err) })
 	if err != nil {
 		return // the term is over
 	}
@@ -400,26 +445,6 @@ func (l *leader) settle(ctx context.Context, p object.Patch) {
 	delete(l.uncertain, p.Node)
 	l.mu.Unlock()
 	l.wake()
-}
-
-// reread reads a Node whose write was a conflict. One that is still what it
-// was has no conflict: somebody at the API server refuses with that word, and
-// would again at once.
-func (l *leader) reread(ctx context.Context, p object.Patch, conflict error) {
-	obj, err := object.Read(ctx, l.client, p.Node)
-	switch {
-	case err == nil && obj.ResourceVersion == p.ResourceVersion:
-		systemd.Tell(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server calls a decision a conflict that is none", "node", p.Node, "err", conflict, "again_in", refusedFor)
-		l.leave(p.Node, refusedFor, conflict, true)
-	case err == nil:
-		l.view.Overlay(obj)
-		l.wake()
-	case apierrors.IsNotFound(err):
-		l.view.Forget(p.Node, p.ResourceVersion)
-		l.wake()
-	default:
-		l.leave(p.Node, unreadFor, err, true)
-	}
 }
 
 // leaseChanged is told of every version of the Lease. Its own renewals are no

@@ -10,6 +10,7 @@ import (
 
 // Names of nodes come and go with an autoscaler: what is remembered of a refusal goes too.
 func TestRefusalsAreForgotten(t *testing.T) {
+	const shortly = 2 * time.Second
 	synctest.Test(t, func(t *testing.T) {
 		l := &leader{refused: map[string]refusal{}, kick: make(chan struct{}, 1)}
 		if next := l.refusals(); next != refusedFor {
@@ -17,12 +18,12 @@ func TestRefusalsAreForgotten(t *testing.T) {
 		}
 		l.leave("a", refusedFor, errors.New("no"), false)
 		time.Sleep(10 * time.Second)
-		l.leave("b", unreadFor, errors.New("no"), true)
-		if next := l.refusals(); next != unreadFor || len(l.refused) != 2 {
+		l.leave("b", shortly, errors.New("no"), true)
+		if next := l.refusals(); next != shortly || len(l.refused) != 2 {
 			t.Errorf("the next in %v, %d remembered", next, len(l.refused))
 		}
-		time.Sleep(unreadFor)
-		if next := l.refusals(); next != refusedFor-10*time.Second-unreadFor || len(l.refused) != 1 {
+		time.Sleep(shortly)
+		if next := l.refusals(); next != refusedFor-10*time.Second-shortly || len(l.refused) != 1 {
 			t.Errorf("the next in %v, %d remembered", next, len(l.refused))
 		}
 		time.Sleep(refusedFor)

@@ -5,12 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 // errTermOver is what a lock answers once its term is over.
@@ -38,6 +39,7 @@ var errTermOver = errors.New("the term is over")
 // elector decided on, with the resourceVersion of that reading.
 type termLock struct {
 	inner    resourcelock.Interface
+	name     string // of the Lease
 	identity string
 	// lasts is how long a Lease that is not renewed holds others off.
 	lasts time.Duration
@@ -63,9 +65,14 @@ type termLock struct {
 	guess       []byte    // what the last Get was answered, if a watch did
 	behind      bool      // the watch was found to be late
 	renewed     time.Time // when the last write of the Lease that succeeded was sent
+	renewTime   time.Time // what it wrote to spec.renewTime
 	transitions int       // how often the Lease had changed hands when this term took it
+	lastRenewed time.Time // spec.renewTime before this term took it; zero: there was none
 	ended       error
 }
+
+// errRewound ends a term whose Lease shows an older renewal than its last one.
+var errRewound = errors.New("the Lease shows an older renewal than the last one: the API server's store went back in time, or a person edited the Lease")
 
 // errChanged is why a Lease is not taken that looked as if it could be.
 var errChanged = errors.New("the Lease is not any more what the watch has shown")
@@ -80,6 +87,9 @@ func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 		holder := ""
 		if err == nil {
 			holder = record.HolderIdentity
+			l.mu.Lock()
+			l.lastRenewed = record.RenewTime.Time
+			l.mu.Unlock()
 		}
 		l.saw(holder, err, asked)
 	}
@@ -160,6 +170,14 @@ func (l *termLock) holds() bool {
 	return l.held
 }
 
+// ledUntil is when the Lease was last renewed before this term took it, by the
+// clock of the leader before; the zero time if it does not say.
+func (l *termLock) ledUntil() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lastRenewed
+}
+
 // fresh reports whether the Lease was taken or renewed within the last d, and
 // the term has not ended. The elector notices that it cannot renew only after
 // a while, and a process that was stopped only after it was continued; a
@@ -181,13 +199,17 @@ func (l *termLock) judge(record *resourcelock.LeaderElectionRecord, err error) e
 		return nil
 	}
 	switch {
-	case apierrors.IsNotFound(err):
+	case object.NoLease(err, l.name):
 		l.endLocked("the Lease is gone")
 	case err != nil: // no answer is no word
 	case record.HolderIdentity == "":
 		l.endLocked("somebody blanked the Lease")
 	case record.HolderIdentity != l.identity:
 		l.endLocked("the Lease is " + record.HolderIdentity + "'s")
+	case record.RenewTime.Time.Before(l.renewTime):
+		// Only a store that was restored from a backup, or a person, makes it
+		// older. What this term has written to Nodes may be lost.
+		l.end(errRewound)
 	case record.LeaderTransitions != l.transitions:
 		l.endLocked("the Lease changed hands, and somebody named this term in it again")
 	case time.Since(l.renewed) >= l.lasts:
@@ -202,21 +224,6 @@ func (l *termLock) endLocked(why string) { l.end(errors.New(why)) }
 func (l *termLock) end(why error) {
 	l.ended = fmt.Errorf("%w: %w", errTermOver, why)
 	go l.over(l.ended)
-}
-
-// refuses reports whether an error is an answer that says for certain that
-// nothing was written, and that the next try will be told the same.
-func refuses(err error) bool {
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	if !ok {
-		return false
-	}
-	switch code := status.Status().Code; code {
-	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
-		return false
-	default:
-		return code >= 400 && code < 500
-	}
 }
 
 // Create refuses: the manifests create the Lease, and nobody else may.
@@ -253,15 +260,17 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 	}
 	sent := time.Now()
 	err := l.inner.Update(ctx, record)
+	conflict := !held && apierrors.IsConflict(err) && l.isOthers(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case err == nil && record.HolderIdentity == l.identity:
 		l.held, l.renewed, l.transitions = true, sent, record.LeaderTransitions
+		l.renewTime = record.RenewTime.Truncate(time.Microsecond) // as a Lease keeps it
 	case err == nil: // released
 		l.endLocked("released")
-	case held || l.ended != nil || apierrors.IsConflict(err):
-	case refuses(err):
+	case held || l.ended != nil || conflict:
+	case object.NoLease(err, l.name), object.IsRefused(err) && !apierrors.IsTooManyRequests(err):
 		l.end(hindrance{fmt.Errorf("the API server refuses the write that takes the Lease: %w", err)})
 	default:
 		// Whether the Lease was taken is not known. If it was, and is blanked
@@ -269,6 +278,14 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 		l.endLocked("the outcome of taking the Lease is not known: " + err.Error())
 	}
 	return err
+}
+
+// isOthers confirms a conflict: the Lease changed, and does not name this term.
+// Only then it was not taken. A proxy that repeated the write may have been told
+// of a conflict with what it had written itself.
+func (l *termLock) isOthers(ctx context.Context) bool {
+	record, _, err := l.inner.Get(ctx)
+	return err == nil && record.HolderIdentity != l.identity
 }
 
 // RecordEvent does nothing: terms are logged.

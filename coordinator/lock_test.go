@@ -11,16 +11,18 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 // lease is a Lease in memory behind a lock: what a Get shows, and what an Update comes to.
 type lease struct {
-	holder string
-	hands  int // how often it changed them
-	getErr error
-	putErr error
-	calls  []string
+	holder  string
+	hands   int // how often it changed them
+	renewed time.Time
+	getErr  error
+	putErr  error
+	calls   []string
 }
 
 func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
@@ -28,13 +30,13 @@ func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte
 	if l.getErr != nil {
 		return nil, nil, l.getErr
 	}
-	return &resourcelock.LeaderElectionRecord{HolderIdentity: l.holder, LeaderTransitions: l.hands}, []byte(l.holder), nil
+	return &resourcelock.LeaderElectionRecord{HolderIdentity: l.holder, LeaderTransitions: l.hands, RenewTime: metav1.NewTime(l.renewed)}, []byte(l.holder), nil
 }
 
 func (l *lease) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
 	l.calls = append(l.calls, "put "+r.HolderIdentity)
 	if l.putErr == nil {
-		l.holder = r.HolderIdentity
+		l.holder, l.renewed = r.HolderIdentity, r.RenewTime.Truncate(time.Microsecond) // as a Lease keeps it
 	}
 	return l.putErr
 }
@@ -59,7 +61,7 @@ type testLock struct {
 func newTestLock() *testLock {
 	t := &testLock{lease: &lease{}}
 	t.termLock = &termLock{
-		inner: t.lease, identity: "me_1", lasts: 30 * time.Second,
+		inner: t.lease, name: "lockkeeper", identity: "me_1", lasts: 30 * time.Second,
 		over:  func(why error) { t.over = append(t.over, why.Error()) },
 		quiet: func() { t.quiet++; t.lease.calls = append(t.lease.calls, "quiet") },
 		saw:   func(holder string, err error, _ bool) { t.saw = append(t.saw, holder) },
@@ -68,7 +70,7 @@ func newTestLock() *testLock {
 }
 
 func (t *testLock) put(holder string) error {
-	return t.Update(context.Background(), resourcelock.LeaderElectionRecord{HolderIdentity: holder})
+	return t.Update(context.Background(), resourcelock.LeaderElectionRecord{HolderIdentity: holder, RenewTime: metav1.Now()})
 }
 
 func (t *testLock) get() error {
@@ -157,6 +159,72 @@ func TestLockEndsItsTermByItself(t *testing.T) {
 	}
 }
 
+// An older renewal in the Lease than this term's last one says that the store went back in time.
+func TestLockNoticesARewoundStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(123456789 * time.Nanosecond) // a Lease keeps microseconds of it
+		l := newTestLock()
+		l.put("me_1")
+		before := l.lease.renewed
+		time.Sleep(5 * time.Second)
+		if err := errors.Join(l.put("me_1"), l.get()); err != nil {
+			t.Fatal(err)
+		}
+		l.lease.renewed = before
+		if err := l.get(); !errors.Is(err, errTermOver) || !errors.Is(err, errRewound) {
+			t.Errorf("%v, want the end of the term", err)
+		}
+		synctest.Wait()
+	})
+}
+
+// The successor knows until when the term before it was led, if the Lease says so.
+func TestLockKnowsTheLastRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newTestLock()
+		l.get()
+		l.put("me_1")
+		if got := l.ledUntil(); !got.IsZero() {
+			t.Errorf("a Lease that was never held was led until %v", got)
+		}
+		began := time.Now()
+		l = newTestLock()
+		l.lease.holder, l.lease.renewed = "other_1", began
+		l.get()
+		time.Sleep(time.Minute)
+		l.put("me_1")
+		time.Sleep(time.Minute)
+		l.get()
+		l.put("me_1")
+		if got := l.ledUntil(); !got.Equal(began) {
+			t.Errorf("led until %v, want %v", got, began)
+		}
+		synctest.Wait()
+	})
+}
+
+// A proxy's 404 is no answer of the API server's: the Lease may be there.
+func TestLockOutlivesAProxysPage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newTestLock()
+		l.put("me_1")
+		for _, page := range []error{
+			apierrors.NewGenericServerResponse(404, "GET", coordinationv1.Resource("leases"), "lockkeeper", "<html>", 0, true),
+			apierrors.NewNotFound(coordinationv1.Resource("leases"), "another"),
+		} {
+			l.lease.getErr = page
+			if l.get() == nil {
+				t.Error("no error")
+			}
+			l.lease.getErr = nil
+			if err := errors.Join(l.get(), l.put("me_1")); err != nil {
+				t.Errorf("after %v: %v", page, err)
+			}
+		}
+		synctest.Wait()
+	})
+}
+
 // No answer is no word: the elector's own deadline ends a term that cannot be renewed.
 func TestLockOutlivesAnAPIServerThatIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -181,23 +249,33 @@ func TestLockOutlivesAnAPIServerThatIsAway(t *testing.T) {
 	})
 }
 
-// Whether the Lease was taken is not known: under this name it is not tried again. A conflict is a clear no.
+// Whether the Lease was taken is not known: under this name it is not tried again. A conflict is a clear no, once the Lease
+// shows another holder.
 func TestLockTakesOnce(t *testing.T) {
+	modified := apierrors.NewConflict(coordinationv1.Resource("leases"), "lockkeeper", errors.New("modified"))
 	for name, c := range map[string]struct {
-		err  error
-		over bool
+		err    error
+		holder string // who holds it after that; "unreadable" is that it cannot be read
+		over   bool
 	}{
-		"no answer":  {errors.New("connection reset"), true},
-		"a time-out": {apierrors.NewTimeoutError("slow", 1), true},
-		"a conflict": {apierrors.NewConflict(coordinationv1.Resource("leases"), "lockkeeper", errors.New("modified")), false},
+		"no answer":     {errors.New("connection reset"), "", true},
+		"a timeout":     {apierrors.NewTimeoutError("slow", 1), "", true},
+		"a proxy's 403": {apierrors.NewGenericServerResponse(403, "PUT", coordinationv1.Resource("leases"), "lockkeeper", "<html>", 0, true), "", true},
+		"a conflict":    {modified, "other_1", false},
+		// A proxy repeated a write that had landed.
+		"a conflict with itself":              {modified, "me_1", true},
+		"a conflict that cannot be confirmed": {modified, "unreadable", true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newTestLock()
-			l.lease.putErr = c.err
+			l.lease.putErr, l.lease.holder = c.err, c.holder
+			if c.holder == "unreadable" {
+				l.lease.getErr = errors.New("connection reset")
+			}
 			if l.put("me_1") == nil {
 				t.Errorf("%s: no error", name)
 			}
-			l.lease.putErr = nil
+			l.lease.putErr, l.lease.getErr = nil, nil
 			if got := errors.Is(l.put("me_1"), errTermOver); got != c.over {
 				t.Errorf("%s: over is %t", name, got)
 			}

@@ -1,9 +1,10 @@
 package coordinator
 
 import (
+	"errors"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 const (
@@ -30,7 +31,7 @@ type unread struct {
 func (u *unread) look(err error) (why string, due time.Duration) {
 	now := time.Now()
 	switch {
-	case apierrors.IsNotFound(err):
+	case errors.Is(err, object.ErrNotServed):
 		*u = unread{}
 	case err != nil:
 		if u.since.IsZero() {

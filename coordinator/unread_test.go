@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -10,6 +11,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 // A leader that may no longer read the policies grants by the old ones for a minute, and then nothing until it has
@@ -17,7 +20,7 @@ import (
 func TestUnreadPolicies(t *testing.T) {
 	kind := schema.GroupResource{Group: "lockkeeper.dev", Resource: "disruptionpolicies"}
 	forbidden, away := apierrors.NewForbidden(kind, "", errors.New("no")), errors.New("away")
-	gone := apierrors.NewNotFound(kind, "")
+	gone := fmt.Errorf("listing: %w", object.ErrNotServed)
 	type step struct {
 		after time.Duration
 		err   error

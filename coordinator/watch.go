@@ -9,7 +9,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
@@ -37,6 +36,8 @@ type leaseWatch struct {
 	namespace, name string
 	// freed holds a token when a Lease that was held is held no more.
 	freed chan struct{}
+	// rewound is called when a list is older than the Lease that was shown before.
+	rewound func()
 
 	mu     sync.Mutex
 	lease  *coordinationv1.Lease // nil: there is none
@@ -46,29 +47,22 @@ type leaseWatch struct {
 	listen func(before, now *coordinationv1.Lease)
 }
 
-func newLeaseWatch(client kubernetes.Interface, namespace, name string) *leaseWatch {
-	return &leaseWatch{client: client, namespace: namespace, name: name, freed: make(chan struct{}, 1)}
+func newLeaseWatch(client kubernetes.Interface, namespace, name string, rewound func()) *leaseWatch {
+	return &leaseWatch{client: client, namespace: namespace, name: name, freed: make(chan struct{}, 1), rewound: rewound}
 }
 
 // run lists and watches until ctx ends.
 func (w *leaseWatch) run(ctx context.Context) {
 	leases := w.client.CoordinationV1().Leases(w.namespace)
-	only := fields.OneTermEqualSelector(metav1.ObjectNameField, w.name).String()
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector, o.ResourceVersion, o.ResourceVersionMatch = only, "", ""
-			list, err := leases.List(ctx, o)
-			w.answered(err)
-			return list, err
+	lw := &object.ListWatch{
+		Name:     w.name,
+		ListFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return leases.List(ctx, o) },
+		WatchFunc: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return leases.Watch(ctx, o)
 		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = only
-			events, err := leases.Watch(ctx, o)
-			w.answered(err)
-			return events, err
-		},
+		Answered: w.answered,
 	}
-	cache.NewReflectorWithOptions(quorum{lw}, &coordinationv1.Lease{}, leaseStore{w},
+	cache.NewReflectorWithOptions(lw, &coordinationv1.Lease{}, leaseStore{w},
 		cache.ReflectorOptions{Name: "lease", MinWatchTimeout: object.WatchTimeout}).RunWithContext(object.Quiet(ctx))
 }
 
@@ -173,7 +167,9 @@ func (w *leaseWatch) show(lease *coordinationv1.Lease, listed bool) {
 		}
 	}
 	w.lease = lease
-	w.listed = w.listed || listed
+	if listed {
+		w.listed, w.err = true, nil
+	}
 	listen := w.listen
 	w.mu.Unlock()
 	if holderOf(before) != "" && lease != nil && holderOf(lease) == "" {
@@ -206,12 +202,6 @@ func (w *leaseWatch) record() (record *resourcelock.LeaderElectionRecord, raw []
 	return record, raw, nil, true
 }
 
-// quorum keeps the reflector to lists from the quorum; see object.View.
-type quorum struct{ *cache.ListWatch }
-
-// IsWatchListSemanticsUnSupported keeps the reflector to LIST and WATCH.
-func (quorum) IsWatchListSemanticsUnSupported() bool { return true }
-
 // leaseStore is the one Lease, as the reflector fills it.
 type leaseStore struct{ w *leaseWatch }
 
@@ -229,7 +219,12 @@ func (s leaseStore) Delete(any) error {
 	return nil
 }
 
-func (s leaseStore) Replace(objs []any, _ string) error {
+func (s leaseStore) Replace(objs []any, at string) error {
+	if before := s.w.now(); before != nil {
+		if c, err := resourceversion.CompareResourceVersion(at, before.ResourceVersion); err == nil && c < 0 {
+			s.w.rewound()
+		}
+	}
 	for _, obj := range objs {
 		if lease, ok := obj.(*coordinationv1.Lease); ok {
 			s.w.show(lease, true)

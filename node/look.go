@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -83,12 +82,13 @@ func (h *Host) readCommit(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxLookAge) // a later answer is worth nothing
 	defer cancel()
-	obj, err := object.Read(ctx, h.client, h.name)
+	obj, err := object.Find(ctx, h.client, h.name)
 	if err != nil {
-		if apierrors.IsNotFound(err) {
-			h.view.Forget(h.name, known)
-		}
 		return err
+	}
+	if obj == nil {
+		h.view.Forget(h.name, known)
+		return fmt.Errorf("the API server has no Node %s", h.name)
 	}
 	h.view.Overlay(obj)
 	lease, err := h.readLease(ctx)
@@ -115,8 +115,8 @@ func (h *Host) readLease(ctx context.Context) (turn.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, object.Timeout)
 	defer cancel()
 	l, err := h.client.CoordinationV1().Leases(h.LeaseNamespace).Get(ctx, h.LeaseName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return turn.Lease{}, nil // a missing Lease is a stop, and a word, not a failure
+	if object.NoLease(err, h.LeaseName) {
+		return turn.Lease{}, nil // a missing Lease is a stop, not a failure
 	}
 	if err != nil {
 		return turn.Lease{}, fmt.Errorf("reading lease %s/%s: %w", h.LeaseNamespace, h.LeaseName, err)

@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -160,8 +158,11 @@ func (h *Host) failed(err error) time.Duration {
 	return delay
 }
 
-// write sends one patch. A write with an unknown outcome is repeated until it
-// is answered: until then nobody knows which Node to decide on.
+// write sends one patch, once. Whatever the answer, the next decision is made of
+// the Node as the quorum shows it: the precondition lets at most one of two
+// writes to the same version land, so a write with an unknown outcome needs no
+// repetition. To repeat it without reading again could make a commit land under
+// a stop that was set meanwhile.
 func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 	if w.Ack.Word == v1alpha1.WordCommitted && !h.look.valid() {
 		return nil // it took too long to come here: everything is read again
@@ -170,56 +171,27 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 		Node: n.Name, ResourceVersion: n.ResourceVersion, Labels: w.Labels, Annotations: w.Annotations,
 		Unschedulable: w.Unschedulable, Manager: object.FieldManager("host"),
 	}
-	obj, outcome, err := object.Send(ctx, h.client, p)
+	obj, outcome, err := object.Write(ctx, h.client, p)
 	switch outcome {
 	case object.Written:
 		h.view.Overlay(obj)
 		h.look.wrote(n.ResourceVersion, obj.ResourceVersion)
 		h.logWrite(n, w)
 		return nil
-	case object.Conflict, object.Gone:
-		// The Node changed under the decision: it is dropped, and the next
-		// one made of what the quorum shows.
+	case object.Conflict:
 		h.look = nil
-		return h.reread(ctx, p, err)
-	case object.Unknown:
-		h.look = nil
-		// Repeating may take as long as the API server is away, and the
-		// emergency stop is not looked at meanwhile.
-		h.drain.stop()
-		h.complain(h.explain(err), "outcome", "not known; the write is repeated until it is")
-		h.trouble(v1alpha1.ReasonNone, err)
-		obj, err := object.Settle(ctx, h.client, p, h.beat.Alive)
-		if err != nil {
-			return err
-		}
-		if obj == nil {
-			h.view.Forget(h.name, p.ResourceVersion)
-			return nil
-		}
 		h.view.Overlay(obj)
 		return nil
+	case object.Gone:
+		h.look = nil
+		h.view.Forget(h.name, p.ResourceVersion)
+		return nil
+	case object.Unknown:
+		// Until the API server answers again the emergency stop cannot be read.
+		h.drain.stop()
 	}
 	h.look = nil
 	return err
-}
-
-// reread reads the Node after a conflict.
-func (h *Host) reread(ctx context.Context, p object.Patch, conflict error) error {
-	obj, err := object.Read(ctx, h.client, h.name)
-	switch {
-	case apierrors.IsNotFound(err):
-		h.view.Forget(h.name, p.ResourceVersion)
-		return nil
-	case err != nil:
-		return err
-	case obj.ResourceVersion == p.ResourceVersion:
-		// Nothing changed: somebody at the API server refuses with the word
-		// for a conflict, and would again at once.
-		return conflict
-	}
-	h.view.Overlay(obj)
-	return nil
 }
 
 // do starts the effect of a decision, if it does not run.

@@ -15,6 +15,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/hostfs"
+	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/updateengine"
@@ -119,7 +120,7 @@ type unread struct {
 // and will again, or has given no policies for long while it gave Nodes.
 func (u *unread) hear(policies, nodes error, now time.Time) (text string, lasts bool) {
 	switch {
-	case policies == nil || apierrors.IsNotFound(policies):
+	case policies == nil || errors.Is(policies, object.ErrNotServed):
 		*u = unread{}
 		return "", false
 	case nodes != nil && !u.lasts(now):

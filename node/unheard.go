@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -108,7 +107,7 @@ func (h *Host) lookForLeader(ctx context.Context) (v1alpha1.Reason, string) {
 	defer cancel()
 	name := h.LeaseNamespace + "/" + h.LeaseName
 	l, err := h.client.CoordinationV1().Leases(h.LeaseNamespace).Get(ctx, h.LeaseName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	if object.NoLease(err, h.LeaseName) {
 		return v1alpha1.ReasonNoCoordinator, "there is no Lease " + name + "; apply the manifests: lockkeeper manifests | kubectl apply -f -"
 	}
 	if t := h.client.Explain(err); t != nil {

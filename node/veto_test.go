@@ -29,7 +29,7 @@ import (
 func TestPoliciesUnread(t *testing.T) {
 	kind := schema.GroupResource{Group: "lockkeeper.dev", Resource: "disruptionpolicies"}
 	forbidden := fmt.Errorf("listing: %w", apierrors.NewForbidden(kind, "", errors.New("no")))
-	none := fmt.Errorf("listing: %w", apierrors.NewNotFound(kind, ""))
+	none := fmt.Errorf("listing: %w", object.ErrNotServed)
 	away, broken, busy := errors.New("connection refused"), apierrors.NewInternalError(errors.New("no conversion")), apierrors.NewTooManyRequestsError("later")
 	const again = "the policies to be read again: "
 	var u unread

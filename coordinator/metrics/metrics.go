@@ -61,6 +61,7 @@ type fleet struct {
 	epoch  string // the term it decided in
 	states map[v1alpha1.State]int
 	held   map[v1alpha1.Reason]int
+	unsettled int // nodes
 	rollout.Figures
 }
 
@@ -103,7 +104,7 @@ func (m *Metrics) TurnEnded(r v1alpha1.Result) {
 // Decided takes in a leader's decision, which took that long. It is told of
 // each, and keeps nothing of what it is given.
 func (m *Metrics) Decided(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome) {
-	f := &fleet{epoch: s.Epoch, states: map[v1alpha1.State]int{}, held: map[v1alpha1.Reason]int{}, Figures: out.Figures}
+	f := &fleet{epoch: s.Epoch, states: map[v1alpha1.State]int{}, held: map[v1alpha1.Reason]int{}, unsettled: len(s.Unsettled), Figures: out.Figures}
 	for i := range s.Nodes {
 		f.states[s.Nodes[i].State]++
 	}
@@ -257,6 +258,7 @@ func (c *collection) fleet(f *fleet) {
 	c.of(v1alpha1.MetricUnavailable, float64(f.Unavailable))
 	c.of(v1alpha1.MetricBudget, float64(f.Budget))
 	c.of(v1alpha1.MetricFailed, float64(f.Failed))
+	c.of(v1alpha1.MetricUnsettled, float64(f.unsettled))
 	c.policies(f.Policies)
 }
 

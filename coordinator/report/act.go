@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -107,6 +108,15 @@ func (s *Source) annotate(ctx context.Context, text *string) error {
 	return nil
 }
 
+// node reads a Node from the quorum.
+func (s *Source) node(ctx context.Context, name string) (*corev1.Node, error) {
+	n, err := object.Find(ctx, s.Client, name)
+	if err == nil && n == nil {
+		err = fmt.Errorf("there is no node %s", name)
+	}
+	return n, err
+}
+
 // retries bounds how often a Node that changed meanwhile is read again.
 const retries = 5
 
@@ -114,7 +124,7 @@ const retries = 5
 // and refuses when there is nothing to forgive.
 func (s *Source) Retry(ctx context.Context, name string) (string, error) {
 	for try := 1; ; try++ {
-		n, err := object.Read(ctx, s.Client, name)
+		n, err := s.node(ctx, name)
 		if err != nil {
 			return "", err
 		}
@@ -126,7 +136,7 @@ func (s *Source) Retry(ctx context.Context, name string) (string, error) {
 		if f.Retry == id {
 			return fmt.Sprintf("%s: turn %s is forgiven already, nothing changed.\n", name, id), nil
 		}
-		_, outcome, err := object.Send(ctx, s.Client, object.Patch{
+		_, outcome, err := object.Write(ctx, s.Client, object.Patch{
 			Node: name, ResourceVersion: f.ResourceVersion, Manager: object.FieldManager("admin"),
 			Annotations: map[string]*string{v1alpha1.AnnotationRetry: &id},
 		})

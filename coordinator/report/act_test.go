@@ -3,6 +3,7 @@ package report
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -64,7 +65,8 @@ func TestForgivable(t *testing.T) {
 	}
 }
 
-// faulty is a Source whose API server answers writes with these errors first.
+// faulty is a Source whose API server answers writes with these errors first. A
+// conflict is one because the Node has changed: its version is a letter longer.
 func faulty(t *testing.T, errs []error, objects ...runtime.Object) (*Source, *fake.Clientset, *int) {
 	t.Helper()
 	client := fake.NewClientset(objects...)
@@ -72,11 +74,25 @@ func faulty(t *testing.T, errs []error, objects ...runtime.Object) (*Source, *fa
 	client.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 		writes++
 		if writes <= len(errs) && errs[writes-1] != nil {
+			if apierrors.IsConflict(errs[writes-1]) {
+				obj, err := client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("nodes"), "", "n1")
+				if err != nil {
+					t.Error(err)
+					return true, nil, err
+				}
+				n := obj.(*corev1.Node).DeepCopy()
+				n.ResourceVersion += "x"
+				if err := client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("nodes"), n, ""); err != nil {
+					t.Error(err)
+				}
+			}
 			return true, nil, errs[writes-1]
 		}
 		return false, nil, nil
 	})
-	policies := func(context.Context) (policy.Set, error) { return policy.Set{policy.Default()}, nil }
+	policies := func(context.Context) (PolicyView, error) {
+		return policyView{Policies: policy.Set{policy.Default()}}, nil
+	}
 	return &Source{Client: client, Namespace: "lockkeeper", LeaseName: "lockkeeper", ReadPolicies: policies}, client, &writes
 }
 
@@ -107,10 +123,14 @@ func TestRetryLooksAgainAfterAConflict(t *testing.T) {
 	if said, err := s.Retry(t.Context(), "n1"); err != nil || said != "n1: turn t0 is forgiven already, nothing changed.\n" || *writes != 3 {
 		t.Errorf("again: %q, %v, %d writes", said, err, *writes)
 	}
-	// Every write carries the version that was looked at.
+	// Every write carries the version that was read before it.
+	version := "7"
 	for _, a := range client.Actions() {
-		if p, ok := a.(clienttesting.PatchAction); ok && !strings.Contains(string(p.GetPatch()), `"resourceVersion":"7"`) {
-			t.Errorf("a patch without a precondition: %s", p.GetPatch())
+		if p, ok := a.(clienttesting.PatchAction); ok {
+			if !strings.Contains(string(p.GetPatch()), fmt.Sprintf(`"resourceVersion":%q`, version)) {
+				t.Errorf("a patch without the precondition %s: %s", version, p.GetPatch())
+			}
+			version += "x"
 		}
 	}
 }
@@ -126,7 +146,7 @@ func TestRetrySaysWhatBecameOfIt(t *testing.T) {
 		t.Errorf("no answer: %v", err)
 	}
 	s, _, writes = faulty(t, nil)
-	if _, err := s.Retry(t.Context(), "n1"); !apierrors.IsNotFound(err) || *writes != 0 {
+	if _, err := s.Retry(t.Context(), "n1"); err == nil || err.Error() != "there is no node n1" || *writes != 0 {
 		t.Errorf("no such node: %v", err)
 	}
 }
@@ -210,7 +230,8 @@ func TestReadLease(t *testing.T) {
 		want Status
 		fail bool
 	}{
-		{"there is none", apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, "lockkeeper"), Stopped, false},
+		{"there is none", apierrors.NewNotFound(coordinationv1.Resource("leases"), "lockkeeper"), Stopped, false},
+		{"a proxy's 404", apierrors.NewGenericServerResponse(404, "GET", schema.GroupResource{}, "", "<html>", 0, true), "", true},
 		{"forbidden", apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "lockkeeper", errors.New("no")), UpToDate, false},
 		{"no answer", context.DeadlineExceeded, "", true},
 	} {

@@ -44,7 +44,7 @@ func Build(in Input) Report {
 	r.Nodes = make([]Node, 0, len(s.Nodes))
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		r.Nodes = append(r.Nodes, r.node(n, verdicts[n.Name]))
+		r.Nodes = append(r.Nodes, r.node(&in, n, verdicts[n.Name]))
 	}
 	slices.SortFunc(r.Nodes, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.Name, b.Name))
@@ -104,7 +104,7 @@ func coordinator(in *Input) Coordinator {
 
 // node is one node's part. The coordinator's word on the Node counts as long as
 // it is there and somebody lives to keep it true; otherwise what Decide says.
-func (r *Report) node(n *turn.Node, v *rollout.Verdict) Node {
+func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict) Node {
 	out := Node{
 		Name: n.Name, Policy: v.Policy, Managed: managed(n), State: n.State, Wants: n.Wants,
 		Ready: n.Ready, Unschedulable: n.Unschedulable, Marked: n.Mark, ControlPlane: n.ControlPlane, Zone: n.Zone, BootID: n.BootID,
@@ -125,6 +125,11 @@ func (r *Report) node(n *turn.Node, v *rollout.Verdict) Node {
 	out.Held, out.Why = v.Held, v.Detail
 	if r.obeyed() && n.Held != "" && n.Held != v.Held {
 		out.Held, out.Why = n.Held, ""
+		// The coordinator may know what the Nodes do not tell, a write that is not
+		// settled for instance. It says so on the policy.
+		if c := in.Progressing[v.Policy]; c.Reason == string(n.Held) {
+			out.Why = c.Message
+		}
 	}
 	if r.PoliciesError != "" {
 		r.unruled(&out, n, v)
@@ -199,7 +204,7 @@ func managed(n *turn.Node) bool {
 
 // bySelf are the reasons that go away by themselves within minutes.
 var bySelf = map[v1alpha1.Reason]bool{
-	v1alpha1.ReasonHandover: true, v1alpha1.ReasonMinUptime: true, v1alpha1.ReasonSessions: true,
+	v1alpha1.ReasonMinUptime: true, v1alpha1.ReasonSessions: true,
 }
 
 func (n *Node) status(next, settling bool) Status {

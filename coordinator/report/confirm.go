@@ -21,7 +21,7 @@ func (s *Source) Confirm(ctx context.Context, name, hook string) (string, error)
 	}
 	meant := ""
 	for try := 1; ; try++ {
-		node, err := object.Read(ctx, s.Client, name)
+		node, err := s.node(ctx, name)
 		if err != nil {
 			return "", err
 		}
@@ -39,7 +39,7 @@ func (s *Source) Confirm(ctx context.Context, name, hook string) (string, error)
 		if f.Hooks[hook] == f.Turn {
 			return fmt.Sprintf("%s: hook %s is confirmed already for turn %s, nothing changed.\n%s", name, hook, f.Turn, stillAwaited(&f, hook)), nil
 		}
-		_, outcome, err := object.Send(ctx, s.Client, object.Patch{
+		_, outcome, err := object.Write(ctx, s.Client, object.Patch{
 			Node: name, ResourceVersion: f.ResourceVersion, Manager: object.FieldManager("admin"),
 			Annotations: map[string]*string{key: &f.Turn},
 		})

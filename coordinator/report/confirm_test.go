@@ -119,6 +119,7 @@ func TestConfirmLooksAgain(t *testing.T) {
 
 	s, client, writes := faulty(t, []error{conflict}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
 	next := newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t2"))
+	next.ResourceVersion = "next"
 	client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return *writes > 0, next, nil })
 	const want = "nothing was confirmed: turn t1 of n1 ended meanwhile; look at the node again before you confirm anything of another turn"
 	if text, err := s.Confirm(t.Context(), "n1", "storage"); err == nil || err.Error() != want || *writes != 1 {

@@ -72,7 +72,7 @@ func (s *Source) Follow(ctx context.Context, show func(r Report, away error) err
 		if !nodes.Listed() || !read {
 			continue
 		}
-		if err := show(Build(s.input(nodes.Nodes(), policies.Set(), policiesErr, l, leaseErr)), nodes.Err()); err != nil {
+		if err := show(Build(s.input(nodes.Nodes(), policies, policiesErr, l, leaseErr)), nodes.Err()); err != nil {
 			return err
 		}
 	}

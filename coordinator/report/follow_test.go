@@ -3,6 +3,7 @@ package report
 import (
 	"context"
 	"errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"testing"
 	"time"
 
@@ -12,13 +13,18 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// unreadable is a view of policies that may not be read.
-type unreadable struct{ error }
+// policyView is a view of these policies, or of none that may be read.
+type policyView struct {
+	Policies    policy.Set
+	Conditions  map[string]metav1.Condition
+	Unavailable error
+}
 
-func (unreadable) Run(ctx context.Context) { <-ctx.Done() }
-func (unreadable) Listed() bool            { return false }
-func (u unreadable) Err() error            { return u.error }
-func (unreadable) Set() policy.Set         { return nil }
+func (policyView) Run(ctx context.Context)                    { <-ctx.Done() }
+func (v policyView) Listed() bool                             { return v.Unavailable == nil }
+func (v policyView) Err() error                               { return v.Unavailable }
+func (v policyView) Set() policy.Set                          { return v.Policies }
+func (v policyView) Progressing() map[string]metav1.Condition { return v.Conditions }
 
 // Somebody who may not read the policies is shown the rest, and goes on being so.
 func TestFollowWithoutPolicies(t *testing.T) {
@@ -26,7 +32,7 @@ func TestFollowWithoutPolicies(t *testing.T) {
 	w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"
 	s, _, _ := faulty(t, nil, w.add("n1", wantsReboot), w.lease)
 	refused := apierrors.NewForbidden(schema.GroupResource{Group: "lockkeeper.dev", Resource: "disruptionpolicies"}, "", errors.New("no leave"))
-	s.WatchPolicies = func(func()) PolicyView { return unreadable{refused} }
+	s.WatchPolicies = func(func()) PolicyView { return policyView{Unavailable: refused} }
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	enough := errors.New("enough")

@@ -308,11 +308,11 @@ func TestPlanReadsOnly(t *testing.T) {
 		}
 		objects := []runtime.Object{w.add("n1", web), w.add("n2"), w.add("n3", web), w.lease, on[0]}
 		s, client, _ := faulty(t, nil, objects...)
-		s.ReadPolicies = func(context.Context) (policy.Set, error) {
+		s.ReadPolicies = func(context.Context) (PolicyView, error) {
 			if tc.refused == "disruptionpolicies" {
 				return nil, forbidden(tc.refused)
 			}
-			return policy.Set{policy.Default()}, nil
+			return policyView{Policies: policy.Set{policy.Default()}}, nil
 		}
 		client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			return a.GetResource().Resource == tc.refused, nil, forbidden(tc.refused)

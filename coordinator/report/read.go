@@ -46,6 +46,9 @@ func Connect(kubeconfig, version string) (*object.Client, error) {
 // Away reports whether err is about an API server that did not answer, and not
 // an answer of it.
 func Away(err error) bool {
+	if apierrors.IsUnexpectedServerError(err) {
+		return true // a proxy's answer, not the API server's
+	}
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
 		return status.Status().Code >= 500 // its etcd is away, or it starts
@@ -62,7 +65,7 @@ type Source struct {
 	Namespace, LeaseName string
 	// ReadPolicies reads all policies once, as [object.ReadPolicies] does, and
 	// WatchPolicies makes a view of them, as [object.NewPolicies] does.
-	ReadPolicies  func(ctx context.Context) (policy.Set, error)
+	ReadPolicies  func(ctx context.Context) (PolicyView, error)
 	WatchPolicies func(notify func()) PolicyView
 }
 
@@ -72,6 +75,7 @@ type PolicyView interface {
 	Listed() bool
 	Err() error
 	Set() policy.Set
+	Progressing() map[string]metav1.Condition
 }
 
 // Read reads the cluster once: one LIST of Nodes, one of the policies, one GET of
@@ -93,7 +97,7 @@ func (s *Source) read(ctx context.Context) (Input, error) {
 	if err != nil {
 		return Input{}, fmt.Errorf("listing nodes: %w", err)
 	}
-	policies, policiesErr := s.ReadPolicies(ctx)
+	view, policiesErr := s.ReadPolicies(ctx)
 	if policiesErr != nil && !denied(policiesErr) {
 		return Input{}, policiesErr
 	}
@@ -101,14 +105,14 @@ func (s *Source) read(ctx context.Context) (Input, error) {
 	if Away(err) {
 		return Input{}, fmt.Errorf("reading lease %s/%s: %w", s.Namespace, s.LeaseName, err)
 	}
-	if apierrors.IsNotFound(err) {
+	if object.NoLease(err, s.LeaseName) {
 		lease, err = nil, nil
 	}
 	nodes := make([]*corev1.Node, len(list.Items))
 	for i := range list.Items {
 		nodes[i] = &list.Items[i]
 	}
-	return s.input(nodes, policies, policiesErr, lease, err), nil
+	return s.input(nodes, view, policiesErr, lease, err), nil
 }
 
 // denied reports whether err is an answer of the API server's that will be the
@@ -116,10 +120,13 @@ func (s *Source) read(ctx context.Context) (Input, error) {
 func denied(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
 // input makes an Input of objects; lease is nil if there is none.
-func (s *Source) input(nodes []*corev1.Node, policies policy.Set, policiesErr error, lease *coordinationv1.Lease, leaseErr error) Input {
+func (s *Source) input(nodes []*corev1.Node, policies PolicyView, policiesErr error, lease *coordinationv1.Lease, leaseErr error) Input {
 	in := Input{
-		Snapshot: rollout.Snapshot{Now: s.now(), Policies: policies}, PoliciesErr: policiesErr,
+		Snapshot: rollout.Snapshot{Now: s.now()}, PoliciesErr: policiesErr,
 		Lease: Lease{Namespace: s.Namespace, Name: s.LeaseName, Err: leaseErr},
+	}
+	if policiesErr == nil {
+		in.Policies, in.Progressing = policies.Set(), policies.Progressing()
 	}
 	for _, n := range nodes {
 		in.Nodes = append(in.Nodes, turn.FromNode(n))

@@ -3,6 +3,8 @@ package report
 import (
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 )
@@ -179,4 +181,6 @@ type Input struct {
 	// PoliciesErr is why the policies could not be read; the snapshot has none
 	// then.
 	PoliciesErr error
+	// Progressing is, by policy, the condition as the coordinator last wrote it.
+	Progressing map[string]metav1.Condition
 }

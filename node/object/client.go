@@ -71,7 +71,7 @@ func Follow(find func() (string, error), role, version string, qps float32, burs
 // PEM files that it names are client-go's to follow.
 func ConnectService(cfg *rest.Config, file, role, version string, qps float32, burst int) (*Client, error) {
 	c := &Client{}
-	w, err := newWay(cfg, file, userAgent(role, version), c.dated, false)
+	w, err := newWay(cfg, file, userAgent(role, version), c.around(nil), false)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
 	}
@@ -84,7 +84,7 @@ func ConnectConfig(cfg *rest.Config, role, version string, qps float32, burst in
 	c := &Client{}
 	cfg = rest.CopyConfig(cfg)
 	cfg.UserAgent = userAgent(role, version)
-	cfg.Wrap(c.dated)
+	cfg.Wrap(c.around(nil))
 	rt, err := rest.TransportFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("client for %s: %w", cfg.Host, err)
@@ -100,16 +100,30 @@ func ConnectConfig(cfg *rest.Config, role, version string, qps float32, burst in
 
 func userAgent(role, version string) string { return "lockkeeper-" + role + "/" + version }
 
-func (c *Client) dated(next http.RoundTripper) http.RoundTripper { return dated{next, c} }
-
-// around puts dated around wraps.
+// around puts wraps, dated and once around each request.
 func (c *Client) around(wraps []func(http.RoundTripper) http.RoundTripper) transport.WrapperFunc {
 	return func(next http.RoundTripper) http.RoundTripper {
 		for _, wrap := range wraps {
 			next = wrap(next)
 		}
-		return c.dated(next)
+		return once{dated{next, c}}
 	}
+}
+
+// once keeps client-go from repeating a request. client-go repeats any request,
+// a PATCH too, up to ten times when a 429 or 5xx carries a Retry-After header.
+// The last answer then hides the first: a write that may have landed with a 503
+// comes back as refused or as a conflict. How long to wait is in the Status as
+// well, where the API server knows it.
+type once struct{ next http.RoundTripper }
+
+// RoundTrip passes the request on.
+func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := o.next.RoundTrip(r)
+	if resp != nil {
+		resp.Header.Del("Retry-After")
+	}
+	return resp, err
 }
 
 // use makes the client go w, or, if f is not nil, wherever f goes.

@@ -3,13 +3,12 @@ package object
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 )
@@ -55,32 +54,37 @@ func (p *Patch) body() []byte {
 	return b
 }
 
-// Outcome is what became of a write.
-type Outcome int
-
-// The outcomes.
-const (
-	// Written: the API server has it.
-	Written Outcome = iota
-	// Conflict: the Node was another version. Decide again.
-	Conflict
-	// Gone: there is no such Node.
-	Gone
-	// Refused: the API server would not: forbidden, invalid, too many.
-	Refused
-	// Unknown: no answer, or one that does not say. The write may have been
-	// carried out, may be carried out later, or never.
-	Unknown
-)
-
-// String names the outcome.
-func (o Outcome) String() string {
-	return [...]string{"written", "conflict", "gone", "refused", "unknown"}[o]
+// Write sends the patch once and confirms what the answer means.
+//
+// After a conflict it reads the Node from the quorum and returns it: the caller
+// decides again. An answer that the Node does not exist counts only after Find
+// has confirmed it. A conflict or such an answer that cannot be confirmed is
+// Unknown, because a proxy may have repeated a write that had already landed. A
+// conflict on a Node that still is the version in the patch is Refused: an
+// admission webhook answers 409 and would do so again at once.
+//
+// The Node is not nil with Written and Conflict. The error is nil only with
+// Written.
+func Write(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.Node, Outcome, error) {
+	n, o, err := send(ctx, client, p)
+	if o != Conflict && o != Gone {
+		return n, o, err
+	}
+	n, readErr := Find(ctx, client, p.Node)
+	switch {
+	case readErr != nil:
+		return nil, Unknown, fmt.Errorf("%w; reading the Node after that: %w", err, readErr)
+	case n == nil:
+		return nil, Gone, err
+	case n.ResourceVersion == p.ResourceVersion:
+		return nil, Refused, err
+	}
+	return n, Conflict, err
 }
 
-// Send sends the patch once. The Node is the one that was written, nil unless
+// send sends the patch once. The Node is the one that was written, nil unless
 // Written; the error is nil only then.
-func Send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.Node, Outcome, error) {
+func send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.Node, Outcome, error) {
 	if p.ResourceVersion == "" {
 		// The API server would take that for no precondition at all.
 		return nil, Refused, fmt.Errorf("writing node %s: the write names no resourceVersion", p.Node)
@@ -89,67 +93,63 @@ func Send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.No
 	defer cancel()
 	n, err := client.CoreV1().Nodes().Patch(ctx, p.Node, types.MergePatchType, p.body(), metav1.PatchOptions{FieldManager: p.Manager})
 	if err != nil {
-		return nil, outcome(err), fmt.Errorf("writing node %s: %w", p.Node, err)
+		return nil, outcome(err, p.Node), fmt.Errorf("writing node %s: %w", p.Node, err)
 	}
 	return n, Written, nil
 }
 
-func outcome(err error) Outcome {
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	if !ok {
-		return Unknown
-	}
-	switch code := status.Status().Code; {
-	case code == 409:
-		return Conflict
-	case code == 404:
-		return Gone
-	case code >= 400 && code < 500 && code != 408:
-		return Refused
-	}
-	return Unknown
-}
-
 // Settle repeats a write whose outcome is not known until the outcome cannot
-// change any more, and returns the Node as it is then, nil if it is gone. That
-// is so after success, and once the Node is another version than the one that
-// was written to: by this write or by another, which both turn every further
-// try into a conflict. A refusal alone settles nothing: the first try, held up
-// somewhere, may still be carried out.
+// change any more, and returns the Node as it is then, nil if it does not exist.
+// That is so after success, and once the Node is another version than the one
+// that was written to: by this write or by another, both make every further try
+// a conflict. A refusal alone settles nothing: the first try may still be held
+// up somewhere and land later.
 //
-// Between tries it waits a second, then two, up to ten. It ends early only
-// with ctx. alive, if not nil, is called before every try: however long it
-// takes, this is no loop that is stuck.
-func Settle(ctx context.Context, client kubernetes.Interface, p Patch, alive func()) (*corev1.Node, error) {
+// Between tries it waits a second, then two, up to ten. It ends early only with
+// ctx. failed receives why a try settled nothing.
+func Settle(ctx context.Context, client kubernetes.Interface, p Patch, failed func(error)) (*corev1.Node, error) {
 	delay := time.Second
 	for {
 		if err := pause(ctx, delay); err != nil {
 			return nil, err
 		}
-		if alive != nil {
-			alive()
-		}
 		delay = min(2*delay, 10*time.Second)
-		_, o, _ := Send(ctx, client, p)
-		n, err := Read(ctx, client, p.Node)
+		_, o, err := send(ctx, client, p)
+		n, readErr := Find(ctx, client, p.Node)
 		switch {
-		case apierrors.IsNotFound(err):
-			return nil, nil
-		case err == nil && (o == Written || n.ResourceVersion != p.ResourceVersion):
+		case readErr != nil:
+			failed(readErr)
+		case n == nil, o == Written, n.ResourceVersion != p.ResourceVersion:
 			return n, nil
+		default:
+			failed(err)
 		}
 	}
 }
 
-// Read reads a Node from the quorum.
-func Read(ctx context.Context, client kubernetes.Interface, name string) (*corev1.Node, error) {
+// Find reads a Node from the quorum. It returns nil, and no error, only if the
+// Node does not exist: a GET says so in the API server's own words, and a LIST
+// of Nodes of that name confirms it with an empty list. A single 404 is not
+// enough to free the Node's slot.
+func Find(ctx context.Context, client kubernetes.Interface, name string) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	n, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
+	if err == nil {
+		return n, nil
+	}
+	if !IsGone(err, corev1.Resource("nodes"), name) {
 		return nil, fmt.Errorf("reading node %s: %w", name, err)
 	}
-	return n, nil
+	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("confirming that node %s does not exist: %w", name, err)
+	case len(list.Items) == 0:
+		return nil, nil
+	}
+	return &list.Items[0], nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {

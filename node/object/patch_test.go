@@ -8,12 +8,16 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
 
@@ -30,8 +34,23 @@ type apiServer struct {
 // cut is an answer: none, the connection ends.
 type cut struct{}
 
-// html is an answer of some proxy's.
+// html is a proxy's answer.
 type html int
+
+// gone is the API server's answer that a Node of that name does not exist.
+type gone string
+
+// list is a list of Nodes n1 at these resourceVersions.
+type list []string
+
+// said is a Status with a code and a message.
+type said struct {
+	code    int
+	message string
+}
+
+// later asks to be asked again after a second.
+type later struct{ answer any }
 
 func newAPIServer(t *testing.T, answers ...any) *apiServer {
 	s := &apiServer{t: t, answers: answers}
@@ -56,6 +75,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	what := r.Method
+	if r.Method == http.MethodGet && r.URL.Query().Has("fieldSelector") {
+		what = "LIST"
+	}
 	if len(body) > 0 {
 		what += " " + string(body)
 	}
@@ -67,7 +89,23 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(code)
 		json.NewEncoder(w).Encode(v)
 	}
+	if l, ok := answer.(later); ok {
+		w.Header().Set("Retry-After", "1")
+		answer = l.answer
+	}
 	switch a := answer.(type) {
+	case gone:
+		status := apierrors.NewNotFound(corev1.Resource("nodes"), string(a)).Status()
+		status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+		write(404, status)
+	case list:
+		l := corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "99"}}
+		for _, version := range a {
+			l.Items = append(l.Items, *node("n1", "a", version))
+		}
+		write(200, l)
+	case said:
+		write(a.code, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(a.code), Message: a.message})
 	case cut:
 		panic(http.ErrAbortHandler)
 	case html:
@@ -113,43 +151,111 @@ func TestPatchBody(t *testing.T) {
 	}
 }
 
-func TestSendSaysWhatBecameOfIt(t *testing.T) {
-	for _, c := range []struct {
-		answer any
-		want   Outcome
+// One answer to a write, and to the reads that confirm it.
+func TestWrite(t *testing.T) {
+	const patch = "PATCH " + cordonBody
+	one, read, listed := []string{patch}, []string{patch, "GET"}, []string{patch, "GET", "LIST"}
+	for name, c := range map[string]struct {
+		answers  []any
+		want     Outcome
+		version  string // of the Node that is returned
+		requests []string
 	}{
-		{"11", Written},
-		{409, Conflict},
-		{404, Gone},
-		{400, Refused}, {401, Refused}, {403, Refused}, {413, Refused}, {422, Refused}, {429, Refused}, {html(403), Refused},
-		// Whether these were carried out, nobody knows: a proxy or a webhook may have given up on the way back.
-		{408, Unknown}, {500, Unknown}, {502, Unknown}, {503, Unknown}, {504, Unknown}, {html(502), Unknown}, {html(200), Unknown}, {cut{}, Unknown},
+		"written":  {[]any{"11"}, Written, "11", one},
+		"conflict": {[]any{409, "11"}, Conflict, "11", read},
+		// A webhook that answers with the code of a conflict would again at once.
+		"conflict on the version it names": {[]any{409, "10"}, Refused, "", read},
+		// A proxy may have repeated a write that had landed: only the Node tells.
+		"conflict that is not confirmed": {[]any{409, 503}, Unknown, "", read},
+
+		"gone":                               {[]any{gone("n1"), gone("n1"), list{}}, Gone, "", listed},
+		"gone by the read":                   {[]any{409, gone("n1"), list{}}, Gone, "", listed},
+		"gone, and there by the list":        {[]any{gone("n1"), gone("n1"), list{"11"}}, Conflict, "11", listed},
+		"gone, not confirmed by the list":    {[]any{gone("n1"), gone("n1"), html(404)}, Unknown, "", listed},
+		"gone, not confirmed by the read":    {[]any{gone("n1"), html(404)}, Unknown, "", read},
+		"404 of a proxy":                     {[]any{html(404)}, Unknown, "", one},
+		"404 that names nothing":             {[]any{404}, Unknown, "", one},
+		"404 that names another Node":        {[]any{gone("n2")}, Unknown, "", one},
+		"conflict, then a proxy's 404":       {[]any{409, html(404)}, Unknown, "", read},
+		"conflict, then another Node is not": {[]any{409, gone("n2")}, Unknown, "", read},
+
+		"bad request": {[]any{400}, Refused, "", one}, "unauthorized": {[]any{401}, Refused, "", one}, "forbidden": {[]any{403}, Refused, "", one},
+		"too large a body": {[]any{413}, Refused, "", one}, "invalid": {[]any{422}, Refused, "", one}, "too many": {[]any{429}, Refused, "", one},
+		"too large for etcd":            {[]any{said{500, "etcdserver: request is too large"}}, Refused, "", one},
+		"too large for etcd's client":   {[]any{said{500, "rpc error: code = ResourceExhausted desc = trying to send message larger than max (3 vs. 2)"}}, Refused, "", one},
+		"a webhook that is away":        {[]any{said{500, `Internal error occurred: failed calling webhook "w.example.com": context deadline exceeded`}}, Refused, "", one},
+		"another message of the server": {[]any{said{500, "etcdserver: request timed out"}}, Unknown, "", one},
+
+		// No one knows whether these were carried out.
+		"408": {[]any{408}, Unknown, "", one}, "500": {[]any{500}, Unknown, "", one}, "502": {[]any{502}, Unknown, "", one},
+		"503": {[]any{503}, Unknown, "", one}, "504": {[]any{504}, Unknown, "", one}, "no answer": {[]any{cut{}}, Unknown, "", one},
+		"403 of a proxy": {[]any{html(403)}, Unknown, "", one}, "502 of a proxy": {[]any{html(502)}, Unknown, "", one},
+		"200 of a proxy": {[]any{html(200)}, Unknown, "", one},
+
+		// client-go would repeat these itself, and the last answer would hide the first.
+		"503 with Retry-After, then 403":      {[]any{later{503}, 403}, Unknown, "", one},
+		"503 with Retry-After, then conflict": {[]any{later{503}, 409, "11"}, Unknown, "", one},
+		"429 with Retry-After":                {[]any{later{429}, "11"}, Refused, "", one},
+		"429 of a proxy with Retry-After":     {[]any{later{html(429)}, "11"}, Unknown, "", one},
 	} {
-		s := newAPIServer(t, c.answer)
-		n, got, err := Send(t.Context(), s.client(), cordon)
-		if got != c.want || (err == nil) != (c.want == Written) || (n == nil) != (c.want != Written) {
-			t.Errorf("%v: %v, Node %v, error %v; want %v", c.answer, got, n != nil, err, c.want)
-		}
-		if seen := s.seen(); len(seen) != 1 || seen[0] != "PATCH "+cordonBody {
-			t.Errorf("%v: requests %q", c.answer, seen)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newAPIServer(t, c.answers...)
+			n, got, err := Write(t.Context(), s.client(), cordon)
+			if got != c.want || (err == nil) != (c.want == Written) {
+				t.Errorf("%v, error %v; want %v", got, err, c.want)
+			}
+			if n == nil && c.version != "" || n != nil && n.ResourceVersion != c.version {
+				t.Errorf("Node %+v, want version %q", n, c.version)
+			}
+			if seen := s.seen(); fmt.Sprint(seen) != fmt.Sprint(c.requests) {
+				t.Errorf("requests %q, want %q", seen, c.requests)
+			}
+		})
 	}
 	s := newAPIServer(t, "11")
 	s.Close()
-	if _, got, _ := Send(t.Context(), s.client(), cordon); got != Unknown {
+	if _, got, _ := Write(t.Context(), s.client(), cordon); got != Unknown {
 		t.Errorf("an API server that is away: %v, want unknown", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, got, _ := Send(ctx, newAPIServer(t, "11").client(), cordon); got != Unknown {
+	if _, got, _ := Write(ctx, newAPIServer(t, "11").client(), cordon); got != Unknown {
 		t.Errorf("a request that was called off: %v, want unknown", got)
+	}
+}
+
+// Any request is sent once, by every kind of client.
+func TestClientsRepeatNothing(t *testing.T) {
+	s := newAPIServer(t, later{503})
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	config := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", s.URL)
+	must(t, os.WriteFile(file, []byte(config), 0o600))
+	connected, err := Connect(file, "host", "test", 100, 100)
+	must(t, err)
+	follows, err := Follow(func() (string, error) { return file, nil }, "host", "test", 100, 100)
+	must(t, err)
+	service, err := ConnectService(&rest.Config{Host: s.URL}, file, "coordinator", "test", 100, 100)
+	must(t, err)
+	limited, err := service.Limited(1, 1)
+	must(t, err)
+	for name, client := range map[string]kubernetes.Interface{
+		"Connect": connected, "Follow": follows, "ConnectService": service, "ConnectConfig": s.client(), "Limited": limited,
+	} {
+		before := len(s.seen())
+		if _, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{}); err == nil {
+			t.Errorf("%s: 503 is not an error", name)
+		}
+		if n := len(s.seen()) - before; n != 1 {
+			t.Errorf("%s: %d requests, want 1", name, n)
+		}
 	}
 }
 
 // To the API server an empty resourceVersion is none, and the write one to whatever is there.
 func TestSendNeedsAPrecondition(t *testing.T) {
 	s := newAPIServer(t, "11")
-	if n, got, err := Send(t.Context(), s.client(), Patch{Node: "n1", Unschedulable: new(true)}); n != nil || got != Refused || err == nil {
+	if n, got, err := Write(t.Context(), s.client(), Patch{Node: "n1", Unschedulable: new(true)}); n != nil || got != Refused || err == nil {
 		t.Errorf("%v, %v, want a refusal", got, err)
 	}
 	if seen := s.seen(); len(seen) > 0 {
@@ -158,15 +264,15 @@ func TestSendNeedsAPrecondition(t *testing.T) {
 }
 
 func TestOutcomeOfWrappedErrors(t *testing.T) {
-	gone := fmt.Errorf("writing: %w", apierrors.NewNotFound(metav1.Unversioned.WithResource("nodes").GroupResource(), "n1"))
-	if got := outcome(gone); got != Gone {
+	gone := fmt.Errorf("writing: %w", apierrors.NewNotFound(corev1.Resource("nodes"), "n1"))
+	if got := outcome(gone, "n1"); got != Gone {
 		t.Errorf("%v", got)
 	}
-	if got := outcome(errors.New("unexpected EOF")); got != Unknown {
+	if got := outcome(errors.New("unexpected EOF"), "n1"); got != Unknown {
 		t.Errorf("%v", got)
 	}
 	// A status error without a code says nothing.
-	if got := outcome(&apierrors.StatusError{}); got != Unknown {
+	if got := outcome(&apierrors.StatusError{}, "n1"); got != Unknown {
 		t.Errorf("%v", got)
 	}
 	for o, want := range map[Outcome]string{Written: "written", Conflict: "conflict", Gone: "gone", Refused: "refused", Unknown: "unknown"} {
@@ -186,7 +292,8 @@ func TestSettle(t *testing.T) {
 		"carried out at the second try": {[]any{"11", "12"}, "12", []string{patch, "GET"}},
 		"carried out at the first try":  {[]any{409, "11"}, "11", []string{patch, "GET"}},
 		"nothing to change":             {[]any{"10", "10"}, "10", []string{patch, "GET"}},
-		"gone":                          {[]any{404, 404}, "", []string{patch, "GET"}},
+		"gone":                          {[]any{gone("n1"), gone("n1"), list{}}, "", []string{patch, "GET", "LIST"}},
+		"a proxy's 404":                 {[]any{html(404), html(404), 409, "11"}, "11", []string{patch, "GET", patch, "GET"}},
 		"no answer":                     {[]any{cut{}, 503, 409, "11"}, "11", []string{patch, "GET", patch, "GET"}},
 		// A write with the old resourceVersion is a conflict whenever it comes, whoever made the new one.
 		"answered by the read alone": {[]any{cut{}, "11"}, "11", []string{patch, "GET"}},
@@ -200,8 +307,13 @@ func TestSettle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newAPIServer(t, c.answers...)
-			tries := 0
-			n, err := Settle(t.Context(), s.client(), cordon, func() { tries++ })
+			failed := 0
+			n, err := Settle(t.Context(), s.client(), cordon, func(err error) {
+				if err == nil {
+					t.Error("a try that settled nothing says why")
+				}
+				failed++
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -211,8 +323,8 @@ func TestSettle(t *testing.T) {
 			if got := s.seen(); fmt.Sprint(got) != fmt.Sprint(c.requests) {
 				t.Errorf("requests %q, want %q", got, c.requests)
 			}
-			if tries != len(c.requests)/2 {
-				t.Errorf("said %d times that it is alive, want %d", tries, len(c.requests)/2)
+			if want := len(c.requests)/2 - 1; failed != want {
+				t.Errorf("%d tries failed, want %d", failed, want)
 			}
 		})
 	}
@@ -223,7 +335,7 @@ func TestSettleEndsWithItsContext(t *testing.T) {
 	client := s.client()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	n, err := Settle(ctx, client, cordon, nil)
+	n, err := Settle(ctx, client, cordon, func(error) {})
 	if n != nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, %v, want the context's error", n, err)
 	}

@@ -3,14 +3,17 @@ package object
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -44,9 +47,23 @@ func NewPolicies(client *Client, notify func()) *Policies {
 // Run lists and watches until ctx ends. It never gives up: while policies cannot
 // be read, [Policies.Err] says why, and what was read before stands.
 func (p *Policies) Run(ctx context.Context) {
-	r := cache.NewReflectorWithOptions(policyWatch{p}, &v1alpha1.DisruptionPolicy{}, policyStore{p},
+	r := cache.NewReflectorWithOptions(p.listWatch(), &v1alpha1.DisruptionPolicy{}, policyStore{p},
 		cache.ReflectorOptions{Name: "disruptionpolicies", MinWatchTimeout: WatchTimeout})
 	r.RunWithContext(Quiet(ctx))
+}
+
+func (p *Policies) listWatch() *ListWatch {
+	return &ListWatch{
+		ListFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := p.client.listPolicies(ctx, o)
+			if errors.Is(err, ErrNotServed) {
+				p.none()
+			}
+			return list, err
+		},
+		WatchFunc: p.client.watchPolicies,
+		Answered:  p.answered,
+	}
 }
 
 // Listed reports whether the policies are known: a list was taken in, or the
@@ -133,21 +150,38 @@ func (c *Client) policies() (*rest.RESTClient, error) {
 }
 
 // ReadPolicies reads the policies once, from the quorum. Where the API server
-// knows no such kind there are none.
-func ReadPolicies(ctx context.Context, client *Client) (policy.Set, error) {
+// serves no such kind there are none.
+func ReadPolicies(ctx context.Context, client *Client) (*Policies, error) {
 	p := NewPolicies(client, func() {})
-	list, err := policyWatch{p}.list(ctx, metav1.ListOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
+	list, err := client.listPolicies(ctx, metav1.ListOptions{})
+	if errors.Is(err, ErrNotServed) {
+		p.none()
+		return p, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	var all []policy.Policy
-	for i := range list.Items {
-		all = append(all, policy.Compile(&list.Items[i], time.LoadLocation))
+	p.change(func(all map[string]*v1alpha1.DisruptionPolicy) bool {
+		for i := range list.Items {
+			all[list.Items[i].Name] = &list.Items[i]
+		}
+		return true
+	})
+	return p, nil
+}
+
+// Progressing is, by policy, the condition of that type as the coordinator last
+// wrote it: whether the policy's nodes move, and what holds them if they do not.
+func (p *Policies) Progressing() map[string]metav1.Condition {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make(map[string]metav1.Condition, len(p.objects))
+	for name, obj := range p.objects {
+		if c := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionProgressing); c != nil {
+			all[name] = *c
+		}
 	}
-	return policy.NewSet(all...), nil
+	return all
 }
 
 // WriteStatus writes a policy's status: the coordinator's alone. The policy is
@@ -181,50 +215,60 @@ func (p *Policies) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionPoli
 
 const policiesResource = "disruptionpolicies"
 
-// policyWatch lists from the quorum, always, as listWatch does.
-type policyWatch struct{ p *Policies }
+// ErrNotServed is what reading policies returns where the API server serves no
+// such kind: the manifests were not applied, or the CustomResourceDefinition was
+// deleted and every policy with it.
+var ErrNotServed = errors.New("the API server does not serve DisruptionPolicies; apply the manifests: lockkeeper manifests | kubectl apply -f -")
 
-// IsWatchListSemanticsUnSupported keeps the reflector to LIST and WATCH.
-func (policyWatch) IsWatchListSemanticsUnSupported() bool { return true }
-
-func (w policyWatch) List(o metav1.ListOptions) (runtime.Object, error) {
-	return w.ListWithContext(context.Background(), o)
-}
-
-func (w policyWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	return w.list(ctx, o)
-}
-
-func (w policyWatch) list(ctx context.Context, o metav1.ListOptions) (*v1alpha1.DisruptionPolicyList, error) {
-	o.ResourceVersion, o.ResourceVersionMatch = "", ""
+// listPolicies lists the policies. A 404 is not enough to say that there are
+// none: a proxy gives that answer too. Discovery has to confirm it.
+func (c *Client) listPolicies(ctx context.Context, o metav1.ListOptions) (*v1alpha1.DisruptionPolicyList, error) {
 	list := &v1alpha1.DisruptionPolicyList{}
-	client, err := w.p.client.policies()
+	client, err := c.policies()
 	if err == nil {
 		err = client.Get().Resource(policiesResource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
 	}
-	if err == nil {
-		return list, nil // an answer once it is taken in
-	}
-	w.p.answered(err)
 	if apierrors.IsNotFound(err) {
-		w.p.none()
+		if served, discoveryErr := c.serves(ctx, v1alpha1.GroupVersion, policiesResource); discoveryErr == nil && !served {
+			return nil, ErrNotServed
+		}
 	}
-	return nil, fmt.Errorf("listing policies: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("listing policies: %w", err)
+	}
+	return list, nil
 }
 
-func (w policyWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	return w.WatchWithContext(context.Background(), o)
-}
-
-func (w policyWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	client, err := w.p.client.policies()
+func (c *Client) watchPolicies(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	client, err := c.policies()
 	if err != nil {
 		return nil, err
 	}
 	o.Watch = true
-	answer, err := client.Get().Resource(policiesResource).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
-	w.p.answered(err)
-	return answer, err
+	return client.Get().Resource(policiesResource).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
+}
+
+// serves reports whether the API server serves the resource, by its discovery
+// documents. The error is that they cannot be read.
+func (c *Client) serves(ctx context.Context, gv schema.GroupVersion, resource string) (bool, error) {
+	get := func(path string, into runtime.Object) error {
+		return c.CoreV1().RESTClient().Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Into(into)
+	}
+	groups := &metav1.APIGroupList{}
+	if err := get("/apis", groups); err != nil {
+		return false, err
+	}
+	served := slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool {
+		return g.Name == gv.Group && slices.ContainsFunc(g.Versions, func(v metav1.GroupVersionForDiscovery) bool { return v.Version == gv.Version })
+	})
+	if !served {
+		return false, nil
+	}
+	resources := &metav1.APIResourceList{}
+	if err := get("/apis/"+gv.String(), resources); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }), nil
 }
 
 // policyStore is the view as the reflector fills it.

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -9,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // Policies that could not be read are read again when they are taken in, and not
@@ -32,16 +35,54 @@ func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 			t.Error("they can be read, and are not there")
 		}
 	})
-	w := policyWatch{p}
-	if _, err := w.list(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) || !apierrors.IsForbidden(p.Err()) {
+	w := p.listWatch()
+	if _, err := w.ListWithContext(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) || !apierrors.IsForbidden(p.Err()) {
 		t.Fatalf("refused: %v, %v", err, p.Err())
 	}
 	refuses = false
-	list, err := w.list(t.Context(), metav1.ListOptions{})
-	if err != nil || len(list.Items) != 1 || p.Err() == nil {
+	answer, err := w.ListWithContext(t.Context(), metav1.ListOptions{})
+	list, ok := answer.(*v1alpha1.DisruptionPolicyList)
+	if err != nil || !ok || len(list.Items) != 1 || p.Err() == nil {
 		t.Fatalf("answered: %v, %v", err, p.Err())
 	}
 	if err := (policyStore{p}).Replace([]any{&list.Items[0]}, "7"); err != nil || p.Err() != nil || !p.Listed() {
 		t.Errorf("taken in: %v, %v", err, p.Err())
+	}
+}
+
+// A 404 is no proof that the kind is not served: discovery has to say so.
+func TestNotServed(t *testing.T) {
+	const groups = `{"kind":"APIGroupList","apiVersion":"v1","groups":[%s]}`
+	const group = `{"name":"lockkeeper.dev","versions":[{"groupVersion":"lockkeeper.dev/v1alpha1","version":"v1alpha1"}]}`
+	const resources = `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"lockkeeper.dev/v1alpha1","resources":[{"name":%q,"namespaced":false,"kind":"X","verbs":[]}]}`
+	for name, c := range map[string]struct {
+		answers   map[string]string // by path; "" and others are a proxy's 404
+		notServed bool
+	}{
+		"a proxy that has nothing":       {nil, false},
+		"another group":                  {map[string]string{"/apis": fmt.Sprintf(groups, `{"name":"apps","versions":[]}`)}, true},
+		"the group with another kind":    {map[string]string{"/apis": fmt.Sprintf(groups, group), "/apis/lockkeeper.dev/v1alpha1": fmt.Sprintf(resources, "hostupdates")}, true},
+		"the kind is served":             {map[string]string{"/apis": fmt.Sprintf(groups, group), "/apis/lockkeeper.dev/v1alpha1": fmt.Sprintf(resources, policiesResource)}, false},
+		"the group is served, not known": {map[string]string{"/apis": fmt.Sprintf(groups, group)}, false},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			answer := c.answers[r.URL.Path]
+			if answer == "" {
+				http.Error(w, "404 page not found", http.StatusNotFound)
+				return
+			}
+			w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+			_, _ = w.Write([]byte(answer))
+		}))
+		client, err := ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
+		must(t, err)
+		view, err := ReadPolicies(t.Context(), client)
+		switch {
+		case c.notServed && (err != nil || !view.Listed() || len(view.Set()) != 0):
+			t.Errorf("%s: %v, want no policies", name, err)
+		case !c.notServed && !apierrors.IsNotFound(err):
+			t.Errorf("%s: %v, want the 404", name, err)
+		}
+		server.Close()
 	}
 }

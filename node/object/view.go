@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
@@ -32,6 +31,9 @@ type View struct {
 	client kubernetes.Interface
 	name   string // of the only Node that is watched; "" is all of them
 	notify func()
+	// rewound is called when the store turns out to have gone back in time; it
+	// must not block.
+	rewound func()
 
 	mu     sync.Mutex
 	nodes  map[string]*corev1.Node
@@ -51,13 +53,31 @@ const WatchTimeout = 30 * time.Minute
 // empty. notify is called after every change, never with a lock held; it must
 // not block.
 func NewView(client kubernetes.Interface, name string, notify func()) *View {
-	return &View{client: client, name: name, notify: notify, nodes: map[string]*corev1.Node{}}
+	return &View{client: client, name: name, notify: notify, rewound: func() {}, nodes: map[string]*corev1.Node{}}
 }
+
+// OnRewind has f called each time a list from the quorum shows that the API
+// server's store went back in time: it was restored from a backup. Whatever was
+// known is forgotten then. f must not block. It has to be set before Run.
+func (v *View) OnRewind(f func()) { v.rewound = f }
 
 // Run lists and watches until ctx ends. It never gives up: while the API
 // server is away, [View.Err] says so.
 func (v *View) Run(ctx context.Context) {
-	r := cache.NewReflectorWithOptions(listWatch{v}, &corev1.Node{}, store{v},
+	nodes := v.client.CoreV1().Nodes()
+	lw := &ListWatch{
+		Name: v.name,
+		ListFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := nodes.List(ctx, o)
+			if err != nil {
+				return nil, fmt.Errorf("listing nodes: %w", err)
+			}
+			return list, nil
+		},
+		WatchFunc: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return nodes.Watch(ctx, o) },
+		Answered:  v.answered,
+	}
+	r := cache.NewReflectorWithOptions(lw, &corev1.Node{}, store{v},
 		cache.ReflectorOptions{Name: "nodes", MinWatchTimeout: WatchTimeout})
 	r.RunWithContext(Quiet(ctx))
 }
@@ -214,50 +234,6 @@ func ours(annotations map[string]string) map[string]string {
 	return kept
 }
 
-// listWatch lists from the quorum, always. The reflector would ask for
-// resourceVersion 0, which an API server answers from a cache that may be
-// minutes old.
-type listWatch struct{ v *View }
-
-// IsWatchListSemanticsUnSupported keeps the reflector to LIST and WATCH: the
-// list that it streams otherwise is not ours to make a quorum read.
-func (listWatch) IsWatchListSemanticsUnSupported() bool { return true }
-
-func (l listWatch) options(o metav1.ListOptions) metav1.ListOptions {
-	if l.v.name != "" {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, l.v.name).String()
-	}
-	return o
-}
-
-func (l listWatch) list(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
-	o.ResourceVersion, o.ResourceVersionMatch = "", ""
-	list, err := l.v.client.CoreV1().Nodes().List(ctx, l.options(o))
-	l.v.answered(err)
-	if err != nil {
-		return nil, fmt.Errorf("listing nodes: %w", err)
-	}
-	return list, nil
-}
-
-func (l listWatch) List(o metav1.ListOptions) (runtime.Object, error) {
-	return l.list(context.Background(), o)
-}
-
-func (l listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	return l.list(ctx, o)
-}
-
-func (l listWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	return l.WatchWithContext(context.Background(), o)
-}
-
-func (l listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	w, err := l.v.client.CoreV1().Nodes().Watch(ctx, l.options(o))
-	l.v.answered(err)
-	return w, err
-}
-
 func (v *View) answered(err error) {
 	v.mu.Lock()
 	changed := (err == nil) != (v.err == nil)
@@ -308,8 +284,9 @@ func (s store) Delete(obj any) error {
 // newer than the list will be in the watch after it. Every other Node that is
 // missing from the list is gone.
 //
-// A list from the quorum that is older than what was shown before is one of a
-// store that was set back to a backup. Then nothing that is known counts.
+// A list from the quorum that is older than what was shown before, or that shows
+// an older version of a Node than was known when it was made, is the list of a
+// store that went back in time. Then nothing that is known counts.
 func (s store) Replace(objs []any, at string) error {
 	nodes := make(map[string]*corev1.Node, len(objs))
 	for _, obj := range objs {
@@ -320,19 +297,23 @@ func (s store) Replace(objs []any, at string) error {
 		nodes[n.Name] = strip(n)
 	}
 	s.v.mu.Lock()
-	if setBack := surelyNewer(s.v.at, at); !setBack {
-		for name, old := range s.v.nodes {
-			known := at
-			if n := nodes[name]; n != nil {
-				known = n.ResourceVersion
-			}
-			if surelyNewer(old.ResourceVersion, known) {
-				nodes[name] = old
-			}
+	rewound := surelyNewer(s.v.at, at)
+	kept := map[string]*corev1.Node{}
+	for name, old := range s.v.nodes {
+		if surelyNewer(old.ResourceVersion, at) {
+			kept[name] = old
+		} else if n := nodes[name]; n != nil && surelyNewer(old.ResourceVersion, n.ResourceVersion) {
+			rewound = true
 		}
 	}
-	s.v.nodes, s.v.listed, s.v.at = nodes, true, at
+	if !rewound {
+		maps.Copy(nodes, kept)
+	}
+	s.v.nodes, s.v.listed, s.v.at, s.v.err = nodes, true, at, nil
 	s.v.mu.Unlock()
+	if rewound {
+		s.v.rewound()
+	}
 	s.v.notify()
 	return nil
 }

@@ -137,14 +137,14 @@ func TestConflictOnAStaleVersion(t *testing.T) {
 	playHost(t, "stale", false)
 	w := nodeWire(t, "stale")
 	client := w.client("host")
-	read, err := object.Read(t.Context(), client, "stale")
+	read, err := object.Find(t.Context(), client, "stale")
 	must(t, err)
 	p := object.Patch{
 		Node: "stale", ResourceVersion: read.ResourceVersion, Manager: object.FieldManager("host"),
 		Unschedulable: new(true), Annotations: map[string]*string{"lockkeeper.dev/cordon": new("t1"), "lockkeeper.dev/host": nil},
 		Labels: map[string]*string{"lockkeeper.dev/wants": new("drain")},
 	}
-	written, outcome, err := object.Send(t.Context(), client, p)
+	written, outcome, err := object.Write(t.Context(), client, p)
 	if outcome != object.Written || err != nil {
 		t.Fatal(outcome, err)
 	}
@@ -155,21 +155,21 @@ func TestConflictOnAStaleVersion(t *testing.T) {
 	if !slices.ContainsFunc(written.ManagedFields, func(f metav1.ManagedFieldsEntry) bool { return f.Manager == "lockkeeper-host" }) {
 		t.Errorf("written by %+v", written.ManagedFields)
 	}
-	again, outcome, err := object.Send(t.Context(), client, p)
-	if outcome != object.Conflict || err == nil || again != nil {
-		t.Errorf("the same write again: %v, %v; want a conflict", outcome, err)
+	again, outcome, err := object.Write(t.Context(), client, p)
+	if outcome != object.Conflict || err == nil || again == nil || again.ResourceVersion != written.ResourceVersion {
+		t.Errorf("the same write again: %v, %v; want a conflict with what was written", outcome, err)
 	}
 	p.ResourceVersion = ""
-	if _, outcome, _ := object.Send(t.Context(), client, p); outcome == object.Written {
+	if _, outcome, _ := object.Write(t.Context(), client, p); outcome == object.Written {
 		t.Error("a write without a precondition was carried out")
 	}
 	p.Node, p.ResourceVersion = "nobody", "1" // refused before the version is looked at
 	playHost(t, "nobody", false)
-	if _, outcome, _ := object.Send(t.Context(), w.client("host"), p); outcome != object.Refused {
+	if _, outcome, _ := object.Write(t.Context(), w.client("host"), p); outcome != object.Refused {
 		t.Errorf("a write to another's Node: %v", outcome)
 	}
 	p.Node = "none"
-	if _, outcome, _ := object.Send(t.Context(), coordinatorWire(t).client("coordinator"), p); outcome != object.Gone {
+	if _, outcome, _ := object.Write(t.Context(), coordinatorWire(t).client("coordinator"), p); outcome != object.Gone {
 		t.Errorf("a write to no Node: %v", outcome)
 	}
 	fresh(t, w)
@@ -180,7 +180,7 @@ func TestSettleAfterALostAnswer(t *testing.T) {
 	playHost(t, "lost", false)
 	w := nodeWire(t, "lost")
 	client := w.client("host")
-	read, err := object.Read(t.Context(), client, "lost")
+	read, err := object.Find(t.Context(), client, "lost")
 	must(t, err)
 	p := object.Patch{Node: "lost", ResourceVersion: read.ResourceVersion, Manager: object.FieldManager("host"), Unschedulable: new(true)}
 	w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
@@ -190,10 +190,10 @@ func TestSettleAfterALostAnswer(t *testing.T) {
 		}
 		return nil, nil
 	})
-	if _, outcome, err := object.Send(t.Context(), client, p); outcome != object.Unknown || err == nil {
+	if _, outcome, err := object.Write(t.Context(), client, p); outcome != object.Unknown || err == nil {
 		t.Fatalf("the answer was cut: %v, %v", outcome, err)
 	}
-	n, err := object.Settle(t.Context(), client, p, nil)
+	n, err := object.Settle(t.Context(), client, p, func(error) {})
 	must(t, err)
 	if !n.Spec.Unschedulable {
 		t.Error("what was carried out is not there")

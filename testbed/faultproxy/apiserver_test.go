@@ -68,7 +68,7 @@ func TestOnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	n, err := object.Read(ctx, client, "n1")
+	n, err := object.Find(ctx, client, "n1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestOnAPIServer(t *testing.T) {
 		Node: "n1", ResourceVersion: n.ResourceVersion, Manager: object.FieldManager("host"),
 		Annotations: map[string]*string{"lockkeeper.dev/host": &value},
 	}
-	if _, outcome, err := object.Send(ctx, client, patch); outcome != object.Unknown {
+	if _, outcome, err := object.Write(ctx, client, patch); outcome != object.Unknown {
 		t.Errorf("a write without an answer is %s (%v), expected unknown", outcome, err)
 	}
 	remove()
@@ -95,7 +95,7 @@ func TestOnAPIServer(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Fatal("the watch did not show the write")
 	}
-	if _, outcome, err := object.Send(ctx, client, patch); outcome != object.Conflict {
+	if _, outcome, err := object.Write(ctx, client, patch); outcome != object.Conflict {
 		t.Errorf("the same write again is %s (%v), expected a conflict", outcome, err)
 	}
 
