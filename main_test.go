@@ -22,6 +22,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/packaging/render"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // The test binary is also the real one: with this in its environment it runs
@@ -379,6 +380,10 @@ func TestPackagedUpToDate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	reference += "\n## Units that no plan reloads or restarts\n\n" +
+		"An entry with a `*` is a pattern. An entry stands for the instances of a template of that name, too. The API server\n" +
+		"refuses a policy that names one; an instance makes the policy invalid (`InvalidPolicy`). A host also refuses a unit that\n" +
+		"has such a name as an alias.\n\n" + policy.RefusedUnitsTable()
 	for file, want := range map[string]string{
 		"docs/policy-reference.md":              reference,
 		"packaging/lockkeeper.toml":             render.Sample(head, keys),

@@ -24,6 +24,7 @@ type applyUnits interface {
 	Own(ctx context.Context) (names []string, invocation string, err error)
 	Invocation(ctx context.Context, unit string) (string, error)
 	ActiveState(ctx context.Context, unit string) (state string, loaded bool, err error)
+	Names(ctx context.Context, unit string) ([]string, error)
 }
 
 // atRest is what a run waits for when its steps are done.
@@ -307,8 +308,11 @@ func (a *apply) steps(ctx context.Context, r *applyRun, e errand, log *slog.Logg
 	var own string
 	if len(e.Steps) > 0 {
 		err := a.insist(ctx, r, log, "the unit of lockkeeper itself", func(ctx context.Context) (err error) {
-			names, own, err = a.units.Own(ctx)
-			return err
+			if names, own, err = a.units.Own(ctx); err != nil {
+				return err
+			}
+			// All steps, so that a plan with one that is refused does nothing.
+			return a.refused(ctx, e.Steps...)
 		})
 		if err != nil {
 			return rec, err
@@ -334,6 +338,28 @@ func (a *apply) steps(ctx context.Context, r *applyRun, e errand, log *slog.Logg
 	}
 	a.note(&rec, log)
 	return rec, nil
+}
+
+// refused returns an error if one of the steps is for a unit that no plan touches, by
+// any of the names that the unit has on this host: a policy's author may know an alias
+// that [policy.Compile] does not.
+func (a *apply) refused(ctx context.Context, steps ...v1alpha1.Action) error {
+	for _, s := range steps {
+		if s.Unit == "" {
+			continue
+		}
+		names, err := a.units.Names(ctx, s.Unit)
+		if err != nil {
+			return err
+		}
+		for _, name := range append([]string{s.Unit}, names...) {
+			if g := policy.Refuse(s.Type, name); g != nil {
+				text := fmt.Sprintf("%s is refused: on this host the unit is %s, which %s", s, name, g.Why)
+				return &systemd.JobError{Unit: s.Unit, Text: clipTo(text, maxHookText)}
+			}
+		}
+	}
+	return nil
 }
 
 // ownLast puts the restart of our own unit last: it ends this process.
@@ -391,6 +417,10 @@ func (a *apply) step(ctx context.Context, r *applyRun, log *slog.Logger, rec *ap
 	var left string
 	noted := false
 	err := a.insist(ctx, r, log, step.String(), func(ctx context.Context) (err error) {
+		// Once more: a DaemonReload of this plan may have brought an alias.
+		if err := a.refused(ctx, step); err != nil {
+			return err
+		}
 		if !noted {
 			if rec.Own, rec.Run = own, ""; step.Type == v1alpha1.ActionRestart {
 				if rec.Run, err = a.units.Invocation(ctx, step.Unit); err != nil {

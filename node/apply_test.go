@@ -36,8 +36,11 @@ type fakeHost struct {
 	kills map[string]int
 	vain  bool
 
-	own  int // the run of lockkeeper's own unit
-	runs map[string]int
+	own int // the run of lockkeeper's own unit
+	// names are the names that a unit has besides the one that is asked for; with an
+	// error in errs["Names UNIT"] systemd gives none.
+	names map[string][]string
+	runs  map[string]int
 
 	applied []string
 	end     context.CancelFunc // of the present process
@@ -92,6 +95,14 @@ func (f *fakeHost) Invocation(_ context.Context, unit string) (string, error) {
 
 func (f *fakeHost) ActiveState(context.Context, string) (string, bool, error) {
 	return "active", true, nil
+}
+
+func (f *fakeHost) Names(_ context.Context, unit string) ([]string, error) {
+	if errs := f.errs["Names "+unit]; len(errs) > 0 {
+		f.errs["Names "+unit] = errs[1:]
+		return nil, errs[0]
+	}
+	return append([]string{unit}, f.names[unit]...), nil
 }
 
 func newFakeHost(t *testing.T) *fakeHost {
@@ -166,6 +177,40 @@ func TestApply(t *testing.T) {
 
 	f = newFakeHost(t)
 	f.expect("a drain alone", f.process("b1", errand{Changes: e.Changes}), done, "", "File /etc/a@1")
+}
+
+// A plan that names a unit that no plan touches, by whatever name the unit has on this
+// host, does nothing at all, and fails.
+func TestApplyRefusesUnits(t *testing.T) {
+	e := errand{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Restart b.service, Restart maintenance.target")}
+	f := newFakeHost(t)
+	f.names = map[string][]string{"maintenance.target": {"reboot.target", "runlevel6.target"}}
+	const text = "Restart maintenance.target is refused: on this host the unit is reboot.target, which ends the boot without a drain"
+	f.expect("an alias", f.process("b1", e), turn.Work{Failed: text}, "", "")
+	f.expect("the next process", f.process("b1", e), turn.Work{Failed: text}, "", "")
+
+	// The DaemonReload of the plan brings the alias.
+	f = newFakeHost(t)
+	f.on = func() { f.names = map[string][]string{"maintenance.target": {"reboot.target"}} }
+	f.expect("an alias that comes", f.process("b1", e), turn.Work{Failed: text}, "DaemonReload, Restart b.service", "")
+
+	// A policy that is older than the list.
+	f = newFakeHost(t)
+	want := turn.Work{Failed: "Restart rescue@x.service is refused: on this host the unit is rescue@x.service, which takes the host to a rescue, update, installation or initrd state"}
+	f.expect("no alias", f.process("b1", errand{Steps: actions("Restart rescue@x.service")}), want, "", "")
+	f.expect("reload of the bus", f.process("b2", errand{Steps: actions("Reload dbus.service")}), done, "Reload dbus.service", "")
+
+	// Where systemd cannot say the names, nothing is touched until it can.
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeHost(t)
+		f.names = map[string][]string{"maintenance.target": {"reboot.target"}}
+		f.errs["Names b.service"] = slices.Repeat([]error{systemd.ErrAbsent}, 3)
+		began := time.Now()
+		f.expect("no answer", f.process("b1", e), turn.Work{Failed: text}, "", "")
+		if took := time.Since(began); took != 3*stepPause {
+			t.Errorf("it took %v", took)
+		}
+	})
 }
 
 // A bus that is away is waited for, a quarter of an hour for each step.

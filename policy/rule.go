@@ -73,6 +73,8 @@ func (c *compiler) checkActions(field string, r *v1alpha1.Rule) {
 		case v1alpha1.ActionReload, v1alpha1.ActionRestart:
 			if err := ValidateUnit(a.Unit); a.Unit == "" || err != "" {
 				c.wrong(at+".unit", "%q, expected the full name of the unit to %s", a.Unit, strings.ToLower(string(a.Type)))
+			} else if g := Refuse(a.Type, a.Unit); g != nil {
+				c.wrong(at+".unit", "%s %s, expected %s", a.Unit, g.Why, g.Instead)
 			}
 			continue
 		case v1alpha1.ActionNone:

@@ -74,6 +74,24 @@ func ownWork(file string) bool {
 	return strings.Contains(file, "/systemd/system.control/") || strings.Contains(file, "/systemd/transient/")
 }
 
+// Names returns all names that a unit has on this host, its aliases included. A unit without a file has the name that was
+// asked for. The answer is that of the unit files as systemd last read them; see [Units.DaemonReload]. A name that systemd
+// does not accept is a [JobError]. The error matches [ErrAbsent] where systemd is not on the bus.
+func (u Units) Names(ctx context.Context, unit string) ([]string, error) {
+	_, all, err := u.all(ctx, unit, unitIface)
+	var names []string
+	if err == nil {
+		err = store(all, map[string]any{"Names": &names})
+	}
+	if err == nil && len(names) == 0 {
+		err = fmt.Errorf("unit %q has no names", unit)
+	}
+	if err != nil {
+		return nil, managing(unit, err)
+	}
+	return names, nil
+}
+
 // withTemplate gives a unit's name, and that of the template that it is an instance of.
 func withTemplate(name string) []string {
 	kind := path.Ext(name)

@@ -85,6 +85,30 @@ func TestUnitFiles(t *testing.T) {
 }
 
 // The names are those of systemd.unit(5) and, where that is silent, of systemd 252 itself.
+func TestNames(t *testing.T) {
+	b := newBus(t)
+	bus := &Bus{Address: b.Address}
+	defer bus.Close()
+	u := Units{Bus: bus}
+	if _, err := u.Names(t.Context(), "a.service"); !errors.Is(err, ErrAbsent) {
+		t.Errorf("no systemd on the bus: %v", err)
+	}
+	newFileSystemd(t, b, []string{}, map[string]fileUnit{
+		"alias.target": {id: "reboot.target", names: []string{"reboot.target", "alias.target"}},
+		"none.service": {id: "none.service", names: []string{}},
+	})
+	if names, err := u.Names(t.Context(), "alias.target"); err != nil || strings.Join(names, " ") != "reboot.target alias.target" {
+		t.Errorf("an alias: %q, %v", names, err)
+	}
+	// Without its names a unit must not be taken for one that is harmless.
+	if names, err := u.Names(t.Context(), "none.service"); err == nil || errors.As(err, new(*JobError)) {
+		t.Errorf("no names: %q, %v", names, err)
+	}
+	if names, err := u.Names(t.Context(), "no unit"); !errors.As(err, new(*JobError)) {
+		t.Errorf("no unit's name: %q, %v", names, err)
+	}
+}
+
 func TestDropInNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"foo.service":              "foo.service.d service.d",

@@ -46,6 +46,12 @@ rules:
   - {type: Restart, unit: lockkeeper.service}
   - {type: Restart, unit: hostparts-runtime.service}
   - {type: Restart, unit: kubelet.service}
+- source: File
+  path: /etc/maintenance.conf
+  actions:
+  - {type: Restart, unit: demo.service}
+  - {type: Restart, unit: maintenance.target}
+  - {type: Restart, unit: maintenance.service}
 `
 
 // watchedHost is a host whose files and units rules name.
@@ -89,8 +95,9 @@ func TestFilesAndUnits(t *testing.T) {
 	testStopped(h)
 	testFussy(h)
 	testWriter(h)
-	if turns := h.hist.turns(); len(turns) != 4 {
-		t.Errorf("it had the turns %q, expected 4", turns)
+	testRefusedUnit(h)
+	if turns := h.hist.turns(); len(turns) != 5 {
+		t.Errorf("it had the turns %q, expected 5", turns)
 	}
 }
 
@@ -270,6 +277,24 @@ func testWriter(h *watchedHost) {
 	rec, err := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
 	must(h.t, err)
 	h.expect("the host's record", rec.ApplyFailed, "")
+}
+
+// testRefusedUnit: a plan names units that are aliases, on this host, of one that
+// reboots it. The policy is valid, the turn fails before any unit is touched, and
+// the host stays up.
+func testRefusedUnit(h *watchedHost) {
+	boot, demo := exec(h.t, h.Host, "cat /proc/sys/kernel/random/boot_id"), h.invocation("demo")
+	exec(h.t, h.Host, "for u in target service; do ln -s /usr/lib/systemd/system/$(test $u = target || echo systemd-)reboot.$u /etc/systemd/system/maintenance.$u; done")
+	since := h.hist.now()
+	h.put("/etc/maintenance.conf", "one")
+	n, _, _ := h.turn(since, "a plan that would reboot the host", v1alpha1.ResultFailed, "File /etc/maintenance.conf")
+	h.expect("reason", string(v1alpha1.ReadKeys(n.Labels, n.Annotations).Last.Reason), "ApplyFailed")
+	rec, err := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
+	must(h.t, err)
+	h.expect("the host's record", rec.ApplyFailed, "Restart maintenance.target is refused: on this host the unit is reboot.target, which ends the boot without a drain")
+	h.expect("the other unit of the plan", h.invocation("demo"), demo)
+	h.expect("systemd's jobs", exec(h.t, h.Host, "systemctl list-jobs --no-legend"), "")
+	h.expect("the boot", exec(h.t, h.Host, "cat /proc/sys/kernel/random/boot_id"), boot)
 }
 
 func (h *watchedHost) retry() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,22 @@ func TestUnitsAreManaged(t *testing.T) {
 	testBusRestarts(t, h, u)
 	testItself(t, h)
 	testUnitFiles(t, h, u)
+	testNames(t, h, u)
+}
+
+// testNames: a unit has all its names on a host, those that came without a
+// daemon-reload and those of a service whose file is a link included.
+func testNames(t *testing.T, h *realhost.Host, u systemd.Units) {
+	exec(t, h, "cd /etc/systemd/system && ln -s /usr/lib/systemd/system/reboot.target away.target && ln -s /usr/lib/systemd/system/systemd-suspend.service nap.service")
+	for unit, want := range map[string]string{
+		"away.target": "reboot.target", "nap.service": "systemd-suspend.service", "runlevel6.target": "reboot.target", "ctrl-alt-del.target": "reboot.target",
+		"default.target": "graphical.target", "good.service": "good.service", "gone.service": "gone.service",
+	} {
+		names, err := u.Names(t.Context(), unit)
+		if must(t, err); !slices.Contains(names, want) || !slices.Contains(names, unit) {
+			t.Errorf("%s has the names %q, expected %s and %s among them", unit, names, unit, want)
+		}
+	}
 }
 
 // testDaemonReload: what a unit's files say anew holds after a daemon-reload and

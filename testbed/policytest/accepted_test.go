@@ -31,6 +31,7 @@ var accepted = map[string]string{
 	"rules":          `rules: [{source: OSUpdate, holdBack: "4081.?.*", drain: Never, actions: [{type: Reboot}]}, {source: Sentinel, actions: [{type: Drain}, {type: Reboot}]}, {source: Sentinel, path: /run/reboot-required, actions: [{type: None}]}, {source: Request, actions: [{type: Reboot}]}]`,
 	"files":          `rules: [{source: File, path: /, actions: [{type: Reboot}]}, {source: File, path: /etc/containers/registries.conf.d, actions: [{type: DaemonReload}, {type: Reload, unit: crio.service}]}, {source: File, path: "/etc/..data/.x/a b", actions: [{type: None}]}]`,
 	"units":          `rules: [{source: Unit, unit: containerd.service, actions: [{type: Restart, unit: containerd.service}]}, {source: Unit, unit: getty@tty1.service, actions: [{type: None}]}, {source: Unit, unit: 'dev-disk-by\x2dlabel.device', actions: [{type: None}]}, {source: Unit, unit: "-.mount", actions: [{type: None}]}]`,
+	"units to apply": `rules: [{source: Request, actions: [{type: Reload, unit: dbus.service}, {type: Restart, unit: systemd-logind.service}, {type: Restart, unit: multi-user.target}, {type: Restart, unit: my-reboot.target}, {type: Restart, unit: initrd.service}]}, {source: Unit, unit: reboot.target, actions: [{type: Reboot}]}]`,
 	"as many rules":  `rules: ` + many(100, `{source: File, path: /f#, actions: [{type: Reboot}]}`),
 	"windows":        `rollout: {onClose: Cancel, windows: [{start: "00:00", duration: 24h, timeZone: UTC}, {days: [Mon, Sun], start: "23:59", duration: 1h30m, timeZone: America/Argentina/Buenos_Aires}, {start: "09:00", duration: 15m, timeZone: Etc/GMT+5}]}`,
 	"gates":          `rollout: {gates: [{name: alerts, query: 'ALERTS{severity="critical"}'}, {name: no-2, query: "vector(1) > 2"}]}`,
@@ -72,6 +73,10 @@ func TestOnlyCompileKnows(t *testing.T) {
 		`nodeSelector: {matchLabels: {pool: "a b"}}`:                                                "spec.nodeSelector",
 		`drain: {skip: [{selector: {matchExpressions: [{key: app, operator: In}]}}]}`:               "spec.drain.skip[0].selector",
 		`drain: {block: [{selector: {matchExpressions: [{key: app, operator: Is, values: [a]}]}}]}`: "spec.drain.block[0].selector",
+		// The units that no plan restarts, as instances of templates and in disguise.
+		restart("rescue@x.service"):                "spec.rules[0].actions[0].unit",
+		restart(`systemd-factory-reset@1.service`): "spec.rules[0].actions[0].unit",
+		restart(`systemd\x2dreboot.service`):       "spec.rules[0].actions[0].unit",
 	} {
 		kept, err := try(t, object(t, "a-policy", spec))
 		must(t, err)

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // A refused policy is wrong in one field.
@@ -175,7 +178,28 @@ var refusals = slices.Concat([]refused{
 	{spec: "hooks: {" + hook("beforeUncordon", "lb", "5m", "Abort") + "}", field: "spec.hooks.beforeUncordon[0].onTimeout", says: `supported values: "Wait", "Continue"`},
 	{spec: "hooks: {" + hook("beforeDrain", "lb", "5m", "Force") + "}", field: "spec.hooks.beforeDrain[0].onTimeout", says: `supported values: "Wait", "Continue", "Abort"`},
 	{spec: "hooks: {" + hook("beforeReboot", "lb", "5m", "Force") + "}", field: "spec.hooks.beforeReboot[0].onTimeout", says: `supported values: "Wait", "Continue", "Abort"`},
-}, hookRefusals(), durationRefusals())
+}, hookRefusals(), durationRefusals(), unitRefusals())
+
+// unitRefusals are the units that no plan reloads or restarts, in the words of the list in package policy.
+func unitRefusals() (all []refused) {
+	for _, g := range policy.AllRefusedUnits() {
+		for _, name := range g.Units {
+			if stem, ok := strings.CutSuffix(name, "*"); ok {
+				name = stem + "anything.service"
+			}
+			for _, action := range []v1alpha1.ActionType{v1alpha1.ActionReload, v1alpha1.ActionRestart} {
+				if g.Reloads && action == v1alpha1.ActionReload {
+					continue
+				}
+				all = append(all, refused{
+					spec:  fmt.Sprintf(`rules: [{source: Request, actions: [{type: DaemonReload}, {type: %s, unit: %q}]}]`, action, name),
+					field: "spec.rules[0].actions[1].unit", says: "this unit " + g.Why + "; expected " + g.Instead,
+				})
+			}
+		}
+	}
+	return all
+}
 
 // hookRefusals are what is wrong with hooks in each stage.
 func hookRefusals() (all []refused) {
