@@ -51,7 +51,7 @@ type events struct {
 	// not known; rewound is the time of the Event that the store went back.
 	unsettled map[string]bool
 	rewound   time.Time
-	refused map[string]string // by node: the API server's words that were told
+	refused   map[string]string // by node: the API server's words that were told
 }
 
 // newEvents begins to send Events, until ctx ends. Without a way to send them

@@ -1,6 +1,8 @@
 package drain
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -17,19 +19,24 @@ const (
 	BlockedByPolicy Reason = "BlockedByPolicy"
 )
 
-// Selecting is the Policy that leaves the pods on the node that skip selects, and
-// waits for those that block selects; nil if both are empty. Block comes before
-// skip: a pod that must not be hurt is in both by mistake.
-func Selecting(skip, block []v1alpha1.PodSelector) Policy {
-	if len(skip) == 0 && len(block) == 0 {
+// Selecting is the Policy that waits for the pods that block selects, and leaves
+// the pods on the node that each of skips selects; nil if there are none. Block
+// comes before skip: a pod that must not be hurt is in both by mistake.
+func Selecting(block []v1alpha1.PodSelector, skips ...[]v1alpha1.PodSelector) Policy {
+	none := len(skips) == 0 || slices.ContainsFunc(skips, func(s []v1alpha1.PodSelector) bool { return len(s) == 0 })
+	if len(block) == 0 && none {
 		return nil
 	}
-	blocks, skips := podMatch(block), podMatch(skip)
+	blocked := podMatch(block)
+	skipped := make([]func(*corev1.Pod) bool, len(skips))
+	for i, skip := range skips {
+		skipped[i] = podMatch(skip)
+	}
 	return func(p *corev1.Pod, v Verdict) Verdict {
 		switch {
-		case blocks(p):
+		case blocked(p):
 			return Verdict{Block, BlockedByPolicy}
-		case skips(p):
+		case !none && !slices.ContainsFunc(skipped, func(by func(*corev1.Pod) bool) bool { return !by(p) }):
 			return Verdict{Leave, SkippedByPolicy}
 		}
 		return v

@@ -32,15 +32,26 @@ func TestSelecting(t *testing.T) {
 		"the second of several": {append(selects("", "web"), selects("", "db")...), nil, Verdict{Leave, SkippedByPolicy}},
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Labels: map[string]string{"app": "db"}}}
-		if got := Selecting(c.skip, c.block).Judge(pod); got != c.want {
+		if got := Selecting(c.block, c.skip).Judge(pod); got != c.want {
 			t.Errorf("%s: %v, expected %v", name, got, c.want)
 		}
 		pod.Status.Phase = corev1.PodSucceeded
-		if got, want := Selecting(c.skip, c.block).Judge(pod), (Verdict{Leave, Finished}); got != want {
+		if got, want := Selecting(c.block, c.skip).Judge(pod), (Verdict{Leave, Finished}); got != want {
 			t.Errorf("%s, and the pod has come to its end: %v, expected %v", name, got, want)
 		}
 	}
-	if Selecting(nil, nil) != nil {
+	if Selecting(nil, nil) != nil || Selecting(nil) != nil || Selecting(nil, selects("", "db"), nil) != nil {
 		t.Error("no selectors have a say")
+	}
+	// A pod is skipped only if each of several lists selects it.
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Labels: map[string]string{"app": "db"}}}
+	if got, want := Selecting(nil, selects("", "db"), selects("shop", "")).Judge(pod), (Verdict{Leave, SkippedByPolicy}); got != want {
+		t.Errorf("skipped by both: %v, expected %v", got, want)
+	}
+	if got := Selecting(nil, selects("", "db"), selects("bank", "")).Judge(pod); got != evict {
+		t.Errorf("skipped by one of two: %v, expected %v", got, evict)
+	}
+	if got, want := Selecting(selects("", "db"), nil).Judge(pod), (Verdict{Block, BlockedByPolicy}); got != want {
+		t.Errorf("blocked, and skipped by none: %v, expected %v", got, want)
 	}
 }

@@ -18,9 +18,9 @@ import (
 
 // applyUnits is what applying needs of systemd; [systemd.Units] has it.
 type applyUnits interface {
-	DaemonReload(ctx context.Context) error
-	Reload(ctx context.Context, unit string) (left string, err error)
-	Restart(ctx context.Context, unit string) (left string, err error)
+	DaemonReload(ctx context.Context, by time.Time) error
+	Reload(ctx context.Context, unit string, by time.Time) (left string, err error)
+	Restart(ctx context.Context, unit string, by time.Time) (left string, err error)
 	Own(ctx context.Context) (names []string, invocation string, err error)
 	Invocation(ctx context.Context, unit string) (string, error)
 	ActiveState(ctx context.Context, unit string) (state string, loaded bool, err error)
@@ -31,9 +31,6 @@ type applyUnits interface {
 const atRest = "what the plan was for to come to rest"
 
 const (
-	// stepBound is how long a step may take, waiting for a bus that is away
-	// included. systemd's own time-outs come first.
-	stepBound = 15 * time.Minute
 	// stepPause is how long a step rests when systemd cannot be talked to.
 	stepPause = 2 * time.Second
 	// maxTries is how often a step is begun that ends this process.
@@ -90,8 +87,9 @@ type apply struct {
 	rest func(context.Context, []v1alpha1.Change) error
 
 	mu      sync.Mutex
-	run     *applyRun // the present one, or the last one
-	resumed stage     // looked for in the record
+	run     *applyRun   // the present one, or the last one
+	resumed stage       // looked for in the record
+	record  applyRecord // how far the steps are, as the last run has left them
 }
 
 // applyRun is one run of a turn's steps. The mutex of apply guards it.
@@ -100,6 +98,7 @@ type applyRun struct {
 	cancel context.CancelFunc
 	over   bool
 	off    bool // called off: the host was seen in another stage
+	late   bool // it ended before its next step: that needs another read
 	ended  chan struct{}
 
 	resting        bool // its changes are taken as in effect, or about to be
@@ -108,17 +107,18 @@ type applyRun struct {
 	outlived       string      // what was said of it last
 }
 
-// lost reports whether the run was called off and has ended before all was done:
-// somebody edited the turn's records, and the coordinator put them right. A run
-// that ended with the process is none: the next process takes it up.
-func (r *applyRun) lost() bool { return r.off && !r.over && isClosed(r.ended) }
+// unfinished reports whether the run has ended before all was done, and another one
+// may go on: its next step needs another read, or it was called off because the
+// turn's records were edited, and the coordinator repaired them. A run that ended
+// with the process is none: the next process takes it up.
+func (r *applyRun) unfinished() bool { return (r.off || r.late) && !r.over && isClosed(r.ended) }
 
 // work is what the steps of a stage have come to.
 func (a *apply) work(s stage) turn.Work {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch r := a.run; {
-	case r == nil || r.stage != s || r.lost():
+	case r == nil || r.stage != s || r.unfinished():
 		return turn.Work{}
 	case !r.over:
 		return turn.Work{Running: true, Detail: r.detail}
@@ -198,12 +198,14 @@ func (a *apply) effect(changes []v1alpha1.Change) {
 	}
 }
 
-// start lets the steps of a stage run, if they do not, and have not.
-func (a *apply) start(ctx context.Context, s stage, e errand) {
+// start lets the steps of a stage run, if they do not, and have not. by is until when
+// systemd may be asked for one: what the decision to start was made of is too old
+// after that. Steps that are left then wait for the next start.
+func (a *apply) start(ctx context.Context, s stage, e errand, by time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.run == nil || a.run.stage != s || a.run.lost() {
-		a.begin(ctx, s, func(ctx context.Context, r *applyRun) { a.execute(ctx, r, e) })
+	if a.run == nil || a.run.stage != s || a.run.unfinished() {
+		a.begin(ctx, s, func(ctx context.Context, r *applyRun) { a.execute(ctx, r, e, by) })
 	}
 }
 
@@ -218,11 +220,15 @@ func (a *apply) wait() {
 }
 
 // execute carries out the steps. When ctx ends, what is left is the next process's.
-func (a *apply) execute(ctx context.Context, r *applyRun, e errand) {
+func (a *apply) execute(ctx context.Context, r *applyRun, e errand, by time.Time) {
 	log := a.log.With("turn", r.stage.turn, "state", string(r.stage.state))
-	rec, err := a.steps(ctx, r, e, log)
+	rec, err := a.steps(ctx, r, e, by, log)
 	switch {
 	case ctx.Err() != nil:
+	case errors.Is(err, systemd.ErrTooLate):
+		a.mu.Lock()
+		r.late, a.record = true, rec
+		a.mu.Unlock()
 	case err != nil:
 		log.Error("a unit of the plan failed", "err", err)
 		// Nothing is taken as in effect: what cannot be read stays what it was.
@@ -303,11 +309,16 @@ func (a *apply) outlived(s stage, present []v1alpha1.Change) string {
 	return text
 }
 
-func (a *apply) steps(ctx context.Context, r *applyRun, e errand, log *slog.Logger) (rec applyRecord, err error) {
+// steps carries out what is left of the steps, as far as systemd can be asked for
+// them until by; [systemd.ErrTooLate] says that some are left.
+func (a *apply) steps(ctx context.Context, r *applyRun, e errand, by time.Time, log *slog.Logger) (rec applyRecord, err error) {
+	a.mu.Lock()
+	rec = a.record
+	a.mu.Unlock()
 	var names []string
 	var own string
 	if len(e.Steps) > 0 {
-		err := a.insist(ctx, r, log, "the unit of lockkeeper itself", func(ctx context.Context) (err error) {
+		err := a.insist(ctx, r, by, log, "the unit of lockkeeper itself", func(ctx context.Context) (err error) {
 			if names, own, err = a.units.Own(ctx); err != nil {
 				return err
 			}
@@ -319,16 +330,17 @@ func (a *apply) steps(ctx context.Context, r *applyRun, e errand, log *slog.Logg
 		}
 	}
 	e.Steps = ownLast(e.Steps, names)
-	last, err := readApplied(a.dir)
-	if err != nil {
-		log.Warn("cannot read what was applied before; it is done once more", "err", err)
+	if !rec.is(r.stage, a.bootID) { // this process has not begun it
+		if rec, err = readApplied(a.dir); err != nil {
+			log.Warn("cannot read what was applied before; it is done once more", "err", err)
+		}
 	}
-	rec = last.begin(r.stage, a.bootID, e)
+	rec = rec.begin(r.stage, a.bootID, e)
 	for !rec.finished() {
 		step := rec.Steps[rec.Done]
-		done, err := a.wasDone(ctx, r, log, &rec, own, names)
+		done, err := a.wasDone(ctx, r, by, log, &rec, own, names)
 		if err == nil && !done {
-			done, err = true, a.step(ctx, r, log, &rec, own, slices.Contains(names, step.Unit))
+			done, err = true, a.step(ctx, r, by, log, &rec, own, slices.Contains(names, step.Unit))
 		}
 		if err != nil {
 			return rec, err
@@ -386,7 +398,7 @@ func (a *apply) note(rec *applyRecord, log *slog.Logger) {
 // wasDone reports whether the step that the last process had begun was done: it
 // was a restart, of lockkeeper's own unit or of one that took lockkeeper with it,
 // and it was carried out.
-func (a *apply) wasDone(ctx context.Context, r *applyRun, log *slog.Logger, rec *applyRecord, own string, names []string) (bool, error) {
+func (a *apply) wasDone(ctx context.Context, r *applyRun, by time.Time, log *slog.Logger, rec *applyRecord, own string, names []string) (bool, error) {
 	step := rec.Steps[rec.Done]
 	if rec.Tries == 0 || step.Type != v1alpha1.ActionRestart || rec.Own == "" || rec.Own == own {
 		return false, nil
@@ -395,7 +407,7 @@ func (a *apply) wasDone(ctx context.Context, r *applyRun, log *slog.Logger, rec 
 		return true, nil
 	}
 	done := false
-	err := a.insist(ctx, r, log, step.String(), func(ctx context.Context) error {
+	err := a.insist(ctx, r, by, log, step.String(), func(ctx context.Context) error {
 		run, err := a.units.Invocation(ctx, step.Unit)
 		if err != nil {
 			return err
@@ -408,15 +420,15 @@ func (a *apply) wasDone(ctx context.Context, r *applyRun, log *slog.Logger, rec 
 }
 
 // step carries out one step. The record of it comes first: without that, a step
-// that ends this process would be begun for ever.
-func (a *apply) step(ctx context.Context, r *applyRun, log *slog.Logger, rec *applyRecord, own string, itself bool) error {
+// that ends this process would be begun again and again.
+func (a *apply) step(ctx context.Context, r *applyRun, by time.Time, log *slog.Logger, rec *applyRecord, own string, itself bool) error {
 	step := rec.Steps[rec.Done]
-	if rec.Tries++; rec.Tries > maxTries {
+	if rec.Tries >= maxTries {
 		return fmt.Errorf("%s: lockkeeper was ended %d times in the middle of it: journalctl -u lockkeeper", step, maxTries)
 	}
 	var left string
 	noted := false
-	err := a.insist(ctx, r, log, step.String(), func(ctx context.Context) (err error) {
+	err := a.insist(ctx, r, by, log, step.String(), func(ctx context.Context) (err error) {
 		// Once more: a DaemonReload of this plan may have brought an alias.
 		if err := a.refused(ctx, step); err != nil {
 			return err
@@ -427,6 +439,10 @@ func (a *apply) step(ctx context.Context, r *applyRun, log *slog.Logger, rec *ap
 					return err
 				}
 			}
+			if time.Now().After(by) {
+				return systemd.ErrTooLate
+			}
+			rec.Tries++
 			switch err := rec.write(a.dir); {
 			case err != nil && itself:
 				return &systemd.JobError{Unit: step.Unit, Text: "lockkeeper does not restart itself, it would not know afterwards that it has: " + err.Error()}
@@ -438,14 +454,17 @@ func (a *apply) step(ctx context.Context, r *applyRun, log *slog.Logger, rec *ap
 		}
 		switch step.Type {
 		case v1alpha1.ActionDaemonReload:
-			return a.units.DaemonReload(ctx)
+			return a.units.DaemonReload(ctx, by)
 		case v1alpha1.ActionReload:
-			left, err = a.units.Reload(ctx, step.Unit)
+			left, err = a.units.Reload(ctx, step.Unit, by)
 		default:
-			left, err = a.units.Restart(ctx, step.Unit)
+			left, err = a.units.Restart(ctx, step.Unit, by)
 		}
 		return err
 	})
+	if errors.Is(err, systemd.ErrTooLate) && noted {
+		rec.Tries-- // this process lives: it was not ended by the step
+	}
 	if err == nil && left != "" {
 		log.Info("a unit of the plan does not run, and is left alone", "step", step.String(), "unit", step.Unit, "is", left)
 	}
@@ -453,23 +472,24 @@ func (a *apply) step(ctx context.Context, r *applyRun, log *slog.Logger, rec *ap
 }
 
 // insist does something with systemd until that answers: the bus may be away, and
-// be what is restarted. It gives up after 15 minutes, or on the word of a unit.
-func (a *apply) insist(ctx context.Context, r *applyRun, log *slog.Logger, what string, do func(context.Context) error) error {
+// be what is restarted. It gives up when systemd says what is wrong with a unit, and
+// with [systemd.ErrTooLate] after by.
+func (a *apply) insist(ctx context.Context, r *applyRun, by time.Time, log *slog.Logger, what string, do func(context.Context) error) error {
 	a.say(r, what)
-	bound, cancel := context.WithTimeout(ctx, stepBound)
-	defer cancel()
 	for {
-		err := do(bound)
+		err := do(ctx)
 		_, word := errors.AsType[*systemd.JobError](err)
 		switch {
-		case err == nil || word:
+		case err == nil || word || errors.Is(err, systemd.ErrTooLate):
 			return err
-		case bound.Err() != nil:
-			return fmt.Errorf("%s: %w", what, cmp.Or(ctx.Err(), err))
+		case ctx.Err() != nil:
+			return fmt.Errorf("%s: %w", what, ctx.Err())
+		case time.Now().Add(stepPause).After(by):
+			return fmt.Errorf("%s: %w: %w", what, systemd.ErrTooLate, err)
 		}
-		log.Warn("systemd cannot be asked for now", "for", what, "err", err, "again_in", stepPause)
+		log.Warn("systemd does not answer", "for", what, "err", err, "again_in", stepPause)
 		a.say(r, fmt.Sprintf("systemd, for %s: %v", what, err))
-		_ = wait(bound, nil, stepPause) // the next try finds out that it is over
+		_ = wait(ctx, nil, stepPause) // the next try finds out that it is over
 	}
 }
 

@@ -42,6 +42,7 @@ type fakeHost struct {
 	names map[string][]string
 	runs  map[string]int
 
+	reads   int // how often steps waited for another read
 	applied []string
 	end     context.CancelFunc // of the present process
 	on      func()             // what carrying out a step does besides; nil: nothing
@@ -49,7 +50,10 @@ type fakeHost struct {
 
 const ownUnit = "lockkeeper.service"
 
-func (f *fakeHost) do(ctx context.Context, step string, unit string) (string, error) {
+func (f *fakeHost) do(ctx context.Context, by time.Time, step string, unit string) (string, error) {
+	if time.Now().After(by) {
+		return "", systemd.ErrTooLate
+	}
 	f.asks = append(f.asks, step)
 	if f.kills[step] > 0 {
 		f.kills[step]--
@@ -72,17 +76,17 @@ func (f *fakeHost) do(ctx context.Context, step string, unit string) (string, er
 	return f.left[step], nil
 }
 
-func (f *fakeHost) DaemonReload(ctx context.Context) error {
-	_, err := f.do(ctx, "DaemonReload", "")
+func (f *fakeHost) DaemonReload(ctx context.Context, by time.Time) error {
+	_, err := f.do(ctx, by, "DaemonReload", "")
 	return err
 }
 
-func (f *fakeHost) Reload(ctx context.Context, unit string) (string, error) {
-	return f.do(ctx, "Reload "+unit, unit)
+func (f *fakeHost) Reload(ctx context.Context, unit string, by time.Time) (string, error) {
+	return f.do(ctx, by, "Reload "+unit, unit)
 }
 
-func (f *fakeHost) Restart(ctx context.Context, unit string) (string, error) {
-	return f.do(ctx, "Restart "+unit, unit)
+func (f *fakeHost) Restart(ctx context.Context, unit string, by time.Time) (string, error) {
+	return f.do(ctx, by, "Restart "+unit, unit)
 }
 
 func (f *fakeHost) Own(context.Context) ([]string, string, error) {
@@ -138,10 +142,15 @@ func (f *fakeHost) process(boot string, e errand) turn.Work {
 		return errors.New("no space left on the device") // is said, and no failure of the units
 	}}
 	if !a.resume(ctx, inApplying) {
-		a.start(ctx, inApplying, e)
-		a.start(ctx, inApplying, e) // no second one beside it
+		a.start(ctx, inApplying, e, soon())
+		a.start(ctx, inApplying, e, soon()) // no second one beside it
 		a.wait()
-		a.start(ctx, inApplying, e) // nor after it
+		for ctx.Err() == nil && a.work(inApplying) == (turn.Work{}) { // its next step waits for another read
+			f.reads++
+			a.start(ctx, inApplying, e, soon())
+			a.wait()
+		}
+		a.start(ctx, inApplying, e, soon()) // nor after it
 	}
 	a.wait()
 	return a.work(inApplying)
@@ -213,7 +222,7 @@ func TestApplyRefusesUnits(t *testing.T) {
 	})
 }
 
-// A bus that is away is waited for, a quarter of an hour for each step.
+// A bus that is away is waited for, and each time that systemd is asked after 10 s something was read again before.
 func TestApplyWaitsForTheBus(t *testing.T) {
 	e := errand{Steps: actions("Restart b.service")}
 	synctest.Test(t, func(t *testing.T) {
@@ -227,9 +236,33 @@ func TestApplyWaitsForTheBus(t *testing.T) {
 		f = newFakeHost(t)
 		f.errs["Restart b.service"] = slices.Repeat([]error{systemd.ErrAbsent}, 1000)
 		began = time.Now()
-		if w := f.process("b1", e); w.Failed != "Restart b.service: no such service on the bus" || time.Since(began) != stepBound {
-			t.Errorf("%+v after %v", w, time.Since(began))
+		w := f.process("b1", e)
+		took := time.Since(began)
+		if w != done || f.reads < int((took-maxLookAge)/maxLookAge) || took < 1000*stepPause/2 {
+			t.Errorf("%+v after %v and %d reads", w, took, f.reads)
 		}
+	})
+}
+
+// A step that takes long leaves the next one to another read, and so does each step of a process that goes on with what
+// the last one has left: a stop, a pause or another leader in between is seen.
+func TestApplyReadsBeforeEachStep(t *testing.T) {
+	e := errand{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Reload a.service, Restart b.service, Restart c.service")}
+	const all = "DaemonReload, Reload a.service, Restart b.service, Restart c.service"
+	synctest.Test(t, func(t *testing.T) {
+		for took, reads := range map[time.Duration]int{3 * time.Second: 0, 4 * time.Second: 1, maxLookAge: 3, time.Minute: 3} {
+			f := newFakeHost(t)
+			f.on = func() { time.Sleep(took + time.Nanosecond) }
+			f.expect(took.String(), f.process("b1", e), done, all, "File /etc/a@1")
+			if f.reads != reads {
+				t.Errorf("steps of %v: %d reads between them, want %d", took, f.reads, reads)
+			}
+		}
+		f := newFakeHost(t)
+		a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1"}
+		a.start(t.Context(), inApplying, e, time.Now().Add(-time.Nanosecond))
+		a.wait()
+		f.expect("too late for the first", a.work(inApplying), turn.Work{}, "", "")
 	})
 }
 
@@ -288,7 +321,7 @@ func TestApplyCalledOff(t *testing.T) {
 	if w := a.work(inApplying); w != (turn.Work{}) {
 		t.Errorf("called off: %+v", w)
 	}
-	a.start(t.Context(), inApplying, e)
+	a.start(t.Context(), inApplying, e, soon())
 	a.wait()
 	f.expect("begun again", a.work(inApplying), done, "Restart b.service", "")
 }
@@ -320,7 +353,7 @@ func (f *fakeHost) applies(turnID string, granted, before, after []v1alpha1.Chan
 		applied: func([]v1alpha1.Change) error { all = append(all, "applied"); return nil },
 		rest:    func(context.Context, []v1alpha1.Change) error { all = append(all, "rests"); return nil }}
 	s := stage{turnID, v1alpha1.StateApplying}
-	a.start(f.t.Context(), s, errand{Changes: granted, Before: before, Steps: actions("Restart b.service")})
+	a.start(f.t.Context(), s, errand{Changes: granted, Before: before, Steps: actions("Restart b.service")}, soon())
 	a.wait()
 	if w := a.work(s); w != done || strings.Join(all, ", ") != "applied, rests" {
 		f.t.Errorf("%s: %+v, %v", turnID, w, all)
@@ -389,7 +422,7 @@ func TestApplyWritesItsFile(t *testing.T) {
 		must(t, w.Look(t.Context()))
 		pending, _, _ := w.Read()
 		s := stage{id, v1alpha1.StateApplying}
-		a.start(t.Context(), s, errand{Changes: pending, Before: pending, Steps: actions("Restart a.service")})
+		a.start(t.Context(), s, errand{Changes: pending, Before: pending, Steps: actions("Restart a.service")}, soon())
 		a.wait()
 		if a.work(s) != done || len(pending) != 1 {
 			t.Fatalf("%s, for %v: %+v", id, pending, a.work(s))
@@ -425,7 +458,7 @@ func TestApplyUnread(t *testing.T) {
 			}}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		a.start(ctx, inApplying, errand{Steps: actions("Restart b.service")})
+		a.start(ctx, inApplying, errand{Steps: actions("Restart b.service")}, soon())
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if w, want := a.work(inApplying), (turn.Work{Running: true, Detail: "what the plan was for to be read: input/output error"}); w != want {
@@ -474,7 +507,7 @@ func TestApplyRests(t *testing.T) {
 	h.apply = &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1",
 		applied: func([]v1alpha1.Change) error { see("applied"); return nil },
 		rest:    func(context.Context, []v1alpha1.Change) error { see("rests"); return nil }}
-	h.apply.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service")})
+	h.apply.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service")}, soon())
 	h.apply.wait()
 	see("over") // the observation began before
 	if got := strings.Join(seen, ", "); got != "step false, applied true, rests true, over true" {
@@ -513,7 +546,7 @@ func TestApplyFailedRests(t *testing.T) {
 	rested := false
 	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1",
 		rest: func(context.Context, []v1alpha1.Change) error { rested = true; return nil }}
-	a.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service")})
+	a.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service")}, soon())
 	a.wait()
 	if w := a.work(inApplying); w != (turn.Work{Failed: "failed"}) || !rested || a.outlived(inApplying, []v1alpha1.Change{fileChange("/etc/a", "1")}) != "" {
 		t.Errorf("%+v, rested %t", w, rested)
@@ -562,7 +595,7 @@ func TestApplyStageLeft(t *testing.T) {
 		return nil
 	}}
 	f.kills["Restart b.service"] = 1 // it waits for its context
-	a.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service, Restart c.service")})
+	a.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service, Restart c.service")}, soon())
 	a.in(inApplying)
 	if w := a.work(inApplying); !w.Running {
 		t.Errorf("%+v", w)

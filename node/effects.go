@@ -55,22 +55,21 @@ func (r *drainRun) stop() {
 // decision was made: one that has come to its end since is not begun again,
 // its end is what the next decision is made of.
 //
-// g is the turn's grant. An eviction that is to become a forced one is begun
-// anew.
-func (h *Host) startDrain(ctx context.Context, s stage, g *v1alpha1.Grant, seen bool) {
-	force := g != nil && g.Force && !h.drain.forced
+// An eviction that is to become a forced one is begun again.
+func (h *Host) startDrain(ctx context.Context, s stage, e turn.Eviction, seen bool) {
+	force := e.Force && !h.drain.forced
 	if (h.drain.running(s) || seen) && !force {
 		return
 	}
 	h.drain.stop()
 	ctx, cancel := context.WithCancel(ctx)
-	h.drain = drainRun{stage: s, forced: g != nil && g.Force, cancel: cancel, done: make(chan struct{})}
+	h.drain = drainRun{stage: s, forced: e.Force, cancel: cancel, done: make(chan struct{})}
 	h.setProgress(drain.Progress{})
 	systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageEvicting, "evicting the node's pods", "turn", s.turn, "state", s.state.String())
 	if h.drain.forced {
 		h.log.Warn("the drain is overdue, and its policy has pods deleted: PodDisruptionBudgets are not asked any more", "turn", s.turn)
 	}
-	run, drainer := &h.drain, h.drainer(g)
+	run, drainer := &h.drain, h.drainer(e)
 	done := h.drain.done
 	go func() {
 		err := drainer.Run(ctx, func(p drain.Progress) {
@@ -86,14 +85,10 @@ func (h *Host) startDrain(ctx context.Context, s stage, g *v1alpha1.Grant, seen 
 	}()
 }
 
-// drainer drains by the terms of a grant; nil are none.
-func (h *Host) drainer(g *v1alpha1.Grant) *drain.Drainer {
-	options := []drain.Option{drain.WithLogger(h.log)}
-	if g != nil {
-		options = append(options, drain.WithPolicy(drain.Selecting(g.Terms.Skip, g.Terms.Block)))
-		if g.Force {
-			options = append(options, drain.WithForce())
-		}
+func (h *Host) drainer(e turn.Eviction) *drain.Drainer {
+	options := []drain.Option{drain.WithLogger(h.log), drain.WithPolicy(drain.Selecting(e.Block, e.Skip...))}
+	if e.Force {
+		options = append(options, drain.WithForce())
 	}
 	return drain.New(h.client, h.name, options...)
 }

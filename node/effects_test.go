@@ -21,7 +21,7 @@ func TestEvictionThatEndedMeanwhileIsNotBegunAgain(t *testing.T) {
 	s := stage{"t1", v1alpha1.StateDraining}
 	h := &Host{kick: make(chan struct{}, 1)}
 	h.drain = ended(s, time.Now())
-	h.startDrain(t.Context(), s, nil, true) // without a drainer, beginning one panics
+	h.startDrain(t.Context(), s, turn.Eviction{}, true) // without a drainer, beginning one panics
 	if !h.drain.completed(s) {
 		t.Error("that the node is drained was forgotten")
 	}

@@ -19,7 +19,7 @@ import (
 // hookUnits is what hooks need of systemd; [systemd.Units] has it.
 type hookUnits interface {
 	Wanted(ctx context.Context, target string) ([]string, error)
-	RunTarget(ctx context.Context, target string, report func([]systemd.UnitState)) ([]systemd.UnitState, error)
+	RunTarget(ctx context.Context, target string, by time.Time, report func([]systemd.UnitState)) ([]systemd.UnitState, error)
 	StopTarget(ctx context.Context, target string) error
 }
 
@@ -63,7 +63,11 @@ type hookRun struct {
 	stage  stage
 	cancel context.CancelCauseFunc
 	over   bool // it has come to its end, with or without a failure
-	ended  chan struct{}
+	// late: systemd could not be asked in time, and is not before another read has
+	// shown that it may be; until when is sent to again.
+	late  bool
+	again chan time.Time
+	ended chan struct{}
 
 	detail   string
 	failed   string
@@ -121,7 +125,7 @@ func (k *hooks) work(s stage, retry string) turn.Work {
 	case r == nil || r.stage != s:
 		return turn.Work{}
 	case !r.over:
-		return turn.Work{Running: true, Detail: r.detail}
+		return turn.Work{Running: true, Late: r.late, Detail: r.detail}
 	case r.failed == "":
 		return turn.Work{Done: true}
 	}
@@ -135,14 +139,21 @@ func backoff(failures int) time.Duration {
 
 // start lets the units of a stage run, if they do not. It is for the decision
 // that they should although they did not when it was made: one that was made
-// while they ran must not begin them anew when they have ended since.
-func (k *hooks) start(ctx context.Context, s stage, retry string, settings Settings) {
+// while they ran must not begin them anew when they have ended since. by is until
+// when systemd may be asked to start them: what the decision was made of is too old
+// after that.
+func (k *hooks) start(ctx context.Context, s stage, retry string, settings Settings, by time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.run != nil && k.run.stage == s && k.run.late {
+		k.run.late = false
+		k.run.again <- by
+		return
+	}
 	if k.run != nil && k.run.stage == s && !k.run.over || !isClosed(k.stopping) {
 		return // whoever comes to an end wakes the loop
 	}
-	r := &hookRun{stage: s, ended: make(chan struct{})}
+	r := &hookRun{stage: s, ended: make(chan struct{}), again: make(chan time.Time, 1)}
 	if last := k.run; last != nil && last.stage == s {
 		r.failures, r.retried = last.failures, last.retried || retry == s.turn
 	}
@@ -154,7 +165,7 @@ func (k *hooks) start(ctx context.Context, s stage, retry string, settings Setti
 		defer k.wake()
 		defer close(r.ended)
 		defer r.cancel(nil)
-		k.execute(ctx, runCtx, r, settings)
+		k.execute(ctx, runCtx, r, settings, by)
 	}()
 }
 
@@ -196,7 +207,7 @@ func isClosed(c <-chan struct{}) bool {
 
 // execute runs the units of a stage to their end. ctx is the process's: when it
 // ends the units are left to themselves, for the next process to take up.
-func (k *hooks) execute(ctx, runCtx context.Context, r *hookRun, settings Settings) {
+func (k *hooks) execute(ctx, runCtx context.Context, r *hookRun, settings Settings, by time.Time) {
 	target, began := hookTarget(r.stage.state), time.Now()
 	log := k.log.With("turn", r.stage.turn, "state", string(r.stage.state))
 	abort := settings.HookAbort && r.stage.state != v1alpha1.StateBeforeUncordon
@@ -227,8 +238,18 @@ func (k *hooks) execute(ctx, runCtx context.Context, r *hookRun, settings Settin
 		k.wake()
 	}
 	for {
-		states, err := k.units.RunTarget(runCtx, target, report)
+		states, err := k.units.RunTarget(runCtx, target, by, report)
 		switch {
+		case errors.Is(err, systemd.ErrTooLate) && runCtx.Err() == nil:
+			k.mu.Lock()
+			r.late = true
+			k.mu.Unlock()
+			k.wake()
+			select {
+			case by = <-r.again:
+			case <-runCtx.Done(): // the next try finds out why
+			}
+			continue
 		case err == nil || states != nil:
 			if err != nil {
 				log.Warn("the hook units ran, and do not stop", "err", err)

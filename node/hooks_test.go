@@ -32,7 +32,10 @@ func (u *unitsOf) Wanted(_ context.Context, target string) ([]string, error) {
 	return u.wanted[target], u.err
 }
 
-func (u *unitsOf) RunTarget(ctx context.Context, target string, report func([]systemd.UnitState)) ([]systemd.UnitState, error) {
+func (u *unitsOf) RunTarget(ctx context.Context, target string, by time.Time, report func([]systemd.UnitState)) ([]systemd.UnitState, error) {
+	if time.Now().After(by) {
+		return nil, systemd.ErrTooLate
+	}
 	u.mu.Lock()
 	var end error
 	if u.runs++; len(u.ends) > 0 {
@@ -61,6 +64,9 @@ func (u *unitsOf) StopTarget(ctx context.Context, _ string) error {
 	u.mu.Unlock()
 	return ctx.Err()
 }
+
+// soon is until when what a test decides may be asked of systemd.
+func soon() time.Time { return time.Now().Add(maxLookAge) }
 
 func newHooks(u *unitsOf) *hooks {
 	return &hooks{units: u, log: slog.New(slog.DiscardHandler), wake: func() {}}
@@ -119,16 +125,16 @@ func TestHooksRun(t *testing.T) {
 			}
 		}
 		expect(beforeDrain, turn.Work{})
-		k.start(ctx, beforeDrain, "", tenMinutes)
+		k.start(ctx, beforeDrain, "", tenMinutes, soon())
 		expect(beforeDrain, turn.Work{Running: true, Detail: "hook units: a.service"})
-		k.start(ctx, beforeDrain, "", tenMinutes) // no second one beside it
-		expect(beforeUncordon, turn.Work{})       // another stage's
+		k.start(ctx, beforeDrain, "", tenMinutes, soon()) // no second one beside it
+		expect(beforeUncordon, turn.Work{})               // another stage's
 		time.Sleep(time.Minute)
 		expect(beforeDrain, turn.Work{Done: true})
 		k.leave() // what it has come to is kept
 		expect(beforeDrain, turn.Work{Done: true})
 
-		k.start(ctx, beforeUncordon, "", tenMinutes)
+		k.start(ctx, beforeUncordon, "", tenMinutes, soon())
 		time.Sleep(time.Minute)
 		expect(beforeUncordon, turn.Work{Failed: text})
 		expect(beforeDrain, turn.Work{})
@@ -137,10 +143,19 @@ func TestHooksRun(t *testing.T) {
 		time.Sleep(time.Second)
 		expect(beforeUncordon, turn.Work{Failed: text, Due: true})
 		// The bus goes away in the middle: it is tried again.
-		k.start(ctx, beforeUncordon, "", tenMinutes)
+		k.start(ctx, beforeUncordon, "", tenMinutes, soon())
 		time.Sleep(time.Minute)
 		expect(beforeUncordon, turn.Work{Running: true, Detail: "systemd, to run its hook units: no such service on the bus"})
-		time.Sleep(hookPause + time.Minute)
+		time.Sleep(hookPause)
+		// It was asked a minute ago by what was read: systemd is asked again only after another read.
+		expect(beforeUncordon, turn.Work{Running: true, Late: true, Detail: "systemd, to run its hook units: no such service on the bus"})
+		time.Sleep(time.Hour / 12)
+		if u.runs != 3 {
+			t.Errorf("%d runs before another read, expected 3", u.runs)
+		}
+		k.start(ctx, beforeUncordon, "", tenMinutes, soon())
+		expect(beforeUncordon, turn.Work{Running: true, Detail: "hook units: a.service"})
+		time.Sleep(time.Minute)
 		expect(beforeUncordon, turn.Work{Done: true})
 		if u.runs != 4 || u.stopped != 0 {
 			t.Errorf("%d runs, %d stopped; expected 4 and 0", u.runs, u.stopped)
@@ -163,12 +178,12 @@ func TestHooksRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := errors.New("timeout")
 		k := newHooks(&unitsOf{ends: []error{bad, bad}})
-		k.start(t.Context(), beforeUncordon, "", tenMinutes)
+		k.start(t.Context(), beforeUncordon, "", tenMinutes, soon())
 		k.wait()
 		if k.work(beforeUncordon, "").Due || k.work(beforeUncordon, "t0").Due || !k.work(beforeUncordon, "t1").Due {
 			t.Errorf("due without a retry of this turn, or not with it: %+v", k.work(beforeUncordon, "t1"))
 		}
-		k.start(t.Context(), beforeUncordon, "t1", tenMinutes)
+		k.start(t.Context(), beforeUncordon, "t1", tenMinutes, soon())
 		k.wait()
 		if w := k.work(beforeUncordon, "t1"); w.Failed == "" || w.Due {
 			t.Errorf("the same retry lets them run for ever: %+v", w)
@@ -192,7 +207,7 @@ func TestHooksTimeout(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				u := &unitsOf{took: 15 * time.Minute}
 				k := newHooks(u)
-				k.start(t.Context(), c.s, "", Settings{HookTimeout: 10 * time.Minute, HookAbort: c.abort})
+				k.start(t.Context(), c.s, "", Settings{HookTimeout: 10 * time.Minute, HookAbort: c.abort}, soon())
 				time.Sleep(10*time.Minute - time.Second)
 				if !k.work(c.s, "").Running {
 					t.Error("ended before its time")
@@ -213,10 +228,10 @@ func TestHooksAreStopped(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		u := &unitsOf{took: time.Minute}
 		k := newHooks(u)
-		k.start(ctx, beforeDrain, "", tenMinutes)
+		k.start(ctx, beforeDrain, "", tenMinutes, soon())
 		synctest.Wait()
 		k.leave()
-		k.start(ctx, beforeUncordon, "", tenMinutes) // too early: it is still stopping
+		k.start(ctx, beforeUncordon, "", tenMinutes, soon()) // too early: it is still stopping
 		if w := k.work(beforeUncordon, ""); w != (turn.Work{}) {
 			t.Errorf("runs beside what is being stopped: %+v", w)
 		}
@@ -224,7 +239,7 @@ func TestHooksAreStopped(t *testing.T) {
 		if u.stopped != 1 || k.work(beforeDrain, "") != (turn.Work{}) {
 			t.Errorf("stopped %d times, %+v", u.stopped, k.work(beforeDrain, ""))
 		}
-		k.start(ctx, beforeUncordon, "", tenMinutes)
+		k.start(ctx, beforeUncordon, "", tenMinutes, soon())
 		synctest.Wait()
 		if !k.work(beforeUncordon, "").Running {
 			t.Error("does not run after that")
@@ -258,4 +273,23 @@ func TestHookTexts(t *testing.T) {
 	if got, want := overran(nil, time.Minute, time.Minute), "systemd did not say within 1m0s how the hook units fare"; got != want {
 		t.Errorf("got %q, expected %q", got, want)
 	}
+}
+
+// Units that could not be started in time are not, however long the bus is away, and a stage that is left meanwhile leaves
+// nothing behind.
+func TestHooksStartInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &unitsOf{took: time.Minute}
+		k := newHooks(u)
+		k.start(t.Context(), beforeDrain, "", tenMinutes, time.Now().Add(-time.Nanosecond))
+		synctest.Wait()
+		if got := k.work(beforeDrain, ""); !got.Running || !got.Late || u.runs != 0 {
+			t.Errorf("%+v, %d runs", got, u.runs)
+		}
+		k.leave()
+		k.wait()
+		if got := k.work(beforeDrain, ""); got != (turn.Work{}) || u.runs != 0 || u.stopped != 1 {
+			t.Errorf("left: %+v, %d runs, %d stopped", got, u.runs, u.stopped)
+		}
+	})
 }

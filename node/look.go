@@ -26,6 +26,9 @@ type look struct {
 
 func (l *look) valid() bool { return l != nil && time.Since(l.began) < maxLookAge }
 
+// until is when a look is too old for what it allows.
+func (l *look) until() time.Time { return l.began.Add(maxLookAge) }
+
 // wrote lets a commit's look stand for the version that this process's own
 // write made of the one that was looked at: between them was nothing.
 func (l *look) wrote(before, after string) {
@@ -99,7 +102,8 @@ func (h *Host) readCommit(ctx context.Context) error {
 	if err := h.readSources(ctx); err != nil && obj.Labels[v1alpha1.LabelState] != string(v1alpha1.StateBeforeUncordon) {
 		return hostError{err}
 	}
-	pods, err := h.drainer(turn.FromNode(obj).Grant).Remaining(ctx)
+	n := turn.FromNode(obj)
+	pods, err := h.drainer(turn.EvictionBy(n.Grant, h.ownTerms(&n))).Remaining(ctx)
 	if err != nil {
 		return err
 	}

@@ -198,11 +198,11 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 func (h *Host) do(ctx context.Context, o *turn.Observation, effect turn.Effect) error {
 	switch effect {
 	case turn.DoDrain:
-		h.startDrain(ctx, stageOf(&o.Node), o.Node.Grant, o.Drain.Running)
+		h.startDrain(ctx, stageOf(&o.Node), turn.EvictionBy(o.Node.Grant, o.Own), o.Drain.Running)
 	case turn.DoReboot:
 		return h.reboot(ctx, &o.Node)
 	case turn.DoHooks:
-		if o.Hooks.Running {
+		if o.Hooks.Running && !o.Hooks.Late {
 			return nil
 		}
 		if !h.look.valid() {
@@ -212,7 +212,7 @@ func (h *Host) do(ctx context.Context, o *turn.Observation, effect turn.Effect) 
 		h.mu.Lock()
 		settings := h.settings
 		h.mu.Unlock()
-		h.hooks.start(ctx, stageOf(&o.Node), o.Node.Retry, settings)
+		h.hooks.start(ctx, stageOf(&o.Node), o.Node.Retry, settings, h.look.until())
 	case turn.DoApply:
 		if o.Apply.Running {
 			return nil
@@ -222,7 +222,7 @@ func (h *Host) do(ctx context.Context, o *turn.Observation, effect turn.Effect) 
 			return nil
 		}
 		e, _ := h.errand(o)
-		h.apply.start(ctx, stageOf(&o.Node), e)
+		h.apply.start(ctx, stageOf(&o.Node), e, h.look.until())
 	}
 	return nil
 }

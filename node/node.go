@@ -94,6 +94,9 @@ type Options struct {
 	// TurnEnded is told the result of each turn of this host's that ended, where
 	// the Node tells it; it must not block. nil is fine.
 	TurnEnded func(v1alpha1.Result)
+	// Term is the epoch of the term that this process leads, "" while it leads none;
+	// it must not block. nil is a process that never leads.
+	Term func() string
 	// ShutdownChanged is called when logind begins to shut the host down, and
 	// when that was called off; it must not block. nil is fine.
 	ShutdownChanged func(active bool)
@@ -190,6 +193,9 @@ func New(o Options) (*Host, error) {
 	}
 	if o.Liveness == nil {
 		o.Liveness = systemd.NewLiveness(o.Log)
+	}
+	if o.Term == nil {
+		o.Term = func() string { return "" }
 	}
 	for _, err := range self.odd {
 		o.Log.Warn("cannot read a file that says what this host is; it stays empty in what is published", "err", err)

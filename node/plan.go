@@ -27,6 +27,16 @@ func (h *Host) match(n *turn.Node) (m policy.Match, ok bool) {
 	return m, true
 }
 
+// ownTerms are the terms of the policy that decides about this host, as the host has
+// read it; nil if it has read none.
+func (h *Host) ownTerms(n *turn.Node) *v1alpha1.Terms {
+	m, ok := h.match(n)
+	if !ok || m.Policy == nil || m.Reason != "" {
+		return nil
+	}
+	return &m.Policy.Terms
+}
+
 func heldBack(p *policy.Plan) []v1alpha1.Change {
 	var all []v1alpha1.Change
 	for _, h := range p.HeldBack {

@@ -34,19 +34,35 @@ type JobError struct {
 
 func (e *JobError) Error() string { return e.Text }
 
-// DaemonReload has systemd read its unit files anew and returns when it has, in at most 2 minutes. What is wrong with a
-// file is no error of it: the unit says so when it is asked for.
-func (u Units) DaemonReload(ctx context.Context) error {
+// ErrTooLate is what a call returns that was to ask systemd for something by a certain time, and could not: systemd was
+// not asked. Who asks has made sure shortly before that it may, and has to make sure again.
+var ErrTooLate = errors.New("systemd was not asked in time")
+
+// inTime returns ErrTooLate after by.
+func inTime(by time.Time) error {
+	if time.Now().After(by) {
+		return ErrTooLate
+	}
+	return nil
+}
+
+// DaemonReload has systemd read its unit files again and returns when it has, in at most 2 minutes. It asks until by, and
+// returns [ErrTooLate] after that. What is wrong with a file is not an error of it: the unit says so when it is asked for.
+func (u Units) DaemonReload(ctx context.Context, by time.Time) error {
+	if err := inTime(by); err != nil {
+		return err
+	}
 	if _, err := u.bus().callWithin(ctx, reloadBound, manager, managerIface+".Reload"); err != nil {
 		return fmt.Errorf("having systemd read its unit files anew: %w", err)
 	}
 	return nil
 }
 
-// Reload has a unit read its configuration anew, in at most 15 minutes. A unit that does not run has nothing to reload: it
-// is left alone, and left says how it is. One that is not there, or that cannot be reloaded, is a [JobError].
-func (u Units) Reload(ctx context.Context, unit string) (left string, err error) {
-	return u.manage(ctx, unit, func(m *managed) (method, left string, err error) {
+// Reload has a unit read its configuration again, in at most 15 minutes. It asks for the job until by, and returns
+// [ErrTooLate] after that. A unit that does not run has nothing to reload: it is left alone, and left says how it is. One
+// that does not exist, or that cannot be reloaded, is a [JobError].
+func (u Units) Reload(ctx context.Context, unit string, by time.Time) (left string, err error) {
+	return u.manage(ctx, unit, by, func(m *managed) (method, left string, err error) {
 		switch m.active {
 		case "inactive", "failed", "deactivating":
 			return "", m.active, nil
@@ -58,16 +74,17 @@ func (u Units) Reload(ctx context.Context, unit string) (left string, err error)
 	})
 }
 
-// Restart stops and starts a unit that runs, in at most 15 minutes, and looks at it for 2 seconds more: one that ends
-// with a failure soon after its start is a [JobError], as is one that is not there.
+// Restart stops and starts a unit that runs, in at most 15 minutes, and watches it for 2 seconds more: one that ends with
+// a failure soon after its start is a [JobError], as is one that does not exist. It asks for the job until by, and returns
+// [ErrTooLate] after that.
 //
 // What does not run is not brought to life: somebody has disabled or stopped it, and it reads its files when it is
 // started. It is left alone, and left says how it is. Started are all the same:
 //   - a unit that has failed, since it was meant to run and the change may be its cure;
 //   - an enabled unit whose conditions did not hold when it was last to start, since the change may be what they wait for;
 //   - a service of Type=oneshot that is not disabled: it is inactive whenever it has nothing to do.
-func (u Units) Restart(ctx context.Context, unit string) (left string, err error) {
-	return u.manage(ctx, unit, func(m *managed) (method, left string, err error) {
+func (u Units) Restart(ctx context.Context, unit string, by time.Time) (left string, err error) {
+	return u.manage(ctx, unit, by, func(m *managed) (method, left string, err error) {
 		enabled := m.fileState == "enabled" || m.fileState == "enabled-runtime"
 		switch {
 		case m.active == "deactivating", m.active == "inactive" && !(enabled && m.looked != 0 && !m.conditions || m.kind == "oneshot" && m.fileState != "disabled"):
@@ -114,7 +131,7 @@ func (u Units) Invocation(ctx context.Context, unit string) (string, error) {
 
 // manage has a job of a unit carried out, the one that choose picks for it as it is, and waits for its end. The job is asked
 // for on a connection of its own, which ends with it, and with it the bus's and systemd's memory of who listens.
-func (u Units) manage(ctx context.Context, unit string, choose func(*managed) (method, left string, err error)) (left string, err error) {
+func (u Units) manage(ctx context.Context, unit string, by time.Time, choose func(*managed) (method, left string, err error)) (left string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, jobBound, &JobError{unit, printable(fmt.Sprintf("%s took longer than %v: journalctl -u %s", unit, jobBound, unit), maxText)})
 	defer cancel()
 	bus := &Bus{Address: u.bus().Address, timeout: u.bus().timeout}
@@ -135,6 +152,9 @@ func (u Units) manage(ctx context.Context, unit string, choose func(*managed) (m
 	ends, err := u.listenForEnds(ctx, before.id)
 	if err != nil {
 		return "", managing(unit, err)
+	}
+	if err := inTime(by); err != nil {
+		return "", err
 	}
 	job, err := u.queue(ctx, method, before.id)
 	if err != nil {

@@ -73,15 +73,17 @@ func (u Units) Wanted(ctx context.Context, target string) ([]string, error) {
 // after this process was restarted in the middle of it. One that is active from before is stopped first. A target
 // becomes active although units that it wants failed, so each unit's own result is read.
 //
+// Nothing is stopped or started after by: it returns [ErrTooLate] then, and units that a run before has started go on.
+//
 // When ctx ends RunTarget returns its cause and leaves the units as they are; StopTarget stops them. Other errors are
 // those of the bus, with which it has patience for half a minute: the outcome is not known, and another run takes up
 // what is there. An error that comes with states is one of stopping: the states count.
-func (u Units) RunTarget(ctx context.Context, target string, report func([]UnitState)) ([]UnitState, error) {
+func (u Units) RunTarget(ctx context.Context, target string, by time.Time, report func([]UnitState)) ([]UnitState, error) {
 	units, err := u.Wanted(ctx, target)
 	if err != nil || len(units) == 0 {
 		return nil, err
 	}
-	if err := u.stopActive(ctx, append([]string{target}, units...)); err != nil {
+	if err := u.stopActive(ctx, append([]string{target}, units...), by); err != nil {
 		return nil, err
 	}
 	runs := make([]unitRun, len(units))
@@ -90,6 +92,9 @@ func (u Units) RunTarget(ctx context.Context, target string, report func([]UnitS
 			return nil, err
 		}
 		runs[i].unit = unit
+	}
+	if err := inTime(by); err != nil {
+		return nil, err
 	}
 	if err := u.order(ctx, "StartUnit", target); err != nil {
 		return nil, err
@@ -282,7 +287,7 @@ var errStopBound = fmt.Errorf("not stopped within %v", stopBound)
 
 // stopActive stops those of the units that are active, whoever started them; one that is being started is left to
 // come to its end.
-func (u Units) stopActive(ctx context.Context, units []string) error {
+func (u Units) stopActive(ctx context.Context, units []string, by time.Time) error {
 	rows, err := u.rows(ctx, units)
 	if err != nil {
 		return err
@@ -295,6 +300,9 @@ func (u Units) stopActive(ctx context.Context, units []string) error {
 	}
 	if len(active) == 0 {
 		return nil
+	}
+	if err := inTime(by); err != nil {
+		return err
 	}
 	return u.stop(ctx, active)
 }

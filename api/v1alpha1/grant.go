@@ -108,7 +108,8 @@ type Grant struct {
 	// Force: draining is overdue, and Terms.DrainTimeout is Force. The host
 	// deletes the pods that it could not evict.
 	Force bool `json:"force,omitempty"`
-	// OnlyNode: the turn has no drain because there was no other Node.
+	// OnlyNode: the turn has no drain because there was no other Node. A host
+	// honors it only if its own process leads the term of Epoch.
 	OnlyNode bool     `json:"onlyNode,omitempty"`
 	Changes  []Change `json:"changes,omitempty"`
 	// OSVersion is the OS version left, if one of the changes is an OS update.

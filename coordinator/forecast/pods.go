@@ -71,7 +71,7 @@ func read(all []policyv1.PodDisruptionBudget) map[string][]budget {
 // drained is what a drain by these terms would do about the pods, and what would
 // stand in its way.
 func (n *Node) drained(terms *v1alpha1.Terms, pods []*corev1.Pod, budgets map[string][]budget) {
-	judge := drain.Selecting(terms.Skip, terms.Block)
+	judge := drain.Selecting(terms.Block, terms.Skip)
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})

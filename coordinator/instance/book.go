@@ -61,6 +61,16 @@ func (b *book) coordinator(s coordinator.Status) {
 	b.tell()
 }
 
+// term is the epoch of the term that this process leads, "" while it leads none.
+func (b *book) term() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.role.Leader {
+		return ""
+	}
+	return b.role.Epoch
+}
+
 func (b *book) credential(h credential.Health) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -117,6 +117,7 @@ func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.
 		Root: o.Root, Engine: engine, PollInterval: cfg.Sources.PollInterval,
 		Logind: systemd.Logind{Bus: bus}, Units: systemd.Units{Bus: bus},
 		Settings: settings(cfg), Log: log, Liveness: liveness, Report: b.host, TurnEnded: m.TurnEnded,
+		Term: b.term,
 	})
 }
 

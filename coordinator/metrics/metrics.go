@@ -58,9 +58,9 @@ type Metrics struct {
 
 // fleet is what a leader saw when it last decided.
 type fleet struct {
-	epoch  string // the term it decided in
-	states map[v1alpha1.State]int
-	held   map[v1alpha1.Reason]int
+	epoch     string // the term it decided in
+	states    map[v1alpha1.State]int
+	held      map[v1alpha1.Reason]int
 	unsettled int // nodes
 	rollout.Figures
 }

@@ -293,6 +293,9 @@ func (c *cluster) observe(h *host) turn.Observation {
 		Health:           turn.Health{Healthy: !h.unhealthy, Detail: "a unit failed", Overdue: c.now.Sub(h.bootAt) > 15*time.Minute},
 		Look:             h.look,
 	}
+	if c.leads && (len(c.nodes) == 1 || c.self == h.name) {
+		o.Term = c.lease.Holder
+	}
 	if h.pending != "" {
 		o.Sources.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: h.pending}}
 		plan := policy.MakePlan(nil, o.Sources.Changes)

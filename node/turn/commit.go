@@ -33,6 +33,12 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		// takes the turn over or turns it back.
 		return wait(v1alpha1.ReasonHandover, "the turn is another leader's")
 	}
+	if n.Grant.OnlyNode && o.Sources.Drains && o.Term != n.Grant.Epoch {
+		// That no other Node exists is for the leader to know, and a coordinator's
+		// credential may be stolen. In a cluster of one node the leader is this
+		// host's own process.
+		return o.refuse(v1alpha1.ReasonPlanChanged), false
+	}
 	if n.BootID != o.Self.BootID {
 		return wait(v1alpha1.ReasonNotReady, "the kubelet to report this boot")
 	}
@@ -74,7 +80,8 @@ func (o *Observation) leaseHolds() (v1alpha1.Reason, string) {
 }
 
 // keep is the effect that goes on while something is read: a drain is not
-// stopped every ten seconds for a look. One that is left from another stage, or
+// stopped every ten seconds for a look, and hook units that wait for another read
+// are not either. One that is left from another stage, or
 // from before somebody uncordoned, is; so is one under an emergency stop that
 // the last look showed.
 func (o *Observation) keep() Effect {
@@ -82,6 +89,9 @@ func (o *Observation) keep() Effect {
 		if r, _ := o.leaseHolds(); r != "" {
 			return DoNothing
 		}
+	}
+	if o.Hooks.Late && o.Node.State.HookStage() {
+		return DoHooks
 	}
 	if n := &o.Node; o.Drain.Running && n.Grant.Drains && n.Unschedulable && !n.State.HookStage() {
 		return DoDrain

@@ -22,6 +22,13 @@ type Observation struct {
 	Veto       v1alpha1.Reason
 	VetoDetail string
 
+	// Own are the terms of the policy that decides about this host, as the host reads
+	// it itself; nil while it has read none. No grant is carried out in a more
+	// disruptive way.
+	Own *v1alpha1.Terms
+	// Term is the epoch of the term that this process holds the Lease in, "" for none.
+	Term string
+
 	Sources Sources
 	Drain   Drain
 	Hooks   Work
@@ -87,8 +94,11 @@ type Drain struct {
 // in the present stage of the present turn.
 type Work struct {
 	Running bool
-	Done    bool
-	Failed  string // what failed; "" is nothing
+	// Late: it runs, and systemd could not be asked in time for what comes next. It
+	// may be after another read. Only of hook units.
+	Late   bool
+	Done   bool
+	Failed string // what failed; "" is nothing
 	// Resting: it runs, and what it is for was taken as in effect already; whether it
 	// has changed again is not known yet. Only of the plan's units.
 	Resting bool

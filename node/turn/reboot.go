@@ -82,11 +82,10 @@ func (o *Observation) rebooting() Decision {
 // undrained refuses an act that would hit pods: on a node that somebody
 // uncordoned, or for a plan that came to need a drain in a turn without one.
 func (o *Observation) undrained() (Decision, bool) {
-	g := o.Node.Grant
-	if g.Drains && !o.Node.Unschedulable {
+	if o.Node.Grant.Drains && !o.Node.Unschedulable {
 		return o.refuse(v1alpha1.ReasonUncordoned), true
 	}
-	if !g.Drains && !g.OnlyNode && o.Sources.Drains {
+	if o.lacksDrain() {
 		return o.refuse(v1alpha1.ReasonPlanChanged), true
 	}
 	return Decision{}, false

@@ -159,7 +159,7 @@ func (o *Observation) hookStage() Decision {
 	if o.said(v1alpha1.WordDone) || o.said(v1alpha1.WordFailed) && !again || o.said(v1alpha1.WordRefused) {
 		return Decision{Detail: "hooks of others"}
 	}
-	if o.Hooks.Running {
+	if o.Hooks.Running && !o.Hooks.Late {
 		// A pause does not kill what is at work; it holds what comes after.
 		return Decision{Do: DoHooks, Detail: o.Hooks.Detail}
 	}
@@ -197,11 +197,10 @@ func (o *Observation) hookStage() Decision {
 // hook stage any more, or "". It has been, or will be, published.
 func (o *Observation) lost() v1alpha1.Reason {
 	row, _ := Find(o.Node.State)
-	g := o.Node.Grant
 	switch {
 	case !o.Sources.Wants.AtLeast(row.Needs), row.Needs == v1alpha1.WantsDrain && !o.Sources.Drains:
 		return v1alpha1.ReasonWantGone
-	case !g.Drains && !g.OnlyNode && o.Sources.Drains:
+	case o.lacksDrain():
 		return v1alpha1.ReasonPlanChanged
 	}
 	return ""

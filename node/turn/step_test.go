@@ -168,6 +168,8 @@ func (o *Observation) set(t *testing.T, word string) {
 		o.Sources.Changes = changes(value)
 	case "draining":
 		o.Drain = Drain{Running: true}
+	case "term":
+		o.Term = value
 	case "drained":
 		o.Drain = Drain{Running: true, Complete: true}
 	case "paused":
@@ -231,7 +233,7 @@ func number(t *testing.T, s string) int {
 
 func work(s string) Work {
 	failed, due := strings.CutSuffix(s, "-due")
-	return Work{Running: s == "running" || s == "resting", Resting: s == "resting", Done: s == "done" || s == "outlived", Outlived: map[string]string{"outlived": "File /etc/a@2"}[s], Dearer: s == "dearer", Failed: map[string]string{"failed": "a.service"}[failed], Due: due}
+	return Work{Running: s == "running" || s == "resting" || s == "late", Late: s == "late", Resting: s == "resting", Done: s == "done" || s == "outlived", Outlived: map[string]string{"outlived": "File /etc/a@2"}[s], Dearer: s == "dearer", Failed: map[string]string{"failed": "a.service"}[failed], Due: due}
 }
 
 // changes reads Source or Source@version, separated by commas.

@@ -43,6 +43,40 @@ func (o *Observation) withdrawn() v1alpha1.Reason {
 	return ""
 }
 
+// lacksDrain reports whether the turn has no drain although the plan needs one, for
+// another reason than that this is the only node of the cluster.
+func (o *Observation) lacksDrain() bool {
+	g := o.Node.Grant
+	return !g.Drains && !g.OnlyNode && o.Sources.Drains
+}
+
+// Eviction is how a host evicts its pods in a turn.
+type Eviction struct {
+	// Force: pods that cannot be evicted are deleted.
+	Force bool
+	// Block are the pods that the drain waits for. Those that each list in Skip
+	// selects stay on the node.
+	Block []v1alpha1.PodSelector
+	Skip  [][]v1alpha1.PodSelector
+}
+
+// EvictionBy is how to evict pods by the grant and by the terms of the host's own
+// policy, own, whichever is less disruptive: a pod is skipped, or deleted, only if
+// both say so, and waited for if one of them does. nil is no word on anything.
+func EvictionBy(g *v1alpha1.Grant, own *v1alpha1.Terms) Eviction {
+	if g == nil {
+		return Eviction{}
+	}
+	if own == nil {
+		return Eviction{Block: g.Terms.Block}
+	}
+	return Eviction{
+		Force: g.Force && own.DrainTimeout == v1alpha1.OnTimeoutForce,
+		Block: slices.Concat(g.Terms.Block, own.Block),
+		Skip:  [][]v1alpha1.PodSelector{g.Terms.Skip, own.Skip},
+	}
+}
+
 // self completes the host's description of itself.
 func (o *Observation) self() v1alpha1.Host {
 	h := o.Self

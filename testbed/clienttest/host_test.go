@@ -67,7 +67,7 @@ func startHost(t *testing.T, edit func(*host)) *host {
 		Connect:        func() (*object.Client, error) { return object.ConnectConfig(h.w.config(), "host", "test", 100, 200) },
 		LeaseNamespace: leaseSpace, LeaseName: leaseName, Root: sim.Root(), PollInterval: 200 * time.Millisecond,
 		Settings: node.Settings{ManagedByDefault: true, Sentinels: []string{sentinel, "/run/reboot-needed"}, HealthTimeout: time.Minute},
-		Log:      logger(t, "host"), Report: h.told,
+		Log:      logger(t, "host"), Report: h.told, Term: func() string { return "leader_1" }, // as in a cluster of one node
 	}
 	if edit != nil {
 		edit(h)

@@ -196,8 +196,8 @@ func TestForeignEpochCommitsNothing(t *testing.T) {
 	}
 }
 
-// The answer to the cordon is lost: the same write again, and no second cordon.
-func TestLostCordonIsSettled(t *testing.T) {
+// The answer to the cordon is lost: the host reads that it landed, and goes on.
+func TestLostCordonIsRead(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
 	var once atomic.Bool
@@ -215,11 +215,11 @@ func TestLostCordonIsSettled(t *testing.T) {
 	h.promote("draining", nil)
 	h.acks("draining/done")
 	commits := h.commits()
-	for len(commits) > 2 && commits[0].status == http.StatusConflict {
+	for len(commits) > 1 && commits[0].status == http.StatusConflict {
 		commits = commits[1:] // a kubelet's write just before, and nothing was carried out
 	}
-	if len(commits) != 2 || commits[0].status != 0 || commits[0].body != commits[1].body || commits[1].status != http.StatusConflict {
-		t.Errorf("commits %+v, want the same twice, the second a conflict", commits)
+	if len(commits) != 1 || commits[0].status != 0 {
+		t.Errorf("commits %+v, want the one whose answer was lost", commits)
 	}
 	if n := h.node(); !n.Spec.Unschedulable || n.Annotations["lockkeeper.dev/cordon"] != "t1" {
 		t.Errorf("the node is not cordoned by us: %+v", n.Annotations)

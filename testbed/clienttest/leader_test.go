@@ -166,7 +166,6 @@ func TestRefusedWriteIsNoHotLoop(t *testing.T) {
 		"forbidden":                  {403, "Forbidden"},
 		"invalid":                    {422, "Invalid"},
 		"a conflict that is none":    {409, "Conflict"},
-		"not found, but it is":       {404, "NotFound"},
 		"too many requests, for now": {429, "TooManyRequests"},
 	} {
 		t.Run(name, func(t *testing.T) {

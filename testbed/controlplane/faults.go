@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -158,4 +159,53 @@ func (cp *ControlPlane) stopAll() error {
 		wg.Wait()
 	}
 	return errors.Join(errs...)
+}
+
+// BackUp keeps a copy of the store as it is now, for [ControlPlane.Restore]. etcd is restarted for it.
+func (cp *ControlPlane) BackUp(ctx context.Context) error {
+	return cp.alone(ctx, func(ctx context.Context) error {
+		return cp.replaceStore(ctx, func() error {
+			if err := os.RemoveAll(cp.dir.join("etcd.backup")); err != nil {
+				return err
+			}
+			return os.CopyFS(cp.dir.join("etcd.backup"), os.DirFS(cp.dir.join("etcd")))
+		})
+	})
+}
+
+// Restore sets the store back to what [ControlPlane.BackUp] kept, as an administrator does after a disaster: the API server is
+// stopped meanwhile. Everything that was written since is lost, and resourceVersions are used again.
+func (cp *ControlPlane) Restore(ctx context.Context) error {
+	return cp.alone(ctx, func(ctx context.Context) error {
+		if p := cp.process(APIServer); p != nil {
+			p.stop(0)
+		}
+		err := cp.replaceStore(ctx, func() error {
+			if err := os.RemoveAll(cp.dir.join("etcd")); err != nil {
+				return err
+			}
+			return os.CopyFS(cp.dir.join("etcd"), os.DirFS(cp.dir.join("etcd.backup")))
+		})
+		if err != nil {
+			return err
+		}
+		return cp.startAPIServer(ctx)
+	})
+}
+
+// replaceStore does something to etcd's data while etcd is stopped.
+func (cp *ControlPlane) replaceStore(ctx context.Context, do func() error) error {
+	if p := cp.process(Etcd); p != nil {
+		p.stop(stopGrace(Etcd))
+	}
+	if err := do(); err != nil {
+		return fmt.Errorf("replacing etcd's data: %w", err)
+	}
+	if err := cp.startEtcd(ctx); err != nil {
+		return fmt.Errorf("starting etcd again: %w", err)
+	}
+	if p := cp.process(APIServer); p != nil {
+		return p.waitReady(ctx, cp.readyz)
+	}
+	return nil
 }

@@ -85,6 +85,9 @@ func (m *model) step(k seen) *did {
 		if k.le {
 			o.Look.Evictable = 1
 		}
+		if m.Nodes == 1 {
+			o.Term = o.Look.Lease.Holder // whoever leads runs on the only node
+		}
 	}
 	d := m.Bug.step(&o)
 	r := &did{read: d.Read, write: d.Write, do: d.Do}

@@ -111,3 +111,6 @@ func unit(target, script string, more ...string) []byte {
 
 // selfEnv makes this program what runs on the host as a service, see itself.
 const selfEnv = "LOCKKEEPER_HOOKTEST_ITSELF"
+
+// soon is until when what a test decides may be asked of systemd: long enough for a machine that has other things to do.
+func soon() time.Time { return time.Now().Add(time.Minute) }

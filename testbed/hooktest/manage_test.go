@@ -91,6 +91,18 @@ func TestUnitsAreManaged(t *testing.T) {
 	if got := exec(t, h, "systemctl is-active idle masked cond stiff | tr '\\n' ' '"); got != "inactive inactive inactive active" {
 		t.Errorf("idle, masked, cond and stiff are %s", got)
 	}
+	// What was decided too long ago is not asked for.
+	past := time.Now().Add(-time.Nanosecond)
+	_, restart := u.Restart(t.Context(), "good.service", past)
+	_, reload := u.Reload(t.Context(), "good.service", past)
+	for what, err := range map[string]error{"restart": restart, "reload": reload, "daemon-reload": u.DaemonReload(t.Context(), past)} {
+		if !errors.Is(err, systemd.ErrTooLate) {
+			t.Errorf("too late to %s: %v", what, err)
+		}
+	}
+	if got := exec(t, h, "cat /run/good | tr '\n' ' '"); got != "started started reloaded" {
+		t.Errorf("good.service, too late: %q", got)
+	}
 	exec(t, h, "rm /run/bad; touch /run/cond")
 	for _, unit := range []string{"cond.service", "badstart.service"} { // what they had failed for is gone
 		if got := manage(t.Context(), u, "restart", unit) + exec(t, h, "systemctl is-active "+unit); got != "active" {
@@ -128,7 +140,7 @@ func testDaemonReload(t *testing.T, h *realhost.Host, u systemd.Units) {
 	if got := environment(); got != "" {
 		t.Errorf("before the daemon-reload: %q", got)
 	}
-	must(t, u.DaemonReload(t.Context()))
+	must(t, u.DaemonReload(t.Context(), soon()))
 	if got := environment(); got != "NEW=1" {
 		t.Errorf("after the daemon-reload: %q", got)
 	}
@@ -227,7 +239,7 @@ func manage(ctx context.Context, u systemd.Units, verb, unit string) string {
 	if verb == "reload" {
 		do = u.Reload
 	}
-	left, err := do(ctx, unit)
+	left, err := do(ctx, unit, soon())
 	if e, ok := errors.AsType[*systemd.JobError](err); ok {
 		return e.Text
 	}

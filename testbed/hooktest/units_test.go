@@ -55,7 +55,7 @@ func TestUnitsOfATarget(t *testing.T) {
 	}
 	run := func() string {
 		t.Helper()
-		states, err := u.RunTarget(t.Context(), target, func([]systemd.UnitState) {})
+		states, err := u.RunTarget(t.Context(), target, soon(), func([]systemd.UnitState) {})
 		must(t, err)
 		return fmt.Sprint(states)
 	}
@@ -69,6 +69,13 @@ func TestUnitsOfATarget(t *testing.T) {
 	}
 	if got := exec(t, h, "sort /run/ran | tr '\\n' ' '"); got != "kept kept plain plain" {
 		t.Errorf("ran: %s", got)
+	}
+
+	if _, err := u.RunTarget(t.Context(), target, time.Now().Add(-time.Nanosecond), func([]systemd.UnitState) {}); !errors.Is(err, systemd.ErrTooLate) {
+		t.Errorf("too late to run: %v", err)
+	}
+	if got := exec(t, h, "sort /run/ran | tr '\n' ' '"); got != "kept kept plain plain" {
+		t.Errorf("ran, too late: %s", got)
 	}
 
 	// What fails is named, each in its way, although the target becomes active.
@@ -91,7 +98,7 @@ func testTakenUp(t *testing.T, h *realhost.Host, u systemd.Units) {
 		began, over := make(chan struct{}), make(chan string, 1)
 		var once sync.Once
 		go func() {
-			states, err := u.RunTarget(ctx, target, func(s []systemd.UnitState) {
+			states, err := u.RunTarget(ctx, target, soon(), func(s []systemd.UnitState) {
 				if len(s) == 1 && s[0].Running {
 					once.Do(func() { close(began) })
 				}

@@ -143,6 +143,7 @@ func (s *sim) observe(h *host) turn.Observation {
 		Self:             v1alpha1.Host{Version: epoch, BootID: h.boot(), BootTime: h.bootAt, Started: h.bootAt, OSVersion: h.version},
 		ManagedByDefault: true,
 		Veto:             h.plan.Veto,
+		Term:             epoch, // in a cluster of one node the leader is its own process
 		Sources:          turn.Sources{Complete: true, Changes: h.changes, Wants: h.plan.Wants, Drains: h.plan.Drains},
 		Shutdown:         turn.ShutdownNone,
 		Health:           turn.Health{Healthy: !h.unhealthy, Detail: "a unit is not active", Overdue: h.overdue},
