@@ -42,7 +42,8 @@ func newServer(o Options) (*server, error) {
 
 // judge asks for one query's answer and says whether it opens the gate.
 func (s *server) judge(ctx context.Context, expr string) (open bool, detail string) {
-	value, warnings, err := s.api.Query(ctx, expr, time.Time{}, v1.WithTimeout(Timeout))
+	// Infos are remarks on how the query is written; they say nothing about the answer.
+	value, warnings, _, err := s.api.Query(ctx, expr, time.Time{}, v1.WithTimeout(Timeout))
 	if err != nil {
 		return false, failure(err)
 	}
@@ -72,7 +73,7 @@ func verdict(value model.Value, warnings v1.Warnings) (open bool, detail string)
 	}
 	for _, w := range warnings {
 		// Where several servers answer together, one may be away: nothing found
-		// is not nothing there. Remarks on how the query is written are no reason.
+		// is not nothing there. Older servers mix their infos into the warnings.
 		if !strings.HasPrefix(w, "PromQL info") {
 			return false, "its query returns nothing, with a warning: " + w
 		}

@@ -44,7 +44,7 @@ func TestAnswers(t *testing.T) {
 		{"a scalar", 200, answerHead + `"scalar","result":[1,"0"]}}`, false, "the query returns a scalar, expected an instant vector"},
 		{"an empty matrix", 200, answerHead + `"matrix","result":[]}}`, false, "the query returns a matrix, expected an instant vector"},
 		{"a string", 200, answerHead + `"string","result":[1,"x"]}}`, false, `unexpected value type "string"`},
-		{"no result", 200, answerHead + `"vector","result":null}}`, false, "no answer that can be read: "},
+		{"no result", 200, answerHead + `"vector","result":null}}`, false, "Prometheus answered without a result"},
 		{"no data", 200, `{"status":"success"}`, false, ""},
 		{"an empty object", 200, `{}`, false, ""},
 		{"nothing at all", 204, "", false, ""},
