@@ -173,7 +173,10 @@ func answerOf(err error) answer {
 	switch {
 	case s.Code == http.StatusNotFound, s.Code == http.StatusConflict:
 		a.kind, a.reason = gone, Refused
-	case s.Code == http.StatusTooManyRequests && apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
+	case (s.Code == http.StatusTooManyRequests || s.Code == http.StatusForbidden) &&
+		apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
+		// 403 says that the budget's own status is invalid: a negative number of allowed disruptions, or too many
+		// evictions that its controller has not confirmed. Since Kubernetes 1.37 it names the budget as a cause.
 		a.reason = PodDisruptionBudget
 	case s.Code == http.StatusTooManyRequests:
 		a.reason = TooManyRequests

@@ -29,6 +29,10 @@ func TestAnswerOf(t *testing.T) {
 	stale.ErrStatus.Details.Causes = []metav1.StatusCause{{
 		Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget db is still being processed by the server.",
 	}}
+	invalid := apierrors.NewForbidden(schema.GroupResource{Group: "policy", Resource: "poddisruptionbudget"}, "db", errors.New("pdb disruptions allowed is negative"))
+	invalid.ErrStatus.Details.Causes = []metav1.StatusCause{{
+		Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget db does not allow evicting pods currently: pdb disruptions allowed is negative",
+	}}
 	twoBudgets := &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: 500, Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
 	}}
@@ -41,6 +45,8 @@ func TestAnswerOf(t *testing.T) {
 			message: "The disruption budget db needs 3 healthy pods and has 3 currently"}},
 		"stale budget": {stale, answer{kind: later, reason: PodDisruptionBudget, retryAfter: 10 * time.Second,
 			message: "The disruption budget db is still being processed by the server."}},
+		"invalid budget": {invalid, answer{kind: later, reason: PodDisruptionBudget,
+			message: "The disruption budget db does not allow evicting pods currently: pdb disruptions allowed is negative"}},
 		"busy server": {apierrors.NewTooManyRequests("too many requests", 1),
 			answer{kind: later, reason: TooManyRequests, retryAfter: time.Second, message: "too many requests"}},
 		"two budgets": {twoBudgets, answer{kind: refused, reason: ServerError, message: twoBudgets.ErrStatus.Message}},
