@@ -222,7 +222,7 @@ func (k *kubelet) write(ctx context.Context) error {
 			"conditions": []corev1.NodeCondition{condition},
 			"nodeInfo": map[string]string{
 				"bootID": k.bootID, "osImage": "Flatcar Container Linux by Kinvolk " + k.h.Version(),
-				"operatingSystem": "linux", "architecture": "amd64", "kubeletVersion": "v1.36.3",
+				"operatingSystem": "linux", "architecture": "amd64", "kubeletVersion": "v1.37.2",
 			},
 		},
 	})
