@@ -21,8 +21,9 @@ import (
 // server's version. The version itself is read from binaries/go.mod, its only definition.
 const versionFlag = "-s -w -X k8s.io/component-base/version.gitVersion="
 
-// buildFlags are the same for every binary. VCS stamping would make the build depend on this repository's state.
-var buildFlags = []string{"-mod=readonly", "-trimpath", "-buildvcs=false"}
+// buildFlags are the same for every binary. VCS stamping would make the build depend on this repository's state. The linker
+// drops debug information anyway (-s -w); not generating it saves some 8% of the CPU time of a build.
+var buildFlags = []string{"-mod=readonly", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false"}
 
 // A tool is one binary: the package that it is built from, the name that `go build` gives it and the name that it gets here.
 type tool struct{ pkg, built, name string }
