@@ -122,6 +122,31 @@ simulate: ## Say how long a rollout takes, by FLEET="FILE…" (docs/simulate.md)
 docs: ## Rewrite the documents that are rendered from code
 	$(GO) test ./api/v1alpha1 ./node/turn ./node/config . -run 'Docs|UpToDate' -count 1 -args -update
 
+# The database of known vulnerabilities; file:///DIR is one on this machine.
+VULNDB ?= https://vuln.go.dev
+GOVULNCHECK := $(TOOL) govulncheck -db '$(VULNDB)'
+
+# govulncheck exits with 3 when it has found something. After any other failure the check counts as skipped if the database
+# cannot be reached, and as failed if it can. -mode=query asks the database without reading our code.
+.PHONY: vulncheck
+vulncheck: ## Look for known vulnerabilities in what both modules call; says SKIPPED where the database cannot be reached
+	@skipped() { \
+		why=$$($(GOVULNCHECK) -mode=query -json stdlib@go1.26.0 2>&1 >/dev/null) && return 1; \
+		echo "vulncheck: SKIPPED: $$1 was not checked, because $(VULNDB) cannot be reached: $$why"; \
+	}; \
+	failed=; \
+	for dir in . testbed; do \
+		module=$$(cd $$dir && $(GO) list -m); \
+		if skipped $$module; then continue; fi; \
+		status=0; (cd $$dir && $(GOVULNCHECK) -test ./...) || status=$$?; \
+		case $$status in \
+		0) echo "vulncheck: $$module was checked: it calls nothing with a known vulnerability" ;; \
+		3) echo "vulncheck: FAILED: $$module calls what is vulnerable, see above"; failed=yes ;; \
+		*) skipped $$module || { echo "vulncheck: FAILED: $$module could not be checked: govulncheck ended with status $$status"; failed=yes; } ;; \
+		esac; \
+	done; \
+	[ -z "$$failed" ]
+
 # Where the images will be published; the files for Flatcar name it.
 URL ?= https://downloads.example.com/lockkeeper
 
