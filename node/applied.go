@@ -82,7 +82,7 @@ const maxChain = 2
 func (r *applyRecord) outlived(present []v1alpha1.Change) (text string, beside []v1alpha1.Change) {
 	for _, c := range present {
 		switch {
-		case c.Source != v1alpha1.SourceFile && c.Source != v1alpha1.SourceUnit || slices.Contains(r.Before, c):
+		case c.Source != v1alpha1.SourceFile && c.Source != v1alpha1.SourceUnit || slices.ContainsFunc(r.Before, c.Same):
 		case named(r.Changes, c):
 			return c.String() + " changed again while it was applied; does a unit of the plan write it?", nil
 		default:

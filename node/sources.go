@@ -138,6 +138,7 @@ func (u *unread) lasts(now time.Time) bool { return !u.since.IsZero() && now.Sub
 // cannot be read: of that, what was said in this boot stands.
 func (h *Host) differing(match *policy.Match, published []v1alpha1.Change) (changes []v1alpha1.Change, unread, missing string) {
 	const notYet = "watched files: not read yet"
+	h.watched.Published(published)
 	h.watched.Watch(match.Watches())
 	if h.watched.Unseen() {
 		return nil, "", notYet
@@ -154,7 +155,7 @@ func (h *Host) differing(match *policy.Match, published []v1alpha1.Change) (chan
 			unread = fmt.Sprintf("%s %s cannot be read: %v", p.Source, p.Name, p.Err)
 		}
 		for _, c := range published {
-			if p.Covers(c) && !slices.Contains(changes, c) {
+			if p.Covers(c) && !slices.ContainsFunc(changes, c.Same) {
 				changes = append(changes, c)
 			}
 		}

@@ -46,7 +46,8 @@ type Change struct {
 	// for OSUpdate and Request.
 	Name string `json:"name,omitempty"`
 	// Version is what the change leads to, where the source tells: an OS
-	// version, a digest. Empty when it does not.
+	// version; for File and Unit a digest or [VersionAbsent], see [DigestKey].
+	// Empty when it does not. Versions are compared by [Change.Same].
 	Version string `json:"version,omitempty"`
 }
 
@@ -60,23 +61,6 @@ func (c Change) String() string {
 		s += "@" + c.Version
 	}
 	return s
-}
-
-// SameChanges reports whether two lists hold the same changes, in any order.
-func SameChanges(a, b []Change) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	count := make(map[Change]int, len(a))
-	for _, c := range a {
-		count[c]++
-	}
-	for _, c := range b {
-		if count[c]--; count[c] < 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // Has reports whether one of the changes comes from the source.

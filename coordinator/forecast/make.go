@@ -118,7 +118,7 @@ func (q *Question) subject(n *turn.Node) *subject {
 	}
 	for _, change := range q.in.Asked {
 		i := slices.IndexFunc(pending, func(p v1alpha1.Change) bool { return p.Source == change.Source && p.Name == change.Name })
-		known := i >= 0 && (change.Version == "" || pending[i].Version == change.Version)
+		known := i >= 0 && (change.Version == "" || change.Same(pending[i]))
 		if known {
 			change = pending[i]
 		}

@@ -432,7 +432,7 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 // a request that came since.
 func standing(n *turn.Node) []v1alpha1.Change {
 	return slices.DeleteFunc(slices.Clone(n.Host.Changes), func(c v1alpha1.Change) bool {
-		return !watched(&c) && !slices.Contains(n.Grant.Changes, c)
+		return !watched(&c) && !slices.ContainsFunc(n.Grant.Changes, c.Same)
 	})
 }
 

@@ -36,8 +36,9 @@ type baselineFile struct {
 	Unnamed map[string]time.Time `json:"unnamed,omitempty"`
 }
 
-// parseBaseline reads the file's text.
-func parseBaseline(text []byte) (*baselineFile, error) {
+// parseBaseline reads the file's text. Digests that were made with another key than
+// that with the ID are an error: nothing can be compared with them.
+func parseBaseline(text []byte, keyID string) (*baselineFile, error) {
 	var b baselineFile
 	if err := json.Unmarshal(text, &b); err != nil {
 		return nil, fmt.Errorf("not the JSON expected: %w", err)
@@ -57,28 +58,32 @@ func parseBaseline(text []byte) (*baselineFile, error) {
 				if !validSum(sum) {
 					return nil, fmt.Errorf("%q: %q is no digest", path, sum)
 				}
+				if sum != unknown && !strings.HasPrefix(sum, keyID+"-") {
+					return nil, fmt.Errorf("%q: its digest %.8s… was made with another key than that in %s, which has the ID %s", path, sum, keyName, keyID)
+				}
 			}
 		}
 	}
 	return &b, nil
 }
 
-// validSum: a SHA-256 in hex, or as much of it as a change's version has.
+// validSum: a digest in full, or as much of it as a change's version has, or unknown.
 func validSum(sum string) bool {
-	return (len(sum) == short || len(sum) == 64) && strings.Trim(sum, "0123456789abcdef") == ""
+	return sum == unknown || (len(sum) == short || len(sum) == full) && v1alpha1.DigestKey(sum[:short]) != "" && strings.Trim(sum[short:], "0123456789abcdef") == ""
 }
 
 // load reads what is in effect, if it is of this boot. What cannot be read is
 // taken anew.
 func (w *Watcher) load() {
+	w.loadKey()
 	path := filepath.Join(w.StateDir, baselineName)
-	b, err := readBaseline(path)
+	b, err := readBaseline(path, w.key.id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return
 	case err != nil:
 		w.unsaved = true
-		w.Log.Warn("cannot read which files and units were in effect; what is there now is taken as in effect, and changes made until now are not seen", "file", path, "err", err)
+		w.Log.Warn("cannot read which files and units were in effect; what is there now is taken as in effect, except what this boot has published; other changes made until now are not seen", "file", path, "err", err)
 		return
 	case b.BootID != w.BootID:
 		w.unsaved = true
@@ -94,7 +99,7 @@ func (w *Watcher) load() {
 	}
 }
 
-func readBaseline(path string) (*baselineFile, error) {
+func readBaseline(path, keyID string) (*baselineFile, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -104,7 +109,7 @@ func readBaseline(path string) (*baselineFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseBaseline(text)
+	return parseBaseline(text, keyID)
 }
 
 // save writes what is in effect, if that has changed. What cannot be written
@@ -113,7 +118,7 @@ func (w *Watcher) save() error {
 	w.saving.Lock()
 	defer w.saving.Unlock()
 	w.mu.Lock()
-	if !w.unsaved {
+	if !w.unsaved && (!w.newKey || len(w.rules) == 0) {
 		w.mu.Unlock()
 		return nil
 	}
@@ -132,13 +137,20 @@ func (w *Watcher) save() error {
 		}
 	}
 	text, err := json.MarshalIndent(b, "", "\t")
+	newKey := w.newKey
 	w.mu.Unlock()
 	path := filepath.Join(w.StateDir, baselineName)
+	if err == nil && newKey {
+		// The key first: a baseline without it is worth nothing.
+		err = w.key.write(w.StateDir)
+	}
+	keyWritten := err == nil
 	if err == nil {
 		err = replace(path, text)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.newKey = w.newKey && !keyWritten
 	if err != nil {
 		w.unsaved = true
 		err = fmt.Errorf("writing which files and units are in effect, to %s: %w", path, err)

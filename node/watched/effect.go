@@ -57,9 +57,26 @@ func holder(rules []*rule, name string) *rule {
 func baseline(rules []*rule, r *rule, found map[string]entry) map[string]string {
 	rules = speaking(rules, r)
 	base := known(rules, r)
+	mine := func(name string) bool { return r.source == v1alpha1.SourceUnit || holder(rules, name) == nil }
 	for name, e := range found {
-		if r.source == v1alpha1.SourceUnit || holder(rules, name) == nil {
+		if mine(name) {
 			base[name] = e.sum
+		}
+	}
+	// What this boot has published was a change, and what was in effect before it is
+	// not known any more.
+	for _, c := range r.published {
+		there := false
+		for name := range found {
+			if r.source == v1alpha1.SourceUnit || within(name, c.Name) {
+				there = true
+				if mine(name) {
+					base[name] = unknown
+				}
+			}
+		}
+		if !there && mine(c.Name) {
+			base[c.Name] = unknown
 		}
 	}
 	return base

@@ -2,11 +2,8 @@ package watched
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"path/filepath"
@@ -33,7 +30,7 @@ const (
 
 // entry is a file as it was read.
 type entry struct {
-	sum   string // of mode and content, or of a link's target: SHA-256 in hex
+	sum   string // of path, mode and content, or of path and a link's target; see hostKey
 	stamp stamp
 }
 
@@ -72,6 +69,7 @@ func sameFile(a, b stamp) bool { return a.dev == b.dev && a.ino == b.ino }
 type scan struct {
 	ctx   context.Context
 	host  hostfs.FS
+	key   *hostKey
 	old   map[string]entry // what was read before need not be read again
 	found map[string]entry
 	// What there may be yet.
@@ -80,8 +78,8 @@ type scan struct {
 	buf            []byte
 }
 
-func newScan(ctx context.Context, h hostfs.FS, old map[string]entry) *scan {
-	return &scan{ctx: ctx, host: h, old: old, found: map[string]entry{},
+func newScan(ctx context.Context, h hostfs.FS, k *hostKey, old map[string]entry) *scan {
+	return &scan{ctx: ctx, host: h, key: k, old: old, found: map[string]entry{},
 		files: MaxFiles, folders: maxFolders, bytes: MaxBytes, buf: make([]byte, blockSize)}
 }
 
@@ -106,7 +104,7 @@ func (s *scan) path(path string) (there bool, err error) {
 			return true, err
 		}
 		if info, err = s.host.Stat(path); gone(err) || errors.Is(err, syscall.ELOOP) {
-			return true, s.put(path, entry{sum: linkSum(link)})
+			return true, s.put(path, entry{sum: s.linkSum(path, link)})
 		} else if err != nil {
 			return true, err
 		}
@@ -116,13 +114,13 @@ func (s *scan) path(path string) (there bool, err error) {
 		return true, s.file(path, info, link)
 	case info.IsDir():
 		if link != "" {
-			if err := s.put(path, entry{sum: linkSum(link)}); err != nil {
+			if err := s.put(path, entry{sum: s.linkSum(path, link)}); err != nil {
 				return true, err
 			}
 		}
 		return true, s.folder(path)
 	case link != "": // to /dev/null, as of a masked unit
-		return true, s.put(path, entry{sum: linkSum(link)})
+		return true, s.put(path, entry{sum: s.linkSum(path, link)})
 	}
 	return true, fmt.Errorf("%s is neither a file nor a folder: %v", path, info.Mode().Type())
 }
@@ -171,7 +169,7 @@ func (s *scan) child(path string, kind fs.FileMode) error {
 		if err != nil {
 			return err
 		}
-		return s.put(path, entry{sum: linkSum(target)})
+		return s.put(path, entry{sum: s.linkSum(path, target)})
 	case 0:
 		info, err := s.host.Lstat(path)
 		if gone(err) {
@@ -311,7 +309,7 @@ func (s *scan) read(path string, want stamp) (entry, error) {
 	if !sameFile(now, want) || !info.Mode().IsRegular() {
 		return entry{}, errAnother
 	}
-	sum := sha256.New()
+	sum := s.key.digest(path)
 	if want.link != "" {
 		fmt.Fprintf(sum, "link %q\n", want.link)
 	}
@@ -326,7 +324,7 @@ func (s *scan) read(path string, want stamp) (entry, error) {
 			return entry{}, tooBig(path)
 		}
 		if err == io.EOF {
-			return entry{inHex(sum), now}, nil
+			return entry{sum.String(), now}, nil
 		}
 		if err != nil {
 			return entry{}, err
@@ -334,13 +332,11 @@ func (s *scan) read(path string, want stamp) (entry, error) {
 	}
 }
 
-func linkSum(target string) string {
-	sum := sha256.New()
+func (s *scan) linkSum(path, target string) string {
+	sum := s.key.digest(path)
 	fmt.Fprintf(sum, "link %q\n", target)
-	return inHex(sum)
+	return sum.String()
 }
-
-func inHex(sum hash.Hash) string { return hex.EncodeToString(sum.Sum(nil)) }
 
 // sayable is a path as it stands in JSON: bytes that are no UTF-8 become \xNN.
 func sayable(path string) string {

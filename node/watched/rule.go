@@ -3,6 +3,7 @@ package watched
 import (
 	"cmp"
 	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,8 +23,11 @@ type rule struct {
 	idle   bool            // it is not looked at any more
 	excess bool            // it is one more than may be watched
 
-	// base is what is in effect: each file's digest, or the beginning of it, by
-	// path. nil: it has not been seen yet.
+	// published are the changes that the last process published of the rule. They
+	// stay changes if it is not known what is in effect.
+	published []v1alpha1.Change
+	// base is what is in effect: each file's digest, or the beginning of it, or
+	// unknown, by path. nil: it has not been seen yet.
 	base map[string]string
 	// seen is what stands: what is there, once it had settled. nil: it has not
 	// been read since this process began.
@@ -40,10 +44,17 @@ type rule struct {
 }
 
 // absent is the version of what is not there.
-const absent = "absent"
+const absent = v1alpha1.VersionAbsent
 
-// short is a digest as a change's version.
-const short = 12
+// The lengths of a digest with its key's ID: in full, and as a change's version.
+const (
+	full  = v1alpha1.KeyIDLength + 1 + 2*sha256.Size
+	short = v1alpha1.KeyIDLength + 1 + v1alpha1.DigestLength
+)
+
+// unknown is what is in effect of a file if that is not known: the file differs from
+// it, whatever it holds.
+const unknown = "unknown"
 
 func (r *rule) key() string { return string(r.source) + " " + r.name }
 
@@ -72,19 +83,20 @@ func version(sum string) string {
 	return sum[:min(short, len(sum))]
 }
 
-// whole is the version of many files together.
+// whole is the version of many files together: a digest of their digests, which
+// nobody knows who does not have the key.
 func whole(files map[string]entry, of func(name string) bool) string {
-	sum, any := sha256.New(), false
+	sum, id := sha256.New(), ""
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if of(name) {
 			fmt.Fprintf(sum, "%q %s\n", name, files[name].sum)
-			any = true
+			id, _, _ = strings.Cut(files[name].sum, "-")
 		}
 	}
-	if !any {
+	if id == "" {
 		return absent
 	}
-	return version(inHex(sum))
+	return version(id + "-" + hex.EncodeToString(sum.Sum(nil)))
 }
 
 func all(string) bool { return true }

@@ -203,7 +203,7 @@ func (w *Watcher) scan(ctx context.Context, old map[string]entry, read func(*sca
 		return nil, err
 	}
 	defer h.Close()
-	s := newScan(ctx, h, old)
+	s := newScan(ctx, h, w.key, old)
 	err = read(s)
 	return s.found, err
 }
@@ -220,7 +220,8 @@ func (w *Watcher) take(r *rule, found map[string]entry, why why, count int, sigh
 	switch {
 	case r.base == nil:
 		r.base, w.unsaved = baseline(w.rules, r, found), true
-		w.Log.Info("watched for the first time: in effect is what is there now", "source", r.source, "name", r.name, "files", len(found))
+		w.Log.Info("watched for the first time: in effect is what is there now", "source", r.source, "name", r.name, "files", len(found), "still_changes", len(r.published))
+		r.published = nil
 		stands()
 	case r.seen == nil, why == looking, equal(r.seen, found):
 		stands()

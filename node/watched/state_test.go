@@ -164,7 +164,7 @@ func TestApplied(t *testing.T) {
 	}
 	before, err := os.Stat(b.baseline())
 	must(t, err)
-	must(t, w.Applied([]v1alpha1.Change{file("/etc/unknown", "0123456789ab"), file("/etc/one", "nonsense"), {Source: v1alpha1.SourceRequest}}))
+	must(t, w.Applied([]v1alpha1.Change{file("/etc/unknown", w.key.id+"-0123456789ab"), file("/etc/one", "nonsense"), {Source: v1alpha1.SourceRequest}}))
 	after, err := os.Stat(b.baseline())
 	must(t, err)
 	if names(w) != "" || !os.SameFile(before, after) {
@@ -319,7 +319,7 @@ func TestUnnamedFilesAreBounded(t *testing.T) {
 	base := func(n int) map[string]string {
 		m := map[string]string{}
 		for i := range n {
-			m[fmt.Sprint(i)] = "0123456789ab"
+			m[fmt.Sprint(i)] = fuzzKey + "-0123456789ab"
 		}
 		return m
 	}
@@ -346,15 +346,18 @@ func TestNothingNamedYet(t *testing.T) {
 	expectLook(t, b.watching(), "/etc/one=…")
 }
 
+// fuzzKey is the ID of a key.
+const fuzzKey = "01234567"
+
 func FuzzBaseline(f *testing.F) {
 	for _, text := range []string{
 		"", "null", "{}", "[]", `{"version":1,"bootID":"a"}`, `{"version":1,"bootID":"a","files":{"/a":null}}`,
-		`{"version":1,"bootID":"a","files":{"/a":{"/a/b":"0123456789ab"}},"units":{"a.service":{}}}`,
+		`{"version":1,"bootID":"a","files":{"/a":{"/a/b":"` + fuzzKey + `-0123456789ab","/a/c":"unknown"}},"units":{"a.service":{}}}`,
 	} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		b, err := parseBaseline(text)
+		b, err := parseBaseline(text, fuzzKey)
 		if err != nil {
 			return
 		}

@@ -38,8 +38,9 @@ type Units interface {
 type Options struct {
 	// Root is where the host's files are, "/" but in tests.
 	Root string
-	// StateDir is where the baseline is kept: baseline.json, which nobody else
-	// may write. It is not below Root, and made if it is missing.
+	// StateDir is where the baseline and the key of its digests are kept:
+	// baseline.json and digest.key, which nobody else may read or write. It is not
+	// below Root, and made if it is missing.
 	StateDir string
 	// BootID is this boot's.
 	BootID string
@@ -95,9 +96,12 @@ type Watcher struct {
 	saving   sync.Mutex    // one write at a time
 
 	mu        sync.Mutex
-	rules     []*rule // by key
-	tree      hints   // nil: there is none
-	asked     bool    // Watch was called
+	rules     []*rule  // by key
+	key       *hostKey // never changes
+	newKey    bool     // it is not in the state directory yet
+	published []v1alpha1.Change
+	tree      hints // nil: there is none
+	asked     bool  // Watch was called
 	unsaved   bool
 	unwritten error // why the baseline could not be written
 	said      said
@@ -122,6 +126,18 @@ func New(o Options) *Watcher {
 	w := &Watcher{Options: o, kick: make(chan struct{}, 1), scanning: make(chan struct{}, 1)}
 	w.load()
 	return w
+}
+
+// Published says which changes the Node shows that this boot has published. They stay
+// changes where the baseline of this boot is gone: a file or unit among them differs
+// from what is in effect until a turn has applied it, or until the next boot. It is to
+// be called before Watch; after the first Watch it does nothing.
+func (w *Watcher) Published(changes []v1alpha1.Change) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.asked {
+		w.published = slices.Clone(changes)
+	}
 }
 
 // Watch says what is to be watched from now on, and nothing else: paths are
@@ -152,8 +168,14 @@ func (w *Watcher) Watch(paths, units []string) {
 		w.unsaved = r.naming(w.rules, stays, now) || w.unsaved
 	}
 	for _, r := range named {
+		for _, c := range w.published {
+			if r.covers(c) {
+				r.published = append(r.published, c)
+			}
+		}
 		w.rules = append(w.rules, r)
 	}
+	w.published = nil
 	if !news && len(named) == 0 {
 		return
 	}
@@ -284,7 +306,7 @@ func (w *Watcher) settles(changes []v1alpha1.Change) (due time.Time, any bool) {
 // as this process lives, and is written later.
 func (w *Watcher) Applied(changes []v1alpha1.Change) error {
 	w.mu.Lock()
-	for _, c := range changes {
+	for _, c := range w.ofThisKey(changes) {
 		w.unsaved = applied(w.rules, c) || w.unsaved
 	}
 	for _, r := range w.rules {
@@ -297,6 +319,24 @@ func (w *Watcher) Applied(changes []v1alpha1.Change) error {
 	defer w.mu.Unlock()
 	w.say()
 	return err
+}
+
+// ofThisKey returns the changes with those of another key replaced by what there is of
+// them now: the process that began to apply them had that key, and whether the file has
+// changed since is not known. Those that are no changes any more are left out.
+func (w *Watcher) ofThisKey(changes []v1alpha1.Change) []v1alpha1.Change {
+	var all []v1alpha1.Change
+	for _, c := range changes {
+		if id := v1alpha1.DigestKey(c.Version); id != "" && id != w.key.id && (c.Source == v1alpha1.SourceFile || c.Source == v1alpha1.SourceUnit) {
+			i := slices.IndexFunc(w.said.changes, c.Same)
+			if i < 0 {
+				continue
+			}
+			c = w.said.changes[i]
+		}
+		all = append(all, c)
+	}
+	return all
 }
 
 // say settles what Read answers, and tells of it if it is another answer.

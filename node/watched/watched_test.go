@@ -195,17 +195,3 @@ func TestFiles(t *testing.T) {
 		t.Error("nothing says what was taken as in effect")
 	}
 }
-
-// The version is the beginning of the SHA-256 over "file 0644\n" and the content.
-func TestVersion(t *testing.T) {
-	b := newBench(t)
-	w := b.new()
-	w.Watch([]string{"/etc/one"}, nil)
-	must(t, w.Look(t.Context()))
-	b.write("etc/one", "hello")
-	must(t, w.Look(t.Context()))
-	changes, _, _ := w.Read()
-	if len(changes) != 1 || changes[0] != file("/etc/one", "db8990043499") {
-		t.Errorf("%v", changes)
-	}
-}

@@ -96,6 +96,7 @@ func TestFilesAndUnits(t *testing.T) {
 	testFussy(h)
 	testWriter(h)
 	testRefusedUnit(h)
+	testEmptyVar(h)
 	if turns := h.hist.turns(); len(turns) != 5 {
 		t.Errorf("it had the turns %q, expected 5", turns)
 	}
@@ -295,6 +296,36 @@ func testRefusedUnit(h *watchedHost) {
 	h.expect("the other unit of the plan", h.invocation("demo"), demo)
 	h.expect("systemd's jobs", exec(h.t, h.Host, "systemctl list-jobs --no-legend"), "")
 	h.expect("the boot", exec(h.t, h.Host, "cat /proc/sys/kernel/random/boot_id"), boot)
+}
+
+// testEmptyVar: lockkeeper loses its state, and with it the key of what it publishes.
+// The change that its last turn failed for is published under another key, the node
+// is held for it as before, and has no other turn.
+func testEmptyVar(h *watchedHost) {
+	// held is the change that the node shows while it is held for its last turn, or "".
+	held := func(n *corev1.Node) (version string) {
+		rec, err := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
+		if err == nil && rec != nil && len(rec.Changes) == 1 && rec.Changes[0].Name == "/etc/maintenance.conf" && n.Labels[v1alpha1.LabelHeld] == "Failed" {
+			return rec.Changes[0].Version
+		}
+		return ""
+	}
+	n, _ := h.until(h.hist.now(), "to be held for its failed turn", func(n *corev1.Node) bool { return held(n) != "" })
+	key := v1alpha1.DigestKey(held(n))
+	since := h.hist.now()
+	exec(h.t, h.Host, "systemctl stop lockkeeper; rm -r /var/lib/lockkeeper/*; systemctl start lockkeeper")
+	n, versions := h.until(since, "to publish the change under another key", func(n *corev1.Node) bool {
+		return held(n) != "" && v1alpha1.DigestKey(held(n)) != key
+	})
+	if key == "" || v1alpha1.DigestKey(held(n)) == "" {
+		h.t.Errorf("the keys are %q, and then that of %q", key, held(n))
+	}
+	for _, n := range versions {
+		if n.Labels[v1alpha1.LabelHeld] != "Failed" || n.Labels[v1alpha1.LabelWants] != "apply" || n.Labels[v1alpha1.LabelState] != "idle" {
+			h.t.Errorf("meanwhile the node was %v", n.Labels)
+		}
+	}
+	h.expect("who may read the key", exec(h.t, h.Host, "stat -c '%U %a' /var/lib/lockkeeper/digest.key"), "root 600")
 }
 
 func (h *watchedHost) retry() {

@@ -1,0 +1,338 @@
+package watched
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+const (
+	aSecret = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+	// By openssl: printf 'path "/etc/one"\nfile 0644\nhello' | openssl dgst -sha256 -mac HMAC -macopt hexkey:…
+	aVersion = "4b3be5d4-8cd02898c1fd"
+)
+
+func (b *bench) keyFile() string { return filepath.Join(b.state, keyName) }
+
+func (b *bench) writeState(name, text string, mode os.FileMode) {
+	b.t.Helper()
+	must(b.t, os.MkdirAll(b.state, 0o700))
+	must(b.t, os.WriteFile(filepath.Join(b.state, name), []byte(text), 0o600))
+	must(b.t, os.Chmod(filepath.Join(b.state, name), mode))
+}
+
+// read gives what is said after a look.
+func (b *bench) read(w *Watcher) []v1alpha1.Change {
+	b.t.Helper()
+	must(b.t, w.Look(b.t.Context()))
+	changes, _, _ := w.Read()
+	return changes
+}
+
+// changed is one file that is watched and has changed, with the Watcher that says so.
+func changed(t *testing.T, key, text string) (*bench, *Watcher, v1alpha1.Change) {
+	t.Helper()
+	b := newBench(t)
+	if key != "" {
+		b.writeState(keyName, key, 0o600)
+	}
+	b.write("etc/one", "what is in effect")
+	w := b.watching()
+	b.read(w)
+	b.write("etc/one", text)
+	changes := b.read(w)
+	if len(changes) != 1 || v1alpha1.DigestKey(changes[0].Version) != w.key.id {
+		t.Fatalf("%v, expected one change with the key %s", changes, w.key.id)
+	}
+	return b, w, changes[0]
+}
+
+// The version is the beginning of an HMAC-SHA256 over the path, the mode and the content.
+func TestVersion(t *testing.T) {
+	if _, _, c := changed(t, aSecret+"\n", "hello"); c != file("/etc/one", aVersion) {
+		t.Errorf("%v", c)
+	}
+}
+
+// Two hosts publish different versions of the same content; one host always the same,
+// also after a restart and after another boot.
+func TestVersionsOfTwoHosts(t *testing.T) {
+	b, w, c := changed(t, "", "hello")
+	_, other, o := changed(t, "", "hello")
+	if w.key.id == other.key.id || c.Version[v1alpha1.KeyIDLength:] == o.Version[v1alpha1.KeyIDLength:] {
+		t.Errorf("two hosts: %v and %v", c, o)
+	}
+	info, err := os.Stat(b.keyFile())
+	must(t, err)
+	if info.Mode() != 0o600 {
+		t.Errorf("the key's file is %v", info.Mode())
+	}
+	if got := b.read(b.watching()); !slices.Equal(got, []v1alpha1.Change{c}) {
+		t.Errorf("after a restart: %v, expected %v", got, c)
+	}
+	b.write("etc/one", "hi")
+	if got := b.read(b.watching()); len(got) != 1 || got[0].Same(c) {
+		t.Errorf("another content: %v, was %v", got, c)
+	}
+	b.write("etc/one", "what is in effect")
+	b.options.BootID = "another-boot"
+	w = b.watching()
+	b.read(w)
+	b.write("etc/one", "hello")
+	if got := b.read(w); !slices.Equal(got, []v1alpha1.Change{c}) {
+		t.Errorf("in another boot: %v, expected %v", got, c)
+	}
+	if b.log.has("level=WARN") {
+		t.Errorf("something is wrong with a key that is new, or kept: %s", b.log.text.String())
+	}
+}
+
+// Equal contents of two files have different versions: who can write one of them cannot
+// try out by that what the other one holds.
+func TestVersionsOfTwoFiles(t *testing.T) {
+	b := newBench(t)
+	w := b.watching()
+	b.read(w)
+	b.write("etc/dir/secret", "hunter2")
+	b.write("etc/dir/guess", "hunter2")
+	must(t, os.Symlink("secret", b.at("etc/dir/link")))
+	must(t, os.Symlink("secret", b.at("etc/dir/link2")))
+	versions := map[string]bool{}
+	for _, c := range b.read(w) {
+		versions[c.Version] = true
+	}
+	if len(versions) != 4 {
+		t.Errorf("four files have the versions %v", versions)
+	}
+}
+
+// A key that is lost, or that somebody else may know, is replaced. That alone is no
+// change, and the versions of the new one say nothing about those of the old one.
+func TestKeyIsLost(t *testing.T) {
+	for name, lose := range map[string]func(b *bench){
+		"an empty /var":  func(b *bench) { must(t, os.RemoveAll(b.state)) },
+		"no key":         func(b *bench) { must(t, os.Remove(b.keyFile())) },
+		"cut off":        func(b *bench) { b.writeState(keyName, aSecret[:60], 0o600) },
+		"empty":          func(b *bench) { b.writeState(keyName, "", 0o600) },
+		"zeros":          func(b *bench) { b.writeState(keyName, strings.Repeat("\x00", 65), 0o600) },
+		"others read it": func(b *bench) { must(t, os.Chmod(b.keyFile(), 0o640)) },
+		"another one":    func(b *bench) { b.writeState(keyName, strings.Repeat("ab", keySize), 0o600) },
+		"a plain baseline": func(b *bench) {
+			must(t, os.Remove(b.keyFile()))
+			b.writeState(baselineName, `{"version":1,"bootID":"`+boot+`","files":{"/etc/one":{"/etc/one":"`+strings.Repeat("0", 64)+`"}},"units":{}}`, 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, _, old := changed(t, aSecret, "hello")
+			b.write("etc/dir/a", "in effect as well")
+			lose(b)
+			w := b.watching()
+			if got := b.read(w); len(got) != 0 {
+				t.Errorf("a new key alone makes the changes %v", got)
+			}
+			if warned := b.log.has("level=WARN"); warned == (name == "an empty /var") {
+				t.Errorf("warned %t: %s", warned, b.log.text.String())
+			}
+			info, err := os.Stat(b.keyFile())
+			must(t, err)
+			if w.key.id == "4b3be5d4" || info.Mode() != 0o600 {
+				t.Errorf("the key is %s, its file %v", w.key.id, info.Mode())
+			}
+			b.write("etc/one", "hello, hello")
+			b.write("etc/dir/a", "b")
+			got := b.read(w)
+			if len(got) != 2 || !got[1].Same(old) || got[1] == old {
+				t.Errorf("%v: the last one cannot be compared with %v", got, old)
+			}
+			if now := b.read(b.watching()); !slices.Equal(now, got) {
+				t.Errorf("after the next restart: %v, expected %v", now, got)
+			}
+		})
+	}
+}
+
+// That a file was not there is known without a key: it stays a change that it has come.
+func TestNothingInEffect(t *testing.T) {
+	b := newBench(t)
+	b.read(b.watching())
+	b.write("etc/one", "1")
+	must(t, os.Remove(b.keyFile()))
+	w := b.watching()
+	expectLook(t, w, "/etc/one=…")
+	if next := b.watching(); next.key.id != w.key.id {
+		t.Errorf("the key %s was not kept, the next process has %s", w.key.id, next.key.id)
+	}
+	// A host where no rule names anything keeps nothing.
+	b = newBench(t)
+	w = b.new()
+	w.Watch(nil, nil)
+	b.read(w)
+	if _, err := os.Stat(b.state); !os.IsNotExist(err) {
+		t.Errorf("something was written: %v", err)
+	}
+}
+
+// What this boot has published stays a change when the key and the baseline are lost,
+// until a turn has applied it. What was in effect is not known.
+func TestPublishedOutlivesTheKey(t *testing.T) {
+	b := newBench(t)
+	b.options.Units = &unitFiles{}
+	b.write("etc/dir/sub/a", "1")
+	b.write("etc/dir/sub/keep", "1")
+	b.write("etc/one", "1")
+	b.write("etc/systemd/system/a.service", "1")
+	watch := func(published []v1alpha1.Change) *Watcher {
+		w := b.new()
+		w.Published(published)
+		w.Watch([]string{"/etc/dir", "/etc/dir/sub", "/etc/one", "/etc/many", "/etc/gone"}, []string{"a.service", "b.service"})
+		return w
+	}
+	w := watch(nil)
+	b.read(w)
+	b.write("etc/dir/sub/a", "2")
+	b.remove("etc/one")
+	b.write("etc/systemd/system/a.service", "2")
+	for i := range MaxChanges + 1 {
+		b.write(fmt.Sprintf("etc/many/%02d", i), "x")
+	}
+	const want = "/etc/dir/sub/a=… /etc/many=… /etc/one=absent a.service=…"
+	expectLook(t, w, want)
+	first, _, _ := w.Read()
+	elsewhere := []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "9"}, file("/etc/not-watched", first[0].Version)}
+
+	must(t, os.RemoveAll(b.state))
+	w = watch(slices.Concat(elsewhere, first))
+	expectLook(t, w, want)
+	second, _, _ := w.Read()
+	if !v1alpha1.SameChanges(first, second) || slices.Equal(first, second) {
+		t.Errorf("%v, expected %v under another key", second, first)
+	}
+	expectLook(t, watch(nil), want) // it is written down
+	b.write("etc/dir/sub/a", "1")   // that this was in effect nobody knows any more
+	b.write("etc/dir/sub/b", "1")
+	expectLook(t, w, "/etc/dir/sub/a=… /etc/dir/sub/b=… /etc/many=… /etc/one=absent a.service=…")
+
+	// The turn was granted, and its units restarted, under the first key.
+	must(t, w.Applied(first))
+	expectLook(t, w, "/etc/dir/sub/b=…")
+	// It was for some content of a file that is gone by now.
+	b.remove("etc/dir/sub/keep")
+	expectLook(t, w, "/etc/dir/sub/b=… /etc/dir/sub/keep=absent")
+	must(t, w.Applied([]v1alpha1.Change{file("/etc/dir/sub/keep", first[0].Version), file("/etc/one", first[0].Version)}))
+	expectLook(t, w, "/etc/dir/sub/b=… /etc/dir/sub/keep=absent")
+	last, _, _ := w.Read()
+	must(t, w.Applied(last))
+	expectLook(t, watch(first), "") // the baseline is there: it knows better than the Node
+
+	b.write("etc/one", "3")
+	expectLook(t, watch(first), "/etc/one=…")
+	b.options.BootID = "another-boot"
+	expectLook(t, watch(nil), "")
+}
+
+// While the key cannot be written, the process goes on with the one that it made, and
+// says so. Nothing is written that a key would be needed for.
+func TestKeyCannotBeWritten(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/one", "1")
+	must(t, os.Mkdir(b.state, 0o700))
+	full := func() { must(t, os.Symlink("/dev/full", b.keyFile()+".new")) }
+	full()
+	w := b.watching()
+	expectLook(t, w, "")
+	_, problems, complete := w.Read()
+	if !complete || len(problems) != 1 || problems[0].Source != "" || !strings.Contains(problems[0].Err.Error(), "digest.key: ") || !strings.Contains(problems[0].Err.Error(), "no space left") {
+		t.Errorf("%v, complete %t", problems, complete)
+	}
+	full()
+	b.write("etc/one", "2")
+	if got := b.read(w); len(got) != 1 || v1alpha1.DigestKey(got[0].Version) != w.key.id {
+		t.Errorf("%v, expected one change under %s", got, w.key.id)
+	}
+	if left, err := os.ReadDir(b.state); err != nil || len(left) != 0 {
+		t.Errorf("the state directory holds %v, %v", left, err)
+	}
+	expectLook(t, w, "/etc/one=…") // there is room again
+	if _, problems, _ := w.Read(); len(problems) != 0 || !b.log.has("kept again") {
+		t.Errorf("%v", problems)
+	}
+	expectLook(t, b.watching(), "/etc/one=…")
+
+	// A folder in its place can be neither read nor replaced.
+	b = newBench(t)
+	must(t, os.MkdirAll(b.keyFile(), 0o700))
+	w = b.watching()
+	expectLook(t, w, "")
+	if _, problems, complete := w.Read(); !complete || len(problems) != 1 || !strings.Contains(problems[0].Err.Error(), keyName) {
+		t.Errorf("%v, complete %t", problems, complete)
+	}
+	if !b.log.has("cannot use the key") || !b.log.has("cannot keep which files and units are in effect") {
+		t.Errorf("the journal does not say it: %s", b.log.text.String())
+	}
+}
+
+// Who reads a Node, and even the baseline, finds a small secret by trying all candidates
+// if the digests are plain, or if there is the key; and not with what is published.
+func TestDictionaryAttack(t *testing.T) {
+	const pin = "7391"
+	b, w, c := changed(t, "", pin)
+	record := v1alpha1.FormatRecord(v1alpha1.Host{Changes: []v1alpha1.Change{c}}) +
+		v1alpha1.FormatRecord(v1alpha1.Grant{Changes: []v1alpha1.Change{c}}) + v1alpha1.FormatRecord(v1alpha1.Last{Changes: []v1alpha1.Change{c}})
+	must(t, w.Applied([]v1alpha1.Change{c})) // it is in the baseline in full
+	baseline, err := os.ReadFile(b.baseline())
+	must(t, err)
+	if !json.Valid(baseline) || !strings.Contains(string(baseline), c.Version) {
+		t.Fatalf("the baseline is not what the attack is for: %s", baseline)
+	}
+	secret, err := os.ReadFile(b.keyFile())
+	must(t, err)
+	if leaked := strings.TrimSpace(string(secret)); strings.Contains(record+string(baseline), leaked) {
+		t.Error("the key is published, or in the baseline")
+	}
+
+	plain := func(text string) []byte { sum := sha256.Sum256([]byte(text)); return sum[:] }
+	keyed := func(key []byte) func(string) []byte {
+		return func(text string) []byte {
+			h := hmac.New(sha256.New, key)
+			h.Write([]byte(text))
+			return h.Sum(nil)
+		}
+	}
+	id, err := hex.DecodeString(w.key.id)
+	must(t, err)
+	// attack returns the candidate whose digest is in what was seen.
+	attack := func(seen string, digest func(string) []byte) string {
+		for n := range 10_000 {
+			guess := fmt.Sprintf("%04d", n)
+			for _, text := range []string{guess, "file 0644\n" + guess, "path \"/etc/one\"\nfile 0644\n" + guess} {
+				if strings.Contains(seen, hex.EncodeToString(digest(text))[:v1alpha1.DigestLength]) {
+					return guess
+				}
+			}
+		}
+		return ""
+	}
+	for name, digest := range map[string]func(string) []byte{
+		"plain": plain, "no key": keyed(nil), "the key's ID": keyed(id), "the ID in hex": keyed([]byte(w.key.id)), "the boot": keyed([]byte(boot)),
+	} {
+		if found := attack(record+string(baseline), digest); found != "" {
+			t.Errorf("by %s: the PIN is %s", name, found)
+		}
+	}
+	// The attack itself works: on the digests that were published before there was a key, and with the key.
+	if found := attack(hex.EncodeToString(plain("file 0644\n" + pin))[:12], plain); found != pin {
+		t.Errorf("of a plain digest it finds %q", found)
+	}
+	if found := attack(record, keyed(w.key.secret)); found != pin {
+		t.Errorf("with the key it finds %q", found)
+	}
+}
