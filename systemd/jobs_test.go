@@ -57,3 +57,21 @@ func TestWatchJobs(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Whoever else says that a job has ended is not believed.
+func TestOnlySystemdEndsJobs(t *testing.T) {
+	const path = dbus.ObjectPath("/org/freedesktop/systemd1/job/7")
+	j := &jobEnds{owner: ":1.0", ends: map[dbus.ObjectPath]string{}}
+	end := func(sender string, body ...any) { j.take(&dbus.Signal{Sender: sender, Body: body}) }
+	end(":1.7", uint32(7), path, "a.service", "done")
+	end("", uint32(7), path, "a.service", "done")
+	end(":1.0", "7", path, "a.service", "done")
+	if result, known := j.of(path); known {
+		t.Errorf("forged: %q", result)
+	}
+	end(":1.0", uint32(7), path, "a.service", "failed")
+	end(":1.7", uint32(7), path, "a.service", "done")
+	if result, known := j.of(path); !known || result != "failed" {
+		t.Errorf("systemd's own: %q, known %t", result, known)
+	}
+}

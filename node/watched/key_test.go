@@ -115,6 +115,33 @@ func TestVersionsOfTwoFiles(t *testing.T) {
 	}
 }
 
+// At one path of one host equal contents have equal versions: that is what versions
+// are for. Who may name a path in a policy, and may also write what is at it, compares
+// a guess with another file in this way. docs/security.md says so.
+func TestVersionsAtOnePath(t *testing.T) {
+	b := newBench(t)
+	b.write("secret", "hunter2")
+	b.write("pod/guess", "hunter2")
+	b.write("pod/wrong", "hunter1")
+	w := b.new()
+	w.Watch([]string{"/pod/link"}, nil)
+	b.read(w)
+	must(t, os.Symlink("target", b.at("pod/link")))
+	version := func(target string) string {
+		must(t, os.RemoveAll(b.at("pod/target")))
+		must(t, os.Symlink(target, b.at("pod/target")))
+		changes := b.read(w)
+		if len(changes) != 1 {
+			t.Fatalf("%v, expected one change", changes)
+		}
+		return changes[0].Version
+	}
+	secret, guess, wrong := version("../secret"), version("guess"), version("wrong")
+	if secret != guess || secret == wrong {
+		t.Errorf("the secret is %s, a right guess %s, a wrong one %s", secret, guess, wrong)
+	}
+}
+
 // A key that is lost, or that somebody else may know, is replaced. That alone is no
 // change, and the versions of the new one say nothing about those of the old one.
 func TestKeyIsLost(t *testing.T) {

@@ -115,6 +115,30 @@ func TestUnitsAreManaged(t *testing.T) {
 	testItself(t, h)
 	testUnitFiles(t, h, u)
 	testNames(t, h, u)
+	testBusIsRoot(t, h)
+}
+
+// testBusIsRoot: a process of uid 0 that has nothing but the bus, not one capability,
+// has systemd run what it likes with all of them; another user is refused. That is
+// what docs/security.md says of the bus.
+func testBusIsRoot(t *testing.T, h *realhost.Host) {
+	call := func(user, out string) string {
+		return "setpriv --reuid=" + user + " --clear-groups --inh-caps=-all --bounding-set=-all --no-new-privs busctl -- call org.freedesktop.systemd1 /org/freedesktop/systemd1" +
+			" org.freedesktop.systemd1.Manager StartTransientUnit 'ssa(sv)a(sa(sv))' " + out + ".service fail 2 Type s oneshot ExecStart 'a(sasb)' 1" +
+			" /bin/sh 3 /bin/sh -c 'grep CapEff /proc/self/status >/run/" + out + "' false 0; echo status $?"
+	}
+	if got := exec(t, h, call("nobody", "of-nobody")); !strings.HasSuffix(got, "status 1") || !strings.Contains(got, "denied") && !strings.Contains(got, "authentication") {
+		t.Errorf("a unit of nobody's making: %s", got)
+	}
+	if got := exec(t, h, call("root", "of-root")); !strings.HasSuffix(got, "status 0") {
+		t.Errorf("a unit of root's making: %s", got)
+	}
+	eventually(t, 90*time.Second, "the unit to say what it may", func() bool {
+		return strings.HasPrefix(exec(t, h, "cat /run/of-root"), "CapEff:")
+	})
+	if got, pid1 := exec(t, h, "cat /run/of-root"), exec(t, h, "grep CapEff /proc/1/status"); got != pid1 {
+		t.Errorf("the unit has %s, systemd itself %s", got, pid1)
+	}
 }
 
 // testNames: a unit has all its names on a host, those that came without a
