@@ -1,4 +1,4 @@
-package main
+package packagetest
 
 import (
 	"fmt"
@@ -15,7 +15,8 @@ func TestVulncheck(t *testing.T) {
 	if _, err := exec.LookPath("make"); err != nil {
 		t.Skip("make is not installed")
 	}
-	if _, err := os.ReadFile("Makefile"); err != nil { // so that `go test` does not answer from its cache after a change
+	const top = "../.."
+	if _, err := os.ReadFile(filepath.Join(top, "Makefile")); err != nil { // so that `go test` does not answer from its cache after a change
 		t.Fatal(err)
 	}
 	const root, testbed = "lockkeeper.dev/lockkeeper", "lockkeeper.dev/lockkeeper/testbed"
@@ -62,6 +63,7 @@ esac
 				t.Fatal(err)
 			}
 			cmd := exec.CommandContext(t.Context(), "make", "--no-print-directory", "vulncheck", "GO="+fake)
+			cmd.Dir = top
 			cmd.Env = append(os.Environ(), "MAKEFLAGS=") // not those of a make that runs this test
 			out, err := cmd.CombinedOutput()
 			if (err != nil) != c.fails {
