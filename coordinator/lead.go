@@ -260,6 +260,13 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 		return s, false
 	}
 	s.StopText, s.Stopped = lease.Annotations[v1alpha1.AnnotationStop]
+	l.writes(&s)
+	s.Nodes = l.facts.of(l.view.Nodes())
+	return s, true
+}
+
+// writes takes in what came of this term's writes, as far as they are not settled.
+func (l *leader) writes(s *rollout.Snapshot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for name, u := range l.uncertain {
@@ -273,8 +280,6 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 			s.Refused[name] = r.words
 		}
 	}
-	s.Nodes = l.facts.of(l.view.Nodes())
-	return s, true
 }
 
 // carryOut writes what the verdicts say: first what goes on and gives back,

@@ -82,6 +82,8 @@ type host struct {
 	goingDown   bool
 	reboots     map[string]int // by turn
 	adminCordon bool
+	// claims, where not zero, is what a host that lies says of when it booted.
+	claims time.Time
 }
 
 const (
@@ -292,6 +294,9 @@ func (c *cluster) observe(h *host) turn.Observation {
 		Shutdown:         turn.ShutdownNone,
 		Health:           turn.Health{Healthy: !h.unhealthy, Detail: "a unit failed", Overdue: c.now.Sub(h.bootAt) > 15*time.Minute},
 		Look:             h.look,
+	}
+	if !h.claims.IsZero() {
+		o.Self.BootTime = h.claims
 	}
 	if c.leads && (len(c.nodes) == 1 || c.self == h.name) {
 		o.Term = c.lease.Holder

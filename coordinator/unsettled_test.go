@@ -1,0 +1,111 @@
+package coordinator
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// A write whose outcome is not known for a minute is told of: which node it is, since when, and what the last try came to; once.
+func TestUnsettledWrites(t *testing.T) {
+	client, err := object.ConnectConfig(&rest.Config{Host: "https://127.0.0.1:1"}, "coordinator", "test", 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle := turn.Node{Name: "n1", UID: "u1", BootID: "b1", Ready: true, Keys: v1alpha1.Keys{State: v1alpha1.StateIdle, Wants: v1alpha1.WantsReboot,
+		Host: &v1alpha1.Host{Protocol: 1, NodeUID: "u1", BootID: "b1", Managed: true, Drains: true}}}
+	other := idle
+	other.Name, other.UID = "n2", "u2"
+	other.Host = &v1alpha1.Host{Protocol: 1, NodeUID: "u2", BootID: "b1", Managed: true, Drains: true}
+	var all []rollout.Snapshot
+	synctest.Test(t, func(t *testing.T) {
+		l := &leader{candidate: &candidate{client: client}, uncertain: map[string]unsettled{}, refused: map[string]refusal{}}
+		snapshot := func() rollout.Snapshot {
+			s := rollout.Snapshot{Now: time.Now(), Epoch: "e1", Policies: policy.Set{policy.Default()}, Nodes: []turn.Node{idle, other},
+				Uncertain: map[string]bool{}, Unsettled: map[string]string{}, Refused: map[string]string{}}
+			l.writes(&s)
+			return s
+		}
+		l.uncertainAbout("n1", errors.New("no answer"))
+		if !l.answersMissing() {
+			t.Error("reasons are written although the API server may be away")
+		}
+		time.Sleep(unsettledAfter - time.Second)
+		l.uncertainAbout("n1", errors.New("the server was unable to return a response"))
+		if s := snapshot(); !s.Uncertain["n1"] || len(s.Unsettled) != 0 {
+			t.Errorf("before a minute: %v, %v", s.Uncertain, s.Unsettled)
+		}
+		if l.answersMissing() || l.refusals() != time.Second {
+			t.Errorf("looks again in %v", l.refusals())
+		}
+		time.Sleep(time.Second)
+		all = []rollout.Snapshot{snapshot(), snapshot()}
+	})
+	want := "since 00:00:00 UTC: the server was unable to return a response"
+	if got := all[0].Unsettled["n1"]; got != want {
+		t.Errorf("unsettled %q, want %q", got, want)
+	}
+	for _, v := range rollout.Decide(all[0]).Verdicts {
+		if v.Held != v1alpha1.ReasonHandover || v.Detail != "the outcome of a write to n1 is not known "+want {
+			t.Errorf("%+v", v)
+		}
+	}
+
+	sink := make(fakeSink, 10)
+	e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper"}}
+	for i := range all {
+		all[i].Rewound = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		e.looked(&all[i], lease, func(string) *corev1.Node { return nil })
+	}
+	var told []string // in no order
+	for range 2 {
+		e := sink.next(t).event
+		told = append(told, strings.Join([]string{e.Type, e.Reason, e.Regarding.Kind, e.Regarding.Name, e.Note}, " "))
+	}
+	slices.Sort(told)
+	wants := []string{"Warning StoreRewound Lease lockkeeper seen at 2026-01-01 12:00:00 UTC", "Warning Unsettled Node n1 the outcome of a write to n1 is not known " + want}
+	if !slices.Equal(told, wants) {
+		t.Errorf("Events %q, want %q", told, wants)
+	}
+	if len(sink) > 0 {
+		t.Errorf("told again: %+v", sink.next(t).event)
+	}
+}
+
+// Most handovers take seconds: the reason is written when one lasts.
+func TestHandoverIsWrittenWhenItLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &leader{}
+		held := []rollout.Verdict{{Node: "a", Held: v1alpha1.ReasonBudget}, {Node: "b", Held: v1alpha1.ReasonHandover}}
+		if left := l.handoverLeft(held); left != handoverAfter {
+			t.Errorf("at first in %v", left)
+		}
+		time.Sleep(handoverAfter - time.Second)
+		if left := l.handoverLeft(held); left != time.Second {
+			t.Errorf("after 9 s in %v", left)
+		}
+		time.Sleep(time.Second)
+		if left := l.handoverLeft(held); left > 0 {
+			t.Errorf("after 10 s in %v", left)
+		}
+		if l.handoverLeft(held[:1]) != handoverAfter || l.handoverLeft(held) != handoverAfter {
+			t.Error("another handover is written at once")
+		}
+	})
+}
