@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"encoding/json"
 	"fmt"
+	"sort"
 	"time"
 )
 
@@ -14,9 +15,10 @@ const (
 	// maxRecord bounds the JSON annotations, in bytes. A Node's annotations may
 	// hold 256 KiB in all.
 	maxRecord = 32 << 10
-	// maxGrant bounds a Grant when it is written, in bytes. It is less, because
-	// its changes go into Last, next to what only Last has.
-	maxGrant = 24 << 10
+	// maxGrant bounds a Grant when it is written, in bytes: 12 KiB of changes, as
+	// much as a host watches for, and 16 KiB of a policy's terms fit. It is less than
+	// maxRecord, because the changes go into Last, next to what only Last has.
+	maxGrant = 29 << 10
 	// MaxHost bounds AnnotationHost, in bytes. It is less, because most of it goes
 	// into the grant as well, next to what the policy adds.
 	MaxHost = 16 << 10
@@ -164,6 +166,19 @@ func parseRecord[T any](s string) (*T, error) {
 // enough for a reader. JSON may take six bytes for a character that a host wrote
 // as one, so only the text itself tells.
 func (g *Grant) Fits() bool { return len(FormatRecord(g)) <= maxGrant }
+
+// Trim drops lines of the Plan, and then Changes, from the end, until the record is
+// one that readers accept. What is dropped is left to a later turn.
+func (h *Host) Trim() {
+	for len(FormatRecord(h)) > MaxHost && len(h.Plan) > 0 {
+		h.Plan = h.Plan[:len(h.Plan)-1]
+	}
+	all := h.Changes
+	fits := func(n int) bool { h.Changes = all[:n]; return len(FormatRecord(h)) <= MaxHost }
+	if !fits(len(all)) {
+		fits(max(0, sort.Search(len(all), func(n int) bool { return !fits(n) })-1))
+	}
+}
 
 // FormatRecord returns a Host, Grant or Last as its annotation's value.
 func FormatRecord(v any) string {

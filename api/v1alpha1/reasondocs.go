@@ -8,7 +8,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonTurnLimit, "the node has had as many turns within 24 hours as its policy's rollout.maxTurnsPerDay allows", "see why it wants one after the other: `lockkeeper status NODE`; a limit that is too low for the node's rules can be raised in its policy"},
 	{ReasonNotReady, "the node is not Ready", "bring its kubelet back"},
 	{ReasonVersion, "the host's protocol is neither the coordinator's nor the one before", "upgrade lockkeeper on the host, or on the coordinators' hosts"},
-	{ReasonHandover, "a new leader settles the turns that it found, or waits for the outcome of a write", "nothing; it takes seconds"},
+	{ReasonHandover, "a new leader settles the turns that it found, or waits for the outcome of a write", "nothing if it lasts seconds; if it stays, `lockkeeper status` and the Events (Unsettled) name the node that it waits for"},
 	{ReasonNoPolicy, "no policy selects the node", "label the node, or widen a policy's nodeSelector"},
 	{ReasonInvalidPolicy, "the policy that selects the node is invalid", "see the policy's status for the field to mend"},
 	{ReasonWouldGrant, "the policy's mode is Observe; the node would be granted a turn now", "set the policy's mode to Act"},

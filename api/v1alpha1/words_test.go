@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -248,4 +249,37 @@ func FuzzReadKeys(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Whatever a host has to say fits into a record that readers accept, and what is left out is the end of it.
+func TestHostTrim(t *testing.T) {
+	host := func(changes, plan, length int) Host {
+		h := Host{Protocol: 1, NodeUID: "u", BootID: "b"}
+		for i := range changes {
+			h.Changes = append(h.Changes, Change{Source: SourceFile, Name: fmt.Sprintf("/etc/%03d%s", i, strings.Repeat("<", length)), Version: "1"})
+		}
+		for i := range plan {
+			h.Plan = append(h.Plan, fmt.Sprint(i, strings.Repeat("x", 190)))
+		}
+		return h
+	}
+	for _, c := range []struct{ changes, plan, length, keepsChanges, keepsPlan int }{
+		{0, 0, 0, 0, 0}, {10, 16, 10, 10, 16}, {200, 16, 0, 200, 16}, {300, 16, 0, 300, 0}, {500, 16, 0, 324, 0}, {500, 0, 300, 8, 0}, {1, 0, 100_000, 0, 0},
+	} {
+		h := host(c.changes, c.plan, c.length)
+		h.Trim()
+		text := FormatRecord(&h)
+		if got, err := ParseHost(text); err != nil || len(got.Changes) != len(h.Changes) {
+			t.Errorf("%+v: %d bytes cannot be read back: %v", c, len(text), err)
+		}
+		if c.keepsPlan > 0 && len(h.Plan) == 0 || c.keepsPlan == 0 && len(h.Plan) > 13 {
+			t.Errorf("%+v: %d lines of the plan are left", c, len(h.Plan))
+		}
+		if len(h.Changes) != c.keepsChanges {
+			t.Errorf("%+v: %d changes are left", c, len(h.Changes))
+		}
+		if n := len(h.Changes); n > 0 && h.Changes[n-1] != host(c.changes, 0, c.length).Changes[n-1] {
+			t.Errorf("%+v: the last change is %v", c, h.Changes[n-1])
+		}
+	}
 }

@@ -154,7 +154,9 @@ func unmanaged(n *corev1.Node) {
 	n.Labels, n.Annotations = map[string]string{}, map[string]string{}
 }
 
-func (w *world) report() Report {
+func (w *world) report() Report { return Build(w.input()) }
+
+func (w *world) input() Input {
 	in := Input{Lease: Lease{Namespace: "lockkeeper", Name: "lockkeeper", Err: w.err}}
 	in.Now, in.Policies, in.PoliciesErr = now, policy.NewSet(append(w.more, w.p)...), w.unread
 	if w.unread != nil {
@@ -166,7 +168,7 @@ func (w *world) report() Report {
 	if w.lease != nil && w.err == nil {
 		in.Lease.read(w.lease)
 	}
-	return Build(in)
+	return in
 }
 
 // golden compares with a text that was written by hand.

@@ -290,7 +290,7 @@ func (w twin) ready(n *turn.Node) bool {
 		return false
 	}
 	// "Nothing is written that cannot be read back."
-	if len(v1alpha1.FormatRecord(n.Host.Changes)) > 20<<10 {
+	if len(v1alpha1.FormatRecord(n.Host.Changes)) > 28<<10 {
 		return false
 	}
 	l := n.Last

@@ -152,7 +152,9 @@ func (o *Observation) said(word v1alpha1.Word) bool {
 // publish adds to w what of wants, host and the information labels is not on
 // the Node as it should be.
 func (o *Observation) publish(w *Write) {
-	host := v1alpha1.FormatRecord(o.self())
+	self := o.self()
+	self.Trim()
+	host := v1alpha1.FormatRecord(&self)
 	changed := o.Node.Wants != o.Sources.Wants || o.Node.RawHost != host
 	for _, key := range []string{v1alpha1.LabelOS, v1alpha1.LabelOSVersion, v1alpha1.LabelGroup} {
 		want := o.Info[key]

@@ -130,7 +130,7 @@ func (r *rule) differing(of func(name string) bool) []string {
 const MaxChanges = 50
 
 // maxChangeBytes bounds what all changes together take up on the Node: its
-// record holds 32 KiB, and has other things in it. Beyond it, the paths with
+// record holds 16 KiB, and has other things in it. Beyond it, the paths with
 // the most changes become one each.
 const maxChangeBytes = 12 << 10
 
