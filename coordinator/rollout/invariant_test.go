@@ -114,6 +114,28 @@ func offence(s rollout.Snapshot, n *turn.Node, v rollout.Verdict) string {
 	case m.To == v1alpha1.StateRebooting && changed && (m.Grant.BootID != n.BootID || !speaks(n)):
 		return "promotes to rebooting without a word of the present boot"
 	}
+	if s.Epoch == "" {
+		return "" // nobody writes what a command computes
+	}
+	return unreadable(m)
+}
+
+// unreadable says which record the move writes that nobody can read, or "".
+func unreadable(m *rollout.Move) string {
+	if m.Grant != nil {
+		g := *m.Grant
+		if m.NewTurn {
+			g.Turn = "t9"
+		}
+		if _, err := v1alpha1.ParseGrant(v1alpha1.FormatRecord(g)); err != nil {
+			return "the grant: " + err.Error()
+		}
+	}
+	if m.Last != nil {
+		if _, err := v1alpha1.ParseLast(v1alpha1.FormatRecord(m.Last)); err != nil {
+			return "the last turn: " + err.Error()
+		}
+	}
 	return ""
 }
 

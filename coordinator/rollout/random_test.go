@@ -3,6 +3,7 @@ package rollout_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +43,8 @@ var (
 	atNoon   = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	anUpdate = []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "4.2"}}
 	another  = []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/reboot-required"}, {Source: v1alpha1.SourceRequest}}
+	// tooLong is 6 KiB as a host may write it, and 36 KiB as JSON does.
+	tooLong = []v1alpha1.Change{{Source: v1alpha1.SourceFile, Name: strings.Repeat("<", 6<<10)}}
 )
 
 // randomSnapshot is any cluster of up to eight nodes, also one that cannot be.
@@ -157,7 +160,7 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 		n.Host = &v1alpha1.Host{
 			Protocol: mostly(d, 1, 2, 9), Version: "v", NodeUID: mostly(d, n.UID, "other"), BootID: mostly(d, "b1", "b0"),
 			BootTime: ago(d), Managed: !d.oneIn(20), Veto: mostly(d, "", v1alpha1.ReasonWindow, v1alpha1.ReasonHostPaused, v1alpha1.ReasonHeldBack),
-			Drains: !d.oneIn(5), Changes: one(d, anUpdate, anUpdate, another), OSVersion: "4.1",
+			Drains: !d.oneIn(5), Changes: mostly(d, one(d, anUpdate, anUpdate, another), tooLong), OSVersion: "4.1",
 		}
 		if d.oneIn(10) {
 			n.Host.HookStages = []v1alpha1.State{one(d, v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeUncordon)}
