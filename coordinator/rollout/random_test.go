@@ -160,7 +160,7 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 		n.Host = &v1alpha1.Host{
 			Protocol: mostly(d, 1, 2, 9), Version: "v", NodeUID: mostly(d, n.UID, "other"), BootID: mostly(d, "b1", "b0"),
 			BootTime: ago(d), Managed: !d.oneIn(20), Veto: mostly(d, "", v1alpha1.ReasonWindow, v1alpha1.ReasonHostPaused, v1alpha1.ReasonHeldBack),
-			Drains: !d.oneIn(5), Changes: mostly(d, one(d, anUpdate, anUpdate, another), tooLong), OSVersion: "4.1",
+			Drains: !d.oneIn(5), Changes: one(d, anUpdate, anUpdate, anUpdate, another, another, tooLong), OSVersion: "4.1",
 		}
 		if d.oneIn(10) {
 			n.Host.HookStages = []v1alpha1.State{one(d, v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeUncordon)}
