@@ -76,7 +76,7 @@ func TestRefusedUnits(t *testing.T) {
 // TestRefusedUnitsByHand are the units for which the list exists, and names near to
 // those that stay what they were.
 func TestRefusedUnitsByHand(t *testing.T) {
-	refused := strings.Fields(`reboot.target poweroff.target halt.target kexec.target soft-reboot.target rescue.target rescue.service
+	refused := strings.FieldsSeq(`reboot.target poweroff.target halt.target kexec.target soft-reboot.target rescue.target rescue.service
 		emergency.target emergency.service suspend.target hibernate.target hybrid-sleep.target suspend-then-hibernate.target sleep.target
 		shutdown.target umount.target final.target exit.target ctrl-alt-del.target initrd.target initrd-switch-root.service
 		initrd-switch-root.target system-update.target system-update-cleanup.service runlevel0.target runlevel1.target runlevel6.target
@@ -84,18 +84,18 @@ func TestRefusedUnitsByHand(t *testing.T) {
 		systemd-exit.service systemd-suspend.service systemd-hibernate.service systemd-hybrid-sleep.service
 		systemd-suspend-then-hibernate.service systemd-hibernate-resume@dev-sda1.service systemd-sysinstall@1.service
 		systemd-factory-reset@1.service factory-reset-now.target sysinit.target dbus.service dbus.socket dbus-broker.service`)
-	for _, unit := range refused {
+	for unit := range refused {
 		if Refuse(v1alpha1.ActionRestart, unit) == nil {
 			t.Errorf("Restart %s is accepted", unit)
 		}
 	}
-	accepted := strings.Fields(`kubelet.service containerd.service crio.service lockkeeper.service lockkeeper-before-reboot.target
+	accepted := strings.FieldsSeq(`kubelet.service containerd.service crio.service lockkeeper.service lockkeeper-before-reboot.target
 		systemd-logind.service systemd-journald.service systemd-networkd.service systemd-resolved.service systemd-udevd.service
 		default.target multi-user.target graphical.target basic.target runlevel2.target runlevel5.target user@1000.service
 		session-1.scope user.slice reboot.service my-reboot.target reboot-tool.target initrd.service systemd-reboot.timer
 		rescue-me.service dbus-org.freedesktop.login1.service system-updates.service app@reboot.target.service app@rescue.service
 		systemd-sysupdate-reboot.timer Reboot.target`)
-	for _, unit := range accepted {
+	for unit := range accepted {
 		for _, action := range []v1alpha1.ActionType{v1alpha1.ActionReload, v1alpha1.ActionRestart} {
 			if problems := compileAction(v1alpha1.Action{Type: action, Unit: unit}); len(problems) > 0 {
 				t.Errorf("%s %s: %v", action, unit, problems)
