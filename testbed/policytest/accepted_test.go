@@ -25,7 +25,7 @@ import (
 var accepted = map[string]string{
 	"nothing":        `{}`,
 	"a selector":     `nodeSelector: {matchLabels: {pool: db}, matchExpressions: [{key: a, operator: In, values: [b]}, {key: c, operator: NotIn, values: [d]}, {key: e, operator: Exists}, {key: f, operator: DoesNotExist, values: []}]}`,
-	"the bounds":     `{priority: 1000, rollout: {maxUnavailable: 10000, maxUnavailableTotal: 1, maxFailed: 10000, settle: 24h, backoff: 24h, backoffMax: 24h, expectedDuration: 24h}, drain: {timeout: 168h}, timeouts: {seen: 604800s, uncordoning: 10080m}}`,
+	"the bounds":     `{priority: 1000, rollout: {maxUnavailable: 10000, maxUnavailableTotal: 1, maxFailed: 10000, maxTurnsPerDay: 48, settle: 24h, backoff: 24h, backoffMax: 24h, expectedDuration: 24h}, drain: {timeout: 168h}, timeouts: {seen: 604800s, uncordoning: 10080m}}`,
 	"lower bounds":   `{priority: -999, rollout: {maxUnavailable: "1%", maxUnavailableTotal: "100%", settle: 0s, backoff: 1s, backoffMax: 1s, expectedDuration: 1m}, drain: {timeout: 1s}, timeouts: {seen: 1000ms, rebooting: 1.5s}}`,
 	"observe":        `{mode: Observe, paused: true}`,
 	"rules":          `rules: [{source: OSUpdate, holdBack: "4081.?.*", drain: Never, actions: [{type: Reboot}]}, {source: Sentinel, actions: [{type: Drain}, {type: Reboot}]}, {source: Sentinel, path: /run/reboot-required, actions: [{type: None}]}, {source: Request, actions: [{type: Reboot}]}]`,
@@ -97,7 +97,7 @@ func TestDefaults(t *testing.T) {
 	text, err := json.Marshal(kept.Object["spec"])
 	must(t, err)
 	const want = `{"drain":{"onTimeout":"Abort","timeout":"1h"},"hooks":{"waitForVolumeDetach":false},"mode":"Act","nodeSelector":{},"paused":false,"priority":0,` +
-		`"rollout":{"backoff":"1m","backoffMax":"1h","expectedDuration":"15m","maxFailed":0,"maxUnavailable":1,"onClose":"Finish","order":["Zone","OldestBoot"],"settle":"1m"},` +
+		`"rollout":{"backoff":"1m","backoffMax":"1h","expectedDuration":"15m","maxFailed":0,"maxTurnsPerDay":6,"maxUnavailable":1,"onClose":"Finish","order":["LastTurn","Zone","OldestBoot"],"settle":"1m"},` +
 		`"timeouts":{"applying":"15m","hostHooks":"30m","rebooting":"30m","seen":"2m","uncordoning":"5m"}}`
 	if string(text) != want {
 		t.Errorf("%s\nexpected\n%s", text, want)
