@@ -89,11 +89,10 @@ func TestHostTurn(t *testing.T) {
 	h.run()
 	h.acks("rebooting/done")
 	var writes []request
-	for _, r := range carriedOut(h.w.requests("PATCH node")) {
-		if r.at.After(began) {
-			writes = append(writes, r)
-		}
-	}
+	until(t, "the answer to the write of the new boot", func() bool {
+		writes = slices.DeleteFunc(carriedOut(h.w.requests("PATCH node")), func(r request) bool { return !r.at.After(began) })
+		return len(writes) > 0
+	})
 	if len(writes) != 1 || !strings.Contains(writes[0].body, `"lockkeeper.dev/wants":"nothing"`) || !strings.Contains(writes[0].body, "rebooting/done") {
 		t.Errorf("writes of the new boot %+v, want one with wants and done", writes)
 	}
