@@ -36,8 +36,9 @@ func (l Logind) bus() *Bus {
 var systemBus = &Bus{}
 
 // rootChecksInhibitors is logind's SD_LOGIND_ROOT_CHECK_INHIBITORS: block inhibitors hold for root as well. Up to
-// systemd 256 that is so for those of other users only (seen with 252: one that root itself holds lets root pass, flag
-// or no flag), so whoever reboots has to look at the list right before. From 257 on they hold without the flag.
+// systemd 256 logind respects only those of other users: one that root itself holds lets root pass with or without the
+// flag (seen with 252), so the caller has to read the list right before. From 257 on logind respects root's own as well (seen
+// with 257).
 const rootChecksInhibitors = uint64(1) << 0
 
 // Reboot has logind reboot the host, and returns when logind has taken the order: the reboot itself follows, after
@@ -60,9 +61,9 @@ func (l Logind) Reboot(ctx context.Context) error {
 	return nil
 }
 
-// Inhibited reports whether an error of Reboot says that a block inhibitor stands against it: the host is to wait, as
-// it would have had it seen the inhibitor before. systemd 257 has an error of its own for that; before, it is
-// AccessDenied with a text of its own.
+// Inhibited reports whether an error of Reboot says that a block inhibitor prevents it. The host has to wait, as it would
+// have done if it had seen the inhibitor before. systemd 252 and 257 answer AccessDenied with a text that names an
+// inhibitor; newer releases answer BlockedByInhibitorLock.
 func Inhibited(err error) bool {
 	e, ok := errors.AsType[*CallError](err)
 	return ok && (e.Name == loginName+".BlockedByInhibitorLock" ||

@@ -63,8 +63,9 @@ func TestInhibited(t *testing.T) {
 		name, text string
 		want       bool
 	}{
-		{"org.freedesktop.DBus.Error.AccessDenied", "Access denied to root due to active block inhibitor", true}, // systemd 252
-		{"org.freedesktop.login1.BlockedByInhibitorLock", "Access denied due to active block inhibitor", true},   // systemd 257
+		{"org.freedesktop.DBus.Error.AccessDenied", "Access denied to root due to active block inhibitor", true},  // systemd 252
+		{"org.freedesktop.DBus.Error.AccessDenied", "Access denied due to active block inhibitor", true},          // systemd 257
+		{"org.freedesktop.login1.BlockedByInhibitorLock", "Operation denied due to active block inhibitor", true}, // later ones
 		{"org.freedesktop.DBus.Error.AccessDenied", "Permission denied", false},
 		{"org.freedesktop.login1.OperationInProgress", "There's already a shutdown or sleep operation in progress", false},
 	} {
