@@ -129,7 +129,11 @@ func newRoot(t *testing.T) *root {
 	if err := realhost.Missing(); err != nil {
 		t.Skipf("left out: a root of its own takes what real hosts take: %v", err)
 	}
-	lower, err := realhost.Tree(t.Context(), os.Stderr)
+	release, err := realhost.DefaultRelease()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lower, err := realhost.Tree(t.Context(), os.Stderr, release)
 	if err != nil {
 		t.Fatal(err)
 	}

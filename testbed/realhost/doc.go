@@ -6,6 +6,8 @@
 // It needs root, Linux with overlayfs, and the programs of Debian's packages named in [Packages]; [Missing] says what is not
 // there. Package simhost's hosts need none of that.
 //
+// A host runs Debian bookworm with systemd 252 or, if its options or LOCKKEEPER_RELEASE say so, trixie with systemd 257.
+//
 // What is stood in for, by command hostparts in the host: the container runtime (Kubernetes' own fake: pods become Running and
 // end when they are asked to, and nothing runs in them) and update_engine (package engine, under Flatcar's D-Bus policy). A
 // staged update is a new VERSION_ID in os-release at the next boot, as if the partitions had been switched.

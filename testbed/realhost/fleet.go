@@ -56,7 +56,7 @@ func StartFleet(ctx context.Context, lab *Lab, cp *controlplane.ControlPlane, o 
 		if o.Each != nil {
 			o.Each(i, &opts)
 		}
-		h, err := newHost(lab, cp, p, opts)
+		h, err := newHost(ctx, lab, cp, p, opts)
 		if err != nil {
 			f.Close()
 			return nil, err

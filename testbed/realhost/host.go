@@ -31,6 +31,7 @@ type Host struct {
 	lab       *Lab
 	cp        *controlplane.ControlPlane
 	parts     parts
+	tree      string // root of its operating system, read-only
 	dir       string
 	machine   string // its name for systemd-nspawn
 	machineID string
@@ -62,12 +63,16 @@ type boot struct {
 	ctx context.Context // ends with the boot
 }
 
-// newHost makes a host in the lab and has it boot.
-func newHost(l *Lab, cp *controlplane.ControlPlane, p parts, opts Options) (*Host, error) {
+// newHost makes a host in the lab and has it boot. ctx bounds the making of its tree, not the host's life.
+func newHost(ctx context.Context, l *Lab, cp *controlplane.ControlPlane, p parts, opts Options) (*Host, error) {
 	if err := opts.setDefaults(); err != nil {
 		return nil, fmt.Errorf("a host %q cannot be: %w", opts.Name, err)
 	}
-	h := &Host{opts: opts, lab: l, cp: cp, parts: p, version: opts.Version, power: true, changed: make(chan struct{}), stopped: make(chan struct{})}
+	tree, err := Tree(ctx, l.log, opts.Release)
+	if err != nil {
+		return nil, fmt.Errorf("making host %s: %w", opts.Name, err)
+	}
+	h := &Host{opts: opts, lab: l, cp: cp, parts: p, tree: tree, version: opts.Version, power: true, changed: make(chan struct{}), stopped: make(chan struct{})}
 	number, err := l.add(h)
 	if err != nil {
 		return nil, fmt.Errorf("making host %s: %w", opts.Name, err)
@@ -141,6 +146,10 @@ func (h *Host) runBoot() error {
 	cmd := exec.Command("unshare", h.bootCommand()...)
 	cmd.Stdout, cmd.Stderr = console, console
 	cmd.WaitDelay = time.Second
+	if h.opts.Release != Bookworm {
+		// systemd 257 refuses to boot with version 1 of cgroups, which the machine may have.
+		cmd.Env = append(os.Environ(), "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1")
+	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting systemd-nspawn: %w", err)
 	}
@@ -192,7 +201,7 @@ func (h *Host) judge(err error) (how string) {
 }
 
 func (h *Host) bootCommand() []string {
-	args := []string{"--mount", "--propagation", "private", "sh", "-c", startScript, "start", h.parts.tree, h.dir, fmt.Sprint(len(h.cgroups))}
+	args := []string{"--mount", "--propagation", "private", "sh", "-c", startScript, "start", h.tree, h.dir, fmt.Sprint(len(h.cgroups))}
 	args = append(args, h.cgroups...)
 	args = append(args, "systemd-nspawn", "--quiet", "--boot", "--directory="+filepath.Join(h.dir, "root"),
 		"--machine="+h.machine, "--hostname="+h.opts.Name, "--uuid="+h.machineID,

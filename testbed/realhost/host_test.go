@@ -141,7 +141,7 @@ func testApart(t *testing.T, a, b *Host) {
 	if after := onHost(t, b, "systemctl", "show", "--value", "-p", "MainPID", "systemd-logind.service"); after != before || after == "0" {
 		t.Errorf("a restart of one host's logind changed the other's from %s to %s", before, after)
 	}
-	if _, err := os.Stat(filepath.Join(a.parts.tree, "etc/only-here")); err == nil {
+	if _, err := os.Stat(filepath.Join(a.tree, "etc/only-here")); err == nil {
 		t.Error("a host has changed the tree of all")
 	}
 }

@@ -19,6 +19,8 @@ type Options struct {
 	// forbids it to kubelets.
 	ControlPlane bool
 
+	// Release is the operating system that the host runs; "" is [DefaultRelease]'s.
+	Release Release
 	// Version is VERSION_ID at first; "" is 4.1.0.
 	Version string
 	// OSRelease are more lines for os-release, or others for those that it has: NAME, ID ("testos"), VERSION_ID, PRETTY_NAME.
@@ -47,6 +49,16 @@ func (o *Options) setDefaults() error {
 	}
 	if o.ShutdownGrace < 0 || o.DownTime < 0 {
 		return errors.New("a duration is negative")
+	}
+	if o.Release == "" {
+		release, err := DefaultRelease()
+		if err != nil {
+			return err
+		}
+		o.Release = release
+	}
+	if !slices.Contains(Releases, o.Release) {
+		return fmt.Errorf("its release is %q, expected one of %q", o.Release, Releases)
 	}
 	if o.Version == "" {
 		o.Version = "4.1.0"

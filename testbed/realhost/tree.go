@@ -1,6 +1,7 @@
 package realhost
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -15,15 +17,40 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// The hosts' operating system: a minimal Debian, with what systemd needs to be a whole one.
-const suite = "bookworm"
+// A Release of Debian, by its code name: the operating system of a host.
+type Release string
 
-var treePackages = []string{"systemd", "systemd-sysv", "libpam-systemd", "dbus", "iproute2", "ca-certificates"}
+// The releases that hosts can run.
+const (
+	Bookworm Release = "bookworm" // Debian 12, systemd 252
+	Trixie   Release = "trixie"   // Debian 13, systemd 257
+)
 
-// treeHooks end the making of the tree. Flatcar's D-Bus policy speaks of a user core. Timers that would fetch or tidy up have
-// no business in a test.
+// Releases are all of them, the one that hosts run by default first.
+var Releases = []Release{Bookworm, Trixie}
+
+// releaseEnv names the release of hosts whose options name none; empty or unset is [Bookworm].
+const releaseEnv = "LOCKKEEPER_RELEASE"
+
+// DefaultRelease is what hosts run whose options name no release. It fails if the environment variable LOCKKEEPER_RELEASE
+// names an unknown one.
+func DefaultRelease() (Release, error) {
+	r := cmp.Or(Release(os.Getenv(releaseEnv)), Releases[0])
+	if !slices.Contains(Releases, r) {
+		return "", fmt.Errorf("%s=%s: expected one of %q", releaseEnv, r, Releases)
+	}
+	return r, nil
+}
+
+// treePackages are what a minimal Debian needs for systemd to boot it as a complete system. With polkitd the user core may hold
+// an inhibitor too, see treeHooks.
+var treePackages = []string{"systemd", "systemd-sysv", "libpam-systemd", "dbus", "polkitd", "iproute2", "ca-certificates"}
+
+// treeHooks end the making of the tree. Flatcar's D-Bus policy names a user core; here this user may hold block inhibitors as
+// somebody at a desk may. Timers that would fetch or tidy up have no business in a test.
 var treeHooks = []string{
 	`chroot "$1" useradd --create-home --shell /bin/bash core`,
+	`echo 'polkit.addRule(function(action, subject) { if (action.id == "org.freedesktop.login1.inhibit-block-shutdown" && subject.user == "core") return polkit.Result.YES; });' >"$1"/etc/polkit-1/rules.d/core.rules`,
 	`systemctl --root="$1" enable systemd-networkd.service`,
 	`systemctl --root="$1" mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer`,
 	`rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin "$1"/var/log/*.log`,
@@ -32,24 +59,30 @@ var treeHooks = []string{
 // treeRoot is below the cache's folder, because mmdebstrap wants one of its own making.
 const treeRoot = "root"
 
-// parts are what hosts are made of, all read-only for them.
+// parts are what hosts are made of besides their operating system, read-only for them.
 type parts struct {
-	tree      string // root of the operating system
 	kubelet   string // path of the binary
 	hostparts string // path of the binary
 }
 
-// Prepare makes what hosts are made of, unless it is in the cache: the operating system's tree (a minute, 220 MB), the kubelet
-// (a minute more when the control plane was built before) and command hostparts. [StartFleet] does it too; here it can be done
-// ahead of a test's time-out. log may be nil.
+// Prepare makes what hosts of the default release are made of, unless it is in the cache: the operating system's tree (a
+// minute, 220 MB), the kubelet (a minute more when the control plane was built before) and command hostparts. [StartFleet] does
+// it too; here it can be done ahead of a test's timeout. log may be nil.
 func Prepare(ctx context.Context, log io.Writer) error {
-	_, err := prepareParts(ctx, log)
+	release, err := DefaultRelease()
+	if err != nil {
+		return err
+	}
+	if _, err := Tree(ctx, log, release); err != nil {
+		return err
+	}
+	_, err = prepareParts(ctx, log)
 	return err
 }
 
-// Tree makes the operating system's tree alone, unless it is in the cache, and returns its root. Nobody may write to it: lay an
-// overlay over it. log may be nil.
-func Tree(ctx context.Context, log io.Writer) (string, error) {
+// Tree makes the tree of a release alone, unless it is in the cache, and returns its root. The caller must not write to it; an
+// overlay over it can be written to. It fails where the release's packages cannot be fetched. log may be nil.
+func Tree(ctx context.Context, log io.Writer, release Release) (string, error) {
 	c, err := openCache()
 	if err != nil {
 		return "", err
@@ -57,9 +90,10 @@ func Tree(ctx context.Context, log io.Writer) (string, error) {
 	if log == nil {
 		log = io.Discard
 	}
-	tree, err := c.get(ctx, "tree-"+treeKey(), func(ctx context.Context, dir string) error { return makeTree(ctx, dir, log) })
+	name := "tree-" + string(release) + "-" + treeKey(release)
+	tree, err := c.get(ctx, name, func(ctx context.Context, dir string) error { return makeTree(ctx, dir, log, release) })
 	if err != nil {
-		return "", fmt.Errorf("making the hosts' operating system: %w", err)
+		return "", fmt.Errorf("making the hosts' operating system, Debian %s: %w", release, err)
 	}
 	return filepath.Join(tree, treeRoot), nil
 }
@@ -72,9 +106,6 @@ func prepareParts(ctx context.Context, log io.Writer) (p parts, err error) {
 	if log == nil {
 		log = io.Discard
 	}
-	if p.tree, err = Tree(ctx, log); err != nil {
-		return parts{}, err
-	}
 	if p.kubelet, err = controlplane.BuildKubelet(ctx, log); err != nil {
 		return parts{}, err
 	}
@@ -84,22 +115,22 @@ func prepareParts(ctx context.Context, log io.Writer) (p parts, err error) {
 	return p, nil
 }
 
-func treeKey() string {
-	return keyOf(suite, strings.Join(treePackages, " "), strings.Join(treeHooks, "\n"), runtime.GOARCH)
+func treeKey(release Release) string {
+	return keyOf(string(release), strings.Join(treePackages, " "), strings.Join(treeHooks, "\n"), runtime.GOARCH)
 }
 
-func makeTree(ctx context.Context, dir string, log io.Writer) error {
+func makeTree(ctx context.Context, dir string, log io.Writer, release Release) error {
 	begin := time.Now()
-	fmt.Fprintf(log, "realhost: making the hosts' operating system (Debian %s): once, about a minute\n", suite)
+	fmt.Fprintf(log, "realhost: making the hosts' operating system (Debian %s): once, about a minute\n", release)
 	args := []string{"--variant=minbase", "--include=" + strings.Join(treePackages, ",")}
 	for _, hook := range treeHooks {
 		args = append(args, "--customize-hook="+hook)
 	}
 	root := filepath.Join(dir, treeRoot)
-	if out, err := groupCommand(ctx, "mmdebstrap", append(args, suite, root)...).CombinedOutput(); err != nil {
+	if out, err := groupCommand(ctx, "mmdebstrap", append(args, string(release), root)...).CombinedOutput(); err != nil {
 		return fmt.Errorf("mmdebstrap: %w\n%s", cause(ctx, err), lastLines(string(out), 30))
 	}
-	fmt.Fprintf(log, "realhost: made the hosts' operating system in %s\n", time.Since(begin).Round(time.Second))
+	fmt.Fprintf(log, "realhost: made the hosts' operating system (Debian %s) in %s\n", release, time.Since(begin).Round(time.Second))
 	return nil
 }
 

@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -62,20 +61,26 @@ func run() int {
 	return 0
 }
 
-// build makes the components and, if asked for, what real hosts are made of. Their operating system is fetched while
-// the components are compiled, their kubelet is compiled after them, from much that is the same.
+// build makes the components and, if asked for, what real hosts are made of. Their operating systems are fetched while
+// the components are compiled. Their kubelet is compiled after the components, with which it shares most packages.
 func build(ctx context.Context, realHosts bool) error {
 	if realHosts && realhost.Missing() != nil {
 		realHosts = false // the tests with them say so
 	}
-	var treeErr error
-	var tree sync.WaitGroup
+	var trees sync.WaitGroup
 	if realHosts {
-		tree.Go(func() { _, treeErr = realhost.Tree(ctx, os.Stderr) })
+		trees.Go(func() {
+			for _, release := range realhost.Releases {
+				// Whether a release that cannot be fetched is an error is up to the tests with it.
+				if _, err := realhost.Tree(ctx, os.Stderr, release); err != nil {
+					fmt.Fprintln(os.Stderr, "controlplane:", err)
+				}
+			}
+		})
 	}
 	_, err := controlplane.Build(ctx, os.Stderr)
-	tree.Wait()
-	if err = errors.Join(err, treeErr); err != nil || !realHosts {
+	trees.Wait()
+	if err != nil || !realHosts {
 		return err
 	}
 	return realhost.Prepare(ctx, os.Stderr)
