@@ -94,6 +94,7 @@ soak: deps test-parts ## Run the full campaigns (SEED=…, ROUNDS=…, JOBS=…)
 	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run Campaign ./rollouttest
 	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v ./leadertest
 	cd testbed && LOCKKEEPER_SOAK=1 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 3h -count 1 -v ./e2e
+	cd testbed && LOCKKEEPER_RELEASE=trixie LOCKKEEPER_SOAK=1 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 3h -p 1 -count 1 -v ./realhost ./hooktest ./e2e
 
 .PHONY: fuzz
 fuzz: ## Fuzz everything that others may write, FUZZTIME each: records, acks, the host's file, D-Bus bodies, the cores

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,27 +107,27 @@ func kill(t *testing.T, h *realhost.Host) {
 	restarted(t, h, before)
 }
 
-const inhibitorUnit = "holds-the-reboot.service"
+// inhibit has root hold a block inhibitor against a shutdown of the host, as "somebody"; letGo ends that.
+func inhibit(t *testing.T, h *realhost.Host) { inhibitAs(t, h, "root", "somebody") }
 
-// inhibit has somebody hold a block inhibitor against a shutdown of the host; letGo ends that.
-func inhibit(t *testing.T, h *realhost.Host) {
+func letGo(t *testing.T, h *realhost.Host) { letGoOf(t, h, "somebody") }
+
+// inhibitAs has a user hold a block inhibitor against a shutdown of the host under the name who; letGoOf(who) ends that.
+func inhibitAs(t *testing.T, h *realhost.Host, user, who string) {
 	t.Helper()
-	_, err := h.Exec(within(t, soon), "systemd-run", "--unit="+inhibitorUnit, "systemd-inhibit", "--what=shutdown", "--mode=block",
-		"--who=somebody", "--why=a backup runs", "sleep", "infinity")
+	_, err := h.Exec(within(t, soon), "systemd-run", "--uid="+user, "--unit="+inhibitorUnit(who), "systemd-inhibit", "--what=shutdown",
+		"--mode=block", "--who="+who, "--why=a backup runs", "sleep", "infinity")
 	must(t, err)
-	eventually(t, soon, "the inhibitor", func(ctx context.Context) (bool, error) {
+	eventually(t, soon, "the inhibitor of "+who, func(ctx context.Context) (bool, error) {
 		all, err := h.Inhibitors(ctx)
-		for _, i := range all {
-			if i.Who == "somebody" {
-				return true, nil
-			}
-		}
-		return false, err
+		return slices.ContainsFunc(all, func(i realhost.Inhibitor) bool { return i.Who == who && (i.UID == 0) == (user == "root") }), err
 	})
 }
 
-func letGo(t *testing.T, h *realhost.Host) {
+func letGoOf(t *testing.T, h *realhost.Host, who string) {
 	t.Helper()
-	_, err := h.Exec(within(t, soon), "systemctl", "stop", inhibitorUnit)
+	_, err := h.Exec(within(t, soon), "systemctl", "stop", inhibitorUnit(who))
 	must(t, err)
 }
+
+func inhibitorUnit(who string) string { return "inhibitor-of-" + who + ".service" }

@@ -115,7 +115,9 @@ func startFleet(t *testing.T) *fleet {
 			t.Log("the referee: " + report.String())
 		}
 	})
-	f.Fleet, err = realhost.StartFleet(life, lab, cp, realhost.FleetOptions{Hosts: 3, Host: realhost.Options{
+	f.Fleet, err = realhost.StartFleet(life, lab, cp, realhost.FleetOptions{Hosts: len(release), Each: func(i int, o *realhost.Options) {
+		o.Release = release[i]
+	}, Host: realhost.Options{
 		Files: map[string][]byte{
 			dropInPath: []byte(dropIn), settingsPath: []byte(settings), hookPath: []byte(hookUnit),
 			uptimePath: []byte(uptimeUnit),

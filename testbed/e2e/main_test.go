@@ -19,6 +19,8 @@ var (
 	cp     *controlplane.ControlPlane
 	debs   packages
 	absent error // why there are no hosts to test on
+	// release is what each host of a fleet runs.
+	release [3]realhost.Release
 )
 
 func TestMain(m *testing.M) {
@@ -52,12 +54,32 @@ func prepare(ctx context.Context) (err error) {
 		return err
 	}
 	if err = realhost.Prepare(ctx, os.Stderr); err == nil {
+		err = chooseReleases(ctx)
+	}
+	if err == nil {
 		debs, err = buildPackages(ctx)
 	}
 	if err != nil {
 		_ = lab.Close() // what went wrong is in err
 	}
 	return err
+}
+
+// chooseReleases has one host of a fleet run the newest release, if its packages can be fetched.
+func chooseReleases(ctx context.Context) error {
+	usual, err := realhost.DefaultRelease()
+	if err != nil {
+		return err
+	}
+	for i := range release {
+		release[i] = usual
+	}
+	if _, err := realhost.Tree(ctx, os.Stderr, realhost.Trixie); err != nil {
+		fmt.Fprintf(os.Stderr, "e2e: LEFT OUT: a host with systemd 257 (Debian %s): %v\n", realhost.Trixie, err)
+		return ctx.Err()
+	}
+	release[newer] = realhost.Trixie
+	return nil
 }
 
 // nodeGrace is after how much silence a Node stops being Ready; a real kubelet speaks every 10 s.

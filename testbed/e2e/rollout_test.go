@@ -46,6 +46,7 @@ func TestFleet(t *testing.T) {
 		{"NobodyCoordinates", testNobodyCoordinates},
 		{"RollsThroughAnUpdate", testRollout},
 		{"CredentialRenewsItself", testCredential},
+		{"Inhibitors", testInhibitors},
 	}
 	for _, s := range steps {
 		if !t.Run(s.name, func(t *testing.T) { s.run(t, f) }) {
@@ -297,7 +298,7 @@ func (f *fleet) showTurn(t *testing.T) {
 // waited for the kubelet, which held its delay inhibitor until its pods had ended.
 func (f *fleet) inhibitorHonoured(t *testing.T, h *realhost.Host) {
 	t.Helper()
-	journal, err := h.Exec(within(t, soon), "journalctl", "--no-pager", "--boot=-1", "--output=short-iso-precise", "-u", "kubelet", "-u", "systemd-logind")
+	journal, err := h.Exec(within(t, soon), "journalctl", "--no-pager", "--boot=-1", "--output=short-iso-precise", "--utc", "-u", "kubelet", "-u", "systemd-logind")
 	must(t, err)
 	at := map[string]time.Time{}
 	const announced, ended, goes = "Shutdown manager detected new shutdown event", "Shutdown manager completed processing shutdown event", "System is rebooting"
@@ -306,7 +307,8 @@ func (f *fleet) inhibitorHonoured(t *testing.T, h *realhost.Host) {
 		for _, what := range []string{announced, ended, goes} {
 			if strings.Contains(line, what) {
 				stamp, _, _ := strings.Cut(line, " ")
-				if at[what], err = time.Parse("2006-01-02T15:04:05.000000-0700", stamp); err != nil {
+				const second = "2006-01-02T15:04:05.000000" // the zone is +0000 or, from systemd 255 on, +00:00
+				if at[what], err = time.Parse(second, stamp[:min(len(second), len(stamp))]); err != nil {
 					t.Errorf("%s: %v", h.Name(), err)
 				}
 				shown = append(shown, strings.TrimSpace(line))
