@@ -93,7 +93,7 @@ func failure(err error) string {
 		case e.Type == v1.ErrClient && (strings.HasSuffix(e.Msg, ": 401") || strings.HasSuffix(e.Msg, ": 403")):
 			return "Prometheus refuses to be asked (" + e.Msg + "); the token is coordinator.prometheus_token_file's"
 		case e.Type == v1.ErrBadResponse:
-			return "what answers does not speak as Prometheus does: " + e.Msg
+			return "no answer that can be read: " + e.Msg
 		}
 		return fmt.Sprintf("Prometheus cannot answer (%s): %s", e.Type, e.Msg)
 	}
