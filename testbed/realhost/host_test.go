@@ -343,7 +343,7 @@ func testBrokenRollback(t *testing.T, a, _ *Host) {
 	if got := nodeOf(t, a).Status.NodeInfo.BootID; got == a.BootID() {
 		t.Error("the Node shows the boot id of a boot without a kubelet")
 	}
-	onHost(t, a, "systemctl", "unmask", "--now", "kubelet.service")
+	onHost(t, a, "systemctl", "unmask", "kubelet.service")
 	onHost(t, a, "systemctl", "start", "kubelet.service")
 	must(t, a.WaitReady(soon(t)))
 }
