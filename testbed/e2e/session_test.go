@@ -17,7 +17,8 @@ func testLoggedIn(t *testing.T, f *fleet) {
 	boots := h.Boots()
 	// Debian's login closes its terminals to the group tty. sshd and the login of other distributions do not, nor does this.
 	sh(t, h, "sed -i 's/^TTYPERM.*/TTYPERM 0620/' /etc/login.defs")
-	sh(t, h, "systemd-run --unit="+unit+" script --quiet --flush --command 'exec login -f core' "+shown)
+	// Their shell would end with its input, and util-linux's login stops unless it leads the session of its terminal.
+	sh(t, h, "systemd-run --unit="+unit+` sh -c "sleep infinity | script --quiet --flush --command 'exec login -f core' `+shown+`"`)
 	eventually(t, soon, "logind to know of them", func(ctx context.Context) (bool, error) {
 		out, err := h.Exec(ctx, "loginctl", "--no-legend", "list-sessions")
 		return strings.Contains(out, "core") && strings.Contains(out, "pts/"), err
