@@ -316,11 +316,12 @@ func (f *fleet) inhibitorHonoured(t *testing.T, h *realhost.Host) {
 		}
 	}
 	t.Logf("%s: the end of its boot before:\n%s", h.Name(), strings.Join(shown, "\n"))
-	// The kubelet lets go a moment before it says so; on a busy machine that may be long, but then the host goes down later than its pods
-	// need from when they were told.
+	// The kubelet releases its inhibitor a moment before it logs that. On a busy machine this may take long, or the host goes down
+	// before the line is in the journal; then the host goes down later than its pods need from when they were told.
 	const moment = 300 * time.Millisecond
-	early := at[goes].Before(at[ended].Add(-moment)) && at[goes].Sub(at[announced]) < agentStops-moment
-	if len(at) != 3 || at[ended].Sub(at[announced]) < agentStops/2 || early {
+	logged := !at[ended].IsZero()
+	early := at[goes].Sub(at[announced]) < agentStops-moment && (!logged || at[goes].Before(at[ended].Add(-moment)))
+	if at[announced].IsZero() || at[goes].IsZero() || logged && at[ended].Sub(at[announced]) < agentStops/2 || early {
 		t.Errorf("%s: logind did not wait for the kubelet: announced %v, pods ended %v, goes down %v", h.Name(), at[announced], at[ended], at[goes])
 	}
 }
