@@ -73,8 +73,9 @@ min_uptime = "5s"
 session_delay = "20s"
 `
 
+// policy allows as many turns a day as a policy can: some hosts take more than the default of 6 in a run.
 const policy = `
-rollout: {settle: 2s, backoff: 5s, backoffMax: 10s}
+rollout: {settle: 2s, backoff: 5s, backoffMax: 10s, maxTurnsPerDay: 48}
 timeouts: {rebooting: 90s}
 `
 
