@@ -84,8 +84,9 @@ const (
 	// ends the turn that carried it out.
 	AnnotationRequest = Prefix + "request"
 
-	// AnnotationRetry forgives a failed turn: its value is that turn's id,
-	// as found in AnnotationLast or AnnotationTurn.
+	// AnnotationRetry forgives a turn, so that neither its failure nor the
+	// node's number of turns holds the next one: its value is that turn's id, as
+	// found in AnnotationLast or AnnotationTurn.
 	AnnotationRetry = Prefix + "retry"
 
 	// AnnotationStop on the Lease is the emergency stop: while it is there,

@@ -5,7 +5,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonControlPlane, "another control-plane node is in a turn, not Ready or unschedulable", "bring that node back; control-plane nodes go one at a time whatever the policy says"},
 	{ReasonHalted, "more nodes failed than the policy allows, so nothing is granted", "look at the failed nodes; `lockkeeper retry NODE` for each that is mended"},
 	{ReasonBackoff, "the node's last turn was turned back; it tries again later, after all others", "look at the reason in lockkeeper.dev/last; `lockkeeper retry NODE` to try now"},
-	{ReasonTurnLimit, "the node has had as many turns within 24 hours as its policy's rollout.maxTurnsPerDay allows", "see why it wants one after the other: `lockkeeper status NODE`; a limit that is too low for the node's rules can be raised in its policy"},
+	{ReasonTurnLimit, "the node has had as many turns within 24 hours as its policy's rollout.maxTurnsPerDay allows", "see why it wants one after the other: `lockkeeper status NODE`; then `lockkeeper retry NODE` for one more, or raise the limit in its policy"},
 	{ReasonNotReady, "the node is not Ready", "bring its kubelet back"},
 	{ReasonVersion, "the host's protocol is neither the coordinator's nor the one before", "upgrade lockkeeper on the host, or on the coordinators' hosts"},
 	{ReasonHandover, "a new leader settles the turns that it found, or waits for the outcome of a write", "nothing if it lasts seconds; if it stays, `lockkeeper status` and the Events (Unsettled) name the node that it waits for"},

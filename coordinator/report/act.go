@@ -160,6 +160,8 @@ func forgivable(n *turn.Node) (id, text string, err error) {
 		switch {
 		case l == nil:
 			return "", "", fmt.Errorf("nothing to retry: %s has had no turn", n.Name)
+		case n.Held == v1alpha1.ReasonTurnLimit:
+			return l.Turn, "the node may have its next turn, although it has had as many within 24 hours as its policy allows.", nil
 		case l.Result != v1alpha1.ResultFailed && l.Result != v1alpha1.ResultTurnedBack:
 			return "", "", fmt.Errorf("nothing to retry: the last turn of %s ended as %s, and only Failed and TurnedBack hold a node", n.Name, l.Result)
 		}

@@ -36,6 +36,7 @@ func TestForgivable(t *testing.T) {
 		{"no turn yet", func(*corev1.Node) {}, "", "", "nothing to retry: n1 has had no turn"},
 		{"done", ended(v1alpha1.ResultDone), "", "", "nothing to retry: the last turn of n1 ended as Done"},
 		{"cancelled", ended(v1alpha1.ResultCancelled), "", "", "nothing to retry: the last turn of n1 ended as Cancelled"},
+		{"done, too many turns", all(ended(v1alpha1.ResultDone), label(v1alpha1.LabelHeld, "TurnLimit")), "t0", "the node may have its next turn, although", ""},
 		{"failed", ended(v1alpha1.ResultFailed), "t0", "turn t0, which ended as Failed (NotUpdated), is forgiven", ""},
 		{"turned back", ended(v1alpha1.ResultTurnedBack), "t0", "turn t0, which ended as TurnedBack (NotUpdated), is forgiven", ""},
 		{"draining", inTurn(v1alpha1.StateDraining, "13:00:00", "committed"), "", "", "nothing to retry: n1 is in draining"},

@@ -154,9 +154,10 @@ func (d *decision) recent(turns []time.Time) []time.Time {
 	})
 }
 
-// turnLimit says until when the node has had its turns of a day, or "".
+// turnLimit says until when the node has had its turns of a day, or "". An admin
+// can have it tried once more; a host cannot.
 func (d *decision) turnLimit(n *turn.Node) string {
-	if n.Last == nil {
+	if n.Last == nil || n.Retry == n.Last.Turn {
 		return ""
 	}
 	limit := d.policyOf(n).MaxTurnsPerDay

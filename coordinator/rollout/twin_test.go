@@ -302,7 +302,7 @@ func (w twin) ready(n *turn.Node) bool {
 				today++
 			}
 		}
-		if p := w.decides(n); p != nil && today >= w.turns(p) {
+		if p := w.decides(n); p != nil && today >= w.turns(p) && n.Retry != l.Turn {
 			return false
 		}
 	}
