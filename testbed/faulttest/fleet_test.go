@@ -44,7 +44,7 @@ const (
 
 // policyText has hooks in all stages, and short times for what a campaign may make wait.
 const policyText = `
-rollout: {settle: 200ms, backoff: 1s, backoffMax: 2s}
+rollout: {settle: 200ms, backoff: 1s, backoffMax: 2s, maxTurnsPerDay: 48}
 timeouts: {seen: 10s}
 hooks:
   beforeDrain: [{name: storage}]

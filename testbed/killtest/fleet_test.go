@@ -33,7 +33,7 @@ const (
 
 // policyText has a hook in every hook stage, so that a turn goes through all states.
 const policyText = `
-rollout: {settle: 500ms}
+rollout: {settle: 500ms, maxTurnsPerDay: 48}
 hooks:
   beforeDrain: [{name: storage}]
   beforeReboot: [{name: backup}]

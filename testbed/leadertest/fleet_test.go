@@ -39,7 +39,7 @@ const (
 
 // policyText has short times for what a round may make wait, and no hooks: a grant leads to the cordon at once.
 const policyText = `
-rollout: {settle: 100ms, backoff: 1s, backoffMax: 1s, maxUnavailable: %d}
+rollout: {settle: 100ms, backoff: 1s, backoffMax: 1s, maxUnavailable: %d, maxTurnsPerDay: 48}
 timeouts: {seen: 5s}
 `
 

@@ -86,7 +86,7 @@ type undo struct {
 func newCampaign(t *testing.T, random *rand.Rand) *campaign {
 	hosts, coordinators, budget := 4+random.IntN(2), 2+random.IntN(2), 1+random.IntN(2)
 	t.Logf("%d hosts, %d candidates, %d at once", hosts, coordinators, budget)
-	policy := fmt.Sprintf("rollout: {settle: 1s, maxUnavailable: %d, backoff: 1s, backoffMax: 2s}\n", budget) + hooksEverywhere
+	policy := fmt.Sprintf("rollout: {settle: 1s, maxUnavailable: %d, backoff: 1s, backoffMax: 2s, maxTurnsPerDay: 48}\n", budget) + hooksEverywhere
 	s := play(t, hosts, coordinators, policy, quick, func(o *rig.Options) {
 		o.Budget = budget
 		o.Lag = 20 * time.Second // an API server that is away, processes that are stopped
