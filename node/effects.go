@@ -132,7 +132,7 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 		return nil // it took too long to come here: everything is read again
 	}
 	systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageRebootCalled, "rebooting", "turn", n.Turn, "state", n.State.String(), "boot", h.self.bootID)
-	// A bus that hangs must not deliver the call when the look is old.
+	// The call ends when the reads are too old, whatever it waits for.
 	call, cancel := context.WithDeadline(ctx, h.look.began.Add(maxLookAge))
 	defer cancel()
 	err := h.Logind.Reboot(call)
@@ -155,12 +155,15 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 		// and the turn waits for it like for any other.
 		return hostError{err}
 	}
-	if ok && e.Refused() {
+	if ok && e.Refused() && e.Name != "" && !errors.Is(err, systemd.ErrAbsent) {
 		systemd.Tell(h.log, slog.LevelError, v1alpha1.MessageRebootRefused, "logind refuses to reboot", "turn", n.Turn, "state", n.State.String(), "err", err)
 		h.rebooted.turn, h.rebooted.refused = n.Turn, err.Error()
 		h.wake()
 		return nil
 	}
+	// logind did not answer, or did not run, or there was no bus. The turn is
+	// not refused: the next step asks whether a reboot is under way, and the
+	// question about inhibitors starts logind.
 	return hostError{err}
 }
 

@@ -74,6 +74,7 @@ type Bus struct {
 	Address string
 
 	timeout time.Duration // callTimeout but in tests
+	revoke  bool          // a call that is given up closes the connection; see Reboot
 
 	gate sync.Mutex // held while connecting, which is bounded
 	mu   sync.Mutex
@@ -98,7 +99,16 @@ func (b *Bus) limit() time.Duration {
 type target struct {
 	service string
 	path    dbus.ObjectPath
-	flags   dbus.Flags
+	// mayStart lets the bus start a service that does not run and keep the call for it. The call may then arrive long
+	// after the caller has given up, so only questions may set this, never a call that changes something on the host.
+	mayStart bool
+}
+
+func (t target) flags() dbus.Flags {
+	if t.mayStart {
+		return 0
+	}
+	return dbus.FlagNoAutoStart
 }
 
 // call calls a method, connecting if need be, and gives the reply's body. All errors are *CallError.
@@ -115,7 +125,7 @@ func (b *Bus) callWithin(ctx context.Context, limit time.Duration, t target, met
 		if err != nil {
 			return nil, &CallError{Method: method, Err: fmt.Errorf("%w: %w", errNotSent, err)}
 		}
-		call := conn.Object(t.service, t.path).CallWithContext(ctx, method, t.flags, args...)
+		call := conn.Object(t.service, t.path).CallWithContext(ctx, method, t.flags(), args...)
 		if call.Err == nil {
 			return call.Body, nil
 		}
@@ -124,7 +134,11 @@ func (b *Bus) callWithin(ctx context.Context, limit time.Duration, t target, met
 		case errors.As(call.Err, &answer):
 			return nil, &CallError{Method: method, Name: printable(answer.Name, maxText), Message: printable(answer.Error(), maxText)}
 		case ctx.Err() != nil:
-			b.dropIfSilent(conn)
+			if b.revoke {
+				b.drop(conn)
+			} else {
+				b.dropIfSilent(conn)
+			}
 			return nil, &CallError{Method: method, Err: context.Cause(ctx)}
 		}
 		b.drop(conn)
@@ -152,6 +166,22 @@ func (b *Bus) dropIfSilent(conn *dbus.Conn) {
 	if conn.BusObject().CallWithContext(ctx, dbusName+".GetId", 0).Err != nil {
 		b.drop(conn)
 	}
+}
+
+// separate returns a Bus at the same address that shares no connection with b. The caller closes it.
+func (b *Bus) separate() *Bus { return &Bus{Address: b.Address, timeout: b.timeout} }
+
+// owner returns the unique name of the connection that owns a service's name. A call to that name reaches this connection or
+// nothing. The error matches ErrAbsent if the service does not run.
+func (b *Bus) owner(ctx context.Context, service string) (unique string, err error) {
+	body, err := b.call(ctx, target{service: dbusName, path: "/org/freedesktop/DBus"}, dbusName+".GetNameOwner", service)
+	if err == nil {
+		err = dbus.Store(body, &unique)
+	}
+	if err != nil {
+		return "", fmt.Errorf("looking for %s on the bus: %w", service, err)
+	}
+	return unique, nil
 }
 
 // property reads one property of an object.

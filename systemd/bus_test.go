@@ -20,6 +20,7 @@ const busConfig = `<busconfig>
   <type>session</type>
   <listen>unix:path=%s</listen>
   <auth>EXTERNAL</auth>
+  <servicedir>%s</servicedir>
   <policy context="default">
     <allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/>
   </policy>
@@ -40,7 +41,8 @@ func newBus(t *testing.T) *testBus {
 	}
 	b := &testBus{t: t, dir: dir, Address: "unix:path=" + filepath.Join(dir, "bus")}
 	t.Cleanup(func() { b.Stop(); os.RemoveAll(dir) })
-	config := fmt.Sprintf(busConfig, filepath.Join(dir, "bus"))
+	must(t, os.Mkdir(filepath.Join(dir, "services"), 0o700))
+	config := fmt.Sprintf(busConfig, filepath.Join(dir, "bus"), filepath.Join(dir, "services"))
 	if err := os.WriteFile(filepath.Join(dir, "conf"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -64,6 +66,14 @@ func (b *testBus) Start() {
 		conn.Close()
 		return true
 	})
+}
+
+// Activatable has the bus start a command when a call for a name comes that no connection owns. It takes effect with the next
+// Start.
+func (b *testBus) Activatable(name, command string) {
+	b.t.Helper()
+	text := fmt.Sprintf("[D-BUS Service]\nName=%s\nExec=%s\n", name, command)
+	must(b.t, os.WriteFile(filepath.Join(b.dir, "services", name+".service"), []byte(text), 0o600))
 }
 
 // Stop kills the daemon, as a crash would.

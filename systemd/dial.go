@@ -110,30 +110,3 @@ func (s *stream) Write(p []byte) (int, error) {
 	}
 	return s.Conn.Write(p)
 }
-
-// dialWithFiles is dial for one short exchange in which a file descriptor is expected.
-func dialWithFiles(ctx context.Context, address string) (*dbus.Conn, error) {
-	connCtx, cancel := context.WithCancel(context.Background())
-	conn, err := dbus.Dial(busAddress(address), dbus.WithContext(connCtx), dbus.WithSignalHandler(deaf{}))
-	if err != nil {
-		cancel()
-		return nil, fmt.Errorf("connecting to the bus: %w", err)
-	}
-	stop := context.AfterFunc(ctx, cancel) // closes the connection, and so ends the waits of Auth and Hello
-	if err = conn.Auth(nil); err == nil {
-		err = conn.Hello()
-	}
-	if !stop() && ctx.Err() != nil {
-		err = ctx.Err()
-	}
-	if err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("introducing ourselves to the bus: %w", err)
-	}
-	return conn, nil
-}
-
-// deaf hears no signals.
-type deaf struct{}
-
-func (deaf) DeliverSignal(string, string, *dbus.Signal) {}

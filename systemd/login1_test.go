@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/godbus/dbus/v5"
@@ -20,31 +19,41 @@ type fakeLogin struct {
 	refuse  *dbus.Error   // what Reboot and RebootWithFlags answer
 	hang    chan struct{} // if not nil, they answer when it is closed
 	calls   []string
-	inhibit *os.File // our end of the last Inhibit's pipe
-	given   int      // the end that was sent
+	callers []dbus.Sender // of calls
+	unknown func()        // called before a flag that it does not know is refused
 }
 
 // newLogin exports a logind; without lists methods that it is too old for.
 func newLogin(t *testing.T, b *testBus, without ...string) *fakeLogin {
 	t.Helper()
-	f := &fakeLogin{conn: b.Connect(), flags: 1}
+	f := newLoginOn(t, b.Connect(), without...)
+	own(t, f.conn, loginName)
+	return f
+}
+
+// newLoginOn exports a logind that does not own its name yet.
+func newLoginOn(t *testing.T, conn *dbus.Conn, without ...string) *fakeLogin {
+	t.Helper()
+	f := &fakeLogin{conn: conn, flags: 1}
 	methods := map[string]any{
-		"RebootWithFlags": func(flags uint64) *dbus.Error {
+		"RebootWithFlags": func(sender dbus.Sender, flags uint64) *dbus.Error {
 			f.mu.Lock()
-			known := f.flags
+			known, unknown := f.flags, f.unknown
 			f.mu.Unlock()
 			if flags > known {
+				if unknown != nil {
+					unknown()
+				}
 				return dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{"Invalid flags parameter"})
 			}
-			return f.reboot(fmt.Sprintf("RebootWithFlags(%d)", flags))
+			return f.reboot(sender, fmt.Sprintf("RebootWithFlags(%d)", flags))
 		},
-		"Reboot": func(interactive bool) *dbus.Error {
+		"Reboot": func(sender dbus.Sender, interactive bool) *dbus.Error {
 			if interactive {
 				return dbus.MakeFailedError(os.ErrInvalid)
 			}
-			return f.reboot("Reboot")
+			return f.reboot(sender, "Reboot")
 		},
-		"Inhibit": f.takeInhibitor,
 		"ListInhibitors": func() ([]inhibitorRow, *dbus.Error) {
 			return []inhibitorRow{
 				{"shutdown:sleep", "apt", "upgrade\nin progress", "block", 0, 123},
@@ -80,7 +89,6 @@ func newLogin(t *testing.T, b *testBus, without ...string) *fakeLogin {
 			return nil, dbus.NewError("org.freedesktop.DBus.Error.UnknownObject", []any{"Unknown object '/...'."})
 		},
 	}, sessionPath("99"), "org.freedesktop.DBus.Properties"))
-	own(t, f.conn, loginName)
 	return f
 }
 
@@ -115,29 +123,15 @@ func sessionPath(id string) dbus.ObjectPath {
 	return dbus.ObjectPath("/org/freedesktop/login1/session/_3" + id)
 }
 
-func (f *fakeLogin) reboot(method string) *dbus.Error {
+func (f *fakeLogin) reboot(sender dbus.Sender, method string) *dbus.Error {
 	f.mu.Lock()
-	f.calls = append(f.calls, method)
+	f.calls, f.callers = append(f.calls, method), append(f.callers, sender)
 	hang, refuse := f.hang, f.refuse
 	f.mu.Unlock()
 	if hang != nil {
 		<-hang
 	}
 	return refuse
-}
-
-func (f *fakeLogin) takeInhibitor(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
-	if mode != "delay" || what != "shutdown" {
-		return -1, dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{"Invalid mode specification " + mode})
-	}
-	var pipe [2]int
-	if err := syscall.Pipe2(pipe[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
-		return -1, dbus.MakeFailedError(err)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.inhibit, f.given = os.NewFile(uintptr(pipe[0]), "held"), pipe[1]
-	return dbus.UnixFD(pipe[1]), nil // sent after we return: the test closes it
 }
 
 // on has the reboot methods answer with refuse, once hang is closed if it is not nil.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -19,7 +17,8 @@ const (
 	loginManager = "org.freedesktop.login1.Manager"
 )
 
-var login = target{service: loginName, path: loginPath}
+// login is for questions. systemd lets the bus start logind, so a question brings back one that does not run.
+var login = target{service: loginName, path: loginPath, mayStart: true}
 
 // Logind asks systemd-logind (org.freedesktop.login1). Its methods may be called from any goroutine; each D-Bus
 // call is bounded by 10 s. The zero value asks the system bus.
@@ -41,19 +40,37 @@ var systemBus = &Bus{}
 // with 257).
 const rootChecksInhibitors = uint64(1) << 0
 
-// Reboot has logind reboot the host, and returns when logind has taken the order: the reboot itself follows, after
-// delay inhibitors at most InhibitDelayMaxSec later. An inhibitor that was taken after the caller looked at the list
-// is heeded as far as logind can (see Inhibited): RebootWithFlags with the flag for that is used, without it where
-// logind does not know it, or Reboot(false) where it is older still. A failure is a *CallError: Refused tells whether it is certain that nothing was set in motion.
-// Nothing is retried. A reboot that is under way already is refused too (org.freedesktop.login1.OperationInProgress):
-// ask RebootUnderway before taking a refusal for "no reboot".
+// Reboot asks logind to reboot the host, and returns when logind has accepted: the reboot itself follows, at most
+// InhibitDelayMaxSec later if there are delay inhibitors. An inhibitor that was taken after the caller read the list is
+// respected as far as logind can (see Inhibited): Reboot uses RebootWithFlags with the flag for that, without it where
+// logind does not know it, or Reboot(false) where logind is older still.
+//
+// Reboot repeats nothing. It ends with ctx, and after 10 s at the latest. The call reaches the logind that runs now or
+// none: it starts no logind, and a successor of this one does not get it.
+//
+// A failure wraps a *CallError, whose Refused method reports whether it is certain that nothing was started. It matches
+// ErrAbsent if logind does not run. logind also refuses while a reboot is under way
+// (org.freedesktop.login1.OperationInProgress): a caller asks RebootUnderway before it takes a refusal for "no reboot".
 func (l Logind) Reboot(ctx context.Context) error {
-	_, err := l.bus().call(ctx, login, loginManager+".RebootWithFlags", rootChecksInhibitors)
+	limit := l.bus().limit()
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v: %w", limit, context.DeadlineExceeded))
+	defer cancel()
+	// The connection is the call's own and is closed when the time is over. logind asks the bus who the caller is, and refuses
+	// a call that it reads when the caller is gone.
+	bus := l.bus().separate()
+	bus.revoke = true
+	defer bus.Close()
+	owner, err := bus.owner(ctx, loginName)
+	if err != nil {
+		return err
+	}
+	logind := target{service: owner, path: loginPath}
+	_, err = bus.call(ctx, logind, loginManager+".RebootWithFlags", rootChecksInhibitors)
 	if e, ok := errors.AsType[*CallError](err); ok && e.Name == dbusName+".Error.InvalidArgs" {
-		_, err = l.bus().call(ctx, login, loginManager+".RebootWithFlags", uint64(0))
+		_, err = bus.call(ctx, logind, loginManager+".RebootWithFlags", uint64(0))
 	}
 	if e, ok := errors.AsType[*CallError](err); ok && e.Name == dbusName+".Error.UnknownMethod" {
-		_, err = l.bus().call(ctx, login, loginManager+".Reboot", false)
+		_, err = bus.call(ctx, logind, loginManager+".Reboot", false)
 	}
 	if err != nil {
 		return fmt.Errorf("asking logind to reboot: %w", err)
@@ -193,31 +210,4 @@ func (s *Session) interactive(props map[string]dbus.Variant) bool {
 	// user, user-early, user-light, ...: people all of them. A session without a class is taken for a person's.
 	person := class == "" || class == "user" || strings.HasPrefix(class, "user-")
 	return person && state != "closing" && (s.Seat != "" || s.TTY != "" || s.Remote)
-}
-
-// Inhibit takes a lock in logind: what is a colon-separated list as "shutdown", mode is "block" or "delay". The lock
-// is held until the closer is closed or this process ends; it survives restarts of logind and of the bus.
-func (l Logind) Inhibit(ctx context.Context, what, who, why, mode string) (io.Closer, error) {
-	// The lock is a file descriptor, which the shared connection does not take on purpose (see dial): this one
-	// connection lives only as long as the call.
-	ctx, cancel := context.WithTimeout(ctx, l.bus().limit())
-	defer cancel()
-	fail := func(err error) (io.Closer, error) {
-		return nil, fmt.Errorf("taking a %s inhibitor on %s: %w", mode, what, err)
-	}
-	conn, err := dialWithFiles(ctx, l.bus().Address)
-	if err != nil {
-		return fail(err)
-	}
-	defer conn.Close()
-	method := loginManager + ".Inhibit"
-	call := conn.Object(loginName, loginPath).CallWithContext(ctx, method, 0, what, who, why, mode)
-	if answer := (dbus.Error{}); errors.As(call.Err, &answer) {
-		return fail(&CallError{Method: method, Name: printable(answer.Name, maxText), Message: printable(answer.Error(), maxText)})
-	}
-	var fd dbus.UnixFD
-	if err := call.Store(&fd); err != nil {
-		return fail(&CallError{Method: method, Err: err})
-	}
-	return os.NewFile(uintptr(fd), "inhibitor"), nil
 }

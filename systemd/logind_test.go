@@ -3,13 +3,10 @@ package systemd
 import (
 	"context"
 	"errors"
-	"io"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -109,6 +106,9 @@ func TestRebootWithoutAnswer(t *testing.T) {
 	defer close(hang)
 	f.on(nil, hang)
 	l := testLogind(t, b)
+	if _, err := l.Inhibitors(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	l.Bus.timeout = 2 * time.Second // in which the bus has to say that it is there
 	began := time.Now()
 	err := l.Reboot(t.Context())
@@ -360,41 +360,6 @@ func listening(t *testing.T, b *testBus, iface string) {
 	})
 }
 
-func TestInhibit(t *testing.T) {
-	b := newBus(t)
-	f := newLogin(t, b)
-	l := testLogind(t, b)
-	lock, err := l.Inhibit(t.Context(), "shutdown", "lockkeeper", "hand over the lease", "delay")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.mu.Lock()
-	held, given := f.inhibit, f.given
-	f.mu.Unlock()
-	must(t, syscall.Close(given))
-	var ended atomic.Bool
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		io.Copy(io.Discard, held) // ends when the last copy of the other end is closed
-		ended.Store(true)
-	})
-	b.Stop() // the lock does not hang on the bus
-	if err := held.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	if ended.Load() {
-		t.Error("the lock was lost before it was closed")
-	}
-	must(t, lock.Close())
-	wg.Wait()
-	b.Start()
-	newLogin(t, b)
-	_, err = l.Inhibit(t.Context(), "shutdown", "lockkeeper", "", "blocc")
-	if e, ok := errors.AsType[*CallError](err); !ok || !strings.HasSuffix(e.Name, "InvalidArgs") {
-		t.Errorf("a bad mode: %v", err)
-	}
-}
-
 func TestFrozenBusIsBounded(t *testing.T) {
 	b := newBus(t)
 	newLogin(t, b)
@@ -412,9 +377,6 @@ func TestFrozenBusIsBounded(t *testing.T) {
 		if connected(l) {
 			t.Error("a connection to a silent bus was kept")
 		}
-	}
-	if _, err := l.Inhibit(t.Context(), "shutdown", "x", "y", "delay"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
 	}
 	thaw()
 	eventually(t, "it goes on after the thaw", func() bool {

@@ -111,7 +111,7 @@ func (u Units) Own(ctx context.Context) (names []string, invocation string, err 
 	}
 	var all map[string]dbus.Variant
 	if err == nil {
-		all, err = u.props(ctx, target{service: managerName, path: object, flags: dbus.FlagNoAutoStart}, unitIface)
+		all, err = u.props(ctx, target{service: managerName, path: object}, unitIface)
 	}
 	var id []byte
 	if err == nil {
@@ -134,7 +134,7 @@ func (u Units) Invocation(ctx context.Context, unit string) (string, error) {
 func (u Units) manage(ctx context.Context, unit string, by time.Time, choose func(*managed) (method, left string, err error)) (left string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, jobBound, &JobError{unit, printable(fmt.Sprintf("%s took longer than %v: journalctl -u %s", unit, jobBound, unit), maxText)})
 	defer cancel()
-	bus := &Bus{Address: u.bus().Address, timeout: u.bus().timeout}
+	bus := u.bus().separate()
 	defer bus.Close()
 	u = Units{Bus: bus}
 
@@ -217,16 +217,13 @@ func (u Units) listenForEnds(ctx context.Context, unit string) (*jobEnds, error)
 	j := &jobEnds{ends: map[dbus.ObjectPath]string{}}
 	j.signal = &subscription{service: managerName, path: manager.path, iface: managerIface, member: "JobRemoved", take: j.take}
 	u.bus().subscribe(j.signal) // for as long as there is this Bus
-	_, err := u.listenForJobs(ctx, j.signal, []string{unit})
-	var body []any
-	if err == nil {
-		body, err = u.bus().call(ctx, target{service: dbusName, path: "/org/freedesktop/DBus"}, dbusName+".GetNameOwner", managerName)
+	if _, err := u.listenForJobs(ctx, j.signal, []string{unit}); err != nil {
+		return j, err
 	}
-	if err == nil {
-		j.mu.Lock()
-		err = dbus.Store(body, &j.owner)
-		j.mu.Unlock()
-	}
+	owner, err := u.bus().owner(ctx, managerName)
+	j.mu.Lock()
+	j.owner = owner
+	j.mu.Unlock()
 	return j, err
 }
 

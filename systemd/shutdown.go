@@ -41,10 +41,9 @@ func (l Logind) RebootUnderway(ctx context.Context) (bool, error) {
 }
 
 func (l Logind) preparingForShutdown(ctx context.Context) (preparing bool, err error) {
-	// No auto-start: a logind that is not there prepares for nothing, and at the end of a shutdown it is not there.
-	quiet := login
-	quiet.flags = dbus.FlagNoAutoStart
-	err = l.bus().property(ctx, quiet, loginManager, "PreparingForShutdown", &preparing)
+	// This question starts no logind: one that does not run prepares for nothing, and at the end of a shutdown it has
+	// stopped.
+	err = l.bus().property(ctx, target{service: loginName, path: loginPath}, loginManager, "PreparingForShutdown", &preparing)
 	return preparing, err
 }
 

@@ -14,8 +14,8 @@ const (
 	unitIface    = "org.freedesktop.systemd1.Unit"
 )
 
-// manager is PID 1. Its activation file starts nothing, so it is never asked for.
-var manager = target{service: managerName, path: "/org/freedesktop/systemd1", flags: dbus.FlagNoAutoStart}
+// manager is PID 1.
+var manager = target{service: managerName, path: "/org/freedesktop/systemd1"}
 
 // Units asks systemd (org.freedesktop.systemd1) about units. Its methods may be called from any goroutine; each
 // D-Bus call is bounded by 10 s. The zero value asks the system bus.
@@ -72,7 +72,7 @@ func (u Units) all(ctx context.Context, unit, iface string) (object target, all 
 	if err != nil {
 		return object, nil, fmt.Errorf("looking for unit %q: %w", unit, err)
 	}
-	object = target{service: managerName, path: path, flags: dbus.FlagNoAutoStart}
+	object = target{service: managerName, path: path}
 	if all, err = u.props(ctx, object, iface); err != nil {
 		return object, nil, fmt.Errorf("reading unit %q: %w", unit, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
+	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -179,6 +181,7 @@ type login struct {
 	reboots atomic.Int32
 	answer  func() *dbus.Error // to a reboot
 	slow    func()             // called for each list of inhibitors, and of sessions
+	asked   func()             // called when it is asked whether a shutdown is under way; nil for nothing
 }
 
 type inhibitorRow struct {
@@ -194,8 +197,8 @@ type sessionRow struct {
 	Path dbus.ObjectPath
 }
 
-// replaceLogind puts the stand-in on the host's bus.
-func (h *host) replaceLogind(l *login) {
+// replaceLogind puts the stand-in on the host's bus and returns its connection.
+func (h *host) replaceLogind(l *login) *dbus.Conn {
 	h.t.Helper()
 	h.sim.Logind().Stop()
 	conn, err := dbus.Connect("unix:path=" + h.sim.Dir() + "/bus")
@@ -222,6 +225,9 @@ func (h *host) replaceLogind(l *login) {
 	}, path, iface))
 	must(h.t, conn.ExportMethodTable(map[string]any{
 		"Get": func(_, name string) (dbus.Variant, *dbus.Error) {
+			if l.asked != nil {
+				l.asked()
+			}
 			return dbus.MakeVariant(false), nil // PreparingForShutdown
 		},
 	}, path, "org.freedesktop.DBus.Properties"))
@@ -229,6 +235,7 @@ func (h *host) replaceLogind(l *login) {
 	if err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
 		h.t.Fatalf("owning logind's name: %v, %v", reply, err)
 	}
+	return conn
 }
 
 // Something else is in progress in logind, a suspend for one, and no reboot: that is no refusal, and no reason to ask as fast
@@ -287,6 +294,49 @@ func TestInhibitorBetweenLookAndCallIsNoRefusal(t *testing.T) {
 	asked := l.reboots.Load()
 	until(t, "another call", func() bool { return l.reboots.Load() > asked })
 	h.says("the reboot that is under way")
+}
+
+// A logind that stops between its last answer and the call has not refused anything: the turn waits for it, says so, and goes on
+// when logind runs again.
+func TestLogindGoneAtTheCallIsNoRefusal(t *testing.T) {
+	h := startHost(t, nil)
+	must(t, h.sim.Units().Set("kubelet.service", simhost.Unit{Load: "loaded", Active: "active"})) // systemd is on the bus
+	var conn *dbus.Conn
+	var asked, gone atomic.Bool
+	l := &login{answer: func() *dbus.Error { return nil }}
+	l.asked = func() {
+		if strings.HasSuffix(h.node().Annotations["lockkeeper.dev/ack"], "/rebooting/committed") {
+			asked.Store(true)
+		}
+	}
+	l.slow = func() { // the last question before the call
+		if asked.Load() && gone.CompareAndSwap(false, true) {
+			if _, err := conn.ReleaseName("org.freedesktop.login1"); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	conn = h.replaceLogind(l)
+	h.want()
+	h.promote("rebooting", onlyNode)
+	h.acks("rebooting/committed")
+	h.says("logind does not say who inhibits a shutdown")
+	h.mu.Lock()
+	called := slices.ContainsFunc(h.statuses, func(s node.Status) bool {
+		return strings.Contains(s.Line, "looking for org.freedesktop.login1 on the bus")
+	})
+	h.mu.Unlock()
+	if !gone.Load() || !called {
+		t.Fatalf("logind gone: %t, called: %t: this test could not fail", gone.Load(), called)
+	}
+	never(t, "a word but committed", 3*time.Second, func() bool {
+		return !strings.HasSuffix(h.node().Annotations["lockkeeper.dev/ack"], "/rebooting/committed")
+	})
+	must(t, h.sim.Logind().Start())
+	until(t, "the reboot", func() bool { return len(h.reboots(simhost.RebootCalled)) == 1 })
+	if n := l.reboots.Load(); n > 0 {
+		t.Errorf("the logind that had gone got %d calls", n)
+	}
 }
 
 // A logind that takes long to answer stands between the look and the commit: the look is old by then, whoever stopped the

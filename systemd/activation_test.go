@@ -1,0 +1,172 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// A reboot is called on a logind that runs, or not at all. The bus starts logind for a question, and keeps what is sent
+// meanwhile until logind has the name: a reboot among that would come after its time.
+func TestRebootStartsNoLogind(t *testing.T) {
+	b := newBus(t)
+	b.Stop()
+	b.Activatable(loginName, fmt.Sprintf("%s -test.run=^TestSlowLogind$ %s", os.Args[0], b.dir))
+	b.Start()
+	l := testLogind(t, b)
+	started := func() bool {
+		_, err := os.Stat(filepath.Join(b.dir, "started"))
+		return err == nil
+	}
+	reboot := func(when string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		err := l.Reboot(ctx)
+		if e, ok := errors.AsType[*CallError](err); !ok || !errors.Is(err, ErrAbsent) || !e.Refused() {
+			t.Errorf("%s: %v, want a certain no because logind does not run", when, err)
+		}
+	}
+
+	reboot("without logind")
+	if underway, err := l.RebootUnderway(t.Context()); underway || err == nil {
+		t.Errorf("a reboot is under way: %t, %v, want an error: neither logind nor systemd runs", underway, err)
+	}
+	if started() {
+		t.Error("the reboot, or the question whether one is under way, started logind")
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := l.Inhibitors(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a question to a logind that starts: %v, want a timeout", err)
+	}
+	eventually(t, "the question starts logind", started)
+	reboot("while logind starts")
+
+	must(t, os.WriteFile(filepath.Join(b.dir, "go"), nil, 0o600))
+	eventually(t, "logind answers", func() bool {
+		_, err := l.Inhibitors(t.Context())
+		return err == nil
+	})
+	calls := func() (calls []string) {
+		must(t, b.Connect().Object(loginName, loginPath).Call("test.Logind.Calls", 0).Store(&calls))
+		return calls
+	}
+	if got := calls(); len(got) > 0 {
+		t.Errorf("logind got %v when it had started, long after the calls were given up", got)
+	}
+	must(t, l.Reboot(t.Context()))
+	if got := calls(); !slices.Equal(got, []string{"RebootWithFlags(1)"}) {
+		t.Errorf("once logind runs: called %v", got)
+	}
+}
+
+// TestSlowLogind is the logind that the bus starts in TestRebootStartsNoLogind: it takes its name when the file "go" is in the
+// directory that its argument names, and ends with the bus.
+func TestSlowLogind(t *testing.T) {
+	dir := flag.Arg(0)
+	if dir == "" {
+		t.Skip("the bus starts this")
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "started"), nil, 0o600))
+	eventually(t, "the file go", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "go"))
+		return err == nil
+	})
+	b := &testBus{t: t, Address: os.Getenv("DBUS_STARTER_ADDRESS")}
+	conn := b.Connect()
+	f := newLoginOn(t, conn)
+	must(t, conn.ExportMethodTable(map[string]any{
+		"Calls": func() ([]string, *dbus.Error) { return f.called(), nil },
+	}, loginPath, "test.Logind"))
+	own(t, conn, loginName)
+	<-conn.Context().Done()
+}
+
+// What changes something in systemd is not kept by the bus for a systemd that does not run.
+func TestUnitsStartNoSystemd(t *testing.T) {
+	b := newBus(t)
+	b.Stop()
+	started := filepath.Join(b.dir, "started")
+	b.Activatable(managerName, "/bin/touch "+started)
+	b.Start()
+	u := Units{Bus: &Bus{Address: b.Address}}
+	defer u.Bus.Close()
+	soon := time.Now().Add(time.Minute)
+	for name, call := range map[string]func(context.Context) error{
+		"DaemonReload": func(ctx context.Context) error { return u.DaemonReload(ctx, soon) },
+		"Reload":       func(ctx context.Context) error { _, err := u.Reload(ctx, "a.service", soon); return err },
+		"Restart":      func(ctx context.Context) error { _, err := u.Restart(ctx, "a.service", soon); return err },
+		"RunTarget":    func(ctx context.Context) error { _, err := u.RunTarget(ctx, "a.target", soon, nil); return err },
+		"StopTarget":   func(ctx context.Context) error { return u.StopTarget(ctx, "a.target") },
+		"StartUnit":    func(ctx context.Context) error { return u.order(ctx, "StartUnit", "a.service") },
+	} {
+		if err := call(t.Context()); !errors.Is(err, ErrAbsent) {
+			t.Errorf("%s: %v, want that systemd does not run", name, err)
+		}
+	}
+	if _, err := os.Stat(started); err == nil {
+		t.Error("the bus was to start systemd")
+	}
+}
+
+// All calls of one reboot go to the same logind, also when another one takes the name in between.
+func TestRebootKeepsToOneLogind(t *testing.T) {
+	b := newBus(t)
+	old := newLogin(t, b)
+	var successor *fakeLogin
+	old.mu.Lock()
+	old.flags = 0
+	old.unknown = func() {
+		if _, err := old.conn.ReleaseName(loginName); err != nil {
+			t.Error(err)
+		}
+		successor = newLogin(t, b)
+	}
+	old.mu.Unlock()
+	must(t, testLogind(t, b).Reboot(t.Context()))
+	if got := old.called(); !slices.Equal(got, []string{"RebootWithFlags(0)"}) {
+		t.Errorf("the logind that was asked first: called %v", got)
+	}
+	if got := successor.called(); len(got) > 0 {
+		t.Errorf("its successor: called %v", got)
+	}
+}
+
+// A call that is given up has no caller any more. The real logind asks the bus for the caller before it reboots.
+func TestRebootGivenUpHasNoCaller(t *testing.T) {
+	b := newBus(t)
+	f := newLogin(t, b)
+	hang := make(chan struct{})
+	defer close(hang)
+	f.on(nil, hang)
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- testLogind(t, b).Reboot(ctx) }()
+	eventually(t, "the call arrived", func() bool { return len(f.called()) == 1 })
+	f.mu.Lock()
+	caller := f.callers[0]
+	f.mu.Unlock()
+	connected := func() (owned bool) {
+		must(t, f.conn.BusObject().Call(dbusName+".NameHasOwner", 0, string(caller)).Store(&owned))
+		return owned
+	}
+	if !connected() {
+		t.Fatal("the caller has gone before the call was given up")
+	}
+	cancel()
+	err := <-result
+	if e, ok := errors.AsType[*CallError](err); !ok || e.Refused() || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want an unknown outcome", err)
+	}
+	eventually(t, "the caller goes", func() bool { return !connected() })
+}
