@@ -146,6 +146,9 @@ they name what a host waits for: give them an address that others reach only whe
   none. That a host's own cannot be read or had counts once it has lasted half a minute; that there is no such file yet does not:
   the host has not joined. An API server that is away, and a turn that waits, are no ill health of the host's; lines below the first tell of both.
 
+At most 32 clients are served at the same time, the others wait. Each connection serves one request; a client that takes more than
+5 s to ask, or 15 s to take the answer, is cut off. So a client that holds its connections does not keep the next scrape out.
+
 | metric | type | unit | labels | meaning |
 | --- | --- | --- | --- | --- |
 `)

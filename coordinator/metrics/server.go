@@ -12,16 +12,29 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 )
 
 const (
 	// listenAgain is how long after an address was taken it is tried again.
 	listenAgain = time.Minute
-	// maxLooks bounds who looks at the same time.
-	maxLooks = 4
-	// lookWithin bounds each look.
-	lookWithin = 10 * time.Second
+	// collectWithin bounds the collection of the metrics for one request.
+	collectWithin = 10 * time.Second
+	// maxHeader bounds the header of a request, in bytes.
+	maxHeader = 16 << 10
 )
+
+// limits bound what clients can take of the process. Each connection serves one request and is then closed, so a client
+// gives its place back within request and answer, whatever it does, and those who wait come in by turns.
+type limits struct {
+	connections int           // at the same time; others wait in the kernel's queue
+	request     time.Duration // from the connection to the end of the request
+	answer      time.Duration // from the end of the request's header to the end of the answer
+}
+
+// defaultLimits let a scrape in within Prometheus's timeout of 10 s although others hold all connections and send
+// nothing.
+var defaultLimits = limits{connections: 32, request: 5 * time.Second, answer: collectWithin + 5*time.Second}
 
 // Handler serves /metrics and /healthz. health returns whether all is well, and
 // the text for people, whose first line says so too.
@@ -30,7 +43,7 @@ func Handler(m *Metrics, log *slog.Logger, health func() (ok bool, text string))
 	registry.MustRegister(m)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorLog: errorLog{log}, MaxRequestsInFlight: maxLooks, Timeout: lookWithin,
+		ErrorLog: errorLog{log}, Timeout: collectWithin,
 	}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		ok, text := health()
@@ -54,6 +67,7 @@ func (l errorLog) Println(v ...any) { l.log.Debug("serving the metrics", "err", 
 // may be called from any goroutine.
 type Server struct {
 	handler http.Handler
+	limits  limits
 	log     *slog.Logger
 	report  func(problem string)
 
@@ -68,7 +82,7 @@ func NewServer(handler http.Handler, log *slog.Logger, report func(problem strin
 	if report == nil {
 		report = func(string) {}
 	}
-	return &Server{handler: handler, log: log, report: report, kick: make(chan struct{}, 1)}
+	return &Server{handler: handler, limits: defaultLimits, log: log, report: report, kick: make(chan struct{}, 1)}
 }
 
 // Listen says where to serve from now on, HOST:PORT; "" is nowhere.
@@ -140,9 +154,11 @@ func (s *Server) serve(ctx context.Context, address string, known bool, ended *s
 	s.log.Info("serves metrics and health", "listen", l.Addr().String())
 	s.report("")
 	server := &http.Server{
-		Handler: s.handler, ReadHeaderTimeout: lookWithin, ReadTimeout: lookWithin, WriteTimeout: 2 * lookWithin, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		Handler: s.handler, ReadHeaderTimeout: s.limits.request, ReadTimeout: s.limits.request, WriteTimeout: s.limits.answer,
+		IdleTimeout: s.limits.request, MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
+	server.SetKeepAlivesEnabled(false) // a client that asks again and again would keep its place
+	l = netutil.LimitListener(l, s.limits.connections)
 	ended.Go(func() { _ = server.Serve(l) }) // ends with the server; nobody else closes l
 	return server, false
 }

@@ -1,0 +1,201 @@
+package metrics
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// serve serves a handler under limits of a test's own at an address that it returns.
+func serve(t *testing.T, l limits, handler http.Handler) (address string) {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = free.Addr().String()
+	free.Close()
+	s := NewServer(handler, slog.New(slog.DiscardHandler), nil)
+	s.limits = l
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	s.Listen(address)
+	return address
+}
+
+// open connects and sends the text.
+func open(t *testing.T, address, text string) net.Conn {
+	t.Helper()
+	var conn net.Conn
+	deadline := time.Now().Add(time.Minute)
+	for {
+		var err error
+		if conn, err = net.Dial("tcp", address); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// scrape is a client that waits for its turn, and fails the test after a minute.
+func scrape(t *testing.T, address string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if text, err := io.ReadAll(response.Body); err != nil || string(text) != "ok" {
+		t.Fatalf("%q, %v", text, err)
+	}
+}
+
+const aRequest = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+// Clients that hold all connections do not keep the next scrape out.
+func TestHeldConnections(t *testing.T) {
+	tight := limits{connections: 3, request: 500 * time.Millisecond, answer: 500 * time.Millisecond}
+	large := strings.Repeat("x", 64<<20) // more than the kernel keeps for a connection
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/large" {
+			_, _ = io.WriteString(w, large)
+			return
+		}
+		_, _ = io.WriteString(w, "ok")
+	})
+	for name, hold := range map[string]func(t *testing.T, address string){
+		"silent":         func(t *testing.T, address string) { open(t, address, "") },
+		"a slow request": func(t *testing.T, address string) { drip(t, open(t, address, "GET / HTTP/1.1\r\nHost: x\r\n")) },
+		"asks again": func(t *testing.T, address string) {
+			again(t, open(t, address, aRequest))
+		},
+		"takes no answer": func(t *testing.T, address string) {
+			open(t, address, strings.Replace(aRequest, "/", "/large", 1))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := serve(t, tight, handler)
+			for range 3 * tight.connections {
+				hold(t, address)
+			}
+			scrape(t, address)
+		})
+	}
+}
+
+// drip goes on sending a little until the server closes the connection or the test ends.
+func drip(t *testing.T, conn net.Conn) {
+	ctx := t.Context()
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := io.WriteString(conn, "a: b\r\n"); err != nil {
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+}
+
+// again asks on the same connection until the server closes it or the test ends.
+func again(t *testing.T, conn net.Conn) {
+	ctx := t.Context()
+	go func() {
+		from := bufio.NewReader(conn)
+		for ctx.Err() == nil {
+			response, err := http.ReadResponse(from, nil)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+			time.Sleep(20 * time.Millisecond)
+			if _, err := io.WriteString(conn, aRequest); err != nil {
+				return
+			}
+		}
+	}()
+}
+
+// No more clients than the limit are served at the same time, and none is turned away.
+func TestSimultaneousConnections(t *testing.T) {
+	var now, most atomic.Int32
+	entered, let := make(chan struct{}, 100), make(chan struct{})
+	const limit, clients = 3, 12
+	l := defaultLimits
+	l.connections = limit
+	address := serve(t, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		entered <- struct{}{}
+		<-let
+		_, _ = io.WriteString(w, "ok")
+	}))
+	open(t, address, "").Close() // it listens
+	var scraping sync.WaitGroup
+	for range clients {
+		scraping.Go(func() { scrape(t, address) })
+	}
+	for range limit {
+		<-entered
+	}
+	select {
+	case <-entered:
+		t.Error("one more is served than the limit")
+	case <-time.After(500 * time.Millisecond): // nothing says that a client is kept waiting
+	}
+	close(let)
+	scraping.Wait()
+	if got := most.Load(); got != limit {
+		t.Errorf("%d served at the same time, want %d", got, limit)
+	}
+}
+
+// A header that is too long is refused before it is read whole.
+func TestLongHeader(t *testing.T) {
+	address := serve(t, defaultLimits, http.NotFoundHandler())
+	conn := open(t, address, "GET / HTTP/1.1\r\nHost: x\r\nA: "+strings.Repeat("b", 2*maxHeader))
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil || !strings.Contains(line, fmt.Sprint(http.StatusRequestHeaderFieldsTooLarge)) {
+		t.Errorf("%q, %v", line, err)
+	}
+}
+
+// What the service runs with is bounded in every way, and lets a scrape in within Prometheus's timeout.
+func TestDefaultLimits(t *testing.T) {
+	s := NewServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler), nil)
+	if l := s.limits; l.connections != 32 || l.request != 5*time.Second || l.answer != 15*time.Second {
+		t.Errorf("%+v", l)
+	}
+}
