@@ -112,6 +112,11 @@ type Host struct {
 	// HookStages are the hook stages for which the host has units of its
 	// own: before-drain, before-reboot, before-uncordon.
 	HookStages []State `json:"hookStages,omitempty"`
+	// TakesPart is the ID of the turn that the host takes part in: it wanted
+	// what the turn needed of it, or its own cordon was on the Node. A host that
+	// does not take part runs no hook units of before-uncordon. Empty outside of
+	// a turn.
+	TakesPart string `json:"takesPart,omitempty"`
 	// HookFailed is, for people, which of its own hook units failed in the
 	// present stage, how, and where to look: at most 256 bytes.
 	HookFailed string `json:"hookFailed,omitempty"`

@@ -105,7 +105,9 @@ func randomObservation(d *dice) Observation {
 		n.Detached = &v1alpha1.Intent{Force: d.yes()}
 	}
 	if d.yes() {
-		n.Wants, n.RawHost = o.Sources.Wants, v1alpha1.FormatRecord(o.self())
+		self := o.self()
+		self.TakesPart = mostly(d, self.TakesPart, "t1", "t0", "")
+		n.Wants, n.RawHost = o.Sources.Wants, v1alpha1.FormatRecord(self)
 	}
 	if d.rarely() {
 		n.Wants, n.RawHost = v1alpha1.WantsDrain, "{"
@@ -244,8 +246,12 @@ func offendingAct(o *Observation, d *Decision) string {
 			return "applies although " + mayAct(o) + mayHit(o)
 		}
 	case DoHooks:
-		if !n.State.HookStage() || !o.Hooks.Running && mayAct(o) != "" {
+		part := n.Mark || n.Host != nil && n.Host.NodeUID == n.UID && n.Host.TakesPart == n.Turn || n.Said(n.State) && n.Ack.Word == v1alpha1.WordFailed
+		switch {
+		case !n.State.HookStage() || !o.Hooks.Running && mayAct(o) != "":
 			return "runs hook units although " + mayAct(o)
+		case n.State == v1alpha1.StateBeforeUncordon && !o.Hooks.Running && !part:
+			return "undoes what it never did"
 		}
 	case DoDrain:
 		paused := n.Paused != nil && !(n.Managed != nil && !*n.Managed)

@@ -186,11 +186,40 @@ func (o *Observation) hookStage() Decision {
 			return Decision{Waits: r, Detail: "the coordinator turns the node round"}
 		}
 	}
+	if n.State == v1alpha1.StateBeforeUncordon && !o.takesPart() {
+		// Nothing has happened in this turn that the units could undo. A
+		// coordinator that moves a host here which wants nothing, such as one
+		// with a stolen credential, does not get them run.
+		o.say(w, v1alpha1.WordDone, "")
+		return Decision{Write: w}
+	}
 	// Running a unit is a disturbance like any other: it needs the same reads.
 	if d, ok := o.check(DoHooks); !ok {
 		return d
 	}
 	return Decision{Do: DoHooks, Detail: "hook units"}
+}
+
+// takesPart reports whether this host takes part in the turn, by its own
+// records alone: the mark, its failed hook units of before-uncordon, or that it
+// wants what the present state needs. It publishes that in host, so that later
+// states, processes and boots of the turn know it.
+//
+// An ack proves nothing here. A host says seen, and done in a boot that it
+// takes for the one after the turn's reboot, without wanting anything, and what
+// it says later replaces what it said before.
+func (o *Observation) takesPart() bool {
+	n := &o.Node
+	switch {
+	case !n.InTurn(), n.State == v1alpha1.StateUncordoning:
+		return false // it is over, or gives back what is left: the mark
+	case n.Mark, n.Host != nil && n.Host.NodeUID == n.UID && n.Host.TakesPart == n.Turn:
+		return true
+	case n.State == v1alpha1.StateBeforeUncordon:
+		return n.Said(n.State) && n.Ack.Word == v1alpha1.WordFailed
+	}
+	row, _ := Find(n.State)
+	return n.Ours() && !o.newBoot() && o.Sources.Wants.Something() && o.Sources.Wants.AtLeast(row.Needs)
 }
 
 // lost says why the want that was read does not carry the turn through a

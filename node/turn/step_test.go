@@ -2,6 +2,7 @@ package turn
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -212,6 +213,10 @@ func (o *Observation) set(t *testing.T, word string) {
 		n.Grant.BootID = value
 	case "grant.uid":
 		n.Grant.NodeUID = value
+	case "takes-part", "took-part-in":
+		n.Host = &v1alpha1.Host{NodeUID: aUID, BootID: aBoot, TakesPart: cmp.Or(value, aTurn)}
+	case "part-of-uid":
+		n.Host = &v1alpha1.Host{NodeUID: value, BootID: aBoot, TakesPart: aTurn}
 	case "nogrant":
 		n.Grant = nil
 	case "held":
@@ -310,7 +315,13 @@ func describeWrite(t *testing.T, o *Observation, w *Write) []string {
 			h.Drains != o.Sources.Drains || h.HookFailed != o.Hooks.Failed || h.Veto != o.Veto || h.Protocol != v1alpha1.Protocol || h.Managed != o.managed() {
 			t.Errorf("host %s: %v", s, err)
 		}
-		return ""
+		switch h.TakesPart {
+		case "":
+			return ""
+		case o.Node.Turn:
+			return " takes-part"
+		}
+		return " takes part in " + h.TakesPart
 	})
 	take(w.Labels, v1alpha1.LabelOS, "os", plain)
 	if known := len(out); known != len(w.Labels)+len(w.Annotations)+len([]*bool{w.Unschedulable})-map[bool]int{true: 1}[w.Unschedulable == nil] {
@@ -491,7 +502,7 @@ func TestFromNothing(t *testing.T) {
 wants=reboot host
 - idle
 - draining
-ack=draining/seen
+ack=draining/seen wants=reboot host takes-part
 look
 cordon mark ack=draining/committed
 drain
@@ -500,9 +511,9 @@ ack=draining/done
 look
 ack=rebooting/committed
 do reboot
-ack=rebooting/done wants=nothing host
+ack=rebooting/done wants=nothing host takes-part
 - uncordoning
-uncordon -mark ack=uncordoning/done`
+uncordon -mark ack=uncordoning/done wants=nothing host`
 	if got := strings.Join(log, "\n"); got != strings.TrimSpace(want) {
 		t.Errorf("got:\n%s\nexpected:%s", got, want)
 	}

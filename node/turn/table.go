@@ -233,7 +233,7 @@ var table = []Row{
 			Vanished: "the host finishes what it began, or refuses", Failed: managedWaits, Overran: managedWaits,
 		},
 	}, {
-		State: v1alpha1.StateBeforeUncordon, Host: "runs its hook units; done", Needs: v1alpha1.WantsNothing,
+		State: v1alpha1.StateBeforeUncordon, Host: "runs its hook units, if it takes part in the turn; done", Needs: v1alpha1.WantsNothing,
 		Edges: []Edge{
 			{Progressed, Always, v1alpha1.StateUncordoning},
 			{TakenBack, Always, v1alpha1.StateIdle},

@@ -86,6 +86,9 @@ func (o *Observation) self() v1alpha1.Host {
 	h.Veto = o.Veto
 	h.Drains = o.Sources.Drains
 	h.Changes, h.HeldBack, h.Plan = o.Sources.Changes, o.Sources.HeldBack, o.Sources.Plan
+	if o.takesPart() {
+		h.TakesPart = o.Node.Turn
+	}
 	h.HookFailed = o.Hooks.Failed
 	h.ApplyFailed = o.applyFailed()
 	return h

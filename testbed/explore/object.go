@@ -36,6 +36,7 @@ type hostRecord struct {
 	boot, uid       uint8
 	start           uint8 // of the process, no other started then
 	managed, drains bool
+	part            uint8 // the turn that it takes part in
 	change, version uint8 // the OS version that a change leads to, 0 none; the OS version
 }
 

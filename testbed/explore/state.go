@@ -268,6 +268,7 @@ func (t *tables) renumber(n *node) {
 		in(&o.host.boot, &boots, &nb)
 		in(&o.host.uid, &uids, &nu)
 		in(&o.host.start, &starts, &ns)
+		in(&o.host.part, &turns, &nt)
 		in(&o.turn, &turns, &nt)
 		in(&o.ack.turn, &turns, &nt)
 		in(&o.ack.boot, &boots, &nb)
@@ -279,6 +280,7 @@ func (t *tables) renumber(n *node) {
 		in(&o.last.digest.boot, &boots, &nb)
 		in(&o.last.digest.uid, &uids, &nu)
 		in(&o.last.digest.start, &starts, &ns)
+		in(&o.last.digest.part, &turns, &nt)
 		in(&o.retry, &turns, &nt)
 		for i := range o.hooks {
 			in(&o.hooks[i], &turns, &nt)

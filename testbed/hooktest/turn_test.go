@@ -2,6 +2,7 @@ package hooktest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
@@ -149,7 +151,39 @@ func TestTurnsWithHookUnits(t *testing.T) {
 	}
 	examples.told(t, h.Name(), n.Annotations[v1alpha1.AnnotationTurn])
 	says("coordinates; idle; up to date since ")
+	ran := exec(t, h, "cat /var/lib/ran")
+	checkStolen(t, h, node)
+	if got := exec(t, h, "cat /var/lib/ran"); got != ran {
+		t.Errorf("a host that wants nothing ran hook units for a turn that a thief made up:\n%s\nbefore:\n%s", got, ran)
+	}
 	testApplied(t, h, node)
+}
+
+// checkStolen uses a coordinator's credential as a thief would: it makes up a turn that is in before-uncordon for a host that wants
+// nothing. It waits for the end of the turn, for which the host has to report that it is done.
+func checkStolen(t *testing.T, h *realhost.Host, node func(string, time.Duration, func(*corev1.Node) bool) *corev1.Node) {
+	t.Helper()
+	n := node("to be there", time.Minute, func(*corev1.Node) bool { return true })
+	stolen, err := cp.CoordinatorConfig()
+	must(t, err)
+	thief, err := kubernetes.NewForConfig(stolen)
+	must(t, err)
+	lease, err := thief.CoordinationV1().Leases(controlplane.LockkeeperNamespace).Get(t.Context(), controlplane.LockkeeperLease, metav1.GetOptions{})
+	must(t, err)
+	// A turn of another term is taken back before the host sees it.
+	grant := v1alpha1.Grant{Turn: "stolen", Epoch: *lease.Spec.HolderIdentity, NodeUID: string(n.UID), BootID: n.Status.NodeInfo.BootID,
+		Wants: v1alpha1.WantsReboot, Drains: true, StartedAt: time.Now(), StageAt: time.Now()}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"labels":      map[string]string{v1alpha1.LabelState: string(v1alpha1.StateBeforeUncordon)},
+		"annotations": map[string]string{v1alpha1.AnnotationTurn: grant.Turn, v1alpha1.AnnotationGrant: v1alpha1.FormatRecord(&grant)},
+	}})
+	must(t, err)
+	_, err = thief.CoreV1().Nodes().Patch(t.Context(), h.Name(), types.MergePatchType, patch, metav1.PatchOptions{})
+	must(t, err)
+	node("to be through the turn that was made up", 2*time.Minute, func(n *corev1.Node) bool {
+		return n.Labels[v1alpha1.LabelState] == "idle" && strings.Contains(n.Annotations[v1alpha1.AnnotationLast], `"turn":"stolen"`) &&
+			strings.HasPrefix(n.Annotations[v1alpha1.AnnotationAck], "stolen/")
+	})
 }
 
 // ranAt is when a unit wrote its stage down last, to the second.
