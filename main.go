@@ -300,8 +300,8 @@ func commands() []*cli.Command {
 			Name: "kubeconfig", Usage: "Mint the coordinator's kubeconfig, from your own credential", Action: kubeconfigCommand,
 			Description: "The kubeconfig needs nothing beside it and is a secret. Hosts that are to stand for election have it at\n" +
 				"/etc/lockkeeper/coordinator.kubeconfig. The manifests have to be applied before.\n\n" +
-				"It holds a token of the coordinator's service account, which renews itself there. With --csr it holds a client\n" +
-				"certificate, which does not: the request is approved with your own credential if that may, else somebody else\n" +
+				"It holds a token of the coordinator's service account, which each host renews for itself. With --csr it holds a client\n" +
+				"certificate, which no host renews: the request is approved with your own credential if that may, else somebody else\n" +
 				"has to, and this command says how and waits.",
 			Flags: []cli.Flag{
 				kubeconfig(),

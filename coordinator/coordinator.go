@@ -7,12 +7,10 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -31,9 +30,9 @@ import (
 // Options are what a Candidate is made of.
 type Options struct {
 	Version string
-	// Kubeconfig is the coordinator's identity. While the file is not there
+	// Credential is the coordinator's identity. While its kubeconfig is not there
 	// this host does not campaign.
-	Kubeconfig string
+	Credential credential.Files
 	// NodeName returns this host's Node, "" while it is not known. It goes
 	// into the epoch, for people, and comes last in a rollout.
 	NodeName func() string
@@ -52,7 +51,7 @@ type Options struct {
 	Liveness *systemd.Liveness
 	// Report is told what became of the candidature; nil is fine.
 	Report func(Status)
-	// Hinted is called when the credential's file may have changed; it must not
+	// Hinted is called when a file of the credential may have changed; it must not
 	// block. nil is fine.
 	Hinted func()
 	// Decided is told of each decision of a leader, and how long it took; it
@@ -84,7 +83,6 @@ const (
 	// nothing told that it had changed; see credentialWatch.
 	credentialEvery = time.Minute
 	skewEvery       = 5 * time.Second // how often a candidate's clock is judged
-	maxKubeconfig   = 1 << 20         // bytes of it that are looked at
 	// scatter is within what time the candidates try that saw the Lease let
 	// go, so that all but one find that it is taken by a Get, not by a conflict.
 	scatter = 300 * time.Millisecond
@@ -139,7 +137,7 @@ type candidate struct {
 	hint chan struct{} // holds a token when the credential may have changed
 
 	client *object.Client
-	stamp  [sha256.Size]byte // of the file that client was made from
+	stamp  [sha256.Size]byte // of the credential that client has
 	bearer *bearer           // the client's token; nil if it has none
 	lease  *leaseWatch       // by client
 	unlook func()            // ends it
@@ -191,23 +189,12 @@ func (c *candidate) say(s Status) {
 	}
 }
 
-// connect makes a client of the credential, again if the file was replaced.
+// connect makes a client of the credential, again if that is another one.
 func (c *candidate) connect() error {
 	stamp, err := c.credential()
-	if err == nil && c.client != nil {
-		if c.stamp == stamp {
-			return nil
-		}
-		// What the API server has refused is not gone on with: see spurned.
-		if !c.isRefused() {
-			goesOn, same := c.follow()
-			if same {
-				c.stamp = stamp
-			}
-			if goesOn {
-				return nil
-			}
-		}
+	if err == nil && c.client != nil && (c.stamp == stamp || c.follow()) {
+		c.stamp = stamp
+		return nil
 	}
 	c.disconnect()
 	c.taken(nil) // nothing was said of this one
@@ -238,23 +225,17 @@ func (c *candidate) disconnect() {
 	c.client, c.bearer, c.lease, c.unlook = nil, nil, nil, nil
 }
 
-// credential tells one content of the coordinator's kubeconfig from another.
-// Its time stamps would not do: tools that keep files as they are to be write
-// the same content again and again.
+// credential tells one credential from another, by content: tools that keep
+// files as they are to be write the same content again and again.
 func (c *candidate) credential() (stamp [sha256.Size]byte, err error) {
-	f, err := os.Open(c.Kubeconfig)
+	stamp, err = c.Credential.Stamp()
 	if errors.Is(err, fs.ErrNotExist) {
-		return stamp, noCredential(c.Kubeconfig)
+		return stamp, noCredential(c.Credential.Kubeconfig)
 	}
 	if err != nil {
 		return stamp, fmt.Errorf("the coordinator's kubeconfig: %w", err)
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxKubeconfig))
-	if err != nil {
-		return stamp, fmt.Errorf("the coordinator's kubeconfig: %w", err)
-	}
-	return sha256.Sum256(text), nil
+	return stamp, nil
 }
 
 // stand ends the campaign, and the term if it was won, when this host is not
@@ -277,13 +258,9 @@ func (c *candidate) stand(ctx context.Context, client *object.Client, stamp [sha
 			looked = time.Now()
 			now, unread := c.credential()
 			if err = cmp.Or(unread, err); err == nil && now != stamp {
-				goesOn, same := c.follow()
-				switch {
-				case same:
+				if c.follow() {
 					stamp, c.stamp = now, now // campaign waits for this loop before it reads c.stamp
-				case goesOn:
-					stamp = now // c.stamp is what the client has: connect judges again
-				default:
+				} else {
 					err = errors.New("the coordinator's kubeconfig was replaced")
 				}
 			}

@@ -12,8 +12,8 @@ import (
 // hintPause is the least between two hints, however often the file is written.
 const hintPause = 50 * time.Millisecond
 
-// watchCredential puts a token into c.hint when the coordinator's kubeconfig
-// has come, was written or has gone, until ctx ends or stop is called, which
+// watchCredential puts a token into c.hint when a file of the coordinator's
+// credential has come, was written or has gone, until ctx ends or stop is called, which
 // returns when nothing runs any more. It is a hint and no more: where the
 // kernel has no watch to give, the look at every credentialEvery finds it.
 func (c *candidate) watchCredential(ctx context.Context) (stop func()) {
@@ -35,7 +35,7 @@ func (c *candidate) watchCredential(ctx context.Context) (stop func()) {
 		blind := false
 		for {
 			// The watch first: what changes after it is told, what changed before is seen.
-			err := w.Watch("/", paths(c.Kubeconfig))
+			err := w.Watch("/", append(paths(c.Credential.Kubeconfig), paths(c.Credential.Renewed)...))
 			if err != nil && !blind {
 				c.log.Warn("the coordinator's kubeconfig cannot be watched; it is looked at now and then", "err", err, "interval", credentialEvery)
 			}

@@ -52,9 +52,10 @@ type Settings struct {
 	HookAbort   bool
 }
 
-// stateDir is where what has to outlive this process is kept: which content of
-// watched files is in effect. The service's StateDirectory= is the same.
-const stateDir = "/var/lib/lockkeeper"
+// StateDir is where the service keeps what has to outlive the process: which
+// content of watched files is in effect, and the coordinator's renewed token. It
+// is the same as the unit's StateDirectory=, below the host's root.
+const StateDir = "/var/lib/lockkeeper"
 
 // Options are what a Host is made of. Nothing in it may be changed later but
 // the settings, by [Host.Reload].
@@ -204,7 +205,7 @@ func New(o Options) (*Host, error) {
 		kick: make(chan struct{}, 1), resight: make(chan struct{}, 1), managersKnown: make(chan struct{})}
 	h.coordinatorFile = updateengine.NewCoordinatorFile(o.Root)
 	h.hooks = &hooks{units: o.Units, log: o.Log, wake: h.wake}
-	h.watched = watched.New(watched.Options{Root: o.Root, StateDir: filepath.Join(o.Root, stateDir), BootID: self.bootID,
+	h.watched = watched.New(watched.Options{Root: o.Root, StateDir: filepath.Join(o.Root, StateDir), BootID: self.bootID,
 		Units: o.Units, Poll: o.PollInterval, Log: o.Log})
 	h.apply = &apply{units: o.Units, log: o.Log, wake: h.wake, dir: filepath.Join(o.Root, local.Dir), bootID: self.bootID, applied: h.watched.Applied, rest: h.watched.Rest}
 	return h, nil

@@ -103,7 +103,7 @@ var messageDocs = []MessageDoc{
 		"The coordinator's write was refused: @LOCKKEEPER_ERR@. The node is left alone for a while; the others go on.",
 		"see that the manifests of this version are applied, and which admission policy or webhook speaks."},
 	{MessageCredentialRenewed, "The coordinator's credential was renewed",
-		"The token in the coordinator's kubeconfig of this host had a third of its life left. lockkeeper has asked the API server for another one and put it in its place; a term that is under way goes on.",
+		"The token in the coordinator's kubeconfig of this host had a third of its life left. lockkeeper has asked the API server for another one, which it keeps in its state directory and uses from now on; a term that is under way goes on.",
 		"nothing."},
 	{MessageCredentialEnds, "The coordinator's credential ends",
 		"@LOCKKEEPER_WHY@. When it has ended this host coordinates no more; what was committed goes on.",

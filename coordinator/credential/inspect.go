@@ -25,7 +25,7 @@ type Kind string
 
 // The kinds.
 const (
-	KindToken       Kind = "token"       // a token that stands in the file itself
+	KindToken       Kind = "token"       // a token in the file itself, or in place of that one
 	KindCertificate Kind = "certificate" // a client certificate, in the file or beside it
 	KindOther       Kind = "other"       // a plugin, a token's file, a password, or nothing
 )
@@ -50,6 +50,10 @@ type Info struct {
 
 	// Token is the token, for KindToken; a secret.
 	Token string
+	// Worthless is why the renewed token is not used and never will be again,
+	// Unread why nobody knows; see [Files.Read]. "" for one that is used, and for
+	// none.
+	Worthless, Unread string
 	// Frame tells two kubeconfigs apart that differ in more than the token.
 	Frame [sha256.Size]byte
 }

@@ -19,14 +19,19 @@ const Mints = "`lockkeeper kubeconfig`"
 // lookEvery is how often the keeper looks at the file without a hint.
 const lookEvery = time.Minute
 
-// replacedPause is how long a file is left alone that somebody has replaced in
-// the middle of a renewal: each try costs the API server a token.
-const replacedPause = 10 * time.Second
+// renewPause is the least time between two renewals, whatever happens to the
+// files: each costs the API server a token.
+const renewPause = 10 * time.Second
+
+// goneFor is how long the kubeconfig has to be gone before the renewed token is
+// removed. A tool that removes a file and writes the same content again must not
+// cost it.
+const goneFor = 10 * time.Second
 
 // Health is how the coordinator's credential stands.
 type Health struct {
-	File    string
-	Present bool   // the file is there
+	File    string // the kubeconfig
+	Present bool   // it is there
 	Problem string // why it cannot be read; "" if it can
 
 	Kind            Kind
@@ -119,35 +124,39 @@ func Roughly(d time.Duration) string {
 	return fmt.Sprintf("%d minutes", max(d, 0)/time.Minute)
 }
 
-// Keeper looks after the coordinator's kubeconfig on one host: it renews the
-// token in it before it ends and says how it stands. Each candidate has one,
-// for a file of its own. Make it with [NewKeeper].
+// Keeper looks after the coordinator's credential on one host: it renews the
+// token before it ends, removes a renewed token that is worth nothing any more,
+// and says how the credential stands. Each host has one at most. Make it with
+// [NewKeeper].
 type Keeper struct {
-	file, version string
-	log           *slog.Logger
-	report        func(Health)
-	wrap          func(http.RoundTripper) http.RoundTripper
-	kick          chan struct{}
+	files   Files
+	version string
+	log     *slog.Logger
+	report  func(Health)
+	wrap    func(http.RoundTripper) http.RoundTripper
+	kick    chan struct{}
 
 	// The loop's own.
 	health   Health
 	again    time.Time // not before that is renewing tried again
-	settled  time.Time // not before that either, whatever the file is by then: somebody was just replacing it
+	next     time.Time // not before that either, whatever the credential is by then
 	failedOf time.Time // when the credential expires that could not be renewed
+	gone     time.Time // since when there is no kubeconfig, zero while there is one
+	unused   string    // what was logged last about a renewed token that is not used
 	warned   string
 	told     Health
 }
 
-// NewKeeper makes a keeper of that file. report is told after each change, in
-// the keeper's goroutine; wrap goes around its requests; nil is fine for both.
-func NewKeeper(file, version string, log *slog.Logger, report func(Health), wrap func(http.RoundTripper) http.RoundTripper) *Keeper {
+// NewKeeper makes a keeper of those files. report is called after each change,
+// in the keeper's goroutine; wrap goes around its requests; nil is fine for both.
+func NewKeeper(files Files, version string, log *slog.Logger, report func(Health), wrap func(http.RoundTripper) http.RoundTripper) *Keeper {
 	return &Keeper{
-		file: file, version: version, log: log, report: report, wrap: wrap,
-		kick: make(chan struct{}, 1), health: Health{File: file},
+		files: files, version: version, log: log, report: report, wrap: wrap,
+		kick: make(chan struct{}, 1), health: Health{File: files.Kubeconfig},
 	}
 }
 
-// Look makes it look at the file at once. It does not block.
+// Look makes it look at the files at once. It does not block.
 func (k *Keeper) Look() {
 	select {
 	case k.kick <- struct{}{}:
@@ -155,7 +164,7 @@ func (k *Keeper) Look() {
 	}
 }
 
-// Run looks after the file until ctx ends.
+// Run looks after the files until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		k.look(ctx, time.Now())
@@ -164,7 +173,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		if soon := time.Until(k.health.Renews); !k.health.Renews.IsZero() && soon > 0 {
 			next = min(next, soon+time.Second/10)
 		}
-		for _, at := range []time.Time{k.again, k.settled} {
+		for _, at := range []time.Time{k.again, k.next, k.gone.Add(goneFor)} {
 			if soon := time.Until(at); soon > 0 {
 				next = min(next, soon+time.Second/10)
 			}
@@ -179,33 +188,61 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// look reads the file, and renews its token if it is time.
+// look reads the files, and renews the token if it is time.
 func (k *Keeper) look(ctx context.Context, now time.Time) {
-	info, _, err := ReadFile(k.file)
+	info, err := k.files.Read()
+	k.tidy(&info, err, now)
 	if err == nil && k.due(&info, now) {
-		renewed, failed := Renew(ctx, k.file, k.version, k.log, k.wrap)
+		k.next = now.Add(renewPause)
+		renewed, failed := Renew(ctx, k.files, k.version, k.wrap)
 		switch {
 		case ctx.Err() != nil && failed != nil:
 			return
-		case failed == nil:
-			info = renewed
+		case failed != nil:
+			k.failed(failed, &info, now)
+		default:
 			k.health.Renewals++
 			systemd.Tell(k.log, slog.LevelInfo, v1alpha1.MessageCredentialRenewed, "renewed the coordinator's credential",
-				"file", k.file, "expires", stamp(info.Expires))
-		case errors.Is(failed, ErrReplaced):
-			k.settled = now.Add(replacedPause)
-			k.Look() // there is another one, to be looked at like any
-		default:
-			k.failed(failed, &info, now)
+				"file", k.files.Renewed, "expires", stamp(renewed.Expires))
+			info, err = k.files.Read() // somebody may have replaced the kubeconfig meanwhile
 		}
 	}
 	k.take(info, err)
 }
 
+// tidy removes a renewed token that is worth nothing any more: its kubeconfig is
+// gone, or is another one. Nothing is removed while the kubeconfig cannot be
+// read: it may be half written.
+func (k *Keeper) tidy(info *Info, err error, now time.Time) {
+	why := info.Worthless
+	switch {
+	case !errors.Is(err, fs.ErrNotExist):
+		k.gone = time.Time{}
+	case k.gone.IsZero():
+		k.gone = now
+	case !now.Before(k.gone.Add(goneFor)):
+		why = "there is no " + k.files.Kubeconfig
+	}
+	unused := info.Unread
+	if why != "" {
+		removed, err := k.files.forget()
+		if removed {
+			k.log.Info("removed a renewed token of the coordinator that is worth nothing any more: "+why, "file", k.files.Renewed)
+		}
+		if err != nil {
+			unused = fmt.Sprintf("%s, and it cannot be removed: %v", why, err)
+		}
+	}
+	if unused != "" && unused != k.unused {
+		k.log.Warn("the renewed token of the coordinator is not used; the one in its kubeconfig is: "+unused, "file", k.files.Renewed)
+	}
+	k.unused = unused
+}
+
 // due reports whether the token is to be renewed now. One that has expired
 // cannot ask for another.
 func (k *Keeper) due(info *Info, now time.Time) bool {
-	return info.Foreign == "" && !now.Before(RenewAt(info.Issued, info.Expires)) && now.Before(info.Expires) && !now.Before(k.again) && !now.Before(k.settled)
+	return info.Foreign == "" && !now.Before(RenewAt(info.Issued, info.Expires)) && now.Before(info.Expires) && !now.Before(k.again) && !now.Before(k.next)
 }
 
 func (k *Keeper) failed(err error, info *Info, now time.Time) {
@@ -218,7 +255,7 @@ func (k *Keeper) failed(err error, info *Info, now time.Time) {
 	wait := retryAfter(info.Expires.Sub(now))
 	k.again = now.Add(wait)
 	k.log.Warn("cannot renew the coordinator's credential; the old one goes on until it expires",
-		"file", k.file, "err", err, "expires", stamp(info.Expires), "again_in", wait.Round(time.Second))
+		"file", k.files.Renewed, "err", err, "expires", stamp(info.Expires), "again_in", wait.Round(time.Second))
 }
 
 // take makes the health of what the file is.
@@ -254,7 +291,7 @@ func (k *Keeper) tell(now time.Time) {
 		}
 	}
 	if key != k.warned && key != "" {
-		systemd.Tell(k.log, slog.LevelWarn, v1alpha1.MessageCredentialEnds, warning, "file", k.file, "why", warning)
+		systemd.Tell(k.log, slog.LevelWarn, v1alpha1.MessageCredentialEnds, warning, "file", k.files.Kubeconfig, "why", warning)
 	}
 	if (changed || key != k.warned) && k.report != nil {
 		k.report(k.health)

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -189,7 +190,11 @@ func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log
 		b.coordinator(coordinator.Status{Why: "coordinator.kubeconfig is empty"})
 		return
 	}
-	keeper := credential.NewKeeper(cfg.Coordinator.Kubeconfig, o.Version, log, b.credential, m.CoordinatorContact.Wrap)
+	files := credential.Files{
+		Kubeconfig: cfg.Coordinator.Kubeconfig,
+		Renewed:    filepath.Join(o.Root, node.StateDir, "coordinator-token.json"),
+	}
+	keeper := credential.NewKeeper(files, o.Version, log, b.credential, m.CoordinatorContact.Wrap)
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
 	keeping.Go(func() { keeper.Run(ctx) })
@@ -220,7 +225,7 @@ func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log
 		}()
 		// It returns only with the context's error, and the Lease released.
 		coordinator.Run(standing, coordinator.Options{
-			Version: o.Version, Kubeconfig: cfg.Coordinator.Kubeconfig, NodeName: host.Name,
+			Version: o.Version, Credential: files, NodeName: host.Name,
 			LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 			LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 			PrometheusURL: cfg.Coordinator.PrometheusURL, PrometheusTokenFile: cfg.Coordinator.PrometheusTokenFile,

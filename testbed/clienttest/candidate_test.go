@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,9 +43,10 @@ func stand(t *testing.T, name string, edit func(*candidate)) *candidate {
 	if edit != nil {
 		edit(c)
 	}
-	if c.opts.Kubeconfig == "" {
-		c.opts.Kubeconfig = c.w.kubeconfigFile()
+	if c.opts.Credential.Kubeconfig == "" {
+		c.opts.Credential.Kubeconfig = c.w.kubeconfigFile()
 	}
+	c.opts.Credential.Renewed = filepath.Join(t.TempDir(), "coordinator-token.json")
 	ctx, cancel := context.WithCancel(context.Background())
 	c.end = cancel
 	go func() {
@@ -323,7 +325,7 @@ func TestSilentWatchTakesNothing(t *testing.T) {
 func TestCredentialComesAndGoes(t *testing.T) {
 	freshLease(t)
 	path := t.TempDir() + "/coordinator.kubeconfig"
-	l := stand(t, "n1", func(c *candidate) { c.opts.Kubeconfig = path })
+	l := stand(t, "n1", func(c *candidate) { c.opts.Credential.Kubeconfig = path })
 	l.says("no coordinator's kubeconfig at " + path)
 	if s := l.status(); s.Candidate || l.w.count() > 0 {
 		t.Errorf("status %+v and %d requests without a credential", s, l.w.count())
@@ -362,7 +364,7 @@ func TestCredentialGoesFromAStandBy(t *testing.T) {
 	path := t.TempDir() + "/coordinator.kubeconfig"
 	l := stand(t, "n1", func(c *candidate) {
 		writeFile(t, path, c.w.kubeconfig())
-		c.opts.Kubeconfig = path
+		c.opts.Credential.Kubeconfig = path
 	})
 	l.says("stands by; other_1")
 	removeFile(t, path)

@@ -107,7 +107,7 @@ func TestEveryMetricIsServed(t *testing.T) {
 		must(t, err)
 		ends[m[1]] = time.Unix(int64(f), 0)
 	}
-	if at := inFile(t, h).Expires; !ends["coordinator"].Equal(at) {
+	if at := inEffect(t, h).Expires; !ends["coordinator"].Equal(at) {
 		t.Errorf("the coordinator's credential ends at %v, want %v", ends["coordinator"], at)
 	}
 	if left := time.Until(ends["host"]); left < time.Hour {

@@ -1,8 +1,9 @@
 package credentialtest
 
 import (
+	"bytes"
+	"errors"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,35 +19,39 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// aged places a token that was given for an hour and has so much of it left, and returns what it says of itself.
-func aged(t *testing.T, h *simhost.Host, left time.Duration) credential.Info {
+// aged places a kubeconfig with a token that was given for an hour and has so much of it left. It returns the file's content and
+// what the token says of itself.
+func aged(t *testing.T, h *simhost.Host, left time.Duration) (text []byte, info credential.Info) {
 	t.Helper()
 	expires := time.Now().Add(left)
 	token, err := cp.AgedCoordinatorToken(t.Context(), expires.Add(-time.Hour), expires)
 	must(t, err)
 	path, err := cp.CoordinatorKubeconfig()
 	must(t, err)
-	text, err := os.ReadFile(path) // as it is minted, but for the token
+	text, err = os.ReadFile(path) // as it is minted, but for the token
 	must(t, err)
 	text, err = controlplane.WithToken(text, token)
 	must(t, err)
-	mine := filepath.Join(t.TempDir(), "aged.kubeconfig") // its own place is the host's to write to
-	must(t, os.WriteFile(mine, text, 0o600))
-	info, _, err := credential.ReadFile(mine)
-	must(t, err)
 	place(t, h, text)
-	return info
+	info, _, err = credential.ReadFile(h.CoordinatorKubeconfig())
+	must(t, err)
+	return text, info
 }
 
-func inFile(t *testing.T, h *simhost.Host) credential.Info {
+func files(h *simhost.Host) credential.Files {
+	return credential.Files{Kubeconfig: h.CoordinatorKubeconfig(), Renewed: h.RenewedToken()}
+}
+
+func inEffect(t *testing.T, h *simhost.Host) credential.Info {
 	t.Helper()
-	info, _, err := credential.ReadFile(h.CoordinatorKubeconfig())
+	info, err := files(h).Read()
 	must(t, err)
 	return info
 }
 
-// A leader renews its own token before it ends, and goes on leading: under the old one, the new one, and none of an admin's
-// doing. Where it may not it says so in good time; one that has ended is named, and a new one in its place is taken.
+// A leader renews its own token before it ends, and goes on leading: under the old one and the new one. The administrator's file
+// stays as it is, is what makes the host a candidate, and counts at once when it is replaced. Where the token may not be renewed the
+// host says so in good time; one that has ended is named, and a new one in its place is taken.
 func TestTheCredentialRenewsItself(t *testing.T) {
 	h := host(t, simhost.Options{Name: "renew-1", Coordinator: true})
 	s := is(t, h, "it to lead, and when its credential ends", func(s local.Status) bool {
@@ -57,11 +62,16 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 		t.Fatalf("of a new credential it says %+v", c)
 	}
 	epoch := *lease(t).Spec.HolderIdentity
-	must(t, os.Chmod(h.CoordinatorKubeconfig(), 0o600))
 
-	old := aged(t, h, 10*time.Minute)
-	until(t, "its renewal", func() bool { return inFile(t, h).Token != old.Token }, func() any { return view(h) })
-	renewed := inFile(t, h)
+	text, old := aged(t, h, 10*time.Minute)
+	until(t, "its renewal", func() bool { return inEffect(t, h).Token != old.Token }, func() any { return view(h) })
+	renewed := inEffect(t, h)
+	if now, err := os.ReadFile(h.CoordinatorKubeconfig()); err != nil || !bytes.Equal(now, text) {
+		t.Errorf("the kubeconfig was written to (%v)", err)
+	}
+	if stat, err := os.Stat(files(h).Renewed); err != nil || stat.Mode() != 0o600 {
+		t.Errorf("the renewed token: %v (%v)", stat.Mode(), err)
+	}
 	if left := time.Until(renewed.Expires); renewed.Foreign != "" || renewed.User != old.User || left < 58*time.Minute || left > time.Hour {
 		t.Errorf("renewed: of %s for %v, left alone because %q", renewed.User, left, renewed.Foreign)
 	}
@@ -75,6 +85,17 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 		t.Errorf("the term of %s ended; now it is %s's", epoch, now)
 	}
 
+	// The renewed token is worth nothing without the kubeconfig, and counts again with the same one.
+	must(t, h.SetCoordinator(false))
+	is(t, h, "it to stand down", func(s local.Status) bool {
+		return s.Coordinator.Role != local.RoleLeader && s.Coordinator.Role != local.RoleCandidate
+	})
+	place(t, h, text)
+	is(t, h, "it to lead again, with the renewed token", func(s local.Status) bool {
+		c := s.Coordinator.Credential
+		return leads(s) && c != nil && c.Expires != nil && c.Expires.Equal(renewed.Expires)
+	})
+
 	// Without the leave: what `lockkeeper manifests --no-renewal` leaves out.
 	roles := cp.Client().RbacV1().Roles("lockkeeper")
 	role, err := roles.Get(t.Context(), "lockkeeper-renewal", metav1.GetOptions{})
@@ -87,7 +108,7 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	must(t, err)
 	allowed(t, authorizationv1.SubjectAccessReviewSpec{User: controlplane.CoordinatorUser, ResourceAttributes: &authorizationv1.ResourceAttributes{
 		Namespace: controlplane.LockkeeperNamespace, Resource: "serviceaccounts", Subresource: "token", Name: v1alpha1.CoordinatorServiceAccount, Verb: "create"}}, false)
-	old = aged(t, h, 12*time.Minute)
+	_, old = aged(t, h, 12*time.Minute)
 	s = is(t, h, "its word that it may not", func(s local.Status) bool {
 		return s.Coordinator.Credential != nil && strings.Contains(s.Coordinator.Credential.Why, "may not renew its own token")
 	})
@@ -95,19 +116,14 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	if want := regexp.MustCompile("^the coordinator's credential expires in (11|10|9) minutes, `lockkeeper kubeconfig` mints a new one; "); !want.MatchString(s.Line) || !leads(s) {
 		t.Errorf("its line is %q, leads %t, want %s…", s.Line, leads(s), want)
 	}
-	if inFile(t, h).Token != old.Token {
+	if inEffect(t, h).Token != old.Token {
 		t.Error("the token is another one all the same")
 	}
+	if _, err := os.Stat(files(h).Renewed); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the renewed token of a kubeconfig that was replaced is still there (%v)", err)
+	}
 
-	// One that has ended takes the place of none that is good. The API server remembers for a while whom it took.
-	aged(t, h, -10*time.Minute)
-	until(t, "its word that it goes on with the one before", func() bool {
-		return strings.Contains(h.Logs(), "has expired; the one before it goes on")
-	}, func() any { return h.LogTail(20) })
-	must(t, h.SetCoordinator(false))
-	is(t, h, "it to stand down", func(s local.Status) bool {
-		return s.Coordinator.Role != local.RoleLeader && s.Coordinator.Role != local.RoleCandidate
-	})
+	// A token that has ended counts at once too.
 	aged(t, h, -10*time.Minute)
 	// The campaign and what keeps the credential tell their parts one after the other.
 	s = is(t, h, "its word that it is refused", func(s local.Status) bool {

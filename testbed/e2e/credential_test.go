@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,15 +28,19 @@ func testCredential(t *testing.T, f *fleet) {
 	aged, err := controlplane.WithToken([]byte(fresh), token)
 	must(t, err)
 	must(t, h.WriteFile(within(t, soon), credentialPath, aged, 0o600))
-	eventually(t, aTurn, "the token to be renewed", func(context.Context) (bool, error) {
-		now := read()
-		return now != "" && !strings.Contains(now, token) && now != fresh, nil
-	})
-	if out, err := h.Exec(within(t, soon), "stat", "--format=%a %U:%G", credentialPath); err != nil || strings.TrimSpace(out) != "600 root:root" {
-		t.Errorf("the new file is %s (%v)", out, err)
+	renewed := func(ctx context.Context) (bool, error) {
+		out, err := h.Exec(ctx, "ls", "-A", "/var/lib/lockkeeper")
+		return slices.Contains(strings.Fields(out), "coordinator-token.json"), err
 	}
-	if out, err := h.Exec(within(t, soon), "ls", "-A", "/etc/lockkeeper"); err != nil || strings.Contains(out, ".next") {
-		t.Errorf("left behind in /etc/lockkeeper: %s (%v)", out, err)
+	eventually(t, aTurn, "the token to be renewed", renewed)
+	if out, err := h.Exec(within(t, soon), "stat", "--format=%a %U:%G", "/var/lib/lockkeeper", tokenPath); err != nil || strings.Join(strings.Fields(out), " ") != "700 root:root 600 root:root" {
+		t.Errorf("the renewed token and its directory are %s (%v)", out, err)
+	}
+	if read() != string(aged) {
+		t.Error("the kubeconfig was written to")
+	}
+	if out, err := h.Exec(within(t, soon), "systemctl", "show", "--property=ReadWritePaths", "lockkeeper"); err != nil || strings.Contains(out, "/etc") {
+		t.Errorf("the service may write to %s (%v)", out, err)
 	}
 	eventually(t, soon, "the journal to tell of the renewal", func(ctx context.Context) (bool, error) {
 		journal, err := h.Journal(ctx, "lockkeeper")
@@ -43,6 +48,15 @@ func testCredential(t *testing.T, f *fleet) {
 	})
 	if now, err := pid(within(t, soon), h); err != nil || now != before || f.leader(t) != h {
 		t.Errorf("process %d leads no more: %d (%v)", before, now, err)
+	}
+	// A kubeconfig with a token of its own takes the place of both.
+	must(t, h.WriteFile(within(t, soon), credentialPath, []byte(fresh), 0o600))
+	eventually(t, aTurn, "the renewed token to be removed", func(ctx context.Context) (bool, error) {
+		there, err := renewed(ctx)
+		return !there, err
+	})
+	if now, err := pid(within(t, soon), h); err != nil || now != before || f.leader(t) != h {
+		t.Errorf("with a new kubeconfig process %d leads no more: %d (%v)", before, now, err)
 	}
 	f.status(t)
 }

@@ -29,6 +29,7 @@ const (
 	dropInPath     = "/etc/systemd/system/lockkeeper.service.d/testbed.conf"
 	settingsPath   = "/etc/lockkeeper/config.d/testbed.toml"
 	credentialPath = "/etc/lockkeeper/coordinator.kubeconfig"
+	tokenPath      = "/var/lib/lockkeeper/coordinator-token.json"
 	uptimePath     = "/usr/lib/systemd/system/uptime.service"
 	hookPath       = "/etc/systemd/system/count-turns.service"
 	hookLog        = "/var/lib/count-turns"

@@ -305,8 +305,8 @@ func TestLeastPrivilege(t *testing.T) {
 	must(t, os.WriteFile(leader.CoordinatorKubeconfig()+".new", text, 0o600))
 	must(t, os.Rename(leader.CoordinatorKubeconfig()+".new", leader.CoordinatorKubeconfig()))
 	until(t, "the token's renewal", func() (bool, error) {
-		now, err := os.ReadFile(leader.CoordinatorKubeconfig())
-		return err == nil && !bytes.Equal(now, text), err
+		_, err := os.Stat(leader.RenewedToken())
+		return err == nil, err
 	})
 	before := r.events()
 	leader.StopLockkeeper()

@@ -124,6 +124,9 @@ func (h *Host) prepare() (err error) {
 // CoordinatorKubeconfig is where the host has the coordinator's kubeconfig, if it has one.
 func (h *Host) CoordinatorKubeconfig() string { return h.coordinatorKubeconfig() }
 
+// RenewedToken is where the host keeps the coordinator's renewed token, if it has one.
+func (h *Host) RenewedToken() string { return h.rootPath("/var/lib/lockkeeper/coordinator-token.json") }
+
 func (h *Host) coordinatorKubeconfig() string { return h.dir.join("coordinator.kubeconfig") }
 
 // SetCoordinator gives the host the coordinator's kubeconfig, or takes it away.
