@@ -424,6 +424,9 @@ func checkConfigCommand(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, finding := range (credential.Files{Kubeconfig: cfg.Coordinator.Kubeconfig}).Exposed() {
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: coordinator.kubeconfig: %s\n", finding)
+	}
 	if c.Bool("effective") {
 		return cfg.WriteEffective(c.App.Writer)
 	}

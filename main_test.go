@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -227,6 +228,32 @@ func TestCheckConfig(t *testing.T) {
 	stdout, _, exit := lockkeeper(t, dir, nil, "check-config", "--effective", "--config", "l.toml")
 	if exit != 0 || !strings.HasPrefix(stdout, "mode = \"act\"               # default\nmanaged_by_default = true  # default\npaused = \"a\"               # l.toml:1\n") {
 		t.Errorf("%d\n%s", exit, stdout)
+	}
+}
+
+// A coordinator's kubeconfig that others can read is a warning, and the configuration is valid.
+func TestCheckConfigWarnsOfTheCredential(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "coordinator.kubeconfig")
+	write(t, dir, "l.toml", fmt.Sprintf("[coordinator]\nkubeconfig = %q\n", path))
+	for _, tc := range []struct {
+		mode   os.FileMode // of the kubeconfig, 0 for none
+		stderr string
+	}{
+		{0, ""},
+		{0o600, ""},
+		{0o644, "lockkeeper: coordinator.kubeconfig: others than root can read coordinator.kubeconfig (mode 0644): chmod 0600 coordinator.kubeconfig\n"},
+	} {
+		if tc.mode != 0 {
+			write(t, dir, "coordinator.kubeconfig", "x")
+			if err := os.Chmod(path, tc.mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stdout, stderr, exit := lockkeeper(t, dir, nil, "check-config", "--config", "l.toml")
+		if stdout != "valid: l.toml\n" || stderr != tc.stderr || exit != 0 { // of paths the directory is cut off
+			t.Errorf("mode %v: %d, %q, %q, expected %q", tc.mode, exit, stdout, stderr, tc.stderr)
+		}
 	}
 }
 

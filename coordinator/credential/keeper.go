@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -45,6 +47,9 @@ type Health struct {
 	// FailedSince.
 	Failed      string
 	FailedSince time.Time
+	// Exposed is how others can read or change the credential, see
+	// [Files.Exposed]; one finding to a line, "" for not at all.
+	Exposed string
 	// Renewals and Failures count, in this process.
 	Renewals, Failures int
 }
@@ -208,6 +213,19 @@ func (k *Keeper) look(ctx context.Context, now time.Time) {
 		}
 	}
 	k.take(info, err)
+	k.expose(k.files.Exposed())
+}
+
+// expose notes how others can read or change the credential, and warns of each
+// finding once.
+func (k *Keeper) expose(found []string) {
+	before := strings.Split(k.health.Exposed, "\n")
+	for _, finding := range found {
+		if !slices.Contains(before, finding) {
+			systemd.Tell(k.log, slog.LevelWarn, v1alpha1.MessageCredentialExposed, "others can read or change the coordinator's credential: "+finding, "why", finding)
+		}
+	}
+	k.health.Exposed = strings.Join(found, "\n")
 }
 
 // tidy removes a renewed token that is worth nothing any more: its kubeconfig is

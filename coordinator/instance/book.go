@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -102,6 +103,9 @@ func (b *book) credentialStatus() *local.Credential {
 		return nil
 	}
 	c := &local.Credential{File: h.File, Why: cmp.Or(h.Problem, h.Failed)}
+	if h.Exposed != "" {
+		c.Exposed = strings.Split(h.Exposed, "\n")
+	}
 	if h.Foreign != "" {
 		c.Why = "not renewed by lockkeeper: " + h.Foreign
 	}
@@ -135,6 +139,9 @@ func (b *book) line() string {
 		line += "; cannot decide: " + b.role.Why
 	case b.role.Hindered:
 		line += "; does not coordinate: " + b.role.Why
+	}
+	if finding, _, _ := strings.Cut(b.pass.Exposed, "\n"); finding != "" {
+		line += "; the coordinator's credential: " + finding
 	}
 	if b.unseen != "" {
 		line += "; metrics are not served: " + b.unseen

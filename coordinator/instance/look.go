@@ -112,6 +112,9 @@ func (l *look) health() (ok bool, text string) {
 	}
 	if b.pass.File != "" {
 		fmt.Fprintf(&out, "coordinator's credential: %s\n", oneLine(b.pass.Text(now)))
+		for finding := range strings.Lines(b.pass.Exposed) {
+			fmt.Fprintf(&out, "coordinator's credential: %s\n", oneLine(finding))
+		}
 	}
 	return len(bad) == 0, out.String()
 }

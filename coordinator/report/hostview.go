@@ -151,6 +151,9 @@ func credentialText(now time.Time, c *local.Credential) string {
 	if c.Why != "" {
 		add("%s", cell(c.Why))
 	}
+	for _, finding := range c.Exposed {
+		add("EXPOSED: %s", cell(finding))
+	}
 	return strings.Join(parts, "; ")
 }
 

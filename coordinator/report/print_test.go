@@ -117,6 +117,8 @@ func TestHostView(t *testing.T) {
 		Coordinator: local.Coordinator{Role: local.RoleNone, Why: "no coordinator's kubeconfig at /etc/lockkeeper/coordinator.kubeconfig"},
 		API:         &local.Failure{Error: "connection refused", Since: at("13:01:00")},
 	}
+	exposed := local.Status{Time: now, PID: 1, Version: "v1.0.0", BootID: "b1", Line: "coordinates; idle", Coordinator: local.Coordinator{
+		Role: local.RoleLeader, Credential: &local.Credential{File: "/etc/c", Expires: new(now.Add(72 * time.Hour)), Exposed: []string{"one finding", "another"}}}}
 	for _, tc := range []struct {
 		golden  string
 		running bool
@@ -124,6 +126,7 @@ func TestHostView(t *testing.T) {
 		exit    int
 	}{
 		{"host.txt", true, s, ExitHeld},
+		{"host-exposed.txt", true, exposed, ExitHeld},
 		{"host-dead.txt", false, s, ExitError},
 		{"host-young.txt", true, local.Status{Time: now, PID: 1, Version: "v1.0.0", BootID: "b1", Line: "starts"}, ExitHeld},
 	} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -145,5 +146,22 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	})
 	if !strings.HasPrefix(s.Line, "coordinates; ") || s.Coordinator.Credential.Refused != nil {
 		t.Errorf("its line is %q, its credential %+v", s.Line, s.Coordinator.Credential)
+	}
+
+	// One that others can read is warned of, and the term goes on.
+	text, err = os.ReadFile(h.CoordinatorKubeconfig())
+	must(t, err)
+	must(t, os.WriteFile(h.CoordinatorKubeconfig()+".new", text, 0o600))
+	must(t, os.Chmod(h.CoordinatorKubeconfig()+".new", 0o644))
+	must(t, os.Rename(h.CoordinatorKubeconfig()+".new", h.CoordinatorKubeconfig()))
+	s = is(t, h, "its warning", func(s local.Status) bool {
+		return s.Coordinator.Credential != nil && len(s.Coordinator.Credential.Exposed) > 0
+	})
+	finding := "others than root can read " + h.CoordinatorKubeconfig() + " (mode 0644): chmod 0600 " + h.CoordinatorKubeconfig()
+	if !slices.Equal(s.Coordinator.Credential.Exposed, []string{finding}) || !strings.Contains(s.Line, "; the coordinator's credential: "+finding) || !leads(s) {
+		t.Errorf("its line is %q, its credential %+v, leads %t", s.Line, s.Coordinator.Credential, leads(s))
+	}
+	if n := strings.Count(h.Logs(), "others can read or change the coordinator's credential: "); n != 1 {
+		t.Errorf("warned %d times, want once", n)
 	}
 }

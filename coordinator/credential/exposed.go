@@ -1,0 +1,124 @@
+package credential
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Exposed returns how others than root, or the user of this process, can read or
+// change the credential, one sentence for each file or directory, nil for not at
+// all. It looks at the kubeconfig, the files with a key or a token that this
+// names, the renewed token, and the directories that they are in. A file that is
+// not there, or cannot be looked at, is left out.
+//
+// Only the coordinator's files are looked at. The kubelet's kubeconfig belongs to
+// whatever installs the kubelet, which knows whom it wants to read it, and a
+// finding that no administrator of lockkeeper can settle would be on every host.
+func (f Files) Exposed() []string {
+	var found []string
+	add := func(finding string) {
+		if finding != "" && !slices.Contains(found, finding) {
+			found = append(found, finding)
+		}
+	}
+	for _, path := range append([]string{f.Kubeconfig, f.Renewed}, secretsIn(f.Kubeconfig)...) {
+		real, err := filepath.EvalSymlinks(path)
+		if path == "" || err != nil {
+			continue
+		}
+		add(exposedFile(real))
+		for _, path := range []string{path, real} {
+			for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+				add(exposedDirectory(dir))
+				if dir == filepath.Dir(dir) {
+					break
+				}
+			}
+		}
+	}
+	return found
+}
+
+// secretsIn returns the files with a key or a token that a kubeconfig names.
+func secretsIn(kubeconfig string) []string {
+	text, err := readSome(kubeconfig)
+	if err != nil {
+		return nil
+	}
+	config, err := clientcmd.Load(text)
+	if err != nil {
+		return nil
+	}
+	for _, user := range config.AuthInfos {
+		user.LocationOfOrigin = kubeconfig
+	}
+	if err := clientcmd.ResolveLocalPaths(config); err != nil {
+		return nil
+	}
+	var files []string
+	for _, user := range config.AuthInfos {
+		for _, path := range []string{user.ClientKey, user.TokenFile} {
+			if path != "" {
+				files = append(files, path)
+			}
+		}
+	}
+	slices.Sort(files)
+	return files
+}
+
+func exposedFile(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	if uid, foreign := foreignOwner(info); foreign {
+		return fmt.Sprintf("%s belongs to user %d, expected root: chown root %s", path, uid, path)
+	}
+	var can []string
+	if info.Mode()&0o044 != 0 {
+		can = append(can, "read")
+	}
+	if info.Mode()&0o022 != 0 {
+		can = append(can, "change")
+	}
+	if len(can) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("others than root can %s %s (mode %04o): chmod 0600 %s", strings.Join(can, " and "), path, info.Mode().Perm(), path)
+}
+
+// exposedDirectory says who can put another file in the place of one in the
+// directory. In a directory with the sticky bit, such as /tmp, only the file's
+// owner can.
+func exposedDirectory(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	if uid, foreign := foreignOwner(info); foreign {
+		return fmt.Sprintf("the directory %s belongs to user %d, who can replace what is in it, expected root: chown root %s", path, uid, path)
+	}
+	if info.Mode()&0o022 == 0 || info.Mode()&fs.ModeSticky != 0 {
+		return ""
+	}
+	return fmt.Sprintf("others than root can replace what is in the directory %s (mode %04o): chmod go-w %s", path, info.Mode().Perm(), path)
+}
+
+// foreignOwner reports whether something belongs to another user than root and
+// this process's.
+func foreignOwner(info fs.FileInfo) (uid int, foreign bool) {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	uid = int(stat.Uid)
+	return uid, uid != 0 && uid != os.Geteuid()
+}

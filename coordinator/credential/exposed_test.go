@@ -1,0 +1,148 @@
+package credential
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What others can read or change is found, with what to do about it.
+func TestExposed(t *testing.T) {
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(dir string)
+		want   []string // DIR is the directory
+	}{
+		"as it should be":     {func(string) {}, nil},
+		"no kubeconfig":       {func(dir string) { must(os.RemoveAll(dir + "/etc")) }, nil},
+		"readable by a group": {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o640)) }, []string{"others than root can read DIR/etc/kubeconfig (mode 0640): chmod 0600 DIR/etc/kubeconfig"}},
+		"readable by others":  {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o604)) }, []string{"others than root can read DIR/etc/kubeconfig (mode 0604): chmod 0600 DIR/etc/kubeconfig"}},
+		"writable by a group": {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o620)) }, []string{"others than root can change DIR/etc/kubeconfig (mode 0620): chmod 0600 DIR/etc/kubeconfig"}},
+		"open to everybody":   {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o666)) }, []string{"others than root can read and change DIR/etc/kubeconfig (mode 0666): chmod 0600 DIR/etc/kubeconfig"}},
+		"executable, no more": {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o711)) }, nil},
+		"another user's":      {func(dir string) { must(os.Chown(dir+"/etc/kubeconfig", 1234, 0)) }, []string{"DIR/etc/kubeconfig belongs to user 1234, expected root: chown root DIR/etc/kubeconfig"}},
+		"its token file":      {func(dir string) { must(os.Chmod(dir+"/etc/token", 0o644)) }, []string{"others than root can read DIR/etc/token (mode 0644): chmod 0600 DIR/etc/token"}},
+		"its key":             {func(dir string) { must(os.Chmod(dir+"/pki/key.pem", 0o644)) }, []string{"others than root can read DIR/pki/key.pem (mode 0644): chmod 0600 DIR/pki/key.pem"}},
+		"its certificate":     {func(dir string) { must(os.Chmod(dir+"/pki/cert.pem", 0o644)) }, nil},
+		"the renewed token":   {func(dir string) { must(os.Chmod(dir+"/var/token.json", 0o644)) }, []string{"others than root can read DIR/var/token.json (mode 0644): chmod 0600 DIR/var/token.json"}},
+		"its directory":       {func(dir string) { must(os.Chmod(dir+"/etc", 0o775)) }, []string{"others than root can replace what is in the directory DIR/etc (mode 0775): chmod go-w DIR/etc"}},
+		"a directory above":   {func(dir string) { must(os.Chmod(dir, 0o777)) }, []string{"others than root can replace what is in the directory DIR (mode 0777): chmod go-w DIR"}},
+		"a directory as /tmp": {func(dir string) { must(os.Chmod(dir, 0o777|os.ModeSticky)) }, nil},
+		"a user's directory":  {func(dir string) { must(os.Chown(dir+"/etc", 1234, 0)) }, []string{"the directory DIR/etc belongs to user 1234, who can replace what is in it, expected root: chown root DIR/etc"}},
+		"a link's target":     {func(dir string) { link(t, dir); must(os.Chmod(dir+"/elsewhere/kubeconfig", 0o644)) }, []string{"others than root can read DIR/elsewhere/kubeconfig (mode 0644): chmod 0600 DIR/elsewhere/kubeconfig"}},
+		"a link's own place":  {func(dir string) { link(t, dir); must(os.Chmod(dir+"/etc", 0o777)) }, []string{"others than root can replace what is in the directory DIR/etc (mode 0777): chmod go-w DIR/etc"}},
+		"a link leads to it":  {func(dir string) { link(t, dir); must(os.Chmod(dir+"/elsewhere", 0o777)) }, []string{"others than root can replace what is in the directory DIR/elsewhere (mode 0777): chmod go-w DIR/elsewhere"}},
+		"not a kubeconfig":    {func(dir string) { must(os.WriteFile(dir+"/etc/kubeconfig", []byte("clusters: 5\n"), 0o600)) }, nil},
+		"several, one by one": {func(dir string) {
+			must(os.Chmod(dir+"/etc/kubeconfig", 0o644))
+			must(os.Chmod(dir+"/pki/key.pem", 0o602))
+		}, []string{"others than root can read DIR/etc/kubeconfig (mode 0644): chmod 0600 DIR/etc/kubeconfig", "others than root can change DIR/pki/key.pem (mode 0602): chmod 0600 DIR/pki/key.pem"}},
+		"a link that is broken": {func(dir string) { link(t, dir); must(os.RemoveAll(dir + "/elsewhere")) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if os.Geteuid() != 0 && strings.Contains(name, "user's") {
+				t.Skip("takes root, to give files away")
+			}
+			dir := exposable(t)
+			c.change(dir)
+			var want []string
+			for _, text := range c.want {
+				want = append(want, strings.ReplaceAll(text, "DIR", dir))
+			}
+			if got := (Files{Kubeconfig: dir + "/etc/kubeconfig", Renewed: dir + "/var/token.json"}).Exposed(); !slices.Equal(got, want) {
+				t.Errorf("got\n%s\nexpected\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+		})
+	}
+}
+
+// exposable is a kubeconfig and what it names, as it should be.
+func exposable(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask
+		t.Fatal(err)
+	}
+	text := kubeconfigOf("{tokenFile: token, client-certificate: ../pki/cert.pem, client-key: ../pki/key.pem}")
+	for name, text := range map[string]string{"etc/kubeconfig": text, "etc/token": "x", "pki/cert.pem": "x", "pki/key.pem": "x", "var/token.json": "{}"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// link puts the kubeconfig elsewhere and a link in its place; what it names stays beside the link.
+func link(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Mkdir(dir+"/elsewhere", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(dir+"/etc/kubeconfig", dir+"/elsewhere/kubeconfig"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("../elsewhere/kubeconfig", dir+"/etc/kubeconfig"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each finding is logged once, and again only when it comes back.
+func TestKeeperWarnsOfWhatIsExposed(t *testing.T) {
+	dir := exposable(t)
+	var log bytes.Buffer
+	k := NewKeeper(Files{Kubeconfig: dir + "/etc/kubeconfig", Renewed: dir + "/var/token.json"}, "test", slog.New(slog.NewTextHandler(&log, nil)), nil, nil)
+	look := func(kubeconfig, key os.FileMode, warnings int, exposed string) {
+		t.Helper()
+		if err := os.Chmod(dir+"/etc/kubeconfig", kubeconfig); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir+"/pki/key.pem", key); err != nil {
+			t.Fatal(err)
+		}
+		log.Reset()
+		for range 3 {
+			k.look(context.Background(), k.next)
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != warnings || k.health.Exposed != strings.ReplaceAll(exposed, "DIR", dir) {
+			t.Errorf("%d warnings, expected %d:\n%s\nexposed %q", n, warnings, log.String(), k.health.Exposed)
+		}
+		if !k.health.Present || k.health.Problem != "" {
+			t.Errorf("%+v", k.health)
+		}
+	}
+	const file = "others than root can read DIR/etc/kubeconfig (mode 0644): chmod 0600 DIR/etc/kubeconfig"
+	const key = "others than root can read DIR/pki/key.pem (mode 0644): chmod 0600 DIR/pki/key.pem"
+	look(0o600, 0o600, 0, "")
+	look(0o644, 0o600, 1, file)
+	look(0o644, 0o644, 1, file+"\n"+key)
+	look(0o600, 0o644, 0, key)
+	look(0o644, 0o644, 1, file+"\n"+key)
+	look(0o600, 0o600, 0, "")
+}
+
+// The file that lockkeeper writes is exposed to nobody, whatever was there and whatever the umask.
+func TestWriteFileIsNotExposed(t *testing.T) {
+	dir := exposable(t)
+	if err := os.Chmod(dir+"/etc/kubeconfig", 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(dir+"/etc/kubeconfig", []byte("secret")); err != nil {
+		t.Fatal(err)
+	}
+	if found := (Files{Kubeconfig: dir + "/etc/kubeconfig"}).Exposed(); len(found) > 0 {
+		t.Errorf("%q", found)
+	}
+}
