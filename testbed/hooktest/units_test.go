@@ -88,6 +88,7 @@ func TestUnitsOfATarget(t *testing.T) {
 		}
 	}
 	testTakenUp(t, h, u)
+	checkLogind(t, h)
 }
 
 // testTakenUp: a process that ends leaves its units at work, and the next one
