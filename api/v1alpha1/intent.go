@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -21,6 +22,22 @@ type Intent struct {
 	// apply is committed.
 	Force bool `json:"force,omitempty"`
 }
+
+// IntentPattern is the only JSON form of an Intent, as an RE2 regular
+// expression. The admission policy for the coordinator finds out from the text
+// when an intent ends, with this same expression: what it cannot read, the
+// coordinator must not take for an intent with an end either. A text that
+// matches has these members and no others, and spells their names without an
+// escape, so `"until"` followed by a colon occurs in it only as a member's name.
+const IntentPattern = `^\s*\{((` + intentMember + `,)*` + intentMember + `|\s*)\}\s*$`
+
+const (
+	intentMember = `\s*("(reason|by)"\s*:\s*"([^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"|` +
+		`"until"\s*:\s*"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"|` +
+		`"force"\s*:\s*(true|false))\s*`
+)
+
+var intentForm = regexp.MustCompile(IntentPattern)
 
 // ParseIntent reads the annotation's value. The Intent counts whatever the
 // error, which is for a warning.
@@ -43,6 +60,10 @@ func ParseIntent(s string) (Intent, error) {
 		// Half of a payload is worse than none: an Until or a Force that was
 		// read before the mistake may not be what was meant.
 		return Intent{Reason: clip(text)}, fmt.Errorf("expected text or JSON {reason, by, until, force}: %w", err)
+	}
+	if !intentForm.MatchString(text) {
+		return Intent{Reason: clip(text)}, errors.New("expected text or JSON {reason, by, until, force}: " +
+			"the names in lower case and without escapes, no null, and nothing after the closing brace")
 	}
 	return i, nil
 }
