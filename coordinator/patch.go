@@ -3,6 +3,7 @@ package coordinator
 import (
 	"crypto/rand"
 	"strings"
+	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
@@ -43,11 +44,15 @@ func patchOf(n *turn.Node, v *rollout.Verdict) object.Patch {
 	for _, key := range m.Remove {
 		p.Annotations[key] = nil
 	}
+	if m.Expired {
+		p.Annotations[v1alpha1.AnnotationExpired] = new(time.Now().UTC().Format(time.RFC3339Nano))
+	}
 	switch {
 	case m.LetGo:
 		p.Annotations[v1alpha1.AnnotationTurn] = nil
 		p.Annotations[v1alpha1.AnnotationGrant] = nil
 		p.Annotations[v1alpha1.AnnotationLast] = nil
+		p.Annotations[v1alpha1.AnnotationExpired] = nil
 		p.Labels[v1alpha1.LabelHeld] = nil
 	case m.Keep:
 	case m.Grant == nil:

@@ -18,7 +18,8 @@ func text(p object.Patch) string {
 	if err != nil {
 		panic(err)
 	}
-	return regexp.MustCompile(`(hook\.)?lockkeeper\.dev/`).ReplaceAllString(string(b), "$1")
+	now := regexp.MustCompile(`expired":"20[^"]*Z"`).ReplaceAllString(string(b), `expired":"now"`)
+	return regexp.MustCompile(`(hook\.)?lockkeeper\.dev/`).ReplaceAllString(now, "$1")
 }
 
 func TestPatchOf(t *testing.T) {
@@ -40,11 +41,11 @@ func TestPatchOf(t *testing.T) {
 			rollout.Verdict{Held: v1alpha1.ReasonStopped, Move: &rollout.Move{From: v1alpha1.StateDraining, To: v1alpha1.StateDraining, Grant: grant}},
 			fmt.Sprintf(`[{"held":"Stopped"},{"grant":%s,"turn":"t1"}]`, record)},
 		"an intent whose time has come": {v1alpha1.StatePaused,
-			rollout.Verdict{Move: &rollout.Move{From: v1alpha1.StatePaused, To: v1alpha1.StatePaused, Keep: true, Remove: []string{v1alpha1.AnnotationPaused}}},
-			`[{"held":null},{"paused":null}]`},
+			rollout.Verdict{Move: &rollout.Move{From: v1alpha1.StatePaused, To: v1alpha1.StatePaused, Keep: true, Remove: []string{v1alpha1.AnnotationPaused}, Expired: true}},
+			`[{"held":null},{"expired":"now","paused":null}]`},
 		"let go": {v1alpha1.StateIdle,
 			rollout.Verdict{Held: v1alpha1.ReasonDetached, Move: &rollout.Move{From: v1alpha1.StateIdle, To: v1alpha1.StateAbsent, LetGo: true, Remove: []string{v1alpha1.AnnotationCordon}}},
-			`[{"held":null,"state":null},{"cordon":null,"grant":null,"last":null,"turn":null}]`},
+			`[{"held":null,"state":null},{"cordon":null,"expired":null,"grant":null,"last":null,"turn":null}]`},
 		"a state that is none": {"sideways",
 			rollout.Verdict{Move: &rollout.Move{From: "sideways", To: "sideways", Keep: true}},
 			`[{"held":null,"state":"sideways"},{}]`},

@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -65,6 +66,14 @@ const (
 	// coordinator writes it.
 	AnnotationLast = Prefix + "last"
 
+	// AnnotationExpired is the time at which the coordinator last removed a
+	// pause or a detach whose Until had passed, in RFC 3339 with nanoseconds.
+	// The write that removes such an intent has to set it to another value: the
+	// API server then records its own time for this annotation in
+	// managedFields, which is what the admission policy compares Until with.
+	// Only the coordinator writes it.
+	AnnotationExpired = Prefix + "expired"
+
 	// AnnotationCordon is the mark: this node's cordon is lockkeeper's, and
 	// only then lockkeeper undoes it. The host writes it in the same write
 	// as spec.unschedulable. Its value names the turn, for people; the mark
@@ -120,6 +129,11 @@ const (
 	CoordinatorCertificateUser = "lockkeeper:coordinator"
 )
 
+// MaxTokenLifetime is the longest life that the coordinator's service account
+// may ask for when it renews its token. The admission policy of the manifests
+// refuses more.
+const MaxTokenLifetime = 365 * 24 * time.Hour
+
 // HookAnnotation returns the annotation by which the hook called name
 // confirms the stage that a node is in. Its value has to be the turn's id.
 // The coordinator removes it when the stage is entered and when it is left,
@@ -150,7 +164,7 @@ func HostKeys() (labels, annotations []string) {
 // CoordinatorKeys are the keys that only the coordinator writes.
 func CoordinatorKeys() (labels, annotations []string) {
 	return []string{LabelState, LabelHeld},
-		[]string{AnnotationTurn, AnnotationGrant, AnnotationLast}
+		[]string{AnnotationTurn, AnnotationGrant, AnnotationLast, AnnotationExpired}
 }
 
 // AdminKeys are people's intents. A host never writes them; the coordinator

@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -113,15 +114,60 @@ func TestIntent(t *testing.T) {
 		// Half a payload must neither force nor expire.
 		{`{"force":true,"until":"tomorrow"}`, Intent{Reason: `{"force":true,"until":"tomorrow"}`}, true},
 		{`{"force":true,"untill":"x"}`, Intent{Reason: `{"force":true,"untill":"x"}`}, true},
+		{`{}`, Intent{}, false},
+		{` { "until" : "2030-01-01T01:00:00.000+01:00" , "reason" : "a \"until\" \u003c é" } `, Intent{Reason: `a "until" < é`, Until: &until}, false},
+		{`{"reason":"\"until\":\"2030-01-01T00:00:00Z\""}`, Intent{Reason: `"until":"2030-01-01T00:00:00Z"`}, false},
+		// What encoding/json takes and the admission policy does not is not taken either.
+		{`{"Until":"2030-01-01T00:00:00Z"}`, Intent{Reason: `{"Until":"2030-01-01T00:00:00Z"}`}, true},
+		{`{"\u0075ntil":"2030-01-01T00:00:00Z"}`, Intent{Reason: `{"\u0075ntil":"2030-01-01T00:00:00Z"}`}, true},
+		{`{"until":"2030-01-01T00:00:00Z"} x`, Intent{Reason: `{"until":"2030-01-01T00:00:00Z"} x`}, true},
+		{`{"until":null}`, Intent{Reason: `{"until":null}`}, true},
 	} {
 		got, err := ParseIntent(c.text)
 		if (err != nil) != c.warning {
 			t.Errorf("%q: error %v, expected one: %t", c.text, err, c.warning)
 		}
+		if got.Until != nil && !got.Until.Equal(until) {
+			t.Errorf("%q: until %v", c.text, got.Until)
+		}
 		if got.Reason != c.want.Reason || got.By != c.want.By || got.Force != c.want.Force || (got.Until == nil) != (c.want.Until == nil) {
 			t.Errorf("%q: %+v", c.text, got)
 		}
 	}
+}
+
+// The admission policy takes the times out of a payload as text. It finds the Until that ParseIntent reads, and none where
+// ParseIntent reads none.
+func FuzzIntentUntil(f *testing.F) {
+	for _, text := range []string{
+		`{"until":"2030-01-01T00:00:00Z"}`, `{"until":"2020-01-01T00:00:00Z","until":"2030-01-01T00:00:00.5+02:00"}`,
+		`{"reason":"\"until\":\"2020-01-01T00:00:00Z\""}`, `{"reason":"a \"until","by":":"}`, `{"reason":"\\","until":"2030-01-01T00:00:00Z"}`,
+		`{"reason":"until","by":"x"}`, `{"reason":"x","reason":"\"until\" : "}`, `{"force":true}`, `{}`, "disk", `"until":"2020-01-01T00:00:00Z"`,
+	} {
+		f.Add(text)
+	}
+	times := regexp.MustCompile(`"until"\s*:\s*"([^"]*)"`) // as in packaging/manifests/admission.yaml
+	f.Fuzz(func(t *testing.T, text string) {
+		i, err := ParseIntent(text)
+		if !intentForm.MatchString(text) {
+			if i.Until != nil || i.Force {
+				t.Errorf("%q: %+v, and the admission policy does not read it", text, i)
+			}
+			return
+		}
+		found := times.FindAllStringSubmatch(text, -1)
+		if err != nil {
+			return // the policy may read more than ParseIntent: such an intent has no end
+		}
+		if (i.Until != nil) != (len(found) > 0) {
+			t.Fatalf("%q: until %v, the policy finds %q", text, i.Until, found)
+		}
+		if i.Until != nil {
+			if last, err := time.Parse(time.RFC3339, found[len(found)-1][1]); err != nil || !last.Equal(*i.Until) {
+				t.Errorf("%q: until %v, the policy finds %q", text, i.Until, found)
+			}
+		}
+	})
 }
 
 func TestRequest(t *testing.T) {
@@ -215,8 +261,8 @@ func TestKeysAreValidAndOwnedOnce(t *testing.T) {
 			}
 		}
 	}
-	if len(owners) != 17 {
-		t.Errorf("%d keys, expected 17", len(owners))
+	if len(owners) != 18 {
+		t.Errorf("%d keys, expected 18", len(owners))
 	}
 	for k, n := range owners {
 		if n != 1 {

@@ -125,6 +125,11 @@ func (d *decision) stopped(n *turn.Node) {
 	}
 }
 
+// expirySlack is how long after its until an intent is removed. The admission
+// policy refuses that before the until has passed by the API server's clock,
+// which it reads to the second; so clocks may differ by one second.
+const expirySlack = 2 * time.Second
+
 // expired removes intents whose time has come, by the coordinator's clock.
 func (d *decision) expired(n *turn.Node) bool {
 	var remove []string
@@ -135,14 +140,14 @@ func (d *decision) expired(n *turn.Node) bool {
 		if in.intent == nil || in.intent.Until == nil {
 			continue
 		}
-		if in.intent.Until.After(d.Now) {
-			d.wake(*in.intent.Until)
+		if due := in.intent.Until.Add(expirySlack); due.After(d.Now) {
+			d.wake(due)
 			continue
 		}
 		remove = append(remove, in.key)
 	}
 	if len(remove) > 0 {
-		d.move(n, Move{To: n.State, Keep: true, Remove: remove})
+		d.move(n, Move{To: n.State, Keep: true, Remove: remove, Expired: true})
 	}
 	return len(remove) > 0
 }

@@ -96,6 +96,9 @@ type Move struct {
 	Last *v1alpha1.Last
 	// Remove are further annotations to remove.
 	Remove []string
+	// Expired: Remove has intents whose time has come. The write has to set
+	// AnnotationExpired to another value, or the API server refuses it.
+	Expired bool
 	// Keep: turn and grant stay as they are.
 	Keep bool
 	// LetGo: every key of the coordinator's goes, last included unless it is set.
