@@ -293,6 +293,7 @@ func commands() []*cli.Command {
 				&cli.StringFlag{Name: "namespace", Usage: "the `NAME` of lockkeeper's namespace", Value: v1alpha1.DefaultLeaseNamespace},
 				&cli.StringFlag{Name: "lease", Usage: "the `NAME` of the Lease in it", Value: v1alpha1.DefaultLeaseName},
 				&cli.BoolFlag{Name: "no-renewal", Usage: "leave out the coordinator's leave to renew its own token: you mint each one", DisableDefaultText: true},
+				&cli.StringSliceFlag{Name: "audience", Usage: "an audience, `URL`, that the coordinator may ask for when it renews its token; repeatable (default: those of https://kubernetes.default.svc)"},
 				&cli.BoolFlag{Name: "policy", Usage: "print the policy lockkeeper-default, and nothing else", DisableDefaultText: true},
 			},
 		},
@@ -300,8 +301,9 @@ func commands() []*cli.Command {
 			Name: "kubeconfig", Usage: "Mint the coordinator's kubeconfig, from your own credential", Action: kubeconfigCommand,
 			Description: "The kubeconfig needs nothing beside it and is a secret. Hosts that are to stand for election have it at\n" +
 				"/etc/lockkeeper/coordinator.kubeconfig. The manifests have to be applied before.\n\n" +
-				"It holds a token of the coordinator's service account, which each host renews for itself. With --csr it holds a client\n" +
-				"certificate, which no host renews: the request is approved with your own credential if that may, else somebody else\n" +
+				"It holds a token of the coordinator's service account, which each host renews for itself; this command tries out\n" +
+				"whether it can, and says what to run where it cannot. With --csr it holds a client certificate, which no host\n" +
+				"renews: the request is approved with your own credential if that may, else somebody else\n" +
 				"has to, and this command says how and waits.",
 			Flags: []cli.Flag{
 				kubeconfig(),
@@ -353,6 +355,7 @@ func manifestsCommand(c *cli.Context) error {
 	}
 	text, err := manifests.Render(manifests.Options{
 		Namespace: c.String("namespace"), Lease: c.String("lease"), NoRenewal: c.Bool("no-renewal"),
+		Audiences: c.StringSlice("audience"),
 	})
 	if err != nil {
 		return usage("%v", err)

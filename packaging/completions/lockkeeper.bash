@@ -102,6 +102,10 @@ _lockkeeper() {
 		mapfile -t COMPREPLY < <(compgen -W '' -- "$cur")
 		return
 		;;
+	manifests:--audience)
+		mapfile -t COMPREPLY < <(compgen -W '' -- "$cur")
+		return
+		;;
 	kubeconfig:--kubeconfig)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
@@ -138,7 +142,7 @@ _lockkeeper() {
 	confirm) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
 	stop) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
 	go) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
-	manifests) mapfile -t COMPREPLY < <(compgen -W '--namespace --lease --no-renewal --policy --help -h' -- "$cur") ;;
+	manifests) mapfile -t COMPREPLY < <(compgen -W '--namespace --lease --no-renewal --audience --policy --help -h' -- "$cur") ;;
 	kubeconfig) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --context --namespace --lifetime --csr --server --output -o --help -h' -- "$cur") ;;
 	version) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
 	help) mapfile -t COMPREPLY < <(compgen -W '--help -h run status plan check-config retry confirm stop go manifests kubeconfig version help' -- "$cur") ;;

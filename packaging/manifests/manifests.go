@@ -11,7 +11,10 @@ package manifests
 import (
 	_ "embed"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -41,7 +44,29 @@ type Options struct {
 	Lease string
 	// NoRenewal leaves out the coordinator's leave to renew its own token.
 	NoRenewal bool
+	// Audiences are those that the coordinator may ask for in a token of its
+	// own: the API server's, which it gets where it names none. Empty: all that
+	// name Kubernetes' own service, https://kubernetes.default.svc, alone or
+	// with the cluster's domain.
+	Audiences []string
 }
+
+// PolicySelector selects the admission policies and their bindings by label,
+// as kubectl's -l takes it. Without the bindings no policy is in force.
+const PolicySelector = "app.kubernetes.io/name=lockkeeper"
+
+// MaxKeys is how many labels, and how many annotations, a Node may have for
+// the coordinator to write it, and for mistyped keys to be refused. These
+// admission policies read all of them, which takes the API server some 20 ms
+// at this bound and grows with its square. A Node usually has some thirty.
+const MaxKeys = 2000
+
+// coordinatorManager is the field manager under which the coordinator writes
+// Nodes.
+const coordinatorManager = "lockkeeper-coordinator"
+
+// maxAudience is the longest audience that is accepted, in bytes.
+const maxAudience = 256
 
 // intro stands on top.
 const intro = `# What lockkeeper needs in a cluster. Nothing of it runs: the kinds of its objects, a namespace, a Lease, and two identities' rights.
@@ -84,6 +109,11 @@ func Render(o Options) ([]byte, error) {
 	if errs := validation.IsDNS1123Subdomain(o.Lease); len(errs) > 0 {
 		return nil, fmt.Errorf("lease %q: %s", o.Lease, strings.Join(errs, "; "))
 	}
+	for _, a := range o.Audiences {
+		if a == "" || len(a) > maxAudience || strings.ContainsFunc(a, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"'\\{}", r) }) {
+			return nil, fmt.Errorf("audience %q: expected 1 to %d printable ASCII characters, no space, quote, backslash or brace", a, maxAudience)
+		}
+	}
 	// Not text/template: with it in the program the linker drops no method of
 	// any type, which costs each idle host 10 MiB.
 	rule := renewal
@@ -104,15 +134,19 @@ func values(o Options) []string {
 	hostLabels, hostAnnotations := v1alpha1.HostKeys()
 	coordinatorLabels, coordinatorAnnotations := v1alpha1.CoordinatorKeys()
 	adminLabels, adminAnnotations := v1alpha1.AdminKeys()
+	user := v1alpha1.CoordinatorUser(o.Namespace)
 	return []string{
 		"{{.Namespace}}", o.Namespace,
 		"{{.Lease}}", o.Lease,
 		"{{.ServiceAccount}}", v1alpha1.CoordinatorServiceAccount,
-		"{{.Coordinator}}", v1alpha1.CoordinatorUser(o.Namespace),
 		"{{.CoordinatorGroup}}", v1alpha1.CoordinatorGroup,
+		"{{.CoordinatorManager}}", coordinatorManager,
+		"{{.IsCoordinator}}", fmt.Sprintf(`request.userInfo.username == "%s" || "%s" in request.userInfo.?groups.orValue([])`, user, v1alpha1.CoordinatorGroup),
 
 		"{{.Prefix}}", v1alpha1.Prefix,
 		"{{.HookPrefix}}", v1alpha1.HookPrefix,
+		"{{.Labels}}", list(slices.Concat(hostLabels, coordinatorLabels, adminLabels)),
+		"{{.Annotations}}", list(slices.Concat(hostAnnotations, coordinatorAnnotations, adminAnnotations)),
 		"{{.HostLabels}}", list(hostLabels),
 		"{{.HostAnnotations}}", list(hostAnnotations),
 		"{{.CoordinatorLabels}}", list(coordinatorLabels),
@@ -125,7 +159,28 @@ func values(o Options) []string {
 		"{{.Paused}}", v1alpha1.AnnotationPaused,
 		"{{.Detached}}", v1alpha1.AnnotationDetached,
 		"{{.Request}}", v1alpha1.AnnotationRequest,
+		"{{.Retry}}", v1alpha1.AnnotationRetry,
+		"{{.Expired}}", v1alpha1.AnnotationExpired,
+		"{{.Grant}}", v1alpha1.AnnotationGrant,
+		// The hooks in the JSON of a grant. A host cannot make up one: in the text
+		// of its changes, each quote has a backslash.
+		"{{.HookNames}}", `r'[{]"name":"[A-Za-z0-9_.-]+","timeout"'`,
+
+		"{{.IntentPattern}}", v1alpha1.IntentPattern,
+		"{{.MaxKeys}}", strconv.Itoa(MaxKeys),
+		"{{.MaxTokenSeconds}}", strconv.Itoa(int(v1alpha1.MaxTokenLifetime / time.Second)),
+		"{{.MaxTokenDays}}", strconv.Itoa(int(v1alpha1.MaxTokenLifetime / (24 * time.Hour))),
+		"{{.IsAudience}}", isAudience(o.Audiences),
 	}
+}
+
+// isAudience is a CEL expression that says whether the audience a is one that
+// the coordinator may ask for.
+func isAudience(audiences []string) string {
+	if len(audiences) > 0 {
+		return "a in [" + list(audiences) + "]"
+	}
+	return fmt.Sprintf(`a == "%[1]s" || a.startsWith("%[1]s.")`, "https://kubernetes.default.svc")
 }
 
 // list is the inside of a list of strings in CEL.

@@ -11,6 +11,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 func render(t *testing.T, o Options) string {
@@ -75,10 +77,13 @@ func TestGrants(t *testing.T) {
 		"Role/lockkeeper-renewal":        "[] [serviceaccounts/token] [lockkeeper-coordinator] [create]",
 		"RoleBinding/lockkeeper-renewal": "Role/lockkeeper-renewal to [map[kind:ServiceAccount name:lockkeeper-coordinator namespace:lockkeeper]]", // not the group
 
-		"ValidatingAdmissionPolicy/lockkeeper-keys":               "",
-		"ValidatingAdmissionPolicyBinding/lockkeeper-keys":        "lockkeeper-keys [Deny]",
-		"ValidatingAdmissionPolicy/lockkeeper-coordinator":        "",
-		"ValidatingAdmissionPolicyBinding/lockkeeper-coordinator": "lockkeeper-coordinator [Deny]",
+		// Bound to no one.
+		"ClusterRole/lockkeeper-operator": "[lockkeeper.dev] [nodes] <nil> [pause detach manage request retry]",
+		"ClusterRole/lockkeeper-hook":     "[lockkeeper.dev] [nodes] <nil> [confirm]",
+	}
+	for _, name := range []string{"keys", "prefixes", "hosts", "coordinator", "coordinator-lease", "coordinator-token"} {
+		want["ValidatingAdmissionPolicy/lockkeeper-"+name] = ""
+		want["ValidatingAdmissionPolicyBinding/lockkeeper-"+name] = "lockkeeper-" + name + " [Deny]"
 	}
 	for _, o := range objects(t, render(t, Options{})) {
 		name := o.GetKind() + "/" + o.GetName()
@@ -113,7 +118,8 @@ func TestEveryVerbSaysWhy(t *testing.T) {
 			t.Errorf("verbs on one line: %s", line)
 		}
 		verb, ok := strings.CutPrefix(line, "- ")
-		if name, _, _ := strings.Cut(verb, " "); !ok || !slices.Contains([]string{"get", "list", "watch", "create", "update", "patch", "delete", "*"}, name) {
+		if name, _, _ := strings.Cut(verb, " "); !ok || !slices.Contains([]string{
+			"get", "list", "watch", "create", "update", "patch", "delete", "*", "pause", "detach", "manage", "request", "retry", "confirm"}, name) {
 			continue
 		}
 		verbs++
@@ -121,15 +127,16 @@ func TestEveryVerbSaysWhy(t *testing.T) {
 			t.Errorf("%q does not say why", line)
 		}
 	}
-	if verbs != 19 {
-		t.Errorf("%d verbs found, want 19", verbs)
+	if verbs != 25 {
+		t.Errorf("%d verbs found, want 25", verbs)
 	}
 }
 
 // Without the leave to renew the coordinator may ask for no token, and nothing else changes.
 func TestNoRenewal(t *testing.T) {
 	with, without := render(t, Options{}), render(t, Options{NoRenewal: true})
-	if strings.Contains(without, "serviceaccounts/token") || !strings.Contains(with, "serviceaccounts/token") {
+	const rule = "resources: [serviceaccounts/token]\n  resourceNames:"
+	if strings.Contains(without, rule) || !strings.Contains(with, rule) {
 		t.Error("the rule is there without it, or is not there with it")
 	}
 	if a, b := len(strings.Split(with, "\n")), len(strings.Split(without, "\n")); a-b != 5 {
@@ -182,18 +189,74 @@ func TestStable(t *testing.T) {
 // Whose key is whose, by hand; what the policies do with it is tried on a real API server in the test bed.
 func TestPoliciesNameTheKeys(t *testing.T) {
 	text := render(t, Options{Namespace: "elsewhere"})
-	for _, want := range []string{
-		`!(k in ["lockkeeper.dev/wants", "lockkeeper.dev/os", "lockkeeper.dev/os-version", "lockkeeper.dev/group"])`,
-		`!(k in ["lockkeeper.dev/host", "lockkeeper.dev/ack", "lockkeeper.dev/cordon"])`,
-		`!(k in ["lockkeeper.dev/managed"])`,
-		`!(k in ["lockkeeper.dev/paused", "lockkeeper.dev/detached", "lockkeeper.dev/request", "lockkeeper.dev/retry"] || k.startsWith("hook.lockkeeper.dev/"))`,
-		`variables.labels.all(k, k in ["lockkeeper.dev/state", "lockkeeper.dev/held"])`,
-		`variables.set.all(k, k in ["lockkeeper.dev/turn", "lockkeeper.dev/grant", "lockkeeper.dev/last"])`,
-		`request.userInfo.username != "system:serviceaccount:elsewhere:lockkeeper-coordinator"`,
-		`request.userInfo.username == "system:serviceaccount:elsewhere:lockkeeper-coordinator"`,
+	const (
+		labels      = `"lockkeeper.dev/wants", "lockkeeper.dev/os", "lockkeeper.dev/os-version", "lockkeeper.dev/group", "lockkeeper.dev/state", "lockkeeper.dev/held", "lockkeeper.dev/managed"`
+		annotations = `"lockkeeper.dev/host", "lockkeeper.dev/ack", "lockkeeper.dev/cordon", ` +
+			`"lockkeeper.dev/turn", "lockkeeper.dev/grant", "lockkeeper.dev/last", "lockkeeper.dev/expired", ` +
+			`"lockkeeper.dev/paused", "lockkeeper.dev/detached", "lockkeeper.dev/request", "lockkeeper.dev/retry"`
+	)
+	for want, times := range map[string]int{
+		"[" + labels + "].exists(k,":      1,
+		"[" + annotations + "].exists(k,": 1,
+		`variables.isOwnHost && !(k in ["lockkeeper.dev/wants", "lockkeeper.dev/os", "lockkeeper.dev/os-version", "lockkeeper.dev/group", ` +
+			`"lockkeeper.dev/host", "lockkeeper.dev/ack", "lockkeeper.dev/cordon"])`: 1,
+		`!variables.isOwnHost && k in ["lockkeeper.dev/managed", "lockkeeper.dev/paused", "lockkeeper.dev/detached", "lockkeeper.dev/request", "lockkeeper.dev/retry"] + variables.hooks`: 1,
+		`variables.labels.all(k, k in ["lockkeeper.dev/state", "lockkeeper.dev/held"])`:                                                                                                   1,
+		`variables.set.all(k, k in ["lockkeeper.dev/turn", "lockkeeper.dev/grant", "lockkeeper.dev/last", "lockkeeper.dev/expired"])`:                                                     1,
+		`!(request.userInfo.username == "system:serviceaccount:elsewhere:lockkeeper-coordinator" || "lockkeeper:coordinators" in`:                                                         2, // everyone but the coordinator
+		`      request.userInfo.username == "system:serviceaccount:elsewhere:lockkeeper-coordinator" || "lockkeeper:coordinators" in`:                                                     3, // the coordinator
+		`namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: "elsewhere"}}`:                                                                                                    1,
 	} {
-		if strings.Count(text, want) != 1 {
-			t.Errorf("%d times, want once: %s", strings.Count(text, want), want)
+		if strings.Count(text, want) != times {
+			t.Errorf("%d times, want %d: %s", strings.Count(text, want), times, want)
+		}
+	}
+}
+
+// The expression by which the API server knows an intent with an end comes through YAML as it is, and is what the coordinator reads by.
+func TestIntentPatternIsTheApis(t *testing.T) {
+	found := 0
+	for _, o := range objects(t, render(t, Options{})) {
+		variables, _, _ := unstructured.NestedSlice(o.Object, "spec", "variables")
+		for _, v := range variables {
+			if v := v.(map[string]any); v["name"] == "intentForm" {
+				found++
+				if want := "r'" + v1alpha1.IntentPattern + "'"; v["expression"] != want {
+					t.Errorf("%s, want %s", v["expression"], want)
+				}
+			}
+		}
+	}
+	if found != 1 {
+		t.Errorf("it is in %d policies, want 1", found)
+	}
+}
+
+// Every policy and binding has the label by which all of them are taken out of force.
+func TestPoliciesAreSelected(t *testing.T) {
+	key, value, _ := strings.Cut(PolicySelector, "=")
+	for _, o := range objects(t, render(t, Options{})) {
+		if admission := strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy"); admission != (o.GetLabels()[key] == value) {
+			t.Errorf("%s %s has labels %v", o.GetKind(), o.GetName(), o.GetLabels())
+		}
+	}
+}
+
+func TestAudiences(t *testing.T) {
+	for _, c := range []struct {
+		audiences []string
+		want      string
+	}{
+		{nil, `object.spec.audiences.all(a, a == "https://kubernetes.default.svc" || a.startsWith("https://kubernetes.default.svc."))`},
+		{[]string{"https://oidc.example.com/id/1", "k3s"}, `object.spec.audiences.all(a, a in ["https://oidc.example.com/id/1", "k3s"])`},
+	} {
+		if text := render(t, Options{Audiences: c.audiences}); strings.Count(text, c.want) != 1 {
+			t.Errorf("%q: not once: %s", c.audiences, c.want)
+		}
+	}
+	for _, bad := range []string{"", " ", "a b", `a"`, "a'", `a\`, "a\n", "{{.Lease}}", "é", strings.Repeat("a", 257)} {
+		if _, err := Render(Options{Audiences: []string{"good", bad}}); err == nil || !strings.HasPrefix(err.Error(), "audience ") {
+			t.Errorf("%q: %v", bad, err)
 		}
 	}
 }

@@ -145,6 +145,23 @@ func (cp *ControlPlane) CoordinatorKubeconfig() (string, error) {
 	return path, credential.WriteFile(path, minted.Kubeconfig)
 }
 
+// RenewCoordinator applies lockkeeper's objects and mints the coordinator's kubeconfig again, for a test that has made the one before
+// worthless.
+func (cp *ControlPlane) RenewCoordinator(ctx context.Context) error {
+	path, err := cp.CoordinatorKubeconfig()
+	if err == nil {
+		err = cp.ApplyLockkeeper(ctx)
+	}
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err == nil {
+		cp.writers.Delete("")
+		_, err = cp.CoordinatorKubeconfig()
+	}
+	return err
+}
+
 // CoordinatorConfig is the client configuration of lockkeeper's coordinator. Its client has no rate limit.
 func (cp *ControlPlane) CoordinatorConfig() (*rest.Config, error) {
 	path, err := cp.CoordinatorKubeconfig()

@@ -98,17 +98,19 @@ func apply(ctx context.Context, client dynamic.Interface, obj *unstructured.Unst
 	}
 }
 
-// UnbindPolicies takes lockkeeper's admission policies out of force, as docs/install.md tells for an emergency, and returns when
-// they are. It is for somebody who has to put a state on a Node that no coordinator gave it. The next
+// UnbindPolicies takes lockkeeper's admission policies out of force, with the selector that docs/install.md gives for an emergency,
+// and returns when they are. It is for somebody who has to put a state on a Node that no coordinator gave it. The next
 // [ControlPlane.ApplyLockkeeper] binds them again.
 func (cp *ControlPlane) UnbindPolicies(ctx context.Context) error {
-	for _, name := range []string{"lockkeeper-keys", "lockkeeper-coordinator"} {
-		err := cp.admin.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("unbinding policy %s: %w", name, err)
-		}
+	err := cp.admin.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{LabelSelector: manifests.PolicySelector})
+	if err != nil {
+		return fmt.Errorf("unbinding lockkeeper's admission policies: %w", err)
 	}
-	forged := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Labels: map[string]string{v1alpha1.LabelState: string(v1alpha1.StateIdle)}}}
+	// lockkeeper-keys refuses the one label, lockkeeper-prefixes the other.
+	forged := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Labels: map[string]string{
+		v1alpha1.LabelState: string(v1alpha1.StateIdle), v1alpha1.Prefix + "probe": "",
+	}}}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -80,7 +80,7 @@ func rights(t *testing.T, e *example, token, own, other, hook, turn string) {
 		{"sets the turn", policies, annotates(own, "lockkeeper.dev/turn", `"another"`)},
 		{"sets the turn and confirms it", policies, write(own, `{"metadata":{"annotations":{"lockkeeper.dev/turn":"x","`+key+`":"x"}}}`)},
 		{"removes the turn", policies, annotates(own, "lockkeeper.dev/turn", "null")},
-		{"pauses", ownKey, annotates(own, "lockkeeper.dev/paused", `"why"`)},
+		{"pauses", policies, annotates(own, "lockkeeper.dev/paused", `"why"`)},
 		{"annotates", ownKey, annotates(own, "example.com/a", `"b"`)},
 		{"labels", noMore, write(own, `{"metadata":{"labels":{"example.com/a":"b"}}}`)},
 		{"taints", noMore, write(own, `{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`)},

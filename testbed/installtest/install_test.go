@@ -309,8 +309,9 @@ func TestInstallAsWritten(t *testing.T) {
 	}
 
 	out = in.next("In an emergency")
-	in.says(out, 1, `"lockkeeper-keys" deleted`, `"lockkeeper-coordinator" deleted`, "validatingadmissionpolicybinding.admissionregistration.k8s.io/lockkeeper-keys created",
-		"validatingadmissionpolicybinding.admissionregistration.k8s.io/lockkeeper-coordinator created")
+	for _, name := range []string{"keys", "prefixes", "hosts", "coordinator", "coordinator-lease", "coordinator-token"} {
+		in.says(out, 1, `"lockkeeper-`+name+`" deleted`, "validatingadmissionpolicybinding.admissionregistration.k8s.io/lockkeeper-"+name+" created")
+	}
 
 	out = in.next("Undo it")
 	in.says(out, 1, `Stopped: lockkeeper.dev/paused on Lease lockkeeper/lockkeeper is "something is odd"`, `Going on: the stop "something is odd" is gone`)
