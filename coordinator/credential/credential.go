@@ -38,7 +38,7 @@ import (
 // How long a credential may be valid. The API server may give less.
 const (
 	MinLifetime     = time.Hour
-	MaxLifetime     = 365 * 24 * time.Hour
+	MaxLifetime     = v1alpha1.MaxTokenLifetime
 	DefaultLifetime = 90 * 24 * time.Hour
 )
 
@@ -80,14 +80,18 @@ type Credential struct {
 	Shortened bool
 	// Certificate: it is one, and does not renew itself.
 	Certificate bool
+	// NoRenewal says why the token cannot renew itself and what to do about
+	// it, "" if it can, or if it is a certificate.
+	NoRenewal string
 	// Local: the server's address is that of the machine itself, which is
 	// another one on each host.
 	Local bool
 }
 
 // Mint asks the API server for a token, or has a certificate signed, and makes
-// a kubeconfig of it. Of a token nothing is written but its own record in the
-// API server's audit log; a certificate may have to be waited for, until ctx
+// a kubeconfig of it. With a token it tries out whether the token can renew
+// itself. Of a token nothing is written but its own record in the API server's
+// audit log; a certificate may have to be waited for, until ctx
 // ends. The error is report.ErrNoKubeconfig if the caller has no credential.
 func Mint(ctx context.Context, o Options) (Credential, error) {
 	if o.Namespace == "" {
@@ -129,6 +133,7 @@ func Mint(ctx context.Context, o Options) (Credential, error) {
 		c.User, c.Expires = v1alpha1.CoordinatorUser(o.Namespace), token.Status.ExpirationTimestamp.UTC()
 		// The answer's spec is what the API server made of it.
 		c.Shortened = token.Spec.ExpirationSeconds != nil && *token.Spec.ExpirationSeconds < seconds(o.Lifetime)
+		c.NoRenewal = proveRenewal(ctx, admin, &o, token)
 	}
 	c.Kubeconfig, err = c.render(cluster, user)
 	return c, err
@@ -223,6 +228,9 @@ func (c *Credential) Notes(now time.Time) []string {
 	}
 	if c.Shortened {
 		notes = append(notes, "the API server gives no longer lifetime than that")
+	}
+	if c.NoRenewal != "" {
+		notes = append(notes, c.NoRenewal)
 	}
 	if c.Local {
 		notes = append(notes, fmt.Sprintf("it reaches the API server at %s, which is each host's own; --server names another address", c.Server))

@@ -13,16 +13,24 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// tokens is an API server that gives tokens of at most an hour, in JSON, and an admin's kubeconfig for it.
-func tokens(t *testing.T, cluster string) (kubeconfig string, asked *string) {
+// tokens is an API server that gives tokens of at most an hour, in JSON, and an admin's kubeconfig for it. It refuses to renew them,
+// for the reason in renewal.
+func tokens(t *testing.T, cluster string) (kubeconfig string, asked, renewal *string) {
 	t.Helper()
-	asked = new(string)
+	asked, renewal = new(string), new(string)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		*asked = r.Method + " " + r.URL.Path + " " + r.Header.Get("Authorization")
 		w.Header().Set("Content-Type", "application/json")
+		if r.Header.Get("Authorization") == "Bearer secret-1" { // the token that was minted: it is tried out
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":%q}`, *renewal)
+			return
+		}
+		*asked = r.Method + " " + r.URL.Path + " " + r.Header.Get("Authorization")
 		if !strings.HasSuffix(r.URL.Path, "/namespaces/lockkeeper/serviceaccounts/lockkeeper-coordinator/token") {
 			w.WriteHeader(http.StatusNotFound)
 			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
@@ -58,11 +66,12 @@ func tokens(t *testing.T, cluster string) (kubeconfig string, asked *string) {
 	if err := os.WriteFile(kubeconfig, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return kubeconfig, asked
+	return kubeconfig, asked, renewal
 }
 
 func TestMint(t *testing.T) {
-	admin, asked := tokens(t, `{"tls-server-name": "example.com"}`)
+	admin, asked, renewal := tokens(t, `{"tls-server-name": "example.com"}`)
+	*renewal = `serviceaccounts "lockkeeper-coordinator" is forbidden: ValidatingAdmissionPolicy 'lockkeeper-coordinator-token' with binding 'lockkeeper-coordinator-token' denied request: x`
 	c, err := Mint(t.Context(), Options{Kubeconfig: admin, Lifetime: 2 * time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -76,6 +85,8 @@ func TestMint(t *testing.T) {
 	}
 	if got := strings.Join(c.Notes(expires.Add(-25*time.Hour)), "\n"); got != "valid until 2026-01-02T03:04:05Z, for 25h; a new one put in its place is noticed without a restart\n"+
 		"the API server gives no longer lifetime than that\n"+
+		"it cannot renew itself: the admission policy lockkeeper-coordinator-token does not know this API server's audience. The token itself is good. "+
+		"Run this, with the other options that you gave `lockkeeper manifests` before: lockkeeper manifests --audience 'x' | kubectl apply -f -\n"+
 		"it reaches the API server at "+c.Server+", which is each host's own; --server names another address" {
 		t.Errorf("notes:\n%s", got)
 	}
@@ -97,10 +108,10 @@ func TestMint(t *testing.T) {
 }
 
 func TestMintSaysWhatIsWrong(t *testing.T) {
-	admin, asked := tokens(t, `{}`)
-	insecure, _ := tokens(t, `{"insecure-skip-tls-verify": true, "certificate-authority": ""}`)
-	plain, _ := tokens(t, `{"server": "http://127.0.0.1:1"}`)
-	away, _ := tokens(t, `{"server": "https://127.0.0.1:1"}`)
+	admin, asked, _ := tokens(t, `{}`)
+	insecure, _, _ := tokens(t, `{"insecure-skip-tls-verify": true, "certificate-authority": ""}`)
+	plain, _, _ := tokens(t, `{"server": "http://127.0.0.1:1"}`)
+	away, _, _ := tokens(t, `{"server": "https://127.0.0.1:1"}`)
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -184,6 +195,47 @@ func TestWriteFile(t *testing.T) {
 		entries, err := os.ReadDir(d)
 		if err != nil || len(entries) != 1 {
 			t.Errorf("in %s: %v, %v", d, entries, err)
+		}
+	}
+}
+
+// What the API server answers to the token that was minted, and what the admin reads.
+func TestRenewalIsTriedOut(t *testing.T) {
+	for _, c := range []struct {
+		code            int
+		reason, message string
+		want            string
+	}{
+		{http.StatusCreated, "", "", ""},
+		{http.StatusForbidden, "Forbidden", "ValidatingAdmissionPolicy 'lockkeeper-coordinator-token' with binding 'x' denied request: y",
+			"it cannot renew itself: the admission policy lockkeeper-coordinator-token does not know this API server's audience. The token itself is good. " +
+				"Run this, with the other options that you gave `lockkeeper manifests` before: lockkeeper manifests --namespace ns --audience 'https://a.example' --audience 'k3s' | kubectl apply -f -"},
+		{http.StatusForbidden, "Forbidden", `serviceaccounts "lockkeeper-coordinator" is forbidden: User "u" cannot create resource`,
+			"it does not renew itself: RBAC lets the coordinator ask for no token, as with `lockkeeper manifests --no-renewal`. Put a new one in its place before it ends"},
+		{http.StatusBadGateway, "", "away", "whether it can renew itself is not known: "},
+	} {
+		var asked []string
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked = append(asked, fmt.Sprint(r.Method, " ", r.URL.Path, " ", r.URL.Query().Get("dryRun"), " ", r.Header.Get("Authorization")))
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(c.code)
+			if c.code == http.StatusCreated {
+				fmt.Fprint(w, `{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","spec":{},"status":{"token":"another"}}`)
+				return
+			}
+			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":%q}`, c.reason, c.code, c.message)
+		}))
+		minted := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(7200)), Audiences: []string{"https://a.example", "k3s"}}}
+		minted.Status.Token = "minted"
+		// Nothing of the admin's own credential is used.
+		got := proveRenewal(t.Context(), &rest.Config{Host: server.URL, BearerToken: "admin's"},
+			&Options{Namespace: "ns"}, minted)
+		server.Close()
+		if c.code == http.StatusBadGateway && !strings.HasPrefix(got, c.want) || c.code != http.StatusBadGateway && got != c.want {
+			t.Errorf("%d %s: %q, want %q", c.code, c.message, got, c.want)
+		}
+		if want := "POST /api/v1/namespaces/ns/serviceaccounts/lockkeeper-coordinator/token All Bearer minted"; len(asked) == 0 || asked[0] != want {
+			t.Errorf("asked %q, want %q", asked, want)
 		}
 	}
 }

@@ -1,0 +1,60 @@
+package credential
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/object"
+)
+
+// tokenPolicy is the admission policy of the manifests that bounds what the
+// coordinator's service account may ask for.
+const tokenPolicy = "lockkeeper-coordinator-token"
+
+// proveRenewal asks for another token with the one that was minted, as a
+// coordinator does, and drops the answer. It returns why the token cannot renew
+// itself and what to do about it, one sentence, or "" if it can.
+func proveRenewal(ctx context.Context, admin *rest.Config, o *Options, minted *authenticationv1.TokenRequest) string {
+	cfg := rest.AnonymousClientConfig(admin)
+	cfg.BearerToken = minted.Status.Token
+	client, err := object.ConnectConfig(cfg, "coordinator", o.Version, 20, 40)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, object.Timeout)
+		defer cancel()
+		// A dry run shows what admission says. It is no less of a token.
+		_, err = client.CoreV1().ServiceAccounts(o.Namespace).CreateToken(ctx, v1alpha1.CoordinatorServiceAccount, &authenticationv1.TokenRequest{
+			Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: minted.Spec.ExpirationSeconds},
+		}, metav1.CreateOptions{FieldManager: object.FieldManager("coordinator"), DryRun: []string{metav1.DryRunAll}})
+	}
+	switch {
+	case err == nil:
+		return ""
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "'"+tokenPolicy+"'"):
+		return fmt.Sprintf("it cannot renew itself: the admission policy %s does not know this API server's audience. "+
+			"The token itself is good. Run this, with the other options that you gave `lockkeeper manifests` before: lockkeeper manifests%s | kubectl apply -f -",
+			tokenPolicy, manifestsFlags(o, minted.Spec.Audiences))
+	case apierrors.IsForbidden(err):
+		return "it does not renew itself: RBAC lets the coordinator ask for no token, as with `lockkeeper manifests --no-renewal`. Put a new one in its place before it ends"
+	default:
+		return fmt.Sprintf("whether it can renew itself is not known: %v", err)
+	}
+}
+
+// manifestsFlags are the flags of `lockkeeper manifests` for these audiences.
+func manifestsFlags(o *Options, audiences []string) string {
+	var b strings.Builder
+	if o.Namespace != v1alpha1.DefaultLeaseNamespace {
+		b.WriteString(" --namespace " + o.Namespace)
+	}
+	for _, a := range audiences {
+		b.WriteString(" --audience '" + a + "'")
+	}
+	return b.String()
+}
