@@ -3,6 +3,7 @@ package identitytest
 import (
 	"context"
 	"fmt"
+	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -31,6 +32,20 @@ var (
 func node(name, patch string) do {
 	return func(ctx context.Context, c kubernetes.Interface) error {
 		_, err := c.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(patch), dryPatch)
+		return err
+	}
+}
+
+// really patches a Node, not as a dry run.
+func really(c kubernetes.Interface, name, patch string) error {
+	_, err := c.CoreV1().Nodes().Patch(context.Background(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// nodeAs patches a Node under a name for managedFields.
+func nodeAs(manager, name, patch string) do {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		_, err := c.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: dryRun, FieldManager: manager})
 		return err
 	}
 }
@@ -107,13 +122,20 @@ func createLease(ctx context.Context, c kubernetes.Interface) error {
 	return err
 }
 
-func updateLease(ctx context.Context, c kubernetes.Interface) error {
-	l, err := leases(c).Get(ctx, controlplane.LockkeeperLease, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("reading what to update: %s", err) // not the act, so not to be taken for its answer
+// updateLease renews the Lease, as far as admission is concerned.
+var updateLease = changeLease(func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NowMicro()) })
+
+// changeLease replaces the Lease by a changed one.
+func changeLease(change func(*coordinationv1.Lease)) do {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		l, err := leases(cp.Client()).Get(ctx, controlplane.LockkeeperLease, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("reading what to update: %s", err) // not the act, so not to be taken for its answer
+		}
+		change(l)
+		_, err = leases(c).Update(ctx, l, metav1.UpdateOptions{DryRun: dryRun})
+		return err
 	}
-	_, err = leases(c).Update(ctx, l, metav1.UpdateOptions{DryRun: dryRun})
-	return err
 }
 
 func patchLease(ctx context.Context, c kubernetes.Interface) error {
@@ -162,6 +184,16 @@ func widenRole(ctx context.Context, c kubernetes.Interface) error {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 	}, metav1.CreateOptions{DryRun: dryRun})
 	return err
+}
+
+// mint asks for a token of a service account in lockkeeper's namespace.
+func mint(account string, life time.Duration, audiences ...string) do {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		_, err := c.CoreV1().ServiceAccounts(controlplane.LockkeeperNamespace).CreateToken(ctx, account, &authenticationv1.TokenRequest{
+			Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(life / time.Second)), Audiences: audiences},
+		}, metav1.CreateOptions{DryRun: dryRun})
+		return err
+	}
 }
 
 func mintToken(namespace, account string) func(context.Context, kubernetes.Interface) error {

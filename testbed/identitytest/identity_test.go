@@ -1,14 +1,18 @@
 package identitytest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -96,27 +100,43 @@ func until(t *testing.T, what string, is func() (bool, error)) {
 	}
 }
 
-// bound waits until the policies are in force, or are not: the API server takes a moment to see them. What it is shown is
-// refused by nothing but them.
+// bound waits until all policies are in force, or none is: the API server reads them once a second. Each request is refused by the
+// policy that it is for and by nothing else.
 func bound(t *testing.T, want bool) {
 	t.Helper()
 	admin, leader := cp.Client(), asCoordinator(t)
+	probes := []struct {
+		policy string
+		client kubernetes.Interface
+		do     do
+	}{
+		{keys, admin, node("id-c", label(v1alpha1.LabelState, `"idle"`))},
+		{prefixes, admin, node("id-c", label(v1alpha1.Prefix+"probe", `"x"`))},
+		{hosts, asHost(t, "id-probe"), create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "id-probe", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Node", Name: "gone", UID: "gone"}}}})},
+		{coordinator, leader, node("id-c", label(v1alpha1.LabelWants, `"idle"`))},
+		{lease, leader, changeLease(func(l *coordinationv1.Lease) { l.Labels = map[string]string{"probe": "x"} })},
+		{token, leader, mint(v1alpha1.CoordinatorServiceAccount, 2*v1alpha1.MaxTokenLifetime)},
+	}
 	until(t, fmt.Sprintf("the policies to be in force: %t", want), func() (bool, error) {
-		forged := node("id-c", label(v1alpha1.LabelState, `"idle"`))(t.Context(), admin)
-		spoken := node("id-c", label(v1alpha1.LabelWants, `"idle"`))(t.Context(), leader)
-		return want == (refusedBy(forged) == keys) && want == (refusedBy(spoken) == coordinator), fmt.Errorf("%v; %v", forged, spoken)
+		for _, p := range probes {
+			if err := p.do(t.Context(), p.client); (refusedBy(err) == p.policy) != want {
+				return false, fmt.Errorf("%s: %w", p.policy, err)
+			}
+		}
+		return true, nil
 	})
 }
 
 // unbind is what docs/install.md says to do in an emergency.
 func unbind(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"lockkeeper-keys", "lockkeeper-coordinator"} {
-		must(t, cp.Client().AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(t.Context(), name, metav1.DeleteOptions{}))
-	}
+	must(t, cp.UnbindPolicies(t.Context()))
 	t.Cleanup(func() { must(t, cp.ApplyLockkeeper(context.Background())) })
 	bound(t, false)
 }
+
+var policyName = regexp.MustCompile(`ValidatingAdmissionPolicy '([^']*)'`)
 
 // refusedBy names the layer that an error comes from.
 func refusedBy(err error) string {
@@ -124,13 +144,12 @@ func refusedBy(err error) string {
 		return ""
 	}
 	text := err.Error()
+	name := policyName.FindStringSubmatch(text)
 	switch {
+	case name != nil:
+		return policyLayer + name[1]
 	case !apierrors.IsForbidden(err):
 		return "something else"
-	case strings.Contains(text, "ValidatingAdmissionPolicy 'lockkeeper-keys'"):
-		return keys
-	case strings.Contains(text, "ValidatingAdmissionPolicy 'lockkeeper-coordinator'"):
-		return coordinator
 	case strings.Contains(text, " is forbidden: node "), strings.Contains(text, " is forbidden: can only access leases "):
 		return restriction
 	case strings.Contains(text, " cannot "):
@@ -139,11 +158,19 @@ func refusedBy(err error) string {
 	return "something else"
 }
 
+// waitsForBackup is the grant of a turn that waits for the hooks database and backup, as the coordinator writes it, in quotes.
+var waitsForBackup = strconv.Quote(v1alpha1.FormatRecord(&v1alpha1.Grant{
+	Turn: "t1", Changes: []v1alpha1.Change{{Source: v1alpha1.SourceFile, Name: "/etc/x"}},
+	Terms: v1alpha1.Terms{BeforeReboot: []v1alpha1.Hook{{Name: "database"}, {Name: "backup"}}},
+}))
+
 // fixture makes the Nodes of the tables, each key by who writes it:
 //
-//	id-a  in a turn, cordoned and marked, with a pause that has an end, a request and a hook's word
-//	id-b  idle, cordoned and marked, taken away by force
+//	id-a  in a turn that waits for the hook backup, cordoned and marked, with a pause that has ended, a request and a confirmation
+//	id-b  idle, cordoned and marked, detached by force, with a confirmation that nothing waits for
 //	id-c  nothing but a pause without an end
+//
+// The Lease carries an emergency stop.
 func fixture(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
@@ -166,6 +193,12 @@ func fixture(t *testing.T) {
 			must(t, cp.Client().CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}))
 		})
 	}
+	stop := func(ctx context.Context, text string) {
+		_, err := leases(cp.Client()).Patch(ctx, controlplane.LockkeeperLease, types.MergePatchType, []byte(annotation(v1alpha1.AnnotationStop, text)), metav1.PatchOptions{})
+		must(t, err)
+	}
+	stop(ctx, `"drill"`)
+	t.Cleanup(func() { stop(context.Background(), "null") })
 	bound(t, true)
 	for _, name := range []string{"id-a", "id-b", "id-c"} {
 		until(t, "NodeRestriction to know of the pod on "+name, func() (bool, error) { // it looks in a cache of its own
@@ -174,14 +207,14 @@ func fixture(t *testing.T) {
 		})
 	}
 	write(cp.Client(), "id-a", `{"metadata":{"annotations":{"lockkeeper.dev/paused":"{\"until\": \"2026-01-01T00:00:00Z\"}","lockkeeper.dev/request":"reboot","hook.lockkeeper.dev/backup":"t1"}}}`)
-	write(cp.Client(), "id-b", `{"metadata":{"annotations":{"lockkeeper.dev/detached":"{\"force\": true}","example.com/keep":"x"}}}`)
+	write(cp.Client(), "id-b", `{"metadata":{"annotations":{"lockkeeper.dev/detached":"{\"force\": true}","example.com/keep":"x","hook.lockkeeper.dev/old":"t0"}}}`)
 	write(cp.Client(), "id-c", annotation(v1alpha1.AnnotationPaused, `"disk change"`))
 	for _, name := range []string{"id-a", "id-b"} {
 		write(asHost(t, name), name, `{"metadata":{"labels":{"lockkeeper.dev/wants":"reboot"},"annotations":{"lockkeeper.dev/host":"{\"a\":1}",`+
 			`"lockkeeper.dev/ack":"t1/b1/draining/done","lockkeeper.dev/cordon":"t1"}},"spec":{"unschedulable":true}}`)
 	}
-	write(asCoordinator(t), "id-a", `{"metadata":{"labels":{"lockkeeper.dev/state":"draining","lockkeeper.dev/held":"Overdue"},`+
-		`"annotations":{"lockkeeper.dev/turn":"t1","lockkeeper.dev/grant":"{\"a\":1}","lockkeeper.dev/last":"{\"a\":1}"}}}`)
+	write(asCoordinator(t), "id-a", `{"metadata":{"labels":{"lockkeeper.dev/state":"before-reboot","lockkeeper.dev/held":"Overdue"},`+
+		`"annotations":{"lockkeeper.dev/turn":"t1","lockkeeper.dev/grant":`+waitsForBackup+`,"lockkeeper.dev/last":"{\"a\":1}"}}}`)
 	write(asCoordinator(t), "id-b", label(v1alpha1.LabelState, `"idle"`))
 }
 
@@ -212,6 +245,38 @@ func person(t *testing.T, user, group, resource string, verbs ...string) {
 	}
 }
 
+// bind gives a user a ClusterRole of the manifests, and returns when it is in force.
+func bind(t *testing.T, user, role, verb string) {
+	t.Helper()
+	name := user + "-" + role
+	_, err := cp.Client().RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, cp.Client().RbacV1().ClusterRoleBindings().Delete(context.Background(), name, metav1.DeleteOptions{}))
+	})
+	must(t, cp.WaitAllowed(within(t), authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
+		Group: "lockkeeper.dev", Resource: "nodes", Verb: verb,
+	}}, true))
+}
+
+// people gives the users of the tables their rights.
+func people(t *testing.T) {
+	t.Helper()
+	for _, user := range []string{"pat", "olga", "opal", "hooker"} {
+		person(t, user, "", "nodes", "patch")
+	}
+	person(t, "olga", "lockkeeper.dev", "nodes", "override")
+	person(t, "agent", "", "nodes/status", "patch")
+	person(t, "agent", "lockkeeper.dev", "nodes", "pause", "detach", "manage", "request", "retry", "confirm", "override")
+	bind(t, "opal", "lockkeeper-operator", "pause")
+	bind(t, "vera", "lockkeeper-operator", "pause")
+	bind(t, "hooker", "lockkeeper-hook", "confirm")
+}
+
 // actTable is what one identity tries.
 type actTable struct {
 	who    string
@@ -226,8 +291,12 @@ func actTables(t *testing.T) []actTable {
 		{"the coordinator", asCoordinator(t), coordinatorActs},
 		{"a coordinator's certificate", asUser(t, v1alpha1.CoordinatorCertificateUser, v1alpha1.CoordinatorGroup), certificateActs},
 		{"an administrator", cp.Client(), adminActs},
-		{"somebody who may patch Nodes", asUser(t, "pat"), personActs},
-		{"somebody who may override", asUser(t, "olga"), overriderActs},
+		{"a user who may patch Nodes", asUser(t, "pat"), personActs},
+		{"a user who may override", asUser(t, "olga"), overriderActs},
+		{"an agent that may write the status of Nodes", asUser(t, "agent"), agentActs},
+		{"an operator", asUser(t, "opal"), operatorActs},
+		{"a user with the operator's verbs alone", asUser(t, "vera"), verbsActs},
+		{"a hook", asUser(t, "hooker"), hookActs},
 		{"the kubelet of id-new", asHost(t, "id-new"), kubeletActs},
 	}
 }
@@ -235,9 +304,7 @@ func actTables(t *testing.T) []actTable {
 // TestActs tries every act, and those that a policy refuses once more without the policies: then they succeed.
 func TestActs(t *testing.T) {
 	fixture(t)
-	person(t, "pat", "", "nodes", "get", "patch")
-	person(t, "olga", "", "nodes", "get", "patch")
-	person(t, "olga", "lockkeeper.dev", "nodes", "override")
+	people(t)
 	tables := actTables(t)
 	count := map[string]int{}
 	for _, table := range tables {
@@ -249,14 +316,15 @@ func TestActs(t *testing.T) {
 			count[a.refused]++
 		}
 	}
-	t.Logf("allowed: %d; refused by %s: %d, by %s: %d, by %s: %d, by %s: %d", count[""], rbac, count[rbac], restriction, count[restriction],
-		keys, count[keys], coordinator, count[coordinator])
+	for layer, n := range count {
+		t.Logf("%3d %s", n, cmp.Or(layer, "allowed"))
+	}
 
 	unbind(t)
 	for _, table := range tables {
 		for _, a := range table.acts {
 			want := a.refused
-			if want == keys || want == coordinator {
+			if strings.HasPrefix(want, policyLayer) {
 				want = ""
 			}
 			err := a.do(t.Context(), table.client)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -268,6 +269,17 @@ func TestLeastPrivilege(t *testing.T) {
 	r.patch("lp-3", annotation(v1alpha1.AnnotationPaused, `"disk"`))
 	r.state("lp-3", v1alpha1.StatePaused)
 	r.patch("lp-3", annotation(v1alpha1.AnnotationPaused, "null"))
+	r.state("lp-3", v1alpha1.StateIdle)
+	// A pause and a detach with an end: the coordinator removes both when their time has come, and not before.
+	for _, key := range []string{v1alpha1.AnnotationPaused, v1alpha1.AnnotationDetached} {
+		end := time.Now().Add(1500 * time.Millisecond)
+		r.patch("lp-3", annotation(key, strconv.Quote(`{"reason":"disk","until":"`+end.Format(time.RFC3339Nano)+`"}`)))
+		r.until("lp-3", "to be "+key+" no more", func(n *corev1.Node) bool { return n.Annotations[key] == "" })
+		if time.Now().Before(end) {
+			t.Errorf("%s ended %v before its until", key, time.Until(end))
+		}
+	}
+	r.state("lp-3", v1alpha1.StateIdle)
 	r.patch("lp-3", annotation(v1alpha1.AnnotationDetached, `"theirs"`))
 	r.until("lp-3", "to be let go", func(n *corev1.Node) bool {
 		return n.Labels[v1alpha1.LabelState] == "" && n.Labels[v1alpha1.LabelWants] == ""
