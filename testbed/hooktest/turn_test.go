@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
@@ -172,7 +173,7 @@ func checkStolen(t *testing.T, h *realhost.Host, node func(string, time.Duration
 	must(t, err)
 	// A turn of another term is taken back before the host sees it.
 	grant := v1alpha1.Grant{Turn: "stolen", Epoch: *lease.Spec.HolderIdentity, NodeUID: string(n.UID), BootID: n.Status.NodeInfo.BootID,
-		Wants: v1alpha1.WantsReboot, Drains: true, StartedAt: time.Now(), StageAt: time.Now()}
+		Wants: v1alpha1.WantsReboot, Drains: true, Terms: policy.Default().Terms, StartedAt: time.Now(), StageAt: time.Now()}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"labels":      map[string]string{v1alpha1.LabelState: string(v1alpha1.StateBeforeUncordon)},
 		"annotations": map[string]string{v1alpha1.AnnotationTurn: grant.Turn, v1alpha1.AnnotationGrant: v1alpha1.FormatRecord(&grant)},

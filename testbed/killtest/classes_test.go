@@ -33,7 +33,7 @@ var classes = []class{
 	{"host: strip", []string{"host: ack- host- wants-", "host: host- wants-"}, &comesBack, false},
 
 	{"coordinator: adopt", []string{"coordinator: grant- state=idle turn-"}, &comesBack, false},
-	{"coordinator: release", []string{"coordinator: grant- last- state- turn-"}, &comesBack, false},
+	{"coordinator: release", []string{"coordinator: expired- grant- last- state- turn-"}, &comesBack, false},
 	{"coordinator: hold", []string{"coordinator: held=Budget"}, &waits, false},
 	{"coordinator: hold no more", []string{"coordinator: held-"}, &waits, false},
 	{"coordinator: grant", []string{"coordinator: grant state=before-drain turn"}, &plain, true},
