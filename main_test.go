@@ -242,7 +242,7 @@ func TestCheckConfigWarnsOfTheCredential(t *testing.T) {
 	}{
 		{0, ""},
 		{0o600, ""},
-		{0o644, "lockkeeper: coordinator.kubeconfig: others than root can read coordinator.kubeconfig (mode 0644): chmod 0600 coordinator.kubeconfig\n"},
+		{0o644, "lockkeeper: coordinator.kubeconfig: users other than root can read coordinator.kubeconfig (mode 0644): chmod 0600 coordinator.kubeconfig\n"},
 	} {
 		if tc.mode != 0 {
 			write(t, dir, "coordinator.kubeconfig", "x")
@@ -408,9 +408,9 @@ func TestPackagedUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	reference += "\n## Units that no plan reloads or restarts\n\n" +
-		"An entry with a `*` is a pattern. An entry stands for the instances of a template of that name, too. The API server\n" +
-		"refuses a policy that names one; an instance makes the policy invalid (`InvalidPolicy`). A host also refuses a unit that\n" +
-		"has such a name as an alias.\n\n" + policy.RefusedUnitsTable()
+		"An entry with a `*` is a pattern. An entry also covers the instances of a template of that name. The API server refuses a\n" +
+		"policy that names one of these units. It accepts a policy that names an instance, but that policy is invalid\n" +
+		"(`InvalidPolicy`). A host also refuses a unit that has such a name as an alias.\n\n" + policy.RefusedUnitsTable()
 	for file, want := range map[string]string{
 		"docs/policy-reference.md":              reference,
 		"packaging/lockkeeper.toml":             render.Sample(head, keys),

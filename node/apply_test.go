@@ -194,7 +194,7 @@ func TestApplyRefusesUnits(t *testing.T) {
 	e := errand{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Restart b.service, Restart maintenance.target")}
 	f := newFakeHost(t)
 	f.names = map[string][]string{"maintenance.target": {"reboot.target", "runlevel6.target"}}
-	const text = "Restart maintenance.target is refused: on this host the unit is reboot.target, which ends the boot without a drain"
+	const text = "Restart maintenance.target is refused: on this host the unit is reboot.target, which shuts down or reboots the host without a drain"
 	f.expect("an alias", f.process("b1", e), turn.Work{Failed: text}, "", "")
 	f.expect("the next process", f.process("b1", e), turn.Work{Failed: text}, "", "")
 

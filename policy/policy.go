@@ -38,9 +38,9 @@ type Policy struct {
 	// MaxFailed is how many failed nodes, not forgiven, stop the line when
 	// exceeded; 0 to 10000.
 	MaxFailed int
-	// Order is what nodes are put in order by. OrderLastTurn is among the keys.
+	// Order is how nodes are sorted. OrderLastTurn is among the keys.
 	Order []v1alpha1.OrderKey
-	// MaxTurnsPerDay is how many turns a node may be granted within 24 hours; 1 to
+	// MaxTurnsPerDay is the most turns that a node is granted within 24 hours; 1 to
 	// 48.
 	MaxTurnsPerDay int
 	// Settle is how long nothing is granted after the end of a turn, or after

@@ -17,22 +17,22 @@ type RefusedUnits struct {
 	// Reloads reports that Reload is accepted: only Restart is refused.
 	Reloads bool
 	// Units are the units' names; an entry with a * is a pattern as of [path.Match].
-	// An entry stands for the instances of a template of that name, too: rescue.service
-	// for rescue@x.service.
+	// An entry also covers the instances of a template of that name: rescue.service
+	// covers rescue@x.service.
 	Units []string
 }
 
 const onlyReboot = "the action Reboot, which drains the node and waits for its turn"
 
-// refusedUnits is the only list. It holds what systemd itself ships, from version
+// refusedUnits is the only list. It has units that systemd itself ships, from version
 // 252 to 262, and the targets of systemd.special(7). A test in testbed/packagetest
-// finds the units of other versions that nobody has judged yet.
+// finds units of other versions that are not classified yet.
 //
-// The rules of v1alpha1.Action repeat it for the API server, without the instances of
-// templates and without escaped names; a test in testbed/policytest compares the two.
+// The rules of v1alpha1.Action repeat the list for the API server, without the instances
+// of templates and without escaped names; a test in testbed/policytest compares the two.
 //
-// It matters that these are services as well as targets: Restart leaves an inactive
-// target alone, but runs a Type=oneshot service, and systemd-reboot.service is one.
+// The list has services as well as targets: Restart leaves an inactive target alone, but
+// runs a Type=oneshot service, and systemd-reboot.service is one.
 //
 // Some units were considered and are not in the list:
 //   - default.target, multi-user.target, graphical.target and basic.target. A restart
@@ -40,21 +40,21 @@ const onlyReboot = "the action Reboot, which drains the node and waits for its t
 //     list, the host refuses it by that name.
 //   - systemd-logind.service. It keeps sessions and inhibitors over a restart, and
 //     sites do change /etc/systemd/logind.conf.
-//   - user@UID.service, sessions, slices and mounts. Their restart may end what people or
-//     pods run, but not the boot. systemd itself refuses it for init.scope, -.slice,
-//     system.slice and -.mount.
+//   - user@UID.service, sessions, slices and mounts. Their restart may end processes of
+//     people or pods, but does not reboot the host. systemd itself refuses it for
+//     init.scope, -.slice, system.slice and -.mount.
 var refusedUnits = []RefusedUnits{
 	{
-		Why: "ends the boot without a drain", Instead: onlyReboot,
+		Why: "shuts down or reboots the host without a drain", Instead: onlyReboot,
 		Units: []string{
 			"reboot.target", "poweroff.target", "halt.target", "kexec.target", "soft-reboot.target", "exit.target",
 			"systemd-reboot.service", "systemd-poweroff.service", "systemd-halt.service", "systemd-kexec.service",
 			"systemd-soft-reboot.service", "systemd-exit.service", "runlevel0.target", "runlevel6.target",
-			// What every shutdown goes through.
+			// Every shutdown goes through these.
 			"shutdown.target", "umount.target", "final.target",
-			// What keys and a power failure start.
+			// Keys and a power failure start these.
 			"ctrl-alt-del.target", "kbrequest.target", "sigpwr.target",
-			// They reboot, or power off, depending on what they find.
+			// These reboot or power off, depending on what they find.
 			"systemd-sysupdate-reboot.service", "systemd-validatefs.service", "systemd-battery-check.service",
 		},
 	}, {
@@ -111,8 +111,8 @@ func Refuse(action v1alpha1.ActionType, unit string) *RefusedUnits {
 }
 
 // unescape returns a unit's name with \xNN replaced by the character, see
-// systemd-escape(1). systemd takes an escaped name for another unit's; but no unit
-// has a reason to be named like one of these in disguise.
+// systemd-escape(1). To systemd, the escaped name is another unit's; but no unit has a
+// good reason to have the escaped name of a refused one.
 func unescape(unit string) string {
 	var b strings.Builder
 	for i := 0; i < len(unit); i++ {
@@ -128,8 +128,8 @@ func unescape(unit string) string {
 	return b.String()
 }
 
-// withoutInstance returns a unit's name without "@" and what comes after it, the type
-// excepted.
+// withoutInstance returns a unit's name without "@" and the instance. It keeps the
+// type.
 func withoutInstance(unit string) string {
 	stem, kind, ok := cutLast(unit, ".")
 	if !ok {

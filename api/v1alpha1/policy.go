@@ -211,7 +211,7 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!(self.type in ['Reload', 'Restart']) || has(self.unit)",message="missing; expected the full name of the unit to reload or restart",fieldPath=".unit",reason=FieldValueRequired
 // +kubebuilder:validation:XValidation:rule="self.type in ['Reload', 'Restart'] || !has(self.unit)",message="this action has no unit; expected one only with Reload and Restart",fieldPath=".unit",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!has(self.unit) || !(self.unit in ['reboot.target', 'poweroff.target', 'halt.target', 'kexec.target', 'soft-reboot.target', 'exit.target', 'systemd-reboot.service', 'systemd-poweroff.service', 'systemd-halt.service', 'systemd-kexec.service', 'systemd-soft-reboot.service', 'systemd-exit.service', 'runlevel0.target', 'runlevel6.target', 'shutdown.target', 'umount.target', 'final.target', 'ctrl-alt-del.target', 'kbrequest.target', 'sigpwr.target', 'systemd-sysupdate-reboot.service', 'systemd-validatefs.service', 'systemd-battery-check.service'])",message="this unit ends the boot without a drain; expected the action Reboot, which drains the node and waits for its turn",fieldPath=".unit"
+// +kubebuilder:validation:XValidation:rule="!has(self.unit) || !(self.unit in ['reboot.target', 'poweroff.target', 'halt.target', 'kexec.target', 'soft-reboot.target', 'exit.target', 'systemd-reboot.service', 'systemd-poweroff.service', 'systemd-halt.service', 'systemd-kexec.service', 'systemd-soft-reboot.service', 'systemd-exit.service', 'runlevel0.target', 'runlevel6.target', 'shutdown.target', 'umount.target', 'final.target', 'ctrl-alt-del.target', 'kbrequest.target', 'sigpwr.target', 'systemd-sysupdate-reboot.service', 'systemd-validatefs.service', 'systemd-battery-check.service'])",message="this unit shuts down or reboots the host without a drain; expected the action Reboot, which drains the node and waits for its turn",fieldPath=".unit"
 // +kubebuilder:validation:XValidation:rule="!has(self.unit) || !(self.unit in ['sleep.target', 'suspend.target', 'hibernate.target', 'hybrid-sleep.target', 'suspend-then-hibernate.target', 'systemd-suspend.service', 'systemd-hibernate.service', 'systemd-hybrid-sleep.service', 'systemd-suspend-then-hibernate.service', 'systemd-hibernate-resume.service'])",message="this unit suspends the host; expected another unit: a suspended node is not Ready, and no plan wakes it up",fieldPath=".unit"
 // +kubebuilder:validation:XValidation:rule="!has(self.unit) || !(self.unit in ['rescue.target', 'rescue.service', 'emergency.target', 'emergency.service', 'runlevel1.target', 'local-fs.target', 'systemd-fsck-root.service', 'system-update.target', 'system-install.target', 'systemd-sysinstall.service', 'factory-reset.target', 'systemd-factory-reset.service', 'storage-target-mode.target', 'systemd-storagetm.service', 'initrd.target'] || self.unit.startsWith('system-update-') || self.unit.startsWith('factory-reset-') || self.unit.startsWith('systemd-factory-reset-') || self.unit.startsWith('initrd-') || self.unit.startsWith('breakpoint-'))",message="this unit takes the host to a rescue, update, installation or initrd state; expected another unit, or the action Reboot, which drains the node and waits for its turn",fieldPath=".unit"
 // +kubebuilder:validation:XValidation:rule="!has(self.unit) || self.unit != 'sysinit.target'",message="this unit is required by nearly every unit of the host, and they would all be restarted with it; expected the units that are meant, or the action Reboot, which drains the node and waits for its turn",fieldPath=".unit"
@@ -256,18 +256,18 @@ type RolloutSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	MaxFailed int32 `json:"maxFailed"`
-	// Order is what decides whose turn is next; the first key counts most. Where
-	// LastTurn is not among the keys it comes before them. The coordinator's own
-	// host comes last whatever the order.
+	// Order decides whose turn is next; the first key counts most. If LastTurn is
+	// not among the keys, it comes before them. The coordinator's own host comes
+	// last in any order.
 	//
 	// +optional
 	// +kubebuilder:default={LastTurn,Zone,OldestBoot}
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=4
 	Order []OrderKey `json:"order"`
-	// MaxTurnsPerDay is how many turns a node may be granted within 24 hours,
-	// whatever came of them. A node that has had as many is held with TurnLimit
-	// until the first of them began 24 hours ago. 1 to 48.
+	// MaxTurnsPerDay is the most turns that a node is granted within 24 hours,
+	// whatever their results. A node that has had that many is held with TurnLimit
+	// until 24 hours after the first of them began. 1 to 48.
 	//
 	// +optional
 	// +kubebuilder:default=6
@@ -338,19 +338,18 @@ type OrderKey string
 // The keys.
 const (
 	// OrderLastTurn: nodes that had a turn within the last 24 hours come after
-	// all others, and of them the one whose turn ended first comes first. A host
+	// all others; of these, the one whose turn ended first comes first. A host
 	// that always wants another turn cannot keep the others waiting.
 	OrderLastTurn OrderKey = "LastTurn"
 	// OrderZone: by the label topology.kubernetes.io/zone, zone after zone.
 	OrderZone OrderKey = "Zone"
-	// OrderOldestBoot: the host that booted longest ago, by its own account,
-	// comes first.
+	// OrderOldestBoot: the host that says that it booted longest ago comes first.
 	OrderOldestBoot OrderKey = "OldestBoot"
 	// OrderName: by the Node's name.
 	OrderName OrderKey = "Name"
 )
 
-// MaxTurnsPerDay is the most that [RolloutSpec.MaxTurnsPerDay] may be.
+// MaxTurnsPerDay is the maximum of [RolloutSpec.MaxTurnsPerDay].
 const MaxTurnsPerDay = 48
 
 // OnClose is what becomes of turns under way when a window closes.

@@ -292,7 +292,7 @@ func testRefusedUnit(h *watchedHost) {
 	h.expect("reason", string(v1alpha1.ReadKeys(n.Labels, n.Annotations).Last.Reason), "ApplyFailed")
 	rec, err := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
 	must(h.t, err)
-	h.expect("the host's record", rec.ApplyFailed, "Restart maintenance.target is refused: on this host the unit is reboot.target, which ends the boot without a drain")
+	h.expect("the host's record", rec.ApplyFailed, "Restart maintenance.target is refused: on this host the unit is reboot.target, which shuts down or reboots the host without a drain")
 	h.expect("the other unit of the plan", h.invocation("demo"), demo)
 	h.expect("systemd's jobs", exec(h.t, h.Host, "systemctl list-jobs --no-legend"), "")
 	h.expect("the boot", exec(h.t, h.Host, "cat /proc/sys/kernel/random/boot_id"), boot)
