@@ -89,9 +89,9 @@ type Credential struct {
 }
 
 // Mint asks the API server for a token, or has a certificate signed, and makes
-// a kubeconfig of it. With a token it tries out whether the token can renew
-// itself. Of a token nothing is written but its own record in the API server's
-// audit log; a certificate may have to be waited for, until ctx
+// a kubeconfig of it. With a token it also tests whether the token can renew
+// itself. A token leaves no trace but its record in the API server's audit log.
+// Mint may have to wait for a certificate, until ctx
 // ends. The error is report.ErrNoKubeconfig if the caller has no credential.
 func Mint(ctx context.Context, o Options) (Credential, error) {
 	if o.Namespace == "" {

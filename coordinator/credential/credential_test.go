@@ -85,7 +85,7 @@ func TestMint(t *testing.T) {
 	}
 	if got := strings.Join(c.Notes(expires.Add(-25*time.Hour)), "\n"); got != "valid until 2026-01-02T03:04:05Z, for 25h; a new one put in its place is noticed without a restart\n"+
 		"the API server gives no longer lifetime than that\n"+
-		"it cannot renew itself: the admission policy lockkeeper-coordinator-token does not know this API server's audience. The token itself is good. "+
+		"it cannot renew itself: the admission policy lockkeeper-coordinator-token does not know this API server's audience. The token itself is valid. "+
 		"Run this, with the other options that you gave `lockkeeper manifests` before: lockkeeper manifests --audience 'x' | kubectl apply -f -\n"+
 		"it reaches the API server at "+c.Server+", which is each host's own; --server names another address" {
 		t.Errorf("notes:\n%s", got)
@@ -208,11 +208,11 @@ func TestRenewalIsTriedOut(t *testing.T) {
 	}{
 		{http.StatusCreated, "", "", ""},
 		{http.StatusForbidden, "Forbidden", "ValidatingAdmissionPolicy 'lockkeeper-coordinator-token' with binding 'x' denied request: y",
-			"it cannot renew itself: the admission policy lockkeeper-coordinator-token does not know this API server's audience. The token itself is good. " +
+			"it cannot renew itself: the admission policy lockkeeper-coordinator-token does not know this API server's audience. The token itself is valid. " +
 				"Run this, with the other options that you gave `lockkeeper manifests` before: lockkeeper manifests --namespace ns --audience 'https://a.example' --audience 'k3s' | kubectl apply -f -"},
 		{http.StatusForbidden, "Forbidden", `serviceaccounts "lockkeeper-coordinator" is forbidden: User "u" cannot create resource`,
-			"it does not renew itself: RBAC lets the coordinator ask for no token, as with `lockkeeper manifests --no-renewal`. Put a new one in its place before it ends"},
-		{http.StatusBadGateway, "", "away", "whether it can renew itself is not known: "},
+			"it does not renew itself: RBAC does not let the coordinator ask for tokens, as with `lockkeeper manifests --no-renewal`. Put a new token in its place before it expires"},
+		{http.StatusBadGateway, "", "away", "cannot find out whether it can renew itself: "},
 	} {
 		var asked []string
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

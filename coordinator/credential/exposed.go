@@ -12,15 +12,15 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Exposed returns how others than root, or the user of this process, can read or
-// change the credential, one sentence for each file or directory, nil for not at
-// all. It looks at the kubeconfig, the files with a key or a token that this
-// names, the renewed token, and the directories that they are in. A file that is
-// not there, or cannot be looked at, is left out.
+// Exposed returns how users other than root and the user of this process can read
+// or change the credential: one sentence for each file or directory, nil if they
+// cannot. It checks the kubeconfig, the key and token files that the kubeconfig
+// names, the renewed token, and the directories above them. It skips a file that
+// does not exist or that it cannot check.
 //
-// Only the coordinator's files are looked at. The kubelet's kubeconfig belongs to
-// whatever installs the kubelet, which knows whom it wants to read it, and a
-// finding that no administrator of lockkeeper can settle would be on every host.
+// It checks only the coordinator's files. The kubelet's kubeconfig belongs to
+// whatever installs the kubelet, which decides who may read it. Every host would
+// show a finding that no administrator of lockkeeper can fix.
 func (f Files) Exposed() []string {
 	var found []string
 	add := func(finding string) {
@@ -92,12 +92,11 @@ func exposedFile(path string) string {
 	if len(can) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("others than root can %s %s (mode %04o): chmod 0600 %s", strings.Join(can, " and "), path, info.Mode().Perm(), path)
+	return fmt.Sprintf("users other than root can %s %s (mode %04o): chmod 0600 %s", strings.Join(can, " and "), path, info.Mode().Perm(), path)
 }
 
-// exposedDirectory says who can put another file in the place of one in the
-// directory. In a directory with the sticky bit, such as /tmp, only the file's
-// owner can.
+// exposedDirectory returns who can replace files in the directory. In a directory
+// with the sticky bit, such as /tmp, only the file's owner can.
 func exposedDirectory(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -109,11 +108,11 @@ func exposedDirectory(path string) string {
 	if info.Mode()&0o022 == 0 || info.Mode()&fs.ModeSticky != 0 {
 		return ""
 	}
-	return fmt.Sprintf("others than root can replace what is in the directory %s (mode %04o): chmod go-w %s", path, info.Mode().Perm(), path)
+	return fmt.Sprintf("users other than root can replace what is in the directory %s (mode %04o): chmod go-w %s", path, info.Mode().Perm(), path)
 }
 
-// foreignOwner reports whether something belongs to another user than root and
-// this process's.
+// foreignOwner reports whether a file belongs to a user other than root and the
+// user of this process.
 func foreignOwner(info fs.FileInfo) (uid int, foreign bool) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

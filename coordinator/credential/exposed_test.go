@@ -25,28 +25,28 @@ func TestExposed(t *testing.T) {
 	}{
 		"as it should be":     {func(string) {}, nil},
 		"no kubeconfig":       {func(dir string) { must(os.RemoveAll(dir + "/etc")) }, nil},
-		"readable by a group": {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o640)) }, []string{"others than root can read DIR/etc/kubeconfig (mode 0640): chmod 0600 DIR/etc/kubeconfig"}},
-		"readable by others":  {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o604)) }, []string{"others than root can read DIR/etc/kubeconfig (mode 0604): chmod 0600 DIR/etc/kubeconfig"}},
-		"writable by a group": {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o620)) }, []string{"others than root can change DIR/etc/kubeconfig (mode 0620): chmod 0600 DIR/etc/kubeconfig"}},
-		"open to everybody":   {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o666)) }, []string{"others than root can read and change DIR/etc/kubeconfig (mode 0666): chmod 0600 DIR/etc/kubeconfig"}},
+		"readable by a group": {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o640)) }, []string{"users other than root can read DIR/etc/kubeconfig (mode 0640): chmod 0600 DIR/etc/kubeconfig"}},
+		"readable by others":  {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o604)) }, []string{"users other than root can read DIR/etc/kubeconfig (mode 0604): chmod 0600 DIR/etc/kubeconfig"}},
+		"writable by a group": {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o620)) }, []string{"users other than root can change DIR/etc/kubeconfig (mode 0620): chmod 0600 DIR/etc/kubeconfig"}},
+		"open to everybody":   {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o666)) }, []string{"users other than root can read and change DIR/etc/kubeconfig (mode 0666): chmod 0600 DIR/etc/kubeconfig"}},
 		"executable, no more": {func(dir string) { must(os.Chmod(dir+"/etc/kubeconfig", 0o711)) }, nil},
 		"another user's":      {func(dir string) { must(os.Chown(dir+"/etc/kubeconfig", 1234, 0)) }, []string{"DIR/etc/kubeconfig belongs to user 1234, expected root: chown root DIR/etc/kubeconfig"}},
-		"its token file":      {func(dir string) { must(os.Chmod(dir+"/etc/token", 0o644)) }, []string{"others than root can read DIR/etc/token (mode 0644): chmod 0600 DIR/etc/token"}},
-		"its key":             {func(dir string) { must(os.Chmod(dir+"/pki/key.pem", 0o644)) }, []string{"others than root can read DIR/pki/key.pem (mode 0644): chmod 0600 DIR/pki/key.pem"}},
+		"its token file":      {func(dir string) { must(os.Chmod(dir+"/etc/token", 0o644)) }, []string{"users other than root can read DIR/etc/token (mode 0644): chmod 0600 DIR/etc/token"}},
+		"its key":             {func(dir string) { must(os.Chmod(dir+"/pki/key.pem", 0o644)) }, []string{"users other than root can read DIR/pki/key.pem (mode 0644): chmod 0600 DIR/pki/key.pem"}},
 		"its certificate":     {func(dir string) { must(os.Chmod(dir+"/pki/cert.pem", 0o644)) }, nil},
-		"the renewed token":   {func(dir string) { must(os.Chmod(dir+"/var/token.json", 0o644)) }, []string{"others than root can read DIR/var/token.json (mode 0644): chmod 0600 DIR/var/token.json"}},
-		"its directory":       {func(dir string) { must(os.Chmod(dir+"/etc", 0o775)) }, []string{"others than root can replace what is in the directory DIR/etc (mode 0775): chmod go-w DIR/etc"}},
-		"a directory above":   {func(dir string) { must(os.Chmod(dir, 0o777)) }, []string{"others than root can replace what is in the directory DIR (mode 0777): chmod go-w DIR"}},
+		"the renewed token":   {func(dir string) { must(os.Chmod(dir+"/var/token.json", 0o644)) }, []string{"users other than root can read DIR/var/token.json (mode 0644): chmod 0600 DIR/var/token.json"}},
+		"its directory":       {func(dir string) { must(os.Chmod(dir+"/etc", 0o775)) }, []string{"users other than root can replace what is in the directory DIR/etc (mode 0775): chmod go-w DIR/etc"}},
+		"a directory above":   {func(dir string) { must(os.Chmod(dir, 0o777)) }, []string{"users other than root can replace what is in the directory DIR (mode 0777): chmod go-w DIR"}},
 		"a directory as /tmp": {func(dir string) { must(os.Chmod(dir, 0o777|os.ModeSticky)) }, nil},
 		"a user's directory":  {func(dir string) { must(os.Chown(dir+"/etc", 1234, 0)) }, []string{"the directory DIR/etc belongs to user 1234, who can replace what is in it, expected root: chown root DIR/etc"}},
-		"a link's target":     {func(dir string) { link(t, dir); must(os.Chmod(dir+"/elsewhere/kubeconfig", 0o644)) }, []string{"others than root can read DIR/elsewhere/kubeconfig (mode 0644): chmod 0600 DIR/elsewhere/kubeconfig"}},
-		"a link's own place":  {func(dir string) { link(t, dir); must(os.Chmod(dir+"/etc", 0o777)) }, []string{"others than root can replace what is in the directory DIR/etc (mode 0777): chmod go-w DIR/etc"}},
-		"a link leads to it":  {func(dir string) { link(t, dir); must(os.Chmod(dir+"/elsewhere", 0o777)) }, []string{"others than root can replace what is in the directory DIR/elsewhere (mode 0777): chmod go-w DIR/elsewhere"}},
+		"a link's target":     {func(dir string) { link(t, dir); must(os.Chmod(dir+"/elsewhere/kubeconfig", 0o644)) }, []string{"users other than root can read DIR/elsewhere/kubeconfig (mode 0644): chmod 0600 DIR/elsewhere/kubeconfig"}},
+		"a link's own place":  {func(dir string) { link(t, dir); must(os.Chmod(dir+"/etc", 0o777)) }, []string{"users other than root can replace what is in the directory DIR/etc (mode 0777): chmod go-w DIR/etc"}},
+		"a link leads to it":  {func(dir string) { link(t, dir); must(os.Chmod(dir+"/elsewhere", 0o777)) }, []string{"users other than root can replace what is in the directory DIR/elsewhere (mode 0777): chmod go-w DIR/elsewhere"}},
 		"not a kubeconfig":    {func(dir string) { must(os.WriteFile(dir+"/etc/kubeconfig", []byte("clusters: 5\n"), 0o600)) }, nil},
 		"several, one by one": {func(dir string) {
 			must(os.Chmod(dir+"/etc/kubeconfig", 0o644))
 			must(os.Chmod(dir+"/pki/key.pem", 0o602))
-		}, []string{"others than root can read DIR/etc/kubeconfig (mode 0644): chmod 0600 DIR/etc/kubeconfig", "others than root can change DIR/pki/key.pem (mode 0602): chmod 0600 DIR/pki/key.pem"}},
+		}, []string{"users other than root can read DIR/etc/kubeconfig (mode 0644): chmod 0600 DIR/etc/kubeconfig", "users other than root can change DIR/pki/key.pem (mode 0602): chmod 0600 DIR/pki/key.pem"}},
 		"a link that is broken": {func(dir string) { link(t, dir); must(os.RemoveAll(dir + "/elsewhere")) }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,8 +123,8 @@ func TestKeeperWarnsOfWhatIsExposed(t *testing.T) {
 			t.Errorf("%+v", k.health)
 		}
 	}
-	const file = "others than root can read DIR/etc/kubeconfig (mode 0644): chmod 0600 DIR/etc/kubeconfig"
-	const key = "others than root can read DIR/pki/key.pem (mode 0644): chmod 0600 DIR/pki/key.pem"
+	const file = "users other than root can read DIR/etc/kubeconfig (mode 0644): chmod 0600 DIR/etc/kubeconfig"
+	const key = "users other than root can read DIR/pki/key.pem (mode 0644): chmod 0600 DIR/pki/key.pem"
 	look(0o600, 0o600, 0, "")
 	look(0o644, 0o600, 1, file)
 	look(0o644, 0o644, 1, file+"\n"+key)

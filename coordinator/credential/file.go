@@ -20,16 +20,16 @@ func WriteFile(path string, secret []byte) error {
 	return f.commit(secret)
 }
 
-// secretFile is a new file that is to replace what is at path. Nothing changes
-// there before commit.
+// secretFile is a new file that replaces the one at path. Nothing changes there
+// before commit.
 type secretFile struct {
 	path string
 	file *os.File // nil after commit
 }
 
-// createFile makes an empty file next to path, which fails where nothing can be
-// written. The name is always the same, so that a process that was killed leaves
-// at most one behind, which the next one replaces.
+// createFile makes an empty file next to path. It fails if the directory is not
+// writable. The name is always the same, so a process that is killed leaves at
+// most one file behind, and the next process replaces it.
 func createFile(path string) (*secretFile, error) {
 	name := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".next")
 	err := os.Remove(name)
@@ -58,7 +58,7 @@ func (s *secretFile) commit(secret []byte) error {
 	s.file.Close()
 	s.file = nil
 	// The name is on the disk once its directory is. Not every file system can
-	// be asked for that; after a crash there is the old file then, or the new one.
+	// sync a directory; then either the old or the new file is there after a crash.
 	if dir, err := os.Open(filepath.Dir(s.path)); err == nil {
 		_ = dir.Sync()
 		dir.Close()

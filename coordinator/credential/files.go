@@ -15,9 +15,9 @@ type Files struct {
 	// Kubeconfig is the administrator's file, which lockkeeper only reads. A host
 	// without it has no credential.
 	Kubeconfig string
-	// Renewed is lockkeeper's own file, in the service's state directory: the
-	// token that this host was given in place of the one in Kubeconfig. It holds
-	// for one content of Kubeconfig and is worth nothing without it.
+	// Renewed is lockkeeper's own file, in the service's state directory. It has
+	// the token that this host received in place of the one in Kubeconfig. It is
+	// only used together with the content of Kubeconfig that it was renewed from.
 	Renewed string
 }
 
@@ -35,10 +35,10 @@ func digest(kubeconfig []byte) string {
 }
 
 // Read returns the credential in effect: that of the kubeconfig, with the
-// renewed token if that belongs to this content of it and lives longer than the
-// kubeconfig's own. The error is fs.ErrNotExist if there is no kubeconfig.
+// renewed token if that token belongs to the kubeconfig's content and expires later
+// than the kubeconfig's own. The error is fs.ErrNotExist if there is no kubeconfig.
 //
-// What is wrong with the renewed token is not an error: see Info.Worthless.
+// A problem with the renewed token is not an error: see Info.Worthless.
 func (f Files) Read() (Info, error) {
 	info, _, err := f.read()
 	return info, err
@@ -51,7 +51,7 @@ func (f Files) read() (info Info, kubeconfig []byte, err error) {
 	return info, kubeconfig, err
 }
 
-// renew puts the renewed token into what the kubeconfig says of itself.
+// renew replaces the kubeconfig's token in info with the renewed token.
 func (f Files) renew(info *Info, kubeconfig []byte) {
 	text, err := readSome(f.Renewed)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,18 +71,18 @@ func (f Files) renew(info *Info, kubeconfig []byte) {
 	case next.Token == "":
 		info.Worthless = "it is not a renewed token"
 	case r.Kubeconfig != digest(kubeconfig):
-		info.Worthless = "it belongs to another content of " + f.Kubeconfig
+		info.Worthless = "it belongs to different content of " + f.Kubeconfig
 	case info.Foreign != "" || next.Foreign != "" || next.User != info.User:
 		info.Worthless = fmt.Sprintf("it is a token of %q, expected one of %q", next.User, info.User)
 	case !next.Expires.After(info.Expires):
-		info.Worthless = "it does not live longer than the token in " + f.Kubeconfig
+		info.Worthless = "it does not expire later than the token in " + f.Kubeconfig
 	default:
 		info.Token, info.Issued, info.Expires = next.Token, next.Issued, next.Expires
 	}
 }
 
-// Stamp tells one credential in effect from another. A kubeconfig that is not
-// valid has one too. The error is fs.ErrNotExist if there is none.
+// Stamp returns a digest that identifies the credential in effect, also that of
+// an invalid kubeconfig. The error is fs.ErrNotExist if there is no kubeconfig.
 func (f Files) Stamp() (stamp [sha256.Size]byte, err error) {
 	text, err := readSome(f.Kubeconfig)
 	if err != nil {

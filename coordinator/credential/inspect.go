@@ -50,9 +50,9 @@ type Info struct {
 
 	// Token is the token, for KindToken; a secret.
 	Token string
-	// Worthless is why the renewed token is not used and never will be again,
-	// Unread why nobody knows; see [Files.Read]. "" for one that is used, and for
-	// none.
+	// Worthless is why the renewed token is not used and never will be again.
+	// Unread is why it cannot be read. Both are "" if the renewed token is used,
+	// or if there is none. See [Files.Read].
 	Worthless, Unread string
 	// Frame tells two kubeconfigs apart that differ in more than the token.
 	Frame [sha256.Size]byte

@@ -21,19 +21,18 @@ const Mints = "`lockkeeper kubeconfig`"
 // lookEvery is how often the keeper looks at the file without a hint.
 const lookEvery = time.Minute
 
-// renewPause is the least time between two renewals, whatever happens to the
-// files: each costs the API server a token.
+// renewPause is the minimum time between two renewals, whatever happens to the
+// files, because the API server issues a token for each.
 const renewPause = 10 * time.Second
 
 // goneFor is how long the kubeconfig has to be gone before the renewed token is
-// removed. A tool that removes a file and writes the same content again must not
-// cost it.
+// removed, so that a tool can remove the file and write the same content again.
 const goneFor = 10 * time.Second
 
 // Health is how the coordinator's credential stands.
 type Health struct {
 	File    string // the kubeconfig
-	Present bool   // it is there
+	Present bool   // it exists
 	Problem string // why it cannot be read; "" if it can
 
 	Kind            Kind
@@ -47,8 +46,8 @@ type Health struct {
 	// FailedSince.
 	Failed      string
 	FailedSince time.Time
-	// Exposed is how others can read or change the credential, see
-	// [Files.Exposed]; one finding to a line, "" for not at all.
+	// Exposed is how other users can read or change the credential, one finding
+	// per line, "" if they cannot. See [Files.Exposed].
 	Exposed string
 	// Renewals and Failures count, in this process.
 	Renewals, Failures int
@@ -130,8 +129,8 @@ func Roughly(d time.Duration) string {
 }
 
 // Keeper looks after the coordinator's credential on one host: it renews the
-// token before it ends, removes a renewed token that is worth nothing any more,
-// and says how the credential stands. Each host has one at most. Make it with
+// token before it expires, removes a renewed token that is no longer usable, and
+// reports the credential's health. A host has at most one Keeper. Make it with
 // [NewKeeper].
 type Keeper struct {
 	files   Files
@@ -144,7 +143,7 @@ type Keeper struct {
 	// The loop's own.
 	health   Health
 	again    time.Time // not before that is renewing tried again
-	next     time.Time // not before that either, whatever the credential is by then
+	next     time.Time // no renewal before that either, whatever the credential is by then
 	failedOf time.Time // when the credential expires that could not be renewed
 	gone     time.Time // since when there is no kubeconfig, zero while there is one
 	unused   string    // what was logged last about a renewed token that is not used
@@ -152,8 +151,8 @@ type Keeper struct {
 	told     Health
 }
 
-// NewKeeper makes a keeper of those files. report is called after each change,
-// in the keeper's goroutine; wrap goes around its requests; nil is fine for both.
+// NewKeeper makes a Keeper of the files. It calls report after each change, in the
+// Keeper's goroutine. wrap goes around its requests. Both may be nil.
 func NewKeeper(files Files, version string, log *slog.Logger, report func(Health), wrap func(http.RoundTripper) http.RoundTripper) *Keeper {
 	return &Keeper{
 		files: files, version: version, log: log, report: report, wrap: wrap,
@@ -161,7 +160,7 @@ func NewKeeper(files Files, version string, log *slog.Logger, report func(Health
 	}
 }
 
-// Look makes it look at the files at once. It does not block.
+// Look makes the Keeper read the files at once. It does not block.
 func (k *Keeper) Look() {
 	select {
 	case k.kick <- struct{}{}:
@@ -216,21 +215,21 @@ func (k *Keeper) look(ctx context.Context, now time.Time) {
 	k.expose(k.files.Exposed())
 }
 
-// expose notes how others can read or change the credential, and warns of each
-// finding once.
+// expose records how other users can read or change the credential, and logs a
+// warning for each finding once.
 func (k *Keeper) expose(found []string) {
 	before := strings.Split(k.health.Exposed, "\n")
 	for _, finding := range found {
 		if !slices.Contains(before, finding) {
-			systemd.Tell(k.log, slog.LevelWarn, v1alpha1.MessageCredentialExposed, "others can read or change the coordinator's credential: "+finding, "why", finding)
+			systemd.Tell(k.log, slog.LevelWarn, v1alpha1.MessageCredentialExposed, "other users can read or change the coordinator's credential: "+finding, "why", finding)
 		}
 	}
 	k.health.Exposed = strings.Join(found, "\n")
 }
 
-// tidy removes a renewed token that is worth nothing any more: its kubeconfig is
-// gone, or is another one. Nothing is removed while the kubeconfig cannot be
-// read: it may be half written.
+// tidy removes a renewed token that is no longer usable because its kubeconfig is
+// gone or has changed. It removes nothing while it cannot read the kubeconfig,
+// which may be half written.
 func (k *Keeper) tidy(info *Info, err error, now time.Time) {
 	why := info.Worthless
 	switch {
@@ -245,14 +244,14 @@ func (k *Keeper) tidy(info *Info, err error, now time.Time) {
 	if why != "" {
 		removed, err := k.files.forget()
 		if removed {
-			k.log.Info("removed a renewed token of the coordinator that is worth nothing any more: "+why, "file", k.files.Renewed)
+			k.log.Info("removed the coordinator's renewed token, which is no longer usable: "+why, "file", k.files.Renewed)
 		}
 		if err != nil {
 			unused = fmt.Sprintf("%s, and it cannot be removed: %v", why, err)
 		}
 	}
 	if unused != "" && unused != k.unused {
-		k.log.Warn("the renewed token of the coordinator is not used; the one in its kubeconfig is: "+unused, "file", k.files.Renewed)
+		k.log.Warn("the coordinator's renewed token is not used; the token in its kubeconfig is used instead: "+unused, "file", k.files.Renewed)
 	}
 	k.unused = unused
 }

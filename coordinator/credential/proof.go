@@ -14,13 +14,13 @@ import (
 	"lockkeeper.dev/lockkeeper/node/object"
 )
 
-// tokenPolicy is the admission policy of the manifests that bounds what the
-// coordinator's service account may ask for.
+// tokenPolicy is the admission policy of the manifests that limits the tokens
+// that the coordinator's service account may ask for.
 const tokenPolicy = "lockkeeper-coordinator-token"
 
-// proveRenewal asks for another token with the one that was minted, as a
-// coordinator does, and drops the answer. It returns why the token cannot renew
-// itself and what to do about it, one sentence, or "" if it can.
+// proveRenewal uses the minted token to ask for another one, as a coordinator
+// does, and drops the answer. It returns why the token cannot renew itself and
+// what to do about it, or "" if it can.
 func proveRenewal(ctx context.Context, admin *rest.Config, o *Options, minted *authenticationv1.TokenRequest) string {
 	cfg := rest.AnonymousClientConfig(admin)
 	cfg.BearerToken = minted.Status.Token
@@ -28,7 +28,7 @@ func proveRenewal(ctx context.Context, admin *rest.Config, o *Options, minted *a
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, object.Timeout)
 		defer cancel()
-		// A dry run shows what admission says. It is no less of a token.
+		// A dry run goes through admission, but still returns a real token.
 		_, err = client.CoreV1().ServiceAccounts(o.Namespace).CreateToken(ctx, v1alpha1.CoordinatorServiceAccount, &authenticationv1.TokenRequest{
 			Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: minted.Spec.ExpirationSeconds},
 		}, metav1.CreateOptions{FieldManager: object.FieldManager("coordinator"), DryRun: []string{metav1.DryRunAll}})
@@ -38,12 +38,12 @@ func proveRenewal(ctx context.Context, admin *rest.Config, o *Options, minted *a
 		return ""
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "'"+tokenPolicy+"'"):
 		return fmt.Sprintf("it cannot renew itself: the admission policy %s does not know this API server's audience. "+
-			"The token itself is good. Run this, with the other options that you gave `lockkeeper manifests` before: lockkeeper manifests%s | kubectl apply -f -",
+			"The token itself is valid. Run this, with the other options that you gave `lockkeeper manifests` before: lockkeeper manifests%s | kubectl apply -f -",
 			tokenPolicy, manifestsFlags(o, minted.Spec.Audiences))
 	case apierrors.IsForbidden(err):
-		return "it does not renew itself: RBAC lets the coordinator ask for no token, as with `lockkeeper manifests --no-renewal`. Put a new one in its place before it ends"
+		return "it does not renew itself: RBAC does not let the coordinator ask for tokens, as with `lockkeeper manifests --no-renewal`. Put a new token in its place before it expires"
 	default:
-		return fmt.Sprintf("whether it can renew itself is not known: %v", err)
+		return fmt.Sprintf("cannot find out whether it can renew itself: %v", err)
 	}
 }
 

@@ -45,15 +45,16 @@ var (
 	ErrNotWritable = errors.New("the renewed token cannot be written")
 )
 
-// Renew asks the API server for another token of the same service account, with
-// the one in effect, valid for as long as that one was, and writes it to
-// f.Renewed: whole or not at all, with mode 0600. It returns the credential that
-// is then in effect, unless somebody replaces the kubeconfig meanwhile: the new
-// token belongs to the content that was read at the beginning. Only a credential
-// without a Foreign is renewed. wrap, nil for nothing, goes around each request.
+// Renew uses the token in effect to ask the API server for another token of the
+// same service account, valid for as long as that one was. It writes the new token
+// to f.Renewed, whole or not at all, with mode 0600, and returns the credential
+// that is then in effect. The new token belongs to the kubeconfig's content at the
+// beginning of the call, so it is not in effect if another process replaces the
+// kubeconfig meanwhile. Renew only renews a credential without a Foreign. wrap may
+// be nil; it goes around each request.
 //
-// Whatever goes wrong, the files stay as they were. Nothing is asked of the API
-// server if the file cannot be written.
+// After an error the files are as they were. Renew does not ask the API server if
+// it cannot write the file.
 func Renew(ctx context.Context, f Files, version string, wrap func(http.RoundTripper) http.RoundTripper) (Info, error) {
 	info, kubeconfig, err := f.read()
 	if err != nil {
@@ -62,7 +63,7 @@ func Renew(ctx context.Context, f Files, version string, wrap func(http.RoundTri
 	if info.Foreign != "" {
 		return Info{}, errors.New(info.Foreign)
 	}
-	// The service's state directory is there; without the service it may not be.
+	// systemd makes the state directory, but only when it runs the service.
 	if err := os.MkdirAll(filepath.Dir(f.Renewed), 0o700); err != nil {
 		return Info{}, fmt.Errorf("%w: %w", ErrNotWritable, err)
 	}
@@ -92,7 +93,7 @@ func Renew(ctx context.Context, f Files, version string, wrap func(http.RoundTri
 	return info, nil
 }
 
-// another asks for a token as the bearer of the one in effect.
+// another uses the token in effect to ask for another token.
 func another(ctx context.Context, file, version string, info *Info, wrap func(http.RoundTripper) http.RoundTripper) (string, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", file)
 	if err != nil {

@@ -292,9 +292,9 @@ func TestRead(t *testing.T) {
 		// The same on a host with the same kubeconfig, whichever of them was given the token.
 		"renewed":                   {func() { r.renewed(r.before, next) }, next, "", ""},
 		"rolled back to an old one": {func() { r.renewed(r.before, token(now.Add(-40*time.Minute), now.Add(20*time.Minute))) }, token(now.Add(-40*time.Minute), now.Add(20*time.Minute)), "", ""},
-		"older than the kubeconfig": {func() { r.renewed(r.before, token(now.Add(-55*time.Minute), now.Add(5*time.Minute))) }, own, "does not live longer than the token in " + r.files.Kubeconfig, ""},
-		"of another kubeconfig":     {func() { r.renewed("# before\n"+r.before, next) }, own, "belongs to another content of " + r.files.Kubeconfig, ""},
-		"of no kubeconfig":          {func() { r.put(r.files.Renewed, fmt.Sprintf(`{"token":%q}`, next)) }, own, "belongs to another content", ""},
+		"older than the kubeconfig": {func() { r.renewed(r.before, token(now.Add(-55*time.Minute), now.Add(5*time.Minute))) }, own, "does not expire later than the token in " + r.files.Kubeconfig, ""},
+		"of another kubeconfig":     {func() { r.renewed("# before\n"+r.before, next) }, own, "belongs to different content of " + r.files.Kubeconfig, ""},
+		"of no kubeconfig":          {func() { r.put(r.files.Renewed, fmt.Sprintf(`{"token":%q}`, next)) }, own, "belongs to different content", ""},
 		"of another account": {func() {
 			r.renewed(r.before, jwt(fmt.Sprintf(`{"sub":"system:serviceaccount:lockkeeper:x","iat":1,"exp":%d}`, now.Unix()+3600)))
 		}, own, `is a token of "system:serviceaccount:lockkeeper:x", expected one of "system:serviceaccount:lockkeeper:lockkeeper-coordinator"`, ""},

@@ -98,8 +98,8 @@ type Credential struct {
 	Why string `json:"why,omitempty"`
 	// Refused is since when the API server has not taken it; nil while it does.
 	Refused *time.Time `json:"refused,omitempty"`
-	// Exposed is how others than root can read or change it, and what to do, a
-	// sentence for each file or directory.
+	// Exposed is how users other than root can read or change it, and what to do:
+	// one sentence for each file or directory.
 	Exposed []string `json:"exposed,omitempty"`
 }
 

@@ -79,7 +79,7 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	is(t, h, "its word on the renewal", func(s local.Status) bool {
 		return s.Coordinator.Credential != nil && s.Coordinator.Credential.Expires != nil && s.Coordinator.Credential.Expires.Equal(renewed.Expires)
 	})
-	until(t, "the leader to take both", func() bool { return strings.Count(h.Logs(), "the term goes on") >= 1 }, func() any { return h.LogTail(20) })
+	until(t, "the leader to take both", func() bool { return strings.Count(h.Logs(), "the term continues") >= 1 }, func() any { return h.LogTail(20) })
 	first := lease(t)
 	until(t, "a renewal of the Lease", func() bool { return lease(t).ResourceVersion != first.ResourceVersion }, func() any { return first })
 	if now := *lease(t).Spec.HolderIdentity; now != epoch {
@@ -157,11 +157,11 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	s = is(t, h, "its warning", func(s local.Status) bool {
 		return s.Coordinator.Credential != nil && len(s.Coordinator.Credential.Exposed) > 0
 	})
-	finding := "others than root can read " + h.CoordinatorKubeconfig() + " (mode 0644): chmod 0600 " + h.CoordinatorKubeconfig()
+	finding := "users other than root can read " + h.CoordinatorKubeconfig() + " (mode 0644): chmod 0600 " + h.CoordinatorKubeconfig()
 	if !slices.Equal(s.Coordinator.Credential.Exposed, []string{finding}) || !strings.Contains(s.Line, "; the coordinator's credential: "+finding) || !leads(s) {
 		t.Errorf("its line is %q, its credential %+v, leads %t", s.Line, s.Coordinator.Credential, leads(s))
 	}
-	if n := strings.Count(h.Logs(), "others can read or change the coordinator's credential: "); n != 1 {
+	if n := strings.Count(h.Logs(), "other users can read or change the coordinator's credential: "); n != 1 {
 		t.Errorf("warned %d times, want once", n)
 	}
 }
