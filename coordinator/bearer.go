@@ -15,9 +15,9 @@ import (
 
 // bearer is the token that a client shows. Another one of the same service
 // account may take its place while the client is in use, so that a credential
-// that renews itself ends no term.
+// that renews itself does not end a term.
 type bearer struct {
-	info  credential.Info // of what token is now
+	info  credential.Info // describes the present token
 	token atomic.Pointer[string]
 }
 
@@ -35,8 +35,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip passes the request on.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// dial makes a client of the coordinator's credential, and the bearer that it
-// shows, nil unless that is a token.
+// dial makes a client of the coordinator's credential. It also returns the bearer
+// that the client shows, or nil if the credential is not a token.
 func (c *candidate) dial() (*object.Client, *bearer, error) {
 	info, err := c.Credential.Read()
 	if err != nil {
@@ -60,9 +60,9 @@ func (c *candidate) dial() (*object.Client, *bearer, error) {
 	return client, b, err
 }
 
-// follow takes the token in effect now, and reports whether nothing else of the
-// credential has changed. A client whose credential is another one in any other
-// way is of no use any more.
+// follow switches to the token in effect now, and reports whether nothing else of
+// the credential has changed. If anything else has, the client is no longer
+// usable.
 func (b *bearer) follow(files credential.Files) bool {
 	if b == nil {
 		return false
@@ -81,7 +81,7 @@ func (c *candidate) follow() bool {
 	if !c.bearer.follow(c.Credential) {
 		return false
 	}
-	c.log.Info("the coordinator's credential was renewed or replaced, for the same account; the term goes on",
+	c.log.Info("the coordinator's credential was renewed or replaced, for the same account; the term continues",
 		"file", c.Credential.Kubeconfig, "expires", c.bearer.info.Expires.Format(time.RFC3339))
 	return true
 }

@@ -189,7 +189,8 @@ func (c *candidate) say(s Status) {
 	}
 }
 
-// connect makes a client of the credential, again if that is another one.
+// connect makes a client of the credential, and a new one if the credential has
+// changed.
 func (c *candidate) connect() error {
 	stamp, err := c.credential()
 	if err == nil && c.client != nil && (c.stamp == stamp || c.follow()) {
@@ -225,8 +226,8 @@ func (c *candidate) disconnect() {
 	c.client, c.bearer, c.lease, c.unlook = nil, nil, nil, nil
 }
 
-// credential tells one credential from another, by content: tools that keep
-// files as they are to be write the same content again and again.
+// credential tells one credential from another by content, because
+// configuration management writes the same content again and again.
 func (c *candidate) credential() (stamp [sha256.Size]byte, err error) {
 	stamp, err = c.Credential.Stamp()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -384,16 +385,16 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	return mathrand.N(scatter), nil
 }
 
-// wentBack notes that the API server's store went back in time, as etcd does when
-// it is restored from a backup. Whatever this process wrote since that backup is
-// lost, so a term that sees it ends: the next one lists everything again, and
-// grants nothing until the nodes have settled.
+// wentBack records that the API server's store went back in time, as etcd does
+// when it is restored from a backup. Everything that this process wrote since that
+// backup is lost, so a term that notices it ends. The next leader lists everything
+// again, and grants nothing until the nodes have settled.
 func (c *candidate) wentBack() {
 	c.mu.Lock()
 	c.rewound = time.Now()
 	c.mu.Unlock()
-	systemd.Tell(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "the API server's store went back in time: it was restored from a backup, or a person put an old Lease back; "+
-		"a leader lists everything again and grants nothing until the nodes have settled")
+	systemd.Tell(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "the API server's store went back in time: it was restored from a backup, or a user restored an old Lease; "+
+		"the next leader lists everything again and grants nothing until the nodes have settled")
 }
 
 func (c *candidate) rewoundAt() time.Time {

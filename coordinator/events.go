@@ -47,11 +47,11 @@ type events struct {
 	begun   bool
 	stop    *string           // the emergency stop that was told of
 	intents map[string]string // by node: payloads that do not parse, as they were told
-	// unsettled are the nodes of which an Event says that the outcome of a write is
-	// not known; rewound is the time of the Event that the store went back.
+	// unsettled are the nodes that an Event names because the outcome of a write is
+	// unknown; rewound is the Rewound of the last StoreRewound Event.
 	unsettled map[string]bool
 	rewound   time.Time
-	refused   map[string]string // by node: the API server's words that were told
+	refused   map[string]string // by node: the API server's message in the last Event
 }
 
 // newEvents begins to send Events, until ctx ends. Without a way to send them
@@ -210,19 +210,20 @@ func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw fu
 		e.stop = nil
 	case e.stop == nil || *e.stop != s.StopText:
 		if lease != nil && !(first && stoppedBefore) {
-			e.tell(aboutLease(lease), string(v1alpha1.ReasonStopped), "the emergency stop is set: "+cmp.Or(s.StopText, "(no words)"))
+			e.tell(aboutLease(lease), string(v1alpha1.ReasonStopped), "the emergency stop is set: "+cmp.Or(s.StopText, "(no reason given)"))
 		}
 		e.stop = new(s.StopText) // not a pointer into the snapshot
 	}
 	e.forget(s.Nodes)
 }
 
-// troubles tells of what keeps the coordinator from granting that no Node shows.
+// troubles writes Events about what keeps the coordinator from granting and is
+// not on any Node.
 func (e *events) troubles(s *rollout.Snapshot, lease *coordinationv1.Lease) {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		if why := s.Unsettled[n.Name]; why != "" && !e.unsettled[n.Name] {
-			e.tell(aboutNode(n), v1alpha1.EventUnsettled, "the outcome of a write to "+n.Name+" is not known "+why)
+			e.tell(aboutNode(n), v1alpha1.EventUnsettled, "the outcome of a write to "+n.Name+" has been unknown "+why)
 		}
 	}
 	e.unsettled = map[string]bool{}

@@ -28,8 +28,8 @@ const (
 	heldAtOnce = 20
 	// heldPause is the least between two rounds for the sake of reasons alone.
 	heldPause = 250 * time.Millisecond
-	// handoverAfter is how long nodes are held with Handover before that is written.
-	// Most handovers take seconds, and then the reason before it still holds.
+	// handoverAfter is how long nodes are held with Handover before the leader writes
+	// that reason. Most handovers take seconds; then the reason before it still holds.
 	handoverAfter = 10 * time.Second
 )
 
@@ -110,8 +110,8 @@ func (l *leader) tellHeld(ctx context.Context, verdicts []rollout.Verdict, nodes
 	return due
 }
 
-// handoverLeft is how long it is until Handover is written, not above 0 if that
-// is now.
+// handoverLeft returns the time until the leader writes Handover; 0 or less if
+// that is now.
 func (l *leader) handoverLeft(verdicts []rollout.Verdict) time.Duration {
 	if !slices.ContainsFunc(verdicts, func(v rollout.Verdict) bool { return v.Held == v1alpha1.ReasonHandover }) {
 		l.handover = time.Time{}

@@ -34,8 +34,8 @@ const (
 	// maxBulk bounds the writes to nodes in no turn in one round: whole fleets
 	// are taken in, paused and let go, and turns go on meanwhile.
 	maxBulk = 25
-	// unsettledAfter is how long the outcome of a write is not known before it is
-	// reported: an Event, a metric, and the reason why nothing is granted.
+	// unsettledAfter is how long the outcome of a write may be unknown before the
+	// leader reports it: in an Event, a metric, and the reason why it grants nothing.
 	unsettledAfter = time.Minute
 	// maxUncertain is how many writes may be without a known outcome before
 	// nothing more is written: each takes its time and is repeated.
@@ -265,7 +265,8 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 	return s, true
 }
 
-// writes takes in what came of this term's writes, as far as they are not settled.
+// writes adds this term's refused writes, and those with an unknown outcome, to
+// the snapshot.
 func (l *leader) writes(s *rollout.Snapshot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -331,7 +332,8 @@ func (l *leader) uncertainNow() int {
 }
 
 // answersMissing reports whether the API server may be away: the outcome of a
-// write has become uncertain just now, or of many. Reasons can wait then.
+// write has just become unknown, or the outcome of many. Writing reasons can wait
+// then.
 func (l *leader) answersMissing() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -343,8 +345,8 @@ func (l *leader) answersMissing() bool {
 	return len(l.uncertain) >= maxUncertain
 }
 
-// refusals forgets the refusals whose time is over and returns how long it is
-// to the next one's end, or to when a write counts as unsettled.
+// refusals forgets the refusals whose time is over. It returns the time until the
+// next one ends, or until a write counts as unsettled.
 func (l *leader) refusals() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -401,7 +403,7 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 			l.wake() // what becomes of the others may follow from it
 		}
 	case object.Conflict:
-		// The Node changed under the decision: it is dropped.
+		// The Node changed after the decision: the leader drops the decision.
 		l.log.Debug("a decision came too late", "node", n.Name, "err", err)
 		l.view.Overlay(obj)
 		l.wake()
@@ -422,7 +424,7 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 	}
 }
 
-// uncertainAbout notes that the outcome of a write to the node is not known, and
+// uncertainAbout records that the outcome of a write to the node is unknown, and
 // why.
 func (l *leader) uncertainAbout(node string, err error) {
 	l.mu.Lock()

@@ -170,8 +170,8 @@ func (l *termLock) holds() bool {
 	return l.held
 }
 
-// ledUntil is when the Lease was last renewed before this term took it, by the
-// clock of the leader before; the zero time if it does not say.
+// ledUntil returns when the Lease was last renewed before this term took it, by
+// the previous leader's clock; the zero time if the Lease does not say.
 func (l *termLock) ledUntil() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -207,8 +207,8 @@ func (l *termLock) judge(record *resourcelock.LeaderElectionRecord, err error) e
 	case record.HolderIdentity != l.identity:
 		l.endLocked("the Lease is " + record.HolderIdentity + "'s")
 	case record.RenewTime.Time.Before(l.renewTime):
-		// Only a store that was restored from a backup, or a person, makes it
-		// older. What this term has written to Nodes may be lost.
+		// It gets older only if the store was restored from a backup, or if a person
+		// edits it. What this term wrote to Nodes may be lost.
 		l.end(errRewound)
 	case record.LeaderTransitions != l.transitions:
 		l.endLocked("the Lease changed hands, and somebody named this term in it again")
@@ -281,8 +281,8 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 }
 
 // isOthers confirms a conflict: the Lease changed, and does not name this term.
-// Only then it was not taken. A proxy that repeated the write may have been told
-// of a conflict with what it had written itself.
+// Only then this term did not take it. A proxy that repeated the write may have
+// received a conflict with its own first write.
 func (l *termLock) isOthers(ctx context.Context) bool {
 	record, _, err := l.inner.Get(ctx)
 	return err == nil && record.HolderIdentity != l.identity

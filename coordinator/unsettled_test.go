@@ -61,7 +61,7 @@ func TestUnsettledWrites(t *testing.T) {
 		t.Errorf("unsettled %q, want %q", got, want)
 	}
 	for _, v := range rollout.Decide(all[0]).Verdicts {
-		if v.Held != v1alpha1.ReasonHandover || v.Detail != "the outcome of a write to n1 is not known "+want {
+		if v.Held != v1alpha1.ReasonHandover || v.Detail != "the outcome of a write to n1 has been unknown "+want {
 			t.Errorf("%+v", v)
 		}
 	}
@@ -79,7 +79,7 @@ func TestUnsettledWrites(t *testing.T) {
 		told = append(told, strings.Join([]string{e.Type, e.Reason, e.Regarding.Kind, e.Regarding.Name, e.Note}, " "))
 	}
 	slices.Sort(told)
-	wants := []string{"Warning StoreRewound Lease lockkeeper seen at 2026-01-01 12:00:00 UTC", "Warning Unsettled Node n1 the outcome of a write to n1 is not known " + want}
+	wants := []string{"Warning StoreRewound Lease lockkeeper seen at 2026-01-01 12:00:00 UTC", "Warning Unsettled Node n1 the outcome of a write to n1 has been unknown " + want}
 	if !slices.Equal(told, wants) {
 		t.Errorf("Events %q, want %q", told, wants)
 	}

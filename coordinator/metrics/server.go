@@ -24,15 +24,15 @@ const (
 	maxHeader = 16 << 10
 )
 
-// limits bound what clients can take of the process. Each connection serves one request and is then closed, so a client
-// gives its place back within request and answer, whatever it does, and those who wait come in by turns.
+// limits bound the resources that clients can use. Each connection serves one request and is then closed. So a client
+// holds its connection for at most request plus answer, and waiting clients get theirs in turn.
 type limits struct {
 	connections int           // at the same time; others wait in the kernel's queue
 	request     time.Duration // from the connection to the end of the request
 	answer      time.Duration // from the end of the request's header to the end of the answer
 }
 
-// defaultLimits let a scrape in within Prometheus's timeout of 10 s although others hold all connections and send
+// defaultLimits let a scrape in within Prometheus's timeout of 10 s even if other clients hold all connections and send
 // nothing.
 var defaultLimits = limits{connections: 32, request: 5 * time.Second, answer: collectWithin + 5*time.Second}
 
@@ -157,7 +157,7 @@ func (s *Server) serve(ctx context.Context, address string, known bool, ended *s
 		Handler: s.handler, ReadHeaderTimeout: s.limits.request, ReadTimeout: s.limits.request, WriteTimeout: s.limits.answer,
 		IdleTimeout: s.limits.request, MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	server.SetKeepAlivesEnabled(false) // a client that asks again and again would keep its place
+	server.SetKeepAlivesEnabled(false) // a client that sends request after request would keep its connection
 	l = netutil.LimitListener(l, s.limits.connections)
 	ended.Go(func() { _ = server.Serve(l) }) // ends with the server; nobody else closes l
 	return server, false

@@ -125,8 +125,8 @@ func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict) Node {
 	out.Held, out.Why = v.Held, v.Detail
 	if r.obeyed() && n.Held != "" && n.Held != v.Held {
 		out.Held, out.Why = n.Held, ""
-		// The coordinator may know what the Nodes do not tell, a write that is not
-		// settled for instance. It says so on the policy.
+		// The coordinator may know something that is not on the Nodes, such as a
+		// write that is not settled. It says so on the policy.
 		if c := in.Progressing[v.Policy]; c.Reason == string(n.Held) {
 			out.Why = c.Message
 		}

@@ -11,7 +11,7 @@ import (
 // What the coordinator alone knows, such as a write that is not settled, is on the policy: `lockkeeper status` names it for the
 // nodes that wait for it, and does not say that the rollout moves by itself.
 func TestWhatTheCoordinatorSaid(t *testing.T) {
-	const message = "1 held: the outcome of a write to n2 is not known since 12:00:00 UTC: no answer"
+	const message = "1 held: the outcome of a write to n2 has been unknown since 12:00:00 UTC: no answer"
 	for name, c := range map[string]struct {
 		condition metav1.Condition
 		why       string

@@ -94,11 +94,11 @@ func (d *decision) move(n *turn.Node, m Move) {
 
 // uncertain says that the outcome of a write to the node is not known.
 func (d *decision) uncertain(node string) string {
-	text := "the outcome of a write to " + node + " is not known"
+	text := "the outcome of a write to " + node
 	if why := d.Unsettled[node]; why != "" {
-		text += " " + why
+		return text + " has been unknown " + why
 	}
-	return text
+	return text + " is unknown"
 }
 
 func (d *decision) decided(n *turn.Node) bool {
@@ -125,9 +125,10 @@ func (d *decision) stopped(n *turn.Node) {
 	}
 }
 
-// expirySlack is how long after its until an intent is removed. The admission
-// policy refuses that before the until has passed by the API server's clock,
-// which it reads to the second; so clocks may differ by one second.
+// expirySlack is how long the coordinator waits after an intent's until before
+// it removes the intent. The admission policy refuses the removal until then by
+// the API server's clock, which it reads to the second; so clocks may differ by
+// one second.
 const expirySlack = 2 * time.Second
 
 // expired removes intents whose time has come, by the coordinator's clock.
@@ -184,8 +185,9 @@ func (d *decision) outside(n *turn.Node) {
 			to(turn.Adopted, Move{})
 		}
 	case hostAway && (n.Managed == nil || *n.Managed):
-		// By the host's own file. What it had of turns stays known: a host must not
-		// be able to clear a failure, or its turns of the day, by leaving.
+		// The host's own configuration file takes it out. The coordinator keeps the
+		// record of its turns: a host must not be able to clear a failure, or its
+		// turns of the day, by leaving.
 		to(turn.Released, Move{Reason: v1alpha1.ReasonUnmanaged, LetGo: true, Last: n.Last})
 	case away:
 		to(turn.Released, Move{Reason: v1alpha1.ReasonUnmanaged, LetGo: true})
@@ -209,8 +211,8 @@ func (d *decision) giveBack(n *turn.Node) {
 	d.move(n, Move{To: next, On: turn.Marked, Reason: v1alpha1.ReasonMarked, NewTurn: true, Grant: &g, Remove: hookKeys(n)})
 }
 
-// newGrant is a grant for the node that wants nothing. It has nothing of the
-// host's records; its turn is still to be named.
+// newGrant returns a grant for the node that wants nothing. It copies nothing
+// from the host's records. The caller sets its turn.
 func (d *decision) newGrant(n *turn.Node) v1alpha1.Grant {
 	p := d.policyOf(n)
 	return v1alpha1.Grant{

@@ -12,8 +12,8 @@ import (
 )
 
 // foreign settles the turns of other terms, and turns whose records are damaged.
-// It reports whether this leader still has one of another term to settle: then
-// nothing new is granted.
+// It reports whether this leader still has a turn of another term to settle: then
+// it grants nothing new.
 //
 // A leader that lost its term may have sent one more grant than the budget
 // allows, which lands after the successor's list. Its host cannot commit,
@@ -58,7 +58,7 @@ func (d *decision) foreign() bool {
 				d.freeze(n)
 			}
 		case d.expired(n):
-			// What an admin has set goes before takeover and repair.
+			// An admin's intent comes before takeover and repair.
 		case n.Detached != nil && n.Detached.Force && !barred(n):
 			d.letGo(n)
 		case reason != "" && damaged:
@@ -79,8 +79,8 @@ func (d *decision) foreign() bool {
 	return found
 }
 
-// takenOut says how an admin, or the host's own file, takes the node out of
-// lockkeeper's care, or "".
+// takenOut returns the reason why the node is not managed: an admin's intent or
+// the host's own configuration file. It is "" for a managed node.
 func takenOut(n *turn.Node) v1alpha1.Reason {
 	switch {
 	case n.Managed != nil && !*n.Managed, n.HostSpeaks() && !n.Host.Managed:
@@ -109,10 +109,10 @@ func (d *decision) turnBack(n *turn.Node, reason v1alpha1.Reason) bool {
 		d.advance(n, turn.Refused, v1alpha1.ResultCancelled, reason)
 }
 
-// settleForeign backs out what is more than the budgets, the least advanced
+// settleForeign backs out the turns that exceed the budgets, the least advanced
 // first, and takes the rest over once the budgets that they count in hold,
-// foreign turns included. A pause undoes nothing: where a paused turn is one too
-// many, others are backed out for it.
+// foreign turns included. It does not back out a paused turn: if a paused turn
+// exceeds a budget, it backs out others instead.
 func (d *decision) settleForeign(others []*turn.Node) {
 	slices.SortFunc(others, func(a, b *turn.Node) int {
 		return cmp.Or(
@@ -121,8 +121,8 @@ func (d *decision) settleForeign(others []*turn.Node) {
 			cmp.Compare(a.Name, b.Name),
 		)
 	})
-	// Those that give back already are no reason to back out more: what is
-	// backed out in this decision still counts as unavailable in the next.
+	// Turns that are backed out already do not count as excess: a turn that this
+	// decision backs out still counts as unavailable in the next one.
 	excess := d.Unavailable - d.readTotal
 	for i := range d.groups {
 		g := &d.groups[i]
@@ -191,8 +191,8 @@ func givesBack(n *turn.Node) bool {
 	return (n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning) && n.Ready && (n.Mark || !n.Unschedulable)
 }
 
-// restamp takes a turn over as it is. The time in which it had no leader does not
-// count against its timeouts.
+// restamp takes a turn over as it is. The time without a leader does not count
+// against its timeouts.
 func (d *decision) restamp(n *turn.Node) {
 	g := *n.Grant
 	if reason, _ := pausedBy(n); reason != "" && g.PausedSince == nil {
@@ -204,9 +204,9 @@ func (d *decision) restamp(n *turn.Node) {
 	d.move(n, Move{To: n.State, Grant: &g, Reason: v1alpha1.ReasonHandover})
 }
 
-// unled is for how long the turn of another term has had no leader that would
-// move it on. It is 0 for a turn of this term, and for one that is frozen: its
-// clock stands still already.
+// unled returns how long the turn of another term has had no leader that could
+// promote it. It is 0 for a turn of this term, and for a paused turn, whose clock
+// is stopped already.
 func (d *decision) unled(n *turn.Node) time.Duration {
 	if d.own(n) || n.Grant.PausedSince != nil {
 		return 0
@@ -221,9 +221,9 @@ func (d *decision) replaced(n *turn.Node) {
 
 // repair writes a new grant where the one on the Node cannot be read, or is not
 // that of the turn on the Node. The host does nothing meanwhile: it cannot check
-// what it cannot read. So a turn that has not committed is backed out; one that
-// has is taken over. Of the host's records only the turn and the boot of its last
-// report are used: whatever a host writes, the new grant can be read.
+// what it cannot read. So repair backs out a turn that has not committed, and
+// takes over one that has. It uses only the turn and the boot of the last report
+// from the host's records: whatever a host writes, the new grant can be read.
 func (d *decision) repair(n *turn.Node) {
 	if n.Grant != nil && (n.Ack.Turn == n.Grant.Turn || n.Turn == "") {
 		// The grant is whole; it is the turn's annotation that was edited. If

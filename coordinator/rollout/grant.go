@@ -61,7 +61,7 @@ func (d *decision) grant(foreign bool) {
 			}
 			grant, fits := d.grantFor(n)
 			if !fits {
-				d.hold(n, v1alpha1.ReasonInvalidRecord, "the grant would be too large: the host names too many changes, or too long ones")
+				d.hold(n, v1alpha1.ReasonInvalidRecord, "the grant would be too large: the host names too many changes, or changes that are too long")
 				continue
 			}
 			if g.Observe {
@@ -134,12 +134,12 @@ func (d *decision) order(a, b *entry) int {
 	return cmp.Compare(a.Name, b.Name)
 }
 
-// day is for how long turns of a node count.
+// day is how long a turn counts for its node.
 const day = 24 * time.Hour
 
-// lastTurn is when the node's last turn ended, if it was within the last day, and
-// the zero time otherwise. A node that an admin's retry names keeps its place: it
-// is to be tried before the others.
+// lastTurn returns when the node's last turn ended, if that was within the last
+// day, and the zero time otherwise. A node that an admin's retry names keeps its
+// place, because the admin wants it tried soon.
 func (d *decision) lastTurn(n *turn.Node) time.Time {
 	if n.Last == nil || n.Retry == n.Last.Turn || n.Last.End.Before(d.Now.Add(-day)) {
 		return time.Time{}
@@ -147,15 +147,15 @@ func (d *decision) lastTurn(n *turn.Node) time.Time {
 	return d.credible(n.Last.End)
 }
 
-// recent are the grants among turns of a node that still count.
+// recent returns the grant times in turns that still count.
 func (d *decision) recent(turns []time.Time) []time.Time {
 	return slices.DeleteFunc(slices.Clone(turns), func(t time.Time) bool {
 		return !t.After(d.Now.Add(-day)) || d.credible(t).IsZero()
 	})
 }
 
-// turnLimit says until when the node has had its turns of a day, or "". An admin
-// can have it tried once more; a host cannot.
+// turnLimit returns why the node may not have another turn yet, and when it may,
+// or "" if it may now. An admin can allow one more turn; a host cannot.
 func (d *decision) turnLimit(n *turn.Node) string {
 	if n.Last == nil || n.Retry == n.Last.Turn {
 		return ""
@@ -307,7 +307,7 @@ func (d *decision) controlPlaneBlock(n *turn.Node) string {
 	return ""
 }
 
-// unreadable says why the host's record cannot be read, or "".
+// unreadable returns why the host's record cannot be read, or "" if it can.
 func unreadable(n *turn.Node) string {
 	for _, p := range n.Problems {
 		if p.Key == v1alpha1.AnnotationHost {
@@ -317,8 +317,8 @@ func unreadable(n *turn.Node) string {
 	return ""
 }
 
-// firstUncertain names one of the nodes to which a write has no known outcome,
-// one that has had none for long if there is one.
+// firstUncertain returns one of the nodes to which a write has an unknown outcome,
+// preferably one whose write is unsettled.
 func (d *decision) firstUncertain() string {
 	if len(d.Unsettled) > 0 {
 		return slices.Min(slices.Collect(maps.Keys(d.Unsettled)))
@@ -326,7 +326,7 @@ func (d *decision) firstUncertain() string {
 	return slices.Min(slices.Collect(maps.Keys(d.Uncertain)))
 }
 
-// grantFor is the node's grant for what its host wants; fits is false if the
+// grantFor returns the node's grant for what its host wants; fits is false if the
 // record would be larger than a reader accepts.
 func (d *decision) grantFor(n *turn.Node) (g v1alpha1.Grant, fits bool) {
 	g = d.newGrant(n)

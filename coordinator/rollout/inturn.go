@@ -137,10 +137,10 @@ func failedText(n *turn.Node) string {
 	return text
 }
 
-// forgive ends a turn that failed or is overdue and stays where it is, if an
-// admin's retry names it. A host in the boot that was to end is not given back:
-// its reboot may still come. An overdue apply is: each of its steps needs a fresh
-// read, which shows the host that the turn has moved on.
+// forgive ends a turn that is stuck because it failed or is overdue, if an
+// admin's retry names it. It does not give back a host that has not rebooted yet:
+// the reboot may still come. It does give back an overdue apply: each step needs a
+// fresh read, which shows the host that the turn has moved on.
 func (d *decision) forgive(n *turn.Node) {
 	failed := n.Says(v1alpha1.WordFailed) || n.State == v1alpha1.StateApplying ||
 		n.State == v1alpha1.StateRebooting && n.Rebooted()
@@ -329,8 +329,8 @@ func (d *decision) missingHooks(n *turn.Node, heard bool) (string, bool) {
 }
 
 // past reports whether the stage has lasted longer than limit, not counting
-// the time in which its clock stood still. It counts from the grant, so it goes
-// on across a change of leaders.
+// the time for which its clock was stopped. It counts from the grant, so it
+// continues across a change of leaders.
 func (d *decision) past(n *turn.Node, limit time.Duration) bool {
 	end := n.Grant.StageAt.Add(limit + d.stoodStill(n))
 	if n.Grant.PausedSince == nil {
@@ -339,8 +339,8 @@ func (d *decision) past(n *turn.Node, limit time.Duration) bool {
 	return !end.After(d.Now)
 }
 
-// stoodStill is for how long the clock of the node's stage has stood still: under
-// a pause or a stop, and without a leader.
+// stoodStill returns how long the clock of the node's stage has been stopped: by
+// a pause or a stop, or for lack of a leader.
 func (d *decision) stoodStill(n *turn.Node) time.Duration {
 	return pausedFor(n.Grant, d.Now) + d.unled(n)
 }
@@ -473,8 +473,8 @@ func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 	return l
 }
 
-// turns are the node's grants of the last day, with the one of g. A turn that
-// only gave a lost cordon back was no grant.
+// turns returns the times of the node's grants of the last day, including g. A
+// turn that only removed a lost cordon does not count.
 func (d *decision) turns(n *turn.Node, g *v1alpha1.Grant) []time.Time {
 	var turns []time.Time
 	if n.Last != nil {

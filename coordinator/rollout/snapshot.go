@@ -18,12 +18,12 @@ type Snapshot struct {
 	Epoch string
 	// Self is the Node that the leader's process runs on; it comes last.
 	Self string
-	// LedUntil is until when the term before this one is known to have been led:
-	// its last renewal of the Lease. Zero: not known. From then on no leader
-	// moved a turn, so the clocks of turns of other terms stand still.
+	// LedUntil is when the previous leader last renewed the Lease. Zero: unknown.
+	// No leader has promoted a node since then, so the clocks of turns of other
+	// terms are stopped.
 	LedUntil time.Time
-	// Rewound is when the API server's store was last found to have gone back in
-	// time, restored from a backup. Zero: it was not, as far as is known.
+	// Rewound is when this process last noticed that the API server's store went
+	// back in time, because it was restored from a backup. Zero: never.
 	Rewound time.Time
 	// Stopped is set while the emergency stop is, or there is no Lease.
 	Stopped  bool
@@ -44,8 +44,8 @@ type Snapshot struct {
 	// Uncertain are the nodes to which a write was sent whose outcome is not
 	// known. Each takes a slot, and nothing is granted while there is one.
 	Uncertain map[string]bool
-	// Unsettled says of those of Uncertain whose outcome has not been known for
-	// a minute since when, and why.
+	// Unsettled are those of Uncertain whose outcome has been unknown for a minute;
+	// the text says since when, and why.
 	Unsettled map[string]string
 	// Refused are the nodes to which the API server lately refused a write,
 	// with its words. They are granted nothing, so that one node that an
@@ -96,12 +96,13 @@ type Move struct {
 	Last *v1alpha1.Last
 	// Remove are further annotations to remove.
 	Remove []string
-	// Expired: Remove has intents whose time has come. The write has to set
+	// Expired: Remove has intents whose until has passed. The write has to set
 	// AnnotationExpired to another value, or the API server refuses it.
 	Expired bool
 	// Keep: turn and grant stay as they are.
 	Keep bool
-	// LetGo: every key of the coordinator's goes, last included unless it is set.
+	// LetGo: the write removes every key of the coordinator; also last, unless Last
+	// is set.
 	LetGo bool
 }
 
