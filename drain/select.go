@@ -19,9 +19,9 @@ const (
 	BlockedByPolicy Reason = "BlockedByPolicy"
 )
 
-// Selecting is the Policy that waits for the pods that block selects, and leaves
-// the pods on the node that each of skips selects; nil if there are none. Block
-// comes before skip: a pod that must not be hurt is in both by mistake.
+// Selecting returns the Policy that waits for the pods that block selects, and
+// leaves the pods on the node that every list in skips selects; nil if there are
+// none. Block wins over skip: a pod that must not be harmed is in both by mistake.
 func Selecting(block []v1alpha1.PodSelector, skips ...[]v1alpha1.PodSelector) Policy {
 	none := len(skips) == 0 || slices.ContainsFunc(skips, func(s []v1alpha1.PodSelector) bool { return len(s) == 0 })
 	if len(block) == 0 && none {

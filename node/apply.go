@@ -89,7 +89,7 @@ type apply struct {
 	mu      sync.Mutex
 	run     *applyRun   // the present one, or the last one
 	resumed stage       // looked for in the record
-	record  applyRecord // how far the steps are, as the last run has left them
+	record  applyRecord // the progress of the steps after the last run
 }
 
 // applyRun is one run of a turn's steps. The mutex of apply guards it.
@@ -98,7 +98,7 @@ type applyRun struct {
 	cancel context.CancelFunc
 	over   bool
 	off    bool // called off: the host was seen in another stage
-	late   bool // it ended before its next step: that needs another read
+	late   bool // it ended before its next step, which needs another read
 	ended  chan struct{}
 
 	resting        bool // its changes are taken as in effect, or about to be
@@ -107,10 +107,11 @@ type applyRun struct {
 	outlived       string      // what was said of it last
 }
 
-// unfinished reports whether the run has ended before all was done, and another one
-// may go on: its next step needs another read, or it was called off because the
-// turn's records were edited, and the coordinator repaired them. A run that ended
-// with the process is none: the next process takes it up.
+// unfinished reports whether the run ended before all steps were done, and another
+// run may continue: because the next step needs another read, or because the run was
+// called off when a user edited the turn's records, and the coordinator has repaired
+// them. It is false for a run that ended with the process: the next process
+// continues that one.
 func (r *applyRun) unfinished() bool { return (r.off || r.late) && !r.over && isClosed(r.ended) }
 
 // work is what the steps of a stage have come to.
@@ -198,9 +199,9 @@ func (a *apply) effect(changes []v1alpha1.Change) {
 	}
 }
 
-// start lets the steps of a stage run, if they do not, and have not. by is until when
-// systemd may be asked for one: what the decision to start was made of is too old
-// after that. Steps that are left then wait for the next start.
+// start runs the steps of a stage unless they are running or have run. It asks systemd
+// for steps only until by: after that, the reads behind the decision are too old. The
+// steps that are left wait for the next start.
 func (a *apply) start(ctx context.Context, s stage, e errand, by time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -309,8 +310,8 @@ func (a *apply) outlived(s stage, present []v1alpha1.Change) string {
 	return text
 }
 
-// steps carries out what is left of the steps, as far as systemd can be asked for
-// them until by; [systemd.ErrTooLate] says that some are left.
+// steps carries out the remaining steps, as far as it can ask systemd for them until
+// by. It returns [systemd.ErrTooLate] if some are left.
 func (a *apply) steps(ctx context.Context, r *applyRun, e errand, by time.Time, log *slog.Logger) (rec applyRecord, err error) {
 	a.mu.Lock()
 	rec = a.record
@@ -318,11 +319,11 @@ func (a *apply) steps(ctx context.Context, r *applyRun, e errand, by time.Time, 
 	var names []string
 	var own string
 	if len(e.Steps) > 0 {
-		err := a.insist(ctx, r, by, log, "the unit of lockkeeper itself", func(ctx context.Context) (err error) {
+		err := a.insist(ctx, r, by, log, "lockkeeper's own unit", func(ctx context.Context) (err error) {
 			if names, own, err = a.units.Own(ctx); err != nil {
 				return err
 			}
-			// All steps, so that a plan with one that is refused does nothing.
+			// Check all steps first: a plan with a refused step does nothing.
 			return a.refused(ctx, e.Steps...)
 		})
 		if err != nil {
@@ -352,9 +353,9 @@ func (a *apply) steps(ctx context.Context, r *applyRun, e errand, by time.Time, 
 	return rec, nil
 }
 
-// refused returns an error if one of the steps is for a unit that no plan touches, by
-// any of the names that the unit has on this host: a policy's author may know an alias
-// that [policy.Compile] does not.
+// refused returns an error if one of the steps is for a unit that no plan may touch. It
+// checks every name that the unit has on this host: a policy's author may use an alias
+// that [policy.Compile] does not know.
 func (a *apply) refused(ctx context.Context, steps ...v1alpha1.Action) error {
 	for _, s := range steps {
 		if s.Unit == "" {
@@ -429,7 +430,7 @@ func (a *apply) step(ctx context.Context, r *applyRun, by time.Time, log *slog.L
 	var left string
 	noted := false
 	err := a.insist(ctx, r, by, log, step.String(), func(ctx context.Context) (err error) {
-		// Once more: a DaemonReload of this plan may have brought an alias.
+		// Check again: a DaemonReload of this plan may have added an alias.
 		if err := a.refused(ctx, step); err != nil {
 			return err
 		}
@@ -472,8 +473,8 @@ func (a *apply) step(ctx context.Context, r *applyRun, by time.Time, log *slog.L
 }
 
 // insist does something with systemd until that answers: the bus may be away, and
-// be what is restarted. It gives up when systemd says what is wrong with a unit, and
-// with [systemd.ErrTooLate] after by.
+// be what is restarted. It gives up when systemd reports an error of a unit. After by
+// it returns [systemd.ErrTooLate].
 func (a *apply) insist(ctx context.Context, r *applyRun, by time.Time, log *slog.Logger, what string, do func(context.Context) error) error {
 	a.say(r, what)
 	for {

@@ -55,7 +55,7 @@ func (r *drainRun) stop() {
 // decision was made: one that has come to its end since is not begun again,
 // its end is what the next decision is made of.
 //
-// An eviction that is to become a forced one is begun again.
+// An eviction that becomes a forced one starts again.
 func (h *Host) startDrain(ctx context.Context, s stage, e turn.Eviction, seen bool) {
 	force := e.Force && !h.drain.forced
 	if (h.drain.running(s) || seen) && !force {
@@ -132,7 +132,7 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 		return nil // it took too long to come here: everything is read again
 	}
 	systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageRebootCalled, "rebooting", "turn", n.Turn, "state", n.State.String(), "boot", h.self.bootID)
-	// The call ends when the reads are too old, whatever it waits for.
+	// The call ends when the reads are too old.
 	call, cancel := context.WithDeadline(ctx, h.look.began.Add(maxLookAge))
 	defer cancel()
 	err := h.Logind.Reboot(call)
@@ -161,9 +161,9 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 		h.wake()
 		return nil
 	}
-	// logind did not answer, or did not run, or there was no bus. The turn is
-	// not refused: the next step asks whether a reboot is under way, and the
-	// question about inhibitors starts logind.
+	// logind did not answer, or did not run, or there was no bus. None of these
+	// refuses the turn: the next step asks whether a reboot is under way, and the
+	// query for inhibitors starts logind.
 	return hostError{err}
 }
 

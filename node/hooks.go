@@ -63,8 +63,8 @@ type hookRun struct {
 	stage  stage
 	cancel context.CancelCauseFunc
 	over   bool // it has come to its end, with or without a failure
-	// late: systemd could not be asked in time, and is not before another read has
-	// shown that it may be; until when is sent to again.
+	// late: the run could not ask systemd in time, and waits for another read that
+	// allows it. again then receives until when it may ask.
 	late  bool
 	again chan time.Time
 	ended chan struct{}
@@ -139,9 +139,8 @@ func backoff(failures int) time.Duration {
 
 // start lets the units of a stage run, if they do not. It is for the decision
 // that they should although they did not when it was made: one that was made
-// while they ran must not begin them anew when they have ended since. by is until
-// when systemd may be asked to start them: what the decision was made of is too old
-// after that.
+// while they ran must not begin them again when they have ended since. It asks
+// systemd only until by: after that, the reads behind the decision are too old.
 func (k *hooks) start(ctx context.Context, s stage, retry string, settings Settings, by time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

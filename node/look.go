@@ -26,7 +26,7 @@ type look struct {
 
 func (l *look) valid() bool { return l != nil && time.Since(l.began) < maxLookAge }
 
-// until is when a look is too old for what it allows.
+// until returns when the look is too old to act on.
 func (l *look) until() time.Time { return l.began.Add(maxLookAge) }
 
 // wrote lets a commit's look stand for the version that this process's own

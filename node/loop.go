@@ -158,11 +158,11 @@ func (h *Host) failed(err error) time.Duration {
 	return delay
 }
 
-// write sends one patch, once. Whatever the answer, the next decision is made of
-// the Node as the quorum shows it: the precondition lets at most one of two
-// writes to the same version land, so a write with an unknown outcome needs no
-// repetition. To repeat it without reading again could make a commit land under
-// a stop that was set meanwhile.
+// write sends one patch, once. Whatever the answer, the next decision uses the
+// Node from a quorum read. The precondition lets at most one of two writes to the
+// same version land, so write does not repeat a write with an unknown outcome.
+// Repeating it without another read could land a commit under a stop that was set
+// meanwhile.
 func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 	if w.Ack.Word == v1alpha1.WordCommitted && !h.look.valid() {
 		return nil // it took too long to come here: everything is read again
@@ -187,7 +187,7 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 		h.view.Forget(h.name, p.ResourceVersion)
 		return nil
 	case object.Unknown:
-		// Until the API server answers again the emergency stop cannot be read.
+		// The host cannot read the emergency stop until the API server answers again.
 		h.drain.stop()
 	}
 	h.look = nil

@@ -52,7 +52,7 @@ type Settings struct {
 	HookAbort   bool
 }
 
-// StateDir is where the service keeps what has to outlive the process: which
+// StateDir is the directory of the files that have to outlive the process: which
 // content of watched files is in effect, and the coordinator's renewed token. It
 // is the same as the unit's StateDirectory=, below the host's root.
 const StateDir = "/var/lib/lockkeeper"
@@ -96,7 +96,7 @@ type Options struct {
 	// the Node tells it; it must not block. nil is fine.
 	TurnEnded func(v1alpha1.Result)
 	// Term is the epoch of the term that this process leads, "" while it leads none;
-	// it must not block. nil is a process that never leads.
+	// it must not block. nil stands for a process that never leads.
 	Term func() string
 	// ShutdownChanged is called when logind begins to shut the host down, and
 	// when that was called off; it must not block. nil is fine.

@@ -27,8 +27,8 @@ func (h *Host) match(n *turn.Node) (m policy.Match, ok bool) {
 	return m, true
 }
 
-// ownTerms are the terms of the policy that decides about this host, as the host has
-// read it; nil if it has read none.
+// ownTerms returns the terms of the policy that applies to this host, as the host
+// has read it; nil if it has read none.
 func (h *Host) ownTerms(n *turn.Node) *v1alpha1.Terms {
 	m, ok := h.match(n)
 	if !ok || m.Policy == nil || m.Reason != "" {

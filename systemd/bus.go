@@ -100,7 +100,7 @@ type target struct {
 	service string
 	path    dbus.ObjectPath
 	// mayStart lets the bus start a service that does not run and keep the call for it. The call may then arrive long
-	// after the caller has given up, so only questions may set this, never a call that changes something on the host.
+	// after the caller has given up, so only queries may set this, never a call that changes something on the host.
 	mayStart bool
 }
 

@@ -17,7 +17,7 @@ const (
 	loginManager = "org.freedesktop.login1.Manager"
 )
 
-// login is for questions. systemd lets the bus start logind, so a question brings back one that does not run.
+// login is for queries. systemd lets the bus start logind, so a query starts logind if it does not run.
 var login = target{service: loginName, path: loginPath, mayStart: true}
 
 // Logind asks systemd-logind (org.freedesktop.login1). Its methods may be called from any goroutine; each D-Bus
@@ -46,7 +46,7 @@ const rootChecksInhibitors = uint64(1) << 0
 // logind does not know it, or Reboot(false) where logind is older still.
 //
 // Reboot repeats nothing. It ends with ctx, and after 10 s at the latest. The call reaches the logind that runs now or
-// none: it starts no logind, and a successor of this one does not get it.
+// none: the bus does not start logind for it, and does not deliver it to a logind that starts later.
 //
 // A failure wraps a *CallError, whose Refused method reports whether it is certain that nothing was started. It matches
 // ErrAbsent if logind does not run. logind also refuses while a reboot is under way
@@ -55,8 +55,8 @@ func (l Logind) Reboot(ctx context.Context) error {
 	limit := l.bus().limit()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v: %w", limit, context.DeadlineExceeded))
 	defer cancel()
-	// The connection is the call's own and is closed when the time is over. logind asks the bus who the caller is, and refuses
-	// a call that it reads when the caller is gone.
+	// The call has its own connection, which closes when the time is over. logind asks the bus who the caller is, and refuses
+	// a call whose caller is gone.
 	bus := l.bus().separate()
 	bus.revoke = true
 	defer bus.Close()

@@ -34,8 +34,8 @@ type JobError struct {
 
 func (e *JobError) Error() string { return e.Text }
 
-// ErrTooLate is what a call returns that was to ask systemd for something by a certain time, and could not: systemd was
-// not asked. Who asks has made sure shortly before that it may, and has to make sure again.
+// ErrTooLate means that a call did not ask systemd for something, because it could not do so by the given time. The
+// caller has checked shortly before the call that it may ask, and has to check that again.
 var ErrTooLate = errors.New("systemd was not asked in time")
 
 // inTime returns ErrTooLate after by.
@@ -47,7 +47,7 @@ func inTime(by time.Time) error {
 }
 
 // DaemonReload has systemd read its unit files again and returns when it has, in at most 2 minutes. It asks until by, and
-// returns [ErrTooLate] after that. What is wrong with a file is not an error of it: the unit says so when it is asked for.
+// returns [ErrTooLate] after that. An invalid file is not an error of DaemonReload: the unit reports it when it is used.
 func (u Units) DaemonReload(ctx context.Context, by time.Time) error {
 	if err := inTime(by); err != nil {
 		return err

@@ -41,8 +41,8 @@ func (l Logind) RebootUnderway(ctx context.Context) (bool, error) {
 }
 
 func (l Logind) preparingForShutdown(ctx context.Context) (preparing bool, err error) {
-	// This question starts no logind: one that does not run prepares for nothing, and at the end of a shutdown it has
-	// stopped.
+	// This query does not start logind: if logind does not run, it does not prepare for a shutdown, and at the end of a
+	// shutdown it has stopped.
 	err = l.bus().property(ctx, target{service: loginName, path: loginPath}, loginManager, "PreparingForShutdown", &preparing)
 	return preparing, err
 }

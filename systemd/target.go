@@ -73,7 +73,7 @@ func (u Units) Wanted(ctx context.Context, target string) ([]string, error) {
 // after this process was restarted in the middle of it. One that is active from before is stopped first. A target
 // becomes active although units that it wants failed, so each unit's own result is read.
 //
-// Nothing is stopped or started after by: it returns [ErrTooLate] then, and units that a run before has started go on.
+// RunTarget stops and starts no unit after by: it returns [ErrTooLate] then, and units from an earlier run continue.
 //
 // When ctx ends RunTarget returns its cause and leaves the units as they are; StopTarget stops them. Other errors are
 // those of the bus, with which it has patience for half a minute: the outcome is not known, and another run takes up

@@ -74,9 +74,9 @@ func ownWork(file string) bool {
 	return strings.Contains(file, "/systemd/system.control/") || strings.Contains(file, "/systemd/transient/")
 }
 
-// Names returns all names that a unit has on this host, its aliases included. A unit without a file has the name that was
-// asked for. The answer is that of the unit files as systemd last read them; see [Units.DaemonReload]. A name that systemd
-// does not accept is a [JobError]. The error matches [ErrAbsent] where systemd is not on the bus.
+// Names returns all names that a unit has on this host, its aliases included. For a unit without a file it returns the name
+// that it was called with. The names are those in the unit files as systemd last read them; see [Units.DaemonReload]. A name
+// that systemd does not accept is a [JobError]. The error matches [ErrAbsent] if systemd is not on the bus.
 func (u Units) Names(ctx context.Context, unit string) ([]string, error) {
 	_, all, err := u.all(ctx, unit, unitIface)
 	var names []string

@@ -112,9 +112,9 @@ func (c *Client) around(wraps []func(http.RoundTripper) http.RoundTripper) trans
 
 // once keeps client-go from repeating a request. client-go repeats any request,
 // a PATCH too, up to ten times when a 429 or 5xx carries a Retry-After header.
-// The last answer then hides the first: a write that may have landed with a 503
-// comes back as refused or as a conflict. How long to wait is in the Status as
-// well, where the API server knows it.
+// The last answer then hides the first: a write that may have landed although the
+// answer was a 503 looks refused, or like a conflict. If the API server knows how
+// long to wait, the Status says so as well.
 type once struct{ next http.RoundTripper }
 
 // RoundTrip passes the request on.

@@ -18,20 +18,20 @@ import (
 // an API server answers from a cache that may be minutes old.
 //
 // It also notices a store that went back in time, as etcd does when it is
-// restored from a backup. An API server that is asked to watch from a version
-// that the store has not reached yet sends nothing until it is reached, and the
-// reflector would wait for hours. So before a watch is resumed the store is asked
-// how far it is. If it is behind, the reflector lists again, and its store is
-// given a list that is older than what it has shown.
+// restored from a backup. If a watch starts from a version that the store has not
+// reached yet, the API server sends nothing until the store reaches it, and the
+// reflector would wait for hours. So before ListWatch resumes a watch, it asks for
+// the store's current version. If the store is behind, the reflector lists again,
+// and passes on a list that is older than what it has shown.
 type ListWatch struct {
 	// Name is that of the only object to list and watch; "" is all of them.
 	Name string
 	// ListFunc and WatchFunc ask the API server.
 	ListFunc  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	WatchFunc func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	// Answered receives the error of each watch that begins and of each list
-	// that fails, nil for none. A list that succeeds is an answer once the
-	// reflector's store has it.
+	// Answered receives the error, or nil, of each watch that begins, and the
+	// error of each list that fails. A list that succeeds counts as an answer once
+	// the reflector's store has it.
 	Answered func(error)
 
 	mu     sync.Mutex
@@ -78,8 +78,8 @@ func (l *ListWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (
 	return list, nil
 }
 
-// WatchWithContext watches from o.ResourceVersion, after it has made sure that
-// the store has reached it.
+// WatchWithContext makes sure that the store has reached o.ResourceVersion, and
+// then watches from there.
 func (l *ListWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	l.mu.Lock()
 	resumed := o.ResourceVersion != l.listed

@@ -18,15 +18,14 @@ type Outcome int
 const (
 	// Written: the API server has stored it.
 	Written Outcome = iota
-	// Conflict: the Node is another version than the one in the patch. Decide
-	// again.
+	// Conflict: the Node has another version than the patch. Decide again.
 	Conflict
 	// Gone: the Node does not exist.
 	Gone
-	// Refused: the API server did not store it, and says so: forbidden, invalid,
-	// too large, an admission webhook that does not answer.
+	// Refused: the API server says that it did not store it: it is forbidden,
+	// invalid, or too large, or an admission webhook does not answer.
 	Refused
-	// Unknown: there was no answer, or one that does not say, or one that is not
+	// Unknown: there was no answer, or it does not say what happened, or it is not
 	// the API server's. The write may have landed, may land later, or never.
 	Unknown
 )
@@ -36,9 +35,9 @@ func (o Outcome) String() string {
 	return [...]string{"written", "conflict", "gone", "refused", "unknown"}[o]
 }
 
-// outcome says what an answer to a write of the Node means. Only a Status of the
-// API server itself tells: what a proxy or load balancer answers in its place
-// says nothing of what the API server did with the request.
+// outcome returns what an answer to a write of the Node means. Only a Status from
+// the API server itself counts: an answer from a proxy or load balancer does not
+// say what the API server did with the request.
 func outcome(err error, node string) Outcome {
 	s := serverStatus(err)
 	if s == nil {
@@ -71,8 +70,8 @@ func refused(s *metav1.Status) bool {
 }
 
 // IsGone reports whether err is the API server's own answer that the object does
-// not exist. A 404 that does not name the object is not: a proxy, or an API
-// server behind which the resource is not served, gives such an answer too.
+// not exist. A 404 that does not name the object does not count: a proxy, or an
+// API server that does not serve the resource, gives such an answer too.
 func IsGone(err error, resource schema.GroupResource, name string) bool {
 	s := serverStatus(err)
 	return s != nil && names(s, resource, name)
@@ -90,9 +89,9 @@ func names(s *metav1.Status, resource schema.GroupResource, name string) bool {
 		s.Details.Group == resource.Group && s.Details.Kind == resource.Resource && s.Details.Name == name
 }
 
-// serverStatus is the API server's Status in err, or nil if err is something
-// else. client-go makes a Status of any answer; the cause that it adds then
-// tells its own from the API server's.
+// serverStatus returns the API server's Status in err, or nil if err has none.
+// client-go makes a Status from any answer, but adds a cause to the ones that it
+// makes itself.
 func serverStatus(err error) *metav1.Status {
 	e, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok || apierrors.IsUnexpectedServerError(e) {
@@ -102,9 +101,9 @@ func serverStatus(err error) *metav1.Status {
 }
 
 // notStored reports whether the message of a 5xx says that nothing was stored.
-// The API server asks admission webhooks before it writes to etcd; and etcd and
-// its client refuse an object that is too large before they propose it
-// (etcd's rpctypes.ErrRequestTooLarge, gRPC's ResourceExhausted).
+// The API server asks admission webhooks before it writes to etcd. etcd and its
+// client refuse an object that is too large before they propose it (etcd's
+// rpctypes.ErrRequestTooLarge, gRPC's ResourceExhausted).
 func notStored(message string) bool {
 	for _, text := range []string{"failed calling webhook", "etcdserver: request is too large", "trying to send message larger than max"} {
 		if strings.Contains(message, text) {

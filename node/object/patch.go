@@ -56,12 +56,12 @@ func (p *Patch) body() []byte {
 
 // Write sends the patch once and confirms what the answer means.
 //
-// After a conflict it reads the Node from the quorum and returns it: the caller
-// decides again. An answer that the Node does not exist counts only after Find
-// has confirmed it. A conflict or such an answer that cannot be confirmed is
-// Unknown, because a proxy may have repeated a write that had already landed. A
-// conflict on a Node that still is the version in the patch is Refused: an
-// admission webhook answers 409 and would do so again at once.
+// After a conflict it reads the Node from the quorum and returns it, and the
+// caller decides again. An answer that the Node does not exist counts only after
+// Find has confirmed it. If Find cannot confirm a conflict or a missing Node, the
+// outcome is Unknown, because a proxy may have repeated a write that had already
+// landed. If the Node still has the patch's version after a conflict, the outcome
+// is Refused: an admission webhook answered 409, and would do so again at once.
 //
 // The Node is not nil with Written and Conflict. The error is nil only with
 // Written.
@@ -99,11 +99,11 @@ func send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.No
 }
 
 // Settle repeats a write whose outcome is not known until the outcome cannot
-// change any more, and returns the Node as it is then, nil if it does not exist.
-// That is so after success, and once the Node is another version than the one
-// that was written to: by this write or by another, both make every further try
-// a conflict. A refusal alone settles nothing: the first try may still be held
-// up somewhere and land later.
+// change any more. It returns the Node as it is then, nil if it does not exist.
+// The outcome cannot change after a success, or once the Node has another version
+// than the patch: whichever write made that version, every further try is a
+// conflict. A refusal alone settles nothing, because the first try may be delayed
+// and land later.
 //
 // Between tries it waits a second, then two, up to ten. It ends early only with
 // ctx. failed receives why a try settled nothing.

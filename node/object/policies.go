@@ -170,8 +170,8 @@ func ReadPolicies(ctx context.Context, client *Client) (*Policies, error) {
 	return p, nil
 }
 
-// Progressing is, by policy, the condition of that type as the coordinator last
-// wrote it: whether the policy's nodes move, and what holds them if they do not.
+// Progressing returns, by policy, the condition of that type as the coordinator
+// last wrote it: whether the policy's nodes move, and what holds them if not.
 func (p *Policies) Progressing() map[string]metav1.Condition {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -215,9 +215,9 @@ func (p *Policies) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionPoli
 
 const policiesResource = "disruptionpolicies"
 
-// ErrNotServed is what reading policies returns where the API server serves no
-// such kind: the manifests were not applied, or the CustomResourceDefinition was
-// deleted and every policy with it.
+// ErrNotServed is the error of reading policies if the API server does not serve
+// them: the manifests were not applied, or the CustomResourceDefinition was deleted
+// and every policy with it.
 var ErrNotServed = errors.New("the API server does not serve DisruptionPolicies; apply the manifests: lockkeeper manifests | kubectl apply -f -")
 
 // listPolicies lists the policies. A 404 is not enough to say that there are
@@ -248,8 +248,8 @@ func (c *Client) watchPolicies(ctx context.Context, o metav1.ListOptions) (watch
 	return client.Get().Resource(policiesResource).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
 }
 
-// serves reports whether the API server serves the resource, by its discovery
-// documents. The error is that they cannot be read.
+// serves reports whether the API server's discovery documents list the resource.
+// It returns an error if it cannot read them.
 func (c *Client) serves(ctx context.Context, gv schema.GroupVersion, resource string) (bool, error) {
 	get := func(path string, into runtime.Object) error {
 		return c.CoreV1().RESTClient().Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Into(into)

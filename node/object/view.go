@@ -56,9 +56,9 @@ func NewView(client kubernetes.Interface, name string, notify func()) *View {
 	return &View{client: client, name: name, notify: notify, rewound: func() {}, nodes: map[string]*corev1.Node{}}
 }
 
-// OnRewind has f called each time a list from the quorum shows that the API
-// server's store went back in time: it was restored from a backup. Whatever was
-// known is forgotten then. f must not block. It has to be set before Run.
+// OnRewind sets f, which the View calls each time a list from the quorum shows that
+// the API server's store went back in time: it was restored from a backup. The View
+// then forgets all that it knew. f must not block. Call OnRewind before Run.
 func (v *View) OnRewind(f func()) { v.rewound = f }
 
 // Run lists and watches until ctx ends. It never gives up: while the API
@@ -284,9 +284,9 @@ func (s store) Delete(obj any) error {
 // newer than the list will be in the watch after it. Every other Node that is
 // missing from the list is gone.
 //
-// A list from the quorum that is older than what was shown before, or that shows
-// an older version of a Node than was known when it was made, is the list of a
-// store that went back in time. Then nothing that is known counts.
+// The store went back in time if a list from the quorum is older than what it
+// showed before, or has an older version of a Node than was known when the list was
+// made. Then nothing that was known counts.
 func (s store) Replace(objs []any, at string) error {
 	nodes := make(map[string]*corev1.Node, len(objs))
 	for _, obj := range objs {

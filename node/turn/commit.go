@@ -34,9 +34,8 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		return wait(v1alpha1.ReasonHandover, "the turn is another leader's")
 	}
 	if n.Grant.OnlyNode && o.Sources.Drains && o.Term != n.Grant.Epoch {
-		// That no other Node exists is for the leader to know, and a coordinator's
-		// credential may be stolen. In a cluster of one node the leader is this
-		// host's own process.
+		// Only the leader can know that no other Node exists, and its credential may
+		// be stolen. In a cluster of one node, this host's own process is the leader.
 		return o.refuse(v1alpha1.ReasonPlanChanged), false
 	}
 	if n.BootID != o.Self.BootID {

@@ -22,9 +22,9 @@ type Observation struct {
 	Veto       v1alpha1.Reason
 	VetoDetail string
 
-	// Own are the terms of the policy that decides about this host, as the host reads
-	// it itself; nil while it has read none. No grant is carried out in a more
-	// disruptive way.
+	// Own are the terms of the policy that applies to this host, as the host itself
+	// reads it; nil while it has read none. The host does not carry out a grant in a
+	// more disruptive way.
 	Own *v1alpha1.Terms
 	// Term is the epoch of the term that this process holds the Lease in, "" for none.
 	Term string
@@ -94,8 +94,8 @@ type Drain struct {
 // in the present stage of the present turn.
 type Work struct {
 	Running bool
-	// Late: it runs, and systemd could not be asked in time for what comes next. It
-	// may be after another read. Only of hook units.
+	// Late: it runs, and the host could not ask systemd in time for what comes next.
+	// It may ask after another read. Only of hook units.
 	Late   bool
 	Done   bool
 	Failed string // what failed; "" is nothing

@@ -187,9 +187,9 @@ func (o *Observation) hookStage() Decision {
 		}
 	}
 	if n.State == v1alpha1.StateBeforeUncordon && !o.takesPart() {
-		// Nothing has happened in this turn that the units could undo. A
-		// coordinator that moves a host here which wants nothing, such as one
-		// with a stolen credential, does not get them run.
+		// Nothing has happened in this turn that the units could undo. A thief of
+		// the coordinator's credential can move a host here that wants nothing, but
+		// cannot make it run the units.
 		o.say(w, v1alpha1.WordDone, "")
 		return Decision{Write: w}
 	}
@@ -200,14 +200,14 @@ func (o *Observation) hookStage() Decision {
 	return Decision{Do: DoHooks, Detail: "hook units"}
 }
 
-// takesPart reports whether this host takes part in the turn, by its own
-// records alone: the mark, its failed hook units of before-uncordon, or that it
-// wants what the present state needs. It publishes that in host, so that later
-// states, processes and boots of the turn know it.
+// takesPart reports whether this host takes part in the turn. It uses only the
+// host's own records: the mark, the failed hook units of before-uncordon, or that
+// the host wants what the present state needs. The host publishes the result in its
+// record, for later states, processes and boots of the turn.
 //
-// An ack proves nothing here. A host says seen, and done in a boot that it
-// takes for the one after the turn's reboot, without wanting anything, and what
-// it says later replaces what it said before.
+// An ack proves nothing here. A host reports seen even if it wants nothing, and
+// done in a boot that it takes for the one after the turn's reboot. A later report
+// replaces an earlier one.
 func (o *Observation) takesPart() bool {
 	n := &o.Node
 	switch {

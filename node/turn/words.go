@@ -43,8 +43,8 @@ func (o *Observation) withdrawn() v1alpha1.Reason {
 	return ""
 }
 
-// lacksDrain reports whether the turn has no drain although the plan needs one, for
-// another reason than that this is the only node of the cluster.
+// lacksDrain reports whether the plan needs a drain and the turn has none, although
+// the grant does not name this as the only node of the cluster.
 func (o *Observation) lacksDrain() bool {
 	g := o.Node.Grant
 	return !g.Drains && !g.OnlyNode && o.Sources.Drains
@@ -60,9 +60,10 @@ type Eviction struct {
 	Skip  [][]v1alpha1.PodSelector
 }
 
-// EvictionBy is how to evict pods by the grant and by the terms of the host's own
-// policy, own, whichever is less disruptive: a pod is skipped, or deleted, only if
-// both say so, and waited for if one of them does. nil is no word on anything.
+// EvictionBy returns how to evict pods. It combines the grant and the terms of the
+// host's own policy, own, so that the result is the less disruptive of the two: the
+// host skips or deletes a pod only if both say so, and waits for a pod if either does.
+// A nil grant or nil terms say nothing about any pod.
 func EvictionBy(g *v1alpha1.Grant, own *v1alpha1.Terms) Eviction {
 	if g == nil {
 		return Eviction{}

@@ -36,8 +36,8 @@ type baselineFile struct {
 	Unnamed map[string]time.Time `json:"unnamed,omitempty"`
 }
 
-// parseBaseline reads the file's text. Digests that were made with another key than
-// that with the ID are an error: nothing can be compared with them.
+// parseBaseline reads the file's text. It returns an error if a digest was made with
+// another key than keyID's: nothing can be compared with such a digest.
 func parseBaseline(text []byte, keyID string) (*baselineFile, error) {
 	var b baselineFile
 	if err := json.Unmarshal(text, &b); err != nil {
@@ -59,7 +59,7 @@ func parseBaseline(text []byte, keyID string) (*baselineFile, error) {
 					return nil, fmt.Errorf("%q: %q is no digest", path, sum)
 				}
 				if sum != unknown && !strings.HasPrefix(sum, keyID+"-") {
-					return nil, fmt.Errorf("%q: its digest %.8s… was made with another key than that in %s, which has the ID %s", path, sum, keyName, keyID)
+					return nil, fmt.Errorf("%q: its digest %.8s… was made with another key than the one in %s, which has the ID %s", path, sum, keyName, keyID)
 				}
 			}
 		}
@@ -67,7 +67,8 @@ func parseBaseline(text []byte, keyID string) (*baselineFile, error) {
 	return &b, nil
 }
 
-// validSum: a digest in full, or as much of it as a change's version has, or unknown.
+// validSum reports whether sum is a full digest, a digest as short as a change's
+// version, or unknown.
 func validSum(sum string) bool {
 	return sum == unknown || (len(sum) == short || len(sum) == full) && v1alpha1.DigestKey(sum[:short]) != "" && strings.Trim(sum[short:], "0123456789abcdef") == ""
 }
@@ -83,7 +84,7 @@ func (w *Watcher) load() {
 		return
 	case err != nil:
 		w.unsaved = true
-		w.Log.Warn("cannot read which files and units were in effect; what is there now is taken as in effect, except what this boot has published; other changes made until now are not seen", "file", path, "err", err)
+		w.Log.Warn("cannot read which files and units were in effect; lockkeeper takes what is there now as in effect, except changes that it published in this boot, and does not see other changes made until now", "file", path, "err", err)
 		return
 	case b.BootID != w.BootID:
 		w.unsaved = true
@@ -141,7 +142,7 @@ func (w *Watcher) save() error {
 	w.mu.Unlock()
 	path := filepath.Join(w.StateDir, baselineName)
 	if err == nil && newKey {
-		// The key first: a baseline without it is worth nothing.
+		// Write the key first: a baseline is useless without it.
 		err = w.key.write(w.StateDir)
 	}
 	keyWritten := err == nil

@@ -63,8 +63,8 @@ func baseline(rules []*rule, r *rule, found map[string]entry) map[string]string 
 			base[name] = e.sum
 		}
 	}
-	// What this boot has published was a change, and what was in effect before it is
-	// not known any more.
+	// What this boot has published is a change. What was in effect before it is no
+	// longer known.
 	for _, c := range r.published {
 		there := false
 		for name := range found {

@@ -20,37 +20,37 @@ import (
 // keyName is the file in the state directory.
 const keyName = "digest.key"
 
-// hostKey is what this host makes the digests of files with. Digests are published, and
-// files may hold a short password: with a plain hash everyone who can read Nodes could
-// try candidates. The key never leaves the host, and is in no other file than its own,
-// so that the baseline alone is no help either.
+// hostKey is the key of this host's file digests. The host publishes digests, and a file
+// may hold a short password: with a plain hash, anyone who can read Nodes could guess it.
+// The key never leaves the host, and is in no file but its own, so that the baseline
+// alone does not help a thief either.
 //
-// A key that is lost is replaced. That makes no change: see [v1alpha1.Change.Same] and
+// The host replaces a lost key. That makes no change: see [v1alpha1.Change.Same] and
 // [Watcher.Published].
 type hostKey struct {
 	secret []byte
 	id     string // public
 }
 
-// keySize is that of the secret, in bytes.
+// keySize is the size of the secret, in bytes.
 const keySize = 32
 
 func newKey(secret []byte) *hostKey {
-	// No file's digest is of this text: those begin with the path.
+	// No file's digest hashes this text, because that begins with the path.
 	h := hmac.New(sha256.New, secret)
 	io.WriteString(h, "id\n")
 	return &hostKey{secret: secret, id: hex.EncodeToString(h.Sum(nil))[:v1alpha1.KeyIDLength]}
 }
 
-// digest is a digest in the making.
+// digest hashes the content at a path.
 type digest struct {
 	hash.Hash
 	id string
 }
 
-// digest begins the digest of what is at a path. The path is part of it: who may write
-// one file that is watched, and guesses what another one holds, does not see two equal
-// digests.
+// digest begins the digest of what is at a path. The path is part of the digest, so that
+// a user who may write one watched file cannot guess the content of another by comparing
+// the two digests.
 func (k *hostKey) digest(path string) digest {
 	d := digest{hmac.New(sha256.New, k.secret), k.id}
 	fmt.Fprintf(d, "path %q\n", path)
@@ -60,8 +60,9 @@ func (k *hostKey) digest(path string) digest {
 // String returns the digest with the key's ID before it.
 func (d digest) String() string { return d.id + "-" + hex.EncodeToString(d.Sum(nil)) }
 
-// loadKey reads the key, or makes one. A file that does not hold a key that nobody else
-// knows is replaced with the next baseline; until then the new key is in memory only.
+// loadKey reads the key, or makes one. If the file has no valid key, or other users can
+// read it, the Watcher replaces it when it writes the next baseline. Until then the new
+// key is in memory only.
 func (w *Watcher) loadKey() {
 	path := filepath.Join(w.StateDir, keyName)
 	secret, err := readKey(path)
@@ -71,7 +72,7 @@ func (w *Watcher) loadKey() {
 	}
 	w.key = newKey(secret)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		w.Log.Warn("cannot use the key of what is published of watched files; a new one takes its place, and what was in effect before is not known", "file", path, "err", err, "key", w.key.id)
+		w.Log.Warn("cannot use the key for the digests of watched files; lockkeeper uses a new key, and does not know what was in effect before", "file", path, "err", err, "key", w.key.id)
 	}
 }
 
@@ -94,14 +95,14 @@ func readKey(path string) ([]byte, error) {
 	}
 	secret, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(secret) != keySize {
-		return nil, fmt.Errorf("not the %d hexadecimal digits expected", 2*keySize)
+		return nil, fmt.Errorf("expected %d hexadecimal digits", 2*keySize)
 	}
 	return secret, nil
 }
 
 func (k *hostKey) write(dir string) error {
 	if err := replace(filepath.Join(dir, keyName), []byte(hex.EncodeToString(k.secret)+"\n")); err != nil {
-		return fmt.Errorf("writing the key of their digests, %s: %w", keyName, err)
+		return fmt.Errorf("writing the key for their digests, %s: %w", keyName, err)
 	}
 	return nil
 }

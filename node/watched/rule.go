@@ -23,11 +23,11 @@ type rule struct {
 	idle   bool            // it is not looked at any more
 	excess bool            // it is one more than may be watched
 
-	// published are the changes that the last process published of the rule. They
-	// stay changes if it is not known what is in effect.
+	// published are the changes that the last process published for the rule. They
+	// stay changes if it is unknown what is in effect.
 	published []v1alpha1.Change
-	// base is what is in effect: each file's digest, or the beginning of it, or
-	// unknown, by path. nil: it has not been seen yet.
+	// base is what is in effect: by path, each file's digest, the beginning of the
+	// digest, or unknown. nil: it has not been seen yet.
 	base map[string]string
 	// seen is what stands: what is there, once it had settled. nil: it has not
 	// been read since this process began.
@@ -52,8 +52,8 @@ const (
 	short = v1alpha1.KeyIDLength + 1 + v1alpha1.DigestLength
 )
 
-// unknown is what is in effect of a file if that is not known: the file differs from
-// it, whatever it holds.
+// unknown is in base if what is in effect of a file is unknown: the file differs
+// from it, whatever its content.
 const unknown = "unknown"
 
 func (r *rule) key() string { return string(r.source) + " " + r.name }
@@ -83,8 +83,8 @@ func version(sum string) string {
 	return sum[:min(short, len(sum))]
 }
 
-// whole is the version of many files together: a digest of their digests, which
-// nobody knows who does not have the key.
+// whole returns the version of many files together: a digest of their digests, which
+// only the host can compute, because they are made with its key.
 func whole(files map[string]entry, of func(name string) bool) string {
 	sum, id := sha256.New(), ""
 	for _, name := range slices.Sorted(maps.Keys(files)) {

@@ -220,7 +220,7 @@ func (w *Watcher) take(r *rule, found map[string]entry, why why, count int, sigh
 	switch {
 	case r.base == nil:
 		r.base, w.unsaved = baseline(w.rules, r, found), true
-		w.Log.Info("watched for the first time: in effect is what is there now", "source", r.source, "name", r.name, "files", len(found), "still_changes", len(r.published))
+		w.Log.Info("watched for the first time: what is there now is in effect", "source", r.source, "name", r.name, "files", len(found), "still_changes", len(r.published))
 		r.published = nil
 		stands()
 	case r.seen == nil, why == looking, equal(r.seen, found):

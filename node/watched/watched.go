@@ -39,8 +39,8 @@ type Options struct {
 	// Root is where the host's files are, "/" but in tests.
 	Root string
 	// StateDir is where the baseline and the key of its digests are kept:
-	// baseline.json and digest.key, which nobody else may read or write. It is not
-	// below Root, and made if it is missing.
+	// baseline.json and digest.key, which no other user may read or write. It is not
+	// below Root. The Watcher makes it if it is missing.
 	StateDir string
 	// BootID is this boot's.
 	BootID string
@@ -128,10 +128,10 @@ func New(o Options) *Watcher {
 	return w
 }
 
-// Published says which changes the Node shows that this boot has published. They stay
-// changes where the baseline of this boot is gone: a file or unit among them differs
-// from what is in effect until a turn has applied it, or until the next boot. It is to
-// be called before Watch; after the first Watch it does nothing.
+// Published sets the changes on the Node that this boot has published. They stay
+// changes if the baseline of this boot is lost: a file or unit among them differs from
+// what is in effect until a turn has applied it, or until the next boot. Call Published
+// before Watch; after the first Watch it does nothing.
 func (w *Watcher) Published(changes []v1alpha1.Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -321,9 +321,9 @@ func (w *Watcher) Applied(changes []v1alpha1.Change) error {
 	return err
 }
 
-// ofThisKey returns the changes with those of another key replaced by what there is of
-// them now: the process that began to apply them had that key, and whether the file has
-// changed since is not known. Those that are no changes any more are left out.
+// ofThisKey returns the changes, and replaces those that were made with another key by
+// the present ones: the process that began to apply them had that key, and it is unknown
+// whether the file has changed since. It leaves out what is no longer a change.
 func (w *Watcher) ofThisKey(changes []v1alpha1.Change) []v1alpha1.Change {
 	var all []v1alpha1.Change
 	for _, c := range changes {

@@ -44,10 +44,10 @@ type Options struct {
 	Lease string
 	// NoRenewal leaves out the coordinator's leave to renew its own token.
 	NoRenewal bool
-	// Audiences are those that the coordinator may ask for in a token of its
-	// own: the API server's, which it gets where it names none. Empty: all that
-	// name Kubernetes' own service, https://kubernetes.default.svc, alone or
-	// with the cluster's domain.
+	// Audiences are those that the coordinator may ask for in its own token: the
+	// API server's, which the token has if the request names none. Empty: all that
+	// name Kubernetes' own service, https://kubernetes.default.svc, with or without
+	// the cluster's domain.
 	Audiences []string
 }
 
@@ -55,10 +55,10 @@ type Options struct {
 // as kubectl's -l takes it. Without the bindings no policy is in force.
 const PolicySelector = "app.kubernetes.io/name=lockkeeper"
 
-// MaxKeys is how many labels, and how many annotations, a Node may have for
-// the coordinator to write it, and for mistyped keys to be refused. These
-// admission policies read all of them, which takes the API server some 20 ms
-// at this bound and grows with its square. A Node usually has some thirty.
+// MaxKeys is how many labels, and how many annotations, a Node may have. On a
+// Node with more, the coordinator may not write, and mistyped keys pass. The
+// admission policies for both read all keys. This takes the API server about
+// 20 ms at this bound, and grows with its square. A Node usually has about thirty.
 const MaxKeys = 2000
 
 // coordinatorManager is the field manager under which the coordinator writes
@@ -162,8 +162,8 @@ func values(o Options) []string {
 		"{{.Retry}}", v1alpha1.AnnotationRetry,
 		"{{.Expired}}", v1alpha1.AnnotationExpired,
 		"{{.Grant}}", v1alpha1.AnnotationGrant,
-		// The hooks in the JSON of a grant. A host cannot make up one: in the text
-		// of its changes, each quote has a backslash.
+		// The hooks in the JSON of a grant. A host cannot forge one: in the text of
+		// its changes, each quote has a backslash.
 		"{{.HookNames}}", `r'[{]"name":"[A-Za-z0-9_.-]+","timeout"'`,
 
 		"{{.IntentPattern}}", v1alpha1.IntentPattern,
@@ -174,8 +174,8 @@ func values(o Options) []string {
 	}
 }
 
-// isAudience is a CEL expression that says whether the audience a is one that
-// the coordinator may ask for.
+// isAudience returns a CEL expression for whether the coordinator may ask for the
+// audience a.
 func isAudience(audiences []string) string {
 	if len(audiences) > 0 {
 		return "a in [" + list(audiences) + "]"
