@@ -293,7 +293,7 @@ func commands() []*cli.Command {
 				&cli.StringFlag{Name: "namespace", Usage: "the `NAME` of lockkeeper's namespace", Value: v1alpha1.DefaultLeaseNamespace},
 				&cli.StringFlag{Name: "lease", Usage: "the `NAME` of the Lease in it", Value: v1alpha1.DefaultLeaseName},
 				&cli.BoolFlag{Name: "no-renewal", Usage: "leave out the coordinator's leave to renew its own token: you mint each one", DisableDefaultText: true},
-				&cli.StringSliceFlag{Name: "audience", Usage: "an audience, `URL`, that the coordinator may ask for when it renews its token; repeatable (default: those of https://kubernetes.default.svc)"},
+				&cli.StringSliceFlag{Name: "audience", Usage: "an audience `URL` that the coordinator may request when it renews its token; repeatable (default: those of https://kubernetes.default.svc)"},
 				&cli.BoolFlag{Name: "policy", Usage: "print the policy lockkeeper-default, and nothing else", DisableDefaultText: true},
 			},
 		},
@@ -301,10 +301,10 @@ func commands() []*cli.Command {
 			Name: "kubeconfig", Usage: "Mint the coordinator's kubeconfig, from your own credential", Action: kubeconfigCommand,
 			Description: "The kubeconfig needs nothing beside it and is a secret. Hosts that are to stand for election have it at\n" +
 				"/etc/lockkeeper/coordinator.kubeconfig. The manifests have to be applied before.\n\n" +
-				"It holds a token of the coordinator's service account, which each host renews for itself; this command tries out\n" +
-				"whether it can, and says what to run where it cannot. With --csr it holds a client certificate, which no host\n" +
-				"renews: the request is approved with your own credential if that may, else somebody else\n" +
-				"has to, and this command says how and waits.",
+				"It holds a token of the coordinator's service account, which each host renews for itself. This command tests\n" +
+				"whether the token can be renewed, and says what to do if it cannot. With --csr it holds a client certificate,\n" +
+				"which no host renews. If your own credential may approve the request, this command does so. Otherwise it says\n" +
+				"how another user can approve it, and waits.",
 			Flags: []cli.Flag{
 				kubeconfig(),
 				&cli.StringFlag{Name: "context", Usage: "the `NAME` of a context in your kubeconfig, instead of its current one"},

@@ -10,9 +10,9 @@ import (
 const VersionAbsent = "absent"
 
 // The version of any other File or Unit change is a keyed digest, "KEYID-DIGEST", both
-// in lower-case hexadecimal digits. Each host has a key of its own, which it publishes
-// to nobody; KEYID tells the host's keys apart and says nothing else about them. A host
-// that loses its key makes another one.
+// in lower-case hexadecimal digits. Each host has its own key and never publishes it.
+// KEYID tells the host's keys apart and says nothing else about them. A host that loses
+// its key makes another one.
 const (
 	KeyIDLength  = 8  // digits, 32 bits
 	DigestLength = 12 // digits, 48 bits
@@ -28,11 +28,11 @@ func DigestKey(version string) string {
 	return id
 }
 
-// Same reports whether two changes are the same one: the source, the name and the
-// version are equal. Two digests of a file or unit that were made with different keys
-// cannot be compared. They count as the same version, because every caller uses Same
-// to find out whether something new has come since: a new key alone must not end a
-// hold or a delay, and must not look like another edit.
+// Same reports whether two changes are the same: the source, the name and the version
+// are equal. Two digests of a file or unit that were made with different keys cannot
+// be compared. They count as the same version, because every caller uses Same to find
+// out whether there is a new change: a new key alone must not end a hold or a delay,
+// and must not look like another edit.
 //
 // Same is the only comparison of versions. It is not transitive.
 func (c Change) Same(o Change) bool {
@@ -55,7 +55,7 @@ func SameChanges(a, b []Change) bool {
 	if slices.EqualFunc(a, b, Change.Same) {
 		return true
 	}
-	// Lists have each source and name once, so that sorting puts them side by side.
+	// A list has each source and name once, so sorting pairs the changes up.
 	return slices.EqualFunc(sorted(a), sorted(b), Change.Same)
 }
 

@@ -14,7 +14,7 @@ const (
 	// EventInvalidIntent: the payload of paused or detached does not parse; it
 	// pauses or detaches all the same.
 	EventInvalidIntent = "InvalidIntent"
-	// EventUnsettled: the outcome of a write to the node has not been known for a
+	// EventUnsettled: the outcome of a write to the node has been unknown for a
 	// minute.
 	EventUnsettled = "Unsettled"
 	// EventStoreRewound: the API server's store went back in time.
@@ -57,8 +57,8 @@ var eventDocs = func() []EventDoc {
 		{string(ResultTurnedBack), true, "End", "the turn could not go on and is over; the node tries again later, behind all others", "see the reason in the note; `lockkeeper retry NODE` lets it try at once"},
 		{string(ResultFailed), true, "End", failed.Means, failed.Do},
 		{EventTurnedRound, true, "TurnRound", "the turn gives back what it took; the note says why", "see the reason in the note"},
-		{EventUnsettled, true, "Wait", "the API server has not said for a minute whether a write to the node landed; nothing is granted to any node until it has", "see the error in the note, and whether the API server answers requests for this Node"},
-		{EventStoreRewound, true, "Settle", "the API server's store went back in time, restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "check that the nodes are in the states that you expect: a reboot that the backup does not know of is not remembered"},
+		{EventUnsettled, true, "Wait", "the outcome of a write to the node has been unknown for a minute; the coordinator grants nothing to any node until it knows the outcome", "see the error in the note, and check whether the API server answers requests for this Node"},
+		{EventStoreRewound, true, "Settle", "the API server's store went back in time: it was restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "check that the nodes are in the states that you expect: lockkeeper does not remember reboots after the backup"},
 		{EventInvalidIntent, true, "Obey", "the payload of `lockkeeper.dev/paused` or `lockkeeper.dev/detached` does not parse; the node is paused or detached all the same", "mend or remove the annotation that the note names"},
 	}
 	for _, r := range personal {

@@ -15,12 +15,12 @@ const (
 	// maxRecord bounds the JSON annotations, in bytes. A Node's annotations may
 	// hold 256 KiB in all.
 	maxRecord = 32 << 10
-	// maxGrant bounds a Grant when it is written, in bytes: 12 KiB of changes, as
-	// much as a host watches for, and 16 KiB of a policy's terms fit. It is less than
-	// maxRecord, because the changes go into Last, next to what only Last has.
+	// maxGrant bounds a Grant when it is written, in bytes. It has room for 12 KiB of
+	// changes, the most that a host watches for, and 16 KiB of a policy's terms. It is
+	// less than maxRecord, because the changes also go into Last, which has more fields.
 	maxGrant = 29 << 10
-	// MaxHost bounds AnnotationHost, in bytes. It is less, because most of it goes
-	// into the grant as well, next to what the policy adds.
+	// MaxHost bounds AnnotationHost, in bytes. It is less than maxGrant, because most
+	// of it goes into the grant as well, in addition to the policy's terms.
 	MaxHost = 16 << 10
 )
 
@@ -167,13 +167,13 @@ func parseRecord[T any](s string) (*T, error) {
 	return v, nil
 }
 
-// Fits reports whether the Grant, and the Last that its turn ends with, are small
-// enough for a reader. JSON may take six bytes for a character that a host wrote
-// as one, so only the text itself tells.
+// Fits reports whether the Grant, and the Last at the end of its turn, are small
+// enough for a reader. It measures the text itself, because JSON may take six bytes
+// for a character that a host wrote as one.
 func (g *Grant) Fits() bool { return len(FormatRecord(g)) <= maxGrant }
 
-// Trim drops lines of the Plan, and then Changes, from the end, until the record is
-// one that readers accept. What is dropped is left to a later turn.
+// Trim drops lines of the Plan, and then Changes, from the end, until readers accept
+// the record. A later turn applies what is dropped.
 func (h *Host) Trim() {
 	for len(FormatRecord(h)) > MaxHost && len(h.Plan) > 0 {
 		h.Plan = h.Plan[:len(h.Plan)-1]

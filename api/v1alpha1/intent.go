@@ -24,11 +24,10 @@ type Intent struct {
 }
 
 // IntentPattern is the only JSON form of an Intent, as an RE2 regular
-// expression. The admission policy for the coordinator finds out from the text
-// when an intent ends, with this same expression: what it cannot read, the
-// coordinator must not take for an intent with an end either. A text that
-// matches has these members and no others, and spells their names without an
-// escape, so `"until"` followed by a colon occurs in it only as a member's name.
+// expression. The admission policy for the coordinator uses the same expression
+// to find out when an intent ends, so both read an end in the same texts only. A
+// text that matches has these members and no others, and spells their names
+// without an escape, so `"until"` followed by a colon is always a member's name.
 const IntentPattern = `^\s*\{((` + intentMember + `,)*` + intentMember + `|\s*)\}\s*$`
 
 const (

@@ -68,9 +68,9 @@ const (
 
 	// AnnotationExpired is the time at which the coordinator last removed a
 	// pause or a detach whose Until had passed, in RFC 3339 with nanoseconds.
-	// The write that removes such an intent has to set it to another value: the
-	// API server then records its own time for this annotation in
-	// managedFields, which is what the admission policy compares Until with.
+	// The write that removes such an intent has to set it to another value. The
+	// API server then records its own time for this annotation in managedFields,
+	// and the admission policy compares Until with that time.
 	// Only the coordinator writes it.
 	AnnotationExpired = Prefix + "expired"
 
@@ -93,8 +93,8 @@ const (
 	// ends the turn that carried it out.
 	AnnotationRequest = Prefix + "request"
 
-	// AnnotationRetry forgives a turn, so that neither its failure nor the
-	// node's number of turns holds the next one: its value is that turn's id, as
+	// AnnotationRetry clears a turn, so that neither its failure nor the
+	// node's number of turns holds the next one. Its value is that turn's ID, as
 	// found in AnnotationLast or AnnotationTurn.
 	AnnotationRetry = Prefix + "retry"
 
@@ -129,9 +129,9 @@ const (
 	CoordinatorCertificateUser = "lockkeeper:coordinator"
 )
 
-// MaxTokenLifetime is the longest life that the coordinator's service account
-// may ask for when it renews its token. The admission policy of the manifests
-// refuses more.
+// MaxTokenLifetime is the longest lifetime that the coordinator's service
+// account may ask for when it renews its token. The admission policy of the
+// manifests refuses a longer one.
 const MaxTokenLifetime = 365 * 24 * time.Hour
 
 // HookAnnotation returns the annotation by which the hook called name

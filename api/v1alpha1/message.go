@@ -77,8 +77,8 @@ const (
 	MessageWriteRefused MessageID = "0c3b3336519541ad967a585039f78da0"
 	// MessageCredentialRenewed: the coordinator's token was renewed.
 	MessageCredentialRenewed MessageID = "390881b88c0b4399ac88dab77ede745c"
-	// MessageCredentialExposed: others can read or change the coordinator's
-	// credential.
+	// MessageCredentialExposed: users other than root can read or change the
+	// coordinator's credential.
 	MessageCredentialExposed MessageID = "962d7a6c4e464005b7e2dd494a25a23f"
 	// MessageCredentialEnds: the coordinator's credential ends soon, or has.
 	MessageCredentialEnds MessageID = "8b9d591c9a1643a988d484e5e8989cc2"

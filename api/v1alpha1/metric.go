@@ -118,7 +118,7 @@ var metricDocs = []MetricDoc{
 	{MetricUnavailable, Gauge, "nodes", nil, true, "Nodes that count against the budget"},
 	{MetricBudget, Gauge, "nodes", nil, true, "How many nodes may be unavailable"},
 	{MetricFailed, Gauge, "nodes", nil, true, "Nodes that failed and are not forgiven"},
-	{MetricUnsettled, Gauge, "nodes", nil, true, "Nodes to which a write has had no known outcome for a minute; nothing is granted while there is one"},
+	{MetricUnsettled, Gauge, "nodes", nil, true, "Nodes for which the outcome of a write has been unknown for a minute; the leader grants nothing while there is one"},
 	{MetricPolicies, Gauge, "", []string{"valid"}, true, "DisruptionPolicies by whether they can be understood: true, false"},
 	{MetricPolicyNodes, Gauge, "nodes", []string{"policy", "count"}, true, fmt.Sprintf("What the policy's status counts: selected, up_to_date, wanting, in_turn, unavailable, failed and allowed, which is maxUnavailable as a number. Of the %d policies that win first", MaxPolicySeries)},
 	{MetricPolicyHalted, Gauge, "", []string{"policy"}, true, "1 while more nodes of the policy have failed than its maxFailed allows, else 0. Of the same policies"},
@@ -146,8 +146,9 @@ they name what a host waits for: give them an address that others reach only whe
   none. That a host's own cannot be read or had counts once it has lasted half a minute; that there is no such file yet does not:
   the host has not joined. An API server that is away, and a turn that waits, are no ill health of the host's; lines below the first tell of both.
 
-At most 32 clients are served at the same time, the others wait. Each connection serves one request; a client that takes more than
-5 s to ask, or 15 s to take the answer, is cut off. So a client that holds its connections does not keep the next scrape out.
+lockkeeper serves at most 32 clients at the same time; the others wait. Each connection serves one request. lockkeeper cuts off a
+client that takes more than 5 s to send its request, or more than 15 s to read the answer. So a client that holds its connections
+open does not keep the next scrape out.
 
 | metric | type | unit | labels | meaning |
 | --- | --- | --- | --- | --- |
@@ -181,7 +182,7 @@ absent(lockkeeper_coordinator_leader == 1)
 # A node has failed, and nobody has forgiven it; the line of a policy has stopped.
 lockkeeper_coordinator_failed_nodes > 0
 lockkeeper_coordinator_policy_halted == 1
-# The API server does not say whether a write landed; nothing is granted.
+# It is unknown whether a write landed; the leader grants nothing.
 lockkeeper_coordinator_unsettled_nodes > 0
 # A policy that cannot be understood grants nothing.
 lockkeeper_coordinator_policies{valid="false"} > 0

@@ -88,7 +88,7 @@ var keys = []Key{
 		func(c *Config) *time.Duration { return &c.Lease.RetryPeriod }),
 
 	key("coordinator.kubeconfig", text("path", "absolute, or `\"\"`", or("a host that never campaigns", absolute)), `"/etc/lockkeeper/coordinator.kubeconfig"`, restart,
-		"The coordinator's credential. A host that has none never campaigns; one that gets the file is a candidate without a restart. lockkeeper only reads it, and warns if others than root can read or change it.",
+		"The coordinator's credential. A host that has none never campaigns; one that gets the file is a candidate without a restart. lockkeeper only reads it, and warns if users other than root can read or change it.",
 		func(c *Config) *string { return &c.Coordinator.Kubeconfig }),
 	key("coordinator.prometheus_url", text("string", "an address `http://HOST[:PORT][/PATH]`, or of https, or `\"\"`", or("no server, and no open gate", webAddress)), `""`, restart,
 		"The Prometheus, or what speaks its HTTP API, that the coordinator asks for the gates of policies. `\"\"` is none: then no gate is open, and nothing is granted under a policy that has any. Certificates are checked against the host's authorities.",

@@ -53,7 +53,7 @@ complete -c lockkeeper -n __fish_use_subcommand -a manifests -d 'Print what a cl
 complete -c lockkeeper -n '__fish_seen_subcommand_from manifests' -l namespace -x -a '' -d 'the NAME of lockkeeper\'s namespace (default: lockkeeper)'
 complete -c lockkeeper -n '__fish_seen_subcommand_from manifests' -l lease -x -a '' -d 'the NAME of the Lease in it (default: lockkeeper)'
 complete -c lockkeeper -n '__fish_seen_subcommand_from manifests' -l no-renewal -d 'leave out the coordinator\'s leave to renew its own token: you mint each one'
-complete -c lockkeeper -n '__fish_seen_subcommand_from manifests' -l audience -x -a '' -d 'an audience, URL, that the coordinator may ask for when it renews its token; repeatable (default: those of https://kubernetes.default.svc)'
+complete -c lockkeeper -n '__fish_seen_subcommand_from manifests' -l audience -x -a '' -d 'an audience URL that the coordinator may request when it renews its token; repeatable (default: those of https://kubernetes.default.svc)'
 complete -c lockkeeper -n '__fish_seen_subcommand_from manifests' -l policy -d 'print the policy lockkeeper-default, and nothing else'
 complete -c lockkeeper -n '__fish_seen_subcommand_from manifests' -l help -s h -d 'show this'
 

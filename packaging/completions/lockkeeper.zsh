@@ -102,7 +102,7 @@ _lockkeeper() {
 			'--namespace[the NAME of lockkeeper'\''s namespace (default\: lockkeeper)]:name:()' \
 			'--lease[the NAME of the Lease in it (default\: lockkeeper)]:name:()' \
 			'--no-renewal[leave out the coordinator'\''s leave to renew its own token\: you mint each one]' \
-			'--audience[an audience, URL, that the coordinator may ask for when it renews its token; repeatable (default\: those of https\://kubernetes.default.svc)]:url:()' \
+			'--audience[an audience URL that the coordinator may request when it renews its token; repeatable (default\: those of https\://kubernetes.default.svc)]:url:()' \
 			'--policy[print the policy lockkeeper-default, and nothing else]' \
 			'(--help -h)--help[show this]' \
 			'(--help -h)-h[show this]'
