@@ -52,7 +52,18 @@ type events struct {
 	unsettled map[string]bool
 	rewound   time.Time
 	refused   map[string]string // by node: the API server's message in the last Event
+	// blocking are, by node, the slots that others wait for, since when they do.
+	blocking map[string]blocking
 }
+
+// blocking is a slot that a node takes outside of a turn while others wait.
+type blocking struct {
+	since time.Time
+	told  bool
+}
+
+// slotToldAfter is how long others wait before an Event says who takes the slot.
+const slotToldAfter = 10 * time.Minute
 
 // newEvents begins to send Events, until ctx ends. Without a way to send them
 // nobody hears any.
@@ -215,6 +226,23 @@ func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw fu
 		e.stop = new(s.StopText) // not a pointer into the snapshot
 	}
 	e.forget(s.Nodes)
+}
+
+// decided tells of nodes that take slots for which others wait.
+func (e *events) decided(now time.Time, nodes map[string]*turn.Node, out *rollout.Outcome) {
+	was := e.blocking
+	e.blocking = map[string]blocking{}
+	for _, s := range out.Blocking() {
+		b := was[s.Node]
+		if b.since.IsZero() {
+			b.since = now
+		}
+		if n := nodes[s.Node]; !b.told && n != nil && now.Sub(b.since) >= slotToldAfter {
+			b.told = true
+			e.tell(aboutNode(n), v1alpha1.EventTakesSlot, "others wait for a slot"+rollout.Taken([]rollout.Slot{s}))
+		}
+		e.blocking[s.Node] = b
+	}
 }
 
 // troubles writes Events about what keeps the coordinator from granting and is

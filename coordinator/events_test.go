@@ -120,3 +120,35 @@ func TestStopIsCopied(t *testing.T) {
 		}
 	}
 }
+
+// A node in no turn that takes a slot for which others wait is told of once it has lasted ten minutes, and again if it comes back.
+func TestSlotsAreToldOf(t *testing.T) {
+	sink := make(fakeSink, 10)
+	e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	nodes := map[string]*turn.Node{"a": {Name: "a"}}
+	taken := &rollout.Outcome{
+		Verdicts: []rollout.Verdict{{Node: "b", Policy: "p", Held: v1alpha1.ReasonBudget}},
+		Slots:    []rollout.Slot{{Node: "a", Use: v1alpha1.SlotCordoned, Policies: []string{"p"}}},
+		Figures:  rollout.Figures{Unavailable: 1, Budget: 1, Policies: []rollout.PolicyFigures{{Name: "p"}}},
+	}
+	for _, step := range []struct {
+		after time.Duration
+		out   *rollout.Outcome
+		told  bool
+	}{
+		{0, taken, false}, {10*time.Minute - time.Second, taken, false}, {10 * time.Minute, taken, true}, {time.Hour, taken, true},
+		{2 * time.Hour, &rollout.Outcome{}, false}, {3 * time.Hour, taken, false}, {3*time.Hour + 10*time.Minute, taken, true},
+	} {
+		e.decided(now.Add(step.after), nodes, step.out)
+		if told := e.blocking["a"].told; told != step.told {
+			t.Errorf("after %v: told: %t, expected %t", step.after, told, step.told)
+		}
+	}
+	if w := sink.next(t); w.event.Reason != v1alpha1.EventTakesSlot || w.event.Regarding.Name != "a" || w.event.Note != "others wait for a slot: a is cordoned by another owner" {
+		t.Errorf("%v", w.event)
+	}
+	if w := sink.next(t); !strings.HasPrefix(w.patch, `{"series":{"count":2,`) {
+		t.Errorf("the second time: %v %s", w.event, w.patch)
+	}
+}

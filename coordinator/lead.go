@@ -186,6 +186,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	for i := range s.Nodes {
 		nodes[s.Nodes[i].Name] = &s.Nodes[i]
 	}
+	l.events.decided(s.Now, nodes, &out)
 	left := l.carryOut(ctx, out.Verdicts, nodes)
 	next := min(leadRound, left, due, l.refusals())
 	if !out.Again.IsZero() {

@@ -17,6 +17,9 @@ const (
 	// EventUnsettled: the outcome of a write to the node has been unknown for a
 	// minute.
 	EventUnsettled = "Unsettled"
+	// EventTakesSlot: others have waited for ten minutes for a slot that the node
+	// takes, and it is not in a turn.
+	EventTakesSlot = "TakesSlot"
 	// EventStoreRewound: the API server's store went back in time.
 	EventStoreRewound = "StoreRewound"
 )
@@ -58,6 +61,7 @@ var eventDocs = func() []EventDoc {
 		{string(ResultFailed), true, "End", failed.Means, failed.Do},
 		{EventTurnedRound, true, "TurnRound", "the turn gives back what it took; the note says why", "see the reason in the note"},
 		{EventUnsettled, true, "Wait", "the outcome of a write to the node has been unknown for a minute; the coordinator grants nothing to any node until it knows the outcome", "see the error in the note, and check whether the API server answers requests for this Node"},
+		{EventTakesSlot, true, "Wait", "the node is cordoned by another owner or not Ready, so it takes a slot of the budget, and other nodes have waited for a slot for ten minutes", "uncordon or repair the node, or take it out with lockkeeper.dev/managed=false"},
 		{EventStoreRewound, true, "Settle", "the API server's store went back in time: it was restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "check that the nodes are in the states that you expect: lockkeeper does not remember reboots after the backup"},
 		{EventInvalidIntent, true, "Obey", "the payload of `lockkeeper.dev/paused` or `lockkeeper.dev/detached` does not parse; the node is paused or detached all the same", "mend or remove the annotation that the note names"},
 	}

@@ -31,6 +31,7 @@ const (
 	MetricNodes            Metric = "lockkeeper_coordinator_nodes"                     // a leader's alone
 	MetricHeldNodes        Metric = "lockkeeper_coordinator_held_nodes"                // a leader's alone
 	MetricUnavailable      Metric = "lockkeeper_coordinator_unavailable_nodes"         // a leader's alone
+	MetricSlot             Metric = "lockkeeper_coordinator_slot"                      // a leader's alone
 	MetricBudget           Metric = "lockkeeper_coordinator_budget_nodes"              // a leader's alone
 	MetricFailed           Metric = "lockkeeper_coordinator_failed_nodes"              // a leader's alone
 	MetricUnsettled        Metric = "lockkeeper_coordinator_unsettled_nodes"           // a leader's alone
@@ -79,6 +80,8 @@ const (
 	// MaxPolicySeries is how many policies have metrics of their own, those that
 	// win first: each makes eight series.
 	MaxPolicySeries = 100
+	// MaxSlotSeries is how many nodes that take a slot have a series of their own.
+	MaxSlotSeries = 20
 
 	// WantsUnknown is what a host wants that has not read all its sources.
 	WantsUnknown = "unknown"
@@ -115,7 +118,8 @@ var metricDocs = []MetricDoc{
 	{MetricLeader, Gauge, "", nil, false, "1 while this process holds the Lease, else 0; two of them at one moment are no harm"},
 	{MetricNodes, Gauge, "nodes", []string{"state"}, true, "Nodes by state, as the leader saw them when it last decided"},
 	{MetricHeldNodes, Gauge, "nodes", []string{"reason"}, true, "Nodes that do not move, by the reason"},
-	{MetricUnavailable, Gauge, "nodes", nil, true, "Nodes that count against the budget"},
+	{MetricUnavailable, Gauge, "nodes", []string{"use"}, true, "Nodes that take a slot of the budget, by what makes them unavailable: " + slotUses()},
+	{MetricSlot, Gauge, "", []string{"node", "use"}, true, fmt.Sprintf("Always 1; the labels name a node that takes a slot of the budget, and why. At most %d nodes, those in their turn last", MaxSlotSeries)},
 	{MetricBudget, Gauge, "nodes", nil, true, "How many nodes may be unavailable"},
 	{MetricFailed, Gauge, "nodes", nil, true, "Nodes that failed and are not forgiven"},
 	{MetricUnsettled, Gauge, "nodes", nil, true, "Nodes for which the outcome of a write has been unknown for a minute; the leader grants nothing while there is one"},

@@ -62,6 +62,8 @@ type fleet struct {
 	states    map[v1alpha1.State]int
 	held      map[v1alpha1.Reason]int
 	unsettled int // nodes
+	uses      map[v1alpha1.SlotUse]int
+	slots     []rollout.Slot // those that have series
 	rollout.Figures
 }
 
@@ -113,6 +115,12 @@ func (m *Metrics) Decided(took time.Duration, s *rollout.Snapshot, out *rollout.
 			f.held[held]++
 		}
 	}
+	f.uses = map[v1alpha1.SlotUse]int{}
+	for _, s := range out.Slots {
+		f.uses[s.Use]++
+	}
+	f.slots = rollout.ByUse(out.Slots)
+	f.slots = f.slots[:min(len(f.slots), v1alpha1.MaxSlotSeries)]
 	m.decision.Observe(took.Seconds())
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -255,7 +263,12 @@ func (c *collection) fleet(f *fleet) {
 	for _, d := range v1alpha1.ReasonDocs() {
 		c.of(v1alpha1.MetricHeldNodes, float64(f.held[d.Reason]), string(d.Reason))
 	}
-	c.of(v1alpha1.MetricUnavailable, float64(f.Unavailable))
+	for _, u := range v1alpha1.SlotUses() {
+		c.of(v1alpha1.MetricUnavailable, float64(f.uses[u]), string(u))
+	}
+	for _, s := range f.slots {
+		c.of(v1alpha1.MetricSlot, 1, s.Node, string(s.Use))
+	}
 	c.of(v1alpha1.MetricBudget, float64(f.Budget))
 	c.of(v1alpha1.MetricFailed, float64(f.Failed))
 	c.of(v1alpha1.MetricUnsettled, float64(f.unsettled))

@@ -102,9 +102,14 @@ func TestValues(t *testing.T) {
 	for i := range 100 {
 		figures = append(figures, rollout.PolicyFigures{Name: fmt.Sprintf("p%d", i)})
 	}
+	slots := []rollout.Slot{{Node: "z", Use: v1alpha1.SlotCordoned}}
+	for i := range 21 {
+		slots = append(slots, rollout.Slot{Node: fmt.Sprintf("n%02d", i), Use: v1alpha1.SlotInTurn})
+	}
 	m.Decided(30*time.Millisecond, &rollout.Snapshot{Epoch: "term 1", Nodes: []turn.Node{in(v1alpha1.StateIdle), in(v1alpha1.StateIdle), in("odd")}},
 		&rollout.Outcome{
 			Verdicts: []rollout.Verdict{{Held: v1alpha1.ReasonBudget}, {}, {Held: v1alpha1.ReasonUnknownState}},
+			Slots:    slots,
 			Figures:  rollout.Figures{Unavailable: 4, Budget: 5, Failed: 6, Policies: figures},
 		})
 	for _, code := range []int{200, 201, 404, 401, 429, 500, 0} {
@@ -126,7 +131,9 @@ func TestValues(t *testing.T) {
 		`lockkeeper_coordinator_credential_renewals_total{result="renewed"} 2`, `lockkeeper_coordinator_credential_renewals_total{result="failed"} 3`,
 		`lockkeeper_coordinator_nodes{state="idle"} 2`, `lockkeeper_coordinator_nodes{state="unknown"} 1`, `lockkeeper_coordinator_nodes{state="draining"} 0`,
 		`lockkeeper_coordinator_held_nodes{reason="Budget"} 1`, `lockkeeper_coordinator_held_nodes{reason="Failed"} 0`,
-		`lockkeeper_coordinator_unavailable_nodes 4`, `lockkeeper_coordinator_budget_nodes 5`, `lockkeeper_coordinator_failed_nodes 6`,
+		`lockkeeper_coordinator_unavailable_nodes{use="Cordoned"} 1`, `lockkeeper_coordinator_unavailable_nodes{use="InTurn"} 21`,
+		`lockkeeper_coordinator_unavailable_nodes{use="NotReady"} 0`, `lockkeeper_coordinator_slot{node="z",use="Cordoned"} 1`, `lockkeeper_coordinator_slot{node="n18",use="InTurn"} 1`,
+		`lockkeeper_coordinator_budget_nodes 5`, `lockkeeper_coordinator_failed_nodes 6`,
 		`lockkeeper_coordinator_policies{valid="true"} 101`, `lockkeeper_coordinator_policies{valid="false"} 1`,
 		`lockkeeper_coordinator_policy_nodes{count="selected",policy="web"} 10`, `lockkeeper_coordinator_policy_nodes{count="up_to_date",policy="web"} 2`,
 		`lockkeeper_coordinator_policy_nodes{count="wanting",policy="web"} 8`, `lockkeeper_coordinator_policy_nodes{count="in_turn",policy="web"} 3`,
@@ -136,6 +143,9 @@ func TestValues(t *testing.T) {
 		`lockkeeper_coordinator_decision_seconds_bucket{le="0.025"} 0`, `lockkeeper_coordinator_decision_seconds_bucket{le="0.05"} 1`)
 	if slices.ContainsFunc(now, func(l string) bool { return strings.Contains(l, `policy="p98"`) }) {
 		t.Error("more than 100 policies have series of their own")
+	}
+	if slices.ContainsFunc(now, func(l string) bool { return strings.Contains(l, `_slot{node="n19"`) }) {
+		t.Error("more than 20 nodes that take a slot have series of their own")
 	}
 	if i := slices.IndexFunc(now, func(l string) bool { return strings.HasPrefix(l, "lockkeeper_host_turn_seconds 36") }); i < 0 {
 		t.Error("a turn of an hour is not 36xx seconds long")
@@ -162,7 +172,8 @@ func TestTable(t *testing.T) {
 	f := &facts{role: coordinator.Status{Leader: true}, expires: time.Unix(1, 0)}
 	m := New("v")
 	m.Watch(f.sources())
-	m.Decided(0, &rollout.Snapshot{}, &rollout.Outcome{Figures: rollout.Figures{Policies: []rollout.PolicyFigures{{Name: "p"}}}})
+	m.Decided(0, &rollout.Snapshot{}, &rollout.Outcome{
+		Slots: []rollout.Slot{{Node: "a", Use: v1alpha1.SlotInTurn}}, Figures: rollout.Figures{Policies: []rollout.PolicyFigures{{Name: "p"}}}})
 	w := httptest.NewRecorder()
 	Handler(m, slog.New(slog.DiscardHandler), nil).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	served := map[string]bool{}

@@ -41,10 +41,18 @@ func Build(in Input) Report {
 	for i := range out.Verdicts {
 		verdicts[out.Verdicts[i].Node] = &out.Verdicts[i]
 	}
+	slots := make(map[string]*Slot, len(out.Slots))
+	r.Slots = make([]Slot, 0, len(out.Slots))
+	for _, t := range out.Slots {
+		r.Slots = append(r.Slots, slotOf(t))
+	}
+	for i := range r.Slots {
+		slots[r.Slots[i].Node] = &r.Slots[i]
+	}
 	r.Nodes = make([]Node, 0, len(s.Nodes))
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		r.Nodes = append(r.Nodes, r.node(&in, n, verdicts[n.Name]))
+		r.Nodes = append(r.Nodes, r.node(&in, n, verdicts[n.Name], slots[n.Name]))
 	}
 	slices.SortFunc(r.Nodes, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.Name, b.Name))
@@ -104,9 +112,9 @@ func coordinator(in *Input) Coordinator {
 
 // node is one node's part. The coordinator's word on the Node counts as long as
 // it is there and somebody lives to keep it true; otherwise what Decide says.
-func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict) Node {
+func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *Slot) Node {
 	out := Node{
-		Name: n.Name, Policy: v.Policy, Managed: managed(n), State: n.State, Wants: n.Wants,
+		Name: n.Name, Policy: v.Policy, Slot: slot, Managed: managed(n), State: n.State, Wants: n.Wants,
 		Ready: n.Ready, Unschedulable: n.Unschedulable, Marked: n.Mark, ControlPlane: n.ControlPlane, Zone: n.Zone, BootID: n.BootID,
 		Host: n.Host, Grant: n.Grant, Last: n.Last, Ack: n.Ack.String(), Paused: n.Paused, Detached: n.Detached, Retry: n.Retry,
 	}
@@ -235,7 +243,7 @@ func (n *Node) ranked() int {
 		return 1
 	case n.Status == Rolling, n.Status == Held:
 		return 2
-	case n.State == v1alpha1.StatePaused, n.Detached != nil, n.failedBefore():
+	case n.State == v1alpha1.StatePaused, n.Detached != nil, n.failedBefore(), n.Slot != nil:
 		return 3
 	case n.Managed:
 		return rankContent

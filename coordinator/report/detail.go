@@ -50,6 +50,7 @@ func (r *Report) WriteNode(w io.Writer, n *Node) error {
 		line("policy", "%s", dash(n.Policy))
 	}
 	line("node", "%s", n.nodeWords())
+	line("budget", "%s", n.slotWords(r.Time))
 	if n.Paused != nil {
 		line("paused", "yes%s; kubectl annotate node %s %s-", reasonOf(n.Paused), n.Name, v1alpha1.AnnotationPaused)
 	}
@@ -158,7 +159,7 @@ func (n *Node) nodeWords() string {
 	case n.Unschedulable && n.Marked:
 		parts = append(parts, "cordoned by lockkeeper")
 	case n.Unschedulable:
-		parts = append(parts, "cordoned by somebody else")
+		parts = append(parts, "cordoned by another owner")
 	case n.Marked:
 		parts = append(parts, "uncordoned, with lockkeeper's mark")
 	}

@@ -63,6 +63,8 @@ type Report struct {
 	// PoliciesError is why they could not be read. What they allow is not known
 	// then, and what holds a node is what the coordinator last said of it.
 	PoliciesError string `json:"policiesError,omitempty"`
+	// Slots are the nodes that count as unavailable, by name.
+	Slots []Slot `json:"slots"`
 	// Nodes are all of the cluster, those first that need a look.
 	Nodes []Node `json:"nodes"`
 }
@@ -130,6 +132,9 @@ type Node struct {
 	StageSince *time.Time `json:"stageSince,omitempty"`
 	// Hooks are those that the present stage waits for.
 	Hooks []Hook `json:"hooks,omitempty"`
+
+	// Slot is there if the node counts as unavailable.
+	Slot *Slot `json:"slot,omitempty"`
 
 	Ready         bool   `json:"ready"`
 	Unschedulable bool   `json:"unschedulable,omitempty"`

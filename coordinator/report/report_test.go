@@ -212,6 +212,20 @@ func rolling(t *testing.T) *world {
 	return w
 }
 
+// slots has a node in line, and one in no turn for each way of taking a slot.
+func slots(t *testing.T) *world {
+	w := newWorld(t)
+	w.p.MaxUnavailable = policy.Limit{Number: 2}
+	w.add("n1", wantsReboot, label(v1alpha1.LabelHeld, "Budget"))
+	w.add("n2")
+	w.add("n3", func(n *corev1.Node) {
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Time{Time: at("12:04:05")}}}
+	})
+	w.add("n4", func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	w.add("n5", unmanaged, func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	return w
+}
+
 // several is rolling under four policies: web has n1 in its turn and n2 in line,
 // which its window holds; broken is invalid, canary selects nothing and only
 // observes; the others are the built-in one's.
@@ -324,6 +338,8 @@ func TestTexts(t *testing.T) {
 			w.add("n5", annotation(v1alpha1.AnnotationGrant, "{"), annotation(v1alpha1.AnnotationAck, "\x1b[2J"))
 			return w
 		}, Form{}, ExitHeld},
+		{"slots.txt", slots, Form{}, ExitHeld},
+		{"slots-node.txt", slots, Form{Node: "n4"}, ExitUpToDate},
 		{"policies.txt", func(t *testing.T) *world {
 			w := several(t)
 			w.add("n6", wantsReboot, label("pool", "broken"))
@@ -417,6 +433,7 @@ func TestJSON(t *testing.T) {
 	}
 	nodes := r["nodes"].([]any)
 	delete(r, "nodes")
+	slot := map[string]any{"node": "n1", "use": "InTurn", "since": "2026-11-21T12:59:05Z", "policies": []any{"built-in"}}
 	want := map[string]any{
 		"view": "cluster", "time": "2026-11-21T13:04:05Z", "status": "Rolling",
 		"summary":     "Rolling: 1 of 4 managed nodes up to date, 1 in its turn, 2 want a reboot. 1 not managed.",
@@ -426,6 +443,7 @@ func TestJSON(t *testing.T) {
 		// Of the three that want something one is in its turn; the fourth is content.
 		"policies": []any{map[string]any{"name": "built-in", "selected": 4.0, "upToDate": 1.0, "wanting": 3.0, "inTurn": 1.0, "unavailable": 1.0,
 			"allowed": 1.0, "failed": 0.0, "maxFailed": 0.0, "halted": false, "held": map[string]any{"Budget": 1.0, "HostSilent": 1.0}}},
+		"slots": []any{slot},
 	}
 	if !reflect.DeepEqual(r, want) {
 		t.Errorf("got\n%v\nexpected\n%v", r, want)
@@ -438,7 +456,7 @@ func TestJSON(t *testing.T) {
 	delete(n1, "grant")
 	if want := map[string]any{
 		"name": "n1", "policy": "built-in", "status": "Rolling", "managed": true, "state": "draining", "wants": "reboot", "why": "waits for the host to drain", "turn": "t-n1",
-		"turnSince": "2026-11-21T12:59:05Z", "stageSince": "2026-11-21T13:02:00Z", "ready": true, "unschedulable": true, "marked": true,
+		"turnSince": "2026-11-21T12:59:05Z", "stageSince": "2026-11-21T13:02:00Z", "slot": slot, "ready": true, "unschedulable": true, "marked": true,
 		"bootID": "boot-n1", "ack": "t-n1/boot-n1/draining/committed",
 	}; !reflect.DeepEqual(n1, want) {
 		t.Errorf("got\n%v\nexpected\n%v", n1, want)

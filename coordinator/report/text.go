@@ -91,6 +91,7 @@ func (n *Node) whyAll(now time.Time) string {
 		}
 	}
 	add(n.Why)
+	add(n.slotWords(now))
 	if n.Paused != nil && n.State != v1alpha1.StateAbsent && n.Held != v1alpha1.ReasonPaused {
 		add("paused" + reasonOf(n.Paused))
 	}
@@ -177,6 +178,9 @@ func (r *Report) notes() []string {
 		budget += "; settles until " + clock(r.Time, *f.SettlingUntil)
 	}
 	lines := []string{clean(who) + ". " + budget + "."}
+	if taken := r.taken(); taken != "" {
+		lines = append(lines, taken)
+	}
 	switch {
 	case r.Stop == nil:
 	case r.Stop.NoLease:

@@ -20,6 +20,8 @@ type decision struct {
 	groups  []group           // in the order of the Set
 	matches []*match
 	again   time.Time
+	taken   []*entry // those that count as unavailable
+	takers  string   // see takenText
 	Figures
 	// total is how many nodes of all policies may be unavailable, by what policy
 	// totalBy says; math.MaxInt if none says anything.
@@ -69,7 +71,7 @@ func Decide(s Snapshot) Outcome {
 	d.grant(foreign)
 
 	d.Figures.Policies = d.policyFigures()
-	out := Outcome{Again: d.again, Figures: d.Figures, Verdicts: make([]Verdict, 0, len(d.all))}
+	out := Outcome{Again: d.again, Slots: d.slots(), Figures: d.Figures, Verdicts: make([]Verdict, 0, len(d.all))}
 	for i := range d.all {
 		out.Verdicts = append(out.Verdicts, d.all[i].verdict)
 	}

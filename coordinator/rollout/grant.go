@@ -36,7 +36,7 @@ func (d *decision) grant(foreign bool) {
 	for _, e := range d.queue {
 		n, g := e.Node, e.group
 		more := 1
-		if unavailable(n) || d.Uncertain[n.Name] {
+		if d.slotUse(n) != "" {
 			more = 0 // it counts already
 		}
 		reason, detail := d.groupHold(g)
@@ -51,9 +51,9 @@ func (d *decision) grant(foreign bool) {
 		case reason != "":
 			d.hold(n, reason, detail)
 		case taken[g.rank]+more > g.Allowed:
-			d.hold(n, v1alpha1.ReasonBudget, d.says(g, "%d unavailable, %d allowed", taken[g.rank], g.Allowed))
+			d.hold(n, v1alpha1.ReasonBudget, d.says(g, "%d unavailable, %d allowed%s", taken[g.rank], g.Allowed, d.takenText(g)))
 		case all+more > d.total:
-			d.hold(n, v1alpha1.ReasonBudget, fmt.Sprintf("%d unavailable in all, %d allowed in all by policy %s", all, d.total, d.totalBy))
+			d.hold(n, v1alpha1.ReasonBudget, fmt.Sprintf("%d unavailable in all, %d allowed in all by policy %s%s", all, d.total, d.totalBy, d.takenText(nil)))
 		default:
 			if other := d.controlPlaneBlock(n); other != "" {
 				d.hold(n, v1alpha1.ReasonControlPlane, other)

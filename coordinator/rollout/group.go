@@ -39,6 +39,7 @@ type group struct {
 	asked  bool
 	held   v1alpha1.Reason
 	detail string
+	takers string // see takenText
 	// shut: no window is open, once that was asked.
 	shutAsked, shut bool
 }
@@ -128,7 +129,7 @@ func (d *decision) count() {
 	for i := range d.all {
 		e := &d.all[i]
 		n := e.Node
-		inTurn, gone, failed := n.InTurn(), unavailable(n) || d.Uncertain[n.Name], d.failed(n)
+		inTurn, gone, failed := n.InTurn(), d.slotUse(n) != "", d.failed(n)
 		wanting := inTurn || managed(n) && n.Wants.Something()
 		if n.State != v1alpha1.StateAbsent {
 			d.Managed++
@@ -138,6 +139,9 @@ func (d *decision) count() {
 		add(&d.Wanting, wanting)
 		add(&d.Unavailable, gone)
 		add(&d.Failed, failed)
+		if gone {
+			d.taken = append(d.taken, e)
+		}
 		if g := e.group; g != nil {
 			add(&g.Selected, n.State != v1alpha1.StateAbsent)
 			add(&g.Wanting, wanting)

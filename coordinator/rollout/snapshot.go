@@ -120,6 +120,8 @@ type Outcome struct {
 	// those that are granted their turn now, in the order in which they get it. It
 	// is empty under the emergency stop.
 	Queue []string
+	// Slots are the nodes that count as unavailable, by name.
+	Slots []Slot
 	Figures
 }
 
@@ -201,8 +203,3 @@ func managed(n *turn.Node) bool {
 // through reports whether the node is, or may be, unavailable through us: in
 // a turn or with our mark, whatever its labels say otherwise.
 func through(n *turn.Node) bool { return n.InTurn() || n.Mark }
-
-// unavailable reports whether the node counts against the budget.
-func unavailable(n *turn.Node) bool {
-	return through(n) || managed(n) && (n.Unschedulable || !n.Ready)
-}

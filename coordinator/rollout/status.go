@@ -108,7 +108,7 @@ func (f *PolicyFigures) progressing() metav1.Condition {
 	case reason == v1alpha1.ReasonBudget && !f.Settling.IsZero():
 		return is(true, ConditionReasonSettling, "%d wait until the nodes have settled after the last turn", held)
 	case reason == v1alpha1.ReasonBudget:
-		return is(false, string(reason), "%d wait: %d unavailable, %d allowed", held, f.Unavailable, f.Allowed)
+		return is(false, string(reason), "%d wait: %s", held, strings.TrimPrefix(f.Details[reason], "policy "+f.Name+": "))
 	default:
 		return is(false, string(reason), "%d held: %s", held, cmp.Or(f.Details[reason], reason.Doc().Means))
 	}

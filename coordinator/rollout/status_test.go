@@ -32,7 +32,7 @@ func TestStatus(t *testing.T) {
 		{"draining", valid + "Progressing=True InTurn: 1 of 1 nodes that want something in a turn, 1 unavailable, 1 allowed\n" + within},
 		{"draining ack=draining/committed marked drain=Wait since=2h", valid +
 			"Progressing=False Overdue: 1 held: waits for the host to drain\n" + within},
-		{"idle n2.cordoned", valid + "Progressing=False Budget: 1 wait: 1 unavailable, 1 allowed\n" + within},
+		{"idle n2.cordoned", valid + "Progressing=False Budget: 1 wait: 1 unavailable, 1 allowed: n2 is cordoned by another owner\n" + within},
 		{"idle n2.ended=30s", valid + "Progressing=True Settling: 1 wait until the nodes have settled after the last turn\n" + within},
 		{"idle n2.failed", valid + "Progressing=False Halted: 1 held: 1 failed, 0 allowed\n" +
 			"Halted=True Halted: 1 failed, 0 allowed; nothing is granted until `lockkeeper retry NODE` forgives one\n"},
@@ -50,7 +50,7 @@ func TestStatus(t *testing.T) {
 			`Progressing=False InvalidPolicy: 1 held: policy web: spec.rollout.windows[0].start: "25:00", expected a time of the day, 00:00 to 23:59` + "\n" + within},
 		{"idle policy=db;select=pool:db n2.label=pool:db label=pool:db", valid + "Progressing=False NoNodes: the policy decides about no managed node\n" + within},
 		// With several policies, whose words it is.
-		{"idle n2.cordoned policy=db;select=pool:db;gate=a", valid + "Progressing=False Budget: 1 wait: 1 unavailable, 1 allowed\n" + within},
+		{"idle n2.cordoned policy=db;select=pool:db;gate=a", valid + "Progressing=False Budget: 1 wait: 1 unavailable, 1 allowed: n2 is cordoned by another owner\n" + within},
 		{"idle n2.failed policy=db;select=pool:db;gate=a", valid + "Progressing=False Halted: 1 held: policy web: 1 failed, 0 allowed\n" +
 			"Halted=True Halted: 1 failed, 0 allowed; nothing is granted until `lockkeeper retry NODE` forgives one\n"},
 	} {

@@ -215,7 +215,7 @@ func strip(n *corev1.Node) *corev1.Node {
 	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			s.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+			s.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
 		}
 	}
 	return s

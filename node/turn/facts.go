@@ -19,8 +19,11 @@ type Node struct {
 	Created         time.Time
 	// BootID is status.nodeInfo.bootID: the boot that the kubelet last spoke
 	// from. Words from another boot do not count.
-	BootID        string
-	Ready         bool
+	BootID string
+	Ready  bool
+	// ReadySince is since when Ready has been what it is, by the kubelet or the
+	// node controller; zero if the Node does not say.
+	ReadySince    time.Time
 	Unschedulable bool
 	Zone          string
 	ControlPlane  bool
@@ -49,7 +52,7 @@ func FromNode(n *corev1.Node) Node {
 	_, f.ControlPlane = n.Labels[LabelControlPlane]
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			f.Ready = c.Status == corev1.ConditionTrue
+			f.Ready, f.ReadySince = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
 		}
 	}
 	return f

@@ -1,0 +1,153 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// Slot is a node that counts as unavailable, and why it does.
+type Slot struct {
+	Node string
+	Use  v1alpha1.SlotUse
+	// Since is since when it does; the zero time if the Node does not say.
+	Since time.Time
+	// Policies are the names of those in whose maxUnavailable it counts.
+	Policies []string
+}
+
+// slotUse says why the node counts as unavailable, "" if it does not.
+func (d *decision) slotUse(n *turn.Node) v1alpha1.SlotUse {
+	switch {
+	case d.Uncertain[n.Name]:
+		return v1alpha1.SlotUnsettled
+	case through(n) && d.failed(n):
+		return v1alpha1.SlotFailed
+	case through(n):
+		return v1alpha1.SlotInTurn
+	case !managed(n):
+		return ""
+	case !n.Ready:
+		return v1alpha1.SlotNotReady
+	case n.Unschedulable:
+		return v1alpha1.SlotCordoned
+	}
+	return ""
+}
+
+// slot is what the outcome says of a node that counts as unavailable.
+func (d *decision) slot(e *entry) Slot {
+	s := Slot{Node: e.Name, Use: d.slotUse(e.Node)}
+	switch {
+	case s.Use == v1alpha1.SlotNotReady:
+		s.Since = e.ReadySince
+	case e.InTurn() && e.Ours():
+		s.Since = e.Grant.StartedAt
+	}
+	for _, g := range d.counting(e.Node) {
+		if g != nil {
+			s.Policies = append(s.Policies, g.Name)
+		}
+	}
+	return s
+}
+
+// slots are all of them, by name.
+func (d *decision) slots() []Slot {
+	all := make([]Slot, 0, len(d.taken))
+	for _, e := range d.taken {
+		all = append(all, d.slot(e))
+	}
+	return all
+}
+
+// slotsShown is how many nodes that take slots are named to people in one
+// sentence; the others are counted.
+const slotsShown = 3
+
+// ByUse returns the slots in the order of [v1alpha1.SlotUses], and by name.
+func ByUse(slots []Slot) []Slot {
+	slots, uses := slices.Clone(slots), v1alpha1.SlotUses()
+	slices.SortFunc(slots, func(a, b Slot) int {
+		return cmp.Or(cmp.Compare(slices.Index(uses, a.Use), slices.Index(uses, b.Use)), cmp.Compare(a.Node, b.Node))
+	})
+	return slots
+}
+
+// Taken says which nodes take slots and why, those first that end only when
+// someone acts: ": a is cordoned by another owner, b is in its turn", or "" if
+// there are none.
+func Taken(slots []Slot) string {
+	if len(slots) == 0 {
+		return ""
+	}
+	slots = ByUse(slots)
+	parts := make([]string, 0, slotsShown+1)
+	for _, s := range slots[:min(len(slots), slotsShown)] {
+		text := s.Node + " " + s.Use.Means()
+		if s.Use == v1alpha1.SlotNotReady && !s.Since.IsZero() {
+			text += " since " + s.Since.UTC().Format(time.DateTime) + " UTC"
+		}
+		parts = append(parts, text)
+	}
+	if more := len(slots) - slotsShown; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
+	}
+	return ": " + strings.Join(parts, ", ")
+}
+
+// Blocking are the slots for which nodes wait, and that no turn takes: their
+// nodes are cordoned by another owner, or not Ready. Nodes that wait until their
+// policy's nodes have settled wait for no slot.
+func (o *Outcome) Blocking() []Slot {
+	waits := map[string]bool{} // by policy
+	for i := range o.Verdicts {
+		if o.Verdicts[i].Held == v1alpha1.ReasonBudget {
+			waits[o.Verdicts[i].Policy] = true
+		}
+	}
+	any := false
+	for i := range o.Policies {
+		if !o.Policies[i].Settling.IsZero() {
+			delete(waits, o.Policies[i].Name)
+		}
+		any = any || waits[o.Policies[i].Name]
+	}
+	// Where the total is used up, it does not matter whose slot it is.
+	all := any && o.Unavailable >= o.Budget
+	var blocking []Slot
+	for _, s := range o.Slots {
+		if s.Use != v1alpha1.SlotCordoned && s.Use != v1alpha1.SlotNotReady {
+			continue
+		}
+		if all || slices.ContainsFunc(s.Policies, func(p string) bool { return waits[p] }) {
+			blocking = append(blocking, s)
+		}
+	}
+	return blocking
+}
+
+// takenText says which nodes take the slots of a policy, or all slots if g is
+// nil. Those that are granted their turn in this decision are not among them.
+func (d *decision) takenText(g *group) string {
+	text := &d.takers
+	if g != nil {
+		text = &g.takers
+	}
+	if *text != "" {
+		return *text
+	}
+	var of []Slot
+	for _, e := range d.taken {
+		if in := d.counting(e.Node); g == nil || in[0] == g || in[1] == g {
+			of = append(of, d.slot(e))
+		}
+	}
+	*text = Taken(of)
+	return *text
+}

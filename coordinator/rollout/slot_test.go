@@ -1,0 +1,97 @@
+package rollout_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+)
+
+// TestSlots has why n1 counts as unavailable, and n2, which is an ordinary node unless the words say otherwise.
+func TestSlots(t *testing.T) {
+	for words, want := range map[string]string{
+		"idle":                      "",
+		"idle wants=nothing":        "",
+		"idle cordoned":             "n1 Cordoned",
+		"idle wants=nothing marked": "n1 InTurn",
+		"idle notready":             "n1 NotReady",
+		"idle notready cordoned":    "n1 NotReady", // it would not come back by an uncordon
+		"idle stopped cordoned":     "n1 Cordoned",
+		"idle failed":               "", // its turn is over, and it is there
+		"idle failed cordoned":      "n1 Cordoned",
+		"draining":                  "n1 InTurn since 11:59",
+		"draining notready":         "n1 InTurn since 11:59",
+		"draining nogrant":          "n1 InTurn",
+		"rebooting marked ack=rebooting/failed:Unhealthy": "n1 Failed since 11:59",
+		"idle uncertain=n1":                       "n1 Unsettled",
+		"draining uncertain=n1":                   "n1 Unsettled since 11:59",
+		"idle managed=false cordoned":             "",
+		"absent wants=nothing unmanaged cordoned": "",
+		"idle n2.cordoned":                        "n2 Cordoned",
+		"draining n2.cordoned":                    "n1 InTurn since 11:59, n2 Cordoned",
+	} {
+		var got []string
+		for _, s := range rollout.Decide(situation(t, strings.Fields(words))).Slots {
+			text := s.Node + " " + string(s.Use)
+			if !s.Since.IsZero() {
+				text += " since " + s.Since.UTC().Format("15:04")
+			}
+			got = append(got, text)
+		}
+		if text := strings.Join(got, ", "); text != want {
+			t.Errorf("%s: %q, want %q", words, text, want)
+		}
+	}
+}
+
+func TestSlotsOfPolicies(t *testing.T) {
+	s := situation(t, strings.Fields("draining policy=web;select=pool:web n2.cordoned n2.label=pool:web"))
+	s.Nodes[1].Ready, s.Nodes[1].ReadySince = false, atNoon.Add(-time.Hour)
+	slots := rollout.Decide(s).Slots
+	if len(slots) != 2 || !slices.Equal(slots[0].Policies, []string{"built-in"}) || !slices.Equal(slots[1].Policies, []string{"web"}) || !slots[1].Since.Equal(atNoon.Add(-time.Hour)) {
+		t.Errorf("%+v", slots)
+	}
+}
+
+func TestTaken(t *testing.T) {
+	slots := []rollout.Slot{
+		{Node: "a", Use: v1alpha1.SlotInTurn}, {Node: "b", Use: v1alpha1.SlotUnsettled}, {Node: "d", Use: v1alpha1.SlotNotReady, Since: atNoon},
+		{Node: "c", Use: v1alpha1.SlotFailed}, {Node: "e", Use: v1alpha1.SlotCordoned},
+	}
+	for n, want := range []string{
+		"", ": a is in its turn", ": b has a write whose outcome is not known, a is in its turn",
+		": d is not Ready since 2026-01-01 12:00:00 UTC, b has a write whose outcome is not known, a is in its turn",
+		": c failed in its turn, d is not Ready since 2026-01-01 12:00:00 UTC, b has a write whose outcome is not known, and 1 more",
+		": e is cordoned by another owner, c failed in its turn, d is not Ready since 2026-01-01 12:00:00 UTC, and 2 more",
+	} {
+		if got := rollout.Taken(slots[:n]); got != want {
+			t.Errorf("of %d: %q, want %q", n, got, want)
+		}
+	}
+}
+
+// TestBlocking has which nodes others wait for that are in no turn.
+func TestBlocking(t *testing.T) {
+	for words, want := range map[string]string{
+		"idle n2.cordoned":               "n2",
+		"idle n2.cordoned wants=nothing": "", // no one waits
+		"idle cordoned":                  "", // it waits for no other
+		"idle":                           "",
+		"idle paused n2.cordoned":        "", // its pause holds it
+		"idle n2.cordoned n2.ended=30s":  "", // its policy's nodes settle
+		"idle n2.cordoned policy=db;select=pool:db n2.label=pool:db":         "",
+		"idle n2.cordoned policy=db;select=pool:db;total=1 n2.label=pool:db": "n2",
+	} {
+		out := rollout.Decide(situation(t, strings.Fields(words)))
+		var got []string
+		for _, s := range out.Blocking() {
+			got = append(got, s.Node)
+		}
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("%s: %q, want %q", words, text, want)
+		}
+	}
+}
