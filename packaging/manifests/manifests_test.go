@@ -81,7 +81,7 @@ func TestGrants(t *testing.T) {
 		"ClusterRole/lockkeeper-operator": "[lockkeeper.dev] [nodes] <nil> [pause detach manage request retry]",
 		"ClusterRole/lockkeeper-hook":     "[lockkeeper.dev] [nodes] <nil> [confirm]",
 	}
-	for _, name := range []string{"keys", "prefixes", "hosts", "coordinator", "coordinator-lease", "coordinator-token"} {
+	for _, name := range []string{"keys", "prefixes", "owners", "coordinator", "coordinator-lease", "coordinator-token"} {
 		want["ValidatingAdmissionPolicy/lockkeeper-"+name] = ""
 		want["ValidatingAdmissionPolicyBinding/lockkeeper-"+name] = "lockkeeper-" + name + " [Deny]"
 	}
@@ -203,7 +203,7 @@ func TestPoliciesNameTheKeys(t *testing.T) {
 		`!variables.isOwnHost && k in ["lockkeeper.dev/managed", "lockkeeper.dev/paused", "lockkeeper.dev/detached", "lockkeeper.dev/request", "lockkeeper.dev/retry"] + variables.hooks`: 1,
 		`variables.labels.all(k, k in ["lockkeeper.dev/state", "lockkeeper.dev/held"])`:                                                                                                   1,
 		`variables.set.all(k, k in ["lockkeeper.dev/turn", "lockkeeper.dev/grant", "lockkeeper.dev/last", "lockkeeper.dev/expired"])`:                                                     1,
-		`!(request.userInfo.username == "system:serviceaccount:elsewhere:lockkeeper-coordinator" || "lockkeeper:coordinators" in`:                                                         2, // everyone but the coordinator
+		`!(request.userInfo.username == "system:serviceaccount:elsewhere:lockkeeper-coordinator" || "lockkeeper:coordinators" in`:                                                         3, // everyone but the coordinator
 		`      request.userInfo.username == "system:serviceaccount:elsewhere:lockkeeper-coordinator" || "lockkeeper:coordinators" in`:                                                     3, // the coordinator
 		`namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: "elsewhere"}}`:                                                                                                    1,
 	} {

@@ -112,7 +112,7 @@ func bound(t *testing.T, want bool) {
 	}{
 		{keys, admin, node("id-c", label(v1alpha1.LabelState, `"idle"`))},
 		{prefixes, admin, node("id-c", label(v1alpha1.Prefix+"probe", `"x"`))},
-		{hosts, asHost(t, "id-probe"), create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "id-probe", OwnerReferences: []metav1.OwnerReference{
+		{owners, asHost(t, "id-probe"), create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "id-probe", OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "v1", Kind: "Node", Name: "gone", UID: "gone"}}}})},
 		{coordinator, leader, node("id-c", label(v1alpha1.LabelWants, `"idle"`))},
 		{lease, leader, changeLease(func(l *coordinationv1.Lease) { l.Labels = map[string]string{"probe": "x"} })},

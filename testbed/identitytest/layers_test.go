@@ -24,7 +24,7 @@ var behind = map[string][]string{
 	"the host of id-a: speak for another Node":                      {keys},
 	"the host of id-a: promote another Node":                        {keys},
 	"the host of id-a: promote another Node through status":         {keys},
-	"the host of id-a: get itself deleted by the garbage collector": {hosts},
+	"the host of id-a: get itself deleted by the garbage collector": {owners},
 	"the coordinator: write a Node's status":                        {coordinator},
 	"the coordinator: replace a Node":                               {coordinator},
 	"the coordinator: create a Node":                                {coordinator},

@@ -18,7 +18,7 @@ const (
 	restriction = "NodeRestriction"
 	keys        = policyLayer + "lockkeeper-keys"
 	prefixes    = policyLayer + "lockkeeper-prefixes"
-	hosts       = policyLayer + "lockkeeper-hosts"
+	owners      = policyLayer + "lockkeeper-owners"
 	coordinator = policyLayer + "lockkeeper-coordinator"
 	lease       = policyLayer + "lockkeeper-coordinator-lease"
 	token       = policyLayer + "lockkeeper-coordinator-token"
@@ -131,7 +131,7 @@ var coordinatorActs = []act{
 	{"forgive", node("id-a", annotation("lockkeeper.dev/retry", `"t1"`)), coordinator},
 	{"confirm a hook", node("id-a", annotation("hook.lockkeeper.dev/backup", `"t2"`)), coordinator},
 	{"hold a Node's deletion up", node("id-a", `{"metadata":{"finalizers":["example.com/x"]}}`), coordinator},
-	{"have a Node deleted by the garbage collector", node("id-a", owned), coordinator},
+	{"have a Node deleted by the garbage collector", node("id-a", owned), owners},
 	{"lift the emergency stop", changeLease(func(l *coordinationv1.Lease) { delete(l.Annotations, v1alpha1.AnnotationStop) }), lease},
 	{"have the Lease deleted by the garbage collector", changeLease(func(l *coordinationv1.Lease) {
 		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "gone", UID: "gone"}}
@@ -185,6 +185,7 @@ var adminActs = []act{
 	{"label", node("id-a", label("example.com/rack", `"7"`)), ""},
 	{"write a Node's status", status("id-a", `{"status":{"conditions":[{"type":"Drained","status":"False"}]}}`), ""},
 	{"delete a Node", deleteNode("id-a"), ""},
+	{"have a Node deleted by the garbage collector", node("id-a", owned), ""},
 	{"create a Node that is not to be managed", create(newNode("id-x", map[string]string{v1alpha1.LabelManaged: "false"}, nil)), ""},
 	{"remove a state", node("id-a", label("lockkeeper.dev/state", "null")), ""},
 	{"remove all that lockkeeper wrote, and take the node out", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/state":null,"lockkeeper.dev/wants":null,"lockkeeper.dev/managed":"false"},"annotations":{"lockkeeper.dev/grant":null,"lockkeeper.dev/cordon":null}}}`), ""},
@@ -225,6 +226,7 @@ var personActs = []act{
 	{"remove a mark", node("id-a", annotation("lockkeeper.dev/cordon", "null")), keys},
 	{"forge a state", node("id-a", label("lockkeeper.dev/state", `"idle"`)), keys},
 	{"forge a state through status", status("id-a", label("lockkeeper.dev/state", `"idle"`)), rbac},
+	{"have a Node deleted by the garbage collector", node("id-a", owned), owners},
 	{"lift the emergency stop", patchLease, rbac},
 }
 
@@ -243,6 +245,7 @@ var agentActs = []act{
 	{"confirm a hook that the turn does not wait for", status("id-a", annotation("hook.lockkeeper.dev/other", `"t2"`)), prefixes},
 	{"speak for a host", status("id-a", label("lockkeeper.dev/wants", `"nothing"`)), keys},
 	{"remove a state", status("id-a", label("lockkeeper.dev/state", "null")), keys},
+	{"have a Node deleted by the garbage collector", status("id-a", owned), owners},
 	{"pause through the Node itself", node("id-b", annotation("lockkeeper.dev/paused", `"x"`)), rbac},
 }
 
@@ -291,5 +294,5 @@ var kubeletActs = []act{
 	{"join with an intent", create(newNode("id-new", nil, map[string]string{v1alpha1.AnnotationDetached: "x"})), keys},
 	{"join as another", create(newNode("id-other", nil, nil)), restriction},
 	{"join with an owner", create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "id-new", OwnerReferences: []metav1.OwnerReference{
-		{APIVersion: "v1", Kind: "Node", Name: "gone", UID: "gone"}}}}), hosts},
+		{APIVersion: "v1", Kind: "Node", Name: "gone", UID: "gone"}}}}), owners},
 }

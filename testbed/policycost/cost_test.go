@@ -34,7 +34,7 @@ var (
 	nodes    = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 	node     = schema.GroupVersionKind{Version: "v1", Kind: "Node"}
 	leader   = v1alpha1.CoordinatorUser(v1alpha1.DefaultLeaseNamespace)
-	forAll   = []string{"lockkeeper-keys", "lockkeeper-prefixes", "lockkeeper-hosts"} // they judge the Node writes of everyone else
+	forAll   = []string{"lockkeeper-keys", "lockkeeper-prefixes", "lockkeeper-owners"} // they judge the Node writes of everyone else
 	prefixes = map[string]string{"hooks": v1alpha1.HookPrefix, "own": v1alpha1.Prefix}
 )
 
