@@ -162,7 +162,8 @@ func (cp *ControlPlane) RenewCoordinator(ctx context.Context) error {
 	return err
 }
 
-// CoordinatorConfig is the client configuration of lockkeeper's coordinator. Its client has no rate limit.
+// CoordinatorConfig is the client configuration of lockkeeper's coordinator. Its client has no rate limit, and writes under the
+// coordinator's name for managedFields unless told otherwise, as the admission policies ask for.
 func (cp *ControlPlane) CoordinatorConfig() (*rest.Config, error) {
 	path, err := cp.CoordinatorKubeconfig()
 	if err != nil {
@@ -172,7 +173,7 @@ func (cp *ControlPlane) CoordinatorConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the coordinator's kubeconfig: %w", err)
 	}
-	config.QPS, config.UserAgent = -1, "lockkeeper-testbed/coordinator"
+	config.QPS, config.UserAgent = -1, "lockkeeper-coordinator/testbed"
 	return config, nil
 }
 

@@ -77,6 +77,7 @@ func rules(t *testing.T) []rule {
 		{"lockkeeper-coordinator", "", "annotations not for the coordinator to remove are among these: example.com/keep", leader, node("id-b", annotation("example.com/keep", "null"))},
 		{"lockkeeper-coordinator", "", "the coordinator removes a pause or a detach only after its until", leader, expire("id-c")},
 		{"lockkeeper-coordinator", "", "the coordinator changes labels and annotations only", leader, node("id-c", `{"spec":{"unschedulable":true}}`)},
+		{"lockkeeper-coordinator", "", "the coordinator does not record that others manage what they do not", leader, node("id-c", prepared)},
 
 		{"lockkeeper-coordinator-lease", "is-the-coordinator", "the coordinator changes only the spec of a Lease", admin, patchLease},
 		{"lockkeeper-coordinator-lease", "", "the coordinator changes only the spec of a Lease", leader, changeLease(func(l *coordinationv1.Lease) { delete(l.Annotations, v1alpha1.AnnotationStop) })},

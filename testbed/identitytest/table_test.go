@@ -99,6 +99,11 @@ var hostActs = []act{
 // owned gives an object an owner that does not exist.
 const owned = `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"gone","uid":"gone"}]}}`
 
+// prepared has the next server-side apply of the tool gitops end the pause of a Node and uncordon it.
+const prepared = `{"metadata":{"managedFields":[{"manager":"gitops","operation":"Apply","apiVersion":"v1","time":"2026-01-01T00:00:00Z",` +
+	`"fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{"f:lockkeeper.dev/paused":{}},"f:labels":{"f:example.com/rack":{}}},` +
+	`"f:spec":{"f:unschedulable":{}}}}]}}`
+
 var coordinatorActs = []act{
 	{"promote", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/state":"before-reboot","lockkeeper.dev/held":null},"annotations":{"lockkeeper.dev/turn":"t2","lockkeeper.dev/grant":"{}"}}}`), ""},
 	{"say why it holds a node", node("id-a", label("lockkeeper.dev/held", `"Budget"`)), ""},
@@ -132,6 +137,7 @@ var coordinatorActs = []act{
 	{"confirm a hook", node("id-a", annotation("hook.lockkeeper.dev/backup", `"t2"`)), coordinator},
 	{"hold a Node's deletion up", node("id-a", `{"metadata":{"finalizers":["example.com/x"]}}`), coordinator},
 	{"have a Node deleted by the garbage collector", node("id-a", owned), owners},
+	{"have a tool end a pause", node("id-c", prepared), coordinator},
 	{"lift the emergency stop", changeLease(func(l *coordinationv1.Lease) { delete(l.Annotations, v1alpha1.AnnotationStop) }), lease},
 	{"have the Lease deleted by the garbage collector", changeLease(func(l *coordinationv1.Lease) {
 		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "gone", UID: "gone"}}
@@ -165,7 +171,7 @@ var coordinatorActs = []act{
 // certificateActs are tried with a client certificate of the coordinator's group, which is bound like the service account but for
 // the renewal: nobody can take a certificate back, so it must not get a token that outlives it.
 var certificateActs = []act{
-	{"say why it holds a node", node("id-a", label("lockkeeper.dev/held", `"Budget"`)), ""},
+	{"say why it holds a node", nodeAs(object.FieldManager("coordinator"), "id-a", label("lockkeeper.dev/held", `"Budget"`)), ""},
 	{"take the Lease", updateLease, ""},
 	{"speak for a host", node("id-a", label("lockkeeper.dev/wants", `"nothing"`)), coordinator},
 	{"get a token of the service account", mintToken(controlplane.LockkeeperNamespace, v1alpha1.CoordinatorServiceAccount), rbac},

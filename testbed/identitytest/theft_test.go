@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -187,5 +188,48 @@ func TestStopSurvivesApply(t *testing.T) {
 	apply()
 	if stopped() {
 		t.Error("the stop is still set: the attack does not work, and the rule that refuses it is not needed")
+	}
+}
+
+// TestNodesSurviveApply has a thief of the coordinator's credential prepare a Node so that the next server-side apply of a tool which
+// applies a label of it ends its pause and uncordons it. The policies refuse that to the coordinator, and to nobody else who may patch
+// Nodes.
+func TestNodesSurviveApply(t *testing.T) {
+	fixture(t)
+	person(t, "pat", "", "nodes", "patch")
+	ctx, nodes := t.Context(), cp.Client().CoreV1().Nodes()
+	must(t, really(cp.Client(), "id-c", `{"spec":{"unschedulable":true}}`))
+	// stands applies the label, and reports whether the pause and the cordon are still there.
+	stands := func() bool {
+		t.Helper()
+		n, err := nodes.Patch(ctx, "id-c", types.ApplyPatchType, []byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"id-c","labels":{"example.com/rack":"7"}}}`),
+			metav1.PatchOptions{FieldManager: "gitops"})
+		must(t, err)
+		if n.Spec.Unschedulable != (n.Annotations[v1alpha1.AnnotationPaused] != "") {
+			t.Errorf("unschedulable: %t, annotations: %v", n.Spec.Unschedulable, n.Annotations)
+		}
+		return n.Spec.Unschedulable
+	}
+	stands()
+	leader := asCoordinator(t)
+	if err := really(leader, "id-c", prepared); refusedBy(err) != coordinator || !strings.Contains(err.Error(), notTheirs) {
+		t.Errorf("the coordinator prepares the Node: %v", err)
+	}
+	// The coordinator writes Nodes that tools apply as before, also where it removes what they apply.
+	must(t, really(leader, "id-c", label(v1alpha1.LabelHeld, `"Budget"`)))
+	for _, annotations := range []string{`{"lockkeeper.dev/request":"reboot"}`, `{"lockkeeper.dev/request":"reboot","hook.lockkeeper.dev/backup":"t1"}`} {
+		_, err := nodes.Patch(ctx, "id-a", types.ApplyPatchType, []byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"id-a","annotations":`+annotations+`}}`),
+			metav1.PatchOptions{FieldManager: "gitops", Force: new(true)})
+		must(t, err)
+		must(t, really(leader, "id-a", annotation(v1alpha1.AnnotationRequest, "null")))
+	}
+	must(t, really(leader, "id-a", annotation("hook.lockkeeper.dev/backup", "null")))
+	if !stands() {
+		t.Fatal("an apply ends the pause")
+	}
+
+	must(t, really(asUser(t, "pat"), "id-c", prepared))
+	if stands() {
+		t.Error("the apply does not end the pause: the rule for the coordinator is not needed")
 	}
 }

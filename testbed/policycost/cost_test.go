@@ -175,6 +175,18 @@ func TestCoordinatorsNodes(t *testing.T) {
 		for i := 0; len(n.Annotations) < manifests.MaxKeys-1; i++ {
 			n.Annotations[fmt.Sprintf("example.com/%d", i)] = ""
 		}
+		// One tool has written all of them, and as many others as the API server tells apart a few.
+		fields := func(keys map[string]string) string {
+			return `{"f:` + strings.Join(slices.Sorted(maps.Keys(keys)), `":{},"f:`) + `":{}}`
+		}
+		for i := range 20 {
+			e := metav1.ManagedFieldsEntry{Manager: fmt.Sprint("m", i), Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
+				FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:example.com/x":{}}}}`)}
+			if i == 19 {
+				e.FieldsV1 = metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":` + fields(n.Annotations) + `,"f:labels":` + fields(n.Labels) + `}}`)
+			}
+			n.ManagedFields = append(n.ManagedFields, e)
+		}
 	}}) {
 		old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 		s.Fill(old)
@@ -200,7 +212,9 @@ func TestCoordinatorsNodes(t *testing.T) {
 	for i := range 20 {
 		e := metav1.ManagedFieldsEntry{Manager: fmt.Sprint("m", i), Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
 			FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:example.com/x":{}}}}`), Time: new(metav1.Now())}
-		if i == 0 {
+		if i > 0 {
+			paused.ManagedFields = append(paused.ManagedFields, e)
+		} else {
 			e.Manager, e.FieldsV1 = "lockkeeper-coordinator", metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:lockkeeper.dev/expired":{}}}}`)
 		}
 		ended.ManagedFields = append(ended.ManagedFields, e)
