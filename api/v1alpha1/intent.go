@@ -28,11 +28,12 @@ type Intent struct {
 // to find out when an intent ends, so both read an end in the same texts only. A
 // text that matches has these members and no others, and spells their names
 // without an escape, so `"until"` followed by a colon is always a member's name.
+// Years begin with 1000: a policy cannot read year 0.
 const IntentPattern = `^\s*\{((` + intentMember + `,)*` + intentMember + `|\s*)\}\s*$`
 
 const (
 	intentMember = `\s*("(reason|by)"\s*:\s*"([^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"|` +
-		`"until"\s*:\s*"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"|` +
+		`"until"\s*:\s*"[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"|` +
 		`"force"\s*:\s*(true|false))\s*`
 )
 

@@ -122,6 +122,7 @@ func TestIntent(t *testing.T) {
 		{`{"\u0075ntil":"2030-01-01T00:00:00Z"}`, Intent{Reason: `{"\u0075ntil":"2030-01-01T00:00:00Z"}`}, true},
 		{`{"until":"2030-01-01T00:00:00Z"} x`, Intent{Reason: `{"until":"2030-01-01T00:00:00Z"} x`}, true},
 		{`{"until":null}`, Intent{Reason: `{"until":null}`}, true},
+		{`{"until":"0000-01-01T00:00:00Z"}`, Intent{Reason: `{"until":"0000-01-01T00:00:00Z"}`}, true},
 	} {
 		got, err := ParseIntent(c.text)
 		if (err != nil) != c.warning {

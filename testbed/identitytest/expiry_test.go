@@ -224,6 +224,7 @@ func TestPausesEnd(t *testing.T) {
 		{`{"until":"2020-13-01T00:00:00Z"}`, false}, // no date
 		{`{"until":"2020-01-01"}`, false},
 		{`{"until":null}`, false},
+		{`{"until":"0000-01-01T00:00:00Z"}`, false}, // which CEL cannot read
 	} {
 		name := fmt.Sprint("end-", i)
 		pausedNode(t, name, c.text)
