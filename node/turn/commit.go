@@ -33,11 +33,6 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		// takes the turn over or turns it back.
 		return wait(v1alpha1.ReasonHandover, "the turn is another leader's")
 	}
-	if n.Grant.OnlyNode && o.Sources.Drains && o.Term != n.Grant.Epoch {
-		// Only the leader can know that no other Node exists, and its credential may
-		// be stolen. In a cluster of one node, this host's own process is the leader.
-		return o.refuse(v1alpha1.ReasonPlanChanged), false
-	}
 	if n.BootID != o.Self.BootID {
 		return wait(v1alpha1.ReasonNotReady, "the kubelet to report this boot")
 	}
@@ -45,6 +40,11 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		// It only gives back. A window that closed, or a source that cannot
 		// be read, must not keep a node out of the cluster for days.
 		return Decision{}, true
+	}
+	if n.Grant.OnlyNode && o.Sources.Drains && o.Term != n.Grant.Epoch {
+		// Only the leader can know that no other Node exists, and its credential may
+		// be stolen. In a cluster of one node, this host's own process is the leader.
+		return o.refuse(v1alpha1.ReasonPlanChanged), false
 	}
 	if o.Veto != "" {
 		return wait(o.Veto, cmp.Or(o.VetoDetail, "this host's own veto"))
