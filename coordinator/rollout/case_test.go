@@ -181,6 +181,14 @@ func set(s *rollout.Snapshot, word string) error {
 		kib, err := strconv.Atoi(value)
 		n.Host.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceFile, Name: "/" + strings.Repeat("<", kib<<10/6)}}
 		return err
+	case "longos", "longboot": // the same of the OS version that the host publishes, and of the boot that its kubelet reports
+		kib, err := strconv.Atoi(value)
+		if text := strings.Repeat("<", kib<<10/6); key == "longos" {
+			n.Host.OSVersion = text
+		} else {
+			n.BootID = text
+		}
+		return err
 	case "ledago": // until when the last term was led
 		s.LedUntil = ago()
 	case "rewound":

@@ -214,14 +214,29 @@ func (d *decision) giveBack(n *turn.Node) {
 }
 
 // newGrant returns a grant for the node that wants nothing. It copies nothing
-// from the host's records. The caller sets its turn.
+// from the host's records. It has the boot only if that is an ID: the kubelet may
+// report any text, and the grant has to be readable. The caller sets its turn.
 func (d *decision) newGrant(n *turn.Node) v1alpha1.Grant {
 	p := d.policyOf(n)
-	return v1alpha1.Grant{
-		Epoch: d.Epoch, NodeUID: n.UID, BootID: n.BootID, Wants: v1alpha1.WantsNothing,
+	g := v1alpha1.Grant{
+		Epoch: d.Epoch, NodeUID: n.UID, Wants: v1alpha1.WantsNothing,
 		Policy: p.Name, Generation: p.Generation, Terms: p.Terms,
 		StartedAt: d.Now, StageAt: d.Now,
 	}
+	if v1alpha1.ValidateID(n.BootID) == nil {
+		g.BootID = n.BootID
+	}
+	return g
+}
+
+// fitting returns the grant as edit changes it or, if no reader would accept that
+// because of what the host has written, as it is.
+func fitting(g v1alpha1.Grant, edit func(*v1alpha1.Grant)) v1alpha1.Grant {
+	edited := g
+	if edit(&edited); !edited.Fits() {
+		return g
+	}
+	return edited
 }
 
 // WaitsIn reports whether there is anything to wait for in a hook stage of the

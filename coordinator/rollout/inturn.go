@@ -377,17 +377,10 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 		// A want that changed before the drain was over is the turn's. But where no
 		// valid policy says what a change costs it is taken for a reboot: a turn
 		// that was granted for less is none.
-		grown := g
-		grown.Wants, grown.Changes = n.Wants, n.Host.Changes
-		if grown.Fits() {
-			g = grown
-		}
+		g = fitting(g, func(g *v1alpha1.Grant) { g.Wants, g.Changes = n.Wants, n.Host.Changes })
 	}
 	if on == turn.FailedHealthy && (reason == v1alpha1.ReasonStillWanted || reason == v1alpha1.ReasonApplyFailed) && n.HostSpeaks() {
-		failed := g
-		if failed.Changes = standing(n); failed.Fits() {
-			g = failed
-		}
+		g = fitting(g, func(g *v1alpha1.Grant) { g.Changes = standing(n) })
 	}
 	// A turn without a drain has no mark, unless somebody edited its grant;
 	// nothing reaches idle with one.
@@ -416,7 +409,7 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 			// grant: a host that crashed in mid-drain is in another already.
 			g.BootID = n.BootID
 			if n.Host != nil {
-				g.OSVersion = n.Host.OSVersion
+				g = fitting(g, func(g *v1alpha1.Grant) { g.OSVersion = n.Host.OSVersion })
 			}
 		}
 		m.Grant = &g
