@@ -165,8 +165,9 @@ type Last struct {
 	// or was for other changes; the delay doubles with each.
 	NotBefore *time.Time `json:"notBefore,omitempty"`
 	Attempts  int        `json:"attempts,omitempty"`
-	// Turns are the times at which the node's turns of the last 24 hours were
-	// granted, by the coordinator's clock, oldest first; at most MaxTurnsPerDay.
+	// Turns are the times at which the node's turns of the last 24 hours began, by
+	// the coordinator's clock, oldest first; at most MaxTurnsPerDay. A turn that only
+	// removed a lost cordon is one of them.
 	Turns []time.Time `json:"turns,omitempty"`
 	// HostDigest tells whether the host has written AnnotationHost anew
 	// since, with Reason HostSilent only.

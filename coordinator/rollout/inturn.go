@@ -431,11 +431,15 @@ func standing(n *turn.Node) []v1alpha1.Change {
 
 // last is the record of a turn that ends. One that only gave a lost cordon
 // back says nothing about the host: the record before it stays, but for the
-// end, because the fleet settles after that turn too.
+// end, because the fleet settles after that turn too. A host can have such turns
+// one after the other, by marking its Node itself; so the fleet settles after no
+// more of them than the node may have turns in a day.
 func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 	if g.Reason == v1alpha1.ReasonMarked && n.Last != nil {
 		l := *n.Last
-		l.End = d.Now
+		if l.Turns = d.turns(n, g); len(d.recent(n.Last.Turns)) < d.policyOf(n).MaxTurnsPerDay {
+			l.End = d.Now
+		}
 		return &l
 	}
 	l := &v1alpha1.Last{Turn: g.Turn, Result: g.Result, Reason: g.Reason, Changes: g.Changes, End: d.Now, Turns: d.turns(n, g)}
@@ -466,15 +470,12 @@ func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 	return l
 }
 
-// turns returns the times of the node's grants of the last day, including g. A
-// turn that only removed a lost cordon does not count.
+// turns returns the times at which the node's turns of the last day began,
+// including g's.
 func (d *decision) turns(n *turn.Node, g *v1alpha1.Grant) []time.Time {
-	var turns []time.Time
+	turns := []time.Time{g.StartedAt}
 	if n.Last != nil {
-		turns = d.recent(n.Last.Turns)
-	}
-	if g.Reason != v1alpha1.ReasonMarked {
-		turns = append(turns, g.StartedAt)
+		turns = append(d.recent(n.Last.Turns), g.StartedAt)
 	}
 	return turns[max(0, len(turns)-v1alpha1.MaxTurnsPerDay):]
 }

@@ -71,3 +71,39 @@ func TestLyingHostStarvesNoOne(t *testing.T) {
 		}
 	}
 }
+
+// A host that marks its own Node again and again is given back each time. It takes one slot; but the fleet does not settle after
+// each of these turns, or nothing would be granted to anyone.
+func TestHostThatMarksItselfStarvesNoOne(t *testing.T) {
+	c := newCluster()
+	must := func(words ...string) {
+		t.Helper()
+		if err := c.command(words); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must("policy", "budget=2", "settle=1m")
+	for _, n := range []string{"liar", "n1", "n2", "n3"} {
+		must("node", n)
+	}
+	c.run(5*time.Minute, nil)
+	honest := []string{"n1", "n2", "n3"}
+	for _, n := range honest {
+		must("update", n, "4.2")
+	}
+	for range 120 {
+		if n := c.nodes["liar"]; c.fact("liar").State == v1alpha1.StateIdle {
+			n.Annotations[v1alpha1.AnnotationCordon], n.Spec.Unschedulable = "t0", true
+			c.bump(n)
+		}
+		c.run(30*time.Second, nil)
+	}
+	for _, n := range honest {
+		if c.hosts[n].version != "4.2" {
+			t.Errorf("after an hour %s runs %s and is held with %q", n, c.hosts[n].version, c.fact(n).Held)
+		}
+	}
+	for _, b := range c.broken {
+		t.Error(b)
+	}
+}
