@@ -53,12 +53,15 @@ func (l *ListWatch) selected(o metav1.ListOptions) metav1.ListOptions {
 func (l *ListWatch) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, string, error) {
 	o.ResourceVersion, o.ResourceVersionMatch = "", ""
 	list, err := l.ListFunc(ctx, l.selected(o))
+	var m metav1.ListInterface
+	if err == nil {
+		m, err = meta.ListAccessor(list)
+	}
+	if err == nil {
+		err = isList(m)
+	}
 	if err != nil {
 		l.Answered(err)
-		return nil, "", err
-	}
-	m, err := meta.ListAccessor(list)
-	if err != nil {
 		return nil, "", err
 	}
 	return list, m.GetResourceVersion(), nil

@@ -3,6 +3,7 @@ package object
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -95,7 +96,20 @@ func send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.No
 	if err != nil {
 		return nil, outcome(err, p.Node), fmt.Errorf("writing node %s: %w", p.Node, err)
 	}
+	if err := isNode(n, p.Node); err != nil {
+		return nil, Unknown, fmt.Errorf("writing node %s: %w", p.Node, err)
+	}
 	return n, Written, nil
+}
+
+// isNode returns an error if what was decoded from an answer is not the Node of
+// that name. client-go takes any JSON object for what it asked for, that of a
+// proxy as well.
+func isNode(n *corev1.Node, name string) error {
+	if n.Name != name || n.UID == "" || n.ResourceVersion == "" {
+		return errors.New("the answer is not this Node; does a proxy answer in the API server's place?")
+	}
+	return nil
 }
 
 // Settle repeats a write whose outcome is not known until the outcome cannot
@@ -136,6 +150,9 @@ func Find(ctx context.Context, client kubernetes.Interface, name string) (*corev
 	defer cancel()
 	n, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err == nil {
+		err = isNode(n, name)
+	}
+	if err == nil {
 		return n, nil
 	}
 	if !IsGone(err, corev1.Resource("nodes"), name) {
@@ -143,6 +160,12 @@ func Find(ctx context.Context, client kubernetes.Interface, name string) (*corev
 	}
 	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()})
+	if err == nil {
+		err = isList(list)
+	}
+	if err == nil && len(list.Items) > 0 {
+		err = isNode(&list.Items[0], name)
+	}
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("confirming that node %s does not exist: %w", name, err)
@@ -150,6 +173,16 @@ func Find(ctx context.Context, client kubernetes.Interface, name string) (*corev
 		return nil, nil
 	}
 	return &list.Items[0], nil
+}
+
+// isList returns an error if what was decoded from an answer is not a list of the
+// API server's: each of those has a resourceVersion. An empty list that nobody
+// sent would free the slots of all nodes.
+func isList(list metav1.ListInterface) error {
+	if list.GetResourceVersion() == "" {
+		return errors.New("the answer is not a list of objects; does a proxy answer in the API server's place?")
+	}
+	return nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -37,6 +37,9 @@ type cut struct{}
 // html is a proxy's answer.
 type html int
 
+// text is an answer in JSON that is no object of the API server's, or not the one that was asked for.
+type text string
+
 // gone is the API server's answer that a Node of that name does not exist.
 type gone string
 
@@ -104,6 +107,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			l.Items = append(l.Items, *node("n1", "a", version))
 		}
 		write(200, l)
+	case text:
+		write(200, json.RawMessage(a))
 	case said:
 		write(a.code, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(a.code), Message: a.message})
 	case cut:
@@ -190,7 +195,12 @@ func TestWrite(t *testing.T) {
 		"408": {[]any{408}, Unknown, "", one}, "500": {[]any{500}, Unknown, "", one}, "502": {[]any{502}, Unknown, "", one},
 		"503": {[]any{503}, Unknown, "", one}, "504": {[]any{504}, Unknown, "", one}, "no answer": {[]any{cut{}}, Unknown, "", one},
 		"403 of a proxy": {[]any{html(403)}, Unknown, "", one}, "502 of a proxy": {[]any{html(502)}, Unknown, "", one},
-		"200 of a proxy": {[]any{html(200)}, Unknown, "", one},
+		"200 of a proxy":                       {[]any{html(200)}, Unknown, "", one},
+		"200 of a proxy, in JSON":              {[]any{text(`{"status":"ok"}`)}, Unknown, "", one},
+		"200 with a Status":                    {[]any{text(`{"kind":"Status","apiVersion":"v1","status":"Success"}`)}, Unknown, "", one},
+		"200 with another Node":                {[]any{text(`{"kind":"Node","apiVersion":"v1","metadata":{"name":"n2","uid":"a","resourceVersion":"11"}}`)}, Unknown, "", one},
+		"conflict, then a proxy's 200 in JSON": {[]any{409, text(`{}`)}, Unknown, "", read},
+		"gone, then a proxy's list":            {[]any{gone("n1"), gone("n1"), text(`{}`)}, Unknown, "", listed},
 
 		// client-go would repeat these itself, and the last answer would hide the first.
 		"503 with Retry-After, then 403":      {[]any{later{503}, 403}, Unknown, "", one},
@@ -294,6 +304,7 @@ func TestSettle(t *testing.T) {
 		"nothing to change":             {[]any{"10", "10"}, "10", []string{patch, "GET"}},
 		"gone":                          {[]any{gone("n1"), gone("n1"), list{}}, "", []string{patch, "GET", "LIST"}},
 		"a proxy's 404":                 {[]any{html(404), html(404), 409, "11"}, "11", []string{patch, "GET", patch, "GET"}},
+		"a proxy's 200 in JSON":         {[]any{text(`{}`), text(`{}`), 409, "11"}, "11", []string{patch, "GET", patch, "GET"}},
 		"no answer":                     {[]any{cut{}, 503, 409, "11"}, "11", []string{patch, "GET", patch, "GET"}},
 		// A write with the old resourceVersion is a conflict whenever it comes, whoever made the new one.
 		"answered by the read alone": {[]any{cut{}, "11"}, "11", []string{patch, "GET"}},

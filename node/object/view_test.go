@@ -1,9 +1,12 @@
 package object
 
 import (
+	"context"
 	"errors"
 	"strconv"
+	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -307,5 +310,24 @@ func TestVolumesCountBeforeAReboot(t *testing.T) {
 		if kept := v.Get("n1").Status.VolumesAttached; (len(kept) == 1 && kept[0].Name == "csi/a") != counts || len(kept) > 1 {
 			t.Errorf("%s: kept %v", state, kept)
 		}
+	}
+}
+
+// An answer that is no list must not look like a cluster without Nodes: all slots would be free.
+func TestAnswerThatIsNoList(t *testing.T) {
+	s := newAPIServer(t, text(`{}`))
+	v := NewView(s.client(), "", func() {})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { v.Run(ctx) })
+	for len(s.seen()) < 2 { // the first answer was taken in, and another one asked for
+		if time.Sleep(time.Millisecond); t.Context().Err() != nil {
+			t.Fatal("no requests")
+		}
+	}
+	if v.Listed() || v.Err() == nil {
+		t.Errorf("listed: %v, error: %v; want the error", v.Listed(), v.Err())
 	}
 }
