@@ -108,7 +108,7 @@ func TestUnitsStartNoSystemd(t *testing.T) {
 		"Restart":      func(ctx context.Context) error { _, err := u.Restart(ctx, "a.service", soon); return err },
 		"RunTarget":    func(ctx context.Context) error { _, err := u.RunTarget(ctx, "a.target", soon, nil); return err },
 		"StopTarget":   func(ctx context.Context) error { return u.StopTarget(ctx, "a.target") },
-		"StartUnit":    func(ctx context.Context) error { return u.order(ctx, "StartUnit", "a.service") },
+		"StartUnit":    func(ctx context.Context) error { return u.order(ctx, time.Time{}, "StartUnit", "a.service") },
 	} {
 		if err := call(t.Context()); !errors.Is(err, ErrAbsent) {
 			t.Errorf("%s: %v, want that systemd does not run", name, err)

@@ -113,15 +113,21 @@ func (t target) flags() dbus.Flags {
 
 // call calls a method, connecting if need be, and gives the reply's body. All errors are *CallError.
 func (b *Bus) call(ctx context.Context, t target, method string, args ...any) ([]any, error) {
-	return b.callWithin(ctx, b.limit(), t, method, args...)
+	return b.callWithin(ctx, b.limit(), time.Time{}, t, method, args...)
 }
 
-// callWithin is call for a method that may take longer than others.
-func (b *Bus) callWithin(ctx context.Context, limit time.Duration, t target, method string, args ...any) ([]any, error) {
+// callWithin is call for a method that may take longer than others, and for one that must not be called after by, the zero
+// time for none: the error matches ErrTooLate then, however long it took to connect.
+func (b *Bus) callWithin(ctx context.Context, limit time.Duration, by time.Time, t target, method string, args ...any) ([]any, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v: %w", limit, context.DeadlineExceeded))
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		conn, err := b.connect(ctx)
+		connecting, connected := context.WithTimeout(ctx, b.limit())
+		conn, err := b.connect(connecting)
+		connected()
+		if err == nil && !by.IsZero() && time.Now().After(by) {
+			err = ErrTooLate
+		}
 		if err != nil {
 			return nil, &CallError{Method: method, Err: fmt.Errorf("%w: %w", errNotSent, err)}
 		}

@@ -38,21 +38,10 @@ func (e *JobError) Error() string { return e.Text }
 // caller has checked shortly before the call that it may ask, and has to check that again.
 var ErrTooLate = errors.New("systemd was not asked in time")
 
-// inTime returns ErrTooLate after by.
-func inTime(by time.Time) error {
-	if time.Now().After(by) {
-		return ErrTooLate
-	}
-	return nil
-}
-
 // DaemonReload has systemd read its unit files again and returns when it has, in at most 2 minutes. It asks until by, and
 // returns [ErrTooLate] after that. An invalid file is not an error of DaemonReload: the unit reports it when it is used.
 func (u Units) DaemonReload(ctx context.Context, by time.Time) error {
-	if err := inTime(by); err != nil {
-		return err
-	}
-	if _, err := u.bus().callWithin(ctx, reloadBound, manager, managerIface+".Reload"); err != nil {
+	if _, err := u.bus().callWithin(ctx, reloadBound, by, manager, managerIface+".Reload"); err != nil {
 		return fmt.Errorf("having systemd read its unit files anew: %w", err)
 	}
 	return nil
@@ -153,10 +142,7 @@ func (u Units) manage(ctx context.Context, unit string, by time.Time, choose fun
 	if err != nil {
 		return "", managing(unit, err)
 	}
-	if err := inTime(by); err != nil {
-		return "", err
-	}
-	job, err := u.queue(ctx, method, before.id)
+	job, err := u.queue(ctx, by, method, before.id)
 	if err != nil {
 		return "", managing(unit, err)
 	}
@@ -227,9 +213,9 @@ func (u Units) listenForEnds(ctx context.Context, unit string) (*jobEnds, error)
 	return j, err
 }
 
-// queue asks for a job and gives its path, "" if the answer was lost: the job may or may not be there then.
-func (u Units) queue(ctx context.Context, method, unit string) (job dbus.ObjectPath, err error) {
-	body, err := u.bus().call(ctx, manager, managerIface+"."+method, unit, "replace")
+// queue asks for a job until by and gives its path, "" if the answer was lost: the job may or may not be there then.
+func (u Units) queue(ctx context.Context, by time.Time, method, unit string) (job dbus.ObjectPath, err error) {
+	body, err := u.bus().callWithin(ctx, u.bus().limit(), by, manager, managerIface+"."+method, unit, "replace")
 	if err == nil {
 		err = dbus.Store(body, &job)
 	}

@@ -93,17 +93,14 @@ func (u Units) RunTarget(ctx context.Context, target string, by time.Time, repor
 		}
 		runs[i].unit = unit
 	}
-	if err := inTime(by); err != nil {
-		return nil, err
-	}
-	if err := u.order(ctx, "StartUnit", target); err != nil {
+	if err := u.order(ctx, by, "StartUnit", target); err != nil {
 		return nil, err
 	}
 	states, err := u.await(ctx, runs, report)
 	if err != nil {
 		return nil, err
 	}
-	return states, u.stop(ctx, append([]string{target}, units...))
+	return states, u.stop(ctx, time.Time{}, append([]string{target}, units...))
 }
 
 // await looks at the units until none of them runs.
@@ -251,15 +248,15 @@ func (u Units) StopTarget(ctx context.Context, target string) error {
 	if err != nil {
 		return err
 	}
-	return u.stop(ctx, append([]string{target}, units...))
+	return u.stop(ctx, time.Time{}, append([]string{target}, units...))
 }
 
-// stop stops units, a target before what it wants.
-func (u Units) stop(ctx context.Context, names []string) error {
+// stop stops units, a target before what it wants. It asks for no stop after by, the zero time for none.
+func (u Units) stop(ctx context.Context, by time.Time, names []string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stopBound, errStopBound)
 	defer cancel()
 	for _, unit := range names {
-		if err := u.order(ctx, "StopUnit", unit); err != nil && !noSuchUnit(err) {
+		if err := u.order(ctx, by, "StopUnit", unit); err != nil && !noSuchUnit(err) {
 			return err
 		}
 	}
@@ -301,15 +298,12 @@ func (u Units) stopActive(ctx context.Context, units []string, by time.Time) err
 	if len(active) == 0 {
 		return nil
 	}
-	if err := inTime(by); err != nil {
-		return err
-	}
-	return u.stop(ctx, active)
+	return u.stop(ctx, by, active)
 }
 
-// order has systemd start or stop a unit; the job replaces one that contradicts it.
-func (u Units) order(ctx context.Context, method, unit string) error {
-	if _, err := u.bus().call(ctx, manager, managerIface+"."+method, unit, "replace"); err != nil {
+// order has systemd start or stop a unit, unless it is after by; the job replaces one that contradicts it.
+func (u Units) order(ctx context.Context, by time.Time, method, unit string) error {
+	if _, err := u.bus().callWithin(ctx, u.bus().limit(), by, manager, managerIface+"."+method, unit, "replace"); err != nil {
 		return fmt.Errorf("asking systemd for %s of %s: %w", method, unit, err)
 	}
 	return nil

@@ -1,0 +1,35 @@
+package systemd
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// A bus that is slow to let this process in is not asked after the time: what the caller made sure of is too old by then.
+func TestDaemonReloadInTime(t *testing.T) {
+	b := newBus(t)
+	var reloads atomic.Int32
+	conn := b.Connect()
+	must(t, conn.ExportMethodTable(map[string]any{
+		"Reload": func() *dbus.Error { reloads.Add(1); return nil },
+	}, manager.path, managerIface))
+	if _, err := conn.RequestName(managerName, 0); err != nil {
+		t.Fatal(err)
+	}
+	u := Units{Bus: &Bus{Address: b.Address}}
+	defer u.Bus.Close()
+	thaw := b.Freeze()
+	defer thaw()
+	by := time.Now().Add(100 * time.Millisecond)
+	time.AfterFunc(500*time.Millisecond, thaw)
+	if err := u.DaemonReload(t.Context(), by); !errors.Is(err, ErrTooLate) || reloads.Load() > 0 {
+		t.Errorf("%d reloads, error %v; want none and ErrTooLate", reloads.Load(), err)
+	}
+	if err := u.DaemonReload(t.Context(), time.Now().Add(time.Minute)); err != nil || reloads.Load() != 1 {
+		t.Errorf("%d reloads, error %v; want one", reloads.Load(), err)
+	}
+}
