@@ -35,7 +35,7 @@ type ListWatch struct {
 	Answered func(error)
 
 	mu     sync.Mutex
-	listed string // the version of the last list
+	listed string // the version of the last list; "" once it was watched from
 }
 
 // IsWatchListSemanticsUnSupported keeps the reflector to LIST and WATCH: the
@@ -86,6 +86,7 @@ func (l *ListWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (
 func (l *ListWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	l.mu.Lock()
 	resumed := o.ResourceVersion != l.listed
+	l.listed = ""
 	l.mu.Unlock()
 	if resumed {
 		_, now, err := l.list(ctx, metav1.ListOptions{Limit: 1})
