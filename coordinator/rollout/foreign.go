@@ -156,6 +156,7 @@ func (d *decision) settleForeign(others []*turn.Node) {
 		switch reason, text := pausedBy(n); {
 		case reason != "" && (full || other != ""):
 			d.hold(n, reason, text)
+			d.freeze(n) // the next leader knows only until when this one led
 		case over || other != "":
 			spend(n)
 			back[n.Name] = true

@@ -636,7 +636,8 @@ func compare(t *testing.T, s rollout.Snapshot) (grants, would int, foreign map[s
 // settled names what a verdict does with a foreign turn.
 func settled(v rollout.Verdict, epoch string) string {
 	switch m := v.Move; {
-	case m == nil, m.From == m.To && m.Reason == v1alpha1.ReasonStopped:
+	case m == nil, m.From == m.To && m.Grant != nil && m.Grant.Epoch != epoch && m.Grant.PausedSince != nil &&
+		m.Reason != v1alpha1.ReasonInvalidGrant: // its clock stands still
 		return "held"
 	case m.Keep && len(m.Remove) > 0:
 		return "expired"
