@@ -224,11 +224,14 @@ func (a *apply) wait() {
 func (a *apply) execute(ctx context.Context, r *applyRun, e errand, by time.Time) {
 	log := a.log.With("turn", r.stage.turn, "state", string(r.stage.state))
 	rec, err := a.steps(ctx, r, e, by, log)
+	a.mu.Lock()
+	a.record = rec
+	a.mu.Unlock()
 	switch {
 	case ctx.Err() != nil:
 	case errors.Is(err, systemd.ErrTooLate):
 		a.mu.Lock()
-		r.late, a.record = true, rec
+		r.late = true
 		a.mu.Unlock()
 	case err != nil:
 		log.Error("a unit of the plan failed", "err", err)

@@ -326,6 +326,29 @@ func TestApplyCalledOff(t *testing.T) {
 	f.expect("begun again", a.work(inApplying), done, "Restart b.service", "")
 }
 
+// A run that is called off after one that waited for another read leaves behind how far it came itself: no step
+// that is done is done again.
+func TestApplyCalledOffLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeHost(t)
+		a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1"}
+		e := errand{Steps: actions("Restart b.service, Restart c.service, Restart d.service")}
+		f.on = func() { time.Sleep(maxLookAge + time.Second); f.on = nil }
+		a.start(t.Context(), inApplying, e, soon())
+		a.wait()
+		f.expect("the second step waits", a.work(inApplying), turn.Work{}, "Restart b.service", "")
+		f.kills["Restart d.service"], f.vain = 1, true
+		f.end = func() { a.in(stage{"t2", v1alpha1.StateApplying}) }
+		a.start(t.Context(), inApplying, e, soon())
+		a.wait()
+		a.in(inApplying)
+		f.expect("the third is called off", a.work(inApplying), turn.Work{}, "Restart c.service, Restart d.service", "")
+		a.start(t.Context(), inApplying, e, soon())
+		a.wait()
+		f.expect("and begun again", a.work(inApplying), done, "Restart d.service", "")
+	})
+}
+
 // The file changes while lockkeeper restarts itself for it, as it would if the
 // other unit wrote it. What was begun comes to its end, with what it was begun for
 // in effect: the newer content stays a change, and is done nothing for. Other steps,
