@@ -2,6 +2,7 @@ package credentialtest
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -77,12 +78,21 @@ func TestEveryMetricIsServed(t *testing.T) {
 	h := host(t, simhost.Options{Name: "metric-1", Coordinator: true, Config: serving("127.0.0.1:0")})
 	is(t, h, "it to lead, and its word on the credential", func(s local.Status) bool { return leads(s) && s.Coordinator.Credential != nil })
 	url := listening(t, h, 1)
-	page := has(t, url, "lockkeeper_coordinator_leader 1", "lockkeeper_coordinator_candidate 1", "lockkeeper_healthy 1",
+	// A node that an admin has cordoned takes a slot.
+	cordon := func(is bool) {
+		t.Helper()
+		_, err := cp.Client().CoreV1().Nodes().Patch(t.Context(), h.Name(), types.MergePatchType,
+			fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, is), metav1.PatchOptions{})
+		must(t, err)
+	}
+	cordon(true)
+	page := has(t, url, `lockkeeper_coordinator_slot{node="metric-1",use="Cordoned"} 1`, "lockkeeper_coordinator_leader 1", "lockkeeper_coordinator_candidate 1", "lockkeeper_healthy 1",
 		`lockkeeper_host_state{state="idle"} 1`, `lockkeeper_host_wants{wants="nothing"} 1`, `lockkeeper_host_waits{reason="None"} 0`,
 		`lockkeeper_coordinator_nodes{state="idle"} 1`, `lockkeeper_coordinator_nodes{state="draining"} 0`,
 		`lockkeeper_coordinator_held_nodes{reason="Budget"} 0`, "lockkeeper_coordinator_budget_nodes 1",
 		`lockkeeper_credential_refused{identity="host"} 0`, `lockkeeper_credential_refused{identity="coordinator"} 0`)
 
+	cordon(false)
 	served := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^(lockkeeper_[a-z_]+)`).FindAllStringSubmatch(page, -1) {
 		name := m[1]

@@ -279,7 +279,7 @@ func TestOnTimeout(t *testing.T) {
 	expect(t, "Abort", begins(r), "[02 08:00 02 08:05 02 09:05 02 09:10]")
 	expect(t, "Abort: turns", r.All.Results, map[v1alpha1.Result]int{"TurnedBack": 4})
 	r = roll(t, one(2, monday, never, settle, hook("Wait")))
-	expect(t, "Wait: left", r.Left, map[v1alpha1.Reason]Left{"Overdue": {1, "waits for hook lb"}, "Budget": {1, "1 unavailable, 1 allowed"}})
+	expect(t, "Wait: left", r.Left, map[v1alpha1.Reason]Left{"Overdue": {1, "waits for hook lb"}, "Budget": {1, "1 unavailable, 1 allowed: node-1 is in its turn"}})
 
 	drain := func(on string) string { return "  drain: {timeout: 20m, onTimeout: " + on + "}" }
 	never = "  takes: {drain: never, reboot: 5m}"
