@@ -43,7 +43,9 @@ var ours = map[string][]string{
 
 	"packaging/render": {"api", "packaging"},
 
-	"coordinator/rollout":  {"api", "node/turn", "policy"},
+	"coordinator/rollout": {"api", "node/turn", "policy"},
+	// The host's metrics are rendered from the record that the host keeps.
+	"coordinator/metrics":  {"api", "coordinator", "node/local"},
 	"coordinator/report":   {"api", "coordinator", "node/local", "node/object", "node/turn", "policy"},
 	"coordinator/forecast": {"api", "coordinator/rollout", "drain", "node/turn", "policy"},
 	// The only room that knows both loops: what the command runs.

@@ -347,7 +347,7 @@ func TestStatusOfThisHost(t *testing.T) {
 	if out, errs, exit := run(nil); out != "" || errs != none[:len(none)-len("and ")]+"lockkeeper runs on this host and has said nothing yet\n" || exit != 1 {
 		t.Errorf("nothing said: %d, %q, %q", exit, out, errs)
 	}
-	if err := local.Write(state, local.Status{Time: time.Now(), Node: "n1", State: "idle", Wants: "nothing", Line: "up to date", Version: "v1", PID: 3}); err != nil {
+	if err := local.Write(state, local.Status{Time: time.Now(), Host: local.Host{Node: "n1", State: "idle", Wants: "nothing"}, Line: "up to date", Version: "v1", PID: 3}); err != nil {
 		t.Fatal(err)
 	}
 	out, errs, exit := run(nil)

@@ -8,12 +8,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -49,10 +51,10 @@ func TestPace(t *testing.T) {
 }
 
 // newTestHost is a host of a root, with a view of its Node in that state and turn; it talks to nobody. last is its status.
-func newTestHost(t *testing.T, state v1alpha1.State) (h *Host, last *Status) {
+func newTestHost(t *testing.T, state v1alpha1.State) (h *Host, last *local.Host) {
 	t.Helper()
-	last = &Status{}
-	h, err := New(Options{Root: newRoot(t, nil), PollInterval: time.Hour, Report: func(s Status) { *last = s }})
+	last = &local.Host{}
+	h, err := New(Options{Root: newRoot(t, nil), PollInterval: time.Hour, Report: func(s local.Host) { *last = s }})
 	must(t, err)
 	h.name = "n1"
 	h.view = object.NewView(nil, "n1", h.wake)
@@ -70,28 +72,28 @@ func TestTroubleTellsTheTruth(t *testing.T) {
 	o := turn.Observation{Node: *n, Sources: turn.Sources{Complete: true, Wants: v1alpha1.WantsReboot,
 		Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/x"}}}}
 	h.tell(o, turn.Decision{Do: turn.DoDrain, Detail: "3 pods to go"}, nil)
-	if !strings.Contains(last.Line, "draining (turn t1); at work on 3 pods to go since ") || !strings.HasSuffix(last.Line, "; wants reboot for Sentinel /run/x") {
-		t.Errorf("line %q", last.Line)
+	if !strings.Contains(last.Text(), "draining (turn t1); at work on 3 pods to go since ") || !strings.HasSuffix(last.Text(), "; wants reboot for Sentinel /run/x") {
+		t.Errorf("line %q", last.Text())
 	}
 
 	h.trouble("", hostError{errors.New("asking logind: no such thing")})
-	if last.APIError != "" || !strings.Contains(last.Detail, "asking logind") || strings.Contains(last.Line, "API server") {
-		t.Errorf("a failure of logind's is told as %q (API: %q)", last.Line, last.APIError)
+	if last.API != nil || !strings.Contains(last.Detail, "asking logind") || strings.Contains(last.Text(), "API server") {
+		t.Errorf("a failure of logind's is told as %q (API: %v)", last.Text(), last.API)
 	}
 	since := last.Since
 	h.trouble(v1alpha1.ReasonForbidden, errors.New("writing node n1: forbidden"))
-	if last.APIError == "" || last.Waits != v1alpha1.ReasonForbidden || !strings.Contains(last.Line, "; waits: Forbidden since ") || !strings.HasSuffix(last.Line, "; trouble with the API server: writing node n1: forbidden; wants reboot for Sentinel /run/x") {
+	if last.API == nil || last.Waits != v1alpha1.ReasonForbidden || !strings.Contains(last.Text(), "; waits: Forbidden since ") || !strings.HasSuffix(last.Text(), "; trouble with the API server: writing node n1: forbidden; wants reboot for Sentinel /run/x") {
 		t.Errorf("a failure of the API server's is told as %+v", *last)
 	}
 	if !last.Since.Equal(since) {
 		t.Errorf("since %v, want since it began, %v", last.Since, since)
 	}
-	if last.Wants != v1alpha1.WantsReboot || !last.Known || len(last.Changes) != 1 || last.State != v1alpha1.StateDraining || last.Turn != "t1" {
+	if last.Wants != v1alpha1.WantsReboot || len(last.Changes) != 1 || last.State != v1alpha1.StateDraining || last.Turn != "t1" {
 		t.Errorf("it forgot what it knew: %+v", *last)
 	}
 	h.tell(o, turn.Decision{Do: turn.DoDrain}, nil)
-	if last.APIError != "" || strings.Contains(last.Line, "trouble") {
-		t.Errorf("the trouble is over: %q", last.Line)
+	if last.API != nil || strings.Contains(last.Text(), "trouble") {
+		t.Errorf("the trouble is over: %q", last.Text())
 	}
 }
 
@@ -189,10 +191,10 @@ func TestTroubleOfItsOwn(t *testing.T) {
 		err error
 		own bool
 	}{{&object.PluginError{Command: "mint", How: "exit status 1"}, true}, {errors.New("no answer"), false}} {
-		if h.trouble("", c.err); last.APIError == "" || last.Own != c.own {
+		if h.trouble("", c.err); last.API == nil || last.API.Own != c.own {
 			t.Errorf("%v, in the loop: %+v", c.err, *last)
 		}
-		if h.tell(o, turn.Decision{}, c.err); last.APIError == "" || last.Own != c.own {
+		if h.tell(o, turn.Decision{}, c.err); last.API == nil || last.API.Own != c.own {
 			t.Errorf("%v, beside it: %+v", c.err, *last)
 		}
 	}
@@ -209,4 +211,29 @@ func TestTroubleThatGoesOn(t *testing.T) {
 	if !slices.Equal(told, want) {
 		t.Errorf("told %q, expected %q", told, want)
 	}
+}
+
+// The time of a trouble is when it began: it stays while the trouble is the same one's fault, and begins again with another's.
+func TestTroubleBeganThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var last local.Host
+		h := &Host{Options: Options{Report: func(s local.Host) { last = s }}}
+		began := time.Now()
+		for _, c := range []struct {
+			api  *local.Failure
+			want time.Duration // after began
+		}{
+			{&local.Failure{Error: "no answer"}, 0},
+			{&local.Failure{Error: "still no answer"}, 0},
+			{&local.Failure{Error: "no plugin", Own: true}, 2 * time.Second},
+			{&local.Failure{Error: "no plugin", Own: true}, 2 * time.Second},
+			{nil, 0},
+			{&local.Failure{Error: "no plugin", Own: true}, 5 * time.Second},
+		} {
+			if h.report(local.Host{API: c.api}); c.api != nil && !last.API.Since.Equal(began.Add(c.want)) {
+				t.Errorf("%s: since %v, want %v", c.api.Error, last.API.Since.Sub(began), c.want)
+			}
+			time.Sleep(time.Second)
+		}
+	})
 }

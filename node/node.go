@@ -91,7 +91,7 @@ type Options struct {
 	Liveness *systemd.Liveness
 	// Report is told what the host does and waits for, after every change;
 	// it must not block. nil is fine.
-	Report func(Status)
+	Report func(local.Host)
 	// TurnEnded is told the result of each turn of this host's that ended, where
 	// the Node tells it; it must not block. nil is fine.
 	TurnEnded func(v1alpha1.Result)
@@ -101,33 +101,6 @@ type Options struct {
 	// ShutdownChanged is called when logind begins to shut the host down, and
 	// when that was called off; it must not block. nil is fine.
 	ShutdownChanged func(active bool)
-}
-
-// Status is what a host does, for people.
-type Status struct {
-	Node   string
-	BootID string
-	State  v1alpha1.State
-	Turn   string
-	// TurnSince and StageSince are when the turn and its state began, by the
-	// coordinator's clock; zero outside of a turn.
-	TurnSince, StageSince time.Time
-
-	Wants   v1alpha1.Wants
-	Known   bool // Wants is known
-	Changes []v1alpha1.Change
-	// Waits and Detail say what it waits for, Since when it began to.
-	Waits  v1alpha1.Reason
-	Detail string
-	Since  time.Time
-	// APIError is why the API server cannot be used at present, or perhaps not
-	// for long, or "".
-	APIError string
-	// Own: it is this host's kubeconfig, or the credential plugin that it names,
-	// that is at fault, and not the API server.
-	Own bool
-	// Line is all of it in one line.
-	Line string
 }
 
 // Host is one host's loop. Make it with [New], run it with [Host.Run].
@@ -157,10 +130,11 @@ type Host struct {
 	windows    openness // as of the last observation
 	logged     transition
 	since      waiting
-	told       Status    // as it was last at rest
-	failing    time.Time // since when the loop has failed, zero while it does not
-	failures   int       // of the loop, in a row
-	complained complaint // what the journal was last told to be wrong
+	told       local.Host     // as it was last at rest
+	apiFailed  *local.Failure // as it was last reported, nil while there is none
+	failing    time.Time      // since when the loop has failed, zero while it does not
+	failures   int            // of the loop, in a row
+	complained complaint      // what the journal was last told to be wrong
 	unheard    unheard
 	beat       *systemd.Beat
 
@@ -294,8 +268,8 @@ func (h *Host) findNode(ctx context.Context) error {
 			delay = time.Second // somebody mends the kubeconfig; nobody was asked yet
 		}
 		h.complain(t, "again_in", delay)
-		h.report(Status{
-			BootID: h.self.bootID, APIError: t.Text, Own: t.Own, Since: began,
+		h.report(local.Host{
+			BootID: h.self.bootID, API: failure(t), Since: began,
 			Waits: cmp.Or(t.Reason, v1alpha1.ReasonNotReady), Detail: "to find out which Node is this host's",
 		})
 		if err := wait(ctx, nil, jitter(delay)); err != nil {

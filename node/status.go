@@ -2,12 +2,11 @@ package node
 
 import (
 	"cmp"
-	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -42,10 +41,12 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 		now.since = time.Now()
 		h.since = now
 	}
-	s := Status{
+	s := local.Host{
 		Node: h.name, BootID: h.self.bootID, State: n.State, Turn: n.Turn,
-		Wants: o.Sources.Wants, Known: o.Sources.Complete, Changes: o.Sources.Changes,
-		Waits: d.Waits, Detail: d.Detail, Since: h.since.since,
+		Changes: o.Sources.Changes, Waits: d.Waits, Detail: d.Detail, Since: h.since.since,
+	}
+	if o.Sources.Complete {
+		s.Wants = o.Sources.Wants
 	}
 	if !n.InTurn() {
 		s.Turn = ""
@@ -53,26 +54,23 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 		s.TurnSince, s.StageSince = n.Grant.StartedAt, n.Grant.StageAt
 	}
 	if t := h.explain(apiErr); t != nil {
-		s.APIError, s.Own = t.Text, t.Own
+		s.API = failure(t)
 		if s.Waits == v1alpha1.ReasonNotReady && n.UID == "" && t.Reason != "" {
 			s.Waits, s.Detail = t.Reason, ""
 		}
 		h.complain(t)
 	}
-	verb := "waits for "
-	if d.Do != turn.DoNothing {
-		verb = "at work on "
+	switch {
+	case d.Detail == turn.ItsTurn:
+		s.Activity = local.ActivityQueued
+	case d.Do != turn.DoNothing:
+		s.Activity = local.ActivityWorking
 	}
-	s.Line = line(&s, verb)
 	h.told, h.failing = s, time.Time{}
 	h.report(s)
 
 	if n.UID != "" {
-		now := transition{any: true, state: n.State, turn: s.Turn, waits: d.Waits}
-		if s.Known {
-			now.wants = s.Wants
-		}
-		h.journal(n, now, d.Detail)
+		h.journal(n, transition{any: true, state: n.State, turn: s.Turn, waits: d.Waits, wants: s.Wants}, d.Detail)
 	}
 }
 
@@ -123,87 +121,18 @@ func (h *Host) journalEnd(n *turn.Node, turnID string) {
 	systemd.TellEnd(h.log, "its turn", l, "state", n.State.String())
 }
 
-func (h *Host) report(s Status) {
-	if s.Line == "" {
-		s.Line = line(&s, "waits for ")
+// report tells of the host's state, with since when the API server has failed.
+func (h *Host) report(s local.Host) {
+	if s.API != nil {
+		s.API.Since = time.Now().UTC()
+		if was := h.apiFailed; was != nil && was.Own == s.API.Own {
+			s.API.Since = was.Since
+		}
 	}
+	h.apiFailed = s.API
 	if h.Report != nil {
 		h.Report(s)
 	}
-}
-
-// line is the status in one line, as `systemctl status` shows it: where the
-// host is, what it does or waits for and since when, what it wants, and what is
-// wrong with the API server; the most important first, because what is too long
-// is cut. verb says what the detail is of a host that waits for no reason of the
-// protocol's.
-func line(of *Status, verb string) string {
-	var b strings.Builder
-	own := *of
-	s := &own
-	aim := ""
-	if s.State == v1alpha1.StateAbsent && s.Node == "" && s.APIError != "" {
-		aim, s.Detail = s.Detail, "" // what is wrong matters more
-		if s.Waits == v1alpha1.ReasonNotReady {
-			s.Waits = ""
-		}
-	}
-	switch {
-	case s.State == v1alpha1.StateAbsent && s.Node == "":
-		b.WriteString("starting")
-	case s.State == v1alpha1.StateAbsent:
-		b.WriteString("not in any coordinator's care")
-	case s.State.InTurn():
-		fmt.Fprintf(&b, "%s (turn %s)", s.State, s.Turn)
-	default:
-		b.WriteString(s.State.String())
-	}
-	since := ""
-	if !s.Since.IsZero() {
-		since = " since " + s.Since.UTC().Format("2006-01-02 15:04:05 UTC")
-	}
-	switch what := s.what(verb); {
-	case what != "":
-		b.WriteString("; " + what + since)
-		since = ""
-	case s.APIError == "":
-		b.WriteString(since)
-	}
-	if s.APIError != "" {
-		fmt.Fprintf(&b, "; trouble with the API server%s: %s", since, s.APIError)
-	}
-	if aim != "" {
-		b.WriteString("; " + aim)
-	}
-	if s.Known && s.Wants.Something() {
-		names := make([]string, 0, len(s.Changes))
-		for _, c := range s.Changes {
-			names = append(names, c.String())
-		}
-		fmt.Fprintf(&b, "; wants %s for %s", s.Wants, strings.Join(names, ", "))
-	}
-	return b.String()
-}
-
-// what is what the host does, or waits for.
-func (s *Status) what(verb string) string {
-	switch {
-	case s.Detail == turn.ItsTurn && s.Waits != "":
-		return fmt.Sprintf("%s: %s", s.Detail, s.Waits)
-	case s.Detail == turn.ItsTurn:
-		return s.Detail
-	case s.Waits != "" && s.Detail != "":
-		return fmt.Sprintf("waits: %s (%s)", s.Waits, s.Detail)
-	case s.Waits != "":
-		return "waits: " + string(s.Waits)
-	case s.Detail != "":
-		return verb + s.Detail
-	case s.APIError == "" && s.Known && !s.Wants.Something() && !s.State.InTurn():
-		return "up to date"
-	case s.State.InTurn() && s.APIError == "":
-		return "waits for the coordinator"
-	}
-	return ""
 }
 
 // logWrite logs what this host said.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -113,7 +114,7 @@ func TestStatusLine(t *testing.T) {
 		walked[c.state] = true
 		h := &Host{log: slog.New(slog.DiscardHandler)}
 		var line string
-		h.Report = func(s Status) { line = s.Line }
+		h.Report = func(s local.Host) { line = s.Text() }
 		obs := situation(c.state, c.change)
 		h.name = obs.Node.Name
 		d := turn.Step(obs)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -82,7 +83,7 @@ func (h *Host) contented() {
 // as far as the Node is still the same. reason is for a failure that says none.
 func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	t := h.explain(err)
-	s := Status{Node: h.name, BootID: h.self.bootID, Waits: cmp.Or(t.Reason, reason), Since: time.Now()}
+	s := local.Host{Node: h.name, BootID: h.self.bootID, Waits: cmp.Or(t.Reason, reason), Since: time.Now()}
 	if n := h.facts(); n != nil {
 		s.State = n.State
 		if n.InTurn() {
@@ -93,17 +94,20 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 		}
 	}
 	if last := h.told; last.State == s.State && last.Turn == s.Turn {
-		s.Wants, s.Known, s.Changes = last.Wants, last.Known, last.Changes
+		s.Wants, s.Changes = last.Wants, last.Changes
 	}
 	if _, own := errors.AsType[hostError](err); own {
 		s.Detail = t.Text
 	} else {
-		s.APIError, s.Own = t.Text, t.Own
+		s.API = failure(t)
 	}
 	if h.failing.IsZero() {
 		h.failing = s.Since
 	}
 	s.Since = h.failing
-	s.Line = line(&s, "cannot go on for now: ")
+	s.Activity = local.ActivityFailing
 	h.report(s)
 }
+
+// failure is a trouble with the API server; report says since when.
+func failure(t *object.Trouble) *local.Failure { return &local.Failure{Error: t.Text, Own: t.Own} }

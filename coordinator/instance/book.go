@@ -12,7 +12,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
-	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -26,32 +25,18 @@ type book struct {
 	log      *slog.Logger
 
 	mu      sync.Mutex
-	node    node.Status
+	self    local.Host // what the host's loop knows
 	role    coordinator.Status
 	pass    credential.Health // the coordinator's credential
 	unseen  string            // why metrics are not served
 	ready   bool              // the service has started
 	failing bool              // the file cannot be written, and that was logged
-	apiDown time.Time
-	own     time.Time // since when the host's kubeconfig or its plugin is at fault, zero while it is not
 }
 
-func (b *book) host(s node.Status) {
+func (b *book) host(s local.Host) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case s.APIError == "":
-		b.apiDown = time.Time{}
-	case b.apiDown.IsZero():
-		b.apiDown = time.Now()
-	}
-	switch {
-	case !s.Own:
-		b.own = time.Time{}
-	case b.own.IsZero():
-		b.own = time.Now()
-	}
-	b.node = s
+	b.self = s
 	b.tell()
 }
 
@@ -123,7 +108,7 @@ func (b *book) credentialStatus() *local.Credential {
 // line is what `systemctl status` shows; the caller holds mu. What a person has
 // to do about the credential comes first: the end of a long line is cut.
 func (b *book) line() string {
-	line := b.node.Line
+	line := b.self.Text()
 	if b.role.Leader {
 		line = "coordinates; " + line
 	}
@@ -154,19 +139,9 @@ func (b *book) tell() {
 	line := b.line()
 	b.notifier.Status(line)
 	s := local.Status{
-		Time: time.Now().UTC(), PID: os.Getpid(), Version: b.version, Node: b.node.Node, BootID: b.node.BootID, Line: line,
-		State: b.node.State, Turn: b.node.Turn, Changes: b.node.Changes,
+		Time: time.Now().UTC(), PID: os.Getpid(), Version: b.version, Line: line, Host: b.self,
 		Coordinator: local.Coordinator{Role: local.RoleNone, Why: b.role.Why, Credential: b.credentialStatus()},
 		Metrics:     b.unseen,
-	}
-	if b.node.Known {
-		s.Wants = b.node.Wants
-	}
-	if b.node.Waits != "" || b.node.Detail != "" {
-		s.Waits = &local.Waits{Reason: b.node.Waits, Detail: b.node.Detail, Since: b.node.Since}
-	}
-	if b.node.APIError != "" {
-		s.API = &local.Failure{Error: b.node.APIError, Since: b.apiDown}
 	}
 	switch {
 	case b.role.Leader:

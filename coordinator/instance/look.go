@@ -12,6 +12,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/metrics"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -27,15 +28,10 @@ func (l *look) sources() metrics.Sources {
 	return metrics.Sources{
 		Healthy:     func() bool { ok, _ := l.health(); return ok },
 		HostExpires: func() time.Time { ends, _ := l.host.now(); return ends },
-		Host: func() metrics.Host {
+		Host: func() local.Host {
 			l.book.mu.Lock()
 			defer l.book.mu.Unlock()
-			s := &l.book.node
-			h := metrics.Host{State: s.State, Waits: s.Waits, Since: s.Since, Turn: s.TurnSince, Stage: s.StageSince}
-			if s.Known {
-				h.Wants = s.Wants
-			}
-			return h
+			return l.book.self
 		},
 		Role: func() coordinator.Status {
 			l.book.mu.Lock()
@@ -79,8 +75,8 @@ func (l *look) health() (ok bool, text string) {
 	switch {
 	case hostUnread != nil:
 		bad = append(bad, "the host's credential cannot be read: "+hostUnread.Error())
-	case !b.own.IsZero() && now.Sub(b.own) >= lasting:
-		bad = append(bad, "the host's credential: "+b.node.APIError)
+	case b.self.API != nil && b.self.API.Own && now.Sub(b.self.API.Since) >= lasting:
+		bad = append(bad, "the host's credential: "+b.self.API.Error)
 	}
 	if left, known := b.pass.Left(now); b.pass.Present {
 		switch {
@@ -104,8 +100,8 @@ func (l *look) health() (ok bool, text string) {
 		answered = "at " + clock(last)
 	}
 	fmt.Fprintf(&out, "API server answered last: %s\n", answered)
-	if b.node.APIError != "" {
-		fmt.Fprintf(&out, "API server: %s\n", oneLine(b.node.APIError))
+	if b.self.API != nil {
+		fmt.Fprintf(&out, "API server: %s\n", oneLine(b.self.API.Error))
 	}
 	if !hostExpires.IsZero() {
 		fmt.Fprintf(&out, "host's credential: valid until %s\n", clock(hostExpires))

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/coordinator/metrics"
-	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/config"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -62,15 +62,16 @@ func TestHealthOfTheHostsCredential(t *testing.T) {
 		is(lasting, "unhealthy: the host's credential cannot be read: kubeconfig "+path+": its client certificate: open "+filepath.Join(dir, "none.pem"))
 		write(withPlugin)
 
-		b.host(node.Status{APIError: "cannot reach the API server"})
+		b.host(local.Host{API: &local.Failure{Error: "cannot reach the API server", Since: time.Now()}})
 		is(time.Hour, "ok")
-		b.host(node.Status{APIError: "credential plugin mint: exit status 1", Own: true})
+		since := time.Now()
+		b.host(local.Host{API: &local.Failure{Error: "credential plugin mint: exit status 1", Since: since, Own: true}})
 		is(lasting-time.Millisecond, "ok")
-		b.host(node.Status{APIError: "credential plugin mint: exit status 2", Own: true})
+		b.host(local.Host{API: &local.Failure{Error: "credential plugin mint: exit status 2", Since: since, Own: true}})
 		is(time.Millisecond, "unhealthy: the host's credential: credential plugin mint: exit status 2")
-		b.host(node.Status{})
+		b.host(local.Host{})
 		is(0, "ok")
-		b.host(node.Status{APIError: "credential plugin mint: exit status 1", Own: true})
+		b.host(local.Host{API: &local.Failure{Error: "credential plugin mint: exit status 1", Since: time.Now(), Own: true}})
 		is(0, "ok")
 	})
 }

@@ -17,23 +17,13 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/local"
 )
-
-// Host is a host as it sees itself.
-type Host struct {
-	State v1alpha1.State
-	Wants v1alpha1.Wants // "" is unknown
-	Waits v1alpha1.Reason
-	Since time.Time // of what it does or waits for
-	// Turn and Stage are when the present turn and its stage began; zero
-	// outside of one.
-	Turn, Stage time.Time
-}
 
 // Sources are what is asked when somebody looks.
 type Sources struct {
 	Healthy func() bool
-	Host    func() Host
+	Host    func() local.Host
 	Role    func() coordinator.Status
 	// Credential is the coordinator's.
 	Credential func() credential.Health
@@ -197,7 +187,7 @@ func (c *collection) at(name v1alpha1.Metric, t time.Time, labels ...string) {
 	}
 }
 
-func (c *collection) host(h Host) {
+func (c *collection) host(h local.Host) {
 	c.of(v1alpha1.MetricHostState, 1, word(h.State))
 	wants := string(h.Wants)
 	if wants == "" {
@@ -213,8 +203,8 @@ func (c *collection) host(h Host) {
 		h.Since = c.now
 	}
 	c.at(v1alpha1.MetricHostSince, h.Since)
-	c.of(v1alpha1.MetricHostTurn, c.age(h.Turn))
-	c.of(v1alpha1.MetricHostStage, c.age(h.Stage))
+	c.of(v1alpha1.MetricHostTurn, c.age(h.TurnSince))
+	c.of(v1alpha1.MetricHostStage, c.age(h.StageSince))
 }
 
 // word is a state as a label: one that nobody knows, in somebody's label on a

@@ -18,6 +18,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 )
@@ -25,7 +26,7 @@ import (
 // facts are what the metrics are made of in a test.
 type facts struct {
 	healthy bool
-	host    Host
+	host    local.Host
 	role    coordinator.Status
 	pass    credential.Health
 	expires time.Time
@@ -33,7 +34,7 @@ type facts struct {
 
 func (f *facts) sources() Sources {
 	return Sources{
-		Healthy: func() bool { return f.healthy }, Host: func() Host { return f.host }, Role: func() coordinator.Status { return f.role },
+		Healthy: func() bool { return f.healthy }, Host: func() local.Host { return f.host }, Role: func() coordinator.Status { return f.role },
 		Credential: func() credential.Health { return f.pass }, HostExpires: func() time.Time { return f.expires },
 	}
 }
@@ -89,9 +90,9 @@ func TestValues(t *testing.T) {
 	}
 
 	f.healthy, f.expires = true, time.Unix(2000000000, 0)
-	f.host = Host{
+	f.host = local.Host{
 		State: v1alpha1.StateDraining, Wants: v1alpha1.WantsReboot, Waits: v1alpha1.ReasonStopped,
-		Since: time.Unix(1700000000, 5e8), Turn: time.Now().Add(-time.Hour), Stage: time.Now().Add(time.Hour), // another clock
+		Since: time.Unix(1700000000, 5e8), TurnSince: time.Now().Add(-time.Hour), StageSince: time.Now().Add(time.Hour), // another clock
 	}
 	f.role = coordinator.Status{Candidate: true, Leader: true, Epoch: "term 1"}
 	f.pass = credential.Health{Present: true, Expires: time.Unix(1900000000, 0), Renewals: 2, Failures: 3}

@@ -30,10 +30,7 @@ func BuildHost(now time.Time, s local.Status, running bool, why string) HostView
 
 // hostStatus is how a host stands by its own words.
 func hostStatus(s *local.Status) Status {
-	waits := v1alpha1.ReasonNone
-	if s.Waits != nil {
-		waits = s.Waits.Reason
-	}
+	waits := s.Waits
 	switch {
 	case waits == v1alpha1.ReasonStopped:
 		return Stopped
@@ -95,12 +92,15 @@ func (h *HostView) writeText(w io.Writer) error {
 		wants += ": " + changes(s.Changes)
 	}
 	line("wants", wants)
-	if s.Waits != nil {
-		text := string(s.Waits.Reason)
-		if s.Waits.Detail != "" {
-			text = strings.TrimPrefix(text+": "+s.Waits.Detail, ": ")
+	if s.Waits != "" || s.Detail != "" {
+		text, label := string(s.Waits), "waits"
+		if s.Detail != "" {
+			text = strings.TrimPrefix(text+": "+s.Detail, ": ")
 		}
-		line("waits", text+", for "+since(h.Time, &s.Waits.Since))
+		if s.Activity == local.ActivityWorking {
+			label = "at work"
+		}
+		line(label, text+", for "+since(h.Time, &s.Since))
 	}
 	elects := map[local.Role]string{
 		local.RoleLeader: "it coordinates", local.RoleCandidate: "it is a candidate", local.RoleNone: "it does not campaign",
@@ -117,11 +117,9 @@ func (h *HostView) writeText(w io.Writer) error {
 		line("metrics", "not served: "+cell(s.Metrics))
 	}
 	line("boot", s.BootID)
-	if s.Waits != nil {
-		if d := s.Waits.Reason.Doc(); d.Reason != "" {
-			line("means", d.Means)
-			line("to do", strings.ReplaceAll(d.Do, "NODE", orDefault(s.Node, "NODE")))
-		}
+	if d := s.Waits.Doc(); d.Reason != "" {
+		line("means", d.Means)
+		line("to do", strings.ReplaceAll(d.Do, "NODE", orDefault(s.Node, "NODE")))
 	}
 	tw.Flush()
 	_, err := io.WriteString(w, b.String())

@@ -111,13 +111,15 @@ func TestFollowedNodeIsDeleted(t *testing.T) {
 
 func TestHostView(t *testing.T) {
 	s := local.Status{
-		Time: at("13:03:00"), PID: 41, Version: "v1.0.0", Node: "n1", BootID: "b1", Line: "waits for its turn: NoCoordinator",
-		State: v1alpha1.StateAbsent, Wants: v1alpha1.WantsReboot, Changes: osUpdate,
-		Waits:       &local.Waits{Reason: v1alpha1.ReasonNoCoordinator, Detail: "no coordinator has taken this node in", Since: at("12:00:00")},
+		Time: at("13:03:00"), PID: 41, Version: "v1.0.0", Line: "waits for its turn: NoCoordinator",
+		Host: local.Host{
+			Node: "n1", BootID: "b1", State: v1alpha1.StateAbsent, Wants: v1alpha1.WantsReboot, Changes: osUpdate,
+			Waits: v1alpha1.ReasonNoCoordinator, Detail: "no coordinator has taken this node in", Since: at("12:00:00"),
+			API: &local.Failure{Error: "connection refused", Since: at("13:01:00")},
+		},
 		Coordinator: local.Coordinator{Role: local.RoleNone, Why: "no coordinator's kubeconfig at /etc/lockkeeper/coordinator.kubeconfig"},
-		API:         &local.Failure{Error: "connection refused", Since: at("13:01:00")},
 	}
-	exposed := local.Status{Time: now, PID: 1, Version: "v1.0.0", BootID: "b1", Line: "coordinates; idle", Coordinator: local.Coordinator{
+	exposed := local.Status{Time: now, PID: 1, Version: "v1.0.0", Host: local.Host{BootID: "b1"}, Line: "coordinates; idle", Coordinator: local.Coordinator{
 		Role: local.RoleLeader, Credential: &local.Credential{File: "/etc/c", Expires: new(now.Add(72 * time.Hour)), Exposed: []string{"one finding", "another"}}}}
 	for _, tc := range []struct {
 		golden  string
@@ -128,7 +130,7 @@ func TestHostView(t *testing.T) {
 		{"host.txt", true, s, ExitHeld},
 		{"host-exposed.txt", true, exposed, ExitHeld},
 		{"host-dead.txt", false, s, ExitError},
-		{"host-young.txt", true, local.Status{Time: now, PID: 1, Version: "v1.0.0", BootID: "b1", Line: "starts"}, ExitHeld},
+		{"host-young.txt", true, local.Status{Time: now, PID: 1, Version: "v1.0.0", Host: local.Host{BootID: "b1"}, Line: "starts"}, ExitHeld},
 	} {
 		h := BuildHost(now, tc.status, tc.running, ErrNoKubeconfig.Error())
 		var b strings.Builder
@@ -151,22 +153,21 @@ func TestHostView(t *testing.T) {
 }
 
 func TestHostStatus(t *testing.T) {
-	waits := func(r v1alpha1.Reason) *local.Waits { return &local.Waits{Reason: r} }
 	for _, tc := range []struct {
-		s    local.Status
+		s    local.Host
 		want Status
 	}{
-		{local.Status{State: v1alpha1.StateIdle, Wants: v1alpha1.WantsNothing}, UpToDate},
-		{local.Status{State: v1alpha1.StatePaused, Wants: v1alpha1.WantsNothing, Waits: waits(v1alpha1.ReasonPaused)}, UpToDate},
-		{local.Status{State: v1alpha1.StatePaused, Wants: v1alpha1.WantsReboot, Waits: waits(v1alpha1.ReasonPaused)}, Held},
-		{local.Status{State: v1alpha1.StateIdle, Wants: v1alpha1.WantsReboot, Waits: waits(v1alpha1.ReasonBudget)}, Rolling},
-		{local.Status{State: v1alpha1.StateIdle, Wants: v1alpha1.WantsReboot, Waits: waits(v1alpha1.ReasonWindow)}, Held},
-		{local.Status{State: v1alpha1.StateDraining, Wants: v1alpha1.WantsReboot}, Rolling},
-		{local.Status{State: v1alpha1.StateUncordoning, Wants: v1alpha1.WantsNothing}, Rolling},
-		{local.Status{State: v1alpha1.StateDraining, Wants: v1alpha1.WantsReboot, Waits: waits(v1alpha1.ReasonStopped)}, Stopped},
-		{local.Status{State: v1alpha1.StateIdle}, Held}, // what it wants is not known
+		{local.Host{State: v1alpha1.StateIdle, Wants: v1alpha1.WantsNothing}, UpToDate},
+		{local.Host{State: v1alpha1.StatePaused, Wants: v1alpha1.WantsNothing, Waits: v1alpha1.ReasonPaused}, UpToDate},
+		{local.Host{State: v1alpha1.StatePaused, Wants: v1alpha1.WantsReboot, Waits: v1alpha1.ReasonPaused}, Held},
+		{local.Host{State: v1alpha1.StateIdle, Wants: v1alpha1.WantsReboot, Waits: v1alpha1.ReasonBudget}, Rolling},
+		{local.Host{State: v1alpha1.StateIdle, Wants: v1alpha1.WantsReboot, Waits: v1alpha1.ReasonWindow}, Held},
+		{local.Host{State: v1alpha1.StateDraining, Wants: v1alpha1.WantsReboot}, Rolling},
+		{local.Host{State: v1alpha1.StateUncordoning, Wants: v1alpha1.WantsNothing}, Rolling},
+		{local.Host{State: v1alpha1.StateDraining, Wants: v1alpha1.WantsReboot, Waits: v1alpha1.ReasonStopped}, Stopped},
+		{local.Host{State: v1alpha1.StateIdle}, Held}, // what it wants is not known
 	} {
-		if got := hostStatus(&tc.s); got != tc.want {
+		if got := hostStatus(&local.Status{Host: tc.s}); got != tc.want {
 			t.Errorf("%+v: %s, expected %s", tc.s, got, tc.want)
 		}
 	}

@@ -1,7 +1,7 @@
-// Package local is what a host knows of itself without the API server: the
-// words of the running process, left in a file, and a lock that tells whether
-// that process still runs. `lockkeeper status` on the host reads both when it
-// has no kubeconfig, or nobody answers.
+// Package local is what a host knows of itself without the API server: one
+// record, which the running process keeps in a file, and a lock that tells
+// whether that process still runs. `lockkeeper status` on the host reads both
+// when it has no kubeconfig, or no API server answers.
 //
 // Nothing here decides a step of a turn: a host resumes from the facts, never
 // from this file. This room touches its own files in its directory and nothing
@@ -30,44 +30,65 @@ const (
 	maxStatus  = 256 << 10 // bytes; host's changes are bounded far below
 )
 
-// Status is what the running process last said of itself. Its JSON form is
-// part of `lockkeeper status -o json`.
+// Status is all that the running process says of itself. The line that
+// `systemctl status` shows, the metrics of the host and `lockkeeper status` on the
+// host are rendered from it. Its JSON form is part of `lockkeeper status -o json`.
 type Status struct {
 	// Time is when it was written, by the host's clock. It is written when
 	// something in it changes, so an old one is not by itself a sign of death.
 	Time    time.Time `json:"time"`
 	PID     int       `json:"pid"`
 	Version string    `json:"version"` // lockkeeper's
-	Node    string    `json:"node"`    // "" until it is known
-	BootID  string    `json:"bootID"`
 	// Line is the text that systemctl status shows.
 	Line string `json:"line"`
 
-	// State, Turn and Wants are as the host's Node had them when the host
-	// last saw it. Wants is "" while not every source was read in this boot.
-	State   v1alpha1.State    `json:"state"`
-	Turn    string            `json:"turn,omitempty"`
-	Wants   v1alpha1.Wants    `json:"wants"`
-	Changes []v1alpha1.Change `json:"changes,omitempty"`
+	Host
 
-	// Waits is what the host waits for; nil when for nothing.
-	Waits *Waits `json:"waits,omitempty"`
 	// Coordinator is this host's part in the election.
 	Coordinator Coordinator `json:"coordinator"`
-	// API is what went wrong when the API server was last asked; nil when it
-	// answered.
-	API *Failure `json:"api,omitempty"`
 	// Metrics is why metrics and health are not served; "" when they are, or
 	// are not meant to be.
 	Metrics string `json:"metrics,omitempty"`
 }
 
-// Waits is what a host waits for.
-type Waits struct {
-	Reason v1alpha1.Reason `json:"reason,omitempty"`
-	Detail string          `json:"detail,omitempty"`
-	Since  time.Time       `json:"since"`
+// Host is the part of a [Status] that the host's loop knows.
+type Host struct {
+	Node   string `json:"node"` // "" until it is known
+	BootID string `json:"bootID"`
+
+	// State, Turn and Wants are as the host's Node had them when the host
+	// last saw it. Wants is "" while not every source was read in this boot.
+	State v1alpha1.State `json:"state"`
+	Turn  string         `json:"turn,omitempty"`
+	// TurnSince and StageSince are when the turn and its state began, by the
+	// coordinator's clock; zero outside of a turn.
+	TurnSince  time.Time         `json:"turnSince,omitzero"`
+	StageSince time.Time         `json:"stageSince,omitzero"`
+	Wants      v1alpha1.Wants    `json:"wants"`
+	Changes    []v1alpha1.Change `json:"changes,omitempty"`
+
+	// Waits is the reason for which the host waits; "" if it waits for none.
+	// Detail says for what, or what it is at work on; see Activity.
+	Waits    v1alpha1.Reason `json:"waits,omitempty"`
+	Detail   string          `json:"detail,omitempty"`
+	Activity Activity        `json:"activity,omitempty"`
+	// Since is since when all this has been so, by the host's clock.
+	Since time.Time `json:"since,omitzero"`
+
+	// API is why the API server cannot be used at present, or perhaps not for
+	// long; nil while it can.
+	API *Failure `json:"api,omitempty"`
 }
+
+// Activity is what the Detail of a [Host] is about.
+type Activity string
+
+// The activities. The zero value is a host that waits for Detail.
+const (
+	ActivityQueued  Activity = "Queued"  // it waits for its turn
+	ActivityWorking Activity = "Working" // it is at work on Detail
+	ActivityFailing Activity = "Failing" // it cannot go on, because of Detail
+)
 
 // Role is a host's part in the election.
 type Role string
@@ -107,6 +128,9 @@ type Credential struct {
 type Failure struct {
 	Error string    `json:"error"`
 	Since time.Time `json:"since"`
+	// Own: this host's kubeconfig is at fault, or the credential plugin that it
+	// names, and not the API server.
+	Own bool `json:"own,omitempty"`
 }
 
 // Write leaves s in dir, whole or not at all: a reader never sees half of it.

@@ -164,9 +164,13 @@ func TestStatusIsReadAsWritten(t *testing.T) {
 	}
 	now := time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC)
 	want := Status{
-		Time: now, PID: 7, Version: "v1", Node: "n1", BootID: "b", Line: "waits",
-		State: v1alpha1.StateDraining, Turn: "t", Wants: v1alpha1.WantsReboot, Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/x"}},
-		Waits: &Waits{v1alpha1.ReasonStopped, "maintenance", now}, Coordinator: Coordinator{Role: RoleLeader}, API: &Failure{"refused", now},
+		Time: now, PID: 7, Version: "v1", Line: "waits", Coordinator: Coordinator{Role: RoleLeader},
+		Host: Host{
+			Node: "n1", BootID: "b", State: v1alpha1.StateDraining, Turn: "t", TurnSince: now, StageSince: now,
+			Wants: v1alpha1.WantsReboot, Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/x"}},
+			Waits: v1alpha1.ReasonStopped, Detail: "maintenance", Activity: ActivityWorking, Since: now,
+			API: &Failure{Error: "refused", Since: now, Own: true},
+		},
 	}
 	for range 2 { // the second time over the first
 		if err := Write(dir, want); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -41,7 +42,7 @@ type host struct {
 	host *node.Host // that runs, or ran last
 
 	mu       sync.Mutex
-	statuses []node.Status
+	statuses []local.Host
 	events   []simhost.Event
 
 	end  context.CancelFunc
@@ -111,17 +112,17 @@ func (h *host) stop() {
 	}
 }
 
-func (h *host) told(s node.Status) {
+func (h *host) told(s local.Host) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.statuses = append(h.statuses, s)
 }
 
-func (h *host) status() node.Status {
+func (h *host) status() local.Host {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.statuses) == 0 {
-		return node.Status{}
+		return local.Host{}
 	}
 	return h.statuses[len(h.statuses)-1]
 }
@@ -129,7 +130,7 @@ func (h *host) status() node.Status {
 // says waits until the host's status has the text in its line.
 func (h *host) says(text string) {
 	h.t.Helper()
-	until(h.t, fmt.Sprintf("%q (%s)", text, h.status().Line), func() bool { return strings.Contains(h.status().Line, text) })
+	until(h.t, fmt.Sprintf("%q (%s)", text, h.status().Text()), func() bool { return strings.Contains(h.status().Text(), text) })
 }
 
 func (h *host) happened(e simhost.Event) {
@@ -188,7 +189,7 @@ func onlyNode(g *v1alpha1.Grant) { g.Drains, g.OnlyNode = false, true }
 func (h *host) acks(word string) {
 	h.t.Helper()
 	want := "t1/" + h.sim.BootID() + "/" + word
-	until(h.t, fmt.Sprintf("ack %s (%s)", want, h.status().Line), func() bool { return h.node().Annotations["lockkeeper.dev/ack"] == want })
+	until(h.t, fmt.Sprintf("ack %s (%s)", want, h.status().Text()), func() bool { return h.node().Annotations["lockkeeper.dev/ack"] == want })
 }
 
 // looksEvery bounds the time in which a host in a turn looks at the Lease again: every 11 s, give or take a twentieth, on a

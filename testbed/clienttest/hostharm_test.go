@@ -12,7 +12,7 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
-	"lockkeeper.dev/lockkeeper/node"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -262,8 +262,8 @@ func TestOperationInProgressIsNoRefusal(t *testing.T) {
 	if n, took := l.reboots.Load(), time.Since(began); n > 2+int32(took/time.Second) {
 		t.Errorf("asked %d times within %v, want a few", n, took)
 	}
-	if s := h.status(); s.APIError != "" {
-		t.Errorf("it blames the API server: %s", s.APIError)
+	if s := h.status(); s.API != nil {
+		t.Errorf("it blames the API server: %s", s.API.Error)
 	}
 	over.Store(true)
 	asked := l.reboots.Load()
@@ -322,8 +322,8 @@ func TestLogindGoneAtTheCallIsNoRefusal(t *testing.T) {
 	h.acks("rebooting/committed")
 	h.says("logind does not say who inhibits a shutdown")
 	h.mu.Lock()
-	called := slices.ContainsFunc(h.statuses, func(s node.Status) bool {
-		return strings.Contains(s.Line, "looking for org.freedesktop.login1 on the bus")
+	called := slices.ContainsFunc(h.statuses, func(s local.Host) bool {
+		return strings.Contains(s.Text(), "looking for org.freedesktop.login1 on the bus")
 	})
 	h.mu.Unlock()
 	if !gone.Load() || !called {

@@ -208,7 +208,7 @@ func TestRebootManagerIsToldBeforeThereIsAnUpdate(t *testing.T) {
 	must(t, h.sim.Units().Set("locksmithd.service", simhost.Unit{Load: "loaded", Active: "activating"}))
 	h.says("locksmithd.service would reboot this host too")
 	must(t, h.sim.Units().Set("locksmithd.service", simhost.Unit{Load: "loaded"}))
-	until(t, "nothing to say of it", func() bool { return !strings.Contains(h.status().Line, "locksmithd") })
+	until(t, "nothing to say of it", func() bool { return !strings.Contains(h.status().Text(), "locksmithd") })
 }
 
 const coordinatorConf = "/run/update-engine/coordinator.conf"

@@ -354,13 +354,13 @@ func TestHostWithoutAPIServer(t *testing.T) {
 	h.says("trouble with the API server")
 	must(t, h.sim.WriteFile(sentinel, ""))
 	// It wants to publish, and fails, again and again.
-	until(t, "a failing write", func() bool { return strings.Contains(h.status().APIError, "writing node") })
+	until(t, "a failing write", func() bool { return h.status().API != nil && strings.Contains(h.status().API.Error, "writing node") })
 	if s := h.status(); s.State.InTurn() || s.Node != h.name {
 		t.Errorf("status %+v", s)
 	}
 	must(t, cp(t).StartAPIServer(t.Context()))
 	h.wants("reboot")
-	until(t, "a status without trouble", func() bool { return h.status().APIError == "" && h.status().Wants == "reboot" })
+	until(t, "a status without trouble", func() bool { return h.status().API == nil && h.status().Wants == "reboot" })
 }
 
 // It starts when there is no API server at all, and says so.
@@ -376,7 +376,7 @@ func TestHostStartsBeforeTheAPIServer(t *testing.T) {
 		})
 	})
 	h.says("to find out which Node is this host's")
-	if h.status().APIError == "" {
+	if h.status().API == nil {
 		t.Error("it does not say why")
 	}
 	away.Store(false)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	loop "lockkeeper.dev/lockkeeper/node"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/systemd"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
@@ -38,10 +39,10 @@ func TestUnheardHost(t *testing.T) {
 		Settings: loop.Settings{ManagedByDefault: true, Sentinels: []string{"/run/reboot-required"}, HealthTimeout: time.Minute},
 		Logind:   systemd.Logind{Bus: bus}, Units: systemd.Units{Bus: bus},
 		Log: slog.New(slog.DiscardHandler),
-		Report: func(s loop.Status) {
+		Report: func(s local.Host) {
 			mu.Lock()
 			defer mu.Unlock()
-			line = s.Line
+			line = s.Text()
 		},
 	})
 	must(t, err)

@@ -1,0 +1,80 @@
+package local
+
+import (
+	"fmt"
+	"strings"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// Text is the record in one line, as `systemctl status` shows it: where the host
+// is, what it does or waits for and since when, what it wants, and what is wrong
+// with the API server. The most important comes first, because systemd cuts what
+// is too long.
+func (h Host) Text() string {
+	var b strings.Builder
+	s := &h
+	aim := ""
+	if s.State == v1alpha1.StateAbsent && s.Node == "" && s.API != nil {
+		aim, s.Detail = s.Detail, "" // what is wrong matters more
+		if s.Waits == v1alpha1.ReasonNotReady {
+			s.Waits = ""
+		}
+	}
+	switch {
+	case s.State == v1alpha1.StateAbsent && s.Node == "":
+		b.WriteString("starting")
+	case s.State == v1alpha1.StateAbsent:
+		b.WriteString("not in any coordinator's care")
+	case s.State.InTurn():
+		fmt.Fprintf(&b, "%s (turn %s)", s.State, s.Turn)
+	default:
+		b.WriteString(s.State.String())
+	}
+	since := ""
+	if !s.Since.IsZero() {
+		since = " since " + s.Since.UTC().Format("2006-01-02 15:04:05 UTC")
+	}
+	switch what := s.activity(); {
+	case what != "":
+		b.WriteString("; " + what + since)
+		since = ""
+	case s.API == nil:
+		b.WriteString(since)
+	}
+	if s.API != nil {
+		fmt.Fprintf(&b, "; trouble with the API server%s: %s", since, s.API.Error)
+	}
+	if aim != "" {
+		b.WriteString("; " + aim)
+	}
+	if s.Wants.Something() {
+		names := make([]string, 0, len(s.Changes))
+		for _, c := range s.Changes {
+			names = append(names, c.String())
+		}
+		fmt.Fprintf(&b, "; wants %s for %s", s.Wants, strings.Join(names, ", "))
+	}
+	return b.String()
+}
+
+// activity is what the host does, or waits for.
+func (h *Host) activity() string {
+	switch {
+	case h.Activity == ActivityQueued && h.Waits != "":
+		return fmt.Sprintf("%s: %s", h.Detail, h.Waits)
+	case h.Activity == ActivityQueued:
+		return h.Detail
+	case h.Waits != "" && h.Detail != "":
+		return fmt.Sprintf("waits: %s (%s)", h.Waits, h.Detail)
+	case h.Waits != "":
+		return "waits: " + string(h.Waits)
+	case h.Detail != "":
+		return map[Activity]string{ActivityWorking: "at work on ", ActivityFailing: "cannot go on for now: ", "": "waits for "}[h.Activity] + h.Detail
+	case h.API == nil && h.Wants == v1alpha1.WantsNothing && !h.State.InTurn():
+		return "up to date"
+	case h.State.InTurn() && h.API == nil:
+		return "waits for the coordinator"
+	}
+	return ""
+}
