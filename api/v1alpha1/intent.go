@@ -37,7 +37,10 @@ const (
 		`"force"\s*:\s*(true|false))\s*`
 )
 
-var intentForm = regexp.MustCompile(IntentPattern)
+var (
+	intentForm = regexp.MustCompile(IntentPattern)
+	intentName = regexp.MustCompile(`"(reason|by|until|force)"\s*:`)
+)
 
 // ParseIntent reads the annotation's value. The Intent counts whatever the
 // error, which is for a warning.
@@ -64,6 +67,13 @@ func ParseIntent(s string) (Intent, error) {
 	if !intentForm.MatchString(text) {
 		return Intent{Reason: clip(text)}, errors.New("expected text or JSON {reason, by, until, force}: " +
 			"the names in lower case and without escapes, no null, and nothing after the closing brace")
+	}
+	names := map[string]bool{}
+	for _, m := range intentName.FindAllStringSubmatch(text, -1) {
+		if names[m[1]] {
+			return Intent{Reason: clip(text)}, fmt.Errorf("expected text or JSON {reason, by, until, force}, each at most once: %s is there twice", m[1])
+		}
+		names[m[1]] = true
 	}
 	return i, nil
 }

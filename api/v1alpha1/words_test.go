@@ -121,6 +121,9 @@ func TestIntent(t *testing.T) {
 		{`{"Until":"2030-01-01T00:00:00Z"}`, Intent{Reason: `{"Until":"2030-01-01T00:00:00Z"}`}, true},
 		{`{"\u0075ntil":"2030-01-01T00:00:00Z"}`, Intent{Reason: `{"\u0075ntil":"2030-01-01T00:00:00Z"}`}, true},
 		{`{"until":"2030-01-01T00:00:00Z"} x`, Intent{Reason: `{"until":"2030-01-01T00:00:00Z"} x`}, true},
+		{`{"until":"2020-01-01T00:00:00Z","until":"2030-01-01T00:00:00Z"}`, Intent{Reason: `{"until":"2020-01-01T00:00:00Z","until":"2030-01-01T00:00:00Z"}`}, true},
+		{`{"force":true,"reason":"\"force\":","force":false}`, Intent{Reason: `{"force":true,"reason":"\"force\":","force":false}`}, true},
+		{`{"reason":"\"until\":","until":"2030-01-01T00:00:00Z"}`, Intent{Reason: `"until":`, Until: &until}, false},
 		{`{"until":null}`, Intent{Reason: `{"until":null}`}, true},
 		{`{"until":"0000-01-01T00:00:00Z"}`, Intent{Reason: `{"until":"0000-01-01T00:00:00Z"}`}, true},
 	} {
