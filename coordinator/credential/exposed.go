@@ -34,7 +34,7 @@ func (f Files) Exposed() []string {
 			continue
 		}
 		add(exposedFile(real))
-		for _, path := range []string{path, real} {
+		for _, path := range append(links(path), real) {
 			for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
 				add(exposedDirectory(dir))
 				if dir == filepath.Dir(dir) {
@@ -44,6 +44,43 @@ func (f Files) Exposed() []string {
 		}
 	}
 	return found
+}
+
+// maxLinks bounds the symbolic links of one path, as Linux does.
+const maxLinks = 40
+
+// links returns the path and each path that a symbolic link in it leads to: anyone
+// who can replace a link on the way can replace the file.
+func links(path string) []string {
+	all := []string{path}
+	for len(all) <= maxLinks {
+		next, linked := follow(path)
+		if !linked {
+			break
+		}
+		path = next
+		all = append(all, path)
+	}
+	return all
+}
+
+// follow returns the path with its first symbolic link replaced by what that leads
+// to; linked is false if there is none.
+func follow(path string) (next string, linked bool) {
+	for i := range path + "/" {
+		if i == 0 || i < len(path) && path[i] != '/' {
+			continue
+		}
+		target, err := os.Readlink(path[:i])
+		if err != nil {
+			continue
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(path[:i]), target)
+		}
+		return filepath.Join(target, path[i:]), true
+	}
+	return path, false
 }
 
 // secretsIn returns the files with a key or a token that a kubeconfig names.

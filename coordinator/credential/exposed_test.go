@@ -42,7 +42,15 @@ func TestExposed(t *testing.T) {
 		"a link's target":     {func(dir string) { link(t, dir); must(os.Chmod(dir+"/elsewhere/kubeconfig", 0o644)) }, []string{"users other than root can read DIR/elsewhere/kubeconfig (mode 0644): chmod 0600 DIR/elsewhere/kubeconfig"}},
 		"a link's own place":  {func(dir string) { link(t, dir); must(os.Chmod(dir+"/etc", 0o777)) }, []string{"users other than root can replace what is in the directory DIR/etc (mode 0777): chmod go-w DIR/etc"}},
 		"a link leads to it":  {func(dir string) { link(t, dir); must(os.Chmod(dir+"/elsewhere", 0o777)) }, []string{"users other than root can replace what is in the directory DIR/elsewhere (mode 0777): chmod go-w DIR/elsewhere"}},
-		"not a kubeconfig":    {func(dir string) { must(os.WriteFile(dir+"/etc/kubeconfig", []byte("clusters: 5\n"), 0o600)) }, nil},
+		"a link on the way": {func(dir string) {
+			link(t, dir)
+			must(os.Mkdir(dir+"/open", 0o755))
+			must(os.Symlink("../elsewhere", dir+"/open/link"))
+			must(os.Remove(dir + "/etc/kubeconfig"))
+			must(os.Symlink(dir+"/open/link/kubeconfig", dir+"/etc/kubeconfig"))
+			must(os.Chmod(dir+"/open", 0o777))
+		}, []string{"users other than root can replace what is in the directory DIR/open (mode 0777): chmod go-w DIR/open"}},
+		"not a kubeconfig": {func(dir string) { must(os.WriteFile(dir+"/etc/kubeconfig", []byte("clusters: 5\n"), 0o600)) }, nil},
 		"several, one by one": {func(dir string) {
 			must(os.Chmod(dir+"/etc/kubeconfig", 0o644))
 			must(os.Chmod(dir+"/pki/key.pem", 0o602))
