@@ -63,6 +63,7 @@ func rules(t *testing.T) []rule {
 		{"lockkeeper-keys", "", "confirming a hook that the turn waits for needs the verb confirm on nodes.lockkeeper.dev", pat, node("id-a", annotation("hook.lockkeeper.dev/backup", `"t2"`))},
 
 		{"lockkeeper-prefixes", "is-not-the-coordinator", "changing annotations under hook.lockkeeper.dev/ needs the verb confirm on nodes.lockkeeper.dev", leader, node("id-b", annotation("hook.lockkeeper.dev/old", "null"))},
+		{"lockkeeper-prefixes", "is-not-a-host-that-joins", "not keys of lockkeeper: lockkeeper.dev/puased", asHost(t, "id-new"), create(newNode("id-new", map[string]string{"lockkeeper.dev/puased": "x"}, nil))},
 		{"lockkeeper-prefixes", "", "no hook is confirmed through nodes/status", agent, status("id-c", annotation("hook.lockkeeper.dev/x", `"x"`))},
 		{"lockkeeper-prefixes", "", "changing annotations under hook.lockkeeper.dev/ needs the verb confirm on nodes.lockkeeper.dev", pat, node("id-c", annotation("hook.lockkeeper.dev/x", `"x"`))},
 		{"lockkeeper-prefixes", "", "not keys of lockkeeper: lockkeeper.dev/puased", admin, node("id-c", annotation("lockkeeper.dev/puased", `"x"`))},

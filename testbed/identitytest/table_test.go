@@ -295,6 +295,7 @@ var overriderActs = []act{
 var kubeletActs = []act{
 	{"join", create(newNode("id-new", nil, nil)), ""},
 	{"join with --node-labels", create(newNode("id-new", map[string]string{v1alpha1.LabelManaged: "true", "example.com/rack": "7"}, nil)), ""},
+	{"join with a mistyped label", create(newNode("id-new", map[string]string{v1alpha1.Prefix + "manged": "true"}, nil)), ""},
 	{"join in a state", create(newNode("id-new", map[string]string{v1alpha1.LabelState: "idle"}, nil)), keys},
 	{"join with a state beside what it may", create(newNode("id-new", map[string]string{v1alpha1.LabelManaged: "true", v1alpha1.LabelState: "idle"}, nil)), keys},
 	{"join with an intent", create(newNode("id-new", nil, map[string]string{v1alpha1.AnnotationDetached: "x"})), keys},
