@@ -151,8 +151,8 @@ they name what a host waits for: give them an address that others reach only whe
   the host has not joined. An API server that is away, and a turn that waits, are no ill health of the host's; lines below the first tell of both.
 
 lockkeeper serves at most 32 clients at the same time; the others wait. Each connection serves one request. lockkeeper cuts off a
-client that takes more than 5 s to send its request, or more than 15 s to read the answer. So a client that holds its connections
-open does not keep the next scrape out.
+client that takes more than 5 s to send its request, or more than 15 s to read the answer. So clients that hold their connections
+open only delay the next scrape: by 5 s for each 32 connections that wait before it.
 
 | metric | type | unit | labels | meaning |
 | --- | --- | --- | --- | --- |
