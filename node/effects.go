@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -16,12 +17,12 @@ import (
 // drainRun is the eviction that runs, or has run, for one stage. It belongs to
 // the loop's goroutine but for done, which the eviction's own closes.
 type drainRun struct {
-	stage  stage
-	forced bool
-	cancel context.CancelFunc
-	done   chan struct{}
-	err    error     // valid once done is closed
-	at     time.Time // when it ended, as well
+	stage    stage
+	eviction turn.Eviction
+	cancel   context.CancelFunc
+	done     chan struct{}
+	err      error     // valid once done is closed
+	at       time.Time // when it ended, as well
 }
 
 func (r *drainRun) ended() bool {
@@ -34,6 +35,15 @@ func (r *drainRun) ended() bool {
 }
 
 func (r *drainRun) running(s stage) bool { return r.cancel != nil && r.stage == s && !r.ended() }
+
+// serves reports whether this run is what the stage needs. seen is as in
+// startDrain.
+func (r *drainRun) serves(s stage, e turn.Eviction, seen bool) bool {
+	if r.running(s) {
+		return reflect.DeepEqual(e, r.eviction)
+	}
+	return seen && (r.eviction.Force || !e.Force)
+}
 
 func (r *drainRun) completed(s stage) bool {
 	return r.cancel != nil && r.stage == s && r.ended() && r.err == nil
@@ -55,18 +65,18 @@ func (r *drainRun) stop() {
 // decision was made: one that has come to its end since is not begun again,
 // its end is what the next decision is made of.
 //
-// An eviction that becomes a forced one starts again.
+// An eviction that becomes a forced one starts again, and so does one that runs
+// while the host's own policy allows less than it did.
 func (h *Host) startDrain(ctx context.Context, s stage, e turn.Eviction, seen bool) {
-	force := e.Force && !h.drain.forced
-	if (h.drain.running(s) || seen) && !force {
+	if h.drain.serves(s, e, seen) {
 		return
 	}
 	h.drain.stop()
 	ctx, cancel := context.WithCancel(ctx)
-	h.drain = drainRun{stage: s, forced: e.Force, cancel: cancel, done: make(chan struct{})}
+	h.drain = drainRun{stage: s, eviction: e, cancel: cancel, done: make(chan struct{})}
 	h.setProgress(drain.Progress{})
 	systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageEvicting, "evicting the node's pods", "turn", s.turn, "state", s.state.String())
-	if h.drain.forced {
+	if e.Force {
 		h.log.Warn("the drain is overdue, and its policy has pods deleted: PodDisruptionBudgets are not asked any more", "turn", s.turn)
 	}
 	run, drainer := &h.drain, h.drainer(e)

@@ -27,6 +27,46 @@ func TestEvictionThatEndedMeanwhileIsNotBegunAgain(t *testing.T) {
 	}
 }
 
+// An eviction that runs is begun again when it is to be another one, in either direction. One that has ended is begun again only
+// for what it left undone.
+func TestEvictionThatServes(t *testing.T) {
+	s, other := stage{"t1", v1alpha1.StateDraining}, stage{"t2", v1alpha1.StateDraining}
+	plain, force := turn.Eviction{}, turn.Eviction{Force: true}
+	skip := turn.Eviction{Skip: [][]v1alpha1.PodSelector{{{Namespace: "logs"}}}}
+	running := func(e turn.Eviction) drainRun {
+		return drainRun{stage: s, eviction: e, cancel: func() {}, done: make(chan struct{})}
+	}
+	over := func(e turn.Eviction) drainRun {
+		r := ended(s, time.Now())
+		r.eviction = e
+		return r
+	}
+	for _, c := range []struct {
+		name   string
+		run    drainRun
+		stage  stage
+		e      turn.Eviction
+		seen   bool
+		serves bool
+	}{
+		{"none yet", drainRun{}, s, plain, false, false},
+		{"it runs", running(plain), s, plain, true, true},
+		{"it began since", running(skip), s, skip, false, true},
+		{"it is to force", running(plain), s, force, true, false},
+		{"it is not to force any more", running(force), s, plain, true, false},
+		{"it is not to skip any more", running(skip), s, plain, true, false},
+		{"another turn's", running(plain), other, plain, false, false},
+		{"it has ended since", over(plain), s, plain, true, true},
+		{"it had ended before", over(plain), s, plain, false, false},
+		{"it has ended, and is to force", over(plain), s, force, true, false},
+		{"it has ended, and is not to force", over(force), s, plain, true, true},
+	} {
+		if got := c.run.serves(c.stage, c.e, c.seen); got != c.serves {
+			t.Errorf("%s: %t, expected %t", c.name, got, c.serves)
+		}
+	}
+}
+
 // A look that counted pods is void once they have been evicted; one that
 // counted none, or was made after the eviction, is not.
 func TestLookIsVoidAfterTheEviction(t *testing.T) {
