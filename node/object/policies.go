@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -258,6 +259,9 @@ func (c *Client) serves(ctx context.Context, gv schema.GroupVersion, resource st
 	if err := get("/apis", groups); err != nil {
 		return false, err
 	}
+	if len(groups.Groups) == 0 { // every API server has some
+		return false, errors.New("the answer does not list API groups; does a proxy answer in the API server's place?")
+	}
 	served := slices.ContainsFunc(groups.Groups, func(g metav1.APIGroup) bool {
 		return g.Name == gv.Group && slices.ContainsFunc(g.Versions, func(v metav1.GroupVersionForDiscovery) bool { return v.Version == gv.Version })
 	})
@@ -267,6 +271,9 @@ func (c *Client) serves(ctx context.Context, gv schema.GroupVersion, resource st
 	resources := &metav1.APIResourceList{}
 	if err := get("/apis/"+gv.String(), resources); err != nil {
 		return false, err
+	}
+	if resources.GroupVersion != gv.String() {
+		return false, errors.New("the answer does not list the resources of " + gv.String() + "; does a proxy answer in the API server's place?")
 	}
 	return slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }), nil
 }
@@ -282,9 +289,16 @@ func (s policyStore) Add(obj any) error {
 	s.p.change(func(all map[string]*v1alpha1.DisruptionPolicy) bool {
 		old := all[n.Name]
 		all[n.Name] = n
-		return old == nil || old.UID != n.UID || old.Generation != n.Generation
+		return !sameSpec(old, n)
 	})
 	return nil
+}
+
+// sameSpec reports whether two versions of a policy say the same. Status writes
+// change neither UID nor generation; a store that was restored from a backup may
+// count the same generation again for another spec.
+func sameSpec(a, b *v1alpha1.DisruptionPolicy) bool {
+	return a != nil && a.UID == b.UID && a.Generation == b.Generation && reflect.DeepEqual(a.Spec, b.Spec)
 }
 
 func (s policyStore) Update(obj any) error { return s.Add(obj) }
@@ -312,8 +326,7 @@ func (s policyStore) Replace(objs []any, _ string) error {
 	}
 	s.p.change(func(all map[string]*v1alpha1.DisruptionPolicy) bool {
 		same := len(all) == len(policies) && !slices.ContainsFunc(policies, func(n *v1alpha1.DisruptionPolicy) bool {
-			old := all[n.Name]
-			return old == nil || old.UID != n.UID || old.Generation != n.Generation
+			return !sameSpec(all[n.Name], n)
 		})
 		clear(all)
 		for _, n := range policies {

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -50,6 +51,24 @@ func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 	}
 }
 
+// A policy with another spec is another one, although a restored store counts its generation again.
+func TestSameSpec(t *testing.T) {
+	policy := func(uid types.UID, generation int64, paused bool) *v1alpha1.DisruptionPolicy {
+		p := &v1alpha1.DisruptionPolicy{ObjectMeta: metav1.ObjectMeta{UID: uid, Generation: generation}}
+		p.Spec.Paused = paused
+		return p
+	}
+	is := policy("u", 2, false)
+	for _, c := range []struct {
+		was  *v1alpha1.DisruptionPolicy
+		same bool
+	}{{nil, false}, {policy("u", 2, false), true}, {policy("v", 2, false), false}, {policy("u", 1, false), false}, {policy("u", 2, true), false}} {
+		if got := sameSpec(c.was, is); got != c.same {
+			t.Errorf("%+v: %t, expected %t", c.was, got, c.same)
+		}
+	}
+}
+
 // A 404 is no proof that the kind is not served: discovery has to say so.
 func TestNotServed(t *testing.T) {
 	const groups = `{"kind":"APIGroupList","apiVersion":"v1","groups":[%s]}`
@@ -60,6 +79,8 @@ func TestNotServed(t *testing.T) {
 		notServed bool
 	}{
 		"a proxy that has nothing":       {nil, false},
+		"a proxy that answers anything":  {map[string]string{"/apis": "{}"}, false},
+		"the group, then such a proxy":   {map[string]string{"/apis": fmt.Sprintf(groups, group), "/apis/lockkeeper.dev/v1alpha1": "{}"}, false},
 		"another group":                  {map[string]string{"/apis": fmt.Sprintf(groups, `{"name":"apps","versions":[]}`)}, true},
 		"the group with another kind":    {map[string]string{"/apis": fmt.Sprintf(groups, group), "/apis/lockkeeper.dev/v1alpha1": fmt.Sprintf(resources, "hostupdates")}, true},
 		"the kind is served":             {map[string]string{"/apis": fmt.Sprintf(groups, group), "/apis/lockkeeper.dev/v1alpha1": fmt.Sprintf(resources, policiesResource)}, false},
