@@ -33,6 +33,10 @@ const (
 const (
 	maxProblems       = 10 // that a status names
 	maxEffectiveRules = 100
+	// maxMessage bounds a condition's message, in bytes. What people write in a
+	// pause may be longer than the 32 KiB that the API takes, and a status that it
+	// refuses would never be written.
+	maxMessage = 4 << 10
 )
 
 // Status is the status of the policy that f is about. was is the one that it
@@ -60,7 +64,11 @@ func Status(f *PolicyFigures, was v1alpha1.DisruptionPolicyStatus, now time.Time
 }
 
 func condition(kind string, is bool, reason, format string, args ...any) metav1.Condition {
-	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	message := fmt.Sprintf(format, args...)
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage-len("…")], "") + "…"
+	}
+	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 	if is {
 		c.Status = metav1.ConditionTrue
 	}

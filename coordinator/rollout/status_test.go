@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -76,6 +77,17 @@ func TestStatusOfAnInvalidPolicy(t *testing.T) {
 	got := rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon).Conditions[0].Message
 	if want := strings.Repeat("spec.x: no; ", 10) + "and 2 more"; got != want {
 		t.Errorf("%q, expected %q", got, want)
+	}
+}
+
+// TestStatusOfALongPause has a message that the API takes, whatever someone writes.
+func TestStatusOfALongPause(t *testing.T) {
+	f := rollout.PolicyFigures{Name: "web", Selected: 1, Wanting: 1, Held: map[v1alpha1.Reason]int{v1alpha1.ReasonPaused: 1},
+		Details: map[v1alpha1.Reason]string{v1alpha1.ReasonPaused: strings.Repeat("é", 40_000)}}
+	for _, c := range rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon).Conditions {
+		if len(c.Message) > 4096 || !utf8.ValidString(c.Message) || c.Type == v1alpha1.ConditionProgressing && !strings.HasSuffix(c.Message, "é…") {
+			t.Errorf("%s: %d bytes, ends with %q", c.Type, len(c.Message), c.Message[max(0, len(c.Message)-10):])
+		}
 	}
 }
 
