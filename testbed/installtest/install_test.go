@@ -309,7 +309,7 @@ func TestInstallAsWritten(t *testing.T) {
 	}
 
 	out = in.next("In an emergency")
-	for _, name := range []string{"keys", "prefixes", "hosts", "coordinator", "coordinator-lease", "coordinator-token"} {
+	for _, name := range []string{"keys", "prefixes", "owners", "coordinator", "coordinator-lease", "coordinator-token"} {
 		in.says(out, 1, `"lockkeeper-`+name+`" deleted`, "validatingadmissionpolicybinding.admissionregistration.k8s.io/lockkeeper-"+name+" created")
 	}
 

@@ -156,9 +156,13 @@ func (w World) patch(ctx context.Context, n *turn.Node, manager string, spec, la
 	if err != nil {
 		return err
 	}
-	client, err := w.Writer(n.Name, slices.Concat(slices.Collect(maps.Keys(labels)), slices.Collect(maps.Keys(annotations)))...)
+	keys := slices.Concat(slices.Collect(maps.Keys(labels)), slices.Collect(maps.Keys(annotations)))
+	client, err := w.Writer(n.Name, keys...)
 	if err != nil {
 		return err
+	}
+	if own, more := v1alpha1.CoordinatorKeys(); slices.ContainsFunc(keys, func(k string) bool { return slices.Contains(own, k) || slices.Contains(more, k) }) {
+		manager = "lockkeeper-coordinator" // its admission policy takes no other
 	}
 	_, err = client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, b, metav1.PatchOptions{FieldManager: manager})
 	return err
