@@ -12,6 +12,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	clientevents "k8s.io/client-go/tools/events"
@@ -52,6 +53,8 @@ type events struct {
 	unsettled map[string]bool
 	rewound   time.Time
 	refused   map[string]string // by node: the API server's message in the last Event
+	// policies are what an Event has said of each policy.
+	policies map[string]policyState
 	// blocking are, by node, the slots that others wait for, since when they do.
 	blocking map[string]blocking
 }
@@ -61,6 +64,9 @@ type blocking struct {
 	since time.Time
 	told  bool
 }
+
+// policyState is what Events tell of a policy.
+type policyState struct{ halted, invalid bool }
 
 // slotToldAfter is how long others wait before an Event says who takes the slot.
 const slotToldAfter = 10 * time.Minute
@@ -143,8 +149,10 @@ func (e *events) wrote(n *turn.Node, v *rollout.Verdict, turnID string) {
 			return // how the turn ended says it all
 		}
 	}
-	if v.Held != n.Held && v.Held != "" {
-		d := v.Held.Doc()
+	switch d := v.Held.Doc(); {
+	case v.Held == n.Held, v.Held == v1alpha1.ReasonNone:
+	case v.Held == v1alpha1.ReasonHalted, v.Held == v1alpha1.ReasonInvalidPolicy: // an Event about the policy says so
+	default:
 		e.tell(aboutNode(n), string(v.Held), cmp.Or(v.Detail, d.Means)+"; what to do: "+d.Do)
 	}
 }
@@ -218,6 +226,9 @@ func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw fu
 	}
 	switch {
 	case !s.Stopped:
+		if lease != nil && (e.stop != nil || first && stoppedBefore) {
+			e.tell(aboutLease(lease), v1alpha1.EventStopLifted, "the emergency stop is over")
+		}
 		e.stop = nil
 	case e.stop == nil || *e.stop != s.StopText:
 		if lease != nil && !(first && stoppedBefore) {
@@ -226,6 +237,42 @@ func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw fu
 		e.stop = new(s.StopText) // not a pointer into the snapshot
 	}
 	e.forget(s.Nodes)
+}
+
+// judged writes Events about policies: one that halts or goes on, and one that
+// becomes invalid or valid. get returns a policy as it is in the API server: what
+// its status says of it, another leader has told.
+func (e *events) judged(figures []rollout.PolicyFigures, get func(string) *v1alpha1.DisruptionPolicy) {
+	was := e.policies
+	e.policies = make(map[string]policyState, len(figures))
+	for i := range figures {
+		f := &figures[i]
+		obj := get(f.Name)
+		if obj == nil {
+			continue
+		}
+		before, known := was[f.Name]
+		if !known {
+			c := obj.Status.Conditions
+			before = policyState{meta.IsStatusConditionTrue(c, v1alpha1.ConditionHalted), meta.IsStatusConditionFalse(c, v1alpha1.ConditionValid)}
+		}
+		now := policyState{f.Halted, len(f.Problems) > 0}
+		e.policies[f.Name] = now
+		about := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DisruptionPolicy", Name: obj.Name, UID: obj.UID}
+		failed := fmt.Sprintf("%d failed, %d allowed", f.Failed, f.MaxFailed)
+		switch {
+		case now.halted && !before.halted:
+			e.tell(about, string(v1alpha1.ReasonHalted), failed+"; what to do: "+v1alpha1.ReasonHalted.Doc().Do)
+		case !now.halted && before.halted:
+			e.tell(about, v1alpha1.EventReleased, failed)
+		}
+		switch {
+		case now.invalid && !before.invalid:
+			e.tell(about, string(v1alpha1.ReasonInvalidPolicy), f.Problems[0].String())
+		case !now.invalid && before.invalid:
+			e.tell(about, v1alpha1.EventPolicyValid, "nodes that it selects are granted their turns again")
+		}
+	}
 }
 
 // decided tells of nodes that take slots for which others wait.

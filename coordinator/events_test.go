@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // written is what an API server was asked for.
@@ -150,5 +152,77 @@ func TestSlotsAreToldOf(t *testing.T) {
 	}
 	if w := sink.next(t); !strings.HasPrefix(w.patch, `{"series":{"count":2,`) {
 		t.Errorf("the second time: %v %s", w.event, w.patch)
+	}
+}
+
+// A policy that halts, goes on, becomes invalid or valid is told of once, and by one leader.
+func TestPoliciesAreToldOf(t *testing.T) {
+	sink := make(fakeSink, 20)
+	obj := &v1alpha1.DisruptionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "u"}}
+	get := func(name string) *v1alpha1.DisruptionPolicy {
+		if name != "web" {
+			return nil
+		}
+		return obj
+	}
+	fine := rollout.PolicyFigures{Name: "web"}
+	halted := rollout.PolicyFigures{Name: "web", Halted: true, Failed: 1}
+	invalid := rollout.PolicyFigures{Name: "web", Problems: []policy.Problem{{Field: "spec.x", Text: "no"}}}
+	e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+	next := func(reason, note string) {
+		t.Helper()
+		if w := sink.next(t); w.event.Reason != reason || !strings.HasPrefix(w.event.Note, note) || w.event.Regarding.Kind != "DisruptionPolicy" || w.event.Regarding.Name != "web" {
+			t.Errorf("%v, want %s: %s", w.event, reason, note)
+		}
+	}
+	for _, step := range []struct {
+		figures      rollout.PolicyFigures
+		reason, note string
+	}{
+		{fine, "", ""}, {rollout.PolicyFigures{Name: "unknown", Halted: true}, "", ""}, {fine, "", ""},
+		{halted, "Halted", "1 failed, 0 allowed; what to do: "}, {halted, "", ""}, {fine, "Released", "0 failed, 0 allowed"},
+		{invalid, "InvalidPolicy", "spec.x: no"}, {invalid, "", ""}, {fine, "PolicyValid", "nodes that it selects"},
+	} {
+		if e.judged([]rollout.PolicyFigures{step.figures}, get); step.reason != "" {
+			next(step.reason, step.note)
+		}
+	}
+	// The next leader reads from the status what was told.
+	obj.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionHalted, Status: metav1.ConditionTrue}, {Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue}}
+	e = eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+	e.judged([]rollout.PolicyFigures{halted}, get)
+	e.judged([]rollout.PolicyFigures{fine}, get)
+	next("Released", "0 failed")
+}
+
+// The end of a stop is told of by the leader that saw the stop, or by the first one after it.
+func TestEndOfTheStopIsToldOf(t *testing.T) {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper"}}
+	held := turn.Node{Name: "a"}
+	held.Held = v1alpha1.ReasonStopped
+	for name, c := range map[string]struct {
+		looks []*rollout.Snapshot
+		told  []string
+	}{
+		"no stop":           {[]*rollout.Snapshot{{}, {}}, nil},
+		"set and lifted":    {[]*rollout.Snapshot{{Stopped: true, StopText: "x"}, {Stopped: true, StopText: "x"}, {}, {}}, []string{"Stopped", "StopLifted"}},
+		"lifted in between": {[]*rollout.Snapshot{{Nodes: []turn.Node{held}}, {Nodes: []turn.Node{held}}}, []string{"StopLifted"}},
+	} {
+		sink := make(fakeSink, 20)
+		e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+		for _, s := range c.looks {
+			e.looked(s, lease, nil)
+		}
+		e.tell(aboutLease(lease), v1alpha1.EventStoreRewound, "the end of the test")
+		var told []string
+		for range len(c.told) + 1 {
+			told = append(told, sink.next(t).event.Reason)
+		}
+		slices.Sort(told)
+		want := append(slices.Clone(c.told), v1alpha1.EventStoreRewound)
+		slices.Sort(want)
+		if !slices.Equal(told, want) {
+			t.Errorf("%s: told %v, want %v", name, told, want)
+		}
 	}
 }

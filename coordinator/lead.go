@@ -187,6 +187,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 		nodes[s.Nodes[i].Name] = &s.Nodes[i]
 	}
 	l.events.decided(s.Now, nodes, &out)
+	l.events.judged(out.Figures.Policies, l.policies.Get)
 	left := l.carryOut(ctx, out.Verdicts, nodes)
 	next := min(leadRound, left, due, l.refusals())
 	if !out.Again.IsZero() {

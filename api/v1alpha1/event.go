@@ -22,11 +22,19 @@ const (
 	EventTakesSlot = "TakesSlot"
 	// EventStoreRewound: the API server's store went back in time.
 	EventStoreRewound = "StoreRewound"
+	// EventStopLifted: the emergency stop is over.
+	EventStopLifted = "StopLifted"
+	// EventReleased: no more nodes of the policy have failed than it allows.
+	EventReleased = "Released"
+	// EventPolicyValid: a policy that was invalid is valid.
+	EventPolicyValid = "PolicyValid"
 )
 
 // EventDoc is one reason of the coordinator's Events (events.k8s.io/v1).
 type EventDoc struct {
 	Reason string
+	// About is the kind of the object that has the Event.
+	About string
 	// Warning is the Event's type: a person may have to do something. Else it
 	// is Normal.
 	Warning bool
@@ -46,28 +54,44 @@ func (d EventDoc) Type() string {
 // personal are the reasons for which a node is held that need a person, and so
 // an Event. The others come and go by themselves.
 var personal = []Reason{
-	ReasonStopped, ReasonForbidden, ReasonVersion, ReasonHostSilent, ReasonHalted, ReasonOverdue,
-	ReasonNoPolicy, ReasonInvalidPolicy, ReasonUnknownState, ReasonRebootManager,
+	ReasonStopped, ReasonForbidden, ReasonVersion, ReasonHostSilent, ReasonOverdue,
+	ReasonNoPolicy, ReasonUnknownState, ReasonRebootManager,
 	ReasonHeldBack,
 }
+
+// What an Event is about.
+const (
+	aboutNode   = "Node"
+	aboutLease  = "Lease"
+	aboutPolicy = "DisruptionPolicy"
+)
 
 var eventDocs = func() []EventDoc {
 	failed := ReasonFailed.Doc()
 	docs := []EventDoc{
-		{EventGranted, false, "Grant", "the node is let into its turn; the note names the turn, its first state and the changes", "nothing"},
-		{string(ResultDone), false, "End", "the turn is over and the changes are in effect", "nothing"},
-		{string(ResultCancelled), false, "End", "the turn is over because the changes vanished, or a person took the node out", "nothing"},
-		{string(ResultTurnedBack), true, "End", "the turn could not go on and is over; the node tries again later, behind all others", "see the reason in the note; `lockkeeper retry NODE` lets it try at once"},
-		{string(ResultFailed), true, "End", failed.Means, failed.Do},
-		{EventTurnedRound, true, "TurnRound", "the turn gives back what it took; the note says why", "see the reason in the note"},
-		{EventUnsettled, true, "Wait", "the outcome of a write to the node has been unknown for a minute; the coordinator grants nothing to any node until it knows the outcome", "see the error in the note, and check whether the API server answers requests for this Node"},
-		{EventTakesSlot, true, "Wait", "the node is cordoned by another owner or not Ready, so it takes a slot of the budget, and other nodes have waited for a slot for ten minutes", "uncordon or repair the node, or take it out with lockkeeper.dev/managed=false"},
-		{EventStoreRewound, true, "Settle", "the API server's store went back in time: it was restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "check that the nodes are in the states that you expect: lockkeeper does not remember reboots after the backup"},
-		{EventInvalidIntent, true, "Obey", "the payload of `lockkeeper.dev/paused` or `lockkeeper.dev/detached` does not parse; the node is paused or detached all the same", "mend or remove the annotation that the note names"},
+		{EventGranted, aboutNode, false, "Grant", "the node is let into its turn; the note names the turn, its first state and the changes", "nothing"},
+		{string(ResultDone), aboutNode, false, "End", "the turn is over and the changes are in effect", "nothing"},
+		{string(ResultCancelled), aboutNode, false, "End", "the turn is over because the changes vanished, or a person took the node out", "nothing"},
+		{string(ResultTurnedBack), aboutNode, true, "End", "the turn could not go on and is over; the node tries again later, behind all others", "see the reason in the note; `lockkeeper retry NODE` lets it try at once"},
+		{string(ResultFailed), aboutNode, true, "End", failed.Means, failed.Do},
+		{EventTurnedRound, aboutNode, true, "TurnRound", "the turn gives back what it took; the note says why", "see the reason in the note"},
+		{EventUnsettled, aboutNode, true, "Wait", "the outcome of a write to the node has been unknown for a minute; the coordinator grants nothing to any node until it knows the outcome", "see the error in the note, and check whether the API server answers requests for this Node"},
+		{EventTakesSlot, aboutNode, true, "Wait", "the node is cordoned by another owner or not Ready, so it takes a slot of the budget, and other nodes have waited for a slot for ten minutes", "uncordon or repair the node, or take it out with lockkeeper.dev/managed=false"},
+		{EventStoreRewound, aboutLease, true, "Settle", "the API server's store went back in time: it was restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "check that the nodes are in the states that you expect: lockkeeper does not remember reboots after the backup"},
+		{EventInvalidIntent, aboutNode, true, "Obey", "the payload of `lockkeeper.dev/paused` or `lockkeeper.dev/detached` does not parse; the node is paused or detached all the same", "mend or remove the annotation that the note names"},
 	}
+	for _, r := range []Reason{ReasonHalted, ReasonInvalidPolicy} {
+		d := r.Doc()
+		docs = append(docs, EventDoc{string(r), aboutPolicy, true, "Hold", d.Means, d.Do})
+	}
+	docs = append(docs,
+		EventDoc{EventReleased, aboutPolicy, false, "Release", "no more nodes have failed than the policy allows, so turns begin again", "nothing"},
+		EventDoc{EventPolicyValid, aboutPolicy, false, "Release", "the policy was invalid and is valid again", "nothing"},
+		EventDoc{EventStopLifted, aboutLease, false, "Release", "the emergency stop is over", "nothing"},
+	)
 	for _, r := range personal {
 		d := r.Doc()
-		docs = append(docs, EventDoc{string(r), true, "Hold", d.Means, d.Do})
+		docs = append(docs, EventDoc{string(r), aboutNode, true, "Hold", d.Means, d.Do})
 	}
 	return docs
 }()
@@ -94,18 +118,18 @@ func RenderEvents() string {
 
 <!-- Rendered from code by ` + "`make docs`" + `; do not edit. -->
 
-The coordinator writes an Event (events.k8s.io/v1) about a Node when one of these happens, once for each time; repetitions
-with the same note within minutes become one Event's series. ` + "`kubectl describe node NODE`" + ` shows them, and ` + "`kubectl get events -n default " +
-		`--field-selector reportingComponent=lockkeeper.dev/coordinator` + "`" + ` lists all. An emergency stop is told of the Lease as well, in
-lockkeeper's namespace. Events are for people: nothing waits for one, at most 100 come at once and one a second after that,
+The coordinator writes an Event (events.k8s.io/v1) when one of these happens, once for each time. Repetitions with the same note
+within minutes become one Event's series. ` + "`kubectl describe node NODE`" + ` shows the Events about a Node, and ` + "`kubectl get events -n default " +
+		`--field-selector reportingComponent=lockkeeper.dev/coordinator` + "`" + ` lists those about all Nodes and policies. Events about the Lease are
+in lockkeeper's namespace; the emergency stop is an Event about the Lease as well. Events are for people: nothing waits for one, at most 100 come at once and one a second after that,
 and some are lost when a coordinator ends. Reasons are the words of [reasons](reasons.md) where those have one. NODE stands
 for the node's name.
 
-| reason | type | action | means | what to do |
-| --- | --- | --- | --- | --- |
+| reason | about | type | action | means | what to do |
+| --- | --- | --- | --- | --- | --- |
 `)
 	for _, d := range eventDocs {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", d.Reason, d.Type(), d.Action, d.Means, d.Do)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", d.Reason, d.About, d.Type(), d.Action, d.Means, d.Do)
 	}
 	return b.String()
 }

@@ -236,6 +236,7 @@ func TestLeastPrivilege(t *testing.T) {
 		until(t, "the end of the stop to be seen", func() (bool, error) {
 			return strings.Count(r.hosts["lp-1"].Logs()+r.hosts["lp-2"].Logs(), "the emergency stop is over") >= i+1, nil
 		})
+		r.told(controlplane.LockkeeperNamespace, "Lease", controlplane.LockkeeperLease, v1alpha1.EventStopLifted, i+1)
 	}
 
 	// A turn that fails, and is forgiven: the node is granted twice.
@@ -249,6 +250,7 @@ func TestLeastPrivilege(t *testing.T) {
 	if e := r.told("default", "Node", "lp-3", string(v1alpha1.ResultFailed), 1); e.Type != "Warning" || !strings.Contains(e.Note, "ended Failed (NotUpdated: ") {
 		t.Errorf("%s Event %q", e.Type, e.Note)
 	}
+	r.told("default", "DisruptionPolicy", controlplane.TestPolicy, string(v1alpha1.ReasonHalted), 1)
 	last, err := v1alpha1.ParseLast(failed.Annotations[v1alpha1.AnnotationLast])
 	must(t, err)
 	r.patch("lp-3", annotation(v1alpha1.AnnotationRetry, `"`+last.Turn+`"`))
@@ -262,6 +264,7 @@ func TestLeastPrivilege(t *testing.T) {
 		}
 	}
 	updated("lp-3")
+	r.told("default", "DisruptionPolicy", controlplane.TestPolicy, v1alpha1.EventReleased, 1)
 	r.told("default", "Node", "lp-3", v1alpha1.EventGranted, 3)
 	r.told("default", "Node", "lp-3", string(v1alpha1.ResultDone), 1)
 
