@@ -111,15 +111,15 @@ func (o *Outcome) Blocking() []Slot {
 			waits[o.Verdicts[i].Policy] = true
 		}
 	}
-	any := false
+	someWait := false
 	for i := range o.Policies {
 		if !o.Policies[i].Settling.IsZero() {
 			delete(waits, o.Policies[i].Name)
 		}
-		any = any || waits[o.Policies[i].Name]
+		someWait = someWait || waits[o.Policies[i].Name]
 	}
 	// Where the total is used up, it does not matter whose slot it is.
-	all := any && o.Unavailable >= o.Budget
+	all := someWait && o.Unavailable >= o.Budget
 	var blocking []Slot
 	for _, s := range o.Slots {
 		if s.Use != v1alpha1.SlotCordoned && s.Use != v1alpha1.SlotNotReady {
