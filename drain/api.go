@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -177,7 +178,7 @@ func answerOf(err error) answer {
 		apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):
 		// 403 says that the budget's own status is invalid: a negative number of allowed disruptions, or too many
 		// evictions that its controller has not confirmed. Since Kubernetes 1.37 it names the budget as a cause.
-		a.reason = PodDisruptionBudget
+		a.reason, a.budget = PodDisruptionBudget, budgetOf(s)
 	case s.Code == http.StatusTooManyRequests:
 		a.reason = TooManyRequests
 	case s.Code == http.StatusInternalServerError:
@@ -206,6 +207,23 @@ func wordsOf(s metav1.Status) string {
 		return fmt.Sprintf("the API server answered %d", s.Code)
 	}
 	return tidy(s.Message)
+}
+
+// budgetName finds the budget's name in a cause of the API server's; see
+// pkg/registry/core/pod/storage/eviction.go in Kubernetes.
+var budgetName = regexp.MustCompile(`^The disruption budget (\S{1,253}) `)
+
+// budgetOf returns the name of the first budget that a refusal names, or "".
+func budgetOf(s metav1.Status) string {
+	if s.Details == nil {
+		return ""
+	}
+	for _, c := range s.Details.Causes {
+		if m := budgetName.FindStringSubmatch(c.Message); m != nil && c.Type == policyv1.DisruptionBudgetCause {
+			return tidy(m[1])
+		}
+	}
+	return ""
 }
 
 // tidy makes foreign words one printable line of at most maxMessage bytes.

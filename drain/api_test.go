@@ -41,11 +41,11 @@ func TestAnswerOf(t *testing.T) {
 		want answer
 	}{
 		"accepted": {nil, answer{kind: accepted}},
-		"over budget": {overBudget, answer{kind: later, reason: PodDisruptionBudget,
+		"over budget": {overBudget, answer{kind: later, reason: PodDisruptionBudget, budget: "db",
 			message: "The disruption budget db needs 3 healthy pods and has 3 currently"}},
-		"stale budget": {stale, answer{kind: later, reason: PodDisruptionBudget, retryAfter: 10 * time.Second,
+		"stale budget": {stale, answer{kind: later, reason: PodDisruptionBudget, budget: "db", retryAfter: 10 * time.Second,
 			message: "The disruption budget db is still being processed by the server."}},
-		"invalid budget": {invalid, answer{kind: later, reason: PodDisruptionBudget,
+		"invalid budget": {invalid, answer{kind: later, reason: PodDisruptionBudget, budget: "db",
 			message: "The disruption budget db does not allow evicting pods currently: pdb disruptions allowed is negative"}},
 		"busy server": {apierrors.NewTooManyRequests("too many requests", 1),
 			answer{kind: later, reason: TooManyRequests, retryAfter: time.Second, message: "too many requests"}},

@@ -36,6 +36,9 @@ type Blocker struct {
 	Pod
 	// Reason is the kind of obstacle.
 	Reason Reason
+	// Budget is the PodDisruptionBudget that allows no eviction, as
+	// namespace/name; "" for other obstacles, and where the API server names none.
+	Budget string
 	// Message is one printable line of at most 400 bytes, mostly the API
 	// server's own words. For a budget they give its name and figures.
 	Message string
@@ -45,11 +48,13 @@ type Blocker struct {
 }
 
 func (b Blocker) equal(o Blocker) bool {
-	return b.Pod == o.Pod && b.Reason == o.Reason && b.Message == o.Message && b.Since.Equal(o.Since)
+	return b.Pod == o.Pod && b.Reason == o.Reason && b.Budget == o.Budget && b.Message == o.Message && b.Since.Equal(o.Since)
 }
 
 // Progress is how far a drain is.
 type Progress struct {
+	// Total is how many pods this Run has seen that had to go.
+	Total int
 	// Evictable is how many pods must still go: those not evicted yet, and the
 	// Terminating ones. Zero means drained.
 	Evictable int
@@ -61,13 +66,16 @@ type Progress struct {
 	Blocked int
 	// Blockers are these, the longest first, then by name; MaxBlockers at most.
 	Blockers []Blocker
+	// End is when the last pod is gone if each takes its whole grace period; zero
+	// while a pod is blocked, and when no pod is left.
+	End time.Time
 	// Err is why the pods cannot be listed or watched at present; the counts
 	// are then as they were last seen. Nil while they can.
 	Err error
 }
 
 func (p Progress) equal(o Progress) bool {
-	return p.Evictable == o.Evictable && p.Terminating == o.Terminating &&
+	return p.Total == o.Total && p.Evictable == o.Evictable && p.Terminating == o.Terminating &&
 		p.Evicted == o.Evicted && p.Blocked == o.Blocked &&
 		fmt.Sprint(p.Err) == fmt.Sprint(o.Err) &&
 		slices.EqualFunc(p.Blockers, o.Blockers, Blocker.equal)
@@ -75,12 +83,12 @@ func (p Progress) equal(o Progress) bool {
 
 // block notes an obstacle. A pod's obstacles may take turns, a budget and an
 // API server that restarts; since when it is stuck does not change by that.
-func (e *entry) block(now time.Time, r Reason, message string) {
+func (e *entry) block(now time.Time, r Reason, budget, message string) {
 	since := now.Round(0) // to be shown and kept, not to be measured with
 	if e.blocker != nil {
 		since = e.blocker.Since
 	}
-	e.blocker = &Blocker{Pod: e.Pod, Reason: r, Message: message, Since: since}
+	e.blocker = &Blocker{Pod: e.Pod, Reason: r, Budget: budget, Message: message, Since: since}
 }
 
 // stuck is a terminating pod's Blocker, once it should have been gone.
@@ -97,18 +105,23 @@ func (e *entry) stuck(now time.Time) *Blocker {
 
 // progress tells the state of things at now.
 func (s *schedule) progress(now time.Time) Progress {
-	p := Progress{Evictable: len(s.pods), Evicted: s.evicted, Err: s.err}
+	p := Progress{Total: len(s.seen), Evictable: len(s.pods), Evicted: s.evicted, Err: s.err}
 	for _, e := range s.pods {
-		b := e.blocker
+		b, end := e.blocker, now.Add(e.grace).Round(0)
 		if e.verdict.Class == Wait {
 			p.Terminating++
-			b = e.stuck(now)
+			b, end = e.stuck(now), e.deadline
+		}
+		if end.After(p.End) {
+			p.End = end
 		}
 		if b != nil {
 			p.Blockers = append(p.Blockers, *b)
 		}
 	}
-	p.Blocked = len(p.Blockers)
+	if p.Blocked = len(p.Blockers); p.Blocked > 0 {
+		p.End = time.Time{}
+	}
 	slices.SortFunc(p.Blockers, func(a, b Blocker) int {
 		return cmp.Or(a.Since.Compare(b.Since), comparePods(a.Pod, b.Pod))
 	})

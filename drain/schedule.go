@@ -45,6 +45,7 @@ type answer struct {
 	kind       kind
 	reason     Reason        // unless accepted
 	message    string        // the server's words
+	budget     string        // the PodDisruptionBudget that it names, "" for none
 	retryAfter time.Duration // 0: the server did not say
 }
 
@@ -72,6 +73,7 @@ type schedule struct {
 	inFlight  int
 	lastStart time.Time
 	evicted   int
+	seen      map[types.UID]bool // pods that had to go
 	cleared   map[types.UID]bool // controllers of which a pod was evicted
 	returns   map[types.UID]int  // pods that came afterwards, by controller
 }
@@ -81,6 +83,7 @@ func newSchedule(concurrency int, random func() float64) *schedule {
 		concurrency: concurrency,
 		random:      random,
 		pods:        map[types.UID]*entry{},
+		seen:        map[types.UID]bool{},
 		cleared:     map[types.UID]bool{},
 		returns:     map[types.UID]int{},
 	}
@@ -98,6 +101,7 @@ func (s *schedule) observe(now time.Time, v snapshot) {
 		e := was[f.UID]
 		if e == nil {
 			e = &entry{facts: f}
+			s.seen[f.UID] = true
 			s.arrived(now, e)
 		}
 		if e.verdict.Class != f.verdict.Class {
@@ -105,7 +109,7 @@ func (s *schedule) observe(now time.Time, v snapshot) {
 		}
 		e.facts = f
 		if f.verdict.Class == Block && e.blocker == nil {
-			e.block(now, f.verdict.Reason, "the policy does not let this pod be evicted")
+			e.block(now, f.verdict.Reason, "", "the policy does not let this pod be evicted")
 		}
 		s.pods[f.UID] = e
 	}
@@ -122,7 +126,7 @@ func (s *schedule) arrived(now time.Time, e *entry) {
 	s.returns[e.controller]++
 	if n := s.returns[e.controller]; n > 1 {
 		e.notBefore = now.Add(s.delay(n-1, minDelay, maxDelay))
-		e.block(now, Returning, fmt.Sprintf(
+		e.block(now, Returning, "", fmt.Sprintf(
 			"the pod's controller has put %d pods on this node since one of its pods was evicted", n))
 	}
 }
@@ -142,7 +146,7 @@ func (s *schedule) next(now time.Time) (Pod, bool) {
 		return Pod{}, false
 	}
 	if best.accepted {
-		best.block(now, NotDeleted, "an eviction was accepted, but the pod is not being deleted")
+		best.block(now, NotDeleted, "", "an eviction was accepted, but the pod is not being deleted")
 	}
 	best.inFlight = true
 	best.attempts++
@@ -201,7 +205,11 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	}
 	e.notBefore = now.Add(wait)
 	if e.verdict.Class == Evict && (a.kind != gone || e.failures >= patience) {
-		e.block(now, a.reason, a.message)
+		budget := ""
+		if a.budget != "" {
+			budget = e.Namespace + "/" + a.budget
+		}
+		e.block(now, a.reason, budget, a.message)
 	}
 }
 

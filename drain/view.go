@@ -19,12 +19,17 @@ type facts struct {
 	verdict    Verdict
 	priority   int32
 	controller types.UID // "" without one
+	grace      time.Duration
 	deadline   time.Time // of a terminating pod: the end of its grace period
 	finalizers string    // of a terminating pod, comma separated
 }
 
 // maxFinalizers bounds how many finalizers of a pod are named.
 const maxFinalizers = 4
+
+// maxGrace bounds the grace period that is counted with, in seconds: an author of a
+// pod may write any number.
+const maxGrace = 7 * 24 * 3600
 
 func factsOf(p *corev1.Pod, v Verdict) facts {
 	f := facts{Pod: identify(p), verdict: v}
@@ -33,6 +38,9 @@ func factsOf(p *corev1.Pod, v Verdict) facts {
 	}
 	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
 		f.controller = ref.UID
+	}
+	if p.Spec.TerminationGracePeriodSeconds != nil {
+		f.grace = time.Duration(min(max(*p.Spec.TerminationGracePeriodSeconds, 0), maxGrace)) * time.Second
 	}
 	if p.DeletionTimestamp != nil {
 		f.deadline = p.DeletionTimestamp.Time

@@ -98,6 +98,9 @@ type Options struct {
 	// Term is the epoch of the term that this process leads, "" while it leads none;
 	// it must not block. nil stands for a process that never leads.
 	Term func() string
+	// Coordinator is this host's part in the election; it must not block. nil stands
+	// for a host that never campaigns. [Host.Republish] says that it has changed.
+	Coordinator func() local.Coordinator
 	// ShutdownChanged is called when logind begins to shut the host down, and
 	// when that was called off; it must not block. nil is fine.
 	ShutdownChanged func(active bool)
@@ -130,13 +133,16 @@ type Host struct {
 	windows    openness // as of the last observation
 	logged     transition
 	since      waiting
-	told       local.Host     // as it was last at rest
-	apiFailed  *local.Failure // as it was last reported, nil while there is none
-	failing    time.Time      // since when the loop has failed, zero while it does not
-	failures   int            // of the loop, in a row
-	complained complaint      // what the journal was last told to be wrong
+	told       local.Host          // as it was last at rest
+	apiFailed  *local.Failure      // as it was last reported, nil while there is none
+	failing    time.Time           // since when the loop has failed, zero while it does not
+	failures   int                 // of the loop, in a row
+	complained complaint           // what the journal was last told to be wrong
+	blockers   blockers            // since when they have been there
+	inhibitors []systemd.Inhibitor // those that block a shutdown, as last seen
 	unheard    unheard
 	beat       *systemd.Beat
+	publisher  *publisher
 
 	coordinatorFile *updateengine.CoordinatorFile
 	uncoordinated   bool // it cannot be written, and that was logged
@@ -169,6 +175,9 @@ func New(o Options) (*Host, error) {
 	if o.Liveness == nil {
 		o.Liveness = systemd.NewLiveness(o.Log)
 	}
+	if o.Coordinator == nil {
+		o.Coordinator = func() local.Coordinator { return local.Coordinator{Role: v1alpha1.RoleHost} }
+	}
 	if o.Term == nil {
 		o.Term = func() string { return "" }
 	}
@@ -177,6 +186,7 @@ func New(o Options) (*Host, error) {
 	}
 	h := &Host{Options: o, log: o.Log, self: self, settings: o.Settings,
 		kick: make(chan struct{}, 1), resight: make(chan struct{}, 1), managersKnown: make(chan struct{})}
+	h.publisher = newPublisher(&o, filepath.Join(o.Root, StateDir))
 	h.coordinatorFile = updateengine.NewCoordinatorFile(o.Root)
 	h.hooks = &hooks{units: o.Units, log: o.Log, wake: h.wake}
 	h.watched = watched.New(watched.Options{Root: o.Root, StateDir: filepath.Join(o.Root, StateDir), BootID: self.bootID,
@@ -236,11 +246,16 @@ func (h *Host) Run(ctx context.Context) error {
 	h.policies = object.NewPolicies(h.client, h.wake)
 	wg.Go(func() { h.view.Run(ctx) })
 	wg.Go(func() { h.policies.Run(ctx) })
+	wg.Go(func() { h.publisher.run(ctx, h.client, h.name) })
 	if err := wait(ctx, h.managersKnown, managersBound); err != nil {
 		return err
 	}
 	return h.loop(ctx)
 }
+
+// Republish has the host's HostUpdate compared again with what is known, because
+// the host's part in the election has changed. It may be called from any goroutine.
+func (h *Host) Republish() { h.publisher.again() }
 
 // Name is the host's Node, "" while it is not known. It may be called from any
 // goroutine.

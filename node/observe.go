@@ -162,11 +162,13 @@ func stageOf(n *turn.Node) stage { return stage{n.Turn, n.State} }
 // blocked asks logind what stands against a shutdown: block inhibitors, which
 // are waited for and never overridden, then the people who are logged in.
 func (h *Host) blocked(ctx context.Context, turnID string, s Settings) (v1alpha1.Reason, string) {
+	h.inhibitors = nil
 	all, err := h.Logind.Inhibitors(ctx)
 	if err != nil {
 		return v1alpha1.ReasonInhibited, fmt.Sprintf("logind does not say who inhibits a shutdown: %v", err)
 	}
 	if block := systemd.BlockingShutdown(all); len(block) > 0 {
+		h.inhibitors = block
 		return v1alpha1.ReasonInhibited, inhibitors(block)
 	}
 	return h.waitForSessions(ctx, turnID, s.SessionDelay)

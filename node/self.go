@@ -106,6 +106,11 @@ func (s *self) host(version string) v1alpha1.Host {
 	}
 }
 
+// os is what runs, for the host's record.
+func (s *self) os() v1alpha1.OSStatus {
+	return v1alpha1.OSStatus{ID: v1alpha1.UpdateName(s.osID), Version: v1alpha1.UpdateName(s.osVersion), Group: v1alpha1.UpdateName(s.group)}
+}
+
 func (s *self) info() map[string]string {
 	return map[string]string{
 		v1alpha1.LabelOS:        v1alpha1.LabelValue(s.osID),

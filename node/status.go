@@ -42,17 +42,17 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 		h.since = now
 	}
 	s := local.Host{
-		Node: h.name, BootID: h.self.bootID, State: n.State, Turn: n.Turn,
-		Changes: o.Sources.Changes, Waits: d.Waits, Detail: d.Detail, Since: h.since.since,
+		Node: h.name, BootID: h.self.bootID, OS: h.self.os(),
+		Changes: o.Sources.Changes, Plan: o.Sources.Plan, Drains: o.Sources.Drains,
+		Waits: d.Waits, Detail: d.Detail, Since: h.since.since,
+		Blockers: h.blockers.list(h.blockedBy(&o), time.Now()), Drain: h.drainStatus(&o), SourcesError: h.sourcesError(&o),
 	}
+	h.describe(&s, n)
 	if o.Sources.Complete {
 		s.Wants = o.Sources.Wants
 	}
-	if !n.InTurn() {
-		s.Turn = ""
-	} else if n.Ours() {
-		s.TurnSince, s.StageSince = n.Grant.StartedAt, n.Grant.StageAt
-	}
+	s.Withdrawn = n.State == v1alpha1.StateAbsent && (d.Waits == v1alpha1.ReasonDetached || d.Waits == v1alpha1.ReasonUnmanaged)
+	s.Engine, s.EngineError = h.engineStatus()
 	if t := h.explain(apiErr); t != nil {
 		s.API = failure(t)
 		if s.Waits == v1alpha1.ReasonNotReady && n.UID == "" && t.Reason != "" {
@@ -71,6 +71,24 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 
 	if n.UID != "" {
 		h.journal(n, transition{any: true, state: n.State, turn: s.Turn, waits: d.Waits, wants: s.Wants}, d.Detail)
+	}
+}
+
+// describe puts into s what the Node says.
+func (h *Host) describe(s *local.Host, n *turn.Node) {
+	s.UID, s.State, s.Cordoned, s.Last = n.UID, n.State, n.Unschedulable, n.Last
+	if !n.InTurn() {
+		return
+	}
+	s.Turn = n.Turn
+	if !n.Ours() {
+		return
+	}
+	g := n.Grant
+	s.TurnSince, s.StageSince = g.StartedAt, g.StageAt
+	s.Course = &local.Course{Wants: g.Wants, Drains: g.Drains, Rebooted: g.BootID != h.self.bootID, Result: g.Result, Reason: g.Reason}
+	if s.Course.Result == "" && n.Said(n.State) && n.Ack.Word == v1alpha1.WordFailed {
+		s.Course.Result, s.Course.Reason = v1alpha1.ResultFailed, n.Ack.Reason
 	}
 }
 
@@ -130,6 +148,9 @@ func (h *Host) report(s local.Host) {
 		}
 	}
 	h.apiFailed = s.API
+	if h.publisher != nil {
+		h.publisher.report(s)
+	}
 	if h.Report != nil {
 		h.Report(s)
 	}

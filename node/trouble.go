@@ -83,19 +83,14 @@ func (h *Host) contented() {
 // as far as the Node is still the same. reason is for a failure that says none.
 func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	t := h.explain(err)
-	s := local.Host{Node: h.name, BootID: h.self.bootID, Waits: cmp.Or(t.Reason, reason), Since: time.Now()}
+	s := local.Host{Node: h.name, BootID: h.self.bootID, OS: h.self.os()}
 	if n := h.facts(); n != nil {
-		s.State = n.State
-		if n.InTurn() {
-			s.Turn = n.Turn
-			if n.Ours() {
-				s.TurnSince, s.StageSince = n.Grant.StartedAt, n.Grant.StageAt
-			}
-		}
+		h.describe(&s, n)
 	}
 	if last := h.told; last.State == s.State && last.Turn == s.Turn {
-		s.Wants, s.Changes = last.Wants, last.Changes
+		s = last
 	}
+	s.Waits, s.Detail, s.Since, s.API = cmp.Or(t.Reason, reason), "", time.Now(), nil
 	if _, own := errors.AsType[hostError](err); own {
 		s.Detail = t.Text
 	} else {
@@ -106,8 +101,11 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	}
 	s.Since = h.failing
 	s.Activity = local.ActivityFailing
+	s.Blockers = h.blockers.list(append(failing(&s), s.Blockers...), s.Since)
 	h.report(s)
 }
 
 // failure is a trouble with the API server; report says since when.
-func failure(t *object.Trouble) *local.Failure { return &local.Failure{Error: t.Text, Own: t.Own} }
+func failure(t *object.Trouble) *local.Failure {
+	return &local.Failure{Error: t.Text, Reason: t.Reason, RefusedBy: t.RefusedBy, Own: t.Own}
+}

@@ -17,10 +17,13 @@ var GroupVersion = schema.GroupVersion{Group: "lockkeeper.dev", Version: "v1alph
 // PolicyResource is where the API server serves [DisruptionPolicy] objects.
 var PolicyResource = GroupVersion.WithResource("disruptionpolicies")
 
+// HostUpdateResource is where the API server serves [HostUpdate] objects.
+var HostUpdateResource = GroupVersion.WithResource("hostupdates")
+
 // AddToScheme makes the objects of this package known to a scheme. The error is
 // of no use to anybody but a programmer: two packages claim one name.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &DisruptionPolicy{}, &DisruptionPolicyList{})
+	s.AddKnownTypes(GroupVersion, &DisruptionPolicy{}, &DisruptionPolicyList{}, &HostUpdate{}, &HostUpdateList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/node/local"
@@ -23,6 +24,8 @@ type book struct {
 	dir      string
 	version  string
 	log      *slog.Logger
+
+	changed func() // has the host publish its part in the election again; set before the loops run
 
 	mu      sync.Mutex
 	self    local.Host // what the host's loop knows
@@ -42,9 +45,10 @@ func (b *book) host(s local.Host) {
 
 func (b *book) coordinator(s coordinator.Status) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.role = s
 	b.tell()
+	b.mu.Unlock()
+	b.changed() // which asks for the part
 }
 
 // term is the epoch of the term that this process leads, "" while it leads none.
@@ -59,9 +63,10 @@ func (b *book) term() string {
 
 func (b *book) credential(h credential.Health) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.pass = h
 	b.tell()
+	b.mu.Unlock()
+	b.changed()
 }
 
 // metrics takes in why metrics and health are not served.
@@ -105,6 +110,29 @@ func (b *book) credentialStatus() *local.Credential {
 	return c
 }
 
+// problem is what an admin has to fix about this host as a coordinator, "" for
+// nothing; first is whether it is a credential that needs attention at once. The
+// caller holds mu.
+func (b *book) problem() (text string, first bool) {
+	short := b.pass.Short(time.Now())
+	finding, _, _ := strings.Cut(b.pass.Exposed, "\n")
+	switch {
+	case !b.role.Refused.IsZero():
+		return fmt.Sprintf("the coordinator's credential (%s) is refused since %s, %s mints a new one",
+			b.pass.File, b.role.Refused.UTC().Format("2006-01-02 15:04:05 UTC"), credential.Mints), true
+	case short != "":
+		return short + ", " + credential.Mints + " mints a new one", true
+	case b.role.Hindered && b.role.Leader:
+		text = "cannot decide: " + b.role.Why
+	case b.role.Hindered:
+		text = "does not coordinate: " + b.role.Why
+	}
+	if finding != "" {
+		text = strings.TrimPrefix(text+"; the coordinator's credential: "+finding, "; ")
+	}
+	return text, false
+}
+
 // line is what `systemctl status` shows; the caller holds mu. What a person has
 // to do about the credential comes first: the end of a long line is cut.
 func (b *book) line() string {
@@ -112,26 +140,36 @@ func (b *book) line() string {
 	if b.role.Leader {
 		line = "coordinates; " + line
 	}
-	switch short := b.pass.Short(time.Now()); {
-	case !b.role.Refused.IsZero():
-		return fmt.Sprintf("the coordinator's credential (%s) is refused since %s, %s mints a new one; %s",
-			b.pass.File, b.role.Refused.UTC().Format("2006-01-02 15:04:05 UTC"), credential.Mints, line)
-	case short != "":
-		return short + ", " + credential.Mints + " mints a new one; " + line
-	}
-	switch {
-	case b.role.Hindered && b.role.Leader:
-		line += "; cannot decide: " + b.role.Why
-	case b.role.Hindered:
-		line += "; does not coordinate: " + b.role.Why
-	}
-	if finding, _, _ := strings.Cut(b.pass.Exposed, "\n"); finding != "" {
-		line += "; the coordinator's credential: " + finding
+	switch problem, first := b.problem(); {
+	case first:
+		return problem + "; " + line
+	case problem != "":
+		line += "; " + problem
 	}
 	if b.unseen != "" {
 		line += "; metrics are not served: " + b.unseen
 	}
 	return line
+}
+
+// standing is this host's part in the election; the caller holds mu.
+func (b *book) standing() local.Coordinator {
+	problem, _ := b.problem()
+	c := local.Coordinator{Role: v1alpha1.RoleHost, Why: b.role.Why, Problem: problem, Credential: b.credentialStatus()}
+	switch {
+	case b.role.Leader:
+		c.Role = v1alpha1.RoleLeader
+	case b.role.Candidate:
+		c.Role = v1alpha1.RoleStandby
+	}
+	return c
+}
+
+// election is this host's part in the election.
+func (b *book) election() local.Coordinator {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.standing()
 }
 
 // tell writes down what is known; the caller holds mu.
@@ -140,14 +178,7 @@ func (b *book) tell() {
 	b.notifier.Status(line)
 	s := local.Status{
 		Time: time.Now().UTC(), PID: os.Getpid(), Version: b.version, Line: line, Host: b.self,
-		Coordinator: local.Coordinator{Role: local.RoleNone, Why: b.role.Why, Credential: b.credentialStatus()},
-		Metrics:     b.unseen,
-	}
-	switch {
-	case b.role.Leader:
-		s.Coordinator.Role = local.RoleLeader
-	case b.role.Candidate:
-		s.Coordinator.Role = local.RoleCandidate
+		Coordinator: b.standing(), Metrics: b.unseen,
 	}
 	err := local.Write(b.dir, s)
 	if err != nil && !b.failing {

@@ -58,6 +58,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	if err != nil {
 		return err
 	}
+	b.changed = host.Republish
 	look := &look{book: b, metrics: m, liveness: liveness, host: hostPass{path: func() (string, error) { return cfg.HostKubeconfig(o.Root) }}}
 	m.Watch(look.sources())
 	server := metrics.NewServer(metrics.Handler(m, log, look.health), log, b.metrics)
@@ -118,7 +119,7 @@ func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.
 		Root: o.Root, Engine: engine, PollInterval: cfg.Sources.PollInterval,
 		Logind: systemd.Logind{Bus: bus}, Units: systemd.Units{Bus: bus},
 		Settings: settings(cfg), Log: log, Liveness: liveness, Report: b.host, TurnEnded: m.TurnEnded,
-		Term: b.term,
+		Term: b.term, Coordinator: b.election,
 	})
 }
 

@@ -102,8 +102,8 @@ func (h *HostView) writeText(w io.Writer) error {
 		}
 		line(label, text+", for "+since(h.Time, &s.Since))
 	}
-	elects := map[local.Role]string{
-		local.RoleLeader: "it coordinates", local.RoleCandidate: "it is a candidate", local.RoleNone: "it does not campaign",
+	elects := map[v1alpha1.Role]string{
+		v1alpha1.RoleLeader: "it coordinates", v1alpha1.RoleStandby: "it is a candidate", v1alpha1.RoleHost: "it does not campaign",
 	}[s.Coordinator.Role]
 	if s.Coordinator.Why != "" {
 		elects = strings.TrimPrefix(elects+": "+s.Coordinator.Why, ": ")

@@ -117,10 +117,10 @@ func TestHostView(t *testing.T) {
 			Waits: v1alpha1.ReasonNoCoordinator, Detail: "no coordinator has taken this node in", Since: at("12:00:00"),
 			API: &local.Failure{Error: "connection refused", Since: at("13:01:00")},
 		},
-		Coordinator: local.Coordinator{Role: local.RoleNone, Why: "no coordinator's kubeconfig at /etc/lockkeeper/coordinator.kubeconfig"},
+		Coordinator: local.Coordinator{Role: v1alpha1.RoleHost, Why: "no coordinator's kubeconfig at /etc/lockkeeper/coordinator.kubeconfig"},
 	}
 	exposed := local.Status{Time: now, PID: 1, Version: "v1.0.0", Host: local.Host{BootID: "b1"}, Line: "coordinates; idle", Coordinator: local.Coordinator{
-		Role: local.RoleLeader, Credential: &local.Credential{File: "/etc/c", Expires: new(now.Add(72 * time.Hour)), Exposed: []string{"one finding", "another"}}}}
+		Role: v1alpha1.RoleLeader, Credential: &local.Credential{File: "/etc/c", Expires: new(now.Add(72 * time.Hour)), Exposed: []string{"one finding", "another"}}}}
 	for _, tc := range []struct {
 		golden  string
 		running bool

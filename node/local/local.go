@@ -66,6 +66,22 @@ type Host struct {
 	StageSince time.Time         `json:"stageSince,omitzero"`
 	Wants      v1alpha1.Wants    `json:"wants"`
 	Changes    []v1alpha1.Change `json:"changes,omitempty"`
+	// Plan is what the changes cost, a line for each step; Drains is whether it
+	// drains.
+	Plan   []string `json:"plan,omitempty"`
+	Drains bool     `json:"drains,omitempty"`
+
+	// UID is the Node's, "" until the host has seen its Node. Cordoned is whether
+	// the Node is unschedulable, whoever cordoned it.
+	UID      string `json:"uid,omitempty"`
+	Cordoned bool   `json:"cordoned,omitempty"`
+	// Withdrawn: the node is not managed, or detached, and not in a turn. Nothing is
+	// written about it.
+	Withdrawn bool `json:"withdrawn,omitempty"`
+	// Course is the course of the present turn, nil outside of one. Last is how the
+	// node's last turn ended, nil if the Node does not say.
+	Course *Course        `json:"course,omitempty"`
+	Last   *v1alpha1.Last `json:"last,omitempty"`
 
 	// Waits is the reason for which the host waits; "" if it waits for none.
 	// Detail says for what, or what it is at work on; see Activity.
@@ -74,10 +90,35 @@ type Host struct {
 	Activity Activity        `json:"activity,omitempty"`
 	// Since is since when all this has been so, by the host's clock.
 	Since time.Time `json:"since,omitzero"`
+	// Blockers are what keeps the host from going on, the longest first; at most
+	// [v1alpha1.MaxUpdateBlockers]. Drain is how far the eviction is, nil while
+	// none runs.
+	Blockers []v1alpha1.Blocker    `json:"blockers,omitempty"`
+	Drain    *v1alpha1.DrainStatus `json:"drain,omitempty"`
+
+	// OS is what runs. Engine is what the update engine does, nil where it does not
+	// answer or there is none; EngineError is why it does not answer.
+	OS          v1alpha1.OSStatus      `json:"os,omitzero"`
+	Engine      *v1alpha1.EngineStatus `json:"engine,omitempty"`
+	EngineError string                 `json:"engineError,omitempty"`
+	// SourcesError is which source of changes cannot be read, and why; "" while all
+	// can.
+	SourcesError string `json:"sourcesError,omitempty"`
 
 	// API is why the API server cannot be used at present, or perhaps not for
 	// long; nil while it can.
 	API *Failure `json:"api,omitempty"`
+}
+
+// Course is the course of a turn, as its grant has it.
+type Course struct {
+	Wants  v1alpha1.Wants `json:"wants"`
+	Drains bool           `json:"drains,omitempty"`
+	// Rebooted is whether the host runs another boot than the one in the grant.
+	Rebooted bool `json:"rebooted,omitempty"`
+	// Result and Reason are set once the turn is backed out or has failed.
+	Result v1alpha1.Result `json:"result,omitempty"`
+	Reason v1alpha1.Reason `json:"reason,omitempty"`
 }
 
 // Activity is what the Detail of a [Host] is about.
@@ -90,20 +131,13 @@ const (
 	ActivityFailing Activity = "Failing" // it cannot go on, because of Detail
 )
 
-// Role is a host's part in the election.
-type Role string
-
-// The roles.
-const (
-	RoleNone      Role = "none"      // does not campaign
-	RoleCandidate Role = "candidate" // campaigns, and another leads
-	RoleLeader    Role = "leader"
-)
-
 // Coordinator is a host's part in the election, and why it has no other.
 type Coordinator struct {
-	Role Role   `json:"role"`
-	Why  string `json:"why,omitempty"`
+	Role v1alpha1.Role `json:"role"`
+	Why  string        `json:"why,omitempty"`
+	// Problem is what an admin has to fix before it can coordinate, or soon; "" for
+	// nothing.
+	Problem string `json:"problem,omitempty"`
 	// Credential is what it would campaign with; nil where there is none.
 	Credential *Credential `json:"credential,omitempty"`
 }
@@ -128,6 +162,12 @@ type Credential struct {
 type Failure struct {
 	Error string    `json:"error"`
 	Since time.Time `json:"since"`
+	// Reason is Forbidden if the API server refuses the host's credential, or what
+	// it asks for.
+	Reason v1alpha1.Reason `json:"reason,omitempty"`
+	// RefusedBy is the admission webhook or policy that refuses a write, "" if none
+	// does.
+	RefusedBy string `json:"refusedBy,omitempty"`
 	// Own: this host's kubeconfig is at fault, or the credential plugin that it
 	// names, and not the API server.
 	Own bool `json:"own,omitempty"`

@@ -164,7 +164,7 @@ func TestStatusIsReadAsWritten(t *testing.T) {
 	}
 	now := time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC)
 	want := Status{
-		Time: now, PID: 7, Version: "v1", Line: "waits", Coordinator: Coordinator{Role: RoleLeader},
+		Time: now, PID: 7, Version: "v1", Line: "waits", Coordinator: Coordinator{Role: v1alpha1.RoleLeader},
 		Host: Host{
 			Node: "n1", BootID: "b", State: v1alpha1.StateDraining, Turn: "t", TurnSince: now, StageSince: now,
 			Wants: v1alpha1.WantsReboot, Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/x"}},

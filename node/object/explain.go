@@ -32,7 +32,10 @@ type Trouble struct {
 	// Own: it is the kubeconfig, or the credential plugin that it names, that is
 	// at fault, whatever the API server does.
 	Own bool
-	err error
+	// RefusedBy is the admission webhook or policy that refused the request, "" if
+	// none did.
+	RefusedBy string
+	err       error
 }
 
 // Error is the text.
@@ -77,8 +80,8 @@ func (w *way) explain(err error) *Trouble {
 	if p, ok := errors.AsType[*PluginError](err); ok {
 		return &Trouble{Text: w.named("%v", p), Own: true, err: err}
 	}
-	if text := webhook(err); text != "" {
-		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: text, err: err}
+	if name, text := webhook(err); text != "" {
+		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: text, RefusedBy: name, err: err}
 	}
 	status := apierrors.APIStatus(nil)
 	if errors.As(err, &status) {
@@ -86,7 +89,11 @@ func (w *way) explain(err error) *Trouble {
 		case http.StatusUnauthorized:
 			return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: w.refused(), err: err}
 		case http.StatusForbidden:
-			return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: forbidden(err, s.Message), err: err}
+			by := ""
+			if m := policyRefuses.FindStringSubmatch(s.Message); m != nil {
+				by = m[1]
+			}
+			return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: forbidden(err, s.Message), RefusedBy: by, err: err}
 		}
 		return &Trouble{Text: err.Error(), err: err}
 	}
@@ -159,17 +166,17 @@ var (
 	rbacRefuses    = regexp.MustCompile(`User "([^"]+)" cannot (\S+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?`)
 )
 
-// webhook names the admission webhook that an error is of, refusing or not
-// answering; "" for other errors.
-func webhook(err error) string {
+// webhook returns the name of the admission webhook that refused a request or did
+// not answer, and what it said; "" for other errors.
+func webhook(err error) (name, said string) {
 	text := err.Error()
 	if m := webhookRefuses.FindStringSubmatch(text); m != nil {
-		return fmt.Sprintf("admission webhook %q refuses%s: %s", m[1], writeOf(err), oneLine(m[2]))
+		return m[1], fmt.Sprintf("admission webhook %q refuses%s: %s", m[1], writeOf(err), oneLine(m[2]))
 	}
 	if m := webhookAway.FindStringSubmatch(text); m != nil {
-		return fmt.Sprintf("admission webhook %q cannot be called, so the API server refuses%s: %s", m[1], writeOf(err), oneLine(m[2]))
+		return m[1], fmt.Sprintf("admission webhook %q cannot be called, so the API server refuses%s: %s", m[1], writeOf(err), oneLine(m[2]))
 	}
-	return ""
+	return "", ""
 }
 
 // writeOf is what the error's write was about, as far as the error tells.
@@ -194,7 +201,7 @@ func forbidden(err error, message string) string {
 			what += " in namespace " + m[5]
 		}
 		text := fmt.Sprintf("%s may not %s %s", m[1], m[2], what)
-		if kubelet := strings.HasPrefix(m[1], "system:node:"); kubelet && m[3] != "leases" {
+		if kubelet := strings.HasPrefix(m[1], "system:node:"); kubelet && m[3] != "leases" && m[4] != v1alpha1.GroupVersion.Group {
 			// That is Kubernetes' own to grant; the manifests give hosts nothing of it.
 			_, why, _ := strings.Cut(message[strings.Index(message, m[0])+len(m[0]):], ": ")
 			if why != "" {

@@ -135,9 +135,9 @@ func (p *Policies) none() {
 	})
 }
 
-// policies is a client of our own kinds, which the API server speaks of in JSON
-// alone.
-func (c *Client) policies() (*rest.RESTClient, error) {
+// ownKinds returns a client of our own kinds, which the API server serves only in
+// JSON.
+func (c *Client) ownKinds() (*rest.RESTClient, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func (p *Policies) Progressing() map[string]metav1.Condition {
 func (p *Policies) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionPolicy, status v1alpha1.DisruptionPolicyStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	client, err := p.client.policies()
+	client, err := p.client.ownKinds()
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ var ErrNotServed = errors.New("the API server does not serve DisruptionPolicies;
 // none: a proxy gives that answer too. Discovery has to confirm it.
 func (c *Client) listPolicies(ctx context.Context, o metav1.ListOptions) (*v1alpha1.DisruptionPolicyList, error) {
 	list := &v1alpha1.DisruptionPolicyList{}
-	client, err := c.policies()
+	client, err := c.ownKinds()
 	if err == nil {
 		err = client.Get().Resource(policiesResource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
 	}
@@ -241,7 +241,7 @@ func (c *Client) listPolicies(ctx context.Context, o metav1.ListOptions) (*v1alp
 }
 
 func (c *Client) watchPolicies(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	client, err := c.policies()
+	client, err := c.ownKinds()
 	if err != nil {
 		return nil, err
 	}

@@ -58,13 +58,14 @@ func rules(t *testing.T, o *unstructured.Unstructured) string {
 func TestGrants(t *testing.T) {
 	want := map[string]string{
 		"CustomResourceDefinition/disruptionpolicies.lockkeeper.dev": "",
+		"CustomResourceDefinition/hostupdates.lockkeeper.dev":        "",
 
 		"Namespace/lockkeeper":                      "",
 		"Lease/lockkeeper":                          "",
 		"ServiceAccount/lockkeeper-coordinator":     "",
 		"Role/lockkeeper-host":                      "[coordination.k8s.io] [leases] [lockkeeper] [get]",
 		"RoleBinding/lockkeeper-host":               "Role/lockkeeper-host to [map[apiGroup:rbac.authorization.k8s.io kind:Group name:system:nodes]]",
-		"ClusterRole/lockkeeper-host":               "[lockkeeper.dev] [disruptionpolicies] <nil> [list watch]",
+		"ClusterRole/lockkeeper-host":               "[lockkeeper.dev] [disruptionpolicies] <nil> [list watch][lockkeeper.dev] [hostupdates] <nil> [get create patch]",
 		"ClusterRoleBinding/lockkeeper-host":        "ClusterRole/lockkeeper-host to [map[apiGroup:rbac.authorization.k8s.io kind:Group name:system:nodes]]",
 		"ClusterRole/lockkeeper-coordinator":        "[] [nodes] <nil> [get list watch patch][lockkeeper.dev] [disruptionpolicies] <nil> [list watch][lockkeeper.dev] [disruptionpolicies/status] <nil> [patch]",
 		"Role/lockkeeper-coordinator":               "[coordination.k8s.io] [leases] [lockkeeper] [get list watch update][events.k8s.io] [events] <nil> [create patch]",
@@ -81,7 +82,7 @@ func TestGrants(t *testing.T) {
 		"ClusterRole/lockkeeper-operator": "[lockkeeper.dev] [nodes] <nil> [pause detach manage request retry]",
 		"ClusterRole/lockkeeper-hook":     "[lockkeeper.dev] [nodes] <nil> [confirm]",
 	}
-	for _, name := range []string{"keys", "prefixes", "owners", "coordinator", "coordinator-lease", "coordinator-token"} {
+	for _, name := range []string{"keys", "prefixes", "owners", "coordinator", "coordinator-lease", "coordinator-token", "hostupdates"} {
 		want["ValidatingAdmissionPolicy/lockkeeper-"+name] = ""
 		want["ValidatingAdmissionPolicyBinding/lockkeeper-"+name] = "lockkeeper-" + name + " [Deny]"
 	}
@@ -127,8 +128,8 @@ func TestEveryVerbSaysWhy(t *testing.T) {
 			t.Errorf("%q does not say why", line)
 		}
 	}
-	if verbs != 25 {
-		t.Errorf("%d verbs found, want 25", verbs)
+	if verbs != 28 {
+		t.Errorf("%d verbs found, want 28", verbs)
 	}
 }
 

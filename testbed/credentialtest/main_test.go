@@ -97,7 +97,7 @@ func is(t *testing.T, h *simhost.Host, what string, cond func(local.Status) bool
 	return s // what was judged, and not what it says by now
 }
 
-func leads(s local.Status) bool { return s.Coordinator.Role == local.RoleLeader }
+func leads(s local.Status) bool { return s.Coordinator.Role == v1alpha1.RoleLeader }
 
 func lease(t *testing.T) *coordinationv1.Lease {
 	t.Helper()

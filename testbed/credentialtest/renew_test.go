@@ -89,7 +89,7 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	// The renewed token is worth nothing without the kubeconfig, and counts again with the same one.
 	must(t, h.SetCoordinator(false))
 	is(t, h, "it to stand down", func(s local.Status) bool {
-		return s.Coordinator.Role != local.RoleLeader && s.Coordinator.Role != local.RoleCandidate
+		return s.Coordinator.Role != v1alpha1.RoleLeader && s.Coordinator.Role != v1alpha1.RoleStandby
 	})
 	place(t, h, text)
 	is(t, h, "it to lead again, with the renewed token", func(s local.Status) bool {
@@ -128,7 +128,7 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	aged(t, h, -10*time.Minute)
 	// The campaign and what keeps the credential tell their parts one after the other.
 	s = is(t, h, "its word that it is refused", func(s local.Status) bool {
-		return s.Coordinator.Role == local.RoleCandidate && strings.Contains(s.Coordinator.Why, "has refused the coordinator's credential in ") &&
+		return s.Coordinator.Role == v1alpha1.RoleStandby && strings.Contains(s.Coordinator.Why, "has refused the coordinator's credential in ") &&
 			s.Coordinator.Credential != nil && s.Coordinator.Credential.Refused != nil && strings.Contains(s.Line, h.CoordinatorKubeconfig())
 	})
 	for _, part := range []string{h.CoordinatorKubeconfig(), "which expired at ", "since ", "`lockkeeper kubeconfig` mints a new one"} {

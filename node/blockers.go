@@ -1,0 +1,249 @@
+package node
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/drain"
+	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/updateengine"
+)
+
+// blockers remembers since when each thing has blocked the host.
+type blockers map[blockerID]time.Time
+
+type blockerID struct {
+	kind      v1alpha1.BlockerKind
+	name, pod v1alpha1.UpdateName
+}
+
+// list returns what blocks the host at now, the longest first, with since when
+// each does. It drops doubles and those beyond [v1alpha1.MaxUpdateBlockers], and
+// forgets what does not block any more.
+func (b *blockers) list(all []v1alpha1.Blocker, now time.Time) []v1alpha1.Blocker {
+	was, seen := *b, blockers{}
+	*b = seen
+	var out []v1alpha1.Blocker
+	for _, x := range all {
+		id := blockerID{x.Kind, x.Name, x.Pod}
+		if _, twice := seen[id]; twice {
+			continue
+		}
+		if x.Since.IsZero() {
+			x.Since = metav1.NewTime(now)
+			if since, ok := was[id]; ok {
+				x.Since = metav1.NewTime(since)
+			}
+		}
+		seen[id] = x.Since.Time
+		out = append(out, x)
+	}
+	slices.SortStableFunc(out, func(x, y v1alpha1.Blocker) int { return x.Since.Compare(y.Since.Time) })
+	return out[:min(len(out), v1alpha1.MaxUpdateBlockers)]
+}
+
+// blocker makes a Blocker of texts that others may have written.
+func blocker(kind v1alpha1.BlockerKind, name, message string) v1alpha1.Blocker {
+	return v1alpha1.Blocker{
+		Kind: kind, Name: v1alpha1.UpdateName(oneLine(name, v1alpha1.MaxUpdateName)),
+		Message: v1alpha1.UpdateText(oneLine(message, v1alpha1.MaxUpdateText)),
+	}
+}
+
+// oneLine makes a printable line of at most limit bytes of a text.
+func oneLine(text string, limit int) string {
+	if len(text) > 4*limit {
+		text = text[:4*limit] // however long it is, this is enough to fill the line
+	}
+	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool {
+		return unicode.IsSpace(r) || !unicode.IsPrint(r)
+	}), " ")
+	if len(text) > limit {
+		const more = "…"
+		text = strings.ToValidUTF8(text[:limit-len(more)], "") + more
+	}
+	return text
+}
+
+// blockedBy names the things that the host waits for. What ends by itself, such as
+// a closed window, is a reason and not among them.
+func (h *Host) blockedBy(o *turn.Observation) []v1alpha1.Blocker {
+	n := &o.Node
+	var all []v1alpha1.Blocker
+	if text := h.sourcesError(o); text != "" {
+		all = append(all, sourceBlocker(text))
+	}
+	if !n.InTurn() || !n.Ours() {
+		return all
+	}
+	if o.Drain.Running {
+		h.mu.Lock()
+		p := h.progress
+		h.mu.Unlock()
+		for _, b := range p.Blockers {
+			all = append(all, podBlocker(b))
+		}
+		if p.Err != nil {
+			all = append(all, blocker(v1alpha1.BlockerAPIServer, "pods", fmt.Sprintf("cannot be listed: %v", p.Err)))
+		}
+	}
+	switch {
+	case o.Blocked == v1alpha1.ReasonInhibited:
+		for _, l := range h.inhibitors {
+			b := blocker(v1alpha1.BlockerInhibitor, l.Who, fmt.Sprintf("process %d (user %d) inhibits %s: %s", l.PID, l.UID, strings.Join(l.What, ":"), l.Why))
+			all = append(all, b)
+		}
+		if len(h.inhibitors) == 0 {
+			all = append(all, blocker(v1alpha1.BlockerInhibitor, "systemd-logind", o.BlockedDetail))
+		}
+	case o.Blocked == v1alpha1.ReasonSessions:
+		for _, s := range h.announced.open {
+			all = append(all, blocker(v1alpha1.BlockerSession, s.User, "logged in on "+cmp.Or(s.TTY, "no terminal")+", and warned of the reboot"))
+		}
+	}
+	if o.Apply.Failed != "" {
+		all = append(all, unitBlocker(o.Apply.Failed))
+	}
+	if n.State == v1alpha1.StateRebooting && n.Grant.BootID != h.self.bootID && o.Health.Detail != "" {
+		all = append(all, unitBlocker(o.Health.Detail))
+	}
+	return append(all, hookBlockers(o)...)
+}
+
+// readBy is how long after its start a process may take to read its sources for the
+// first time before it says that it cannot.
+const readBy = 10 * time.Second
+
+// sourcesError is which source of changes cannot be read, and why; "" while all can.
+func (h *Host) sourcesError(o *turn.Observation) string {
+	switch s := &o.Sources; {
+	case o.Node.UID == "", !s.Complete && time.Since(h.self.started) < readBy:
+		return ""
+	case s.Veto == v1alpha1.ReasonSources:
+		return s.VetoDetail
+	default:
+		return cmp.Or(s.Missing, s.Unconfirmed)
+	}
+}
+
+// hookBlockers names the hooks and the volumes that the stage waits for.
+func hookBlockers(o *turn.Observation) []v1alpha1.Blocker {
+	n := &o.Node
+	var all []v1alpha1.Blocker
+	for _, hook := range n.Grant.Terms.Hooks(n.State) {
+		if n.Hooks[hook.Name] == n.Turn {
+			continue
+		}
+		all = append(all, blocker(v1alpha1.BlockerHook, hook.Name, fmt.Sprintf(
+			"has not confirmed; its program, or `lockkeeper confirm %s %s`, sets the annotation %s%s to the turn's ID %s; after %v: %s",
+			n.Name, hook.Name, v1alpha1.HookPrefix, hook.Name, n.Turn, hook.Timeout.Duration, hook.OnTimeout)))
+	}
+	if n.State == v1alpha1.StateBeforeReboot && n.Grant.Terms.WaitForVolumeDetach && n.Grant.Drains {
+		for _, v := range n.Volumes {
+			all = append(all, blocker(v1alpha1.BlockerVolume, v, "is attached to the node; the attach-detach controller detaches it once no pod uses it"))
+		}
+	}
+	if o.Hooks.Failed != "" {
+		all = append(all, unitBlocker(o.Hooks.Failed))
+	}
+	return all
+}
+
+// podBlocker says which pod does not leave, and what keeps it.
+func podBlocker(b drain.Blocker) v1alpha1.Blocker {
+	kind, name := v1alpha1.BlockerPod, b.Pod.String()
+	switch b.Reason {
+	case drain.PodDisruptionBudget:
+		kind, name = v1alpha1.BlockerBudget, cmp.Or(b.Budget, name)
+	case drain.ServerError:
+		if kind = v1alpha1.BlockerAPIServer; strings.Contains(b.Message, "more than one PodDisruptionBudget") {
+			kind = v1alpha1.BlockerBudget
+		}
+	case drain.TooManyRequests, drain.Unreachable:
+		kind = v1alpha1.BlockerAPIServer
+	case drain.Refused:
+		if strings.Contains(b.Message, "admission webhook") || strings.Contains(b.Message, "ValidatingAdmissionPolicy") {
+			kind = v1alpha1.BlockerWebhook
+		}
+	case drain.Terminating:
+		if strings.Contains(b.Message, "finalizers:") {
+			kind = v1alpha1.BlockerFinalizer
+		}
+	}
+	x := blocker(kind, name, b.Message)
+	x.Pod, x.Since = v1alpha1.UpdateName(oneLine(b.Pod.String(), v1alpha1.MaxUpdateName)), metav1.NewTime(b.Since)
+	return x
+}
+
+// sourceBlocker makes a Blocker of a text that begins with a source: "policies:
+// …", "File /etc/x cannot be read: …".
+func sourceBlocker(text string) v1alpha1.Blocker {
+	name, _, _ := strings.Cut(text, " cannot be read")
+	name, _, _ = strings.Cut(name, ": ")
+	if source, path, ok := strings.Cut(name, " "); ok && strings.HasPrefix(path, "/") {
+		return blocker(v1alpha1.BlockerSource, path, source+" "+strings.TrimPrefix(text, source+" "))
+	}
+	name, _, _ = strings.Cut(name, " to ")
+	return blocker(v1alpha1.BlockerSource, name, text)
+}
+
+// unitBlocker makes a Blocker of a text in which a unit's name comes first.
+func unitBlocker(text string) v1alpha1.Blocker {
+	name, _, _ := strings.Cut(text, " ")
+	return blocker(v1alpha1.BlockerUnit, strings.TrimRight(name, ",;:"), text)
+}
+
+// failing returns what keeps a host from going on whose requests fail.
+func failing(s *local.Host) []v1alpha1.Blocker {
+	switch {
+	case s.API == nil:
+		return nil
+	case s.API.RefusedBy != "":
+		return []v1alpha1.Blocker{blocker(v1alpha1.BlockerWebhook, s.API.RefusedBy, s.API.Error)}
+	}
+	return []v1alpha1.Blocker{blocker(v1alpha1.BlockerAPIServer, "API server", s.API.Error)}
+}
+
+// drainStatus is how far the eviction is, nil while none runs.
+func (h *Host) drainStatus(o *turn.Observation) *v1alpha1.DrainStatus {
+	if !o.Drain.Running {
+		return nil
+	}
+	h.mu.Lock()
+	p := h.progress
+	h.mu.Unlock()
+	s := &v1alpha1.DrainStatus{Total: int32(p.Total), Evicted: int32(p.Total - p.Evictable), Remaining: int32(p.Evictable)}
+	if !p.End.IsZero() {
+		s.ExpectedEnd = new(metav1.NewTime(p.End))
+	}
+	return s
+}
+
+// engineStatus is what the update engine does, or why it does not answer.
+func (h *Host) engineStatus() (*v1alpha1.EngineStatus, string) {
+	if h.Engine == nil {
+		return nil, ""
+	}
+	r := h.Engine.Latest()
+	switch {
+	case r.Presence == updateengine.Unknown && r.Err != nil:
+		return nil, r.Err.Error()
+	case r.Presence != updateengine.Present:
+		return nil, ""
+	}
+	s := &v1alpha1.EngineStatus{
+		Operation: v1alpha1.UpdateName(r.Operation), Version: v1alpha1.UpdateName(r.Version), Progress: int32(r.Progress*10) * 10,
+	}
+	if !r.LastChecked.IsZero() {
+		s.LastChecked = new(metav1.NewTime(r.LastChecked))
+	}
+	return s, ""
+}

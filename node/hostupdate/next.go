@@ -1,0 +1,184 @@
+package hostupdate
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
+)
+
+// Facts are what a status is made of besides the one before it.
+type Facts struct {
+	Host local.Host
+	// Version is lockkeeper's.
+	Version string
+	// Coordinator is the host's part in the election.
+	Coordinator local.Coordinator
+	// Gap is the last time in which the API server could not be reached; zero if
+	// there was none in this process.
+	Gap Gap
+	// Offline is what happened while the API server could not be reached, in order,
+	// since the last status that was written; nil if nothing did.
+	Offline []v1alpha1.OfflineEvent
+}
+
+// Gap is a time in which the API server could not be reached.
+type Gap struct {
+	From, To time.Time
+	Error    string
+}
+
+// Next returns the status that follows prev at now. prev is what the API server has,
+// or what Next returned before; the zero status stands for none. Everything in the
+// result keeps within the bounds of the schema, whatever the facts hold.
+func Next(prev *v1alpha1.HostUpdateStatus, f *Facts, now time.Time) v1alpha1.HostUpdateStatus {
+	h := &f.Host
+	s := v1alpha1.HostUpdateStatus{
+		Wants: h.Wants, State: name(h.State.String()), Waits: name(string(h.Waits)), Since: timeOrNil(h.Since),
+		Message: text(h.Text()), Changes: pending(prev, h, now), Plan: lines(h.Plan, 16),
+		Engine: engine(h.Engine),
+		OS:     v1alpha1.OSStatus{ID: name(string(h.OS.ID)), Version: name(string(h.OS.Version)), Group: name(string(h.OS.Group))},
+		BootID: name(h.BootID), Version: name(f.Version), Role: cmp.Or(f.Coordinator.Role, v1alpha1.RoleHost),
+		Drain: h.Drain, History: prev.History, Offline: prev.Offline,
+	}
+	if !s.Wants.Known() {
+		s.Wants = ""
+	}
+	for _, b := range h.Blockers[:min(len(h.Blockers), v1alpha1.MaxUpdateBlockers)] {
+		b.Name, b.Pod, b.Message, b.Since = name(string(b.Name)), name(string(b.Pod)), text(string(b.Message)), at(b.Since.Time)
+		s.Blockers = append(s.Blockers, b)
+	}
+	if s.Drain != nil && s.Drain.ExpectedEnd != nil {
+		d := *s.Drain
+		d.ExpectedEnd = new(at(d.ExpectedEnd.Time))
+		s.Drain = &d
+	}
+	if len(f.Offline) > 0 {
+		s.Offline = nil
+		for _, e := range f.Offline[max(0, len(f.Offline)-v1alpha1.MaxUpdateOffline):] {
+			s.Offline = append(s.Offline, v1alpha1.OfflineEvent{Time: at(e.Time.Time), Message: text(string(e.Message))})
+		}
+	}
+	ended := turns(&s, prev, h)
+	s.Conditions = conditions(prev, &s, f, ended, now)
+	return s
+}
+
+// turns sets Turn and History. It returns how the turn ended that prev was in, nil
+// if none has ended.
+func turns(s, prev *v1alpha1.HostUpdateStatus, h *local.Host) *v1alpha1.Last {
+	t := prev.Turn
+	if t != nil && string(t.ID) == h.Turn {
+		s.Turn = t.DeepCopy()
+		if stage := at(h.StageSince); prev.State != s.State && !h.StageSince.IsZero() {
+			s.Turn.Stages = addStage(t.Stages, prev.State, t.StageStarted, stage)
+			s.Turn.StageStarted = stage
+		}
+		return nil
+	}
+	if h.Turn != "" && !h.TurnSince.IsZero() {
+		s.Turn = &v1alpha1.TurnStatus{ID: name(h.Turn), Started: at(h.TurnSince), StageStarted: at(h.StageSince)}
+	}
+	if t == nil || h.Last == nil || string(t.ID) != h.Last.Turn {
+		return nil // the Node does not say how it ended
+	}
+	end := at(h.Last.End)
+	done := v1alpha1.FinishedTurn{
+		Turn: t.ID, Result: name(string(h.Last.Result)), Reason: name(string(h.Last.Reason)),
+		Started: t.Started, Ended: end, Stages: addStage(t.Stages, prev.State, t.StageStarted, end),
+	}
+	var changes []string
+	for _, c := range h.Last.Changes {
+		changes = append(changes, c.String())
+	}
+	done.Changes = lines(changes, 16)
+	s.History = append([]v1alpha1.FinishedTurn{done}, prev.History[:min(len(prev.History), v1alpha1.MaxUpdateHistory-1)]...)
+	return h.Last
+}
+
+// addStage returns the stages with one more, which lasted from its start to the
+// start of the next. A state that is entered twice in a turn is there twice.
+func addStage(all []v1alpha1.StageTime, state v1alpha1.UpdateName, from, to metav1.Time) []v1alpha1.StageTime {
+	if len(all) >= v1alpha1.MaxUpdateStages {
+		return all
+	}
+	return append(slices.Clip(all), v1alpha1.StageTime{State: state, Seconds: max(0, int64(to.Sub(from.Time).Seconds()))})
+}
+
+// pending are the host's changes, each with since when it has been there. A change
+// to another version is another change.
+func pending(prev *v1alpha1.HostUpdateStatus, h *local.Host, now time.Time) []v1alpha1.PendingChange {
+	if h.Wants == "" {
+		return prev.Changes // not known: neither gone nor come
+	}
+	var all []v1alpha1.PendingChange
+	for _, c := range h.Changes[:min(len(h.Changes), v1alpha1.MaxUpdateChanges)] {
+		p := v1alpha1.PendingChange{Source: name(string(c.Source)), Name: name(c.Name), Version: name(c.Version), Since: at(now)}
+		for _, was := range prev.Changes {
+			if was.Source == p.Source && was.Name == p.Name && was.Version == p.Version {
+				p.Since = was.Since
+			}
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+func engine(e *v1alpha1.EngineStatus) *v1alpha1.EngineStatus {
+	if e == nil {
+		return nil
+	}
+	s := *e
+	s.Operation, s.Version = name(string(s.Operation)), name(string(s.Version))
+	s.Progress = min(max(s.Progress, 0), 100)
+	if s.LastChecked != nil {
+		s.LastChecked = new(at(s.LastChecked.Time))
+	}
+	return &s
+}
+
+// at is a time as the API server keeps it: to the second, in UTC.
+func at(t time.Time) metav1.Time { return metav1.NewTime(t.UTC().Truncate(time.Second)) }
+
+func timeOrNil(t time.Time) *metav1.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return new(at(t))
+}
+
+func name(s string) v1alpha1.UpdateName { return v1alpha1.UpdateName(line(s, v1alpha1.MaxUpdateName)) }
+func text(s string) v1alpha1.UpdateText { return v1alpha1.UpdateText(line(s, v1alpha1.MaxUpdateText)) }
+
+func lines(all []string, most int) []v1alpha1.UpdateText {
+	var out []v1alpha1.UpdateText
+	for _, s := range all[:min(len(all), most)] {
+		out = append(out, text(s))
+	}
+	return out
+}
+
+// line makes one printable line of at most limit bytes of any text.
+func line(s string, limit int) string {
+	s = strings.ToValidUTF8(s[:min(len(s), 4*limit)], "?")
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, s)
+	if len(s) > limit {
+		const more = "…"
+		s = strings.ToValidUTF8(s[:limit-len(more)], "") + more
+	}
+	return s
+}
