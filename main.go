@@ -235,6 +235,15 @@ func commands() []*cli.Command {
 			},
 		},
 		{
+			Name: "history", ArgsUsage: "[NODE]", Usage: "Show the turns that are over, and how long each stage took", Action: historyCommand,
+			Description: "Each host keeps its last ten turns in its HostUpdate. This reads them with your own credential, which needs leave\n" +
+				"to list hostupdates.lockkeeper.dev, or to get the one of NODE.",
+			Flags: []cli.Flag{
+				&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: text or json", Value: "text"},
+				kubeconfig(),
+			},
+		},
+		{
 			Name: "plan", ArgsUsage: "[NODE]", Usage: "Show what changes would cost and when, before they happen", Action: planCommand,
 			Description: "For each node which rule says what the change costs and why, the plan, which pods would be evicted and which budgets\n" +
 				"would block that now, the stages of the turn, what would hold the node now and how many are ahead of it. Nodes of which\n" +
@@ -462,6 +471,10 @@ func source(c *cli.Context) (*report.Source, error) {
 		Client: client, Skew: client.Skew, Namespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 		ReadPolicies:  func(ctx context.Context) (report.PolicyView, error) { return object.ReadPolicies(ctx, client) },
 		WatchPolicies: func(notify func()) report.PolicyView { return object.NewPolicies(client, notify) },
+		ReadUpdate: func(ctx context.Context, node string) (*v1alpha1.HostUpdate, error) {
+			return object.ReadHostUpdate(ctx, client, node)
+		},
+		Node: c.Args().First(),
 	}, nil
 }
 
@@ -515,6 +528,33 @@ func statusCommand(c *cli.Context) error {
 		return asStatus(p.Exit(), nil)
 	}
 	return asStatus(form.Print(c.App.Writer, &r))
+}
+
+func historyCommand(c *cli.Context) error {
+	format := c.String("output")
+	if format != "json" && format != "text" {
+		return usage("-o %q, expected text or json", format)
+	}
+	client, err := report.Connect(c.String("kubeconfig"), versionText())
+	if err != nil {
+		return err
+	}
+	var all []v1alpha1.HostUpdate
+	if name := c.Args().First(); name == "" {
+		all, err = object.ListHostUpdates(c.Context, client)
+	} else {
+		var u *v1alpha1.HostUpdate
+		if u, err = object.ReadHostUpdate(c.Context, client, name); err == nil && u == nil {
+			err = fmt.Errorf("there is no HostUpdate %q: no host of that name has published one", name)
+		}
+		if u != nil {
+			all = []v1alpha1.HostUpdate{*u}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return report.WriteHistory(c.App.Writer, report.History(all), time.Now(), format == "json")
 }
 
 func planCommand(c *cli.Context) error {

@@ -73,6 +73,7 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
 
   run                           Look after this host; what the systemd unit starts
   status [NODE]                 Show how the rollout stands, or one node
+  history [NODE]                Show the turns that are over, and how long each stage took
   plan [NODE]                   Show what changes would cost and when, before they happen
   check-config                  Check this host's configuration
   retry NODE                    Forgive a node's failed turn

@@ -246,7 +246,7 @@ func (h *Host) Run(ctx context.Context) error {
 	h.policies = object.NewPolicies(h.client, h.wake)
 	wg.Go(func() { h.view.Run(ctx) })
 	wg.Go(func() { h.policies.Run(ctx) })
-	wg.Go(func() { h.publisher.run(ctx, h.client, h.name) })
+	wg.Go(func() { h.publisher.run(ctx, object.HostUpdates{Client: h.client, Node: h.name}) })
 	if err := wait(ctx, h.managersKnown, managersBound); err != nil {
 		return err
 	}

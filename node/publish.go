@@ -12,7 +12,6 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/hostupdate"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 const (
@@ -30,6 +29,13 @@ const (
 	// lastPublish bounds the last write, when the process ends.
 	lastPublish = 2 * time.Second
 )
+
+// hostUpdates is where the HostUpdate is; see [object.HostUpdates].
+type hostUpdates interface {
+	// Read returns nil, and no error, if there is none.
+	Read(ctx context.Context) (*v1alpha1.HostUpdate, error)
+	Write(ctx context.Context, uid string, status *v1alpha1.HostUpdateStatus) error
+}
 
 // publisher keeps the host's HostUpdate at what the host's record says. It decides
 // nothing and holds up nothing: where it cannot write, the host goes on without it.
@@ -129,8 +135,8 @@ func (p *publisher) next() {
 }
 
 // run writes until ctx ends, and what is left then once more.
-func (p *publisher) run(ctx context.Context, client *object.Client, node string) {
-	if p.read(ctx, client, node) != nil {
+func (p *publisher) run(ctx context.Context, store hostUpdates) {
+	if p.read(ctx, store) != nil {
 		return
 	}
 	var last, notBefore time.Time // when it last wrote, or tried to; and when it may next
@@ -152,34 +158,31 @@ func (p *publisher) run(ctx context.Context, client *object.Client, node string)
 		}
 		pause = max(pause, time.Until(notBefore))
 		if pause > 0 {
-			if err := p.wait(ctx, pause); err != nil {
+			if err := wait(ctx, p.kick, pause); err != nil {
 				break
 			}
 			continue
 		}
-		err := p.write(ctx, client, node)
+		err := p.write(ctx, store)
 		if last = time.Now(); err == nil {
 			failures = 0
 			continue
 		}
 		if failures++; failures == 1 && ctx.Err() == nil {
-			p.log.Warn("the HostUpdate cannot be written; the host goes on without it, and tries again", "err", client.Explain(err).Text)
+			p.log.Warn("the HostUpdate cannot be written; the host continues without it, and tries again", "err", err)
 		}
 	}
 	if d, failing := p.difference(); d == hostupdate.News && !failing {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastPublish)
 		defer cancel()
-		_ = p.write(ctx, client, node) // the next process publishes it
+		_ = p.write(ctx, store) // the next process publishes it
 	}
 }
 
-// wait waits for d, or until there may be something to write.
-func (p *publisher) wait(ctx context.Context, d time.Duration) error { return wait(ctx, p.kick, d) }
-
 // read takes in what the API server has, however long that takes.
-func (p *publisher) read(ctx context.Context, client *object.Client, node string) error {
+func (p *publisher) read(ctx context.Context, store hostUpdates) error {
 	for delay := time.Second; ; delay = min(2*delay, publishLast) {
-		u, err := object.ReadHostUpdate(ctx, client, node)
+		u, err := store.Read(ctx)
 		if err == nil {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -215,12 +218,12 @@ func (p *publisher) difference() (d hostupdate.Difference, failing bool) {
 }
 
 // write writes the status once.
-func (p *publisher) write(ctx context.Context, client *object.Client, node string) error {
+func (p *publisher) write(ctx context.Context, store hostUpdates) error {
 	p.mu.Lock()
 	p.next()
 	status, uid, offline := p.status, p.host.UID, len(p.offline)
 	p.mu.Unlock()
-	if err := object.WriteHostUpdate(ctx, client, node, uid, &status); err != nil {
+	if err := store.Write(ctx, uid, &status); err != nil {
 		return err
 	}
 	p.mu.Lock()

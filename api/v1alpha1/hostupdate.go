@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // HostUpdate is what one host says of its updates: what it wants and why, how far
 // its turn is, what blocks it, and how its last turns went. There is one for each
@@ -283,6 +287,15 @@ const (
 func BlockerKinds() []BlockerKind {
 	return []BlockerKind{BlockerBudget, BlockerPod, BlockerFinalizer, BlockerWebhook, BlockerAPIServer, BlockerInhibitor,
 		BlockerSession, BlockerHook, BlockerVolume, BlockerUnit, BlockerSource}
+}
+
+// blockerKinds names all kinds, for a document.
+func blockerKinds() string {
+	var all []string
+	for _, k := range BlockerKinds() {
+		all = append(all, string(k))
+	}
+	return strings.Join(all, ", ")
 }
 
 // Blocker is one thing that keeps a host from going on.

@@ -19,6 +19,8 @@ const (
 	MetricHostSince        Metric = "lockkeeper_host_since_timestamp_seconds"          // of what it does now
 	MetricHostTurn         Metric = "lockkeeper_host_turn_seconds"                     // 0 outside of one
 	MetricHostStage        Metric = "lockkeeper_host_stage_seconds"                    // 0 outside of a turn
+	MetricHostBlockers     Metric = "lockkeeper_host_blockers"                         // of a host
+	MetricHostBlocked      Metric = "lockkeeper_host_blocked_since_timestamp_seconds"  // of a host
 	MetricHostTurns        Metric = "lockkeeper_host_turns_total"                      // of this process
 	MetricHostEvictions    Metric = "lockkeeper_host_evictions_total"                  // of this process
 	MetricAPIRequests      Metric = "lockkeeper_api_requests_total"                    // of this process
@@ -107,6 +109,8 @@ var metricDocs = []MetricDoc{
 	{MetricHostSince, Gauge, "seconds since 1970", nil, false, "Since when this host does or waits for what it does now"},
 	{MetricHostTurn, Gauge, "seconds", nil, false, "How long this host's present turn has lasted, 0 outside of a turn"},
 	{MetricHostStage, Gauge, "seconds", nil, false, "How long this host has been in the present state of its turn, 0 outside of a turn"},
+	{MetricHostBlockers, Gauge, "", []string{"kind"}, false, "How many things of this kind block this host: " + blockerKinds()},
+	{MetricHostBlocked, Gauge, "seconds since 1970", []string{"kind", "name", "pod"}, false, fmt.Sprintf("Since when this has blocked this host. At most %d series, those that block longest", MaxUpdateBlockers)},
 	{MetricHostTurns, Counter, "", []string{"result"}, false, "Turns of this host that ended while this process ran, by their result"},
 	{MetricHostEvictions, Counter, "", []string{"answer"}, false, "Evictions that this process asked for, by the API server's answer; busy is 429, which a PodDisruptionBudget says too"},
 	{MetricAPIRequests, Counter, "", []string{"identity", "answer"}, false, "Requests of this process to the API server, by the identity that asked and by the answer"},

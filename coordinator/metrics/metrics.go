@@ -203,6 +203,14 @@ func (c *collection) host(h local.Host) {
 		h.Since = c.now
 	}
 	c.at(v1alpha1.MetricHostSince, h.Since)
+	counts := map[v1alpha1.BlockerKind]int{}
+	for _, b := range h.Blockers {
+		counts[b.Kind]++
+		c.at(v1alpha1.MetricHostBlocked, b.Since.Time, string(b.Kind), string(b.Name), string(b.Pod))
+	}
+	for _, k := range v1alpha1.BlockerKinds() {
+		c.of(v1alpha1.MetricHostBlockers, float64(counts[k]), string(k))
+	}
 	c.of(v1alpha1.MetricHostTurn, c.age(h.TurnSince))
 	c.of(v1alpha1.MetricHostStage, c.age(h.StageSince))
 }

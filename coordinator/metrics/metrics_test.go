@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
@@ -93,6 +95,7 @@ func TestValues(t *testing.T) {
 	f.host = local.Host{
 		State: v1alpha1.StateDraining, Wants: v1alpha1.WantsReboot, Waits: v1alpha1.ReasonStopped,
 		Since: time.Unix(1700000000, 5e8), TurnSince: time.Now().Add(-time.Hour), StageSince: time.Now().Add(time.Hour), // another clock
+		Blockers: []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.NewTime(time.Unix(1700000001, 0))}},
 	}
 	f.role = coordinator.Status{Candidate: true, Leader: true, Epoch: "term 1"}
 	f.pass = credential.Health{Present: true, Expires: time.Unix(1900000000, 0), Renewals: 2, Failures: 3}
@@ -123,6 +126,8 @@ func TestValues(t *testing.T) {
 	want(t, now,
 		`lockkeeper_healthy 1`, `lockkeeper_host_state{state="draining"} 1`, `lockkeeper_host_wants{wants="reboot"} 1`,
 		`lockkeeper_host_waits{reason="Stopped"} 1`, `lockkeeper_host_since_timestamp_seconds 1.7000000005e+09`, `lockkeeper_host_stage_seconds 0`,
+		`lockkeeper_host_blockers{kind="PodDisruptionBudget"} 1`, `lockkeeper_host_blockers{kind="Hook"} 0`,
+		`lockkeeper_host_blocked_since_timestamp_seconds{kind="PodDisruptionBudget",name="shop/web",pod="shop/web-0"} 1.700000001e+09`,
 		`lockkeeper_host_turns_total{result="Done"} 2`, `lockkeeper_host_turns_total{result="Failed"} 0`,
 		`lockkeeper_host_evictions_total{answer="accepted"} 1`, `lockkeeper_host_evictions_total{answer="busy"} 1`, `lockkeeper_host_evictions_total{answer="refused"} 1`,
 		`lockkeeper_api_requests_total{answer="accepted",identity="coordinator"} 2`, `lockkeeper_api_requests_total{answer="busy",identity="coordinator"} 1`,
@@ -170,7 +175,8 @@ func TestValues(t *testing.T) {
 
 // TestTable: every metric of the table is served, with its type and its help, and no other.
 func TestTable(t *testing.T) {
-	f := &facts{role: coordinator.Status{Leader: true}, expires: time.Unix(1, 0)}
+	f := &facts{role: coordinator.Status{Leader: true}, expires: time.Unix(1, 0), host: local.Host{Blockers: []v1alpha1.Blocker{
+		{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.NewTime(time.Unix(1, 0))}}}}
 	m := New("v")
 	m.Watch(f.sources())
 	m.Decided(0, &rollout.Snapshot{}, &rollout.Outcome{

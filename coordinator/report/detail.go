@@ -45,6 +45,7 @@ func (r *Report) WriteNode(w io.Writer, n *Node) error {
 	}
 	line("why", "%s", n.Why)
 	r.turnLines(n, line)
+	r.updateLines(n, line)
 	r.hostLines(n, line)
 	if len(r.Policies) > 1 && !n.State.InTurn() {
 		line("policy", "%s", dash(n.Policy))

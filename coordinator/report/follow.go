@@ -72,7 +72,9 @@ func (s *Source) Follow(ctx context.Context, show func(r Report, away error) err
 		if !nodes.Listed() || !read {
 			continue
 		}
-		if err := show(Build(s.input(nodes.Nodes(), policies, policiesErr, l, leaseErr)), nodes.Err()); err != nil {
+		r := Build(s.input(nodes.Nodes(), policies, policiesErr, l, leaseErr))
+		s.addUpdates(ctx, &r)
+		if err := show(r, nodes.Err()); err != nil {
 			return err
 		}
 	}

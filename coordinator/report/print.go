@@ -64,7 +64,7 @@ type Printer struct {
 type line struct{ state, wants, held, turn, why string }
 
 func lineOf(n *Node) line {
-	return line{n.stateWord(), dash(string(n.Wants)), dash(string(n.Held)), dash(n.Turn), cell(n.Why)}
+	return line{n.stateWord(), dash(string(n.Wants)), dash(string(n.Held)), dash(n.Turn), cell(strings.TrimPrefix(n.blockedWords()+"; "+n.Why, "; "))}
 }
 
 // Exit is the exit status of the Report last printed.

@@ -67,6 +67,13 @@ type Source struct {
 	// WatchPolicies makes a view of them, as [object.NewPolicies] does.
 	ReadPolicies  func(ctx context.Context) (PolicyView, error)
 	WatchPolicies func(notify func()) PolicyView
+	// ReadUpdate reads the HostUpdate of a node, as [object.ReadHostUpdate] does; nil
+	// is that there are none. Node is a node that is of interest even if it is in no
+	// turn, "" for none.
+	ReadUpdate func(ctx context.Context, node string) (*v1alpha1.HostUpdate, error)
+	Node       string
+
+	updates updates // Read and Follow are not called at the same time
 }
 
 // PolicyView is what is known of the policies; see [object.Policies].
@@ -88,7 +95,9 @@ func (s *Source) Read(ctx context.Context) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	return Build(in), nil
+	r := Build(in)
+	s.addUpdates(ctx, &r)
+	return r, nil
 }
 
 // read reads what a Report is made of.

@@ -152,6 +152,9 @@ type Node struct {
 	Paused   *v1alpha1.Intent `json:"paused,omitempty"`
 	Detached *v1alpha1.Intent `json:"detached,omitempty"`
 	Retry    string           `json:"retry,omitempty"`
+	// Update is what the node's HostUpdate says; null if it was not read or is of
+	// another boot. It is read for nodes in a turn.
+	Update *v1alpha1.HostUpdateStatus `json:"update,omitempty"`
 	// Problems are keys whose value could not be read.
 	Problems []string `json:"problems,omitempty"`
 

@@ -90,6 +90,7 @@ func (n *Node) whyAll(now time.Time) string {
 			parts = append(parts, s)
 		}
 	}
+	add(n.blockedWords())
 	add(n.Why)
 	add(n.slotWords(now))
 	if n.Paused != nil && n.State != v1alpha1.StateAbsent && n.Held != v1alpha1.ReasonPaused {

@@ -4,7 +4,7 @@ _lockkeeper() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]-}
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		mapfile -t COMPREPLY < <(compgen -W 'run status plan check-config retry confirm stop go manifests kubeconfig version help --help --version' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W 'run status history plan check-config retry confirm stop go manifests kubeconfig version help --help --version' -- "$cur")
 		return
 	fi
 	case $command:$prev in
@@ -23,6 +23,15 @@ _lockkeeper() {
 		return
 		;;
 	status:--config)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	history:--output | history:-o)
+		mapfile -t COMPREPLY < <(compgen -W 'text json' -- "$cur")
+		return
+		;;
+	history:--kubeconfig)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
 		return
@@ -136,6 +145,7 @@ _lockkeeper() {
 	case $command in
 	run) mapfile -t COMPREPLY < <(compgen -W '--config --help -h' -- "$cur") ;;
 	status) mapfile -t COMPREPLY < <(compgen -W '--all -A --watch -w --output -o --kubeconfig --config --help -h' -- "$cur") ;;
+	history) mapfile -t COMPREPLY < <(compgen -W '--output -o --kubeconfig --help -h' -- "$cur") ;;
 	plan) mapfile -t COMPREPLY < <(compgen -W '--change --selector -l --output -o --kubeconfig --config --help -h' -- "$cur") ;;
 	check-config) mapfile -t COMPREPLY < <(compgen -W '--config --effective --help -h' -- "$cur") ;;
 	retry) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
@@ -145,7 +155,7 @@ _lockkeeper() {
 	manifests) mapfile -t COMPREPLY < <(compgen -W '--namespace --lease --no-renewal --audience --policy --help -h' -- "$cur") ;;
 	kubeconfig) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --context --namespace --lifetime --csr --server --output -o --help -h' -- "$cur") ;;
 	version) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
-	help) mapfile -t COMPREPLY < <(compgen -W '--help -h run status plan check-config retry confirm stop go manifests kubeconfig version help' -- "$cur") ;;
+	help) mapfile -t COMPREPLY < <(compgen -W '--help -h run status history plan check-config retry confirm stop go manifests kubeconfig version help' -- "$cur") ;;
 	esac
 } &&
 	complete -F _lockkeeper lockkeeper

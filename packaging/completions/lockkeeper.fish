@@ -16,6 +16,11 @@ complete -c lockkeeper -n '__fish_seen_subcommand_from status' -l kubeconfig -rF
 complete -c lockkeeper -n '__fish_seen_subcommand_from status' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
 complete -c lockkeeper -n '__fish_seen_subcommand_from status' -l help -s h -d 'show this'
 
+complete -c lockkeeper -n __fish_use_subcommand -a history -d 'Show the turns that are over, and how long each stage took'
+complete -c lockkeeper -n '__fish_seen_subcommand_from history' -l output -s o -x -a 'text json' -d 'FORMAT: text or json (default: text)'
+complete -c lockkeeper -n '__fish_seen_subcommand_from history' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'
+complete -c lockkeeper -n '__fish_seen_subcommand_from history' -l help -s h -d 'show this'
+
 complete -c lockkeeper -n __fish_use_subcommand -a plan -d 'Show what changes would cost and when, before they happen'
 complete -c lockkeeper -n '__fish_seen_subcommand_from plan' -l change -x -a '' -d 'a CHANGE that is to come, may be repeated; one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION and request'
 complete -c lockkeeper -n '__fish_seen_subcommand_from plan' -l selector -s l -x -a '' -d 'the nodes whose labels SELECTOR selects, as kubectl has it, instead of all'
@@ -72,4 +77,4 @@ complete -c lockkeeper -n '__fish_seen_subcommand_from version' -l help -s h -d 
 
 complete -c lockkeeper -n __fish_use_subcommand -a help -d 'Show the commands, or one of them'
 complete -c lockkeeper -n '__fish_seen_subcommand_from help' -l help -s h -d 'show this'
-complete -c lockkeeper -n '__fish_seen_subcommand_from help' -a 'run status plan check-config retry confirm stop go manifests kubeconfig version help'
+complete -c lockkeeper -n '__fish_seen_subcommand_from help' -a 'run status history plan check-config retry confirm stop go manifests kubeconfig version help'

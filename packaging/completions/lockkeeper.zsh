@@ -5,6 +5,7 @@ _lockkeeper_commands() {
 	local -a commands=(
 		'run:Look after this host; what the systemd unit starts'
 		'status:Show how the rollout stands, or one node'
+		'history:Show the turns that are over, and how long each stage took'
 		'plan:Show what changes would cost and when, before they happen'
 		'check-config:Check this host'\''s configuration'
 		'retry:Forgive a node'\''s failed turn'
@@ -41,6 +42,15 @@ _lockkeeper() {
 			'(--output -o)-o[FORMAT\: text or json (default\: text)]:format:(text json)' \
 			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
 			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]' \
+			'1:node: '
+		;;
+	history)
+		_arguments -s \
+			'(--output -o)--output[FORMAT\: text or json (default\: text)]:format:(text json)' \
+			'(--output -o)-o[FORMAT\: text or json (default\: text)]:format:(text json)' \
+			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
 			'(--help -h)--help[show this]' \
 			'(--help -h)-h[show this]' \
 			'1:node: '

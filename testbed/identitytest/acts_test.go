@@ -57,6 +57,28 @@ func status(name, patch string) do {
 	}
 }
 
+// hostUpdate patches the HostUpdate of a Node.
+func hostUpdate(name, patch string) do {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		return c.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(hostUpdates, name).Param("dryRun", metav1.DryRunAll).
+			SetHeader("Accept", "application/json").Body([]byte(patch)).Do(ctx).Error()
+	}
+}
+
+const hostUpdates = "/apis/lockkeeper.dev/v1alpha1/hostupdates"
+
+// applyHostUpdate has the host of a Node publish a HostUpdate.
+func applyHostUpdate(ctx context.Context, c kubernetes.Interface, name, uid, status string, dry ...string) error {
+	body := fmt.Sprintf(`{"apiVersion":"lockkeeper.dev/v1alpha1","kind":"HostUpdate","metadata":{"name":%q,"ownerReferences":[`+
+		`{"apiVersion":"v1","kind":"Node","name":%q,"uid":%q}]},"status":%s}`, name, name, uid, status)
+	r := c.CoreV1().RESTClient().Patch(types.ApplyPatchType).AbsPath(hostUpdates, name).Param("fieldManager", "lockkeeper-host").
+		SetHeader("Accept", "application/json").Body([]byte(body))
+	for _, d := range dry {
+		r = r.Param("dryRun", d)
+	}
+	return r.Do(ctx).Error()
+}
+
 // label and annotation are a Node's with a value, or null.
 func label(key, value string) string {
 	return `{"metadata":{"labels":{"` + key + `":` + value + `}}}`

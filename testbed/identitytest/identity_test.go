@@ -181,8 +181,12 @@ func fixture(t *testing.T) {
 		must(t, err)
 	}
 	for _, name := range []string{"id-a", "id-b", "id-c"} {
-		_, err := asHost(t, name).CoreV1().Nodes().Create(ctx, newNode(name, map[string]string{corev1.LabelHostname: name}, nil), metav1.CreateOptions{})
+		n, err := asHost(t, name).CoreV1().Nodes().Create(ctx, newNode(name, map[string]string{corev1.LabelHostname: name}, nil), metav1.CreateOptions{})
 		must(t, err)
+		until(t, "the kind HostUpdate to be served, to hosts", func() (bool, error) {
+			err := applyHostUpdate(ctx, asHost(t, name), name, string(n.UID), `{"wants":"reboot","state":"idle"}`)
+			return err == nil, err
+		})
 		_, err = cp.Client().CoreV1().Pods("default").Create(ctx, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "on-" + name},
 			Spec:       corev1.PodSpec{NodeName: name, Containers: []corev1.Container{{Name: "c", Image: "example.invalid/c"}}},

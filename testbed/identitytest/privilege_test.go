@@ -112,8 +112,10 @@ func unused(grants []grant, all []request) []grant {
 		if r.ObjectRef.Subresource != "" {
 			resource += "/" + r.ObjectRef.Subresource
 		}
+		// An apply that creates the object needs the verb create as well, and is one patch in the log.
+		created := r.Verb == "patch" && r.ResponseStatus != nil && r.ResponseStatus.Code == 201
 		maps.DeleteFunc(left, func(g grant, _ bool) bool {
-			return g.verb == r.Verb && g.group == r.ObjectRef.APIGroup && g.resource == resource && (g.name == "" || g.name == r.ObjectRef.Name) &&
+			return (g.verb == r.Verb || g.verb == "create" && created) && g.group == r.ObjectRef.APIGroup && g.resource == resource && (g.name == "" || g.name == r.ObjectRef.Name) &&
 				strings.Contains(r.Annotations["authorization.k8s.io/reason"], "allowed by "+g.binding+" ")
 		})
 	}

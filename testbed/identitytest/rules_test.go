@@ -84,6 +84,11 @@ func rules(t *testing.T) []rule {
 		{"lockkeeper-coordinator-lease", "", "the coordinator changes only the spec of a Lease", leader, changeLease(func(l *coordinationv1.Lease) { delete(l.Annotations, v1alpha1.AnnotationStop) })},
 		{"lockkeeper-coordinator-lease", "", "the coordinator does not change who manages the metadata of a Lease", leader, changeLease(trap)},
 
+		{"lockkeeper-hostupdates", "", "a host writes only the HostUpdate of its own Node", asHost(t, "id-b"), hostUpdate("id-a", label("example.com/rack", `"7"`))},
+		{"lockkeeper-hostupdates", "", "only the Node's own host writes the status of its HostUpdate", admin, hostUpdate("id-a", `{"status":{"wants":"nothing"}}`)},
+		{"lockkeeper-hostupdates", "", "the owner of a HostUpdate is the Node of the same name", host, hostUpdate("id-a", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"id-b","uid":"u"}]}}`)},
+		{"lockkeeper-hostupdates", "", "a host changes no labels, annotations or finalizers of its HostUpdate", host, hostUpdate("id-a", label("example.com/rack", `"7"`))},
+
 		{"lockkeeper-coordinator-token", "is-the-coordinator", "the coordinator's token is valid for at most 365 days", admin, mint("default", 2*v1alpha1.MaxTokenLifetime)},
 		{"lockkeeper-coordinator-token", "", "the coordinator's token is valid for at most 365 days", leader, mint(v1alpha1.CoordinatorServiceAccount, v1alpha1.MaxTokenLifetime+time.Second)},
 		{"lockkeeper-coordinator-token", "", "the coordinator asks for no token for sts.example.com; lockkeeper manifests --audience names what it may ask for", leader, mint(v1alpha1.CoordinatorServiceAccount, time.Hour, "sts.example.com")},

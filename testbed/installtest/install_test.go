@@ -257,6 +257,7 @@ func TestInstallAsWritten(t *testing.T) {
 	out := in.next("1. Prepare the cluster")
 	in.says(out, 1, "namespace/lockkeeper created", "lease.coordination.k8s.io/lockkeeper created", "serviceaccount/lockkeeper-coordinator created",
 		"customresourcedefinition.apiextensions.k8s.io/disruptionpolicies.lockkeeper.dev created", "disruptionpolicies.lockkeeper.dev condition met",
+		"customresourcedefinition.apiextensions.k8s.io/hostupdates.lockkeeper.dev created",
 		"disruptionpolicy.lockkeeper.dev/lockkeeper-default created")
 	in.says(out, 0, "Warning", "unchanged")
 

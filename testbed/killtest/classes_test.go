@@ -30,6 +30,7 @@ var classes = []class{
 	{"host: committed to the reboot", []string{"host: ack=rebooting/committed"}, &plain, true},
 	{"host: rebooted, with fresh wants", []string{"host: ack=rebooting/done host wants=nothing"}, &plain, true},
 	{"host: uncordon, mark off, done", []string{"host: ack=uncordoning/done cordon- unschedulable=false"}, &plain, true},
+	{"host: publish the HostUpdate", []string{"host: publish"}, &plain, false},
 	{"host: strip", []string{"host: ack- host- wants-", "host: host- wants-"}, &comesBack, false},
 
 	{"coordinator: adopt", []string{"coordinator: grant- state=idle turn-"}, &comesBack, false},

@@ -22,6 +22,8 @@ func shape(r *faultproxy.Request) string {
 		return "evict"
 	case r.Is("patch", "disruptionpolicies/status"):
 		return "status of a policy"
+	case r.Is("patch", "hostupdates"):
+		return "publish"
 	case r.Is("update", "leases"):
 		return leaseShape(r)
 	case r.Is("patch", "nodes"):
