@@ -1,0 +1,222 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
+)
+
+// store is a HostUpdate, and every write of it.
+type store struct {
+	mu     sync.Mutex
+	err    error
+	object *v1alpha1.HostUpdate
+	writes []time.Duration // since the start
+	start  time.Time
+}
+
+func (s *store) Read(context.Context) (*v1alpha1.HostUpdate, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.object, s.err
+}
+
+// fail has requests fail from now on, or not any more.
+func (s *store) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+// restart counts writes and their times from now on.
+func (s *store) restart() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.start, s.writes = time.Now(), nil
+}
+
+func (s *store) Write(_ context.Context, uid string, status *v1alpha1.HostUpdateStatus) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writes = append(s.writes, time.Since(s.start))
+	if s.err != nil {
+		return s.err
+	}
+	s.object = &v1alpha1.HostUpdate{Status: *status.DeepCopy()}
+	s.object.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", UID: "u"}}
+	return nil
+}
+
+func publishing(t *testing.T, dir string, s *store) (p *publisher, stop func()) {
+	t.Helper()
+	p = newPublisher(&Options{Version: "v1", Log: slog.New(slog.DiscardHandler),
+		Coordinator: func() local.Coordinator { return local.Coordinator{Role: v1alpha1.RoleHost} }}, dir)
+	s.restart()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); p.run(ctx, s) }()
+	return p, func() { cancel(); <-done }
+}
+
+// elapse lets time pass, and everyone do what there is to do then.
+func elapse(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+var resting = local.Host{Node: "n1", UID: "u", BootID: "b", State: v1alpha1.StateIdle, Wants: v1alpha1.WantsNothing}
+
+func blockedBy(name, message string) local.Host {
+	h := resting
+	h.State = v1alpha1.StateDraining
+	h.Blockers = []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: v1alpha1.UpdateName(name), Message: v1alpha1.UpdateText(message)}}
+	return h
+}
+
+// TestPublishPace: what is new is written within 3 s, progress every 10 s, and what is there already never.
+func TestPublishPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		p, stop := publishing(t, t.TempDir(), s)
+		defer stop()
+		p.report(resting)
+		synctest.Wait()
+		if fmt.Sprint(s.writes) != "[0s]" {
+			t.Fatalf("the first report was written at %v, want at once", s.writes)
+		}
+		for range 3600 { // an idle hour
+			p.report(resting)
+			elapse(time.Second)
+		}
+		if len(s.writes) != 1 {
+			t.Fatalf("an idle host writes at %v", s.writes)
+		}
+		// A blocker, then another a second later: two writes, 3 s apart.
+		s.restart()
+		p.report(blockedBy("shop/web", "needs 3"))
+		elapse(time.Second)
+		p.report(blockedBy("shop/db", "needs 3"))
+		elapse(time.Second)
+		p.report(blockedBy("shop/api", "needs 3"))
+		elapse(time.Minute)
+		if fmt.Sprint(s.writes) != "[0s 3s]" {
+			t.Errorf("three blockers within 2 s are written at %v, want [0s 3s]", s.writes)
+		}
+		// Progress: each second another count.
+		s.restart()
+		for i := range 29 {
+			h := blockedBy("shop/api", "needs 3")
+			h.Drain = &v1alpha1.DrainStatus{Total: 100, Evicted: int32(i), Remaining: int32(100 - i)}
+			p.report(h)
+			elapse(time.Second)
+		}
+		if fmt.Sprint(s.writes) != "[0s 10s 20s]" { // the next is due at 30 s, after 29
+			t.Errorf("progress is written at %v, want [0s 10s 20s]", s.writes)
+		}
+		// Not managed any more, or detached: nothing.
+		s.restart()
+		gone := resting
+		gone.Withdrawn = true
+		elapse(time.Minute)
+		s.restart()
+		p.report(gone)
+		elapse(time.Hour)
+		if len(s.writes) != 0 {
+			t.Errorf("a host that was detached writes at %v", s.writes)
+		}
+	})
+}
+
+// TestPublishOffline: what happens before the API server can be reached is kept over a restart, and published with its own times.
+func TestPublishOffline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		s := &store{err: errors.New("connection refused")}
+		p, stop := publishing(t, dir, s)
+		began := time.Now().UTC().Truncate(time.Second)
+		away := func(h local.Host) local.Host {
+			h.API = &local.Failure{Error: "connection refused", Since: began}
+			return h
+		}
+		p.report(away(local.Host{BootID: "b"}))
+		elapse(time.Minute)
+		download := away(local.Host{BootID: "b"})
+		download.Engine = &v1alpha1.EngineStatus{Operation: "DOWNLOADING"}
+		for range 100 {
+			p.report(download)
+			elapse(time.Second)
+		}
+		stop()
+		if s.object != nil {
+			t.Fatal("something was written to an API server that is away")
+		}
+
+		// Another process; a restart at first boot, or a reboot.
+		p, stop = publishing(t, dir, s)
+		staged := download
+		staged.Engine = &v1alpha1.EngineStatus{Operation: "UPDATED_NEED_REBOOT"}
+		p.report(staged)
+		elapse(time.Minute)
+		s.fail(nil)
+		up := resting
+		up.Engine = staged.Engine
+		p.report(up)
+		elapse(10 * time.Minute)
+		stop()
+		if s.object == nil {
+			t.Fatal("nothing was published")
+		}
+		var got []string
+		for _, e := range s.object.Status.Offline {
+			got = append(got, fmt.Sprintf("%v %s", e.Time.Sub(began), e.Message))
+		}
+		want := []string{"0s starting", "1m0s starting; update engine DOWNLOADING", "2m40s starting; update engine UPDATED_NEED_REBOOT"}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("published %q, want %q", got, want)
+		}
+		// It is published once.
+		if left, err := local.ReadOffline(dir); left != nil || err != nil {
+			t.Errorf("left on the host: %v, %v", left, err)
+		}
+	})
+}
+
+// TestPublishAgain: a write that fails is repeated ever more seldom, and holds up nothing.
+func TestPublishAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		p, stop := publishing(t, t.TempDir(), s)
+		p.report(resting)
+		synctest.Wait()
+		s.fail(errors.New("no such kind"))
+		s.restart()
+		p.report(blockedBy("shop/web", "needs 3"))
+		elapse(24 * time.Hour)
+		if n := len(s.writes); n < 250 || n > 350 { // every 5 min, give or take a tenth
+			t.Errorf("%d writes failed in a day", n)
+		}
+		s.fail(nil)
+		elapse(6 * time.Minute)
+		if len(s.object.Status.Blockers) != 1 {
+			t.Errorf("it is not published afterwards: %+v", s.object.Status)
+		}
+		// What is left when the process ends is written once more.
+		s.restart()
+		p.report(resting)
+		p.report(blockedBy("shop/db", "needs 3"))
+		stop()
+		if got := s.object.Status.Blockers; len(got) != 1 || got[0].Name != "shop/db" {
+			t.Errorf("after the end it says %+v", got)
+		}
+	})
+}
