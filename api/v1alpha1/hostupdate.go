@@ -283,10 +283,39 @@ const (
 	BlockerSource BlockerKind = "Source"
 )
 
+// BlockerDoc is a kind with what it means and what a person can do.
+type BlockerDoc struct {
+	Kind  BlockerKind
+	Name  string // what the blocker's name is
+	Means string
+	Do    string
+}
+
+var blockerDocs = []BlockerDoc{
+	{BlockerBudget, "namespace/name of the budget", "a PodDisruptionBudget allows no eviction of the pod now, or several budgets select the pod", "bring the budget's other pods back, or change the budget; see `kubectl describe pdb`"},
+	{BlockerPod, "namespace/name of the pod", "a pod does not leave: the policy does not let it be evicted, its kubelet does not end it, or its controller keeps creating pods on this node", "see the message; delete the pod, or change the policy's drain settings"},
+	{BlockerFinalizer, "namespace/name of the pod", "a pod is deleted and its grace period is over, but it has finalizers", "have the owner of the finalizer remove it"},
+	{BlockerWebhook, "the webhook's or admission policy's", "an admission webhook or policy refuses a request that the turn needs", "change the webhook or policy, or bring the webhook's server back"},
+	{BlockerAPIServer, "what was asked for", "the API server does not answer a request, or answers with an error", "see the message, and the API server's log"},
+	{BlockerInhibitor, "what holds the lock", "a process on the host holds a block inhibitor against a shutdown", "wait for it, or end it: `systemd-inhibit --list` on the host"},
+	{BlockerSession, "the user", "a user is logged in on the host and has been warned of the reboot", "log out, or wait for session_delay"},
+	{BlockerHook, "the hook", "a hook of the policy has not confirmed", "see the hook's own log; `lockkeeper confirm NODE HOOK` confirms in its place"},
+	{BlockerVolume, "the volume", "the policy waits for volumes to be detached, and this one is attached", "see the VolumeAttachment, and the pod that uses the volume"},
+	{BlockerUnit, "the unit", "a hook unit or a unit of the plan failed, or the host is not healthy after its boot", "on the host: `systemctl status UNIT`"},
+	{BlockerSource, "the file, unit or source", "a source of changes cannot be read, so nothing is committed", "see the message and the host's journal"},
+}
+
+// BlockerDocs are all kinds, in the order of the documentation. docs/reasons.md is
+// rendered from it.
+func BlockerDocs() []BlockerDoc { return blockerDocs }
+
 // BlockerKinds are all kinds, in the order of the documentation.
 func BlockerKinds() []BlockerKind {
-	return []BlockerKind{BlockerBudget, BlockerPod, BlockerFinalizer, BlockerWebhook, BlockerAPIServer, BlockerInhibitor,
-		BlockerSession, BlockerHook, BlockerVolume, BlockerUnit, BlockerSource}
+	all := make([]BlockerKind, 0, len(blockerDocs))
+	for _, d := range blockerDocs {
+		all = append(all, d.Kind)
+	}
+	return all
 }
 
 // blockerKinds names all kinds, for a document.
@@ -442,10 +471,11 @@ func UpdateConditions() []string {
 
 // Reasons of conditions, besides a [Reason], a [Result] and a [BlockerKind].
 const (
-	ConditionReasonPending    = "Pending"   // its turn, or its stage, has not come
-	ConditionReasonRunning    = "Running"   // it is under way
-	ConditionReasonDone       = "Done"      // it was done
-	ConditionReasonNotNeeded  = "NotNeeded" // this turn does not need it
+	ConditionReasonUnknown    = "UnknownReason" // the reason is not one
+	ConditionReasonPending    = "Pending"       // its turn, or its stage, has not come
+	ConditionReasonRunning    = "Running"       // it is under way
+	ConditionReasonDone       = "Done"          // it was done
+	ConditionReasonNotNeeded  = "NotNeeded"     // this turn does not need it
 	ConditionReasonNothing    = "NothingPending"
 	ConditionReasonBackedOut  = "BackedOut" // the turn was ended before it
 	ConditionReasonNotBlocked = "NotBlocked"

@@ -22,6 +22,9 @@ type list struct {
 }
 
 func (l *list) set(kind string, is bool, reason, message string) {
+	if !v1alpha1.Reason(reason).Valid() { // a label on the Node may hold anything
+		reason = v1alpha1.ConditionReasonUnknown
+	}
 	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: string(text(message)), LastTransitionTime: l.now}
 	if is {
 		c.Status = metav1.ConditionTrue

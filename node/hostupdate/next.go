@@ -51,6 +51,9 @@ func Next(prev *v1alpha1.HostUpdateStatus, f *Facts, now time.Time) v1alpha1.Hos
 		s.Wants = ""
 	}
 	for _, b := range h.Blockers[:min(len(h.Blockers), v1alpha1.MaxUpdateBlockers)] {
+		if b.Since.IsZero() {
+			b.Since = metav1.NewTime(now)
+		}
 		b.Name, b.Pod, b.Message, b.Since = name(string(b.Name)), name(string(b.Pod)), text(string(b.Message)), at(b.Since.Time)
 		s.Blockers = append(s.Blockers, b)
 	}
@@ -84,6 +87,9 @@ func turns(s, prev *v1alpha1.HostUpdateStatus, h *local.Host) *v1alpha1.Last {
 	}
 	if h.Turn != "" && !h.TurnSince.IsZero() {
 		s.Turn = &v1alpha1.TurnStatus{ID: name(h.Turn), Started: at(h.TurnSince), StageStarted: at(h.StageSince)}
+		if h.StageSince.IsZero() {
+			s.Turn.StageStarted = s.Turn.Started
+		}
 	}
 	if t == nil || h.Last == nil || string(t.ID) != h.Last.Turn {
 		return nil // the Node does not say how it ended

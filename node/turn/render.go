@@ -179,6 +179,13 @@ func RenderReasons() string {
 	for _, d := range v1alpha1.ReasonDocs() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Reason, cell(d.Means), cell(d.Do))
 	}
+	b.WriteString("\n## Blockers\n\n" +
+		"What keeps a host from going on is in `blockers` of its [HostUpdate](hostupdate.md), in `lockkeeper status`, and in the metrics\n" +
+		"`lockkeeper_host_blockers` and `lockkeeper_host_blocked_since_timestamp_seconds`, with the same kind, name and message.\n\n" +
+		"| kind | its name is | means | what to do |\n| --- | --- | --- | --- |\n")
+	for _, d := range v1alpha1.BlockerDocs() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Kind, cell(d.Name), cell(d.Means), cell(d.Do))
+	}
 	return b.String()
 }
 
