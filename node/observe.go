@@ -47,6 +47,7 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	// what they say after it.
 	o.Apply = h.apply.work(stage)
 	o.Sources = h.sources(ctx, &n)
+	o.Self.PendingSince = time.Now().UTC().Truncate(time.Second) // unless the Node has an earlier one
 	o.Own, o.Term = h.ownTerms(&n), h.Term()
 	if n.State == v1alpha1.StateApplying && n.Ours() {
 		h.observeApply(ctx, &o)

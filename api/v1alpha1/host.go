@@ -101,6 +101,9 @@ type Host struct {
 	Drains bool `json:"drains,omitempty"`
 	// Changes are what the plan is made of: all that cost something.
 	Changes []Change `json:"changes,omitempty"`
+	// PendingSince is when the host first published one of these changes, by its
+	// clock; zero if there are none.
+	PendingSince time.Time `json:"pendingSince,omitzero"`
 	// HeldBack are changes to OS versions that a policy holds back. They cost
 	// nothing, and nothing that the node would boot into one is done.
 	HeldBack []Change `json:"heldBack,omitempty"`

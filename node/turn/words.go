@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -87,12 +88,30 @@ func (o *Observation) self() v1alpha1.Host {
 	h.Veto = o.Veto
 	h.Drains = o.Sources.Drains
 	h.Changes, h.HeldBack, h.Plan = o.Sources.Changes, o.Sources.HeldBack, o.Sources.Plan
+	h.PendingSince = o.pendingSince()
 	if o.takesPart() {
 		h.TakesPart = o.Node.Turn
 	}
 	h.HookFailed = o.Hooks.Failed
 	h.ApplyFailed = o.applyFailed()
 	return h
+}
+
+// pendingSince is since when one of the host's changes has been pending: the
+// published time as long as one of the published changes is still there, over
+// processes and boots.
+func (o *Observation) pendingSince() time.Time {
+	if !o.Sources.Wants.Something() {
+		return time.Time{}
+	}
+	if was := o.Node.Host; was != nil && was.NodeUID == o.Node.UID && !was.PendingSince.IsZero() {
+		for _, c := range was.Changes {
+			if slices.ContainsFunc(o.Sources.Changes, c.Same) {
+				return was.PendingSince
+			}
+		}
+	}
+	return o.Self.PendingSince
 }
 
 // applyFailed is what has failed of the plan, for people: what is known of it in
