@@ -79,7 +79,7 @@ var resting = local.Host{Node: "n1", UID: "u", BootID: "b", State: v1alpha1.Stat
 func blockedBy(name, message string) local.Host {
 	h := resting
 	h.State = v1alpha1.StateDraining
-	h.Blockers = []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: v1alpha1.UpdateName(name), Message: v1alpha1.UpdateText(message)}}
+	h.Blockers = []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: v1alpha1.UpdateName(name), Message: v1alpha1.UpdateText(message), Since: metav1.NewTime(time.Unix(1000, 0))}}
 	return h
 }
 
