@@ -35,13 +35,6 @@ import (
 // version is set at build time: -ldflags '-X main.version=v1.2.3'.
 var version string
 
-// Exit statuses beside report's, of sysexits.h.
-const (
-	exitError  = report.ExitError
-	exitUsage  = 64 // EX_USAGE
-	exitConfig = 78 // EX_CONFIG
-)
-
 func main() { os.Exit(run(os.Args, os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
@@ -54,17 +47,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if status, ok := errors.AsType[exitStatus](err); ok {
 		return int(status) // everything has been said
 	}
-	code := exitError
+	code := report.ExitError
 	var errs config.Errors
 	switch {
 	case errors.As(err, &errs):
-		code = exitConfig
+		code = report.ExitConfig
 		for _, e := range errs {
 			fmt.Fprintf(stderr, "lockkeeper: %v\n", e)
 		}
 		err = notStarted(len(errs))
 	case errors.Is(err, errUsage):
-		code = exitUsage
+		code = report.ExitUsage
 	}
 	fmt.Fprintf(stderr, "lockkeeper: %v\n", err)
 	return code
@@ -216,6 +209,9 @@ func commands() []*cli.Command {
 	kubeconfig := func() cli.Flag {
 		return &cli.StringFlag{Name: "kubeconfig", Usage: "your credential's `FILE`, instead of KUBECONFIG or ~/.kube/config"}
 	}
+	exitCodeFlag := func() cli.Flag {
+		return &cli.BoolFlag{Name: "exit-code", Usage: "say what the report says by the exit status too", DisableDefaultText: true}
+	}
 	root := &cli.StringFlag{Name: "root", Hidden: true}
 	return []*cli.Command{
 		{
@@ -226,11 +222,14 @@ func commands() []*cli.Command {
 		{
 			Name: "status", ArgsUsage: "[NODE]", Usage: "Show how the rollout stands, or one node", Action: statusCommand,
 			Description: "Reads the cluster with your own credential. On a host without one, or with the API server away, it shows\n" +
-				"this host's own view.\n\nExit status: 0 up to date, 1 error, 2 rolling, 3 held, halted or stopped.",
+				"this host's own view.\n\n" +
+				"Exit status: 0 when the report could be made, 1 on errors. With --exit-code: 0 up to date, 1 error, 2 rolling,\n" +
+				"3 held, halted or stopped.",
 			Flags: []cli.Flag{
 				&cli.BoolFlag{Name: "all", Aliases: []string{"A"}, Usage: "all nodes, not only those that are not idle and content", DisableDefaultText: true},
 				&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on showing what changes, until interrupted", DisableDefaultText: true},
 				&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: text or json", Value: "text"},
+				exitCodeFlag(),
 				kubeconfig(), configFlag(), root,
 			},
 		},
@@ -251,11 +250,12 @@ func commands() []*cli.Command {
 				"those and the changes named, as if they came to all of these nodes.\n\n" +
 				"It reads with your own credential and changes nothing. It needs leave to list nodes and disruptionpolicies.lockkeeper.dev;\n" +
 				"with leave to list pods and poddisruptionbudgets.policy, and to get lockkeeper's Lease, it says more.\n\n" +
-				"Exit status: 0 nothing to do, or it would go; 1 error; 3 a node would be held.",
+				"Exit status: 0 when the plan could be made, 1 on errors. With --exit-code also 3: a node would be held.",
 			Flags: []cli.Flag{
 				&cli.StringSliceFlag{Name: "change", Usage: "a `CHANGE` that is to come, may be repeated; one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION and request"},
 				&cli.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "the nodes whose labels `SELECTOR` selects, as kubectl has it, instead of all"},
 				&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: text or json", Value: "text"},
+				exitCodeFlag(),
 				kubeconfig(), configFlag(),
 			},
 		},
@@ -525,9 +525,10 @@ func statusCommand(c *cli.Context) error {
 		if err := s.Follow(c.Context, p.Show); err != nil && !errors.Is(err, context.Canceled) {
 			return err
 		}
-		return asStatus(p.Exit(), nil)
+		return asStatus(c, p.Exit(), nil)
 	}
-	return asStatus(form.Print(c.App.Writer, &r))
+	exit, err := form.Print(c.App.Writer, &r)
+	return asStatus(c, exit, err)
 }
 
 func historyCommand(c *cli.Context) error {
@@ -592,7 +593,8 @@ func planCommand(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return asStatus(report.PrintPlan(c.App.Writer, &f, format == "json"))
+	exit, err := report.PrintPlan(c.App.Writer, &f, format == "json")
+	return asStatus(c, exit, err)
 }
 
 // hostStatus is the local view; why is why the cluster cannot be shown.
@@ -611,11 +613,13 @@ func hostStatus(c *cli.Context, form report.Form, why error) error {
 		return fmt.Errorf("%w; and this host is not %s", why, form.Node)
 	}
 	h := report.BuildHost(time.Now(), s, running, why.Error())
-	return asStatus(h.Print(c.App.Writer, form))
+	exit, err := h.Print(c.App.Writer, form)
+	return asStatus(c, exit, err)
 }
 
-func asStatus(exit int, err error) error {
-	if err == nil && exit != 0 {
+// asStatus makes exit the exit status of the process if --exit-code asks for it.
+func asStatus(c *cli.Context, exit int, err error) error {
+	if err == nil && exit != 0 && c.Bool("exit-code") {
 		err = exitStatus(exit)
 	}
 	return err

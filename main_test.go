@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"lockkeeper.dev/lockkeeper/coordinator/report"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/packaging/render"
@@ -95,12 +96,14 @@ Show how the rollout stands, or one node.
 Reads the cluster with your own credential. On a host without one, or with the API server away, it shows
 this host's own view.
 
-Exit status: 0 up to date, 1 error, 2 rolling, 3 held, halted or stopped.
+Exit status: 0 when the report could be made, 1 on errors. With --exit-code: 0 up to date, 1 error, 2 rolling,
+3 held, halted or stopped.
 
 Flags:
   --all, -A                   all nodes, not only those that are not idle and content
   --watch, -w                 go on showing what changes, until interrupted
   --output FORMAT, -o FORMAT  FORMAT: text or json (default: "text")
+  --exit-code                 say what the report says by the exit status too
   --kubeconfig FILE           your credential's FILE, instead of KUBECONFIG or ~/.kube/config
   --config FILE               the host's FILE, instead of /etc/lockkeeper/lockkeeper.toml
   --help, -h                  show this
@@ -370,8 +373,13 @@ func TestStatusOfThisHost(t *testing.T) {
 	if err := release(); err != nil {
 		t.Fatal(err)
 	}
-	if out, _, exit := run(nil); exit != 1 || !strings.Contains(out, "lockkeeper is NOT RUNNING on this host") {
-		t.Errorf("dead: %d, %q", exit, out)
+	for _, tc := range []struct {
+		args []string
+		exit int
+	}{{nil, 0}, {[]string{"--exit-code"}, 1}} {
+		if out, _, exit := run(nil, tc.args...); exit != tc.exit || !strings.Contains(out, "lockkeeper is NOT RUNNING on this host") {
+			t.Errorf("dead, %q: %d, %q", tc.args, exit, out)
+		}
 	}
 }
 
@@ -386,17 +394,20 @@ func TestPackagedUpToDate(t *testing.T) {
 		keys = append(keys, render.Key{Name: k.Name, Type: k.Type, Allowed: k.Bounds, Default: k.Default, Means: k.Means, Reload: k.Reload,
 			About: k.About, List: k.List, Example: k.Example})
 	}
-	page := func(name, part string, fill func(*render.Roff)) string {
+	page := func(name string, parts map[string]func(*render.Roff)) string {
 		text, err := os.ReadFile("packaging/man/" + name + ".in")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(string(text), "\n@"+part+"@\n") {
-			t.Fatalf("%s.in has no place for @%s@", name, part)
+		rendered := map[string]*render.Roff{}
+		for part, fill := range parts {
+			if !strings.Contains(string(text), "\n@"+part+"@\n") {
+				t.Fatalf("%s.in has no place for @%s@", name, part)
+			}
+			rendered[part] = &render.Roff{}
+			fill(rendered[part])
 		}
-		var r render.Roff
-		fill(&r)
-		return render.Page(string(text), part, &r)
+		return render.Page(string(text), rendered)
 	}
 	const head = "What this host decides about itself; see lockkeeper.toml(5). Every key stands here with its default; take away the # before it and before the [table] above it. " +
 		"After a change: lockkeeper check-config, then systemctl reload lockkeeper."
@@ -414,9 +425,10 @@ func TestPackagedUpToDate(t *testing.T) {
 		"(`InvalidPolicy`). A host also refuses a unit that has such a name as an alias.\n\n" + policy.RefusedUnitsTable()
 	for file, want := range map[string]string{
 		"docs/policy-reference.md":              reference,
+		"docs/status.md":                        withExitTable(t, "docs/status.md"),
 		"packaging/lockkeeper.toml":             render.Sample(head, keys),
-		"packaging/man/lockkeeper.8":            page("lockkeeper.8", "COMMANDS", func(r *render.Roff) { r.Commands(commands) }),
-		"packaging/man/lockkeeper.toml.5":       page("lockkeeper.toml.5", "KEYS", func(r *render.Roff) { r.Keys(keys) }),
+		"packaging/man/lockkeeper.8":            page("lockkeeper.8", map[string]func(*render.Roff){"COMMANDS": func(r *render.Roff) { r.Commands(commands) }, "EXITS": exitItems}),
+		"packaging/man/lockkeeper.toml.5":       page("lockkeeper.toml.5", map[string]func(*render.Roff){"KEYS": func(r *render.Roff) { r.Keys(keys) }}),
 		"packaging/completions/lockkeeper.bash": render.Bash("lockkeeper", commands),
 		"packaging/completions/lockkeeper.zsh":  render.Zsh("lockkeeper", commands),
 		"packaging/completions/lockkeeper.fish": render.Fish("lockkeeper", commands),
@@ -433,6 +445,32 @@ func TestPackagedUpToDate(t *testing.T) {
 			t.Errorf("%s is not what the code says: make docs", file)
 		}
 	}
+}
+
+// exitItems lists the exit statuses for the manual page.
+func exitItems(r *render.Roff) {
+	for _, e := range report.ExitStatuses() {
+		r.Item(fmt.Sprintf("`%d`", e.Status), e.Means)
+	}
+}
+
+// withExitTable returns the document with its table of exit statuses as the code has it.
+func withExitTable(t *testing.T, file string) string {
+	const begin, end = "Do not edit this table: make docs -->\n", "<!-- End of the rendered table. -->"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(text), begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		t.Fatalf("%s has no place for the exit statuses", file)
+	}
+	table := "\n| status | meaning |\n| --- | --- |\n"
+	for _, e := range report.ExitStatuses() {
+		table += fmt.Sprintf("| %d | %s |\n", e.Status, e.Means)
+	}
+	return before + begin + table + "\n" + end + after
 }
 
 // renderedCommands are the visible commands and flags of the command line.

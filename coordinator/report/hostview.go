@@ -42,7 +42,7 @@ func hostStatus(s *local.Status) Status {
 	return Held
 }
 
-// ExitStatus is the exit status of `lockkeeper status`: a host on which
+// ExitStatus is the exit status of `lockkeeper status --exit-code`: a host on which
 // lockkeeper does not run is an error, whatever its last words were.
 func (h *HostView) ExitStatus() int {
 	if !h.Running {

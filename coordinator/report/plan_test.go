@@ -190,13 +190,13 @@ func TestPlanTexts(t *testing.T) {
 			w.add("n2")
 			return w.foreseen("n1", shop(), "os:4230.1.0")
 		}},
-		{"plan-nothing.txt", ExitUpToDate, func(w *world) forecast.Forecast {
+		{"plan-nothing.txt", ExitOK, func(w *world) forecast.Forecast {
 			w.policied(webAndDefault).add("n1", web)
 			w.add("n2", unmanaged)
 			w.add("n3", unmanaged, label(v1alpha1.LabelManaged, "false"))
 			return w.foreseen("", forecast.Pods{})
 		}},
-		{"plan-unmatched.txt", ExitUpToDate, func(w *world) forecast.Forecast {
+		{"plan-unmatched.txt", ExitOK, func(w *world) forecast.Forecast {
 			w.policied(map[string]string{"a": "{}"}).add("n1")
 			w.add("n2")
 			return w.foreseen("n1", forecast.Pods{}, "file:/opt/x,y", "unit:a.service", "sentinel:/run/reboot-required")
@@ -219,7 +219,7 @@ func TestPlanTexts(t *testing.T) {
 			w.policied(map[string]string{"lockkeeper-default": webAndDefault["lockkeeper-default"]})
 			return w.foreseen("", forecast.Pods{NoPods: true, Unseen: []string{"pods, and so neither which are evicted nor what would block that: no leave"}}, "file:/etc/hosts")
 		}},
-		{"plan-fleet.txt", ExitUpToDate, func(w *world) forecast.Forecast {
+		{"plan-fleet.txt", ExitOK, func(w *world) forecast.Forecast {
 			w.policied(map[string]string{"lockkeeper-default": webAndDefault["lockkeeper-default"] + "rollout: {maxUnavailable: 10}"})
 			pods := forecast.Pods{OnNode: map[string][]*corev1.Pod{}, Budgets: []policyv1.PodDisruptionBudget{budgetFor("shop/pay", "pay", 0), budgetFor("shop/web", "web", 1)}}
 			for i := range 500 {

@@ -19,7 +19,7 @@ const (
 	maxLines = 10 // obstacles of a kind in a group
 )
 
-// PrintPlan prints a Forecast and returns the exit status of `lockkeeper plan`.
+// PrintPlan prints a Forecast and returns the exit status of `lockkeeper plan --exit-code`.
 func PrintPlan(w io.Writer, f *forecast.Forecast, asJSON bool) (exit int, err error) {
 	if f.Held {
 		exit = ExitHeld

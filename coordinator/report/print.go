@@ -20,7 +20,7 @@ type Form struct {
 	Terminal bool
 }
 
-// Print prints one Report and returns its exit status. The error is about the
+// Print prints one Report and returns its exit status for --exit-code. The error is about the
 // node asked for, or w.
 func (f Form) Print(w io.Writer, r *Report) (exit int, err error) {
 	status := r.Status

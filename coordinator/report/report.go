@@ -12,39 +12,20 @@ import (
 // Status is how the fleet, or one node, stands.
 type Status string
 
-// The answers. Each has an exit status of `lockkeeper status`.
+// The answers. [Status.ExitStatus] gives each its exit status.
 const (
-	// UpToDate: nobody wants anything, and nobody is in a turn. Exit status 0.
+	// UpToDate: nobody wants anything, and nobody is in a turn.
 	UpToDate Status = "UpToDate"
-	// Rolling: something moves, or will by itself in a moment. Exit status 2.
+	// Rolling: something moves, or will by itself in a moment.
 	Rolling Status = "Rolling"
 	// Held: somebody wants something or is in a turn, and nothing moves; or no
-	// node is managed although nobody said so. 3.
+	// node is managed although nobody said so.
 	Held Status = "Held"
-	// Halted: more nodes failed than the policy allows. 3.
+	// Halted: more nodes failed than the policy allows.
 	Halted Status = "Halted"
-	// Stopped: the emergency stop, or no Lease, which is a stop. 3.
+	// Stopped: the emergency stop, or no Lease, which is a stop.
 	Stopped Status = "Stopped"
 )
-
-// Exit statuses of `lockkeeper status`.
-const (
-	ExitUpToDate = 0
-	ExitError    = 1
-	ExitRolling  = 2
-	ExitHeld     = 3
-)
-
-// ExitStatus is the exit status of `lockkeeper status` for s.
-func (s Status) ExitStatus() int {
-	switch s {
-	case UpToDate:
-		return ExitUpToDate
-	case Rolling:
-		return ExitRolling
-	}
-	return ExitHeld
-}
 
 // Report is what there is to say about the cluster at one moment. Its JSON form
 // is that of `lockkeeper status -o json`: fields are added, never renamed.

@@ -301,7 +301,7 @@ func TestTexts(t *testing.T) {
 			w.add("n1")
 			w.add("n2", last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultDone, Changes: osUpdate, End: at("12:00:00")}))
 			return w
-		}, Form{}, ExitUpToDate},
+		}, Form{}, ExitOK},
 		{"stopped.txt", func(t *testing.T) *world {
 			w := rolling(t)
 			w.lease.Annotations[v1alpha1.AnnotationStop] = "storage\nis sick"
@@ -339,7 +339,7 @@ func TestTexts(t *testing.T) {
 			return w
 		}, Form{}, ExitHeld},
 		{"slots.txt", slots, Form{}, ExitHeld},
-		{"slots-node.txt", slots, Form{Node: "n4"}, ExitUpToDate},
+		{"slots-node.txt", slots, Form{Node: "n4"}, ExitOK},
 		{"policies.txt", func(t *testing.T) *world {
 			w := several(t)
 			w.add("n6", wantsReboot, label("pool", "broken"))
@@ -351,7 +351,7 @@ func TestTexts(t *testing.T) {
 				last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated, Changes: osUpdate, End: at("12:00:00")}))
 			return w
 		}, Form{}, ExitHeld},
-		{"policies-node.txt", several, Form{Node: "n3"}, ExitUpToDate},
+		{"policies-node.txt", several, Form{Node: "n3"}, ExitOK},
 		{"nopolicy.txt", func(t *testing.T) *world {
 			w := newWorld(t)
 			w.p.Problems = []policy.Problem{{Field: "spec.rollout.maxUnavailable", Text: "0, expected 1 to 10000"}, {Field: "spec.mode", Text: `"act", expected Act or Observe`}}
@@ -372,7 +372,7 @@ func TestTexts(t *testing.T) {
 			return w
 		}, Form{Node: "n1"}, ExitRolling},
 		{"node-silent.txt", rolling, Form{Node: "n5"}, ExitHeld},
-		{"node-content.txt", rolling, Form{Node: "n3"}, ExitUpToDate},
+		{"node-content.txt", rolling, Form{Node: "n3"}, ExitOK},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, exit := tc.world(t).text(tc.form)

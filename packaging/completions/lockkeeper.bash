@@ -144,9 +144,9 @@ _lockkeeper() {
 	esac
 	case $command in
 	run) mapfile -t COMPREPLY < <(compgen -W '--config --help -h' -- "$cur") ;;
-	status) mapfile -t COMPREPLY < <(compgen -W '--all -A --watch -w --output -o --kubeconfig --config --help -h' -- "$cur") ;;
+	status) mapfile -t COMPREPLY < <(compgen -W '--all -A --watch -w --output -o --exit-code --kubeconfig --config --help -h' -- "$cur") ;;
 	history) mapfile -t COMPREPLY < <(compgen -W '--output -o --kubeconfig --help -h' -- "$cur") ;;
-	plan) mapfile -t COMPREPLY < <(compgen -W '--change --selector -l --output -o --kubeconfig --config --help -h' -- "$cur") ;;
+	plan) mapfile -t COMPREPLY < <(compgen -W '--change --selector -l --output -o --exit-code --kubeconfig --config --help -h' -- "$cur") ;;
 	check-config) mapfile -t COMPREPLY < <(compgen -W '--config --effective --help -h' -- "$cur") ;;
 	retry) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
 	confirm) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;

@@ -40,6 +40,7 @@ _lockkeeper() {
 			'(--watch -w)-w[go on showing what changes, until interrupted]' \
 			'(--output -o)--output[FORMAT\: text or json (default\: text)]:format:(text json)' \
 			'(--output -o)-o[FORMAT\: text or json (default\: text)]:format:(text json)' \
+			'--exit-code[say what the report says by the exit status too]' \
 			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
 			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
 			'(--help -h)--help[show this]' \
@@ -62,6 +63,7 @@ _lockkeeper() {
 			'(--selector -l)-l[the nodes whose labels SELECTOR selects, as kubectl has it, instead of all]:selector:()' \
 			'(--output -o)--output[FORMAT\: text or json (default\: text)]:format:(text json)' \
 			'(--output -o)-o[FORMAT\: text or json (default\: text)]:format:(text json)' \
+			'--exit-code[say what the report says by the exit status too]' \
 			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
 			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
 			'(--help -h)--help[show this]' \

@@ -112,10 +112,12 @@ func (r *Roff) Keys(keys []Key) {
 	}
 }
 
-// Page fills a page that is written by hand: what stands for @PART@ alone on a
-// line is rendered.
-func Page(text, part string, rendered *Roff) string {
+// Page fills a page that is written by hand: each part replaces the line @NAME@
+// that has its name.
+func Page(text string, parts map[string]*Roff) string {
 	text = strings.ReplaceAll(text, "@DATE@", Date)
-	return ".\\\" Rendered from code and the .in file beside it. Do not edit: make docs\n" +
-		strings.Replace(text, "@"+part+"@\n", rendered.b.String(), 1)
+	for name, rendered := range parts {
+		text = strings.Replace(text, "@"+name+"@\n", rendered.b.String(), 1)
+	}
+	return ".\\\" Rendered from code and the .in file beside it. Do not edit: make docs\n" + text
 }

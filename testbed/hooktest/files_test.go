@@ -347,6 +347,6 @@ func admin(t *testing.T, args ...string) string {
 	must(t, err)
 	cmd := osexec.CommandContext(t.Context(), lockkeeper, args...)
 	cmd.Env = []string{"KUBECONFIG=" + credential, "HOME=" + t.TempDir()}
-	out, _ := cmd.CombinedOutput() // its exit status tells how the rollout stands
+	out, _ := cmd.CombinedOutput() // the tests judge what it prints
 	return string(out)
 }

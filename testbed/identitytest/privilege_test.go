@@ -301,7 +301,7 @@ func TestLeastPrivilege(t *testing.T) {
 	admin, err := cp.Kubeconfig("testbed:admin", "system:masters")
 	must(t, err)
 	until(t, "lockkeeper status to find nothing to do", func() (bool, error) {
-		out, err := exec.CommandContext(within(t), binary, "status", "-A", "--kubeconfig", admin).CombinedOutput()
+		out, err := exec.CommandContext(within(t), binary, "status", "-A", "--exit-code", "--kubeconfig", admin).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "lp-3") {
 			return false, fmt.Errorf("%w\n%s", err, out)
 		}

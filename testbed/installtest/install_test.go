@@ -101,29 +101,24 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// next does the document's next step, which has to be under the title. exits are the statuses with which its commands end
-// that do not end with 0.
-func (in *installation) next(title string, exits ...int) string {
+// next does the document's next step, which has to be under the title. Every command of it has to exit with 0.
+func (in *installation) next(title string) string {
 	in.t.Helper()
 	if len(in.steps) == 0 || in.steps[0].Title != title {
 		in.t.Fatalf("docs/install.md has no further step below %q; what is left: %q", title, in.steps)
 	}
 	step := in.steps[0]
 	in.steps = in.steps[1:]
-	return in.do(step, exits...)
+	return in.do(step)
 }
 
-func (in *installation) do(step walkthrough.Step, exits ...int) string {
+func (in *installation) do(step walkthrough.Step) string {
 	in.t.Helper()
 	result, err := in.shell.Run(in.t.Context(), step)
 	must(in.t, err)
 	in.t.Logf("## %s\n$ %s\n%s", step.Title, strings.TrimSpace(step.Text), result.Output)
-	var got []int
-	for _, f := range result.Failures {
-		got = append(got, f.Exit)
-	}
-	if !slices.Equal(got, exits) {
-		in.t.Fatalf("%q: these failed: %v; expected the exit statuses %v", step.Title, result.Failures, exits)
+	if len(result.Failures) > 0 {
+		in.t.Fatalf("%q: these failed: %v", step.Title, result.Failures)
 	}
 	return result.Output
 }
@@ -274,10 +269,10 @@ func TestInstallAsWritten(t *testing.T) {
 	for _, h := range in.hosts {
 		in.hears(h, "not in any coordinator's care; waits: NoCoordinator", "wants reboot for OSUpdate@4.2.0")
 	}
-	out = in.next("3. Look", 3) // held
+	out = in.next("3. Look")
 	in.says(out, 1, "Nobody coordinates.", "node-1  absent  reboot", "node-2  absent  reboot", "node-3  absent  reboot")
 	in.says(out, 4, "NoCoordinator") // a line for each, and what it means
-	out = in.next("3. Look", 3, 3, 3)
+	out = in.next("3. Look")
 	in.says(out, 6, "not in any coordinator's care; waits: NoCoordinator", "wants reboot for OSUpdate@4.2.0") // systemd's line and our own
 	in.says(out, 3, "it does not campaign: no coordinator's kubeconfig at ")
 	in.inert()
@@ -295,7 +290,7 @@ func TestInstallAsWritten(t *testing.T) {
 		t.Errorf("%s coordinates as process %d, and was %d: it needed a restart", leader, now[leader], before[leader])
 	}
 	in.until("to be taken in", soon, func(_ *simhost.Host, n *corev1.Node) bool { return n.Labels[v1alpha1.LabelState] != "" })
-	out = in.next("4. Let it begin", 2) // rolling
+	out = in.next("4. Let it begin")
 	in.says(out, 0, "Nobody coordinates", "NoCoordinator")
 	in.until("to be updated", rolled, func(h *simhost.Host, n *corev1.Node) bool {
 		return h.Version() == staged && n.Labels[v1alpha1.LabelState] == "idle" && n.Labels[v1alpha1.LabelWants] == "nothing" && !n.Spec.Unschedulable

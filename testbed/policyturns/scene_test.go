@@ -308,8 +308,7 @@ func (s *scene) lockkeeper(args ...string) (string, error) {
 	return string(out), err
 }
 
-// tells waits until `lockkeeper status NODE` has all of the words. Its exit status says whether all is well, which is not
-// asked here.
+// tells waits until `lockkeeper status NODE` has all of the words.
 func (s *scene) tells(h *simhost.Host, words ...string) {
 	s.t.Helper()
 	s.eventually(fmt.Sprintf("lockkeeper status %s to tell %q", h.Name(), words), func(context.Context) (bool, error) {

@@ -184,8 +184,11 @@ func status(ctx context.Context, binary, kubeconfig string) {
 	fmt.Println("\n$ lockkeeper status -A")
 	cmd := exec.CommandContext(ctx, binary, "status", "-A")
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
-	out, _ := cmd.CombinedOutput() // its exit status tells whether something is to be done, not whether it worked
+	out, err := cmd.CombinedOutput()
 	fmt.Println(string(out))
+	if err != nil {
+		say("%v", err)
+	}
 }
 
 func say(format string, args ...any) { fmt.Printf("demo: "+format+"\n", args...) }
