@@ -18,6 +18,7 @@ import (
 	_ "time/tzdata" // windows have time zones, and a host may lack their database
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 
@@ -496,6 +497,7 @@ func say(do func(*cli.Context, *report.Source) (string, error)) cli.ActionFunc {
 
 func statusCommand(c *cli.Context) error {
 	form := report.Form{All: c.Bool("all"), Node: c.Args().First(), JSON: c.String("output") == "json"}
+	form.Width, _ = terminalSize(c.App.Writer)
 	if o := c.String("output"); o != "json" && o != "text" {
 		return usage("-o %q, expected text or json", o)
 	}
@@ -517,8 +519,10 @@ func statusCommand(c *cli.Context) error {
 		return err
 	}
 	if c.Bool("watch") {
-		form.Terminal = isTerminal(c.App.Writer)
 		p := &report.Printer{Form: form, W: c.App.Writer}
+		if form.Width > 0 {
+			p.Size = func() (columns, rows int) { return terminalSize(c.App.Writer) }
+		}
 		if err := p.Show(r, nil); err != nil {
 			return err
 		}
@@ -555,7 +559,9 @@ func historyCommand(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return report.WriteHistory(c.App.Writer, report.History(all), time.Now(), format == "json")
+	form := report.Form{JSON: format == "json"}
+	form.Width, _ = terminalSize(c.App.Writer)
+	return report.WriteHistory(c.App.Writer, report.History(all), time.Now(), form)
 }
 
 func planCommand(c *cli.Context) error {
@@ -585,6 +591,8 @@ func planCommand(c *cli.Context) error {
 			return usage("-l %v", err)
 		}
 	}
+	form := report.Form{JSON: format == "json"}
+	form.Width, _ = terminalSize(c.App.Writer)
 	s, err := source(c)
 	if err != nil {
 		return err
@@ -593,7 +601,7 @@ func planCommand(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	exit, err := report.PrintPlan(c.App.Writer, &f, format == "json")
+	exit, err := report.PrintPlan(c.App.Writer, &f, form)
 	return asStatus(c, exit, err)
 }
 
@@ -625,12 +633,19 @@ func asStatus(c *cli.Context, exit int, err error) error {
 	return err
 }
 
-// isTerminal reports whether w is one that text can be drawn on.
-func isTerminal(w io.Writer) bool {
+// terminalSize returns how many columns and rows the terminal has that w is, and
+// zeros if w is no terminal that text can be drawn on.
+func terminalSize(w io.Writer) (columns, rows int) {
 	f, ok := w.(*os.File)
 	if !ok || os.Getenv("TERM") == "dumb" || os.Getenv("TERM") == "" {
-		return false
+		return 0, 0
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	columns, rows, err := term.GetSize(int(f.Fd()))
+	switch {
+	case err != nil:
+		return 0, 0
+	case columns == 0: // a terminal that was given no size, such as a serial line
+		return 80, 24
+	}
+	return columns, rows
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -26,23 +25,19 @@ func (r *Report) Only(n *Node) *Report {
 	return &one
 }
 
-// WriteNode writes everything there is to say of one node.
-func (r *Report) WriteNode(w io.Writer, n *Node) error {
-	var b strings.Builder
+// WriteNode writes everything there is to say of one node. The width is that of
+// [TextOptions].
+func (r *Report) WriteNode(w io.Writer, n *Node, width int) error {
+	p := newPage(width)
 	head := n.Name + ": " + n.stateWord()
 	if n.Wants != "" {
 		head += ", wants " + string(n.Wants)
 	}
 	if n.Held != "" {
-		head += ", held: " + clean(string(n.Held))
+		head += ", held: " + string(n.Held)
 	}
-	b.WriteString(head + "\n")
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	line := func(label, format string, args ...any) {
-		if text := clean(fmt.Sprintf(format, args...)); text != "" {
-			fmt.Fprintf(tw, "  %s\t%s\n", label, text)
-		}
-	}
+	p.line(head)
+	line, write := p.lines()
 	line("why", "%s", n.Why)
 	r.turnLines(n, line)
 	r.updateLines(n, line)
@@ -59,18 +54,18 @@ func (r *Report) WriteNode(w io.Writer, n *Node) error {
 		line("detached", "yes%s; kubectl annotate node %s %s-", reasonOf(n.Detached), n.Name, v1alpha1.AnnotationDetached)
 	}
 	r.lastLines(n, line)
-	for _, p := range n.Problems {
-		line("unreadable", "%s", p)
+	for _, problem := range n.Problems {
+		line("unreadable", "%s", problem)
 	}
 	if d := n.Held.Doc(); d.Reason != "" {
 		line("means", "%s", d.Means)
 		line("to do", "%s", strings.ReplaceAll(d.Do, "NODE", n.Name))
 	}
-	tw.Flush()
+	write()
 	for _, note := range r.notes() {
-		b.WriteString(note + "\n")
+		p.line(note)
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, p.String())
 	return err
 }
 

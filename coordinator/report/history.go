@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -33,9 +32,10 @@ func History(all []v1alpha1.HostUpdate) []Turn {
 	return turns
 }
 
-// WriteHistory writes the turns as a table, or as JSON.
-func WriteHistory(w io.Writer, turns []Turn, now time.Time, asJSON bool) error {
-	if asJSON {
+// WriteHistory writes the turns as a table, or as JSON. Of the form, JSON and Width
+// count.
+func WriteHistory(w io.Writer, turns []Turn, now time.Time, form Form) error {
+	if form.JSON {
 		return writeJSON(w, struct {
 			Turns []Turn `json:"turns"`
 		}{append([]Turn{}, turns...)}, "  ")
@@ -44,9 +44,7 @@ func WriteHistory(w io.Writer, turns []Turn, now time.Time, asJSON bool) error {
 		_, err := fmt.Fprintln(w, "No turn has ended, as far as the HostUpdates tell.")
 		return err
 	}
-	var b strings.Builder
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "NODE\tENDED\tTOOK\tRESULT\tCHANGES\tSTAGES")
+	var rows [][]string
 	for _, t := range turns {
 		result := string(t.Result)
 		if t.Reason != "" {
@@ -56,12 +54,19 @@ func WriteHistory(w io.Writer, turns []Turn, now time.Time, asJSON bool) error {
 		for _, c := range t.Changes {
 			changes = append(changes, string(c))
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", clean(t.Node), clock(now, t.Ended.Time), span(t.Ended.Sub(t.Started.Time)),
-			cell(result), cell(cmp.Or(strings.Join(changes, ", "), "-")), cell(stagesText(t.Stages)))
+		row := []string{t.Node, clock(now, t.Ended.Time), span(t.Ended.Sub(t.Started.Time)), cell(result),
+			cell(cmp.Or(strings.Join(changes, ", "), "-")), stagesText(t.Stages)}
+		if form.Width > 0 { // two wide columns leave no room on a terminal
+			row = append(row[:4], row[4]+": "+row[5])
+		}
+		rows = append(rows, row)
 	}
-	if err := tw.Flush(); err != nil {
-		return err
+	header := []string{"NODE", "ENDED", "TOOK", "RESULT", "CHANGES", "STAGES"}
+	if form.Width > 0 {
+		header = append(header[:4], "CHANGES AND STAGES")
 	}
-	_, err := io.WriteString(w, b.String())
+	p := newPage(form.Width)
+	p.table("", header, rows)
+	_, err := io.WriteString(w, p.String())
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -56,24 +55,21 @@ func (h *HostView) Print(w io.Writer, f Form) (exit int, err error) {
 	if f.JSON {
 		return h.ExitStatus(), writeJSON(w, h, "  ")
 	}
-	return h.ExitStatus(), h.writeText(w)
+	return h.ExitStatus(), h.writeText(w, f.Width)
 }
 
-func (h *HostView) writeText(w io.Writer) error {
+func (h *HostView) writeText(w io.Writer, width int) error {
 	s := &h.Host
-	var b strings.Builder
-	fmt.Fprintf(&b, "This host's own view, because %s.\n", cell(h.Why))
+	p := newPage(width)
+	p.line(fmt.Sprintf("This host's own view, because %s.", cell(h.Why)))
 	if h.Running {
-		fmt.Fprintf(&b, "lockkeeper %s runs (process %d) and said %s:\n", s.Version, s.PID, ago(h.Time, s.Time))
+		p.line(fmt.Sprintf("lockkeeper %s runs (process %d) and said %s:", s.Version, s.PID, ago(h.Time, s.Time)))
 	} else {
-		fmt.Fprintf(&b, "lockkeeper is NOT RUNNING on this host: systemctl status lockkeeper\nIts last words, of process %d (%s), are from %s:\n", s.PID, s.Version, ago(h.Time, s.Time))
+		p.line("lockkeeper is NOT RUNNING on this host: systemctl status lockkeeper")
+		p.line(fmt.Sprintf("Its last words, of process %d (%s), are from %s:", s.PID, s.Version, ago(h.Time, s.Time)))
 	}
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	line := func(label, text string) {
-		if text != "" {
-			fmt.Fprintf(tw, "  %s\t%s\n", label, clean(text))
-		}
-	}
+	add, write := p.lines()
+	line := func(label, text string) { add(label, "%s", text) }
 	line("status", s.Line)
 	node := s.Node
 	if node == "" {
@@ -121,8 +117,8 @@ func (h *HostView) writeText(w io.Writer) error {
 		line("means", d.Means)
 		line("to do", strings.ReplaceAll(d.Do, "NODE", orDefault(s.Node, "NODE")))
 	}
-	tw.Flush()
-	_, err := io.WriteString(w, b.String())
+	write()
+	_, err := io.WriteString(w, p.String())
 	return err
 }
 

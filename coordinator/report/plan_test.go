@@ -255,7 +255,7 @@ func TestPlanTexts(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			f := tc.world(newWorld(t))
 			var b strings.Builder
-			exit, err := PrintPlan(&b, &f, false)
+			exit, err := PrintPlan(&b, &f, Form{})
 			if err != nil || exit != tc.exit {
 				t.Errorf("exit status %d, %v, expected %d", exit, err, tc.exit)
 			}
@@ -352,7 +352,7 @@ func TestPlanJSON(t *testing.T) {
 	w.add("n2")
 	f := w.foreseen("n1", shop(), "os:4230.1.0")
 	var b strings.Builder
-	if exit, err := PrintPlan(&b, &f, true); exit != ExitHeld || err != nil {
+	if exit, err := PrintPlan(&b, &f, Form{JSON: true}); exit != ExitHeld || err != nil {
 		t.Errorf("%d, %v", exit, err)
 	}
 	var got map[string]any

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -19,30 +18,31 @@ const (
 	maxLines = 10 // obstacles of a kind in a group
 )
 
-// PrintPlan prints a Forecast and returns the exit status of `lockkeeper plan --exit-code`.
-func PrintPlan(w io.Writer, f *forecast.Forecast, asJSON bool) (exit int, err error) {
+// PrintPlan prints a Forecast and returns the exit status of `lockkeeper plan
+// --exit-code`. Of the form, JSON and Width count.
+func PrintPlan(w io.Writer, f *forecast.Forecast, form Form) (exit int, err error) {
 	if f.Held {
 		exit = ExitHeld
 	}
-	if asJSON {
+	if form.JSON {
 		return exit, writeJSON(w, f, "  ")
 	}
-	var b strings.Builder
-	b.WriteString(planHead(f) + "\n")
+	out := newPage(form.Width)
+	out.line(planHead(f))
 	for _, what := range f.Unseen {
-		b.WriteString("Not seen: " + clean(what) + ".\n")
+		out.line("Not seen: " + what + ".")
 	}
 	for i := range f.Groups {
-		b.WriteString("\n")
+		out.WriteString("\n")
 		p := planned{Forecast: f, Group: &f.Groups[i]}
-		p.write(&b)
+		p.write(out)
 	}
 	held := map[v1alpha1.Reason]bool{}
 	for i := range f.Groups {
 		held[f.Groups[i].Answer.Held] = true
 	}
-	writeReasons(&b, held)
-	_, err = io.WriteString(w, b.String())
+	out.reasons(held)
+	_, err = io.WriteString(w, out.String())
 	return exit, err
 }
 
@@ -64,7 +64,7 @@ type planned struct {
 	line lineFunc
 }
 
-func (p *planned) write(b *strings.Builder) {
+func (p *planned) write(out *page) {
 	var names []string
 	for i := range p.Nodes {
 		names = append(names, p.Nodes[i].Name)
@@ -73,13 +73,9 @@ func (p *planned) write(b *strings.Builder) {
 	if len(p.Nodes) > 1 {
 		head = plural(len(p.Nodes), "node") + ": " + head
 	}
-	b.WriteString(clean(head) + "\n")
-	tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	p.line = func(label, format string, args ...any) {
-		if text := clean(fmt.Sprintf(format, args...)); text != "" {
-			fmt.Fprintf(tw, "  %s\t%s\n", label, text)
-		}
-	}
+	out.line(head)
+	var write func()
+	p.line, write = out.lines()
 	p.line("now", "%s", p.now())
 	p.rules()
 	p.steps()
@@ -91,7 +87,7 @@ func (p *planned) write(b *strings.Builder) {
 	for _, n := range p.Notes {
 		p.line("note", "%s", n)
 	}
-	tw.Flush() // to a strings.Builder, which does not fail
+	write()
 }
 
 func (p *planned) now() string {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
 )
 
 // Form is how Reports are printed.
@@ -15,9 +17,8 @@ type Form struct {
 	JSON bool
 	All  bool   // text: every node
 	Node string // one node in detail; "" is the cluster
-	// Terminal: when following, the text is drawn anew in its place. Else
-	// only what changed is printed, a line each with its time.
-	Terminal bool
+	// Width is the terminal's, in columns; 0 is no terminal. Text is fitted to it.
+	Width int
 }
 
 // Print prints one Report and returns its exit status for --exit-code. The error is about the
@@ -33,27 +34,50 @@ func (f Form) Print(w io.Writer, r *Report) (exit int, err error) {
 		if f.JSON {
 			return status.ExitStatus(), writeJSON(w, r.Only(n), "  ")
 		}
-		return status.ExitStatus(), r.WriteNode(w, n)
+		return status.ExitStatus(), r.WriteNode(w, n, f.Width)
 	}
 	if f.JSON {
 		return status.ExitStatus(), writeJSON(w, r, "  ")
 	}
-	return status.ExitStatus(), r.WriteText(w, TextOptions{All: f.All})
+	return status.ExitStatus(), r.WriteText(w, TextOptions{All: f.All, Width: f.Width})
 }
 
+// writeJSON writes v as JSON. Characters that are not printable are escaped: JSON
+// may be read on a terminal too.
 func writeJSON(w io.Writer, v any, indent string) error {
-	e := json.NewEncoder(w)
+	var text strings.Builder
+	e := json.NewEncoder(&text)
 	e.SetIndent("", indent)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, r := range text.String() {
+		if r == '\n' || unicode.IsPrint(r) {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
 // Printer prints one Report after the other.
 type Printer struct {
 	Form
 	W io.Writer
+	// Size returns how many columns and rows the terminal has that W is; the text
+	// is then redrawn in its place. nil: W is no terminal, and only what changed is
+	// printed, a line each with its time.
+	Size func() (columns, rows int)
 
 	exit    int
 	printed bool
+	columns int // of the terminal when it was drawn last; 0 before
+	rows    int
 	nodes   map[string]line   // by name
 	notes   map[string]string // what was last said of the whole, by kind
 	away    bool
@@ -75,7 +99,7 @@ func (p *Printer) Show(r Report, away error) error {
 	switch {
 	case p.JSON:
 		return p.showJSON(&r)
-	case p.Terminal:
+	case p.Size != nil:
 		return p.draw(&r, away)
 	}
 	return p.showChanges(&r, away)
@@ -106,19 +130,56 @@ func (p *Printer) showJSON(r *Report) error {
 	return writeJSON(p.W, out, "")
 }
 
-// draw clears the terminal and prints all.
+// draw draws the text over the one before it: each line is written over what was
+// there and only the rest of the line is cleared, so that nothing flickers. A text
+// that is longer than the terminal is cut, and says so: to scroll would leave parts
+// of older texts above it.
 func (p *Printer) draw(r *Report, away error) error {
-	var b strings.Builder
-	exit, err := p.Form.Print(&b, r)
+	wide, rows := p.Size()
+	p.Width = wide
+	var text strings.Builder
+	exit, err := p.Form.Print(&text, r)
 	if err != nil {
 		return err
 	}
 	p.exit = exit
 	if away != nil {
-		fmt.Fprintf(&b, "\nThe API server is away; this is what was last seen of it: %s\n", cell(away.Error()))
+		out := newPage(wide)
+		out.line("The API server is away; this is what was last seen of it: " + cell(away.Error()))
+		text.WriteString("\n" + out.String())
 	}
-	_, err = io.WriteString(p.W, "\x1b[H\x1b[2J"+b.String())
+	var b strings.Builder
+	b.WriteString(cursorHome)
+	if wide != p.columns || rows != p.rows {
+		b.WriteString(clearBelow) // what is there was laid out for another size
+		p.columns, p.rows = wide, rows
+	}
+	for _, line := range fitRows(strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n"), rows-1) {
+		b.WriteString(line)
+		if columns(line) < wide {
+			b.WriteString(clearLine) // in a full line it would take the last character
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString(clearBelow)
+	_, err = io.WriteString(p.W, b.String())
 	return err
+}
+
+// Control sequences of ECMA-48 that every terminal knows.
+const (
+	cursorHome = "\x1b[H"
+	clearLine  = "\x1b[K" // from the cursor on
+	clearBelow = "\x1b[J" // from the cursor on
+)
+
+// fitRows returns at most n of the lines. If it leaves lines out, the last line
+// says how many.
+func fitRows(lines []string, n int) []string {
+	if n < 1 || len(lines) <= n {
+		return lines
+	}
+	return append(lines[:n-1:n-1], fmt.Sprintf("… %d more lines", len(lines)-n+1))
 }
 
 // showChanges prints all of the first Report and then a line for each change.
@@ -133,7 +194,7 @@ func (p *Printer) showChanges(r *Report, away error) error {
 	stamp := r.Time.UTC().Format("15:04:05Z") + "  "
 	say := func(format string, args ...any) {
 		if p.printed {
-			b.WriteString(stamp + fmt.Sprintf(format, args...) + "\n")
+			b.WriteString(stamp + visible(fmt.Sprintf(format, args...)) + "\n")
 		}
 	}
 	if p.away != (away != nil) {
@@ -200,7 +261,7 @@ func (p *Printer) wholeChanges(r *Report, say func(string, ...any)) {
 	}
 	for _, kind := range []string{"leads", "stop", "summary"} {
 		if text, ok := parts[kind]; ok && p.notes[kind] != text {
-			say("%s", clean(text))
+			say("%s", text)
 		}
 	}
 	p.notes = parts

@@ -3,9 +3,11 @@ package report
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/local"
@@ -59,20 +61,124 @@ func TestFollowOneNode(t *testing.T) {
 	}
 }
 
-func TestFollowOnATerminalDrawsAllAnew(t *testing.T) {
-	var b strings.Builder
-	follow(t, &Printer{W: &b, Form: Form{Terminal: true}})
-	screens := strings.Split(b.String(), "\x1b[H\x1b[2J")
-	if len(screens) != 9 { // one for each moment, after the empty text before the first
-		t.Fatalf("%d screens", len(screens)-1)
+// screen is a terminal as far as a Printer uses one.
+type screen struct {
+	t                   *testing.T
+	columns, rows, x, y int
+	cells               [][]rune
+}
+
+func newScreen(t *testing.T, columns, rows int) *screen {
+	s := &screen{t: t, columns: columns, rows: rows}
+	for range rows {
+		s.cells = append(s.cells, slices.Repeat([]rune{' '}, columns))
 	}
-	for i, s := range screens[1:] {
-		if !strings.Contains(s, "managed nodes up to date") {
-			t.Errorf("screen %d has no summary:\n%s", i, s)
+	return s
+}
+
+// Write does what a terminal does. It fails the test where text leaves the screen.
+func (s *screen) Write(b []byte) (int, error) {
+	for text := string(b); text != ""; {
+		switch {
+		case strings.HasPrefix(text, "\x1b[H"):
+			s.x, s.y, text = 0, 0, text[3:]
+		case strings.HasPrefix(text, "\x1b[K"):
+			s.clear(s.y, min(s.x, s.columns-1))
+			text = text[3:]
+		case strings.HasPrefix(text, "\x1b[J"):
+			for y := s.y; y < s.rows; y++ {
+				s.clear(y, map[bool]int{true: s.x}[y == s.y])
+			}
+			text = text[3:]
+		case text[0] == '\n':
+			s.x, s.y, text = 0, s.y+1, text[1:]
+			if s.y >= s.rows {
+				s.t.Fatalf("the text has scrolled:\n%s", s)
+			}
+		default:
+			r, size := utf8.DecodeRuneInString(text)
+			if text = text[size:]; s.x+runeColumns(r) > s.columns {
+				s.t.Fatalf("line %d is longer than %d columns:\n%s", s.y, s.columns, s)
+			}
+			if n := runeColumns(r); n > 0 {
+				s.cells[s.y][s.x] = r
+				s.x += n
+			}
 		}
-		if away := strings.Contains(s, "The API server is away; this is what was last seen of it: connection refused"); away != (i == 5 || i == 6) {
-			t.Errorf("screen %d says away: %v", i, away)
+	}
+	return len(b), nil
+}
+
+func (s *screen) clear(y, from int) {
+	for x := from; x < s.columns; x++ {
+		s.cells[y][x] = ' '
+	}
+}
+
+func (s *screen) String() string {
+	var b strings.Builder
+	for _, line := range s.cells {
+		b.WriteString(strings.TrimRight(string(line), " ") + "\n")
+	}
+	return strings.TrimRight(b.String(), "\n") + "\n"
+}
+
+// What is on the terminal is the last text and nothing of those before it, and no
+// part of it was ever blank meanwhile.
+func TestFollowOnATerminalRedrawsInPlace(t *testing.T) {
+	w := rolling(t)
+	s := newScreen(t, 80, 40)
+	p := &Printer{W: s, Size: func() (int, int) { return s.columns, s.rows }}
+	show := func(away error) {
+		t.Helper()
+		r := w.report()
+		if err := p.Show(r, away); err != nil {
+			t.Fatal(err)
 		}
+		var want strings.Builder
+		if err := r.WriteText(&want, TextOptions{Width: 80}); err != nil {
+			t.Fatal(err)
+		}
+		text := want.String()
+		if away != nil {
+			text += "\nThe API server is away; this is what was last seen of it: connection refused\n"
+		}
+		if s.String() != text {
+			t.Errorf("the screen is\n%s\nexpected\n%s", s, text)
+		}
+	}
+	for y := range s.rows {
+		copy(s.cells[y], []rune("what the shell left"))
+	}
+	show(nil)
+	show(errors.New("connection refused"))
+	w.lease.Annotations[v1alpha1.AnnotationStop] = "wait"
+	show(nil)
+	w.nodes = w.nodes[2:3]
+	show(nil) // it is shorter
+	var b strings.Builder
+	p.W = &b
+	r := w.report()
+	if err := p.Show(r, nil); err != nil {
+		t.Fatal(err)
+	}
+	if cleared := strings.Index(b.String(), clearBelow); strings.Contains(b.String(), "\x1b[2J") || cleared != b.Len()-len(clearBelow) {
+		t.Errorf("the screen is cleared before it is written:\n%q", b.String())
+	}
+}
+
+// A terminal that is too small shows the beginning, and says what is missing.
+func TestFollowOnASmallTerminal(t *testing.T) {
+	w := rolling(t)
+	s := newScreen(t, 40, 8)
+	p := &Printer{W: s, Size: func() (int, int) { return s.columns, s.rows }}
+	if err := p.Show(w.report(), nil); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "small.txt", s.String())
+	s.columns, s.rows, s.cells = 20, 4, newScreen(t, 20, 4).cells
+	if err := p.Show(w.report(), nil); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -100,11 +206,12 @@ func TestFollowJSONIsALineForEachChange(t *testing.T) {
 }
 
 func TestFollowedNodeIsDeleted(t *testing.T) {
-	for _, f := range []Form{{Node: "n5", JSON: true}, {Node: "n5", Terminal: true}} {
+	size := func() (int, int) { return 80, 24 }
+	for _, p := range []*Printer{{Form: Form{Node: "n5", JSON: true}}, {Form: Form{Node: "n5"}, Size: size}} {
 		w := newWorld(t)
-		p := &Printer{W: &strings.Builder{}, Form: f}
+		p.W = &strings.Builder{}
 		if err := p.Show(w.report(), nil); err == nil || err.Error() != `there is no node "n5"` {
-			t.Errorf("%+v: %v", f, err)
+			t.Errorf("%+v: %v", p.Form, err)
 		}
 	}
 }

@@ -296,6 +296,8 @@ func TestTexts(t *testing.T) {
 	}{
 		{"rolling.txt", rolling, Form{}, ExitRolling},
 		{"rolling-all.txt", rolling, Form{All: true}, ExitRolling},
+		{"rolling-80.txt", rolling, Form{Width: 80}, ExitRolling},
+		{"node-80.txt", rolling, Form{Node: "n5", Width: 80}, ExitHeld},
 		{"uptodate.txt", func(t *testing.T) *world {
 			w := newWorld(t)
 			w.add("n1")

@@ -3,10 +3,9 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -14,37 +13,42 @@ import (
 const (
 	// maxRows bounds the nodes in text unless all were asked for.
 	maxRows = 100
-	maxCell = 120 // bytes of a text that somebody else wrote
+	// wideTable is from how many columns on a terminal shows every column of the
+	// nodes' table.
+	wideTable = 140
+	maxCell   = 120 // columns of a text that someone else wrote
+	maxWhy    = 400 // columns of a node's WHY
 )
 
 // TextOptions say how much text.
 type TextOptions struct {
-	All bool // every node, not only those that need a look
+	All   bool // every node, not only those that need a look
+	Width int  // columns of the terminal; 0 for none: nothing is cut or broken
 }
 
 // WriteText writes the report: a summary, then the nodes that are not idle and
 // content, then what the reasons among them mean. Two reports of the same facts
 // at the same time are the same text.
 func (r *Report) WriteText(w io.Writer, o TextOptions) error {
-	var b strings.Builder
-	b.WriteString(r.Summary + "\n")
+	p := newPage(o.Width)
+	p.line(r.Summary)
 	for _, line := range r.notes() {
-		b.WriteString(line + "\n")
+		p.line(line)
 	}
 	rows, more := r.rows(o.All)
 	if len(rows) > 0 {
-		b.WriteByte('\n')
-		r.table(&b, rows)
+		p.WriteByte('\n')
+		r.table(p, rows)
 	}
 	if more > 0 {
-		fmt.Fprintf(&b, "… and %d more; -A shows all\n", more)
+		p.line(fmt.Sprintf("… and %d more; -A shows all", more))
 	}
 	held := map[v1alpha1.Reason]bool{}
 	for _, n := range rows {
 		held[n.Held] = true
 	}
-	writeReasons(&b, held)
-	_, err := io.WriteString(w, b.String())
+	p.reasons(held)
+	_, err := io.WriteString(w, p.String())
 	return err
 }
 
@@ -65,21 +69,32 @@ func (r *Report) rows(all bool) (rows []*Node, more int) {
 	return rows, more
 }
 
-func (r *Report) table(b *strings.Builder, rows []*Node) {
-	tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "NODE\tSTATE\tWANTS\tHELD\tSINCE\tTURN\tWHY")
-	for _, n := range rows {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, n.stateWord(), dash(string(n.Wants)), dash(string(n.Held)),
-			since(r.Time, n.StageSince), dash(n.Turn), cell(n.whyAll(r.Time)))
+// table writes the nodes. A narrow terminal shows no turn, and of SINCE only how
+// long; `lockkeeper status NODE` has both.
+func (r *Report) table(p *page, nodes []*Node) {
+	short := p.width > 0 && p.width < wideTable
+	header := []string{"NODE", "STATE", "WANTS", "HELD", "SINCE", "TURN", "WHY"}
+	if short {
+		header = slices.Delete(header, 5, 6)
 	}
-	tw.Flush() // to a strings.Builder, which does not fail
+	rows := make([][]string, 0, len(nodes))
+	for _, n := range nodes {
+		row := []string{n.Name, n.stateWord(), dash(string(n.Wants)), dash(string(n.Held)),
+			since(r.Time, n.StageSince), dash(n.Turn), clip(visible(n.whyAll(r.Time)), maxWhy)}
+		if short {
+			row[4], _, _ = strings.Cut(row[4], " ")
+			row = slices.Delete(row, 5, 6)
+		}
+		rows = append(rows, row)
+	}
+	p.table("", header, rows)
 }
 
 func (n *Node) stateWord() string {
 	if n.State == v1alpha1.StateAbsent && !n.Managed {
 		return "not managed"
 	}
-	return clean(n.State.String())
+	return n.State.String()
 }
 
 // whyAll is Why with what else there is to know of the node in one line.
@@ -178,7 +193,7 @@ func (r *Report) notes() []string {
 	if f.SettlingUntil != nil {
 		budget += "; settles until " + clock(r.Time, *f.SettlingUntil)
 	}
-	lines := []string{clean(who) + ". " + budget + "."}
+	lines := []string{who + ". " + budget + "."}
 	if taken := r.taken(); taken != "" {
 		lines = append(lines, taken)
 	}
@@ -237,43 +252,24 @@ func joined(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
 }
 
-// writeReasons explains each of the reasons once, in the order of the
-// documentation.
-func writeReasons(b *strings.Builder, shown map[v1alpha1.Reason]bool) {
+// reasons explains each of the reasons once, in the order of the documentation.
+func (p *page) reasons(shown map[v1alpha1.Reason]bool) {
 	first := true
 	for _, d := range v1alpha1.ReasonDocs() {
 		if !shown[d.Reason] {
 			continue
 		}
 		if first {
-			b.WriteByte('\n')
+			p.WriteByte('\n')
 			first = false
 		}
-		fmt.Fprintf(b, "%s: %s. To do: %s.\n", d.Reason, d.Means, strings.TrimSuffix(d.Do, "."))
+		p.line(fmt.Sprintf("%s: %s. To do: %s.", d.Reason, d.Means, strings.TrimSuffix(d.Do, ".")))
 	}
 }
 
 func dash(s string) string {
-	if s = clean(s); s == "" {
+	if s == "" {
 		return "-"
 	}
 	return s
-}
-
-// cell is somebody else's text, bounded and on one line.
-func cell(s string) string {
-	if len(s) > maxCell {
-		s = strings.ToValidUTF8(s[:maxCell], "") + "…"
-	}
-	return clean(s)
-}
-
-// clean keeps control characters off the terminal.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, s)
 }

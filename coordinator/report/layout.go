@@ -1,0 +1,239 @@
+package report
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/width"
+)
+
+const (
+	// maxText bounds a line of text, in bytes as it was read. Texts that others
+	// wrote may have a mebibyte.
+	maxText = 8 << 10
+	// maxMarks is how many combining marks in a row are printed as they are. More
+	// than that would write over the lines above and below.
+	maxMarks = 4
+	// columnGap is between two columns, in terminal columns.
+	columnGap = 2
+	// minLast is the least width of a last column next to the others. Where less
+	// is left, it goes below its row.
+	minLast = 30
+	// minWidth is the least width of a terminal that text is fitted to.
+	minWidth = 20
+)
+
+// visible returns s as it may be written to a terminal, on one line: what is not
+// printable stands there as an escape such as \x1b or \u202e, and a text of more
+// than [maxText] bytes is cut.
+func visible(s string) string {
+	cut := len(s) > maxText
+	if cut {
+		s = s[:maxText]
+	}
+	var b strings.Builder
+	marks := 0
+	for i, r := range s {
+		mark := unicode.In(r, unicode.Mn, unicode.Me)
+		if marks++; !mark {
+			marks = 0
+		}
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case !unicode.IsPrint(r), marks > maxMarks, mark && i == 0:
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		default:
+			b.WriteRune(r)
+		}
+	}
+	if cut {
+		b.WriteString("…")
+	}
+	return b.String()
+}
+
+// cell is a text that someone else wrote: visible, and of at most [maxCell]
+// columns.
+func cell(s string) string { return clip(visible(s), maxCell) }
+
+// columns is how many columns of a terminal a visible text takes.
+func columns(s string) int {
+	n := 0
+	for _, r := range s {
+		n += runeColumns(r)
+	}
+	return n
+}
+
+func runeColumns(r rune) int {
+	switch {
+	case r < utf8.RuneSelf:
+		return 1
+	case unicode.In(r, unicode.Mn, unicode.Me):
+		return 0
+	}
+	switch width.LookupRune(r).Kind() {
+	case width.EastAsianWide, width.EastAsianFullwidth:
+		return 2
+	}
+	return 1
+}
+
+// clip cuts a visible text to at most n columns; a text that is cut ends in "…".
+func clip(s string, n int) string {
+	if columns(s) <= n {
+		return s
+	}
+	head := ""
+	if n > 1 {
+		head, _ = split(s, n-1)
+	}
+	return head + "…"
+}
+
+// clipMiddle is clip for names, whose beginning and end tell them apart.
+func clipMiddle(s string, n int) string {
+	if columns(s) <= n || n < 5 {
+		return clip(s, n)
+	}
+	head, rest := split(s, n/2)
+	for columns(rest) > n-1-columns(head) {
+		_, rest = split(rest, 1)
+	}
+	return head + "…" + rest
+}
+
+// split splits a visible text after the runes that fit into n columns, and after
+// at least one.
+func split(s string, n int) (head, rest string) {
+	taken := 0
+	for i, r := range s {
+		if taken += runeColumns(r); taken > n && i > 0 {
+			return s[:i], s[i:]
+		}
+	}
+	return s, ""
+}
+
+// wrap breaks a visible text into lines of at most n columns, between words where
+// it can.
+func wrap(s string, n int) []string {
+	var lines []string
+	for columns(s) > n {
+		head, rest := split(s, n)
+		if i := strings.LastIndexByte(head, ' '); !strings.HasPrefix(rest, " ") && i > 0 {
+			head, rest = s[:i], s[i:]
+		}
+		lines, s = append(lines, strings.TrimRight(head, " ")), strings.TrimLeft(rest, " ")
+	}
+	return append(lines, s)
+}
+
+// page is text that is laid out for a terminal of width columns. With a width of
+// 0 nothing is cut or broken.
+type page struct {
+	strings.Builder
+	width int
+}
+
+func newPage(columns int) *page {
+	if columns > 0 {
+		columns = max(columns, minWidth)
+	}
+	return &page{width: columns}
+}
+
+// line writes one line. Where it is broken, the further lines are indented.
+func (p *page) line(text string) {
+	text = visible(text)
+	if p.width == 0 || columns(text) <= p.width {
+		p.WriteString(text + "\n")
+		return
+	}
+	head := wrap(text, p.width)[0]
+	p.WriteString(head + "\n")
+	p.block("  ", strings.TrimLeft(text[len(head):], " "))
+}
+
+// block writes a visible text below an indent.
+func (p *page) block(indent, text string) {
+	for _, line := range wrap(text, p.width-len(indent)) {
+		p.WriteString(indent + line + "\n")
+	}
+}
+
+// table writes rows in columns, below a header if it is not nil; all rows have as
+// many cells. On a terminal the last column is broken into lines, next to the
+// others or, where there is little room, below them; the first one is cut if the
+// others do not fit.
+func (p *page) table(indent string, header []string, rows [][]string) {
+	if header != nil {
+		rows = append([][]string{header}, rows...)
+	}
+	widths := make([]int, len(rows[0])-1)
+	last := 0
+	for _, row := range rows {
+		for i := range row {
+			row[i] = visible(row[i])
+			if i < len(widths) {
+				widths[i] = max(widths[i], columns(row[i]))
+			}
+		}
+		last = max(last, columns(row[len(widths)]))
+	}
+	fixed := len(indent)
+	for _, w := range widths {
+		fixed += w + columnGap
+	}
+	below := false
+	if p.width > 0 {
+		if over := fixed - columnGap - p.width; over > 0 && len(widths) > 0 {
+			cut := min(over, max(0, widths[0]-1))
+			widths[0], fixed = widths[0]-cut, fixed-cut
+		}
+		below = p.width-fixed < min(minLast, last)
+	}
+	for n, row := range rows {
+		head := indent
+		for i, w := range widths {
+			text := clipMiddle(row[i], w)
+			head += text + strings.Repeat(" ", w-columns(text)+columnGap)
+		}
+		text := row[len(widths)]
+		switch {
+		case p.width == 0:
+			p.WriteString(strings.TrimRight(head+text, " ") + "\n")
+		case below:
+			p.WriteString(clip(strings.TrimRight(head, " "), p.width) + "\n")
+			if text != "" && (n > 0 || header == nil) {
+				p.block(indent+"    ", text)
+			}
+		default:
+			for i, line := range wrap(text, p.width-fixed) {
+				if i > 0 {
+					head = strings.Repeat(" ", fixed)
+				}
+				p.WriteString(strings.TrimRight(head+line, " ") + "\n")
+			}
+		}
+	}
+}
+
+// lines returns a function that collects labelled lines, and one that writes them.
+func (p *page) lines() (add lineFunc, write func()) {
+	var rows [][]string
+	add = func(label, format string, args ...any) {
+		if text := fmt.Sprintf(format, args...); text != "" {
+			rows = append(rows, []string{label, text})
+		}
+	}
+	return add, func() {
+		if len(rows) > 0 {
+			p.table("  ", nil, rows)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+func TestVisible(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain, \u00e4 \u4e16":              "plain, \u00e4 \u4e16",
+		"\x1b[2J\a\r\n\t":                   `\x1b[2J\a\r\n\t`,
+		"\u009b31m\u202egnp\u200d":          `\u009b31m\u202egnp\u200d`,
+		"\U000e0041":                        `\U000e0041`,
+		"a\xff\xc3(\xe4\xb8":                `a\xff\xc3(\xe4\xb8`,
+		"\ufffd":                            "\ufffd",
+		"\u0301x":                           `\u0301x`, // it would change the character before the text
+		"e" + strings.Repeat("\u0301", 6):   "e" + strings.Repeat("\u0301", 4) + `\u0301\u0301`,
+		"back\\slash":                       "back\\slash",
+		strings.Repeat("x", maxText) + "yz": strings.Repeat("x", maxText) + "…",
+	} {
+		got := visible(in)
+		if got != want {
+			t.Errorf("%.40q: %.200q, expected %.200q", in, got, want)
+		}
+		if again := visible(got); len(got) < maxText && again != got {
+			t.Errorf("%.40q: it becomes %q when it is made visible again", in, again)
+		}
+	}
+}
+
+func TestColumns(t *testing.T) {
+	for text, want := range map[string]int{
+		"": 0, "abc": 3, "\u00e4": 1, "a\u0308": 1, "\u4e16\u754c": 4, "\uff21": 2, "\uac00": 2, "\U0001f525": 2, "…": 1, "\u20e3": 0,
+	} {
+		if got := columns(text); got != want {
+			t.Errorf("%q: %d columns, expected %d", text, got, want)
+		}
+	}
+	for _, tc := range []struct{ got, want string }{
+		{clip("\u4e16\u754c", 4), "\u4e16\u754c"}, {clip("\u4e16\u754c", 3), "\u4e16…"}, {clip("\u4e16\u754c\u4e16", 4), "\u4e16…"},
+		{clip("a\u0308bc", 2), "a\u0308…"}, {clip("abc", 1), "…"},
+		{clipMiddle("worker-10-0-0-17.example", 12), "worker…ample"}, {clipMiddle("abcdef", 4), "abc…"}, {clipMiddle("abc", 3), "abc"},
+		{strings.Join(wrap("one two three", 7), "|"), "one two|three"},
+		{strings.Join(wrap("one two three", 5), "|"), "one|two|three"},
+		{strings.Join(wrap("abcdefgh ij", 3), "|"), "abc|def|gh|ij"},
+		{strings.Join(wrap("\u4e16\u754c\u4e16", 3), "|"), "\u4e16|\u754c|\u4e16"},
+		{strings.Join(wrap("", 3), "|"), ""},
+	} {
+		if tc.got != tc.want {
+			t.Errorf("%q, expected %q", tc.got, tc.want)
+		}
+	}
+}
+
+// hostile are texts that must neither reach a terminal as they are nor flood it.
+var hostile = map[string]string{
+	"escape sequences": "\x1b[2J\x1b]0;owned\a\x9b31m\u009b31m",
+	"a mebibyte":       strings.Repeat("evil ", 1<<20/5),
+	"one long word":    strings.Repeat("x", 1<<20),
+	"not UTF-8":        strings.Repeat("\xff\xfe\xc3", 100),
+	"wide":             strings.Repeat("\u4e16\u754c", 200),
+	"combining":        "z" + strings.Repeat("\u0301\u0489", 400),
+	"right to left":    "\u202egnikaerb\u2066",
+	"lines":            strings.Repeat("\n\r\v\f\u2028", 100),
+}
+
+// infested is a cluster in which every text that others write is the same one.
+func infested(t *testing.T, text string) *world {
+	w := rolling(t)
+	w.lease.Annotations[v1alpha1.AnnotationStop] = text
+	w.lease.Spec.HolderIdentity = new(text + "_x")
+	w.unread = errors.New(text)
+	label(v1alpha1.LabelWants, text)(w.nodes[1])
+	label(v1alpha1.LabelHeld, text)(w.nodes[1])
+	setHost(w.nodes[2], func(h *v1alpha1.Host) {
+		h.Version, h.OSVersion, h.ApplyFailed, h.HookFailed = text, text, text, text
+		h.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceFile, Name: text, Version: text}}
+	})
+	annotation(v1alpha1.AnnotationPaused, text)(w.nodes[2])
+	last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultFailed, Reason: v1alpha1.Reason(text), End: at("12:00:00")})(w.nodes[2])
+	annotation(v1alpha1.AnnotationAck, text)(w.nodes[3])
+	annotation(v1alpha1.AnnotationDetached, text)(w.nodes[4])
+	label(v1alpha1.LabelState, text)(w.add("n6"))
+	w.add("n7", label(corev1.LabelTopologyZone, text))
+	return w
+}
+
+// No text does harm, however the report is shown: no line is longer than the terminal, and nothing that is not printable is there.
+func TestHostileTexts(t *testing.T) {
+	for name, text := range hostile {
+		t.Run(name, func(t *testing.T) {
+			r := infested(t, text).report()
+			for _, f := range []Form{{All: true}, {Node: "n1"}, {Node: "n2"}, {Node: "n3"}, {Node: "n5"}, {Node: "n6"}, {Node: "n7"}, {JSON: true}} {
+				for _, width := range []int{0, 20, 80, 200} {
+					f.Width = width
+					var b bytes.Buffer
+					if _, err := f.Print(&b, &r); err != nil {
+						t.Fatal(err)
+					}
+					harmless(t, b.String(), f)
+				}
+			}
+			var b bytes.Buffer
+			if err := (&Printer{W: &b}).Show(r, errors.New(text)); err != nil {
+				t.Fatal(err)
+			}
+			harmless(t, b.String(), Form{})
+			if err := (&Printer{W: newScreen(t, 80, 24), Size: func() (int, int) { return 80, 24 }}).Show(r, errors.New(text)); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func harmless(t *testing.T, text string, f Form) {
+	t.Helper()
+	if !f.JSON && len(text) > 200<<10 {
+		t.Errorf("%+v: %d bytes", f, len(text))
+	}
+	if f.JSON && !json.Valid([]byte(text)) {
+		t.Errorf("%+v: the JSON is not valid", f)
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if f.Width > 0 && !f.JSON && columns(line) > f.Width {
+			t.Errorf("%+v: a line has %d columns:\n%q", f, columns(line), line)
+			return
+		}
+		if i := strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 || !utf8.ValidString(line) {
+			t.Errorf("%+v: a line has something that is not printable at byte %d:\n%.300q", f, i, line)
+			return
+		}
+	}
+}
+
+// A longer name than a terminal has room for is cut in its middle, so that what the
+// other columns say is seen.
+func TestLongNames(t *testing.T) {
+	w := newWorld(t)
+	w.add("gke-production-europe-west3-pool-of-large-machines-4f8a1c3d-x7k2.example.internal", inTurn(v1alpha1.StateBeforeUncordon, "13:02:00", "seen"))
+	w.add("n2")
+	got, _ := w.text(Form{Width: 80})
+	golden(t, "longname-80.txt", got)
+}
