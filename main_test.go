@@ -466,11 +466,12 @@ func withExitTable(t *testing.T, file string) string {
 	if !found || !closed {
 		t.Fatalf("%s has no place for the exit statuses", file)
 	}
-	table := "\n| status | meaning |\n| --- | --- |\n"
+	var table strings.Builder
+	table.WriteString("\n| status | meaning |\n| --- | --- |\n")
 	for _, e := range report.ExitStatuses() {
-		table += fmt.Sprintf("| %d | %s |\n", e.Status, e.Means)
+		table.WriteString(fmt.Sprintf("| %d | %s |\n", e.Status, e.Means))
 	}
-	return before + begin + table + "\n" + end + after
+	return before + begin + table.String() + "\n" + end + after
 }
 
 // renderedCommands are the visible commands and flags of the command line.

@@ -27,6 +27,7 @@ func Build(in Input) Report {
 			Failed: out.Failed, MaxFailed: maxFailed(out.Figures.Policies), Halted: out.Halted,
 		},
 		Policies: policies(out.Figures.Policies),
+		Versions: versions(s.Nodes),
 	}
 	if in.PoliciesErr != nil {
 		r.PoliciesError = in.PoliciesErr.Error()
@@ -58,6 +59,7 @@ func Build(in Input) Report {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.Name, b.Name))
 	})
 	r.count()
+	r.foresee(s, &out)
 	r.Status = r.status()
 	r.Summary = r.summary()
 	return r

@@ -28,6 +28,9 @@ type Policy struct {
 
 	Halted        bool       `json:"halted"`
 	SettlingUntil *time.Time `json:"settlingUntil,omitempty"`
+	// End is when its nodes are expected to be up to date; null if none of them wants
+	// anything or is in a turn.
+	End *End `json:"end,omitempty"`
 	// Held is how many of Selected the policy's own verdict holds, by reason.
 	Held map[string]int `json:"held,omitempty"`
 }
@@ -68,8 +71,7 @@ func (r *Report) settling(name string) bool {
 	return false
 }
 
-// policyLines are a line for each policy if there are several, and one for each
-// that is invalid.
+// policyLines say what is wrong with the policies.
 func (r *Report) policyLines() []string {
 	var lines []string
 	if r.PoliciesError != "" {
@@ -86,41 +88,38 @@ func (r *Report) policyLines() []string {
 				line += fmt.Sprintf("; and %d more, see kubectl describe dp %s", more, p.Name)
 			}
 			lines = append(lines, line+".")
-			continue
-		}
-		if len(r.Policies) > 1 {
-			lines = append(lines, p.line(r.Time)+".")
 		}
 	}
 	return lines
 }
 
-// line is the policy in one line.
-func (p *Policy) line(now time.Time) string {
-	word := "Policy " + p.Name
-	switch {
-	case p.Observe && p.Paused:
-		word += " (only observes, paused)"
-	case p.Observe:
-		word += " (only observes)"
-	case p.Paused:
-		word += " (paused)"
+// row is the policy's in the table of how far it is.
+func (p *Policy) row(now time.Time) []string {
+	var parts []string
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if p.Observe {
+		add("only observes")
+	}
+	if p.Paused {
+		add("paused")
 	}
 	if p.Selected == 0 && p.InTurn == 0 {
-		return word + ": no nodes"
+		return []string{p.Name, "", "no nodes", strings.Join(parts, "; ")}
 	}
-	parts := []string{fmt.Sprintf("%s: %d of %d nodes up to date", word, p.UpToDate, p.Selected)}
+	if p.End != nil {
+		add("%s", p.End.words(now))
+	}
 	if p.InTurn > 0 {
-		parts = append(parts, fmt.Sprintf("%d in a turn", p.InTurn))
+		add("%d in a turn", p.InTurn)
 	}
-	parts = append(parts, fmt.Sprintf("%d unavailable, %d allowed", p.Unavailable, p.Allowed))
+	add("%d unavailable, %d allowed", p.Unavailable, p.Allowed)
 	if p.Failed > 0 {
-		parts = append(parts, fmt.Sprintf("%d failed, %d allowed", p.Failed, p.MaxFailed))
+		add("%d failed, %d allowed", p.Failed, p.MaxFailed)
 	}
 	if p.SettlingUntil != nil {
-		parts = append(parts, "settles until "+clock(now, *p.SettlingUntil))
+		add("settles until %s", clock(now, *p.SettlingUntil))
 	}
-	return strings.Join(parts, "; ")
+	return []string{p.Name, bar(p.UpToDate, p.Selected), fmt.Sprintf("%d of %d", p.UpToDate, p.Selected), strings.Join(parts, "; ")}
 }
 
 // halted names the policies whose line is stopped.

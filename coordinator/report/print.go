@@ -118,7 +118,11 @@ func (p *Printer) showJSON(r *Report) error {
 		p.exit = r.Status.ExitStatus()
 	}
 	same := *out
-	same.Time, same.Coordinator.Renewed = time.Time{}, nil
+	same.Time, same.Coordinator.Renewed, same.End = time.Time{}, nil, same.End.untimed()
+	same.Policies = slices.Clone(same.Policies)
+	for i := range same.Policies {
+		same.Policies[i].End = same.Policies[i].End.untimed()
+	}
 	key, err := json.Marshal(&same)
 	if err != nil {
 		return err
@@ -260,9 +264,14 @@ func (p *Printer) wholeChanges(r *Report, say func(string, ...any)) {
 		parts["summary"] = r.Summary
 	}
 	for _, kind := range []string{"leads", "stop", "summary"} {
-		if text, ok := parts[kind]; ok && p.notes[kind] != text {
-			say("%s", text)
+		text, ok := parts[kind]
+		if !ok || p.notes[kind] == text {
+			continue
 		}
+		if end := r.End.words(r.Time); kind == "summary" && end != "" {
+			text += " " + strings.ToUpper(end[:1]) + end[1:] + "."
+		}
+		say("%s", text)
 	}
 	p.notes = parts
 }

@@ -39,6 +39,10 @@ type Report struct {
 	// Stop is set while nothing is promoted at all.
 	Stop    *Stop   `json:"stop,omitempty"`
 	Figures Figures `json:"figures"`
+	// End is when all nodes are expected to be up to date; null if no node wants
+	// anything or is in a turn.
+	End      *End     `json:"end,omitempty"`
+	Versions Versions `json:"versions"`
 	// Policies are all DisruptionPolicies, in the order in which they win.
 	Policies []Policy `json:"policies"`
 	// PoliciesError is why they could not be read. What they allow is not known

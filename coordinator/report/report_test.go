@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -296,6 +297,7 @@ func TestTexts(t *testing.T) {
 	}{
 		{"rolling.txt", rolling, Form{}, ExitRolling},
 		{"rolling-all.txt", rolling, Form{All: true}, ExitRolling},
+		{"progress.txt", progressing, Form{}, ExitRolling},
 		{"rolling-80.txt", rolling, Form{Width: 80}, ExitRolling},
 		{"node-80.txt", rolling, Form{Node: "n5", Width: 80}, ExitHeld},
 		{"uptodate.txt", func(t *testing.T) *world {
@@ -436,6 +438,8 @@ func TestJSON(t *testing.T) {
 	nodes := r["nodes"].([]any)
 	delete(r, "nodes")
 	slot := map[string]any{"node": "n1", "use": "InTurn", "since": "2026-11-21T12:59:05Z", "policies": []any{"built-in"}}
+	// n1 has 10 more of its 15 minutes, then the fleet settles for 1, then n2 has 15; n5 is silent.
+	end := map[string]any{"at": "2026-11-21T13:30:00Z", "left": 3.0, "held": 1.0, "turn": "15m0s"}
 	want := map[string]any{
 		"view": "cluster", "time": "2026-11-21T13:04:05Z", "status": "Rolling",
 		"summary":     "Rolling: 1 of 4 managed nodes up to date, 1 in its turn, 2 want a reboot. 1 not managed.",
@@ -444,8 +448,10 @@ func TestJSON(t *testing.T) {
 			"unknown": 0.0, "unavailable": 1.0, "budget": 1.0, "failed": 0.0, "maxFailed": 0.0, "halted": false},
 		// Of the three that want something one is in its turn; the fourth is content.
 		"policies": []any{map[string]any{"name": "built-in", "selected": 4.0, "upToDate": 1.0, "wanting": 3.0, "inTurn": 1.0, "unavailable": 1.0,
-			"allowed": 1.0, "failed": 0.0, "maxFailed": 0.0, "halted": false, "held": map[string]any{"Budget": 1.0, "HostSilent": 1.0}}},
-		"slots": []any{slot},
+			"allowed": 1.0, "failed": 0.0, "maxFailed": 0.0, "halted": false, "held": map[string]any{"Budget": 1.0, "HostSilent": 1.0}, "end": end}},
+		"end":      end,
+		"versions": map[string]any{"os": []any{map[string]any{"version": "3975.2.0", "nodes": 4.0}}, "lockkeeper": []any{map[string]any{"version": "v1.0.0", "nodes": 4.0}}},
+		"slots":    []any{slot},
 	}
 	if !reflect.DeepEqual(r, want) {
 		t.Errorf("got\n%v\nexpected\n%v", r, want)
@@ -550,6 +556,40 @@ func TestHeldIsTheLabelOrElseTheDecision(t *testing.T) {
 	w.lease.Spec.RenewTime = &metav1.MicroTime{Time: at("12:00:00")}
 	if r := w.report(); r.Nodes[0].Status != Held || r.Nodes[0].Held != v1alpha1.ReasonNoCoordinator || r.Nodes[0].Why != "its turn is next: rebooting" { // the only node is not drained
 		t.Errorf("without a coordinator: %s, %q", r.Nodes[0].Held, r.Nodes[0].Why)
+	}
+}
+
+// Three turns are done and took some four minutes; one is under way and eight wait. Two run other versions.
+func progressing(t *testing.T) *world {
+	w := newWorld(t)
+	w.p.MaxUnavailable = policy.Limit{Number: 2}
+	for i, ended := range []string{"12:10:00", "12:30:00", "13:00:00"} {
+		w.add(fmt.Sprintf("done-%d", i), label(v1alpha1.LabelOS, "flatcar"), func(n *corev1.Node) {
+			setHost(n, func(h *v1alpha1.Host) { h.OSVersion, h.Version = "4100.0.0", fmt.Sprintf("v1.0.%d", i) })
+		}, last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultDone, Changes: osUpdate, End: at(ended), Turns: []time.Time{at(ended).Add(-time.Duration(3+i) * time.Minute)}}))
+	}
+	w.add("now", inTurn(v1alpha1.StateDraining, "13:02:00", "committed"), cordoned, label(v1alpha1.LabelOS, "flatcar"))
+	for i := range 8 {
+		w.add(fmt.Sprintf("waits-%d", i), wantsReboot, label(v1alpha1.LabelHeld, "Budget"), label(v1alpha1.LabelOS, "flatcar"))
+	}
+	return w
+}
+
+func TestAbout(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "1m", time.Second: "1m", time.Minute: "1m", 61 * time.Second: "2m", 10 * time.Minute: "10m", 601 * time.Second: "15m",
+		55*time.Minute + 1: "1h", 61 * time.Minute: "1h30m", 5 * time.Hour: "5h", 6*time.Hour + 1: "7h", 49 * time.Hour: "2d12h", 200 * time.Hour: "9d",
+	} {
+		if got := about(d); got != want {
+			t.Errorf("%v: %s, expected %s", d, got, want)
+		}
+	}
+}
+
+func TestVersionsAreFew(t *testing.T) {
+	v := Versions{OS: []Version{{"a", 9}, {"b\x1b", 3}, {"c", 2}, {"d", 1}, {"e", 1}, {"f", 1}}}
+	if got := v.line(); got != `Nodes by version: OS a (9), b\x1b (3), c (2), d (1) and 2 other versions (2).` {
+		t.Error(got)
 	}
 }
 

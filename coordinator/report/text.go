@@ -35,6 +35,12 @@ func (r *Report) WriteText(w io.Writer, o TextOptions) error {
 	for _, line := range r.notes() {
 		p.line(line)
 	}
+	if progress := r.progress(); len(progress) > 0 {
+		p.table("", nil, progress)
+	}
+	if line := r.Versions.line(); line != "" {
+		p.line(line)
+	}
 	rows, more := r.rows(o.All)
 	if len(rows) > 0 {
 		p.WriteByte('\n')

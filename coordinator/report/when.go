@@ -27,6 +27,20 @@ func two(d, big time.Duration, b string, small time.Duration, s string) string {
 	return fmt.Sprintf("%d%s%d%s", d/big, b, rest, s)
 }
 
+// about is an estimate of a duration, no more precise than it can be and never too
+// short: "35m", "2h30m".
+func about(d time.Duration) string {
+	step := time.Minute
+	for _, s := range []struct{ from, step time.Duration }{
+		{10 * time.Minute, 5 * time.Minute}, {time.Hour, 30 * time.Minute}, {6 * time.Hour, time.Hour}, {48 * time.Hour, 12 * time.Hour}, {7 * 24 * time.Hour, 24 * time.Hour},
+	} {
+		if d > s.from {
+			step = s.step
+		}
+	}
+	return span(max(step, (d+step-1)/step*step))
+}
+
 // clock is a time of day in UTC, with its date when that is not now's.
 func clock(now, t time.Time) string {
 	t = t.UTC()

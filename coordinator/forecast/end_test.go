@@ -1,0 +1,148 @@
+package forecast
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// rolls is a cluster for TestEnds: a policy that lets one node go at a time, with 10m
+// for a turn and 1m to settle.
+func rolls(nodes ...turn.Node) (rollout.Snapshot, *policy.Policy) {
+	p := policy.Default()
+	p.MaxUnavailable.Number, p.ExpectedDuration, p.Settle = 1, 10*time.Minute, time.Minute
+	s := rollout.Snapshot{Now: noon, Policies: policy.NewSet(p), Nodes: nodes}
+	return s, &s.Policies[0]
+}
+
+// turning is a node whose turn began so long ago.
+func turning(name string, ago time.Duration) turn.Node {
+	n := wanting(name)
+	n.State, n.Turn, n.Unschedulable, n.Mark = v1alpha1.StateDraining, "t", true, true
+	n.Grant = &v1alpha1.Grant{Turn: "t", NodeUID: n.UID, BootID: n.BootID, Wants: n.Wants, Drains: true, Changes: anUpdate, Policy: policy.Default().Name,
+		Terms: policy.Default().Terms, StartedAt: noon.Add(-ago), StageAt: noon.Add(-ago)}
+	n.Ack = v1alpha1.Ack{Turn: "t", BootID: n.BootID, State: n.State, Word: v1alpha1.WordCommitted}
+	return n
+}
+
+// done is a node whose turn took so long and ended half an hour ago.
+func done(name string, took time.Duration, changes []v1alpha1.Change) turn.Node {
+	n := idle(name)
+	end := noon.Add(-30 * time.Minute)
+	n.Last = &v1alpha1.Last{Turn: "t", Result: v1alpha1.ResultDone, Changes: changes, End: end, Turns: []time.Time{end.Add(-9 * time.Hour), end.Add(-took)}}
+	return n
+}
+
+func nodes(n int, make func(name string) turn.Node) []turn.Node {
+	var all []turn.Node
+	for i := range n {
+		all = append(all, make(fmt.Sprintf("n%d", i)))
+	}
+	return all
+}
+
+func TestEnds(t *testing.T) {
+	other := []v1alpha1.Change{{Source: v1alpha1.SourceRequest}}
+	for _, tc := range []struct {
+		name    string
+		nodes   []turn.Node
+		change  func(*policy.Policy, *rollout.Snapshot)
+		held    map[string]v1alpha1.Reason
+		after   time.Duration // 0: not known
+		unknown string
+		left    int
+		without int
+		turn    time.Duration
+		seen    int
+	}{
+		{name: "nothing is to be done", nodes: nodes(3, idle)},
+		// 0 to 10, 11 to 21, 22 to 32
+		{name: "one after the other", nodes: nodes(3, wanting), after: 32 * time.Minute, left: 3, turn: 10 * time.Minute},
+		{name: "two at a time", nodes: nodes(5, wanting), change: func(p *policy.Policy, _ *rollout.Snapshot) { p.MaxUnavailable.Number = 2 },
+			after: 32 * time.Minute, left: 5, turn: 10 * time.Minute},
+		{name: "two at a time, one of all", nodes: nodes(3, wanting), change: func(p *policy.Policy, _ *rollout.Snapshot) {
+			p.MaxUnavailable.Number, p.MaxUnavailableTotal = 2, &policy.Limit{Number: 1}
+		}, after: 32 * time.Minute, left: 3, turn: 10 * time.Minute},
+		// 4 more minutes, 1 to settle, 10
+		{name: "one is in its turn", nodes: []turn.Node{turning("a", 6*time.Minute), wanting("b")}, after: 15 * time.Minute, left: 2, turn: 10 * time.Minute},
+		// a quarter of what a turn takes
+		{name: "its turn takes longer", nodes: []turn.Node{turning("a", 19*time.Minute)}, after: 150 * time.Second, left: 1, turn: 10 * time.Minute},
+		{name: "its turn takes far longer", nodes: []turn.Node{turning("a", 21*time.Minute), wanting("b")}, left: 2, turn: 10 * time.Minute,
+			unknown: "a has been in its turn for far longer than expected"},
+		{name: "two turns were seen", nodes: []turn.Node{done("a", 4*time.Minute, anUpdate), done("b", 4*time.Minute, anUpdate), wanting("c")},
+			after: 10 * time.Minute, left: 1, turn: 10 * time.Minute},
+		{name: "three turns were seen", nodes: []turn.Node{done("a", 4*time.Minute, anUpdate), done("b", time.Minute, anUpdate), done("c", 5*time.Minute, anUpdate), wanting("d"), wanting("e")},
+			after: 9 * time.Minute, left: 2, turn: 4 * time.Minute, seen: 3}, // 4, 1, 4
+		{name: "three turns for something else", nodes: []turn.Node{done("a", 4*time.Minute, other), done("b", 4*time.Minute, other), done("c", 4*time.Minute, other), wanting("d")},
+			after: 10 * time.Minute, left: 1, turn: 10 * time.Minute},
+		{name: "one is held", nodes: nodes(3, wanting), held: map[string]v1alpha1.Reason{"n0": v1alpha1.ReasonPaused}, after: 21 * time.Minute, left: 3, without: 1, turn: 10 * time.Minute},
+		{name: "all are held", nodes: nodes(2, wanting), held: map[string]v1alpha1.Reason{"n0": v1alpha1.ReasonPaused, "n1": v1alpha1.ReasonFailed},
+			unknown: "every node that is left is held", left: 2, without: 2},
+		{name: "a turn is held, which keeps the slot", nodes: []turn.Node{turning("a", time.Minute), wanting("b")}, held: map[string]v1alpha1.Reason{"a": v1alpha1.ReasonOverdue},
+			unknown: "its slots are taken by nodes that are not in a turn", left: 2, without: 1, turn: 10 * time.Minute},
+		{name: "someone's cordon takes the slot", nodes: append(nodes(1, func(name string) turn.Node { n := idle(name); n.Unschedulable = true; return n }), wanting("x")),
+			unknown: "its slots are taken by nodes that are not in a turn", left: 1, turn: 10 * time.Minute},
+		{name: "that node is the one that waits", nodes: nodes(2, func(name string) turn.Node { n := wanting(name); n.Unschedulable = name == "n0"; return n }),
+			unknown: "its slots are taken by nodes that are not in a turn", left: 2, turn: 10 * time.Minute},
+		{name: "the policy is paused", nodes: nodes(2, wanting), change: func(p *policy.Policy, _ *rollout.Snapshot) { p.Paused = true }, unknown: "the policy is paused", left: 2},
+		{name: "the policy is paused, and the last turn ends", nodes: []turn.Node{turning("a", 6*time.Minute)}, change: func(p *policy.Policy, _ *rollout.Snapshot) { p.Paused = true },
+			after: 4 * time.Minute, left: 1, turn: 10 * time.Minute},
+		{name: "the policy only observes", nodes: nodes(2, wanting), change: func(p *policy.Policy, _ *rollout.Snapshot) { p.Observe = true }, unknown: "the policy only observes", left: 2},
+		{name: "the policy is invalid", nodes: nodes(2, wanting), change: func(p *policy.Policy, _ *rollout.Snapshot) { p.Problems = []policy.Problem{{Field: "spec", Text: "x"}} },
+			unknown: "the policy is invalid", left: 2},
+		{name: "no policy selects them", nodes: nodes(2, wanting), change: func(_ *policy.Policy, s *rollout.Snapshot) { s.Policies = nil }, unknown: "every node that is left is held", left: 2, without: 2},
+		{name: "a gate is closed", nodes: nodes(2, wanting), held: map[string]v1alpha1.Reason{"n1": v1alpha1.ReasonGate}, unknown: "a gate is closed", left: 2, turn: 10 * time.Minute},
+		{name: "no window is open", nodes: nodes(2, wanting), change: window("22:00", time.Hour), unknown: "the next window opens at 2026-11-21 22:00:00 UTC", left: 2},
+		{name: "the window is long enough", nodes: nodes(3, wanting), change: window("11:45", 50*time.Minute), after: 32 * time.Minute, left: 3, turn: 10 * time.Minute},
+		{name: "the window is too short", nodes: nodes(3, wanting), change: window("11:45", 40*time.Minute), unknown: "its window closes before that", left: 3, turn: 10 * time.Minute},
+		{name: "one control-plane node at a time", nodes: nodes(2, func(name string) turn.Node { n := wanting(name); n.ControlPlane = true; return n }),
+			change: func(p *policy.Policy, _ *rollout.Snapshot) { p.MaxUnavailable.Number = 2 }, after: 21 * time.Minute, left: 2, turn: 10 * time.Minute},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s, p := rolls(tc.nodes...)
+			if tc.change != nil {
+				tc.change(p, &s)
+			}
+			out := rollout.Decide(s)
+			fleet, policies := Ends(s, &out, tc.held)
+			want := End{Unknown: tc.unknown, Left: tc.left, Held: tc.without, Turn: tc.turn, Seen: tc.seen}
+			if tc.after > 0 {
+				want.At = noon.Add(tc.after)
+			}
+			if fleet != want {
+				t.Errorf("the fleet: %+v\nexpected %+v", fleet, want)
+			}
+			if p := policies[p.Name]; len(s.Policies) > 0 && p != want {
+				t.Errorf("its policy: %+v\nexpected %+v", p, want)
+			}
+		})
+	}
+}
+
+// window gives the policy one window each day.
+func window(start string, lasts time.Duration) func(*policy.Policy, *rollout.Snapshot) {
+	return func(p *policy.Policy, _ *rollout.Snapshot) {
+		at, err := time.Parse("15:04", start)
+		if err != nil {
+			panic(err)
+		}
+		p.Windows = []policy.Window{{Days: [7]bool{true, true, true, true, true, true, true}, Hour: at.Hour(), Minute: at.Minute(), Duration: lasts, Zone: time.UTC}}
+	}
+}
+
+// A fleet of five thousand takes no longer than a person waits.
+func TestEndsOfALargeFleet(t *testing.T) {
+	s, _ := rolls(nodes(5000, wanting)...)
+	out := rollout.Decide(s)
+	began := time.Now()
+	fleet, _ := Ends(s, &out, nil)
+	if want := noon.Add(5000*11*time.Minute - time.Minute); !fleet.At.Equal(want) {
+		t.Errorf("it ends at %v, expected %v", fleet.At, want)
+	}
+	t.Log(time.Since(began))
+}

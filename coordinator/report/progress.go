@@ -1,0 +1,202 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/forecast"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+const (
+	barColumns  = 20
+	maxVersions = 4  // versions of a kind that a line names
+	maxVersion  = 40 // columns of a version
+)
+
+// End is when the rollout is expected to be over. It is an estimate.
+type End struct {
+	// At is about when, to the minute; null if it is not known, for the reason in
+	// Unknown.
+	At      *time.Time `json:"at,omitempty"`
+	Unknown string     `json:"unknown,omitempty"`
+	// Left is how many nodes want something or are in a turn. Held of them are held
+	// for a reason of their own: At is without them.
+	Left int `json:"left"`
+	Held int `json:"held,omitempty"`
+	// Turn is how long a turn is expected to take: as the last TurnsSeen did, or the
+	// policy's expectedDuration if TurnsSeen is missing.
+	Turn      metav1.Duration `json:"turn,omitzero"`
+	TurnsSeen int             `json:"turnsSeen,omitempty"`
+}
+
+// Versions are what the hosts run, as they last reported it; those that most hosts
+// run come first.
+type Versions struct {
+	OS         []Version `json:"os"`
+	Lockkeeper []Version `json:"lockkeeper"`
+}
+
+// Version is a version and how many nodes have it.
+type Version struct {
+	Version string `json:"version"` // an OS's with its ID, as in "flatcar 4230.2.0"
+	Nodes   int    `json:"nodes"`
+}
+
+// foresee says when the rollout is expected to be over.
+func (r *Report) foresee(s rollout.Snapshot, out *rollout.Outcome) {
+	held := make(map[string]v1alpha1.Reason, len(r.Nodes))
+	for i := range r.Nodes {
+		held[r.Nodes[i].Name] = r.Nodes[i].Held
+	}
+	fleet, policies := forecast.Ends(s, out, held)
+	still := ""
+	switch {
+	case r.Stop != nil && r.Stop.NoLease:
+		still = "there is no Lease"
+	case r.Stop != nil:
+		still = "the emergency stop is set"
+	case r.PoliciesError != "":
+		still = "the policies could not be read"
+	case r.Coordinator.Error != "":
+		still = "the Lease could not be read"
+	case !r.Coordinator.Live:
+		still = "no instance coordinates"
+	}
+	r.End = endOf(fleet, still)
+	for i := range r.Policies {
+		r.Policies[i].End = endOf(policies[r.Policies[i].Name], still)
+	}
+}
+
+// endOf returns nil if no node is left. still is why nothing moves, or "".
+func endOf(e forecast.End, still string) *End {
+	if e.Left == 0 {
+		return nil
+	}
+	end := &End{Unknown: cmp.Or(still, e.Unknown), Left: e.Left, Held: e.Held, Turn: metav1.Duration{Duration: e.Turn.Round(time.Second)}, TurnsSeen: e.Seen}
+	if end.Unknown == "" {
+		end.At = new(e.At.UTC().Round(time.Minute))
+	}
+	return end
+}
+
+// untimed is e without what passes with time.
+func (e *End) untimed() *End {
+	if e == nil {
+		return nil
+	}
+	same := *e
+	same.At = nil
+	return &same
+}
+
+// words say it in one line.
+func (e *End) words(now time.Time) string {
+	if e == nil {
+		return ""
+	}
+	if e.At == nil {
+		return "end not known: " + e.Unknown
+	}
+	text := fmt.Sprintf("about %s left, at an expected %s a turn", about(e.At.Sub(now)), span(e.Turn.Duration))
+	if e.TurnsSeen > 0 {
+		text = fmt.Sprintf("about %s left, at %s a turn (%d seen)", about(e.At.Sub(now)), span(e.Turn.Duration), e.TurnsSeen)
+	}
+	if e.Held > 0 {
+		text += ", not counting " + plural(e.Held, "held node")
+	}
+	return text
+}
+
+// progress is a table of how far the fleet is, and each policy if there are several;
+// nil if there is nothing to tell.
+func (r *Report) progress() [][]string {
+	var rows [][]string
+	if r.End != nil {
+		rows = append(rows, []string{"fleet", bar(r.Figures.UpToDate, r.Figures.Managed),
+			fmt.Sprintf("%d of %d", r.Figures.UpToDate, r.Figures.Managed), r.End.words(r.Time)})
+	}
+	if len(r.Policies) > 1 {
+		for i := range r.Policies {
+			if p := &r.Policies[i]; len(p.Problems) == 0 {
+				rows = append(rows, p.row(r.Time))
+			}
+		}
+	}
+	return rows
+}
+
+// bar shows how many of all are done; it is full only if all are.
+func bar(done, all int) string {
+	full := 0
+	if all > 0 {
+		full = barColumns * done / all
+	}
+	return "[" + strings.Repeat("#", full) + strings.Repeat("-", barColumns-full) + "]"
+}
+
+// versions counts what the hosts run.
+func versions(nodes []turn.Node) Versions {
+	systems, ours := map[string]int{}, map[string]int{}
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Host == nil {
+			continue
+		}
+		if system := strings.TrimSpace(n.Labels[v1alpha1.LabelOS] + " " + n.Host.OSVersion); system != "" {
+			systems[system]++
+		}
+		if n.Host.Version != "" {
+			ours[n.Host.Version]++
+		}
+	}
+	return Versions{OS: counted(systems), Lockkeeper: counted(ours)}
+}
+
+func counted(nodes map[string]int) []Version {
+	all := make([]Version, 0, len(nodes))
+	for _, version := range slices.Sorted(maps.Keys(nodes)) {
+		all = append(all, Version{version, nodes[version]})
+	}
+	slices.SortStableFunc(all, func(a, b Version) int { return cmp.Compare(b.Nodes, a.Nodes) })
+	return all
+}
+
+// line is the versions in one line, or "" if none is known.
+func (v *Versions) line() string {
+	var parts []string
+	for _, kind := range []struct {
+		name string
+		all  []Version
+	}{{"OS", v.OS}, {"lockkeeper", v.Lockkeeper}} {
+		if len(kind.all) == 0 {
+			continue
+		}
+		var words []string
+		for _, version := range kind.all[:min(len(kind.all), maxVersions)] {
+			words = append(words, fmt.Sprintf("%s (%d)", clip(visible(version.Version), maxVersion), version.Nodes))
+		}
+		text := kind.name + " " + strings.Join(words, ", ")
+		if more := len(kind.all) - maxVersions; more > 0 {
+			nodes := 0
+			for _, version := range kind.all[maxVersions:] {
+				nodes += version.Nodes
+			}
+			text += fmt.Sprintf(" and %s (%d)", plural(more, "other version"), nodes)
+		}
+		parts = append(parts, text)
+	}
+	if parts == nil {
+		return ""
+	}
+	return "Nodes by version: " + strings.Join(parts, "; ") + "."
+}
