@@ -244,6 +244,19 @@ func commands() []*cli.Command {
 			},
 		},
 		{
+			Name: "wait", ArgsUsage: "[NODE]", Usage: "Wait until the fleet, or one node, is up to date, idle or held", Action: waitCommand,
+			Description: "For scripts. Reads the cluster with your own credential and then watches it; an API server that is away for a while\n" +
+				"does not end the wait. It prints to standard error what it waits for, whenever that has changed.\n\n" +
+				"up-to-date: no node wants anything or is in a turn, as the hosts last reported. idle: no node is in a turn. held: the\n" +
+				"rollout is held, halted or stopped; or the node is held. An emergency stop or a halt ends no other wait.\n\n" +
+				"Exit status: 0 when it is reached, 1 on errors, 4 when the time is over.",
+			Flags: []cli.Flag{
+				&cli.StringFlag{Name: "for", Usage: "what to wait for, a `GOAL`: up-to-date, idle or held"},
+				&cli.StringFlag{Name: "timeout", Usage: "how long to wait, a `DURATION` of 1s to 720h, such as 90m; without it there is no limit"},
+				kubeconfig(), configFlag(),
+			},
+		},
+		{
 			Name: "plan", ArgsUsage: "[NODE]", Usage: "Show what changes would cost and when, before they happen", Action: planCommand,
 			Description: "For each node which rule says what the change costs and why, the plan, which pods would be evicted and which budgets\n" +
 				"would block that now, the stages of the turn, what would hold the node now and how many are ahead of it. Nodes of which\n" +
@@ -562,6 +575,42 @@ func historyCommand(c *cli.Context) error {
 	form := report.Form{JSON: format == "json"}
 	form.Width, _ = terminalSize(c.App.Writer)
 	return report.WriteHistory(c.App.Writer, report.History(all), time.Now(), form)
+}
+
+// Bounds of wait's --timeout.
+const (
+	minWait = time.Second
+	maxWait = 720 * time.Hour
+)
+
+func waitCommand(c *cli.Context) error {
+	goal, err := report.ParseGoal(c.String("for"))
+	if err != nil {
+		return usage("--for %v", err)
+	}
+	ctx := c.Context
+	if text := c.String("timeout"); c.IsSet("timeout") {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < minWait || d > maxWait {
+			return usage("--timeout %q, expected 1s to 720h, such as 90m", text)
+		}
+		bounded, cancel := context.WithTimeoutCause(ctx, d, report.ErrTimeout)
+		defer cancel()
+		ctx = bounded
+	}
+	s, err := source(c)
+	if err != nil {
+		return err
+	}
+	err = s.Wait(ctx, goal, c.Args().First(), func(line string) { fmt.Fprintln(c.App.ErrWriter, line) })
+	switch {
+	case errors.Is(err, report.ErrTimeout):
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: after %s it is not %s\n", c.String("timeout"), goal)
+		return exitStatus(report.ExitTimeout)
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("interrupted; it is not %s yet", goal)
+	}
+	return err
 }
 
 func planCommand(c *cli.Context) error {

@@ -75,6 +75,7 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
   run                           Look after this host; what the systemd unit starts
   status [NODE]                 Show how the rollout stands, or one node
   history [NODE]                Show the turns that are over, and how long each stage took
+  wait [NODE]                   Wait until the fleet, or one node, is up to date, idle or held
   plan [NODE]                   Show what changes would cost and when, before they happen
   check-config                  Check this host's configuration
   retry NODE                    Forgive a node's failed turn
@@ -136,6 +137,13 @@ func TestUsage(t *testing.T) {
 		{"status -o yaml", "", "-o \"yaml\", expected text or json", 64},
 		{"status -A n1", "", "-A shows all nodes and n1 is one; leave one of them out", 64},
 		{"status n1 n2", "", "status takes [NODE], not [\"n1\" \"n2\"]; see `lockkeeper help status`", 64},
+		{"wait", "", "--for \"\", expected up-to-date, idle or held", 64},
+		{"wait --for=done", "", "--for \"done\", expected up-to-date, idle or held", 64},
+		{"wait --for=idle --timeout 5", "", "--timeout \"5\", expected 1s to 720h, such as 90m", 64},
+		{"wait --for=idle --timeout 1ms", "", "--timeout \"1ms\", expected 1s to 720h, such as 90m", 64},
+		{"wait --for=idle --timeout 800h", "", "--timeout \"800h\", expected 1s to 720h, such as 90m", 64},
+		{"wait --for=idle n1 n2", "", "wait takes [NODE], not [\"n1\" \"n2\"]; see `lockkeeper help wait`", 64},
+		{"wait --for=idle", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
 		{"plan -o yaml", "", "-o \"yaml\", expected text or json", 64},
 		{"plan --change reboot", "", "--change \"reboot\", expected file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request", 64},
 		{"plan --change os --change os:2", "", "--change \"os:2\", expected each change once, and one version of the OS", 64},
@@ -310,7 +318,7 @@ func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
 	defer server.Close()
 	dir := t.TempDir()
 	env := kubeconfig(t, dir, server.URL)
-	for _, args := range []string{"stop now -w", "go x", "retry n1 -f", "retry n1 n2", "confirm n1", "confirm n1 a -f", "status n1 -w", "status -o x", "plan --change x", "plan -l = n1"} {
+	for _, args := range []string{"stop now -w", "go x", "retry n1 -f", "retry n1 n2", "confirm n1", "confirm n1 a -f", "status n1 -w", "status -o x", "plan --change x", "plan -l = n1", "wait", "wait --for=idle n1 --timeout=1s"} {
 		if _, _, exit := lockkeeper(t, dir, env, strings.Fields(args)...); exit != 64 {
 			t.Errorf("%s: exit status %d", args, exit)
 		}
@@ -319,7 +327,7 @@ func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
 		t.Errorf("%d requests were sent", n)
 	}
 	// The server does see what is well formed.
-	for _, args := range []string{"stop now", "go", "retry n1", "confirm n1 storage", "status", "plan"} {
+	for _, args := range []string{"stop now", "go", "retry n1", "confirm n1 storage", "status", "plan", "wait --for=idle"} {
 		stdout, stderr, exit := lockkeeper(t, dir, env, strings.Fields(args)...)
 		if exit != 1 || stdout != "" || !strings.HasPrefix(stderr, "lockkeeper: ") || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: %d, %q, %q", args, exit, stdout, stderr)

@@ -293,6 +293,11 @@ func (r *Report) status() Status {
 	case r.Figures.Halted:
 		return Halted
 	}
+	return r.nodesStatus()
+}
+
+// nodesStatus is how the nodes stand, whatever stops or halts the rollout.
+func (r *Report) nodesStatus() Status {
 	worst, unseen := UpToDate, false
 	for i := range r.Nodes {
 		n := &r.Nodes[i]

@@ -1,4 +1,4 @@
-// Package report is the admin's terminal: what `lockkeeper status` and `plan` show,
+// Package report is the admin's terminal: what `lockkeeper status`, `plan` and `wait` show,
 // and what `lockkeeper retry`, `confirm`, `stop` and `go` write.
 //
 // A [Report] is made by a pure function of what was read ([Build]); text is

@@ -268,8 +268,8 @@ func (p *Printer) wholeChanges(r *Report, say func(string, ...any)) {
 		if !ok || p.notes[kind] == text {
 			continue
 		}
-		if end := r.End.words(r.Time); kind == "summary" && end != "" {
-			text += " " + strings.ToUpper(end[:1]) + end[1:] + "."
+		if kind == "summary" {
+			text += r.End.sentence(r.Time)
 		}
 		say("%s", text)
 	}

@@ -117,6 +117,15 @@ func (e *End) words(now time.Time) string {
 	return text
 }
 
+// sentence is words as a sentence that follows another, or "".
+func (e *End) sentence(now time.Time) string {
+	text := e.words(now)
+	if text == "" {
+		return ""
+	}
+	return " " + strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
 // progress is a table of how far the fleet is, and each policy if there are several;
 // nil if there is nothing to tell.
 func (r *Report) progress() [][]string {

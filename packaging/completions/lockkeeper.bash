@@ -4,7 +4,7 @@ _lockkeeper() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]-}
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
-		mapfile -t COMPREPLY < <(compgen -W 'run status history plan check-config retry confirm stop go manifests kubeconfig version help --help --version' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W 'run status history wait plan check-config retry confirm stop go manifests kubeconfig version help --help --version' -- "$cur")
 		return
 	fi
 	case $command:$prev in
@@ -32,6 +32,24 @@ _lockkeeper() {
 		return
 		;;
 	history:--kubeconfig)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	wait:--for)
+		mapfile -t COMPREPLY < <(compgen -W 'up-to-date idle held' -- "$cur")
+		return
+		;;
+	wait:--timeout)
+		mapfile -t COMPREPLY < <(compgen -W '' -- "$cur")
+		return
+		;;
+	wait:--kubeconfig)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
+		return
+		;;
+	wait:--config)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
 		return
@@ -146,6 +164,7 @@ _lockkeeper() {
 	run) mapfile -t COMPREPLY < <(compgen -W '--config --help -h' -- "$cur") ;;
 	status) mapfile -t COMPREPLY < <(compgen -W '--all -A --watch -w --output -o --exit-code --kubeconfig --config --help -h' -- "$cur") ;;
 	history) mapfile -t COMPREPLY < <(compgen -W '--output -o --kubeconfig --help -h' -- "$cur") ;;
+	wait) mapfile -t COMPREPLY < <(compgen -W '--for --timeout --kubeconfig --config --help -h' -- "$cur") ;;
 	plan) mapfile -t COMPREPLY < <(compgen -W '--change --selector -l --output -o --exit-code --kubeconfig --config --help -h' -- "$cur") ;;
 	check-config) mapfile -t COMPREPLY < <(compgen -W '--config --effective --help -h' -- "$cur") ;;
 	retry) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --config --help -h' -- "$cur") ;;
@@ -155,7 +174,7 @@ _lockkeeper() {
 	manifests) mapfile -t COMPREPLY < <(compgen -W '--namespace --lease --no-renewal --audience --policy --help -h' -- "$cur") ;;
 	kubeconfig) mapfile -t COMPREPLY < <(compgen -W '--kubeconfig --context --namespace --lifetime --csr --server --output -o --help -h' -- "$cur") ;;
 	version) mapfile -t COMPREPLY < <(compgen -W '--help -h' -- "$cur") ;;
-	help) mapfile -t COMPREPLY < <(compgen -W '--help -h run status history plan check-config retry confirm stop go manifests kubeconfig version help' -- "$cur") ;;
+	help) mapfile -t COMPREPLY < <(compgen -W '--help -h run status history wait plan check-config retry confirm stop go manifests kubeconfig version help' -- "$cur") ;;
 	esac
 } &&
 	complete -F _lockkeeper lockkeeper

@@ -22,6 +22,13 @@ complete -c lockkeeper -n '__fish_seen_subcommand_from history' -l output -s o -
 complete -c lockkeeper -n '__fish_seen_subcommand_from history' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'
 complete -c lockkeeper -n '__fish_seen_subcommand_from history' -l help -s h -d 'show this'
 
+complete -c lockkeeper -n __fish_use_subcommand -a wait -d 'Wait until the fleet, or one node, is up to date, idle or held'
+complete -c lockkeeper -n '__fish_seen_subcommand_from wait' -l for -x -a 'up-to-date idle held' -d 'what to wait for, a GOAL: up-to-date, idle or held'
+complete -c lockkeeper -n '__fish_seen_subcommand_from wait' -l timeout -x -a '' -d 'how long to wait, a DURATION of 1s to 720h, such as 90m; without it there is no limit'
+complete -c lockkeeper -n '__fish_seen_subcommand_from wait' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'
+complete -c lockkeeper -n '__fish_seen_subcommand_from wait' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
+complete -c lockkeeper -n '__fish_seen_subcommand_from wait' -l help -s h -d 'show this'
+
 complete -c lockkeeper -n __fish_use_subcommand -a plan -d 'Show what changes would cost and when, before they happen'
 complete -c lockkeeper -n '__fish_seen_subcommand_from plan' -l change -x -a '' -d 'a CHANGE that is to come, may be repeated; one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION and request'
 complete -c lockkeeper -n '__fish_seen_subcommand_from plan' -l selector -s l -x -a '' -d 'the nodes whose labels SELECTOR selects, as kubectl has it, instead of all'
@@ -79,4 +86,4 @@ complete -c lockkeeper -n '__fish_seen_subcommand_from version' -l help -s h -d 
 
 complete -c lockkeeper -n __fish_use_subcommand -a help -d 'Show the commands, or one of them'
 complete -c lockkeeper -n '__fish_seen_subcommand_from help' -l help -s h -d 'show this'
-complete -c lockkeeper -n '__fish_seen_subcommand_from help' -a 'run status history plan check-config retry confirm stop go manifests kubeconfig version help'
+complete -c lockkeeper -n '__fish_seen_subcommand_from help' -a 'run status history wait plan check-config retry confirm stop go manifests kubeconfig version help'

@@ -6,6 +6,7 @@ _lockkeeper_commands() {
 		'run:Look after this host; what the systemd unit starts'
 		'status:Show how the rollout stands, or one node'
 		'history:Show the turns that are over, and how long each stage took'
+		'wait:Wait until the fleet, or one node, is up to date, idle or held'
 		'plan:Show what changes would cost and when, before they happen'
 		'check-config:Check this host'\''s configuration'
 		'retry:Forgive a node'\''s failed turn'
@@ -52,6 +53,16 @@ _lockkeeper() {
 			'(--output -o)--output[FORMAT\: text or json (default\: text)]:format:(text json)' \
 			'(--output -o)-o[FORMAT\: text or json (default\: text)]:format:(text json)' \
 			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
+			'(--help -h)--help[show this]' \
+			'(--help -h)-h[show this]' \
+			'1:node: '
+		;;
+	wait)
+		_arguments -s \
+			'--for[what to wait for, a GOAL\: up-to-date, idle or held]:goal:(up-to-date idle held)' \
+			'--timeout[how long to wait, a DURATION of 1s to 720h, such as 90m; without it there is no limit]:duration:()' \
+			'--kubeconfig[your credential'\''s FILE, instead of KUBECONFIG or ~/.kube/config]:file:_files' \
+			'--config[the host'\''s FILE, instead of /etc/lockkeeper/lockkeeper.toml]:file:_files' \
 			'(--help -h)--help[show this]' \
 			'(--help -h)-h[show this]' \
 			'1:node: '

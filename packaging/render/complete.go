@@ -8,14 +8,15 @@ import (
 // The completions know the commands, their flags, files where a flag takes one,
 // and the words of a flag whose usage lists them. They ask no cluster.
 
-// words returns what a flag's value can be: the words of "FORMAT: text or json".
+// words returns what a flag's value can be: the words of "FORMAT: text or json" or
+// of "GOAL: up-to-date, idle or held".
 func (f Flag) words() []string {
 	_, list, ok := strings.Cut(f.Usage, f.Value+": ")
 	if !ok {
 		return nil
 	}
 	list, _, _ = strings.Cut(list, " (")
-	return strings.Split(list, " or ")
+	return strings.Split(strings.ReplaceAll(list, " or ", ", "), ", ")
 }
 
 func (f Flag) file() bool { return f.Value == "FILE" }
