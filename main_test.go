@@ -8,6 +8,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,6 +20,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"lockkeeper.dev/lockkeeper/coordinator/report"
 	"lockkeeper.dev/lockkeeper/node/config"
@@ -544,5 +547,77 @@ func TestSampleConfiguration(t *testing.T) {
 		if set != c.set {
 			t.Errorf("%s: %d keys are set, expected %d", name, set, c.set)
 		}
+	}
+}
+
+// pty runs the real main on a terminal of so many columns and returns what the terminal received.
+func pty(t *testing.T, dir string, columns uint16, args ...string) string {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("there are no pseudo-terminals here: %v", err)
+	}
+	defer master.Close()
+	fd := int(master.Fd())
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, terminal, terminal
+	cmd.Env = []string{beMain + "=1", "HOME=" + dir, "PATH=/nowhere", "TERM=xterm"}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	terminal.Close()
+	var out bytes.Buffer
+	io.Copy(&out, master) // it ends with EIO when no process has the terminal open
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, &out)
+	}
+	return out.String()
+}
+
+// What fits a terminal of 80 columns there is neither cut nor broken when it is piped.
+func TestTextFitsTheTerminal(t *testing.T) {
+	dir := t.TempDir()
+	root := filepath.Join(dir, "r")
+	state := filepath.Join(root, local.Dir)
+	release, err := local.Acquire(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	long := "one \x1b[31m" + strings.Repeat("\u4e16 ", 60) + "end"
+	if err := local.Write(state, local.Status{Time: time.Now(), Host: local.Host{Node: "n1", State: "idle", Wants: "nothing"}, Line: long, Version: "v1", PID: 3}); err != nil {
+		t.Fatal(err)
+	}
+	visible := strings.ReplaceAll(long, "\x1b", `\x1b`)
+	piped, _, _ := lockkeeper(t, dir, nil, "status", "--root", root)
+	if !strings.Contains(piped, "\n  status  "+visible+"\n") {
+		t.Errorf("piped it is\n%s", piped)
+	}
+	shown := pty(t, dir, 80, "status", "--root", root)
+	if strings.Contains(shown, visible) || strings.Contains(shown, "\x1b") {
+		t.Errorf("on a terminal it is\n%s", shown)
+	}
+	for line := range strings.SplitSeq(strings.ReplaceAll(shown, "\r", ""), "\n") {
+		if n := len([]rune(line)) + strings.Count(line, "\u4e16"); n > 80 {
+			t.Errorf("a line has %d columns: %s", n, line)
+		}
+	}
+	words := func(s string) string { return strings.Join(strings.Fields(s), " ") }
+	if !strings.Contains(words(shown), words(visible)) {
+		t.Errorf("on a terminal something is missing:\n%s", shown)
 	}
 }
