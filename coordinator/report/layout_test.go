@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -94,20 +95,41 @@ func infested(t *testing.T, text string) *world {
 	return w
 }
 
+// hostileUpdate is what a host may publish of its own, if the API server let it.
+func hostileUpdate(text string) *v1alpha1.HostUpdateStatus {
+	return &v1alpha1.HostUpdateStatus{
+		Message:  v1alpha1.UpdateText(text),
+		Blockers: []v1alpha1.Blocker{{Kind: v1alpha1.BlockerKind(text), Name: v1alpha1.UpdateName(text), Pod: v1alpha1.UpdateName(text), Message: v1alpha1.UpdateText(text)}},
+		Engine:   &v1alpha1.EngineStatus{Operation: v1alpha1.UpdateName(text), Version: v1alpha1.UpdateName(text)},
+		History: []v1alpha1.FinishedTurn{{Result: v1alpha1.UpdateName(text), Reason: v1alpha1.UpdateName(text), Changes: []v1alpha1.UpdateText{v1alpha1.UpdateText(text)},
+			Stages: []v1alpha1.StageTime{{State: v1alpha1.UpdateName(text), Seconds: 3}}}},
+	}
+}
+
 // No text does harm, however the report is shown: no line is longer than the terminal, and nothing that is not printable is there.
 func TestHostileTexts(t *testing.T) {
 	for name, text := range hostile {
 		t.Run(name, func(t *testing.T) {
 			r := infested(t, text).report()
+			r.Find("n1").Update = hostileUpdate(text)
 			for _, f := range []Form{{All: true}, {Node: "n1"}, {Node: "n2"}, {Node: "n3"}, {Node: "n5"}, {Node: "n6"}, {Node: "n7"}, {JSON: true}} {
-				for _, width := range []int{0, 20, 80, 200} {
-					f.Width = width
+				for _, width := range []int{0, 20, 80} {
+					if f.Width = width; f.JSON && width > 0 {
+						continue
+					}
 					var b bytes.Buffer
 					if _, err := f.Print(&b, &r); err != nil {
 						t.Fatal(err)
 					}
 					harmless(t, b.String(), f)
 				}
+			}
+			for _, width := range []int{0, 80} {
+				var b bytes.Buffer
+				if err := WriteHistory(&b, History([]v1alpha1.HostUpdate{{Status: *hostileUpdate(text)}}), now, Form{Width: width}); err != nil {
+					t.Fatal(err)
+				}
+				harmless(t, b.String(), Form{Width: width})
 			}
 			var b bytes.Buffer
 			if err := (&Printer{W: &b}).Show(r, errors.New(text)); err != nil {
@@ -138,6 +160,27 @@ func harmless(t *testing.T, text string, f Form) {
 		if i := strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 || !utf8.ValidString(line) {
 			t.Errorf("%+v: a line has something that is not printable at byte %d:\n%.300q", f, i, line)
 			return
+		}
+	}
+}
+
+// On a terminal the two wide columns of the history are one.
+func TestHistoryOnATerminal(t *testing.T) {
+	u := v1alpha1.HostUpdate{Status: v1alpha1.HostUpdateStatus{History: []v1alpha1.FinishedTurn{{
+		Result: "Done", Changes: []v1alpha1.UpdateText{"OSUpdate@4100.0.0"}, Started: metav1.Time{Time: at("12:00:00")}, Ended: metav1.Time{Time: at("12:04:10")},
+		Stages: []v1alpha1.StageTime{{State: "draining", Seconds: 100}, {State: "rebooting", Seconds: 140}, {State: "uncordoning", Seconds: 10}},
+	}}}}
+	u.Name = "worker-3"
+	for width, want := range map[int]string{
+		0: "NODE      ENDED      TOOK   RESULT  CHANGES            STAGES\n" +
+			"worker-3  12:04:10Z  4m10s  Done    OSUpdate@4100.0.0  draining 1m40s, rebooting 2m20s, uncordoning 10s\n",
+		80: "NODE      ENDED      TOOK   RESULT  CHANGES AND STAGES\n" +
+			"worker-3  12:04:10Z  4m10s  Done    OSUpdate@4100.0.0: draining 1m40s, rebooting\n" +
+			"                                    2m20s, uncordoning 10s\n",
+	} {
+		var b strings.Builder
+		if err := WriteHistory(&b, History([]v1alpha1.HostUpdate{u}), now, Form{Width: width}); err != nil || b.String() != want {
+			t.Errorf("%d columns: %v\n%s\nexpected\n%s", width, err, &b, want)
 		}
 	}
 }
