@@ -7,6 +7,9 @@
 // eviction would meet, from the budgets as they are, and how far down the queue a
 // node stands.
 //
+// [Ends] estimates when the rollout that is under way is over: it plays the rest of it by
+// the rules of Decide. `lockkeeper status` shows that.
+//
 // It must not know where its input is from, and neither writes nor reads anything:
 // nodes, policies, pods and budgets in, a Forecast out.
 package forecast
