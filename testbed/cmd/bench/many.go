@@ -38,8 +38,11 @@ const (
 
 	// What the issue aims at; docs/scale.md says what follows from it.
 	aimIdle     = 20.0 // requests of an idle host in an hour
-	aimWrites   = 12.0 // writes of one turn without hooks, evictions aside
-	aimHook     = 3.0  // and for each hook stage
+	aimNode     = 11.0 // writes to the Node in one turn without hooks, conflicts aside
+	aimUpdate   = 8.0  // to the HostUpdate
+	aimEvents   = 2.0
+	aimStatus   = 1.0 // to the policy's status
+	aimHook     = 3.0 // to the Node, for each hook stage
 	aimPromoted = 250 * time.Millisecond
 	aimHandover = 2 * time.Second
 )
@@ -202,7 +205,7 @@ func (b *bench) manyTurns(ctx context.Context, more *simhost.Fleet) error {
 	if err != nil {
 		return err
 	}
-	rows, err := writesRows("turns without hooks", all, waves*wave, aimWrites)
+	rows, err := writesRows("turns without hooks", all, waves*wave, aimNode)
 	if err != nil {
 		return err
 	}
@@ -218,9 +221,10 @@ func (b *bench) manyTurns(ctx context.Context, more *simhost.Fleet) error {
 }
 
 // writesRows are what one turn writes, hosts and coordinator together, the
-// Lease and evictions aside.
-func writesRows(what string, all []request, turns int, bound float64) ([][]string, error) {
-	by := map[string]int{}
+// Lease and evictions aside: to each kind of object, against its bound, and then
+// each write.
+func writesRows(what string, all []request, turns int, node float64) ([][]string, error) {
+	by, kinds, conflicts := map[string]int{}, map[string]int{}, 0
 	for i := range all {
 		r := &all[i]
 		write := r.Verb == "patch" || r.Verb == "update" || r.Verb == "create" || r.Verb == "delete"
@@ -230,7 +234,13 @@ func writesRows(what string, all []request, turns int, bound float64) ([][]strin
 		}
 		if r.what() != "patch nodes" {
 			by[r.what()]++
+			kinds[r.ObjectRef.Resource]++
 			continue
+		}
+		if r.ResponseStatus.Code == 409 {
+			conflicts++
+		} else {
+			kinds["nodes"]++
 		}
 		name, err := nameOf(r)
 		if err != nil {
@@ -238,11 +248,18 @@ func writesRows(what string, all []request, turns int, bound float64) ([][]strin
 		}
 		by[name]++
 	}
-	n := float64(sum(by)) / float64(turns)
-	rows := [][]string{
-		{fmt.Sprintf("%s: %d", what, turns), "measured", "bound", "to bound"},
-		{"writes of a turn", fmt.Sprintf("%.1f", n), fmt.Sprintf("%.0f", bound), times(n, bound)},
+	rows := [][]string{{fmt.Sprintf("%s: %d", what, turns), "measured", "bound", "to bound"}}
+	for _, k := range []struct {
+		resource, name string
+		bound          float64
+	}{
+		{"nodes", "the Node, conflicts aside", node}, {"hostupdates", "the HostUpdate", aimUpdate},
+		{"events", "Events", aimEvents}, {"disruptionpolicies", "the policy's status", aimStatus},
+	} {
+		n := float64(kinds[k.resource]) / float64(turns)
+		rows = append(rows, []string{"writes of a turn to " + k.name, fmt.Sprintf("%.1f", n), fmt.Sprintf("%.0f", k.bound), times(n, k.bound)})
 	}
+	rows = append(rows, []string{"in conflict", fmt.Sprintf("%.1f", float64(conflicts)/float64(turns)), "", ""})
 	for _, name := range slices.Sorted(maps.Keys(by)) {
 		rows = append(rows, []string{"  " + name, fmt.Sprintf("%.1f", float64(by[name])/float64(turns)), "", ""})
 	}
@@ -376,7 +393,7 @@ func (b *bench) manyHooks(ctx context.Context, more *simhost.Fleet) error {
 	if err != nil {
 		return err
 	}
-	rows, err := writesRows("turns with a hook in each stage", all, hookTurns, aimWrites+3*aimHook)
+	rows, err := writesRows("turns with a hook in each stage", all, hookTurns, aimNode+3*aimHook)
 	if err != nil {
 		return err
 	}
