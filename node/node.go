@@ -116,33 +116,34 @@ type Host struct {
 	resight chan struct{}
 
 	// Everything below belongs to the loop's goroutine, except what mu guards.
-	client     *object.Client
-	view       *object.View
-	policies   *object.Policies
-	matched    *policy.Match // the last good one; see match
-	unread     unread        // the policies
-	look       *look
-	drain      drainRun
-	hooks      *hooks
-	apply      *apply
-	watched    *watched.Watcher
-	rebooted   rebootCall
-	health     healthCheck
-	engineUnit engineWord
-	announced  announcement
-	windows    openness // as of the last observation
-	logged     transition
-	since      waiting
-	told       local.Host          // as it was last at rest
-	apiFailed  *local.Failure      // as it was last reported, nil while there is none
-	failing    time.Time           // since when the loop has failed, zero while it does not
-	failures   int                 // of the loop, in a row
-	complained complaint           // what the journal was last told to be wrong
-	blockers   blockers            // since when they have been there
-	inhibitors []systemd.Inhibitor // those that block a shutdown, as last seen
-	unheard    unheard
-	beat       *systemd.Beat
-	publisher  *publisher
+	client      *object.Client
+	view        *object.View
+	policies    *object.Policies
+	matched     *policy.Match // the last good one; see match
+	unread      unread        // the policies
+	look        *look
+	drain       drainRun
+	hooks       *hooks
+	apply       *apply
+	watched     *watched.Watcher
+	rebooted    rebootCall
+	health      healthCheck
+	engineUnit  engineWord
+	announced   announcement
+	windows     openness // as of the last observation
+	logged      transition
+	since       waiting
+	told        local.Host          // as it was last at rest
+	apiFailed   *local.Failure      // as it was last reported, nil while there is none
+	failing     time.Time           // since when the loop has failed, zero while it does not
+	failures    int                 // of the loop, in a row
+	complained  complaint           // what the journal was last told to be wrong
+	blockers    blockers            // since when they have been there
+	inhibitors  []systemd.Inhibitor // those that block a shutdown, as last seen
+	unheard     unheard
+	beat        *systemd.Beat
+	publisher   *publisher
+	drainEvents drainEvents
 
 	coordinatorFile *updateengine.CoordinatorFile
 	uncoordinated   bool // it cannot be written, and that was logged

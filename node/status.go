@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"time"
 
@@ -31,7 +32,7 @@ type waiting struct {
 
 // tell says what the host does: to the journal, once for each change, and to
 // whoever shows its status.
-func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
+func (h *Host) tell(ctx context.Context, o turn.Observation, d turn.Decision, apiErr error) {
 	n := &o.Node
 	if d.Read != turn.ReadNothing || d.Write != nil {
 		return // not at rest yet
@@ -68,6 +69,7 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 	}
 	h.told, h.failing = s, time.Time{}
 	h.report(s)
+	h.tellDrain(ctx, &s)
 
 	if n.UID != "" {
 		h.journal(n, transition{any: true, state: n.State, turn: s.Turn, waits: d.Waits, wants: s.Wants}, d.Detail)

@@ -22,6 +22,10 @@ const (
 	EventTakesSlot = "TakesSlot"
 	// EventStoreRewound: the API server's store went back in time.
 	EventStoreRewound = "StoreRewound"
+	// EventDrainBlocked: something has blocked the node's drain for ten minutes. The
+	// host writes it, and EventDrainUnblocked once nothing does any more.
+	EventDrainBlocked   = "DrainBlocked"
+	EventDrainUnblocked = "DrainUnblocked"
 	// EventStopLifted: the emergency stop is over.
 	EventStopLifted = "StopLifted"
 	// EventReleased: no more nodes of the policy have failed than it allows.
@@ -77,6 +81,8 @@ var eventDocs = func() []EventDoc {
 		{EventTurnedRound, aboutNode, true, "TurnRound", "the turn gives back what it took; the note says why", "see the reason in the note"},
 		{EventUnsettled, aboutNode, true, "Wait", "the outcome of a write to the node has been unknown for a minute; the coordinator grants nothing to any node until it knows the outcome", "see the error in the note, and check whether the API server answers requests for this Node"},
 		{EventTakesSlot, aboutNode, true, "Wait", "the node is cordoned by another owner or not Ready, so it takes a slot of the budget, and other nodes have waited for a slot for ten minutes", "uncordon or repair the node, or take it out with lockkeeper.dev/managed=false"},
+		{EventDrainBlocked, aboutNode, true, "Wait", "a pod has not left the node for ten minutes; the note names the pod, the PodDisruptionBudget with its figures, or what else keeps it", "see [blockers](reasons.md#blockers)"},
+		{EventDrainUnblocked, aboutNode, false, "Continue", "nothing blocks the drain any more", "nothing"},
 		{EventStoreRewound, aboutLease, true, "Settle", "the API server's store went back in time: it was restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "check that the nodes are in the states that you expect: lockkeeper does not remember reboots after the backup"},
 		{EventInvalidIntent, aboutNode, true, "Obey", "the payload of `lockkeeper.dev/paused` or `lockkeeper.dev/detached` does not parse; the node is paused or detached all the same", "mend or remove the annotation that the note names"},
 	}
@@ -118,7 +124,8 @@ func RenderEvents() string {
 
 <!-- Rendered from code by ` + "`make docs`" + `; do not edit. -->
 
-The coordinator writes an Event (events.k8s.io/v1) when one of these happens, once for each time. Repetitions with the same note
+The coordinator writes an Event (events.k8s.io/v1) when one of these happens, once for each time; the Node's own host writes
+`+"`DrainBlocked` and `DrainUnblocked`"+`. Repetitions with the same note
 within minutes become one Event's series. ` + "`kubectl describe node NODE`" + ` shows the Events about a Node, and ` + "`kubectl get events -n default " +
 		`--field-selector reportingComponent=lockkeeper.dev/coordinator` + "`" + ` lists those about all Nodes and policies. Events about the Lease are
 in lockkeeper's namespace; the emergency stop is an Event about the Lease as well. Events are for people: nothing waits for one, at most 100 come at once and one a second after that,

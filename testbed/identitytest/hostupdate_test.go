@@ -14,6 +14,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/hostupdate"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 // TestHostileHostUpdate: a host's credential is stolen, and the thief publishes what they like in the host's own HostUpdate. The API
@@ -73,5 +74,26 @@ func TestHostileHostUpdate(t *testing.T) {
 		if strings.ContainsAny(string(out), "\x1b\u009b\u202e\xff") {
 			t.Errorf("%q prints control characters:\n%q", args[1:], out)
 		}
+	}
+}
+
+// TestHostsEvent: Kubernetes lets a host write an Event about its Node; both APIs show it.
+func TestHostsEvent(t *testing.T) {
+	fixture(t)
+	n, err := cp.Client().CoreV1().Nodes().Get(t.Context(), "id-a", metav1.GetOptions{})
+	must(t, err)
+	kubeconfig, err := cp.NodeKubeconfig("id-a")
+	must(t, err)
+	client, err := object.Connect(kubeconfig, "host", "test", 5, 5)
+	must(t, err)
+	d, ok := v1alpha1.EventOf(v1alpha1.EventDrainBlocked)
+	if !ok {
+		t.Fatal("no such Event")
+	}
+	must(t, object.WriteNodeEvent(t.Context(), client, "id-a", string(n.UID), d, "turn t1: "+strings.Repeat("é", 1000)))
+	list, err := cp.Client().EventsV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=DrainBlocked"})
+	must(t, err)
+	if len(list.Items) != 1 || list.Items[0].Regarding.Name != "id-a" || list.Items[0].Type != "Warning" || !strings.HasPrefix(list.Items[0].Note, "turn t1: é") {
+		t.Errorf("%+v", list.Items)
 	}
 }

@@ -1,0 +1,57 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/object"
+)
+
+// drainToldAfter is how long something has to block a drain before an Event says so.
+const drainToldAfter = 10 * time.Minute
+
+// drainEvents decides which Events there are about a drain that is blocked: one when
+// something has blocked it for long, and one when nothing does any more.
+type drainEvents struct{ told bool }
+
+// next returns the reason and the note of the Event that is due, "" for none.
+func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
+	var blocked []v1alpha1.Blocker
+	for _, b := range s.Blockers {
+		if b.Pod != "" {
+			blocked = append(blocked, b)
+		}
+	}
+	switch {
+	case len(blocked) == 0 && e.told:
+		e.told = false
+		return v1alpha1.EventDrainUnblocked, "nothing blocks the drain any more; the node is " + s.State.String()
+	case len(blocked) == 0 || e.told || now.Sub(blocked[0].Since.Time) < drainToldAfter:
+		return "", ""
+	}
+	e.told = true
+	b := blocked[0]
+	note = fmt.Sprintf("turn %s: %s %s has blocked pod %s since %s: %s", s.Turn, b.Kind, b.Name, b.Pod, b.Since.UTC().Format(time.RFC3339), b.Message)
+	if more := len(blocked) - 1; more > 0 {
+		note += fmt.Sprintf("; and %d more", more)
+	}
+	return v1alpha1.EventDrainBlocked, note
+}
+
+// tellDrain writes the Event that is due, and waits for no answer.
+func (h *Host) tellDrain(ctx context.Context, s *local.Host) {
+	reason, note := h.drainEvents.next(s, time.Now())
+	d, ok := v1alpha1.EventOf(reason)
+	if !ok {
+		return
+	}
+	h.log.Info("writing an Event", "reason", reason, "note", note)
+	go func() {
+		if err := object.WriteNodeEvent(ctx, h.client, s.Node, s.UID, d, note); err != nil {
+			h.log.Warn("an Event cannot be written", "err", err)
+		}
+	}()
+}

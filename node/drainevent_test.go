@@ -1,0 +1,42 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
+)
+
+func TestDrainEvents(t *testing.T) {
+	start := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	budget := v1alpha1.Blocker{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.NewTime(start),
+		Message: "The disruption budget web needs 3 healthy pods and has 3 currently"}
+	later := v1alpha1.Blocker{Kind: v1alpha1.BlockerPod, Name: "shop/x", Pod: "shop/x", Since: metav1.NewTime(start.Add(time.Minute))}
+	hook := v1alpha1.Blocker{Kind: v1alpha1.BlockerHook, Name: "backup", Since: metav1.NewTime(start)}
+	var e drainEvents
+	for i, c := range []struct {
+		at       time.Duration
+		blockers []v1alpha1.Blocker
+		reason   string
+		note     string
+	}{
+		{time.Hour, []v1alpha1.Blocker{hook}, "", ""}, // a hook is not the drain
+		{9 * time.Minute, []v1alpha1.Blocker{budget, later}, "", ""},
+		{10 * time.Minute, []v1alpha1.Blocker{budget, later}, "DrainBlocked", "turn t1: PodDisruptionBudget shop/web has blocked pod shop/web-0 since " +
+			"2026-11-22T10:00:00Z: The disruption budget web needs 3 healthy pods and has 3 currently; and 1 more"},
+		{20 * time.Minute, []v1alpha1.Blocker{budget}, "", ""}, // once
+		{21 * time.Minute, []v1alpha1.Blocker{later}, "", ""},
+		{22 * time.Minute, nil, "DrainUnblocked", "nothing blocks the drain any more; the node is draining"},
+		{23 * time.Minute, nil, "", ""},
+		{24 * time.Minute, []v1alpha1.Blocker{budget}, "DrainBlocked", "turn t1: PodDisruptionBudget shop/web has blocked pod shop/web-0 since " +
+			"2026-11-22T10:00:00Z: The disruption budget web needs 3 healthy pods and has 3 currently"},
+	} {
+		s := local.Host{Turn: "t1", State: v1alpha1.StateDraining, Blockers: c.blockers}
+		if reason, note := e.next(&s, start.Add(c.at)); reason != c.reason || note != c.note {
+			t.Errorf("step %d: %s %q, want %s %q", i, reason, note, c.reason, c.note)
+		}
+	}
+}
