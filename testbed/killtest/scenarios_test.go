@@ -6,9 +6,11 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -139,6 +141,7 @@ func (f *fleet) run(s *scenario, p *point) {
 	if n.Unschedulable || n.Mark || n.Grant != nil || len(n.Hooks) > 0 {
 		f.t.Errorf("in idle it is unschedulable %t, mark %t, grant %t, hooks %v", n.Unschedulable, n.Mark, n.Grant != nil, n.Hooks)
 	}
+	f.published(n.Last.Turn)
 	if got := h.Reboots() - reboots; got != 1 {
 		f.t.Errorf("it was rebooted %d times, expected once", got)
 	}
@@ -154,6 +157,31 @@ func (f *fleet) run(s *scenario, p *point) {
 	}
 	f.gun.reset()
 	f.classified()
+}
+
+// published waits until the guest's HostUpdate has nothing of the turn left but its record.
+func (f *fleet) published(turnID string) {
+	f.t.Helper()
+	client, err := object.ConnectConfig(f.ControlPlane.AdminConfig(), "testbed", "", 20, 20)
+	f.must(err)
+	ctx := f.within(soon)
+	for tick := time.NewTicker(100 * time.Millisecond); ; {
+		u, err := object.ReadHostUpdate(ctx, client, guest)
+		if err == nil && u != nil {
+			s := &u.Status
+			if string(s.BootID) == f.guest().BootID() && s.State == "idle" && s.Wants == v1alpha1.WantsNothing && s.Turn == nil && s.Drain == nil &&
+				len(s.Blockers) == 0 && meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionComplete) &&
+				meta.IsStatusConditionFalse(s.Conditions, v1alpha1.ConditionBlocked) && len(s.History) > 0 && string(s.History[0].Turn) == turnID {
+				tick.Stop()
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			f.t.Fatalf("after turn %s the HostUpdate stays %+v (%v)", turnID, u, err)
+		}
+	}
 }
 
 func (f *fleet) pids() []int {
