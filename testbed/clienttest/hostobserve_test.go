@@ -18,7 +18,7 @@ import (
 // touches are the requests that do more than say something, or ask who asks.
 func (h *host) touches() []request {
 	return slices.DeleteFunc(h.w.requests("POST", "PATCH", "PUT", "DELETE"), func(r request) bool {
-		return strings.Contains(r.body, "SelfSubjectReview") || strings.HasPrefix(r.kind, "PATCH node") && !strings.Contains(r.body, "unschedulable") && !strings.Contains(r.body, "/committed")
+		return strings.Contains(r.body, "SelfSubjectReview") || strings.HasPrefix(r.kind, "PATCH hostupdate") || strings.HasPrefix(r.kind, "PATCH node") && !strings.Contains(r.body, "unschedulable") && !strings.Contains(r.body, "/committed")
 	})
 }
 

@@ -286,13 +286,18 @@ func TestIdleHostIsQuiet(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
 	h.says("no coordinator has taken this node in")
-	count, watches := len(h.w.kinds()), h.w.count("WATCH nodes")
+	published := func() int { return h.w.count("PATCH hostupdate") }
+	until(t, "it to publish that", func() bool {
+		all := h.w.requests("PATCH hostupdate")
+		return len(all) > 0 && strings.Contains(all[len(all)-1].body, "no coordinator has taken this node in")
+	})
+	count, watches, updates := len(h.w.kinds()), h.w.count("WATCH nodes"), published()
 	never(t, "a request of an idle host", 6*time.Second, func() bool {
 		if now := h.w.kinds(); len(now) > count {
 			t.Log(now[count:])
 			return true
 		}
-		return false
+		return published() > updates
 	})
 	if n := h.w.count("WATCH nodes"); n != watches || watches == 0 {
 		t.Errorf("%d watches, and %d before it was idle", n, watches)

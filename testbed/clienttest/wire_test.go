@@ -159,13 +159,14 @@ func (w *wire) on(f fault) {
 	w.fault = f
 }
 
-// requests are those of any of the kinds, or all; "PATCH node" is short for any node.
+// requests are those of any of the kinds, or all; "PATCH node" is short for any node. Those about HostUpdates are only found if they are
+// asked for: they are sent next to the loop, at any time.
 func (w *wire) requests(kinds ...string) []request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var found []request
 	for _, r := range w.log {
-		if len(kinds) == 0 || slices.ContainsFunc(kinds, func(k string) bool { return r.kind == k || strings.HasPrefix(r.kind, k+" ") }) {
+		if len(kinds) == 0 && !strings.Contains(r.kind, " hostupdate") || slices.ContainsFunc(kinds, func(k string) bool { return r.kind == k || strings.HasPrefix(r.kind, k+" ") }) {
 			found = append(found, *r)
 		}
 	}
