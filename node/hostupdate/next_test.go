@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -243,7 +244,7 @@ func TestBounds(t *testing.T) {
 		texts = append(texts, c.Message)
 	}
 	for _, x := range texts {
-		if len(x) > v1alpha1.MaxUpdateText || strings.ContainsAny(x, "\x1b\x00\u202e\xff") {
+		if len(x) > v1alpha1.MaxUpdateText || strings.ContainsAny(x, "\x1b\x00\u202e") || !utf8.ValidString(x) {
 			t.Errorf("%d bytes: %q", len(x), x)
 		}
 	}
