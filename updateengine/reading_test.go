@@ -4,12 +4,31 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
+
+// The published list of operations is this package's.
+func TestUpdateOperations(t *testing.T) {
+	want := []string{
+		string(Idle), string(CheckingForUpdate), string(UpdateAvailable), string(Downloading), string(Verifying), string(Finalizing),
+		string(UpdatedNeedReboot), string(ReportingErrorEvent),
+	}
+	if got := v1alpha1.UpdateOperations(); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for _, name := range want {
+		if !Operation(name).Known() {
+			t.Errorf("%s is not known", name)
+		}
+	}
+}
 
 func TestDecode(t *testing.T) {
 	r, err := decode([]any{int64(1700000000), 0.25, "UPDATE_STATUS_DOWNLOADING", "4230.2.1", int64(1 << 30)})

@@ -21,8 +21,10 @@ const (
 	MetricHostStage        Metric = "lockkeeper_host_stage_seconds"                    // 0 outside of a turn
 	MetricHostBlockers     Metric = "lockkeeper_host_blockers"                         // of a host
 	MetricHostBlocked      Metric = "lockkeeper_host_blocked_since_timestamp_seconds"  // of a host
+	MetricStageDuration    Metric = "lockkeeper_host_stage_duration_seconds"           // of this process
 	MetricHostTurns        Metric = "lockkeeper_host_turns_total"                      // of this process
 	MetricHostEvictions    Metric = "lockkeeper_host_evictions_total"                  // of this process
+	MetricUpdateEngine     Metric = "lockkeeper_host_update_engine"                    // at most one series
 	MetricAPIRequests      Metric = "lockkeeper_api_requests_total"                    // of this process
 	MetricAPIContact       Metric = "lockkeeper_api_last_contact_timestamp_seconds"    // by identity
 	MetricCredentialExpiry Metric = "lockkeeper_credential_expiry_timestamp_seconds"   // by identity
@@ -30,7 +32,11 @@ const (
 	MetricRenewals         Metric = "lockkeeper_coordinator_credential_renewals_total" // of this process
 	MetricCandidate        Metric = "lockkeeper_coordinator_candidate"                 // 0 or 1
 	MetricLeader           Metric = "lockkeeper_coordinator_leader"                    // 0 or 1
+	MetricTerms            Metric = "lockkeeper_coordinator_terms_total"               // of this process
+	MetricStopped          Metric = "lockkeeper_coordinator_stopped"                   // a leader's alone
 	MetricNodes            Metric = "lockkeeper_coordinator_nodes"                     // a leader's alone
+	MetricManagedNodes     Metric = "lockkeeper_coordinator_managed_nodes"             // a leader's alone
+	MetricReportingNodes   Metric = "lockkeeper_coordinator_reporting_nodes"           // a leader's alone
 	MetricHeldNodes        Metric = "lockkeeper_coordinator_held_nodes"                // a leader's alone
 	MetricUnavailable      Metric = "lockkeeper_coordinator_unavailable_nodes"         // a leader's alone
 	MetricSlot             Metric = "lockkeeper_coordinator_slot"                      // a leader's alone
@@ -42,6 +48,14 @@ const (
 	MetricPolicyHalted     Metric = "lockkeeper_coordinator_policy_halted"             // a leader's alone
 	MetricDecision         Metric = "lockkeeper_coordinator_decision_seconds"          // of this process
 )
+
+// UpdateOperations returns the operations of the update engine that have a label of their own. They are those of package
+// updateengine.
+func UpdateOperations() []string {
+	return []string{
+		"IDLE", "CHECKING_FOR_UPDATE", "UPDATE_AVAILABLE", "DOWNLOADING", "VERIFYING", "FINALIZING", "UPDATED_NEED_REBOOT", "REPORTING_ERROR_EVENT",
+	}
+}
 
 // MetricType is how a metric's value behaves.
 type MetricType string
@@ -87,6 +101,9 @@ const (
 
 	// WantsUnknown is what a host wants that has not read all its sources.
 	WantsUnknown = "unknown"
+	// OperationUnknown is the operation of an update engine that does not answer, or
+	// that names an operation that lockkeeper does not know.
+	OperationUnknown = "unknown"
 )
 
 // MetricDoc is a metric with all there is to know of it.
@@ -111,8 +128,10 @@ var metricDocs = []MetricDoc{
 	{MetricHostStage, Gauge, "seconds", nil, false, "How long this host has been in the present state of its turn, 0 outside of a turn"},
 	{MetricHostBlockers, Gauge, "", []string{"kind"}, false, "How many things of this kind block this host: " + blockerKinds()},
 	{MetricHostBlocked, Gauge, "seconds since 1970", []string{"kind", "name", "pod"}, false, fmt.Sprintf("Since when this has blocked this host. At most %d series, those that block longest", MaxUpdateBlockers)},
+	{MetricStageDuration, Histogram, "seconds", []string{"state"}, false, "How long the stages of this host's turns took that ended while this process ran, by the state. A stage that ends right before the reboot is lost if nothing scrapes the process in between"},
 	{MetricHostTurns, Counter, "", []string{"result"}, false, "Turns of this host that ended while this process ran, by their result"},
 	{MetricHostEvictions, Counter, "", []string{"answer"}, false, "Evictions that this process asked for, by the API server's answer; busy is 429, which a PodDisruptionBudget says too"},
+	{MetricUpdateEngine, Gauge, "", []string{"operation"}, false, "Always 1; the label is what the update engine does, by its own name for it: " + strings.Join(UpdateOperations(), ", ") + "; unknown if it does not answer. Not there if the engine is off, or not on this host"},
 	{MetricAPIRequests, Counter, "", []string{"identity", "answer"}, false, "Requests of this process to the API server, by the identity that asked and by the answer"},
 	{MetricAPIContact, Gauge, "seconds since 1970", []string{"identity"}, false, "When the API server last answered a request of this identity with anything but 401, 429 or 5xx, or sent more of such an answer; 0 is never. An idle host's watch brings something every minute or so"},
 	{MetricCredentialExpiry, Gauge, "seconds since 1970", []string{"identity"}, false, "When the credential ends: the coordinator's, and the host's if it is a certificate; not there where the file does not tell"},
@@ -120,7 +139,11 @@ var metricDocs = []MetricDoc{
 	{MetricRenewals, Counter, "", []string{"result"}, false, "How often this process renewed the coordinator's credential, or failed to: renewed, failed"},
 	{MetricCandidate, Gauge, "", nil, false, "1 while this process stands for election or leads, else 0"},
 	{MetricLeader, Gauge, "", nil, false, "1 while this process holds the Lease, else 0; two of them at one moment are no harm"},
+	{MetricTerms, Counter, "", nil, false, "Terms as the leader that this process began. The increase over all processes is the number of failovers"},
+	{MetricStopped, Gauge, "", nil, true, "1 while the emergency stop is set, else 0"},
 	{MetricNodes, Gauge, "nodes", []string{"state"}, true, "Nodes by state, as the leader saw them when it last decided"},
+	{MetricManagedNodes, Gauge, "nodes", nil, true, "Nodes that lockkeeper manages: they have a state"},
+	{MetricReportingNodes, Gauge, "nodes", nil, true, "Managed nodes whose host has reported in the Node's present boot"},
 	{MetricHeldNodes, Gauge, "nodes", []string{"reason"}, true, "Nodes that do not move, by the reason"},
 	{MetricUnavailable, Gauge, "nodes", []string{"use"}, true, "Nodes that take a slot of the budget, by what makes them unavailable: " + slotUses()},
 	{MetricSlot, Gauge, "", []string{"node", "use"}, true, fmt.Sprintf("Always 1; the labels name a node that takes a slot of the budget, and why. At most %d nodes, those in their turn last", MaxSlotSeries)},

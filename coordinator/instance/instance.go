@@ -25,6 +25,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/metrics"
 	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/config"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/systemd"
 	"lockkeeper.dev/lockkeeper/updateengine"
@@ -118,8 +119,9 @@ func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.
 		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 		Root: o.Root, Engine: engine, PollInterval: cfg.Sources.PollInterval,
 		Logind: systemd.Logind{Bus: bus}, Units: systemd.Units{Bus: bus},
-		Settings: settings(cfg), Log: log, Liveness: liveness, Report: b.host, TurnEnded: m.TurnEnded,
-		Term: b.term, Coordinator: b.election,
+		Settings: settings(cfg), Log: log, Liveness: liveness, TurnEnded: m.TurnEnded,
+		Report: func(s local.Host) { m.HostReported(s); b.host(s) },
+		Term:   b.term, Coordinator: b.election,
 	})
 }
 
@@ -203,6 +205,7 @@ func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log
 		if !s.Candidate {
 			m.CoordinatorContact.Forget()
 		}
+		m.RoleChanged(s)
 		b.coordinator(s)
 		keeper.Look() // the file may have come, gone, or be another one
 	}

@@ -7,6 +7,7 @@
 package metrics
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -42,8 +43,19 @@ type Metrics struct {
 
 	mu       sync.Mutex
 	turns    map[v1alpha1.Result]int
+	stages   *prometheus.HistogramVec
+	stage    stage // of this host's turn, zero outside of one
+	terms    int
+	term     string // the epoch of the last term of this process
 	decision prometheus.Histogram
 	fleet    *fleet // nil before a first decision; of a term that may be over
+}
+
+// stage is a stage of a turn, and when it began by the coordinator's clock.
+type stage struct {
+	turn  string
+	state v1alpha1.State
+	began time.Time
 }
 
 // fleet is what a leader saw when it last decided.
@@ -54,12 +66,17 @@ type fleet struct {
 	unsettled int // nodes
 	uses      map[v1alpha1.SlotUse]int
 	slots     []rollout.Slot // those that have series
+	stopped   bool
 	rollout.Figures
 }
 
 // buckets of a decision, in seconds: that of five thousand nodes takes a few
 // hundredths.
 var buckets = []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1}
+
+// stageBuckets are those of a stage of a turn, in seconds: a hook or an uncordon takes seconds, a reboot minutes, a drain
+// up to hours. They are few, because each host has them for each state of a turn.
+var stageBuckets = []float64{1, 5, 30, 60, 300, 900, 1800, 3600, 4 * 3600}
 
 // New makes the metrics of a process of that version of lockkeeper. Watch has
 // to be called before anybody looks.
@@ -71,8 +88,16 @@ func New(version string) *Metrics {
 	}
 	for _, d := range v1alpha1.MetricDocs() {
 		m.descs[d.Name] = prometheus.NewDesc(string(d.Name), d.Help, d.Labels, nil)
-		if d.Name == v1alpha1.MetricDecision {
+		switch d.Name {
+		case v1alpha1.MetricDecision:
 			m.decision = prometheus.NewHistogram(prometheus.HistogramOpts{Name: string(d.Name), Help: d.Help, Buckets: buckets})
+		case v1alpha1.MetricStageDuration:
+			m.stages = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: string(d.Name), Help: d.Help, Buckets: stageBuckets}, d.Labels)
+		}
+	}
+	for _, s := range v1alpha1.States() {
+		if s.InTurn() {
+			m.stages.WithLabelValues(s.String()) // a histogram is there from the start, as a counter is
 		}
 	}
 	for _, r := range []v1alpha1.Result{v1alpha1.ResultDone, v1alpha1.ResultCancelled, v1alpha1.ResultTurnedBack, v1alpha1.ResultFailed} {
@@ -93,10 +118,45 @@ func (m *Metrics) TurnEnded(r v1alpha1.Result) {
 	}
 }
 
+// HostReported observes the stage of this host's turn that has ended since the report before. Call it with every report, in
+// their order.
+func (m *Metrics) HostReported(h local.Host) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l := h.Last; l != nil && l.Turn == m.stage.turn {
+		m.endStage(l.End)
+	}
+	if h.Turn == "" || h.StageSince.IsZero() || h.Turn == m.stage.turn && h.State == m.stage.state {
+		return // also after a change of leader, which sets StageSince again
+	}
+	if h.Turn == m.stage.turn {
+		m.endStage(h.StageSince)
+	}
+	m.stage = stage{h.Turn, h.State, h.StageSince}
+}
+
+// endStage observes the present stage, which ended at that time by the coordinator's clock. The caller holds mu.
+func (m *Metrics) endStage(at time.Time) {
+	if m.stage.state.Known() && m.stage.state.InTurn() {
+		m.stages.WithLabelValues(m.stage.state.String()).Observe(max(at.Sub(m.stage.began).Seconds(), 0))
+	}
+	m.stage = stage{}
+}
+
+// RoleChanged counts the terms of this process. Call it with every status of the candidate.
+func (m *Metrics) RoleChanged(s coordinator.Status) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.Leader && s.Epoch != m.term {
+		m.term = s.Epoch
+		m.terms++
+	}
+}
+
 // Decided takes in a leader's decision, which took that long. It is told of
 // each, and keeps nothing of what it is given.
 func (m *Metrics) Decided(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome) {
-	f := &fleet{epoch: s.Epoch, states: map[v1alpha1.State]int{}, held: map[v1alpha1.Reason]int{}, unsettled: len(s.Unsettled), Figures: out.Figures}
+	f := &fleet{epoch: s.Epoch, states: map[v1alpha1.State]int{}, held: map[v1alpha1.Reason]int{}, unsettled: len(s.Unsettled), stopped: s.Stopped, Figures: out.Figures}
 	for i := range s.Nodes {
 		f.states[s.Nodes[i].State]++
 	}
@@ -139,12 +199,14 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	c.of(v1alpha1.MetricCandidate, one(role.Candidate))
 	c.of(v1alpha1.MetricLeader, one(role.Leader))
 	m.decision.Collect(out)
+	m.stages.Collect(out)
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for r, n := range m.turns {
 		c.of(v1alpha1.MetricHostTurns, float64(n), string(r))
 	}
+	c.of(v1alpha1.MetricTerms, float64(m.terms))
 	if role.Leader && m.fleet != nil && m.fleet.epoch == role.Epoch {
 		c.fleet(m.fleet)
 	}
@@ -211,6 +273,13 @@ func (c *collection) host(h local.Host) {
 	for _, k := range v1alpha1.BlockerKinds() {
 		c.of(v1alpha1.MetricHostBlockers, float64(counts[k]), string(k))
 	}
+	if h.Engine != nil || h.EngineError != "" {
+		operation := v1alpha1.OperationUnknown
+		if h.Engine != nil && slices.Contains(v1alpha1.UpdateOperations(), string(h.Engine.Operation)) {
+			operation = string(h.Engine.Operation)
+		}
+		c.of(v1alpha1.MetricUpdateEngine, 1, operation)
+	}
 	c.of(v1alpha1.MetricHostTurn, c.age(h.TurnSince))
 	c.of(v1alpha1.MetricHostStage, c.age(h.StageSince))
 }
@@ -267,6 +336,9 @@ func (c *collection) fleet(f *fleet) {
 	for _, s := range f.slots {
 		c.of(v1alpha1.MetricSlot, 1, s.Node, string(s.Use))
 	}
+	c.of(v1alpha1.MetricStopped, one(f.stopped))
+	c.of(v1alpha1.MetricManagedNodes, float64(f.Managed))
+	c.of(v1alpha1.MetricReportingNodes, float64(f.Reporting))
 	c.of(v1alpha1.MetricBudget, float64(f.Budget))
 	c.of(v1alpha1.MetricFailed, float64(f.Failed))
 	c.of(v1alpha1.MetricUnsettled, float64(f.unsettled))

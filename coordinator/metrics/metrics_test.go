@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -84,7 +85,7 @@ func TestValues(t *testing.T) {
 		`lockkeeper_api_last_contact_timestamp_seconds{identity="host"} 0`, `lockkeeper_credential_refused{identity="coordinator"} 0`,
 		`lockkeeper_coordinator_leader 0`, `lockkeeper_coordinator_decision_seconds_count 0`)
 	for _, line := range began {
-		for _, absent := range []string{"credential_expiry", "coordinator_nodes", "held_nodes", "budget", "failed_nodes"} {
+		for _, absent := range []string{"credential_expiry", "coordinator_nodes", "held_nodes", "budget", "failed_nodes", "update_engine", "stopped", "managed_nodes", "reporting_nodes"} {
 			if strings.Contains(line, absent) {
 				t.Errorf("at the beginning there is %s", line)
 			}
@@ -99,9 +100,9 @@ func TestValues(t *testing.T) {
 	}
 	f.role = coordinator.Status{Candidate: true, Leader: true, Epoch: "term 1"}
 	f.pass = credential.Health{Present: true, Expires: time.Unix(1900000000, 0), Renewals: 2, Failures: 3}
-	m.TurnEnded(v1alpha1.ResultDone)
-	m.TurnEnded(v1alpha1.ResultDone)
-	m.TurnEnded("Whatever") // somebody else's word
+	for _, result := range []v1alpha1.Result{v1alpha1.ResultDone, v1alpha1.ResultDone, "Whatever"} { // the last one is not lockkeeper's
+		m.TurnEnded(result)
+	}
 	figures := []rollout.PolicyFigures{{Name: "web", Selected: 10, UpToDate: 2, Wanting: 8, InTurn: 3, Unavailable: 4, Failed: 1, Allowed: 5, Halted: true}, {Name: "db", Problems: make([]policy.Problem, 1)}}
 	for i := range 100 {
 		figures = append(figures, rollout.PolicyFigures{Name: fmt.Sprintf("p%d", i)})
@@ -110,11 +111,11 @@ func TestValues(t *testing.T) {
 	for i := range 21 {
 		slots = append(slots, rollout.Slot{Node: fmt.Sprintf("n%02d", i), Use: v1alpha1.SlotInTurn})
 	}
-	m.Decided(30*time.Millisecond, &rollout.Snapshot{Epoch: "term 1", Nodes: []turn.Node{in(v1alpha1.StateIdle), in(v1alpha1.StateIdle), in("odd")}},
+	m.Decided(30*time.Millisecond, &rollout.Snapshot{Epoch: "term 1", Stopped: true, Nodes: []turn.Node{in(v1alpha1.StateIdle), in(v1alpha1.StateIdle), in("odd")}},
 		&rollout.Outcome{
 			Verdicts: []rollout.Verdict{{Held: v1alpha1.ReasonBudget}, {}, {Held: v1alpha1.ReasonUnknownState}},
 			Slots:    slots,
-			Figures:  rollout.Figures{Unavailable: 4, Budget: 5, Failed: 6, Policies: figures},
+			Figures:  rollout.Figures{Managed: 9, Reporting: 8, Unavailable: 4, Budget: 5, Failed: 6, Policies: figures},
 		})
 	for _, code := range []int{200, 201, 404, 401, 429, 500, 0} {
 		m.CoordinatorContact.note(code, false)
@@ -139,6 +140,8 @@ func TestValues(t *testing.T) {
 		`lockkeeper_coordinator_held_nodes{reason="Budget"} 1`, `lockkeeper_coordinator_held_nodes{reason="Failed"} 0`,
 		`lockkeeper_coordinator_unavailable_nodes{use="Cordoned"} 1`, `lockkeeper_coordinator_unavailable_nodes{use="InTurn"} 21`,
 		`lockkeeper_coordinator_unavailable_nodes{use="NotReady"} 0`, `lockkeeper_coordinator_slot{node="z",use="Cordoned"} 1`, `lockkeeper_coordinator_slot{node="n18",use="InTurn"} 1`,
+		`lockkeeper_coordinator_stopped 1`,
+		`lockkeeper_coordinator_managed_nodes 9`, `lockkeeper_coordinator_reporting_nodes 8`,
 		`lockkeeper_coordinator_budget_nodes 5`, `lockkeeper_coordinator_failed_nodes 6`,
 		`lockkeeper_coordinator_policies{valid="true"} 101`, `lockkeeper_coordinator_policies{valid="false"} 1`,
 		`lockkeeper_coordinator_policy_nodes{count="selected",policy="web"} 10`, `lockkeeper_coordinator_policy_nodes{count="up_to_date",policy="web"} 2`,
@@ -173,14 +176,125 @@ func TestValues(t *testing.T) {
 	want(t, look(t, m), `lockkeeper_coordinator_nodes{state="idle"} 1`)
 }
 
-// TestTable: every metric of the table is served, with its type and its help, and no other.
-func TestTable(t *testing.T) {
-	f := &facts{role: coordinator.Status{Leader: true}, expires: time.Unix(1, 0), host: local.Host{Blockers: []v1alpha1.Blocker{
-		{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.NewTime(time.Unix(1, 0))}}}}
+// Each stage that ends while the process runs is observed once, with its time by the coordinator's clock.
+func TestStages(t *testing.T) {
+	m := New("v")
+	m.Watch((&facts{}).sources())
+	noon := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	report := func(turn string, s v1alpha1.State, since time.Time) {
+		m.HostReported(local.Host{Turn: turn, State: s, StageSince: since, Last: &v1alpha1.Last{Turn: "t0", End: noon}})
+	}
+	ended := func(turn string, at time.Time) {
+		m.HostReported(local.Host{State: v1alpha1.StateIdle, Last: &v1alpha1.Last{Turn: turn, End: at}})
+	}
+	has := func(lines ...string) {
+		t.Helper()
+		want(t, look(t, m), lines...)
+	}
+	const metric = "lockkeeper_host_stage_duration_seconds"
+	has(metric+`_count{state="before-drain"} 0`, metric+`_count{state="uncordoning"} 0`, metric+`_bucket{state="rebooting",le="14400"} 0`)
+
+	report("", v1alpha1.StateIdle, time.Time{})
+	report("t1", v1alpha1.StateDraining, noon)
+	report("t1", v1alpha1.StateDraining, noon)
+	report("t1", v1alpha1.StateDraining, time.Time{})           // the grant cannot be read now
+	report("t1", v1alpha1.StateDraining, noon.Add(time.Minute)) // a new leader has set it
+	has(metric + `_count{state="draining"} 0`)
+	report("t1", v1alpha1.StateRebooting, noon.Add(2*time.Minute))
+	has(metric+`_count{state="draining"} 1`, metric+`_sum{state="draining"} 120`, metric+`_bucket{state="draining",le="60"} 0`, metric+`_bucket{state="draining",le="300"} 1`)
+	report("t1", v1alpha1.StateUncordoning, noon.Add(5*time.Minute))
+	ended("t1", noon.Add(5*time.Minute+3*time.Second))
+	has(metric+`_sum{state="draining"} 120`, metric+`_sum{state="rebooting"} 180`, metric+`_count{state="uncordoning"} 1`, metric+`_sum{state="uncordoning"} 3`)
+	ended("t1", noon.Add(time.Hour))
+	has(metric + `_count{state="uncordoning"} 1`)
+
+	// The end of a turn was not seen, times run backwards, and a state has a name that is not lockkeeper's.
+	report("t2", v1alpha1.StateDraining, noon)
+	report("t3", v1alpha1.StateRebooting, noon)
+	ended("t2", noon.Add(time.Hour))
+	has(metric+`_count{state="draining"} 1`, metric+`_count{state="rebooting"} 1`)
+	report("t3", "odd", noon.Add(-time.Hour))
+	report("t3", v1alpha1.StateUncordoning, noon)
+	has(metric+`_count{state="rebooting"} 2`, metric+`_sum{state="rebooting"} 180`)
+	for _, line := range look(t, m) {
+		if strings.Contains(line, "odd") {
+			t.Errorf("a label of the Node makes a series: %s", line)
+		}
+	}
+}
+
+// Whatever the update engine answers, its metric has a label of those that the documentation lists.
+func TestUpdateEngine(t *testing.T) {
+	f := &facts{}
+	m := New("v")
+	m.Watch(f.sources())
+	for _, c := range []struct {
+		status *v1alpha1.EngineStatus
+		err    string
+		want   string
+	}{
+		{nil, "", ""},
+		{nil, "org.freedesktop.DBus.Error.NoReply", "unknown"},
+		{&v1alpha1.EngineStatus{Operation: "DOWNLOADING"}, "", "DOWNLOADING"},
+		{&v1alpha1.EngineStatus{Operation: "ATTEMPTING_ROLLBACK"}, "", "unknown"},
+		{&v1alpha1.EngineStatus{}, "", "unknown"},
+	} {
+		f.host.Engine, f.host.EngineError = c.status, c.err
+		got := slices.DeleteFunc(look(t, m), func(line string) bool { return !strings.HasPrefix(line, "lockkeeper_host_update_engine") })
+		var wanted []string
+		if c.want != "" {
+			wanted = []string{`lockkeeper_host_update_engine{operation="` + c.want + `"} 1`}
+		}
+		if !slices.Equal(got, wanted) {
+			t.Errorf("%+v, %q: %v, want %v", c.status, c.err, got, wanted)
+		}
+	}
+}
+
+// A term counts once, however often the candidate reports.
+func TestTerms(t *testing.T) {
+	m := New("v")
+	m.Watch((&facts{}).sources())
+	want(t, look(t, m), "lockkeeper_coordinator_terms_total 0")
+	for _, s := range []coordinator.Status{
+		{Candidate: true}, {Leader: true, Epoch: "a"}, {Leader: true, Epoch: "a", Why: "blind"}, {Candidate: true}, {Leader: true, Epoch: "b"}, {},
+	} {
+		m.RoleChanged(s)
+	}
+	want(t, look(t, m), "lockkeeper_coordinator_terms_total 2")
+}
+
+// Prometheus' own rules for metrics find nothing to correct.
+func TestLint(t *testing.T) {
+	m := served(t)
+	w := httptest.NewRecorder()
+	Handler(m, slog.New(slog.DiscardHandler), nil).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	problems, err := promlint.New(w.Body).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// served returns metrics of which each has a series.
+func served(t *testing.T) *Metrics {
+	t.Helper()
+	f := &facts{role: coordinator.Status{Leader: true}, expires: time.Unix(1, 0), host: local.Host{
+		Engine:   &v1alpha1.EngineStatus{Operation: "IDLE"},
+		Blockers: []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.NewTime(time.Unix(1, 0))}},
+	}}
 	m := New("v")
 	m.Watch(f.sources())
 	m.Decided(0, &rollout.Snapshot{}, &rollout.Outcome{
 		Slots: []rollout.Slot{{Node: "a", Use: v1alpha1.SlotInTurn}}, Figures: rollout.Figures{Policies: []rollout.PolicyFigures{{Name: "p"}}}})
+	return m
+}
+
+// TestTable: every metric of the table is served, with its type and its help, and no other.
+func TestTable(t *testing.T) {
+	m := served(t)
 	w := httptest.NewRecorder()
 	Handler(m, slog.New(slog.DiscardHandler), nil).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	served := map[string]bool{}

@@ -133,6 +133,7 @@ func (d *decision) count() {
 		wanting := inTurn || managed(n) && n.Wants.Something()
 		if n.State != v1alpha1.StateAbsent {
 			d.Managed++
+			add(&d.Reporting, n.HostSpeaks())
 			e.nodes++
 		}
 		add(&d.InTurn, inTurn)

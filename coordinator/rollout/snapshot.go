@@ -129,6 +129,7 @@ type Outcome struct {
 type Figures struct {
 	Total       int // Nodes in the cluster
 	Managed     int // in the coordinator's care: state is there
+	Reporting   int // of Managed: the host has reported in the Node's present boot
 	Wanting     int // want something, or are in a turn
 	InTurn      int
 	Unavailable int // as the budgets count them

@@ -602,6 +602,12 @@ func compare(t *testing.T, s rollout.Snapshot) (grants, would int, foreign map[s
 	if got, want := out.InTurn, len(w.all(inSomeTurn)); got != want {
 		report("in a turn: %d, the twin counts %d", got, want)
 	}
+	reporting := w.all(func(n *turn.Node) bool {
+		return n.State != v1alpha1.StateAbsent && n.Host != nil && n.Host.NodeUID == n.UID && n.BootID != "" && n.Host.BootID == n.BootID && n.Wants.Known()
+	})
+	if got, want := out.Reporting, len(reporting); got != want {
+		report("reporting: %d, the twin counts %d", got, want)
+	}
 	var got, gotWould []string
 	foreign = w.settles()
 	for _, v := range out.Verdicts {

@@ -90,6 +90,8 @@ func TestEveryMetricIsServed(t *testing.T) {
 		`lockkeeper_host_state{state="idle"} 1`, `lockkeeper_host_wants{wants="nothing"} 1`, `lockkeeper_host_waits{reason="None"} 0`,
 		`lockkeeper_coordinator_nodes{state="idle"} 1`, `lockkeeper_coordinator_nodes{state="draining"} 0`,
 		`lockkeeper_coordinator_held_nodes{reason="Budget"} 0`, "lockkeeper_coordinator_budget_nodes 1",
+		"lockkeeper_coordinator_managed_nodes 1", "lockkeeper_coordinator_reporting_nodes 1", "lockkeeper_coordinator_stopped 0",
+		"lockkeeper_coordinator_terms_total 1", `lockkeeper_host_update_engine{operation="IDLE"} 1`, `lockkeeper_host_stage_duration_seconds_count{state="draining"} 0`,
 		`lockkeeper_credential_refused{identity="host"} 0`, `lockkeeper_credential_refused{identity="coordinator"} 0`)
 
 	cordon(false)
@@ -134,10 +136,13 @@ func TestEveryMetricIsServed(t *testing.T) {
 	}
 	stop(`"a test"`)
 	must(t, h.StageUpdate("4.2.0"))
-	has(t, url, `lockkeeper_host_wants{wants="reboot"} 1`, `lockkeeper_host_waits{reason="Stopped"} 1`, `lockkeeper_coordinator_held_nodes{reason="Stopped"} 1`)
+	has(t, url, `lockkeeper_host_wants{wants="reboot"} 1`, `lockkeeper_host_waits{reason="Stopped"} 1`, `lockkeeper_coordinator_held_nodes{reason="Stopped"} 1`,
+		"lockkeeper_coordinator_stopped 1", `lockkeeper_host_update_engine{operation="UPDATED_NEED_REBOOT"} 1`)
 	stop("null")
 	second := listening(t, h, 2)
-	has(t, second, `lockkeeper_host_turns_total{result="Done"} 1`, `lockkeeper_host_turns_total{result="Failed"} 0`, "lockkeeper_host_turn_seconds 0")
+	has(t, second, `lockkeeper_host_turns_total{result="Done"} 1`, `lockkeeper_host_turns_total{result="Failed"} 0`, "lockkeeper_host_turn_seconds 0",
+		`lockkeeper_host_stage_duration_seconds_count{state="rebooting"} 1`, `lockkeeper_host_stage_duration_seconds_count{state="uncordoning"} 1`,
+		`lockkeeper_host_stage_duration_seconds_count{state="before-uncordon"} 0`)
 
 	// A reload takes another address; one that somebody else has is told of, and harms nothing.
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
