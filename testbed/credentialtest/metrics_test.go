@@ -95,24 +95,6 @@ func TestEveryMetricIsServed(t *testing.T) {
 		`lockkeeper_credential_refused{identity="host"} 0`, `lockkeeper_credential_refused{identity="coordinator"} 0`)
 
 	cordon(false)
-	served := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^(lockkeeper_[a-z_]+)`).FindAllStringSubmatch(page, -1) {
-		name := m[1]
-		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-			name = strings.TrimSuffix(name, suffix)
-		}
-		served[name] = true
-	}
-	for _, d := range v1alpha1.MetricDocs() {
-		if !served[string(d.Name)] {
-			t.Errorf("%s is in the table and is not served", d.Name)
-		}
-		delete(served, string(d.Name))
-	}
-	for name := range served {
-		t.Errorf("%s is served and is not in the table", name)
-	}
-
 	ends := map[string]time.Time{}
 	for _, m := range regexp.MustCompile(`(?m)^lockkeeper_credential_expiry_timestamp_seconds\{identity="(\w+)"\} (\S+)$`).FindAllStringSubmatch(page, -1) {
 		f, err := strconv.ParseFloat(m[2], 64)
@@ -138,7 +120,28 @@ func TestEveryMetricIsServed(t *testing.T) {
 	must(t, h.StageUpdate("4.2.0"))
 	has(t, url, `lockkeeper_host_wants{wants="reboot"} 1`, `lockkeeper_host_waits{reason="Stopped"} 1`, `lockkeeper_coordinator_held_nodes{reason="Stopped"} 1`,
 		"lockkeeper_coordinator_stopped 1", `lockkeeper_host_update_engine{operation="UPDATED_NEED_REBOOT"} 1`)
+	release := h.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "backup", Why: "a test", Mode: "block", PID: 1})
 	stop("null")
+	blocked := has(t, url, `lockkeeper_host_blockers{kind="Inhibitor"} 1`, `lockkeeper_host_blockers{kind="PodDisruptionBudget"} 0`)
+	release()
+	// Some metrics are there only while something is blocked or pending.
+	served := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^(lockkeeper_[a-z_]+)`).FindAllStringSubmatch(page+blocked, -1) {
+		name := m[1]
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			name = strings.TrimSuffix(name, suffix)
+		}
+		served[name] = true
+	}
+	for _, d := range v1alpha1.MetricDocs() {
+		if !served[string(d.Name)] {
+			t.Errorf("%s is in the table and is not served", d.Name)
+		}
+		delete(served, string(d.Name))
+	}
+	for name := range served {
+		t.Errorf("%s is served and is not in the table", name)
+	}
 	second := listening(t, h, 2)
 	has(t, second, `lockkeeper_host_turns_total{result="Done"} 1`, `lockkeeper_host_turns_total{result="Failed"} 0`, "lockkeeper_host_turn_seconds 0",
 		`lockkeeper_host_stage_duration_seconds_count{state="rebooting"} 1`, `lockkeeper_host_stage_duration_seconds_count{state="uncordoning"} 1`,
