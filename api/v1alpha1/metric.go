@@ -47,6 +47,9 @@ const (
 	MetricPolicyNodes      Metric = "lockkeeper_coordinator_policy_nodes"              // a leader's alone
 	MetricPolicyHalted     Metric = "lockkeeper_coordinator_policy_halted"             // a leader's alone
 	MetricDecision         Metric = "lockkeeper_coordinator_decision_seconds"          // of this process
+
+	// MetricOldestPending is a leader's alone.
+	MetricOldestPending Metric = "lockkeeper_coordinator_oldest_pending_timestamp_seconds"
 )
 
 // UpdateOperations returns the operations of the update engine that have a label of their own. They are those of package
@@ -144,6 +147,7 @@ var metricDocs = []MetricDoc{
 	{MetricNodes, Gauge, "nodes", []string{"state"}, true, "Nodes by state, as the leader saw them when it last decided"},
 	{MetricManagedNodes, Gauge, "nodes", nil, true, "Nodes that lockkeeper manages: they have a state"},
 	{MetricReportingNodes, Gauge, "nodes", nil, true, "Managed nodes whose host has reported in the Node's present boot"},
+	{MetricOldestPending, Gauge, "seconds since 1970", nil, true, "Since when the oldest pending change of the fleet has been pending, by its host's clock. Not there if nothing is pending"},
 	{MetricHeldNodes, Gauge, "nodes", []string{"reason"}, true, "Nodes that do not move, by the reason"},
 	{MetricUnavailable, Gauge, "nodes", []string{"use"}, true, "Nodes that take a slot of the budget, by what makes them unavailable: " + slotUses()},
 	{MetricSlot, Gauge, "", []string{"node", "use"}, true, fmt.Sprintf("Always 1; the labels name a node that takes a slot of the budget, and why. At most %d nodes, those in their turn last", MaxSlotSeries)},

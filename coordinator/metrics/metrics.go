@@ -67,6 +67,7 @@ type fleet struct {
 	uses      map[v1alpha1.SlotUse]int
 	slots     []rollout.Slot // those that have series
 	stopped   bool
+	pending   time.Time // since when the oldest pending change has been, zero for none
 	rollout.Figures
 }
 
@@ -158,7 +159,14 @@ func (m *Metrics) RoleChanged(s coordinator.Status) {
 func (m *Metrics) Decided(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome) {
 	f := &fleet{epoch: s.Epoch, states: map[v1alpha1.State]int{}, held: map[v1alpha1.Reason]int{}, unsettled: len(s.Unsettled), stopped: s.Stopped, Figures: out.Figures}
 	for i := range s.Nodes {
-		f.states[s.Nodes[i].State]++
+		n := &s.Nodes[i]
+		f.states[n.State]++
+		if n.State == v1alpha1.StateAbsent || !n.HostSpeaks() || n.Host.PendingSince.IsZero() {
+			continue
+		}
+		if since := n.Host.PendingSince; f.pending.IsZero() || since.Before(f.pending) {
+			f.pending = since
+		}
 	}
 	for i := range out.Verdicts {
 		if held := out.Verdicts[i].Held; held != v1alpha1.ReasonNone {
@@ -337,6 +345,7 @@ func (c *collection) fleet(f *fleet) {
 		c.of(v1alpha1.MetricSlot, 1, s.Node, string(s.Use))
 	}
 	c.of(v1alpha1.MetricStopped, one(f.stopped))
+	c.at(v1alpha1.MetricOldestPending, f.pending)
 	c.of(v1alpha1.MetricManagedNodes, float64(f.Managed))
 	c.of(v1alpha1.MetricReportingNodes, float64(f.Reporting))
 	c.of(v1alpha1.MetricBudget, float64(f.Budget))

@@ -251,6 +251,40 @@ func TestUpdateEngine(t *testing.T) {
 	}
 }
 
+// The oldest pending change is that of the managed host whose change has been pending for longest, by what hosts report in this boot.
+func TestOldestPending(t *testing.T) {
+	node := func(s v1alpha1.State, boot string, since int64) turn.Node {
+		n := turn.Node{UID: "u", BootID: "b1", Keys: v1alpha1.Keys{State: s, Wants: v1alpha1.WantsReboot, Host: &v1alpha1.Host{NodeUID: "u", BootID: boot}}}
+		if since > 0 {
+			n.Host.PendingSince = time.Unix(since, 0)
+		}
+		return n
+	}
+	idle, absent := v1alpha1.StateIdle, v1alpha1.StateAbsent
+	for name, c := range map[string]struct {
+		nodes []turn.Node
+		want  string
+	}{
+		"none":          {[]turn.Node{node(idle, "b1", 0), in(idle)}, ""},
+		"the oldest":    {[]turn.Node{node(idle, "b1", 3000), node(v1alpha1.StateDraining, "b1", 2000), node(idle, "b1", 4000)}, "2000"},
+		"others' words": {[]turn.Node{node(absent, "b1", 1000), node(idle, "b0", 1000), node(idle, "b1", 3000)}, "3000"},
+	} {
+		f := &facts{role: coordinator.Status{Leader: true}}
+		m := New("v")
+		m.Watch(f.sources())
+		m.Decided(0, &rollout.Snapshot{Nodes: c.nodes}, &rollout.Outcome{})
+		got := ""
+		for _, line := range look(t, m) {
+			if value, found := strings.CutPrefix(line, "lockkeeper_coordinator_oldest_pending_timestamp_seconds "); found {
+				got = value
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // A term counts once, however often the candidate reports.
 func TestTerms(t *testing.T) {
 	m := New("v")
@@ -287,7 +321,9 @@ func served(t *testing.T) *Metrics {
 	}}
 	m := New("v")
 	m.Watch(f.sources())
-	m.Decided(0, &rollout.Snapshot{}, &rollout.Outcome{
+	pending := turn.Node{UID: "u", BootID: "b", Keys: v1alpha1.Keys{State: v1alpha1.StateIdle, Wants: v1alpha1.WantsReboot,
+		Host: &v1alpha1.Host{NodeUID: "u", BootID: "b", PendingSince: time.Unix(1, 0)}}}
+	m.Decided(0, &rollout.Snapshot{Nodes: []turn.Node{pending}}, &rollout.Outcome{
 		Slots: []rollout.Slot{{Node: "a", Use: v1alpha1.SlotInTurn}}, Figures: rollout.Figures{Policies: []rollout.PolicyFigures{{Name: "p"}}}})
 	return m
 }
