@@ -205,23 +205,7 @@ open only delay the next scrape: by 5 s for each 32 connections that wait before
 States are those of [the table](node-states.md), reasons are [these words](reasons.md), results %s. `+"`identity`"+` is %s or %s, `+"`answer`"+`
 %s (2xx, 3xx), %s (429), %s (every other 4xx) or %s (5xx, or no answer).
 
-Worth an alert:
-
-`+"```"+`
-# A host that has heard nothing from the API server for a quarter of an hour, or may not ask it.
-time() - lockkeeper_api_last_contact_timestamp_seconds{identity="host"} > 900 or lockkeeper_credential_refused == 1
-# A credential that ends within three days: whatever renews it does not.
-lockkeeper_credential_expiry_timestamp_seconds - time() < 3 * 86400
-# Nobody coordinates.
-absent(lockkeeper_coordinator_leader == 1)
-# A node has failed, and nobody has forgiven it; the line of a policy has stopped.
-lockkeeper_coordinator_failed_nodes > 0
-lockkeeper_coordinator_policy_halted == 1
-# It is unknown whether a write landed; the leader grants nothing.
-lockkeeper_coordinator_unsettled_nodes > 0
-# A policy that cannot be understood grants nothing.
-lockkeeper_coordinator_policies{valid="false"} > 0
-`+"```"+`
+Alerts, a dashboard and how to scrape are in [monitoring.md](monitoring.md).
 `, codes("Done", "Cancelled", "TurnedBack", "Failed"), code(IdentityHost), code(IdentityCoordinator),
 		code(AnswerAccepted), code(AnswerBusy), code(AnswerRefused), code(AnswerError))
 	return b.String()

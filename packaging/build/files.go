@@ -44,6 +44,9 @@ var examples = []string{
 	"wait-for-replicas/wait-for-replicas.service",
 }
 
+// monitoring are the files that docs/monitoring.md describes.
+var monitoring = []string{"lockkeeper.rules.yaml", "scrape-proxy.yaml", "scrape.yaml"}
+
 // sharedFiles are those that do not depend on the architecture. What has to be
 // made for this build is made.
 func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
@@ -71,6 +74,9 @@ func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
 	)
 	for _, name := range examples {
 		files = append(files, file{Src: "packaging/examples/" + name, Dst: doc + "examples/" + name, Type: "doc", Only: []string{"deb", "rpm"}})
+	}
+	for _, name := range monitoring {
+		files = append(files, file{Src: "packaging/monitoring/" + name, Dst: doc + "examples/monitoring/" + name, Type: "doc", Only: []string{"deb", "rpm"}})
 	}
 	manual8, err := os.ReadFile("packaging/man/lockkeeper.8")
 	if err != nil {

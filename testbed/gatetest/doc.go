@@ -1,3 +1,3 @@
-// Package gatetest has policies' gates asked of a real Prometheus, which scrapes
-// a number that the test sets.
+// Package gatetest runs Prometheus's own programs. Policies' gates are asked of a real Prometheus that scrapes a number which the test
+// sets. promtool checks the monitoring pack, packaging/monitoring.
 package gatetest

@@ -69,8 +69,10 @@ func (a *asker) closes(t *testing.T, expr, detail string) {
 }
 
 func TestGates(t *testing.T) {
+	t.Parallel()
 	app := newExporter(t)
-	prom := newPrometheus(t, strings.TrimPrefix(app.URL, "http://"))
+	prom := newPrometheus(t, "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"+
+		"scrape_configs:\n- {job_name: app, static_configs: [{targets: ['"+strings.TrimPrefix(app.URL, "http://")+"']}]}\n")
 	prom.start(t)
 	token := filepath.Join(t.TempDir(), "token")
 	put := func(text string) {

@@ -47,11 +47,9 @@ type prometheus struct {
 	gone    chan struct{}
 }
 
-func newPrometheus(t *testing.T, target string) *prometheus {
+func newPrometheus(t *testing.T, config string) *prometheus {
 	t.Helper()
 	p := &prometheus{dir: t.TempDir()}
-	config := "global: {scrape_interval: 1s, scrape_timeout: 1s}\n" +
-		"scrape_configs:\n- {job_name: app, static_configs: [{targets: ['" + target + "']}]}\n"
 	if err := os.WriteFile(filepath.Join(p.dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
