@@ -45,7 +45,7 @@ var examples = []string{
 }
 
 // monitoring are the files that docs/monitoring.md describes.
-var monitoring = []string{"lockkeeper.rules.yaml", "scrape-proxy.yaml", "scrape.yaml"}
+var monitoring = []string{"dashboard.json", "lockkeeper.rules.yaml", "scrape-proxy.yaml", "scrape.yaml"}
 
 // sharedFiles are those that do not depend on the architecture. What has to be
 // made for this build is made.

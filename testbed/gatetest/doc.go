@@ -1,3 +1,3 @@
-// Package gatetest runs Prometheus's own programs. Policies' gates are asked of a real Prometheus that scrapes a number which the test
-// sets. promtool checks the monitoring pack, packaging/monitoring.
+// Package gatetest runs a real Prometheus. Policies' gates are asked of one that scrapes a number which the test sets. The
+// monitoring pack, packaging/monitoring, is tested on one that scrapes real lockkeeper processes during a rollout.
 package gatetest

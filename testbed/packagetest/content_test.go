@@ -28,6 +28,7 @@ drwxr-xr-x /etc/lockkeeper/
 -rw-r--r-- /usr/share/doc/lockkeeper/README.md
 -rw-r--r-- /usr/share/doc/lockkeeper/changelog.gz
 -rw-r--r-- /usr/share/doc/lockkeeper/copyright
+-rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/dashboard.json
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/lockkeeper.rules.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/scrape-proxy.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/scrape.yaml
@@ -61,6 +62,7 @@ drwxr-xr-x /etc/lockkeeper
 -rw-r--r-- /usr/share/bash-completion/completions/lockkeeper
 -rw-r--r-- /usr/share/doc/lockkeeper/CHANGELOG.md.gz
 -rw-r--r-- /usr/share/doc/lockkeeper/README.md
+-rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/dashboard.json
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/lockkeeper.rules.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/scrape-proxy.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/scrape.yaml
