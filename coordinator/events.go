@@ -35,6 +35,7 @@ const (
 	// which wait for none of it.
 	eventQPS, eventConns = 5, 10
 	maxNote              = 1000 // bytes; the API takes 1 KiB
+	maxWho               = 100  // bytes of the name in an intent
 )
 
 // events tells people of decisions through the Events of one term. All of it is
@@ -46,8 +47,8 @@ type events struct {
 	losing   bool // some were lost, and that was logged
 
 	begun   bool
-	stop    *string           // the emergency stop that was told of
-	intents map[string]string // by node: payloads that do not parse, as they were told
+	stop    *string            // the emergency stop that was told of
+	intents map[string]intents // by node: what Events have said about its intents
 	// unsettled are the nodes that an Event names because the outcome of a write is
 	// unknown; rewound is the Rewound of the last StoreRewound Event.
 	unsettled map[string]bool
@@ -63,6 +64,14 @@ type events struct {
 type blocking struct {
 	since time.Time
 	told  bool
+}
+
+// intents are the admins' intents on one Node, as Events describe them; "" for
+// one that is not set.
+type intents struct {
+	uid              string // of the Node
+	paused, detached string
+	odd              string // the payloads that do not parse
 }
 
 // policyState is what Events tell of a policy.
@@ -84,7 +93,7 @@ func newEvents(ctx context.Context, client *object.Client, log *slog.Logger) *ev
 
 // eventsTo sends Events to a sink, nil for none.
 func eventsTo(ctx context.Context, sink clientevents.EventSink, log *slog.Logger) *events {
-	e := &events{log: log, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst), intents: map[string]string{}, refused: map[string]string{}}
+	e := &events{log: log, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst), intents: map[string]intents{}, refused: map[string]string{}}
 	if sink == nil {
 		return e
 	}
@@ -129,9 +138,7 @@ func (e *events) tell(about *corev1.ObjectReference, reason, note string) {
 		return
 	}
 	e.losing = false
-	if len(note) > maxNote {
-		note = strings.ToValidUTF8(note[:maxNote], "") + "…"
-	}
+	note = v1alpha1.OneLine(note, maxNote)
 	e.recorder.Eventf(about, distinct(note), d.Type(), d.Reason, d.Action, "%s", note)
 }
 
@@ -152,6 +159,7 @@ func (e *events) wrote(n *turn.Node, v *rollout.Verdict, turnID string) {
 	switch d := v.Held.Doc(); {
 	case v.Held == n.Held, v.Held == v1alpha1.ReasonNone:
 	case v.Held == v1alpha1.ReasonHalted, v.Held == v1alpha1.ReasonInvalidPolicy: // an Event about the policy says so
+	case v.Held == v1alpha1.ReasonPaused, v.Held == v1alpha1.ReasonDetached: // so does one about the intent
 	default:
 		e.tell(aboutNode(n), string(v.Held), cmp.Or(v.Detail, d.Means)+"; what to do: "+d.Do)
 	}
@@ -198,9 +206,9 @@ func (e *events) refuses(n *turn.Node, words string) {
 	}
 }
 
-// looked tells of what people have set: the emergency stop, and payloads of
-// intents that do not parse. At its first look a leader keeps to itself what
-// another has obeyed before it, and told.
+// looked writes Events about what people have set: the emergency stop, and the
+// intents on Nodes. In its first round a leader only records what another leader
+// may have reported.
 func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw func(string) *corev1.Node) {
 	first := !e.begun
 	e.begun = true
@@ -209,20 +217,8 @@ func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw fu
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		stoppedBefore = stoppedBefore || n.Held == v1alpha1.ReasonStopped
-		if n.Paused == nil && n.Detached == nil {
-			delete(e.intents, n.Name)
-			continue
-		}
-		obj := raw(n.Name)
-		if obj == nil {
-			continue
-		}
-		odd := oddIntents(obj)
-		obeyed := n.State == v1alpha1.StatePaused || n.State == v1alpha1.StateAbsent || n.Held == v1alpha1.ReasonPaused || n.Held == v1alpha1.ReasonDetached
-		if odd != "" && odd != e.intents[n.Name] && !(first && obeyed) {
-			e.tell(aboutNode(n), v1alpha1.EventInvalidIntent, odd)
-		}
-		e.intents[n.Name] = odd
+		// What no leader has acted on yet, no leader has reported.
+		e.intended(n, raw, first && (s.Stopped || n.State != v1alpha1.StateIdle))
 	}
 	switch {
 	case !s.Stopped:
@@ -237,6 +233,60 @@ func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw fu
 		e.stop = new(s.StopText) // not a pointer into the snapshot
 	}
 	e.forget(s.Nodes)
+}
+
+// intended writes Events about the intents on a Node that have changed. A leader
+// that only records writes none.
+func (e *events) intended(n *turn.Node, raw func(string) *corev1.Node, record bool) {
+	was := e.intents[n.Name]
+	if was.uid != n.UID {
+		was = intents{} // another Node object of this name
+	}
+	var now intents
+	if n.Paused != nil || n.Detached != nil {
+		obj := raw(n.Name)
+		if obj == nil {
+			return
+		}
+		now = intents{n.UID, describe("paused", n.Paused), describe("detached", n.Detached), oddIntents(obj)}
+		e.intents[n.Name] = now
+	} else {
+		delete(e.intents, n.Name)
+	}
+	if record {
+		return
+	}
+	for _, c := range []struct{ was, now, set, removed string }{
+		{was.paused, now.paused, string(v1alpha1.ReasonPaused), v1alpha1.EventResumed},
+		{was.detached, now.detached, string(v1alpha1.ReasonDetached), v1alpha1.EventAttached},
+		{was.odd, now.odd, v1alpha1.EventInvalidIntent, ""},
+	} {
+		switch {
+		case c.now == c.was:
+		case c.now != "":
+			e.tell(aboutNode(n), c.set, c.now)
+		default:
+			e.tell(aboutNode(n), c.removed, "it was "+c.was)
+		}
+	}
+}
+
+// describe says who set an intent, until when and why; "" without one. Its text
+// is whatever an admin wrote, so it is bounded and on one line.
+func describe(what string, i *v1alpha1.Intent) string {
+	if i == nil {
+		return ""
+	}
+	if i.Force {
+		what += " with force"
+	}
+	if i.By != "" {
+		what += " by " + v1alpha1.OneLine(i.By, maxWho)
+	}
+	if i.Until != nil {
+		what += " until " + i.Until.UTC().Format(time.RFC3339)
+	}
+	return v1alpha1.OneLine(what+": "+cmp.Or(i.Reason, "(no reason given)"), maxNote)
 }
 
 // judged writes Events about policies: one that halts or goes on, and one that
@@ -324,9 +374,8 @@ func (e *events) forget(nodes []turn.Node) {
 	for i := range nodes {
 		there[nodes[i].Name] = true
 	}
-	gone := func(name, _ string) bool { return !there[name] }
-	maps.DeleteFunc(e.intents, gone)
-	maps.DeleteFunc(e.refused, gone)
+	maps.DeleteFunc(e.intents, func(name string, _ intents) bool { return !there[name] })
+	maps.DeleteFunc(e.refused, func(name, _ string) bool { return !there[name] })
 }
 
 // oddIntents names the intents on a Node whose payload does not parse, and why.

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
@@ -54,6 +56,20 @@ func (s fakeSink) next(t *testing.T) written {
 	}
 }
 
+// recorder keeps each Event as "Reason object: note", in order.
+type recorder []string
+
+func (r *recorder) Eventf(about, _ runtime.Object, _, reason, _, note string, args ...any) {
+	*r = append(*r, reason+" "+about.(*corev1.ObjectReference).Name+": "+fmt.Sprintf(note, args...))
+}
+
+// recording are events that a test can read.
+func recording(t *testing.T) (*events, *recorder) {
+	e, r := eventsTo(t.Context(), nil, slog.New(slog.DiscardHandler)), new(recorder)
+	e.recorder = r
+	return e, r
+}
+
 // Another turn's Event, or another cause's, is one of its own; the same note again is counted.
 func TestSeriesAreOfOneNote(t *testing.T) {
 	sink := make(fakeSink, 10)
@@ -77,8 +93,7 @@ func TestSeriesAreOfOneNote(t *testing.T) {
 
 // What was told of a node is kept while the node is there, and no longer.
 func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
-	sink := make(fakeSink, 10)
-	e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+	e, told := recording(t)
 	raw := func(name string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{v1alpha1.AnnotationPaused: `{"until": "tomorrow"}`}}}
 	}
@@ -86,12 +101,9 @@ func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
 	a.Paused, a.State = &v1alpha1.Intent{}, v1alpha1.StateIdle
 	both := &rollout.Snapshot{Nodes: []turn.Node{a, b}}
 	e.looked(both, nil, raw)
-	if w := sink.next(t); w.event.Reason != v1alpha1.EventInvalidIntent || w.event.Regarding.Name != "a" {
-		t.Errorf("told is %v", w.event)
-	}
 	e.refuses(&b, "no")
-	if w := sink.next(t); w.event.Reason != string(v1alpha1.ReasonForbidden) || w.event.Regarding.Name != "b" {
-		t.Errorf("told is %v", w.event)
+	if got := strings.Join(*told, "\n"); !strings.HasPrefix(got, "Paused a: paused: (no reason given)\nInvalidIntent a: annotation lockkeeper.dev/paused") || !strings.HasSuffix(got, "\nForbidden b: no") {
+		t.Errorf("Events:\n%s", got)
 	}
 	e.looked(both, nil, raw)
 	e.refuses(&b, "no")
@@ -224,5 +236,73 @@ func TestEndOfTheStopIsToldOf(t *testing.T) {
 		if !slices.Equal(told, want) {
 			t.Errorf("%s: told %v, want %v", name, told, want)
 		}
+	}
+}
+
+// Each pause, resume, detach and attach is one Event with who and why; the next leader repeats none of them.
+func TestIntentEvents(t *testing.T) {
+	end := time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", 3600))
+	disk, theirs := &v1alpha1.Intent{Reason: "disk"}, &v1alpha1.Intent{Reason: "theirs", By: "ann", Until: &end, Force: true}
+	evil := &v1alpha1.Intent{Reason: strings.Repeat("\x1b]0;x\x07\n", 100000), By: strings.Repeat("\u202e", 100000)}
+	node := func(state v1alpha1.State, paused, detached *v1alpha1.Intent) turn.Node {
+		n := turn.Node{Name: "a", UID: "1"}
+		n.State, n.Paused, n.Detached = state, paused, detached
+		return n
+	}
+	other := node(v1alpha1.StateIdle, nil, nil)
+	other.UID = "2"
+	idle, paused, inTurn, absent := v1alpha1.StateIdle, v1alpha1.StatePaused, v1alpha1.StateDraining, v1alpha1.StateAbsent
+	const by = "detached with force by ann until 2026-01-02T02:04:05Z: theirs"
+	for name, c := range map[string]struct {
+		rounds []turn.Node
+		want   []string
+	}{
+		"nothing set":             {[]turn.Node{node(idle, nil, nil), node(idle, nil, nil)}, nil},
+		"paused and resumed":      {[]turn.Node{node(idle, nil, nil), node(idle, disk, nil), node(paused, disk, nil), node(idle, nil, nil), node(idle, nil, nil)}, []string{"Paused a: paused: disk", "Resumed a: it was paused: disk"}},
+		"paused during the turn":  {[]turn.Node{node(inTurn, nil, nil), node(inTurn, disk, nil), node(inTurn, disk, nil), node(inTurn, nil, nil)}, []string{"Paused a: paused: disk", "Resumed a: it was paused: disk"}},
+		"detached and attached":   {[]turn.Node{node(idle, nil, nil), node(idle, nil, theirs), node(absent, nil, theirs), node(absent, nil, nil), node(idle, nil, nil)}, []string{"Detached a: " + by, "Attached a: it was " + by}},
+		"both":                    {[]turn.Node{node(idle, nil, nil), node(idle, disk, theirs), node(paused, disk, theirs)}, []string{"Paused a: paused: disk", "Detached a: " + by}},
+		"another reason":          {[]turn.Node{node(idle, nil, nil), node(idle, disk, nil), node(paused, &v1alpha1.Intent{}, nil)}, []string{"Paused a: paused: disk", "Paused a: paused: (no reason given)"}},
+		"set between two leaders": {[]turn.Node{node(idle, disk, nil), node(paused, disk, nil)}, []string{"Paused a: paused: disk"}},
+		"paused before":           {[]turn.Node{node(paused, disk, nil), node(paused, disk, nil)}, nil},
+		"paused before, resumed":  {[]turn.Node{node(paused, disk, nil), node(paused, nil, nil)}, []string{"Resumed a: it was paused: disk"}},
+		"detached before":         {[]turn.Node{node(absent, nil, theirs), node(absent, nil, theirs)}, nil},
+		"in a turn before":        {[]turn.Node{node(inTurn, nil, theirs), node(v1alpha1.StateBeforeUncordon, nil, theirs)}, nil},
+		"another Node object":     {[]turn.Node{node(paused, disk, nil), other}, nil},
+	} {
+		e, told := recording(t)
+		for _, n := range c.rounds {
+			e.looked(&rollout.Snapshot{Nodes: []turn.Node{n}}, nil, func(string) *corev1.Node { return &corev1.Node{} })
+		}
+		if !slices.Equal(*told, c.want) {
+			t.Errorf("%s: Events %q, want %q", name, *told, c.want)
+		}
+	}
+
+	// Another leader left a stop: its nodes stay idle, and their intents were reported.
+	e, told := recording(t)
+	for range 2 {
+		e.looked(&rollout.Snapshot{Nodes: []turn.Node{node(idle, disk, nil)}, Stopped: true}, nil, func(string) *corev1.Node { return &corev1.Node{} })
+	}
+	if len(*told) > 0 {
+		t.Errorf("under a stop: %q", *told)
+	}
+
+	e, told = recording(t)
+	e.looked(&rollout.Snapshot{Nodes: []turn.Node{node(idle, evil, nil)}}, nil, func(string) *corev1.Node { return &corev1.Node{} })
+	if len(*told) != 1 || strings.ContainsAny((*told)[0], "\x1b\x07\n\u202e") || !strings.Contains((*told)[0], "]0;x") || len((*told)[0]) > maxNote+len("Paused a: ") {
+		t.Errorf("hostile texts: %q", *told)
+	}
+}
+
+// A node that is held because of an intent has the Event about the intent and no other.
+func TestIntentIsOneEvent(t *testing.T) {
+	e, told := recording(t)
+	n := turn.Node{Name: "a"}
+	for _, held := range []v1alpha1.Reason{v1alpha1.ReasonPaused, v1alpha1.ReasonDetached, v1alpha1.ReasonHostSilent} {
+		e.wrote(&n, &rollout.Verdict{Node: "a", Held: held, Detail: "x"}, "")
+	}
+	if len(*told) != 1 || !strings.HasPrefix((*told)[0], "HostSilent a: x") {
+		t.Errorf("Events %q", *told)
 	}
 }

@@ -14,6 +14,10 @@ const (
 	// EventInvalidIntent: the payload of paused or detached does not parse; it
 	// pauses or detaches all the same.
 	EventInvalidIntent = "InvalidIntent"
+	// EventResumed: the annotation paused was removed from the node.
+	EventResumed = "Resumed"
+	// EventAttached: the annotation detached was removed from the node.
+	EventAttached = "Attached"
 	// EventUnsettled: the outcome of a write to the node has been unknown for a
 	// minute.
 	EventUnsettled = "Unsettled"
@@ -86,6 +90,14 @@ var eventDocs = func() []EventDoc {
 		{EventStoreRewound, aboutLease, true, "Settle", "the API server's store went back in time: it was restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "check that the nodes are in the states that you expect: lockkeeper does not remember reboots after the backup"},
 		{EventInvalidIntent, aboutNode, true, "Obey", "the payload of `lockkeeper.dev/paused` or `lockkeeper.dev/detached` does not parse; the node is paused or detached all the same", "mend or remove the annotation that the note names"},
 	}
+	paused, detached := ReasonPaused.Doc(), ReasonDetached.Doc()
+	const removed = "; the note says who had set the annotation and why. The API server's audit log says who removed it"
+	docs = append(docs,
+		EventDoc{string(ReasonPaused), aboutNode, false, "Pause", paused.Means, paused.Do},
+		EventDoc{EventResumed, aboutNode, false, "Resume", "the node is no longer paused" + removed, "nothing"},
+		EventDoc{string(ReasonDetached), aboutNode, false, "Detach", detached.Means, detached.Do},
+		EventDoc{EventAttached, aboutNode, false, "Attach", "the node is no longer detached; lockkeeper manages it again" + removed, "nothing"},
+	)
 	for _, r := range []Reason{ReasonHalted, ReasonInvalidPolicy} {
 		d := r.Doc()
 		docs = append(docs, EventDoc{string(r), aboutPolicy, true, "Hold", d.Means, d.Do})
@@ -129,7 +141,8 @@ The coordinator writes an Event (events.k8s.io/v1) when one of these happens, on
 within minutes become one Event's series. ` + "`kubectl describe node NODE`" + ` shows the Events about a Node, and ` + "`kubectl get events -n default " +
 		`--field-selector reportingComponent=lockkeeper.dev/coordinator` + "`" + ` lists those about all Nodes and policies. Events about the Lease are
 in lockkeeper's namespace; the emergency stop is an Event about the Lease as well. Events are for people: nothing waits for one, at most 100 come at once and one a second after that,
-and some are lost when a coordinator ends. Reasons are the words of [reasons](reasons.md) where those have one. NODE stands
+and some are lost when a coordinator ends. A new coordinator does not repeat
+what was so before it; what changes while no coordinator leads may have no Event. Reasons are the words of [reasons](reasons.md) where those have one. NODE stands
 for the node's name.
 
 | reason | about | type | action | means | what to do |

@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 const (
@@ -209,7 +211,7 @@ func (g *Gates) ask(ctx context.Context, e *entry) {
 	defer cancel()
 	a := Answer{}
 	a.Open, a.Detail = g.judge(limited, e.query.Expr)
-	a.Detail, a.At = line(a.Detail), time.Now()
+	a.Detail, a.At = v1alpha1.OneLine(a.Detail, MaxDetail), time.Now()
 	if ctx.Err() != nil {
 		return // nobody waits for it any more
 	}

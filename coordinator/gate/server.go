@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/prometheus/client_golang/api"
 	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
@@ -107,21 +106,6 @@ func failure(err error) string {
 		return "no answer within " + Timeout.String()
 	}
 	return "no answer that can be read: " + err.Error()
-}
-
-// line is text as one line of at most MaxDetail bytes.
-func line(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "\uFFFD"))
-	if len(text) > MaxDetail {
-		const cut = "…"
-		text = strings.ToValidUTF8(text[:MaxDetail-len(cut)], "") + cut
-	}
-	return text
 }
 
 // bounded sends requests with the token of the moment, and reads answers of

@@ -9,7 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 const answerHead = `{"status":"success","data":{"resultType":`
@@ -24,7 +25,7 @@ func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
 func judge(t *testing.T, ctx context.Context, o Options) (bool, string) {
 	t.Helper()
 	open, detail := New(o).judge(ctx, "up == 0")
-	return open, line(detail)
+	return open, v1alpha1.OneLine(detail, MaxDetail)
 }
 
 // What a real Prometheus says is in testbed/gatetest; these are answers that it
@@ -153,20 +154,5 @@ func TestToken(t *testing.T) {
 	}
 	if open, detail := judge(t, t.Context(), Options{URL: s.URL, TokenFile: file + ".d"}); open || !strings.Contains(detail, "is not a regular file") {
 		t.Errorf("%t, %q", open, detail)
-	}
-}
-
-func TestLine(t *testing.T) {
-	for text, want := range map[string]string{
-		"a\nb\x00c":                "a b c",
-		"a\xffb":                   "a\uFFFDb",
-		strings.Repeat("a", 256):   strings.Repeat("a", 256),
-		strings.Repeat("a", 257):   strings.Repeat("a", 253) + "…",
-		strings.Repeat("äb", 100):  strings.Repeat("äb", 84) + "…", // 252 bytes, and half an ä
-		strings.Repeat("ä", 10000): strings.Repeat("ä", 126) + "…",
-	} {
-		if got := line(text); got != want || len(got) > MaxDetail || !utf8.ValidString(got) {
-			t.Errorf("%.20q…: %q, expected %q", text, got, want)
-		}
 	}
 }
