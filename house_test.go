@@ -45,9 +45,11 @@ var ours = map[string][]string{
 
 	"coordinator/rollout": {"api", "node/turn", "policy"},
 	// The host's metrics are rendered from the record that the host keeps.
-	"coordinator/metrics":  {"api", "coordinator", "node/local"},
-	"coordinator/report":   {"api", "coordinator", "node/local", "node/object", "node/turn", "policy"},
-	"coordinator/forecast": {"api", "coordinator/rollout", "drain", "node/turn", "policy"},
+	"coordinator/metrics":   {"api", "coordinator", "node/local"},
+	"coordinator/report":    {"api", "coordinator", "node/local", "node/object", "node/turn", "policy"},
+	"coordinator/forecast":  {"api", "coordinator/rollout", "drain", "node/turn", "policy"},
+	"coordinator/notify":    {"api", "coordinator/webclient"},
+	"coordinator/webclient": {},
 	// The only room that knows both loops: what the command runs.
 	"coordinator/instance": {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine"},
 }
@@ -341,6 +343,8 @@ func TestTheRulesCanFail(t *testing.T) {
 		{"coordinator", module + "/node", true},
 		{"coordinator/report", module + "/node", true},
 		{"coordinator/instance", module + "/node", false},
+		{"coordinator/notify", module + "/coordinator/rollout", true},
+		{"coordinator/webclient", module + "/api/v1alpha1", true},
 		{"coordinator", module + "/node/turn", false},
 		{"drain", module + "/node/turn", true},
 		{"systemd", module + "/drain", true},

@@ -22,6 +22,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/coordinator/notify"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -45,6 +46,10 @@ type Options struct {
 	// PrometheusURL and PrometheusTokenFile are where, and with what token,
 	// policies' gates are asked; see [gate.Options].
 	PrometheusURL, PrometheusTokenFile string
+
+	// Notify is where and when a leader sends notifications; its Version and Log
+	// are the candidate's.
+	Notify notify.Options
 
 	Log *slog.Logger
 	// Liveness is told that the loop goes round; nil is fine.
@@ -110,6 +115,12 @@ func Run(ctx context.Context, o Options) error {
 	}
 	c := &candidate{Options: o, log: o.Log, hint: make(chan struct{}, 1)}
 	defer c.disconnect()
+	o.Notify.Version, o.Notify.Log = o.Version, o.Log
+	c.sender = notify.New(o.Notify)
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	// It sends what a term left behind, also while another instance leads.
+	sending.Go(func() { c.sender.Run(ctx) })
 	hinting := c.watchCredential(ctx)
 	defer hinting()
 	for {
@@ -133,8 +144,9 @@ func Run(ctx context.Context, o Options) error {
 
 type candidate struct {
 	Options
-	log  *slog.Logger
-	hint chan struct{} // holds a token when the credential may have changed
+	log    *slog.Logger
+	sender *notify.Sender // nil if there is no receiver
+	hint   chan struct{}  // holds a token when the credential may have changed
 
 	client *object.Client
 	stamp  [sha256.Size]byte // of the credential that client has

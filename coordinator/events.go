@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/notify"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -38,8 +39,8 @@ const (
 	maxWho               = 100  // bytes of the name in an intent
 )
 
-// events tells people of decisions through the Events of one term. All of it is
-// called by the leader's loop, and nothing of it waits.
+// events tells people of decisions through the Events and the notifications of one
+// term. All of it is called by the leader's loop, and nothing of it waits.
 type events struct {
 	recorder clientevents.EventRecorder
 	limit    flowcontrol.PassiveRateLimiter
@@ -58,20 +59,20 @@ type events struct {
 	policies map[string]policyState
 	// blocking are, by node, the slots that others wait for, since when they do.
 	blocking map[string]blocking
+
+	// send hands a notification over; it does not block. held are, by node, the
+	// held nodes while heldAfter is not 0; heldSent is when the last notification
+	// about them was sent.
+	send      func(notify.Message)
+	heldAfter time.Duration
+	held      map[string]heldNode
+	heldSent  time.Time
 }
 
 // blocking is a slot that a node takes outside of a turn while others wait.
 type blocking struct {
 	since time.Time
 	told  bool
-}
-
-// intents are the admins' intents on one Node, as Events describe them; "" for
-// one that is not set.
-type intents struct {
-	uid              string // of the Node
-	paused, detached string
-	odd              string // the payloads that do not parse
 }
 
 // policyState is what Events tell of a policy.
@@ -93,7 +94,7 @@ func newEvents(ctx context.Context, client *object.Client, log *slog.Logger) *ev
 
 // eventsTo sends Events to a sink, nil for none.
 func eventsTo(ctx context.Context, sink clientevents.EventSink, log *slog.Logger) *events {
-	e := &events{log: log, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst), intents: map[string]intents{}, refused: map[string]string{}}
+	e := &events{log: log, send: func(notify.Message) {}, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst), intents: map[string]intents{}, refused: map[string]string{}}
 	if sink == nil {
 		return e
 	}
@@ -151,21 +152,32 @@ func aboutNode(n *turn.Node) *corev1.ObjectReference {
 func (e *events) wrote(n *turn.Node, v *rollout.Verdict, turnID string) {
 	delete(e.refused, n.Name)
 	if m := v.Move; m != nil {
-		e.moved(n, m, cmp.Or(turnID, n.Turn))
+		e.moved(n, v, cmp.Or(turnID, n.Turn))
 		if m.LetGo || m.From != m.To && !m.To.InTurn() {
 			return // how the turn ended says it all
 		}
 	}
-	switch d := v.Held.Doc(); {
+	switch {
 	case v.Held == n.Held, v.Held == v1alpha1.ReasonNone:
 	case v.Held == v1alpha1.ReasonHalted, v.Held == v1alpha1.ReasonInvalidPolicy: // an Event about the policy says so
 	case v.Held == v1alpha1.ReasonPaused, v.Held == v1alpha1.ReasonDetached: // so does one about the intent
+	case n.InTurn() && (v.Held == v1alpha1.ReasonFailed || v.Held == v1alpha1.ReasonOverdue):
+		e.report(aboutNode(n), string(v.Held), heldNote(v), notify.Message{
+			Occasion: v1alpha1.OccasionFailed, Nodes: []string{n.Name}, Policy: v.Policy, Turn: n.Turn, Reason: v.Held,
+		})
 	default:
-		e.tell(aboutNode(n), string(v.Held), cmp.Or(v.Detail, d.Means)+"; what to do: "+d.Do)
+		e.tell(aboutNode(n), string(v.Held), heldNote(v))
 	}
 }
 
-func (e *events) moved(n *turn.Node, m *rollout.Move, turnID string) {
+// heldNote says what holds a node, and what to do about it.
+func heldNote(v *rollout.Verdict) string {
+	d := v.Held.Doc()
+	return cmp.Or(v.Detail, d.Means) + "; what to do: " + d.Do
+}
+
+func (e *events) moved(n *turn.Node, v *rollout.Verdict, turnID string) {
+	m := v.Move
 	switch {
 	case m.From == m.To:
 	case m.On == turn.Granted:
@@ -177,7 +189,13 @@ func (e *events) moved(n *turn.Node, m *rollout.Move, turnID string) {
 		}
 		e.tell(aboutNode(n), v1alpha1.EventGranted, fmt.Sprintf("turn %s begins in %s for %s", turnID, m.To, strings.Join(changes, ", ")))
 	case m.Last != nil && !m.To.InTurn():
-		e.tell(aboutNode(n), string(m.Last.Result), fmt.Sprintf("turn %s ended %s%s", m.Last.Turn, m.Last.Result, because(m.Last.Reason)))
+		occasion := v1alpha1.OccasionTurnEnded
+		if m.Last.Result == v1alpha1.ResultFailed {
+			occasion = v1alpha1.OccasionFailed
+		}
+		e.report(aboutNode(n), string(m.Last.Result), fmt.Sprintf("turn %s ended %s%s", m.Last.Turn, m.Last.Result, because(m.Last.Reason)), notify.Message{
+			Occasion: occasion, Nodes: []string{n.Name}, Policy: v.Policy, Turn: m.Last.Turn, Result: m.Last.Result, Reason: m.Last.Reason,
+		})
 	case m.From.InTurn() && m.To == v1alpha1.StateBeforeUncordon || m.From.InTurn() && m.To == v1alpha1.StateUncordoning:
 		switch m.On {
 		case turn.Vanished, turn.Refused, turn.Aborted, turn.FailedHealthy, turn.TakenBack:
@@ -223,70 +241,17 @@ func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw fu
 	switch {
 	case !s.Stopped:
 		if lease != nil && (e.stop != nil || first && stoppedBefore) {
-			e.tell(aboutLease(lease), v1alpha1.EventStopLifted, "the emergency stop is over")
+			e.report(aboutLease(lease), v1alpha1.EventStopLifted, "the emergency stop is over", notify.Message{Occasion: v1alpha1.OccasionStop, Reason: v1alpha1.EventStopLifted})
 		}
 		e.stop = nil
 	case e.stop == nil || *e.stop != s.StopText:
 		if lease != nil && !(first && stoppedBefore) {
-			e.tell(aboutLease(lease), string(v1alpha1.ReasonStopped), "the emergency stop is set: "+cmp.Or(s.StopText, "(no reason given)"))
+			e.report(aboutLease(lease), string(v1alpha1.ReasonStopped), "the emergency stop is set: "+cmp.Or(s.StopText, "(no reason given)"),
+				notify.Message{Occasion: v1alpha1.OccasionStop, Reason: v1alpha1.ReasonStopped})
 		}
 		e.stop = new(s.StopText) // not a pointer into the snapshot
 	}
 	e.forget(s.Nodes)
-}
-
-// intended writes Events about the intents on a Node that have changed. A leader
-// that only records writes none.
-func (e *events) intended(n *turn.Node, raw func(string) *corev1.Node, record bool) {
-	was := e.intents[n.Name]
-	if was.uid != n.UID {
-		was = intents{} // another Node object of this name
-	}
-	var now intents
-	if n.Paused != nil || n.Detached != nil {
-		obj := raw(n.Name)
-		if obj == nil {
-			return
-		}
-		now = intents{n.UID, describe("paused", n.Paused), describe("detached", n.Detached), oddIntents(obj)}
-		e.intents[n.Name] = now
-	} else {
-		delete(e.intents, n.Name)
-	}
-	if record {
-		return
-	}
-	for _, c := range []struct{ was, now, set, removed string }{
-		{was.paused, now.paused, string(v1alpha1.ReasonPaused), v1alpha1.EventResumed},
-		{was.detached, now.detached, string(v1alpha1.ReasonDetached), v1alpha1.EventAttached},
-		{was.odd, now.odd, v1alpha1.EventInvalidIntent, ""},
-	} {
-		switch {
-		case c.now == c.was:
-		case c.now != "":
-			e.tell(aboutNode(n), c.set, c.now)
-		default:
-			e.tell(aboutNode(n), c.removed, "it was "+c.was)
-		}
-	}
-}
-
-// describe says who set an intent, until when and why; "" without one. Its text
-// is whatever an admin wrote, so it is bounded and on one line.
-func describe(what string, i *v1alpha1.Intent) string {
-	if i == nil {
-		return ""
-	}
-	if i.Force {
-		what += " with force"
-	}
-	if i.By != "" {
-		what += " by " + v1alpha1.OneLine(i.By, maxWho)
-	}
-	if i.Until != nil {
-		what += " until " + i.Until.UTC().Format(time.RFC3339)
-	}
-	return v1alpha1.OneLine(what+": "+cmp.Or(i.Reason, "(no reason given)"), maxNote)
 }
 
 // judged writes Events about policies: one that halts or goes on, and one that
@@ -312,9 +277,10 @@ func (e *events) judged(figures []rollout.PolicyFigures, get func(string) *v1alp
 		failed := fmt.Sprintf("%d failed, %d allowed", f.Failed, f.MaxFailed)
 		switch {
 		case now.halted && !before.halted:
-			e.tell(about, string(v1alpha1.ReasonHalted), failed+"; what to do: "+v1alpha1.ReasonHalted.Doc().Do)
+			e.report(about, string(v1alpha1.ReasonHalted), failed+"; what to do: "+v1alpha1.ReasonHalted.Doc().Do,
+				notify.Message{Occasion: v1alpha1.OccasionHalted, Policy: f.Name, Reason: v1alpha1.ReasonHalted})
 		case !now.halted && before.halted:
-			e.tell(about, v1alpha1.EventReleased, failed)
+			e.report(about, v1alpha1.EventReleased, failed, notify.Message{Occasion: v1alpha1.OccasionHalted, Policy: f.Name, Reason: v1alpha1.EventReleased})
 		}
 		switch {
 		case now.invalid && !before.invalid:
@@ -325,8 +291,10 @@ func (e *events) judged(figures []rollout.PolicyFigures, get func(string) *v1alp
 	}
 }
 
-// decided tells of nodes that take slots for which others wait.
+// decided reports nodes that take slots for which others wait, and nodes that have
+// been held for long.
 func (e *events) decided(now time.Time, nodes map[string]*turn.Node, out *rollout.Outcome) {
+	e.heldLong(now, out.Verdicts)
 	was := e.blocking
 	e.blocking = map[string]blocking{}
 	for _, s := range out.Blocking() {
@@ -376,17 +344,4 @@ func (e *events) forget(nodes []turn.Node) {
 	}
 	maps.DeleteFunc(e.intents, func(name string, _ intents) bool { return !there[name] })
 	maps.DeleteFunc(e.refused, func(name, _ string) bool { return !there[name] })
-}
-
-// oddIntents names the intents on a Node whose payload does not parse, and why.
-func oddIntents(obj *corev1.Node) string {
-	var odd []string
-	for _, key := range []string{v1alpha1.AnnotationPaused, v1alpha1.AnnotationDetached} {
-		if text, ok := obj.Annotations[key]; ok {
-			if _, err := v1alpha1.ParseIntent(text); err != nil {
-				odd = append(odd, fmt.Sprintf("annotation %s: %v", key, err))
-			}
-		}
-	}
-	return strings.Join(odd, "; ")
 }

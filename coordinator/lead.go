@@ -117,6 +117,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	c.lease.hear(l.leaseChanged)
 	defer c.lease.hear(nil)
 	l.events = newEvents(ctx, c.client, c.log)
+	l.events.send, l.events.heldAfter = c.sender.Send, c.sender.HeldLongerThan()
 
 	c.say(Status{Candidate: true, Leader: true, Epoch: l.epoch})
 	defer func() { c.say(Status{Candidate: true, Why: ended(term)}) }()

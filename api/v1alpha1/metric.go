@@ -47,6 +47,7 @@ const (
 	MetricPolicyNodes      Metric = "lockkeeper_coordinator_policy_nodes"              // a leader's alone
 	MetricPolicyHalted     Metric = "lockkeeper_coordinator_policy_halted"             // a leader's alone
 	MetricDecision         Metric = "lockkeeper_coordinator_decision_seconds"          // of this process
+	MetricNotifications    Metric = "lockkeeper_coordinator_notifications_total"       // of this process
 
 	// MetricOldestPending is a leader's alone.
 	MetricOldestPending Metric = "lockkeeper_coordinator_oldest_pending_timestamp_seconds"
@@ -158,6 +159,7 @@ var metricDocs = []MetricDoc{
 	{MetricPolicyNodes, Gauge, "nodes", []string{"policy", "count"}, true, fmt.Sprintf("What the policy's status counts: selected, up_to_date, wanting, in_turn, unavailable, failed and allowed, which is maxUnavailable as a number. Of the %d policies that win first", MaxPolicySeries)},
 	{MetricPolicyHalted, Gauge, "", []string{"policy"}, true, "1 while more nodes of the policy have failed than its maxFailed allows, else 0. Of the same policies"},
 	{MetricDecision, Histogram, "seconds", nil, false, "How long the leader took to decide about all nodes, each time"},
+	{MetricNotifications, Counter, "", []string{"result"}, false, "Notifications by what happened to them: sent; failed, because the receiver did not accept them; lost, because the queue was full or the process ended"},
 }
 
 // MetricDocs are all metrics, in the order of the documentation. docs/metrics.md

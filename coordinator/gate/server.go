@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,23 +14,18 @@ import (
 	"github.com/prometheus/client_golang/api"
 	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
-)
 
-const maxToken = 64 << 10 // bytes of the token's file
+	"lockkeeper.dev/lockkeeper/coordinator/webclient"
+)
 
 // server is a Prometheus, or what speaks its HTTP API.
 type server struct{ api v1.API }
 
 func newServer(o Options) (*server, error) {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxIdleConnsPerHost, transport.MaxResponseHeaderBytes = atOnce, 64<<10
-	client, err := api.NewClient(api.Config{Address: o.URL, Client: &http.Client{
-		Transport: bounded{transport, o.TokenFile, "lockkeeper-coordinator/" + o.Version},
-		CheckRedirect: func(r *http.Request, _ []*http.Request) error {
-			// The token is for the server that was named, and no other.
-			return fmt.Errorf("it redirects to %s; redirects are not followed, write where the server is", r.URL.Redacted())
-		},
-	}})
+	client, err := api.NewClient(api.Config{Address: o.URL, Client: webclient.New(webclient.Options{
+		TokenFile: o.TokenFile, TokenKey: "coordinator.prometheus_token_file",
+		Agent: "lockkeeper-coordinator/" + o.Version, MaxAnswer: MaxAnswer, Conns: atOnce,
+	})})
 	if err != nil {
 		return nil, fmt.Errorf("a client for Prometheus at %q: %w", o.URL, err)
 	}
@@ -106,57 +99,4 @@ func failure(err error) string {
 		return "no answer within " + Timeout.String()
 	}
 	return "no answer that can be read: " + err.Error()
-}
-
-// bounded sends requests with the token of the moment, and reads answers of
-// bounded size.
-type bounded struct {
-	next             http.RoundTripper
-	tokenFile, agent string
-}
-
-// RoundTrip passes the request on.
-func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("User-Agent", b.agent)
-	if b.tokenFile != "" {
-		token, err := readToken(b.tokenFile)
-		if err != nil {
-			if r.Body != nil {
-				r.Body.Close()
-			}
-			return nil, err
-		}
-		r.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := b.next.RoundTrip(r)
-	if err == nil {
-		resp.Body = http.MaxBytesReader(nil, resp.Body, MaxAnswer)
-	}
-	return resp, err
-}
-
-// readToken reads a token. The error does not repeat it.
-func readToken(file string) (string, error) {
-	info, err := os.Stat(file)
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", file)
-	}
-	if err != nil {
-		return "", fmt.Errorf("reading coordinator.prometheus_token_file: %w", err)
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return "", fmt.Errorf("reading coordinator.prometheus_token_file: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxToken+1))
-	if err != nil {
-		return "", fmt.Errorf("reading coordinator.prometheus_token_file: %w", err)
-	}
-	token := strings.TrimSpace(string(data))
-	if token == "" || len(data) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("%s (coordinator.prometheus_token_file) holds no token, expected one line of visible characters", file)
-	}
-	return token, nil
 }

@@ -23,6 +23,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/metrics"
+	"lockkeeper.dev/lockkeeper/coordinator/notify"
 	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
@@ -185,6 +186,16 @@ func (p *power) now() (down bool, changed <-chan struct{}) {
 	return p.down, p.changed
 }
 
+// notifying are the settings of notifications.
+func notifying(cfg *config.Config, m *metrics.Metrics) notify.Options {
+	n := &cfg.Notify
+	o := notify.Options{URL: n.URL, TokenFile: n.TokenFile, Format: n.Format, Cluster: n.Cluster, HeldLongerThan: n.HeldLongerThan, Count: m.Notified}
+	for _, occasion := range n.On {
+		o.On = append(o.On, v1alpha1.Occasion(occasion))
+	}
+	return o
+}
+
 // stand stands for election until ctx ends, if this host is meant to. A leader
 // whose host goes down releases the Lease at once, before its reboot; if the
 // shutdown is called off it stands again.
@@ -233,7 +244,8 @@ func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log
 			LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 			LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 			PrometheusURL: cfg.Coordinator.PrometheusURL, PrometheusTokenFile: cfg.Coordinator.PrometheusTokenFile,
-			Log: log, Liveness: liveness, Report: told, Hinted: keeper.Look, Decided: m.Decided, Wrap: m.CoordinatorContact.Wrap,
+			Notify: notifying(cfg, m),
+			Log:    log, Liveness: liveness, Report: told, Hinted: keeper.Look, Decided: m.Decided, Wrap: m.CoordinatorContact.Wrap,
 		})
 		stop()
 	}

@@ -46,7 +46,8 @@ type Metrics struct {
 	stages   *prometheus.HistogramVec
 	stage    stage // of this host's turn, zero outside of one
 	terms    int
-	term     string // the epoch of the last term of this process
+	term     string         // the epoch of the last term of this process
+	notified map[string]int // by what happened to the notification
 	decision prometheus.Histogram
 	fleet    *fleet // nil before a first decision; of a term that may be over
 }
@@ -85,7 +86,8 @@ func New(version string) *Metrics {
 	m := &Metrics{
 		version: version, descs: map[v1alpha1.Metric]*prometheus.Desc{},
 		HostContact: newContact(v1alpha1.IdentityHost), CoordinatorContact: newContact(v1alpha1.IdentityCoordinator),
-		turns: map[v1alpha1.Result]int{},
+		turns:    map[v1alpha1.Result]int{},
+		notified: map[string]int{v1alpha1.NotificationSent: 0, v1alpha1.NotificationFailed: 0, v1alpha1.NotificationLost: 0},
 	}
 	for _, d := range v1alpha1.MetricDocs() {
 		m.descs[d.Name] = prometheus.NewDesc(string(d.Name), d.Help, d.Labels, nil)
@@ -154,6 +156,13 @@ func (m *Metrics) RoleChanged(s coordinator.Status) {
 	}
 }
 
+// Notified counts a notification by what happened to it.
+func (m *Metrics) Notified(result string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.notified[result]++
+}
+
 // Decided takes in a leader's decision, which took that long. It is told of
 // each, and keeps nothing of what it is given.
 func (m *Metrics) Decided(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome) {
@@ -215,6 +224,9 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		c.of(v1alpha1.MetricHostTurns, float64(n), string(r))
 	}
 	c.of(v1alpha1.MetricTerms, float64(m.terms))
+	for result, n := range m.notified {
+		c.of(v1alpha1.MetricNotifications, float64(n), result)
+	}
 	if role.Leader && m.fleet != nil && m.fleet.epoch == role.Epoch {
 		c.fleet(m.fleet)
 	}

@@ -103,6 +103,9 @@ func TestValues(t *testing.T) {
 	for _, result := range []v1alpha1.Result{v1alpha1.ResultDone, v1alpha1.ResultDone, "Whatever"} { // the last one is not lockkeeper's
 		m.TurnEnded(result)
 	}
+	m.Notified(v1alpha1.NotificationSent)
+	m.Notified(v1alpha1.NotificationSent)
+	m.Notified(v1alpha1.NotificationLost)
 	figures := []rollout.PolicyFigures{{Name: "web", Selected: 10, UpToDate: 2, Wanting: 8, InTurn: 3, Unavailable: 4, Failed: 1, Allowed: 5, Halted: true}, {Name: "db", Problems: make([]policy.Problem, 1)}}
 	for i := range 100 {
 		figures = append(figures, rollout.PolicyFigures{Name: fmt.Sprintf("p%d", i)})
@@ -129,6 +132,7 @@ func TestValues(t *testing.T) {
 		`lockkeeper_host_waits{reason="Stopped"} 1`, `lockkeeper_host_since_timestamp_seconds 1.7000000005e+09`, `lockkeeper_host_stage_seconds 0`,
 		`lockkeeper_host_blockers{kind="PodDisruptionBudget"} 1`, `lockkeeper_host_blockers{kind="Hook"} 0`,
 		`lockkeeper_host_blocked_since_timestamp_seconds{kind="PodDisruptionBudget",name="shop/web",pod="shop/web-0"} 1.700000001e+09`,
+		`lockkeeper_coordinator_notifications_total{result="sent"} 2`, `lockkeeper_coordinator_notifications_total{result="failed"} 0`, `lockkeeper_coordinator_notifications_total{result="lost"} 1`,
 		`lockkeeper_host_turns_total{result="Done"} 2`, `lockkeeper_host_turns_total{result="Failed"} 0`,
 		`lockkeeper_host_evictions_total{answer="accepted"} 1`, `lockkeeper_host_evictions_total{answer="busy"} 1`, `lockkeeper_host_evictions_total{answer="refused"} 1`,
 		`lockkeeper_api_requests_total{answer="accepted",identity="coordinator"} 2`, `lockkeeper_api_requests_total{answer="busy",identity="coordinator"} 1`,

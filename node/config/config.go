@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -50,6 +51,7 @@ type Config struct {
 	Kubernetes  Kubernetes
 	Lease       Lease
 	Coordinator Coordinator
+	Notify      Notify
 	Sources     Sources
 	Reboot      Reboot
 	// Windows are when the host may be disturbed; none is always.
@@ -88,6 +90,17 @@ type Coordinator struct {
 	PrometheusURL string
 	// PrometheusTokenFile holds the bearer token for that, "" is none.
 	PrometheusTokenFile string
+}
+
+// Notify is where a host that leads sends notifications, and which.
+type Notify struct {
+	URL       string // "" is nowhere
+	TokenFile string // holds the bearer token for that; "" is none
+	Format    v1alpha1.NotifyFormat
+	On        []string // each a [v1alpha1.Occasion]
+	// HeldLongerThan is for how long a node is held before that is an occasion.
+	HeldLongerThan time.Duration
+	Cluster        string // the name in each notification; "" is none
 }
 
 // Sources are where the host looks for changes.
@@ -169,7 +182,21 @@ func load(l layout, testbed bool) (*Config, []Warning, error) {
 	if len(errs) > 0 {
 		return nil, warnings, errs
 	}
-	return c, warnings, nil
+	return c, append(warnings, c.exposedWebhook()...), nil
+}
+
+// exposedWebhook warns if others can read the URL of a chat room: whoever has it
+// can write into that room.
+func (c *Config) exposedWebhook() []Warning {
+	o, set := c.origins["notify.url"]
+	if !set || c.Notify.URL == "" || c.Notify.Format == v1alpha1.NotifyGeneric {
+		return nil
+	}
+	info, err := os.Stat(o.file)
+	if err != nil || info.Mode().Perm()&0o077 == 0 {
+		return nil
+	}
+	return []Warning{{o.file, "users other than root can read notify.url, with which they can write into the room: move [notify] to a drop-in of mode 0600"}}
 }
 
 // Default is the settings of a host without a file.
@@ -195,7 +222,11 @@ func (c *Config) apply(d document, testbed bool) Errors {
 		}
 		k := find(s.key)
 		if expected := k.set(c, s.raw, testbed); expected != "" {
-			errs = append(errs, &Error{File: s.file, Line: s.line, Key: s.key, Got: show(s.raw), Expected: expected})
+			got := show(s.raw)
+			if k.secret {
+				got = "a value that is not shown"
+			}
+			errs = append(errs, &Error{File: s.file, Line: s.line, Key: s.key, Got: got, Expected: expected})
 			continue
 		}
 		c.origins[s.key] = s.origin

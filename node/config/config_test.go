@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -72,6 +73,7 @@ func TestDefaultsAreTheContract(t *testing.T) {
 		Mode: ModeAct, ManagedByDefault: true, LogLevel: slog.LevelInfo,
 		Lease:       Lease{"lockkeeper", "lockkeeper", 30 * time.Second, 20 * time.Second, 5 * time.Second},
 		Coordinator: Coordinator{Kubeconfig: "/etc/lockkeeper/coordinator.kubeconfig"},
+		Notify:      Notify{Format: v1alpha1.NotifyGeneric, On: []string{"failed", "halted", "held", "stop"}, HeldLongerThan: 24 * time.Hour},
 		Sources:     Sources{UpdateEngineAuto, 30 * time.Second, []string{"/run/reboot-required", "/run/reboot-needed"}},
 		Reboot:      Reboot{5 * time.Minute, 2 * time.Minute},
 		Hooks:       Hooks{10 * time.Minute, HookTimeoutAbort},
@@ -112,6 +114,13 @@ retry_period = "1s"
 kubeconfig = ""
 prometheus_url = "https://prometheus.example.com:9443/main"
 prometheus_token_file = "/d"
+[notify]
+url = "https://hooks.example.com/a?b=c"
+token_file = "/e"
+format = "teams"
+on = ["turn-ended", "stop"]
+held_longer_than = "720h"
+cluster = "prod"
 [sources]
 update_engine = "off"
 poll_interval = "1h"
@@ -141,6 +150,7 @@ listen = "[::1]:9477"
 		Kubernetes:  Kubernetes{"/a"},
 		Lease:       Lease{"kube-system", "other", 10 * time.Second, 5 * time.Second, time.Second},
 		Coordinator: Coordinator{"", "https://prometheus.example.com:9443/main", "/d"},
+		Notify:      Notify{"https://hooks.example.com/a?b=c", "/e", v1alpha1.NotifyTeams, []string{"turn-ended", "stop"}, 720 * time.Hour, "prod"},
 		Sources:     Sources{UpdateEngineOff, time.Hour, []string{"/b", "/c"}},
 		Windows: []policy.Window{{
 			Days: [7]bool{time.Sunday: true, time.Friday: true}, Hour: 22, Minute: 30, Duration: 24 * time.Hour, Zone: zone(t, "Europe/Berlin"),
@@ -196,6 +206,11 @@ func TestMistakes(t *testing.T) {
 			"lockkeeper.toml:2: kubernetes.kubeconfig: \"kubelet.conf\", expected an absolute path without . and .. and // in it, or \"\" for the kubelet's, first found"},
 		{"a name that no Node can have", "node_name = \"N1\"\n",
 			"lockkeeper.toml:1: node_name: \"N1\", expected a DNS name: at most 253 of a-z, 0-9, - and ., beginning and ending with a letter or digit, or \"\" for the name in the host's credential"},
+		{"no such occasion", "[notify]\non = [\"failed\", \"fail\"]\n",
+			"lockkeeper.toml:2: notify.on: the list [failed fail], expected turn-ended, failed, halted, held and stop, not \"fail\""},
+		{"a receiver that others could read along to", "[notify]\nurl = \"http://hooks.example.com/secret\"\nheld_longer_than = \"1s\"\nformat = \"xml\"\n",
+			"lockkeeper.toml:2: notify.url: a value that is not shown, expected an address such as \"https://hooks.example.com/path\", or \"http://127.0.0.1:8080/path\" on this host, of at most 2048 bytes, without a user and #, or \"\" for no notifications; " +
+				"lockkeeper.toml:3: notify.held_longer_than: \"1s\", expected 10m to 720h; lockkeeper.toml:4: notify.format: \"xml\", expected \"slack\" or \"teams\" or \"generic\""},
 		{"a list with a number", "[sources]\nsentinels = [\n  \"/a\",\n  1,\n]\n",
 			"lockkeeper.toml:2: sources.sentinels: the list [/a 1], expected strings in quotes, not 1"},
 		{"a list with the same twice", "[sources]\nsentinels = [\"/a\", \"/a\"]\n",
@@ -384,6 +399,14 @@ kubeconfig = "/etc/lockkeeper/coordinator.kubeconfig"  # default
 prometheus_url = "" # default
 prometheus_token_file = "" # default
 
+[notify]
+url = "" # default
+token_file = "" # default
+format = "generic" # default
+on = ["failed", "halted", "held", "stop"] # default
+held_longer_than = "24h" # default
+cluster = "" # default
+
 [sources]
 update_engine = "auto"                                        # default
 poll_interval = "30s"                                         # default
@@ -519,4 +542,42 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("windows: %+v, was %+v", again.Windows, c.Windows)
 		}
 	})
+}
+
+// The URL of a chat room in a file that others can read is a warning.
+func TestExposedWebhook(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		mode os.FileMode
+		warn bool
+	}{
+		{"url = \"https://h/secret\"\nformat = \"slack\"", 0o644, true},
+		{"url = \"https://h/secret\"\nformat = \"teams\"", 0o640, true},
+		{"url = \"https://h/secret\"\nformat = \"slack\"", 0o600, false},
+		{"url = \"https://h/x\"\nformat = \"generic\"", 0o644, false},
+		{"url = \"\"\nformat = \"slack\"", 0o644, false},
+		{"format = \"slack\"", 0o644, false},
+	} {
+		file := filepath.Join(tree(t, map[string]string{"l.toml": "[notify]\n" + c.text}), "l.toml")
+		if err := os.Chmod(file, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		_, warnings, err := Load(Options{File: file})
+		if err != nil || (len(warnings) == 1) != c.warn || c.warn && (warnings[0].File != file || strings.Contains(warnings[0].String(), "secret")) {
+			t.Errorf("%q, mode %o: %v, %v", c.text, c.mode, warnings, err)
+		}
+	}
+}
+
+func TestWebhook(t *testing.T) {
+	for _, good := range []string{"https://hooks.example.com/services/T0/B0/x", "https://prod-1.example.com:443/workflows/x/invoke?api-version=2016-06-01&sig=a%2Fb", "http://127.0.0.1:8080/x", "http://127.9.9.9/", "http://[::1]:1/", "http://localhost/x"} {
+		if wrong := webhook(good); wrong != "" {
+			t.Errorf("%s: %s", good, wrong)
+		}
+	}
+	for _, bad := range []string{"hooks.example.com", "http://hooks.example.com/", "http://10.0.0.1/", "http://127.0.0.1.example.com/", "http://localhost.example.com", "ftp://127.0.0.1/", "https://", "https:x", "https://:443", "https://u:p@h/", "https://h/#x", "https://h/ x", "https://h/\n", "https://h/" + strings.Repeat("a", 2048)} {
+		if webhook(bad) == "" {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
 }

@@ -30,6 +30,8 @@ type Key struct {
 	set  func(c *Config, raw any, testbed bool) (expected string)
 	text func(c *Config) string // the value as TOML
 	same func(a, b *Config) bool
+	// secret: an error does not repeat the value.
+	secret bool
 	// setWindow is set for the keys of windows.
 	setWindow func(w *windowValues, raw any) (expected string)
 }
@@ -97,6 +99,25 @@ var keys = []Key{
 		"A file with the bearer token for it. It is read for each query, so that a new token needs nothing else.",
 		func(c *Config) *string { return &c.Coordinator.PrometheusTokenFile }),
 
+	secret(key("notify.url", text("string", "an address of https, or of http on a loopback address, or `\"\"`", or("no notifications", webhook)), `""`, restart,
+		"Where the coordinator sends notifications ([notifications](notifications.md)). `\"\"` sends none. Whoever has the URL of a chat room's webhook can write into that room, so put it into a drop-in that only root can read. Certificates are checked against the host's authorities. All keys of `[notify]` have to be the same on every candidate.",
+		func(c *Config) *string { return &c.Notify.URL })),
+	key("notify.token_file", text("path", "absolute, or `\"\"`", or("no token", absolute)), `""`, restart,
+		"A file with the bearer token for it. It is read for each request, so that a new token needs nothing else.",
+		func(c *Config) *string { return &c.Notify.TokenFile }),
+	key("notify.format", choice(v1alpha1.NotifySlack, v1alpha1.NotifyTeams, v1alpha1.NotifyGeneric), `"generic"`, restart,
+		"`slack`: an incoming webhook of Slack. `teams`: a workflow of Microsoft Teams that a webhook request starts. `generic`: lockkeeper's own JSON object.",
+		func(c *Config) *v1alpha1.NotifyFormat { return &c.Notify.Format }),
+	key("notify.on", list("list of occasions", codeList(occasions), len(occasions), occasion), `["failed", "halted", "held", "stop"]`, restart,
+		"What to send. `turn-ended` is one notification for each turn of each node.",
+		func(c *Config) *[]string { return &c.Notify.On }),
+	key("notify.held_longer_than", duration(10*time.Minute, 30*24*time.Hour, time.Second), `"24h"`, restart,
+		"For how long a node is held before that is an occasion of the kind `held`. Longer than a node usually waits for its policy's window.",
+		func(c *Config) *time.Duration { return &c.Notify.HeldLongerThan }),
+	key("notify.cluster", text("string", "one line of at most 64 bytes", oneLine(64)), `""`, restart,
+		"The cluster's name in each notification, for people who have several. `\"\"` is none.",
+		func(c *Config) *string { return &c.Notify.Cluster }),
+
 	key("sources.update_engine", choice(UpdateEngineAuto, UpdateEngineOff), `"auto"`, restart,
 		"`auto`: listen to update_engine (`com.coreos.update1`) if there is one. `off`: never.",
 		func(c *Config) *UpdateEngine { return &c.Sources.UpdateEngine }),
@@ -147,6 +168,12 @@ func key[T any](name string, k kind[T], def string, reload bool, means string, a
 		text: func(c *Config) string { return k.write(*at(c)) },
 		same: func(a, b *Config) bool { return k.same(*at(a), *at(b)) },
 	}
+}
+
+// secret keeps the key's value out of errors, which end up in the journal.
+func secret(k Key) Key {
+	k.secret = true
+	return k
 }
 
 // setDefault reads the default as it would stand in a file.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // kind is how values of one type are read, bounded and written.
@@ -245,6 +247,35 @@ func webAddress(s string) string {
 	if err != nil || len(s) > 1024 || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Opaque != "" ||
 		u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.ContainsFunc(s, unicode.IsSpace) {
 		return "an address such as \"http://127.0.0.1:9090\" or \"https://prometheus.example.com/path\", without a user, ? and #"
+	}
+	return ""
+}
+
+// webhook is where notifications are sent. A query is allowed: the addresses of
+// Teams' workflows have one.
+func webhook(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || len(s) > 2048 || u.Hostname() == "" || u.Opaque != "" || u.User != nil || u.Fragment != "" || strings.ContainsFunc(s, unicode.IsSpace) ||
+		u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
+		return "an address such as \"https://hooks.example.com/path\", or \"http://127.0.0.1:8080/path\" on this host, of at most 2048 bytes, without a user and #"
+	}
+	return ""
+}
+
+func loopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
+
+// occasions are the allowed values of notify.on.
+var occasions = func() []string {
+	var all []string
+	for _, d := range v1alpha1.OccasionDocs() {
+		all = append(all, string(d.Occasion))
+	}
+	return all
+}()
+
+func occasion(s string) string {
+	if !slices.Contains(occasions, s) {
+		return joinAnd(occasions)
 	}
 	return ""
 }

@@ -10,6 +10,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
@@ -64,10 +65,13 @@ func TestSilentHost(t *testing.T) {
 	s.reboots(silent, 1)
 }
 
-// TestFailedUpdate boots one host into its old version: the line stops, until a person says retry.
+// TestFailedUpdate boots one host into its old version: the line stops, until a person says retry. The receiver of
+// notifications does not answer meanwhile, which delays nothing; when it answers, it receives each once.
 func TestFailedUpdate(t *testing.T) {
 	t.Parallel()
-	s := play(t, 3, 1, "rollout: {settle: 1s}", func(o *rig.Options) { o.Fleet.Zones = []string{"c", "a", "b"} })
+	receiver := newReceiver(t)
+	s := play(t, 3, 1, "rollout: {settle: 1s}", func(o *rig.Options) { o.Fleet.Zones = []string{"c", "a", "b"} },
+		config("notify", "url", receiver.URL), config("notify", "cluster", "here"), config("notify", "on", []string{"turn-ended", "failed", "halted", "held", "stop"}))
 	s.host("node-2").SetNextBoot(simhost.NextBoot{Rollback: true})
 	s.stop("until all want something")
 	s.stage("node-1", "node-2", "node-3")
@@ -91,9 +95,20 @@ func TestFailedUpdate(t *testing.T) {
 			t.Errorf("%s went through %v while the line was stopped", name, path)
 		}
 	}
+	if got := receiver.messages(); len(got) > 0 {
+		t.Errorf("a receiver that does not answer has accepted %v", got)
+	}
+	receiver.answer()
+	before := []string{"stop Stopped", "stop StopLifted", "failed NotUpdated [node-2] " + failed.Last.Turn, "halted Halted " + controlplane.TestPolicy}
+	s.received(receiver, before...)
 	s.annotate("node-2", v1alpha1.AnnotationRetry, failed.Last.Turn)
 	s.updated("node-1", "node-2", "node-3")
 	s.reboots("node-2", 2)
+	after := []string{"halted Released " + controlplane.TestPolicy}
+	for _, name := range []string{"node-1", "node-2", "node-3"} {
+		after = append(after, "turn-ended  ["+name+"] "+s.now(name).Last.Turn)
+	}
+	s.received(receiver, append(before, after...)...)
 }
 
 // TestHostThatDoesNotComeBack keeps its slot, is called overdue, and stops the line; when it comes back it is done.

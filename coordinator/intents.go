@@ -1,0 +1,88 @@
+package coordinator
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// intents are the admins' intents on one Node, as Events describe them; "" for
+// one that is not set.
+type intents struct {
+	uid              string // of the Node
+	paused, detached string
+	odd              string // the payloads that do not parse
+}
+
+// intended writes Events about the intents on a Node that have changed. A leader
+// that only records writes none.
+func (e *events) intended(n *turn.Node, raw func(string) *corev1.Node, record bool) {
+	was := e.intents[n.Name]
+	if was.uid != n.UID {
+		was = intents{} // another Node object of this name
+	}
+	var now intents
+	if n.Paused != nil || n.Detached != nil {
+		obj := raw(n.Name)
+		if obj == nil {
+			return
+		}
+		now = intents{n.UID, describe("paused", n.Paused), describe("detached", n.Detached), oddIntents(obj)}
+		e.intents[n.Name] = now
+	} else {
+		delete(e.intents, n.Name)
+	}
+	if record {
+		return
+	}
+	for _, c := range []struct{ was, now, set, removed string }{
+		{was.paused, now.paused, string(v1alpha1.ReasonPaused), v1alpha1.EventResumed},
+		{was.detached, now.detached, string(v1alpha1.ReasonDetached), v1alpha1.EventAttached},
+		{was.odd, now.odd, v1alpha1.EventInvalidIntent, ""},
+	} {
+		switch {
+		case c.now == c.was:
+		case c.now != "":
+			e.tell(aboutNode(n), c.set, c.now)
+		default:
+			e.tell(aboutNode(n), c.removed, "it was "+c.was)
+		}
+	}
+}
+
+// describe says who set an intent, until when and why; "" without one. Its text
+// is whatever an admin wrote, so it is bounded and on one line.
+func describe(what string, i *v1alpha1.Intent) string {
+	if i == nil {
+		return ""
+	}
+	if i.Force {
+		what += " with force"
+	}
+	if i.By != "" {
+		what += " by " + v1alpha1.OneLine(i.By, maxWho)
+	}
+	if i.Until != nil {
+		what += " until " + i.Until.UTC().Format(time.RFC3339)
+	}
+	return v1alpha1.OneLine(what+": "+cmp.Or(i.Reason, "(no reason given)"), maxNote)
+}
+
+// oddIntents names the intents on a Node whose payload does not parse, and why.
+func oddIntents(obj *corev1.Node) string {
+	var odd []string
+	for _, key := range []string{v1alpha1.AnnotationPaused, v1alpha1.AnnotationDetached} {
+		if text, ok := obj.Annotations[key]; ok {
+			if _, err := v1alpha1.ParseIntent(text); err != nil {
+				odd = append(odd, fmt.Sprintf("annotation %s: %v", key, err))
+			}
+		}
+	}
+	return strings.Join(odd, "; ")
+}

@@ -1,0 +1,87 @@
+package coordinator
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/notify"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+)
+
+// heldPeriod is the least time between two notifications about held nodes: the
+// nodes of a fleet begin to wait one after the other.
+const heldPeriod = 10 * time.Minute
+
+// heldNode is since when this leader has seen a node held without a break.
+type heldNode struct {
+	since    time.Time
+	reported bool
+}
+
+// report writes an Event and sends the notification about the same fact, so that
+// a leader that does not repeat the one does not repeat the other. The caller sets
+// all of m but its text.
+func (e *events) report(about *corev1.ObjectReference, reason, note string, m notify.Message) {
+	e.tell(about, reason, note)
+	m.Text = fmt.Sprintf("%s %s: %s: %s", about.Kind, about.Name, reason, note)
+	e.send(m)
+}
+
+// heldLong sends one notification about all nodes that have been held for longer
+// than heldAfter and were not reported yet. A node that someone detached, or whose
+// policy only observes, waits for nothing.
+func (e *events) heldLong(now time.Time, verdicts []rollout.Verdict) {
+	if e.heldAfter == 0 {
+		return
+	}
+	was := e.held
+	e.held = make(map[string]heldNode, len(was))
+	var due []*rollout.Verdict
+	for i := range verdicts {
+		v := &verdicts[i]
+		switch v.Held {
+		case v1alpha1.ReasonNone, v1alpha1.ReasonDetached, v1alpha1.ReasonWouldGrant:
+			continue
+		}
+		h := was[v.Node]
+		if h.since.IsZero() {
+			h.since = now
+		}
+		e.held[v.Node] = h
+		if !h.reported && now.Sub(h.since) >= e.heldAfter {
+			due = append(due, v)
+		}
+	}
+	if len(due) == 0 || now.Sub(e.heldSent) < heldPeriod {
+		return
+	}
+	e.heldSent = now
+	m := notify.Message{Occasion: v1alpha1.OccasionHeld, Policy: due[0].Policy, Reason: due[0].Held}
+	var named []string
+	for _, v := range due {
+		e.held[v.Node] = heldNode{e.held[v.Node].since, true}
+		m.Nodes = append(m.Nodes, v.Node)
+		if len(named) < notify.MaxNames {
+			named = append(named, fmt.Sprintf("%s (%s)", v.Node, v.Held))
+		}
+		if v.Held != m.Reason {
+			m.Reason = v1alpha1.ReasonNone
+		}
+		if v.Policy != m.Policy {
+			m.Policy = ""
+		}
+	}
+	more := ""
+	if n := len(due) - len(named); n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	m.Text = fmt.Sprintf("%d nodes held for longer than %s: %s%s; `lockkeeper status NODE` says what each waits for", len(due), e.heldAfter, strings.Join(named, ", "), more)
+	if len(due) == 1 {
+		m.Text = fmt.Sprintf("Node %s: held for longer than %s: %s", due[0].Node, e.heldAfter, heldNote(due[0]))
+	}
+	e.send(m)
+}

@@ -1,0 +1,164 @@
+package coordinator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/notify"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// notifying are events whose notifications a test can read.
+func notifying(t *testing.T) (*events, *[]notify.Message) {
+	e, _ := recording(t)
+	sent := new([]notify.Message)
+	e.send = func(m notify.Message) { *sent = append(*sent, m) }
+	return e, sent
+}
+
+// shown is a message in one line.
+func shown(m notify.Message) string {
+	return fmt.Sprintf("%s nodes=%v policy=%s turn=%s result=%s reason=%s: %s", m.Occasion, m.Nodes, m.Policy, m.Turn, m.Result, m.Reason, m.Text)
+}
+
+// Each occasion is one notification with what it is about; what is no occasion is none.
+func TestOccasions(t *testing.T) {
+	e, sent := notifying(t)
+	n := turn.Node{Name: "a"}
+	n.State, n.Turn = v1alpha1.StateRebooting, "t1"
+	idle := turn.Node{Name: "a"}
+	idle.State = v1alpha1.StateIdle
+	ends := func(result v1alpha1.Result, reason v1alpha1.Reason) *rollout.Verdict {
+		return &rollout.Verdict{Node: "a", Policy: "web", Move: &rollout.Move{
+			From: v1alpha1.StateUncordoning, To: v1alpha1.StateIdle, On: turn.Progressed, Last: &v1alpha1.Last{Turn: "t1", Result: result, Reason: reason},
+		}}
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper"}}
+	policy := &v1alpha1.DisruptionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+	get := func(string) *v1alpha1.DisruptionPolicy { return policy }
+	for _, c := range []struct {
+		name string
+		do   func()
+		want string // "" for none
+	}{
+		{"granted", func() {
+			e.wrote(&idle, &rollout.Verdict{Node: "a", Move: &rollout.Move{From: v1alpha1.StateIdle, To: v1alpha1.StateDraining, On: turn.Granted}}, "t1")
+		}, ""},
+		{"done", func() { e.wrote(&n, ends(v1alpha1.ResultDone, ""), "") }, "turn-ended nodes=[a] policy=web turn=t1 result=Done reason=: Node a: Done: turn t1 ended Done"},
+		{"backed out", func() { e.wrote(&n, ends(v1alpha1.ResultTurnedBack, v1alpha1.ReasonOverdue), "") },
+			"turn-ended nodes=[a] policy=web turn=t1 result=TurnedBack reason=Overdue: Node a: TurnedBack: turn t1 ended TurnedBack (Overdue: "},
+		{"failed", func() { e.wrote(&n, ends(v1alpha1.ResultFailed, v1alpha1.ReasonNotUpdated), "") },
+			"failed nodes=[a] policy=web turn=t1 result=Failed reason=NotUpdated: Node a: Failed: turn t1 ended Failed (NotUpdated: "},
+		{"stays because it failed", func() {
+			e.wrote(&n, &rollout.Verdict{Node: "a", Policy: "web", Held: v1alpha1.ReasonFailed, Detail: "Unhealthy"}, "")
+		},
+			"failed nodes=[a] policy=web turn=t1 result= reason=Failed: Node a: Failed: Unhealthy; what to do: "},
+		{"overdue", func() { e.wrote(&n, &rollout.Verdict{Node: "a", Policy: "web", Held: v1alpha1.ReasonOverdue}, "") },
+			"failed nodes=[a] policy=web turn=t1 result= reason=Overdue: Node a: Overdue: "},
+		{"its last turn failed", func() {
+			e.wrote(&idle, &rollout.Verdict{Node: "a", Policy: "web", Held: v1alpha1.ReasonFailed}, "")
+		}, ""},
+		{"halted", func() { e.judged([]rollout.PolicyFigures{{Name: "web", Halted: true, Failed: 1}}, get) },
+			"halted nodes=[] policy=web turn= result= reason=Halted: DisruptionPolicy web: Halted: 1 failed, 0 allowed; what to do: "},
+		{"still halted", func() { e.judged([]rollout.PolicyFigures{{Name: "web", Halted: true, Failed: 2}}, get) }, ""},
+		{"released", func() { e.judged([]rollout.PolicyFigures{{Name: "web"}}, get) },
+			"halted nodes=[] policy=web turn= result= reason=Released: DisruptionPolicy web: Released: 0 failed, 0 allowed"},
+		{"stopped", func() { e.looked(&rollout.Snapshot{Stopped: true, StopText: "fire"}, lease, nil) },
+			"stop nodes=[] policy= turn= result= reason=Stopped: Lease lockkeeper: Stopped: the emergency stop is set: fire"},
+		{"still stopped", func() { e.looked(&rollout.Snapshot{Stopped: true, StopText: "fire"}, lease, nil) }, ""},
+		{"held by the stop", func() { e.wrote(&n, &rollout.Verdict{Node: "a", Held: v1alpha1.ReasonStopped}, "") }, ""},
+		{"lifted", func() { e.looked(&rollout.Snapshot{}, lease, nil) },
+			"stop nodes=[] policy= turn= result= reason=StopLifted: Lease lockkeeper: StopLifted: the emergency stop is over"},
+	} {
+		*sent = nil
+		c.do()
+		switch {
+		case c.want == "" && len(*sent) > 0:
+			t.Errorf("%s: sent %v", c.name, *sent)
+		case c.want != "" && (len(*sent) != 1 || !strings.HasPrefix(shown((*sent)[0]), c.want)):
+			t.Errorf("%s: sent\n%v, want\n%s", c.name, *sent, c.want)
+		}
+	}
+}
+
+// The next leader repeats nothing that was so before it.
+func TestNextLeaderSendsNothingAgain(t *testing.T) {
+	e, sent := notifying(t)
+	n := turn.Node{Name: "a"}
+	n.State, n.Turn, n.Held = v1alpha1.StateRebooting, "t1", v1alpha1.ReasonOverdue
+	e.looked(&rollout.Snapshot{Stopped: true, StopText: "fire", Nodes: []turn.Node{{Name: "b", Keys: v1alpha1.Keys{Held: v1alpha1.ReasonStopped}}}}, &coordinationv1.Lease{}, nil)
+	e.wrote(&n, &rollout.Verdict{Node: "a", Held: v1alpha1.ReasonOverdue}, "")
+	policy := &v1alpha1.DisruptionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
+	policy.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionHalted, Status: metav1.ConditionTrue}}
+	e.judged([]rollout.PolicyFigures{{Name: "web", Halted: true}}, func(string) *v1alpha1.DisruptionPolicy { return policy })
+	if len(*sent) > 0 {
+		t.Errorf("sent %v", *sent)
+	}
+}
+
+// Nodes that are held for long are reported once each, and at most every ten minutes; the names are bounded.
+func TestHeldForLong(t *testing.T) {
+	const after = 4 * time.Hour
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	held := func(reason v1alpha1.Reason, names ...string) (all []rollout.Verdict) {
+		for _, name := range names {
+			all = append(all, rollout.Verdict{Node: name, Policy: "web", Held: reason})
+		}
+		return all
+	}
+	var many []string
+	for i := range 5000 {
+		many = append(many, fmt.Sprintf("n%04d", i))
+	}
+	budget, window := v1alpha1.ReasonBudget, v1alpha1.ReasonWindow
+	type round struct {
+		at       time.Duration
+		verdicts []rollout.Verdict
+	}
+	for name, c := range map[string]struct {
+		rounds []round
+		want   []string
+	}{
+		"not long enough": {[]round{{0, held(budget, "a")}, {after - 1, held(budget, "a")}}, nil},
+		"once": {[]round{{0, held(budget, "a")}, {after, held(budget, "a")}, {after + time.Hour, held(budget, "a")}},
+			[]string{"held nodes=[a] policy=web turn= result= reason=Budget: Node a: held for longer than 4h0m0s: "}},
+		"whatever the reasons": {[]round{{0, held(budget, "a")}, {time.Hour, held(window, "a")}, {after, held(window, "a")}},
+			[]string{"held nodes=[a] policy=web turn= result= reason=Window: "}},
+		"not held in between": {[]round{{0, held(budget, "a")}, {time.Hour, held("", "a")}, {after, held(budget, "a")}, {time.Hour + after, held(budget, "a")}}, nil},
+		"again after a break": {[]round{{0, held(budget, "a")}, {after, held(budget, "a")}, {after + 1, nil}, {2 * after, held(budget, "a")}, {3 * after, held(budget, "a")}},
+			[]string{"held nodes=[a] ", "held nodes=[a] "}},
+		"one after the other": {[]round{{0, held(budget, "a")}, {time.Minute, held(budget, "a", "b")}, {2 * time.Minute, append(held(budget, "a", "b"), held(window, "c")...)},
+			{after, append(held(budget, "a", "b"), held(window, "c")...)}, {after + 90*time.Second, append(held(budget, "a", "b"), held(window, "c")...)}, {after + 9*time.Minute, append(held(budget, "a", "b"), held(window, "c")...)}, {after + 10*time.Minute, append(held(budget, "a", "b"), held(window, "c")...)}},
+			[]string{"held nodes=[a] ", "held nodes=[b c] policy=web turn= result= reason=: 2 nodes held for longer than 4h0m0s: b (Budget), c (Window); `lockkeeper status NODE` says"}},
+		"not ours, not now": {[]round{{0, append(held(v1alpha1.ReasonDetached, "a"), held(v1alpha1.ReasonWouldGrant, "b")...)}, {after, append(held(v1alpha1.ReasonDetached, "a"), held(v1alpha1.ReasonWouldGrant, "b")...)}}, nil},
+		"many": {[]round{{0, held(budget, many...)}, {after, held(budget, many...)}},
+			[]string{fmt.Sprintf("held nodes=%v policy=web turn= result= reason=Budget: 5000 nodes held for longer than 4h0m0s: n0000 (Budget), n0001 (Budget), ", many)}},
+	} {
+		e, sent := notifying(t)
+		e.heldAfter = after
+		for _, r := range c.rounds {
+			e.decided(began.Add(r.at), nil, &rollout.Outcome{Verdicts: r.verdicts})
+		}
+		if !slices.EqualFunc(*sent, c.want, func(m notify.Message, want string) bool { return strings.HasPrefix(shown(m), want) }) {
+			t.Errorf("%s: sent\n%.500v, want\n%.500v", name, *sent, c.want)
+		}
+		if name == "many" && len(*sent) == 1 && (!strings.Contains((*sent)[0].Text, "n0009 (Budget) and 4990 more;") || strings.Contains((*sent)[0].Text, "n0010")) {
+			t.Errorf("%s", (*sent)[0].Text)
+		}
+	}
+
+	e, sent := notifying(t) // held is no occasion
+	e.decided(began, nil, &rollout.Outcome{Verdicts: held(budget, "a")})
+	e.decided(began.Add(1000*time.Hour), nil, &rollout.Outcome{Verdicts: held(budget, "a")})
+	if len(*sent) > 0 || e.held != nil {
+		t.Errorf("sent %v", *sent)
+	}
+}

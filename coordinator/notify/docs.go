@@ -1,0 +1,126 @@
+package notify
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+const docsHead = `# Notifications
+
+<!-- Rendered from coordinator/notify. Do not edit: make docs -->
+
+The coordinator sends a message to a chat room, or to a program of yours, when something happens that a person wants to know without
+looking. ` + "`[notify]`" + ` in the [file](configuration.md) of each host with the coordinator's credential says where, what and in which
+format. Only the instance that leads sends. A change of ` + "`[notify]`" + ` needs a restart.
+
+` + "```toml" + `
+[notify]
+url = "https://hooks.slack.com/services/T000/B000/XXXX"
+format = "slack"
+on = ["failed", "halted", "held", "stop"]
+held_longer_than = "24h"
+cluster = "prod"
+` + "```" + `
+
+Anyone who knows the URL of a Slack or Teams webhook can write into that room. Keep it in a drop-in that only root can read:
+` + "`/etc/lockkeeper/config.d/notify.toml`" + `, mode 0600. lockkeeper warns if other users can read
+it. The journal shows no more of it than the host; ` + "`lockkeeper check-config --effective`" + ` shows all of it. With ` + "`token_file`" + `, each request has the header ` + "`Authorization: Bearer TOKEN`" + `, with the token that the file holds at
+that moment.
+
+## Occasions
+
+| occasion | when |
+| --- | --- |
+`
+
+const docsDelivery = `
+- Each occasion is one message, for the same facts as the [Events](events.md). About held nodes there is at most one message every
+  ten minutes, about all nodes that are due then. A node is reported again only if it was not held in between.
+- Without a Lease no instance leads, and none sends. So a Lease that was deleted, which is a stop as well, is no occasion.
+- A new leader does not repeat what was so before it. It does not know since when nodes are held, and counts from its first decision:
+  it may report a node again, and later than ` + "`held_longer_than`" + ` says.
+- A message can be lost: if the leader ends before it is sent, if the outcome of the write that it is about was unknown, or in the
+  cases below. The Nodes, the policies and the Lease have the truth; nothing depends on a notification.
+`
+
+const docsFormats = `
+## Formats
+
+Texts that others wrote, such as the reason of a pause, are cut, put on one line, and freed of escape sequences.
+
+- ` + "`slack`" + `: an incoming webhook. ` + "`&`, `<` and `>`" + ` are escaped, so that ` + "`<!channel>`" + ` in a text calls nobody, and markup is off.
+- ` + "`teams`" + `: the trigger "When a Teams webhook request is received" of a workflow that posts the card. The text is in a block that reads no
+  Markdown.
+- ` + "`generic`" + `: one JSON object. A field without a value is not there.
+
+`
+
+// fields are the documentation of the generic format.
+var fields = [][2]string{
+	{"time", "when the coordinator noticed the occasion, RFC 3339 in UTC"},
+	{"cluster", "`notify.cluster`"},
+	{"occasion", "one of the occasions above"},
+	{"nodes", fmt.Sprintf("the names of the nodes that it is about, at most %d", MaxNames)},
+	{"more", "how many other nodes it is about"},
+	{"policy", "the policy that is halted, or that decides about the nodes, if that is the same one for all"},
+	{"turn", "the ID of the node's turn"},
+	{"result", "how the turn ended: `Done`, `Cancelled`, `TurnedBack` or `Failed`"},
+	{"reason", "why: one of the [reasons](reasons.md), or `Halted`, `Released`, `Stopped` or `StopLifted`; if it is the same for all nodes"},
+	{"message", fmt.Sprintf("all of it for people, one line of at most %d bytes", MaxText)},
+}
+
+// Docs renders docs/notifications.md.
+func Docs() string {
+	var b strings.Builder
+	b.WriteString(docsHead)
+	for _, d := range v1alpha1.OccasionDocs() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", d.Occasion, d.Means)
+	}
+	b.WriteString(docsDelivery)
+	fmt.Fprintf(&b, `
+## Delivery
+
+Decisions never wait for a message: it goes into a queue, and is sent from there, one after the other.
+
+| bound | value |
+| --- | --- |
+| messages that wait | %d; then the oldest one is lost |
+| one attempt | %s |
+| attempts | %d |
+| pause between two attempts | %s at first, doubled each time, %s at most; longer if the receiver says so (`+"`Retry-After`"+`) |
+| from the occasion to the last attempt | %s |
+| answer that is read | %d KiB |
+
+- An answer of 2xx is success. No connection, no answer, 408, 425, 429 and 5xx are tried again; any other answer is final.
+- Redirects are not followed. The proxy settings in the environment of the service are respected. Certificates are checked against the
+  host's authorities.
+- Each message that is given up is one line in the journal; so is a queue that is full, once until it has room again. The metric
+  `+"`%s`"+` counts what was sent, failed and was lost ([metrics](metrics.md)).
+`, MaxQueue, short(Timeout), MaxAttempts, short(FirstPause), short(MaxPause), short(MaxAge), maxAnswer>>10, v1alpha1.MetricNotifications)
+	b.WriteString(docsFormats)
+	b.WriteString("| field | meaning |\n| --- | --- |\n")
+	for _, f := range fields {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", f[0], f[1])
+	}
+	example := Message{
+		Time: time.Date(2026, 11, 22, 20, 15, 3, 0, time.UTC), Cluster: "prod", Occasion: v1alpha1.OccasionFailed, Nodes: []string{"web-17"}, Policy: "web",
+		Turn: "k3vd2ycjq7rsm5wt", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated,
+		Text: "Node web-17: Failed: turn k3vd2ycjq7rsm5wt ended Failed (" + string(v1alpha1.ReasonNotUpdated) + ": " + v1alpha1.ReasonNotUpdated.Doc().Means + ")",
+	}
+	text, _ := json.MarshalIndent(&example, "", "  ") // it has nothing that JSON cannot say
+	fmt.Fprintf(&b, "\n```json\n%s\n```\n", text)
+	return b.String()
+}
+
+// short is a duration of whole minutes or seconds without the zeros that its String
+// has: 10m, not 10m0s.
+func short(d time.Duration) string {
+	if d%time.Minute == 0 {
+		return strings.TrimSuffix(d.String(), "0s")
+	}
+	return d.String()
+}

@@ -1,0 +1,290 @@
+// Package notify sends notifications to the one receiver that the coordinator's
+// file names: a chat room or a program that takes them by HTTP.
+//
+// The leader's loop hands a message over and does not wait for it. A goroutine
+// sends one message after the other, and tries each for a bounded time. What does
+// not fit into the queue, and what the receiver does not accept in time, is lost:
+// nothing depends on a notification.
+//
+// It must not know what is decided, nor about Nodes, policies and who leads.
+package notify
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/webclient"
+)
+
+const (
+	// MaxQueue is how many messages wait at the same time. The oldest one is lost
+	// when another one comes.
+	MaxQueue = 100
+	// Timeout is how long one attempt may take.
+	Timeout = 10 * time.Second
+	// MaxAttempts is how often a message is sent.
+	MaxAttempts = 12
+	// MaxAge is for how long a message is sent again, from when it was handed over.
+	MaxAge = 10 * time.Minute
+	// FirstPause and MaxPause are between two attempts: the pause doubles. The
+	// receiver's Retry-After makes it longer.
+	FirstPause = 2 * time.Second
+	MaxPause   = time.Minute
+	// MaxText bounds the text of a message, in bytes.
+	MaxText = 2000
+	// MaxNames is how many nodes a message names.
+	MaxNames = 10
+
+	maxField  = 256 // bytes of any other field
+	maxAnswer = 64 << 10
+	maxDetail = 256 // bytes of an answer in the journal
+)
+
+// Options are what a Sender is made of.
+type Options struct {
+	// URL is the receiver's. "" is no receiver: nothing is sent.
+	URL string
+	// TokenFile holds the bearer token, and is read for each request; "" is none.
+	TokenFile string
+	Format    v1alpha1.NotifyFormat
+	// Cluster is in each message, for people who have several; "" is none.
+	Cluster string
+	// On are the occasions to send; messages about others are dropped.
+	On []v1alpha1.Occasion
+	// HeldLongerThan is after what time a held node is an occasion.
+	HeldLongerThan time.Duration
+	// Version is lockkeeper's.
+	Version string
+	// Count is called with what happened to each message: one of the results in
+	// api/v1alpha1. It may be called from any goroutine. nil is fine.
+	Count func(result string)
+	Log   *slog.Logger
+}
+
+// Sender sends messages. Make it with [New]. A nil Sender sends nothing.
+type Sender struct {
+	o Options
+	// post sends a body once.
+	post func(ctx context.Context, body []byte) error
+	kick chan struct{}
+
+	mu     sync.Mutex
+	queue  []Message
+	losing bool // the queue was full, and that was logged
+}
+
+// New makes a Sender, which sends while Run runs; nil if there is no receiver.
+func New(o Options) *Sender {
+	if o.URL == "" {
+		return nil
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Count == nil {
+		o.Count = func(string) {}
+	}
+	client := webclient.New(webclient.Options{
+		TokenFile: o.TokenFile, TokenKey: "notify.token_file", Agent: "lockkeeper-coordinator/" + o.Version, MaxAnswer: maxAnswer, Conns: 1,
+	})
+	return &Sender{o: o, kick: make(chan struct{}, 1), post: func(ctx context.Context, body []byte) error { return post(ctx, client, o.URL, body) }}
+}
+
+// HeldLongerThan returns after what time a held node is an occasion; 0 for never.
+func (s *Sender) HeldLongerThan() time.Duration {
+	if s == nil || !slices.Contains(s.o.On, v1alpha1.OccasionHeld) {
+		return 0
+	}
+	return s.o.HeldLongerThan
+}
+
+// Send hands a message over. It does not block. It sets the message's time and
+// cluster, and bounds its texts. Any goroutine may call it.
+func (s *Sender) Send(m Message) {
+	if s == nil || !slices.Contains(s.o.On, m.Occasion) {
+		return
+	}
+	m.Time, m.Cluster = time.Now().UTC().Truncate(time.Millisecond), s.o.Cluster
+	m.bound()
+	s.mu.Lock()
+	full, first := len(s.queue) >= MaxQueue, false
+	if full {
+		first, s.losing = !s.losing, true
+		s.queue = slices.Delete(s.queue, 0, 1)
+	} else {
+		s.losing = false
+	}
+	s.queue = append(s.queue, m)
+	s.mu.Unlock()
+	if full {
+		s.o.Count(v1alpha1.NotificationLost)
+	}
+	if first {
+		s.o.Log.Warn("notifications are lost: the oldest ones of the queue, which is full", "queue", MaxQueue, "url", s.host())
+	}
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// host is the receiver as messages name it: the rest of a webhook's URL is often
+// a secret.
+func (s *Sender) host() string {
+	u, err := url.Parse(s.o.URL)
+	if err != nil {
+		return "notify.url"
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// next takes the oldest message out of the queue.
+func (s *Sender) next() (Message, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) == 0 {
+		return Message{}, false
+	}
+	m := s.queue[0]
+	s.queue = slices.Delete(s.queue, 0, 1)
+	return m, true
+}
+
+// Run sends messages until ctx ends. What waits then is lost.
+func (s *Sender) Run(ctx context.Context) {
+	if s == nil {
+		return
+	}
+	lost := 0
+	for {
+		m, ok := s.next()
+		switch {
+		case ok && ctx.Err() != nil, ok && !s.deliver(ctx, &m):
+			lost++
+			s.o.Count(v1alpha1.NotificationLost)
+			continue
+		case ok:
+			continue
+		case ctx.Err() != nil:
+			if lost > 0 {
+				s.o.Log.Warn("notifications are lost, because lockkeeper stops", "count", lost, "url", s.host())
+			}
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.kick:
+		}
+	}
+}
+
+// deliver sends a message until the receiver accepts it, or the bounds are
+// reached. It returns false if ctx ended before that.
+func (s *Sender) deliver(ctx context.Context, m *Message) bool {
+	body, err := encode(m, s.o.Format)
+	if err != nil {
+		s.failed(m, 0, err)
+		return true
+	}
+	deadline := m.Time.Add(MaxAge)
+	pause := FirstPause
+	for attempt := 1; ; attempt++ {
+		limited, cancel := context.WithTimeout(ctx, Timeout)
+		err := s.post(limited, body)
+		cancel()
+		if err == nil {
+			s.o.Count(v1alpha1.NotificationSent)
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		refused, _ := errors.AsType[refusal](err)
+		wait := max(pause, refused.after)
+		if refused.final || attempt == MaxAttempts || time.Now().Add(wait).After(deadline) {
+			s.failed(m, attempt, err)
+			return true
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return false
+		case <-t.C:
+		}
+		pause = min(2*pause, MaxPause)
+	}
+}
+
+// failed records that the receiver did not accept a message.
+func (s *Sender) failed(m *Message, attempts int, err error) {
+	s.o.Count(v1alpha1.NotificationFailed)
+	s.o.Log.Warn("a notification is lost", "occasion", m.Occasion, "message", m.Text, "attempts", attempts,
+		"url", s.host(), "err", v1alpha1.OneLine(err.Error(), maxDetail))
+}
+
+// refusal is why a message was not accepted.
+type refusal struct {
+	text  string
+	final bool          // another attempt would come to the same
+	after time.Duration // how long the receiver asks to wait
+}
+
+func (r refusal) Error() string { return r.text }
+
+// post sends a body once. No error names more of the URL than its host.
+func post(ctx context.Context, client *http.Client, to string, body []byte) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
+	if err != nil {
+		return refusal{text: "notify.url is not a valid address", final: true}
+	}
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := client.Do(r)
+	if err != nil {
+		if ctx.Err() != nil {
+			return refusal{text: "no answer within " + Timeout.String()}
+		}
+		if redirect, ok := errors.AsType[webclient.Redirect](err); ok {
+			return refusal{text: "it redirects to " + redirect.To.Scheme + "://" + redirect.To.Host + "; redirects are not followed, write where the receiver is", final: true}
+		}
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err
+		}
+		return refusal{text: err.Error()}
+	}
+	defer resp.Body.Close()
+	// The connection can be used again only if the answer was read.
+	text, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode/100 == 2 {
+		return nil
+	}
+	answer := refusal{text: "it answers " + strconv.Itoa(resp.StatusCode) + ": " + string(text[:min(len(text), maxDetail)])}
+	switch resp.StatusCode {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+	default:
+		answer.final = resp.StatusCode/100 != 5
+	}
+	answer.after = retryAfter(resp.Header.Get("Retry-After"), time.Now())
+	return answer
+}
+
+// retryAfter reads the header of that name: seconds, or a date. 0 is none.
+func retryAfter(text string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(at.Sub(now), 0)
+	}
+	return 0
+}
