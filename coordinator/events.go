@@ -161,6 +161,7 @@ func (e *events) wrote(n *turn.Node, v *rollout.Verdict, turnID string) {
 	case v.Held == n.Held, v.Held == v1alpha1.ReasonNone:
 	case v.Held == v1alpha1.ReasonHalted, v.Held == v1alpha1.ReasonInvalidPolicy: // an Event about the policy says so
 	case v.Held == v1alpha1.ReasonPaused, v.Held == v1alpha1.ReasonDetached: // so does one about the intent
+	case v.Held == v1alpha1.ReasonFailed && !n.InTurn(): // so does the one about the end of its last turn
 	case n.InTurn() && (v.Held == v1alpha1.ReasonFailed || v.Held == v1alpha1.ReasonOverdue):
 		e.report(aboutNode(n), string(v.Held), heldNote(v), notify.Message{
 			Occasion: v1alpha1.OccasionFailed, Nodes: []string{n.Name}, Policy: v.Policy, Turn: n.Turn, Reason: v.Held,

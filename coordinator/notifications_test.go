@@ -89,6 +89,20 @@ func TestOccasions(t *testing.T) {
 	}
 }
 
+// A turn that failed is one Event: that its node is held afterwards, because it failed, is none.
+func TestFailedTurnIsOneEvent(t *testing.T) {
+	e, told := recording(t)
+	inTurn, idle := turn.Node{Name: "a"}, turn.Node{Name: "a"}
+	inTurn.State, idle.State = v1alpha1.StateUncordoning, v1alpha1.StateIdle
+	e.wrote(&inTurn, &rollout.Verdict{Node: "a", Move: &rollout.Move{
+		From: v1alpha1.StateUncordoning, To: v1alpha1.StateIdle, On: turn.Progressed, Last: &v1alpha1.Last{Turn: "t1", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated},
+	}}, "")
+	e.wrote(&idle, &rollout.Verdict{Node: "a", Held: v1alpha1.ReasonFailed, Detail: "NotUpdated"}, "")
+	if len(*told) != 1 || !strings.HasPrefix((*told)[0], "Failed a: turn t1 ended Failed (NotUpdated: ") {
+		t.Errorf("Events %q", *told)
+	}
+}
+
 // The next leader repeats nothing that was so before it.
 func TestNextLeaderSendsNothingAgain(t *testing.T) {
 	e, sent := notifying(t)
