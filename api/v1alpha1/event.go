@@ -142,7 +142,7 @@ within minutes become one Event's series. ` + "`kubectl describe node NODE`" + `
 		`--field-selector reportingComponent=lockkeeper.dev/coordinator` + "`" + ` lists those about all Nodes and policies. Events about the Lease are
 in lockkeeper's namespace; the emergency stop is an Event about the Lease as well. Events are for people: nothing waits for one, at most 100 come at once and one a second after that,
 and some are lost when a coordinator ends. A new coordinator does not repeat
-what was so before it; what changes while no coordinator leads may have no Event. Reasons are the words of [reasons](reasons.md) where those have one. NODE stands
+what was so before it, except an emergency stop that holds no node; what changes while no coordinator leads may have no Event. Reasons are the words of [reasons](reasons.md) where those have one. NODE stands
 for the node's name.
 
 | reason | about | type | action | means | what to do |

@@ -41,8 +41,9 @@ const docsDelivery = `
 - Each occasion is one message, for the same facts as the [Events](events.md). About held nodes there is at most one message every
   ten minutes, about all nodes that are due then. A node is reported again only if it was not held in between.
 - Without a Lease no instance leads, and none sends. So a Lease that was deleted, which is a stop as well, is no occasion.
-- A new leader does not repeat what was so before it. It does not know since when nodes are held, and counts from its first decision:
-  it may report a node again, and later than ` + "`held_longer_than`" + ` says.
+- A new leader does not repeat what was so before it, with two exceptions. It does not know since when nodes are held, and counts from
+  its first decision: it may report a node again, and later than ` + "`held_longer_than`" + ` says. And it reports an emergency stop again that
+  holds no node.
 - A message can be lost: if the leader ends before it is sent, if the outcome of the write that it is about was unknown, or in the
   cases below. The Nodes, the policies and the Lease have the truth; nothing depends on a notification.
 `
@@ -92,10 +93,11 @@ Decisions never wait for a message: it goes into a queue, and is sent from there
 | one attempt | %s |
 | attempts | %d |
 | pause between two attempts | %s at first, doubled each time, %s at most; longer if the receiver says so (`+"`Retry-After`"+`) |
-| from the occasion to the last attempt | %s |
+| from the occasion to the last repetition | %s |
 | answer that is read | %d KiB |
 
-- An answer of 2xx is success. No connection, no answer, 408, 425, 429 and 5xx are tried again; any other answer is final.
+- An answer of 2xx is success. No connection, no answer, 408, 425, 429 and 5xx are tried again; any other answer is final. A
+  message that waited for longer than that in the queue is sent once.
 - Redirects are not followed. The proxy settings in the environment of the service are respected. Certificates are checked against the
   host's authorities.
 - Each message that is given up is one line in the journal; so is a queue that is full, once until it has room again. The metric
