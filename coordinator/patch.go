@@ -53,7 +53,13 @@ func patchOf(n *turn.Node, v *rollout.Verdict) object.Patch {
 		p.Annotations[v1alpha1.AnnotationGrant] = nil
 		p.Annotations[v1alpha1.AnnotationLast] = nil
 		p.Annotations[v1alpha1.AnnotationExpired] = nil
-		p.Labels[v1alpha1.LabelHeld] = nil
+		labels, annotations := v1alpha1.ReleasedKeys()
+		for _, key := range labels {
+			p.Labels[key] = nil
+		}
+		for _, key := range annotations {
+			p.Annotations[key] = nil
+		}
 	case m.Keep:
 	case m.Grant == nil:
 		p.Annotations[v1alpha1.AnnotationTurn] = nil

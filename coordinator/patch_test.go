@@ -45,7 +45,7 @@ func TestPatchOf(t *testing.T) {
 			`[{"held":null},{"expired":"now","paused":null}]`},
 		"let go": {v1alpha1.StateIdle,
 			rollout.Verdict{Held: v1alpha1.ReasonDetached, Move: &rollout.Move{From: v1alpha1.StateIdle, To: v1alpha1.StateAbsent, LetGo: true, Remove: []string{v1alpha1.AnnotationCordon}}},
-			`[{"held":null,"state":null},{"cordon":null,"expired":null,"grant":null,"last":null,"turn":null}]`},
+			`[{"held":"Detached","state":null,"wants":null},{"ack":null,"cordon":null,"expired":null,"grant":null,"host":null,"last":null,"turn":null}]`},
 		"a state that is none": {"sideways",
 			rollout.Verdict{Move: &rollout.Move{From: "sideways", To: "sideways", Keep: true}},
 			`[{"held":null,"state":"sideways"},{}]`},

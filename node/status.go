@@ -52,7 +52,7 @@ func (h *Host) tell(ctx context.Context, o turn.Observation, d turn.Decision, ap
 	if o.Sources.Complete {
 		s.Wants = o.Sources.Wants
 	}
-	s.Withdrawn = n.State == v1alpha1.StateAbsent && (d.Waits == v1alpha1.ReasonDetached || d.Waits == v1alpha1.ReasonUnmanaged)
+	s.Withdrawn = o.Released()
 	s.Engine, s.EngineError = h.engineStatus()
 	if t := h.explain(apiErr); t != nil {
 		s.API = failure(t)

@@ -28,13 +28,14 @@ const (
 
 	// LabelHeld is the [Reason] why a node that wants something, or is in a
 	// turn, does not move. Only the coordinator writes it. Absent: nothing
-	// holds the node.
+	// holds the node. On a node that was taken out of lockkeeper's care it is
+	// ReasonDetached or ReasonUnmanaged, and stays until the node is back.
 	LabelHeld = Prefix + "held"
 
 	// LabelManaged is an admin's word: "true", "false", or absent to follow
-	// managed_by_default in the host's file. "false" in mid-turn turns the
-	// node round if nothing is committed and lets the turn finish otherwise;
-	// then lockkeeper's keys go.
+	// managed_by_default in the host's file. If it becomes "false" during a
+	// turn, the turn is backed out if nothing is committed, and finishes
+	// otherwise. Then the coordinator releases the node; see [ReleasedKeys].
 	LabelManaged = Prefix + "managed"
 
 	// LabelOS, LabelOSVersion and LabelGroup are information from the host's
@@ -154,11 +155,18 @@ func ValidateHookName(name string) error {
 	return nil
 }
 
-// HostKeys are the keys that only a host writes, and only on its own Node.
-// It takes them away when it is not managed any more.
+// HostKeys are the keys that only a host sets, and only on its own Node.
 func HostKeys() (labels, annotations []string) {
 	return []string{LabelWants, LabelOS, LabelOSVersion, LabelGroup},
 		[]string{AnnotationHost, AnnotationAck, AnnotationCordon}
+}
+
+// ReleasedKeys are the keys of a host that the coordinator removes together with
+// its own keys when it releases a node that is detached or not managed: all of
+// HostKeys except the information labels, which stay, and the mark, which is
+// removed only if the node was detached with force.
+func ReleasedKeys() (labels, annotations []string) {
+	return []string{LabelWants}, []string{AnnotationHost, AnnotationAck}
 }
 
 // CoordinatorKeys are the keys that only the coordinator writes.

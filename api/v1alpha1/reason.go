@@ -62,7 +62,8 @@ const (
 	ReasonStopped Reason = "Stopped"
 	// ReasonPaused: an admin has paused the node, or its policy.
 	ReasonPaused Reason = "Paused"
-	// ReasonDetached: an admin has detached the node.
+	// ReasonDetached: an admin has detached the node. It stays in LabelHeld while
+	// the node is detached.
 	ReasonDetached Reason = "Detached"
 	// ReasonHostSilent: the host does not answer.
 	ReasonHostSilent Reason = "HostSilent"
@@ -145,7 +146,8 @@ const (
 	ReasonStillWanted Reason = "StillWanted"
 	// ReasonUnhealthy: the host did not become healthy after the boot.
 	ReasonUnhealthy Reason = "Unhealthy"
-	// ReasonUnmanaged: an admin set managed=false.
+	// ReasonUnmanaged: the node is not managed, by LabelManaged or by the host's
+	// file. It stays in LabelHeld after the coordinator has released the node.
 	ReasonUnmanaged Reason = "Unmanaged"
 	// ReasonOverBudget: a new leader found more turns than the budget allows.
 	ReasonOverBudget Reason = "OverBudget"

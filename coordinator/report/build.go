@@ -132,7 +132,10 @@ func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *Slot) N
 			}
 		}
 	}
-	out.Held, out.Why = v.Held, v.Detail
+	next := v.Move != nil && v.Move.To != n.State
+	if !next { // or it is a reason that comes with the move
+		out.Held, out.Why = v.Held, v.Detail
+	}
 	if r.obeyed() && n.Held != "" && n.Held != v.Held {
 		out.Held, out.Why = n.Held, ""
 		// The coordinator may know something that is not on the Nodes, such as a
@@ -145,7 +148,6 @@ func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *Slot) N
 		r.unruled(&out, n, v)
 	}
 	silent := out.Managed && !n.InTurn() && n.State.Known() && !n.HostSpeaks()
-	next := v.Move != nil && v.Move.To != n.State
 	switch {
 	case out.Held == "" && silent:
 		out.Held, out.Why = v1alpha1.ReasonHostSilent, "no word from its present boot"
@@ -155,6 +157,8 @@ func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *Slot) N
 		out.Held, out.Why = v1alpha1.ReasonNoCoordinator, nextWords(n, v.Move)
 	case out.Held == v1alpha1.ReasonPaused && n.Paused != nil && reasonOf(n.Paused) != "":
 		out.Why = strings.TrimPrefix(reasonOf(n.Paused), ": ")
+	case out.Held == v1alpha1.ReasonDetached && n.Detached != nil && reasonOf(n.Detached) != "":
+		out.Why = strings.TrimPrefix(reasonOf(n.Detached), ": ")
 	case out.Why == "" && out.Held != "":
 		out.Why = out.Held.Doc().Means
 	}
@@ -162,7 +166,7 @@ func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *Slot) N
 	if out.Status == Rolling && !r.Coordinator.Live && r.Coordinator.Error == "" {
 		out.Status = Held // what it does it may end; then nobody moves it on
 	}
-	out.optedOut = n.Managed != nil && !*n.Managed || n.Detached != nil
+	out.optedOut = n.Managed != nil && !*n.Managed || n.Detached != nil || out.Held == v1alpha1.ReasonUnmanaged
 	out.rank = out.ranked()
 	return out
 }
@@ -228,6 +232,8 @@ func (n *Node) status(next, settling bool) Status {
 		return Rolling
 	case n.Held == v1alpha1.ReasonPaused && !busy:
 		return UpToDate // it wants nothing that the pause could keep from it
+	case (n.Held == v1alpha1.ReasonDetached || n.Held == v1alpha1.ReasonUnmanaged) && !busy:
+		return UpToDate // it is not lockkeeper's to update
 	}
 	return Held
 }

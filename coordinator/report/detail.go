@@ -127,8 +127,10 @@ func (r *Report) turnLines(n *Node, line lineFunc) {
 func (r *Report) hostLines(n *Node, line lineFunc) {
 	h := n.Host
 	if h == nil {
-		line("host", "never heard of")
-		return
+		if n.State != v1alpha1.StateAbsent || n.Held != v1alpha1.ReasonDetached && n.Held != v1alpha1.ReasonUnmanaged {
+			line("host", "never heard of")
+		}
+		return // a released node has no record of its host
 	}
 	if !n.State.InTurn() {
 		line("changes", "%s", changes(h.Changes))

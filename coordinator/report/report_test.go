@@ -150,6 +150,9 @@ func cordoned(n *corev1.Node) {
 	n.Annotations[v1alpha1.AnnotationCordon] = "t-" + n.Name
 }
 
+// sold is a detach that says who and why.
+const sold = `{"reason":"sold","by":"ann","until":"2026-12-01T00:00:00Z"}`
+
 // unmanaged is a node on which lockkeeper was never seen.
 func unmanaged(n *corev1.Node) {
 	n.Labels, n.Annotations = map[string]string{}, map[string]string{}
@@ -338,10 +341,16 @@ func TestTexts(t *testing.T) {
 			w := newWorld(t)
 			w.add("n1", label(v1alpha1.LabelState, "paused"), annotation(v1alpha1.AnnotationPaused, `{"reason":"disk","by":"eve","until":"2026-11-22T00:00:00Z"}`))
 			w.add("n2", wantsReboot, label(v1alpha1.LabelState, "paused"), annotation(v1alpha1.AnnotationPaused, "on order"), label(v1alpha1.LabelHeld, "Paused"))
-			w.add("n3", unmanaged, annotation(v1alpha1.AnnotationDetached, "the storage team"))
+			w.add("n3", unmanaged, annotation(v1alpha1.AnnotationDetached, "the storage team")) // before lockkeeper ever managed it
+			w.add("n4", unmanaged, annotation(v1alpha1.AnnotationDetached, sold), label(v1alpha1.LabelHeld, "Detached"))
 			w.add("n5", annotation(v1alpha1.AnnotationGrant, "{"), annotation(v1alpha1.AnnotationAck, "\x1b[2J"))
 			return w
 		}, Form{}, ExitHeld},
+		{"detached-node.txt", func(t *testing.T) *world {
+			w := newWorld(t)
+			w.add("n4", unmanaged, annotation(v1alpha1.AnnotationDetached, sold), label(v1alpha1.LabelHeld, "Detached"))
+			return w
+		}, Form{Node: "n4"}, ExitOK},
 		{"slots.txt", slots, Form{}, ExitHeld},
 		{"slots-node.txt", slots, Form{Node: "n4"}, ExitOK},
 		{"policies.txt", func(t *testing.T) *world {
@@ -485,6 +494,12 @@ func TestStatus(t *testing.T) {
 		{"no node at all", func(*world) {}, UpToDate},
 		{"lockkeeper runs nowhere", func(w *world) { w.add("a", unmanaged) }, Held},
 		{"lockkeeper is to run nowhere", func(w *world) { w.add("a", unmanaged, annotation(v1alpha1.AnnotationDetached, "")) }, UpToDate},
+		{"a node was released, detached", func(w *world) {
+			w.add("a")
+			w.add("b", unmanaged, annotation(v1alpha1.AnnotationDetached, ""), label(v1alpha1.LabelHeld, "Detached"))
+		}, UpToDate},
+		{"the only node was released by its host's file", func(w *world) { w.add("a", unmanaged, label(v1alpha1.LabelHeld, "Unmanaged")) }, UpToDate},
+		{"a node is about to be released", func(w *world) { w.add("a", annotation(v1alpha1.AnnotationDetached, "")) }, Rolling},
 		{"all content", func(w *world) { w.add("a") }, UpToDate},
 		{"a paused node that wants nothing", func(w *world) {
 			w.add("a", label(v1alpha1.LabelState, "paused"), annotation(v1alpha1.AnnotationPaused, ""))

@@ -117,7 +117,7 @@ func (n *Node) whyAll(now time.Time) string {
 	if n.Paused != nil && n.State != v1alpha1.StateAbsent && n.Held != v1alpha1.ReasonPaused {
 		add("paused" + reasonOf(n.Paused))
 	}
-	if n.Detached != nil {
+	if n.Detached != nil && n.Held != v1alpha1.ReasonDetached {
 		add("detached" + reasonOf(n.Detached))
 	}
 	if n.failedBefore() && n.Held != v1alpha1.ReasonFailed {

@@ -119,6 +119,8 @@ func set(s *rollout.Snapshot, word string) error {
 		n.Host.BootID = value
 	case "hostuid":
 		n.Host.NodeUID = value
+	case "held":
+		n.Held = v1alpha1.Reason(value)
 	case "nohost":
 		n.Host, n.Wants = nil, ""
 	case "unmanaged": // by the host's file

@@ -121,6 +121,8 @@ func (d *decision) wake(t time.Time) {
 func (d *decision) stopped(n *turn.Node) {
 	if n.InTurn() || managed(n) && n.Wants.Something() {
 		d.hold(n, v1alpha1.ReasonStopped, d.StopText)
+	} else {
+		d.holdReleased(n)
 	}
 	if n.InTurn() && n.State.Known() && n.Ours() && d.own(n) {
 		d.freeze(n)
@@ -149,10 +151,14 @@ func (d *decision) expired(n *turn.Node) bool {
 		}
 		remove = append(remove, in.key)
 	}
-	if len(remove) > 0 {
-		d.move(n, Move{To: n.State, Keep: true, Remove: remove, Expired: true})
+	if len(remove) == 0 {
+		return false
 	}
-	return len(remove) > 0
+	d.move(n, Move{To: n.State, Keep: true, Remove: remove, Expired: true})
+	if !slices.Contains(remove, v1alpha1.AnnotationDetached) {
+		d.holdReleased(n)
+	}
+	return true
 }
 
 // outside decides about a node in no turn, all but the grant.
@@ -166,8 +172,7 @@ func (d *decision) outside(n *turn.Node) {
 		d.move(n, m)
 	}
 	forced := n.Detached != nil && n.Detached.Force
-	hostAway := n.HostSpeaks() && !n.Host.Managed
-	switch away := n.Managed != nil && !*n.Managed || hostAway; {
+	switch out := takenOut(n); {
 	case forced && (n.State != v1alpha1.StateAbsent || n.Mark):
 		d.letGo(n)
 	case n.Mark && n.Paused != nil && (n.Managed == nil || *n.Managed):
@@ -182,25 +187,22 @@ func (d *decision) outside(n *turn.Node) {
 		d.hold(n, v1alpha1.ReasonMarked, n.Detached.Reason)
 	case n.Mark:
 		d.giveBack(n)
+	case n.State == v1alpha1.StateAbsent && out != "" && (n.Wants != "" || n.RawHost != ""):
+		d.release(n, out) // its host has published, and no coordinator had adopted it
+	case n.State == v1alpha1.StateAbsent && n.HostSpeaks() && out == "":
+		to(turn.Adopted, Move{})
 	case n.State == v1alpha1.StateAbsent:
-		if n.HostSpeaks() && !away && n.Detached == nil {
-			to(turn.Adopted, Move{})
-		}
-	case hostAway && (n.Managed == nil || *n.Managed):
-		// The host's own configuration file takes it out. The coordinator keeps the
-		// record of its turns: a host must not be able to clear a failure, or its
-		// turns of the day, by leaving.
-		to(turn.Released, Move{Reason: v1alpha1.ReasonUnmanaged, LetGo: true, Last: n.Last})
-	case away:
-		to(turn.Released, Move{Reason: v1alpha1.ReasonUnmanaged, LetGo: true})
+		d.holdReleased(n)
+	case out == v1alpha1.ReasonUnmanaged:
+		d.release(n, out)
 	case n.State == v1alpha1.StatePaused && n.Paused == nil:
 		to(turn.Resumed, Move{})
 	case n.State == v1alpha1.StatePaused:
 		d.hold(n, v1alpha1.ReasonPaused, n.Paused.Reason)
 	case n.Paused != nil:
 		to(turn.Paused, Move{Reason: v1alpha1.ReasonPaused})
-	case n.Detached != nil:
-		to(turn.Released, Move{Reason: v1alpha1.ReasonDetached, LetGo: true})
+	case out == v1alpha1.ReasonDetached:
+		d.release(n, out)
 	}
 }
 

@@ -79,28 +79,10 @@ func (d *decision) foreign() bool {
 	return found
 }
 
-// takenOut returns the reason why the node is not managed: an admin's intent or
-// the host's own configuration file. It is "" for a managed node.
-func takenOut(n *turn.Node) v1alpha1.Reason {
-	switch {
-	case n.Managed != nil && !*n.Managed, n.HostSpeaks() && !n.Host.Managed:
-		return v1alpha1.ReasonUnmanaged
-	case n.Detached != nil:
-		return v1alpha1.ReasonDetached
-	}
-	return ""
-}
-
 // barred reports whether the turn cannot be backed out any more, also where its
 // records are damaged: then the host's report counts whatever turn it names.
 func barred(n *turn.Node) bool {
 	return n.Committed() || !n.Ours() && committedBy(n, &v1alpha1.Grant{Turn: n.Ack.Turn})
-}
-
-// letGo releases a node that was detached with force.
-func (d *decision) letGo(n *turn.Node) {
-	d.move(n, Move{To: v1alpha1.StateAbsent, On: turn.LetGo, Reason: v1alpha1.ReasonDetached, LetGo: true,
-		Remove: append(hookKeys(n), v1alpha1.AnnotationCordon)})
 }
 
 // turnBack backs the turn out; it reports whether the table has a way.
@@ -217,7 +199,8 @@ func (d *decision) unled(n *turn.Node) time.Duration {
 
 func (d *decision) replaced(n *turn.Node) {
 	next, _ := turn.Next(n.State, turn.Replaced, n.Plan(), nothingWaits)
-	d.move(n, Move{To: next, On: turn.Replaced, Reason: v1alpha1.ReasonReplaced, LetGo: true, Remove: hookKeys(n)})
+	d.move(n, Move{To: next, On: turn.Replaced, Reason: v1alpha1.ReasonReplaced,
+		Remove: append(hookKeys(n), v1alpha1.AnnotationLast, v1alpha1.AnnotationExpired)})
 }
 
 // repair writes a new grant where the one on the Node cannot be read, or is not

@@ -70,8 +70,16 @@ func offence(s rollout.Snapshot, n *turn.Node, v rollout.Verdict) string {
 		return "moves out of an unknown state"
 	case changed && !turn.Reachable(m.From, m.To):
 		return "off the table"
-	case changed && v.Held != v1alpha1.ReasonNone:
+	case changed && v.Held != v1alpha1.ReasonNone && !m.LetGo:
 		return "moves and is held"
+	case m.LetGo && (m.To != v1alpha1.StateAbsent || v.Held != m.Reason || m.Reason != v1alpha1.ReasonDetached && m.Reason != v1alpha1.ReasonUnmanaged):
+		return "releases the node, and held does not say why"
+	case changed && m.To == v1alpha1.StateAbsent && !m.LetGo && m.On != turn.Replaced:
+		return "takes the state away and leaves our other keys"
+	case m.LetGo && !said(n.Managed, false) && n.Detached == nil && (!speaks(n) || n.Host.Managed):
+		return "releases a node that nobody has taken out"
+	case m.LetGo && n.Last != nil && (m.Last != nil) != (!said(n.Managed, false) && speaks(n) && !n.Host.Managed && m.Reason == v1alpha1.ReasonUnmanaged):
+		return "keeps last on a node that an admin took out, or removes it from one that its host's file took out"
 	case s.Stopped && changed:
 		return "moves under the emergency stop"
 	case s.Uncertain[n.Name]:

@@ -231,7 +231,7 @@ func (c *cluster) move(v rollout.Verdict) {
 	if delete(n.Labels, v1alpha1.LabelState); m.To != v1alpha1.StateAbsent {
 		n.Labels[v1alpha1.LabelState] = string(m.To)
 	}
-	if delete(n.Labels, v1alpha1.LabelHeld); v.Held != v1alpha1.ReasonNone && !m.LetGo {
+	if delete(n.Labels, v1alpha1.LabelHeld); v.Held != v1alpha1.ReasonNone {
 		n.Labels[v1alpha1.LabelHeld] = string(v.Held)
 	}
 	for _, key := range m.Remove {
@@ -251,11 +251,14 @@ func (c *cluster) move(v rollout.Verdict) {
 		n.Annotations[v1alpha1.AnnotationTurn] = g.Turn
 		n.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(g)
 	}
+	if m.LetGo {
+		for _, key := range []string{v1alpha1.AnnotationLast, v1alpha1.AnnotationHost, v1alpha1.AnnotationAck} {
+			delete(n.Annotations, key)
+		}
+		delete(n.Labels, v1alpha1.LabelWants)
+	}
 	if m.Last != nil {
 		n.Annotations[v1alpha1.AnnotationLast] = v1alpha1.FormatRecord(m.Last)
-	}
-	if m.LetGo {
-		delete(n.Annotations, v1alpha1.AnnotationLast)
 	}
 	c.bump(n)
 	switch {

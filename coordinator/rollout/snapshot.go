@@ -71,8 +71,9 @@ type Verdict struct {
 	// may be invalid; "" if none selects the node.
 	Policy string
 	// Held is why the node does not move; it goes to LabelHeld. ReasonNone
-	// for a node that moves, that has nothing to wait for, or whose host is
-	// at work in the time it has.
+	// for a node that moves to another state, that has nothing to wait for, or
+	// whose host is at work in the time it has. A move that releases the node
+	// sets it too.
 	Held   v1alpha1.Reason
 	Detail string
 	// Move is what to write to the Node, or nil.
@@ -101,8 +102,9 @@ type Move struct {
 	Expired bool
 	// Keep: turn and grant stay as they are.
 	Keep bool
-	// LetGo: the write removes every key of the coordinator; also last, unless Last
-	// is set.
+	// LetGo: the write releases a node that is detached or not managed. It removes
+	// every key of the coordinator except held, and those of the host in
+	// [v1alpha1.ReleasedKeys]; also last, unless Last is set.
 	LetGo bool
 }
 

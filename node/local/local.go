@@ -75,8 +75,8 @@ type Host struct {
 	// the Node is unschedulable, whoever cordoned it.
 	UID      string `json:"uid,omitempty"`
 	Cordoned bool   `json:"cordoned,omitempty"`
-	// Withdrawn: the node is not managed, or detached, and not in a turn. Nothing is
-	// written about it.
+	// Withdrawn: the node was released, or never managed, as Released in node/turn
+	// has it. Nothing is written about it.
 	Withdrawn bool `json:"withdrawn,omitempty"`
 	// Course is the course of the present turn, nil outside of one. Last is how the
 	// node's last turn ended, nil if the Node does not say.

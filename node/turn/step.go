@@ -52,10 +52,15 @@ func (d *Decision) publishes(o *Observation) bool {
 	if d.Write != nil && o.newBoot() && (d.Write.Ack.Word == v1alpha1.WordDone || d.Write.Ack.Word == v1alpha1.WordFailed) {
 		return true
 	}
-	if o.Node.State == v1alpha1.StateAbsent && o.withdrawn() != "" && (!o.Node.Mark || o.Node.Detached != nil) {
-		return false // it strips its keys instead
-	}
-	return o.mayPublish()
+	return !o.Released() && o.mayPublish()
+}
+
+// Released reports whether the node was taken out and has no record of its host:
+// the coordinator has released it, or it was never managed. Then the host
+// publishes nothing, neither on its Node nor elsewhere, until the node is back.
+func (o *Observation) Released() bool {
+	n := &o.Node
+	return n.State == v1alpha1.StateAbsent && o.withdrawn() != "" && n.RawHost == "" && (!n.Mark || n.Detached != nil)
 }
 
 func (o *Observation) step() Decision {
@@ -101,17 +106,16 @@ const ItsTurn = "waits for its turn"
 func (o *Observation) outside() Decision {
 	n := &o.Node
 	if n.State == v1alpha1.StateAbsent && o.withdrawn() != "" {
-		w := &Write{}
+		d := Decision{Waits: o.withdrawn(), Detail: o.withdrawnText()}
 		switch {
 		case n.Mark && n.Detached != nil:
-			// Let go by force: the cordon is the new owner's.
-			w.setAnnotation(v1alpha1.AnnotationCordon, nil)
+			// The cordon belongs to the new owner.
+			d.Write = &Write{}
+			d.Write.setAnnotation(v1alpha1.AnnotationCordon, nil)
 		case n.Mark:
 			return Decision{Waits: v1alpha1.ReasonMarked, Detail: "the coordinator gives it back first"}
-		default:
-			o.strip(w)
 		}
-		return Decision{Write: w, Waits: o.withdrawn(), Detail: o.withdrawnText()}
+		return d
 	}
 	if !o.Sources.Complete {
 		return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}

@@ -2,7 +2,6 @@ package turn
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 
@@ -208,21 +207,4 @@ func (o *Observation) say(w *Write, word v1alpha1.Word, reason v1alpha1.Reason) 
 	}
 	w.setAnnotation(v1alpha1.AnnotationAck, new(a.String()))
 	w.Ack = a
-}
-
-// strip adds to w the removal of every key that only hosts write.
-func (o *Observation) strip(w *Write) {
-	n := &o.Node
-	if n.Wants != "" || slices.ContainsFunc(n.Problems, func(p v1alpha1.Problem) bool { return p.Key == v1alpha1.LabelWants }) {
-		w.setLabel(v1alpha1.LabelWants, nil)
-	}
-	for _, key := range slices.Sorted(maps.Keys(n.Info)) {
-		w.setLabel(key, nil)
-	}
-	if n.RawHost != "" {
-		w.setAnnotation(v1alpha1.AnnotationHost, nil)
-	}
-	if n.Ack != (v1alpha1.Ack{}) || slices.ContainsFunc(n.Problems, func(p v1alpha1.Problem) bool { return p.Key == v1alpha1.AnnotationAck }) {
-		w.setAnnotation(v1alpha1.AnnotationAck, nil)
-	}
 }

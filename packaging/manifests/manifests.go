@@ -134,6 +134,7 @@ func values(o Options) []string {
 	hostLabels, hostAnnotations := v1alpha1.HostKeys()
 	coordinatorLabels, coordinatorAnnotations := v1alpha1.CoordinatorKeys()
 	adminLabels, adminAnnotations := v1alpha1.AdminKeys()
+	releasedLabels, releasedAnnotations := v1alpha1.ReleasedKeys()
 	user := v1alpha1.CoordinatorUser(o.Namespace)
 	return []string{
 		"{{.Namespace}}", o.Namespace,
@@ -153,8 +154,12 @@ func values(o Options) []string {
 		"{{.CoordinatorAnnotations}}", list(coordinatorAnnotations),
 		"{{.AdminLabels}}", list(adminLabels),
 		"{{.AdminAnnotations}}", list(adminAnnotations),
+		"{{.ReleasedLabels}}", list(releasedLabels),
+		"{{.ReleasedAnnotations}}", list(releasedAnnotations),
 
+		"{{.State}}", v1alpha1.LabelState,
 		"{{.Managed}}", v1alpha1.LabelManaged,
+		"{{.Host}}", v1alpha1.AnnotationHost,
 		"{{.Cordon}}", v1alpha1.AnnotationCordon,
 		"{{.Paused}}", v1alpha1.AnnotationPaused,
 		"{{.Detached}}", v1alpha1.AnnotationDetached,

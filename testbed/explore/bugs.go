@@ -39,6 +39,8 @@ const (
 	CommitBarsNothing
 	TurnsBackTwice
 	StartNotTold
+	ReleaseLeavesKeys
+	PublishesReleased
 )
 
 var bugNames = []string{
@@ -51,6 +53,7 @@ var bugNames = []string{
 	"pods not looked at before the commit", "a commit by the want of the grant", "the boot id not checked before the reboot",
 	"a move that is not in the table", "a commit that bars nothing", "one turn turned back after the other",
 	"a process that does not tell that it is another",
+	"a release that leaves the host's keys to the host", "a host that publishes after its release",
 }
 
 // String names the bug.
@@ -90,6 +93,9 @@ func (b Bug) step(o *turn.Observation) turn.Decision {
 			o.Sources = turn.Sources{Complete: true, Wants: v1alpha1.WantsNothing}
 		}
 	}
+	if b == PublishesReleased && o.Node.State == v1alpha1.StateAbsent {
+		o.Node.Detached = nil
+	}
 	d := turn.Step(*o)
 	switch w := d.Write; {
 	case w == nil:
@@ -124,6 +130,8 @@ func (b Bug) decide(s rollout.Snapshot) rollout.Outcome {
 		switch {
 		case b == OffTable && m != nil && m.From == v1alpha1.StateDraining && m.To == v1alpha1.StateRebooting:
 			m.To = v1alpha1.StateBeforeDrain
+		case b == ReleaseLeavesKeys && m != nil:
+			m.LetGo = false
 		case m == nil || m.Grant == nil:
 		case b == BootOfGrant && n.Grant != nil && m.From != m.To && m.To == v1alpha1.StateRebooting:
 			m.Grant.BootID = n.Grant.BootID

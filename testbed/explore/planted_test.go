@@ -50,6 +50,8 @@ var planted = []struct {
 	{StartNotTold, "slot", func(c *Config) { c.Nodes, c.Faults, c.Kinds = 1, 3, kindsOf(refuseReboot, killProcess, forceDetach) }},
 	{TermSurvives, "one term", func(c *Config) { c.Kinds = kindsOf(blankLease) }},
 	{SlotFreedEarly, "slot", func(c *Config) { c.Kinds = 0; c.Only = []string{"slot"} }},
+	{ReleaseLeavesKeys, "released", func(c *Config) { c.Kinds = kindsOf(unmanage) }},
+	{PublishesReleased, "released", func(c *Config) { c.Kinds = kindsOf(detach) }},
 	{WaitsInSilence, "progress", func(c *Config) { c.Kinds = 0 }},
 }
 

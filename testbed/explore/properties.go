@@ -35,6 +35,7 @@ var properties = []property{
 	{"clock", clockRuns},
 	{"need", turnedBackOfNeed},
 	{"one term", oneTerm},
+	{"released", releasedWhole},
 }
 
 // disturbed: marked, cordoned by us, or with an undo-able reboot ahead.
@@ -289,4 +290,22 @@ func (m *model) judge(e *event, before, after *state) (name, text string) {
 		}
 	}
 	return "", ""
+}
+
+// releasedWhole: the write that releases a node that an admin has taken out leaves no key of a turn or of the host, and no host
+// writes to the Node after it.
+func releasedWhole(_ *model, e *event, _, _ *state) string {
+	if e.writer == "" || e.writer == adminWrites || e.after.st() != v1alpha1.StateAbsent || e.after.detached == 0 && e.after.managed == 0 {
+		return ""
+	}
+	b, a := &e.before, &e.after
+	switch host := e.writer == hostWrites || e.writer == lateHost; {
+	case host && b.wants == 0 && !b.mark:
+		return "a host writes to a Node that was released"
+	case host, b.st() == v1alpha1.StateAbsent, b.grant.turn != 0 && b.grant.uid != b.uid: // the turn of another Node object
+		return ""
+	case a.mark, a.wants != 0, a.ack != ackRecord{}, a.turn != 0, a.grant.turn != 0, a.last.turn != 0:
+		return "the write that releases a Node leaves keys of ours on it"
+	}
+	return ""
 }

@@ -208,6 +208,9 @@ func (o *object) moved(m *rollout.Move) object {
 		delete(annotations, v1alpha1.AnnotationTurn)
 		delete(annotations, v1alpha1.AnnotationGrant)
 		delete(annotations, v1alpha1.AnnotationLast)
+		delete(annotations, v1alpha1.AnnotationHost)
+		delete(annotations, v1alpha1.AnnotationAck)
+		delete(labels, v1alpha1.LabelWants)
 	case m.Keep:
 	case m.Grant == nil:
 		delete(annotations, v1alpha1.AnnotationTurn)

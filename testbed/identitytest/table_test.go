@@ -108,7 +108,7 @@ var coordinatorActs = []act{
 	{"promote", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/state":"before-reboot","lockkeeper.dev/held":null},"annotations":{"lockkeeper.dev/turn":"t2","lockkeeper.dev/grant":"{}"}}}`), ""},
 	{"say why it holds a node", node("id-a", label("lockkeeper.dev/held", `"Budget"`)), ""},
 	{"end a turn", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/state":"idle"},"annotations":{"lockkeeper.dev/turn":null,"lockkeeper.dev/grant":null,"lockkeeper.dev/last":"{}","lockkeeper.dev/request":null,"hook.lockkeeper.dev/backup":null}}}`), ""},
-	{"let go", node("id-b", `{"metadata":{"labels":{"lockkeeper.dev/state":null},"annotations":{"lockkeeper.dev/cordon":null}}}`), ""},
+	{"release a node with the keys of its host", node("id-b", `{"metadata":{"labels":{"lockkeeper.dev/state":null,"lockkeeper.dev/wants":null,"lockkeeper.dev/held":"Detached"},"annotations":{"lockkeeper.dev/cordon":null,"lockkeeper.dev/host":null,"lockkeeper.dev/ack":null}}}`), ""},
 	{"remove a pause that has ended", nodeAs(object.FieldManager("coordinator"), "id-a", `{"metadata":{"annotations":{"lockkeeper.dev/paused":null,"lockkeeper.dev/expired":"now"}}}`), ""},
 	{"read a Node", getNode("id-a"), ""},
 	{"read the Lease", getLease, ""},

@@ -31,10 +31,9 @@ var classes = []class{
 	{"host: rebooted, with fresh wants", []string{"host: ack=rebooting/done host wants=nothing"}, &plain, true},
 	{"host: uncordon, mark off, done", []string{"host: ack=uncordoning/done cordon- unschedulable=false"}, &plain, true},
 	{"host: publish the HostUpdate", []string{"host: publish"}, &plain, false},
-	{"host: strip", []string{"host: ack- host- wants-", "host: host- wants-"}, &comesBack, false},
 
 	{"coordinator: adopt", []string{"coordinator: grant- state=idle turn-"}, &comesBack, false},
-	{"coordinator: release", []string{"coordinator: expired- grant- last- state- turn-"}, &comesBack, false},
+	{"coordinator: release", []string{"coordinator: ack- expired- grant- held=Unmanaged host- last- state- turn- wants-"}, &comesBack, true},
 	{"coordinator: hold", []string{"coordinator: held=Budget"}, &waits, false},
 	{"coordinator: hold no more", []string{"coordinator: held-"}, &waits, false},
 	{"coordinator: grant", []string{"coordinator: grant state=before-drain turn"}, &plain, true},

@@ -41,7 +41,7 @@ var (
 		arm()
 		f.label(v1alpha1.LabelManaged, "false")
 		f.until(guest, "to be out of lockkeeper's care", func(n *turn.Node) bool {
-			return n.State == v1alpha1.StateAbsent && n.RawHost == "" && n.Wants == ""
+			return n.State == v1alpha1.StateAbsent && n.Held == v1alpha1.ReasonUnmanaged
 		})
 		f.label(v1alpha1.LabelManaged, nil)
 		f.until(guest, "to be idle again", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })

@@ -120,9 +120,6 @@ func tidy(parts map[string]bool) string {
 	if parts["host"] {
 		delete(parts, "info")
 	}
-	if parts["host-"] {
-		delete(parts, "info-")
-	}
 	all := make([]string, 0, len(parts))
 	moves := false
 	for part := range parts {

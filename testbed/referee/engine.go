@@ -242,6 +242,7 @@ func (e *engine) changed(n *node, before, after *turn.Node, managers []string) {
 	e.acked(n, before, after)
 	e.cordoned(n, before, after, managers)
 	e.stripped(n, before, after)
+	e.released(n, before, after)
 	e.tell(before, after)
 }
 

@@ -228,14 +228,20 @@ var lawful = []struct {
 		s.write("n1", label(v1alpha1.LabelManaged, "false"))
 		s.giveBack("n1", "t1")
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
-		s.write("n1", leave(v1alpha1.StateAbsent, ""))
-		s.write("n1", label(v1alpha1.LabelWants, ""), annotate(v1alpha1.AnnotationHost, ""))
+		s.write("n1", label(v1alpha1.LabelOS, "flatcar"))
+		s.write("n1", release(v1alpha1.ReasonUnmanaged))
+		s.write("n1", annotate(v1alpha1.AnnotationPaused, ""))
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
+		s.write("n1", label(v1alpha1.LabelManaged, ""))
+		s.write("n1", label(v1alpha1.LabelHeld, "Detached"))
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, ""))
+		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing))
 	}},
 	{"detached with force: the cordon is the new owner's", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", annotate(v1alpha1.AnnotationDetached, `{"reason":"r","force":true}`))
-		s.write("n1", leave(v1alpha1.StateAbsent, ""), marked(false))
+		s.write("n1", release(v1alpha1.ReasonDetached), marked(false))
 		s.wholeTurn("n2", "t2")
 	}},
 	{"a lost state label, and the mark given back", func(s *script) {

@@ -85,6 +85,37 @@ var offences = []struct {
 		s.cordon("n1")
 		s.write("n1", leave(v1alpha1.StateAbsent, ""))
 	}},
+	{"released, and the host's record stays", []Rule{Released}, func(s *script) {
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
+		record := s.nodes["n1"].Annotations[v1alpha1.AnnotationHost]
+		s.write("n1", release(v1alpha1.ReasonDetached), annotate(v1alpha1.AnnotationHost, record))
+	}},
+	{"released, and last stays", []Rule{Released}, func(s *script) {
+		s.write("n1", label(v1alpha1.LabelManaged, "false"))
+		s.write("n1", release(v1alpha1.ReasonUnmanaged), annotate(v1alpha1.AnnotationLast, `{"turn":"t0","result":"Done"}`))
+	}},
+	{"released, and held says nothing", []Rule{Released}, func(s *script) {
+		s.write("n1", label(v1alpha1.LabelManaged, "false"))
+		s.write("n1", release(""))
+	}},
+	{"released, and held gives another reason", []Rule{Released}, func(s *script) {
+		s.write("n1", label(v1alpha1.LabelManaged, "false"))
+		s.write("n1", release(v1alpha1.ReasonDetached))
+	}},
+	{"released, and the information labels go", []Rule{Released}, func(s *script) {
+		s.write("n1", label(v1alpha1.LabelOS, "flatcar"), annotate(v1alpha1.AnnotationDetached, "why"))
+		s.write("n1", release(v1alpha1.ReasonDetached), label(v1alpha1.LabelOS, ""))
+	}},
+	{"a host publishes after it was released", []Rule{Released}, func(s *script) {
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
+		s.write("n1", release(v1alpha1.ReasonDetached))
+		s.write("n1", s.says("boot-1", v1alpha1.WantsReboot))
+	}},
+	{"held goes although the node is still detached", []Rule{Released}, func(s *script) {
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
+		s.write("n1", release(v1alpha1.ReasonDetached))
+		s.write("n1", label(v1alpha1.LabelHeld, ""))
+	}},
 	{"out of idle without a grant, into a stage with nothing to wait for", []Rule{Grant, Table}, func(s *script) {
 		s.write("n1", label(v1alpha1.LabelState, "before-uncordon"), marked(false))
 	}},

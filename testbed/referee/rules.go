@@ -54,6 +54,9 @@ const (
 	Uncordon Rule = "Uncordon"
 	// LeftCordoned: a turn ended and left its own cordon.
 	LeftCordoned Rule = "LeftCordoned"
+	// Released: the write that took the state from a node that an admin has taken out left another key of ours, or no held that
+	// says why; or something of ours was written to the Node after it, while it was taken out.
+	Released Rule = "Released"
 
 	// Evict: a pod was evicted from a node that was not committed to a drain, or a pod that nobody may evict.
 	Evict Rule = "Evict"
@@ -67,6 +70,6 @@ func Rules() []Rule {
 	return []Rule{
 		Budget, Overgrant, ControlPlane, Table, Grant, Epoch, Promotion, LateGrant, Stop,
 		Commit, Fence, Paused, Cancelled, Drain, Reboot, RebootTwice,
-		Cordon, Mark, Uncordon, LeftCordoned, Evict, Gap,
+		Cordon, Mark, Uncordon, LeftCordoned, Released, Evict, Gap,
 	}
 }

@@ -165,6 +165,19 @@ func leave(state v1alpha1.State, result v1alpha1.Result) edit {
 	}
 }
 
+// release is a leader's write that releases a node.
+func release(held v1alpha1.Reason) edit {
+	return func(n *corev1.Node) {
+		for _, key := range []string{v1alpha1.LabelState, v1alpha1.LabelWants} {
+			delete(n.Labels, key)
+		}
+		for _, key := range []string{v1alpha1.AnnotationHost, v1alpha1.AnnotationAck, v1alpha1.AnnotationTurn, v1alpha1.AnnotationGrant, v1alpha1.AnnotationLast} {
+			delete(n.Annotations, key)
+		}
+		label(v1alpha1.LabelHeld, string(held))(n)
+	}
+}
+
 func word(w v1alpha1.Word, reason ...v1alpha1.Reason) edit {
 	return func(n *corev1.Node) {
 		a := v1alpha1.Ack{

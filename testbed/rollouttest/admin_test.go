@@ -201,14 +201,15 @@ func TestTakenOutInMidTurn(t *testing.T) {
 	const name = "node-2"
 	for _, c := range []struct {
 		name      string
+		held      v1alpha1.Reason
 		out, back func(s *scene)
 		cordoned  bool // the cordon stays, and is the new owner's
 	}{
-		{"managed=false", func(s *scene) { s.label(name, v1alpha1.LabelManaged, "false") },
+		{"managed=false", v1alpha1.ReasonUnmanaged, func(s *scene) { s.label(name, v1alpha1.LabelManaged, "false") },
 			func(s *scene) { s.label(name, v1alpha1.LabelManaged, nil) }, false},
-		{"detached", func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, "sold") },
+		{"detached", v1alpha1.ReasonDetached, func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, "sold") },
 			func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, nil) }, false},
-		{"detached with force", func(s *scene) {
+		{"detached with force", v1alpha1.ReasonDetached, func(s *scene) {
 			s.annotate(name, v1alpha1.AnnotationDetached, `{"reason":"sold","by":"ann","force":true}`)
 		},
 			func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, nil) }, true},
@@ -222,10 +223,10 @@ func TestTakenOutInMidTurn(t *testing.T) {
 			s.commits(name, v1alpha1.StateDraining)
 			s.says(name, "1 pods to go", soon)
 			c.out(s)
-			n := s.until(name, soon, "to be without any key of ours", func(n *turn.Node) bool {
-				return n.State == v1alpha1.StateAbsent && n.Wants == "" && n.RawHost == "" && n.Turn == "" && n.Held == "" &&
-					!n.Mark && n.Ack == (v1alpha1.Ack{}) && n.Last == nil && n.Grant == nil
-			})
+			n := s.until(name, soon, "to be out of lockkeeper's care", func(n *turn.Node) bool { return n.State == v1alpha1.StateAbsent })
+			if left := left(n); left != "" || n.Held != c.held {
+				t.Errorf("released, it is held %q and has %s; expected held=%s and nothing else", n.Held, left, c.held)
+			}
 			if n.Unschedulable != c.cordoned {
 				t.Errorf("let go it is unschedulable: %t, expected %t", n.Unschedulable, c.cordoned)
 			}

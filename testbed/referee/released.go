@@ -1,0 +1,52 @@
+package referee
+
+import (
+	"reflect"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// released: a node that an admin has taken out is released in one write, and nothing of ours is written to it after that. (That the host's
+// own file takes a node out cannot be seen on a Node whose host record is gone.)
+func (e *engine) released(n *node, before, after *turn.Node) {
+	if !takenOut(before) || !takenOut(after) || after.State != v1alpha1.StateAbsent || replaced(before) {
+		return
+	}
+	switch {
+	case before.State != v1alpha1.StateAbsent:
+		left := ours(after)
+		left.Held, left.Info = "", nil
+		switch {
+		case !reflect.DeepEqual(left, v1alpha1.Keys{}):
+			e.breaks(Released, n.name, "released with keys of ours left on it: %+v", left)
+		case !saysWhy(after):
+			e.breaks(Released, n.name, "released, and held is %q", after.Held)
+		case !reflect.DeepEqual(before.Info, after.Info):
+			e.breaks(Released, n.name, "released, and its information labels became %v", after.Info)
+		}
+	case before.Held == v1alpha1.ReasonDetached || before.Held == v1alpha1.ReasonUnmanaged:
+		was, is := ours(before), ours(after)
+		if !saysWhy(&turn.Node{Keys: v1alpha1.Keys{Held: before.Held, Detached: after.Detached, Managed: after.Managed}}) {
+			was.Held, is.Held = "", "" // an admin has changed why it is out
+		}
+		if !reflect.DeepEqual(was, is) {
+			e.breaks(Released, n.name, "written to after it was released: %+v became %+v", was, is)
+		}
+	}
+}
+
+// takenOut reports whether an admin has detached the node or set managed=false.
+func takenOut(n *turn.Node) bool { return n.Detached != nil || n.Managed != nil && !*n.Managed }
+
+// saysWhy reports whether held names an intent that is on the Node.
+func saysWhy(n *turn.Node) bool {
+	return n.Held == v1alpha1.ReasonDetached && n.Detached != nil || n.Held == v1alpha1.ReasonUnmanaged && n.Managed != nil && !*n.Managed
+}
+
+// ours are the Node's keys without those that other people write.
+func ours(n *turn.Node) v1alpha1.Keys {
+	k := n.Keys
+	k.Paused, k.Detached, k.Managed, k.Request, k.Retry, k.Hooks, k.Problems = nil, nil, nil, nil, "", nil, nil
+	return k
+}
