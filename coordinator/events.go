@@ -189,7 +189,7 @@ func (e *events) moved(n *turn.Node, v *rollout.Verdict, turnID string) {
 			}
 		}
 		e.tell(aboutNode(n), v1alpha1.EventGranted, fmt.Sprintf("turn %s begins in %s for %s", turnID, m.To, strings.Join(changes, ", ")))
-	case m.Last != nil && !m.To.InTurn():
+	case m.Last != nil && m.From.InTurn() && !m.To.InTurn():
 		occasion := v1alpha1.OccasionTurnEnded
 		if m.Last.Result == v1alpha1.ResultFailed {
 			occasion = v1alpha1.OccasionFailed

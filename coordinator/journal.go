@@ -23,7 +23,7 @@ func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	}
 	turnID = cmp.Or(turnID, n.Turn)
 	text := fmt.Sprintf("%s: %s -> %s (%s)", n.Name, m.From, m.To, cmp.Or(string(m.On), "mended"))
-	if m.Last != nil && m.From != m.To && !m.To.InTurn() {
+	if m.Last != nil && m.From.InTurn() && !m.To.InTurn() {
 		systemd.TellEnd(l.log, text+"; the turn", m.Last, append(attrs, "state", m.To.String())...)
 		return
 	}
