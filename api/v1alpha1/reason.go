@@ -115,6 +115,36 @@ func (r Reason) IsVeto() bool {
 	return false
 }
 
+// Holds reports whether the coordinator writes the reason in the label held. It
+// writes neither those that only a host knows nor those that end a turn.
+func (r Reason) Holds() bool {
+	switch r {
+	case ReasonNone, ReasonInhibited, ReasonSessions, ReasonNoCoordinator:
+		return false
+	}
+	return !r.endsOnly()
+}
+
+// endsOnly reports whether the reason is only one for which a turn ends or is backed
+// out.
+func (r Reason) endsOnly() bool {
+	switch r {
+	case ReasonUncordoned, ReasonWantGone, ReasonPlanChanged, ReasonBootChanged, ReasonRebootRefused, ReasonHookFailed, ReasonApplyFailed,
+		ReasonNotUpdated, ReasonStillWanted, ReasonUnhealthy, ReasonOverBudget, ReasonReplaced, ReasonForgiven:
+		return true
+	}
+	return false
+}
+
+// Ends reports whether a turn may end, or be backed out, for the reason.
+func (r Reason) Ends() bool {
+	switch r {
+	case ReasonUnmanaged, ReasonDetached, ReasonHostSilent, ReasonOverdue, ReasonHeldBack, ReasonMarked, ReasonWindow, ReasonInvalidGrant:
+		return true
+	}
+	return r.endsOnly()
+}
+
 // What a host says of itself when it hears of nobody.
 const (
 	// ReasonNoCoordinator: the host wants something and nobody answers.
