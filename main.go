@@ -307,7 +307,7 @@ func commands() []*cli.Command {
 		},
 		{
 			Name: "manifests", Usage: "Print what a cluster needs, for kubectl apply -f -", Action: manifestsCommand,
-			Description: "The kind DisruptionPolicy, a namespace, the Lease that coordinators are elected by, and the rights of hosts and of\n" +
+			Description: "The kinds DisruptionPolicy and HostUpdate, a namespace, the Lease that coordinators are elected by, and the rights of hosts and of\n" +
 				"the coordinator. Nothing runs. Each grant says why it is there. Hosts whose Lease has another name have it at [lease] in\n" +
 				"their file.\n\n" +
 				"With --policy it prints the policy lockkeeper-default, for all nodes that have no other. It is apart because kubectl\n" +
