@@ -284,10 +284,12 @@ func (h *Host) findNode(ctx context.Context) error {
 			delay = time.Second // somebody mends the kubeconfig; nobody was asked yet
 		}
 		h.complain(t, "again_in", delay)
-		h.report(local.Host{
-			BootID: h.self.bootID, API: failure(t), Since: began,
+		s := local.Host{
+			BootID: h.self.bootID, OS: h.self.os(), API: failure(t), Since: began,
 			Waits: cmp.Or(t.Reason, v1alpha1.ReasonNotReady), Detail: "to find out which Node is this host's",
-		})
+		}
+		s.Engine, s.EngineError = h.engineStatus()
+		h.report(s)
 		if err := wait(ctx, nil, jitter(delay)); err != nil {
 			return err
 		}

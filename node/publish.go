@@ -139,7 +139,9 @@ func (p *publisher) run(ctx context.Context, store hostUpdates) {
 	if p.read(ctx, store) != nil {
 		return
 	}
-	var last, notBefore time.Time // when it last wrote, or tried to; and when it may next
+	// last is when it last wrote, or tried to. A process that has just started knows
+	// little for a moment, so it waits as if it had written.
+	last, notBefore := time.Now(), time.Time{}
 	failures := 0
 	for {
 		pause := time.Hour

@@ -90,9 +90,9 @@ func TestPublishPace(t *testing.T) {
 		p, stop := publishing(t, t.TempDir(), s)
 		defer stop()
 		p.report(resting)
-		synctest.Wait()
-		if fmt.Sprint(s.writes) != "[0s]" {
-			t.Fatalf("the first report was written at %v, want at once", s.writes)
+		elapse(10 * time.Second)
+		if fmt.Sprint(s.writes) != "[3s]" {
+			t.Fatalf("the first report was written at %v, want 3 s after the start", s.writes)
 		}
 		for range 3600 { // an idle hour
 			p.report(resting)
@@ -197,7 +197,7 @@ func TestPublishAgain(t *testing.T) {
 		s := &store{}
 		p, stop := publishing(t, t.TempDir(), s)
 		p.report(resting)
-		synctest.Wait()
+		elapse(10 * time.Second)
 		s.fail(errors.New("no such kind"))
 		s.restart()
 		p.report(blockedBy("shop/web", "needs 3"))

@@ -50,6 +50,9 @@ func Next(prev *v1alpha1.HostUpdateStatus, f *Facts, now time.Time) v1alpha1.Hos
 	if !s.Wants.Known() {
 		s.Wants = ""
 	}
+	if s.Wants == "" && prev.BootID == s.BootID {
+		s.Wants = prev.Wants // another process of this boot has read the sources
+	}
 	for _, b := range h.Blockers[:min(len(h.Blockers), v1alpha1.MaxUpdateBlockers)] {
 		if b.Since.IsZero() {
 			b.Since = metav1.NewTime(now)
