@@ -236,6 +236,7 @@ func (h *Host) Run(ctx context.Context) error {
 	wg.Go(func() { h.Logind.WatchShutdown(ctx, h.shutdownChanged) })
 	wg.Go(func() { h.watchHooks(ctx) })
 	wg.Go(func() { h.watchManagers(ctx) })
+	wg.Go(func() { h.publisher.keep(ctx) })
 
 	h.beat = h.Liveness.Beat("node", loopBound)
 	defer h.beat.Stop()

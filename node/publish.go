@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,6 +46,8 @@ type publisher struct {
 	stateDir    string
 	coordinator func() local.Coordinator
 	kick        chan struct{}
+	// offlineChanged tells keep that offline is another one.
+	offlineChanged chan struct{}
 
 	mu      sync.Mutex
 	host    local.Host // as it was last reported
@@ -54,11 +57,14 @@ type publisher struct {
 	written *v1alpha1.HostUpdateStatus // what the API server has; nil: no object
 	gap     hostupdate.Gap
 	offline []v1alpha1.OfflineEvent
-	noted   string // what the last offline event is about
+	dropped int // how many offline events were dropped since the last write began
+	// noted is the text of the last offline event, or of the last report before the
+	// API server was away; notedPlace is the same without what the host does.
+	noted, notedPlace string
 }
 
 func newPublisher(o *Options, stateDir string) *publisher {
-	p := &publisher{log: o.Log, version: o.Version, stateDir: stateDir, coordinator: o.Coordinator, kick: make(chan struct{}, 1)}
+	p := &publisher{log: o.Log, version: o.Version, stateDir: stateDir, coordinator: o.Coordinator, kick: make(chan struct{}, 1), offlineChanged: make(chan struct{}, 1)}
 	var err error
 	if p.offline, err = local.ReadOffline(stateDir); err != nil {
 		p.log.Warn("what happened before, while the API server could not be reached, is not published", "err", err)
@@ -70,15 +76,26 @@ func newPublisher(o *Options, stateDir string) *publisher {
 func (p *publisher) report(h local.Host) {
 	p.mu.Lock()
 	p.host = h
-	if h.API != nil && h.API.RefusedBy == "" {
+	if p.failing() {
 		p.gap.From, p.gap.Error = h.API.Since, h.API.Error
 		p.note(&h)
-	} else if p.gap.To.Before(p.gap.From) {
-		p.gap.To, p.noted = time.Now(), ""
+	} else {
+		if p.gap.To.Before(p.gap.From) {
+			p.gap.To = time.Now()
+		}
+		p.noted, p.notedPlace = offlineTexts(&h)
+		p.next()
 	}
-	p.next()
 	p.mu.Unlock()
 	p.wake()
+}
+
+// failing is whether the host's requests fail, so that there is no point in others.
+// A webhook refuses single requests only, and a kubeconfig that cannot be read does
+// no harm while the credential before it serves. The caller holds mu.
+func (p *publisher) failing() bool {
+	f := p.host.API
+	return f != nil && f.RefusedBy == "" && !f.GoesOn
 }
 
 // wake has the writer compare again. It may be called from any goroutine.
@@ -97,28 +114,71 @@ func (p *publisher) again() {
 	p.wake()
 }
 
-// note keeps what happens while the API server cannot be reached. The caller holds
-// mu.
+// note keeps what happens while the API server cannot be reached. That a host goes on
+// with what it was doing before is no event. The caller holds mu.
 func (p *publisher) note(h *local.Host) {
-	alone := *h
-	alone.API, alone.Since = nil, time.Time{}
-	if alone.Activity == local.ActivityFailing {
-		alone.Waits, alone.Detail, alone.Activity = "", "", ""
+	text, place := offlineTexts(h)
+	if text == p.noted || text == place && place == p.notedPlace {
+		return // the loop's own failure says less than what was known before it
 	}
-	text := alone.Text()
-	if h.Engine != nil {
-		text += "; update engine " + string(h.Engine.Operation)
-	}
-	if text == p.noted {
-		return
-	}
-	p.noted = text
+	p.noted, p.notedPlace = text, place
 	p.offline = append(p.offline, v1alpha1.OfflineEvent{
 		Time: metav1.NewTime(time.Now().UTC().Truncate(time.Second)), Message: v1alpha1.UpdateText(oneLine(text, v1alpha1.MaxUpdateText)),
 	})
+	p.dropped += max(0, len(p.offline)-v1alpha1.MaxUpdateOffline)
 	p.offline = p.offline[max(0, len(p.offline)-v1alpha1.MaxUpdateOffline):]
-	if err := local.WriteOffline(p.stateDir, p.offline); err != nil {
-		p.log.Debug("what happens while the API server is away is kept in memory only", "err", err)
+	p.changeOffline()
+}
+
+// offlineTexts returns the line of an offline event, and the same without what the
+// host does or waits for.
+func offlineTexts(h *local.Host) (text, place string) {
+	alone := *h
+	alone.API, alone.Since = nil, time.Time{}
+	engine := ""
+	if h.Engine != nil {
+		engine = "; update engine " + string(h.Engine.Operation)
+	}
+	text = alone.Text() + engine
+	alone.Waits, alone.Detail, alone.Activity = "", "", ""
+	place = alone.Text() + engine
+	if h.Activity == local.ActivityFailing {
+		return place, place
+	}
+	return text, place
+}
+
+// changeOffline has keep write the file. The caller holds mu.
+func (p *publisher) changeOffline() {
+	select {
+	case p.offlineChanged <- struct{}{}:
+	default:
+	}
+}
+
+// keep keeps the offline events on the host's disk until ctx ends, so that a disk
+// that hangs holds up neither the host's loop nor the requests.
+func (p *publisher) keep(ctx context.Context) {
+	save := func() {
+		p.mu.Lock()
+		all := slices.Clone(p.offline)
+		p.mu.Unlock()
+		if err := local.WriteOffline(p.stateDir, all); err != nil {
+			p.log.Debug("what happens while the API server is away is kept in memory only", "err", err)
+		}
+	}
+	for {
+		select {
+		case <-p.offlineChanged:
+			save()
+		case <-ctx.Done():
+			select {
+			case <-p.offlineChanged:
+				save()
+			default:
+			}
+			return
+		}
 	}
 }
 
@@ -136,13 +196,10 @@ func (p *publisher) next() {
 
 // run writes until ctx ends, and what is left then once more.
 func (p *publisher) run(ctx context.Context, store hostUpdates) {
-	if p.read(ctx, store) != nil {
-		return
-	}
-	// last is when it last wrote, or tried to. A process that has just started knows
-	// little for a moment, so it waits as if it had written.
-	last, notBefore := time.Now(), time.Time{}
-	failures := 0
+	// last is when it last asked for anything. What a process that has just started
+	// knows is little, so it waits after its read as after a write.
+	var last, notBefore time.Time
+	failures, tokens := 0, newTokens(time.Now())
 	for {
 		pause := time.Hour
 		d, failing := p.difference()
@@ -151,9 +208,9 @@ func (p *publisher) run(ctx context.Context, store hostUpdates) {
 		case failures > 0:
 			pause = time.Until(last.Add(jitter(min(publishAgain<<min(failures-1, 10), publishLast))))
 		case d == hostupdate.News:
-			pause = time.Until(last.Add(newsEvery))
+			pause = max(time.Until(last.Add(newsEvery)), tokens.wait(time.Now(), 0))
 		default:
-			pause = time.Until(last.Add(progressEvery))
+			pause = max(time.Until(last.Add(progressEvery)), tokens.wait(time.Now(), reserve))
 		}
 		if failing { // as the loop's requests do
 			notBefore = time.Now().Add(publishAgain + rand.N(afterGap))
@@ -165,55 +222,64 @@ func (p *publisher) run(ctx context.Context, store hostUpdates) {
 			}
 			continue
 		}
-		err := p.write(ctx, store)
+		reads := !p.isKnown()
+		var err error
+		if reads {
+			err = p.read(ctx, store)
+		} else {
+			err = p.write(ctx, store)
+		}
 		if last = time.Now(); err == nil {
-			failures = 0
+			if failures = 0; !reads {
+				tokens.take(last)
+			}
 			continue
 		}
 		if failures++; failures == 1 && ctx.Err() == nil {
-			p.log.Warn("the HostUpdate cannot be written; the host continues without it, and tries again", "err", err)
+			p.log.Warn("the HostUpdate cannot be read or written; the host continues without it, and tries again", "err", err)
 		}
 	}
-	if d, failing := p.difference(); d == hostupdate.News && !failing {
+	if d, failing := p.difference(); d == hostupdate.News && !failing && p.isKnown() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastPublish)
 		defer cancel()
 		_ = p.write(ctx, store) // the next process publishes it
 	}
 }
 
-// read takes in what the API server has, however long that takes.
+// read takes in what the API server has.
 func (p *publisher) read(ctx context.Context, store hostUpdates) error {
-	for delay := time.Second; ; delay = min(2*delay, publishLast) {
-		u, err := store.Read(ctx)
-		if err == nil {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.known = true
-			if u != nil {
-				p.written, p.status = &u.Status, *u.Status.DeepCopy()
-				if len(u.OwnerReferences) == 1 {
-					p.uid = string(u.OwnerReferences[0].UID)
-				}
-			}
-			p.next()
-			return nil
-		}
-		p.log.Debug("the HostUpdate cannot be read", "err", err)
-		if err := wait(ctx, nil, jitter(delay)); err != nil {
-			return err
+	u, err := store.Read(ctx)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.known = true
+	if u != nil {
+		p.written, p.status = &u.Status, *u.Status.DeepCopy()
+		if len(u.OwnerReferences) == 1 {
+			p.uid = string(u.OwnerReferences[0].UID)
 		}
 	}
+	p.next()
+	return nil
 }
 
-// difference says what there is to write, and whether the API server fails the host.
+func (p *publisher) isKnown() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.known
+}
+
+// difference says what there is to do, and whether the API server fails the host.
 func (p *publisher) difference() (d hostupdate.Difference, failing bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	failing = p.host.API != nil && p.host.API.RefusedBy == "" && p.host.Activity == local.ActivityFailing
+	failing = p.failing()
 	switch {
 	case p.host.UID == "" || p.host.Withdrawn:
 		return hostupdate.Same, failing
-	case p.written == nil || p.uid != p.host.UID || len(p.offline) > 0:
+	case !p.known || p.written == nil || p.uid != p.host.UID || len(p.offline) > 0:
 		return hostupdate.News, failing
 	}
 	return hostupdate.Compare(p.written, &p.status), failing
@@ -224,6 +290,7 @@ func (p *publisher) write(ctx context.Context, store hostUpdates) error {
 	p.mu.Lock()
 	p.next()
 	status, uid, offline := p.status, p.host.UID, len(p.offline)
+	p.dropped = 0
 	p.mu.Unlock()
 	if err := store.Write(ctx, uid, &status); err != nil {
 		return err
@@ -232,8 +299,34 @@ func (p *publisher) write(ctx context.Context, store hostUpdates) error {
 	defer p.mu.Unlock()
 	p.written, p.uid = &status, uid
 	if offline > 0 {
-		p.offline = p.offline[min(offline, len(p.offline)):]
-		return local.WriteOffline(p.stateDir, p.offline)
+		p.offline = p.offline[max(0, offline-p.dropped):]
+		p.changeOffline()
 	}
 	return nil
+}
+
+// tokens bounds the writes of a fact that flaps, whatever it is: burst at the full
+// pace, and then one every refill.
+type tokens struct {
+	left float64
+	at   time.Time
+}
+
+const (
+	burst   = 20
+	refill  = 30 * time.Second
+	reserve = 10 // what progress leaves for news
+)
+
+func newTokens(now time.Time) *tokens { return &tokens{burst, now} }
+
+// wait is how long it is until there is a token more than spare.
+func (t *tokens) wait(now time.Time, spare float64) time.Duration {
+	t.left, t.at = min(burst, t.left+now.Sub(t.at).Seconds()/refill.Seconds()), now
+	return time.Duration((spare + 1 - t.left) * float64(refill))
+}
+
+func (t *tokens) take(now time.Time) {
+	t.wait(now, 0)
+	t.left--
 }

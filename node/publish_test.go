@@ -63,9 +63,10 @@ func publishing(t *testing.T, dir string, s *store) (p *publisher, stop func()) 
 		Coordinator: func() local.Coordinator { return local.Coordinator{Role: v1alpha1.RoleHost} }}, dir)
 	s.restart()
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); p.run(ctx, s) }()
-	return p, func() { cancel(); <-done }
+	var wg sync.WaitGroup
+	wg.Go(func() { p.run(ctx, s) })
+	wg.Go(func() { p.keep(ctx) })
+	return p, func() { cancel(); wg.Wait() }
 }
 
 // elapse lets time pass, and everyone do what there is to do then.

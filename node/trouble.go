@@ -107,5 +107,5 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 
 // failure is a trouble with the API server; report says since when.
 func failure(t *object.Trouble) *local.Failure {
-	return &local.Failure{Error: t.Text, Reason: t.Reason, RefusedBy: t.RefusedBy, Own: t.Own}
+	return &local.Failure{Error: t.Text, Reason: t.Reason, RefusedBy: t.RefusedBy, Own: t.Own, GoesOn: t.GoesOn}
 }

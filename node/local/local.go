@@ -171,6 +171,8 @@ type Failure struct {
 	// Own: this host's kubeconfig is at fault, or the credential plugin that it
 	// names, and not the API server.
 	Own bool `json:"own,omitempty"`
+	// GoesOn: no request has failed yet.
+	GoesOn bool `json:"goesOn,omitempty"`
 }
 
 // Write leaves s in dir, whole or not at all: a reader never sees half of it.

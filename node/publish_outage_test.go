@@ -1,0 +1,141 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
+)
+
+// TestPublishAfterIdleOutage: an outage that a host with nothing to do notices by its watch alone costs no writes while it lasts,
+// and does not delay what comes after it.
+func TestPublishAfterIdleOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		p, stop := publishing(t, t.TempDir(), s)
+		defer stop()
+		p.report(resting)
+		elapse(time.Minute)
+		s.restart()
+		s.fail(errors.New("connection refused"))
+		away := resting
+		away.API = &local.Failure{Error: "connection refused", Since: time.Now()}
+		for range 120 { // an hour
+			p.report(away)
+			elapse(30 * time.Second)
+		}
+		if len(s.writes) != 0 {
+			t.Errorf("while the API server was away, the host tried to write at %v", s.writes)
+		}
+		s.fail(nil)
+		s.restart()
+		p.report(resting)
+		p.report(blockedBy("shop/web", "needs 3"))
+		elapse(10 * time.Second)
+		if got := s.object.Status.Blockers; len(got) != 1 {
+			t.Errorf("10 s after the outage it says %+v", got)
+		}
+	})
+}
+
+// TestPublishBlip: an outage in which nothing happened is not worth a request of every host.
+func TestPublishBlip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		p, stop := publishing(t, t.TempDir(), s)
+		defer stop()
+		p.report(resting)
+		elapse(time.Minute)
+		s.restart()
+		for range 10 {
+			away := resting
+			away.API = &local.Failure{Error: "connection refused", Since: time.Now()}
+			p.report(away)
+			elapse(20 * time.Second)
+			p.report(resting)
+			elapse(20 * time.Minute)
+		}
+		if len(s.writes) != 0 {
+			t.Errorf("ten times that the API server was away for 20 s were written at %v", s.writes)
+		}
+	})
+}
+
+// TestPublishGoesOn: a kubeconfig that is half-written is no outage as long as the credential before it serves.
+func TestPublishGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		p, stop := publishing(t, t.TempDir(), s)
+		defer stop()
+		p.report(resting)
+		elapse(time.Minute)
+		s.restart()
+		since := time.Now()
+		for i := range 600 {
+			h := resting
+			h.State, h.Turn, h.Detail = v1alpha1.StateDraining, "t1", fmt.Sprintf("%d pods to go", 600-i)
+			h.API = &local.Failure{Error: "kubeconfig: no such file; goes on with what it said before", Since: since, Own: true, GoesOn: true}
+			p.report(h)
+			elapse(time.Second)
+		}
+		if len(s.object.Status.Offline) != 0 {
+			t.Errorf("what happened while the API server was reached is told as if it was not: %+v", s.object.Status.Offline)
+		}
+		if len(s.writes) != 1 {
+			t.Errorf("%d writes, want that of the turn and the credential", len(s.writes))
+		}
+		p.report(resting)
+		elapse(time.Minute)
+		for _, c := range s.object.Status.Conditions {
+			if c.Type == v1alpha1.ConditionClusterReachable && c.Message != "" {
+				t.Errorf("ClusterReachable: %s", c.Message)
+			}
+		}
+	})
+}
+
+// TestPublishFirstBootIsLong: a host that started hours before its API server publishes within 10 s of reaching it.
+func TestPublishFirstBootIsLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{err: errors.New("connection refused")}
+		p, stop := publishing(t, t.TempDir(), s)
+		defer stop()
+		away := local.Host{BootID: "b", API: &local.Failure{Error: "connection refused", Since: time.Now()}}
+		for range 700 {
+			p.report(away)
+			elapse(30 * time.Second)
+		}
+		s.fail(nil)
+		p.report(resting)
+		elapse(20 * time.Second)
+		if s.object == nil {
+			t.Error("20 s after the API server was reached nothing is published")
+		}
+	})
+}
+
+// TestPublishFlapping: a fact that is another one every second, for as long as it likes, is no storm, and what is true in the end
+// is written.
+func TestPublishFlapping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		p, stop := publishing(t, t.TempDir(), s)
+		defer stop()
+		for i := range 3600 {
+			p.report(blockedBy(fmt.Sprintf("shop/web-%d", i%2), "needs 3"))
+			elapse(time.Second)
+		}
+		if n := len(s.writes); n < 100 || n > 145 { // 20, and then one every 30 s
+			t.Errorf("%d writes in an hour", n)
+		}
+		p.report(blockedBy("shop/last", "needs 3"))
+		elapse(31 * time.Second)
+		if got := s.object.Status.Blockers[0].Name; got != "shop/last" {
+			t.Errorf("in the end it names %s", got)
+		}
+	})
+}
