@@ -13,7 +13,7 @@ type Difference int
 
 // The differences.
 const (
-	// Same: nothing that is worth a request. When the engine last checked, the last
+	// Same: nothing that is worth a request. When the engine checks, and last did, the last
 	// gap and figures inside of texts are written along with other changes.
 	Same Difference = iota
 	// Progress: only how far something is.
@@ -47,6 +47,10 @@ func Compare(a, b *v1alpha1.HostUpdateStatus) Difference {
 	return News
 }
 
+// An engine that asks for updates finds none, most of the time. Each host of an idle
+// fleet would write that twice an hour.
+const engineChecks, engineIdle = "CHECKING_FOR_UPDATE", "IDLE"
+
 var figures = regexp.MustCompile("[0-9]+")
 
 // worth is a copy without what is not worth a request.
@@ -54,6 +58,9 @@ func worth(s *v1alpha1.HostUpdateStatus) *v1alpha1.HostUpdateStatus {
 	s = s.DeepCopy()
 	if s.Engine != nil {
 		s.Engine.LastChecked = nil
+		if s.Engine.Operation == engineChecks {
+			s.Engine.Operation = engineIdle
+		}
 	}
 	if s.Drain != nil {
 		s.Drain.ExpectedEnd = nil

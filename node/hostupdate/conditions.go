@@ -62,7 +62,7 @@ func conditions(prev, s *v1alpha1.HostUpdateStatus, f *Facts, ended *v1alpha1.La
 	case ended != nil:
 		l.ended(h, ended)
 	default:
-		l.idle(h)
+		l.idle(h, prev.Turn != nil && s.Turn == nil)
 	}
 	if len(s.Blockers) > 0 {
 		b := s.Blockers[0]
@@ -117,9 +117,12 @@ func position(s v1alpha1.State) int {
 // before.
 func (l *list) inTurn(h *local.Host, begins bool) {
 	c := h.Course
-	if c.Wants.Something() {
+	switch {
+	case c.Wants.Something() && !h.Wants.Something() && !begins:
+		l.keep(v1alpha1.ConditionPlanned, v1alpha1.ConditionReasonNothing) // it is done, or not known in this boot
+	case c.Wants.Something():
 		l.set(v1alpha1.ConditionPlanned, true, v1alpha1.ConditionReasonDone, wants(h))
-	} else {
+	default:
 		l.set(v1alpha1.ConditionPlanned, false, v1alpha1.ConditionReasonNotNeeded, "the turn only removes a cordon of lockkeeper's")
 	}
 	reboots := c.Wants == v1alpha1.WantsReboot
@@ -169,11 +172,17 @@ func (l *list) ended(h *local.Host, last *v1alpha1.Last) {
 }
 
 // idle sets the conditions of a host in no turn. Those of its last turn stay until
-// it wants something again.
-func (l *list) idle(h *local.Host) {
+// it wants something again. lost is whether a turn is over of which the Node does not
+// say how it ended: nothing that was said of it stays.
+func (l *list) idle(h *local.Host, lost bool) {
 	complete := meta.FindStatusCondition(l.was, v1alpha1.ConditionComplete)
-	fresh := complete == nil || complete.Reason == v1alpha1.ConditionReasonPending || complete.Reason == v1alpha1.ConditionReasonNothing
+	fresh := lost || complete == nil || complete.Reason == v1alpha1.ConditionReasonPending || complete.Reason == v1alpha1.ConditionReasonNothing
 	switch {
+	case h.Wants == "" && lost:
+		l.set(v1alpha1.ConditionPlanned, false, string(v1alpha1.ReasonSources), "")
+		for _, kind := range append(stages, v1alpha1.ConditionComplete) {
+			l.set(kind, false, v1alpha1.ConditionReasonPending, "")
+		}
 	case h.Wants == "":
 		l.keep(v1alpha1.ConditionPlanned, string(v1alpha1.ReasonSources))
 		for _, kind := range append(stages, v1alpha1.ConditionComplete) {
@@ -247,8 +256,8 @@ func wants(h *local.Host) string {
 		names = append(names, c.String())
 	}
 	w := h.Wants
-	if w == "" && h.Course != nil {
-		w = h.Course.Wants
+	if !w.Something() && h.Course != nil {
+		return string(h.Course.Wants) // what for is not known any more
 	}
 	return fmt.Sprintf("%s for %s", w, strings.Join(names, ", "))
 }

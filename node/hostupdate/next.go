@@ -68,6 +68,9 @@ func Next(prev *v1alpha1.HostUpdateStatus, f *Facts, now time.Time) v1alpha1.Hos
 	if len(f.Offline) > 0 {
 		s.Offline = nil
 		for _, e := range f.Offline[max(0, len(f.Offline)-v1alpha1.MaxUpdateOffline):] {
+			if e.Time.IsZero() {
+				continue // the file on the host's disk may be damaged, and the schema refuses this
+			}
 			s.Offline = append(s.Offline, v1alpha1.OfflineEvent{Time: at(e.Time.Time), Message: text(string(e.Message))})
 		}
 	}
@@ -98,6 +101,9 @@ func turns(s, prev *v1alpha1.HostUpdateStatus, h *local.Host) *v1alpha1.Last {
 		return nil // the Node does not say how it ended
 	}
 	end := at(h.Last.End)
+	if h.Last.End.IsZero() { // the schema refuses this
+		end = t.StageStarted
+	}
 	done := v1alpha1.FinishedTurn{
 		Turn: t.ID, Result: name(string(h.Last.Result)), Reason: name(string(h.Last.Reason)),
 		Started: t.Started, Ended: end, Stages: addStage(t.Stages, prev.State, t.StageStarted, end),

@@ -1,6 +1,7 @@
 package hostupdate
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -123,6 +124,9 @@ func TestRebootTurn(t *testing.T) {
 	if len(s.History) != 1 || s.Turn != nil {
 		t.Fatalf("history %+v, turn %+v", s.History, s.Turn)
 	}
+	if got, want := s.Conditions[0].Message, "reboot for OSUpdate@4000.1.0"; got != want {
+		t.Errorf("Planned: %q, want %q", got, want)
+	}
 	got := fmt.Sprint(s.History[0].Result, s.History[0].Changes, s.History[0].Stages)
 	if want := "Done[OSUpdate@4000.1.0] [{before-drain 10} {draining 20} {before-reboot 10} {rebooting 50} {before-uncordon 10} {uncordoning 2}]"; got != want {
 		t.Errorf("history:\n got %s\nwant %s", got, want)
@@ -232,7 +236,7 @@ func TestBounds(t *testing.T) {
 	}
 	var offline []v1alpha1.OfflineEvent
 	for range 100 {
-		offline = append(offline, v1alpha1.OfflineEvent{Message: v1alpha1.UpdateText(hostile)})
+		offline = append(offline, v1alpha1.OfflineEvent{Time: metav1.NewTime(start), Message: v1alpha1.UpdateText(hostile)})
 	}
 	s := Next(&v1alpha1.HostUpdateStatus{}, &Facts{Host: h, Offline: offline}, start)
 	if len(s.Changes) != v1alpha1.MaxUpdateChanges || len(s.Plan) != 16 || len(s.Blockers) != v1alpha1.MaxUpdateBlockers || len(s.Offline) != v1alpha1.MaxUpdateOffline {
@@ -247,5 +251,69 @@ func TestBounds(t *testing.T) {
 		if len(x) > v1alpha1.MaxUpdateText || strings.ContainsAny(x, "\x1b\x00\u202e") || !utf8.ValidString(x) {
 			t.Errorf("%d bytes: %q", len(x), x)
 		}
+	}
+}
+
+// TestTurnWithoutAnEnd: a turn of which the Node does not say how it ended, because someone released the node by force or created
+// it again, is over: nothing is said to be running.
+func TestTurnWithoutAnEnd(t *testing.T) {
+	course := local.Course{Wants: v1alpha1.WantsReboot, Drains: true}
+	gone := func(h *local.Host) {
+		h.State, h.Turn, h.Course, h.TurnSince, h.StageSince, h.Last = v1alpha1.StateIdle, "", nil, time.Time{}, time.Time{}, nil
+	}
+	wanting := func(h *local.Host) { h.Wants, h.Changes, h.Drains = v1alpha1.WantsReboot, update, true }
+	s := run(t, []step{
+		{0, wanting, "True Pending Pending NotNeeded Pending Pending Pending"},
+		{20 * time.Second, in(v1alpha1.StateDraining, 20*time.Second, course), "True Running Running NotNeeded Pending Pending Running"},
+		{30 * time.Second, gone, "True Pending Pending NotNeeded Pending Pending Pending"},
+	})
+	if len(s.History) != 0 || s.Turn != nil {
+		t.Errorf("history %+v, turn %+v", s.History, s.Turn)
+	}
+	run(t, []step{
+		{0, wanting, "True Pending Pending NotNeeded Pending Pending Pending"},
+		{20 * time.Second, in(v1alpha1.StateDraining, 20*time.Second, course), "True Running Running NotNeeded Pending Pending Running"},
+		{30 * time.Second, then(gone, func(h *local.Host) { h.Wants, h.Changes = v1alpha1.WantsNothing, nil }),
+			"NothingPending NothingPending NothingPending NothingPending NothingPending NothingPending NothingPending"},
+	})
+	run(t, []step{
+		{0, wanting, "True Pending Pending NotNeeded Pending Pending Pending"},
+		{20 * time.Second, in(v1alpha1.StateDraining, 20*time.Second, course), "True Running Running NotNeeded Pending Pending Running"},
+		// In another boot, in which the sources are not read yet.
+		{30 * time.Second, then(gone, func(h *local.Host) { h.Wants, h.Changes = "", nil }),
+			"Sources Pending Pending Pending Pending Pending Pending"},
+	})
+}
+
+// TestEngineChecks: an engine that asks for updates and finds none is no news.
+func TestEngineChecks(t *testing.T) {
+	of := func(e v1alpha1.EngineStatus) *v1alpha1.HostUpdateStatus {
+		s := Next(&v1alpha1.HostUpdateStatus{}, &Facts{Host: local.Host{Engine: &e, Wants: v1alpha1.WantsNothing}}, start)
+		return &s
+	}
+	idle, checks := of(v1alpha1.EngineStatus{Operation: "IDLE"}), of(v1alpha1.EngineStatus{Operation: "CHECKING_FOR_UPDATE"})
+	if d := Compare(idle, checks); d != Same {
+		t.Errorf("a check is news (%d)", d)
+	}
+	if d := Compare(idle, of(v1alpha1.EngineStatus{Operation: "DOWNLOADING", Version: "4"})); d != News {
+		t.Errorf("a download is %d", d)
+	}
+}
+
+// TestZeroTimes: a time that is missing where the facts come from leaves nothing that the schema refuses, and that would keep the
+// HostUpdate from being written for as long as it is there.
+func TestZeroTimes(t *testing.T) {
+	h := local.Host{Node: "n1", UID: "u", BootID: "b1", State: v1alpha1.StateDraining, Wants: v1alpha1.WantsNothing, Turn: "t1",
+		TurnSince: start, Course: &local.Course{Wants: v1alpha1.WantsDrain}}
+	s := Next(&v1alpha1.HostUpdateStatus{}, &Facts{Host: h, Offline: []v1alpha1.OfflineEvent{{Message: "x"}}}, start)
+	over(v1alpha1.ResultDone, "", 0)(&h)
+	h.Last.End = time.Time{}
+	s = Next(&s, &Facts{Host: h}, start.Add(time.Minute))
+	data, err := json.Marshal(s)
+	if err != nil || strings.Contains(string(data), "null") {
+		t.Errorf("%s, %v", data, err)
+	}
+	if len(s.History) != 1 {
+		t.Errorf("history %+v", s.History)
 	}
 }

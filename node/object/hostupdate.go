@@ -24,7 +24,8 @@ func (h HostUpdates) Read(ctx context.Context) (*v1alpha1.HostUpdate, error) {
 }
 
 // ReadHostUpdate reads the HostUpdate of a Node. It returns nil, and no error, if
-// there is none, or the API server serves no such kind.
+// there is none, or the API server serves no such kind, and only the metadata of one
+// whose status this version cannot decode.
 func ReadHostUpdate(ctx context.Context, client *Client, node string) (*v1alpha1.HostUpdate, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -32,16 +33,31 @@ func ReadHostUpdate(ctx context.Context, client *Client, node string) (*v1alpha1
 	if err != nil {
 		return nil, err
 	}
-	u := &v1alpha1.HostUpdate{}
-	err = rest.Get().Resource(v1alpha1.HostUpdateResource.Resource).Name(node).Do(ctx).Into(u)
-	switch {
-	case apierrors.IsNotFound(err):
+	answer, err := rest.Get().Resource(v1alpha1.HostUpdateResource.Resource).Name(node).Do(ctx).Raw()
+	if apierrors.IsNotFound(err) {
 		return nil, nil
-	case err == nil && u.Name != node:
-		err = fmt.Errorf("the answer is not this HostUpdate; does a proxy answer in the API server's place?")
+	}
+	var u *v1alpha1.HostUpdate
+	if err == nil {
+		u, err = decodeHostUpdate(answer, node)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading hostupdate %s: %w", node, err)
+	}
+	return u, nil
+}
+
+// decodeHostUpdate decodes an answer that has to be a node's HostUpdate. Of one with
+// a status that this version cannot decode it returns only the metadata: another
+// version of lockkeeper wrote it, and the host writes it again.
+func decodeHostUpdate(answer []byte, node string) (*v1alpha1.HostUpdate, error) {
+	var head metav1.PartialObjectMetadata
+	if err := json.Unmarshal(answer, &head); err != nil || head.Kind != "HostUpdate" || head.Name != node {
+		return nil, fmt.Errorf("the answer is not this HostUpdate; does a proxy answer in the API server's place?")
+	}
+	u := &v1alpha1.HostUpdate{}
+	if err := json.Unmarshal(answer, u); err != nil {
+		u = &v1alpha1.HostUpdate{TypeMeta: head.TypeMeta, ObjectMeta: head.ObjectMeta}
 	}
 	return u, nil
 }
@@ -95,8 +111,11 @@ func (h HostUpdates) Write(ctx context.Context, uid string, status *v1alpha1.Hos
 	if err != nil {
 		return fmt.Errorf("encoding hostupdate %s: %w", node, err)
 	}
-	err = rest.Patch(types.ApplyPatchType).Resource(v1alpha1.HostUpdateResource.Resource).Name(node).
-		Param("fieldManager", FieldManager("host")).Param("force", "true").Body(body).Do(ctx).Error()
+	answer, err := rest.Patch(types.ApplyPatchType).Resource(v1alpha1.HostUpdateResource.Resource).Name(node).
+		Param("fieldManager", FieldManager("host")).Param("force", "true").Body(body).Do(ctx).Raw()
+	if err == nil {
+		_, err = decodeHostUpdate(answer, node)
+	}
 	if err != nil {
 		return fmt.Errorf("writing hostupdate %s: %w", node, err)
 	}
