@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -17,36 +18,48 @@ import (
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
-// blockers remembers since when each thing has blocked the host.
-type blockers map[blockerID]time.Time
+// blockers remembers since when each thing has blocked the host. A drain that starts
+// again knows nothing of the one before it, so what is gone is remembered for a while.
+type blockers map[blockerID]blocked
 
 type blockerID struct {
 	kind      v1alpha1.BlockerKind
 	name, pod v1alpha1.UpdateName
 }
 
+// blocked is since when something has blocked the host, and when it last did.
+type blocked struct{ since, last time.Time }
+
+// forgetBlocker is how long a blocker is remembered that is gone.
+const forgetBlocker = time.Minute
+
 // list returns what blocks the host at now, the longest first, with since when
-// each does. It drops doubles and those beyond [v1alpha1.MaxUpdateBlockers], and
-// forgets what does not block any more.
+// each does. It drops doubles and those beyond [v1alpha1.MaxUpdateBlockers].
 func (b *blockers) list(all []v1alpha1.Blocker, now time.Time) []v1alpha1.Blocker {
-	was, seen := *b, blockers{}
-	*b = seen
+	if *b == nil {
+		*b = blockers{}
+	}
+	seen := map[blockerID]bool{}
 	var out []v1alpha1.Blocker
 	for _, x := range all {
 		id := blockerID{x.Kind, x.Name, x.Pod}
-		if _, twice := seen[id]; twice {
+		if seen[id] {
 			continue
 		}
+		seen[id] = true
 		if x.Since.IsZero() {
 			x.Since = metav1.NewTime(now)
-			if since, ok := was[id]; ok {
-				x.Since = metav1.NewTime(since)
-			}
 		}
-		seen[id] = x.Since.Time
+		if was, ok := (*b)[id]; ok && was.since.Before(x.Since.Time) {
+			x.Since = metav1.NewTime(was.since)
+		}
+		(*b)[id] = blocked{x.Since.Time, now}
 		out = append(out, x)
 	}
-	slices.SortStableFunc(out, func(x, y v1alpha1.Blocker) int { return x.Since.Compare(y.Since.Time) })
+	maps.DeleteFunc(*b, func(_ blockerID, x blocked) bool { return now.Sub(x.last) >= forgetBlocker })
+	slices.SortStableFunc(out, func(x, y v1alpha1.Blocker) int {
+		return cmp.Or(x.Since.Compare(y.Since.Time), cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Pod, y.Pod))
+	})
 	return out[:min(len(out), v1alpha1.MaxUpdateBlockers)]
 }
 

@@ -13,9 +13,17 @@ import (
 // drainToldAfter is how long something has to block a drain before an Event says so.
 const drainToldAfter = 10 * time.Minute
 
+// drainClearAfter is how long a drain has to run without a blocker before an Event
+// says so. A drain that starts again meets its blockers within seconds.
+const drainClearAfter = time.Minute
+
 // drainEvents decides which Events there are about a drain that is blocked: one when
 // something has blocked it for long, and one when nothing does any more.
-type drainEvents struct{ told bool }
+type drainEvents struct {
+	told  bool
+	turn  string    // the one that told is about
+	clear time.Time // since when the drain has run and nothing has blocked it
+}
 
 // next returns the reason and the note of the Event that is due, "" for none.
 func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
@@ -25,13 +33,20 @@ func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
 			blocked = append(blocked, b)
 		}
 	}
-	switch {
-	case len(blocked) == 0 && e.told:
+	drains := s.State == v1alpha1.StateDraining && s.Turn == e.turn
+	if runs := s.Drain != nil && len(blocked) == 0; !runs {
+		e.clear = time.Time{}
+	} else if e.clear.IsZero() {
+		e.clear = now
+	}
+	switch over := !drains || !e.clear.IsZero() && now.Sub(e.clear) >= drainClearAfter; {
+	case len(blocked) == 0 && e.told && over:
 		e.told = false
 		return v1alpha1.EventDrainUnblocked, "nothing blocks the drain any more; the node is " + s.State.String()
 	case len(blocked) == 0 || e.told || now.Sub(blocked[0].Since.Time) < drainToldAfter:
 		return "", ""
 	}
+	e.turn = s.Turn
 	e.told = true
 	b := blocked[0]
 	note = fmt.Sprintf("turn %s: %s %s has blocked pod %s since %s: %s", s.Turn, b.Kind, b.Name, b.Pod, b.Since.UTC().Format(time.RFC3339), b.Message)

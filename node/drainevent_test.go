@@ -29,12 +29,13 @@ func TestDrainEvents(t *testing.T) {
 			"2026-11-22T10:00:00Z: The disruption budget web needs 3 healthy pods and has 3 currently; and 1 more"},
 		{20 * time.Minute, []v1alpha1.Blocker{budget}, "", ""}, // once
 		{21 * time.Minute, []v1alpha1.Blocker{later}, "", ""},
-		{22 * time.Minute, nil, "DrainUnblocked", "nothing blocks the drain any more; the node is draining"},
-		{23 * time.Minute, nil, "", ""},
+		{22 * time.Minute, nil, "", ""},
+		{23 * time.Minute, nil, "DrainUnblocked", "nothing blocks the drain any more; the node is draining"},
+		{23*time.Minute + time.Second, nil, "", ""},
 		{24 * time.Minute, []v1alpha1.Blocker{budget}, "DrainBlocked", "turn t1: PodDisruptionBudget shop/web has blocked pod shop/web-0 since " +
 			"2026-11-22T10:00:00Z: The disruption budget web needs 3 healthy pods and has 3 currently"},
 	} {
-		s := local.Host{Turn: "t1", State: v1alpha1.StateDraining, Blockers: c.blockers}
+		s := local.Host{Turn: "t1", State: v1alpha1.StateDraining, Drain: &v1alpha1.DrainStatus{Total: 2}, Blockers: c.blockers}
 		if reason, note := e.next(&s, start.Add(c.at)); reason != c.reason || note != c.note {
 			t.Errorf("step %d: %s %q, want %s %q", i, reason, note, c.reason, c.note)
 		}

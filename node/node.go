@@ -133,7 +133,7 @@ type Host struct {
 	windows     openness // as of the last observation
 	logged      transition
 	since       waiting
-	told        local.Host          // as it was last at rest
+	told        local.Host          // as it was last observed
 	apiFailed   *local.Failure      // as it was last reported, nil while there is none
 	failing     time.Time           // since when the loop has failed, zero while it does not
 	failures    int                 // of the loop, in a row

@@ -34,6 +34,7 @@ type waiting struct {
 // whoever shows its status.
 func (h *Host) tell(ctx context.Context, o turn.Observation, d turn.Decision, apiErr error) {
 	n := &o.Node
+	h.told = h.record(&o, d)
 	if d.Read != turn.ReadNothing || d.Write != nil {
 		return // not at rest yet
 	}
@@ -42,18 +43,8 @@ func (h *Host) tell(ctx context.Context, o turn.Observation, d turn.Decision, ap
 		now.since = time.Now()
 		h.since = now
 	}
-	s := local.Host{
-		Node: h.name, BootID: h.self.bootID, OS: h.self.os(),
-		Changes: o.Sources.Changes, Plan: o.Sources.Plan, Drains: o.Sources.Drains,
-		Waits: d.Waits, Detail: d.Detail, Since: h.since.since,
-		Blockers: h.blockers.list(h.blockedBy(&o), time.Now()), Drain: h.drainStatus(&o), SourcesError: h.sourcesError(&o),
-	}
-	h.describe(&s, n)
-	if o.Sources.Complete {
-		s.Wants = o.Sources.Wants
-	}
-	s.Withdrawn = o.Released()
-	s.Engine, s.EngineError = h.engineStatus()
+	s := h.told
+	s.Since = h.since.since
 	if t := h.explain(apiErr); t != nil {
 		s.API = failure(t)
 		if s.Waits == v1alpha1.ReasonNotReady && n.UID == "" && t.Reason != "" {
@@ -67,13 +58,31 @@ func (h *Host) tell(ctx context.Context, o turn.Observation, d turn.Decision, ap
 	case d.Do != turn.DoNothing:
 		s.Activity = local.ActivityWorking
 	}
-	h.told, h.failing = s, time.Time{}
+	h.failing = time.Time{}
 	h.report(s)
 	h.tellDrain(ctx, &s)
 
 	if n.UID != "" {
 		h.journal(n, transition{any: true, state: n.State, turn: s.Turn, waits: d.Waits, wants: s.Wants}, d.Detail)
 	}
+}
+
+// record is what an observation and its decision say of the host.
+func (h *Host) record(o *turn.Observation, d turn.Decision) local.Host {
+	n := &o.Node
+	s := local.Host{
+		Node: h.name, BootID: h.self.bootID, OS: h.self.os(),
+		Changes: o.Sources.Changes, Plan: o.Sources.Plan, Drains: o.Sources.Drains,
+		Waits: d.Waits, Detail: d.Detail,
+		Blockers: h.blockers.list(h.blockedBy(o), time.Now()), Drain: h.drainStatus(o), SourcesError: h.sourcesError(o),
+	}
+	h.describe(&s, n)
+	if o.Sources.Complete {
+		s.Wants = o.Sources.Wants
+	}
+	s.Withdrawn = o.Released()
+	s.Engine, s.EngineError = h.engineStatus()
+	return s
 }
 
 // describe puts into s what the Node says.

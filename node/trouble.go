@@ -10,6 +10,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -79,16 +80,21 @@ func (h *Host) contented() {
 	}
 }
 
-// trouble reports a failure of the loop itself. What was known before stands,
-// as far as the Node is still the same. reason is for a failure that says none.
+// trouble reports a failure of the loop itself. What was last observed stands, as
+// far as the Node is still the same. reason is for a failure that says none.
 func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	t := h.explain(err)
-	s := local.Host{Node: h.name, BootID: h.self.bootID, OS: h.self.os()}
-	if n := h.facts(); n != nil {
-		h.describe(&s, n)
+	n := h.facts()
+	if n == nil {
+		n = &turn.Node{}
 	}
-	if last := h.told; last.State == s.State && last.Turn == s.Turn {
-		s = last
+	s := h.told
+	if s.UID != n.UID {
+		s = local.Host{Node: h.name, BootID: h.self.bootID, OS: h.self.os()}
+	}
+	s.Turn, s.TurnSince, s.StageSince, s.Course = "", time.Time{}, time.Time{}, nil
+	if h.describe(&s, n); s.State != h.told.State || s.Turn != h.told.Turn {
+		s.Blockers, s.Drain = nil, nil
 	}
 	s.Waits, s.Detail, s.Since, s.API = cmp.Or(t.Reason, reason), "", time.Now(), nil
 	if _, own := errors.AsType[hostError](err); own {
@@ -101,7 +107,7 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	}
 	s.Since = h.failing
 	s.Activity = local.ActivityFailing
-	s.Blockers = h.blockers.list(append(failing(&s), s.Blockers...), s.Since)
+	s.Blockers = h.blockers.list(append(failing(&s), s.Blockers...), time.Now())
 	h.report(s)
 }
 

@@ -1,0 +1,124 @@
+package node
+
+import (
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/drain"
+	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// TestBlockerSince: since when something blocks does not jump when a drain starts again, and the order does not depend on the order
+// in which others name things.
+func TestBlockerSince(t *testing.T) {
+	start := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	var b blockers
+	pod := func(at time.Duration) v1alpha1.Blocker {
+		x := blocker(v1alpha1.BlockerBudget, "shop/web", "needs 3")
+		x.Pod, x.Since = "shop/web-0", metav1.NewTime(start.Add(at))
+		return x
+	}
+	b.list([]v1alpha1.Blocker{pod(0)}, start)
+	b.list([]v1alpha1.Blocker{pod(0)}, start.Add(5*time.Minute))
+	b.list(nil, start.Add(5*time.Minute+time.Second)) // the API server was away for a moment, so the drain starts again
+	got := b.list([]v1alpha1.Blocker{pod(5*time.Minute + 2*time.Second)}, start.Add(5*time.Minute+2*time.Second))
+	if !got[0].Since.Time.Equal(start) {
+		t.Errorf("blocks since %v, want %v", got[0].Since, start)
+	}
+	b.list(nil, start.Add(7*time.Minute))
+	got = b.list([]v1alpha1.Blocker{pod(10 * time.Minute)}, start.Add(10*time.Minute))
+	if !got[0].Since.Time.Equal(start.Add(10 * time.Minute)) {
+		t.Errorf("blocks again since %v", got[0].Since)
+	}
+	one, two := blocker(v1alpha1.BlockerInhibitor, "apt", ""), blocker(v1alpha1.BlockerInhibitor, "backup", "")
+	for _, all := range [][]v1alpha1.Blocker{{one, two}, {two, one}} {
+		var b blockers
+		if got := b.list(all, start); got[0].Name != "apt" || got[1].Name != "backup" {
+			t.Errorf("in the order %s, %s", got[0].Name, got[1].Name)
+		}
+	}
+	if b.list(nil, start.Add(time.Hour)); len(b) != 0 {
+		t.Errorf("%d blockers are remembered", len(b))
+	}
+}
+
+// TestTroubleNamesWhatIsThere: a webhook that refuses the host's word is the blocker, and not the pods that left before the word, and
+// the host still says what it wants.
+func TestTroubleNamesWhatIsThere(t *testing.T) {
+	var last local.Host
+	client, err := object.ConnectConfig(&rest.Config{Host: "http://127.0.0.1:1"}, "host", "v1", 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &Host{name: "n1", log: slog.New(slog.DiscardHandler), client: client, view: object.NewView(nil, "n1", func() {})}
+	shows := func(state v1alpha1.State, version string) {
+		h.view.Overlay(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1", ResourceVersion: version,
+			Labels: map[string]string{v1alpha1.LabelState: string(state)}, Annotations: map[string]string{v1alpha1.AnnotationTurn: "t1"}}})
+	}
+	shows(v1alpha1.StateDraining, "1")
+	h.Report = func(s local.Host) { last = s }
+	h.setProgress(drain.Progress{Total: 1, Evictable: 1, Blockers: []drain.Blocker{
+		{Pod: drain.Pod{Namespace: "shop", Name: "web-0"}, Reason: drain.PodDisruptionBudget, Budget: "shop/web", Since: time.Now()}}})
+	o := situation(v1alpha1.StateDraining, func(o *turn.Observation) { o.Drain.Running = true })
+	h.tell(t.Context(), o, turn.Decision{Do: turn.DoDrain}, nil)
+	if len(last.Blockers) != 1 || last.Drain == nil {
+		t.Fatalf("draining: %+v", last)
+	}
+	o = situation(v1alpha1.StateDraining, func(o *turn.Observation) { o.Drain.Complete = true })
+	h.tell(t.Context(), o, turn.Decision{Write: &turn.Write{}}, nil) // the word is to be written
+	h.trouble("", &object.Trouble{Text: "webhook refuses", RefusedBy: "w"})
+	if len(last.Blockers) != 1 || last.Blockers[0].Kind != v1alpha1.BlockerWebhook || last.Drain != nil {
+		t.Errorf("refused: %+v, drain %+v", last.Blockers, last.Drain)
+	}
+	// A state that the host has not come to rest in.
+	shows(v1alpha1.StateBeforeReboot, "2")
+	o = situation(v1alpha1.StateBeforeReboot, nil)
+	h.tell(t.Context(), o, turn.Decision{Write: &turn.Write{}}, nil)
+	h.trouble("", &object.Trouble{Text: "webhook refuses", RefusedBy: "w"})
+	if last.State != v1alpha1.StateBeforeReboot || last.Wants != v1alpha1.WantsReboot || last.UID != "u1" {
+		t.Errorf("refused in another state: %+v", last)
+	}
+}
+
+// TestDrainEventsOfAPause: a drain that stands still, or starts again, is not unblocked.
+func TestDrainEventsOfAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := v1alpha1.Blocker{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.Now()}
+		runs := &v1alpha1.DrainStatus{Total: 1, Remaining: 1}
+		var e drainEvents
+		for i, c := range []struct {
+			after    time.Duration
+			state    v1alpha1.State
+			drain    *v1alpha1.DrainStatus
+			blockers []v1alpha1.Blocker
+			want     string
+		}{
+			{0, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, ""},
+			{10 * time.Minute, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, v1alpha1.EventDrainBlocked},
+			{time.Hour, v1alpha1.StateDraining, nil, nil, ""},    // paused
+			{time.Second, v1alpha1.StateDraining, runs, nil, ""}, // starts again
+			{time.Second, v1alpha1.StateDraining, runs, nil, ""}, // asks
+			{time.Second, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, ""},
+			{time.Hour, v1alpha1.StateDraining, runs, nil, ""},                                  // it is gone,
+			{30 * time.Second, v1alpha1.StateDraining, runs, nil, ""},                           // and
+			{31 * time.Second, v1alpha1.StateDraining, runs, nil, v1alpha1.EventDrainUnblocked}, // stays so
+			{time.Second, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, v1alpha1.EventDrainBlocked},
+			{time.Second, v1alpha1.StateBeforeUncordon, nil, nil, v1alpha1.EventDrainUnblocked}, // the turn goes on or back
+		} {
+			time.Sleep(c.after)
+			s := local.Host{Turn: "t1", State: c.state, Drain: c.drain, Blockers: c.blockers}
+			if reason, _ := e.next(&s, time.Now()); reason != c.want {
+				t.Errorf("step %d: %q, want %q", i, reason, c.want)
+			}
+		}
+	})
+}
