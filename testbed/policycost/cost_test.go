@@ -44,8 +44,8 @@ func TestOldestVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies) != 6 {
-		t.Errorf("%d policies, want 6", len(policies))
+	if len(policies) != 7 {
+		t.Errorf("%d policies, want 7", len(policies))
 	}
 	// What is newer is found: two-variable comprehensions came with 1.32.
 	p := policies[0]
