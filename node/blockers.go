@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -66,24 +65,9 @@ func (b *blockers) list(all []v1alpha1.Blocker, now time.Time) []v1alpha1.Blocke
 // blocker makes a Blocker of texts that others may have written.
 func blocker(kind v1alpha1.BlockerKind, name, message string) v1alpha1.Blocker {
 	return v1alpha1.Blocker{
-		Kind: kind, Name: v1alpha1.UpdateName(oneLine(name, v1alpha1.MaxUpdateName)),
-		Message: v1alpha1.UpdateText(oneLine(message, v1alpha1.MaxUpdateText)),
+		Kind: kind, Name: v1alpha1.UpdateName(v1alpha1.OneLine(name, v1alpha1.MaxUpdateName)),
+		Message: v1alpha1.UpdateText(v1alpha1.OneLine(message, v1alpha1.MaxUpdateText)),
 	}
-}
-
-// oneLine makes a printable line of at most limit bytes of a text.
-func oneLine(text string, limit int) string {
-	if len(text) > 4*limit {
-		text = text[:4*limit] // however long it is, this is enough to fill the line
-	}
-	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool {
-		return unicode.IsSpace(r) || !unicode.IsPrint(r)
-	}), " ")
-	if len(text) > limit {
-		const more = "…"
-		text = strings.ToValidUTF8(text[:limit-len(more)], "") + more
-	}
-	return text
 }
 
 // blockedBy names the things that the host waits for. What ends by itself, such as
@@ -192,7 +176,7 @@ func podBlocker(b drain.Blocker) v1alpha1.Blocker {
 		}
 	}
 	x := blocker(kind, name, b.Message)
-	x.Pod, x.Since = v1alpha1.UpdateName(oneLine(b.Pod.String(), v1alpha1.MaxUpdateName)), metav1.NewTime(b.Since)
+	x.Pod, x.Since = v1alpha1.UpdateName(v1alpha1.OneLine(b.Pod.String(), v1alpha1.MaxUpdateName)), metav1.NewTime(b.Since)
 	return x
 }
 

@@ -123,7 +123,7 @@ func (p *publisher) note(h *local.Host) {
 	}
 	p.noted, p.notedPlace = text, place
 	p.offline = append(p.offline, v1alpha1.OfflineEvent{
-		Time: metav1.NewTime(time.Now().UTC().Truncate(time.Second)), Message: v1alpha1.UpdateText(oneLine(text, v1alpha1.MaxUpdateText)),
+		Time: metav1.NewTime(time.Now().UTC().Truncate(time.Second)), Message: v1alpha1.UpdateText(v1alpha1.OneLine(text, v1alpha1.MaxUpdateText)),
 	})
 	p.dropped += max(0, len(p.offline)-v1alpha1.MaxUpdateOffline)
 	p.offline = p.offline[max(0, len(p.offline)-v1alpha1.MaxUpdateOffline):]

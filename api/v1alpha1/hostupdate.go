@@ -65,13 +65,13 @@ const (
 // UpdateText is a text of one line for people.
 //
 // +kubebuilder:validation:MaxLength=400
-// +kubebuilder:validation:Pattern=`^[^\p{C}\p{Zl}\p{Zp}]*$`
+// +kubebuilder:validation:Pattern=`^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]*$`
 type UpdateText string
 
 // UpdateName names a thing: a pod as namespace/name, a unit, a version.
 //
 // +kubebuilder:validation:MaxLength=253
-// +kubebuilder:validation:Pattern=`^[^\p{C}\p{Zl}\p{Zp}]*$`
+// +kubebuilder:validation:Pattern=`^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]*$`
 type UpdateName string
 
 // HostUpdateStatus is what a host says of its updates. All times are by the host's
@@ -151,7 +151,7 @@ type HostUpdateStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.all(c, c.message.size() <= 400 && !c.message.matches('[\\\\p{C}\\\\p{Zl}\\\\p{Zp}]'))",message="expected messages of one line of at most 400 characters"
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.message.size() <= 400 && !c.message.matches('[\\\\p{Cc}\\\\p{Cf}\\\\p{Zl}\\\\p{Zp}]'))",message="expected messages of one line of at most 400 characters"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// Blockers are what keeps the host from going on, the longest first.
 	//
