@@ -14,7 +14,9 @@ import (
 	"syscall"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -112,6 +114,86 @@ var published = map[string]func(*scene){
 			s.t.Errorf("Blocked is %+v", c)
 		}
 	},
+
+	"hostupdate-more-blockers": func(s *scene) {
+		s.policy("rollout: {settle: 0s}\nhooks: {waitForVolumeDetach: true}\ndrain: {block: [{selector: {matchLabels: {keep: " + s.name + "}}}]}")
+		h := s.hosts(1)[0]
+		s.must(h.Configure(func(c simhost.Config) { c["health"]["units"] = []string{"db.service"} }))
+		s.must(h.Signal(syscall.SIGHUP))
+		s.must(h.Units().Set("update-engine.service", simhost.Unit{Load: "loaded", Active: "active"})) // it may come back
+		kept := s.barePod(h, "kept", map[string]string{"keep": s.name})
+		guarded := s.barePod(h, "guarded", nil)
+		s.refuseEvictions(h.Name() + "-guarded")
+		s.attached(h, `[{"name":"csi-1","devicePath":""}]`)
+		s.stage(h)
+
+		s.blockedBy(h, v1alpha1.BlockerPod, "default/"+h.Name()+"-kept", "the policy does not let this pod be evicted")
+		s.blockedBy(h, v1alpha1.BlockerWebhook, "default/"+h.Name()+"-guarded", "ValidatingAdmissionPolicy", "not this pod")
+		s.tells(h, "Pod default/"+h.Name()+"-kept", "Webhook default/"+h.Name()+"-guarded")
+		kept()
+		guarded()
+
+		s.blockedBy(h, v1alpha1.BlockerVolume, "csi-1", "is attached to the node")
+		h.Engine().Stop()
+		s.blockedBy(h, v1alpha1.BlockerSource, "update_engine", "is not there to say so again")
+		s.must(h.Engine().Start())
+		s.must(h.Units().Set("db.service", simhost.Unit{Load: "loaded", Active: "failed"}))
+		s.attached(h, "null")
+
+		s.blockedBy(h, v1alpha1.BlockerUnit, "db.service", "db.service is failed")
+		s.tells(h, "Unit db.service")
+		s.must(h.Units().Set("db.service", simhost.Unit{Load: "loaded", Active: "active"}))
+		s.ended(h, "Done: draining before-reboot rebooting uncordoning")
+	},
+}
+
+// barePod puts a pod on the host's node that no controller has, and that remove takes away.
+func (s *scene) barePod(h *simhost.Host, name string, labels map[string]string) (remove func()) {
+	s.t.Helper()
+	pods := cp.Client().CoreV1().Pods("default")
+	name = h.Name() + "-" + name
+	_, err := pods.Create(s.soon(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec: corev1.PodSpec{NodeName: h.Name(), TerminationGracePeriodSeconds: new(int64(1)),
+			Containers: []corev1.Container{{Name: "c", Image: "example.invalid/c"}}},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	return func() {
+		s.t.Helper()
+		s.must(pods.Delete(s.soon(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+	}
+}
+
+// refuseEvictions has an admission policy refuse evictions of the pod of that name.
+func (s *scene) refuseEvictions(pod string) {
+	s.t.Helper()
+	policies, bindings := cp.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies(), cp.Client().AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
+	_, err := policies.Create(s.soon(), &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
+			}}}},
+			Validations: []admissionv1.Validation{{Expression: fmt.Sprintf("object.metadata.name != %q", pod), Message: "not this pod"}},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	_, err = bindings.Create(s.soon(), &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name},
+		Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: s.name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	s.t.Cleanup(func() {
+		s.must(bindings.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
+		s.must(policies.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
+	})
+	s.eventually("the admission policy to be in force", func(ctx context.Context) (bool, error) {
+		err := cp.Client().PolicyV1().Evictions("default").Evict(ctx, &policyv1.Eviction{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod}, DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}},
+		})
+		return err != nil && strings.Contains(err.Error(), "not this pod"), err
+	})
 }
 
 // updates is where the HostUpdates are.

@@ -77,12 +77,18 @@ func (s *scene) writes(name string) func() []turn.Node {
 	}
 }
 
-// hostUpdate returns the version of the node's HostUpdate.
-func (s *scene) hostUpdate(name string) string {
+// hostUpdates is where the HostUpdates are.
+func (s *scene) hostUpdates() dynamic.ResourceInterface {
 	s.t.Helper()
 	client, err := dynamic.NewForConfig(s.ControlPlane.AdminConfig())
 	s.must(err)
-	u, err := client.Resource(v1alpha1.HostUpdateResource).Get(s.within(soon), name, metav1.GetOptions{})
+	return client.Resource(v1alpha1.HostUpdateResource)
+}
+
+// hostUpdate returns the version of the node's HostUpdate.
+func (s *scene) hostUpdate(name string) string {
+	s.t.Helper()
+	u, err := s.hostUpdates().Get(s.within(soon), name, metav1.GetOptions{})
 	s.must(err)
 	return u.GetResourceVersion()
 }
@@ -121,6 +127,10 @@ func TestReleased(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := play(t, 3, 2, "rollout: {settle: 1s}", quick)
+			eventually(s, "its HostUpdate", func(ctx context.Context) (bool, error) {
+				_, err := s.hostUpdates().Get(ctx, name, metav1.GetOptions{})
+				return err == nil, err
+			})
 			s.forget(name)
 			h := s.host(name)
 			var budget *blockade
