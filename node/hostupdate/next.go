@@ -3,9 +3,7 @@ package hostupdate
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -168,8 +166,12 @@ func timeOrNil(t time.Time) *metav1.Time {
 	return new(at(t))
 }
 
-func name(s string) v1alpha1.UpdateName { return v1alpha1.UpdateName(line(s, v1alpha1.MaxUpdateName)) }
-func text(s string) v1alpha1.UpdateText { return v1alpha1.UpdateText(line(s, v1alpha1.MaxUpdateText)) }
+func name(s string) v1alpha1.UpdateName {
+	return v1alpha1.UpdateName(v1alpha1.OneLine(s, v1alpha1.MaxUpdateName))
+}
+func text(s string) v1alpha1.UpdateText {
+	return v1alpha1.UpdateText(v1alpha1.OneLine(s, v1alpha1.MaxUpdateText))
+}
 
 func lines(all []string, most int) []v1alpha1.UpdateText {
 	var out []v1alpha1.UpdateText
@@ -177,23 +179,4 @@ func lines(all []string, most int) []v1alpha1.UpdateText {
 		out = append(out, text(s))
 	}
 	return out
-}
-
-// line makes one printable line of at most limit bytes of any text.
-func line(s string, limit int) string {
-	s = strings.ToValidUTF8(s[:min(len(s), 4*limit)], "?")
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsSpace(r):
-			return ' '
-		case !unicode.IsPrint(r):
-			return '?'
-		}
-		return r
-	}, s)
-	if len(s) > limit {
-		const more = "…"
-		s = strings.ToValidUTF8(s[:limit-len(more)], "") + more
-	}
-	return s
 }
