@@ -39,7 +39,7 @@ type hostUpdates interface {
 }
 
 // publisher keeps the host's HostUpdate at what the host's record says. It decides
-// nothing and holds up nothing: where it cannot write, the host goes on without it.
+// nothing and holds up nothing: where it cannot write, the host continues without it.
 type publisher struct {
 	log         *slog.Logger
 	version     string
@@ -114,8 +114,8 @@ func (p *publisher) again() {
 	p.wake()
 }
 
-// note keeps what happens while the API server cannot be reached. That a host goes on
-// with what it was doing before is no event. The caller holds mu.
+// note keeps what happens while the API server cannot be reached. That a host continues
+// what it was doing before is not an event. The caller holds mu.
 func (p *publisher) note(h *local.Host) {
 	text, place := offlineTexts(h)
 	if text == p.noted || text == place && place == p.notedPlace {

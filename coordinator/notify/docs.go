@@ -53,7 +53,7 @@ const docsFormats = `
 
 Texts that others wrote, such as the reason of a pause, are cut, put on one line, and freed of escape sequences.
 
-- ` + "`slack`" + `: an incoming webhook. ` + "`&`, `<` and `>`" + ` are escaped, so that ` + "`<!channel>`" + ` in a text calls nobody, and markup is off.
+- ` + "`slack`" + `: an incoming webhook. ` + "`&`, `<` and `>`" + ` are escaped, so that ` + "`<!channel>`" + ` in a text notifies no one, and markup is off.
 - ` + "`teams`" + `: the trigger "When a Teams webhook request is received" of a workflow that posts the card. The text is in a block that reads no
   Markdown.
 - ` + "`generic`" + `: one JSON object. A field without a value is not there.

@@ -100,7 +100,7 @@ var keys = []Key{
 		func(c *Config) *string { return &c.Coordinator.PrometheusTokenFile }),
 
 	secret(key("notify.url", text("string", "an address of https, or of http on a loopback address, or `\"\"`", or("no notifications", webhook)), `""`, restart,
-		"Where the coordinator sends notifications ([notifications](notifications.md)). `\"\"` sends none. Whoever has the URL of a chat room's webhook can write into that room, so put it into a drop-in that only root can read. Certificates are checked against the host's authorities. All keys of `[notify]` have to be the same on every candidate.",
+		"Where the coordinator sends notifications ([notifications](notifications.md)). `\"\"` sends none. Anyone who has the URL of a chat room's webhook can write into that room, so put it into a drop-in that only root can read. Certificates are checked against the host's authorities. All keys of `[notify]` have to be the same on every candidate.",
 		func(c *Config) *string { return &c.Notify.URL })),
 	key("notify.token_file", text("path", "absolute, or `\"\"`", or("no token", absolute)), `""`, restart,
 		"A file with the bearer token for it. It is read for each request, so that a new token needs nothing else.",

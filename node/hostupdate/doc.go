@@ -3,6 +3,6 @@
 //
 // Everything here is data in, data out: the time is an argument, and what came
 // before is the status itself, so that a process that was killed, or a new boot,
-// continues where the object stands. Nothing is decided by a HostUpdate, and this
+// continues from the object as it is. No decision depends on a HostUpdate, and this
 // package must not know how one is written.
 package hostupdate
