@@ -1,8 +1,6 @@
-// Package packaging holds what makes a program an installed service: the units,
-// the packages' scripts, the manual pages, the completions and what Flatcar is
-// given. Its Go code is two rooms below it: packaging/build, which makes the
-// artefacts of `make packages`, and packaging/render, which renders manual
-// pages, completions and the sample configuration from the code's own
-// definitions. Neither is part of the binary; nothing here knows what
-// lockkeeper does.
+// Package packaging holds the files that turn the binary into an installed service: the
+// systemd units, the packages' scripts, the manual pages, the completions and the files
+// for Flatcar. It has no code. The packages below it must not know what lockkeeper does:
+// packaging/build makes the artifacts of `make packages`, packaging/render makes documents
+// from the definitions in code, and packaging/manifests holds the cluster's objects.
 package packaging

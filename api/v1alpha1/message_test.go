@@ -1,37 +1,14 @@
 package v1alpha1
 
 import (
-	"flag"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
-
-var update = flag.Bool("update", false, "write the message catalog anew")
-
-// TestCatalog holds the catalog against what it is rendered from.
-func TestCatalogUpToDate(t *testing.T) {
-	path := filepath.Join("..", "..", "packaging", "lockkeeper.catalog")
-	want := RenderCatalog()
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(have) != want {
-		t.Error("packaging/lockkeeper.catalog is not what the code says; run: make docs")
-	}
-}
 
 // TestMessageDocs: every kind of event that is declared is documented, once.
 func TestMessageDocs(t *testing.T) {

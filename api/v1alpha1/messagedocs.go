@@ -1,7 +1,5 @@
 package v1alpha1
 
-import "strings"
-
 var messageDocs = []MessageDoc{
 	{MessageStarted, "lockkeeper runs",
 		"lockkeeper @LOCKKEEPER_VERSION@ has started to look after this host.",
@@ -124,42 +122,4 @@ var stateDocs = []StateDoc{
 	{StateApplying, "the host reloads or restarts what its plan names", "nothing"},
 	{StateBeforeUncordon, "hooks work before pods may come back: those of the policy, and the units that lockkeeper-before-uncordon.target wants", "nothing; if it lasts, `lockkeeper status NODE` names the hook"},
 	{StateUncordoning, "the host undoes its own cordon as soon as its node is Ready", "nothing; if it lasts, look at the kubelet"},
-}
-
-// wide is how long the lines of the catalog are, where words allow it.
-const wide = 80
-
-// RenderCatalog returns packaging/lockkeeper.catalog, the message catalog of
-// systemd's journal.
-func RenderCatalog() string {
-	var b strings.Builder
-	b.WriteString("# What lockkeeper's entries in the journal mean, as `journalctl -x` shows it.\n" +
-		"# Rendered from api/v1alpha1/messagedocs.go: do not edit, run `make docs`.\n")
-	for _, d := range messageDocs {
-		b.WriteString("\n-- " + string(d.ID) + "\nSubject: " + d.Subject +
-			"\nDefined-By: lockkeeper\nDocumentation: man:lockkeeper(8)\n\n")
-		wrap(&b, d.Means)
-		b.WriteByte('\n')
-		wrap(&b, "What to do: "+d.Do)
-	}
-	return b.String()
-}
-
-// wrap writes text in lines.
-func wrap(b *strings.Builder, text string) {
-	length := 0
-	for i, word := range strings.Fields(text) {
-		switch {
-		case i == 0:
-		case length+1+len(word) > wide:
-			b.WriteByte('\n')
-			length = 0
-		default:
-			b.WriteByte(' ')
-			length++
-		}
-		b.WriteString(word)
-		length += len(word)
-	}
-	b.WriteByte('\n')
 }

@@ -4,30 +4,11 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
-
-func TestMetricsPageUpToDate(t *testing.T) {
-	path := filepath.Join("..", "..", "docs", "metrics.md")
-	want := RenderMetrics()
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(have) != want {
-		t.Error("docs/metrics.md is not what the code says; run: make docs")
-	}
-}
 
 // TestMetricDocs: every metric that is declared is documented, once, under a name that Prometheus' own rules approve of.
 func TestMetricDocs(t *testing.T) {

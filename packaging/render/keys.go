@@ -70,16 +70,26 @@ func comment(b *strings.Builder, text string) {
 		if i > 0 {
 			b.WriteString("#\n")
 		}
-		line := "#"
-		for word := range strings.FieldsSeq(p) {
-			if len(line)+1+len(word) > sampleWidth && line != "#" {
-				b.WriteString(line + "\n")
-				line = "#"
-			}
+		wrap(b, "# ", sampleWidth, p)
+	}
+}
+
+// wrap writes text in lines that begin with prefix. A line has at most width bytes,
+// or one word.
+func wrap(b *strings.Builder, prefix string, width int, text string) {
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case line == "":
+			line = prefix + word
+		case len(line)+1+len(word) > width:
+			b.WriteString(line + "\n")
+			line = prefix + word
+		default:
 			line += " " + word
 		}
-		b.WriteString(line + "\n")
 	}
+	b.WriteString(line + "\n")
 }
 
 // Keys adds the keys to a page, a subsection for each table.

@@ -1,8 +1,3 @@
-// Package render renders what a package ships beside the binary from the code's
-// own definitions: the manual page and the completions from the command line's,
-// and the pieces of a manual page for whoever renders another. Tests use it, and
-// compare with what is in packaging; the binary does not hold it. It knows the
-// forms, not what lockkeeper does.
 package render
 
 import (

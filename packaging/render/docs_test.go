@@ -1,4 +1,4 @@
-package turn
+package render
 
 import (
 	"flag"
@@ -8,18 +8,21 @@ import (
 	"testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 var update = flag.Bool("update", false, "write the documents that are rendered from code")
 
-// TestDocs holds the documents against the code that they are rendered from.
+// TestDocs compares the documents with the code that they are rendered from.
 func TestDocs(t *testing.T) {
 	for name, want := range map[string]string{
-		"node-states.md": RenderStates(),
-		"reasons.md":     RenderReasons(),
-		"events.md":      v1alpha1.RenderEvents(),
+		"docs/node-states.md":          States(),
+		"docs/reasons.md":              Reasons(),
+		"docs/events.md":               Events(),
+		"docs/metrics.md":              Metrics(),
+		"packaging/lockkeeper.catalog": Catalog(),
 	} {
-		path := filepath.Join("..", "..", "docs", name)
+		path := filepath.Join("..", "..", name)
 		if *update {
 			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 				t.Fatal(err)
@@ -32,15 +35,15 @@ func TestDocs(t *testing.T) {
 			continue
 		}
 		if string(have) != want {
-			t.Errorf("docs/%s is not what the code says; run: make docs", name)
+			t.Errorf("%s is not what the code says; run: make docs", name)
 		}
 	}
 }
 
-// TestRenderStates looks for what a reader needs in the rendered page: that
+// TestStates looks for what a reader needs in the rendered page: that
 // the page equals the code proves little if the code renders half.
-func TestRenderStates(t *testing.T) {
-	page := RenderStates()
+func TestStates(t *testing.T) {
+	page := States()
 	for _, line := range []string{
 		"| idle | granted | the plan drains | before-drain |",
 		"| absent | adopted | - | idle |",
@@ -57,7 +60,7 @@ func TestRenderStates(t *testing.T) {
 		}
 	}
 	edges := 0
-	for _, r := range Table() {
+	for _, r := range turn.Table() {
 		edges += len(r.Edges)
 		for _, e := range r.Edges {
 			if !strings.Contains(page, "| "+r.State.String()+" | "+string(e.On)+" | ") {
@@ -69,15 +72,15 @@ func TestRenderStates(t *testing.T) {
 	if got := strings.Count(section, "\n| ") - 2; got != edges {
 		t.Errorf("%d edges in the page, %d in the table", got, edges)
 	}
-	for _, on := range Events() {
+	for _, on := range turn.Events() {
 		if !strings.Contains(page, string(on)) {
 			t.Errorf("the event %q is not in the page", on)
 		}
 	}
 }
 
-func TestRenderReasons(t *testing.T) {
-	page := RenderReasons()
+func TestReasons(t *testing.T) {
+	page := Reasons()
 	for _, d := range v1alpha1.ReasonDocs() {
 		if !strings.Contains(page, "\n| `"+string(d.Reason)+"` | ") {
 			t.Errorf("%s is not in the page", d.Reason)

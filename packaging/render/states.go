@@ -1,19 +1,16 @@
-package turn
+package render
 
 import (
 	"fmt"
 	"strings"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// The documents below are rendered here, compared with docs/ by TestDocs and
-// written by `go test ./node/turn -run TestDocs -args -update`.
-const generated = "<!-- Rendered from code by `make docs`; do not edit. -->\n\n"
-
-// RenderStates returns docs/node-states.md: the table of states, every edge
+// States returns docs/node-states.md: the table of states, every edge
 // and every stay, and a diagram, as Markdown with Mermaid.
-func RenderStates() string {
+func States() string {
 	var b strings.Builder
 	b.WriteString("# The states of a node\n\n" + generated)
 	b.WriteString(statesIntro)
@@ -57,21 +54,21 @@ func renderOverview(b *strings.Builder) {
 	b.WriteString("## The table\n\n" +
 		"| state | the host | needs | goes on to | want vanished | refused, failed | overdue | taken back |\n" +
 		"| --- | --- | --- | --- | --- | --- | --- | --- |\n")
-	for _, r := range table {
+	for _, r := range turn.Table() {
 		needs := "-"
 		if r.Needs != v1alpha1.WantsNothing {
 			needs = "wants=" + string(r.Needs)
 		}
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.State, r.Host, needs,
-			r.ways(Adopted, Marked, Granted, Paused, Resumed, Released, Progressed, Forgiven),
-			r.ways(Vanished), r.ways(Refused, Failed, FailedHealthy), r.ways(Aborted, Overran), r.ways(TakenBack))
+			ways(r, turn.Adopted, turn.Marked, turn.Granted, turn.Paused, turn.Resumed, turn.Released, turn.Progressed, turn.Forgiven),
+			ways(r, turn.Vanished), ways(r, turn.Refused, turn.Failed, turn.FailedHealthy), ways(r, turn.Aborted, turn.Overran), ways(r, turn.TakenBack))
 	}
 	b.WriteString("\nBesides, every state of a turn goes to absent when the node is let go or the Node object is replaced.\n\n")
 }
 
 // ways says what the row does on the events: each state that it goes on to,
 // or that it stays, with the events and conditions where there is more than one.
-func (r Row) ways(events ...Event) string {
+func ways(r turn.Row, events ...turn.Event) string {
 	var order []string
 	labels := map[string][]string{}
 	add := func(to, label string) {
@@ -83,7 +80,7 @@ func (r Row) ways(events ...Event) string {
 	for _, on := range events {
 		for _, e := range r.Edges {
 			if e.On == on {
-				add(e.To.String(), e.label())
+				add(e.To.String(), label(e))
 			}
 		}
 		if _, ok := r.Stays[on]; ok {
@@ -102,8 +99,8 @@ func (r Row) ways(events ...Event) string {
 }
 
 // label is the event and, where there is one, the condition.
-func (e Edge) label() string {
-	if e.If == Always {
+func label(e turn.Edge) string {
+	if e.If == turn.Always {
 		return string(e.On)
 	}
 	return string(e.On) + " if " + string(e.If)
@@ -111,10 +108,10 @@ func (e Edge) label() string {
 
 func renderEdges(b *strings.Builder) {
 	b.WriteString("## Every edge\n\n| from | on | if | to |\n| --- | --- | --- | --- |\n")
-	for _, r := range table {
+	for _, r := range turn.Table() {
 		for _, e := range r.Edges {
 			cond := string(e.If)
-			if e.If == Always {
+			if e.If == turn.Always {
 				cond = "-"
 			}
 			fmt.Fprintf(b, "| %s | %s | %s | %s |\n", r.State, e.On, cond, e.To)
@@ -127,8 +124,8 @@ func renderStays(b *strings.Builder) {
 	b.WriteString("## What changes nothing\n\nThese events can come, and the node stays. " +
 		"An event that is neither here nor among the edges does not happen in that state.\n\n" +
 		"| state | on | why it stays |\n| --- | --- | --- |\n")
-	for _, r := range table {
-		for _, on := range Events() {
+	for _, r := range turn.Table() {
+		for _, on := range turn.Events() {
 			if why, ok := r.Stays[on]; ok {
 				fmt.Fprintf(b, "| %s | %s | %s |\n", r.State, on, why)
 			}
@@ -142,11 +139,11 @@ func renderStays(b *strings.Builder) {
 func renderDiagram(b *strings.Builder) {
 	b.WriteString("## The picture\n\nThe edges to absent out of a turn (let go, replaced) are left out.\n\n" +
 		"```mermaid\nstateDiagram-v2\n")
-	for _, r := range table {
+	for _, r := range turn.Table() {
 		fmt.Fprintf(b, "    state \"%s\" as %s\n", r.State, diagramID(r.State))
 	}
 	fmt.Fprintf(b, "    [*] --> %s\n", diagramID(v1alpha1.StateAbsent))
-	for _, r := range table {
+	for _, r := range turn.Table() {
 		var order []v1alpha1.State
 		labels := map[v1alpha1.State][]string{}
 		for _, e := range r.Edges {
@@ -156,7 +153,7 @@ func renderDiagram(b *strings.Builder) {
 			if _, ok := labels[e.To]; !ok {
 				order = append(order, e.To)
 			}
-			labels[e.To] = append(labels[e.To], e.label())
+			labels[e.To] = append(labels[e.To], label(e))
 		}
 		for _, to := range order {
 			fmt.Fprintf(b, "    %s --> %s : %s\n", diagramID(r.State), diagramID(to), strings.Join(labels[to], " / "))
@@ -167,52 +164,3 @@ func renderDiagram(b *strings.Builder) {
 
 // diagramID is the state as Mermaid takes it: without the hyphen.
 func diagramID(s v1alpha1.State) string { return strings.ReplaceAll(s.String(), "-", "_") }
-
-// RenderReasons returns docs/reasons.md: every reason, what it means and what
-// a person can do about it, as Markdown.
-func RenderReasons() string {
-	var b strings.Builder
-	b.WriteString("# Reasons\n\n" + generated +
-		"One word for one reason, the same in the label `lockkeeper.dev/held`, in acks, logs, Events, metrics and\n" +
-		"`lockkeeper status`. In what to do, NODE stands for the node's name.\n\n" +
-		"| reason | means | what to do | where |\n| --- | --- | --- | --- |\n")
-	for _, d := range v1alpha1.ReasonDocs() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Reason, cell(d.Means), cell(d.Do), places(d.Reason))
-	}
-	b.WriteString("\nWhere a reason appears, besides the journal and `lockkeeper status`:\n\n" +
-		"- held: the label `lockkeeper.dev/held`, and the metric `lockkeeper_coordinator_held_nodes`.\n" +
-		"- waits: `waits` and the conditions of the [HostUpdate](hostupdate.md), the host's status line, and the metric `lockkeeper_host_waits`.\n" +
-		"- end: the annotations `ack` and `last`, the `history` of the HostUpdate, and the Event about the turn's end.\n" +
-		"- Event: an [Event](events.md) of its own.\n")
-	b.WriteString("\n## Blockers\n\n" +
-		"What keeps a host from going on is in `blockers` of its [HostUpdate](hostupdate.md), in `lockkeeper status`, and in the metrics\n" +
-		"`lockkeeper_host_blockers` and `lockkeeper_host_blocked_since_timestamp_seconds`, with the same kind, name and message.\n\n" +
-		"| kind | its name is | means | what to do |\n| --- | --- | --- | --- |\n")
-	for _, d := range v1alpha1.BlockerDocs() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Kind, cell(d.Name), cell(d.Means), cell(d.Do))
-	}
-	return b.String()
-}
-
-// places says where a reason appears.
-func places(r v1alpha1.Reason) string {
-	var all []string
-	if r.Holds() {
-		all = append(all, "held")
-	}
-	switch r {
-	case v1alpha1.ReasonOverBudget, v1alpha1.ReasonReplaced, v1alpha1.ReasonForgiven: // no host knows of them
-	default:
-		all = append(all, "waits")
-	}
-	if r.Ends() {
-		all = append(all, "end")
-	}
-	if _, ok := v1alpha1.EventOf(string(r)); ok {
-		all = append(all, "Event")
-	}
-	return strings.Join(all, ", ")
-}
-
-// cell keeps text within one cell of a table.
-func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }

@@ -15,21 +15,23 @@ import (
 	"testing"
 )
 
-// The rules of the house, DESIGN section 9: who may touch what. They are held
-// against the source, so that breaking one fails before anybody reviews it.
+// These tests check the rules of docs/architecture.md against the source: which package
+// may import which, what the pure packages must not use, and that every exported
+// declaration has a doc comment.
 
 const module = "lockkeeper.dev/lockkeeper"
 
-// topLevel is all that may lie in the root.
+// topLevel lists every file and directory that may be in the root.
 var topLevel = strings.Fields(`main.go node coordinator drain updateengine systemd packaging api policy testbed docs
-	go.mod go.sum Makefile README.md LICENSE CHANGELOG.md tools.mod tools.sum house_test.go main_test.go .ci .gitignore .git bin dist`)
+	go.mod go.sum Makefile README.md LICENSE CHANGELOG.md tools.mod tools.sum layout_test.go main_test.go .ci .gitignore .git bin dist`)
 
-// pure are the rooms without a client, D-Bus, a file, a clock or a die.
+// pure lists the packages that use no client, D-Bus, file, clock or random number.
 var pure = []string{"api/v1alpha1", "node/turn", "policy", "coordinator/rollout"}
 
-// ours says which of our rooms a room may import, itself and what is below it
-// included. A room that is not named here may import nothing of ours.
-var ours = map[string][]string{
+// allowedImports lists, for each directory, the directories of this module that its
+// packages may import. Both sides include what is below them; the entry nearest to a
+// package decides. A package without an entry may import nothing of this module.
+var allowedImports = map[string][]string{
 	".":            {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine", "packaging"},
 	"coordinator":  {"api", "coordinator", "node/dirwatch", "node/object", "node/turn", "policy", "systemd"},
 	"node":         {"api", "drain", "node", "policy", "systemd", "updateengine"},
@@ -41,7 +43,7 @@ var ours = map[string][]string{
 	"api":          {"api"},
 	"packaging":    {"api", "packaging"},
 
-	"packaging/render": {"api", "packaging"},
+	"packaging/render": {"api", "node/turn", "packaging"},
 
 	"coordinator/rollout": {"api", "node/turn", "policy"},
 	// The host's metrics are rendered from the record that the host keeps.
@@ -50,30 +52,30 @@ var ours = map[string][]string{
 	"coordinator/forecast":  {"api", "coordinator/rollout", "drain", "node/turn", "policy"},
 	"coordinator/notify":    {"api", "coordinator/webclient"},
 	"coordinator/webclient": {},
-	// The only room that knows both loops: what the command runs.
+	// The only package that knows both loops: what the command runs.
 	"coordinator/instance": {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine"},
 }
 
-// forbidden are what a pure room must not import, themselves and below.
+// forbidden lists what a pure package must not import. It includes what is below.
 var forbidden = []string{
 	"os", "net", "io/ioutil", "syscall", "math/rand", "crypto/rand", "log", "path/filepath", "runtime",
 	"k8s.io/client-go", "github.com/godbus", "github.com/coreos", "golang.org/x/sys",
 }
 
-// clock is what of package time asks the clock, or waits.
+// clock lists the functions of package time that read the clock or wait.
 var clock = []string{"Now", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Since", "Until"}
 
-// pkg is one of our packages: its files without tests, by name.
+// pkg is one package of this module: its files without tests, by name.
 type pkg struct {
-	room  string // path from the root, "." for it
+	dir   string // relative to the root, "." for the root
 	files map[string]*ast.File
 	fset  *token.FileSet
 }
 
-// packages parses every package of this module (not the testbed's).
+// packages parses every package of this module. The testbed is another module.
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	byRoom := map[string]*pkg{}
+	byDir := map[string]*pkg{}
 	fset := token.NewFileSet()
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -88,38 +90,38 @@ func packages(t *testing.T) []pkg {
 		if err != nil {
 			return err
 		}
-		room := path.Dir(filepath.ToSlash(name))
-		if byRoom[room] == nil {
-			byRoom[room] = &pkg{room, map[string]*ast.File{}, fset}
+		dir := path.Dir(filepath.ToSlash(name))
+		if byDir[dir] == nil {
+			byDir[dir] = &pkg{dir, map[string]*ast.File{}, fset}
 		}
-		byRoom[room].files[name] = f
+		byDir[dir].files[name] = f
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(byRoom) < 8 {
-		t.Fatalf("only %d packages found", len(byRoom))
+	if len(byDir) < 8 {
+		t.Fatalf("only %d packages found", len(byDir))
 	}
 	var all []pkg
-	for _, p := range byRoom {
+	for _, p := range byDir {
 		all = append(all, *p)
 	}
 	return all
 }
 
-// under reports whether name is one of the roots, or below one.
+// under reports whether name is one of the roots or below one.
 func under(name string, roots []string) bool {
 	return slices.ContainsFunc(roots, func(r string) bool { return name == r || strings.HasPrefix(name, r+"/") })
 }
 
-// allowed returns what the nearest room in ours may import.
-func allowed(room string) []string {
-	for r := room; ; r = path.Dir(r) {
-		if rooms, ok := ours[r]; ok {
-			return rooms
+// allowed returns what packages in dir may import.
+func allowed(dir string) []string {
+	for d := dir; ; d = path.Dir(d) {
+		if dirs, ok := allowedImports[d]; ok {
+			return dirs
 		}
-		if r == "." || path.Dir(r) == "." {
+		if d == "." || path.Dir(d) == "." {
 			return nil
 		}
 	}
@@ -133,7 +135,7 @@ func TestImports(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, broken := range checkImport(p.room, imported) {
+				for _, broken := range checkImport(p.dir, imported) {
 					t.Errorf("%s imports %s: %s", name, imported, broken)
 				}
 			}
@@ -141,48 +143,48 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// checkImport says which rules the import breaks.
-func checkImport(room, imported string) (broken []string) {
+// checkImport returns the rules that the import breaks.
+func checkImport(dir, imported string) (broken []string) {
 	if rest, ok := strings.CutPrefix(imported, module+"/"); ok {
-		if !under(rest, allowed(room)) {
-			broken = append(broken, "arrows run downwards; "+room+" may import of ours only "+strings.Join(allowed(room), ", "))
+		if !under(rest, allowed(dir)) {
+			broken = append(broken, "imports run downwards; of this module "+dir+" may import only "+strings.Join(allowed(dir), ", "))
 		}
 		return broken
 	}
 	if imported == module {
-		broken = append(broken, "nobody imports the command")
+		broken = append(broken, "no package imports the command")
 	}
-	if under(room, pure) {
+	if under(dir, pure) {
 		if under(imported, forbidden) {
-			broken = append(broken, "this room is pure")
+			broken = append(broken, "this package is pure")
 		}
 	}
 	standard := !strings.Contains(strings.Split(imported, "/")[0], ".")
-	if under(room, []string{"api"}) && !standard && !under(imported, []string{"k8s.io/apimachinery"}) {
+	if under(dir, []string{"api"}) && !standard && !under(imported, []string{"k8s.io/apimachinery"}) {
 		broken = append(broken, "the api imports apimachinery and the standard library only")
 	}
 	if imported == "math/rand" {
-		broken = append(broken, "math/rand/v2 is the one in use")
+		broken = append(broken, "use math/rand/v2")
 	}
 	return broken
 }
 
-// TestNoClock finds uses of the clock in the pure rooms.
+// TestNoClock finds uses of the clock in the pure packages.
 func TestNoClock(t *testing.T) {
 	for _, p := range packages(t) {
-		if !under(p.room, pure) {
+		if !under(p.dir, pure) {
 			continue
 		}
 		for _, f := range p.files {
 			for _, at := range clockUses(f) {
-				t.Errorf("%s asks the clock: %s is pure, Now is an argument", p.fset.Position(at), p.room)
+				t.Errorf("%s reads the clock, and %s is pure: take the time as an argument", p.fset.Position(at), p.dir)
 			}
 		}
 	}
 }
 
-// clockUses returns where the file uses what of package time asks the clock,
-// under whatever name it imports it.
+// clockUses returns where the file reads the clock, waits or starts a goroutine. It
+// follows a renamed import of package time.
 func clockUses(f *ast.File) []token.Pos {
 	name := ""
 	for _, spec := range f.Imports {
@@ -203,38 +205,38 @@ func clockUses(f *ast.File) []token.Pos {
 				uses = append(uses, n.Pos())
 			}
 		case *ast.GoStmt:
-			uses = append(uses, n.Pos()) // what runs beside is no function of its arguments
+			uses = append(uses, n.Pos()) // a function that starts a goroutine does not depend on its arguments alone
 		}
 		return true
 	})
 	return uses
 }
 
-// TestPureRoomsStayPure follows the imports of the pure rooms through our own
-// packages: a pure room must not reach an impure one by a detour.
-func TestPureRoomsStayPure(t *testing.T) {
+// TestPurePackagesImportOnlyPureOnes follows the imports of the pure packages through this
+// module: a pure package must not reach an impure one through a third.
+func TestPurePackagesImportOnlyPureOnes(t *testing.T) {
 	imports := map[string][]string{}
 	for _, p := range packages(t) {
 		for _, f := range p.files {
 			for _, spec := range f.Imports {
 				if rest, ok := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module+"/"); ok {
-					imports[p.room] = append(imports[p.room], rest)
+					imports[p.dir] = append(imports[p.dir], rest)
 				}
 			}
 		}
 	}
-	for _, room := range pure {
-		if len(imports[room]) == 0 && room != "api/v1alpha1" {
-			t.Errorf("%s imports nothing of ours: is it still there?", room)
+	for _, dir := range pure {
+		if len(imports[dir]) == 0 && dir != "api/v1alpha1" {
+			t.Errorf("%s imports no other package of this module: does it still exist?", dir)
 		}
-		queue, seen := []string{room}, map[string]bool{}
+		queue, seen := []string{dir}, map[string]bool{}
 		for len(queue) > 0 {
 			at := queue[0]
 			if queue = queue[1:]; seen[at] {
 				continue
 			}
 			if seen[at] = true; !under(at, pure) {
-				t.Errorf("%s reaches %s, which is not pure", room, at)
+				t.Errorf("%s reaches %s, which is not pure", dir, at)
 			}
 			queue = append(queue, imports[at]...)
 		}
@@ -251,13 +253,13 @@ func TestDocComments(t *testing.T) {
 			}
 		}
 		if !documented {
-			t.Errorf("%s: no package comment that says what the room is for", p.room)
+			t.Errorf("%s: no package comment that says what the package is for", p.dir)
 		}
 	}
 }
 
-// undocumented names the exported declarations without a comment. What Error
-// and Unwrap do is the language's to say.
+// undocumented returns the names of the exported declarations without a comment. Error and
+// Unwrap need none.
 func undocumented(f *ast.File) []string {
 	var missing []string
 	for _, decl := range f.Decls {
@@ -267,7 +269,7 @@ func undocumented(f *ast.File) []string {
 				missing = append(missing, d.Name.Name)
 			}
 		case *ast.GenDecl:
-			var said strings.Builder // one comment may speak of its neighbours too
+			var said strings.Builder // a comment may name the declarations after it, too
 			for _, spec := range d.Specs {
 				switch s := spec.(type) {
 				case *ast.TypeSpec:
@@ -288,8 +290,7 @@ func undocumented(f *ast.File) []string {
 	return missing
 }
 
-// exportedReceiver reports whether the function is none's method, or that of
-// an exported type.
+// exportedReceiver reports whether d is a plain function, or a method of an exported type.
 func exportedReceiver(d *ast.FuncDecl) bool {
 	if d.Recv == nil || len(d.Recv.List) == 0 {
 		return true
@@ -321,11 +322,11 @@ func TestTopLevel(t *testing.T) {
 	}
 }
 
-// TestTheRulesCanFail plants one offender for each rule.
+// TestTheRulesCanFail breaks each rule once.
 func TestTheRulesCanFail(t *testing.T) {
 	for _, c := range []struct {
-		room, imported string
-		broken         bool
+		dir, imported string
+		broken        bool
 	}{
 		{"node/turn", "os", true},
 		{"node/turn", "os/exec", true},
@@ -352,14 +353,14 @@ func TestTheRulesCanFail(t *testing.T) {
 		{"api/v1alpha1", "k8s.io/api/core/v1", true},
 		{"api/v1alpha1", "k8s.io/apimachinery/pkg/apis/meta/v1", false},
 		{"api/v1alpha1", module + "/policy", true},
-		{"cellar", module + "/api/v1alpha1", true},
+		{"unlisted", module + "/api/v1alpha1", true},
 		{"node", module, true},
 		{".", module + "/coordinator", false},
 		{"coordinator", "math/rand", true},
 		{"coordinator", "math/rand/v2", false},
 	} {
-		if got := checkImport(c.room, c.imported); (len(got) > 0) != c.broken {
-			t.Errorf("%s imports %s: broken rules %v, expected some: %t", c.room, c.imported, got, c.broken)
+		if got := checkImport(c.dir, c.imported); (len(got) > 0) != c.broken {
+			t.Errorf("%s imports %s: broken rules %v, expected some: %t", c.dir, c.imported, got, c.broken)
 		}
 	}
 	f, err := parser.ParseFile(token.NewFileSet(), "x.go", `package x
@@ -392,7 +393,7 @@ func (t *T) after() { var u struct{ Now int }; _ = u.Now; _ = time.Duration(1) }
 	}
 }
 
-// TestDocumentsNameTests: a promise whose test was renamed, or is gone, is no promise.
+// TestDocumentsNameTests fails if a document names a test that does not exist.
 func TestDocumentsNameTests(t *testing.T) {
 	named := map[string]string{} // test to document
 	for document, least := range map[string]int{"docs/safety.md": 20, "docs/security.md": 12, "docs/hooks.md": 12} {
