@@ -39,7 +39,7 @@ func (cp *ControlPlane) Dir() string { return cp.dir.path }
 // AdminConfig is a client configuration that may do everything. It is the caller's to change.
 func (cp *ControlPlane) AdminConfig() *rest.Config { return rest.CopyConfig(cp.adminConfig) }
 
-// AuditLog is the path of the API server's audit log, if [Options.Audit] asks for one.
+// AuditLog is the path of the API server's audit log, if [Options.Audit] asks for one; see [ControlPlane.Requests].
 func (cp *ControlPlane) AuditLog() string { return cp.dir.join("audit.log") }
 
 // Client is the testbed's own client of [ControlPlane.AdminConfig].

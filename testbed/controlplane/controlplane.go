@@ -37,7 +37,7 @@ type Options struct {
 	// APIServerFlags are added to the API server's command line, and win over what the testbed sets.
 	APIServerFlags []string
 
-	// Audit has the API server log every request, without bodies, as a line of JSON: see [ControlPlane.AuditLog].
+	// Audit has the API server log every request, without bodies, as a line of JSON: see [ControlPlane.Requests].
 	Audit bool
 
 	// NodeMonitorGrace is after how much silence of its kubelet a Node stops being Ready; 0 is Kubernetes' default of 50 s.

@@ -315,7 +315,7 @@ func TestRotatedCertificate(t *testing.T) {
 	used := func() (with []string) { // one after the other
 		for _, r := range requests(t, since) {
 			if r.User.Username == "system:node:"+name && strings.HasPrefix(r.UserAgent, "lockkeeper-host/") {
-				if r.refused() {
+				if r.Refused() {
 					t.Errorf("refused: %s", r)
 				}
 				id := strings.Join(r.User.Extra["authentication.kubernetes.io/credential-id"], "")

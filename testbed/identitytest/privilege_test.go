@@ -358,7 +358,7 @@ func TestLeastPrivilege(t *testing.T) {
 		return !ours || !strings.HasPrefix(r.UserAgent, "lockkeeper-host/") && !strings.HasPrefix(r.UserAgent, "lockkeeper-coordinator/")
 	})
 	for i := range all {
-		if all[i].refused() {
+		if all[i].Refused() {
 			t.Errorf("refused: %s", all[i])
 		}
 	}
