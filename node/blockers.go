@@ -62,6 +62,20 @@ func (b *blockers) list(all []v1alpha1.Blocker, now time.Time) []v1alpha1.Blocke
 	return out[:min(len(out), v1alpha1.MaxUpdateBlockers)]
 }
 
+// resume remembers blockers that the process before this one has published as if they
+// had been there until now.
+func (b *blockers) resume(published []v1alpha1.Blocker, now time.Time) {
+	if *b == nil {
+		*b = blockers{}
+	}
+	for _, x := range published {
+		id := blockerID{x.Kind, x.Name, x.Pod}
+		if was, ok := (*b)[id]; x.Since.Time.Before(now) && (!ok || x.Since.Time.Before(was.since)) {
+			(*b)[id] = blocked{x.Since.Time, now}
+		}
+	}
+}
+
 // blocker makes a Blocker of texts that others may have written.
 func blocker(kind v1alpha1.BlockerKind, name, message string) v1alpha1.Blocker {
 	return v1alpha1.Blocker{

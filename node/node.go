@@ -98,8 +98,9 @@ type Options struct {
 	// Term is the epoch of the term that this process leads, "" while it leads none;
 	// it must not block. nil stands for a process that never leads.
 	Term func() string
-	// Coordinator is this host's part in the election; it must not block. nil stands
-	// for a host that never campaigns. [Host.Republish] says that it has changed.
+	// Coordinator is this host's part in the election; its Role is "" while that is not
+	// known yet. It must not block. nil stands for a host that never campaigns.
+	// [Host.Republish] says that it has changed.
 	Coordinator func() local.Coordinator
 	// ShutdownChanged is called when logind begins to shut the host down, and
 	// when that was called off; it must not block. nil is fine.
@@ -133,6 +134,7 @@ type Host struct {
 	windows     openness // as of the last observation
 	logged      transition
 	since       waiting
+	settled     bool                // see resume
 	told        local.Host          // as it was last observed
 	apiFailed   *local.Failure      // as it was last reported, nil while there is none
 	failing     time.Time           // since when the loop has failed, zero while it does not
@@ -188,6 +190,10 @@ func New(o Options) (*Host, error) {
 	h := &Host{Options: o, log: o.Log, self: self, settings: o.Settings,
 		kick: make(chan struct{}, 1), resight: make(chan struct{}, 1), managersKnown: make(chan struct{})}
 	h.publisher = newPublisher(&o, filepath.Join(o.Root, StateDir))
+	h.publisher.firstRead = func() {
+		h.wake()
+		time.AfterFunc(firstReads, h.wake)
+	}
 	h.coordinatorFile = updateengine.NewCoordinatorFile(o.Root)
 	h.hooks = &hooks{units: o.Units, log: o.Log, wake: h.wake}
 	h.watched = watched.New(watched.Options{Root: o.Root, StateDir: filepath.Join(o.Root, StateDir), BootID: self.bootID,
@@ -257,7 +263,10 @@ func (h *Host) Run(ctx context.Context) error {
 
 // Republish has the host's HostUpdate compared again with what is known, because
 // the host's part in the election has changed. It may be called from any goroutine.
-func (h *Host) Republish() { h.publisher.again() }
+func (h *Host) Republish() {
+	h.publisher.again()
+	h.wake() // the loop may wait for the first report of that part; see resume
+}
 
 // Name is the host's Node, "" while it is not known. It may be called from any
 // goroutine.

@@ -29,6 +29,10 @@ const (
 	afterGap = 5 * time.Second
 	// lastPublish bounds the last write, when the process ends.
 	lastPublish = 2 * time.Second
+	// firstReads bounds how long a process that has read its HostUpdate waits until it
+	// has read every source once. Until then it publishes nothing, so that a restart
+	// on a host on which nothing has changed writes nothing.
+	firstReads = 5 * time.Second
 )
 
 // hostUpdates is where the HostUpdate is; see [object.HostUpdates].
@@ -46,12 +50,15 @@ type publisher struct {
 	stateDir    string
 	coordinator func() local.Coordinator
 	kick        chan struct{}
+	// firstRead is called when what the API server has was read; it must not block.
+	firstRead func()
 	// offlineChanged tells keep that offline is another one.
 	offlineChanged chan struct{}
 
 	mu      sync.Mutex
 	host    local.Host // as it was last reported
-	known   bool       // what the API server has was read
+	known   time.Time  // when what the API server has was read; zero: it was not
+	settled bool       // the host knows enough to publish; see report
 	status  v1alpha1.HostUpdateStatus
 	uid     string                     // of the Node that owns written
 	written *v1alpha1.HostUpdateStatus // what the API server has; nil: no object
@@ -64,7 +71,8 @@ type publisher struct {
 }
 
 func newPublisher(o *Options, stateDir string) *publisher {
-	p := &publisher{log: o.Log, version: o.Version, stateDir: stateDir, coordinator: o.Coordinator, kick: make(chan struct{}, 1), offlineChanged: make(chan struct{}, 1)}
+	p := &publisher{log: o.Log, version: o.Version, stateDir: stateDir, coordinator: o.Coordinator, kick: make(chan struct{}, 1),
+		firstRead: func() {}, offlineChanged: make(chan struct{}, 1)}
 	var err error
 	if p.offline, err = local.ReadOffline(stateDir); err != nil {
 		p.log.Warn("what happened before, while the API server could not be reached, is not published", "err", err)
@@ -72,10 +80,11 @@ func newPublisher(o *Options, stateDir string) *publisher {
 	return p
 }
 
-// report takes in the host's record. It may be called from any goroutine.
-func (p *publisher) report(h local.Host) {
+// report takes in the host's record. Nothing is published before settled is true once.
+// It may be called from any goroutine.
+func (p *publisher) report(h local.Host, settled bool) {
 	p.mu.Lock()
-	p.host = h
+	p.host, p.settled = h, p.settled || settled
 	if p.failing() {
 		p.gap.From, p.gap.Error = h.API.Since, h.API.Error
 		p.note(&h)
@@ -184,7 +193,7 @@ func (p *publisher) keep(ctx context.Context) {
 
 // next brings the status up to date. The caller holds mu.
 func (p *publisher) next() {
-	if !p.known || p.host.UID == "" || p.host.Withdrawn {
+	if p.known.IsZero() || !p.settled || p.host.UID == "" || p.host.Withdrawn {
 		return
 	}
 	f := hostupdate.Facts{Host: p.host, Version: p.version, Coordinator: p.coordinator(), Offline: p.offline}
@@ -222,7 +231,8 @@ func (p *publisher) run(ctx context.Context, store hostUpdates) {
 			}
 			continue
 		}
-		reads := !p.isKnown()
+		_, known := p.published()
+		reads := known.IsZero()
 		var err error
 		if reads {
 			err = p.read(ctx, store)
@@ -239,7 +249,10 @@ func (p *publisher) run(ctx context.Context, store hostUpdates) {
 			p.log.Warn("the HostUpdate cannot be read or written; the host continues without it, and tries again", "err", err)
 		}
 	}
-	if d, failing := p.difference(); d == hostupdate.News && !failing && p.isKnown() {
+	if _, known := p.published(); known.IsZero() {
+		return
+	}
+	if d, failing := p.difference(); d == hostupdate.News && !failing {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastPublish)
 		defer cancel()
 		_ = p.write(ctx, store) // the next process publishes it
@@ -252,9 +265,10 @@ func (p *publisher) read(ctx context.Context, store hostUpdates) error {
 	if err != nil {
 		return err
 	}
+	defer p.firstRead()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.known = true
+	p.known = time.Now()
 	if u != nil {
 		p.written, p.status = &u.Status, *u.Status.DeepCopy()
 		if len(u.OwnerReferences) == 1 {
@@ -265,10 +279,12 @@ func (p *publisher) read(ctx context.Context, store hostUpdates) error {
 	return nil
 }
 
-func (p *publisher) isKnown() bool {
+// published returns what the API server has, nil for no object, and when it was first
+// read; before that the time is zero. The caller must not change the status.
+func (p *publisher) published() (*v1alpha1.HostUpdateStatus, time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.known
+	return p.written, p.known
 }
 
 // difference says what there is to do, and whether the API server fails the host.
@@ -279,7 +295,11 @@ func (p *publisher) difference() (d hostupdate.Difference, failing bool) {
 	switch {
 	case p.host.UID == "" || p.host.Withdrawn:
 		return hostupdate.Same, failing
-	case !p.known || p.written == nil || p.uid != p.host.UID || len(p.offline) > 0:
+	case p.known.IsZero():
+		return hostupdate.News, failing
+	case !p.settled:
+		return hostupdate.Same, failing
+	case p.written == nil || p.uid != p.host.UID || len(p.offline) > 0:
 		return hostupdate.News, failing
 	}
 	return hostupdate.Compare(p.written, &p.status), failing

@@ -34,9 +34,13 @@ type waiting struct {
 // whoever shows its status.
 func (h *Host) tell(ctx context.Context, o turn.Observation, d turn.Decision, apiErr error) {
 	n := &o.Node
+	rests := d.Read == turn.ReadNothing && d.Write == nil
+	if rests {
+		h.resume(&o, d.Waits)
+	}
 	h.told = h.record(&o, d)
-	if d.Read != turn.ReadNothing || d.Write != nil {
-		return // not at rest yet
+	if !rests {
+		return
 	}
 	if now := (waiting{state: n.State, turn: n.Turn, reason: d.Waits}); h.since.state != now.state ||
 		h.since.turn != now.turn || h.since.reason != now.reason || h.since.since.IsZero() {
@@ -160,7 +164,7 @@ func (h *Host) report(s local.Host) {
 	}
 	h.apiFailed = s.API
 	if h.publisher != nil {
-		h.publisher.report(s)
+		h.publisher.report(s, h.settled)
 	}
 	if h.Report != nil {
 		h.Report(s)

@@ -84,8 +84,9 @@ type Host struct {
 
 	NodeUID string `json:"nodeUID"`
 	BootID  string `json:"bootID"`
-	// BootTime and Started are when the host booted and when this process of
-	// lockkeeper started, by the host's clock.
+	// BootTime is when the host booted, and Started when the process of lockkeeper
+	// started that wrote the record, by the host's clock. A process that starts while
+	// the node is in no turn writes nothing if only Started differs.
 	BootTime time.Time `json:"bootTime"`
 	Started  time.Time `json:"started"`
 

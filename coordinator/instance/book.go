@@ -30,6 +30,7 @@ type book struct {
 	mu      sync.Mutex
 	self    local.Host // what the host's loop knows
 	role    coordinator.Status
+	stands  bool              // role was reported
 	pass    credential.Health // the coordinator's credential
 	unseen  string            // why metrics are not served
 	ready   bool              // the service has started
@@ -45,7 +46,7 @@ func (b *book) host(s local.Host) {
 
 func (b *book) coordinator(s coordinator.Status) {
 	b.mu.Lock()
-	b.role = s
+	b.role, b.stands = s, true
 	b.tell()
 	b.mu.Unlock()
 	b.changed() // which asks for the part
@@ -152,15 +153,18 @@ func (b *book) line() string {
 	return line
 }
 
-// standing is this host's part in the election; the caller holds mu.
+// standing is this host's part in the election, with no Role before it was reported;
+// the caller holds mu.
 func (b *book) standing() local.Coordinator {
 	problem, _ := b.problem()
-	c := local.Coordinator{Role: v1alpha1.RoleHost, Why: b.role.Why, Problem: problem, Credential: b.credentialStatus()}
+	c := local.Coordinator{Why: b.role.Why, Problem: problem, Credential: b.credentialStatus()}
 	switch {
 	case b.role.Leader:
 		c.Role = v1alpha1.RoleLeader
 	case b.role.Candidate:
 		c.Role = v1alpha1.RoleStandby
+	case b.stands:
+		c.Role = v1alpha1.RoleHost
 	}
 	return c
 }

@@ -135,7 +135,7 @@ func (r *Report) hostLines(n *Node, line lineFunc) {
 	if !n.State.InTurn() {
 		line("changes", "%s", changes(h.Changes))
 	}
-	text := fmt.Sprintf("lockkeeper %s, protocol %d, booted %s, started %s", h.Version, h.Protocol, ago(r.Time, h.BootTime), ago(r.Time, h.Started))
+	text := fmt.Sprintf("lockkeeper %s, protocol %d, booted %s", h.Version, h.Protocol, ago(r.Time, h.BootTime))
 	if h.OSVersion != "" {
 		text += ", OS " + h.OSVersion
 	}

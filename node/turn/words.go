@@ -177,7 +177,7 @@ func (o *Observation) publish(w *Write) {
 	self := o.self()
 	self.Trim()
 	host := v1alpha1.FormatRecord(&self)
-	changed := o.Node.Wants != o.Sources.Wants || o.Node.RawHost != host
+	changed := o.Node.Wants != o.Sources.Wants || o.Node.RawHost != host && !o.onlyRestarted(self)
 	for _, key := range []string{v1alpha1.LabelOS, v1alpha1.LabelOSVersion, v1alpha1.LabelGroup} {
 		want := o.Info[key]
 		if have, ok := o.Node.Info[key]; want == have && ok == (want != "") {
@@ -197,6 +197,24 @@ func (o *Observation) publish(w *Write) {
 	// changes of another.
 	w.setLabel(v1alpha1.LabelWants, new(string(o.Sources.Wants)))
 	w.setAnnotation(v1alpha1.AnnotationHost, &host)
+}
+
+// onlyRestarted reports whether what is published differs from self in nothing but the
+// start of the process, and the node is in no turn: then it stays as it is, so that a
+// restart of lockkeeper in a whole fleet writes nothing.
+//
+// In a turn the start is written, because a late write of the process before this one
+// must conflict. The same write acks the turn's first state, so none is added. After a
+// turn that was taken back because the host was silent, the start is written too: it
+// shows the coordinator that the host is back.
+func (o *Observation) onlyRestarted(self v1alpha1.Host) bool {
+	n := &o.Node
+	if n.Host == nil || n.State != v1alpha1.StateIdle && n.State != v1alpha1.StatePaused ||
+		n.Last != nil && n.Last.Reason == v1alpha1.ReasonHostSilent {
+		return false
+	}
+	self.Started = n.Host.Started
+	return v1alpha1.FormatRecord(&self) == n.RawHost
 }
 
 // say adds a word about the present state to w.

@@ -46,13 +46,11 @@ var changes = map[string]func(*scene){
 			s.t.Errorf("its last turn was for %+v", l)
 		}
 		s.must(os.Chmod(filepath.Join(h.Root(), appConf), 0o640))
-		n = s.ended(h, "Done: applying", "Done: applying")
+		s.ended(h, "Done: applying", "Done: applying")
 		// What was applied is in effect, also for the next process: it has nothing to do.
 		h.StopLockkeeper()
 		s.must(h.StartLockkeeper())
-		s.until(h, "to have the word of another process", func(now *turn.Node) bool {
-			return now.HostSpeaks() && now.Host.Started.After(n.Host.Started)
-		})
+		s.says(h, "idle since ") // the next process, which has read everything
 		s.idle(h)
 		s.ended(h, "Done: applying", "Done: applying")
 		s.did(h, 0, appRestart, appRestart)

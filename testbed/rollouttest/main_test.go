@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(controlplane.RunTestsApart(m, controlplane.Options{}, func(p *controlplane.Pool) { pool = p }))
+	os.Exit(controlplane.RunTestsApart(m, controlplane.Options{Audit: true}, func(p *controlplane.Pool) { pool = p }))
 }
 
 // options are a rig's before a test changes them.

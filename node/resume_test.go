@@ -1,0 +1,98 @@
+package node
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
+)
+
+// TestPublishSettled: a process publishes nothing before its host knows enough, not even at its end, and then only what differs from
+// what is published.
+func TestPublishSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dir := &store{}, t.TempDir()
+		p, stop := publishing(t, dir, s)
+		p.report(resting, true)
+		elapse(10 * time.Second)
+		stop()
+		first := s.object.Status
+
+		starting := resting
+		starting.Wants, starting.EngineError = "", "not asked yet"
+		p, stop = publishing(t, dir, s)
+		p.report(starting, false)
+		elapse(time.Minute)
+		stop()
+		p, stop = publishing(t, dir, s)
+		p.report(starting, false)
+		elapse(time.Second)
+		p.report(resting, true)
+		elapse(time.Minute)
+		stop()
+		if len(s.writes) != 0 {
+			t.Errorf("a restart on a host on which nothing has changed writes at %v:\n%+v\nafter\n%+v", s.writes, s.object.Status, first)
+		}
+
+		// The next version.
+		p, stop = publishing(t, dir, s)
+		p.version = "v2"
+		p.report(starting, false)
+		elapse(time.Second)
+		p.report(resting, true)
+		elapse(time.Minute)
+		stop()
+		if len(s.writes) != 1 || s.object.Status.Version != "v2" {
+			t.Errorf("an upgrade writes at %v, version %q; expected one write", s.writes, s.object.Status.Version)
+		}
+	})
+}
+
+// TestBlockersResume: what blocks the host keeps its time over a restart, if the process after it meets the same within a minute.
+func TestBlockersResume(t *testing.T) {
+	start := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	since := func(d time.Duration) metav1.Time { return metav1.NewTime(start.Add(d)) }
+	budget := v1alpha1.Blocker{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0"}
+	published := budget
+	published.Since = since(0)
+	for name, c := range map[string]struct {
+		published []v1alpha1.Blocker
+		after     time.Duration // since the restart
+		want      metav1.Time
+	}{
+		"nothing was published": {nil, time.Second, since(time.Hour + time.Second)},
+		"the same":              {[]v1alpha1.Blocker{published}, time.Second, since(0)},
+		"another pod": {[]v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-1", Since: since(0)}}, time.Second,
+			since(time.Hour + time.Second)},
+		"much later":          {[]v1alpha1.Blocker{published}, 2 * time.Minute, since(time.Hour + 2*time.Minute)},
+		"published as future": {[]v1alpha1.Blocker{{Kind: budget.Kind, Name: budget.Name, Pod: budget.Pod, Since: since(2 * time.Hour)}}, time.Second, since(time.Hour + time.Second)},
+	} {
+		restart := start.Add(time.Hour)
+		var b blockers
+		b.resume(c.published, restart)
+		b.list(nil, restart.Add(c.after-time.Millisecond))
+		got := b.list([]v1alpha1.Blocker{budget}, restart.Add(c.after))
+		if len(got) != 1 || !got[0].Since.Equal(&c.want) {
+			t.Errorf("%s: %+v, want since %v", name, got, c.want)
+		}
+	}
+}
+
+// TestPublishReadFails: while the HostUpdate cannot be read, nothing is written over it.
+func TestPublishReadFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{err: errors.New("no such kind")}
+		p, stop := publishing(t, t.TempDir(), s)
+		p.report(local.Host{Node: "n1", UID: "u", BootID: "b"}, true)
+		elapse(time.Minute)
+		stop()
+		if len(s.writes) != 0 {
+			t.Errorf("it writes at %v", s.writes)
+		}
+	})
+}

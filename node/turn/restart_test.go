@@ -1,0 +1,49 @@
+package turn
+
+import (
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// TestRestart: another process of the same boot writes what has changed. That it is another process counts only in a turn, and after
+// one that was taken back because the host was silent.
+func TestRestart(t *testing.T) {
+	start := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	silent := &v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultTurnedBack, Reason: v1alpha1.ReasonHostSilent}
+	done := &v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultDone}
+	for name, c := range map[string]struct {
+		change func(*Observation)
+		writes bool
+	}{
+		"idle":                   {func(*Observation) {}, false},
+		"paused":                 {func(o *Observation) { o.Node.State = v1alpha1.StatePaused }, false},
+		"idle after a turn":      {func(o *Observation) { o.Node.Last = done }, false},
+		"after silence":          {func(o *Observation) { o.Node.Last = silent }, true},
+		"not adopted":            {func(o *Observation) { o.Node.State = v1alpha1.StateAbsent }, true},
+		"another version":        {func(o *Observation) { o.Self.Version = "v2" }, true},
+		"another boot":           {func(o *Observation) { o.Self.BootID = "b2" }, true},
+		"something to do":        {func(o *Observation) { o.Sources.Wants = v1alpha1.WantsReboot }, true},
+		"draining":               {func(o *Observation) { o.Node.State, o.Node.Turn = v1alpha1.StateDraining, "t1" }, true},
+		"its record is damaged":  {func(o *Observation) { o.Node.Host, o.Node.RawHost = nil, "{" }, true},
+		"the Node is a new one":  {func(o *Observation) { o.Node.UID = "another" }, true},
+		"the label os has to be": {func(o *Observation) { o.Info = map[string]string{v1alpha1.LabelOS: "flatcar"} }, true},
+	} {
+		o := Observation{Self: v1alpha1.Host{Version: "v1", BootID: "b1", Started: start},
+			Sources: Sources{Complete: true, Wants: v1alpha1.WantsNothing}}
+		o.Node.UID, o.Node.State, o.Node.Wants = "u", v1alpha1.StateIdle, v1alpha1.WantsNothing
+		self := o.self()
+		o.Node.Host, o.Node.RawHost = &self, v1alpha1.FormatRecord(&self)
+		o.Self.Started = start.Add(time.Hour)
+		c.change(&o)
+		var w Write
+		o.publish(&w)
+		if _, writes := w.Annotations[v1alpha1.AnnotationHost]; writes != c.writes {
+			t.Errorf("%s: writes host: %t, want %t", name, writes, c.writes)
+		}
+		if o.Self.Started != start.Add(time.Hour) || o.Node.Host != nil && o.Node.Host.Started != start {
+			t.Errorf("%s: the observation was changed", name)
+		}
+	}
+}
