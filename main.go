@@ -559,7 +559,11 @@ func historyCommand(c *cli.Context) error {
 	}
 	var all []v1alpha1.HostUpdate
 	if name := c.Args().First(); name == "" {
-		all, err = object.ListHostUpdates(c.Context, client)
+		var undecodable []error
+		all, undecodable, err = object.ListHostUpdates(c.Context, client)
+		for _, err := range undecodable {
+			fmt.Fprintf(c.App.ErrWriter, "lockkeeper: %v\n", err)
+		}
 	} else {
 		var u *v1alpha1.HostUpdate
 		if u, err = object.ReadHostUpdate(c.Context, client, name); err == nil && u == nil {

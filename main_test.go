@@ -621,3 +621,58 @@ func TestTextFitsTheTerminal(t *testing.T) {
 		t.Errorf("on a terminal something is missing:\n%s", shown)
 	}
 }
+
+// One HostUpdate that this version cannot decode is left out of the history, with a warning that names it and the field.
+func TestHistoryOfAnotherVersion(t *testing.T) {
+	const turn = `{"turn":"t1","result":"Done","started":"2026-11-22T10:00:00Z","ended":"2026-11-22T10:05:00Z","changes":["OSUpdate@4.2.0"]}`
+	object := func(name, status string) string {
+		return fmt.Sprintf(`{"apiVersion":"lockkeeper.dev/v1alpha1","kind":"HostUpdate","metadata":{"name":%q},"status":%s}`, name, status)
+	}
+	odd := map[string]string{
+		"node-2": `{"wants":"reboot","history":[{"turn":"t1","ended":"soon"}]}`,
+		"node-3": `{"wants":{"reboot":true}}`,
+		"node-4": `"gone"`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		name := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+		switch {
+		case odd[name] != "":
+			fmt.Fprint(w, object(name, odd[name]))
+		case name != "hostupdates":
+			http.NotFound(w, r)
+		case r.URL.Query().Get("continue") == "":
+			fmt.Fprintf(w, `{"apiVersion":"lockkeeper.dev/v1alpha1","kind":"HostUpdateList","metadata":{"continue":"2"},"items":[%s,%s,%s]}`,
+				object("node-2", odd["node-2"]), object("node-3", odd["node-3"]), object("node-4", odd["node-4"]))
+		default:
+			fmt.Fprintf(w, `{"apiVersion":"lockkeeper.dev/v1alpha1","kind":"HostUpdateList","metadata":{},"items":[%s]}`,
+				object("node-1", `{"new":7,"history":[`+turn+`]}`))
+		}
+	}))
+	defer server.Close()
+	dir := t.TempDir()
+	env := kubeconfig(t, dir, server.URL)
+
+	stdout, stderr, exit := lockkeeper(t, dir, env, "history")
+	if exit != 0 || !strings.Contains(stdout, "node-1") || !strings.Contains(stdout, "OSUpdate@4.2.0") {
+		t.Errorf("exit status %d, %q", exit, stdout)
+	}
+	warnings := strings.Split(strings.TrimSpace(stderr), "\n")
+	for i, want := range []string{
+		"lockkeeper: HostUpdate node-2: this version of lockkeeper cannot decode status.history: parsing time ",
+		"lockkeeper: HostUpdate node-3: this version of lockkeeper cannot decode status.wants: json: ",
+		"lockkeeper: HostUpdate node-4: this version of lockkeeper cannot decode status: json: ",
+	} {
+		if len(warnings) != 3 || !strings.HasPrefix(warnings[i], want) || !strings.HasSuffix(warnings[i], "; another version wrote it, and what it says is not shown") {
+			t.Errorf("warnings %q, want %q", warnings, want)
+		}
+	}
+
+	stdout, stderr, exit = lockkeeper(t, dir, env, "history", "node-2")
+	if exit != 1 || stdout != "" || !strings.HasPrefix(stderr, "lockkeeper: HostUpdate node-2: this version of lockkeeper cannot decode status.history: ") {
+		t.Errorf("exit status %d, %q, %q", exit, stdout, stderr)
+	}
+	if _, stderr, exit = lockkeeper(t, dir, env, "history", "node-9"); exit != 1 || !strings.Contains(stderr, `there is no HostUpdate "node-9"`) {
+		t.Errorf("exit status %d, %q", exit, stderr)
+	}
+}

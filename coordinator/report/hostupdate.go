@@ -2,12 +2,14 @@ package report
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 const (
@@ -24,6 +26,8 @@ const (
 type updates struct {
 	at  time.Time
 	all map[string]*v1alpha1.HostUpdateStatus // by node; nil: none, or it cannot be read
+	// errors are why those cannot be shown that this version cannot decode.
+	errors map[string]string
 }
 
 // addUpdates adds what the hosts say to the nodes of r that are in a turn, and to
@@ -41,7 +45,7 @@ func (s *Source) addUpdates(ctx context.Context, r *Report) {
 		}
 	}
 	if time.Since(s.updates.at) >= updatesEvery {
-		s.updates = updates{time.Now(), map[string]*v1alpha1.HostUpdateStatus{}}
+		s.updates = updates{time.Now(), map[string]*v1alpha1.HostUpdateStatus{}, map[string]string{}}
 	}
 	ctx, cancel := context.WithTimeout(ctx, updatesTimeout)
 	defer cancel()
@@ -59,11 +63,15 @@ func (s *Source) addUpdates(ctx context.Context, r *Report) {
 			if err == nil && u != nil {
 				s.updates.all[name] = &u.Status
 			}
+			if e, ok := errors.AsType[*object.UndecodableError](err); ok {
+				s.updates.errors[name] = e.Error()
+			}
 		})
 	}
 	wg.Wait()
 	for i := range r.Nodes {
 		r.Nodes[i].add(s.updates.all[r.Nodes[i].Name])
+		r.Nodes[i].UpdateError = s.updates.errors[r.Nodes[i].Name]
 	}
 }
 
@@ -105,6 +113,9 @@ func blockerName(b *v1alpha1.Blocker) string {
 // updateLines are the lines of what the host says.
 func (r *Report) updateLines(n *Node, line lineFunc) {
 	u := n.Update
+	if n.UpdateError != "" {
+		line("note", "%s", n.UpdateError)
+	}
 	if u == nil {
 		return
 	}

@@ -112,6 +112,7 @@ func TestHostileTexts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := infested(t, text).report()
 			r.Find("n1").Update = hostileUpdate(text)
+			r.Find("n2").UpdateError = text
 			for _, f := range []Form{{All: true}, {Node: "n1"}, {Node: "n2"}, {Node: "n3"}, {Node: "n5"}, {Node: "n6"}, {Node: "n7"}, {JSON: true}} {
 				for _, width := range []int{0, 20, 80} {
 					if f.Width = width; f.JSON && width > 0 {

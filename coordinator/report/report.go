@@ -140,6 +140,8 @@ type Node struct {
 	// Update is what the node's HostUpdate says; null if it was not read or is of
 	// another boot. It is read for nodes in a turn.
 	Update *v1alpha1.HostUpdateStatus `json:"update,omitempty"`
+	// UpdateError is why the HostUpdate cannot be decoded; "" if it can.
+	UpdateError string `json:"updateError,omitempty"`
 	// Problems are keys whose value could not be read.
 	Problems []string `json:"problems,omitempty"`
 

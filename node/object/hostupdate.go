@@ -3,7 +3,10 @@ package object
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,14 +21,36 @@ type HostUpdates struct {
 	Node   string
 }
 
-// Read is [ReadHostUpdate].
+// Read is [ReadHostUpdate]. Of a HostUpdate with a status that this version cannot decode
+// it returns only the metadata, and no error: the host writes the status again.
 func (h HostUpdates) Read(ctx context.Context) (*v1alpha1.HostUpdate, error) {
-	return ReadHostUpdate(ctx, h.Client, h.Node)
+	u, err := ReadHostUpdate(ctx, h.Client, h.Node)
+	if _, undecodable := errors.AsType[*UndecodableError](err); undecodable {
+		return u, nil
+	}
+	return u, err
 }
 
+// UndecodableError says that this version of lockkeeper cannot decode the status of a
+// HostUpdate.
+type UndecodableError struct {
+	Node  string
+	Field string // the first one that cannot be decoded: "status.history"
+	Err   error  // what is wrong with it
+}
+
+// Error names the object and the field, and says what it means.
+func (e *UndecodableError) Error() string {
+	return fmt.Sprintf("HostUpdate %s: this version of lockkeeper cannot decode %s: %v; another version wrote it, and what it says is not shown",
+		e.Node, e.Field, v1alpha1.OneLine(e.Err.Error(), v1alpha1.MaxUpdateText))
+}
+
+// Unwrap returns what is wrong with the field.
+func (e *UndecodableError) Unwrap() error { return e.Err }
+
 // ReadHostUpdate reads the HostUpdate of a Node. It returns nil, and no error, if
-// there is none, or the API server serves no such kind, and only the metadata of one
-// whose status this version cannot decode.
+// there is none, or the API server serves no such kind. With an [UndecodableError] it
+// returns the metadata.
 func ReadHostUpdate(ctx context.Context, client *Client, node string) (*v1alpha1.HostUpdate, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -37,55 +62,87 @@ func ReadHostUpdate(ctx context.Context, client *Client, node string) (*v1alpha1
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	var u *v1alpha1.HostUpdate
-	if err == nil {
-		u, err = decodeHostUpdate(answer, node)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("reading hostupdate %s: %w", node, err)
 	}
-	return u, nil
+	u, err := decodeHostUpdate(answer)
+	if !isHostUpdate(u, node) {
+		return nil, fmt.Errorf("reading hostupdate %s: %w", node, errNotHostUpdate)
+	}
+	return u, err
 }
 
-// decodeHostUpdate decodes an answer that has to be a node's HostUpdate. Of one with
-// a status that this version cannot decode it returns only the metadata: another
-// version of lockkeeper wrote it, and the host writes it again.
-func decodeHostUpdate(answer []byte, node string) (*v1alpha1.HostUpdate, error) {
+var errNotHostUpdate = errors.New("the answer is not this HostUpdate; does a proxy answer in the API server's place?")
+
+func isHostUpdate(u *v1alpha1.HostUpdate, node string) bool {
+	return u != nil && u.Kind == "HostUpdate" && u.Name == node
+}
+
+// decodeHostUpdate decodes a HostUpdate. It returns nil for what is no object. The error
+// is an [UndecodableError]; with one, the result has only the metadata.
+func decodeHostUpdate(text []byte) (*v1alpha1.HostUpdate, error) {
 	var head metav1.PartialObjectMetadata
-	if err := json.Unmarshal(answer, &head); err != nil || head.Kind != "HostUpdate" || head.Name != node {
-		return nil, fmt.Errorf("the answer is not this HostUpdate; does a proxy answer in the API server's place?")
+	if err := json.Unmarshal(text, &head); err != nil {
+		return nil, &UndecodableError{Node: "(unknown)", Field: "metadata", Err: err}
 	}
 	u := &v1alpha1.HostUpdate{}
-	if err := json.Unmarshal(answer, u); err != nil {
-		u = &v1alpha1.HostUpdate{TypeMeta: head.TypeMeta, ObjectMeta: head.ObjectMeta}
+	err := json.Unmarshal(text, u)
+	if err == nil {
+		return u, nil
 	}
-	return u, nil
+	e := &UndecodableError{Node: v1alpha1.OneLine(head.Name, v1alpha1.MaxUpdateName), Field: "status", Err: err}
+	var fields struct {
+		Status map[string]json.RawMessage `json:"status"`
+	}
+	if json.Unmarshal(text, &fields) == nil {
+		for _, name := range slices.Sorted(maps.Keys(fields.Status)) {
+			one, _ := json.Marshal(map[string]json.RawMessage{name: fields.Status[name]})
+			if err := json.Unmarshal(one, &v1alpha1.HostUpdateStatus{}); err != nil {
+				e.Field, e.Err = "status."+v1alpha1.OneLine(name, v1alpha1.MaxUpdateName), err
+				break
+			}
+		}
+	}
+	return &v1alpha1.HostUpdate{TypeMeta: head.TypeMeta, ObjectMeta: head.ObjectMeta}, e
 }
 
 // updatesPage is how many HostUpdates one LIST returns; each is a few kilobytes.
 const updatesPage = 500
 
 // ListHostUpdates reads all HostUpdates. There are none where the API server serves
-// no such kind.
-func ListHostUpdates(ctx context.Context, client *Client) ([]v1alpha1.HostUpdate, error) {
+// no such kind. Those that this version cannot decode are left out; undecodable says
+// which they are.
+func ListHostUpdates(ctx context.Context, client *Client) (all []v1alpha1.HostUpdate, undecodable []error, err error) {
 	rest, err := client.ownKinds()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var all []v1alpha1.HostUpdate
 	o := metav1.ListOptions{Limit: updatesPage}
 	for {
-		list := &v1alpha1.HostUpdateList{}
-		err := rest.Get().Resource(v1alpha1.HostUpdateResource.Resource).VersionedParams(&o, metav1.ParameterCodec).Timeout(Timeout).Do(ctx).Into(list)
+		answer, err := rest.Get().Resource(v1alpha1.HostUpdateResource.Resource).VersionedParams(&o, metav1.ParameterCodec).Timeout(Timeout).Do(ctx).Raw()
 		if apierrors.IsNotFound(err) {
-			return nil, nil
+			return nil, nil, nil
+		}
+		var list struct {
+			Kind            string `json:"kind"`
+			metav1.ListMeta `json:"metadata"`
+			Items           []json.RawMessage `json:"items"`
+		}
+		if err == nil && (json.Unmarshal(answer, &list) != nil || list.Kind != "HostUpdateList") {
+			err = errors.New("the answer is not a list of HostUpdates; does a proxy answer in the API server's place?")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("listing hostupdates: %w", err)
+			return nil, nil, fmt.Errorf("listing hostupdates: %w", err)
 		}
-		all = append(all, list.Items...)
+		for _, item := range list.Items {
+			if u, err := decodeHostUpdate(item); err != nil {
+				undecodable = append(undecodable, err)
+			} else {
+				all = append(all, *u)
+			}
+		}
 		if o.Continue = list.Continue; o.Continue == "" {
-			return all, nil
+			return all, undecodable, nil
 		}
 	}
 }
@@ -114,7 +171,9 @@ func (h HostUpdates) Write(ctx context.Context, uid string, status *v1alpha1.Hos
 	answer, err := rest.Patch(types.ApplyPatchType).Resource(v1alpha1.HostUpdateResource.Resource).Name(node).
 		Param("fieldManager", FieldManager("host")).Param("force", "true").Body(body).Do(ctx).Raw()
 	if err == nil {
-		_, err = decodeHostUpdate(answer, node)
+		if u, _ := decodeHostUpdate(answer); !isHostUpdate(u, node) {
+			err = errNotHostUpdate
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("writing hostupdate %s: %w", node, err)
