@@ -1,13 +1,11 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 // drainToldAfter is how long something has to block a drain before an Event says so.
@@ -23,6 +21,7 @@ type drainEvents struct {
 	told  bool
 	turn  string    // the one that told is about
 	clear time.Time // since when the drain has run and nothing has blocked it
+	since time.Time // since when what the last Event says has been so
 }
 
 // next returns the reason and the note of the Event that is due, "" for none.
@@ -41,7 +40,7 @@ func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
 	}
 	switch over := !drains || !e.clear.IsZero() && now.Sub(e.clear) >= drainClearAfter; {
 	case len(blocked) == 0 && e.told && over:
-		e.told = false
+		e.told, e.since = false, now
 		return v1alpha1.EventDrainUnblocked, "nothing blocks the drain any more; the node is " + s.State.String()
 	case len(blocked) == 0 || e.told || now.Sub(blocked[0].Since.Time) < drainToldAfter:
 		return "", ""
@@ -49,6 +48,7 @@ func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
 	e.turn = s.Turn
 	e.told = true
 	b := blocked[0]
+	e.since = b.Since.Time
 	note = fmt.Sprintf("turn %s: %s %s has blocked pod %s since %s: %s", s.Turn, b.Kind, b.Name, b.Pod, b.Since.UTC().Format(time.RFC3339), b.Message)
 	if more := len(blocked) - 1; more > 0 {
 		note += fmt.Sprintf("; and %d more", more)
@@ -56,17 +56,15 @@ func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
 	return v1alpha1.EventDrainBlocked, note
 }
 
-// tellDrain writes the Event that is due, and waits for no answer.
-func (h *Host) tellDrain(ctx context.Context, s *local.Host) {
-	reason, note := h.drainEvents.next(s, time.Now())
+// tellDrain has the Event written that is due, and does not wait for it.
+func (h *Host) tellDrain(s *local.Host) {
+	now := time.Now()
+	reason, note := h.drainEvents.next(s, now)
 	d, ok := v1alpha1.EventOf(reason)
 	if !ok {
 		return
 	}
 	h.log.Info("writing an Event", "reason", reason, "note", note)
-	go func() {
-		if err := object.WriteNodeEvent(ctx, h.client, s.Node, s.UID, d, note); err != nil {
-			h.log.Warn("an Event cannot be written", "err", err)
-		}
-	}()
+	key := fmt.Sprintf("%s %s %d", s.Turn, reason, h.drainEvents.since.Unix())
+	h.events.add(hostEvent{time: now, node: s.Node, uid: s.UID, key: key, doc: d, note: note})
 }

@@ -40,4 +40,11 @@ func TestDrainEvents(t *testing.T) {
 			t.Errorf("step %d: %s %q, want %s %q", i, reason, note, c.reason, c.note)
 		}
 	}
+
+	// Another process, to which the time of the blocker was handed on: the Event is due at once, and it is the same one.
+	e = drainEvents{}
+	s := local.Host{Turn: "t1", State: v1alpha1.StateDraining, Drain: &v1alpha1.DrainStatus{Total: 2}, Blockers: []v1alpha1.Blocker{budget}}
+	if reason, _ := e.next(&s, start.Add(11*time.Minute)); reason != "DrainBlocked" || !e.since.Equal(start) {
+		t.Errorf("after a restart: %s about %v, want DrainBlocked about %v", reason, e.since, start)
+	}
 }

@@ -112,7 +112,7 @@ func (h *Host) facts() *turn.Node {
 func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 	if !h.view.Listed() {
 		d := turn.Decision{Waits: v1alpha1.ReasonNotReady, Detail: "the API server, for a first look at its Node"}
-		h.tell(ctx, turn.Observation{Self: h.self.host(h.Version)}, d, h.apiTrouble())
+		h.tell(turn.Observation{Self: h.self.host(h.Version)}, d, h.apiTrouble())
 		return d, nil
 	}
 	for range maxSteps {
@@ -125,7 +125,7 @@ func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 		if d.Do != turn.DoHooks {
 			h.hooks.leave()
 		}
-		h.tell(ctx, o, d, h.apiTrouble())
+		h.tell(o, d, h.apiTrouble())
 		var err error
 		switch {
 		case ctx.Err() != nil:

@@ -71,7 +71,7 @@ func TestTroubleTellsTheTruth(t *testing.T) {
 	n := h.facts()
 	o := turn.Observation{Node: *n, Sources: turn.Sources{Complete: true, Wants: v1alpha1.WantsReboot,
 		Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/x"}}}}
-	h.tell(t.Context(), o, turn.Decision{Do: turn.DoDrain, Detail: "3 pods to go"}, nil)
+	h.tell(o, turn.Decision{Do: turn.DoDrain, Detail: "3 pods to go"}, nil)
 	if !strings.Contains(last.Text(), "draining (turn t1); at work on 3 pods to go since ") || !strings.HasSuffix(last.Text(), "; wants reboot for Sentinel /run/x") {
 		t.Errorf("line %q", last.Text())
 	}
@@ -91,7 +91,7 @@ func TestTroubleTellsTheTruth(t *testing.T) {
 	if last.Wants != v1alpha1.WantsReboot || len(last.Changes) != 1 || last.State != v1alpha1.StateDraining || last.Turn != "t1" {
 		t.Errorf("it forgot what it knew: %+v", *last)
 	}
-	h.tell(t.Context(), o, turn.Decision{Do: turn.DoDrain}, nil)
+	h.tell(o, turn.Decision{Do: turn.DoDrain}, nil)
 	if last.API != nil || strings.Contains(last.Text(), "trouble") {
 		t.Errorf("the trouble is over: %q", last.Text())
 	}
@@ -194,7 +194,7 @@ func TestTroubleOfItsOwn(t *testing.T) {
 		if h.trouble("", c.err); last.API == nil || last.API.Own != c.own {
 			t.Errorf("%v, in the loop: %+v", c.err, *last)
 		}
-		if h.tell(t.Context(), o, turn.Decision{}, c.err); last.API == nil || last.API.Own != c.own {
+		if h.tell(o, turn.Decision{}, c.err); last.API == nil || last.API.Own != c.own {
 			t.Errorf("%v, beside it: %+v", c.err, *last)
 		}
 	}

@@ -146,6 +146,7 @@ type Host struct {
 	beat        *systemd.Beat
 	publisher   *publisher
 	drainEvents drainEvents
+	events      *eventWriter
 
 	coordinatorFile *updateengine.CoordinatorFile
 	uncoordinated   bool // it cannot be written, and that was logged
@@ -194,6 +195,9 @@ func New(o Options) (*Host, error) {
 		h.wake()
 		time.AfterFunc(firstReads, h.wake)
 	}
+	h.events = newEventWriter(o.Log, func(ctx context.Context, e *hostEvent) error {
+		return object.WriteNodeEvent(ctx, h.client, e.node, e.uid, e.key, e.time, e.doc, e.note)
+	})
 	h.coordinatorFile = updateengine.NewCoordinatorFile(o.Root)
 	h.hooks = &hooks{units: o.Units, log: o.Log, wake: h.wake}
 	h.watched = watched.New(watched.Options{Root: o.Root, StateDir: filepath.Join(o.Root, StateDir), BootID: self.bootID,
@@ -254,6 +258,7 @@ func (h *Host) Run(ctx context.Context) error {
 	h.policies = object.NewPolicies(h.client, h.wake)
 	wg.Go(func() { h.view.Run(ctx) })
 	wg.Go(func() { h.policies.Run(ctx) })
+	wg.Go(func() { h.events.run(ctx) })
 	wg.Go(func() { h.publisher.run(ctx, object.HostUpdates{Client: h.client, Node: h.name}) })
 	if err := wait(ctx, h.managersKnown, managersBound); err != nil {
 		return err

@@ -2,7 +2,6 @@ package node
 
 import (
 	"cmp"
-	"context"
 	"log/slog"
 	"time"
 
@@ -32,7 +31,7 @@ type waiting struct {
 
 // tell says what the host does: to the journal, once for each change, and to
 // whoever shows its status.
-func (h *Host) tell(ctx context.Context, o turn.Observation, d turn.Decision, apiErr error) {
+func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 	n := &o.Node
 	rests := d.Read == turn.ReadNothing && d.Write == nil
 	if rests {
@@ -64,7 +63,7 @@ func (h *Host) tell(ctx context.Context, o turn.Observation, d turn.Decision, ap
 	}
 	h.failing = time.Time{}
 	h.report(s)
-	h.tellDrain(ctx, &s)
+	h.tellDrain(&s)
 
 	if n.UID != "" {
 		h.journal(n, transition{any: true, state: n.State, turn: s.Turn, waits: d.Waits, wants: s.Wants}, d.Detail)

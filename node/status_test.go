@@ -120,7 +120,7 @@ func TestStatusLine(t *testing.T) {
 		d := turn.Step(obs)
 		d.Write = nil // what it says of itself goes out first; then it is at rest
 		before := time.Now().UTC().Format(time.DateTime)
-		h.tell(t.Context(), obs, d, nil)
+		h.tell(obs, d, nil)
 		got := regexp.MustCompile(`since (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC`).ReplaceAllStringFunc(line, func(s string) string {
 			if at := strings.TrimSuffix(strings.TrimPrefix(s, "since "), " UTC"); at < before || at > time.Now().UTC().Format(time.DateTime) {
 				t.Errorf("%s: since %s, now is %s", c.state, at, before)
@@ -148,7 +148,7 @@ func TestEachTransitionIsToldOnce(t *testing.T) {
 	h := &Host{name: "n1", log: slog.New(recorder{told: &told}).With("node", "n1")}
 	step := func(state v1alpha1.State, change func(*turn.Observation)) {
 		o := situation(state, change)
-		h.tell(t.Context(), o, turn.Decision{Waits: o.Node.Held, Detail: "x"}, nil)
+		h.tell(o, turn.Decision{Waits: o.Node.Held, Detail: "x"}, nil)
 	}
 	kind := map[v1alpha1.MessageID]string{
 		v1alpha1.MessageStateEntered: "entered", v1alpha1.MessageWants: "wants", v1alpha1.MessageTurnEnded: "ended",

@@ -96,7 +96,9 @@ func TestHostsEvent(t *testing.T) {
 	if !ok {
 		t.Fatal("no such Event")
 	}
-	must(t, object.WriteNodeEvent(t.Context(), client, "id-a", string(n.UID), d, "turn t1: "+strings.Repeat("é", 1000)))
+	for range 2 { // of an Event that is there already nothing is written
+		must(t, object.WriteNodeEvent(t.Context(), client, "id-a", string(n.UID), "t1", time.Now(), d, "turn t1: "+strings.Repeat("é", 1000)))
+	}
 	list, err := cp.Client().EventsV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=DrainBlocked"})
 	must(t, err)
 	if len(list.Items) != 1 || list.Items[0].Regarding.Name != "id-a" || list.Items[0].Type != "Warning" || !strings.HasPrefix(list.Items[0].Note, "turn t1: é") {

@@ -50,7 +50,7 @@ var changes = map[string]func(*scene){
 		// What was applied is in effect, also for the next process: it has nothing to do.
 		h.StopLockkeeper()
 		s.must(h.StartLockkeeper())
-		s.says(h, "idle since ") // the next process, which has read everything
+		s.says(h, "idle; up to date since ") // the next process, which has read everything
 		s.idle(h)
 		s.ended(h, "Done: applying", "Done: applying")
 		s.did(h, 0, appRestart, appRestart)

@@ -115,6 +115,46 @@ var published = map[string]func(*scene){
 		}
 	},
 
+	// The process is killed during the drain, and stopped before the reboot: what blocks the host keeps its time, no stage is lost, and
+	// nothing is published that is not so.
+	"hostupdate-after-a-kill": func(s *scene) {
+		s.policy("rollout: {settle: 0s}")
+		h := s.hosts(1)[0]
+		release := s.block(h)
+		let := h.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "backup", Why: "writing a tape", Mode: "block", PID: 1})
+		s.update(h, "to be there", func(u *v1alpha1.HostUpdateStatus) bool { return u.Wants == v1alpha1.WantsNothing && u.State == "idle" })
+		rec := s.record(h)
+		s.stage(h)
+		b := s.blockedBy(h, v1alpha1.BlockerBudget, h.Name()+"/work")
+		s.passes(2 * time.Second) // times are published to the second
+		s.must(h.Signal(syscall.SIGKILL))
+		s.says(h, string(b.Pod))   // another process, which has met it again
+		s.passes(10 * time.Second) // it publishes what it knows within 8 s
+		release()
+		i := s.blockedBy(h, v1alpha1.BlockerInhibitor, "backup")
+		s.must(h.Signal(syscall.SIGTERM))
+		s.says(h, "backup")
+		let()
+		s.ended(h, "Done: draining rebooting uncordoning")
+		last := s.update(h, "to say that the turn is complete", func(u *v1alpha1.HostUpdateStatus) bool {
+			return len(u.History) == 1 && u.Wants == v1alpha1.WantsNothing && u.State == "idle" && string(u.BootID) == h.BootID()
+		})
+		all := rec(last)
+		s.checkRecord(h, all)
+		if got := fmt.Sprintf("%d %s", len(last.History[0].Stages), last.History[0].Stages[0].State); got != "3 draining" {
+			s.t.Errorf("the stages are %+v", last.History[0].Stages)
+		}
+		for n, u := range all {
+			for _, now := range u.Blockers {
+				for _, was := range []v1alpha1.Blocker{b, i} {
+					if now.Kind == was.Kind && now.Name == was.Name && now.Pod == was.Pod && !now.Since.Equal(&was.Since) {
+						s.t.Errorf("write %d: %s %s blocks since %v, and before the restart since %v", n, now.Kind, now.Name, now.Since, was.Since)
+					}
+				}
+			}
+		}
+	},
+
 	"hostupdate-more-blockers": func(s *scene) {
 		s.policy("rollout: {settle: 0s}\nhooks: {waitForVolumeDetach: true}\ndrain: {block: [{selector: {matchLabels: {keep: " + s.name + "}}}]}")
 		h := s.hosts(1)[0]
@@ -145,6 +185,16 @@ var published = map[string]func(*scene){
 		s.must(h.Units().Set("db.service", simhost.Unit{Load: "loaded", Active: "active"}))
 		s.ended(h, "Done: draining before-reboot rebooting uncordoning")
 	},
+}
+
+// passes lets time pass in which something must not happen.
+func (s *scene) passes(d time.Duration) {
+	s.t.Helper()
+	select {
+	case <-time.After(d):
+	case <-s.soon().Done():
+		s.t.Fatal("the test is over")
+	}
 }
 
 // barePod puts a pod on the host's node that no controller has, and that remove takes away.

@@ -1,0 +1,75 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestEventWriter: an Event that cannot be written is tried again ever more seldom, for an hour; others keep their order, and those
+// that are too many are dropped.
+func TestEventWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var tries int
+		var written []string
+		refused := errors.New("no")
+		w := newEventWriter(slog.New(slog.DiscardHandler), func(_ context.Context, e *hostEvent) error {
+			mu.Lock()
+			defer mu.Unlock()
+			tries++
+			if refused == nil {
+				written = append(written, e.note)
+			}
+			return refused
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { w.run(ctx) })
+		add := func(note string) { w.add(hostEvent{time: time.Now(), note: note}) }
+
+		add("first")
+		elapse(time.Second)
+		add("second")
+		elapse(29 * time.Minute)
+		if tries < 8 || tries > 15 { // 5 s, 10 s, 20 s, …, and then every 5 min
+			t.Errorf("%d tries in half an hour", tries)
+		}
+		mu.Lock()
+		refused = nil
+		mu.Unlock()
+		elapse(6 * time.Minute)
+		if got := fmt.Sprint(written); got != "[first second]" {
+			t.Errorf("written: %s", got)
+		}
+
+		mu.Lock()
+		refused, written = errors.New("no"), nil
+		mu.Unlock()
+		for i := range maxEvents + 2 {
+			add(fmt.Sprint(i))
+			elapse(time.Second)
+		}
+		elapse(2 * time.Hour)
+		tries = 0
+		elapse(2 * time.Hour)
+		if tries != 0 {
+			t.Errorf("%d tries for Events of four hours ago", tries)
+		}
+		mu.Lock()
+		refused = nil
+		mu.Unlock()
+		add("last")
+		elapse(time.Second)
+		if got := fmt.Sprint(written); got != "[last]" {
+			t.Errorf("written: %s", got)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
