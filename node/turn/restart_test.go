@@ -22,6 +22,8 @@ func TestRestart(t *testing.T) {
 		"idle after a turn":      {func(o *Observation) { o.Node.Last = done }, false},
 		"after silence":          {func(o *Observation) { o.Node.Last = silent }, true},
 		"not adopted":            {func(o *Observation) { o.Node.State = v1alpha1.StateAbsent }, true},
+		"a corrected clock":      {func(o *Observation) { o.Self.BootTime = start.Add(-time.Second) }, false},
+		"a clock that was wrong": {func(o *Observation) { o.Self.BootTime = start.Add(-time.Hour) }, true},
 		"another version":        {func(o *Observation) { o.Self.Version = "v2" }, true},
 		"another boot":           {func(o *Observation) { o.Self.BootID = "b2" }, true},
 		"something to do":        {func(o *Observation) { o.Sources.Wants = v1alpha1.WantsReboot }, true},
@@ -30,7 +32,7 @@ func TestRestart(t *testing.T) {
 		"the Node is a new one":  {func(o *Observation) { o.Node.UID = "another" }, true},
 		"the label os has to be": {func(o *Observation) { o.Info = map[string]string{v1alpha1.LabelOS: "flatcar"} }, true},
 	} {
-		o := Observation{Self: v1alpha1.Host{Version: "v1", BootID: "b1", Started: start},
+		o := Observation{Self: v1alpha1.Host{Version: "v1", BootID: "b1", BootTime: start, Started: start},
 			Sources: Sources{Complete: true, Wants: v1alpha1.WantsNothing}}
 		o.Node.UID, o.Node.State, o.Node.Wants = "u", v1alpha1.StateIdle, v1alpha1.WantsNothing
 		self := o.self()

@@ -199,6 +199,10 @@ func (o *Observation) publish(w *Write) {
 	w.setAnnotation(v1alpha1.AnnotationHost, &host)
 }
 
+// bootTimeSlack is by how much two processes of one boot may differ about when it began:
+// each subtracts the uptime from a clock that is corrected now and then.
+const bootTimeSlack = time.Minute
+
 // onlyRestarted reports whether what is published differs from self in nothing but the
 // start of the process, and the node is in no turn: then it stays as it is, so that a
 // restart of lockkeeper in a whole fleet writes nothing.
@@ -214,6 +218,9 @@ func (o *Observation) onlyRestarted(self v1alpha1.Host) bool {
 		return false
 	}
 	self.Started = n.Host.Started
+	if d := self.BootTime.Sub(n.Host.BootTime); d.Abs() < bootTimeSlack {
+		self.BootTime = n.Host.BootTime
+	}
 	return v1alpha1.FormatRecord(&self) == n.RawHost
 }
 

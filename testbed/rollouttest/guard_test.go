@@ -3,10 +3,10 @@ package rollouttest
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -56,7 +56,7 @@ func (s *scene) guard(name string) (lift func()) {
 		try := fmt.Sprintf(`{"metadata":{"labels":{%q:"draining"}}}`, v1alpha1.LabelState)
 		_, err := s.ControlPlane.Client().CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(try),
 			metav1.PatchOptions{FieldManager: kubectlManager, DryRun: []string{metav1.DryRunAll}})
-		return apierrors.IsInvalid(err) || apierrors.IsForbidden(err), nil
+		return err != nil && strings.Contains(err.Error(), "this machine is guarded"), err
 	})
 	return remove
 }
