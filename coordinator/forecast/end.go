@@ -49,7 +49,7 @@ var passing = map[v1alpha1.Reason]bool{
 // for the fleet. out is the decision on s, and held is what holds each node, by its
 // name, if it is known better than in out.
 func Ends(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Reason) (fleet End, policies map[string]End) {
-	c := newCourse(s, out, held)
+	c := newCourse(s, out, held, false)
 	c.roll()
 	policies = make(map[string]End, len(c.lines))
 	fleet.Left, fleet.Held = c.lost, c.lost
@@ -89,18 +89,29 @@ func Ends(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Rea
 	return fleet, policies
 }
 
+// begins says when the nodes that wait are expected to be granted their turns, by the
+// rules of [Ends], except that nodes wait for the next window. A node that is not there
+// is held for a reason of its own, or it is not known when it begins.
+func begins(s rollout.Snapshot, out *rollout.Outcome) map[string]time.Time {
+	c := newCourse(s, out, nil, true)
+	c.roll()
+	return c.begin
+}
+
 // course is a rollout as it is expected to go on.
 type course struct {
-	now     time.Time
-	lines   []line
-	byName  map[string]*line
-	total   int // of all nodes that may be unavailable; negative: no limit
-	taken   int
-	waiting []*goer
-	running []*goer
-	seen    map[string][]time.Duration // by policy and changes
-	slots   map[string][]string        // by node, the policies in which it counts as unavailable
-	lost    int                        // nodes that want something and that no policy selects
+	acrossWindows bool                 // nodes wait for the next window
+	begin         map[string]time.Time // of the turns that were granted, by node
+	now           time.Time
+	lines         []line
+	byName        map[string]*line
+	total         int // of all nodes that may be unavailable; negative: no limit
+	taken         int
+	waiting       []*goer
+	running       []*goer
+	seen          map[string][]time.Duration // by policy and changes
+	slots         map[string][]string        // by node, the policies in which it counts as unavailable
+	lost          int                        // nodes that want something and that no policy selects
 }
 
 // line is one policy's part of it.
@@ -112,7 +123,10 @@ type line struct {
 	next  time.Time // not before this does it grant a turn
 	// shut is why none of its nodes may begin a turn at present, or "".
 	shut string
-	open bool // a window is open that a turn fits in, at the time of the last grant
+	// open is whether a window is open that a turn fits in, at the time of the last
+	// grant, and opens when the next one opens; zero: not within eight days.
+	open  bool
+	opens time.Time
 }
 
 // goer is a node that is in a turn, or will be.
@@ -125,14 +139,14 @@ type goer struct {
 	counts []string
 }
 
-func newCourse(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Reason) *course {
-	c := &course{now: s.Now, total: -1, taken: out.Unavailable, byName: map[string]*line{}, seen: map[string][]time.Duration{}, slots: map[string][]string{}}
+func newCourse(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Reason, acrossWindows bool) *course {
+	c := &course{acrossWindows: acrossWindows, begin: map[string]time.Time{}, now: s.Now, total: -1, taken: out.Unavailable, byName: map[string]*line{}, seen: map[string][]time.Duration{}, slots: map[string][]string{}}
 	c.lines = make([]line, len(out.Policies))
 	for i := range out.Policies {
 		f := &out.Policies[i]
 		l := &c.lines[i]
 		l.figures, l.Policy, l.taken, l.next = f, &s.Policies[i], f.Unavailable, f.Settling
-		l.shut = l.closed(s.Now)
+		l.shut = l.closed(s.Now, acrossWindows)
 		c.byName[f.Name] = l
 		if t := s.Policies[i].MaxUnavailableTotal; t != nil {
 			if n := t.Of(out.Managed); c.total < 0 || n < c.total {
@@ -231,7 +245,8 @@ func (c *course) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 		l.Unknown = cmp.Or(l.Unknown, l.shut)
 		return
 	}
-	if !passing[held] || inTurn && n.Grant == nil {
+	waitsForWindow := c.acrossWindows && held == v1alpha1.ReasonWindow && l.closed(c.now, false) != ""
+	if !passing[held] && !waitsForWindow || inTurn && n.Grant == nil {
 		l.Held++
 		return
 	}
@@ -252,8 +267,9 @@ func (c *course) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 	c.running = append(c.running, g)
 }
 
-// closed says why the policy lets none of its nodes go at present, or "".
-func (l *line) closed(now time.Time) string {
+// closed says why the policy lets none of its nodes go at present, or "". That a window
+// opens later is no reason if nodes wait for it.
+func (l *line) closed(now time.Time, acrossWindows bool) string {
 	open, _, next := policy.OpenUntil(l.Windows, now, l.ExpectedDuration)
 	switch {
 	case len(l.Problems) > 0:
@@ -266,7 +282,7 @@ func (l *line) closed(now time.Time) string {
 		return "the policy only observes"
 	case !open && next.IsZero():
 		return "no window opens within eight days"
-	case !open:
+	case !open && !acrossWindows:
 		return fmt.Sprintf("the next window opens at %s UTC", next.UTC().Format(time.DateTime))
 	}
 	return ""
@@ -321,9 +337,14 @@ func (c *course) ends(g *goer) {
 func (c *course) grant(now time.Time) (again time.Time) {
 	for i := range c.lines {
 		l := &c.lines[i]
-		l.open, _, _ = policy.OpenUntil(l.Windows, now, l.ExpectedDuration)
+		l.open, _, l.opens = policy.OpenUntil(l.Windows, now, l.ExpectedDuration)
 	}
 	kept := c.waiting[:0]
+	wait := func(g *goer, until time.Time) {
+		if kept = append(kept, g); again.IsZero() || until.Before(again) {
+			again = until
+		}
+	}
 	for _, g := range c.waiting {
 		l := g.line
 		more := 1
@@ -332,9 +353,9 @@ func (c *course) grant(now time.Time) (again time.Time) {
 		}
 		switch {
 		case l.next.After(now):
-			if kept = append(kept, g); again.IsZero() || l.next.Before(again) {
-				again = l.next
-			}
+			wait(g, l.next)
+		case !l.open && c.acrossWindows && !l.opens.IsZero():
+			wait(g, l.opens)
 		case !l.open:
 			l.Unknown = cmp.Or(l.Unknown, "its window closes before that")
 		case l.taken+more > l.figures.Allowed, c.total >= 0 && c.taken+more > c.total, g.ControlPlane && c.controlPlaneBusy():
@@ -344,7 +365,7 @@ func (c *course) grant(now time.Time) (again time.Time) {
 			if more > 0 {
 				g.counts = []string{l.figures.Name}
 			}
-			g.end = now.Add(g.lasts)
+			c.begin[g.Name], g.end = now, now.Add(g.lasts)
 			c.running = append(c.running, g)
 		}
 	}

@@ -145,8 +145,9 @@ type Node struct {
 	// Ahead is how many come before the node in its policy's queue, those that the
 	// change comes to at the same time included; nil: it is not in it.
 	Ahead *int `json:"ahead,omitempty"`
-	// AtLeast is about how long it waits at the least, from now.
-	AtLeast *metav1.Duration `json:"atLeast,omitempty"`
+	// BeginsIn is in how long its turn is expected to begin; nil where that is not
+	// known.
+	BeginsIn *metav1.Duration `json:"beginsIn,omitempty"`
 
 	// Evict, Wait, Block and Leave are the node's pods, if its plan drains: those
 	// evicted, those on their way out, those waited for and never evicted, and those

@@ -148,8 +148,9 @@ func TestNodesAreJudgedAsIfAlone(t *testing.T) {
 	}
 }
 
-// The order of the queue is the policy's, each policy has its own, and the least
-// wait is in whole rounds of its budget.
+// The order of the queue is the policy's, and each policy has its own. Nodes wait for
+// the slots of those before them, and for the next window that a turn fits in. While a
+// node that is not Ready takes the only slot, it is not known how long.
 func TestQueue(t *testing.T) {
 	pool := func(name, pool string, n int, spec func(*v1alpha1.DisruptionPolicySpec)) policy.Policy {
 		obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
@@ -158,12 +159,13 @@ func TestQueue(t *testing.T) {
 		spec(&obj.Spec)
 		return policy.Compile(obj, time.LoadLocation)
 	}
+	afternoon := func(s *v1alpha1.DisruptionPolicySpec) {
+		s.Rollout.Settle.Duration, s.Rollout.ExpectedDuration.Duration = 5*time.Minute, 40*time.Minute
+		s.Rollout.Windows = []v1alpha1.Window{{Start: "14:00", Duration: metav1.Duration{Duration: 90 * time.Minute}, TimeZone: "UTC"}}
+	}
 	s := rollout.Snapshot{Now: noon, Policies: policy.NewSet(
 		pool("a", "a", 2, func(*v1alpha1.DisruptionPolicySpec) {}),
-		pool("b", "b", 1, func(s *v1alpha1.DisruptionPolicySpec) {
-			s.Rollout.Settle.Duration, s.Rollout.ExpectedDuration.Duration = 5*time.Minute, 40*time.Minute
-			s.Rollout.Windows = []v1alpha1.Window{{Start: "14:00", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "UTC"}}
-		}))}
+		pool("b", "b", 1, afternoon), pool("c", "c", 1, afternoon))}
 	add := func(n turn.Node, pool string) {
 		n.Labels = map[string]string{"pool": pool}
 		s.Nodes = append(s.Nodes, n)
@@ -175,23 +177,30 @@ func TestQueue(t *testing.T) {
 	for _, name := range []string{"b2", "b1", "b3"} {
 		add(idle(name), "b")
 	}
+	for _, name := range []string{"c2", "c1", "c3"} {
+		add(idle(name), "c")
+	}
 	sick := idle("b0")
 	sick.Ready = false
 	add(sick, "b")
 	for _, stopped := range []bool{false, true} {
 		s.Stopped = stopped
-		f := Ask(Input{Snapshot: s, Names: []string{"a1", "a2", "a3", "a4", "a5", "b0", "b1", "b2", "b3"}, Asked: []v1alpha1.Change{{Source: v1alpha1.SourceRequest}}}).Answer(Pods{})
+		f := Ask(Input{Snapshot: s, Names: []string{"a1", "a2", "a3", "a4", "a5", "b0", "b1", "b2", "b3", "c1", "c2", "c3"}, Asked: []v1alpha1.Change{{Source: v1alpha1.SourceRequest}}}).Answer(Pods{})
 		got := map[string]string{}
 		for _, g := range f.Groups {
 			for _, n := range g.Nodes {
-				if got[n.Name] = "-"; n.Ahead != nil {
-					got[n.Name] = fmt.Sprintf("%d, %v", *n.Ahead, n.AtLeast.Duration)
+				switch got[n.Name] = "-"; {
+				case n.BeginsIn != nil:
+					got[n.Name] = fmt.Sprintf("%d, %v", *n.Ahead, n.BeginsIn.Duration)
+				case n.Ahead != nil:
+					got[n.Name] = fmt.Sprintf("%d, not known", *n.Ahead)
 				}
 			}
 		}
 		want := map[string]string{
 			"a1": "1, 0s", "a2": "2, 16m0s", "a3": "3, 16m0s", "a4": "4, 32m0s", "a5": "5, 32m0s", // a0 is before them
-			"b0": "-", "b1": "0, 2h0m0s", "b2": "1, 2h45m0s", "b3": "2, 3h30m0s",
+			"b0": "-", "b1": "0, not known", "b2": "1, not known", "b3": "2, not known",
+			"c1": "0, 2h0m0s", "c2": "1, 2h45m0s", "c3": "2, 26h0m0s", // the third would end after 15:30
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("stopped %t: got\n%v\nexpected\n%v", stopped, got, want)

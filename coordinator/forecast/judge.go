@@ -23,6 +23,7 @@ import (
 func (q *Question) judge() {
 	now := rollout.Decide(q.in.Snapshot)
 	together, alone := now, map[string]rollout.Verdict(nil)
+	var begins map[string]time.Time
 	if len(q.in.Asked) > 0 {
 		then := q.in.Snapshot
 		then.Nodes = slices.Clone(q.in.Nodes)
@@ -33,9 +34,9 @@ func (q *Question) judge() {
 		}
 		together = rollout.Decide(then)
 		alone = q.alone(&now, &together)
-		q.queue(then, &together)
+		begins = q.queue(then, &together)
 	} else {
-		q.queue(q.in.Snapshot, &now)
+		begins = q.queue(q.in.Snapshot, &now)
 	}
 	gated := map[string]bool{} // policies for whose gates the coordinator holds nodes
 	for i := range q.in.Nodes {
@@ -50,9 +51,9 @@ func (q *Question) judge() {
 		}
 		s.judged(v, q.in.NoLeader)
 		if s.Outcome == Goes || s.Outcome == Held {
-			s.course(q.in.Now, &together, gated)
+			s.course(q.in.Now, &together, gated, begins)
 		} else {
-			s.own.Ahead, s.own.AtLeast = nil, nil
+			s.own.Ahead = nil
 		}
 	}
 }
@@ -132,14 +133,16 @@ func (s slots) at(place int) (v rollout.Verdict, ok bool) {
 	return s.verdict, s.known && (place == s.place || s.verdict.Held == v1alpha1.ReasonBudget)
 }
 
-// queue counts who comes before whom. Under the emergency stop there is no queue:
-// it is asked for as if it were over.
-func (q *Question) queue(then rollout.Snapshot, out *rollout.Outcome) {
-	names := out.Queue
+// queue counts how many come before each node, and returns when the nodes are expected
+// to be granted their turns. Under the emergency stop there is no queue: both are as if
+// the stop were lifted.
+func (q *Question) queue(then rollout.Snapshot, out *rollout.Outcome) map[string]time.Time {
+	lifted := out
 	if then.Stopped {
 		then.Stopped = false
-		names = rollout.Decide(then).Queue
+		lifted = new(rollout.Decide(then))
 	}
+	names := lifted.Queue
 	ahead, place := map[string]int{}, map[string]int{}
 	for _, name := range names {
 		p := verdictOf(out, name).Policy
@@ -151,6 +154,7 @@ func (q *Question) queue(then rollout.Snapshot, out *rollout.Outcome) {
 			s.own.Ahead = &n
 		}
 	}
+	return begins(then, lifted)
 }
 
 // judged says what becomes of the node by its verdict.
@@ -202,7 +206,7 @@ func notManaged(n *turn.Node) string {
 }
 
 // course says what the turn would be, and when.
-func (s *subject) course(now time.Time, out *rollout.Outcome, gated map[string]bool) {
+func (s *subject) course(now time.Time, out *rollout.Outcome, gated map[string]bool, begins map[string]time.Time) {
 	p := s.match.Policy
 	if p == nil || len(p.Problems) > 0 || !s.plan.Wants.Something() {
 		s.own.Ahead = nil
@@ -215,7 +219,6 @@ func (s *subject) course(now time.Time, out *rollout.Outcome, gated map[string]b
 			r.Allowed, r.Unavailable = f.Allowed, f.Unavailable
 		}
 	}
-	begins := now
 	if len(p.Windows) > 0 {
 		open, until, next := policy.OpenUntil(p.Windows, now, p.ExpectedDuration)
 		if !until.IsZero() {
@@ -226,7 +229,7 @@ func (s *subject) course(now time.Time, out *rollout.Outcome, gated map[string]b
 		case next.IsZero():
 			r.NeverOpens = true
 		default:
-			r.Opens, begins = new(next.UTC()), next
+			r.Opens = new(next.UTC())
 		}
 		if p.Terms.OnClose == v1alpha1.OnCloseCancel {
 			r.OnClose = p.Terms.OnClose
@@ -237,10 +240,8 @@ func (s *subject) course(now time.Time, out *rollout.Outcome, gated map[string]b
 	}
 	r.GateClosed = len(p.Gates) > 0 && gated[p.Name]
 	s.Rollout = r
-	if s.own.Ahead != nil && !r.NeverOpens && !p.Observe && !p.Paused {
-		// Whole rounds: as many as may go side by side begin at the same time.
-		rounds := time.Duration(*s.own.Ahead / max(r.Allowed, 1))
-		s.own.AtLeast = &metav1.Duration{Duration: begins.Sub(now) + rounds*(p.ExpectedDuration+p.Settle)}
+	if at, known := begins[s.Name]; known && s.own.Ahead != nil {
+		s.own.BeginsIn = &metav1.Duration{Duration: at.Sub(now)}
 	}
 }
 

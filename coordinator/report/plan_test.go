@@ -393,7 +393,7 @@ func TestPlanJSON(t *testing.T) {
 			},
 			"rollout": map[string]any{"allowed": 1.0, "unavailable": 0.0, "opens": "2026-11-21T22:00:00Z", "onClose": "Cancel", "gates": []any{"alerts"}},
 			"nodes": []any{map[string]any{
-				"name": "n1", "ahead": 0.0, "atLeast": "8h55m55s",
+				"name": "n1", "ahead": 0.0, "beginsIn": "8h55m55s",
 				"evict": append(pods("Unmanaged", "shop/cart-1", "shop/pay-1", "shop/sick-1"), pods("Managed", "shop/web-1", "shop/web-2")...),
 				"wait":  pods("Terminating", "db/pg-1"), "block": pods("BlockedByPolicy", "db/pg-0"),
 				"leave": slices.Concat(pods("MirrorPod", "kube-system/etcd"), pods("DaemonSet", "kube-system/proxy"), pods("SkippedByPolicy", "shop/cache-1"), pods("Finished", "shop/job-1")),

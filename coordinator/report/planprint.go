@@ -348,8 +348,8 @@ func (p *planned) queue() string {
 		if most = max(most, *n.Ahead); least < 0 || *n.Ahead < least {
 			least = *n.Ahead
 		}
-		if n.AtLeast != nil {
-			timed, longest = true, max(longest, n.AtLeast.Duration)
+		if n.BeginsIn != nil {
+			timed, longest = true, max(longest, n.BeginsIn.Duration)
 		}
 	}
 	if least < 0 {
@@ -362,9 +362,9 @@ func (p *planned) queue() string {
 	switch {
 	case !timed || longest == 0:
 	case least == most:
-		text += ", so that its turn is in at least about " + span(longest)
+		text += ", so that its turn is expected in about " + span(longest)
 	default:
-		text += ", so that the last turn is in at least about " + span(longest)
+		text += ", so that the last turn is expected in about " + span(longest)
 	}
 	return text
 }
