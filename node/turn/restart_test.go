@@ -8,7 +8,7 @@ import (
 )
 
 // TestRestart: another process of the same boot writes what has changed. That it is another process counts only in a turn, and after
-// one that was taken back because the host was silent.
+// one that was taken back because the host was silent. The label managed=false is no reason to write either.
 func TestRestart(t *testing.T) {
 	start := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	silent := &v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultTurnedBack, Reason: v1alpha1.ReasonHostSilent}
@@ -24,6 +24,11 @@ func TestRestart(t *testing.T) {
 		"not adopted":            {func(o *Observation) { o.Node.State = v1alpha1.StateAbsent }, true},
 		"a corrected clock":      {func(o *Observation) { o.Self.BootTime = start.Add(-time.Second) }, false},
 		"a clock that was wrong": {func(o *Observation) { o.Self.BootTime = start.Add(-time.Hour) }, true},
+		"managed=false":          {func(o *Observation) { o.Node.Managed = new(false) }, false},
+		"its file: not managed":  {func(o *Observation) { o.ManagedByDefault = false }, true},
+		"managed=false, a turn": {func(o *Observation) {
+			o.Node.Managed, o.Node.State, o.Node.Turn = new(false), v1alpha1.StateDraining, "t1"
+		}, true},
 		"another version":        {func(o *Observation) { o.Self.Version = "v2" }, true},
 		"another boot":           {func(o *Observation) { o.Self.BootID = "b2" }, true},
 		"something to do":        {func(o *Observation) { o.Sources.Wants = v1alpha1.WantsReboot }, true},
@@ -32,7 +37,7 @@ func TestRestart(t *testing.T) {
 		"the Node is a new one":  {func(o *Observation) { o.Node.UID = "another" }, true},
 		"the label os has to be": {func(o *Observation) { o.Info = map[string]string{v1alpha1.LabelOS: "flatcar"} }, true},
 	} {
-		o := Observation{Self: v1alpha1.Host{Version: "v1", BootID: "b1", BootTime: start, Started: start},
+		o := Observation{ManagedByDefault: true, Self: v1alpha1.Host{Version: "v1", BootID: "b1", BootTime: start, Started: start},
 			Sources: Sources{Complete: true, Wants: v1alpha1.WantsNothing}}
 		o.Node.UID, o.Node.State, o.Node.Wants = "u", v1alpha1.StateIdle, v1alpha1.WantsNothing
 		self := o.self()

@@ -177,7 +177,7 @@ func (o *Observation) publish(w *Write) {
 	self := o.self()
 	self.Trim()
 	host := v1alpha1.FormatRecord(&self)
-	changed := o.Node.Wants != o.Sources.Wants || o.Node.RawHost != host && !o.onlyRestarted(self)
+	changed := o.Node.Wants != o.Sources.Wants || o.Node.RawHost != host && !o.publishedEnough(self)
 	for _, key := range []string{v1alpha1.LabelOS, v1alpha1.LabelOSVersion, v1alpha1.LabelGroup} {
 		want := o.Info[key]
 		if have, ok := o.Node.Info[key]; want == have && ok == (want != "") {
@@ -203,15 +203,17 @@ func (o *Observation) publish(w *Write) {
 // each subtracts the uptime from a clock that is corrected now and then.
 const bootTimeSlack = time.Minute
 
-// onlyRestarted reports whether what is published differs from self in nothing but the
-// start of the process, and the node is in no turn: then it stays as it is, so that a
-// restart of lockkeeper in a whole fleet writes nothing.
+// publishedEnough reports whether the node is in no turn, and what is published differs
+// from self in nothing that anyone has to know. Then it stays as it is, so that a restart
+// of lockkeeper in a whole fleet writes nothing, and a release is one write.
 //
-// In a turn the start is written, because a late write of the process before this one
-// must conflict. The same write acks the turn's first state, so none is added. After a
-// turn that was taken back because the host was silent, the start is written too: it
-// shows the coordinator that the host is back.
-func (o *Observation) onlyRestarted(self v1alpha1.Host) bool {
+//   - The start of the process. In a turn it is written, because a late write of the
+//     process before this one must conflict. The same write acks the turn's first state,
+//     so none is added. After a turn that was taken back because the host was silent, it
+//     is written too: it shows the coordinator that the host is back.
+//   - That an admin has set managed=false. The coordinator reads the label itself, and
+//     releases the node.
+func (o *Observation) publishedEnough(self v1alpha1.Host) bool {
 	n := &o.Node
 	if n.Host == nil || n.State != v1alpha1.StateIdle && n.State != v1alpha1.StatePaused ||
 		n.Last != nil && n.Last.Reason == v1alpha1.ReasonHostSilent {
@@ -220,6 +222,9 @@ func (o *Observation) onlyRestarted(self v1alpha1.Host) bool {
 	self.Started = n.Host.Started
 	if d := self.BootTime.Sub(n.Host.BootTime); d.Abs() < bootTimeSlack {
 		self.BootTime = n.Host.BootTime
+	}
+	if n.Managed != nil && !*n.Managed {
+		self.Managed = n.Host.Managed
 	}
 	return v1alpha1.FormatRecord(&self) == n.RawHost
 }

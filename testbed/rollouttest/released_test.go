@@ -119,7 +119,7 @@ func TestReleased(t *testing.T) {
 		writes int
 	}{
 		{"detached in idle", v1alpha1.ReasonDetached, detach(`{"reason":"sold","by":"ann"}`), detach(nil), false, false, 1},
-		{"managed=false in idle", v1alpha1.ReasonUnmanaged, manage("false"), manage(nil), false, false, 2},
+		{"managed=false in idle", v1alpha1.ReasonUnmanaged, manage("false"), manage(nil), false, false, 1},
 		{"managed=false in idle, and its host is dead", v1alpha1.ReasonUnmanaged, manage("false"), manage(nil), false, true, 1},
 		{"its host's file", v1alpha1.ReasonUnmanaged, file(false), file(true), false, false, 2},
 		{"detached with force in its turn, and its host is dead", v1alpha1.ReasonDetached, detach(`{"reason":"scrapped","force":true}`), detach(nil), true, true, 1},
