@@ -91,7 +91,7 @@ const helpTemplate = `lockkeeper rolls host updates through a Kubernetes cluster
 
 Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
 
-{{range .VisibleCommands}}  {{printf "%-30s" (printf "%s %s" .Name .ArgsUsage)}}{{.Usage}}
+{{range .VisibleCommands}}  {{.Name}} {{.ArgsUsage}}{{"\t"}}{{.Usage}}
 {{end}}
 lockkeeper help COMMAND tells more of each. Flags go before arguments.
 `
@@ -244,7 +244,7 @@ func commands() []*cli.Command {
 			},
 		},
 		{
-			Name: "wait", ArgsUsage: "[NODE]", Usage: "Wait until the fleet, or one node, is up to date, idle or held", Action: waitCommand,
+			Name: "wait", ArgsUsage: "[NODE]", Usage: "Wait until the fleet or a node is up to date, idle or held", Action: waitCommand,
 			Description: "For scripts. Reads the cluster with your own credential and then watches it; an API server that is away for a while\n" +
 				"does not end the wait. It prints to standard error what it waits for, whenever that has changed.\n\n" +
 				"up-to-date: no node wants anything or is in a turn, as the hosts last reported. idle: no node is in a turn. held: the\n" +

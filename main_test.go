@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -75,20 +76,20 @@ const helpText = `lockkeeper rolls host updates through a Kubernetes cluster, on
 
 Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
 
-  run                           Look after this host; what the systemd unit starts
-  status [NODE]                 Show how the rollout stands, or one node
-  history [NODE]                Show the turns that are over, and how long each stage took
-  wait [NODE]                   Wait until the fleet, or one node, is up to date, idle or held
-  plan [NODE]                   Show what changes would cost and when, before they happen
-  check-config                  Check this host's configuration
-  retry NODE                    Forgive a node's failed turn
-  confirm NODE HOOK             Confirm a hook that a node's turn waits for
-  stop [REASON…]                Emergency stop: nothing is promoted, no host commits
-  go                            End the emergency stop
-  manifests                     Print what a cluster needs, for kubectl apply -f -
-  kubeconfig                    Mint the coordinator's kubeconfig, from your own credential
-  version                       Show the version
-  help [COMMAND]                Show the commands, or one of them
+  run                Look after this host; what the systemd unit starts
+  status [NODE]      Show how the rollout stands, or one node
+  history [NODE]     Show the turns that are over, and how long each stage took
+  wait [NODE]        Wait until the fleet or a node is up to date, idle or held
+  plan [NODE]        Show what changes would cost and when, before they happen
+  check-config       Check this host's configuration
+  retry NODE         Forgive a node's failed turn
+  confirm NODE HOOK  Confirm a hook that a node's turn waits for
+  stop [REASON…]     Emergency stop: nothing is promoted, no host commits
+  go                 End the emergency stop
+  manifests          Print what a cluster needs, for kubectl apply -f -
+  kubeconfig         Mint the coordinator's kubeconfig, from your own credential
+  version            Show the version
+  help [COMMAND]     Show the commands, or one of them
 
 lockkeeper help COMMAND tells more of each. Flags go before arguments.
 `
@@ -112,6 +113,16 @@ Flags:
   --config FILE               the host's FILE, instead of /etc/lockkeeper/lockkeeper.toml
   --help, -h                  show this
 `
+
+// TestHelpWidth: the list of commands fits a terminal of 80 columns.
+func TestHelpWidth(t *testing.T) {
+	out, _, _ := lockkeeper(t, t.TempDir(), nil, "help")
+	for line := range strings.Lines(out) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+}
 
 func TestUsage(t *testing.T) {
 	type result struct {

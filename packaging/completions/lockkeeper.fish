@@ -22,7 +22,7 @@ complete -c lockkeeper -n '__fish_seen_subcommand_from history' -l output -s o -
 complete -c lockkeeper -n '__fish_seen_subcommand_from history' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'
 complete -c lockkeeper -n '__fish_seen_subcommand_from history' -l help -s h -d 'show this'
 
-complete -c lockkeeper -n __fish_use_subcommand -a wait -d 'Wait until the fleet, or one node, is up to date, idle or held'
+complete -c lockkeeper -n __fish_use_subcommand -a wait -d 'Wait until the fleet or a node is up to date, idle or held'
 complete -c lockkeeper -n '__fish_seen_subcommand_from wait' -l for -x -a 'up-to-date idle held' -d 'what to wait for, a GOAL: up-to-date, idle or held'
 complete -c lockkeeper -n '__fish_seen_subcommand_from wait' -l timeout -x -a '' -d 'how long to wait, a DURATION of 1s to 720h, such as 90m; without it there is no limit'
 complete -c lockkeeper -n '__fish_seen_subcommand_from wait' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'

@@ -6,7 +6,7 @@ _lockkeeper_commands() {
 		'run:Look after this host; what the systemd unit starts'
 		'status:Show how the rollout stands, or one node'
 		'history:Show the turns that are over, and how long each stage took'
-		'wait:Wait until the fleet, or one node, is up to date, idle or held'
+		'wait:Wait until the fleet or a node is up to date, idle or held'
 		'plan:Show what changes would cost and when, before they happen'
 		'check-config:Check this host'\''s configuration'
 		'retry:Forgive a node'\''s failed turn'
