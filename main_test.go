@@ -252,7 +252,7 @@ func TestCheckConfig(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "l.toml", "paused = \"a\"\n")
 	stdout, _, exit := lockkeeper(t, dir, nil, "check-config", "--effective", "--config", "l.toml")
-	if exit != 0 || !strings.HasPrefix(stdout, "mode = \"act\"               # default\nmanaged_by_default = true  # default\npaused = \"a\"               # l.toml:1\n") {
+	if exit != 0 || !strings.HasPrefix(stdout, "mode = \"act\"                  # default\nmanaged_by_default = true     # default\npaused = \"a\"                  # l.toml:1\n") {
 		t.Errorf("%d\n%s", exit, stdout)
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
 	"lockkeeper.dev/lockkeeper/node/local"
@@ -50,6 +52,9 @@ type Settings struct {
 	// before-uncordon.
 	HookTimeout time.Duration
 	HookAbort   bool
+	// LifecycleConditions: the host writes the lifecycle conditions of its Node
+	// (KEP-5683), unless it only observes.
+	LifecycleConditions bool
 }
 
 // StateDir is the directory of the files that have to outlive the process: which
@@ -145,6 +150,7 @@ type Host struct {
 	unheard     unheard
 	beat        *systemd.Beat
 	publisher   *publisher
+	conditions  *conditionWriter
 	drainEvents drainEvents
 	events      *eventWriter
 
@@ -198,6 +204,7 @@ func New(o Options) (*Host, error) {
 	h.events = newEventWriter(o.Log, func(ctx context.Context, e *hostEvent) error {
 		return object.WriteNodeEvent(ctx, h.client, e.node, e.uid, e.key, e.time, e.doc, e.note)
 	})
+	h.conditions = newConditionWriter(o.Log)
 	h.coordinatorFile = updateengine.NewCoordinatorFile(o.Root)
 	h.hooks = &hooks{units: o.Units, log: o.Log, wake: h.wake}
 	h.watched = watched.New(watched.Options{Root: o.Root, StateDir: filepath.Join(o.Root, StateDir), BootID: self.bootID,
@@ -260,6 +267,9 @@ func (h *Host) Run(ctx context.Context) error {
 	wg.Go(func() { h.policies.Run(ctx) })
 	wg.Go(func() { h.events.run(ctx) })
 	wg.Go(func() { h.publisher.run(ctx, object.HostUpdates{Client: h.client, Node: h.name}) })
+	name := h.name
+	h.conditions.node, h.conditions.write = func() *corev1.Node { return h.view.Get(name) }, h.writeConditions
+	wg.Go(func() { h.conditions.run(ctx) })
 	if err := wait(ctx, h.managersKnown, managersBound); err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func newPublisher(o *Options, stateDir string) *publisher {
 func (p *publisher) report(h local.Host, settled bool) {
 	p.mu.Lock()
 	p.host, p.settled = h, p.settled || settled
-	if p.failing() {
+	if h.API.Failing() {
 		p.gap.From, p.gap.Error = h.API.Since, h.API.Error
 		p.note(&h)
 	} else {
@@ -97,14 +97,6 @@ func (p *publisher) report(h local.Host, settled bool) {
 	}
 	p.mu.Unlock()
 	p.wake()
-}
-
-// failing is whether the host's requests fail, so that there is no point in others.
-// A webhook refuses single requests only, and a kubeconfig that cannot be read does
-// no harm while the credential before it serves. The caller holds mu.
-func (p *publisher) failing() bool {
-	f := p.host.API
-	return f != nil && f.RefusedBy == "" && !f.GoesOn
 }
 
 // wake has the writer compare again. It may be called from any goroutine.
@@ -291,7 +283,7 @@ func (p *publisher) published() (*v1alpha1.HostUpdateStatus, time.Time) {
 func (p *publisher) difference() (d hostupdate.Difference, failing bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	failing = p.failing()
+	failing = p.host.API.Failing()
 	switch {
 	case p.host.UID == "" || p.host.Withdrawn:
 		return hostupdate.Same, failing

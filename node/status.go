@@ -165,6 +165,12 @@ func (h *Host) report(s local.Host) {
 	if h.publisher != nil {
 		h.publisher.report(s, h.settled)
 	}
+	if h.conditions != nil {
+		h.mu.Lock()
+		on := h.settings.LifecycleConditions && !h.settings.Observe
+		h.mu.Unlock()
+		h.conditions.report(s, on)
+	}
 	if h.Report != nil {
 		h.Report(s)
 	}

@@ -140,6 +140,8 @@ func settings(cfg *config.Config) node.Settings {
 		HealthTimeout:    cfg.Health.Timeout,
 		HookTimeout:      cfg.Hooks.Timeout,
 		HookAbort:        cfg.Hooks.OnTimeout == config.HookTimeoutAbort,
+
+		LifecycleConditions: cfg.LifecycleConditions,
 	}
 }
 

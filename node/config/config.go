@@ -47,6 +47,8 @@ type Config struct {
 	Paused           string // the host's own veto and why; "" is none
 	NodeName         string // "" is the name in the host's credential
 	LogLevel         slog.Level
+	// LifecycleConditions: the host writes the lifecycle conditions of its Node.
+	LifecycleConditions bool
 
 	Kubernetes  Kubernetes
 	Lease       Lease

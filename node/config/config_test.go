@@ -103,6 +103,7 @@ managed_by_default = false
 paused = "disk on order"
 node_name = "n1.example.org"
 log_level = "debug"
+lifecycle_conditions = true
 kubernetes.kubeconfig = "/a"
 [lease]
 namespace = "kube-system"
@@ -146,7 +147,7 @@ listen = "[::1]:9477"
 		t.Fatal(wrong)
 	}
 	want := Config{
-		Mode: ModeObserve, Paused: "disk on order", NodeName: "n1.example.org", LogLevel: slog.LevelDebug,
+		Mode: ModeObserve, Paused: "disk on order", NodeName: "n1.example.org", LogLevel: slog.LevelDebug, LifecycleConditions: true,
 		Kubernetes:  Kubernetes{"/a"},
 		Lease:       Lease{"kube-system", "other", 10 * time.Second, 5 * time.Second, time.Second},
 		Coordinator: Coordinator{"", "https://prometheus.example.com:9443/main", "/d"},
@@ -378,11 +379,12 @@ func TestWriteEffective(t *testing.T) {
 	if err := c.WriteEffective(&b); err != nil {
 		t.Fatal(err)
 	}
-	const want = `mode = "observe"           # DIR/l.toml:1
-managed_by_default = true  # default
-paused = ""                # default
-node_name = ""             # default
-log_level = "info"         # default
+	const want = `mode = "observe"              # DIR/l.toml:1
+managed_by_default = true     # default
+paused = ""                   # default
+node_name = ""                # default
+log_level = "info"            # default
+lifecycle_conditions = false  # default
 
 [kubernetes]
 kubeconfig = ""  # default

@@ -68,6 +68,9 @@ var keys = []Key{
 	key("log_level", level(), `"info"`, reload,
 		"What is logged: this and what is more severe.",
 		func(c *Config) *slog.Level { return &c.LogLevel }),
+	key("lifecycle_conditions", boolean(), `false`, reload,
+		"`true`: the host writes the lifecycle conditions of its Node, such as `Drained` ([which, and when](hostupdate.md#the-nodes-lifecycle-conditions)). `false`: it writes none, and removes those that it wrote before.",
+		func(c *Config) *bool { return &c.LifecycleConditions }),
 
 	key("kubernetes.kubeconfig", text("path", "absolute, or `\"\"`", or("the kubelet's, first found", absolute)), `""`, restart,
 		"The host's own credential. `\"\"` is the first that exists of "+codeList(HostKubeconfigs())+".",

@@ -175,6 +175,11 @@ type Failure struct {
 	GoesOn bool `json:"goesOn,omitempty"`
 }
 
+// Failing reports whether the host's requests fail, so that there is no point in others.
+// A webhook refuses single requests only, and a kubeconfig that cannot be read does no
+// harm while the credential before it serves. A nil Failure is none.
+func (f *Failure) Failing() bool { return f != nil && f.RefusedBy == "" && !f.GoesOn }
+
 // Write leaves s in dir, whole or not at all: a reader never sees half of it.
 // Only the holder of the lock writes.
 func Write(dir string, s Status) (err error) {

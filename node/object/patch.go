@@ -30,12 +30,21 @@ type Patch struct {
 	Annotations map[string]*string
 	// Unschedulable, where not nil, is the new spec.unschedulable.
 	Unschedulable *bool
+	// Conditions are set in the Node's status, and those of the types DropConditions
+	// removed from it. A patch with any of them changes nothing else.
+	Conditions     []corev1.NodeCondition
+	DropConditions []corev1.NodeConditionType
 	// Manager is the field manager; see [FieldManager].
 	Manager string
 }
 
-// body is the JSON merge patch (RFC 7386). The resourceVersion in it is a
-// precondition: the API server answers 409 if the Node is another version.
+// toStatus reports whether the patch is one of the Node's status. It is a strategic
+// merge patch then, which changes the conditions that it names and no others.
+func (p *Patch) toStatus() bool { return len(p.Conditions)+len(p.DropConditions) > 0 }
+
+// body is the JSON merge patch (RFC 7386), or the strategic merge patch of the status.
+// The resourceVersion in it is a precondition: the API server answers 409 if the Node is
+// another version.
 func (p *Patch) body() []byte {
 	meta := map[string]any{"resourceVersion": p.ResourceVersion}
 	if len(p.Labels) > 0 {
@@ -48,9 +57,19 @@ func (p *Patch) body() []byte {
 	if p.Unschedulable != nil {
 		doc["spec"] = map[string]any{"unschedulable": *p.Unschedulable}
 	}
+	if p.toStatus() {
+		conditions := []any{}
+		for _, c := range p.Conditions {
+			conditions = append(conditions, c)
+		}
+		for _, kind := range p.DropConditions {
+			conditions = append(conditions, map[string]any{"type": kind, "$patch": "delete"})
+		}
+		doc = map[string]any{"metadata": meta, "status": map[string]any{"conditions": conditions}}
+	}
 	b, err := json.Marshal(doc)
 	if err != nil {
-		panic(fmt.Sprintf("lockkeeper: encoding a patch of strings: %v", err))
+		panic(fmt.Sprintf("lockkeeper: encoding a patch of strings and times: %v", err))
 	}
 	return b
 }
@@ -92,7 +111,11 @@ func send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.No
 	}
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	n, err := client.CoreV1().Nodes().Patch(ctx, p.Node, types.MergePatchType, p.body(), metav1.PatchOptions{FieldManager: p.Manager})
+	kind, subresources := types.MergePatchType, []string(nil)
+	if p.toStatus() {
+		kind, subresources = types.StrategicMergePatchType, []string{"status"}
+	}
+	n, err := client.CoreV1().Nodes().Patch(ctx, p.Node, kind, p.body(), metav1.PatchOptions{FieldManager: p.Manager}, subresources...)
 	if err != nil {
 		return nil, outcome(err, p.Node), fmt.Errorf("writing node %s: %w", p.Node, err)
 	}

@@ -136,7 +136,7 @@ func (v *View) Forget(name, resourceVersion string) {
 
 // put takes in a Node, shown by the watch or by an answer to this process.
 func (v *View) put(n *corev1.Node, watched bool) bool {
-	n = strip(n)
+	n = v.strip(n)
 	v.mu.Lock()
 	old := v.nodes[n.Name]
 	var news bool
@@ -196,8 +196,8 @@ func surelyNewer(a, b string) bool {
 
 // strip keeps what decisions are made of. Images, addresses, managed fields and
 // other people's annotations are most of a Node, and five thousand of them a
-// lot of memory.
-func strip(n *corev1.Node) *corev1.Node {
+// lot of memory. A host's view of its own Node keeps all conditions.
+func (v *View) strip(n *corev1.Node) *corev1.Node {
 	s := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
@@ -212,6 +212,10 @@ func strip(n *corev1.Node) *corev1.Node {
 		for _, v := range n.Status.VolumesAttached {
 			s.Status.VolumesAttached = append(s.Status.VolumesAttached, corev1.AttachedVolume{Name: v.Name})
 		}
+	}
+	if v.name != "" {
+		s.Status.Conditions = n.Status.Conditions
+		return s
 	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -294,7 +298,7 @@ func (s store) Replace(objs []any, at string) error {
 		if !ok {
 			return fmt.Errorf("a %T among nodes", obj)
 		}
-		nodes[n.Name] = strip(n)
+		nodes[n.Name] = s.v.strip(n)
 	}
 	s.v.mu.Lock()
 	rewound := surelyNewer(s.v.at, at)

@@ -269,7 +269,7 @@ func TestStripKeepsWhatDecisionsAreMadeOf(t *testing.T) {
 	n.Status.Conditions = []corev1.NodeCondition{
 		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue}, {Type: corev1.NodeReady, Status: corev1.ConditionTrue},
 	}
-	s := strip(n)
+	s := (&View{}).strip(n)
 	if s.Name != "n1" || s.UID != "a" || s.ResourceVersion != "10" || !s.CreationTimestamp.Equal(&n.CreationTimestamp) ||
 		s.Labels["version"] != "10" || s.Annotations["lockkeeper.dev/turn"] != "t" || !s.Spec.Unschedulable || s.Status.NodeInfo.BootID != "boot" ||
 		len(s.Status.Conditions) != 1 || s.Status.Conditions[0].Status != corev1.ConditionTrue {

@@ -31,6 +31,7 @@ var classes = []class{
 	{"host: rebooted, with fresh wants", []string{"host: ack=rebooting/done host wants=nothing"}, &plain, true},
 	{"host: uncordon, mark off, done", []string{"host: ack=uncordoning/done cordon- unschedulable=false"}, &plain, true},
 	{"host: publish the HostUpdate", []string{"host: publish"}, &plain, false},
+	{"host: lifecycle conditions", []string{"host: conditions"}, &plain, false},
 
 	{"coordinator: adopt", []string{"coordinator: grant- state=idle turn-"}, &comesBack, false},
 	{"coordinator: release", []string{"coordinator: ack- expired- grant- held=Unmanaged host- last- state- turn- wants-"}, &comesBack, true},

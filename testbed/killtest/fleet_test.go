@@ -92,6 +92,7 @@ func newFleet(t *testing.T) *fleet {
 		Fleet: simhost.FleetOptions{
 			Hosts: 2, Coordinators: 1,
 			Host: simhost.Options{Binary: binary, RestartDelay: 100 * time.Millisecond, DownTime: 100 * time.Millisecond, Config: func(c simhost.Config) {
+				c.Set("", "lifecycle_conditions", true)
 				c.Set("lease", "duration", 2*time.Second)
 				c.Set("lease", "renew_deadline", 1500*time.Millisecond)
 				c.Set("lease", "retry_period", 250*time.Millisecond)

@@ -6,10 +6,12 @@ import (
 	"syscall"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/lifecycle"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -142,6 +144,7 @@ func (f *fleet) run(s *scenario, p *point) {
 		f.t.Errorf("in idle it is unschedulable %t, mark %t, grant %t, hooks %v", n.Unschedulable, n.Mark, n.Grant != nil, n.Hooks)
 	}
 	f.published(n.Last.Turn)
+	f.unconditional()
 	if got := h.Reboots() - reboots; got != 1 {
 		f.t.Errorf("it was rebooted %d times, expected once", got)
 	}
@@ -182,6 +185,15 @@ func (f *fleet) published(turnID string) {
 			f.t.Fatalf("after turn %s the HostUpdate stays %+v (%v)", turnID, u, err)
 		}
 	}
+}
+
+// unconditional waits until the guest has no lifecycle condition.
+func (f *fleet) unconditional() {
+	f.t.Helper()
+	_, err := f.ControlPlane.WaitNode(f.within(soon), guest, "to have no lifecycle condition", func(n *corev1.Node) bool {
+		return n != nil && !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return slices.Contains(lifecycle.Types, c.Type) })
+	})
+	f.must(err)
 }
 
 func (f *fleet) pids() []int {

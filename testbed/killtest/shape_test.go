@@ -26,6 +26,8 @@ func shape(r *faultproxy.Request) string {
 		return "publish"
 	case r.Is("update", "leases"):
 		return leaseShape(r)
+	case r.Is("patch", "nodes/status"):
+		return "conditions"
 	case r.Is("patch", "nodes"):
 		return patchShape(r)
 	}

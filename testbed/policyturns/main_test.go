@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
 	"lockkeeper.dev/lockkeeper/testbed/hookauthor"
 	"lockkeeper.dev/lockkeeper/testbed/referee"
 	"lockkeeper.dev/lockkeeper/testbed/rig"
@@ -63,7 +64,7 @@ func TestTurns(t *testing.T) {
 	_, err := cp.ApplyPolicy(ctx, "costs", costs)
 	must(t, err)
 	scenes := map[string]func(*scene){}
-	for _, some := range []map[string]func(*scene){gates, windows, hooks, changes, taken, published, wants()} {
+	for _, some := range []map[string]func(*scene){gates, windows, hooks, changes, taken, published, conditions, wants()} {
 		maps.Copy(scenes, some)
 	}
 	var budgets []referee.PolicyBudget
@@ -74,12 +75,22 @@ func TestTurns(t *testing.T) {
 		}
 		budgets = append(budgets, b)
 	}
+	// Behind a proxy, so that its requests are counted.
+	config, err := cp.CoordinatorConfig()
+	must(t, err)
+	w.coordinator, err = faultproxy.Start(faultproxy.Options{Name: "coordinator", Config: config, Dir: t.TempDir()})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := w.coordinator.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	w.Rig, err = rig.Start(ctx, cp, rig.Options{
 		Policy: "{nodeSelector: {matchLabels: {turns: nobody}}}",
 		Budget: 100, PolicyBudgets: budgets,
 		OnEvent: w.hear,
 		Fleet: simhost.FleetOptions{Hosts: 1, Coordinators: 1, Prefix: "lead-", Host: simhost.Options{
-			Binary: binary, RestartDelay: time.Second, Config: func(c simhost.Config) {
+			Binary: binary, RestartDelay: time.Second, CoordinatorKubeconfig: w.coordinator.Kubeconfig(), Config: func(c simhost.Config) {
 				c.Set("coordinator", "prometheus_url", w.prom.URL)
 				// A busy machine must not end the term: it has other tests.
 				for key, d := range map[string]time.Duration{"duration": 60 * time.Second, "renew_deadline": 40 * time.Second} {
@@ -117,6 +128,8 @@ type world struct {
 	*rig.Rig
 	prom    *prometheus
 	authors *hookauthor.Authors
+	// coordinator is the way of the coordinator's requests.
+	coordinator *faultproxy.Proxy
 
 	mu   sync.Mutex
 	told map[string][]string // what the referee has told, by node

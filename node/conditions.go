@@ -1,0 +1,147 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"lockkeeper.dev/lockkeeper/node/lifecycle"
+	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/object"
+)
+
+// conditionsAfter is how long a difference lasts before the lifecycle conditions are
+// written. Each write changes the Node's resourceVersion, and right after a change the
+// loop or the coordinator usually writes the Node. The pause keeps most of their writes
+// from a conflict, and makes one write of states that follow each other quickly.
+const conditionsAfter = time.Second
+
+// lastTries bounds the writes when the process ends: a kubelet that shuts down writes its
+// Node at the same moment.
+const lastTries = 3
+
+// conditionWriter keeps the lifecycle conditions on the Node at what the host's record
+// says, or removes them. It has a goroutine of its own and holds up nothing: where it
+// cannot write, the host continues without it.
+type conditionWriter struct {
+	log  *slog.Logger
+	kick chan struct{}
+	// node returns the newest version known of the Node, nil if there is none.
+	node func() *corev1.Node
+	// write sends one patch and takes in the Node that it returns.
+	write func(ctx context.Context, p object.Patch) (object.Outcome, error)
+
+	mu   sync.Mutex
+	on   bool
+	host local.Host // as it was last reported
+}
+
+func newConditionWriter(log *slog.Logger) *conditionWriter {
+	return &conditionWriter{log: log, kick: make(chan struct{}, 1)}
+}
+
+// report takes in the host's record, and whether the host is to write conditions. It
+// may be called from any goroutine.
+func (c *conditionWriter) report(h local.Host, on bool) {
+	c.mu.Lock()
+	c.host, c.on = h, on
+	c.mu.Unlock()
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// patch returns the next write, nil if there is none, and whether the API server fails
+// the host.
+func (c *conditionWriter) patch() (p *object.Patch, failing bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.node()
+	if n == nil {
+		return nil, false
+	}
+	h := &c.host
+	switch {
+	case h.Node == "":
+		return nil, false // nothing was reported yet
+	case !c.on:
+		h = nil
+	case h.UID != string(n.UID):
+		return nil, false // what was reported is about another Node object
+	}
+	set, drop := lifecycle.Change(n.Status.Conditions, h, time.Now())
+	if len(set)+len(drop) == 0 {
+		return nil, false
+	}
+	return &object.Patch{
+		Node: n.Name, ResourceVersion: n.ResourceVersion, Conditions: set, DropConditions: drop, Manager: object.FieldManager("host"),
+	}, c.host.API.Failing()
+}
+
+// run writes until ctx ends, and what is left then once more: a host that reboots must
+// not leave behind that it drains.
+func (c *conditionWriter) run(ctx context.Context) {
+	var since, notBefore time.Time // since when there is a difference, zero while there is none
+	failures, tokens := 0, newTokens(time.Now())
+	for {
+		pause := time.Hour
+		p, failing := c.patch()
+		if p == nil {
+			since = time.Time{}
+		} else {
+			if since.IsZero() {
+				since = time.Now()
+			}
+			if failing {
+				notBefore = time.Now().Add(publishAgain + rand.N(afterGap))
+			}
+			pause = max(time.Until(since.Add(conditionsAfter)), time.Until(notBefore), tokens.wait(time.Now(), 0))
+		}
+		if pause > 0 {
+			if wait(ctx, c.kick, pause) != nil {
+				break
+			}
+			continue
+		}
+		outcome, err := c.write(ctx, *p)
+		tokens.take(time.Now())
+		switch outcome {
+		case object.Written:
+			since, failures = time.Time{}, 0
+		case object.Conflict, object.Gone:
+			since = time.Now() // it is compared with the new version, after another pause
+		default:
+			failures++
+			notBefore = time.Now().Add(jitter(min(publishAgain<<min(failures-1, 10), publishLast)))
+			if failures == 1 && ctx.Err() == nil {
+				c.log.Warn("the Node's lifecycle conditions cannot be written; the host continues without them, and tries again", "err", err)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastPublish)
+	defer cancel()
+	for range lastTries {
+		p, failing := c.patch()
+		if p == nil || failing {
+			return
+		}
+		if outcome, _ := c.write(ctx, *p); outcome != object.Conflict {
+			return // the next process writes it
+		}
+	}
+}
+
+// writeConditions sends a write of the conditions. The loop goes round for what else the
+// Node that comes back shows: the watch does not report it again.
+func (h *Host) writeConditions(ctx context.Context, p object.Patch) (object.Outcome, error) {
+	n, outcome, err := object.Write(ctx, h.client, p)
+	if n != nil && h.view.Overlay(n) {
+		h.wake()
+	}
+	return outcome, err
+}

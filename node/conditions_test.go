@@ -1,0 +1,276 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/object"
+)
+
+// conditionStore is a Node, and every write of its conditions.
+type conditionStore struct {
+	mu      sync.Mutex
+	node    *corev1.Node
+	outcome object.Outcome  // of the next writes
+	writes  []time.Duration // since the start
+	start   time.Time
+}
+
+func (s *conditionStore) get() *corev1.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.node
+}
+
+func (s *conditionStore) write(ctx context.Context, p object.Patch) (object.Outcome, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writes = append(s.writes, time.Since(s.start))
+	if ctx.Err() != nil {
+		return object.Unknown, ctx.Err()
+	}
+	if s.outcome != object.Written {
+		return s.outcome, errors.New(s.outcome.String())
+	}
+	n := s.node.DeepCopy()
+	n.Status.Conditions = nil
+	for _, c := range s.node.Status.Conditions {
+		kept := true
+		for _, kind := range p.DropConditions {
+			kept = kept && kind != c.Type
+		}
+		for _, set := range p.Conditions {
+			kept = kept && set.Type != c.Type
+		}
+		if kept {
+			n.Status.Conditions = append(n.Status.Conditions, c)
+		}
+	}
+	n.Status.Conditions = append(n.Status.Conditions, p.Conditions...)
+	s.node = n
+	return object.Written, nil
+}
+
+// then has the next writes end so, counts them from now on, and forgets those before.
+func (s *conditionStore) then(o object.Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.outcome, s.writes, s.start = o, nil, time.Now()
+}
+
+// has checks the types on the Node, and when it was written since then.
+func (s *conditionStore) has(t *testing.T, want, writes string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var types []string
+	for _, c := range s.node.Status.Conditions {
+		types = append(types, string(c.Type))
+	}
+	if got := strings.Join(types, " "); got != want || fmt.Sprint(s.writes) != writes {
+		t.Errorf("%q, written at %v; expected %q at %s", got, s.writes, want, writes)
+	}
+}
+
+func writingConditions(t *testing.T, s *conditionStore) (c *conditionWriter, stop func()) {
+	t.Helper()
+	if s.node == nil {
+		s.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", ResourceVersion: "1"}}
+	}
+	c = newConditionWriter(slog.New(slog.DiscardHandler))
+	c.node, c.write = s.get, s.write
+	s.then(object.Written)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { c.run(ctx) })
+	return c, func() { cancel(); wg.Wait() }
+}
+
+// pending is a host that wants a reboot; at is one that is in its turn.
+var pending = local.Host{Node: "n1", UID: "u", State: v1alpha1.StateIdle, Wants: v1alpha1.WantsReboot}
+
+func at(state v1alpha1.State) local.Host {
+	return local.Host{Node: "n1", UID: "u", State: state, Turn: "t1", Cordoned: true, Course: &local.Course{Wants: v1alpha1.WantsReboot, Drains: true}}
+}
+
+// A difference is written once, a second after it came, with what follows it within the second.
+func TestConditionsAreWrittenOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &conditionStore{}
+		c, stop := writingConditions(t, s)
+		defer stop()
+		for range 3600 {
+			c.report(pending, true)
+			elapse(time.Second)
+		}
+		s.has(t, "MaintenancePlanned", "[1s]")
+		s.then(object.Written)
+		c.report(at(v1alpha1.StateBeforeDrain), true)
+		elapse(600 * time.Millisecond)
+		c.report(at(v1alpha1.StateDraining), true)
+		elapse(time.Hour)
+		s.has(t, "MaintenanceInProgress DrainInProgress", "[1s]")
+		// It is over before it is written: nothing is.
+		s.then(object.Written)
+		c.report(at(v1alpha1.StateRebooting), true)
+		elapse(500 * time.Millisecond)
+		c.report(at(v1alpha1.StateDraining), true)
+		elapse(time.Hour)
+		s.has(t, "MaintenanceInProgress DrainInProgress", "[]")
+		// Another Node object of the same name: what was reported is not about it.
+		s.mu.Lock()
+		s.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "another", ResourceVersion: "9"}}
+		s.mu.Unlock()
+		c.report(at(v1alpha1.StateDraining), true)
+		elapse(time.Hour)
+		s.has(t, "", "[]")
+	})
+}
+
+// Without the key nothing is written, unless there is something to remove; then it is removed once.
+func TestConditionsOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &conditionStore{}
+		c, stop := writingConditions(t, s)
+		defer stop()
+		for _, h := range []local.Host{{}, pending, at(v1alpha1.StateDraining), at(v1alpha1.StateRebooting), pending} {
+			c.report(h, false)
+			elapse(time.Minute)
+		}
+		s.has(t, "", "[]")
+		c.report(at(v1alpha1.StateDraining), true)
+		elapse(time.Minute)
+		s.then(object.Written)
+		for range 100 {
+			c.report(at(v1alpha1.StateDraining), false)
+			elapse(time.Second)
+		}
+		s.has(t, "", "[1s]")
+	})
+}
+
+// A node that was released has none of the conditions any more, and is written to once.
+func TestConditionsOfAReleasedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &conditionStore{}
+		c, stop := writingConditions(t, s)
+		defer stop()
+		c.report(at(v1alpha1.StateDraining), true)
+		elapse(time.Minute)
+		s.then(object.Written)
+		for range 100 {
+			c.report(local.Host{Node: "n1", UID: "u", Wants: v1alpha1.WantsReboot, Withdrawn: true}, true)
+			elapse(time.Minute)
+		}
+		s.has(t, "", "[1s]")
+	})
+}
+
+// Writes that are refused or conflict are repeated within bounds. While no request succeeds, none is sent.
+func TestConditionsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &conditionStore{}
+		c, stop := writingConditions(t, s)
+		defer stop()
+		for outcome, most := range map[object.Outcome]int{object.Refused: 350, object.Unknown: 350, object.Conflict: 2920, object.Gone: 2920} {
+			s.then(outcome)
+			c.report(pending, true)
+			elapse(24 * time.Hour)
+			if n := len(s.writes); n < 250 || n > most {
+				t.Errorf("%s: %d writes in a day, expected at most %d", outcome, n, most)
+			}
+		}
+		// A conflict is no failure: it is tried again after the usual pause.
+		s.then(object.Written)
+		elapse(24 * time.Hour)
+		s.then(object.Conflict)
+		c.report(at(v1alpha1.StateDraining), true)
+		elapse(3500 * time.Millisecond)
+		s.has(t, "MaintenancePlanned", "[1s 2s 3s]")
+		s.then(object.Written)
+		c.report(pending, true)
+		elapse(time.Hour)
+
+		s.then(object.Written)
+		away := at(v1alpha1.StateDraining)
+		away.API = &local.Failure{Error: "connection refused"}
+		for range 1000 {
+			c.report(away, true)
+			elapse(time.Second)
+		}
+		s.has(t, "MaintenancePlanned", "[]")
+		c.report(at(v1alpha1.StateDraining), true)
+		elapse(time.Minute)
+		if s.mu.Lock(); len(s.writes) != 1 || s.writes[0] > 1011*time.Second {
+			t.Errorf("written at %v, expected within 10 s after the API server is back", s.writes)
+		}
+		s.mu.Unlock()
+	})
+}
+
+// What differs when the process ends is written then: a host that reboots within the second.
+func TestConditionsAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &conditionStore{}
+		c, stop := writingConditions(t, s)
+		c.report(at(v1alpha1.StateDraining), true)
+		elapse(time.Minute)
+		s.then(object.Written)
+		c.report(at(v1alpha1.StateRebooting), true)
+		stop()
+		s.has(t, "MaintenanceInProgress Drained", "[0s]")
+
+		// A conflict is tried again, and not for long.
+		c, stop = writingConditions(t, s)
+		s.then(object.Conflict)
+		c.report(at(v1alpha1.StateDraining), true)
+		stop()
+		s.has(t, "MaintenanceInProgress Drained", "[0s 0s 0s]")
+	})
+}
+
+// What the API server answers to a write of the conditions may be the first that the host sees of the coordinator's write before
+// it. The watch does not report it again, so the loop has to go round.
+func TestConditionsWakeTheLoop(t *testing.T) {
+	node := corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{
+		Name: "n1", UID: "uid", ResourceVersion: "12", Labels: map[string]string{v1alpha1.LabelState: string(v1alpha1.StateRebooting)}}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPatch || r.URL.Path != "/api/v1/nodes/n1/status" || r.Header.Get("Content-Type") != "application/strategic-merge-patch+json" {
+			t.Errorf("%s %s in %s", r.Method, r.URL.Path, r.Header.Get("Content-Type"))
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(node); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	h, _ := newTestHost(t, v1alpha1.StateDraining)
+	client, err := object.ConnectConfig(&rest.Config{Host: server.URL}, "host", "v1", 1, 1)
+	must(t, err)
+	h.client = client
+	outcome, err := h.writeConditions(t.Context(), object.Patch{Node: "n1", ResourceVersion: "11", DropConditions: []corev1.NodeConditionType{corev1.NodeDrained}})
+	if outcome != object.Written || err != nil || h.facts().State != v1alpha1.StateRebooting {
+		t.Errorf("%s, %v; the view has %s", outcome, err, h.facts().State)
+	}
+	select {
+	case <-h.kick:
+	default:
+		t.Error("the loop is not woken")
+	}
+}
