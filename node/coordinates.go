@@ -14,10 +14,10 @@ func (h *Host) sayCoordinates(o *turn.Observation, d turn.Decision) {
 	state := coordinates(o, d)
 	var err error
 	if state == "" {
-		err = h.coordinatorFile.Leave()
+		err = h.coordinatorFile.Clear()
 	} else {
 		engine := h.Engine != nil && h.Engine.Latest().Presence == updateengine.Present
-		err = h.coordinatorFile.Say(state, engine)
+		err = h.coordinatorFile.Write(state, engine)
 	}
 	if err != nil && !h.uncoordinated {
 		if errors.Is(err, updateengine.ErrCoordinated) {
@@ -53,10 +53,10 @@ func coordinates(o *turn.Observation, d turn.Decision) updateengine.CoordinatorS
 
 // leaveCoordinates is the end of the process. A reboot that is on its way stays said: the file goes with the boot.
 func (h *Host) leaveCoordinates() {
-	if h.coordinatorFile.Said() == updateengine.CoordinatorRebooting {
+	if h.coordinatorFile.State() == updateengine.CoordinatorRebooting {
 		return
 	}
-	if err := h.coordinatorFile.Leave(); err != nil {
+	if err := h.coordinatorFile.Clear(); err != nil {
 		h.log.Warn("the update engine's other users may go on reading that lockkeeper coordinates this host's reboots", "file", updateengine.CoordinatorPath, "err", err)
 	}
 }

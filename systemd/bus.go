@@ -1,38 +1,56 @@
+// Package systemd talks to this host's service manager and its neighbors: systemd and logind over D-Bus, journald, and the
+// terminals of logged-in users. It reboots the host, lists what prevents that, runs and watches units, and reports how this
+// process is doing.
+//
+// Each call does one thing and returns what went wrong. The package decides nothing, and it repeats no call that changes
+// something on the host. It must not know of Kubernetes, turns or states.
+//
+// A [Bus] connects when it is used, and every call is bounded. The bus and each service on it may be missing, go away and
+// come back.
 package systemd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"reflect"
 	"sync"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/godbus/dbus/v5"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 const (
-	callTimeout = 10 * time.Second // one call, connecting included
+	callTimeout = 10 * time.Second // one call, including connecting
 	pingTimeout = 2 * time.Second  // for the bus itself, after a service did not answer
 	dbusName    = "org.freedesktop.DBus"
 
-	maxText = 256 // bytes of any text that others wrote: inhibitors' reasons, user names, errors
+	maxText = 256 // bytes of a text from another process: a reason, a user's name, an error
 )
 
-// ErrAbsent means that the bus answers and nobody owns the name that was asked: no logind or no systemd on it.
+// ErrAbsent means that the bus answers, and that no process on it owns the service's name.
 var ErrAbsent = errors.New("no such service on the bus")
 
-// CallError is what became of a D-Bus call that failed.
+// ErrTooLate means that a call was not sent because the time given for it had passed. The caller has checked shortly before
+// the call that it may make it, and has to check that again.
+var ErrTooLate = errors.New("systemd was not asked in time")
+
+// errNotSent means that a call never left this process.
+var errNotSent = errors.New("no connection to the bus")
+
+// CallError is a D-Bus call that failed.
 type CallError struct {
 	// Method in the notation interface.Member.
 	Method string
-	// Name of the D-Bus error, as org.freedesktop.DBus.Error.AccessDenied; "" when no answer came at all.
+	// Name of the D-Bus error, such as org.freedesktop.DBus.Error.AccessDenied; "" if no answer came.
 	Name string
-	// Message is the other side's text (sanitised, at most 256 bytes), "" when no answer came.
+	// Message is the text of the answer as one line of at most 256 bytes; "" if no answer came.
 	Message string
-	// Err is the cause when no answer came: no bus, connection lost, time out, the caller's context.
+	// Err is the cause if no answer came: no bus, the connection was lost, a timeout, the caller's context.
 	Err error
 }
 
@@ -46,15 +64,22 @@ func (e *CallError) Error() string {
 	return fmt.Sprintf("%s: %s: %s", e.Method, e.Name, e.Message)
 }
 
-func (e *CallError) Unwrap() error { return e.Err }
+// Unwrap returns the answer as a dbus.Error, and Err if no answer came.
+func (e *CallError) Unwrap() error {
+	if e.Name != "" {
+		return dbus.Error{Name: e.Name, Body: []any{e.Message}}
+	}
+	return e.Err
+}
 
-// Is makes errors.Is(err, ErrAbsent) true for the bus's own words that nobody owns the name.
+// Is makes errors.Is(err, ErrAbsent) true if the bus answered that no process owns the name. dbus-daemon gives the first
+// name to a call that must not start the service, dbus-broker the second.
 func (e *CallError) Is(target error) bool {
 	return target == ErrAbsent && (e.Name == dbusName+".Error.NameHasNoOwner" || e.Name == dbusName+".Error.ServiceUnknown")
 }
 
-// Refused reports whether the call is known not to have been carried out: somebody answered with an error. If it
-// is false the outcome is unknown: the call may have been carried out and the answer lost.
+// Refused reports whether it is certain that the call was not carried out: it was answered with an error, or never sent. If
+// it is false, the service may have carried the call out, and the answer was lost.
 func (e *CallError) Refused() bool {
 	switch e.Name {
 	case "", dbusName + ".Error.NoReply", dbusName + ".Error.Timeout", dbusName + ".Error.TimedOut", dbusName + ".Error.Disconnected":
@@ -63,152 +88,50 @@ func (e *CallError) Refused() bool {
 	return true
 }
 
-// errNotSent marks calls that never left this process.
-var errNotSent = errors.New("no connection to the bus")
-
-// Bus is a lazily made connection to a message bus, shared by Logind and Units. A connection that breaks is made
-// anew by the next call. The zero value is the system bus, ready for use; do not copy it.
-type Bus struct {
-	// Address in D-Bus's notation (unix:path=... or unix:abstract=...); "" is the system bus, or what
-	// DBUS_SYSTEM_BUS_ADDRESS names. Not to be changed after the first call.
-	Address string
-
-	timeout time.Duration // callTimeout but in tests
-	revoke  bool          // a call that is given up closes the connection; see Reboot
-
-	gate sync.Mutex // held while connecting, which is bounded
-	mu   sync.Mutex
-	conn *dbus.Conn
-	subs map[*subscription]struct{}
+// answeredWith reports whether a call was answered with one of these D-Bus errors.
+func answeredWith(err error, names ...string) bool {
+	e, ok := errors.AsType[*CallError](err)
+	for _, name := range names {
+		if ok && e.Name == name {
+			return true
+		}
+	}
+	return false
 }
 
-// Close drops the connection. A later call makes a new one.
+// Bus is a connection to a message bus, made when it is first needed, shared by all who use the Bus, and replaced when it
+// has broken. The zero value is the system bus, ready for use, and so is a nil *Bus. Do not copy a Bus.
+type Bus struct {
+	// Address in D-Bus's notation (unix:path=... or unix:abstract=...). "" is the address in DBUS_SYSTEM_BUS_ADDRESS or,
+	// without that, the system bus. Do not change it after the first call.
+	Address string
+
+	timeout      time.Duration // instead of callTimeout, in tests
+	closesOnStop bool          // a call that is given up closes the connection; see Logind.Reboot
+
+	connecting sync.Mutex // held while connecting, which is bounded
+	mu         sync.Mutex
+	conn       *connection // nil, or the newest one
+}
+
+// systemBus is what a nil *Bus means.
+var systemBus Bus
+
+// Close closes the connection. The next call makes another one.
 func (b *Bus) Close() error {
 	b.drop(nil)
 	return nil
 }
 
-func (b *Bus) limit() time.Duration {
-	if b.timeout > 0 {
-		return b.timeout
-	}
-	return callTimeout
-}
+func (b *Bus) limit() time.Duration { return cmp.Or(b.timeout, callTimeout) }
 
-// target is one object of a service.
-type target struct {
-	service string
-	path    dbus.ObjectPath
-	// mayStart lets the bus start a service that does not run and keep the call for it. The call may then arrive long
-	// after the caller has given up, so only queries may set this, never a call that changes something on the host.
-	mayStart bool
-}
-
-func (t target) flags() dbus.Flags {
-	if t.mayStart {
-		return 0
-	}
-	return dbus.FlagNoAutoStart
-}
-
-// call calls a method, connecting if need be, and gives the reply's body. All errors are *CallError.
-func (b *Bus) call(ctx context.Context, t target, method string, args ...any) ([]any, error) {
-	return b.callWithin(ctx, b.limit(), time.Time{}, t, method, args...)
-}
-
-// callWithin is call for a method that may take longer than others, and for one that must not be called after by, the zero
-// time for none: the error matches ErrTooLate then, however long it took to connect.
-func (b *Bus) callWithin(ctx context.Context, limit time.Duration, by time.Time, t target, method string, args ...any) ([]any, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v: %w", limit, context.DeadlineExceeded))
-	defer cancel()
-	for attempt := 1; ; attempt++ {
-		connecting, connected := context.WithTimeout(ctx, b.limit())
-		conn, err := b.connect(connecting)
-		connected()
-		if err == nil && !by.IsZero() && time.Now().After(by) {
-			err = ErrTooLate
-		}
-		if err != nil {
-			return nil, &CallError{Method: method, Err: fmt.Errorf("%w: %w", errNotSent, err)}
-		}
-		call := conn.Object(t.service, t.path).CallWithContext(ctx, method, t.flags(), args...)
-		if call.Err == nil {
-			return call.Body, nil
-		}
-		var answer dbus.Error
-		switch {
-		case errors.As(call.Err, &answer):
-			return nil, &CallError{Method: method, Name: printable(answer.Name, maxText), Message: printable(answer.Error(), maxText)}
-		case ctx.Err() != nil:
-			if b.revoke {
-				b.drop(conn)
-			} else {
-				b.dropIfSilent(conn)
-			}
-			return nil, &CallError{Method: method, Err: context.Cause(ctx)}
-		}
-		b.drop(conn)
-		if neverSent(call.Err) {
-			if attempt == 1 {
-				continue
-			}
-			return nil, &CallError{Method: method, Err: fmt.Errorf("%w: %w", errNotSent, call.Err)}
-		}
-		return nil, &CallError{Method: method, Err: call.Err}
-	}
-}
-
-// neverSent recognises a connection that was found closed when the call was to be written: a bus that went away
-// before it had the whole call has not passed it on.
-func neverSent(err error) bool {
-	return errors.Is(err, dbus.ErrClosed) || errors.Is(err, syscall.EPIPE)
-}
-
-// dropIfSilent asks the bus itself after a service did not answer. The connection is shared, and dropping it would
-// lose the answers to others' calls: only a bus that is silent too deserves it.
-func (b *Bus) dropIfSilent(conn *dbus.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), min(b.limit(), pingTimeout))
-	defer cancel()
-	if conn.BusObject().CallWithContext(ctx, dbusName+".GetId", 0).Err != nil {
-		b.drop(conn)
-	}
-}
-
-// separate returns a Bus at the same address that shares no connection with b. The caller closes it.
+// separate returns a Bus with the same address that shares no connection with b. The caller closes it.
 func (b *Bus) separate() *Bus { return &Bus{Address: b.Address, timeout: b.timeout} }
 
-// owner returns the unique name of the connection that owns a service's name. A call to that name reaches this connection or
-// nothing. The error matches ErrAbsent if the service does not run.
-func (b *Bus) owner(ctx context.Context, service string) (unique string, err error) {
-	body, err := b.call(ctx, target{service: dbusName, path: "/org/freedesktop/DBus"}, dbusName+".GetNameOwner", service)
-	if err == nil {
-		err = dbus.Store(body, &unique)
-	}
-	if err != nil {
-		return "", fmt.Errorf("looking for %s on the bus: %w", service, err)
-	}
-	return unique, nil
-}
-
-// property reads one property of an object.
-func (b *Bus) property(ctx context.Context, t target, iface, name string, value any) error {
-	body, err := b.call(ctx, t, dbusName+".Properties.Get", iface, name)
-	if err == nil {
-		var v dbus.Variant
-		if err = dbus.Store(body, &v); err == nil {
-			err = v.Store(value)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("reading %s of %s: %w", name, t.path, err)
-	}
-	return nil
-}
-
-// connect gives the present connection or makes one.
-func (b *Bus) connect(ctx context.Context) (*dbus.Conn, error) {
-	b.gate.Lock()
-	defer b.gate.Unlock()
+// connect returns the connection, and makes one if there is none. It takes at most the bus's limit.
+func (b *Bus) connect(ctx context.Context) (*connection, error) {
+	b.connecting.Lock()
+	defer b.connecting.Unlock()
 	b.mu.Lock()
 	conn := b.conn
 	b.mu.Unlock()
@@ -219,8 +142,11 @@ func (b *Bus) connect(ctx context.Context) (*dbus.Conn, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	conn, err := dial(ctx, b.Address, delivery{b})
-	if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, b.limit())
+	defer cancel()
+	conn = &connection{}
+	var err error
+	if conn.Conn, err = dial(ctx, b.Address, conn); err != nil {
 		return nil, err
 	}
 	b.mu.Lock()
@@ -229,8 +155,8 @@ func (b *Bus) connect(ctx context.Context) (*dbus.Conn, error) {
 	return conn, nil
 }
 
-// drop closes conn if it is the present connection; nil means whichever is.
-func (b *Bus) drop(conn *dbus.Conn) {
+// drop closes conn if it is the present connection; nil means the present one.
+func (b *Bus) drop(conn *connection) {
 	b.mu.Lock()
 	if conn == nil || conn == b.conn {
 		conn, b.conn = b.conn, nil
@@ -241,90 +167,131 @@ func (b *Bus) drop(conn *dbus.Conn) {
 	}
 }
 
-// subscription is one kind of signal somebody waits for.
-type subscription struct {
-	service, iface, member string
-	path                   dbus.ObjectPath
-	take                   func(*dbus.Signal) // told of each such signal before the hint, whoever sent it; must not block
-	hint                   chan struct{}      // capacity 1
-	on                     *dbus.Conn         // the connection on which the bus was asked for it; the watcher's own
-}
-
-// subscribe registers for a signal. What comes is a hint that there is something to look at: any local user can send
-// signals to our connection, and who takes their bodies has to look at the sender, which the bus itself writes. The
-// caller has the bus filter for it with listen.
-func (b *Bus) subscribe(s *subscription) (unsubscribe func()) {
-	s.hint = make(chan struct{}, 1)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.subs == nil {
-		b.subs = map[*subscription]struct{}{}
-	}
-	b.subs[s] = struct{}{}
-	return func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		delete(b.subs, s)
-	}
-}
-
-// listen asks the bus for the signal on the present connection, made if need be, which is returned: it has to be
-// asked anew on the next.
-func (b *Bus) listen(ctx context.Context, s *subscription) (*dbus.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, b.limit())
+// dropIfSilent asks the bus itself after a service did not answer. The connection is shared, and closing it loses the
+// answers to other calls. So it is closed only if the bus does not answer either.
+func (b *Bus) dropIfSilent(conn *connection) {
+	ctx, cancel := context.WithTimeout(context.Background(), min(b.limit(), pingTimeout))
 	defer cancel()
-	conn, err := b.connect(ctx)
-	if err != nil || conn == s.on {
-		return conn, err
-	}
-	err = conn.AddMatchSignalContext(ctx, dbus.WithMatchSender(s.service), dbus.WithMatchInterface(s.iface),
-		dbus.WithMatchObjectPath(s.path), dbus.WithMatchMember(s.member))
-	if err != nil {
+	if conn.BusObject().CallWithContext(ctx, dbusName+".GetId", 0).Err != nil {
 		b.drop(conn)
-		return nil, fmt.Errorf("subscribing to %s.%s: %w", s.iface, s.member, err)
 	}
-	s.on = conn
-	return conn, nil
 }
 
-// delivery is a Bus as godbus sees it.
-type delivery struct{ *Bus }
+// Object is an object of a service on a bus. Its methods may be called from any goroutine.
+type Object struct {
+	bus     *Bus
+	service string
+	path    dbus.ObjectPath
 
-// DeliverSignal is called for every signal that reaches the connection. It never blocks.
-func (d delivery) DeliverSignal(iface, member string, sig *dbus.Signal) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for s := range d.subs {
-		if s.iface == iface && s.member == member && s.path == sig.Path {
-			if s.take != nil {
-				s.take(sig)
+	limit time.Duration // of one call; 0 is the bus's limit
+	by    time.Time     // no call is sent after this, if it is set
+	// mayStart lets the bus start a service that does not run, and keep the call for it. The call may then arrive long after
+	// the caller has given up. So only queries may set this, never a call that changes something on the host.
+	mayStart bool
+}
+
+// Object returns the object of a service; path must be a valid object path.
+func (b *Bus) Object(service string, path dbus.ObjectPath) Object {
+	if b == nil {
+		b = &systemBus
+	}
+	return Object{bus: b, service: service, path: path}
+}
+
+// Call calls a method, in the notation interface.Member, and returns the body of the answer. It takes at most 10 s and does
+// not start the service. All errors are *CallError; they match [ErrAbsent] if the service does not run.
+func (o Object) Call(ctx context.Context, method string, args ...any) ([]any, error) {
+	limit := cmp.Or(o.limit, o.bus.limit())
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v: %w", limit, context.DeadlineExceeded))
+	defer cancel()
+	flags := dbus.FlagNoAutoStart
+	if o.mayStart {
+		flags = 0
+	}
+	for repeated := false; ; repeated = true {
+		conn, err := o.bus.connect(ctx)
+		if err == nil && !o.by.IsZero() && time.Now().After(o.by) { // connecting may have taken long
+			err = ErrTooLate
+		}
+		if err != nil {
+			return nil, &CallError{Method: method, Err: fmt.Errorf("%w: %w", errNotSent, err)}
+		}
+		call := conn.Object(o.service, o.path).CallWithContext(ctx, method, flags, args...)
+		if call.Err == nil {
+			return call.Body, nil
+		}
+		if answer, ok := errors.AsType[dbus.Error](call.Err); ok {
+			return nil, &CallError{Method: method, Name: v1alpha1.OneLine(answer.Name, maxText), Message: v1alpha1.OneLine(answer.Error(), maxText)}
+		}
+		if ctx.Err() != nil {
+			if o.bus.closesOnStop {
+				o.bus.drop(conn)
+			} else {
+				o.bus.dropIfSilent(conn)
 			}
-			select {
-			case s.hint <- struct{}{}:
-			default:
-			}
+			return nil, &CallError{Method: method, Err: context.Cause(ctx)}
+		}
+		o.bus.drop(conn)
+		switch {
+		case !neverSent(call.Err):
+			return nil, &CallError{Method: method, Err: call.Err}
+		case repeated:
+			return nil, &CallError{Method: method, Err: fmt.Errorf("%w: %w", errNotSent, call.Err)}
 		}
 	}
 }
 
-// printable makes foreign text fit for a log line: valid UTF-8 on one line, at most limit bytes.
-func printable(s string, limit int) string {
-	s = strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
-	return cut(s, limit)
+// neverSent recognizes a connection that was found closed when the call was to be written. A bus that went away before it
+// had the whole call has not passed it on.
+func neverSent(err error) bool {
+	return errors.Is(err, dbus.ErrClosed) || errors.Is(err, syscall.EPIPE)
 }
 
-// cut shortens valid UTF-8 to at most limit bytes without splitting a rune.
-func cut(s string, limit int) string {
-	if len(s) <= limit {
-		return s
+// call calls a method and stores the answer's values.
+func (o Object) call(ctx context.Context, method string, args []any, values ...any) error {
+	body, err := o.Call(ctx, method, args...)
+	if err == nil && len(values) > 0 {
+		err = dbus.Store(body, values...)
 	}
-	for limit > 0 && s[limit]&0xC0 == 0x80 {
-		limit--
+	return err
+}
+
+// owner returns the unique name of the connection that owns the service's name. A call to that name reaches this connection
+// or none.
+func (o Object) owner(ctx context.Context) (unique string, err error) {
+	err = o.bus.Object(dbusName, "/org/freedesktop/DBus").call(ctx, dbusName+".GetNameOwner", []any{o.service}, &unique)
+	if err != nil {
+		return "", fmt.Errorf("looking for %s on the bus: %w", o.service, err)
 	}
-	return s[:limit]
+	return unique, nil
+}
+
+// property reads one property.
+func (o Object) property(ctx context.Context, iface, name string, value any) error {
+	var v dbus.Variant
+	err := o.call(ctx, dbusName+".Properties.Get", []any{iface, name}, &v)
+	if err == nil {
+		err = v.Store(value)
+	}
+	if err != nil {
+		return fmt.Errorf("reading %s of %s: %w", name, o.path, err)
+	}
+	return nil
+}
+
+// properties reads the properties that into, a pointer to a struct, has fields for. A field has its property's name, and
+// keeps its value if the object has no such property.
+func (o Object) properties(ctx context.Context, iface string, into any) error {
+	var all map[string]dbus.Variant
+	if err := o.call(ctx, dbusName+".Properties.GetAll", []any{iface}, &all); err != nil {
+		return err
+	}
+	for field, value := range reflect.ValueOf(into).Elem().Fields() {
+		if v, ok := all[field.Name]; ok {
+			if err := v.Store(value.Addr().Interface()); err != nil {
+				return fmt.Errorf("property %s: %w", field.Name, err)
+			}
+		}
+	}
+	return nil
 }

@@ -14,23 +14,20 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// The same small file stands in package updateengine: the two rooms may not import each other, and what they share
-// is too little for a room of its own.
-
 const (
 	systemBusAddress = "unix:path=/run/dbus/system_bus_socket"
 	writeTimeout     = 10 * time.Second
 )
 
-// dial connects to a message bus and is ready for calls when it returns; ctx bounds the connecting, not the
-// connection. "" is the system bus (DBUS_SYSTEM_BUS_ADDRESS heeded).
+// dial connects to a message bus, and returns when the connection is ready for calls. ctx bounds the connecting, not the
+// connection. See [Bus] for the address.
 //
-// godbus's own Dial is not used for three reasons, all of them about a service that runs as root beside users it
-// does not trust: it waits without bound for a bus that accepts and then says nothing; it agrees to take file
-// descriptors, which any local user could then fill this process with by sending it signals; and its default
-// signal handler starts a goroutine for each signal nobody has read yet.
+// godbus's own Dial is not used, because this process runs as root and other users of the bus are not trusted. Dial waits
+// without a bound for a bus that accepts a connection and then sends nothing. It accepts file descriptors, with which any
+// local user could fill this process. Its default signal handler starts a goroutine for each signal that is not read yet.
+// go-systemd's dbus and login1 packages connect by Dial, too.
 func dial(ctx context.Context, address string, signals dbus.SignalHandler) (*dbus.Conn, error) {
-	socket, err := dialSocket(ctx, busAddress(address))
+	socket, err := dialSocket(ctx, cmp.Or(address, os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), systemBusAddress))
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the bus: %w", err)
 	}
@@ -39,7 +36,7 @@ func dial(ctx context.Context, address string, signals dbus.SignalHandler) (*dbu
 		socket.Close()
 		return nil, fmt.Errorf("connecting to the bus: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { socket.Close() }) // ends the reads that Auth and Hello wait in
+	stop := context.AfterFunc(ctx, func() { socket.Close() }) // ends the reads in which Auth and Hello wait
 	if err = conn.Auth(nil); err == nil {
 		err = conn.Hello()
 	}
@@ -48,28 +45,22 @@ func dial(ctx context.Context, address string, signals dbus.SignalHandler) (*dbu
 	}
 	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("introducing ourselves to the bus: %w", err)
+		return nil, fmt.Errorf("authenticating to the bus: %w", err)
 	}
 	return conn, nil
 }
 
-func busAddress(address string) string {
-	return cmp.Or(address, os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), systemBusAddress)
-}
-
-// dialSocket takes the first address of a D-Bus address list that answers. Only unix sockets named by path or
-// abstract name are understood: there is no system bus elsewhere.
+// dialSocket connects to the first address of a D-Bus address list that answers. It accepts only unix sockets with a path or
+// an abstract name: system buses have no others.
 func dialSocket(ctx context.Context, addresses string) (net.Conn, error) {
 	var errs []error
 	for address := range strings.SplitSeq(addresses, ";") {
 		name, err := socketName(address)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		conn, err := new(net.Dialer).DialContext(ctx, "unix", name)
 		if err == nil {
-			return conn, nil
+			var conn net.Conn
+			if conn, err = new(net.Dialer).DialContext(ctx, "unix", name); err == nil {
+				return conn, nil
+			}
 		}
 		errs = append(errs, err)
 	}
@@ -77,26 +68,19 @@ func dialSocket(ctx context.Context, addresses string) (net.Conn, error) {
 }
 
 func socketName(address string) (string, error) {
-	if transport, pairs, _ := strings.Cut(address, ":"); transport == "unix" {
-		for pair := range strings.SplitSeq(pairs, ",") {
-			key, value, _ := strings.Cut(pair, "=")
+	pairs, unix := strings.CutPrefix(address, "unix:")
+	for pair := range strings.SplitSeq(pairs, ",") {
+		key, value, _ := strings.Cut(pair, "=")
+		if prefix, ok := map[string]string{"path": "", "abstract": "@"}[key]; ok && unix {
 			value, err := dbus.UnescapeBusAddressValue(value)
-			if err != nil {
-				return "", fmt.Errorf("bus address %q: %w", address, err)
-			}
-			switch key {
-			case "path":
-				return value, nil
-			case "abstract":
-				return "@" + value, nil
-			}
+			return prefix + value, err
 		}
 	}
 	return "", fmt.Errorf("bus address %q is not unix:path= or unix:abstract=", address)
 }
 
-// stream buffers reads (godbus reads a message in many small pieces) and bounds writes, so that a bus that has
-// stopped reading cannot hold a caller, or Close, for ever.
+// stream buffers reads, because godbus reads a message in many small pieces. It bounds writes, so that a bus that has
+// stopped reading cannot hold a caller, or Close, indefinitely.
 type stream struct {
 	*bufio.Reader
 	net.Conn

@@ -16,7 +16,7 @@ func TestDaemonReloadInTime(t *testing.T) {
 	conn := b.Connect()
 	must(t, conn.ExportMethodTable(map[string]any{
 		"Reload": func() *dbus.Error { reloads.Add(1); return nil },
-	}, manager.path, managerIface))
+	}, managerPath, managerIface))
 	if _, err := conn.RequestName(managerName, 0); err != nil {
 		t.Fatal(err)
 	}

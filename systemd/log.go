@@ -11,14 +11,13 @@ import (
 	"sync"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/coreos/go-systemd/v22/journal"
 )
 
 const (
-	// MessageID is the attribute key whose value, 32 hexadecimal digits, goes to the journal as MESSAGE_ID. It does
-	// not appear in text.
+	// MessageID is the key of the attribute that goes to the journal as MESSAGE_ID: 32 hexadecimal digits. It does not
+	// appear in text.
 	MessageID = "message_id"
 
 	journalPrefix     = "LOCKKEEPER_"
@@ -27,16 +26,16 @@ const (
 	maxLogText        = 8 << 10 // bytes of a message or a value; longer ones are cut
 )
 
-// NewLogger gives the process's logger: structured entries for the journal when w is os.Stderr and that is connected
-// to journald (JOURNAL_STREAM), else one line of text per entry on w:
+// NewLogger returns the process's logger. It writes structured entries to the journal if w is os.Stderr and connected to
+// journald (JOURNAL_STREAM). Otherwise it writes one line of text for each entry to w:
 //
 //	15:04:05 INFO  granted node=n1 turn=7f3a "held by"="a, b"
 //
-// In the journal every attribute is a field as well (node is LOCKKEEPER_NODE, a group's name goes before its
-// members' with a _), so that `journalctl LOCKKEEPER_NODE=n1` works; MESSAGE is the text with its attributes but
-// without time and level, which journald has. When journald cannot be reached the line goes to w.
+// In the journal each attribute is a field too (node is LOCKKEEPER_NODE; the name of a group and a _ precede the names of its
+// members), so that `journalctl LOCKKEEPER_NODE=n1` works. MESSAGE is the text with its attributes, without the time and
+// level, which journald has. If journald cannot be reached, the line goes to w.
 //
-// A process that logs to a stderr which may go away should ignore SIGPIPE: Go dies of it on descriptor 2.
+// A process that logs to a stderr that may go away should ignore SIGPIPE: Go ends a process because of it on descriptor 2.
 func NewLogger(w io.Writer, level slog.Leveler) *slog.Logger {
 	text := &textSink{w: w}
 	if f, ok := w.(*os.File); ok && f == os.Stderr {
@@ -47,15 +46,15 @@ func NewLogger(w io.Writer, level slog.Leveler) *slog.Logger {
 	return slog.New(&handler{level: level, out: text})
 }
 
-// sink takes finished records.
+// sink writes records.
 type sink interface {
 	write(t time.Time, level slog.Level, msg string, fields []field) error
 }
 
-// field is one attribute, its group's names before its own with dots, its value as text.
+// field is one attribute as text. Its key begins with the names of its groups, with dots between.
 type field struct{ key, value string }
 
-// handler flattens attributes; what becomes of them is the sink's.
+// handler flattens attributes, and leaves their format to the sink.
 type handler struct {
 	level  slog.Leveler
 	out    sink
@@ -93,10 +92,8 @@ func (h *handler) Handle(_ context.Context, r slog.Record) error {
 
 func flatten(fields []field, prefix string, a slog.Attr) []field {
 	v := a.Value.Resolve()
-	if a.Key == "" && v.Kind() != slog.KindGroup {
-		if v.Any() == nil {
-			return fields // the empty attribute
-		}
+	if a.Key == "" && v.Kind() != slog.KindGroup && v.Any() == nil {
+		return fields // the empty attribute
 	}
 	if v.Kind() == slog.KindGroup {
 		if a.Key != "" {
@@ -127,7 +124,7 @@ func valueText(v slog.Value) string {
 	return v.String()
 }
 
-// safely calls a value's own method, which panics on many a nil pointer: no reason to lose the entry.
+// safely calls a value's own method. Such methods often panic on a nil pointer, and the entry must not be lost for that.
 func safely(f func() string) (s string) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -138,13 +135,10 @@ func safely(f func() string) (s string) {
 }
 
 func shorten(s string) string {
-	if !utf8.ValidString(s) {
-		s = strings.ToValidUTF8(s, "?")
-	}
 	if len(s) > maxLogText {
-		s = cut(s, maxLogText) + "…"
+		s = strings.ToValidUTF8(s[:maxLogText], "") + "…"
 	}
-	return s
+	return strings.ToValidUTF8(s, "?")
 }
 
 // textSink writes lines.
@@ -188,7 +182,7 @@ func quoted(s string) string {
 	return strconv.Quote(s)
 }
 
-// journalSink sends entries to journald. Like every client of it, it waits when journald takes no more.
+// journalSink sends entries to journald. Like every client of journald, it waits while journald does not read.
 type journalSink struct {
 	send     func(message string, priority journal.Priority, vars map[string]string) error
 	fallback sink
@@ -203,7 +197,7 @@ func (s *journalSink) write(t time.Time, level slog.Level, msg string, fields []
 	return nil
 }
 
-// priority maps levels to syslog's, as journalctl -p takes them.
+// priority returns syslog's priority for a level; journalctl -p filters by it.
 func priority(level slog.Level) journal.Priority {
 	switch {
 	case level < slog.LevelInfo:
@@ -216,7 +210,7 @@ func priority(level slog.Level) journal.Priority {
 	return journal.PriErr
 }
 
-// journalFields gives the attributes as journald takes them. Of two with the same name the later one stands.
+// journalFields returns the fields of an entry. Of two attributes with the same name the later one counts.
 func journalFields(fields []field) map[string]string {
 	vars := map[string]string{"SYSLOG_IDENTIFIER": journalIdentifier}
 	for _, f := range fields {
@@ -237,7 +231,7 @@ func messageID(f field) (id string, ok bool) {
 	return id, strings.Trim(id, "0123456789abcdef") == ""
 }
 
-// fieldName makes a journal field's name: upper case letters, digits and _, at most 64 bytes.
+// fieldName returns the name of an attribute's field: upper case letters, digits and _, at most 64 bytes.
 func fieldName(key string) string {
 	name := journalPrefix + strings.Map(func(r rune) rune {
 		switch {

@@ -115,7 +115,7 @@ var sessions = []struct {
 	{"4", "gdm", "seat0", map[string]any{"Class": "greeter", "State": "active", "TTY": "tty1", "Remote": false}},
 	{"5", "dora", "", map[string]any{"Class": "user", "State": "closing", "TTY": "pts/1", "Remote": true}},
 	{"6", "cron", "", map[string]any{"Class": "background", "State": "active", "TTY": "", "Remote": false}},
-	{"7", "root", "", map[string]any{"Class": "user-early", "State": "active", "TTY": "tty2", "Remote": uint32(7)}},
+	{"7", "root", "", map[string]any{"Class": "user-early", "State": "active", "TTY": "tty2", "Remote": false}},
 	{"c1", "root", "", map[string]any{"Class": "manager", "State": "active", "TTY": "tty3", "Remote": true}},
 }
 
@@ -180,7 +180,7 @@ func newSystemd(t *testing.T, b *testBus, state string, units map[string]fakeUni
 		path := dbus.ObjectPath("/org/freedesktop/systemd1/unit/u" + string(rune('a'+len(paths))))
 		paths[name] = path
 		exportProps(t, conn, path, map[string]map[string]any{unitIface: {
-			"LoadState": u.load, "ActiveState": u.active, "WantedBy": u.wantedBy, "RequiredBy": u.requiredBy,
+			"Id": name, "LoadState": u.load, "ActiveState": u.active, "WantedBy": u.wantedBy, "RequiredBy": u.requiredBy,
 			"Job": struct {
 				ID   uint32
 				Path dbus.ObjectPath
@@ -195,8 +195,8 @@ func newSystemd(t *testing.T, b *testBus, state string, units map[string]fakeUni
 			return "/", dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{"Unit name " + name + " is not valid."})
 		},
 		"ListJobs": func() ([]jobRow, *dbus.Error) { return jobs, nil },
-	}, manager.path, managerIface))
-	exportProps(t, conn, manager.path, map[string]map[string]any{managerIface: {"SystemState": state}})
+	}, managerPath, managerIface))
+	exportProps(t, conn, managerPath, map[string]map[string]any{managerIface: {"SystemState": state}})
 	own(t, conn, managerName)
 	return conn
 }

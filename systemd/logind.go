@@ -8,69 +8,71 @@ import (
 	"strings"
 	"time"
 
+	sd "github.com/coreos/go-systemd/v22/dbus"
+	"github.com/coreos/go-systemd/v22/login1"
 	"github.com/godbus/dbus/v5"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 const (
 	loginName    = "org.freedesktop.login1"
 	loginPath    = dbus.ObjectPath("/org/freedesktop/login1")
 	loginManager = "org.freedesktop.login1.Manager"
+
+	shutdownPoll = 30 * time.Second // a read by WatchShutdown without a signal
 )
 
-// login is for queries. systemd lets the bus start logind, so a query starts logind if it does not run.
-var login = target{service: loginName, path: loginPath, mayStart: true}
-
-// Logind asks systemd-logind (org.freedesktop.login1). Its methods may be called from any goroutine; each D-Bus
-// call is bounded by 10 s. The zero value asks the system bus.
+// Logind asks systemd-logind (org.freedesktop.login1). Its methods may be called from any goroutine. Each D-Bus call takes at
+// most 10 s. The zero value uses the system bus.
 type Logind struct{ Bus *Bus }
 
-func (l Logind) bus() *Bus {
-	if l.Bus == nil {
-		return systemBus
-	}
-	return l.Bus
+// manager is logind for calls that must not start it.
+func (l Logind) manager() Object { return l.Bus.Object(loginName, loginPath) }
+
+// queries is logind for queries. systemd lets the bus start logind, so a query starts logind if it does not run.
+func (l Logind) queries(path dbus.ObjectPath) Object {
+	o := l.Bus.Object(loginName, path)
+	o.mayStart = true
+	return o
 }
 
-// systemBus serves zero values of Logind and Units.
-var systemBus = &Bus{}
-
-// rootChecksInhibitors is logind's SD_LOGIND_ROOT_CHECK_INHIBITORS: block inhibitors hold for root as well. Up to
-// systemd 256 logind respects only those of other users: one that root itself holds lets root pass with or without the
-// flag (seen with 252), so the caller has to read the list right before. From 257 on logind respects root's own as well (seen
-// with 257).
+// rootChecksInhibitors is logind's SD_LOGIND_ROOT_CHECK_INHIBITORS: block inhibitors hold for root as well. Up to systemd 256
+// logind respects only those of other users. One that root itself holds lets root pass with or without the flag (seen with
+// 252), so the caller has to read the list right before. From 257 on logind respects root's own as well (seen with 257).
 const rootChecksInhibitors = uint64(1) << 0
 
-// Reboot asks logind to reboot the host, and returns when logind has accepted: the reboot itself follows, at most
+// Reboot asks logind to reboot the host, and returns when logind has accepted. The reboot itself follows, at most
 // InhibitDelayMaxSec later if there are delay inhibitors. An inhibitor that was taken after the caller read the list is
-// respected as far as logind can (see Inhibited): Reboot uses RebootWithFlags with the flag for that, without it where
-// logind does not know it, or Reboot(false) where logind is older still.
+// respected as far as logind can (see Inhibited): Reboot uses RebootWithFlags with the flag for that, without it where logind
+// does not know it, or Reboot(false) where logind is older still.
 //
-// Reboot repeats nothing. It ends with ctx, and after 10 s at the latest. The call reaches the logind that runs now or
-// none: the bus does not start logind for it, and does not deliver it to a logind that starts later.
+// Reboot repeats nothing. It ends with ctx, and after 10 s at the latest. The call reaches the logind that runs now or none:
+// the bus does not start logind for it, and does not deliver it to a logind that starts later.
 //
-// A failure wraps a *CallError, whose Refused method reports whether it is certain that nothing was started. It matches
+// A failure wraps a *CallError, whose Refused method reports whether it is certain that no reboot was started. It matches
 // ErrAbsent if logind does not run. logind also refuses while a reboot is under way
 // (org.freedesktop.login1.OperationInProgress): a caller asks RebootUnderway before it takes a refusal for "no reboot".
 func (l Logind) Reboot(ctx context.Context) error {
-	limit := l.bus().limit()
+	// The calls have a connection of their own, which closes when the time is over. logind asks the bus who the caller is, and
+	// refuses a call whose caller is gone.
+	bus := l.manager().bus.separate()
+	bus.closesOnStop = true
+	defer bus.Close()
+	limit := bus.limit()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v: %w", limit, context.DeadlineExceeded))
 	defer cancel()
-	// The call has its own connection, which closes when the time is over. logind asks the bus who the caller is, and refuses
-	// a call whose caller is gone.
-	bus := l.bus().separate()
-	bus.revoke = true
-	defer bus.Close()
-	owner, err := bus.owner(ctx, loginName)
+	owner, err := bus.Object(loginName, loginPath).owner(ctx)
 	if err != nil {
 		return err
 	}
-	logind := target{service: owner, path: loginPath}
-	_, err = bus.call(ctx, logind, loginManager+".RebootWithFlags", rootChecksInhibitors)
-	if e, ok := errors.AsType[*CallError](err); ok && e.Name == dbusName+".Error.InvalidArgs" {
-		_, err = bus.call(ctx, logind, loginManager+".RebootWithFlags", uint64(0))
+	logind := bus.Object(owner, loginPath)
+	_, err = logind.Call(ctx, loginManager+".RebootWithFlags", rootChecksInhibitors)
+	if answeredWith(err, dbusName+".Error.InvalidArgs") {
+		_, err = logind.Call(ctx, loginManager+".RebootWithFlags", uint64(0))
 	}
-	if e, ok := errors.AsType[*CallError](err); ok && e.Name == dbusName+".Error.UnknownMethod" {
-		_, err = bus.call(ctx, logind, loginManager+".Reboot", false)
+	if answeredWith(err, dbusName+".Error.UnknownMethod") {
+		_, err = logind.Call(ctx, loginManager+".Reboot", false)
 	}
 	if err != nil {
 		return fmt.Errorf("asking logind to reboot: %w", err)
@@ -78,16 +80,16 @@ func (l Logind) Reboot(ctx context.Context) error {
 	return nil
 }
 
-// Inhibited reports whether an error of Reboot says that a block inhibitor prevents it. The host has to wait, as it would
-// have done if it had seen the inhibitor before. systemd 252 and 257 answer AccessDenied with a text that names an
+// Inhibited reports whether an error of Reboot means that a block inhibitor prevents the reboot. The host has to wait, as it
+// would have done if it had read the inhibitor before. systemd 252 and 257 answer AccessDenied with a text that names an
 // inhibitor; newer releases answer BlockedByInhibitorLock.
 func Inhibited(err error) bool {
 	e, ok := errors.AsType[*CallError](err)
-	return ok && (e.Name == loginName+".BlockedByInhibitorLock" ||
-		e.Name == dbusName+".Error.AccessDenied" && strings.Contains(e.Message, "inhibitor"))
+	return answeredWith(err, loginName+".BlockedByInhibitorLock") ||
+		ok && e.Name == dbusName+".Error.AccessDenied" && strings.Contains(e.Message, "inhibitor")
 }
 
-// Inhibitor is one lock held in logind. All texts are the holder's, sanitised and at most 256 bytes.
+// Inhibitor is one lock held in logind. The texts come from its holder; each is one line of at most 256 bytes.
 type Inhibitor struct {
 	What []string // "shutdown", "sleep", "idle", ...
 	Who  string   // the holder's name for itself
@@ -97,117 +99,150 @@ type Inhibitor struct {
 	PID  uint32
 }
 
-// BlocksShutdown reports whether somebody asks with this lock that the host is not shut down for now. Delay
-// inhibitors do not: logind waits for them by itself, and not for long. Any other mode does, block-weak too although
-// logind would let root pass, and so would a mode that is not known yet.
+// BlocksShutdown reports whether the holder asks that the host is not shut down. A delay inhibitor does not: logind waits for
+// it, for a bounded time. Every other mode does: block-weak, although logind would let root pass, and unknown modes.
 func (i Inhibitor) BlocksShutdown() bool {
 	return slices.Contains(i.What, "shutdown") && i.Mode != "delay"
 }
 
-// BlockingShutdown picks those that block a shutdown.
+// BlockingShutdown returns those of the inhibitors that block a shutdown.
 func BlockingShutdown(all []Inhibitor) []Inhibitor {
 	return slices.DeleteFunc(slices.Clone(all), func(i Inhibitor) bool { return !i.BlocksShutdown() })
 }
 
-// Inhibitors lists the locks. How many there can be is logind's InhibitorsMax (8192).
+// Inhibitors lists the inhibitors. logind's InhibitorsMax (8192) bounds their number.
 func (l Logind) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
-	body, err := l.bus().call(ctx, login, loginManager+".ListInhibitors")
-	var raw []struct {
+	var rows []struct {
 		What, Who, Why, Mode string
 		UID, PID             uint32
 	}
-	if err == nil {
-		err = dbus.Store(body, &raw)
-	}
-	if err != nil {
+	if err := l.queries(loginPath).call(ctx, loginManager+".ListInhibitors", nil, &rows); err != nil {
 		return nil, fmt.Errorf("listing logind's inhibitors: %w", err)
 	}
-	all := make([]Inhibitor, 0, len(raw))
-	for _, r := range raw {
+	all := make([]Inhibitor, 0, len(rows))
+	for _, r := range rows {
 		all = append(all, Inhibitor{
-			What: strings.Split(printable(r.What, maxText), ":"),
-			Who:  printable(r.Who, maxText), Why: printable(r.Why, maxText), Mode: printable(r.Mode, maxText),
+			What: strings.Split(v1alpha1.OneLine(r.What, maxText), ":"),
+			Who:  v1alpha1.OneLine(r.Who, maxText), Why: v1alpha1.OneLine(r.Why, maxText), Mode: v1alpha1.OneLine(r.Mode, maxText),
 			UID: r.UID, PID: r.PID,
 		})
 	}
 	return all, nil
 }
 
-// Session is a login of a person.
+// Session is a user's login. The texts are each one line of at most 256 bytes.
 type Session struct {
 	ID     string
 	User   string // name
 	UID    uint32
 	Seat   string // "" if none
-	TTY    string // "" if none
+	TTY    string // "" if none, or if logind does not know it
 	Remote bool
-	Since  time.Time // zero if logind does not say
+	Since  time.Time // zero if logind does not know it
 }
 
-// Sessions lists interactive sessions that are not closing: of class user (not greeter, lock-screen, background or
-// manager), on a seat, on a terminal or from remote. It takes a call for each session and at most 10 s in all. A
-// session that ends meanwhile is left out.
+// Sessions lists the interactive sessions that are not closing: of class user (not greeter, lock-screen, background or
+// manager), on a seat, on a terminal or remote. It makes a call for each session, and takes at most 10 s in all. It leaves
+// out a session that ends meanwhile.
 func (l Logind) Sessions(ctx context.Context) ([]Session, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.bus().limit())
+	ctx, cancel := context.WithTimeout(ctx, l.manager().bus.limit())
 	defer cancel()
-	body, err := l.bus().call(ctx, login, loginManager+".ListSessions")
-	var raw []struct {
-		ID   string
-		UID  uint32
-		User string
-		Seat string
-		Path dbus.ObjectPath
-	}
-	if err == nil {
-		err = dbus.Store(body, &raw)
-	}
-	if err != nil {
+	var rows []login1.Session
+	if err := l.queries(loginPath).call(ctx, loginManager+".ListSessions", nil, &rows); err != nil {
 		return nil, fmt.Errorf("listing logind's sessions: %w", err)
 	}
 	var all []Session
-	for _, r := range raw {
-		if !r.Path.IsValid() {
-			return nil, fmt.Errorf("listing logind's sessions: path %q of session %q is none", printable(string(r.Path), maxText), printable(r.ID, maxText))
+	for _, r := range rows {
+		s := Session{ID: v1alpha1.OneLine(r.ID, maxText), User: v1alpha1.OneLine(r.User, maxText), UID: r.UID, Seat: v1alpha1.OneLine(r.Seat, maxText)}
+		var p struct {
+			Class, State, TTY string
+			Remote            bool
+			Timestamp         uint64 // µs since 1970
 		}
-		body, err := l.bus().call(ctx, target{service: loginName, path: r.Path}, dbusName+".Properties.GetAll", "org.freedesktop.login1.Session")
-		if gone(err) {
-			continue
+		err := fmt.Errorf("its path %q is invalid", v1alpha1.OneLine(string(r.Path), maxText))
+		if r.Path.IsValid() {
+			err = l.queries(r.Path).properties(ctx, loginName+".Session", &p)
 		}
-		var props map[string]dbus.Variant
-		if err == nil {
-			err = dbus.Store(body, &props)
+		if answeredWith(err, dbusName+".Error.UnknownObject", loginName+".NoSuchSession") {
+			continue // it has ended
 		}
 		if err != nil {
-			return nil, fmt.Errorf("reading session %s of %s: %w", printable(r.ID, maxText), printable(r.User, maxText), err)
+			return nil, fmt.Errorf("reading session %s of %s: %w", s.ID, s.User, err)
 		}
-		s := Session{ID: printable(r.ID, maxText), User: printable(r.User, maxText), UID: r.UID, Seat: printable(r.Seat, maxText)}
-		if s.interactive(props) {
+		s.TTY, s.Remote = v1alpha1.OneLine(p.TTY, maxText), p.Remote
+		if p.Timestamp > 0 && p.Timestamp < year10000 {
+			s.Since = time.UnixMicro(int64(p.Timestamp))
+		}
+		// The classes of users are user, user-early, user-light and so on. A session without a class is taken for a user's.
+		user := p.Class == "" || p.Class == "user" || strings.HasPrefix(p.Class, "user-")
+		if user && p.State != "closing" && (s.Seat != "" || s.TTY != "" || s.Remote) {
 			all = append(all, s)
 		}
 	}
 	return all, nil
 }
 
-// gone recognises the errors for an object that was there when it was listed.
-func gone(err error) bool {
-	e, ok := errors.AsType[*CallError](err)
-	return ok && (e.Name == dbusName+".Error.UnknownObject" || e.Name == loginName+".NoSuchSession")
+// year10000 is in µs since 1970. A time from then on cannot be marshaled.
+const year10000 = uint64(253402300800e6)
+
+// shutdownUnits are the units that a host starts when it shuts down, no matter who asked for that.
+var shutdownUnits = []string{
+	"shutdown.target", "reboot.target", "kexec.target", "soft-reboot.target", "poweroff.target", "halt.target", "exit.target",
+	"systemd-reboot.service", "systemd-kexec.service", "systemd-soft-reboot.service", "systemd-poweroff.service", "systemd-halt.service",
 }
 
-// interactive fills in what the properties say and judges.
-func (s *Session) interactive(props map[string]dbus.Variant) bool {
-	var class, state string
-	var since uint64
-	for name, to := range map[string]any{"Class": &class, "State": &state, "TTY": &s.TTY, "Remote": &s.Remote, "Timestamp": &since} {
-		if v, ok := props[name]; ok {
-			_ = v.Store(to) // a property of another type is one we do not know
+// RebootUnderway reports whether this host is shutting down: logind prepares for a shutdown, or systemd has a job to start one
+// of the shutdown targets. A shutdown that is scheduled for later is not under way. One of the two suffices for true. For
+// false both have to answer, but one that is not on the bus is left out. If neither is there, or there is no bus, RebootUnderway
+// returns an error.
+func (l Logind) RebootUnderway(ctx context.Context) (bool, error) {
+	preparing, loginErr := l.preparingForShutdown(ctx)
+	if preparing {
+		return true, nil
+	}
+	queued, jobsErr := l.shutdownJob(ctx)
+	if queued {
+		return true, nil
+	}
+	if errors.Is(loginErr, ErrAbsent) && jobsErr == nil || errors.Is(jobsErr, ErrAbsent) && loginErr == nil {
+		return false, nil
+	}
+	if err := errors.Join(loginErr, jobsErr); err != nil {
+		return false, fmt.Errorf("asking whether a reboot is under way: %w", err)
+	}
+	return false, nil
+}
+
+// preparingForShutdown does not start logind: if logind does not run, it does not prepare for a shutdown, and at the end of a
+// shutdown it has stopped.
+func (l Logind) preparingForShutdown(ctx context.Context) (preparing bool, err error) {
+	err = l.manager().property(ctx, loginManager, "PreparingForShutdown", &preparing)
+	return preparing, err
+}
+
+// shutdownJob reports whether systemd has a job to start a unit that shuts the host down.
+func (l Logind) shutdownJob(ctx context.Context) (bool, error) {
+	var jobs []sd.JobStatus
+	if err := (Units{l.Bus}).manager().call(ctx, managerIface+".ListJobs", nil, &jobs); err != nil {
+		return false, fmt.Errorf("listing systemd's jobs: %w", err)
+	}
+	return slices.ContainsFunc(jobs, func(j sd.JobStatus) bool {
+		return slices.Contains(shutdownUnits, j.Unit) && (j.JobType == "start" || j.JobType == "restart")
+	}), nil
+}
+
+// WatchShutdown calls f(true) when logind begins to prepare for a shutdown (PrepareForShutdown), and f(false) when that was
+// called off. It starts from "no shutdown", so the first call is f(true), at once if a shutdown is under way already. While
+// logind or the bus is away, the last call stays valid. The signal is only a reason to read logind's property
+// PreparingForShutdown. f must not block. WatchShutdown returns the cause of ctx's end.
+func (l Logind) WatchShutdown(ctx context.Context, f func(active bool)) error {
+	active := false
+	return l.manager().Watch(ctx, loginManager+".PrepareForShutdown", shutdownPoll, func(ctx context.Context) error {
+		now, err := l.preparingForShutdown(ctx)
+		if err == nil && now != active {
+			active = now
+			f(active)
 		}
-	}
-	s.TTY = printable(s.TTY, maxText)
-	if const9999 := uint64(253402300800e6); since > 0 && since < const9999 {
-		s.Since = time.UnixMicro(int64(since))
-	}
-	// user, user-early, user-light, ...: people all of them. A session without a class is taken for a person's.
-	person := class == "" || class == "user" || strings.HasPrefix(class, "user-")
-	return person && state != "closing" && (s.Seat != "" || s.TTY != "" || s.Remote)
+		return err
+	})
 }

@@ -11,311 +11,323 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 const (
-	// jobBound is how long one reload or restart may take. systemd's own time-outs for the start and the stop of a unit
-	// come first unless somebody has switched them off.
+	// jobBound is how long a reload or restart may take. systemd's own timeouts for the start and the stop of a unit end it
+	// before, unless they are switched off.
 	jobBound = 15 * time.Minute
-	// reloadBound is how long systemd may take to read all unit files anew; generators run in that.
+	// reloadBound is how long systemd may take to read all unit files again, and to run its generators for that.
 	reloadBound = 2 * time.Minute
-	// restartSettle is how long a service is looked at after its restart: one that is called started as soon as its
-	// process is there may find its mistake a moment later.
+	// restartSettle is how long a service is watched after its restart. systemd calls a service started when its process
+	// exists, and the process may fail a moment later.
 	restartSettle = 2 * time.Second
+	// maxJobEnds bounds what is kept about jobs of a unit during a reload or restart. A unit that systemd starts again and
+	// again has many.
+	maxJobEnds = 64
 )
 
-// JobError says that a unit could not be reloaded or restarted, and why, in words that begin with systemd's own. Other
-// errors of [Units.Reload] and [Units.Restart] are those of the bus, of ctx, or of a host that shuts down: the outcome is
-// not known, and asking again does no harm.
+// JobError says that a unit cannot be reloaded or restarted, or that this failed, and why. Other errors of [Units.Reload] and
+// [Units.Restart] come from the bus, from ctx, or from a host that shuts down: the outcome is not known, and the call can be
+// repeated.
 type JobError struct {
 	Unit string
-	Text string // at most 256 bytes, the unit's name and where to look included
+	Text string // at most 256 bytes; with the unit's name and where to read more
 }
 
 func (e *JobError) Error() string { return e.Text }
 
-// ErrTooLate means that a call did not ask systemd for something, because it could not do so by the given time. The
-// caller has checked shortly before the call that it may ask, and has to check that again.
-var ErrTooLate = errors.New("systemd was not asked in time")
+func jobError(unit, format string, args ...any) *JobError {
+	return &JobError{unit, v1alpha1.OneLine(unit+fmt.Sprintf(format, args...), maxText)}
+}
 
-// DaemonReload has systemd read its unit files again and returns when it has, in at most 2 minutes. It asks until by, and
+// DaemonReload has systemd read its unit files again, and returns when it has, in at most 2 minutes. It asks until by, and
 // returns [ErrTooLate] after that. An invalid file is not an error of DaemonReload: the unit reports it when it is used.
 func (u Units) DaemonReload(ctx context.Context, by time.Time) error {
-	if _, err := u.bus().callWithin(ctx, reloadBound, by, manager, managerIface+".Reload"); err != nil {
-		return fmt.Errorf("having systemd read its unit files anew: %w", err)
+	manager := u.manager()
+	manager.limit, manager.by = reloadBound, by
+	if err := manager.call(ctx, managerIface+".Reload", nil); err != nil {
+		return fmt.Errorf("having systemd read its unit files again: %w", err)
 	}
 	return nil
 }
 
 // Reload has a unit read its configuration again, in at most 15 minutes. It asks for the job until by, and returns
-// [ErrTooLate] after that. A unit that does not run has nothing to reload: it is left alone, and left says how it is. One
-// that does not exist, or that cannot be reloaded, is a [JobError].
+// [ErrTooLate] after that. A unit that does not run has nothing to reload: Reload returns its state as left, and does
+// nothing. A unit that does not exist, or that cannot be reloaded, is a [JobError].
 func (u Units) Reload(ctx context.Context, unit string, by time.Time) (left string, err error) {
-	return u.manage(ctx, unit, by, func(m *managed) (method, left string, err error) {
-		switch m.active {
-		case "inactive", "failed", "deactivating":
-			return "", m.active, nil
-		}
-		if !m.canReload {
-			return "", "", &JobError{unit, printable(unit+" cannot be reloaded: it has no ExecReload= and is not of a type that reloads; a rule has to restart it", maxText)}
-		}
-		return "ReloadUnit", "", nil
-	})
+	return u.manage(ctx, unit, by, chooseReload)
 }
 
-// Restart stops and starts a unit that runs, in at most 15 minutes, and watches it for 2 seconds more: one that ends with
-// a failure soon after its start is a [JobError], as is one that does not exist. It asks for the job until by, and returns
+// Restart stops and starts a unit that runs, in at most 15 minutes, and watches it for 2 more seconds. A unit that fails soon
+// after its start is a [JobError], as is one that does not exist. Restart asks for the job until by, and returns
 // [ErrTooLate] after that.
 //
-// What does not run is not brought to life: somebody has disabled or stopped it, and it reads its files when it is
-// started. It is left alone, and left says how it is. Started are all the same:
-//   - a unit that has failed, since it was meant to run and the change may be its cure;
-//   - an enabled unit whose conditions did not hold when it was last to start, since the change may be what they wait for;
+// Restart does not start a unit that does not run, but returns its state as left. A user has disabled or stopped the unit,
+// and it reads its files when it is started. There are exceptions, which it starts:
+//   - a unit that has failed: it was meant to run, and the change may be the fix;
+//   - an enabled unit whose conditions did not hold at its last start: the change may be what it waits for;
 //   - a service of Type=oneshot that is not disabled: it is inactive whenever it has nothing to do.
 func (u Units) Restart(ctx context.Context, unit string, by time.Time) (left string, err error) {
-	return u.manage(ctx, unit, by, func(m *managed) (method, left string, err error) {
-		enabled := m.fileState == "enabled" || m.fileState == "enabled-runtime"
-		switch {
-		case m.active == "deactivating", m.active == "inactive" && !(enabled && m.looked != 0 && !m.conditions || m.kind == "oneshot" && m.fileState != "disabled"):
-			return "", m.active, nil
-		case m.active == "inactive" || m.active == "failed":
-			return "RestartUnit", "", nil
-		}
-		// Whoever stops it before this job is queued wins.
-		return "TryRestartUnit", "", nil
-	})
+	return u.manage(ctx, unit, by, chooseRestart)
 }
 
-// Own says which unit this process belongs to, under all of the unit's names, and which of its runs this is; there are no
-// names where it belongs to none, such as one that a person started. The error matches [ErrAbsent] where systemd is not
-// on the bus.
-func (u Units) Own(ctx context.Context) (names []string, invocation string, err error) {
-	body, err := u.bus().call(ctx, manager, managerIface+".GetUnitByPID", uint32(0)) // whoever asks
-	if e, ok := errors.AsType[*CallError](err); ok && e.Name == managerName+".NoUnitForPID" {
-		return nil, "", nil
+func chooseReload(name string, p *unit) (method, left string, err error) {
+	switch {
+	case p.stopped() || p.ActiveState == "deactivating":
+		return "", p.ActiveState, nil
+	case !p.CanReload:
+		return "", "", jobError(name, " cannot be reloaded: it has no ExecReload= and is not of a type that reloads; a rule has to restart it")
 	}
-	var object dbus.ObjectPath
-	if err == nil {
-		err = dbus.Store(body, &object)
-	}
-	var all map[string]dbus.Variant
-	if err == nil {
-		all, err = u.props(ctx, target{service: managerName, path: object}, unitIface)
-	}
-	var id []byte
-	if err == nil {
-		err = store(all, map[string]any{"Names": &names, "InvocationID": &id})
-	}
-	if err != nil {
-		return nil, "", fmt.Errorf("looking for the unit of this process: %w", err)
-	}
-	return names, fmt.Sprintf("%x", id), nil
+	return "ReloadUnit", "", nil
 }
 
-// Invocation names the run of a unit that is under way, or its last one; "" if it never ran.
-func (u Units) Invocation(ctx context.Context, unit string) (string, error) {
-	p, err := u.run(ctx, unit)
-	return p.invocation, err
+func chooseRestart(_ string, p *unit) (method, left string, err error) {
+	enabled := p.UnitFileState == "enabled" || p.UnitFileState == "enabled-runtime"
+	skipped := enabled && p.ConditionTimestampMonotonic != 0 && !p.ConditionResult
+	oneshot := p.service.Type == "oneshot" && p.UnitFileState != "disabled"
+	switch {
+	case p.ActiveState == "deactivating", p.ActiveState == "inactive" && !skipped && !oneshot:
+		return "", p.ActiveState, nil
+	case p.stopped():
+		return "RestartUnit", "", nil
+	}
+	// If a user stops the unit before this job is queued, it stays stopped.
+	return "TryRestartUnit", "", nil
 }
 
-// manage has a job of a unit carried out, the one that choose picks for it as it is, and waits for its end. The job is asked
-// for on a connection of its own, which ends with it, and with it the bus's and systemd's memory of who listens.
-func (u Units) manage(ctx context.Context, unit string, by time.Time, choose func(*managed) (method, left string, err error)) (left string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, jobBound, &JobError{unit, printable(fmt.Sprintf("%s took longer than %v: journalctl -u %s", unit, jobBound, unit), maxText)})
+// job is a reload or restart of a unit.
+type job struct {
+	Units
+	unit   string // as it was asked for
+	method string
+	before unit
+
+	mu   sync.Mutex
+	ends map[dbus.ObjectPath]string // results of the unit's jobs, by the path of the job
+}
+
+// manage has a unit reloaded or restarted by the method that choose returns, and waits for the end of it. It uses a
+// connection of its own: the subscriptions of systemd and the bus end with that.
+func (u Units) manage(ctx context.Context, name string, by time.Time, choose func(name string, p *unit) (method, left string, err error)) (left string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, jobBound, jobError(name, " took longer than %v: journalctl -u %s", jobBound, name))
 	defer cancel()
-	bus := u.bus().separate()
+	bus := u.manager().bus.separate()
 	defer bus.Close()
-	u = Units{Bus: bus}
-
-	before, err := u.managed(ctx, unit)
-	if err != nil {
-		return "", managing(unit, err)
+	j := job{Units: Units{Bus: bus}, unit: name, ends: map[dbus.ObjectPath]string{}}
+	if j.before, err = j.Units.unit(ctx, name); err != nil {
+		return "", managing(name, err)
 	}
-	if err := before.usable(unit); err != nil {
+	if err := j.before.usable(name); err != nil {
 		return "", err
 	}
-	method, left, err := choose(&before)
-	if err != nil || left != "" {
+	if j.method, left, err = choose(name, &j.before); err != nil || left != "" {
 		return left, err
 	}
-	ends, err := u.listenForEnds(ctx, before.id)
-	if err != nil {
-		return "", managing(unit, err)
+	signals, err := j.manager().subscribe(ctx, nil, jobRemoved, j.ended)
+	if err == nil {
+		err = j.subscribe(ctx)
 	}
-	job, err := u.queue(ctx, by, method, before.id)
-	if err != nil {
-		return "", managing(unit, err)
+	var path dbus.ObjectPath
+	if err == nil {
+		err = j.order(ctx, by, j.method, j.before.Id, &path)
+		if e, ok := errors.AsType[*CallError](err); ok && !e.Refused() && ctx.Err() == nil {
+			path, err = "", nil // the answer was lost: there may or may not be a job
+		}
 	}
-	result, now, err := u.ended(ctx, before.id, job, ends)
-	if err != nil {
-		return "", managing(unit, err)
+	var result string
+	var now unit
+	if err == nil {
+		result, now, err = j.wait(ctx, path, signals.hint)
 	}
-	return u.judge(ctx, run{unit: unit, method: method, before: before}, result, now)
+	if err != nil {
+		return "", managing(name, err)
+	}
+	return j.judge(ctx, result, now)
 }
 
-// managing makes an error of one that a bus or systemd gave. What systemd says of the unit itself is a JobError.
-func managing(unit string, err error) error {
+// managing returns the error for one that a bus or systemd gave: a JobError if systemd refuses because of the unit itself.
+func managing(name string, err error) error {
 	if e, ok := errors.AsType[*JobError](err); ok {
-		return e // the bound
+		return e // jobBound
 	}
-	if e, ok := errors.AsType[*CallError](err); ok && e.Name != "" && e.Refused() && !errors.Is(e, ErrAbsent) && !passing[e.Name] {
-		return &JobError{unit, printable(unit+": systemd refuses: "+e.Message, maxText)}
+	e, ok := errors.AsType[*CallError](err)
+	// These refusals have other causes: the host shuts down, or a limit of the bus is reached.
+	passes := answeredWith(err, managerName+".TransactionIsDestructive", managerName+".ShuttingDown", dbusName+".Error.LimitsExceeded")
+	if ok && e.Name != "" && e.Refused() && !errors.Is(e, ErrAbsent) && !passes {
+		return jobError(name, ": systemd refuses: %s", e.Message)
 	}
-	return fmt.Errorf("managing %s: %w", unit, err)
+	return fmt.Errorf("managing %s: %w", name, err)
 }
 
-// passing are refusals that say nothing of the unit: the host shuts down, or too much is asked for.
-var passing = map[string]bool{managerName + ".TransactionIsDestructive": true, managerName + ".ShuttingDown": true, dbusName + ".Error.LimitsExceeded": true}
-
-// jobEnds are the results of jobs by their paths, as systemd has told them.
-type jobEnds struct {
-	signal *subscription
-
-	mu    sync.Mutex
-	owner string // systemd's unique name: only its word counts
-	ends  map[dbus.ObjectPath]string
+// usable returns an error if a unit can be neither reloaded nor restarted.
+func (p *unit) usable(name string) error {
+	switch p.LoadState {
+	case "loaded":
+		return nil
+	case "masked":
+		return jobError(name, " is masked")
+	case "not-found":
+		return jobError(name, " is not there: no such unit on this host")
+	}
+	return jobError(name, " cannot be loaded (%s): %s", p.LoadState, p.LoadError.Text)
 }
 
-func (j *jobEnds) take(sig *dbus.Signal) {
-	var id uint32
-	var job dbus.ObjectPath
-	var unit, result string
-	if dbus.Store(sig.Body, &id, &job, &unit, &result) != nil {
-		return
+// ended keeps the result of a job that a signal of systemd carries, and reports whether the job is one of the unit.
+func (j *job) ended(body []any) bool {
+	if unit, ok := jobUnit(body); !ok || unit != j.before.Id {
+		return false
 	}
+	path, isPath := body[1].(dbus.ObjectPath)
+	result, isText := body[3].(string)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	const most = 64 // a unit that is started by itself again and again has many
-	if sig.Sender == j.owner && len(j.ends) < most {
-		j.ends[job] = result
+	if isPath && isText && len(j.ends) < maxJobEnds {
+		j.ends[path] = result
 	}
+	return true
 }
 
-func (j *jobEnds) of(job dbus.ObjectPath) (result string, known bool) {
+func (j *job) result(path dbus.ObjectPath) (result string, known bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	result, known = j.ends[job]
+	result, known = j.ends[path]
 	return result, known
 }
 
-// listenForEnds hears, on the present connection, of the ends of a unit's jobs.
-func (u Units) listenForEnds(ctx context.Context, unit string) (*jobEnds, error) {
-	j := &jobEnds{ends: map[dbus.ObjectPath]string{}}
-	j.signal = &subscription{service: managerName, path: manager.path, iface: managerIface, member: "JobRemoved", take: j.take}
-	u.bus().subscribe(j.signal) // for as long as there is this Bus
-	if _, err := u.listenForJobs(ctx, j.signal, []string{unit}); err != nil {
-		return j, err
-	}
-	owner, err := u.bus().owner(ctx, managerName)
-	j.mu.Lock()
-	j.owner = owner
-	j.mu.Unlock()
-	return j, err
-}
-
-// queue asks for a job until by and gives its path, "" if the answer was lost: the job may or may not be there then.
-func (u Units) queue(ctx context.Context, by time.Time, method, unit string) (job dbus.ObjectPath, err error) {
-	body, err := u.bus().callWithin(ctx, u.bus().limit(), by, manager, managerIface+"."+method, unit, "replace")
-	if err == nil {
-		err = dbus.Store(body, &job)
-	}
-	if e, ok := errors.AsType[*CallError](err); ok && !e.Refused() && ctx.Err() == nil {
-		return "", nil
-	}
-	return job, err
-}
-
-// ended waits until the job is over and reads how the unit is then. result is "" if nobody heard systemd's word: the bus
-// was away, as when the bus itself is what is restarted. A process that ends leaves the job to systemd.
-func (u Units) ended(ctx context.Context, unit string, job dbus.ObjectPath, ends *jobEnds) (result string, now managed, err error) {
-	id, _ := strconv.ParseUint(path.Base(string(job)), 10, 32)
-	answered := time.Now()
-	for pause := pollMin; ; pause = min(2*pause, pollMax) {
-		result, told := ends.of(job) // before the look, which then is at how it is afterwards
-		now, err = u.managed(ctx, unit)
-		switch {
-		case err == nil:
-			answered = time.Now()
-		case ctx.Err() != nil:
-			return "", now, context.Cause(ctx)
-		case time.Since(answered) > busPatience:
-			return "", now, err
+// wait waits until the job is over, and reads the unit then. result is "" if systemd's signal did not arrive: the bus was
+// away, for example because the bus itself is restarted. If this process ends, systemd continues the job.
+func (j *job) wait(ctx context.Context, at dbus.ObjectPath, hint <-chan struct{}) (result string, now unit, err error) {
+	id, _ := strconv.ParseUint(path.Base(string(at)), 10, 32)
+	err = j.poll(ctx, hint, func() (bool, error) {
+		var known bool
+		result, known = j.result(at) // first: the unit is then read as it is after the job
+		if now, err = j.Units.unit(ctx, j.before.Id); err != nil {
+			return false, err
 		}
-		gone := job != "" && uint64(now.job) != id || job == "" && !now.underway()
-		if gone && !told {
-			// systemd tells of a job's end before it answers that the unit has none any more: what was not told by now
+		over := at != "" && uint64(now.Job.ID) != id || at == "" && !now.changing()
+		if over && !known {
+			// systemd signals a job's end before it answers that the unit has no job. A signal that did not arrive by now
 			// was lost.
-			result, told = ends.of(job)
+			result, known = j.result(at)
 		}
-		if err == nil && (told || gone) {
-			return result, now, nil
-		}
-		if err := rest(ctx, pause, nil, ends.signal.hint); err != nil {
-			return "", now, err
-		}
-	}
+		return known || over, nil
+	})
+	return result, now, err
 }
 
-// run is a job that was asked for.
-type run struct {
-	unit, method string
-	before       managed
-}
+func (j *job) reloads() bool { return j.method == "ReloadUnit" }
 
-func (r *run) verb() string {
-	if r.method == "ReloadUnit" {
-		return "reload"
-	}
-	return "restart"
-}
-
-// judge says what has become of a job; now is how the unit was when the job was over.
-func (u Units) judge(ctx context.Context, r run, result string, now managed) (left string, err error) {
-	fails := func(why string) error { return &JobError{r.unit, now.words(r.unit, r.verb(), why)} }
+// judge returns the outcome of a job that has ended with result; now is the unit at the end.
+func (j *job) judge(ctx context.Context, result string, now unit) (left string, err error) {
 	switch result {
 	case "done":
 	case "skipped":
 		return "inactive", nil // it was stopped meanwhile
 	case "":
-		if r.verb() == "reload" || now.invocation == r.before.invocation && now.active != "failed" {
-			return "", fmt.Errorf("the end of the %s of %s was not seen: the bus was away", r.verb(), r.unit)
+		if j.reloads() || now.invocation() == j.before.invocation() && now.ActiveState != "failed" {
+			return "", fmt.Errorf("the end of %s of %s was not seen: the bus was away", j.method, j.unit)
 		}
 	case "failed":
-		return "", fails(now.why(r.verb()))
-	case "timeout":
-		return "", fails("timeout")
+		return "", j.failed(&now, now.jobFailure(j.reloads()))
 	case "canceled":
-		return "", fails("canceled: somebody else's job took its place")
+		return "", j.failed(&now, "canceled: another job replaced it")
 	case "dependency":
-		return "", fails("dependency: a unit that it requires failed")
-	default:
-		return "", fails(printable(result, maxText))
+		return "", j.failed(&now, "dependency: a unit that it requires failed")
+	default: // "timeout" is one
+		return "", j.failed(&now, v1alpha1.OneLine(result, maxText))
 	}
-	if r.verb() == "reload" {
-		if now.reloadResult != "" && now.reloadResult != "success" {
-			return "", fails(now.why(r.verb()))
+	if j.reloads() {
+		if r := now.service.ReloadResult; r != "" && r != "success" {
+			return "", j.failed(&now, now.jobFailure(true))
 		}
 		return "", nil
 	}
-	if r.method == "TryRestartUnit" && now.active == "inactive" && now.invocation == r.before.invocation {
+	if j.method == "TryRestartUnit" && now.ActiveState == "inactive" && now.invocation() == j.before.invocation() {
 		return "inactive", nil // it was stopped before the job was queued
 	}
-	begun := now.restarts
+	return "", j.settle(ctx, now)
+}
+
+// settle watches a service that was restarted for a moment.
+func (j *job) settle(ctx context.Context, now unit) (err error) {
+	restarts := now.service.NRestarts
 	for until := time.Now().Add(restartSettle); ; {
 		switch {
-		case now.active == "failed", now.sub == "auto-restart":
-			return "", fails(now.why(r.verb()))
-		case now.restarts > begun:
-			return "", fails("it ends soon after its start, and systemd starts it again")
+		case now.ActiveState == "failed", now.SubState == "auto-restart":
+			return j.failed(&now, now.jobFailure(false))
+		case now.service.NRestarts > restarts:
+			return j.failed(&now, "it ends soon after its start, and systemd starts it again")
 		}
-		if !strings.HasSuffix(now.id, ".service") || now.active != "active" && !now.underway() || now.sub == "exited" || time.Now().After(until) {
-			return "", nil
+		runs := now.ActiveState == "active" && now.SubState != "exited" || now.changing()
+		if !strings.HasSuffix(now.Id, ".service") || !runs || time.Now().After(until) {
+			return nil
 		}
-		if err := rest(ctx, restartSettle/4, nil, nil); err != nil {
-			return "", err
+		if err := pause(ctx, restartSettle/4, nil, nil); err != nil {
+			return err
 		}
-		if now, err = u.managed(ctx, r.before.id); err != nil {
-			return "", managing(r.unit, err)
+		if now, err = j.Units.unit(ctx, j.before.Id); err != nil {
+			return managing(j.unit, err)
 		}
 	}
+}
+
+// failed returns the error of a job: what failed, why, the unit's last status text, and where to read more.
+func (j *job) failed(now *unit, why string) error {
+	verb := "restart"
+	if j.reloads() {
+		verb = "reload"
+	}
+	text, where := fmt.Sprintf("%s of %s failed (%s)", verb, j.unit, why), ": journalctl -u "+j.unit
+	if room := maxText - len(text) - len(where) - len(`: ""`); now.service.StatusText != "" && room > 8 {
+		text += `: "` + v1alpha1.OneLine(now.service.StatusText, room) + `"`
+	}
+	return &JobError{j.unit, v1alpha1.OneLine(text+where, maxText)}
+}
+
+// jobFailure returns in systemd's terms why a start or reload failed, with the command if that is not the main process.
+func (p *unit) jobFailure(reload bool) string {
+	s := &p.service
+	result := s.Result
+	commands := []struct {
+		property string
+		commands []command
+	}{{"ExecCondition", s.ExecCondition}, {"ExecStartPre", s.ExecStartPre}, {"ExecStart", s.ExecStart}, {"ExecStartPost", s.ExecStartPost}}
+	if reload {
+		result, commands = s.ReloadResult, commands[:1]
+		commands[0].property, commands[0].commands = "ExecReload", s.ExecReload
+	}
+	result = v1alpha1.OneLine(result, maxText)
+	switch result {
+	case "", "success":
+		return p.ActiveState
+	case "exit-code", "signal", "core-dump":
+	default:
+		return result
+	}
+	for _, of := range commands {
+		for _, c := range of.commands {
+			if how := c.failure(); how != "" {
+				return fmt.Sprintf("%s, %s=%s %s", result, of.property, v1alpha1.OneLine(path.Base(c.Path), maxText/4), how)
+			}
+		}
+	}
+	if reload {
+		return result
+	}
+	return p.failure()
+}
+
+// failure returns how a command failed, "" if it did not.
+func (c *command) failure() string {
+	const exited = 1 // CLD_EXITED
+	switch {
+	case c.IgnoreFailure || c.Status == 0 || c.Code == 0:
+		return ""
+	case c.Code == exited:
+		return fmt.Sprintf("status %d", c.Status)
+	}
+	return fmt.Sprintf("signal %d", c.Status)
 }

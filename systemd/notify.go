@@ -1,20 +1,25 @@
 package systemd
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 const maxStatus = 256 // bytes of status text
 
-// Notifier tells the service manager how this process fares, over sd_notify. Where there is none (no NOTIFY_SOCKET)
-// every method does nothing. Methods may be called from any goroutine; what cannot be sent is logged once until it
-// can be again, and is nobody's error: the service goes on.
+// Notifier reports the state of this process to the service manager, over sd_notify. Without one (no NOTIFY_SOCKET) each
+// method does nothing. Methods may be called from any goroutine. A message that cannot be sent is not an error: the first
+// one is logged, until a message can be sent again.
 type Notifier struct {
 	log *slog.Logger
 
@@ -23,30 +28,26 @@ type Notifier struct {
 	broken bool
 }
 
-// NewNotifier takes the logger for what cannot be sent; nil discards.
+// NewNotifier takes the logger for messages that cannot be sent; nil discards.
 func NewNotifier(log *slog.Logger) *Notifier {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Notifier{log: log}
+	return &Notifier{log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 }
 
-// Ready says that the start, or a reload, is over.
+// Ready reports the end of the start, or of a reload.
 func (n *Notifier) Ready() { n.send(daemon.SdNotifyReady) }
 
-// Stopping says that the process has begun to end.
+// Stopping reports that the process has begun to end.
 func (n *Notifier) Stopping() { n.send(daemon.SdNotifyStopping) }
 
-// Reloading says that the configuration is being read anew; Ready must follow, whatever came of it. The time that
-// goes with it is what systemd's Type=notify-reload asks for.
+// Reloading reports that the process reads its configuration again. Ready must follow, even if that fails. systemd's
+// Type=notify-reload needs the time that is sent along.
 func (n *Notifier) Reloading() {
 	n.send(daemon.SdNotifyReloading + "\n" + strings.TrimSuffix(daemon.SdNotifyMonotonicUsec(), "\n"))
 }
 
-// Status shows one line in `systemctl status`: control characters become spaces, and what is longer than 256 bytes
-// is cut. The same text again is not sent.
+// Status shows text in `systemctl status`, as one line of at most 256 bytes. It does not send the same text again.
 func (n *Notifier) Status(text string) {
-	text = oneLine(text)
+	text = v1alpha1.OneLine(text, maxStatus)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if text != n.status && n.sendLocked("STATUS="+text) {
@@ -54,10 +55,10 @@ func (n *Notifier) Status(text string) {
 	}
 }
 
-func (n *Notifier) send(state string) bool {
+func (n *Notifier) send(state string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.sendLocked(state)
+	n.sendLocked(state)
 }
 
 // sendLocked reports whether the message went to a service manager.
@@ -70,37 +71,24 @@ func (n *Notifier) sendLocked(state string) bool {
 	return sent
 }
 
-// oneLine makes a status: runs of white space and control characters become one space.
-func oneLine(text string) string {
-	text = strings.ToValidUTF8(text, "?")
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) }), " ")
-	if len(text) > maxStatus {
-		const dots = "…"
-		text = cut(text, maxStatus-len(dots)) + dots
-	}
-	return text
-}
-
-// Watchdog feeds the service manager's watchdog until ctx ends: twice in each WATCHDOG_USEC, but only while every
-// loop in l is alive. When one is late it is named in the log, nothing is fed, and systemd restarts the service: a
-// loop that is stuck for good looks healthy from outside otherwise. Without a watchdog in the environment it returns
-// at once.
+// Watchdog feeds the service manager's watchdog until ctx ends: twice in each WATCHDOG_USEC, as long as no loop in l is late.
+// If one is, Watchdog logs its name and does not feed, and systemd restarts the service. Without a watchdog in the
+// environment it returns at once.
 func (n *Notifier) Watchdog(ctx context.Context, l *Liveness) {
 	limit, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		n.log.Warn("the service manager's watchdog cannot be used", "err", err)
+		n.log.Warn("cannot use the service manager's watchdog", "err", err)
 	}
-	if limit <= 0 {
-		return
+	if limit > 0 {
+		feed(ctx, limit/2, l, func() { n.send(daemon.SdNotifyWatchdog) })
 	}
-	feed(ctx, limit/2, l, func() { n.send(daemon.SdNotifyWatchdog) })
 }
 
 func feed(ctx context.Context, every time.Duration, l *Liveness, send func()) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
-		if l.Check() {
+		if l.check() {
 			send()
 		}
 		select {
@@ -109,4 +97,93 @@ func feed(ctx context.Context, every time.Duration, l *Liveness, send func()) {
 		case <-ticker.C:
 		}
 	}
+}
+
+// Liveness knows the loops of this process, and when each of them last reported to be alive. Methods may be called from any
+// goroutine.
+type Liveness struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	beats map[*Beat]struct{}
+}
+
+// NewLiveness takes the logger for loops that are late; nil discards.
+func NewLiveness(log *slog.Logger) *Liveness {
+	return &Liveness{log: cmp.Or(log, slog.New(slog.DiscardHandler)), beats: map[*Beat]struct{}{}}
+}
+
+// Beat belongs to one loop. Its methods may be called from any goroutine, and on a nil Beat, where they do nothing.
+type Beat struct {
+	name  string
+	bound time.Duration
+	of    *Liveness
+
+	// under of.mu
+	last time.Time
+	late bool
+}
+
+// Beat registers a loop that calls Alive at least once in each bound. Registering counts as the first call. The bound has to
+// cover the loop's longest normal wait: the sum of its timers and timeouts, not their average.
+func (l *Liveness) Beat(name string, bound time.Duration) *Beat {
+	b := &Beat{name: name, bound: bound, of: l, last: time.Now()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.beats[b] = struct{}{}
+	return b
+}
+
+// Alive reports that the loop has begun another round.
+func (b *Beat) Alive() {
+	if b == nil {
+		return
+	}
+	b.of.mu.Lock()
+	defer b.of.mu.Unlock()
+	b.last = time.Now()
+}
+
+// Stop reports that the loop has ended as it should: nothing is expected from it any more.
+func (b *Beat) Stop() {
+	if b == nil {
+		return
+	}
+	b.of.mu.Lock()
+	defer b.of.mu.Unlock()
+	delete(b.of.beats, b)
+}
+
+// Late returns the loops that are late, and for how long they have been silent: "node (silent for 1m0s)".
+func (l *Liveness) Late() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var late []string
+	for b := range l.beats {
+		if silent := time.Since(b.last); silent > b.bound {
+			late = append(late, b.name+" (silent for "+silent.Round(time.Second).String()+")")
+		}
+	}
+	slices.Sort(late)
+	return late
+}
+
+// check reports whether no loop is late. It logs each one that is late, or alive again, since the last check.
+func (l *Liveness) check() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	alive := true
+	for _, b := range slices.SortedFunc(maps.Keys(l.beats), func(a, b *Beat) int { return strings.Compare(a.name, b.name) }) {
+		silent := time.Since(b.last)
+		late := silent > b.bound
+		switch {
+		case late && !b.late:
+			l.log.Error("a loop is stuck: the watchdog is not fed", "loop", b.name, "silent", silent.Round(time.Second), "bound", b.bound)
+		case !late && b.late:
+			l.log.Info("a loop that was stuck continues", "loop", b.name)
+		}
+		b.late = late
+		alive = alive && !late
+	}
+	return alive
 }

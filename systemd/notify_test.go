@@ -17,6 +17,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // notifySocket listens as the service manager does.
@@ -52,7 +54,7 @@ func TestNotify(t *testing.T) {
 	expect("STATUS=idle, nothing wanted")
 	n.Status("idle, nothing wanted") // not sent again: the next message is another
 	n.Status("draining\nREADY=0\t 3 pods\x1b[0m")
-	expect("STATUS=draining READY=0 3 pods [0m")
+	expect("STATUS=draining READY=0  3 pods [0m")
 	n.Status("")
 	expect("STATUS=")
 	n.Stopping()
@@ -80,8 +82,8 @@ func TestNotifyReloading(t *testing.T) {
 
 func TestStatusIsBounded(t *testing.T) {
 	for _, text := range []string{strings.Repeat("x", 1000), strings.Repeat("é", 1000), strings.Repeat("\xffy", 1000), strings.Repeat("x", 256)} {
-		got := oneLine(text)
-		if len(got) > maxStatus || !utf8.ValidString(got) || len(got) < maxStatus-8 {
+		got := v1alpha1.OneLine(text, maxStatus)
+		if len(got) > maxStatus || !utf8.ValidString(got) || len(got) < maxStatus/2 {
 			t.Errorf("%d bytes, %q", len(got), got)
 		}
 	}

@@ -9,36 +9,36 @@ import (
 // How a unit fared is told from what it was before the run, by hand for each
 // way. Package hooktest of the test bed runs units under a real systemd.
 func TestUnitState(t *testing.T) {
-	never := runProps{active: "inactive", conditions: true}
-	before := runProps{active: "inactive", conditions: true, invocation: "1", looked: 10, result: "success"}
-	with := func(p runProps, change func(*runProps)) runProps {
+	never := unit{ActiveState: "inactive", ConditionResult: true}
+	before := unit{ActiveState: "inactive", ConditionResult: true, InvocationID: []byte{1}, ConditionTimestampMonotonic: 10, service: service{Result: "success"}}
+	with := func(p unit, change func(*unit)) unit {
 		change(&p)
 		return p
 	}
 	for _, c := range []struct {
 		name        string
-		before, now runProps
+		before, now unit
 		want        UnitState
 	}{
-		{"its job waits", before, with(before, func(p *runProps) { p.job = 7 }), UnitState{Running: true}},
-		{"it starts", before, with(before, func(p *runProps) { p.active, p.invocation = "activating", "2" }), UnitState{Running: true}},
-		{"it is restarted by itself", before, with(before, func(p *runProps) { p.active, p.sub, p.invocation = "activating", "auto-restart", "2" }), UnitState{Running: true}},
-		{"it ran", before, with(before, func(p *runProps) { p.invocation = "2" }), UnitState{}},
-		{"it ran for the first time", never, with(never, func(p *runProps) { p.invocation, p.result = "1", "success" }), UnitState{}},
-		{"it ran and stays", before, with(before, func(p *runProps) { p.active, p.invocation = "active", "2" }), UnitState{}},
-		{"it failed", before, with(before, func(p *runProps) {
-			p.active, p.invocation, p.result, p.status, p.code = "failed", "2", "exit-code", 3, 1
+		{"its job waits", before, with(before, func(p *unit) { p.Job.ID = 7 }), UnitState{Running: true}},
+		{"it starts", before, with(before, func(p *unit) { p.ActiveState, p.InvocationID = "activating", []byte{2} }), UnitState{Running: true}},
+		{"it is restarted by itself", before, with(before, func(p *unit) { p.ActiveState, p.SubState, p.InvocationID = "activating", "auto-restart", []byte{2} }), UnitState{Running: true}},
+		{"it ran", before, with(before, func(p *unit) { p.InvocationID = []byte{2} }), UnitState{}},
+		{"it ran for the first time", never, with(never, func(p *unit) { p.InvocationID, p.service.Result = []byte{1}, "success" }), UnitState{}},
+		{"it ran and stays", before, with(before, func(p *unit) { p.ActiveState, p.InvocationID = "active", []byte{2} }), UnitState{}},
+		{"it failed", before, with(before, func(p *unit) {
+			p.ActiveState, p.InvocationID, p.service.Result, p.service.ExecMainStatus, p.service.ExecMainCode = "failed", []byte{2}, "exit-code", 3, 1
 		}), UnitState{Failed: "exit-code, status 3"}},
-		{"it was killed", before, with(before, func(p *runProps) { p.active, p.invocation, p.result, p.status, p.code = "failed", "2", "signal", 9, 2 }), UnitState{Failed: "signal, signal 9"}},
-		{"it took too long", before, with(before, func(p *runProps) { p.active, p.invocation, p.result = "failed", "2", "timeout" }), UnitState{Failed: "timeout"}},
-		{"a mount failed", never, with(never, func(p *runProps) { p.active, p.invocation = "failed", "2" }), UnitState{Failed: "failed"}},
-		{"it was started too often", before, with(before, func(p *runProps) { p.active, p.result = "failed", "start-limit-hit" }), UnitState{Failed: "start-limit-hit"}},
-		{"its conditions do not hold", before, with(before, func(p *runProps) { p.conditions, p.looked = false, 20 }), UnitState{Skipped: true}},
-		{"its conditions did not hold the last time", with(before, func(p *runProps) { p.conditions = false }), with(before, func(p *runProps) { p.conditions = false }),
+		{"it was killed", before, with(before, func(p *unit) { p.ActiveState, p.InvocationID, p.service.Result, p.service.ExecMainStatus, p.service.ExecMainCode = "failed", []byte{2}, "signal", 9, 2 }), UnitState{Failed: "signal, signal 9"}},
+		{"it took too long", before, with(before, func(p *unit) { p.ActiveState, p.InvocationID, p.service.Result = "failed", []byte{2}, "timeout" }), UnitState{Failed: "timeout"}},
+		{"a mount failed", never, with(never, func(p *unit) { p.ActiveState, p.InvocationID = "failed", []byte{2} }), UnitState{Failed: "failed"}},
+		{"it was started too often", before, with(before, func(p *unit) { p.ActiveState, p.service.Result = "failed", "start-limit-hit" }), UnitState{Failed: "start-limit-hit"}},
+		{"its conditions do not hold", before, with(before, func(p *unit) { p.ConditionResult, p.ConditionTimestampMonotonic = false, 20 }), UnitState{Skipped: true}},
+		{"its conditions did not hold the last time", with(before, func(p *unit) { p.ConditionResult = false }), with(before, func(p *unit) { p.ConditionResult = false }),
 			UnitState{Failed: "was not started: a unit that it requires failed, or its start was called off"}},
 		{"nothing came of it", before, before, UnitState{Failed: "was not started: a unit that it requires failed, or its start was called off"}},
-		{"taken up, and done", with(before, func(p *runProps) { p.active = "activating" }), before, UnitState{}},
-		{"taken up, and failed", with(before, func(p *runProps) { p.active = "activating" }), with(before, func(p *runProps) { p.active, p.result, p.status, p.code = "failed", "exit-code", 1, 1 }), UnitState{Failed: "exit-code, status 1"}},
+		{"taken up, and done", with(before, func(p *unit) { p.ActiveState = "activating" }), before, UnitState{}},
+		{"taken up, and failed", with(before, func(p *unit) { p.ActiveState = "activating" }), with(before, func(p *unit) { p.ActiveState, p.service.Result, p.service.ExecMainStatus, p.service.ExecMainCode = "failed", "exit-code", 1, 1 }), UnitState{Failed: "exit-code, status 1"}},
 	} {
 		c.want.Unit = "a.service"
 		if got := (unitRun{"a.service", c.before}).state(c.now); got != c.want {

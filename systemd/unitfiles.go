@@ -2,97 +2,113 @@ package systemd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
 
-	"github.com/godbus/dbus/v5"
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// maxUnitFiles bounds what UnitFiles gives: names of one unit times folders.
+// maxUnitFiles bounds the answer of UnitFiles: names of one unit times directories.
 const maxUnitFiles = 1000
 
-// UnitFiles says where a unit's files are, and where they may yet appear, as absolute paths: fragments in the order in
-// which systemd prefers them, of which the first that is there is the unit's; and the folders of its drop-ins, of which
-// all *.conf count, with single drop-ins from elsewhere. See systemd.unit(5): a template's instance has the template's
-// too, each unit those of its type (service.d) and of its name's beginnings (foo-.service.d for foo-bar.service and for
-// foo-bar@x.service).
+// UnitFiles returns where a unit's files are, and where they may yet appear, as absolute paths. fragments are in the order in
+// which systemd prefers them: the first that exists is the unit's file. dropIns are the directories of its drop-ins, of which
+// all *.conf count, and single drop-ins from elsewhere. See systemd.unit(5): the instance of a template has the template's
+// files too, and each unit has the drop-ins of its type (service.d) and of the beginnings of its name (foo-.service.d for
+// foo-bar.service and for foo-bar@x.service).
 //
-// It does not matter whether systemd has been reloaded since a file came or went. Links that enable the unit are not
-// among them, and neither is what `systemctl set-property` wrote, or systemd itself for a transient unit: that is in
-// effect already. A unit without a file is no error. The error matches ErrAbsent where systemd is not on the bus.
-func (u Units) UnitFiles(ctx context.Context, unit string) (fragments, dropIns []string, err error) {
-	var folders []string
-	if err := u.bus().property(ctx, manager, managerIface, "UnitPath", &folders); err != nil {
-		return nil, nil, fmt.Errorf("asking where units are: %w", err)
+// The answer does not depend on whether systemd has been reloaded since a file came or went. It leaves out the links that
+// enable the unit, and what `systemctl set-property`, or systemd itself for a transient unit, wrote: that is in effect
+// already. It is not an error if a unit has no file.
+func (u Units) UnitFiles(ctx context.Context, name string) (fragments, dropIns []string, err error) {
+	var dirs []string
+	if err := u.manager().property(ctx, managerIface, "UnitPath", &dirs); err != nil {
+		return nil, nil, fmt.Errorf("asking systemd where unit files are: %w", err)
 	}
-	_, all, err := u.all(ctx, unit, unitIface)
+	p, err := u.unit(ctx, name)
+	if err == nil {
+		err = p.checkFiles()
+	}
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("reading unit %q: %w", name, err)
 	}
-	f, err := readFiles(all)
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading unit %q: %w", unit, err)
-	}
-	folders = slices.DeleteFunc(folders, func(dir string) bool {
+	dirs = slices.DeleteFunc(dirs, func(dir string) bool {
 		return !path.IsAbs(dir) || path.Base(dir) == "system.control" || path.Base(dir) == "transient"
 	})
 	// An alias has its files under the unit's own name.
-	for _, name := range withTemplate(f.id) {
-		for _, dir := range folders {
-			fragments = append(fragments, path.Join(dir, name))
-		}
+	fragments = join(dirs, withTemplate(p.Id))
+	if p.FragmentPath != "" && !slices.Contains(dirs, path.Dir(p.FragmentPath)) && !bySystemd(p.FragmentPath) {
+		fragments = append(fragments, p.FragmentPath)
 	}
-	if f.fragment != "" && !slices.Contains(folders, path.Dir(f.fragment)) && !ownWork(f.fragment) {
-		fragments = append(fragments, f.fragment)
-	}
-	names := append([]string{f.id}, f.names...)
 	var below []string
-	for _, name := range names {
-		below = append(below, dropInNames(name)...)
+	for _, n := range append([]string{p.Id}, p.Names...) {
+		below = append(below, dropInNames(n)...)
 	}
 	slices.Sort(below)
-	for _, name := range slices.Compact(below) {
-		for _, dir := range folders {
-			dropIns = append(dropIns, path.Join(dir, name))
-		}
-	}
-	for _, file := range f.dropIns {
-		if !slices.Contains(dropIns, path.Dir(file)) && !ownWork(file) {
+	dropIns = join(dirs, slices.Compact(below))
+	for _, file := range p.DropInPaths {
+		if !slices.Contains(dropIns, path.Dir(file)) && !bySystemd(file) {
 			dropIns = append(dropIns, file)
 		}
 	}
 	if n := len(fragments) + len(dropIns); n > maxUnitFiles {
-		return nil, nil, fmt.Errorf("unit %q: its files may be at %d places, expected at most %d", unit, n, maxUnitFiles)
+		return nil, nil, fmt.Errorf("unit %q: its files may be at %d places, expected at most %d", name, n, maxUnitFiles)
 	}
 	return fragments, dropIns, nil
 }
 
-// ownWork reports whether systemd wrote the file itself, at somebody's word on the bus.
-func ownWork(file string) bool {
+// checkFiles returns an error if a name or path of the unit leads elsewhere than to the unit's files.
+func (p *unit) checkFiles() error {
+	for _, name := range append([]string{p.Id}, p.Names...) {
+		if name == "" || strings.ContainsRune(name, '/') {
+			return fmt.Errorf("%q is not a unit's name", v1alpha1.OneLine(name, maxText))
+		}
+	}
+	files := p.DropInPaths
+	if p.FragmentPath != "" {
+		files = append([]string{p.FragmentPath}, files...)
+	}
+	for _, file := range files {
+		if !path.IsAbs(file) {
+			return fmt.Errorf("%q is not an absolute path", v1alpha1.OneLine(file, maxText))
+		}
+	}
+	return nil
+}
+
+// bySystemd reports whether systemd wrote the file itself, because of a call on the bus.
+func bySystemd(file string) bool {
 	return strings.Contains(file, "/systemd/system.control/") || strings.Contains(file, "/systemd/transient/")
 }
 
-// Names returns all names that a unit has on this host, its aliases included. For a unit without a file it returns the name
-// that it was called with. The names are those in the unit files as systemd last read them; see [Units.DaemonReload]. A name
-// that systemd does not accept is a [JobError]. The error matches [ErrAbsent] if systemd is not on the bus.
-func (u Units) Names(ctx context.Context, unit string) ([]string, error) {
-	_, all, err := u.all(ctx, unit, unitIface)
-	var names []string
-	if err == nil {
-		err = store(all, map[string]any{"Names": &names})
+// join returns each name in each directory.
+func join(dirs, names []string) (paths []string) {
+	for _, name := range names {
+		for _, dir := range dirs {
+			paths = append(paths, path.Join(dir, name))
+		}
 	}
-	if err == nil && len(names) == 0 {
-		err = fmt.Errorf("unit %q has no names", unit)
-	}
-	if err != nil {
-		return nil, managing(unit, err)
-	}
-	return names, nil
+	return paths
 }
 
-// withTemplate gives a unit's name, and that of the template that it is an instance of.
+// Names returns all names that a unit has on this host, including its aliases. A unit without a file has the name that it was
+// called with. The names are those in the unit files as systemd last read them; see [Units.DaemonReload]. A name that
+// systemd does not accept is a [JobError].
+func (u Units) Names(ctx context.Context, name string) ([]string, error) {
+	p, err := u.unit(ctx, name)
+	if err == nil && len(p.Names) == 0 {
+		err = errors.New("it has no names")
+	}
+	if err != nil {
+		return nil, managing(name, err)
+	}
+	return p.Names, nil
+}
+
+// withTemplate returns a unit's name, and the name of the template that it is an instance of.
 func withTemplate(name string) []string {
 	kind := path.Ext(name)
 	stem := strings.TrimSuffix(name, kind)
@@ -102,8 +118,8 @@ func withTemplate(name string) []string {
 	return []string{name}
 }
 
-// dropInNames are the names that a unit's folders of drop-ins may have. A template's instance has, of its name's
-// beginnings, those with its instance, those of templates, and those without either.
+// dropInNames returns the names that a unit's drop-in directories may have. For each beginning of its name, the instance of a
+// template has directories with the instance, of templates, and without either.
 func dropInNames(name string) []string {
 	kind := path.Ext(name)
 	names := []string{strings.TrimPrefix(kind, ".") + ".d"}
@@ -117,37 +133,4 @@ func dropInNames(name string) []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-// unitFiles are the properties that say where a unit's files are.
-type unitFiles struct {
-	id, fragment   string
-	names, dropIns []string
-}
-
-func readFiles(all map[string]dbus.Variant) (unitFiles, error) {
-	var f unitFiles
-	for name, to := range map[string]any{"Id": &f.id, "FragmentPath": &f.fragment, "Names": &f.names, "DropInPaths": &f.dropIns} {
-		v, ok := all[name]
-		if !ok {
-			return f, fmt.Errorf("no property %s", name)
-		}
-		if err := v.Store(to); err != nil {
-			return f, fmt.Errorf("property %s: %w", name, err)
-		}
-	}
-	for _, name := range append([]string{f.id}, f.names...) {
-		if name == "" || strings.ContainsRune(name, '/') {
-			return f, fmt.Errorf("%q is no unit's name", printable(name, maxText))
-		}
-	}
-	for _, file := range f.dropIns {
-		if !path.IsAbs(file) {
-			return f, fmt.Errorf("%q is no absolute path", printable(file, maxText))
-		}
-	}
-	if f.fragment != "" && !path.IsAbs(f.fragment) {
-		return f, fmt.Errorf("%q is no absolute path", printable(f.fragment, maxText))
-	}
-	return f, nil
 }

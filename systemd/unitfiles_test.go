@@ -22,7 +22,7 @@ func newFileSystemd(t *testing.T, b *testBus, unitPath any, units map[string]fil
 		path := dbus.ObjectPath("/org/freedesktop/systemd1/unit/u" + string(rune('a'+len(paths))))
 		paths[name] = path
 		exportProps(t, conn, path, map[string]map[string]any{unitIface: {
-			"Id": u.id, "Names": u.names, "FragmentPath": u.fragment, "DropInPaths": u.dropIns,
+			"Id": u.id, "Names": u.names, "LoadState": "loaded", "ActiveState": "inactive", "FragmentPath": u.fragment, "DropInPaths": u.dropIns,
 		}})
 	}
 	must(t, conn.ExportMethodTable(map[string]any{
@@ -32,8 +32,8 @@ func newFileSystemd(t *testing.T, b *testBus, unitPath any, units map[string]fil
 			}
 			return "/", dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{"Unit name " + name + " is not valid."})
 		},
-	}, manager.path, managerIface))
-	exportProps(t, conn, manager.path, map[string]map[string]any{managerIface: {"UnitPath": unitPath}})
+	}, managerPath, managerIface))
+	exportProps(t, conn, managerPath, map[string]map[string]any{managerIface: {"UnitPath": unitPath}})
 	own(t, conn, managerName)
 }
 

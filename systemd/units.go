@@ -4,200 +4,280 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
+	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 const (
 	managerName  = "org.freedesktop.systemd1"
+	managerPath  = dbus.ObjectPath("/org/freedesktop/systemd1")
 	managerIface = "org.freedesktop.systemd1.Manager"
 	unitIface    = "org.freedesktop.systemd1.Unit"
+	serviceIface = "org.freedesktop.systemd1.Service"
+
+	jobRemoved = managerIface + ".JobRemoved"
+
+	jobPoll    = 30 * time.Second // a report by WatchJobs without a signal
+	reloadPoll = 5 * time.Minute  // the same by WatchReloads
 )
 
-// manager is PID 1.
-var manager = target{service: managerName, path: "/org/freedesktop/systemd1"}
-
-// Units asks systemd (org.freedesktop.systemd1) about units. Its methods may be called from any goroutine; each
-// D-Bus call is bounded by 10 s. The zero value asks the system bus.
+// Units asks systemd (org.freedesktop.systemd1) about units, and manages them. Its methods may be called from any goroutine.
+// Each D-Bus call takes at most 10 s. Errors match [ErrAbsent] where systemd is not on the bus. The zero value uses the
+// system bus.
 type Units struct{ Bus *Bus }
 
-func (u Units) bus() *Bus {
-	if u.Bus == nil {
-		return systemBus
+func (u Units) manager() Object { return u.Bus.Object(managerName, managerPath) }
+
+// unit is what systemd reports about a unit: the properties of the interface Unit under their own names.
+type unit struct {
+	Id                                              string
+	Names                                           []string
+	LoadState, ActiveState, SubState, UnitFileState string
+	LoadError                                       struct{ Name, Text string }
+	Job                                             struct {
+		ID   uint32
+		Path dbus.ObjectPath
 	}
-	return u.Bus
+	InvocationID                          []byte // of its last run; empty if it never ran
+	CanReload                             bool
+	ConditionResult                       bool   // its conditions held when they were last checked
+	ConditionTimestampMonotonic           uint64 // when that was, in µs
+	Wants, Requires, WantedBy, RequiredBy []string
+	FragmentPath                          string
+	DropInPaths                           []string
+	service                               service
 }
 
-// ActiveState gives a unit's state as systemd names it ("active", "inactive", "failed", "activating", "deactivating",
-// "reloading", "maintenance"), and whether there is such a unit at all: loaded is false for one without a file, a
-// masked one and one whose file is broken. The error matches ErrAbsent where systemd is not on the bus.
-func (u Units) ActiveState(ctx context.Context, unit string) (state string, loaded bool, err error) {
-	props, err := u.properties(ctx, unit)
-	if err != nil {
-		return "", false, err
-	}
-	return props.active, props.load == "loaded", nil
+// service is what systemd reports about a service in addition: the properties of the interface Service. It is zero for other
+// types of units.
+type service struct {
+	Type, StatusText     string
+	Result, ReloadResult string // "success", "exit-code", "timeout" and so on
+	NRestarts            uint32 // by systemd itself, since the service was last started
+	ExecMainCode         int32  // how the main process ended: CLD_EXITED and so on
+	ExecMainStatus       int32  // its exit status or signal
+
+	ExecCondition, ExecStartPre, ExecStart, ExecStartPost, ExecReload []command
 }
 
-type unitProps struct {
-	load, active string
-	job          uint32   // id of the queued or running job, 0 if none
-	pulledIn     bool     // another loaded unit wants or requires it
-	wants        []string // what it wants or requires itself
+// command is a command of a service, and how its last process ended.
+type command struct {
+	Path                                 string
+	Argv                                 []string
+	IgnoreFailure                        bool
+	Start, StartMono, Exited, ExitedMono uint64
+	PID                                  uint32
+	Code, Status                         int32
 }
 
-// properties loads the unit first: one that is not active may well not be in memory, which says nothing about it.
-func (u Units) properties(ctx context.Context, unit string) (unitProps, error) {
-	_, all, err := u.all(ctx, unit, unitIface)
-	if err != nil {
-		return unitProps{}, err
+// unit reads a unit. systemd loads it for that, so that an inactive unit has its properties too.
+func (u Units) unit(ctx context.Context, name string) (unit, error) {
+	var path dbus.ObjectPath
+	if err := u.manager().call(ctx, managerIface+".LoadUnit", []any{name}, &path); err != nil {
+		return unit{}, fmt.Errorf("looking for unit %q: %w", name, err)
 	}
-	p, err := readProps(all)
+	p, err := u.unitAt(ctx, path)
 	if err != nil {
-		return unitProps{}, fmt.Errorf("reading unit %q: %w", unit, err)
+		return unit{}, fmt.Errorf("reading unit %q: %w", name, err)
 	}
 	return p, nil
 }
 
-// all reads all properties that a unit has under an interface.
-func (u Units) all(ctx context.Context, unit, iface string) (object target, all map[string]dbus.Variant, err error) {
-	body, err := u.bus().call(ctx, manager, managerIface+".LoadUnit", unit)
-	var path dbus.ObjectPath
-	if err == nil {
-		err = dbus.Store(body, &path)
+func (u Units) unitAt(ctx context.Context, path dbus.ObjectPath) (unit, error) {
+	if !path.IsValid() {
+		return unit{}, fmt.Errorf("systemd answered with the invalid path %q", v1alpha1.OneLine(string(path), maxText))
 	}
-	if err == nil && !path.IsValid() {
-		err = fmt.Errorf("path %q is none", printable(string(path), maxText))
+	object := u.Bus.Object(managerName, path)
+	p := unit{ConditionResult: true}
+	err := object.properties(ctx, unitIface, &p)
+	if err == nil && (p.Id == "" || p.LoadState == "" || p.ActiveState == "") {
+		err = errors.New("systemd answered without Id, LoadState or ActiveState")
+	}
+	if err == nil && strings.HasSuffix(p.Id, ".service") {
+		err = object.properties(ctx, serviceIface, &p.service)
+	}
+	return p, err
+}
+
+// invocation names a unit's run that is under way, or its last one; "" if it never ran.
+func (p *unit) invocation() string { return fmt.Sprintf("%x", p.InvocationID) }
+
+// changing reports whether a unit is between two states, or has a job.
+func (p *unit) changing() bool {
+	return p.Job.ID != 0 || p.ActiveState == "activating" || p.ActiveState == "reloading" || p.ActiveState == "deactivating"
+}
+
+// stopped reports whether a unit is at rest and not active.
+func (p *unit) stopped() bool { return p.ActiveState == "inactive" || p.ActiveState == "failed" }
+
+// failure returns in systemd's terms why a unit failed.
+func (p *unit) failure() string {
+	const exited = 1 // CLD_EXITED
+	result := v1alpha1.OneLine(p.service.Result, maxText)
+	switch {
+	case result == "" || result == "success":
+		return "failed"
+	case result == "exit-code":
+		return fmt.Sprintf("exit-code, status %d", p.service.ExecMainStatus)
+	case p.service.ExecMainCode > exited && p.service.ExecMainStatus != 0:
+		return fmt.Sprintf("%s, signal %d", result, p.service.ExecMainStatus)
+	}
+	return result
+}
+
+// ActiveState returns a unit's state in systemd's terms ("active", "inactive", "failed", "activating", "deactivating",
+// "reloading", "maintenance"), and whether the unit is loaded: a unit without a file, a masked one and one with a broken file
+// are not.
+func (u Units) ActiveState(ctx context.Context, name string) (state string, loaded bool, err error) {
+	p, err := u.unit(ctx, name)
+	return v1alpha1.OneLine(p.ActiveState, maxText), p.LoadState == "loaded", err
+}
+
+// Gone reports whether a unit is gone for good: masked or without a file, and not running any more. A unit that was only
+// stopped, or that failed, may come back and is not gone.
+func (u Units) Gone(ctx context.Context, name string) (bool, error) {
+	p, err := u.unit(ctx, name)
+	return (p.LoadState == "masked" || p.LoadState == "not-found") && p.stopped(), err
+}
+
+// Runs reports whether a unit is neither inactive nor failed: it is active, or starts, reloads or stops. A service that waits
+// for its restart runs. A unit that does not exist does not run.
+func (u Units) Runs(ctx context.Context, name string) (bool, error) {
+	p, err := u.unit(ctx, name)
+	return err == nil && !p.stopped(), err
+}
+
+// Invocation returns the ID of the unit's run that is under way, or of its last one; "" if it never ran.
+func (u Units) Invocation(ctx context.Context, name string) (string, error) {
+	p, err := u.unit(ctx, name)
+	return p.invocation(), err
+}
+
+// Own returns all names of the unit that this process belongs to, and the ID of its present run. There are no names if the
+// process belongs to no unit, for example because a user started it.
+func (u Units) Own(ctx context.Context) (names []string, invocation string, err error) {
+	var path dbus.ObjectPath
+	err = u.manager().call(ctx, managerIface+".GetUnitByPID", []any{uint32(0)}, &path) // 0 is the caller
+	if answeredWith(err, managerName+".NoUnitForPID") {
+		return nil, "", nil
+	}
+	var p unit
+	if err == nil {
+		p, err = u.unitAt(ctx, path)
 	}
 	if err != nil {
-		return object, nil, fmt.Errorf("looking for unit %q: %w", unit, err)
+		return nil, "", fmt.Errorf("looking for the unit of this process: %w", err)
 	}
-	object = target{service: managerName, path: path}
-	if all, err = u.props(ctx, object, iface); err != nil {
-		return object, nil, fmt.Errorf("reading unit %q: %w", unit, err)
-	}
-	return object, all, nil
+	return p.Names, p.invocation(), nil
 }
 
-// props reads all properties that an object has under an interface.
-func (u Units) props(ctx context.Context, object target, iface string) (all map[string]dbus.Variant, err error) {
-	body, err := u.bus().call(ctx, object, dbusName+".Properties.GetAll", iface)
-	if err == nil {
-		err = dbus.Store(body, &all)
+// list lists units by their names, and loads them for that.
+func (u Units) list(ctx context.Context, names []string) (rows []sd.UnitStatus, err error) {
+	if err := u.manager().call(ctx, managerIface+".ListUnitsByNames", []any{names}, &rows); err != nil {
+		return nil, fmt.Errorf("listing units: %w", err)
 	}
-	return all, err
+	return rows, nil
 }
 
-// store puts those of the properties that are there where they are wanted.
-func store(all map[string]dbus.Variant, wanted map[string]any) error {
-	for name, to := range wanted {
-		if v, ok := all[name]; ok {
-			if err := v.Store(to); err != nil {
-				return fmt.Errorf("property %s: %w", name, err)
-			}
-		}
+// WatchJobs calls f after a job of one of the units has ended: the unit was started, stopped or restarted. It also calls f at
+// the start, after errors, and at least every 30 s. A unit that ends by itself has no job. f must not block. WatchJobs returns
+// the cause of ctx's end.
+func (u Units) WatchJobs(ctx context.Context, units []string, f func()) error {
+	ofThese := func(body []any) bool {
+		name, ok := jobUnit(body)
+		return ok && slices.Contains(units, name)
+	}
+	return u.manager().watch(ctx, jobRemoved, ofThese, jobPoll, func(ctx context.Context) error {
+		err := u.subscribe(ctx)
+		f()
+		return err
+	})
+}
+
+// jobUnit returns the unit that a JobRemoved signal is about.
+func jobUnit(body []any) (name string, ok bool) {
+	if len(body) != 4 {
+		return "", false
+	}
+	name, ok = body[2].(string)
+	return name, ok
+}
+
+// WatchReloads calls f when systemd has read its unit files again (daemon-reload, systemctl enable), at the start, after
+// errors, and at least every 5 minutes. It returns the cause of ctx's end.
+func (u Units) WatchReloads(ctx context.Context, f func(context.Context)) error {
+	return u.manager().Watch(ctx, managerIface+".Reloading", reloadPoll, func(ctx context.Context) error {
+		err := u.subscribe(ctx)
+		f(ctx)
+		return err
+	})
+}
+
+// subscribe has systemd send signals on the present connection. It sends none without that.
+func (u Units) subscribe(ctx context.Context) error {
+	err := u.manager().call(ctx, managerIface+".Subscribe", nil)
+	if err != nil && !answeredWith(err, managerName+".AlreadySubscribed") {
+		return fmt.Errorf("subscribing to systemd's signals: %w", err)
 	}
 	return nil
 }
 
-func readProps(all map[string]dbus.Variant) (unitProps, error) {
-	var p unitProps
-	for name, to := range map[string]*string{"LoadState": &p.load, "ActiveState": &p.active} {
-		v, ok := all[name]
-		if !ok {
-			return p, fmt.Errorf("no property %s", name)
-		}
-		if err := v.Store(to); err != nil {
-			return p, fmt.Errorf("property %s: %w", name, err)
-		}
-		*to = printable(*to, maxText)
-	}
-	var job struct {
-		ID   uint32
-		Path dbus.ObjectPath
-	}
-	if v, ok := all["Job"]; ok {
-		if err := v.Store(&job); err != nil {
-			return p, fmt.Errorf("property Job: %w", err)
-		}
-		p.job = job.ID
-	}
-	for _, name := range []string{"WantedBy", "RequiredBy"} {
-		var by []string
-		if v, ok := all[name]; ok && v.Store(&by) == nil && len(by) > 0 {
-			p.pulledIn = true
-		}
-	}
-	for _, name := range []string{"Wants", "Requires"} {
-		var units []string
-		if v, ok := all[name]; ok {
-			if err := v.Store(&units); err != nil {
-				return p, fmt.Errorf("property %s: %w", name, err)
-			}
-		}
-		p.wants = append(p.wants, units...)
-	}
-	return p, nil
-}
-
-// BootStatus is what boot-complete.target says about this boot.
+// BootStatus is what boot-complete.target shows about this boot.
 type BootStatus int
 
 // The boot statuses.
 const (
-	// BootUnknown goes with an error.
+	// BootUnknown comes with an error.
 	BootUnknown BootStatus = iota
-	// BootNoTarget: there is no such target, or nothing on this host pulls it in, or no systemd on the bus.
+	// BootNoTarget: nothing on this host pulls the target in, it does not exist, or systemd is not on the bus.
 	BootNoTarget
 	// BootPending: the target has not been reached yet.
 	BootPending
-	// BootComplete: it has been reached.
+	// BootComplete: the target has been reached.
 	BootComplete
-	// BootFailed: it was to be reached and will not be: something it requires has failed.
+	// BootFailed: the target will not be reached, because a unit that it requires has failed.
 	BootFailed
 )
 
-// String gives the status in lower case.
+// String returns the status in lower case.
 func (s BootStatus) String() string {
-	switch s {
-	case BootUnknown:
-		return "unknown"
-	case BootNoTarget:
-		return "no target"
-	case BootPending:
-		return "pending"
-	case BootComplete:
-		return "complete"
-	case BootFailed:
-		return "failed"
+	names := []string{"unknown", "no target", "pending", "complete", "failed"}
+	if s < 0 || int(s) >= len(names) {
+		return fmt.Sprintf("boot status(%d)", int(s))
 	}
-	return fmt.Sprintf("boot status(%d)", int(s))
+	return names[s]
 }
 
-// BootComplete asks after boot-complete.target. systemd ships that target everywhere and reaches it only where
-// something wants to know (boot counting, greenboot, health-checker): a target that is inactive, without a job and
-// wanted by nobody would be waited for in vain, and counts as none.
+// BootComplete reads the state of boot-complete.target. systemd ships this target everywhere, but reaches it only if a unit
+// pulls it in (boot counting, greenboot, health-checker). A target that is inactive, has no job and is wanted by no unit
+// would never be reached, and counts as missing.
 func (u Units) BootComplete(ctx context.Context) (BootStatus, error) {
-	p, err := u.properties(ctx, "boot-complete.target")
+	p, err := u.unit(ctx, "boot-complete.target")
 	switch {
 	case errors.Is(err, ErrAbsent):
 		return BootNoTarget, nil
 	case err != nil:
 		return BootUnknown, err
-	case p.active == "active":
+	case p.ActiveState == "active":
 		return BootComplete, nil
-	case p.load != "loaded":
+	case p.LoadState != "loaded":
 		return BootNoTarget, nil
-	case p.job != 0 || p.active == "activating":
+	case p.Job.ID != 0 || p.ActiveState == "activating":
 		return BootPending, nil
-	case p.active == "failed":
+	case p.ActiveState == "failed":
 		return BootFailed, nil
-	case !p.pulledIn:
+	case len(p.WantedBy)+len(p.RequiredBy) == 0:
 		return BootNoTarget, nil
 	}
-	// Pulled in, not reached, no job: either the transaction of this boot is not queued yet, or it is over.
+	// The target is pulled in and has no job: its job is not queued yet, or has failed.
 	var state string
-	if err := u.bus().property(ctx, manager, managerIface, "SystemState", &state); err != nil {
+	if err := u.manager().property(ctx, managerIface, "SystemState", &state); err != nil {
 		return BootUnknown, err
 	}
 	if state == "initializing" || state == "starting" {

@@ -8,24 +8,27 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 const (
-	wallPatience = 200 * time.Millisecond // for one terminal that does not take what is written
+	wallTimeout  = 200 * time.Millisecond // for one terminal that does not take what is written
 	maxTerminals = 256                    // in one call
 	maxWallLine  = 512                    // bytes
 )
 
-// Wall writes a message to the terminals of the sessions, as wall(1) does, and returns how many it reached. dev is
-// /dev. A session whose terminal logind does not know (sshd tells it late, or not at all) is looked for by its owner
-// among the pseudo terminals. At most 256 terminals are written to, each has 200 ms to take the text, and one that has
-// no room for it is left out. The error tells of those that could not be written to, for the log.
+// Wall writes a message to the terminals of the sessions, as wall(1) does, and returns how many it reached. dev is /dev. If
+// logind does not know the terminal of a session (sshd reports it late, or not at all), Wall writes to all pseudo terminals
+// of the session's user. It writes to at most 256 terminals. Each has 200 ms to take the text. The error names the terminals
+// that could not be written to.
 //
-// logind's own SetWallMessage speaks only when a shutdown is called or scheduled, and a shutdown that is scheduled
-// outlives whoever scheduled it: a host must not go down because we crashed while we waited.
+// logind's own SetWallMessage writes only when a shutdown is called or scheduled, and a scheduled shutdown remains when the
+// process that scheduled it ends: the host must not shut down because this process crashed while it waited.
 //
-// Whoever calls this needs the group tty, and to see the host's /dev: no PrivateDevices.
+// The process needs the group tty and the host's /dev: no PrivateDevices.
 func Wall(dev string, sessions []Session, text string) (reached int, err error) {
 	message := wallText(text)
 	var errs []error
@@ -39,7 +42,7 @@ func Wall(dev string, sessions []Session, text string) (reached int, err error) 
 	return reached, errors.Join(errs...)
 }
 
-// terminals are the sessions' terminals, relative to dev, each once.
+// terminals returns the sessions' terminals, relative to dev, each once.
 func terminals(dev string, sessions []Session) []string {
 	var names []string
 	seen := map[string]bool{}
@@ -49,15 +52,15 @@ func terminals(dev string, sessions []Session) []string {
 			names = append(names, name)
 		}
 	}
-	ownerless := map[uint32]bool{} // users with a session of which logind does not know the terminal
+	users := map[uint32]bool{} // with a session whose terminal logind does not know
 	for _, s := range sessions {
 		if s.TTY != "" {
 			add(s.TTY)
 		} else {
-			ownerless[s.UID] = true
+			users[s.UID] = true
 		}
 	}
-	if len(ownerless) == 0 {
+	if len(users) == 0 {
 		return names
 	}
 	entries, err := os.ReadDir(filepath.Join(dev, "pts"))
@@ -69,62 +72,45 @@ func terminals(dev string, sessions []Session) []string {
 		if err != nil || e.Name() == "ptmx" {
 			continue
 		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok && ownerless[st.Uid] {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && users[st.Uid] {
 			add("pts/" + e.Name())
 		}
 	}
 	return names
 }
 
-// wallText is the message as it goes to a terminal: on lines of its own, with a bell, and without what would make the
-// terminal do anything but show it.
+// wallText returns the message as it goes to a terminal: on lines of its own, with a bell, and without characters that make
+// the terminal do anything but show it.
 func wallText(text string) []byte {
 	var b strings.Builder
 	b.WriteString("\r\n\a")
 	for line := range strings.Lines(text) {
-		b.WriteString(printable(strings.TrimRight(line, "\n"), maxWallLine) + "\r\n")
+		b.WriteString(v1alpha1.OneLine(strings.TrimRight(line, "\n"), maxWallLine) + "\r\n")
 	}
 	b.WriteString("\r\n")
 	return []byte(b.String())
 }
 
-// writeTerminal writes to a terminal and to nothing else.
+// writeTerminal writes to a terminal, and to no other file.
 func writeTerminal(path string, message []byte) error {
-	const flags = os.O_WRONLY | syscall.O_NOCTTY | syscall.O_NONBLOCK // not to wait for a modem, nor to become its session
+	const flags = os.O_WRONLY | syscall.O_NOCTTY | syscall.O_NONBLOCK // do not wait for a modem, do not become its session
 	f, err := os.OpenFile(path, flags, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := isTerminal(f); err != nil {
-		return err
-	}
-	if err := f.SetWriteDeadline(time.Now().Add(wallPatience)); err != nil {
-		return err
-	}
-	_, err = f.Write(message)
-	return err
-}
-
-func isTerminal(f *os.File) error {
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if info.Mode()&os.ModeCharDevice == 0 {
-		return errors.New("it is no terminal")
-	}
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
-	var errno syscall.Errno
-	var termios syscall.Termios
-	err = conn.Control(func(fd uintptr) {
-		_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TCGETS, uintptr(unsafe.Pointer(&termios)))
-	})
-	if err == nil && errno != 0 {
-		err = fmt.Errorf("it is no terminal: %w", errno)
+	var notTerminal error
+	err = conn.Control(func(fd uintptr) { _, notTerminal = unix.IoctlGetTermios(int(fd), unix.TCGETS) })
+	if err != nil || notTerminal != nil {
+		return fmt.Errorf("it is not a terminal: %w", errors.Join(err, notTerminal))
 	}
+	if err := f.SetWriteDeadline(time.Now().Add(wallTimeout)); err != nil {
+		return err
+	}
+	_, err = f.Write(message)
 	return err
 }

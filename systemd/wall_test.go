@@ -79,7 +79,7 @@ func TestWall(t *testing.T) {
 		t.Errorf("reached %d, %v", reached, err)
 	}
 	for _, m := range []*terminal{a, b} {
-		if got := m.shows(); got != "\r\r\n\aIt reboots at 12:00\r\r\nfor ?[31mOSUpdate\r\r\n\r\r\n" {
+		if got := m.shows(); got != "\r\r\n\aIt reboots at 12:00\r\r\nfor  [31mOSUpdate\r\r\n\r\r\n" {
 			t.Errorf("%s shows %q", m.name, got)
 		}
 	}

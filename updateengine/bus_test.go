@@ -13,11 +13,12 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// A real dbus-daemon and a stand-in engine on it. Package systemd's tests have the same bus: neither package may
-// import the other, an internal package under one is invisible to the other, and a package of their own would be
-// reachable from the binary; sixty lines twice is the least bad.
+// A real dbus-daemon and a stand-in engine on it. Package systemd's tests have the same daemon: in a package of its own the
+// binary could reach it.
 
 const busConfig = `<busconfig>
   <type>session</type>
@@ -115,6 +116,7 @@ type engine struct {
 	conn  *dbus.Conn
 	calls atomic.Int64
 	hang  atomic.Bool
+	asked atomic.Value // unique name of the last caller, a dbus.Sender
 	body  func() []any // overrides the five values when set; before Export only
 
 	mu        sync.Mutex
@@ -153,8 +155,9 @@ func (e *engine) own(t *testing.T) {
 	}
 }
 
-func (e *engine) getStatus() (int64, float64, string, string, int64, *dbus.Error) {
+func (e *engine) getStatus(caller dbus.Sender) (int64, float64, string, string, int64, *dbus.Error) {
 	e.calls.Add(1)
+	e.asked.Store(caller)
 	for e.hang.Load() {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -195,12 +198,8 @@ func (e *engine) announce(t *testing.T) {
 // start runs a source until the test ends. Its poll interval may be shorter than New would allow.
 func start(t *testing.T, b *testBus, poll time.Duration, change ...func(*Source)) *Source {
 	t.Helper()
-	s, err := New(Options{Address: b.Address, PollInterval: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newSource(t, b)
 	s.opts.PollInterval = poll
-	s.spacing = 50 * time.Millisecond
 	for _, f := range change {
 		f(s)
 	}
@@ -213,6 +212,30 @@ func start(t *testing.T, b *testBus, poll time.Duration, change ...func(*Source)
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	return s
+}
+
+// newSource returns a source that does not run.
+func newSource(t *testing.T, b *testBus) *Source {
+	t.Helper()
+	bus := &systemd.Bus{Address: b.Address}
+	t.Cleanup(func() { bus.Close() })
+	s, err := New(Options{Object: bus.Object(BusName, ObjectPath), PollInterval: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// impatient is an Object whose calls take at most a moment.
+type impatient struct {
+	Object
+	limit time.Duration
+}
+
+func (i impatient) Call(ctx context.Context, method string, args ...any) ([]any, error) {
+	ctx, cancel := context.WithTimeout(ctx, i.limit)
+	defer cancel()
+	return i.Object.Call(ctx, method, args...)
 }
 
 func waitFor(t *testing.T, s *Source, what string, condition func(Reading) bool) Reading {

@@ -9,89 +9,99 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// CoordinatorPath is where whoever coordinates the host's reboots says so, on hosts with Flatcar's update_engine: NAME,
-// STRATEGY and STATE, a KEY=value on each line, under an exclusive lock (flock) that is held as long as it is true. As
-// locksmith's package coordinatorconf has it, the file is replaced by renaming one that is locked already, and never
-// removed, because others wait for the lock of the file that they have opened.
+// CoordinatorPath is where the process that coordinates the host's reboots reports that, on hosts with Flatcar's update_engine.
+// The file has NAME, STRATEGY and STATE, a KEY=value on each line. An exclusive lock (flock) on the file is held as long as
+// its content is true. As in locksmith's package coordinatorconf, the file is replaced by renaming one that is locked already,
+// and never removed, because other processes wait for the lock of the file that they have opened.
 const CoordinatorPath = "/run/update-engine/coordinator.conf"
 
-// CoordinatorState is what a coordinator says it is at; the words are locksmith's.
+// CoordinatorState is what a coordinator reports as STATE, in locksmith's terms.
 type CoordinatorState string
 
 // The states that lockkeeper is in.
 const (
-	// CoordinatorDisabled: it runs and, as somebody wants it, reboots nothing.
+	// CoordinatorDisabled: it runs and, because an admin wants that, reboots nothing.
 	CoordinatorDisabled CoordinatorState = "disabled"
-	// CoordinatorRunning: it would reboot, and there is no reason to.
+	// CoordinatorRunning: it reboots the host if there is a reason to, and there is none.
 	CoordinatorRunning CoordinatorState = "running"
-	// CoordinatorRebootPlanned: it will reboot, once it may.
+	// CoordinatorRebootPlanned: it will reboot the host when it may.
 	CoordinatorRebootPlanned CoordinatorState = "reboot-planned"
-	// CoordinatorRebooting: the reboot is called.
+	// CoordinatorRebooting: it has called the reboot.
 	CoordinatorRebooting CoordinatorState = "rebooting"
 )
 
 const (
 	coordinatorName     = "lockkeeper"
 	coordinatorStrategy = "cluster"
-	maxCoordinatorFile  = 4 << 10 // bytes that are read of what others wrote
+	maxCoordinatorFile  = 4 << 10 // bytes that are read of another process's file
+	maxCoordinatorName  = 64      // bytes
 )
 
-// ErrCoordinated means that somebody else coordinates this host's reboots: the file's lock is theirs.
+// ErrCoordinated means that another process coordinates this host's reboots: it holds the file's lock.
 var ErrCoordinated = errors.New("another coordinator holds the lock")
 
-// CoordinatorFile is this process's part in [CoordinatorPath]. Its methods may be called from any goroutine; none of
-// them waits for a lock.
+// CoordinatorFile writes and reads the file at [CoordinatorPath]. Its methods may be called from any goroutine; none of them
+// waits for a lock.
 type CoordinatorFile struct {
 	path string
 
-	mu   sync.Mutex
-	file *os.File // locked by us, and at path when last looked at; nil while we do not coordinate
-	said CoordinatorState
+	mu    sync.Mutex
+	file  *os.File // locked by this process, and at path when last checked; nil while lockkeeper does not coordinate
+	state CoordinatorState
 }
 
-// NewCoordinatorFile is the file below root, "/" but in tests. It touches nothing.
+// NewCoordinatorFile returns the file below root, which is "/" except in tests. It touches nothing.
 func NewCoordinatorFile(root string) *CoordinatorFile {
 	return &CoordinatorFile{path: filepath.Join(root, CoordinatorPath)}
 }
 
-// Say says that lockkeeper coordinates the host's reboots, and what it is at. Without the folder it says nothing, and
-// that is no error, unless create is set: then it makes it. The error matches [ErrCoordinated] while somebody else does.
-func (c *CoordinatorFile) Say(state CoordinatorState, create bool) error {
+// Write writes that lockkeeper coordinates the host's reboots, and its state. If the directory does not exist, create makes
+// Write create it; otherwise it writes nothing, and that is not an error. The error matches [ErrCoordinated] while another
+// process coordinates.
+func (c *CoordinatorFile) Write(state CoordinatorState, create bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.file != nil && !c.ours() {
-		c.drop() // somebody has put another file in its place
+		c.drop() // another process has replaced it
 	}
-	if c.file != nil && c.said == state {
+	if c.file != nil && c.state == state {
 		return nil
 	}
+	err := c.write(state, create)
+	if err != nil {
+		return fmt.Errorf("writing who coordinates reboots: %w", err)
+	}
+	return nil
+}
+
+func (c *CoordinatorFile) write(state CoordinatorState, create bool) error {
 	if create {
 		if err := os.MkdirAll(filepath.Dir(c.path), 0o755); err != nil {
-			return fmt.Errorf("saying who coordinates reboots: %w", err)
+			return err
 		}
 	}
 	if c.file == nil {
 		err := c.lock()
 		if errors.Is(err, os.ErrNotExist) {
-			return nil // no folder, so nobody who would read it
+			return nil // without the directory, no process reads the file
 		}
 		if err != nil {
-			return fmt.Errorf("saying who coordinates reboots: %w", err)
+			return err
 		}
 	}
-	text := fmt.Sprintf("NAME=%s\nSTRATEGY=%s\nSTATE=%s\n", coordinatorName, coordinatorStrategy, state)
-	if err := c.replace(text); err != nil {
-		return fmt.Errorf("saying who coordinates reboots: %w", err)
+	if err := c.replace(fmt.Sprintf("NAME=%s\nSTRATEGY=%s\nSTATE=%s\n", coordinatorName, coordinatorStrategy, state)); err != nil {
+		return err
 	}
-	c.said = state
+	c.state = state
 	return nil
 }
 
-// Leave says that lockkeeper does not coordinate the host's reboots any more, if it has said that it does: the file is
-// empty then, and its lock free.
-func (c *CoordinatorFile) Leave() error {
+// Clear empties the file and releases its lock, if this process has written it: lockkeeper does not coordinate any more.
+func (c *CoordinatorFile) Clear() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.file == nil {
@@ -102,55 +112,55 @@ func (c *CoordinatorFile) Leave() error {
 		return nil
 	}
 	if err := c.replace(""); err != nil {
-		return fmt.Errorf("saying that nobody coordinates reboots: %w", err)
+		return fmt.Errorf("writing that lockkeeper no longer coordinates reboots: %w", err)
 	}
 	return nil
 }
 
-// Said is what was said last, "" while lockkeeper does not coordinate.
-func (c *CoordinatorFile) Said() CoordinatorState {
+// State returns what was written last, "" while lockkeeper does not coordinate.
+func (c *CoordinatorFile) State() CoordinatorState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.file == nil {
-		return ""
-	}
-	return c.said
+	return c.state
 }
 
-// Other names who else coordinates this host's reboots: the NAME in the file, while its lock is another's. "" is nobody.
+// Other returns the name of another process that coordinates this host's reboots: the NAME in the file, while another process
+// holds its lock. "" means that there is none.
 func (c *CoordinatorFile) Other() (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.file != nil && c.ours() {
 		return "", nil
 	}
+	name, err := c.other()
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("reading who coordinates reboots: %w", err)
+	}
+	return name, nil
+}
+
+func (c *CoordinatorFile) other() (string, error) {
 	f, err := os.OpenFile(c.path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
 	if err != nil {
-		return "", fmt.Errorf("seeing who coordinates reboots: %w", err)
+		return "", err
 	}
-	defer f.Close() // and with it the lock
-	switch err := flock(f, syscall.LOCK_SH); {
-	case err == nil:
-		return "", nil
-	case !errors.Is(err, ErrCoordinated):
-		return "", fmt.Errorf("seeing who coordinates reboots: %w", err)
+	defer f.Close() // this releases the lock too
+	if err := flock(f, syscall.LOCK_SH); !errors.Is(err, ErrCoordinated) {
+		return "", err
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxCoordinatorFile))
 	if err != nil {
-		return "", fmt.Errorf("seeing who coordinates reboots: %w", err)
+		return "", err
 	}
 	for line := range strings.Lines(string(text)) {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "NAME="); ok && name != "" {
-			return printable(name, maxOperation), nil
+			return v1alpha1.OneLine(name, maxCoordinatorName), nil
 		}
 	}
-	return "somebody who does not say its name", nil
+	return "a process that does not write its name", nil
 }
 
-// ours reports whether the file that we have locked is the one at path.
+// ours reports whether the file that this process has locked is the one at path.
 func (c *CoordinatorFile) ours() bool {
 	mine, err := c.file.Stat()
 	if err != nil {
@@ -161,13 +171,11 @@ func (c *CoordinatorFile) ours() bool {
 }
 
 func (c *CoordinatorFile) drop() {
-	if c.file != nil {
-		c.file.Close()
-	}
-	c.file, c.said = nil, ""
+	c.file.Close()
+	c.file, c.state = nil, ""
 }
 
-// lock opens the file, making it if need be, and takes its lock.
+// lock opens the file, creates it if it does not exist, and takes its lock.
 func (c *CoordinatorFile) lock() error {
 	for range 3 {
 		f, err := os.OpenFile(c.path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o644)
@@ -182,12 +190,13 @@ func (c *CoordinatorFile) lock() error {
 		if c.ours() {
 			return nil
 		}
-		c.drop() // it was replaced between the two
+		c.drop() // it was replaced between the open and the lock
 	}
-	return errors.New("the file is replaced again and again")
+	return errors.New("another process replaces the file again and again")
 }
 
-// replace puts another file in the place of ours, locked before anybody can see it. Ours stays if that fails.
+// replace puts another file in the place of ours, and locks it before any other process can open it. If that fails, ours
+// stays.
 func (c *CoordinatorFile) replace(text string) error {
 	path := c.path + ".lockkeeper"
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o644)
@@ -210,6 +219,8 @@ func (c *CoordinatorFile) replace(text string) error {
 	return nil
 }
 
+// flock takes a lock without waiting. The error is ErrCoordinated if another process holds it. It does not use File.Fd, which
+// makes the file blocking: a pipe in its place must not hold a read.
 func flock(f *os.File, how int) error {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -218,7 +229,7 @@ func flock(f *os.File, how int) error {
 	var lockErr error
 	err = conn.Control(func(fd uintptr) { lockErr = syscall.Flock(int(fd), how|syscall.LOCK_NB) })
 	if errors.Is(lockErr, syscall.EWOULDBLOCK) {
-		lockErr = ErrCoordinated
+		return ErrCoordinated
 	}
 	return errors.Join(err, lockErr)
 }

@@ -65,27 +65,27 @@ func check(t *testing.T, err error) {
 func TestCoordinatorFile(t *testing.T) {
 	root, path := coordinatorRoot(t)
 	c := NewCoordinatorFile(root)
-	check(t, c.Leave())
+	check(t, c.Clear())
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that nobody asked for: %v", err)
 	}
-	check(t, c.Say(CoordinatorRunning, false))
+	check(t, c.Write(CoordinatorRunning, false))
 	reads(t, path, "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=running\n")
 	if _, err := locksmith(t, path); !errors.Is(err, syscall.EWOULDBLOCK) {
 		t.Errorf("its lock is free: %v", err)
 	}
-	check(t, c.Say(CoordinatorRebootPlanned, false))
+	check(t, c.Write(CoordinatorRebootPlanned, false))
 	reads(t, path, "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=reboot-planned\n")
 	if _, err := locksmith(t, path); !errors.Is(err, syscall.EWOULDBLOCK) {
 		t.Errorf("after another word its lock is free: %v", err)
 	}
-	if name, err := c.Other(); name != "" || err != nil || c.Said() != CoordinatorRebootPlanned {
-		t.Errorf("it takes itself for %q, %v, and said %q", name, err, c.Said())
+	if name, err := c.Other(); name != "" || err != nil || c.State() != CoordinatorRebootPlanned {
+		t.Errorf("it takes itself for %q, %v, and said %q", name, err, c.State())
 	}
-	check(t, c.Leave())
+	check(t, c.Clear())
 	reads(t, path, "")
-	if c.Said() != "" {
-		t.Errorf("it still says %q", c.Said())
+	if c.State() != "" {
+		t.Errorf("it still says %q", c.State())
 	}
 	if entries, err := os.ReadDir(filepath.Dir(path)); len(entries) != 1 || err != nil {
 		t.Errorf("left behind: %v, %v", entries, err)
@@ -100,16 +100,16 @@ func TestCoordinatorFileIsAnothers(t *testing.T) {
 	if name, err := c.Other(); name != "locksmithd" || err != nil {
 		t.Errorf("the other is %q, %v", name, err)
 	}
-	if err := c.Say(CoordinatorRunning, true); !errors.Is(err, ErrCoordinated) {
+	if err := c.Write(CoordinatorRunning, true); !errors.Is(err, ErrCoordinated) {
 		t.Errorf("it spoke beside another: %v", err)
 	}
-	check(t, c.Leave())
+	check(t, c.Clear())
 	reads(t, path, "STATE=running\nNAME=locksmithd\nSTRATEGY=reboot")
 	theirs.Close() // it has ended, and left its words behind
 	if name, err := c.Other(); name != "" || err != nil {
 		t.Errorf("nobody is called %q, %v", name, err)
 	}
-	check(t, c.Say(CoordinatorRunning, false))
+	check(t, c.Write(CoordinatorRunning, false))
 	reads(t, path, "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=running\n")
 }
 
@@ -117,41 +117,41 @@ func TestCoordinatorFileIsAnothers(t *testing.T) {
 func TestCoordinatorFileReplaced(t *testing.T) {
 	root, path := coordinatorRoot(t)
 	c := NewCoordinatorFile(root)
-	check(t, c.Say(CoordinatorRunning, false))
+	check(t, c.Write(CoordinatorRunning, false))
 	check(t, os.Remove(path))
 	theirs, err := locksmith(t, path)
 	check(t, err)
 	if name, err := c.Other(); name != "locksmithd" || err != nil {
 		t.Errorf("the other is %q, %v", name, err)
 	}
-	if err := c.Say(CoordinatorRunning, false); !errors.Is(err, ErrCoordinated) {
+	if err := c.Write(CoordinatorRunning, false); !errors.Is(err, ErrCoordinated) {
 		t.Errorf("it spoke beside another: %v", err)
 	}
 	theirs.Close()
-	check(t, c.Say(CoordinatorRunning, false))
+	check(t, c.Write(CoordinatorRunning, false))
 	check(t, os.Remove(path))
-	check(t, c.Say(CoordinatorRunning, false)) // said anew, although it is the same word
+	check(t, c.Write(CoordinatorRunning, false)) // said anew, although it is the same word
 	reads(t, path, "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=running\n")
 	check(t, os.Remove(path))
-	check(t, c.Leave())
+	check(t, c.Clear())
 }
 
 func TestCoordinatorFileWithoutAFolder(t *testing.T) {
 	root := t.TempDir()
 	c := NewCoordinatorFile(root)
-	check(t, c.Say(CoordinatorRunning, false))
-	if _, err := os.Stat(filepath.Join(root, "run")); !errors.Is(err, os.ErrNotExist) || c.Said() != "" {
-		t.Errorf("a host without update_engine: %v, said %q", err, c.Said())
+	check(t, c.Write(CoordinatorRunning, false))
+	if _, err := os.Stat(filepath.Join(root, "run")); !errors.Is(err, os.ErrNotExist) || c.State() != "" {
+		t.Errorf("a host without update_engine: %v, said %q", err, c.State())
 	}
 	if name, err := c.Other(); name != "" || err != nil {
 		t.Errorf("nobody is called %q, %v", name, err)
 	}
-	check(t, c.Say(CoordinatorDisabled, true))
+	check(t, c.Write(CoordinatorDisabled, true))
 	reads(t, filepath.Join(root, CoordinatorPath), "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=disabled\n")
 	// A link in its place leads nowhere.
 	root, path := coordinatorRoot(t)
 	check(t, os.Symlink("/dev/null", path))
-	if err := NewCoordinatorFile(root).Say(CoordinatorRunning, false); err == nil {
+	if err := NewCoordinatorFile(root).Write(CoordinatorRunning, false); err == nil {
 		t.Error("it followed a link")
 	}
 }

@@ -6,26 +6,26 @@ import (
 	"math"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Presence says whether the update engine could be asked.
+// Presence tells whether the update engine answered.
 type Presence int
 
 // The three presences. Only Present and Absent are facts about the host.
 const (
-	// Unknown: the bus or the engine could not be asked, or the answer was not understood. Whatever was known
-	// before may still be so.
+	// Unknown: the bus or the engine did not answer, or the answer was not understood. What was known before may still be
+	// true.
 	Unknown Presence = iota
-	// Absent: the bus answers, and nobody owns the engine's name. On Flatcar that is a host with /usr/.noupdate,
-	// a masked unit, a container, or the moment between two lives of the daemon; elsewhere it is the rule.
+	// Absent: the bus answers, and no process owns the engine's name. On Flatcar this is a host with /usr/.noupdate, a masked
+	// unit, a container, or the moment between two starts of the engine. On other systems it is always so.
 	Absent
 	// Present: the engine has answered.
 	Present
 )
 
-// String gives the presence in lower case, for logs and status.
+// String returns the presence in lower case, for logs and status.
 func (p Presence) String() string {
 	switch p {
 	case Unknown:
@@ -38,8 +38,8 @@ func (p Presence) String() string {
 	return fmt.Sprintf("presence(%d)", int(p))
 }
 
-// Operation is the engine's current operation as GetStatus names it, without the prefix UPDATE_STATUS_. One that
-// this package does not know is kept as the engine's own text (whole, sanitised, at most 64 bytes).
+// Operation is the engine's current operation as GetStatus reports it, without the prefix UPDATE_STATUS_. An unknown operation
+// is kept as the engine's own text, prefix included, as one line of at most 64 bytes.
 type Operation string
 
 // The operations of Flatcar's update_engine.
@@ -63,35 +63,34 @@ func (o Operation) Known() bool {
 	return false
 }
 
-// Reading is one answer, or the lack of one. It is a value: copy it freely.
+// Reading is one answer of the engine, or the lack of one. It can be copied.
 type Reading struct {
-	// Presence tells whether the other fields mean anything: unless it is Present, they are zero (but for Err and At).
+	// Presence tells whether the other fields are set: unless it is Present, they are zero, except Err and At.
 	Presence Presence
 	// Operation is what the engine is doing.
 	Operation Operation
-	// Version is the version that the operation is about, at most 128 bytes of printable text; "" when there is
-	// none. The engine's "0.0.0" means none. While a reboot is pending, a version once read by this process is
-	// kept although the engine, restarted, has forgotten it.
+	// Version is the version that the operation is about, as one line of at most 128 bytes; "" if there is none. The engine's
+	// "0.0.0" means none. While a reboot is pending, a version that this process has read is kept, although an engine that was
+	// restarted no longer reports it.
 	Version string
-	// VersionUnknown: a reboot is pending, and neither the engine nor this process knows for which version. It is
-	// the same change as before the engine's restart, not a new one; the caller remembers what this boot published.
+	// VersionUnknown: a reboot is pending, and neither the engine nor this process knows for which version. It is the same
+	// change as before the engine's restart, not a new one; the caller knows what this boot has published.
 	VersionUnknown bool
-	// LastChecked is when the engine last asked its server with success; zero when it has not since its start.
+	// LastChecked is when the engine last asked its server successfully; zero if it has not since its start.
 	LastChecked time.Time
 	// Progress of a download, 0 to 1.
 	Progress float64
 	// Size of the new version's payload in bytes, never negative.
 	Size int64
-	// Err says why Presence is Unknown; nil otherwise.
+	// Err is why Presence is Unknown; nil otherwise.
 	Err error
 	// At is when the answer came, by this process's clock.
 	At time.Time
 }
 
-// RebootPending tells whether an update is staged and waits for a reboot, and whether that is known. known is
-// false unless the engine answered with an operation that this package knows: what was published before then
-// stands. An engine with a pending reboot leaves that state only by ResetStatus or a reboot, so any other known
-// operation is its positive word that none is pending. For which version: see Version and VersionUnknown.
+// RebootPending reports whether an update is staged and waits for a reboot, and whether that is known. It is known if the
+// engine answered with an operation that this package knows; otherwise what was published before stays valid. An engine with
+// a pending reboot leaves that state only by ResetStatus or a reboot, so any other known operation means that none is pending.
 func (r Reading) RebootPending() (pending, known bool) {
 	if r.Presence != Present || !r.Operation.Known() {
 		return false, false
@@ -99,33 +98,27 @@ func (r Reading) RebootPending() (pending, known bool) {
 	return r.Operation == UpdatedNeedReboot, true
 }
 
-// same reports whether two readings say the same thing, whenever they were taken.
+// same reports whether two readings have the same content, except for their time.
 func (r Reading) same(o Reading) bool {
-	errText := func(e error) string {
-		if e == nil {
-			return ""
-		}
-		return e.Error()
-	}
-	return r.Presence == o.Presence && r.Operation == o.Operation && r.Version == o.Version &&
-		r.VersionUnknown == o.VersionUnknown && r.LastChecked.Equal(o.LastChecked) &&
-		r.Progress == o.Progress && r.Size == o.Size && errText(r.Err) == errText(o.Err)
+	sameErr := r.Err == nil && o.Err == nil || r.Err != nil && o.Err != nil && r.Err.Error() == o.Err.Error()
+	sameTime := r.LastChecked.Equal(o.LastChecked)
+	r.Err, r.At, r.LastChecked = o.Err, o.At, o.LastChecked
+	return sameErr && sameTime && r == o
 }
 
 const (
 	operationPrefix = "UPDATE_STATUS_"
-	versionNone     = "0.0.0" // what the engine says when it does not know, after a restart above all
+	versionNone     = "0.0.0" // what the engine reports if it does not know, for example after its restart
 
 	maxOperation = 64  // bytes
 	maxVersion   = 128 // bytes
-	maxErrorText = 256 // bytes
 )
 
 // errMalformed marks an answer whose shape is not the documented one.
 var errMalformed = errors.New("malformed answer")
 
-// decode turns GetStatus's body (signature xdssx) into a Reading. Whatever it is given it does not panic, and what
-// it returns is bounded and printable: these texts end up in logs, annotations and status.
+// decode decodes the body of GetStatus's answer (signature xdssx). It does not panic, whatever the body, and the texts that it
+// returns are bounded and fit for logs, annotations and status.
 func decode(body []any) (Reading, error) {
 	if len(body) != 5 {
 		return Reading{}, fmt.Errorf("%w: %d values instead of 5 (xdssx)", errMalformed, len(body))
@@ -135,10 +128,8 @@ func decode(body []any) (Reading, error) {
 	operation, ok2 := body[2].(string)
 	version, ok3 := body[3].(string)
 	size, ok4 := body[4].(int64)
-	for i, ok := range []bool{ok0, ok1, ok2, ok3, ok4} {
-		if !ok {
-			return Reading{}, fmt.Errorf("%w: value %d is a %T (expected xdssx)", errMalformed, i, body[i])
-		}
+	if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 {
+		return Reading{}, fmt.Errorf("%w: the types are %T, %T, %T, %T and %T (expected xdssx)", errMalformed, body[0], body[1], body[2], body[3], body[4])
 	}
 	if operation == "" {
 		return Reading{}, fmt.Errorf("%w: no operation", errMalformed)
@@ -146,7 +137,7 @@ func decode(body []any) (Reading, error) {
 	r := Reading{
 		Presence:    Present,
 		Operation:   operationOf(operation),
-		Version:     printable(version, maxVersion),
+		Version:     v1alpha1.OneLine(version, maxVersion),
 		LastChecked: checkedTime(checked),
 		Progress:    fraction(progress),
 		Size:        max(size, 0),
@@ -157,21 +148,21 @@ func decode(body []any) (Reading, error) {
 	return r, nil
 }
 
-// operationOf strips the prefix only from names that are known whole: "IDLE" without it is not documented and
-// stays distinguishable from the real thing.
+// operationOf removes the prefix only from documented names. "IDLE" without the prefix is not documented, and remains
+// distinguishable from the real operation.
 func operationOf(text string) Operation {
 	name, found := strings.CutPrefix(text, operationPrefix)
 	if op := Operation(name); found && op.Known() {
 		return op
 	}
-	text = printable(text, maxOperation)
+	text = v1alpha1.OneLine(text, maxOperation)
 	if Operation(text).Known() {
 		return Operation("?" + text)
 	}
 	return Operation(text)
 }
 
-// checkedTime accepts the seconds that a time.Time can be printed and marshalled for, 1970 to 9999.
+// checkedTime accepts only times that can be marshaled, 1970 to 9999.
 func checkedTime(seconds int64) time.Time {
 	const year10000 = 253402300800
 	if seconds <= 0 || seconds >= year10000 {
@@ -180,29 +171,10 @@ func checkedTime(seconds int64) time.Time {
 	return time.Unix(seconds, 0)
 }
 
-// fraction clamps to 0..1. The engine divides received by total bytes, so NaN is possible without malice.
+// fraction clamps to 0..1. The engine divides received bytes by all bytes, so NaN is possible.
 func fraction(f float64) float64 {
 	if math.IsNaN(f) {
 		return 0
 	}
 	return min(max(f, 0), 1)
-}
-
-// printable makes foreign text fit for a log line or an annotation: valid UTF-8 on one line, at most limit bytes.
-func printable(s string, limit int) string {
-	if len(s) > limit {
-		s = s[:limit]
-		for range utf8.UTFMax - 1 { // do not leave half a rune behind
-			if r, n := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || n != 1 {
-				break
-			}
-			s = s[:len(s)-1]
-		}
-	}
-	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
 }

@@ -1,6 +1,16 @@
+// Package updateengine reads what this host's update_engine reports about itself, over D-Bus ([Source]). It also keeps the
+// file that tells the engine's other users who coordinates the host's reboots ([CoordinatorFile]).
+//
+// It never changes the engine, and never starts it. A host on which the engine does not run is an answer (Absent), not a
+// failure. The package must not know what a reading means for the host, nor of Kubernetes, turns or states.
+//
+// Only GetStatus counts. It is called at the start, in each poll interval, and after the engine's StatusUpdate signal or a
+// change of the name's owner. The poll is not a fallback: a cancel (ResetStatus) sends no signal, so a cancel may be seen as
+// late as one poll interval. The bodies of signals are never read.
 package updateengine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,54 +30,52 @@ const (
 )
 
 const (
-	// MinPollInterval and MaxPollInterval bound Options.PollInterval. The
-	// minimum is for tests; a host's file has a higher one.
+	// MinPollInterval and MaxPollInterval bound Options.PollInterval. The minimum is for tests; a host's file has a higher
+	// one.
 	MinPollInterval = 200 * time.Millisecond
 	MaxPollInterval = time.Hour
 
-	callTimeout    = 10 * time.Second // one call, and one attempt to connect
-	hintSpacing    = time.Second      // between two looks, however many hints come
-	minBackoff     = 250 * time.Millisecond
-	maxBackoff     = 30 * time.Second
-	maxReportedOps = 32 // unknown operations that are reported before the log has had enough
+	maxReportedOperations = 32 // unknown operations that are logged
 )
 
-// MaxSilence is the longest that Run goes without calling Options.Alive, the poll interval not counted: what a
-// watchdog must allow on top of it. It covers a look in which every call times out, and the wait for another such.
+// MaxSilence is how long Run may go without calling Options.Alive, in addition to the poll interval. It covers a read in
+// which each call times out, and the wait for another such read.
 const MaxSilence = 2 * time.Minute
+
+// Object is the engine's object on the bus; systemd.Object implements it.
+type Object interface {
+	// Call calls a method, in the notation interface.Member, and returns the body of the answer. It does not start the
+	// service, and is bounded. If the answer is an error, the error wraps a dbus.Error.
+	Call(ctx context.Context, method string, args ...any) ([]any, error)
+	// Watch calls read until ctx ends: at once, after the signal, after the service came or went, after the bus was away,
+	// and in each interval. After a failure it calls read sooner. It returns the cause of ctx's end.
+	Watch(ctx context.Context, signal string, interval time.Duration, read func(context.Context) error) error
+}
 
 // Options is what a Source needs.
 type Options struct {
-	// Address of the message bus in D-Bus's notation (unix:path=... or unix:abstract=...); "" is the system bus,
-	// or what DBUS_SYSTEM_BUS_ADDRESS names. An address and not a dial function: how the connection is made is
-	// part of the promise that others' signals can do no harm (see dial).
-	Address string
-	// PollInterval is how often GetStatus is asked without any hint, 200 ms to 1 h: how late a cancel may be seen.
+	// Object is the object at [ObjectPath] of [BusName] on the system bus.
+	Object Object
+	// PollInterval is how often GetStatus is called without a signal, 200 ms to 1 h: how late a cancel may be seen.
 	PollInterval time.Duration
-	// Logger takes one line for each change of presence, operation or version. nil discards.
+	// Logger logs each change of presence, operation or version. nil discards.
 	Logger *slog.Logger
-	// Alive, if set, is called by Run in each round of its loop, at least every PollInterval + MaxSilence.
+	// Alive, if set, is called by Run in each round of its loop, at least once in each PollInterval + MaxSilence.
 	Alive func()
 }
 
 // Source reads the engine. Its methods may be called from any goroutine.
 type Source struct {
-	opts    Options
-	log     *slog.Logger
-	spacing time.Duration // hintSpacing but in tests
-	timeout time.Duration // callTimeout but in tests
+	opts Options
 
-	gate     chan struct{} // holds one token: only one look at a time, so that Latest never goes back
+	reading  chan struct{} // holds a value during a read: one at a time, so that Latest never goes back
 	running  atomic.Bool
-	hint     chan struct{} // capacity 1: somebody says there may be something new
-	news     chan struct{} // capacity 1: Latest differs from what Run last told
-	reported map[Operation]bool
+	reported map[Operation]bool // under reading
 
 	mu      sync.Mutex
-	conn    *dbus.Conn // nil when not connected
 	latest  Reading
-	version string    // of the pending reboot, while it is pending
-	asked   time.Time // when the last look ended
+	version string // of the pending reboot, while it is pending
+	changed func() // Run's; nil without it
 }
 
 // New checks the options. It neither connects nor waits.
@@ -75,116 +83,97 @@ func New(opts Options) (*Source, error) {
 	if opts.PollInterval < MinPollInterval || opts.PollInterval > MaxPollInterval {
 		return nil, fmt.Errorf("poll interval %v is not within %v to %v", opts.PollInterval, MinPollInterval, MaxPollInterval)
 	}
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
-	}
+	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	if opts.Alive == nil {
 		opts.Alive = func() {}
 	}
 	return &Source{
-		opts: opts, log: opts.Logger, spacing: hintSpacing, timeout: callTimeout,
-		gate: make(chan struct{}, 1), hint: make(chan struct{}, 1), news: make(chan struct{}, 1),
-		reported: map[Operation]bool{},
-		latest:   Reading{Err: errors.New("not asked yet")},
+		opts: opts, reading: make(chan struct{}, 1), reported: map[Operation]bool{}, latest: Reading{Err: errors.New("not asked yet")},
 	}, nil
 }
 
-// Latest is the newest reading without asking: Unknown with an Err before the first look has ended.
+// Latest returns the newest reading without asking the engine: Unknown with an Err before the first read has ended.
 func (s *Source) Latest() Reading {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.latest
 }
 
-// Read asks the engine now, within 10 s for a call and 10 s for a connection if there is none. The error is the
-// reading's Err: nil when the engine is Present or Absent. Latest is brought up to date, and Run tells of what is
-// new. If ctx ends first, Latest stays as it was and the error is ctx's.
+// Run keeps Latest up to date until ctx ends, and returns the cause of that. The engine and the bus may be missing, go away
+// and come back. changed (may be nil) is called after Latest has changed, progress included; it must not block, and must not
+// call Read. A second Run of the same Source at the same time is refused.
+func (s *Source) Run(ctx context.Context, changed func()) error {
+	if !s.running.CompareAndSwap(false, true) {
+		return errors.New("update engine: already running")
+	}
+	defer s.running.Store(false)
+	s.onChange(changed)
+	defer s.onChange(nil)
+	return s.opts.Object.Watch(ctx, Interface+".StatusUpdate", s.opts.PollInterval, func(ctx context.Context) error {
+		s.opts.Alive()
+		_, err := s.Read(ctx)
+		return err
+	})
+}
+
+func (s *Source) onChange(changed func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = changed
+}
+
+// Read asks the engine now, and updates Latest. The error is the reading's Err: nil if the engine is Present or Absent. If
+// ctx ends before the answer, Latest stays as it was, and the error is ctx's.
 func (s *Source) Read(ctx context.Context) (Reading, error) {
 	select {
-	case s.gate <- struct{}{}:
+	case s.reading <- struct{}{}:
 	case <-ctx.Done():
 		err := fmt.Errorf("waiting to ask the update engine: %w", context.Cause(ctx))
 		return Reading{Err: err, At: time.Now()}, err
 	}
-	defer func() { <-s.gate }()
+	defer func() { <-s.reading }()
 
 	r := s.ask(ctx)
-	if !s.running.Load() {
-		s.drop() // nobody else would close it
-	}
 	r.At = time.Now()
-	if err := ctx.Err(); err != nil && r.Presence == Unknown {
-		return r, r.Err // the caller's impatience says nothing about the engine
+	if ctx.Err() != nil && r.Presence == Unknown {
+		return r, r.Err // that the caller gave up says nothing about the engine
 	}
 	return s.keep(r), r.Err
 }
 
-// ask makes one look. A connection that turns out to be dead (the bus was restarted) is replaced once.
 func (s *Source) ask(ctx context.Context) Reading {
-	for {
-		conn, fresh, err := s.connect(ctx)
-		if err != nil {
-			return Reading{Err: err}
-		}
-		body, err := s.getStatus(ctx, conn)
-		if err == nil {
-			r, err := decode(body)
-			if err != nil {
-				return Reading{Err: fmt.Errorf("asking the update engine: %w", err)}
-			}
-			return r
-		}
-		var refusal dbus.Error
-		switch {
-		case errors.As(err, &refusal) && nobodyOwns(refusal):
-			return Reading{Presence: Absent}
-		case errors.As(err, &refusal):
-			return Reading{Err: fmt.Errorf("asking the update engine: %s: %s",
-				printable(refusal.Name, maxErrorText), printable(refusal.Error(), maxErrorText))}
-		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			s.dropIfDead(ctx, conn)
-			return Reading{Err: fmt.Errorf("asking the update engine: no answer within %v", s.timeout)}
-		case ctx.Err() != nil:
-			return Reading{Err: fmt.Errorf("asking the update engine: %w", context.Cause(ctx))}
-		}
-		s.drop()
-		if fresh {
-			return Reading{Err: fmt.Errorf("asking the update engine: %w", err)}
-		}
+	body, err := s.opts.Object.Call(ctx, Interface+".GetStatus")
+	var r Reading
+	if err == nil {
+		r, err = decode(body)
 	}
-}
-
-// getStatus calls with FlagNoAutoStart: looking must not start an engine that an admin has stopped or masked,
-// and with it "nobody owns the name" stays a fact that can be read.
-func (s *Source) getStatus(ctx context.Context, conn *dbus.Conn) ([]any, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	call := conn.Object(BusName, ObjectPath).CallWithContext(ctx, Interface+".GetStatus", dbus.FlagNoAutoStart)
-	return call.Body, call.Err
-}
-
-// nobodyOwns recognises the bus's own words for a name without owner: with FlagNoAutoStart dbus-daemon says the
-// first, dbus-broker the second.
-func nobodyOwns(e dbus.Error) bool {
-	return e.Name == "org.freedesktop.DBus.Error.NameHasNoOwner" || e.Name == "org.freedesktop.DBus.Error.ServiceUnknown"
-}
-
-// keep settles the version, stores the reading and leaves word for Run.
-func (s *Source) keep(r Reading) Reading {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.version = settleVersion(&r, s.version)
-	old := s.latest
-	s.latest, s.asked = r, r.At
-	if !r.same(old) {
-		poke(s.news)
+	// The bus's answers if no process owns the name: the first is dbus-daemon's, the second dbus-broker's.
+	answer, ok := errors.AsType[dbus.Error](err)
+	switch {
+	case ok && (answer.Name == "org.freedesktop.DBus.Error.NameHasNoOwner" || answer.Name == "org.freedesktop.DBus.Error.ServiceUnknown"):
+		return Reading{Presence: Absent}
+	case err != nil:
+		return Reading{Err: fmt.Errorf("asking the update engine: %w", err)}
 	}
-	s.report(old, r)
 	return r
 }
 
-// settleVersion fills in the version of a pending reboot from the one remembered, and returns what to remember. A
-// reading that says nothing about the pending reboot leaves the memory alone.
+// keep settles the version, stores the reading, and reports a change.
+func (s *Source) keep(r Reading) Reading {
+	s.mu.Lock()
+	s.version = settleVersion(&r, s.version)
+	old, changed := s.latest, s.changed
+	s.latest = r
+	s.mu.Unlock()
+	if !r.same(old) && changed != nil {
+		changed()
+	}
+	s.log(old, r)
+	return r
+}
+
+// settleVersion completes the version of a pending reboot from the one remembered, and returns what to remember. A reading
+// that does not tell whether a reboot is pending changes nothing.
 func settleVersion(r *Reading, remembered string) string {
 	pending, known := r.RebootPending()
 	switch {
@@ -199,24 +188,16 @@ func settleVersion(r *Reading, remembered string) string {
 	return remembered
 }
 
-// report logs what changed: a line for a change of presence, operation or version, and a warning the first time an
-// unknown operation is met.
-func (s *Source) report(old, r Reading) {
-	if r.Presence == Present && !r.Operation.Known() && !s.reported[r.Operation] && len(s.reported) < maxReportedOps {
+// log logs a change of presence, operation or version, and the first occurrence of an unknown operation.
+func (s *Source) log(old, r Reading) {
+	if r.Presence == Present && !r.Operation.Known() && !s.reported[r.Operation] && len(s.reported) < maxReportedOperations {
 		s.reported[r.Operation] = true
-		s.log.Warn("the update engine names an operation that this version does not know", "operation", string(r.Operation))
+		s.opts.Logger.Warn("the update engine reports an operation that this version does not know", "operation", string(r.Operation))
 	}
 	switch {
-	case r.Presence == Unknown && (old.Presence != Unknown || !r.same(old)):
-		s.log.Warn("update engine cannot be read", "err", r.Err)
+	case r.Presence == Unknown && !r.same(old):
+		s.opts.Logger.Warn("cannot read the update engine", "err", r.Err)
 	case r.Presence != old.Presence || r.Operation != old.Operation || r.Version != old.Version || r.VersionUnknown != old.VersionUnknown:
-		s.log.Info("update engine", "presence", r.Presence.String(), "operation", string(r.Operation), "version", r.Version)
-	}
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+		s.opts.Logger.Info("update engine", "presence", r.Presence.String(), "operation", string(r.Operation), "version", r.Version)
 	}
 }

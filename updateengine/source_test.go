@@ -68,8 +68,8 @@ func TestSignalIsAHint(t *testing.T) {
 func TestFloodOfSignalsIsNotAFloodOfCalls(t *testing.T) {
 	b := newBus(t)
 	e := newEngine(t, b, "UPDATE_STATUS_DOWNLOADING", "4230.2.1")
-	const spacing = 200 * time.Millisecond
-	s := start(t, b, never, func(s *Source) { s.spacing = spacing })
+	const spacing = 200 * time.Millisecond // systemd.Object's
+	s := start(t, b, never)
 	waitFor(t, s, "downloading", doing(Downloading))
 	began, before := time.Now(), e.calls.Load()
 	for range 5000 {
@@ -77,7 +77,7 @@ func TestFloodOfSignalsIsNotAFloodOfCalls(t *testing.T) {
 	}
 	e.set("UPDATE_STATUS_FINALIZING", "4230.2.1")
 	e.announce(t)
-	waitFor(t, s, "the last signal is heeded", doing(Finalizing))
+	waitFor(t, s, "the last signal leads to a look", doing(Finalizing))
 	if calls, most := e.calls.Load()-before, int64(time.Since(began)/spacing)+2; calls > most {
 		t.Errorf("%d calls in %v, at most %d expected", calls, time.Since(began), most)
 	}
@@ -91,7 +91,7 @@ func TestForgedSignals(t *testing.T) {
 	waitFor(t, s, "idle", doing(Idle))
 	before := e.calls.Load()
 	forger := b.Connect()
-	victim := s.current().Names()[0]
+	victim := string(e.asked.Load().(dbus.Sender))
 	null, err := os.Open("/dev/null")
 	if err != nil {
 		t.Fatal(err)
@@ -130,38 +130,8 @@ func TestForgedSignals(t *testing.T) {
 	if now := openFiles(t); now > descriptors {
 		t.Errorf("%d open descriptors, %d before the forged signals", now, descriptors)
 	}
-	if s.current().Names()[0] != victim {
+	if string(e.asked.Load().(dbus.Sender)) != victim {
 		t.Error("a forged signal broke the connection")
-	}
-}
-
-func TestOnlyTheOwnersSignalsAreHints(t *testing.T) {
-	for _, c := range []struct {
-		name, sender, iface, member string
-		path                        dbus.ObjectPath
-		body                        []any
-		want                        int
-	}{
-		{"the owner", ":1.7", Interface, "StatusUpdate", ObjectPath, nil, 1},
-		{"another", ":1.8", Interface, "StatusUpdate", ObjectPath, nil, 0},
-		{"nobody", "", Interface, "StatusUpdate", ObjectPath, nil, 0},
-		{"another object", ":1.7", Interface, "StatusUpdate", "/", nil, 0},
-		{"another signal", ":1.7", Interface, "Other", ObjectPath, nil, 0},
-		{"the bus", dbusName, dbusName, "NameOwnerChanged", "/org/freedesktop/DBus", []any{BusName, ":1.7", ""}, 1},
-		{"as if the bus", ":1.8", dbusName, "NameOwnerChanged", "/org/freedesktop/DBus", []any{BusName, ":1.7", ""}, 0},
-		{"another name", dbusName, dbusName, "NameOwnerChanged", "/org/freedesktop/DBus", []any{"a.b", ":1.7", ""}, 0},
-		{"malformed", dbusName, dbusName, "NameOwnerChanged", "/org/freedesktop/DBus", []any{7}, 0},
-	} {
-		l := &listener{hint: make(chan struct{}, 1), owner: ":1.7"}
-		l.DeliverSignal(c.iface, c.member, &dbus.Signal{Sender: c.sender, Path: c.path, Name: c.iface + "." + c.member, Body: c.body})
-		if len(l.hint) != c.want {
-			t.Errorf("%s: %d hints", c.name, len(l.hint))
-		}
-	}
-	l := &listener{hint: make(chan struct{}, 1)} // nobody owns the name
-	l.DeliverSignal(Interface, "StatusUpdate", &dbus.Signal{Path: ObjectPath})
-	if len(l.hint) != 0 {
-		t.Error("a signal without sender was taken for the owner's while there is none")
 	}
 }
 
@@ -231,8 +201,10 @@ func TestBusGoesAndComesBack(t *testing.T) {
 func TestReadReplacesADeadConnection(t *testing.T) {
 	b := newBus(t)
 	newEngine(t, b, "UPDATE_STATUS_IDLE", "0.0.0")
-	s := start(t, b, never, func(s *Source) { s.spacing = never }) // Run itself stays away
-	waitFor(t, s, "idle", doing(Idle))
+	s := newSource(t, b)
+	if r, err := s.Read(t.Context()); err != nil || r.Operation != Idle {
+		t.Fatalf("%+v, %v", r, err)
+	}
 	b.Stop()
 	b.Start()
 	newEngine(t, b, "UPDATE_STATUS_DOWNLOADING", "4230.2.1")
@@ -242,10 +214,7 @@ func TestReadReplacesADeadConnection(t *testing.T) {
 }
 
 func TestNoBusAtAll(t *testing.T) {
-	s, err := New(Options{Address: "unix:path=/nonexistent/bus", PollInterval: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newSource(t, &testBus{Address: "unix:path=/nonexistent/bus"})
 	r, err := s.Read(t.Context())
 	if err == nil || r.Presence != Unknown || s.Latest().Err == nil {
 		t.Errorf("%+v, %v", r, err)
@@ -257,16 +226,15 @@ func TestCallThatNeverAnswers(t *testing.T) {
 	e := newEngine(t, b, "UPDATE_STATUS_IDLE", "0.0.0")
 	e.hang.Store(true)
 	defer e.hang.Store(false)
-	// In that time the bus has to say that it is there.
-	s := start(t, b, 50*time.Millisecond, func(s *Source) { s.timeout = 2 * time.Second })
-	r := waitFor(t, s, "the call was given up", func(r Reading) bool { return r.Err != nil && strings.Contains(r.Err.Error(), "no answer within") })
+	s := start(t, b, 50*time.Millisecond, func(s *Source) { s.opts.Object = impatient{s.opts.Object, 300 * time.Millisecond} })
+	r := waitFor(t, s, "the call was given up", func(r Reading) bool { return errors.Is(r.Err, context.DeadlineExceeded) })
 	if r.Presence != Unknown {
 		t.Errorf("%+v", r)
 	}
-	conn := s.current()
+	caller := e.asked.Load()
 	e.hang.Store(false)
 	waitFor(t, s, "idle once it answers", doing(Idle))
-	if s.current() != conn {
+	if e.asked.Load() != caller {
 		t.Error("the connection was given up although the bus answered")
 	}
 }
@@ -274,20 +242,16 @@ func TestCallThatNeverAnswers(t *testing.T) {
 func TestFrozenBus(t *testing.T) {
 	b := newBus(t)
 	newEngine(t, b, "UPDATE_STATUS_IDLE", "0.0.0")
-	s := start(t, b, 50*time.Millisecond, func(s *Source) { s.timeout = 300 * time.Millisecond })
+	s := start(t, b, 50*time.Millisecond, func(s *Source) { s.opts.Object = impatient{s.opts.Object, 300 * time.Millisecond} })
 	waitFor(t, s, "idle", doing(Idle))
 	thaw := b.Freeze()
 	defer thaw()
 	waitFor(t, s, "the frozen bus is noticed", is(Unknown))
-	eventually(t, "the dead connection is dropped", func() bool { return s.current() == nil })
-	waitFor(t, s, "even connecting is bounded", func(r Reading) bool {
-		return r.Err != nil && strings.Contains(r.Err.Error(), "introducing ourselves")
-	})
 	thaw()
 	waitFor(t, s, "idle after the thaw", doing(Idle))
 }
 
-func TestReadHeedsItsContext(t *testing.T) {
+func TestReadEndsWithItsContext(t *testing.T) {
 	b := newBus(t)
 	e := newEngine(t, b, "UPDATE_STATUS_IDLE", "0.0.0")
 	s := start(t, b, never)
@@ -301,21 +265,6 @@ func TestReadHeedsItsContext(t *testing.T) {
 	}
 	if r := s.Latest(); r.Operation != Idle {
 		t.Errorf("the caller's impatience changed Latest to %+v", r)
-	}
-}
-
-func TestReadWithoutRunLeavesNothingOpen(t *testing.T) {
-	b := newBus(t)
-	newEngine(t, b, "UPDATE_STATUS_IDLE", "0.0.0")
-	s, err := New(Options{Address: b.Address, PollInterval: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r, err := s.Read(t.Context()); err != nil || r.Operation != Idle {
-		t.Fatalf("%+v, %v", r, err)
-	}
-	if s.current() != nil {
-		t.Error("connection left open")
 	}
 }
 
@@ -355,7 +304,7 @@ func TestUnknownOperationIsReportedOnce(t *testing.T) {
 	b := newBus(t)
 	e := newEngine(t, b, "UPDATE_STATUS_DISCO", "4230.2.1")
 	var log safeBuffer
-	s := start(t, b, 20*time.Millisecond, func(s *Source) { s.log = slog.New(slog.NewTextHandler(&log, nil)) })
+	s := start(t, b, 20*time.Millisecond, func(s *Source) { s.opts.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	r := waitFor(t, s, "the unknown operation is kept", doing("UPDATE_STATUS_DISCO"))
 	if _, known := r.RebootPending(); known {
 		t.Error("an unknown operation was taken for a word on the pending reboot")
@@ -376,11 +325,8 @@ func TestChangedAndAlive(t *testing.T) {
 	b := newBus(t)
 	e := newEngine(t, b, "UPDATE_STATUS_IDLE", "0.0.0")
 	var rounds, changes atomic.Int64
-	s, err := New(Options{Address: b.Address, PollInterval: time.Minute, Alive: func() { rounds.Add(1) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.opts.PollInterval = 10 * time.Millisecond
+	s := newSource(t, b)
+	s.opts.PollInterval, s.opts.Alive = 10*time.Millisecond, func() { rounds.Add(1) }
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {

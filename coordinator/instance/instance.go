@@ -99,17 +99,19 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 
 // newHost puts together what the host's loop needs of the configuration.
 func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, b *book, m *metrics.Metrics) (*node.Host, error) {
+	bus := &systemd.Bus{}
 	var engine *updateengine.Source
 	if cfg.Sources.UpdateEngine != config.UpdateEngineOff {
 		poll := cfg.Sources.PollInterval
 		beat := liveness.Beat("update_engine", poll+updateengine.MaxSilence)
 		var err error
-		engine, err = updateengine.New(updateengine.Options{PollInterval: poll, Logger: log, Alive: beat.Alive})
+		engine, err = updateengine.New(updateengine.Options{
+			Object: bus.Object(updateengine.BusName, updateengine.ObjectPath), PollInterval: poll, Logger: log, Alive: beat.Alive,
+		})
 		if err != nil {
 			return nil, fmt.Errorf("sources.poll_interval: %w", err)
 		}
 	}
-	bus := &systemd.Bus{}
 	return node.New(node.Options{
 		Version:  o.Version,
 		NodeName: cfg.NodeName,

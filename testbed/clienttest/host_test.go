@@ -83,12 +83,12 @@ func (h *host) run() {
 	must(h.t, h.sim.WriteFile("/proc/uptime", "3600.00 7200.00\n"))
 	address := "unix:path=" + h.sim.Dir() + "/bus"
 	o := h.opts
+	bus := &systemd.Bus{Address: address}
 	if o.Engine == nil {
-		engine, err := updateengine.New(updateengine.Options{Address: address, PollInterval: 500 * time.Millisecond})
+		engine, err := updateengine.New(updateengine.Options{Object: bus.Object(updateengine.BusName, updateengine.ObjectPath), PollInterval: 500 * time.Millisecond})
 		must(h.t, err)
 		o.Engine = engine
 	}
-	bus := &systemd.Bus{Address: address}
 	o.Logind, o.Units = systemd.Logind{Bus: bus}, systemd.Units{Bus: bus}
 	n, err := node.New(o)
 	must(h.t, err)
