@@ -184,17 +184,17 @@ func (c *candidate) say(s Status) {
 	}
 	switch {
 	case s.Leader && s.Hindered:
-		systemd.Tell(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "coordinates, and cannot decide", append(attrs, "epoch", s.Epoch, "err", s.Why)...)
+		systemd.LogEvent(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "coordinates, and cannot decide", append(attrs, "epoch", s.Epoch, "err", s.Why)...)
 	case s.Leader:
-		systemd.Tell(c.log, slog.LevelInfo, v1alpha1.MessageElected, "coordinates", append(attrs, "epoch", s.Epoch)...)
+		systemd.LogEvent(c.log, slog.LevelInfo, v1alpha1.MessageElected, "coordinates", append(attrs, "epoch", s.Epoch)...)
 	case was.Leader:
-		systemd.Tell(c.log, slog.LevelInfo, v1alpha1.MessageTermOver, "does not coordinate any more: "+s.Why, append(attrs, "epoch", was.Epoch, "why", s.Why)...)
+		systemd.LogEvent(c.log, slog.LevelInfo, v1alpha1.MessageTermOver, "does not coordinate any more: "+s.Why, append(attrs, "epoch", was.Epoch, "why", s.Why)...)
 	case s.Why != "":
 		level := slog.LevelInfo
 		if s.Hindered {
 			level = slog.LevelWarn
 		}
-		systemd.Tell(c.log, level, v1alpha1.MessageStandsBy, "does not coordinate: "+s.Why, append(attrs, "why", s.Why)...)
+		systemd.LogEvent(c.log, level, v1alpha1.MessageStandsBy, "does not coordinate: "+s.Why, append(attrs, "why", s.Why)...)
 	}
 	if c.Report != nil {
 		c.Report(s)
@@ -405,7 +405,7 @@ func (c *candidate) wentBack() {
 	c.mu.Lock()
 	c.rewound = time.Now()
 	c.mu.Unlock()
-	systemd.Tell(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "the API server's store went back in time: it was restored from a backup, or a user restored an old Lease; "+
+	systemd.LogEvent(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "the API server's store went back in time: it was restored from a backup, or a user restored an old Lease; "+
 		"the next leader lists everything again and grants nothing until the nodes have settled")
 }
 

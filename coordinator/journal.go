@@ -24,7 +24,7 @@ func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	turnID = cmp.Or(turnID, n.Turn)
 	text := fmt.Sprintf("%s: %s -> %s (%s)", n.Name, m.From, m.To, cmp.Or(string(m.On), "mended"))
 	if m.Last != nil && m.From.InTurn() && !m.To.InTurn() {
-		systemd.TellEnd(l.log, text+"; the turn", m.Last, append(attrs, "state", m.To.String())...)
+		systemd.LogTurnEnd(l.log, text+"; the turn", m.Last, append(attrs, "state", m.To.String())...)
 		return
 	}
 	if turnID != "" {
@@ -37,9 +37,9 @@ func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	case m.From == m.To:
 		l.log.Info(fmt.Sprintf("%s: %s, record renewed", n.Name, m.To), append(attrs, "state", m.To.String())...)
 	case m.On == turn.Granted:
-		systemd.Tell(l.log, slog.LevelInfo, v1alpha1.MessageGranted, text, append(attrs, "state", m.To.String())...)
+		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageGranted, text, append(attrs, "state", m.To.String())...)
 	default:
-		systemd.Tell(l.log, slog.LevelInfo, v1alpha1.MessageStateEntered, text, append(attrs, systemd.In(m.To))...)
+		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageStateEntered, text, append(attrs, systemd.StateAttr(m.To))...)
 	}
 }
 
@@ -50,13 +50,13 @@ func (l *leader) logHeld(n *turn.Node, v *rollout.Verdict) {
 		attrs = append(attrs, "turn", n.Turn)
 	}
 	if v.Held == "" {
-		systemd.Tell(l.log, slog.LevelInfo, v1alpha1.MessageHeldNoMore, n.Name+": held no more", attrs...)
+		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageHeldNoMore, n.Name+": held no more", attrs...)
 		return
 	}
 	if v.Detail != "" {
 		attrs = append(attrs, "detail", v.Detail)
 	}
-	systemd.Tell(l.log, systemd.Gravity(v.Held), v1alpha1.MessageHeld, fmt.Sprintf("%s: held=%s", n.Name, v.Held), append(attrs, systemd.Why(v.Held))...)
+	systemd.LogEvent(l.log, systemd.HeldLevel(v.Held), v1alpha1.MessageHeld, fmt.Sprintf("%s: held=%s", n.Name, v.Held), append(attrs, systemd.ReasonAttr(v.Held))...)
 }
 
 // logStop logs when the emergency stop comes and goes.
@@ -72,8 +72,8 @@ func (l *leader) logStop(before, now *coordinationv1.Lease) {
 	text, stopped := stop(now)
 	switch {
 	case stopped && (!wasStopped || was != text):
-		systemd.Tell(l.log, slog.LevelWarn, v1alpha1.MessageStopped, "the emergency stop is set: "+text, "node", l.self, "why", text)
+		systemd.LogEvent(l.log, slog.LevelWarn, v1alpha1.MessageStopped, "the emergency stop is set: "+text, "node", l.self, "why", text)
 	case before != nil && wasStopped && !stopped:
-		systemd.Tell(l.log, slog.LevelInfo, v1alpha1.MessageStopOver, "the emergency stop is over", "node", l.self)
+		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageStopOver, "the emergency stop is over", "node", l.self)
 	}
 }

@@ -414,7 +414,7 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rol
 		l.view.Forget(p.Node, p.ResourceVersion)
 		l.wake()
 	case object.Refused:
-		systemd.Tell(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
+		systemd.LogEvent(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
 		l.events.refuses(n, l.client.Explain(err).Text)
 		l.leave(n.Name, refusedFor, err, v.Move == nil)
 	case object.Unknown:

@@ -75,7 +75,7 @@ func (h *Host) startDrain(ctx context.Context, s stage, e turn.Eviction, seen bo
 	ctx, cancel := context.WithCancel(ctx)
 	h.drain = drainRun{stage: s, eviction: e, cancel: cancel, done: make(chan struct{})}
 	h.setProgress(drain.Progress{})
-	systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageEvicting, "evicting the node's pods", "turn", s.turn, "state", s.state.String())
+	systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageEvicting, "evicting the node's pods", "turn", s.turn, "state", s.state.String())
 	if e.Force {
 		h.log.Warn("the drain is overdue, and its policy has pods deleted: PodDisruptionBudgets are not asked any more", "turn", s.turn)
 	}
@@ -141,7 +141,7 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 	if !h.look.valid() {
 		return nil // it took too long to come here: everything is read again
 	}
-	systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageRebootCalled, "rebooting", "turn", n.Turn, "state", n.State.String(), "boot", h.self.bootID)
+	systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageRebootCalled, "rebooting", "turn", n.Turn, "state", n.State.String(), "boot", h.self.bootID)
 	// The call ends when the reads are too old.
 	call, cancel := context.WithDeadline(ctx, h.look.began.Add(maxLookAge))
 	defer cancel()
@@ -166,7 +166,7 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 		return hostError{err}
 	}
 	if ok && e.Refused() && e.Name != "" && !errors.Is(err, systemd.ErrAbsent) {
-		systemd.Tell(h.log, slog.LevelError, v1alpha1.MessageRebootRefused, "logind refuses to reboot", "turn", n.Turn, "state", n.State.String(), "err", err)
+		systemd.LogEvent(h.log, slog.LevelError, v1alpha1.MessageRebootRefused, "logind refuses to reboot", "turn", n.Turn, "state", n.State.String(), "err", err)
 		h.rebooted.turn, h.rebooted.refused = n.Turn, err.Error()
 		h.wake()
 		return nil
@@ -226,7 +226,7 @@ func (h *Host) shutdownChanged(active bool) {
 	word := turn.ShutdownNone
 	if active {
 		word = turn.ShutdownUnderway
-		systemd.Tell(h.Log, slog.LevelInfo, v1alpha1.MessageShutdown, "the host begins to shut down", "node", h.Name())
+		systemd.LogEvent(h.Log, slog.LevelInfo, v1alpha1.MessageShutdown, "the host begins to shut down", "node", h.Name())
 	}
 	h.setShutdown(word)
 	h.wake()

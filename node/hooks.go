@@ -159,7 +159,7 @@ func (k *hooks) start(ctx context.Context, s stage, retry string, settings Setti
 	var runCtx context.Context
 	runCtx, r.cancel = context.WithCancelCause(ctx)
 	k.run = r
-	systemd.Tell(k.log, slog.LevelInfo, v1alpha1.MessageHooksRun, "running the hook units of "+string(s.state), "turn", s.turn, "state", string(s.state))
+	systemd.LogEvent(k.log, slog.LevelInfo, v1alpha1.MessageHooksRun, "running the hook units of "+string(s.state), "turn", s.turn, "state", string(s.state))
 	go func() {
 		defer k.wake()
 		defer close(r.ended)
@@ -219,7 +219,7 @@ func (k *hooks) execute(ctx, runCtx context.Context, r *hookRun, settings Settin
 		k.mu.Lock()
 		names := strings.Join(running, ", ")
 		k.mu.Unlock()
-		systemd.Tell(log, slog.LevelWarn, v1alpha1.MessageHooksOverdue, "the hook units take longer than they should", "units", names, "timeout", settings.HookTimeout)
+		systemd.LogEvent(log, slog.LevelWarn, v1alpha1.MessageHooksOverdue, "the hook units take longer than they should", "units", names, "timeout", settings.HookTimeout)
 	})
 	defer overdue.Stop()
 	report := func(states []systemd.UnitState) {
@@ -296,10 +296,10 @@ func (k *hooks) ended(log *slog.Logger, r *hookRun, failed string) {
 	}
 	k.mu.Unlock()
 	if failed == "" {
-		systemd.Tell(log, slog.LevelInfo, v1alpha1.MessageHooksDone, "the hook units are done")
+		systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageHooksDone, "the hook units are done")
 		return
 	}
-	systemd.Tell(log, slog.LevelError, v1alpha1.MessageHooksFailed, failed, systemd.Why(v1alpha1.ReasonHookFailed))
+	systemd.LogEvent(log, slog.LevelError, v1alpha1.MessageHooksFailed, failed, systemd.ReasonAttr(v1alpha1.ReasonHookFailed))
 }
 
 // failures says which units failed and where to look, or "".

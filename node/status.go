@@ -122,11 +122,11 @@ func (h *Host) journal(n *turn.Node, now transition, detail string) {
 		h.journalEnd(n, was.turn)
 	}
 	if now.state != was.state || !was.any {
-		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageStateEntered, "the node is in "+now.state.String(), append(attrs, systemd.In(now.state))...)
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageStateEntered, "the node is in "+now.state.String(), append(attrs, systemd.StateAttr(now.state))...)
 	}
 	attrs = append(attrs, "state", now.state.String())
 	if now.wants != was.wants {
-		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageWants, "wants "+cmp.Or(string(now.wants), "what is not known yet"), append(attrs, "wants", string(now.wants))...)
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageWants, "wants "+cmp.Or(string(now.wants), "what is not known yet"), append(attrs, "wants", string(now.wants))...)
 	}
 	switch {
 	case now.waits != "" && (now.waits != was.waits || now.state != was.state || now.turn != was.turn):
@@ -134,9 +134,9 @@ func (h *Host) journal(n *turn.Node, now transition, detail string) {
 		if detail != "" {
 			text += " (" + detail + ")"
 		}
-		systemd.Tell(h.log, systemd.Gravity(now.waits), v1alpha1.MessageHeld, text, append(attrs, systemd.Why(now.waits))...)
+		systemd.LogEvent(h.log, systemd.HeldLevel(now.waits), v1alpha1.MessageHeld, text, append(attrs, systemd.ReasonAttr(now.waits))...)
 	case now.waits == "" && was.waits != "" && now.state == was.state && now.turn == was.turn:
-		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageHeldNoMore, "waits no more: "+string(was.waits)+" is over", attrs...)
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageHeldNoMore, "waits no more: "+string(was.waits)+" is over", attrs...)
 	}
 }
 
@@ -144,13 +144,13 @@ func (h *Host) journal(n *turn.Node, now transition, detail string) {
 func (h *Host) journalEnd(n *turn.Node, turnID string) {
 	l := n.Last
 	if l == nil || l.Turn != turnID {
-		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageTurnEnded, "its turn is over; the Node does not say how it ended", "turn", turnID, "state", n.State.String(), "result", "Unknown")
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageTurnEnded, "its turn is over; the Node does not say how it ended", "turn", turnID, "state", n.State.String(), "result", "Unknown")
 		return
 	}
 	if h.TurnEnded != nil {
 		h.TurnEnded(l.Result)
 	}
-	systemd.TellEnd(h.log, "its turn", l, "state", n.State.String())
+	systemd.LogTurnEnd(h.log, "its turn", l, "state", n.State.String())
 }
 
 // report tells of the host's state, with since when the API server has failed.
@@ -184,9 +184,9 @@ func (h *Host) logWrite(n *turn.Node, w *turn.Write) {
 	switch attrs := []any{"turn", n.Turn, "state", n.State.String()}; {
 	case w.Unschedulable == nil:
 	case *w.Unschedulable:
-		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageCordoned, "cordoned the node", attrs...)
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageCordoned, "cordoned the node", attrs...)
 	default:
-		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageUncordoned, "uncordoned the node", attrs...)
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageUncordoned, "uncordoned the node", attrs...)
 	}
 }
 
@@ -195,17 +195,17 @@ func (h *Host) logWord(a v1alpha1.Ack, first bool) {
 	text := "said " + string(a.Word) + " in " + string(a.State)
 	attrs := []any{"turn", a.Turn, "state", string(a.State), "word", string(a.Word)}
 	if first {
-		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageTurnBegins, "its turn begins in "+string(a.State), "turn", a.Turn, "state", string(a.State))
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageTurnBegins, "its turn begins in "+string(a.State), "turn", a.Turn, "state", string(a.State))
 	}
 	switch a.Word {
 	case v1alpha1.WordCommitted:
-		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageCommitted, text, attrs...)
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageCommitted, text, attrs...)
 	case v1alpha1.WordDone:
-		systemd.Tell(h.log, slog.LevelInfo, v1alpha1.MessageStageDone, text, attrs...)
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageStageDone, text, attrs...)
 	case v1alpha1.WordRefused:
-		systemd.Tell(h.log, slog.LevelWarn, v1alpha1.MessageRefused, text, append(attrs, systemd.Why(a.Reason))...)
+		systemd.LogEvent(h.log, slog.LevelWarn, v1alpha1.MessageRefused, text, append(attrs, systemd.ReasonAttr(a.Reason))...)
 	case v1alpha1.WordFailed:
-		systemd.Tell(h.log, slog.LevelError, v1alpha1.MessageStageFailed, text, append(attrs, systemd.Why(a.Reason))...)
+		systemd.LogEvent(h.log, slog.LevelError, v1alpha1.MessageStageFailed, text, append(attrs, systemd.ReasonAttr(a.Reason))...)
 	default:
 		h.log.Info(text, attrs...)
 	}

@@ -61,7 +61,7 @@ func (h *Host) complain(t *object.Trouble, attrs ...any) {
 		h.log.Warn("goes on, but not for long perhaps", attrs...)
 		return
 	}
-	systemd.Tell(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot go on for now", attrs...)
+	systemd.LogEvent(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot go on for now", attrs...)
 }
 
 // alike reports whether two texts differ in nothing but numbers: ports and

@@ -214,21 +214,13 @@ func priority(level slog.Level) journal.Priority {
 func journalFields(fields []field) map[string]string {
 	vars := map[string]string{"SYSLOG_IDENTIFIER": journalIdentifier}
 	for _, f := range fields {
-		if id, ok := messageID(f); ok {
-			vars["MESSAGE_ID"] = id
+		if f.key == MessageID {
+			vars["MESSAGE_ID"] = f.value
 			continue
 		}
 		vars[fieldName(f.key)] = f.value
 	}
 	return vars
-}
-
-func messageID(f field) (id string, ok bool) {
-	if f.key != MessageID || len(f.value) != 32 {
-		return "", false
-	}
-	id = strings.ToLower(f.value)
-	return id, strings.Trim(id, "0123456789abcdef") == ""
 }
 
 // fieldName returns the name of an attribute's field: upper case letters, digits and _, at most 64 bytes.

@@ -206,7 +206,7 @@ func (k *Keeper) look(ctx context.Context, now time.Time) {
 			k.failed(failed, &info, now)
 		default:
 			k.health.Renewals++
-			systemd.Tell(k.log, slog.LevelInfo, v1alpha1.MessageCredentialRenewed, "renewed the coordinator's credential",
+			systemd.LogEvent(k.log, slog.LevelInfo, v1alpha1.MessageCredentialRenewed, "renewed the coordinator's credential",
 				"file", k.files.Renewed, "expires", stamp(renewed.Expires))
 			info, err = k.files.Read() // somebody may have replaced the kubeconfig meanwhile
 		}
@@ -221,7 +221,7 @@ func (k *Keeper) expose(found []string) {
 	before := strings.Split(k.health.Exposed, "\n")
 	for _, finding := range found {
 		if !slices.Contains(before, finding) {
-			systemd.Tell(k.log, slog.LevelWarn, v1alpha1.MessageCredentialExposed, "other users can read or change the coordinator's credential: "+finding, "why", finding)
+			systemd.LogEvent(k.log, slog.LevelWarn, v1alpha1.MessageCredentialExposed, "other users can read or change the coordinator's credential: "+finding, "why", finding)
 		}
 	}
 	k.health.Exposed = strings.Join(found, "\n")
@@ -308,7 +308,7 @@ func (k *Keeper) tell(now time.Time) {
 		}
 	}
 	if key != k.warned && key != "" {
-		systemd.Tell(k.log, slog.LevelWarn, v1alpha1.MessageCredentialEnds, warning, "file", k.files.Kubeconfig, "why", warning)
+		systemd.LogEvent(k.log, slog.LevelWarn, v1alpha1.MessageCredentialEnds, warning, "file", k.files.Kubeconfig, "why", warning)
 	}
 	if (changed || key != k.warned) && k.report != nil {
 		k.report(k.health)

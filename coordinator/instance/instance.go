@@ -77,7 +77,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	wg.Go(func() { server.Run(ctx) })
 	notifier.Ready()
 	b.started()
-	systemd.Tell(log, slog.LevelInfo, v1alpha1.MessageStarted, "lockkeeper runs", "version", o.Version, "mode", string(cfg.Mode))
+	systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageStarted, "lockkeeper runs", "version", o.Version, "mode", string(cfg.Mode))
 
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP)
@@ -90,7 +90,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 			notifier.Ready()
 		case <-ctx.Done():
 			notifier.Stopping()
-			systemd.Tell(log, slog.LevelInfo, v1alpha1.MessageStops, "lockkeeper stops", "node", host.Name())
+			systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageStops, "lockkeeper stops", "node", host.Name())
 			wg.Wait()
 			return nil
 		}
@@ -155,7 +155,7 @@ func reload(started *config.Config, o Options, log *slog.Logger, level *slog.Lev
 		log.Warn(w.String())
 	}
 	if err != nil {
-		systemd.Tell(log, slog.LevelError, v1alpha1.MessageBadReload, "the configuration is not valid; the one before stays in force", "err", err)
+		systemd.LogEvent(log, slog.LevelError, v1alpha1.MessageBadReload, "the configuration is not valid; the one before stays in force", "err", err)
 		return
 	}
 	if keys := started.NeedRestart(cfg); len(keys) > 0 {
@@ -164,7 +164,7 @@ func reload(started *config.Config, o Options, log *slog.Logger, level *slog.Lev
 	level.Set(cfg.LogLevel)
 	host.Reload(settings(cfg))
 	server.Listen(cfg.Metrics.Listen)
-	systemd.Tell(log, slog.LevelInfo, v1alpha1.MessageReloaded, "configuration reloaded", "mode", string(cfg.Mode))
+	systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageReloaded, "configuration reloaded", "mode", string(cfg.Mode))
 }
 
 // power says whether the host is on its way down.
