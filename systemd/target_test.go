@@ -29,7 +29,9 @@ func TestUnitState(t *testing.T) {
 		{"it failed", before, with(before, func(p *unit) {
 			p.ActiveState, p.InvocationID, p.service.Result, p.service.ExecMainStatus, p.service.ExecMainCode = "failed", []byte{2}, "exit-code", 3, 1
 		}), UnitState{Failed: "exit-code, status 3"}},
-		{"it was killed", before, with(before, func(p *unit) { p.ActiveState, p.InvocationID, p.service.Result, p.service.ExecMainStatus, p.service.ExecMainCode = "failed", []byte{2}, "signal", 9, 2 }), UnitState{Failed: "signal, signal 9"}},
+		{"it was killed", before, with(before, func(p *unit) {
+			p.ActiveState, p.InvocationID, p.service.Result, p.service.ExecMainStatus, p.service.ExecMainCode = "failed", []byte{2}, "signal", 9, 2
+		}), UnitState{Failed: "signal, signal 9"}},
 		{"it took too long", before, with(before, func(p *unit) { p.ActiveState, p.InvocationID, p.service.Result = "failed", []byte{2}, "timeout" }), UnitState{Failed: "timeout"}},
 		{"a mount failed", never, with(never, func(p *unit) { p.ActiveState, p.InvocationID = "failed", []byte{2} }), UnitState{Failed: "failed"}},
 		{"it was started too often", before, with(before, func(p *unit) { p.ActiveState, p.service.Result = "failed", "start-limit-hit" }), UnitState{Failed: "start-limit-hit"}},
@@ -38,7 +40,9 @@ func TestUnitState(t *testing.T) {
 			UnitState{Failed: "was not started: a unit that it requires failed, or its start was called off"}},
 		{"nothing came of it", before, before, UnitState{Failed: "was not started: a unit that it requires failed, or its start was called off"}},
 		{"taken up, and done", with(before, func(p *unit) { p.ActiveState = "activating" }), before, UnitState{}},
-		{"taken up, and failed", with(before, func(p *unit) { p.ActiveState = "activating" }), with(before, func(p *unit) { p.ActiveState, p.service.Result, p.service.ExecMainStatus, p.service.ExecMainCode = "failed", "exit-code", 1, 1 }), UnitState{Failed: "exit-code, status 1"}},
+		{"taken up, and failed", with(before, func(p *unit) { p.ActiveState = "activating" }), with(before, func(p *unit) {
+			p.ActiveState, p.service.Result, p.service.ExecMainStatus, p.service.ExecMainCode = "failed", "exit-code", 1, 1
+		}), UnitState{Failed: "exit-code, status 1"}},
 	} {
 		c.want.Unit = "a.service"
 		if got := (unitRun{"a.service", c.before}).state(c.now); got != c.want {

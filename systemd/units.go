@@ -247,11 +247,9 @@ const (
 
 // String returns the status in lower case.
 func (s BootStatus) String() string {
-	names := []string{"unknown", "no target", "pending", "complete", "failed"}
-	if s < 0 || int(s) >= len(names) {
-		return fmt.Sprintf("boot status(%d)", int(s))
-	}
-	return names[s]
+	return map[BootStatus]string{
+		BootUnknown: "unknown", BootNoTarget: "no target", BootPending: "pending", BootComplete: "complete", BootFailed: "failed",
+	}[s]
 }
 
 // BootComplete reads the state of boot-complete.target. systemd ships this target everywhere, but reaches it only if a unit

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -45,10 +46,8 @@ func Wall(dev string, sessions []Session, text string) (reached int, err error) 
 // terminals returns the sessions' terminals, relative to dev, each once.
 func terminals(dev string, sessions []Session) []string {
 	var names []string
-	seen := map[string]bool{}
 	add := func(name string) {
-		if filepath.IsLocal(name) && !seen[name] && len(names) < maxTerminals {
-			seen[name] = true
+		if filepath.IsLocal(name) && !slices.Contains(names, name) && len(names) < maxTerminals {
 			names = append(names, name)
 		}
 	}

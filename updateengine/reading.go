@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,41 +28,21 @@ const (
 
 // String returns the presence in lower case, for logs and status.
 func (p Presence) String() string {
-	switch p {
-	case Unknown:
-		return "unknown"
-	case Absent:
-		return "absent"
-	case Present:
-		return "present"
-	}
-	return fmt.Sprintf("presence(%d)", int(p))
+	return map[Presence]string{Unknown: "unknown", Absent: "absent", Present: "present"}[p]
 }
 
 // Operation is the engine's current operation as GetStatus reports it, without the prefix UPDATE_STATUS_. An unknown operation
 // is kept as the engine's own text, prefix included, as one line of at most 64 bytes.
 type Operation string
 
-// The operations of Flatcar's update_engine.
+// The operations that decide whether a reboot is pending. [v1alpha1.UpdateOperations] has all of Flatcar's update_engine.
 const (
-	Idle                Operation = "IDLE"
-	CheckingForUpdate   Operation = "CHECKING_FOR_UPDATE"
-	UpdateAvailable     Operation = "UPDATE_AVAILABLE"
-	Downloading         Operation = "DOWNLOADING"
-	Verifying           Operation = "VERIFYING" // never set by the engine of 2026
-	Finalizing          Operation = "FINALIZING"
-	UpdatedNeedReboot   Operation = "UPDATED_NEED_REBOOT"
-	ReportingErrorEvent Operation = "REPORTING_ERROR_EVENT"
+	Idle              Operation = "IDLE"
+	UpdatedNeedReboot Operation = "UPDATED_NEED_REBOOT"
 )
 
-// Known reports whether the operation is one of the constants above.
-func (o Operation) Known() bool {
-	switch o {
-	case Idle, CheckingForUpdate, UpdateAvailable, Downloading, Verifying, Finalizing, UpdatedNeedReboot, ReportingErrorEvent:
-		return true
-	}
-	return false
-}
+// Known reports whether the operation is one of Flatcar's update_engine.
+func (o Operation) Known() bool { return slices.Contains(v1alpha1.UpdateOperations(), string(o)) }
 
 // Reading is one answer of the engine, or the lack of one. It can be copied.
 type Reading struct {

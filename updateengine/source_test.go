@@ -70,14 +70,14 @@ func TestFloodOfSignalsIsNotAFloodOfCalls(t *testing.T) {
 	e := newEngine(t, b, "UPDATE_STATUS_DOWNLOADING", "4230.2.1")
 	const spacing = 200 * time.Millisecond // systemd.Object's
 	s := start(t, b, never)
-	waitFor(t, s, "downloading", doing(Downloading))
+	waitFor(t, s, "downloading", doing("DOWNLOADING"))
 	began, before := time.Now(), e.calls.Load()
 	for range 5000 {
 		e.announce(t)
 	}
 	e.set("UPDATE_STATUS_FINALIZING", "4230.2.1")
 	e.announce(t)
-	waitFor(t, s, "the last signal leads to a look", doing(Finalizing))
+	waitFor(t, s, "the last signal leads to a look", doing("FINALIZING"))
 	if calls, most := e.calls.Load()-before, int64(time.Since(began)/spacing)+2; calls > most {
 		t.Errorf("%d calls in %v, at most %d expected", calls, time.Since(began), most)
 	}
@@ -191,7 +191,7 @@ func TestBusGoesAndComesBack(t *testing.T) {
 	b.Start()
 	waitFor(t, s, "the bus is back without an engine", is(Absent))
 	e := newEngine(t, b, "UPDATE_STATUS_DOWNLOADING", "4230.2.1")
-	waitFor(t, s, "the engine is back", doing(Downloading))
+	waitFor(t, s, "the engine is back", doing("DOWNLOADING"))
 	e.set("UPDATE_STATUS_UPDATED_NEED_REBOOT", "4230.2.1")
 	e.announce(t)
 	waitFor(t, s, "signals are heard on the new bus", doing(UpdatedNeedReboot))
@@ -208,7 +208,7 @@ func TestReadReplacesADeadConnection(t *testing.T) {
 	b.Stop()
 	b.Start()
 	newEngine(t, b, "UPDATE_STATUS_DOWNLOADING", "4230.2.1")
-	if r, err := s.Read(t.Context()); err != nil || r.Operation != Downloading {
+	if r, err := s.Read(t.Context()); err != nil || r.Operation != "DOWNLOADING" {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

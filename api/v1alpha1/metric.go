@@ -53,8 +53,8 @@ const (
 	MetricOldestPending Metric = "lockkeeper_coordinator_oldest_pending_timestamp_seconds"
 )
 
-// UpdateOperations returns the operations of the update engine that have a label of their own. They are those of package
-// updateengine.
+// UpdateOperations returns the operations of Flatcar's update_engine, without the prefix UPDATE_STATUS_. The engine of 2026
+// never sets VERIFYING.
 func UpdateOperations() []string {
 	return []string{
 		"IDLE", "CHECKING_FOR_UPDATE", "UPDATE_AVAILABLE", "DOWNLOADING", "VERIFYING", "FINALIZING", "UPDATED_NEED_REBOOT", "REPORTING_ERROR_EVENT",
