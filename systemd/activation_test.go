@@ -170,3 +170,25 @@ func TestRebootGivenUpHasNoCaller(t *testing.T) {
 	}
 	eventually(t, "the caller goes", func() bool { return !connected() })
 }
+
+// A call that is given up does not wait for a bus that hangs: what the bus still has of it must not reach logind with a caller.
+func TestRebootGivenUpClosesAtOnce(t *testing.T) {
+	b := newBus(t)
+	f := newLogin(t, b)
+	hang := make(chan struct{})
+	defer close(hang)
+	f.on(nil, hang)
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- testLogind(t, b).Reboot(ctx) }()
+	eventually(t, "the call arrived", func() bool { return len(f.called()) == 1 })
+	defer b.Freeze()()
+	began := time.Now()
+	cancel()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if d := time.Since(began); d >= pingTimeout {
+		t.Errorf("it took %v: it asked the bus first", d)
+	}
+}

@@ -35,7 +35,17 @@ func TestGoneAndRuns(t *testing.T) {
 	for name, c := range cases {
 		units[name] = c.unit
 	}
+	units["silent.service"] = fakeUnit{load: "loaded"} // an answer without the state
+	units["unloaded.service"] = fakeUnit{active: "inactive"}
 	newSystemd(t, b, "running", units)
+	for _, name := range []string{"silent.service", "unloaded.service"} {
+		if gone, err := u.Gone(t.Context(), name); gone || err == nil {
+			t.Errorf("%s: gone %t, %v, want an error", name, gone, err)
+		}
+		if runs, err := u.Runs(t.Context(), name); runs || err == nil {
+			t.Errorf("%s: runs %t, %v, want an error", name, runs, err)
+		}
+	}
 	for name, c := range cases {
 		gone, err := u.Gone(t.Context(), name)
 		if gone != c.gone || err != nil {
