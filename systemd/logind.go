@@ -223,7 +223,7 @@ func (l Logind) preparingForShutdown(ctx context.Context) (preparing bool, err e
 // shutdownJob reports whether systemd has a job to start a unit that shuts the host down.
 func (l Logind) shutdownJob(ctx context.Context) (bool, error) {
 	var jobs []sd.JobStatus
-	if err := (Units{l.Bus}).manager().call(ctx, managerIface+".ListJobs", nil, &jobs); err != nil {
+	if err := l.Bus.Object(managerName, managerPath).call(ctx, managerIface+".ListJobs", nil, &jobs); err != nil {
 		return false, fmt.Errorf("listing systemd's jobs: %w", err)
 	}
 	return slices.ContainsFunc(jobs, func(j sd.JobStatus) bool {

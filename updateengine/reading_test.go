@@ -44,6 +44,34 @@ func TestDecodeSanitises(t *testing.T) {
 	}
 }
 
+// Readings that differ in anything but their time are not the same.
+func TestSameReading(t *testing.T) {
+	base := Reading{Presence: Present, Operation: Idle, Version: "1.2.3", LastChecked: time.Unix(1700000000, 0), At: time.Unix(1700000001, 0)}
+	for name, c := range map[string]struct {
+		change func(*Reading)
+		want   bool
+	}{
+		"nothing":         {func(*Reading) {}, true},
+		"when it came":    {func(r *Reading) { r.At = time.Unix(1700000002, 0) }, true},
+		"the time zone":   {func(r *Reading) { r.LastChecked = r.LastChecked.UTC() }, true},
+		"the last check":  {func(r *Reading) { r.LastChecked = time.Unix(1700000002, 0) }, false},
+		"the operation":   {func(r *Reading) { r.Operation = UpdatedNeedReboot }, false},
+		"the progress":    {func(r *Reading) { r.Progress = 0.1 }, false},
+		"an error":        {func(r *Reading) { r.Err = errors.New("one") }, false},
+		"unknown version": {func(r *Reading) { r.VersionUnknown = true }, false},
+	} {
+		other := base
+		c.change(&other)
+		if base.same(other) != c.want || other.same(base) != c.want {
+			t.Errorf("%s: same is %t, want %t", name, base.same(other), c.want)
+		}
+	}
+	one, another := Reading{Err: errors.New("one")}, Reading{Err: errors.New("another")}
+	if one.same(another) || !one.same(Reading{Err: errors.New("one")}) {
+		t.Error("errors are the same if their texts are")
+	}
+}
+
 func TestDecodeRefuses(t *testing.T) {
 	for _, body := range [][]any{
 		nil,
