@@ -149,7 +149,7 @@ func TestLogindDiesInMidCall(t *testing.T) {
 	}
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestNoLogindOrNoBus(t *testing.T) {
 	b := newBus(t)
 	l := testLogind(t, b)
 	err := l.Reboot(t.Context())
@@ -241,7 +241,7 @@ func TestRebootUnderway(t *testing.T) {
 }
 
 // watch runs WatchShutdown until the test ends and records what it tells.
-func watch(t *testing.T, l Logind) (told func() []bool) {
+func watch(t *testing.T, l Logind) (reported func() []bool) {
 	t.Helper()
 	var mu sync.Mutex
 	var words []bool
@@ -268,26 +268,26 @@ func watch(t *testing.T, l Logind) (told func() []bool) {
 func TestWatchShutdown(t *testing.T) {
 	b := newBus(t)
 	f := newLogin(t, b)
-	told := watch(t, testLogind(t, b))
+	reported := watch(t, testLogind(t, b))
 	listening(t, b, loginManager)
 	f.prepare(t, true)
-	eventually(t, "the shutdown is told", func() bool { return slices.Equal(told(), []bool{true}) })
+	eventually(t, "the shutdown is reported", func() bool { return slices.Equal(reported(), []bool{true}) })
 	f.prepare(t, false)
-	eventually(t, "its end is told", func() bool { return slices.Equal(told(), []bool{true, false}) })
+	eventually(t, "its end is reported", func() bool { return slices.Equal(reported(), []bool{true, false}) })
 
 	b.Stop()
 	b.Start()
 	f = newLogin(t, b)
 	listening(t, b, loginManager)
 	f.prepare(t, true)
-	eventually(t, "heard on the new bus", func() bool { return slices.Equal(told(), []bool{true, false, true}) })
+	eventually(t, "it is reported from the new bus", func() bool { return slices.Equal(reported(), []bool{true, false, true}) })
 }
 
 func TestWatchShutdownStartsInTheMiddle(t *testing.T) {
 	b := newBus(t)
 	newLogin(t, b).setPreparing(true)
-	told := watch(t, testLogind(t, b))
-	eventually(t, "the shutdown under way is told", func() bool { return slices.Equal(told(), []bool{true}) })
+	reported := watch(t, testLogind(t, b))
+	eventually(t, "the shutdown under way is reported", func() bool { return slices.Equal(reported(), []bool{true}) })
 }
 
 // A forged signal, even one sent to our connection alone, leads to nothing: not to a question to logind, and not to the loss
@@ -296,7 +296,7 @@ func TestForgedPrepareForShutdown(t *testing.T) {
 	b := newBus(t)
 	f := newLogin(t, b)
 	l := testLogind(t, b)
-	told := watch(t, l)
+	reported := watch(t, l)
 	eventually(t, "the first look", func() bool { return f.props.read() > 0 })
 	forger := b.Connect()
 	victim := present(l.Bus).Names()[0]
@@ -324,7 +324,7 @@ func TestForgedPrepareForShutdown(t *testing.T) {
 	must(t, forger.BusObject().Call("org.freedesktop.DBus.GetId", 0).Err)
 	seen := f.props.read()
 	f.prepare(t, true)
-	eventually(t, "the real one is told", func() bool { return slices.Equal(told(), []bool{true}) })
+	eventually(t, "the real one is reported", func() bool { return slices.Equal(reported(), []bool{true}) })
 	if n := f.props.read() - seen; n != 1 {
 		t.Errorf("%d looks, want one, for the real signal", n)
 	}
@@ -337,7 +337,7 @@ func present(b *Bus) *connection {
 	return b.conn
 }
 
-// listening waits until somebody has asked the bus for signals of an interface.
+// listening waits until a process has asked the bus for signals of an interface.
 func listening(t *testing.T, b *testBus, iface string) {
 	t.Helper()
 	conn := b.Connect()
@@ -375,7 +375,7 @@ func TestFrozenBusIsBounded(t *testing.T) {
 		}
 	}
 	thaw()
-	eventually(t, "it goes on after the thaw", func() bool {
+	eventually(t, "calls succeed after the thaw", func() bool {
 		_, err := l.Inhibitors(t.Context())
 		return err == nil
 	})

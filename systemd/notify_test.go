@@ -114,7 +114,7 @@ func TestNotifySocketGoesAndComesBack(t *testing.T) {
 		t.Errorf("logged %d times: %s", c, log.String())
 	}
 	_, next := notifySocket(t)
-	n.Status("one") // was never heard, so it is no repetition
+	n.Status("one") // was never received, so it is not a repetition
 	if got := next(); got != "STATUS=one" {
 		t.Errorf("got %q", got)
 	}

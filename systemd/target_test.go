@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// How a unit fared is told from what it was before the run, by hand for each
+// A unit's state in a run depends on what it was before the run; the cases are written by hand for each
 // way. Package hooktest of the test bed runs units under a real systemd.
 func TestUnitState(t *testing.T) {
 	never := unit{ActiveState: "inactive", ConditionResult: true}
@@ -60,7 +60,7 @@ func TestTargetWithoutSystemd(t *testing.T) {
 	if units, err := u.Wanted(t.Context(), "a.target"); !errors.Is(err, ErrAbsent) || units != nil {
 		t.Errorf("wanted %v, %v", units, err)
 	}
-	if states, err := u.RunTarget(t.Context(), "a.target", time.Now().Add(time.Minute), func([]UnitState) { t.Error("told of a run") }); !errors.Is(err, ErrAbsent) || states != nil {
+	if states, err := u.RunTarget(t.Context(), "a.target", time.Now().Add(time.Minute), func([]UnitState) { t.Error("a run was reported") }); !errors.Is(err, ErrAbsent) || states != nil {
 		t.Errorf("ran %v, %v", states, err)
 	}
 	if err := u.StopTarget(t.Context(), "a.target"); !errors.Is(err, ErrAbsent) {

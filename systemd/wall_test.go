@@ -44,7 +44,7 @@ func (m *terminal) shows() string {
 	m.t.Helper()
 	must(m.t, m.master.SetReadDeadline(time.Now().Add(time.Second)))
 	buf := make([]byte, 64<<10)
-	n, _ := m.master.Read(buf) // a time-out is nothing to show
+	n, _ := m.master.Read(buf) // after a timeout there is nothing to show
 	return string(buf[:n])
 }
 
@@ -84,7 +84,7 @@ func TestWall(t *testing.T) {
 		}
 	}
 	if got := c.shows(); got != "" {
-		t.Errorf("nobody's terminal shows %q", got)
+		t.Errorf("the terminal of no session shows %q", got)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestWallWritesToTerminalsOnly(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(d, "file")); string(text) != "mine" || err != nil {
 		t.Errorf("a file was written to: %q, %v", text, err)
 	}
-	// Nobody reads from it, and it is full.
+	// No process reads from it, and it is full.
 	began := time.Now()
 	for range 2000 {
 		if _, err := Wall(d, []Session{{TTY: full.name}}, strings.Repeat("x", 500)+"\n"); err != nil {

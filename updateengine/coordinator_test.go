@@ -67,7 +67,7 @@ func TestCoordinatorFile(t *testing.T) {
 	c := NewCoordinatorFile(root)
 	check(t, c.Clear())
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file that nobody asked for: %v", err)
+		t.Errorf("a file that was not asked for: %v", err)
 	}
 	check(t, c.Write(CoordinatorRunning, false))
 	reads(t, path, "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=running\n")
@@ -101,19 +101,19 @@ func TestCoordinatorFileIsAnothers(t *testing.T) {
 		t.Errorf("the other is %q, %v", name, err)
 	}
 	if err := c.Write(CoordinatorRunning, true); !errors.Is(err, ErrCoordinated) {
-		t.Errorf("it spoke beside another: %v", err)
+		t.Errorf("it wrote although another process coordinates: %v", err)
 	}
 	check(t, c.Clear())
 	reads(t, path, "STATE=running\nNAME=locksmithd\nSTRATEGY=reboot")
 	theirs.Close() // it has ended, and left its words behind
 	if name, err := c.Other(); name != "" || err != nil {
-		t.Errorf("nobody is called %q, %v", name, err)
+		t.Errorf("no other coordinator, but got %q, %v", name, err)
 	}
 	check(t, c.Write(CoordinatorRunning, false))
 	reads(t, path, "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=running\n")
 }
 
-// Our file was removed, and another has made its own: theirs stands.
+// Our file was removed, and another process has created its own: theirs stays.
 func TestCoordinatorFileReplaced(t *testing.T) {
 	root, path := coordinatorRoot(t)
 	c := NewCoordinatorFile(root)
@@ -125,12 +125,12 @@ func TestCoordinatorFileReplaced(t *testing.T) {
 		t.Errorf("the other is %q, %v", name, err)
 	}
 	if err := c.Write(CoordinatorRunning, false); !errors.Is(err, ErrCoordinated) {
-		t.Errorf("it spoke beside another: %v", err)
+		t.Errorf("it wrote although another process coordinates: %v", err)
 	}
 	theirs.Close()
 	check(t, c.Write(CoordinatorRunning, false))
 	check(t, os.Remove(path))
-	check(t, c.Write(CoordinatorRunning, false)) // said anew, although it is the same word
+	check(t, c.Write(CoordinatorRunning, false)) // written again, although it is the same state
 	reads(t, path, "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=running\n")
 	check(t, os.Remove(path))
 	check(t, c.Clear())
@@ -144,7 +144,7 @@ func TestCoordinatorFileWithoutAFolder(t *testing.T) {
 		t.Errorf("a host without update_engine: %v, said %q", err, c.State())
 	}
 	if name, err := c.Other(); name != "" || err != nil {
-		t.Errorf("nobody is called %q, %v", name, err)
+		t.Errorf("no other coordinator, but got %q, %v", name, err)
 	}
 	check(t, c.Write(CoordinatorDisabled, true))
 	reads(t, filepath.Join(root, CoordinatorPath), "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=disabled\n")

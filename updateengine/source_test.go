@@ -171,7 +171,7 @@ func TestEngineGoesAndComesBack(t *testing.T) {
 	e2.announce(t)
 	r = waitFor(t, s, "pending again", doing(UpdatedNeedReboot))
 	if r.Version != "" || !r.VersionUnknown {
-		t.Errorf("pending anew without a version: %+v", r)
+		t.Errorf("pending again without a version: %+v", r)
 	}
 }
 
@@ -292,7 +292,7 @@ func TestRefusedCall(t *testing.T) {
 	e := &engine{conn: b.Connect()}
 	e.own(t) // the name without the object
 	s := start(t, b, never)
-	r := waitFor(t, s, "the refusal is told", func(r Reading) bool {
+	r := waitFor(t, s, "the refusal is reported", func(r Reading) bool {
 		return r.Err != nil && strings.Contains(r.Err.Error(), "org.freedesktop.DBus.Error.")
 	})
 	if _, known := r.RebootPending(); r.Presence != Unknown || known {
@@ -347,7 +347,7 @@ func TestChangedAndAlive(t *testing.T) {
 	if _, err := s.Read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what Read found is told", func() bool { return changes.Load() == 2 })
+	eventually(t, "what Read found is reported", func() bool { return changes.Load() == 2 })
 }
 
 func TestPollIntervalIsBounded(t *testing.T) {
