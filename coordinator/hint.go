@@ -18,26 +18,17 @@ const hintPause = 50 * time.Millisecond
 // kernel has no watch to give, the look at every credentialEvery finds it.
 func (c *candidate) watchCredential(ctx context.Context) (stop func()) {
 	poked := make(chan struct{}, 1)
-	w, err := dirwatch.New(func() { token(poked) })
-	if err != nil {
-		c.log.Warn("the coordinator's kubeconfig cannot be watched; it is looked at now and then", "err", err, "interval", credentialEvery)
-		return func() {}
-	}
+	w := dirwatch.New(func(string) { token(poked) })
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() {
-		if err := w.Run(); err != nil {
-			c.log.Warn("the coordinator's kubeconfig is not watched any more; it is looked at now and then", "err", err, "interval", credentialEvery)
-		}
-	})
 	running.Go(func() {
 		defer w.Close()
 		blind := false
 		for {
-			// The watch first: what changes after it is told, what changed before is seen.
-			err := w.Watch("/", append(paths(c.Credential.Kubeconfig), paths(c.Credential.Renewed)...))
+			// Watch first: what changes before the reading is read, what changes later is reported.
+			_, err := w.Watch("credential", "/", []string{absolute(c.Credential.Kubeconfig), absolute(c.Credential.Renewed)}, false)
 			if err != nil && !blind {
-				c.log.Warn("the coordinator's kubeconfig cannot be watched; it is looked at now and then", "err", err, "interval", credentialEvery)
+				c.log.Warn("inotify does not report changes of the coordinator's kubeconfig; lockkeeper reads it at intervals", "err", err, "interval", credentialEvery)
 			}
 			blind = err != nil
 			token(c.hint)
@@ -60,17 +51,12 @@ func (c *candidate) watchCredential(ctx context.Context) (stop func()) {
 	}
 }
 
-// paths are where a change of the file may be seen: its own, and that of what
-// it is a link to.
-func paths(file string) []string {
-	all := []string{file}
+// absolute makes a path absolute, as dirwatch needs it.
+func absolute(file string) string {
 	if abs, err := filepath.Abs(file); err == nil {
-		all[0] = abs
+		return abs
 	}
-	if target, err := filepath.EvalSymlinks(all[0]); err == nil && target != all[0] {
-		all = append(all, target)
-	}
-	return all
+	return file
 }
 
 func token(c chan<- struct{}) {

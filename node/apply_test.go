@@ -446,21 +446,21 @@ func TestApplyWritesItsFile(t *testing.T) {
 	must(t, os.WriteFile(path, []byte("as it was"), 0o644))
 	w := watched.New(watched.Options{Root: dir, StateDir: filepath.Join(dir, "state"), BootID: "b1", Settle: 10 * time.Millisecond})
 	w.Watch([]string{"/etc/a"}, nil)
-	must(t, w.Look(t.Context()))
+	must(t, w.Refresh(t.Context()))
 	f := newFakeHost(t)
-	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1", applied: w.Applied, rest: w.Rest}
+	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1", applied: w.MarkApplied, rest: w.WaitSettled}
 	written := 0
 	turnEnds := func(id string) (there []v1alpha1.Change, outlived string) {
 		t.Helper()
-		must(t, w.Look(t.Context()))
-		pending, _, _ := w.Read()
+		must(t, w.Refresh(t.Context()))
+		pending := w.Report().Changes
 		s := stage{id, v1alpha1.StateApplying}
 		a.start(t.Context(), s, errand{Changes: pending, Before: pending, Steps: actions("Restart a.service")}, soon())
 		a.wait()
 		if a.work(s) != done || len(pending) != 1 {
 			t.Fatalf("%s, for %v: %+v", id, pending, a.work(s))
 		}
-		there, _, _ = w.Read()
+		there = w.Report().Changes
 		return there, a.outlived(s, there)
 	}
 	must(t, os.WriteFile(path, []byte("an edit"), 0o644))
@@ -513,7 +513,7 @@ func TestApplyUnread(t *testing.T) {
 		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Resting: true, Detail: "what the plan was for to be read"},
 	} {
 		h.watched.Watch([]string{path}, nil)
-		if err := h.watched.Look(t.Context()); (err == nil) != (path == "/etc/a") {
+		if err := h.watched.Refresh(t.Context()); (err == nil) != (path == "/etc/a") {
 			t.Errorf("%s: %v", path, err)
 		}
 		o := turn.Observation{Node: *h.facts(), Apply: done, Sources: turn.Sources{Complete: true}}

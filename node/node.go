@@ -209,7 +209,7 @@ func New(o Options) (*Host, error) {
 	h.hooks = &hooks{units: o.Units, log: o.Log, wake: h.wake}
 	h.watched = watched.New(watched.Options{Root: o.Root, StateDir: filepath.Join(o.Root, StateDir), BootID: self.bootID,
 		Units: o.Units, Poll: o.PollInterval, Log: o.Log})
-	h.apply = &apply{units: o.Units, log: o.Log, wake: h.wake, dir: filepath.Join(o.Root, local.Dir), bootID: self.bootID, applied: h.watched.Applied, rest: h.watched.Rest}
+	h.apply = &apply{units: o.Units, log: o.Log, wake: h.wake, dir: filepath.Join(o.Root, local.Dir), bootID: self.bootID, applied: h.watched.MarkApplied, rest: h.watched.WaitSettled}
 	return h, nil
 }
 

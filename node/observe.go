@@ -103,9 +103,9 @@ func (h *Host) observeApply(ctx context.Context, o *turn.Observation) {
 		return
 	case ended && o.Apply.Done:
 		return // what comes after the word is the next turn's, however long this stage lasts
-	case o.Apply.Done && h.watched.Unread(o.Node.Grant.Changes) != nil:
-		// It was read when the run ended, and cannot be now: what stands of it is from
-		// before that.
+	case o.Apply.Done && h.watched.Report().ProblemsOf(o.Node.Grant.Changes) != nil:
+		// It could be read when the run ended, and cannot be now. The report on it is
+		// older than that.
 		o.Apply = turn.Work{Running: true, Resting: true, Detail: "what the plan was for to be read"}
 		return
 	case o.Apply.Done:

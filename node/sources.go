@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -133,24 +132,18 @@ func (u *unread) hear(policies, nodes error, now time.Time) (text string, lasts 
 
 func (u *unread) lasts(now time.Time) bool { return !u.since.IsZero() && now.Sub(u.since) >= unreadFor }
 
-// differing are the files and units that differ from what is in effect, by the
-// rules that name them. missing says what has not been read yet, unread what
-// cannot be read: of that, what was said in this boot stands.
+// differing returns the files and units that differ from what is in effect, by the
+// rules that name them. missing says what has not been read yet, and unread what cannot
+// be read: changes in that are returned as this boot has published them.
 func (h *Host) differing(match *policy.Match, published []v1alpha1.Change) (changes []v1alpha1.Change, unread, missing string) {
-	const notYet = "watched files: not read yet"
-	h.watched.Published(published)
+	h.watched.SetPublished(published)
 	h.watched.Watch(match.Watches())
-	if h.watched.Unseen() {
-		return nil, "", notYet
+	report := h.watched.Report()
+	if report.Unread {
+		return nil, "", "watched files: not read yet"
 	}
-	changes, problems, complete := h.watched.Read()
-	if complete {
-		return changes, "", ""
-	}
-	for _, p := range problems {
-		if p.Source == "" {
-			continue // the baseline cannot be written; everything was read
-		}
+	changes = report.Changes
+	for _, p := range report.Problems {
 		if unread == "" {
 			unread = fmt.Sprintf("%s %s cannot be read: %v", p.Source, p.Name, p.Err)
 		}
@@ -159,9 +152,6 @@ func (h *Host) differing(match *policy.Match, published []v1alpha1.Change) (chan
 				changes = append(changes, c)
 			}
 		}
-	}
-	if unread == "" {
-		return nil, "", notYet // a look is under way
 	}
 	return changes, unread, ""
 }
@@ -195,7 +185,7 @@ func (h *Host) readSources(ctx context.Context) error {
 	if err := h.lookAtManagers(ctx); err != nil {
 		return err
 	}
-	if err := h.watched.Look(ctx); err != nil {
+	if err := h.watched.Refresh(ctx); err != nil {
 		return err
 	}
 	return h.lookAtSentinels()
@@ -256,38 +246,24 @@ func (h *Host) lookAtSentinels() error {
 // they come and go.
 const sightPause = 50 * time.Millisecond
 
-// watchSentinels looks at the sentinels when one has come or gone, and every
-// poll interval.
+// watchSentinels reads the sentinels when one has come or gone, and every poll interval.
 func (h *Host) watchSentinels(ctx context.Context) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	watch, err := dirwatch.New(func() {
+	watch := dirwatch.New(func(string) {
 		select {
 		case h.resight <- struct{}{}:
 		default:
 		}
 	})
-	if err != nil {
-		h.Log.Warn("sentinels cannot be watched; they are looked at every poll interval", "err", err, "interval", h.PollInterval)
-	} else {
-		defer watch.Close()
-		wg.Go(func() {
-			if err := watch.Run(); err != nil {
-				h.Log.Warn("sentinels are not watched any more; they are looked at every poll interval", "err", err, "interval", h.PollInterval)
-			}
-		})
-	}
+	defer watch.Close()
 	blind, failed := false, false
 	for {
-		if watch != nil {
-			// The watch first: what changes after it is told, what changed before is seen.
-			err := watch.Watch(h.Root, h.sentinelPaths())
-			if err != nil && !blind {
-				h.Log.Warn("some sentinels cannot be watched; they are looked at every poll interval", "err", err, "interval", h.PollInterval)
-			}
-			blind = err != nil
+		// Watch first: what changes before the reading is read, what changes later is reported.
+		_, err := watch.Watch("sentinels", h.Root, h.sentinelPaths(), false)
+		if err != nil && !blind {
+			h.Log.Warn("inotify does not report all sentinels; lockkeeper finds them at the poll interval", "err", err, "interval", h.PollInterval)
 		}
-		err := h.lookAtSentinels()
+		blind = err != nil
+		err = h.lookAtSentinels()
 		if err != nil && !failed {
 			h.Log.Warn("cannot look at the sentinels; what they said before stands", "err", err)
 		}

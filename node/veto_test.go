@@ -164,7 +164,7 @@ func TestTooManyWatched(t *testing.T) {
 	if changes, unread, missing := h.differing(&m, published); missing == "" {
 		t.Errorf("nothing was read, and there are %v, unread %q", changes, unread)
 	}
-	_ = h.watched.Look(t.Context())
+	_ = h.watched.Refresh(t.Context())
 	want := []v1alpha1.Change{fileChange("/p/000", v1alpha1.VersionAbsent), published[1]}
 	if changes, unread, missing := h.differing(&m, published); missing != "" || unread == "" || !slices.Equal(changes, want) {
 		t.Errorf("all was read that may be, and there are %v, unread %q, missing %q", changes, unread, missing)

@@ -43,7 +43,7 @@ func (f *files) write(text string) {
 func (f *files) start(published []v1alpha1.Change) {
 	f.t.Helper()
 	f.w = watched.New(watched.Options{Root: f.root, StateDir: f.state, BootID: f.boot})
-	f.w.Published(published)
+	f.w.SetPublished(published)
 	f.w.Watch([]string{"/etc/x"}, nil)
 	f.changes()
 }
@@ -60,11 +60,10 @@ func (f *files) emptied(published []v1alpha1.Change) {
 // changes are what the host says now.
 func (f *files) changes() []v1alpha1.Change {
 	f.t.Helper()
-	if err := f.w.Look(f.t.Context()); err != nil {
+	if err := f.w.Refresh(f.t.Context()); err != nil {
 		f.t.Fatal(err)
 	}
-	changes, _, _ := f.w.Read()
-	return changes
+	return f.w.Report().Changes
 }
 
 // expectVersion fails unless the changes are of /etc/x alone, under another key than old, and returns them.

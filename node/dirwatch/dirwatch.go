@@ -1,6 +1,5 @@
-// Package dirwatch tells when something comes to be, changes or ceases to be at
-// one of a few paths of this host ([Watch]), or anywhere below them ([Tree]), by
-// inotify. It must not know what the paths are to anybody.
+// Package dirwatch reports that something may have changed at or below paths of this
+// host, by inotify. It must not know what the paths mean to its callers.
 package dirwatch
 
 import (
@@ -8,177 +7,156 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
-	"iter"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 )
 
-// A Watch tells when something comes to be, was written, or ceases to be, at one of a few paths. It is a hint to look and
-// no more: what is there, a look tells, and a look now and then finds what no hint came for (a mount over a folder, a
-// folder moved together with the one above it, what a link points to, a kernel that has no watch left to give).
+// Watcher reports that something may have changed at one of the paths of a key, or
+// anywhere below it: a name came or went, a file was written, a mode was changed. A report is a hint to read the paths, and nothing more.
+// Callers also read them at intervals, because inotify does not report everything: not
+// a mount over a directory, for example, and nothing once the kernel has no watch left.
 //
-// It is inotify on the folders, by hand: the four calls are in the standard library, and what is asked of them is less
-// than what a package for it would bring into the service.
-type Watch struct {
-	poke func()
-	file *os.File // the inotify instance; closing it ends Run
+// Links on the way to a path are followed, and so is a link at the path itself. Links
+// below it are not.
+//
+// It does not use fsnotify, which knows a directory by the path that it was first added
+// with. A directory that two paths lead to, through a link or because it was moved, is
+// reported under the first path only, and is watched no longer once that one is removed.
+// Watched trees overlap, are linked and are moved. Here a directory is what it is for
+// the kernel: a watch descriptor.
+type Watcher struct {
+	changed func(key string)
+	inotify *os.File // nil: err says why
+	stopped chan struct{}
 
-	mu    sync.Mutex
-	names map[int32]map[string]bool // by watch: what to look out for in that folder
+	mu   sync.Mutex
+	err  error // why the kernel reports nothing
+	keys map[string]map[int32]names
 }
 
-// New makes one that calls poke, which must not block, from Run's goroutine.
-func New(poke func()) (*Watch, error) {
+// names are the names that count in a watched directory. The empty name stands for all
+// of them, and for the directory itself.
+type names map[string]bool
+
+// mask is everything that changes a name, a content or a mode, and what ends a watch.
+const mask = syscall.IN_CREATE | syscall.IN_MODIFY | syscall.IN_CLOSE_WRITE | syscall.IN_ATTRIB | syscall.IN_DELETE |
+	syscall.IN_MOVED_FROM | syscall.IN_MOVED_TO | syscall.IN_DELETE_SELF | syscall.IN_MOVE_SELF | syscall.IN_ONLYDIR
+
+// New returns a Watcher that calls changed with the key of paths at which something may
+// have changed. It calls it from one goroutine, which it starts; changed must neither
+// block nor call Close. If there is no inotify, [Watcher.Watch] returns the reason.
+func New(changed func(key string)) *Watcher {
+	w := &Watcher{changed: changed, stopped: make(chan struct{}), keys: map[string]map[int32]names{}}
 	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC | syscall.IN_NONBLOCK)
 	if err != nil {
-		return nil, fmt.Errorf("inotify: %w", err)
+		w.err = fmt.Errorf("inotify: %w", err)
+		close(w.stopped)
+		return w
 	}
-	return &Watch{poke: poke, file: os.NewFile(uintptr(fd), "inotify"), names: map[int32]map[string]bool{}}, nil
+	w.inotify = os.NewFile(uintptr(fd), "inotify")
+	go w.run()
+	return w
 }
 
-// Close ends the watch, and Run with it.
-func (w *Watch) Close() { w.file.Close() }
+// Close ends the reports. No call of changed is left when it returns.
+func (w *Watcher) Close() {
+	if w.inotify != nil {
+		w.inotify.Close()
+	}
+	<-w.stopped
+}
 
-// watchMask is all that changes what is there under a name, and what ends a watch. A file that is made anew is there
-// before its content is: the end of its writing tells that.
-const watchMask = syscall.IN_CREATE | syscall.IN_CLOSE_WRITE | syscall.IN_DELETE | syscall.IN_MOVED_FROM | syscall.IN_MOVED_TO |
-	syscall.IN_DELETE_SELF | syscall.IN_MOVE_SELF | syscall.IN_ONLYDIR
-
-// Watch watches these absolute paths below root, and no others. Of a path whose folder is not there the nearest folder
-// above it is watched, for the one that is missing. It is to be called again after each hint: a folder may have come.
-func (w *Watch) Watch(root string, paths []string) error {
-	conn, err := w.file.SyscallConn()
+// Watch watches these absolute paths below root, and no others, under the key; with below,
+// also everything below those that are directories. Without paths it watches nothing under
+// the key any more. Call it again after each report, and
+// before reading the paths: a directory that has come is watched only from then on. grew
+// reports that there is one: changes in it may have gone unreported until now.
+//
+// The error says which part is not watched. It matches syscall.ENOSPC if the kernel has
+// no watch left (sysctl fs.inotify.max_user_watches).
+func (w *Watcher) Watch(key, root string, paths []string, below bool) (grew bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return false, w.err
+	}
+	conn, err := w.inotify.SyscallConn()
 	if err != nil {
-		return fmt.Errorf("inotify: %w", err)
+		return false, fmt.Errorf("inotify: %w", err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	fresh := map[int32]map[string]bool{}
-	var errs []error
-	controlErr := conn.Control(func(fd uintptr) {
+	s := search{dirs: map[int32]names{}, below: below}
+	err = conn.Control(func(fd uintptr) {
+		s.fd = int(fd)
 		for _, path := range paths {
-			if err := arm(int(fd), root, path, fresh); err != nil {
-				errs = append(errs, err)
-			}
+			s.path(root, path, 0)
 		}
-		for wd := range w.names {
-			if fresh[wd] == nil {
-				// It may be gone with its folder already.
-				_, _ = syscall.InotifyRmWatch(int(fd), uint32(wd))
-			}
-		}
+		grew = w.replace(s.fd, key, s.dirs)
 	})
-	w.names = fresh
-	return errors.Join(append(errs, controlErr)...)
+	return grew, errors.Join(err, s.err)
 }
 
-// arm watches for one path, and notes under which watch for what name.
-func arm(fd int, root, path string, names map[int32]map[string]bool) error {
-	return walk(root, path, func(dir, name string) error {
-		wd, err := syscall.InotifyAddWatch(fd, dir, watchMask)
-		if err != nil {
-			return err
-		}
-		if names[int32(wd)] == nil {
-			names[int32(wd)] = map[string]bool{}
-		}
-		names[int32(wd)][name] = true
-		return nil
-	})
-}
-
-// walk has the folder watched in which the path lies, or the nearest one above it that is there, for the name in it
-// that leads on.
-func walk(root, path string, watch func(dir, name string) error) error {
-	parts := strings.Split(strings.Trim(filepath.Clean(path), "/"), "/")
-	for depth := len(parts) - 1; depth >= 0; {
-		dir := filepath.Join(root, filepath.Join(parts[:depth]...))
-		switch err := watch(dir, parts[depth]); {
-		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
-			depth--
-			continue
-		case err != nil:
-			return fmt.Errorf("watching %s: %w", dir, err)
-		}
-		if depth == len(parts)-1 {
-			return nil
-		}
-		// The next folder may have come before the watch stood.
-		if info, err := os.Stat(filepath.Join(dir, parts[depth])); err != nil || !info.IsDir() {
-			return nil
-		}
-		depth++
+// replace makes dirs the directories that are watched under the key, and gives up those
+// that no key needs any more. It reports whether something is watched that was not.
+func (w *Watcher) replace(fd int, key string, dirs map[int32]names) (grew bool) {
+	before := w.keys[key]
+	if w.keys[key] = dirs; len(dirs) == 0 {
+		delete(w.keys, key)
 	}
-	return nil // not even the root is there
+	for wd := range before {
+		needed := false
+		for _, watched := range w.keys {
+			needed = needed || watched[wd] != nil
+		}
+		if !needed {
+			_, _ = syscall.InotifyRmWatch(fd, uint32(wd)) // it fails if the directory is gone
+		}
+	}
+	for wd, names := range dirs {
+		for name := range names {
+			grew = grew || !before[wd][name]
+		}
+	}
+	return grew
 }
 
-// Run reads what the kernel tells, until the watch is closed.
-func (w *Watch) Run() error {
-	buf := make([]byte, 16<<10) // some hundred events; what does not fit comes with the next read
+func (w *Watcher) run() {
+	defer close(w.stopped)
+	buf := make([]byte, 64<<10)
 	for {
-		n, err := w.file.Read(buf)
-		if errors.Is(err, os.ErrClosed) {
-			return nil
-		}
+		n, err := w.inotify.Read(buf)
 		if err != nil {
-			return fmt.Errorf("inotify: %w", err)
+			w.mu.Lock()
+			w.err = fmt.Errorf("inotify: %w", err)
+			w.mu.Unlock()
+			return
 		}
-		if w.matters(buf[:n]) {
-			w.poke()
+		for key := range w.affected(buf[:n]) {
+			w.changed(key)
 		}
 	}
 }
 
-// matters reports whether one of the events is about a path that is watched for, or about the watching itself.
-func (w *Watch) matters(events []byte) bool {
+// affected returns the keys that the kernel's events are about. If events were lost,
+// because the kernel's queue was full, those are all keys.
+func (w *Watcher) affected(events []byte) map[string]bool {
+	const self = syscall.IN_IGNORED | syscall.IN_DELETE_SELF | syscall.IN_MOVE_SELF | syscall.IN_UNMOUNT
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for e := range parse(events) {
-		if e.overflow() {
-			return true // whatever it was that did not fit
-		}
-		names, known := w.names[e.wd]
-		if known && (e.self() || names[e.name]) { // else of a watch that was given up, or of a neighbour
-			return true
-		}
-	}
-	return false
-}
-
-// event is what the kernel tells.
-type event struct {
-	wd   int32
-	mask uint32
-	name string // in the folder; "" for the folder itself
-}
-
-func (e event) overflow() bool { return e.mask&syscall.IN_Q_OVERFLOW != 0 }
-
-// self: it is about the watched folder itself, or its watch has ended.
-func (e event) self() bool {
-	return e.mask&(syscall.IN_IGNORED|syscall.IN_DELETE_SELF|syscall.IN_MOVE_SELF|syscall.IN_UNMOUNT) != 0
-}
-
-// parse splits what was read of an inotify instance. What is not what the kernel does is an overflow.
-func parse(events []byte) iter.Seq[event] {
-	return func(yield func(event) bool) {
-		for len(events) >= syscall.SizeofInotifyEvent {
-			e := event{wd: int32(binary.NativeEndian.Uint32(events)), mask: binary.NativeEndian.Uint32(events[4:])}
-			size := int(binary.NativeEndian.Uint32(events[12:]))
-			events = events[syscall.SizeofInotifyEvent:]
-			if size > len(events) {
-				yield(event{mask: syscall.IN_Q_OVERFLOW})
-				return
-			}
-			name, _, _ := bytes.Cut(events[:size], []byte{0})
-			e.name, events = string(name), events[size:]
-			if !yield(e) {
-				return
+	keys := map[string]bool{}
+	for len(events) >= syscall.SizeofInotifyEvent {
+		wd, mask := int32(binary.NativeEndian.Uint32(events)), binary.NativeEndian.Uint32(events[4:])
+		size := int(binary.NativeEndian.Uint32(events[12:]))
+		events = events[syscall.SizeofInotifyEvent:]
+		lost := mask&syscall.IN_Q_OVERFLOW != 0 || size > len(events)
+		size = min(size, len(events))
+		name, _, _ := bytes.Cut(events[:size], []byte{0})
+		events = events[size:]
+		for key, dirs := range w.keys {
+			if names := dirs[wd]; lost || names != nil && (mask&self != 0 || names[""] || names[string(name)]) {
+				keys[key] = true
 			}
 		}
 	}
+	return keys
 }

@@ -1,6 +1,7 @@
 package watched
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,23 +18,33 @@ import (
 // baselineName is the file in the state directory.
 const baselineName = "baseline.json"
 
-// baselineVersion is that of the file's form.
-const baselineVersion = 1
+// baselineVersion is the version of the file's format.
+const baselineVersion = 2
 
-// maxBaseline bounds what is read of the file, in bytes: some hundred full
-// rules.
+// maxBaseline bounds the file, in bytes: the digests of about two million files.
 const maxBaseline = 256 << 20
 
-// baselineFile is what is in effect in one boot: of each watched path and unit
-// the digests of its files, by their paths.
+// The lengths of a digest with its key's ID: in full, and as the version of a change.
+const (
+	full  = v1alpha1.KeyIDLength + 1 + 2*sha256.Size
+	short = v1alpha1.KeyIDLength + 1 + v1alpha1.DigestLength
+)
+
+// unknown is the digest of a file of which it is unknown what is in effect: the file
+// differs from it, whatever its content.
+const unknown = "unknown"
+
+// baselineFile is what is in effect in one boot.
 type baselineFile struct {
-	Version int                          `json:"version"`
-	BootID  string                       `json:"bootID"`
-	Files   map[string]map[string]string `json:"files"`
-	Units   map[string]map[string]string `json:"units"`
-	// Unnamed is since when no rule names a path, or a unit, any more, by "File
-	// PATH" and "Unit NAME".
-	Unnamed map[string]time.Time `json:"unnamed,omitempty"`
+	Version int    `json:"version"`
+	BootID  string `json:"bootID"`
+	// Digests has the digest of each file in effect, by its path; the path of a unit's
+	// file follows the unit's name. A digest may be as short as a version, or unknown.
+	Digests map[string]string `json:"digests"`
+	// Roots are the paths and units that Digests covers: what is in one of them and
+	// not in Digests does not exist in effect. The time is when the last rule that named
+	// it went away; it is the zero time while a rule names it.
+	Roots map[string]time.Time `json:"roots"`
 }
 
 // parseBaseline reads the file's text. It returns an error if a digest was made with
@@ -49,53 +60,43 @@ func parseBaseline(text []byte, keyID string) (*baselineFile, error) {
 	if err := v1alpha1.ValidateID(b.BootID); err != nil {
 		return nil, fmt.Errorf("bootID: %w", err)
 	}
-	for _, rules := range []map[string]map[string]string{b.Files, b.Units} {
-		for name, files := range rules {
-			if files == nil {
-				return nil, fmt.Errorf("%q: nothing, expected its files", name)
-			}
-			for path, sum := range files {
-				if !validSum(sum) {
-					return nil, fmt.Errorf("%q: %q is no digest", path, sum)
-				}
-				if sum != unknown && !strings.HasPrefix(sum, keyID+"-") {
-					return nil, fmt.Errorf("%q: its digest %.8s… was made with another key than the one in %s, which has the ID %s", path, sum, keyName, keyID)
-				}
-			}
+	if b.Digests == nil || b.Roots == nil {
+		return nil, errors.New("expected digests and roots")
+	}
+	for path, digest := range b.Digests {
+		if !validDigest(digest) {
+			return nil, fmt.Errorf("%q: %q is not a digest", path, digest)
+		}
+		if digest != unknown && !strings.HasPrefix(digest, keyID+"-") {
+			return nil, fmt.Errorf("%q: its digest %.8s… was made with another key than the one in %s, which has the ID %s", path, digest, keyName, keyID)
 		}
 	}
 	return &b, nil
 }
 
-// validSum reports whether sum is a full digest, a digest as short as a change's
-// version, or unknown.
-func validSum(sum string) bool {
-	return sum == unknown || (len(sum) == short || len(sum) == full) && v1alpha1.DigestKey(sum[:short]) != "" && strings.Trim(sum[short:], "0123456789abcdef") == ""
+// validDigest reports whether a digest is one of the three kinds that are in the file.
+func validDigest(digest string) bool {
+	return digest == unknown || (len(digest) == short || len(digest) == full) &&
+		v1alpha1.DigestKey(digest[:short]) != "" && strings.Trim(digest[short:], "0123456789abcdef") == ""
 }
 
-// load reads what is in effect, if it is of this boot. What cannot be read is
-// taken anew.
+// load takes over the baseline in the file if it is of this boot.
 func (w *Watcher) load() {
 	w.loadKey()
 	path := filepath.Join(w.StateDir, baselineName)
 	b, err := readBaseline(path, w.key.id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return
 	case err != nil:
 		w.unsaved = true
 		w.Log.Warn("cannot read which files and units were in effect; lockkeeper takes what is there now as in effect, except changes that it published in this boot, and does not see other changes made until now", "file", path, "err", err)
-		return
 	case b.BootID != w.BootID:
 		w.unsaved = true
 		w.Log.Info("a new boot: the watched files and units are in effect as they are now")
-		return
-	}
-	for source, rules := range map[v1alpha1.Source]map[string]map[string]string{v1alpha1.SourceFile: b.Files, v1alpha1.SourceUnit: b.Units} {
-		for name, base := range rules {
-			r := &rule{source: source, name: name, base: base, gone: true, idle: true}
-			r.since = b.Unnamed[r.key()]
-			w.rules = append(w.rules, r)
+	default:
+		w.digests = b.Digests
+		for name, unnamed := range b.Roots {
+			w.roots[name] = &root{name: name, covered: true, unnamed: unnamed}
 		}
 	}
 }
@@ -106,72 +107,73 @@ func readBaseline(path, keyID string) (*baselineFile, error) {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxBaseline))
+	text, err := io.ReadAll(io.LimitReader(f, maxBaseline+1))
 	if err != nil {
 		return nil, err
+	}
+	if len(text) > maxBaseline {
+		return nil, errTooLong
 	}
 	return parseBaseline(text, keyID)
 }
 
-// save writes what is in effect, if that has changed. What cannot be written
-// is kept, and written at the next poll.
+var errTooLong = fmt.Errorf("expected at most %d MiB: the policies name paths with too many files", maxBaseline>>20)
+
+// save writes the baseline if it has changed since it was last written. If that fails,
+// it is tried again after the next reading.
 func (w *Watcher) save() error {
 	w.saving.Lock()
 	defer w.saving.Unlock()
 	w.mu.Lock()
-	if !w.unsaved && (!w.newKey || len(w.rules) == 0) {
+	if !w.unsaved && (!w.newKey || len(w.roots) == 0) {
 		w.mu.Unlock()
 		return nil
 	}
 	w.unsaved = false
-	b := baselineFile{Version: baselineVersion, BootID: w.BootID, Files: map[string]map[string]string{}, Units: map[string]map[string]string{}, Unnamed: map[string]time.Time{}}
-	for _, r := range w.rules {
-		if r.base != nil && !r.since.IsZero() {
-			b.Unnamed[r.key()] = r.since.UTC()
-		}
-		switch {
-		case r.base == nil:
-		case r.source == v1alpha1.SourceUnit:
-			b.Units[r.name] = r.base
-		default:
-			b.Files[r.name] = r.base
+	b := baselineFile{Version: baselineVersion, BootID: w.BootID, Digests: w.digests, Roots: map[string]time.Time{}}
+	for name, r := range w.roots {
+		if r.covered {
+			b.Roots[name] = r.unnamed.UTC()
 		}
 	}
 	text, err := json.MarshalIndent(b, "", "\t")
 	newKey := w.newKey
 	w.mu.Unlock()
 	path := filepath.Join(w.StateDir, baselineName)
+	if err == nil && len(text) > maxBaseline {
+		err = errTooLong
+	}
 	if err == nil && newKey {
 		// Write the key first: a baseline is useless without it.
 		err = w.key.write(w.StateDir)
+		newKey = err != nil
 	}
-	keyWritten := err == nil
 	if err == nil {
 		err = replace(path, text)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.newKey = w.newKey && !keyWritten
+	w.newKey = newKey
 	if err != nil {
 		w.unsaved = true
 		err = fmt.Errorf("writing which files and units are in effect, to %s: %w", path, err)
-		if w.unwritten == nil {
-			w.Log.Warn("cannot keep which files and units are in effect; a restart of lockkeeper may forget changes", "err", err)
+		if w.saveErr == nil {
+			w.Log.Warn("cannot write which files and units are in effect; a restart of lockkeeper may lose changes", "err", err)
 		}
-	} else if w.unwritten != nil {
-		w.Log.Info("which files and units are in effect is kept again", "file", path)
+	} else if w.saveErr != nil {
+		w.Log.Info("lockkeeper can write again which files and units are in effect", "file", path)
 	}
-	w.unwritten = err
+	w.saveErr = err
 	return err
 }
 
-// replace writes a file anew, whole or not at all, also if the power fails.
+// replace writes a file in full or not at all, even if the power fails.
 func replace(path string, text []byte) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	next := path + ".new" // always the same: none is left over
+	next := path + ".new" // always the same name, so that none are left over
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -187,7 +189,7 @@ func replace(path string, text []byte) (err error) {
 		err = os.Rename(next, path)
 	}
 	if err != nil {
-		_ = os.Remove(next) // what it holds of a full disk is of no use
+		_ = os.Remove(next) // a part of it is of no use
 		return err
 	}
 	d, err := os.Open(dir)

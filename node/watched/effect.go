@@ -1,6 +1,7 @@
 package watched
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -8,208 +9,195 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// What is in effect is kept of paths and units that no rule names any more: a
-// policy that is deleted and made again, or a rule that leaves and comes back, must
-// not make a pending change one that is in effect. The bounds of that, in time, in
-// paths and units, and in their files.
+// takeOver is how long after a root is no longer named its baseline is used for another
+// root that overlaps it and is named for the first time: a path was renamed, or a policy
+// split. What was in effect weeks ago says nothing: the files may have been applied since
+// in other ways, and would all be changes at once.
+const takeOver = time.Hour
+
+// The bounds of the baseline of roots that no rule names. It is kept so that a policy that
+// is deleted and made again does not put a pending change in effect.
 const (
 	keepUnnamed     = 30 * 24 * time.Hour
 	maxUnnamed      = 100
 	maxUnnamedFiles = MaxFiles
 )
 
-// takeOver is for how long a rule that has left speaks for the files of one that is
-// named for the first time: a path that was renamed, a policy that was split. What a
-// broader rule knew weeks ago is no word on what is in effect since.
-const takeOver = time.Hour
-
-// speaking are the rules that say what is in effect of the files of a rule that is
-// named for the first time.
-func speaking(rules []*rule, r *rule) []*rule {
-	return slices.DeleteFunc(slices.Clone(rules), func(o *rule) bool {
-		return !o.since.IsZero() && r.named.Sub(o.since) > takeOver
-	})
-}
-
-// holder is the rule that knows best what is in effect of a file, or nil: one that
-// is named before those that are not, of these the one that was named last, and
-// then the one with the longest path.
-func holder(rules []*rule, name string) *rule {
-	var found *rule
-	for _, r := range rules {
-		if r.source != v1alpha1.SourceFile || r.base == nil || !within(name, r.name) {
+// cover adds a root, of which found was read, to the baseline. Its files are in effect as
+// they are, except those that another root covers: there a change that is pending
+// remains one.
+func (w *Watcher) cover(r *root, found map[string]entry) {
+	covers := func(o *root) bool {
+		return o.covered && (o.unnamed.IsZero() || r.since.Sub(o.unnamed) <= takeOver)
+	}
+	covered := func(name string) bool { return w.rootOf(name, covers) != nil }
+	maps.DeleteFunc(w.digests, func(name, _ string) bool { return within(name, r.name) && !covered(name) })
+	for name, e := range found {
+		if !covered(name) {
+			w.digests[name] = e.digest
+		}
+	}
+	// What this boot has published is a change. What was in effect before it is unknown.
+	pending := 0
+	for _, c := range r.published {
+		if c.Source != r.source() || !within(c.Name, r.name) {
 			continue
 		}
-		switch {
-		case found == nil, r.since.IsZero() && !found.since.IsZero():
-			found = r
-		case r.since.IsZero() != found.since.IsZero():
-		case r.since.After(found.since), r.since.Equal(found.since) && len(r.name) > len(found.name):
-			found = r
-		}
-	}
-	return found
-}
-
-// baseline takes what is there as in effect, for a rule that is new. What
-// another rule knows of the same files stands: a change that is pending does not
-// vanish because somebody names its file once more.
-func baseline(rules []*rule, r *rule, found map[string]entry) map[string]string {
-	rules = speaking(rules, r)
-	base := known(rules, r)
-	mine := func(name string) bool { return r.source == v1alpha1.SourceUnit || holder(rules, name) == nil }
-	for name, e := range found {
-		if mine(name) {
-			base[name] = e.sum
-		}
-	}
-	// What this boot has published is a change. What was in effect before it is no
-	// longer known.
-	for _, c := range r.published {
-		there := false
+		pending++
+		exists := false
 		for name := range found {
-			if r.source == v1alpha1.SourceUnit || within(name, c.Name) {
-				there = true
-				if mine(name) {
-					base[name] = unknown
-				}
+			if !within(name, c.Name) {
+				continue
+			}
+			if exists = true; !covered(name) {
+				w.digests[name] = unknown
 			}
 		}
-		if !there && mine(c.Name) {
-			base[c.Name] = unknown
+		if !exists && !covered(c.Name) {
+			w.digests[c.Name] = unknown
 		}
 	}
-	return base
+	r.covered, r.published, w.unsaved = true, nil, true
+	w.Log.Info("a path or unit is watched for the first time: its files are in effect as they are now, except pending changes",
+		"source", r.source(), "name", r.name, "files", len(found), "published_changes", pending)
 }
 
-// known is what the rules, r among them, know to be in effect of r's files.
-func known(rules []*rule, r *rule) map[string]string {
-	base := map[string]string{}
-	if r.source == v1alpha1.SourceUnit {
-		maps.Copy(base, r.base)
-		return base
+// same reports whether a digest is the one in effect; "" is that of a file that does not
+// exist.
+func same(digest, inEffect string) bool {
+	return digest == inEffect || digest != "" && len(inEffect) == short && version(digest) == inEffect
+}
+
+// version returns the version that is published of a digest.
+func version(digest string) string {
+	if digest == "" {
+		return v1alpha1.VersionAbsent
 	}
-	for _, o := range rules {
-		for name, sum := range o.base {
-			if o.source == v1alpha1.SourceFile && within(name, r.name) && holder(rules, name) == o {
-				base[name] = sum
-			}
+	return digest[:min(short, len(digest))]
+}
+
+// markApplied makes one change part of the baseline.
+func (w *Watcher) markApplied(c v1alpha1.Change) {
+	r := w.rootOf(c.Name, func(r *root) bool { return r.covered && r.source() == c.Source })
+	if r == nil || c.Version != v1alpha1.VersionAbsent && v1alpha1.DigestKey(c.Version) == "" {
+		return
+	}
+	if r.name == c.Name {
+		states := append(slices.Clone(r.reported), w.own(r))
+		if i := slices.IndexFunc(states, func(s state) bool { return s.version == c.Version }); i >= 0 {
+			w.setInEffect(r, states[i].digests)
+			return
+		}
+		if w.mayBeAsOne(r, c) {
+			w.forgetInEffect(r)
+			return
 		}
 	}
-	return base
+	w.unsaved = true
+	switch now := r.seen[c.Name].digest; {
+	case c.Version == v1alpha1.VersionAbsent:
+		delete(w.digests, c.Name)
+	case version(now) == c.Version:
+		w.digests[c.Name] = now
+	default: // it has changed again, which is for the next turn
+		w.digests[c.Name] = c.Version
+	}
 }
 
-// naming says that a rule is named, or is not any more, and reports whether that is
-// to be written down. Who comes back takes over what others have learned of its
-// files meanwhile, and is read anew.
-func (r *rule) naming(rules []*rule, named bool, now time.Time) (news bool) {
-	if named && r.idle {
-		r.idle, r.settling = false, settling{}
+// mayBeAsOne reports whether a change with the name of a root may stand for all its files,
+// and not for a file at the path itself.
+func (w *Watcher) mayBeAsOne(r *root, c v1alpha1.Change) bool {
+	if r.source() == v1alpha1.SourceUnit {
+		return true
 	}
-	switch {
-	case named && !r.since.IsZero():
-		if r.base != nil {
-			r.base = known(rules, r)
+	now := r.seen[r.name].digest
+	if now != "" && version(now) == c.Version || c.Version == v1alpha1.VersionAbsent && w.digests[r.name] != "" {
+		return false
+	}
+	for name := range w.digests {
+		if name != r.name && within(name, r.name) {
+			return true
 		}
-		r.since, news = time.Time{}, true
-	case !named && r.since.IsZero():
-		r.since, news = now, true
 	}
-	r.gone = !named
-	return news
+	for name := range r.seen {
+		if name != r.name {
+			return true
+		}
+	}
+	return false
 }
 
-// surplus are the rules that nobody names any more and that need not be kept.
-func surplus(rules []*rule, now time.Time) map[*rule]bool {
-	var unnamed []*rule
-	for _, r := range rules {
-		if r.gone && !r.since.IsZero() {
-			if r.since.After(now) {
-				r.since = now // the clock was set back: nothing is kept for ever
+// forgetInEffect is for a root that was applied in a state that this process has not
+// seen. All its files remain changes, also those that have been changed back to what was
+// in effect before that.
+func (w *Watcher) forgetInEffect(r *root) {
+	files := map[string]string{r.name: unknown}
+	for name := range w.digests {
+		if w.rootOf(name, (*root).compared) == r {
+			files[name] = unknown
+		}
+	}
+	for name := range w.own(r).digests {
+		files[name] = unknown
+	}
+	if len(files) > 1 {
+		delete(files, r.name)
+	}
+	w.setInEffect(r, files)
+}
+
+// setInEffect replaces the baseline of a root's own files.
+func (w *Watcher) setInEffect(r *root, digests map[string]string) {
+	own := func(name string) bool { return w.rootOf(name, (*root).compared) == r }
+	maps.DeleteFunc(w.digests, func(name, _ string) bool { return own(name) })
+	for name, digest := range digests {
+		if own(name) {
+			w.digests[name] = digest
+		}
+	}
+	w.unsaved = true
+}
+
+// dropUnnamed removes the roots that need not be kept, and what only they cover. It waits
+// until everything that is named has been read: until then a new root may need what is
+// known.
+func (w *Watcher) dropUnnamed(now time.Time) {
+	var unnamed []*root
+	for _, r := range w.roots {
+		if r.named && !r.covered && r.problem == nil {
+			return
+		}
+		if !r.named {
+			if r.unnamed.After(now) {
+				r.unnamed = now // the clock was set back
 			}
 			unnamed = append(unnamed, r)
 		}
 	}
-	slices.SortStableFunc(unnamed, func(a, b *rule) int { return b.since.Compare(a.since) }) // the last first
-	drop := map[*rule]bool{}
-	files := 0
+	if len(unnamed) == 0 {
+		return
+	}
+	covered := func(r *root) bool { return r.covered }
+	files := map[*root]int{}
+	for name := range w.digests {
+		files[w.rootOf(name, covered)]++
+	}
+	// The last that were named come first.
+	slices.SortFunc(unnamed, func(a, b *root) int {
+		return cmp.Or(b.unnamed.Compare(a.unnamed), cmp.Compare(a.name, b.name))
+	})
+	kept, dropped := 0, false
 	for i, r := range unnamed {
-		files += len(r.base)
-		drop[r] = r.base == nil || i >= maxUnnamed || files > maxUnnamedFiles || now.Sub(r.since) > keepUnnamed
-	}
-	return drop
-}
-
-// applied takes one change as in effect. It reports whether that was news.
-func applied(rules []*rule, c v1alpha1.Change) (news bool) {
-	for _, r := range rules {
-		if r.source != c.Source || r.name != c.Name || r.base == nil {
+		kept += files[r]
+		if r.covered && i < maxUnnamed && kept <= maxUnnamedFiles && now.Sub(r.unnamed) <= keepUnnamed {
 			continue
 		}
-		own := owner(rules, r)
-		if files, ok := r.at(c.Version, own); ok {
-			inEffect(rules, r, files, own)
-			return true
-		}
-		if r.source == v1alpha1.SourceUnit || r.folder() {
-			return false // what it was is not known
-		}
+		delete(w.roots, r.name)
+		dropped = true
+		w.Log.Info("what is in effect of a path or unit that no rule names is no longer kept", "source", r.source(), "name", r.name)
 	}
-	for _, r := range rules {
-		if r.source != v1alpha1.SourceFile || r.source != c.Source || r.base == nil || !within(c.Name, r.name) {
-			continue
-		}
-		switch {
-		case c.Version == absent:
-			delete(r.base, c.Name)
-		case version(r.seen[c.Name].sum) == c.Version:
-			r.base[c.Name] = r.seen[c.Name].sum
-		case len(c.Version) == short && validSum(c.Version):
-			r.base[c.Name] = c.Version // it is another already, which is the next turn's
-		default:
-			continue
-		}
-		news = true
-	}
-	return news
-}
-
-// folder reports whether a rule's path is, and was, a folder and no file: then a
-// change of that name is all of it together.
-func (r *rule) folder() bool {
-	_, was := r.base[r.name]
-	_, is := r.seen[r.name]
-	return !was && !is && len(r.base)+len(r.seen) > 0
-}
-
-// at are the rule's files as they were when they had the version together.
-func (r *rule) at(version string, own func(string) bool) (files map[string]entry, ok bool) {
-	if r.seen != nil && whole(r.seen, own) == version {
-		return r.seen, true
-	}
-	for _, t := range r.together {
-		if t.version == version {
-			return t.files, true
-		}
-	}
-	return nil, false
-}
-
-// inEffect takes all own files of a rule as in effect, for every rule that they
-// are below.
-func inEffect(rules []*rule, r *rule, files map[string]entry, own func(string) bool) {
-	for _, o := range rules {
-		if o.base == nil || o != r && (o.source != v1alpha1.SourceFile || r.source != o.source) {
-			continue
-		}
-		its := func(name string) bool {
-			return own(name) && (o == r || within(name, o.name) && within(name, r.name))
-		}
-		maps.DeleteFunc(o.base, func(name, _ string) bool { return its(name) })
-		for name, e := range files {
-			if its(name) {
-				o.base[name] = e.sum
-			}
-		}
+	if dropped {
+		w.unsaved = true
+		maps.DeleteFunc(w.digests, func(name, _ string) bool { return w.rootOf(name, covered) == nil })
 	}
 }

@@ -16,10 +16,10 @@ import (
 // expectProblem looks, and expects one problem with these words, and what was said before to stand.
 func expectProblem(t *testing.T, w *Watcher, name, words, stands string) {
 	t.Helper()
-	if err := w.Look(t.Context()); err == nil || !strings.Contains(err.Error(), words) {
+	if err := w.Refresh(t.Context()); err == nil || !strings.Contains(err.Error(), words) {
 		t.Errorf("the look says %v, expected %q", err, words)
 	}
-	_, problems, complete := w.Read()
+	_, problems, complete := read(w)
 	if complete || len(problems) != 1 || problems[0].Name != name || !strings.Contains(problems[0].Err.Error(), words) {
 		t.Errorf("problems %v, complete %t, expected %s: %s", problems, complete, name, words)
 	}
@@ -45,7 +45,7 @@ func TestUnreadable(t *testing.T) {
 	must(t, os.WriteFile(b.at("etc/dir/big"), nil, 0o600))
 	must(t, os.Truncate(b.at("etc/dir/big"), MaxBytes))
 	expectProblem(t, w, "/etc/dir", "/etc/dir/big: more than 64 MiB in all", said)
-	_, problems, _ := w.Read()
+	_, problems, _ := read(w)
 	for c, want := range map[v1alpha1.Change]bool{file("/etc/dir/a", ""): true, file("/etc/one", ""): false, {Source: v1alpha1.SourceUnit, Name: "/etc/dir"}: false} {
 		if problems[0].Covers(c) != want {
 			t.Errorf("%v covers %v: %t", problems[0], c, !want)
@@ -73,17 +73,17 @@ func TestUnreadable(t *testing.T) {
 	expectLook(t, w, "")
 	b.remove("etc/many")
 	expectLook(t, w, "/etc/many=absent") // one by one they would be too many
-	changes, _, _ := w.Read()
-	must(t, w.Applied(changes))
+	changes, _, _ := read(w)
+	must(t, w.MarkApplied(changes))
 	expectLook(t, w, "")
 
 	socket, err := net.Listen("unix", b.at("s"))
 	must(t, err)
 	defer socket.Close()
 	w.Watch([]string{"/s"}, nil)
-	expectProblem(t, w, "/s", "neither a file nor a folder", "")
+	expectProblem(t, w, "/s", "neither a file nor a directory", "")
 	w.Watch([]string{"relative"}, nil)
-	expectProblem(t, w, "relative", "no absolute path", "")
+	expectProblem(t, w, "relative", "no systemd to ask", "")
 	var paths []string
 	for i := range MaxWatched + 1 {
 		paths = append(paths, fmt.Sprintf("/p/%03d", i))
@@ -132,20 +132,20 @@ func TestManyChanges(t *testing.T) {
 	}
 	b.write("etc/dir/more", "")
 	expectLook(t, w, "/etc/dir=…")
-	turn, _, _ := w.Read()
+	turn, _, _ := read(w)
 	b.write("etc/dir/more", "other")
 	expectLook(t, w, "/etc/dir=…")
-	must(t, w.Applied(turn))
+	must(t, w.MarkApplied(turn))
 	if names(w) != "/etc/dir/more=…" {
 		t.Errorf("%q has changed since it was applied, expected /etc/dir/more", names(w))
 	}
-	for _, r := range w.rules {
-		if len(r.together) != 0 {
-			t.Errorf("what %s was is kept: %d times", r.name, len(r.together))
+	for _, r := range w.roots {
+		if len(r.reported) != 0 {
+			t.Errorf("%d old states of %s are kept", len(r.reported), r.name)
 		}
 	}
-	turn, _, _ = w.Read()
-	must(t, w.Applied(turn))
+	turn, _, _ = read(w)
+	must(t, w.MarkApplied(turn))
 	expectLook(t, w, "")
 	expectLook(t, b.watching(), "")
 
@@ -162,12 +162,12 @@ func TestManyChanges(t *testing.T) {
 			b.write(fmt.Sprintf("etc/%d/%s%02d", d, long, i), "")
 		}
 	}
-	must(t, w.Look(t.Context()))
-	changes, _, _ := w.Read()
+	must(t, w.Refresh(t.Context()))
+	changes, _, _ := read(w)
 	if n := weigh(changes); n > maxChangeBytes || len(changes) != 1+1+44+2 || changes[0].Name != "/etc/0" || changes[1].Name != "/etc/1" {
 		t.Errorf("%d bytes, %d changes, from %v on", n, len(changes), changes[:2])
 	}
-	must(t, w.Applied(changes))
+	must(t, w.MarkApplied(changes))
 	expectLook(t, w, "")
 }
 
@@ -181,8 +181,8 @@ func TestOddNames(t *testing.T) {
 	expectLook(t, w, "")
 	b.write("etc/dir/\xff\n\"ü", "aa")
 	expectLook(t, w, "/etc/dir/\\xff\n\"ü=…")
-	changes, _, _ := w.Read()
-	must(t, w.Applied(changes))
+	changes, _, _ := read(w)
+	must(t, w.MarkApplied(changes))
 	expectLook(t, b.watching(), "")
 }
 
@@ -195,8 +195,7 @@ func TestReadsOnce(t *testing.T) {
 	defer h.Close()
 	read := func(old map[string]entry) map[string]entry {
 		s := newScan(t.Context(), h, newKey([]byte("a secret")), old)
-		_, err := s.path("/etc/one")
-		must(t, err)
+		must(t, s.visit("/etc/one", true))
 		return s.found
 	}
 	var e entry
@@ -204,21 +203,21 @@ func TestReadsOnce(t *testing.T) {
 		began := time.Now()
 		b.write("etc/one", "1")
 		e = read(nil)["/etc/one"]
-		late = e.stamp.sure && time.Since(began) > tick/2
+		late = e.final && time.Since(began) > clockTick/2
 	}
-	if e.stamp.sure {
+	if e.final {
 		t.Error("a file that was just written may be written again in the same tick")
 	}
-	planted := func(s stamp) map[string]entry { return map[string]entry{"/etc/one": {sum: "planted", stamp: s}} }
-	if got := read(planted(e.stamp)); got["/etc/one"].sum != e.sum {
+	planted := func(s stamp, final bool) map[string]entry {
+		return map[string]entry{"/etc/one": {digest: "planted", stamp: s, final: final}}
+	}
+	if got := read(planted(e.stamp, false)); got["/etc/one"].digest != e.digest {
 		t.Error("it was not read again")
 	}
-	sure := e.stamp
-	sure.sure = true
-	if got := read(planted(sure)); got["/etc/one"].sum != "planted" {
+	if got := read(planted(e.stamp, true)); got["/etc/one"].digest != "planted" {
 		t.Error("it was read again")
 	}
-	then := time.Unix(sure.mtime.Unix())
+	then := time.Unix(e.stamp.mtime.Unix())
 	for what, change := range map[string]func(){
 		"mode": func() { must(t, os.Chmod(b.at("etc/one"), 0o600)) },
 		"content, and the old time was put back": func() {
@@ -228,9 +227,8 @@ func TestReadsOnce(t *testing.T) {
 		"inode": func() { b.write("new", "1"); b.rename("new", "etc/one") },
 	} {
 		s := read(nil)["/etc/one"].stamp
-		s.sure = true
 		change()
-		if got := read(planted(s)); got["/etc/one"].sum == "planted" {
+		if got := read(planted(s, true)); got["/etc/one"].digest == "planted" {
 			t.Errorf("another %s, and it was not read again", what)
 		}
 	}

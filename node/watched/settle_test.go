@@ -16,7 +16,7 @@ import (
 // deaf is an inotify that says nothing by itself.
 type deaf struct{ err error }
 
-func (d deaf) Watch(string, string, []string) error { return d.err }
+func (d deaf) Watch(string, string, []string, bool) (bool, error) { return false, d.err }
 
 // inBubble runs a Watcher of /etc/dir in a bubble where time is nothing; the test says what inotify tells.
 func inBubble(t *testing.T, h hints, poll time.Duration, f func(b *bench, w *Watcher, answers *atomic.Int32)) {
@@ -56,12 +56,12 @@ func (b *bench) expect(w *Watcher, want string) {
 	}
 }
 
-const key = "File /etc/dir"
+const key = "/etc/dir"
 
 func TestSettles(t *testing.T) {
 	inBubble(t, deaf{}, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
 		b.write("etc/dir/a", "after")
-		w.event(key)
+		w.hint(key)
 		later(4900 * time.Millisecond)
 		b.expect(w, "")
 		later(200 * time.Millisecond)
@@ -74,13 +74,13 @@ func TestSettles(t *testing.T) {
 		for i := range 10 {
 			b.write("etc/dir/a", fmt.Sprint(i))
 			b.write("etc/dir/b", fmt.Sprint(i))
-			w.event(key)
+			w.hint(key)
 			later(3 * time.Second)
 			b.expect(w, "/etc/dir/a=…")
 		}
 		b.remove("etc/dir/b")
 		b.write("etc/dir/a", "before")
-		w.event(key)
+		w.hint(key)
 		later(4900 * time.Millisecond)
 		b.expect(w, "/etc/dir/a=…")
 		later(200 * time.Millisecond)
@@ -91,10 +91,10 @@ func TestSettles(t *testing.T) {
 
 		// What comes to nothing is never told.
 		b.write("etc/dir/a", "for a moment")
-		w.event(key)
+		w.hint(key)
 		later(3 * time.Second)
 		b.write("etc/dir/a", "before")
-		w.event(key)
+		w.hint(key)
 		later(time.Minute)
 		if answers.Load() != 2 {
 			b.t.Errorf("%d answers were told of, expected 2", answers.Load())
@@ -104,9 +104,9 @@ func TestSettles(t *testing.T) {
 		w.Watch([]string{"/etc/dir", "/etc/other"}, nil)
 		later(time.Second)
 		b.write("etc/dir/a", "once more")
-		w.event(key)
+		w.hint(key)
 		for range 5 {
-			w.event("File /etc/other")
+			w.hint("/etc/other")
 			later(1100 * time.Millisecond)
 		}
 		b.expect(w, "/etc/dir/a=…")
@@ -118,7 +118,7 @@ func TestNeverSettles(t *testing.T) {
 	inBubble(t, deaf{}, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
 		for second := range 200 {
 			b.write("etc/dir/a", fmt.Sprint(second))
-			w.event(key)
+			w.hint(key)
 			later(time.Second)
 			// The n-th answer comes when the minute since the first unsaid change is over.
 			if n, most := int(answers.Load()), (second+2)/60; n > most {
@@ -143,11 +143,11 @@ func TestLookDoesNotWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, h, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
 				b.write("etc/dir/a", "after")
-				w.event(key)
-				must(b.t, w.Look(b.t.Context()))
+				w.hint(key)
+				must(b.t, w.Refresh(b.t.Context()))
 				b.expect(w, "/etc/dir/a=…")
 				b.write("etc/dir/a", "before") // and nobody tells
-				must(b.t, w.Look(b.t.Context()))
+				must(b.t, w.Refresh(b.t.Context()))
 				b.expect(w, "")
 				later(30 * time.Minute)
 				if answers.Load() != 2 {
@@ -166,7 +166,7 @@ type meddler struct {
 
 func (m *meddler) UnitFiles(context.Context, string) (fragments, dropIns []string, err error) {
 	if m.meddles.Load() {
-		m.w.event("Unit a.service")
+		m.w.hint("a.service")
 	}
 	return []string{"/etc/a.service"}, nil, nil
 }
@@ -189,7 +189,7 @@ func TestChangesWhileRead(t *testing.T) {
 		w.Watch(nil, []string{"a.service"})
 		synctest.Wait()
 		b.write("etc/a.service", "half")
-		w.event("Unit a.service")
+		w.hint("a.service")
 		systemd.meddles.Store(true)
 		later(5100 * time.Millisecond)
 		b.expect(w, "")
@@ -242,7 +242,7 @@ func TestRest(t *testing.T) {
 		rest := func(changes ...v1alpha1.Change) (took time.Duration) {
 			b.t.Helper()
 			began := time.Now()
-			must(b.t, w.Rest(b.t.Context(), changes))
+			must(b.t, w.WaitSettled(b.t.Context(), changes))
 			return time.Since(began)
 		}
 		change := file("/etc/dir/a", "")
@@ -259,15 +259,15 @@ func TestRest(t *testing.T) {
 			for _, text := range []string{"half", "whole"} {
 				time.Sleep(4 * time.Second)
 				b.write("etc/dir/a", text)
-				w.event(key)
+				w.hint(key)
 			}
 		}()
 		if took := rest(change); took != 8*time.Second+defaultSettle {
 			b.t.Errorf("it took %v", took)
 		}
 		b.expect(w, "/etc/dir/a=…")
-		changes, _, _ := w.Read()
-		must(b.t, w.Applied(changes))
+		changes, _, _ := read(w)
+		must(b.t, w.MarkApplied(changes))
 
 		// What never comes to rest is not waited for without end, and is seen.
 		ctx, cancel := context.WithCancel(b.t.Context())
@@ -275,7 +275,7 @@ func TestRest(t *testing.T) {
 		go func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				b.write("etc/dir/a", fmt.Sprint(i))
-				w.event(key)
+				w.hint(key)
 				time.Sleep(time.Second)
 			}
 		}()
@@ -284,7 +284,7 @@ func TestRest(t *testing.T) {
 		}
 		b.expect(w, "/etc/dir/a=…")
 		cancel()
-		if err := w.Rest(ctx, changes); err == nil {
+		if err := w.WaitSettled(ctx, changes); err == nil {
 			b.t.Error("it was called off, and all is well")
 		}
 		later(time.Minute)

@@ -2,6 +2,8 @@ package watched
 
 import (
 	"fmt"
+	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +18,7 @@ import (
 // look reads everything, and gives what is said.
 func look(t *testing.T, w *Watcher) string {
 	t.Helper()
-	must(t, w.Look(t.Context()))
+	must(t, w.Refresh(t.Context()))
 	return names(w)
 }
 
@@ -73,9 +75,10 @@ func TestRestart(t *testing.T) {
 // A baseline that cannot be read is taken anew, with a warning that names the file.
 func TestCorruptBaseline(t *testing.T) {
 	for name, text := range map[string]string{
-		"empty": "", "cut off": "{\"version\": 1,\n", "null": "null", "another version": `{"version":2,"bootID":"` + boot + `","files":{},"units":{}}`,
-		"no boot": `{"version":1,"files":{},"units":{}}`, "no digest": `{"version":1,"bootID":"` + boot + `","files":{"/etc/one":{"/etc/one":"xyz"}}}`,
-		"no files": `{"version":1,"bootID":"` + boot + `","files":{"/etc/one":null}}`,
+		"empty": "", "cut off": "{\"version\": 1,\n", "null": "null", "another version": `{"version":1,"bootID":"` + boot + `","digests":{},"roots":{}}`,
+		"no boot": `{"version":2,"digests":{},"roots":{}}`, "not a digest": `{"version":2,"bootID":"` + boot + `","digests":{"/etc/one":"xyz"},"roots":{}}`,
+		"no digests": `{"version":2,"bootID":"` + boot + `","roots":{"/etc/one":"0001-01-01T00:00:00Z"}}`, "no roots": `{"version":2,"bootID":"` + boot + `","digests":{}}`,
+		"not a time": `{"version":2,"bootID":"` + boot + `","digests":{},"roots":{"/etc/one":"yesterday"}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -94,8 +97,8 @@ func TestCorruptBaseline(t *testing.T) {
 	must(t, os.MkdirAll(b.baseline(), 0o755)) // a folder in its place cannot be replaced either
 	w := b.watching()
 	expectLook(t, w, "")
-	if _, problems, complete := w.Read(); !complete || len(problems) != 1 || problems[0].Source != "" || !strings.Contains(problems[0].Err.Error(), b.baseline()) {
-		t.Errorf("%v, complete %t", problems, complete)
+	if _, problems, complete := read(w); !complete || !b.log.has("cannot write which files and units are in effect") {
+		t.Errorf("%v, complete %t: %s", problems, complete, b.log.text.String())
 	}
 }
 
@@ -109,23 +112,22 @@ func TestFullDisk(t *testing.T) {
 	full()
 	w := b.watching()
 	expectLook(t, w, "")
-	_, problems, complete := w.Read()
-	if !complete || len(problems) != 1 || !strings.Contains(problems[0].Err.Error(), "no space left") || problems[0].Covers(file("/etc/one", "")) {
-		t.Errorf("%v, complete %t", problems, complete)
+	if _, problems, complete := read(w); !complete || !b.log.has("no space left") {
+		t.Errorf("%v, complete %t: %s", problems, complete, b.log.text.String())
 	}
 	b.write("etc/one", "2")
 	full()
 	expectLook(t, w, "/etc/one=…")
-	changes, _, _ := w.Read()
+	changes, _, _ := read(w)
 	full()
-	if err := w.Applied(changes); err == nil {
+	if err := w.MarkApplied(changes); err == nil {
 		t.Error("it was applied, and nobody says that this is not written down")
 	}
 	full()
 	expectLook(t, w, "")
 	expectLook(t, w, "") // there is room again
-	if _, problems, _ := w.Read(); len(problems) != 0 || !b.log.has("kept again") {
-		t.Errorf("%v", problems)
+	if !b.log.has("can write again") {
+		t.Error("nothing says that it can be written again")
 	}
 	expectLook(t, b.watching(), "")
 }
@@ -142,11 +144,11 @@ func TestApplied(t *testing.T) {
 	b.remove("etc/dir/b")
 	b.write("etc/one", "2")
 	look(t, w)
-	turn, _, _ := w.Read()
+	turn, _, _ := read(w)
 	b.write("etc/dir/a", "aaa")
 	b.write("etc/dir/c", "c")
 	look(t, w)
-	must(t, w.Applied(append(turn, v1alpha1.Change{Source: v1alpha1.SourceSentinel, Name: "/etc/dir/c", Version: absent})))
+	must(t, w.MarkApplied(append(turn, v1alpha1.Change{Source: v1alpha1.SourceSentinel, Name: "/etc/dir/c", Version: v1alpha1.VersionAbsent})))
 	if got := names(w); got != "/etc/dir/a=… /etc/dir/c=…" {
 		t.Errorf("after what was applied: %q", got)
 	}
@@ -157,14 +159,14 @@ func TestApplied(t *testing.T) {
 	b.write("etc/dir/a", "a") // and what was before it
 	expectLook(t, w, "/etc/dir/a=… /etc/dir/c=…")
 
-	turn, _, _ = w.Read()
-	must(t, w.Applied(turn))
+	turn, _, _ = read(w)
+	must(t, w.MarkApplied(turn))
 	if got := names(w); got != "" {
 		t.Errorf("all is applied, and %q is left", got)
 	}
 	before, err := os.Stat(b.baseline())
 	must(t, err)
-	must(t, w.Applied([]v1alpha1.Change{file("/etc/unknown", w.key.id+"-0123456789ab"), file("/etc/one", "nonsense"), {Source: v1alpha1.SourceRequest}}))
+	must(t, w.MarkApplied([]v1alpha1.Change{file("/etc/unknown", w.key.id+"-0123456789ab"), file("/etc/one", "nonsense"), {Source: v1alpha1.SourceRequest}}))
 	after, err := os.Stat(b.baseline())
 	must(t, err)
 	if names(w) != "" || !os.SameFile(before, after) {
@@ -184,7 +186,7 @@ func TestOtherRules(t *testing.T) {
 	b.write("etc/dir/sub/b", "bb")
 	b.write("etc/dir/sub/c", "c")
 	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…")
-	pending, _, _ := w.Read()
+	pending, _, _ := read(w)
 
 	w.Watch([]string{"/etc/dir", "/etc/dir/sub"}, nil)
 	if names(w) != "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…" || complete(w) {
@@ -193,11 +195,11 @@ func TestOtherRules(t *testing.T) {
 	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…")
 	w.Watch([]string{"/etc/dir/sub"}, nil) // the outer one goes
 	expectLook(t, w, "/etc/dir/sub/b=… /etc/dir/sub/c=…")
-	must(t, w.Applied(pending[1:2]))
+	must(t, w.MarkApplied(pending[1:2]))
 	w.Watch([]string{"/etc", "/etc/dir/sub/c"}, nil) // and one above and one below come in its place
 	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/c=…")
 	left := []v1alpha1.Change{pending[0], pending[2]}
-	if changes, _, _ := w.Read(); !slices.Equal(changes, left) {
+	if changes, _, _ := read(w); !slices.Equal(changes, left) {
 		t.Errorf("%v, expected %v", changes, left)
 	}
 	expectLook(t, func() *Watcher { w := b.new(); w.Watch([]string{"/etc"}, nil); return w }(), "/etc/dir/a=… /etc/dir/sub/c=…")
@@ -232,8 +234,8 @@ func TestRuleComesBack(t *testing.T) {
 	b.write("etc/systemd/system/a.service", "2")
 	b.write("etc/dir/a", "2")
 	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/b=…")
-	changes, _, _ := w.Read()
-	must(t, w.Applied(changes))
+	changes, _, _ := read(w)
+	must(t, w.MarkApplied(changes))
 	b.write("etc/dir/sub/c", "2")
 	for name, w := range map[string]*Watcher{"this process": w, "the next process": b.new()} {
 		if got := look(t, named(w, "", "/etc/dir")); got != "/etc/dir/sub/c=…" {
@@ -313,22 +315,35 @@ func TestTakesOver(t *testing.T) {
 	}
 }
 
-// The more files, the fewer paths.
+// The baseline of unnamed roots is bounded by their files, too. What is not kept of one
+// root is kept of another that covers the same files.
 func TestUnnamedFilesAreBounded(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	base := func(n int) map[string]string {
-		m := map[string]string{}
-		for i := range n {
-			m[fmt.Sprint(i)] = fuzzKey + "-0123456789ab"
+	w := newBench(t).new()
+	add := func(name string, files int, r *root) *root {
+		r.name, w.roots[name] = name, r
+		for i := range files {
+			w.digests[fmt.Sprintf("%s/%d", name, i)] = fuzzKey + "-0123456789ab"
 		}
-		return m
+		return r
 	}
-	older := &rule{name: "/b", base: base(1), gone: true, since: now.Add(-time.Hour)}
-	later := &rule{name: "/a", base: base(maxUnnamedFiles), gone: true, since: now.Add(time.Hour)} // the clock was set back
-	named, unread := &rule{name: "/c", base: base(2)}, &rule{name: "/d", gone: true, since: now}
-	drop := surplus([]*rule{older, later, named, unread}, now)
-	if !drop[older] || drop[later] || drop[named] || !drop[unread] || !later.since.Equal(now) {
-		t.Errorf("%v", drop)
+	later := add("/a", maxUnnamedFiles, &root{covered: true, unnamed: now.Add(time.Hour)}) // the clock was set back
+	add("/b", 1, &root{covered: true, unnamed: now.Add(-time.Hour)})
+	add("/c", 2, &root{covered: true, named: true})
+	add("/c/1", 0, &root{covered: true, unnamed: now.Add(-2 * time.Hour)})
+	add("/d", 0, &root{unnamed: now})
+	w.dropUnnamed(now)
+	if got := slices.Sorted(maps.Keys(w.roots)); !slices.Equal(got, []string{"/a", "/c"}) || !later.unnamed.Equal(now) {
+		t.Errorf("%v are kept, /a since %v", got, later.unnamed)
+	}
+	if len(w.digests) != maxUnnamedFiles+2 || w.digests["/c/1"] == "" {
+		t.Errorf("%d digests are kept", len(w.digests))
+	}
+	w.roots["/c"].named = false
+	w.Watch([]string{"/e"}, nil) // what it needs may be in the others
+	w.dropUnnamed(now.Add(2 * keepUnnamed))
+	if len(w.roots) != 3 {
+		t.Errorf("%d roots are kept before /e was read", len(w.roots))
 	}
 }
 
@@ -339,7 +354,7 @@ func TestNothingNamedYet(t *testing.T) {
 	look(t, b.watching())
 	b.write("etc/one", "2")
 	w, stop := b.run()
-	if err := w.Look(t.Context()); err == nil || complete(w) {
+	if err := w.Refresh(t.Context()); err == nil || complete(w) {
 		t.Errorf("it is known: %v", err)
 	}
 	stop()
@@ -351,8 +366,8 @@ const fuzzKey = "01234567"
 
 func FuzzBaseline(f *testing.F) {
 	for _, text := range []string{
-		"", "null", "{}", "[]", `{"version":1,"bootID":"a"}`, `{"version":1,"bootID":"a","files":{"/a":null}}`,
-		`{"version":1,"bootID":"a","files":{"/a":{"/a/b":"` + fuzzKey + `-0123456789ab","/a/c":"unknown"}},"units":{"a.service":{}}}`,
+		"", "null", "{}", "[]", `{"version":2,"bootID":"a"}`, `{"version":2,"bootID":"a","digests":{"/a":null},"roots":{}}`,
+		`{"version":2,"bootID":"a","digests":{"/a/b":"` + fuzzKey + `-0123456789ab","/a/c":"unknown","a.service/x":"unknown"},"roots":{"/a":"0001-01-01T00:00:00Z","a.service":"2026-11-21T12:00:00Z"}}`,
 	} {
 		f.Add([]byte(text))
 	}
@@ -361,17 +376,28 @@ func FuzzBaseline(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if b.Version != 1 || b.BootID == "" {
+		if b.Version != 2 || b.BootID == "" {
 			t.Errorf("%q is taken for a baseline", text)
 		}
-		for _, rules := range []map[string]map[string]string{b.Files, b.Units} {
-			for name, files := range rules {
-				r := &rule{source: v1alpha1.SourceFile, name: name, base: files, seen: map[string]entry{}}
-				if n := len(r.differing(all)); n != len(files) {
-					t.Errorf("%d of %d files differ from nothing", n, len(files))
-				}
-				applied([]*rule{r}, file(name, absent))
+		w := &Watcher{Options: Options{Log: slog.New(slog.DiscardHandler)}, key: &hostKey{}, digests: b.Digests, roots: map[string]*root{}}
+		covered := 0
+		for name := range b.Roots {
+			w.roots[name] = &root{name: name, named: true, covered: true, seen: map[string]entry{}}
+		}
+		for name := range b.Digests {
+			if w.rootOf(name, (*root).compared) != nil {
+				covered++
 			}
 		}
+		if changes := w.changes(); (covered > 0) != (len(changes) > 0) {
+			t.Errorf("nothing exists of %d files in effect, and the changes are %v", covered, changes)
+		}
+		for _, c := range w.changes() {
+			w.markApplied(c)
+		}
+		if changes := w.changes(); len(changes) > 0 {
+			t.Errorf("all changes are applied, and there are %v", changes)
+		}
+		w.dropUnnamed(time.Now())
 	})
 }

@@ -55,10 +55,10 @@ func TestUnits(t *testing.T) {
 	undo("etc/systemd/system/a.service.d/10.conf")
 	b.write("etc/systemd/system/a.service", "[Service]\nUser=a")
 	b.says(w, "a.service=…")
-	overridden, _, _ := w.Read()
+	overridden, _, _ := read(w)
 	b.write("usr/lib/systemd/system/a.service", "which does not count any more")
-	must(t, w.Look(t.Context()))
-	if changes, _, _ := w.Read(); !slices.Equal(changes, overridden) {
+	must(t, w.Refresh(t.Context()))
+	if changes, _, _ := read(w); !slices.Equal(changes, overridden) {
 		t.Errorf("a fragment that is overridden counts: %v, %v", changes, overridden)
 	}
 	b.write("usr/lib/systemd/system/a.service", "[Service]")
@@ -85,15 +85,15 @@ func TestUnits(t *testing.T) {
 
 	b.write("etc/systemd/system/a.service.d/README", "no drop-in")
 	must(t, os.Symlink("/usr/lib/systemd/system/a.service", b.at("etc/systemd/system/multi-user.target.wants/a.service"))) // enabled
-	must(t, w.Look(t.Context()))
+	must(t, w.Refresh(t.Context()))
 	if names(w) != "" {
 		t.Errorf("what is no file of the unit changes it: %q", names(w))
 	}
 
 	b.remove("usr/lib/systemd/system/a.service")
 	b.says(w, "a.service=absent")
-	changes, _, _ := w.Read()
-	must(t, w.Applied(changes))
+	changes, _, _ := read(w)
+	must(t, w.MarkApplied(changes))
 	b.says(w, "")
 	b.write("usr/lib/systemd/system/a.service", "[Service]\nType=oneshot")
 	b.says(w, "a.service=…")
@@ -107,8 +107,8 @@ func TestUnits(t *testing.T) {
 	expectLook(t, w, "a.service=…")
 	systemd.fail(errors.New("the bus is away"))
 	expectProblem(t, w, "a.service", "the bus is away", "a.service=…")
-	changes, _, _ = w.Read()
-	must(t, w.Applied(changes))
+	changes, _, _ = read(w)
+	must(t, w.MarkApplied(changes))
 	systemd.fail(nil)
 	expectLook(t, w, "")
 
@@ -152,16 +152,16 @@ func TestBurst(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 20 {
-			_ = w.Look(t.Context()) // what vanishes while it is read is no error, what is another each time is
+			_ = w.Refresh(t.Context()) // what vanishes while it is read is no error, what is another each time is
 		}
 	})
 	wg.Wait()
 	fresh := b.new() // goes on from the same baseline
 	fresh.Watch([]string{"/etc/dir", "/etc/dir/3", "/etc/one"}, nil)
-	must(t, fresh.Look(t.Context()))
-	want, _, _ := fresh.Read()
+	must(t, fresh.Refresh(t.Context()))
+	want, _, _ := read(fresh)
 	until(t, fmt.Sprint(want), func() bool {
-		got, _, complete := w.Read()
+		got, _, complete := read(w)
 		return complete && slices.Equal(got, want)
 	})
 	if len(want) == 0 {

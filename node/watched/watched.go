@@ -1,16 +1,16 @@
-// Package watched tells which of the files and units that policies name differ
-// from what is in effect on this host: the sources File and Unit.
+// Package watched finds out which of the files and units that rules name differ from
+// what is in effect on this host: the sources File and Unit.
 //
-// What is in effect is a baseline in the state directory. A path or unit that is
-// named for the first time is in effect as it is then; a boot reads everything
-// anew, so in a new boot everything is in effect as it is at the first look; and
-// the host says when a turn has applied a change ([Watcher.Applied]). Whatever
-// differs from that is a change, noticed by inotify and, after a restart or where
-// inotify is blind, by a look. What is read is the mode and the content of regular
-// files, and where symbolic links lead; owners, times and empty folders do not
-// count.
+// What is in effect is the baseline: one map from the path of each file to the digest
+// that it had, and the roots that the map covers. A root is a file, a directory with
+// everything below it, or a unit; rules only name roots. The files of a root that is
+// named for the first time are in effect as they are then; in a new boot all files are
+// in effect as they are at the first reading; and the host says when a turn has applied
+// a change ([Watcher.MarkApplied]). Everything that differs from the baseline is a change,
+// for as long as it differs. What counts is the mode and the content of regular files,
+// and where symbolic links lead; owners, times and empty directories do not count.
 //
-// This room must not know what a change costs, of policies, or of turns.
+// This package must not know what a change costs, of policies, or of turns.
 package watched
 
 import (
@@ -19,39 +19,41 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Units knows where the files of units are; systemd.Units is one.
+// Units finds the files of units; systemd.Units is one.
 type Units interface {
-	// UnitFiles gives absolute paths: fragments of which the first that is there
-	// counts, and folders of drop-ins (or single ones) of which all *.conf count.
+	// UnitFiles returns absolute paths: fragments, of which the first that exists
+	// counts, and directories of drop-ins (or single ones), of which all *.conf count.
 	UnitFiles(ctx context.Context, unit string) (fragments, dropIns []string, err error)
 }
 
-// Options are what a Watcher is made of.
+// Options are the parameters of a Watcher.
 type Options struct {
-	// Root is where the host's files are, "/" but in tests.
+	// Root is the directory with the host's files: "/", except in tests.
 	Root string
-	// StateDir is where the baseline and the key of its digests are kept:
-	// baseline.json and digest.key, which no other user may read or write. It is not
-	// below Root. The Watcher makes it if it is missing.
+	// StateDir holds the baseline and the key of its digests: baseline.json and
+	// digest.key, which no other user may read or write. It is not below Root. The
+	// Watcher makes it if it is missing.
 	StateDir string
-	// BootID is this boot's.
+	// BootID is the ID of this boot.
 	BootID string
-	// Units may be nil if none is ever watched.
+	// Units may be nil if no unit is ever watched.
 	Units Units
-	// Settle is how long nothing below a path may change before a change is
-	// told: 5s if it is 0, at most 1m. After twelve times that it is told all the
-	// same.
+	// Settle is how long nothing in a root may change before a change in it is
+	// reported: 5s if it is 0, at most 1m. After twelve times that it is reported
+	// even if the files still change.
 	Settle time.Duration
-	// Poll is how often everything is looked at, whether inotify tells of
-	// changes or not: 30s if it is 0.
+	// Poll is how often everything is read even if inotify reports no changes: 30s
+	// if it is 0.
 	Poll time.Duration
 	// Log may be nil.
 	Log *slog.Logger
@@ -65,74 +67,90 @@ const (
 	defaultPoll   = 30 * time.Second
 )
 
-// MaxWatched is how many paths and units may be watched together. More are a
-// problem each.
+// MaxWatched is how many paths and units may be watched together. Each one above that is
+// a problem.
 const MaxWatched = 500
 
-// Problem is a watched path or unit that cannot be read. What was said of it
-// before stands.
+// Problem is an error that says why a watched path or unit cannot be read. Changes that
+// were reported before are still reported.
 type Problem struct {
-	// Source is File or Unit; Name is the path or unit that is watched, as a rule
-	// names it. Both are empty if it is the baseline that cannot be written: that
-	// keeps nothing from being read.
+	// Source is File or Unit, and Name the path or unit as a rule names it.
 	Source v1alpha1.Source
 	Name   string
 	Err    error
 }
 
-// Covers reports whether the problem is about the source of the change: a change
-// said before a restart stands as long as there is such a problem.
+func (p Problem) Error() string { return fmt.Sprintf("%s %s: %v", p.Source, p.Name, p.Err) }
+func (p Problem) Unwrap() error { return p.Err }
+
+// Covers reports whether the change is in what cannot be read: while there is such a
+// problem, a change that was published before a restart is neither confirmed nor gone.
 func (p Problem) Covers(c v1alpha1.Change) bool {
-	return (&rule{source: p.Source, name: p.Name}).covers(c)
+	return p.Source == c.Source && within(c.Name, p.Name)
 }
 
-// Watcher tells what differs. Make it with [New] and run it with [Watcher.Run];
-// its methods may be called from any goroutine.
+// Report says what differs from what is in effect. It holds all changes there are if
+// Unread is false and there are no Problems.
+type Report struct {
+	Changes  []v1alpha1.Change // by source and name
+	Problems []Problem         // by name
+	// Unread: a path or unit has neither been read nor has a problem yet, or it is not
+	// known yet what is to be watched.
+	Unread bool
+}
+
+// ProblemsOf joins the problems that cover one of the changes: it is not known whether
+// these are still there, or there again. It returns nil if there is no such problem.
+func (r Report) ProblemsOf(changes []v1alpha1.Change) error {
+	var errs []error
+	for _, p := range r.Problems {
+		if slices.ContainsFunc(changes, p.Covers) {
+			errs = append(errs, p)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Watcher keeps the baseline and compares the host's files with it. Make it with [New]
+// and run it with [Watcher.Run]; its methods may be called from any goroutine.
 type Watcher struct {
 	Options
-	kick chan struct{}
-
-	scanning chan struct{} // holds one while somebody looks
-	saving   sync.Mutex    // one write at a time
+	key     *hostKey
+	kick    chan struct{}
+	reading chan struct{} // holds a value while a goroutine reads files
+	saving  sync.Mutex    // one write of the baseline at a time
 
 	mu        sync.Mutex
-	rules     []*rule  // by key
-	key       *hostKey // never changes
-	newKey    bool     // it is not in the state directory yet
-	published []v1alpha1.Change
-	tree      hints // nil: there is none
-	asked     bool  // Watch was called
-	unsaved   bool
-	unwritten error // why the baseline could not be written
-	said      said
+	digests   map[string]string // the baseline, by path; see baselineFile
+	roots     map[string]*root  // what digests covers, and what is to be covered
+	asked     bool              // Watch was called
+	published []v1alpha1.Change // until the first Watch
+	unsaved   bool              // the baseline differs from the file
+	newKey    bool              // the key is not in its file yet
+	saveErr   error             // why the baseline could not be written
+	hints     hints             // nil while Run does not run
+	report    Report
 	notify    func()
 }
 
-// said is what Read answers.
-type said struct {
-	changes  []v1alpha1.Change
-	problems []Problem
-	complete bool
-	unseen   bool // something has neither been read nor has a problem
-}
-
-// New makes a Watcher that goes on from the baseline in the state directory.
+// New makes a Watcher that continues from the baseline in the state directory.
 func New(o Options) *Watcher {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Settle = min(cmp.Or(o.Settle, defaultSettle), maxSettle)
 	o.Poll = cmp.Or(o.Poll, defaultPoll)
-	w := &Watcher{Options: o, kick: make(chan struct{}, 1), scanning: make(chan struct{}, 1)}
+	w := &Watcher{Options: o, kick: make(chan struct{}, 1), reading: make(chan struct{}, 1),
+		digests: map[string]string{}, roots: map[string]*root{}, report: Report{Unread: true}}
 	w.load()
 	return w
 }
 
-// Published sets the changes on the Node that this boot has published. They stay
+// SetPublished sets the changes that this boot has published on the Node. They remain
 // changes if the baseline of this boot is lost: a file or unit among them differs from
-// what is in effect until a turn has applied it, or until the next boot. Call Published
-// before Watch; after the first Watch it does nothing.
-func (w *Watcher) Published(changes []v1alpha1.Change) {
+// what is in effect until a turn has applied it, or until the next boot. Call
+// SetPublished before Watch; after the first Watch it does nothing.
+func (w *Watcher) SetPublished(changes []v1alpha1.Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.asked {
@@ -140,64 +158,57 @@ func (w *Watcher) Published(changes []v1alpha1.Change) {
 	}
 }
 
-// Watch says what is to be watched from now on, and nothing else: paths are
-// absolute, a file or a folder for everything below it; units are full names.
-// What is new is read soon. Of what is not named any more it is kept for a month
-// what was in effect, of a hundred paths and units: what has changed when it is named
-// again is a change. A path that is named for the first time takes over what those that
-// have left within an hour know of its files.
+// Watch sets what is to be watched from now on: absolute paths, of files or directories,
+// and full names of units. What is new is read soon. The baseline of what is no longer
+// named is kept for a month, for a hundred paths and units: if a rule names it again,
+// what has changed in the meantime is a change. For a path that is named for the first
+// time, the baseline of paths that overlap it is used if they are named, or were within
+// the last hour.
 func (w *Watcher) Watch(paths, units []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := time.Now()
-	named := map[string]*rule{}
+	now, named := time.Now(), map[string]bool{}
 	for _, path := range paths {
-		r := &rule{source: v1alpha1.SourceFile, name: filepath.Clean(path), named: now}
-		named[r.key()] = r
+		named[filepath.Clean(path)] = true
 	}
 	for _, unit := range units {
-		r := &rule{source: v1alpha1.SourceUnit, name: unit, named: now}
-		named[r.key()] = r
+		named[unit] = true
 	}
 	news := !w.asked
-	w.asked = true
-	for _, r := range w.rules {
-		_, stays := named[r.key()]
-		delete(named, r.key())
-		news = news || stays == r.gone
-		w.unsaved = r.naming(w.rules, stays, now) || w.unsaved
-	}
-	for _, r := range named {
-		for _, c := range w.published {
-			if r.covers(c) {
-				r.published = append(r.published, c)
-			}
+	for name := range named {
+		if w.roots[name] == nil {
+			w.roots[name] = &root{name: name, since: now, published: w.published}
 		}
-		w.rules = append(w.rules, r)
 	}
-	w.published = nil
-	if !news && len(named) == 0 {
-		return
-	}
-	slices.SortFunc(w.rules, func(a, b *rule) int { return cmp.Compare(a.key(), b.key()) })
+	w.asked, w.published = true, nil
 	count := 0
-	for _, r := range w.rules {
-		if r.gone {
+	for _, name := range slices.Sorted(maps.Keys(w.roots)) {
+		r := w.roots[name]
+		news = news || r.named != named[name]
+		if r.named = named[name]; !r.named {
+			if r.unnamed.IsZero() {
+				r.unnamed, w.unsaved = now, true
+			}
 			continue
 		}
-		count++
-		if was := r.excess; count > MaxWatched {
-			r.excess, r.problem = true, errExcess
-		} else if r.excess = false; was {
+		if !r.unnamed.IsZero() {
+			r.unnamed, w.unsaved = time.Time{}, true
+		}
+		if count++; count > MaxWatched {
+			r.problem = errExcess
+		} else if r.problem == errExcess {
 			r.problem = nil
 		}
 	}
-	w.say()
-	w.poke()
+	if news {
+		w.update()
+		w.poke()
+	}
 }
 
 var errExcess = fmt.Errorf("more than %d paths and units are watched", MaxWatched)
 
+// poke makes Run read what is due.
 func (w *Watcher) poke() {
 	select {
 	case w.kick <- struct{}{}:
@@ -205,162 +216,127 @@ func (w *Watcher) poke() {
 	}
 }
 
-// Read gives what differs, from memory, in order; what cannot be read; and
-// whether the changes are all that there are: every path and unit has been read,
-// and the last look at each went well. Before Watch was called nothing is known.
-func (w *Watcher) Read() (changes []v1alpha1.Change, problems []Problem, complete bool) {
+// Report returns what was found at the last reading. It reads no file.
+func (w *Watcher) Report() Report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.said.changes), slices.Clone(w.said.problems), w.said.complete
+	return Report{slices.Clone(w.report.Changes), slices.Clone(w.report.Problems), w.report.Unread}
 }
 
-// Unseen reports whether something that is named has not been looked at yet: what
-// differs of it is not known, and no Problem says so.
-func (w *Watcher) Unseen() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return !w.asked || w.said.unseen
-}
-
-// Look reads everything once more, for a commit: what is there now counts, settled
-// or not. The error says what could not be read.
-func (w *Watcher) Look(ctx context.Context) error {
-	w.pass(ctx, looking)
+// Refresh reads everything once more, for a commit: what is there now is reported, even
+// if it has not settled. The error says what could not be read.
+func (w *Watcher) Refresh(ctx context.Context) error {
+	w.readRoots(ctx, true, true)
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("reading the watched files: %w", err)
 	}
-	_, problems, complete := w.Read()
-	var errs []error
-	for _, p := range problems {
-		if p.Source != "" {
-			errs = append(errs, fmt.Errorf("%s %s: %w", p.Source, p.Name, p.Err))
-		}
+	report := w.Report()
+	if report.Unread {
+		return errors.New("it is not known yet which files are to be watched")
 	}
-	if !complete && len(errs) == 0 {
-		errs = append(errs, errors.New("what is to be watched is not known yet"))
+	var errs []error
+	for _, p := range report.Problems {
+		errs = append(errs, p)
 	}
 	return errors.Join(errs...)
 }
 
-// Rest waits until what is watched for the changes has come to rest, and looks at
-// everything then: whoever has applied them sees whether something has changed
-// again. It takes Settle at least, from now, and twelve times that at most; no time
-// at all if nothing is watched for the changes. The error is Unread's.
-func (w *Watcher) Rest(ctx context.Context, changes []v1alpha1.Change) error {
-	_, any := w.settles(changes)
-	if !any {
+// WaitSettled waits until the paths and units that the changes are in have settled, and
+// then reads everything, so that its caller, who has applied the changes, sees whether
+// something has changed again. It waits for Settle at least, from now, and for twelve
+// times that at most; it returns at once if nothing is watched for the changes. The error
+// is that of [Report.ProblemsOf], or ctx's.
+func (w *Watcher) WaitSettled(ctx context.Context, changes []v1alpha1.Change) error {
+	now := time.Now()
+	bound := now.Add(settleFactor * w.Settle)
+	until, watched := w.settled(changes)
+	if !watched {
 		return nil
 	}
-	until := time.Now().Add(w.Settle)
-	bound := time.Now().Add(settleFactor * w.Settle)
-	for {
-		wait(ctx, nil, time.Until(until))
-		now := time.Now()
-		due, _ := w.settles(changes)
-		if ctx.Err() != nil || !due.After(now) || !bound.After(now) {
-			if w.pass(ctx, looking); ctx.Err() != nil {
-				return fmt.Errorf("reading the watched files: %w", ctx.Err())
-			}
-			return w.Unread(changes)
-		}
-		if until = due; until.After(bound) {
-			until = bound
-		}
+	if least := now.Add(w.Settle); until.Before(least) {
+		until = least
 	}
+	for now.Before(until) && now.Before(bound) && ctx.Err() == nil {
+		wait(ctx, nil, min(until.Sub(now), bound.Sub(now)))
+		now = time.Now()
+		until, _ = w.settled(changes)
+	}
+	if w.readRoots(ctx, true, true); ctx.Err() != nil {
+		return fmt.Errorf("reading the watched files: %w", ctx.Err())
+	}
+	return w.Report().ProblemsOf(changes)
 }
 
-// Unread says why something that is watched for the changes cannot be read, or
-// nil: whether they are still there, or there again, is not known then.
-func (w *Watcher) Unread(changes []v1alpha1.Change) error {
-	_, problems, _ := w.Read()
-	var errs []error
-	for _, p := range problems {
-		if p.Source != "" && slices.ContainsFunc(changes, p.Covers) {
-			errs = append(errs, fmt.Errorf("%s %s: %w", p.Source, p.Name, p.Err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// settles gives when what is watched for the changes will have come to rest: a
-// time that is over if it has. any is false if nothing is watched for them.
-func (w *Watcher) settles(changes []v1alpha1.Change) (due time.Time, any bool) {
+// settled returns when the roots that the changes are in will have settled; that time has
+// passed if they have. watched is false if there is no such root.
+func (w *Watcher) settled(changes []v1alpha1.Change) (at time.Time, watched bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, r := range w.rules {
-		if r.gone || r.excess || !slices.ContainsFunc(changes, r.covers) {
+	for _, r := range w.roots {
+		p := Problem{Source: r.source(), Name: r.name}
+		if !r.watched() || !slices.ContainsFunc(changes, p.Covers) {
 			continue
 		}
-		any = true
-		if d := r.settling.due(w.Settle, settleFactor*w.Settle); d.After(due) {
-			due = d
+		watched = true
+		if due := r.due(w.Settle); due.After(at) {
+			at = due
 		}
 	}
-	return due, any
+	return at, watched
 }
 
-// Applied takes changes, as Read gave them, as in effect: a turn that was for
-// them is done. What has changed again since then stays a change. Changes of
-// other sources are passed over. It is to be called while Read is complete. The
-// error says that this could not be written down; it holds all the same, as long
-// as this process lives, and is written later.
-func (w *Watcher) Applied(changes []v1alpha1.Change) error {
+// MarkApplied makes changes, as a Report has them, part of what is in effect: the turn
+// that was for them is done. What has changed again since then remains a change. Changes
+// of other sources are ignored. The error says that the baseline could not be written;
+// the changes are in effect nevertheless, and the Watcher tries to write it again.
+func (w *Watcher) MarkApplied(changes []v1alpha1.Change) error {
 	w.mu.Lock()
-	for _, c := range w.ofThisKey(changes) {
-		w.unsaved = applied(w.rules, c) || w.unsaved
-	}
-	for _, r := range w.rules {
-		r.together = nil // no turn is for it any more; what is told of as one now is noted anew
-	}
-	w.say()
-	w.mu.Unlock()
-	err := w.save()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.say()
-	return err
-}
-
-// ofThisKey returns the changes, and replaces those that were made with another key by
-// the present ones: the process that began to apply them had that key, and it is unknown
-// whether the file has changed since. It leaves out what is no longer a change.
-func (w *Watcher) ofThisKey(changes []v1alpha1.Change) []v1alpha1.Change {
-	var all []v1alpha1.Change
 	for _, c := range changes {
-		if id := v1alpha1.DigestKey(c.Version); id != "" && id != w.key.id && (c.Source == v1alpha1.SourceFile || c.Source == v1alpha1.SourceUnit) {
-			i := slices.IndexFunc(w.said.changes, c.Same)
+		if c.Source != v1alpha1.SourceFile && c.Source != v1alpha1.SourceUnit {
+			continue
+		}
+		if id := v1alpha1.DigestKey(c.Version); id != "" && id != w.key.id {
+			// The process that began to apply it had another key, and it is unknown
+			// whether the file has changed since.
+			i := slices.IndexFunc(w.report.Changes, c.Same)
 			if i < 0 {
 				continue
 			}
-			c = w.said.changes[i]
+			c = w.report.Changes[i]
 		}
-		all = append(all, c)
+		w.markApplied(c)
 	}
-	return all
+	for _, r := range w.roots {
+		r.reported = nil // no turn is for it any more; the next report notes it again
+	}
+	w.update()
+	w.mu.Unlock()
+	return w.save()
 }
 
-// say settles what Read answers, and tells of it if it is another answer.
-func (w *Watcher) say() {
-	now := said{changes: changes(w.rules), complete: w.asked}
-	for _, r := range w.rules {
-		if r.gone {
-			continue
-		}
-		now.complete = now.complete && r.seen != nil && r.problem == nil
-		now.unseen = now.unseen || r.seen == nil && r.problem == nil
-		if r.problem != nil {
-			now.problems = append(now.problems, Problem{r.source, r.name, r.problem})
+// update makes the report that the present state calls for, and notifies if it is
+// another one. The caller holds mu.
+func (w *Watcher) update() {
+	now := Report{Changes: w.changes(), Unread: !w.asked}
+	for _, name := range slices.Sorted(maps.Keys(w.roots)) {
+		switch r := w.roots[name]; {
+		case !r.named:
+		case r.problem != nil:
+			now.Problems = append(now.Problems, Problem{r.source(), name, r.problem})
+		case r.seen == nil:
+			now.Unread = true
 		}
 	}
-	if w.unwritten != nil {
-		now.problems = append(now.problems, Problem{Err: w.unwritten})
-	}
-	same := now.complete == w.said.complete && now.unseen == w.said.unseen && slices.Equal(now.changes, w.said.changes) &&
-		slices.EqualFunc(now.problems, w.said.problems, func(a, b Problem) bool {
-			return a.Source == b.Source && a.Name == b.Name && a.Err.Error() == b.Err.Error()
-		})
-	w.said = now
+	same := now.Unread == w.report.Unread && slices.Equal(now.Changes, w.report.Changes) &&
+		slices.EqualFunc(now.Problems, w.report.Problems, func(a, b Problem) bool { return a.Error() == b.Error() })
+	w.report = now
 	if !same && w.notify != nil {
 		w.notify()
 	}
+}
+
+// within reports whether name is path, or below it.
+func within(name, path string) bool {
+	rest, ok := strings.CutPrefix(name, path)
+	return ok && (rest == "" || rest[0] == '/' || path == "/")
 }

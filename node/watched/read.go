@@ -1,0 +1,280 @@
+package watched
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"lockkeeper.dev/lockkeeper/node/hostfs"
+)
+
+// The bounds of one watched path or unit.
+const (
+	// MaxFiles is how many files there may be below a path.
+	MaxFiles = 10_000
+	// MaxBytes is how much they may hold together.
+	MaxBytes = 64 << 20
+
+	maxDirs   = 10_000
+	blockSize = 64 << 10
+	maxTries  = 5 // at a path that is replaced while it is read
+)
+
+// entry is a file as it was read.
+type entry struct {
+	digest string // of path, mode and content, or of path and a link's target; see hostKey
+	stamp  stamp
+	// final: a later change of the file has another stamp. It is false for a file that
+	// was read so soon after a change that the next one may have the same ctime.
+	final bool
+}
+
+// stamp identifies a content of a file without reading it. The kernel sets ctime, and no
+// user can set it back.
+type stamp struct {
+	dev, ino     uint64
+	size         int64
+	mode         uint32
+	mtime, ctime syscall.Timespec
+	link         string
+}
+
+// clockTick is more than the resolution of any file system's clock.
+const clockTick = 2 * time.Second
+
+func stampOf(info fs.FileInfo, link string) (s stamp, final bool) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return stamp{}, false
+	}
+	s = stamp{dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mode: uint32(st.Mode), mtime: st.Mtim, ctime: st.Ctim, link: link}
+	return s, time.Since(time.Unix(st.Ctim.Unix())) > clockTick
+}
+
+// scan reads the files of one root.
+type scan struct {
+	ctx    context.Context
+	host   hostfs.FS
+	key    *hostKey
+	prefix string           // of the names in found: a unit's name
+	old    map[string]entry // what was read before need not be read again
+	found  map[string]entry
+	// What is left of the bounds.
+	files, dirs int
+	bytes       int64
+	buf         []byte
+}
+
+func newScan(ctx context.Context, host hostfs.FS, key *hostKey, old map[string]entry) *scan {
+	return &scan{ctx: ctx, host: host, key: key, old: old, found: map[string]entry{},
+		files: MaxFiles, dirs: maxDirs, bytes: MaxBytes, buf: make([]byte, blockSize)}
+}
+
+// gone reports whether an error means that nothing is at a path.
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+var errReplaced = errors.New("another file is in its place each time it is read")
+
+// visit reads what is at a path: a file, a link, or a directory with everything below it.
+// At the top, which is a path that a rule names or one of a unit's files, it also reads
+// what a link leads to, and it is an error if what is there has no content.
+func (s *scan) visit(path string, top bool) (err error) {
+	for range maxTries {
+		if err = s.try(path, top); !errors.Is(err, errReplaced) {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+func (s *scan) try(path string, top bool) error {
+	info, err := s.host.Lstat(path)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	link := ""
+	if info.Mode().Type() == fs.ModeSymlink {
+		link, err = s.host.Readlink(path)
+		if gone(err) || errors.Is(err, syscall.EINVAL) {
+			return errReplaced
+		}
+		if err != nil {
+			return err
+		}
+		if top {
+			target, err := s.host.Stat(path)
+			if err == nil {
+				info = target
+			} else if !gone(err) && !errors.Is(err, syscall.ELOOP) {
+				return err
+			}
+		}
+	}
+	switch {
+	case info.Mode().IsRegular():
+		return s.file(path, info, link)
+	case info.IsDir() && link == "":
+		return s.dir(path, "", false)
+	case link != "":
+		sum := s.key.digest(path)
+		fmt.Fprintf(sum, "link %q\n", link)
+		if err := s.put(path, entry{digest: sum.String()}); err != nil || !info.IsDir() {
+			return err // or it leads to a device: /dev/null, of a masked unit
+		}
+		return s.dir(path, "", false)
+	case top:
+		return fmt.Errorf("%s is neither a file nor a directory: %v", path, info.Mode().Type())
+	}
+	return nil // sockets, pipes and devices have no content
+}
+
+// dir visits the names in a directory that end in a suffix.
+func (s *scan) dir(dir, suffix string, top bool) error {
+	if s.dirs--; s.dirs < 0 {
+		return fmt.Errorf("%s: more than %d directories in all", dir, maxDirs)
+	}
+	d, err := s.host.Open(dir)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for {
+		if err := s.ctx.Err(); err != nil {
+			return err
+		}
+		names, err := d.Readdirnames(512)
+		for _, name := range names {
+			if !strings.HasSuffix(name, suffix) {
+				continue
+			}
+			if err := s.visit(filepath.Join(dir, name), top); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) || gone(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", dir, err)
+		}
+	}
+}
+
+// unit reads a unit's files: the first of the fragments that exists, and all drop-ins.
+func (s *scan) unit(fragments, dropIns []string) error {
+	for _, path := range fragments {
+		if err := s.visit(path, true); err != nil {
+			return err
+		}
+		if len(s.found) > 0 {
+			break
+		}
+	}
+	for _, path := range dropIns {
+		var err error
+		if info, statErr := s.host.Stat(path); statErr == nil && info.IsDir() {
+			err = s.dir(path, ".conf", true)
+		} else if statErr != nil && !gone(statErr) {
+			err = statErr
+		} else if statErr == nil {
+			err = s.visit(path, true)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put adds a file to what was found.
+func (s *scan) put(path string, e entry) error {
+	if s.files--; s.files < 0 {
+		return fmt.Errorf("more than %d files", MaxFiles)
+	}
+	s.found[s.prefix+printable(path)] = e
+	return nil
+}
+
+// file reads a regular file, at the end of a link if there is one.
+func (s *scan) file(path string, info fs.FileInfo, link string) error {
+	now, _ := stampOf(info, link)
+	if old := s.old[s.prefix+printable(path)]; old.final && old.stamp == now && now.size <= s.bytes {
+		s.bytes -= now.size
+		return s.put(path, old)
+	}
+	f, err := s.host.Open(path)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if info, err = f.Stat(); err != nil {
+		return err
+	}
+	// The stamp is taken before the reading: what is written meanwhile has a later ctime.
+	opened, final := stampOf(info, link)
+	if opened.dev != now.dev || opened.ino != now.ino || !info.Mode().IsRegular() {
+		return errReplaced
+	}
+	sum := s.key.digest(path)
+	if link != "" {
+		fmt.Fprintf(sum, "link %q\n", link)
+	}
+	fmt.Fprintf(sum, "file %04o\n", opened.mode&0o7777)
+	for {
+		if err := s.ctx.Err(); err != nil {
+			return err
+		}
+		if opened.size > s.bytes { // also of a sparse file, without reading it
+			return fmt.Errorf("%s: more than %d MiB in all", path, MaxBytes>>20)
+		}
+		n, err := f.Read(s.buf)
+		sum.Write(s.buf[:n])
+		s.bytes -= int64(n)
+		opened.size = max(0, opened.size-int64(n))
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	opened.size = info.Size()
+	return s.put(path, entry{sum.String(), opened, final})
+}
+
+// printable returns a path as it is in JSON: bytes that are not UTF-8 become \xNN.
+func printable(path string) string {
+	if utf8.ValidString(path) {
+		return path
+	}
+	var b strings.Builder
+	for i := 0; i < len(path); {
+		r, n := utf8.DecodeRuneInString(path[i:])
+		if r == utf8.RuneError && n == 1 {
+			b.WriteString(`\x` + strconv.FormatUint(uint64(path[i])|0x100, 16)[1:])
+		} else {
+			b.WriteString(path[i : i+n])
+		}
+		i += n
+	}
+	return b.String()
+}

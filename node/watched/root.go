@@ -1,0 +1,206 @@
+package watched
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// root is a path or unit that a rule names, or did.
+type root struct {
+	name    string
+	named   bool
+	since   time.Time // when it was first named, if that was in this process
+	unnamed time.Time // when the last rule that named it went away; zero: a rule names it
+	covered bool      // the baseline has its files
+
+	// published are the changes that the last process published. They are used if
+	// the baseline does not cover the root.
+	published []v1alpha1.Change
+	// reported are the last states that were reported as one change each.
+	reported []state
+	// seen is what the report is made of: the files as they were when they had
+	// settled. latest is what was read last, if that has not settled. Both are nil if
+	// there is no such reading.
+	seen, latest map[string]entry
+
+	problem error // why it cannot be read
+	blind   error // why inotify does not report its changes
+
+	// When the first and the last change were noticed that the report does not have
+	// yet; zero: there are none.
+	firstChange, lastChange time.Time
+}
+
+// state is what the files of a root were together: the version alone does not say which
+// of them was what.
+type state struct {
+	version string
+	digests map[string]string // by path
+}
+
+// maxReported is how many states are kept: a turn may be for one before the last.
+const maxReported = 3
+
+func (r *root) source() v1alpha1.Source {
+	if path.IsAbs(r.name) {
+		return v1alpha1.SourceFile
+	}
+	return v1alpha1.SourceUnit
+}
+
+// watched reports whether the root is to be read.
+func (r *root) watched() bool { return r.named && r.problem != errExcess }
+
+// compared reports whether the root has a part in the report.
+func (r *root) compared() bool { return r.named && r.seen != nil }
+
+// changed notes that something changed. It reports whether it is the first change that
+// is waited for.
+func (r *root) changed(now time.Time) (first bool) {
+	first = r.firstChange.IsZero()
+	if first {
+		r.firstChange = now
+	}
+	r.lastChange = now
+	return first
+}
+
+// due returns when to read the root: when nothing has changed for the given time, or
+// the first change is settleFactor times as old. It is zero if there is no change.
+func (r *root) due(quiet time.Duration) time.Time {
+	if r.firstChange.IsZero() {
+		return time.Time{}
+	}
+	due, bound := r.lastChange.Add(quiet), r.firstChange.Add(settleFactor*quiet)
+	if due.Before(bound) {
+		return due
+	}
+	return bound
+}
+
+// readSince notes that a reading which began then is reported. What has changed since
+// then has to settle from scratch.
+func (r *root) readSince(began time.Time) {
+	if r.lastChange.Before(began) {
+		r.firstChange, r.lastChange = time.Time{}, time.Time{}
+	} else {
+		r.firstChange = r.lastChange
+	}
+}
+
+func equal(a, b map[string]entry) bool {
+	return maps.EqualFunc(a, b, func(a, b entry) bool { return a.digest == b.digest })
+}
+
+// rootOf returns, of the roots that match, the one with the longest name that a path is
+// in; nil if there is none.
+func (w *Watcher) rootOf(name string, match func(*root) bool) *root {
+	for {
+		if r := w.roots[name]; r != nil && match(r) {
+			return r
+		}
+		parent := path.Dir(name)
+		if parent == name || parent == "." {
+			return nil
+		}
+		name = parent
+	}
+}
+
+// own returns a root's files as they are now, except those that are in a longer root.
+func (w *Watcher) own(r *root) state {
+	s := state{v1alpha1.VersionAbsent, map[string]string{}}
+	for name, e := range r.seen {
+		if w.rootOf(name, (*root).compared) == r {
+			s.digests[name] = e.digest
+		}
+	}
+	if len(s.digests) > 0 {
+		// The digests are made with the host's key, so that only the host can compute this.
+		sum := sha256.New()
+		for _, name := range slices.Sorted(maps.Keys(s.digests)) {
+			fmt.Fprintf(sum, "%q %s\n", name, s.digests[name])
+		}
+		s.version = version(w.key.id + "-" + hex.EncodeToString(sum.Sum(nil)))
+	}
+	return s
+}
+
+// MaxChanges is how many files of one path are reported one by one: if more differ, the
+// path itself is the change.
+const MaxChanges = 50
+
+// maxChangeBytes bounds all changes together: the host's record on the Node holds 16 KiB,
+// and has other things in it. Beyond it, the paths with the most changes become one
+// change each.
+const maxChangeBytes = 12 << 10
+
+// changes compares what is there with the baseline.
+func (w *Watcher) changes() []v1alpha1.Change {
+	lists := map[*root][]v1alpha1.Change{}
+	add := func(r *root, name string) {
+		lists[r] = append(lists[r], v1alpha1.Change{Source: r.source(), Name: name, Version: version(r.seen[name].digest)})
+	}
+	for name, inEffect := range w.digests {
+		if r := w.rootOf(name, (*root).compared); r != nil && !same(r.seen[name].digest, inEffect) {
+			add(r, name)
+		}
+	}
+	for _, r := range w.roots {
+		if !r.compared() {
+			continue
+		}
+		for name := range r.seen {
+			if w.digests[name] == "" && w.rootOf(name, (*root).compared) == r {
+				add(r, name)
+			}
+		}
+	}
+	size := 0
+	for r, list := range lists {
+		if r.source() == v1alpha1.SourceUnit || len(list) > MaxChanges {
+			lists[r] = w.asOne(r)
+		}
+		size += weigh(lists[r])
+	}
+	var all []v1alpha1.Change
+	for _, r := range slices.SortedFunc(maps.Keys(lists), func(a, b *root) int {
+		return cmp.Or(cmp.Compare(len(lists[b]), len(lists[a])), cmp.Compare(a.name, b.name))
+	}) {
+		list := lists[r]
+		if size > maxChangeBytes && len(list) > 1 {
+			size -= weigh(list)
+			list = w.asOne(r)
+			size += weigh(list)
+		}
+		all = append(all, list...)
+	}
+	slices.SortFunc(all, func(a, b v1alpha1.Change) int {
+		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// asOne returns everything that differs in a root as one change, and notes its state.
+func (w *Watcher) asOne(r *root) []v1alpha1.Change {
+	now := w.own(r)
+	r.reported = slices.DeleteFunc(r.reported, func(s state) bool { return s.version == now.version })
+	r.reported = append(r.reported, now)
+	r.reported = r.reported[max(0, len(r.reported)-maxReported):]
+	return []v1alpha1.Change{{Source: r.source(), Name: r.name, Version: now.version}}
+}
+
+func weigh(list []v1alpha1.Change) (bytes int) {
+	for _, c := range list {
+		bytes += len(v1alpha1.FormatRecord(c)) + 1
+	}
+	return bytes
+}
