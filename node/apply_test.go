@@ -445,7 +445,7 @@ func TestApplyWritesItsFile(t *testing.T) {
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	must(t, os.WriteFile(path, []byte("as it was"), 0o644))
 	w := watched.New(watched.Options{Root: dir, StateDir: filepath.Join(dir, "state"), BootID: "b1", Settle: 10 * time.Millisecond})
-	w.Watch([]string{"/etc/a"}, nil)
+	w.Watch([]string{"/etc/a"}, nil, nil)
 	must(t, w.Refresh(t.Context()))
 	f := newFakeHost(t)
 	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1", applied: w.MarkApplied, rest: w.WaitSettled}
@@ -512,7 +512,7 @@ func TestApplyUnread(t *testing.T) {
 	for path, want := range map[string]turn.Work{
 		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Resting: true, Detail: "what the plan was for to be read"},
 	} {
-		h.watched.Watch([]string{path}, nil)
+		h.watched.Watch([]string{path}, nil, nil)
 		if err := h.watched.Refresh(t.Context()); (err == nil) != (path == "/etc/a") {
 			t.Errorf("%s: %v", path, err)
 		}

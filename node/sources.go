@@ -136,8 +136,8 @@ func (u *unread) lasts(now time.Time) bool { return !u.since.IsZero() && now.Sub
 // rules that name them. missing says what has not been read yet, and unread what cannot
 // be read: changes in that are returned as this boot has published them.
 func (h *Host) differing(match *policy.Match, published []v1alpha1.Change) (changes []v1alpha1.Change, unread, missing string) {
-	h.watched.SetPublished(published)
-	h.watched.Watch(match.Watches())
+	paths, units := match.Watches()
+	h.watched.Watch(paths, units, published)
 	report := h.watched.Report()
 	if report.Unread {
 		return nil, "", "watched files: not read yet"

@@ -43,8 +43,7 @@ func (f *files) write(text string) {
 func (f *files) start(published []v1alpha1.Change) {
 	f.t.Helper()
 	f.w = watched.New(watched.Options{Root: f.root, StateDir: f.state, BootID: f.boot})
-	f.w.SetPublished(published)
-	f.w.Watch([]string{"/etc/x"}, nil)
+	f.w.Watch([]string{"/etc/x"}, nil, published)
 	f.changes()
 }
 

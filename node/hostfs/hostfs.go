@@ -1,9 +1,9 @@
-// Package hostfs reads a host's files below a root that nothing leads out of, so
-// that a link in a test's root reads nothing of the machine that the test runs on.
-// The machine's own root is not confined: an absolute link in it (/var/run, or
-// NixOS' /etc/os-release) leads where it says.
+// Package hostfs reads a host's files below a root, and never outside of it: a link in a
+// test's root reads nothing of the machine that the test runs on. The machine's own root is
+// not confined: an absolute link in it (/var/run, or /etc/os-release on NixOS) leads where
+// it says.
 //
-// Nothing here writes. This room must not know what the files are for.
+// Nothing here writes. This package must not know what the files are for.
 package hostfs
 
 import (
@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -20,14 +21,34 @@ import (
 // MaxRead bounds what [FS.Read] reads of a file, in bytes.
 const MaxRead = 64 << 10
 
-// FS are a host's files. Make it with [New], and close it. All paths are
-// absolute; errors are those of package os.
-type FS struct{ root *os.Root } // nil: the machine's own
+// FS reads a host's files. Make it with [New], and close it. All paths are absolute; errors
+// are those of package os.
+type FS struct{ files }
+
+// files is an *os.Root, or the machine's own files.
+type files interface {
+	Lstat(name string) (fs.FileInfo, error)
+	Stat(name string) (fs.FileInfo, error)
+	Readlink(name string) (string, error)
+	OpenFile(name string, flag int, perm os.FileMode) (*os.File, error)
+	Close() error
+}
+
+// machine has the methods of an os.Root for the machine's own root.
+type machine struct{}
+
+func (machine) Lstat(name string) (fs.FileInfo, error) { return os.Lstat("/" + name) }
+func (machine) Stat(name string) (fs.FileInfo, error)  { return os.Stat("/" + name) }
+func (machine) Readlink(name string) (string, error)   { return os.Readlink("/" + name) }
+func (machine) Close() error                           { return nil }
+func (machine) OpenFile(name string, flag int, perm os.FileMode) (*os.File, error) {
+	return os.OpenFile("/"+name, flag, perm)
+}
 
 // New opens the files of a root, an absolute path: "/" is the machine's own.
 func New(root string) (FS, error) {
 	if filepath.Clean(root) == "/" {
-		return FS{}, nil
+		return FS{machine{}}, nil
 	}
 	r, err := os.OpenRoot(root)
 	if err != nil {
@@ -36,52 +57,26 @@ func New(root string) (FS, error) {
 	return FS{r}, nil
 }
 
-// Close lets go of the root.
-func (f FS) Close() {
-	if f.root != nil {
-		f.root.Close()
-	}
-}
-
-// below is an absolute path as one below the root.
+// below turns an absolute path into one below the root.
 func below(path string) string {
-	if path = strings.TrimPrefix(path, "/"); path != "" {
+	if path = strings.TrimLeft(path, "/"); path != "" {
 		return path
 	}
 	return "."
 }
 
-// Lstat describes what is at a path, a link itself included.
-func (f FS) Lstat(path string) (fs.FileInfo, error) {
-	if f.root == nil {
-		return os.Lstat(path)
-	}
-	return f.root.Lstat(below(path))
-}
+// Lstat describes what is at a path, and does not follow a link there.
+func (f FS) Lstat(path string) (fs.FileInfo, error) { return f.files.Lstat(below(path)) }
 
 // Stat describes what is at a path, or where a link there leads.
-func (f FS) Stat(path string) (fs.FileInfo, error) {
-	if f.root == nil {
-		return os.Stat(path)
-	}
-	return f.root.Stat(below(path))
-}
+func (f FS) Stat(path string) (fs.FileInfo, error) { return f.files.Stat(below(path)) }
 
-// Readlink says where a link leads.
-func (f FS) Readlink(path string) (string, error) {
-	if f.root == nil {
-		return os.Readlink(path)
-	}
-	return f.root.Readlink(below(path))
-}
+// Readlink returns where a link leads.
+func (f FS) Readlink(path string) (string, error) { return f.files.Readlink(below(path)) }
 
-// Open opens a file or a folder to be read. A pipe in its place holds nobody.
+// Open opens a file or a directory for reading. It does not wait for the writer of a pipe.
 func (f FS) Open(path string) (*os.File, error) {
-	const flags = os.O_RDONLY | syscall.O_NONBLOCK
-	if f.root == nil {
-		return os.OpenFile(path, flags, 0)
-	}
-	return f.root.OpenFile(below(path), flags, 0)
+	return f.OpenFile(below(path), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
 // Read reads the beginning of a regular file, MaxRead bytes at most.
@@ -96,27 +91,23 @@ func (f FS) Read(path string) (string, error) {
 		return "", err
 	}
 	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is no file: %v", path, info.Mode().Type())
+		return "", fmt.Errorf("%s is not a file: %v", path, info.Mode().Type())
 	}
 	text, err := io.ReadAll(io.LimitReader(file, MaxRead))
 	return string(text), err
 }
 
-// Names lists a folder, sorted; one that is not there is empty.
+// Names lists a directory, sorted. One that does not exist is empty.
 func (f FS) Names(path string) ([]string, error) {
-	var entries []fs.DirEntry
-	var err error
-	if f.root == nil {
-		entries, err = os.ReadDir(path)
-	} else {
-		entries, err = fs.ReadDir(f.root.FS(), below(path))
-	}
+	dir, err := f.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
+	if err != nil {
+		return nil, err
 	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	slices.Sort(names)
 	return names, err
 }

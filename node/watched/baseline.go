@@ -125,7 +125,7 @@ func (w *Watcher) save() error {
 	w.saving.Lock()
 	defer w.saving.Unlock()
 	w.mu.Lock()
-	if !w.unsaved && (!w.newKey || len(w.roots) == 0) {
+	if !w.unsaved && (w.key.saved || len(w.roots) == 0) {
 		w.mu.Unlock()
 		return nil
 	}
@@ -137,23 +137,19 @@ func (w *Watcher) save() error {
 		}
 	}
 	text, err := json.MarshalIndent(b, "", "\t")
-	newKey := w.newKey
 	w.mu.Unlock()
 	path := filepath.Join(w.StateDir, baselineName)
 	if err == nil && len(text) > maxBaseline {
 		err = errTooLong
 	}
-	if err == nil && newKey {
-		// Write the key first: a baseline is useless without it.
-		err = w.key.write(w.StateDir)
-		newKey = err != nil
+	if err == nil {
+		err = w.key.save(w.StateDir) // first: a baseline is useless without it
 	}
 	if err == nil {
 		err = replace(path, text)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.newKey = newKey
 	if err != nil {
 		w.unsaved = true
 		err = fmt.Errorf("writing which files and units are in effect, to %s: %w", path, err)

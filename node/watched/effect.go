@@ -82,19 +82,29 @@ func (w *Watcher) markApplied(c v1alpha1.Change) {
 	if r == nil || c.Version != v1alpha1.VersionAbsent && v1alpha1.DigestKey(c.Version) == "" {
 		return
 	}
+	now := r.seen[c.Name].digest
 	if r.name == c.Name {
 		states := append(slices.Clone(r.reported), w.own(r))
 		if i := slices.IndexFunc(states, func(s state) bool { return s.version == c.Version }); i >= 0 {
 			w.setInEffect(r, states[i].digests)
 			return
 		}
-		if w.mayBeAsOne(r, c) {
-			w.forgetInEffect(r)
+		itself := version(now) == c.Version
+		if c.Version == v1alpha1.VersionAbsent {
+			itself = w.digests[c.Name] != ""
+		}
+		files := w.allUnknown(r)
+		below := len(files)
+		if files[r.name] != "" {
+			below--
+		}
+		if r.source() == v1alpha1.SourceUnit || below > 0 && !itself {
+			w.setInEffect(r, files)
 			return
 		}
 	}
 	w.unsaved = true
-	switch now := r.seen[c.Name].digest; {
+	switch {
 	case c.Version == v1alpha1.VersionAbsent:
 		delete(w.digests, c.Name)
 	case version(now) == c.Version:
@@ -104,34 +114,11 @@ func (w *Watcher) markApplied(c v1alpha1.Change) {
 	}
 }
 
-// mayBeAsOne reports whether a change with the name of a root may stand for all its files,
-// and not for a file at the path itself.
-func (w *Watcher) mayBeAsOne(r *root, c v1alpha1.Change) bool {
-	if r.source() == v1alpha1.SourceUnit {
-		return true
-	}
-	now := r.seen[r.name].digest
-	if now != "" && version(now) == c.Version || c.Version == v1alpha1.VersionAbsent && w.digests[r.name] != "" {
-		return false
-	}
-	for name := range w.digests {
-		if name != r.name && within(name, r.name) {
-			return true
-		}
-	}
-	for name := range r.seen {
-		if name != r.name {
-			return true
-		}
-	}
-	return false
-}
-
-// forgetInEffect is for a root that was applied in a state that this process has not
-// seen. All its files remain changes, also those that have been changed back to what was
-// in effect before that.
-func (w *Watcher) forgetInEffect(r *root) {
-	files := map[string]string{r.name: unknown}
+// allUnknown returns what is in effect of a root that was applied as a whole in a state that
+// this process has not seen. All its files remain changes, also those that have been
+// changed back to what was in effect before that.
+func (w *Watcher) allUnknown(r *root) map[string]string {
+	files := map[string]string{}
 	for name := range w.digests {
 		if w.rootOf(name, (*root).compared) == r {
 			files[name] = unknown
@@ -140,10 +127,10 @@ func (w *Watcher) forgetInEffect(r *root) {
 	for name := range w.own(r).digests {
 		files[name] = unknown
 	}
-	if len(files) > 1 {
-		delete(files, r.name)
+	if len(files) == 0 {
+		files[r.name] = unknown // it was something, and is nothing now
 	}
-	w.setInEffect(r, files)
+	return files
 }
 
 // setInEffect replaces the baseline of a root's own files.

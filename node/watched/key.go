@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -26,10 +25,11 @@ const keyName = "digest.key"
 // alone does not help a thief either.
 //
 // The host replaces a lost key. That makes no change: see [v1alpha1.Change.Same] and
-// [Watcher.Published].
+// [Watcher.Watch].
 type hostKey struct {
 	secret []byte
 	id     string // public
+	saved  bool   // it is in its file; guarded by Watcher.saving
 }
 
 // keySize is the size of the secret, in bytes.
@@ -42,23 +42,19 @@ func newKey(secret []byte) *hostKey {
 	return &hostKey{secret: secret, id: hex.EncodeToString(h.Sum(nil))[:v1alpha1.KeyIDLength]}
 }
 
-// digest hashes the content at a path.
-type digest struct {
-	hash.Hash
-	id string
+// digest returns the digest of what is at a path, with the key's ID before it: of where a
+// link leads, if it is one, and of what write writes. The path is part of the digest, so
+// that a user who may write one watched file cannot guess the content of another by
+// comparing the two digests.
+func (k *hostKey) digest(path, link string, write func(io.Writer) error) (string, error) {
+	h := hmac.New(sha256.New, k.secret)
+	fmt.Fprintf(h, "path %q\n", path)
+	if link != "" {
+		fmt.Fprintf(h, "link %q\n", link)
+	}
+	err := write(h)
+	return k.id + "-" + hex.EncodeToString(h.Sum(nil)), err
 }
-
-// digest begins the digest of what is at a path. The path is part of the digest, so that
-// a user who may write one watched file cannot guess the content of another by comparing
-// the two digests.
-func (k *hostKey) digest(path string) digest {
-	d := digest{hmac.New(sha256.New, k.secret), k.id}
-	fmt.Fprintf(d, "path %q\n", path)
-	return d
-}
-
-// String returns the digest with the key's ID before it.
-func (d digest) String() string { return d.id + "-" + hex.EncodeToString(d.Sum(nil)) }
 
 // loadKey reads the key, or makes one. If the file has no valid key, or other users can
 // read it, the Watcher replaces it when it writes the next baseline. Until then the new
@@ -67,10 +63,11 @@ func (w *Watcher) loadKey() {
 	path := filepath.Join(w.StateDir, keyName)
 	secret, err := readKey(path)
 	if err != nil {
-		secret, w.newKey = make([]byte, keySize), true
+		secret = make([]byte, keySize)
 		_, _ = rand.Read(secret) // it never fails
 	}
 	w.key = newKey(secret)
+	w.key.saved = err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		w.Log.Warn("cannot use the key for the digests of watched files; lockkeeper uses a new key, and does not know what was in effect before", "file", path, "err", err, "key", w.key.id)
 	}
@@ -100,9 +97,13 @@ func readKey(path string) ([]byte, error) {
 	return secret, nil
 }
 
-func (k *hostKey) write(dir string) error {
+func (k *hostKey) save(dir string) error {
+	if k.saved {
+		return nil
+	}
 	if err := replace(filepath.Join(dir, keyName), []byte(hex.EncodeToString(k.secret)+"\n")); err != nil {
 		return fmt.Errorf("writing the key for their digests, %s: %w", keyName, err)
 	}
+	k.saved = true
 	return nil
 }

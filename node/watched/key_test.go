@@ -124,7 +124,7 @@ func TestVersionsAtOnePath(t *testing.T) {
 	b.write("pod/guess", "hunter2")
 	b.write("pod/wrong", "hunter1")
 	w := b.new()
-	w.Watch([]string{"/pod/link"}, nil)
+	w.Watch([]string{"/pod/link"}, nil, nil)
 	b.read(w)
 	must(t, os.Symlink("target", b.at("pod/link")))
 	version := func(target string) string {
@@ -201,7 +201,7 @@ func TestNothingInEffect(t *testing.T) {
 	// A host where no rule names anything keeps nothing.
 	b = newBench(t)
 	w = b.new()
-	w.Watch(nil, nil)
+	w.Watch(nil, nil, nil)
 	b.read(w)
 	if _, err := os.Stat(b.state); !os.IsNotExist(err) {
 		t.Errorf("something was written: %v", err)
@@ -219,8 +219,7 @@ func TestPublishedOutlivesTheKey(t *testing.T) {
 	b.write("etc/systemd/system/a.service", "1")
 	watch := func(published []v1alpha1.Change) *Watcher {
 		w := b.new()
-		w.SetPublished(published)
-		w.Watch([]string{"/etc/dir", "/etc/dir/sub", "/etc/one", "/etc/many", "/etc/gone"}, []string{"a.service", "b.service"})
+		w.Watch([]string{"/etc/dir", "/etc/dir/sub", "/etc/one", "/etc/many", "/etc/gone"}, []string{"a.service", "b.service"}, published)
 		return w
 	}
 	w := watch(nil)

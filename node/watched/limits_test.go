@@ -64,7 +64,7 @@ func TestUnreadable(t *testing.T) {
 		}
 		must(t, os.Symlink("nowhere", b.at(fmt.Sprintf("etc/many/%d/%d", i%10, i))))
 	}
-	w.Watch([]string{"/etc/many"}, nil)
+	w.Watch([]string{"/etc/many"}, nil, nil)
 	expectProblem(t, w, "/etc/many", "more than 10000 files", "")
 	b.remove("etc/many/7/10007")
 	expectProblem(t, w, "/etc/many", "more than 10000 files", "")
@@ -80,17 +80,17 @@ func TestUnreadable(t *testing.T) {
 	socket, err := net.Listen("unix", b.at("s"))
 	must(t, err)
 	defer socket.Close()
-	w.Watch([]string{"/s"}, nil)
+	w.Watch([]string{"/s"}, nil, nil)
 	expectProblem(t, w, "/s", "neither a file nor a directory", "")
-	w.Watch([]string{"relative"}, nil)
+	w.Watch([]string{"relative"}, nil, nil)
 	expectProblem(t, w, "relative", "no systemd to ask", "")
 	var paths []string
 	for i := range MaxWatched + 1 {
 		paths = append(paths, fmt.Sprintf("/p/%03d", i))
 	}
-	w.Watch(paths, nil)
+	w.Watch(paths, nil, nil)
 	expectProblem(t, w, "/p/500", "more than 500 paths", "")
-	w.Watch(paths[1:], nil)
+	w.Watch(paths[1:], nil, nil)
 	expectLook(t, w, "")
 }
 
@@ -100,7 +100,7 @@ func TestInputError(t *testing.T) {
 	b.options.Root = "/"
 	w := b.new()
 	must(t, os.Symlink("/proc/self/mem", b.at("link")))
-	w.Watch([]string{b.at("link")}, nil)
+	w.Watch([]string{b.at("link")}, nil, nil)
 	expectProblem(t, w, b.at("link"), "input/output error", "")
 }
 
@@ -112,9 +112,9 @@ func TestConfined(t *testing.T) {
 	must(t, os.Symlink("../outside", b.at("link")))
 	must(t, os.Symlink("..", b.at("up")))
 	w := b.new()
-	w.Watch([]string{"/link"}, nil)
+	w.Watch([]string{"/link"}, nil, nil)
 	expectProblem(t, w, "/link", "escapes", "")
-	w.Watch([]string{"/up/outside"}, nil)
+	w.Watch([]string{"/up/outside"}, nil, nil)
 	expectProblem(t, w, "/up/outside", "escapes", "")
 }
 
@@ -155,7 +155,7 @@ func TestManyChanges(t *testing.T) {
 	for d := range 4 {
 		paths = append(paths, fmt.Sprintf("/etc/%d", d))
 	}
-	w.Watch(paths, nil)
+	w.Watch(paths, nil, nil)
 	look(t, w)
 	for d, n := range []int{45, 46, 44, 2} {
 		for i := range n {

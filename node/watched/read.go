@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -70,12 +69,11 @@ type scan struct {
 	// What is left of the bounds.
 	files, dirs int
 	bytes       int64
-	buf         []byte
 }
 
 func newScan(ctx context.Context, host hostfs.FS, key *hostKey, old map[string]entry) *scan {
 	return &scan{ctx: ctx, host: host, key: key, old: old, found: map[string]entry{},
-		files: MaxFiles, dirs: maxDirs, bytes: MaxBytes, buf: make([]byte, blockSize)}
+		files: MaxFiles, dirs: maxDirs, bytes: MaxBytes}
 }
 
 // gone reports whether an error means that nothing is at a path.
@@ -129,9 +127,8 @@ func (s *scan) try(path string, top bool) error {
 	case info.IsDir() && link == "":
 		return s.dir(path, "", false)
 	case link != "":
-		sum := s.key.digest(path)
-		fmt.Fprintf(sum, "link %q\n", link)
-		if err := s.put(path, entry{digest: sum.String()}); err != nil || !info.IsDir() {
+		digest, _ := s.key.digest(path, link, func(io.Writer) error { return nil })
+		if err := s.put(path, entry{digest: digest}); err != nil || !info.IsDir() {
 			return err // or it leads to a device: /dev/null, of a masked unit
 		}
 		return s.dir(path, "", false)
@@ -234,31 +231,36 @@ func (s *scan) file(path string, info fs.FileInfo, link string) error {
 	if opened.dev != now.dev || opened.ino != now.ino || !info.Mode().IsRegular() {
 		return errReplaced
 	}
-	sum := s.key.digest(path)
-	if link != "" {
-		fmt.Fprintf(sum, "link %q\n", link)
+	digest, err := s.key.digest(path, link, func(to io.Writer) error {
+		fmt.Fprintf(to, "file %04o\n", opened.mode&0o7777)
+		return s.copy(to, f, path, opened.size)
+	})
+	if err != nil {
+		return err
 	}
-	fmt.Fprintf(sum, "file %04o\n", opened.mode&0o7777)
+	return s.put(path, entry{digest, opened, final})
+}
+
+// copy copies a file that is said to have a size. It reads nothing if that is too much:
+// a file may be sparse.
+func (s *scan) copy(to io.Writer, f io.Reader, path string, size int64) error {
 	for {
 		if err := s.ctx.Err(); err != nil {
 			return err
 		}
-		if opened.size > s.bytes { // also of a sparse file, without reading it
+		if s.bytes < size {
 			return fmt.Errorf("%s: more than %d MiB in all", path, MaxBytes>>20)
 		}
-		n, err := f.Read(s.buf)
-		sum.Write(s.buf[:n])
-		s.bytes -= int64(n)
-		opened.size = max(0, opened.size-int64(n))
+		n, err := io.CopyN(to, f, blockSize)
+		s.bytes -= n
+		size = max(0, size-n)
 		if err == io.EOF {
-			break
+			return nil
 		}
 		if err != nil {
 			return err
 		}
 	}
-	opened.size = info.Size()
-	return s.put(path, entry{sum.String(), opened, final})
 }
 
 // printable returns a path as it is in JSON: bytes that are not UTF-8 become \xNN.
@@ -267,14 +269,14 @@ func printable(path string) string {
 		return path
 	}
 	var b strings.Builder
-	for i := 0; i < len(path); {
-		r, n := utf8.DecodeRuneInString(path[i:])
+	for path != "" {
+		r, n := utf8.DecodeRuneInString(path)
 		if r == utf8.RuneError && n == 1 {
-			b.WriteString(`\x` + strconv.FormatUint(uint64(path[i])|0x100, 16)[1:])
+			fmt.Fprintf(&b, `\x%02x`, path[0])
 		} else {
-			b.WriteString(path[i : i+n])
+			b.WriteString(path[:n])
 		}
-		i += n
+		path = path[n:]
 	}
 	return b.String()
 }

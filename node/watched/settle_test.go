@@ -33,7 +33,7 @@ func inBubble(t *testing.T, h hints, poll time.Duration, f func(b *bench, w *Wat
 			w.run(ctx, h, func() { answers.Add(1) })
 		}()
 		defer func() { cancel(); <-done }()
-		w.Watch([]string{"/etc/dir"}, nil)
+		w.Watch([]string{"/etc/dir"}, nil, nil)
 		synctest.Wait()
 		if !complete(w) || names(w) != "" {
 			t.Fatalf("after the first look: %q, complete %t", names(w), complete(w))
@@ -101,7 +101,7 @@ func TestSettles(t *testing.T) {
 		}
 
 		// Another rule's changes do not put this one's off.
-		w.Watch([]string{"/etc/dir", "/etc/other"}, nil)
+		w.Watch([]string{"/etc/dir", "/etc/other"}, nil, nil)
 		later(time.Second)
 		b.write("etc/dir/a", "once more")
 		w.hint(key)
@@ -186,7 +186,7 @@ func TestChangesWhileRead(t *testing.T) {
 			w.run(ctx, deaf{}, func() {})
 		}()
 		defer func() { cancel(); <-done }()
-		w.Watch(nil, []string{"a.service"})
+		w.Watch(nil, []string{"a.service"}, nil)
 		synctest.Wait()
 		b.write("etc/a.service", "half")
 		w.hint("a.service")

@@ -34,7 +34,7 @@ var both = []string{"/etc/dir", "/etc/one"}
 // watching makes a Watcher of both that nobody runs, as after a restart.
 func (b *bench) watching() *Watcher {
 	w := b.new()
-	w.Watch(both, nil)
+	w.Watch(both, nil, nil)
 	return w
 }
 
@@ -180,7 +180,7 @@ func TestOtherRules(t *testing.T) {
 	b.write("etc/dir/a", "a")
 	b.write("etc/dir/sub/b", "b")
 	w := b.new()
-	w.Watch([]string{"/etc/dir"}, nil)
+	w.Watch([]string{"/etc/dir"}, nil, nil)
 	look(t, w)
 	b.write("etc/dir/a", "aa")
 	b.write("etc/dir/sub/b", "bb")
@@ -188,28 +188,28 @@ func TestOtherRules(t *testing.T) {
 	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…")
 	pending, _, _ := read(w)
 
-	w.Watch([]string{"/etc/dir", "/etc/dir/sub"}, nil)
+	w.Watch([]string{"/etc/dir", "/etc/dir/sub"}, nil, nil)
 	if names(w) != "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…" || complete(w) {
 		t.Errorf("before the new rule was read: %q, complete %t", names(w), complete(w))
 	}
 	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…")
-	w.Watch([]string{"/etc/dir/sub"}, nil) // the outer one goes
+	w.Watch([]string{"/etc/dir/sub"}, nil, nil) // the outer one goes
 	expectLook(t, w, "/etc/dir/sub/b=… /etc/dir/sub/c=…")
 	must(t, w.MarkApplied(pending[1:2]))
-	w.Watch([]string{"/etc", "/etc/dir/sub/c"}, nil) // and one above and one below come in its place
+	w.Watch([]string{"/etc", "/etc/dir/sub/c"}, nil, nil) // and one above and one below come in its place
 	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/c=…")
 	left := []v1alpha1.Change{pending[0], pending[2]}
 	if changes, _, _ := read(w); !slices.Equal(changes, left) {
 		t.Errorf("%v, expected %v", changes, left)
 	}
-	expectLook(t, func() *Watcher { w := b.new(); w.Watch([]string{"/etc"}, nil); return w }(), "/etc/dir/a=… /etc/dir/sub/c=…")
+	expectLook(t, func() *Watcher { w := b.new(); w.Watch([]string{"/etc"}, nil, nil); return w }(), "/etc/dir/a=… /etc/dir/sub/c=…")
 
 	// Policies that come back in the same breath, as by a delete and an apply, lose nothing.
-	w.Watch(nil, nil)
+	w.Watch(nil, nil, nil)
 	if names(w) != "" {
 		t.Errorf("%q of what nobody names", names(w))
 	}
-	w.Watch([]string{"/etc"}, nil)
+	w.Watch([]string{"/etc"}, nil, nil)
 	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/c=…")
 }
 
@@ -223,7 +223,7 @@ func TestRuleComesBack(t *testing.T) {
 	}
 	w := b.new()
 	named := func(w *Watcher, unit string, paths ...string) *Watcher {
-		w.Watch(paths, strings.Fields(unit))
+		w.Watch(paths, strings.Fields(unit), nil)
 		return w
 	}
 	look(t, named(w, "a.service", "/etc/dir", "/etc/dir/sub", "/etc/one"))
@@ -259,22 +259,22 @@ func TestUnnamedIsBounded(t *testing.T) {
 		w := b.new()
 		for _, path := range append(slices.Clone(paths), "") { // one after the other leaves
 			time.Sleep(time.Hour)
-			w.Watch([]string{"/etc/always", path}[:1+min(len(path), 1)], nil)
+			w.Watch([]string{"/etc/always", path}[:1+min(len(path), 1)], nil, nil)
 			look(t, w)
 		}
 		for _, path := range paths {
 			b.write(path, "2")
 		}
-		w.Watch(paths[:5], nil)
+		w.Watch(paths[:5], nil, nil)
 		expectLook(t, w, "/etc/003=… /etc/004=…")
 		w = b.new() // the same in the next process
-		w.Watch(append(slices.Clone(paths[:5]), paths[len(paths)-1]), nil)
+		w.Watch(append(slices.Clone(paths[:5]), paths[len(paths)-1]), nil, nil)
 		expectLook(t, w, "/etc/003=… /etc/004=… /etc/102=…")
-		w.Watch(nil, nil)
+		w.Watch(nil, nil, nil)
 		look(t, w)
 		time.Sleep(keepUnnamed + time.Second)
 		look(t, w)
-		w.Watch(paths[:5], nil)
+		w.Watch(paths[:5], nil, nil)
 		expectLook(t, w, "")
 	})
 }
@@ -291,10 +291,10 @@ func TestTakesOver(t *testing.T) {
 				b := newBench(t)
 				b.write("etc/app/a", "1")
 				w := b.new()
-				w.Watch([]string{"/etc"}, nil)
+				w.Watch([]string{"/etc"}, nil, nil)
 				look(t, w)
 				b.write("etc/app/a", "2")
-				w.Watch(nil, nil)
+				w.Watch(nil, nil, nil)
 				look(t, w)
 				time.Sleep(c.gone)
 				if restarted {
@@ -302,7 +302,7 @@ func TestTakesOver(t *testing.T) {
 				}
 				b.rename("etc/app", "etc/old")
 				must(t, os.Symlink("app", b.at("etc/app")))
-				w.Watch([]string{"/etc/app/a"}, nil)
+				w.Watch([]string{"/etc/app/a"}, nil, nil)
 				expectProblem(t, w, "/etc/app/a", "too many levels", "")
 				time.Sleep(24 * time.Hour)
 				b.remove("etc/app")
@@ -340,7 +340,7 @@ func TestUnnamedFilesAreBounded(t *testing.T) {
 		t.Errorf("%d digests are kept", len(w.digests))
 	}
 	w.roots["/c"].named = false
-	w.Watch([]string{"/e"}, nil) // what it needs may be in the others
+	w.Watch([]string{"/e"}, nil, nil) // what it needs may be in the others
 	w.dropUnnamed(now.Add(2 * keepUnnamed))
 	if len(w.roots) != 3 {
 		t.Errorf("%d roots are kept before /e was read", len(w.roots))

@@ -44,7 +44,7 @@ func TestUnits(t *testing.T) {
 	b.write("usr/lib/systemd/system/a.service", "[Service]")
 	b.write("etc/systemd/system/multi-user.target.wants/x", "")
 	w, stop := b.run()
-	w.Watch(nil, []string{"a.service", "none.service"})
+	w.Watch(nil, []string{"a.service", "none.service"}, nil)
 	b.says(w, "")
 	undo := func(name string) {
 		b.says(w, "a.service=…")
@@ -100,7 +100,7 @@ func TestUnits(t *testing.T) {
 	stop()
 
 	w = b.new()
-	w.Watch(nil, []string{"a.service"})
+	w.Watch(nil, []string{"a.service"}, nil)
 	systemd.fail(errors.New("the bus is away"))
 	expectProblem(t, w, "a.service", "the bus is away", "")
 	systemd.fail(nil)
@@ -114,7 +114,7 @@ func TestUnits(t *testing.T) {
 
 	b.options.Units = nil
 	w = b.new()
-	w.Watch(nil, []string{"a.service"})
+	w.Watch(nil, []string{"a.service"}, nil)
 	expectProblem(t, w, "a.service", "no systemd", "")
 }
 
@@ -125,7 +125,7 @@ func TestBurst(t *testing.T) {
 		b.write(fmt.Sprintf("etc/dir/%d/f", i), "in effect")
 	}
 	w, _ := b.run()
-	w.Watch([]string{"/etc/dir", "/etc/dir/3", "/etc/one"}, nil)
+	w.Watch([]string{"/etc/dir", "/etc/dir/3", "/etc/one"}, nil, nil)
 	b.says(w, "")
 	var wg sync.WaitGroup
 	for seed := range uint64(4) {
@@ -157,7 +157,7 @@ func TestBurst(t *testing.T) {
 	})
 	wg.Wait()
 	fresh := b.new() // goes on from the same baseline
-	fresh.Watch([]string{"/etc/dir", "/etc/dir/3", "/etc/one"}, nil)
+	fresh.Watch([]string{"/etc/dir", "/etc/dir/3", "/etc/one"}, nil, nil)
 	must(t, fresh.Refresh(t.Context()))
 	want, _, _ := read(fresh)
 	until(t, fmt.Sprint(want), func() bool {

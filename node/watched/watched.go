@@ -120,17 +120,15 @@ type Watcher struct {
 	reading chan struct{} // holds a value while a goroutine reads files
 	saving  sync.Mutex    // one write of the baseline at a time
 
-	mu        sync.Mutex
-	digests   map[string]string // the baseline, by path; see baselineFile
-	roots     map[string]*root  // what digests covers, and what is to be covered
-	asked     bool              // Watch was called
-	published []v1alpha1.Change // until the first Watch
-	unsaved   bool              // the baseline differs from the file
-	newKey    bool              // the key is not in its file yet
-	saveErr   error             // why the baseline could not be written
-	hints     hints             // nil while Run does not run
-	report    Report
-	notify    func()
+	mu      sync.Mutex
+	digests map[string]string // the baseline, by path; see baselineFile
+	roots   map[string]*root  // what digests covers, and what is to be covered
+	asked   bool              // Watch was called
+	unsaved bool              // the baseline differs from the file
+	saveErr error             // why the baseline could not be written
+	hints   hints             // nil while Run does not run
+	report  Report
+	notify  func()
 }
 
 // New makes a Watcher that continues from the baseline in the state directory.
@@ -146,25 +144,18 @@ func New(o Options) *Watcher {
 	return w
 }
 
-// SetPublished sets the changes that this boot has published on the Node. They remain
-// changes if the baseline of this boot is lost: a file or unit among them differs from
-// what is in effect until a turn has applied it, or until the next boot. Call
-// SetPublished before Watch; after the first Watch it does nothing.
-func (w *Watcher) SetPublished(changes []v1alpha1.Change) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.asked {
-		w.published = slices.Clone(changes)
-	}
-}
-
 // Watch sets what is to be watched from now on: absolute paths, of files or directories,
 // and full names of units. What is new is read soon. The baseline of what is no longer
 // named is kept for a month, for a hundred paths and units: if a rule names it again,
 // what has changed in the meantime is a change. For a path that is named for the first
 // time, the baseline of paths that overlap it is used if they are named, or were within
 // the last hour.
-func (w *Watcher) Watch(paths, units []string) {
+//
+// published are the changes that this boot has published on the Node; they count in the
+// first call only. They remain changes if the baseline of this boot is lost: a file or unit
+// among them differs from what is in effect until a turn has applied it, or until the next
+// boot.
+func (w *Watcher) Watch(paths, units []string, published []v1alpha1.Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now, named := time.Now(), map[string]bool{}
@@ -174,30 +165,33 @@ func (w *Watcher) Watch(paths, units []string) {
 	for _, unit := range units {
 		named[unit] = true
 	}
-	news := !w.asked
+	if w.asked {
+		published = nil
+	}
 	for name := range named {
 		if w.roots[name] == nil {
-			w.roots[name] = &root{name: name, since: now, published: w.published}
+			w.roots[name] = &root{name: name, since: now, published: slices.Clone(published)}
 		}
 	}
-	w.asked, w.published = true, nil
-	count := 0
+	news, count := !w.asked, 0
+	w.asked = true
 	for _, name := range slices.Sorted(maps.Keys(w.roots)) {
 		r := w.roots[name]
 		news = news || r.named != named[name]
-		if r.named = named[name]; !r.named {
-			if r.unnamed.IsZero() {
-				r.unnamed, w.unsaved = now, true
+		r.named = named[name]
+		if r.named != r.unnamed.IsZero() {
+			w.unsaved = true
+			if r.unnamed = now; r.named {
+				r.unnamed = time.Time{}
 			}
-			continue
 		}
-		if !r.unnamed.IsZero() {
-			r.unnamed, w.unsaved = time.Time{}, true
-		}
-		if count++; count > MaxWatched {
-			r.problem = errExcess
-		} else if r.problem == errExcess {
+		if r.problem == errExcess {
 			r.problem = nil
+		}
+		if r.named {
+			if count++; count > MaxWatched {
+				r.problem = errExcess
+			}
 		}
 	}
 	if news {

@@ -145,7 +145,7 @@ func TestFiles(t *testing.T) {
 	if changes, problems, complete := read(w); complete || len(changes)+len(problems) != 0 {
 		t.Errorf("before it is known what to watch: %v, %v, %t", changes, problems, complete)
 	}
-	w.Watch([]string{"/etc/one", "/etc/dir", "/etc/late", "/etc/link"}, nil)
+	w.Watch([]string{"/etc/one", "/etc/dir", "/etc/late", "/etc/link"}, nil, nil)
 	b.says(w, "")
 
 	b.write("etc/one", "other")
