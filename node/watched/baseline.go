@@ -38,8 +38,9 @@ const unknown = "unknown"
 type baselineFile struct {
 	Version int    `json:"version"`
 	BootID  string `json:"bootID"`
-	// Digests has the digest of each file in effect, by its path; the path of a unit's
-	// file follows the unit's name. A digest may be as short as a version, or unknown.
+	// Digests has the digest of each file in effect, by its path. In front of the path of
+	// a unit's file are the unit's name and a slash; of a file to which links lead, the
+	// name of the root and a slash. A digest may be as short as a version, or unknown.
 	Digests map[string]string `json:"digests"`
 	// Roots are the paths and units that Digests covers: what is in one of them and
 	// not in Digests does not exist in effect. The time is when the last rule that named
@@ -96,7 +97,13 @@ func (w *Watcher) load() {
 	default:
 		w.digests = b.Digests
 		for name, unnamed := range b.Roots {
-			w.roots[name] = &root{name: name, covered: true, unnamed: unnamed}
+			w.roots[name] = &root{name: name, private: !filepath.IsAbs(name), covered: true, unnamed: unnamed}
+		}
+		for key := range b.Digests {
+			name, _, private := strings.Cut(key, "//")
+			if r := w.roots[name]; private && r != nil {
+				r.private = true
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -31,7 +32,9 @@ func (w *Watcher) cover(r *root, found map[string]entry) {
 		return o.covered && (o.unnamed.IsZero() || r.since.Sub(o.unnamed) <= takeOver)
 	}
 	covered := func(name string) bool { return w.rootOf(name, covers) != nil }
-	maps.DeleteFunc(w.digests, func(name, _ string) bool { return within(name, r.name) && !covered(name) })
+	maps.DeleteFunc(w.digests, func(name, _ string) bool {
+		return within(name, r.name) && r.private == strings.Contains(name, "//") && !covered(name)
+	})
 	for name, e := range found {
 		if !covered(name) {
 			w.digests[name] = e.digest
@@ -46,16 +49,19 @@ func (w *Watcher) cover(r *root, found map[string]entry) {
 		pending++
 		exists := false
 		for name := range found {
-			if !within(name, c.Name) {
+			if r.source() == v1alpha1.SourceFile && !within(pathOf(name), c.Name) {
 				continue
 			}
 			if exists = true; !covered(name) {
 				w.digests[name] = unknown
 			}
 		}
-		if !exists && !covered(c.Name) {
-			w.digests[c.Name] = unknown
+		if key := r.key(c.Name); !exists && !covered(key) {
+			w.digests[key] = unknown
 		}
+	}
+	if o := w.rootOf(r.name, (*root).compared); r.private && o != nil && !same(o.seen[r.name].digest, w.digests[r.name]) {
+		w.digests[r.key(r.name)] = unknown // the link itself is a pending change of another root
 	}
 	r.covered, r.published, w.unsaved = true, nil, true
 	w.Log.Info("a path or unit is watched for the first time: its files are in effect as they are now, except pending changes",
@@ -78,12 +84,27 @@ func version(digest string) string {
 
 // markApplied makes one change part of the baseline.
 func (w *Watcher) markApplied(c v1alpha1.Change) {
-	r := w.rootOf(c.Name, func(r *root) bool { return r.covered && r.source() == c.Source })
+	r := w.nearest(c.Name, func(r *root) bool { return r.covered && r.source() == c.Source })
 	if r == nil || c.Version != v1alpha1.VersionAbsent && v1alpha1.DigestKey(c.Version) == "" {
 		return
 	}
-	now := r.seen[c.Name].digest
-	if r.name == c.Name {
+	if !r.compared() {
+		if r.source() == v1alpha1.SourceUnit {
+			return // no rule names it any more, and what it was is unknown
+		}
+		if o := w.rootOf(c.Name, (*root).compared); !r.private && o != nil {
+			r = o
+		}
+	}
+	key := r.key(c.Name)
+	now := r.seen[key].digest
+	if o := w.rootOf(c.Name, (*root).compared); r.private && o != nil && (version(now) == c.Version || w.own(r).version == c.Version) {
+		// A link leads here. The other root has the link, which is in effect too.
+		if delete(w.digests, c.Name); o.seen[c.Name].digest != "" {
+			w.digests[c.Name] = o.seen[c.Name].digest
+		}
+	}
+	if r.name == c.Name && r.compared() {
 		states := append(slices.Clone(r.reported), w.own(r))
 		if i := slices.IndexFunc(states, func(s state) bool { return s.version == c.Version }); i >= 0 {
 			w.setInEffect(r, states[i].digests)
@@ -91,11 +112,11 @@ func (w *Watcher) markApplied(c v1alpha1.Change) {
 		}
 		itself := version(now) == c.Version
 		if c.Version == v1alpha1.VersionAbsent {
-			itself = w.digests[c.Name] != ""
+			itself = w.digests[key] != ""
 		}
 		files := w.allUnknown(r)
 		below := len(files)
-		if files[r.name] != "" {
+		if files[key] != "" {
 			below--
 		}
 		if r.source() == v1alpha1.SourceUnit || below > 0 && !itself {
@@ -106,11 +127,11 @@ func (w *Watcher) markApplied(c v1alpha1.Change) {
 	w.unsaved = true
 	switch {
 	case c.Version == v1alpha1.VersionAbsent:
-		delete(w.digests, c.Name)
+		delete(w.digests, key)
 	case version(now) == c.Version:
-		w.digests[c.Name] = now
+		w.digests[key] = now
 	default: // it has changed again, which is for the next turn
-		w.digests[c.Name] = c.Version
+		w.digests[key] = c.Version
 	}
 }
 
@@ -128,7 +149,7 @@ func (w *Watcher) allUnknown(r *root) map[string]string {
 		files[name] = unknown
 	}
 	if len(files) == 0 {
-		files[r.name] = unknown // it was something, and is nothing now
+		files[r.key(r.name)] = unknown // it was something, and is nothing now
 	}
 	return files
 }

@@ -194,7 +194,7 @@ func TestReadsOnce(t *testing.T) {
 	must(t, err)
 	defer h.Close()
 	read := func(old map[string]entry) map[string]entry {
-		s := newScan(t.Context(), h, newKey([]byte("a secret")), old)
+		s := newScan(t.Context(), h, newKey([]byte("a secret")), &root{name: "/etc/one"}, old)
 		must(t, s.visit("/etc/one", true))
 		return s.found
 	}

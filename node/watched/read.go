@@ -60,19 +60,19 @@ func stampOf(info fs.FileInfo, link string) (s stamp, final bool) {
 
 // scan reads the files of one root.
 type scan struct {
-	ctx    context.Context
-	host   hostfs.FS
-	key    *hostKey
-	prefix string           // of the names in found: a unit's name
-	old    map[string]entry // what was read before need not be read again
-	found  map[string]entry
+	ctx   context.Context
+	host  hostfs.FS
+	key   *hostKey
+	root  *root            // whose files are read
+	old   map[string]entry // what was read before need not be read again
+	found map[string]entry
 	// What is left of the bounds.
 	files, dirs int
 	bytes       int64
 }
 
-func newScan(ctx context.Context, host hostfs.FS, key *hostKey, old map[string]entry) *scan {
-	return &scan{ctx: ctx, host: host, key: key, old: old, found: map[string]entry{},
+func newScan(ctx context.Context, host hostfs.FS, key *hostKey, r *root, old map[string]entry) *scan {
+	return &scan{ctx: ctx, host: host, key: key, root: r, old: old, found: map[string]entry{},
 		files: MaxFiles, dirs: maxDirs, bytes: MaxBytes}
 }
 
@@ -82,6 +82,16 @@ func gone(err error) bool {
 }
 
 var errReplaced = errors.New("another file is in its place each time it is read")
+
+// linked reports whether a path is a link, or a link leads to it.
+func linked(host hostfs.FS, path string) bool {
+	for ; path != "/"; path = filepath.Dir(path) {
+		if info, err := host.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSymlink {
+			return true
+		}
+	}
+	return false
+}
 
 // visit reads what is at a path: a file, a link, or a directory with everything below it.
 // At the top, which is a path that a rule names or one of a unit's files, it also reads
@@ -204,14 +214,14 @@ func (s *scan) put(path string, e entry) error {
 	if s.files--; s.files < 0 {
 		return fmt.Errorf("more than %d files", MaxFiles)
 	}
-	s.found[s.prefix+printable(path)] = e
+	s.found[s.root.key(printable(path))] = e
 	return nil
 }
 
 // file reads a regular file, at the end of a link if there is one.
 func (s *scan) file(path string, info fs.FileInfo, link string) error {
 	now, _ := stampOf(info, link)
-	if old := s.old[s.prefix+printable(path)]; old.final && old.stamp == now && now.size <= s.bytes {
+	if old := s.old[s.root.key(printable(path))]; old.final && old.stamp == now && now.size <= s.bytes {
 		s.bytes -= now.size
 		return s.put(path, old)
 	}

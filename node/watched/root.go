@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -20,6 +21,9 @@ type root struct {
 	since   time.Time // when it was first named, if that was in this process
 	unnamed time.Time // when the last rule that named it went away; zero: a rule names it
 	covered bool      // the baseline has its files
+	// private: no other root has its files, even if its name begins with their names. It
+	// is a unit, or links lead to it: what a broader root reads there is the link.
+	private bool
 
 	// published are the changes that the last process published. They are used if
 	// the baseline does not cover the root.
@@ -100,9 +104,38 @@ func equal(a, b map[string]entry) bool {
 	return maps.EqualFunc(a, b, func(a, b entry) bool { return a.digest == b.digest })
 }
 
-// rootOf returns, of the roots that match, the one with the longest name that a path is
+// key returns the name of a file of the root in the baseline: its path or, in a private
+// root, the root's name and the path.
+func (r *root) key(path string) string {
+	if r.private {
+		return r.name + "/" + path
+	}
+	return path
+}
+
+// pathOf returns the path in a key.
+func pathOf(key string) string {
+	if _, path, private := strings.Cut(key, "//"); private {
+		return "/" + path
+	}
+	return key
+}
+
+// rootOf returns, of the roots that match and can have a key, the one with the longest
+// name; nil if there is none.
+func (w *Watcher) rootOf(key string, match func(*root) bool) *root {
+	if name, _, private := strings.Cut(key, "//"); private {
+		if r := w.roots[name]; r != nil && match(r) {
+			return r
+		}
+		return nil
+	}
+	return w.nearest(key, func(r *root) bool { return !r.private && match(r) })
+}
+
+// nearest returns, of the roots that match, the one with the longest name that a path is
 // in; nil if there is none.
-func (w *Watcher) rootOf(name string, match func(*root) bool) *root {
+func (w *Watcher) nearest(name string, match func(*root) bool) *root {
 	for {
 		if r := w.roots[name]; r != nil && match(r) {
 			return r
@@ -147,7 +180,10 @@ const maxChangeBytes = 12 << 10
 func (w *Watcher) changes() []v1alpha1.Change {
 	lists := map[*root][]v1alpha1.Change{}
 	add := func(r *root, name string) {
-		lists[r] = append(lists[r], v1alpha1.Change{Source: r.source(), Name: name, Version: version(r.seen[name].digest)})
+		if longest := w.nearest(name, (*root).compared); !r.private && longest.private {
+			return // that one reports what the link leads to as well
+		}
+		lists[r] = append(lists[r], v1alpha1.Change{Source: r.source(), Name: pathOf(name), Version: version(r.seen[name].digest)})
 	}
 	for name, inEffect := range w.digests {
 		if r := w.rootOf(name, (*root).compared); r != nil && !same(r.seen[name].digest, inEffect) {

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"path"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
@@ -130,7 +130,7 @@ func (w *Watcher) readRoot(ctx context.Context, name string, all, now bool) {
 	if !read {
 		return
 	}
-	found, grew, blind, err := w.readFiles(ctx, name, h, old)
+	found, grew, blind, err := w.readFiles(ctx, r, h, old)
 	if ctx.Err() != nil {
 		return
 	}
@@ -150,15 +150,21 @@ func (w *Watcher) readRoot(ctx context.Context, name string, all, now bool) {
 
 // readFiles reads the files of a root, of which old was read before. grew and blind are
 // those of [dirwatch.Watcher.Watch].
-func (w *Watcher) readFiles(ctx context.Context, name string, h hints, old map[string]entry) (found map[string]entry, grew bool, blind, err error) {
+func (w *Watcher) readFiles(ctx context.Context, r *root, h hints, old map[string]entry) (found map[string]entry, grew bool, blind, err error) {
 	host, err := hostfs.New(w.Root)
 	if err != nil {
 		return nil, false, nil, err
 	}
 	defer host.Close()
-	s := newScan(ctx, host, w.key, old)
+	name, unit := r.name, r.source() == v1alpha1.SourceUnit
+	if !r.covered {
+		private := unit || linked(host, name)
+		w.mu.Lock()
+		r.private = private
+		w.mu.Unlock()
+	}
+	s := newScan(ctx, host, w.key, r, old)
 	paths, fragments, dropIns := []string{name}, []string(nil), []string(nil)
-	unit := !path.IsAbs(name)
 	if unit {
 		if fragments, dropIns, err = w.unitFiles(ctx, name); err != nil {
 			return nil, false, nil, err
@@ -171,7 +177,6 @@ func (w *Watcher) readFiles(ctx context.Context, name string, h hints, old map[s
 		grew, blind = h.Watch(name, w.Root, paths, true)
 	}
 	if unit {
-		s.prefix = name
 		err = s.unit(fragments, dropIns)
 	} else {
 		err = s.visit(name, true)

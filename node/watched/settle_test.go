@@ -18,6 +18,28 @@ type deaf struct{ err error }
 
 func (d deaf) Watch(string, string, []string, bool) (bool, error) { return false, d.err }
 
+// grows is an inotify that has found a new directory, as often as is said.
+type grows struct{ times atomic.Int32 }
+
+func (g *grows) Watch(string, string, []string, bool) (bool, error) { return g.times.Add(-1) >= 0, nil }
+
+// What changed in a directory that has come since the last reading was not reported: it has
+// to settle from then on.
+func TestNewDirectorySettles(t *testing.T) {
+	g := &grows{}
+	inBubble(t, g, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
+		g.times.Store(2)
+		b.write("etc/dir/new/a", "half")
+		w.hint(key)
+		later(5100 * time.Millisecond)
+		b.expect(w, "")
+		later(5 * time.Second)
+		b.expect(w, "")
+		later(5 * time.Second)
+		b.expect(w, "/etc/dir/new/a=…")
+	})
+}
+
 // inBubble runs a Watcher of /etc/dir in a bubble where time is nothing; the test says what inotify tells.
 func inBubble(t *testing.T, h hints, poll time.Duration, f func(b *bench, w *Watcher, answers *atomic.Int32)) {
 	synctest.Test(t, func(t *testing.T) {

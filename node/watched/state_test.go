@@ -174,6 +174,61 @@ func TestApplied(t *testing.T) {
 	}
 }
 
+// A unit, or a directory that is reported as one change, was applied in a state that only
+// the last process has seen, and has changed again since. It stays a change as a whole, even
+// if all its files are what they were before the turn.
+func TestAppliedInUnseenState(t *testing.T) {
+	b := newBench(t)
+	b.options.Units = &unitFiles{}
+	const unit = "etc/systemd/system/a.service"
+	write := func(text string) {
+		b.write(unit, text)
+		for i := range MaxChanges + 1 {
+			b.write(fmt.Sprintf("etc/many/%02d", i), text)
+		}
+	}
+	start := func() *Watcher {
+		w := b.new()
+		w.Watch([]string{"/etc/many"}, []string{"a.service"}, nil)
+		return w
+	}
+	write("0")
+	look(t, start())
+	for _, next := range []string{"0", "2", ""} {
+		write("1")
+		w := start()
+		expectLook(t, w, "/etc/many=… a.service=…")
+		turn := w.Report().Changes
+		if write(next); next == "" {
+			b.remove("etc/many")
+			b.remove(unit)
+		}
+		w = start()
+		look(t, w)
+		must(t, w.MarkApplied(turn))
+		want := "/etc/many=… a.service=…"
+		if next == "" {
+			want = "/etc/many=absent a.service=absent"
+		}
+		expectLook(t, start(), want)
+		must(t, w.MarkApplied(w.Report().Changes))
+		expectLook(t, start(), "")
+		write("0")
+		look(t, w)
+		must(t, w.MarkApplied(w.Report().Changes))
+	}
+	// All files of the directory were gone when it was applied.
+	b.remove("etc/many")
+	w := start()
+	expectLook(t, w, "/etc/many=absent")
+	turn := w.Report().Changes
+	write("0")
+	w = start()
+	expectLook(t, w, "")
+	must(t, w.MarkApplied(turn))
+	expectLook(t, w, "/etc/many=…")
+}
+
 // What is not named any more is forgotten; what is named once more, by another rule, keeps what is pending.
 func TestOtherRules(t *testing.T) {
 	b := newBench(t)
@@ -367,7 +422,7 @@ const fuzzKey = "01234567"
 func FuzzBaseline(f *testing.F) {
 	for _, text := range []string{
 		"", "null", "{}", "[]", `{"version":2,"bootID":"a"}`, `{"version":2,"bootID":"a","digests":{"/a":null},"roots":{}}`,
-		`{"version":2,"bootID":"a","digests":{"/a/b":"` + fuzzKey + `-0123456789ab","/a/c":"unknown","a.service/x":"unknown"},"roots":{"/a":"0001-01-01T00:00:00Z","a.service":"2026-11-21T12:00:00Z"}}`,
+		`{"version":2,"bootID":"a","digests":{"/a/b":"` + fuzzKey + `-0123456789ab","/a/c":"unknown","a.service//x":"unknown"},"roots":{"/a":"0001-01-01T00:00:00Z","a.service":"2026-11-21T12:00:00Z"}}`,
 	} {
 		f.Add([]byte(text))
 	}
@@ -382,7 +437,7 @@ func FuzzBaseline(f *testing.F) {
 		w := &Watcher{Options: Options{Log: slog.New(slog.DiscardHandler)}, key: &hostKey{}, digests: b.Digests, roots: map[string]*root{}}
 		covered := 0
 		for name := range b.Roots {
-			w.roots[name] = &root{name: name, named: true, covered: true, seen: map[string]entry{}}
+			w.roots[name] = &root{name: name, private: name == "a.service", named: true, covered: true, seen: map[string]entry{}}
 		}
 		for name := range b.Digests {
 			if w.rootOf(name, (*root).compared) != nil {

@@ -170,7 +170,7 @@ func (w *Watcher) Watch(paths, units []string, published []v1alpha1.Change) {
 	}
 	for name := range named {
 		if w.roots[name] == nil {
-			w.roots[name] = &root{name: name, since: now, published: slices.Clone(published)}
+			w.roots[name] = &root{name: name, private: !filepath.IsAbs(name), since: now, published: slices.Clone(published)}
 		}
 	}
 	news, count := !w.asked, 0
