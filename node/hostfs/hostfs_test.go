@@ -17,7 +17,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// The machine's own root is not confined: what is linked there absolutely, as /var/run, is where the link says.
+// The machine's own root is not confined: an absolute link such as /var/run leads where it says.
 func TestMachinesOwnRoot(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, "run"), 0o755))
@@ -36,7 +36,7 @@ func TestMachinesOwnRoot(t *testing.T) {
 		}
 		f.Close()
 	}
-	// Below any other root the same link leads out, and nobody follows it.
+	// Below any other root the same link leads out of it, and is not followed.
 	f, err := New(dir)
 	must(t, err)
 	defer f.Close()
@@ -48,7 +48,7 @@ func TestMachinesOwnRoot(t *testing.T) {
 	}
 }
 
-// What is there is read, as much of it as is bounded; what is no file is not, and holds nobody.
+// Read reads a bounded part of a file, and does not wait for a pipe.
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "big"), []byte(strings.Repeat("x", MaxRead+1)), 0o600))

@@ -30,7 +30,7 @@ func (b *bench) writeState(name, text string, mode os.FileMode) {
 	must(b.t, os.Chmod(filepath.Join(b.state, name), mode))
 }
 
-// read gives what is said after a look.
+// read refreshes, and returns the changes.
 func (b *bench) read(w *Watcher) []v1alpha1.Change {
 	b.t.Helper()
 	must(b.t, w.Refresh(b.t.Context()))
@@ -38,7 +38,7 @@ func (b *bench) read(w *Watcher) []v1alpha1.Change {
 	return changes
 }
 
-// changed is one file that is watched and has changed, with the Watcher that says so.
+// changed makes a watched file that has changed, and the Watcher that reports it.
 func changed(t *testing.T, key, text string) (*bench, *Watcher, v1alpha1.Change) {
 	t.Helper()
 	b := newBench(t)
@@ -96,8 +96,8 @@ func TestVersionsOfTwoHosts(t *testing.T) {
 	}
 }
 
-// Equal contents of two files have different versions: who can write one of them cannot
-// try out by that what the other one holds.
+// Equal contents of two files have different versions: a user who can write one of them
+// cannot guess the content of the other.
 func TestVersionsOfTwoFiles(t *testing.T) {
 	b := newBench(t)
 	w := b.watching()
@@ -142,7 +142,7 @@ func TestVersionsAtOnePath(t *testing.T) {
 	}
 }
 
-// A key that is lost, or that somebody else may know, is replaced. That alone is no
+// A key that is lost, or that another user may know, is replaced. That alone is not a
 // change, and the versions of the new one say nothing about those of the old one.
 func TestKeyIsLost(t *testing.T) {
 	for name, lose := range map[string]func(b *bench){
@@ -198,7 +198,7 @@ func TestNothingInEffect(t *testing.T) {
 	if next := b.watching(); next.key.id != w.key.id {
 		t.Errorf("the key %s was not kept, the next process has %s", w.key.id, next.key.id)
 	}
-	// A host where no rule names anything keeps nothing.
+	// A host without rules for files writes nothing.
 	b = newBench(t)
 	w = b.new()
 	w.Watch(nil, nil, nil)
@@ -243,7 +243,7 @@ func TestPublishedOutlivesTheKey(t *testing.T) {
 		t.Errorf("%v, expected %v under another key", second, first)
 	}
 	expectLook(t, watch(nil), want) // it is written down
-	b.write("etc/dir/sub/a", "1")   // that this was in effect nobody knows any more
+	b.write("etc/dir/sub/a", "1")   // it is no longer known that this was in effect
 	b.write("etc/dir/sub/b", "1")
 	expectLook(t, w, "/etc/dir/sub/a=… /etc/dir/sub/b=… /etc/many=… /etc/one=absent a.service=…")
 
@@ -265,8 +265,8 @@ func TestPublishedOutlivesTheKey(t *testing.T) {
 	expectLook(t, watch(nil), "")
 }
 
-// While the key cannot be written, the process goes on with the one that it made, and
-// says so. Nothing is written that a key would be needed for.
+// While the key cannot be written, the process continues with the one that it made, and
+// logs it. Nothing is written that a key would be needed for.
 func TestKeyCannotBeWritten(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")
@@ -292,7 +292,7 @@ func TestKeyCannotBeWritten(t *testing.T) {
 	}
 	expectLook(t, b.watching(), "/etc/one=…")
 
-	// A folder in its place can be neither read nor replaced.
+	// A directory in its place can be neither read nor replaced.
 	b = newBench(t)
 	must(t, os.MkdirAll(b.keyFile(), 0o700))
 	w = b.watching()
@@ -305,8 +305,8 @@ func TestKeyCannotBeWritten(t *testing.T) {
 	}
 }
 
-// Who reads a Node, and even the baseline, finds a small secret by trying all candidates
-// if the digests are plain, or if there is the key; and not with what is published.
+// A thief who reads a Node, and even the baseline, finds a small secret by trying all
+// candidates if the digests are plain or the key is known, and not otherwise.
 func TestDictionaryAttack(t *testing.T) {
 	const pin = "7391"
 	b, w, c := changed(t, "", pin)

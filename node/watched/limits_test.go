@@ -13,7 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
 
-// expectProblem looks, and expects one problem with these words, and what was said before to stand.
+// expectProblem refreshes, and expects one problem with these words, and these changes to remain.
 func expectProblem(t *testing.T, w *Watcher, name, words, stands string) {
 	t.Helper()
 	if err := w.Refresh(t.Context()); err == nil || !strings.Contains(err.Error(), words) {
@@ -28,7 +28,7 @@ func expectProblem(t *testing.T, w *Watcher, name, words, stands string) {
 	}
 }
 
-// What cannot be read is told; what was said before stands; and nothing is guessed afterwards either.
+// What cannot be read is a problem, and the changes that were reported before remain.
 func TestUnreadable(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/a", "a")
@@ -94,7 +94,7 @@ func TestUnreadable(t *testing.T) {
 	expectLook(t, w, "")
 }
 
-// The kernel's own word that it cannot read: a process's memory has nothing at its beginning.
+// A read error of the kernel: a process's memory has nothing at its beginning.
 func TestInputError(t *testing.T) {
 	b := newBench(t)
 	b.options.Root = "/"
@@ -104,7 +104,7 @@ func TestInputError(t *testing.T) {
 	expectProblem(t, w, b.at("link"), "input/output error", "")
 }
 
-// Nothing leads out of a root that is not the machine's own.
+// A link cannot lead out of a root that is not the machine's own.
 func TestConfined(t *testing.T) {
 	b := newBench(t)
 	outside := filepath.Join(filepath.Dir(b.root), "outside")
@@ -118,7 +118,7 @@ func TestConfined(t *testing.T) {
 	expectProblem(t, w, "/up/outside", "escapes", "")
 }
 
-// More than fifty changes below a path are one, and a Node has room for what many paths say.
+// More than fifty changes below a path are one, and all changes together fit on a Node.
 func TestManyChanges(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/keep", "")
@@ -171,7 +171,7 @@ func TestManyChanges(t *testing.T) {
 	expectLook(t, w, "")
 }
 
-// Names that are no UTF-8 survive the way through JSON.
+// Names that are not UTF-8 can be in the baseline.
 func TestOddNames(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/\xff\n\"ü", "a")
@@ -186,7 +186,7 @@ func TestOddNames(t *testing.T) {
 	expectLook(t, b.watching(), "")
 }
 
-// What was read is not read again while it is the same file, and is however little of it has changed.
+// A file is not read again while its stamp is the same, and is after any change.
 func TestReadsOnce(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")

@@ -13,7 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// deaf is an inotify that says nothing by itself.
+// deaf is an inotify that reports nothing.
 type deaf struct{ err error }
 
 func (d deaf) Watch(string, string, []string, bool) (bool, error) { return false, d.err }
@@ -40,7 +40,7 @@ func TestNewDirectorySettles(t *testing.T) {
 	})
 }
 
-// inBubble runs a Watcher of /etc/dir in a bubble where time is nothing; the test says what inotify tells.
+// inBubble runs a Watcher of /etc/dir in a synctest bubble; the test does what inotify would.
 func inBubble(t *testing.T, h hints, poll time.Duration, f func(b *bench, w *Watcher, answers *atomic.Int32)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -65,7 +65,7 @@ func inBubble(t *testing.T, h hints, poll time.Duration, f func(b *bench, w *Wat
 	})
 }
 
-// later lets time go by.
+// later lets time pass.
 func later(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -92,7 +92,7 @@ func TestSettles(t *testing.T) {
 			b.t.Errorf("%d answers were told of, expected 1", answers.Load())
 		}
 
-		// What was said stands until what comes has settled: half a minute of writing, and back to what it was.
+		// The report remains until the files have settled: half a minute of writing, and back to what it was.
 		for i := range 10 {
 			b.write("etc/dir/a", fmt.Sprint(i))
 			b.write("etc/dir/b", fmt.Sprint(i))
@@ -111,7 +111,7 @@ func TestSettles(t *testing.T) {
 			b.t.Errorf("%d answers were told of, expected 2", answers.Load())
 		}
 
-		// What comes to nothing is never told.
+		// What is changed back at once is never reported.
 		b.write("etc/dir/a", "for a moment")
 		w.hint(key)
 		later(3 * time.Second)
@@ -122,7 +122,7 @@ func TestSettles(t *testing.T) {
 			b.t.Errorf("%d answers were told of, expected 2", answers.Load())
 		}
 
-		// Another rule's changes do not put this one's off.
+		// Changes in another root do not delay this one's.
 		w.Watch([]string{"/etc/dir", "/etc/other"}, nil, nil)
 		later(time.Second)
 		b.write("etc/dir/a", "once more")
@@ -135,7 +135,7 @@ func TestSettles(t *testing.T) {
 	})
 }
 
-// What never comes to rest is told once a minute.
+// What never settles is reported once a minute.
 func TestNeverSettles(t *testing.T) {
 	inBubble(t, deaf{}, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
 		for second := range 200 {
@@ -159,8 +159,8 @@ func TestNeverSettles(t *testing.T) {
 	})
 }
 
-// A commit does not wait until it has settled.
-func TestLookDoesNotWait(t *testing.T) {
+// A commit does not wait until the files have settled.
+func TestRefreshDoesNotWait(t *testing.T) {
 	for name, h := range map[string]hints{"inotify": deaf{}, "no inotify": nil} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, h, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
@@ -168,7 +168,7 @@ func TestLookDoesNotWait(t *testing.T) {
 				w.hint(key)
 				must(b.t, w.Refresh(b.t.Context()))
 				b.expect(w, "/etc/dir/a=…")
-				b.write("etc/dir/a", "before") // and nobody tells
+				b.write("etc/dir/a", "before") // without a hint
 				must(b.t, w.Refresh(b.t.Context()))
 				b.expect(w, "")
 				later(30 * time.Minute)
@@ -180,7 +180,7 @@ func TestLookDoesNotWait(t *testing.T) {
 	}
 }
 
-// meddler is a systemd that is asked in the middle of each look.
+// meddler is a systemd that hints at a change in the middle of each reading.
 type meddler struct {
 	w       *Watcher
 	meddles atomic.Bool
@@ -222,7 +222,7 @@ func TestChangesWhileRead(t *testing.T) {
 	})
 }
 
-// Where the kernel has no watch left, the polls see changes, and two looks that agree stand for silence.
+// Where the kernel has no watch left, polls find changes, and two readings that agree show that the files have settled.
 func TestWithoutInotify(t *testing.T) {
 	full := fmt.Errorf("watching: %w", syscall.ENOSPC)
 	for name, h := range map[string]hints{"no watch left": deaf{full}, "no instance": nil} {
@@ -233,7 +233,7 @@ func TestWithoutInotify(t *testing.T) {
 				b.expect(w, "")
 				later(34 * time.Second)
 				b.expect(w, "/etc/dir/a=…")
-				// From the poll on it is looked at every five seconds, and is another each time.
+				// From the poll on it is read every five seconds, and differs each time.
 				for i := range 27 {
 					b.write("etc/dir/b", fmt.Sprint(i))
 					later(2 * time.Second)
@@ -249,7 +249,7 @@ func TestWithoutInotify(t *testing.T) {
 	}
 }
 
-// A change that inotify missed, a mount over the folder for one, is seen by the next poll.
+// The next poll finds a change that inotify did not report, such as a mount over the directory.
 func TestMissed(t *testing.T) {
 	inBubble(t, deaf{}, 30*time.Second, func(b *bench, w *Watcher, answers *atomic.Int32) {
 		must(b.t, os.Chmod(b.at("etc/dir/a"), 0o600))
@@ -258,8 +258,8 @@ func TestMissed(t *testing.T) {
 	})
 }
 
-// Whoever applied a change waits until nothing changes any more, and sees what there is then.
-func TestRest(t *testing.T) {
+// After a change is applied, WaitSettled waits until nothing changes any more, and reads the files then.
+func TestWaitSettled(t *testing.T) {
 	inBubble(t, deaf{}, time.Hour, func(b *bench, w *Watcher, _ *atomic.Int32) {
 		rest := func(changes ...v1alpha1.Change) (took time.Duration) {
 			b.t.Helper()
@@ -291,7 +291,7 @@ func TestRest(t *testing.T) {
 		changes, _, _ := read(w)
 		must(b.t, w.MarkApplied(changes))
 
-		// What never comes to rest is not waited for without end, and is seen.
+		// The wait for what never settles is bounded, and what is there then is reported.
 		ctx, cancel := context.WithCancel(b.t.Context())
 		defer cancel()
 		go func() {
@@ -307,7 +307,7 @@ func TestRest(t *testing.T) {
 		b.expect(w, "/etc/dir/a=…")
 		cancel()
 		if err := w.WaitSettled(ctx, changes); err == nil {
-			b.t.Error("it was called off, and all is well")
+			b.t.Error("it was canceled, and there is no error")
 		}
 		later(time.Minute)
 	})

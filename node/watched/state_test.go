@@ -15,7 +15,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// look reads everything, and gives what is said.
+// look refreshes, and returns the changes by name.
 func look(t *testing.T, w *Watcher) string {
 	t.Helper()
 	must(t, w.Refresh(t.Context()))
@@ -31,7 +31,7 @@ func expectLook(t *testing.T, w *Watcher, want string) {
 
 var both = []string{"/etc/dir", "/etc/one"}
 
-// watching makes a Watcher of both that nobody runs, as after a restart.
+// watching makes a Watcher of both that does not run, as after a restart.
 func (b *bench) watching() *Watcher {
 	w := b.new()
 	w.Watch(both, nil, nil)
@@ -40,7 +40,7 @@ func (b *bench) watching() *Watcher {
 
 func (b *bench) baseline() string { return filepath.Join(b.state, baselineName) }
 
-// What changed while lockkeeper was not there is a change; what changed before this boot is none.
+// What changed while lockkeeper was stopped is a change; what changed before this boot is not.
 func TestRestart(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/a", "a")
@@ -72,7 +72,7 @@ func TestRestart(t *testing.T) {
 	expectLook(t, b.watching(), "/etc/one=…")
 }
 
-// A baseline that cannot be read is taken anew, with a warning that names the file.
+// A baseline that cannot be read is replaced, with a warning that names the file.
 func TestCorruptBaseline(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "cut off": "{\"version\": 1,\n", "null": "null", "another version": `{"version":1,"bootID":"` + boot + `","digests":{},"roots":{}}`,
@@ -90,11 +90,11 @@ func TestCorruptBaseline(t *testing.T) {
 				t.Errorf("no warning names the file: %s", b.log.text.String())
 			}
 			b.write("etc/one", "2")
-			expectLook(t, b.watching(), "/etc/one=…") // it was written anew
+			expectLook(t, b.watching(), "/etc/one=…") // it was written again
 		})
 	}
 	b := newBench(t)
-	must(t, os.MkdirAll(b.baseline(), 0o755)) // a folder in its place cannot be replaced either
+	must(t, os.MkdirAll(b.baseline(), 0o755)) // a directory in its place cannot be replaced either
 	w := b.watching()
 	expectLook(t, w, "")
 	if _, problems, complete := read(w); !complete || !b.log.has("cannot write which files and units are in effect") {
@@ -102,7 +102,7 @@ func TestCorruptBaseline(t *testing.T) {
 	}
 }
 
-// A full disk forgets nothing while the process lives, and is told.
+// With a full disk nothing is lost while the process lives, and it is logged.
 func TestFullDisk(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")
@@ -121,7 +121,7 @@ func TestFullDisk(t *testing.T) {
 	changes, _, _ := read(w)
 	full()
 	if err := w.MarkApplied(changes); err == nil {
-		t.Error("it was applied, and nobody says that this is not written down")
+		t.Error("it was applied, and there is no error, although it was not written")
 	}
 	full()
 	expectLook(t, w, "")
@@ -229,7 +229,7 @@ func TestAppliedInUnseenState(t *testing.T) {
 	expectLook(t, w, "/etc/many=…")
 }
 
-// What is not named any more is forgotten; what is named once more, by another rule, keeps what is pending.
+// What is no longer named is not reported; what another rule names too keeps what is pending.
 func TestOtherRules(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/a", "a")
@@ -259,10 +259,10 @@ func TestOtherRules(t *testing.T) {
 	}
 	expectLook(t, func() *Watcher { w := b.new(); w.Watch([]string{"/etc"}, nil, nil); return w }(), "/etc/dir/a=… /etc/dir/sub/c=…")
 
-	// Policies that come back in the same breath, as by a delete and an apply, lose nothing.
+	// Policies that are deleted and applied again at once lose nothing.
 	w.Watch(nil, nil, nil)
 	if names(w) != "" {
-		t.Errorf("%q of what nobody names", names(w))
+		t.Errorf("%q of what no rule names", names(w))
 	}
 	w.Watch([]string{"/etc"}, nil, nil)
 	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/c=…")
@@ -302,7 +302,7 @@ func TestRuleComesBack(t *testing.T) {
 	}
 }
 
-// What was in effect of what nobody names is not kept for ever.
+// What is in effect of what no rule names is kept for a bounded time.
 func TestUnnamedIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -402,7 +402,7 @@ func TestUnnamedFilesAreBounded(t *testing.T) {
 	}
 }
 
-// Before it is said what is to be watched, nothing is forgotten, and nothing is known.
+// Before the first Watch nothing is dropped, and nothing is known.
 func TestNothingNamedYet(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")

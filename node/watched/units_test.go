@@ -36,7 +36,7 @@ func (u *unitFiles) fail(err error) {
 	u.err = err
 }
 
-// A unit's files are its fragment, the one that counts, and all drop-ins, wherever they appear.
+// A unit's files are the fragment that counts, and all drop-ins, wherever they appear.
 func TestUnits(t *testing.T) {
 	b := newBench(t)
 	systemd := &unitFiles{}
@@ -118,7 +118,7 @@ func TestUnits(t *testing.T) {
 	expectProblem(t, w, "a.service", "no systemd", "")
 }
 
-// Whatever happens at the same time, in the end what is said is what a look from nothing finds.
+// Whatever happens at the same time, the last report is what a new process finds.
 func TestBurst(t *testing.T) {
 	b := newBench(t)
 	for i := range 20 {
@@ -152,7 +152,7 @@ func TestBurst(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 20 {
-			_ = w.Refresh(t.Context()) // what vanishes while it is read is no error, what is another each time is
+			_ = w.Refresh(t.Context()) // a file that vanishes is not an error, one that is replaced each time is
 		}
 	})
 	wg.Wait()

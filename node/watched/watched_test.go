@@ -23,7 +23,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// until waits for a condition that nothing tells of.
+// until waits for a condition.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.After(time.Minute); !cond(); {
@@ -80,7 +80,7 @@ func (b *bench) write(name, text string) {
 func (b *bench) rename(from, to string) { b.t.Helper(); must(b.t, os.Rename(b.at(from), b.at(to))) }
 func (b *bench) remove(name string)     { b.t.Helper(); must(b.t, os.RemoveAll(b.at(name))) }
 
-// new makes a Watcher that nobody runs.
+// new makes a Watcher that does not run.
 func (b *bench) new() *Watcher {
 	o := b.options
 	o.Log = slog.New(slog.NewTextHandler(&b.log, nil))
