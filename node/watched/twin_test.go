@@ -70,9 +70,7 @@ func (m *twin) watch(paths []string) {
 		mine := below(now, path)
 		for other, files := range known {
 			for name := range below(now, other) {
-				if _, in := mine[name]; in {
-					delete(mine, name)
-				}
+				delete(mine, name)
 			}
 			maps.Copy(mine, below(files, path))
 		}
