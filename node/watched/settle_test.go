@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -219,6 +220,18 @@ func TestChangesWhileRead(t *testing.T) {
 		b.write("etc/a.service", "whole")
 		later(5 * time.Second)
 		b.expect(w, "a.service=…")
+
+		// A reading for a commit may have missed it: it is read again once it has settled.
+		later(time.Minute)
+		systemd.meddles.Store(true)
+		must(t, w.Refresh(t.Context()))
+		systemd.meddles.Store(false)
+		before := w.Report().Changes
+		b.write("etc/a.service", "missed")
+		later(5100 * time.Millisecond)
+		if now := w.Report().Changes; slices.Equal(now, before) {
+			t.Errorf("what changed during the reading is not read again: %v", now)
+		}
 	})
 }
 

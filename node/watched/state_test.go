@@ -102,6 +102,47 @@ func TestCorruptBaseline(t *testing.T) {
 	}
 }
 
+// A baseline that could not be read back is not written, and one that is too long is not
+// read. Both are logged.
+func TestBaselineTooLong(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/one", "1")
+	w := b.watching()
+	expectLook(t, w, "")
+	defer func(was int64) { maxBaseline = was }(maxBaseline)
+	maxBaseline = 400
+	b.write("etc/one", "2")
+	b.write("etc/dir/"+strings.Repeat("x", 200), "")
+	expectLook(t, w, "/etc/dir/"+strings.Repeat("x", 200)+"=… /etc/one=…")
+	if err := w.MarkApplied(w.Report().Changes); err == nil || !strings.Contains(err.Error(), "too many files") {
+		t.Errorf("it is too long to be read, and the error is %v", err)
+	}
+	expectLook(t, b.watching(), "/etc/dir/"+strings.Repeat("x", 200)+"=… /etc/one=…") // by the file that is left
+	maxBaseline = 100
+	expectLook(t, b.watching(), "")
+	if !b.log.has("cannot read which files and units were in effect") {
+		t.Error("nothing says that it was not read")
+	}
+}
+
+// What is applied after its rule has gone is in effect when the rule comes back.
+func TestAppliedWithoutRule(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/dir/a", "1")
+	b.write("etc/one", "1")
+	w := b.watching()
+	look(t, w)
+	b.write("etc/dir/a", "2")
+	b.remove("etc/one")
+	expectLook(t, w, "/etc/dir/a=… /etc/one=absent")
+	turn := w.Report().Changes
+	w.Watch(nil, nil, nil)
+	expectLook(t, w, "")
+	must(t, w.MarkApplied(turn))
+	w.Watch(both, nil, nil)
+	expectLook(t, w, "")
+}
+
 // With a full disk nothing is lost while the process lives, and it is logged.
 func TestFullDisk(t *testing.T) {
 	b := newBench(t)

@@ -269,3 +269,22 @@ func TestLinks(t *testing.T) {
 		}
 	}
 }
+
+// A link that has changed stays a pending change when a rule names it for the first time.
+func TestPendingLink(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/one", "1")
+	b.write("etc/two", "2")
+	must(t, os.Symlink("one", b.at("etc/link")))
+	must(t, os.Symlink("one", b.at("etc/same")))
+	w := b.new()
+	w.Watch([]string{"/etc"}, nil, nil)
+	expectLook(t, w, "")
+	b.remove("etc/link")
+	must(t, os.Symlink("two", b.at("etc/link")))
+	expectLook(t, w, "/etc/link=…")
+	w.Watch([]string{"/etc", "/etc/link", "/etc/same"}, nil, nil)
+	expectLook(t, w, "/etc/link=…")
+	must(t, w.MarkApplied(w.Report().Changes))
+	expectLook(t, w, "")
+}
