@@ -186,6 +186,7 @@ func TestTwoPathsToOneDirectory(t *testing.T) {
 	b.write("real/x")
 	b.expect("a file in both", "bar foo")
 	b.watch("foo")
+	b.expect("that the first is given up", "")
 	b.write("link/y")
 	b.expect("a file in the other", "bar")
 	b.mkdir("a/b")
@@ -244,6 +245,20 @@ func TestNotBelow(t *testing.T) {
 	b.expect("a directory", "foo")
 	b.mkdir("late")
 	b.expect("the directory above", "foo")
+}
+
+// That a file system is unmounted is reported of its own directory only.
+func TestUnmount(t *testing.T) {
+	b := newBench(t)
+	b.mkdir("etc")
+	if err := syscall.Mount("tmpfs", b.at("etc"), "tmpfs", 0, ""); err != nil {
+		t.Skipf("cannot mount: %v", err)
+	}
+	b.write("etc/foo")
+	b.watch("foo", "/etc/foo")
+	b.reported()
+	must(t, syscall.Unmount(b.at("etc"), 0))
+	b.expect("the directory above is unmounted", "foo")
 }
 
 // Events that did not fit into the kernel's queue may have been about anything.
