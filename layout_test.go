@@ -22,7 +22,7 @@ import (
 const module = "lockkeeper.dev/lockkeeper"
 
 // topLevel lists every file and directory that may be in the root.
-var topLevel = strings.Fields(`main.go node coordinator drain updateengine systemd packaging api policy testbed docs
+var topLevel = strings.Fields(`main.go node coordinator drain kube updateengine systemd packaging api policy testbed docs
 	go.mod go.sum Makefile README.md LICENSE CHANGELOG.md tools.mod tools.sum layout_test.go main_test.go .ci .gitignore .git bin dist`)
 
 // pure lists the packages that use no client, D-Bus, file, clock or random number.
@@ -32,12 +32,13 @@ var pure = []string{"api/v1alpha1", "node/turn", "policy", "coordinator/rollout"
 // packages may import. Both sides include what is below them; the entry nearest to a
 // package decides. A package without an entry may import nothing of this module.
 var allowedImports = map[string][]string{
-	".":            {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine", "packaging"},
-	"coordinator":  {"api", "coordinator", "node/dirwatch", "node/object", "node/turn", "policy", "systemd"},
-	"node":         {"api", "drain", "node", "policy", "systemd", "updateengine"},
+	".":            {"api", "coordinator", "drain", "kube", "node", "policy", "systemd", "updateengine", "packaging"},
+	"coordinator":  {"api", "coordinator", "kube", "node/dirwatch", "node/object", "node/turn", "policy", "systemd"},
+	"node":         {"api", "drain", "kube", "node", "policy", "systemd", "updateengine"},
 	"node/turn":    {"api"},
 	"policy":       {"api"},
-	"drain":        {"api"},
+	"drain":        {"api", "kube"},
+	"kube":         {"api", "kube", "node/turn"},
 	"systemd":      {"api"},
 	"updateengine": {"api"},
 	"api":          {"api"},
@@ -48,12 +49,12 @@ var allowedImports = map[string][]string{
 	"coordinator/rollout": {"api", "node/turn", "policy"},
 	// The host's metrics are rendered from the record that the host keeps.
 	"coordinator/metrics":   {"api", "coordinator", "node/local"},
-	"coordinator/report":    {"api", "coordinator", "node/local", "node/object", "node/turn", "policy"},
+	"coordinator/report":    {"api", "coordinator", "kube", "node/local", "node/object", "node/turn", "policy"},
 	"coordinator/forecast":  {"api", "coordinator/rollout", "drain", "node/turn", "policy"},
 	"coordinator/notify":    {"api", "coordinator/webclient"},
 	"coordinator/webclient": {},
 	// The only package that knows both loops: what the command runs.
-	"coordinator/instance": {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine"},
+	"coordinator/instance": {"api", "coordinator", "drain", "kube", "node", "policy", "systemd", "updateengine"},
 }
 
 // forbidden lists what a pure package must not import. It includes what is below.
@@ -302,6 +303,8 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 			typ = x.X
 		case *ast.IndexExpr:
 			typ = x.X
+		case *ast.IndexListExpr:
+			typ = x.X
 		case *ast.Ident:
 			return x.IsExported()
 		default:
@@ -348,6 +351,10 @@ func TestTheRulesCanFail(t *testing.T) {
 		{"coordinator/webclient", module + "/api/v1alpha1", true},
 		{"coordinator", module + "/node/turn", false},
 		{"drain", module + "/node/turn", true},
+		{"drain", module + "/kube", false},
+		{"kube", module + "/node/object", true},
+		{"kube", module + "/coordinator", true},
+		{"kube", module + "/api/v1alpha1", false},
 		{"systemd", module + "/drain", true},
 		{"updateengine", module + "/api/v1alpha1", false},
 		{"api/v1alpha1", "k8s.io/api/core/v1", true},
@@ -380,6 +387,8 @@ const (
 func F() { time.Sleep(1); go F(); _ = metav1.Now() }
 func (T) G() {}
 func (hidden) H() {}
+type pair[A, B any] struct{}
+func (pair[A, B]) I() {}
 func (t *T) after() { var u struct{ Now int }; _ = u.Now; _ = time.Duration(1) }
 `, parser.ParseComments)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
 	"lockkeeper.dev/lockkeeper/node/object"
@@ -25,9 +26,9 @@ func TestBlindLeader(t *testing.T) {
 		l := &leader{
 			candidate: &candidate{
 				Options: Options{LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, Report: func(s Status) { said = append(said, s) }},
-				log:     slog.New(slog.DiscardHandler), lease: newLeaseWatch(nil, "lockkeeper", "lockkeeper", nil),
+				log:     slog.New(slog.DiscardHandler), lease: newLeaseWatch(&kubernetes.Clientset{}, "lockkeeper", "lockkeeper", nil),
 			},
-			epoch: "me_1", view: object.NewView(nil, "", nil), over: func(why error) { ended = why },
+			epoch: "me_1", view: object.WatchNodes(&kubernetes.Clientset{}, nil, nil), over: func(why error) { ended = why },
 		}
 		after := func(d time.Duration) {
 			time.Sleep(d)
@@ -79,13 +80,18 @@ func (a *answers) Update(_ context.Context, l *coordinationv1.Lease, _ metav1.Up
 
 // What the lock reads and writes is in the watch's view at once, an emergency stop for one.
 func TestLocksAnswersAreInView(t *testing.T) {
-	w := newLeaseWatch(nil, "n", "l", nil)
+	w := newLeaseWatch(&kubernetes.Clientset{}, "n", "l", nil)
 	lease := func(version, holder string) *coordinationv1.Lease {
 		return &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{UID: "1", ResourceVersion: version}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "l", UID: "1", ResourceVersion: version}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder},
 		}
 	}
-	w.show(lease("5", "old_1"), true)
+	w.read(lease("5", "old_1"))
+	select {
+	case <-w.freed:
+		t.Error("freed, and it is held")
+	default:
+	}
 	a := &answers{lease: lease("7", "")}
 	leases := told{a, w.read}.Leases("n")
 	var seen []string
@@ -105,6 +111,11 @@ func TestLocksAnswersAreInView(t *testing.T) {
 	a.err = errors.New("no")
 	_, _ = leases.Update(t.Context(), lease("9", "lost"), metav1.UpdateOptions{})
 	look()
+	select {
+	case <-w.freed:
+	default:
+		t.Error("nothing says that the Lease was let go")
+	}
 	if want := []string{"", "", "me_1", "me_1"}; !slices.Equal(seen, want) {
 		t.Errorf("in view were %q, expected %q", seen, want)
 	}

@@ -222,7 +222,7 @@ func (c *candidate) connect() error {
 	c.lease = newLeaseWatch(client, c.LeaseNamespace, c.LeaseName, c.wentBack)
 	ctx, cancel := context.WithCancel(context.Background())
 	var looking sync.WaitGroup
-	looking.Go(func() { c.lease.run(ctx) })
+	looking.Go(func() { c.lease.Run(ctx) })
 	c.unlook = func() {
 		cancel()
 		looking.Wait()

@@ -21,6 +21,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/notify"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -99,7 +100,7 @@ func eventsTo(ctx context.Context, sink clientevents.EventSink, log *slog.Logger
 		return e
 	}
 	b := clientevents.NewBroadcaster(byNote{sink})
-	if err := b.StartRecordingToSinkWithContext(object.Quiet(ctx)); err != nil {
+	if err := b.StartRecordingToSinkWithContext(kube.Quiet(ctx)); err != nil {
 		log.Warn("no Events are written", "err", err)
 		return e
 	}

@@ -63,14 +63,13 @@ type leader struct {
 	lock        *termLock
 	over        context.CancelCauseFunc // ends the term
 	beat        *systemd.Beat
-	view        *object.View
+	view        *object.NodeWatch
 	policies    *object.Policies
 	statuses    *statuses
 	gates       *gate.Gates
 	kick        chan struct{}
 	// The loop's alone.
 	blind  time.Time // since when it does not see what to decide on; zero: it does
-	unread unread    // its policies
 	told   string    // why it grants nothing by them, as its Status has it
 	events *events
 	facts  facts
@@ -104,8 +103,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	// A view of its own for each term: its first list is a quorum read that
 	// began after the Lease was won. A list from before may lack the turns
 	// that the last leader granted last.
-	l.view = object.NewView(c.client, "", l.wake)
-	l.view.OnRewind(func() { over(errRewound) })
+	l.view = object.WatchNodes(c.client, l.wake, func() { over(errRewound) })
 	l.policies = object.NewPolicies(c.client, l.wake)
 	l.statuses = newStatuses(c.client, l.policies, c.log)
 	watching.Go(func() { l.view.Run(ctx) })
@@ -114,8 +112,8 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	// Each term asks for itself: what the last leader was told does not count.
 	l.gates = gate.New(gate.Options{URL: c.PrometheusURL, TokenFile: c.PrometheusTokenFile, Version: c.Version, Changed: l.wake, Log: c.log})
 	watching.Go(func() { l.gates.Run(ctx) })
-	c.lease.hear(l.leaseChanged)
-	defer c.lease.hear(nil)
+	c.lease.listenTo(l.leaseChanged)
+	defer c.lease.listenTo(nil)
 	l.events = newEvents(ctx, c.client, c.log)
 	l.events.send, l.events.heldAfter = c.sender.Send, c.sender.HeldLongerThan()
 
@@ -172,7 +170,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 		return l.RetryPeriod
 	}
 	var due time.Duration
-	s.Unread, due = l.unread.look(l.policies.Err())
+	s.Unread, due = unread(l.policies.Age(), l.policies.Err())
 	l.sees(s.Unread)
 	l.events.looked(&s, l.candidate.lease.now(), l.view.Get)
 	out := rollout.Decide(s)
@@ -219,7 +217,7 @@ func (l *leader) gropes() {
 
 // unseen says what it is that a leader does not see, and why.
 func (l *leader) unseen() error {
-	what, err := "its own term in the Lease", l.candidate.lease.trouble()
+	what, err := "its own term in the Lease", l.candidate.lease.Err()
 	switch {
 	case !l.view.Listed():
 		what, err = "the Nodes", l.view.Err()
@@ -264,7 +262,7 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 	}
 	s.StopText, s.Stopped = lease.Annotations[v1alpha1.AnnotationStop]
 	l.writes(&s)
-	s.Nodes = l.facts.of(l.view.Nodes())
+	s.Nodes = l.facts.of(l.view.All())
 	return s, true
 }
 

@@ -6,56 +6,42 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 )
 
-// A leader that may no longer read the policies grants by the old ones for a minute, and then nothing until it has
-// read them again.
+// A leader that cannot read the policies again grants by the old ones for a minute, and then nothing until it has read
+// them again.
 func TestUnreadPolicies(t *testing.T) {
 	kind := schema.GroupResource{Group: "lockkeeper.dev", Resource: "disruptionpolicies"}
-	forbidden, away := apierrors.NewForbidden(kind, "", errors.New("no")), errors.New("away")
+	forbidden := apierrors.NewForbidden(kind, "", errors.New("no"))
 	gone := fmt.Errorf("listing: %w", object.ErrNotServed)
-	type step struct {
-		after time.Duration
-		err   error
-		why   string // a part of it; "" is that it grants
-		due   time.Duration
-	}
-	for name, steps := range map[string][]step{
-		"read all the time": {{0, nil, "", leadRound}, {time.Hour, nil, "", leadRound}},
-		"the right to read is revoked": {
-			{0, nil, "", leadRound}, {time.Hour, forbidden, "", leadRound}, {59 * time.Second, forbidden, "", time.Second},
-			{time.Second, forbidden, "forbidden", leadRound}, {time.Hour, forbidden, "forbidden", leadRound},
-			// What is there by now is taken in after the answer.
-			{0, nil, "forbidden", readAgainFor}, {readAgainFor - 1, nil, "forbidden", 1}, {1, nil, "", leadRound},
-			{0, forbidden, "", leadRound},
-		},
-		"just not a minute": {{0, away, "", leadRound}, {59 * time.Second, nil, "", readAgainFor}, {2 * time.Second, nil, "", readAgainFor - 2*time.Second}, {time.Hour, nil, "", leadRound}},
-		"a moment":          {{0, away, "", leadRound}, {time.Second, nil, "", readAgainFor}, {readAgainFor, nil, "", leadRound}, {time.Hour, nil, "", leadRound}},
-		"the list is answered and the watch is not": {
-			{0, away, "", leadRound}, {30 * time.Second, nil, "", readAgainFor}, {time.Millisecond, away, "", 30*time.Second - time.Millisecond},
-			{30 * time.Second, forbidden, "forbidden", leadRound}, {time.Millisecond, nil, "forbidden", readAgainFor}, {time.Millisecond, away, "away", leadRound},
-		},
-		"no such kind":                {{0, gone, "", leadRound}, {time.Hour, gone, "", leadRound}},
-		"no such kind after all":      {{0, away, "", leadRound}, {time.Hour, away, "away", leadRound}, {0, gone, "", leadRound}},
-		"looked at long after, still": {{0, away, "", leadRound}, {time.Hour, away, "away", leadRound}},
+	for _, c := range []struct {
+		age time.Duration
+		err error
+		why string // a part of it; "" is that it grants
+		due time.Duration
+	}{
+		{0, nil, "", leadRound},
+		{0, forbidden, "", leadRound}, // a list was refused that only asks how far the store is; the watch is there
+		{time.Second, nil, "", leadRound},
+		{time.Second, forbidden, "", leadRound},
+		{59 * time.Second, forbidden, "", time.Second},
+		{time.Minute - 1, forbidden, "", 1},
+		{time.Minute, forbidden, "forbidden", kube.CatchUp},
+		{time.Hour, forbidden, "forbidden", kube.CatchUp},
+		{time.Hour, nil, "has not answered", kube.CatchUp},
+		{time.Hour, gone, "", leadRound},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			var u unread
-			for i, s := range steps {
-				time.Sleep(s.after)
-				why, due := u.look(s.err)
-				if (why == "") != (s.why == "") || !strings.Contains(why, s.why) || due != s.due {
-					t.Errorf("%s: step %d: %q, looks again in %v; expected %q, %v", name, i, why, due, s.why, s.due)
-				}
-			}
-		})
+		why, due := unread(c.age, c.err)
+		if (why == "") != (c.why == "") || !strings.Contains(why, c.why) || due != c.due {
+			t.Errorf("%v, %v: %q, looks again in %v; expected %q, %v", c.age, c.err, why, due, c.why, c.due)
+		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"regexp"
 	"strings"
@@ -12,17 +11,12 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 )
 
 const (
@@ -35,71 +29,9 @@ const (
 	maxMessage = 400
 )
 
-// listWatch lists and watches the pods of one node for the reflector.
-type listWatch struct{ *cache.ListWatch }
-
-// IsWatchListSemanticsUnSupported makes the reflector begin with a LIST: it
-// works alike on every server we are written for, while a streamed list costs
-// those that do not know it two more requests.
-func (listWatch) IsWatchListSemanticsUnSupported() bool { return true }
-
+// selector selects the pods of the node.
 func (d *Drainer) selector() string {
 	return fields.OneTermEqualSelector("spec.nodeName", d.node).String()
-}
-
-// watch keeps v up to date until ctx ends. The reflector resumes a watch that
-// ended and lists anew after one that broke, with growing delay.
-func (d *Drainer) watch(ctx context.Context, v *view) {
-	logger := logr.FromSlogHandler(endQuietly{d.logger.Handler(), ctx})
-	pods := d.client.CoreV1().Pods(metav1.NamespaceAll)
-	lw := listWatch{&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			// The reflector would begin with "0", anything an API server's cache
-			// happens to hold. An old and empty list would end the drain.
-			if o.ResourceVersion == "0" {
-				o.ResourceVersion = ""
-			}
-			o.FieldSelector = d.selector()
-			list, err := pods.List(ctx, o)
-			v.heard(err)
-			return list, err
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = d.selector()
-			w, err := pods.Watch(ctx, o)
-			v.heard(err)
-			return w, err
-		},
-	}}
-	cache.NewReflectorWithOptions(lw, &corev1.Pod{}, v, cache.ReflectorOptions{
-		Name:   "drain",
-		Logger: &logger,
-		// As the API server's own choice: half an hour to an hour, not five minutes.
-		MinWatchTimeout: 30 * time.Minute,
-	}).RunWithContext(klog.NewContext(ctx, logger))
-}
-
-// endQuietly holds back what the reflector says when its context ends in the
-// middle of a watch, which is how every drain ends: an error, "Failed to
-// watch". Everything else, and the same words at any other time, goes through.
-type endQuietly struct {
-	slog.Handler
-	ctx context.Context
-}
-
-func (h endQuietly) Handle(ctx context.Context, r slog.Record) error {
-	if h.ctx.Err() != nil {
-		return nil
-	}
-	return h.Handler.Handle(ctx, r)
-}
-
-func (h endQuietly) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return endQuietly{h.Handler.WithAttrs(attrs), h.ctx}
-}
-
-func (h endQuietly) WithGroup(name string) slog.Handler {
-	return endQuietly{h.Handler.WithGroup(name), h.ctx}
 }
 
 // eachPod lists the node's pods from the quorum.

@@ -27,9 +27,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 )
 
 // Pod names one pod. The UID tells it from a pod of the same name that was
@@ -109,7 +111,7 @@ func New(client kubernetes.Interface, node string, opts ...Option) *Drainer {
 }
 
 // Run evicts the node's pods and waits for them to go. It returns nil once a
-// moment came in which the view of its watch showed none left to evict or to
+// moment came in which its watch showed none left to evict or to
 // wait for; more may come afterwards (see [Drainer.Remaining]). Otherwise it
 // goes on, through an API server that is away as well, until ctx ends and
 // returns ctx's error, wrapped. When ctx ends no new eviction is begun; those
@@ -124,14 +126,21 @@ func (d *Drainer) Run(ctx context.Context, progress func(Progress)) error {
 		return errors.New("draining: no node name was given")
 	}
 	ctx, stop := context.WithCancel(ctx)
-	v := newView(d.node, d.verdict)
+	changed := make(chan struct{}, 1)
+	pods := d.watchPods(func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
 	var wg sync.WaitGroup
-	wg.Go(func() { d.watch(ctx, v) })
+	wg.Go(func() { pods.Run(klog.NewContext(ctx, logr.FromSlogHandler(d.logger.Handler()))) })
 	defer wg.Wait()
 	defer stop()
 
 	l := &loop{
-		view:     v,
+		changed:  changed,
+		pods:     func() snapshot { return snapshotOf(pods) },
 		evictor:  apiEvictor{client: d.client, force: d.force},
 		schedule: newSchedule(d.concurrency, rand.Float64),
 		reporter: reporter{send: progress, every: d.progressEvery},

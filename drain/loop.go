@@ -15,10 +15,11 @@ type evictor interface {
 	evict(ctx context.Context, p Pod) answer
 }
 
-// loop carries the schedule out. It knows of no API: the pods come from the
-// view, evictions go to the evictor.
+// loop carries the schedule out. It knows of no API: the pods come from a snapshot,
+// evictions go to the evictor.
 type loop struct {
-	view     *view
+	changed  <-chan struct{} // holds a token when pods returns something else
+	pods     func() snapshot
 	evictor  evictor
 	schedule *schedule
 	reporter reporter
@@ -37,7 +38,7 @@ type result struct {
 // leaves the budget short of that disruption for two minutes.
 const lastWords = 2 * time.Second
 
-// run returns nil when the view shows nothing left, else ctx's error. No
+// run returns nil when pods shows nothing left, else ctx's error. No
 // eviction begins after ctx has ended, and none is under way when it returns.
 func (l *loop) run(ctx context.Context) error {
 	evictions, abandon := context.WithCancel(context.WithoutCancel(ctx))
@@ -88,8 +89,8 @@ func (l *loop) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-l.view.changed:
-			l.schedule.observe(time.Now(), l.view.snapshot())
+		case <-l.changed:
+			l.schedule.observe(time.Now(), l.pods())
 		case r := <-results:
 			l.log(r)
 			l.schedule.answered(time.Now(), r.pod.UID, r.controller, r.answer)

@@ -61,8 +61,7 @@ func TestNothingToDoIsDoneAtOnce(t *testing.T) {
 func TestAnUnknownViewIsNotAnEmptyOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t)
-		s.view = newView(testNode, Classify) // no list yet
-		s.view.heard(errors.New("connection refused"))
+		s.synced, s.err = false, errors.New("connection refused")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		var said []Progress
@@ -293,7 +292,7 @@ func TestStartedAnew(t *testing.T) {
 				t.Fatal(err)
 			}
 			cancel()
-			s.view.changed <- struct{}{} // a new run lists anew
+			s.wake() // a new run lists again
 		}
 		if err := s.loop(8, nil).run(t.Context()); err != nil {
 			t.Fatal(err)

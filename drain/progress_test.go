@@ -123,17 +123,13 @@ func TestTerminatingBecomesABlocker(t *testing.T) {
 
 func TestAPolicyBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t)
-		s.view = newView(testNode, func(p *corev1.Pod) Verdict {
+		s := newSim(t, aPod("web"), aPod("precious"))
+		s.drainer.policy = func(p *corev1.Pod, v Verdict) Verdict {
 			if p.Name == "precious" {
 				return Verdict{Block, "Precious"}
 			}
-			return Classify(p)
-		})
-		if err := s.view.Replace([]any{aPod("web"), aPod("precious")}, "1"); err != nil {
-			t.Fatal(err)
+			return v
 		}
-		s.pods["web"], s.pods["precious"] = aPod("web"), aPod("precious")
 		time.AfterFunc(time.Minute, func() { s.remove("precious") })
 		blocked := false
 		if err := s.loop(8, func(p Progress) {

@@ -18,10 +18,12 @@ type sent struct {
 }
 
 // sim is a simulated API server inside a synctest bubble: it answers evictions
-// and shows their effect in the view.
+// and shows their effect in its snapshots.
 type sim struct {
-	t       *testing.T
-	view    *view
+	changed chan struct{}
+	drainer *Drainer // judges the pods
+	synced  bool     // a first list is in
+	err     error    // why list or watch fail
 	start   time.Time
 	latency time.Duration
 	grace   time.Duration
@@ -40,44 +42,54 @@ type sim struct {
 
 func newSim(t *testing.T, pods ...*corev1.Pod) *sim {
 	s := &sim{
-		t:       t,
-		view:    newView(testNode, Classify),
+		changed: make(chan struct{}, 1),
+		drainer: &Drainer{node: testNode},
+		synced:  true,
 		start:   time.Now(),
 		latency: 10 * time.Millisecond,
 		grace:   2 * time.Second,
 		pods:    map[string]*corev1.Pod{},
 		counts:  map[string]int{},
 	}
-	objs := make([]any, 0, len(pods))
 	for _, p := range pods {
 		s.pods[p.Name] = p
-		objs = append(objs, p)
 	}
-	if err := s.view.Replace(objs, "1"); err != nil {
-		t.Fatal(err)
-	}
+	s.wake()
 	return s
+}
+
+func (s *sim) wake() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// snapshot is what a watch shows.
+func (s *sim) snapshot() snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen := snapshot{synced: s.synced, err: s.err}
+	for _, p := range s.pods {
+		if f, ok := s.drainer.keep(p); ok {
+			seen.pods = append(seen.pods, f)
+		}
+	}
+	return seen
 }
 
 func (s *sim) add(p *corev1.Pod) {
 	s.mu.Lock()
 	s.pods[p.Name] = p
 	s.mu.Unlock()
-	if err := s.view.Add(p); err != nil {
-		s.t.Error(err)
-	}
+	s.wake()
 }
 
 func (s *sim) remove(name string) {
 	s.mu.Lock()
-	p := s.pods[name]
 	delete(s.pods, name)
 	s.mu.Unlock()
-	if p != nil {
-		if err := s.view.Delete(p); err != nil {
-			s.t.Error(err)
-		}
-	}
+	s.wake()
 }
 
 func (s *sim) evict(ctx context.Context, p Pod) answer {
@@ -128,7 +140,8 @@ func (s *sim) delete(p Pod) {
 
 func (s *sim) loop(concurrency int, progress func(Progress)) *loop {
 	return &loop{
-		view:     s.view,
+		changed:  s.changed,
+		pods:     s.snapshot,
 		evictor:  s,
 		schedule: newSchedule(concurrency, func() float64 { return 0.5 }),
 		reporter: reporter{send: progress, every: time.Second},

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -59,7 +60,7 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &Host{name: "n1", log: slog.New(slog.DiscardHandler), client: client, view: object.NewView(nil, "n1", func() {})}
+	h := &Host{name: "n1", log: slog.New(slog.DiscardHandler), client: client, view: object.WatchNode(&kubernetes.Clientset{}, "n1", func() {})}
 	shows := func(state v1alpha1.State, version string) {
 		h.view.Overlay(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1", ResourceVersion: version,
 			Labels: map[string]string{v1alpha1.LabelState: string(state)}, Annotations: map[string]string{v1alpha1.AnnotationTurn: "t1"}}})

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/local"
@@ -57,7 +58,7 @@ func newTestHost(t *testing.T, state v1alpha1.State) (h *Host, last *local.Host)
 	h, err := New(Options{Root: newRoot(t, nil), PollInterval: time.Hour, Report: func(s local.Host) { *last = s }})
 	must(t, err)
 	h.name = "n1"
-	h.view = object.NewView(nil, "n1", h.wake)
+	h.view = object.WatchNode(&kubernetes.Clientset{}, "n1", h.wake)
 	h.view.Overlay(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "n1", UID: "uid", ResourceVersion: "10", Labels: map[string]string{v1alpha1.LabelState: string(state)},
 		Annotations: map[string]string{v1alpha1.AnnotationTurn: "t1"},

@@ -123,7 +123,7 @@ type Host struct {
 
 	// Everything below belongs to the loop's goroutine, except what mu guards.
 	client      *object.Client
-	view        *object.View
+	view        *object.NodeWatch
 	policies    *object.Policies
 	matched     *policy.Match // the last good one; see match
 	unread      unread        // the policies
@@ -261,7 +261,7 @@ func (h *Host) Run(ctx context.Context) error {
 		return err
 	}
 	h.hooks.log, h.apply.log = h.log, h.log
-	h.view = object.NewView(h.client, h.name, h.wake)
+	h.view = object.WatchNode(h.client, h.name, h.wake)
 	h.policies = object.NewPolicies(h.client, h.wake)
 	wg.Go(func() { h.view.Run(ctx) })
 	wg.Go(func() { h.policies.Run(ctx) })

@@ -64,7 +64,7 @@ type Source struct {
 	// Namespace and LeaseName name the Lease.
 	Namespace, LeaseName string
 	// ReadPolicies reads all policies once, as [object.ReadPolicies] does, and
-	// WatchPolicies makes a view of them, as [object.NewPolicies] does.
+	// WatchPolicies makes a Watch of them, as [object.NewPolicies] does.
 	ReadPolicies  func(ctx context.Context) (PolicyView, error)
 	WatchPolicies func(notify func()) PolicyView
 	// ReadUpdate reads the HostUpdate of a node, as [object.ReadHostUpdate] does; nil

@@ -9,9 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // FieldManager is the name under which lockkeeper's writes stand in
@@ -181,10 +182,9 @@ func Find(ctx context.Context, client kubernetes.Interface, name string) (*corev
 	if !IsGone(err, corev1.Resource("nodes"), name) {
 		return nil, fmt.Errorf("reading node %s: %w", name, err)
 	}
-	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()})
+	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: named(name)})
 	if err == nil {
-		err = isList(list)
+		err = kube.VerifyList(list)
 	}
 	if err == nil && len(list.Items) > 0 {
 		err = isNode(&list.Items[0], name)
@@ -196,16 +196,6 @@ func Find(ctx context.Context, client kubernetes.Interface, name string) (*corev
 		return nil, nil
 	}
 	return &list.Items[0], nil
-}
-
-// isList returns an error if what was decoded from an answer is not a list of the
-// API server's: each of those has a resourceVersion. An empty list that nobody
-// sent would free the slots of all nodes.
-func isList(list metav1.ListInterface) error {
-	if list.GetResourceVersion() == "" {
-		return errors.New("the answer is not a list of objects; does a proxy answer in the API server's place?")
-	}
-	return nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -15,8 +15,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Policies that could not be read are read again when they are taken in, and not
-// a moment before: whoever hears it decides by them.
+// Policies that could not be read are read again when they are held, and not a moment before: who is notified of it
+// decides by them.
 func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 	refuses := true
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -32,21 +32,15 @@ func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 	defer server.Close()
 	var p *Policies
 	p = NewPolicies(&Client{config: &rest.Config{Host: server.URL}, http: server.Client()}, func() {
-		if p.Err() == nil && p.Get("web") == nil {
+		if p.Err() == nil && (p.Get("web") == nil || len(p.Set()) != 1) {
 			t.Error("they can be read, and are not there")
 		}
 	})
-	w := p.listWatch()
-	if _, err := w.ListWithContext(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) || !apierrors.IsForbidden(p.Err()) {
+	if err := p.Load(t.Context()); !apierrors.IsForbidden(err) || !apierrors.IsForbidden(p.Err()) || p.Listed() {
 		t.Fatalf("refused: %v, %v", err, p.Err())
 	}
 	refuses = false
-	answer, err := w.ListWithContext(t.Context(), metav1.ListOptions{})
-	list, ok := answer.(*v1alpha1.DisruptionPolicyList)
-	if err != nil || !ok || len(list.Items) != 1 || p.Err() == nil {
-		t.Fatalf("answered: %v, %v", err, p.Err())
-	}
-	if err := (policyStore{p}).Replace([]any{&list.Items[0]}, "7"); err != nil || p.Err() != nil || !p.Listed() {
+	if err := p.Load(t.Context()); err != nil || p.Err() != nil || !p.Listed() || p.Get("web") == nil {
 		t.Errorf("taken in: %v, %v", err, p.Err())
 	}
 }
@@ -62,8 +56,8 @@ func TestSameSpec(t *testing.T) {
 	for _, c := range []struct {
 		was  *v1alpha1.DisruptionPolicy
 		same bool
-	}{{nil, false}, {policy("u", 2, false), true}, {policy("v", 2, false), false}, {policy("u", 1, false), false}, {policy("u", 2, true), false}} {
-		if got := sameSpec(c.was, is); got != c.same {
+	}{{policy("u", 2, false), true}, {policy("v", 2, false), false}, {policy("u", 1, false), false}, {policy("u", 2, true), false}} {
+		if got := sameSpec(compiled{obj: c.was}, compiled{obj: is}); got != c.same {
 			t.Errorf("%+v: %t, expected %t", c.was, got, c.same)
 		}
 	}

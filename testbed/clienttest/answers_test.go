@@ -241,7 +241,7 @@ func TestRewoundStore(t *testing.T) {
 	must(t, err)
 	short := func(c *candidate) { c.opts.LeaseDuration, c.opts.RenewDeadline = 6*time.Second, 4*time.Second } // less than settle
 	l, other := stand(t, "leader", short), stand(t, "standby", short)
-	watching, _ := view(t, nodeWire(t, "n1").client("host"), "n1")
+	watching := view(t, nodeWire(t, "n1").client("host"), "n1")
 	until(t, "the nodes in its care", func() bool { return state(t, "n1") == "idle" && state(t, "n2") == "idle" && state(t, "n3") == "idle" })
 	must(t, cp(t).BackUp(t.Context()))
 	uid := string(getNode(t, "n1").UID)

@@ -26,16 +26,13 @@ func coordinatorWire(t *testing.T) *wire {
 	return newWire(t, cfg, err)
 }
 
-// view runs a view until the test ends.
-func view(t *testing.T, client *object.Client, name string) (v *object.View, changed <-chan struct{}) {
+// view runs a Watch of the Node of that name, or of all if it is "", until the test ends.
+func view(t *testing.T, client *object.Client, name string) *object.NodeWatch {
 	t.Helper()
-	c := make(chan struct{}, 1)
-	v = object.NewView(client, name, func() {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	})
+	v := object.WatchNodes(client, nil, nil)
+	if name != "" {
+		v = object.WatchNode(client, name, nil)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { v.Run(ctx) })
@@ -43,7 +40,7 @@ func view(t *testing.T, client *object.Client, name string) (v *object.View, cha
 		cancel()
 		wg.Wait()
 	})
-	return v, c
+	return v
 }
 
 // fresh fails unless every list asked the quorum, and every request was made as it should be.
@@ -78,7 +75,7 @@ func TestViewListsFromTheQuorum(t *testing.T) {
 	playHost(t, "v1", false)
 	playHost(t, "v2", false)
 	w := coordinatorWire(t)
-	v, _ := view(t, w.client("coordinator"), "")
+	v := view(t, w.client("coordinator"), "")
 	until(t, "the list", v.Listed)
 	if v.Get("v1") == nil || v.Get("v2") == nil {
 		t.Fatal("listed without the nodes")
@@ -101,10 +98,10 @@ func TestHostSeesItsOwnNodeAlone(t *testing.T) {
 	playHost(t, "own", false)
 	playHost(t, "other", false)
 	w := nodeWire(t, "own")
-	v, _ := view(t, w.client("host"), "own")
+	v := view(t, w.client("host"), "own")
 	until(t, "the list", v.Listed)
-	if len(v.Nodes()) != 1 || v.Get("own") == nil || v.Err() != nil {
-		t.Errorf("%d nodes, error %v; want its own", len(v.Nodes()), v.Err())
+	if len(v.All()) != 1 || v.Get("own") == nil || v.Err() != nil {
+		t.Errorf("%d nodes, error %v; want its own", len(v.All()), v.Err())
 	}
 	name, err := object.NodeName(t.Context(), w.client("host"))
 	if name != "own" || err != nil {
@@ -120,7 +117,7 @@ func TestHostSeesItsOwnNodeAlone(t *testing.T) {
 func TestViewFollowsADeletedNode(t *testing.T) {
 	freshLease(t)
 	playHost(t, "gone", false)
-	v, _ := view(t, nodeWire(t, "gone").client("host"), "gone")
+	v := view(t, nodeWire(t, "gone").client("host"), "gone")
 	until(t, "the node", func() bool { return v.Get("gone") != nil })
 	old := v.Get("gone")
 	must(t, cp(t).Client().CoreV1().Nodes().Delete(t.Context(), "gone", deleteNow))
@@ -213,7 +210,7 @@ func TestViewOutlivesTheAPIServer(t *testing.T) {
 	must(t, err)
 	client, err := object.ConnectConfig(cfg, "host", "test", 10, 10)
 	must(t, err)
-	v, _ := view(t, client, "live")
+	v := view(t, client, "live")
 	follows := func(after string) {
 		t.Helper()
 		patchNode(t, "live", `{"metadata":{"annotations":{"hook.lockkeeper.dev/after":"`+after+`"}}}`)

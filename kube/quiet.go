@@ -1,4 +1,4 @@
-package object
+package kube
 
 import (
 	"context"
@@ -7,22 +7,22 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Quiet is ctx for a reflector of client-go. When that context ends in the
-// middle of a list or a watch, which is how every watch of ours ends, client-go
-// logs errors, "Failed to watch" and others. They are none. Everything before
-// that is logged as it is.
+// Quiet returns ctx with a logger that logs no errors once ctx has ended. client-go
+// logs an error when the context of a list or a watch ends ("Failed to watch", for
+// one), although that is how every list and watch of ours ends. Errors before that
+// are logged.
 func Quiet(ctx context.Context) context.Context {
 	logger := klog.FromContext(ctx)
 	return klog.NewContext(ctx, logger.WithSink(quiet{logger.GetSink(), ctx}))
 }
 
-// quiet holds back what is logged of a context's end.
+// quiet is a LogSink that drops errors once ctx has ended.
 type quiet struct {
 	logr.LogSink
 	ctx context.Context
 }
 
-// Error logs an error, unless it comes of the context's end.
+// Error logs an error, unless the context has ended.
 func (q quiet) Error(err error, msg string, keysAndValues ...any) {
 	if q.ctx.Err() != nil {
 		return
@@ -30,12 +30,12 @@ func (q quiet) Error(err error, msg string, keysAndValues ...any) {
 	q.LogSink.Error(err, msg, keysAndValues...)
 }
 
-// WithValues keeps hold of what comes after.
+// WithValues returns a quiet sink with more key-value pairs.
 func (q quiet) WithValues(keysAndValues ...any) logr.LogSink {
 	return quiet{q.LogSink.WithValues(keysAndValues...), q.ctx}
 }
 
-// WithName keeps hold of what comes after.
+// WithName returns a quiet sink with a longer name.
 func (q quiet) WithName(name string) logr.LogSink {
 	return quiet{q.LogSink.WithName(name), q.ctx}
 }

@@ -1,0 +1,520 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2"
+)
+
+// server is an API server with Nodes, in memory. It lists in pages, and a watch from a version that it has not reached
+// is silent until it has.
+type server struct {
+	mu      sync.Mutex
+	version int
+	nodes   map[string]*corev1.Node
+	history []watch.Event
+	streams map[*watch.FakeWatcher]int // by the version that they have shown
+	// before, if not nil, is called before each request is carried out; its error is the answer.
+	before func(ctx context.Context, verb string) error
+	lists  []metav1.ListOptions
+	asked  []metav1.ListOptions // for a watch
+}
+
+func newServer() *server {
+	return &server{version: 100, nodes: map[string]*corev1.Node{}, streams: map[*watch.FakeWatcher]int{}}
+}
+
+// write creates, changes or, if deleted, deletes n, and returns what a writer would be answered.
+func (s *server) write(name, label string, deleted bool) *corev1.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	n := node(name, name, strconv.Itoa(s.version))
+	n.Labels["version"] = label
+	event := watch.Event{Type: watch.Modified, Object: n}
+	if s.nodes[name] == nil {
+		event.Type = watch.Added
+	}
+	s.nodes[name] = n
+	if deleted {
+		event.Type = watch.Deleted
+		delete(s.nodes, name)
+	}
+	s.history = append(s.history, event)
+	s.show()
+	return n
+}
+
+// show sends to each stream what it has not shown. The caller holds mu.
+func (s *server) show() {
+	for stream, shown := range s.streams {
+		for _, e := range s.history {
+			if at, _ := strconv.Atoi(e.Object.(*corev1.Node).ResourceVersion); at > shown {
+				stream.Action(e.Type, e.Object.DeepCopyObject())
+				s.streams[stream] = at
+			}
+		}
+	}
+}
+
+// restore sets the store back to nothing but n1, at that version, and ends all watches.
+func (s *server) restore(version int) {
+	s.mu.Lock()
+	s.version, s.history = version, nil
+	s.nodes = map[string]*corev1.Node{"n1": node("n1", "n1", "1")}
+	s.mu.Unlock()
+	s.endWatches()
+}
+
+// endWatches ends all watches in good order, as each API server does in the end.
+func (s *server) endWatches() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for stream := range s.streams {
+		stream.Stop()
+	}
+	clear(s.streams)
+}
+
+func (s *server) allow(ctx context.Context, verb string) error {
+	s.mu.Lock()
+	before := s.before
+	s.mu.Unlock()
+	if before == nil {
+		return nil
+	}
+	return before(ctx, verb)
+}
+
+// answer sets what is done before each request.
+func (s *server) answer(before func(ctx context.Context, verb string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = before
+}
+
+func (s *server) List(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
+	s.mu.Lock()
+	s.lists = append(s.lists, o)
+	s.mu.Unlock()
+	if err := s.allow(ctx, "list"); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}}
+	for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
+		if name < o.Continue {
+			continue
+		}
+		if o.Limit > 0 && int64(len(list.Items)) == o.Limit {
+			list.Continue = name
+			break
+		}
+		list.Items = append(list.Items, *s.nodes[name])
+	}
+	return list, nil
+}
+
+func (s *server) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	s.mu.Lock()
+	s.asked = append(s.asked, o)
+	s.mu.Unlock()
+	if err := s.allow(ctx, "watch"); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stream := watch.NewFakeWithChanSize(100, false)
+	from, err := strconv.Atoi(o.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	s.streams[stream] = from
+	s.show()
+	context.AfterFunc(ctx, stream.Stop) // as a real one ends with its request
+	return stream, nil
+}
+
+// client-go's second handler of errors waits until a millisecond has passed since the last error of the process. In a
+// bubble, which begins in the year 2000, that would be decades.
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	os.Exit(m.Run())
+}
+
+// run runs a Watch of the server in a bubble, and test in parallel.
+func run(t *testing.T, s *server, opts func(*WatchOptions[*corev1.Node, *corev1.Node]), test func(t *testing.T, v *nodes)) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newNodes(s, nil, nil)
+		if opts != nil {
+			opts(&v.opts)
+		}
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.FromSlogHandler(slog.DiscardHandler)))
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer cancel()
+		running.Go(func() { v.Run(ctx) })
+		synctest.Wait()
+		test(t, v)
+	})
+}
+
+// The first list is whole and from the quorum, though it comes in pages; what is asked for is restricted; the watch is
+// asked for half an hour at least.
+func TestRunListsAllFromTheQuorum(t *testing.T) {
+	s := newServer()
+	for i := range 1200 {
+		s.write(fmt.Sprintf("n%04d", i), "", false)
+	}
+	run(t, s, nil, func(t *testing.T, v *nodes) {
+		if !v.Listed() || len(v.All()) != 1200 {
+			t.Errorf("listed: %t, %d nodes", v.Listed(), len(v.All()))
+		}
+		time.Sleep(CatchUp)
+		s.endWatches()
+		time.Sleep(time.Minute)
+		s.answer(func(_ context.Context, verb string) error {
+			if verb == "watch" {
+				return apierrors.NewResourceExpired("too old")
+			}
+			return nil
+		})
+		s.endWatches()
+		time.Sleep(time.Minute)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.lists) < 5 || len(s.asked) < 3 {
+			t.Errorf("%d lists, %d watches", len(s.lists), len(s.asked))
+		}
+		for _, o := range s.lists {
+			if o.ResourceVersion != "" || o.ResourceVersionMatch != "" || o.SendInitialEvents != nil || o.FieldSelector != "metadata.name!=other" {
+				t.Errorf("listed with %+v", o)
+			}
+		}
+		for _, o := range s.asked {
+			if o.FieldSelector != "metadata.name!=other" || o.SendInitialEvents != nil || !o.AllowWatchBookmarks || *o.TimeoutSeconds < 1800 || *o.TimeoutSeconds > 3600 {
+				t.Errorf("watched with %+v", o)
+			}
+		}
+	})
+}
+
+func TestRunFollows(t *testing.T) {
+	s := newServer()
+	s.write("n1", "a", false)
+	notified := 0
+	run(t, s, func(o *WatchOptions[*corev1.Node, *corev1.Node]) { o.Changed = func() { notified++ } }, func(t *testing.T, v *nodes) {
+		for i, step := range []struct {
+			name, label string
+			deleted     bool
+			in          int
+		}{{"n2", "a", false, 2}, {"n1", "b", false, 2}, {"n2", "", true, 1}, {"n2", "c", false, 2}} {
+			if i == 2 { // a watch that ends in good order is resumed, and nothing is missed
+				time.Sleep(CatchUp)
+				s.endWatches()
+			}
+			s.write(step.name, step.label, step.deleted)
+			time.Sleep(time.Second)
+			n := v.Get(step.name)
+			if len(v.All()) != step.in || (n == nil) != step.deleted || n != nil && n.Labels["version"] != step.label {
+				t.Errorf("step %d: %d nodes, %+v", i, len(v.All()), n)
+			}
+		}
+		if notified != 5 || v.Err() != nil {
+			t.Errorf("notified %d times, error %v", notified, v.Err())
+		}
+		// The answer to a write is there at once, and the watch, which is behind, does not take it back.
+		s.mu.Lock()
+		streams := s.streams
+		s.streams = nil
+		s.mu.Unlock()
+		s.write("n1", "c", false)
+		v.Overlay(s.write("n1", "d", false))
+		s.mu.Lock()
+		s.streams = streams
+		s.show()
+		s.mu.Unlock()
+		synctest.Wait()
+		if got := v.Get("n1").Labels["version"]; got != "d" {
+			t.Errorf("n1 is at %q", got)
+		}
+	})
+}
+
+// A store that was restored from a backup is noticed when the watch is resumed, and what was known is dropped.
+func TestRunNoticesARewoundStore(t *testing.T) {
+	s := newServer()
+	s.write("n1", "a", false)
+	s.write("n2", "a", false)
+	rewound := 0
+	run(t, s, func(o *WatchOptions[*corev1.Node, *corev1.Node]) { o.Rewound = func() { rewound++ } }, func(t *testing.T, v *nodes) {
+		v.Overlay(s.write("n1", "b", false))
+		time.Sleep(time.Minute)
+		s.restore(50)
+		time.Sleep(time.Minute)
+		if rewound != 1 || len(v.All()) != 1 || v.Get("n1").ResourceVersion != "1" {
+			t.Errorf("noticed %d times, %d nodes, n1 at %s", rewound, len(v.All()), v.Get("n1").ResourceVersion)
+		}
+		s.write("n1", "c", false)
+		synctest.Wait()
+		if v.Get("n1").Labels["version"] != "c" {
+			t.Error("it does not follow the restored store")
+		}
+	})
+}
+
+// Age counts from what is certain: the end of the last watch, and the question of a list, not its answer.
+func TestAge(t *testing.T) {
+	s := newServer()
+	down := errors.New("connection reset")
+	run(t, s, nil, func(t *testing.T, v *nodes) {
+		is := func(what string, want time.Duration) {
+			t.Helper()
+			if got := v.Age(); got != want {
+				t.Errorf("%s: %v old, expected %v", what, got, want)
+			}
+		}
+		time.Sleep(CatchUp - time.Second)
+		is("just after the list", CatchUp-time.Second)
+		time.Sleep(time.Second)
+		is("watched", 0)
+		time.Sleep(time.Hour)
+		is("watched for long", 0)
+
+		s.endWatches()
+		time.Sleep(time.Second)
+		is("a watch that is resumed at once", time.Second)
+		time.Sleep(CatchUp - time.Second)
+		is("resumed", 0)
+
+		// Nothing answers, and no error says so.
+		s.answer(func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		s.endWatches()
+		time.Sleep(50 * time.Second)
+		is("no answer", 50*time.Second)
+		if v.Err() != nil {
+			t.Errorf("no answer: %v", v.Err())
+		}
+		time.Sleep(10 * time.Minute)
+		is("no answer for long", 10*time.Minute+50*time.Second)
+		if !errors.Is(v.Err(), context.DeadlineExceeded) {
+			t.Errorf("no answer for long: %v", v.Err())
+		}
+
+		// Lists are answered after 20 s, and no watch is.
+		s.answer(func(_ context.Context, verb string) error {
+			if verb == "watch" {
+				return down
+			}
+			time.Sleep(20 * time.Second)
+			return nil
+		})
+		listed, youngest := len(v.All()), time.Hour
+		for range 600 {
+			time.Sleep(time.Second)
+			youngest = min(youngest, v.Age())
+		}
+		if youngest < 20*time.Second || youngest > 21*time.Second || v.Err() == nil || len(v.All()) != listed {
+			t.Errorf("lists alone: at least %v old, expected the time that a list takes; %v", youngest, v.Err())
+		}
+
+		// Watches begin, and are soon over.
+		s.answer(nil)
+		time.Sleep(2 * time.Minute)
+		is("watched again", 0)
+		s.endWatches()
+		for range 30 {
+			time.Sleep(2 * time.Second)
+			s.endWatches()
+		}
+		is("watches that are soon over", time.Minute)
+		time.Sleep(2 * time.Minute)
+		is("all is well again", 0)
+		if v.Err() != nil {
+			t.Errorf("all is well again: %v", v.Err())
+		}
+	})
+}
+
+// A watch that a proxy keeps open, although its server is gone, is over after an hour and a bit.
+func TestSilentWatchIsBounded(t *testing.T) {
+	s := newServer()
+	run(t, s, nil, func(t *testing.T, v *nodes) {
+		s.mu.Lock()
+		clear(s.streams) // nobody ends it, and nothing comes any more
+		s.mu.Unlock()
+		s.write("n1", "a", false)
+		time.Sleep(2*watchTimeout + listTimeout - time.Second)
+		if v.Get("n1") != nil {
+			t.Fatal("the watch was not silent")
+		}
+		time.Sleep(time.Minute)
+		if v.Get("n1") == nil {
+			t.Error("the silent watch has not ended")
+		}
+	})
+}
+
+// What is known is kept while the API server cannot be read, Err says why, and who waits is notified when that changes.
+func TestErr(t *testing.T) {
+	s := newServer()
+	s.write("n1", "a", false)
+	notified := 0
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no"))
+	run(t, s, func(o *WatchOptions[*corev1.Node, *corev1.Node]) { o.Changed = func() { notified++ } }, func(t *testing.T, v *nodes) {
+		for _, c := range []struct {
+			err  error
+			text string
+		}{{errors.New("away"), "listing nodes: away"}, {forbidden, "forbidden"}, {nil, ""}} {
+			s.answer(func(context.Context, string) error { return c.err })
+			s.endWatches()
+			notified = 0
+			time.Sleep(10 * time.Minute)
+			if err := v.Err(); (err == nil) != (c.err == nil) || !errors.Is(err, c.err) || err != nil && !strings.Contains(err.Error(), c.text) {
+				t.Errorf("%v, expected %v", err, c.err)
+			}
+			if notified != 1 || v.Get("n1") == nil || !v.Listed() {
+				t.Errorf("%v: notified %d times, n1 %v", c.err, notified, v.Get("n1"))
+			}
+		}
+	})
+	if notified != 1 {
+		t.Error("the end was told of")
+	}
+}
+
+// A list or a watch that ends with its context is not an error of the API server's, and is not logged as one. What fails
+// before is.
+func TestEndIsQuiet(t *testing.T) {
+	for _, verb := range []string{"list", "watch"} {
+		synctest.Test(t, func(t *testing.T) {
+			s, log := newServer(), &bytes.Buffer{}
+			ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.FromSlogHandler(slog.NewTextHandler(log, nil))))
+			failed := false
+			s.answer(func(ctx context.Context, asked string) error {
+				switch {
+				case !failed:
+					failed = true
+					return errors.New("no nodes today")
+				case asked == verb:
+					cancel()
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return nil
+			})
+			notified := 0
+			v := newNodes(s, func() { notified++ }, nil)
+			v.Run(ctx) // alone writes to the log
+			synctest.Wait()
+			text, _ := io.ReadAll(log)
+			if strings.Count(string(text), "level=ERROR") != 1 || !strings.Contains(string(text), "no nodes today") {
+				t.Errorf("ended in a %s, it logged:\n%s\nexpected the one failure", verb, text)
+			}
+			if err := v.Err(); err != nil && !strings.Contains(err.Error(), "no nodes today") || notified > 2 {
+				t.Errorf("ended in a %s: %v, notified %d times", verb, err, notified)
+			}
+		})
+	}
+}
+
+// A kind that is not served has no objects, which is known; what was held is gone.
+func TestNotServed(t *testing.T) {
+	s := newServer()
+	none := errors.New("no such kind")
+	notified := 0
+	run(t, s, func(o *WatchOptions[*corev1.Node, *corev1.Node]) {
+		o.NotServed = func(err error) bool { return errors.Is(err, none) }
+		o.Changed = func() { notified++ }
+		s.answer(func(context.Context, string) error { return none })
+	}, func(t *testing.T, v *nodes) {
+		if !v.Listed() || !errors.Is(v.Err(), none) || v.Age() != 0 || notified != 1 {
+			t.Errorf("listed: %t, %v, %v old, notified %d times", v.Listed(), v.Err(), v.Age(), notified)
+		}
+		s.answer(nil)
+		s.write("n1", "a", false)
+		time.Sleep(time.Minute)
+		if v.Get("n1") == nil || v.Err() != nil || notified != 2 {
+			t.Errorf("n1 %v, %v, notified %d times", v.Get("n1"), v.Err(), notified)
+		}
+		s.answer(func(context.Context, string) error { return none })
+		s.endWatches()
+		time.Sleep(time.Minute)
+		if !v.Listed() || len(v.All()) != 0 || notified != 3 {
+			t.Errorf("listed: %t, %d nodes, notified %d times", v.Listed(), len(v.All()), notified)
+		}
+		if err := v.Load(t.Context()); err != nil || !v.Listed() {
+			t.Errorf("loaded: %v", err)
+		}
+	})
+}
+
+// noList answers everything with an object that is no list of the API server's.
+type noList struct{ *server }
+
+func (noList) List(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
+	return &corev1.NodeList{}, nil
+}
+
+// An answer that is no list must not look like a cluster without Nodes: all slots would be free.
+func TestAnswerThatIsNoList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newNodes(noList{newServer()}, nil, nil)
+		ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logr.FromSlogHandler(slog.DiscardHandler)), time.Minute)
+		defer cancel()
+		v.Run(ctx)
+		if v.Listed() || v.Err() == nil {
+			t.Errorf("listed: %v, error: %v; want the error", v.Listed(), v.Err())
+		}
+		if err := v.Load(t.Context()); err == nil || v.Listed() {
+			t.Errorf("loaded: %v", err)
+		}
+	})
+}
+
+// A store that goes back before a watch has shown anything is noticed as well: only the first watch after a list needs no
+// question. Otherwise a watch from the list's version would wait until the store has reached it again.
+func TestRewindBeforeTheFirstEvent(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		s := newServer()
+		v := newNodes(s, nil, nil)
+		must(t, v.Load(t.Context()))
+		from := metav1.ListOptions{ResourceVersion: "100"}
+		if fails {
+			s.answer(func(context.Context, string) error { return errors.New("away") })
+		}
+		if _, err := v.watch(t.Context(), from); (err != nil) != fails || len(s.lists) != 1 {
+			t.Fatalf("%v after %d lists", err, len(s.lists))
+		}
+		s.answer(nil)
+		s.restore(50)
+		if _, err := v.watch(t.Context(), from); !apierrors.IsResourceExpired(err) {
+			t.Errorf("a watch from 100 of a store at 50: %v, want that the version is not there", err)
+		}
+	}
+}

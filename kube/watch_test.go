@@ -1,0 +1,289 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// node makes a Node; its label says which version of it a test sees.
+func node(name, uid, version string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID(uid), ResourceVersion: version, Labels: map[string]string{"version": version},
+	}}
+}
+
+// nodes is a Watch of Nodes as they are. Versions with the same labels are the same.
+type nodes = Watch[*corev1.Node, *corev1.Node]
+
+func newNodes(r Resource[*corev1.NodeList], changed, rewound func()) *nodes {
+	return NewWatch(r, WatchOptions[*corev1.Node, *corev1.Node]{
+		Name: "nodes", FieldSelector: "metadata.name!=other", Changed: changed, Rewound: rewound,
+		Keep: func(n *corev1.Node) (*corev1.Node, bool) { return n, n.Name != "unkept" },
+		Same: func(a, b *corev1.Node) bool { return maps.Equal(a.Labels, b.Labels) },
+	})
+}
+
+// canned answers lists with list, after during, and begins no watch.
+type canned struct {
+	list   *corev1.NodeList
+	during func()
+}
+
+func (c *canned) List(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
+	if c.during != nil {
+		c.during()
+	}
+	return c.list, nil
+}
+
+func (c *canned) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	return nil, errors.New("no watch")
+}
+
+// newTestWatch returns a Watch with n1 at resourceVersion 10 in a list of 20. count is how often it notified, and
+// rewound how often it noticed that the store went back. Changed asks the Watch something, so that a lock held would
+// be a deadlock.
+func newTestWatch(t *testing.T) (v *nodes, count, rewound *int) {
+	t.Helper()
+	count, rewound = new(int), new(int)
+	v = newNodes(&canned{}, func() {
+		*count++
+		v.Get("n1")
+	}, func() { *rewound++ })
+	if v.Listed() {
+		t.Fatal("listed before the list")
+	}
+	relist(t, v, nil, "20", node("n1", "a", "10"))
+	if !v.Listed() || *count != 1 {
+		t.Fatalf("after the list: listed is %t, notified %d times", v.Listed(), *count)
+	}
+	return v, count, rewound
+}
+
+// relist lists at that version; during is called while the list is on its way.
+func relist(t *testing.T, v *nodes, during func(), at string, in ...*corev1.Node) {
+	t.Helper()
+	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: at}}
+	for _, n := range in {
+		list.Items = append(list.Items, *n)
+	}
+	r := &canned{list, during}
+	v.listFunc = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return r.List(ctx, o) }
+	must(t, v.Load(t.Context()))
+}
+
+func (w *Watch[O, T]) store() store[O, T] { return store[O, T]{w} }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shows fails unless the view shows n1 as that object in that version; "" is none.
+func shows(t *testing.T, v *nodes, uid, version string) {
+	t.Helper()
+	n := v.Get("n1")
+	switch {
+	case n == nil && version == "":
+	case n == nil:
+		t.Errorf("the view shows no n1, want %s at %s", uid, version)
+	case string(n.UID) != uid || n.ResourceVersion != version || n.Labels["version"] != version:
+		t.Errorf("the view shows n1 as %s at %s, want %q at %q", n.UID, n.ResourceVersion, uid, version)
+	}
+}
+
+func TestAnswersOverlayTheWatch(t *testing.T) {
+	v, count, _ := newTestWatch(t)
+	if !v.Overlay(node("n1", "a", "30")) {
+		t.Error("what a write returned was no news")
+	}
+	shows(t, v, "a", "30")
+	// The watch is behind: it shows what was before our write.
+	must(t, v.store().Update(node("n1", "a", "25")))
+	shows(t, v, "a", "30")
+	if v.Overlay(node("n1", "a", "30")) || v.Overlay(node("n1", "a", "29")) {
+		t.Error("an old answer was news")
+	}
+	if *count != 1 {
+		t.Errorf("notified %d times, want 1: who overlays knows, and the rest was no news", *count)
+	}
+	must(t, v.store().Update(node("n1", "a", "31")))
+	shows(t, v, "a", "31")
+	// Numbers, not text.
+	must(t, v.store().Update(node("n1", "a", "100")))
+	shows(t, v, "a", "100")
+}
+
+func TestRelistKeepsNewerOwnWrites(t *testing.T) {
+	v, _, rewound := newTestWatch(t)
+	relist(t, v, func() { v.Overlay(node("n1", "a", "30")) }, "25", node("n1", "a", "10"), node("n2", "b", "24"))
+	shows(t, v, "a", "30")
+	if v.Get("n2") == nil || len(v.All()) != 2 {
+		t.Errorf("%d nodes, want n1 and n2", len(v.All()))
+	}
+	relist(t, v, nil, "45", node("n1", "a", "40"))
+	shows(t, v, "a", "40")
+	if len(v.All()) != 1 || *rewound != 0 {
+		t.Errorf("%d nodes, want n1 alone: n2 is not in the list; %d rewinds", len(v.All()), *rewound)
+	}
+}
+
+func TestMissingInAListIsGone(t *testing.T) {
+	v, _, _ := newTestWatch(t)
+	v.Overlay(node("n1", "a", "30")) // written before the list of 35, which shows that it was deleted since
+	relist(t, v, nil, "35")
+	shows(t, v, "", "")
+}
+
+func TestCreatedAfterTheListStays(t *testing.T) {
+	v, _, _ := newTestWatch(t)
+	// A read showed a Node that was created when the list was on its way.
+	relist(t, v, func() { v.Overlay(node("n1", "new", "33")) }, "31", node("n1", "a", "10"))
+	shows(t, v, "new", "33")
+	must(t, v.store().Delete(node("n1", "a", "32")))
+	relist(t, v, func() { v.Overlay(node("n1", "new", "35")) }, "34")
+	shows(t, v, "new", "35")
+	relist(t, v, nil, "36")
+	shows(t, v, "", "")
+}
+
+func TestDeletedAndCreatedAgain(t *testing.T) {
+	v, _, _ := newTestWatch(t)
+	// Our own read was faster than the watch.
+	v.Overlay(node("n1", "new", "33"))
+	must(t, v.store().Delete(node("n1", "a", "32")))
+	shows(t, v, "new", "33")
+	must(t, v.store().Add(node("n1", "new", "33")))
+	shows(t, v, "new", "33")
+	must(t, v.store().Delete(node("n1", "new", "34")))
+	shows(t, v, "", "")
+}
+
+func TestDeletedWhateverWeWrote(t *testing.T) {
+	v, _, _ := newTestWatch(t)
+	v.Overlay(node("n1", "a", "30"))
+	must(t, v.store().Delete(node("n1", "a", "31")))
+	shows(t, v, "", "")
+}
+
+// A leader's write is answered late, when the watch has shown the end of the Node already. Taken in, it would take a
+// slot for ever: no watch tells again of what was deleted.
+func TestAnswerAfterTheDeletion(t *testing.T) {
+	v, count, _ := newTestWatch(t)
+	must(t, v.store().Delete(node("n1", "a", "31")))
+	before := *count
+	if v.Overlay(node("n1", "a", "30")) {
+		t.Error("the answer to a write of a deleted Node was news")
+	}
+	shows(t, v, "", "")
+	if *count != before {
+		t.Error("it notified of nothing")
+	}
+	if !v.Overlay(node("n1", "new", "32")) {
+		t.Error("a Node created after the deletion was no news")
+	}
+	shows(t, v, "new", "32")
+}
+
+func TestForget(t *testing.T) {
+	v, count, _ := newTestWatch(t)
+	// The Node was not found, and meanwhile the watch shows its successor.
+	must(t, v.store().Delete(node("n1", "a", "31")))
+	must(t, v.store().Add(node("n1", "new", "32")))
+	before := *count
+	v.Forget("n1", "10")
+	shows(t, v, "new", "32")
+	if *count != before {
+		t.Error("it notified although nothing was forgotten")
+	}
+	v.Forget("n1", "32")
+	shows(t, v, "", "")
+	if *count != before+1 {
+		t.Error("it did not notify")
+	}
+	v.Forget("n1", "32")
+	if *count != before+1 {
+		t.Error("it notified of a Node that it did not know")
+	}
+}
+
+// After a restore of etcd from a backup resourceVersions are small again. A Watch that kept the newer ones would show
+// Nodes as they never were, until the numbers have caught up, days later.
+func TestStoreSetBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		known   func(v *nodes) // after the list of 20
+		at      string
+		version string // of n1 in the list
+		rewound int
+	}{
+		"nothing was known that the list lacks":       {func(*nodes) {}, "21", "10", 0},
+		"a list older than what the watch has shown":  {func(v *nodes) { must(t, v.store().Update(node("n1", "a", "40"))) }, "39", "5", 1},
+		"a list older than a deletion":                {func(v *nodes) { must(t, v.store().Delete(node("n9", "z", "40"))) }, "39", "10", 1},
+		"a list older than what a write returned":     {func(v *nodes) { v.Overlay(node("n1", "a", "30")) }, "29", "5", 1},
+		"a later list with an older version of n1":    {func(v *nodes) { v.Overlay(node("n1", "a", "30")) }, "50", "12", 1},
+		"a list as old as the first, nothing written": {func(*nodes) {}, "20", "10", 0},
+	} {
+		v, _, rewound := newTestWatch(t)
+		c.known(v)
+		relist(t, v, nil, c.at, node("n1", "a", c.version))
+		shows(t, v, "a", c.version)
+		if *rewound != c.rewound {
+			t.Errorf("%s: noticed %d times", name, *rewound)
+		}
+		// From here on the small numbers count.
+		next := node("n1", "a", c.at+"0")
+		must(t, v.store().Update(next))
+		shows(t, v, "a", next.ResourceVersion)
+		relist(t, v, nil, c.at+"1", next)
+		if *rewound != c.rewound {
+			t.Errorf("%s: noticed again", name)
+		}
+	}
+}
+
+// Versions that differ in nothing that matters, and objects of which nothing is kept, notify of nothing; but the newest
+// version is held.
+func TestOnlyWhatMattersNotifies(t *testing.T) {
+	v, count, _ := newTestWatch(t)
+	alike := func(version string) *corev1.Node {
+		n := node("n1", "a", version)
+		n.Labels["version"] = "10"
+		return n
+	}
+	must(t, v.store().Update(alike("21")))
+	must(t, v.store().Add(node("unkept", "u", "22")))
+	must(t, v.store().Delete(node("unkept", "u", "23")))
+	relist(t, v, nil, "24", alike("21"), node("unkept", "u", "22"))
+	if *count != 1 || v.Get("n1").ResourceVersion != "21" || v.Get("unkept") != nil || len(v.All()) != 1 {
+		t.Errorf("notified %d times, shows %+v", *count, v.All())
+	}
+	must(t, v.store().Update(node("n1", "a", "25")))
+	relist(t, v, nil, "26", node("n1", "a", "26"))
+	relist(t, v, nil, "27")
+	if *count != 4 {
+		t.Errorf("notified %d times of three changes", *count-1)
+	}
+}
+
+func TestAnotherKind(t *testing.T) {
+	v, _, _ := newTestWatch(t)
+	pod := &corev1.Pod{}
+	for name, err := range map[string]error{
+		"Add": v.store().Add(pod), "Update": v.store().Update(pod), "Delete": v.store().Delete(pod), "Replace": v.store().Replace([]any{pod}, "50"),
+	} {
+		if err == nil {
+			t.Errorf("%s of a Pod: no error", name)
+		}
+	}
+	shows(t, v, "a", "10")
+}
