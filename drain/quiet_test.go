@@ -42,6 +42,9 @@ func drainAgainst(t *testing.T, answer func(w http.ResponseWriter, r *http.Reque
 	defer end()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
+		if s := r.URL.Query().Get("fieldSelector"); r.Method == http.MethodGet && s != "spec.nodeName=n1" {
+			t.Errorf("it reads pods of %q, expected those of its node", s)
+		}
 		answer(w, r, func() {
 			w.(http.Flusher).Flush()
 			end()

@@ -149,9 +149,7 @@ func (s store[O, T]) Delete(obj any) error {
 	w, key := s.w, keyOf(o)
 	w.mu.Lock()
 	old, known := w.held[key]
-	// A deletion's resourceVersion is that of the deletion. What is newer is another
-	// object with the same key.
-	gone := known && (old.uid == o.GetUID() || newer(o.GetResourceVersion(), old.version))
+	gone := known && old.uid == o.GetUID() // another UID is a later object with the same key
 	if gone {
 		delete(w.held, key)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strconv"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -227,9 +228,9 @@ func TestStoreSetBack(t *testing.T) {
 		rewound int
 	}{
 		"nothing was known that the list lacks":       {func(*nodes) {}, "21", "10", 0},
-		"a list older than what the watch has shown":  {func(v *nodes) { must(t, v.store().Update(node("n1", "a", "40"))) }, "39", "5", 1},
-		"a list older than a deletion":                {func(v *nodes) { must(t, v.store().Delete(node("n9", "z", "40"))) }, "39", "10", 1},
-		"a list older than what a write returned":     {func(v *nodes) { v.Overlay(node("n1", "a", "30")) }, "29", "5", 1},
+		"a list older than what the watch has shown":  {func(v *nodes) { must(t, v.store().Update(node("n1", "a", "40"))) }, "29", "5", 1},
+		"a list older than a deletion":                {func(v *nodes) { must(t, v.store().Delete(node("n9", "z", "40"))) }, "29", "10", 1},
+		"a list older than what a write returned":     {func(v *nodes) { v.Overlay(node("n1", "a", "40")) }, "29", "5", 1},
 		"a later list with an older version of n1":    {func(v *nodes) { v.Overlay(node("n1", "a", "30")) }, "50", "12", 1},
 		"a list as old as the first, nothing written": {func(*nodes) {}, "20", "10", 0},
 	} {
@@ -241,10 +242,12 @@ func TestStoreSetBack(t *testing.T) {
 			t.Errorf("%s: noticed %d times", name, *rewound)
 		}
 		// From here on the small numbers count.
-		next := node("n1", "a", c.at+"0")
+		at, err := strconv.Atoi(c.at)
+		must(t, err)
+		next := node("n1", "a", strconv.Itoa(at+1))
 		must(t, v.store().Update(next))
 		shows(t, v, "a", next.ResourceVersion)
-		relist(t, v, nil, c.at+"1", next)
+		relist(t, v, nil, strconv.Itoa(at+2), next)
 		if *rewound != c.rewound {
 			t.Errorf("%s: noticed again", name)
 		}

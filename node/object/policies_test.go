@@ -18,7 +18,7 @@ import (
 // Policies that could not be read are read again when they are held, and not a moment before: who is notified of it
 // decides by them.
 func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
-	refuses := true
+	refuses, notified, spec := true, 0, ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 		if refuses {
@@ -27,11 +27,12 @@ func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 			return
 		}
 		_, _ = w.Write([]byte(`{"kind":"DisruptionPolicyList","apiVersion":"lockkeeper.dev/v1alpha1","metadata":{"resourceVersion":"7"},` +
-			`"items":[{"kind":"DisruptionPolicy","apiVersion":"lockkeeper.dev/v1alpha1","metadata":{"name":"web","uid":"u"}}]}`))
+			`"items":[{"kind":"DisruptionPolicy","apiVersion":"lockkeeper.dev/v1alpha1","metadata":{"name":"web","uid":"u"}` + spec + `}]}`))
 	}))
 	defer server.Close()
 	var p *Policies
 	p = NewPolicies(&Client{config: &rest.Config{Host: server.URL}, http: server.Client()}, func() {
+		notified++
 		if p.Err() == nil && (p.Get("web") == nil || len(p.Set()) != 1) {
 			t.Error("they can be read, and are not there")
 		}
@@ -42,6 +43,17 @@ func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 	refuses = false
 	if err := p.Load(t.Context()); err != nil || p.Err() != nil || !p.Listed() || p.Get("web") == nil {
 		t.Errorf("taken in: %v, %v", err, p.Err())
+	}
+	// A status is held and wakes nobody; a spec does.
+	for _, c := range []struct {
+		spec  string
+		wakes int
+	}{{`,"status":{"observedGeneration":3}`, 0}, {`,"spec":{"paused":true}`, 1}} {
+		spec, notified = c.spec, 0
+		must(t, p.Load(t.Context()))
+		if notified != c.wakes || (p.Get("web").Status.ObservedGeneration == 3) != (c.wakes == 0) || p.Set()[0].Paused != (c.wakes == 1) {
+			t.Errorf("%s: notified %d times, holds %+v", c.spec, notified, p.Get("web"))
+		}
 	}
 }
 

@@ -28,15 +28,19 @@ func TestHostIsWokenByEachVersion(t *testing.T) {
 	const only = `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"20"},"items":[{"metadata":{"name":"n1","uid":"a","resourceVersion":%q}}]}`
 	for name, wakes := range map[string]int{"": 1, "n1": 2} {
 		count := 0
-		client := newAPIServer(t, text(fmt.Sprintf(only, "10")), text(fmt.Sprintf(only, "11"))).client()
+		server := newAPIServer(t, text(fmt.Sprintf(only, "10")), text(fmt.Sprintf(only, "11")))
+		client, asked := server.client(), "GET"
 		w := WatchNodes(client, func() { count++ }, nil)
 		if name != "" {
-			w = WatchNode(client, name, func() { count++ })
+			w, asked = WatchNode(client, name, func() { count++ }), "LIST" // with a field selector
 		}
 		must(t, w.Load(t.Context()))
 		must(t, w.Load(t.Context()))
 		if count != wakes || w.Get("n1") == nil || w.Get("n1").ResourceVersion != "11" {
 			t.Errorf("%q: notified %d times, shows %+v", name, count, w.Get("n1"))
+		}
+		if seen := server.seen(); seen[0] != asked {
+			t.Errorf("%q: asked with %v, expected %s", name, seen, asked)
 		}
 	}
 }
