@@ -164,13 +164,11 @@ func (l *leader) round(ctx context.Context) time.Duration {
 		return l.RetryPeriod // the elector renews the Lease, or ends the term
 	}
 	began := time.Now()
-	s, ok := l.snapshot()
+	s, due, ok := l.snapshot()
 	if !ok {
 		l.gropes()
 		return l.RetryPeriod
 	}
-	var due time.Duration
-	s.Unread, due = unread(l.policies.Age(), l.policies.Err())
 	l.sees(s.Unread)
 	l.events.looked(&s, l.candidate.lease.now(), l.view.Get)
 	out := rollout.Decide(s)
@@ -244,13 +242,14 @@ func (l *leader) sees(unread string) {
 	l.say(s)
 }
 
-// snapshot is the cluster as this leader sees it; ok is false before it has
-// seen it all, and when the Lease it sees is not its own.
-func (l *leader) snapshot() (rollout.Snapshot, bool) {
+// snapshot returns the cluster as this leader sees it, and how soon another one is
+// due although nothing changes. ok is false before the leader has seen it all, and
+// when the Lease that it sees is not its own.
+func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	if !l.view.Listed() || !l.policies.Listed() {
-		return rollout.Snapshot{}, false
+		return s, 0, false
 	}
-	s := rollout.Snapshot{
+	s = rollout.Snapshot{
 		Now: time.Now().Truncate(time.Millisecond).UTC(), Epoch: l.epoch, Self: l.self,
 		LedUntil: l.lock.ledUntil(), Rewound: l.candidate.rewoundAt(),
 		Policies: l.policies.Set(), Gates: answered(l.gates), Uncertain: map[string]bool{}, Unsettled: map[string]string{}, Refused: map[string]string{},
@@ -258,12 +257,13 @@ func (l *leader) snapshot() (rollout.Snapshot, bool) {
 	lease := l.candidate.lease.now()
 	if holderOf(lease) != l.epoch {
 		// Not seen yet, or somebody else's: the elector ends the term.
-		return s, false
+		return s, 0, false
 	}
+	s.Unread, due = unread(l.policies.Age(), l.policies.Err())
 	s.StopText, s.Stopped = lease.Annotations[v1alpha1.AnnotationStop]
 	l.writes(&s)
 	s.Nodes = l.facts.of(l.view.All())
-	return s, true
+	return s, due, true
 }
 
 // writes adds this term's refused writes, and those with an unknown outcome, to

@@ -1,15 +1,26 @@
 package coordinator
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/gate"
 
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
@@ -43,6 +54,67 @@ func TestUnreadPolicies(t *testing.T) {
 			t.Errorf("%v, %v: %q, looks again in %v; expected %q, %v", c.age, c.err, why, due, c.why, c.due)
 		}
 	}
+}
+
+// apiServer answers lists with nothing, or with refused if that is not nil.
+type apiServer struct{ refused *apierrors.StatusError }
+
+func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	code, answer := http.StatusOK, any(metav1.PartialObjectMetadataList{
+		TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}})
+	if strings.Contains(r.URL.Path, "disruptionpolicies") {
+		answer = v1alpha1.DisruptionPolicyList{TypeMeta: metav1.TypeMeta{Kind: "DisruptionPolicyList", APIVersion: v1alpha1.GroupVersion.String()},
+			ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+	}
+	if a.refused != nil {
+		status := a.refused.Status()
+		status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+		code, answer = int(status.Code), status
+	}
+	body, err := json.Marshal(answer)
+	return &http.Response{StatusCode: code, Body: io.NopCloser(bytes.NewReader(body)), Request: r,
+		Header: http.Header{"Content-Type": {"application/json"}}}, err
+}
+
+// What a leader decides by says that its policies are too old.
+func TestSnapshotOfUnreadPolicies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &apiServer{}
+		client, err := object.ConnectConfig(&rest.Config{Host: "http://api", Transport: api}, "coordinator", "test", 100, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &leader{
+			candidate: &candidate{lease: newLeaseWatch(client, "n", "l", nil)}, lock: &termLock{}, epoch: "me_1", gates: gate.New(gate.Options{}),
+			view: object.WatchNodes(client, nil, nil), policies: object.NewPolicies(client, nil),
+		}
+		l.candidate.lease.read(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "l", UID: "1", ResourceVersion: "5"},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new("me_1")}})
+		if err := errors.Join(l.view.Load(t.Context()), l.policies.Load(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		api.refused = apierrors.NewForbidden(schema.GroupResource{Resource: "disruptionpolicies"}, "", errors.New("no"))
+		for _, c := range []struct {
+			after time.Duration
+			why   string
+		}{{59 * time.Second, ""}, {time.Second, "forbidden"}} {
+			time.Sleep(c.after)
+			if err := l.policies.Load(t.Context()); !apierrors.IsForbidden(err) {
+				t.Fatal(err)
+			}
+			s, due, ok := l.snapshot()
+			if !ok || (s.Unread == "") != (c.why == "") || !strings.Contains(s.Unread, c.why) || due > leadRound {
+				t.Errorf("after %v: %t, %q, due in %v", c.after, ok, s.Unread, due)
+			}
+		}
+		api.refused = nil
+		if err := l.policies.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s, _, _ := l.snapshot(); s.Unread != "" {
+			t.Errorf("read again: %q", s.Unread)
+		}
+	})
 }
 
 // It says so, once, and that it is over.

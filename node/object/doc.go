@@ -1,7 +1,7 @@
-// Package object is how lockkeeper reads and writes Node objects, the same
-// way for a host and its own Node and for a leader and all of them: a view
-// that never goes back behind what this process has written itself, and
-// patches that carry the resourceVersion of the Node that was decided on.
+// Package object is how lockkeeper reads and writes the API server's objects, the
+// same way for a host and its own Node and for a leader and all Nodes: a client that
+// follows its credential, what is watched (see package kube), and patches that carry
+// the resourceVersion of the Node that was decided on.
 //
-// It must not know what is decided, nor by whom.
+// It must not know what is decided, nor by which part.
 package object
