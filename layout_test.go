@@ -32,13 +32,13 @@ var pure = []string{"api/v1alpha1", "node/turn", "policy", "coordinator/rollout"
 // packages may import. Both sides include what is below them; the entry nearest to a
 // package decides. A package without an entry may import nothing of this module.
 var allowedImports = map[string][]string{
-	".":            {"api", "coordinator", "drain", "kube", "node", "policy", "systemd", "updateengine", "packaging"},
+	".":            {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine", "packaging"},
 	"coordinator":  {"api", "coordinator", "kube", "node/dirwatch", "node/object", "node/turn", "policy", "systemd"},
 	"node":         {"api", "drain", "kube", "node", "policy", "systemd", "updateengine"},
 	"node/turn":    {"api"},
 	"policy":       {"api"},
 	"drain":        {"api", "kube"},
-	"kube":         {"api", "kube", "node/turn"},
+	"kube":         {"api", "kube"},
 	"systemd":      {"api"},
 	"updateengine": {"api"},
 	"api":          {"api"},
@@ -49,12 +49,12 @@ var allowedImports = map[string][]string{
 	"coordinator/rollout": {"api", "node/turn", "policy"},
 	// The host's metrics are rendered from the record that the host keeps.
 	"coordinator/metrics":   {"api", "coordinator", "node/local"},
-	"coordinator/report":    {"api", "coordinator", "kube", "node/local", "node/object", "node/turn", "policy"},
+	"coordinator/report":    {"api", "coordinator", "node/local", "node/object", "node/turn", "policy"},
 	"coordinator/forecast":  {"api", "coordinator/rollout", "drain", "node/turn", "policy"},
 	"coordinator/notify":    {"api", "coordinator/webclient"},
 	"coordinator/webclient": {},
 	// The only package that knows both loops: what the command runs.
-	"coordinator/instance": {"api", "coordinator", "drain", "kube", "node", "policy", "systemd", "updateengine"},
+	"coordinator/instance": {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine"},
 }
 
 // forbidden lists what a pure package must not import. It includes what is below.
