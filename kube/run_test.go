@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -224,8 +225,8 @@ func TestRunListsAllFromTheQuorum(t *testing.T) {
 func TestRunFollows(t *testing.T) {
 	s := newServer()
 	s.write("n1", "a", false)
-	notified := 0
-	run(t, s, func(o *WatchOptions[*corev1.Node, *corev1.Node]) { o.Changed = func() { notified++ } }, func(t *testing.T, v *nodes) {
+	var notified atomic.Int32
+	run(t, s, func(o *WatchOptions[*corev1.Node, *corev1.Node]) { o.Changed = func() { notified.Add(1) } }, func(t *testing.T, v *nodes) {
 		for i, step := range []struct {
 			name, label string
 			deleted     bool
@@ -242,8 +243,8 @@ func TestRunFollows(t *testing.T) {
 				t.Errorf("step %d: %d nodes, %+v", i, len(v.All()), n)
 			}
 		}
-		if notified != 5 || v.Err() != nil {
-			t.Errorf("notified %d times, error %v", notified, v.Err())
+		if notified.Load() != 5 || v.Err() != nil {
+			t.Errorf("notified %d times, error %v", notified.Load(), v.Err())
 		}
 		// The answer to a write is there at once, and the watch, which is behind, does not take it back.
 		s.mu.Lock()
@@ -268,14 +269,14 @@ func TestRunNoticesARewoundStore(t *testing.T) {
 	s := newServer()
 	s.write("n1", "a", false)
 	s.write("n2", "a", false)
-	rewound := 0
-	run(t, s, func(o *WatchOptions[*corev1.Node, *corev1.Node]) { o.Rewound = func() { rewound++ } }, func(t *testing.T, v *nodes) {
+	var rewound atomic.Int32
+	run(t, s, func(o *WatchOptions[*corev1.Node, *corev1.Node]) { o.Rewound = func() { rewound.Add(1) } }, func(t *testing.T, v *nodes) {
 		v.Overlay(s.write("n1", "b", false))
 		time.Sleep(time.Minute)
 		s.restore(50)
 		time.Sleep(time.Minute)
-		if rewound != 1 || len(v.All()) != 1 || v.Get("n1").ResourceVersion != "1" {
-			t.Errorf("noticed %d times, %d nodes, n1 at %s", rewound, len(v.All()), v.Get("n1").ResourceVersion)
+		if rewound.Load() != 1 || len(v.All()) != 1 || v.Get("n1").ResourceVersion != "1" {
+			t.Errorf("noticed %d times, %d nodes, n1 at %s", rewound.Load(), len(v.All()), v.Get("n1").ResourceVersion)
 		}
 		s.write("n1", "c", false)
 		synctest.Wait()
@@ -384,26 +385,26 @@ func TestSilentWatchIsBounded(t *testing.T) {
 func TestErr(t *testing.T) {
 	s := newServer()
 	s.write("n1", "a", false)
-	notified := 0
+	var notified atomic.Int32
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no"))
-	run(t, s, func(o *WatchOptions[*corev1.Node, *corev1.Node]) { o.Changed = func() { notified++ } }, func(t *testing.T, v *nodes) {
+	run(t, s, func(o *WatchOptions[*corev1.Node, *corev1.Node]) { o.Changed = func() { notified.Add(1) } }, func(t *testing.T, v *nodes) {
 		for _, c := range []struct {
 			err  error
 			text string
 		}{{errors.New("away"), "listing nodes: away"}, {forbidden, "forbidden"}, {nil, ""}} {
 			s.answer(func(context.Context, string) error { return c.err })
 			s.endWatches()
-			notified = 0
+			notified.Store(0)
 			time.Sleep(10 * time.Minute)
 			if err := v.Err(); (err == nil) != (c.err == nil) || !errors.Is(err, c.err) || err != nil && !strings.Contains(err.Error(), c.text) {
 				t.Errorf("%v, expected %v", err, c.err)
 			}
-			if notified != 1 || v.Get("n1") == nil || !v.Listed() {
-				t.Errorf("%v: notified %d times, n1 %v", c.err, notified, v.Get("n1"))
+			if notified.Load() != 1 || v.Get("n1") == nil || !v.Listed() {
+				t.Errorf("%v: notified %d times, n1 %v", c.err, notified.Load(), v.Get("n1"))
 			}
 		}
 	})
-	if notified != 1 {
+	if notified.Load() != 1 {
 		t.Error("the end was told of")
 	}
 }
@@ -428,16 +429,16 @@ func TestEndIsQuiet(t *testing.T) {
 				}
 				return nil
 			})
-			notified := 0
-			v := newNodes(s, func() { notified++ }, nil)
+			var notified atomic.Int32
+			v := newNodes(s, func() { notified.Add(1) }, nil)
 			v.Run(ctx) // alone writes to the log
 			synctest.Wait()
 			text, _ := io.ReadAll(log)
 			if strings.Count(string(text), "level=ERROR") != 1 || !strings.Contains(string(text), "no nodes today") {
 				t.Errorf("ended in a %s, it logged:\n%s\nexpected the one failure", verb, text)
 			}
-			if err := v.Err(); err != nil && !strings.Contains(err.Error(), "no nodes today") || notified > 2 {
-				t.Errorf("ended in a %s: %v, notified %d times", verb, err, notified)
+			if err := v.Err(); err != nil && !strings.Contains(err.Error(), "no nodes today") || notified.Load() > 2 {
+				t.Errorf("ended in a %s: %v, notified %d times", verb, err, notified.Load())
 			}
 		})
 	}
@@ -447,26 +448,26 @@ func TestEndIsQuiet(t *testing.T) {
 func TestNotServed(t *testing.T) {
 	s := newServer()
 	none := errors.New("no such kind")
-	notified := 0
+	var notified atomic.Int32
 	run(t, s, func(o *WatchOptions[*corev1.Node, *corev1.Node]) {
 		o.NotServed = func(err error) bool { return errors.Is(err, none) }
-		o.Changed = func() { notified++ }
+		o.Changed = func() { notified.Add(1) }
 		s.answer(func(context.Context, string) error { return none })
 	}, func(t *testing.T, v *nodes) {
-		if !v.Listed() || !errors.Is(v.Err(), none) || v.Age() != 0 || notified != 1 {
-			t.Errorf("listed: %t, %v, %v old, notified %d times", v.Listed(), v.Err(), v.Age(), notified)
+		if !v.Listed() || !errors.Is(v.Err(), none) || v.Age() != 0 || notified.Load() != 1 {
+			t.Errorf("listed: %t, %v, %v old, notified %d times", v.Listed(), v.Err(), v.Age(), notified.Load())
 		}
 		s.answer(nil)
 		s.write("n1", "a", false)
 		time.Sleep(time.Minute)
-		if v.Get("n1") == nil || v.Err() != nil || notified != 2 {
-			t.Errorf("n1 %v, %v, notified %d times", v.Get("n1"), v.Err(), notified)
+		if v.Get("n1") == nil || v.Err() != nil || notified.Load() != 2 {
+			t.Errorf("n1 %v, %v, notified %d times", v.Get("n1"), v.Err(), notified.Load())
 		}
 		s.answer(func(context.Context, string) error { return none })
 		s.endWatches()
 		time.Sleep(time.Minute)
-		if !v.Listed() || len(v.All()) != 0 || notified != 3 {
-			t.Errorf("listed: %t, %d nodes, notified %d times", v.Listed(), len(v.All()), notified)
+		if !v.Listed() || len(v.All()) != 0 || notified.Load() != 3 {
+			t.Errorf("listed: %t, %d nodes, notified %d times", v.Listed(), len(v.All()), notified.Load())
 		}
 		if err := v.Load(t.Context()); err != nil || !v.Listed() {
 			t.Errorf("loaded: %v", err)
