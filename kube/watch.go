@@ -168,7 +168,8 @@ func (w *Watch[O, T]) ask(ctx context.Context, o metav1.ListOptions) (runtime.Ob
 		w.asked, w.askedAt = w.newest, time.Now()
 		w.mu.Unlock()
 	}
-	o.ResourceVersion, o.ResourceVersionMatch, o.FieldSelector = "", "", w.opts.FieldSelector
+	o.FieldSelector = w.opts.FieldSelector
+	o.ResourceVersion, o.ResourceVersionMatch = "", ""
 	bounded, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	list, err := w.listFunc(bounded, o)

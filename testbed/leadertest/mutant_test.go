@@ -88,7 +88,7 @@ var aims = []*aim{
 			return r.counts.quorum.Load() > 0
 		},
 		mutation: simhost.Mutation{
-			File: "node/object/listwatch.go",
+			File: "kube/watch.go",
 			Old:  `	o.ResourceVersion, o.ResourceVersionMatch = "", ""` + "\n",
 			New:  `	o.ResourceVersion, o.ResourceVersionMatch = "0", ""` + "\n",
 		},
