@@ -25,20 +25,20 @@ const versionFlag = "-s -w -X k8s.io/component-base/version.gitVersion="
 // drops debug information anyway (-s -w); not generating it saves some 8% of the CPU time of a build.
 var buildFlags = []string{"-mod=readonly", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false"}
 
-// A tool is one binary: the package that it is built from, the name that `go build` gives it and the name that it gets here.
-type tool struct{ pkg, built, name string }
+// A tool is one binary: the package that it is built from, and its name.
+type tool struct{ pkg, name string }
 
 var tools = []tool{
-	{"go.etcd.io/etcd/server/v3", "server", "etcd"},
-	{"k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver", "kube-apiserver"},
-	{"k8s.io/kubernetes/cmd/kube-controller-manager", "kube-controller-manager", "kube-controller-manager"},
-	{"k8s.io/kubernetes/cmd/kube-scheduler", "kube-scheduler", "kube-scheduler"},
-	{"k8s.io/kubernetes/cmd/kubectl", "kubectl", "kubectl"},
-	{"sigs.k8s.io/kwok/cmd/kwok", "kwok", "kwok"},
+	{"go.etcd.io/etcd/server/v3", "etcd"},
+	{"k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver"},
+	{"k8s.io/kubernetes/cmd/kube-controller-manager", "kube-controller-manager"},
+	{"k8s.io/kubernetes/cmd/kube-scheduler", "kube-scheduler"},
+	{"k8s.io/kubernetes/cmd/kubectl", "kubectl"},
+	{"sigs.k8s.io/kwok/cmd/kwok", "kwok"},
 }
 
 // hostTools are what real hosts run beside it. They are built only for who asks, see [BuildKubelet].
-var hostTools = []tool{{"k8s.io/kubernetes/cmd/kubelet", "kubelet", "kubelet"}}
+var hostTools = []tool{{"k8s.io/kubernetes/cmd/kubelet", "kubelet"}}
 
 // Binaries are the paths of the control plane's programs.
 type Binaries struct {
@@ -58,8 +58,9 @@ func binariesIn(dir string) Binaries {
 
 // Build makes sure that the control plane's binaries are in the cache and returns where. The cache is a folder for each
 // combination of binaries/go.mod, go.sum, Go release, platform and flags under lockkeeper-testbed in [os.UserCacheDir]; when the
-// folder is there, there is nothing to do. Otherwise it runs `go build`, which takes some six minutes on two cores with an
-// empty Go build cache, and says so on log every 15 s. log may be nil.
+// folder is there, there is nothing to do. Otherwise it runs `go build` for one binary after the other, which takes some six
+// minutes on two cores with an empty Go build cache. It reports on log which binary it builds and how many there are, and
+// every 15 s that it is still building. log may be nil.
 //
 // Any number of processes may call Build at once: one builds, the others wait. When ctx ends the build is killed and leaves
 // nothing behind but what Go's own caches have gained. See [builder.pruneCache] for how long old folders stay.
@@ -112,7 +113,7 @@ type builder struct {
 	cache string // one folder for each key
 	src   string // the module that pins the binaries' sources
 	log   *progress
-	every time.Duration // between two words of progress
+	every time.Duration // between two reports of progress
 }
 
 // build returns the folder with the tools.
@@ -183,33 +184,31 @@ func (b builder) buildInto(ctx context.Context, dir string) error {
 		}
 	}
 
-	args := append([]string{"build"}, buildFlags...)
-	args = append(args, "-ldflags", versionFlag+version, "-o", bin+string(filepath.Separator))
-	for _, t := range b.tools {
-		args = append(args, t.pkg)
-	}
-	cmd := b.goCommand(ctx, args...)
-	cmd.Env = append(cmd.Env, "GOTMPDIR="+gotmp)
 	b.log.printf("building %s of Kubernetes %s into %s: once, %s", b.what, version, dir, b.cost)
-	if err := b.run(ctx, cmd); err != nil {
-		return err
-	}
-	for _, t := range b.tools {
-		if err := os.Rename(filepath.Join(bin, t.built), filepath.Join(bin, t.name)); err != nil {
+	begin := time.Now()
+	for i, t := range b.tools {
+		args := append([]string{"build"}, buildFlags...)
+		args = append(args, "-ldflags", versionFlag+version, "-o", filepath.Join(bin, t.name), t.pkg)
+		cmd := b.goCommand(ctx, args...)
+		cmd.Env = append(cmd.Env, "GOTMPDIR="+gotmp)
+		part := fmt.Sprintf("%s (%d of %d)", t.name, i+1, len(b.tools))
+		b.log.printf("building %s", part)
+		if err := b.run(ctx, cmd, part, begin); err != nil {
 			return err
 		}
 	}
+	b.log.printf("built %s in %s", b.what, time.Since(begin).Round(time.Second))
 	return os.Rename(bin, dir)
 }
 
-// run runs a long go command, says every now and then that it is still at it, and leaves no compiler behind.
-func (b builder) run(ctx context.Context, cmd *exec.Cmd) error {
+// run runs the go command that builds a part, reports from time to time that it is still running, with the time since begin, and
+// leaves no compiler behind.
+func (b builder) run(ctx context.Context, cmd *exec.Cmd, part string, begin time.Time) error {
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	// An interrupted go command removes its temporary files; what it started is in its process group.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 5 * time.Second
-	begin := time.Now()
 	if err := startChild(cmd); err != nil {
 		return err
 	}
@@ -220,7 +219,7 @@ func (b builder) run(ctx context.Context, cmd *exec.Cmd) error {
 	for {
 		select {
 		case <-tick.C:
-			b.log.printf("still building %s, %s so far", b.what, time.Since(begin).Round(time.Second))
+			b.log.printf("still building %s, %s so far in all", part, time.Since(begin).Round(time.Second))
 			continue
 		case err := <-done:
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
@@ -228,9 +227,8 @@ func (b builder) run(ctx context.Context, cmd *exec.Cmd) error {
 				return context.Cause(ctx)
 			}
 			if err != nil {
-				return fmt.Errorf("go build: %w\n%s", err, lastLines(output.Bytes(), 30))
+				return fmt.Errorf("%s: go build: %w\n%s", part, err, lastLines(output.Bytes(), 30))
 			}
-			b.log.printf("built %s in %s", b.what, time.Since(begin).Round(time.Second))
 			return nil
 		}
 	}

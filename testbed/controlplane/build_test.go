@@ -13,14 +13,10 @@ import (
 	"time"
 )
 
-// fakeGo stands for the go command: what it does in `go build` is the test's, written in shell, with $out for the folder that
-// the binaries go to. The real one is seen by every other test of this package, through Start.
+// fakeGo stands for the go command. What it does in `go build` is the test's, written in shell: $out is the file to write, and
+// binary writes it. The real command is seen by every other test of this package, through Start.
 func fakeGo(t *testing.T, build string) {
 	t.Helper()
-	var all []string
-	for _, tl := range tools {
-		all = append(all, tl.built)
-	}
 	script := fmt.Sprintf(`#!/bin/sh
 case "$1" in
 env) echo go1.99 linux amd64 ;;
@@ -28,10 +24,10 @@ list) echo v1.2.3 ;;
 build)
 	while [ "$1" != -o ]; do shift; done
 	out=$2
-	binaries() { for b in %s; do echo "$b" >"$out$b"; chmod +x "$out$b"; done; }
+	binary() { echo built >"$out"; chmod +x "$out"; }
 	%s ;;
 esac
-`, strings.Join(all, " "), build)
+`, build)
 	bin := t.TempDir()
 	if err := os.WriteFile(filepath.Join(bin, "go"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -57,7 +53,7 @@ func newBuilder(t *testing.T, gomod string, log *bytes.Buffer) builder {
 
 func TestBuildOnceForAll(t *testing.T) {
 	count := filepath.Join(t.TempDir(), "count")
-	fakeGo(t, "echo built >>"+count+"; sleep 0.3; binaries")
+	fakeGo(t, "echo built >>"+count+"; sleep 0.05; binary")
 	b := newBuilder(t, "module a", nil)
 	var wg sync.WaitGroup
 	for range 4 {
@@ -72,7 +68,7 @@ func TestBuildOnceForAll(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	builds := func() int { data, _ := os.ReadFile(count); return strings.Count(string(data), "built") }
+	builds := func() int { data, _ := os.ReadFile(count); return strings.Count(string(data), "built") / len(tools) }
 	if builds() != 1 {
 		t.Errorf("four at once have built %d times, want once", builds())
 	}
@@ -96,11 +92,14 @@ func TestBuildOnceForAll(t *testing.T) {
 	}
 }
 
-func TestBuildSaysWhatItDoes(t *testing.T) {
+func TestBuildReportsProgress(t *testing.T) {
 	var said bytes.Buffer
-	fakeGo(t, "sleep 0.3; binaries")
+	fakeGo(t, "sleep 0.1; binary")
 	must(newBuilder(t, "module a", &said).build(t.Context()))(t)
-	for _, want := range []string{"building the control plane's binaries of Kubernetes v1.2.3 into ", "still building", "built the control plane's binaries in"} {
+	for _, want := range []string{
+		"building the control plane's binaries of Kubernetes v1.2.3 into ", "building etcd (1 of 6)\n", "building kube-apiserver (2 of 6)\n",
+		"still building kube-apiserver (2 of 6), ", "building kwok (6 of 6)\n", "built the control plane's binaries in",
+	} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("it did not say %q, but:\n%s", want, said.String())
 		}
@@ -108,11 +107,11 @@ func TestBuildSaysWhatItDoes(t *testing.T) {
 }
 
 func TestBuildThatFails(t *testing.T) {
-	fakeGo(t, "binaries; echo it does not compile >&2; exit 1")
+	fakeGo(t, "binary; echo it does not compile >&2; exit 1")
 	b := newBuilder(t, "module a", nil)
 	_, err := b.build(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "it does not compile") {
-		t.Errorf("error %v, want one with the compiler's words", err)
+	if err == nil || !strings.Contains(err.Error(), "it does not compile") || !strings.Contains(err.Error(), "etcd (1 of 6)") {
+		t.Errorf("error %v, want one with the part and the compiler's message", err)
 	}
 	wantOnlyLock(t, b.cache)
 }
@@ -153,7 +152,7 @@ func TestBuildCancelled(t *testing.T) {
 }
 
 func TestCacheIsPruned(t *testing.T) {
-	fakeGo(t, "binaries")
+	fakeGo(t, "binary")
 	b := newBuilder(t, "module a", nil)
 	make := func(name string, age time.Duration, whole bool) {
 		dir := filepath.Join(b.cache, name)
