@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // An act is something that an identity tries. The outcome is the API server's, NodeRestriction included; it is written by
@@ -202,6 +205,46 @@ func TestApplyLockkeeperTwice(t *testing.T) {
 	role := must(roles.Get(ctx, "lockkeeper-coordinator", metav1.GetOptions{}))(t)
 	if got := fmt.Sprint(role.Rules[0].Verbs); got != "[get list watch patch]" || slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Verbs, "*") }) {
 		t.Errorf("the coordinator's rules after a second apply: %v", role.Rules)
+	}
+}
+
+// When ApplyLockkeeper returns, the admission policies act, also after they were out of force.
+func TestApplyLockkeeperWaits(t *testing.T) {
+	ctx := soon(t)
+	if err := shared.ApplyLockkeeper(ctx); err != nil {
+		t.Fatal(err)
+	}
+	forged := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Labels: map[string]string{v1alpha1.LabelState: string(v1alpha1.StateIdle)}}}
+	forge := func() error {
+		_, err := shared.Client().CoreV1().Nodes().Create(ctx, forged, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	if err := shared.UnbindPolicies(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := forge(); err != nil {
+		t.Errorf("without the policies, a person may not give a Node a state: %v", err)
+	}
+	if err := shared.ApplyLockkeeper(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := forge(); !apierrors.IsForbidden(err) {
+		t.Errorf("with the policies, a person may give a Node a state: %v", err)
+	}
+}
+
+// WaitRefused accepts only the refusal that it is asked to wait for.
+func TestWaitRefused(t *testing.T) {
+	answers := []error{nil, errors.New("refused by another policy"), errors.New("refused by this policy")}
+	calls := 0
+	try := func(context.Context) error { calls++; return answers[min(calls, len(answers))-1] }
+	if err := shared.WaitRefused(soon(t), "by this policy", try); err != nil || calls != 3 {
+		t.Errorf("it returned %v after %d answers, expected no error after 3", err, calls)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := shared.WaitRefused(ctx, "by a third policy", try); err == nil || !strings.Contains(err.Error(), "refused by this policy") {
+		t.Errorf("at the end of its context it returned %v, expected an error with the last answer", err)
 	}
 }
 

@@ -51,7 +51,8 @@ var resources = map[schema.GroupKind]schema.GroupVersionResource{
 
 // ApplyLockkeeper applies what an administrator applies before lockkeeper can run: what `lockkeeper manifests` prints and, when the
 // API server serves its kind, what `lockkeeper manifests --policy` prints. Applied again it puts right what was changed, and leaves
-// the Lease's holder alone.
+// the Lease's holder alone. It returns when the API server has been seen to act on them. An admission policy that was changed, and
+// not only bound or created, may take a second longer.
 func (cp *ControlPlane) ApplyLockkeeper(ctx context.Context) error {
 	client, err := dynamic.NewForConfig(cp.AdminConfig())
 	if err != nil {
@@ -65,7 +66,7 @@ func (cp *ControlPlane) ApplyLockkeeper(ctx context.Context) error {
 	for {
 		obj := &unstructured.Unstructured{}
 		if err := decoder.Decode(obj); errors.Is(err, io.EOF) {
-			return nil
+			return cp.waitInForce(ctx)
 		} else if err != nil {
 			return fmt.Errorf("parsing lockkeeper's objects: %w", err)
 		}
@@ -73,6 +74,30 @@ func (cp *ControlPlane) ApplyLockkeeper(ctx context.Context) error {
 			return fmt.Errorf("applying %s %s: %w", obj.GetKind(), obj.GetName(), err)
 		}
 	}
+}
+
+// waitInForce waits until the API server refuses that a host writes the HostUpdate of another. For that it has to serve HostUpdates
+// and to know the hosts' RBAC rules and the manifests' last admission policy with its binding. It follows policies and bindings in
+// the order of their writes, so those before the last are in force too.
+func (cp *ControlPlane) waitInForce(ctx context.Context) error {
+	config := cp.AdminConfig()
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:probe", Groups: []string{NodesGroup, "system:authenticated"}}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("waiting for lockkeeper's objects to be in force: %w", err)
+	}
+	foreign := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "HostUpdate", "metadata": map[string]any{"name": "probe-of-another"},
+	}}
+	err = cp.WaitRefused(ctx, "a host writes only the HostUpdate of its own Node", func(ctx context.Context) error {
+		_, err := client.Resource(v1alpha1.HostUpdateResource).Apply(ctx, foreign.GetName(), foreign,
+			metav1.ApplyOptions{FieldManager: "lockkeeper-testbed", DryRun: []string{metav1.DryRunAll}})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("lockkeeper's objects are applied and not in force: %w", err)
+	}
+	return nil
 }
 
 // apply applies an object. One whose kind is new is not found until the API server serves the kind, some moments after its

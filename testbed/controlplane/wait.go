@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -90,6 +91,35 @@ func (cp *ControlPlane) WaitAllowed(ctx context.Context, asked authorizationv1.S
 		case <-tick.C:
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for %s to be allowed %+v: %t: %w (last: %v)", asked.User, asked.ResourceAttributes, allowed, context.Cause(ctx), err)
+		}
+	}
+}
+
+// refusedWithin bounds [ControlPlane.WaitRefused]. The API server reads admission policies once a second.
+const refusedWithin = time.Minute
+
+// WaitRefused repeats try until the API server refuses it with an error that contains message, and so has been seen to act on what
+// was just applied: an admission policy, a webhook or a definition takes effect some time after its own write was answered. The
+// message has to be one that nothing else gives: another policy may refuse the same write with its own. Otherwise try has to be
+// harmless, for instance a dry run, because it may succeed. The error comes when ctx ends, or after a minute.
+func (cp *ControlPlane) WaitRefused(ctx context.Context, message string, try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, refusedWithin)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	last := errors.New("none")
+	for tries := 1; ; tries++ {
+		err := try(ctx)
+		if err != nil && strings.Contains(err.Error(), message) {
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for a request to be refused with %q: %w (the last of %d answers: %v)", message, context.Cause(ctx), tries, last)
 		}
 	}
 }

@@ -24,7 +24,9 @@ type guard struct {
 
 const guardName = "identitytest-guard"
 
-// newGuard returns when the webhook is heeded.
+const guardMessage = "this machine is guarded"
+
+// newGuard returns when the API server has been seen to ask the webhook.
 func newGuard(t *testing.T, name string) *guard {
 	t.Helper()
 	g := &guard{t: t}
@@ -34,7 +36,7 @@ func newGuard(t *testing.T, name string) *guard {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		review.Response = &admissionreview.AdmissionResponse{UID: review.Request.UID, Result: &metav1.Status{Message: "this machine is guarded"}}
+		review.Response = &admissionreview.AdmissionResponse{UID: review.Request.UID, Result: &metav1.Status{Message: guardMessage}}
 		_ = json.NewEncoder(w).Encode(review)
 	}))
 	t.Cleanup(g.server.Close)
@@ -56,10 +58,9 @@ func newGuard(t *testing.T, name string) *guard {
 	}, metav1.CreateOptions{})
 	must(t, err)
 	t.Cleanup(g.lift)
-	until(t, "the webhook to be heeded", func() (bool, error) {
-		err := node(name, label(v1alpha1.LabelWants, `"nothing"`))(t.Context(), asHost(t, name))
-		return err != nil, err
-	})
+	must(t, cp.WaitRefused(within(t), guardMessage, func(ctx context.Context) error {
+		return node(name, label(v1alpha1.LabelWants, `"nothing"`))(ctx, asHost(t, name))
+	}))
 	return g
 }
 

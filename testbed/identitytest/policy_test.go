@@ -1,6 +1,7 @@
 package identitytest
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -111,10 +112,7 @@ func TestBrokenExpression(t *testing.T) {
 		must(t, cp.ApplyLockkeeper(ctx))
 		until(t, "the policy to be whole again", func() (bool, error) { err := says(t, "id-c"); return err == nil, err })
 	}()
-	until(t, "the mistake to be in force", func() (bool, error) {
-		err := says(t, "id-c")
-		return err != nil && strings.Contains(err.Error(), "index out of bounds"), err
-	})
+	must(t, cp.WaitRefused(ctx, "index out of bounds", func(context.Context) error { return says(t, "id-c") }))
 	joins(t, "id-kubelet")
 	for _, a := range []struct {
 		name   string

@@ -3,7 +3,6 @@ package rollouttest
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -15,7 +14,9 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// guard has the API server refuse that a node leaves idle. lift ends that.
+const guardMessage = "this machine is guarded"
+
+// guard has the API server refuse that a node leaves idle, and returns when it does. lift ends that.
 func (s *scene) guard(name string) (lift func()) {
 	s.t.Helper()
 	const policy = "rollouttest-guard"
@@ -32,7 +33,7 @@ func (s *scene) guard(name string) (lift func()) {
 			MatchConditions: []admissionv1.MatchCondition{{Name: "guarded", Expression: fmt.Sprintf("object.metadata.name == %q", name)}},
 			Validations: []admissionv1.Validation{{
 				Expression: fmt.Sprintf("object.metadata.?labels[?%q].orValue(%q) == %q", v1alpha1.LabelState, v1alpha1.StateIdle, v1alpha1.StateIdle),
-				Message:    "this machine is guarded",
+				Message:    guardMessage,
 			}},
 		},
 	}, metav1.CreateOptions{})
@@ -52,12 +53,14 @@ func (s *scene) guard(name string) (lift func()) {
 		},
 	}, metav1.CreateOptions{})
 	s.must(err)
-	eventually(s, "the guard to be heeded", func(ctx context.Context) (bool, error) {
-		try := fmt.Sprintf(`{"metadata":{"labels":{%q:"draining"}}}`, v1alpha1.LabelState)
-		_, err := s.ControlPlane.Client().CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(try),
-			metav1.PatchOptions{FieldManager: kubectlManager, DryRun: []string{metav1.DryRunAll}})
-		return err != nil && strings.Contains(err.Error(), "this machine is guarded"), err
-	})
+	// The probe is the coordinator's: lockkeeper's own policies refuse everyone else's.
+	leader, err := s.ControlPlane.NodeWriter(name, v1alpha1.LabelState)
+	s.must(err)
+	s.must(s.ControlPlane.WaitRefused(s.within(soon), guardMessage, func(ctx context.Context) error {
+		_, err := leader.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"draining"}}}`, v1alpha1.LabelState),
+			metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}))
 	return remove
 }
 
