@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // bare is what starts fastest: etcd and the API server.
@@ -269,6 +271,53 @@ func TestOwnerDies(t *testing.T) {
 			}
 			removeStaleDirs(temp)
 			wantEmpty(t, temp)
+		})
+	}
+}
+
+// After failed tests, LOCKKEEPER_KEEP keeps the control plane until an interrupt; without it, nothing is left.
+func TestKeep(t *testing.T) {
+	for _, kept := range []bool{true, false} {
+		t.Run(fmt.Sprint(kept), func(t *testing.T) {
+			t.Parallel()
+			temp, err := os.MkdirTemp("", "keep") // t.TempDir is too deep for etcd's socket
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(temp)
+			owner := exec.CommandContext(soon(t), os.Args[0])
+			owner.Env = append(os.Environ(), ownerEnv+"=failing", "TMPDIR="+temp, "LOCKKEEPER_KEEP=")
+			if kept {
+				owner.Env = append(owner.Env, "LOCKKEEPER_KEEP=1")
+			}
+			stdout := must(owner.StdoutPipe())(t)
+			if err := owner.Start(); err != nil {
+				t.Fatal(err)
+			}
+			kubeconfig := ""
+			for lines := bufio.NewScanner(stdout); kubeconfig == "" && lines.Scan(); {
+				if path, ok := strings.CutPrefix(lines.Text(), "export KUBECONFIG="); ok {
+					kubeconfig = path
+				}
+			}
+			if (kubeconfig != "") != kept {
+				t.Errorf("it printed the kubeconfig %q, expected one: %t", kubeconfig, kept)
+			}
+			if kubeconfig != "" {
+				config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+				if _, err := clientFor(t, config, err).CoreV1().Namespaces().Get(soon(t), "default", metav1.GetOptions{}); err != nil {
+					t.Error(err)
+				}
+				if err := owner.Process.Signal(syscall.SIGINT); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := owner.Wait(); err == nil {
+				t.Error("its exit status is 0, and its tests have failed")
+			}
+			if left := processesOf(t, temp); len(left) > 0 {
+				t.Errorf("processes %v are left", left)
+			}
 		})
 	}
 }

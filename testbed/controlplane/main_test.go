@@ -26,6 +26,8 @@ func TestMain(m *testing.M) {
 	case "":
 	case "tests":
 		os.Exit(RunTests(testsWithOneMore{}, Options{Without: bare}, func(*ControlPlane) {}))
+	case "failing":
+		os.Exit(RunTests(failingTests{}, Options{Without: bare, Log: os.Stdout}, func(*ControlPlane) {}))
 	default:
 		os.Exit(ownControlPlane())
 	}
@@ -62,6 +64,11 @@ func (testsWithOneMore) Run() int {
 	fmt.Println(cp.Dir())
 	select {}
 }
+
+// failingTests fail at once.
+type failingTests struct{}
+
+func (failingTests) Run() int { return 1 }
 
 // soon is a bound for things that take a moment.
 func soon(t *testing.T) context.Context {

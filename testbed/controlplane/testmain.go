@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -30,7 +31,9 @@ func RunTests(m tests, opts Options, use func(*ControlPlane)) int {
 			return 1, err
 		}
 		use(cp)
-		return m.Run(), cp.Stop()
+		status := m.Run()
+		keep(ctx, opts.Log, status, cp)
+		return status, cp.Stop()
 	})
 }
 
@@ -52,6 +55,24 @@ func run(opts *Options, all func(context.Context) (status int, err error)) int {
 		status = max(status, 1)
 	}
 	return status
+}
+
+// keep keeps control planes for a person to look at, until Ctrl-C, when their tests have failed and LOCKKEEPER_KEEP is set. The tests'
+// hosts are gone by then, their Nodes and everything else in the cluster is as they left it.
+func keep(ctx context.Context, log io.Writer, status int, all ...*ControlPlane) {
+	if status == 0 || os.Getenv("LOCKKEEPER_KEEP") == "" {
+		return
+	}
+	for _, cp := range all {
+		admin, err := cp.Kubeconfig("testbed:admin", "system:masters")
+		if err != nil {
+			fmt.Fprintln(log, err)
+			continue
+		}
+		fmt.Fprintf(log, "controlplane: LOCKKEEPER_KEEP keeps this one until Ctrl-C; its logs are in %s\nexport KUBECONFIG=%s\nalias kubectl=%s\n",
+			cp.dir.join("logs"), admin, cp.Binaries().Kubectl)
+	}
+	<-ctx.Done()
 }
 
 // A Pool hands out control planes to tests that run side by side, so that each has one to itself: what is there once in a
@@ -79,6 +100,7 @@ func RunTestsApart(m tests, opts Options, use func(*Pool)) int {
 		p := &Pool{ctx: ctx, opts: opts, free: make(chan *ControlPlane, 1024), starting: make(chan struct{}, 1)}
 		use(p)
 		status := m.Run()
+		keep(ctx, opts.Log, status, p.all...)
 		var errs []error
 		for _, cp := range p.all {
 			errs = append(errs, cp.Stop())
