@@ -5,12 +5,9 @@
 // What is not as users have it: a drop-in beside the unit, see dropIn. It leaves a part of the sandbox off that a container
 // cannot have, and cuts short what would only keep a test waiting: settle, min_uptime, the Lease's duration.
 //
-// One fault of issue 4's cannot be made here: hosts share the machine's clock, so none can be wrong by an hour. The tests of
-// package coordinator and of simulated hosts have that.
-//
 // One host of the fleet runs the newest release of the operating system, Debian trixie with systemd 257, where its packages can
 // be fetched; the others run bookworm with systemd 252. With LOCKKEEPER_RELEASE=trixie all hosts run trixie.
 //
-// LOCKKEEPER_SOAK runs the long faults too; LOCKKEEPER_SEED repeats a run's choices. LOCKKEEPER_E2E_PACKAGES names a folder with
-// packages that were built before, to save their build.
+// LOCKKEEPER_SEED chooses which of the sampled faults run; LOCKKEEPER_SOAK runs all of them, and those that take minutes.
+// LOCKKEEPER_E2E_PACKAGES names a directory with packages that were built before, to save their build.
 package e2e

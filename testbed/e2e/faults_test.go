@@ -2,8 +2,7 @@ package e2e
 
 import (
 	"math/rand/v2"
-	"os"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,37 +10,69 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// testFaults has something go wrong on one host after the other. Each test ends with an idle fleet that is up to date.
+// A fault is something that goes wrong on one host. It ends with an idle fleet that is up to date.
+type fault struct {
+	name string
+	run  func(*testing.T, *fleet)
+}
+
+// usual faults are in every run.
+var usual = []fault{
+	{"KilledWhileDrainingAndRebooting", testKilled},
+	{"UpgradedWhileDraining", testUpgraded},
+	{"CutOffWhileDraining", testCutOff},
+	{"SomebodyLoggedIn", testLoggedIn},
+	{"RolledBack", testRolledBack},
+	{"CrashedWhileDraining", testCrashed},
+}
+
+// sampled faults take one turn each. A soak runs all of them, every other run those that LOCKKEEPER_SEED chooses.
+var sampled = []fault{
+	{"CutOffWhileRebooting", testCutOffWhileRebooting},
+	{"BusRestartedWhileDraining", testBusRestarted},
+	{"WatchdogWhileDraining", testWatchdog},
+	{"DiskFull", testDiskFull},
+	{"ProtocolSkew", testProtocol},
+}
+
+// long faults are only in a soak, because each takes a minute or more.
+var long = []fault{
+	{"KilledAnywhere", testKilledAnywhere},           // four turns
+	{"KilledInEveryStage", testStages},               // two turns with five restarts each, five of them by the watchdog
+	{"NeverComesBack", testNeverComesBack},           // the policy's timeout of 90 s has to pass, and two hosts take their turns
+	{"EngineRestartedAndMasked", testEngine},         // three turns
+	{"MixedVersionsAndDowngrade", testMixedVersions}, // two rollouts through all hosts, and another version is built
+	{"ClockAnHourOff", testClock},                    // two turns and four changes of the term
+}
+
+// samples is how many of the sampled faults a run has, and defaultSeed chooses them where LOCKKEEPER_SEED does not.
+const samples, defaultSeed = 2, 20261
+
+// chooseFaults returns the faults of this run in their order.
+func chooseFaults(t *testing.T) []fault {
+	t.Helper()
+	if soak() {
+		return slices.Concat(usual, sampled, long)
+	}
+	seed := rig.Number(t, "LOCKKEEPER_SEED", defaultSeed)
+	chosen := slices.Clone(usual)
+	var names []string
+	for _, i := range rand.New(rand.NewPCG(seed, 0)).Perm(len(sampled))[:samples] {
+		chosen = append(chosen, sampled[i])
+		names = append(names, sampled[i].name)
+	}
+	t.Logf("LOCKKEEPER_SEED=%d chooses %s from %d faults; LOCKKEEPER_SOAK=1 runs all of them and %d longer ones",
+		seed, strings.Join(names, " and "), len(sampled), len(long))
+	return chosen
+}
+
+// testFaults has something go wrong on one host after the other.
 func testFaults(t *testing.T, f *fleet) {
-	for _, fault := range []struct {
-		name string
-		long bool // for soak alone
-		run  func(*testing.T, *fleet)
-	}{
-		{"KilledWhileDrainingAndRebooting", false, testKilled},
-		{"UpgradedWhileDraining", false, testUpgraded},
-		{"CutOffWhileDraining", false, testCutOff},
-		{"SomebodyLoggedIn", false, testLoggedIn},
-		{"RolledBack", false, testRolledBack},
-		{"CrashedWhileDraining", false, testCrashed},
-		{"KilledAnywhere", true, testKilledAnywhere},
-		{"KilledInEveryStage", true, testStages},
-		{"CutOffWhileRebooting", true, testCutOffWhileRebooting},
-		{"NeverComesBack", true, testNeverComesBack},
-		{"BusRestartedWhileDraining", true, testBusRestarted},
-		{"EngineRestartedAndMasked", true, testEngine},
-		{"WatchdogWhileDraining", true, testWatchdog},
-		{"DiskFull", true, testDiskFull},
-		{"MixedVersionsAndDowngrade", true, testMixedVersions},
-		{"ProtocolSkew", true, testProtocol},
-		{"ClockAnHourOff", true, testClock},
-	} {
+	for _, fault := range chooseFaults(t) {
 		ok := t.Run(fault.name, func(t *testing.T) {
-			if fault.long && !soak() {
-				t.Skip("left out: it takes minutes; LOCKKEEPER_SOAK runs it")
-			}
 			for _, h := range f.Hosts {
 				until(t, aTurn, h.Name(), "to be idle and content", content)
 			}
@@ -80,12 +111,7 @@ func testKilled(t *testing.T, f *fleet) {
 // testKilledAnywhere: in each turn the host's service is killed as soon as its Node shows a state, and the coordinator's as soon as it
 // shows another, by LOCKKEEPER_SEED. What is over before the kill comes is killed in what follows it.
 func testKilledAnywhere(t *testing.T, f *fleet) {
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("LOCKKEEPER_SEED"); text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		must(t, err)
-	}
+	seed := rig.Number(t, "LOCKKEEPER_SEED", uint64(time.Now().UnixNano()))
 	t.Logf("LOCKKEEPER_SEED=%d", seed)
 	dice := rand.New(rand.NewPCG(seed, 0))
 	states := []v1alpha1.State{v1alpha1.StateBeforeDrain, v1alpha1.StateDraining, v1alpha1.StateRebooting, v1alpha1.StateUncordoning}

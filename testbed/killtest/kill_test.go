@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 // TestEveryClassIsSeen plays the scenarios without a kill: each write has a class, and each class is seen where the table
@@ -36,7 +37,7 @@ const side = 2
 // third of them, chosen by LOCKKEEPER_SEED, among them always those where a commit was carried out and its writer does not know.
 func TestKillAtEveryWrite(t *testing.T) {
 	t.Parallel()
-	seed := seedOf(t)
+	seed := rig.Number(t, "LOCKKEEPER_SEED", defaultSeed)
 	t.Logf("LOCKKEEPER_SEED=%d", seed)
 	points, all := choose(rand.New(rand.NewPCG(seed, 0)), os.Getenv("LOCKKEEPER_SOAK") != "")
 	begin := time.Now()
@@ -100,16 +101,3 @@ func choose(rng *rand.Rand, every bool) (chosen []target, all int) {
 
 // defaultSeed chooses the sample of `make test`: the same for everybody, so that a failure is the change's.
 const defaultSeed = 20261121
-
-func seedOf(t *testing.T) uint64 {
-	t.Helper()
-	text := os.Getenv("LOCKKEEPER_SEED")
-	if text == "" {
-		return defaultSeed
-	}
-	seed, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("LOCKKEEPER_SEED=%q, expected a number", text)
-	}
-	return seed
-}
