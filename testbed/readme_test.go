@@ -1,0 +1,95 @@
+package testbed
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// packageDirs returns the directories with Go files, but the root.
+func packageDirs(t *testing.T) []string {
+	t.Helper()
+	found := map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() == "testdata":
+			return filepath.SkipDir
+		case !d.IsDir() && strings.HasSuffix(path, ".go") && filepath.Dir(path) != ".":
+			found[filepath.Dir(path)] = true
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The map in README.md names every package once and nothing else.
+func TestREADMEMapsEveryPackage(t *testing.T) {
+	var named []string
+	for line := range strings.Lines(read(t, "README.md")) {
+		cells := strings.Split(line, "|")
+		// The map has the package in its second column and names what changed in the first, the list of parts has it in the first.
+		for _, cell := range cells[min(1, len(cells)):min(3, len(cells))] {
+			name := strings.Trim(cell, " `")
+			if strings.Contains(cell, "`"+name+"`") && !strings.HasPrefix(name, "LOCKKEEPER_") && !strings.HasPrefix(name, "docs/") && !strings.Contains(name, "make ") {
+				named = append(named, name)
+			}
+		}
+	}
+	slices.Sort(named)
+	if want := packageDirs(t); !slices.Equal(named, want) {
+		t.Errorf("README.md names\n%s\nThe packages are\n%s", strings.Join(named, " "), strings.Join(want, " "))
+	}
+}
+
+// The Makefile, CI and the documents name packages of the test bed that exist.
+func TestNamedPackagesExist(t *testing.T) {
+	packages := packageDirs(t)
+	documents, err := filepath.Glob("../docs/*.md")
+	if err != nil || len(documents) == 0 {
+		t.Fatalf("no documents: %v", err)
+	}
+	inMakefile, elsewhere := regexp.MustCompile(` \./([a-z]+)\b`), regexp.MustCompile(`\btestbed/([a-z]+(?:/[a-z]+)?)\b`)
+	count := 0
+	check := func(file, name string) {
+		count++
+		if name == "cmd" || slices.Contains(packages, name) || slices.Contains(packages, filepath.Dir(name)) {
+			return
+		}
+		t.Errorf("%s names testbed/%s, which is not a package", file, name)
+	}
+	for line := range strings.Lines(read(t, "../Makefile")) {
+		if !strings.Contains(line, "cd testbed") && !strings.Contains(line, "LOCKKEEPER_SEED") {
+			continue
+		}
+		for _, m := range inMakefile.FindAllStringSubmatch(line, -1) {
+			check("Makefile", m[1])
+		}
+	}
+	for _, file := range append(documents, "../README.md", "README.md") {
+		for _, m := range elsewhere.FindAllStringSubmatch(read(t, file), -1) {
+			check(file, m[1])
+		}
+	}
+	if count < 10 {
+		t.Errorf("only %d names were found", count)
+	}
+}
