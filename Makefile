@@ -50,7 +50,7 @@ test-parts: host-deps
 	@cd testbed && exec $(GO) run ./cmd/controlplane -build-only -real-hosts
 
 .PHONY: test
-test: lint test-unit test-testbed e2e ## Run every test: lint, units with -race, the test bed on a real control plane, real hosts
+test: lint test-unit test-testbed ## Run every test: lint, units with -race, the test bed on a real control plane, real hosts
 
 .PHONY: lint
 lint: ## Check the form: gofmt, go vet, staticcheck, go fix
@@ -67,23 +67,29 @@ test-unit: deps ## Run the product's own tests with -race, the long ones of the 
 	$(GO) test -race -short -timeout 15m ./...
 	$(GO) test -timeout 15m ./node/turn ./coordinator/rollout
 
+# Most of these tests wait, for boots, for Leases to expire and for the API server, so more packages run at once than there are cores.
+# test-hosts runs at the same time as test-clusters. explore and simulate only compute: they run when test-hosts is done, and take the
+# CPU time that is left.
 .PHONY: test-testbed
-test-testbed: deps package-test-deps example-test-deps gate-test-deps test-parts ## Run the tests on a real control plane, with samples of the long campaigns
-	@$(MAKE) --no-print-directory -j 2 test-clusters test-explore
+test-testbed: deps package-test-deps example-test-deps gate-test-deps test-parts ## Run the tests on a real control plane and on real hosts, with samples of the long campaigns
+	@$(MAKE) --no-print-directory -j 2 test-clusters test-hosts test-explore
 
 # The longest ones first: what is left at the end runs alone.
 .PHONY: test-clusters
 test-clusters:
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 2 ./rollouttest ./clienttest ./faulttest ./killtest \
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 3 ./rollouttest ./clienttest ./faulttest ./killtest \
 		$$($(GO) list ./... | grep -vE '/(e2e|explore|simulate)$$')
 
-# They compute while the others wait, and take what those leave of the cores.
 .PHONY: test-explore
 test-explore:
 	cd testbed && nice -n 19 $(GO) test -timeout 30m ./explore ./simulate
 
 .PHONY: e2e
 e2e: deps test-parts ## Install the package on real hosts and roll them through updates and faults (root; says so where it cannot)
+	@$(MAKE) --no-print-directory test-hosts
+
+.PHONY: test-hosts
+test-hosts:
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 1h -count 1 -v ./e2e
 
 .PHONY: soak
