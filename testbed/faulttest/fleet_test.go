@@ -140,15 +140,7 @@ func (f *fleet) close() (report referee.Report) {
 		f.book.close()
 	}
 	if f.Rig != nil {
-		if f.t.Failed() {
-			for _, h := range f.Fleet.Hosts {
-				f.t.Logf("%s:\n%s", h.Name(), h.LogTail(100))
-			}
-		}
-		var err error
-		report, err = f.Close()
-		f.soft(err)
-		f.t.Log(report.String())
+		report = f.Verdict(f.t)
 	}
 	for _, stop := range f.stop {
 		stop()

@@ -1,14 +1,12 @@
 package faulttest
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"testing"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
-	"lockkeeper.dev/lockkeeper/testbed/simhost"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 var (
@@ -20,11 +18,6 @@ var (
 var options = controlplane.Options{NodeMonitorGrace: 8 * time.Second}
 
 func TestMain(m *testing.M) {
-	var err error
-	if binary = os.Getenv("LK"); binary != "" {
-	} else if binary, err = simhost.BuildLockkeeperRace(context.Background(), os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	binary = rig.Binary()
 	os.Exit(controlplane.RunTests(m, options, func(c *controlplane.ControlPlane) { cp = c }))
 }

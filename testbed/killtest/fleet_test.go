@@ -114,14 +114,7 @@ func newFleet(t *testing.T) *fleet {
 
 // verdict ends the rig and fails the test if the referee objects.
 func (f *fleet) verdict() {
-	if f.t.Failed() {
-		for _, h := range f.Fleet.Hosts {
-			f.t.Logf("%s:\n%s", h.Name(), h.LogTail(80))
-		}
-	}
-	report, err := f.Rig.Close()
-	f.soft(err)
-	f.t.Log(report.String())
+	report := f.Rig.Verdict(f.t)
 	if len(report.Unused) > 0 {
 		f.t.Errorf("declared to the referee and not seen: %v", report.Unused)
 	}

@@ -112,17 +112,6 @@ func start(t *testing.T, o rig.Options) *scene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, h := range r.Fleet.Hosts {
-				t.Logf("%s:\n%s", h.Name(), h.LogTail(60))
-			}
-		}
-		report, err := r.Close()
-		if err != nil {
-			t.Error(err)
-		}
-		t.Log(report.String())
-	})
+	t.Cleanup(func() { r.Verdict(t) })
 	return newScene(t, r)
 }

@@ -104,3 +104,20 @@ func (r *Rig) Close() (referee.Report, error) {
 	}
 	return report, err
 }
+
+// Verdict is for the end of a test: it closes the rig, logs the referee's report, and fails the test if the referee objects. After a
+// failure it first logs the end of each host's journal.
+func (r *Rig) Verdict(t Test) referee.Report {
+	t.Helper()
+	if t.Failed() {
+		for _, h := range r.Fleet.Hosts {
+			t.Logf("%s:\n%s", h.Name(), h.LogTail(80))
+		}
+	}
+	report, err := r.Close()
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("%s", report.String())
+	return report
+}
