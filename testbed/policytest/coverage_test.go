@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// schema is what of a schema refuses something.
-type schema struct {
+// openAPISchema is the part of a schema that refuses something.
+type openAPISchema struct {
 	Enum        []string
 	Minimum     *float64
 	Maximum     *float64
@@ -22,12 +22,12 @@ type schema struct {
 	Pattern     string
 	ListMapKeys []string                              `json:"x-kubernetes-list-map-keys"`
 	Rules       []struct{ Message, FieldPath string } `json:"x-kubernetes-validations"`
-	Properties  map[string]*schema
-	Items       *schema
+	Properties  map[string]*openAPISchema
+	Items       *openAPISchema
 }
 
 // rules are what each of its parts refuses, in the API server's words, as "field: words"; items of lists are [].
-func (s *schema) rules(at string) (all []string) {
+func (s *openAPISchema) rules(at string) (all []string) {
 	add := func(field, format string, args ...any) { all = append(all, field+": "+fmt.Sprintf(format, args...)) }
 	for _, r := range s.Rules {
 		add(at+r.FieldPath, "%s", r.Message)
@@ -74,7 +74,7 @@ func TestEveryRuleHasACounterExample(t *testing.T) {
 	var crd struct {
 		Spec struct {
 			Versions []struct {
-				Schema struct{ OpenAPIV3Schema schema }
+				Schema struct{ OpenAPIV3Schema openAPISchema }
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package policycost
+package policytest
 
 import (
 	"bytes"
@@ -28,8 +28,8 @@ import (
 	"lockkeeper.dev/lockkeeper/packaging/manifests"
 )
 
-// A policy is one of the manifests' admission policies, compiled.
-type policy struct {
+// An admissionPolicy is one of the manifests' admission policies, compiled.
+type admissionPolicy struct {
 	name            string
 	matchConditions []plugin.ConditionEvaluator // one for each
 	validations     []plugin.ConditionEvaluator // one for each
@@ -40,12 +40,12 @@ type policy struct {
 
 // compileAll compiles the policies of the manifests as an API server of Kubernetes 1.MINOR does, 0 for the newest that this module
 // knows. The error names the expression that does not compile.
-func compileAll(minor uint) ([]*policy, error) {
+func compileAll(minor uint) ([]*admissionPolicy, error) {
 	text, err := manifests.Render(manifests.Options{})
 	if err != nil {
 		return nil, err
 	}
-	var all []*policy
+	var all []*admissionPolicy
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4<<10)
 	for {
 		var p admissionregistrationv1.ValidatingAdmissionPolicy
@@ -57,7 +57,7 @@ func compileAll(minor uint) ([]*policy, error) {
 		if p.Kind != "ValidatingAdmissionPolicy" {
 			continue
 		}
-		compiled, err := compile(p.Name, &p.Spec, version(minor))
+		compiled, err := compileAdmission(p.Name, &p.Spec, version(minor))
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +73,7 @@ func version(minor uint) *utilversion.Version {
 	return utilversion.MajorMinor(1, minor)
 }
 
-func compile(name string, spec *admissionregistrationv1.ValidatingAdmissionPolicySpec, v *utilversion.Version) (*policy, error) {
+func compileAdmission(name string, spec *admissionregistrationv1.ValidatingAdmissionPolicySpec, v *utilversion.Version) (*admissionPolicy, error) {
 	// As compilePolicy in k8s.io/apiserver/pkg/admission/plugin/policy/validating, but with the environment for new expressions,
 	// which has nothing that is newer than the version.
 	compiler, err := plugin.NewCompositedCompiler(environment.MustBaseEnvSet(v))
@@ -93,7 +93,7 @@ func compile(name string, spec *admissionregistrationv1.ValidatingAdmissionPolic
 		failed = errors.Join(append(c.CompilationErrors(), failed)...)
 		return c
 	}
-	out := &policy{name: name, spec: spec}
+	out := &admissionPolicy{name: name, spec: spec}
 	for i := range spec.MatchConditions {
 		m := (*matchconditions.MatchCondition)(&spec.MatchConditions[i])
 		out.matchConditions = append(out.matchConditions, condition(withAuthorizer, m))
@@ -150,7 +150,7 @@ func (nothing) Authorize(context.Context, authorizer.Attributes) (authorizer.Dec
 // measure returns what each match condition and each validation costs for a write, evaluated alone with the variables that it
 // reads, and at the end what all validations together cost, and all messages. The limit of an expression alone is that of one
 // evaluation ([celconfig.PerCallLimit]), which holds for each variable that it reads too.
-func (p *policy) measure(ctx context.Context, w *write) []cost {
+func (p *admissionPolicy) measure(ctx context.Context, w *write) []cost {
 	op := admission.Update
 	if w.old == nil {
 		op = admission.Create

@@ -1,4 +1,4 @@
-package policycost
+package policytest
 
 import (
 	"fmt"
@@ -50,10 +50,10 @@ func TestOldestVersion(t *testing.T) {
 	// What is newer is found: two-variable comprehensions came with 1.32.
 	p := policies[0]
 	p.spec.Validations[0].Expression = `object.metadata.labels.transformMap(k, v, v).size() == 0`
-	if _, err := compile("newer", p.spec, version(30)); err == nil {
+	if _, err := compileAdmission("newer", p.spec, version(30)); err == nil {
 		t.Error("an expression of Kubernetes 1.32 compiles")
 	}
-	if _, err := compile("newer", p.spec, version(32)); err != nil {
+	if _, err := compileAdmission("newer", p.spec, version(32)); err != nil {
 		t.Error(err)
 	}
 }
@@ -102,7 +102,7 @@ func clone(m map[string]string) map[string]string {
 }
 
 // within measures a write under policies and reports what costs too much, and whether all validations passed.
-func within(t *testing.T, policies []*policy, names []string, what string, w *write, limit func(*cost) float64) (passed bool) {
+func within(t *testing.T, policies []*admissionPolicy, names []string, what string, w *write, limit func(*cost) float64) (passed bool) {
 	t.Helper()
 	passed = true
 	for _, p := range policies {
