@@ -116,10 +116,11 @@ func (r Reason) IsVeto() bool {
 }
 
 // Holds reports whether the coordinator writes the reason in the label held. It
-// writes neither those that only a host knows nor those that end a turn.
+// writes neither those that only a host knows nor those that end a turn, and it
+// repairs an invalid grant at once.
 func (r Reason) Holds() bool {
 	switch r {
-	case ReasonNone, ReasonInhibited, ReasonSessions, ReasonNoCoordinator:
+	case ReasonNone, ReasonInhibited, ReasonSessions, ReasonNoCoordinator, ReasonInvalidGrant:
 		return false
 	}
 	return !r.endsOnly()
@@ -136,11 +137,15 @@ func (r Reason) endsOnly() bool {
 	return false
 }
 
-// Ends reports whether a turn may end, or be backed out, for the reason.
+// Ends reports whether a turn may end for the reason.
 func (r Reason) Ends() bool {
 	switch r {
 	case ReasonUnmanaged, ReasonDetached, ReasonHostSilent, ReasonOverdue, ReasonHeldBack, ReasonMarked, ReasonWindow, ReasonInvalidGrant:
 		return true
+	case ReasonUnhealthy: // the turn ends when the host has recovered, or an admin clears it
+		return false
+	case ReasonReplaced: // the turn's records go with the Node that it was granted to
+		return false
 	}
 	return r.endsOnly()
 }

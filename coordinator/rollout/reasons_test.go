@@ -15,6 +15,9 @@ func TestReasonsAreProvoked(t *testing.T) {
 	held := found(t, `held (Failed|[A-Z][A-Za-z]+)`, "testdata/decide/*.txt", "testdata/*.txt")
 	ends := found(t, `(?:last=[A-Za-z]+,|\(|refused:|failed:|(?:Done|Cancelled|TurnedBack|Failed) )([A-Z][A-Za-z]+)`, "testdata/decide/*.txt", "testdata/*.txt", "../../node/turn/testdata/*.txt")
 	for _, d := range v1alpha1.ReasonDocs() {
+		if d.Reason == v1alpha1.ReasonInvalidGrant {
+			held[d.Reason] = false // only to a reader: a leader repairs the grant instead
+		}
 		if d.Reason.Holds() != held[d.Reason] {
 			t.Errorf("%s: held by a script %t, and the table says %t", d.Reason, held[d.Reason], d.Reason.Holds())
 		}

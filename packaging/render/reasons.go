@@ -18,11 +18,15 @@ func Reasons() string {
 	for _, d := range v1alpha1.ReasonDocs() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Reason, cell(d.Means), cell(d.Do), places(d.Reason))
 	}
-	b.WriteString("\nWhere a reason appears, besides the journal and `lockkeeper status`:\n\n" +
+	b.WriteString("\nWhere a reason appears, besides the journal:\n\n" +
 		"- held: the label `lockkeeper.dev/held`, and the metric `lockkeeper_coordinator_held_nodes`.\n" +
-		"- waits: `waits` and the conditions of the [HostUpdate](hostupdate.md), the host's status line, and the metric `lockkeeper_host_waits`.\n" +
-		"- end: the annotations `ack` and `last`, the `history` of the HostUpdate, and the Event about the turn's end.\n" +
-		"- Event: an [Event](events.md) of its own.\n")
+		"- waits: `waits` of the [HostUpdate](hostupdate.md), the host's status line, and the metric `lockkeeper_host_waits`.\n" +
+		"- host: the same without the HostUpdate, which is not written while the node is out.\n" +
+		"- ack: the host reports it in the annotation `ack`.\n" +
+		"- end: the annotation `last`, the `history` of the HostUpdate, and the Event about the turn's end. A host that was silent has no\n" +
+		"  history of the turn, and one whose node is taken out may have none.\n" +
+		"- Event: an [Event](events.md) of its own.\n" +
+		"- status: `lockkeeper status NODE`.\n")
 	b.WriteString("\n## Blockers\n\n" +
 		"What keeps a host from going on is in `blockers` of its [HostUpdate](hostupdate.md), in `lockkeeper status`, and in the metrics\n" +
 		"`lockkeeper_host_blockers` and `lockkeeper_host_blocked_since_timestamp_seconds`, with the same kind, name and message.\n\n" +
@@ -35,22 +39,12 @@ func Reasons() string {
 
 // places says where a reason appears.
 func places(r v1alpha1.Reason) string {
-	var all []string
-	if r.Holds() {
-		all = append(all, "held")
+	all := r.Places()
+	names := make([]string, len(all))
+	for i, p := range all {
+		names[i] = string(p)
 	}
-	switch r {
-	case v1alpha1.ReasonOverBudget, v1alpha1.ReasonReplaced, v1alpha1.ReasonForgiven: // no host knows of them
-	default:
-		all = append(all, "waits")
-	}
-	if r.Ends() {
-		all = append(all, "end")
-	}
-	if _, ok := v1alpha1.EventOf(string(r)); ok {
-		all = append(all, "Event")
-	}
-	return strings.Join(all, ", ")
+	return strings.Join(names, ", ")
 }
 
 // cell keeps text within one cell of a table.
