@@ -57,7 +57,8 @@ var hooks = map[string]func(*scene){
 		h := s.hosts(1)[0]
 		s.stage(h)
 		s.reaches(h, v1alpha1.StateBeforeDrain)
-		s.held(h, v1alpha1.ReasonOverdue)
+		s.reads(h, v1alpha1.ReasonOverdue)
+		s.has(h.Name(), v1alpha1.ReasonOverdue)
 		_, err := s.tryPolicy(policy + ", beforeUncordon: [{name: late}]}")
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.hooks.beforeUncordon") || !strings.Contains(err.Error(), "expected a name in one stage only") {
 			s.t.Errorf("one name in two stages: %v", err)
@@ -119,7 +120,8 @@ hooks:
 		}
 		s.authors.Release("undo")
 		s.ended(h, "TurnedBack Overdue: draining before-reboot before-uncordon uncordoning")
-		s.held(h, v1alpha1.ReasonBackoff)
+		s.endsFor(h, v1alpha1.ReasonOverdue)
+		s.reads(h, v1alpha1.ReasonBackoff)
 		s.did(h, 0)
 	},
 
@@ -156,7 +158,9 @@ func (s *scene) keep(hooks ...string) {
 func (s *scene) cancel(h *simhost.Host) {
 	s.t.Helper()
 	s.must(h.ResetStatus())
-	s.Referee.WantCancelled(h.Name())
+	if s.Referee != nil {
+		s.Referee.WantCancelled(h.Name())
+	}
 }
 
 // daemon makes a DaemonSet for the scene's hosts in a state.

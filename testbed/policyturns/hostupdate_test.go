@@ -4,10 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -73,10 +70,7 @@ var published = map[string]func(*scene){
 		s.keep("ease-out")
 		s.policy("rollout: {settle: 0s}\nhooks: {beforeDrain: [{name: ease-out}]}")
 		h := s.hosts(1)[0]
-		s.must(h.Configure(func(c simhost.Config) {
-			c["metrics"] = map[string]any{"listen": "127.0.0.1:0"}
-			c["reboot"]["session_delay"] = time.Hour
-		}))
+		s.must(h.Configure(func(c simhost.Config) { c["reboot"]["session_delay"] = time.Hour }))
 		s.must(h.Signal(syscall.SIGHUP))
 		release := s.block(h)
 		stuck := s.finalized(h)
@@ -104,9 +98,10 @@ var published = map[string]func(*scene){
 		s.blockedBy(h, v1alpha1.BlockerFinalizer, h.Name()+"/stuck", "finalizers: example.com/stuck")
 		stuck()
 		s.blockedBy(h, v1alpha1.BlockerInhibitor, "backup", "writing a tape")
-		s.says(h, "backup")
+		s.reads(h, v1alpha1.ReasonInhibited)
 		let()
 		s.blockedBy(h, v1alpha1.BlockerSession, "anna", "logged in on ")
+		s.reads(h, v1alpha1.ReasonSessions)
 		s.must(anna.Logout())
 		s.ended(h, "Done: before-drain draining rebooting uncordoning")
 		u := s.update(h, "to be blocked by nothing", func(u *v1alpha1.HostUpdateStatus) bool { return len(u.Blockers) == 0 && len(u.History) == 1 })
@@ -300,6 +295,7 @@ func (s *scene) blockedBy(h *simhost.Host, kind v1alpha1.BlockerKind, name strin
 	if c == nil || c.Status != metav1.ConditionTrue {
 		s.t.Errorf("it is blocked by %s %s, and Blocked is %+v", kind, name, c)
 	}
+	s.readBlocker(h, &found)
 	return found
 }
 
@@ -408,30 +404,6 @@ func (s *scene) checkRecord(h *simhost.Host, all []*v1alpha1.HostUpdateStatus) {
 		before = c.LastTransitionTime
 	}
 	s.t.Logf("%d writes, %d of them not for progress", len(all)-1, writes)
-}
-
-var listens = regexp.MustCompile(`serves metrics and health.*listen=(\S+)`)
-
-// serves waits until the host's metrics have lines that begin so.
-func (s *scene) serves(h *simhost.Host, lines ...string) {
-	s.t.Helper()
-	s.eventually(fmt.Sprintf("the metrics of %s to have %q", h.Name(), lines), func(ctx context.Context) (bool, error) {
-		found := listens.FindStringSubmatch(h.Logs())
-		if found == nil {
-			return false, fmt.Errorf("it serves none")
-		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+found[1]+"/metrics", nil)
-		if err != nil {
-			return false, err
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return false, err
-		}
-		defer resp.Body.Close()
-		page, err := io.ReadAll(resp.Body)
-		return err == nil && containsAll("\n"+string(page), lines), fmt.Errorf("they are %s", page)
-	})
 }
 
 func (s *scene) kubectl(args ...string) string {

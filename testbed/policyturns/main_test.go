@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(controlplane.RunTests(m, controlplane.Options{}, func(c *controlplane.ControlPlane) { cp = c }))
+	os.Exit(controlplane.RunTests(complete{m}, controlplane.Options{}, func(c *controlplane.ControlPlane) { cp = c }))
 }
 
 // atOnce is how many scenes are played at once: they mostly wait, for files to settle or for their hosts to boot. Gates come on top,
@@ -57,7 +57,7 @@ rules:
 
 // TestTurns plays all scenes.
 func TestTurns(t *testing.T) {
-	w := &world{prom: newPrometheus(t), told: map[string][]string{}}
+	w := &world{prom: newPrometheus(t), told: map[string][]string{}, binary: binary, nodes: follow(t)}
 	// Not t.Context(), which ends before the clean-up hears the verdict.
 	ctx := context.Background()
 	must(t, cp.ApplyLockkeeper(ctx))
@@ -92,6 +92,7 @@ func TestTurns(t *testing.T) {
 		Fleet: simhost.FleetOptions{Hosts: 1, Coordinators: 1, Prefix: "lead-", Host: simhost.Options{
 			Binary: binary, RestartDelay: time.Second, CoordinatorKubeconfig: w.coordinator.Kubeconfig(), Config: func(c simhost.Config) {
 				c.Set("coordinator", "prometheus_url", w.prom.URL)
+				c.Set("metrics", "listen", "127.0.0.1:0")
 				// A busy machine must not end the term: it has other tests.
 				for key, d := range map[string]time.Duration{"duration": 60 * time.Second, "renew_deadline": 40 * time.Second} {
 					c.Set("lease", key, d)
@@ -100,6 +101,7 @@ func TestTurns(t *testing.T) {
 		}},
 	})
 	must(t, err)
+	w.start, w.leader = w.StartHost, w.Fleet.Hosts[0]
 	t.Cleanup(func() {
 		report, err := w.Close()
 		if err != nil {
@@ -130,6 +132,10 @@ type world struct {
 	authors *hookauthor.Authors
 	// coordinator is the way of the coordinator's requests.
 	coordinator *faultproxy.Proxy
+	binary      string // that the scenes' hosts run
+	start       func(context.Context, simhost.Options) (*simhost.Host, error)
+	leader      *simhost.Host
+	nodes       *versions
 
 	mu   sync.Mutex
 	told map[string][]string // what the referee has told, by node

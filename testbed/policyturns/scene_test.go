@@ -1,6 +1,7 @@
 package policyturns
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,6 +33,8 @@ const (
 type scene struct {
 	t    *testing.T
 	name string // of it, of its policy, and the beginning of its hosts' names
+	// owner closes the scene's hosts at its end; nil is t.
+	owner *testing.T
 	*world
 }
 
@@ -123,21 +126,34 @@ func (s *scene) hosts(n int) []*simhost.Host {
 
 func (s *scene) host(o simhost.Options) *simhost.Host {
 	s.t.Helper()
-	o.Binary, o.Version, o.RestartDelay = binary, oldVersion, 300*time.Millisecond
-	o.Config = func(c simhost.Config) { c.Set("", "log_level", "info") }
-	o.Labels = map[string]string{sceneLabel: s.name}
+	o.Binary, o.Version, o.RestartDelay = cmp.Or(o.Binary, s.binary), oldVersion, 300*time.Millisecond
+	more := o.Config
+	o.Config = func(c simhost.Config) {
+		c.Set("", "log_level", "info")
+		c.Set("metrics", "listen", "127.0.0.1:0")
+		if more != nil {
+			more(c)
+		}
+	}
+	if o.Labels == nil {
+		o.Labels = map[string]string{sceneLabel: s.name}
+	}
 	o.InhibitDelayMax = 20 * time.Minute // those that hold a shutdown up are the tests' own
-	h, err := s.StartHost(context.Background(), o)
+	h, err := s.start(context.Background(), o)
 	s.must(err)
-	s.t.Cleanup(func() {
-		if s.t.Failed() {
-			s.t.Logf("%s, by the referee:\n\t%s\nits log:\n%s", h.Name(), strings.Join(s.of(h.Name()), "\n\t"), h.LogTail(60))
+	t := s.t
+	if s.owner != nil {
+		t = s.owner
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s, by the referee:\n\t%s\nits log:\n%s", h.Name(), strings.Join(s.of(h.Name()), "\n\t"), h.LogTail(60))
 		}
 		if err := h.Close(); err != nil {
-			s.t.Error(err)
+			t.Error(err)
 		}
 		if _, race, found := strings.Cut(h.Logs(), "WARNING: DATA RACE"); found {
-			s.t.Errorf("on %s: DATA RACE%.4000s", h.Name(), race)
+			t.Errorf("on %s: DATA RACE%.4000s", h.Name(), race)
 		}
 	})
 	for _, unit := range []string{"app.service", "db.service"} {
@@ -284,7 +300,9 @@ func (s *scene) did(h *simhost.Host, reboots int, jobs ...string) {
 // stage stages the new version.
 func (s *scene) stage(h *simhost.Host) {
 	s.t.Helper()
-	s.Referee.WantMade(h.Name())
+	if s.Referee != nil {
+		s.Referee.WantMade(h.Name())
+	}
 	s.must(h.StageUpdate(newVersion))
 }
 

@@ -21,7 +21,7 @@ var taken = map[string]func(*scene){
 		taker, waiter := hosts[0], hosts[1]
 		s.cordon(taker, true)
 		s.stage(waiter)
-		s.held(waiter, v1alpha1.ReasonBudget)
+		s.reads(waiter, v1alpha1.ReasonBudget)
 		name := taker.Name() + " is cordoned by another owner"
 		s.stands(v1alpha1.ReasonBudget, "1 unavailable, 1 allowed: "+name)
 		s.tells(waiter, name)

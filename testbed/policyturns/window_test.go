@@ -77,7 +77,8 @@ var windows = map[string]func(*scene){
 		s.policy(policy(field))
 		s.ended(under, "Cancelled Window: draining before-reboot uncordoning")
 		s.did(under, 0)
-		s.held(under, v1alpha1.ReasonWindow)
+		s.endsFor(under, v1alpha1.ReasonWindow)
+		s.reads(under, v1alpha1.ReasonWindow)
 		s.stage(waits)
 		s.held(waits, v1alpha1.ReasonWindow)
 
@@ -104,7 +105,7 @@ var gates = map[string]func(*scene){
 		s.reaches(under, v1alpha1.StateBeforeReboot)
 		s.prom.shut(query, true)
 		s.stage(waits)
-		s.held(waits, v1alpha1.ReasonGate)
+		s.reads(waits, v1alpha1.ReasonGate)
 		s.authors.Release(hook)
 		s.ended(under, "Done: draining before-reboot rebooting uncordoning")
 		s.stands(v1alpha1.ReasonGate, "1 held: ", `gate calm is closed: its query returns errors{shard="a"} with 7`)

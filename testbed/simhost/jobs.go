@@ -53,11 +53,12 @@ func (o unitObject) GetAll(iface string) (map[string]dbus.Variant, *dbus.Error) 
 			"Id": o.name, "Names": []string{o.name}, "FragmentPath": "", "DropInPaths": []string{},
 			"LoadState": cmp.Or(unit.Load, "not-found"), "ActiveState": cmp.Or(unit.Active, "inactive"), "UnitFileState": "enabled",
 			"Job": run.job, "InvocationID": run.invocation, "CanReload": true, "WantedBy": []string{}, "RequiredBy": []string{},
+			"Wants": append([]string{}, unit.Wants...), "Requires": []string{}, "SubState": "", "ConditionResult": true, "ConditionTimestampMonotonic": uint64(0),
 		} {
 			all[key] = dbus.MakeVariant(value)
 		}
 	case serviceIface:
-		for key, value := range map[string]any{"Type": "notify", "NRestarts": uint32(0), "Result": "success", "ReloadResult": "success"} {
+		for key, value := range map[string]any{"Type": "notify", "ExecMainStatus": int32(0), "ExecMainCode": int32(0), "NRestarts": uint32(0), "Result": "success", "ReloadResult": "success"} {
 			all[key] = dbus.MakeVariant(value)
 		}
 	}
@@ -108,10 +109,32 @@ func (u *Units) jobMethods() map[string]any {
 			return "/", dbus.NewError("org.freedesktop.systemd1.NoUnitForPID", []any{"PID does not belong to any loaded unit."})
 		},
 	}
-	for _, method := range []string{"ReloadUnit", "RestartUnit", "TryRestartUnit"} {
+	for _, method := range []string{"ReloadUnit", "RestartUnit", "TryRestartUnit", "StartUnit", "StopUnit"} {
 		methods[method] = func(name, _ string) (dbus.ObjectPath, *dbus.Error) { return u.queue(method, name) }
 	}
+	methods["ListUnitsByNames"] = u.listUnits
 	return methods
+}
+
+// unitRow is a line of systemd's list of units.
+type unitRow struct {
+	Name, Description, Load, Active, Sub, Following string
+	Path                                            dbus.ObjectPath
+	JobID                                           uint32
+	JobType                                         string
+	JobPath                                         dbus.ObjectPath
+}
+
+// listUnits lists units by their names.
+func (u *Units) listUnits(names []string) ([]unitRow, *dbus.Error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	rows := make([]unitRow, 0, len(names))
+	for _, name := range names {
+		unit := u.units[name]
+		rows = append(rows, unitRow{Name: name, Load: cmp.Or(unit.Load, "not-found"), Active: cmp.Or(unit.Active, "inactive"), Path: unitPath(name), JobPath: "/"})
+	}
+	return rows, nil
 }
 
 // daemonReload tells who listens that it begins and that it is over.

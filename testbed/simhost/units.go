@@ -19,8 +19,11 @@ const (
 )
 
 // Unit is how one unit stands: Load is LoadState ("loaded", "masked"; "" is "not-found"), Active is ActiveState ("" is
-// "inactive").
-type Unit struct{ Load, Active string }
+// "inactive"); Wants are the units that it wants.
+type Unit struct {
+	Load, Active string
+	Wants        []string
+}
 
 // Units are a host's stand-in for systemd, which tells how units stand and runs none: a unit that is reloaded or restarted has
 // a job, which ends well, and after a restart another invocation; see [Units.Jobs]. A host has one from the first [Units.Set]
