@@ -38,6 +38,7 @@ var conditions = map[string]func(*scene){
 		const hooks = "hooks: {beforeReboot: [{name: by-hand}]}\nrollout: {settle: 0s}\n"
 		s.policy(hooks + "paused: true")
 		h, proxy := s.proxied()
+		s.idle(h)
 		release := s.block(h)
 		s.lifecycle(h, true)
 		rec := s.recordConditions(h)
@@ -68,6 +69,7 @@ var conditions = map[string]func(*scene){
 	"lifecycle-killed": func(s *scene) {
 		s.policy("rollout: {settle: 0s}")
 		h, proxy := s.proxied()
+		s.idle(h)
 		release := s.block(h)
 		s.lifecycle(h, true)
 		rec := s.recordConditions(h)
@@ -88,6 +90,7 @@ var conditions = map[string]func(*scene){
 	"lifecycle-detached": func(s *scene) {
 		s.policy("rollout: {settle: 0s}")
 		h, proxy := s.proxied()
+		s.idle(h)
 		s.block(h)
 		const theirs = `{"type":"Drained","status":"Unknown","reason":"Operator","message":"theirs"},{"type":"MaintenancePlanned","status":"True","reason":"Operator"}`
 		s.patchStatus(h, `{"status":{"conditions":[`+theirs+`]}}`)
@@ -121,24 +124,6 @@ var conditions = map[string]func(*scene){
 			}
 		}
 	},
-}
-
-// proxied starts a host for the scene behind a proxy, which counts its requests, and returns when it is idle.
-func (s *scene) proxied() (*simhost.Host, *faultproxy.Proxy) {
-	s.t.Helper()
-	name := s.name + "-1"
-	config, err := cp.NodeConfig(name)
-	s.must(err)
-	p, err := faultproxy.Start(faultproxy.Options{Name: name, Config: config, Dir: s.t.TempDir()})
-	s.must(err)
-	s.t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			s.t.Error(err)
-		}
-	})
-	h := s.host(simhost.Options{Name: name, Kubeconfig: p.Kubeconfig()})
-	s.idle(h)
-	return h, p
 }
 
 // count returns how many patches of the resource of that name the API server has stored, and how many conflicts there were.
