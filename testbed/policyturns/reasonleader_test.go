@@ -3,6 +3,8 @@ package policyturns
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -81,9 +83,27 @@ func (s *scene) inApplying(h *simhost.Host) {
 	s.edit(h, "annotations", v1alpha1.AnnotationPaused, "until it is stopped")
 	s.must(h.WriteFile(appConf, "workers = 2\n"))
 	s.published(h, v1alpha1.WantsApply, appConf)
-	s.must(h.Pause())
+	s.freeze(h)
 	s.edit(h, "annotations", v1alpha1.AnnotationPaused, "")
 	s.until(h, "to be applying", func(n *turn.Node) bool { return n.State == v1alpha1.StateApplying })
+}
+
+// freeze stops the host's lockkeeper with SIGSTOP, and returns when none of its threads runs any more.
+func (s *scene) freeze(h *simhost.Host) {
+	s.t.Helper()
+	s.must(h.Pause())
+	s.eventually("the process on "+h.Name()+" to be stopped", func(context.Context) (bool, error) {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", h.PID()))
+		if err != nil || len(threads) == 0 {
+			return false, fmt.Errorf("it has %d threads: %v", len(threads), err)
+		}
+		for _, path := range threads {
+			if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), "\nState:\tT") {
+				return false, fmt.Errorf("%s: %v\n%s", path, err, text)
+			}
+		}
+		return true, nil
+	})
 }
 
 func (w *world) frozen(t *testing.T) {
@@ -106,7 +126,7 @@ func (w *world) frozen(t *testing.T) {
 	}) {
 		return
 	}
-	must(t, w.leader.Pause())
+	(&scene{t: t, world: w}).freeze(w.leader)
 	parallel(t, "frozen", all, func(t *testing.T, _ string, p *played) {
 		p.t = t
 		p.act()
