@@ -22,7 +22,7 @@ import (
 const module = "lockkeeper.dev/lockkeeper"
 
 // topLevel lists every file and directory that may be in the root.
-var topLevel = strings.Fields(`main.go node coordinator drain kube updateengine systemd packaging api policy testbed docs
+var topLevel = strings.Fields(`main.go cli kube node coordinator drain updateengine systemd packaging api policy testbed docs
 	go.mod go.sum Makefile README.md LICENSE CHANGELOG.md tools.mod tools.sum layout_test.go main_test.go .ci .gitignore .git bin dist`)
 
 // pure lists the packages that use no client, D-Bus, file, clock or random number.
@@ -32,13 +32,14 @@ var pure = []string{"api/v1alpha1", "node/turn", "policy", "coordinator/rollout"
 // packages may import. Both sides include what is below them; the entry nearest to a
 // package decides. A package without an entry may import nothing of this module.
 var allowedImports = map[string][]string{
-	".":            {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine", "packaging"},
+	".":            {"api", "cli", "coordinator", "drain", "kube", "node", "policy", "systemd", "updateengine", "packaging"},
+	"cli":          {"api", "cli", "kube"},
 	"coordinator":  {"api", "coordinator", "kube", "node/dirwatch", "node/object", "node/turn", "policy", "systemd"},
+	"kube":         {"api", "kube", "node/dirwatch", "node/turn"},
 	"node":         {"api", "drain", "kube", "node", "policy", "systemd", "updateengine"},
 	"node/turn":    {"api"},
 	"policy":       {"api"},
 	"drain":        {"api", "kube"},
-	"kube":         {"api", "kube"},
 	"systemd":      {"api"},
 	"updateengine": {"api"},
 	"api":          {"api"},
@@ -48,13 +49,13 @@ var allowedImports = map[string][]string{
 
 	"coordinator/rollout": {"api", "node/turn", "policy"},
 	// The host's metrics are rendered from the record that the host keeps.
-	"coordinator/metrics":   {"api", "coordinator", "node/local"},
-	"coordinator/report":    {"api", "coordinator", "node/local", "node/object", "node/turn", "policy"},
+	"coordinator/metrics":   {"api", "coordinator", "kube", "node/local"},
+	"coordinator/report":    {"api", "coordinator", "kube", "node/local", "node/object", "node/turn", "policy"},
 	"coordinator/forecast":  {"api", "coordinator/rollout", "drain", "node/turn", "policy"},
 	"coordinator/notify":    {"api", "coordinator/webclient"},
 	"coordinator/webclient": {},
 	// The only package that knows both loops: what the command runs.
-	"coordinator/instance": {"api", "coordinator", "drain", "node", "policy", "systemd", "updateengine"},
+	"coordinator/instance": {"api", "coordinator", "drain", "kube", "node", "policy", "systemd", "updateengine"},
 }
 
 // forbidden lists what a pure package must not import. It includes what is below.

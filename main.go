@@ -23,10 +23,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/cli/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/forecast"
 	"lockkeeper.dev/lockkeeper/coordinator/instance"
 	"lockkeeper.dev/lockkeeper/coordinator/report"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
@@ -401,7 +402,7 @@ func kubeconfigCommand(c *cli.Context) error {
 		return err
 	}
 	if file := c.String("output"); file != "" {
-		err = credential.WriteFile(file, minted.Kubeconfig)
+		err = kube.WriteFile(file, minted.Kubeconfig)
 	} else {
 		_, err = c.App.Writer.Write(minted.Kubeconfig)
 	}
@@ -450,7 +451,7 @@ func checkConfigCommand(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, finding := range (credential.Files{Kubeconfig: cfg.Coordinator.Kubeconfig}).Exposed() {
+	for _, finding := range (kube.Files{Kubeconfig: cfg.Coordinator.Kubeconfig}).Exposed() {
 		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: coordinator.kubeconfig: %s\n", finding)
 	}
 	if c.Bool("effective") {
@@ -477,7 +478,7 @@ func source(c *cli.Context) (*report.Source, error) {
 		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: this host's configuration is not valid (`lockkeeper check-config`); taking the Lease's default name\n")
 		cfg = config.Default()
 	}
-	client, err := report.Connect(c.String("kubeconfig"), versionText())
+	client, err := kube.ConnectCaller(c.String("kubeconfig"), versionText())
 	if err != nil {
 		return nil, err
 	}
@@ -518,7 +519,7 @@ func statusCommand(c *cli.Context) error {
 		return usage("-A shows all nodes and %s is one; leave one of them out", form.Node)
 	}
 	s, err := source(c)
-	if errors.Is(err, report.ErrNoKubeconfig) {
+	if errors.Is(err, kube.ErrNoKubeconfig) {
 		return hostStatus(c, form, err)
 	}
 	if err != nil {
@@ -553,7 +554,7 @@ func historyCommand(c *cli.Context) error {
 	if format != "json" && format != "text" {
 		return usage("-o %q, expected text or json", format)
 	}
-	client, err := report.Connect(c.String("kubeconfig"), versionText())
+	client, err := kube.ConnectCaller(c.String("kubeconfig"), versionText())
 	if err != nil {
 		return err
 	}

@@ -9,15 +9,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // bearer is the token that a client shows. Another one of the same service
 // account may take its place while the client is in use, so that a credential
 // that renews itself does not end a term.
 type bearer struct {
-	info  credential.Info // describes the present token
+	info  kube.Info // describes the present token
 	token atomic.Pointer[string]
 }
 
@@ -37,7 +36,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 // dial makes a client of the coordinator's credential. It also returns the bearer
 // that the client shows, or nil if the credential is not a token.
-func (c *candidate) dial() (*object.Client, *bearer, error) {
+func (c *candidate) dial() (*kube.Client, *bearer, error) {
 	info, err := c.Credential.Read()
 	if err != nil {
 		return nil, nil, err
@@ -47,7 +46,7 @@ func (c *candidate) dial() (*object.Client, *bearer, error) {
 		return nil, nil, err
 	}
 	var b *bearer
-	if info.Kind == credential.KindToken {
+	if info.Kind == kube.KindToken {
 		b = &bearer{info: info}
 		b.token.Store(&info.Token)
 		cfg.BearerToken = ""
@@ -56,19 +55,19 @@ func (c *candidate) dial() (*object.Client, *bearer, error) {
 	if c.Wrap != nil {
 		cfg.Wrap(c.Wrap)
 	}
-	client, err := object.ConnectService(cfg, c.Credential.Kubeconfig, "coordinator", c.Version, qps, burst)
+	client, err := kube.ConnectService(cfg, c.Credential.Kubeconfig, "coordinator", c.Version, qps, burst)
 	return client, b, err
 }
 
 // follow switches to the token in effect now, and reports whether nothing else of
 // the credential has changed. If anything else has, the client is no longer
 // usable.
-func (b *bearer) follow(files credential.Files) bool {
+func (b *bearer) follow(files kube.Files) bool {
 	if b == nil {
 		return false
 	}
 	info, err := files.Read()
-	if err != nil || info.Kind != credential.KindToken || info.Frame != b.info.Frame || info.User == "" || info.User != b.info.User {
+	if err != nil || info.Kind != kube.KindToken || info.Frame != b.info.Frame || info.User == "" || info.User != b.info.User {
 		return false
 	}
 	b.info = info
@@ -114,5 +113,5 @@ func (c *candidate) refusal() error {
 		}
 	}
 	return fmt.Errorf("the API server has refused the coordinator's credential in %s%s, since %s; %s mints a new one",
-		c.Credential.Kubeconfig, ended, since.UTC().Format(time.RFC3339), credential.Mints)
+		c.Credential.Kubeconfig, ended, since.UTC().Format(time.RFC3339), kube.Mints)
 }

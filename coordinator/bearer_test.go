@@ -15,7 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // never is when tokens end, in seconds since the epoch.
@@ -61,7 +61,7 @@ func TestBearerFollows(t *testing.T) {
 	const account = "lockkeeper-coordinator"
 	first := minted(server.URL, account, 0)
 	write(first)
-	files := credential.Files{Kubeconfig: path, Renewed: filepath.Join(t.TempDir(), "coordinator-token.json")}
+	files := kube.Files{Kubeconfig: path, Renewed: filepath.Join(t.TempDir(), "coordinator-token.json")}
 	c := &candidate{Options: Options{Credential: files, Version: "test"}, log: slog.New(slog.DiscardHandler)}
 	if err := c.connect(); err != nil {
 		t.Fatal(err)

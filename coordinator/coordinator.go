@@ -21,9 +21,9 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/notify"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -33,7 +33,7 @@ type Options struct {
 	Version string
 	// Credential is the coordinator's identity. While its kubeconfig is not there
 	// this host does not campaign.
-	Credential credential.Files
+	Credential kube.Files
 	// NodeName returns this host's Node, "" while it is not known. It goes
 	// into the epoch, for people, and comes last in a rollout.
 	NodeName func() string
@@ -148,7 +148,7 @@ type candidate struct {
 	sender *notify.Sender // nil if there is no receiver
 	hint   chan struct{}  // holds a token when the credential may have changed
 
-	client *object.Client
+	client *kube.Client
 	stamp  [sha256.Size]byte // of the credential that client has
 	bearer *bearer           // the client's token; nil if it has none
 	lease  *leaseWatch       // by client
@@ -254,7 +254,7 @@ func (c *candidate) credential() (stamp [sha256.Size]byte, err error) {
 // stand ends the campaign, and the term if it was won, when this host is not
 // to stand any more: its credential has gone or is another one, or its clock
 // is off. It returns when ctx ends.
-func (c *candidate) stand(ctx context.Context, client *object.Client, stamp [sha256.Size]byte, over context.CancelCauseFunc) {
+func (c *candidate) stand(ctx context.Context, client *kube.Client, stamp [sha256.Size]byte, over context.CancelCauseFunc) {
 	tick := time.NewTicker(skewEvery)
 	defer tick.Stop()
 	for looked := time.Now(); ; {
@@ -369,7 +369,7 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	if node == "" {
 		return time.Second, errors.New("this host's Node is not known yet")
 	}
-	lookCtx, cancel := context.WithTimeout(ctx, object.Timeout)
+	lookCtx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	lease, err := c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(lookCtx, c.LeaseName, metav1.GetOptions{})
 	cancel()
 	c.taken(err)
@@ -430,7 +430,7 @@ func (c *candidate) bar(err error) {
 	}
 }
 
-func skewed(client *object.Client) error {
+func skewed(client *kube.Client) error {
 	if ahead, ok := client.Skew(); ok && (ahead > MaxSkew || ahead < -MaxSkew) {
 		return fmt.Errorf("this host's clock is %v off the API server's, expected at most %v", ahead.Round(time.Second), MaxSkew)
 	}

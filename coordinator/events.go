@@ -22,7 +22,6 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/notify"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -84,7 +83,7 @@ const slotToldAfter = 10 * time.Minute
 
 // newEvents begins to send Events, until ctx ends. Without a way to send them
 // nobody hears any.
-func newEvents(ctx context.Context, client *object.Client, log *slog.Logger) *events {
+func newEvents(ctx context.Context, client *kube.Client, log *slog.Logger) *events {
 	limited, err := client.Limited(eventQPS, eventConns)
 	if err != nil {
 		log.Warn("no Events are written", "err", err)

@@ -7,6 +7,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -16,7 +17,7 @@ func newTurnID() string { return strings.ToLower(rand.Text())[:16] }
 
 func empty(n *turn.Node) object.Patch {
 	return object.Patch{
-		Node: n.Name, ResourceVersion: n.ResourceVersion, Manager: object.FieldManager("coordinator"),
+		Node: n.Name, ResourceVersion: n.ResourceVersion, Manager: kube.FieldManager("coordinator"),
 		Labels: map[string]*string{}, Annotations: map[string]*string{},
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 )
 
@@ -31,7 +32,7 @@ const (
 // statuses keeps the policies' statuses, in one term. It works beside the
 // leader's loop, which waits for none of it: nobody decides by a status.
 type statuses struct {
-	client   *object.Client
+	client   *kube.Client
 	policies *object.Policies
 	log      *slog.Logger
 	kick     chan struct{}
@@ -40,7 +41,7 @@ type statuses struct {
 	figures []rollout.PolicyFigures
 }
 
-func newStatuses(client *object.Client, policies *object.Policies, log *slog.Logger) *statuses {
+func newStatuses(client *kube.Client, policies *object.Policies, log *slog.Logger) *statuses {
 	return &statuses{client: client, policies: policies, log: log, kick: make(chan struct{}, 1)}
 }
 

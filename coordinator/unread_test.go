@@ -80,7 +80,7 @@ func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestSnapshotOfUnreadPolicies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &apiServer{}
-		client, err := object.ConnectConfig(&rest.Config{Host: "http://api", Transport: api}, "coordinator", "test", 100, 100)
+		client, err := kube.ConnectConfig(&rest.Config{Host: "http://api", Transport: api}, "coordinator", "test", 100, 100)
 		if err != nil {
 			t.Fatal(err)
 		}

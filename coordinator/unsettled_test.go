@@ -16,14 +16,14 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // A write whose outcome is not known for a minute is told of: which node it is, since when, and what the last try came to; once.
 func TestUnsettledWrites(t *testing.T) {
-	client, err := object.ConnectConfig(&rest.Config{Host: "https://127.0.0.1:1"}, "coordinator", "test", 1, 1)
+	client, err := kube.ConnectConfig(&rest.Config{Host: "https://127.0.0.1:1"}, "coordinator", "test", 1, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

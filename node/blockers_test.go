@@ -13,6 +13,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -56,7 +57,7 @@ func TestBlockerSince(t *testing.T) {
 // the host still says what it wants.
 func TestTroubleNamesWhatIsThere(t *testing.T) {
 	var last local.Host
-	client, err := object.ConnectConfig(&rest.Config{Host: "http://127.0.0.1:1"}, "host", "v1", 1, 1)
+	client, err := kube.ConnectConfig(&rest.Config{Host: "http://127.0.0.1:1"}, "host", "v1", 1, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 	}
 	o = situation(v1alpha1.StateDraining, func(o *turn.Observation) { o.Drain.Complete = true })
 	h.tell(o, turn.Decision{Write: &turn.Write{}}, nil) // the word is to be written
-	h.trouble("", &object.Trouble{Text: "webhook refuses", RefusedBy: "w"})
+	h.trouble("", &kube.Trouble{Text: "webhook refuses", RefusedBy: "w"})
 	if len(last.Blockers) != 1 || last.Blockers[0].Kind != v1alpha1.BlockerWebhook || last.Drain != nil {
 		t.Errorf("refused: %+v, drain %+v", last.Blockers, last.Drain)
 	}
@@ -84,7 +85,7 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 	shows(v1alpha1.StateBeforeReboot, "2")
 	o = situation(v1alpha1.StateBeforeReboot, nil)
 	h.tell(o, turn.Decision{Write: &turn.Write{}}, nil)
-	h.trouble("", &object.Trouble{Text: "webhook refuses", RefusedBy: "w"})
+	h.trouble("", &kube.Trouble{Text: "webhook refuses", RefusedBy: "w"})
 	if last.State != v1alpha1.StateBeforeReboot || last.Wants != v1alpha1.WantsReboot || last.UID != "u1" {
 		t.Errorf("refused in another state: %+v", last)
 	}

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/lifecycle"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
@@ -79,7 +80,7 @@ func (c *conditionWriter) patch() (p *object.Patch, failing bool) {
 		return nil, false
 	}
 	return &object.Patch{
-		Node: n.Name, ResourceVersion: n.ResourceVersion, Conditions: set, DropConditions: drop, Manager: object.FieldManager("host"),
+		Node: n.Name, ResourceVersion: n.ResourceVersion, Conditions: set, DropConditions: drop, Manager: kube.FieldManager("host"),
 	}, c.host.API.Failing()
 }
 

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
 )
@@ -261,7 +262,7 @@ func TestConditionsWakeTheLoop(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	h, _ := newTestHost(t, v1alpha1.StateDraining)
-	client, err := object.ConnectConfig(&rest.Config{Host: server.URL}, "host", "v1", 1, 1)
+	client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "v1", 1, 1)
 	must(t, err)
 	h.client = client
 	outcome, err := h.writeConditions(t.Context(), object.Patch{Node: "n1", ResourceVersion: "11", DropConditions: []corev1.NodeConditionType{corev1.NodeDrained}})

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -116,7 +117,7 @@ func (h *Host) readCommit(ctx context.Context) error {
 
 // readLease reads the Lease from the quorum.
 func (h *Host) readLease(ctx context.Context) (turn.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, object.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	defer cancel()
 	l, err := h.client.CoordinationV1().Leases(h.LeaseNamespace).Get(ctx, h.LeaseName, metav1.GetOptions{})
 	if object.NoLease(err, h.LeaseName) {

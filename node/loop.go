@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -169,7 +170,7 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 	}
 	p := object.Patch{
 		Node: n.Name, ResourceVersion: n.ResourceVersion, Labels: w.Labels, Annotations: w.Annotations,
-		Unschedulable: w.Unschedulable, Manager: object.FieldManager("host"),
+		Unschedulable: w.Unschedulable, Manager: kube.FieldManager("host"),
 	}
 	obj, outcome, err := object.Write(ctx, h.client, p)
 	switch outcome {

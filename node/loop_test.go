@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -191,7 +192,7 @@ func TestTroubleOfItsOwn(t *testing.T) {
 	for _, c := range []struct {
 		err error
 		own bool
-	}{{&object.PluginError{Command: "mint", How: "exit status 1"}, true}, {errors.New("no answer"), false}} {
+	}{{&kube.PluginError{Command: "mint", How: "exit status 1"}, true}, {errors.New("no answer"), false}} {
 		if h.trouble("", c.err); last.API == nil || last.API.Own != c.own {
 			t.Errorf("%v, in the loop: %+v", c.err, *last)
 		}
@@ -205,9 +206,9 @@ func TestTroubleOfItsOwn(t *testing.T) {
 func TestTroubleThatGoesOn(t *testing.T) {
 	var told []string
 	h := &Host{log: slog.New(recorder{told: &told})}
-	h.complain(&object.Trouble{Text: "soon", GoesOn: true})
-	h.complain(&object.Trouble{Text: "soon", GoesOn: true})
-	h.complain(&object.Trouble{Text: "now"})
+	h.complain(&kube.Trouble{Text: "soon", GoesOn: true})
+	h.complain(&kube.Trouble{Text: "soon", GoesOn: true})
+	h.complain(&kube.Trouble{Text: "now"})
 	want := []string{"WARN err=soon", "DEBUG err=soon", "WARN message_id=" + string(v1alpha1.MessageTrouble) + " err=now"}
 	if !slices.Equal(told, want) {
 		t.Errorf("told %q, expected %q", told, want)

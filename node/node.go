@@ -20,6 +20,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/watched"
@@ -70,9 +71,9 @@ type Options struct {
 	// this is.
 	NodeName string
 	// Connect makes a client of the host's identity, the kubelet's, which
-	// follows the credential: see [object.Follow]. It is called again, every
+	// follows the credential: see [kube.Follow]. It is called again, every
 	// few seconds, while it fails.
-	Connect func() (*object.Client, error)
+	Connect func() (*kube.Client, error)
 	// LeaseNamespace and LeaseName name the Lease that is checked at commits.
 	LeaseNamespace, LeaseName string
 	// Root is where the host's files are read, "/" but in tests.
@@ -122,7 +123,7 @@ type Host struct {
 	resight chan struct{}
 
 	// Everything below belongs to the loop's goroutine, except what mu guards.
-	client      *object.Client
+	client      *kube.Client
 	view        *object.NodeWatch
 	policies    *object.Policies
 	matched     *policy.Match // the last good one; see match
@@ -333,5 +334,5 @@ func (h *Host) connect(ctx context.Context) (name string, err error) {
 	if h.NodeName != "" {
 		return h.NodeName, nil
 	}
-	return object.NodeName(ctx, h.client)
+	return kube.NodeName(ctx, h.client)
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -30,9 +30,9 @@ type hostError struct{ error }
 func (e hostError) Unwrap() error { return e.error }
 
 // explain says what a failure means, nil if there is none.
-func (h *Host) explain(err error) *object.Trouble {
+func (h *Host) explain(err error) *kube.Trouble {
 	if _, own := errors.AsType[hostError](err); own || h.client == nil {
-		return object.ExplainSetup(err)
+		return kube.ExplainSetup(err)
 	}
 	return h.client.Explain(err)
 }
@@ -47,7 +47,7 @@ func (h *Host) apiTrouble() error {
 
 // complain has the journal tell of a trouble, when it begins and then from time
 // to time. What client-go says of it is no more than an echo.
-func (h *Host) complain(t *object.Trouble, attrs ...any) {
+func (h *Host) complain(t *kube.Trouble, attrs ...any) {
 	if alike(t.Text, h.complained.text) && time.Since(h.complained.at) < complainEvery {
 		h.log.Debug("still cannot go on", append([]any{"err", t.Text}, attrs...)...)
 		return
@@ -112,6 +112,6 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 }
 
 // failure is a trouble with the API server; report says since when.
-func failure(t *object.Trouble) *local.Failure {
+func failure(t *kube.Trouble) *local.Failure {
 	return &local.Failure{Error: t.Text, Reason: t.Reason, RefusedBy: t.RefusedBy, Own: t.Own, GoesOn: t.GoesOn}
 }

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -103,7 +104,7 @@ func (u *unheard) learn(found v1alpha1.Reason, detail string) {
 // lookForLeader reads the Lease and says why nobody leads, as far as this host
 // can tell.
 func (h *Host) lookForLeader(ctx context.Context) (v1alpha1.Reason, string) {
-	ctx, cancel := context.WithTimeout(ctx, object.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	defer cancel()
 	name := h.LeaseNamespace + "/" + h.LeaseName
 	l, err := h.client.CoordinationV1().Leases(h.LeaseNamespace).Get(ctx, h.LeaseName, metav1.GetOptions{})

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/watched"
 	"lockkeeper.dev/lockkeeper/policy"
@@ -93,7 +94,7 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	client, err := object.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
+	client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
 	must(t, err)
 	h, _ := newTestHost(t, v1alpha1.StateIdle)
 	n := h.view.Get("n1").DeepCopy()

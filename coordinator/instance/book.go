@@ -12,7 +12,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator"
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -30,11 +30,11 @@ type book struct {
 	mu      sync.Mutex
 	self    local.Host // what the host's loop knows
 	role    coordinator.Status
-	stands  bool              // role was reported
-	pass    credential.Health // the coordinator's credential
-	unseen  string            // why metrics are not served
-	ready   bool              // the service has started
-	failing bool              // the file cannot be written, and that was logged
+	stands  bool        // role was reported
+	pass    kube.Health // the coordinator's credential
+	unseen  string      // why metrics are not served
+	ready   bool        // the service has started
+	failing bool        // the file cannot be written, and that was logged
 }
 
 func (b *book) host(s local.Host) {
@@ -62,7 +62,7 @@ func (b *book) term() string {
 	return b.role.Epoch
 }
 
-func (b *book) credential(h credential.Health) {
+func (b *book) credential(h kube.Health) {
 	b.mu.Lock()
 	b.pass = h
 	b.tell()
@@ -120,9 +120,9 @@ func (b *book) problem() (text string, first bool) {
 	switch {
 	case !b.role.Refused.IsZero():
 		return fmt.Sprintf("the coordinator's credential (%s) is refused since %s, %s mints a new one",
-			b.pass.File, b.role.Refused.UTC().Format("2006-01-02 15:04:05 UTC"), credential.Mints), true
+			b.pass.File, b.role.Refused.UTC().Format("2006-01-02 15:04:05 UTC"), kube.Mints), true
 	case short != "":
-		return short + ", " + credential.Mints + " mints a new one", true
+		return short + ", " + kube.Mints + " mints a new one", true
 	case b.role.Hindered && b.role.Leader:
 		text = "cannot decide: " + b.role.Why
 	case b.role.Hindered:

@@ -21,13 +21,12 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator"
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/metrics"
 	"lockkeeper.dev/lockkeeper/coordinator/notify"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/systemd"
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
@@ -115,9 +114,9 @@ func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.
 	return node.New(node.Options{
 		Version:  o.Version,
 		NodeName: cfg.NodeName,
-		Connect: func() (*object.Client, error) {
+		Connect: func() (*kube.Client, error) {
 			// 20 requests a second: a drain's evictions are most of them.
-			return object.Follow(func() (string, error) { return cfg.HostKubeconfig(o.Root) }, "host", o.Version, 20, 40, m.HostContact.Wrap)
+			return kube.Follow(func() (string, error) { return cfg.HostKubeconfig(o.Root) }, "host", o.Version, 20, 40, m.HostContact.Wrap)
 		},
 		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 		Root: o.Root, Engine: engine, PollInterval: cfg.Sources.PollInterval,
@@ -208,11 +207,11 @@ func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log
 		b.coordinator(coordinator.Status{Why: "coordinator.kubeconfig is empty"})
 		return
 	}
-	files := credential.Files{
+	files := kube.Files{
 		Kubeconfig: cfg.Coordinator.Kubeconfig,
 		Renewed:    filepath.Join(o.Root, node.StateDir, "coordinator-token.json"),
 	}
-	keeper := credential.NewKeeper(files, o.Version, log, b.credential, m.CoordinatorContact.Wrap)
+	keeper := kube.NewKeeper(files, o.Version, log, b.credential, m.CoordinatorContact.Wrap)
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
 	keeping.Go(func() { keeper.Run(ctx) })

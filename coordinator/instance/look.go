@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/coordinator"
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/metrics"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -38,7 +38,7 @@ func (l *look) sources() metrics.Sources {
 			defer l.book.mu.Unlock()
 			return l.book.role
 		},
-		Credential: func() credential.Health {
+		Credential: func() kube.Health {
 			l.book.mu.Lock()
 			defer l.book.mu.Unlock()
 			return l.book.pass
@@ -172,7 +172,7 @@ func (p *hostPass) look() (time.Time, error) {
 	if err != nil {
 		return time.Time{}, nil
 	}
-	info, _, err := credential.ReadFile(path)
+	info, _, err := kube.ReadFile(path)
 	if err != nil {
 		if _, gone := os.Stat(path); errors.Is(gone, fs.ErrNotExist) {
 			return time.Time{}, nil

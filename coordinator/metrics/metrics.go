@@ -16,8 +16,8 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator"
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
@@ -27,7 +27,7 @@ type Sources struct {
 	Host    func() local.Host
 	Role    func() coordinator.Status
 	// Credential is the coordinator's.
-	Credential func() credential.Health
+	Credential func() kube.Health
 	// HostExpires is when the host's credential ends, zero if nobody knows.
 	HostExpires func() time.Time
 }

@@ -19,8 +19,8 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator"
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
@@ -31,14 +31,14 @@ type facts struct {
 	healthy bool
 	host    local.Host
 	role    coordinator.Status
-	pass    credential.Health
+	pass    kube.Health
 	expires time.Time
 }
 
 func (f *facts) sources() Sources {
 	return Sources{
 		Healthy: func() bool { return f.healthy }, Host: func() local.Host { return f.host }, Role: func() coordinator.Status { return f.role },
-		Credential: func() credential.Health { return f.pass }, HostExpires: func() time.Time { return f.expires },
+		Credential: func() kube.Health { return f.pass }, HostExpires: func() time.Time { return f.expires },
 	}
 }
 
@@ -99,7 +99,7 @@ func TestValues(t *testing.T) {
 		Blockers: []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.NewTime(time.Unix(1700000001, 0))}},
 	}
 	f.role = coordinator.Status{Candidate: true, Leader: true, Epoch: "term 1"}
-	f.pass = credential.Health{Present: true, Expires: time.Unix(1900000000, 0), Renewals: 2, Failures: 3}
+	f.pass = kube.Health{Present: true, Expires: time.Unix(1900000000, 0), Renewals: 2, Failures: 3}
 	for _, result := range []v1alpha1.Result{v1alpha1.ResultDone, v1alpha1.ResultDone, "Whatever"} { // the last one is not lockkeeper's
 		m.TurnEnded(result)
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -83,7 +84,7 @@ func quoteText(s string) string {
 }
 
 func (s *Source) lease(ctx context.Context) (*coordinationv1.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, object.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	defer cancel()
 	l, err := s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
 	if err != nil {
@@ -95,14 +96,14 @@ func (s *Source) lease(ctx context.Context) (*coordinationv1.Lease, error) {
 // annotate sets or removes the stop. It has no resourceVersion: a leader renews
 // the Lease every few seconds, and a stop must not lose against that.
 func (s *Source) annotate(ctx context.Context, text *string) error {
-	ctx, cancel := context.WithTimeout(ctx, object.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	defer cancel()
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]*string{v1alpha1.AnnotationStop: text}}})
 	if err != nil {
 		return err
 	}
 	if _, err := s.Client.CoordinationV1().Leases(s.Namespace).Patch(ctx, s.LeaseName, types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: object.FieldManager("admin")}); err != nil {
+		metav1.PatchOptions{FieldManager: kube.FieldManager("admin")}); err != nil {
 		return fmt.Errorf("writing lease %s/%s: %w", s.Namespace, s.LeaseName, err)
 	}
 	return nil
@@ -137,7 +138,7 @@ func (s *Source) Retry(ctx context.Context, name string) (string, error) {
 			return fmt.Sprintf("%s: turn %s is forgiven already, nothing changed.\n", name, id), nil
 		}
 		_, outcome, err := object.Write(ctx, s.Client, object.Patch{
-			Node: name, ResourceVersion: f.ResourceVersion, Manager: object.FieldManager("admin"),
+			Node: name, ResourceVersion: f.ResourceVersion, Manager: kube.FieldManager("admin"),
 			Annotations: map[string]*string{v1alpha1.AnnotationRetry: &id},
 		})
 		switch {

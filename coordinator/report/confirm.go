@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -40,7 +41,7 @@ func (s *Source) Confirm(ctx context.Context, name, hook string) (string, error)
 			return fmt.Sprintf("%s: hook %s is confirmed already for turn %s, nothing changed.\n%s", name, hook, f.Turn, stillAwaited(&f, hook)), nil
 		}
 		_, outcome, err := object.Write(ctx, s.Client, object.Patch{
-			Node: name, ResourceVersion: f.ResourceVersion, Manager: object.FieldManager("admin"),
+			Node: name, ResourceVersion: f.ResourceVersion, Manager: kube.FieldManager("admin"),
 			Annotations: map[string]*string{key: &f.Turn},
 		})
 		switch {

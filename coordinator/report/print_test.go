@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
@@ -239,7 +240,7 @@ func TestHostView(t *testing.T) {
 		{"host-dead.txt", false, s, ExitError},
 		{"host-young.txt", true, local.Status{Time: now, PID: 1, Version: "v1.0.0", Host: local.Host{BootID: "b1"}, Line: "starts"}, ExitHeld},
 	} {
-		h := BuildHost(now, tc.status, tc.running, ErrNoKubeconfig.Error())
+		h := BuildHost(now, tc.status, tc.running, kube.ErrNoKubeconfig.Error())
 		var b strings.Builder
 		exit, err := h.Print(&b, Form{})
 		if err != nil || exit != tc.exit {

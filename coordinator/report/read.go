@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
@@ -20,28 +19,9 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// ErrNoKubeconfig: the caller has none.
-var ErrNoKubeconfig = errors.New("no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config")
-
 // listTimeout bounds the one LIST of Nodes: five thousand of them are some
 // 50 MB, which may come over a slow line.
 const listTimeout = 30 * time.Second
-
-// Connect makes a client of the caller's own credential, found as kubectl finds
-// it: kubeconfig if not "", else KUBECONFIG, else ~/.kube/config. It does not
-// talk to the API server. The error is [ErrNoKubeconfig] if there is none.
-func Connect(kubeconfig, version string) (*object.Client, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	switch {
-	case clientcmd.IsEmptyConfig(err):
-		return nil, ErrNoKubeconfig
-	case err != nil:
-		return nil, fmt.Errorf("kubeconfig: %w", err)
-	}
-	return object.ConnectConfig(cfg, "admin", version, 20, 40)
-}
 
 // Away reports whether err is about an API server that did not answer, and not
 // an answer of it.

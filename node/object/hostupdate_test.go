@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // TestReadOddHostUpdate: a HostUpdate that another version wrote, with fields that are unknown or of another type, is one to write
@@ -20,7 +21,7 @@ func TestReadOddHostUpdate(t *testing.T) {
 		fmt.Fprint(w, answer)
 	}))
 	defer server.Close()
-	client, err := ConnectConfig(&rest.Config{Host: server.URL}, "host", "v1", 100, 100)
+	client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "v1", 100, 100)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,13 +15,6 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
-// FieldManager is the name under which lockkeeper's writes stand in
-// managedFields; role is "host" or "coordinator".
-func FieldManager(role string) string { return "lockkeeper-" + role }
-
-// Timeout bounds one request for a Node or a Lease.
-const Timeout = 10 * time.Second
-
 // Patch is one write to a Node, with the version that was decided on.
 type Patch struct {
 	Node            string
@@ -110,7 +103,7 @@ func send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.No
 		// The API server would take that for no precondition at all.
 		return nil, Refused, fmt.Errorf("writing node %s: the write names no resourceVersion", p.Node)
 	}
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	defer cancel()
 	kind, subresources := types.MergePatchType, []string(nil)
 	if p.toStatus() {
@@ -170,7 +163,7 @@ func Settle(ctx context.Context, client kubernetes.Interface, p Patch, failed fu
 // of Nodes of that name confirms it with an empty list. A single 404 is not
 // enough to free the Node's slot.
 func Find(ctx context.Context, client kubernetes.Interface, name string) (*corev1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	defer cancel()
 	n, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err == nil {

@@ -19,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // apiServer answers in a test's own words: real connections, so that it can cut them.
@@ -62,9 +64,9 @@ func newAPIServer(t *testing.T, answers ...any) *apiServer {
 	return s
 }
 
-func (s *apiServer) client() *Client {
+func (s *apiServer) client() *kube.Client {
 	s.t.Helper()
-	c, err := ConnectConfig(&rest.Config{Host: s.URL}, "host", "test", 100, 100)
+	c, err := kube.ConnectConfig(&rest.Config{Host: s.URL}, "host", "test", 100, 100)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -132,7 +134,7 @@ func (s *apiServer) seen() []string {
 }
 
 var cordon = Patch{
-	Node: "n1", ResourceVersion: "10", Manager: FieldManager("host"), Unschedulable: new(true),
+	Node: "n1", ResourceVersion: "10", Manager: kube.FieldManager("host"), Unschedulable: new(true),
 	Labels:      map[string]*string{"lockkeeper.dev/wants": new("reboot"), "lockkeeper.dev/group": nil},
 	Annotations: map[string]*string{"lockkeeper.dev/cordon": new("t1"), "lockkeeper.dev/ack": nil},
 }
@@ -241,11 +243,11 @@ func TestClientsRepeatNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	config := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", s.URL)
 	must(t, os.WriteFile(file, []byte(config), 0o600))
-	connected, err := Connect(file, "host", "test", 100, 100)
+	connected, err := kube.Connect(file, "host", "test", 100, 100)
 	must(t, err)
-	follows, err := Follow(func() (string, error) { return file, nil }, "host", "test", 100, 100)
+	follows, err := kube.Follow(func() (string, error) { return file, nil }, "host", "test", 100, 100)
 	must(t, err)
-	service, err := ConnectService(&rest.Config{Host: s.URL}, file, "coordinator", "test", 100, 100)
+	service, err := kube.ConnectService(&rest.Config{Host: s.URL}, file, "coordinator", "test", 100, 100)
 	must(t, err)
 	limited, err := service.Limited(1, 1)
 	must(t, err)

@@ -14,10 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
@@ -28,7 +26,7 @@ import (
 // return is shared, and callers must not change it.
 type Policies struct {
 	*kube.Watch[*v1alpha1.DisruptionPolicy, compiled]
-	client *Client
+	client *kube.Client
 }
 
 // compiled is a policy as the API server has it, and ready to decide by.
@@ -43,7 +41,7 @@ type compiled struct {
 //
 // An API server that does not serve the kind has no policies: they are listed then,
 // and Err is [ErrNotServed].
-func NewPolicies(client *Client, changed func()) *Policies {
+func NewPolicies(client *kube.Client, changed func()) *Policies {
 	return &Policies{client: client, Watch: kube.NewWatch(policyResource{client}, kube.WatchOptions[*v1alpha1.DisruptionPolicy, compiled]{
 		Name: "policies", Same: sameSpec, Changed: changed,
 		NotServed: func(err error) bool { return errors.Is(err, ErrNotServed) },
@@ -74,24 +72,9 @@ func (p *Policies) Set() policy.Set {
 // Get returns a policy as the API server has it, or nil.
 func (p *Policies) Get(name string) *v1alpha1.DisruptionPolicy { return p.Watch.Get(name).obj }
 
-// ownKinds returns a client of our own kinds, which the API server serves only in
-// JSON.
-func (c *Client) ownKinds() (*rest.RESTClient, error) {
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	cfg := rest.CopyConfig(c.config)
-	cfg.GroupVersion = &v1alpha1.GroupVersion
-	cfg.APIPath = "/apis"
-	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	return rest.RESTClientForConfigAndClient(cfg, c.http)
-}
-
 // ReadPolicies reads the policies once, from the quorum. If the API server does not
 // serve the kind there are none.
-func ReadPolicies(ctx context.Context, client *Client) (*Policies, error) {
+func ReadPolicies(ctx context.Context, client *kube.Client) (*Policies, error) {
 	p := NewPolicies(client, nil)
 	return p, p.Load(ctx)
 }
@@ -111,9 +94,9 @@ func (p *Policies) Progressing() map[string]metav1.Condition {
 // WriteStatus writes a policy's status: the coordinator's alone. The policy is
 // as [Policies.Get] returned it; one that has been replaced since is left alone.
 func (p *Policies) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionPolicy, status v1alpha1.DisruptionPolicyStatus) error {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	defer cancel()
-	client, err := p.client.ownKinds()
+	client, err := p.client.OwnKinds()
 	if err != nil {
 		return err
 	}
@@ -130,7 +113,7 @@ func (p *Policies) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionPoli
 	}
 	made := &v1alpha1.DisruptionPolicy{}
 	err = client.Patch(types.MergePatchType).Resource(policiesResource).Name(obj.Name).SubResource("status").
-		Param("fieldManager", FieldManager("coordinator")).Body(body).Do(ctx).Into(made)
+		Param("fieldManager", kube.FieldManager("coordinator")).Body(body).Do(ctx).Into(made)
 	if err != nil {
 		return fmt.Errorf("writing the status of policy %s: %w", obj.Name, err)
 	}
@@ -145,18 +128,18 @@ const policiesResource = "disruptionpolicies"
 var ErrNotServed = errors.New("the API server does not serve DisruptionPolicies; apply the manifests: lockkeeper manifests | kubectl apply -f -")
 
 // policyResource is the [kube.Resource] of DisruptionPolicies.
-type policyResource struct{ c *Client }
+type policyResource struct{ c *kube.Client }
 
 // List lists the policies. A 404 is not enough to say that there are none: a proxy
 // gives that answer too. Discovery has to confirm it.
 func (r policyResource) List(ctx context.Context, o metav1.ListOptions) (*v1alpha1.DisruptionPolicyList, error) {
 	list := &v1alpha1.DisruptionPolicyList{}
-	client, err := r.c.ownKinds()
+	client, err := r.c.OwnKinds()
 	if err == nil {
 		err = client.Get().Resource(policiesResource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
 	}
 	if apierrors.IsNotFound(err) {
-		if served, discoveryErr := r.c.serves(ctx, v1alpha1.GroupVersion, policiesResource); discoveryErr == nil && !served {
+		if served, discoveryErr := serves(ctx, r.c, v1alpha1.GroupVersion, policiesResource); discoveryErr == nil && !served {
 			return nil, ErrNotServed
 		}
 	}
@@ -165,7 +148,7 @@ func (r policyResource) List(ctx context.Context, o metav1.ListOptions) (*v1alph
 
 // Watch watches the policies.
 func (r policyResource) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	client, err := r.c.ownKinds()
+	client, err := r.c.OwnKinds()
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +158,7 @@ func (r policyResource) Watch(ctx context.Context, o metav1.ListOptions) (watch.
 
 // serves reports whether the API server's discovery documents list the resource.
 // It returns an error if it cannot read them.
-func (c *Client) serves(ctx context.Context, gv schema.GroupVersion, resource string) (bool, error) {
+func serves(ctx context.Context, c *kube.Client, gv schema.GroupVersion, resource string) (bool, error) {
 	get := func(path string, into runtime.Object) error {
 		return c.CoreV1().RESTClient().Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Into(into)
 	}

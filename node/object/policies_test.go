@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // Policies that could not be read are read again when they are held, and not a moment before: who is notified of it
@@ -30,8 +31,10 @@ func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 			`"items":[{"kind":"DisruptionPolicy","apiVersion":"lockkeeper.dev/v1alpha1","metadata":{"name":"web","uid":"u"}` + spec + `}]}`))
 	}))
 	defer server.Close()
+	client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 10, 10)
+	must(t, err)
 	var p *Policies
-	p = NewPolicies(&Client{config: &rest.Config{Host: server.URL}, http: server.Client()}, func() {
+	p = NewPolicies(client, func() {
 		notified++
 		if p.Err() == nil && (p.Get("web") == nil || len(p.Set()) != 1) {
 			t.Error("they can be read, and are not there")
@@ -101,7 +104,7 @@ func TestNotServed(t *testing.T) {
 			w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 			_, _ = w.Write([]byte(answer))
 		}))
-		client, err := ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
+		client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
 		must(t, err)
 		view, err := ReadPolicies(t.Context(), client)
 		switch {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/lifecycle"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
@@ -53,7 +54,7 @@ func TestLifecycleConditions(t *testing.T) {
 		set, drop := lifecycle.Change(n.Status.Conditions, h, time.Now())
 		return object.Patch{Node: name, ResourceVersion: n.ResourceVersion, Conditions: set, DropConditions: drop, Manager: "lockkeeper-host"}
 	}
-	write := func(client *object.Client, p object.Patch) object.Outcome {
+	write := func(client *kube.Client, p object.Patch) object.Outcome {
 		t.Helper()
 		n, outcome, err := object.Write(t.Context(), client, p)
 		t.Logf("%s: %v", outcome, err)

@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
@@ -65,7 +65,7 @@ func startHost(t *testing.T, edit func(*host)) *host {
 	h.w = nodeWire(t, h.name)
 	h.opts = node.Options{
 		Version:        "test",
-		Connect:        func() (*object.Client, error) { return object.ConnectConfig(h.w.config(), "host", "test", 100, 200) },
+		Connect:        func() (*kube.Client, error) { return kube.ConnectConfig(h.w.config(), "host", "test", 100, 200) },
 		LeaseNamespace: leaseSpace, LeaseName: leaseName, Root: sim.Root(), PollInterval: 200 * time.Millisecond,
 		Settings: node.Settings{ManagedByDefault: true, Sentinels: []string{sentinel, "/run/reboot-needed"}, HealthTimeout: time.Minute},
 		Log:      logger(t, "host"), Report: h.told, Term: func() string { return "leader_1" }, // as in a cluster of one node

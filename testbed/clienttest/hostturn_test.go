@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -351,7 +351,7 @@ func TestHostWithoutAPIServer(t *testing.T) {
 	h := startHost(t, func(h *host) {
 		cfg, err := cp(t).NodeConfig(h.name)
 		must(h.t, err)
-		h.opts.Connect = func() (*object.Client, error) { return object.ConnectConfig(cfg, "host", "test", 100, 200) }
+		h.opts.Connect = func() (*kube.Client, error) { return kube.ConnectConfig(cfg, "host", "test", 100, 200) }
 	})
 	h.wants("nothing")
 	t.Cleanup(func() { must(t, cp(t).StartAPIServer(context.Background())) })

@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
@@ -27,7 +28,7 @@ func coordinatorWire(t *testing.T) *wire {
 }
 
 // view runs a Watch of the Node of that name, or of all if it is "", until the test ends.
-func view(t *testing.T, client *object.Client, name string) *object.NodeWatch {
+func view(t *testing.T, client *kube.Client, name string) *object.NodeWatch {
 	t.Helper()
 	v := object.WatchNodes(client, nil, nil)
 	if name != "" {
@@ -103,12 +104,12 @@ func TestHostSeesItsOwnNodeAlone(t *testing.T) {
 	if len(v.All()) != 1 || v.Get("own") == nil || v.Err() != nil {
 		t.Errorf("%d nodes, error %v; want its own", len(v.All()), v.Err())
 	}
-	name, err := object.NodeName(t.Context(), w.client("host"))
+	name, err := kube.NodeName(t.Context(), w.client("host"))
 	if name != "own" || err != nil {
 		t.Errorf("its name is %q, %v", name, err)
 	}
 	fresh(t, w)
-	if _, err := object.NodeName(t.Context(), coordinatorWire(t).client("host")); err == nil || !strings.Contains(err.Error(), controlplane.CoordinatorUser) {
+	if _, err := kube.NodeName(t.Context(), coordinatorWire(t).client("host")); err == nil || !strings.Contains(err.Error(), controlplane.CoordinatorUser) {
 		t.Errorf("the coordinator's credential as a host's: %v", err)
 	}
 }
@@ -137,7 +138,7 @@ func TestConflictOnAStaleVersion(t *testing.T) {
 	read, err := object.Find(t.Context(), client, "stale")
 	must(t, err)
 	p := object.Patch{
-		Node: "stale", ResourceVersion: read.ResourceVersion, Manager: object.FieldManager("host"),
+		Node: "stale", ResourceVersion: read.ResourceVersion, Manager: kube.FieldManager("host"),
 		Unschedulable: new(true), Annotations: map[string]*string{"lockkeeper.dev/cordon": new("t1"), "lockkeeper.dev/host": nil},
 		Labels: map[string]*string{"lockkeeper.dev/wants": new("drain")},
 	}
@@ -179,7 +180,7 @@ func TestSettleAfterALostAnswer(t *testing.T) {
 	client := w.client("host")
 	read, err := object.Find(t.Context(), client, "lost")
 	must(t, err)
-	p := object.Patch{Node: "lost", ResourceVersion: read.ResourceVersion, Manager: object.FieldManager("host"), Unschedulable: new(true)}
+	p := object.Patch{Node: "lost", ResourceVersion: read.ResourceVersion, Manager: kube.FieldManager("host"), Unschedulable: new(true)}
 	w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
 		if r.kind == "PATCH node lost" {
 			w.on(nil)
@@ -208,7 +209,7 @@ func TestViewOutlivesTheAPIServer(t *testing.T) {
 	// Without the wire: behind a proxy that loses its server client-go goes on trying for half a minute before it says so.
 	cfg, err := cp(t).NodeConfig("live")
 	must(t, err)
-	client, err := object.ConnectConfig(cfg, "host", "test", 10, 10)
+	client, err := kube.ConnectConfig(cfg, "host", "test", 10, 10)
 	must(t, err)
 	v := view(t, client, "live")
 	follows := func(after string) {

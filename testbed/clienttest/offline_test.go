@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 )
 
@@ -29,7 +30,7 @@ func TestOfflineIsPublished(t *testing.T) {
 	back := time.Now()
 	h.w.on(nil)
 
-	admin, err := object.ConnectConfig(cp(t).AdminConfig(), "testbed", "", 20, 20)
+	admin, err := kube.ConnectConfig(cp(t).AdminConfig(), "testbed", "", 20, 20)
 	must(t, err)
 	var u *v1alpha1.HostUpdate
 	until(t, "the HostUpdate", func() bool {

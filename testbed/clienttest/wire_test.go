@@ -20,7 +20,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // A wire stands between a client and the API server. It has the credential, records every request and hands it to a fault.
@@ -190,9 +190,9 @@ func (w *wire) kinds() []string {
 func (w *wire) config() *rest.Config { return &rest.Config{Host: w.server.URL} }
 
 // client is lockkeeper's own through the wire.
-func (w *wire) client(role string) *object.Client {
+func (w *wire) client(role string) *kube.Client {
 	w.t.Helper()
-	c, err := object.ConnectConfig(w.config(), role, "test", 100, 200)
+	c, err := kube.ConnectConfig(w.config(), role, "test", 100, 200)
 	must(w.t, err)
 	return c
 }

@@ -19,7 +19,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/cli/credential"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 const (
@@ -142,7 +143,7 @@ func (cp *ControlPlane) CoordinatorKubeconfig() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("minting the coordinator's kubeconfig: %w", err)
 	}
-	return path, credential.WriteFile(path, minted.Kubeconfig)
+	return path, kube.WriteFile(path, minted.Kubeconfig)
 }
 
 // RenewCoordinator applies lockkeeper's objects and mints the coordinator's kubeconfig again, for a test that has made the one before

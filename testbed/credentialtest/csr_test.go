@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
@@ -129,9 +129,9 @@ func TestACertificateCoordinates(t *testing.T) {
 	if err != nil || !strings.Contains(said, "valid until ") || !strings.Contains(said, "does not renew itself, and cannot be taken back") || strings.Contains(said, "approve") {
 		t.Fatalf("%v: %s", err, said)
 	}
-	info, _, err := credential.ReadFile(file)
+	info, _, err := kube.ReadFile(file)
 	must(t, err)
-	if left := time.Until(info.Expires); info.Kind != credential.KindCertificate || info.User != "lockkeeper:coordinator" || left < 110*time.Minute || left > 2*time.Hour {
+	if left := time.Until(info.Expires); info.Kind != kube.KindCertificate || info.User != "lockkeeper:coordinator" || left < 110*time.Minute || left > 2*time.Hour {
 		t.Errorf("minted: %s of %q for %v", info.Kind, info.User, left)
 	}
 
@@ -189,7 +189,7 @@ func TestACertificateIsWaitedFor(t *testing.T) {
 	if said, err := c.end(); err != nil {
 		t.Errorf("approved: %v: %s", err, said)
 	}
-	if info, _, err := credential.ReadFile(file); err != nil || info.User != "lockkeeper:coordinator" {
+	if info, _, err := kube.ReadFile(file); err != nil || info.User != "lockkeeper:coordinator" {
 		t.Errorf("%v of %q", err, info.User)
 	}
 	must(t, os.Remove(file))

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
@@ -22,7 +22,7 @@ import (
 
 // aged places a kubeconfig with a token that was given for an hour and has so much of it left. It returns the file's content and
 // what the token says of itself.
-func aged(t *testing.T, h *simhost.Host, left time.Duration) (text []byte, info credential.Info) {
+func aged(t *testing.T, h *simhost.Host, left time.Duration) (text []byte, info kube.Info) {
 	t.Helper()
 	expires := time.Now().Add(left)
 	token, err := cp.AgedCoordinatorToken(t.Context(), expires.Add(-time.Hour), expires)
@@ -34,16 +34,16 @@ func aged(t *testing.T, h *simhost.Host, left time.Duration) (text []byte, info 
 	text, err = controlplane.WithToken(text, token)
 	must(t, err)
 	place(t, h, text)
-	info, _, err = credential.ReadFile(h.CoordinatorKubeconfig())
+	info, _, err = kube.ReadFile(h.CoordinatorKubeconfig())
 	must(t, err)
 	return text, info
 }
 
-func files(h *simhost.Host) credential.Files {
-	return credential.Files{Kubeconfig: h.CoordinatorKubeconfig(), Renewed: h.RenewedToken()}
+func files(h *simhost.Host) kube.Files {
+	return kube.Files{Kubeconfig: h.CoordinatorKubeconfig(), Renewed: h.RenewedToken()}
 }
 
-func inEffect(t *testing.T, h *simhost.Host) credential.Info {
+func inEffect(t *testing.T, h *simhost.Host) kube.Info {
 	t.Helper()
 	info, err := files(h).Read()
 	must(t, err)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
@@ -51,11 +52,11 @@ func TestOnAPIServer(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	client, err := object.Connect(p.Kubeconfig(), "host", "test", 50, 100)
+	client, err := kube.Connect(p.Kubeconfig(), "host", "test", 50, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if name, err := object.NodeName(ctx, client); name != "n1" || err != nil {
+	if name, err := kube.NodeName(ctx, client); name != "n1" || err != nil {
 		t.Fatalf("the credential is %q's (%v), expected n1's", name, err)
 	}
 	if _, ok := client.Skew(); !ok {
@@ -80,7 +81,7 @@ func TestOnAPIServer(t *testing.T) {
 	})
 	value := "here"
 	patch := object.Patch{
-		Node: "n1", ResourceVersion: n.ResourceVersion, Manager: object.FieldManager("host"),
+		Node: "n1", ResourceVersion: n.ResourceVersion, Manager: kube.FieldManager("host"),
 		Annotations: map[string]*string{"lockkeeper.dev/host": &value},
 	}
 	if _, outcome, err := object.Write(ctx, client, patch); outcome != object.Unknown {
@@ -152,7 +153,7 @@ func checkLease(ctx context.Context, t *testing.T, cp *controlplane.ControlPlane
 		t.Fatal(err)
 	}
 	defer p.Close()
-	client, err := object.Connect(p.Kubeconfig(), "coordinator", "test", 50, 100)
+	client, err := kube.Connect(p.Kubeconfig(), "coordinator", "test", 50, 100)
 	if err != nil {
 		t.Fatal(err)
 	}

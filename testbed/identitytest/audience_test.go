@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/coordinator/credential"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // TestAudience mints a credential where the API server has audiences that the manifests do not know: `lockkeeper kubeconfig` finds out
@@ -50,7 +50,7 @@ func TestAudience(t *testing.T) {
 		t.Errorf("it says to run %q, want %q", command, want)
 	}
 	renew := func() error {
-		_, err := credential.Renew(t.Context(), credential.Files{Kubeconfig: path, Renewed: path + ".renewed"}, "test", nil)
+		_, err := kube.Renew(t.Context(), kube.Files{Kubeconfig: path, Renewed: path + ".renewed"}, "test", nil)
 		return err
 	}
 	if err := renew(); err == nil || !strings.Contains(err.Error(), "lockkeeper manifests --audience") {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
@@ -27,7 +27,7 @@ const tooEarly = "the coordinator removes a pause or a detach only after its unt
 const notTheirs = "the coordinator does not record that others manage what they do not"
 
 // leaderName is the coordinator's in managedFields.
-var leaderName = object.FieldManager("coordinator")
+var leaderName = kube.FieldManager("coordinator")
 
 // ends is a patch that removes the pause and says so, with managedFields of its own if it has any.
 func ends(expired string, managers ...metav1.ManagedFieldsEntry) string {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/hostupdate"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
@@ -90,7 +91,7 @@ func TestHostsEvent(t *testing.T) {
 	must(t, err)
 	kubeconfig, err := cp.NodeKubeconfig("id-a")
 	must(t, err)
-	client, err := object.Connect(kubeconfig, "host", "test", 5, 5)
+	client, err := kube.Connect(kubeconfig, "host", "test", 5, 5)
 	must(t, err)
 	d, ok := v1alpha1.EventOf(v1alpha1.EventDrainBlocked)
 	if !ok {

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
@@ -109,7 +109,7 @@ var coordinatorActs = []act{
 	{"say why it holds a node", node("id-a", label("lockkeeper.dev/held", `"Budget"`)), ""},
 	{"end a turn", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/state":"idle"},"annotations":{"lockkeeper.dev/turn":null,"lockkeeper.dev/grant":null,"lockkeeper.dev/last":"{}","lockkeeper.dev/request":null,"hook.lockkeeper.dev/backup":null}}}`), ""},
 	{"release a node with the keys of its host", node("id-b", `{"metadata":{"labels":{"lockkeeper.dev/state":null,"lockkeeper.dev/wants":null,"lockkeeper.dev/held":"Detached"},"annotations":{"lockkeeper.dev/cordon":null,"lockkeeper.dev/host":null,"lockkeeper.dev/ack":null}}}`), ""},
-	{"remove a pause that has ended", nodeAs(object.FieldManager("coordinator"), "id-a", `{"metadata":{"annotations":{"lockkeeper.dev/paused":null,"lockkeeper.dev/expired":"now"}}}`), ""},
+	{"remove a pause that has ended", nodeAs(kube.FieldManager("coordinator"), "id-a", `{"metadata":{"annotations":{"lockkeeper.dev/paused":null,"lockkeeper.dev/expired":"now"}}}`), ""},
 	{"read a Node", getNode("id-a"), ""},
 	{"read the Lease", getLease, ""},
 	{"take the Lease", updateLease, ""},
@@ -128,7 +128,7 @@ var coordinatorActs = []act{
 	{"remove an annotation", node("id-b", annotation("example.com/keep", "null")), coordinator},
 	{"pause", node("id-b", annotation("lockkeeper.dev/paused", `"forever"`)), coordinator},
 	{"lift a pause without an end", node("id-c", annotation("lockkeeper.dev/paused", "null")), coordinator},
-	{"lift a pause without an end, and claim that it has ended", nodeAs(object.FieldManager("coordinator"), "id-c",
+	{"lift a pause without an end, and claim that it has ended", nodeAs(kube.FieldManager("coordinator"), "id-c",
 		`{"metadata":{"annotations":{"lockkeeper.dev/paused":null,"lockkeeper.dev/expired":"now"}}}`), coordinator},
 	{"take a detached node back", node("id-b", annotation("lockkeeper.dev/detached", "null")), coordinator},
 	{"manage", node("id-a", label("lockkeeper.dev/managed", `"true"`)), coordinator},
@@ -171,7 +171,7 @@ var coordinatorActs = []act{
 // certificateActs are tried with a client certificate of the coordinator's group, which is bound like the service account but for
 // the renewal: nobody can take a certificate back, so it must not get a token that outlives it.
 var certificateActs = []act{
-	{"say why it holds a node", nodeAs(object.FieldManager("coordinator"), "id-a", label("lockkeeper.dev/held", `"Budget"`)), ""},
+	{"say why it holds a node", nodeAs(kube.FieldManager("coordinator"), "id-a", label("lockkeeper.dev/held", `"Budget"`)), ""},
 	{"take the Lease", updateLease, ""},
 	{"speak for a host", node("id-a", label("lockkeeper.dev/wants", `"nothing"`)), coordinator},
 	{"get a token of the service account", mintToken(controlplane.LockkeeperNamespace, v1alpha1.CoordinatorServiceAccount), rbac},

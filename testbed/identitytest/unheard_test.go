@@ -12,9 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"lockkeeper.dev/lockkeeper/kube"
 	loop "lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/systemd"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
@@ -33,7 +33,7 @@ func TestUnheardHost(t *testing.T) {
 	bus := &systemd.Bus{Address: "unix:path=" + sim.Dir() + "/bus"}
 	n, err := loop.New(loop.Options{
 		Version:        "test",
-		Connect:        func() (*object.Client, error) { return object.Connect(kubeconfig, "host", "test", 20, 40) },
+		Connect:        func() (*kube.Client, error) { return kube.Connect(kubeconfig, "host", "test", 20, 40) },
 		LeaseNamespace: controlplane.LockkeeperNamespace, LeaseName: controlplane.LockkeeperLease,
 		Root: sim.Root(), PollInterval: time.Second, Patience: 500 * time.Millisecond,
 		Settings: loop.Settings{ManagedByDefault: true, Sentinels: []string{"/run/reboot-required"}, HealthTimeout: time.Minute},

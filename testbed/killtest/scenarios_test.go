@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/lifecycle"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -165,7 +166,7 @@ func (f *fleet) run(s *scenario, p *point) {
 // published waits until the guest's HostUpdate has nothing of the turn left but its record.
 func (f *fleet) published(turnID string) {
 	f.t.Helper()
-	client, err := object.ConnectConfig(f.ControlPlane.AdminConfig(), "testbed", "", 20, 20)
+	client, err := kube.ConnectConfig(f.ControlPlane.AdminConfig(), "testbed", "", 20, 20)
 	f.must(err)
 	ctx := f.within(soon)
 	for tick := time.NewTicker(100 * time.Millisecond); ; {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
@@ -224,7 +224,7 @@ func (s *scene) refuseGrants(h *simhost.Host) {
 	s.eventually("the admission policy to be in force", func(ctx context.Context) (bool, error) {
 		try := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"draining"}}}`, v1alpha1.LabelState)
 		_, err := coordinator.CoreV1().Nodes().Patch(ctx, h.Name(), types.MergePatchType, try,
-			metav1.PatchOptions{FieldManager: object.FieldManager("coordinator"), DryRun: []string{metav1.DryRunAll}})
+			metav1.PatchOptions{FieldManager: kube.FieldManager("coordinator"), DryRun: []string{metav1.DryRunAll}})
 		return (apierrors.IsInvalid(err) || apierrors.IsForbidden(err)) && strings.Contains(err.Error(), "guarded"), err
 	})
 }

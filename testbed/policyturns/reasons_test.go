@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/hookauthor"
 	"lockkeeper.dev/lockkeeper/testbed/rig"
@@ -196,6 +196,6 @@ func (s *scene) patch(h *simhost.Host, body string, keys ...string) {
 	s.t.Helper()
 	client, err := cp.NodeWriter(h.Name(), keys...)
 	s.must(err)
-	_, err = client.CoreV1().Nodes().Patch(s.soon(), h.Name(), types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: object.FieldManager("coordinator")})
+	_, err = client.CoreV1().Nodes().Patch(s.soon(), h.Name(), types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: kube.FieldManager("coordinator")})
 	s.must(err)
 }

@@ -1,4 +1,4 @@
-package credential
+package kube
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 // RenewAt is when a credential that was issued and expires then is to be
@@ -103,16 +102,16 @@ func another(ctx context.Context, file, version string, info *Info, wrap func(ht
 	if wrap != nil {
 		cfg.Wrap(wrap)
 	}
-	client, err := object.ConnectConfig(cfg, "coordinator", version, 1, 1)
+	client, err := ConnectConfig(cfg, "coordinator", version, 1, 1)
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, object.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	life := min(info.Life(), MaxLifetime)
+	life := min(info.Life(), v1alpha1.MaxTokenLifetime)
 	r, err := client.CoreV1().ServiceAccounts(info.Namespace).CreateToken(ctx, v1alpha1.CoordinatorServiceAccount, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(seconds(life))},
-	}, metav1.CreateOptions{FieldManager: object.FieldManager("coordinator")})
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(life / time.Second))},
+	}, metav1.CreateOptions{FieldManager: FieldManager("coordinator")})
 	if apierrors.IsForbidden(err) {
 		return "", fmt.Errorf("%w: %w", ErrNotAllowed, err)
 	}

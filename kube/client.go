@@ -1,4 +1,4 @@
-package object
+package kube
 
 import (
 	"context"
@@ -11,12 +11,22 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/transport"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
+
+// FieldManager is the name of lockkeeper's writes in managedFields; role is
+// "admin", "host" or "coordinator".
+func FieldManager(role string) string { return "lockkeeper-" + role }
+
+// Timeout bounds one request to the API server that is not a large list.
+const Timeout = 10 * time.Second
 
 // Client is a connection under one identity.
 type Client struct {
@@ -96,6 +106,31 @@ func ConnectConfig(cfg *rest.Config, role, version string, qps float32, burst in
 	w := &way{config: cfg, base: base, rt: rt}
 	w.over, w.end = context.WithCancel(context.Background())
 	return c, c.use(w, nil, qps, burst)
+}
+
+// ErrNoKubeconfig means that the caller has no kubeconfig.
+var ErrNoKubeconfig = errors.New("no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config")
+
+// CallerConfig finds the caller's own kubeconfig as kubectl does: the file, if it
+// is not "", else KUBECONFIG, else ~/.kube/config. contextName "" is its current
+// context.
+func CallerConfig(file, contextName string) clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = file
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: contextName})
+}
+
+// ConnectCaller makes a client of the caller's own credential; see [CallerConfig].
+// It does not talk to the API server. The error is [ErrNoKubeconfig] if there is none.
+func ConnectCaller(file, version string) (*Client, error) {
+	cfg, err := CallerConfig(file, "").ClientConfig()
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, ErrNoKubeconfig
+	case err != nil:
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return ConnectConfig(cfg, "admin", version, 20, 40)
 }
 
 func userAgent(role, version string) string { return "lockkeeper-" + role + "/" + version }
@@ -179,6 +214,21 @@ func (c *Client) Limited(qps float32, burst int) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("client for %s: %w", cfg.Host, err)
 	}
 	return set, nil
+}
+
+// OwnKinds returns a client of our own kinds, which the API server serves only in
+// JSON.
+func (c *Client) OwnKinds() (*rest.RESTClient, error) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	cfg := rest.CopyConfig(c.config)
+	cfg.GroupVersion = &v1alpha1.GroupVersion
+	cfg.APIPath = "/apis"
+	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return rest.RESTClientForConfigAndClient(cfg, c.http)
 }
 
 // prompt is how soon an answer has to come for its Date to say something of

@@ -1,15 +1,15 @@
 // Package credential mints the coordinator's kubeconfig from an admin's
-// credential: a token of the service account that the manifests make, or a
-// client certificate of the group that they bind, for a bounded time. It is what `lockkeeper kubeconfig` does. On a coordinator's host
-// it renews that token before it ends, with the token itself.
+// credential: a token of the service account in the manifests, or a client
+// certificate of the group that they bind, for a bounded time. The command
+// `lockkeeper kubeconfig` does this. Package kube renews the token.
 //
-// The token comes from the TokenRequest API and is stored nowhere in the
-// cluster. A Secret of the old kind would hold for ever and be readable by
-// whoever may read the namespace's Secrets. Deleting the service account makes
-// every token of it worthless at once.
+// The token comes from the TokenRequest API and is not stored in the cluster. A
+// Secret of type service-account-token would never expire, and anyone who can
+// read the namespace's Secrets could read it. Deleting the service account
+// invalidates all of its tokens at once.
 //
-// The package knows clusters and files. It does not know who will coordinate
-// with what it mints, and decides nothing about a rollout.
+// The package knows clusters and files. It does not know which hosts use what it
+// mints, and decides nothing about a rollout.
 package credential
 
 import (
@@ -31,8 +31,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/coordinator/report"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // How long a credential may be valid. The API server may give less.
@@ -92,7 +91,7 @@ type Credential struct {
 // a kubeconfig of it. With a token it also tests whether the token can renew
 // itself. A token leaves no trace but its record in the API server's audit log.
 // Mint may have to wait for a certificate, until ctx
-// ends. The error is report.ErrNoKubeconfig if the caller has no credential.
+// ends. The error is kube.ErrNoKubeconfig if the caller has no credential.
 func Mint(ctx context.Context, o Options) (Credential, error) {
 	if o.Namespace == "" {
 		o.Namespace = v1alpha1.DefaultLeaseNamespace
@@ -142,15 +141,13 @@ func Mint(ctx context.Context, o Options) (Credential, error) {
 // load returns the admin's client configuration, and of its cluster what a
 // coordinator needs to reach it.
 func load(kubeconfig, contextName string) (*rest.Config, *clientcmdapi.Cluster, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: contextName})
+	loader := kube.CallerConfig(kubeconfig, contextName)
 	raw, err := loader.RawConfig()
 	if err != nil {
 		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	if clientcmdapi.IsConfigEmpty(&raw) {
-		return nil, nil, report.ErrNoKubeconfig
+		return nil, nil, kube.ErrNoKubeconfig
 	}
 	if contextName == "" {
 		contextName = raw.CurrentContext
@@ -178,15 +175,15 @@ func load(kubeconfig, contextName string) (*rest.Config, *clientcmdapi.Cluster, 
 }
 
 func request(ctx context.Context, admin *rest.Config, o Options) (*authenticationv1.TokenRequest, error) {
-	client, err := object.ConnectConfig(admin, "admin", o.Version, 20, 40)
+	client, err := kube.ConnectConfig(admin, "admin", o.Version, 20, 40)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, object.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	defer cancel()
 	r, err := client.CoreV1().ServiceAccounts(o.Namespace).CreateToken(ctx, v1alpha1.CoordinatorServiceAccount, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(seconds(o.Lifetime))},
-	}, metav1.CreateOptions{FieldManager: object.FieldManager("admin")})
+	}, metav1.CreateOptions{FieldManager: kube.FieldManager("admin")})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("there is no service account %s/%s; apply the manifests first: lockkeeper manifests | kubectl apply -f -",
 			o.Namespace, v1alpha1.CoordinatorServiceAccount)
@@ -215,7 +212,7 @@ func (c *Credential) render(cluster *clientcmdapi.Cluster, user *clientcmdapi.Au
 
 // head is what the kubeconfig says of itself, to people.
 func head(user string, expires time.Time) []byte {
-	return fmt.Appendf(nil, "# The credential of lockkeeper's coordinator, %s. A secret.\n# Valid until %s.\n", user, stamp(expires))
+	return fmt.Appendf(nil, "# The credential of lockkeeper's coordinator, %s. A secret.\n# Valid until %s.\n", user, expires.UTC().Format(time.RFC3339))
 }
 
 // Notes are what whoever minted it should know, one sentence each, the first

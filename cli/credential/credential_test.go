@@ -16,6 +16,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // tokens is an API server that gives tokens of at most an hour, in JSON, and an admin's kubeconfig for it. It refuses to renew them,
@@ -174,7 +176,7 @@ func TestWriteFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer old.Close()
-	if err := WriteFile(path, []byte("new")); err != nil {
+	if err := kube.WriteFile(path, []byte("new")); err != nil {
 		t.Fatal(err)
 	}
 	if was, err := io.ReadAll(old); string(was) != "old" || err != nil {
@@ -186,7 +188,7 @@ func TestWriteFile(t *testing.T) {
 		t.Errorf("%q, %v, %v, %v", text, info.Mode(), err, statErr)
 	}
 	for _, bad := range []string{filepath.Join(dir, "none", "x"), dir} {
-		if err := WriteFile(bad, []byte("new")); err == nil || !strings.HasPrefix(err.Error(), "writing "+bad+": ") {
+		if err := kube.WriteFile(bad, []byte("new")); err == nil || !strings.HasPrefix(err.Error(), "writing "+bad+": ") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

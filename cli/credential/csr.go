@@ -20,7 +20,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 const (
@@ -45,12 +45,12 @@ func signed(ctx context.Context, admin *rest.Config, o Options) (*clientcmdapi.A
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a certificate request: %w", err)
 	}
-	client, err := object.ConnectConfig(admin, "admin", o.Version, 20, 40)
+	client, err := kube.ConnectConfig(admin, "admin", o.Version, 20, 40)
 	if err != nil {
 		return nil, nil, err
 	}
 	csrs := client.CertificatesV1().CertificateSigningRequests()
-	short := func() (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, object.Timeout) }
+	short := func() (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, kube.Timeout) }
 	callCtx, cancel := short()
 	csr, err := csrs.Create(callCtx, &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "lockkeeper-coordinator-"},
@@ -59,7 +59,7 @@ func signed(ctx context.Context, admin *rest.Config, o Options) (*clientcmdapi.A
 			ExpirationSeconds: new(int32(seconds(o.Lifetime))),
 			Usages:            []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
 		},
-	}, metav1.CreateOptions{FieldManager: object.FieldManager("admin")})
+	}, metav1.CreateOptions{FieldManager: kube.FieldManager("admin")})
 	cancel()
 	if err != nil {
 		return nil, nil, fmt.Errorf("asking for a certificate: %w", err)
@@ -68,7 +68,7 @@ func signed(ctx context.Context, admin *rest.Config, o Options) (*clientcmdapi.A
 	done := false
 	defer func() {
 		if !done { // with the key gone nobody could use what would be signed
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), object.Timeout)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kube.Timeout)
 			defer cancel()
 			_ = csrs.Delete(ctx, name, metav1.DeleteOptions{}) // who may not leaves it to Kubernetes, which forgets it after a day
 		}
@@ -79,7 +79,7 @@ func signed(ctx context.Context, admin *rest.Config, o Options) (*clientcmdapi.A
 		Reason: "LockkeeperKubeconfig", Message: "approved by whoever ran `lockkeeper kubeconfig --csr`",
 	})
 	callCtx, cancel = short()
-	_, err = csrs.UpdateApproval(callCtx, name, csr, metav1.UpdateOptions{FieldManager: object.FieldManager("admin")})
+	_, err = csrs.UpdateApproval(callCtx, name, csr, metav1.UpdateOptions{FieldManager: kube.FieldManager("admin")})
 	cancel()
 	switch {
 	case apierrors.IsForbidden(err):
@@ -125,7 +125,7 @@ func (o *Options) await(ctx context.Context, name string, get getCSR) (*x509.Cer
 	var approved time.Time
 	told := false
 	for {
-		callCtx, done := context.WithTimeout(ctx, object.Timeout)
+		callCtx, done := context.WithTimeout(ctx, kube.Timeout)
 		csr, err := get(callCtx, name, metav1.GetOptions{})
 		done()
 		switch {

@@ -1,4 +1,4 @@
-package credential
+package kube
 
 import (
 	"context"
@@ -12,14 +12,13 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/systemd"
 )
 
 // Mints is the command that mints a new credential, for people.
 const Mints = "`lockkeeper kubeconfig`"
 
-// lookEvery is how often the keeper looks at the file without a hint.
-const lookEvery = time.Minute
+// keeperEvery is how often the keeper looks at the file without a hint.
+const keeperEvery = time.Minute
 
 // renewPause is the minimum time between two renewals, whatever happens to the
 // files, because the API server issues a token for each.
@@ -173,7 +172,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		k.look(ctx, time.Now())
 		k.tell(time.Now())
-		next := lookEvery
+		next := keeperEvery
 		if soon := time.Until(k.health.Renews); !k.health.Renews.IsZero() && soon > 0 {
 			next = min(next, soon+time.Second/10)
 		}
@@ -206,7 +205,7 @@ func (k *Keeper) look(ctx context.Context, now time.Time) {
 			k.failed(failed, &info, now)
 		default:
 			k.health.Renewals++
-			systemd.LogEvent(k.log, slog.LevelInfo, v1alpha1.MessageCredentialRenewed, "renewed the coordinator's credential",
+			tell(k.log, slog.LevelInfo, v1alpha1.MessageCredentialRenewed, "renewed the coordinator's credential",
 				"file", k.files.Renewed, "expires", stamp(renewed.Expires))
 			info, err = k.files.Read() // somebody may have replaced the kubeconfig meanwhile
 		}
@@ -221,7 +220,7 @@ func (k *Keeper) expose(found []string) {
 	before := strings.Split(k.health.Exposed, "\n")
 	for _, finding := range found {
 		if !slices.Contains(before, finding) {
-			systemd.LogEvent(k.log, slog.LevelWarn, v1alpha1.MessageCredentialExposed, "other users can read or change the coordinator's credential: "+finding, "why", finding)
+			tell(k.log, slog.LevelWarn, v1alpha1.MessageCredentialExposed, "other users can read or change the coordinator's credential: "+finding, "why", finding)
 		}
 	}
 	k.health.Exposed = strings.Join(found, "\n")
@@ -308,10 +307,15 @@ func (k *Keeper) tell(now time.Time) {
 		}
 	}
 	if key != k.warned && key != "" {
-		systemd.LogEvent(k.log, slog.LevelWarn, v1alpha1.MessageCredentialEnds, warning, "file", k.files.Kubeconfig, "why", warning)
+		tell(k.log, slog.LevelWarn, v1alpha1.MessageCredentialEnds, warning, "file", k.files.Kubeconfig, "why", warning)
 	}
 	if (changed || key != k.warned) && k.report != nil {
 		k.report(k.health)
 	}
 	k.warned = key
+}
+
+// tell logs an event of a published kind; systemd.LogEvent does the same.
+func tell(log *slog.Logger, level slog.Level, id v1alpha1.MessageID, text string, attrs ...any) {
+	log.Log(context.Background(), level, text, append([]any{"message_id", string(id)}, attrs...)...)
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // tokenPolicy is the admission policy of the manifests that limits the tokens
@@ -24,14 +24,14 @@ const tokenPolicy = "lockkeeper-coordinator-token"
 func proveRenewal(ctx context.Context, admin *rest.Config, o *Options, minted *authenticationv1.TokenRequest) string {
 	cfg := rest.AnonymousClientConfig(admin)
 	cfg.BearerToken = minted.Status.Token
-	client, err := object.ConnectConfig(cfg, "coordinator", o.Version, 20, 40)
+	client, err := kube.ConnectConfig(cfg, "coordinator", o.Version, 20, 40)
 	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, object.Timeout)
+		ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 		defer cancel()
 		// A dry run goes through admission, but still returns a real token.
 		_, err = client.CoreV1().ServiceAccounts(o.Namespace).CreateToken(ctx, v1alpha1.CoordinatorServiceAccount, &authenticationv1.TokenRequest{
 			Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: minted.Spec.ExpirationSeconds},
-		}, metav1.CreateOptions{FieldManager: object.FieldManager("coordinator"), DryRun: []string{metav1.DryRunAll}})
+		}, metav1.CreateOptions{FieldManager: kube.FieldManager("coordinator"), DryRun: []string{metav1.DryRunAll}})
 	}
 	switch {
 	case err == nil:

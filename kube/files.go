@@ -1,4 +1,4 @@
-package credential
+package kube
 
 import (
 	"crypto/sha256"
