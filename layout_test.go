@@ -34,8 +34,8 @@ var pure = []string{"api/v1alpha1", "node/turn", "policy", "coordinator/rollout"
 var allowedImports = map[string][]string{
 	".":            {"api", "cli", "coordinator", "drain", "kube", "node", "policy", "systemd", "updateengine", "packaging"},
 	"cli":          {"api", "cli", "kube"},
-	"coordinator":  {"api", "coordinator", "kube", "node/dirwatch", "node/object", "node/turn", "policy", "systemd"},
-	"kube":         {"api", "kube", "node/dirwatch", "node/turn"},
+	"coordinator":  {"api", "coordinator", "kube", "node/object", "node/turn", "policy", "systemd"},
+	"kube":         {"api", "kube", "node/dirwatch"},
 	"node":         {"api", "drain", "kube", "node", "policy", "systemd", "updateengine"},
 	"node/turn":    {"api"},
 	"policy":       {"api"},

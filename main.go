@@ -451,7 +451,7 @@ func checkConfigCommand(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, finding := range (kube.Files{Kubeconfig: cfg.Coordinator.Kubeconfig}).Exposed() {
+	for _, finding := range kube.Exposed(cfg.Coordinator.Kubeconfig, "") {
 		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: coordinator.kubeconfig: %s\n", finding)
 	}
 	if c.Bool("effective") {

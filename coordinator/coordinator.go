@@ -1,16 +1,12 @@
 package coordinator
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -31,9 +27,9 @@ import (
 // Options are what a Candidate is made of.
 type Options struct {
 	Version string
-	// Credential is the coordinator's identity. While its kubeconfig is not there
-	// this host does not campaign.
-	Credential kube.Files
+	// Credential is the coordinator's identity; the caller runs it. While there is no
+	// kubeconfig this host does not campaign.
+	Credential *kube.Credential
 	// NodeName returns this host's Node, "" while it is not known. It goes
 	// into the epoch, for people, and comes last in a rollout.
 	NodeName func() string
@@ -56,14 +52,9 @@ type Options struct {
 	Liveness *systemd.Liveness
 	// Report is told what became of the candidature; nil is fine.
 	Report func(Status)
-	// Hinted is called when a file of the credential may have changed; it must not
-	// block. nil is fine.
-	Hinted func()
 	// Decided is told of each decision of a leader, and how long it took; it
 	// must not block, nor keep what it is given. nil is fine.
 	Decided func(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome)
-	// Wrap goes around each request to the API server; nil is fine.
-	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
 // Status is how a candidate stands, for people.
@@ -73,10 +64,7 @@ type Status struct {
 	Why       string // why it does not stand, or what it waits for
 	Hindered  bool   // Why is something that somebody has to mend
 	Epoch     string // its present term, when Leader
-	// Refused is since when the API server has not taken the credential; zero
-	// while it does, or has not been asked.
-	Refused time.Time
-	Since   time.Time
+	Since     time.Time
 }
 
 // MaxSkew is how far a leader's clock may be off the API server's: time-outs
@@ -84,8 +72,8 @@ type Status struct {
 const MaxSkew = 30 * time.Second
 
 const (
-	// credentialEvery is how often the credential is looked at although
-	// nothing told that it had changed; see credentialWatch.
+	// credentialEvery is how long a host without a usable credential waits, unless
+	// the credential changes.
 	credentialEvery = time.Minute
 	skewEvery       = 5 * time.Second // how often a candidate's clock is judged
 	// scatter is within what time the candidates try that saw the Lease let
@@ -93,15 +81,15 @@ const (
 	scatter = 300 * time.Millisecond
 )
 
-// The client's own limits, in requests a second and at once. A leader's writes
-// follow one another, so what paces them is the API server's answers; what may
-// come in masses, the reasons in held, has a pace of its own (see heldPace) of a
-// sixtieth of the fleet a second, 84 for five thousand nodes. The limits are
-// above that, so that a promotion never waits for them, and below what a loop
-// gone wrong would send.
+// QPS and Burst are the limits of the coordinator's client, in requests a second and
+// at once. A leader's writes follow one another, so what paces them is the API
+// server's answers; what may come in masses, the reasons in held, has a pace of its
+// own (see heldPace) of a sixtieth of the fleet a second, 84 for five thousand nodes.
+// The limits are above that, so that a promotion never waits for them, and below what
+// a loop gone wrong would send.
 const (
-	qps   = 200
-	burst = 200
+	QPS   = 200
+	Burst = 200
 )
 
 // Run stands for the Lease until ctx ends, term after term. On return the
@@ -113,7 +101,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Liveness == nil {
 		o.Liveness = systemd.NewLiveness(o.Log)
 	}
-	c := &candidate{Options: o, log: o.Log, hint: make(chan struct{}, 1)}
+	c := &candidate{Options: o, log: o.Log}
 	defer c.disconnect()
 	o.Notify.Version, o.Notify.Log = o.Version, o.Log
 	c.sender = notify.New(o.Notify)
@@ -121,9 +109,8 @@ func Run(ctx context.Context, o Options) error {
 	defer sending.Wait()
 	// It sends what a term left behind, also while another instance leads.
 	sending.Go(func() { c.sender.Run(ctx) })
-	hinting := c.watchCredential(ctx)
-	defer hinting()
 	for {
+		changed := o.Credential.Changed()
 		again, err := c.campaign(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -135,7 +122,7 @@ func Run(ctx context.Context, o Options) error {
 		t := time.NewTimer(again - again/10 + mathrand.N(again/5+1))
 		select {
 		case <-ctx.Done():
-		case <-c.hint:
+		case <-changed:
 		case <-t.C:
 		}
 		t.Stop()
@@ -146,17 +133,13 @@ type candidate struct {
 	Options
 	log    *slog.Logger
 	sender *notify.Sender // nil if there is no receiver
-	hint   chan struct{}  // holds a token when the credential may have changed
 
 	client *kube.Client
-	stamp  [sha256.Size]byte // of the credential that client has
-	bearer *bearer           // the client's token; nil if it has none
-	lease  *leaseWatch       // by client
-	unlook func()            // ends it
+	lease  *leaseWatch // by client
+	unlook func()      // ends it
 
 	mu      sync.Mutex
 	last    Status
-	refused time.Time // see Status
 	rewound time.Time // when the API server's store was last found to have gone back in time; zero: it was not
 	barred  string    // what hinders it, as the last campaign found; mu guards it
 }
@@ -164,8 +147,7 @@ type candidate struct {
 // say reports, and logs what is new.
 func (c *candidate) say(s Status) {
 	c.mu.Lock()
-	s.Refused = c.refused
-	changed := s.Refused != c.last.Refused || s.Candidate != c.last.Candidate || s.Leader != c.last.Leader || s.Why != c.last.Why ||
+	changed := s.Candidate != c.last.Candidate || s.Leader != c.last.Leader || s.Why != c.last.Why ||
 		s.Hindered != c.last.Hindered || s.Epoch != c.last.Epoch
 	if changed {
 		s.Since = time.Now()
@@ -201,24 +183,18 @@ func (c *candidate) say(s Status) {
 	}
 }
 
-// connect makes a client of the credential, and a new one if the credential has
-// changed.
+// connect takes the credential's client, which is another one if the server, its
+// certificate authority or the account has changed.
 func (c *candidate) connect() error {
-	stamp, err := c.credential()
-	if err == nil && c.client != nil && (c.stamp == stamp || c.follow()) {
-		c.stamp = stamp
+	client, err := c.Credential.Client()
+	if client != nil && client == c.client {
 		return nil
 	}
 	c.disconnect()
-	c.taken(nil) // nothing was said of this one
 	if err != nil {
 		return err
 	}
-	client, bearer, err := c.dial()
-	if err != nil {
-		return fmt.Errorf("the coordinator's kubeconfig: %w", err)
-	}
-	c.client, c.stamp, c.bearer = client, stamp, bearer
+	c.client = client
 	c.lease = newLeaseWatch(client, c.LeaseNamespace, c.LeaseName, c.wentBack)
 	ctx, cancel := context.WithCancel(context.Background())
 	var looking sync.WaitGroup
@@ -235,48 +211,24 @@ func (c *candidate) disconnect() {
 	if c.client != nil {
 		c.unlook()
 	}
-	c.client, c.bearer, c.lease, c.unlook = nil, nil, nil, nil
+	c.client, c.lease, c.unlook = nil, nil, nil
 }
 
-// credential tells one credential from another by content, because
-// configuration management writes the same content again and again.
-func (c *candidate) credential() (stamp [sha256.Size]byte, err error) {
-	stamp, err = c.Credential.Stamp()
-	if errors.Is(err, fs.ErrNotExist) {
-		return stamp, noCredential(c.Credential.Kubeconfig)
-	}
-	if err != nil {
-		return stamp, fmt.Errorf("the coordinator's kubeconfig: %w", err)
-	}
-	return stamp, nil
-}
-
-// stand ends the campaign, and the term if it was won, when this host is not
-// to stand any more: its credential has gone or is another one, or its clock
-// is off. It returns when ctx ends.
-func (c *candidate) stand(ctx context.Context, client *kube.Client, stamp [sha256.Size]byte, over context.CancelCauseFunc) {
+// stand ends the campaign, and the term if it was won, when this host must not stand
+// any more: its credential is gone or is another one, or its clock is off. It returns
+// when ctx ends.
+func (c *candidate) stand(ctx context.Context, client *kube.Client, over context.CancelCauseFunc) {
 	tick := time.NewTicker(skewEvery)
 	defer tick.Stop()
-	for looked := time.Now(); ; {
-		hinted := false
+	for {
+		var err error
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.hint:
-			hinted = true
+		case <-client.Context().Done():
+			err = context.Cause(client.Context())
 		case <-tick.C:
-		}
-		err := skewed(client)
-		if hinted || time.Since(looked) >= credentialEvery {
-			looked = time.Now()
-			now, unread := c.credential()
-			if err = cmp.Or(unread, err); err == nil && now != stamp {
-				if c.follow() {
-					stamp, c.stamp = now, now // campaign waits for this loop before it reads c.stamp
-				} else {
-					err = errors.New("the coordinator's kubeconfig was replaced")
-				}
-			}
+			err = skewed(client)
 		}
 		if err != nil {
 			over(err)
@@ -313,10 +265,7 @@ func hurry(ctx context.Context, lease *leaseWatch, lock *termLock, over context.
 }
 
 // standsBy says what a candidate sees that does not hold the Lease.
-func (c *candidate) standsBy(holder string, err error, asked bool) {
-	if asked {
-		c.taken(err) // a watch goes on for a while when a credential is refused
-	}
+func (c *candidate) standsBy(holder string, err error) {
 	s := Status{Candidate: true, Why: "stands by; nobody holds the Lease at present"}
 	c.mu.Lock()
 	barred := c.barred
@@ -340,15 +289,12 @@ func (c *candidate) noLease() error {
 
 func (c *candidate) unreadable(err error) error {
 	if apierrors.IsUnauthorized(err) {
-		return c.refusal()
+		if s := c.Credential.State(); !s.Refused.IsZero() {
+			return errors.New(s.RefusedText())
+		}
 	}
 	return fmt.Errorf("reading lease %s/%s: %w", c.LeaseNamespace, c.LeaseName, err)
 }
-
-// noCredential is a host that is not to coordinate; it names the file that it has not.
-type noCredential string
-
-func (n noCredential) Error() string { return "no coordinator's kubeconfig at " + string(n) }
 
 // A hindrance keeps a host that is to coordinate from it until somebody mends it.
 type hindrance struct{ error }
@@ -360,7 +306,7 @@ func (h hindrance) Unwrap() error { return h.error }
 // to wait before the next one.
 func (c *candidate) campaign(ctx context.Context) (again time.Duration, err error) {
 	if err := c.connect(); err != nil {
-		if _, none := errors.AsType[noCredential](err); none {
+		if _, absent := errors.AsType[kube.AbsentError](err); absent {
 			return credentialEvery, err
 		}
 		return credentialEvery, hindrance{err}
@@ -372,7 +318,6 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	lookCtx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	lease, err := c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(lookCtx, c.LeaseName, metav1.GetOptions{})
 	cancel()
-	c.taken(err)
 	if object.NoLease(err, c.LeaseName) {
 		return c.RetryPeriod, hindrance{c.noLease()}
 	}
@@ -419,9 +364,6 @@ func (c *candidate) rewoundAt() time.Time {
 // which nothing could be decided.
 func (c *candidate) bar(err error) {
 	_, hindered := errors.AsType[hindrance](err)
-	if apierrors.IsUnauthorized(err) {
-		c.taken(err)
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.barred = ""
@@ -458,7 +400,7 @@ func (c *candidate) term(ctx context.Context, node string) error {
 		mu.Unlock()
 		leading.Wait()
 	}
-	client, stamp, lease := c.client, c.stamp, c.lease
+	client, lease := c.client, c.lease
 	select {
 	case <-lease.freed: // the elector's first try sees that
 	default:
@@ -511,7 +453,7 @@ func (c *candidate) term(ctx context.Context, node string) error {
 	defer stop()
 	var standing sync.WaitGroup
 	defer standing.Wait()
-	standing.Go(func() { c.stand(electorCtx, client, stamp, stopElector) })
+	standing.Go(func() { c.stand(electorCtx, client, stopElector) })
 	standing.Go(func() { hurry(electorCtx, lease, lock, stopElector) })
 	elector.Run(runCtx)
 	quiet()

@@ -54,10 +54,9 @@ type termLock struct {
 	// is called before the Lease is released: after that a successor may list
 	// the Nodes at any moment.
 	quiet func()
-	// saw is told what a Get showed while this term does not hold the Lease:
-	// its holder, or why it cannot be read; asked tells whether the API server
-	// said so just now, or a watch before.
-	saw func(holder string, err error, asked bool)
+	// saw receives what a Get showed while this term does not hold the Lease: its
+	// holder, or why it cannot be read.
+	saw func(holder string, err error)
 
 	mu          sync.Mutex
 	held        bool
@@ -79,7 +78,7 @@ var errChanged = errors.New("the Lease is not any more what the watch has shown"
 
 // Get reads the Lease. Once this term holds it, that is a real Get.
 func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	record, raw, asked, err := l.read(ctx)
+	record, raw, err := l.read(ctx)
 	if why := l.judge(record, err); why != nil {
 		return nil, nil, why
 	}
@@ -91,28 +90,27 @@ func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 			l.lastRenewed = record.RenewTime.Time
 			l.mu.Unlock()
 		}
-		l.saw(holder, err, asked)
+		l.saw(holder, err)
 	}
 	return record, raw, err
 }
 
 // read asks the watch if it may, else the API server. A watch that was found
 // to be late is believed again when it shows what the API server shows.
-func (l *termLock) read(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, asked bool, err error) {
+func (l *termLock) read(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, err error) {
 	l.mu.Lock()
 	watched, behind := !l.held && l.ended == nil && l.shown != nil, l.behind
 	l.guess = nil
 	l.mu.Unlock()
 	if !watched {
-		record, raw, err = l.inner.Get(ctx)
-		return record, raw, true, err
+		return l.inner.Get(ctx)
 	}
 	record, raw, err, up := l.shown()
 	if up && !behind {
 		l.mu.Lock()
 		l.guess = raw
 		l.mu.Unlock()
-		return record, raw, false, err
+		return record, raw, err
 	}
 	record, real, err := l.inner.Get(ctx)
 	if up && err == nil && bytes.Equal(raw, real) {
@@ -120,7 +118,7 @@ func (l *termLock) read(ctx context.Context) (record *resourcelock.LeaderElectio
 		l.behind = false
 		l.mu.Unlock()
 	}
-	return record, real, true, err
+	return record, real, err
 }
 
 // giveUp ends a term that has not begun, unless it is about to. It reports
@@ -148,7 +146,7 @@ func (l *termLock) take(ctx context.Context) error {
 	if guess != nil {
 		_, raw, err := l.inner.Get(ctx)
 		if err != nil {
-			l.saw("", err, true)
+			l.saw("", err)
 			return err
 		}
 		if !bytes.Equal(raw, guess) {

@@ -64,7 +64,7 @@ func newTestLock() *testLock {
 		inner: t.lease, name: "lockkeeper", identity: "me_1", lasts: 30 * time.Second,
 		over:  func(why error) { t.over = append(t.over, why.Error()) },
 		quiet: func() { t.quiet++; t.lease.calls = append(t.lease.calls, "quiet") },
-		saw:   func(holder string, err error, _ bool) { t.saw = append(t.saw, holder) },
+		saw:   func(holder string, err error) { t.saw = append(t.saw, holder) },
 	}
 	return t
 }
@@ -508,22 +508,5 @@ func TestLockIsRefused(t *testing.T) {
 		if (l.ended != nil) != c.ended || hindered != c.hindered {
 			t.Errorf("%s: ended by %v, expected ended %t, hindered %t", name, l.ended, c.ended, c.hindered)
 		}
-	}
-}
-
-// What a watch shows is no answer of the API server's: it goes on for a while when a credential is refused.
-func TestLockTellsWhoSaidSo(t *testing.T) {
-	l := newTestLock()
-	var asked []bool
-	l.termLock.saw = func(_ string, _ error, a bool) { asked = append(asked, a) }
-	shows := "dead_1"
-	l.byWatch(&shows)
-	l.get()
-	l.lease.getErr = apierrors.NewUnauthorized("no")
-	l.put("me_1") // it reads before it takes
-	l.termLock.shown = nil
-	l.get()
-	if want := []bool{false, true, true}; !slices.Equal(asked, want) {
-		t.Errorf("asked %v, expected %v", asked, want)
 	}
 }

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,24 +17,21 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-type tripper func(*http.Request) (*http.Response, error)
-
-func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 func TestSkew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &Client{}
+		a := &answers{}
+		c := &Client{answers: a}
 		if _, ok := c.Skew(); ok {
 			t.Fatal("a skew before any answer")
 		}
 		// answer is one whose request takes the given time there and back, from a server whose clock is that far ahead.
 		answer := func(ahead, there, back time.Duration) {
-			r, err := dated{tripper(func(*http.Request) (*http.Response, error) {
+			r, err := a.wrap(roundTripper(func(*http.Request) (*http.Response, error) {
 				time.Sleep(there)
 				date := time.Now().Add(ahead).UTC().Format(http.TimeFormat)
 				time.Sleep(back)
 				return &http.Response{Header: http.Header{"Date": {date}}}, nil
-			}), c}.RoundTrip(nil)
+			})).RoundTrip(nil)
 			if err != nil || r == nil {
 				t.Fatal(r, err)
 			}
@@ -58,10 +56,10 @@ func TestSkew(t *testing.T) {
 		near(0)
 		// Neither does one without a date, or none at all.
 		for _, header := range []http.Header{{}, {"Date": {"yesterday"}}} {
-			dated{tripper(func(*http.Request) (*http.Response, error) { return &http.Response{Header: header}, nil }), c}.RoundTrip(nil)
+			a.wrap(roundTripper(func(*http.Request) (*http.Response, error) { return &http.Response{Header: header}, nil })).RoundTrip(nil)
 			near(0)
 		}
-		dated{tripper(func(*http.Request) (*http.Response, error) { return nil, http.ErrServerClosed }), c}.RoundTrip(nil)
+		a.wrap(roundTripper(func(*http.Request) (*http.Response, error) { return nil, http.ErrServerClosed })).RoundTrip(nil)
 		near(0)
 	})
 }
@@ -100,12 +98,14 @@ func TestNodeName(t *testing.T) {
 	}
 }
 
-func TestConnectNamesTheFile(t *testing.T) {
+func TestErrorsNameTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	must(t, os.WriteFile(path, []byte("clusters: 5"), 0o600))
-	for _, p := range []string{path, path + ".missing"} {
-		if c, err := Connect(p, "host", "test", 1, 1); c != nil || err == nil || !strings.Contains(err.Error(), p) {
-			t.Errorf("%v, %v; want an error that names %s", c, err, p)
-		}
+	if c, err := New(Options{Identity: "host", Paths: []string{path}}).Client(); c != nil || err == nil || !strings.Contains(err.Error(), "kubeconfig "+path+": ") {
+		t.Errorf("%v, %v; want an error that names %s", c, err, path)
+	}
+	c, err := New(Options{Identity: "host", Paths: []string{path + ".missing"}, Absent: "none there"}).Client()
+	if _, absent := errors.AsType[AbsentError](err); c != nil || !absent || err.Error() != "none there" {
+		t.Errorf("%v, %v; want an AbsentError", c, err)
 	}
 }

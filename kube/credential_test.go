@@ -2,12 +2,13 @@ package kube
 
 import (
 	"errors"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // A kubeconfig that has become unusable is told of while what it said before serves, but not one that is being written.
@@ -18,21 +19,15 @@ func TestUnusableKubeconfigIsToldOf(t *testing.T) {
 		"clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u", "user": {"token": "t"}}],
 		"contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}]}`
 	write(good)
-	missing := error(nil)
-	f := &follower{find: func() (string, error) { return path, missing }, agent: "test", wrap: func(next http.RoundTripper) http.RoundTripper { return next }}
-	var err error
-	f.at, err = readWay(path, f.agent, f.wrap)
+	f := New(Options{Identity: v1alpha1.IdentityHost, Paths: []string{path}, Absent: "no kubeconfig of the kubelet's"})
+	c, err := f.Client()
 	must(t, err)
-	c := &Client{}
-	must(t, c.use(f.at, f, 1, 1))
 	// later is what is told that much later.
 	later := func(d time.Duration) *Trouble {
 		t.Helper()
-		f.looked = time.Time{}
-		if u, ok := errors.AsType[*unread](f.err); ok {
-			u.since = u.since.Add(-d)
-		}
-		err := c.Look()
+		f.read(time.Now())
+		f.problem.since = f.problem.since.Add(-d)
+		err := c.Check()
 		if err == nil {
 			return nil
 		}
@@ -51,7 +46,7 @@ func TestUnusableKubeconfigIsToldOf(t *testing.T) {
 	tells := func(d time.Duration, begins string) {
 		t.Helper()
 		told := later(d)
-		if told == nil || told.Reason != "" || !told.GoesOn || !told.Own || !strings.HasPrefix(told.Text, begins) || !strings.HasSuffix(told.Text, "; goes on with what it said before") {
+		if told == nil || told.Reason != "" || !told.GoesOn || !told.Own || !strings.HasPrefix(told.Text, begins) || !strings.HasSuffix(told.Text, "; what it said before is still in use") {
 			t.Errorf("told of %+v, expected %s", told, begins)
 		}
 	}
@@ -62,9 +57,8 @@ func TestUnusableKubeconfigIsToldOf(t *testing.T) {
 	// It has stood for ten seconds, whatever is wrong with it at each moment.
 	write("clusters: 5\n")
 	tells(time.Second, "kubeconfig "+path+": ")
-	missing = errors.New("no kubeconfig of the kubelet's")
+	must(t, os.Remove(path))
 	tells(0, "no kubeconfig of the kubelet's; ")
-	missing = nil
 	write(good)
 	silent(time.Hour)
 	// Another time is another time.

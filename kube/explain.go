@@ -53,18 +53,44 @@ func (c *Client) Explain(err error) *Trouble {
 	if t, ok := errors.AsType[*Trouble](err); ok {
 		return t
 	}
-	w, unread := c.way()
-	t := w.explain(err)
-	if unread != nil {
-		// Somebody may have mended what is wrong, and made another mistake.
-		t.Text, t.Own = before(unread, t.Text), true
+	t := c.conn.Load().explain(err)
+	if p := c.problem(); p.err != nil {
+		// A user may have fixed what is wrong, and made another mistake.
+		t.Text, t.Own = before(p, t.Text), true
 	}
 	return t
 }
 
-// before is what is wrong with what a kubeconfig said before it became unread.
-func before(unread error, text string) string {
-	return unread.Error() + "; what it said before: " + text
+// Check returns what is wrong with the client's credential although no request has
+// failed: it has expired, while what was begun with it may still continue; or the
+// kubeconfig has become unusable and stays so, while what it said before still works.
+func (c *Client) Check() error {
+	conn, p := c.conn.Load(), c.problem()
+	lasts := p.err != nil && time.Since(p.since) >= lasting
+	switch expired := conn.cert != nil && time.Now().After(conn.cert.NotAfter); {
+	case expired && lasts:
+		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: before(p, conn.refused()), Own: true, err: p.err}
+	case expired:
+		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: conn.refused()}
+	case lasts:
+		return &Trouble{Text: p.err.Error() + "; what it said before is still in use", GoesOn: true, Own: true, err: p.err}
+	}
+	return nil
+}
+
+// problem is what is wrong with the files.
+func (c *Client) problem() problem {
+	if c.credential == nil {
+		return problem{}
+	}
+	c.credential.mu.Lock()
+	defer c.credential.mu.Unlock()
+	return c.credential.problem
+}
+
+// before is what is wrong with what a kubeconfig said before it became unusable.
+func before(p problem, text string) string {
+	return p.err.Error() + "; what it said before: " + text
 }
 
 // ExplainSetup is Explain for what kept a client from being made.
@@ -76,9 +102,9 @@ func ExplainSetup(err error) *Trouble {
 	return &Trouble{Text: err.Error(), Own: own, err: err}
 }
 
-func (w *way) explain(err error) *Trouble {
+func (c *connection) explain(err error) *Trouble {
 	if p, ok := errors.AsType[*PluginError](err); ok {
-		return &Trouble{Text: w.named("%v", p), Own: true, err: err}
+		return &Trouble{Text: c.named("%v", p), Own: true, err: err}
 	}
 	if name, text := webhook(err); text != "" {
 		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: text, RefusedBy: name, err: err}
@@ -87,7 +113,7 @@ func (w *way) explain(err error) *Trouble {
 	if errors.As(err, &status) {
 		switch s := status.Status(); s.Code {
 		case http.StatusUnauthorized:
-			return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: w.refused(), err: err}
+			return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: c.refused(), err: err}
 		case http.StatusForbidden:
 			by := ""
 			if m := policyRefuses.FindStringSubmatch(s.Message); m != nil {
@@ -97,7 +123,7 @@ func (w *way) explain(err error) *Trouble {
 		}
 		return &Trouble{Text: err.Error(), err: err}
 	}
-	if text := w.unreachable(err); text != "" {
+	if text := c.unreachable(err); text != "" {
 		if about := writeOf(err); about != "" {
 			text += " (" + about[1:] + ")"
 		}
@@ -107,54 +133,54 @@ func (w *way) explain(err error) *Trouble {
 }
 
 // server is the API server as the kubeconfig names it.
-func (w *way) server() string { return w.base.Scheme + "://" + w.base.Host }
+func (c *connection) server() string { return c.base.Scheme + "://" + c.base.Host }
 
 // named begins a text with the kubeconfig's path, if there is one: what is too
 // long for a status is cut at its end.
-func (w *way) named(format string, args ...any) string {
+func (c *connection) named(format string, args ...any) string {
 	text := fmt.Sprintf(format, args...)
-	if w.file != "" {
-		text = w.file + ": " + text
+	if c.file != "" {
+		text = c.file + ": " + text
 	}
 	return text
 }
 
 // refused is what a 401 means.
-func (w *way) refused() string {
-	if w.cert != nil && time.Now().After(w.cert.NotAfter) {
+func (c *connection) refused() string {
+	if c.cert != nil && time.Now().After(c.cert.NotAfter) {
 		return fmt.Sprintf("the client certificate in %s expired on %s; its kubelet renews it: systemctl status kubelet",
-			w.certFile, w.cert.NotAfter.UTC().Format("2006-01-02 15:04 UTC"))
+			c.certFile, c.cert.NotAfter.UTC().Format("2006-01-02 15:04 UTC"))
 	}
-	if w.plugin != nil {
-		return w.named("%s refuses what credential plugin %s gives (401); is it this cluster's?", w.server(), w.plugin.name)
+	if c.plugin != nil {
+		return c.named("%s refuses what credential plugin %s gives (401); is it this cluster's?", c.server(), c.plugin.name)
 	}
-	return w.named("%s refuses its credential (401); is it this cluster's, and valid? systemctl status kubelet", w.server())
+	return c.named("%s refuses its credential (401); is it this cluster's, and valid? systemctl status kubelet", c.server())
 }
 
 // unreachable says why nobody answers, or not the one who should; "" for what
 // it does not know.
-func (w *way) unreachable(err error) string {
+func (c *connection) unreachable(err error) string {
 	if authority, ok := errors.AsType[x509.UnknownAuthorityError](err); ok && authority.Cert != nil {
-		return w.named("%s is certified by an authority (%s) that is not its certificate-authority", w.server(), authority.Cert.Issuer.CommonName)
+		return c.named("%s is certified by an authority (%s) that is not its certificate-authority", c.server(), authority.Cert.Issuer.CommonName)
 	}
 	if host, ok := errors.AsType[x509.HostnameError](err); ok {
-		return w.named("%s is certified under another name than %s; see its server", w.server(), host.Host)
+		return c.named("%s is certified under another name than %s; see its server", c.server(), host.Host)
 	}
 	if invalid, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return w.named("the certificate of %s is not valid: %v", w.server(), invalid.Err)
+		return c.named("the certificate of %s is not valid: %v", c.server(), invalid.Err)
 	}
 	if name, ok := errors.AsType[*net.DNSError](err); ok {
-		return w.named("cannot reach %s: no address for its name (%s); see its server", w.server(), name.Err)
+		return c.named("cannot reach %s: no address for its name (%s); see its server", c.server(), name.Err)
 	}
 	for _, cause := range []error{
 		syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ETIMEDOUT, syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF,
 	} {
 		if errors.Is(err, cause) {
-			return w.named("cannot reach %s: %v; see its server, and that one", w.server(), cause)
+			return c.named("cannot reach %s: %v; see its server, and that one", c.server(), cause)
 		}
 	}
 	if timeout := net.Error(nil); errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
-		return w.named("%s does not answer in time", w.server())
+		return c.named("%s does not answer in time", c.server())
 	}
 	return ""
 }

@@ -16,7 +16,7 @@ import (
 // What the API server says when it refuses, in its own words, and what is made of them. The others are seen on a real one:
 // testbed/identitytest.
 func TestExplain(t *testing.T) {
-	w := &way{file: "/etc/kubernetes/kubelet.conf", base: &url.URL{Scheme: "https", Host: "api:6443"}}
+	w := &connection{kubeconfig: &kubeconfig{file: "/etc/kubernetes/kubelet.conf"}, base: &url.URL{Scheme: "https", Host: "api:6443"}}
 	nodes := schema.GroupResource{Resource: "nodes"}
 	writing := func(err error) error { return fmt.Errorf("writing node n1: %w", err) }
 	for _, c := range []struct {

@@ -21,14 +21,14 @@ import (
 // It checks only the coordinator's files. The kubelet's kubeconfig belongs to
 // whatever installs the kubelet, which decides who may read it. Every host would
 // show a finding that no administrator of lockkeeper can fix.
-func (f Files) Exposed() []string {
+func Exposed(kubeconfig, renewed string) []string {
 	var found []string
 	add := func(finding string) {
 		if finding != "" && !slices.Contains(found, finding) {
 			found = append(found, finding)
 		}
 	}
-	for _, path := range append([]string{f.Kubeconfig, f.Renewed}, secretsIn(f.Kubeconfig)...) {
+	for _, path := range append([]string{kubeconfig, renewed}, secretsIn(kubeconfig)...) {
 		real, err := filepath.EvalSymlinks(path)
 		if path == "" || err != nil {
 			continue
@@ -85,7 +85,7 @@ func follow(path string) (next string, linked bool) {
 
 // secretsIn returns the files with a key or a token that a kubeconfig names.
 func secretsIn(kubeconfig string) []string {
-	text, err := readSome(kubeconfig)
+	text, err := readBounded(kubeconfig)
 	if err != nil {
 		return nil
 	}

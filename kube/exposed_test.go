@@ -2,13 +2,15 @@ package kube
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // What others can read or change is found, with what to do about it.
@@ -67,7 +69,7 @@ func TestExposed(t *testing.T) {
 			for _, text := range c.want {
 				want = append(want, strings.ReplaceAll(text, "DIR", dir))
 			}
-			if got := (Files{Kubeconfig: dir + "/etc/kubeconfig", Renewed: dir + "/var/token.json"}).Exposed(); !slices.Equal(got, want) {
+			if got := Exposed(dir+"/etc/kubeconfig", dir+"/var/token.json"); !slices.Equal(got, want) {
 				t.Errorf("got\n%s\nexpected\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 		})
@@ -82,7 +84,8 @@ func exposable(t *testing.T) (dir string) {
 		t.Fatal(err)
 	}
 	text := kubeconfigOf("{tokenFile: token, client-certificate: ../pki/cert.pem, client-key: ../pki/key.pem}")
-	for name, text := range map[string]string{"etc/kubeconfig": text, "etc/token": "x", "pki/cert.pem": "x", "pki/key.pem": "x", "var/token.json": "{}"} {
+	cert, key := certificate(t, "x", time.Now().Add(time.Hour))
+	for name, text := range map[string]string{"etc/kubeconfig": text, "etc/token": "x", "pki/cert.pem": cert, "pki/key.pem": key, "var/token.json": "{}"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -108,10 +111,12 @@ func link(t *testing.T, dir string) {
 }
 
 // Each finding is logged once, and again only when it comes back.
-func TestKeeperWarnsOfWhatIsExposed(t *testing.T) {
+func TestExposedIsLoggedOnce(t *testing.T) {
 	dir := exposable(t)
 	var log bytes.Buffer
-	k := NewKeeper(Files{Kubeconfig: dir + "/etc/kubeconfig", Renewed: dir + "/var/token.json"}, "test", slog.New(slog.NewTextHandler(&log, nil)), nil, nil)
+	c := New(Options{
+		Identity: v1alpha1.IdentityCoordinator, Paths: []string{dir + "/etc/kubeconfig"}, Renewed: dir + "/var/token.json", Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
 	look := func(kubeconfig, key os.FileMode, warnings int, exposed string) {
 		t.Helper()
 		if err := os.Chmod(dir+"/etc/kubeconfig", kubeconfig); err != nil {
@@ -122,13 +127,13 @@ func TestKeeperWarnsOfWhatIsExposed(t *testing.T) {
 		}
 		log.Reset()
 		for range 3 {
-			k.look(context.Background(), k.next)
+			c.read(time.Now())
 		}
-		if n := strings.Count(log.String(), "level=WARN"); n != warnings || k.health.Exposed != strings.ReplaceAll(exposed, "DIR", dir) {
-			t.Errorf("%d warnings, expected %d:\n%s\nexposed %q", n, warnings, log.String(), k.health.Exposed)
+		if n := strings.Count(log.String(), "level=WARN"); n != warnings || c.State().Exposed != strings.ReplaceAll(exposed, "DIR", dir) {
+			t.Errorf("%d warnings, expected %d:\n%s\nexposed %q", n, warnings, log.String(), c.State().Exposed)
 		}
-		if !k.health.Present || k.health.Problem != "" {
-			t.Errorf("%+v", k.health)
+		if s := c.State(); !s.Present || s.Problem != "" {
+			t.Errorf("%+v", s)
 		}
 	}
 	const file = "users other than root can read DIR/etc/kubeconfig (mode 0644): chmod 0600 DIR/etc/kubeconfig"
@@ -150,7 +155,7 @@ func TestWriteFileIsNotExposed(t *testing.T) {
 	if err := WriteFile(dir+"/etc/kubeconfig", []byte("secret")); err != nil {
 		t.Fatal(err)
 	}
-	if found := (Files{Kubeconfig: dir + "/etc/kubeconfig"}).Exposed(); len(found) > 0 {
+	if found := Exposed(dir+"/etc/kubeconfig", ""); len(found) > 0 {
 		t.Errorf("%q", found)
 	}
 }

@@ -8,9 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
-	"errors"
 	"fmt"
-	"io/fs"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -32,7 +30,7 @@ func kubeconfigOf(user string) string {
 		"contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: %s}]\n", user)
 }
 
-// selfSigned is a certificate in PEM, which nobody trusts.
+// selfSigned is a certificate and its key in PEM, which nobody trusts.
 func selfSigned(t *testing.T, name string, from, to time.Time) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -44,7 +42,11 @@ func selfSigned(t *testing.T, name string, from, to time.Time) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})...)
 }
 
 // One hour from 2026-01-01T00:00:00Z.
@@ -65,64 +67,82 @@ func TestInspect(t *testing.T) {
 		foreign string // part of it; "" is a credential that lockkeeper renews
 	}{
 		"minted":              {`{token: ` + jwt("{"+sub+","+life+"}") + `}`, KindToken, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", time.Hour, ""},
-		"another account":     {`{token: ` + jwt(`{"sub":"system:serviceaccount:lockkeeper:default",`+life+"}") + `}`, KindToken, "system:serviceaccount:lockkeeper:default", time.Hour, "its own service account's only"},
-		"a person's":          {`{token: ` + jwt(`{"sub":"lockkeeper-coordinator",`+life+"}") + `}`, KindToken, "lockkeeper-coordinator", time.Hour, "its own service account's only"},
-		"no namespace":        {`{token: ` + jwt(`{"sub":"system:serviceaccount::lockkeeper-coordinator",`+life+"}") + `}`, KindToken, "system:serviceaccount::lockkeeper-coordinator", time.Hour, "its own"},
+		"another account":     {`{token: ` + jwt(`{"sub":"system:serviceaccount:lockkeeper:default",`+life+"}") + `}`, KindToken, "system:serviceaccount:lockkeeper:default", time.Hour, "only those of its own service account"},
+		"a person's":          {`{token: ` + jwt(`{"sub":"lockkeeper-coordinator",`+life+"}") + `}`, KindToken, "lockkeeper-coordinator", time.Hour, "only those of its own service account"},
+		"no namespace":        {`{token: ` + jwt(`{"sub":"system:serviceaccount::lockkeeper-coordinator",`+life+"}") + `}`, KindToken, "system:serviceaccount::lockkeeper-coordinator", time.Hour, "only those of its own"},
 		"for ever":            {`{token: ` + jwt("{"+sub+`,"iat":1767225600}`) + `}`, KindToken, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", 0, "does not say how long"},
 		"ends before it came": {`{token: ` + jwt("{"+sub+`,"iat":1767229200,"exp":1767225600}`) + `}`, KindToken, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", -time.Hour, "does not say how long"},
 		"a pod's":             {`{token: ` + jwt("{"+sub+","+life+`,"kubernetes.io":{"pod":{"name":"x"}}}`) + `}`, KindToken, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", time.Hour, "bound to a pod"},
-		"opaque":              {`{token: secret}`, KindToken, "", 0, "none that lockkeeper minted"},
-		"not JSON":            {`{token: ` + jwt("{") + `}`, KindToken, "", 0, "none that lockkeeper minted"},
-		"token and password":  {`{token: ` + jwt("{"+sub+","+life+"}") + `, username: a, password: b}`, KindOther, "", 0, "none that lockkeeper minted"},
-		"for somebody else":   {`{token: ` + jwt("{"+sub+","+life+"}") + `, as: root}`, KindOther, "", 0, "none that lockkeeper minted"},
-		"a file":              {`{tokenFile: /var/token}`, KindOther, "", 0, "in /var/token, which somebody else renews"},
+		"opaque":              {`{token: secret}`, KindToken, "", 0, "did not mint it"},
+		"not JSON":            {`{token: ` + jwt("{") + `}`, KindToken, "", 0, "did not mint it"},
+		"for somebody else":   {`{token: ` + jwt("{"+sub+","+life+"}") + `, as: root}`, KindOther, "", 0, "did not mint it"},
+		"a file":              {`{tokenFile: /dev/null}`, KindOther, "", 0, "in /dev/null, which another program renews"},
 		"a plugin":            {`{exec: {apiVersion: client.authentication.k8s.io/v1, command: get-token, interactiveMode: Never}}`, KindOther, "", 0, "plugin get-token renews it"},
-		"nothing":             {`{}`, KindOther, "", 0, "none that lockkeeper minted"},
-		"certificate":         {`{client-certificate-data: ` + inline + `, client-key-data: ` + inline + `}`, KindCertificate, "lockkeeper:coordinator", time.Hour, "somebody has to approve"},
-		"certificate beside":  {`{client-certificate: pair.pem, client-key: pair.pem}`, KindCertificate, "lockkeeper:coordinator", time.Hour, "somebody has to approve"},
+		"nothing":             {`{}`, KindOther, "", 0, "did not mint it"},
+		"certificate":         {`{client-certificate-data: ` + inline + `, client-key-data: ` + inline + `}`, KindCertificate, "lockkeeper:coordinator", time.Hour, "an administrator has to approve"},
+		"certificate beside":  {`{client-certificate: pair.pem, client-key: pair.pem}`, KindCertificate, "lockkeeper:coordinator", time.Hour, "an administrator has to approve"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(dir, "kubeconfig")
 			if err := os.WriteFile(path, []byte(kubeconfigOf(c.user)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			info, _, err := ReadFile(path)
+			k, err := readKubeconfig(path, "")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if info.Kind != c.kind || info.User != c.who || info.Life() != c.life {
-				t.Errorf("%s of %q for %v, want %s of %q for %v", info.Kind, info.User, info.Life(), c.kind, c.who, c.life)
+			info := k.info
+			if info.kind != c.kind || info.user != c.who || info.life() != c.life {
+				t.Errorf("%s of %q for %v, want %s of %q for %v", info.kind, info.user, info.life(), c.kind, c.who, c.life)
 			}
-			if (info.Foreign == "") != (c.foreign == "") || !strings.Contains(info.Foreign, c.foreign) {
-				t.Errorf("left alone because %q, want %q", info.Foreign, c.foreign)
+			if (info.foreign == "") != (c.foreign == "") || !strings.Contains(info.foreign, c.foreign) {
+				t.Errorf("left alone because %q, want %q", info.foreign, c.foreign)
 			}
-			if ours := info.Foreign == ""; (info.Namespace == "lockkeeper") != ours {
-				t.Errorf("namespace %q of a credential that is ours: %t", info.Namespace, ours)
+			if ours := info.foreign == ""; (info.namespace == "lockkeeper") != ours {
+				t.Errorf("namespace %q of a credential that is ours: %t", info.namespace, ours)
 			}
 		})
 	}
 }
 
-// The frame is the same while only the token is another one.
-func TestFrame(t *testing.T) {
-	frame := func(text string) [32]byte {
+// The target stays the same while only the token, or the certificate, of the same account is another one.
+func TestTarget(t *testing.T) {
+	target := func(text string) string {
 		t.Helper()
-		info, err := inspect("x", []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return info.Frame
+		path := filepath.Join(t.TempDir(), "kubeconfig")
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		k, err := readKubeconfig(path, "")
+		must(t, err)
+		return k.target()
 	}
-	base := frame(kubeconfigOf(`{token: a}`))
-	if frame("# a comment\n"+kubeconfigOf(`{token: b}`)) != base {
-		t.Error("another token makes another frame")
+	pair := func(name string) string {
+		inline := base64.StdEncoding.EncodeToString(selfSigned(t, name, time.Now(), time.Now().Add(time.Hour)))
+		return kubeconfigOf(`{client-certificate-data: ` + inline + `, client-key-data: ` + inline + `}`)
 	}
-	for _, other := range []string{
-		strings.Replace(kubeconfigOf(`{token: a}`), "https://a", "https://b", 1),
-		kubeconfigOf(`{token: a, as: root}`), kubeconfigOf(`{tokenFile: a}`),
+	minted := func(claims string) string { return kubeconfigOf(`{token: ` + jwt(claims) + `}`) }
+	ours, opaque := minted("{"+sub+","+life+"}"), kubeconfigOf(`{token: a}`)
+	ca := base64.StdEncoding.EncodeToString(selfSigned(t, "ca", time.Now(), time.Now().Add(time.Hour)))
+	for name, c := range map[string]struct {
+		a, b string
+		same bool
+	}{
+		"another token of the account":     {ours, "# a comment\n" + minted("{"+sub+`,"iat":1767225600,"exp":1767229300}`), true},
+		"another account":                  {ours, minted(`{"sub":"system:serviceaccount:lockkeeper:default",` + life + "}"), false},
+		"a token that names no account":    {opaque, kubeconfigOf(`{token: b}`), false},
+		"the same token, another comment":  {opaque, "# a comment\n" + opaque, true},
+		"another certificate of the name":  {pair("a"), pair("a"), true},
+		"a certificate of another name":    {pair("a"), pair("b"), false},
+		"another server":                   {ours, strings.Replace(ours, "https://a", "https://b", 1), false},
+		"another certificate authority":    {ours, strings.Replace(ours, "{server: ", "{certificate-authority-data: "+ca+", server: ", 1), false},
+		"another name for the certificate": {ours, strings.Replace(ours, "{server: ", "{tls-server-name: x, server: ", 1), false},
+		"a proxy":                          {ours, strings.Replace(ours, "{server: ", "{proxy-url: \"http://p\", server: ", 1), false},
+		"impersonation":                    {opaque, kubeconfigOf(`{token: a, as: root}`), false},
+		"a token in a file":                {opaque, kubeconfigOf(`{tokenFile: /dev/null}`), false},
+		"another plugin": {kubeconfigOf(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: get-token, interactiveMode: Never}}`),
+			kubeconfigOf(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: get-token, args: [x], interactiveMode: Never}}`), false},
 	} {
-		if frame(other) == base {
-			t.Errorf("the same frame for:\n%s", other)
+		if got := target(c.a) == target(c.b); got != c.same {
+			t.Errorf("%s: the same: %t, want %t", name, got, c.same)
 		}
 	}
 }
@@ -130,21 +150,19 @@ func TestFrame(t *testing.T) {
 func TestInspectSaysWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "kubeconfig")
-	if _, _, err := ReadFile(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no file: %v", err)
-	}
 	for text, want := range map[string]string{
 		"clusters: 5\n": "kubeconfig " + path + ": ",
-		"":              "no current context with a user",
+		"":              "no current context with a cluster and a user",
+		kubeconfigOf(`{token: a, username: a, password: b}`):         "more than one authentication method found for u",
 		kubeconfigOf(`{client-certificate: none.pem}`):               "its client certificate: open " + dir + "/none.pem",
-		kubeconfigOf(`{client-certificate-data: eHl6}`):              "no PEM block CERTIFICATE",
-		kubeconfigOf(`{client-certificate: kubeconfig}`):             "no PEM block CERTIFICATE",
-		strings.Repeat("# far too long for any kubeconfig\n", 1<<15): "is longer than 1048576 bytes",
+		kubeconfigOf(`{client-certificate-data: eHl6}`):              "the client certificate in " + path + " and its key: tls: failed to find any PEM data",
+		kubeconfigOf(`{client-certificate: kubeconfig}`):             "the client certificate in " + path + " and its key: tls: failed to find any PEM data",
+		strings.Repeat("# far too long for any kubeconfig\n", 1<<15): "is larger than 1024 KiB",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := ReadFile(path); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := readKubeconfig(path, ""); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q: %v, want %q", text, err, want)
 		}
 	}

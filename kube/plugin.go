@@ -69,12 +69,13 @@ type plugin struct {
 	hint       string
 	bound, gap time.Duration
 	renewed    func() // is called when there is another certificate
+	changed    func() // is called after each run
 
 	mu      sync.Mutex
 	have    *minted
 	stale   bool          // the API server has refused what it has
 	running chan struct{} // closed when the present run ends; nil between runs
-	failed  error         // of the last run
+	failed  problem       // of the last runs
 	ran     time.Time     // when the last run ended
 }
 
@@ -119,7 +120,7 @@ func newPlugin(cfg *rest.Config) (*plugin, error) {
 	}
 	p := &plugin{
 		command: e.Command, name: name, args: e.Args, group: group, hint: e.InstallHint,
-		bound: pluginBound, gap: pluginPause, renewed: func() {},
+		bound: pluginBound, gap: pluginPause, renewed: func() {}, changed: func() {},
 	}
 	for _, v := range e.Env {
 		p.env = append(p.env, v.Name+"="+v.Value)
@@ -138,7 +139,7 @@ func pluginKnows(group schema.GroupVersion) bool {
 func (p *plugin) credential(ctx context.Context) (*minted, error) {
 	for asked := false; ; asked = true {
 		p.mu.Lock()
-		have, failed := p.have, p.failed
+		have, failed := p.have, p.failed.err
 		switch {
 		case p.running != nil: // what it gave is nobody's yet, see run
 		case have.valid() && !p.stale:
@@ -192,7 +193,7 @@ func (p *plugin) run() {
 	m, err := p.mint()
 	p.mu.Lock()
 	other := err == nil && p.have != nil && !sameCert(p.have.cert, m.cert)
-	if p.failed = err; err == nil {
+	if p.failed.set(err); err == nil {
 		p.have, p.stale = m, false
 	}
 	p.mu.Unlock()
@@ -202,10 +203,18 @@ func (p *plugin) run() {
 		p.renewed()
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.ran = time.Now()
 	close(p.running)
 	p.running = nil
+	p.mu.Unlock()
+	p.changed()
+}
+
+// problem is why the last runs have failed.
+func (p *plugin) problem() problem {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
 }
 
 func sameCert(a, b *tls.Certificate) bool {
@@ -271,7 +280,7 @@ func (p *plugin) read(text []byte, told string) (*minted, error) {
 			return nil, p.fails("its certificate and key: "+err.Error(), told)
 		}
 		m.cert = &pair
-		if c := leaf([]byte(s.ClientCertificateData)); m.expiry.IsZero() || c.NotAfter.Before(m.expiry) {
+		if c := pair.Leaf; m.expiry.IsZero() || c.NotAfter.Before(m.expiry) {
 			m.expiry = c.NotAfter
 		}
 	}

@@ -69,7 +69,7 @@ func TestPluginReplacesARefusedCertificate(t *testing.T) {
 	p, dir := scripted(t, "echo x >>runs\ncat cred$(grep -c x runs)\n", nil)
 	must(t, os.WriteFile(dir+"/cred1", []byte(certified(t, "first", time.Now().Add(time.Hour), time.Time{})), 0o600))
 	must(t, os.WriteFile(dir+"/cred2", []byte(certified(t, "second", time.Now().Add(time.Hour), time.Time{})), 0o600))
-	w, err := newWay(serving(server, p.command), "kubeconfig", "test", nil, true)
+	w, err := newConnection(&kubeconfig{config: serving(server, p.command)}, "test", func(rt http.RoundTripper) http.RoundTripper { return rt })
 	must(t, err)
 	w.plugin.gap = 0
 	var codes []int
@@ -94,7 +94,7 @@ func serving(server *httptest.Server, command string) *rest.Config {
 }
 
 // get is the code of the answer to one request.
-func get(t *testing.T, w *way) int {
+func get(t *testing.T, w *connection) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -185,7 +185,7 @@ func TestPluginGivesWay(t *testing.T) {
 	} {
 		cfg := serving(server, p.command)
 		c.edit(cfg)
-		w, err := newWay(cfg, "kubeconfig", "test", nil, true)
+		w, err := newConnection(&kubeconfig{config: cfg}, "test", func(rt http.RoundTripper) http.RoundTripper { return rt })
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue

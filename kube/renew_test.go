@@ -4,10 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,11 +16,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 func TestWhen(t *testing.T) {
@@ -40,7 +40,7 @@ func TestWhen(t *testing.T) {
 		{"2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z", "2026-09-01T08:00:00Z", "2026-12-25T00:00:00Z"},
 	} {
 		issued, expires := at(c.issued), at(c.expires)
-		if renew, warn := RenewAt(issued, expires), WarnAt(issued, expires); !renew.Equal(at(c.renew)) || !warn.Equal(at(c.warn)) {
+		if renew, warn := renewAt(issued, expires), warnAt(issued, expires); !renew.Equal(at(c.renew)) || !warn.Equal(at(c.warn)) {
 			t.Errorf("%s to %s: renewed at %s, warned of at %s, want %s and %s", c.issued, c.expires, stamp(renew), stamp(warn), c.renew, c.warn)
 		}
 	}
@@ -57,22 +57,23 @@ func TestWhen(t *testing.T) {
 // renewer is an API server that gives tokens, and a kubeconfig for it with a token of that life.
 type renewer struct {
 	t      *testing.T
-	files  Files
+	files  struct{ Kubeconfig, Renewed string }
 	asked  []string
 	as     []string // the tokens that were shown
 	answer func(w http.ResponseWriter, seconds int64)
 	before string // the kubeconfig
+	ca     string // of the server, in base64
 }
 
 func newRenewer(t *testing.T, issued, expires time.Time) *renewer {
 	t.Helper()
-	r := &renewer{t: t, files: Files{
-		Kubeconfig: filepath.Join(t.TempDir(), "coordinator.kubeconfig"), Renewed: filepath.Join(t.TempDir(), "lockkeeper", "coordinator-token.json"),
-	}}
+	r := &renewer{t: t}
+	r.files.Kubeconfig = filepath.Join(t.TempDir(), "coordinator.kubeconfig")
+	r.files.Renewed = filepath.Join(t.TempDir(), "lockkeeper", "coordinator-token.json")
 	r.answer = func(w http.ResponseWriter, seconds int64) {
 		r.give(w, token(time.Now(), time.Now().Add(time.Duration(seconds)*time.Second)))
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		text, err := io.ReadAll(req.Body)
 		if err != nil {
 			t.Error(err)
@@ -88,9 +89,22 @@ func newRenewer(t *testing.T, issued, expires time.Time) *renewer {
 		r.answer(w, seconds)
 	}))
 	t.Cleanup(server.Close)
-	r.before = strings.Replace(kubeconfigOf(`{token: `+token(issued, expires)+`}`), "https://a", server.URL, 1)
+	r.ca = caOf(server)
+	r.before = strings.Replace(kubeconfigOf(`{token: `+token(issued, expires)+`}`), "{server: https://a", "{certificate-authority-data: "+caOf(server)+", server: "+server.URL, 1)
 	r.write(r.before)
 	return r
+}
+
+// caOf is the server's certificate authority as kubeconfigs have it.
+func caOf(server *httptest.Server) string {
+	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+}
+
+func mustDecode(t *testing.T, text string) []byte {
+	t.Helper()
+	data, err := base64.StdEncoding.DecodeString(text)
+	must(t, err)
+	return data
 }
 
 // token is one of the coordinator's service account.
@@ -121,7 +135,36 @@ func (r *renewer) isRenewed() bool {
 	return err == nil
 }
 
-func (r *renewer) renew() (Info, error) { return Renew(r.t.Context(), r.files, "test", nil) }
+func (r *renewer) credential(report func(State)) *Credential {
+	return New(Options{
+		Identity: v1alpha1.IdentityCoordinator, Paths: []string{r.files.Kubeconfig}, Absent: "no kubeconfig", Renewed: r.files.Renewed,
+		Version: "test", QPS: 100, Burst: 100, Report: report,
+	})
+}
+
+// read is what is in effect, as a process that starts now reads it.
+func (r *renewer) read() (info, string, error) {
+	k, err := readKubeconfig(r.files.Kubeconfig, r.files.Renewed)
+	if err != nil {
+		return info{}, "", err
+	}
+	return k.info, k.user.Token, nil
+}
+
+// renew renews the token by a process that starts now.
+func (r *renewer) renew() (info, string, error) {
+	if err := r.credential(nil).Renew(r.t.Context()); err != nil {
+		return info{}, "", err
+	}
+	return r.read()
+}
+
+// look does what the loop does at that time.
+func look(t *testing.T, c *Credential, now time.Time) {
+	t.Helper()
+	c.read(now)
+	c.maintain(t.Context(), now)
+}
 
 func (r *renewer) give(w http.ResponseWriter, token string) {
 	w.WriteHeader(http.StatusCreated)
@@ -159,24 +202,23 @@ func (r *renewer) holds(what, kubeconfig string, renewed bool) {
 func TestRenew(t *testing.T) {
 	now := time.Now()
 	r := newRenewer(t, now.Add(-50*time.Minute), now.Add(10*time.Minute))
-	own, _, err := ReadFile(r.files.Kubeconfig)
+	own, ownToken, err := r.read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := r.renew() // into a directory that is not there yet
+	got, gotToken, err := r.renew() // into a directory that is not there yet
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "POST /api/v1/namespaces/lockkeeper/serviceaccounts/lockkeeper-coordinator/token 3600"; len(r.asked) != 1 || r.asked[0] != want || r.as[0] != own.Token {
+	if want := "POST /api/v1/namespaces/lockkeeper/serviceaccounts/lockkeeper-coordinator/token 3600"; len(r.asked) != 1 || r.asked[0] != want || r.as[0] != ownToken {
 		t.Errorf("asked %q with %q, want %q", r.asked, r.as, want)
 	}
-	if left := time.Until(info.Expires); left < 59*time.Minute || left > time.Hour {
+	if left := time.Until(got.expires); left < 59*time.Minute || left > time.Hour {
 		t.Errorf("valid for %v more", left)
 	}
 	r.holds("renewed", r.before, true)
-	is, err := r.files.Read()
-	if err != nil || is != info || is.Frame != own.Frame || is.Token == own.Token || is.Foreign != "" || is.Worthless != "" {
-		t.Errorf("%+v, %v", is, err)
+	if gotToken == ownToken || got.user != own.user || got.foreign != "" || got.worthless != "" {
+		t.Errorf("%+v", got)
 	}
 	for path, want := range map[string]os.FileMode{r.files.Renewed: 0o600, filepath.Dir(r.files.Renewed): 0o700 | os.ModeDir} {
 		if stat, err := os.Stat(path); err != nil || stat.Mode() != want {
@@ -186,15 +228,15 @@ func TestRenew(t *testing.T) {
 
 	// The next one is asked for with this one. What a process that was killed left behind is no obstacle, and is not read.
 	r.put(filepath.Join(filepath.Dir(r.files.Renewed), ".coordinator-token.json.next"), `{"kubeconfig":`)
-	if is, err := r.files.Read(); err != nil || is != info {
+	if is, token, err := r.read(); err != nil || is != got || token != gotToken {
 		t.Errorf("with half a file beside it: %+v, %v", is, err)
 	}
 	r.answer = func(w http.ResponseWriter, _ int64) { r.give(w, token(time.Now(), time.Now().Add(2*time.Hour))) }
-	next, err := r.renew()
+	next, nextToken, err := r.renew()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.as) != 2 || r.as[1] != info.Token || next.Token == info.Token || !next.Expires.After(info.Expires) {
+	if len(r.as) != 2 || r.as[1] != gotToken || nextToken == gotToken || !next.expires.After(got.expires) {
 		t.Errorf("asked with %q; %+v", r.as, next)
 	}
 	r.holds("renewed again", r.before, true)
@@ -204,12 +246,12 @@ func TestRenew(t *testing.T) {
 	if err := os.Symlink(r.files.Kubeconfig, link); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(filepath.Dir(link), "ca.crt"), selfSigned(t, "ca", now, now.Add(time.Hour)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(filepath.Dir(link), "ca.crt"), mustDecode(t, r.ca), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.write(strings.Replace(r.before, "{server: ", "{certificate-authority: ca.crt, server: ", 1))
+	r.write(strings.Replace(r.before, "{certificate-authority-data: "+r.ca+", ", "{certificate-authority: ca.crt, ", 1))
 	r.files.Kubeconfig = link
-	if _, err := r.renew(); err != nil || len(r.as) != 3 || r.as[2] != own.Token {
+	if _, _, err := r.renew(); err != nil || len(r.as) != 3 || r.as[2] != ownToken {
 		t.Errorf("through a link: asked with %q, %v", r.as, err)
 	}
 }
@@ -234,7 +276,7 @@ func TestRenewSaysWhatIsWrong(t *testing.T) {
 		}, nil, "expected one of"},
 	} {
 		r.answer = c.answer
-		_, err := r.renew()
+		_, _, err := r.renew()
 		if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
@@ -243,32 +285,34 @@ func TestRenewSaysWhatIsWrong(t *testing.T) {
 
 	other := "# an admin's\n" + r.before
 	r.answer = func(w http.ResponseWriter, n int64) { r.write(other); whole(w, n) }
-	if _, err := r.renew(); err != nil {
+	if _, _, err := r.renew(); err != nil {
 		t.Errorf("replaced meanwhile: %v", err)
 	}
 	r.holds("replaced meanwhile", other, true)
-	if info, err := r.files.Read(); err != nil || info.Worthless == "" || !strings.Contains(other, info.Token) {
-		t.Errorf("replaced meanwhile: %+v, %v", info, err)
+	if is, token, err := r.read(); err != nil || is.worthless == "" || !strings.Contains(other, token) {
+		t.Errorf("replaced meanwhile: %+v, %v", is, err)
 	}
 
 	r.answer = whole
 	asked := len(r.asked)
 	r.write(kubeconfigOf(`{token: opaque}`))
-	if _, err := r.renew(); err == nil || !strings.Contains(err.Error(), "none that lockkeeper minted") {
+	if _, _, err := r.renew(); err == nil || !strings.Contains(err.Error(), "lockkeeper did not mint it") {
 		t.Errorf("foreign: %v", err)
 	}
 	r.write(r.before)
 	// Where nothing can be written nothing is asked for: each token would live for nobody. /proc takes no file of root's either.
 	for _, path := range []string{"/proc/self/coordinator-token.json", "/proc/lockkeeper/coordinator-token.json"} {
-		files := Files{Kubeconfig: r.files.Kubeconfig, Renewed: path}
-		if _, err := Renew(t.Context(), files, "test", nil); !errors.Is(err, ErrNotWritable) {
+		own := r.files.Renewed
+		r.files.Renewed = path
+		if _, _, err := r.renew(); !errors.Is(err, ErrNotWritable) {
 			t.Errorf("%s: %v", path, err)
 		}
+		r.files.Renewed = own
 	}
 	if err := os.Remove(r.files.Kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.renew(); !errors.Is(err, os.ErrNotExist) {
+	if _, _, err := r.renew(); err == nil || err.Error() != "no kubeconfig" {
 		t.Errorf("gone: %v", err)
 	}
 	if len(r.asked) != asked {
@@ -302,137 +346,120 @@ func TestRead(t *testing.T) {
 		"cut off":       {func() { r.put(r.files.Renewed, `{"kubeconfig":"`+digest+`","token":"`+next[:20]) }, own, "is not a renewed token", ""},
 		"no bytes":      {func() { r.put(r.files.Renewed, "") }, own, "is not a renewed token", ""},
 		"no object":     {func() { r.put(r.files.Renewed, "null") }, own, "is not a renewed token", ""},
-		"too long":      {func() { r.put(r.files.Renewed, strings.Repeat("x", MaxFile+1)) }, own, "", "longer than"},
+		"too long":      {func() { r.put(r.files.Renewed, strings.Repeat("x", maxFile+1)) }, own, "", "larger than"},
 		"a directory":   {func() { r.put(filepath.Join(r.files.Renewed, "x"), "") }, own, "", "is a directory"},
 	} {
 		if err := os.RemoveAll(filepath.Dir(r.files.Renewed)); err != nil {
 			t.Fatal(err)
 		}
 		c.place()
-		info, err := r.files.Read()
-		if err != nil || info.Token != c.want || info.Foreign != "" || info.User != "system:serviceaccount:lockkeeper:lockkeeper-coordinator" {
+		info, token, err := r.read()
+		if err != nil || token != c.want || info.foreign != "" || info.user != "system:serviceaccount:lockkeeper:lockkeeper-coordinator" {
 			t.Errorf("%s: %+v, %v", name, info, err)
 		}
-		if !strings.Contains(info.Worthless, c.worthless) || (info.Worthless == "") != (c.worthless == "") ||
-			!strings.Contains(info.Unread, c.unread) || (info.Unread == "") != (c.unread == "") {
-			t.Errorf("%s: worthless %q, unread %q, want %q and %q", name, info.Worthless, info.Unread, c.worthless, c.unread)
+		if !strings.Contains(info.worthless, c.worthless) || (info.worthless == "") != (c.worthless == "") ||
+			!strings.Contains(info.unread, c.unread) || (info.unread == "") != (c.unread == "") {
+			t.Errorf("%s: worthless %q, unread %q, want %q and %q", name, info.worthless, info.unread, c.worthless, c.unread)
 		}
 	}
 
-	// What is worth nothing makes no other credential of it, and without a kubeconfig there is none.
-	stamp := func() [sha256.Size]byte {
+	// A renewed token that is not used makes no difference.
+	content := func() string {
 		t.Helper()
-		stamp, err := r.files.Stamp()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return stamp
+		k, err := readKubeconfig(r.files.Kubeconfig, r.files.Renewed)
+		must(t, err)
+		return k.content()
 	}
-	if err := os.RemoveAll(r.files.Renewed); err != nil {
-		t.Fatal(err)
-	}
-	plain := stamp()
+	must(t, os.RemoveAll(r.files.Renewed))
+	plain := content()
 	r.renewed("another", next)
-	if stamp() != plain {
-		t.Error("a worthless token makes another credential")
+	if content() != plain {
+		t.Error("a renewed token that is not used makes another credential")
 	}
 	r.renewed(r.before, next)
-	if stamp() == plain {
+	if content() == plain {
 		t.Error("a renewed token makes the same credential")
 	}
-	r.write("clusters: 5\n")
-	if broken := stamp(); broken == plain {
-		t.Error("a broken kubeconfig is the same credential")
-	}
-	r.renewed(r.before, next)
-	if err := os.Remove(r.files.Kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.files.Stamp(); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("without a kubeconfig: %v", err)
-	}
-	if _, err := r.files.Read(); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("without a kubeconfig: %v", err)
-	}
-	r.write(kubeconfigOf(`{client-certificate-data: ` + base64.StdEncoding.EncodeToString(selfSigned(t, "c", now, now.Add(time.Hour))) + `, client-key-data: eA==}`))
-	if info, err := r.files.Read(); err != nil || info.Kind != KindCertificate || info.Worthless == "" {
+	pair := base64.StdEncoding.EncodeToString(selfSigned(t, "c", now, now.Add(time.Hour)))
+	r.write(kubeconfigOf(`{client-certificate-data: ` + pair + `, client-key-data: ` + pair + `}`))
+	if info, _, err := r.read(); err != nil || info.kind != KindCertificate || info.worthless == "" {
 		t.Errorf("a certificate in place of the token: %+v, %v", info, err)
 	}
 }
 
-// The keeper renews what is due, tells of what is not, and warns when somebody has to do something.
-func TestKeeper(t *testing.T) {
+// Run renews a token that is due, reports one that it cannot renew, and warns when an admin has to do something.
+func TestRunRenews(t *testing.T) {
 	now := time.Now()
 	r := newRenewer(t, now.Add(-50*time.Minute), now.Add(10*time.Minute))
-	told := make(chan Health, 10)
-	start := func() (k *Keeper, stop func()) {
-		k = NewKeeper(r.files, "test", slog.New(slog.DiscardHandler), func(h Health) { told <- h }, nil)
+	told := make(chan State, 100)
+	start := func() (stop func()) {
+		c := r.credential(func(s State) { told <- s })
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { k.Run(ctx) })
-		return k, func() { cancel(); running.Wait() }
+		running.Go(func() { c.Run(ctx) })
+		return func() { cancel(); running.Wait() }
 	}
-	_, stop := start()
-	next := func() Health {
+	until := func(what string, is func(State) bool) (s State) {
 		t.Helper()
-		select {
-		case h := <-told:
-			return h
-		case <-time.After(time.Minute):
-			t.Fatal("the keeper says nothing")
+		for {
+			select {
+			case s = <-told:
+				if is(s) {
+					return s
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("waited in vain for %s: %+v", what, s)
+			}
 		}
-		return Health{}
 	}
-	h := next()
-	if h.Renewals != 1 || h.Failures != 0 || time.Until(h.Renews) < 35*time.Minute || h.Warning(now) != "" {
-		t.Errorf("%+v", h)
+	stop := start()
+	s := until("its renewal", func(s State) bool { return s.Renewals == 1 })
+	if s.Failures != 0 || time.Until(s.Renews) < 35*time.Minute || s.Warning(now) != "" || s.Failed != "" {
+		t.Errorf("%+v", s)
 	}
-	if text := h.Text(now); !strings.HasPrefix(text, r.files.Kubeconfig+", valid for ") || !strings.Contains(text, "renews itself at") {
+	if text := s.Text(now); !strings.HasPrefix(text, r.files.Kubeconfig+", valid for ") || !strings.Contains(text, "renews itself at") {
 		t.Errorf("says %q", text)
 	}
 
 	stop()
 	r.answer = func(w http.ResponseWriter, _ int64) { r.refuse(w, 403, "Forbidden") }
 	r.write("# another\n" + r.before) // with the kubeconfig's own token again
-	k, stop := start()
+	stop = start()
 	defer stop()
-	h = next()
-	warning := h.Warning(now)
+	s = until("its failure", func(s State) bool { return s.Failures == 1 })
+	warning := s.Warning(now)
 	for _, part := range []string{r.files.Kubeconfig, "expires in 9 minutes", "may not renew its own token", "`lockkeeper kubeconfig` mints a new one"} {
 		if !strings.Contains(warning, part) {
 			t.Errorf("warns %q, without %q", warning, part)
 		}
 	}
-	if h.Renewals != 0 || h.Failures != 1 || h.FailedSince.IsZero() || r.isRenewed() {
-		t.Errorf("%+v", h)
+	if s.Renewals != 0 || s.FailedSince.IsZero() || r.isRenewed() {
+		t.Errorf("%+v", s)
 	}
 	asked := len(r.asked)
-	if err := os.Remove(r.files.Kubeconfig); err != nil {
-		t.Fatal(err)
+	must(t, os.Remove(r.files.Kubeconfig))
+	s = until("its end", func(s State) bool { return !s.Present })
+	s = until("its end without a failure", func(s State) bool { return s.Failed == "" })
+	if s.Present || s.Warning(now) != "" || len(r.asked) != asked {
+		t.Errorf("gone: %+v, asked %q", s, r.asked[asked:])
 	}
-	k.Look()
-	if h = next(); h.Present || h.Failed != "" || h.Warning(now) != "" || len(r.asked) != asked {
-		t.Errorf("gone: %+v, asked %q", h, r.asked[asked:])
-	}
-	if err := os.WriteFile(r.files.Kubeconfig, []byte("clusters: 5\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	k.Look()
-	if h = next(); !h.Present || !strings.Contains(h.Text(now), r.files.Kubeconfig) || h.Problem == "" {
-		t.Errorf("broken: %+v", h)
+	must(t, os.WriteFile(r.files.Kubeconfig, []byte("clusters: 5\n"), 0o600))
+	s = until("its problem", func(s State) bool { return s.Problem != "" })
+	if !s.Present || !strings.Contains(s.Text(now), r.files.Kubeconfig) {
+		t.Errorf("broken: %+v", s)
 	}
 }
 
 // The renewed token goes with its kubeconfig: at once when that is another one, and when it has been gone for a while. A tool that
 // writes the same content again does not cost it.
-func TestKeeperRemovesWhatIsWorthless(t *testing.T) {
+func TestWorthlessTokensAreRemoved(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	r := newRenewer(t, now.Add(-20*time.Minute), now.Add(40*time.Minute))
 	next := token(now, now.Add(time.Hour))
-	k := NewKeeper(r.files, "test", slog.New(slog.DiscardHandler), nil, nil)
+	c := r.credential(nil)
 	at := func(after time.Duration, what string, want bool) {
 		t.Helper()
-		k.look(t.Context(), now.Add(after))
+		look(t, c, now.Add(after))
 		if got := r.isRenewed(); got != want {
 			t.Errorf("%s, after %v: the renewed token is there: %t, want %t", what, after, got, want)
 		}
@@ -445,8 +472,8 @@ func TestKeeperRemovesWhatIsWorthless(t *testing.T) {
 	}
 	r.renewed(r.before, next)
 	at(0, "in effect", true)
-	if !k.health.Expires.Equal(now.Add(time.Hour)) {
-		t.Errorf("it expires at %v", k.health.Expires)
+	if !c.State().Expires.Equal(now.Add(time.Hour)) {
+		t.Errorf("it expires at %v", c.State().Expires)
 	}
 	gone()
 	at(time.Minute, "gone", true)
@@ -465,43 +492,27 @@ func TestKeeperRemovesWhatIsWorthless(t *testing.T) {
 	at(10*time.Minute, "replaced", false)
 	r.write(r.before)
 	at(11*time.Minute, "the old content again", false)
-	if !k.health.Expires.Equal(now.Add(40 * time.Minute)) {
-		t.Errorf("it expires at %v", k.health.Expires)
+	if !c.State().Expires.Equal(now.Add(40 * time.Minute)) {
+		t.Errorf("it expires at %v", c.State().Expires)
 	}
 	if len(r.asked) > 0 {
 		t.Errorf("asked %q", r.asked)
 	}
 }
 
-// The keeper looks again when the time has come, without a hint.
-func TestKeeperLooksAgainWhenTheKubeconfigIsGone(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		files := Files{Kubeconfig: filepath.Join(dir, "coordinator.kubeconfig"), Renewed: filepath.Join(dir, "coordinator-token.json")}
-		if err := os.WriteFile(files.Renewed, []byte("{}"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		k := NewKeeper(files, "test", slog.New(slog.DiscardHandler), nil, nil)
-		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { k.Run(ctx) })
-		defer running.Wait()
-		defer stop()
-		is := func(after time.Duration, want bool) {
-			t.Helper()
-			time.Sleep(after)
-			synctest.Wait()
-			if _, err := os.Stat(files.Renewed); (err == nil) != want {
-				t.Errorf("after %v more: %v", after, err)
-			}
-		}
-		is(goneFor-time.Second, true)
-		is(2*time.Second, false)
-	})
+// The files are read again when it is time to remove a renewed token whose kubeconfig is gone.
+func TestReadsAgainWhenTheKubeconfigIsGone(t *testing.T) {
+	r := newRenewer(t, time.Now(), time.Now().Add(time.Hour))
+	must(t, os.Remove(r.files.Kubeconfig))
+	c := r.credential(nil)
+	c.read(time.Now())
+	if wait := c.maintain(t.Context(), time.Now()); wait < goneFor/2 || wait > goneFor+time.Second {
+		t.Errorf("reads again after %v, want %v", wait, goneFor)
+	}
 }
 
-// After a renewal, whatever came of it, the keeper waits before it asks for another token.
-func TestKeeperWaits(t *testing.T) {
+// After a renewal, whatever came of it, it waits before it asks for another token.
+func TestRenewalsWait(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	for name, c := range map[string]struct {
 		answer func(r *renewer, w http.ResponseWriter, whole func(http.ResponseWriter, int64), seconds int64)
@@ -517,28 +528,25 @@ func TestKeeperWaits(t *testing.T) {
 			whole(w, n)
 		}, renewPause, false},
 		"replaced by another token": {func(r *renewer, w http.ResponseWriter, whole func(http.ResponseWriter, int64), n int64) {
-			was, err := inspect(r.files.Kubeconfig, []byte(r.before))
-			if err != nil {
-				t.Error(err)
-			}
+			was := strings.TrimSuffix(r.before[strings.Index(r.before, "token: ")+len("token: "):], "}}]\n")
 			other := token(now.Add(-50*time.Minute), now.Add(10*time.Minute+time.Duration(len(r.asked))*time.Second))
-			r.write(strings.Replace(r.before, was.Token, other, 1))
+			r.write(strings.Replace(r.before, was, other, 1))
 			whole(w, n)
 		}, renewPause, false},
 	} {
 		r := newRenewer(t, now.Add(-50*time.Minute), now.Add(10*time.Minute))
 		whole := r.answer
 		r.answer = func(w http.ResponseWriter, seconds int64) { c.answer(r, w, whole, seconds) }
-		k := NewKeeper(r.files, "test", slog.New(slog.DiscardHandler), nil, nil)
+		k := r.credential(nil)
 		for _, step := range []struct {
 			at   time.Duration
 			want int
 		}{{0, 1}, {0, 1}, {c.wait - time.Second, 1}, {c.wait, 2}, {c.wait, 2}} {
-			k.look(t.Context(), now.Add(step.at))
+			look(t, k, now.Add(step.at))
 			if len(r.asked) != step.want {
 				t.Errorf("%s: after %v asked %d times, want %d", name, step.at, len(r.asked), step.want)
 			}
-			if h := k.health; c.failed && h.Failures != step.want || !c.failed && (h.Renewals != step.want || h.Failures != 0) {
+			if h := k.State(); c.failed && h.Failures != step.want || !c.failed && (h.Renewals != step.want || h.Failures != 0) {
 				t.Errorf("%s: after %v %+v", name, step.at, h)
 			}
 		}
@@ -548,7 +556,7 @@ func TestKeeperWaits(t *testing.T) {
 func TestWarning(t *testing.T) {
 	issued := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	expires := issued.Add(90 * 24 * time.Hour)
-	h := Health{File: "/f", Present: true, Issued: issued, Expires: expires, Foreign: "it is a certificate"}
+	h := State{Identity: v1alpha1.IdentityCoordinator, File: "/f", Present: true, Issued: issued, Expires: expires, Foreign: "it is a certificate"}
 	for left, want := range map[time.Duration]string{
 		8 * 24 * time.Hour:         "",
 		7 * 24 * time.Hour:         "the coordinator's credential in /f expires in 7 days, and is not renewed: it is a certificate; `lockkeeper kubeconfig` mints a new one",
@@ -560,7 +568,7 @@ func TestWarning(t *testing.T) {
 		if got := h.Warning(expires.Add(-left)); got != want {
 			t.Errorf("%v left: %q, want %q", left, got, want)
 		}
-		if short := h.Short(expires.Add(-left)); (short == "") != (want == "") {
+		if short := h.Urgent(expires.Add(-left)); (short == "") != (want == "") {
 			t.Errorf("%v left: in short %q", left, short)
 		}
 	}

@@ -71,7 +71,7 @@ type Options struct {
 	// this is.
 	NodeName string
 	// Connect makes a client of the host's identity, the kubelet's, which
-	// follows the credential: see [kube.Follow]. It is called again, every
+	// follows the credential: see [kube.Credential]. It is called again, every
 	// few seconds, while it fails.
 	Connect func() (*kube.Client, error)
 	// LeaseNamespace and LeaseName name the Lease that is checked at commits.

@@ -42,7 +42,7 @@ func (h *Host) apiTrouble() error {
 	if err := h.view.Err(); err != nil {
 		return err
 	}
-	return h.client.Look()
+	return h.client.Check()
 }
 
 // complain has the journal tell of a trouble, when it begins and then from time

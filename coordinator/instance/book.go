@@ -3,7 +3,6 @@ package instance
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -30,11 +29,11 @@ type book struct {
 	mu      sync.Mutex
 	self    local.Host // what the host's loop knows
 	role    coordinator.Status
-	stands  bool        // role was reported
-	pass    kube.Health // the coordinator's credential
-	unseen  string      // why metrics are not served
-	ready   bool        // the service has started
-	failing bool        // the file cannot be written, and that was logged
+	stands  bool       // role was reported
+	pass    kube.State // the coordinator's credential
+	unseen  string     // why metrics are not served
+	ready   bool       // the service has started
+	failing bool       // the file cannot be written, and that was logged
 }
 
 func (b *book) host(s local.Host) {
@@ -62,7 +61,7 @@ func (b *book) term() string {
 	return b.role.Epoch
 }
 
-func (b *book) credential(h kube.Health) {
+func (b *book) credential(h kube.State) {
 	b.mu.Lock()
 	b.pass = h
 	b.tell()
@@ -103,7 +102,7 @@ func (b *book) credentialStatus() *local.Credential {
 	for _, t := range []struct {
 		from time.Time
 		to   **time.Time
-	}{{h.Expires, &c.Expires}, {h.Renews, &c.Renews}, {b.role.Refused, &c.Refused}} {
+	}{{h.Expires, &c.Expires}, {h.Renews, &c.Renews}, {h.Refused, &c.Refused}} {
 		if !t.from.IsZero() {
 			*t.to = new(t.from.UTC())
 		}
@@ -115,14 +114,11 @@ func (b *book) credentialStatus() *local.Credential {
 // nothing; first is whether it is a credential that needs attention at once. The
 // caller holds mu.
 func (b *book) problem() (text string, first bool) {
-	short := b.pass.Short(time.Now())
+	urgent := b.pass.Urgent(time.Now())
 	finding, _, _ := strings.Cut(b.pass.Exposed, "\n")
 	switch {
-	case !b.role.Refused.IsZero():
-		return fmt.Sprintf("the coordinator's credential (%s) is refused since %s, %s mints a new one",
-			b.pass.File, b.role.Refused.UTC().Format("2006-01-02 15:04:05 UTC"), kube.Mints), true
-	case short != "":
-		return short + ", " + kube.Mints + " mints a new one", true
+	case urgent != "":
+		return urgent, true
 	case b.role.Hindered && b.role.Leader:
 		text = "cannot decide: " + b.role.Why
 	case b.role.Hindered:

@@ -55,12 +55,18 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	liveness := systemd.NewLiveness(log)
 	m := metrics.New(o.Version)
 	b := &book{notifier: notifier, dir: o.StateDir, version: o.Version, log: log}
-	host, err := newHost(cfg, o, log, liveness, b, m)
+	hostCredential := kube.New(kube.Options{
+		Identity: v1alpha1.IdentityHost, Paths: cfg.HostKubeconfigs(o.Root), Absent: cfg.NoHostKubeconfig(o.Root), Version: o.Version,
+		QPS: 20, Burst: 40, // requests a second: a drain's evictions are most of them
+		Wrap: m.HostContact.Wrap, Log: log,
+	})
+	ownCredential := kube.New(coordinatorCredential(cfg, o, log, b, m))
+	host, err := newHost(cfg, o, log, liveness, b, m, hostCredential)
 	if err != nil {
 		return err
 	}
 	b.changed = host.Republish
-	look := &look{book: b, metrics: m, liveness: liveness, host: hostPass{path: func() (string, error) { return cfg.HostKubeconfig(o.Root) }}}
+	look := &look{book: b, metrics: m, liveness: liveness, host: hostCredential, coordinator: ownCredential}
 	m.Watch(look.sources())
 	server := metrics.NewServer(metrics.Handler(m, log, look.health), log, b.metrics)
 	server.Listen(cfg.Metrics.Listen)
@@ -71,8 +77,9 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 
 	var wg sync.WaitGroup
 	wg.Go(func() { notifier.Watchdog(ctx, liveness) })
+	wg.Go(func() { hostCredential.Run(ctx) })
 	wg.Go(func() { host.Run(ctx) })
-	wg.Go(func() { stand(ctx, going, cfg, o, log, liveness, host, b, m) })
+	wg.Go(func() { stand(ctx, going, cfg, o, log, liveness, host, b, m, ownCredential) })
 	wg.Go(func() { server.Run(ctx) })
 	notifier.Ready()
 	b.started()
@@ -97,7 +104,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 }
 
 // newHost puts together what the host's loop needs of the configuration.
-func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, b *book, m *metrics.Metrics) (*node.Host, error) {
+func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, b *book, m *metrics.Metrics, credential *kube.Credential) (*node.Host, error) {
 	bus := &systemd.Bus{}
 	var engine *updateengine.Source
 	if cfg.Sources.UpdateEngine != config.UpdateEngineOff {
@@ -112,12 +119,9 @@ func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.
 		}
 	}
 	return node.New(node.Options{
-		Version:  o.Version,
-		NodeName: cfg.NodeName,
-		Connect: func() (*kube.Client, error) {
-			// 20 requests a second: a drain's evictions are most of them.
-			return kube.Follow(func() (string, error) { return cfg.HostKubeconfig(o.Root) }, "host", o.Version, 20, 40, m.HostContact.Wrap)
-		},
+		Version:        o.Version,
+		NodeName:       cfg.NodeName,
+		Connect:        credential.Client,
 		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 		Root: o.Root, Engine: engine, PollInterval: cfg.Sources.PollInterval,
 		Logind: systemd.Logind{Bus: bus}, Units: systemd.Units{Bus: bus},
@@ -189,6 +193,19 @@ func (p *power) now() (down bool, changed <-chan struct{}) {
 	return p.down, p.changed
 }
 
+// coordinatorCredential is the second identity, which not every host has.
+func coordinatorCredential(cfg *config.Config, o Options, log *slog.Logger, b *book, m *metrics.Metrics) kube.Options {
+	k := kube.Options{
+		Identity: v1alpha1.IdentityCoordinator, Absent: "no coordinator's kubeconfig at " + cfg.Coordinator.Kubeconfig,
+		Renewed: filepath.Join(o.Root, node.StateDir, "coordinator-token.json"), Version: o.Version, QPS: coordinator.QPS, Burst: coordinator.Burst,
+		Wrap: m.CoordinatorContact.Wrap, Log: log, Report: b.credential,
+	}
+	if cfg.Coordinator.Kubeconfig != "" {
+		k.Paths = []string{cfg.Coordinator.Kubeconfig}
+	}
+	return k
+}
+
 // notifying are the settings of notifications.
 func notifying(cfg *config.Config, m *metrics.Metrics) notify.Options {
 	n := &cfg.Notify
@@ -202,26 +219,17 @@ func notifying(cfg *config.Config, m *metrics.Metrics) notify.Options {
 // stand stands for election until ctx ends, if this host is meant to. A leader
 // whose host goes down releases the Lease at once, before its reboot; if the
 // shutdown is called off it stands again.
-func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, host *node.Host, b *book, m *metrics.Metrics) {
+func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, host *node.Host, b *book, m *metrics.Metrics, credential *kube.Credential) {
 	if cfg.Coordinator.Kubeconfig == "" {
 		b.coordinator(coordinator.Status{Why: "coordinator.kubeconfig is empty"})
 		return
 	}
-	files := kube.Files{
-		Kubeconfig: cfg.Coordinator.Kubeconfig,
-		Renewed:    filepath.Join(o.Root, node.StateDir, "coordinator-token.json"),
-	}
-	keeper := kube.NewKeeper(files, o.Version, log, b.credential, m.CoordinatorContact.Wrap)
-	var keeping sync.WaitGroup
-	defer keeping.Wait()
-	keeping.Go(func() { keeper.Run(ctx) })
+	var following sync.WaitGroup
+	defer following.Wait()
+	following.Go(func() { credential.Run(ctx) })
 	told := func(s coordinator.Status) {
-		if !s.Candidate {
-			m.CoordinatorContact.Forget()
-		}
 		m.RoleChanged(s)
 		b.coordinator(s)
-		keeper.Look() // the file may have come, gone, or be another one
 	}
 	for ctx.Err() == nil {
 		down, changed := going.now()
@@ -243,12 +251,12 @@ func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log
 		}()
 		// It returns only with the context's error, and the Lease released.
 		coordinator.Run(standing, coordinator.Options{
-			Version: o.Version, Credential: files, NodeName: host.Name,
+			Version: o.Version, Credential: credential, NodeName: host.Name,
 			LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 			LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 			PrometheusURL: cfg.Coordinator.PrometheusURL, PrometheusTokenFile: cfg.Coordinator.PrometheusTokenFile,
 			Notify: notifying(cfg, m),
-			Log:    log, Liveness: liveness, Report: told, Hinted: keeper.Look, Decided: m.Decided, Wrap: m.CoordinatorContact.Wrap,
+			Log:    log, Liveness: liveness, Report: told, Decided: m.Decided,
 		})
 		stop()
 	}

@@ -1,77 +1,94 @@
 package instance
 
 import (
+	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/metrics"
-	"lockkeeper.dev/lockkeeper/node/config"
-	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-const withPlugin = `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
-	"clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:1"}}],
-	"users": [{"name": "u", "user": {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "mint"}}}],
+const someKubeconfig = `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+	"clusters": [{"name": "k", "cluster": {"server": %q}}],
+	"users": [{"name": "u", "user": {"tokenFile": "/dev/null"}}],
 	"contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}]}`
 
-// A host whose own credential cannot be read, or whose plugin gives none, is not healthy once that has lasted; one that has
-// not joined is, and so is one whose API server is away.
-func TestHealthOfTheHostsCredential(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dir := t.TempDir()
-		path := filepath.Join(dir, "kubelet.conf")
-		cfg := &config.Config{}
-		cfg.Kubernetes.Kubeconfig = path
-		log := slog.New(slog.DiscardHandler)
-		b := &book{notifier: systemd.NewNotifier(log), dir: dir, log: log, ready: true}
-		l := &look{book: b, metrics: metrics.New("test"), liveness: systemd.NewLiveness(log), host: hostPass{path: func() (string, error) { return cfg.HostKubeconfig("/") }}}
-		write := func(text string) {
-			t.Helper()
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(hostPassFor) // what was read before is not good any more
+// A host whose own credential cannot be read, or is refused, is not healthy once that has lasted; one that has not joined is, and
+// so is one whose API server is away.
+func TestHealthOfTheCredentials(t *testing.T) {
+	dir := t.TempDir()
+	path, own := filepath.Join(dir, "kubelet.conf"), filepath.Join(dir, "coordinator.kubeconfig")
+	log := slog.New(slog.DiscardHandler)
+	b := &book{notifier: systemd.NewNotifier(log), dir: dir, log: log, ready: true}
+	refuses := false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if refuses {
+			w.WriteHeader(http.StatusUnauthorized)
 		}
-		is := func(after time.Duration, want string) {
-			t.Helper()
-			time.Sleep(after)
-			ok, text := l.health()
-			first, _, _ := strings.Cut(text, "\n")
-			if ok != (want == "ok") || !strings.HasPrefix(first, want) || l.sources().Healthy() != ok {
-				t.Errorf("%t, %q, expected %q", ok, first, want)
-			}
+	}))
+	defer server.Close()
+	usable := fmt.Sprintf(someKubeconfig, server.URL)
+	l := &look{
+		book: b, metrics: metrics.New("test"), liveness: systemd.NewLiveness(log),
+		host:        kube.New(kube.Options{Identity: v1alpha1.IdentityHost, Paths: []string{path}, QPS: 100, Burst: 100}),
+		coordinator: kube.New(kube.Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{own}, Renewed: filepath.Join(dir, "renewed")}),
+	}
+	at := time.Duration(0) // after now
+	is := func(want string) {
+		t.Helper()
+		ok, text := l.healthAt(time.Now().Add(at))
+		first, _, _ := strings.Cut(text, "\n")
+		if ok != (want == "ok") || !strings.HasPrefix(first, want) {
+			t.Errorf("%t, %q, expected %q", ok, first, want)
 		}
-		is(0, "ok")
-		is(time.Hour, "ok") // it has not joined
-		write(withPlugin)
-		is(0, "ok")
-		write(withPlugin[:200])
-		is(0, "ok")
-		is(lasting-time.Millisecond, "ok")
-		is(time.Millisecond, "unhealthy: the host's credential cannot be read: kubeconfig "+path+": ")
-		write(withPlugin)
-		is(0, "ok")
-		write(strings.Replace(withPlugin, `"exec"`, `"client-certificate": "none.pem", "client-key": "none.pem", "unused"`, 1))
-		is(0, "ok") // which is another time
-		is(lasting, "unhealthy: the host's credential cannot be read: kubeconfig "+path+": its client certificate: open "+filepath.Join(dir, "none.pem"))
-		write(withPlugin)
-
-		b.host(local.Host{API: &local.Failure{Error: "cannot reach the API server", Since: time.Now()}})
-		is(time.Hour, "ok")
-		since := time.Now()
-		b.host(local.Host{API: &local.Failure{Error: "credential plugin mint: exit status 1", Since: since, Own: true}})
-		is(lasting-time.Millisecond, "ok")
-		b.host(local.Host{API: &local.Failure{Error: "credential plugin mint: exit status 2", Since: since, Own: true}})
-		is(time.Millisecond, "unhealthy: the host's credential: credential plugin mint: exit status 2")
-		b.host(local.Host{})
-		is(0, "ok")
-		b.host(local.Host{API: &local.Failure{Error: "credential plugin mint: exit status 1", Since: time.Now(), Own: true}})
-		is(0, "ok")
-	})
+	}
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is("ok") // it has not joined
+	write(path, usable[:100])
+	write(own, "clusters: 5\n")
+	for _, c := range []*kube.Credential{l.host, l.coordinator} {
+		if _, err := c.Client(); err == nil {
+			t.Fatal("half a kubeconfig is usable")
+		}
+	}
+	is("ok") // it may be half written
+	at = 11 * time.Second
+	is("unhealthy: the host's credential: kubeconfig " + path + ": ")
+	write(path, usable)
+	client, err := l.host.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	is("unhealthy: the coordinator's credential: kubeconfig " + own + ": ")
+	if err := os.Remove(own); err != nil {
+		t.Fatal(err)
+	}
+	l.coordinator.Client()
+	is("ok")
+	refuses = true
+	client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	is("unhealthy: the API server has refused the host's credential in " + path + ", since ")
+	refuses = false
+	client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	is("ok")
+	refuses = true
+	server.Close()
+	client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	is("ok") // the API server is away
 }

@@ -1,24 +1,19 @@
 package metrics
 
 import (
-	"io"
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Contact is how one identity of this process fares at the API server, seen
-// from its requests. Its methods may be called from any goroutine.
+// Contact counts the answers to one identity of this process. Its methods may be
+// called from any goroutine.
 type Contact struct {
 	identity string
-	last     atomic.Int64 // when an answer, or a part of one, last showed that all is well, in nanoseconds since 1970; 0 is never
 
 	mu        sync.Mutex
-	refused   time.Time // since when the answer is 401, zero while it is not
 	answers   map[string]int
 	evictions map[string]int
 }
@@ -36,31 +31,6 @@ var answers = []string{v1alpha1.AnswerAccepted, v1alpha1.AnswerBusy, v1alpha1.An
 // Wrap counts the requests that go through it.
 func (c *Contact) Wrap(next http.RoundTripper) http.RoundTripper { return counted{next, c} }
 
-// Last is when the API server last answered with anything but 401, 429 or 5xx,
-// or sent more of such an answer: a watch is one answer, which goes on for most
-// of an hour, with something in it every minute. The zero time is never.
-func (c *Contact) Last() time.Time {
-	if last := c.last.Load(); last != 0 {
-		return time.Unix(0, last)
-	}
-	return time.Time{}
-}
-
-// Refused is since when the API server refuses the credential, the zero time
-// while it does not.
-func (c *Contact) Refused() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.refused
-}
-
-// Forget says that there is no credential any more that could be refused.
-func (c *Contact) Forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refused = time.Time{}
-}
-
 type counted struct {
 	next http.RoundTripper
 	c    *Contact
@@ -73,30 +43,12 @@ func (t counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil {
 		code = resp.StatusCode
 	}
-	well := t.c.note(code, r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/eviction"))
-	if well && resp.Body != nil {
-		resp.Body = read{resp.Body, t.c}
-	}
+	t.c.note(code, r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/eviction"))
 	return resp, err
 }
 
-// read is the body of an answer that shows that all is well.
-type read struct {
-	io.ReadCloser
-	c *Contact
-}
-
-// Read takes note of whatever comes.
-func (b read) Read(p []byte) (n int, err error) {
-	if n, err = b.ReadCloser.Read(p); n > 0 {
-		b.c.last.Store(time.Now().UnixNano())
-	}
-	return n, err
-}
-
-// note takes in an answer; code 0 is none. well: it shows that the API server
-// is there and lets this identity in.
-func (c *Contact) note(code int, eviction bool) (well bool) {
+// note counts an answer; code 0 means that there was none.
+func (c *Contact) note(code int, eviction bool) {
 	answer := v1alpha1.AnswerError
 	switch {
 	case code == 0 || code >= 500:
@@ -113,15 +65,4 @@ func (c *Contact) note(code int, eviction bool) (well bool) {
 	if eviction {
 		c.evictions[answer]++
 	}
-	switch {
-	case code == http.StatusUnauthorized:
-		if c.refused.IsZero() {
-			c.refused = time.Now()
-		}
-	case answer == v1alpha1.AnswerAccepted || answer == v1alpha1.AnswerRefused:
-		c.last.Store(time.Now().UnixNano())
-		c.refused = time.Time{}
-		return true
-	}
-	return false
 }

@@ -26,10 +26,8 @@ type Sources struct {
 	Healthy func() bool
 	Host    func() local.Host
 	Role    func() coordinator.Status
-	// Credential is the coordinator's.
-	Credential func() kube.Health
-	// HostExpires is when the host's credential ends, zero if nobody knows.
-	HostExpires func() time.Time
+	// Credentials are the host's and the coordinator's.
+	Credentials func() []kube.State
 }
 
 // Metrics are all metrics of one process. Its methods may be called from any
@@ -206,13 +204,10 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	for _, contact := range []*Contact{m.HostContact, m.CoordinatorContact} {
 		c.contact(contact)
 	}
-	pass, role := m.sources.Credential(), m.sources.Role()
-	if pass.Present {
-		c.at(v1alpha1.MetricCredentialExpiry, pass.Expires, v1alpha1.IdentityCoordinator)
+	for _, s := range m.sources.Credentials() {
+		c.credential(&s)
 	}
-	c.at(v1alpha1.MetricCredentialExpiry, m.sources.HostExpires(), v1alpha1.IdentityHost)
-	c.of(v1alpha1.MetricRenewals, float64(pass.Renewals), "renewed")
-	c.of(v1alpha1.MetricRenewals, float64(pass.Failures), "failed")
+	role := m.sources.Role()
 	c.of(v1alpha1.MetricCandidate, one(role.Candidate))
 	c.of(v1alpha1.MetricLeader, one(role.Leader))
 	m.decision.Collect(out)
@@ -332,8 +327,20 @@ func (c *collection) contact(from *Contact) {
 			c.of(v1alpha1.MetricHostEvictions, float64(n), answer)
 		}
 	}
-	c.of(v1alpha1.MetricAPIContact, float64(from.last.Load()/int64(time.Millisecond))/1000, from.identity)
-	c.of(v1alpha1.MetricCredentialRefuse, one(!from.refused.IsZero()), from.identity)
+}
+
+func (c *collection) credential(s *kube.State) {
+	answered := 0.0
+	if !s.Answered.IsZero() {
+		answered = float64(s.Answered.UnixMilli()) / 1000
+	}
+	c.of(v1alpha1.MetricAPIContact, answered, s.Identity)
+	c.of(v1alpha1.MetricCredentialRefuse, one(!s.Refused.IsZero()), s.Identity)
+	c.at(v1alpha1.MetricCredentialExpiry, s.Expires, s.Identity)
+	if s.Identity == v1alpha1.IdentityCoordinator {
+		c.of(v1alpha1.MetricRenewals, float64(s.Renewals), "renewed")
+		c.of(v1alpha1.MetricRenewals, float64(s.Failures), "failed")
+	}
 }
 
 func (c *collection) fleet(f *fleet) {

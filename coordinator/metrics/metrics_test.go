@@ -31,14 +31,17 @@ type facts struct {
 	healthy bool
 	host    local.Host
 	role    coordinator.Status
-	pass    kube.Health
-	expires time.Time
+	own     kube.State // the coordinator's credential
+	kubelet kube.State // the host's
 }
 
 func (f *facts) sources() Sources {
 	return Sources{
 		Healthy: func() bool { return f.healthy }, Host: func() local.Host { return f.host }, Role: func() coordinator.Status { return f.role },
-		Credential: func() kube.Health { return f.pass }, HostExpires: func() time.Time { return f.expires },
+		Credentials: func() []kube.State {
+			f.kubelet.Identity, f.own.Identity = v1alpha1.IdentityHost, v1alpha1.IdentityCoordinator
+			return []kube.State{f.kubelet, f.own}
+		},
 	}
 }
 
@@ -92,14 +95,14 @@ func TestValues(t *testing.T) {
 		}
 	}
 
-	f.healthy, f.expires = true, time.Unix(2000000000, 0)
+	f.healthy, f.kubelet.Expires, f.kubelet.Answered = true, time.Unix(2000000000, 0), time.Unix(1700000000, 5e8)
 	f.host = local.Host{
 		State: v1alpha1.StateDraining, Wants: v1alpha1.WantsReboot, Waits: v1alpha1.ReasonStopped,
 		Since: time.Unix(1700000000, 5e8), TurnSince: time.Now().Add(-time.Hour), StageSince: time.Now().Add(time.Hour), // another clock
 		Blockers: []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.NewTime(time.Unix(1700000001, 0))}},
 	}
 	f.role = coordinator.Status{Candidate: true, Leader: true, Epoch: "term 1"}
-	f.pass = kube.Health{Present: true, Expires: time.Unix(1900000000, 0), Renewals: 2, Failures: 3}
+	f.own = kube.State{Present: true, Expires: time.Unix(1900000000, 0), Renewals: 2, Failures: 3, Refused: time.Now()}
 	for _, result := range []v1alpha1.Result{v1alpha1.ResultDone, v1alpha1.ResultDone, "Whatever"} { // the last one is not lockkeeper's
 		m.TurnEnded(result)
 	}
@@ -137,6 +140,7 @@ func TestValues(t *testing.T) {
 		`lockkeeper_host_evictions_total{answer="accepted"} 1`, `lockkeeper_host_evictions_total{answer="busy"} 1`, `lockkeeper_host_evictions_total{answer="refused"} 1`,
 		`lockkeeper_api_requests_total{answer="accepted",identity="coordinator"} 2`, `lockkeeper_api_requests_total{answer="busy",identity="coordinator"} 1`,
 		`lockkeeper_api_requests_total{answer="refused",identity="coordinator"} 2`, `lockkeeper_api_requests_total{answer="error",identity="coordinator"} 2`,
+		`lockkeeper_api_last_contact_timestamp_seconds{identity="host"} 1.7000000005e+09`, `lockkeeper_api_last_contact_timestamp_seconds{identity="coordinator"} 0`,
 		`lockkeeper_credential_refused{identity="coordinator"} 1`, `lockkeeper_credential_refused{identity="host"} 0`,
 		`lockkeeper_credential_expiry_timestamp_seconds{identity="coordinator"} 1.9e+09`, `lockkeeper_credential_expiry_timestamp_seconds{identity="host"} 2e+09`,
 		`lockkeeper_coordinator_credential_renewals_total{result="renewed"} 2`, `lockkeeper_coordinator_credential_renewals_total{result="failed"} 3`,
@@ -164,8 +168,7 @@ func TestValues(t *testing.T) {
 		t.Error("a turn of an hour is not 36xx seconds long")
 	}
 
-	m.CoordinatorContact.note(403, false) // it may not, but it is known
-	f.role.Leader = false
+	f.role.Leader, f.own.Refused = false, time.Time{}
 	for _, line := range look(t, m) {
 		if strings.Contains(line, "coordinator_nodes") || line == `lockkeeper_credential_refused{identity="coordinator"} 1` {
 			t.Errorf("afterwards there is still %s", line)
@@ -319,7 +322,7 @@ func TestLint(t *testing.T) {
 // served returns metrics of which each has a series.
 func served(t *testing.T) *Metrics {
 	t.Helper()
-	f := &facts{role: coordinator.Status{Leader: true}, expires: time.Unix(1, 0), host: local.Host{
+	f := &facts{role: coordinator.Status{Leader: true}, kubelet: kube.State{Expires: time.Unix(1, 0)}, host: local.Host{
 		Engine:   &v1alpha1.EngineStatus{Operation: "IDLE"},
 		Blockers: []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.NewTime(time.Unix(1, 0))}},
 	}}

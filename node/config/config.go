@@ -295,23 +295,21 @@ func HostKubeconfigs() []string {
 	}
 }
 
-// HostKubeconfig returns the host's kubeconfig as it is now: the one that is
-// set, or the first of [HostKubeconfigs] below root ("/" but in the test bed)
-// that exists. The error names what was looked for; a host that has not joined
-// its cluster yet has none, so the caller tries again later.
-func (c *Config) HostKubeconfig(root string) (string, error) {
+// HostKubeconfigs returns where the host's kubeconfig may be: the path that is set, or
+// each of [HostKubeconfigs] below root ("/" except in the test bed), in the order in
+// which they are tried. A host that has not joined its cluster yet has none.
+func (c *Config) HostKubeconfigs(root string) []string {
 	if c.Kubernetes.Kubeconfig != "" {
-		return firstFile("", c.Kubernetes.Kubeconfig)
+		return []string{c.Kubernetes.Kubeconfig}
 	}
-	return firstFile(root, HostKubeconfigs()...)
+	var paths []string
+	for _, name := range HostKubeconfigs() {
+		paths = append(paths, filepath.Join(root, name))
+	}
+	return paths
 }
 
-func firstFile(root string, candidates ...string) (string, error) {
-	for _, name := range candidates {
-		path := filepath.Join(root, name)
-		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("no kubeconfig of the kubelet's: looked for %s (kubernetes.kubeconfig names another)", joinAnd(candidates))
+// NoHostKubeconfig is the error's text while there is none.
+func (c *Config) NoHostKubeconfig(root string) string {
+	return fmt.Sprintf("no kubeconfig of the kubelet's: looked for %s (kubernetes.kubeconfig names another)", joinAnd(c.HostKubeconfigs(root)))
 }

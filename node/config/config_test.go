@@ -458,34 +458,23 @@ func TestNeedRestart(t *testing.T) {
 	}
 }
 
-func TestHostKubeconfig(t *testing.T) {
-	dir := tree(t, map[string]string{"kubelet.conf": ""})
-	c := &Config{Kubernetes: Kubernetes{filepath.Join(dir, "kubelet.conf")}}
-	if got, err := c.HostKubeconfig("/"); err != nil || got != c.Kubernetes.Kubeconfig {
-		t.Errorf("%q, %v", got, err)
+func TestHostKubeconfigs(t *testing.T) {
+	c := &Config{Kubernetes: Kubernetes{"/nowhere/kubelet.conf"}}
+	if got := c.HostKubeconfigs("/root"); !slices.Equal(got, []string{"/nowhere/kubelet.conf"}) {
+		t.Errorf("%q", got)
 	}
-	c.Kubernetes.Kubeconfig = "/nowhere/kubelet.conf"
-	if _, err := c.HostKubeconfig("/"); err == nil || err.Error() != "no kubeconfig of the kubelet's: looked for /nowhere/kubelet.conf (kubernetes.kubeconfig names another)" {
-		t.Error(err)
+	if got := c.NoHostKubeconfig("/root"); got != "no kubeconfig of the kubelet's: looked for /nowhere/kubelet.conf (kubernetes.kubeconfig names another)" {
+		t.Error(got)
 	}
-}
-
-// Each place is found by itself, the first one first.
-func TestHostKubeconfigIsFound(t *testing.T) {
-	places := []string{
-		"etc/kubernetes/kubelet.conf", "var/lib/rancher/k3s/agent/kubelet.kubeconfig",
-		"var/lib/rancher/rke2/agent/kubelet.kubeconfig", "var/lib/kubelet/kubeconfig",
+	want := []string{
+		"/root/etc/kubernetes/kubelet.conf", "/root/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
+		"/root/var/lib/rancher/rke2/agent/kubelet.kubeconfig", "/root/var/lib/kubelet/kubeconfig",
 	}
-	files := map[string]string{}
-	for i := len(places) - 1; i >= 0; i-- {
-		files[places[i]] = ""
-		root := tree(t, files)
-		if got, err := new(Config).HostKubeconfig(root); err != nil || got != filepath.Join(root, places[i]) {
-			t.Errorf("with %q: %q, %v", places[i:], got, err)
-		}
+	if got := new(Config).HostKubeconfigs("/root"); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
-	if _, err := new(Config).HostKubeconfig(t.TempDir()); err == nil || !strings.Contains(err.Error(), "looked for /etc/kubernetes/kubelet.conf, ") {
-		t.Error(err)
+	if got := new(Config).NoHostKubeconfig("/"); !strings.Contains(got, "looked for /etc/kubernetes/kubelet.conf, ") {
+		t.Error(got)
 	}
 }
 

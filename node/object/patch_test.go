@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
@@ -243,16 +244,12 @@ func TestClientsRepeatNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	config := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", s.URL)
 	must(t, os.WriteFile(file, []byte(config), 0o600))
-	connected, err := kube.Connect(file, "host", "test", 100, 100)
+	followed, err := kube.New(kube.Options{Identity: v1alpha1.IdentityHost, Paths: []string{file}, QPS: 100, Burst: 100}).Client()
 	must(t, err)
-	follows, err := kube.Follow(func() (string, error) { return file, nil }, "host", "test", 100, 100)
-	must(t, err)
-	service, err := kube.ConnectService(&rest.Config{Host: s.URL}, file, "coordinator", "test", 100, 100)
-	must(t, err)
-	limited, err := service.Limited(1, 1)
+	limited, err := followed.Limited(100, 100)
 	must(t, err)
 	for name, client := range map[string]kubernetes.Interface{
-		"Connect": connected, "Follow": follows, "ConnectService": service, "ConnectConfig": s.client(), "Limited": limited,
+		"Credential": followed, "ConnectConfig": s.client(), "Limited": limited,
 	} {
 		before := len(s.seen())
 		if _, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{}); err == nil {

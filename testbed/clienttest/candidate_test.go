@@ -13,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // A candidate is a coordinator that runs in a test, with its own wire.
@@ -21,6 +23,8 @@ type candidate struct {
 	t    *testing.T
 	w    *wire
 	opts coordinator.Options
+
+	kubeconfig string // its path; "" is one for the wire
 
 	mu       sync.Mutex
 	statuses []coordinator.Status
@@ -43,12 +47,16 @@ func stand(t *testing.T, name string, edit func(*candidate)) *candidate {
 	if edit != nil {
 		edit(c)
 	}
-	if c.opts.Credential.Kubeconfig == "" {
-		c.opts.Credential.Kubeconfig = c.w.kubeconfigFile()
+	if c.kubeconfig == "" {
+		c.kubeconfig = c.w.kubeconfigFile()
 	}
-	c.opts.Credential.Renewed = filepath.Join(t.TempDir(), "coordinator-token.json")
+	c.opts.Credential = kube.New(kube.Options{
+		Identity: v1alpha1.IdentityCoordinator, Paths: []string{c.kubeconfig}, Absent: "no coordinator's kubeconfig at " + c.kubeconfig,
+		Renewed: filepath.Join(t.TempDir(), "coordinator-token.json"), Version: "test", QPS: coordinator.QPS, Burst: coordinator.Burst, Log: c.opts.Log,
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	c.end = cancel
+	go c.opts.Credential.Run(ctx)
 	go func() {
 		defer close(c.done)
 		coordinator.Run(ctx, c.opts)
@@ -325,7 +333,7 @@ func TestSilentWatchTakesNothing(t *testing.T) {
 func TestCredentialComesAndGoes(t *testing.T) {
 	freshLease(t)
 	path := t.TempDir() + "/coordinator.kubeconfig"
-	l := stand(t, "n1", func(c *candidate) { c.opts.Credential.Kubeconfig = path })
+	l := stand(t, "n1", func(c *candidate) { c.kubeconfig = path })
 	l.says("no coordinator's kubeconfig at " + path)
 	if s := l.status(); s.Candidate || l.w.count() > 0 {
 		t.Errorf("status %+v and %d requests without a credential", s, l.w.count())
@@ -336,7 +344,10 @@ func TestCredentialComesAndGoes(t *testing.T) {
 	writeFile(t, path, l.w.kubeconfig()) // the same again: nothing happens
 	never(t, "a new term for the same credential", 2*time.Second, func() bool { return len(l.epochs()) > 1 || !l.status().Leader })
 
-	writeFile(t, path, l.w.kubeconfig()+"# renewed\n")
+	writeFile(t, path, l.w.kubeconfig()[:100])
+	never(t, "a new term for a file that is half written", 2*time.Second, func() bool { return len(l.epochs()) > 1 || !l.status().Leader })
+
+	writeFile(t, path, strings.Replace(l.w.kubeconfig(), "user: {}", "user: {token: another}", 1))
 	second := l.leads(2)
 	if first == second {
 		t.Error("the same epoch again")
@@ -364,7 +375,7 @@ func TestCredentialGoesFromAStandBy(t *testing.T) {
 	path := t.TempDir() + "/coordinator.kubeconfig"
 	l := stand(t, "n1", func(c *candidate) {
 		writeFile(t, path, c.w.kubeconfig())
-		c.opts.Credential.Kubeconfig = path
+		c.kubeconfig = path
 	})
 	l.says("stands by; other_1")
 	removeFile(t, path)

@@ -129,8 +129,7 @@ func TestACertificateCoordinates(t *testing.T) {
 	if err != nil || !strings.Contains(said, "valid until ") || !strings.Contains(said, "does not renew itself, and cannot be taken back") || strings.Contains(said, "approve") {
 		t.Fatalf("%v: %s", err, said)
 	}
-	info, _, err := kube.ReadFile(file)
-	must(t, err)
+	info := stateOf(t, file, "")
 	if left := time.Until(info.Expires); info.Kind != kube.KindCertificate || info.User != "lockkeeper:coordinator" || left < 110*time.Minute || left > 2*time.Hour {
 		t.Errorf("minted: %s of %q for %v", info.Kind, info.User, left)
 	}
@@ -189,8 +188,8 @@ func TestACertificateIsWaitedFor(t *testing.T) {
 	if said, err := c.end(); err != nil {
 		t.Errorf("approved: %v: %s", err, said)
 	}
-	if info, _, err := kube.ReadFile(file); err != nil || info.User != "lockkeeper:coordinator" {
-		t.Errorf("%v of %q", err, info.User)
+	if s := stateOf(t, file, ""); s.User != "lockkeeper:coordinator" {
+		t.Errorf("it is %q's", s.User)
 	}
 	must(t, os.Remove(file))
 

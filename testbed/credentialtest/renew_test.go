@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ import (
 
 // aged places a kubeconfig with a token that was given for an hour and has so much of it left. It returns the file's content and
 // what the token says of itself.
-func aged(t *testing.T, h *simhost.Host, left time.Duration) (text []byte, info kube.Info) {
+func aged(t *testing.T, h *simhost.Host, left time.Duration) (text []byte, info kube.State) {
 	t.Helper()
 	expires := time.Now().Add(left)
 	token, err := cp.AgedCoordinatorToken(t.Context(), expires.Add(-time.Hour), expires)
@@ -34,20 +35,27 @@ func aged(t *testing.T, h *simhost.Host, left time.Duration) (text []byte, info 
 	text, err = controlplane.WithToken(text, token)
 	must(t, err)
 	place(t, h, text)
-	info, _, err = kube.ReadFile(h.CoordinatorKubeconfig())
-	must(t, err)
-	return text, info
+	return text, stateOf(t, h.CoordinatorKubeconfig(), "")
 }
 
-func files(h *simhost.Host) kube.Files {
-	return kube.Files{Kubeconfig: h.CoordinatorKubeconfig(), Renewed: h.RenewedToken()}
-}
-
-func inEffect(t *testing.T, h *simhost.Host) kube.Info {
+// stateOf is the state of a credential as a process that starts now sees it.
+func stateOf(t *testing.T, kubeconfig, renewed string) kube.State {
 	t.Helper()
-	info, err := files(h).Read()
+	c := kube.New(kube.Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{kubeconfig}, Renewed: renewed, QPS: 5, Burst: 5})
+	_, err := c.Client()
 	must(t, err)
-	return info
+	return c.State()
+}
+
+func inEffect(t *testing.T, h *simhost.Host) kube.State {
+	t.Helper()
+	dir := t.TempDir() // of copies: a Credential removes what is worthless
+	for _, file := range []string{h.CoordinatorKubeconfig(), h.RenewedToken()} {
+		if text, err := os.ReadFile(file); err == nil {
+			must(t, os.WriteFile(filepath.Join(dir, filepath.Base(file)), text, 0o600))
+		}
+	}
+	return stateOf(t, filepath.Join(dir, filepath.Base(h.CoordinatorKubeconfig())), filepath.Join(dir, filepath.Base(h.RenewedToken())))
 }
 
 // A leader renews its own token before it ends, and goes on leading: under the old one and the new one. The administrator's file
@@ -65,12 +73,12 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	epoch := *lease(t).Spec.HolderIdentity
 
 	text, old := aged(t, h, 10*time.Minute)
-	until(t, "its renewal", func() bool { return inEffect(t, h).Token != old.Token }, func() any { return view(h) })
+	until(t, "its renewal", func() bool { return !inEffect(t, h).Expires.Equal(old.Expires) }, func() any { return view(h) })
 	renewed := inEffect(t, h)
 	if now, err := os.ReadFile(h.CoordinatorKubeconfig()); err != nil || !bytes.Equal(now, text) {
 		t.Errorf("the kubeconfig was written to (%v)", err)
 	}
-	if stat, err := os.Stat(files(h).Renewed); err != nil || stat.Mode() != 0o600 {
+	if stat, err := os.Stat(h.RenewedToken()); err != nil || stat.Mode() != 0o600 {
 		t.Errorf("the renewed token: %v (%v)", stat.Mode(), err)
 	}
 	if left := time.Until(renewed.Expires); renewed.Foreign != "" || renewed.User != old.User || left < 58*time.Minute || left > time.Hour {
@@ -79,7 +87,7 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	is(t, h, "its word on the renewal", func(s local.Status) bool {
 		return s.Coordinator.Credential != nil && s.Coordinator.Credential.Expires != nil && s.Coordinator.Credential.Expires.Equal(renewed.Expires)
 	})
-	until(t, "the leader to take both", func() bool { return strings.Count(h.Logs(), "the term continues") >= 1 }, func() any { return h.LogTail(20) })
+	until(t, "the leader to take both", func() bool { return strings.Count(h.Logs(), "its client continues") >= 1 }, func() any { return h.LogTail(20) })
 	first := lease(t)
 	until(t, "a renewal of the Lease", func() bool { return lease(t).ResourceVersion != first.ResourceVersion }, func() any { return first })
 	if now := *lease(t).Spec.HolderIdentity; now != epoch {
@@ -117,10 +125,10 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	if want := regexp.MustCompile("^the coordinator's credential expires in (11|10|9) minutes, `lockkeeper kubeconfig` mints a new one; "); !want.MatchString(s.Line) || !leads(s) {
 		t.Errorf("its line is %q, leads %t, want %s…", s.Line, leads(s), want)
 	}
-	if inEffect(t, h).Token != old.Token {
+	if !inEffect(t, h).Expires.Equal(old.Expires) {
 		t.Error("the token is another one all the same")
 	}
-	if _, err := os.Stat(files(h).Renewed); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(h.RenewedToken()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the renewed token of a kubeconfig that was replaced is still there (%v)", err)
 	}
 

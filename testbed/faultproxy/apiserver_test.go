@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
@@ -52,7 +53,7 @@ func TestOnAPIServer(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	client, err := kube.Connect(p.Kubeconfig(), "host", "test", 50, 100)
+	client, err := kube.New(kube.Options{Identity: v1alpha1.IdentityHost, Paths: []string{p.Kubeconfig()}, Version: "test", QPS: 50, Burst: 100}).Client()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +154,7 @@ func checkLease(ctx context.Context, t *testing.T, cp *controlplane.ControlPlane
 		t.Fatal(err)
 	}
 	defer p.Close()
-	client, err := kube.Connect(p.Kubeconfig(), "coordinator", "test", 50, 100)
+	client, err := kube.New(kube.Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{p.Kubeconfig()}, Version: "test", QPS: 50, Burst: 100}).Client()
 	if err != nil {
 		t.Fatal(err)
 	}

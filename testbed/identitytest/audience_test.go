@@ -50,8 +50,7 @@ func TestAudience(t *testing.T) {
 		t.Errorf("it says to run %q, want %q", command, want)
 	}
 	renew := func() error {
-		_, err := kube.Renew(t.Context(), kube.Files{Kubeconfig: path, Renewed: path + ".renewed"}, "test", nil)
-		return err
+		return kube.New(kube.Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{path}, Renewed: path + ".renewed", QPS: 5, Burst: 5}).Renew(t.Context())
 	}
 	if err := renew(); err == nil || !strings.Contains(err.Error(), "lockkeeper manifests --audience") {
 		t.Errorf("the renewal: %v", err)

@@ -160,7 +160,7 @@ func TestHostCredentialTroubles(t *testing.T) {
 	c.says("waits: Forbidden since ")
 	c.says(c.file + ": " + cp.URL() + " refuses its credential (401); is it this cluster's")
 	must(t, os.WriteFile(c.file, []byte("apiVersion: [not a kubeconfig"), 0o600))
-	c.says("kubeconfig " + c.file + ": error loading config file ")
+	c.says("kubeconfig " + c.file + ": yaml: ")
 	c.write(cp.URL(), cp.CA(), pair(t, name, -time.Minute))
 	c.says("the client certificate in " + c.file + " expired on ")
 	good()

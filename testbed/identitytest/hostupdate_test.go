@@ -91,7 +91,7 @@ func TestHostsEvent(t *testing.T) {
 	must(t, err)
 	kubeconfig, err := cp.NodeKubeconfig("id-a")
 	must(t, err)
-	client, err := kube.Connect(kubeconfig, "host", "test", 5, 5)
+	client, err := kube.New(kube.Options{Identity: v1alpha1.IdentityHost, Paths: []string{kubeconfig}, Version: "test", QPS: 5, Burst: 5}).Client()
 	must(t, err)
 	d, ok := v1alpha1.EventOf(v1alpha1.EventDrainBlocked)
 	if !ok {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 	loop "lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/local"
@@ -33,7 +34,7 @@ func TestUnheardHost(t *testing.T) {
 	bus := &systemd.Bus{Address: "unix:path=" + sim.Dir() + "/bus"}
 	n, err := loop.New(loop.Options{
 		Version:        "test",
-		Connect:        func() (*kube.Client, error) { return kube.Connect(kubeconfig, "host", "test", 20, 40) },
+		Connect:        kube.New(kube.Options{Identity: v1alpha1.IdentityHost, Paths: []string{kubeconfig}, Version: "test", QPS: 20, Burst: 40}).Client,
 		LeaseNamespace: controlplane.LockkeeperNamespace, LeaseName: controlplane.LockkeeperLease,
 		Root: sim.Root(), PollInterval: time.Second, Patience: 500 * time.Millisecond,
 		Settings: loop.Settings{ManagedByDefault: true, Sentinels: []string{"/run/reboot-required"}, HealthTimeout: time.Minute},

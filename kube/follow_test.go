@@ -1,0 +1,265 @@
+package kube
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// listener is an API server that records the tokens that it is shown, and holds watches open.
+type listener struct {
+	*httptest.Server
+	mu    sync.Mutex
+	shown []string
+}
+
+func listen(t *testing.T) *listener {
+	l := &listener{}
+	l.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		l.mu.Lock()
+		l.shown = append(l.shown, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		l.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Has("watch") {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+			return
+		}
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	t.Cleanup(l.Close)
+	return l
+}
+
+// with is a kubeconfig for the server.
+func (l *listener) with(token string) string {
+	return strings.Replace(kubeconfigOf("{token: "+token+"}"), "{server: https://a", "{certificate-authority-data: "+caOf(l.Server)+", server: "+l.URL, 1)
+}
+
+// shows is the token that the client shows in a request.
+func (l *listener) shows(t *testing.T, c *Client) string {
+	t.Helper()
+	l.mu.Lock()
+	l.shown = nil
+	l.mu.Unlock()
+	_, err := c.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.shown) == 0 {
+		t.Fatalf("no request: %v", err)
+	}
+	return l.shown[0]
+}
+
+func ended(c *Client) bool { return c.Context().Err() != nil }
+
+// The coordinator's client follows the token of its own account at its own server, and ends with anything else.
+func TestCoordinatorsClient(t *testing.T) {
+	server, other := listen(t), listen(t)
+	now := time.Now().Truncate(time.Second)
+	path := filepath.Join(t.TempDir(), "coordinator.kubeconfig")
+	renewed := filepath.Join(t.TempDir(), "coordinator-token.json")
+	credential := New(Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{path}, Absent: "no kubeconfig", Renewed: renewed, QPS: 100, Burst: 100})
+	write := func(text string) {
+		t.Helper()
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		credential.read(time.Now())
+	}
+	stranger := jwt(fmt.Sprintf(`{"sub":"system:serviceaccount:lockkeeper:default","iat":%d,"exp":%d}`, now.Unix(), now.Unix()+3600))
+	first, second := token(now, now.Add(time.Hour)), token(now, now.Add(2*time.Hour))
+	write(server.with(first))
+	client, err := credential.Client()
+	must(t, err)
+	watched, err := client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	continues := func(what, want string) {
+		t.Helper()
+		if now, err := credential.Client(); err != nil || now != client || ended(client) {
+			t.Errorf("%s: ended %t, %v", what, ended(client), err)
+		}
+		if got := server.shows(t, client); got != want {
+			t.Errorf("%s: shows %q, want %q", what, got, want)
+		}
+	}
+	continues("at first", first)
+	write("# a comment\n" + server.with(first))
+	continues("another comment", first)
+	write(server.with(first)[:100])
+	continues("half written", first)
+	if s := credential.State(); s.Problem == "" || !s.Present || !s.Expires.Equal(now.Add(time.Hour)) {
+		t.Errorf("half written: %+v", s)
+	}
+	select {
+	case <-watched.ResultChan():
+		t.Error("the watch ended although nothing has changed")
+	default:
+	}
+	write(server.with(second))
+	continues("another token of the account", second)
+	select {
+	case <-watched.ResultChan():
+	case <-time.After(time.Minute):
+		t.Error("the watch continues with the token before")
+	}
+	// The renewed token of this kubeconfig, and only of this one.
+	third := token(now, now.Add(3*time.Hour))
+	text, err := json.Marshal(renewedToken{Kubeconfig: string(fmt.Appendf(nil, "%x", sum([]byte(server.with(second))))), Token: third})
+	must(t, err)
+	must(t, os.WriteFile(renewed, text, 0o600))
+	credential.read(time.Now())
+	continues("renewed", third)
+	expired := token(now.Add(-2*time.Hour), now.Add(-time.Hour))
+	write(server.with(expired))
+	continues("replaced by one that has expired", expired)
+
+	for _, c := range []struct {
+		what, text string
+		server     *listener
+		shows      string
+	}{
+		{"another account", server.with(stranger), server, stranger},
+		{"another server", other.with(stranger), other, stranger},
+		{"an opaque token", other.with("a"), other, "a"},
+		{"another opaque token", other.with("b"), other, "b"},
+	} {
+		changed := credential.Changed()
+		write(c.text)
+		if !ended(client) || !strings.Contains(context.Cause(client.Context()).Error(), "names another server, certificate authority or account") {
+			t.Errorf("%s: %v", c.what, context.Cause(client.Context()))
+		}
+		select {
+		case <-changed:
+		default:
+			t.Errorf("%s: the change is not announced", c.what)
+		}
+		// What ends a term goes where the term's requests went.
+		before := client
+		if client, err = credential.Client(); err != nil || client == before || c.server.shows(t, client) != c.shows {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		if c.what == "another server" && server.shows(t, before) != stranger {
+			t.Error("the client before does not reach its server")
+		}
+	}
+	changed := credential.Changed()
+	must(t, os.Remove(path))
+	credential.read(time.Now())
+	<-changed
+	if !ended(client) || context.Cause(client.Context()).Error() != "no kubeconfig" {
+		t.Errorf("gone: %v", context.Cause(client.Context()))
+	}
+	if s := credential.State(); s.Present || s.User != "" || s.Problem != "" {
+		t.Errorf("gone: %+v", s)
+	}
+	if c, err := credential.Client(); c != nil || err == nil {
+		t.Errorf("gone: %v, %v", c, err)
+	}
+}
+
+// A host's client follows the kubeconfig anywhere, and survives its absence. Files that it names count, and links to them.
+func TestHostsClientFollows(t *testing.T) {
+	server, other := listen(t), listen(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "kubelet.conf")
+	inFiles := func(l *listener) string {
+		text := strings.Replace(l.with("a"), "{certificate-authority-data: "+caOf(l.Server)+",", "{certificate-authority: ca.pem,", 1)
+		return strings.Replace(text, "token: a", "client-certificate: current.pem, client-key: current.pem", 1)
+	}
+	put := func(name, text string) {
+		t.Helper()
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	certify := func(name string) {
+		t.Helper()
+		cert, key := certificate(t, "system:node:n1", time.Now().Add(time.Hour))
+		put(name, cert+key)
+	}
+	ca := func(l *listener) string {
+		text, err := base64.StdEncoding.DecodeString(caOf(l.Server))
+		must(t, err)
+		return string(text)
+	}
+	var mu sync.Mutex
+	var states []State
+	credential := New(Options{
+		Identity: v1alpha1.IdentityHost, Paths: []string{filepath.Join(dir, "first"), path}, Absent: "none", QPS: 100, Burst: 100,
+		Report: func(s State) { mu.Lock(); states = append(states, s); mu.Unlock() },
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { credential.Run(ctx) })
+	defer running.Wait()
+	defer stop()
+	until := func(what string, is func() bool) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("waited in vain for %s: %+v", what, credential.State())
+			}
+		}
+	}
+	if _, err := credential.Client(); err == nil {
+		t.Error("a client without a kubeconfig")
+	}
+	put("ca.pem", ca(server))
+	certify("1.pem")
+	must(t, os.Symlink("1.pem", filepath.Join(dir, "current.pem")))
+	put("kubelet.conf", inFiles(server))
+	until("a client", func() bool { c, _ := credential.Client(); return c != nil })
+	client, err := credential.Client()
+	must(t, err)
+	server.shows(t, client)
+	rotated := func(what string, change func()) {
+		t.Helper()
+		before := client.conn.Load()
+		change()
+		until(what, func() bool { return client.conn.Load() != before })
+		if c, err := credential.Client(); c != client || err != nil || ended(client) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	rotated("another certificate", func() {
+		certify("2.pem")
+		must(t, os.Symlink("2.pem", filepath.Join(dir, "new.pem")))
+		must(t, os.Rename(filepath.Join(dir, "new.pem"), filepath.Join(dir, "current.pem")))
+	})
+	rotated("the link's target, written to", func() { certify("2.pem") })
+	put("2.pem", "half")
+	until("its problem", func() bool { return credential.State().Problem != "" })
+	server.shows(t, client)
+	rotated("a whole one", func() { certify("2.pem") })
+	if s := credential.State(); s.Problem != "" || s.Kind != KindCertificate || s.User != "system:node:n1" {
+		t.Errorf("%+v", s)
+	}
+	must(t, os.Remove(path))
+	until("its absence", func() bool { return !credential.State().Present })
+	server.shows(t, client)
+	rotated("another server", func() { put("ca.pem", ca(other)+ca(server)); put("kubelet.conf", inFiles(other)) })
+	until("its arrival there", func() bool { return strings.Contains(client.conn.Load().base.String(), other.URL) })
+	other.shows(t, client)
+	// The path that comes first counts.
+	rotated("the first path", func() { put("first", server.with("x")) })
+	if got := server.shows(t, client); got != "x" {
+		t.Errorf("shows %q", got)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for i := 1; i < len(states); i++ {
+		if states[i] == states[i-1] {
+			t.Errorf("reported twice: %+v", states[i])
+		}
+	}
+}
