@@ -258,7 +258,9 @@ func (c *Credential) replace(next *connection, err error) {
 		old.close()
 	}
 	if c.client = nil; next != nil {
-		c.client, err = newClient(next, c, &c.answers, c.o.QPS, c.o.Burst)
+		if c.client, err = newClient(next, c, &c.answers, c.o.QPS, c.o.Burst); err != nil {
+			c.client = nil
+		}
 	}
 	c.setError(err)
 }

@@ -19,18 +19,18 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Trouble is a request's failure in words for whoever has to mend it: which
-// file or server it is about, what is wrong, and what to do. The failure
-// itself is below it.
+// Trouble is a failed request, or a problem with the credential, explained to the
+// person who has to fix it: which file or server it is about, what is wrong, and what
+// to do. It wraps the error.
 type Trouble struct {
-	// Reason is Forbidden where the API server does not let this identity do
-	// what it has to, or "".
+	// Reason is Forbidden if the API server does not let this identity do what it has
+	// to, otherwise "".
 	Reason v1alpha1.Reason
 	Text   string
-	// GoesOn: nothing has failed yet.
+	// GoesOn: no request has failed yet.
 	GoesOn bool
-	// Own: it is the kubeconfig, or the credential plugin that it names, that is
-	// at fault, whatever the API server does.
+	// Own: the kubeconfig, or the credential plugin that it names, is at fault, not the
+	// API server.
 	Own bool
 	// RefusedBy is the admission webhook or policy that refused the request, "" if
 	// none did.
@@ -41,11 +41,11 @@ type Trouble struct {
 // Error is the text.
 func (t *Trouble) Error() string { return t.Text }
 
-// Unwrap is the failure as it came.
+// Unwrap returns the error.
 func (t *Trouble) Unwrap() error { return t.err }
 
-// Explain says of a failed request of this client what is wrong. What it has
-// no better words for is told as it is. nil stays nil.
+// Explain explains the failure of a request of this client. It leaves the text of an
+// error that it does not know as it is. nil stays nil.
 func (c *Client) Explain(err error) *Trouble {
 	if err == nil {
 		return nil
@@ -93,7 +93,7 @@ func before(p problem, text string) string {
 	return p.err.Error() + "; what it said before: " + text
 }
 
-// ExplainSetup is Explain for what kept a client from being made.
+// ExplainSetup explains why there is no client. nil stays nil.
 func ExplainSetup(err error) *Trouble {
 	if err == nil {
 		return nil
@@ -132,10 +132,10 @@ func (c *connection) explain(err error) *Trouble {
 	return &Trouble{Text: err.Error(), err: err}
 }
 
-// server is the API server as the kubeconfig names it.
+// server returns the API server's address in the kubeconfig.
 func (c *connection) server() string { return c.base.Scheme + "://" + c.base.Host }
 
-// named begins a text with the kubeconfig's path, if there is one: what is too
+// named begins a text with the kubeconfig's path, if there is one: a text that is too
 // long for a status is cut at its end.
 func (c *connection) named(format string, args ...any) string {
 	text := fmt.Sprintf(format, args...)
@@ -145,20 +145,20 @@ func (c *connection) named(format string, args ...any) string {
 	return text
 }
 
-// refused is what a 401 means.
+// refused explains a 401.
 func (c *connection) refused() string {
 	if c.cert != nil && time.Now().After(c.cert.NotAfter) {
 		return fmt.Sprintf("the client certificate in %s expired on %s; its kubelet renews it: systemctl status kubelet",
 			c.certFile, c.cert.NotAfter.UTC().Format("2006-01-02 15:04 UTC"))
 	}
 	if c.plugin != nil {
-		return c.named("%s refuses what credential plugin %s gives (401); is it this cluster's?", c.server(), c.plugin.name)
+		return c.named("%s refuses the credential of plugin %s (401); is it for this cluster?", c.server(), c.plugin.name)
 	}
 	return c.named("%s refuses its credential (401); is it this cluster's, and valid? systemctl status kubelet", c.server())
 }
 
-// unreachable says why nobody answers, or not the one who should; "" for what
-// it does not know.
+// unreachable explains why the API server does not answer, or another server does; ""
+// for an error that it does not know.
 func (c *connection) unreachable(err error) string {
 	if authority, ok := errors.AsType[x509.UnknownAuthorityError](err); ok && authority.Cert != nil {
 		return c.named("%s is certified by an authority (%s) that is not its certificate-authority", c.server(), authority.Cert.Issuer.CommonName)
@@ -205,7 +205,7 @@ func webhook(err error) (name, said string) {
 	return "", ""
 }
 
-// writeOf is what the error's write was about, as far as the error tells.
+// writeOf returns what the failed write was about, "" if the error does not say.
 func writeOf(err error) string {
 	if about, _, ok := strings.Cut(err.Error(), ": "); ok && strings.HasPrefix(about, "writing ") {
 		return " " + about
@@ -213,7 +213,7 @@ func writeOf(err error) string {
 	return ""
 }
 
-// forbidden is what a 403 means.
+// forbidden explains a 403.
 func forbidden(err error, message string) string {
 	if m := policyRefuses.FindStringSubmatch(message); m != nil {
 		return fmt.Sprintf("admission policy %s refuses%s: %s", m[1], writeOf(err), oneLine(m[2]))
@@ -228,7 +228,7 @@ func forbidden(err error, message string) string {
 		}
 		text := fmt.Sprintf("%s may not %s %s", m[1], m[2], what)
 		if kubelet := strings.HasPrefix(m[1], "system:node:"); kubelet && m[3] != "leases" && m[4] != v1alpha1.GroupVersion.Group {
-			// That is Kubernetes' own to grant; the manifests give hosts nothing of it.
+			// Kubernetes itself grants that; the manifests do not.
 			_, why, _ := strings.Cut(message[strings.Index(message, m[0])+len(m[0]):], ": ")
 			if why != "" {
 				text += " (" + oneLine(why) + ")"

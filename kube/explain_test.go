@@ -39,7 +39,7 @@ func TestExplain(t *testing.T) {
 		{fmt.Errorf("read tcp 10.0.0.5:43210->10.0.0.1:6443: %w", syscall.ECONNRESET), "", "/etc/kubernetes/kubelet.conf: cannot reach https://api:6443: connection reset by peer; see its server, and that one"},
 		{apierrors.NewUnauthorized("Unauthorized"), "Forbidden", "/etc/kubernetes/kubelet.conf: https://api:6443 refuses its credential (401); is it this cluster's, and valid? systemctl status kubelet"},
 		{apierrors.NewConflict(nodes, "n1", errors.New("changed")), "", `Operation cannot be fulfilled on nodes "n1": changed`},
-		{&PluginError{Command: "mint", How: "exit status 1", Words: "no"}, "", "/etc/kubernetes/kubelet.conf: credential plugin mint: exit status 1: no"},
+		{&PluginError{Command: "mint", How: "exit status 1", Message: "no"}, "", "/etc/kubernetes/kubelet.conf: credential plugin mint: exit status 1: no"},
 	} {
 		got := w.explain(c.err)
 		if got.Text != c.want || got.Reason != c.reason || !errors.Is(got, c.err) {

@@ -26,44 +26,44 @@ import (
 
 const (
 	// pluginBound is how long a credential plugin may take. A cloud's metadata
-	// service answers in milliseconds; one that is down is no reason to wait
-	// longer than for the API server itself.
+	// service answers in milliseconds. If it is down, waiting longer than for the API
+	// server itself does not help.
 	pluginBound = 30 * time.Second
-	// pluginPause is how long after one run of a plugin, at least, the next
-	// begins: it is asked again and again while it fails.
+	// pluginPause is the minimum time between two runs of a plugin: while it fails,
+	// every request asks for a credential.
 	pluginPause = 5 * time.Second
 
-	maxPluginSays  = 1 << 20  // bytes of its credential
-	maxPluginWords = 16 << 10 // bytes of its complaints that are read
-	maxPluginTold  = 300      // bytes of them that are told
+	maxPluginOutput  = 1 << 20  // bytes that are read of its standard output
+	maxPluginErrors  = 16 << 10 // bytes that are read of its standard error
+	maxPluginMessage = 300      // bytes of that which errors contain
 )
 
-const pluginExpired = "the credential it gave has expired already"
+const pluginExpired = "the credential that it provided has expired already"
 
-// A PluginError is a credential plugin that gave no credential.
+// A PluginError means that a credential plugin provided no credential.
 type PluginError struct {
 	Command string // as the kubeconfig names it
 	How     string // how it failed
-	Words   string // what it said, in one line of at most 300 bytes; may be ""
+	Message string // what it wrote to its standard error, in one line of at most 300 bytes; may be ""
 }
 
-// Error names the plugin, how it failed and its words.
+// Error names the plugin, how it failed, and its message.
 func (e *PluginError) Error() string {
 	text := "credential plugin " + e.Command + ": " + e.How
-	if e.Words != "" {
-		text += ": " + e.Words
+	if e.Message != "" {
+		text += ": " + e.Message
 	}
 	return text
 }
 
-// plugin is the program that a kubeconfig names for a credential, spoken to as
-// client.authentication.k8s.io says. client-go runs such programs as well, but
-// waits for one without an end, holding every request up, and passes its words
-// to nobody but the standard error: here each run has a bound, and what the
-// plugin says when it fails goes into the status.
+// plugin is the program that a kubeconfig names for a credential. It speaks
+// client.authentication.k8s.io. client-go runs such programs as well, but waits for
+// one indefinitely, which delays every request, and passes its error messages on to
+// the standard error only. Here each run has a bound, and a plugin's message is part
+// of the error and of the status.
 type plugin struct {
 	command    string // as it is called
-	name       string // as it is told of
+	name       string // in errors
 	args, env  []string
 	group      schema.GroupVersion
 	hint       string
@@ -83,7 +83,7 @@ type plugin struct {
 type minted struct {
 	token  string
 	cert   *tls.Certificate
-	expiry time.Time // as it says or its certificate does, the earlier; zero: neither does
+	expiry time.Time // the earlier of its own and its certificate's; zero: it has neither
 }
 
 func (m *minted) valid() bool { return m != nil && (m.expiry.IsZero() || time.Now().Before(m.expiry)) }
@@ -106,15 +106,15 @@ func newPlugin(cfg *rest.Config) (*plugin, error) {
 		return nil, &PluginError{Command: name, How: fmt.Sprintf("its apiVersion is %q, expected client.authentication.k8s.io/v1 or v1beta1", e.APIVersion)}
 	}
 	if e.InteractiveMode == clientcmdapi.AlwaysExecInteractiveMode {
-		return nil, &PluginError{Command: name, How: "it wants to ask somebody (interactiveMode: Always), and a service has nobody to ask"}
+		return nil, &PluginError{Command: name, How: "it has to ask a user (interactiveMode: Always), and a service has none"}
 	}
-	said := &clientauthentication.ExecCredential{}
+	request := &clientauthentication.ExecCredential{}
 	if e.ProvideClusterInfo {
-		if said.Spec.Cluster, err = rest.ConfigToExecCluster(cfg); err != nil {
+		if request.Spec.Cluster, err = rest.ConfigToExecCluster(cfg); err != nil {
 			return nil, &PluginError{Command: name, How: err.Error()}
 		}
 	}
-	info, err := runtime.Encode(pluginCodecs().LegacyCodec(group), said)
+	info, err := runtime.Encode(pluginCodecs().LegacyCodec(group), request)
 	if err != nil {
 		return nil, &PluginError{Command: name, How: err.Error()}
 	}
@@ -133,15 +133,15 @@ func pluginKnows(group schema.GroupVersion) bool {
 	return group.Version == "v1" || group.Version == "v1beta1"
 }
 
-// credential returns a credential that is valid, running the plugin if need be.
-// Whoever comes while it runs waits for the same run, until ctx ends; the run
-// goes on, for the next one who asks.
+// credential returns a valid credential, and runs the plugin if it has none. Callers
+// that come while it runs wait for the same run, until ctx ends; the run continues
+// for the next caller.
 func (p *plugin) credential(ctx context.Context) (*minted, error) {
 	for asked := false; ; asked = true {
 		p.mu.Lock()
 		have, failed := p.have, p.failed.err
 		switch {
-		case p.running != nil: // what it gave is nobody's yet, see run
+		case p.running != nil: // no caller may have its credential yet, see run
 		case have.valid() && !p.stale:
 			p.mu.Unlock()
 			return have, nil
@@ -166,13 +166,13 @@ func (p *plugin) credential(ctx context.Context) (*minted, error) {
 	}
 }
 
-// refused takes note that the API server did not take the credential. The
-// plugin is asked for another one, but not again and again.
+// refused records that the API server refused the credential. The plugin is asked for
+// another one, but not more often than every pluginPause.
 func (p *plugin) refused(m *minted) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.have == m && time.Since(p.ran) >= p.gap {
-		p.stale = true // and not forgotten: run tells by it whether the certificate is another
+		p.stale = true // run still compares the next certificate with it
 	}
 }
 
@@ -188,7 +188,7 @@ func (p *plugin) certificate() (*tls.Certificate, error) {
 	return m.cert, nil
 }
 
-// run runs the plugin once and takes in what came of it.
+// run runs the plugin once and records the result.
 func (p *plugin) run() {
 	m, err := p.mint()
 	p.mu.Lock()
@@ -198,8 +198,8 @@ func (p *plugin) run() {
 	}
 	p.mu.Unlock()
 	if other {
-		// Before anybody has the new one, whose request would go out on a
-		// connection that the old certificate opened.
+		// Before a caller has the new one: its request would use a connection that was
+		// opened with the old certificate.
 		p.renewed()
 	}
 	p.mu.Lock()
@@ -230,45 +230,45 @@ func (p *plugin) mint() (*minted, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.command, p.args...)
 	cmd.Env = append(os.Environ(), p.env...)
-	says, words := &bounded{most: maxPluginSays}, &bounded{most: maxPluginWords}
-	cmd.Stdout, cmd.Stderr = says, words
-	// A group of its own: what it started ends with it.
+	stdout, stderr := &bounded{most: maxPluginOutput}, &bounded{most: maxPluginErrors}
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	// A process group of its own: what it started ends with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	if cmd.Process != nil {
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // mostly nothing is left of it
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // usually nothing is left of it
 	}
 	if errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success() {
-		err = nil // what it started held its output open; it had printed all
+		err = nil // a process that it started held its output open; it had printed everything
 	}
-	told := oneLine(words.String())
+	message := oneLine(stderr.String())
 	switch {
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		how := fmt.Sprintf("there is no such program (%s; PATH=%s)", p.command, os.Getenv("PATH"))
 		return nil, p.fails(how, oneLine(p.hint))
 	case err != nil && ctx.Err() != nil:
-		return nil, p.fails(fmt.Sprintf("it took more than %v and was ended", p.bound), told)
+		return nil, p.fails(fmt.Sprintf("it took more than %v and was killed", p.bound), message)
 	case err != nil:
-		return nil, p.fails(err.Error(), told)
+		return nil, p.fails(err.Error(), message)
 	}
-	return p.read(says.Bytes(), told)
+	return p.read(stdout.Bytes(), message)
 }
 
 // read reads what the plugin printed, which is a secret and goes into no error.
-func (p *plugin) read(text []byte, told string) (*minted, error) {
+func (p *plugin) read(text []byte, message string) (*minted, error) {
 	obj, kind, err := pluginCodecs().UniversalDecoder(clientauthentication.SchemeGroupVersion).Decode(text, nil, nil)
 	cred, ok := obj.(*clientauthentication.ExecCredential)
 	if err != nil || !ok {
-		return nil, p.fails(fmt.Sprintf("what it printed (%d bytes) is no ExecCredential", len(text)), told)
+		return nil, p.fails(fmt.Sprintf("what it printed (%d bytes) is not an ExecCredential", len(text)), message)
 	}
 	if kind.GroupVersion() != p.group {
-		return nil, p.fails(fmt.Sprintf("it speaks %s, and the kubeconfig says %s", kind.GroupVersion(), p.group), told)
+		return nil, p.fails(fmt.Sprintf("it uses %s, and the kubeconfig expects %s", kind.GroupVersion(), p.group), message)
 	}
 	s := cred.Status
 	if s == nil || s.Token == "" && s.ClientCertificateData == "" || (s.ClientCertificateData == "") != (s.ClientKeyData == "") {
-		return nil, p.fails("it gave neither a token nor a certificate with its key", told)
+		return nil, p.fails("it provided neither a token nor a certificate with its key", message)
 	}
 	m := &minted{token: s.Token}
 	if s.ExpirationTimestamp != nil {
@@ -277,7 +277,7 @@ func (p *plugin) read(text []byte, told string) (*minted, error) {
 	if s.ClientCertificateData != "" {
 		pair, err := tls.X509KeyPair([]byte(s.ClientCertificateData), []byte(s.ClientKeyData))
 		if err != nil {
-			return nil, p.fails("its certificate and key: "+err.Error(), told)
+			return nil, p.fails("its certificate and key: "+err.Error(), message)
 		}
 		m.cert = &pair
 		if c := pair.Leaf; m.expiry.IsZero() || c.NotAfter.Before(m.expiry) {
@@ -285,13 +285,13 @@ func (p *plugin) read(text []byte, told string) (*minted, error) {
 		}
 	}
 	if !m.valid() {
-		return nil, p.fails(pluginExpired, told)
+		return nil, p.fails(pluginExpired, message)
 	}
 	return m, nil
 }
 
-func (p *plugin) fails(how, words string) error {
-	return &PluginError{Command: p.name, How: how, Words: words}
+func (p *plugin) fails(how, message string) error {
+	return &PluginError{Command: p.name, How: how, Message: message}
 }
 
 // pluginTripper gives every request the plugin's credential.
@@ -323,30 +323,30 @@ func (t pluginTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper is what apimachinery looks through.
 func (t pluginTripper) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// bounded keeps the first bytes that are written to it, and takes the others.
-// It has no other way in: io.Copy would pass Write by for a ReadFrom.
+// bounded keeps the first bytes that are written to it, and drops the others. It has
+// no ReadFrom, which io.Copy would use instead of Write.
 type bounded struct {
 	kept []byte
 	most int
 }
 
-// Write takes all of it.
+// Write accepts all of it.
 func (b *bounded) Write(text []byte) (int, error) {
 	b.kept = append(b.kept, text[:min(len(text), b.most-len(b.kept))]...)
 	return len(text), nil
 }
 
-// Bytes are those that it keeps.
+// Bytes returns the bytes that it keeps.
 func (b *bounded) Bytes() []byte { return b.kept }
 
-// String is the text that it keeps.
+// String returns the same as text.
 func (b *bounded) String() string { return string(b.kept) }
 
-// oneLine is text in one line, its end left out where it is long.
+// oneLine returns the text in one line, cut if it is long.
 func oneLine(text string) string {
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
-	if len(text) > maxPluginTold {
-		text = strings.ToValidUTF8(text[:maxPluginTold], "") + "…"
+	if len(text) > maxPluginMessage {
+		text = strings.ToValidUTF8(text[:maxPluginMessage], "") + "…"
 	}
 	return text
 }

@@ -81,13 +81,13 @@ func TestPluginFails(t *testing.T) {
 	for _, c := range []struct{ name, script, want string }{
 		{"fails", "echo 'no role for this' >&2; echo 'host' >&2; exit 3", "credential plugin mint: exit status 3: no role for this host"},
 		{"long", "echo '" + long + "' >&2; exit 1", "credential plugin mint: exit status 1: " + long[:300] + "…"},
-		{"hangs", "echo 'asking the metadata service' >&2; sleep 60", "credential plugin mint: it took more than 300ms and was ended: asking the metadata service"},
-		{"hangs in a child", "sleep 60 & wait", "credential plugin mint: it took more than 300ms and was ended"},
-		{"babbles", "echo s3cret", "credential plugin mint: what it printed (7 bytes) is no ExecCredential"},
-		{"empty", gives("", ""), "credential plugin mint: it gave neither a token nor a certificate with its key"},
-		{"half", gives("", `,"clientCertificateData":"s3cret"`), "credential plugin mint: it gave neither a token nor a certificate with its key"},
-		{"version", strings.Replace(gives("s3cret", ""), "k8s.io/v1", "k8s.io/v1beta1", 1), "credential plugin mint: it speaks client.authentication.k8s.io/v1beta1, and the kubeconfig says client.authentication.k8s.io/v1"},
-		{"expired", gives("s3cret", `,"expirationTimestamp":"2020-01-01T00:00:00Z"`), "credential plugin mint: the credential it gave has expired already"},
+		{"hangs", "echo 'asking the metadata service' >&2; sleep 60", "credential plugin mint: it took more than 300ms and was killed: asking the metadata service"},
+		{"hangs in a child", "sleep 60 & wait", "credential plugin mint: it took more than 300ms and was killed"},
+		{"babbles", "echo s3cret", "credential plugin mint: what it printed (7 bytes) is not an ExecCredential"},
+		{"empty", gives("", ""), "credential plugin mint: it provided neither a token nor a certificate with its key"},
+		{"half", gives("", `,"clientCertificateData":"s3cret"`), "credential plugin mint: it provided neither a token nor a certificate with its key"},
+		{"version", strings.Replace(gives("s3cret", ""), "k8s.io/v1", "k8s.io/v1beta1", 1), "credential plugin mint: it uses client.authentication.k8s.io/v1beta1, and the kubeconfig expects client.authentication.k8s.io/v1"},
+		{"expired", gives("s3cret", `,"expirationTimestamp":"2020-01-01T00:00:00Z"`), "credential plugin mint: the credential that it provided has expired already"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, _ := scripted(t, c.script, nil)

@@ -29,7 +29,7 @@ func TestPluginSaysTooMuch(t *testing.T) {
 
 	p, _ := scripted(t, flood, nil)
 	p.bound = time.Minute
-	want := "credential plugin mint: what it printed (1048576 bytes) is no ExecCredential: " + strings.Repeat("w", 300) + "…"
+	want := "credential plugin mint: what it printed (1048576 bytes) is not an ExecCredential: " + strings.Repeat("w", 300) + "…"
 	if _, err := p.credential(t.Context()); err == nil || err.Error() != want {
 		t.Errorf("%.200v\n\texpected %.200s", err, want)
 	}
@@ -40,7 +40,7 @@ func TestPluginGivesAnExpiredCredential(t *testing.T) {
 	p, dir := scripted(t, "echo x >>runs\necho 'from the cache' >&2\n"+gives("t", `,"expirationTimestamp":"2020-01-01T00:00:00Z"`), nil)
 	p.gap = time.Hour
 	for range 5 {
-		if _, err := p.credential(t.Context()); err == nil || err.Error() != "credential plugin mint: the credential it gave has expired already: from the cache" {
+		if _, err := p.credential(t.Context()); err == nil || err.Error() != "credential plugin mint: the credential that it provided has expired already: from the cache" {
 			t.Error(err)
 		}
 	}

@@ -146,7 +146,7 @@ func (c *Credential) warn(now time.Time) {
 func (c *Credential) expose() {
 	found := Exposed(c.o.Paths[0], c.o.Renewed)
 	c.mu.Lock()
-	before := c.state.findings()
+	before := strings.Split(c.state.Exposed, "\n")
 	c.state.Exposed = strings.Join(found, "\n")
 	c.mu.Unlock()
 	for _, finding := range found {

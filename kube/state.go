@@ -2,7 +2,6 @@ package kube
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -198,11 +197,6 @@ func (s *State) Text(now time.Time) string {
 		return fmt.Sprintf("%s, valid for %s more; renewing it has failed since %s: %s", s.File, roughly(left), stamp(s.FailedSince), s.Failed)
 	}
 	return fmt.Sprintf("%s, valid for %s more; it renews itself at %s", s.File, roughly(left), stamp(s.Renews))
-}
-
-// findings are those of Exposed.
-func (s *State) findings() []string {
-	return strings.FieldsFunc(s.Exposed, func(r rune) bool { return r == '\n' })
 }
 
 // roughly is a duration for people: days, hours or minutes, rounded down.
