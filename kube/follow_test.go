@@ -38,6 +38,10 @@ func listen(t *testing.T) *listener {
 			<-r.Context().Done()
 			return
 		}
+		if strings.HasSuffix(r.Header.Get("Authorization"), "refused") {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
 		w.WriteHeader(http.StatusNotFound)
 	}))
 	t.Cleanup(l.Close)
@@ -157,7 +161,11 @@ func TestCoordinatorsClient(t *testing.T) {
 	changed := credential.Changed()
 	must(t, os.Remove(path))
 	credential.read(time.Now())
-	<-changed
+	select {
+	case <-changed:
+	default:
+		t.Error("gone: the change is not announced")
+	}
 	if !ended(client) || context.Cause(client.Context()).Error() != "no kubeconfig" {
 		t.Errorf("gone: %v", context.Cause(client.Context()))
 	}
@@ -262,4 +270,45 @@ func TestHostsClientFollows(t *testing.T) {
 			t.Errorf("reported twice: %+v", states[i])
 		}
 	}
+}
+
+// A refusal, and a plugin's failure, are reported, and are over with another kubeconfig.
+func TestTroublesAreReported(t *testing.T) {
+	server := listen(t)
+	path := filepath.Join(t.TempDir(), "kubelet.conf")
+	var last State
+	c := New(Options{Identity: v1alpha1.IdentityHost, Paths: []string{path}, QPS: 100, Burst: 100, Report: func(s State) { last = s }})
+	use := func(text string) {
+		t.Helper()
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		c.read(time.Now())
+		client, err := c.Client()
+		must(t, err)
+		_, _ = client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	}
+	use(server.with("refused"))
+	if last.Refused.IsZero() || last.Problem != "" || !last.Present {
+		t.Errorf("refused: %+v", last)
+	}
+	plugin := strings.Replace(server.with("x"), "token: x", "exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/false, interactiveMode: Never}", 1)
+	use(plugin)
+	// The report comes after the request's failure.
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(c.reportedState().Problem, "credential plugin false: exit status 1"); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("a plugin that fails: %+v", c.reportedState())
+		}
+	}
+	if s := c.State(); !s.Refused.IsZero() || s.ProblemSince.IsZero() || s.Broken(time.Now()) != "" || s.Broken(time.Now().Add(lasting)) == "" {
+		t.Errorf("a plugin that fails: %+v", s)
+	}
+	use(server.with("x"))
+	if s := c.State(); s.Problem != "" || s.Broken(time.Now().Add(time.Hour)) != "" || s.Answered.IsZero() {
+		t.Errorf("all is well: %+v", s)
+	}
+}
+
+func (c *Credential) reportedState() State {
+	c.reporting.Lock()
+	defer c.reporting.Unlock()
+	return c.reported
 }

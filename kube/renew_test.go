@@ -511,6 +511,24 @@ func TestReadsAgainWhenTheKubeconfigIsGone(t *testing.T) {
 	}
 }
 
+// A token whose kubeconfig is half written is not renewed: the new one would belong to content that is gone.
+func TestHalfWrittenIsNotRenewed(t *testing.T) {
+	now := time.Now()
+	r := newRenewer(t, now.Add(-20*time.Minute), now.Add(40*time.Minute))
+	c := r.credential(nil)
+	look(t, c, now)
+	r.write(r.before[:100])
+	look(t, c, now.Add(30*time.Minute))
+	if len(r.asked) > 0 || !c.State().Present {
+		t.Errorf("asked %q", r.asked)
+	}
+	r.write(r.before)
+	look(t, c, now.Add(31*time.Minute))
+	if len(r.asked) != 1 {
+		t.Errorf("whole again: asked %q", r.asked)
+	}
+}
+
 // After a renewal, whatever came of it, it waits before it asks for another token.
 func TestRenewalsWait(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
