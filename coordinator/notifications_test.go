@@ -53,8 +53,8 @@ func TestOccasions(t *testing.T) {
 			e.wrote(&idle, &rollout.Verdict{Node: "a", Move: &rollout.Move{From: v1alpha1.StateIdle, To: v1alpha1.StateDraining, On: turn.Granted}}, "t1")
 		}, ""},
 		{"done", func() { e.wrote(&n, ends(v1alpha1.ResultDone, ""), "") }, "turn-ended nodes=[a] policy=web turn=t1 result=Done reason=: Node a: Done: turn t1 ended Done"},
-		{"backed out", func() { e.wrote(&n, ends(v1alpha1.ResultTurnedBack, v1alpha1.ReasonOverdue), "") },
-			"turn-ended nodes=[a] policy=web turn=t1 result=TurnedBack reason=Overdue: Node a: TurnedBack: turn t1 ended TurnedBack (Overdue: "},
+		{"backed out", func() { e.wrote(&n, ends(v1alpha1.ResultBackedOut, v1alpha1.ReasonOverdue), "") },
+			"turn-ended nodes=[a] policy=web turn=t1 result=BackedOut reason=Overdue: Node a: BackedOut: turn t1 ended BackedOut (Overdue: "},
 		{"failed", func() { e.wrote(&n, ends(v1alpha1.ResultFailed, v1alpha1.ReasonNotUpdated), "") },
 			"failed nodes=[a] policy=web turn=t1 result=Failed reason=NotUpdated: Node a: Failed: turn t1 ended Failed (NotUpdated: "},
 		{"stays because it failed", func() {

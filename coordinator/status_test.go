@@ -18,13 +18,13 @@ func TestStatusPause(t *testing.T) {
 			Nodes:      v1alpha1.PolicyNodes{Wanting: held},
 		}
 	}
-	was := said("Gate", "errors with 17", 2)
+	was := said("GateClosed", "errors with 17", 2)
 	for name, c := range map[string]struct {
 		next v1alpha1.DisruptionPolicyStatus
 		want time.Duration
 	}{
-		"another value": {said("Gate", "errors with 18", 2), 10 * time.Minute},
-		"another count": {said("Gate", "errors with 18", 3), 10 * time.Second},
+		"another value": {said("GateClosed", "errors with 18", 2), 10 * time.Minute},
+		"another count": {said("GateClosed", "errors with 18", 3), 10 * time.Second},
 		"another word":  {said("Window", "closed", 3), time.Second},
 		"the first":     {v1alpha1.DisruptionPolicyStatus{}, time.Second},
 	} {

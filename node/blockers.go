@@ -138,7 +138,7 @@ func (h *Host) sourcesError(o *turn.Observation) string {
 	switch s := &o.Sources; {
 	case o.Node.UID == "", !s.Complete && time.Since(h.self.started) < readBy:
 		return ""
-	case s.Veto == v1alpha1.ReasonSources:
+	case s.Veto == v1alpha1.ReasonSourceUnreadable:
 		return s.VetoDetail
 	default:
 		return cmp.Or(s.Missing, s.Unconfirmed)

@@ -84,7 +84,7 @@ func outranks(sources, own v1alpha1.Reason) bool {
 	switch own {
 	case v1alpha1.ReasonNone:
 		return sources != ""
-	case v1alpha1.ReasonWindow, v1alpha1.ReasonMinUptime, v1alpha1.ReasonRebootManager:
+	case v1alpha1.ReasonWindow, v1alpha1.ReasonMinUptime, v1alpha1.ReasonOtherManager:
 		return sources == v1alpha1.ReasonHeldBack
 	}
 	return false
@@ -143,7 +143,7 @@ func (h *Host) veto(s Settings) (v1alpha1.Reason, string) {
 		for i, m := range managers.active {
 			names[i] = m.String()
 		}
-		return v1alpha1.ReasonRebootManager, strings.Join(names, "; ")
+		return v1alpha1.ReasonOtherManager, strings.Join(names, "; ")
 	case h.windows.closed != "":
 		return v1alpha1.ReasonWindow, h.windows.closed
 	case h.self.uptime() < s.MinUptime:

@@ -81,13 +81,13 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 		s.VetoDetail = "its plan would boot a version that a policy holds back"
 	case unread != "" && s.Wants.Something():
 		// A commit reads everything: no turn is to begin that would wait for it.
-		s.Veto, s.VetoDetail = v1alpha1.ReasonSources, unread
+		s.Veto, s.VetoDetail = v1alpha1.ReasonSourceUnreadable, unread
 	}
 	s.Changes, s.HeldBack, s.Plan = plan.Changes(), heldBack(&plan), planned(&plan)
 	if text, lasts := h.unread.hear(h.policies.Err(), h.view.Err(), time.Now()); text != "" && known {
 		s.Unconfirmed = text
 		if lasts && s.Veto == "" && s.Wants.Something() {
-			s.Veto, s.VetoDetail = v1alpha1.ReasonSources, text
+			s.Veto, s.VetoDetail = v1alpha1.ReasonSourceUnreadable, text
 		}
 	}
 	if !engine.confirmed && s.Unconfirmed == "" {

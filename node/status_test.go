@@ -75,7 +75,7 @@ func TestStatusLine(t *testing.T) {
 		}, "idle; waits: NoCoordinator (nobody holds the Lease) since T" + wants},
 		{"idle", func(o *o) { none(o); o.Alone = v1alpha1.ReasonNoCoordinator }, "idle; up to date since T"},
 		{"", none, "not in any coordinator's care; up to date since T"},
-		{"", func(o *o) { o.Sources = turn.Sources{Missing: "update_engine: not read yet"} }, "not in any coordinator's care; waits: Sources (update_engine: not read yet) since T"},
+		{"", func(o *o) { o.Sources = turn.Sources{Missing: "update_engine: not read yet"} }, "not in any coordinator's care; waits: SourceUnreadable (update_engine: not read yet) since T"},
 		{"", func(o *o) { o.Node.Managed = new(false) }, "not in any coordinator's care; waits: Unmanaged (managed=false) since T" + wants},
 		{"", func(o *o) { o.Node.Detached = &v1alpha1.Intent{Reason: "theirs"} }, "not in any coordinator's care; waits: Detached (theirs) since T" + wants},
 		{"idle", none, "idle; up to date since T"},

@@ -121,7 +121,7 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 	refuses.Store(true)
 	close(ends)
 	until("refused", func() bool { return h.policies.Err() != nil })
-	if o := h.observe(ctx); o.Veto != v1alpha1.ReasonSources || !strings.Contains(o.VetoDetail, "no rights") || o.Sources.Unconfirmed != o.VetoDetail || o.Sources.Wants != v1alpha1.WantsReboot {
+	if o := h.observe(ctx); o.Veto != v1alpha1.ReasonSourceUnreadable || !strings.Contains(o.VetoDetail, "no rights") || o.Sources.Unconfirmed != o.VetoDetail || o.Sources.Wants != v1alpha1.WantsReboot {
 		t.Errorf("refused: veto %q (%s), waits for %q, wants %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed, o.Sources.Wants)
 	}
 	refuses.Store(false)
@@ -132,7 +132,7 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 		t.Errorf("broken: veto %q (%s), waits for %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed)
 	}
 	h.unread.since = time.Now().Add(-unreadFor)
-	if o := h.observe(ctx); o.Veto != v1alpha1.ReasonSources || o.Sources.Unconfirmed != o.VetoDetail || o.Sources.Wants != v1alpha1.WantsReboot {
+	if o := h.observe(ctx); o.Veto != v1alpha1.ReasonSourceUnreadable || o.Sources.Unconfirmed != o.VetoDetail || o.Sources.Wants != v1alpha1.WantsReboot {
 		t.Errorf("broken for long: veto %q (%s), waits for %q, wants %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed, o.Sources.Wants)
 	}
 	broken.Store(false)
@@ -142,9 +142,9 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 func TestOutranks(t *testing.T) {
 	for own, ranks := range map[v1alpha1.Reason][2]bool{ // HeldBack, Sources
 		"": {true, true}, v1alpha1.ReasonWindow: {true, false}, v1alpha1.ReasonMinUptime: {true, false},
-		v1alpha1.ReasonRebootManager: {true, false}, v1alpha1.ReasonHostPaused: {false, false}, v1alpha1.ReasonObserve: {false, false},
+		v1alpha1.ReasonOtherManager: {true, false}, v1alpha1.ReasonHostPaused: {false, false}, v1alpha1.ReasonObserve: {false, false},
 	} {
-		got := [2]bool{outranks(v1alpha1.ReasonHeldBack, own), outranks(v1alpha1.ReasonSources, own)}
+		got := [2]bool{outranks(v1alpha1.ReasonHeldBack, own), outranks(v1alpha1.ReasonSourceUnreadable, own)}
 		if got != ranks || outranks("", own) {
 			t.Errorf("over %q: %v, and nothing over it: %t; expected %v", own, got, outranks("", own), ranks)
 		}

@@ -45,7 +45,7 @@ func StateAttr(state v1alpha1.State) slog.Attr {
 func HeldLevel(reason v1alpha1.Reason) slog.Level {
 	switch reason {
 	case v1alpha1.ReasonFailed, v1alpha1.ReasonOverdue, v1alpha1.ReasonHostSilent, v1alpha1.ReasonForbidden, v1alpha1.ReasonNoCoordinator,
-		v1alpha1.ReasonHookFailed, v1alpha1.ReasonUnhealthy, v1alpha1.ReasonUnknownState, v1alpha1.ReasonVersion, v1alpha1.ReasonInvalidPolicy:
+		v1alpha1.ReasonHookFailed, v1alpha1.ReasonUnhealthy, v1alpha1.ReasonUnknownState, v1alpha1.ReasonVersionSkew, v1alpha1.ReasonInvalidPolicy:
 		return slog.LevelWarn
 	}
 	return slog.LevelInfo
@@ -63,7 +63,7 @@ func LogTurnEnd(log *slog.Logger, whose string, l *v1alpha1.Last, attrs ...any) 
 	switch {
 	case l.Result == v1alpha1.ResultFailed && l.Reason != "":
 		level, id = slog.LevelError, v1alpha1.MessageTurnFailed
-	case l.Result == v1alpha1.ResultTurnedBack:
+	case l.Result == v1alpha1.ResultBackedOut:
 		level = slog.LevelWarn
 	}
 	LogEvent(log, level, id, text, attrs...)

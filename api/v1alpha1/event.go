@@ -57,8 +57,8 @@ func (d EventDoc) Type() string {
 // personal are the reasons for which a node is held that need a person, and so
 // an Event. The others come and go by themselves.
 var personal = []Reason{
-	ReasonStopped, ReasonForbidden, ReasonVersion, ReasonHostSilent, ReasonOverdue,
-	ReasonNoPolicy, ReasonUnknownState, ReasonRebootManager,
+	ReasonStopped, ReasonForbidden, ReasonVersionSkew, ReasonHostSilent, ReasonOverdue,
+	ReasonNoPolicy, ReasonUnknownState, ReasonOtherManager,
 	ReasonHeldBack,
 }
 
@@ -75,7 +75,7 @@ var eventDocs = func() []EventDoc {
 		{EventGranted, aboutNode, false, "Grant", "the node is let into its turn; the note names the turn, its first state and the changes", "nothing"},
 		{string(ResultDone), aboutNode, false, "End", "the turn is over and the changes are in effect", "nothing"},
 		{string(ResultCancelled), aboutNode, false, "End", "the turn is over because the changes vanished, or a person took the node out", "nothing"},
-		{string(ResultTurnedBack), aboutNode, true, "End", "the turn could not go on and is over; the node tries again later, behind all others", "see the reason in the note; `lockkeeper retry NODE` lets it try at once"},
+		{string(ResultBackedOut), aboutNode, true, "End", "the turn could not go on and is over; the node tries again later, behind all others", "see the reason in the note; `lockkeeper retry NODE` lets it try at once"},
 		{string(ResultFailed), aboutNode, true, "End", failed.Means, failed.Do},
 		{EventTurnedRound, aboutNode, true, "TurnRound", "the turn gives back what it took; the note says why", "see the reason in the note"},
 		{EventUnsettled, aboutNode, true, "Wait", "the outcome of a write to the node has been unknown for a minute; the coordinator grants nothing to any node until it knows the outcome", "see the error in the note, and check whether the API server answers requests for this Node"},

@@ -19,7 +19,7 @@ func TestEventDocs(t *testing.T) {
 			t.Errorf("%s means two things: %q and %q", d.Reason, d.Means, r.Means)
 		}
 	}
-	for _, result := range []Result{ResultDone, ResultCancelled, ResultTurnedBack, ResultFailed} {
+	for _, result := range []Result{ResultDone, ResultCancelled, ResultBackedOut, ResultFailed} {
 		if !seen[string(result)] {
 			t.Errorf("a turn that ended %s has no Event", result)
 		}

@@ -160,7 +160,7 @@ type Last struct {
 	Changes []Change `json:"changes,omitempty"`
 	// End is when the turn ended, by the coordinator's clock.
 	End time.Time `json:"end"`
-	// NotBefore is the earliest time of the next grant after TurnedBack, and
+	// NotBefore is the earliest time of the next grant after BackedOut, and
 	// Attempts how many turns were turned back since the last that was Done
 	// or was for other changes; the delay doubles with each.
 	NotBefore *time.Time `json:"notBefore,omitempty"`
@@ -181,9 +181,9 @@ func ParseLast(s string) (*Last, error) {
 		return nil, err
 	}
 	switch l.Result {
-	case ResultDone, ResultCancelled, ResultTurnedBack, ResultFailed:
+	case ResultDone, ResultCancelled, ResultBackedOut, ResultFailed:
 	default:
-		return nil, fmt.Errorf("result: %q, expected Done, Cancelled, TurnedBack or Failed", clip(string(l.Result)))
+		return nil, fmt.Errorf("result: %q, expected Done, Cancelled, BackedOut or Failed", clip(string(l.Result)))
 	}
 	if l.Attempts < 0 {
 		return nil, fmt.Errorf("attempts: %d, expected 0 or more", l.Attempts)

@@ -410,7 +410,7 @@ type TurnStatus struct {
 type FinishedTurn struct {
 	// Turn is its ID.
 	Turn UpdateName `json:"turn"`
-	// Result is how it ended: Done, Cancelled, TurnedBack or Failed.
+	// Result is how it ended: Done, Cancelled, BackedOut or Failed.
 	Result UpdateName `json:"result"`
 	// Reason is why, if not Done.
 	//

@@ -6,7 +6,7 @@ type Occasion string
 
 // The occasions.
 const (
-	OccasionTurnEnded Occasion = "turn-ended" // [ResultDone], [ResultCancelled] or [ResultTurnedBack]
+	OccasionTurnEnded Occasion = "turn-ended" // [ResultDone], [ResultCancelled] or [ResultBackedOut]
 	OccasionFailed    Occasion = "failed"     // of one node
 	OccasionHalted    Occasion = "halted"     // of one policy
 	OccasionHeld      Occasion = "held"       // of one or more nodes
@@ -22,7 +22,7 @@ type OccasionDoc struct {
 // OccasionDocs are all occasions, in the order of the documentation.
 func OccasionDocs() []OccasionDoc {
 	return []OccasionDoc{
-		{OccasionTurnEnded, "a node's turn ended without a failure: `Done`, `Cancelled` or `TurnedBack`"},
+		{OccasionTurnEnded, "a node's turn ended without a failure: `Done`, `Cancelled` or `BackedOut`"},
 		{OccasionFailed, "a node's turn ended `Failed`, or the node stays in its turn because it failed or is overdue"},
 		{OccasionHalted, "more nodes of a policy have failed than it allows, so it grants no more turns (`Halted`); and the end of that (`Released`)"},
 		{OccasionHeld, "nodes have been held for longer than `held_longer_than`, whatever the reasons"},

@@ -33,7 +33,7 @@ func (r Reason) Places() []Place {
 	}
 	waits, host := true, false
 	switch r {
-	case ReasonOverBudget, ReasonReplaced, ReasonForgiven, ReasonOverdue: // the coordinator's findings
+	case ReasonOverBudget, ReasonReplaced, ReasonCleared, ReasonOverdue: // the coordinator's findings
 		waits = false
 	case ReasonApplyFailed: // a report, after which the host waits for the coordinator
 		waits = false

@@ -39,9 +39,9 @@ const (
 	ReasonTurnLimit Reason = "TurnLimit"
 	// ReasonNotReady: the node is not Ready.
 	ReasonNotReady Reason = "NotReady"
-	// ReasonVersion: the host's protocol is not the coordinator's or the one
+	// ReasonVersionSkew: the host's protocol is not the coordinator's or the one
 	// before.
-	ReasonVersion Reason = "Version"
+	ReasonVersionSkew Reason = "VersionSkew"
 	// ReasonHandover: turns of another term are not settled yet, or a write
 	// has an outcome that is not known.
 	ReasonHandover Reason = "Handover"
@@ -52,8 +52,8 @@ const (
 	// ReasonWouldGrant: the policy only observes; the node's turn would be
 	// now.
 	ReasonWouldGrant Reason = "WouldGrant"
-	// ReasonGate: a gate of the policy is closed.
-	ReasonGate Reason = "Gate"
+	// ReasonGateClosed: a gate of the policy is closed.
+	ReasonGateClosed Reason = "GateClosed"
 )
 
 // Why a node waits, in a turn or in none.
@@ -78,15 +78,15 @@ const (
 	ReasonInvalidGrant Reason = "InvalidGrant"
 	// ReasonInvalidRecord: the host annotation cannot be read, or is too large.
 	ReasonInvalidRecord Reason = "InvalidRecord"
-	// ReasonSources: a source of changes has not been read in this boot, or it or
+	// ReasonSourceUnreadable: a source of changes has not been read in this boot, or it or
 	// the policies cannot be read now.
-	ReasonSources Reason = "Sources"
+	ReasonSourceUnreadable Reason = "SourceUnreadable"
 	// ReasonInhibited: somebody holds a block inhibitor against a shutdown.
 	ReasonInhibited Reason = "Inhibited"
 	// ReasonSessions: somebody is logged in and has been warned.
 	ReasonSessions Reason = "Sessions"
-	// ReasonMarked: lockkeeper's cordon stands on a node in no turn.
-	ReasonMarked Reason = "Marked"
+	// ReasonOwnCordonLeft: lockkeeper's cordon stands on a node in no turn.
+	ReasonOwnCordonLeft Reason = "OwnCordonLeft"
 )
 
 // Vetoes of a host.
@@ -102,14 +102,14 @@ const (
 	// ReasonHeldBack: the reboot would boot an OS version that a policy holds
 	// back.
 	ReasonHeldBack Reason = "HeldBack"
-	// ReasonRebootManager: another reboot manager is active on the host.
-	ReasonRebootManager Reason = "RebootManager"
+	// ReasonOtherManager: another reboot manager is active on the host.
+	ReasonOtherManager Reason = "OtherManager"
 )
 
 // IsVeto reports whether the reason is one that a host may give for a veto.
 func (r Reason) IsVeto() bool {
 	switch r {
-	case ReasonHostPaused, ReasonObserve, ReasonWindow, ReasonMinUptime, ReasonHeldBack, ReasonRebootManager, ReasonSources:
+	case ReasonHostPaused, ReasonObserve, ReasonWindow, ReasonMinUptime, ReasonHeldBack, ReasonOtherManager, ReasonSourceUnreadable:
 		return true
 	}
 	return false
@@ -131,7 +131,7 @@ func (r Reason) Holds() bool {
 func (r Reason) endsOnly() bool {
 	switch r {
 	case ReasonUncordoned, ReasonWantGone, ReasonPlanChanged, ReasonBootChanged, ReasonRebootRefused, ReasonHookFailed, ReasonApplyFailed,
-		ReasonNotUpdated, ReasonStillWanted, ReasonUnhealthy, ReasonOverBudget, ReasonReplaced, ReasonForgiven:
+		ReasonNotUpdated, ReasonStillWanted, ReasonUnhealthy, ReasonOverBudget, ReasonReplaced, ReasonCleared:
 		return true
 	}
 	return false
@@ -140,7 +140,7 @@ func (r Reason) endsOnly() bool {
 // Ends reports whether a turn may end for the reason.
 func (r Reason) Ends() bool {
 	switch r {
-	case ReasonUnmanaged, ReasonDetached, ReasonHostSilent, ReasonOverdue, ReasonHeldBack, ReasonMarked, ReasonWindow, ReasonInvalidGrant:
+	case ReasonUnmanaged, ReasonDetached, ReasonHostSilent, ReasonOverdue, ReasonHeldBack, ReasonOwnCordonLeft, ReasonWindow, ReasonInvalidGrant:
 		return true
 	case ReasonUnhealthy: // the turn ends when the host has recovered, or an admin clears it
 		return false
@@ -188,8 +188,8 @@ const (
 	ReasonOverBudget Reason = "OverBudget"
 	// ReasonReplaced: the Node object is not the one that was granted.
 	ReasonReplaced Reason = "Replaced"
-	// ReasonForgiven: an admin's retry ended a turn that had failed.
-	ReasonForgiven Reason = "Forgiven"
+	// ReasonCleared: an admin's retry ended a turn that had failed.
+	ReasonCleared Reason = "Cleared"
 )
 
 // ReasonDoc is a reason with what it means and what a person can do.

@@ -101,9 +101,9 @@ const (
 	// ResultCancelled: the want vanished, or an admin took the node out;
 	// nobody did anything wrong.
 	ResultCancelled Result = "Cancelled"
-	// ResultTurnedBack: the turn could not go on and disturbed no more; the
+	// ResultBackedOut: the turn could not go on and disturbed no more; the
 	// node tries again after [Last].NotBefore, behind all others.
-	ResultTurnedBack Result = "TurnedBack"
+	ResultBackedOut Result = "BackedOut"
 	// ResultFailed: the host did what the turn was for, and it did not work.
 	// Counts against maxFailed until it is forgiven (AnnotationRetry).
 	ResultFailed Result = "Failed"

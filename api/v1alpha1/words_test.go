@@ -69,7 +69,7 @@ func TestParseRecordsAreBoundedAndChecked(t *testing.T) {
 	if _, err := ParseLast(`{"result":"Perished"}`); err == nil {
 		t.Error("last: an unknown result passes")
 	}
-	if _, err := ParseLast(`{"result":"TurnedBack","attempts":-1}`); err == nil {
+	if _, err := ParseLast(`{"result":"BackedOut","attempts":-1}`); err == nil {
 		t.Error("last: negative attempts pass")
 	}
 	h, err := ParseHost(`{"protocol":7,"nodeUID":"u","bootID":"b","bootTime":"2026-01-02T03:04:05Z","started":"2026-01-02T03:04:05Z","novelty":1}`)

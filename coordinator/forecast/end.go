@@ -238,7 +238,7 @@ func (c *course) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 	}
 	var seen int
 	g.lasts, seen = c.lasts(l, changes)
-	if !inTurn && held == v1alpha1.ReasonGate {
+	if !inTurn && held == v1alpha1.ReasonGateClosed {
 		l.shut = cmp.Or(l.shut, "a gate is closed")
 	}
 	if !inTurn && l.shut != "" {

@@ -96,7 +96,7 @@ func TestEnds(t *testing.T) {
 		{name: "the policy is invalid", nodes: nodes(2, wanting), change: func(p *policy.Policy, _ *rollout.Snapshot) { p.Problems = []policy.Problem{{Field: "spec", Text: "x"}} },
 			unknown: "the policy is invalid", left: 2},
 		{name: "no policy selects them", nodes: nodes(2, wanting), change: func(_ *policy.Policy, s *rollout.Snapshot) { s.Policies = nil }, unknown: "every node that is left is held", left: 2, without: 2},
-		{name: "a gate is closed", nodes: nodes(2, wanting), held: map[string]v1alpha1.Reason{"n1": v1alpha1.ReasonGate}, unknown: "a gate is closed", left: 2, turn: 10 * time.Minute},
+		{name: "a gate is closed", nodes: nodes(2, wanting), held: map[string]v1alpha1.Reason{"n1": v1alpha1.ReasonGateClosed}, unknown: "a gate is closed", left: 2, turn: 10 * time.Minute},
 		{name: "no window is open", nodes: nodes(2, wanting), change: window("22:00", time.Hour), unknown: "the next window opens at 2026-11-21 22:00:00 UTC", left: 2},
 		{name: "the window is long enough", nodes: nodes(3, wanting), change: window("11:45", 50*time.Minute), after: 32 * time.Minute, left: 3, turn: 10 * time.Minute},
 		{name: "the window is too short", nodes: nodes(3, wanting), change: window("11:45", 40*time.Minute), unknown: "its window closes before that", left: 3, turn: 10 * time.Minute},

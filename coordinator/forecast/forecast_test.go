@@ -104,7 +104,7 @@ func TestNodesAreJudgedAsIfAlone(t *testing.T) {
 			n.Host.BootTime = n.Host.BootTime.Add(time.Duration(r.IntN(5)) * time.Minute)
 			n.Unschedulable, n.ControlPlane, n.Ready = r.IntN(6) == 0, r.IntN(4) == 0, r.IntN(9) > 0
 			if turnedBack {
-				n.Last = &v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultTurnedBack, End: noon.Add(-time.Hour), Changes: anUpdate, NotBefore: new(noon.Add(time.Duration(r.IntN(60)-50) * time.Minute))}
+				n.Last = &v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultBackedOut, End: noon.Add(-time.Hour), Changes: anUpdate, NotBefore: new(noon.Add(time.Duration(r.IntN(60)-50) * time.Minute))}
 			}
 			s.Nodes, names = append(s.Nodes, n), append(names, n.Name)
 		}
@@ -231,9 +231,9 @@ func TestOutcomes(t *testing.T) {
 		"to be taken in":     {func(n *turn.Node) { n.State = v1alpha1.StateAbsent }, Nothing, Goes, ""},
 		"never heard of":     {func(n *turn.Node) { n.State, n.Wants, n.Host = v1alpha1.StateAbsent, "", nil }, NotManaged, Held, v1alpha1.ReasonHostSilent},
 		"silent":             {func(n *turn.Node) { n.BootID = "another" }, Held, Held, v1alpha1.ReasonHostSilent},
-		"marked":             {func(n *turn.Node) { n.Mark = true }, Nothing, Held, v1alpha1.ReasonMarked},
-		"a veto of its own":  {func(n *turn.Node) { n.Host.Veto = v1alpha1.ReasonRebootManager }, Nothing, Held, v1alpha1.ReasonRebootManager},
-		"another protocol":   {func(n *turn.Node) { n.Host.Protocol = v1alpha1.Protocol + 1 }, Nothing, Held, v1alpha1.ReasonVersion},
+		"marked":             {func(n *turn.Node) { n.Mark = true }, Nothing, Held, v1alpha1.ReasonOwnCordonLeft},
+		"a veto of its own":  {func(n *turn.Node) { n.Host.Veto = v1alpha1.ReasonOtherManager }, Nothing, Held, v1alpha1.ReasonOtherManager},
+		"another protocol":   {func(n *turn.Node) { n.Host.Protocol = v1alpha1.Protocol + 1 }, Nothing, Held, v1alpha1.ReasonVersionSkew},
 		"in a turn":          {func(n *turn.Node) { *n = draining(n.Name) }, InTurn, InTurn, ""},
 	} {
 		n := idle("n1")

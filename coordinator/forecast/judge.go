@@ -40,7 +40,7 @@ func (q *Question) judge() {
 	}
 	gated := map[string]bool{} // policies for whose gates the coordinator holds nodes
 	for i := range q.in.Nodes {
-		if n := &q.in.Nodes[i]; n.Held == v1alpha1.ReasonGate && q.in.NoLeader == "" {
+		if n := &q.in.Nodes[i]; n.Held == v1alpha1.ReasonGateClosed && q.in.NoLeader == "" {
 			gated[verdictOf(&now, n.Name).Policy] = true
 		}
 	}
@@ -180,7 +180,7 @@ func (s *subject) judged(v rollout.Verdict, noLeader string) {
 	case v.Held != v1alpha1.ReasonNone:
 		hold(v.Held, v.Detail)
 	case n.Mark:
-		hold(v1alpha1.ReasonMarked, "")
+		hold(v1alpha1.ReasonOwnCordonLeft, "")
 	case n.Paused != nil:
 		hold(v1alpha1.ReasonPaused, n.Paused.Reason)
 	case noLeader != "":

@@ -101,7 +101,7 @@ func New(version string) *Metrics {
 			m.stages.WithLabelValues(s.String()) // a histogram is there from the start, as a counter is
 		}
 	}
-	for _, r := range []v1alpha1.Result{v1alpha1.ResultDone, v1alpha1.ResultCancelled, v1alpha1.ResultTurnedBack, v1alpha1.ResultFailed} {
+	for _, r := range []v1alpha1.Result{v1alpha1.ResultDone, v1alpha1.ResultCancelled, v1alpha1.ResultBackedOut, v1alpha1.ResultFailed} {
 		m.turns[r] = 0 // a counter is there from the start
 	}
 	return m

@@ -69,7 +69,7 @@ var fields = [][2]string{
 	{"more", "how many other nodes it is about"},
 	{"policy", "the policy that is halted, or that decides about the nodes, if that is the same one for all"},
 	{"turn", "the ID of the node's turn"},
-	{"result", "how the turn ended: `Done`, `Cancelled`, `TurnedBack` or `Failed`"},
+	{"result", "how the turn ended: `Done`, `Cancelled`, `BackedOut` or `Failed`"},
 	{"reason", "why: one of the [reasons](reasons.md), or `Halted`, `Released`, `Stopped` or `StopLifted`; if it is the same for all nodes"},
 	{"message", fmt.Sprintf("all of it for people, one line of at most %d bytes", MaxText)},
 }

@@ -163,8 +163,8 @@ func forgivable(n *turn.Node) (id, text string, err error) {
 			return "", "", fmt.Errorf("nothing to retry: %s has had no turn", n.Name)
 		case n.Held == v1alpha1.ReasonTurnLimit:
 			return l.Turn, "the node may have its next turn, although it has had as many within 24 hours as its policy allows.", nil
-		case l.Result != v1alpha1.ResultFailed && l.Result != v1alpha1.ResultTurnedBack:
-			return "", "", fmt.Errorf("nothing to retry: the last turn of %s ended as %s, and only Failed and TurnedBack hold a node", n.Name, l.Result)
+		case l.Result != v1alpha1.ResultFailed && l.Result != v1alpha1.ResultBackedOut:
+			return "", "", fmt.Errorf("nothing to retry: the last turn of %s ended as %s, and only Failed and BackedOut hold a node", n.Name, l.Result)
 		}
 		return l.Turn, fmt.Sprintf("turn %s, which ended as %s (%s), is forgiven; the node may have its next turn.", l.Turn, l.Result, l.Reason), nil
 	}

@@ -38,7 +38,7 @@ func TestForgivable(t *testing.T) {
 		{"cancelled", ended(v1alpha1.ResultCancelled), "", "", "nothing to retry: the last turn of n1 ended as Cancelled"},
 		{"done, too many turns", all(ended(v1alpha1.ResultDone), label(v1alpha1.LabelHeld, "TurnLimit")), "t0", "the node may have its next turn, although", ""},
 		{"failed", ended(v1alpha1.ResultFailed), "t0", "turn t0, which ended as Failed (NotUpdated), is forgiven", ""},
-		{"turned back", ended(v1alpha1.ResultTurnedBack), "t0", "turn t0, which ended as TurnedBack (NotUpdated), is forgiven", ""},
+		{"turned back", ended(v1alpha1.ResultBackedOut), "t0", "turn t0, which ended as BackedOut (NotUpdated), is forgiven", ""},
 		{"draining", inTurn(v1alpha1.StateDraining, "13:00:00", "committed"), "", "", "nothing to retry: n1 is in draining"},
 		{"its hook units failed", all(inTurn(v1alpha1.StateBeforeUncordon, "13:00:00", "failed:HookFailed"), held), "t-n1", "turn t-n1: the host runs the hook units of before-uncordon again now", ""},
 		{"its hook units do not answer", all(inTurn(v1alpha1.StateBeforeUncordon, "10:00:00", "seen"), held), "", "", "nothing to retry: n1 is in before-uncordon"},

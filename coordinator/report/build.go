@@ -241,7 +241,7 @@ func (n *Node) status(next, settling bool) Status {
 func (n *Node) ranked() int {
 	waitsInLine := false
 	switch n.Held {
-	case v1alpha1.ReasonBudget, v1alpha1.ReasonStopped, v1alpha1.ReasonHalted, v1alpha1.ReasonWindow, v1alpha1.ReasonGate, v1alpha1.ReasonWouldGrant:
+	case v1alpha1.ReasonBudget, v1alpha1.ReasonStopped, v1alpha1.ReasonHalted, v1alpha1.ReasonWindow, v1alpha1.ReasonGateClosed, v1alpha1.ReasonWouldGrant:
 		waitsInLine = true
 	}
 	switch {

@@ -203,7 +203,7 @@ func TestPlanTexts(t *testing.T) {
 		}},
 		{"plan-heldback.txt", ExitHeld, func(w *world) forecast.Forecast {
 			w.policied(webAndDefault).add("n1", web)
-			w.add("n2", web, wantsReboot, label(v1alpha1.LabelHeld, "Gate"))
+			w.add("n2", web, wantsReboot, label(v1alpha1.LabelHeld, "GateClosed"))
 			w.add("n3", web)
 			return w.foreseen("n1", forecast.Pods{}, "os", "request")
 		}},

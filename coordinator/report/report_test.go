@@ -378,7 +378,7 @@ func TestTexts(t *testing.T) {
 			g.Terms.BeforeDrain = []v1alpha1.Hook{{Name: "lb", Timeout: metav1.Duration{Duration: time.Hour}}, {Name: "storage", Timeout: metav1.Duration{Duration: time.Hour}}}
 			all(inTurn(v1alpha1.StateBeforeDrain, "13:02:00", "seen"), annotation(v1alpha1.AnnotationGrant, v1alpha1.FormatRecord(g)),
 				annotation(v1alpha1.HookAnnotation("lb"), "t-n1"), label(corev1.LabelTopologyZone, "a"), label(turn.LabelControlPlane, ""),
-				last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultTurnedBack, Reason: v1alpha1.ReasonOverdue, Changes: osUpdate, End: at("12:00:00"), NotBefore: new(at("14:00:00"))}),
+				last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultBackedOut, Reason: v1alpha1.ReasonOverdue, Changes: osUpdate, End: at("12:00:00"), NotBefore: new(at("14:00:00"))}),
 			)(w.nodes[3])
 			delete(w.nodes[3].Annotations, v1alpha1.AnnotationCordon)
 			w.nodes[3].Spec.Unschedulable = false
@@ -559,8 +559,8 @@ func TestStatus(t *testing.T) {
 // A label counts while somebody lives to keep it true.
 func TestHeldIsTheLabelOrElseTheDecision(t *testing.T) {
 	w := newWorld(t)
-	w.add("a", wantsReboot, label(v1alpha1.LabelHeld, "Gate"))
-	if r := w.report(); r.Nodes[0].Held != v1alpha1.ReasonGate || r.Nodes[0].Why != "a gate of the policy is closed" {
+	w.add("a", wantsReboot, label(v1alpha1.LabelHeld, "GateClosed"))
+	if r := w.report(); r.Nodes[0].Held != v1alpha1.ReasonGateClosed || r.Nodes[0].Why != "a gate of the policy is closed" {
 		t.Errorf("with a coordinator: %s, %q", r.Nodes[0].Held, r.Nodes[0].Why)
 	}
 	w.lease.Annotations[v1alpha1.AnnotationStop] = "why"

@@ -91,7 +91,7 @@ func set(s *rollout.Snapshot, word string) error {
 	ago := func() time.Time { return atNoon.Add(-d) }
 	last := func(r v1alpha1.Result) {
 		n.Last = &v1alpha1.Last{Turn: "t0", Result: r, Reason: v1alpha1.ReasonOverdue, Changes: anUpdate, End: atNoon.Add(-time.Hour)}
-		if r == v1alpha1.ResultTurnedBack {
+		if r == v1alpha1.ResultBackedOut {
 			n.Last.NotBefore, n.Last.Attempts = new(atNoon.Add(time.Minute)), 1
 		}
 	}
@@ -161,8 +161,8 @@ func set(s *rollout.Snapshot, word string) error {
 		n.Created = ago()
 	case "failed":
 		last(v1alpha1.ResultFailed)
-	case "turnedback":
-		last(v1alpha1.ResultTurnedBack)
+	case "backedout":
+		last(v1alpha1.ResultBackedOut)
 	case "ended":
 		last(v1alpha1.ResultDone)
 		n.Last.End = ago()
@@ -200,7 +200,7 @@ func set(s *rollout.Snapshot, word string) error {
 	case "notbefore":
 		n.Last.NotBefore = new(atNoon.Add(d))
 	case "silentback":
-		last(v1alpha1.ResultTurnedBack)
+		last(v1alpha1.ResultBackedOut)
 		n.Last.Reason, n.Last.HostDigest = v1alpha1.ReasonHostSilent, value
 	case "grant.boot":
 		g.BootID = value
@@ -376,7 +376,7 @@ func describe(v rollout.Verdict) string {
 				last += fmt.Sprintf(" in %v", m.Last.NotBefore.Sub(atNoon))
 			}
 			parts = append(parts, last)
-			if m.Last.Attempts > 0 && m.Last.Result != v1alpha1.ResultTurnedBack {
+			if m.Last.Attempts > 0 && m.Last.Result != v1alpha1.ResultBackedOut {
 				parts = append(parts, fmt.Sprintf("attempts=%d", m.Last.Attempts))
 			}
 			if m.Last.Turn == "t0" && m.Last.End.Equal(atNoon) {

@@ -180,11 +180,11 @@ func (d *decision) outside(n *turn.Node) {
 		if n.State == v1alpha1.StateIdle {
 			to(turn.Paused, Move{Reason: v1alpha1.ReasonPaused})
 		} else {
-			d.hold(n, v1alpha1.ReasonMarked, n.Paused.Reason)
+			d.hold(n, v1alpha1.ReasonOwnCordonLeft, n.Paused.Reason)
 		}
 	case n.Mark && n.Detached != nil && n.State == v1alpha1.StateAbsent:
 		// The cordon is the new owner's; its host takes the mark away.
-		d.hold(n, v1alpha1.ReasonMarked, n.Detached.Reason)
+		d.hold(n, v1alpha1.ReasonOwnCordonLeft, n.Detached.Reason)
 	case n.Mark:
 		d.giveBack(n)
 	case n.State == v1alpha1.StateAbsent && out != "" && (n.Wants != "" || n.RawHost != ""):
@@ -210,9 +210,9 @@ func (d *decision) outside(n *turn.Node) {
 // node whose labels were lost or edited away under it.
 func (d *decision) giveBack(n *turn.Node) {
 	g := d.newGrant(n)
-	g.Result, g.Reason = v1alpha1.ResultCancelled, v1alpha1.ReasonMarked
+	g.Result, g.Reason = v1alpha1.ResultCancelled, v1alpha1.ReasonOwnCordonLeft
 	next, _ := turn.Next(n.State, turn.Marked, turn.Plan{}, WaitsIn(n, &g))
-	d.move(n, Move{To: next, On: turn.Marked, Reason: v1alpha1.ReasonMarked, NewTurn: true, Grant: &g, Remove: hookKeys(n)})
+	d.move(n, Move{To: next, On: turn.Marked, Reason: v1alpha1.ReasonOwnCordonLeft, NewTurn: true, Grant: &g, Remove: hookKeys(n)})
 }
 
 // newGrant returns a grant for the node that wants nothing. It copies nothing

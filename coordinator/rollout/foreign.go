@@ -231,7 +231,7 @@ func (d *decision) repair(n *turn.Node) {
 		on = turn.Refused
 		next, _ = turn.Next(n.State, on, turn.Plan{}, WaitsIn(n, &g))
 	}
-	g.Result, g.Reason = v1alpha1.ResultTurnedBack, v1alpha1.ReasonInvalidGrant
+	g.Result, g.Reason = v1alpha1.ResultBackedOut, v1alpha1.ReasonInvalidGrant
 	d.move(n, Move{To: next, On: on, NewTurn: newTurn, Grant: &g, Reason: v1alpha1.ReasonInvalidGrant, Remove: hookKeys(n)})
 }
 

@@ -47,7 +47,7 @@ func (d *decision) grant(foreign bool) {
 			d.hold(n, v1alpha1.ReasonHandover, d.uncertain(d.firstUncertain()))
 		case d.Unread != "":
 			// Somebody may have paused them, or allow less.
-			d.hold(n, v1alpha1.ReasonSources, "the coordinator cannot read the policies again: "+d.Unread)
+			d.hold(n, v1alpha1.ReasonSourceUnreadable, "the coordinator cannot read the policies again: "+d.Unread)
 		case reason != "":
 			d.hold(n, reason, detail)
 		case taken[g.rank]+more > g.Allowed:
@@ -181,7 +181,7 @@ func cmpBool(a, b bool) int {
 }
 
 func turnedBack(n *turn.Node) bool {
-	return n.Last != nil && n.Last.Result == v1alpha1.ResultTurnedBack && n.Retry != n.Last.Turn && wantsAgain(n.Last, n.Host.Changes)
+	return n.Last != nil && n.Last.Result == v1alpha1.ResultBackedOut && n.Retry != n.Last.Turn && wantsAgain(n.Last, n.Host.Changes)
 }
 
 // ownHold says why an idle node is held by what stands on itself.
@@ -200,13 +200,13 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 		return "", "", true
 	}
 	if p := n.Host.Protocol; p > v1alpha1.Protocol || p < v1alpha1.Protocol-1 {
-		return v1alpha1.ReasonVersion, fmt.Sprintf("the host speaks protocol %d, the coordinator %d", p, v1alpha1.Protocol), false
+		return v1alpha1.ReasonVersionSkew, fmt.Sprintf("the host speaks protocol %d, the coordinator %d", p, v1alpha1.Protocol), false
 	}
 	if words, refused := d.Refused[n.Name]; refused {
 		return v1alpha1.ReasonForbidden, words, false
 	}
 	if v := n.Host.Veto; v != "" && !v.IsVeto() {
-		return v1alpha1.ReasonVersion, fmt.Sprintf("the host has the veto %q, which the coordinator does not know", v), false
+		return v1alpha1.ReasonVersionSkew, fmt.Sprintf("the host has the veto %q, which the coordinator does not know", v), false
 	} else if v != "" {
 		return v, "the host's own veto", false
 	}
@@ -235,7 +235,7 @@ func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 			}
 		}
 		return v1alpha1.ReasonFailed, detail, false
-	case v1alpha1.ResultTurnedBack:
+	case v1alpha1.ResultBackedOut:
 		if l.NotBefore == nil || !l.NotBefore.After(d.Now) || l.NotBefore.After(d.Now.Add(d.policyOf(n).BackoffMax+nonsense)) {
 			return "", "", true
 		}

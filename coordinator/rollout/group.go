@@ -240,7 +240,7 @@ func (d *decision) groupHold(g *group) (v1alpha1.Reason, string) {
 	case window != "":
 		hold(v1alpha1.ReasonWindow, d.says(g, "%s", window))
 	case gate != "":
-		hold(v1alpha1.ReasonGate, d.says(g, "gate %s is closed: %s", gate, why))
+		hold(v1alpha1.ReasonGateClosed, d.says(g, "gate %s is closed: %s", gate, why))
 	case !g.Settling.IsZero():
 		hold(v1alpha1.ReasonBudget, d.says(g, "the fleet settles until %s UTC", g.Settling.UTC().Format(time.TimeOnly)))
 	}

@@ -56,7 +56,7 @@ func (d *decision) inTurn(n *turn.Node) {
 	case missing == "":
 		d.advance(n, turn.Progressed, "", "")
 	case abort:
-		d.advance(n, turn.Aborted, v1alpha1.ResultTurnedBack, v1alpha1.ReasonOverdue)
+		d.advance(n, turn.Aborted, v1alpha1.ResultBackedOut, v1alpha1.ReasonOverdue)
 	case d.overdue(n):
 		d.hold(n, v1alpha1.ReasonOverdue, "waits for "+missing)
 		d.force(n)
@@ -93,7 +93,7 @@ func (d *decision) takeBack(n *turn.Node) {
 			return
 		}
 	}
-	d.advance(n, turn.TakenBack, v1alpha1.ResultTurnedBack, v1alpha1.ReasonHostSilent)
+	d.advance(n, turn.TakenBack, v1alpha1.ResultBackedOut, v1alpha1.ReasonHostSilent)
 }
 
 // answered handles a host that refused or failed.
@@ -101,7 +101,7 @@ func (d *decision) answered(n *turn.Node) bool {
 	reason := n.Ack.Reason
 	switch {
 	case n.Says(v1alpha1.WordRefused):
-		result := v1alpha1.ResultTurnedBack
+		result := v1alpha1.ResultBackedOut
 		if reason == v1alpha1.ReasonWantGone || reason == v1alpha1.ReasonUnmanaged || reason == v1alpha1.ReasonDetached || reason == v1alpha1.ReasonHeldBack {
 			result = v1alpha1.ResultCancelled
 		}
@@ -110,7 +110,7 @@ func (d *decision) answered(n *turn.Node) bool {
 		}
 		return true
 	case n.Says(v1alpha1.WordFailed):
-		on, result := turn.Failed, v1alpha1.ResultTurnedBack
+		on, result := turn.Failed, v1alpha1.ResultBackedOut
 		if n.State == v1alpha1.StateRebooting || n.State == v1alpha1.StateApplying {
 			// It did what the turn was for, and it did not work.
 			result = v1alpha1.ResultFailed
@@ -145,7 +145,7 @@ func (d *decision) forgive(n *turn.Node) {
 	failed := n.Says(v1alpha1.WordFailed) || n.State == v1alpha1.StateApplying ||
 		n.State == v1alpha1.StateRebooting && n.Rebooted()
 	if failed && n.Retry == n.Turn {
-		d.advance(n, turn.Forgiven, v1alpha1.ResultFailed, v1alpha1.ReasonForgiven)
+		d.advance(n, turn.Cleared, v1alpha1.ResultFailed, v1alpha1.ReasonCleared)
 	}
 }
 
@@ -435,7 +435,7 @@ func standing(n *turn.Node) []v1alpha1.Change {
 // one after the other, by marking its Node itself; so the fleet settles after no
 // more of them than the node may have turns in a day.
 func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
-	if g.Reason == v1alpha1.ReasonMarked && n.Last != nil {
+	if g.Reason == v1alpha1.ReasonOwnCordonLeft && n.Last != nil {
 		l := *n.Last
 		if l.Turns = d.turns(n, g); len(d.recent(n.Last.Turns)) < d.policyOf(n).MaxTurnsPerDay {
 			l.End = d.Now
@@ -450,7 +450,7 @@ func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 		// Neither a cancel nor a failure in between makes it young again.
 		l.Attempts = min(p.Attempts, 100)
 	}
-	if l.Result != v1alpha1.ResultTurnedBack {
+	if l.Result != v1alpha1.ResultBackedOut {
 		return l
 	}
 	l.Attempts++

@@ -223,7 +223,7 @@ func FuzzDecide(f *testing.F) {
 func FuzzSoup(f *testing.F) {
 	f.Add("draining", "reboot", `{"protocol":1,"nodeUID":"u","bootID":"b","managed":true}`, "t/b/draining/done", `{"turn":"t","epoch":"e1","nodeUID":"u","bootID":"b","wants":"reboot"}`, "t", `{"until":"2026-01-01T00:00:00Z","force":true}`, uint8(255))
 	f.Add("rebooting", "nothing", `{"protocol":1,"nodeUID":"u","bootID":"b"}`, "t/c/rebooting/committed", `{"turn":"t","epoch":"e0","nodeUID":"u","wants":"drain"}`, "", "x", uint8(3))
-	f.Add("idle", "reboot", `{"protocol":1,"nodeUID":"u","bootID":"b","managed":true,"drains":true}`, "", `{"result":"TurnedBack","notBefore":"9999-12-31T00:00:00Z","turn":"t","attempts":999999999}`, "t", "", uint8(0))
+	f.Add("idle", "reboot", `{"protocol":1,"nodeUID":"u","bootID":"b","managed":true,"drains":true}`, "", `{"result":"BackedOut","notBefore":"9999-12-31T00:00:00Z","turn":"t","attempts":999999999}`, "t", "", uint8(0))
 	f.Fuzz(func(t *testing.T, state, wants, host, ack, record, id, intent string, bits uint8) {
 		has := func(bit int) bool { return bits>>bit&1 == 1 }
 		n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", ResourceVersion: "1",

@@ -157,7 +157,7 @@ func TestNewKeyKeepsTheDelay(t *testing.T) {
 	f := newFiles(t)
 	f.write("new")
 	first := f.changes()
-	s := afterFailure(t, v1alpha1.ResultTurnedBack, v1alpha1.ReasonOverdue, first)
+	s := afterFailure(t, v1alpha1.ResultBackedOut, v1alpha1.ReasonOverdue, first)
 	s.Nodes[0].Last.NotBefore, s.Nodes[0].Last.Attempts = new(atNoon.Add(5*time.Minute)), 3
 	f.emptied(first)
 	second := f.expectAnotherKey(first[0])
@@ -172,7 +172,7 @@ func TestNewKeyKeepsTheDelay(t *testing.T) {
 	g := verdictOf(t, s).Move.Grant
 	n.State, n.Turn, n.Grant = v1alpha1.StateUncordoning, g.Turn, g
 	n.Grant.Turn, n.Turn = "t1", "t1"
-	n.Grant.Result, n.Grant.Reason = v1alpha1.ResultTurnedBack, v1alpha1.ReasonOverdue
+	n.Grant.Result, n.Grant.Reason = v1alpha1.ResultBackedOut, v1alpha1.ReasonOverdue
 	n.Ack = v1alpha1.Ack{Turn: "t1", BootID: n.BootID, State: n.State, Word: v1alpha1.WordDone}
 	if end := verdictOf(t, s).Move; end == nil || end.Last == nil || end.Last.Attempts != 4 {
 		t.Errorf("%+v, expected the fourth attempt", end)

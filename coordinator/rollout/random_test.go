@@ -180,9 +180,9 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 		n.Detached = randomIntent(d)
 	}
 	if d.oneIn(4) {
-		n.Last = &v1alpha1.Last{Turn: "t0", Result: one(d, v1alpha1.ResultDone, v1alpha1.ResultTurnedBack, v1alpha1.ResultTurnedBack, v1alpha1.ResultFailed),
+		n.Last = &v1alpha1.Last{Turn: "t0", Result: one(d, v1alpha1.ResultDone, v1alpha1.ResultBackedOut, v1alpha1.ResultBackedOut, v1alpha1.ResultFailed),
 			Reason: mostly(d, v1alpha1.ReasonOverdue, v1alpha1.ReasonHostSilent), Changes: one(d, anUpdate, another, nil), End: ago(d)}
-		if n.Last.Result == v1alpha1.ResultTurnedBack {
+		if n.Last.Result == v1alpha1.ResultBackedOut {
 			n.Last.Attempts = d.pick(9)
 			n.Last.NotBefore = new(ago(d))
 		}

@@ -44,8 +44,8 @@ func TestStatus(t *testing.T) {
 			"Progressing=False Window: 1 held: the window closes at 12:10:00 UTC, and a turn takes 15m0s; the next opens at 2026-01-02 11:00:00 UTC\n" + within},
 		{"idle policy=web;window=11:00+70m;expected=2h", valid +
 			"Progressing=False Window: 1 held: the window closes at 12:10:00 UTC, and a turn takes 2h0m0s; none that is long enough opens within eight days\n" + within},
-		{"idle policy=web;gate=replicas", valid + "Progressing=False Gate: 1 held: gate replicas is closed: its query has not been answered yet\n" + within},
-		{"idle policy=web;gate=replicas gate=web/replicas:closed", valid + "Progressing=False Gate: 1 held: gate replicas is closed: 3 replicas are missing\n" + within},
+		{"idle policy=web;gate=replicas", valid + "Progressing=False GateClosed: 1 held: gate replicas is closed: its query has not been answered yet\n" + within},
+		{"idle policy=web;gate=replicas gate=web/replicas:closed", valid + "Progressing=False GateClosed: 1 held: gate replicas is closed: 3 replicas are missing\n" + within},
 		{"idle stopped", valid + "Progressing=False Stopped: 1 held: " + v1alpha1.ReasonStopped.Doc().Means + "\n" + within},
 		{"idle policy=web;invalid=true", `Valid=False InvalidPolicy: spec.rollout.windows[0].start: "25:00", expected a time of the day, 00:00 to 23:59` + "\n" +
 			`Progressing=False InvalidPolicy: 1 held: policy web: spec.rollout.windows[0].start: "25:00", expected a time of the day, 00:00 to 23:59` + "\n" + within},

@@ -309,7 +309,7 @@ func (w twin) ready(n *turn.Node) bool {
 	if l == nil || n.Retry == l.Turn || !v1alpha1.SameChanges(l.Changes, n.Host.Changes) {
 		return true
 	}
-	if l.Result == v1alpha1.ResultTurnedBack && l.NotBefore != nil {
+	if l.Result == v1alpha1.ResultBackedOut && l.NotBefore != nil {
 		// The nodes here have no text of their host: this is its digest. Any
 		// other says that the host has spoken since.
 		const sameText = "cbf29ce484222325"
@@ -332,7 +332,7 @@ func (w twin) turns(p *policy.Policy) int {
 // last"; and a node that was backed out is at the end of the queue.
 func (w twin) before(a, b *turn.Node) bool {
 	back := func(n *turn.Node) bool {
-		return n.Last != nil && n.Last.Result == v1alpha1.ResultTurnedBack && n.Retry != n.Last.Turn && v1alpha1.SameChanges(n.Last.Changes, n.Host.Changes)
+		return n.Last != nil && n.Last.Result == v1alpha1.ResultBackedOut && n.Retry != n.Last.Turn && v1alpha1.SameChanges(n.Last.Changes, n.Host.Changes)
 	}
 	pa, pb := w.decides(a), w.decides(b)
 	if pa.Observe != pb.Observe {

@@ -179,12 +179,12 @@ func (l *list) idle(h *local.Host, lost bool) {
 	fresh := lost || complete == nil || complete.Reason == v1alpha1.ConditionReasonPending || complete.Reason == v1alpha1.ConditionReasonNothing
 	switch {
 	case h.Wants == "" && lost:
-		l.set(v1alpha1.ConditionPlanned, false, string(v1alpha1.ReasonSources), "")
+		l.set(v1alpha1.ConditionPlanned, false, string(v1alpha1.ReasonSourceUnreadable), "")
 		for _, kind := range append(stages, v1alpha1.ConditionComplete) {
 			l.set(kind, false, v1alpha1.ConditionReasonPending, "")
 		}
 	case h.Wants == "":
-		l.keep(v1alpha1.ConditionPlanned, string(v1alpha1.ReasonSources))
+		l.keep(v1alpha1.ConditionPlanned, string(v1alpha1.ReasonSourceUnreadable))
 		for _, kind := range append(stages, v1alpha1.ConditionComplete) {
 			l.keep(kind, v1alpha1.ConditionReasonPending)
 		}

@@ -144,14 +144,14 @@ func TestRebootTurn(t *testing.T) {
 func TestBackedOut(t *testing.T) {
 	course := local.Course{Wants: v1alpha1.WantsReboot, Drains: true}
 	back := course
-	back.Result, back.Reason = v1alpha1.ResultTurnedBack, v1alpha1.ReasonOverdue
+	back.Result, back.Reason = v1alpha1.ResultBackedOut, v1alpha1.ReasonOverdue
 	s := run(t, []step{
 		{0, func(h *local.Host) { h.Wants, h.Changes, h.Drains = v1alpha1.WantsReboot, update, true }, "True Pending Pending NotNeeded Pending Pending Pending"},
 		{20 * time.Second, then(in(v1alpha1.StateDraining, 20*time.Second, course), func(h *local.Host) { h.Cordoned = true }), "True True Running NotNeeded Pending Pending Running"},
 		{3620 * time.Second, in(v1alpha1.StateUncordoning, 3620*time.Second, back), "True True BackedOut NotNeeded BackedOut Running Running"},
-		{3622 * time.Second, then(over(v1alpha1.ResultTurnedBack, v1alpha1.ReasonOverdue, 3622*time.Second), func(h *local.Host) { h.Cordoned = false }),
-			"True True BackedOut NotNeeded BackedOut True TurnedBack"},
-		{3700 * time.Second, func(*local.Host) {}, "True True BackedOut NotNeeded BackedOut True TurnedBack"},
+		{3622 * time.Second, then(over(v1alpha1.ResultBackedOut, v1alpha1.ReasonOverdue, 3622*time.Second), func(h *local.Host) { h.Cordoned = false }),
+			"True True BackedOut NotNeeded BackedOut True BackedOut"},
+		{3700 * time.Second, func(*local.Host) {}, "True True BackedOut NotNeeded BackedOut True BackedOut"},
 		// The next turn begins from the beginning.
 		{4000 * time.Second, then(in(v1alpha1.StateDraining, 4000*time.Second, course), func(h *local.Host) { h.Turn, h.TurnSince = "t2", start.Add(4000*time.Second) }),
 			"True Running Running NotNeeded Pending Pending Running"},
@@ -281,7 +281,7 @@ func TestTurnWithoutAnEnd(t *testing.T) {
 		{20 * time.Second, in(v1alpha1.StateDraining, 20*time.Second, course), "True Running Running NotNeeded Pending Pending Running"},
 		// In another boot, in which the sources are not read yet.
 		{30 * time.Second, then(gone, func(h *local.Host) { h.Wants, h.Changes = "", nil }),
-			"Sources Pending Pending Pending Pending Pending Pending"},
+			"SourceUnreadable Pending Pending Pending Pending Pending Pending"},
 	})
 }
 

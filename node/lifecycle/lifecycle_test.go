@@ -105,7 +105,7 @@ func TestChange(t *testing.T) {
 		{"applying", inTurn(v1alpha1.StateApplying), drained},
 		{"before-uncordon", inTurn(v1alpha1.StateBeforeUncordon), drained},
 		{"before-uncordon, failed", inTurn(v1alpha1.StateBeforeUncordon, ended(v1alpha1.ResultFailed)), drained},
-		{"before-uncordon, backed out", inTurn(v1alpha1.StateBeforeUncordon, ended(v1alpha1.ResultTurnedBack)), inProgress},
+		{"before-uncordon, backed out", inTurn(v1alpha1.StateBeforeUncordon, ended(v1alpha1.ResultBackedOut)), inProgress},
 		{"before-uncordon, cancelled", inTurn(v1alpha1.StateBeforeUncordon, ended(v1alpha1.ResultCancelled)), inProgress},
 		{"uncordoning", inTurn(v1alpha1.StateUncordoning), drained},
 		{"uncordoned", inTurn(v1alpha1.StateUncordoning, uncordoned), inProgress},

@@ -50,13 +50,13 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		return wait(o.Veto, cmp.Or(o.VetoDetail, "this host's own veto"))
 	}
 	if !o.Sources.Complete {
-		return wait(v1alpha1.ReasonSources, o.Sources.Missing)
+		return wait(v1alpha1.ReasonSourceUnreadable, o.Sources.Missing)
 	}
 	if o.Sources.Unconfirmed != "" {
 		// An update engine that is restarted, or whose unit was stopped, keeps
 		// what it said. It may say IDLE when it is back: until then nobody has
 		// said at this commit that the want stands.
-		return wait(v1alpha1.ReasonSources, o.Sources.Unconfirmed)
+		return wait(v1alpha1.ReasonSourceUnreadable, o.Sources.Unconfirmed)
 	}
 	if (act == DoReboot || act == DoApply) && n.Grant.Drains {
 		if o.Look.Evictable > 0 {
@@ -120,7 +120,7 @@ func (o *Observation) draining() Decision {
 		return Decision{Waits: r}
 	}
 	if !o.Sources.Complete {
-		return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
+		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
 	}
 	if !o.Sources.Wants.AtLeast(v1alpha1.WantsDrain) || !o.Sources.Drains {
 		return Decision{Waits: v1alpha1.ReasonWantGone, Detail: "the coordinator turns the node round"}

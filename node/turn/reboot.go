@@ -40,7 +40,7 @@ func (o *Observation) rebooting() Decision {
 		}
 	}
 	if !o.Sources.Complete {
-		return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
+		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
 	}
 	if o.Sources.Wants != v1alpha1.WantsReboot {
 		if committed {
@@ -99,7 +99,7 @@ func (o *Observation) prove() Decision {
 	}
 	failedBefore := o.said(v1alpha1.WordFailed)
 	if !o.Sources.Complete {
-		return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
+		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
 	}
 	say := func(word v1alpha1.Word, reason v1alpha1.Reason, detail string) Decision {
 		w := &Write{}
@@ -162,7 +162,7 @@ func (o *Observation) applying() Decision {
 		return o.refuse(n.Ack.Reason)
 	}
 	if !o.Sources.Complete {
-		return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
+		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
 	}
 	say := func(word v1alpha1.Word, reason v1alpha1.Reason, detail string) Decision {
 		w := &Write{}

@@ -11,7 +11,7 @@ import (
 // one that was taken back because the host was silent. The label managed=false is no reason to write either.
 func TestRestart(t *testing.T) {
 	start := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
-	silent := &v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultTurnedBack, Reason: v1alpha1.ReasonHostSilent}
+	silent := &v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultBackedOut, Reason: v1alpha1.ReasonHostSilent}
 	done := &v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultDone}
 	for name, c := range map[string]struct {
 		change func(*Observation)

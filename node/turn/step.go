@@ -113,15 +113,15 @@ func (o *Observation) outside() Decision {
 			d.Write = &Write{}
 			d.Write.setAnnotation(v1alpha1.AnnotationCordon, nil)
 		case n.Mark:
-			return Decision{Waits: v1alpha1.ReasonMarked, Detail: "the coordinator gives it back first"}
+			return Decision{Waits: v1alpha1.ReasonOwnCordonLeft, Detail: "the coordinator gives it back first"}
 		}
 		return d
 	}
 	if !o.Sources.Complete {
-		return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
+		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
 	}
 	if !o.Sources.Wants.Something() {
-		if o.Veto == v1alpha1.ReasonRebootManager {
+		if o.Veto == v1alpha1.ReasonOtherManager {
 			// Whoever reads the status is to know it before there is an update.
 			return Decision{Waits: o.Veto, Detail: o.VetoDetail}
 		}
@@ -133,7 +133,7 @@ func (o *Observation) outside() Decision {
 	}
 	if n.State == v1alpha1.StateAbsent {
 		detail := "no coordinator has taken this node in"
-		if o.Veto == v1alpha1.ReasonRebootManager {
+		if o.Veto == v1alpha1.ReasonOtherManager {
 			detail += "; " + o.VetoDetail
 		}
 		return Decision{Waits: v1alpha1.ReasonNoCoordinator, Detail: detail}
@@ -184,7 +184,7 @@ func (o *Observation) hookStage() Decision {
 			return Decision{Waits: r}
 		}
 		if !o.Sources.Complete {
-			return Decision{Waits: v1alpha1.ReasonSources, Detail: o.Sources.Missing}
+			return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
 		}
 		if r := o.lost(); r != "" {
 			return Decision{Waits: r, Detail: "the coordinator turns the node round"}

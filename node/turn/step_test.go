@@ -361,7 +361,7 @@ func TestApplyFailedStands(t *testing.T) {
 			n.Host.NodeUID = "another Node's"
 		}, ""},
 		{"idle", last("t0", v1alpha1.ResultFailed, v1alpha1.ReasonStillWanted), words},
-		{"idle", last("t0", v1alpha1.ResultTurnedBack, v1alpha1.ReasonOverdue), ""},
+		{"idle", last("t0", v1alpha1.ResultBackedOut, v1alpha1.ReasonOverdue), ""},
 		{"idle", last("t0", v1alpha1.ResultDone, ""), ""},
 		{"idle", nil, ""},
 	} {

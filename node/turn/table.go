@@ -43,8 +43,8 @@ const (
 	// TakenBack: the host is silent in the turn's first state, and nothing
 	// was marked or committed.
 	TakenBack Event = "taken back"
-	// Forgiven: an admin's retry names the turn that failed.
-	Forgiven Event = "retry"
+	// Cleared: an admin's retry names the turn that failed.
+	Cleared Event = "retry"
 	// Replaced: the Node's UID is not the grant's.
 	Replaced Event = "replaced"
 )
@@ -53,7 +53,7 @@ const (
 func Events() []Event {
 	return []Event{
 		Adopted, Marked, Granted, Paused, Resumed, Released, LetGo, Progressed, Vanished, Refused,
-		Failed, FailedHealthy, Aborted, Overran, TakenBack, Forgiven, Replaced,
+		Failed, FailedHealthy, Aborted, Overran, TakenBack, Cleared, Replaced,
 	}
 }
 
@@ -210,7 +210,7 @@ var table = []Row{
 			{Vanished, Always, v1alpha1.StateBeforeUncordon},
 			{Refused, Always, v1alpha1.StateBeforeUncordon},
 			{FailedHealthy, Always, v1alpha1.StateBeforeUncordon},
-			{Forgiven, Always, v1alpha1.StateBeforeUncordon},
+			{Cleared, Always, v1alpha1.StateBeforeUncordon},
 			{TakenBack, Always, v1alpha1.StateBeforeUncordon},
 			{LetGo, Always, v1alpha1.StateAbsent},
 			{Replaced, Always, v1alpha1.StateAbsent},
@@ -224,7 +224,7 @@ var table = []Row{
 			{Progressed, IfNoDrain, v1alpha1.StateIdle},
 			{Refused, Always, v1alpha1.StateBeforeUncordon},
 			{FailedHealthy, Always, v1alpha1.StateBeforeUncordon},
-			{Forgiven, Always, v1alpha1.StateBeforeUncordon},
+			{Cleared, Always, v1alpha1.StateBeforeUncordon},
 			{TakenBack, Always, v1alpha1.StateBeforeUncordon},
 			{LetGo, Always, v1alpha1.StateAbsent},
 			{Replaced, Always, v1alpha1.StateAbsent},

@@ -47,7 +47,7 @@ States are those of [the table](node-states.md), reasons are [these words](reaso
 %s (2xx, 3xx), %s (429), %s (every other 4xx) or %s (5xx, or no answer).
 
 Alerts, a dashboard and how to scrape are in [monitoring.md](monitoring.md).
-`, codes("Done", "Cancelled", "TurnedBack", "Failed"), codes(v1alpha1.IdentityHost), codes(v1alpha1.IdentityCoordinator),
+`, codes("Done", "Cancelled", "BackedOut", "Failed"), codes(v1alpha1.IdentityHost), codes(v1alpha1.IdentityCoordinator),
 		codes(v1alpha1.AnswerAccepted), codes(v1alpha1.AnswerBusy), codes(v1alpha1.AnswerRefused), codes(v1alpha1.AnswerError))
 	return b.String()
 }

@@ -60,7 +60,7 @@ func renderOverview(b *strings.Builder) {
 			needs = "wants=" + string(r.Needs)
 		}
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.State, r.Host, needs,
-			ways(r, turn.Adopted, turn.Marked, turn.Granted, turn.Paused, turn.Resumed, turn.Released, turn.Progressed, turn.Forgiven),
+			ways(r, turn.Adopted, turn.Marked, turn.Granted, turn.Paused, turn.Resumed, turn.Released, turn.Progressed, turn.Cleared),
 			ways(r, turn.Vanished), ways(r, turn.Refused, turn.Failed, turn.FailedHealthy), ways(r, turn.Aborted, turn.Overran), ways(r, turn.TakenBack))
 	}
 	b.WriteString("\nBesides, every state of a turn goes to absent when the node is let go or the Node object is replaced.\n\n")

@@ -44,7 +44,7 @@ func TestVanishedEngineHoldsTheCommit(t *testing.T) {
 			unblock := h.updateAtCommit(nil)
 			h.sim.Engine().Stop()
 			unblock()
-			h.says("Sources (update_engine to answer")
+			h.says("SourceUnreadable (update_engine to answer")
 			never(t, "a commit that nobody's word stands behind", 3*time.Second, func() bool { return len(h.commits()) > 0 })
 			if wants := h.node().Labels["lockkeeper.dev/wants"]; wants != "reboot" {
 				t.Errorf("it wants %s: silence was taken for a word", wants)
@@ -82,7 +82,7 @@ func TestMaskedEngineTakesItsUpdateBack(t *testing.T) {
 	h.sim.Engine().Stop()
 	must(t, h.sim.Units().Set("update-engine.service", simhost.Unit{Load: "loaded"}))
 	unblock()
-	h.says("Sources (update_engine to answer")
+	h.says("SourceUnreadable (update_engine to answer")
 	must(t, h.sim.Units().Set("update-engine.service", simhost.Unit{Load: "masked"}))
 	h.wants("nothing")
 	h.says("WantGone")

@@ -161,7 +161,7 @@ func TestRebootManagersHoldTheCommit(t *testing.T) {
 		set   func(h *host, on bool)
 		tells string
 	}{
-		"locksmithd": {unit("locksmithd.service"), "RebootManager (locksmithd.service would reboot this host too; `systemctl mask --now locksmithd.service` switches it off"},
+		"locksmithd": {unit("locksmithd.service"), "OtherManager (locksmithd.service would reboot this host too; `systemctl mask --now locksmithd.service` switches it off"},
 		"Zincati":    {unit("zincati.service"), "`systemctl mask --now zincati.service`"},
 		"rebootmgr": {func(h *host, on bool) {
 			must(h.t, h.sim.Units().Set("rebootmgr.service", simhost.Unit{Load: "loaded", Active: "active"}))
@@ -190,7 +190,7 @@ func TestRebootManagersHoldTheCommit(t *testing.T) {
 			unblock()
 			h.says(c.tells)
 			until(t, "the veto on its Node", func() bool {
-				return strings.Contains(h.node().Annotations["lockkeeper.dev/host"], `"veto":"RebootManager"`)
+				return strings.Contains(h.node().Annotations["lockkeeper.dev/host"], `"veto":"OtherManager"`)
 			})
 			if len(h.commits()) > 0 {
 				t.Error("it committed")

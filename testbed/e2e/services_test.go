@@ -49,7 +49,7 @@ func testEngine(t *testing.T, f *fleet) {
 	sh(t, h, "systemctl stop "+realhost.EngineUnit)
 	b.lift(t)
 	until(t, aTurn, h.Name(), "to be about to reboot", inState(v1alpha1.StateRebooting))
-	f.says(t, h, "rebooting", "Sources", "update")
+	f.says(t, h, "rebooting", "SourceUnreadable", "update")
 	f.showHost(t.Context(), t, h, 10)
 	f.booted(t, h, boots)
 	sh(t, h, "systemctl start "+realhost.EngineUnit)

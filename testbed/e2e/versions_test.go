@@ -113,7 +113,7 @@ func testProtocol(t *testing.T, f *fleet) {
 	runs(t, h, build(t, source, "next", "-overlay="+filepath.Join(dir, "overlay.json")), "next")
 	version := f.stage(t, h)
 	boots := h.Boots()
-	until(t, soon, h.Name(), "to be held for its protocol", held(v1alpha1.ReasonVersion))
+	until(t, soon, h.Name(), "to be held for its protocol", held(v1alpha1.ReasonVersionSkew))
 	f.status(t)
 	f.showHost(t.Context(), t, h, 4)
 	f.booted(t, h, boots)

@@ -64,7 +64,7 @@ var (
 	states    = v1alpha1.States()
 	wantsList = []v1alpha1.Wants{v1alpha1.WantsNothing, v1alpha1.WantsApply, v1alpha1.WantsDrain, v1alpha1.WantsReboot}
 	words     = []v1alpha1.Word{"", v1alpha1.WordSeen, v1alpha1.WordCommitted, v1alpha1.WordDone, v1alpha1.WordRefused, v1alpha1.WordFailed}
-	results   = []v1alpha1.Result{"", v1alpha1.ResultDone, v1alpha1.ResultCancelled, v1alpha1.ResultTurnedBack, v1alpha1.ResultFailed}
+	results   = []v1alpha1.Result{"", v1alpha1.ResultDone, v1alpha1.ResultCancelled, v1alpha1.ResultBackedOut, v1alpha1.ResultFailed}
 	reasons   = reasonList()
 )
 

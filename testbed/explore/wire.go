@@ -89,7 +89,7 @@ func (l *lastRecord) record() *v1alpha1.Last {
 		until := now.Add(time.Minute)
 		r.NotBefore = &until
 		r.Attempts = 1
-	} else if r.Result == v1alpha1.ResultTurnedBack {
+	} else if r.Result == v1alpha1.ResultBackedOut {
 		past := now.Add(-eon)
 		r.NotBefore = &past
 		r.Attempts = 1

@@ -182,9 +182,9 @@ func testStopped(h *watchedHost) {
 	since := h.hist.now()
 	exec(h.t, h.Host, "systemctl start lockkeeper")
 	h.until(since, "to be held for the file that cannot be read", func(n *corev1.Node) bool {
-		return n.Labels[v1alpha1.LabelHeld] == "Sources" && n.Labels[v1alpha1.LabelWants] == "apply"
+		return n.Labels[v1alpha1.LabelHeld] == "SourceUnreadable" && n.Labels[v1alpha1.LabelWants] == "apply"
 	})
-	const unread = "waits: Sources (File /srv/theirs cannot be read: open /srv/theirs: permission denied)"
+	const unread = "waits: SourceUnreadable (File /srv/theirs cannot be read: open /srv/theirs: permission denied)"
 	eventually(h.t, 90*time.Second, "systemctl status to say "+unread, func() bool {
 		return strings.Contains(exec(h.t, h.Host, "systemctl status lockkeeper --no-pager -l -n 0"), unread)
 	})

@@ -113,13 +113,13 @@ hooks:
 		s.stage(h)
 		s.until(h, "to be turned round, and to wait for the undoing", func(n *turn.Node) bool {
 			return n.State == v1alpha1.StateBeforeUncordon && n.Held == v1alpha1.ReasonOverdue &&
-				n.Grant != nil && n.Grant.Result == v1alpha1.ResultTurnedBack && n.Grant.Reason == v1alpha1.ReasonOverdue
+				n.Grant != nil && n.Grant.Result == v1alpha1.ResultBackedOut && n.Grant.Reason == v1alpha1.ReasonOverdue
 		})
 		if out, err := s.lockkeeper("confirm", h.Name(), "stuck"); err == nil || !strings.Contains(out, "is in before-uncordon, which awaits undo; stuck is of before-reboot") {
 			s.t.Errorf("it was too late for that (%v): %s", err, out)
 		}
 		s.authors.Release("undo")
-		s.ended(h, "TurnedBack Overdue: draining before-reboot before-uncordon uncordoning")
+		s.ended(h, "BackedOut Overdue: draining before-reboot before-uncordon uncordoning")
 		s.endsFor(h, v1alpha1.ReasonOverdue)
 		s.reads(h, v1alpha1.ReasonBackoff)
 		s.did(h, 0)

@@ -72,8 +72,8 @@ var reasons = map[string]func(*scene){
 		h := s.host(simhost.Options{Name: s.name + "-1", Binary: later})
 		s.idle(h)
 		s.stage(h)
-		s.reads(h, v1alpha1.ReasonVersion)
-		s.has(h.Name(), v1alpha1.ReasonVersion)
+		s.reads(h, v1alpha1.ReasonVersionSkew)
+		s.has(h.Name(), v1alpha1.ReasonVersionSkew)
 	},
 	"reason-no-policy": func(s *scene) {
 		h := s.host(simhost.Options{Name: s.name + "-1", Labels: map[string]string{"no": "policy"}})
@@ -166,11 +166,11 @@ var reasons = map[string]func(*scene){
 		s.until(h, "to be Ready", func(n *turn.Node) bool { return n.Ready })
 		s.edit(h, "annotations", v1alpha1.AnnotationPaused, "it is looked at")
 		s.patch(h, fmt.Sprintf(`{"metadata":{"annotations":{%q:"aaaaaaaaaaaaaaaa"}},"spec":{"unschedulable":true}}`, v1alpha1.AnnotationCordon), v1alpha1.AnnotationCordon)
-		s.reads(h, v1alpha1.ReasonMarked)
+		s.reads(h, v1alpha1.ReasonOwnCordonLeft)
 		s.edit(h, "annotations", v1alpha1.AnnotationPaused, "")
-		s.saw(h, "to be given back", func(n *turn.Node) bool { return n.Last != nil && n.Last.Reason == v1alpha1.ReasonMarked })
+		s.saw(h, "to be given back", func(n *turn.Node) bool { return n.Last != nil && n.Last.Reason == v1alpha1.ReasonOwnCordonLeft })
 		s.edit(h, "labels", v1alpha1.LabelManaged, "true")
-		s.endsFor(h, v1alpha1.ReasonMarked)
+		s.endsFor(h, v1alpha1.ReasonOwnCordonLeft)
 	},
 	// What cannot be read is neither a file nor a directory.
 	"reason-sources": func(s *scene) {
@@ -179,10 +179,10 @@ var reasons = map[string]func(*scene){
 		s.must(os.MkdirAll(filepath.Join(h.Root(), "etc"), 0o755))
 		s.must(syscall.Mkfifo(filepath.Join(h.Root(), appConf), 0o600))
 		s.stage(h)
-		s.until(h, "to have the veto", func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == v1alpha1.ReasonSources })
+		s.until(h, "to have the veto", func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == v1alpha1.ReasonSourceUnreadable })
 		_, err := s.tryPolicy(atOnceAll)
 		s.must(err)
-		s.reads(h, v1alpha1.ReasonSources)
+		s.reads(h, v1alpha1.ReasonSourceUnreadable)
 	},
 	"reason-host-paused": func(s *scene) { s.veto(v1alpha1.ReasonHostPaused, "", "paused", "a disk is replaced") },
 	"reason-observe":     func(s *scene) { s.veto(v1alpha1.ReasonObserve, "", "mode", "observe") },
@@ -203,10 +203,10 @@ var reasons = map[string]func(*scene){
 		s.policy(atOnceAll)
 		h := s.hosts(1)[0]
 		s.must(h.Units().Set("locksmithd.service", simhost.Unit{Load: "loaded", Active: "active"}))
-		s.until(h, "to have the veto", func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == v1alpha1.ReasonRebootManager })
+		s.until(h, "to have the veto", func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == v1alpha1.ReasonOtherManager })
 		s.stage(h)
-		s.reads(h, v1alpha1.ReasonRebootManager)
-		s.has(h.Name(), v1alpha1.ReasonRebootManager)
+		s.reads(h, v1alpha1.ReasonOtherManager)
+		s.has(h.Name(), v1alpha1.ReasonOtherManager)
 	},
 	"reason-forbidden": func(s *scene) {
 		s.policy(atOnceAll)
@@ -261,7 +261,7 @@ var reasons = map[string]func(*scene){
 		if out, err := s.lockkeeper("retry", h.Name()); err != nil {
 			s.t.Errorf("%v: %s", err, out)
 		}
-		s.endsFor(h, v1alpha1.ReasonForgiven)
+		s.endsFor(h, v1alpha1.ReasonCleared)
 	},
 	// The Node comes back as another object, with what was on the one before, as from a backup.
 	"reason-replaced": func(s *scene) {

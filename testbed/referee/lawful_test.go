@@ -117,7 +117,7 @@ var lawful = []struct {
 		s.write("n1", marked(false), word(v1alpha1.WordRefused, v1alpha1.ReasonUncordoned))
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
 		s.write("n1", word(v1alpha1.WordDone))
-		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultTurnedBack))
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultBackedOut))
 	}},
 	{"a crash in mid-drain, updated by it", func(s *script) {
 		s.grant("n1", "t1")
@@ -303,7 +303,7 @@ var lawful = []struct {
 	}},
 	{"a silent host is taken back", func(s *script) {
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
-		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultTurnedBack))
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultBackedOut))
 	}},
 	{"refused after the commit: logind would not", func(s *script) {
 		s.grant("n1", "t1")
@@ -314,7 +314,7 @@ var lawful = []struct {
 		s.e.settle(s.tick(), w)
 		s.write("n1", word(v1alpha1.WordRefused, v1alpha1.ReasonRebootRefused))
 		s.giveBack("n1", "t1")
-		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultTurnedBack))
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultBackedOut))
 	}},
 	{"failed, and forgiven", func(s *script) {
 		s.grant("n1", "t1")

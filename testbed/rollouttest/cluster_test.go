@@ -57,7 +57,7 @@ func TestSilentHost(t *testing.T) {
 	s.updated("node-2", "node-3")
 	n := s.now(silent)
 	if n.State != v1alpha1.StateIdle || n.Held != v1alpha1.ReasonHostSilent || n.Unschedulable ||
-		n.Last == nil || n.Last.Result != v1alpha1.ResultTurnedBack || n.Last.Reason != v1alpha1.ReasonHostSilent {
+		n.Last == nil || n.Last.Result != v1alpha1.ResultBackedOut || n.Last.Reason != v1alpha1.ReasonHostSilent {
 		t.Errorf("the silent host's node is %s, held %q, unschedulable %t, last %+v", n.State, n.Held, n.Unschedulable, n.Last)
 	}
 	s.must(s.host(silent).StartLockkeeper())

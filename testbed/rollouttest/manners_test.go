@@ -75,12 +75,12 @@ func TestOtherRebootManager(t *testing.T) {
 	s.says(other, "`systemctl mask --now locksmithd.service`", soon)
 	unblock := s.host(name).Logind().Hold(blocker)
 	s.stage(name, other)
-	s.held(other, v1alpha1.ReasonRebootManager)
+	s.held(other, v1alpha1.ReasonOtherManager)
 	s.reaches(name, v1alpha1.StateRebooting)
 	s.says(name, "Inhibited", soon)
 	s.must(s.host(name).Units().Set("zincati.service", active))
 	unblock()
-	s.says(name, "RebootManager (zincati.service", soon)
+	s.says(name, "OtherManager (zincati.service", soon)
 	for range 3 {
 		s.alive(name)
 	}

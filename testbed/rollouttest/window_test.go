@@ -116,10 +116,10 @@ func TestGate(t *testing.T) {
 		t.Errorf("it was asked %d times although nobody wants anything", n)
 	}
 	s.stage(name)
-	s.held(name, v1alpha1.ReasonGate)
+	s.held(name, v1alpha1.ReasonGateClosed)
 	eventually(s, "the gate's query", func(context.Context) (bool, error) { return asked("errors") > 0, nil })
 	s.alive("node-1") // the answer has been decided by
-	s.held(name, v1alpha1.ReasonGate)
+	s.held(name, v1alpha1.ReasonGateClosed)
 	s.reboots(name, 0)
 	_, err := s.ControlPlane.ApplyPolicy(s.within(soon), controlplane.TestPolicy, policy("nothing"))
 	s.must(err)

@@ -197,7 +197,7 @@ func TestGate(t *testing.T) {
 gates: [{policy: p, gate: calm, closed: [{from: 15m, to: 1h}, {from: "2026-03-02T09:12:00Z", because: too much going on}]}]`+
 		one(5, monday, tenMinutes, "settle: 0s, gates: [{name: calm, query: up == 0}]", ""))
 	expect(t, "turns begin", begins(r), "[02 08:00 02 08:10 02 09:00 02 09:10]")
-	expect(t, "left", r.Left, map[v1alpha1.Reason]Left{"Gate": {1, "gate calm is closed: too much going on"}})
+	expect(t, "left", r.Left, map[v1alpha1.Reason]Left{"GateClosed": {1, "gate calm is closed: too much going on"}})
 	if r.Done() {
 		t.Error("the run says that it is done")
 	}
@@ -277,7 +277,7 @@ func TestOnTimeout(t *testing.T) {
 	expect(t, "Continue: turns", r.All.Results, map[v1alpha1.Result]int{"Done": 2})
 	r = roll(t, "limit: 130m\n"+one(2, monday, never, settle, hook("Abort")))
 	expect(t, "Abort", begins(r), "[02 08:00 02 08:05 02 09:05 02 09:10]")
-	expect(t, "Abort: turns", r.All.Results, map[v1alpha1.Result]int{"TurnedBack": 4})
+	expect(t, "Abort: turns", r.All.Results, map[v1alpha1.Result]int{"BackedOut": 4})
 	r = roll(t, one(2, monday, never, settle, hook("Wait")))
 	expect(t, "Wait: left", r.Left, map[v1alpha1.Reason]Left{"Overdue": {1, "waits for hook lb"}, "Budget": {1, "1 unavailable, 1 allowed: node-1 is in its turn"}})
 
@@ -287,7 +287,7 @@ func TestOnTimeout(t *testing.T) {
 	expect(t, "Force", begins(r), "[02 08:00 02 08:25]")
 	expect(t, "Force: turns", r.All.Results, map[v1alpha1.Result]int{"Done": 2})
 	r = roll(t, "limit: 50m\n"+one(2, monday, never, settle, drain("Abort")))
-	expect(t, "Abort of drains: turns", r.All.Results, map[v1alpha1.Result]int{"TurnedBack": 2})
+	expect(t, "Abort of drains: turns", r.All.Results, map[v1alpha1.Result]int{"BackedOut": 2})
 	r = roll(t, one(2, monday, never, settle, drain("Wait")))
 	expect(t, "Wait of drains: left", r.Left[v1alpha1.ReasonOverdue], Left{1, "waits for the host to drain"})
 }
