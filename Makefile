@@ -65,7 +65,7 @@ lint: ## Check the form: gofmt, go vet, staticcheck, go fix
 .PHONY: test-unit
 test-unit: deps ## Run the product's own tests with -race, the long ones of the pure cores without
 	$(GO) test -race -short -timeout 15m ./...
-	$(GO) test -timeout 15m ./node/turn ./coordinator/rollout
+	$(GO) test -timeout 15m ./node/step ./coordinator/rollout
 
 # Most of these tests wait, for boots, for Leases to expire and for the API server, so more packages run at once than there are cores.
 # test-hosts runs at the same time as test-clusters. explore and simulate only compute: they run when test-hosts is done, and take the

@@ -26,7 +26,7 @@ var topLevel = strings.Fields(`main.go cli kube node coordinator drain updateeng
 	go.mod go.sum Makefile README.md LICENSE CHANGELOG.md tools.mod tools.sum layout_test.go main_test.go .ci .gitignore .git bin dist`)
 
 // pure lists the packages that use no client, D-Bus, file, clock or random number.
-var pure = []string{"api/v1alpha1", "node/turn", "policy", "coordinator/rollout"}
+var pure = []string{"api/v1alpha1", "node/turn", "node/step", "policy", "coordinator/rollout"}
 
 // allowedImports lists, for each directory, the directories of this module that its
 // packages may import. Both sides include what is below them; the entry nearest to a
@@ -38,6 +38,7 @@ var allowedImports = map[string][]string{
 	"kube":         {"api", "kube", "node/dirwatch"},
 	"node":         {"api", "drain", "kube", "node", "policy", "systemd", "updateengine"},
 	"node/turn":    {"api"},
+	"node/step":    {"api", "node/turn"},
 	"policy":       {"api"},
 	"drain":        {"api", "kube"},
 	"systemd":      {"api"},

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -115,16 +115,16 @@ type applyRun struct {
 func (r *applyRun) unfinished() bool { return (r.off || r.late) && !r.over && isClosed(r.ended) }
 
 // work is what the steps of a stage have come to.
-func (a *apply) work(s stage) turn.Work {
+func (a *apply) work(s stage) step.Work {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch r := a.run; {
 	case r == nil || r.stage != s || r.unfinished():
-		return turn.Work{}
+		return step.Work{}
 	case !r.over:
-		return turn.Work{Running: true, Detail: r.detail}
+		return step.Work{Running: true, Detail: r.detail}
 	default:
-		return turn.Work{Done: r.failed == "", Failed: r.failed}
+		return step.Work{Done: r.failed == "", Failed: r.failed}
 	}
 }
 

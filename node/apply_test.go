@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/watched"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -130,7 +130,7 @@ func fileChange(name, version string) v1alpha1.Change {
 
 // process is one life of lockkeeper in applying: it resumes, or carries out the
 // steps, until they have come to an end or it is ended. It returns its last word.
-func (f *fakeHost) process(boot string, e errand) turn.Work {
+func (f *fakeHost) process(boot string, e errand) step.Work {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
 	defer cancel()
@@ -145,7 +145,7 @@ func (f *fakeHost) process(boot string, e errand) turn.Work {
 		a.start(ctx, inApplying, e, soon())
 		a.start(ctx, inApplying, e, soon()) // no second one beside it
 		a.wait()
-		for ctx.Err() == nil && a.work(inApplying) == (turn.Work{}) { // its next step waits for another read
+		for ctx.Err() == nil && a.work(inApplying) == (step.Work{}) { // its next step waits for another read
 			f.reads++
 			a.start(ctx, inApplying, e, soon())
 			a.wait()
@@ -156,7 +156,7 @@ func (f *fakeHost) process(boot string, e errand) turn.Work {
 	return a.work(inApplying)
 }
 
-func (f *fakeHost) expect(what string, got, want turn.Work, asks, applied string) {
+func (f *fakeHost) expect(what string, got, want step.Work, asks, applied string) {
 	f.t.Helper()
 	if got != want || strings.Join(f.asks, ", ") != asks || strings.Join(f.applied, ", ") != applied {
 		f.t.Errorf("%s: %+v, asked for %q, applied %q\nexpected %+v, %q, %q", what, got, f.asks, f.applied, want, asks, applied)
@@ -164,10 +164,10 @@ func (f *fakeHost) expect(what string, got, want turn.Work, asks, applied string
 	f.asks, f.applied = nil, nil
 }
 
-var done = turn.Work{Done: true}
+var done = step.Work{Done: true}
 
 // dead reports whether it is the word of a process that did not come to an end.
-func dead(w turn.Work) bool { return w.Running && !w.Done && w.Failed == "" }
+func dead(w step.Work) bool { return w.Running && !w.Done && w.Failed == "" }
 
 func TestApply(t *testing.T) {
 	e := errand{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Reload a.service, Restart b.service, Restart c.service")}
@@ -181,7 +181,7 @@ func TestApply(t *testing.T) {
 
 	f = newFakeHost(t)
 	f.errs["Restart b.service"] = []error{fmt.Errorf("managing: %w", &systemd.JobError{Unit: "b.service", Text: "restart of b.service failed (exit-code, status 3): journalctl -u b.service"})}
-	want := turn.Work{Failed: "managing: restart of b.service failed (exit-code, status 3): journalctl -u b.service"}
+	want := step.Work{Failed: "managing: restart of b.service failed (exit-code, status 3): journalctl -u b.service"}
 	f.expect("a unit fails", f.process("b1", e), want, "DaemonReload, Reload a.service, Restart b.service", "")
 
 	f = newFakeHost(t)
@@ -195,17 +195,17 @@ func TestApplyRefusesUnits(t *testing.T) {
 	f := newFakeHost(t)
 	f.names = map[string][]string{"maintenance.target": {"reboot.target", "runlevel6.target"}}
 	const text = "Restart maintenance.target is refused: on this host the unit is reboot.target, which shuts down or reboots the host without a drain"
-	f.expect("an alias", f.process("b1", e), turn.Work{Failed: text}, "", "")
-	f.expect("the next process", f.process("b1", e), turn.Work{Failed: text}, "", "")
+	f.expect("an alias", f.process("b1", e), step.Work{Failed: text}, "", "")
+	f.expect("the next process", f.process("b1", e), step.Work{Failed: text}, "", "")
 
 	// The DaemonReload of the plan brings the alias.
 	f = newFakeHost(t)
 	f.on = func() { f.names = map[string][]string{"maintenance.target": {"reboot.target"}} }
-	f.expect("an alias that comes", f.process("b1", e), turn.Work{Failed: text}, "DaemonReload, Restart b.service", "")
+	f.expect("an alias that comes", f.process("b1", e), step.Work{Failed: text}, "DaemonReload, Restart b.service", "")
 
 	// A policy that is older than the list.
 	f = newFakeHost(t)
-	want := turn.Work{Failed: "Restart rescue@x.service is refused: on this host the unit is rescue@x.service, which takes the host to a rescue, update, installation or initrd state"}
+	want := step.Work{Failed: "Restart rescue@x.service is refused: on this host the unit is rescue@x.service, which takes the host to a rescue, update, installation or initrd state"}
 	f.expect("no alias", f.process("b1", errand{Steps: actions("Restart rescue@x.service")}), want, "", "")
 	f.expect("reload of the bus", f.process("b2", errand{Steps: actions("Reload dbus.service")}), done, "Reload dbus.service", "")
 
@@ -215,7 +215,7 @@ func TestApplyRefusesUnits(t *testing.T) {
 		f.names = map[string][]string{"maintenance.target": {"reboot.target"}}
 		f.errs["Names b.service"] = slices.Repeat([]error{systemd.ErrAbsent}, 3)
 		began := time.Now()
-		f.expect("no answer", f.process("b1", e), turn.Work{Failed: text}, "", "")
+		f.expect("no answer", f.process("b1", e), step.Work{Failed: text}, "", "")
 		if took := time.Since(began); took != 3*stepPause {
 			t.Errorf("it took %v", took)
 		}
@@ -238,7 +238,7 @@ func TestApplyWaitsForTheBus(t *testing.T) {
 		began = time.Now()
 		w := f.process("b1", e)
 		took := time.Since(began)
-		if w != done || f.reads < int((took-maxLookAge)/maxLookAge) || took < 1000*stepPause/2 {
+		if w != done || f.reads < int((took-maxReadAge)/maxReadAge) || took < 1000*stepPause/2 {
 			t.Errorf("%+v after %v and %d reads", w, took, f.reads)
 		}
 	})
@@ -250,7 +250,7 @@ func TestApplyReadsBeforeEachStep(t *testing.T) {
 	e := errand{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Reload a.service, Restart b.service, Restart c.service")}
 	const all = "DaemonReload, Reload a.service, Restart b.service, Restart c.service"
 	synctest.Test(t, func(t *testing.T) {
-		for took, reads := range map[time.Duration]int{3 * time.Second: 0, 4 * time.Second: 1, maxLookAge: 3, time.Minute: 3} {
+		for took, reads := range map[time.Duration]int{3 * time.Second: 0, 4 * time.Second: 1, maxReadAge: 3, time.Minute: 3} {
 			f := newFakeHost(t)
 			f.on = func() { time.Sleep(took + time.Nanosecond) }
 			f.expect(took.String(), f.process("b1", e), done, all, "File /etc/a@1")
@@ -262,7 +262,7 @@ func TestApplyReadsBeforeEachStep(t *testing.T) {
 		a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1"}
 		a.start(t.Context(), inApplying, e, time.Now().Add(-time.Nanosecond))
 		a.wait()
-		f.expect("too late for the first", a.work(inApplying), turn.Work{}, "", "")
+		f.expect("too late for the first", a.work(inApplying), step.Work{}, "", "")
 	})
 }
 
@@ -303,7 +303,7 @@ func TestApplyRestartsItself(t *testing.T) {
 	for range maxTries {
 		f.process("b1", e)
 	}
-	want := turn.Work{Failed: "Restart b.service: lockkeeper was ended 3 times in the middle of it: journalctl -u lockkeeper"}
+	want := step.Work{Failed: "Restart b.service: lockkeeper was ended 3 times in the middle of it: journalctl -u lockkeeper"}
 	f.expect("killed each time", f.process("b1", e), want, "DaemonReload, Restart b.service, Restart b.service, Restart b.service", "")
 }
 
@@ -318,7 +318,7 @@ func TestApplyCalledOff(t *testing.T) {
 	a.run = &applyRun{stage: inApplying, cancel: func() {}, ended: ended}
 	a.in(stage{"t2", v1alpha1.StateApplying})
 	a.in(inApplying)
-	if w := a.work(inApplying); w != (turn.Work{}) {
+	if w := a.work(inApplying); w != (step.Work{}) {
 		t.Errorf("called off: %+v", w)
 	}
 	a.start(t.Context(), inApplying, e, soon())
@@ -333,16 +333,16 @@ func TestApplyCalledOffLater(t *testing.T) {
 		f := newFakeHost(t)
 		a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1"}
 		e := errand{Steps: actions("Restart b.service, Restart c.service, Restart d.service")}
-		f.on = func() { time.Sleep(maxLookAge + time.Second); f.on = nil }
+		f.on = func() { time.Sleep(maxReadAge + time.Second); f.on = nil }
 		a.start(t.Context(), inApplying, e, soon())
 		a.wait()
-		f.expect("the second step waits", a.work(inApplying), turn.Work{}, "Restart b.service", "")
+		f.expect("the second step waits", a.work(inApplying), step.Work{}, "Restart b.service", "")
 		f.kills["Restart d.service"], f.vain = 1, true
 		f.end = func() { a.in(stage{"t2", v1alpha1.StateApplying}) }
 		a.start(t.Context(), inApplying, e, soon())
 		a.wait()
 		a.in(inApplying)
-		f.expect("the third is called off", a.work(inApplying), turn.Work{}, "Restart c.service, Restart d.service", "")
+		f.expect("the third is called off", a.work(inApplying), step.Work{}, "Restart c.service, Restart d.service", "")
 		a.start(t.Context(), inApplying, e, soon())
 		a.wait()
 		f.expect("and begun again", a.work(inApplying), done, "Restart d.service", "")
@@ -494,7 +494,7 @@ func TestApplyUnread(t *testing.T) {
 		a.start(ctx, inApplying, errand{Steps: actions("Restart b.service")}, soon())
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if w, want := a.work(inApplying), (turn.Work{Running: true, Detail: "what the plan was for to be read: input/output error"}); w != want {
+		if w, want := a.work(inApplying), (step.Work{Running: true, Detail: "what the plan was for to be read: input/output error"}); w != want {
 			t.Errorf("%+v, expected %+v", w, want)
 		}
 		read.Store(true)
@@ -509,14 +509,14 @@ func TestApplyUnread(t *testing.T) {
 	must(t, os.MkdirAll(filepath.Join(h.Root, "etc"), 0o755))
 	must(t, os.Symlink("loop", filepath.Join(h.Root, "etc/loop")))
 	h.apply.run = &applyRun{stage: inApplying, over: true}
-	for path, want := range map[string]turn.Work{
-		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Resting: true, Detail: "what the plan was for to be read"},
+	for path, want := range map[string]step.Work{
+		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Settling: true, Detail: "what the plan was for to be read"},
 	} {
 		h.watched.Watch([]string{path}, nil, nil)
 		if err := h.watched.Refresh(t.Context()); (err == nil) != (path == "/etc/a") {
 			t.Errorf("%s: %v", path, err)
 		}
-		o := turn.Observation{Node: *h.facts(), Apply: done, Sources: turn.Sources{Complete: true}}
+		o := step.Observation{Node: *h.facts(), Apply: done, Sources: step.Sources{Complete: true}}
 		o.Node.Grant = &v1alpha1.Grant{Changes: []v1alpha1.Change{fileChange("/etc/a", "1"), fileChange("/etc/loop/a", "1")}}
 		if h.observeApply(t.Context(), &o); o.Apply != want {
 			t.Errorf("%s: %+v, expected %+v", path, o.Apply, want)
@@ -530,9 +530,9 @@ func TestApplyRests(t *testing.T) {
 	f := newFakeHost(t)
 	h, _ := newTestHost(t, v1alpha1.StateApplying)
 	rests := func() bool {
-		o := turn.Observation{Node: *h.facts(), Apply: turn.Work{Running: true}, Sources: turn.Sources{Complete: true}}
+		o := step.Observation{Node: *h.facts(), Apply: step.Work{Running: true}, Sources: step.Sources{Complete: true}}
 		h.observeApply(t.Context(), &o)
-		return o.Apply.Resting
+		return o.Apply.Settling
 	}
 	var seen []string
 	see := func(what string) { seen = append(seen, fmt.Sprint(what, " ", rests())) }
@@ -552,21 +552,21 @@ func TestApplyRests(t *testing.T) {
 // next turn's: no failure of this one, and not beside it.
 func TestApplyEndedIsNotJudged(t *testing.T) {
 	a1, a2, other := fileChange("/etc/a", "1"), fileChange("/etc/a", "2"), fileChange("/etc/other", "1")
-	for word, judged := range map[v1alpha1.Word]bool{v1alpha1.WordCommitted: true, v1alpha1.WordDone: false, v1alpha1.WordFailed: false} {
+	for word, judged := range map[v1alpha1.Report]bool{v1alpha1.ReportCommitted: true, v1alpha1.ReportDone: false, v1alpha1.ReportFailed: false} {
 		h, _ := newTestHost(t, v1alpha1.StateApplying)
 		h.apply.dir = t.TempDir()
 		h.apply.run = &applyRun{stage: inApplying, over: true, record: applyRecord{errand: errand{Changes: []v1alpha1.Change{a1}}}}
-		look := func(present ...v1alpha1.Change) turn.Work {
-			o := turn.Observation{Node: *h.facts(), Apply: done, Sources: turn.Sources{Complete: true, Changes: present}}
+		look := func(present ...v1alpha1.Change) step.Work {
+			o := step.Observation{Node: *h.facts(), Apply: done, Sources: step.Sources{Complete: true, Changes: present}}
 			o.Node.Grant = &v1alpha1.Grant{Changes: []v1alpha1.Change{a1}}
-			o.Node.Ack = v1alpha1.Ack{Turn: "t1", BootID: h.self.bootID, State: v1alpha1.StateApplying, Word: word}
+			o.Node.Ack = v1alpha1.Ack{Turn: "t1", BootID: h.self.bootID, State: v1alpha1.StateApplying, Report: word}
 			h.observeApply(t.Context(), &o)
 			return o.Apply
 		}
 		if look(other); (len(h.apply.run.record.Beside) > 0) != judged {
 			t.Errorf("%s: beside it: %v", word, h.apply.run.record.Beside)
 		}
-		if w := look(a2); (w.Outlived != "") != judged || !w.Done {
+		if w := look(a2); (w.ChangedAgain != "") != judged || !w.Done {
 			t.Errorf("%s: %+v", word, w)
 		}
 	}
@@ -581,7 +581,7 @@ func TestApplyFailedRests(t *testing.T) {
 		rest: func(context.Context, []v1alpha1.Change) error { rested = true; return nil }}
 	a.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service")}, soon())
 	a.wait()
-	if w := a.work(inApplying); w != (turn.Work{Failed: "failed"}) || !rested || a.outlived(inApplying, []v1alpha1.Change{fileChange("/etc/a", "1")}) != "" {
+	if w := a.work(inApplying); w != (step.Work{Failed: "failed"}) || !rested || a.outlived(inApplying, []v1alpha1.Change{fileChange("/etc/a", "1")}) != "" {
 		t.Errorf("%+v, rested %t", w, rested)
 	}
 }
@@ -636,7 +636,7 @@ func TestApplyStageLeft(t *testing.T) {
 	next := stage{"t1", v1alpha1.StateBeforeUncordon}
 	a.in(next)
 	a.wait()
-	if w := a.work(next); w != (turn.Work{}) || slices.Contains(f.asks, "Restart c.service") {
+	if w := a.work(next); w != (step.Work{}) || slices.Contains(f.asks, "Restart c.service") {
 		t.Errorf("%+v, asked for %q", w, f.asks)
 	}
 }

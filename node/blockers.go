@@ -13,7 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
@@ -86,7 +86,7 @@ func blocker(kind v1alpha1.BlockerKind, name, message string) v1alpha1.Blocker {
 
 // blockedBy names the things that the host waits for. What ends by itself, such as
 // a closed window, is a reason and not among them.
-func (h *Host) blockedBy(o *turn.Observation) []v1alpha1.Blocker {
+func (h *Host) blockedBy(o *step.Observation) []v1alpha1.Blocker {
 	n := &o.Node
 	var all []v1alpha1.Blocker
 	if text := h.sourcesError(o); text != "" {
@@ -134,7 +134,7 @@ func (h *Host) blockedBy(o *turn.Observation) []v1alpha1.Blocker {
 const readBy = 10 * time.Second
 
 // sourcesError is which source of changes cannot be read, and why; "" while all can.
-func (h *Host) sourcesError(o *turn.Observation) string {
+func (h *Host) sourcesError(o *step.Observation) string {
 	switch s := &o.Sources; {
 	case o.Node.UID == "", !s.Complete && time.Since(h.self.started) < readBy:
 		return ""
@@ -146,7 +146,7 @@ func (h *Host) sourcesError(o *turn.Observation) string {
 }
 
 // hookBlockers names the hooks and the volumes that the stage waits for.
-func hookBlockers(o *turn.Observation) []v1alpha1.Blocker {
+func hookBlockers(o *step.Observation) []v1alpha1.Blocker {
 	n := &o.Node
 	var all []v1alpha1.Blocker
 	for _, hook := range n.Grant.Terms.Hooks(n.State) {
@@ -224,7 +224,7 @@ func failing(s *local.Host) []v1alpha1.Blocker {
 }
 
 // drainStatus is how far the eviction is, nil while none runs.
-func (h *Host) drainStatus(o *turn.Observation) *v1alpha1.DrainStatus {
+func (h *Host) drainStatus(o *step.Observation) *v1alpha1.DrainStatus {
 	if !o.Drain.Running {
 		return nil
 	}

@@ -16,7 +16,7 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 )
 
 // TestBlockerSince: since when something blocks does not jump when a drain starts again, and the order does not depend on the order
@@ -70,13 +70,13 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 	h.Report = func(s local.Host) { last = s }
 	h.setProgress(drain.Progress{Total: 1, Evictable: 1, Blockers: []drain.Blocker{
 		{Pod: drain.Pod{Namespace: "shop", Name: "web-0"}, Reason: drain.PodDisruptionBudget, Budget: "shop/web", Since: time.Now()}}})
-	o := situation(v1alpha1.StateDraining, func(o *turn.Observation) { o.Drain.Running = true })
-	h.tell(o, turn.Decision{Do: turn.DoDrain}, nil)
+	o := situation(v1alpha1.StateDraining, func(o *step.Observation) { o.Drain.Running = true })
+	h.tell(o, step.Decision{Do: step.DoDrain}, nil)
 	if len(last.Blockers) != 1 || last.Drain == nil {
 		t.Fatalf("draining: %+v", last)
 	}
-	o = situation(v1alpha1.StateDraining, func(o *turn.Observation) { o.Drain.Complete = true })
-	h.tell(o, turn.Decision{Write: &turn.Write{}}, nil) // the word is to be written
+	o = situation(v1alpha1.StateDraining, func(o *step.Observation) { o.Drain.Complete = true })
+	h.tell(o, step.Decision{Write: &step.Write{}}, nil) // the word is to be written
 	h.trouble("", &kube.Trouble{Text: "webhook refuses", RefusedBy: "w"})
 	if len(last.Blockers) != 1 || last.Blockers[0].Kind != v1alpha1.BlockerWebhook || last.Drain != nil {
 		t.Errorf("refused: %+v, drain %+v", last.Blockers, last.Drain)
@@ -84,7 +84,7 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 	// A state that the host has not come to rest in.
 	shows(v1alpha1.StateBeforeReboot, "2")
 	o = situation(v1alpha1.StateBeforeReboot, nil)
-	h.tell(o, turn.Decision{Write: &turn.Write{}}, nil)
+	h.tell(o, step.Decision{Write: &step.Write{}}, nil)
 	h.trouble("", &kube.Trouble{Text: "webhook refuses", RefusedBy: "w"})
 	if last.State != v1alpha1.StateBeforeReboot || last.Wants != v1alpha1.WantsReboot || last.UID != "u1" {
 		t.Errorf("refused in another state: %+v", last)

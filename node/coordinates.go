@@ -4,13 +4,13 @@ import (
 	"errors"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
 // sayCoordinates keeps the update engine's coordinator.conf truthful: it says that lockkeeper coordinates this host's
 // reboots while it does, and what it is at. It is called when the loop has come to rest, before the effect.
-func (h *Host) sayCoordinates(o *turn.Observation, d turn.Decision) {
+func (h *Host) sayCoordinates(o *step.Observation, d step.Decision) {
 	state := coordinates(o, d)
 	var err error
 	if state == "" {
@@ -30,7 +30,7 @@ func (h *Host) sayCoordinates(o *turn.Observation, d turn.Decision) {
 }
 
 // coordinates is what the file is to say, "" for nothing: the host is not in lockkeeper's care, or only observes.
-func coordinates(o *turn.Observation, d turn.Decision) updateengine.CoordinatorState {
+func coordinates(o *step.Observation, d step.Decision) updateengine.CoordinatorState {
 	n := &o.Node
 	managed := o.ManagedByDefault
 	if n.Managed != nil {
@@ -39,7 +39,7 @@ func coordinates(o *turn.Observation, d turn.Decision) updateengine.CoordinatorS
 	switch {
 	case o.Veto == v1alpha1.ReasonObserve || n.UID == "":
 		return ""
-	case d.Do == turn.DoReboot || n.Ours() && n.State == v1alpha1.StateRebooting && n.Committed() && n.Grant.BootID == o.Self.BootID:
+	case d.Do == step.DoReboot || n.Ours() && n.State == v1alpha1.StateRebooting && n.Committed() && n.Grant.BootID == o.Self.BootID:
 		return updateengine.CoordinatorRebooting
 	case (!managed || n.Detached != nil) && !n.InTurn():
 		return ""

@@ -10,6 +10,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -18,7 +19,7 @@ import (
 // the loop's goroutine but for done, which the eviction's own closes.
 type drainRun struct {
 	stage    stage
-	eviction turn.Eviction
+	eviction step.Eviction
 	cancel   context.CancelFunc
 	done     chan struct{}
 	err      error     // valid once done is closed
@@ -38,7 +39,7 @@ func (r *drainRun) running(s stage) bool { return r.cancel != nil && r.stage == 
 
 // serves reports whether this run is what the stage needs. seen is as in
 // startDrain.
-func (r *drainRun) serves(s stage, e turn.Eviction, seen bool) bool {
+func (r *drainRun) serves(s stage, e step.Eviction, seen bool) bool {
 	if r.running(s) {
 		return reflect.DeepEqual(e, r.eviction)
 	}
@@ -67,7 +68,7 @@ func (r *drainRun) stop() {
 //
 // An eviction that becomes a forced one starts again, and so does one that runs
 // while the host's own policy allows less than it did.
-func (h *Host) startDrain(ctx context.Context, s stage, e turn.Eviction, seen bool) {
+func (h *Host) startDrain(ctx context.Context, s stage, e step.Eviction, seen bool) {
 	if h.drain.serves(s, e, seen) {
 		return
 	}
@@ -95,7 +96,7 @@ func (h *Host) startDrain(ctx context.Context, s stage, e turn.Eviction, seen bo
 	}()
 }
 
-func (h *Host) drainer(e turn.Eviction) *drain.Drainer {
+func (h *Host) drainer(e step.Eviction) *drain.Drainer {
 	options := []drain.Option{drain.WithLogger(h.log), drain.WithPolicy(drain.Selecting(e.Block, e.Skip...))}
 	if e.Force {
 		options = append(options, drain.WithForce())
@@ -138,21 +139,21 @@ func (r *rebootCall) refusal(turnID string) string {
 
 // reboot asks logind for the reboot that this turn has committed to.
 func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
-	if !h.look.valid() {
+	if !h.fresh.valid() {
 		return nil // it took too long to come here: everything is read again
 	}
 	systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageRebootCalled, "rebooting", "turn", n.Turn, "state", n.State.String(), "boot", h.self.bootID)
 	// The call ends when the reads are too old.
-	call, cancel := context.WithDeadline(ctx, h.look.began.Add(maxLookAge))
+	call, cancel := context.WithDeadline(ctx, h.fresh.began.Add(maxReadAge))
 	defer cancel()
 	err := h.Logind.Reboot(call)
 	if err == nil {
-		h.setShutdown(turn.ShutdownUnderway)
+		h.setShutdown(step.ShutdownUnderway)
 		return nil
 	}
 	// Whatever it was: look again before anything else is tried.
-	h.look = nil
-	h.setShutdown(turn.ShutdownUnknown)
+	h.fresh = nil
+	h.setShutdown(step.ShutdownUnknown)
 	e, ok := errors.AsType[*systemd.CallError](err)
 	if ok && e.Name == "org.freedesktop.login1.OperationInProgress" {
 		// One is under way already, somebody's or our own from before a
@@ -179,7 +180,7 @@ func (h *Host) reboot(ctx context.Context, n *turn.Node) error {
 
 // shutdownWord is the last word on whether the host goes down.
 type shutdownWord struct {
-	word turn.Shutdown
+	word step.Shutdown
 	at   time.Time
 }
 
@@ -191,15 +192,15 @@ const (
 	underwayFor = 2 * time.Minute
 )
 
-func (w shutdownWord) valid() turn.Shutdown {
+func (w shutdownWord) valid() step.Shutdown {
 	age := time.Since(w.at)
-	if w.word == turn.ShutdownNone && age < noneFor || w.word == turn.ShutdownUnderway && age < underwayFor {
+	if w.word == step.ShutdownNone && age < noneFor || w.word == step.ShutdownUnderway && age < underwayFor {
 		return w.word
 	}
-	return turn.ShutdownUnknown
+	return step.ShutdownUnknown
 }
 
-func (h *Host) setShutdown(word turn.Shutdown) {
+func (h *Host) setShutdown(word step.Shutdown) {
 	h.mu.Lock()
 	h.shutdown = shutdownWord{word, time.Now()}
 	h.mu.Unlock()
@@ -210,9 +211,9 @@ func (h *Host) askShutdown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	word := turn.ShutdownNone
+	word := step.ShutdownNone
 	if underway {
-		word = turn.ShutdownUnderway
+		word = step.ShutdownUnderway
 	}
 	h.setShutdown(word)
 	return nil
@@ -223,9 +224,9 @@ func (h *Host) shutdownChanged(active bool) {
 	if h.ShutdownChanged != nil {
 		h.ShutdownChanged(active)
 	}
-	word := turn.ShutdownNone
+	word := step.ShutdownNone
 	if active {
-		word = turn.ShutdownUnderway
+		word = step.ShutdownUnderway
 		systemd.LogEvent(h.Log, slog.LevelInfo, v1alpha1.MessageShutdown, "the host begins to shut down", "node", h.Name())
 	}
 	h.setShutdown(word)

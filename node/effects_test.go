@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -21,7 +22,7 @@ func TestEvictionThatEndedMeanwhileIsNotBegunAgain(t *testing.T) {
 	s := stage{"t1", v1alpha1.StateDraining}
 	h := &Host{kick: make(chan struct{}, 1)}
 	h.drain = ended(s, time.Now())
-	h.startDrain(t.Context(), s, turn.Eviction{}, true) // without a drainer, beginning one panics
+	h.startDrain(t.Context(), s, step.Eviction{}, true) // without a drainer, beginning one panics
 	if !h.drain.completed(s) {
 		t.Error("that the node is drained was forgotten")
 	}
@@ -31,12 +32,12 @@ func TestEvictionThatEndedMeanwhileIsNotBegunAgain(t *testing.T) {
 // for what it left undone.
 func TestEvictionThatServes(t *testing.T) {
 	s, other := stage{"t1", v1alpha1.StateDraining}, stage{"t2", v1alpha1.StateDraining}
-	plain, force := turn.Eviction{}, turn.Eviction{Force: true}
-	skip := turn.Eviction{Skip: [][]v1alpha1.PodSelector{{{Namespace: "logs"}}}}
-	running := func(e turn.Eviction) drainRun {
+	plain, force := step.Eviction{}, step.Eviction{Force: true}
+	skip := step.Eviction{Skip: [][]v1alpha1.PodSelector{{{Namespace: "logs"}}}}
+	running := func(e step.Eviction) drainRun {
 		return drainRun{stage: s, eviction: e, cancel: func() {}, done: make(chan struct{})}
 	}
-	over := func(e turn.Eviction) drainRun {
+	over := func(e step.Eviction) drainRun {
 		r := ended(s, time.Now())
 		r.eviction = e
 		return r
@@ -45,7 +46,7 @@ func TestEvictionThatServes(t *testing.T) {
 		name   string
 		run    drainRun
 		stage  stage
-		e      turn.Eviction
+		e      step.Eviction
 		seen   bool
 		serves bool
 	}{
@@ -84,8 +85,8 @@ func TestLookIsVoidAfterTheEviction(t *testing.T) {
 		{"no pods", 0, began.Add(time.Millisecond), true},
 	} {
 		h := &Host{drain: ended(s, c.ended)}
-		h.look = &look{Look: turn.Look{Commit: true, Evictable: c.evictable}, began: began, rv: "7"}
-		if got := h.validLook(n) != nil; got != c.valid {
+		h.fresh = &freshRead{FreshRead: step.FreshRead{Commit: true, Evictable: c.evictable}, began: began, rv: "7"}
+		if got := h.validRead(n) != nil; got != c.valid {
 			t.Errorf("%s: valid %t, expected %t", c.name, got, c.valid)
 		}
 	}

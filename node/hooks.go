@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -117,20 +117,20 @@ func (k *hooks) seen() (stages []v1alpha1.State, known bool) {
 
 // work is what the units of a stage have come to. retry is the turn that a
 // person's retry names.
-func (k *hooks) work(s stage, retry string) turn.Work {
+func (k *hooks) work(s stage, retry string) step.Work {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := k.run
 	switch {
 	case r == nil || r.stage != s:
-		return turn.Work{}
+		return step.Work{}
 	case !r.over:
-		return turn.Work{Running: true, Late: r.late, Detail: r.detail}
+		return step.Work{Running: true, Late: r.late, Detail: r.detail}
 	case r.failed == "":
-		return turn.Work{Done: true}
+		return step.Work{Done: true}
 	}
 	due := time.Since(r.at) >= backoff(r.failures) || retry == s.turn && !r.retried
-	return turn.Work{Failed: r.failed, Due: due}
+	return step.Work{Failed: r.failed, Due: due}
 }
 
 func backoff(failures int) time.Duration {

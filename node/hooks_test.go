@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -66,7 +66,7 @@ func (u *unitsOf) StopTarget(ctx context.Context, _ string) error {
 }
 
 // soon is until when what a test decides may be asked of systemd.
-func soon() time.Time { return time.Now().Add(maxLookAge) }
+func soon() time.Time { return time.Now().Add(maxReadAge) }
 
 func newHooks(u *unitsOf) *hooks {
 	return &hooks{units: u, log: slog.New(slog.DiscardHandler), wake: func() {}}
@@ -117,46 +117,46 @@ func TestHooksRun(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		u := &unitsOf{took: time.Minute, ends: []error{nil, bad, systemd.ErrAbsent, nil}}
 		k := newHooks(u)
-		expect := func(s stage, want turn.Work) {
+		expect := func(s stage, want step.Work) {
 			t.Helper()
 			synctest.Wait()
 			if got := k.work(s, ""); got != want {
 				t.Errorf("%+v, expected %+v", got, want)
 			}
 		}
-		expect(beforeDrain, turn.Work{})
+		expect(beforeDrain, step.Work{})
 		k.start(ctx, beforeDrain, "", tenMinutes, soon())
-		expect(beforeDrain, turn.Work{Running: true, Detail: "hook units: a.service"})
+		expect(beforeDrain, step.Work{Running: true, Detail: "hook units: a.service"})
 		k.start(ctx, beforeDrain, "", tenMinutes, soon()) // no second one beside it
-		expect(beforeUncordon, turn.Work{})               // another stage's
+		expect(beforeUncordon, step.Work{})               // another stage's
 		time.Sleep(time.Minute)
-		expect(beforeDrain, turn.Work{Done: true})
+		expect(beforeDrain, step.Work{Done: true})
 		k.leave() // what it has come to is kept
-		expect(beforeDrain, turn.Work{Done: true})
+		expect(beforeDrain, step.Work{Done: true})
 
 		k.start(ctx, beforeUncordon, "", tenMinutes, soon())
 		time.Sleep(time.Minute)
-		expect(beforeUncordon, turn.Work{Failed: text})
-		expect(beforeDrain, turn.Work{})
+		expect(beforeUncordon, step.Work{Failed: text})
+		expect(beforeDrain, step.Work{})
 		time.Sleep(59 * time.Second)
-		expect(beforeUncordon, turn.Work{Failed: text})
+		expect(beforeUncordon, step.Work{Failed: text})
 		time.Sleep(time.Second)
-		expect(beforeUncordon, turn.Work{Failed: text, Due: true})
+		expect(beforeUncordon, step.Work{Failed: text, Due: true})
 		// The bus goes away in the middle: it is tried again.
 		k.start(ctx, beforeUncordon, "", tenMinutes, soon())
 		time.Sleep(time.Minute)
-		expect(beforeUncordon, turn.Work{Running: true, Detail: "systemd, to run its hook units: no such service on the bus"})
+		expect(beforeUncordon, step.Work{Running: true, Detail: "systemd, to run its hook units: no such service on the bus"})
 		time.Sleep(hookPause)
 		// It was asked a minute ago by what was read: systemd is asked again only after another read.
-		expect(beforeUncordon, turn.Work{Running: true, Late: true, Detail: "systemd, to run its hook units: no such service on the bus"})
+		expect(beforeUncordon, step.Work{Running: true, Late: true, Detail: "systemd, to run its hook units: no such service on the bus"})
 		time.Sleep(time.Hour / 12)
 		if u.runs != 3 {
 			t.Errorf("%d runs before another read, expected 3", u.runs)
 		}
 		k.start(ctx, beforeUncordon, "", tenMinutes, soon())
-		expect(beforeUncordon, turn.Work{Running: true, Detail: "hook units: a.service"})
+		expect(beforeUncordon, step.Work{Running: true, Detail: "hook units: a.service"})
 		time.Sleep(time.Minute)
-		expect(beforeUncordon, turn.Work{Done: true})
+		expect(beforeUncordon, step.Work{Done: true})
 		if u.runs != 4 || u.stopped != 0 {
 			t.Errorf("%d runs, %d stopped; expected 4 and 0", u.runs, u.stopped)
 		}
@@ -232,11 +232,11 @@ func TestHooksAreStopped(t *testing.T) {
 		synctest.Wait()
 		k.leave()
 		k.start(ctx, beforeUncordon, "", tenMinutes, soon()) // too early: it is still stopping
-		if w := k.work(beforeUncordon, ""); w != (turn.Work{}) {
+		if w := k.work(beforeUncordon, ""); w != (step.Work{}) {
 			t.Errorf("runs beside what is being stopped: %+v", w)
 		}
 		synctest.Wait()
-		if u.stopped != 1 || k.work(beforeDrain, "") != (turn.Work{}) {
+		if u.stopped != 1 || k.work(beforeDrain, "") != (step.Work{}) {
 			t.Errorf("stopped %d times, %+v", u.stopped, k.work(beforeDrain, ""))
 		}
 		k.start(ctx, beforeUncordon, "", tenMinutes, soon())
@@ -288,7 +288,7 @@ func TestHooksStartInTime(t *testing.T) {
 		}
 		k.leave()
 		k.wait()
-		if got := k.work(beforeDrain, ""); got != (turn.Work{}) || u.runs != 0 || u.stopped != 1 {
+		if got := k.work(beforeDrain, ""); got != (step.Work{}) || u.runs != 0 || u.stopped != 1 {
 			t.Errorf("left: %+v, %d runs, %d stopped", got, u.runs, u.stopped)
 		}
 	})

@@ -9,14 +9,15 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 const (
-	// lookAgain is how long a host that waits at a check, or drains, lets
+	// readAgain is how long a host that waits at a check, or drains, lets
 	// pass before it looks at the Lease again, give or take a twentieth; a
 	// little more than a look is good for, so that it does look.
-	lookAgain = maxLookAge + time.Second
+	readAgain = maxReadAge + time.Second
 	// idleRound is how often the loop goes round although nothing changed,
 	// for what no watch shows: an uptime that has come, a session's delay.
 	idleRound = 30 * time.Second
@@ -81,7 +82,7 @@ func (h *Host) loop(ctx context.Context) error {
 func pace(again, busy bool, settling, window time.Duration) time.Duration {
 	next := idleRound
 	if again {
-		next = lookAgain
+		next = readAgain
 	}
 	if busy {
 		next = min(next, busyRound)
@@ -110,20 +111,20 @@ func (h *Host) facts() *turn.Node {
 }
 
 // round takes steps until there is nothing to do but wait.
-func (h *Host) round(ctx context.Context) (turn.Decision, error) {
+func (h *Host) round(ctx context.Context) (step.Decision, error) {
 	if !h.view.Listed() {
-		d := turn.Decision{Waits: v1alpha1.ReasonNotReady, Detail: "the API server, for a first look at its Node"}
-		h.tell(turn.Observation{Self: h.self.host(h.Version)}, d, h.apiTrouble())
+		d := step.Decision{Waits: v1alpha1.ReasonNotReady, Detail: "the API server, for a first look at its Node"}
+		h.tell(step.Observation{Self: h.self.host(h.Version)}, d, h.apiTrouble())
 		return d, nil
 	}
 	for range maxSteps {
 		h.beat.Alive()
 		o := h.observe(ctx)
-		d := turn.Step(o)
-		if d.Do != turn.DoDrain {
+		d := step.Step(o)
+		if d.Do != step.DoDrain {
 			h.drain.stop()
 		}
-		if d.Do != turn.DoHooks {
+		if d.Do != step.DoHooks {
 			h.hooks.leave()
 		}
 		h.tell(o, d, h.apiTrouble())
@@ -131,7 +132,7 @@ func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 		switch {
 		case ctx.Err() != nil:
 			return d, ctx.Err()
-		case d.Read != turn.ReadNothing:
+		case d.Read != step.ReadNothing:
 			if err = h.read(ctx, d.Read); err != nil {
 				// Nobody knows whether the eviction may go on.
 				h.drain.stop()
@@ -147,13 +148,13 @@ func (h *Host) round(ctx context.Context) (turn.Decision, error) {
 			return d, err
 		}
 	}
-	return turn.Decision{}, hostError{fmt.Errorf("%d steps without coming to rest", maxSteps)}
+	return step.Decision{}, hostError{fmt.Errorf("%d steps without coming to rest", maxSteps)}
 }
 
 // failed says what went wrong and how long to wait before the next try.
 func (h *Host) failed(err error) time.Duration {
 	h.failures++
-	delay := min(time.Second<<min(h.failures-1, 4), lookAgain)
+	delay := min(time.Second<<min(h.failures-1, 4), readAgain)
 	h.complain(h.explain(err), "again_in", delay)
 	h.trouble(v1alpha1.ReasonNone, err)
 	return delay
@@ -164,8 +165,8 @@ func (h *Host) failed(err error) time.Duration {
 // same version land, so write does not repeat a write with an unknown outcome.
 // Repeating it without another read could land a commit under a stop that was set
 // meanwhile.
-func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
-	if w.Ack.Word == v1alpha1.WordCommitted && !h.look.valid() {
+func (h *Host) write(ctx context.Context, n *turn.Node, w *step.Write) error {
+	if w.Ack.Report == v1alpha1.ReportCommitted && !h.fresh.valid() {
 		return nil // it took too long to come here: everything is read again
 	}
 	p := object.Patch{
@@ -176,54 +177,54 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *turn.Write) error {
 	switch outcome {
 	case object.Written:
 		h.view.Overlay(obj)
-		h.look.wrote(n.ResourceVersion, obj.ResourceVersion)
+		h.fresh.wrote(n.ResourceVersion, obj.ResourceVersion)
 		h.logWrite(n, w)
 		return nil
 	case object.Conflict:
-		h.look = nil
+		h.fresh = nil
 		h.view.Overlay(obj)
 		return nil
 	case object.Gone:
-		h.look = nil
+		h.fresh = nil
 		h.view.Forget(h.name, p.ResourceVersion)
 		return nil
 	case object.Unknown:
 		// The host cannot read the emergency stop until the API server answers again.
 		h.drain.stop()
 	}
-	h.look = nil
+	h.fresh = nil
 	return err
 }
 
 // do starts the effect of a decision, if it does not run.
-func (h *Host) do(ctx context.Context, o *turn.Observation, effect turn.Effect) error {
+func (h *Host) do(ctx context.Context, o *step.Observation, effect step.Effect) error {
 	switch effect {
-	case turn.DoDrain:
-		h.startDrain(ctx, stageOf(&o.Node), turn.EvictionBy(o.Node.Grant, o.Own), o.Drain.Running)
-	case turn.DoReboot:
+	case step.DoDrain:
+		h.startDrain(ctx, stageOf(&o.Node), step.EvictionBy(o.Node.Grant, o.Own), o.Drain.Running)
+	case step.DoReboot:
 		return h.reboot(ctx, &o.Node)
-	case turn.DoHooks:
+	case step.DoHooks:
 		if o.Hooks.Running && !o.Hooks.Late {
 			return nil
 		}
-		if !h.look.valid() {
+		if !h.fresh.valid() {
 			h.wake() // it took too long to come here: everything is read again
 			return nil
 		}
 		h.mu.Lock()
 		settings := h.settings
 		h.mu.Unlock()
-		h.hooks.start(ctx, stageOf(&o.Node), o.Node.Retry, settings, h.look.until())
-	case turn.DoApply:
+		h.hooks.start(ctx, stageOf(&o.Node), o.Node.Retry, settings, h.fresh.until())
+	case step.DoApply:
 		if o.Apply.Running {
 			return nil
 		}
-		if !h.look.valid() {
+		if !h.fresh.valid() {
 			h.wake() // it took too long to come here: everything is read again
 			return nil
 		}
 		e, _ := h.errand(o)
-		h.apply.start(ctx, stageOf(&o.Node), e, h.look.until())
+		h.apply.start(ctx, stageOf(&o.Node), e, h.fresh.until())
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/object"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 )
 
 func TestPace(t *testing.T) {
@@ -71,9 +71,9 @@ func newTestHost(t *testing.T, state v1alpha1.State) (h *Host, last *local.Host)
 func TestTroubleTellsTheTruth(t *testing.T) {
 	h, last := newTestHost(t, v1alpha1.StateDraining)
 	n := h.facts()
-	o := turn.Observation{Node: *n, Sources: turn.Sources{Complete: true, Wants: v1alpha1.WantsReboot,
+	o := step.Observation{Node: *n, Sources: step.Sources{Complete: true, Wants: v1alpha1.WantsReboot,
 		Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/x"}}}}
-	h.tell(o, turn.Decision{Do: turn.DoDrain, Detail: "3 pods to go"}, nil)
+	h.tell(o, step.Decision{Do: step.DoDrain, Detail: "3 pods to go"}, nil)
 	if !strings.Contains(last.Text(), "draining (turn t1); at work on 3 pods to go since ") || !strings.HasSuffix(last.Text(), "; wants reboot for Sentinel /run/x") {
 		t.Errorf("line %q", last.Text())
 	}
@@ -93,7 +93,7 @@ func TestTroubleTellsTheTruth(t *testing.T) {
 	if last.Wants != v1alpha1.WantsReboot || len(last.Changes) != 1 || last.State != v1alpha1.StateDraining || last.Turn != "t1" {
 		t.Errorf("it forgot what it knew: %+v", *last)
 	}
-	h.tell(o, turn.Decision{Do: turn.DoDrain}, nil)
+	h.tell(o, step.Decision{Do: step.DoDrain}, nil)
 	if last.API != nil || strings.Contains(last.Text(), "trouble") {
 		t.Errorf("the trouble is over: %q", last.Text())
 	}
@@ -165,20 +165,20 @@ func until(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-func TestLookLastsTenSeconds(t *testing.T) {
-	var none *look
+func TestReadLastsTenSeconds(t *testing.T) {
+	var none *freshRead
 	if none.valid() {
-		t.Error("no look is valid")
+		t.Error("no read is valid")
 	}
 	none.wrote("1", "2") // and harms nobody
 	for age, want := range map[time.Duration]bool{0: true, 9900 * time.Millisecond: true, 10 * time.Second: false, time.Hour: false} {
-		if got := (&look{began: time.Now().Add(-age)}).valid(); got != want {
-			t.Errorf("a look of %v: %t", age, got)
+		if got := (&freshRead{began: time.Now().Add(-age)}).valid(); got != want {
+			t.Errorf("a read of %v: %t", age, got)
 		}
 	}
-	l := &look{rv: "5"}
+	l := &freshRead{rv: "5"}
 	if l.wrote("4", "6"); l.rv != "5" {
-		t.Error("another version's write moved the look")
+		t.Error("another version's write moved the read")
 	}
 	if l.wrote("5", "6"); l.rv != "6" {
 		t.Error("its own write did not move the look")
@@ -188,7 +188,7 @@ func TestLookLastsTenSeconds(t *testing.T) {
 // Whoever looks learns whether the API server or this host's own credential is at fault.
 func TestTroubleOfItsOwn(t *testing.T) {
 	h, last := newTestHost(t, v1alpha1.StateIdle)
-	o := turn.Observation{Node: *h.facts()}
+	o := step.Observation{Node: *h.facts()}
 	for _, c := range []struct {
 		err error
 		own bool
@@ -196,7 +196,7 @@ func TestTroubleOfItsOwn(t *testing.T) {
 		if h.trouble("", c.err); last.API == nil || last.API.Own != c.own {
 			t.Errorf("%v, in the loop: %+v", c.err, *last)
 		}
-		if h.tell(o, turn.Decision{}, c.err); last.API == nil || last.API.Own != c.own {
+		if h.tell(o, step.Decision{}, c.err); last.API == nil || last.API.Own != c.own {
 			t.Errorf("%v, beside it: %+v", c.err, *last)
 		}
 	}

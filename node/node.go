@@ -128,7 +128,7 @@ type Host struct {
 	policies    *object.Policies
 	matched     *policy.Match // the last good one; see match
 	unread      unread        // the policies
-	look        *look
+	fresh       *freshRead
 	drain       drainRun
 	hooks       *hooks
 	apply       *apply

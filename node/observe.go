@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -18,13 +19,13 @@ func jitter(d time.Duration) time.Duration {
 }
 
 // observe puts together everything that this host knows at this moment.
-func (h *Host) observe(ctx context.Context) turn.Observation {
+func (h *Host) observe(ctx context.Context) step.Observation {
 	h.mu.Lock()
 	settings, shutdown, progress := h.settings, h.shutdown, h.progress
 	h.mu.Unlock()
 	h.announced.open = nil
 
-	o := turn.Observation{
+	o := step.Observation{
 		Self:             h.self.host(h.Version),
 		Info:             h.self.info(),
 		ManagedByDefault: settings.ManagedByDefault,
@@ -57,7 +58,7 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	}
 	o.Self.HookStages = h.hookStages(&n)
 	o.Hooks = h.hooks.work(stage, n.Retry)
-	o.Drain = turn.Drain{Running: h.drain.running(stage), Complete: h.drain.completed(stage), Detail: drainDetail(progress)}
+	o.Drain = step.Drain{Running: h.drain.running(stage), Complete: h.drain.completed(stage), Detail: drainDetail(progress)}
 	o.RebootError = h.rebooted.refusal(n.Turn)
 	switch {
 	case n.State != v1alpha1.StateRebooting || !n.Ours():
@@ -66,14 +67,14 @@ func (h *Host) observe(ctx context.Context) turn.Observation {
 	default:
 		o.Health = h.healthy(ctx, settings)
 	}
-	if o.Blocked != "" && h.look != nil {
+	if o.Blocked != "" && h.fresh != nil {
 		// The look before a commit comes after inhibitors and sessions: one that
 		// was made before they were noticed is no such look.
-		h.look.Commit = false
+		h.fresh.Commit = false
 	}
 	h.listen(ctx, &o)
 	// Last: whatever was asked above may have taken longer than a look lasts.
-	o.Look = h.validLook(&n)
+	o.Fresh = h.validRead(&n)
 	return o
 }
 
@@ -92,37 +93,37 @@ func outranks(sources, own v1alpha1.Reason) bool {
 
 // observeApply takes up what the last process has done, and sees whether the turn
 // may still do what it is for, or has done it.
-func (h *Host) observeApply(ctx context.Context, o *turn.Observation) {
+func (h *Host) observeApply(ctx context.Context, o *step.Observation) {
 	stage := stageOf(&o.Node)
-	ended := o.Node.Said(stage.state) && (o.Node.Ack.Word == v1alpha1.WordDone || o.Node.Ack.Word == v1alpha1.WordFailed)
+	ended := o.Node.HasAck(stage.state) && (o.Node.Ack.Report == v1alpha1.ReportDone || o.Node.Ack.Report == v1alpha1.ReportFailed)
 	switch {
 	case !o.Sources.Complete:
 		return
 	case o.Apply.Running:
-		o.Apply.Resting = h.apply.resting(stage)
+		o.Apply.Settling = h.apply.resting(stage)
 		return
 	case ended && o.Apply.Done:
 		return // what comes after the word is the next turn's, however long this stage lasts
 	case o.Apply.Done && h.watched.Report().ProblemsOf(o.Node.Grant.Changes) != nil:
 		// It could be read when the run ended, and cannot be now. The report on it is
 		// older than that.
-		o.Apply = turn.Work{Running: true, Resting: true, Detail: "what the plan was for to be read"}
+		o.Apply = step.Work{Running: true, Settling: true, Detail: "what the plan was for to be read"}
 		return
 	case o.Apply.Done:
-		o.Apply.Outlived = h.apply.outlived(stage, o.Sources.Changes)
+		o.Apply.ChangedAgain = h.apply.outlived(stage, o.Sources.Changes)
 		return
-	case o.Apply != (turn.Work{}):
+	case o.Apply != (step.Work{}):
 		return
 	}
 	if h.apply.resume(ctx, stage) {
-		o.Apply = turn.Work{Running: true, Resting: true, Detail: atRest}
+		o.Apply = step.Work{Running: true, Settling: true, Detail: atRest}
 		return
 	}
-	_, o.Apply.Dearer = h.errand(o)
+	_, o.Apply.NeedsReboot = h.errand(o)
 }
 
 // errand is what there is to do in applying.
-func (h *Host) errand(o *turn.Observation) (e errand, dearer bool) {
+func (h *Host) errand(o *step.Observation) (e errand, dearer bool) {
 	match, _ := h.match(&o.Node)
 	return errandOf(match, o.Sources.Changes, o.Node.Grant.Changes)
 }
@@ -191,14 +192,14 @@ func inhibitors(all []systemd.Inhibitor) string {
 // healthCheck caches what the host knows of its health after a boot.
 type healthCheck struct {
 	at   time.Time
-	last turn.Health
+	last step.Health
 }
 
 const healthEvery = 2 * time.Second
 
 // healthy asks systemd whether the boot is complete and the units that the
 // host's file names are active.
-func (h *Host) healthy(ctx context.Context, s Settings) turn.Health {
+func (h *Host) healthy(ctx context.Context, s Settings) step.Health {
 	if time.Since(h.health.at) < healthEvery {
 		return h.health.last
 	}
@@ -223,6 +224,6 @@ func (h *Host) healthy(ctx context.Context, s Settings) turn.Health {
 			detail = unit + " is " + state
 		}
 	}
-	h.health = healthCheck{time.Now(), turn.Health{Healthy: detail == "", Detail: detail, Overdue: h.self.uptime() > s.HealthTimeout}}
+	h.health = healthCheck{time.Now(), step.Health{Healthy: detail == "", Detail: detail, Overdue: h.self.uptime() > s.HealthTimeout}}
 	return h.health.last
 }

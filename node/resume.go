@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 )
 
 // resume takes over the times that the process before this one has published, so that
@@ -14,7 +14,7 @@ import (
 // for which the host waits at present.
 //
 // The times of another boot are not taken over.
-func (h *Host) resume(o *turn.Observation, waits v1alpha1.Reason) {
+func (h *Host) resume(o *step.Observation, waits v1alpha1.Reason) {
 	n := &o.Node
 	if h.settled || h.publisher == nil || n.UID == "" {
 		return
@@ -43,7 +43,7 @@ func (h *Host) resume(o *turn.Observation, waits v1alpha1.Reason) {
 
 // readAll is whether this process has read every source of changes, or failed to, and
 // knows its part in the election.
-func (h *Host) readAll(o *turn.Observation) bool {
+func (h *Host) readAll(o *step.Observation) bool {
 	_, hooks := h.hooks.seen()
 	engine := h.Engine == nil || !h.Engine.Latest().At.IsZero()
 	return o.Sources.Complete && engine && hooks && h.Coordinator().Role != ""

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -96,7 +96,7 @@ func who(sessions []systemd.Session) string {
 // announce tells the people who are logged in what the decision, at which the host has come to rest, means for them. The
 // delay begins here, with the first warning: not before everything else that a reboot waits for is out of the way, so
 // that the time that is named is the truth. If something comes between, they are told so.
-func (h *Host) announce(o *turn.Observation, d turn.Decision) {
+func (h *Host) announce(o *step.Observation, d step.Decision) {
 	a, n := &h.announced, &o.Node
 	left, announced := a.left(n.Turn)
 	if n.State == v1alpha1.StateRebooting && d.Waits == v1alpha1.ReasonSessions && len(a.open) > 0 {
@@ -128,7 +128,7 @@ func (h *Host) sessionDelay() time.Duration {
 }
 
 // warn warns whoever has not been warned, and everybody once more shortly before the reboot.
-func (h *Host) warn(o *turn.Observation, left time.Duration) {
+func (h *Host) warn(o *step.Observation, left time.Duration) {
 	a := &h.announced
 	again := !a.last && left <= a.lead
 	var to []systemd.Session

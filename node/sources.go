@@ -15,6 +15,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/hostfs"
 	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/updateengine"
@@ -23,7 +24,7 @@ import (
 // sources puts together what the sources say. published are the changes that
 // stand on the Node from this same boot: what a source said before it could
 // not be read any more.
-func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
+func (h *Host) sources(ctx context.Context, n *turn.Node) step.Sources {
 	var published []v1alpha1.Change
 	spoken := n.Host != nil && n.Host.NodeUID == n.UID && n.Host.BootID == h.self.bootID
 	if spoken {
@@ -33,7 +34,7 @@ func (h *Host) sources(ctx context.Context, n *turn.Node) turn.Sources {
 	sentinels, looked := h.changed, h.looked
 	h.mu.Unlock()
 
-	s := turn.Sources{Complete: true}
+	s := step.Sources{Complete: true}
 	var changes []v1alpha1.Change
 	engine := engineSays{confirmed: true}
 	if h.Engine != nil {

@@ -7,6 +7,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -31,9 +32,9 @@ type waiting struct {
 
 // tell says what the host does: to the journal, once for each change, and to
 // whoever shows its status.
-func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
+func (h *Host) tell(o step.Observation, d step.Decision, apiErr error) {
 	n := &o.Node
-	rests := d.Read == turn.ReadNothing && d.Write == nil
+	rests := d.Read == step.ReadNothing && d.Write == nil
 	if rests {
 		h.resume(&o, d.Waits)
 	}
@@ -56,9 +57,9 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 		h.complain(t)
 	}
 	switch {
-	case d.Detail == turn.ItsTurn:
+	case d.Detail == step.ItsTurn:
 		s.Activity = local.ActivityQueued
-	case d.Do != turn.DoNothing:
+	case d.Do != step.DoNothing:
 		s.Activity = local.ActivityWorking
 	}
 	h.failing = time.Time{}
@@ -71,7 +72,7 @@ func (h *Host) tell(o turn.Observation, d turn.Decision, apiErr error) {
 }
 
 // record is what an observation and its decision say of the host.
-func (h *Host) record(o *turn.Observation, d turn.Decision) local.Host {
+func (h *Host) record(o *step.Observation, d step.Decision) local.Host {
 	n := &o.Node
 	s := local.Host{
 		Node: h.name, BootID: h.self.bootID, OS: h.self.os(),
@@ -101,7 +102,7 @@ func (h *Host) describe(s *local.Host, n *turn.Node) {
 	g := n.Grant
 	s.TurnSince, s.StageSince = g.StartedAt, g.StageAt
 	s.Course = &local.Course{Wants: g.Wants, Drains: g.Drains, Rebooted: g.BootID != h.self.bootID, Result: g.Result, Reason: g.Reason}
-	if s.Course.Result == "" && n.Said(n.State) && n.Ack.Word == v1alpha1.WordFailed {
+	if s.Course.Result == "" && n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportFailed {
 		s.Course.Result, s.Course.Reason = v1alpha1.ResultFailed, n.Ack.Reason
 	}
 }
@@ -177,8 +178,8 @@ func (h *Host) report(s local.Host) {
 }
 
 // logWrite logs what this host said.
-func (h *Host) logWrite(n *turn.Node, w *turn.Write) {
-	if w.Ack.Word != "" {
+func (h *Host) logWrite(n *turn.Node, w *step.Write) {
+	if w.Ack.Report != "" {
 		h.logWord(w.Ack, n.Ack.Turn != w.Ack.Turn)
 	}
 	switch attrs := []any{"turn", n.Turn, "state", n.State.String()}; {
@@ -192,19 +193,19 @@ func (h *Host) logWrite(n *turn.Node, w *turn.Write) {
 
 // logWord logs a word that was written; first is whether it is the turn's first.
 func (h *Host) logWord(a v1alpha1.Ack, first bool) {
-	text := "said " + string(a.Word) + " in " + string(a.State)
-	attrs := []any{"turn", a.Turn, "state", string(a.State), "word", string(a.Word)}
+	text := "said " + string(a.Report) + " in " + string(a.State)
+	attrs := []any{"turn", a.Turn, "state", string(a.State), "word", string(a.Report)}
 	if first {
 		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageTurnBegins, "its turn begins in "+string(a.State), "turn", a.Turn, "state", string(a.State))
 	}
-	switch a.Word {
-	case v1alpha1.WordCommitted:
+	switch a.Report {
+	case v1alpha1.ReportCommitted:
 		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageCommitted, text, attrs...)
-	case v1alpha1.WordDone:
+	case v1alpha1.ReportDone:
 		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageStageDone, text, attrs...)
-	case v1alpha1.WordRefused:
+	case v1alpha1.ReportRefused:
 		systemd.LogEvent(h.log, slog.LevelWarn, v1alpha1.MessageRefused, text, append(attrs, systemd.ReasonAttr(a.Reason))...)
-	case v1alpha1.WordFailed:
+	case v1alpha1.ReportFailed:
 		systemd.LogEvent(h.log, slog.LevelError, v1alpha1.MessageStageFailed, text, append(attrs, systemd.ReasonAttr(a.Reason))...)
 	default:
 		h.log.Info(text, attrs...)

@@ -11,6 +11,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -18,21 +19,21 @@ import (
 // situation is an observation of a host in a state: in boot b1, Ready, with an
 // update that wants a reboot and has been published; in a turn the grant is its
 // leader's, and the last look shows that everything may go ahead.
-func situation(state v1alpha1.State, change func(*turn.Observation)) turn.Observation {
+func situation(state v1alpha1.State, change func(*step.Observation)) step.Observation {
 	update := []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "4.2"}}
-	o := turn.Observation{
+	o := step.Observation{
 		Node:             turn.Node{Name: "n1", UID: "u1", BootID: "b1", Ready: true},
 		Self:             v1alpha1.Host{BootID: "b1", OSVersion: "4.1"},
 		ManagedByDefault: true,
-		Sources:          turn.Sources{Complete: true, Wants: v1alpha1.WantsReboot, Drains: true, Changes: update},
-		Shutdown:         turn.ShutdownNone,
-		Health:           turn.Health{Healthy: true},
-		Look:             &turn.Look{Commit: true, Lease: turn.Lease{Exists: true, Holder: "e1"}},
+		Sources:          step.Sources{Complete: true, Wants: v1alpha1.WantsReboot, Drains: true, Changes: update},
+		Shutdown:         step.ShutdownNone,
+		Health:           step.Health{Healthy: true},
+		Fresh:            &step.FreshRead{Commit: true, Lease: step.Lease{Exists: true, Holder: "e1"}},
 	}
 	o.Node.State = state
 	if state.InTurn() {
 		o.Node.Turn = "t1"
-		o.Node.Ack = v1alpha1.Ack{Turn: "t1", BootID: "b1", State: state, Word: v1alpha1.WordSeen}
+		o.Node.Ack = v1alpha1.Ack{Turn: "t1", BootID: "b1", State: state, Report: v1alpha1.ReportSeen}
 		o.Node.Grant = &v1alpha1.Grant{Turn: "t1", Epoch: "e1", NodeUID: "u1", BootID: "b1", Wants: v1alpha1.WantsReboot, Drains: true, Changes: update, OSVersion: "4.1"}
 	}
 	if change != nil {
@@ -44,21 +45,21 @@ func situation(state v1alpha1.State, change func(*turn.Observation)) turn.Observ
 // TestStatusLine walks all states: `systemctl status` says in one line what the
 // host does or what it waits for, and since when. Written by hand.
 func TestStatusLine(t *testing.T) {
-	type o = turn.Observation
+	type o = step.Observation
 	cordoned := func(o *o) { o.Node.Mark, o.Node.Unschedulable = true, true }
-	says := func(word v1alpha1.Word) func(*o) {
-		return func(o *turn.Observation) { o.Node.Ack.Word = word; cordoned(o) }
+	says := func(word v1alpha1.Report) func(*o) {
+		return func(o *step.Observation) { o.Node.Ack.Report = word; cordoned(o) }
 	}
 	with := func(all ...func(*o)) func(*o) {
-		return func(o *turn.Observation) {
+		return func(o *step.Observation) {
 			for _, f := range all {
 				f(o)
 			}
 		}
 	}
 	none := func(o *o) { o.Sources.Wants, o.Sources.Drains, o.Sources.Changes = v1alpha1.WantsNothing, false, nil }
-	units := func(w turn.Work) func(*o) {
-		return func(o *turn.Observation) { o.Self.HookStages, o.Hooks = []v1alpha1.State{o.Node.State}, w }
+	units := func(w step.Work) func(*o) {
+		return func(o *step.Observation) { o.Self.HookStages, o.Hooks = []v1alpha1.State{o.Node.State}, w }
 	}
 	const wants = "; wants reboot for OSUpdate@4.2"
 	walked := map[v1alpha1.State]bool{}
@@ -69,13 +70,13 @@ func TestStatusLine(t *testing.T) {
 	}{
 		{"", func(o *o) { o.Node = turn.Node{} }, "starting; waits: NotReady (its Node has not been seen yet) since T" + wants},
 		{"", nil, "not in any coordinator's care; waits: NoCoordinator (no coordinator has taken this node in) since T" + wants},
-		{"", func(o *o) { o.Alone, o.AloneDetail = v1alpha1.ReasonForbidden, "n1 may not" }, "not in any coordinator's care; waits: Forbidden (n1 may not) since T" + wants},
+		{"", func(o *o) { o.NoLeader, o.NoLeaderDetail = v1alpha1.ReasonForbidden, "n1 may not" }, "not in any coordinator's care; waits: Forbidden (n1 may not) since T" + wants},
 		{"idle", func(o *o) {
-			o.Node.Held, o.Alone, o.AloneDetail = v1alpha1.ReasonBudget, v1alpha1.ReasonNoCoordinator, "nobody holds the Lease"
+			o.Node.Held, o.NoLeader, o.NoLeaderDetail = v1alpha1.ReasonBudget, v1alpha1.ReasonNoCoordinator, "nobody holds the Lease"
 		}, "idle; waits: NoCoordinator (nobody holds the Lease) since T" + wants},
-		{"idle", func(o *o) { none(o); o.Alone = v1alpha1.ReasonNoCoordinator }, "idle; up to date since T"},
+		{"idle", func(o *o) { none(o); o.NoLeader = v1alpha1.ReasonNoCoordinator }, "idle; up to date since T"},
 		{"", none, "not in any coordinator's care; up to date since T"},
-		{"", func(o *o) { o.Sources = turn.Sources{Missing: "update_engine: not read yet"} }, "not in any coordinator's care; waits: SourceUnreadable (update_engine: not read yet) since T"},
+		{"", func(o *o) { o.Sources = step.Sources{Missing: "update_engine: not read yet"} }, "not in any coordinator's care; waits: SourceUnreadable (update_engine: not read yet) since T"},
 		{"", func(o *o) { o.Node.Managed = new(false) }, "not in any coordinator's care; waits: Unmanaged (managed=false) since T" + wants},
 		{"", func(o *o) { o.Node.Detached = &v1alpha1.Intent{Reason: "theirs"} }, "not in any coordinator's care; waits: Detached (theirs) since T" + wants},
 		{"idle", none, "idle; up to date since T"},
@@ -85,30 +86,30 @@ func TestStatusLine(t *testing.T) {
 		{"paused", func(o *o) { o.Node.Held = v1alpha1.ReasonPaused }, "paused; waits for its turn: Paused since T" + wants},
 		{"paused", none, "paused; up to date since T"},
 		{"before-drain", nil, "before-drain (turn t1); waits for hooks since T" + wants},
-		{"before-drain", units(turn.Work{Running: true, Detail: "hook units: backup.service"}), "before-drain (turn t1); at work on hook units: backup.service since T" + wants},
-		{"before-drain", with(units(turn.Work{Failed: "backup.service failed (exit-code, status 3): journalctl -u backup.service"}), func(o *o) {
-			o.Node.Ack.Word, o.Node.Ack.Reason = v1alpha1.WordFailed, v1alpha1.ReasonHookFailed
+		{"before-drain", units(step.Work{Running: true, Detail: "hook units: backup.service"}), "before-drain (turn t1); at work on hook units: backup.service since T" + wants},
+		{"before-drain", with(units(step.Work{Failed: "backup.service failed (exit-code, status 3): journalctl -u backup.service"}), func(o *o) {
+			o.Node.Ack.Report, o.Node.Ack.Reason = v1alpha1.ReportFailed, v1alpha1.ReasonHookFailed
 		}), "before-drain (turn t1); waits for hooks of others since T" + wants},
-		{"draining", with(says(v1alpha1.WordCommitted), func(o *o) { o.Drain.Detail = "3 pods to go, 1 evicted" }), "draining (turn t1); at work on 3 pods to go, 1 evicted since T" + wants},
-		{"draining", with(says(v1alpha1.WordCommitted), func(o *o) { o.Look.Lease.Stopped, o.Look.Lease.StopText = true, "fire" }), "draining (turn t1); waits: Stopped (fire) since T" + wants},
+		{"draining", with(says(v1alpha1.ReportCommitted), func(o *o) { o.Drain.Detail = "3 pods to go, 1 evicted" }), "draining (turn t1); at work on 3 pods to go, 1 evicted since T" + wants},
+		{"draining", with(says(v1alpha1.ReportCommitted), func(o *o) { o.Fresh.Lease.Stopped, o.Fresh.Lease.StopText = true, "fire" }), "draining (turn t1); waits: Stopped (fire) since T" + wants},
 		{"draining", func(o *o) { o.Veto = v1alpha1.ReasonWindow }, "draining (turn t1); waits: Window (this host's own veto) since T" + wants},
-		{"draining", says(v1alpha1.WordDone), "draining (turn t1); waits for the next stage since T" + wants},
-		{"draining", with(says(v1alpha1.WordCommitted), func(o *o) { o.Node.Paused = &v1alpha1.Intent{Reason: "disk"} }), "draining (turn t1); waits: Paused (disk) since T" + wants},
+		{"draining", says(v1alpha1.ReportDone), "draining (turn t1); waits for the next stage since T" + wants},
+		{"draining", with(says(v1alpha1.ReportCommitted), func(o *o) { o.Node.Paused = &v1alpha1.Intent{Reason: "disk"} }), "draining (turn t1); waits: Paused (disk) since T" + wants},
 		{"before-reboot", cordoned, "before-reboot (turn t1); waits for hooks since T" + wants},
-		{"rebooting", with(says(v1alpha1.WordSeen), func(o *o) { o.Blocked, o.BlockedDetail = v1alpha1.ReasonInhibited, "apt (pid 7): upgrade, and 0 more" }), "rebooting (turn t1); waits: Inhibited (apt (pid 7): upgrade, and 0 more) since T" + wants},
-		{"rebooting", says(v1alpha1.WordCommitted), "rebooting (turn t1); at work on the reboot since T" + wants},
-		{"rebooting", with(says(v1alpha1.WordCommitted), func(o *o) { o.Shutdown = turn.ShutdownUnderway }), "rebooting (turn t1); waits for the reboot that is under way since T" + wants},
-		{"rebooting", with(says(v1alpha1.WordCommitted), none, func(o *o) {
-			o.Self.BootID, o.Node.BootID, o.Health = "b2", "b2", turn.Health{Detail: "boot-complete.target is pending"}
+		{"rebooting", with(says(v1alpha1.ReportSeen), func(o *o) { o.Blocked, o.BlockedDetail = v1alpha1.ReasonInhibited, "apt (pid 7): upgrade, and 0 more" }), "rebooting (turn t1); waits: Inhibited (apt (pid 7): upgrade, and 0 more) since T" + wants},
+		{"rebooting", says(v1alpha1.ReportCommitted), "rebooting (turn t1); at work on the reboot since T" + wants},
+		{"rebooting", with(says(v1alpha1.ReportCommitted), func(o *o) { o.Shutdown = step.ShutdownUnderway }), "rebooting (turn t1); waits for the reboot that is under way since T" + wants},
+		{"rebooting", with(says(v1alpha1.ReportCommitted), none, func(o *o) {
+			o.Self.BootID, o.Node.BootID, o.Health = "b2", "b2", step.Health{Detail: "boot-complete.target is pending"}
 		}), "rebooting (turn t1); waits: Unhealthy (boot-complete.target is pending) since T"},
-		{"applying", with(says(v1alpha1.WordCommitted), func(o *o) { o.Apply.Running = true }), "applying (turn t1); at work on the units of its plan since T" + wants},
-		{"applying", says(v1alpha1.WordDone), "applying (turn t1); waits for the next stage since T" + wants},
+		{"applying", with(says(v1alpha1.ReportCommitted), func(o *o) { o.Apply.Running = true }), "applying (turn t1); at work on the units of its plan since T" + wants},
+		{"applying", says(v1alpha1.ReportDone), "applying (turn t1); waits for the next stage since T" + wants},
 		{"before-uncordon", with(cordoned, none), "before-uncordon (turn t1); waits for hooks since T"},
-		{"before-uncordon", with(cordoned, none, units(turn.Work{Failed: "raid.service failed (timeout): journalctl -u raid.service"}), func(o *o) {
-			o.Node.Ack.Word, o.Node.Ack.Reason = v1alpha1.WordFailed, v1alpha1.ReasonHookFailed
+		{"before-uncordon", with(cordoned, none, units(step.Work{Failed: "raid.service failed (timeout): journalctl -u raid.service"}), func(o *o) {
+			o.Node.Ack.Report, o.Node.Ack.Reason = v1alpha1.ReportFailed, v1alpha1.ReasonHookFailed
 		}), "before-uncordon (turn t1); waits: HookFailed (raid.service failed (timeout): journalctl -u raid.service) since T"},
 		{"uncordoning", with(cordoned, none, func(o *o) { o.Node.Ready = false }), "uncordoning (turn t1); waits: NotReady (the kubelet to report Ready from this boot) since T"},
-		{"uncordoning", with(none, func(o *o) { o.Node.Ack.Word = v1alpha1.WordDone }), "uncordoning (turn t1); waits for the end of the turn since T"},
+		{"uncordoning", with(none, func(o *o) { o.Node.Ack.Report = v1alpha1.ReportDone }), "uncordoning (turn t1); waits for the end of the turn since T"},
 		{"flooding", nil, "flooding (turn t1); waits: UnknownState (lockkeeper.dev/state=\"flooding\") since T" + wants},
 	} {
 		walked[c.state] = true
@@ -117,7 +118,7 @@ func TestStatusLine(t *testing.T) {
 		h.Report = func(s local.Host) { line = s.Text() }
 		obs := situation(c.state, c.change)
 		h.name = obs.Node.Name
-		d := turn.Step(obs)
+		d := step.Step(obs)
 		d.Write = nil // what it says of itself goes out first; then it is at rest
 		before := time.Now().UTC().Format(time.DateTime)
 		h.tell(obs, d, nil)
@@ -146,9 +147,9 @@ func TestStatusLine(t *testing.T) {
 func TestEachTransitionIsToldOnce(t *testing.T) {
 	var told []string
 	h := &Host{name: "n1", log: slog.New(recorder{told: &told}).With("node", "n1")}
-	step := func(state v1alpha1.State, change func(*turn.Observation)) {
+	take := func(state v1alpha1.State, change func(*step.Observation)) {
 		o := situation(state, change)
-		h.tell(o, turn.Decision{Waits: o.Node.Held, Detail: "x"}, nil)
+		h.tell(o, step.Decision{Waits: o.Node.Held, Detail: "x"}, nil)
 	}
 	kind := map[v1alpha1.MessageID]string{
 		v1alpha1.MessageStateEntered: "entered", v1alpha1.MessageWants: "wants", v1alpha1.MessageTurnEnded: "ended",
@@ -170,30 +171,30 @@ func TestEachTransitionIsToldOnce(t *testing.T) {
 		}
 		told = nil
 	}
-	held := func(r v1alpha1.Reason) func(*turn.Observation) {
-		return func(o *turn.Observation) { o.Node.Held = r }
+	held := func(r v1alpha1.Reason) func(*step.Observation) {
+		return func(o *step.Observation) { o.Node.Held = r }
 	}
-	step("idle", held("Budget"))
+	take("idle", held("Budget"))
 	expect("INFO entered state=idle", "INFO wants state=idle wants=reboot", "INFO held state=idle reason=Budget")
-	step("idle", held("Budget"))
+	take("idle", held("Budget"))
 	expect()
-	step("idle", held("Failed"))
+	take("idle", held("Failed"))
 	expect("WARN held state=idle reason=Failed")
-	step("idle", nil)
+	take("idle", nil)
 	expect("INFO held no more state=idle")
-	step("draining", nil)
+	take("draining", nil)
 	expect("INFO entered turn=t1 state=draining")
-	step("before-reboot", held("Stopped"))
+	take("before-reboot", held("Stopped"))
 	expect("INFO entered turn=t1 state=before-reboot", "INFO held turn=t1 state=before-reboot reason=Stopped")
-	step("rebooting", held("Stopped"))
+	take("rebooting", held("Stopped"))
 	expect("INFO entered turn=t1 state=rebooting", "INFO held turn=t1 state=rebooting reason=Stopped")
-	last := func(r v1alpha1.Result, why v1alpha1.Reason) func(*turn.Observation) {
-		return func(o *turn.Observation) { o.Node.Last = &v1alpha1.Last{Turn: "t1", Result: r, Reason: why} }
+	last := func(r v1alpha1.Result, why v1alpha1.Reason) func(*step.Observation) {
+		return func(o *step.Observation) { o.Node.Last = &v1alpha1.Last{Turn: "t1", Result: r, Reason: why} }
 	}
-	step("idle", last(v1alpha1.ResultFailed, v1alpha1.ReasonNotUpdated))
+	take("idle", last(v1alpha1.ResultFailed, v1alpha1.ReasonNotUpdated))
 	expect("ERROR failed state=idle turn=t1 result=Failed reason=NotUpdated", "INFO entered state=idle")
-	step("draining", nil)
-	step("idle", last(v1alpha1.ResultDone, ""))
+	take("draining", nil)
+	take("idle", last(v1alpha1.ResultDone, ""))
 	expect("INFO entered turn=t1 state=draining", "INFO ended state=idle turn=t1 result=Done", "INFO entered state=idle")
 }
 
@@ -203,11 +204,11 @@ func TestWordsAreTold(t *testing.T) {
 	var told []string
 	h := &Host{name: "n1", log: slog.New(recorder{told: &told})}
 	for i, a := range []v1alpha1.Ack{
-		{Turn: "t1", State: "draining", Word: v1alpha1.WordSeen},
-		{Turn: "t1", State: "draining", Word: v1alpha1.WordCommitted}, {Turn: "t1", State: "draining", Word: v1alpha1.WordDone},
-		{Turn: "t1", State: "draining", Word: v1alpha1.WordRefused, Reason: v1alpha1.ReasonUncordoned},
-		{Turn: "t1", State: "rebooting", Word: v1alpha1.WordFailed, Reason: v1alpha1.ReasonUnhealthy},
-		{Turn: "t1", State: "rebooting", Word: v1alpha1.WordFailed, Reason: "SomethingNew"},
+		{Turn: "t1", State: "draining", Report: v1alpha1.ReportSeen},
+		{Turn: "t1", State: "draining", Report: v1alpha1.ReportCommitted}, {Turn: "t1", State: "draining", Report: v1alpha1.ReportDone},
+		{Turn: "t1", State: "draining", Report: v1alpha1.ReportRefused, Reason: v1alpha1.ReasonUncordoned},
+		{Turn: "t1", State: "rebooting", Report: v1alpha1.ReportFailed, Reason: v1alpha1.ReasonUnhealthy},
+		{Turn: "t1", State: "rebooting", Report: v1alpha1.ReportFailed, Reason: "SomethingNew"},
 	} {
 		h.logWord(a, i == 0)
 	}

@@ -10,7 +10,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 )
 
 const (
@@ -50,7 +50,7 @@ type unheard struct {
 // listen looks at the Lease when the host has wanted something for long and
 // nobody has said a word: a host whose coordinator is gone, or whose right to
 // look is, has to say so by itself.
-func (h *Host) listen(ctx context.Context, o *turn.Observation) {
+func (h *Host) listen(ctx context.Context, o *step.Observation) {
 	n, u := &o.Node, &h.unheard
 	now := unheard{state: n.State, held: n.Held, wants: o.Sources.Wants}
 	waits := n.UID != "" && !n.InTurn() && o.Sources.Complete && o.Sources.Wants.Something()
@@ -72,7 +72,7 @@ func (h *Host) listen(ctx context.Context, o *turn.Observation) {
 		u.learn(found, detail)
 		u.looked = time.Now()
 	}
-	o.Alone, o.AloneDetail = u.found, u.detail
+	o.NoLeader, o.NoLeaderDetail = u.found, u.detail
 }
 
 // due is how long after the last look the next one is due, for a host whose

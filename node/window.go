@@ -7,7 +7,7 @@ import (
 )
 
 // lastMinute is how much of a window has to be left for a commit. The act
-// follows a commit within seconds (see maxLookAge), and is looked at once more
+// follows a commit within seconds (see maxReadAge), and is looked at once more
 // before it: were the window closed by then, the host would have committed to a
 // reboot that it may not call for days, and that nobody can take back.
 const lastMinute = time.Minute

@@ -5,23 +5,23 @@ import (
 	"strings"
 )
 
-// Word is what a host says of the state it is in; see [Ack].
-type Word string
+// Report is what a host says of the state it is in; see [Ack].
+type Report string
 
 // The words.
 const (
-	// WordSeen: the host knows of the turn. It says so at once in a turn's
+	// ReportSeen: the host knows of the turn. It says so at once in a turn's
 	// first state; a host that does not is silent.
-	WordSeen Word = "seen"
-	// WordCommitted: the host's last step before a disturbance. In rebooting
+	ReportSeen Report = "seen"
+	// ReportCommitted: the host's last step before a disturbance. In rebooting
 	// and applying nobody turns the turn round after it.
-	WordCommitted Word = "committed"
-	// WordDone: the host has done what the state asks of it.
-	WordDone Word = "done"
-	// WordRefused: the host will not do it, and has not; a reason follows.
-	WordRefused Word = "refused"
-	// WordFailed: the host did it and it did not work; a reason follows.
-	WordFailed Word = "failed"
+	ReportCommitted Report = "committed"
+	// ReportDone: the host has done what the state asks of it.
+	ReportDone Report = "done"
+	// ReportRefused: the host will not do it, and has not; a reason follows.
+	ReportRefused Report = "refused"
+	// ReportFailed: the host did it and it did not work; a reason follows.
+	ReportFailed Report = "failed"
 )
 
 // Ack is a host's word on the state it is in, the value of [AnnotationAck]:
@@ -36,8 +36,8 @@ type Ack struct {
 	Turn   string // the turn's id
 	BootID string // the boot in which the host said it
 	State  State  // the state it speaks of
-	Word   Word
-	Reason Reason // with WordRefused and WordFailed only
+	Report Report
+	Reason Reason // with ReportRefused and ReportFailed only
 }
 
 // String returns the annotation's value, or "" for the zero Ack.
@@ -45,8 +45,8 @@ func (a Ack) String() string {
 	if a == (Ack{}) {
 		return ""
 	}
-	s := a.Turn + "/" + a.BootID + "/" + string(a.State) + "/" + string(a.Word)
-	if a.Word == WordRefused || a.Word == WordFailed {
+	s := a.Turn + "/" + a.BootID + "/" + string(a.State) + "/" + string(a.Report)
+	if a.Report == ReportRefused || a.Report == ReportFailed {
 		s += ":" + string(a.Reason)
 	}
 	return s
@@ -63,7 +63,7 @@ func ParseAck(s string) (Ack, error) {
 		return Ack{}, fmt.Errorf("%d parts in %q, expected <turn>/<boot id>/<state>/<word>", len(parts), clip(s))
 	}
 	word, reason, hasReason := strings.Cut(parts[3], ":")
-	a := Ack{Turn: parts[0], BootID: parts[1], State: State(parts[2]), Word: Word(word), Reason: Reason(reason)}
+	a := Ack{Turn: parts[0], BootID: parts[1], State: State(parts[2]), Report: Report(word), Reason: Reason(reason)}
 	if err := ValidateID(a.Turn); err != nil {
 		return Ack{}, fmt.Errorf("turn: %w", err)
 	}
@@ -73,14 +73,14 @@ func ParseAck(s string) (Ack, error) {
 	if !a.State.Known() || !a.State.InTurn() {
 		return Ack{}, fmt.Errorf("%q is not a state of a turn", clip(parts[2]))
 	}
-	switch a.Word {
-	case WordSeen, WordCommitted, WordDone:
+	switch a.Report {
+	case ReportSeen, ReportCommitted, ReportDone:
 		if hasReason {
-			return Ack{}, fmt.Errorf("word %q takes no reason", a.Word)
+			return Ack{}, fmt.Errorf("word %q takes no reason", a.Report)
 		}
-	case WordRefused, WordFailed:
+	case ReportRefused, ReportFailed:
 		if !a.Reason.Valid() {
-			return Ack{}, fmt.Errorf("word %q needs a CamelCase reason, not %q", a.Word, clip(reason))
+			return Ack{}, fmt.Errorf("word %q needs a CamelCase reason, not %q", a.Report, clip(reason))
 		}
 	default:
 		return Ack{}, fmt.Errorf("%q is not a word; expected seen, committed, done, refused:<Reason> or failed:<Reason>", clip(word))

@@ -14,11 +14,11 @@ import (
 func TestAck(t *testing.T) {
 	for text, want := range map[string]Ack{
 		"":                        {},
-		"t1/b1/draining/seen":     {"t1", "b1", StateDraining, WordSeen, ""},
-		"t1/b1/rebooting/done":    {"t1", "b1", StateRebooting, WordDone, ""},
-		"t/b/applying/committed":  {"t", "b", StateApplying, WordCommitted, ""},
-		"t/b/draining/refused:No": {"t", "b", StateDraining, WordRefused, "No"},
-		"t/b/rebooting/failed:X9": {"t", "b", StateRebooting, WordFailed, "X9"},
+		"t1/b1/draining/seen":     {"t1", "b1", StateDraining, ReportSeen, ""},
+		"t1/b1/rebooting/done":    {"t1", "b1", StateRebooting, ReportDone, ""},
+		"t/b/applying/committed":  {"t", "b", StateApplying, ReportCommitted, ""},
+		"t/b/draining/refused:No": {"t", "b", StateDraining, ReportRefused, "No"},
+		"t/b/rebooting/failed:X9": {"t", "b", StateRebooting, ReportFailed, "X9"},
 	} {
 		got, err := ParseAck(text)
 		if err != nil || got != want {

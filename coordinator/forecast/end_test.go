@@ -26,7 +26,7 @@ func turning(name string, ago time.Duration) turn.Node {
 	n.State, n.Turn, n.Unschedulable, n.Mark = v1alpha1.StateDraining, "t", true, true
 	n.Grant = &v1alpha1.Grant{Turn: "t", NodeUID: n.UID, BootID: n.BootID, Wants: n.Wants, Drains: true, Changes: anUpdate, Policy: policy.Default().Name,
 		Terms: policy.Default().Terms, StartedAt: noon.Add(-ago), StageAt: noon.Add(-ago)}
-	n.Ack = v1alpha1.Ack{Turn: "t", BootID: n.BootID, State: n.State, Word: v1alpha1.WordCommitted}
+	n.Ack = v1alpha1.Ack{Turn: "t", BootID: n.BootID, State: n.State, Report: v1alpha1.ReportCommitted}
 	return n
 }
 

@@ -256,7 +256,7 @@ func draining(name string) turn.Node {
 	n.State, n.Turn, n.Mark, n.Unschedulable = v1alpha1.StateDraining, "t1", true, true
 	n.Grant = &v1alpha1.Grant{Turn: "t1", Epoch: "e1", NodeUID: n.UID, BootID: n.BootID, Wants: n.Wants, Drains: true, Changes: anUpdate,
 		Policy: "built-in", Terms: policy.Default().Terms, StartedAt: noon.Add(-time.Minute), StageAt: noon.Add(-time.Minute)}
-	n.Ack = v1alpha1.Ack{Turn: "t1", BootID: n.BootID, State: n.State, Word: v1alpha1.WordCommitted}
+	n.Ack = v1alpha1.Ack{Turn: "t1", BootID: n.BootID, State: n.State, Report: v1alpha1.ReportCommitted}
 	return n
 }
 

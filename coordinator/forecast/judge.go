@@ -171,7 +171,7 @@ func (s *subject) judged(v rollout.Verdict, noLeader string) {
 		s.Why = notManaged(n)
 	case !looksAfter(n):
 		hold(v1alpha1.ReasonHostSilent, "lockkeeper has never been heard of on it")
-	case !n.HostSpeaks():
+	case !n.HostReported():
 		hold(v1alpha1.ReasonHostSilent, "no word from its present boot")
 	case !s.plan.Wants.Something():
 		s.Outcome = Nothing

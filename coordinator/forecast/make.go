@@ -73,7 +73,7 @@ func settle(n *turn.Node, s *rollout.Snapshot) {
 	switch {
 	case n.State == v1alpha1.StatePaused && n.Paused == nil:
 		n.State = v1alpha1.StateIdle
-	case n.State == v1alpha1.StateAbsent && !n.Mark && n.HostSpeaks() && looksAfter(n):
+	case n.State == v1alpha1.StateAbsent && !n.Mark && n.HostReported() && looksAfter(n):
 		n.State = v1alpha1.StateIdle
 	}
 }
@@ -83,7 +83,7 @@ func looksAfter(n *turn.Node) bool {
 	switch {
 	case n.InTurn():
 		return true
-	case n.Managed != nil && !*n.Managed, n.Detached != nil, n.HostSpeaks() && !n.Host.Managed:
+	case n.Managed != nil && !*n.Managed, n.Detached != nil, n.HostReported() && !n.Host.Managed:
 		return false
 	}
 	return n.State != v1alpha1.StateAbsent || n.Host != nil && n.Host.Managed
@@ -93,7 +93,7 @@ func looksAfter(n *turn.Node) bool {
 func (q *Question) subject(n *turn.Node) *subject {
 	s := &subject{Node: n, match: q.in.Policies.For(n.Labels), own: Node{Name: n.Name}}
 	var pending []v1alpha1.Change
-	if n.HostSpeaks() {
+	if n.HostReported() {
 		pending = slices.Concat(n.Host.Changes, n.Host.HeldBack)
 	}
 	var count []v1alpha1.Change // in the plan
@@ -132,7 +132,7 @@ func (q *Question) subject(n *turn.Node) *subject {
 	s.plan = s.match.Plan(count)
 	s.answerPlan(len(q.in.Nodes) == 1)
 	s.then = s.with()
-	if len(q.in.Asked) == 0 && n.HostSpeaks() && (n.Wants != s.plan.Wants || n.Host.Drains != s.plan.Drains) {
+	if len(q.in.Asked) == 0 && n.HostReported() && (n.Wants != s.plan.Wants || n.Host.Drains != s.plan.Drains) {
 		s.note("by the policies as they are now; the host publishes %s, by those that it went by when it last looked", wants(n.Wants, n.Host.Drains))
 	}
 	s.notes(q.in.Asked)

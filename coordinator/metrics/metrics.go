@@ -168,7 +168,7 @@ func (m *Metrics) Decided(took time.Duration, s *rollout.Snapshot, out *rollout.
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		f.states[n.State]++
-		if n.State == v1alpha1.StateAbsent || !n.HostSpeaks() || n.Host.PendingSince.IsZero() {
+		if n.State == v1alpha1.StateAbsent || !n.HostReported() || n.Host.PendingSince.IsZero() {
 			continue
 		}
 		if since := n.Host.PendingSince; f.pending.IsZero() || since.Before(f.pending) {

@@ -168,7 +168,7 @@ func forgivable(n *turn.Node) (id, text string, err error) {
 		}
 		return l.Turn, fmt.Sprintf("turn %s, which ended as %s (%s), is forgiven; the node may have its next turn.", l.Turn, l.Result, l.Reason), nil
 	}
-	failed := n.Said(n.State) && n.Ack.Word == v1alpha1.WordFailed
+	failed := n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportFailed
 	held := n.Held == v1alpha1.ReasonFailed || n.Held == v1alpha1.ReasonOverdue
 	switch {
 	case !n.Ours():

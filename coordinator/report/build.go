@@ -147,7 +147,7 @@ func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *Slot) N
 	if r.PoliciesError != "" {
 		r.unruled(&out, n, v)
 	}
-	silent := out.Managed && !n.InTurn() && n.State.Known() && !n.HostSpeaks()
+	silent := out.Managed && !n.InTurn() && n.State.Known() && !n.HostReported()
 	switch {
 	case out.Held == "" && silent:
 		out.Held, out.Why = v1alpha1.ReasonHostSilent, "no word from its present boot"

@@ -107,7 +107,7 @@ func stillAwaited(n *turn.Node, confirmed string) string {
 			others = append(others, "hook "+name)
 		}
 	}
-	if n.Host != nil && slices.Contains(n.Host.HookStages, n.State) && !n.Says(v1alpha1.WordDone) {
+	if n.Host != nil && slices.Contains(n.Host.HookStages, n.State) && !n.HasReport(v1alpha1.ReportDone) {
 		others = append(others, "the host's hook units")
 	}
 	if len(n.Volumes) > 0 && n.State == v1alpha1.StateBeforeReboot && n.Grant.Terms.WaitForVolumeDetach && n.Grant.Drains {

@@ -112,7 +112,7 @@ func (r *Report) turnLines(n *Node, line lineFunc) {
 	}
 	ack := "nothing yet"
 	if a, err := v1alpha1.ParseAck(n.Ack); err == nil && a.Turn == n.Turn {
-		ack = string(a.Word)
+		ack = string(a.Report)
 		if a.Reason != "" {
 			ack += " (" + string(a.Reason) + ")"
 		}

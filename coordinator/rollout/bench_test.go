@@ -56,7 +56,7 @@ func fleetOf(nodes int, rolling bool) rollout.Snapshot {
 				Turn: "t1", Epoch: "e1", NodeUID: n.UID, BootID: "b1", Wants: v1alpha1.WantsReboot, Drains: true, Changes: anUpdate, OSVersion: "4.1",
 				Policy: s.Policies[0].Name, Terms: s.Policies[0].Terms, StartedAt: atNoon.Add(-time.Minute), StageAt: atNoon.Add(-time.Minute),
 			}
-			n.Ack = v1alpha1.Ack{Turn: "t1", BootID: "b1", State: v1alpha1.StateDraining, Word: v1alpha1.WordCommitted}
+			n.Ack = v1alpha1.Ack{Turn: "t1", BootID: "b1", State: v1alpha1.StateDraining, Report: v1alpha1.ReportCommitted}
 		}
 		s.Nodes = append(s.Nodes, n)
 	}

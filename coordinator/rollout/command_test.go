@@ -12,6 +12,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -36,7 +37,7 @@ func (c *cluster) onHost(verb string, n *corev1.Node, h *host, rest string) erro
 	case "unread", "read":
 		h.unread = verb == "unread"
 	case "kill", "start":
-		h.process, h.drain, h.look = verb == "start", turn.Drain{}, nil
+		h.process, h.drain, h.look = verb == "start", step.Drain{}, nil
 	case "crash":
 		c.down(h)
 	case "dies":

@@ -189,7 +189,7 @@ func (d *decision) outside(n *turn.Node) {
 		d.giveBack(n)
 	case n.State == v1alpha1.StateAbsent && out != "" && (n.Wants != "" || n.RawHost != ""):
 		d.release(n, out) // its host has published, and no coordinator had adopted it
-	case n.State == v1alpha1.StateAbsent && n.HostSpeaks() && out == "":
+	case n.State == v1alpha1.StateAbsent && n.HostReported() && out == "":
 		to(turn.Adopted, Move{})
 	case n.State == v1alpha1.StateAbsent:
 		d.holdReleased(n)

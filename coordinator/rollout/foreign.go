@@ -244,10 +244,10 @@ func committedBy(n *turn.Node, g *v1alpha1.Grant) bool {
 	if n.Ack.Turn != g.Turn || n.Ack.State != n.State {
 		return false
 	}
-	switch n.Ack.Word {
-	case v1alpha1.WordCommitted:
+	switch n.Ack.Report {
+	case v1alpha1.ReportCommitted:
 		g.BootID = n.Ack.BootID
-	case v1alpha1.WordDone, v1alpha1.WordFailed:
+	case v1alpha1.ReportDone, v1alpha1.ReportFailed:
 		if n.State == v1alpha1.StateRebooting {
 			g.BootID = "" // some other boot than the one of that word
 		}

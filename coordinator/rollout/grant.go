@@ -189,7 +189,7 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	if text := unreadable(n); text != "" {
 		return v1alpha1.ReasonInvalidRecord, text, false
 	}
-	if !n.HostSpeaks() {
+	if !n.HostReported() {
 		// A want from another boot: the host has not spoken since.
 		if n.Wants.Something() || n.Host == nil {
 			return v1alpha1.ReasonHostSilent, "no word from its present boot", false

@@ -133,7 +133,7 @@ func (d *decision) count() {
 		wanting := inTurn || managed(n) && n.Wants.Something()
 		if n.State != v1alpha1.StateAbsent {
 			d.Managed++
-			add(&d.Reporting, n.HostSpeaks())
+			add(&d.Reporting, n.HostReported())
 			e.nodes++
 		}
 		add(&d.InTurn, inTurn)
@@ -146,7 +146,7 @@ func (d *decision) count() {
 		if g := e.group; g != nil {
 			add(&g.Selected, n.State != v1alpha1.StateAbsent)
 			add(&g.Wanting, wanting)
-			add(&g.UpToDate, n.State != v1alpha1.StateAbsent && !inTurn && n.Wants == v1alpha1.WantsNothing && n.HostSpeaks())
+			add(&g.UpToDate, n.State != v1alpha1.StateAbsent && !inTurn && n.Wants == v1alpha1.WantsNothing && n.HostReported())
 			if n.Last != nil {
 				g.ended = later(g.ended, d.credible(n.Last.End))
 			}

@@ -100,7 +100,7 @@ func (d *decision) takeBack(n *turn.Node) {
 func (d *decision) answered(n *turn.Node) bool {
 	reason := n.Ack.Reason
 	switch {
-	case n.Says(v1alpha1.WordRefused):
+	case n.HasReport(v1alpha1.ReportRefused):
 		result := v1alpha1.ResultBackedOut
 		if reason == v1alpha1.ReasonWantGone || reason == v1alpha1.ReasonUnmanaged || reason == v1alpha1.ReasonDetached || reason == v1alpha1.ReasonHeldBack {
 			result = v1alpha1.ResultCancelled
@@ -109,7 +109,7 @@ func (d *decision) answered(n *turn.Node) bool {
 			d.hold(n, reason, "the host refused")
 		}
 		return true
-	case n.Says(v1alpha1.WordFailed):
+	case n.HasReport(v1alpha1.ReportFailed):
 		on, result := turn.Failed, v1alpha1.ResultBackedOut
 		if n.State == v1alpha1.StateRebooting || n.State == v1alpha1.StateApplying {
 			// It did what the turn was for, and it did not work.
@@ -131,7 +131,7 @@ func (d *decision) answered(n *turn.Node) bool {
 // own or a unit of its plan, which one.
 func failedText(n *turn.Node) string {
 	text := string(n.Ack.Reason)
-	if n.HostSpeaks() && n.Host.HookFailed+n.Host.ApplyFailed != "" {
+	if n.HostReported() && n.Host.HookFailed+n.Host.ApplyFailed != "" {
 		text += ": " + cmp.Or(n.Host.HookFailed, n.Host.ApplyFailed)
 	}
 	return text
@@ -142,7 +142,7 @@ func failedText(n *turn.Node) string {
 // the reboot may still come. It does give back an overdue apply: each step needs a
 // fresh read, which shows the host that the turn has moved on.
 func (d *decision) forgive(n *turn.Node) {
-	failed := n.Says(v1alpha1.WordFailed) || n.State == v1alpha1.StateApplying ||
+	failed := n.HasReport(v1alpha1.ReportFailed) || n.State == v1alpha1.StateApplying ||
 		n.State == v1alpha1.StateRebooting && n.Rebooted()
 	if failed && n.Retry == n.Turn {
 		d.advance(n, turn.Cleared, v1alpha1.ResultFailed, v1alpha1.ReasonCleared)
@@ -164,7 +164,7 @@ func (d *decision) failed(n *turn.Node) bool {
 	if n.State != v1alpha1.StateRebooting && n.State != v1alpha1.StateApplying {
 		return false
 	}
-	return n.Says(v1alpha1.WordFailed) || !n.Says(v1alpha1.WordDone) && d.overdue(n)
+	return n.HasReport(v1alpha1.ReportFailed) || !n.HasReport(v1alpha1.ReportDone) && d.overdue(n)
 }
 
 // pausedBy says why the turn is frozen, or "".
@@ -175,7 +175,7 @@ func pausedBy(n *turn.Node) (v1alpha1.Reason, string) {
 	if n.Paused != nil {
 		return v1alpha1.ReasonPaused, n.Paused.Reason
 	}
-	if n.HostSpeaks() && (n.Host.Veto == v1alpha1.ReasonHostPaused || n.Host.Veto == v1alpha1.ReasonObserve) {
+	if n.HostReported() && (n.Host.Veto == v1alpha1.ReasonHostPaused || n.Host.Veto == v1alpha1.ReasonObserve) {
 		return n.Host.Veto, "the host's own veto"
 	}
 	return "", ""
@@ -216,7 +216,7 @@ func vanished(n *turn.Node) v1alpha1.Reason {
 	if n.Detached != nil {
 		return v1alpha1.ReasonDetached
 	}
-	if !n.HostSpeaks() {
+	if !n.HostReported() {
 		return ""
 	}
 	if !n.Host.Managed {
@@ -259,27 +259,27 @@ func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
 	case v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon:
 		return d.missingHooks(n, heard)
 	case v1alpha1.StateDraining:
-		if !n.Says(v1alpha1.WordDone) {
+		if !n.HasReport(v1alpha1.ReportDone) {
 			return "the host to drain", n.Grant.Terms.DrainTimeout == v1alpha1.OnTimeoutAbort && d.overdue(n)
 		}
-		if !n.HostSpeaks() {
+		if !n.HostReported() {
 			return "the host to say what it wants in this boot", false
 		}
 	case v1alpha1.StateRebooting:
 		switch {
 		case !n.Rebooted():
 			return "the host to reboot", false
-		case !n.Says(v1alpha1.WordDone):
+		case !n.HasReport(v1alpha1.ReportDone):
 			return "the host to say that it is healthy", false
 		case !n.Ready:
 			return "the node to be Ready", false
 		}
 	case v1alpha1.StateApplying:
-		if !n.Says(v1alpha1.WordDone) {
+		if !n.HasReport(v1alpha1.ReportDone) {
 			return "the host to apply its plan", false
 		}
 	case v1alpha1.StateUncordoning:
-		if !n.Says(v1alpha1.WordDone) || n.Mark {
+		if !n.HasReport(v1alpha1.ReportDone) || n.Mark {
 			// Nothing reaches idle while the mark stands: a slot that is freed
 			// before the uncordon is one node too many.
 			return "the host to uncordon its node", false
@@ -309,7 +309,7 @@ func (d *decision) othersHooks(n *turn.Node) (waits []string, abort bool) {
 func (d *decision) missingHooks(n *turn.Node, heard bool) (string, bool) {
 	g := n.Grant
 	waits, abort := d.othersHooks(n)
-	if n.Host != nil && slices.Contains(n.Host.HookStages, n.State) && !n.Says(v1alpha1.WordDone) {
+	if n.Host != nil && slices.Contains(n.Host.HookStages, n.State) && !n.HasReport(v1alpha1.ReportDone) {
 		waits = append(waits, "the host's hook units")
 		abort = abort || n.State != v1alpha1.StateBeforeUncordon && d.past(n, g.Terms.HostHooks.Duration)
 	}
@@ -320,7 +320,7 @@ func (d *decision) missingHooks(n *turn.Node, heard bool) (string, bool) {
 		if !heard {
 			waits = append(waits, "the host to say that it knows of its turn")
 		}
-		if heard && !n.HostSpeaks() {
+		if heard && !n.HostReported() {
 			// Going on needs a word of the present boot.
 			waits = append(waits, "the host to say what it wants in this boot")
 		}
@@ -379,7 +379,7 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 		// that was granted for less is none.
 		g = fitting(g, func(g *v1alpha1.Grant) { g.Wants, g.Changes = n.Wants, n.Host.Changes })
 	}
-	if on == turn.FailedHealthy && (reason == v1alpha1.ReasonStillWanted || reason == v1alpha1.ReasonApplyFailed) && n.HostSpeaks() {
+	if on == turn.FailedHealthy && (reason == v1alpha1.ReasonStillWanted || reason == v1alpha1.ReasonApplyFailed) && n.HostReported() {
 		g = fitting(g, func(g *v1alpha1.Grant) { g.Changes = standing(n) })
 	}
 	// A turn without a drain has no mark, unless somebody edited its grant;

@@ -14,6 +14,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 )
@@ -254,9 +255,9 @@ func FuzzSoup(f *testing.F) {
 		rollout.Decide(s)
 		for _, n := range s.Nodes {
 			for _, boot := range []string{"b", "c"} {
-				o := turn.Observation{Node: n, Self: v1alpha1.Host{BootID: boot}, ManagedByDefault: true,
-					Sources: turn.Sources{Complete: true, Wants: v1alpha1.WantsReboot, Drains: true}, Look: &turn.Look{Commit: true, Lease: turn.Lease{Exists: true, Holder: "e1"}}}
-				turn.Step(o)
+				o := step.Observation{Node: n, Self: v1alpha1.Host{BootID: boot}, ManagedByDefault: true,
+					Sources: step.Sources{Complete: true, Wants: v1alpha1.WantsReboot, Drains: true}, Fresh: &step.FreshRead{Commit: true, Lease: step.Lease{Exists: true, Holder: "e1"}}}
+				step.Step(o)
 			}
 		}
 	})

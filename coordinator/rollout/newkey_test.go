@@ -173,7 +173,7 @@ func TestNewKeyKeepsTheDelay(t *testing.T) {
 	n.State, n.Turn, n.Grant = v1alpha1.StateUncordoning, g.Turn, g
 	n.Grant.Turn, n.Turn = "t1", "t1"
 	n.Grant.Result, n.Grant.Reason = v1alpha1.ResultBackedOut, v1alpha1.ReasonOverdue
-	n.Ack = v1alpha1.Ack{Turn: "t1", BootID: n.BootID, State: n.State, Word: v1alpha1.WordDone}
+	n.Ack = v1alpha1.Ack{Turn: "t1", BootID: n.BootID, State: n.State, Report: v1alpha1.ReportDone}
 	if end := verdictOf(t, s).Move; end == nil || end.Last == nil || end.Last.Attempts != 4 {
 		t.Errorf("%+v, expected the fourth attempt", end)
 	}

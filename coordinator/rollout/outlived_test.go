@@ -30,7 +30,7 @@ func TestOutlivedIsNotGranted(t *testing.T) {
 		if back == nil || back.To != v1alpha1.StateUncordoning {
 			t.Fatalf("%s: %+v", reason, back)
 		}
-		n.State, n.Grant, n.Ack.State, n.Ack.Word = back.To, back.Grant, back.To, v1alpha1.WordDone
+		n.State, n.Grant, n.Ack.State, n.Ack.Report = back.To, back.Grant, back.To, v1alpha1.ReportDone
 		end := verdictOf(t, s).Move
 		if end == nil || end.To != v1alpha1.StateIdle || end.Last == nil || end.Last.Result != v1alpha1.ResultFailed {
 			t.Fatalf("%s: %+v", reason, end)

@@ -288,5 +288,5 @@ func (c *cluster) promiseBudget(who string) {
 
 // disturbs reports whether the node is disturbed by us: marked, or committed.
 func disturbs(n *turn.Node) bool {
-	return n.Mark || n.Committed() && !n.Says(v1alpha1.WordRefused)
+	return n.Mark || n.Committed() && !n.HasReport(v1alpha1.ReportRefused)
 }

@@ -8,6 +8,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -65,11 +66,11 @@ func (c *cluster) promiseMove(before turn.Node, v rollout.Verdict) {
 }
 
 // promiseHost: only a commit disturbs; only our own cordon is undone.
-func (c *cluster) promiseHost(h *host, before turn.Node, w *turn.Write) {
+func (c *cluster) promiseHost(h *host, before turn.Node, w *step.Write) {
 	if w.Unschedulable != nil && !*w.Unschedulable && h.adminCordon {
 		c.breaks("cordon: %s undoes an admin's cordon", h.name)
 	}
-	if w.Ack.Word == v1alpha1.WordCommitted {
+	if w.Ack.Report == v1alpha1.ReportCommitted {
 		c.promiseLease(h, before, "commits")
 	}
 	c.promiseBudget(h.name)
@@ -93,7 +94,7 @@ func (c *cluster) promiseReboot(h *host, n turn.Node) {
 	switch {
 	case h.reboots[n.Turn] > 1:
 		c.breaks("once: %s reboots again in turn %s", h.name, n.Turn)
-	case n.State != v1alpha1.StateRebooting || !n.Says(v1alpha1.WordCommitted):
+	case n.State != v1alpha1.StateRebooting || !n.HasReport(v1alpha1.ReportCommitted):
 		c.breaks("commit: %s reboots in %s without a commit", h.name, n.State)
 	case h.pending == "":
 		c.breaks("cancel: %s reboots and wants nothing", h.name)

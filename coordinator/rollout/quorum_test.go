@@ -24,7 +24,7 @@ func TestLateGrantOfASecondControlPlaneNode(t *testing.T) {
 			Keys: v1alpha1.Keys{
 				State: v1alpha1.StateDraining, Wants: v1alpha1.WantsReboot, Turn: "turn-" + name,
 				Host: &v1alpha1.Host{Protocol: 1, NodeUID: "uid-" + name, BootID: "boot-" + name, Managed: true, Drains: true},
-				Ack:  v1alpha1.Ack{Turn: "turn-" + name, BootID: "boot-" + name, State: v1alpha1.StateDraining, Word: v1alpha1.WordSeen},
+				Ack:  v1alpha1.Ack{Turn: "turn-" + name, BootID: "boot-" + name, State: v1alpha1.StateDraining, Report: v1alpha1.ReportSeen},
 				Grant: &v1alpha1.Grant{
 					Turn: "turn-" + name, Epoch: epoch, NodeUID: "uid-" + name, BootID: "boot-" + name, Wants: v1alpha1.WantsReboot,
 					Drains: true, Terms: p.Terms, StartedAt: now, StageAt: now,

@@ -243,8 +243,8 @@ func randomTurn(d *dice, n *turn.Node, set policy.Set, foreign bool) {
 		return
 	}
 	n.Ack = v1alpha1.Ack{Turn: mostly(d, "t1", "t0"), BootID: mostly(d, "b1", "b0", "b2"), State: mostly(d, n.State, v1alpha1.StateDraining),
-		Word: one(d, v1alpha1.WordSeen, v1alpha1.WordCommitted, v1alpha1.WordDone, v1alpha1.WordDone, v1alpha1.WordRefused, v1alpha1.WordFailed)}
-	if n.Ack.Word == v1alpha1.WordRefused || n.Ack.Word == v1alpha1.WordFailed {
+		Report: one(d, v1alpha1.ReportSeen, v1alpha1.ReportCommitted, v1alpha1.ReportDone, v1alpha1.ReportDone, v1alpha1.ReportRefused, v1alpha1.ReportFailed)}
+	if n.Ack.Report == v1alpha1.ReportRefused || n.Ack.Report == v1alpha1.ReportFailed {
 		n.Ack.Reason = one(d, v1alpha1.ReasonUncordoned, v1alpha1.ReasonUnhealthy, v1alpha1.ReasonNotUpdated, v1alpha1.ReasonWantGone,
 			v1alpha1.ReasonStillWanted, v1alpha1.ReasonApplyFailed)
 	}

@@ -13,7 +13,7 @@ import (
 // other is; and every reason that ends a turn is one in a script, here or among the host's.
 func TestReasonsAreProvoked(t *testing.T) {
 	held := found(t, `held (Failed|[A-Z][A-Za-z]+)`, "testdata/decide/*.txt", "testdata/*.txt")
-	ends := found(t, `(?:last=[A-Za-z]+,|\(|refused:|failed:|(?:Done|Cancelled|BackedOut|Failed) )([A-Z][A-Za-z]+)`, "testdata/decide/*.txt", "testdata/*.txt", "../../node/turn/testdata/*.txt")
+	ends := found(t, `(?:last=[A-Za-z]+,|\(|refused:|failed:|(?:Done|Cancelled|BackedOut|Failed) )([A-Z][A-Za-z]+)`, "testdata/decide/*.txt", "testdata/*.txt", "../../node/step/testdata/*.txt")
 	for _, d := range v1alpha1.ReasonDocs() {
 		if d.Reason == v1alpha1.ReasonInvalidGrant {
 			held[d.Reason] = false // only to a reader: a leader repairs the grant instead

@@ -9,7 +9,7 @@ import (
 // the host's own configuration file. It is "" for a managed node.
 func takenOut(n *turn.Node) v1alpha1.Reason {
 	switch {
-	case n.Managed != nil && !*n.Managed, n.HostSpeaks() && !n.Host.Managed:
+	case n.Managed != nil && !*n.Managed, n.HostReported() && !n.Host.Managed:
 		return v1alpha1.ReasonUnmanaged
 	case n.Detached != nil:
 		return v1alpha1.ReasonDetached

@@ -15,6 +15,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 )
@@ -29,7 +30,7 @@ type cluster struct {
 	gates    map[string]rollout.Gate
 	nodes    map[string]*corev1.Node
 	hosts    map[string]*host
-	lease    turn.Lease
+	lease    step.Lease
 	// leads is false while no coordinator runs.
 	leads bool
 	// ledUntil is until when the last leader led; see rollout.Snapshot.
@@ -76,9 +77,9 @@ type host struct {
 	stuck       bool // a budget blocks its evictions
 	unhealthy   bool
 	managed     bool
-	drain       turn.Drain
+	drain       step.Drain
 	drainOf     string // the turn and state that drain belongs to
-	look        *turn.Look
+	look        *step.FreshRead
 	goingDown   bool
 	reboots     map[string]int // by turn
 	adminCordon bool
@@ -97,7 +98,7 @@ func newCluster() *cluster {
 		policies: map[string]policy.Policy{builtIn: newPolicy(builtIn, 0, nil)}, leads: true,
 		gates: map[string]rollout.Gate{}, rooms: map[string]room{}, were: map[string]int{},
 		nodes: map[string]*corev1.Node{}, hosts: map[string]*host{},
-		lease:     turn.Lease{Exists: true, Holder: "a"},
+		lease:     step.Lease{Exists: true, Holder: "a"},
 		uncertain: map[string]turn.Node{}, taken: map[string]rollout.Snapshot{},
 	}
 	return c
@@ -288,15 +289,15 @@ func (c *cluster) move(v rollout.Verdict) {
 }
 
 // observe is what the host knows now.
-func (c *cluster) observe(h *host) turn.Observation {
-	o := turn.Observation{
+func (c *cluster) observe(h *host) step.Observation {
+	o := step.Observation{
 		Node:             c.fact(h.name),
 		Self:             v1alpha1.Host{Version: "test", BootID: h.boot(), BootTime: h.bootAt, Started: h.bootAt, OSVersion: h.version},
 		ManagedByDefault: h.managed,
-		Sources:          turn.Sources{Complete: true, Wants: v1alpha1.WantsNothing},
-		Shutdown:         turn.ShutdownNone,
-		Health:           turn.Health{Healthy: !h.unhealthy, Detail: "a unit failed", Overdue: c.now.Sub(h.bootAt) > 15*time.Minute},
-		Look:             h.look,
+		Sources:          step.Sources{Complete: true, Wants: v1alpha1.WantsNothing},
+		Shutdown:         step.ShutdownNone,
+		Health:           step.Health{Healthy: !h.unhealthy, Detail: "a unit failed", Overdue: c.now.Sub(h.bootAt) > 15*time.Minute},
+		Fresh:            h.look,
 	}
 	if !h.claims.IsZero() {
 		o.Self.BootTime = h.claims
@@ -310,10 +311,10 @@ func (c *cluster) observe(h *host) turn.Observation {
 		o.Sources.Wants, o.Sources.Drains = plan.Wants, plan.Drains
 	}
 	if h.unread {
-		o.Sources = turn.Sources{Missing: "update_engine"}
+		o.Sources = step.Sources{Missing: "update_engine"}
 	}
 	if h.goingDown {
-		o.Shutdown = turn.ShutdownUnderway
+		o.Shutdown = step.ShutdownUnderway
 	}
 	if h.drainOf == o.Node.Turn+string(o.Node.State) {
 		o.Drain = h.drain
@@ -327,25 +328,25 @@ func (c *cluster) step(h *host) bool {
 		return false
 	}
 	o := c.observe(h)
-	d := turn.Step(o)
-	if d.Do != turn.DoDrain {
+	d := step.Step(o)
+	if d.Do != step.DoDrain {
 		h.drain.Running = false
 	}
 	switch {
-	case d.Read == turn.ReadLease:
-		h.look = &turn.Look{Lease: c.lease}
+	case d.Read == step.ReadLease:
+		h.look = &step.FreshRead{Lease: c.lease}
 		return true
-	case d.Read == turn.ReadCommit:
-		h.look = &turn.Look{Lease: c.lease, Commit: true, Evictable: h.pods}
+	case d.Read == step.ReadCommit:
+		h.look = &step.FreshRead{Lease: c.lease, Commit: true, Evictable: h.pods}
 		return true
 	case d.Write != nil:
 		c.hostWrite(h, d.Write)
 		return true
-	case d.Do == turn.DoDrain:
+	case d.Do == step.DoDrain:
 		if key := o.Node.Turn + string(o.Node.State); h.drainOf != key || !h.drain.Running {
-			h.drainOf, h.drain = key, turn.Drain{Running: true}
+			h.drainOf, h.drain = key, step.Drain{Running: true}
 		}
-	case d.Do == turn.DoReboot && !h.goingDown:
+	case d.Do == step.DoReboot && !h.goingDown:
 		h.goingDown = true
 		c.logf("%s reboots", h.name)
 		c.promiseReboot(h, o.Node)
@@ -353,7 +354,7 @@ func (c *cluster) step(h *host) bool {
 	return false
 }
 
-func (c *cluster) hostWrite(h *host, w *turn.Write) {
+func (c *cluster) hostWrite(h *host, w *step.Write) {
 	n := c.nodes[h.name]
 	before := c.fact(h.name)
 	for key, v := range w.Labels {
@@ -375,7 +376,7 @@ func (c *cluster) hostWrite(h *host, w *turn.Write) {
 		}
 	}
 	if w.Ack != (v1alpha1.Ack{}) {
-		say := "says " + string(w.Ack.State) + "/" + string(w.Ack.Word)
+		say := "says " + string(w.Ack.State) + "/" + string(w.Ack.Report)
 		if w.Ack.Reason != "" {
 			say += ":" + string(w.Ack.Reason)
 		}
@@ -434,7 +435,7 @@ func (c *cluster) pass() {
 }
 
 func (c *cluster) down(h *host) {
-	h.up, h.goingDown, h.drain, h.drainOf, h.upAt = false, false, turn.Drain{}, "", c.now.Add(bootTime)
+	h.up, h.goingDown, h.drain, h.drainOf, h.upAt = false, false, step.Drain{}, "", c.now.Add(bootTime)
 	c.logf("%s is down", h.name)
 	c.kubelet(h)
 }

@@ -167,7 +167,7 @@ func whole(n *turn.Node) bool {
 
 func barred(n *turn.Node) bool {
 	committing := n.State == v1alpha1.StateRebooting || n.State == v1alpha1.StateApplying
-	word := n.Ack.Word == v1alpha1.WordCommitted || n.Ack.Word == v1alpha1.WordDone || n.Ack.Word == v1alpha1.WordFailed
+	word := n.Ack.Report == v1alpha1.ReportCommitted || n.Ack.Report == v1alpha1.ReportDone || n.Ack.Report == v1alpha1.ReportFailed
 	ofThis := n.Turn != "" && n.Ack.Turn == n.Turn && n.Ack.State == n.State
 	rebooted := n.State == v1alpha1.StateRebooting && n.Grant != nil && n.BootID != "" && n.Grant.BootID != n.BootID
 	return committing && word && ofThis || rebooted
@@ -176,7 +176,7 @@ func barred(n *turn.Node) bool {
 // committedAnyTurn is barred for a node whose turn cannot be read.
 func committedAnyTurn(n *turn.Node) bool {
 	committing := n.State == v1alpha1.StateRebooting || n.State == v1alpha1.StateApplying
-	word := n.Ack.Word == v1alpha1.WordCommitted || n.Ack.Word == v1alpha1.WordDone || n.Ack.Word == v1alpha1.WordFailed
+	word := n.Ack.Report == v1alpha1.ReportCommitted || n.Ack.Report == v1alpha1.ReportDone || n.Ack.Report == v1alpha1.ReportFailed
 	return committing && word && n.Ack.State == n.State
 }
 
@@ -220,14 +220,14 @@ func (w twin) failed() map[string]bool {
 		if n.Grant == nil || n.Turn != "" && n.Turn == n.Retry {
 			return false
 		}
-		word := func(v v1alpha1.Word) bool {
-			return n.Turn != "" && n.Ack.Turn == n.Turn && n.Ack.State == n.State && n.Ack.Word == v && n.Ack.BootID == n.BootID
+		word := func(v v1alpha1.Report) bool {
+			return n.Turn != "" && n.Ack.Turn == n.Turn && n.Ack.State == n.State && n.Ack.Report == v && n.Ack.BootID == n.BootID
 		}
 		limit := map[v1alpha1.State]time.Duration{
 			v1alpha1.StateRebooting: n.Grant.Terms.Rebooting.Duration, v1alpha1.StateApplying: n.Grant.Terms.Applying.Duration}
 		over, acts := limit[n.State]
-		late := acts && !word(v1alpha1.WordDone) && w.past(n.Grant, over)
-		return n.Grant.Result == v1alpha1.ResultFailed || acts && word(v1alpha1.WordFailed) || late
+		late := acts && !word(v1alpha1.ReportDone) && w.past(n.Grant, over)
+		return n.Grant.Result == v1alpha1.ResultFailed || acts && word(v1alpha1.ReportFailed) || late
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -60,11 +61,11 @@ var bugNames = []string{
 func (b Bug) String() string { return bugNames[b] }
 
 // step is the real Step, or what a host with the bug would do.
-func (b Bug) step(o *turn.Observation) turn.Decision {
+func (b Bug) step(o *step.Observation) step.Decision {
 	switch b {
 	case NoEpochCheck:
-		if o.Look != nil && o.Node.Grant != nil {
-			o.Look.Lease.Holder = o.Node.Grant.Epoch
+		if o.Fresh != nil && o.Node.Grant != nil {
+			o.Fresh.Lease.Holder = o.Node.Grant.Epoch
 		}
 	case NoBootInAcks:
 		if o.Node.Ack.BootID != "" {
@@ -75,8 +76,8 @@ func (b Bug) step(o *turn.Observation) turn.Decision {
 			o.Self.Started = h.Started
 		}
 	case PodsNotSeen:
-		if o.Look != nil {
-			o.Look.Evictable = 0
+		if o.Fresh != nil {
+			o.Fresh.Evictable = 0
 		}
 	case WantOfGrant:
 		if o.Node.State == v1alpha1.StateRebooting && o.Node.Wants == v1alpha1.WantsNothing && o.Node.Grant.BootID == o.Self.BootID {
@@ -90,23 +91,23 @@ func (b Bug) step(o *turn.Observation) turn.Decision {
 		}
 	case WantsBeforeSources:
 		if !o.Sources.Complete {
-			o.Sources = turn.Sources{Complete: true, Wants: v1alpha1.WantsNothing}
+			o.Sources = step.Sources{Complete: true, Wants: v1alpha1.WantsNothing}
 		}
 	}
 	if b == PublishesReleased && o.Node.State == v1alpha1.StateAbsent {
 		o.Node.Detached = nil
 	}
-	d := turn.Step(*o)
+	d := step.Step(*o)
 	switch w := d.Write; {
 	case w == nil:
-	case b == WaitsInSilence && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Word == v1alpha1.WordDone:
+	case b == WaitsInSilence && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Report == v1alpha1.ReportDone:
 		d.Write = nil
 	case b == WantOfGrant && o.Node.State == v1alpha1.StateRebooting && o.Node.Wants == v1alpha1.WantsNothing:
 		delete(w.Labels, v1alpha1.LabelWants)
 		delete(w.Annotations, v1alpha1.AnnotationHost)
-	case b == UncordonUnmarked && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Word == v1alpha1.WordDone && o.Node.Unschedulable:
+	case b == UncordonUnmarked && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Report == v1alpha1.ReportDone && o.Node.Unschedulable:
 		w.Unschedulable = new(false)
-	case b == DoneInTwoWrites && o.Node.State == v1alpha1.StateRebooting && w.Ack.Word == v1alpha1.WordDone:
+	case b == DoneInTwoWrites && o.Node.State == v1alpha1.StateRebooting && w.Ack.Report == v1alpha1.ReportDone:
 		delete(w.Labels, v1alpha1.LabelWants)
 		delete(w.Annotations, v1alpha1.AnnotationHost)
 	}
@@ -154,13 +155,13 @@ func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
 			n.Ready = false // so that it does not count as one that gives back
 		}
 	case CommitBarsNothing:
-		if n.Ack.Word == v1alpha1.WordCommitted {
-			n.Ack.Word = v1alpha1.WordSeen
+		if n.Ack.Report == v1alpha1.ReportCommitted {
+			n.Ack.Report = v1alpha1.ReportSeen
 		}
 	case SlotFreedEarly:
 		if n.State == v1alpha1.StateUncordoning && n.Mark {
 			n.Mark = false
-			n.Ack = v1alpha1.Ack{Turn: n.Turn, BootID: n.BootID, State: n.State, Word: v1alpha1.WordDone}
+			n.Ack = v1alpha1.Ack{Turn: n.Turn, BootID: n.BootID, State: n.State, Report: v1alpha1.ReportDone}
 		}
 	case ForeignPromoted:
 		if n.Ours() && n.Grant.Epoch != s.Epoch {

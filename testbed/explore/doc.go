@@ -1,4 +1,4 @@
-// Package explore tries everything: it calls the two pure cores, turn.Step and
+// Package explore tries everything: it calls the two pure cores, step.Step and
 // rollout.Decide, on every state that a model of the rest can come to within
 // bounds, holds each step against the promises, and runs states on, without
 // further faults, to see that each turn ends or is held with a reason.

@@ -2,7 +2,7 @@ package explore
 
 import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 )
 
 // seen is everything that Step's observation is made of.
@@ -23,10 +23,10 @@ type seen struct {
 
 // did is what Step said, as far as it is carried out.
 type did struct {
-	read  turn.Read
-	write *turn.Write
+	read  step.Read
+	write *step.Write
 	wrote uint32 // the view with the write carried out
-	do    turn.Effect
+	do    step.Effect
 }
 
 // host is the host's observation, summed up; ok is false while nothing of its
@@ -56,14 +56,14 @@ func (m *model) step(k seen) *did {
 	if d, ok := m.steps[k]; ok {
 		return d
 	}
-	o := turn.Observation{
+	o := step.Observation{
 		Node:             m.facts(k.view, "n"),
 		Self:             v1alpha1.Host{Version: "explored", BootID: id("b", k.boot), Started: at(k.started), OSVersion: version(k.version)},
 		ManagedByDefault: true,
-		Shutdown:         turn.Shutdown(k.shut),
-		Drain:            turn.Drain{Running: k.drain == 1, Complete: k.drain == 2},
-		Apply:            turn.Work{Running: k.apply == 1, Done: k.apply == 2},
-		Health:           turn.Health{Healthy: !k.sick, Overdue: k.sick},
+		Shutdown:         step.Shutdown(k.shut),
+		Drain:            step.Drain{Running: k.drain == 1, Complete: k.drain == 2},
+		Apply:            step.Work{Running: k.apply == 1, Done: k.apply == 2},
+		Health:           step.Health{Healthy: !k.sick, Overdue: k.sick},
 	}
 	if k.apply == 3 {
 		o.Apply.Failed = "explored"
@@ -72,21 +72,21 @@ func (m *model) step(k seen) *did {
 		o.RebootError = "explored"
 	}
 	if k.src {
-		o.Sources = turn.Sources{Complete: true, Changes: changes(k.known), Wants: v1alpha1.WantsNothing}
+		o.Sources = step.Sources{Complete: true, Changes: changes(k.known), Wants: v1alpha1.WantsNothing}
 		if k.known != 0 {
 			o.Sources.Wants, o.Sources.Drains = m.Plan.wants()
 		}
 	}
 	if k.look != noLook {
-		o.Look = &turn.Look{
-			Lease:  turn.Lease{Exists: k.lx, Holder: id("e", k.lh), Stopped: k.ls},
+		o.Fresh = &step.FreshRead{
+			Lease:  step.Lease{Exists: k.lx, Holder: id("e", k.lh), Stopped: k.ls},
 			Commit: k.look == commitLook,
 		}
 		if k.le {
-			o.Look.Evictable = 1
+			o.Fresh.Evictable = 1
 		}
 		if m.Nodes == 1 {
-			o.Term = o.Look.Lease.Holder // whoever leads runs on the only node
+			o.Term = o.Fresh.Lease.Holder // whoever leads runs on the only node
 		}
 	}
 	d := m.Bug.step(&o)
@@ -164,33 +164,33 @@ func (m *model) takeStep(s *state, i int, do doer) {
 	d := m.step(k)
 	view := m.objects[k.view]
 	do(stepHost, 0, func(t *node, e *event) {
-		if d.do != turn.DoDrain {
+		if d.do != step.DoDrain {
 			t.drain = 0
 		}
 		switch {
-		case d.read == turn.ReadShutdown:
+		case d.read == step.ReadShutdown:
 			t.shut = 1
 			if t.down {
 				t.shut = 2
 			}
-		case d.read == turn.ReadLease:
+		case d.read == step.ReadLease:
 			t.look, t.lh, t.lx, t.ls = leaseLook, s.lease.holder, s.lease.exists, s.lease.stop
-		case d.read == turn.ReadCommit:
+		case d.read == step.ReadCommit:
 			t.look, t.vcur, t.view = halfLook, true, 0
 			t.lookFair = s.lease.exists && m.objects[t.api].grant.epoch == s.lease.holder
 		case d.write != nil:
 			m.hostWrite(n, t, d, e)
-		case d.do == turn.DoDrain && k.drain == 0:
+		case d.do == step.DoDrain && k.drain == 0:
 			t.drain, t.dturn, t.dstate = 1, view.turn, view.state
-		case d.do == turn.DoApply && k.apply == 0:
+		case d.do == step.DoApply && k.apply == 0:
 			t.apply = 1
-		case d.do == turn.DoReboot:
+		case d.do == step.DoReboot:
 			t.down, t.shut, t.look = true, 2, noLook
 			t.rebooted = view.turn
 			e.reboots, e.turnSeen, e.grantSeen = true, view.turn, view.grant
 		}
 	})
-	if d.write == nil && d.read == turn.ReadNothing && d.do == turn.DoReboot && m.fault(s, refuseReboot) {
+	if d.write == nil && d.read == step.ReadNothing && d.do == step.DoReboot && m.fault(s, refuseReboot) {
 		do(refuseReboot, 0, func(t *node, _ *event) { t.refused, t.shut, t.look = view.turn, 0, noLook })
 	}
 }
@@ -222,7 +222,7 @@ func (m *model) lateWrite(n *node) uint32 {
 	if !ok {
 		return 0
 	}
-	if d := m.step(k); d.read == turn.ReadNothing && d.write != nil && d.wrote != n.api {
+	if d := m.step(k); d.read == step.ReadNothing && d.write != nil && d.wrote != n.api {
 		return d.wrote
 	}
 	return 0

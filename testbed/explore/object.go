@@ -63,7 +63,7 @@ type lastRecord struct {
 var (
 	states    = v1alpha1.States()
 	wantsList = []v1alpha1.Wants{v1alpha1.WantsNothing, v1alpha1.WantsApply, v1alpha1.WantsDrain, v1alpha1.WantsReboot}
-	words     = []v1alpha1.Word{"", v1alpha1.WordSeen, v1alpha1.WordCommitted, v1alpha1.WordDone, v1alpha1.WordRefused, v1alpha1.WordFailed}
+	words     = []v1alpha1.Report{"", v1alpha1.ReportSeen, v1alpha1.ReportCommitted, v1alpha1.ReportDone, v1alpha1.ReportRefused, v1alpha1.ReportFailed}
 	results   = []v1alpha1.Result{"", v1alpha1.ResultDone, v1alpha1.ResultCancelled, v1alpha1.ResultBackedOut, v1alpha1.ResultFailed}
 	reasons   = reasonList()
 )
@@ -89,14 +89,14 @@ func number[T comparable](list []T, v T) uint8 {
 
 func (o *object) st() v1alpha1.State { return states[o.state] }
 func (o *object) exists() bool       { return o.uid != 0 }
-func (o *object) says(w v1alpha1.Word) bool {
+func (o *object) says(w v1alpha1.Report) bool {
 	return o.turn != 0 && o.ack.turn == o.turn && o.ack.state == o.state && words[o.ack.word] == w
 }
 
 // committed: the host has said so in this turn's present state.
 func (o *object) committed() bool {
 	s := o.st()
-	return (s == v1alpha1.StateRebooting || s == v1alpha1.StateApplying) && o.says(v1alpha1.WordCommitted)
+	return (s == v1alpha1.StateRebooting || s == v1alpha1.StateApplying) && o.says(v1alpha1.ReportCommitted)
 }
 
 // now is the one moment of the model; epochs of time lie eon before it.

@@ -211,14 +211,14 @@ func sourcesRead(_ *model, e *event, _, _ *state) string {
 
 func provenByBoot(_ *model, e *event, _, _ *state) string {
 	if e.writer == hostWrites && e.after.st() == v1alpha1.StateRebooting && e.host.promoted && e.after.ack != e.before.ack &&
-		(e.after.says(v1alpha1.WordDone) || e.after.says(v1alpha1.WordFailed)) {
+		(e.after.says(v1alpha1.ReportDone) || e.after.says(v1alpha1.ReportFailed)) {
 		return "the host speaks of a reboot in the boot that was to end"
 	}
 	return ""
 }
 
 func oneWrite(_ *model, e *event, _, _ *state) string {
-	if e.writer == hostWrites && e.after.st() == v1alpha1.StateRebooting && e.after.says(v1alpha1.WordDone) &&
+	if e.writer == hostWrites && e.after.st() == v1alpha1.StateRebooting && e.after.says(v1alpha1.ReportDone) &&
 		e.after.host.boot != e.after.ack.boot {
 		return "done after the boot without the wants of that boot"
 	}
@@ -231,7 +231,7 @@ func presentBoot(_ *model, e *event, _, _ *state) string {
 	drained := from == v1alpha1.StateDraining && (to == v1alpha1.StateBeforeReboot || to == v1alpha1.StateRebooting || to == v1alpha1.StateApplying)
 	over := from == v1alpha1.StateUncordoning && to == v1alpha1.StateIdle && results[e.after.last.result] == v1alpha1.ResultDone
 	if (e.writer == leadWrites || e.writer == lateLeader) && (drained || over) &&
-		(!e.before.says(v1alpha1.WordDone) || e.before.ack.boot != e.before.boot) {
+		(!e.before.says(v1alpha1.ReportDone) || e.before.ack.boot != e.before.boot) {
 		return fmt.Sprintf("from %s to %s without a word of the present boot", from, to)
 	}
 	return ""

@@ -7,7 +7,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/node/step"
 )
 
 var hookNames = [3]string{"h0", "h1", "h2"}
@@ -28,7 +28,7 @@ func (o *object) wire() (labels, annotations map[string]string) {
 	}
 	set(annotations, v1alpha1.AnnotationAck, v1alpha1.Ack{
 		Turn: id("t", o.ack.turn), BootID: id("b", o.ack.boot), State: states[o.ack.state],
-		Word: words[o.ack.word], Reason: reasons[o.ack.reason],
+		Report: words[o.ack.word], Reason: reasons[o.ack.reason],
 	}.String())
 	set(annotations, v1alpha1.AnnotationTurn, id("t", o.turn))
 	set(annotations, v1alpha1.AnnotationRetry, id("t", o.retry))
@@ -125,7 +125,7 @@ func (o *object) read(labels, annotations map[string]string) {
 		}
 	}
 	if k.Ack != (v1alpha1.Ack{}) {
-		o.ack = ackRecord{num(k.Ack.Turn), num(k.Ack.BootID), number(states, k.Ack.State), number(words, k.Ack.Word), number(reasons, k.Ack.Reason)}
+		o.ack = ackRecord{num(k.Ack.Turn), num(k.Ack.BootID), number(states, k.Ack.State), number(words, k.Ack.Report), number(reasons, k.Ack.Reason)}
 	}
 	o.turn, o.retry = num(k.Turn), num(k.Retry)
 	if g := k.Grant; g != nil {
@@ -177,7 +177,7 @@ func merge(m map[string]string, patch map[string]*string) {
 }
 
 // written is the object after a host's write.
-func (o *object) written(w *turn.Write) object {
+func (o *object) written(w *step.Write) object {
 	labels, annotations := o.wire()
 	merge(labels, w.Labels)
 	merge(annotations, w.Annotations)

@@ -366,7 +366,7 @@ func (c *campaign) missing(h *simhost.Host) string {
 		c.patch(h.Name(), map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationRetry: c.failed(&n)}}})
 		return "is forgiven"
 	case h.Version() != c.version() || n.State != v1alpha1.StateIdle || n.BootID != h.BootID() || !n.Ready || n.Unschedulable || n.Mark ||
-		n.Wants != v1alpha1.WantsNothing || !n.HostSpeaks() || len(n.Problems) > 0:
+		n.Wants != v1alpha1.WantsNothing || !n.HostReported() || len(n.Problems) > 0:
 		return fmt.Sprintf("runs %s and is %s (held %q, ready %t, unschedulable %t, mark %t, wants %q, ack %s, problems %v), and says %q",
 			h.Version(), n.State, n.Held, n.Ready, n.Unschedulable, n.Mark, n.Wants, n.Ack, n.Problems, h.Notify().Status)
 	}

@@ -136,7 +136,7 @@ func (f *fleet) run(s *scenario, p *point) {
 	h := f.guest()
 	n := f.until(guest, "to be back with "+f.version(), func(n *turn.Node) bool {
 		return h.Version() == f.version() && n.State == v1alpha1.StateIdle && n.BootID == h.BootID() && n.Ready &&
-			n.Wants == v1alpha1.WantsNothing && n.Last != nil && n.Turn == "" && n.HostSpeaks()
+			n.Wants == v1alpha1.WantsNothing && n.Last != nil && n.Turn == "" && n.HostReported()
 	})
 	if n.Last.Result != v1alpha1.ResultDone || n.Last.Reason != "" {
 		f.t.Errorf("the turn ended %s %s, expected Done", n.Last.Result, n.Last.Reason)

@@ -94,7 +94,7 @@ func patchShape(r *faultproxy.Request) string {
 			if err != nil {
 				return "an ack that cannot be read: " + err.Error()
 			}
-			word := fmt.Sprintf("ack=%s/%s", a.State, a.Word)
+			word := fmt.Sprintf("ack=%s/%s", a.State, a.Report)
 			if a.Reason != "" {
 				word += ":" + string(a.Reason)
 			}

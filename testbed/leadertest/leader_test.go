@@ -177,7 +177,7 @@ func (r *round) missing(h *simhost.Host) string {
 	case h.BootID() == "":
 		return "is down"
 	case r.staged[h.Name()] != (h.Version() == r.version()) || n.State != v1alpha1.StateIdle || n.BootID != h.BootID() || !n.Ready || n.Unschedulable || n.Mark ||
-		n.Wants != v1alpha1.WantsNothing || !n.HostSpeaks() || n.Held != "" || len(n.Problems) > 0:
+		n.Wants != v1alpha1.WantsNothing || !n.HostReported() || n.Held != "" || len(n.Problems) > 0:
 		return fmt.Sprintf("runs %s and is %s (held %q, ready %t, unschedulable %t, mark %t, wants %q, ack %s, problems %v), and says %q",
 			h.Version(), n.State, n.Held, n.Ready, n.Unschedulable, n.Mark, n.Wants, n.Ack, n.Problems, h.Notify().Status)
 	}

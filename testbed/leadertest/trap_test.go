@@ -110,7 +110,7 @@ func grants(q *faultproxy.Request) bool {
 
 // commits reports whether a host's patch is a commit.
 func commits(q *faultproxy.Request) bool {
-	return strings.Contains(string(q.Body), "/"+string(v1alpha1.WordCommitted)+`"`)
+	return strings.Contains(string(q.Body), "/"+string(v1alpha1.ReportCommitted)+`"`)
 }
 
 // hold holds requests until release. What is a write arrives then, whether its sender still waits or not.

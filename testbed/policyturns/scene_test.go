@@ -166,7 +166,7 @@ func (s *scene) host(o simhost.Options) *simhost.Host {
 func (s *scene) idle(h *simhost.Host) {
 	s.t.Helper()
 	s.until(h, "to be idle, and to want nothing", func(n *turn.Node) bool {
-		return n.State == v1alpha1.StateIdle && n.HostSpeaks() && n.Wants == v1alpha1.WantsNothing && n.Ready && n.BootID == h.BootID()
+		return n.State == v1alpha1.StateIdle && n.HostReported() && n.Wants == v1alpha1.WantsNothing && n.Ready && n.BootID == h.BootID()
 	})
 }
 
@@ -197,7 +197,7 @@ func (s *scene) reaches(h *simhost.Host, state v1alpha1.State) *turn.Node {
 func (s *scene) commits(h *simhost.Host, state v1alpha1.State) *turn.Node {
 	s.t.Helper()
 	return s.until(h, "to have committed in "+string(state), func(n *turn.Node) bool {
-		return n.State == state && n.Says(v1alpha1.WordCommitted)
+		return n.State == state && n.HasReport(v1alpha1.ReportCommitted)
 	})
 }
 
@@ -210,7 +210,7 @@ func (s *scene) held(h *simhost.Host, reason v1alpha1.Reason) *turn.Node {
 func (s *scene) published(h *simhost.Host, wants v1alpha1.Wants, changes ...string) *turn.Node {
 	s.t.Helper()
 	return s.until(h, fmt.Sprintf("to want %s, for %v", wants, changes), func(n *turn.Node) bool {
-		return n.HostSpeaks() && n.Wants == wants && len(n.Host.Changes) == len(changes) && !slices.ContainsFunc(n.Host.Changes, func(c v1alpha1.Change) bool {
+		return n.HostReported() && n.Wants == wants && len(n.Host.Changes) == len(changes) && !slices.ContainsFunc(n.Host.Changes, func(c v1alpha1.Change) bool {
 			return !slices.Contains(changes, string(c.Source)) && !slices.Contains(changes, c.Name)
 		})
 	})
@@ -229,7 +229,7 @@ func (s *scene) ended(h *simhost.Host, want ...string) *turn.Node {
 	s.t.Helper()
 	s.over(h, len(want))
 	n := s.until(h, "to be idle, Ready and schedulable", func(n *turn.Node) bool {
-		return n.State == v1alpha1.StateIdle && n.BootID == h.BootID() && n.Ready && n.HostSpeaks()
+		return n.State == v1alpha1.StateIdle && n.BootID == h.BootID() && n.Ready && n.HostReported()
 	})
 	s.must(s.Referee.Sync(s.soon()))
 	if turns := s.turns(h); !slices.Equal(turns, want) {

@@ -82,7 +82,7 @@ var (
 				s.reaches(h, v1alpha1.StateBeforeReboot)
 				s.drop(h, sentinel)
 				s.until(h, "to be turned round", func(n *turn.Node) bool {
-					return n.State == v1alpha1.StateBeforeUncordon && n.HostSpeaks() && n.Wants == v1alpha1.WantsNothing
+					return n.State == v1alpha1.StateBeforeUncordon && n.HostReported() && n.Wants == v1alpha1.WantsNothing
 				})
 			}, func() {
 				s.authors.Release(s.hook("beforeReboot"))

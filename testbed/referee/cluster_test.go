@@ -117,10 +117,10 @@ func (f *fleet) enter(name string, state v1alpha1.State, id string) {
 		map[string]any{v1alpha1.AnnotationTurn: id, v1alpha1.AnnotationGrant: v1alpha1.FormatRecord(g)})
 }
 
-func (f *fleet) say(name string, word v1alpha1.Word) {
+func (f *fleet) say(name string, word v1alpha1.Report) {
 	f.t.Helper()
 	n := f.node(name)
-	a := v1alpha1.Ack{Turn: n.Turn, BootID: n.BootID, State: n.State, Word: word}
+	a := v1alpha1.Ack{Turn: n.Turn, BootID: n.BootID, State: n.State, Report: word}
 	f.write(name, nil, map[string]any{v1alpha1.AnnotationAck: a.String()})
 }
 
@@ -128,7 +128,7 @@ func (f *fleet) say(name string, word v1alpha1.Word) {
 func (f *fleet) draining(name string) {
 	f.t.Helper()
 	f.enter(name, v1alpha1.StateDraining, "turn-"+name)
-	f.say(name, v1alpha1.WordSeen)
+	f.say(name, v1alpha1.ReportSeen)
 	f.with(name, func(n *turn.Node) error { return f.cordon(f.ctx, n) })
 }
 
@@ -140,16 +140,16 @@ func (f *fleet) wholeTurn(name string) {
 	f.must(f.evictNow(f.ctx, p))
 	_, err := cp.WaitPods(f.ctx, p.Namespace, "", "to be gone", func(pods []*corev1.Pod) bool { return len(pods) == 0 })
 	f.must(err)
-	f.say(name, v1alpha1.WordDone)
+	f.say(name, v1alpha1.ReportDone)
 	f.enter(name, v1alpha1.StateRebooting, "turn-"+name)
-	f.say(name, v1alpha1.WordCommitted)
+	f.say(name, v1alpha1.ReportCommitted)
 	f.must(f.Reboot(f.ctx, name))
 	f.must(cp.SetNodeReady(f.ctx, name, "", false))
 	f.must(cp.SetNodeReady(f.ctx, name, "boot-2", true))
-	f.say(name, v1alpha1.WordDone)
+	f.say(name, v1alpha1.ReportDone)
 	f.enter(name, v1alpha1.StateUncordoning, "turn-"+name)
 	f.with(name, func(n *turn.Node) error {
-		a := v1alpha1.Ack{Turn: n.Turn, BootID: n.BootID, State: n.State, Word: v1alpha1.WordDone}
+		a := v1alpha1.Ack{Turn: n.Turn, BootID: n.BootID, State: n.State, Report: v1alpha1.ReportDone}
 		return f.patch(f.ctx, n, "lockkeeper", unschedulablePatch(nil), nil,
 			map[string]any{v1alpha1.AnnotationAck: a.String(), v1alpha1.AnnotationCordon: nil})
 	})

@@ -10,11 +10,13 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-func saysCommitted(n *turn.Node) bool { return n.Said(n.State) && n.Ack.Word == v1alpha1.WordCommitted }
+func saysCommitted(n *turn.Node) bool {
+	return n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportCommitted
+}
 
 // acked judges an ack that became committed: the host's last step before it evicts, applies or reboots.
 func (e *engine) acked(n *node, before, after *turn.Node) {
-	if after.Ack == before.Ack || after.Ack.Word != v1alpha1.WordCommitted {
+	if after.Ack == before.Ack || after.Ack.Report != v1alpha1.ReportCommitted {
 		return
 	}
 	a := after.Ack
@@ -166,7 +168,7 @@ func (e *engine) tell(before, after *turn.Node) {
 		e.say(name, "held: %s", after.Held)
 	}
 	if before.Ack != after.Ack && after.Ack.Turn != "" {
-		word := string(after.Ack.Word)
+		word := string(after.Ack.Report)
 		if after.Ack.Reason != "" {
 			word += ":" + string(after.Ack.Reason)
 		}

@@ -39,10 +39,10 @@ var lawful = []struct {
 				[]v1alpha1.Hook{{Name: "a"}}, []v1alpha1.Hook{{Name: "b"}}, []v1alpha1.Hook{{Name: "c"}}
 		}
 		s.write("n1", enter(v1alpha1.StateBeforeDrain, "t1", "e1", hooks))
-		s.write("n1", word(v1alpha1.WordSeen))
+		s.write("n1", word(v1alpha1.ReportSeen))
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
 		s.cordon("n1")
-		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", word(v1alpha1.ReportDone))
 		s.write("n1", enter(v1alpha1.StateBeforeReboot, "t1", "e1"))
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
 		s.commit("n1")
@@ -56,7 +56,7 @@ var lawful = []struct {
 		detaches := func(g *v1alpha1.Grant) { g.Terms.WaitForVolumeDetach = true }
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", detaches), attached("v"))
 		s.cordon("n1")
-		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", word(v1alpha1.ReportDone))
 		s.write("n1", enter(v1alpha1.StateBeforeReboot, "t1", "e1"))
 		s.write("n1", attached())
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
@@ -103,7 +103,7 @@ var lawful = []struct {
 		s.reboot("n1")
 		s.comeBack("n1", "boot-2")
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
-		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", word(v1alpha1.ReportDone))
 		s.finish("n1")
 	}},
 	{"kubectl's cordon needs no declaration", func(s *script) {
@@ -114,9 +114,9 @@ var lawful = []struct {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", unschedulable(false))
-		s.write("n1", marked(false), word(v1alpha1.WordRefused, v1alpha1.ReasonUncordoned))
+		s.write("n1", marked(false), word(v1alpha1.ReportRefused, v1alpha1.ReasonUncordoned))
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
-		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", word(v1alpha1.ReportDone))
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultBackedOut))
 	}},
 	{"a crash in mid-drain, updated by it", func(s *script) {
@@ -170,7 +170,7 @@ var lawful = []struct {
 		s.cordon("n1")
 		s.write("n2", enter(v1alpha1.StateDraining, "t2", "e1"))
 		s.write("n2", enter(v1alpha1.StateUncordoning, "t2", "e2"))
-		s.write("n2", word(v1alpha1.WordDone))
+		s.write("n2", word(v1alpha1.ReportDone))
 		s.write("n2", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
 		s.pass(5 * time.Minute)
 	}},
@@ -178,7 +178,7 @@ var lawful = []struct {
 		s.lead("e2")
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e2"))
-		s.write("n1", word(v1alpha1.WordSeen))
+		s.write("n1", word(v1alpha1.ReportSeen))
 		s.cordon("n1")
 		s.pass(5 * time.Minute)
 	}},
@@ -285,16 +285,16 @@ var lawful = []struct {
 		s.pod("p", "n1")
 		s.write("n1", s.says("boot-1", v1alpha1.WantsApply))
 		s.write("n1", enter(v1alpha1.StateApplying, "t1", "e1", func(g *v1alpha1.Grant) { g.Drains = false }))
-		s.write("n1", word(v1alpha1.WordSeen))
+		s.write("n1", word(v1alpha1.ReportSeen))
 		s.commit("n1")
-		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing), word(v1alpha1.WordDone))
+		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing), word(v1alpha1.ReportDone))
 		s.finish("n1")
 	}},
 	{"the only node reboots with its pods", func(s *script) {
 		s.e.onNode(s.tick(), "n2", nil)
 		s.pod("p", "n1")
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1", func(g *v1alpha1.Grant) { g.Drains, g.OnlyNode = false, true }))
-		s.write("n1", word(v1alpha1.WordSeen))
+		s.write("n1", word(v1alpha1.ReportSeen))
 		s.commit("n1")
 		s.reboot("n1")
 		s.comeBack("n1", "boot-2")
@@ -312,7 +312,7 @@ var lawful = []struct {
 		s.commit("n1")
 		w := s.e.hostEvent(s.tick(), HostEvent{Time: s.clock, Host: "n1", Kind: RebootRefused, BootID: "boot-1"})
 		s.e.settle(s.tick(), w)
-		s.write("n1", word(v1alpha1.WordRefused, v1alpha1.ReasonRebootRefused))
+		s.write("n1", word(v1alpha1.ReportRefused, v1alpha1.ReasonRebootRefused))
 		s.giveBack("n1", "t1")
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultBackedOut))
 	}},
@@ -322,7 +322,7 @@ var lawful = []struct {
 		s.drained("n1", "t1")
 		s.commit("n1")
 		s.reboot("n1")
-		s.write("n1", s.says("boot-2", v1alpha1.WantsNothing), word(v1alpha1.WordFailed, v1alpha1.ReasonUnhealthy))
+		s.write("n1", s.says("boot-2", v1alpha1.WantsNothing), word(v1alpha1.ReportFailed, v1alpha1.ReasonUnhealthy))
 		s.write("n1", annotate(v1alpha1.AnnotationRetry, "t1"))
 		s.giveBack("n1", "t1")
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultFailed))
@@ -372,7 +372,7 @@ func TestCounts(t *testing.T) {
 	s.grant("n2", "t2")
 	s.write("n3", enter(v1alpha1.StateDraining, "t3", "e1"))
 	s.write("n3", enter(v1alpha1.StateUncordoning, "t3", "e2"))
-	s.write("n3", word(v1alpha1.WordDone))
+	s.write("n3", word(v1alpha1.ReportDone))
 	s.write("n3", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
 	s.cordon("n2")
 	s.drained("n2", "t2")
@@ -397,7 +397,7 @@ func TestTheBeginning(t *testing.T) {
 	delete(s.e.nodes, "n1")
 	s.e.first = true
 	s.pod("p", "n1")
-	s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e0"), unschedulable(true), marked(true), word(v1alpha1.WordCommitted))
+	s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e0"), unschedulable(true), marked(true), word(v1alpha1.ReportCommitted))
 	s.e.first = false
 	s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
 	s.pod("p", "n1", evict) // what is new in rebooting

@@ -95,7 +95,7 @@ func (e *engine) granted(n *node, before, after *turn.Node) {
 		wrong("granted although it is not managed")
 	case before.Paused != nil, before.Detached != nil:
 		wrong("granted although it is paused or detached")
-	case !before.HostSpeaks():
+	case !before.HostReported():
 		wrong("granted although its host has not spoken in this boot")
 	case !before.Wants.Something(), g.Wants != before.Wants:
 		wrong("granted for %q, its host wants %q", g.Wants, before.Wants)
@@ -168,15 +168,15 @@ func (e *engine) within(n *node, before, after *turn.Node) {
 // promoted: states that end by the host's word. The word must stand on the version before, from the boot that its kubelet
 // speaks from. A turn that has committed to an apply or a reboot is turned round by nobody.
 func (e *engine) promoted(n *node, before, after *turn.Node) {
-	says := before.Says
+	says := before.HasReport
 	switch before.State {
 	case v1alpha1.StateDraining:
-		if after.State != v1alpha1.StateBeforeUncordon && after.State != v1alpha1.StateUncordoning && !says(v1alpha1.WordDone) {
+		if after.State != v1alpha1.StateBeforeUncordon && after.State != v1alpha1.StateUncordoning && !says(v1alpha1.ReportDone) {
 			e.breaks(Promotion, n.name, "draining -> %s, and the host did not say done (it said %q)", after.State, before.Ack)
 		}
 	case v1alpha1.StateRebooting, v1alpha1.StateApplying:
-		forgiven := before.Retry == before.Turn && (says(v1alpha1.WordFailed) || before.State == v1alpha1.StateRebooting && before.Rebooted())
-		if before.Committed() && !says(v1alpha1.WordDone) && !says(v1alpha1.WordFailed) && !says(v1alpha1.WordRefused) && !forgiven {
+		forgiven := before.Retry == before.Turn && (says(v1alpha1.ReportFailed) || before.State == v1alpha1.StateRebooting && before.Rebooted())
+		if before.Committed() && !says(v1alpha1.ReportDone) && !says(v1alpha1.ReportFailed) && !says(v1alpha1.ReportRefused) && !forgiven {
 			e.breaks(Promotion, n.name, "%s -> %s after the commit, and the host said neither done, failed nor refused in this boot (it said %q)",
 				before.State, after.State, before.Ack)
 		}
@@ -197,7 +197,7 @@ func (e *engine) ended(n *node, before, after *turn.Node) {
 		e.updated[n.name] = true
 	}
 	if after.State != v1alpha1.StateAbsent {
-		if before.State == v1alpha1.StateUncordoning && before.Ours() && !before.Says(v1alpha1.WordDone) &&
+		if before.State == v1alpha1.StateUncordoning && before.Ours() && !before.HasReport(v1alpha1.ReportDone) &&
 			(before.Ack.Turn == before.Turn || before.Mark) {
 			// A host that never said a word is taken back; any other gives back by itself.
 			e.breaks(Promotion, n.name, "uncordoning -> %s, and the host did not say done (it said %q)", after.State, before.Ack)

@@ -64,7 +64,7 @@ var offences = []struct {
 	}},
 	{"idle -> uncordoning", []Rule{Table, Grant}, func(s *script) {
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
-		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", word(v1alpha1.ReportDone))
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
 	}},
 	{"a hook stage is passed by although a hook is to be waited for", []Rule{Table}, func(s *script) {
@@ -76,7 +76,7 @@ var offences = []struct {
 		detaches := func(g *v1alpha1.Grant) { g.Terms.WaitForVolumeDetach = true }
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", detaches), attached("v"))
 		s.cordon("n1")
-		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", word(v1alpha1.ReportDone))
 		s.write("n1", enter(v1alpha1.StateBeforeReboot, "t1", "e1"))
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
 	}},
@@ -176,7 +176,7 @@ var offences = []struct {
 	{"a turn of another term is promoted", []Rule{Epoch}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
-		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", word(v1alpha1.ReportDone))
 		s.lead("e2")
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e2"))
 	}},
@@ -188,7 +188,7 @@ var offences = []struct {
 	{"promoted by a word from another boot", []Rule{Promotion}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
-		s.write("n1", word(v1alpha1.WordDone))
+		s.write("n1", word(v1alpha1.ReportDone))
 		s.write("n1", boots("boot-2"))
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
 	}},
@@ -282,7 +282,7 @@ var offences = []struct {
 	{"a late grant is committed", []Rule{Fence}, func(s *script) {
 		s.lead("e2")
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
-		s.write("n1", word(v1alpha1.WordSeen))
+		s.write("n1", word(v1alpha1.ReportSeen))
 		s.cordon("n1")
 	}},
 	{"committed on an old look at the Lease", []Rule{Fence}, func(s *script) {
@@ -419,7 +419,7 @@ var offences = []struct {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
-		s.write("n1", marked(false), word(v1alpha1.WordDone))
+		s.write("n1", marked(false), word(v1alpha1.ReportDone))
 		s.finish("n1")
 	}},
 	{"wants is removed while the mark stands", []Rule{Mark}, func(s *script) {

@@ -178,7 +178,7 @@ func (w World) cordon(ctx context.Context, n *turn.Node) error {
 	if id == "" {
 		id = "offender"
 	}
-	ack := v1alpha1.Ack{Turn: id, BootID: n.BootID, State: v1alpha1.StateDraining, Word: v1alpha1.WordCommitted}
+	ack := v1alpha1.Ack{Turn: id, BootID: n.BootID, State: v1alpha1.StateDraining, Report: v1alpha1.ReportCommitted}
 	return w.patch(ctx, n, offender, unschedulablePatch(true), nil,
 		map[string]any{v1alpha1.AnnotationCordon: id, v1alpha1.AnnotationAck: ack.String()})
 }

@@ -116,7 +116,7 @@ func (e *engine) followEvictions(n *node) {
 	case n.evictUntil.Equal(always):
 		n.evictUntil = e.now.by.Add(2*lookEvery + e.lag)
 	}
-	if c := n.cur; c != nil && c.State == v1alpha1.StateUncordoning && c.Said(c.State) && c.Ack.Word == v1alpha1.WordDone {
+	if c := n.cur; c != nil && c.State == v1alpha1.StateUncordoning && c.HasAck(c.State) && c.Ack.Report == v1alpha1.ReportDone {
 		if soon := e.now.by.Add(e.lag); soon.Before(n.evictUntil) {
 			n.evictUntil = soon
 		}

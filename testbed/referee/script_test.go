@@ -178,11 +178,11 @@ func release(held v1alpha1.Reason) edit {
 	}
 }
 
-func word(w v1alpha1.Word, reason ...v1alpha1.Reason) edit {
+func word(w v1alpha1.Report, reason ...v1alpha1.Reason) edit {
 	return func(n *corev1.Node) {
 		a := v1alpha1.Ack{
 			Turn: n.Annotations[v1alpha1.AnnotationTurn], BootID: n.Status.NodeInfo.BootID,
-			State: v1alpha1.State(n.Labels[v1alpha1.LabelState]), Word: w,
+			State: v1alpha1.State(n.Labels[v1alpha1.LabelState]), Report: w,
 		}
 		if len(reason) > 0 {
 			a.Reason = reason[0]
@@ -249,27 +249,27 @@ func attached(volumes ...corev1.UniqueVolumeName) edit {
 // The stages of a lawful turn with a drain and a reboot, without hooks.
 func (s *script) grant(name, id string) {
 	s.write(name, enter(v1alpha1.StateDraining, id, s.holder()))
-	s.write(name, word(v1alpha1.WordSeen))
+	s.write(name, word(v1alpha1.ReportSeen))
 }
 func (s *script) cordon(name string) {
-	s.write(name, unschedulable(true), marked(true), word(v1alpha1.WordCommitted))
+	s.write(name, unschedulable(true), marked(true), word(v1alpha1.ReportCommitted))
 }
 func (s *script) drained(name, id string) {
-	s.write(name, word(v1alpha1.WordDone))
+	s.write(name, word(v1alpha1.ReportDone))
 	s.write(name, enter(v1alpha1.StateRebooting, id, s.holder()))
 }
-func (s *script) commit(name string) { s.write(name, word(v1alpha1.WordCommitted)) }
+func (s *script) commit(name string) { s.write(name, word(v1alpha1.ReportCommitted)) }
 func (s *script) comeBack(name, boot string) {
 	s.write(name, ready(false))
 	s.write(name, ready(true), boots(boot))
-	s.write(name, s.says(boot, v1alpha1.WantsNothing), word(v1alpha1.WordDone))
+	s.write(name, s.says(boot, v1alpha1.WantsNothing), word(v1alpha1.ReportDone))
 }
 func (s *script) giveBack(name, id string) {
 	s.write(name, enter(v1alpha1.StateUncordoning, id, s.holder()))
 	s.uncordon(name)
 }
 func (s *script) uncordon(name string) {
-	s.write(name, unschedulable(false), marked(false), word(v1alpha1.WordDone))
+	s.write(name, unschedulable(false), marked(false), word(v1alpha1.ReportDone))
 }
 func (s *script) finish(name string) { s.write(name, leave(v1alpha1.StateIdle, v1alpha1.ResultDone)) }
 

@@ -162,7 +162,7 @@ func TestEmergencyStopInMidDrain(t *testing.T) {
 	s.goes()
 	began = time.Now()
 	s.until(name, soon, "to go on by itself after the stop", func(n *turn.Node) bool {
-		return n.State != v1alpha1.StateDraining || n.Says(v1alpha1.WordDone)
+		return n.State != v1alpha1.StateDraining || n.HasReport(v1alpha1.ReportDone)
 	})
 	t.Logf("the node goes on %v after the stop", time.Since(began).Round(time.Millisecond))
 	s.updated(name, "node-3")

@@ -208,7 +208,7 @@ func (c *campaign) missing(h *simhost.Host) string {
 		c.annotate(h.Name(), v1alpha1.AnnotationRetry, n.Last.Turn)
 		return "is forgiven"
 	case h.Version() != newVersion || n.State != v1alpha1.StateIdle || n.BootID != h.BootID() || !n.Ready || n.Unschedulable ||
-		n.Wants != v1alpha1.WantsNothing || !n.HostSpeaks():
+		n.Wants != v1alpha1.WantsNothing || !n.HostReported():
 		return fmt.Sprintf("runs %s and is %s (held %q, ready %t, unschedulable %t, wants %q)",
 			h.Version(), n.State, n.Held, n.Ready, n.Unschedulable, n.Wants)
 	}

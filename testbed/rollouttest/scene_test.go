@@ -140,7 +140,7 @@ func (s *scene) reaches(name string, state v1alpha1.State) *turn.Node {
 func (s *scene) commits(name string, state v1alpha1.State) *turn.Node {
 	s.t.Helper()
 	return s.until(name, soon, "to have committed in "+string(state), func(n *turn.Node) bool {
-		return n.State == state && n.Says(v1alpha1.WordCommitted)
+		return n.State == state && n.HasReport(v1alpha1.ReportCommitted)
 	})
 }
 

@@ -2,7 +2,7 @@
 // long a rollout takes, how many nodes are disrupted at once, and where it
 // would stop. It needs no cluster and no hosts, and it never waits.
 //
-// What decides is the real thing: rollout.Decide for the leader, turn.Step for
+// What decides is the real thing: rollout.Decide for the leader, step.Step for
 // each host, policy.Compile for the policies. What is made up is what they
 // decide about: how long a drain, a reboot, a hook takes, what fails, when a
 // gate closes. All of that stands in the fleet's file; nothing else is assumed.

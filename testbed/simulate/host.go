@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 )
@@ -30,14 +31,14 @@ type host struct {
 	plan    policy.Plan
 	wanted  bool // it ever wanted something
 
-	look   *turn.Look
+	look   *step.FreshRead
 	lookAt time.Time
 	// What is at work, and in which turn and state: a word about another one
 	// does not count.
 	pods      int // that a drain would evict
-	drain     turn.Drain
+	drain     step.Drain
 	drainOf   string
-	apply     turn.Work
+	apply     step.Work
 	applyOf   string
 	down      bool // the shutdown is under way
 	unhealthy bool
@@ -137,22 +138,22 @@ func (h *host) replan() {
 func (h *host) stageOf() string { return h.node.Turn + "/" + string(h.node.State) }
 
 // observe is what the host knows now.
-func (s *sim) observe(h *host) turn.Observation {
-	o := turn.Observation{
+func (s *sim) observe(h *host) step.Observation {
+	o := step.Observation{
 		Node:             *h.node,
 		Self:             v1alpha1.Host{Version: epoch, BootID: h.boot(), BootTime: h.bootAt, Started: h.bootAt, OSVersion: h.version},
 		ManagedByDefault: true,
 		Veto:             h.plan.Veto,
 		Term:             epoch, // in a cluster of one node the leader is its own process
-		Sources:          turn.Sources{Complete: true, Changes: h.changes, Wants: h.plan.Wants, Drains: h.plan.Drains},
-		Shutdown:         turn.ShutdownNone,
-		Health:           turn.Health{Healthy: !h.unhealthy, Detail: "a unit is not active", Overdue: h.overdue},
+		Sources:          step.Sources{Complete: true, Changes: h.changes, Wants: h.plan.Wants, Drains: h.plan.Drains},
+		Shutdown:         step.ShutdownNone,
+		Health:           step.Health{Healthy: !h.unhealthy, Detail: "a unit is not active", Overdue: h.overdue},
 	}
 	if h.lookAt.Equal(s.now) {
-		o.Look = h.look
+		o.Fresh = h.look
 	}
 	if h.down {
-		o.Shutdown = turn.ShutdownUnderway
+		o.Shutdown = step.ShutdownUnderway
 	}
 	if h.drainOf == h.stageOf() {
 		o.Drain = h.drain
@@ -180,30 +181,30 @@ func (s *sim) act(h *host) error {
 
 // step lets the host take one step; it reports whether there may be another.
 func (s *sim) step(h *host) bool {
-	d := turn.Step(s.observe(h))
-	if d.Do != turn.DoDrain {
+	d := step.Step(s.observe(h))
+	if d.Do != step.DoDrain {
 		h.drain.Running = false
 	}
 	switch {
-	case d.Read != turn.ReadNothing:
+	case d.Read != step.ReadNothing:
 		h.lookAt = s.now
-		h.look = &turn.Look{Lease: turn.Lease{Exists: true, Holder: epoch}, Commit: d.Read == turn.ReadCommit, Evictable: h.pods}
+		h.look = &step.FreshRead{Lease: step.Lease{Exists: true, Holder: epoch}, Commit: d.Read == step.ReadCommit, Evictable: h.pods}
 		return true
 	case d.Write != nil:
 		s.hostWrites(h, d.Write)
 		return true
-	case d.Do == turn.DoDrain:
+	case d.Do == step.DoDrain:
 		s.drainHost(h)
-	case d.Do == turn.DoApply:
+	case d.Do == step.DoApply:
 		s.applyPlan(h)
-	case d.Do == turn.DoReboot:
+	case d.Do == step.DoReboot:
 		s.reboot(h)
 	}
 	return false
 }
 
 // hostWrites carries out a host's write to its Node.
-func (s *sim) hostWrites(h *host, w *turn.Write) {
+func (s *sim) hostWrites(h *host, w *step.Write) {
 	n := h.node
 	for key, v := range w.Labels {
 		if key == v1alpha1.LabelWants {
@@ -233,7 +234,7 @@ func (s *sim) hostWrites(h *host, w *turn.Write) {
 		n.Ack = w.Ack
 		// Seen and committed are words that a leader heeds when it decides, and
 		// does nothing about; but in a stage of hooks it waits for seen.
-		s.dirty = s.dirty || w.Ack.Word != v1alpha1.WordSeen && w.Ack.Word != v1alpha1.WordCommitted || n.State.HookStage()
+		s.dirty = s.dirty || w.Ack.Report != v1alpha1.ReportSeen && w.Ack.Report != v1alpha1.ReportCommitted || n.State.HookStage()
 	}
 	s.count(h)
 }
@@ -242,7 +243,7 @@ func (s *sim) drainHost(h *host) {
 	if h.drainOf == h.stageOf() && h.drain.Running {
 		return
 	}
-	h.drainOf, h.drain = h.stageOf(), turn.Drain{Running: true}
+	h.drainOf, h.drain = h.stageOf(), step.Drain{Running: true}
 	if d, ok := h.group.Takes.Drain.draw(h.dice); ok {
 		of := h.drainOf
 		s.in(d, h.dice, func() { s.drained(h, of) })
@@ -274,7 +275,7 @@ func (s *sim) applyPlan(h *host) {
 	if h.applyOf == h.stageOf() {
 		return
 	}
-	h.applyOf, h.apply = h.stageOf(), turn.Work{Running: true}
+	h.applyOf, h.apply = h.stageOf(), step.Work{Running: true}
 	d, ok := h.group.Takes.Apply.draw(h.dice)
 	if !ok {
 		return
@@ -284,10 +285,10 @@ func (s *sim) applyPlan(h *host) {
 		if h.applyOf != of || of != h.stageOf() {
 			return
 		}
-		h.apply = turn.Work{Done: true}
+		h.apply = step.Work{Done: true}
 		switch {
 		case h.group.Fails.Apply.falls(h.dice):
-			h.apply = turn.Work{Failed: "a unit failed"}
+			h.apply = step.Work{Failed: "a unit failed"}
 		case !h.group.Fails.Update.falls(h.dice):
 			h.inEffect(false)
 		}
@@ -320,7 +321,7 @@ func (s *sim) reboot(h *host) {
 }
 
 func (s *sim) boot(h *host) {
-	h.down, h.up, h.lost, h.apply = false, true, false, turn.Work{}
+	h.down, h.up, h.lost, h.apply = false, true, false, step.Work{}
 	h.boots++
 	h.bootAt = s.now
 	h.node.BootID, h.node.Ready = h.boot(), true

@@ -1,4 +1,4 @@
-package turn
+package step
 
 import (
 	"cmp"
@@ -19,8 +19,8 @@ import (
 // turn, because it lists the Nodes after it won.
 func (o *Observation) check(act Effect) (Decision, bool) {
 	n := &o.Node
-	if o.Look == nil || !o.Look.Commit {
-		return Decision{Read: ReadCommit, Do: o.keep()}, false
+	if o.Fresh == nil || !o.Fresh.Commit {
+		return Decision{Read: ReadCommit, Do: o.effectToKeep()}, false
 	}
 	wait := func(r v1alpha1.Reason, detail string) (Decision, bool) {
 		return Decision{Waits: r, Detail: detail, Again: true}, false
@@ -28,7 +28,7 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 	if r, detail := o.leaseHolds(); r != "" {
 		return wait(r, detail)
 	}
-	if n.Grant.Epoch != o.Look.Lease.Holder {
+	if n.Grant.Epoch != o.Fresh.Lease.Holder {
 		// The leader that promoted this node is not the leader. Its successor
 		// takes the turn over or turns it back.
 		return wait(v1alpha1.ReasonHandover, "the turn is another leader's")
@@ -59,9 +59,9 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		return wait(v1alpha1.ReasonSourceUnreadable, o.Sources.Unconfirmed)
 	}
 	if (act == DoReboot || act == DoApply) && n.Grant.Drains {
-		if o.Look.Evictable > 0 {
+		if o.Fresh.Evictable > 0 {
 			// Something tolerates the cordon, or came in before it.
-			return Decision{Do: DoDrain, Detail: fmt.Sprintf("%d pods that came after the drain", o.Look.Evictable)}, false
+			return Decision{Do: DoDrain, Detail: fmt.Sprintf("%d pods that came after the drain", o.Fresh.Evictable)}, false
 		}
 	}
 	return Decision{}, true
@@ -69,7 +69,7 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 
 // leaseHolds says why the Lease lets nothing happen, or "".
 func (o *Observation) leaseHolds() (v1alpha1.Reason, string) {
-	switch l := o.Look.Lease; {
+	switch l := o.Fresh.Lease; {
 	case !l.Exists:
 		return v1alpha1.ReasonStopped, "there is no Lease"
 	case l.Stopped:
@@ -83,8 +83,8 @@ func (o *Observation) leaseHolds() (v1alpha1.Reason, string) {
 // are not either. One that is left from another stage, or
 // from before somebody uncordoned, is; so is one under an emergency stop that
 // the last look showed.
-func (o *Observation) keep() Effect {
-	if o.Look != nil {
+func (o *Observation) effectToKeep() Effect {
+	if o.Fresh != nil {
 		if r, _ := o.leaseHolds(); r != "" {
 			return DoNothing
 		}
@@ -101,16 +101,16 @@ func (o *Observation) keep() Effect {
 // draining commits by the cordon, then evicts.
 func (o *Observation) draining() Decision {
 	n := &o.Node
-	began := n.Said(v1alpha1.StateDraining) && n.Ack.Word != v1alpha1.WordSeen
+	began := n.HasAck(v1alpha1.StateDraining) && n.Ack.Report != v1alpha1.ReportSeen
 	if !n.Unschedulable && (n.Mark || began) {
 		// Somebody uncordoned. They want the node; this turn cordons no
 		// more, in whatever boot. The mark goes in the same write (Step).
 		return o.refuse(v1alpha1.ReasonUncordoned)
 	}
-	if n.Said(v1alpha1.StateDraining) && n.Ack.Word == v1alpha1.WordRefused {
+	if n.HasAck(v1alpha1.StateDraining) && n.Ack.Report == v1alpha1.ReportRefused {
 		return o.refuse(n.Ack.Reason) // again, if it was said in another boot
 	}
-	if o.said(v1alpha1.WordDone) {
+	if o.reported(v1alpha1.ReportDone) {
 		return Decision{Detail: "the next stage"}
 	}
 	if r, text := o.frozen(); r != "" {
@@ -125,7 +125,7 @@ func (o *Observation) draining() Decision {
 	if !o.Sources.Wants.AtLeast(v1alpha1.WantsDrain) || !o.Sources.Drains {
 		return Decision{Waits: v1alpha1.ReasonWantGone, Detail: "the coordinator turns the node round"}
 	}
-	if cordoned := n.Unschedulable && (n.Mark || o.said(v1alpha1.WordCommitted)); !cordoned {
+	if cordoned := n.Unschedulable && (n.Mark || o.reported(v1alpha1.ReportCommitted)); !cordoned {
 		if d, ok := o.check(DoDrain); !ok {
 			return d
 		}
@@ -134,7 +134,7 @@ func (o *Observation) draining() Decision {
 			w.Unschedulable = new(true)
 			w.setAnnotation(v1alpha1.AnnotationCordon, &n.Turn)
 		}
-		o.say(w, v1alpha1.WordCommitted, "")
+		o.ack(w, v1alpha1.ReportCommitted, "")
 		return Decision{Write: w}
 	}
 	return o.evict()
@@ -144,11 +144,11 @@ func (o *Observation) draining() Decision {
 func (o *Observation) evict() Decision {
 	if o.Drain.Complete {
 		w := &Write{}
-		o.say(w, v1alpha1.WordDone, "")
+		o.ack(w, v1alpha1.ReportDone, "")
 		return Decision{Write: w}
 	}
-	if o.Look == nil {
-		return Decision{Read: ReadLease, Do: o.keep()}
+	if o.Fresh == nil {
+		return Decision{Read: ReadLease, Do: o.effectToKeep()}
 	}
 	if r, detail := o.leaseHolds(); r != "" {
 		return Decision{Waits: r, Detail: detail, Again: true}
@@ -159,6 +159,6 @@ func (o *Observation) evict() Decision {
 // refuse says refused with the reason, once a boot.
 func (o *Observation) refuse(reason v1alpha1.Reason) Decision {
 	w := &Write{}
-	o.say(w, v1alpha1.WordRefused, reason)
+	o.ack(w, v1alpha1.ReportRefused, reason)
 	return Decision{Write: w, Waits: reason, Detail: "the coordinator turns the node round"}
 }

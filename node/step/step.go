@@ -1,10 +1,11 @@
-package turn
+package step
 
 import (
 	"fmt"
 	"slices"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 // Step says what the host does next. Same observation, same decision: it has
@@ -49,7 +50,7 @@ func (d *Decision) publishes(o *Observation) bool {
 	if !o.Sources.Complete {
 		return false
 	}
-	if d.Write != nil && o.newBoot() && (d.Write.Ack.Word == v1alpha1.WordDone || d.Write.Ack.Word == v1alpha1.WordFailed) {
+	if d.Write != nil && o.newBoot() && (d.Write.Ack.Report == v1alpha1.ReportDone || d.Write.Ack.Report == v1alpha1.ReportFailed) {
 		return true
 	}
 	return !o.Released() && o.mayPublish()
@@ -66,7 +67,7 @@ func (o *Observation) Released() bool {
 func (o *Observation) step() Decision {
 	n := &o.Node
 	if !n.InTurn() {
-		return o.outside()
+		return o.notInTurn()
 	}
 	if !n.Ours() {
 		return Decision{Waits: v1alpha1.ReasonInvalidGrant, Detail: "the coordinator mends it"}
@@ -74,14 +75,14 @@ func (o *Observation) step() Decision {
 	if n.State == v1alpha1.StateDraining && n.Mark && !n.Unschedulable {
 		return o.refuse(v1alpha1.ReasonUncordoned) // in the write that takes the mark away
 	}
-	if n.Ack.Turn != n.Turn || n.Said(n.State) && n.Ack.Word == v1alpha1.WordSeen && n.Ack.BootID != o.Self.BootID {
+	if n.Ack.Turn != n.Turn || n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportSeen && n.Ack.BootID != o.Self.BootID {
 		// The turn's first state, or the same in another boot. It is said
 		// even when frozen: it is no more than a word, and a host that is
 		// paused is not silent. Any other word of this turn is left alone:
 		// that it was said before a crash may bar the turn from being turned
 		// round, or say that somebody uncordoned.
 		w := &Write{}
-		o.say(w, v1alpha1.WordSeen, "")
+		o.ack(w, v1alpha1.ReportSeen, "")
 		return Decision{Write: w}
 	}
 	switch n.State {
@@ -103,7 +104,7 @@ func (o *Observation) step() Decision {
 const ItsTurn = "waits for its turn"
 
 // outside is a host in no turn.
-func (o *Observation) outside() Decision {
+func (o *Observation) notInTurn() Decision {
 	n := &o.Node
 	if n.State == v1alpha1.StateAbsent && o.withdrawn() != "" {
 		d := Decision{Waits: o.withdrawn(), Detail: o.withdrawnText()}
@@ -127,9 +128,9 @@ func (o *Observation) outside() Decision {
 		}
 		return Decision{}
 	}
-	if o.Alone != "" {
+	if o.NoLeader != "" {
 		// Whatever the Node says, it was said by somebody who is gone.
-		return Decision{Waits: o.Alone, Detail: o.AloneDetail}
+		return Decision{Waits: o.NoLeader, Detail: o.NoLeaderDetail}
 	}
 	if n.State == v1alpha1.StateAbsent {
 		detail := "no coordinator has taken this node in"
@@ -156,11 +157,11 @@ func (o *Observation) hookStage() Decision {
 	n := &o.Node
 	// In before-uncordon nobody turns the node round any more: units that
 	// failed run again until they work, or until there are none left.
-	again := n.State == v1alpha1.StateBeforeUncordon && o.said(v1alpha1.WordFailed)
+	again := n.State == v1alpha1.StateBeforeUncordon && o.reported(v1alpha1.ReportFailed)
 	if !slices.Contains(o.Self.HookStages, n.State) && !again {
 		return Decision{Detail: "hooks"}
 	}
-	if o.said(v1alpha1.WordDone) || o.said(v1alpha1.WordFailed) && !again || o.said(v1alpha1.WordRefused) {
+	if o.reported(v1alpha1.ReportDone) || o.reported(v1alpha1.ReportFailed) && !again || o.reported(v1alpha1.ReportRefused) {
 		return Decision{Detail: "hooks of others"}
 	}
 	if o.Hooks.Running && !o.Hooks.Late {
@@ -173,10 +174,10 @@ func (o *Observation) hookStage() Decision {
 	w := &Write{}
 	switch {
 	case o.Hooks.Failed != "" && !(again && o.Hooks.Due):
-		o.say(w, v1alpha1.WordFailed, v1alpha1.ReasonHookFailed)
+		o.ack(w, v1alpha1.ReportFailed, v1alpha1.ReasonHookFailed)
 		return Decision{Write: w, Waits: v1alpha1.ReasonHookFailed, Detail: o.Hooks.Failed}
 	case o.Hooks.Done:
-		o.say(w, v1alpha1.WordDone, "")
+		o.ack(w, v1alpha1.ReportDone, "")
 		return Decision{Write: w}
 	}
 	if n.State != v1alpha1.StateBeforeUncordon {
@@ -186,7 +187,7 @@ func (o *Observation) hookStage() Decision {
 		if !o.Sources.Complete {
 			return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
 		}
-		if r := o.lost(); r != "" {
+		if r := o.wantGone(); r != "" {
 			return Decision{Waits: r, Detail: "the coordinator turns the node round"}
 		}
 	}
@@ -194,7 +195,7 @@ func (o *Observation) hookStage() Decision {
 		// Nothing has happened in this turn that the units could undo. A thief of
 		// the coordinator's credential can move a host here that wants nothing, but
 		// cannot make it run the units.
-		o.say(w, v1alpha1.WordDone, "")
+		o.ack(w, v1alpha1.ReportDone, "")
 		return Decision{Write: w}
 	}
 	// Running a unit is a disturbance like any other: it needs the same reads.
@@ -220,16 +221,16 @@ func (o *Observation) takesPart() bool {
 	case n.Mark, n.Host != nil && n.Host.NodeUID == n.UID && n.Host.TakesPart == n.Turn:
 		return true
 	case n.State == v1alpha1.StateBeforeUncordon:
-		return n.Said(n.State) && n.Ack.Word == v1alpha1.WordFailed
+		return n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportFailed
 	}
-	row, _ := Find(n.State)
+	row, _ := turn.Find(n.State)
 	return n.Ours() && !o.newBoot() && o.Sources.Wants.Something() && o.Sources.Wants.AtLeast(row.Needs)
 }
 
 // lost says why the want that was read does not carry the turn through a
 // hook stage any more, or "". It has been, or will be, published.
-func (o *Observation) lost() v1alpha1.Reason {
-	row, _ := Find(o.Node.State)
+func (o *Observation) wantGone() v1alpha1.Reason {
+	row, _ := turn.Find(o.Node.State)
 	switch {
 	case !o.Sources.Wants.AtLeast(row.Needs), row.Needs == v1alpha1.WantsDrain && !o.Sources.Drains:
 		return v1alpha1.ReasonWantGone
@@ -242,7 +243,7 @@ func (o *Observation) lost() v1alpha1.Reason {
 // uncordoning gives the node back.
 func (o *Observation) uncordoning() Decision {
 	n := &o.Node
-	if o.said(v1alpha1.WordDone) && !n.Mark {
+	if o.reported(v1alpha1.ReportDone) && !n.Mark {
 		return Decision{Detail: "the end of the turn"}
 	}
 	if r, text := o.frozen(); r != "" {
@@ -265,6 +266,6 @@ func (o *Observation) uncordoning() Decision {
 			w.Unschedulable = new(false)
 		}
 	}
-	o.say(w, v1alpha1.WordDone, "")
+	o.ack(w, v1alpha1.ReportDone, "")
 	return Decision{Write: w}
 }

@@ -1,4 +1,4 @@
-package turn
+package step
 
 import (
 	"cmp"
@@ -79,7 +79,7 @@ func EvictionBy(g *v1alpha1.Grant, own *v1alpha1.Terms) Eviction {
 }
 
 // self completes the host's description of itself.
-func (o *Observation) self() v1alpha1.Host {
+func (o *Observation) hostRecord() v1alpha1.Host {
 	h := o.Self
 	h.Protocol = v1alpha1.Protocol
 	h.NodeUID = o.Node.UID
@@ -118,7 +118,7 @@ func (o *Observation) pendingSince() time.Time {
 // forgiven or another one begins: nobody else keeps a unit's own words.
 func (o *Observation) applyFailed() string {
 	n := &o.Node
-	if now := cmp.Or(o.Apply.Failed, o.Apply.Outlived); now != "" {
+	if now := cmp.Or(o.Apply.Failed, o.Apply.ChangedAgain); now != "" {
 		return now
 	}
 	var failed bool
@@ -128,7 +128,7 @@ func (o *Observation) applyFailed() string {
 	case n.Grant != nil && n.Grant.Result == v1alpha1.ResultFailed:
 		failed = true
 	default:
-		failed = n.Ack.Turn == n.Turn && n.Ack.Word == v1alpha1.WordFailed
+		failed = n.Ack.Turn == n.Turn && n.Ack.Report == v1alpha1.ReportFailed
 	}
 	if !failed || n.Host == nil || n.Host.NodeUID != n.UID {
 		return ""
@@ -153,7 +153,7 @@ func (o *Observation) mayPublish() bool {
 	if !o.Sources.Complete {
 		return false
 	}
-	if o.Node.State == v1alpha1.StateApplying && o.Apply.Resting {
+	if o.Node.State == v1alpha1.StateApplying && o.Apply.Settling {
 		return false
 	}
 	if o.Node.State != v1alpha1.StateRebooting {
@@ -162,19 +162,19 @@ func (o *Observation) mayPublish() bool {
 	if !o.Node.Ours() {
 		return false // whether this is a new boot is not known
 	}
-	return !o.newBoot() || o.said(v1alpha1.WordDone) || o.said(v1alpha1.WordFailed)
+	return !o.newBoot() || o.reported(v1alpha1.ReportDone) || o.reported(v1alpha1.ReportFailed)
 }
 
 // said reports whether the host has said the word of this turn and state in
 // its present boot, whatever the kubelet has said of it yet.
-func (o *Observation) said(word v1alpha1.Word) bool {
-	return o.Node.Said(o.Node.State) && o.Node.Ack.Word == word && o.Node.Ack.BootID == o.Self.BootID
+func (o *Observation) reported(word v1alpha1.Report) bool {
+	return o.Node.HasAck(o.Node.State) && o.Node.Ack.Report == word && o.Node.Ack.BootID == o.Self.BootID
 }
 
 // publish adds to w what of wants, host and the information labels is not on
 // the Node as it should be.
 func (o *Observation) publish(w *Write) {
-	self := o.self()
+	self := o.hostRecord()
 	self.Trim()
 	host := v1alpha1.FormatRecord(&self)
 	changed := o.Node.Wants != o.Sources.Wants || o.Node.RawHost != host && !o.publishedEnough(self)
@@ -230,8 +230,8 @@ func (o *Observation) publishedEnough(self v1alpha1.Host) bool {
 }
 
 // say adds a word about the present state to w.
-func (o *Observation) say(w *Write, word v1alpha1.Word, reason v1alpha1.Reason) {
-	a := v1alpha1.Ack{Turn: o.Node.Turn, BootID: o.Self.BootID, State: o.Node.State, Word: word, Reason: reason}
+func (o *Observation) ack(w *Write, word v1alpha1.Report, reason v1alpha1.Reason) {
+	a := v1alpha1.Ack{Turn: o.Node.Turn, BootID: o.Self.BootID, State: o.Node.State, Report: word, Reason: reason}
 	if a == o.Node.Ack {
 		return
 	}

@@ -68,25 +68,25 @@ func (n *Node) Ours() bool {
 	return n.Grant != nil && n.Grant.Turn == n.Turn && n.Grant.NodeUID == n.UID
 }
 
-// HostSpeaks reports whether host and wants were written in the boot that the
+// HostReported reports whether host and wants were written in the boot that the
 // kubelet speaks from, by the host of this Node object. Otherwise what the
 // host wants is not known: neither vanished nor grown.
-func (n *Node) HostSpeaks() bool {
+func (n *Node) HostReported() bool {
 	return n.Host != nil && n.Wants.Known() && n.Host.NodeUID == n.UID &&
 		n.Host.BootID == n.BootID && n.BootID != ""
 }
 
 // Said reports whether the ack speaks of this turn and of state s, in
 // whatever boot.
-func (n *Node) Said(s v1alpha1.State) bool {
+func (n *Node) HasAck(s v1alpha1.State) bool {
 	return n.Turn != "" && n.Ack.Turn == n.Turn && n.Ack.State == s
 }
 
 // Says reports whether the ack speaks of this turn and the present state,
 // from the boot that the kubelet speaks from. Only such a word lets a turn go
 // on: a host that rebooted by itself in mid-drain has not drained.
-func (n *Node) Says(word v1alpha1.Word) bool {
-	return n.Said(n.State) && n.Ack.Word == word && n.Ack.BootID == n.BootID && n.BootID != ""
+func (n *Node) HasReport(word v1alpha1.Report) bool {
+	return n.HasAck(n.State) && n.Ack.Report == word && n.Ack.BootID == n.BootID && n.BootID != ""
 }
 
 // Committed reports whether the turn can no longer be turned round: in
@@ -98,9 +98,9 @@ func (n *Node) Committed() bool {
 	if n.State != v1alpha1.StateRebooting && n.State != v1alpha1.StateApplying {
 		return false
 	}
-	if n.Said(n.State) {
-		switch n.Ack.Word {
-		case v1alpha1.WordCommitted, v1alpha1.WordDone, v1alpha1.WordFailed:
+	if n.HasAck(n.State) {
+		switch n.Ack.Report {
+		case v1alpha1.ReportCommitted, v1alpha1.ReportDone, v1alpha1.ReportFailed:
 			return true
 		}
 	}

@@ -1,4 +1,4 @@
-package turn
+package step
 
 import (
 	"math/rand/v2"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 // dice makes choices out of bytes, so that the fuzzer steers them; when they
@@ -42,7 +43,7 @@ func mostly[T any](d *dice, usual T, others ...T) T {
 func randomObservation(d *dice) Observation {
 	states := append(v1alpha1.States(), v1alpha1.StateDraining, v1alpha1.StateRebooting, v1alpha1.StateRebooting, v1alpha1.StateApplying, "flooding")
 	o := Observation{
-		Node:             Node{Name: "n1", UID: mostly(d, "u1", ""), BootID: mostly(d, "b1", "b2", ""), Ready: !d.rarely()},
+		Node:             turn.Node{Name: "n1", UID: mostly(d, "u1", ""), BootID: mostly(d, "b1", "b2", ""), Ready: !d.rarely()},
 		Self:             v1alpha1.Host{Version: "v1", BootID: one(d, "b1", "b1", "b1", "b2"), OSVersion: one(d, "4.1", "4.2")},
 		ManagedByDefault: !d.rarely(),
 		Info:             map[string]string{v1alpha1.LabelOS: one(d, "", "flatcar")},
@@ -62,7 +63,7 @@ func randomObservation(d *dice) Observation {
 		}
 	}
 	if d.pick(4) > 0 {
-		o.Look = &Look{Commit: !d.rarely(), Evictable: mostly(d, 0, 2), Lease: Lease{
+		o.Fresh = &FreshRead{Commit: !d.rarely(), Evictable: mostly(d, 0, 2), Lease: Lease{
 			Exists: !d.rarely(), Holder: mostly(d, "e1", "e2", ""), Stopped: d.rarely()}}
 	}
 	if d.yes() {
@@ -83,7 +84,7 @@ func randomObservation(d *dice) Observation {
 	if !d.rarely() {
 		n.Ack = v1alpha1.Ack{
 			Turn: mostly(d, "t1", "t0"), BootID: o.Self.BootID, State: n.State,
-			Word: one(d, v1alpha1.WordCommitted, v1alpha1.WordSeen, v1alpha1.WordCommitted, v1alpha1.WordDone, v1alpha1.WordRefused, v1alpha1.WordFailed),
+			Report: one(d, v1alpha1.ReportCommitted, v1alpha1.ReportSeen, v1alpha1.ReportCommitted, v1alpha1.ReportDone, v1alpha1.ReportRefused, v1alpha1.ReportFailed),
 		}
 		if d.rarely() {
 			n.Ack.BootID = one(d, "b1", "b0")
@@ -91,7 +92,7 @@ func randomObservation(d *dice) Observation {
 		if d.rarely() || !n.State.Known() || !n.State.InTurn() {
 			n.Ack.State = one(d, v1alpha1.StateDraining, v1alpha1.StateBeforeDrain)
 		}
-		if n.Ack.Word == v1alpha1.WordRefused || n.Ack.Word == v1alpha1.WordFailed {
+		if n.Ack.Report == v1alpha1.ReportRefused || n.Ack.Report == v1alpha1.ReportFailed {
 			n.Ack.Reason = one(d, v1alpha1.ReasonUncordoned, v1alpha1.ReasonUnhealthy)
 		}
 	}
@@ -105,7 +106,7 @@ func randomObservation(d *dice) Observation {
 		n.Detached = &v1alpha1.Intent{Force: d.yes()}
 	}
 	if d.yes() {
-		self := o.self()
+		self := o.hostRecord()
 		self.TakesPart = mostly(d, self.TakesPart, "t1", "t0", "")
 		n.Wants, n.RawHost = o.Sources.Wants, v1alpha1.FormatRecord(self)
 	}
@@ -125,7 +126,7 @@ func randomWork(d *dice) Work {
 // mayAct is written anew from DESIGN section 4, "Commit", and from section 5:
 // what has to hold before a host disturbs anything. It is not Step's check.
 func mayAct(o *Observation) string {
-	n, l := &o.Node, o.Look
+	n, l := &o.Node, o.Fresh
 	paused := n.Paused != nil && !(n.Managed != nil && !*n.Managed)
 	switch {
 	case n.Grant == nil || n.Turn != n.Grant.Turn || n.UID != n.Grant.NodeUID:
@@ -156,7 +157,7 @@ func mayHit(o *Observation) string {
 		return "not the boot of the grant"
 	case n.Grant.Drains && !n.Unschedulable:
 		return "not cordoned"
-	case n.Grant.Drains && o.Look.Evictable > 0:
+	case n.Grant.Drains && o.Fresh.Evictable > 0:
 		return "pods are left"
 	case !n.Grant.Drains && !n.Grant.OnlyNode && o.Sources.Drains:
 		return "needs a drain"
@@ -205,9 +206,9 @@ func offence(o *Observation, d *Decision) string {
 			return "cordons where it must not"
 		case mayAct(o) != "":
 			return "cordons although " + mayAct(o)
-		case w.Ack.Word != v1alpha1.WordCommitted:
+		case w.Ack.Report != v1alpha1.ReportCommitted:
 			return "cordons without a word"
-		case n.Said(n.State) && n.Ack.Word != v1alpha1.WordSeen:
+		case n.HasAck(n.State) && n.Ack.Report != v1alpha1.ReportSeen:
 			return "cordons twice in a turn"
 		}
 	}
@@ -224,7 +225,7 @@ func offence(o *Observation, d *Decision) string {
 
 func offendingAct(o *Observation, d *Decision) string {
 	n := &o.Node
-	stands := n.Said(n.State) && n.Ack.Word == v1alpha1.WordCommitted
+	stands := n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportCommitted
 	switch d.Do {
 	case DoReboot:
 		switch {
@@ -246,7 +247,7 @@ func offendingAct(o *Observation, d *Decision) string {
 			return "applies although " + mayAct(o) + mayHit(o)
 		}
 	case DoHooks:
-		part := n.Mark || n.Host != nil && n.Host.NodeUID == n.UID && n.Host.TakesPart == n.Turn || n.Said(n.State) && n.Ack.Word == v1alpha1.WordFailed
+		part := n.Mark || n.Host != nil && n.Host.NodeUID == n.UID && n.Host.TakesPart == n.Turn || n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportFailed
 		switch {
 		case !n.State.HookStage() || !o.Hooks.Running && mayAct(o) != "":
 			return "runs hook units although " + mayAct(o)
@@ -260,7 +261,7 @@ func offendingAct(o *Observation, d *Decision) string {
 			return "drains in " + n.State.String()
 		case !n.Unschedulable:
 			return "drains a node that is not cordoned"
-		case paused || o.Look != nil && (!o.Look.Lease.Exists || o.Look.Lease.Stopped):
+		case paused || o.Fresh != nil && (!o.Fresh.Lease.Exists || o.Fresh.Lease.Stopped):
 			return "drains although it is to stand still"
 		}
 	}
@@ -280,7 +281,7 @@ func offendingWords(o *Observation, w *Write) string {
 			last = n.Ack
 		}
 		proven := last.Turn == n.Turn && last.State == n.State && last.BootID == o.Self.BootID &&
-			(last.Word == v1alpha1.WordDone || last.Word == v1alpha1.WordFailed)
+			(last.Report == v1alpha1.ReportDone || last.Report == v1alpha1.ReportFailed)
 		switch {
 		case !o.Sources.Complete:
 			return "publishes before all sources were read"
@@ -292,15 +293,15 @@ func offendingWords(o *Observation, w *Write) string {
 	case a == (v1alpha1.Ack{}):
 	case a.Turn != n.Turn || a.State != n.State || a.BootID != o.Self.BootID || !n.Ours():
 		return "a word about something else"
-	case a.Word == v1alpha1.WordSeen && n.Said(n.State) && n.Ack.Word != v1alpha1.WordSeen:
+	case a.Report == v1alpha1.ReportSeen && n.HasAck(n.State) && n.Ack.Report != v1alpha1.ReportSeen:
 		return "seen over a word that counts for more"
-	case a.Word == v1alpha1.WordCommitted && mayAct(o) != "":
+	case a.Report == v1alpha1.ReportCommitted && mayAct(o) != "":
 		return "commits although " + mayAct(o)
-	case a.Word == v1alpha1.WordCommitted && n.State != v1alpha1.StateDraining && mayHit(o) != "":
+	case a.Report == v1alpha1.ReportCommitted && n.State != v1alpha1.StateDraining && mayHit(o) != "":
 		return "commits although " + mayHit(o)
-	case a.Word == v1alpha1.WordDone && n.State == v1alpha1.StateRebooting && (n.Grant.BootID == o.Self.BootID || !n.Ready || n.BootID != o.Self.BootID):
+	case a.Report == v1alpha1.ReportDone && n.State == v1alpha1.StateRebooting && (n.Grant.BootID == o.Self.BootID || !n.Ready || n.BootID != o.Self.BootID):
 		return "done without a new boot that is Ready"
-	case a.Word == v1alpha1.WordRefused && n.State == v1alpha1.StateRebooting && n.Grant.BootID != o.Self.BootID:
+	case a.Report == v1alpha1.ReportRefused && n.State == v1alpha1.StateRebooting && n.Grant.BootID != o.Self.BootID:
 		return "refuses what it has done"
 	}
 	return ""
@@ -321,14 +322,14 @@ func checkStep(t *testing.T, o Observation) {
 			t.Fatal("Step changed what it was handed")
 		}
 		if s := offence(&o, &d); s != "" {
-			t.Fatalf("it %s\nobservation: %+v\nlook: %+v\ngrant: %+v\ndecision: %+v\nwrite: %+v", s, o, o.Look, o.Node.Grant, d, d.Write)
+			t.Fatalf("it %s\nobservation: %+v\nlook: %+v\ngrant: %+v\ndecision: %+v\nwrite: %+v", s, o, o.Fresh, o.Node.Grant, d, d.Write)
 		}
 		if d.Write == nil {
 			return
 		}
 		o.Node = w.apply(d.Write)
 	}
-	t.Fatalf("a host that writes for ever: %+v\nlook: %+v\nlast write: %+v", o, o.Look, Step(o).Write)
+	t.Fatalf("a host that writes for ever: %+v\nlook: %+v\nlast write: %+v", o, o.Fresh, Step(o).Write)
 }
 
 func TestStepOnRandomObservations(t *testing.T) {
@@ -348,7 +349,7 @@ func TestStepOnRandomObservations(t *testing.T) {
 		o := randomObservation(&d)
 		step := Step(o)
 		acts[step.Do]++
-		if step.Write != nil && step.Write.Ack.Word == v1alpha1.WordCommitted {
+		if step.Write != nil && step.Write.Ack.Report == v1alpha1.ReportCommitted {
 			commits++
 		}
 		if step.Write != nil && step.Write.Unschedulable != nil && !*step.Write.Unschedulable {

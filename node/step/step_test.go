@@ -1,4 +1,4 @@
-package turn
+package step
 
 import (
 	"bufio"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 // TestStep runs testdata/step-*.txt: one observation and what the host does
@@ -70,7 +71,7 @@ var anUpdate = v1alpha1.Change{Source: v1alpha1.SourceOSUpdate, Version: "4.2"}
 func observe(t *testing.T, facts []string) Observation {
 	t.Helper()
 	o := Observation{
-		Node:             Node{Name: "n1", UID: aUID, BootID: aBoot, Ready: true},
+		Node:             turn.Node{Name: "n1", UID: aUID, BootID: aBoot, Ready: true},
 		Self:             v1alpha1.Host{Version: "v1", BootID: aBoot, OSVersion: "4.1"},
 		ManagedByDefault: true,
 		Sources:          Sources{Complete: true, Wants: v1alpha1.WantsReboot, Drains: true, Changes: []v1alpha1.Change{anUpdate}},
@@ -97,7 +98,7 @@ func observe(t *testing.T, facts []string) Observation {
 		o.set(t, word)
 	}
 	if published {
-		n.Wants, n.RawHost = o.Sources.Wants, v1alpha1.FormatRecord(o.self())
+		n.Wants, n.RawHost = o.Sources.Wants, v1alpha1.FormatRecord(o.hostRecord())
 	}
 	return o
 }
@@ -108,7 +109,7 @@ func (o *Observation) set(t *testing.T, word string) {
 	key, value, _ := strings.Cut(word, "=")
 	n := &o.Node
 	look := func(commit bool) {
-		o.Look = &Look{Commit: commit, Lease: Lease{Exists: true, Holder: aEpoch}}
+		o.Fresh = &FreshRead{Commit: commit, Lease: Lease{Exists: true, Holder: aEpoch}}
 	}
 	switch key {
 	case "ack", "ack@b0", "ack@b2", "ack-of-t0":
@@ -141,13 +142,13 @@ func (o *Observation) set(t *testing.T, word string) {
 	case "lease":
 		look(false)
 	case "stopped":
-		o.Look.Lease.Stopped = true
+		o.Fresh.Lease.Stopped = true
 	case "nolease":
-		o.Look.Lease = Lease{}
+		o.Fresh.Lease = Lease{}
 	case "holder":
-		o.Look.Lease.Holder = value
+		o.Fresh.Lease.Holder = value
 	case "evictable":
-		o.Look.Evictable = number(t, value)
+		o.Fresh.Evictable = number(t, value)
 	case "nosources":
 		o.Sources = Sources{Missing: "update_engine"}
 	case "unconfirmed":
@@ -238,7 +239,7 @@ func number(t *testing.T, s string) int {
 
 func work(s string) Work {
 	failed, due := strings.CutSuffix(s, "-due")
-	return Work{Running: s == "running" || s == "resting" || s == "late", Late: s == "late", Resting: s == "resting", Done: s == "done" || s == "outlived", Outlived: map[string]string{"outlived": "File /etc/a@2"}[s], Dearer: s == "dearer", Failed: map[string]string{"failed": "a.service"}[failed], Due: due}
+	return Work{Running: s == "running" || s == "resting" || s == "late", Late: s == "late", Settling: s == "resting", Done: s == "done" || s == "outlived", ChangedAgain: map[string]string{"outlived": "File /etc/a@2"}[s], NeedsReboot: s == "dearer", Failed: map[string]string{"failed": "a.service"}[failed], Due: due}
 }
 
 // changes reads Source or Source@version, separated by commas.
@@ -334,29 +335,29 @@ func describeWrite(t *testing.T, o *Observation, w *Write) []string {
 // the turn that it failed in is what a person is to look at.
 func TestApplyFailedStands(t *testing.T) {
 	const words = "restart of x.service failed"
-	last := func(turn string, result v1alpha1.Result, reason v1alpha1.Reason) func(*Node) {
-		return func(n *Node) { n.Last = &v1alpha1.Last{Turn: turn, Result: result, Reason: reason} }
+	last := func(id string, result v1alpha1.Result, reason v1alpha1.Reason) func(*turn.Node) {
+		return func(n *turn.Node) { n.Last = &v1alpha1.Last{Turn: id, Result: result, Reason: reason} }
 	}
 	for _, tc := range []struct {
 		facts  string
-		change func(*Node)
+		change func(*turn.Node)
 		want   string
 	}{
-		{"applying ack=applying/committed apply=failed", func(n *Node) { n.Host.ApplyFailed = "" }, "a.service"},
+		{"applying ack=applying/committed apply=failed", func(n *turn.Node) { n.Host.ApplyFailed = "" }, "a.service"},
 		{"applying ack=applying/failed:ApplyFailed", nil, words}, // lockkeeper was restarted
 		{"uncordoning ack=applying/failed:ApplyFailed", nil, words},
-		{"before-uncordon ack=before-uncordon/done", func(n *Node) { n.Grant.Result, n.Grant.Reason = v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed }, words},
+		{"before-uncordon ack=before-uncordon/done", func(n *turn.Node) { n.Grant.Result, n.Grant.Reason = v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed }, words},
 		{"before-uncordon ack=before-uncordon/done", nil, ""},
 		{"applying ack=applying/failed:StillWanted", nil, words},
 		{"applying ack-of-t0=applying/failed:ApplyFailed", nil, ""},
 		{"idle ack-of-t0=applying/failed:ApplyFailed", last("t0", v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed), words},
 		{"idle boot=b2", last("t0", v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed), words},
 		{"paused", last("t0", v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed), words},
-		{"idle", func(n *Node) {
+		{"idle", func(n *turn.Node) {
 			last("t0", v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed)(n)
 			n.Retry = "t0"
 		}, ""},
-		{"idle", func(n *Node) {
+		{"idle", func(n *turn.Node) {
 			last("t0", v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed)(n)
 			n.Host.NodeUID = "another Node's"
 		}, ""},
@@ -370,7 +371,7 @@ func TestApplyFailedStands(t *testing.T) {
 		if tc.change != nil {
 			tc.change(&o.Node)
 		}
-		if got := o.self().ApplyFailed; got != tc.want {
+		if got := o.hostRecord().ApplyFailed; got != tc.want {
 			t.Errorf("%s, %+v: %q, expected %q", tc.facts, o.Node.Last, got, tc.want)
 		}
 	}
@@ -380,7 +381,7 @@ func TestApplyFailedStands(t *testing.T) {
 // one step.
 type world struct {
 	labels, annotations map[string]string
-	node                Node
+	node                turn.Node
 }
 
 // worldOf spells the Node of an observation out as labels and annotations.
@@ -417,7 +418,7 @@ func worldOf(o *Observation) *world {
 }
 
 // apply carries the write out and reads the Node again.
-func (w *world) apply(write *Write) Node {
+func (w *world) apply(write *Write) turn.Node {
 	for key, value := range write.Labels {
 		if delete(w.labels, key); value != nil {
 			w.labels[key] = *value
@@ -448,7 +449,7 @@ func TestFromNothing(t *testing.T) {
 			switch {
 			case d.Read == ReadCommit:
 				log = append(log, "look")
-				o.Look = &Look{Commit: true, Lease: Lease{Exists: true, Holder: aEpoch}}
+				o.Fresh = &FreshRead{Commit: true, Lease: Lease{Exists: true, Holder: aEpoch}}
 			case d.Read != ReadNothing:
 				t.Fatalf("reads %v", d.Read)
 			case d.Write != nil:
@@ -461,7 +462,7 @@ func TestFromNothing(t *testing.T) {
 				log = append(log, "do "+string(d.Do))
 				return
 			default:
-				o.Look = nil
+				o.Fresh = nil
 				return
 			}
 		}

@@ -1,6 +1,9 @@
-package turn
+package step
 
-import "lockkeeper.dev/lockkeeper/api/v1alpha1"
+import (
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
 
 // Observation is everything that a host knows at one moment. The node package
 // fills it; nothing else is handed to [Step].
@@ -8,7 +11,7 @@ type Observation struct {
 	// Node is the host's own Node: what the watch shows, overlaid by what the
 	// host's own writes returned, or what was just read from the quorum. A
 	// Node without a UID has not been seen yet.
-	Node Node
+	Node turn.Node
 
 	// Self is what the host says of itself whatever its turn: version, boot,
 	// OS. Step completes it with the Node's UID, veto, plan and managed.
@@ -46,15 +49,15 @@ type Observation struct {
 
 	Health Health
 
-	// Alone says that the host has wanted something for long, has heard nothing,
+	// NoLeader says that the host has wanted something for long, has heard nothing,
 	// and found that nobody leads, or that it may not look: NoCoordinator or
 	// Forbidden. "" is neither.
-	Alone       v1alpha1.Reason
-	AloneDetail string
+	NoLeader       v1alpha1.Reason
+	NoLeaderDetail string
 
 	// Look is the last look at the Lease or, before a commit, at everything;
 	// nil when there was none, or it is older than a look may be.
-	Look *Look
+	Fresh *FreshRead
 }
 
 // Sources are the changes that the host's sources tell.
@@ -99,15 +102,15 @@ type Work struct {
 	Late   bool
 	Done   bool
 	Failed string // what failed; "" is nothing
-	// Resting: it runs, and what it is for was taken as in effect already; whether it
+	// Settling: it runs, and what it is for was taken as in effect already; whether it
 	// has changed again is not known yet. Only of the plan's units.
-	Resting bool
-	// Dearer: what the turn is for costs a reboot now, by rules that came since
+	Settling bool
+	// NeedsReboot: what the turn is for costs a reboot now, by rules that came since
 	// it was granted. Only of the plan's units.
-	Dearer bool
-	// Outlived: it is done, and a change came meanwhile that makes it a failure, in
+	NeedsReboot bool
+	// ChangedAgain: it is done, and a change came meanwhile that makes it a failure, in
 	// words. Only of the plan's units.
-	Outlived string
+	ChangedAgain string
 	// Due: what failed has rested, or a person said retry, and may run again.
 	Due    bool
 	Detail string // what runs
@@ -141,7 +144,7 @@ type Lease struct {
 }
 
 // Look is a look at the cluster as it is, from the quorum.
-type Look struct {
+type FreshRead struct {
 	Lease Lease
 	// Commit reports that this look was one for a commit: Observation.Node
 	// was read first, the Lease after it, then the sources and the pods, all

@@ -1,4 +1,4 @@
-package turn
+package step
 
 import (
 	"cmp"
@@ -11,12 +11,12 @@ import (
 func (o *Observation) rebooting() Decision {
 	n := &o.Node
 	if o.newBoot() {
-		return o.prove()
+		return o.proveHealth()
 	}
-	if n.Said(n.State) && n.Ack.Word == v1alpha1.WordRefused {
+	if n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportRefused {
 		return o.refuse(n.Ack.Reason)
 	}
-	committed := o.said(v1alpha1.WordCommitted)
+	committed := o.reported(v1alpha1.ReportCommitted)
 	if committed {
 		switch o.Shutdown {
 		case ShutdownUnderway:
@@ -48,7 +48,7 @@ func (o *Observation) rebooting() Decision {
 		}
 		return Decision{Waits: v1alpha1.ReasonWantGone, Detail: "the coordinator turns the node round"}
 	}
-	if d, refused := o.undrained(); refused {
+	if d, refused := o.refuseUndrained(); refused {
 		return d
 	}
 	if committed && o.Veto == v1alpha1.ReasonHeldBack {
@@ -57,7 +57,7 @@ func (o *Observation) rebooting() Decision {
 		return o.refuse(o.Veto)
 	}
 	if n.Grant.Drains && o.Drain.Running && !o.Drain.Complete {
-		if o.Look == nil {
+		if o.Fresh == nil {
 			return Decision{Read: ReadLease, Do: DoDrain}
 		}
 		if r, detail := o.leaseHolds(); r != "" {
@@ -73,7 +73,7 @@ func (o *Observation) rebooting() Decision {
 	}
 	if !committed {
 		w := &Write{}
-		o.say(w, v1alpha1.WordCommitted, "")
+		o.ack(w, v1alpha1.ReportCommitted, "")
 		return Decision{Write: w}
 	}
 	return Decision{Do: DoReboot, Detail: "the reboot"}
@@ -81,7 +81,7 @@ func (o *Observation) rebooting() Decision {
 
 // undrained refuses an act that would hit pods: on a node that somebody
 // uncordoned, or for a plan that came to need a drain in a turn without one.
-func (o *Observation) undrained() (Decision, bool) {
+func (o *Observation) refuseUndrained() (Decision, bool) {
 	if o.Node.Grant.Drains && !o.Node.Unschedulable {
 		return o.refuse(v1alpha1.ReasonUncordoned), true
 	}
@@ -92,18 +92,18 @@ func (o *Observation) undrained() (Decision, bool) {
 }
 
 // prove says what became of the reboot, in the boot after it.
-func (o *Observation) prove() Decision {
+func (o *Observation) proveHealth() Decision {
 	n := &o.Node
-	if o.said(v1alpha1.WordDone) {
+	if o.reported(v1alpha1.ReportDone) {
 		return Decision{Detail: "the next stage"}
 	}
-	failedBefore := o.said(v1alpha1.WordFailed)
+	failedBefore := o.reported(v1alpha1.ReportFailed)
 	if !o.Sources.Complete {
 		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
 	}
-	say := func(word v1alpha1.Word, reason v1alpha1.Reason, detail string) Decision {
+	say := func(word v1alpha1.Report, reason v1alpha1.Reason, detail string) Decision {
 		w := &Write{}
-		o.say(w, word, reason)
+		o.ack(w, word, reason)
 		return Decision{Write: w, Waits: reason, Detail: detail}
 	}
 	ready := n.Ready && n.BootID == o.Self.BootID
@@ -113,7 +113,7 @@ func (o *Observation) prove() Decision {
 			detail = "the kubelet to report Ready from this boot"
 		}
 		if o.Health.Overdue && !failedBefore {
-			return say(v1alpha1.WordFailed, v1alpha1.ReasonUnhealthy, detail)
+			return say(v1alpha1.ReportFailed, v1alpha1.ReasonUnhealthy, detail)
 		}
 		if failedBefore {
 			return Decision{Waits: n.Ack.Reason, Detail: detail}
@@ -121,9 +121,9 @@ func (o *Observation) prove() Decision {
 		return Decision{Waits: v1alpha1.ReasonUnhealthy, Detail: detail}
 	}
 	if reason, detail := o.unchanged(); reason != "" {
-		return say(v1alpha1.WordFailed, reason, detail)
+		return say(v1alpha1.ReportFailed, reason, detail)
 	}
-	return say(v1alpha1.WordDone, "", "")
+	return say(v1alpha1.ReportDone, "", "")
 }
 
 // unchanged says why the boot, or the plan, did not bring what the turn was for,
@@ -155,18 +155,18 @@ func (o *Observation) unchanged() (v1alpha1.Reason, string) {
 func (o *Observation) applying() Decision {
 	n := &o.Node
 	sameBoot := n.Grant.BootID == o.Self.BootID
-	if o.said(v1alpha1.WordDone) || o.said(v1alpha1.WordFailed) {
+	if o.reported(v1alpha1.ReportDone) || o.reported(v1alpha1.ReportFailed) {
 		return Decision{Detail: "the next stage"}
 	}
-	if n.Said(n.State) && n.Ack.Word == v1alpha1.WordRefused {
+	if n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportRefused {
 		return o.refuse(n.Ack.Reason)
 	}
 	if !o.Sources.Complete {
 		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
 	}
-	say := func(word v1alpha1.Word, reason v1alpha1.Reason, detail string) Decision {
+	say := func(word v1alpha1.Report, reason v1alpha1.Reason, detail string) Decision {
 		w := &Write{}
-		o.say(w, word, reason)
+		o.ack(w, word, reason)
 		return Decision{Write: w, Detail: detail}
 	}
 	committed := n.Committed()
@@ -175,26 +175,26 @@ func (o *Observation) applying() Decision {
 		// It crashed while it applied. What is still wanted after the boot
 		// was not applied; the rest a boot does by itself.
 		if reason, detail := o.unchanged(); reason != "" {
-			return say(v1alpha1.WordFailed, reason, detail)
+			return say(v1alpha1.ReportFailed, reason, detail)
 		}
-		return say(v1alpha1.WordDone, "", "")
+		return say(v1alpha1.ReportDone, "", "")
 	case !sameBoot:
 		return o.refuse(v1alpha1.ReasonBootChanged)
 	case o.Apply.Failed != "":
-		return say(v1alpha1.WordFailed, v1alpha1.ReasonApplyFailed, o.Apply.Failed)
-	case o.Apply.Outlived != "":
-		return say(v1alpha1.WordFailed, v1alpha1.ReasonStillWanted, o.Apply.Outlived)
+		return say(v1alpha1.ReportFailed, v1alpha1.ReasonApplyFailed, o.Apply.Failed)
+	case o.Apply.ChangedAgain != "":
+		return say(v1alpha1.ReportFailed, v1alpha1.ReasonStillWanted, o.Apply.ChangedAgain)
 	case o.Apply.Done:
 		if reason, detail := o.unchanged(); reason != "" {
-			return say(v1alpha1.WordFailed, reason, detail)
+			return say(v1alpha1.ReportFailed, reason, detail)
 		}
-		return say(v1alpha1.WordDone, "", "")
+		return say(v1alpha1.ReportDone, "", "")
 	case o.Apply.Running:
 		return Decision{Do: DoApply, Detail: cmp.Or(o.Apply.Detail, "the units of its plan")}
 	}
 	// What bars the turn from being turned round is a word of any boot; what
 	// lets the host act is its word of this one.
-	committed = o.said(v1alpha1.WordCommitted)
+	committed = o.reported(v1alpha1.ReportCommitted)
 	if r, text := o.frozen(); r != "" {
 		return Decision{Waits: r, Detail: text}
 	}
@@ -207,11 +207,11 @@ func (o *Observation) applying() Decision {
 			return o.refuse(r)
 		}
 	}
-	if d, refused := o.undrained(); refused {
+	if d, refused := o.refuseUndrained(); refused {
 		return d
 	}
 	switch {
-	case o.Apply.Dearer:
+	case o.Apply.NeedsReboot:
 		return o.refuse(v1alpha1.ReasonPlanChanged)
 	case o.Veto == v1alpha1.ReasonHeldBack:
 		return o.refuse(o.Veto)
@@ -220,7 +220,7 @@ func (o *Observation) applying() Decision {
 		return d
 	}
 	if !committed {
-		return say(v1alpha1.WordCommitted, "", "")
+		return say(v1alpha1.ReportCommitted, "", "")
 	}
 	return Decision{Do: DoApply, Detail: "the units of its plan"}
 }
