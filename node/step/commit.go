@@ -7,16 +7,16 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// check is what stands between a host and every disturbance: DESIGN section
-// 4, "Commit". ok reports that act may go ahead, by what was read within the
-// last 10 s; otherwise the decision says what to read, or what to wait for.
+// check reports whether the host may disrupt the node now, from what was read within
+// the last 10 s (docs/safety.md, "Commit"). If not, the decision says what to read or
+// what to wait for. Every disruption goes through it.
 //
-// The act itself comes after a patch with the resourceVersion of the Node
-// that was read here, so whatever is changed on the Node after the read turns
-// the commit into a conflict; and the Lease is read after the Node, so a leader
-// that lost its term before the Node was read is seen here. What is left, a
-// leader that is replaced between the two, is one whose successor counts this
-// turn, because it lists the Nodes after it won.
+// The order of the reads makes it safe. The disruption follows a patch that carries the
+// resourceVersion of the Node that was read here, so any change of the Node after the
+// read makes the commit fail with a conflict. The Lease is read after the Node, so check
+// sees a leader that lost its term before the Node was read. The remaining case is a
+// leader that is replaced between the two reads: its successor lists the Nodes after it
+// has won, so it counts this turn.
 func (o *Observation) check(act Effect) (Decision, bool) {
 	n := &o.Node
 	if o.Fresh == nil || !o.Fresh.Commit {
@@ -29,21 +29,21 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		return wait(r, detail)
 	}
 	if n.Grant.Epoch != o.Fresh.Lease.Holder {
-		// The leader that promoted this node is not the leader. Its successor
-		// takes the turn over or turns it back.
+		// The leader that promoted this node leads no more. Its successor takes the
+		// turn over or backs it out.
 		return wait(v1alpha1.ReasonHandover, "the turn is another leader's")
 	}
 	if n.BootID != o.Self.BootID {
 		return wait(v1alpha1.ReasonNotReady, "the kubelet to report this boot")
 	}
 	if n.State == v1alpha1.StateBeforeUncordon {
-		// It only gives back. A window that closed, or a source that cannot
+		// The state only gives the node back. A closed window, or a source that cannot
 		// be read, must not keep a node out of the cluster for days.
 		return Decision{}, true
 	}
 	if n.Grant.OnlyNode && o.Sources.Drains && o.Term != n.Grant.Epoch {
-		// Only the leader can know that no other Node exists, and its credential may
-		// be stolen. In a cluster of one node, this host's own process is the leader.
+		// Only a leader can know that no other Node exists, and its credential may be
+		// stolen. In a cluster of one node, this host's own process is the leader.
 		return o.refuse(v1alpha1.ReasonPlanChanged), false
 	}
 	if o.Veto != "" {
@@ -53,21 +53,21 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		return wait(v1alpha1.ReasonSourceUnreadable, o.Sources.Missing)
 	}
 	if o.Sources.Unconfirmed != "" {
-		// An update engine that is restarted, or whose unit was stopped, keeps
-		// what it said. It may say IDLE when it is back: until then nobody has
-		// said at this commit that the want stands.
+		// The update engine restarts, or its unit was stopped. It may report IDLE when
+		// it is back. Until then nothing confirms at this commit that the want is still
+		// there.
 		return wait(v1alpha1.ReasonSourceUnreadable, o.Sources.Unconfirmed)
 	}
 	if (act == DoReboot || act == DoApply) && n.Grant.Drains {
 		if o.Fresh.Evictable > 0 {
-			// Something tolerates the cordon, or came in before it.
+			// They tolerate the cordon, or were bound before it.
 			return Decision{Do: DoDrain, Detail: fmt.Sprintf("%d pods that came after the drain", o.Fresh.Evictable)}, false
 		}
 	}
 	return Decision{}, true
 }
 
-// leaseHolds says why the Lease lets nothing happen, or "".
+// leaseHolds returns why the Lease holds every host, or "".
 func (o *Observation) leaseHolds() (v1alpha1.Reason, string) {
 	switch l := o.Fresh.Lease; {
 	case !l.Exists:
@@ -78,11 +78,10 @@ func (o *Observation) leaseHolds() (v1alpha1.Reason, string) {
 	return "", ""
 }
 
-// keep is the effect that goes on while something is read: a drain is not
-// stopped every ten seconds for a look, and hook units that wait for another read
-// are not either. One that is left from another stage, or
-// from before somebody uncordoned, is; so is one under an emergency stop that
-// the last look showed.
+// effectToKeep returns the effect that continues while the host reads. A drain is not
+// stopped every ten seconds for a read, and neither are hook units that wait for another
+// read. An effect of an earlier stage is stopped, and so is a drain on a node that was
+// uncordoned, and everything once a read has shown an emergency stop.
 func (o *Observation) effectToKeep() Effect {
 	if o.Fresh != nil {
 		if r, _ := o.leaseHolds(); r != "" {
@@ -98,17 +97,17 @@ func (o *Observation) effectToKeep() Effect {
 	return DoNothing
 }
 
-// draining commits by the cordon, then evicts.
+// draining commits by cordoning, then evicts.
 func (o *Observation) draining() Decision {
 	n := &o.Node
 	began := n.HasAck(v1alpha1.StateDraining) && n.Ack.Report != v1alpha1.ReportSeen
 	if !n.Unschedulable && (n.Mark || began) {
-		// Somebody uncordoned. They want the node; this turn cordons no
-		// more, in whatever boot. The mark goes in the same write (Step).
+		// A user uncordoned the node, so they want it. This turn does not cordon it
+		// again, in any boot. Step removes the mark in the same write.
 		return o.refuse(v1alpha1.ReasonUncordoned)
 	}
 	if n.HasAck(v1alpha1.StateDraining) && n.Ack.Report == v1alpha1.ReportRefused {
-		return o.refuse(n.Ack.Reason) // again, if it was said in another boot
+		return o.refuse(n.Ack.Reason) // again, if the report is from another boot
 	}
 	if o.reported(v1alpha1.ReportDone) {
 		return Decision{Detail: "the next stage"}
@@ -123,7 +122,7 @@ func (o *Observation) draining() Decision {
 		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
 	}
 	if !o.Sources.Wants.AtLeast(v1alpha1.WantsDrain) || !o.Sources.Drains {
-		return Decision{Waits: v1alpha1.ReasonWantGone, Detail: "the coordinator turns the node round"}
+		return Decision{Waits: v1alpha1.ReasonWantGone, Detail: "the coordinator backs the turn out"}
 	}
 	if cordoned := n.Unschedulable && (n.Mark || o.reported(v1alpha1.ReportCommitted)); !cordoned {
 		if d, ok := o.check(DoDrain); !ok {
@@ -140,7 +139,7 @@ func (o *Observation) draining() Decision {
 	return o.evict()
 }
 
-// evict drains on while the Lease, looked at every 10 s, shows no stop.
+// evict drains while the Lease, which is read every 10 s, shows no stop.
 func (o *Observation) evict() Decision {
 	if o.Drain.Complete {
 		w := &Write{}
@@ -156,9 +155,9 @@ func (o *Observation) evict() Decision {
 	return Decision{Do: DoDrain, Detail: o.Drain.Detail, Again: true}
 }
 
-// refuse says refused with the reason, once a boot.
+// refuse reports refused with the reason, once in each boot.
 func (o *Observation) refuse(reason v1alpha1.Reason) Decision {
 	w := &Write{}
 	o.ack(w, v1alpha1.ReportRefused, reason)
-	return Decision{Write: w, Waits: reason, Detail: "the coordinator turns the node round"}
+	return Decision{Write: w, Waits: reason, Detail: "the coordinator backs the turn out"}
 }

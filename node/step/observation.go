@@ -5,31 +5,32 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// Observation is everything that a host knows at one moment. The node package
-// fills it; nothing else is handed to [Step].
+// Observation is everything that a host knows at one moment. Package node fills it in.
+// It is the only input of [Step].
 type Observation struct {
-	// Node is the host's own Node: what the watch shows, overlaid by what the
-	// host's own writes returned, or what was just read from the quorum. A
-	// Node without a UID has not been seen yet.
+	// Node is the host's own Node: from the watch, overlaid by what the host's own
+	// writes returned, or just read from the quorum. Without a UID, the Node has not
+	// been read yet.
 	Node turn.Node
 
-	// Self is what the host says of itself whatever its turn: version, boot,
-	// OS. Step completes it with the Node's UID, veto, plan and managed.
+	// Self is the part of the host's record that does not depend on the turn: version,
+	// boot, OS. Step adds the Node's UID, the veto, the plan and managed.
 	Self v1alpha1.Host
-	// Info are the information labels, key to value; "" values are left out.
+	// Info holds the labels that are for information only. A value of "" means that
+	// the label is absent.
 	Info map[string]string
 	// ManagedByDefault is what an absent LabelManaged means on this host.
 	ManagedByDefault bool
-	// Veto is the host's own veto, or ""; VetoDetail is what a person would want
-	// to know about it: which other reboot manager, and what switches it off.
+	// Veto is the host's own veto, or "". VetoDetail explains it, for example which
+	// other reboot manager is active and what switches it off.
 	Veto       v1alpha1.Reason
 	VetoDetail string
 
-	// Own are the terms of the policy that applies to this host, as the host itself
-	// reads it; nil while it has read none. The host does not carry out a grant in a
-	// more disruptive way.
+	// Own holds the terms of the policy that applies to this host, as the host itself
+	// read it; nil if it has read none. The host does not carry out a grant in a more
+	// disruptive way than this.
 	Own *v1alpha1.Terms
-	// Term is the epoch of the term that this process holds the Lease in, "" for none.
+	// Term is the epoch of the term that this process leads, or "".
 	Term string
 
 	Sources Sources
@@ -37,125 +38,125 @@ type Observation struct {
 	Hooks   Work
 	Apply   Work
 
-	// Blocked is why logind would not, or should not yet, shut down: an
-	// inhibitor, an open session, logind not answering. "" is nothing.
+	// Blocked is why logind would not shut down, or should not yet: an inhibitor, an
+	// open session, no answer from logind. "" means that nothing blocks.
 	Blocked       v1alpha1.Reason
 	BlockedDetail string
 	// Shutdown says whether a shutdown is under way on this host.
 	Shutdown Shutdown
-	// RebootError is logind's refusal of the call that this turn's commit
-	// led to. "" is none.
+	// RebootError is logind's answer if it refused the reboot that this turn
+	// committed to, or "".
 	RebootError string
 
 	Health Health
 
-	// NoLeader says that the host has wanted something for long, has heard nothing,
-	// and found that nobody leads, or that it may not look: NoCoordinator or
-	// Forbidden. "" is neither.
+	// NoLeader is NoCoordinator or Forbidden if the host has wanted something for a
+	// long time, its Node has not changed, and it found that no instance leads or
+	// that it may not read the Lease. Otherwise it is "".
 	NoLeader       v1alpha1.Reason
 	NoLeaderDetail string
 
-	// Look is the last look at the Lease or, before a commit, at everything;
-	// nil when there was none, or it is older than a look may be.
+	// Fresh is what was last read from the quorum; nil if nothing was, or if it is
+	// too old to act on.
 	Fresh *FreshRead
 }
 
-// Sources are the changes that the host's sources tell.
+// Sources is what the host's sources of changes report.
 type Sources struct {
-	// Complete reports that every source was read in this boot. Before that
-	// what the host wants is not known, and it publishes nothing.
+	// Complete is set once every source was read in this boot. Before that, what the
+	// host wants is unknown, and the host publishes nothing.
 	Complete bool
-	// Missing names the source that was not read, for the status.
+	// Missing names a source that was not read.
 	Missing string
-	// Unconfirmed names the source whose earlier word alone makes Wants, or
-	// Drains, as strong as it is, and which cannot be asked now, or the policies
-	// that say what it costs: it is neither taken back nor committed to. "" is none.
+	// Unconfirmed is set if Wants or Drains depends on an earlier report of a source
+	// that cannot be read now, or on policies that cannot be read now. It names the
+	// source. The want is then neither taken back nor committed to.
 	Unconfirmed string
 
-	// Changes are those that cost something; HeldBack those to OS versions that
-	// a policy holds back.
+	// Changes are the changes that cost something. HeldBack are the changes to OS
+	// versions that a policy holds back.
 	Changes, HeldBack []v1alpha1.Change
 	Wants             v1alpha1.Wants
 	Drains            bool
-	// Plan is what the changes cost and why, for people.
+	// Plan lists what the changes cost and why, for people.
 	Plan []string
-	// Veto is why nothing of the plan may be committed, or ""; VetoDetail says
-	// more.
+	// Veto is why nothing of the plan may be committed, or "". VetoDetail explains
+	// it.
 	Veto       v1alpha1.Reason
 	VetoDetail string
 }
 
-// Drain is what the eviction of the host's pods has come to since it was last
-// started.
+// Drain is the progress of the drain since it was last started.
 type Drain struct {
 	Running  bool
-	Complete bool // a moment came in which nothing evictable was left
+	Complete bool // at some moment no evictable pod was left
 	Detail   string
 }
 
-// Work is what the host's own hook units, or its plan's units, have come to
-// in the present stage of the present turn.
+// Work is the progress of the host's own hook units, or of its plan's units, in the
+// present stage of the turn.
 type Work struct {
 	Running bool
-	// Late: it runs, and the host could not ask systemd in time for what comes next.
-	// It may ask after another read. Only of hook units.
+	// Late is set if the work runs, and the fresh read became too old before the host
+	// could start the next unit. The next unit needs another read. Only hook units
+	// have it.
 	Late   bool
 	Done   bool
 	Failed string // what failed; "" is nothing
-	// Settling: it runs, and what it is for was taken as in effect already; whether it
-	// has changed again is not known yet. Only of the plan's units.
+	// Settling is set while the host waits until the changes that it has applied stay
+	// as they are. Only the plan's units have it.
 	Settling bool
-	// NeedsReboot: what the turn is for costs a reboot now, by rules that came since
-	// it was granted. Only of the plan's units.
+	// NeedsReboot is set if the changes of the turn need a reboot now, because the
+	// rules changed after the grant. Only the plan's units have it.
 	NeedsReboot bool
-	// ChangedAgain: it is done, and a change came meanwhile that makes it a failure, in
-	// words. Only of the plan's units.
+	// ChangedAgain says what changed again during the work, so that the turn failed,
+	// or is "". Only the plan's units have it.
 	ChangedAgain string
-	// Due: what failed has rested, or a person said retry, and may run again.
+	// Due is set if failed work may run again: its pause is over, or an admin set
+	// retry.
 	Due    bool
 	Detail string // what runs
 }
 
-// Shutdown says whether the host is on its way down.
+// Shutdown is whether the host is shutting down.
 type Shutdown int
 
-// The answers.
+// The values of Shutdown.
 const (
 	ShutdownUnknown Shutdown = iota // logind was not asked, or did not answer
 	ShutdownNone
 	ShutdownUnderway
 )
 
-// Health is what the host knows of itself after a boot.
+// Health is what the host knows of its own health after a boot.
 type Health struct {
 	Healthy bool
 	Detail  string // what is missing
-	// Overdue: it has had its time.
+	// Overdue is set once health.timeout has passed.
 	Overdue bool
 }
 
-// Lease is what a look at the Lease showed.
+// Lease is the Lease as it was read.
 type Lease struct {
 	Exists bool
 	Holder string
-	// Stopped is set while the emergency stop is; StopText is why.
+	// Stopped reports whether the emergency stop is set. StopText is its reason.
 	Stopped  bool
 	StopText string
 }
 
-// Look is a look at the cluster as it is, from the quorum.
+// FreshRead is what was read of the cluster, from the quorum.
 type FreshRead struct {
 	Lease Lease
-	// Commit reports that this look was one for a commit: Observation.Node
-	// was read first, the Lease after it, then the sources and the pods, all
-	// in this order and at most 10 s of monotonic time ago. A look without
-	// it was at the Lease alone.
+	// Commit is set if the read was one for a commit: Observation.Node was read
+	// first, then the Lease, then the sources and the pods, in this order and at most
+	// 10 s of monotonic time ago. Otherwise only the Lease was read.
 	Commit bool
-	// Evictable is how many pods a drain would still evict or wait for.
+	// Evictable is the number of pods that a drain would still evict or wait for.
 	Evictable int
 }
 
-// Effect is what a host does to itself while a decision stands.
+// Effect is what a host does to itself until the next decision.
 type Effect string
 
 // The effects.
@@ -167,7 +168,7 @@ const (
 	DoReboot  Effect = "reboot"
 )
 
-// Read is what has to be read before the next step can be taken.
+// Read is what has to be read before the next step.
 type Read int
 
 // What to read.
@@ -175,27 +176,29 @@ const (
 	ReadNothing Read = iota
 	// ReadLease: the Lease, from the quorum.
 	ReadLease
-	// ReadCommit: the own Node, then the Lease, both from the quorum, then
+	// ReadCommit: the host's own Node, then the Lease, both from the quorum, then
 	// every source and the pods.
 	ReadCommit
 	// ReadShutdown: ask logind whether a shutdown is under way.
 	ReadShutdown
 )
 
-// Decision is what a host does next. The order in which it is carried out:
-// an effect that runs and is not Do is stopped; Read, and then Step again;
-// otherwise Write, and then Step again; otherwise Do is started if it does
-// not run, and the host waits for the observation to change.
+// Decision is what a host does next. It is carried out in this order:
+//
+//  1. An effect that runs and is not Do is stopped.
+//  2. If Read is set, the host reads, and calls Step again.
+//  3. If Write is set, the host writes, and calls Step again.
+//  4. Do is started unless it runs. The host waits until the observation changes.
 type Decision struct {
 	Read  Read
 	Write *Write
 	Do    Effect
 
-	// Waits and Detail say what the host waits for, if it does.
+	// Waits and Detail say what the host waits for, if it waits.
 	Waits  v1alpha1.Reason
 	Detail string
-	// Again asks for another look after about 10 s although nothing that the
-	// host watches may change: a lifted stop changes no Node.
+	// Again is set if the host has to read again after about 10 s, although nothing
+	// that it watches may change. Lifting a stop, for example, changes no Node.
 	Again bool
 }
 
@@ -207,7 +210,7 @@ type Write struct {
 	Annotations map[string]*string
 	// Unschedulable, where not nil, is the new spec.unschedulable.
 	Unschedulable *bool
-	// Ack is the word in this write; the zero Ack if there is none.
+	// Ack is the ack in this write, or the zero Ack.
 	Ack v1alpha1.Ack
 }
 

@@ -8,7 +8,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// managed is what holds on this host: the Node's label over the host's file.
+// managed reports whether the host is managed: by the Node's label or, without one, by
+// the host's file.
 func (o *Observation) managed() bool {
 	if o.Node.Managed != nil {
 		return *o.Node.Managed
@@ -16,8 +17,8 @@ func (o *Observation) managed() bool {
 	return o.ManagedByDefault
 }
 
-// frozen returns why nothing may be evicted, committed or undone at present,
-// or "". managed=false comes before paused: who takes a node out wants it back.
+// frozen returns why nothing may be evicted, committed or undone now, or "".
+// managed=false takes precedence over paused, because it gives the node back.
 func (o *Observation) frozen() (v1alpha1.Reason, string) {
 	n := &o.Node
 	switch {
@@ -31,8 +32,8 @@ func (o *Observation) frozen() (v1alpha1.Reason, string) {
 	return "", ""
 }
 
-// withdrawn returns why the host begins nothing new in this turn, although it
-// goes on giving back.
+// withdrawn returns why the host begins nothing new in this turn, or "". It still gives
+// the node back.
 func (o *Observation) withdrawn() v1alpha1.Reason {
 	switch {
 	case !o.managed():
@@ -52,18 +53,18 @@ func (o *Observation) lacksDrain() bool {
 
 // Eviction is how a host evicts its pods in a turn.
 type Eviction struct {
-	// Force: pods that cannot be evicted are deleted.
+	// Force deletes pods that cannot be evicted.
 	Force bool
-	// Block are the pods that the drain waits for. Those that each list in Skip
+	// Block selects the pods that the drain waits for. Pods that every list in Skip
 	// selects stay on the node.
 	Block []v1alpha1.PodSelector
 	Skip  [][]v1alpha1.PodSelector
 }
 
-// EvictionBy returns how to evict pods. It combines the grant and the terms of the
-// host's own policy, own, so that the result is the less disruptive of the two: the
-// host skips or deletes a pod only if both say so, and waits for a pod if either does.
-// A nil grant or nil terms say nothing about any pod.
+// EvictionBy returns how to evict pods. It combines the grant and own, the terms of the
+// host's own policy, into the less disruptive of the two: the host skips or deletes a
+// pod only if both say so, and waits for a pod if either does. A nil grant, and nil
+// terms, mean that no pod is special.
 func EvictionBy(g *v1alpha1.Grant, own *v1alpha1.Terms) Eviction {
 	if g == nil {
 		return Eviction{}
@@ -78,7 +79,7 @@ func EvictionBy(g *v1alpha1.Grant, own *v1alpha1.Terms) Eviction {
 	}
 }
 
-// self completes the host's description of itself.
+// hostRecord returns the host's record, with what depends on the Node and the sources.
 func (o *Observation) hostRecord() v1alpha1.Host {
 	h := o.Self
 	h.Protocol = v1alpha1.Protocol
@@ -96,9 +97,9 @@ func (o *Observation) hostRecord() v1alpha1.Host {
 	return h
 }
 
-// pendingSince is since when one of the host's changes has been pending: the
-// published time as long as one of the published changes is still there, over
-// processes and boots.
+// pendingSince returns since when the host has had a pending change. The published time
+// stays, across processes and boots, as long as one of the published changes is still
+// pending.
 func (o *Observation) pendingSince() time.Time {
 	if !o.Sources.Wants.Something() {
 		return time.Time{}
@@ -113,9 +114,9 @@ func (o *Observation) pendingSince() time.Time {
 	return o.Self.PendingSince
 }
 
-// applyFailed is what has failed of the plan, for people: what is known of it in
-// the present stage or, after that, what was published. It stands until the turn is
-// forgiven or another one begins: nobody else keeps a unit's own words.
+// applyFailed returns what failed of the plan, for people: what the present stage
+// reports or, after that, what was published. It stays until retry clears the turn or
+// another one begins, because the unit's message is kept nowhere else.
 func (o *Observation) applyFailed() string {
 	n := &o.Node
 	if now := cmp.Or(o.Apply.Failed, o.Apply.ChangedAgain); now != "" {
@@ -136,19 +137,19 @@ func (o *Observation) applyFailed() string {
 	return n.Host.ApplyFailed
 }
 
-// newBoot reports whether the host is in another boot than the one that the
-// turn's reboot was to end.
+// newBoot reports whether the host is in another boot than the one that the turn's
+// reboot had to end.
 func (o *Observation) newBoot() bool {
 	return o.Node.State == v1alpha1.StateRebooting && o.Node.Ours() && o.Self.BootID != o.Node.Grant.BootID
 }
 
-// mayPublish reports whether wants and host may be written by themselves.
+// mayPublish reports whether wants and host may be written alone.
 //
-// In rebooting, in a new boot, they go only together with done or failed. A
-// want that vanished by the reboot, published by itself, would look like a
-// cancel to a coordinator; done by itself, with the wants of the last boot
-// still there, would end the turn and at once begin the next. In applying it is the
-// same from when the changes are taken as in effect.
+// In rebooting, in a new boot, they are only written together with done or failed. A
+// want that vanished through the reboot, published alone, would look like a cancel to
+// the coordinator. And done alone, with the wants of the last boot still there, would
+// end the turn and begin the next one at once. The same is true of applying once the
+// changes count as applied.
 func (o *Observation) mayPublish() bool {
 	if !o.Sources.Complete {
 		return false
@@ -160,19 +161,19 @@ func (o *Observation) mayPublish() bool {
 		return true
 	}
 	if !o.Node.Ours() {
-		return false // whether this is a new boot is not known
+		return false // it is unknown whether this is a new boot
 	}
 	return !o.newBoot() || o.reported(v1alpha1.ReportDone) || o.reported(v1alpha1.ReportFailed)
 }
 
-// said reports whether the host has said the word of this turn and state in
-// its present boot, whatever the kubelet has said of it yet.
-func (o *Observation) reported(word v1alpha1.Report) bool {
-	return o.Node.HasAck(o.Node.State) && o.Node.Ack.Report == word && o.Node.Ack.BootID == o.Self.BootID
+// reported reports whether the host made the report about this turn and state in its
+// present boot. The kubelet need not have reported this boot yet.
+func (o *Observation) reported(report v1alpha1.Report) bool {
+	return o.Node.HasAck(o.Node.State) && o.Node.Ack.Report == report && o.Node.Ack.BootID == o.Self.BootID
 }
 
-// publish adds to w what of wants, host and the information labels is not on
-// the Node as it should be.
+// publish adds to w those of wants, host and the information labels that differ from
+// what is on the Node.
 func (o *Observation) publish(w *Write) {
 	self := o.hostRecord()
 	self.Trim()
@@ -193,7 +194,7 @@ func (o *Observation) publish(w *Write) {
 	if !changed {
 		return
 	}
-	// Both in one write, so that nobody reads the wants of one plan with the
+	// Both go in one write, so that no reader sees the wants of one plan with the
 	// changes of another.
 	w.setLabel(v1alpha1.LabelWants, new(string(o.Sources.Wants)))
 	w.setAnnotation(v1alpha1.AnnotationHost, &host)
@@ -229,9 +230,9 @@ func (o *Observation) publishedEnough(self v1alpha1.Host) bool {
 	return v1alpha1.FormatRecord(&self) == n.RawHost
 }
 
-// say adds a word about the present state to w.
-func (o *Observation) ack(w *Write, word v1alpha1.Report, reason v1alpha1.Reason) {
-	a := v1alpha1.Ack{Turn: o.Node.Turn, BootID: o.Self.BootID, State: o.Node.State, Report: word, Reason: reason}
+// ack adds a report about the present state to w.
+func (o *Observation) ack(w *Write, report v1alpha1.Report, reason v1alpha1.Reason) {
+	a := v1alpha1.Ack{Turn: o.Node.Turn, BootID: o.Self.BootID, State: o.Node.State, Report: report, Reason: reason}
 	if a == o.Node.Ack {
 		return
 	}

@@ -7,7 +7,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// rebooting is the one state in which the host ends its own boot.
+// rebooting reboots the host once, and proves its health in the new boot.
 func (o *Observation) rebooting() Decision {
 	n := &o.Node
 	if o.newBoot() {
@@ -20,7 +20,7 @@ func (o *Observation) rebooting() Decision {
 	if committed {
 		switch o.Shutdown {
 		case ShutdownUnderway:
-			// Say nothing: the next word is the next boot's.
+			// The next report comes from the next boot.
 			return Decision{Detail: "the reboot that is under way"}
 		case ShutdownUnknown:
 			return Decision{Read: ReadShutdown}
@@ -46,14 +46,14 @@ func (o *Observation) rebooting() Decision {
 		if committed {
 			return o.refuse(v1alpha1.ReasonWantGone)
 		}
-		return Decision{Waits: v1alpha1.ReasonWantGone, Detail: "the coordinator turns the node round"}
+		return Decision{Waits: v1alpha1.ReasonWantGone, Detail: "the coordinator backs the turn out"}
 	}
 	if d, refused := o.refuseUndrained(); refused {
 		return d
 	}
 	if committed && o.Veto == v1alpha1.ReasonHeldBack {
-		// Nobody else turns round what was committed, and a version that is held
-		// back may be so for months. Before the commit the coordinator does.
+		// Before the commit, the coordinator backs the turn out. After it only the host
+		// can, and a version may be held back for months.
 		return o.refuse(o.Veto)
 	}
 	if n.Grant.Drains && o.Drain.Running && !o.Drain.Complete {
@@ -79,8 +79,8 @@ func (o *Observation) rebooting() Decision {
 	return Decision{Do: DoReboot, Detail: "the reboot"}
 }
 
-// undrained refuses an act that would hit pods: on a node that somebody
-// uncordoned, or for a plan that came to need a drain in a turn without one.
+// refuseUndrained refuses a disruption that would hit pods: the node was uncordoned, or
+// the plan needs a drain by now and the turn has none.
 func (o *Observation) refuseUndrained() (Decision, bool) {
 	if o.Node.Grant.Drains && !o.Node.Unschedulable {
 		return o.refuse(v1alpha1.ReasonUncordoned), true
@@ -91,7 +91,7 @@ func (o *Observation) refuseUndrained() (Decision, bool) {
 	return Decision{}, false
 }
 
-// prove says what became of the reboot, in the boot after it.
+// proveHealth reports the outcome of the reboot, in the boot after it.
 func (o *Observation) proveHealth() Decision {
 	n := &o.Node
 	if o.reported(v1alpha1.ReportDone) {
@@ -126,10 +126,9 @@ func (o *Observation) proveHealth() Decision {
 	return say(v1alpha1.ReportDone, "", "")
 }
 
-// unchanged says why the boot, or the plan, did not bring what the turn was for,
-// or "". A file or unit that differs from what is in effect again has changed
-// since then: whatever it holds now, that is no other change but the same, which
-// would make turn after turn.
+// unchanged returns why the boot, or the plan, did not bring what the turn was for, or
+// "". A file or unit of the turn that differs again has changed meanwhile. Whatever it
+// contains now, it counts as the same change: otherwise it would cause turn after turn.
 func (o *Observation) unchanged() (v1alpha1.Reason, string) {
 	g := o.Node.Grant
 	if v1alpha1.Has(g.Changes, v1alpha1.SourceOSUpdate) && g.OSVersion != "" && g.OSVersion == o.Self.OSVersion {
@@ -142,8 +141,7 @@ func (o *Observation) unchanged() (v1alpha1.Reason, string) {
 			}
 			return granted == c
 		}
-		// A request goes with the turn's last write; the coordinator has
-		// not taken it away yet.
+		// The coordinator removes a request only in the turn's last write.
 		if c.Source != v1alpha1.SourceRequest && slices.ContainsFunc(g.Changes, again) {
 			return v1alpha1.ReasonStillWanted, c.String()
 		}
@@ -172,8 +170,8 @@ func (o *Observation) applying() Decision {
 	committed := n.Committed()
 	switch {
 	case committed && !sameBoot:
-		// It crashed while it applied. What is still wanted after the boot
-		// was not applied; the rest a boot does by itself.
+		// The host crashed while it applied. A change that is still there after the boot
+		// was not applied; the boot itself applied the others.
 		if reason, detail := o.unchanged(); reason != "" {
 			return say(v1alpha1.ReportFailed, reason, detail)
 		}
@@ -192,8 +190,8 @@ func (o *Observation) applying() Decision {
 	case o.Apply.Running:
 		return Decision{Do: DoApply, Detail: cmp.Or(o.Apply.Detail, "the units of its plan")}
 	}
-	// What bars the turn from being turned round is a word of any boot; what
-	// lets the host act is its word of this one.
+	// A report from any boot keeps the turn from being backed out. Only a report from
+	// this boot lets the host act.
 	committed = o.reported(v1alpha1.ReportCommitted)
 	if r, text := o.frozen(); r != "" {
 		return Decision{Waits: r, Detail: text}
@@ -203,7 +201,7 @@ func (o *Observation) applying() Decision {
 	}
 	if !committed {
 		if r := o.withdrawn(); r != "" {
-			// Nobody turns an apply round from outside; the host has to say it.
+			// The coordinator does not back an apply out, so the host refuses.
 			return o.refuse(r)
 		}
 	}

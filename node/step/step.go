@@ -8,24 +8,24 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// Step says what the host does next. Same observation, same decision: it has
-// no memory, so a process that was killed and started again goes on where
-// the facts are.
+// Step decides what the host does next. It remembers nothing: the same observation
+// gives the same decision, so a process that was killed and started again continues
+// from the facts.
 func Step(o Observation) Decision {
 	n := &o.Node
 	if n.UID == "" {
 		return Decision{Waits: v1alpha1.ReasonNotReady, Detail: "its Node has not been seen yet"}
 	}
 	if !n.State.Known() {
-		// A newer coordinator's state, or somebody's typing: hands off.
+		// A newer coordinator wrote it, or a user did. Either way the host does nothing.
 		return Decision{Waits: v1alpha1.ReasonUnknownState, Detail: fmt.Sprintf("lockkeeper.dev/state=%q", string(n.State))}
 	}
 	d := o.step()
 	if d.Read != ReadNothing {
 		return d
 	}
-	// What the host says of itself goes with whatever else is written, or by
-	// itself; but never while it is to be silent.
+	// The host's record goes out in the same write as anything else, or alone, except
+	// while publishes says no.
 	w := d.Write
 	if w == nil {
 		w = &Write{}
@@ -34,9 +34,8 @@ func Step(o Observation) Decision {
 		o.publish(w)
 	}
 	if n.Mark && !n.Unschedulable && w.Unschedulable == nil {
-		// Somebody uncordoned: the cordon is not ours any more, whatever is
-		// cordoned later. Uncordoning a node that an admin cordoned after
-		// that would undo their cordon.
+		// Another user uncordoned the node, so a later cordon is not ours. If the mark
+		// stayed, the host would later undo a cordon that an admin has set since.
 		w.setAnnotation(v1alpha1.AnnotationCordon, nil)
 	}
 	if d.Write = w; w.empty() {
@@ -45,7 +44,7 @@ func Step(o Observation) Decision {
 	return d
 }
 
-// publishes reports whether the host's description goes out with the decision.
+// publishes reports whether the host's record goes out with the decision.
 func (d *Decision) publishes(o *Observation) bool {
 	if !o.Sources.Complete {
 		return false
@@ -56,9 +55,9 @@ func (d *Decision) publishes(o *Observation) bool {
 	return !o.Released() && o.mayPublish()
 }
 
-// Released reports whether the node was taken out and has no record of its host:
-// the coordinator has released it, or it was never managed. Then the host
-// publishes nothing, neither on its Node nor elsewhere, until the node is back.
+// Released reports whether the node is detached or not managed and has no host record:
+// the coordinator has released it, or it was never managed. Then the host publishes
+// nothing, on its Node or elsewhere, until the node is attached or managed again.
 func (o *Observation) Released() bool {
 	n := &o.Node
 	return n.State == v1alpha1.StateAbsent && o.withdrawn() != "" && n.RawHost == "" && (!n.Mark || n.Detached != nil)
@@ -70,17 +69,16 @@ func (o *Observation) step() Decision {
 		return o.notInTurn()
 	}
 	if !n.Ours() {
-		return Decision{Waits: v1alpha1.ReasonInvalidGrant, Detail: "the coordinator mends it"}
+		return Decision{Waits: v1alpha1.ReasonInvalidGrant, Detail: "the coordinator repairs it"}
 	}
 	if n.State == v1alpha1.StateDraining && n.Mark && !n.Unschedulable {
-		return o.refuse(v1alpha1.ReasonUncordoned) // in the write that takes the mark away
+		return o.refuse(v1alpha1.ReasonUncordoned) // in the write that removes the mark
 	}
 	if n.Ack.Turn != n.Turn || n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportSeen && n.Ack.BootID != o.Self.BootID {
-		// The turn's first state, or the same in another boot. It is said
-		// even when frozen: it is no more than a word, and a host that is
-		// paused is not silent. Any other word of this turn is left alone:
-		// that it was said before a crash may bar the turn from being turned
-		// round, or say that somebody uncordoned.
+		// The host acks the turn's first state, and acks it again in another boot. It
+		// does so even when it is paused, because a paused host is not a silent one.
+		// It replaces no other report of this turn: a report from before a crash may
+		// keep the turn from being backed out, or record that the node was uncordoned.
 		w := &Write{}
 		o.ack(w, v1alpha1.ReportSeen, "")
 		return Decision{Write: w}
@@ -99,11 +97,10 @@ func (o *Observation) step() Decision {
 	}
 }
 
-// ItsTurn is the detail of a host that wants something and has everything but
-// its turn.
+// ItsTurn is the detail of a host that only waits for its turn.
 const ItsTurn = "waits for its turn"
 
-// outside is a host in no turn.
+// notInTurn decides for a host that is in no turn.
 func (o *Observation) notInTurn() Decision {
 	n := &o.Node
 	if n.State == v1alpha1.StateAbsent && o.withdrawn() != "" {
@@ -123,13 +120,13 @@ func (o *Observation) notInTurn() Decision {
 	}
 	if !o.Sources.Wants.Something() {
 		if o.Veto == v1alpha1.ReasonOtherManager {
-			// Whoever reads the status is to know it before there is an update.
+			// The status shows it before there is an update that it would block.
 			return Decision{Waits: o.Veto, Detail: o.VetoDetail}
 		}
 		return Decision{}
 	}
 	if o.NoLeader != "" {
-		// Whatever the Node says, it was said by somebody who is gone.
+		// What the Node says was written by a leader that is gone.
 		return Decision{Waits: o.NoLeader, Detail: o.NoLeaderDetail}
 	}
 	if n.State == v1alpha1.StateAbsent {
@@ -152,11 +149,11 @@ func (o *Observation) withdrawnText() string {
 	return "managed=false"
 }
 
-// hookStage runs the host's own hook units, if it has any for the stage.
+// hookStage runs the host's own hook units for the stage, if there are any.
 func (o *Observation) hookStage() Decision {
 	n := &o.Node
-	// In before-uncordon nobody turns the node round any more: units that
-	// failed run again until they work, or until there are none left.
+	// Nothing backs a turn out of before-uncordon. So units that failed run again
+	// until they succeed or are removed.
 	again := n.State == v1alpha1.StateBeforeUncordon && o.reported(v1alpha1.ReportFailed)
 	if !slices.Contains(o.Self.HookStages, n.State) && !again {
 		return Decision{Detail: "hooks"}
@@ -165,7 +162,7 @@ func (o *Observation) hookStage() Decision {
 		return Decision{Detail: "hooks of others"}
 	}
 	if o.Hooks.Running && !o.Hooks.Late {
-		// A pause does not kill what is at work; it holds what comes after.
+		// A pause does not stop a unit that runs. It holds the units after it.
 		return Decision{Do: DoHooks, Detail: o.Hooks.Detail}
 	}
 	if r, text := o.frozen(); r != "" {
@@ -188,36 +185,36 @@ func (o *Observation) hookStage() Decision {
 			return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
 		}
 		if r := o.wantGone(); r != "" {
-			return Decision{Waits: r, Detail: "the coordinator turns the node round"}
+			return Decision{Waits: r, Detail: "the coordinator backs the turn out"}
 		}
 	}
 	if n.State == v1alpha1.StateBeforeUncordon && !o.takesPart() {
-		// Nothing has happened in this turn that the units could undo. A thief of
-		// the coordinator's credential can move a host here that wants nothing, but
-		// cannot make it run the units.
+		// Nothing has happened in this turn that the units could undo. With a stolen
+		// coordinator's credential, an attacker can move a host that wants nothing to
+		// this state, but cannot make it run the units.
 		o.ack(w, v1alpha1.ReportDone, "")
 		return Decision{Write: w}
 	}
-	// Running a unit is a disturbance like any other: it needs the same reads.
+	// Running a unit is a disruption, so it needs the same reads as the others.
 	if d, ok := o.check(DoHooks); !ok {
 		return d
 	}
 	return Decision{Do: DoHooks, Detail: "hook units"}
 }
 
-// takesPart reports whether this host takes part in the turn. It uses only the
-// host's own records: the mark, the failed hook units of before-uncordon, or that
-// the host wants what the present state needs. The host publishes the result in its
-// record, for later states, processes and boots of the turn.
+// takesPart reports whether this host takes part in the turn. It uses only the host's
+// own records: the mark, the failed hook units of before-uncordon, or that the host
+// wants what the present state needs. The host publishes the result in its record, for
+// later states, processes and boots of the turn.
 //
-// An ack proves nothing here. A host reports seen even if it wants nothing, and
-// done in a boot that it takes for the one after the turn's reboot. A later report
+// An ack proves nothing here. A host reports seen even if it wants nothing, and done in
+// a boot that it takes for the one after the turn's reboot. Also, a later report
 // replaces an earlier one.
 func (o *Observation) takesPart() bool {
 	n := &o.Node
 	switch {
 	case !n.InTurn(), n.State == v1alpha1.StateUncordoning:
-		return false // it is over, or gives back what is left: the mark
+		return false // the turn is over, or only the mark is left to remove
 	case n.Mark, n.Host != nil && n.Host.NodeUID == n.UID && n.Host.TakesPart == n.Turn:
 		return true
 	case n.State == v1alpha1.StateBeforeUncordon:
@@ -227,8 +224,7 @@ func (o *Observation) takesPart() bool {
 	return n.Ours() && !o.newBoot() && o.Sources.Wants.Something() && o.Sources.Wants.AtLeast(row.Needs)
 }
 
-// lost says why the want that was read does not carry the turn through a
-// hook stage any more, or "". It has been, or will be, published.
+// wantGone returns why the present want is no longer enough for a hook stage, or "".
 func (o *Observation) wantGone() v1alpha1.Reason {
 	row, _ := turn.Find(o.Node.State)
 	switch {
@@ -240,7 +236,7 @@ func (o *Observation) wantGone() v1alpha1.Reason {
 	return ""
 }
 
-// uncordoning gives the node back.
+// uncordoning undoes the host's own cordon once the node is Ready.
 func (o *Observation) uncordoning() Decision {
 	n := &o.Node
 	if o.reported(v1alpha1.ReportDone) && !n.Mark {
@@ -250,8 +246,8 @@ func (o *Observation) uncordoning() Decision {
 		return Decision{Waits: r, Detail: text}
 	}
 	if o.Shutdown == ShutdownUnderway {
-		// The turn's records were edited away under a reboot that had been
-		// called: an uncordoned node would be rebooted with pods on it.
+		// A user removed the turn's records after the reboot was called. If the host
+		// uncordoned now, it would reboot with pods on it.
 		return Decision{Detail: "the shutdown that is under way"}
 	}
 	if !n.Ready || n.BootID != o.Self.BootID {
@@ -259,8 +255,8 @@ func (o *Observation) uncordoning() Decision {
 	}
 	w := &Write{}
 	if n.Mark {
-		// The mark and the cordon in one write, so that no crash leaves a
-		// cordon that nobody owns, nor a mark on somebody else's cordon.
+		// The mark and the cordon go in one write. So no crash leaves a cordon without
+		// an owner, or a mark on another user's cordon.
 		w.setAnnotation(v1alpha1.AnnotationCordon, nil)
 		if n.Unschedulable {
 			w.Unschedulable = new(false)

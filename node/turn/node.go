@@ -11,23 +11,24 @@ import (
 // LabelControlPlane marks control-plane nodes; kubeadm, k3s and RKE2 set it.
 const LabelControlPlane = "node-role.kubernetes.io/control-plane"
 
-// Node is what both cores know of a Node object.
+// Node is what a Node object says. The decisions of the host and of the coordinator are
+// made from it.
 type Node struct {
 	Name            string
 	UID             string
 	ResourceVersion string
 	Created         time.Time
-	// BootID is status.nodeInfo.bootID: the boot that the kubelet last spoke
-	// from. Words from another boot do not count.
+	// BootID is status.nodeInfo.bootID: the boot that the kubelet last reported. Reports
+	// from another boot do not count.
 	BootID string
 	Ready  bool
-	// ReadySince is since when Ready has been what it is, by the kubelet or the
-	// node controller; zero if the Node does not say.
+	// ReadySince is when Ready last changed; zero if the Node does not say.
 	ReadySince    time.Time
 	Unschedulable bool
 	Zone          string
 	ControlPlane  bool
-	// Labels are all of the Node's; shared with the object, never changed.
+	// Labels are all labels of the Node. They are shared with the object; do not change
+	// them.
 	Labels map[string]string
 	// Volumes are the names in status.volumesAttached.
 	Volumes []string
@@ -61,39 +62,36 @@ func FromNode(n *corev1.Node) Node {
 // InTurn reports whether the node is in a turn.
 func (n *Node) InTurn() bool { return n.State.InTurn() }
 
-// Ours reports whether the grant on the Node can be read and is this Node
-// object's and this turn's. A restored backup, or somebody's typing, may have
-// left another's.
+// Ours reports whether the grant on the Node can be read and belongs to this Node object
+// and this turn. A restored backup, or a user's edit, may have left another grant.
 func (n *Node) Ours() bool {
 	return n.Grant != nil && n.Grant.Turn == n.Turn && n.Grant.NodeUID == n.UID
 }
 
-// HostReported reports whether host and wants were written in the boot that the
-// kubelet speaks from, by the host of this Node object. Otherwise what the
-// host wants is not known: neither vanished nor grown.
+// HostReported reports whether the host of this Node object wrote host and wants in the
+// boot that the kubelet reports. Otherwise what the host wants is unknown: it has
+// neither vanished nor grown.
 func (n *Node) HostReported() bool {
 	return n.Host != nil && n.Wants.Known() && n.Host.NodeUID == n.UID &&
 		n.Host.BootID == n.BootID && n.BootID != ""
 }
 
-// Said reports whether the ack speaks of this turn and of state s, in
-// whatever boot.
+// HasAck reports whether the ack is about this turn and state s, from any boot.
 func (n *Node) HasAck(s v1alpha1.State) bool {
 	return n.Turn != "" && n.Ack.Turn == n.Turn && n.Ack.State == s
 }
 
-// Says reports whether the ack speaks of this turn and the present state,
-// from the boot that the kubelet speaks from. Only such a word lets a turn go
-// on: a host that rebooted by itself in mid-drain has not drained.
-func (n *Node) HasReport(word v1alpha1.Report) bool {
-	return n.HasAck(n.State) && n.Ack.Report == word && n.Ack.BootID == n.BootID && n.BootID != ""
+// HasReport reports whether the ack has this report about this turn and the present
+// state, from the boot that the kubelet reports. Only such a report advances a turn: a
+// host that rebooted by itself during the drain has not drained.
+func (n *Node) HasReport(report v1alpha1.Report) bool {
+	return n.HasAck(n.State) && n.Ack.Report == report && n.Ack.BootID == n.BootID && n.BootID != ""
 }
 
-// Committed reports whether the turn can no longer be turned round: in
-// rebooting and applying after committed, done or failed, in whatever boot it
-// was said, and in rebooting as soon as the kubelet speaks from another boot
-// than the one that the grant wants ended. A reboot that was called cannot be
-// called back, and the host that called it may not have lived to say more.
+// Committed reports whether the turn can no longer be backed out. That is so in
+// rebooting and applying after committed, done or failed, from any boot. In rebooting it
+// is also so once the kubelet reports another boot than the grant's. A reboot that was
+// called cannot be called off, and the host may not have had the time to report it.
 func (n *Node) Committed() bool {
 	if n.State != v1alpha1.StateRebooting && n.State != v1alpha1.StateApplying {
 		return false
@@ -107,13 +105,12 @@ func (n *Node) Committed() bool {
 	return n.State == v1alpha1.StateRebooting && n.Rebooted()
 }
 
-// Rebooted reports whether the kubelet speaks from another boot than the one
-// in the grant.
+// Rebooted reports whether the kubelet reports another boot than the grant's.
 func (n *Node) Rebooted() bool {
 	return n.Grant != nil && n.BootID != "" && n.BootID != n.Grant.BootID
 }
 
-// Plan is the course of a turn as the grant has it.
+// Plan returns the plan of the turn, from the grant.
 func (n *Node) Plan() Plan {
 	if n.Grant == nil {
 		return Plan{}

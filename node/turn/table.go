@@ -11,37 +11,37 @@ type Event string
 
 // The events.
 const (
-	// Adopted: host is valid for this Node and boot, managed, not detached.
+	// Adopted: host is valid for this Node and boot, managed and not detached.
 	Adopted Event = "adopted"
-	// Marked: our cordon's mark stands on a node in no turn, and nothing
-	// freezes it there.
+	// Marked: a node in no turn has the mark, and neither a pause nor a detach freezes
+	// it.
 	Marked Event = "marked"
 	// Granted: the coordinator gives the node its turn.
 	Granted Event = "granted"
-	// Paused, Resumed: an admin's annotation came or went.
+	// Paused and Resumed: an admin set or removed the annotation.
 	Paused  Event = "paused"
 	Resumed Event = "resumed"
 	// Released: managed=false, or detached, in no turn.
 	Released Event = "released"
 	// LetGo: detached with force.
 	LetGo Event = "let go"
-	// Progressed: what the state waits for is there.
+	// Progressed: what the state waits for has happened.
 	Progressed Event = "done"
-	// Vanished: the want is gone or fell below what the state needs, or an
-	// admin takes the node out.
+	// Vanished: the want is gone or fell below what the state needs, or an admin
+	// detaches the node or sets managed=false.
 	Vanished Event = "want vanished"
-	// Refused: the host will not, and has not.
+	// Refused: the host will not do it, and has not done it.
 	Refused Event = "refused"
-	// Failed: the host did it and it did not work; it is not healthy.
+	// Failed: the host did it, it did not work, and the host is not healthy.
 	Failed Event = "failed"
-	// FailedHealthy: it did not work, but the host is healthy.
+	// FailedHealthy: the host did it, it did not work, and the host is healthy.
 	FailedHealthy Event = "failed, healthy"
 	// Aborted: overdue, and onTimeout is Abort.
 	Aborted Event = "overdue, Abort"
 	// Overran: overdue, and onTimeout is Wait, or the state only waits.
 	Overran Event = "overdue, Wait"
-	// TakenBack: the host is silent in the turn's first state, and nothing
-	// was marked or committed.
+	// TakenBack: the host is silent in the turn's first state, and nothing was marked or
+	// committed.
 	TakenBack Event = "taken back"
 	// Cleared: an admin's retry names the turn that failed.
 	Cleared Event = "retry"
@@ -49,7 +49,7 @@ const (
 	Replaced Event = "replaced"
 )
 
-// Events are all events, in the order of the documentation.
+// Events returns all events, in the order of the documentation.
 func Events() []Event {
 	return []Event{
 		Adopted, Marked, Granted, Paused, Resumed, Released, LetGo, Progressed, Vanished, Refused,
@@ -57,13 +57,13 @@ func Events() []Event {
 	}
 }
 
-// Plan is the course that a turn takes.
+// Plan is what a turn involves.
 type Plan struct {
-	Drains  bool // pods have to go
-	Reboots bool // the host has to reboot
+	Drains  bool // the node is drained
+	Reboots bool // the host reboots
 }
 
-// Condition restricts an edge to some plans.
+// Condition limits an edge to some plans.
 type Condition string
 
 // The conditions.
@@ -96,7 +96,7 @@ func (c Condition) Holds(p Plan) bool {
 	return c == Always
 }
 
-// Edge is one way on.
+// Edge leads to the next state.
 type Edge struct {
 	On Event
 	If Condition
@@ -108,25 +108,24 @@ type Row struct {
 	State v1alpha1.State
 	// Host is what the host does in it.
 	Host string
-	// Needs is the weakest want that keeps the turn going; a want below it
-	// turns the node round. v1alpha1.WantsNothing: the state only gives back.
+	// Needs is the weakest want that lets the turn continue. A weaker want backs the
+	// turn out. WantsNothing means that the state only gives the node back.
 	Needs v1alpha1.Wants
-	// Edges are the ways on. For an event and a plan there is at most one.
+	// Edges lead to the next states. For an event and a plan there is at most one.
 	Edges []Edge
-	// Stays are the events that may come and change nothing, with why.
-	// An event in neither does not happen in this state.
+	// Stays holds the events that can happen and change nothing, and why. An event in
+	// neither Edges nor Stays cannot happen in this state.
 	Stays map[Event]string
 }
 
 const (
-	onlyGivesBack = "the state only gives back"
-	barred        = "committed: nobody turns it round"
-	managedWaits  = "the slot stays taken and the label held says why"
-	hooksAgain    = "the host runs its hook units again, later and later or when retry names the turn; done over failed goes on"
+	onlyGivesBack = "the state only gives the node back"
+	slotStays     = "the slot stays taken and the label held says why"
+	hooksAgain    = "the host runs its hook units again, after longer and longer pauses or when retry names the turn; done in place of failed advances the turn"
 )
 
-// table is the one definition of DESIGN section 3. Hook stages with nothing to
-// wait for are passed through by [Next], so no edge has to know of them.
+// table is the only definition of the state machine. [Next] passes through hook stages
+// with nothing to wait for, so no edge has to mention that.
 var table = []Row{
 	{
 		State: v1alpha1.StateAbsent, Host: "publishes wants and host, if it is managed", Needs: v1alpha1.WantsNothing,
@@ -135,7 +134,7 @@ var table = []Row{
 			{Adopted, Always, v1alpha1.StateIdle},
 		},
 		Stays: map[Event]string{
-			Paused: "nothing to freeze", Released: "already let go", LetGo: "already let go",
+			Paused: "nothing to freeze", Released: "already released", LetGo: "already released",
 		},
 	}, {
 		State: v1alpha1.StateIdle, Host: "nothing", Needs: v1alpha1.WantsNothing,
@@ -171,10 +170,10 @@ var table = []Row{
 			{LetGo, Always, v1alpha1.StateAbsent},
 			{Replaced, Always, v1alpha1.StateAbsent},
 		},
-		Stays: map[Event]string{Overran: managedWaits},
+		Stays: map[Event]string{Overran: slotStays},
 	}, {
 		State: v1alpha1.StateDraining, Needs: v1alpha1.WantsDrain,
-		Host: "commits by cordoning with the mark or, where a cordon stood before, by an ack committed; evicts; done",
+		Host: "commits by cordoning with the mark or, if the node was cordoned before, by an ack committed; evicts; done",
 		Edges: []Edge{
 			{Progressed, IfReboots, v1alpha1.StateBeforeReboot},
 			{Progressed, IfNoReboot, v1alpha1.StateApplying},
@@ -187,7 +186,7 @@ var table = []Row{
 			{LetGo, Always, v1alpha1.StateAbsent},
 			{Replaced, Always, v1alpha1.StateAbsent},
 		},
-		Stays: map[Event]string{Overran: managedWaits},
+		Stays: map[Event]string{Overran: slotStays},
 	}, {
 		State: v1alpha1.StateBeforeReboot, Host: "runs its hook units; done", Needs: v1alpha1.WantsReboot,
 		Edges: []Edge{
@@ -201,10 +200,10 @@ var table = []Row{
 			{LetGo, Always, v1alpha1.StateAbsent},
 			{Replaced, Always, v1alpha1.StateAbsent},
 		},
-		Stays: map[Event]string{Overran: managedWaits},
+		Stays: map[Event]string{Overran: slotStays},
 	}, {
 		State: v1alpha1.StateRebooting, Needs: v1alpha1.WantsReboot,
-		Host: "in a turn with a drain: sees that the Node is unschedulable (else refused:Uncordoned) and evicts what is new; waits out inhibitors and sessions; commits; reboots once; in the new boot proves its health; done with fresh wants in one write",
+		Host: "in a turn with a drain: checks that the Node is unschedulable (otherwise refused:Uncordoned) and evicts new pods; waits for inhibitors and sessions; commits; reboots once; proves its health in the new boot; done and fresh wants in one write",
 		Edges: []Edge{
 			{Progressed, Always, v1alpha1.StateBeforeUncordon},
 			{Vanished, Always, v1alpha1.StateBeforeUncordon},
@@ -215,10 +214,10 @@ var table = []Row{
 			{LetGo, Always, v1alpha1.StateAbsent},
 			{Replaced, Always, v1alpha1.StateAbsent},
 		},
-		Stays: map[Event]string{Failed: managedWaits, Overran: managedWaits},
+		Stays: map[Event]string{Failed: slotStays, Overran: slotStays},
 	}, {
 		State: v1alpha1.StateApplying, Needs: v1alpha1.WantsNothing,
-		Host: "commits; daemon-reload, reload, restart in plan order; done with fresh wants in one write",
+		Host: "commits; daemon-reload, reload, restart in plan order; done and fresh wants in one write",
 		Edges: []Edge{
 			{Progressed, IfDrains, v1alpha1.StateBeforeUncordon},
 			{Progressed, IfNoDrain, v1alpha1.StateIdle},
@@ -230,7 +229,7 @@ var table = []Row{
 			{Replaced, Always, v1alpha1.StateAbsent},
 		},
 		Stays: map[Event]string{
-			Vanished: "the host finishes what it began, or refuses", Failed: managedWaits, Overran: managedWaits,
+			Vanished: "the host finishes what it began, or refuses", Failed: slotStays, Overran: slotStays,
 		},
 	}, {
 		State: v1alpha1.StateBeforeUncordon, Host: "runs its hook units, if it takes part in the turn; done", Needs: v1alpha1.WantsNothing,
@@ -241,7 +240,7 @@ var table = []Row{
 			{Replaced, Always, v1alpha1.StateAbsent},
 		},
 		Stays: map[Event]string{
-			Vanished: onlyGivesBack, Refused: managedWaits, Failed: hooksAgain, FailedHealthy: hooksAgain, Overran: managedWaits,
+			Vanished: onlyGivesBack, Refused: slotStays, Failed: hooksAgain, FailedHealthy: hooksAgain, Overran: slotStays,
 		},
 	}, {
 		State: v1alpha1.StateUncordoning, Needs: v1alpha1.WantsNothing,
@@ -253,12 +252,12 @@ var table = []Row{
 			{Replaced, Always, v1alpha1.StateAbsent},
 		},
 		Stays: map[Event]string{
-			Vanished: onlyGivesBack, Refused: managedWaits, Failed: managedWaits, FailedHealthy: managedWaits, Overran: managedWaits,
+			Vanished: onlyGivesBack, Refused: slotStays, Failed: slotStays, FailedHealthy: slotStays, Overran: slotStays,
 		},
 	},
 }
 
-// Table returns a copy of the table, for tests, documentation and the referee.
+// Table returns a copy of the table, for tests and documentation.
 func Table() []Row { return slices.Clone(table) }
 
 // Find returns the row of a state; ok is false for a state that is not known.
@@ -271,9 +270,9 @@ func Find(s v1alpha1.State) (row Row, ok bool) {
 	return Row{}, false
 }
 
-// Next returns the state that follows s on the event under the plan; ok is
-// false where the node stays. Hook stages in which waits reports nothing to
-// wait for are passed through, as a node with nothing to wait for would.
+// Next returns the state that follows s on the event, for the plan. ok is false if the
+// node stays. Next passes through a hook stage if waits reports that there is nothing to
+// wait for in it.
 func Next(s v1alpha1.State, on Event, plan Plan, waits func(v1alpha1.State) bool) (to v1alpha1.State, ok bool) {
 	row, known := Find(s)
 	if !known {
@@ -291,9 +290,9 @@ func Next(s v1alpha1.State, on Event, plan Plan, waits func(v1alpha1.State) bool
 	return s, false
 }
 
-// through is the event on which a hook stage with nothing to wait for is left
-// again: it has nothing to do, except that a node that is taken back is not
-// asked to uncordon what it never cordoned; its silent host could not answer.
+// through returns the event on which a hook stage with nothing to wait for is left. A
+// turn that is taken back does not go on to uncordoning: there is no cordon, and a silent
+// host could not answer.
 func through(on Event) Event {
 	if on == TakenBack {
 		return TakenBack
@@ -301,9 +300,9 @@ func through(on Event) Event {
 	return Progressed
 }
 
-// Reachable reports whether the coordinator may write state to over state
-// from in one write: along one edge, or through hook stages that are passed
-// through. It is what the referee holds every change of the label against.
+// Reachable reports whether the coordinator may replace the state from with the state to
+// in one write: along one edge, or through hook stages with nothing to wait for. The test
+// bed checks every change of the label with it.
 func Reachable(from, to v1alpha1.State) bool {
 	row, ok := Find(from)
 	if !ok {
