@@ -172,7 +172,7 @@ func (s *subject) judged(v rollout.Verdict, noLeader string) {
 	case !looksAfter(n):
 		hold(v1alpha1.ReasonHostSilent, "lockkeeper has never been heard of on it")
 	case !n.HostReported():
-		hold(v1alpha1.ReasonHostSilent, "no word from its present boot")
+		hold(v1alpha1.ReasonHostSilent, "no report from its present boot")
 	case !s.plan.Wants.Something():
 		s.Outcome = Nothing
 	case v.Held == v1alpha1.ReasonHeldBack:

@@ -150,7 +150,7 @@ func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *Slot) N
 	silent := out.Managed && !n.InTurn() && n.State.Known() && !n.HostReported()
 	switch {
 	case out.Held == "" && silent:
-		out.Held, out.Why = v1alpha1.ReasonHostSilent, "no word from its present boot"
+		out.Held, out.Why = v1alpha1.ReasonHostSilent, "no report from its present boot"
 	case out.Held == "" && next && r.Coordinator.Live:
 		out.Why = nextWords(n, v.Move)
 	case out.Held == "" && next && r.Coordinator.Error == "":

@@ -20,20 +20,20 @@ type decision struct {
 	groups  []group           // in the order of the Set
 	matches []*match
 	again   time.Time
-	taken   []*entry // those that count as unavailable
-	takers  string   // see takenText
+	taken   []*entry // the nodes that count as unavailable
+	takers  string   // see slotsText
 	Figures
-	// total is how many nodes of all policies may be unavailable, by what policy
-	// totalBy says; math.MaxInt if none says anything.
+	// total is how many nodes of all policies may be unavailable, because of policy
+	// totalBy; math.MaxInt if no policy limits it.
 	total   int
 	totalBy string
-	// readTotal is the same by what can be read alone: what cannot is no reason to
-	// turn anybody back.
+	// readTotal is the same, from the limits that can be read. A limit that cannot be
+	// read backs no turn out.
 	readTotal int
 }
 
-// Decide gives every node a verdict. The order of Snapshot.Nodes does not
-// matter, and nothing of the snapshot is changed.
+// Decide returns a verdict for every node. The order of Snapshot.Nodes does not matter.
+// Decide does not change the snapshot.
 func Decide(s Snapshot) Outcome {
 	d := &decision{Snapshot: &s, all: make([]entry, len(s.Nodes)), nodes: make([]*turn.Node, len(s.Nodes)), at: make(map[string]*entry, len(s.Nodes))}
 	for i := range s.Nodes {
@@ -52,7 +52,7 @@ func Decide(s Snapshot) Outcome {
 		switch {
 		case d.decided(n): // a foreign turn
 		case d.Uncertain[n.Name]:
-			// What the snapshot shows of it may be from before that write.
+			// The snapshot may show the Node as it was before that write.
 			d.hold(n, v1alpha1.ReasonHandover, d.uncertain(n.Name))
 		case s.Stopped:
 			d.stopped(n)
@@ -60,7 +60,7 @@ func Decide(s Snapshot) Outcome {
 		case !n.State.Known():
 			d.hold(n, v1alpha1.ReasonUnknownState, fmt.Sprintf("lockkeeper.dev/state=%q", string(n.State)))
 		case n.InTurn() && !n.Ours():
-			// Only somebody who looks comes here; a leader repairs it.
+			// This happens only without an epoch. A leader repairs the grant.
 			d.hold(n, v1alpha1.ReasonInvalidGrant, "")
 		case n.InTurn():
 			d.inTurn(n)
@@ -90,11 +90,11 @@ func (d *decision) move(n *turn.Node, m Move) {
 	m.From = n.State
 	v := &d.at[n.Name].verdict
 	if v.Move = &m; m.To != m.From {
-		v.Held = v1alpha1.ReasonNone // what held it, if anything did, does not any more
+		v.Held = v1alpha1.ReasonNone // the node moves, so nothing holds it
 	}
 }
 
-// uncertain says that the outcome of a write to the node is not known.
+// uncertain returns the detail of a node to which a write has an unknown outcome.
 func (d *decision) uncertain(node string) string {
 	text := "the outcome of a write to " + node
 	if why := d.Unsettled[node]; why != "" {
@@ -115,9 +115,8 @@ func (d *decision) wake(t time.Time) {
 	}
 }
 
-// stopped holds a node under the emergency stop. The only write is the note
-// that a turn's clock stands still: a turn must not come out of the stop
-// overdue.
+// stopped holds a node under the emergency stop. It writes only that the turn's clock is
+// stopped, so that no turn is overdue after the stop.
 func (d *decision) stopped(n *turn.Node) {
 	if n.InTurn() || managed(n) && n.Wants.Something() {
 		d.hold(n, v1alpha1.ReasonStopped, d.StopText)
@@ -135,7 +134,7 @@ func (d *decision) stopped(n *turn.Node) {
 // one second.
 const expirySlack = 2 * time.Second
 
-// expired removes intents whose time has come, by the coordinator's clock.
+// expired removes intents whose until has passed, by the coordinator's clock.
 func (d *decision) expired(n *turn.Node) bool {
 	var remove []string
 	for _, in := range []struct {
@@ -161,7 +160,7 @@ func (d *decision) expired(n *turn.Node) bool {
 	return true
 }
 
-// outside decides about a node in no turn, all but the grant.
+// outside decides about a node in no turn, except whether it is granted one.
 func (d *decision) outside(n *turn.Node) {
 	to := func(on turn.Event, m Move) {
 		next, ok := turn.Next(n.State, on, turn.Plan{}, nil)
@@ -176,19 +175,19 @@ func (d *decision) outside(n *turn.Node) {
 	case forced && (n.State != v1alpha1.StateAbsent || n.Mark):
 		d.letGo(n)
 	case n.Mark && n.Paused != nil && (n.Managed == nil || *n.Managed):
-		// Paused undoes nothing. The mark is given back when it ends.
+		// A pause undoes nothing. The node is uncordoned after the pause.
 		if n.State == v1alpha1.StateIdle {
 			to(turn.Paused, Move{Reason: v1alpha1.ReasonPaused})
 		} else {
 			d.hold(n, v1alpha1.ReasonOwnCordonLeft, n.Paused.Reason)
 		}
 	case n.Mark && n.Detached != nil && n.State == v1alpha1.StateAbsent:
-		// The cordon is the new owner's; its host takes the mark away.
+		// The cordon belongs to the new owner. The node's host removes the mark.
 		d.hold(n, v1alpha1.ReasonOwnCordonLeft, n.Detached.Reason)
 	case n.Mark:
 		d.giveBack(n)
 	case n.State == v1alpha1.StateAbsent && out != "" && (n.Wants != "" || n.RawHost != ""):
-		d.release(n, out) // its host has published, and no coordinator had adopted it
+		d.release(n, out) // the host published before a coordinator adopted the node
 	case n.State == v1alpha1.StateAbsent && n.HostReported() && out == "":
 		to(turn.Adopted, Move{})
 	case n.State == v1alpha1.StateAbsent:
@@ -206,8 +205,8 @@ func (d *decision) outside(n *turn.Node) {
 	}
 }
 
-// giveBack begins a turn that does nothing but undo a cordon of ours, on a
-// node whose labels were lost or edited away under it.
+// giveBack begins a turn that only undoes a cordon of ours, on a node whose labels were
+// lost or removed during its turn.
 func (d *decision) giveBack(n *turn.Node) {
 	g := d.newGrant(n)
 	g.Result, g.Reason = v1alpha1.ResultCancelled, v1alpha1.ReasonOwnCordonLeft
@@ -231,8 +230,8 @@ func (d *decision) newGrant(n *turn.Node) v1alpha1.Grant {
 	return g
 }
 
-// fitting returns the grant as edit changes it or, if no reader would accept that
-// because of what the host has written, as it is.
+// fitting returns the grant as edit changes it. If what the host has written makes that
+// larger than a reader accepts, it returns the grant unchanged.
 func fitting(g v1alpha1.Grant, edit func(*v1alpha1.Grant)) v1alpha1.Grant {
 	edited := g
 	if edit(&edited); !edited.Fits() {
@@ -241,9 +240,9 @@ func fitting(g v1alpha1.Grant, edit func(*v1alpha1.Grant)) v1alpha1.Grant {
 	return edited
 }
 
-// WaitsIn reports whether there is anything to wait for in a hook stage of the
-// node's turn under the grant: hooks of its terms, or hook units on the host; or,
-// before a drained node reboots, that its volumes are detached.
+// WaitsIn returns a function that reports whether there is something to wait for in a hook
+// stage of the node's turn under the grant: hooks of its terms, hook units on the host, or
+// volumes to be detached before a drained node reboots.
 func WaitsIn(n *turn.Node, g *v1alpha1.Grant) func(v1alpha1.State) bool {
 	return func(stage v1alpha1.State) bool {
 		return len(g.Terms.Hooks(stage)) > 0 || n.Host != nil && slices.Contains(n.Host.HookStages, stage) ||
@@ -251,12 +250,12 @@ func WaitsIn(n *turn.Node, g *v1alpha1.Grant) func(v1alpha1.State) bool {
 	}
 }
 
-// detaches reports whether the turn waits for volumes to be detached. Where
-// nothing is drained the pods keep theirs.
+// detaches reports whether the turn waits for volumes to be detached. Without a drain the
+// pods keep their volumes.
 func detaches(g *v1alpha1.Grant) bool { return g.Terms.WaitForVolumeDetach && g.Drains }
 
-// hookKeys are the confirmations on the node: they go when a stage is entered
-// and when it is left, so that each counts once.
+// hookKeys returns the keys of the confirmations on the node. They are removed when a stage
+// is entered and when it is left, so that each counts once.
 func hookKeys(n *turn.Node) []string {
 	keys := make([]string, 0, len(n.Hooks))
 	for name := range n.Hooks {

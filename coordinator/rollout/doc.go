@@ -1,11 +1,11 @@
-// Package rollout is the second of the two pure cores: Decide takes a
-// snapshot of the cluster and gives every node a verdict, to be moved along
-// the table (package turn) or held with a reason.
+// Package rollout makes all decisions of the coordinator. Decide takes a snapshot of the
+// cluster and returns a verdict for every node: a move along the table of states (package
+// turn), or a reason why the node is held.
 //
-// It has no memory between decisions. Whatever a later leader needs to decide
-// alike stands on the Nodes: in the grant, in last, in the state.
+// It remembers nothing between decisions. What a later leader needs to decide in the same
+// way is on the Nodes: in the state, the grant and last.
 //
-// This room is pure: no client, no D-Bus, no file, no clock, no randomness. It
-// does not write; package coordinator carries its moves out, each with the
-// resourceVersion of the Node that was decided on.
+// The package is pure: no client, no D-Bus, no file, no clock, no randomness. It writes
+// nothing. Package coordinator carries out its moves, each with the resourceVersion of the
+// Node that was decided about. The package must not know how a host does its work.
 package rollout

@@ -58,16 +58,16 @@ func (d *decision) foreign() bool {
 				d.freeze(n)
 			}
 		case d.expired(n):
-			// An admin's intent comes before takeover and repair.
+			// An admin's intent takes precedence over takeover and repair.
 		case n.Detached != nil && n.Detached.Force && !barred(n):
 			d.letGo(n)
 		case reason != "" && damaged:
 			d.hold(n, reason, text)
 		case damaged:
 			d.repair(n)
-		case reason == "" && !n.Committed() && takenOut(n) != "" && d.turnBack(n, takenOut(n)):
+		case reason == "" && !n.Committed() && takenOut(n) != "" && d.backOut(n, takenOut(n)):
 		case n.Committed(), n.State == v1alpha1.StateBeforeUncordon, n.State == v1alpha1.StateUncordoning:
-			// It only gives back, or cannot be called back.
+			// The turn only gives the node back, or cannot be called off.
 			d.restamp(n)
 		default:
 			others = append(others, n)
@@ -85,8 +85,8 @@ func barred(n *turn.Node) bool {
 	return n.Committed() || !n.Ours() && committedBy(n, &v1alpha1.Grant{Turn: n.Ack.Turn})
 }
 
-// turnBack backs the turn out; it reports whether the table has a way.
-func (d *decision) turnBack(n *turn.Node, reason v1alpha1.Reason) bool {
+// backOut backs the turn out. It reports whether the table has an edge for that.
+func (d *decision) backOut(n *turn.Node, reason v1alpha1.Reason) bool {
 	return d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, reason) ||
 		d.advance(n, turn.Refused, v1alpha1.ResultCancelled, reason)
 }
@@ -125,8 +125,8 @@ func (d *decision) settleForeign(others []*turn.Node) {
 	}
 	back := map[string]bool{}
 	for _, n := range others {
-		// Whatever the budget, two control-plane nodes are one too many: a
-		// stale leader's late grant beside a turn of ours, or two of its own.
+		// Two control-plane nodes are too many, whatever the budget: a stale leader may
+		// have granted one late, or even two.
 		other := d.otherControlPlane(n, back)
 		over, full := excess > 0, d.Unavailable > d.readTotal
 		for _, g := range d.counting(n) {
@@ -138,11 +138,11 @@ func (d *decision) settleForeign(others []*turn.Node) {
 		switch reason, text := pausedBy(n); {
 		case reason != "" && (full || other != ""):
 			d.hold(n, reason, text)
-			d.freeze(n) // the next leader knows only until when this one led
+			d.freeze(n) // the next leader only knows when this one last led
 		case over || other != "":
 			spend(n)
 			back[n.Name] = true
-			d.turnBack(n, v1alpha1.ReasonOverBudget)
+			d.backOut(n, v1alpha1.ReasonOverBudget)
 		case full:
 			d.hold(n, v1alpha1.ReasonHandover, "more nodes than the budget are unavailable")
 		case d.otherControlPlane(n, nil) != "":
@@ -154,28 +154,27 @@ func (d *decision) settleForeign(others []*turn.Node) {
 	}
 }
 
-// otherControlPlane names a control-plane node beside the control-plane node n
-// that is unavailable through us, those in but left out, or "".
-func (d *decision) otherControlPlane(n *turn.Node, but map[string]bool) string {
+// otherControlPlane returns another control-plane node than n that is unavailable because of
+// us and not in except, or "". It returns "" if n is not a control-plane node.
+func (d *decision) otherControlPlane(n *turn.Node, except map[string]bool) string {
 	if !n.ControlPlane {
 		return ""
 	}
 	for _, o := range d.nodes {
-		if o.ControlPlane && o.Name != n.Name && !but[o.Name] && (through(o) || d.Uncertain[o.Name]) {
+		if o.ControlPlane && o.Name != n.Name && !except[o.Name] && (byUs(o) || d.Uncertain[o.Name]) {
 			return o.Name
 		}
 	}
 	return ""
 }
 
-// givesBack reports whether the node only has to be uncordoned to be available
-// again.
+// givesBack reports whether the node only has to be uncordoned to be available again.
 func givesBack(n *turn.Node) bool {
 	return (n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning) && n.Ready && (n.Mark || !n.Unschedulable)
 }
 
-// restamp takes a turn over as it is. The time without a leader does not count
-// against its timeouts.
+// restamp takes over a turn as it is. The time without a leader does not count against its
+// timeouts.
 func (d *decision) restamp(n *turn.Node) {
 	g := *n.Grant
 	if reason, _ := pausedBy(n); reason != "" && g.PausedSince == nil {
@@ -210,8 +209,8 @@ func (d *decision) replaced(n *turn.Node) {
 // from the host's records: whatever a host writes, the new grant can be read.
 func (d *decision) repair(n *turn.Node) {
 	if n.Grant != nil && (n.Ack.Turn == n.Grant.Turn || n.Turn == "") {
-		// The grant is whole; it is the turn's annotation that was edited. If
-		// it is another term's, it is settled when both can be read again.
+		// The grant can be read; the annotation turn was edited. A turn of another term is
+		// settled once both can be read again.
 		d.move(n, Move{To: n.State, Grant: new(*n.Grant), Reason: v1alpha1.ReasonInvalidGrant})
 		return
 	}
@@ -235,8 +234,8 @@ func (d *decision) repair(n *turn.Node) {
 	d.move(n, Move{To: next, On: on, NewTurn: newTurn, Grant: &g, Reason: v1alpha1.ReasonInvalidGrant, Remove: hookKeys(n)})
 }
 
-// committedBy reports whether the host's last word says that the turn of g
-// cannot be turned round, and completes g with the boot that was to end.
+// committedBy reports whether, by the host's last report, the turn of g cannot be backed out.
+// If so, it sets the boot of g that the turn has to end.
 func committedBy(n *turn.Node, g *v1alpha1.Grant) bool {
 	if n.State != v1alpha1.StateRebooting && n.State != v1alpha1.StateApplying {
 		return false
@@ -249,7 +248,7 @@ func committedBy(n *turn.Node, g *v1alpha1.Grant) bool {
 		g.BootID = n.Ack.BootID
 	case v1alpha1.ReportDone, v1alpha1.ReportFailed:
 		if n.State == v1alpha1.StateRebooting {
-			g.BootID = "" // some other boot than the one of that word
+			g.BootID = "" // any boot but that of the report
 		}
 	default:
 		return false

@@ -11,17 +11,17 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// nonsense bounds what a time on a Node may lie in the future. Clocks of
-// leaders are within 30 s of the API server's; what is further ahead was
-// typed by somebody, and must not hold the fleet for ever.
-const nonsense = time.Minute
+// maxAhead is how far in the future a time on a Node may be. Leaders' clocks are within
+// 30 s of the API server's. A user wrote a time that is further ahead, and it must not hold
+// the fleet indefinitely.
+const maxAhead = time.Minute
 
-// grant gives as many nodes as may be their turn, in order, and holds the
-// others with the reason that stands in their way.
+// grant grants as many nodes their turn as the budgets allow, in order, and holds the
+// others with the reason.
 //
-// Nodes of a policy that only observes come behind all others, and are counted
-// as if they had their turn: what is said of them is what would be if their
-// policy acted now, beside those that act, and it keeps nothing from anybody.
+// Nodes of a policy that only observes come after all others, and count as if they had
+// their turn. So the reason that is published for them is what would happen if their policy
+// acted too, and they hold no other node.
 func (d *decision) grant(foreign bool) {
 	if d.Stopped {
 		return
@@ -46,14 +46,14 @@ func (d *decision) grant(foreign bool) {
 		case len(d.Uncertain) > 0:
 			d.hold(n, v1alpha1.ReasonHandover, d.uncertain(d.firstUncertain()))
 		case d.Unread != "":
-			// Somebody may have paused them, or allow less.
+			// An admin may have paused a policy, or reduced a budget.
 			d.hold(n, v1alpha1.ReasonSourceUnreadable, "the coordinator cannot read the policies again: "+d.Unread)
 		case reason != "":
 			d.hold(n, reason, detail)
 		case taken[g.rank]+more > g.Allowed:
-			d.hold(n, v1alpha1.ReasonBudget, d.says(g, "%d unavailable, %d allowed%s", taken[g.rank], g.Allowed, d.takenText(g)))
+			d.hold(n, v1alpha1.ReasonBudget, d.says(g, "%d unavailable, %d allowed%s", taken[g.rank], g.Allowed, d.slotsText(g)))
 		case all+more > d.total:
-			d.hold(n, v1alpha1.ReasonBudget, fmt.Sprintf("%d unavailable in all, %d allowed in all by policy %s%s", all, d.total, d.totalBy, d.takenText(nil)))
+			d.hold(n, v1alpha1.ReasonBudget, fmt.Sprintf("%d unavailable in all, %d allowed in all by policy %s%s", all, d.total, d.totalBy, d.slotsText(nil)))
 		default:
 			if other := d.controlPlaneBlock(n); other != "" {
 				d.hold(n, v1alpha1.ReasonControlPlane, other)
@@ -75,9 +75,8 @@ func (d *decision) grant(foreign bool) {
 	}
 }
 
-// eligible are the nodes that want something and that neither anything of their
-// own nor the lack of a valid policy holds, in the order in which they get their
-// turn; the others are held.
+// eligible returns the nodes that want something and that only their policies and the
+// budgets can hold, in the order of their turns. It holds the others.
 func (d *decision) eligible() []*entry {
 	var queue []*entry
 	for i := range d.all {
@@ -102,15 +101,15 @@ func (d *decision) eligible() []*entry {
 	return queue
 }
 
-// order: those that are only observed go behind all others; whoever was turned
-// back goes behind the others, and last of all the leader's own host, because
-// its turn ends the term. Then the policies in the order of the Set, and each
-// policy's nodes as it says.
+// order compares two nodes of the queue. Nodes of policies that only observe come last.
+// Before them comes the leader's own node, because its turn ends the term; before that, the
+// nodes whose last turn was backed out. Otherwise the policies decide, in the order of the
+// Set, and within a policy its own order.
 func (d *decision) order(a, b *entry) int {
 	if c := cmp.Or(
 		cmpBool(a.group.Observe, b.group.Observe),
 		cmpBool(a.Name == d.Self, b.Name == d.Self),
-		cmpBool(turnedBack(a.Node), turnedBack(b.Node)),
+		cmpBool(backedOut(a.Node), backedOut(b.Node)),
 		cmp.Compare(a.group.rank, b.group.rank),
 	); c != 0 {
 		return c
@@ -134,7 +133,7 @@ func (d *decision) order(a, b *entry) int {
 	return cmp.Compare(a.Name, b.Name)
 }
 
-// day is how long a turn counts for its node.
+// day is how long a turn counts against maxTurnsPerDay.
 const day = 24 * time.Hour
 
 // lastTurn returns when the node's last turn ended, if that was within the last
@@ -180,19 +179,20 @@ func cmpBool(a, b bool) int {
 	return 1
 }
 
-func turnedBack(n *turn.Node) bool {
+func backedOut(n *turn.Node) bool {
 	return n.Last != nil && n.Last.Result == v1alpha1.ResultBackedOut && n.Retry != n.Last.Turn && wantsAgain(n.Last, n.Host.Changes)
 }
 
-// ownHold says why an idle node is held by what stands on itself.
+// ownHold returns why an idle node is held, from its own Node alone; ok is true if it is not
+// held.
 func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	if text := unreadable(n); text != "" {
 		return v1alpha1.ReasonInvalidRecord, text, false
 	}
 	if !n.HostReported() {
-		// A want from another boot: the host has not spoken since.
+		// The want is from another boot, and the host has not reported since.
 		if n.Wants.Something() || n.Host == nil {
-			return v1alpha1.ReasonHostSilent, "no word from its present boot", false
+			return v1alpha1.ReasonHostSilent, "no report from its present boot", false
 		}
 		return "", "", true
 	}
@@ -202,8 +202,8 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	if p := n.Host.Protocol; p > v1alpha1.Protocol || p < v1alpha1.Protocol-1 {
 		return v1alpha1.ReasonVersionSkew, fmt.Sprintf("the host speaks protocol %d, the coordinator %d", p, v1alpha1.Protocol), false
 	}
-	if words, refused := d.Refused[n.Name]; refused {
-		return v1alpha1.ReasonForbidden, words, false
+	if message, refused := d.Refused[n.Name]; refused {
+		return v1alpha1.ReasonForbidden, message, false
 	}
 	if v := n.Host.Veto; v != "" && !v.IsVeto() {
 		return v1alpha1.ReasonVersionSkew, fmt.Sprintf("the host has the veto %q, which the coordinator does not know", v), false
@@ -219,7 +219,8 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	return d.lastHold(n)
 }
 
-// lastHold says why the end of the node's last turn holds it.
+// lastHold returns why the result of the node's last turn holds it; ok is true if it does
+// not.
 func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	l := n.Last
 	if l == nil || n.Retry == l.Turn || !wantsAgain(l, n.Host.Changes) {
@@ -236,12 +237,12 @@ func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 		}
 		return v1alpha1.ReasonFailed, detail, false
 	case v1alpha1.ResultBackedOut:
-		if l.NotBefore == nil || !l.NotBefore.After(d.Now) || l.NotBefore.After(d.Now.Add(d.policyOf(n).BackoffMax+nonsense)) {
+		if l.NotBefore == nil || !l.NotBefore.After(d.Now) || l.NotBefore.After(d.Now.Add(d.policyOf(n).BackoffMax+maxAhead)) {
 			return "", "", true
 		}
 		if l.Reason == v1alpha1.ReasonHostSilent {
 			if l.HostDigest != digest(n.RawHost) {
-				return "", "", true // it has spoken since
+				return "", "", true // the host has reported since
 			}
 			d.wake(*l.NotBefore)
 			return v1alpha1.ReasonHostSilent, "no answer in its last turn; tried again at " + l.NotBefore.UTC().Format(time.TimeOnly) + " UTC", false
@@ -252,12 +253,12 @@ func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	return "", "", true
 }
 
-// wantsAgain reports whether the changes are those that the turn was for. A file
-// or unit that has outlived its turn is the same whatever it holds by now: what
-// wrote it once more may do so again, and would be granted each content.
+// wantsAgain reports whether the changes are those that the turn was for. A file or unit
+// that changed again during its turn counts as the same change, whatever it contains now.
+// Otherwise a unit that rewrites the file at each restart would be granted turn after turn.
 func wantsAgain(l *v1alpha1.Last, now []v1alpha1.Change) bool {
 	if l.Reason == v1alpha1.ReasonInvalidGrant {
-		return true // what the turn was for was in the grant that could not be read
+		return true // the changes were in the grant, which could not be read
 	}
 	if l.Result == v1alpha1.ResultFailed && l.Reason == v1alpha1.ReasonStillWanted {
 		return v1alpha1.SameChanges(byName(l.Changes), byName(now))
@@ -265,7 +266,7 @@ func wantsAgain(l *v1alpha1.Last, now []v1alpha1.Change) bool {
 	return v1alpha1.SameChanges(l.Changes, now)
 }
 
-// byName are the changes, files and units without what they hold.
+// byName returns the changes, with files and units stripped of their content's digest.
 func byName(changes []v1alpha1.Change) []v1alpha1.Change {
 	changes = slices.Clone(changes)
 	for i := range changes {
@@ -276,15 +277,15 @@ func byName(changes []v1alpha1.Change) []v1alpha1.Change {
 	return changes
 }
 
-// watched reports whether the change is of a file or unit, which is there again
-// with each edit.
+// watched reports whether the change is one of a file or unit. Those appear again with each
+// edit.
 func watched(c *v1alpha1.Change) bool {
 	return c.Source == v1alpha1.SourceFile || c.Source == v1alpha1.SourceUnit
 }
 
-// controlPlaneBlock names the control-plane node that stands in the way of
-// another's turn, or "". A quorum of etcd lives on these nodes, whatever
-// policies say.
+// controlPlaneBlock returns which control-plane node keeps the control-plane node n from its
+// turn, and why, or "". Policies cannot change this, because etcd's quorum depends on these
+// nodes.
 func (d *decision) controlPlaneBlock(n *turn.Node) string {
 	if !n.ControlPlane {
 		return ""
@@ -294,7 +295,7 @@ func (d *decision) controlPlaneBlock(n *turn.Node) string {
 			continue
 		}
 		switch v := &d.at[o.Name].verdict; {
-		case through(o), v.Move != nil && v.Move.Disturbs(), d.Uncertain[o.Name]:
+		case byUs(o), v.Move != nil && v.Move.Disturbs(), d.Uncertain[o.Name]:
 			return o.Name + " is in a turn"
 		case v.Held == v1alpha1.ReasonWouldGrant:
 			return o.Name + " would be in a turn"

@@ -11,14 +11,14 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// entry is what a decision knows of one node.
+// entry is what a decision knows about one node.
 type entry struct {
 	*turn.Node
 	verdict Verdict
 	*match
 }
 
-// match is what the policies say of all nodes that the same ones select.
+// match is what the policies say about the nodes that the same policies select.
 type match struct {
 	policy.Match
 	group *group // of the policy that decides; nil if none selects the nodes
@@ -30,27 +30,26 @@ type group struct {
 	p    *policy.Policy
 	rank int // in the Set
 	PolicyFigures
-	// excess is how many more are unavailable than may be, those left out that
-	// come back by themselves; see settleForeign.
+	// excess is by how many nodes the budget is exceeded, without those that are given
+	// back already; see settleForeign.
 	excess int
 	// ended is when the last of its nodes ended a turn, or was created.
 	ended time.Time
-	// held and detail are what holds all of its nodes, once that was asked.
+	// held and detail are what holds all of its nodes; valid if asked is set.
 	asked  bool
 	held   v1alpha1.Reason
 	detail string
-	takers string // see takenText
-	// shut: no window is open, once that was asked.
+	takers string // see slotsText
+	// shut is set if no window is open; valid if shutAsked is set.
 	shutAsked, shut bool
 }
 
-// builtIn is what holds where no policy does that can be read: no turn begins
-// then, but some end.
+// builtIn is used if no policy that can be read selects a node. No turn begins then, but a
+// turn may end.
 var builtIn = policy.Compile(&v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}, nil)
 
-// match finds the policies of each node. Labels are looked at once for each
-// node and policy with a selector; the rest is done once for all nodes that the
-// same policies select.
+// match finds the policies of each node. It compares labels once for each node and policy
+// with a selector, and does the rest once for all nodes that the same policies select.
 func (d *decision) match() {
 	d.groups = make([]group, len(d.Snapshot.Policies))
 	for i := range d.groups {
@@ -98,9 +97,9 @@ func (d *decision) named(name string) *group {
 	return nil
 }
 
-// counting are the groups in which the node counts when it is unavailable: that
-// of the policy in its turn's grant, if there still is one, and that of the
-// policy that decides now; each once.
+// counting returns the groups in which the node counts while it is unavailable: that of the
+// policy in its turn's grant, if that policy still exists, and that of the policy that
+// decides now. If they are the same, the second is nil.
 func (d *decision) counting(n *turn.Node) (in [2]*group) {
 	in[0] = d.at[n.Name].group
 	if n.InTurn() && n.Grant != nil && (in[0] == nil || in[0].Name != n.Grant.Policy) {
@@ -109,9 +108,8 @@ func (d *decision) counting(n *turn.Node) (in [2]*group) {
 	return in
 }
 
-// policyOf is the policy that a node's turn begins under, or a turn's end takes
-// its times from: the one that decides now, or the built-in one if there is
-// none that can be read. The name is "" if there is none at all.
+// policyOf returns the policy that decides about the node now, or the built-in one if no
+// policy that can be read does. The name is "" if no policy selects the node.
 func (d *decision) policyOf(n *turn.Node) policy.Policy {
 	p := builtIn
 	if g := d.at[n.Name].group; g != nil {
@@ -123,7 +121,7 @@ func (d *decision) policyOf(n *turn.Node) policy.Policy {
 	return p
 }
 
-// count makes the figures.
+// count computes the figures.
 func (d *decision) count() {
 	d.Total = len(d.all)
 	for i := range d.all {
@@ -172,7 +170,7 @@ func add(count *int, is bool) {
 	}
 }
 
-// limits makes numbers of what the policies allow.
+// limits computes how many nodes each policy allows to be unavailable.
 func (d *decision) limits() {
 	d.total, d.readTotal = math.MaxInt, math.MaxInt
 	for i := range d.groups {
@@ -184,8 +182,8 @@ func (d *decision) limits() {
 		if !invalid && (g.Selected > 0 || len(d.groups) == 1) {
 			d.Budget += g.Allowed
 		}
-		// To break a policy must not set free what it held back: its total holds
-		// as long as it can be read, and is the least that there is if it cannot.
+		// Making a policy invalid must not release nodes that it held. Its total applies as
+		// long as it can be read, and counts as 1 if it cannot.
 		switch t := g.p.MaxUnavailableTotal; {
 		case t == nil:
 		case invalid && *t == (policy.Limit{}):
@@ -203,9 +201,8 @@ func (d *decision) limits() {
 	d.Budget = min(d.Budget, d.total)
 }
 
-// allowed is how many of the group may be unavailable. What an invalid policy
-// says of it, if that is what is wrong with it, is not known: it begins nothing,
-// and turns nothing back.
+// allowed returns how many nodes of the group may be unavailable. It is unknown if that
+// field is what makes the policy invalid; then no turn begins, and none is backed out.
 func (g *group) allowed() int {
 	if len(g.p.Problems) > 0 && g.p.MaxUnavailable == (policy.Limit{}) {
 		return math.MaxInt
@@ -213,8 +210,8 @@ func (g *group) allowed() int {
 	return g.Allowed
 }
 
-// says puts the policy's name before what is said of it, where there is more
-// than one.
+// says formats a text about the policy. It begins with the policy's name if there is more
+// than one policy.
 func (d *decision) says(g *group, format string, args ...any) string {
 	text := fmt.Sprintf(format, args...)
 	if len(d.groups) > 1 {
@@ -223,7 +220,7 @@ func (d *decision) says(g *group, format string, args ...any) string {
 	return text
 }
 
-// groupHold says what holds all nodes of the group.
+// groupHold returns what holds all nodes of the group, or "".
 func (d *decision) groupHold(g *group) (v1alpha1.Reason, string) {
 	if g.asked {
 		return g.held, g.detail
@@ -247,8 +244,8 @@ func (d *decision) groupHold(g *group) (v1alpha1.Reason, string) {
 	return g.held, g.detail
 }
 
-// closedWindow says why no turn may begin because of the policy's windows, and
-// when one may, or "".
+// closedWindow returns why the policy's windows let no turn begin now, and when one may
+// begin, or "".
 func (d *decision) closedWindow(g *group) string {
 	need := g.p.ExpectedDuration
 	open, until, next := policy.OpenUntil(g.p.Windows, d.Now, need)
@@ -269,10 +266,11 @@ func (d *decision) closedWindow(g *group) string {
 	return text + "; the next opens at " + moment(d.Now, next)
 }
 
-// tick is after the last moment at which something fits.
+// tick is added to the last moment at which a turn fits into a window, to get the first
+// moment at which it does not.
 const tick = time.Millisecond
 
-// moment is a time in UTC for people, with its date unless that is now's.
+// moment formats a time in UTC, with the date unless it is today.
 func moment(now, t time.Time) string {
 	now, t = now.UTC(), t.UTC()
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
@@ -281,9 +279,9 @@ func moment(now, t time.Time) string {
 	return t.Format(time.DateTime) + " UTC"
 }
 
-// closing reports whether the turn is to be called off because its policy's
-// windows have closed on it. Whatever else becomes of the policy is no reason:
-// one that is gone, or invalid, has no windows.
+// closing reports whether the turn is to be cancelled because its policy's window has
+// closed. A policy that was deleted or became invalid has no windows, so it cancels
+// nothing.
 func (d *decision) closing(n *turn.Node) bool {
 	if n.Grant.Terms.OnClose != v1alpha1.OnCloseCancel {
 		return false
@@ -302,8 +300,7 @@ func (d *decision) closing(n *turn.Node) bool {
 	return g.shut
 }
 
-// closedGate names the first of the policy's gates that is not open, with why,
-// or "".
+// closedGate returns the name of the policy's first gate that is not open, and why, or "".
 func (d *decision) closedGate(g *group) (name, why string) {
 	for _, gate := range g.p.Gates {
 		switch answer, known := d.Gates[GateKey(g.Name, gate.Name)]; {
@@ -317,8 +314,8 @@ func (d *decision) closedGate(g *group) (name, why string) {
 	return "", ""
 }
 
-// settle finds until when the nodes of each group settle: after the end of a
-// turn, and after the API server's store went back in time.
+// settle computes until when the nodes of each group settle: after the end of a turn, and
+// after the API server's store went back in time.
 func (d *decision) settle() {
 	for i := range d.groups {
 		g := &d.groups[i]
@@ -332,7 +329,7 @@ func (d *decision) settle() {
 }
 
 func (d *decision) credible(t time.Time) time.Time {
-	if t.After(d.Now.Add(nonsense)) {
+	if t.After(d.Now.Add(maxAhead)) {
 		return time.Time{}
 	}
 	return t
@@ -345,8 +342,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// policyFigures are what is told of each policy: the counts, and what holds its
-// nodes.
+// policyFigures returns the figures of each policy: the counts, and what holds its nodes.
 func (d *decision) policyFigures() []PolicyFigures {
 	for i := range d.all {
 		e := &d.all[i]
@@ -377,10 +373,10 @@ func (d *decision) policyFigures() []PolicyFigures {
 	return all
 }
 
-// volumesShown is how many volumes are named to people; the others are counted.
+// volumesShown is how many volumes a text names. It counts the others.
 const volumesShown = 3
 
-// volumes says which volumes are attached to the node, or "".
+// volumes returns a text that names the volumes attached to the node, or "".
 func volumes(n *turn.Node) string {
 	if len(n.Volumes) == 0 {
 		return ""

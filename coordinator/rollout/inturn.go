@@ -14,14 +14,13 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// own reports whether the turn is this leader's to promote.
+// own reports whether this leader may promote the turn.
 func (d *decision) own(n *turn.Node) bool {
 	return d.Epoch == "" || n.Grant != nil && n.Grant.Epoch == d.Epoch
 }
 
-// inTurn decides about a node in a turn of this leader's own term. The order
-// of the questions is DESIGN section 5's: managed=false before paused before
-// detached before cancel before progress.
+// inTurn decides about a node in a turn of this leader's own term. managed=false takes
+// precedence over paused, then come detached, cancel and progress.
 func (d *decision) inTurn(n *turn.Node) {
 	committed := n.Committed()
 	if n.Detached != nil && n.Detached.Force && !committed {
@@ -34,7 +33,7 @@ func (d *decision) inTurn(n *turn.Node) {
 		return
 	}
 	if n.Grant.PausedSince != nil {
-		d.thaw(n)
+		d.unfreeze(n)
 		return
 	}
 	if reason := vanished(n); reason != "" && !committed {
@@ -43,7 +42,7 @@ func (d *decision) inTurn(n *turn.Node) {
 			return
 		}
 	}
-	if d.answered(n) {
+	if d.refusedOrFailed(n) {
 		return
 	}
 	if !committed && d.closing(n) && d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, v1alpha1.ReasonWindow) {
@@ -60,14 +59,14 @@ func (d *decision) inTurn(n *turn.Node) {
 	case d.overdue(n):
 		d.hold(n, v1alpha1.ReasonOverdue, "waits for "+missing)
 		d.force(n)
-		d.forgive(n)
+		d.clearFailed(n)
 	default:
 		d.at[n.Name].verdict.Detail = "waits for " + missing
 	}
 }
 
-// force tells the host that its drain is overdue, and that its policy has it
-// delete now what could not be evicted.
+// force tells the host that its drain is overdue and that it may now delete the pods that
+// could not be evicted, if its policy says so.
 func (d *decision) force(n *turn.Node) {
 	if n.State != v1alpha1.StateDraining || n.Grant.Terms.DrainTimeout != v1alpha1.OnTimeoutForce || n.Grant.Force {
 		return
@@ -79,9 +78,9 @@ func (d *decision) force(n *turn.Node) {
 
 func nothingWaits(v1alpha1.State) bool { return false }
 
-// takeBack ends the turn of a silent host. In before-uncordon other people's
-// hooks undo what hooks did before; the host's own units are not waited for,
-// and the host is not asked to uncordon what it never cordoned.
+// takeBack ends the turn of a silent host. In before-uncordon it waits for the policy's
+// hooks, which undo what hooks did before, but not for the host's own units. The turn does
+// not go through uncordoning, because there is no cordon of ours.
 func (d *decision) takeBack(n *turn.Node) {
 	if n.State == v1alpha1.StateBeforeUncordon {
 		if waits, _ := d.othersHooks(n); len(waits) > 0 {
@@ -96,8 +95,9 @@ func (d *decision) takeBack(n *turn.Node) {
 	d.advance(n, turn.TakenBack, v1alpha1.ResultBackedOut, v1alpha1.ReasonHostSilent)
 }
 
-// answered handles a host that refused or failed.
-func (d *decision) answered(n *turn.Node) bool {
+// refusedOrFailed decides about a host that refused or failed; it returns false for any
+// other.
+func (d *decision) refusedOrFailed(n *turn.Node) bool {
 	reason := n.Ack.Reason
 	switch {
 	case n.HasReport(v1alpha1.ReportRefused):
@@ -112,7 +112,7 @@ func (d *decision) answered(n *turn.Node) bool {
 	case n.HasReport(v1alpha1.ReportFailed):
 		on, result := turn.Failed, v1alpha1.ResultBackedOut
 		if n.State == v1alpha1.StateRebooting || n.State == v1alpha1.StateApplying {
-			// It did what the turn was for, and it did not work.
+			// The host did what the turn was for, and it did not work.
 			result = v1alpha1.ResultFailed
 			if reason != v1alpha1.ReasonUnhealthy && n.Ready {
 				on = turn.FailedHealthy
@@ -120,15 +120,15 @@ func (d *decision) answered(n *turn.Node) bool {
 		}
 		if !d.advance(n, on, result, reason) {
 			d.hold(n, v1alpha1.ReasonFailed, failedText(n))
-			d.forgive(n)
+			d.clearFailed(n)
 		}
 		return true
 	}
 	return false
 }
 
-// failedText says how the host failed and, where it was a hook unit of its
-// own or a unit of its plan, which one.
+// failedText returns why the host failed and which hook unit or unit of its plan it was, if
+// it was one.
 func failedText(n *turn.Node) string {
 	text := string(n.Ack.Reason)
 	if n.HostReported() && n.Host.HookFailed+n.Host.ApplyFailed != "" {
@@ -137,11 +137,11 @@ func failedText(n *turn.Node) string {
 	return text
 }
 
-// forgive ends a turn that is stuck because it failed or is overdue, if an
-// admin's retry names it. It does not give back a host that has not rebooted yet:
-// the reboot may still come. It does give back an overdue apply: each step needs a
-// fresh read, which shows the host that the turn has moved on.
-func (d *decision) forgive(n *turn.Node) {
+// clearFailed ends a turn that is stuck because it failed or is overdue, if an admin's retry
+// names it. It does not end the turn of a host that has not rebooted yet, because the reboot
+// may still happen. It does end an overdue apply: each of its steps needs a fresh read,
+// which shows the host that the turn has moved on.
+func (d *decision) clearFailed(n *turn.Node) {
 	failed := n.HasReport(v1alpha1.ReportFailed) || n.State == v1alpha1.StateApplying ||
 		n.State == v1alpha1.StateRebooting && n.Rebooted()
 	if failed && n.Retry == n.Turn {
@@ -149,8 +149,8 @@ func (d *decision) forgive(n *turn.Node) {
 	}
 }
 
-// failed reports whether the node counts against maxFailed: its last turn
-// failed, or the present one has, or did not come back from its reboot in time.
+// failed reports whether the node counts against maxFailed: its last turn or the present one
+// failed, or it is overdue in rebooting or applying.
 func (d *decision) failed(n *turn.Node) bool {
 	if !n.InTurn() {
 		return n.Last != nil && n.Last.Result == v1alpha1.ResultFailed && n.Retry != n.Last.Turn
@@ -167,7 +167,7 @@ func (d *decision) failed(n *turn.Node) bool {
 	return n.HasReport(v1alpha1.ReportFailed) || !n.HasReport(v1alpha1.ReportDone) && d.overdue(n)
 }
 
-// pausedBy says why the turn is frozen, or "".
+// pausedBy returns why the turn is frozen, or "".
 func pausedBy(n *turn.Node) (v1alpha1.Reason, string) {
 	if n.Managed != nil && !*n.Managed {
 		return "", ""
@@ -181,7 +181,7 @@ func pausedBy(n *turn.Node) (v1alpha1.Reason, string) {
 	return "", ""
 }
 
-// freeze notes since when the turn's clock stands still.
+// freeze records since when the turn's clock is stopped.
 func (d *decision) freeze(n *turn.Node) {
 	if n.Grant.PausedSince != nil {
 		return
@@ -191,7 +191,7 @@ func (d *decision) freeze(n *turn.Node) {
 	d.move(n, Move{To: n.State, Grant: &g, Reason: d.at[n.Name].verdict.Held})
 }
 
-func (d *decision) thaw(n *turn.Node) {
+func (d *decision) unfreeze(n *turn.Node) {
 	g := *n.Grant
 	g.PausedFor = metav1.Duration{Duration: pausedFor(n.Grant, d.Now)}
 	g.PausedSince = nil
@@ -206,9 +206,8 @@ func pausedFor(g *v1alpha1.Grant, now time.Time) time.Duration {
 	return max(0, p)
 }
 
-// vanished says why the turn has lost what it was for, or "". What a host
-// wants counts only from the boot that its kubelet speaks from; otherwise it
-// is not known.
+// vanished returns why the turn's want is gone, or "". A host's want counts only if it is
+// from the boot that its kubelet reports; otherwise it is unknown.
 func vanished(n *turn.Node) v1alpha1.Reason {
 	if n.Managed != nil && !*n.Managed {
 		return v1alpha1.ReasonUnmanaged
@@ -223,8 +222,8 @@ func vanished(n *turn.Node) v1alpha1.Reason {
 		return v1alpha1.ReasonUnmanaged
 	}
 	if n.Host.Veto == v1alpha1.ReasonHeldBack {
-		// The plan would boot a version that a policy holds back: the host commits
-		// nothing, for as long as that stands.
+		// The plan would boot a version that a policy holds back. The host commits nothing
+		// as long as that is so.
 		return n.Host.Veto
 	}
 	row, _ := turn.Find(n.State)
@@ -240,37 +239,37 @@ func vanished(n *turn.Node) v1alpha1.Reason {
 	return ""
 }
 
-// silent reports whether the host has said nothing at all of this turn in the
-// time it has for that, while nothing is marked or committed.
+// silent reports whether the host has not reported anything about this turn in time, and
+// nothing is marked or committed.
 func (d *decision) silent(n *turn.Node) bool {
 	if n.Ack.Turn == n.Turn || n.Mark || n.Committed() {
 		return false
 	}
-	limit := n.Grant.StartedAt.Add(n.Grant.Terms.Seen.Duration + d.stoodStill(n))
+	limit := n.Grant.StartedAt.Add(n.Grant.Terms.Seen.Duration + d.stoppedFor(n))
 	d.wake(limit)
 	return !limit.After(d.Now)
 }
 
-// missing says what the state waits for ("" is nothing: it goes on), and
-// whether a hook or a drain of it is overdue with onTimeout Abort.
+// missing returns what the state waits for, "" if the turn can go on, and whether one of its
+// hooks or its drain is overdue with onTimeout Abort.
 func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
-	heard := n.Ack.Turn == n.Turn
+	acked := n.Ack.Turn == n.Turn
 	switch n.State {
 	case v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon:
-		return d.missingHooks(n, heard)
+		return d.missingHooks(n, acked)
 	case v1alpha1.StateDraining:
 		if !n.HasReport(v1alpha1.ReportDone) {
 			return "the host to drain", n.Grant.Terms.DrainTimeout == v1alpha1.OnTimeoutAbort && d.overdue(n)
 		}
 		if !n.HostReported() {
-			return "the host to say what it wants in this boot", false
+			return "the host to report what it wants in this boot", false
 		}
 	case v1alpha1.StateRebooting:
 		switch {
 		case !n.Rebooted():
 			return "the host to reboot", false
 		case !n.HasReport(v1alpha1.ReportDone):
-			return "the host to say that it is healthy", false
+			return "the host to report that it is healthy", false
 		case !n.Ready:
 			return "the node to be Ready", false
 		}
@@ -280,17 +279,16 @@ func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
 		}
 	case v1alpha1.StateUncordoning:
 		if !n.HasReport(v1alpha1.ReportDone) || n.Mark {
-			// Nothing reaches idle while the mark stands: a slot that is freed
-			// before the uncordon is one node too many.
+			// No node reaches idle with the mark. A slot that is freed before the uncordon
+			// would be one node too many.
 			return "the host to uncordon its node", false
 		}
 	}
 	return "", false
 }
 
-// othersHooks are the hooks of other people that have not confirmed, and
-// whether one of them is overdue with onTimeout Abort, which before-uncordon,
-// where such a turn goes, does not know.
+// othersHooks returns the policy's hooks that have not confirmed, and whether one of them is
+// overdue with onTimeout Abort. before-uncordon has no Abort: an aborted turn goes there.
 func (d *decision) othersHooks(n *turn.Node) (waits []string, abort bool) {
 	for _, h := range n.Grant.Terms.Hooks(n.State) {
 		if n.Hooks[h.Name] == n.Turn {
@@ -306,7 +304,7 @@ func (d *decision) othersHooks(n *turn.Node) (waits []string, abort bool) {
 	return waits, abort
 }
 
-func (d *decision) missingHooks(n *turn.Node, heard bool) (string, bool) {
+func (d *decision) missingHooks(n *turn.Node, acked bool) (string, bool) {
 	g := n.Grant
 	waits, abort := d.othersHooks(n)
 	if n.Host != nil && slices.Contains(n.Host.HookStages, n.State) && !n.HasReport(v1alpha1.ReportDone) {
@@ -317,12 +315,12 @@ func (d *decision) missingHooks(n *turn.Node, heard bool) (string, bool) {
 		waits = append(waits, v)
 	}
 	if n.State != v1alpha1.StateBeforeUncordon {
-		if !heard {
-			waits = append(waits, "the host to say that it knows of its turn")
+		if !acked {
+			waits = append(waits, "the host to acknowledge its turn")
 		}
-		if heard && !n.HostReported() {
-			// Going on needs a word of the present boot.
-			waits = append(waits, "the host to say what it wants in this boot")
+		if acked && !n.HostReported() {
+			// To advance, a turn needs a report from the present boot.
+			waits = append(waits, "the host to report what it wants in this boot")
 		}
 	}
 	return strings.Join(waits, ", "), abort
@@ -332,16 +330,16 @@ func (d *decision) missingHooks(n *turn.Node, heard bool) (string, bool) {
 // the time for which its clock was stopped. It counts from the grant, so it
 // continues across a change of leaders.
 func (d *decision) past(n *turn.Node, limit time.Duration) bool {
-	end := n.Grant.StageAt.Add(limit + d.stoodStill(n))
+	end := n.Grant.StageAt.Add(limit + d.stoppedFor(n))
 	if n.Grant.PausedSince == nil {
 		d.wake(end)
 	}
 	return !end.After(d.Now)
 }
 
-// stoodStill returns how long the clock of the node's stage has been stopped: by
+// stoppedFor returns how long the clock of the node's stage has been stopped: by
 // a pause or a stop, or for lack of a leader.
-func (d *decision) stoodStill(n *turn.Node) time.Duration {
+func (d *decision) stoppedFor(n *turn.Node) time.Duration {
 	return pausedFor(n.Grant, d.Now) + d.unled(n)
 }
 
@@ -367,23 +365,23 @@ func (d *decision) overdue(n *turn.Node) bool {
 	return d.past(n, longest)
 }
 
-// advance moves the node along the table on the event; it reports whether the
-// table has a way on. result and reason are kept for the end of the turn, the
-// first that turned it round staying.
+// advance moves the node along the table on the event. It reports whether the table has an
+// edge for it. The grant keeps result and reason for the end of the turn; the first ones
+// that backed it out stay.
 func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, reason v1alpha1.Reason) bool {
 	g := *n.Grant
 	early := on == turn.Progressed && (n.State == v1alpha1.StateBeforeDrain || n.State == v1alpha1.StateDraining)
 	if early && (g.Wants.AtLeast(n.Wants) || d.at[n.Name].match.Reason == "") {
-		// A want that changed before the drain was over is the turn's. But where no
-		// valid policy says what a change costs it is taken for a reboot: a turn
-		// that was granted for less is none.
+		// A want that changed before the drain was over belongs to the turn. But without a
+		// valid policy each change counts as a reboot, and a turn that was granted for
+		// less does not become one.
 		g = fitting(g, func(g *v1alpha1.Grant) { g.Wants, g.Changes = n.Wants, n.Host.Changes })
 	}
 	if on == turn.FailedHealthy && (reason == v1alpha1.ReasonStillWanted || reason == v1alpha1.ReasonApplyFailed) && n.HostReported() {
-		g = fitting(g, func(g *v1alpha1.Grant) { g.Changes = standing(n) })
+		g = fitting(g, func(g *v1alpha1.Grant) { g.Changes = stillWanted(n) })
 	}
-	// A turn without a drain has no mark, unless somebody edited its grant;
-	// nothing reaches idle with one.
+	// A turn without a drain has no mark, unless a user edited its grant. No node reaches
+	// idle with a mark.
 	plan := turn.Plan{Drains: g.Drains || n.Mark, Reboots: g.Wants == v1alpha1.WantsReboot}
 	next, ok := turn.Next(n.State, on, plan, WaitsIn(n, &g))
 	if !ok {
@@ -405,8 +403,8 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 			g.Epoch = n.Grant.Epoch
 		}
 		if next == v1alpha1.StateRebooting || next == v1alpha1.StateApplying {
-			// The boot that is to end is the one of now, not the one of the
-			// grant: a host that crashed in mid-drain is in another already.
+			// The turn has to end the present boot. The host may have crashed during the drain
+			// and be in another boot than when it was granted.
 			g.BootID = n.BootID
 			if n.Host != nil {
 				g = fitting(g, func(g *v1alpha1.Grant) { g.OSVersion = n.Host.OSVersion })
@@ -418,22 +416,21 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 	return true
 }
 
-// standing are the changes that a turn has failed for: files and units as they are
-// now, not as they were when it was granted. A unit that writes the file that it is
-// restarted for would be granted turn after turn otherwise, each for another
-// content. Of the others those that the turn was for: nobody has tried an update or
-// a request that came since.
-func standing(n *turn.Node) []v1alpha1.Change {
+// stillWanted returns the changes for which a turn failed. Files and units are those of now,
+// not of the grant: otherwise a unit that rewrites the file for which it is restarted would
+// be granted turn after turn, each for other content. Of the other changes it returns those
+// that the turn was for, because an update or request that came later was not tried.
+func stillWanted(n *turn.Node) []v1alpha1.Change {
 	return slices.DeleteFunc(slices.Clone(n.Host.Changes), func(c v1alpha1.Change) bool {
 		return !watched(&c) && !slices.ContainsFunc(n.Grant.Changes, c.Same)
 	})
 }
 
-// last is the record of a turn that ends. One that only gave a lost cordon
-// back says nothing about the host: the record before it stays, but for the
-// end, because the fleet settles after that turn too. A host can have such turns
-// one after the other, by marking its Node itself; so the fleet settles after no
-// more of them than the node may have turns in a day.
+// last returns the record of a turn that ends. A turn that only removed a cordon of ours
+// says nothing about the host, so the record before it stays, except for the end, because
+// the fleet settles after such a turn too. A host can cause such turns one after the other,
+// by marking its own Node; so the fleet settles after no more of them than the node may have
+// turns in a day.
 func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 	if g.Reason == v1alpha1.ReasonOwnCordonLeft && n.Last != nil {
 		l := *n.Last
@@ -447,7 +444,7 @@ func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 		l.Result = v1alpha1.ResultDone
 	}
 	if p := n.Last; p != nil && l.Result != v1alpha1.ResultDone && p.Result != v1alpha1.ResultDone && v1alpha1.SameChanges(p.Changes, l.Changes) {
-		// Neither a cancel nor a failure in between makes it young again.
+		// A cancel or failure in between does not reset the attempts.
 		l.Attempts = min(p.Attempts, 100)
 	}
 	if l.Result != v1alpha1.ResultBackedOut {
@@ -480,8 +477,8 @@ func (d *decision) turns(n *turn.Node, g *v1alpha1.Grant) []time.Time {
 	return turns[max(0, len(turns)-v1alpha1.MaxTurnsPerDay):]
 }
 
-// digest tells one text of AnnotationHost from another. It is no secret and
-// nobody gains by forging it.
+// digest returns a short digest of AnnotationHost, to notice that it changed. It need not be
+// secure: a host that forges it affects only itself.
 func digest(host string) string {
 	h := fnv.New64a()
 	h.Write([]byte(host))

@@ -11,24 +11,24 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// Slot is a node that counts as unavailable, and why it does.
+// Slot is a node that counts as unavailable, and why.
 type Slot struct {
 	Node string
 	Use  v1alpha1.SlotUse
-	// Since is since when it does; the zero time if the Node does not say.
+	// Since is when that began; the zero time if the Node does not say.
 	Since time.Time
-	// Policies are the names of those in whose maxUnavailable it counts.
+	// Policies names the policies in whose maxUnavailable it counts.
 	Policies []string
 }
 
-// slotUse says why the node counts as unavailable, "" if it does not.
+// slotUse returns why the node counts as unavailable, or "" if it does not.
 func (d *decision) slotUse(n *turn.Node) v1alpha1.SlotUse {
 	switch {
 	case d.Uncertain[n.Name]:
 		return v1alpha1.SlotUnsettled
-	case through(n) && d.failed(n):
+	case byUs(n) && d.failed(n):
 		return v1alpha1.SlotFailed
-	case through(n):
+	case byUs(n):
 		return v1alpha1.SlotInTurn
 	case !managed(n):
 		return ""
@@ -40,7 +40,7 @@ func (d *decision) slotUse(n *turn.Node) v1alpha1.SlotUse {
 	return ""
 }
 
-// slot is what the outcome says of a node that counts as unavailable.
+// slot returns the Slot of a node that counts as unavailable.
 func (d *decision) slot(e *entry) Slot {
 	s := Slot{Node: e.Name, Use: d.slotUse(e.Node)}
 	switch {
@@ -57,7 +57,7 @@ func (d *decision) slot(e *entry) Slot {
 	return s
 }
 
-// slots are all of them, by name.
+// slots returns all slots, by name.
 func (d *decision) slots() []Slot {
 	all := make([]Slot, 0, len(d.taken))
 	for _, e := range d.taken {
@@ -66,8 +66,7 @@ func (d *decision) slots() []Slot {
 	return all
 }
 
-// slotsShown is how many nodes that take slots are named to people in one
-// sentence; the others are counted.
+// slotsShown is how many nodes that take slots a sentence names. It counts the others.
 const slotsShown = 3
 
 // ByUse returns the slots in the order of [v1alpha1.SlotUses], and by name.
@@ -79,9 +78,9 @@ func ByUse(slots []Slot) []Slot {
 	return slots
 }
 
-// Taken says which nodes take slots and why, those first that end only when
-// someone acts: ": a is cordoned by another owner, b is in its turn", or "" if
-// there are none.
+// Taken returns which nodes take slots and why, such as ": a is cordoned by another owner, b
+// is in its turn", or "" if there are none. It begins with those that end only when someone
+// acts.
 func Taken(slots []Slot) string {
 	if len(slots) == 0 {
 		return ""
@@ -101,9 +100,9 @@ func Taken(slots []Slot) string {
 	return ": " + strings.Join(parts, ", ")
 }
 
-// Blocking are the slots for which nodes wait, and that no turn takes: their
-// nodes are cordoned by another owner, or not Ready. Nodes that wait until their
-// policy's nodes have settled wait for no slot.
+// Blocking returns the slots for which nodes wait and that no turn takes: nodes that another
+// owner cordoned, or that are not Ready. Nodes that wait until their policy's nodes have
+// settled wait for no slot.
 func (o *Outcome) Blocking() []Slot {
 	waits := map[string]bool{} // by policy
 	for i := range o.Verdicts {
@@ -132,9 +131,9 @@ func (o *Outcome) Blocking() []Slot {
 	return blocking
 }
 
-// takenText says which nodes take the slots of a policy, or all slots if g is
-// nil. Those that are granted their turn in this decision are not among them.
-func (d *decision) takenText(g *group) string {
+// slotsText returns which nodes take the slots of a policy, or all slots if g is nil. It
+// leaves out the nodes that are granted their turn in this decision.
+func (d *decision) slotsText(g *group) string {
 	text := &d.takers
 	if g != nil {
 		text = &g.takers

@@ -8,15 +8,15 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// Snapshot is the cluster at one moment, as a leader sees it: what it listed
-// from the quorum after it won the Lease, kept up by a watch and overlaid by
-// what its own writes returned.
+// Snapshot is the cluster at one moment, as a leader sees it: what it listed from the
+// quorum after it won the Lease, updated by a watch and overlaid by what its own writes
+// returned.
 type Snapshot struct {
 	Now time.Time
-	// Epoch is the leader's term. "" for somebody who only looks, and takes
-	// every turn's epoch for its own.
+	// Epoch is the leader's term. With "", as `lockkeeper status` has it, every turn
+	// counts as a turn of this term.
 	Epoch string
-	// Self is the Node that the leader's process runs on; it comes last.
+	// Self is the leader's own Node, which gets its turn last.
 	Self string
 	// LedUntil is when the previous leader last renewed the Lease. Zero: unknown.
 	// No leader has promoted a node since then, so the clocks of turns of other
@@ -25,32 +25,31 @@ type Snapshot struct {
 	// Rewound is when this process last noticed that the API server's store went
 	// back in time, because it was restored from a backup. Zero: never.
 	Rewound time.Time
-	// Stopped is set while the emergency stop is, or there is no Lease.
+	// Stopped reports whether the emergency stop is set, or there is no Lease.
 	Stopped  bool
 	StopText string
 
 	// Policies are all DisruptionPolicies, invalid ones included. A node that
 	// none of them selects is granted nothing.
 	Policies policy.Set
-	// Unread is why Policies may not be what they are by now: they could not be
-	// read again for a while. "" is that they are. By such policies no turn begins.
+	// Unread is set if the policies could not be read again for a while, so that
+	// Policies may be outdated; it says why. No turn begins by outdated policies.
 	Unread string
-	// Gates are what was last heard of the policies' gates, by [GateKey]. To a
-	// leader a gate without an answer is closed. Somebody who only looks asks no
-	// gates, and passes those over of which nothing is known.
+	// Gates holds the last answers of the policies' gates, by [GateKey]. For a leader, a
+	// gate without an answer is closed. Without an Epoch such a gate is ignored.
 	Gates map[string]Gate
 	// Nodes are all Nodes of the cluster, in any order.
 	Nodes []turn.Node
-	// Uncertain are the nodes to which a write was sent whose outcome is not
-	// known. Each takes a slot, and nothing is granted while there is one.
+	// Uncertain holds the nodes to which a write has an unknown outcome. Each takes a
+	// slot, and nothing is granted while there is one.
 	Uncertain map[string]bool
-	// Unsettled are those of Uncertain whose outcome has been unknown for a minute;
-	// the text says since when, and why.
+	// Unsettled holds the nodes of Uncertain whose outcome has been unknown for a minute.
+	// The text says since when, and why.
 	Unsettled map[string]string
-	// Refused are the nodes to which the API server lately refused a write,
-	// with its words. They are granted nothing, so that one node that an
-	// admission webhook guards does not keep the others waiting; a turn that
-	// is under way on one goes on being tried.
+	// Refused holds the nodes to which the API server has refused a write lately, with
+	// its message. They are granted nothing, so that one node that an admission webhook
+	// guards does not keep the others waiting. The coordinator keeps trying to move a
+	// turn that is under way.
 	Refused map[string]string
 }
 
@@ -61,19 +60,18 @@ type Gate struct {
 	Detail string
 }
 
-// GateKey is where the answer to a policy's gate stands in Snapshot.Gates.
+// GateKey returns the key of a policy's gate in Snapshot.Gates.
 func GateKey(policy, gate string) string { return policy + "/" + gate }
 
-// Verdict is what becomes of one node.
+// Verdict is the decision about one node.
 type Verdict struct {
 	Node string
 	// Policy is the name of the policy that decides the node's rollout, which
 	// may be invalid; "" if none selects the node.
 	Policy string
-	// Held is why the node does not move; it goes to LabelHeld. ReasonNone
-	// for a node that moves to another state, that has nothing to wait for, or
-	// whose host is at work in the time it has. A move that releases the node
-	// sets it too.
+	// Held is why the node does not move, for LabelHeld. It is ReasonNone for a node that
+	// moves to another state, that has nothing to wait for, or whose host works and is
+	// not overdue. A move that releases the node sets it too.
 	Held   v1alpha1.Reason
 	Detail string
 	// Move is what to write to the Node, or nil.
@@ -87,8 +85,8 @@ type Move struct {
 	On       turn.Event // "" for a write that leaves the state alone
 	Reason   v1alpha1.Reason
 
-	// NewTurn: the executor makes up a turn id, random and never used, and
-	// puts it into Grant and AnnotationTurn.
+	// NewTurn: package coordinator generates a random ID for the turn, and puts it into
+	// Grant and AnnotationTurn.
 	NewTurn bool
 	// Grant replaces AnnotationGrant (and AnnotationTurn by its Turn); nil
 	// removes both, unless Keep.
@@ -108,19 +106,19 @@ type Move struct {
 	LetGo bool
 }
 
-// Disturbs reports whether the move lets a node into a turn.
+// Disturbs reports whether the move grants a node its turn.
 func (m *Move) Disturbs() bool { return m.On == turn.Granted }
 
 // Outcome is what Decide returns.
 type Outcome struct {
-	// Verdicts are one for each node, in the order of their names.
+	// Verdicts has one verdict for each node, ordered by name.
 	Verdicts []Verdict
-	// Again is when a decision may come out differently although no Node
-	// changes; the zero time is never.
+	// Again is when the next decision may differ although no Node changes; the zero time
+	// means never.
 	Again time.Time
-	// Queue are the nodes that only their policies and the budgets let wait, and
-	// those that are granted their turn now, in the order in which they get it. It
-	// is empty under the emergency stop.
+	// Queue holds the nodes that wait only because of their policies and the budgets, and
+	// those that are granted their turn now, in the order of their turns. It is empty
+	// under the emergency stop.
 	Queue []string
 	// Slots are the nodes that count as unavailable, by name.
 	Slots []Slot
@@ -130,22 +128,22 @@ type Outcome struct {
 // Figures are counts over the snapshot.
 type Figures struct {
 	Total       int // Nodes in the cluster
-	Managed     int // in the coordinator's care: state is there
+	Managed     int // have a state
 	Reporting   int // of Managed: the host has reported in the Node's present boot
 	Wanting     int // want something, or are in a turn
 	InTurn      int
 	Unavailable int // as the budgets count them
-	Failed      int // failed and not forgiven
+	Failed      int // failed, and no retry has cleared them
 	// Budget is how many may be unavailable at the most: the sum over the valid
 	// policies that decide about a node, and no more than the smallest
 	// maxUnavailableTotal.
 	Budget int
-	// Halted: the line of at least one policy is stopped.
+	// Halted: at least one policy is halted.
 	Halted bool
-	// Settling is until when the nodes of the last policy settle; the zero time:
-	// none does.
+	// Settling is when the last policy's nodes will have settled; the zero time if all
+	// have.
 	Settling time.Time
-	// Policies are the same for each policy, in the order of the Set.
+	// Policies has the figures of each policy, in the order of the Set.
 	Policies []PolicyFigures
 }
 
@@ -188,8 +186,8 @@ type MatchFigures struct {
 	Nodes int
 }
 
-// managed reports whether lockkeeper looks after the node, as far as the Node
-// tells: a host that was never heard of is nobody's.
+// managed reports whether the node is managed, as far as the Node says. A node whose host
+// has never reported is not managed.
 func managed(n *turn.Node) bool {
 	if n.Managed != nil && !*n.Managed {
 		return false
@@ -203,6 +201,6 @@ func managed(n *turn.Node) bool {
 	return n.Host != nil && n.Host.Managed
 }
 
-// through reports whether the node is, or may be, unavailable through us: in
-// a turn or with our mark, whatever its labels say otherwise.
-func through(n *turn.Node) bool { return n.InTurn() || n.Mark }
+// byUs reports whether the node is, or may be, unavailable because of lockkeeper: it is in
+// a turn or has the mark, whatever its labels say.
+func byUs(n *turn.Node) bool { return n.InTurn() || n.Mark }

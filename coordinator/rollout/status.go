@@ -14,7 +14,7 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// Reasons of a policy's conditions that are no reasons of nodes.
+// Reasons of a policy's conditions that are not reasons of nodes.
 const (
 	// ConditionReasonValid: of Valid, when it is true.
 	ConditionReasonValid = "Valid"
@@ -33,15 +33,15 @@ const (
 const (
 	maxProblems       = 10 // that a status names
 	maxEffectiveRules = 100
-	// maxMessage bounds a condition's message, in bytes. What people write in a
-	// pause may be longer than the 32 KiB that the API takes, and a status that it
-	// refuses would never be written.
+	// maxMessage bounds a condition's message, in bytes. The text of a pause may be longer
+	// than the 32 KiB that the API server accepts, and then the status would never be
+	// written.
 	maxMessage = 4 << 10
 )
 
-// Status is the status of the policy that f is about. was is the one that it
-// has: a condition that stays as it was keeps its time. It says nothing that
-// changes while nothing happens.
+// Status returns the status of the policy that f is about. was is its present status: a
+// condition that stays the same keeps its time. While nothing happens, the status does not
+// change.
 func Status(f *PolicyFigures, was v1alpha1.DisruptionPolicyStatus, now time.Time) v1alpha1.DisruptionPolicyStatus {
 	s := v1alpha1.DisruptionPolicyStatus{
 		ObservedGeneration: f.Generation,
@@ -94,7 +94,7 @@ func (f *PolicyFigures) haltedCondition() metav1.Condition {
 		return condition(v1alpha1.ConditionHalted, false, ConditionReasonWithin, "%d failed, %d allowed", f.Failed, f.MaxFailed)
 	}
 	return condition(v1alpha1.ConditionHalted, true, string(v1alpha1.ReasonHalted),
-		"%d failed, %d allowed; nothing is granted until `lockkeeper retry NODE` forgives one", f.Failed, f.MaxFailed)
+		"%d failed, %d allowed; nothing is granted until `lockkeeper retry NODE` clears one", f.Failed, f.MaxFailed)
 }
 
 func (f *PolicyFigures) progressing() metav1.Condition {
@@ -111,7 +111,7 @@ func (f *PolicyFigures) progressing() metav1.Condition {
 	}
 	reason := f.leading()
 	switch held := f.Held[reason]; {
-	case reason == v1alpha1.ReasonNone: // those that want something wait for the next decision
+	case reason == v1alpha1.ReasonNone: // nodes that want something wait for the next decision
 		return is(true, ConditionReasonInTurn, "%d want something", f.Wanting)
 	case reason == v1alpha1.ReasonBudget && !f.Settling.IsZero():
 		return is(true, ConditionReasonSettling, "%d wait until the nodes have settled after the last turn", held)
@@ -122,8 +122,8 @@ func (f *PolicyFigures) progressing() metav1.Condition {
 	}
 }
 
-// leading is the reason that holds the policy's nodes: one that holds all of
-// them, if there is one, and else that of the most.
+// leading returns the reason that holds all of the policy's nodes or, if there is none, the
+// reason that holds most of them.
 func (f *PolicyFigures) leading() v1alpha1.Reason {
 	for _, r := range []struct {
 		reason v1alpha1.Reason
@@ -145,7 +145,7 @@ func (f *PolicyFigures) leading() v1alpha1.Reason {
 	return most
 }
 
-// effectiveRules are the rules in force on the policy's nodes.
+// effectiveRules returns the rules in force on the policy's nodes.
 func (f *PolicyFigures) effectiveRules() []v1alpha1.EffectiveRule {
 	byKey := map[string]*v1alpha1.EffectiveRule{}
 	for _, m := range f.Matches {

@@ -36,7 +36,7 @@ func TestStatus(t *testing.T) {
 		{"idle n2.cordoned", valid + "Progressing=False Budget: 1 wait: 1 unavailable, 1 allowed: n2 is cordoned by another owner\n" + within},
 		{"idle n2.ended=30s", valid + "Progressing=True Settling: 1 wait until the nodes have settled after the last turn\n" + within},
 		{"idle n2.failed", valid + "Progressing=False Halted: 1 held: 1 failed, 0 allowed\n" +
-			"Halted=True Halted: 1 failed, 0 allowed; nothing is granted until `lockkeeper retry NODE` forgives one\n"},
+			"Halted=True Halted: 1 failed, 0 allowed; nothing is granted until `lockkeeper retry NODE` clears one\n"},
 		{"idle policy=web;paused=true", valid + "Progressing=False Paused: 1 held: policy web is paused\n" + within},
 		{"idle policy=web;observe=true", valid + "Progressing=False WouldGrant: 1 held: policy web only observes\n" + within},
 		{"idle policy=web;window=22:00+4h", valid + "Progressing=False Window: 1 held: no window is open; the next opens at 22:00:00 UTC\n" + within},
@@ -53,7 +53,7 @@ func TestStatus(t *testing.T) {
 		// With several policies, whose words it is.
 		{"idle n2.cordoned policy=db;select=pool:db;gate=a", valid + "Progressing=False Budget: 1 wait: 1 unavailable, 1 allowed: n2 is cordoned by another owner\n" + within},
 		{"idle n2.failed policy=db;select=pool:db;gate=a", valid + "Progressing=False Halted: 1 held: policy web: 1 failed, 0 allowed\n" +
-			"Halted=True Halted: 1 failed, 0 allowed; nothing is granted until `lockkeeper retry NODE` forgives one\n"},
+			"Halted=True Halted: 1 failed, 0 allowed; nothing is granted until `lockkeeper retry NODE` clears one\n"},
 	} {
 		words := strings.Fields(tc.words)
 		s := situation(t, append([]string{words[0], "policy=built-in;gone", "policy=web"}, words[1:]...))
