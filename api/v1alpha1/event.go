@@ -1,13 +1,13 @@
 package v1alpha1
 
-// What an Event's reason may be beside a [Result] and a [Reason].
+// The reasons of Events that are neither a [Result] nor a [Reason].
 const (
-	// EventGranted: a node is let into its turn.
+	// EventGranted: a node is granted its turn.
 	EventGranted = "Granted"
-	// EventTurnedRound: a turn gives back what it took, before its end.
-	EventTurnedRound = "TurnedRound"
-	// EventInvalidIntent: the payload of paused or detached does not parse; it
-	// pauses or detaches all the same.
+	// EventBackingOut: a turn is being backed out.
+	EventBackingOut = "BackingOut"
+	// EventInvalidIntent: the payload of paused or detached does not parse; the
+	// node is paused or detached nevertheless.
 	EventInvalidIntent = "InvalidIntent"
 	// EventResumed: the annotation paused was removed from the node.
 	EventResumed = "Resumed"
@@ -22,7 +22,7 @@ const (
 	// EventStoreRewound: the API server's store went back in time.
 	EventStoreRewound = "StoreRewound"
 	// EventDrainBlocked: something has blocked the node's drain for ten minutes. The
-	// host writes it, and EventDrainUnblocked once nothing does any more.
+	// host writes it, and EventDrainUnblocked once nothing blocks the drain.
 	EventDrainBlocked   = "DrainBlocked"
 	EventDrainUnblocked = "DrainUnblocked"
 	// EventStopLifted: the emergency stop is over.
@@ -38,8 +38,8 @@ type EventDoc struct {
 	Reason string
 	// About is the kind of the object that has the Event.
 	About string
-	// Warning is the Event's type: a person may have to do something. Else it
-	// is Normal.
+	// Warning is the Event's type: a user may have to do something. Otherwise it is
+	// Normal.
 	Warning bool
 	Action  string // what the coordinator did, the Event's action
 	Means   string
@@ -54,8 +54,8 @@ func (d EventDoc) Type() string {
 	return "Normal"
 }
 
-// personal are the reasons for which a node is held that need a person, and so
-// an Event. The others come and go by themselves.
+// personal lists the reasons that end only when a user does something, so that they
+// have an Event. The others come and go by themselves.
 var personal = []Reason{
 	ReasonStopped, ReasonForbidden, ReasonVersionSkew, ReasonHostSilent, ReasonOverdue,
 	ReasonNoPolicy, ReasonUnknownState, ReasonOtherManager,
@@ -72,18 +72,18 @@ const (
 var eventDocs = func() []EventDoc {
 	failed := ReasonFailed.Doc()
 	docs := []EventDoc{
-		{EventGranted, aboutNode, false, "Grant", "the node is let into its turn; the note names the turn, its first state and the changes", "nothing"},
+		{EventGranted, aboutNode, false, "Grant", "the node is granted its turn; the note names the turn, its first state and the changes", "nothing"},
 		{string(ResultDone), aboutNode, false, "End", "the turn is over and the changes are in effect", "nothing"},
-		{string(ResultCancelled), aboutNode, false, "End", "the turn is over because the changes vanished, or a person took the node out", "nothing"},
-		{string(ResultBackedOut), aboutNode, true, "End", "the turn could not go on and is over; the node tries again later, behind all others", "see the reason in the note; `lockkeeper retry NODE` lets it try at once"},
+		{string(ResultCancelled), aboutNode, false, "End", "the turn is over because the changes vanished, or an admin detached the node or set managed=false", "nothing"},
+		{string(ResultBackedOut), aboutNode, true, "End", "the turn was backed out and is over; the node tries again later, after all others", "see the reason in the note; `lockkeeper retry NODE` lets it try at once"},
 		{string(ResultFailed), aboutNode, true, "End", failed.Means, failed.Do},
-		{EventTurnedRound, aboutNode, true, "TurnRound", "the turn gives back what it took; the note says why", "see the reason in the note"},
+		{EventBackingOut, aboutNode, true, "BackOut", "the turn is being backed out: the node is given back; the note says why", "see the reason in the note"},
 		{EventUnsettled, aboutNode, true, "Wait", "the outcome of a write to the node has been unknown for a minute; the coordinator grants nothing to any node until it knows the outcome", "see the error in the note, and check whether the API server answers requests for this Node"},
 		{EventTakesSlot, aboutNode, true, "Wait", "the node is cordoned by another owner or not Ready, so it takes a slot of the budget, and other nodes have waited for a slot for ten minutes", "uncordon or repair the node, or take it out with lockkeeper.dev/managed=false"},
 		{EventDrainBlocked, aboutNode, true, "Wait", "a pod has not left the node for ten minutes; the note names the pod, the PodDisruptionBudget with its figures, or what else keeps it", "see [blockers](reasons.md#blockers)"},
-		{EventDrainUnblocked, aboutNode, false, "Continue", "nothing blocks the drain any more", "nothing"},
+		{EventDrainUnblocked, aboutNode, false, "Continue", "nothing blocks the drain now", "nothing"},
 		{EventStoreRewound, aboutLease, true, "Settle", "the API server's store went back in time: it was restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "check that the nodes are in the states that you expect: lockkeeper does not remember reboots after the backup"},
-		{EventInvalidIntent, aboutNode, true, "Obey", "the payload of `lockkeeper.dev/paused` or `lockkeeper.dev/detached` does not parse; the node is paused or detached all the same", "mend or remove the annotation that the note names"},
+		{EventInvalidIntent, aboutNode, true, "Accept", "the payload of `lockkeeper.dev/paused` or `lockkeeper.dev/detached` does not parse; the node is paused or detached nevertheless", "fix or remove the annotation that the note names"},
 	}
 	paused, detached := ReasonPaused.Doc(), ReasonDetached.Doc()
 	const removed = "; the note says who had set the annotation and why. The API server's audit log says who removed it"

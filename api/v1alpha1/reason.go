@@ -1,8 +1,7 @@
 package v1alpha1
 
-// Reason is why something does not move, was turned back, or failed: one
-// CamelCase enum, the same word in labels, logs, Events, metrics, status and
-// docs.
+// Reason is why something does not move, was backed out, or failed: one CamelCase enum,
+// with the same value in labels, logs, Events, metrics, status and docs.
 type Reason string
 
 // Valid reports whether the reason has the form of one: 1 to 63 ASCII
@@ -32,7 +31,7 @@ const (
 	ReasonControlPlane Reason = "ControlPlane"
 	// ReasonHalted: more nodes failed than the policy allows.
 	ReasonHalted Reason = "Halted"
-	// ReasonBackoff: the last turn was turned back; not-before has not come.
+	// ReasonBackoff: the last turn was backed out, and not-before is in the future.
 	ReasonBackoff Reason = "Backoff"
 	// ReasonTurnLimit: the node has had as many turns within 24 hours as its
 	// policy allows.
@@ -69,7 +68,7 @@ const (
 	ReasonHostSilent Reason = "HostSilent"
 	// ReasonFailed: the host failed; see the reason in grant or last.
 	ReasonFailed Reason = "Failed"
-	// ReasonOverdue: the stage takes longer than its time-out.
+	// ReasonOverdue: the stage takes longer than its timeout.
 	ReasonOverdue Reason = "Overdue"
 	// ReasonUnknownState: the state label holds no state that is known.
 	ReasonUnknownState Reason = "UnknownState"
@@ -81,11 +80,11 @@ const (
 	// ReasonSourceUnreadable: a source of changes has not been read in this boot, or it or
 	// the policies cannot be read now.
 	ReasonSourceUnreadable Reason = "SourceUnreadable"
-	// ReasonInhibited: somebody holds a block inhibitor against a shutdown.
+	// ReasonInhibited: a process holds a block inhibitor against a shutdown.
 	ReasonInhibited Reason = "Inhibited"
-	// ReasonSessions: somebody is logged in and has been warned.
+	// ReasonSessions: a user is logged in and has been warned.
 	ReasonSessions Reason = "Sessions"
-	// ReasonOwnCordonLeft: lockkeeper's cordon stands on a node in no turn.
+	// ReasonOwnCordonLeft: a node in no turn has a cordon of lockkeeper's.
 	ReasonOwnCordonLeft Reason = "OwnCordonLeft"
 )
 
@@ -150,24 +149,24 @@ func (r Reason) Ends() bool {
 	return r.endsOnly()
 }
 
-// What a host says of itself when it hears of nobody.
+// Reasons that a host finds by itself when no coordinator acts.
 const (
-	// ReasonNoCoordinator: the host wants something and nobody answers.
+	// ReasonNoCoordinator: the host wants something and no coordinator answers.
 	ReasonNoCoordinator Reason = "NoCoordinator"
 	// ReasonForbidden: the API server refuses what the host, or the
 	// coordinator for it, has to write.
 	ReasonForbidden Reason = "Forbidden"
 )
 
-// Why a host refused or failed, and why a turn was turned round.
+// Why a host refused or failed, and why a turn was backed out.
 const (
-	// ReasonUncordoned: somebody uncordoned the node in mid-turn.
+	// ReasonUncordoned: a user uncordoned the node during the turn.
 	ReasonUncordoned Reason = "Uncordoned"
 	// ReasonWantGone: the want vanished or fell below what the state needs.
 	ReasonWantGone Reason = "WantGone"
 	// ReasonPlanChanged: the plan needs a drain now, and the turn has none.
 	ReasonPlanChanged Reason = "PlanChanged"
-	// ReasonBootChanged: the host booted in mid-turn, before it applied.
+	// ReasonBootChanged: the host booted during the turn, before it applied.
 	ReasonBootChanged Reason = "BootChanged"
 	// ReasonRebootRefused: logind would not reboot.
 	ReasonRebootRefused Reason = "RebootRefused"

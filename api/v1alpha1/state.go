@@ -91,20 +91,20 @@ func (w Wants) AtLeast(other Wants) bool {
 // Something reports whether w is known and more than WantsNothing.
 func (w Wants) Something() bool { return w.Known() && w != WantsNothing }
 
-// Result is how a turn ended; it stands in [Last].
+// Result is how a turn ended; it is in [Last].
 type Result string
 
 // The results.
 const (
 	// ResultDone: the changes of the turn are in effect.
 	ResultDone Result = "Done"
-	// ResultCancelled: the want vanished, or an admin took the node out;
-	// nobody did anything wrong.
+	// ResultCancelled: the want vanished, or an admin detached the node or set
+	// managed=false.
 	ResultCancelled Result = "Cancelled"
-	// ResultBackedOut: the turn could not go on and disturbed no more; the
-	// node tries again after [Last].NotBefore, behind all others.
+	// ResultBackedOut: the turn could not continue and was backed out. The node tries
+	// again after [Last].NotBefore, after all others.
 	ResultBackedOut Result = "BackedOut"
 	// ResultFailed: the host did what the turn was for, and it did not work.
-	// Counts against maxFailed until it is forgiven (AnnotationRetry).
+	// It counts against maxFailed until AnnotationRetry clears it.
 	ResultFailed Result = "Failed"
 )

@@ -227,7 +227,7 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 	must(t, r.hosts["lp-3"].ResetStatus())
 	r.state("lp-3", v1alpha1.StateIdle)
-	r.told("default", "Node", "lp-3", v1alpha1.EventTurnedRound, 1)
+	r.told("default", "Node", "lp-3", v1alpha1.EventBackingOut, 1)
 	r.told("default", "Node", "lp-3", string(v1alpha1.ResultCancelled), 1)
 
 	// The emergency stop, twice, so that its Event becomes a series.
