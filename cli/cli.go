@@ -1,0 +1,139 @@
+// Package cli has the commands that people type: `lockkeeper status`, plan, wait and the
+// others. Each has its flags and its action in one file. They read and write the cluster
+// with the caller's own credential. Package cli/agent is the service that `run` starts.
+//
+// The package must not know how anything is decided.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	urfave "github.com/urfave/cli/v2"
+	"golang.org/x/term"
+	"k8s.io/klog/v2"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/report"
+	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/config"
+	"lockkeeper.dev/lockkeeper/node/object"
+)
+
+// Commands returns all commands but help and version, in the order of the help.
+func Commands() []*urfave.Command {
+	return []*urfave.Command{
+		run(), status(), history(), wait(), plan(), checkConfig(), retry(), confirm(), stop(), goOn(), manifestsText(), coordinatorKubeconfig(),
+	}
+}
+
+// Exit prints the error of a command to stderr and returns the exit status of the
+// process. A nil error is 0.
+func Exit(err error, stderr io.Writer) int {
+	if err == nil {
+		return 0
+	}
+	if status, ok := errors.AsType[exitStatus](err); ok {
+		return int(status)
+	}
+	code := report.ExitError
+	if _, ok := errors.AsType[usageError](err); ok {
+		code = report.ExitUsage
+	}
+	if mistakes, ok := errors.AsType[config.Errors](err); ok {
+		code = report.ExitConfig
+		for _, m := range mistakes {
+			fmt.Fprintf(stderr, "lockkeeper: %v\n", m)
+		}
+		count := "1 mistake"
+		if len(mistakes) != 1 {
+			count = fmt.Sprintf("%d mistakes", len(mistakes))
+		}
+		err = errors.New(count + " in the configuration: nothing was started, nothing changed")
+	}
+	fmt.Fprintf(stderr, "lockkeeper: %v\n", err)
+	return code
+}
+
+// UsageError returns the error of a command that was called in the wrong way.
+func UsageError(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
+
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+// exitStatus ends the process with this exit status and prints nothing.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+func configFlag() urfave.Flag {
+	return &urfave.StringFlag{Name: "config", Usage: "the host's `FILE`, instead of " + config.DefaultFile}
+}
+
+func kubeconfigFlag() urfave.Flag {
+	return &urfave.StringFlag{Name: "kubeconfig", Usage: "your credential's `FILE`, instead of KUBECONFIG or ~/.kube/config"}
+}
+
+func exitCodeFlag() urfave.Flag {
+	return &urfave.BoolFlag{Name: "exit-code", Usage: "say what the report says by the exit status too", DisableDefaultText: true}
+}
+
+// rootFlag is the directory that the test bed uses in place of /.
+func rootFlag() urfave.Flag { return &urfave.StringFlag{Name: "root", Hidden: true} }
+
+// source is the caller's cluster. The host's file, where there is one, names
+// the Lease; an admin's machine has none, and needs none.
+func source(c *urfave.Context) (*report.Source, error) {
+	klog.LogToStderr(false) // client-go's own words; ours say what is wrong
+	klog.SetOutput(io.Discard)
+	cfg, _, err := config.Load(config.Options{File: c.String("config")})
+	if err != nil {
+		if c.IsSet("config") {
+			return nil, err
+		}
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: this host's configuration is not valid (`lockkeeper check-config`); taking the Lease's default name\n")
+		cfg = config.Default()
+	}
+	client, err := kube.ConnectCaller(c.String("kubeconfig"), c.App.Version)
+	if err != nil {
+		return nil, err
+	}
+	return &report.Source{
+		Client: client, Skew: client.Skew, Namespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
+		ReadPolicies:  func(ctx context.Context) (report.PolicyView, error) { return object.ReadPolicies(ctx, client) },
+		WatchPolicies: func(notify func()) report.PolicyView { return object.NewPolicies(client, notify) },
+		ReadUpdate: func(ctx context.Context, node string) (*v1alpha1.HostUpdate, error) {
+			return object.ReadHostUpdate(ctx, client, node)
+		},
+		Node: c.Args().First(),
+	}, nil
+}
+
+// asStatus makes exit the exit status of the process if --exit-code asks for it.
+func asStatus(c *urfave.Context, exit int, err error) error {
+	if err == nil && exit != 0 && c.Bool("exit-code") {
+		err = exitStatus(exit)
+	}
+	return err
+}
+
+// terminalSize returns how many columns and rows the terminal has that w is, and
+// zeros if w is no terminal that text can be drawn on.
+func terminalSize(w io.Writer) (columns, rows int) {
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("TERM") == "dumb" || os.Getenv("TERM") == "" {
+		return 0, 0
+	}
+	columns, rows, err := term.GetSize(int(f.Fd()))
+	switch {
+	case err != nil:
+		return 0, 0
+	case columns == 0: // a terminal that was given no size, such as a serial line
+		return 80, 24
+	}
+	return columns, rows
+}

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/report"
+	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/object"
+)
+
+// history is `lockkeeper history`.
+func history() *urfave.Command {
+	return &urfave.Command{
+		Name: "history", ArgsUsage: "[NODE]", Usage: "Show the turns that are over, and how long each stage took", Action: historyCommand,
+		Description: "Each host keeps its last ten turns in its HostUpdate. This reads them with your own credential, which needs leave\n" +
+			"to list hostupdates.lockkeeper.dev, or to get the one of NODE.",
+		Flags: []urfave.Flag{
+			&urfave.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: text or json", Value: "text"},
+			kubeconfigFlag(),
+		},
+	}
+}
+
+func historyCommand(c *urfave.Context) error {
+	format := c.String("output")
+	if format != "json" && format != "text" {
+		return UsageError("-o %q, expected text or json", format)
+	}
+	client, err := kube.ConnectCaller(c.String("kubeconfig"), c.App.Version)
+	if err != nil {
+		return err
+	}
+	var all []v1alpha1.HostUpdate
+	if name := c.Args().First(); name == "" {
+		var undecodable []error
+		all, undecodable, err = object.ListHostUpdates(c.Context, client)
+		for _, err := range undecodable {
+			fmt.Fprintf(c.App.ErrWriter, "lockkeeper: %v\n", err)
+		}
+	} else {
+		var u *v1alpha1.HostUpdate
+		if u, err = object.ReadHostUpdate(c.Context, client, name); err == nil && u == nil {
+			err = fmt.Errorf("there is no HostUpdate %q: no host of that name has published one", name)
+		}
+		if u != nil {
+			all = []v1alpha1.HostUpdate{*u}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	form := report.Form{JSON: format == "json"}
+	form.Width, _ = terminalSize(c.App.Writer)
+	return report.WriteHistory(c.App.Writer, report.History(all), time.Now(), form)
+}
