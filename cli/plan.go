@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/coordinator/forecast"
-	"lockkeeper.dev/lockkeeper/coordinator/report"
 )
 
 // plan is `lockkeeper plan`.

@@ -9,7 +9,7 @@ import (
 
 	urfave "github.com/urfave/cli/v2"
 
-	"lockkeeper.dev/lockkeeper/coordinator/instance"
+	"lockkeeper.dev/lockkeeper/cli/agent"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
@@ -55,7 +55,7 @@ func runCommand(c *urfave.Context) error {
 		return err
 	}
 	defer release()
-	return instance.Run(c.Context, cfg, instance.Options{
+	return agent.Run(c.Context, cfg, agent.Options{
 		Version: c.App.Version, Load: load, Root: root, StateDir: stateDir(c),
 	})
 }

@@ -8,7 +8,7 @@ import (
 
 	urfave "github.com/urfave/cli/v2"
 
-	"lockkeeper.dev/lockkeeper/coordinator/report"
+	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 )

@@ -1,10 +1,9 @@
-// Package instance puts one instance of lockkeeper together: the host's loop,
-// the candidature for the Lease beside it, and what both say of themselves, to
-// the service manager and to `lockkeeper status` on this host. `lockkeeper run`
-// is this.
+// Package agent is the service that `lockkeeper run` starts: the host's loop, the candidate
+// for the Lease next to it, the metrics, and what both report to systemd and to `lockkeeper
+// status` on this host.
 //
-// Nothing is decided here. It is the only room that knows both loops.
-package instance
+// It is the only package that knows both loops. It decides nothing.
+package agent
 
 import (
 	"context"
@@ -20,8 +19,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/agent/metrics"
 	"lockkeeper.dev/lockkeeper/coordinator"
-	"lockkeeper.dev/lockkeeper/coordinator/metrics"
 	"lockkeeper.dev/lockkeeper/coordinator/notify"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node"

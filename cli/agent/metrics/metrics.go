@@ -1,9 +1,8 @@
-// Package metrics has what a process tells of itself to machines: the metrics
-// that docs/metrics.md lists, and the pages they are served on. One table,
-// api/v1alpha1's, says what there is; this room gives each its value.
+// Package metrics serves the metrics and the health of one process. The table in package
+// v1alpha1 lists all metrics (docs/metrics.md); this package gives them their values.
 //
-// Nothing here is decided, and nothing is asked of the API server: facts come
-// from the loops as they go. The room does not know how they come about.
+// The loops call it when something happens. It decides nothing, asks the API server for
+// nothing, and must not know why a value is what it is.
 package metrics
 
 import (

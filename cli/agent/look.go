@@ -1,12 +1,12 @@
-package instance
+package agent
 
 import (
 	"fmt"
 	"strings"
 	"time"
 
+	"lockkeeper.dev/lockkeeper/cli/agent/metrics"
 	"lockkeeper.dev/lockkeeper/coordinator"
-	"lockkeeper.dev/lockkeeper/coordinator/metrics"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/systemd"
