@@ -82,7 +82,7 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
   wait [NODE]        Wait until the fleet or a node is up to date, idle or held
   plan [NODE]        Show what changes would cost and when, before they happen
   check-config       Check this host's configuration
-  retry NODE         Forgive a node's failed turn
+  retry NODE         Clear a node's failed turn
   confirm NODE HOOK  Confirm a hook that a node's turn waits for
   stop [REASON…]     Emergency stop: nothing is promoted, no host commits
   go                 End the emergency stop

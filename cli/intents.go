@@ -12,9 +12,9 @@ import (
 // retry is `lockkeeper retry`.
 func retry() *urfave.Command {
 	return &urfave.Command{
-		Name: "retry", ArgsUsage: "NODE", Usage: "Forgive a node's failed turn", Flags: []urfave.Flag{kubeconfigFlag(), configFlag()},
-		Description: "A node that failed gets no turn for the same changes, and stops the line, until its turn is forgiven. A node that was\n" +
-			"turned back need not wait any longer.",
+		Name: "retry", ArgsUsage: "NODE", Usage: "Clear a node's failed turn", Flags: []urfave.Flag{kubeconfigFlag(), configFlag()},
+		Description: "A node that failed gets no turn for the same changes, and stops the line, until its turn is cleared. A node that was\n" +
+			"backed out need not wait any longer.",
 		Action: say(func(c *urfave.Context, s *report.Source) (string, error) { return s.Retry(c.Context, c.Args().First()) }),
 	}
 }

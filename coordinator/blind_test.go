@@ -43,7 +43,7 @@ func TestBlindLeader(t *testing.T) {
 		said = nil
 		l.gropes()
 		after(20 * time.Second)
-		if len(said) != 1 || !said[0].Leader || !said[0].Hindered || !strings.Contains(said[0].Why, "the Nodes") {
+		if len(said) != 1 || !said[0].Leader || !said[0].Blocked || !strings.Contains(said[0].Why, "the Nodes") {
 			t.Fatalf("after 20 s it said %+v", said)
 		}
 		after(69 * time.Second)
@@ -51,11 +51,11 @@ func TestBlindLeader(t *testing.T) {
 			t.Fatalf("ended after 89 s: %v", ended)
 		}
 		after(time.Second)
-		if _, hindered := errors.AsType[hindrance](ended); !hindered {
+		if _, blocked := errors.AsType[blocker](ended); !blocked {
 			t.Errorf("after three Lease durations it was ended by %v", ended)
 		}
 		l.sees("")
-		if last := said[len(said)-1]; last.Hindered || !last.Leader {
+		if last := said[len(said)-1]; last.Blocked || !last.Leader {
 			t.Errorf("when it sees again it says %+v", last)
 		}
 	})

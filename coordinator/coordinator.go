@@ -62,12 +62,12 @@ type Status struct {
 	Candidate bool   // it has a credential and stands
 	Leader    bool   // it holds the Lease
 	Why       string // why it does not stand, or what it waits for
-	Hindered  bool   // Why is something that somebody has to mend
+	Blocked   bool   // Why is something that a user has to fix
 	Epoch     string // its present term, when Leader
 	Since     time.Time
 }
 
-// MaxSkew is how far a leader's clock may be off the API server's: time-outs
+// MaxSkew is how far a leader's clock may be off the API server's: timeouts
 // and not-before are judged by it.
 const MaxSkew = 30 * time.Second
 
@@ -116,8 +116,8 @@ func Run(ctx context.Context, o Options) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			_, hindered := errors.AsType[hindrance](err)
-			c.say(Status{Candidate: c.client != nil, Why: err.Error(), Hindered: hindered})
+			_, blocked := errors.AsType[blocker](err)
+			c.say(Status{Candidate: c.client != nil, Why: err.Error(), Blocked: blocked})
 		}
 		t := time.NewTimer(again - again/10 + mathrand.N(again/5+1))
 		select {
@@ -141,14 +141,14 @@ type candidate struct {
 	mu      sync.Mutex
 	last    Status
 	rewound time.Time // when the API server's store was last found to have gone back in time; zero: it was not
-	barred  string    // what hinders it, as the last campaign found; mu guards it
+	barred  string    // what blocks it, as the last campaign found; mu guards it
 }
 
 // say reports, and logs what is new.
 func (c *candidate) say(s Status) {
 	c.mu.Lock()
 	changed := s.Candidate != c.last.Candidate || s.Leader != c.last.Leader || s.Why != c.last.Why ||
-		s.Hindered != c.last.Hindered || s.Epoch != c.last.Epoch
+		s.Blocked != c.last.Blocked || s.Epoch != c.last.Epoch
 	if changed {
 		s.Since = time.Now()
 	}
@@ -165,7 +165,7 @@ func (c *candidate) say(s Status) {
 		attrs = append(attrs, "node", c.NodeName())
 	}
 	switch {
-	case s.Leader && s.Hindered:
+	case s.Leader && s.Blocked:
 		systemd.LogEvent(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "coordinates, and cannot decide", append(attrs, "epoch", s.Epoch, "err", s.Why)...)
 	case s.Leader:
 		systemd.LogEvent(c.log, slog.LevelInfo, v1alpha1.MessageElected, "coordinates", append(attrs, "epoch", s.Epoch)...)
@@ -173,7 +173,7 @@ func (c *candidate) say(s Status) {
 		systemd.LogEvent(c.log, slog.LevelInfo, v1alpha1.MessageTermOver, "does not coordinate any more: "+s.Why, append(attrs, "epoch", was.Epoch, "why", s.Why)...)
 	case s.Why != "":
 		level := slog.LevelInfo
-		if s.Hindered {
+		if s.Blocked {
 			level = slog.LevelWarn
 		}
 		systemd.LogEvent(c.log, level, v1alpha1.MessageStandsBy, "does not coordinate: "+s.Why, append(attrs, "why", s.Why)...)
@@ -272,13 +272,13 @@ func (c *candidate) standsBy(holder string, err error) {
 	c.mu.Unlock()
 	switch {
 	case object.NoLease(err, c.LeaseName):
-		s.Why, s.Hindered = c.noLease().Error(), true
+		s.Why, s.Blocked = c.noLease().Error(), true
 	case err != nil:
-		s.Why, s.Hindered = c.unreadable(err).Error(), apierrors.IsForbidden(err)
+		s.Why, s.Blocked = c.unreadable(err).Error(), apierrors.IsForbidden(err)
 	case holder != "":
 		s.Why = "stands by; " + holder + " holds the Lease"
 	case barred != "":
-		s.Why, s.Hindered = barred, true // until a try comes to something else
+		s.Why, s.Blocked = barred, true // until a try comes to something else
 	}
 	c.say(s)
 }
@@ -296,11 +296,11 @@ func (c *candidate) unreadable(err error) error {
 	return fmt.Errorf("reading lease %s/%s: %w", c.LeaseNamespace, c.LeaseName, err)
 }
 
-// A hindrance keeps a host that is to coordinate from it until somebody mends it.
-type hindrance struct{ error }
+// A blocker keeps a host that is to coordinate from it until a user fixes it.
+type blocker struct{ error }
 
-// Unwrap returns what hinders.
-func (h hindrance) Unwrap() error { return h.error }
+// Unwrap returns what blocks.
+func (h blocker) Unwrap() error { return h.error }
 
 // campaign stands for one term, and leads it if it wins. It returns how long
 // to wait before the next one.
@@ -309,7 +309,7 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 		if _, absent := errors.AsType[kube.AbsentError](err); absent {
 			return credentialEvery, err
 		}
-		return credentialEvery, hindrance{err}
+		return credentialEvery, blocker{err}
 	}
 	node := c.NodeName()
 	if node == "" {
@@ -319,16 +319,16 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	lease, err := c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(lookCtx, c.LeaseName, metav1.GetOptions{})
 	cancel()
 	if object.NoLease(err, c.LeaseName) {
-		return c.RetryPeriod, hindrance{c.noLease()}
+		return c.RetryPeriod, blocker{c.noLease()}
 	}
 	if apierrors.IsForbidden(err) {
-		return c.RetryPeriod, hindrance{c.unreadable(err)}
+		return c.RetryPeriod, blocker{c.unreadable(err)}
 	}
 	if err != nil {
 		return c.RetryPeriod, c.unreadable(err) // the API server is away, as everybody notices
 	}
 	if err := skewed(c.client); err != nil {
-		return skewEvery, hindrance{err}
+		return skewEvery, blocker{err}
 	}
 	c.lease.read(lease)
 	err = c.term(ctx, node)
@@ -363,11 +363,11 @@ func (c *candidate) rewoundAt() time.Time {
 // bar notes what a campaign came to that ended without a term, or with one in
 // which nothing could be decided.
 func (c *candidate) bar(err error) {
-	_, hindered := errors.AsType[hindrance](err)
+	_, blocked := errors.AsType[blocker](err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.barred = ""
-	if hindered {
+	if blocked {
 		c.barred = err.Error()
 	}
 }

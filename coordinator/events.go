@@ -200,7 +200,7 @@ func (e *events) moved(n *turn.Node, v *rollout.Verdict, turnID string) {
 	case m.From.InTurn() && m.To == v1alpha1.StateBeforeUncordon || m.From.InTurn() && m.To == v1alpha1.StateUncordoning:
 		switch m.On {
 		case turn.Vanished, turn.Refused, turn.Aborted, turn.FailedHealthy, turn.TakenBack:
-			e.tell(aboutNode(n), v1alpha1.EventBackingOut, fmt.Sprintf("turn %s is turned round in %s: %s%s", turnID, m.From, m.On, because(m.Reason)))
+			e.tell(aboutNode(n), v1alpha1.EventBackingOut, fmt.Sprintf("turn %s is backed out in %s: %s%s", turnID, m.From, m.On, because(m.Reason)))
 		}
 	}
 }

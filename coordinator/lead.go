@@ -208,10 +208,10 @@ func (l *leader) gropes() {
 	why := l.unseen()
 	if since >= blindTerms*l.LeaseDuration {
 		l.candidate.log.Warn("gives its term back", "epoch", l.epoch, "why", why)
-		l.over(hindrance{why})
+		l.over(blocker{why})
 		return
 	}
-	l.say(Status{Candidate: true, Leader: true, Epoch: l.epoch, Why: why.Error(), Hindered: true})
+	l.say(Status{Candidate: true, Leader: true, Epoch: l.epoch, Why: why.Error(), Blocked: true})
 }
 
 // unseen says what it is that a leader does not see, and why.
@@ -238,7 +238,7 @@ func (l *leader) sees(unread string) {
 	l.blind, l.told = time.Time{}, unread
 	s := Status{Candidate: true, Leader: true, Epoch: l.epoch}
 	if unread != "" {
-		s.Why, s.Hindered = "it leads and grants nothing, because it cannot read the DisruptionPolicies again: "+unread, true
+		s.Why, s.Blocked = "it leads and grants nothing, because it cannot read the DisruptionPolicies again: "+unread, true
 	}
 	l.say(s)
 }

@@ -29,20 +29,20 @@ func TestRefusalsAreForgotten(t *testing.T) {
 		time.Sleep(refusedFor)
 		l.refusals()
 		if len(l.refused) != 0 {
-			t.Errorf("%d remembered for ever", len(l.refused))
+			t.Errorf("%d remembered indefinitely", len(l.refused))
 		}
 	})
 }
 
-// What hinders a candidate is told although the words for it are those that its
+// What blocks a candidate is told although the words for it are those that its
 // term ended with: only then does its line in systemctl status have them.
-func TestHindranceIsTold(t *testing.T) {
+func TestBlockerIsReported(t *testing.T) {
 	var said []Status
 	c := &candidate{Options: Options{Report: func(s Status) { said = append(said, s) }}, log: slog.New(slog.DiscardHandler)}
-	for _, hindered := range []bool{false, true, true} {
-		c.say(Status{Candidate: true, Why: "this host's clock is off", Hindered: hindered})
+	for _, blocked := range []bool{false, true, true} {
+		c.say(Status{Candidate: true, Why: "this host's clock is off", Blocked: blocked})
 	}
-	if len(said) != 2 || said[0].Hindered || !said[1].Hindered {
+	if len(said) != 2 || said[0].Blocked || !said[1].Blocked {
 		t.Errorf("said %+v", said)
 	}
 }

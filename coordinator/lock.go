@@ -269,7 +269,7 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 		l.endLocked("released")
 	case held || l.ended != nil || conflict:
 	case object.NoLease(err, l.name), object.IsRefused(err) && !apierrors.IsTooManyRequests(err):
-		l.end(hindrance{fmt.Errorf("the API server refuses the write that takes the Lease: %w", err)})
+		l.end(blocker{fmt.Errorf("the API server refuses the write that takes the Lease: %w", err)})
 	default:
 		// Whether the Lease was taken is not known. If it was, and is blanked
 		// before the next Get, this identity would take it twice.

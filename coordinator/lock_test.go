@@ -483,13 +483,13 @@ func TestLockIsGivenUp(t *testing.T) {
 	}
 }
 
-// A write that the API server refuses was not carried out, for certain, and somebody has to mend that; of any other failure nobody
+// A write that the API server refuses was not carried out, for certain, and a user has to fix that; of any other failure nobody
 // knows what came of it.
 func TestLockIsRefused(t *testing.T) {
 	leases := coordinationv1.Resource("leases")
 	for name, c := range map[string]struct {
-		err             error
-		ended, hindered bool
+		err            error
+		ended, blocked bool
 	}{
 		"403":      {apierrors.NewForbidden(leases, "lockkeeper", errors.New("no")), true, true},
 		"401":      {apierrors.NewUnauthorized("no"), true, true},
@@ -504,9 +504,9 @@ func TestLockIsRefused(t *testing.T) {
 		if err := l.put("me_1"); !errors.Is(err, c.err) {
 			t.Errorf("%s: the elector is told %v", name, err)
 		}
-		_, hindered := errors.AsType[hindrance](l.ended)
-		if (l.ended != nil) != c.ended || hindered != c.hindered {
-			t.Errorf("%s: ended by %v, expected ended %t, hindered %t", name, l.ended, c.ended, c.hindered)
+		_, blocked := errors.AsType[blocker](l.ended)
+		if (l.ended != nil) != c.ended || blocked != c.blocked {
+			t.Errorf("%s: ended by %v, expected ended %t, blocked %t", name, l.ended, c.ended, c.blocked)
 		}
 	}
 }

@@ -125,7 +125,7 @@ func TestUnreadPoliciesAreTold(t *testing.T) {
 	for _, why := range []string{"", "forbidden", "forbidden", "", ""} {
 		l.sees(why)
 	}
-	if len(said) != 3 || !said[1].Leader || !said[1].Hindered || !strings.Contains(said[1].Why, "forbidden") || said[2].Hindered || said[2].Why != "" || !said[2].Leader {
+	if len(said) != 3 || !said[1].Leader || !said[1].Blocked || !strings.Contains(said[1].Why, "forbidden") || said[2].Blocked || said[2].Why != "" || !said[2].Leader {
 		t.Errorf("said %+v", said)
 	}
 }

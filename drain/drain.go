@@ -7,13 +7,13 @@
 // or other pod is ever read.
 //
 // The room must not know why a node is drained. Turns, states, leases, pauses
-// and time-outs belong to its caller, who ends the context and calls Run again
+// and timeouts belong to its caller, who ends the context and calls Run again
 // as often as he likes: nothing is kept between two runs but the facts on the
 // API server, and the same facts lead to the same next eviction.
 //
 // Drain means drain. A pod without a controller is evicted like any other,
 // although nobody will create it anew: a node that is to be rebooted loses it
-// anyway, and an update that waits for ever for somebody's forgotten debug pod
+// anyway, and an update that waits indefinitely for somebody's forgotten debug pod
 // is worse. A [Policy] changes that where it must be changed.
 package drain
 

@@ -70,7 +70,7 @@ func TestInspect(t *testing.T) {
 		"another account":     {`{token: ` + jwt(`{"sub":"system:serviceaccount:lockkeeper:default",`+life+"}") + `}`, KindToken, "system:serviceaccount:lockkeeper:default", time.Hour, "only those of its own service account"},
 		"a person's":          {`{token: ` + jwt(`{"sub":"lockkeeper-coordinator",`+life+"}") + `}`, KindToken, "lockkeeper-coordinator", time.Hour, "only those of its own service account"},
 		"no namespace":        {`{token: ` + jwt(`{"sub":"system:serviceaccount::lockkeeper-coordinator",`+life+"}") + `}`, KindToken, "system:serviceaccount::lockkeeper-coordinator", time.Hour, "only those of its own"},
-		"for ever":            {`{token: ` + jwt("{"+sub+`,"iat":1767225600}`) + `}`, KindToken, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", 0, "does not say how long"},
+		"indefinitely":        {`{token: ` + jwt("{"+sub+`,"iat":1767225600}`) + `}`, KindToken, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", 0, "does not say how long"},
 		"ends before it came": {`{token: ` + jwt("{"+sub+`,"iat":1767229200,"exp":1767225600}`) + `}`, KindToken, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", -time.Hour, "does not say how long"},
 		"a pod's":             {`{token: ` + jwt("{"+sub+","+life+`,"kubernetes.io":{"pod":{"name":"x"}}}`) + `}`, KindToken, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", time.Hour, "bound to a pod"},
 		"opaque":              {`{token: secret}`, KindToken, "", 0, "did not mint it"},

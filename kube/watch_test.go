@@ -178,7 +178,7 @@ func TestDeletedWhateverWeWrote(t *testing.T) {
 }
 
 // A leader's write is answered late, when the watch has shown the end of the Node already. Taken in, it would take a
-// slot for ever: no watch tells again of what was deleted.
+// slot indefinitely: no watch tells again of what was deleted.
 func TestAnswerAfterTheDeletion(t *testing.T) {
 	v, count, _ := newTestWatch(t)
 	must(t, v.store().Delete(node("n1", "a", "31")))

@@ -47,7 +47,7 @@ func (r *applyRecord) finished() bool { return r.Done == len(r.Steps) }
 
 // begin makes the record of an errand, going on with what the last process left of
 // it: as it began, since what has changed again meanwhile outlives the turn. A
-// step that writes the file that it is for would be done for ever otherwise, where
+// step that writes the file that it is for would be done indefinitely otherwise, where
 // it ends lockkeeper as well. If the steps are others by now, or the file was
 // edited, everything is done anew, but no step has more tries for it.
 func (r applyRecord) begin(s stage, bootID string, e errand) applyRecord {
@@ -72,7 +72,7 @@ func named(changes []v1alpha1.Change, c v1alpha1.Change) bool {
 
 // maxChain is how many turns in a row may each be for what has come in the turn
 // before it: people who edit one file after the other make a few, a unit that
-// writes another file each time it is restarted makes them for ever.
+// writes another file each time it is restarted makes them indefinitely.
 const maxChain = 2
 
 // outlived says which of the watched changes of the present has outlived the turn,

@@ -296,7 +296,7 @@ func TestApplyRestartsItself(t *testing.T) {
 	f.process("b1", e)
 	f.expect("killed twice", f.process("b1", e), done, "DaemonReload, Restart b.service, Restart b.service, Restart b.service, Restart keeper.service", "File /etc/a@1")
 
-	// Not for ever.
+	// Not indefinitely.
 	f = newFakeHost(t)
 	f.vain = true
 	f.kills["Restart b.service"] = 100
@@ -403,7 +403,7 @@ func TestApplyOutlived(t *testing.T) {
 	}
 	const again = " changed again while it was applied; does a unit of the plan write it?"
 	expect("gone", f.applies("t1", list(a1), list(a1), nil), "")
-	expect("written anew", f.applies("t2", list(a1), list(a1), list(a2)), "File /etc/a@2"+again)
+	expect("written again", f.applies("t2", list(a1), list(a1), list(a2)), "File /etc/a@2"+again)
 	expect("a unit", f.applies("t3", list(unit), list(unit), list(v1alpha1.Change{Source: v1alpha1.SourceUnit, Name: "b.service", Version: "2"})), "Unit b.service@2"+again)
 	expect("an update came", f.applies("t4", list(a1), list(a1), list(os)), "")
 	expect("another was there before", f.applies("t5", list(a1), list(a1, other), list(other)), "")

@@ -27,7 +27,7 @@ func TestCoordinates(t *testing.T) {
 		"an update waits":       {func(*step.Observation) {}, "", updateengine.CoordinatorRebootPlanned},
 		"its Node is not known": {func(o *step.Observation) { o.Node.UID = "" }, "", ""},
 		"observe":               {func(o *step.Observation) { o.Veto = v1alpha1.ReasonObserve }, "", ""},
-		"observe in mid-turn": {func(o *step.Observation) {
+		"observe during the turn": {func(o *step.Observation) {
 			inTurn(v1alpha1.StateRebooting, here, v1alpha1.ReportCommitted)(o)
 			o.Veto = v1alpha1.ReasonObserve
 		}, "", ""},

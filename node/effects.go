@@ -188,7 +188,7 @@ const (
 	// noneFor is how long "no shutdown is under way" is believed.
 	noneFor = 10 * time.Second
 	// underwayFor is how long "under way" is believed without asking again:
-	// a shutdown that hangs must not silence the host for ever.
+	// a shutdown that hangs must not silence the host indefinitely.
 	underwayFor = 2 * time.Minute
 )
 

@@ -54,7 +54,7 @@ func engineChange(r updateengine.Reading, before []v1alpha1.Change, gone bool) e
 		// takes its update with it: there is nobody whose word could be waited for.
 		return engineSays{read: true, confirmed: true}
 	case r.Presence == updateengine.Absent:
-		// One that went away in mid-turn has not said that its update is gone, nor
+		// One that went away during the turn has not said that its update is gone, nor
 		// that it still stands.
 		return engineSays{changes: before, read: true}
 	case !ok:

@@ -32,8 +32,8 @@ func TestEngineChange(t *testing.T) {
 		{"restarted, and so was lockkeeper", present(updateengine.UpdatedNeedReboot, "", true), nil, false, update(""), true, true},
 		{"an operation of its successor's", present("SOMETHING", "", false), update("4.2"), false, update("4.2"), false, false},
 		{"no engine on this host", absent, nil, false, nil, true, true},
-		{"went away in mid-turn", absent, update("4.2"), false, update("4.2"), true, false},
-		{"masked in mid-turn", absent, update("4.2"), true, nil, true, true},
+		{"went away during the turn", absent, update("4.2"), false, update("4.2"), true, false},
+		{"masked during the turn", absent, update("4.2"), true, nil, true, true},
 		{"no bus", away, update("4.2"), false, update("4.2"), false, false},
 		{"no bus, whatever systemd said of the unit before", away, update("4.2"), true, update("4.2"), false, false},
 	} {

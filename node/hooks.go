@@ -321,7 +321,7 @@ func failedHow(word string) string {
 	return "failed (" + word + ")"
 }
 
-// overran says which units still ran at the time-out.
+// overran says which units still ran at the timeout.
 func overran(units []string, limit, after time.Duration) string {
 	if len(units) == 0 {
 		return fmt.Sprintf("systemd did not say within %v how the hook units fare", limit)

@@ -186,7 +186,7 @@ func TestHooksRetry(t *testing.T) {
 		k.start(t.Context(), beforeUncordon, "t1", tenMinutes, soon())
 		k.wait()
 		if w := k.work(beforeUncordon, "t1"); w.Failed == "" || w.Due {
-			t.Errorf("the same retry lets them run for ever: %+v", w)
+			t.Errorf("the same retry lets them run indefinitely: %+v", w)
 		}
 	})
 }

@@ -35,7 +35,7 @@ type Policy struct {
 	// once, MaxUnavailableTotal how many of all nodes; nil is no such limit.
 	MaxUnavailable      Limit
 	MaxUnavailableTotal *Limit
-	// MaxFailed is how many failed nodes, not forgiven, stop the line when
+	// MaxFailed is how many failed nodes, not cleared, stop the line when
 	// exceeded; 0 to 10000.
 	MaxFailed int
 	// Order is how nodes are sorted. OrderLastTurn is among the keys.
@@ -46,7 +46,7 @@ type Policy struct {
 	// Settle is how long nothing is granted after the end of a turn, or after
 	// a Node's creation; 0 to 24h.
 	Settle time.Duration
-	// Backoff is how long a node that was turned back waits for its next turn;
+	// Backoff is how long a node that was backed out waits for its next turn;
 	// it doubles each time, up to BackoffMax. 1s to 24h.
 	Backoff, BackoffMax time.Duration
 	// ExpectedDuration is how long a turn takes, 1m to 24h: it has to fit into
@@ -106,7 +106,7 @@ func Compile(obj *v1alpha1.DisruptionPolicy, zones Zones) Policy {
 	c.check(obj.Name, s)
 	p.Windows = c.windows(r.Windows)
 	if n := len(v1alpha1.FormatRecord(&p.Terms)); n > maxTerms {
-		// A grant that is too large to be read would be mended for ever.
+		// A grant that is too large to be read would be mended indefinitely.
 		c.wrong("spec", "hooks and drain take %d bytes in the record of each turn, expected at most %d: name fewer of them, or in fewer words", n, maxTerms)
 	}
 	p.Problems = c.problems

@@ -14,7 +14,7 @@ const (
 	// first state; a host that does not is silent.
 	ReportSeen Report = "seen"
 	// ReportCommitted: the host's last step before a disturbance. In rebooting
-	// and applying nobody turns the turn round after it.
+	// and applying nobody backs the turn out after it.
 	ReportCommitted Report = "committed"
 	// ReportDone: the host has done what the state asks of it.
 	ReportDone Report = "done"

@@ -128,7 +128,7 @@ type Grant struct {
 	PausedSince *time.Time      `json:"pausedSince,omitempty"`
 	PausedFor   metav1.Duration `json:"pausedFor,omitzero"`
 
-	// Result and Reason are known as soon as the turn is turned round.
+	// Result and Reason are known as soon as the turn is backed out.
 	Result Result `json:"result,omitempty"`
 	Reason Reason `json:"reason,omitempty"`
 }
@@ -161,7 +161,7 @@ type Last struct {
 	// End is when the turn ended, by the coordinator's clock.
 	End time.Time `json:"end"`
 	// NotBefore is the earliest time of the next grant after BackedOut, and
-	// Attempts how many turns were turned back since the last that was Done
+	// Attempts how many turns were backed out since the last that was Done
 	// or was for other changes; the delay doubles with each.
 	NotBefore *time.Time `json:"notBefore,omitempty"`
 	Attempts  int        `json:"attempts,omitempty"`

@@ -126,7 +126,7 @@ type Host struct {
 	HookFailed string `json:"hookFailed,omitempty"`
 	// ApplyFailed is, for people, which unit of its plan could not be reloaded or
 	// restarted, how, and where to look; or which change has outlived its turn: at
-	// most 256 bytes. It stands there until the turn that failed is forgiven, or
+	// most 256 bytes. It stands there until the turn that failed is cleared, or
 	// another one begins.
 	ApplyFailed string `json:"applyFailed,omitempty"`
 }

@@ -28,7 +28,7 @@ type Keys struct {
 	Hooks map[string]string
 	// Info is the host's information labels, LabelOS and so on, as they are.
 	Info map[string]string
-	// RawHost is AnnotationHost as it is, to see whether it was written anew.
+	// RawHost is AnnotationHost as it is, to see whether it was written again.
 	RawHost string
 	// Problems are the values that could not be read.
 	Problems []Problem

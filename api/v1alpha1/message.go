@@ -13,7 +13,7 @@ const (
 	MessageStarted MessageID = "57b4bd509e924811b507d8d94750ebc9"
 	// MessageStops: the service stops.
 	MessageStops MessageID = "4978810ba888487cb0956086567531db"
-	// MessageReloaded: the configuration was read anew.
+	// MessageReloaded: the configuration was read again.
 	MessageReloaded MessageID = "a1a3c9c8a9034d56af65f14084c53bb0"
 	// MessageBadReload: a reload was refused.
 	MessageBadReload MessageID = "baa15346555c4cd7a460d39dbd4ebb32"

@@ -153,7 +153,7 @@ var metricDocs = []MetricDoc{
 	{MetricUnavailable, Gauge, "nodes", []string{"use"}, true, "Nodes that take a slot of the budget, by what makes them unavailable: " + slotUses()},
 	{MetricSlot, Gauge, "", []string{"node", "use"}, true, fmt.Sprintf("Always 1; the labels name a node that takes a slot of the budget, and why. At most %d nodes, those in their turn last", MaxSlotSeries)},
 	{MetricBudget, Gauge, "nodes", nil, true, "How many nodes may be unavailable"},
-	{MetricFailed, Gauge, "nodes", nil, true, "Nodes that failed and are not forgiven"},
+	{MetricFailed, Gauge, "nodes", nil, true, "Nodes that failed and are not cleared"},
 	{MetricUnsettled, Gauge, "nodes", nil, true, "Nodes for which the outcome of a write has been unknown for a minute; the leader grants nothing while there is one"},
 	{MetricPolicies, Gauge, "", []string{"valid"}, true, "DisruptionPolicies by whether they can be understood: true, false"},
 	{MetricPolicyNodes, Gauge, "nodes", []string{"policy", "count"}, true, fmt.Sprintf("What the policy's status counts: selected, up_to_date, wanting, in_turn, unavailable, failed and allowed, which is maxUnavailable as a number. Of the %d policies that win first", MaxPolicySeries)},

@@ -248,7 +248,7 @@ type RolloutSpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 10000 : self.matches('^([1-9][0-9]?|100)%$')",message="expected a number of 1 to 10000, or a percentage of \"1%\" to \"100%\""
 	MaxUnavailableTotal *intstr.IntOrString `json:"maxUnavailableTotal,omitempty"`
-	// MaxFailed is how many failed nodes, not forgiven by retry, are put up
+	// MaxFailed is how many failed nodes, not cleared by retry, are put up
 	// with: one more stops the line. 0 to 10000.
 	//
 	// +optional
@@ -283,7 +283,7 @@ type RolloutSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) <= duration('24h')",message="expected a duration of 0s to 24h, such as 90s or 1h30m"
 	Settle metav1.Duration `json:"settle"`
-	// Backoff is how long a node that was turned back waits; it doubles each
+	// Backoff is how long a node that was backed out waits; it doubles each
 	// time, up to backoffMax. 1s to 24h.
 	//
 	// +optional
@@ -362,7 +362,7 @@ const (
 	// OnCloseFinish: they go on.
 	OnCloseFinish OnClose = "Finish"
 	// OnCloseCancel: those that have not committed to a reboot or apply are
-	// turned round.
+	// backed out.
 	OnCloseCancel OnClose = "Cancel"
 )
 
@@ -452,7 +452,7 @@ type HooksSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	BeforeReboot []HookSpec `json:"beforeReboot,omitempty"`
 	// BeforeUncordon are waited for before pods may come back; they also undo what
-	// the others did, when a turn is turned round.
+	// the others did, when a turn is backed out.
 	//
 	// +optional
 	// +listType=map
@@ -583,7 +583,7 @@ type PolicyTimeouts struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Seen metav1.Duration `json:"seen"`
 	// HostHooks is how long hook units of a host may take in a stage; but in
-	// before-uncordon the turn is turned round then.
+	// before-uncordon the turn is backed out then.
 	//
 	// +optional
 	// +kubebuilder:default="30m"
@@ -673,7 +673,7 @@ type PolicyNodes struct {
 	InTurn int32 `json:"inTurn"`
 	// Unavailable are in a turn, not Ready or cordoned, whoever did it.
 	Unavailable int32 `json:"unavailable"`
-	// Failed are those whose last turn failed, and was not forgiven.
+	// Failed are those whose last turn failed, and was not cleared.
 	Failed int32 `json:"failed"`
 	// Allowed is maxUnavailable as a number.
 	Allowed int32 `json:"allowed"`

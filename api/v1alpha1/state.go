@@ -26,7 +26,7 @@ const (
 	// StateApplying: the host reloads or restarts what its plan names.
 	StateApplying State = "applying"
 	// StateBeforeUncordon: hooks work before pods may come back; also where
-	// a turn that is turned round goes first, so that hooks undo hooks' work.
+	// a turn that is backed out goes first, so that hooks undo hooks' work.
 	StateBeforeUncordon State = "before-uncordon"
 	// StateUncordoning: the host undoes its own cordon.
 	StateUncordoning State = "uncordoning"

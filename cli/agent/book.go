@@ -119,9 +119,9 @@ func (b *book) problem() (text string, first bool) {
 	switch {
 	case urgent != "":
 		return urgent, true
-	case b.role.Hindered && b.role.Leader:
+	case b.role.Blocked && b.role.Leader:
 		text = "cannot decide: " + b.role.Why
-	case b.role.Hindered:
+	case b.role.Blocked:
 		text = "does not coordinate: " + b.role.Why
 	}
 	if finding != "" {

@@ -121,8 +121,8 @@ func (s *Source) node(ctx context.Context, name string) (*corev1.Node, error) {
 // retries bounds how often a Node that changed meanwhile is read again.
 const retries = 5
 
-// Retry forgives the failed turn of a node. It returns what to tell the admin,
-// and refuses when there is nothing to forgive.
+// Retry clears the failed turn of a node. It returns what to tell the admin,
+// and refuses when there is nothing to clear.
 func (s *Source) Retry(ctx context.Context, name string) (string, error) {
 	for try := 1; ; try++ {
 		n, err := s.node(ctx, name)
@@ -130,12 +130,12 @@ func (s *Source) Retry(ctx context.Context, name string) (string, error) {
 			return "", err
 		}
 		f := turn.FromNode(n)
-		id, text, err := forgivable(&f)
+		id, text, err := clearable(&f)
 		if err != nil {
 			return "", err
 		}
 		if f.Retry == id {
-			return fmt.Sprintf("%s: turn %s is forgiven already, nothing changed.\n", name, id), nil
+			return fmt.Sprintf("%s: turn %s is cleared already, nothing changed.\n", name, id), nil
 		}
 		_, outcome, err := object.Write(ctx, s.Client, object.Patch{
 			Node: name, ResourceVersion: f.ResourceVersion, Manager: kube.FieldManager("admin"),
@@ -153,9 +153,9 @@ func (s *Source) Retry(ctx context.Context, name string) (string, error) {
 	}
 }
 
-// forgivable returns the turn that a retry of the node would forgive, and in
+// clearable returns the turn that a retry of the node would clear, and in
 // words what comes of it. The error says why there is none.
-func forgivable(n *turn.Node) (id, text string, err error) {
+func clearable(n *turn.Node) (id, text string, err error) {
 	if !n.InTurn() {
 		l := n.Last
 		switch {
@@ -166,7 +166,7 @@ func forgivable(n *turn.Node) (id, text string, err error) {
 		case l.Result != v1alpha1.ResultFailed && l.Result != v1alpha1.ResultBackedOut:
 			return "", "", fmt.Errorf("nothing to retry: the last turn of %s ended as %s, and only Failed and BackedOut hold a node", n.Name, l.Result)
 		}
-		return l.Turn, fmt.Sprintf("turn %s, which ended as %s (%s), is forgiven; the node may have its next turn.", l.Turn, l.Result, l.Reason), nil
+		return l.Turn, fmt.Sprintf("turn %s, which ended as %s (%s), is cleared; the node may have its next turn.", l.Turn, l.Result, l.Reason), nil
 	}
 	failed := n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportFailed
 	held := n.Held == v1alpha1.ReasonFailed || n.Held == v1alpha1.ReasonOverdue
@@ -181,7 +181,7 @@ func forgivable(n *turn.Node) (id, text string, err error) {
 	case !failed && !held:
 		return "", "", fmt.Errorf("nothing to retry: the turn of %s is in %s and has not failed", n.Name, n.State)
 	case !failed && n.State == v1alpha1.StateRebooting && !n.Rebooted():
-		return n.Turn, fmt.Sprintf("turn %s is forgiven and counts no more as failed. It ends when the host speaks from a new boot: its reboot may still come.", n.Turn), nil
+		return n.Turn, fmt.Sprintf("turn %s is cleared and no longer counts as failed. It ends when the host speaks from a new boot: its reboot may still come.", n.Turn), nil
 	}
-	return n.Turn, fmt.Sprintf("turn %s is forgiven: the coordinator ends it and gives the node back.", n.Turn), nil
+	return n.Turn, fmt.Sprintf("turn %s is cleared: the coordinator ends it and gives the node back.", n.Turn), nil
 }

@@ -21,7 +21,7 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-func TestForgivable(t *testing.T) {
+func TestClearable(t *testing.T) {
 	ended := func(result v1alpha1.Result) func(*corev1.Node) {
 		return last(v1alpha1.Last{Turn: "t0", Result: result, Reason: v1alpha1.ReasonNotUpdated, End: at("12:00:00")})
 	}
@@ -37,25 +37,25 @@ func TestForgivable(t *testing.T) {
 		{"done", ended(v1alpha1.ResultDone), "", "", "nothing to retry: the last turn of n1 ended as Done"},
 		{"cancelled", ended(v1alpha1.ResultCancelled), "", "", "nothing to retry: the last turn of n1 ended as Cancelled"},
 		{"done, too many turns", all(ended(v1alpha1.ResultDone), label(v1alpha1.LabelHeld, "TurnLimit")), "t0", "the node may have its next turn, although", ""},
-		{"failed", ended(v1alpha1.ResultFailed), "t0", "turn t0, which ended as Failed (NotUpdated), is forgiven", ""},
-		{"turned back", ended(v1alpha1.ResultBackedOut), "t0", "turn t0, which ended as BackedOut (NotUpdated), is forgiven", ""},
+		{"failed", ended(v1alpha1.ResultFailed), "t0", "turn t0, which ended as Failed (NotUpdated), is cleared", ""},
+		{"backed out", ended(v1alpha1.ResultBackedOut), "t0", "turn t0, which ended as BackedOut (NotUpdated), is cleared", ""},
 		{"draining", inTurn(v1alpha1.StateDraining, "13:00:00", "committed"), "", "", "nothing to retry: n1 is in draining"},
 		{"its hook units failed", all(inTurn(v1alpha1.StateBeforeUncordon, "13:00:00", "failed:HookFailed"), held), "t-n1", "turn t-n1: the host runs the hook units of before-uncordon again now", ""},
 		{"its hook units do not answer", all(inTurn(v1alpha1.StateBeforeUncordon, "10:00:00", "seen"), held), "", "", "nothing to retry: n1 is in before-uncordon"},
 		{"draining, overdue", all(inTurn(v1alpha1.StateDraining, "10:00:00", "committed"), held), "", "", "nothing to retry: n1 is in draining"},
 		{"draining, and the turn before failed", all(ended(v1alpha1.ResultFailed), inTurn(v1alpha1.StateDraining, "13:00:00", "committed")), "", "", "nothing to retry: n1 is in draining"},
 		{"rebooting in time", inTurn(v1alpha1.StateRebooting, "13:00:00", "committed"), "", "", "nothing to retry: the turn of n1 is in rebooting and has not failed"},
-		{"rebooting, failed", inTurn(v1alpha1.StateRebooting, "13:00:00", "failed:Unhealthy"), "t-n1", "turn t-n1 is forgiven: the coordinator ends it", ""},
-		{"rebooting, overdue, back", all(inTurn(v1alpha1.StateRebooting, "10:00:00", "committed"), held, newBoot), "t-n1", "turn t-n1 is forgiven: the coordinator ends it", ""},
-		{"rebooting, overdue, still away", all(inTurn(v1alpha1.StateRebooting, "10:00:00", "committed"), held), "t-n1", "turn t-n1 is forgiven and counts no more as failed. It ends when", ""},
-		{"applying, failed", inTurn(v1alpha1.StateApplying, "13:00:00", "failed:ApplyFailed"), "t-n1", "turn t-n1 is forgiven: the coordinator ends it", ""},
+		{"rebooting, failed", inTurn(v1alpha1.StateRebooting, "13:00:00", "failed:Unhealthy"), "t-n1", "turn t-n1 is cleared: the coordinator ends it", ""},
+		{"rebooting, overdue, back", all(inTurn(v1alpha1.StateRebooting, "10:00:00", "committed"), held, newBoot), "t-n1", "turn t-n1 is cleared: the coordinator ends it", ""},
+		{"rebooting, overdue, still away", all(inTurn(v1alpha1.StateRebooting, "10:00:00", "committed"), held), "t-n1", "turn t-n1 is cleared and no longer counts as failed. It ends when", ""},
+		{"applying, failed", inTurn(v1alpha1.StateApplying, "13:00:00", "failed:ApplyFailed"), "t-n1", "turn t-n1 is cleared: the coordinator ends it", ""},
 		{"uncordoning", inTurn(v1alpha1.StateUncordoning, "13:00:00", "seen"), "", "", "nothing to retry: n1 is in uncordoning"},
 		{"a broken grant", all(inTurn(v1alpha1.StateRebooting, "13:00:00", "failed:Unhealthy"), annotation(v1alpha1.AnnotationGrant, "{")), "", "", "nothing to retry: n1 is in rebooting under a grant that cannot be read"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t)
 			n := turn.FromNode(w.add("n1", tc.node))
-			id, text, err := forgivable(&n)
+			id, text, err := clearable(&n)
 			if id != tc.id || !strings.HasPrefix(text, tc.text) {
 				t.Errorf("%q, %q", id, text)
 			}
@@ -110,7 +110,7 @@ func TestRetryLooksAgainAfterAConflict(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "n1: turn t0, which ended as Failed (NotUpdated), is forgiven; the node may have its next turn.\nUndo it with: kubectl annotate node n1 lockkeeper.dev/retry-\n"; said != want {
+	if want := "n1: turn t0, which ended as Failed (NotUpdated), is cleared; the node may have its next turn.\nUndo it with: kubectl annotate node n1 lockkeeper.dev/retry-\n"; said != want {
 		t.Errorf("said %q", said)
 	}
 	if *writes != 3 {
@@ -121,7 +121,7 @@ func TestRetryLooksAgainAfterAConflict(t *testing.T) {
 		t.Errorf("the Node has %q, %v", n.Annotations[v1alpha1.AnnotationRetry], err)
 	}
 	// Again: nothing is written.
-	if said, err := s.Retry(t.Context(), "n1"); err != nil || said != "n1: turn t0 is forgiven already, nothing changed.\n" || *writes != 3 {
+	if said, err := s.Retry(t.Context(), "n1"); err != nil || said != "n1: turn t0 is cleared already, nothing changed.\n" || *writes != 3 {
 		t.Errorf("again: %q, %v, %d writes", said, err, *writes)
 	}
 	// Every write carries the version that was read before it.
@@ -140,7 +140,7 @@ func TestRetrySaysWhatBecameOfIt(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("another version"))
 	s, _, writes := faulty(t, []error{conflict, conflict, conflict, conflict, conflict, conflict, conflict}, failedNode(t))
 	if _, err := s.Retry(t.Context(), "n1"); !apierrors.IsConflict(err) || *writes != retries {
-		t.Errorf("for ever in conflict: %v after %d writes", err, *writes)
+		t.Errorf("indefinitely in conflict: %v after %d writes", err, *writes)
 	}
 	s, _, _ = faulty(t, []error{context.DeadlineExceeded}, failedNode(t))
 	if _, err := s.Retry(t.Context(), "n1"); err == nil || !strings.Contains(err.Error(), "whether it was written is not known") {

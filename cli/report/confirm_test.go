@@ -114,7 +114,7 @@ func TestConfirmLooksAgain(t *testing.T) {
 	}
 	s, _, writes = faulty(t, []error{conflict, conflict, conflict, conflict, conflict, conflict}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
 	if _, err := s.Confirm(t.Context(), "n1", "storage"); !apierrors.IsConflict(err) || *writes != retries {
-		t.Errorf("for ever in conflict: %v after %d writes", err, *writes)
+		t.Errorf("indefinitely in conflict: %v after %d writes", err, *writes)
 	}
 
 	s, client, writes := faulty(t, []error{conflict}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))

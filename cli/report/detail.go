@@ -181,7 +181,7 @@ func (r *Report) lastLines(n *Node, line lineFunc) {
 	}
 	text += " " + ago(r.Time, l.End) + ", turn " + l.Turn + ": " + changes(l.Changes)
 	if n.Retry == l.Turn {
-		text += "; forgiven"
+		text += "; cleared"
 	}
 	line("last turn", "%s", text)
 	if n.failedBefore() && n.Host != nil {

@@ -128,7 +128,7 @@ func (s *Source) readPods(ctx context.Context, nodes []string) (forecast.Pods, e
 }
 
 // podsOf lists pods in pages, and keeps those of the nodes, which are in order.
-// When the API server has forgotten the list before its end, it begins anew with
+// When the API server has forgotten the list before its end, it begins again with
 // all in one page.
 func (s *Source) podsOf(ctx context.Context, nodes []string, selector string) (map[string][]*corev1.Pod, error) {
 	found := map[string][]*corev1.Pod{}

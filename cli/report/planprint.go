@@ -275,9 +275,9 @@ func (p *planned) obstacles(label string, of func(*forecast.Node) []forecast.Obs
 
 // after is what follows when something is overdue.
 var after = map[v1alpha1.OnTimeout]string{
-	v1alpha1.OnTimeoutWait:     "then it is overdue, and goes on waiting",
+	v1alpha1.OnTimeoutWait:     "then it is overdue, and still waits",
 	v1alpha1.OnTimeoutContinue: "then the turn goes on without it",
-	v1alpha1.OnTimeoutAbort:    "then the turn is turned round",
+	v1alpha1.OnTimeoutAbort:    "then the turn is backed out",
 	v1alpha1.OnTimeoutForce:    "then the pods that are left are deleted, whatever budgets say",
 }
 
@@ -310,7 +310,7 @@ func (p *planned) rollout() {
 	}
 	then := ""
 	if r.OnClose == v1alpha1.OnCloseCancel {
-		then = "; a turn that has not committed by the time it closes is turned round"
+		then = "; a turn that has not committed by the time it closes is backed out"
 	}
 	switch {
 	case r.NeverOpens:

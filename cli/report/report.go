@@ -90,7 +90,7 @@ type Figures struct {
 
 	Unavailable int  `json:"unavailable"` // as the budget counts them
 	Budget      int  `json:"budget"`
-	Failed      int  `json:"failed"`    // and not forgiven
+	Failed      int  `json:"failed"`    // and not cleared
 	MaxFailed   int  `json:"maxFailed"` // the least of the policies that have nodes
 	Halted      bool `json:"halted"`    // at least one policy's line is stopped
 	// SettlingUntil is until when something is not granted after the last turn.

@@ -227,7 +227,7 @@ func (r *Report) notes() []string {
 			}
 			what += joined(names)
 		}
-		lines = append(lines, "HALTED: "+what+" until `lockkeeper retry NODE` forgives "+joined(r.failed())+".")
+		lines = append(lines, "HALTED: "+what+" until `lockkeeper retry NODE` clears "+joined(r.failed())+".")
 	}
 	return append(lines, r.policyLines()...)
 }

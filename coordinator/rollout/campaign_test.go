@@ -117,7 +117,7 @@ func campaign(t *testing.T, seed uint64, edits bool) *cluster {
 			c.bump(c.nodes[name])
 		}
 		for range 60 {
-			confirmHooks(nil, c) // well within their time-out
+			confirmHooks(nil, c) // well within their timeout
 			c.run(time.Minute, func() bool { return c.atRest() == "" })
 		}
 		if why = c.atRest(); why == "" {

@@ -151,7 +151,7 @@ func TestNewKeyClearsNoFailure(t *testing.T) {
 	}
 }
 
-// Nor does a new key end the delay of a node that was turned back, or make that young
+// Nor does a new key end the delay of a node that was backed out, or make that young
 // again, and it begins no turn where nothing is pending.
 func TestNewKeyKeepsTheDelay(t *testing.T) {
 	f := newFiles(t)

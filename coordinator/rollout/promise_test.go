@@ -46,7 +46,7 @@ func (c *cluster) promiseMove(before turn.Node, v rollout.Verdict) {
 	if before.Ours() && before.Committed() {
 		switch m.On {
 		case turn.Vanished, turn.Aborted, turn.TakenBack, turn.LetGo:
-			c.breaks("commit: %s is turned round by %s after its commit", v.Node, m.On)
+			c.breaks("commit: %s is backed out by %s after its commit", v.Node, m.On)
 		}
 	}
 	if m.Reason == v1alpha1.ReasonWindow && m.From != m.To {

@@ -11,7 +11,7 @@ import (
 )
 
 // A budget of two lets two nodes be unavailable, but never two of the control
-// plane: a stale leader's late grant of the second is turned back, although
+// plane: a stale leader's late grant of the second is backed out, although
 // the budget would hold it.
 func TestLateGrantOfASecondControlPlaneNode(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -36,12 +36,12 @@ func TestLateGrantOfASecondControlPlaneNode(t *testing.T) {
 
 	out := rollout.Decide(rollout.Snapshot{Now: now, Epoch: "new", Policies: policy.Set{p}, Nodes: []turn.Node{node("a", "new", true), node("b", "old", true)}})
 	if m := move(out, 1); m == nil || m.To != v1alpha1.StateUncordoning || m.Reason != v1alpha1.ReasonOverBudget {
-		t.Errorf("the late grant: %+v, expected it turned back", m)
+		t.Errorf("the late grant: %+v, expected it backed out", m)
 	}
 
 	out = rollout.Decide(rollout.Snapshot{Now: now, Epoch: "new", Policies: policy.Set{p}, Nodes: []turn.Node{node("a", "old", true), node("b", "old", true)}})
 	if m := move(out, 0); m == nil || m.To != v1alpha1.StateUncordoning {
-		t.Errorf("the first of two foreign turns: %+v, expected it turned back", m)
+		t.Errorf("the first of two foreign turns: %+v, expected it backed out", m)
 	}
 	if m := move(out, 1); m != nil || out.Verdicts[1].Held != v1alpha1.ReasonHandover {
 		t.Errorf("the second: %+v held %q, expected it to wait for the first", m, out.Verdicts[1].Held)

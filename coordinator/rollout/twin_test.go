@@ -211,7 +211,7 @@ func (w twin) past(g *v1alpha1.Grant, limit time.Duration) bool {
 	return w.Now.Sub(g.StageAt) >= limit+frozen
 }
 
-// failed: failed and not forgiven by retry naming its turn.
+// failed: failed and not cleared by retry naming its turn.
 func (w twin) failed() map[string]bool {
 	return w.all(func(n *turn.Node) bool {
 		if !inSomeTurn(n) {
@@ -505,7 +505,7 @@ func (w twin) settles() map[string]string {
 			rest = append(rest, n)
 		}
 	}
-	// "the least advanced (by state, then by mark), are turned back first"
+	// "the least advanced (by state, then by mark), are backed out first"
 	advance := map[v1alpha1.State]int{v1alpha1.StateBeforeDrain: 1, v1alpha1.StateDraining: 2, v1alpha1.StateBeforeReboot: 3, v1alpha1.StateRebooting: 4, v1alpha1.StateApplying: 5}
 	rank := func(n *turn.Node) int {
 		r := 2 * advance[n.State]

@@ -106,7 +106,7 @@ func masked(path string) bool {
 }
 
 // readFile reads a regular file of bounded size. What is no regular file might
-// block for ever.
+// block indefinitely.
 func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {

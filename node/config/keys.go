@@ -142,7 +142,7 @@ var keys = []Key{
 		"How long the units that `lockkeeper-before-drain.target` (or that of another stage) wants may take together.",
 		func(c *Config) *time.Duration { return &c.Hooks.Timeout }),
 	key("hooks.on_timeout", choice(HookTimeoutWait, HookTimeoutAbort), `"abort"`, reload,
-		"`abort`: hook units that take longer are stopped and count as failed. `wait`: they go on, and the coordinator's own time-out decides. In before-uncordon it is always `wait`.",
+		"`abort`: hook units that take longer are stopped and count as failed. `wait`: they go on, and the coordinator's own timeout decides. In before-uncordon it is always `wait`.",
 		func(c *Config) *HookTimeout { return &c.Hooks.OnTimeout }),
 
 	key("health.units", list("list of units", "with their suffix", 64, unit), `[]`, reload,

@@ -50,7 +50,7 @@ var windowKeys = []Key{
 
 func init() {
 	windowKeys[0].About = "Each `[[window]]` is a time of the week in which this host may be disturbed; without any it may be at all times. " +
-		"While none is open the host has a veto, `Window`: it commits to no cordon, no apply and no reboot. A turn that a window closes on is not turned round: " +
+		"While none is open the host has a veto, `Window`: it commits to no cordon, no apply and no reboot. A turn that a window closes on is not backed out: " +
 		"pods that are being evicted go on being evicted, and then the host waits, drained, until a window opens. What gives the node back to the cluster is done at any time. " +
 		"The windows of a file replace all windows of the files before it; `window = []` at the top of a drop-in leaves none."
 }

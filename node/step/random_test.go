@@ -123,7 +123,7 @@ func randomWork(d *dice) Work {
 	return one(d, Work{}, Work{}, Work{}, Work{}, Work{Running: true}, Work{Done: true}, Work{Failed: "a.service", Due: d.yes()})
 }
 
-// mayAct is written anew from DESIGN section 4, "Commit", and from section 5:
+// mayAct is written again from DESIGN section 4, "Commit", and from section 5:
 // what has to hold before a host disturbs anything. It is not Step's check.
 func mayAct(o *Observation) string {
 	n, l := &o.Node, o.Fresh
@@ -329,7 +329,7 @@ func checkStep(t *testing.T, o Observation) {
 		}
 		o.Node = w.apply(d.Write)
 	}
-	t.Fatalf("a host that writes for ever: %+v\nlook: %+v\nlast write: %+v", o, o.Fresh, Step(o).Write)
+	t.Fatalf("a host that writes indefinitely: %+v\nlook: %+v\nlast write: %+v", o, o.Fresh, Step(o).Write)
 }
 
 func TestStepOnRandomObservations(t *testing.T) {

@@ -43,7 +43,7 @@ complete -c lockkeeper -n '__fish_seen_subcommand_from check-config' -l config -
 complete -c lockkeeper -n '__fish_seen_subcommand_from check-config' -l effective -d 'print every value in effect and where it comes from'
 complete -c lockkeeper -n '__fish_seen_subcommand_from check-config' -l help -s h -d 'show this'
 
-complete -c lockkeeper -n __fish_use_subcommand -a retry -d 'Forgive a node\'s failed turn'
+complete -c lockkeeper -n __fish_use_subcommand -a retry -d 'Clear a node\'s failed turn'
 complete -c lockkeeper -n '__fish_seen_subcommand_from retry' -l kubeconfig -rF -d 'your credential\'s FILE, instead of KUBECONFIG or ~/.kube/config'
 complete -c lockkeeper -n '__fish_seen_subcommand_from retry' -l config -rF -d 'the host\'s FILE, instead of /etc/lockkeeper/lockkeeper.toml'
 complete -c lockkeeper -n '__fish_seen_subcommand_from retry' -l help -s h -d 'show this'

@@ -9,7 +9,7 @@ _lockkeeper_commands() {
 		'wait:Wait until the fleet or a node is up to date, idle or held'
 		'plan:Show what changes would cost and when, before they happen'
 		'check-config:Check this host'\''s configuration'
-		'retry:Forgive a node'\''s failed turn'
+		'retry:Clear a node'\''s failed turn'
 		'confirm:Confirm a hook that a node'\''s turn waits for'
 		'stop:Emergency stop: nothing is promoted, no host commits'
 		'go:End the emergency stop'

@@ -38,8 +38,8 @@ coordinator sees it, is an event:
 | refused | the host will not do it, and has not |
 | failed | the host did it, it did not work, and the host is not healthy |
 | failed, healthy | it did not work, but the host is healthy |
-| overdue, Abort | longer than the time-out, and onTimeout is Abort |
-| overdue, Wait | longer than the time-out, and onTimeout is Wait, or the state only waits |
+| overdue, Abort | longer than the timeout, and onTimeout is Abort |
+| overdue, Wait | longer than the timeout, and onTimeout is Wait, or the state only waits |
 | taken back | the host said nothing at all in the turn's first state, and nothing was marked or committed |
 | retry | an admin's annotation names the turn that failed |
 | replaced | the Node object is another one than was granted |

@@ -107,7 +107,7 @@ func TestTurnedRoundEndsADrain(t *testing.T) {
 	h, _ := draining(t)
 	h.promote("before-uncordon", nil)
 	until(t, "the new state to be seen", func() bool { return h.status().State == "before-uncordon" })
-	h.evictsNothing("the turn was turned round")
+	h.evictsNothing("the turn was backed out")
 }
 
 func TestPauseEndsADrain(t *testing.T) {
@@ -119,7 +119,7 @@ func TestPauseEndsADrain(t *testing.T) {
 	h.goesOn()
 }
 
-// Whoever uncordons in mid-drain wants the node; and the process that is stopped evicts nothing more.
+// Whoever uncordons during the drain wants the node; and the process that is stopped evicts nothing more.
 func TestUncordonAndTheEndOfTheProcessEndADrain(t *testing.T) {
 	h, _ := draining(t)
 	h.stop()

@@ -104,7 +104,7 @@ func TestSessionsAreWarnedAndHaveTheirDelay(t *testing.T) {
 	}
 }
 
-// What comes between ends the delay, and who was warned is told. When it has gone the delay begins anew; nobody waits for
+// What comes between ends the delay, and who was warned is told. When it has gone the delay begins again; nobody waits for
 // who has left.
 func TestInhibitorInTheDelayCallsOff(t *testing.T) {
 	h := startHost(t, func(h *host) { h.opts.Settings.SessionDelay = time.Hour })

@@ -168,7 +168,7 @@ func TestWaitingHostLooksAgain(t *testing.T) {
 	}
 }
 
-// lookedAgain is how long after a look at the Lease the next one came; for ever if it has not come.
+// lookedAgain is how long after a look at the Lease the next one came; indefinitely if it has not come.
 func (h *host) lookedAgain(last time.Time) time.Duration {
 	looks := h.w.requests("GET lease")
 	if i := slices.IndexFunc(looks, func(r request) bool { return r.at.After(last) }); i >= 0 {

@@ -225,7 +225,7 @@ func TestOwnerDies(t *testing.T) {
 		{name: "interrupted amid its start", signal: syscall.SIGINT, processes: 2, amidStart: true},
 		{name: "tests interrupted", signal: syscall.SIGINT, tests: true, processes: 4},
 		{name: "tests interrupted amid a start", signal: syscall.SIGINT, tests: true, processes: 3, amidStart: true},
-		{name: "quit by a test's time-out", signal: syscall.SIGQUIT, processes: 6, dirStays: true},
+		{name: "quit by a test's timeout", signal: syscall.SIGQUIT, processes: 6, dirStays: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -52,7 +52,7 @@ func ownControlPlane() int {
 	return 0
 }
 
-// testsWithOneMore are tests that start a second control plane and then wait for ever.
+// testsWithOneMore are tests that start a second control plane and then wait indefinitely.
 type testsWithOneMore struct{}
 
 func (testsWithOneMore) Run() int {

@@ -168,7 +168,7 @@ func TestEveryMetricIsServed(t *testing.T) {
 	is(t, h, "its word that all is well", func(s local.Status) bool { return s.Metrics == "" })
 }
 
-// Health is served before there is an API server, and says what a person has to mend on this host.
+// Health is served before there is an API server, and says what a user has to fix on this host.
 func TestHealth(t *testing.T) {
 	must(t, cp.ApplyLockkeeper(t.Context()))
 	good, err := cp.NodeKubeconfig("health-1")

@@ -45,7 +45,7 @@ const (
 	goOn
 	recreateLease
 	recreateNode
-	forgive
+	clearTurn
 
 	// Faults: each costs one.
 	crash
@@ -79,7 +79,7 @@ var kindNames = map[kind]string{
 	start: "start", goDown: "down", report: "kubelet", notReady: "not-ready", heal: "heal", confirm: "confirm",
 	list: "list", watch: "watch", lateDecision: "too-late", watchLease: "watch-lease", decide: "decide", sendWrite: "send",
 	settleWrite: "settle", landUnknown: "lands", landOrphan: "lands-late", campaign: "campaign",
-	resume: "resume", attach: "attach", manage: "manage", goOn: "go", recreateLease: "recreate-lease", recreateNode: "recreate", forgive: "retry",
+	resume: "resume", attach: "attach", manage: "manage", goOn: "go", recreateLease: "recreate-lease", recreateNode: "recreate", clearTurn: "retry",
 	crash: "CRASH", rollback: "ROLLBACK", killProcess: "KILL", cancel: "CANCEL", restage: "RESTAGE", refuseReboot: "REFUSE-REBOOT",
 	failApply: "FAIL-APPLY", sicken: "SICKEN", latePod: "LATE-POD", cordon: "CORDON", uncordon: "UNCORDON", pause: "PAUSE",
 	detach: "DETACH", forceDetach: "FORCE-DETACH", unmanage: "UNMANAGE", strip: "STRIP", deleteNode: "DELETE", age: "AGE",

@@ -57,7 +57,7 @@ func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
 		failed := t != 0 && (t == api.turn && results[api.grant.result] == v1alpha1.ResultFailed ||
 			t == api.turn && api.says(v1alpha1.ReportFailed) || t == api.last.turn && results[api.last.result] == v1alpha1.ResultFailed)
 		if failed && api.retry != t {
-			do(forgive, 0, write(func(o *object) { o.retry = t }))
+			do(clearTurn, 0, write(func(o *object) { o.retry = t }))
 		}
 	}
 	if m.fault(s, cordon) && !api.unsched {

@@ -48,11 +48,11 @@ var bugNames = []string{
 	"no bug", "no epoch check at the commit", "commit without resourceVersion", "a first decision from a cached list",
 	"no boot id in acks", "uncordon without mark", "slot freed before the uncordon", "a foreign epoch promoted",
 	"budget off by one", "wants published before all sources were read", "the boot id taken only at the grant",
-	"done after the boot and the fresh wants in two writes", "a time-out that restarts at each failover",
+	"done after the boot and the fresh wants in two writes", "a timeout that restarts at each failover",
 	"a term that survives a blanked Lease", "a silent host's mark left behind",
 	"a turn that waits in silence",
 	"pods not looked at before the commit", "a commit by the want of the grant", "the boot id not checked before the reboot",
-	"a move that is not in the table", "a commit that bars nothing", "one turn turned back after the other",
+	"a move that is not in the table", "a commit that bars nothing", "one turn backed out after the other",
 	"a process that does not tell that it is another",
 	"a release that leaves the host's keys to the host", "a host that publishes after its release",
 }

@@ -48,7 +48,7 @@
 // past is dead. A write that changes nothing of what the model keeps (held, a
 // kubelet's heartbeat) is left out: all it does is to kill writes and looks,
 // which the model lets happen anyway. Time is a fault (AGE) by which longer than
-// every time-out passes for one Node. The order of equals (zones, boot times,
+// every timeout passes for one Node. The order of equals (zones, boot times,
 // names) is every order: Decide is called under each naming of the nodes. The
 // settle time is 0, no node is a control-plane node, and nobody asks for a
 // reboot by annotation; the hosts have no hook units of their own.

@@ -133,7 +133,7 @@ func (m *model) machineFaults(s *state, n *node, do doer) {
 	}
 }
 
-// ages lets longer than every time-out pass for what stands on one Node,
+// ages lets longer than every timeout pass for what stands on one Node,
 // whoever sees it. Decide compares no time of one Node with one of another but
 // to settle, which is 0 here.
 func (m *model) ages(n *node) {

@@ -43,7 +43,7 @@ type hostRecord struct {
 type ackRecord struct{ turn, boot, state, word, reason uint8 }
 
 // grantRecord holds ages in place of times: how many times the longest of all
-// time-outs has passed since.
+// timeouts has passed since.
 type grantRecord struct {
 	turn, epoch, uid, boot, wants, change, version uint8
 	drains, only                                   bool
@@ -102,7 +102,7 @@ func (o *object) committed() bool {
 // now is the one moment of the model; epochs of time lie eon before it.
 var now = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-const eon = 400 * time.Hour // longer than any time-out may be
+const eon = 400 * time.Hour // longer than any timeout may be
 
 func id(prefix string, n uint8) string {
 	if n == 0 {

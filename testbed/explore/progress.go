@@ -29,7 +29,7 @@ func newProgress(m *model) *progress {
 var fair = []kind{
 	heal, start, goDown, report, seeNode, readRest, poll, evicted, applied, confirm, sendWrite, settleWrite,
 	watchLease, watch, list, campaign, stepHost, decide, expire,
-	recreateNode, recreateLease, goOn, resume, attach, manage, forgive,
+	recreateNode, recreateLease, goOn, resume, attach, manage, clearTurn,
 }
 
 var fairRank = func() map[kind]int {
@@ -58,7 +58,7 @@ func (p *progress) run(k key) string {
 		rest := false
 		if at, again := onPath[k]; again {
 			if lastWrite > at {
-				return fmt.Sprintf("without faults it goes round for ever, over %d steps", len(path)-at)
+				return fmt.Sprintf("without faults it goes round indefinitely, over %d steps", len(path)-at)
 			}
 			rest = true // whoever waits looks again every ten seconds
 		}
@@ -78,7 +78,7 @@ func (p *progress) run(k key) string {
 			return text
 		}
 		if waits >= 0 && aged < 2*p.Nodes+2 {
-			// It waits, and nothing holds it: a time-out has to help.
+			// It waits, and nothing holds it: a timeout has to help.
 			if aged++; aged == 1 {
 				p.late++
 			}
@@ -87,7 +87,7 @@ func (p *progress) run(k key) string {
 			continue
 		}
 		if waits >= 0 {
-			return fmt.Sprintf("n%d waits for ever in %s, and nothing says why", waits+1, p.objects[s.n[waits].api].st())
+			return fmt.Sprintf("n%d waits indefinitely in %s, and nothing says why", waits+1, p.objects[s.n[waits].api].st())
 		}
 		if next, ok = p.adminEnds(&s); !ok {
 			break

@@ -242,7 +242,7 @@ func presentBoot(_ *model, e *event, _, _ *state) string {
 func clockRuns(_ *model, e *event, _, _ *state) string {
 	b, a := &e.before.grant, &e.after.grant
 	if e.writer == leadWrites && e.before.state == e.after.state && b.turn == a.turn && b.turn != 0 && a.stage < b.stage {
-		return "a time-out begins anew"
+		return "a timeout begins again"
 	}
 	return ""
 }
@@ -268,7 +268,7 @@ func turnedBackOfNeed(m *model, e *event, before, s *state) string {
 		}
 	}
 	if back > 0 && back > gone-m.Budget {
-		return fmt.Sprintf("%d turned back, where %d are unavailable and do not give back, and %d may be", back, gone, m.Budget)
+		return fmt.Sprintf("%d backed out, where %d are unavailable and do not give back, and %d may be", back, gone, m.Budget)
 	}
 	return ""
 }

@@ -102,7 +102,7 @@ func difference(b, a *object) string {
 		add(b.wants != 0, "wants no more")
 	}
 	add(b.grant.turn != 0 && a.grant.turn != 0 && b.grant.epoch != a.grant.epoch, "epoch %s", epochName(a.grant.epoch))
-	add(a.grant.result != b.grant.result && a.grant.turn != 0, "turned round: %s %s", results[a.grant.result], reasons[a.grant.reason])
+	add(a.grant.result != b.grant.result && a.grant.turn != 0, "backed out: %s %s", results[a.grant.result], reasons[a.grant.reason])
 	add(a.grant.turn != 0 && b.grant.turn != 0 && (a.grant.frozen > 0) != (b.grant.frozen > 0), "frozen %t", a.grant.frozen > 0)
 	add(a.last != b.last && a.last.turn != 0, "last %s %s", results[a.last.result], reasons[a.last.reason])
 	add(a.paused != b.paused, "paused %t", a.paused)

@@ -22,7 +22,7 @@ type Result struct {
 	// but 0 is a hole in the search.
 	Disposed int
 	// Ran is how many states were run on, without further faults, to their
-	// rest; Late is in how many of them a time-out had to help.
+	// rest; Late is in how many of them a timeout had to help.
 	Ran, Late int
 	// Held counts why turns were held where they came to rest.
 	Held map[v1alpha1.Reason]int
@@ -45,7 +45,7 @@ func (r *Result) String() string {
 	text := fmt.Sprintf("explore: %s: %s states, %s transitions, depth %d, %.1f s, %d violations",
 		r.Config, thousands(r.States), thousands(r.Transitions), r.Depth, r.Took.Seconds(), violations)
 	if r.Ran > 0 {
-		text += fmt.Sprintf("; %s run to rest, %s of them by a time-out", thousands(r.Ran), thousands(r.Late))
+		text += fmt.Sprintf("; %s run to rest, %s of them by a timeout", thousands(r.Ran), thousands(r.Late))
 	}
 	if !r.Whole {
 		text += "; NOT WHOLE"

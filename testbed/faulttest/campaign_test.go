@@ -311,7 +311,7 @@ func (c *campaign) liftOne(i int) {
 }
 
 // recover waits until every host is updated and back. What a fault took away comes back by what a person, the engine or the
-// service manager would do: an update that was lost in a crash is staged again, a turn that failed is forgiven.
+// service manager would do: an update that was lost in a crash is staged again, a turn that failed is cleared.
 func (c *campaign) recover() {
 	late := time.NewTimer(recovered)
 	defer late.Stop()
@@ -364,7 +364,7 @@ func (c *campaign) missing(h *simhost.Host) string {
 	case (n.Held == v1alpha1.ReasonFailed || n.State == v1alpha1.StateIdle && n.Last != nil && n.Last.Result == v1alpha1.ResultFailed) &&
 		n.Retry != c.failed(&n):
 		c.patch(h.Name(), map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationRetry: c.failed(&n)}}})
-		return "is forgiven"
+		return "is cleared"
 	case h.Version() != c.version() || n.State != v1alpha1.StateIdle || n.BootID != h.BootID() || !n.Ready || n.Unschedulable || n.Mark ||
 		n.Wants != v1alpha1.WantsNothing || !n.HostReported() || len(n.Problems) > 0:
 		return fmt.Sprintf("runs %s and is %s (held %q, ready %t, unschedulable %t, mark %t, wants %q, ack %s, problems %v), and says %q",

@@ -171,7 +171,7 @@ var clusterFaults = []kind{
 		if !apierrors.IsNotFound(err) {
 			c.must(err)
 		}
-		return "it is made anew", func() { ignore(h.StartKubelet()) }
+		return "it is made again", func() { ignore(h.StartKubelet()) }
 	}},
 }
 

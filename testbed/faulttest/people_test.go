@@ -89,7 +89,7 @@ var peopleFaults = []kind{
 			switch key {
 			case v1alpha1.AnnotationRequest, v1alpha1.AnnotationRetry, v1alpha1.AnnotationLast:
 				// Two are a person's, whom nobody corrects; the record of a turn that is over is reported as unreadable, and
-				// written anew only at the end of the next turn.
+				// written again only at the end of the next turn.
 				c.edit(h, "annotations", key, "")
 			}
 		}

@@ -231,7 +231,7 @@ func testFussy(h *watchedHost) {
 	h.until(since, "to be held", func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelHeld] == "Failed" })
 	for _, args := range [][]string{{"status", h.Name()}, {"status"}} {
 		status := admin(h.t, args...)
-		for _, want := range []string{"HALTED: nothing is granted", "`lockkeeper retry NODE` forgives " + h.Name(), "ApplyFailed", "restart of fussy.service failed (exit-code, ExecStart=sh status 3)"} {
+		for _, want := range []string{"HALTED: nothing is granted", "`lockkeeper retry NODE` clears " + h.Name(), "ApplyFailed", "restart of fussy.service failed (exit-code, ExecStart=sh status 3)"} {
 			if !strings.Contains(status, want) {
 				h.t.Errorf("lockkeeper %v does not say %q:\n%s", args, want, status)
 			}
@@ -240,7 +240,7 @@ func testFussy(h *watchedHost) {
 }
 
 // testWriter: a file that is mended is another change, but the line stands until
-// the node is forgiven. The turn then is for what else has come as well: a unit
+// the node is cleared. The turn then is for what else has come as well: a unit
 // that writes the very file by whose rule it is reloaded makes one failed turn, and
 // no endless row of them.
 func testWriter(h *watchedHost) {
@@ -330,7 +330,7 @@ func testEmptyVar(h *watchedHost) {
 
 func (h *watchedHost) retry() {
 	h.t.Helper()
-	if out := admin(h.t, "retry", h.Name()); !strings.Contains(out, "is forgiven") {
+	if out := admin(h.t, "retry", h.Name()); !strings.Contains(out, "is cleared") {
 		h.t.Fatalf("lockkeeper retry: %s", out)
 	}
 }

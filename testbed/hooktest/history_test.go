@@ -25,7 +25,7 @@ type history struct {
 	mu       sync.Mutex
 	versions []*corev1.Node
 	lost     watch.EventType // why there are no more of them
-	changed  chan struct{}   // closed and made anew with each
+	changed  chan struct{}   // closed and made again with each
 }
 
 // follow begins the history of a Node with the version that it has now.

@@ -102,7 +102,7 @@ func TestTurnsWithHookUnits(t *testing.T) {
 	must(t, h.StageUpdate(t.Context(), "4.2.0"))
 	node("to want the update", time.Minute, func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelWants] == "reboot" })
 	n = node("to be in before-drain", 4*time.Minute, func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelState] == "before-drain" })
-	// A boot reads it anew: it is no change any more after that, and makes no turn.
+	// A boot reads it again: it is no change any more after that, and makes no turn.
 	exec(t, h, "echo changed >/etc/before-boot")
 	node("to want the file's change as well", 4*time.Minute, func(n *corev1.Node) bool {
 		return strings.Contains(n.Annotations[v1alpha1.AnnotationHost], "/etc/before-boot")

@@ -241,7 +241,7 @@ func TestLeastPrivilege(t *testing.T) {
 		r.told(controlplane.LockkeeperNamespace, "Lease", controlplane.LockkeeperLease, v1alpha1.EventStopLifted, i+1)
 	}
 
-	// A turn that fails, and is forgiven: the node is granted twice.
+	// A turn that fails, and is cleared: the node is granted twice.
 	hooks.Release("backup")
 	r.hosts["lp-3"].SetNextBoot(simhost.NextBoot{Rollback: true})
 	must(t, r.hosts["lp-3"].StageUpdate("4.2.0"))

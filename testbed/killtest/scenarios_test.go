@@ -30,7 +30,7 @@ var (
 		arm()
 		f.stage()
 	}}
-	// midway arms in mid-turn, for what happens all the time.
+	// midway arms during the turn, for what happens all the time.
 	midway = scenario{"the middle of a turn", func(f *fleet, arm func()) {
 		f.Keep("backup")
 		f.stage()
@@ -50,8 +50,8 @@ var (
 		f.until(guest, "to be idle again", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })
 		f.stage()
 	}}
-	// handover is a coordinator that is told to stop in mid-turn, and its successor.
-	handover = scenario{"a handover in mid-turn", func(f *fleet, arm func()) {
+	// handover is a coordinator that is told to stop during the turn, and its successor.
+	handover = scenario{"a handover during the turn", func(f *fleet, arm func()) {
 		f.Keep("storage")
 		f.stage()
 		epoch := f.reaches(v1alpha1.StateBeforeDrain).Grant.Epoch

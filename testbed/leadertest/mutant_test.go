@@ -50,7 +50,7 @@ var aims = []*aim{
 	},
 	{
 		// A host's commit is on its way when its leader goes. The successor finds one node more unavailable than the budget
-		// allows, a person's cordon, and turns the node round. Then the commit arrives.
+		// allows, a person's cordon, and backs the turn out. Then the commit arrives.
 		name:   "the commit's resourceVersion",
 		stroke: stroke{how: stopped, at: commit, nth: 1, cordon: true, sure: true},
 		stage:  func(r *round) { r.stage(guest) },

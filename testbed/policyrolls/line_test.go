@@ -35,7 +35,7 @@ func TestLineStops(t *testing.T) {
 		"Valid True Valid; Progressing False UpToDate; Halted False WithinMaxFailed")
 	s.nothingBegins("node-5", "node-2", "node-3")
 	if n := s.host("node-1").Reboots(); n != 1 {
-		t.Errorf("node-1 was rebooted %d times before it was forgiven, expected once", n)
+		t.Errorf("node-1 was rebooted %d times before it was cleared, expected once", n)
 	}
 
 	s.lockkeeper("retry", "node-1")

@@ -111,7 +111,7 @@ hooks:
   beforeUncordon: [{name: undo, timeout: 1s, onTimeout: Wait}]`)
 		h := s.hosts(1)[0]
 		s.stage(h)
-		s.until(h, "to be turned round, and to wait for the undoing", func(n *turn.Node) bool {
+		s.until(h, "to be backed out, and to wait for the undoing", func(n *turn.Node) bool {
 			return n.State == v1alpha1.StateBeforeUncordon && n.Held == v1alpha1.ReasonOverdue &&
 				n.Grant != nil && n.Grant.Result == v1alpha1.ResultBackedOut && n.Grant.Reason == v1alpha1.ReasonOverdue
 		})
@@ -136,7 +136,7 @@ hooks:
 		s.confirm(h, "out-1")
 		s.until(h, "to have out-1 confirmed", func(n *turn.Node) bool { return n.Hooks["out-1"] == n.Turn })
 		s.cancel(h)
-		s.until(h, "to be turned round, with no hook's word", func(now *turn.Node) bool {
+		s.until(h, "to be backed out, with no hook's word", func(now *turn.Node) bool {
 			return now.Turn == n.Turn && now.State == v1alpha1.StateBeforeUncordon && len(now.Hooks) == 0
 		})
 		s.runs("in", h.Name())

@@ -259,7 +259,7 @@ func (s *scene) turns(h *simhost.Host) []string {
 		if !found {
 			continue
 		}
-		fields := strings.Fields(rest) // the state, "turn", its id and, once it is turned round, result and reason
+		fields := strings.Fields(rest) // the state, "turn", its id and, once it is backed out, result and reason
 		if len(fields) >= 5 {
 			word = fields[3] + " " + fields[4]
 		}

@@ -81,7 +81,7 @@ var (
 		return func() {
 				s.reaches(h, v1alpha1.StateBeforeReboot)
 				s.drop(h, sentinel)
-				s.until(h, "to be turned round", func(n *turn.Node) bool {
+				s.until(h, "to be backed out", func(n *turn.Node) bool {
 					return n.State == v1alpha1.StateBeforeUncordon && n.HostReported() && n.Wants == v1alpha1.WantsNothing
 				})
 			}, func() {
@@ -211,7 +211,7 @@ func (r wantRow) play(s *scene) {
 		s.add(h, r.got)
 	}
 	if r.lost != "" && strings.HasPrefix(r.turns[0], string(v1alpha1.ResultCancelled)) {
-		s.over(h, 1) // it is turned round by itself
+		s.over(h, 1) // it is backed out by itself
 		if n := s.evictions(h); n > 0 && r.at.name == draining.name {
 			s.t.Errorf("%d pods were evicted from %s", n, h.Name())
 		}

@@ -73,7 +73,7 @@ func command(ctx context.Context, args ...string) *exec.Cmd {
 func (b *boot) start(cmd *exec.Cmd) error {
 	started := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // for ever: the thread ends with the goroutine
+		runtime.LockOSThread() // indefinitely: the thread ends with the goroutine
 		started <- func() error {
 			host, err := unix.PidfdOpen(b.pid, 0)
 			if err != nil {

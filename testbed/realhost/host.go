@@ -53,7 +53,7 @@ type Host struct {
 	power    bool // false: it stays down
 	crashing bool
 	failed   error         // why it could not be booted
-	changed  chan struct{} // closed and made anew when one of these changes
+	changed  chan struct{} // closed and made again when one of these changes
 }
 
 // A boot is one run of the host's systemd.
@@ -251,7 +251,7 @@ func (h *Host) current() *boot {
 	return h.boot
 }
 
-// stop takes the power away for ever and returns when nothing of the host runs; its lab's janitor removes the rest.
+// stop takes the power away indefinitely and returns when nothing of the host runs; its lab's janitor removes the rest.
 func (h *Host) stop() {
 	h.end()
 	<-h.stopped

@@ -109,7 +109,7 @@ var lawful = []struct {
 	{"kubectl's cordon needs no declaration", func(s *script) {
 		s.write("n1", unschedulable(true), func(n *corev1.Node) { n.ManagedFields = owns("kubectl-cordon") })
 	}},
-	{"a person uncordons in mid-drain", func(s *script) {
+	{"a person uncordons during the drain", func(s *script) {
 		s.e.declared = []Declaration{{Uncordon, "n1", "a person"}}
 		s.grant("n1", "t1")
 		s.cordon("n1")
@@ -119,7 +119,7 @@ var lawful = []struct {
 		s.write("n1", word(v1alpha1.ReportDone))
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultBackedOut))
 	}},
-	{"a crash in mid-drain, updated by it", func(s *script) {
+	{"a crash during the drain, updated by it", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", ready(false))
@@ -128,7 +128,7 @@ var lawful = []struct {
 		s.giveBack("n1", "t1")
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
 	}},
-	{"a crash in mid-drain, drained on in the new boot", func(s *script) {
+	{"a crash during the drain, drained on in the new boot", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", ready(true), boots("boot-2"))
@@ -163,7 +163,7 @@ var lawful = []struct {
 		s.giveBack("n1", "t1")
 		s.finish("n1")
 	}},
-	{"a late grant is turned back", func(s *script) {
+	{"a late grant is backed out", func(s *script) {
 		// Sent by e1 before it lost the Lease; e2 listed the Nodes before it landed.
 		s.lead("e2")
 		s.grant("n1", "t1")
@@ -209,7 +209,7 @@ var lawful = []struct {
 		s.stop(true)
 		s.reboot("n1")
 	}},
-	{"paused in mid-drain, and resumed", func(s *script) {
+	{"paused during the drain, and resumed", func(s *script) {
 		s.pod("p", "n1")
 		s.grant("n1", "t1")
 		s.cordon("n1")
@@ -316,7 +316,7 @@ var lawful = []struct {
 		s.giveBack("n1", "t1")
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultBackedOut))
 	}},
-	{"failed, and forgiven", func(s *script) {
+	{"failed, and cleared", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.drained("n1", "t1")

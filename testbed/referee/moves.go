@@ -166,7 +166,7 @@ func (e *engine) within(n *node, before, after *turn.Node) {
 }
 
 // promoted: states that end by the host's word. The word must stand on the version before, from the boot that its kubelet
-// speaks from. A turn that has committed to an apply or a reboot is turned round by nobody.
+// speaks from. A turn that has committed to an apply or a reboot is backed out by nobody.
 func (e *engine) promoted(n *node, before, after *turn.Node) {
 	says := before.HasReport
 	switch before.State {
@@ -175,8 +175,8 @@ func (e *engine) promoted(n *node, before, after *turn.Node) {
 			e.breaks(Promotion, n.name, "draining -> %s, and the host did not say done (it said %q)", after.State, before.Ack)
 		}
 	case v1alpha1.StateRebooting, v1alpha1.StateApplying:
-		forgiven := before.Retry == before.Turn && (says(v1alpha1.ReportFailed) || before.State == v1alpha1.StateRebooting && before.Rebooted())
-		if before.Committed() && !says(v1alpha1.ReportDone) && !says(v1alpha1.ReportFailed) && !says(v1alpha1.ReportRefused) && !forgiven {
+		cleared := before.Retry == before.Turn && (says(v1alpha1.ReportFailed) || before.State == v1alpha1.StateRebooting && before.Rebooted())
+		if before.Committed() && !says(v1alpha1.ReportDone) && !says(v1alpha1.ReportFailed) && !says(v1alpha1.ReportRefused) && !cleared {
 			e.breaks(Promotion, n.name, "%s -> %s after the commit, and the host said neither done, failed nor refused in this boot (it said %q)",
 				before.State, after.State, before.Ack)
 		}

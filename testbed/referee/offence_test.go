@@ -192,7 +192,7 @@ var offences = []struct {
 		s.write("n1", boots("boot-2"))
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
 	}},
-	{"turned round after the commit", []Rule{Promotion}, func(s *script) {
+	{"backed out after the commit", []Rule{Promotion}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.drained("n1", "t1")
@@ -388,7 +388,7 @@ var offences = []struct {
 		s.drained("n1", "t1")
 		s.reboot("n1")
 	}},
-	{"rebooted after the turn was turned round", []Rule{Reboot}, func(s *script) {
+	{"rebooted after the turn was backed out", []Rule{Reboot}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.drained("n1", "t1")
@@ -462,7 +462,7 @@ var offences = []struct {
 		s.cordon("n1")
 		s.pod("p", "n2", evict)
 	}},
-	{"evicted long after the turn was turned round", []Rule{Evict}, func(s *script) {
+	{"evicted long after the turn was backed out", []Rule{Evict}, func(s *script) {
 		s.pod("p", "n1")
 		s.grant("n1", "t1")
 		s.cordon("n1")

@@ -107,7 +107,7 @@ func (e *engine) mayEvict(n *node) bool {
 // always is a time that never comes.
 var always = time.Unix(1<<40, 0)
 
-// followEvictions: a host that is turned round learns it from its watch and calls back what it has sent; what is on its way
+// followEvictions: a host that is backed out learns it from its watch and calls back what it has sent; what is on its way
 // lands. When it uncordons it knows, and sends no more.
 func (e *engine) followEvictions(n *node) {
 	switch {

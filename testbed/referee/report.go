@@ -54,7 +54,7 @@ type Report struct {
 	// Evictions are the pods that were evicted.
 	Evictions int
 	// LateGrants are the grants that came when the Lease named another epoch than theirs; LateGrantsOpen those of them that
-	// are neither turned back nor taken over yet.
+	// are neither backed out nor taken over yet.
 	LateGrants, LateGrantsOpen int
 	// Terms are the epochs that the Lease has named.
 	Terms int

@@ -20,11 +20,11 @@ const (
 	// host that had not spoken; or the turn of a node in a turn was exchanged.
 	Grant Rule = "Grant"
 	// Epoch: a grant carries an epoch that no Lease ever named, or a turn was promoted by another epoch than its own (it may
-	// be turned round by any).
+	// be backed out by any).
 	Epoch Rule = "Epoch"
 	// Promotion: a state that ends by the host's word was left without it.
 	Promotion Rule = "Promotion"
-	// LateGrant: a stale leader's grant was neither turned back nor taken over although a leader had time to.
+	// LateGrant: a stale leader's grant was neither backed out nor taken over although a leader had time to.
 	LateGrant Rule = "LateGrant"
 	// Stop: something went on under the emergency stop, longer than a look at the Lease may be old.
 	Stop Rule = "Stop"

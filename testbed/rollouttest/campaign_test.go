@@ -162,7 +162,7 @@ func (c *campaign) spread() {
 }
 
 // recover waits until every host is updated and back. An update that was lost in a crash is staged again, and a turn that
-// failed by one is forgiven: both are what a person, or the engine, would do.
+// failed by one is cleared: both are what a person, or the engine, would do.
 func (c *campaign) recover() {
 	ctx := c.within(recovered)
 	tick := time.NewTicker(10 * lookEvery)
@@ -203,10 +203,10 @@ func (c *campaign) missing(h *simhost.Host) string {
 		return "has its update staged again"
 	case n.State == v1alpha1.StateIdle && n.Held == v1alpha1.ReasonFailed && n.Retry != n.Last.Turn:
 		c.annotate(h.Name(), v1alpha1.AnnotationRetry, n.Last.Turn)
-		return "is forgiven"
+		return "is cleared"
 	case n.State == v1alpha1.StateIdle && n.Last != nil && n.Last.Result == v1alpha1.ResultFailed && n.Retry != n.Last.Turn:
 		c.annotate(h.Name(), v1alpha1.AnnotationRetry, n.Last.Turn)
-		return "is forgiven"
+		return "is cleared"
 	case h.Version() != newVersion || n.State != v1alpha1.StateIdle || n.BootID != h.BootID() || !n.Ready || n.Unschedulable ||
 		n.Wants != v1alpha1.WantsNothing || !n.HostReported():
 		return fmt.Sprintf("runs %s and is %s (held %q, ready %t, unschedulable %t, wants %q)",

@@ -24,7 +24,7 @@ hooks:
 // blocker is an inhibitor that forbids shutdowns.
 var blocker = simhost.Inhibitor{What: "shutdown", Who: "backup", Why: "a backup runs", Mode: "block"}
 
-// TestCancel takes an update back without a signal, in each state in which that turns the node round.
+// TestCancel takes an update back without a signal, in each state in which that backs the turn out.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"

@@ -40,7 +40,7 @@ func TestOnlyNode(t *testing.T) {
 func TestSilentHost(t *testing.T) {
 	t.Parallel()
 	const silent = "node-1" // the first of its zone, and no coordinator's host
-	// The others have to be heard in that time, or they are turned back for an hour.
+	// The others have to be heard in that time, or they are backed out for an hour.
 	s := play(t, 3, 0, "{rollout: {settle: 1s, backoff: 1h}, timeouts: {seen: 20s}}", func(o *rig.Options) {
 		o.Fleet.Zones = []string{"a", "b", "c"}
 		o.Fleet.Each = func(i int, o *simhost.Options) { o.Coordinator = i == 2 }
@@ -137,7 +137,7 @@ func TestHostThatDoesNotComeBack(t *testing.T) {
 }
 
 // TestNodeDeletedInMidTurn deletes the Node object of a host that was drained. The slot is free; the new Node object, which
-// the kubelet's restart makes, is another one, and begins anew.
+// the kubelet's restart makes, is another one, and begins again.
 func TestNodeDeletedInMidTurn(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"

@@ -8,7 +8,7 @@ import (
 )
 
 // TestCrashInMidDrain takes a host's power away while it drains. Whatever it comes up with, its engine is IDLE then and its
-// want gone: the node is turned round, and neither drained nor rebooted once more.
+// want gone: the node is backed out, and neither drained nor rebooted once more.
 func TestCrashInMidDrain(t *testing.T) {
 	t.Parallel()
 	for name, updated := range map[string]bool{"comes up updated": true, "comes up as it was": false} {

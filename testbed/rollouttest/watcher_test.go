@@ -45,7 +45,7 @@ func (s *scene) watch() *watcher {
 		running.Go(func() {
 			body, err := json.Marshal(map[string]any{"metadata": map[string]any{
 				"annotations": map[string]string{v1alpha1.HookAnnotation(hook): turn}}})
-			// Until it is there: an API server that is away for a while must not leave a stage waiting for ever.
+			// Until it is there: an API server that is away for a while must not leave a stage waiting indefinitely.
 			for err == nil && ctx.Err() == nil {
 				_, err := client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "hook-" + hook})
 				if err == nil || apierrors.IsNotFound(err) {

@@ -58,7 +58,7 @@ type Host struct {
 	staged   string // what the next boot boots; "" for the same again
 	boots    int
 	reboots  int
-	changed  chan struct{} // closed and made anew when one of these changes
+	changed  chan struct{} // closed and made again when one of these changes
 }
 
 // Start makes a host and boots it. It returns when lockkeeper, the kubelet and the rest were started; the Node comes a moment

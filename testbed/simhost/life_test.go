@@ -142,7 +142,7 @@ func TestKubeletStopsAndComesBack(t *testing.T) {
 	h.StopKubelet()
 	_, err := cp.WaitNode(soon(t), "kubelet", "to be called silent", func(n *corev1.Node) bool { return readyOf(n) == corev1.ConditionUnknown })
 	must(t, err)
-	// A Node deleted meanwhile is made anew by the kubelet's start.
+	// A Node deleted meanwhile is made again by the kubelet's start.
 	must(t, cp.Client().CoreV1().Nodes().Delete(soon(t), "kubelet", metav1.DeleteOptions{}))
 	must(t, h.StartKubelet())
 	n := ready(t, h)

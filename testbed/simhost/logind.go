@@ -58,7 +58,7 @@ type Logind struct {
 	props      *prop.Properties
 	preparing  bool
 	inhibitors map[*inhibitor]struct{}
-	freed      chan struct{} // closed and made anew when an inhibitor goes
+	freed      chan struct{} // closed and made again when an inhibitor goes
 	sessions   map[string]Session
 	terminals  []*Terminal
 	wall       string

@@ -27,7 +27,7 @@ type notifyListener struct {
 
 	mu      sync.Mutex
 	state   Notify
-	changed chan struct{} // closed and made anew at each change
+	changed chan struct{} // closed and made again at each change
 }
 
 func listenNotify(path string) (*notifyListener, error) {

@@ -43,7 +43,7 @@ func (h *Host) startLockkeeperLocked(b *boot) error {
 	return nil
 }
 
-// StopLockkeeper stops lockkeeper as `systemctl stop` does: SIGTERM, SIGKILL after the stop time-out, no restart. It returns
+// StopLockkeeper stops lockkeeper as `systemctl stop` does: SIGTERM, SIGKILL after the stop timeout, no restart. It returns
 // when it is gone.
 func (h *Host) StopLockkeeper() {
 	h.mu.Lock()

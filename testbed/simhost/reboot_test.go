@@ -270,7 +270,7 @@ func TestDelayInhibitors(t *testing.T) {
 
 func TestDelayInhibitorsHaveALimit(t *testing.T) {
 	h, _ := startHost(t, "limit", func(o *Options) { o.InhibitDelayMax = 300 * time.Millisecond })
-	h.Logind().Hold(Inhibitor{What: "shutdown", Who: "test", Why: "for ever", Mode: "delay"})
+	h.Logind().Hold(Inhibitor{What: "shutdown", Who: "test", Why: "indefinitely", Mode: "delay"})
 	began := time.Now()
 	must(t, login(connect(t, h)).Call(loginIface+".RebootWithFlags", 0, uint64(0)).Err)
 	must(t, h.WaitBoots(soon(t), 2))

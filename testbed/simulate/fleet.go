@@ -31,7 +31,7 @@ type Fleet struct {
 	// more decisions have to be made.
 	Resolution metav1.Duration `json:"resolution,omitzero"`
 	// RetryAfter is how long it takes somebody to see a failed node, to mend it
-	// and to say retry; 0 is for ever.
+	// and to say retry; 0 is indefinitely.
 	RetryAfter metav1.Duration `json:"retryAfter,omitzero"`
 	Nodes      []Group         `json:"nodes"`
 	// Gates are when the policies' gates are closed; the rest of the time they

@@ -123,7 +123,7 @@ func (s *sim) move(h *host, m *rollout.Move) error {
 	if !n.InTurn() || s.Resolution.Duration <= time.Second {
 		s.dirty = true // others may follow at once
 	} else if soon := s.now.Add(s.Resolution.Duration); s.again.IsZero() || soon.Before(s.again) {
-		// Nothing can follow but a time-out of the new stage, which this decision
+		// Nothing can follow but a timeout of the new stage, which this decision
 		// did not know of. In a large fleet it is seen to with the next grain.
 		s.again = soon
 	}

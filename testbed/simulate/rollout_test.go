@@ -122,7 +122,7 @@ func TestStopsAtTheFirstFailure(t *testing.T) {
 		"Halted": {4, "1 failed, 0 allowed"}, "Failed": {1, "NotUpdated"}})
 	expect(t, "turns begin", begins(r), "[02 08:00 02 08:10 02 08:20]")
 
-	// The retry at 09:30 forgives the failure that came at 08:30. The node's boot is
+	// The retry at 09:30 clears the failure that came at 08:30. The node's boot is
 	// the youngest by now, so that it comes last; and it fails again.
 	r, err = Run(t.Context(), broken(read(t, fleet("retryAfter: 1h\nlimit: 150m\n"))))
 	if err != nil {
@@ -131,7 +131,7 @@ func TestStopsAtTheFirstFailure(t *testing.T) {
 	expect(t, "turns with retry", r.All.Results, map[v1alpha1.Result]int{"Done": 6, "Failed": 2})
 	expect(t, "turns with retry begin", begins(r), "[02 08:00 02 08:10 02 08:20 02 09:30 02 09:40 02 09:50 02 10:00 02 10:10]")
 
-	// A host that does not come back holds its turn until somebody mends it.
+	// A host that does not come back holds its turn until a user fixes it.
 	r = roll(t, "retryAfter: 1h\n"+one(3, monday, "  takes: {drain: 5m, reboot: never}", "settle: 0s", ""))
 	expect(t, "turns of lost hosts", r.All.Results, map[v1alpha1.Result]int{"Done": 3})
 	// 5 minutes of drain, 30 until the reboot is overdue, 60 until it is mended.
@@ -157,7 +157,7 @@ func TestWindowCloses(t *testing.T) {
 	r := roll(t, one(3, monday, takes, window+"Finish", ""))
 	expect(t, "Finish: turns", r.All.Results, map[v1alpha1.Result]int{"Done": 3})
 	expect(t, "Finish: turns begin", begins(r), "[02 09:00 02 09:55 03 09:00]")
-	// The one of 09:55 is turned round at 10:30, and has its turn the next day; so
+	// The one of 09:55 is backed out at 10:30, and has its turn the next day; so
 	// does the one of the next day's 09:55.
 	r = roll(t, one(3, monday, takes, window+"Cancel", ""))
 	expect(t, "Cancel: turns", r.All.Results, map[v1alpha1.Result]int{"Done": 3, "Cancelled": 2})

@@ -129,7 +129,7 @@ func (b *bench) manyIdle(ctx context.Context, more *simhost.Fleet) error {
 		{"idle, in " + b.window.String(), "measured", "bound", "to bound"},
 		{"requests of a host in an hour", fmt.Sprintf("%.1f", idle), fmt.Sprintf("%.0f", aimIdle), times(idle, aimIdle)},
 		{"  of them seen: " + list(hosts, 1/manyHosts/hours), fmt.Sprintf("%.1f", seen), "", ""},
-		{"  and watches renewed, by the time-outs that they asked for", fmt.Sprintf("%.1f", renewed), "", ""},
+		{"  and watches renewed, by the timeouts that they asked for", fmt.Sprintf("%.1f", renewed), "", ""},
 		{"requests a second of all of them", fmt.Sprintf("%.2f", fleet), fmt.Sprintf("%.2f", aimIdle*manyHosts/3600), times(fleet, aimIdle*manyHosts/3600)},
 		{"  of them the candidates', an hour: " + list(leader, 1/hours), fmt.Sprintf("%.2f", float64(sum(leader))/to.Sub(from).Seconds()), "", ""},
 		{"RSS of a host's process, median", mebibytes(rss), mebibytes(bound), times(float64(rss), bound)},

@@ -194,7 +194,7 @@ func (b *bench) want(ctx context.Context, nodes int) error {
 	})
 }
 
-// told waits, but not for ever, until that many Nodes were told that reason
+// told waits, but not indefinitely, until that many Nodes were told that reason
 // since from, and returns all that the coordinator wrote to Nodes meanwhile.
 func (b *bench) told(ctx context.Context, from time.Time, reason v1alpha1.Reason, nodes int) ([]request, error) {
 	for end := time.Now().Add(spreadWithin); ; {
