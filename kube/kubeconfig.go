@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -171,12 +172,20 @@ type AbsentError string
 
 func (e AbsentError) Error() string { return string(e) }
 
-// find returns the first path at which there is a file.
+// find returns the first path at which there is a file. It opens nothing: a pipe would
+// block. A directory, as a mount of a missing file leaves it, counts only if there is no
+// file at any path.
 func find(paths []string, absent string) (string, error) {
+	err := error(AbsentError(absent))
 	for _, path := range paths {
-		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-			return path, nil
+		info, failed := os.Stat(path)
+		switch {
+		case errors.Is(failed, os.ErrNotExist), errors.Is(failed, syscall.ENOTDIR):
+		case failed != nil || info.Mode().IsRegular():
+			return path, nil // what is wrong with it shows when it is read
+		default:
+			err = fmt.Errorf("kubeconfig %s: it is not a regular file", path)
 		}
 	}
-	return "", AbsentError(absent)
+	return "", err
 }

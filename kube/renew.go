@@ -93,7 +93,10 @@ func (c *Credential) maintain(ctx context.Context, now time.Time) (wait time.Dur
 	}
 	c.warn(now)
 	c.report()
-	for _, at := range []time.Time{c.State().Renews, u.again, u.next, u.gone.Add(goneFor)} {
+	c.reading.Lock()
+	gone := u.gone // a campaign may read the files at the same time
+	c.reading.Unlock()
+	for _, at := range []time.Time{c.State().Renews, u.again, u.next, gone.Add(goneFor)} {
 		if soon := time.Until(at); soon > 0 {
 			wait = min(wait, soon+time.Second/10)
 		}

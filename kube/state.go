@@ -15,6 +15,7 @@ type State struct {
 	Identity string // see Options
 	File     string // the kubeconfig, or where the first one is expected
 	Present  bool   // there is a kubeconfig
+	InUse    bool   // a client uses it. A host's does so also after the kubeconfig has gone
 	// Problem is why the kubeconfig cannot be used, or why its plugin provides no
 	// credential, since ProblemSince; "" if all is well. What the kubeconfig said
 	// before may still be in use.
@@ -63,9 +64,11 @@ func (c *Credential) State() State {
 			s.Renews = renewAt(i.issued, i.expires)
 		}
 	}
-	c.answers.mu.Lock()
-	s.Refused = c.answers.refused
-	c.answers.mu.Unlock()
+	if s.InUse = c.client != nil; s.InUse {
+		c.answers.mu.Lock()
+		s.Refused = c.answers.refused // without a client, only late answers to an earlier one
+		c.answers.mu.Unlock()
+	}
 	if last := c.answers.last.Load(); last != 0 {
 		s.Answered = time.Unix(0, last)
 	}
@@ -95,7 +98,7 @@ func (s *State) Broken(now time.Time) string {
 // Left returns how long the credential is valid, negative if it has expired; ok is
 // false if that is not known.
 func (s *State) Left(now time.Time) (left time.Duration, ok bool) {
-	if !s.Present || s.Expires.IsZero() {
+	if !s.Present && !s.InUse || s.Expires.IsZero() {
 		return 0, false
 	}
 	return s.Expires.Sub(now), true
@@ -106,7 +109,7 @@ func (s *State) Left(now time.Time) (left time.Duration, ok bool) {
 func (s *State) Unhealthy(now time.Time) string {
 	left, known := s.Left(now)
 	switch {
-	case !s.Present:
+	case !s.Present && !s.InUse:
 		return ""
 	case s.Broken(now) != "":
 		return s.name() + ": " + s.Problem

@@ -19,7 +19,7 @@ they name what a host waits for: give them an address that others reach only whe
 - ` + "`/metrics`" + `: what is below, for Prometheus.
 - ` + "`/healthz`" + `: 200 and ` + "`ok`" + `, or 503 and what a user has to fix **on this host**: it has not started yet, a loop of it is stuck,
   the API server refuses one of its credentials, a credential has expired or cannot be read, or the host's credential plugin gives
-  none. That a host's own cannot be read or had counts once it has lasted half a minute; that there is no such file yet does not:
+  none. A problem of a file or a plugin counts once it has lasted ten seconds. That there is no file yet does not count:
   the host has not joined. An API server that is away, and a turn that waits, are no ill health of the host's; lines below the first tell of both.
 
 lockkeeper serves at most 32 clients at the same time; the others wait. Each connection serves one request. lockkeeper cuts off a

@@ -42,9 +42,9 @@ var aims = []*aim{
 			return code == http.StatusOK && r.Referee.Report().LateGrants > 0
 		},
 		mutation: simhost.Mutation{
-			File: "node/turn/commit.go",
-			Old:  "if n.Grant.Epoch != o.Look.Lease.Holder {",
-			New:  "if false && n.Grant.Epoch != o.Look.Lease.Holder {",
+			File: "node/step/commit.go",
+			Old:  "if n.Grant.Epoch != o.Fresh.Lease.Holder {",
+			New:  "if false && n.Grant.Epoch != o.Fresh.Lease.Holder {",
 		},
 		caught: referee.Fence,
 	},
