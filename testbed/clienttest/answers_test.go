@@ -261,9 +261,10 @@ func TestRewoundStore(t *testing.T) {
 	sayWants(t, string(getNode(t, "n1").UID), "n1", true)
 	sayWants(t, string(getNode(t, "n2").UID), "n2", true)
 	until(t, "a grant", func() bool { return len(inTurns(t)) == 1 })
-	// Candidates may see the restored store a little before Restore returns.
-	if took := time.Since(restored); took < settle-time.Second {
-		t.Errorf("granted %v after the store went back, want %v at least", took, settle)
+	// Candidates see the restored store before Restore returns: on a busy machine seconds before. Without the time to settle
+	// the grant comes as soon as there is a term, which is some 4 s after that.
+	if took := time.Since(restored); took < settle-5*time.Second {
+		t.Errorf("granted %v after the store went back, want %v at least", took, settle-5*time.Second)
 	}
 	// A host's watch, which would wait for the lost versions to come, has listed again.
 	until(t, "the host to see the store as it is", func() bool {
