@@ -35,7 +35,7 @@ var allowedImports = map[string][]string{
 	".":            {"cli"},
 	"cli":          {"api", "cli", "coordinator", "kube", "node/config", "node/local", "node/object", "packaging/manifests"},
 	"coordinator":  {"api", "coordinator", "kube", "node/object", "node/turn", "policy", "systemd"},
-	"kube":         {"api", "kube", "node/dirwatch"},
+	"kube":         {"api", "kube"},
 	"node":         {"api", "drain", "kube", "node", "policy", "systemd", "updateengine"},
 	"node/turn":    {"api"},
 	"node/step":    {"api", "node/turn"},

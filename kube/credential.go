@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/dirwatch"
+	"lockkeeper.dev/lockkeeper/kube/dirwatch"
 )
 
 const (

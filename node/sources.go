@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/dirwatch"
+	"lockkeeper.dev/lockkeeper/kube/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/hostfs"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/step"
