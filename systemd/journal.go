@@ -18,7 +18,7 @@ const (
 var journalOnly = map[string]bool{MessageID: true, journalMeans: true, journalDo: true}
 
 // LogEvent logs an event of a published kind, so that `journalctl -x` explains it. attrs must have the attributes that the
-// kind's texts refer to; see v1alpha1.MessageDocs.
+// kind's texts refer to; see messageDocs in packaging/render.
 func LogEvent(log *slog.Logger, level slog.Level, id v1alpha1.MessageID, text string, attrs ...any) {
 	log.Log(context.Background(), level, text, append([]any{MessageID, string(id)}, attrs...)...)
 }

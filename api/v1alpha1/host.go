@@ -1,10 +1,14 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sort"
+	"strings"
 	"time"
+	"unicode"
 )
 
 // Protocol is the version of what hosts and coordinators say to each other
@@ -198,4 +202,86 @@ func FormatRecord(v any) string {
 		panic(fmt.Sprintf("lockkeeper: encoding %T: %v", v, err))
 	}
 	return string(b)
+}
+
+// VersionAbsent is the version of a File or Unit change whose file is gone.
+const VersionAbsent = "absent"
+
+// The version of any other File or Unit change is a keyed digest, "KEYID-DIGEST", both
+// in lower-case hexadecimal digits. Each host has its own key and never publishes it.
+// KEYID tells the host's keys apart and says nothing else about them. A host that loses
+// its key makes another one.
+const (
+	KeyIDLength  = 8  // digits, 32 bits
+	DigestLength = 12 // digits, 48 bits
+)
+
+// DigestKey returns the ID of the key that a version was made with, or "" if the
+// version is not a keyed digest.
+func DigestKey(version string) string {
+	id, digest, _ := strings.Cut(version, "-")
+	if len(id) != KeyIDLength || len(digest) != DigestLength || strings.Trim(id+digest, "0123456789abcdef") != "" {
+		return ""
+	}
+	return id
+}
+
+// Same reports whether two changes are the same: the source, the name and the version
+// are equal. Two digests of a file or unit that were made with different keys cannot
+// be compared. They count as the same version, because every caller uses Same to find
+// out whether there is a new change: a new key alone must not end a hold or a delay,
+// and must not look like another edit.
+//
+// Same is the only comparison of versions. It is not transitive.
+func (c Change) Same(o Change) bool {
+	if c == o {
+		return true
+	}
+	if c.Source != o.Source || c.Name != o.Name || c.Source != SourceFile && c.Source != SourceUnit {
+		return false
+	}
+	key, other := DigestKey(c.Version), DigestKey(o.Version)
+	return key != "" && other != "" && key != other
+}
+
+// SameChanges reports whether two lists hold the same changes by [Change.Same], in any
+// order.
+func SameChanges(a, b []Change) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	if slices.EqualFunc(a, b, Change.Same) {
+		return true
+	}
+	// A list has each source and name once, so sorting pairs the changes up.
+	return slices.EqualFunc(sorted(a), sorted(b), Change.Same)
+}
+
+func sorted(changes []Change) []Change {
+	return slices.SortedFunc(slices.Values(changes), func(a, b Change) int {
+		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Version, b.Version))
+	})
+}
+
+// OneLine returns text as one line of at most limit bytes, which must be at least
+// 3. Control and format characters (escape sequences, line feeds, marks that turn
+// the direction of the text) become spaces, invalid UTF-8 becomes U+FFFD, and a text
+// that was cut ends in "…". It is for the texts of others in messages for people.
+func OneLine(text string, limit int) string {
+	const cut = "…"
+	long := len(text) > limit
+	text = text[:min(len(text), limit)]
+	if long { // a character may have been cut in two
+		text = strings.ToValidUTF8(text, "")
+	}
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\uFFFD"))
+	if long || len(text) > limit {
+		text = strings.ToValidUTF8(text[:min(len(text), limit-len(cut))], "") + cut
+	}
+	return text
 }

@@ -212,3 +212,108 @@ func (r Reason) Doc() ReasonDoc {
 	}
 	return ReasonDoc{}
 }
+
+// Place is where a reason appears. Every reason is also in the journal of the host
+// or of the coordinator.
+type Place string
+
+// The places.
+const (
+	// PlaceHeld: LabelHeld, and MetricHeldNodes.
+	PlaceHeld Place = "held"
+	// PlaceWaits: waits of the HostUpdate, and what PlaceHost has.
+	PlaceWaits Place = "waits"
+	// PlaceHost: the host's status line, and MetricHostWaits.
+	PlaceHost Place = "host"
+	// PlaceAck: the host reports it in AnnotationAck.
+	PlaceAck Place = "ack"
+	// PlaceEnd: AnnotationLast, history of the HostUpdate, and the Event about the
+	// turn's end.
+	PlaceEnd Place = "end"
+	// PlaceEvent: an Event of its own.
+	PlaceEvent Place = "Event"
+	// PlaceStatus: `lockkeeper status NODE`.
+	PlaceStatus Place = "status"
+)
+
+// Places are where the reason appears, in the order of the constants.
+func (r Reason) Places() []Place {
+	var all []Place
+	add := func(p Place, is bool) {
+		if is {
+			all = append(all, p)
+		}
+	}
+	waits, host := true, false
+	switch r {
+	case ReasonOverBudget, ReasonReplaced, ReasonCleared, ReasonOverdue: // the coordinator's findings
+		waits = false
+	case ReasonApplyFailed: // a report, after which the host waits for the coordinator
+		waits = false
+	case ReasonDetached, ReasonUnmanaged: // no HostUpdate is written while the node is out
+		waits, host = false, true
+	}
+	_, event := EventOf(string(r))
+	add(PlaceHeld, r.Holds())
+	add(PlaceWaits, waits)
+	add(PlaceHost, host)
+	switch r {
+	case ReasonUncordoned, ReasonPlanChanged, ReasonBootChanged, ReasonRebootRefused, ReasonHookFailed, ReasonApplyFailed,
+		ReasonNotUpdated, ReasonStillWanted, ReasonUnhealthy:
+		add(PlaceAck, true)
+	}
+	add(PlaceEnd, r.Ends())
+	add(PlaceEvent, event)
+	add(PlaceStatus, r != ReasonReplaced)
+	return all
+}
+
+var reasonDocs = []ReasonDoc{
+	{ReasonBudget, "as many nodes as the policy allows are unavailable, or the fleet settles after the last turn", "nothing while the nodes that take the slots are in their turn; uncordon or repair the others, or take them out with lockkeeper.dev/managed=false"},
+	{ReasonControlPlane, "another control-plane node is in a turn, not Ready or unschedulable", "bring that node back; control-plane nodes go one at a time whatever the policy says"},
+	{ReasonHalted, "more nodes failed than the policy allows, so nothing is granted", "look at the failed nodes; `lockkeeper retry NODE` for each once it is repaired"},
+	{ReasonBackoff, "the node's last turn was backed out; the node tries again later, after all others", "look at the reason in lockkeeper.dev/last; `lockkeeper retry NODE` to try now"},
+	{ReasonTurnLimit, "the node has had as many turns within 24 hours as its policy's rollout.maxTurnsPerDay allows", "find out from its changes and the host's journal why it needs so many; then `lockkeeper retry NODE` for one more, or raise the limit in its policy"},
+	{ReasonNotReady, "the node is not Ready", "bring its kubelet back"},
+	{ReasonVersionSkew, "the host's protocol is neither the coordinator's nor the one before", "upgrade lockkeeper on the host, or on the coordinators' hosts"},
+	{ReasonHandover, "a new leader settles the turns that it found, or waits for the outcome of a write", "nothing if it lasts seconds; if it lasts longer, look at the node that the detail and the Event Unsettled name"},
+	{ReasonNoPolicy, "no policy selects the node", "label the node, or widen a policy's nodeSelector"},
+	{ReasonInvalidPolicy, "the policy that selects the node is invalid", "see the policy's status, which names the field and what to write instead"},
+	{ReasonWouldGrant, "the policy's mode is Observe; the node would be granted a turn now", "set the policy's mode to Act"},
+	{ReasonGateClosed, "a gate of the policy is closed", "see which query returns something"},
+	{ReasonStopped, "the emergency stop is set, or the Lease is missing", "`lockkeeper go`; a missing Lease comes back with the manifests"},
+	{ReasonPaused, "an admin has paused the node or its policy", "kubectl annotate node NODE lockkeeper.dev/paused-"},
+	{ReasonDetached, "an admin has detached the node: it belongs to another owner, and lockkeeper writes nothing to it", "nothing while it has another owner; kubectl annotate node NODE lockkeeper.dev/detached- gives it back to lockkeeper"},
+	{ReasonHostSilent, "the host does not answer: lockkeeper does not run there, or cannot reach the API server", "on the host: systemctl status lockkeeper"},
+	{ReasonFailed, "the host did what its turn was for, and it did not work", "look at lockkeeper.dev/grant or lockkeeper.dev/last for the reason and at the host's journal; then `lockkeeper retry NODE`"},
+	{ReasonOverdue, "the stage takes longer than its timeout", "on the host, see what it waits for: systemctl status lockkeeper, and the journal"},
+	{ReasonUnknownState, "the label lockkeeper.dev/state holds no state that is known", "remove the label; lockkeeper sets it again"},
+	{ReasonInvalidGrant, "the annotation lockkeeper.dev/grant cannot be read or is another turn's", "nothing; the coordinator repairs it. If it happens again, find out who edits it"},
+	{ReasonInvalidRecord, "the annotation lockkeeper.dev/host cannot be read or is larger than 16 KiB, so the node is granted nothing", "see the detail and the host's journal; if lockkeeper did not write it, treat the host as compromised"},
+	{ReasonOwnCordonLeft, "a node that is in no turn has a cordon of lockkeeper's", "nothing; the coordinator uncordons the node"},
+	{ReasonSourceUnreadable, "a source of changes has not been read in this boot, or it or the policies cannot be read now", "see the host's journal, which names the source; or the coordinator's, if it cannot read the policies"},
+	{ReasonInhibited, "a process on the host holds a block inhibitor against a shutdown", "on the host: systemd-inhibit --list"},
+	{ReasonSessions, "a user is logged in on the host and has been warned", "nothing; the delay is bounded by session_delay"},
+	{ReasonHostPaused, "paused is set in the host's file", "clear paused in /etc/lockkeeper/lockkeeper.toml and reload"},
+	{ReasonObserve, "the host only observes: mode = \"observe\" in its file", "set mode = \"act\" and reload"},
+	{ReasonWindow, "no window is open", "nothing; see the windows in the host's file or the policy"},
+	{ReasonMinUptime, "the host booted less than min_uptime ago", "nothing; it takes minutes"},
+	{ReasonHeldBack, "a reboot would boot the OS version that is staged, which a policy holds back (holdBack), so the host commits nothing; changes that need no reboot continue", "take the version back on the host, or change holdBack in the policy's rule for OSUpdate"},
+	{ReasonOtherManager, "another reboot manager is active on the host, so the host commits nothing: locksmithd, Zincati, rebootmgr, unattended-upgrades with Automatic-Reboot, or the owner of /run/update-engine/coordinator.conf", "on the host: systemctl status lockkeeper names it and the command that switches it off"},
+	{ReasonNoCoordinator, "the host wants something and no coordinator answers", "check that a host has the coordinator's kubeconfig and holds the Lease"},
+	{ReasonForbidden, "the API server refuses what the host, or the coordinator for it, has to write", "apply the manifests; see the host's and the coordinator's journal for the API server's message; it names an admission webhook that refused"},
+	{ReasonUncordoned, "a user uncordoned the node during the turn, so the turn was backed out", "pause or detach a node that is to stay as it is"},
+	{ReasonWantGone, "the want vanished, or fell below what the state needs", "nothing; the node returns to service"},
+	{ReasonPlanChanged, "the plan needs a drain now, and the turn has none", "nothing; the next turn has one"},
+	{ReasonBootChanged, "the host booted during the turn, before it applied its plan", "nothing; the next turn applies what is still pending"},
+	{ReasonRebootRefused, "logind would not reboot the host", "see the host's journal for logind's message"},
+	{ReasonHookFailed, "a hook unit of the host failed", "see the unit in the host's journal"},
+	{ReasonApplyFailed, "a unit could not be reloaded or restarted", "see the unit in the host's journal"},
+	{ReasonNotUpdated, "the OS version after the boot is the old one: a rollback, or a crash", "find out why the new version did not boot; then `lockkeeper retry NODE`"},
+	{ReasonStillWanted, "the change is still there after the boot, or the file has changed again while it was applied", "find out why: a unit of the plan may write the file; then `lockkeeper retry NODE`"},
+	{ReasonUnhealthy, "the host did not become healthy in time after the boot", "see boot-complete.target and the units named in [health]; if the host recovers, the turn continues"},
+	{ReasonUnmanaged, "the node is not managed: an admin set lockkeeper.dev/managed=false, or managed_by_default is false in its host's file", "nothing if that is intended; to manage it again, remove the label or set it to true"},
+	{ReasonOverBudget, "a new leader found more turns under way than the budget allows and backed this one out", "nothing; the node gets another turn"},
+	{ReasonReplaced, "the Node object was deleted and created again during the turn", "nothing; the node starts over"},
+	{ReasonCleared, "an admin's retry ended a turn that had failed", "nothing"},
+}

@@ -108,3 +108,45 @@ const (
 	// It counts against maxFailed until AnnotationRetry clears it.
 	ResultFailed Result = "Failed"
 )
+
+// String returns the action as "Reboot" or "Restart containerd.service".
+func (a Action) String() string {
+	if a.Unit != "" {
+		return string(a.Type) + " " + a.Unit
+	}
+	return string(a.Type)
+}
+
+// StateDoc is a state with what it means for a node and what a person can do.
+type StateDoc struct {
+	State State
+	Means string
+	Do    string
+}
+
+// StateDocs are all states, in the order of [States].
+func StateDocs() []StateDoc { return stateDocs }
+
+// Doc returns what the state means, or the zero StateDoc for one that is not
+// known here.
+func (s State) Doc() StateDoc {
+	for _, d := range stateDocs {
+		if d.State == s {
+			return d
+		}
+	}
+	return StateDoc{}
+}
+
+var stateDocs = []StateDoc{
+	{StateAbsent, "no coordinator manages the node", "check that an instance coordinates (`lockkeeper status`), and that the node is neither detached nor labeled lockkeeper.dev/managed=false"},
+	{StateIdle, "the node is managed and in no turn", "nothing"},
+	{StatePaused, "an admin has paused the node; it gets no turn", "kubectl annotate node NODE lockkeeper.dev/paused- to go on"},
+	{StateBeforeDrain, "hooks run before pods are evicted: those of the policy, and the units that lockkeeper-before-drain.target wants", "nothing; if it lasts, `lockkeeper status NODE` names the hook"},
+	{StateDraining, "the host cordons its node and evicts its pods", "nothing; if it lasts, `systemctl status lockkeeper` on the host names the pod that blocks"},
+	{StateBeforeReboot, "hooks run on the drained node: those of the policy, and the units that lockkeeper-before-reboot.target wants", "nothing; if it lasts, `lockkeeper status NODE` names the hook"},
+	{StateRebooting, "the host waits for inhibitors and sessions, commits, reboots, and proves its health in the new boot", "nothing; if it does not come back, look at the machine: its slot stays taken"},
+	{StateApplying, "the host reloads or restarts what its plan names", "nothing"},
+	{StateBeforeUncordon, "hooks run before pods may come back: those of the policy, and the units that lockkeeper-before-uncordon.target wants", "nothing; if it lasts, `lockkeeper status NODE` names the hook"},
+	{StateUncordoning, "the host undoes its own cordon as soon as its node is Ready", "nothing; if it lasts, look at the kubelet"},
+}

@@ -1,10 +1,6 @@
 package render
 
-import (
-	"strings"
-
-	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-)
+import "strings"
 
 // catalogWidth is the width of the catalog's lines in bytes.
 const catalogWidth = 80
@@ -15,7 +11,7 @@ func Catalog() string {
 	var b strings.Builder
 	b.WriteString("# What lockkeeper's entries in the journal mean, as `journalctl -x` shows it.\n" +
 		"# Rendered from code by `make docs`; do not edit.\n")
-	for _, d := range v1alpha1.MessageDocs() {
+	for _, d := range messageDocs {
 		b.WriteString("\n-- " + string(d.ID) + "\nSubject: " + d.Subject +
 			"\nDefined-By: lockkeeper\nDocumentation: man:lockkeeper(8)\n\n")
 		wrap(&b, "", catalogWidth, d.Means)
