@@ -249,36 +249,81 @@ type Problem struct {
 // String names the key and what was wrong with its value.
 func (p Problem) String() string { return fmt.Sprintf("%s: %v", p.Key, p.Err) }
 
-// ReadKeys decodes a Node's labels and annotations. It never fails: what
-// cannot be read is left out and listed in Problems, in a stable order.
+// ReadKeys decodes a Node's labels and annotations. It never fails: it leaves out what
+// cannot be read and lists it in Problems, in a stable order.
 func ReadKeys(labels, annotations map[string]string) Keys {
 	k := Keys{
-		State: State(labels[LabelState]),
-		Held:  Reason(labels[LabelHeld]),
-		Turn:  annotations[AnnotationTurn],
-		Retry: annotations[AnnotationRetry],
+		State:   State(labels[LabelState]),
+		Held:    Reason(labels[LabelHeld]),
+		Turn:    annotations[AnnotationTurn],
+		Retry:   annotations[AnnotationRetry],
+		RawHost: annotations[AnnotationHost],
 	}
-	problem := func(key string, err error) {
+	k.readLabels(labels)
+	read(&k, annotations, AnnotationHost, &k.Host, ParseHost)
+	read(&k, annotations, AnnotationAck, &k.Ack, ParseAck)
+	read(&k, annotations, AnnotationGrant, &k.Grant, ParseGrant)
+	read(&k, annotations, AnnotationLast, &k.Last, ParseLast)
+	_, k.Mark = annotations[AnnotationCordon]
+	read(&k, annotations, AnnotationPaused, &k.Paused, parsePresent(ParseIntent))
+	read(&k, annotations, AnnotationDetached, &k.Detached, parsePresent(ParseIntent))
+	read(&k, annotations, AnnotationRequest, &k.Request, func(s string) (*Request, error) {
+		r, err := ParseRequest(s)
 		if err != nil {
-			k.Problems = append(k.Problems, Problem{key, err})
+			return nil, err
+		}
+		return &r, nil
+	})
+	for key, value := range annotations {
+		if name, ok := HookName(key); ok {
+			if k.Hooks == nil {
+				k.Hooks = map[string]string{}
+			}
+			k.Hooks[name] = value
 		}
 	}
+	return k
+}
+
+// read parses an annotation, if it is there, into a field of k.
+func read[T any](k *Keys, annotations map[string]string, key string, field *T, parse func(string) (T, error)) {
+	if value, ok := annotations[key]; ok {
+		var err error
+		*field, err = parse(value)
+		k.problem(key, err)
+	}
+}
+
+// parsePresent makes a parser return a pointer, which is not nil even if the value is invalid.
+func parsePresent[T any](parse func(string) (T, error)) func(string) (*T, error) {
+	return func(s string) (*T, error) {
+		v, err := parse(s)
+		return &v, err
+	}
+}
+
+func (k *Keys) problem(key string, err error) {
+	if err != nil {
+		k.Problems = append(k.Problems, Problem{key, err})
+	}
+}
+
+func (k *Keys) readLabels(labels map[string]string) {
 	if !k.State.Known() {
-		problem(LabelState, fmt.Errorf("%q is not a state", clip(string(k.State))))
+		k.problem(LabelState, fmt.Errorf("%q is not a state", clip(string(k.State))))
 	}
 	if w, ok := labels[LabelWants]; ok {
 		if k.Wants = Wants(w); !k.Wants.Known() {
-			problem(LabelWants, fmt.Errorf("%q, expected nothing, apply, drain or reboot", clip(w)))
+			k.problem(LabelWants, fmt.Errorf("%q, expected nothing, apply, drain or reboot", clip(w)))
 			k.Wants = ""
 		}
 	}
 	if m, ok := labels[LabelManaged]; ok {
-		// Whatever is not "true" keeps hands off: somebody who typed "False"
-		// or "no" did not ask for a reboot.
-		v := m == "true"
-		k.Managed = &v
-		if !v && m != "false" {
-			problem(LabelManaged, fmt.Errorf("%q, expected true or false; taken as false", clip(m)))
+		// Every value but "true" counts as false: a user who typed "False" or "no" did
+		// not ask for a reboot.
+		k.Managed = new(m == "true")
+		if m != "true" && m != "false" {
+			k.problem(LabelManaged, fmt.Errorf("%q, expected true or false; taken as false", clip(m)))
 		}
 	}
 	for _, key := range []string{LabelOS, LabelOSVersion, LabelGroup} {
@@ -289,41 +334,4 @@ func ReadKeys(labels, annotations map[string]string) Keys {
 			k.Info[key] = v
 		}
 	}
-	var err error
-	k.RawHost = annotations[AnnotationHost]
-	k.Host, err = ParseHost(k.RawHost)
-	problem(AnnotationHost, err)
-	k.Ack, err = ParseAck(annotations[AnnotationAck])
-	problem(AnnotationAck, err)
-	k.Grant, err = ParseGrant(annotations[AnnotationGrant])
-	problem(AnnotationGrant, err)
-	k.Last, err = ParseLast(annotations[AnnotationLast])
-	problem(AnnotationLast, err)
-	_, k.Mark = annotations[AnnotationCordon]
-	if v, ok := annotations[AnnotationPaused]; ok {
-		i, err := ParseIntent(v)
-		k.Paused = &i
-		problem(AnnotationPaused, err)
-	}
-	if v, ok := annotations[AnnotationDetached]; ok {
-		i, err := ParseIntent(v)
-		k.Detached = &i
-		problem(AnnotationDetached, err)
-	}
-	if v, ok := annotations[AnnotationRequest]; ok {
-		r, err := ParseRequest(v)
-		if err == nil {
-			k.Request = &r
-		}
-		problem(AnnotationRequest, err)
-	}
-	for key, value := range annotations {
-		if name, ok := HookName(key); ok {
-			if k.Hooks == nil {
-				k.Hooks = map[string]string{}
-			}
-			k.Hooks[name] = value
-		}
-	}
-	return k
 }
