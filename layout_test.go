@@ -33,7 +33,7 @@ var pure = []string{"api/v1alpha1", "node/turn", "node/step", "policy", "coordin
 // package decides. A package without an entry may import nothing of this module.
 var allowedImports = map[string][]string{
 	".":            {"cli"},
-	"cli":          {"api", "cli", "coordinator", "kube", "node/config", "node/local", "node/object", "packaging/manifests"},
+	"cli":          {"api", "cli", "coordinator", "kube", "node/config", "node/local", "node/object", "packaging/manifests", "policy"},
 	"coordinator":  {"api", "coordinator", "kube", "node/object", "node/turn", "policy", "systemd"},
 	"kube":         {"api", "kube"},
 	"node":         {"api", "drain", "kube", "node", "policy", "systemd", "updateengine"},

@@ -21,6 +21,7 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // Commands returns all commands but help and version, in the order of the help.
@@ -104,8 +105,7 @@ func source(c *urfave.Context) (*report.Source, error) {
 	}
 	return &report.Source{
 		Client: client, Skew: client.Skew, Namespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
-		ReadPolicies:  func(ctx context.Context) (report.PolicyView, error) { return object.ReadPolicies(ctx, client) },
-		WatchPolicies: func(notify func()) report.PolicyView { return object.NewPolicies(client, notify) },
+		WatchPolicies: func(notify func()) report.PolicyView { return object.WatchPolicies(client, policy.Compile, notify) },
 		ReadUpdate: func(ctx context.Context, node string) (*v1alpha1.HostUpdate, error) {
 			return object.ReadHostUpdate(ctx, client, node)
 		},

@@ -15,6 +15,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -65,7 +66,7 @@ type leader struct {
 	over        context.CancelCauseFunc // ends the term
 	beat        *systemd.Beat
 	view        *object.NodeWatch
-	policies    *object.Policies
+	policies    *object.Policies[policy.Policy]
 	statuses    *statuses
 	gates       *gate.Gates
 	kick        chan struct{}
@@ -105,7 +106,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	// began after the Lease was won. A list from before may lack the turns
 	// that the last leader granted last.
 	l.view = object.WatchNodes(c.client, l.wake, func() { over(errRewound) })
-	l.policies = object.NewPolicies(c.client, l.wake)
+	l.policies = object.WatchPolicies(c.client, policy.Compile, l.wake)
 	l.statuses = newStatuses(c.client, l.policies, c.log)
 	watching.Go(func() { l.view.Run(ctx) })
 	watching.Go(func() { l.policies.Run(ctx) })
@@ -253,7 +254,7 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	s = rollout.Snapshot{
 		Now: time.Now().Truncate(time.Millisecond).UTC(), Epoch: l.epoch, Self: l.self,
 		LedUntil: l.lock.ledUntil(), Rewound: l.candidate.rewoundAt(),
-		Policies: l.policies.Set(), Gates: answered(l.gates), Uncertain: map[string]bool{}, Unsettled: map[string]string{}, Refused: map[string]string{},
+		Policies: policy.NewSet(l.policies.Compiled()...), Gates: answered(l.gates), Uncertain: map[string]bool{}, Unsettled: map[string]string{}, Refused: map[string]string{},
 	}
 	lease := l.candidate.lease.now()
 	if holderOf(lease) != l.epoch {

@@ -14,6 +14,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 const (
@@ -33,7 +34,7 @@ const (
 // leader's loop, which waits for none of it: nobody decides by a status.
 type statuses struct {
 	client   *kube.Client
-	policies *object.Policies
+	policies *object.Policies[policy.Policy]
 	log      *slog.Logger
 	kick     chan struct{}
 
@@ -41,7 +42,7 @@ type statuses struct {
 	figures []rollout.PolicyFigures
 }
 
-func newStatuses(client *kube.Client, policies *object.Policies, log *slog.Logger) *statuses {
+func newStatuses(client *kube.Client, policies *object.Policies[policy.Policy], log *slog.Logger) *statuses {
 	return &statuses{client: client, policies: policies, log: log, kick: make(chan struct{}, 1)}
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // A leader that cannot read the policies again grants by the old ones for a minute, and then nothing until it has read
@@ -86,7 +87,7 @@ func TestSnapshotOfUnreadPolicies(t *testing.T) {
 		}
 		l := &leader{
 			candidate: &candidate{lease: newLeaseWatch(client, "n", "l", nil)}, lock: &termLock{}, epoch: "me_1", gates: gate.New(gate.Options{}),
-			view: object.WatchNodes(client, nil, nil), policies: object.NewPolicies(client, nil),
+			view: object.WatchNodes(client, nil, nil), policies: object.WatchPolicies(client, policy.Compile, nil),
 		}
 		l.candidate.lease.read(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "l", UID: "1", ResourceVersion: "5"},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: new("me_1")}})

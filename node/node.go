@@ -125,7 +125,7 @@ type Host struct {
 	// Everything below belongs to the loop's goroutine, except what mu guards.
 	client      *kube.Client
 	view        *object.NodeWatch
-	policies    *object.Policies
+	policies    *object.Policies[policy.Policy]
 	matched     *policy.Match // the last good one; see match
 	unread      unread        // the policies
 	fresh       *freshRead
@@ -263,7 +263,7 @@ func (h *Host) Run(ctx context.Context) error {
 	}
 	h.hooks.log, h.apply.log = h.log, h.log
 	h.view = object.WatchNode(h.client, h.name, h.wake)
-	h.policies = object.NewPolicies(h.client, h.wake)
+	h.policies = object.WatchPolicies(h.client, policy.Compile, h.wake)
 	wg.Go(func() { h.view.Run(ctx) })
 	wg.Go(func() { h.policies.Run(ctx) })
 	wg.Go(func() { h.events.run(ctx) })

@@ -17,7 +17,7 @@ func (h *Host) match(n *turn.Node) (m policy.Match, ok bool) {
 	if !h.policies.Listed() {
 		return policy.Match{}, false
 	}
-	m = h.policies.Set().For(n.Labels)
+	m = policy.NewSet(h.policies.Compiled()...).For(n.Labels)
 	if m.Reason != "" && h.matched != nil {
 		return *h.matched, true
 	}

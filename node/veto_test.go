@@ -100,7 +100,7 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 	n := h.view.Get("n1").DeepCopy()
 	n.ResourceVersion, n.Annotations[v1alpha1.AnnotationRequest] = "11", "reboot"
 	h.view.Overlay(n)
-	h.policies = object.NewPolicies(client, h.wake)
+	h.policies = object.WatchPolicies(client, policy.Compile, h.wake)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()

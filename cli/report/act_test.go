@@ -91,10 +91,8 @@ func faulty(t *testing.T, errs []error, objects ...runtime.Object) (*Source, *fa
 		}
 		return false, nil, nil
 	})
-	policies := func(context.Context) (PolicyView, error) {
-		return policyView{Policies: policy.Set{policy.Default()}}, nil
-	}
-	return &Source{Client: client, Namespace: "lockkeeper", LeaseName: "lockkeeper", ReadPolicies: policies}, client, &writes
+	policies := func(func()) PolicyView { return policyView{Policies: policy.Set{policy.Default()}} }
+	return &Source{Client: client, Namespace: "lockkeeper", LeaseName: "lockkeeper", WatchPolicies: policies}, client, &writes
 }
 
 func failedNode(t *testing.T) *corev1.Node {

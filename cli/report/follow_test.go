@@ -23,7 +23,8 @@ type policyView struct {
 func (policyView) Run(ctx context.Context)                    { <-ctx.Done() }
 func (v policyView) Listed() bool                             { return v.Unavailable == nil }
 func (v policyView) Err() error                               { return v.Unavailable }
-func (v policyView) Set() policy.Set                          { return v.Policies }
+func (v policyView) Compiled() []policy.Policy                { return v.Policies }
+func (v policyView) Load(context.Context) error               { return v.Unavailable }
 func (v policyView) Progressing() map[string]metav1.Condition { return v.Conditions }
 
 // Somebody who may not read the policies is shown the rest, and goes on being so.

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -308,11 +307,11 @@ func TestPlanReadsOnly(t *testing.T) {
 		}
 		objects := []runtime.Object{w.add("n1", web), w.add("n2"), w.add("n3", web), w.lease, on[0]}
 		s, client, _ := faulty(t, nil, objects...)
-		s.ReadPolicies = func(context.Context) (PolicyView, error) {
+		s.WatchPolicies = func(func()) PolicyView {
 			if tc.refused == "disruptionpolicies" {
-				return nil, forbidden(tc.refused)
+				return policyView{Unavailable: forbidden(tc.refused)}
 			}
-			return policyView{Policies: policy.Set{policy.Default()}}, nil
+			return policyView{Policies: policy.Set{policy.Default()}}
 		}
 		client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			return a.GetResource().Resource == tc.refused, nil, forbidden(tc.refused)

@@ -43,9 +43,7 @@ type Source struct {
 	Skew func() (ahead time.Duration, ok bool)
 	// Namespace and LeaseName name the Lease.
 	Namespace, LeaseName string
-	// ReadPolicies reads all policies once, as [object.ReadPolicies] does, and
-	// WatchPolicies makes a Watch of them, as [object.NewPolicies] does.
-	ReadPolicies  func(ctx context.Context) (PolicyView, error)
+	// WatchPolicies makes a Watch of all policies, as [object.WatchPolicies] does.
 	WatchPolicies func(notify func()) PolicyView
 	// ReadUpdate reads the HostUpdate of a node, as [object.ReadHostUpdate] does; nil
 	// is that there are none. Node is a node that is of interest even if it is in no
@@ -58,10 +56,11 @@ type Source struct {
 
 // PolicyView is what is known of the policies; see [object.Policies].
 type PolicyView interface {
+	Load(ctx context.Context) error
 	Run(ctx context.Context)
 	Listed() bool
 	Err() error
-	Set() policy.Set
+	Compiled() []policy.Policy
 	Progressing() map[string]metav1.Condition
 }
 
@@ -86,7 +85,8 @@ func (s *Source) read(ctx context.Context) (Input, error) {
 	if err != nil {
 		return Input{}, fmt.Errorf("listing nodes: %w", err)
 	}
-	view, policiesErr := s.ReadPolicies(ctx)
+	view := s.WatchPolicies(nil)
+	policiesErr := view.Load(ctx)
 	if policiesErr != nil && !denied(policiesErr) {
 		return Input{}, policiesErr
 	}
@@ -115,7 +115,7 @@ func (s *Source) input(nodes []*corev1.Node, policies PolicyView, policiesErr er
 		Lease: Lease{Namespace: s.Namespace, Name: s.LeaseName, Err: leaseErr},
 	}
 	if policiesErr == nil {
-		in.Policies, in.Progressing = policies.Set(), policies.Progressing()
+		in.Policies, in.Progressing = policy.NewSet(policies.Compiled()...), policies.Progressing()
 	}
 	for _, n := range nodes {
 		in.Nodes = append(in.Nodes, turn.FromNode(n))

@@ -19,35 +19,35 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// Policies holds the cluster's DisruptionPolicies; see [kube.Watch]. What its methods
-// return is shared, and callers must not change it.
-type Policies struct {
-	*kube.Watch[*v1alpha1.DisruptionPolicy, compiled]
+// Policies holds the cluster's DisruptionPolicies, each with what the caller compiles it
+// to. What its methods return is shared, and callers must not change it.
+type Policies[T any] struct {
+	*kube.Watch[*v1alpha1.DisruptionPolicy, compiled[T]]
 	client *kube.Client
 }
 
-// compiled is a policy as the API server has it, and ready to decide by.
-type compiled struct {
-	obj    *v1alpha1.DisruptionPolicy
-	policy policy.Policy
+// compiled is a policy as the API server has it, and what it was compiled to.
+type compiled[T any] struct {
+	obj  *v1alpha1.DisruptionPolicy
+	made T
 }
 
-// NewPolicies makes a Watch of all policies. changed is called when a spec has
-// changed, and not for a status, by which nothing is decided; see
-// [kube.WatchOptions].
+// WatchPolicies makes a Watch of all policies. compile, which is policy.Compile, is called
+// once for each version of a policy, with what loads time zones. changed is called when a spec has changed, and not for a status, by which
+// nothing is decided; see [kube.WatchOptions].
 //
 // An API server that does not serve the kind has no policies: they are listed then,
 // and Err is [ErrNotServed].
-func NewPolicies(client *kube.Client, changed func()) *Policies {
-	return &Policies{client: client, Watch: kube.NewWatch(policyResource{client}, kube.WatchOptions[*v1alpha1.DisruptionPolicy, compiled]{
-		Name: "policies", Same: sameSpec, Changed: changed,
+func WatchPolicies[T any, Zones ~func(string) (*time.Location, error)](client *kube.Client,
+	compile func(*v1alpha1.DisruptionPolicy, Zones) T, changed func()) *Policies[T] {
+	return &Policies[T]{client: client, Watch: kube.NewWatch(policyResource{client}, kube.WatchOptions[*v1alpha1.DisruptionPolicy, compiled[T]]{
+		Name: "policies", Same: func(was, is compiled[T]) bool { return sameSpec(was.obj, is.obj) }, Changed: changed,
 		NotServed: func(err error) bool { return errors.Is(err, ErrNotServed) },
-		Keep: func(obj *v1alpha1.DisruptionPolicy) (compiled, bool) {
+		Keep: func(obj *v1alpha1.DisruptionPolicy) (compiled[T], bool) {
 			obj.ManagedFields, obj.Annotations = nil, nil
-			return compiled{obj, policy.Compile(obj, time.LoadLocation)}, true
+			return compiled[T]{obj, compile(obj, time.LoadLocation)}, true
 		},
 	})}
 }
@@ -55,33 +55,25 @@ func NewPolicies(client *kube.Client, changed func()) *Policies {
 // sameSpec reports whether two versions of a policy say the same. Status writes
 // change neither UID nor generation; a store that was restored from a backup may
 // count the same generation again for another spec.
-func sameSpec(was, is compiled) bool {
-	a, b := was.obj, is.obj
+func sameSpec(a, b *v1alpha1.DisruptionPolicy) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && reflect.DeepEqual(a.Spec, b.Spec)
 }
 
-// Set returns the policies, ready to decide by.
-func (p *Policies) Set() policy.Set {
-	var all []policy.Policy
+// Compiled returns what the policies were compiled to, in no order.
+func (p *Policies[T]) Compiled() []T {
+	var all []T
 	for _, c := range p.All() {
-		all = append(all, c.policy)
+		all = append(all, c.made)
 	}
-	return policy.NewSet(all...)
+	return all
 }
 
 // Get returns a policy as the API server has it, or nil.
-func (p *Policies) Get(name string) *v1alpha1.DisruptionPolicy { return p.Watch.Get(name).obj }
-
-// ReadPolicies reads the policies once, from the quorum. If the API server does not
-// serve the kind there are none.
-func ReadPolicies(ctx context.Context, client *kube.Client) (*Policies, error) {
-	p := NewPolicies(client, nil)
-	return p, p.Load(ctx)
-}
+func (p *Policies[T]) Get(name string) *v1alpha1.DisruptionPolicy { return p.Watch.Get(name).obj }
 
 // Progressing returns, by policy, the condition of that type as the coordinator
 // last wrote it: whether the policy's nodes move, and what holds them if not.
-func (p *Policies) Progressing() map[string]metav1.Condition {
+func (p *Policies[T]) Progressing() map[string]metav1.Condition {
 	all := map[string]metav1.Condition{}
 	for _, c := range p.All() {
 		if condition := meta.FindStatusCondition(c.obj.Status.Conditions, v1alpha1.ConditionProgressing); condition != nil {
@@ -91,9 +83,10 @@ func (p *Policies) Progressing() map[string]metav1.Condition {
 	return all
 }
 
-// WriteStatus writes a policy's status: the coordinator's alone. The policy is
-// as [Policies.Get] returned it; one that has been replaced since is left alone.
-func (p *Policies) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionPolicy, status v1alpha1.DisruptionPolicyStatus) error {
+// WriteStatus writes a policy's status, which only the coordinator does. obj is what
+// [Policies.Get] returned. If the policy has been deleted and created again since, the
+// API server refuses the write.
+func (p *Policies[T]) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionPolicy, status v1alpha1.DisruptionPolicyStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	defer cancel()
 	client, err := p.client.OwnKinds()

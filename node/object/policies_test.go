@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,9 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 )
+
+// paused stands in for a caller's compiler.
+func paused(p *v1alpha1.DisruptionPolicy, _ func(string) (*time.Location, error)) bool { return p.Spec.Paused }
 
 // Policies that could not be read are read again when they are held, and not a moment before: who is notified of it
 // decides by them.
@@ -33,10 +37,10 @@ func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 	defer server.Close()
 	client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 10, 10)
 	must(t, err)
-	var p *Policies
-	p = NewPolicies(client, func() {
+	var p *Policies[bool]
+	p = WatchPolicies(client, paused, func() {
 		notified++
-		if p.Err() == nil && (p.Get("web") == nil || len(p.Set()) != 1) {
+		if p.Err() == nil && (p.Get("web") == nil || len(p.Compiled()) != 1) {
 			t.Error("they can be read, and are not there")
 		}
 	})
@@ -54,7 +58,7 @@ func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 	}{{`,"status":{"observedGeneration":3}`, 0}, {`,"spec":{"paused":true}`, 1}} {
 		spec, notified = c.spec, 0
 		must(t, p.Load(t.Context()))
-		if notified != c.wakes || (p.Get("web").Status.ObservedGeneration == 3) != (c.wakes == 0) || p.Set()[0].Paused != (c.wakes == 1) {
+		if notified != c.wakes || (p.Get("web").Status.ObservedGeneration == 3) != (c.wakes == 0) || p.Compiled()[0] != (c.wakes == 1) {
 			t.Errorf("%s: notified %d times, holds %+v", c.spec, notified, p.Get("web"))
 		}
 	}
@@ -72,7 +76,7 @@ func TestSameSpec(t *testing.T) {
 		was  *v1alpha1.DisruptionPolicy
 		same bool
 	}{{policy("u", 2, false), true}, {policy("v", 2, false), false}, {policy("u", 1, false), false}, {policy("u", 2, true), false}} {
-		if got := sameSpec(compiled{obj: c.was}, compiled{obj: is}); got != c.same {
+		if got := sameSpec(c.was, is); got != c.same {
 			t.Errorf("%+v: %t, expected %t", c.was, got, c.same)
 		}
 	}
@@ -106,9 +110,10 @@ func TestNotServed(t *testing.T) {
 		}))
 		client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
 		must(t, err)
-		view, err := ReadPolicies(t.Context(), client)
+		view := WatchPolicies(client, paused, nil)
+		err = view.Load(t.Context())
 		switch {
-		case c.notServed && (err != nil || !view.Listed() || len(view.Set()) != 0):
+		case c.notServed && (err != nil || !view.Listed() || len(view.Compiled()) != 0):
 			t.Errorf("%s: %v, want no policies", name, err)
 		case !c.notServed && !apierrors.IsNotFound(err):
 			t.Errorf("%s: %v, want the 404", name, err)
