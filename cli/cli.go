@@ -20,7 +20,6 @@ import (
 	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/config"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -105,9 +104,9 @@ func source(c *urfave.Context) (*report.Source, error) {
 	}
 	return &report.Source{
 		Client: client, Skew: client.Skew, Namespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
-		WatchPolicies: func(notify func()) report.PolicyView { return object.WatchPolicies(client, policy.Compile, notify) },
+		WatchPolicies: func(notify func()) report.PolicyView { return kube.WatchPolicies(client, policy.Compile, notify) },
 		ReadUpdate: func(ctx context.Context, node string) (*v1alpha1.HostUpdate, error) {
-			return object.ReadHostUpdate(ctx, client, node)
+			return kube.ReadHostUpdate(ctx, client, node)
 		},
 		Node: c.Args().First(),
 	}, nil

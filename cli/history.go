@@ -9,7 +9,6 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 // history is `lockkeeper history`.
@@ -37,13 +36,13 @@ func historyCommand(c *urfave.Context) error {
 	var all []v1alpha1.HostUpdate
 	if name := c.Args().First(); name == "" {
 		var undecodable []error
-		all, undecodable, err = object.ListHostUpdates(c.Context, client)
+		all, undecodable, err = kube.ListHostUpdates(c.Context, client)
 		for _, err := range undecodable {
 			fmt.Fprintf(c.App.ErrWriter, "lockkeeper: %v\n", err)
 		}
 	} else {
 		var u *v1alpha1.HostUpdate
-		if u, err = object.ReadHostUpdate(c.Context, client, name); err == nil && u == nil {
+		if u, err = kube.ReadHostUpdate(c.Context, client, name); err == nil && u == nil {
 			err = fmt.Errorf("there is no HostUpdate %q: no host of that name has published one", name)
 		}
 		if u != nil {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // A leader that sees nothing to decide on says so, and then gives its term back: somebody else may see more.
@@ -28,7 +28,7 @@ func TestBlindLeader(t *testing.T) {
 				Options: Options{LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, Report: func(s Status) { said = append(said, s) }},
 				log:     slog.New(slog.DiscardHandler), lease: newLeaseWatch(&kubernetes.Clientset{}, "lockkeeper", "lockkeeper", nil),
 			},
-			epoch: "me_1", view: object.WatchNodes(&kubernetes.Clientset{}, nil, nil), over: func(why error) { ended = why },
+			epoch: "me_1", view: kube.WatchNodes(&kubernetes.Clientset{}, nil, nil), over: func(why error) { ended = why },
 		}
 		after := func(d time.Duration) {
 			time.Sleep(d)

@@ -20,7 +20,6 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/notify"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -271,7 +270,7 @@ func (c *candidate) standsBy(holder string, err error) {
 	barred := c.barred
 	c.mu.Unlock()
 	switch {
-	case object.NoLease(err, c.LeaseName):
+	case kube.NoLease(err, c.LeaseName):
 		s.Why, s.Blocked = c.noLease().Error(), true
 	case err != nil:
 		s.Why, s.Blocked = c.unreadable(err).Error(), apierrors.IsForbidden(err)
@@ -318,7 +317,7 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	lookCtx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	lease, err := c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(lookCtx, c.LeaseName, metav1.GetOptions{})
 	cancel()
-	if object.NoLease(err, c.LeaseName) {
+	if kube.NoLease(err, c.LeaseName) {
 		return c.RetryPeriod, blocker{c.noLease()}
 	}
 	if apierrors.IsForbidden(err) {

@@ -13,7 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/gate"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -65,8 +65,8 @@ type leader struct {
 	lock        *termLock
 	over        context.CancelCauseFunc // ends the term
 	beat        *systemd.Beat
-	view        *object.NodeWatch
-	policies    *object.Policies[policy.Policy]
+	view        *kube.NodeWatch
+	policies    *kube.Policies[policy.Policy]
 	statuses    *statuses
 	gates       *gate.Gates
 	kick        chan struct{}
@@ -105,8 +105,8 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	// A view of its own for each term: its first list is a quorum read that
 	// began after the Lease was won. A list from before may lack the turns
 	// that the last leader granted last.
-	l.view = object.WatchNodes(c.client, l.wake, func() { over(errRewound) })
-	l.policies = object.WatchPolicies(c.client, policy.Compile, l.wake)
+	l.view = kube.WatchNodes(c.client, l.wake, func() { over(errRewound) })
+	l.policies = kube.WatchPolicies(c.client, policy.Compile, l.wake)
 	l.statuses = newStatuses(c.client, l.policies, c.log)
 	watching.Go(func() { l.view.Run(ctx) })
 	watching.Go(func() { l.policies.Run(ctx) })
@@ -391,33 +391,33 @@ func (l *leader) leftAlone(name string, v *rollout.Verdict) bool {
 
 // write sends one patch, to a node that is not left alone, and takes in what
 // became of it.
-func (l *leader) write(ctx context.Context, n *turn.Node, p object.Patch, v *rollout.Verdict) {
+func (l *leader) write(ctx context.Context, n *turn.Node, p kube.Patch, v *rollout.Verdict) {
 	if !l.lock.fresh(l.RenewDeadline) {
 		return
 	}
 	l.beat.Alive()
-	obj, outcome, err := object.Write(ctx, l.client, p)
+	obj, outcome, err := kube.Write(ctx, l.client, p)
 	switch outcome {
-	case object.Written:
+	case kube.Written:
 		l.logWrite(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
 		l.events.wrote(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
 		l.view.Overlay(obj)
 		if v.Move != nil {
 			l.wake() // what becomes of the others may follow from it
 		}
-	case object.Conflict:
+	case kube.Conflict:
 		// The Node changed after the decision: the leader drops the decision.
 		l.log.Debug("a decision came too late", "node", n.Name, "err", err)
 		l.view.Overlay(obj)
 		l.wake()
-	case object.Gone:
+	case kube.Gone:
 		l.view.Forget(p.Node, p.ResourceVersion)
 		l.wake()
-	case object.Refused:
+	case kube.Refused:
 		systemd.LogEvent(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
 		l.events.refuses(n, l.client.Explain(err).Text)
 		l.leave(n.Name, refusedFor, err, v.Move == nil)
-	case object.Unknown:
+	case kube.Unknown:
 		if ctx.Err() != nil {
 			return // the term is over, and with it the request
 		}
@@ -441,8 +441,8 @@ func (l *leader) uncertainAbout(node string, err error) {
 }
 
 // settle repeats a write until its outcome is known.
-func (l *leader) settle(ctx context.Context, p object.Patch) {
-	obj, err := object.Settle(ctx, l.client, p, func(err error) { l.uncertainAbout(p.Node, err) })
+func (l *leader) settle(ctx context.Context, p kube.Patch) {
+	obj, err := kube.Settle(ctx, l.client, p, func(err error) { l.uncertainAbout(p.Node, err) })
 	if err != nil {
 		return // the term is over
 	}

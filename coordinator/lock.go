@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // errTermOver is what a lock answers once its term is over.
@@ -197,7 +197,7 @@ func (l *termLock) judge(record *resourcelock.LeaderElectionRecord, err error) e
 		return nil
 	}
 	switch {
-	case object.NoLease(err, l.name):
+	case kube.NoLease(err, l.name):
 		l.endLocked("the Lease is gone")
 	case err != nil: // no answer is no word
 	case record.HolderIdentity == "":
@@ -268,7 +268,7 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 	case err == nil: // released
 		l.endLocked("released")
 	case held || l.ended != nil || conflict:
-	case object.NoLease(err, l.name), object.IsRefused(err) && !apierrors.IsTooManyRequests(err):
+	case kube.NoLease(err, l.name), kube.IsRefused(err) && !apierrors.IsTooManyRequests(err):
 		l.end(blocker{fmt.Errorf("the API server refuses the write that takes the Lease: %w", err)})
 	default:
 		// Whether the Lease was taken is not known. If it was, and is blanked

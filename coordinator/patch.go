@@ -8,22 +8,21 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 // newTurnID makes a turn's id: 16 of [a-z2-7], 80 random bits.
 func newTurnID() string { return strings.ToLower(rand.Text())[:16] }
 
-func empty(n *turn.Node) object.Patch {
-	return object.Patch{
+func empty(n *turn.Node) kube.Patch {
+	return kube.Patch{
 		Node: n.Name, ResourceVersion: n.ResourceVersion, Manager: kube.FieldManager("coordinator"),
 		Labels: map[string]*string{}, Annotations: map[string]*string{},
 	}
 }
 
 // heldPatch writes the reason why a node does not move, or takes it away.
-func heldPatch(n *turn.Node, reason v1alpha1.Reason) object.Patch {
+func heldPatch(n *turn.Node, reason v1alpha1.Reason) kube.Patch {
 	p := empty(n)
 	p.Labels[v1alpha1.LabelHeld] = nil
 	if reason != v1alpha1.ReasonNone {
@@ -33,7 +32,7 @@ func heldPatch(n *turn.Node, reason v1alpha1.Reason) object.Patch {
 }
 
 // patchOf is a move as one write.
-func patchOf(n *turn.Node, v *rollout.Verdict) object.Patch {
+func patchOf(n *turn.Node, v *rollout.Verdict) kube.Patch {
 	m := v.Move
 	p := heldPatch(n, v.Held)
 	if m.To != m.From || !n.State.Known() {

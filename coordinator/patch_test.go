@@ -8,12 +8,12 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 // text is what a patch sets and removes, short keys, in a stable order.
-func text(p object.Patch) string {
+func text(p kube.Patch) string {
 	b, err := json.Marshal([]map[string]*string{p.Labels, p.Annotations})
 	if err != nil {
 		panic(err)

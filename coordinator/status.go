@@ -13,7 +13,6 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -34,7 +33,7 @@ const (
 // leader's loop, which waits for none of it: nobody decides by a status.
 type statuses struct {
 	client   *kube.Client
-	policies *object.Policies[policy.Policy]
+	policies *kube.Policies[policy.Policy]
 	log      *slog.Logger
 	kick     chan struct{}
 
@@ -42,7 +41,7 @@ type statuses struct {
 	figures []rollout.PolicyFigures
 }
 
-func newStatuses(client *kube.Client, policies *object.Policies[policy.Policy], log *slog.Logger) *statuses {
+func newStatuses(client *kube.Client, policies *kube.Policies[policy.Policy], log *slog.Logger) *statuses {
 	return &statuses{client: client, policies: policies, log: log, kick: make(chan struct{}, 1)}
 }
 

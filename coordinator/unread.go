@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 // maxUnread is how long a leader grants by policies that it cannot read again. Within
@@ -19,7 +18,7 @@ const maxUnread = time.Minute
 // serve the kind is an answer.
 func unread(age time.Duration, err error) (why string, due time.Duration) {
 	switch {
-	case age == 0, errors.Is(err, object.ErrNotServed):
+	case age == 0, errors.Is(err, kube.ErrNotServed):
 		return "", leadRound
 	case age < maxUnread:
 		return "", min(leadRound, maxUnread-age)

@@ -23,7 +23,6 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/gate"
 
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -32,7 +31,7 @@ import (
 func TestUnreadPolicies(t *testing.T) {
 	kind := schema.GroupResource{Group: "lockkeeper.dev", Resource: "disruptionpolicies"}
 	forbidden := apierrors.NewForbidden(kind, "", errors.New("no"))
-	gone := fmt.Errorf("listing: %w", object.ErrNotServed)
+	gone := fmt.Errorf("listing: %w", kube.ErrNotServed)
 	for _, c := range []struct {
 		age time.Duration
 		err error
@@ -87,7 +86,7 @@ func TestSnapshotOfUnreadPolicies(t *testing.T) {
 		}
 		l := &leader{
 			candidate: &candidate{lease: newLeaseWatch(client, "n", "l", nil)}, lock: &termLock{}, epoch: "me_1", gates: gate.New(gate.Options{}),
-			view: object.WatchNodes(client, nil, nil), policies: object.WatchPolicies(client, policy.Compile, nil),
+			view: kube.WatchNodes(client, nil, nil), policies: kube.WatchPolicies(client, policy.Compile, nil),
 		}
 		l.candidate.lease.read(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "l", UID: "1", ResourceVersion: "5"},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: new("me_1")}})

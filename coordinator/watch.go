@@ -13,7 +13,7 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // leaseWatch watches the one Lease for as long as this host is a candidate. The
@@ -27,7 +27,7 @@ import (
 //
 // Hosts that are not candidates have none: they read the Lease at a commit.
 type leaseWatch struct {
-	*object.LeaseWatch
+	*kube.LeaseWatch
 	namespace, name string
 	// freed holds a token when a Lease that was held is no longer held.
 	freed chan struct{}
@@ -41,7 +41,7 @@ type leaseWatch struct {
 // newLeaseWatch makes a leaseWatch; rewound is as in [kube.WatchOptions].
 func newLeaseWatch(client kubernetes.Interface, namespace, name string, rewound func()) *leaseWatch {
 	w := &leaseWatch{namespace: namespace, name: name, freed: make(chan struct{}, 1)}
-	w.LeaseWatch = object.WatchLease(client, namespace, name, w.changed, rewound)
+	w.LeaseWatch = kube.WatchLease(client, namespace, name, w.changed, rewound)
 	return w
 }
 

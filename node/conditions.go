@@ -12,7 +12,6 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/lifecycle"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 // conditionsAfter is how long a difference lasts before the lifecycle conditions are
@@ -34,7 +33,7 @@ type conditionWriter struct {
 	// node returns the newest version known of the Node, nil if there is none.
 	node func() *corev1.Node
 	// write sends one patch and takes in the Node that it returns.
-	write func(ctx context.Context, p object.Patch) (object.Outcome, error)
+	write func(ctx context.Context, p kube.Patch) (kube.Outcome, error)
 
 	mu   sync.Mutex
 	on   bool
@@ -59,7 +58,7 @@ func (c *conditionWriter) report(h local.Host, on bool) {
 
 // patch returns the next write, nil if there is none, and whether the API server fails
 // the host.
-func (c *conditionWriter) patch() (p *object.Patch, failing bool) {
+func (c *conditionWriter) patch() (p *kube.Patch, failing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.node()
@@ -79,7 +78,7 @@ func (c *conditionWriter) patch() (p *object.Patch, failing bool) {
 	if len(set)+len(drop) == 0 {
 		return nil, false
 	}
-	return &object.Patch{
+	return &kube.Patch{
 		Node: n.Name, ResourceVersion: n.ResourceVersion, Conditions: set, DropConditions: drop, Manager: kube.FieldManager("host"),
 	}, c.host.API.Failing()
 }
@@ -112,9 +111,9 @@ func (c *conditionWriter) run(ctx context.Context) {
 		outcome, err := c.write(ctx, *p)
 		tokens.take(time.Now())
 		switch outcome {
-		case object.Written:
+		case kube.Written:
 			since, failures = time.Time{}, 0
-		case object.Conflict, object.Gone:
+		case kube.Conflict, kube.Gone:
 			since = time.Now() // it is compared with the new version, after another pause
 		default:
 			failures++
@@ -131,7 +130,7 @@ func (c *conditionWriter) run(ctx context.Context) {
 		if p == nil || failing {
 			return
 		}
-		if outcome, _ := c.write(ctx, *p); outcome != object.Conflict {
+		if outcome, _ := c.write(ctx, *p); outcome != kube.Conflict {
 			return // the next process writes it
 		}
 	}
@@ -139,8 +138,8 @@ func (c *conditionWriter) run(ctx context.Context) {
 
 // writeConditions sends a write of the conditions. The loop goes round for what else the
 // Node that comes back shows: the watch does not report it again.
-func (h *Host) writeConditions(ctx context.Context, p object.Patch) (object.Outcome, error) {
-	n, outcome, err := object.Write(ctx, h.client, p)
+func (h *Host) writeConditions(ctx context.Context, p kube.Patch) (kube.Outcome, error) {
+	n, outcome, err := kube.Write(ctx, h.client, p)
 	if n != nil && h.view.Overlay(n) {
 		h.wake()
 	}

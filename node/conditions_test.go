@@ -21,14 +21,13 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 // conditionStore is a Node, and every write of its conditions.
 type conditionStore struct {
 	mu      sync.Mutex
 	node    *corev1.Node
-	outcome object.Outcome  // of the next writes
+	outcome kube.Outcome    // of the next writes
 	writes  []time.Duration // since the start
 	start   time.Time
 }
@@ -39,14 +38,14 @@ func (s *conditionStore) get() *corev1.Node {
 	return s.node
 }
 
-func (s *conditionStore) write(ctx context.Context, p object.Patch) (object.Outcome, error) {
+func (s *conditionStore) write(ctx context.Context, p kube.Patch) (kube.Outcome, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writes = append(s.writes, time.Since(s.start))
 	if ctx.Err() != nil {
-		return object.Unknown, ctx.Err()
+		return kube.Unknown, ctx.Err()
 	}
-	if s.outcome != object.Written {
+	if s.outcome != kube.Written {
 		return s.outcome, errors.New(s.outcome.String())
 	}
 	n := s.node.DeepCopy()
@@ -65,11 +64,11 @@ func (s *conditionStore) write(ctx context.Context, p object.Patch) (object.Outc
 	}
 	n.Status.Conditions = append(n.Status.Conditions, p.Conditions...)
 	s.node = n
-	return object.Written, nil
+	return kube.Written, nil
 }
 
 // then has the next writes end so, counts them from now on, and forgets those before.
-func (s *conditionStore) then(o object.Outcome) {
+func (s *conditionStore) then(o kube.Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.outcome, s.writes, s.start = o, nil, time.Now()
@@ -96,7 +95,7 @@ func writingConditions(t *testing.T, s *conditionStore) (c *conditionWriter, sto
 	}
 	c = newConditionWriter(slog.New(slog.DiscardHandler))
 	c.node, c.write = s.get, s.write
-	s.then(object.Written)
+	s.then(kube.Written)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { c.run(ctx) })
@@ -121,14 +120,14 @@ func TestConditionsAreWrittenOnce(t *testing.T) {
 			elapse(time.Second)
 		}
 		s.has(t, "MaintenancePlanned", "[1s]")
-		s.then(object.Written)
+		s.then(kube.Written)
 		c.report(at(v1alpha1.StateBeforeDrain), true)
 		elapse(600 * time.Millisecond)
 		c.report(at(v1alpha1.StateDraining), true)
 		elapse(time.Hour)
 		s.has(t, "MaintenanceInProgress DrainInProgress", "[1s]")
 		// It is over before it is written: nothing is.
-		s.then(object.Written)
+		s.then(kube.Written)
 		c.report(at(v1alpha1.StateRebooting), true)
 		elapse(500 * time.Millisecond)
 		c.report(at(v1alpha1.StateDraining), true)
@@ -157,7 +156,7 @@ func TestConditionsOff(t *testing.T) {
 		s.has(t, "", "[]")
 		c.report(at(v1alpha1.StateDraining), true)
 		elapse(time.Minute)
-		s.then(object.Written)
+		s.then(kube.Written)
 		for range 100 {
 			c.report(at(v1alpha1.StateDraining), false)
 			elapse(time.Second)
@@ -174,7 +173,7 @@ func TestConditionsOfAReleasedNode(t *testing.T) {
 		defer stop()
 		c.report(at(v1alpha1.StateDraining), true)
 		elapse(time.Minute)
-		s.then(object.Written)
+		s.then(kube.Written)
 		for range 100 {
 			c.report(local.Host{Node: "n1", UID: "u", Wants: v1alpha1.WantsReboot, Withdrawn: true}, true)
 			elapse(time.Minute)
@@ -189,7 +188,7 @@ func TestConditionsAgain(t *testing.T) {
 		s := &conditionStore{}
 		c, stop := writingConditions(t, s)
 		defer stop()
-		for outcome, most := range map[object.Outcome]int{object.Refused: 350, object.Unknown: 350, object.Conflict: 2920, object.Gone: 2920} {
+		for outcome, most := range map[kube.Outcome]int{kube.Refused: 350, kube.Unknown: 350, kube.Conflict: 2920, kube.Gone: 2920} {
 			s.then(outcome)
 			c.report(pending, true)
 			elapse(24 * time.Hour)
@@ -198,17 +197,17 @@ func TestConditionsAgain(t *testing.T) {
 			}
 		}
 		// A conflict is no failure: it is tried again after the usual pause.
-		s.then(object.Written)
+		s.then(kube.Written)
 		elapse(24 * time.Hour)
-		s.then(object.Conflict)
+		s.then(kube.Conflict)
 		c.report(at(v1alpha1.StateDraining), true)
 		elapse(3500 * time.Millisecond)
 		s.has(t, "MaintenancePlanned", "[1s 2s 3s]")
-		s.then(object.Written)
+		s.then(kube.Written)
 		c.report(pending, true)
 		elapse(time.Hour)
 
-		s.then(object.Written)
+		s.then(kube.Written)
 		away := at(v1alpha1.StateDraining)
 		away.API = &local.Failure{Error: "connection refused"}
 		for range 1000 {
@@ -232,14 +231,14 @@ func TestConditionsAtTheEnd(t *testing.T) {
 		c, stop := writingConditions(t, s)
 		c.report(at(v1alpha1.StateDraining), true)
 		elapse(time.Minute)
-		s.then(object.Written)
+		s.then(kube.Written)
 		c.report(at(v1alpha1.StateRebooting), true)
 		stop()
 		s.has(t, "MaintenanceInProgress Drained", "[0s]")
 
 		// A conflict is tried again, and not for long.
 		c, stop = writingConditions(t, s)
-		s.then(object.Conflict)
+		s.then(kube.Conflict)
 		c.report(at(v1alpha1.StateDraining), true)
 		stop()
 		s.has(t, "MaintenanceInProgress Drained", "[0s 0s 0s]")
@@ -265,8 +264,8 @@ func TestConditionsWakeTheLoop(t *testing.T) {
 	client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "v1", 1, 1)
 	must(t, err)
 	h.client = client
-	outcome, err := h.writeConditions(t.Context(), object.Patch{Node: "n1", ResourceVersion: "11", DropConditions: []corev1.NodeConditionType{corev1.NodeDrained}})
-	if outcome != object.Written || err != nil || h.facts().State != v1alpha1.StateRebooting {
+	outcome, err := h.writeConditions(t.Context(), kube.Patch{Node: "n1", ResourceVersion: "11", DropConditions: []corev1.NodeConditionType{corev1.NodeDrained}})
+	if outcome != kube.Written || err != nil || h.facts().State != v1alpha1.StateRebooting {
 		t.Errorf("%s, %v; the view has %s", outcome, err, h.facts().State)
 	}
 	select {

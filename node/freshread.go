@@ -9,7 +9,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -87,7 +86,7 @@ func (h *Host) readCommit(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxReadAge) // a later answer is worth nothing
 	defer cancel()
-	obj, err := object.Find(ctx, h.client, h.name)
+	obj, err := kube.Find(ctx, h.client, h.name)
 	if err != nil {
 		return err
 	}
@@ -121,7 +120,7 @@ func (h *Host) readLease(ctx context.Context) (step.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	defer cancel()
 	l, err := h.client.CoordinationV1().Leases(h.LeaseNamespace).Get(ctx, h.LeaseName, metav1.GetOptions{})
-	if object.NoLease(err, h.LeaseName) {
+	if kube.NoLease(err, h.LeaseName) {
 		return step.Lease{}, nil // a missing Lease is a stop, not a failure
 	}
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -169,26 +168,26 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *step.Write) error {
 	if w.Ack.Report == v1alpha1.ReportCommitted && !h.fresh.valid() {
 		return nil // it took too long to come here: everything is read again
 	}
-	p := object.Patch{
+	p := kube.Patch{
 		Node: n.Name, ResourceVersion: n.ResourceVersion, Labels: w.Labels, Annotations: w.Annotations,
 		Unschedulable: w.Unschedulable, Manager: kube.FieldManager("host"),
 	}
-	obj, outcome, err := object.Write(ctx, h.client, p)
+	obj, outcome, err := kube.Write(ctx, h.client, p)
 	switch outcome {
-	case object.Written:
+	case kube.Written:
 		h.view.Overlay(obj)
 		h.fresh.wrote(n.ResourceVersion, obj.ResourceVersion)
 		h.logWrite(n, w)
 		return nil
-	case object.Conflict:
+	case kube.Conflict:
 		h.fresh = nil
 		h.view.Overlay(obj)
 		return nil
-	case object.Gone:
+	case kube.Gone:
 		h.fresh = nil
 		h.view.Forget(h.name, p.ResourceVersion)
 		return nil
-	case object.Unknown:
+	case kube.Unknown:
 		// The host cannot read the emergency stop until the API server answers again.
 		h.drain.stop()
 	}

@@ -18,7 +18,6 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/step"
 )
 
@@ -59,7 +58,7 @@ func newTestHost(t *testing.T, state v1alpha1.State) (h *Host, last *local.Host)
 	h, err := New(Options{Root: newRoot(t, nil), PollInterval: time.Hour, Report: func(s local.Host) { *last = s }})
 	must(t, err)
 	h.name = "n1"
-	h.view = object.WatchNode(&kubernetes.Clientset{}, "n1", h.wake)
+	h.view = kube.WatchNode(&kubernetes.Clientset{}, "n1", h.wake)
 	h.view.Overlay(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "n1", UID: "uid", ResourceVersion: "10", Labels: map[string]string{v1alpha1.LabelState: string(state)},
 		Annotations: map[string]string{v1alpha1.AnnotationTurn: "t1"},

@@ -22,7 +22,6 @@ import (
 	"lockkeeper.dev/lockkeeper/drain"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/watched"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -124,8 +123,8 @@ type Host struct {
 
 	// Everything below belongs to the loop's goroutine, except what mu guards.
 	client      *kube.Client
-	view        *object.NodeWatch
-	policies    *object.Policies[policy.Policy]
+	view        *kube.NodeWatch
+	policies    *kube.Policies[policy.Policy]
 	matched     *policy.Match // the last good one; see match
 	unread      unread        // the policies
 	fresh       *freshRead
@@ -203,7 +202,7 @@ func New(o Options) (*Host, error) {
 		time.AfterFunc(firstReads, h.wake)
 	}
 	h.events = newEventWriter(o.Log, func(ctx context.Context, e *hostEvent) error {
-		return object.WriteNodeEvent(ctx, h.client, e.node, e.uid, e.key, e.time, e.doc, e.note)
+		return kube.WriteNodeEvent(ctx, h.client, e.node, e.uid, e.key, e.time, e.doc, e.note)
 	})
 	h.conditions = newConditionWriter(o.Log)
 	h.coordinatorFile = updateengine.NewCoordinatorFile(o.Root)
@@ -262,12 +261,12 @@ func (h *Host) Run(ctx context.Context) error {
 		return err
 	}
 	h.hooks.log, h.apply.log = h.log, h.log
-	h.view = object.WatchNode(h.client, h.name, h.wake)
-	h.policies = object.WatchPolicies(h.client, policy.Compile, h.wake)
+	h.view = kube.WatchNode(h.client, h.name, h.wake)
+	h.policies = kube.WatchPolicies(h.client, policy.Compile, h.wake)
 	wg.Go(func() { h.view.Run(ctx) })
 	wg.Go(func() { h.policies.Run(ctx) })
 	wg.Go(func() { h.events.run(ctx) })
-	wg.Go(func() { h.publisher.run(ctx, object.HostUpdates{Client: h.client, Node: h.name}) })
+	wg.Go(func() { h.publisher.run(ctx, kube.HostUpdates{Client: h.client, Node: h.name}) })
 	name := h.name
 	h.conditions.node, h.conditions.write = func() *corev1.Node { return h.view.Get(name) }, h.writeConditions
 	wg.Go(func() { h.conditions.run(ctx) })

@@ -35,7 +35,7 @@ const (
 	firstReads = 5 * time.Second
 )
 
-// hostUpdates is where the HostUpdate is; see [object.HostUpdates].
+// hostUpdates is where the HostUpdate is; see [kube.HostUpdates].
 type hostUpdates interface {
 	// Read returns nil, and no error, if there is none.
 	Read(ctx context.Context) (*v1alpha1.HostUpdate, error)

@@ -12,9 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/kube/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/hostfs"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
@@ -120,7 +120,7 @@ type unread struct {
 // and will again, or has given no policies for long while it gave Nodes.
 func (u *unread) hear(policies, nodes error, now time.Time) (text string, lasts bool) {
 	switch {
-	case policies == nil || errors.Is(policies, object.ErrNotServed):
+	case policies == nil || errors.Is(policies, kube.ErrNotServed):
 		*u = unread{}
 		return "", false
 	case nodes != nil && !u.lasts(now):

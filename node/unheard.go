@@ -9,7 +9,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/step"
 )
 
@@ -108,7 +107,7 @@ func (h *Host) lookForLeader(ctx context.Context) (v1alpha1.Reason, string) {
 	defer cancel()
 	name := h.LeaseNamespace + "/" + h.LeaseName
 	l, err := h.client.CoordinationV1().Leases(h.LeaseNamespace).Get(ctx, h.LeaseName, metav1.GetOptions{})
-	if object.NoLease(err, h.LeaseName) {
+	if kube.NoLease(err, h.LeaseName) {
 		return v1alpha1.ReasonNoCoordinator, "there is no Lease " + name + "; apply the manifests: lockkeeper manifests | kubectl apply -f -"
 	}
 	if t := h.client.Explain(err); t != nil {

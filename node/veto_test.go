@@ -19,7 +19,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/watched"
 	"lockkeeper.dev/lockkeeper/policy"
 )
@@ -30,7 +29,7 @@ import (
 func TestPoliciesUnread(t *testing.T) {
 	kind := schema.GroupResource{Group: "lockkeeper.dev", Resource: "disruptionpolicies"}
 	forbidden := fmt.Errorf("listing: %w", apierrors.NewForbidden(kind, "", errors.New("no")))
-	none := fmt.Errorf("listing: %w", object.ErrNotServed)
+	none := fmt.Errorf("listing: %w", kube.ErrNotServed)
 	away, broken, busy := errors.New("connection refused"), apierrors.NewInternalError(errors.New("no conversion")), apierrors.NewTooManyRequestsError("later")
 	const again = "the policies to be read again: "
 	var u unread
@@ -100,7 +99,7 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 	n := h.view.Get("n1").DeepCopy()
 	n.ResourceVersion, n.Annotations[v1alpha1.AnnotationRequest] = "11", "reboot"
 	h.view.Overlay(n)
-	h.policies = object.WatchPolicies(client, policy.Compile, h.wake)
+	h.policies = kube.WatchPolicies(client, policy.Compile, h.wake)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()

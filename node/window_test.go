@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -75,7 +75,7 @@ func TestTimeLeftOfWindows(t *testing.T) {
 // The windows of the host's file are its veto, in the order of what is told first; a reload takes in others.
 func TestWindowsAreTheHostsVeto(t *testing.T) {
 	h, _ := newTestHost(t, v1alpha1.StateIdle)
-	h.policies = object.WatchPolicies(nil, policy.Compile, h.wake)
+	h.policies = kube.WatchPolicies(nil, policy.Compile, h.wake)
 	// Closed: it opened half a day ago, for ten minutes, and opens daily.
 	now := time.Now().UTC()
 	opened := now.Add(-12 * time.Hour)

@@ -13,7 +13,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -111,7 +110,7 @@ func (s *Source) annotate(ctx context.Context, text *string) error {
 
 // node reads a Node from the quorum.
 func (s *Source) node(ctx context.Context, name string) (*corev1.Node, error) {
-	n, err := object.Find(ctx, s.Client, name)
+	n, err := kube.Find(ctx, s.Client, name)
 	if err == nil && n == nil {
 		err = fmt.Errorf("there is no node %s", name)
 	}
@@ -137,16 +136,16 @@ func (s *Source) Retry(ctx context.Context, name string) (string, error) {
 		if f.Retry == id {
 			return fmt.Sprintf("%s: turn %s is cleared already, nothing changed.\n", name, id), nil
 		}
-		_, outcome, err := object.Write(ctx, s.Client, object.Patch{
+		_, outcome, err := kube.Write(ctx, s.Client, kube.Patch{
 			Node: name, ResourceVersion: f.ResourceVersion, Manager: kube.FieldManager("admin"),
 			Annotations: map[string]*string{v1alpha1.AnnotationRetry: &id},
 		})
 		switch {
-		case outcome == object.Written:
+		case outcome == kube.Written:
 			return fmt.Sprintf("%s: %s\nUndo it with: kubectl annotate node %s %s-\n", name, text, name, v1alpha1.AnnotationRetry), nil
-		case outcome == object.Conflict && try < retries:
+		case outcome == kube.Conflict && try < retries:
 			continue // it is another version: look again whether this is still meant
-		case outcome == object.Unknown:
+		case outcome == kube.Unknown:
 			return "", fmt.Errorf("%w; whether it was written is not known, and saying it again does no harm", err)
 		}
 		return "", err

@@ -8,7 +8,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -40,16 +39,16 @@ func (s *Source) Confirm(ctx context.Context, name, hook string) (string, error)
 		if f.Hooks[hook] == f.Turn {
 			return fmt.Sprintf("%s: hook %s is confirmed already for turn %s, nothing changed.\n%s", name, hook, f.Turn, stillAwaited(&f, hook)), nil
 		}
-		_, outcome, err := object.Write(ctx, s.Client, object.Patch{
+		_, outcome, err := kube.Write(ctx, s.Client, kube.Patch{
 			Node: name, ResourceVersion: f.ResourceVersion, Manager: kube.FieldManager("admin"),
 			Annotations: map[string]*string{key: &f.Turn},
 		})
 		switch {
-		case outcome == object.Written:
+		case outcome == kube.Written:
 			return fmt.Sprintf("%s: hook %s of %s is confirmed for turn %s.\n%s", name, hook, f.State, f.Turn, stillAwaited(&f, hook)), nil
-		case outcome == object.Conflict && try < retries:
+		case outcome == kube.Conflict && try < retries:
 			continue // it is another version: look again whether this is still meant
-		case outcome == object.Unknown:
+		case outcome == kube.Unknown:
 			return "", fmt.Errorf("%w; whether it was written is not known, and saying it again does no harm", err)
 		}
 		return "", err

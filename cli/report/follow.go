@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 const (
@@ -33,9 +33,9 @@ func (s *Source) Follow(ctx context.Context, show func(r Report, away error) err
 		default:
 		}
 	}
-	nodes := object.WatchNodes(s.Client, wake, nil)
+	nodes := kube.WatchNodes(s.Client, wake, nil)
 	policies := s.WatchPolicies(wake)
-	lease := object.WatchLease(s.Client, s.Namespace, s.LeaseName, wake, nil)
+	lease := kube.WatchLease(s.Client, s.Namespace, s.LeaseName, wake, nil)
 	wg.Go(func() { nodes.Run(ctx) })
 	wg.Go(func() { policies.Run(ctx) })
 	wg.Go(func() { lease.Run(ctx) })

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 const (
@@ -63,7 +63,7 @@ func (s *Source) addUpdates(ctx context.Context, r *Report) {
 			if err == nil && u != nil {
 				s.updates.all[name] = &u.Status
 			}
-			if e, ok := errors.AsType[*object.UndecodableError](err); ok {
+			if e, ok := errors.AsType[*kube.UndecodableError](err); ok {
 				s.updates.errors[name] = e.Error()
 			}
 		})

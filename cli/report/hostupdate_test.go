@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // TestUndecodableUpdate: a HostUpdate that this version cannot decode is a note about its node, and the rest is shown.
 func TestUndecodableUpdate(t *testing.T) {
 	s := &Source{Node: "n1", ReadUpdate: func(_ context.Context, node string) (*v1alpha1.HostUpdate, error) {
-		return &v1alpha1.HostUpdate{}, &object.UndecodableError{Node: node, Field: "status.wants", Err: errors.New("it is a\nnumber")}
+		return &v1alpha1.HostUpdate{}, &kube.UndecodableError{Node: node, Field: "status.wants", Err: errors.New("it is a\nnumber")}
 	}}
 	r := &Report{Nodes: []Node{{Name: "n1", Managed: true}, {Name: "n2"}}}
 	s.addUpdates(t.Context(), r)

@@ -14,7 +14,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
-	"lockkeeper.dev/lockkeeper/node/object"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 )
@@ -43,9 +43,9 @@ type Source struct {
 	Skew func() (ahead time.Duration, ok bool)
 	// Namespace and LeaseName name the Lease.
 	Namespace, LeaseName string
-	// WatchPolicies makes a Watch of all policies, as [object.WatchPolicies] does.
+	// WatchPolicies makes a Watch of all policies, as [kube.WatchPolicies] does.
 	WatchPolicies func(notify func()) PolicyView
-	// ReadUpdate reads the HostUpdate of a node, as [object.ReadHostUpdate] does; nil
+	// ReadUpdate reads the HostUpdate of a node, as [kube.ReadHostUpdate] does; nil
 	// is that there are none. Node is a node that is of interest even if it is in no
 	// turn, "" for none.
 	ReadUpdate func(ctx context.Context, node string) (*v1alpha1.HostUpdate, error)
@@ -54,7 +54,7 @@ type Source struct {
 	updates updates // Read and Follow are not called at the same time
 }
 
-// PolicyView is what is known of the policies; see [object.Policies].
+// PolicyView is what is known of the policies; see [kube.Policies].
 type PolicyView interface {
 	Load(ctx context.Context) error
 	Run(ctx context.Context)
@@ -94,7 +94,7 @@ func (s *Source) read(ctx context.Context) (Input, error) {
 	if Away(err) {
 		return Input{}, fmt.Errorf("reading lease %s/%s: %w", s.Namespace, s.LeaseName, err)
 	}
-	if object.NoLease(err, s.LeaseName) {
+	if kube.NoLease(err, s.LeaseName) {
 		lease, err = nil, nil
 	}
 	nodes := make([]*corev1.Node, len(list.Items))

@@ -16,7 +16,6 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/lifecycle"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 // patchStatus writes the status of a Node as a kubelet or an operator does, under the name of a field manager.
@@ -48,17 +47,17 @@ func TestLifecycleConditions(t *testing.T) {
 	patchStatus(t, name, "operator", `{"status":{"conditions":[{"type":"Drained","status":"False","reason":"Operator","message":"theirs"}]}}`)
 	host := &local.Host{UID: "u", State: v1alpha1.StateDraining, Turn: "t1", Cordoned: true, Course: &local.Course{Wants: v1alpha1.WantsReboot, Drains: true}}
 
-	next := func(h *local.Host) object.Patch {
+	next := func(h *local.Host) kube.Patch {
 		t.Helper()
 		n := getNode(t, name)
 		set, drop := lifecycle.Change(n.Status.Conditions, h, time.Now())
-		return object.Patch{Node: name, ResourceVersion: n.ResourceVersion, Conditions: set, DropConditions: drop, Manager: "lockkeeper-host"}
+		return kube.Patch{Node: name, ResourceVersion: n.ResourceVersion, Conditions: set, DropConditions: drop, Manager: "lockkeeper-host"}
 	}
-	write := func(client *kube.Client, p object.Patch) object.Outcome {
+	write := func(client *kube.Client, p kube.Patch) kube.Outcome {
 		t.Helper()
-		n, outcome, err := object.Write(t.Context(), client, p)
+		n, outcome, err := kube.Write(t.Context(), client, p)
 		t.Logf("%s: %v", outcome, err)
-		if outcome == object.Written && conditionsOf(n) != conditionsOf(getNode(t, name)) {
+		if outcome == kube.Written && conditionsOf(n) != conditionsOf(getNode(t, name)) {
 			t.Errorf("the answer has %s", conditionsOf(n))
 		}
 		return outcome
@@ -71,7 +70,7 @@ func TestLifecycleConditions(t *testing.T) {
 	}
 
 	p := next(host)
-	if got := write(client, p); got != object.Written {
+	if got := write(client, p); got != kube.Written {
 		t.Fatal(got)
 	}
 	is("DrainInProgress=True by Draining, Drained=False by Operator, MaintenanceInProgress=True by InTurn, Ready=True by KubeletReady")
@@ -80,7 +79,7 @@ func TestLifecycleConditions(t *testing.T) {
 	}
 	// The next state of the turn: one goes, and Drained is not ours to set.
 	host.State = v1alpha1.StateRebooting
-	if got := write(client, next(host)); got != object.Written {
+	if got := write(client, next(host)); got != kube.Written {
 		t.Fatal(got)
 	}
 	is("Drained=False by Operator, MaintenanceInProgress=True by InTurn, Ready=True by KubeletReady")
@@ -89,15 +88,15 @@ func TestLifecycleConditions(t *testing.T) {
 	host.State = v1alpha1.StateDraining
 	p = next(host)
 	patchStatus(t, name, "kubelet", `{"status":{"$setElementOrder/conditions":[{"type":"Drained"},{"type":"Ready"}],"conditions":[{"type":"Ready","status":"False","reason":"Stopped"}]}}`)
-	if got := write(client, p); got != object.Conflict {
+	if got := write(client, p); got != kube.Conflict {
 		t.Errorf("a write of conditions that were made of an older version: %s", got)
 	}
-	if got := write(client, next(host)); got != object.Written {
+	if got := write(client, next(host)); got != kube.Written {
 		t.Fatal(got)
 	}
 	// Another tool takes a condition over: it stays when ours go.
 	patchStatus(t, name, "operator", `{"status":{"conditions":[{"type":"DrainInProgress","status":"False"}]}}`)
-	if got := write(client, next(nil)); got != object.Written {
+	if got := write(client, next(nil)); got != kube.Written {
 		t.Fatal(got)
 	}
 	is("DrainInProgress=False by Draining, Drained=False by Operator, Ready=False by Stopped")
@@ -107,10 +106,10 @@ func TestLifecycleConditions(t *testing.T) {
 
 	// Another host's credential is refused.
 	playHost(t, "c2", false)
-	if got := write(nodeWire(t, "c2").client("host"), object.Patch{
+	if got := write(nodeWire(t, "c2").client("host"), kube.Patch{
 		Node: name, ResourceVersion: getNode(t, name).ResourceVersion, Manager: "lockkeeper-host",
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeDrained, Status: corev1.ConditionTrue}},
-	}); got != object.Refused {
+	}); got != kube.Refused {
 		t.Errorf("a write by another host: %s", got)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
@@ -28,11 +27,11 @@ func coordinatorWire(t *testing.T) *wire {
 }
 
 // view runs a Watch of the Node of that name, or of all if it is "", until the test ends.
-func view(t *testing.T, client *kube.Client, name string) *object.NodeWatch {
+func view(t *testing.T, client *kube.Client, name string) *kube.NodeWatch {
 	t.Helper()
-	v := object.WatchNodes(client, nil, nil)
+	v := kube.WatchNodes(client, nil, nil)
 	if name != "" {
-		v = object.WatchNode(client, name, nil)
+		v = kube.WatchNode(client, name, nil)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -135,15 +134,15 @@ func TestConflictOnAStaleVersion(t *testing.T) {
 	playHost(t, "stale", false)
 	w := nodeWire(t, "stale")
 	client := w.client("host")
-	read, err := object.Find(t.Context(), client, "stale")
+	read, err := kube.Find(t.Context(), client, "stale")
 	must(t, err)
-	p := object.Patch{
+	p := kube.Patch{
 		Node: "stale", ResourceVersion: read.ResourceVersion, Manager: kube.FieldManager("host"),
 		Unschedulable: new(true), Annotations: map[string]*string{"lockkeeper.dev/cordon": new("t1"), "lockkeeper.dev/host": nil},
 		Labels: map[string]*string{"lockkeeper.dev/wants": new("drain")},
 	}
-	written, outcome, err := object.Write(t.Context(), client, p)
-	if outcome != object.Written || err != nil {
+	written, outcome, err := kube.Write(t.Context(), client, p)
+	if outcome != kube.Written || err != nil {
 		t.Fatal(outcome, err)
 	}
 	_, hasHost := written.Annotations["lockkeeper.dev/host"]
@@ -153,21 +152,21 @@ func TestConflictOnAStaleVersion(t *testing.T) {
 	if !slices.ContainsFunc(written.ManagedFields, func(f metav1.ManagedFieldsEntry) bool { return f.Manager == "lockkeeper-host" }) {
 		t.Errorf("written by %+v", written.ManagedFields)
 	}
-	again, outcome, err := object.Write(t.Context(), client, p)
-	if outcome != object.Conflict || err == nil || again == nil || again.ResourceVersion != written.ResourceVersion {
+	again, outcome, err := kube.Write(t.Context(), client, p)
+	if outcome != kube.Conflict || err == nil || again == nil || again.ResourceVersion != written.ResourceVersion {
 		t.Errorf("the same write again: %v, %v; want a conflict with what was written", outcome, err)
 	}
 	p.ResourceVersion = ""
-	if _, outcome, _ := object.Write(t.Context(), client, p); outcome == object.Written {
+	if _, outcome, _ := kube.Write(t.Context(), client, p); outcome == kube.Written {
 		t.Error("a write without a precondition was carried out")
 	}
 	p.Node, p.ResourceVersion = "nobody", "1" // refused before the version is looked at
 	playHost(t, "nobody", false)
-	if _, outcome, _ := object.Write(t.Context(), w.client("host"), p); outcome != object.Refused {
+	if _, outcome, _ := kube.Write(t.Context(), w.client("host"), p); outcome != kube.Refused {
 		t.Errorf("a write to another's Node: %v", outcome)
 	}
 	p.Node = "none"
-	if _, outcome, _ := object.Write(t.Context(), coordinatorWire(t).client("coordinator"), p); outcome != object.Gone {
+	if _, outcome, _ := kube.Write(t.Context(), coordinatorWire(t).client("coordinator"), p); outcome != kube.Gone {
 		t.Errorf("a write to no Node: %v", outcome)
 	}
 	fresh(t, w)
@@ -178,9 +177,9 @@ func TestSettleAfterALostAnswer(t *testing.T) {
 	playHost(t, "lost", false)
 	w := nodeWire(t, "lost")
 	client := w.client("host")
-	read, err := object.Find(t.Context(), client, "lost")
+	read, err := kube.Find(t.Context(), client, "lost")
 	must(t, err)
-	p := object.Patch{Node: "lost", ResourceVersion: read.ResourceVersion, Manager: kube.FieldManager("host"), Unschedulable: new(true)}
+	p := kube.Patch{Node: "lost", ResourceVersion: read.ResourceVersion, Manager: kube.FieldManager("host"), Unschedulable: new(true)}
 	w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
 		if r.kind == "PATCH node lost" {
 			w.on(nil)
@@ -188,10 +187,10 @@ func TestSettleAfterALostAnswer(t *testing.T) {
 		}
 		return nil, nil
 	})
-	if _, outcome, err := object.Write(t.Context(), client, p); outcome != object.Unknown || err == nil {
+	if _, outcome, err := kube.Write(t.Context(), client, p); outcome != kube.Unknown || err == nil {
 		t.Fatalf("the answer was cut: %v, %v", outcome, err)
 	}
-	n, err := object.Settle(t.Context(), client, p, func(error) {})
+	n, err := kube.Settle(t.Context(), client, p, func(error) {})
 	must(t, err)
 	if !n.Spec.Unschedulable {
 		t.Error("what was carried out is not there")

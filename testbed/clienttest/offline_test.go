@@ -9,7 +9,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 // TestOfflineIsPublished: an update is staged while the API server has never been reached, and lockkeeper is restarted. What happened is
@@ -34,7 +33,7 @@ func TestOfflineIsPublished(t *testing.T) {
 	must(t, err)
 	var u *v1alpha1.HostUpdate
 	until(t, "the HostUpdate", func() bool {
-		u, err = object.ReadHostUpdate(t.Context(), admin, h.name)
+		u, err = kube.ReadHostUpdate(t.Context(), admin, h.name)
 		return err == nil && u != nil && len(u.Status.Offline) > 0
 	})
 	seen := 0

@@ -12,7 +12,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
@@ -70,7 +69,7 @@ func TestOnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	n, err := object.Find(ctx, client, "n1")
+	n, err := kube.Find(ctx, client, "n1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,11 +80,11 @@ func TestOnAPIServer(t *testing.T) {
 		return nil
 	})
 	value := "here"
-	patch := object.Patch{
+	patch := kube.Patch{
 		Node: "n1", ResourceVersion: n.ResourceVersion, Manager: kube.FieldManager("host"),
 		Annotations: map[string]*string{"lockkeeper.dev/host": &value},
 	}
-	if _, outcome, err := object.Write(ctx, client, patch); outcome != object.Unknown {
+	if _, outcome, err := kube.Write(ctx, client, patch); outcome != kube.Unknown {
 		t.Errorf("a write without an answer is %s (%v), expected unknown", outcome, err)
 	}
 	remove()
@@ -97,7 +96,7 @@ func TestOnAPIServer(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Fatal("the watch did not show the write")
 	}
-	if _, outcome, err := object.Write(ctx, client, patch); outcome != object.Conflict {
+	if _, outcome, err := kube.Write(ctx, client, patch); outcome != kube.Conflict {
 		t.Errorf("the same write again is %s (%v), expected a conflict", outcome, err)
 	}
 

@@ -16,7 +16,6 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/hostupdate"
 	"lockkeeper.dev/lockkeeper/node/local"
-	"lockkeeper.dev/lockkeeper/node/object"
 )
 
 // TestHostileHostUpdate: a host's credential is stolen, and the thief publishes what they like in the host's own HostUpdate. The API
@@ -98,7 +97,7 @@ func TestHostsEvent(t *testing.T) {
 		t.Fatal("no such Event")
 	}
 	for range 2 { // of an Event that is there already nothing is written
-		must(t, object.WriteNodeEvent(t.Context(), client, "id-a", string(n.UID), "t1", time.Now(), d, "turn t1: "+strings.Repeat("é", 1000)))
+		must(t, kube.WriteNodeEvent(t.Context(), client, "id-a", string(n.UID), "t1", time.Now(), d, "turn t1: "+strings.Repeat("é", 1000)))
 	}
 	list, err := cp.Client().EventsV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=DrainBlocked"})
 	must(t, err)

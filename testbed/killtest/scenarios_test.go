@@ -13,7 +13,6 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/lifecycle"
-	"lockkeeper.dev/lockkeeper/node/object"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -170,7 +169,7 @@ func (f *fleet) published(turnID string) {
 	f.must(err)
 	ctx := f.within(soon)
 	for tick := time.NewTicker(100 * time.Millisecond); ; {
-		u, err := object.ReadHostUpdate(ctx, client, guest)
+		u, err := kube.ReadHostUpdate(ctx, client, guest)
 		if err == nil && u != nil {
 			s := &u.Status
 			if string(s.BootID) == f.guest().BootID() && s.State == "idle" && s.Wants == v1alpha1.WantsNothing && s.Turn == nil && s.Drain == nil &&

@@ -1,4 +1,4 @@
-package object
+package kube
 
 import (
 	"maps"
@@ -12,17 +12,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // NodeWatch holds Nodes by name, stripped to what decisions are made of.
-type NodeWatch = kube.Watch[*corev1.Node, *corev1.Node]
+type NodeWatch = Watch[*corev1.Node, *corev1.Node]
 
 // WatchNodes makes a Watch of all Nodes. rewound may be nil; for both callbacks see
-// [kube.WatchOptions]. Changed is not called for versions of a Node that differ in
+// [WatchOptions]. Changed is not called for versions of a Node that differ in
 // nothing that is held: kubelets write such statuses all the time.
 func WatchNodes(client kubernetes.Interface, changed, rewound func()) *NodeWatch {
-	return kube.NewWatch(client.CoreV1().Nodes(), kube.WatchOptions[*corev1.Node, *corev1.Node]{
+	return NewWatch(client.CoreV1().Nodes(), WatchOptions[*corev1.Node, *corev1.Node]{
 		Name: "nodes", Keep: strip, Same: alike, Changed: changed, Rewound: rewound,
 	})
 }
@@ -30,18 +29,18 @@ func WatchNodes(client kubernetes.Interface, changed, rewound func()) *NodeWatch
 // WatchNode makes a Watch of the one Node that a host may read: its own. Changed is
 // called for every version of it, because a host waits for one at a check.
 func WatchNode(client kubernetes.Interface, name string, changed func()) *NodeWatch {
-	return kube.NewWatch(client.CoreV1().Nodes(), kube.WatchOptions[*corev1.Node, *corev1.Node]{
+	return NewWatch(client.CoreV1().Nodes(), WatchOptions[*corev1.Node, *corev1.Node]{
 		Name: "nodes", FieldSelector: named(name), Keep: stripOwn, Changed: changed,
 	})
 }
 
 // LeaseWatch holds one Lease, under the key namespace/name.
-type LeaseWatch = kube.Watch[*coordinationv1.Lease, *coordinationv1.Lease]
+type LeaseWatch = Watch[*coordinationv1.Lease, *coordinationv1.Lease]
 
 // WatchLease makes a Watch of the Lease of that name. rewound may be nil; for both
-// callbacks see [kube.WatchOptions].
+// callbacks see [WatchOptions].
 func WatchLease(client kubernetes.Interface, namespace, name string, changed, rewound func()) *LeaseWatch {
-	return kube.NewWatch(client.CoordinationV1().Leases(namespace), kube.WatchOptions[*coordinationv1.Lease, *coordinationv1.Lease]{
+	return NewWatch(client.CoordinationV1().Leases(namespace), WatchOptions[*coordinationv1.Lease, *coordinationv1.Lease]{
 		Name: "leases", FieldSelector: named(name), Changed: changed, Rewound: rewound,
 		Keep: func(l *coordinationv1.Lease) (*coordinationv1.Lease, bool) { return l, true },
 	})

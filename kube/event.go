@@ -1,4 +1,4 @@
-package object
+package kube
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // hostController is the host's name in its Events.
@@ -27,8 +26,8 @@ const maxNote = 1000
 // that is what Kubernetes lets them create; both APIs show the same Events. at is when
 // it happened. The key tells one Event from another: of one that is there already
 // nothing is written, and there is no error.
-func WriteNodeEvent(ctx context.Context, client *kube.Client, node, uid, key string, at time.Time, d v1alpha1.EventDoc, note string) error {
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+func WriteNodeEvent(ctx context.Context, client *Client, node, uid, key string, at time.Time, d v1alpha1.EventDoc, note string) error {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	then := metav1.NewTime(at)
 	if len(note) > maxNote {

@@ -1,4 +1,4 @@
-package object
+package kube
 
 import (
 	"context"
@@ -13,12 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // HostUpdates reads and writes the HostUpdate of one Node.
 type HostUpdates struct {
-	Client *kube.Client
+	Client *Client
 	Node   string
 }
 
@@ -52,8 +51,8 @@ func (e *UndecodableError) Unwrap() error { return e.Err }
 // ReadHostUpdate reads the HostUpdate of a Node. It returns nil, and no error, if
 // there is none, or the API server serves no such kind. With an [UndecodableError] it
 // returns the metadata.
-func ReadHostUpdate(ctx context.Context, client *kube.Client, node string) (*v1alpha1.HostUpdate, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+func ReadHostUpdate(ctx context.Context, client *Client, node string) (*v1alpha1.HostUpdate, error) {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	rest, err := client.OwnKinds()
 	if err != nil {
@@ -113,14 +112,14 @@ const updatesPage = 500
 // ListHostUpdates reads all HostUpdates. There are none where the API server serves
 // no such kind. Those that this version cannot decode are left out; undecodable says
 // which they are.
-func ListHostUpdates(ctx context.Context, client *kube.Client) (all []v1alpha1.HostUpdate, undecodable []error, err error) {
+func ListHostUpdates(ctx context.Context, client *Client) (all []v1alpha1.HostUpdate, undecodable []error, err error) {
 	rest, err := client.OwnKinds()
 	if err != nil {
 		return nil, nil, err
 	}
 	o := metav1.ListOptions{Limit: updatesPage}
 	for {
-		answer, err := rest.Get().Resource(v1alpha1.HostUpdateResource.Resource).VersionedParams(&o, metav1.ParameterCodec).Timeout(kube.Timeout).Do(ctx).Raw()
+		answer, err := rest.Get().Resource(v1alpha1.HostUpdateResource.Resource).VersionedParams(&o, metav1.ParameterCodec).Timeout(Timeout).Do(ctx).Raw()
 		if apierrors.IsNotFound(err) {
 			return nil, nil, nil
 		}
@@ -153,7 +152,7 @@ func ListHostUpdates(ctx context.Context, client *kube.Client) (all []v1alpha1.H
 // that a field that is missing in the status is removed. Repeating it does no harm.
 func (h HostUpdates) Write(ctx context.Context, uid string, status *v1alpha1.HostUpdateStatus) error {
 	client, node := h.Client, h.Node
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	rest, err := client.OwnKinds()
 	if err != nil {
@@ -170,7 +169,7 @@ func (h HostUpdates) Write(ctx context.Context, uid string, status *v1alpha1.Hos
 		return fmt.Errorf("encoding hostupdate %s: %w", node, err)
 	}
 	answer, err := rest.Patch(types.ApplyPatchType).Resource(v1alpha1.HostUpdateResource.Resource).Name(node).
-		Param("fieldManager", kube.FieldManager("host")).Param("force", "true").Body(body).Do(ctx).Raw()
+		Param("fieldManager", FieldManager("host")).Param("force", "true").Body(body).Do(ctx).Raw()
 	if err == nil {
 		if u, _ := decodeHostUpdate(answer); !isHostUpdate(u, node) {
 			err = errNotHostUpdate

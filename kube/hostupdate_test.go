@@ -1,4 +1,4 @@
-package object
+package kube
 
 import (
 	"fmt"
@@ -9,7 +9,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // TestReadOddHostUpdate: a HostUpdate that another version wrote, with fields that are unknown or of another type, is one to write
@@ -21,7 +20,7 @@ func TestReadOddHostUpdate(t *testing.T) {
 		fmt.Fprint(w, answer)
 	}))
 	defer server.Close()
-	client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "v1", 100, 100)
+	client, err := ConnectConfig(&rest.Config{Host: server.URL}, "host", "v1", 100, 100)
 	if err != nil {
 		t.Fatal(err)
 	}

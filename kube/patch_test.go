@@ -1,4 +1,4 @@
-package object
+package kube
 
 import (
 	"context"
@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // apiServer answers in a test's own words: real connections, so that it can cut them.
@@ -65,9 +64,9 @@ func newAPIServer(t *testing.T, answers ...any) *apiServer {
 	return s
 }
 
-func (s *apiServer) client() *kube.Client {
+func (s *apiServer) client() *Client {
 	s.t.Helper()
-	c, err := kube.ConnectConfig(&rest.Config{Host: s.URL}, "host", "test", 100, 100)
+	c, err := ConnectConfig(&rest.Config{Host: s.URL}, "host", "test", 100, 100)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -135,7 +134,7 @@ func (s *apiServer) seen() []string {
 }
 
 var cordon = Patch{
-	Node: "n1", ResourceVersion: "10", Manager: kube.FieldManager("host"), Unschedulable: new(true),
+	Node: "n1", ResourceVersion: "10", Manager: FieldManager("host"), Unschedulable: new(true),
 	Labels:      map[string]*string{"lockkeeper.dev/wants": new("reboot"), "lockkeeper.dev/group": nil},
 	Annotations: map[string]*string{"lockkeeper.dev/cordon": new("t1"), "lockkeeper.dev/ack": nil},
 }
@@ -244,7 +243,7 @@ func TestClientsRepeatNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	config := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", s.URL)
 	must(t, os.WriteFile(file, []byte(config), 0o600))
-	followed, err := kube.New(kube.Options{Identity: v1alpha1.IdentityHost, Paths: []string{file}, QPS: 100, Burst: 100}).Client()
+	followed, err := New(Options{Identity: v1alpha1.IdentityHost, Paths: []string{file}, QPS: 100, Burst: 100}).Client()
 	must(t, err)
 	limited, err := followed.Limited(100, 100)
 	must(t, err)

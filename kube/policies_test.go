@@ -1,4 +1,4 @@
-package object
+package kube
 
 import (
 	"fmt"
@@ -14,11 +14,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // paused stands in for a caller's compiler.
-func paused(p *v1alpha1.DisruptionPolicy, _ func(string) (*time.Location, error)) bool { return p.Spec.Paused }
+func paused(p *v1alpha1.DisruptionPolicy, _ func(string) (*time.Location, error)) bool {
+	return p.Spec.Paused
+}
 
 // Policies that could not be read are read again when they are held, and not a moment before: who is notified of it
 // decides by them.
@@ -35,7 +36,7 @@ func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 			`"items":[{"kind":"DisruptionPolicy","apiVersion":"lockkeeper.dev/v1alpha1","metadata":{"name":"web","uid":"u"}` + spec + `}]}`))
 	}))
 	defer server.Close()
-	client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 10, 10)
+	client, err := ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 10, 10)
 	must(t, err)
 	var p *Policies[bool]
 	p = WatchPolicies(client, paused, func() {
@@ -83,7 +84,7 @@ func TestSameSpec(t *testing.T) {
 }
 
 // A 404 is no proof that the kind is not served: discovery has to say so.
-func TestNotServed(t *testing.T) {
+func TestPoliciesNotServed(t *testing.T) {
 	const groups = `{"kind":"APIGroupList","apiVersion":"v1","groups":[%s]}`
 	const group = `{"name":"lockkeeper.dev","versions":[{"groupVersion":"lockkeeper.dev/v1alpha1","version":"v1alpha1"}]}`
 	const resources = `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"lockkeeper.dev/v1alpha1","resources":[{"name":%q,"namespaced":false,"kind":"X","verbs":[]}]}`
@@ -108,7 +109,7 @@ func TestNotServed(t *testing.T) {
 			w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 			_, _ = w.Write([]byte(answer))
 		}))
-		client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
+		client, err := ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
 		must(t, err)
 		view := WatchPolicies(client, paused, nil)
 		err = view.Load(t.Context())

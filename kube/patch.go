@@ -1,4 +1,4 @@
-package object
+package kube
 
 import (
 	"context"
@@ -11,8 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-
-	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // Patch is one write to a Node, with the version that was decided on.
@@ -103,7 +101,7 @@ func send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.No
 		// The API server would take that for no precondition at all.
 		return nil, Refused, fmt.Errorf("writing node %s: the write names no resourceVersion", p.Node)
 	}
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	kind, subresources := types.MergePatchType, []string(nil)
 	if p.toStatus() {
@@ -163,7 +161,7 @@ func Settle(ctx context.Context, client kubernetes.Interface, p Patch, failed fu
 // of Nodes of that name confirms it with an empty list. A single 404 is not
 // enough to free the Node's slot.
 func Find(ctx context.Context, client kubernetes.Interface, name string) (*corev1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	n, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err == nil {
@@ -177,7 +175,7 @@ func Find(ctx context.Context, client kubernetes.Interface, name string) (*corev
 	}
 	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: named(name)})
 	if err == nil {
-		err = kube.VerifyList(list)
+		err = VerifyList(list)
 	}
 	if err == nil && len(list.Items) > 0 {
 		err = isNode(&list.Items[0], name)

@@ -1,4 +1,4 @@
-package object
+package kube
 
 import (
 	"context"
@@ -18,14 +18,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // Policies holds the cluster's DisruptionPolicies, each with what the caller compiles it
 // to. What its methods return is shared, and callers must not change it.
 type Policies[T any] struct {
-	*kube.Watch[*v1alpha1.DisruptionPolicy, compiled[T]]
-	client *kube.Client
+	*Watch[*v1alpha1.DisruptionPolicy, compiled[T]]
+	client *Client
 }
 
 // compiled is a policy as the API server has it, and what it was compiled to.
@@ -36,13 +35,13 @@ type compiled[T any] struct {
 
 // WatchPolicies makes a Watch of all policies. compile, which is policy.Compile, is called
 // once for each version of a policy, with what loads time zones. changed is called when a spec has changed, and not for a status, by which
-// nothing is decided; see [kube.WatchOptions].
+// nothing is decided; see [WatchOptions].
 //
 // An API server that does not serve the kind has no policies: they are listed then,
 // and Err is [ErrNotServed].
-func WatchPolicies[T any, Zones ~func(string) (*time.Location, error)](client *kube.Client,
+func WatchPolicies[T any, Zones ~func(string) (*time.Location, error)](client *Client,
 	compile func(*v1alpha1.DisruptionPolicy, Zones) T, changed func()) *Policies[T] {
-	return &Policies[T]{client: client, Watch: kube.NewWatch(policyResource{client}, kube.WatchOptions[*v1alpha1.DisruptionPolicy, compiled[T]]{
+	return &Policies[T]{client: client, Watch: NewWatch(policyResource{client}, WatchOptions[*v1alpha1.DisruptionPolicy, compiled[T]]{
 		Name: "policies", Same: func(was, is compiled[T]) bool { return sameSpec(was.obj, is.obj) }, Changed: changed,
 		NotServed: func(err error) bool { return errors.Is(err, ErrNotServed) },
 		Keep: func(obj *v1alpha1.DisruptionPolicy) (compiled[T], bool) {
@@ -87,7 +86,7 @@ func (p *Policies[T]) Progressing() map[string]metav1.Condition {
 // [Policies.Get] returned. If the policy has been deleted and created again since, the
 // API server refuses the write.
 func (p *Policies[T]) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionPolicy, status v1alpha1.DisruptionPolicyStatus) error {
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	client, err := p.client.OwnKinds()
 	if err != nil {
@@ -106,7 +105,7 @@ func (p *Policies[T]) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionP
 	}
 	made := &v1alpha1.DisruptionPolicy{}
 	err = client.Patch(types.MergePatchType).Resource(policiesResource).Name(obj.Name).SubResource("status").
-		Param("fieldManager", kube.FieldManager("coordinator")).Body(body).Do(ctx).Into(made)
+		Param("fieldManager", FieldManager("coordinator")).Body(body).Do(ctx).Into(made)
 	if err != nil {
 		return fmt.Errorf("writing the status of policy %s: %w", obj.Name, err)
 	}
@@ -120,8 +119,8 @@ const policiesResource = "disruptionpolicies"
 // and every policy with it.
 var ErrNotServed = errors.New("the API server does not serve DisruptionPolicies; apply the manifests: lockkeeper manifests | kubectl apply -f -")
 
-// policyResource is the [kube.Resource] of DisruptionPolicies.
-type policyResource struct{ c *kube.Client }
+// policyResource is the [Resource] of DisruptionPolicies.
+type policyResource struct{ c *Client }
 
 // List lists the policies. A 404 is not enough to say that there are none: a proxy
 // gives that answer too. Discovery has to confirm it.
@@ -151,7 +150,7 @@ func (r policyResource) Watch(ctx context.Context, o metav1.ListOptions) (watch.
 
 // serves reports whether the API server's discovery documents list the resource.
 // It returns an error if it cannot read them.
-func serves(ctx context.Context, c *kube.Client, gv schema.GroupVersion, resource string) (bool, error) {
+func serves(ctx context.Context, c *Client, gv schema.GroupVersion, resource string) (bool, error) {
 	get := func(path string, into runtime.Object) error {
 		return c.CoreV1().RESTClient().Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Into(into)
 	}

@@ -1,4 +1,4 @@
-package object
+package kube
 
 import (
 	"fmt"
@@ -6,22 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
-
-// node makes a Node; its label says which version of it a test sees.
-func node(name, uid, version string) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name: name, UID: types.UID(uid), ResourceVersion: version, Labels: map[string]string{"version": version},
-	}}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // A version of a Node in which nothing is new wakes no leader, but a host that waits for it; both hold it.
 func TestHostIsWokenByEachVersion(t *testing.T) {
