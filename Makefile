@@ -128,7 +128,7 @@ simulate: ## Say how long a rollout takes, by FLEET="FILE…" (docs/simulate.md)
 
 .PHONY: docs
 docs: ## Rewrite the documents that are rendered from code
-	$(GO) test ./packaging/render ./node/config ./coordinator/notify . -run 'Docs|UpToDate' -count 1 -args -update
+	$(GO) test ./packaging/render ./coordinator/notify . -run 'Docs|UpToDate' -count 1 -args -update
 
 # The database of known vulnerabilities; file:///DIR is one on this machine.
 VULNDB ?= https://vuln.go.dev

@@ -411,11 +411,7 @@ var update = flag.Bool("update", false, "rewrite what is rendered from this code
 // that it is rendered from.
 func TestPackagedUpToDate(t *testing.T) {
 	commands := renderedCommands(t)
-	var keys []render.Key
-	for _, k := range config.Keys() {
-		keys = append(keys, render.Key{Name: k.Name, Type: k.Type, Allowed: k.Bounds, Default: k.Default, Means: k.Means, Reload: k.Reload,
-			About: k.About, List: k.List, Example: k.Example})
-	}
+	keys := config.Keys()
 	page := func(name string, parts map[string]func(*render.Roff)) string {
 		text, err := os.ReadFile("packaging/man/" + name + ".in")
 		if err != nil {
@@ -431,7 +427,7 @@ func TestPackagedUpToDate(t *testing.T) {
 		}
 		return render.Page(string(text), rendered)
 	}
-	const head = "What this host decides about itself; see lockkeeper.toml(5). Every key stands here with its default; take away the # before it and before the [table] above it. " +
+	const head = "What this host decides about itself; see lockkeeper.toml(5). Every key is listed with its default. To set a key, remove the # before it and before the [table] above it. " +
 		"After a change: lockkeeper check-config, then systemctl reload lockkeeper."
 	crd, err := os.ReadFile("packaging/manifests/crds.yaml")
 	if err != nil {
@@ -536,7 +532,7 @@ func TestSampleConfiguration(t *testing.T) {
 		"window.days": `["Sat"]`, "window.start": `"02:00"`, "window.duration": `"4h"`, "window.time_zone": `"UTC"`,
 	}
 	for _, v := range config.Default().Effective() {
-		values[v.Key] = v.Value
+		values[v.Name] = v.Value
 	}
 	for name, c := range map[string]struct {
 		text string
@@ -551,8 +547,8 @@ func TestSampleConfiguration(t *testing.T) {
 			if v.Origin != "default" {
 				set++
 			}
-			if v.Value != values[v.Key] {
-				t.Errorf("%s: %s is %s, expected %s", name, v.Key, v.Value, values[v.Key])
+			if v.Value != values[v.Name] {
+				t.Errorf("%s: %s is %s, expected %s", name, v.Name, v.Value, values[v.Name])
 			}
 		}
 		if set != c.set {

@@ -13,7 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// DefaultFile is the host's file unless another is named.
+// DefaultFile is the host's file, unless `--config` names another.
 const DefaultFile = "/etc/lockkeeper/lockkeeper.toml"
 
 // Mode is what a host may do.
@@ -28,24 +28,24 @@ const (
 	ModeObserve Mode = "observe"
 )
 
-// UpdateEngine is whether a host listens to update_engine.
+// UpdateEngine is whether a host uses update_engine.
 type UpdateEngine string
 
-// The answers.
+// The values of UpdateEngine.
 const (
-	// UpdateEngineAuto: if there is one on the bus.
+	// UpdateEngineAuto: if the host has it.
 	UpdateEngineAuto UpdateEngine = "auto"
 	// UpdateEngineOff: never.
 	UpdateEngineOff UpdateEngine = "off"
 )
 
 // Config is a host's settings, validated: every value is within the bounds
-// that [Keys] documents. [Load] makes it; nobody changes it afterwards.
+// that [Keys] documents. [Load] returns it. It does not change afterwards.
 type Config struct {
 	Mode             Mode
 	ManagedByDefault bool   // what an absent label managed means on this host
-	Paused           string // the host's own veto and why; "" is none
-	NodeName         string // "" is the name in the host's credential
+	Paused           string // the reason of the host's own veto; "" for no veto
+	NodeName         string // "" for the name in the host's credential
 	LogLevel         slog.Level
 	// LifecycleConditions: the host writes the lifecycle conditions of its Node.
 	LifecycleConditions bool
@@ -56,25 +56,24 @@ type Config struct {
 	Notify      Notify
 	Sources     Sources
 	Reboot      Reboot
-	// Windows are when the host may be disturbed; none is always.
+	// Windows are the times at which the host may be disrupted; none means always.
 	Windows []policy.Window
 	Hooks   Hooks
 	Health  Health
 	Metrics Metrics
 
-	origins map[string]origin // by key; what is absent is a default
-	// windowOrigins are those of the keys of each window.
-	windowOrigins []map[string]origin
-	files         []string // what was read, in the order in which it was
+	origins map[string]origin // by key; a key that is absent has its default
+	windows []window          // what Windows are made of
+	files   []string          // in the order in which they were read
 }
 
 // Kubernetes is how the host reaches the API server.
 type Kubernetes struct {
-	Kubeconfig string // "" is the first of [HostKubeconfigs] that exists
+	Kubeconfig string // "" for the first of [HostKubeconfigs] that exists
 }
 
-// Lease is the Lease that coordinators are elected by; the same on every host.
-// Duration > RenewDeadline > 1.2 * RetryPeriod, as client-go's election asks.
+// Lease is the Lease by which coordinators are elected; the same on every host.
+// Duration > RenewDeadline > 1.2 * RetryPeriod, as client-go's elector requires.
 type Lease struct {
 	Namespace     string
 	Name          string
@@ -85,27 +84,27 @@ type Lease struct {
 
 // Coordinator is what a host needs to stand for election.
 type Coordinator struct {
-	// Kubeconfig is the coordinator identity's. While there is no such file,
-	// or it is "", the host does not campaign.
+	// Kubeconfig is the path of the coordinator's credential. If it is "", or while
+	// there is no such file, the host does not stand for election.
 	Kubeconfig string
-	// PrometheusURL is where policies' gates are asked, "" is nowhere.
+	// PrometheusURL is the server that the gates of policies query; "" for none.
 	PrometheusURL string
-	// PrometheusTokenFile holds the bearer token for that, "" is none.
+	// PrometheusTokenFile has the bearer token for that server; "" for none.
 	PrometheusTokenFile string
 }
 
-// Notify is where a host that leads sends notifications, and which.
+// Notify says which notifications a host that leads sends, and where to.
 type Notify struct {
-	URL       string // "" is nowhere
-	TokenFile string // holds the bearer token for that; "" is none
+	URL       string // "" for no notifications
+	TokenFile string // has the bearer token for that URL; "" for none
 	Format    v1alpha1.NotifyFormat
 	On        []string // each a [v1alpha1.Occasion]
-	// HeldLongerThan is for how long a node is held before that is an occasion.
+	// HeldLongerThan is how long a node has been held when a notification is sent.
 	HeldLongerThan time.Duration
-	Cluster        string // the name in each notification; "" is none
+	Cluster        string // the name in each notification; "" for none
 }
 
-// Sources are where the host looks for changes.
+// Sources are the sources of changes.
 type Sources struct {
 	UpdateEngine UpdateEngine
 	PollInterval time.Duration
@@ -118,65 +117,64 @@ type Reboot struct {
 	MinUptime    time.Duration
 }
 
-// Hooks are how this host's own hook units are run.
+// Hooks say how this host's own hook units are run.
 type Hooks struct {
 	Timeout   time.Duration // of all units of a stage together
-	OnTimeout HookTimeout   // before-uncordon waits, whatever it says
+	OnTimeout HookTimeout   // before-uncordon always waits
 }
 
-// HookTimeout is what follows when the hook units of a stage take too long.
+// HookTimeout is what happens if the hook units of a stage take too long.
 type HookTimeout string
 
-// What can follow.
+// The values of HookTimeout.
 const (
-	// HookTimeoutWait: nothing; it is reported.
+	// HookTimeoutWait: the host reports it and waits.
 	HookTimeoutWait HookTimeout = "wait"
-	// HookTimeoutAbort: they are stopped and count as failed.
+	// HookTimeoutAbort: the units are stopped and count as failed.
 	HookTimeoutAbort HookTimeout = "abort"
 )
 
-// Health is what proves a boot.
+// Health is what a host has to show after a boot.
 type Health struct {
 	Units   []string // names of systemd units
 	Timeout time.Duration
 }
 
-// Metrics is what the process serves of itself.
+// Metrics says where the process serves its metrics.
 type Metrics struct {
-	Listen string // HOST:PORT for /metrics and /healthz; "" is nowhere
+	Listen string // HOST:PORT for /metrics and /healthz; "" for no server
 }
 
 // Options say what to load.
 type Options struct {
-	// File is the host's file. "" is [DefaultFile], which need not exist; a
-	// file that is named has to. Drop-ins come with it: see [Load].
+	// File is the host's file, which must exist. "" is [DefaultFile], which need not
+	// exist. [Load] says which drop-ins belong to it.
 	File string
-	// Testbed lowers the minima of durations, so that tests need not wait. It
-	// is no setting: only the hidden flag --root of `lockkeeper run` sets it.
+	// Testbed lowers the minima of durations, so that tests need not wait. Only the
+	// hidden flag --root of `lockkeeper run` sets it.
 	Testbed bool
 }
 
-// Load reads the host's file and its drop-ins and validates all of it.
+// Load reads and validates the host's file and its drop-ins.
 //
 // The default file has drop-ins in config.d below /usr/lib/lockkeeper,
 // /etc/lockkeeper and /run/lockkeeper. They are read after the file in the
-// order of their names, whichever directory they are in; one in /run replaces
-// one of the same name in /etc, and that one in /usr/lib, as a whole. A link to
-// /dev/null masks. A file that was named and is not the default one has the
-// drop-ins in config.d beside it and no others. Later values replace earlier
-// ones key by key, lists as a whole.
+// order of their names, whichever directory they are in. A drop-in in /run replaces one
+// of the same name in /etc, which replaces one in /usr/lib. A link to /dev/null masks a
+// drop-in. Any other file has the drop-ins in the directory config.d next to it, and no
+// others. Later values replace earlier ones key by key, and lists as a whole.
 //
-// The error is an [Errors] with everything that is wrong, not only the first;
-// Config is nil then. Warnings come with either.
+// The error is an [Errors] with all mistakes; Config is nil then. Warnings are returned
+// in both cases.
 func Load(o Options) (*Config, []Warning, error) {
 	return load(layoutOf(o.File), o.Testbed)
 }
 
 func load(l layout, testbed bool) (*Config, []Warning, error) {
-	texts, warnings, errs := l.read()
-	c := unset()
-	for _, t := range texts {
-		errs = append(errs, c.apply(t, testbed)...)
+	files, warnings, errs := l.read()
+	c := Default()
+	for _, f := range files {
+		errs = append(errs, c.apply(f, testbed)...)
 	}
 	if len(errs) == 0 {
 		errs = c.checkLease()
@@ -187,7 +185,7 @@ func load(l layout, testbed bool) (*Config, []Warning, error) {
 	return c, append(warnings, c.exposedWebhook()...), nil
 }
 
-// exposedWebhook warns if others can read the URL of a chat room: whoever has it
+// exposedWebhook warns if other users can read the URL of a chat room. Anyone who has it
 // can write into that room.
 func (c *Config) exposedWebhook() []Warning {
 	o, set := c.origins["notify.url"]
@@ -201,60 +199,65 @@ func (c *Config) exposedWebhook() []Warning {
 	return []Warning{{o.file, "users other than root can read notify.url, with which they can write into the room: move [notify] to a drop-in of mode 0600"}}
 }
 
-// Default is the settings of a host without a file.
-func Default() *Config { return unset() }
-
-// unset is the defaults.
-func unset() *Config {
+// Default returns the settings of a host without a file.
+func Default() *Config {
 	c := &Config{origins: map[string]origin{}}
 	for i := range keys {
-		keys[i].setDefault(c)
+		if !keys[i].List {
+			keys[i].setDefault(target{c, nil})
+		}
 	}
 	return c
 }
 
-// apply sets what a file says, and returns what is wrong with it in the order
-// of its lines.
-func (c *Config) apply(d document, testbed bool) Errors {
-	settings, errs := parse(d.file, d.data)
-	for _, s := range settings {
-		if s.key == windowTable {
-			errs = append(errs, c.setWindows(s)...)
-			continue
-		}
-		k := find(s.key)
-		if expected := k.set(c, s.raw, testbed); expected != "" {
-			got := show(s.raw)
-			if k.secret {
-				got = "a value that is not shown"
-			}
-			errs = append(errs, &Error{File: s.file, Line: s.line, Key: s.key, Got: got, Expected: expected})
-			continue
-		}
-		c.origins[s.key] = s.origin
+// apply sets what a file says, and returns what is wrong with it in the order of its
+// lines.
+func (c *Config) apply(f file, testbed bool) Errors {
+	p := parse(f.path, f.text)
+	for _, s := range p.settings {
+		p.errs = append(p.errs, target{c, nil}.set(s, c.origins, testbed)...)
 	}
-	slices.SortStableFunc(errs, func(a, b *Error) int {
+	if p.windowsAt.line > 0 {
+		p.errs = append(p.errs, c.setWindows(&p)...)
+	}
+	slices.SortStableFunc(p.errs, func(a, b *Error) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Key, b.Key))
 	})
-	c.files = append(c.files, d.file)
-	return errs
+	c.files = append(c.files, f.path)
+	return p.errs
 }
 
-// renewJitter is client-go's: its elector refuses to start unless the renew
-// deadline is longer than the retry period stretched by it.
+// set validates a setting and takes it over, with its origin.
+func (in target) set(s setting, origins map[string]origin, testbed bool) Errors {
+	k := find(s.key)
+	expected := k.set(in, s.raw, testbed)
+	if expected == "" {
+		origins[s.key] = s.origin
+		return nil
+	}
+	got := show(s.raw)
+	if k.secret {
+		got = "a value that is not shown"
+	}
+	return Errors{{File: s.file, Line: s.line, Key: s.key, Got: got, Expected: expected}}
+}
+
+// renewJitter is client-go's leaderelection.JitterFactor. Its elector refuses to start
+// unless the renew deadline is longer than the retry period times this factor.
 const renewJitter = 1.2
 
-// checkLease checks the three durations against each other.
+// checkLease compares the three durations.
 func (c *Config) checkLease() Errors {
 	l := &c.Lease
 	wrong := func(expected string, keys ...string) Errors {
-		e := &Error{Key: keys[0], Got: find(keys[0]).text(c), Expected: expected}
-		// Blame a key that somebody set, not a default.
+		e := &Error{Key: keys[0], Expected: expected}
+		// Name a key that a file sets, not a default.
 		for _, key := range slices.Backward(keys) {
 			if o, set := c.origins[key]; set {
-				e.File, e.Line, e.Key, e.Got = o.file, o.line, key, find(key).text(c)
+				e.File, e.Line, e.Key = o.file, o.line, key
 			}
 		}
+		e.Got = find(e.Key).text(target{c, nil})
 		return Errors{e}
 	}
 	if l.Duration <= l.RenewDeadline {
@@ -268,24 +271,23 @@ func (c *Config) checkLease() Errors {
 	return nil
 }
 
-// Files are the files that were read, in the order in which they were.
+// Files returns the files that were read, in that order.
 func (c *Config) Files() []string { return slices.Clone(c.files) }
 
-// NeedRestart returns the keys, in the table's order, whose values differ in
-// next and that a reload does not apply: the caller goes on with the old values
-// of these and says so.
+// NeedRestart returns the keys whose values differ in next and that a reload does not
+// apply. The caller keeps the old values of these keys and reports it.
 func (c *Config) NeedRestart(next *Config) []string {
 	var names []string
 	for i := range keys {
-		if k := &keys[i]; !k.Reload && !k.same(c, next) {
+		if k := &keys[i]; !k.Reload && k.text(target{c, nil}) != k.text(target{next, nil}) {
 			names = append(names, k.Name)
 		}
 	}
 	return names
 }
 
-// HostKubeconfigs are where kubelets keep their credential: kubeadm's, k3s's,
-// RKE2's and most managed clusters' place, in the order in which they are tried.
+// HostKubeconfigs returns the usual paths of a kubelet's kubeconfig (kubeadm, k3s, RKE2,
+// most managed clusters), in the order in which they are tried.
 func HostKubeconfigs() []string {
 	return []string{
 		"/etc/kubernetes/kubelet.conf",
@@ -309,7 +311,7 @@ func (c *Config) HostKubeconfigs(root string) []string {
 	return paths
 }
 
-// NoHostKubeconfig is the error's text while there is none.
+// NoHostKubeconfig returns the text of the error for a host without a kubeconfig.
 func (c *Config) NoHostKubeconfig(root string) string {
 	return fmt.Sprintf("no kubeconfig of the kubelet's: looked for %s (kubernetes.kubeconfig names another)", joinAnd(c.HostKubeconfigs(root)))
 }

@@ -1,12 +1,10 @@
-// Package config reads what a host decides about itself: its file
-// /etc/lockkeeper/lockkeeper.toml and the drop-ins beside it.
+// Package config reads the file in which a host says what it decides about itself,
+// /etc/lockkeeper/lockkeeper.toml, and the drop-ins next to it.
 //
-// One table ([Keys]) defines every key: its type, default, bounds, what it
-// means and whether a reload applies it. Reading, `check-config --effective`
-// and docs/configuration.md all come from that table, so that none of them can
-// tell another story.
+// One table ([Keys]) defines every key: its type, default and bounds, what it means and
+// whether a reload applies it. The parser, `check-config --effective`, the sample file,
+// the manual page and docs/configuration.md all use that table.
 //
-// This room reads files and nothing else. It must not know what the settings
-// are used for, nor talk to anything; calling [Load] again is all there is to a
-// reload, and a failed one returns nothing that could replace what is in effect.
+// The package only reads files. It must not know what the settings are used for. To
+// reload, call [Load] again; if it fails, the caller keeps the old Config.
 package config

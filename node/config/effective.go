@@ -3,89 +3,60 @@ package config
 import (
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Value is a key's value in effect.
+// Value is the value of a key in effect.
 type Value struct {
-	Key    string
+	*Key
 	Value  string // as TOML
 	Origin string // "FILE:LINE", or "default"
-	// Table, of a key that stands in each table of a list, is in which one it
-	// stands, from 1; else 0.
+	// Table counts the tables of a list, from 1. It is 0 for a key outside of one.
 	Table int
 }
 
-// Effective returns all values in effect and where each comes from, in the
-// table's order. Of a list of tables it returns the keys of each; of an empty
-// one, nothing.
+// Effective returns all values in effect and where each comes from, in the order of
+// [Keys]. For a list of tables it returns the keys of each table.
 func (c *Config) Effective() []Value {
-	var out []Value
-	windows := false
-	for i := range keys {
-		k := &keys[i]
-		if !windows && strings.HasPrefix(k.Name, afterWindows) {
-			windows = true
-			out = append(out, c.effectiveWindows()...)
-		}
-		out = append(out, Value{Key: k.Name, Value: k.text(c), Origin: whence(c.origins, k.Name)})
-	}
-	return out
-}
-
-func (c *Config) effectiveWindows() []Value {
-	var out []Value
-	for i, w := range c.Windows {
-		for j, text := range windowTexts(w) {
-			k := &windowKeys[j]
-			out = append(out, Value{Key: k.Name, Value: text, Origin: whence(c.windowOrigins[i], k.Name), Table: i + 1})
+	var all []Value
+	add := func(list bool, table int, w *v1alpha1.Window, origins map[string]origin) {
+		for i := range keys {
+			if k := &keys[i]; k.List == list {
+				all = append(all, Value{k, k.text(target{c, w}), originOf(origins, k.Name), table})
+			}
 		}
 	}
-	return out
+	add(false, 0, nil, c.origins)
+	for i := range c.windows {
+		add(true, i+1, &c.windows[i].Window, c.windows[i].origins)
+	}
+	return all
 }
 
-// whence is where a key's value comes from.
-func whence(origins map[string]origin, key string) string {
+// originOf returns where the value of a key comes from.
+func originOf(origins map[string]origin, key string) string {
 	if o, ok := origins[key]; ok {
-		return fmt.Sprintf("%s:%d", o.file, o.line)
+		return o.String()
 	}
 	return "default"
 }
 
-// noWindows is said where there is nothing to show of them.
-const noWindows = "# no [[window]]: at all times"
-
-// WriteEffective writes all values in effect as TOML, each with a comment that
-// tells where it comes from. What it writes is a valid file of the same
-// settings.
+// WriteEffective writes all values in effect as TOML, each with a comment that says where
+// it comes from. The output is a valid file with the same settings.
 func (c *Config) WriteEffective(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	head := ""
+	title, table := "", 0
 	for _, v := range c.Effective() {
-		name, h := heading(v)
-		if h != head {
-			if len(c.Windows) == 0 && strings.HasPrefix(v.Key, afterWindows) {
-				fmt.Fprintf(tw, "\n%s\t# %s\n", noWindows, whence(c.origins, windowTable))
-			}
-			// Not a row of the columns.
-			fmt.Fprintf(tw, "\n%s\n", h[strings.IndexByte(h, '['):])
-			head = h
+		if t := v.Title(); t != title || v.Table != table {
+			fmt.Fprintf(tw, "\n%s\n", t) // no tab, so it does not widen the columns
+			title, table = t, v.Table
 		}
-		fmt.Fprintf(tw, "%s = %s\t# %s\n", name, v.Value, v.Origin)
+		fmt.Fprintf(tw, "%s = %s\t# %s\n", v.Last, v.Value, v.Origin)
+	}
+	if len(c.windows) == 0 {
+		fmt.Fprintf(tw, "\n# no [[window]]: at all times\t# %s\n", originOf(c.origins, windowTable))
 	}
 	return tw.Flush()
-}
-
-// heading returns a value's name in its table, and how the table begins; before
-// that its number, if it is one of a list. "" is the top level.
-func heading(v Value) (name, head string) {
-	table, name, ok := strings.Cut(v.Key, ".")
-	switch {
-	case !ok:
-		return v.Key, ""
-	case v.Table > 0:
-		return name, fmt.Sprintf("%d[[%s]]", v.Table, table)
-	}
-	return name, "[" + table + "]"
 }

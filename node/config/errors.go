@@ -5,22 +5,23 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // Error is one mistake in the configuration.
 type Error struct {
 	File string
-	Line int    // from 1; 0 when it is about the file as a whole
-	Key  string // "" when it is about no key
-	Got  string // what stands there
-	// Expected is what should.
+	Line int    // from 1; 0 if the mistake is about the whole file
+	Key  string // "" if the mistake is not about a key
+	Got  string // what the file has
+	// Expected is what the file should have instead.
 	Expected string
-	// Err is why the file could not be read, where that is the mistake.
+	// Err is set if the file could not be read.
 	Err error
 }
 
-// Error is one line: "FILE:LINE: KEY: GOT, expected EXPECTED".
+// Error returns one line: "FILE:LINE: KEY: GOT, expected EXPECTED".
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.File)
@@ -48,11 +49,11 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Errors are all mistakes found, in the order of the files and their lines.
-// Whoever gets them says what happens now: a start does not, a reload keeps
-// what is in effect.
+// The caller says what happens now: the service does not start, and a reload keeps the
+// old settings.
 type Errors []*Error
 
-// Error is all mistakes on one line, divided by "; ".
+// Error returns all mistakes on one line, separated by "; ".
 func (es Errors) Error() string {
 	texts := make([]string, len(es))
 	for i, e := range es {
@@ -61,7 +62,7 @@ func (es Errors) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Unwrap lets errors.Is and errors.As look into each.
+// Unwrap returns the mistakes for errors.Is and errors.As.
 func (es Errors) Unwrap() []error {
 	out := make([]error, len(es))
 	for i, e := range es {
@@ -70,19 +71,16 @@ func (es Errors) Unwrap() []error {
 	return out
 }
 
-// Warning is something that is no mistake but probably not what was meant.
+// Warning is not a mistake, but probably not what the author of the file meant.
 type Warning struct {
 	File string
 	Text string
 }
 
-// String is one line.
+// String returns one line.
 func (w Warning) String() string { return w.File + ": " + w.Text }
 
-// maxShown bounds how much of a wrong value or key is repeated, in bytes.
-const maxShown = 160
-
-// show is a wrong value as an error repeats it.
+// show returns a wrong value as an error repeats it.
 func show(raw any) string {
 	switch v := raw.(type) {
 	case string:
@@ -99,17 +97,8 @@ func show(raw any) string {
 	return clip(fmt.Sprint(raw))
 }
 
-func clip(s string) string {
-	if len(s) > maxShown {
-		s = strings.ToValidUTF8(s[:maxShown], "") + "…"
-	}
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, s)
-}
+// clip shortens input that an error repeats.
+func clip(s string) string { return v1alpha1.OneLine(s, 160) }
 
 func joinAnd(list []string) string {
 	if len(list) < 2 {

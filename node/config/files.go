@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	maxFile  = 256 << 10 // bytes of one file
+	maxFile  = 64 << 10 // bytes of one file
 	maxFiles = 256       // drop-ins
 )
 
@@ -21,7 +21,7 @@ const (
 type layout struct {
 	file     string
 	optional bool // the file need not exist
-	// dropIns are directories, the strongest last.
+	// dropIns are directories. A file in a later one replaces one of the same name.
 	dropIns []string
 }
 
@@ -34,38 +34,26 @@ func layoutOf(file string) layout {
 	return layout{file: file, dropIns: []string{filepath.Join(filepath.Dir(file), "config.d")}}
 }
 
-// document is a file's text.
-type document struct {
-	file string
-	data []byte
-}
+// file is a file that was read.
+type file struct{ path, text string }
 
-// read returns what there is to parse, in order.
-func (l layout) read() ([]document, []Warning, Errors) {
-	var docs []document
-	var errs Errors
-	data, err := readFile(l.file)
-	switch {
-	case err == nil:
-		docs = append(docs, document{l.file, data})
-	case l.optional && errors.Is(err, fs.ErrNotExist):
-	default:
-		errs = append(errs, &Error{File: l.file, Err: err})
-	}
+// read returns the files, in the order in which they count.
+func (l layout) read() (files []file, warnings []Warning, errs Errors) {
 	paths, warnings, wrong := l.findDropIns()
-	errs = append(errs, wrong...)
-	for _, path := range paths {
-		data, err := readFile(path)
-		if err != nil {
+	for _, path := range append([]string{l.file}, paths...) {
+		text, err := readFile(path)
+		switch {
+		case err == nil:
+			files = append(files, file{path, text})
+		case path == l.file && l.optional && errors.Is(err, fs.ErrNotExist):
+		default:
 			errs = append(errs, &Error{File: path, Err: err})
-			continue
 		}
-		docs = append(docs, document{path, data})
 	}
-	return docs, warnings, errs
+	return files, warnings, append(errs, wrong...)
 }
 
-// findDropIns lists the drop-ins that count, in the order of their names.
+// findDropIns returns the paths of the drop-ins, in the order of their names.
 func (l layout) findDropIns() (paths []string, warnings []Warning, errs Errors) {
 	byName := map[string]string{}
 	for _, dir := range l.dropIns {
@@ -79,7 +67,7 @@ func (l layout) findDropIns() (paths []string, warnings []Warning, errs Errors) 
 		for _, e := range entries {
 			name := e.Name()
 			switch {
-			case strings.HasPrefix(name, "."): // an editor's
+			case strings.HasPrefix(name, "."): // a temporary file of an editor
 			case filepath.Ext(name) != ".toml":
 				warnings = append(warnings, Warning{filepath.Join(dir, name), "not read, because its name does not end in .toml"})
 			default:
@@ -105,32 +93,32 @@ func masked(path string) bool {
 	return err == nil && target == os.DevNull
 }
 
-// readFile reads a regular file of bounded size. What is no regular file might
+// readFile reads a regular file of bounded size. Reading any other kind of file might
 // block indefinitely.
-func readFile(path string) ([]byte, error) {
+func readFile(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, cause(err)
+		return "", cause(err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("not a regular file (%s)", info.Mode().Type())
+		return "", fmt.Errorf("not a regular file (%s)", info.Mode().Type())
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, cause(err)
+		return "", cause(err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, cause(err)
+		return "", cause(err)
 	}
 	if len(data) > maxFile {
-		return nil, fmt.Errorf("larger than %d KiB", maxFile>>10)
+		return "", fmt.Errorf("larger than %d KiB", maxFile>>10)
 	}
-	return data, nil
+	return string(data), nil
 }
 
-// cause drops the path from an error of package os: it is named already.
+// cause returns an error of package os without the path, which [Error] names already.
 func cause(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err

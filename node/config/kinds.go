@@ -17,18 +17,15 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// kind is how values of one type are read, bounded and written.
+// kind reads, checks and writes the values of one type.
 type kind[T any] struct {
-	name   string // what docs call the type
-	bounds string // what docs say of the bounds
+	name   string // the type in docs
+	bounds string // the bounds in docs
 	// read returns the value, or what was expected instead of raw.
 	read func(raw any, testbed bool) (v T, expected string)
 	// write returns the value as TOML.
 	write func(T) string
-	same  func(a, b T) bool
 }
-
-func equal[T comparable](a, b T) bool { return a == b }
 
 func boolean() kind[bool] {
 	return kind[bool]{
@@ -39,51 +36,44 @@ func boolean() kind[bool] {
 			}
 			return false, "true or false"
 		},
-		write: strconv.FormatBool, same: equal[bool],
+		write: strconv.FormatBool,
 	}
 }
 
-// choice is one of a few words.
-func choice[T ~string](words ...T) kind[T] {
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		quoted[i] = strconv.Quote(string(w))
+// choice is one of a few values.
+func choice[T ~string](values ...T) kind[T] {
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = strconv.Quote(string(v))
 	}
-	list := strings.Join(quoted, " or ")
 	return kind[T]{
-		name: "string", bounds: code(quoted),
+		name: "string", bounds: "`" + strings.Join(quoted, "` or `") + "`",
 		read: func(raw any, _ bool) (T, string) {
-			if s, ok := raw.(string); ok && slices.Contains(words, T(s)) {
+			if s, ok := raw.(string); ok && slices.Contains(values, T(s)) {
 				return T(s), ""
 			}
-			return "", list
+			return "", strings.Join(quoted, " or ")
 		},
-		write: func(v T) string { return strconv.Quote(string(v)) }, same: equal[T],
+		write: func(v T) string { return strconv.Quote(string(v)) },
 	}
 }
-
-var levels = []slog.Level{slog.LevelError, slog.LevelWarn, slog.LevelInfo, slog.LevelDebug}
 
 func level() kind[slog.Level] {
-	words := make([]string, len(levels))
-	for i, l := range levels {
-		words[i] = strings.ToLower(l.String())
-	}
-	k := choice(words...)
+	k := choice("error", "warn", "info", "debug")
 	return kind[slog.Level]{
 		name: k.name, bounds: k.bounds,
-		read: func(raw any, testbed bool) (slog.Level, string) {
-			word, expected := k.read(raw, testbed)
-			if expected != "" {
-				return 0, expected
+		read: func(raw any, testbed bool) (l slog.Level, expected string) {
+			name, expected := k.read(raw, testbed)
+			if expected == "" {
+				_ = l.UnmarshalText([]byte(name)) // it knows these four
 			}
-			return levels[slices.Index(words, word)], ""
+			return l, expected
 		},
-		write: func(l slog.Level) string { return strconv.Quote(words[slices.Index(levels, l)]) }, same: equal[slog.Level],
+		write: func(l slog.Level) string { return strconv.Quote(strings.ToLower(l.String())) },
 	}
 }
 
-// duration has bounds that are both allowed; testbed replaces low for tests.
+// duration includes both bounds. testbed replaces low in tests.
 func duration(low, high, testbed time.Duration) kind[time.Duration] {
 	bounds := func(low time.Duration) string { return short(low) + " to " + short(high) }
 	return kind[time.Duration]{
@@ -106,11 +96,11 @@ func duration(low, high, testbed time.Duration) kind[time.Duration] {
 			}
 			return d, ""
 		},
-		write: func(d time.Duration) string { return strconv.Quote(short(d)) }, same: equal[time.Duration],
+		write: func(d time.Duration) string { return strconv.Quote(short(d)) },
 	}
 }
 
-// short is the duration without the zeros that its String has: 5m, not 5m0s.
+// short returns the duration without the zeros that its String has: 5m, not 5m0s.
 func short(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -122,7 +112,7 @@ func short(d time.Duration) string {
 	return s
 }
 
-// text is a string that check approves of: it returns what was expected, or "".
+// text is a string. check returns what was expected, or "" if it accepts the string.
 func text(name, bounds string, check func(string) string) kind[string] {
 	return kind[string]{
 		name: name, bounds: bounds,
@@ -133,15 +123,15 @@ func text(name, bounds string, check func(string) string) kind[string] {
 			}
 			return s, check(s)
 		},
-		write: strconv.Quote, same: equal[string],
+		write: strconv.Quote,
 	}
 }
 
-// list is strings that check approves of, each once.
-func list(name, bounds string, limit int, check func(string) string) kind[[]string] {
-	return kind[[]string]{
+// list is a list of strings, each at most once and each accepted by check.
+func list[T ~string](name, bounds string, limit int, check func(string) string) kind[[]T] {
+	return kind[[]T]{
 		name: name, bounds: fmt.Sprintf("at most %d, %s", limit, bounds),
-		read: func(raw any, _ bool) ([]string, string) {
+		read: func(raw any, _ bool) ([]T, string) {
 			values, ok := raw.([]any)
 			if !ok {
 				return nil, "a list, such as [\"…\", \"…\"]"
@@ -149,37 +139,36 @@ func list(name, bounds string, limit int, check func(string) string) kind[[]stri
 			if len(values) > limit {
 				return nil, fmt.Sprintf("at most %d, not %d", limit, len(values))
 			}
-			out := []string{}
+			out := []T{}
 			for _, v := range values {
 				s, ok := v.(string)
 				if !ok {
-					return nil, fmt.Sprintf("strings in quotes, not %s", show(v))
+					return nil, "strings in quotes, not " + show(v)
 				}
 				if expected := check(s); expected != "" {
-					return nil, fmt.Sprintf("%s, not %s", expected, show(s))
+					return nil, expected + ", not " + show(s)
 				}
-				if slices.Contains(out, s) {
-					return nil, fmt.Sprintf("each once; %s stands there twice", show(s))
+				if slices.Contains(out, T(s)) {
+					return nil, "each value once, not " + show(s) + " twice"
 				}
-				out = append(out, s)
+				out = append(out, T(s))
 			}
 			return out, ""
 		},
-		write: func(v []string) string {
+		write: func(v []T) string {
 			quoted := make([]string, len(v))
 			for i, s := range v {
-				quoted[i] = strconv.Quote(s)
+				quoted[i] = strconv.Quote(string(s))
 			}
 			return "[" + strings.Join(quoted, ", ") + "]"
 		},
-		same: slices.Equal[[]string],
 	}
 }
 
 const maxPath = 4096 // bytes, PATH_MAX
 
-// oneLine is any text that fits on a line: it ends up in status and labels'
-// neighbourhood, where a line feed would forge another line.
+// oneLine accepts text without control characters. Such text is shown in status, where a
+// line feed could forge another line.
 func oneLine(limit int) func(string) string {
 	return func(s string) string {
 		if len(s) > limit || strings.ContainsFunc(s, unicode.IsControl) {
@@ -196,7 +185,7 @@ func absolute(s string) string {
 	return ""
 }
 
-// or allows "" beside what check approves of.
+// or accepts "", which means empty, and what check accepts.
 func or(empty string, check func(string) string) func(string) string {
 	return func(s string) string {
 		if s == "" {
@@ -229,7 +218,7 @@ func subdomain(s string) string {
 	return ""
 }
 
-// address is what a server listens at; port 0 is any that is free.
+// address checks the address of a server of ours. Port 0 is any free port.
 func address(s string) string {
 	host, port, err := net.SplitHostPort(s)
 	number, badPort := strconv.ParseUint(port, 10, 16)
@@ -240,26 +229,35 @@ func address(s string) string {
 	return ""
 }
 
-// webAddress is where a server of an HTTP API is. A user's name and password have
-// no place in it: it is shown to people.
+// webAddress checks the address of an HTTP API. It must have no user and no password,
+// because it is shown to people.
 func webAddress(s string) string {
-	u, err := url.Parse(s)
-	if err != nil || len(s) > 1024 || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Opaque != "" ||
-		u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.ContainsFunc(s, unicode.IsSpace) {
+	u := parseURL(s, 1024)
+	if u == nil || u.RawQuery != "" || u.ForceQuery {
 		return "an address such as \"http://127.0.0.1:9090\" or \"https://prometheus.example.com/path\", without a user, ? and #"
 	}
 	return ""
 }
 
-// webhook is where notifications are sent. A query is allowed: the addresses of
-// Teams' workflows have one.
+// webhook checks the address that notifications are sent to. It may have a query, as the
+// addresses of Teams' workflows do.
 func webhook(s string) string {
-	u, err := url.Parse(s)
-	if err != nil || len(s) > 2048 || u.Hostname() == "" || u.Opaque != "" || u.User != nil || u.Fragment != "" || strings.ContainsFunc(s, unicode.IsSpace) ||
-		u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
+	u := parseURL(s, 2048)
+	if u == nil || u.Scheme != "https" && !loopback(u.Hostname()) {
 		return "an address such as \"https://hooks.example.com/path\", or \"http://127.0.0.1:8080/path\" on this host, of at most 2048 bytes, without a user and #"
 	}
 	return ""
+}
+
+// parseURL returns nil for anything but an address of http or https of at most limit
+// bytes, without a user and a fragment.
+func parseURL(s string, limit int) *url.URL {
+	u, err := url.Parse(s)
+	if err != nil || len(s) > limit || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Opaque != "" ||
+		u.User != nil || u.Fragment != "" || strings.ContainsFunc(s, unicode.IsSpace) {
+		return nil
+	}
+	return u
 }
 
 func loopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
@@ -285,8 +283,4 @@ func unit(s string) string {
 		return "names of systemd units with their suffix, such as \"chronyd.service\""
 	}
 	return ""
-}
-
-func code(words []string) string {
-	return "`" + strings.Join(words, "` or `") + "`"
 }

@@ -20,6 +20,7 @@ func TestDocs(t *testing.T) {
 		"docs/reasons.md":              Reasons(),
 		"docs/events.md":               Events(),
 		"docs/metrics.md":              Metrics(),
+		"docs/configuration.md":        Configuration(),
 		"packaging/lockkeeper.catalog": Catalog(),
 	} {
 		path := filepath.Join("..", "..", name)

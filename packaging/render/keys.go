@@ -1,70 +1,43 @@
 package render
 
 import (
+	"cmp"
 	"strings"
+
+	"lockkeeper.dev/lockkeeper/node/config"
 )
-
-// Key is one key of a TOML file, as people are told of it.
-type Key struct {
-	Name          string // with its tables
-	Type, Allowed string
-	Default       string // as TOML; "" is that the key has to be there
-	Means         string // may hold `x`
-	Reload        bool   // a reload applies it; else a restart does
-	About         string // of its table as a whole, said with the first key of it
-	// List: it is one of each table of a list; Example is a value for it.
-	List    bool
-	Example string
-}
-
-// title is the line that its table begins with.
-func (k Key) title() string {
-	table, _ := k.split()
-	if k.List {
-		return "[[" + table + "]]"
-	}
-	return "[" + table + "]"
-}
-
-func (k Key) split() (table, name string) {
-	if table, name, ok := strings.Cut(k.Name, "."); ok {
-		return table, name
-	}
-	return "", k.Name
-}
 
 const sampleWidth = 80 // columns
 
-// Sample renders the file with head above it and every key commented out at its
-// default, those of a list's tables with an example. Tables are commented out
-// too: the file of a newer version, left where it is by a downgrade, would be
-// refused for a table that the older one does not know.
-func Sample(head string, keys []Key) string {
+// Sample renders the file that the packages install: head, and then every key, commented
+// out, with its default or an example. The tables are commented out too: a downgrade
+// leaves the file of the newer version in place, and the older version would refuse a
+// table that it does not know.
+func Sample(head string, keys []config.Key) string {
 	var b strings.Builder
 	comment(&b, head)
 	last := ""
 	for _, k := range keys {
-		table, name := k.split()
-		if table != last {
+		if k.Table != last {
 			b.WriteString("\n")
 			if k.About != "" {
 				comment(&b, strings.ReplaceAll(k.About, "`", ""))
 			}
-			b.WriteString("#" + k.title() + "\n")
-			last = table
+			b.WriteString("#" + k.Title() + "\n")
+			last = k.Table
 		}
 		b.WriteString("\n")
-		comment(&b, strings.ReplaceAll(k.Means, "`", "")+" "+strings.ToUpper(k.Type[:1])+k.Type[1:]+", "+strings.ReplaceAll(k.Allowed, "`", "")+".")
+		comment(&b, strings.ReplaceAll(k.Means, "`", "")+" "+strings.ToUpper(k.Type[:1])+k.Type[1:]+", "+strings.ReplaceAll(k.Bounds, "`", "")+".")
 		value := k.Default
 		if k.List {
 			value = k.Example
 		}
-		b.WriteString("#" + name + " = " + value + "\n")
+		b.WriteString("#" + k.Last + " = " + value + "\n")
 	}
 	return b.String()
 }
 
-// comment adds text as comments, its paragraphs apart.
+// comment adds text as comments, with an empty comment between paragraphs.
 func comment(b *strings.Builder, text string) {
 	for i, p := range strings.Split(strings.TrimSpace(text), "\n\n") {
 		if i > 0 {
@@ -93,17 +66,12 @@ func wrap(b *strings.Builder, prefix string, width int, text string) {
 }
 
 // Keys adds the keys to a page, a subsection for each table.
-func (r *Roff) Keys(keys []Key) {
+func (r *Roff) Keys(keys []config.Key) {
 	last := "-"
 	for _, k := range keys {
-		table, name := k.split()
-		if table != last {
-			last = table
-			title := "Top level"
-			if table != "" {
-				title = k.title()
-			}
-			r.Subsection(title)
+		if k.Table != last {
+			last = k.Table
+			r.Subsection(cmp.Or(k.Title(), "Top level"))
 			if k.About != "" {
 				r.Text(k.About)
 			}
@@ -112,18 +80,17 @@ func (r *Roff) Keys(keys []Key) {
 		if !k.Reload {
 			means += "\n\nNeeds a restart."
 		}
-		item := "`" + name + "`"
+		item := "`" + k.Last + "`"
 		if k.Default != "" {
 			item += " = `" + k.Default + "`"
 		} else {
-			means += "\n\nHas to be there."
+			means += "\n\nRequired."
 		}
-		r.Item(item, strings.ToUpper(k.Type[:1])+k.Type[1:]+": "+k.Allowed+".\n\n"+means)
+		r.Item(item, strings.ToUpper(k.Type[:1])+k.Type[1:]+": "+k.Bounds+".\n\n"+means)
 	}
 }
 
-// Page fills a page that is written by hand: each part replaces the line @NAME@
-// that has its name.
+// Page fills in a page that is written by hand: each part replaces the line @NAME@.
 func Page(text string, parts map[string]*Roff) string {
 	text = strings.ReplaceAll(text, "@DATE@", Date)
 	for name, rendered := range parts {
