@@ -12,9 +12,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// A real dbus-daemon and a stand-in engine on it. Package updateengine's tests have the same bus: neither package may
-// import the other, an internal package under one is invisible to the other, and a package of their own would be
-// reachable from the binary; sixty lines twice is the least bad.
+// A real dbus-daemon of the test's own.
 
 const busConfig = `<busconfig>
   <type>session</type>

@@ -10,7 +10,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// The end of a job of one of the units leads to a look, also after the bus was away. Jobs of other units lead to none.
+// The end of a job of one of the units leads to a read, also after the bus was away.
 func TestWatchJobs(t *testing.T) {
 	b := newBus(t)
 	bus := &Bus{Address: b.Address}
@@ -32,44 +32,54 @@ func TestWatchJobs(t *testing.T) {
 	ends := func(conn *dbus.Conn, unit string) {
 		must(t, conn.Emit(managerPath, managerIface+".JobRemoved", uint32(7), dbus.ObjectPath("/org/freedesktop/systemd1/job/7"), unit, "done"))
 	}
-	var looks atomic.Int32
+	var reads atomic.Int32
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- Units{Bus: bus}.WatchJobs(ctx, []string{"a.service", "b.service"}, func() { looks.Add(1) })
+		done <- Units{Bus: bus}.watchJobs(ctx, []string{"a.service", "b.service"}, time.Hour, func() { reads.Add(1) })
 	}()
-	// quiet waits until nothing leads to a look any more: the arrival of systemd may lead to two.
-	quiet := func() int32 {
-		for {
-			n := looks.Load()
-			time.Sleep(4 * watchSpacing)
-			if looks.Load() == n {
-				return n
-			}
+	conn := start() // it comes later than the call
+	eventually(t, "it has subscribed", func() bool { return subscribed.Load() > 0 })
+	// The arrival of systemd leads to at most two reads, which is less than the jobs are.
+	jobs := func(unit string) {
+		t.Helper()
+		for range 4 {
+			before := reads.Load()
+			ends(conn, unit)
+			eventually(t, "a read after a job of "+unit, func() bool { return reads.Load() > before })
 		}
 	}
-	conn := start() // it comes later than the call
-	eventually(t, "a look after it has subscribed", func() bool { return subscribed.Load() > 0 })
-	before := quiet()
-	for range 20 {
-		ends(conn, "other.service")
-	}
-	ends(conn, "b.service")
-	eventually(t, "a look at b", func() bool { return looks.Load() > before })
-	if n := quiet() - before; n != 1 {
-		t.Errorf("%d looks after one job of a unit that is watched", n)
-	}
+	jobs("b.service")
 	b.Stop()
 	b.Start()
 	seen := subscribed.Load()
 	conn = start()
 	eventually(t, "it has subscribed again", func() bool { return subscribed.Load() > seen })
-	before = quiet()
-	ends(conn, "a.service")
-	eventually(t, "a look at a", func() bool { return looks.Load() > before })
+	jobs("a.service")
 	cancel()
 	if err := <-done; err != context.Canceled {
 		t.Error(err)
+	}
+}
+
+// Jobs of other units, and malformed signals, lead to no read.
+func TestJobOf(t *testing.T) {
+	const path = dbus.ObjectPath("/org/freedesktop/systemd1/job/7")
+	watched := jobOf("a.service", "b.service")
+	for _, c := range []struct {
+		body []any
+		want bool
+	}{
+		{[]any{uint32(7), path, "a.service", "done"}, true},
+		{[]any{uint32(7), path, "b.service", "failed"}, true},
+		{[]any{uint32(7), path, "other.service", "done"}, false},
+		{[]any{uint32(7), path, path, "done"}, false},
+		{[]any{uint32(7), path, "a.service"}, false},
+		{nil, false},
+	} {
+		if got := watched(c.body); got != c.want {
+			t.Errorf("%v: %t", c.body, got)
+		}
 	}
 }
 

@@ -177,7 +177,7 @@ func (p *unit) usable(name string) error {
 
 // ended keeps the result of a job that a signal of systemd carries, and reports whether the job is one of the unit.
 func (j *job) ended(body []any) bool {
-	if unit, ok := jobUnit(body); !ok || unit != j.before.Id {
+	if !jobOf(j.before.Id)(body) {
 		return false
 	}
 	path, isPath := body[1].(dbus.ObjectPath)

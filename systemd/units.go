@@ -189,24 +189,26 @@ func (u Units) list(ctx context.Context, names []string) (rows []sd.UnitStatus, 
 // the start, after errors, and at least every 30 s. A unit that ends by itself has no job. f must not block. WatchJobs returns
 // the cause of ctx's end.
 func (u Units) WatchJobs(ctx context.Context, units []string, f func()) error {
-	ofThese := func(body []any) bool {
-		name, ok := jobUnit(body)
-		return ok && slices.Contains(units, name)
-	}
-	return u.manager().watch(ctx, jobRemoved, ofThese, jobPoll, func(ctx context.Context) error {
+	return u.watchJobs(ctx, units, jobPoll, f)
+}
+
+func (u Units) watchJobs(ctx context.Context, units []string, interval time.Duration, f func()) error {
+	return u.manager().watch(ctx, jobRemoved, jobOf(units...), interval, func(ctx context.Context) error {
 		err := u.subscribe(ctx)
 		f()
 		return err
 	})
 }
 
-// jobUnit returns the unit that a JobRemoved signal is about.
-func jobUnit(body []any) (name string, ok bool) {
-	if len(body) != 4 {
-		return "", false
+// jobOf returns a filter for the JobRemoved signals about some units.
+func jobOf(units ...string) func(body []any) bool {
+	return func(body []any) bool {
+		if len(body) != 4 {
+			return false
+		}
+		unit, ok := body[2].(string)
+		return ok && slices.Contains(units, unit)
 	}
-	name, ok = body[2].(string)
-	return name, ok
 }
 
 // WatchReloads calls f when systemd has read its unit files again (daemon-reload, systemctl enable), at the start, after

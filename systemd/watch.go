@@ -29,22 +29,16 @@ func (o Object) Watch(ctx context.Context, signal string, interval time.Duration
 
 // watch is Watch with a filter for the bodies of signals; nil lets all through. The filter must not block.
 func (o Object) watch(ctx context.Context, signal string, filter func(body []any) bool, interval time.Duration, read func(context.Context) error) error {
-	retry := watchMinRetry
 	var s *subscription
-	for {
+	for failures := 0; ; {
 		// The subscription comes first: what changes after the read is signaled.
 		var err error
 		s, err = o.subscribe(ctx, s, signal, filter)
-		if readErr := read(ctx); err == nil && !errors.Is(readErr, ErrAbsent) {
+		if readErr := read(ctx); err == nil {
 			err = readErr
 		}
-		wait := interval
-		if err != nil {
-			wait = min(wait, retry/2+rand.N(retry))
-			retry = min(2*retry, watchMaxRetry)
-		} else {
-			retry = watchMinRetry
-		}
+		var wait time.Duration
+		wait, failures = nextRead(err, failures, interval)
 		var lost <-chan struct{}
 		var hint chan struct{}
 		if s != nil {
@@ -57,6 +51,16 @@ func (o Object) watch(ctx context.Context, signal string, filter func(body []any
 			return err
 		}
 	}
+}
+
+// nextRead returns when to read again after a read that ended with err, and how many reads in a row have failed by then. The
+// pauses after failures double, up to half a minute, and vary by a half.
+func nextRead(err error, failures int, interval time.Duration) (wait time.Duration, failed int) {
+	if err == nil || errors.Is(err, ErrAbsent) {
+		return interval, 0
+	}
+	pause := min(watchMinRetry<<min(failures, 16), watchMaxRetry)
+	return min(interval, pause/2+rand.N(pause)), failures + 1
 }
 
 // pause waits for d, or until the connection is lost or a hint comes. The error is the cause of ctx's end.

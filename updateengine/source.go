@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/godbus/dbus/v5"
@@ -26,16 +25,8 @@ import (
 const (
 	BusName    = "com.coreos.update1"
 	ObjectPath = "/com/coreos/update1"
-	Interface  = "com.coreos.update1.Manager"
-)
 
-const (
-	// MinPollInterval and MaxPollInterval bound Options.PollInterval. The minimum is for tests; a host's file has a higher
-	// one.
-	MinPollInterval = 200 * time.Millisecond
-	MaxPollInterval = time.Hour
-
-	maxReportedOperations = 32 // unknown operations that are logged
+	iface = "com.coreos.update1.Manager"
 )
 
 // MaxSilence is how long Run may go without calling Options.Alive, in addition to the poll interval. It covers a read in
@@ -56,7 +47,7 @@ type Object interface {
 type Options struct {
 	// Object is the object at [ObjectPath] of [BusName] on the system bus.
 	Object Object
-	// PollInterval is how often GetStatus is called without a signal, 200 ms to 1 h: how late a cancel may be seen.
+	// PollInterval is how often GetStatus is called without a signal: how late a cancel may be seen.
 	PollInterval time.Duration
 	// Logger logs each change of presence, operation or version. nil discards.
 	Logger *slog.Logger
@@ -66,30 +57,19 @@ type Options struct {
 
 // Source reads the engine. Its methods may be called from any goroutine.
 type Source struct {
-	opts Options
-
-	reading  chan struct{} // holds a value during a read: one at a time, so that Latest never goes back
-	running  atomic.Bool
-	reported map[Operation]bool // under reading
+	opts    Options
+	reading chan struct{} // holds a value during a read: one at a time, so that Latest never goes back
 
 	mu      sync.Mutex
 	latest  Reading
 	version string // of the pending reboot, while it is pending
-	changed func() // Run's; nil without it
+	changed func() // Run's
 }
 
-// New checks the options. It neither connects nor waits.
-func New(opts Options) (*Source, error) {
-	if opts.PollInterval < MinPollInterval || opts.PollInterval > MaxPollInterval {
-		return nil, fmt.Errorf("poll interval %v is not within %v to %v", opts.PollInterval, MinPollInterval, MaxPollInterval)
-	}
+// New makes a Source. It neither connects nor waits.
+func New(opts Options) *Source {
 	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
-	if opts.Alive == nil {
-		opts.Alive = func() {}
-	}
-	return &Source{
-		opts: opts, reading: make(chan struct{}, 1), reported: map[Operation]bool{}, latest: Reading{Err: errors.New("not asked yet")},
-	}, nil
+	return &Source{opts: opts, reading: make(chan struct{}, 1), latest: Reading{Err: errors.New("not asked yet")}, changed: func() {}}
 }
 
 // Latest returns the newest reading without asking the engine: Unknown with an Err before the first read has ended.
@@ -100,26 +80,19 @@ func (s *Source) Latest() Reading {
 }
 
 // Run keeps Latest up to date until ctx ends, and returns the cause of that. The engine and the bus may be missing, go away
-// and come back. changed (may be nil) is called after Latest has changed, progress included; it must not block, and must not
-// call Read. A second Run of the same Source at the same time is refused.
+// and come back. From then on changed is called after Latest has changed, progress included; it must not block, and must not
+// call Read. Only one call may run at a time.
 func (s *Source) Run(ctx context.Context, changed func()) error {
-	if !s.running.CompareAndSwap(false, true) {
-		return errors.New("update engine: already running")
-	}
-	defer s.running.Store(false)
-	s.onChange(changed)
-	defer s.onChange(nil)
-	return s.opts.Object.Watch(ctx, Interface+".StatusUpdate", s.opts.PollInterval, func(ctx context.Context) error {
-		s.opts.Alive()
+	s.mu.Lock()
+	s.changed = changed
+	s.mu.Unlock()
+	return s.opts.Object.Watch(ctx, iface+".StatusUpdate", s.opts.PollInterval, func(ctx context.Context) error {
+		if s.opts.Alive != nil {
+			s.opts.Alive()
+		}
 		_, err := s.Read(ctx)
 		return err
 	})
-}
-
-func (s *Source) onChange(changed func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.changed = changed
 }
 
 // Read asks the engine now, and updates Latest. The error is the reading's Err: nil if the engine is Present or Absent. If
@@ -142,7 +115,7 @@ func (s *Source) Read(ctx context.Context) (Reading, error) {
 }
 
 func (s *Source) ask(ctx context.Context) Reading {
-	body, err := s.opts.Object.Call(ctx, Interface+".GetStatus")
+	body, err := s.opts.Object.Call(ctx, iface+".GetStatus")
 	var r Reading
 	if err == nil {
 		r, err = decode(body)
@@ -165,10 +138,10 @@ func (s *Source) keep(r Reading) Reading {
 	old, changed := s.latest, s.changed
 	s.latest = r
 	s.mu.Unlock()
-	if !r.same(old) && changed != nil {
+	if !r.same(old) {
 		changed()
+		s.log(old, r)
 	}
-	s.log(old, r)
 	return r
 }
 
@@ -188,16 +161,15 @@ func settleVersion(r *Reading, remembered string) string {
 	return remembered
 }
 
-// log logs a change of presence, operation or version, and the first occurrence of an unknown operation.
+// log logs a change of presence, operation or version.
 func (s *Source) log(old, r Reading) {
-	if r.Presence == Present && !r.Operation.Known() && !s.reported[r.Operation] && len(s.reported) < maxReportedOperations {
-		s.reported[r.Operation] = true
-		s.opts.Logger.Warn("the update engine reports an operation that this version does not know", "operation", string(r.Operation))
-	}
+	log, attrs := s.opts.Logger, []any{"presence", r.Presence.String(), "operation", string(r.Operation), "version", r.Version}
 	switch {
-	case r.Presence == Unknown && !r.same(old):
-		s.opts.Logger.Warn("cannot read the update engine", "err", r.Err)
+	case r.Presence == Unknown:
+		log.Warn("cannot read the update engine", "err", r.Err)
+	case r.Presence == Present && !r.Operation.Known() && r.Operation != old.Operation:
+		log.Warn("the update engine reports an operation that this version does not know", attrs...)
 	case r.Presence != old.Presence || r.Operation != old.Operation || r.Version != old.Version || r.VersionUnknown != old.VersionUnknown:
-		s.opts.Logger.Info("update engine", "presence", r.Presence.String(), "operation", string(r.Operation), "version", r.Version)
+		log.Info("update engine", attrs...)
 	}
 }

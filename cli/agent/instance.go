@@ -7,7 +7,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -109,13 +108,9 @@ func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.
 	if cfg.Sources.UpdateEngine != config.UpdateEngineOff {
 		poll := cfg.Sources.PollInterval
 		beat := liveness.Beat("update_engine", poll+updateengine.MaxSilence)
-		var err error
-		engine, err = updateengine.New(updateengine.Options{
+		engine = updateengine.New(updateengine.Options{
 			Object: bus.Object(updateengine.BusName, updateengine.ObjectPath), PollInterval: poll, Logger: log, Alive: beat.Alive,
 		})
-		if err != nil {
-			return nil, fmt.Errorf("sources.poll_interval: %w", err)
-		}
 	}
 	return node.New(node.Options{
 		Version:        o.Version,

@@ -85,9 +85,7 @@ func (h *host) run() {
 	o := h.opts
 	bus := &systemd.Bus{Address: address}
 	if o.Engine == nil {
-		engine, err := updateengine.New(updateengine.Options{Object: bus.Object(updateengine.BusName, updateengine.ObjectPath), PollInterval: 500 * time.Millisecond})
-		must(h.t, err)
-		o.Engine = engine
+		o.Engine = updateengine.New(updateengine.Options{Object: bus.Object(updateengine.BusName, updateengine.ObjectPath), PollInterval: 500 * time.Millisecond})
 	}
 	o.Logind, o.Units = systemd.Logind{Bus: bus}, systemd.Units{Bus: bus}
 	n, err := node.New(o)
