@@ -4,39 +4,24 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
-	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// takeOver is how long after a root is no longer named its baseline is used for another
-// root that overlaps it and is named for the first time: a path was renamed, or a policy
-// split. What was in effect weeks ago says nothing: the files may have been applied since
-// in other ways, and would all be changes at once.
-const takeOver = time.Hour
+// maxUnnamed is how many roots that no rule names are kept in the baseline, so that a policy
+// that is deleted and made again does not put a pending change in effect.
+const maxUnnamed = 100
 
-// The bounds of the baseline of roots that no rule names. It is kept so that a policy that
-// is deleted and made again does not put a pending change in effect.
-const (
-	keepUnnamed     = 30 * 24 * time.Hour
-	maxUnnamed      = 100
-	maxUnnamedFiles = MaxFiles
-)
+// covered reports whether the baseline has the files of a root.
+func covered(r *root) bool { return r.covered }
 
 // cover adds a root, of which found was read, to the baseline. Its files are in effect as
 // they are, except those that another root covers: there a change that is pending
 // remains one.
 func (w *Watcher) cover(r *root, found map[string]entry) {
-	covers := func(o *root) bool {
-		return o.covered && (o.unnamed.IsZero() || r.since.Sub(o.unnamed) <= takeOver)
-	}
-	covered := func(name string) bool { return w.rootOf(name, covers) != nil }
-	maps.DeleteFunc(w.digests, func(name, _ string) bool {
-		return within(name, r.name) && r.private == strings.Contains(name, "//") && !covered(name)
-	})
+	known := func(name string) bool { return w.rootOf(name, covered) != nil }
 	for name, e := range found {
-		if !covered(name) {
+		if !known(name) {
 			w.digests[name] = e.digest
 		}
 	}
@@ -52,11 +37,11 @@ func (w *Watcher) cover(r *root, found map[string]entry) {
 			if r.source() == v1alpha1.SourceFile && !within(pathOf(name), c.Name) {
 				continue
 			}
-			if exists = true; !covered(name) {
+			if exists = true; !known(name) {
 				w.digests[name] = unknown
 			}
 		}
-		if key := r.key(c.Name); !exists && !covered(key) {
+		if key := r.key(c.Name); !exists && !known(key) {
 			w.digests[key] = unknown
 		}
 	}
@@ -166,46 +151,30 @@ func (w *Watcher) setInEffect(r *root, digests map[string]string) {
 	w.unsaved = true
 }
 
-// dropUnnamed removes the roots that need not be kept, and what only they cover. It waits
-// until everything that is named has been read: until then a new root may need what is
-// known.
-func (w *Watcher) dropUnnamed(now time.Time) {
+// dropUnnamed removes the roots that are not kept, and what only they cover. It waits until
+// everything that is named has been read: until then a new root may need what is known.
+func (w *Watcher) dropUnnamed() {
 	var unnamed []*root
 	for _, r := range w.roots {
 		if r.named && !r.covered && r.problem == nil {
 			return
 		}
-		if !r.named {
-			if r.unnamed.After(now) {
-				r.unnamed = now // the clock was set back
-			}
+		if !r.named && r.covered {
 			unnamed = append(unnamed, r)
 		}
 	}
-	if len(unnamed) == 0 {
+	maps.DeleteFunc(w.roots, func(_ string, r *root) bool { return !r.named && !r.covered })
+	if len(unnamed) <= maxUnnamed {
 		return
-	}
-	covered := func(r *root) bool { return r.covered }
-	files := map[*root]int{}
-	for name := range w.digests {
-		files[w.rootOf(name, covered)]++
 	}
 	// The last that were named come first.
 	slices.SortFunc(unnamed, func(a, b *root) int {
 		return cmp.Or(b.unnamed.Compare(a.unnamed), cmp.Compare(a.name, b.name))
 	})
-	kept, dropped := 0, false
-	for i, r := range unnamed {
-		kept += files[r]
-		if r.covered && i < maxUnnamed && kept <= maxUnnamedFiles && now.Sub(r.unnamed) <= keepUnnamed {
-			continue
-		}
+	for _, r := range unnamed[maxUnnamed:] {
 		delete(w.roots, r.name)
-		dropped = true
-		w.Log.Info("what is in effect of a path or unit that no rule names is no longer kept", "source", r.source(), "name", r.name)
+		w.Log.Info("too many paths and units have been watched in this boot; what is in effect of one that no rule names is no longer kept", "source", r.source(), "name", r.name)
 	}
-	if dropped {
-		w.unsaved = true
-		maps.DeleteFunc(w.digests, func(name, _ string) bool { return w.rootOf(name, covered) == nil })
-	}
+	maps.DeleteFunc(w.digests, func(name, _ string) bool { return w.rootOf(name, covered) == nil })
+	w.unsaved = true
 }

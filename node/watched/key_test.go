@@ -227,7 +227,7 @@ func TestPublishedOutlivesTheKey(t *testing.T) {
 	b.write("etc/dir/sub/a", "2")
 	b.remove("etc/one")
 	b.write("etc/systemd/system/a.service", "2")
-	for i := range MaxChanges + 1 {
+	for i := range maxChanges + 1 {
 		b.write(fmt.Sprintf("etc/many/%02d", i), "x")
 	}
 	const want = "/etc/dir/sub/a=… /etc/many=… /etc/one=absent a.service=…"

@@ -43,7 +43,7 @@ func TestUnreadable(t *testing.T) {
 
 	b.write("etc/dir/b", "bb")
 	must(t, os.WriteFile(b.at("etc/dir/big"), nil, 0o600))
-	must(t, os.Truncate(b.at("etc/dir/big"), MaxBytes))
+	must(t, os.Truncate(b.at("etc/dir/big"), maxBytes))
 	expectProblem(t, w, "/etc/dir", "/etc/dir/big: more than 64 MiB in all", said)
 	_, problems, _ := read(w)
 	for c, want := range map[v1alpha1.Change]bool{file("/etc/dir/a", ""): true, file("/etc/one", ""): false, {Source: v1alpha1.SourceUnit, Name: "/etc/dir"}: false} {
@@ -58,7 +58,7 @@ func TestUnreadable(t *testing.T) {
 		t.Error("nothing says that it can be read again")
 	}
 
-	for i := range MaxFiles + 1 { // links are made in less time
+	for i := range maxFiles + 1 { // links are made in less time
 		if i < 10 {
 			must(t, os.MkdirAll(b.at(fmt.Sprintf("etc/many/%d", i)), 0o755))
 		}
@@ -124,7 +124,7 @@ func TestManyChanges(t *testing.T) {
 	b.write("etc/dir/keep", "")
 	w := b.watching()
 	look(t, w)
-	for i := range MaxChanges {
+	for i := range maxChanges {
 		b.write(fmt.Sprintf("etc/dir/%02d", i), "")
 	}
 	if n := len(strings.Fields(look(t, w))); n != 50 {
@@ -180,7 +180,7 @@ func TestOddNames(t *testing.T) {
 	w := b.watching()
 	expectLook(t, w, "")
 	b.write("etc/dir/\xff\n\"ü", "aa")
-	expectLook(t, w, "/etc/dir/\\xff\n\"ü=…")
+	expectLook(t, w, `/etc/dir/\xff\n\"ü=…`)
 	changes, _, _ := read(w)
 	must(t, w.MarkApplied(changes))
 	expectLook(t, b.watching(), "")

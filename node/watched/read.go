@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -17,10 +18,10 @@ import (
 
 // The bounds of one watched path or unit.
 const (
-	// MaxFiles is how many files there may be below a path.
-	MaxFiles = 10_000
-	// MaxBytes is how much they may hold together.
-	MaxBytes = 64 << 20
+	// maxFiles is how many files there may be below a path.
+	maxFiles = 10_000
+	// maxBytes is how much they may hold together.
+	maxBytes = 64 << 20
 
 	maxDirs   = 10_000
 	blockSize = 64 << 10
@@ -73,7 +74,7 @@ type scan struct {
 
 func newScan(ctx context.Context, host hostfs.FS, key *hostKey, r *root, old map[string]entry) *scan {
 	return &scan{ctx: ctx, host: host, key: key, root: r, old: old, found: map[string]entry{},
-		files: MaxFiles, dirs: maxDirs, bytes: MaxBytes}
+		files: maxFiles, dirs: maxDirs, bytes: maxBytes}
 }
 
 // gone reports whether an error means that nothing is at a path.
@@ -212,7 +213,7 @@ func (s *scan) unit(fragments, dropIns []string) error {
 // put adds a file to what was found.
 func (s *scan) put(path string, e entry) error {
 	if s.files--; s.files < 0 {
-		return fmt.Errorf("more than %d files", MaxFiles)
+		return fmt.Errorf("more than %d files", maxFiles)
 	}
 	s.found[s.root.key(printable(path))] = e
 	return nil
@@ -259,7 +260,7 @@ func (s *scan) copy(to io.Writer, f io.Reader, path string, size int64) error {
 			return err
 		}
 		if s.bytes < size {
-			return fmt.Errorf("%s: more than %d MiB in all", path, MaxBytes>>20)
+			return fmt.Errorf("%s: more than %d MiB in all", path, maxBytes>>20)
 		}
 		n, err := io.CopyN(to, f, blockSize)
 		s.bytes -= n
@@ -273,20 +274,11 @@ func (s *scan) copy(to io.Writer, f io.Reader, path string, size int64) error {
 	}
 }
 
-// printable returns a path as it is in JSON: bytes that are not UTF-8 become \xNN.
+// printable returns a path as it is in JSON: one that is not UTF-8 is written with escapes.
 func printable(path string) string {
 	if utf8.ValidString(path) {
 		return path
 	}
-	var b strings.Builder
-	for path != "" {
-		r, n := utf8.DecodeRuneInString(path)
-		if r == utf8.RuneError && n == 1 {
-			fmt.Fprintf(&b, `\x%02x`, path[0])
-		} else {
-			b.WriteString(path[:n])
-		}
-		path = path[n:]
-	}
-	return b.String()
+	quoted := strconv.Quote(path)
+	return quoted[1 : len(quoted)-1]
 }

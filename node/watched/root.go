@@ -18,7 +18,6 @@ import (
 type root struct {
 	name    string
 	named   bool
-	since   time.Time // when it was first named, if that was in this process
 	unnamed time.Time // when the last rule that named it went away; zero: a rule names it
 	covered bool      // the baseline has its files
 	// private: no other root has its files, even if its name begins with their names. It
@@ -167,9 +166,9 @@ func (w *Watcher) own(r *root) state {
 	return s
 }
 
-// MaxChanges is how many files of one path are reported one by one: if more differ, the
+// maxChanges is how many files of one path are reported one by one: if more differ, the
 // path itself is the change.
-const MaxChanges = 50
+const maxChanges = 50
 
 // maxChangeBytes bounds all changes together: the host's record on the Node holds 16 KiB,
 // and has other things in it. Beyond it, the paths with the most changes become one
@@ -202,7 +201,7 @@ func (w *Watcher) changes() []v1alpha1.Change {
 	}
 	size := 0
 	for r, list := range lists {
-		if r.source() == v1alpha1.SourceUnit || len(list) > MaxChanges {
+		if r.source() == v1alpha1.SourceUnit || len(list) > maxChanges {
 			lists[r] = w.asOne(r)
 		}
 		size += weigh(lists[r])

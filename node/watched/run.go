@@ -103,7 +103,7 @@ func (w *Watcher) readRoots(ctx context.Context, all, now bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.asked {
-		w.dropUnnamed(time.Now())
+		w.dropUnnamed()
 	}
 	w.update()
 }

@@ -3,7 +3,6 @@ package watched
 import (
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -224,7 +223,7 @@ func TestAppliedInUnseenState(t *testing.T) {
 	const unit = "etc/systemd/system/a.service"
 	write := func(text string) {
 		b.write(unit, text)
-		for i := range MaxChanges + 1 {
+		for i := range maxChanges + 1 {
 			b.write(fmt.Sprintf("etc/many/%02d", i), text)
 		}
 	}
@@ -343,7 +342,7 @@ func TestRuleComesBack(t *testing.T) {
 	}
 }
 
-// What is in effect of what no rule names is kept for a bounded time.
+// What is in effect of the last hundred roots that a rule named in this boot is kept, however long ago that was.
 func TestUnnamedIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -358,6 +357,10 @@ func TestUnnamedIsBounded(t *testing.T) {
 			w.Watch([]string{"/etc/always", path}[:1+min(len(path), 1)], nil, nil)
 			look(t, w)
 		}
+		if w.digests["/etc/002"] != "" || len(w.digests) != maxUnnamed {
+			t.Errorf("%d digests are kept, expected those of %d roots", len(w.digests), maxUnnamed)
+		}
+		time.Sleep(90 * 24 * time.Hour)
 		for _, path := range paths {
 			b.write(path, "2")
 		}
@@ -366,80 +369,64 @@ func TestUnnamedIsBounded(t *testing.T) {
 		w = b.new() // the same in the next process
 		w.Watch(append(slices.Clone(paths[:5]), paths[len(paths)-1]), nil, nil)
 		expectLook(t, w, "/etc/003=… /etc/004=… /etc/102=…")
-		w.Watch(nil, nil, nil)
-		look(t, w)
-		time.Sleep(keepUnnamed + time.Second)
-		look(t, w)
-		w.Watch(paths[:5], nil, nil)
-		expectLook(t, w, "")
 	})
 }
 
-// A path that is named for the first time takes over what is pending from one that has
-// just left, also if it cannot be read for long, and not from one that left long ago.
-func TestTakesOver(t *testing.T) {
-	for _, c := range []struct {
-		gone time.Duration
-		want string
-	}{{0, "/etc/app/a=…"}, {59 * time.Minute, "/etc/app/a=…"}, {61 * time.Minute, ""}} {
-		for _, restarted := range []bool{false, true} {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t)
-				b.write("etc/app/a", "1")
-				w := b.new()
-				w.Watch([]string{"/etc"}, nil, nil)
-				look(t, w)
-				b.write("etc/app/a", "2")
-				w.Watch(nil, nil, nil)
-				look(t, w)
-				time.Sleep(c.gone)
-				if restarted {
-					w = b.new()
-				}
-				b.rename("etc/app", "etc/old")
-				must(t, os.Symlink("app", b.at("etc/app")))
-				w.Watch([]string{"/etc/app/a"}, nil, nil)
-				expectProblem(t, w, "/etc/app/a", "too many levels", "")
-				time.Sleep(24 * time.Hour)
-				b.remove("etc/app")
-				b.rename("etc/old", "etc/app")
-				if got := look(t, w); got != c.want {
-					t.Errorf("gone for %v, restarted %t: it says %q, expected %q", c.gone, restarted, got, c.want)
-				}
-			})
-		}
+// Nothing is dropped while a root that is named has not been read: what it needs may be in the others. What is dropped
+// of one root stays if another covers the same files.
+func TestUnnamedIsKeptUntilAllIsRead(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	w := newBench(t).new()
+	for i := range 2 + maxUnnamed {
+		name := fmt.Sprintf("/%03d", i)
+		w.roots[name] = &root{name: name, covered: true, unnamed: now.Add(time.Duration(i) * time.Second)}
+		w.digests[name+"/a"] = fuzzKey + "-0123456789ab"
+	}
+	w.roots["/001/a"] = &root{name: "/001/a", covered: true, named: true}
+	w.roots["/new"] = &root{name: "/new", named: true}
+	w.roots["/never-read"] = &root{name: "/never-read"}
+	w.dropUnnamed()
+	if len(w.roots) != 5+maxUnnamed {
+		t.Errorf("%d roots are kept before /new was read", len(w.roots))
+	}
+	w.roots["/new"].covered = true
+	w.dropUnnamed()
+	if len(w.roots) != 2+maxUnnamed || w.roots["/000"] != nil || w.roots["/001"] != nil || w.roots["/002"] == nil {
+		t.Errorf("%d roots are kept", len(w.roots))
+	}
+	if w.digests["/000/a"] != "" || w.digests["/001/a"] == "" || w.digests["/002/a"] == "" {
+		t.Errorf("%d digests are kept", len(w.digests))
 	}
 }
 
-// The baseline of unnamed roots is bounded by their files, too. What is not kept of one
-// root is kept of another that covers the same files.
-func TestUnnamedFilesAreBounded(t *testing.T) {
-	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	w := newBench(t).new()
-	add := func(name string, files int, r *root) *root {
-		r.name, w.roots[name] = name, r
-		for i := range files {
-			w.digests[fmt.Sprintf("%s/%d", name, i)] = fuzzKey + "-0123456789ab"
-		}
-		return r
-	}
-	later := add("/a", maxUnnamedFiles, &root{covered: true, unnamed: now.Add(time.Hour)}) // the clock was set back
-	add("/b", 1, &root{covered: true, unnamed: now.Add(-time.Hour)})
-	add("/c", 2, &root{covered: true, named: true})
-	add("/c/1", 0, &root{covered: true, unnamed: now.Add(-2 * time.Hour)})
-	add("/d", 0, &root{unnamed: now})
-	w.dropUnnamed(now)
-	if got := slices.Sorted(maps.Keys(w.roots)); !slices.Equal(got, []string{"/a", "/c"}) || !later.unnamed.Equal(now) {
-		t.Errorf("%v are kept, /a since %v", got, later.unnamed)
-	}
-	if len(w.digests) != maxUnnamedFiles+2 || w.digests["/c/1"] == "" {
-		t.Errorf("%d digests are kept", len(w.digests))
-	}
-	w.roots["/c"].named = false
-	w.Watch([]string{"/e"}, nil, nil) // what it needs may be in the others
-	w.dropUnnamed(now.Add(2 * keepUnnamed))
-	if len(w.roots) != 3 {
-		t.Errorf("%d roots are kept before /e was read", len(w.roots))
+// A path that is named for the first time takes over what is pending from one that is no longer named, also if it cannot be
+// read for long.
+func TestTakesOver(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t)
+			b.write("etc/app/a", "1")
+			w := b.new()
+			w.Watch([]string{"/etc"}, nil, nil)
+			look(t, w)
+			b.write("etc/app/a", "2")
+			w.Watch(nil, nil, nil)
+			look(t, w)
+			time.Sleep(90 * 24 * time.Hour)
+			if restarted {
+				w = b.new()
+			}
+			b.rename("etc/app", "etc/old")
+			must(t, os.Symlink("app", b.at("etc/app")))
+			w.Watch([]string{"/etc/app/a"}, nil, nil)
+			expectProblem(t, w, "/etc/app/a", "too many levels", "")
+			time.Sleep(24 * time.Hour)
+			b.remove("etc/app")
+			b.rename("etc/old", "etc/app")
+			if got := look(t, w); got != "/etc/app/a=…" {
+				t.Errorf("restarted %t: it reports %q", restarted, got)
+			}
+		})
 	}
 }
 
@@ -494,6 +481,6 @@ func FuzzBaseline(f *testing.F) {
 		if changes := w.changes(); len(changes) > 0 {
 			t.Errorf("all changes are applied, and there are %v", changes)
 		}
-		w.dropUnnamed(time.Now())
+		w.dropUnnamed()
 	})
 }

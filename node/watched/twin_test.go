@@ -60,7 +60,7 @@ func below(files map[string]string, path string) map[string]string {
 	return in
 }
 
-// watch names paths. All of them were named within the last hour or never.
+// watch names paths.
 func (m *twin) watch(paths []string) {
 	now, known := m.files(), maps.Clone(m.inEffect)
 	for _, path := range paths {

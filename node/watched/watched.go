@@ -146,10 +146,8 @@ func New(o Options) *Watcher {
 
 // Watch sets what is to be watched from now on: absolute paths, of files or directories,
 // and full names of units. What is new is read soon. The baseline of what is no longer
-// named is kept for a month, for a hundred paths and units: if a rule names it again,
-// what has changed in the meantime is a change. For a path that is named for the first
-// time, the baseline of paths that overlap it is used if they are named, or were within
-// the last hour.
+// named is kept until the next boot, for a hundred paths and units: if a rule names it
+// again, or a path that overlaps it, what has changed in the meantime is a change.
 //
 // published are the changes that this boot has published on the Node; they count in the
 // first call only. They remain changes if the baseline of this boot is lost: a file or unit
@@ -158,7 +156,7 @@ func New(o Options) *Watcher {
 func (w *Watcher) Watch(paths, units []string, published []v1alpha1.Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now, named := time.Now(), map[string]bool{}
+	named := map[string]bool{}
 	for _, path := range paths {
 		named[filepath.Clean(path)] = true
 	}
@@ -168,30 +166,28 @@ func (w *Watcher) Watch(paths, units []string, published []v1alpha1.Change) {
 	if w.asked {
 		published = nil
 	}
-	for name := range named {
-		if w.roots[name] == nil {
-			w.roots[name] = &root{name: name, private: !filepath.IsAbs(name), since: now, published: slices.Clone(published)}
-		}
-	}
-	news, count := !w.asked, 0
+	news := !w.asked
 	w.asked = true
-	for _, name := range slices.Sorted(maps.Keys(w.roots)) {
+	for i, name := range slices.Sorted(maps.Keys(named)) {
 		r := w.roots[name]
-		news = news || r.named != named[name]
-		r.named = named[name]
-		if r.named != r.unnamed.IsZero() {
-			w.unsaved = true
-			if r.unnamed = now; r.named {
-				r.unnamed = time.Time{}
-			}
+		if r == nil {
+			r = &root{name: name, private: !filepath.IsAbs(name), published: slices.Clone(published)}
+			w.roots[name] = r
 		}
-		if r.problem == errExcess {
+		switch excess := i >= MaxWatched; {
+		case excess:
+			r.problem = errExcess
+		case r.problem == errExcess:
 			r.problem = nil
 		}
-		if r.named {
-			if count++; count > MaxWatched {
-				r.problem = errExcess
-			}
+		news = news || !r.named
+		w.unsaved = w.unsaved || !r.unnamed.IsZero()
+		r.named, r.unnamed = true, time.Time{}
+	}
+	for name, r := range w.roots {
+		if !named[name] && r.unnamed.IsZero() {
+			r.named, r.unnamed = false, time.Now()
+			news, w.unsaved = true, true
 		}
 	}
 	if news {
