@@ -98,7 +98,7 @@ func Run(ctx context.Context, o Options) error {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Liveness == nil {
-		o.Liveness = systemd.NewLiveness(o.Log)
+		o.Liveness = systemd.NewLiveness()
 	}
 	c := &candidate{Options: o, log: o.Log}
 	defer c.disconnect()

@@ -183,7 +183,7 @@ func New(o Options) (*Host, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Liveness == nil {
-		o.Liveness = systemd.NewLiveness(o.Log)
+		o.Liveness = systemd.NewLiveness()
 	}
 	if o.Coordinator == nil {
 		o.Coordinator = func() local.Coordinator { return local.Coordinator{Role: v1alpha1.RoleHost} }

@@ -165,11 +165,11 @@ func stageOf(n *turn.Node) stage { return stage{n.Turn, n.State} }
 // are waited for and never overridden, then the people who are logged in.
 func (h *Host) blocked(ctx context.Context, turnID string, s Settings) (v1alpha1.Reason, string) {
 	h.inhibitors = nil
-	all, err := h.Logind.Inhibitors(ctx)
+	block, err := h.Logind.BlockingInhibitors(ctx)
 	if err != nil {
 		return v1alpha1.ReasonInhibited, fmt.Sprintf("logind does not say who inhibits a shutdown: %v", err)
 	}
-	if block := systemd.BlockingShutdown(all); len(block) > 0 {
+	if len(block) > 0 {
 		h.inhibitors = block
 		return v1alpha1.ReasonInhibited, inhibitors(block)
 	}
@@ -204,11 +204,11 @@ func (h *Host) healthy(ctx context.Context, s Settings) step.Health {
 		return h.health.last
 	}
 	detail := ""
-	switch boot, err := h.Units.BootComplete(ctx); {
+	switch boot, err := h.Units.BootIncomplete(ctx); {
 	case err != nil:
 		detail = fmt.Sprintf("systemd does not say whether the boot is complete: %v", err)
-	case boot == systemd.BootPending || boot == systemd.BootFailed:
-		detail = "boot-complete.target is " + boot.String()
+	case boot != "":
+		detail = "boot-complete.target is " + boot
 	}
 	for _, unit := range s.HealthUnits {
 		if detail != "" {

@@ -46,7 +46,7 @@ func TestRebootStartsNoLogind(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := l.Inhibitors(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := l.BlockingInhibitors(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a question to a logind that starts: %v, want a timeout", err)
 	}
 	eventually(t, "the question starts logind", started)
@@ -54,7 +54,7 @@ func TestRebootStartsNoLogind(t *testing.T) {
 
 	must(t, os.WriteFile(filepath.Join(b.dir, "go"), nil, 0o600))
 	eventually(t, "logind answers", func() bool {
-		_, err := l.Inhibitors(t.Context())
+		_, err := l.BlockingInhibitors(t.Context())
 		return err == nil
 	})
 	calls := func() (calls []string) {
@@ -116,29 +116,6 @@ func TestUnitsStartNoSystemd(t *testing.T) {
 	}
 	if _, err := os.Stat(started); err == nil {
 		t.Error("the bus was to start systemd")
-	}
-}
-
-// All calls of one reboot go to the same logind, also when another one takes the name in between.
-func TestRebootKeepsToOneLogind(t *testing.T) {
-	b := newBus(t)
-	old := newLogin(t, b)
-	var successor *fakeLogin
-	old.mu.Lock()
-	old.flags = 0
-	old.unknown = func() {
-		if _, err := old.conn.ReleaseName(loginName); err != nil {
-			t.Error(err)
-		}
-		successor = newLogin(t, b)
-	}
-	old.mu.Unlock()
-	must(t, testLogind(t, b).Reboot(t.Context()))
-	if got := old.called(); !slices.Equal(got, []string{"RebootWithFlags(0)"}) {
-		t.Errorf("the logind that was asked first: called %v", got)
-	}
-	if got := successor.called(); len(got) > 0 {
-		t.Errorf("its successor: called %v", got)
 	}
 }
 

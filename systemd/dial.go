@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -25,9 +24,16 @@ const (
 // godbus's own Dial is not used, because this process runs as root and other users of the bus are not trusted. Dial waits
 // without a bound for a bus that accepts a connection and then sends nothing. It accepts file descriptors, with which any
 // local user could fill this process. Its default signal handler starts a goroutine for each signal that is not read yet.
-// go-systemd's dbus and login1 packages connect by Dial, too.
+//
+// The clients in go-systemd's dbus and login1 packages are not used either. They count a signal that any process sends, do
+// not survive a restart of the bus, and let the bus keep a call for a service that starts later. login1 hides the errors of
+// a reboot as well.
 func dial(ctx context.Context, address string, signals dbus.SignalHandler) (*dbus.Conn, error) {
-	socket, err := dialSocket(ctx, cmp.Or(address, os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), systemBusAddress))
+	name, err := socketName(cmp.Or(address, os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), systemBusAddress))
+	var socket net.Conn
+	if err == nil {
+		socket, err = new(net.Dialer).DialContext(ctx, "unix", name)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the bus: %w", err)
 	}
@@ -50,23 +56,8 @@ func dial(ctx context.Context, address string, signals dbus.SignalHandler) (*dbu
 	return conn, nil
 }
 
-// dialSocket connects to the first address of a D-Bus address list that answers. It accepts only unix sockets with a path or
-// an abstract name: system buses have no others.
-func dialSocket(ctx context.Context, addresses string) (net.Conn, error) {
-	var errs []error
-	for address := range strings.SplitSeq(addresses, ";") {
-		name, err := socketName(address)
-		if err == nil {
-			var conn net.Conn
-			if conn, err = new(net.Dialer).DialContext(ctx, "unix", name); err == nil {
-				return conn, nil
-			}
-		}
-		errs = append(errs, err)
-	}
-	return nil, errors.Join(errs...)
-}
-
+// socketName returns the name of the socket in a D-Bus address, which is a path or an abstract name: system buses have no
+// others. It accepts one address, not a list.
 func socketName(address string) (string, error) {
 	pairs, unix := strings.CutPrefix(address, "unix:")
 	for pair := range strings.SplitSeq(pairs, ",") {

@@ -107,31 +107,15 @@ func flatten(fields []field, prefix string, a slog.Attr) []field {
 	return append(fields, field{prefix + a.Key, shorten(valueText(v))})
 }
 
+// valueText returns a value as text. Package fmt calls a value's own method, and survives if that panics.
 func valueText(v slog.Value) string {
 	if v.Kind() == slog.KindTime {
 		return v.Time().Format(time.RFC3339Nano)
 	}
-	if v.Kind() == slog.KindAny {
-		switch x := v.Any().(type) {
-		case error:
-			return safely(x.Error)
-		case fmt.Stringer:
-			return safely(x.String)
-		case []byte:
-			return string(x)
-		}
+	if b, ok := v.Any().([]byte); ok {
+		return string(b)
 	}
 	return v.String()
-}
-
-// safely calls a value's own method. Such methods often panic on a nil pointer, and the entry must not be lost for that.
-func safely(f func() string) (s string) {
-	defer func() {
-		if p := recover(); p != nil {
-			s = fmt.Sprintf("!PANIC: %v", p)
-		}
-	}()
-	return f()
 }
 
 func shorten(s string) string {

@@ -2,7 +2,6 @@ package systemd
 
 import (
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 
@@ -15,44 +14,27 @@ type fakeLogin struct {
 	props *fakeProps
 
 	mu      sync.Mutex
-	flags   uint64        // the highest that it knows
-	refuse  *dbus.Error   // what Reboot and RebootWithFlags answer
-	hang    chan struct{} // if not nil, they answer when it is closed
+	refuse  *dbus.Error   // what RebootWithFlags answers
+	hang    chan struct{} // if not nil, it answers when this is closed
 	calls   []string
 	callers []dbus.Sender // of calls
-	unknown func()        // called before a flag that it does not know is refused
 }
 
-// newLogin exports a logind; without lists methods that it is too old for.
-func newLogin(t *testing.T, b *testBus, without ...string) *fakeLogin {
+// newLogin exports a logind.
+func newLogin(t *testing.T, b *testBus) *fakeLogin {
 	t.Helper()
-	f := newLoginOn(t, b.Connect(), without...)
+	f := newLoginOn(t, b.Connect())
 	own(t, f.conn, loginName)
 	return f
 }
 
 // newLoginOn exports a logind that does not own its name yet.
-func newLoginOn(t *testing.T, conn *dbus.Conn, without ...string) *fakeLogin {
+func newLoginOn(t *testing.T, conn *dbus.Conn) *fakeLogin {
 	t.Helper()
-	f := &fakeLogin{conn: conn, flags: 1}
+	f := &fakeLogin{conn: conn}
 	methods := map[string]any{
 		"RebootWithFlags": func(sender dbus.Sender, flags uint64) *dbus.Error {
-			f.mu.Lock()
-			known, unknown := f.flags, f.unknown
-			f.mu.Unlock()
-			if flags > known {
-				if unknown != nil {
-					unknown()
-				}
-				return dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{"Invalid flags parameter"})
-			}
 			return f.reboot(sender, fmt.Sprintf("RebootWithFlags(%d)", flags))
-		},
-		"Reboot": func(sender dbus.Sender, interactive bool) *dbus.Error {
-			if interactive {
-				return dbus.MakeFailedError(os.ErrInvalid)
-			}
-			return f.reboot(sender, "Reboot")
 		},
 		"ListInhibitors": func() ([]inhibitorRow, *dbus.Error) {
 			return []inhibitorRow{
@@ -69,9 +51,6 @@ func newLoginOn(t *testing.T, conn *dbus.Conn, without ...string) *fakeLogin {
 			}
 			return append(rows, sessionRow{"99", 1000, "vanished", "", sessionPath("99")}), nil
 		},
-	}
-	for _, m := range without {
-		delete(methods, m)
 	}
 	must(t, f.conn.ExportMethodTable(methods, loginPath, loginManager))
 	f.props = exportProps(t, f.conn, loginPath, map[string]map[string]any{loginManager: {

@@ -44,8 +44,7 @@ const rootChecksInhibitors = uint64(1) << 0
 
 // Reboot asks logind to reboot the host, and returns when logind has accepted. The reboot itself follows, at most
 // InhibitDelayMaxSec later if there are delay inhibitors. An inhibitor that was taken after the caller read the list is
-// respected as far as logind can (see Inhibited): Reboot uses RebootWithFlags with the flag for that, without it where logind
-// does not know it, or Reboot(false) where logind is older still.
+// respected as far as logind can (see Inhibited). It needs systemd 247 or later.
 //
 // Reboot repeats nothing. It ends with ctx, and after 10 s at the latest. The call reaches the logind that runs now or none:
 // the bus does not start logind for it, and does not deliver it to a logind that starts later.
@@ -54,27 +53,12 @@ const rootChecksInhibitors = uint64(1) << 0
 // ErrAbsent if logind does not run. logind also refuses while a reboot is under way
 // (org.freedesktop.login1.OperationInProgress): a caller asks RebootUnderway before it takes a refusal for "no reboot".
 func (l Logind) Reboot(ctx context.Context) error {
-	// The calls have a connection of their own, which closes when the time is over. logind asks the bus who the caller is, and
+	// The call has a connection of its own, which closes when the time is over. logind asks the bus who the caller is, and
 	// refuses a call whose caller is gone.
 	bus := l.manager().bus.separate()
 	bus.closesOnStop = true
 	defer bus.Close()
-	limit := bus.limit()
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v: %w", limit, context.DeadlineExceeded))
-	defer cancel()
-	owner, err := bus.Object(loginName, loginPath).owner(ctx)
-	if err != nil {
-		return err
-	}
-	logind := bus.Object(owner, loginPath)
-	_, err = logind.Call(ctx, loginManager+".RebootWithFlags", rootChecksInhibitors)
-	if answeredWith(err, dbusName+".Error.InvalidArgs") {
-		_, err = logind.Call(ctx, loginManager+".RebootWithFlags", uint64(0))
-	}
-	if answeredWith(err, dbusName+".Error.UnknownMethod") {
-		_, err = logind.Call(ctx, loginManager+".Reboot", false)
-	}
-	if err != nil {
+	if _, err := bus.Object(loginName, loginPath).Call(ctx, loginManager+".RebootWithFlags", rootChecksInhibitors); err != nil {
 		return fmt.Errorf("asking logind to reboot: %w", err)
 	}
 	return nil
@@ -94,24 +78,15 @@ type Inhibitor struct {
 	What []string // "shutdown", "sleep", "idle", ...
 	Who  string   // the holder's name for itself
 	Why  string
-	Mode string // "block", "block-weak" or "delay"
+	Mode string // "block" or "block-weak"
 	UID  uint32
 	PID  uint32
 }
 
-// BlocksShutdown reports whether the holder asks that the host is not shut down. A delay inhibitor does not: logind waits for
-// it, for a bounded time. Every other mode does: block-weak, although logind would let root pass, and unknown modes.
-func (i Inhibitor) BlocksShutdown() bool {
-	return slices.Contains(i.What, "shutdown") && i.Mode != "delay"
-}
-
-// BlockingShutdown returns those of the inhibitors that block a shutdown.
-func BlockingShutdown(all []Inhibitor) []Inhibitor {
-	return slices.DeleteFunc(slices.Clone(all), func(i Inhibitor) bool { return !i.BlocksShutdown() })
-}
-
-// Inhibitors lists the inhibitors. logind's InhibitorsMax (8192) bounds their number.
-func (l Logind) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
+// BlockingInhibitors lists the inhibitors whose holders ask that the host is not shut down. A delay inhibitor does not ask
+// that: logind waits for it, for a bounded time. Every other mode does: block-weak, although logind would let root pass, and
+// unknown modes. logind's InhibitorsMax (8192) bounds their number.
+func (l Logind) BlockingInhibitors(ctx context.Context) ([]Inhibitor, error) {
 	var rows []struct {
 		What, Who, Why, Mode string
 		UID, PID             uint32
@@ -119,11 +94,14 @@ func (l Logind) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
 	if err := l.queries(loginPath).call(ctx, loginManager+".ListInhibitors", nil, &rows); err != nil {
 		return nil, fmt.Errorf("listing logind's inhibitors: %w", err)
 	}
-	all := make([]Inhibitor, 0, len(rows))
+	var all []Inhibitor
 	for _, r := range rows {
+		what := strings.Split(v1alpha1.OneLine(r.What, maxText), ":")
+		if !slices.Contains(what, "shutdown") || r.Mode == "delay" {
+			continue
+		}
 		all = append(all, Inhibitor{
-			What: strings.Split(v1alpha1.OneLine(r.What, maxText), ":"),
-			Who:  v1alpha1.OneLine(r.Who, maxText), Why: v1alpha1.OneLine(r.Why, maxText), Mode: v1alpha1.OneLine(r.Mode, maxText),
+			What: what, Who: v1alpha1.OneLine(r.Who, maxText), Why: v1alpha1.OneLine(r.Why, maxText), Mode: v1alpha1.OneLine(r.Mode, maxText),
 			UID: r.UID, PID: r.PID,
 		})
 	}

@@ -30,31 +30,6 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-func TestRebootOnAnOldLogind(t *testing.T) {
-	b := newBus(t)
-	f := newLogin(t, b, "RebootWithFlags")
-	if err := testLogind(t, b).Reboot(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := f.called(); !slices.Equal(got, []string{"Reboot"}) {
-		t.Errorf("called %v", got)
-	}
-}
-
-func TestRebootOnALogindWithoutTheFlag(t *testing.T) {
-	b := newBus(t)
-	f := newLogin(t, b)
-	f.mu.Lock()
-	f.flags = 0
-	f.mu.Unlock()
-	if err := testLogind(t, b).Reboot(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := f.called(); !slices.Equal(got, []string{"RebootWithFlags(0)"}) {
-		t.Errorf("called %v", got)
-	}
-}
-
 func TestInhibited(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
@@ -106,7 +81,7 @@ func TestRebootWithoutAnswer(t *testing.T) {
 	defer close(hang)
 	f.on(nil, hang)
 	l := testLogind(t, b)
-	if _, err := l.Inhibitors(t.Context()); err != nil {
+	if _, err := l.BlockingInhibitors(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	l.Bus.timeout = 2 * time.Second // in which the bus has to say that it is there
@@ -168,23 +143,19 @@ func TestNoLogindOrNoBus(t *testing.T) {
 	}
 }
 
-func TestInhibitors(t *testing.T) {
+func TestBlockingInhibitors(t *testing.T) {
 	b := newBus(t)
 	newLogin(t, b)
-	all, err := testLogind(t, b).Inhibitors(t.Context())
+	got, err := testLogind(t, b).BlockingInhibitors(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Inhibitor{What: []string{"shutdown", "sleep"}, Who: "apt", Why: "upgrade in progress", Mode: "block", UID: 0, PID: 123}
-	if len(all) != 4 || !reflect.DeepEqual(all[0], want) {
-		t.Errorf("got %+v", all)
+	want := []Inhibitor{
+		{What: []string{"shutdown", "sleep"}, Who: "apt", Why: "upgrade in progress", Mode: "block", UID: 0, PID: 123},
+		{What: []string{"shutdown"}, Who: "desk", Why: "meeting", Mode: "block-weak", UID: 1000, PID: 78},
 	}
-	var who []string
-	for _, i := range BlockingShutdown(all) {
-		who = append(who, i.Who)
-	}
-	if !slices.Equal(who, []string{"apt", "desk"}) {
-		t.Errorf("blocking: %v", who)
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v", got)
 	}
 }
 
@@ -360,14 +331,14 @@ func TestFrozenBusIsBounded(t *testing.T) {
 	b := newBus(t)
 	newLogin(t, b)
 	l := testLogind(t, b)
-	if _, err := l.Inhibitors(t.Context()); err != nil {
+	if _, err := l.BlockingInhibitors(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	l.Bus.timeout = 200 * time.Millisecond
 	thaw := b.Freeze()
 	defer thaw()
 	for range 2 { // once on the old connection, once on one being made
-		if _, err := l.Inhibitors(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := l.BlockingInhibitors(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		if present(l.Bus) != nil {
@@ -376,7 +347,7 @@ func TestFrozenBusIsBounded(t *testing.T) {
 	}
 	thaw()
 	eventually(t, "calls succeed after the thaw", func() bool {
-		_, err := l.Inhibitors(t.Context())
+		_, err := l.BlockingInhibitors(t.Context())
 		return err == nil
 	})
 }

@@ -231,7 +231,7 @@ func (j *job) judge(ctx context.Context, result string, now unit) (left string, 
 			return "", fmt.Errorf("the end of %s of %s was not seen: the bus was away", j.method, j.unit)
 		}
 	case "failed":
-		return "", j.failed(&now, now.jobFailure(j.reloads()))
+		return "", j.failed(&now, now.failure(j.reloads()))
 	case "canceled":
 		return "", j.failed(&now, "canceled: another job replaced it")
 	case "dependency":
@@ -241,7 +241,7 @@ func (j *job) judge(ctx context.Context, result string, now unit) (left string, 
 	}
 	if j.reloads() {
 		if r := now.service.ReloadResult; r != "" && r != "success" {
-			return "", j.failed(&now, now.jobFailure(true))
+			return "", j.failed(&now, now.failure(true))
 		}
 		return "", nil
 	}
@@ -257,7 +257,7 @@ func (j *job) settle(ctx context.Context, now unit) (err error) {
 	for until := time.Now().Add(restartSettle); ; {
 		switch {
 		case now.ActiveState == "failed", now.SubState == "auto-restart":
-			return j.failed(&now, now.jobFailure(false))
+			return j.failed(&now, now.failure(false))
 		case now.service.NRestarts > restarts:
 			return j.failed(&now, "it ends soon after its start, and systemd starts it again")
 		}
@@ -285,49 +285,4 @@ func (j *job) failed(now *unit, why string) error {
 		text += `: "` + v1alpha1.OneLine(now.service.StatusText, room) + `"`
 	}
 	return &JobError{j.unit, v1alpha1.OneLine(text+where, maxText)}
-}
-
-// jobFailure returns in systemd's terms why a start or reload failed, with the command if that is not the main process.
-func (p *unit) jobFailure(reload bool) string {
-	s := &p.service
-	result := s.Result
-	commands := []struct {
-		property string
-		commands []command
-	}{{"ExecCondition", s.ExecCondition}, {"ExecStartPre", s.ExecStartPre}, {"ExecStart", s.ExecStart}, {"ExecStartPost", s.ExecStartPost}}
-	if reload {
-		result, commands = s.ReloadResult, commands[:1]
-		commands[0].property, commands[0].commands = "ExecReload", s.ExecReload
-	}
-	result = v1alpha1.OneLine(result, maxText)
-	switch result {
-	case "", "success":
-		return p.ActiveState
-	case "exit-code", "signal", "core-dump":
-	default:
-		return result
-	}
-	for _, of := range commands {
-		for _, c := range of.commands {
-			if how := c.failure(); how != "" {
-				return fmt.Sprintf("%s, %s=%s %s", result, of.property, v1alpha1.OneLine(path.Base(c.Path), maxText/4), how)
-			}
-		}
-	}
-	if reload {
-		return result
-	}
-	return p.failure()
-}
-
-// failure returns how a command failed, "" if it did not.
-func (c *command) failure() string {
-	const exited = 1 // CLD_EXITED
-	switch {
-	case c.IgnoreFailure || c.Status == 0 || c.Code == 0:
-		return ""
-	case c.Code == exited:
-		return fmt.Sprintf("status %d", c.Status)
-	}
-	return fmt.Sprintf("signal %d", c.Status)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -72,25 +71,33 @@ func (n *Notifier) sendLocked(state string) bool {
 }
 
 // Watchdog feeds the service manager's watchdog until ctx ends: twice in each WATCHDOG_USEC, as long as no loop in l is late.
-// If one is, Watchdog logs its name and does not feed, and systemd restarts the service. Without a watchdog in the
-// environment it returns at once.
+// If one is, Watchdog logs that and does not feed, and systemd restarts the service. Without a watchdog in the environment it
+// returns at once.
 func (n *Notifier) Watchdog(ctx context.Context, l *Liveness) {
 	limit, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		n.log.Warn("cannot use the service manager's watchdog", "err", err)
 	}
 	if limit > 0 {
-		feed(ctx, limit/2, l, func() { n.send(daemon.SdNotifyWatchdog) })
+		n.feed(ctx, limit/2, l, func() { n.send(daemon.SdNotifyWatchdog) })
 	}
 }
 
-func feed(ctx context.Context, every time.Duration, l *Liveness, send func()) {
+func (n *Notifier) feed(ctx context.Context, every time.Duration, l *Liveness, send func()) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	for {
-		if l.check() {
+	for stuck := false; ; {
+		late := l.Late()
+		switch {
+		case len(late) == 0:
 			send()
+			if stuck {
+				n.log.Info("the loop that was stuck continues")
+			}
+		case !stuck:
+			n.log.Error("a loop is stuck: the watchdog is not fed", "loop", strings.Join(late, ", "))
 		}
+		stuck = len(late) > 0
 		select {
 		case <-ctx.Done():
 			return
@@ -102,26 +109,19 @@ func feed(ctx context.Context, every time.Duration, l *Liveness, send func()) {
 // Liveness knows the loops of this process, and when each of them last reported to be alive. Methods may be called from any
 // goroutine.
 type Liveness struct {
-	log *slog.Logger
-
 	mu    sync.Mutex
 	beats map[*Beat]struct{}
 }
 
-// NewLiveness takes the logger for loops that are late; nil discards.
-func NewLiveness(log *slog.Logger) *Liveness {
-	return &Liveness{log: cmp.Or(log, slog.New(slog.DiscardHandler)), beats: map[*Beat]struct{}{}}
-}
+// NewLiveness returns a Liveness without loops.
+func NewLiveness() *Liveness { return &Liveness{beats: map[*Beat]struct{}{}} }
 
 // Beat belongs to one loop. Its methods may be called from any goroutine, and on a nil Beat, where they do nothing.
 type Beat struct {
 	name  string
 	bound time.Duration
 	of    *Liveness
-
-	// under of.mu
-	last time.Time
-	late bool
+	last  time.Time // under of.mu
 }
 
 // Beat registers a loop that calls Alive at least once in each bound. Registering counts as the first call. The bound has to
@@ -166,24 +166,4 @@ func (l *Liveness) Late() []string {
 	}
 	slices.Sort(late)
 	return late
-}
-
-// check reports whether no loop is late. It logs each one that is late, or alive again, since the last check.
-func (l *Liveness) check() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	alive := true
-	for _, b := range slices.SortedFunc(maps.Keys(l.beats), func(a, b *Beat) int { return strings.Compare(a.name, b.name) }) {
-		silent := time.Since(b.last)
-		late := silent > b.bound
-		switch {
-		case late && !b.late:
-			l.log.Error("a loop is stuck: the watchdog is not fed", "loop", b.name, "silent", silent.Round(time.Second), "bound", b.bound)
-		case !late && b.late:
-			l.log.Info("a loop that was stuck continues", "loop", b.name)
-		}
-		b.late = late
-		alive = alive && !late
-	}
-	return alive
 }

@@ -98,7 +98,7 @@ func TestNotUnderSystemd(t *testing.T) {
 	n.Status("x")
 	n.Reloading()
 	n.Stopping()
-	n.Watchdog(t.Context(), NewLiveness(nil)) // returns, or the test times out
+	n.Watchdog(t.Context(), NewLiveness()) // returns, or the test times out
 	if log.Len() > 0 {
 		t.Errorf("logged %s", log.String())
 	}
@@ -126,7 +126,7 @@ func TestWatchdogOnARealSocket(t *testing.T) {
 	t.Setenv("WATCHDOG_PID", "")
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { NewNotifier(nil).Watchdog(ctx, NewLiveness(nil)) })
+	wg.Go(func() { NewNotifier(nil).Watchdog(ctx, NewLiveness()) })
 	defer wg.Wait()
 	defer cancel()
 	for range 3 {
@@ -140,18 +140,18 @@ func TestWatchdogIsForAnotherProcess(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "/nonexistent/notify")
 	t.Setenv("WATCHDOG_USEC", "20000")
 	t.Setenv("WATCHDOG_PID", "1")
-	NewNotifier(nil).Watchdog(t.Context(), NewLiveness(nil)) // returns, or the test times out
+	NewNotifier(nil).Watchdog(t.Context(), NewLiveness()) // returns, or the test times out
 }
 
 func TestWatchdogStarvesWhenALoopIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		l := NewLiveness(slog.New(slog.NewTextHandler(&log, nil)))
+		n, l := NewNotifier(slog.New(slog.NewTextHandler(&log, nil))), NewLiveness()
 		good, bad := l.Beat("source", 20*time.Second), l.Beat("node", 20*time.Second)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var fed atomic.Int64
-		go feed(ctx, 10*time.Second, l, func() { fed.Add(1) })
+		go n.feed(ctx, 10*time.Second, l, func() { fed.Add(1) })
 		after := func(d time.Duration, wantFed int64, wantLate string) {
 			t.Helper()
 			time.Sleep(d)
@@ -168,11 +168,14 @@ func TestWatchdogStarvesWhenALoopIsStuck(t *testing.T) {
 		good.Alive()
 		after(10*time.Second, 3, "node (silent for 41s)")
 		good.Alive()
-		if n := strings.Count(log.String(), "is stuck"); n != 1 || !strings.Contains(log.String(), "loop=node") {
-			t.Errorf("%d words on the stuck loop:\n%s", n, log.String())
+		if n := strings.Count(log.String(), "is stuck"); n != 1 || !strings.Contains(log.String(), `loop="node (silent for 30s)"`) {
+			t.Errorf("%d lines about the stuck loop:\n%s", n, log.String())
 		}
 		bad.Alive()
 		after(10*time.Second, 4, "")
+		if n := strings.Count(log.String(), "was stuck continues"); n != 1 {
+			t.Errorf("logged %d times that the loop continues:\n%s", n, log.String())
+		}
 		good.Alive()
 		bad.Stop()
 		bad.Alive() // of no effect, and no harm

@@ -159,7 +159,7 @@ func (r unitRun) state(now unit) UnitState {
 	case now.changing():
 		s.Running = true
 	case ran && now.service.Result != "" && now.service.Result != "success", now.ActiveState == "failed":
-		s.Failed = now.failure()
+		s.Failed = now.failure(false)
 	case ran:
 	case !now.ConditionResult && now.ConditionTimestampMonotonic != r.before.ConditionTimestampMonotonic:
 		s.Skipped = true

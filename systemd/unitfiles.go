@@ -7,8 +7,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-
-	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // maxUnitFiles bounds the answer of UnitFiles: names of one unit times directories.
@@ -29,11 +27,8 @@ func (u Units) UnitFiles(ctx context.Context, name string) (fragments, dropIns [
 		return nil, nil, fmt.Errorf("asking systemd where unit files are: %w", err)
 	}
 	p, err := u.unit(ctx, name)
-	if err == nil {
-		err = p.checkFiles()
-	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading unit %q: %w", name, err)
+		return nil, nil, err
 	}
 	dirs = slices.DeleteFunc(dirs, func(dir string) bool {
 		return !path.IsAbs(dir) || path.Base(dir) == "system.control" || path.Base(dir) == "transient"
@@ -58,25 +53,6 @@ func (u Units) UnitFiles(ctx context.Context, name string) (fragments, dropIns [
 		return nil, nil, fmt.Errorf("unit %q: its files may be at %d places, expected at most %d", name, n, maxUnitFiles)
 	}
 	return fragments, dropIns, nil
-}
-
-// checkFiles returns an error if a name or path of the unit leads elsewhere than to the unit's files.
-func (p *unit) checkFiles() error {
-	for _, name := range append([]string{p.Id}, p.Names...) {
-		if name == "" || strings.ContainsRune(name, '/') {
-			return fmt.Errorf("%q is not a unit's name", v1alpha1.OneLine(name, maxText))
-		}
-	}
-	files := p.DropInPaths
-	if p.FragmentPath != "" {
-		files = append([]string{p.FragmentPath}, files...)
-	}
-	for _, file := range files {
-		if !path.IsAbs(file) {
-			return fmt.Errorf("%q is not an absolute path", v1alpha1.OneLine(file, maxText))
-		}
-	}
-	return nil
 }
 
 // bySystemd reports whether systemd wrote the file itself, because of a call on the bus.

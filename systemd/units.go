@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -78,22 +79,22 @@ type command struct {
 
 // unit reads a unit. systemd loads it for that, so that an inactive unit has its properties too.
 func (u Units) unit(ctx context.Context, name string) (unit, error) {
-	var path dbus.ObjectPath
-	if err := u.manager().call(ctx, managerIface+".LoadUnit", []any{name}, &path); err != nil {
+	var at dbus.ObjectPath
+	if err := u.manager().call(ctx, managerIface+".LoadUnit", []any{name}, &at); err != nil {
 		return unit{}, fmt.Errorf("looking for unit %q: %w", name, err)
 	}
-	p, err := u.unitAt(ctx, path)
+	p, err := u.unitAt(ctx, at)
 	if err != nil {
 		return unit{}, fmt.Errorf("reading unit %q: %w", name, err)
 	}
 	return p, nil
 }
 
-func (u Units) unitAt(ctx context.Context, path dbus.ObjectPath) (unit, error) {
-	if !path.IsValid() {
-		return unit{}, fmt.Errorf("systemd answered with the invalid path %q", v1alpha1.OneLine(string(path), maxText))
+func (u Units) unitAt(ctx context.Context, at dbus.ObjectPath) (unit, error) {
+	if !at.IsValid() {
+		return unit{}, fmt.Errorf("systemd answered with the invalid path %q", v1alpha1.OneLine(string(at), maxText))
 	}
-	object := u.Bus.Object(managerName, path)
+	object := u.Bus.Object(managerName, at)
 	p := unit{ConditionResult: true}
 	err := object.properties(ctx, unitIface, &p)
 	if err == nil && (p.Id == "" || p.LoadState == "" || p.ActiveState == "") {
@@ -116,19 +117,58 @@ func (p *unit) changing() bool {
 // stopped reports whether a unit is at rest and not active.
 func (p *unit) stopped() bool { return p.ActiveState == "inactive" || p.ActiveState == "failed" }
 
-// failure returns in systemd's terms why a unit failed.
-func (p *unit) failure() string {
-	const exited = 1 // CLD_EXITED
-	result := v1alpha1.OneLine(p.service.Result, maxText)
-	switch {
-	case result == "" || result == "success":
-		return "failed"
-	case result == "exit-code":
-		return fmt.Sprintf("exit-code, status %d", p.service.ExecMainStatus)
-	case p.service.ExecMainCode > exited && p.service.ExecMainStatus != 0:
-		return fmt.Sprintf("%s, signal %d", result, p.service.ExecMainStatus)
+// failure returns in systemd's terms why a unit's last start, or its last reload, failed: the result, the command if it is
+// known, and how that ended.
+func (p *unit) failure(reload bool) string {
+	s := &p.service
+	result := s.Result
+	ran := []struct {
+		property string
+		commands []command
+	}{
+		{"ExecCondition=", s.ExecCondition}, {"ExecStartPre=", s.ExecStartPre}, {"ExecStart=", s.ExecStart}, {"ExecStartPost=", s.ExecStartPost},
+		{"", []command{{Code: s.ExecMainCode, Status: s.ExecMainStatus}}}, // a main process that no command started itself
+	}
+	if reload {
+		result, ran = s.ReloadResult, ran[:1]
+		ran[0].property, ran[0].commands = "ExecReload=", s.ExecReload
+	}
+	result = v1alpha1.OneLine(result, maxText)
+	switch result {
+	case "", "success":
+		return p.ActiveState
+	case "exit-code", "signal", "core-dump":
+	default:
+		return result
+	}
+	for _, of := range ran {
+		for _, c := range of.commands {
+			if how := c.failure(); how != "" {
+				return result + ", " + of.property + c.name() + how
+			}
+		}
 	}
 	return result
+}
+
+// name returns the name of a command's program, with a space; "" if the command is not known.
+func (c *command) name() string {
+	if c.Path == "" {
+		return ""
+	}
+	return v1alpha1.OneLine(path.Base(c.Path), maxText/4) + " "
+}
+
+// failure returns how a command failed, "" if it did not.
+func (c *command) failure() string {
+	const exited = 1 // CLD_EXITED
+	switch {
+	case c.IgnoreFailure || c.Status == 0 || c.Code == 0:
+		return ""
+	case c.Code == exited:
+		return fmt.Sprintf("status %d", c.Status)
+	}
+	return fmt.Sprintf("signal %d", c.Status)
 }
 
 // ActiveState returns a unit's state in systemd's terms ("active", "inactive", "failed", "activating", "deactivating",
@@ -162,14 +202,14 @@ func (u Units) Invocation(ctx context.Context, name string) (string, error) {
 // Own returns all names of the unit that this process belongs to, and the ID of its present run. There are no names if the
 // process belongs to no unit, for example because a user started it.
 func (u Units) Own(ctx context.Context) (names []string, invocation string, err error) {
-	var path dbus.ObjectPath
-	err = u.manager().call(ctx, managerIface+".GetUnitByPID", []any{uint32(0)}, &path) // 0 is the caller
+	var at dbus.ObjectPath
+	err = u.manager().call(ctx, managerIface+".GetUnitByPID", []any{uint32(0)}, &at) // 0 is the caller
 	if answeredWith(err, managerName+".NoUnitForPID") {
 		return nil, "", nil
 	}
 	var p unit
 	if err == nil {
-		p, err = u.unitAt(ctx, path)
+		p, err = u.unitAt(ctx, at)
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("looking for the unit of this process: %w", err)
@@ -230,58 +270,34 @@ func (u Units) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// BootStatus is what boot-complete.target shows about this boot.
-type BootStatus int
-
-// The boot statuses.
-const (
-	// BootUnknown comes with an error.
-	BootUnknown BootStatus = iota
-	// BootNoTarget: nothing on this host pulls the target in, it does not exist, or systemd is not on the bus.
-	BootNoTarget
-	// BootPending: the target has not been reached yet.
-	BootPending
-	// BootComplete: the target has been reached.
-	BootComplete
-	// BootFailed: the target will not be reached, because a unit that it requires has failed.
-	BootFailed
-)
-
-// String returns the status in lower case.
-func (s BootStatus) String() string {
-	return map[BootStatus]string{
-		BootUnknown: "unknown", BootNoTarget: "no target", BootPending: "pending", BootComplete: "complete", BootFailed: "failed",
-	}[s]
-}
-
-// BootComplete reads the state of boot-complete.target. systemd ships this target everywhere, but reaches it only if a unit
-// pulls it in (boot counting, greenboot, health-checker). A target that is inactive, has no job and is wanted by no unit
-// would never be reached, and counts as missing.
-func (u Units) BootComplete(ctx context.Context) (BootStatus, error) {
+// BootIncomplete returns why boot-complete.target is not reached: "pending" or "failed". It returns "" if the target is
+// reached, or if it will not be: systemd ships it everywhere, but reaches it only if a unit pulls it in (boot counting,
+// greenboot, health-checker). A target that is inactive, has no job and is wanted by no unit counts as missing. So does the
+// target of a host on whose bus systemd is not.
+func (u Units) BootIncomplete(ctx context.Context) (why string, err error) {
+	const pending, failed = "pending", "failed"
 	p, err := u.unit(ctx, "boot-complete.target")
 	switch {
 	case errors.Is(err, ErrAbsent):
-		return BootNoTarget, nil
+		return "", nil
 	case err != nil:
-		return BootUnknown, err
-	case p.ActiveState == "active":
-		return BootComplete, nil
-	case p.LoadState != "loaded":
-		return BootNoTarget, nil
+		return "", err
+	case p.ActiveState == "active" || p.LoadState != "loaded":
+		return "", nil
 	case p.Job.ID != 0 || p.ActiveState == "activating":
-		return BootPending, nil
+		return pending, nil
 	case p.ActiveState == "failed":
-		return BootFailed, nil
+		return failed, nil
 	case len(p.WantedBy)+len(p.RequiredBy) == 0:
-		return BootNoTarget, nil
+		return "", nil
 	}
 	// The target is pulled in and has no job: its job is not queued yet, or has failed.
 	var state string
 	if err := u.manager().property(ctx, managerIface, "SystemState", &state); err != nil {
-		return BootUnknown, err
+		return "", err
 	}
 	if state == "initializing" || state == "starting" {
-		return BootPending, nil
+		return pending, nil
 	}
-	return BootFailed, nil
+	return failed, nil
 }

@@ -35,45 +35,45 @@ func TestActiveState(t *testing.T) {
 	}
 }
 
-func TestBootComplete(t *testing.T) {
+func TestBootIncomplete(t *testing.T) {
 	wanted := []string{"systemd-bless-boot.service"}
 	for _, c := range []struct {
 		name  string
 		state string
 		unit  fakeUnit
-		want  BootStatus
+		want  string
 	}{
-		{"not found", "running", fakeUnit{load: "not-found", active: "inactive"}, BootNoTarget},
-		{"there but of no use", "running", fakeUnit{load: "loaded", active: "inactive"}, BootNoTarget},
-		{"reached", "running", fakeUnit{load: "loaded", active: "active", requiredBy: wanted}, BootComplete},
-		{"reached by hand", "running", fakeUnit{load: "loaded", active: "active"}, BootComplete},
-		{"queued", "starting", fakeUnit{load: "loaded", active: "inactive", job: 7, requiredBy: wanted}, BootPending},
-		{"queued after the boot", "running", fakeUnit{load: "loaded", active: "inactive", job: 7}, BootPending},
-		{"not queued yet", "initializing", fakeUnit{load: "loaded", active: "inactive", wantedBy: wanted}, BootPending},
-		{"never reached", "degraded", fakeUnit{load: "loaded", active: "inactive", requiredBy: wanted}, BootFailed},
+		{"not found", "running", fakeUnit{load: "not-found", active: "inactive"}, ""},
+		{"there but of no use", "running", fakeUnit{load: "loaded", active: "inactive"}, ""},
+		{"reached", "running", fakeUnit{load: "loaded", active: "active", requiredBy: wanted}, ""},
+		{"reached by hand", "running", fakeUnit{load: "loaded", active: "active"}, ""},
+		{"queued", "starting", fakeUnit{load: "loaded", active: "inactive", job: 7, requiredBy: wanted}, "pending"},
+		{"queued after the boot", "running", fakeUnit{load: "loaded", active: "inactive", job: 7}, "pending"},
+		{"not queued yet", "initializing", fakeUnit{load: "loaded", active: "inactive", wantedBy: wanted}, "pending"},
+		{"never reached", "degraded", fakeUnit{load: "loaded", active: "inactive", requiredBy: wanted}, "failed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBus(t)
 			newSystemd(t, b, c.state, map[string]fakeUnit{"boot-complete.target": c.unit})
 			bus := &Bus{Address: b.Address}
 			defer bus.Close()
-			if got, err := (Units{Bus: bus}).BootComplete(t.Context()); got != c.want || err != nil {
-				t.Errorf("got %v, %v, want %v", got, err, c.want)
+			if got, err := (Units{Bus: bus}).BootIncomplete(t.Context()); got != c.want || err != nil {
+				t.Errorf("got %q, %v, want %q", got, err, c.want)
 			}
 		})
 	}
 }
 
-func TestBootCompleteWithoutSystemd(t *testing.T) {
+func TestBootIncompleteWithoutSystemd(t *testing.T) {
 	b := newBus(t)
 	bus := &Bus{Address: b.Address}
 	defer bus.Close()
 	u := Units{Bus: bus}
-	if got, err := u.BootComplete(t.Context()); got != BootNoTarget || err != nil {
+	if got, err := u.BootIncomplete(t.Context()); got != "" || err != nil {
 		t.Errorf("no systemd on the bus: %v, %v", got, err)
 	}
 	b.Stop()
-	if got, err := u.BootComplete(t.Context()); got != BootUnknown || err == nil {
+	if got, err := u.BootIncomplete(t.Context()); got != "" || err == nil {
 		t.Errorf("no bus: %v, %v", got, err)
 	}
 }

@@ -50,7 +50,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	klog.SetSlogLogger(slog.New(warnings{log.Handler()}))
 
 	notifier := systemd.NewNotifier(log)
-	liveness := systemd.NewLiveness(log)
+	liveness := systemd.NewLiveness()
 	m := metrics.New(o.Version)
 	b := &book{notifier: notifier, dir: o.StateDir, version: o.Version, log: log}
 	hostCredential := kube.New(kube.Options{

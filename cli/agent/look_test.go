@@ -40,7 +40,7 @@ func TestHealthOfTheCredentials(t *testing.T) {
 	defer server.Close()
 	usable := fmt.Sprintf(someKubeconfig, server.URL)
 	l := &look{
-		book: b, metrics: metrics.New("test"), liveness: systemd.NewLiveness(log),
+		book: b, metrics: metrics.New("test"), liveness: systemd.NewLiveness(),
 		host:        kube.New(kube.Options{Identity: v1alpha1.IdentityHost, Paths: []string{path}, QPS: 100, Burst: 100}),
 		coordinator: kube.New(kube.Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{own}, Renewed: filepath.Join(dir, "renewed")}),
 	}

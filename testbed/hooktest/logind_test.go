@@ -28,7 +28,7 @@ func checkLogind(t *testing.T, h *realhost.Host) {
 	stays := func(when string) {
 		t.Helper()
 		// Its answer comes after what it was sent before.
-		eventually(t, time.Minute, "logind to answer "+when, func() bool { _, err := l.Inhibitors(t.Context()); return err == nil })
+		eventually(t, time.Minute, "logind to answer "+when, func() bool { _, err := l.BlockingInhibitors(t.Context()); return err == nil })
 		if underway, err := l.RebootUnderway(t.Context()); underway || err != nil || h.Reboots() > 0 {
 			t.Errorf("%s: a reboot is under way: %t, %v; %d reboots", when, underway, err, h.Reboots())
 		}

@@ -119,7 +119,7 @@ func TestTurnsWithHookUnits(t *testing.T) {
 	n = node("to be held", 4*time.Minute, func(n *corev1.Node) bool {
 		return n.Labels[v1alpha1.LabelState] == "before-uncordon" && n.Labels[v1alpha1.LabelHeld] == "Failed"
 	})
-	const named = "our-before-uncordon.service failed (exit-code, status 1): journalctl -u our-before-uncordon.service"
+	const named = "our-before-uncordon.service failed (exit-code, ExecStart=sh status 1): journalctl -u our-before-uncordon.service"
 	if !n.Spec.Unschedulable || !strings.Contains(n.Annotations[v1alpha1.AnnotationHost], named) {
 		t.Errorf("unschedulable %t, host %s", n.Spec.Unschedulable, n.Annotations[v1alpha1.AnnotationHost])
 	}

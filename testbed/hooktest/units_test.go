@@ -81,7 +81,7 @@ func TestUnitsOfATarget(t *testing.T) {
 	// What fails is named, each in its way, although the target becomes active.
 	exec(t, h, "systemctl disable kept plain && systemctl enable skipped bad after killed")
 	want := "[{after.service false false was not started: a unit that it requires failed, or its start was called off}" +
-		" {bad.service false false exit-code, status 3} {killed.service false false signal, signal 9} {skipped.service false true }]"
+		" {bad.service false false exit-code, ExecStart=sh status 3} {killed.service false false signal, ExecStart=sh signal 9} {skipped.service false true }]"
 	for range 2 {
 		if got := run(); got != want {
 			t.Errorf("run: %s\nexpected %s", got, want)
