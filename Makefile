@@ -77,7 +77,7 @@ test-testbed: deps package-test-deps example-test-deps gate-test-deps test-parts
 # The longest ones first: what is left at the end runs alone.
 .PHONY: test-clusters
 test-clusters:
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 3 ./rollouttest ./clienttest ./faulttest ./killtest \
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 3 ./rollout ./client ./faults \
 		$$($(GO) list ./... | grep -vE '/(e2e|explore|simulate)$$')
 
 .PHONY: test-explore
@@ -95,13 +95,13 @@ test-hosts:
 .PHONY: soak
 soak: deps test-parts ## Run the full campaigns (SEED=…, ROUNDS=…, JOBS=…); their last lines tell the seed
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) $(GO) test -timeout 6h -count 1 -v -run 'Explore' ./explore
-	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -p 1 -count 1 -v ./killtest
-	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_JOBS=$(JOBS) $(GO) test -timeout 12h -count 1 -v -run Campaigns ./faulttest
-	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run Campaign ./rollouttest
-	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v ./leadertest
-	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run FullNodes ./identitytest
+	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'EveryClass|EveryWrite' ./faults
+	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_JOBS=$(JOBS) $(GO) test -timeout 12h -count 1 -v -run Campaigns ./faults
+	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'Rounds|Aims|Mutants' ./faults
+	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run Campaign ./rollout
+	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run FullNodes ./identity
 	cd testbed && LOCKKEEPER_SOAK=1 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 3h -count 1 -v ./e2e
-	cd testbed && LOCKKEEPER_RELEASE=trixie LOCKKEEPER_SOAK=1 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 3h -p 1 -count 1 -v ./realhost ./hooktest ./e2e
+	cd testbed && LOCKKEEPER_RELEASE=trixie LOCKKEEPER_SOAK=1 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 3h -p 1 -count 1 -v ./realhost ./hosts ./e2e
 
 .PHONY: fuzz
 fuzz: ## Fuzz everything that others may write, FUZZTIME each: records, acks, the host's file, D-Bus bodies, the cores
@@ -166,7 +166,7 @@ packages: package-deps ## Make deb, rpm, sysext image, Ignition file, SBOM and c
 package-deps:
 	@$(call need,mksquashfs:squashfs-tools)
 
-# What packagetest calls beside it: linters, package managers, shells.
+# What the tests of packages call too: linters, package managers, shells.
 .PHONY: package-test-deps
 package-test-deps: package-deps
 	@$(call need,lintian:lintian rpm:rpm rpmlint:rpmlint mandoc:mandoc man:man-db fish:fish zsh:zsh systemd-analyze:systemd mmdebstrap:mmdebstrap)
@@ -176,7 +176,7 @@ package-test-deps: package-deps
 example-test-deps:
 	@$(call need,curl:curl)
 
-# What gatetest starts, and ends. Debian's package would also start one of its own, where systemd runs.
+# What the tests of gates start, and stop. Debian's package would also start one of its own, where systemd runs.
 .PHONY: gate-test-deps
 gate-test-deps:
 	@$(call need,prometheus:prometheus)

@@ -14,7 +14,7 @@ import (
 )
 
 // What the API server says when it refuses, in its own words, and what is made of them. The others are seen on a real one:
-// testbed/identitytest.
+// testbed/identity.
 func TestExplain(t *testing.T) {
 	w := &connection{kubeconfig: &kubeconfig{file: "/etc/kubernetes/kubelet.conf"}, base: &url.URL{Scheme: "https", Host: "api:6443"}}
 	nodes := schema.GroupResource{Resource: "nodes"}

@@ -25,11 +25,11 @@ type RefusedUnits struct {
 const onlyReboot = "the action Reboot, which drains the node and waits for its turn"
 
 // refusedUnits is the only list. It has units that systemd itself ships, from version
-// 252 to 262, and the targets of systemd.special(7). A test in testbed/packagetest
+// 252 to 262, and the targets of systemd.special(7). A test in testbed/install
 // finds units of other versions that are not classified yet.
 //
 // The rules of v1alpha1.Action repeat the list for the API server, without the instances
-// of templates and without escaped names; a test in testbed/policytest compares the two.
+// of templates and without escaped names; a test in testbed/identity compares the two.
 //
 // The list has services as well as targets: Restart leaves an inactive target alone, but
 // runs a Type=oneshot service, and systemd-reboot.service is one.

@@ -7,7 +7,7 @@ import (
 )
 
 // A unit's state in a run depends on what it was before the run; the cases are written by hand for each
-// way. Package hooktest of the test bed runs units under a real systemd.
+// way. Package hosts of the test bed runs units under a real systemd.
 func TestUnitState(t *testing.T) {
 	never := unit{ActiveState: "inactive", ConditionResult: true}
 	before := unit{ActiveState: "inactive", ConditionResult: true, InvocationID: []byte{1}, ConditionTimestampMonotonic: 10, service: service{Result: "success"}}

@@ -28,7 +28,7 @@ func judge(t *testing.T, ctx context.Context, o Options) (bool, string) {
 	return open, v1alpha1.OneLine(detail, MaxDetail)
 }
 
-// What a real Prometheus says is in testbed/gatetest; these are answers that it
+// What a real Prometheus says is in testbed/rollout; these are answers that it
 // gives rarely, or that others give.
 func TestAnswers(t *testing.T) {
 	for _, c := range []struct {

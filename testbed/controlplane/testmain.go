@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"sync"
 	"syscall"
 )
 
@@ -81,8 +83,46 @@ type Pool struct {
 	ctx      context.Context // ends with the tests
 	opts     Options
 	free     chan *ControlPlane
-	starting chan struct{} // has an element while one is being started, for one after the other is quicker for who is first
+	starting chan struct{} // has an element while one is being started: the first test waits less if they start one by one
 	all      []*ControlPlane
+	others   []*Pool // made by With
+	shared   func() *ControlPlane
+}
+
+func newPool(ctx context.Context, opts Options) *Pool {
+	p := &Pool{ctx: ctx, opts: opts, free: make(chan *ControlPlane, 1024), starting: make(chan struct{}, 1)}
+	p.shared = sync.OnceValue(func() *ControlPlane {
+		p.starting <- struct{}{}
+		defer func() { <-p.starting }()
+		cp, err := p.start()
+		if err != nil {
+			panic(err)
+		}
+		return cp
+	})
+	return p
+}
+
+// Shared returns a control plane of the pool that all callers share, and that [Pool.Take] never returns. The first call starts it.
+// It panics if that fails.
+func (p *Pool) Shared() *ControlPlane { return p.shared() }
+
+// With returns a second pool, whose control planes have other options, for a package whose tests need two kinds. It ends with p.
+// It is called before the tests run.
+func (p *Pool) With(opts Options) *Pool {
+	opts.Log = p.opts.Log
+	other := newPool(p.ctx, opts)
+	p.others = append(p.others, other)
+	return other
+}
+
+// started returns every control plane of the pool and of those that With made.
+func (p *Pool) started() []*ControlPlane {
+	all := slices.Clone(p.all)
+	for _, other := range p.others {
+		all = append(all, other.started()...)
+	}
+	return all
 }
 
 // RunTestsApart is [RunTests] for tests that run side by side, each on a control plane that it takes from the pool. How many
@@ -97,12 +137,13 @@ type Pool struct {
 //	}
 func RunTestsApart(m tests, opts Options, use func(*Pool)) int {
 	return run(&opts, func(ctx context.Context) (int, error) {
-		p := &Pool{ctx: ctx, opts: opts, free: make(chan *ControlPlane, 1024), starting: make(chan struct{}, 1)}
+		p := newPool(ctx, opts)
 		use(p)
 		status := m.Run()
-		keep(ctx, opts.Log, status, p.all...)
+		all := p.started()
+		keep(ctx, opts.Log, status, all...)
 		var errs []error
-		for _, cp := range p.all {
+		for _, cp := range all {
 			errs = append(errs, cp.Stop())
 		}
 		return status, errors.Join(errs...)
@@ -140,6 +181,11 @@ func (p *Pool) get() (*ControlPlane, error) {
 	case p.starting <- struct{}{}:
 	}
 	defer func() { <-p.starting }()
+	return p.start()
+}
+
+// start is called by one caller at a time.
+func (p *Pool) start() (*ControlPlane, error) {
 	cp, err := Start(p.ctx, p.opts)
 	if err != nil {
 		return nil, err

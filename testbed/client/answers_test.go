@@ -1,0 +1,367 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+// These tests put a proxy, a lost answer or a hostile host between lockkeeper and the API server: what is not an answer of the API
+// server's is not taken for one.
+
+// page is a proxy's answer.
+func page(code int) *http.Response {
+	const text = "<html><body>no such site</body></html>"
+	return &http.Response{
+		StatusCode: code, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{"Content-Type": {"text/html"}},
+		Body: io.NopCloser(strings.NewReader(text)), ContentLength: int64(len(text)),
+	}
+}
+
+// later asks the client to try again in a second.
+func later(r *http.Response) *http.Response {
+	r.Header.Set("Retry-After", "1")
+	return r
+}
+
+// inTurns are the nodes that are in a turn.
+func inTurns(t *testing.T) (names []string) {
+	t.Helper()
+	list, err := cp(t).Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	for _, n := range list.Items {
+		if v1alpha1.State(n.Labels[v1alpha1.LabelState]).InTurn() {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// A proxy holds up a grant and answers 503 with Retry-After; whatever is sent for that node after it, is refused. The grant lands
+// later. client-go would have sent it again by itself and returned the refusal: its slot would have been free.
+func TestRefusalAfterAnUnknownAnswer(t *testing.T) {
+	freshLease(t)
+	for _, n := range []string{"n1", "n2", "n3"} {
+		playHost(t, n, true)
+	}
+	var slow atomic.Value // the node of the grant that is held up
+	land := make(chan struct{})
+	landed := make(chan error, 1)
+	l := stand(t, "leader", func(c *candidate) {
+		c.w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
+			switch {
+			case isGrant(r) && slow.CompareAndSwap(nil, r.kind):
+				go func() {
+					<-land
+					resp, err := forward()
+					if err == nil {
+						resp.Body.Close()
+					}
+					landed <- err
+				}()
+				return later(says(http.StatusServiceUnavailable, "ServiceUnavailable")), nil
+			case strings.HasPrefix(r.kind, "PATCH") && r.kind == slow.Load():
+				return says(http.StatusForbidden, "Forbidden"), nil
+			}
+			return nil, nil
+		})
+	})
+	l.leads(1)
+	until(t, "a second try", func() bool { return slow.Load() != nil && l.w.count(slow.Load().(string)) >= 3 })
+	never(t, "a grant while the outcome of one is not known", 3*time.Second, func() bool {
+		return slices.ContainsFunc(l.w.grants(), func(r request) bool { return r.kind != slow.Load() })
+	})
+	close(land)
+	must(t, <-landed)
+	until(t, "the grant that landed late", func() bool { return len(inTurns(t)) == 1 })
+	never(t, "more nodes in a turn than the budget", 2*time.Second, func() bool { return len(inTurns(t)) > 1 })
+}
+
+// A grant lands, a proxy repeats it and passes on the conflict; and the Node cannot be read after that.
+func TestConflictThatIsNotConfirmed(t *testing.T) {
+	freshLease(t)
+	for _, n := range []string{"n1", "n2", "n3"} {
+		playHost(t, n, true)
+	}
+	var node atomic.Value
+	var readable atomic.Bool
+	l := stand(t, "leader", func(c *candidate) {
+		c.w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
+			name := strings.TrimPrefix(r.kind, "PATCH ")
+			switch {
+			case isGrant(r) && node.CompareAndSwap(nil, name):
+				if resp, err := forward(); err == nil {
+					resp.Body.Close()
+				}
+				return forward()
+			case !readable.Load() && (r.kind == "WATCH nodes" || node.Load() != nil && r.kind == "GET "+node.Load().(string)):
+				return says(http.StatusServiceUnavailable, "ServiceUnavailable"), nil
+			}
+			return nil, nil
+		})
+	})
+	l.leads(1)
+	until(t, "the grant", func() bool { return len(inTurns(t)) == 1 })
+	never(t, "another grant", 3*time.Second, func() bool { return len(l.w.grants()) > 1 && len(inTurns(t)) > 1 })
+	readable.Store(true)
+	until(t, "the Node to be read", func() bool { return l.w.count("GET "+node.Load().(string)) > 1 })
+	never(t, "more nodes in a turn than the budget", 2*time.Second, func() bool { return len(inTurns(t)) > 1 })
+}
+
+// A proxy answers 404 for one of two nodes. The other one is not the only node, and nothing is granted until the API server
+// says what there is.
+func TestProxysPageIsNoDeletion(t *testing.T) {
+	freshLease(t)
+	playHost(t, "n1", true)
+	playHost(t, "n2", true)
+	var proxy atomic.Bool
+	proxy.Store(true)
+	l := stand(t, "leader", func(c *candidate) {
+		c.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
+			if proxy.Load() && strings.HasSuffix(r.kind, " node n1") {
+				return page(http.StatusNotFound), nil
+			}
+			return nil, nil
+		})
+	})
+	l.leads(1)
+	until(t, "a page of the proxy's", func() bool { return l.w.count("PATCH node n1") > 0 })
+	never(t, "a grant while no one knows of n1", 4*time.Second, func() bool { return len(inTurns(t)) > 0 })
+	proxy.Store(false)
+	until(t, "a grant", func() bool { return len(inTurns(t)) == 1 })
+	for _, g := range l.w.grants() {
+		if strings.Contains(g.body, "onlyNode") {
+			t.Errorf("granted as the only node: %s", g.body)
+		}
+	}
+}
+
+// A kubelet makes its Node so large that no key can be added. The API server says 500 to the leader's write: a refusal, and
+// the other nodes have their turns.
+func TestTooLargeNodeHoldsItselfAlone(t *testing.T) {
+	freshLease(t)
+	playHost(t, "n1", true)
+	playHost(t, "n2", true)
+	pad(t, "n1")
+	l := stand(t, "leader", nil)
+	l.leads(1)
+	until(t, "the other node's turn", func() bool { return slices.Equal(inTurns(t), []string{"n2"}) })
+	refused := slices.DeleteFunc(l.w.requests("PATCH node n1"), func(r request) bool { return r.status == http.StatusOK })
+	if len(refused) == 0 || refused[0].status != http.StatusInternalServerError {
+		t.Errorf("writes to n1 %+v: this test could not fail", refused)
+	}
+}
+
+// nodeClient is a client with a kubelet's credential.
+func nodeClient(t *testing.T, name string) kubernetes.Interface {
+	t.Helper()
+	cfg, err := cp(t).NodeConfig(name)
+	must(t, err)
+	client, err := kubernetes.NewForConfig(cfg)
+	must(t, err)
+	return client
+}
+
+// pad fills a Node's status, as its kubelet may, until the API server stores nothing more.
+func pad(t *testing.T, name string) {
+	t.Helper()
+	client := nodeClient(t, name)
+	status := func(size int) error {
+		patch := fmt.Sprintf(`{"status":{"images":[{"names":[%q],"sizeBytes":1}]}}`, strings.Repeat("x", size))
+		_, err := client.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		if err != nil && !apierrors.IsInternalError(err) && !strings.Contains(err.Error(), "too large") {
+			must(t, err)
+		}
+		return err
+	}
+	low, high := 1<<20, 2<<20 // bytes: accepted, refused
+	must(t, status(low))
+	for high-low > 1 {
+		if mid := (low + high) / 2; status(mid) == nil {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	t.Logf("%s holds %d bytes of padding", name, low)
+}
+
+// A host's record of the size from which no grant could be read any more, had it gone into one.
+func TestHugeRecordHoldsItsHostAlone(t *testing.T) {
+	freshLease(t)
+	playHost(t, "n1", true)
+	playHost(t, "n2", true)
+	huge := func(size int) {
+		record := getNode(t, "n1").Annotations[v1alpha1.AnnotationHost]
+		record, _, _ = strings.Cut(record, `,"hookFailed"`)
+		record = strings.TrimSuffix(record, "}")
+		const field = `,"hookFailed":""}`
+		record += fmt.Sprintf(`,"hookFailed":%q}`, strings.Repeat("x", size-len(record)-len(field)))
+		patchNode(t, "n1", fmt.Sprintf(`{"metadata":{"annotations":{"lockkeeper.dev/host":%q}}}`, record), "lockkeeper.dev/host")
+	}
+	l := stand(t, "leader", nil)
+	l.leads(1)
+	until(t, "n1 in a turn", func() bool { return slices.Equal(inTurns(t), []string{"n1"}) })
+	huge(32738)
+	writes := l.w.count("PATCH node n1")
+	never(t, "write after write to n1", 3*time.Second, func() bool { return l.w.count("PATCH node n1") > writes+3 })
+	// What an admin sets counts, whatever the host has written.
+	patchNode(t, "n1", `{"metadata":{"labels":{"lockkeeper.dev/managed":"false"}}}`)
+	until(t, "n1 to be let go, and n2 in a turn", func() bool {
+		return state(t, "n1") == "" && slices.Equal(inTurns(t), []string{"n2"})
+	})
+	patchNode(t, "n1", `{"metadata":{"labels":{"lockkeeper.dev/managed":null}}}`)
+	never(t, "a node in the coordinator's care that says nothing it can read", time.Second, func() bool { return state(t, "n1") != "" })
+}
+
+// The store goes back to a backup while a leader leads: the term ends, the next one lists again and grants nothing for the settle
+// time, and tells of it.
+func TestRewoundStore(t *testing.T) {
+	freshLease(t)
+	for _, n := range []string{"n1", "n2", "n3"} {
+		playHost(t, n, false)
+	}
+	const settle = 12 * time.Second
+	_, err := cp(t).ApplyPolicy(t.Context(), controlplane.TestPolicy, "rollout: {settle: 12s, maxUnavailable: 1}")
+	must(t, err)
+	short := func(c *candidate) { c.opts.LeaseDuration, c.opts.RenewDeadline = 6*time.Second, 4*time.Second } // less than settle
+	l, other := stand(t, "leader", short), stand(t, "standby", short)
+	watching := view(t, nodeWire(t, "n1").client("host"), "n1")
+	until(t, "the nodes in its care", func() bool { return state(t, "n1") == "idle" && state(t, "n2") == "idle" && state(t, "n3") == "idle" })
+	must(t, cp(t).BackUp(t.Context()))
+	uid := string(getNode(t, "n1").UID)
+	// Much happens after the backup.
+	for i := range 50 {
+		patchNode(t, "n2", fmt.Sprintf(`{"metadata":{"annotations":{"hook.lockkeeper.dev/count":"%d"}}}`, i))
+	}
+	sayWants(t, uid, "n1", true)
+	until(t, "n1 in a turn", func() bool { return len(inTurns(t)) == 1 })
+	until(t, "the host to see it", func() bool { n := watching.Get("n1"); return n != nil && n.Labels[v1alpha1.LabelState] != "idle" })
+	must(t, cp(t).Restore(t.Context()))
+	restored := time.Now()
+	if len(inTurns(t)) != 0 {
+		t.Fatal("the backup knows of the turn: this test could not fail")
+	}
+	until(t, "another term", func() bool { return len(l.epochs())+len(other.epochs()) > 1 })
+	sayWants(t, string(getNode(t, "n1").UID), "n1", true)
+	sayWants(t, string(getNode(t, "n2").UID), "n2", true)
+	until(t, "a grant", func() bool { return len(inTurns(t)) == 1 })
+	// Candidates see the restored store before Restore returns: on a busy machine seconds before. Without the time to settle
+	// the grant comes as soon as there is a term, which is some 4 s after that.
+	if took := time.Since(restored); took < settle-5*time.Second {
+		t.Errorf("granted %v after the store went back, want %v at least", took, settle-5*time.Second)
+	}
+	// A host's watch, which would wait for the lost versions to come, has listed again.
+	until(t, "the host to see the store as it is", func() bool {
+		n := watching.Get("n1")
+		return n != nil && n.Labels[v1alpha1.LabelWants] == "reboot" && n.ResourceVersion == getNode(t, "n1").ResourceVersion
+	})
+	until(t, "an Event", func() bool {
+		list, err := cp(t).Client().EventsV1().Events(leaseSpace).List(t.Context(), metav1.ListOptions{})
+		must(t, err)
+		for _, e := range list.Items {
+			if e.Reason == v1alpha1.EventStoreRewound && e.Regarding.Kind == "Lease" {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// A commit of which no one knows whether it landed is not sent again under a stop that was set meanwhile.
+func TestUnknownCommitUnderAStop(t *testing.T) {
+	h := startHost(t, nil)
+	h.want()
+	var away atomic.Bool
+	h.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
+		if strings.Contains(r.body, "/committed") {
+			away.Store(true)
+		}
+		if away.Load() && !strings.HasPrefix(r.kind, "WATCH") {
+			return nil, errCut
+		}
+		return nil, nil
+	})
+	h.promote("draining", nil)
+	until(t, "the commit that does not land", away.Load)
+	stop(t)
+	h.w.on(nil)
+	h.says("Stopped")
+	sent := h.w.count("PATCH node")
+	never(t, "a commit under the stop", 3*time.Second, func() bool { return h.w.count("PATCH node") > sent || h.node().Spec.Unschedulable })
+	goOn(t)
+	h.acks("draining/done")
+	h.isCommit(h.committed()[0])
+}
+
+// Grants of a stolen coordinator credential: the host takes the less disruptive of grant and its own policy.
+func TestGrantIsNoMoreDisruptiveThanThePolicy(t *testing.T) {
+	t.Run("no drain as the only node", func(t *testing.T) {
+		h := startHost(t, func(h *host) { h.opts.Term = func() string { return "host_of_another_term" } })
+		h.pod("victim")
+		h.want()
+		h.promote("rebooting", onlyNode)
+		h.acks("rebooting/refused:PlanChanged")
+		if len(h.reboots(simhost.RebootCalled)) > 0 || !h.hasPod("victim") {
+			t.Error("it rebooted, or evicted")
+		}
+	})
+	t.Run("pods to skip", func(t *testing.T) {
+		h := startHost(t, nil)
+		h.pod("victim")
+		h.want()
+		h.promote("draining", func(g *v1alpha1.Grant) { g.Terms.Skip = []v1alpha1.PodSelector{{Namespace: "default"}} })
+		h.acks("draining/done")
+		if h.hasPod("victim") {
+			t.Error("the pod would have gone down with the host")
+		}
+	})
+	t.Run("force", func(t *testing.T) {
+		h := startHost(t, nil)
+		h.pod("victim")
+		h.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
+			if r.kind == "POST eviction" {
+				return says(http.StatusTooManyRequests, "TooManyRequests"), nil
+			}
+			return nil, nil
+		})
+		h.want()
+		h.promote("draining", func(g *v1alpha1.Grant) { g.Force, g.Terms.DrainTimeout = true, v1alpha1.OnTimeoutForce })
+		until(t, "evictions that are refused", func() bool { return h.w.count("POST eviction") > 1 })
+		never(t, "a pod deleted that may not be evicted", 3*time.Second, func() bool { return h.w.count("DELETE pod") > 0 || !h.hasPod("victim") })
+		// The policy says so as well.
+		_, err := cp(t).ApplyPolicy(t.Context(), controlplane.TestPolicy, "{rollout: {settle: 0s}, drain: {onTimeout: Force}}")
+		must(t, err)
+		until(t, "the pod deleted", func() bool { return !h.hasPod("victim") })
+	})
+	t.Run("pods that block", func(t *testing.T) {
+		h := startHost(t, nil)
+		_, err := cp(t).ApplyPolicy(t.Context(), controlplane.TestPolicy, `{rollout: {settle: 0s}, drain: {block: [{selector: {matchLabels: {app: precious}}}]}}`)
+		must(t, err)
+		h.pod("precious")
+		patch := []byte(`{"metadata":{"labels":{"app":"precious"}}}`)
+		_, err = cp(t).Client().CoreV1().Pods("default").Patch(t.Context(), "precious", types.MergePatchType, patch, metav1.PatchOptions{})
+		must(t, err)
+		h.want()
+		h.promote("draining", nil) // by terms that know of no such pods
+		h.acks("draining/committed")
+		h.pod("first")
+		until(t, "what is new to be evicted", func() bool { return !h.hasPod("first") })
+		never(t, "a pod evicted that the host's policy blocks", 2*time.Second, func() bool { return !h.hasPod("precious") })
+	})
+}

@@ -1,0 +1,488 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockkeeper.dev/lockkeeper/drain"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+func TestManyPodsCostOneRequestEach(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "many")
+	const n = 200
+	var pods []*corev1.Pod
+	for i := range n {
+		pods = append(pods, w.pod(fmt.Sprintf("p-%03d", i)))
+	}
+	made := w.create(pods...)
+	var wire drainWire
+	wire.before = func(kind string, req *http.Request) (*http.Response, error) {
+		if q := req.URL.Query(); kind == kindList && (q.Has("resourceVersion") || q.Get("fieldSelector") != "spec.nodeName="+w.node) {
+			t.Errorf("the list is not the quorum's, or not of this node: %s", req.URL.RawQuery)
+		}
+		return nil, nil
+	}
+	start := time.Now()
+	r := w.drain(w.host(&wire))
+	r.drained()
+	t.Logf("%d pods drained in %v with %v", n, time.Since(start).Round(time.Millisecond), &wire)
+	if lists, watches := wire.count(kindList), wire.count(kindWatch); lists != 1 || watches != 1 {
+		t.Errorf("requests %v, want one list and one watch", &wire)
+	}
+	if other := wire.others(); len(other) != 0 {
+		t.Errorf("requests that nobody needs: %v", other)
+	}
+	wire.acceptedOnce(t, made...)
+	if p := r.last(); p.Evicted != n || p.Evictable != 0 {
+		t.Errorf("last words %+v", p)
+	}
+	if left := w.names(); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestABudgetBlocksUntilItAllows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "budget")
+	w.create(w.pod("db-0", label("app", "db")), w.pod("db-1", label("app", "db")), w.pod("web"))
+	w.budget("keep-db", "app", "db", 2, 2)
+	var wire drainWire
+	r := w.drain(w.host(&wire))
+	for _, name := range []string{"db-0", "db-1"} {
+		r.blocked(name, drain.PodDisruptionBudget, "keep-db needs 2 healthy pods and has 2 currently")
+	}
+	w.pods("without web, which no budget holds", func(now []*corev1.Pod) bool {
+		return !slices.ContainsFunc(now, func(p *corev1.Pod) bool { return p.Name == "web" })
+	})
+	w.release("keep-db")
+	r.drained()
+	if p := r.last(); p.Evicted != 3 || p.Blocked != 0 {
+		t.Errorf("last words %+v", p)
+	}
+	if slices.Index(wire.answers(), http.StatusTooManyRequests) < 0 {
+		t.Errorf("the budget never refused: %v", wire.answers())
+	}
+}
+
+// A drain by force deletes what a budget holds, and still leaves alone what a drain leaves alone.
+func TestForce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "force")
+	w.create(w.pod("held"), w.pod("kept", label("app", "kept")))
+	w.budget("keep-all", "app", w.space, 1, 1)
+	var wire drainWire
+	skip := drain.WithPolicy(func(p *corev1.Pod, v drain.Verdict) drain.Verdict {
+		if p.Name == "kept" {
+			return drain.Verdict{Class: drain.Leave, Reason: "Skipped"}
+		}
+		return v
+	})
+	w.drain(w.host(&wire), drain.WithForce(), skip).drained()
+	if left := w.names(); !slices.Equal(left, []string{"kept"}) {
+		t.Errorf("left: %v", left)
+	}
+	if n := wire.count(kindEvict); n != 0 {
+		t.Errorf("%d evictions, expected none: the budget would answer them", n)
+	}
+}
+
+func TestTwoBudgetsAreReported(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "twobudgets")
+	w.create(w.pod("a"), w.pod("free", label("app", "free")))
+	w.budget("first", "app", w.space, 0, 1)
+	w.budget("second", "app", w.space, 0, 1)
+	var wire drainWire
+	r := w.drain(w.host(&wire))
+	r.blocked("a", drain.ServerError, "more than one PodDisruptionBudget")
+	if err := w.admin.PolicyV1().PodDisruptionBudgets(w.space).Delete(t.Context(), "second", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.drained()
+	if !slices.Contains(wire.answers(), http.StatusInternalServerError) {
+		t.Errorf("answers %v", wire.answers())
+	}
+}
+
+// A budget that the disruption controller has not seen yet: 429 with Retry-After.
+func TestAStaleBudgetIsWaitedForAsTold(t *testing.T) {
+	w := newWorld(t, "stale")
+	w.create(w.pod("a"))
+	signal := func(s syscall.Signal) {
+		for _, p := range drainPlane().Processes() {
+			if p.Component == controlplane.ControllerManager {
+				if err := syscall.Kill(p.PID, s); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	signal(syscall.SIGSTOP)
+	defer signal(syscall.SIGCONT)
+	w.budgetUnseen("unseen", "app", w.space)
+	var wire drainWire
+	var mu sync.Mutex
+	var at []time.Time
+	wire.before = func(kind string, _ *http.Request) (*http.Response, error) {
+		if kind == kindEvict {
+			mu.Lock()
+			defer mu.Unlock()
+			at = append(at, time.Now())
+		}
+		return nil, nil
+	}
+	r := w.drain(w.host(&wire))
+	r.blocked("a", drain.PodDisruptionBudget, "unseen")
+	signal(syscall.SIGCONT)
+	r.drained()
+	// However long the controller takes: after each such answer the server has its 10 s, and a little more.
+	answers := wire.answers()
+	if len(answers) != len(at) || !slices.Contains(answers, http.StatusTooManyRequests) {
+		t.Fatalf("answers %v to %d evictions, want a 429 among them and no eviction without an answer", answers, len(at))
+	}
+	for i, answer := range answers[:len(answers)-1] {
+		if d := at[i+1].Sub(at[i]); answer == http.StatusTooManyRequests && (d < 10*time.Second || d > time.Minute) {
+			t.Errorf("asked again after %v, want the server's 10 s and a little more", d)
+		}
+	}
+}
+
+func TestWhatIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "alone")
+	daemon := w.daemonPod("ds")
+	web := w.create(w.pod("web"))[0]
+	for _, ph := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
+		finished := w.create(w.pod("was-" + strings.ToLower(string(ph))))[0]
+		patch := fmt.Appendf(nil, `{"status":{"phase":%q}}`, ph)
+		if _, err := w.admin.CoreV1().Pods(w.space).Patch(t.Context(), finished.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.mirrorPod("static")
+
+	var wire drainWire
+	client := w.host(&wire)
+	d := drain.New(client, w.node)
+	left, err := d.Remaining(t.Context())
+	if err != nil || len(left) != 1 || left[0].Name != "web" || left[0].UID != web.UID {
+		t.Errorf("remaining %v, %v", left, err)
+	}
+	w.drain(client).drained()
+	if got, want := w.names(), []string{daemon.Name, "static", "was-failed", "was-succeeded"}; !slices.Equal(got, want) {
+		t.Errorf("on the node: %v, want %v", got, want)
+	}
+	wire.acceptedOnce(t, web)
+	if left, err := d.Remaining(t.Context()); err != nil || len(left) != 0 {
+		t.Errorf("remaining %v, %v", left, err)
+	}
+}
+
+func TestLowestPriorityFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "priority")
+	var pods []*corev1.Pod
+	for name, value := range map[string]int32{"low": -10, "mid": 0, "high": 1000} {
+		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "test-" + name}, Value: value}
+		if _, err := w.admin.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"high", "mid", "low"} {
+		for i := range 2 {
+			pods = append(pods, w.pod(fmt.Sprintf("%s-%d", name, i), func(p *corev1.Pod) { p.Spec.PriorityClassName = "test-" + name }))
+		}
+	}
+	made := w.create(pods...)
+	var wire drainWire
+	// One at a time: requests that start 50 ms apart may overtake each other on their way.
+	w.drain(w.host(&wire), drain.WithConcurrency(1)).drained()
+	wire.acceptedOnce(t, made...)
+	var got []string
+	for _, name := range wire.order() {
+		got = append(got, strings.TrimRight(name, "-01"))
+	}
+	if want := []string{"low", "low", "mid", "mid", "high", "high"}; !slices.Equal(got, want) {
+		t.Errorf("evicted %v, want %v", got, want)
+	}
+}
+
+// Between the list and the eviction the pod goes, and one of the same name comes.
+func TestASuccessorOfTheSameNameIsNotHit(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		asAdmin   bool
+		elsewhere bool
+		answers   []int // any of them
+	}{
+		// NodeRestriction looks before the precondition does, but with the eyes of a watch: it may see the successor, neither of
+		// the two, or the first pod still, and then the precondition speaks.
+		"elsewhere":    {false, true, []int{http.StatusForbidden, http.StatusNotFound, http.StatusConflict}},
+		"unrestricted": {true, true, []int{http.StatusConflict}},
+		// The server repeats a conflict for some seconds. Meanwhile the successor is seen and evicted, and then there is none.
+		"here": {false, false, []int{http.StatusConflict, http.StatusNotFound}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each waits some ten seconds for the server
+			w := newWorld(t, "successor-"+name)
+			other := w.node
+			if c.elsewhere {
+				other = w.node + "-other"
+				w.addNode(other)
+			}
+			// One that leaves slowly, so that there is always something to wait for.
+			made := w.create(w.pod("db-0"), w.pod("slow", annotation(controlplane.StopsAfterAnnotation, "1h")))
+			if err := w.admin.CoreV1().Pods(w.space).Delete(t.Context(), "slow", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			var wire drainWire
+			var successor *corev1.Pod
+			var once sync.Once
+			wire.before = func(kind string, _ *http.Request) (*http.Response, error) {
+				if kind == kindEvict {
+					once.Do(func() { successor = w.replace("db-0", other) })
+				}
+				return nil, nil
+			}
+			config, err := drainPlane().NodeConfig(w.node)
+			if c.asAdmin {
+				config, err = drainPlane().AdminConfig(), nil
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := w.drain(w.client(config, &wire))
+			w.until("an answer to the first pod's eviction", func() bool { return len(wire.answersTo(made[0].UID)) > 0 })
+			w.end("slow")
+			r.drained()
+			for _, got := range wire.answersTo(made[0].UID) {
+				if !slices.Contains(c.answers, got) {
+					t.Errorf("an answer to the first pod's eviction: %d, want one of %v", got, c.answers)
+				}
+			}
+			if !c.elsewhere {
+				wire.accepted(t, successor)
+				return
+			}
+			p, err := w.admin.CoreV1().Pods(w.space).Get(t.Context(), "db-0", metav1.GetOptions{})
+			if err != nil || p.UID != successor.UID || p.DeletionTimestamp != nil {
+				t.Errorf("the successor on another node was hit: %v, %v", p, err)
+			}
+		})
+	}
+}
+
+func TestCancelInMidDrain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "cancel")
+	const n = 100
+	var pods []*corev1.Pod
+	for i := range n {
+		pods = append(pods, w.pod(fmt.Sprintf("p-%02d", i)))
+	}
+	made := w.create(pods...)
+	var wire drainWire
+	cancelled := make(chan struct{}) // the evictions after the tenth wait for it, so that it comes in the middle
+	wire.before = func(kind string, _ *http.Request) (*http.Response, error) {
+		if kind == kindEvict && wire.count(kindEvict) > 10 {
+			<-cancelled
+		}
+		return nil, nil
+	}
+	r := w.drain(w.host(&wire))
+	w.until("more than ten evictions", func() bool { return wire.count(kindEvict) > 10 })
+	r.cancel()
+	before := wire.count(kindEvict)
+	close(cancelled)
+	if err := r.ends(); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Run: %v", err)
+	}
+	sent := wire.count(kindEvict)
+	if sent-before > drain.DefaultConcurrency {
+		t.Errorf("%d evictions were sent between the cancel and Run's return", sent-before)
+	}
+	// That nothing comes can only be seen by looking for a while.
+	<-time.After(3 * time.Second)
+	if more := wire.count(kindEvict) - sent; more != 0 {
+		t.Errorf("%d evictions after Run returned", more)
+	}
+	if left := len(w.names()); left < n-sent || left == 0 {
+		t.Errorf("%d pods left of %d after %d evictions", left, n, sent)
+	}
+	// Begun anew it ends what it began. Only evictions that were cut off may be sent twice.
+	w.drain(w.host(&wire)).drained()
+	if cut := wire.count(kindEvict) - len(wire.answers()); cut > drain.DefaultConcurrency {
+		t.Errorf("%d evictions were cut off", cut)
+	}
+	for _, p := range made {
+		// None, if the only one was cut off and yet carried out.
+		got := wire.answersTo(p.UID)
+		if yes := believed(got); len(yes) != 0 && !slices.Equal(yes, []int{http.StatusCreated}) {
+			t.Errorf("answers to the evictions of %s: %v", p.Name, got)
+		}
+	}
+	if got := wire.count(kindList); got != 2 {
+		t.Errorf("%d lists for two runs", got)
+	}
+}
+
+func TestALaterPodIsSeen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "later")
+	slow := w.create(w.pod("slow", annotation(controlplane.StopsAfterAnnotation, "1h")))[0]
+	var wire drainWire
+	r := w.drain(w.host(&wire))
+	w.until("the pod to be on its way out", func() bool { return r.last().Terminating == 1 })
+	late := w.post(w.pod("late")) // it may be gone before it runs
+	w.until("the new pod's eviction", func() bool { return slices.Contains(wire.answersTo(late.UID), http.StatusCreated) })
+	w.end("slow")
+	r.drained()
+	wire.acceptedOnce(t, slow, late)
+	if left := w.names(); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestAPodThatIsLeavingIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "leaving")
+	p := w.create(w.pod("slow", annotation(controlplane.StopsAfterAnnotation, "1h")))[0]
+	if err := w.admin.CoreV1().Pods(w.space).Delete(t.Context(), p.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var wire drainWire
+	client := w.host(&wire)
+	if left, err := drain.New(client, w.node).Remaining(t.Context()); err != nil || len(left) != 1 {
+		t.Errorf("remaining %v, %v: it still runs", left, err)
+	}
+	r := w.drain(client)
+	w.until("the drain to wait for it", func() bool { return r.last().Terminating == 1 })
+	select {
+	case err := <-r.done:
+		t.Fatalf("drained before the pod was gone: %v", err)
+	case <-time.After(time.Second):
+	}
+	w.end("slow")
+	r.drained()
+	if got := wire.count(kindEvict); got != 0 {
+		t.Errorf("%d evictions", got)
+	}
+}
+
+func TestADroppedWatchIsResumed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "dropped")
+	w.create(w.pod("db-0", label("app", "db")))
+	w.budget("keep-db", "app", "db", 1, 1)
+	config, err := drainPlane().NodeConfig(w.node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := newCable(strings.TrimPrefix(drainPlane().URL(), "https://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.l.Close()
+	config.Host = "https://" + c.l.Addr().String()
+	var wire drainWire
+	r := w.drain(w.client(config, &wire))
+	r.blocked("db-0", drain.PodDisruptionBudget, "keep-db")
+
+	c.set(true)
+	w.until("the drain to say that it sees nothing", func() bool { return r.last().Err != nil })
+	w.create(w.pod("late")) // comes while nobody looks
+	c.set(false)
+
+	w.pods("without the one that came unseen", func(now []*corev1.Pod) bool {
+		return !slices.ContainsFunc(now, func(p *corev1.Pod) bool { return p.Name == "late" })
+	})
+	w.until("the drain to see again", func() bool { return r.last().Err == nil })
+	w.release("keep-db")
+	r.drained()
+	t.Logf("requests: %v", &wire)
+	if wire.count(kindWatch) < 2 {
+		t.Errorf("requests %v: was the watch ever dropped?", &wire)
+	}
+}
+
+func TestAnExpiredWatchIsListedAnew(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "expired")
+	a := w.create(w.pod("a"))[0]
+	var wire drainWire
+	var once sync.Once
+	wire.before = func(kind string, req *http.Request) (resp *http.Response, err error) {
+		if kind == kindWatch {
+			once.Do(func() { resp = gone(req) })
+		}
+		return resp, nil
+	}
+	w.drain(w.host(&wire)).drained()
+	// A pod that is gone by the second list leaves nothing to watch.
+	if watches := wire.count(kindWatch); wire.count(kindList) != 2 || watches < 1 || watches > 2 {
+		t.Errorf("requests %v", &wire)
+	}
+	wire.acceptedOnce(t, a)
+}
+
+func TestANodeMayDrainItselfOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "stranger")
+	w.create(w.pod("a"))
+	config, err := drainPlane().NodeConfig("host-of-nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wire drainWire
+	client := w.client(config, &wire)
+	if left, err := drain.New(client, w.node).Remaining(t.Context()); err == nil {
+		t.Errorf("remaining %v without an error", left)
+	}
+	r := w.drain(client)
+	w.until("the drain to say that it may not look", func() bool {
+		return r.last().Err != nil && strings.Contains(r.last().Err.Error(), "forbidden")
+	})
+	r.cancel()
+	if err := r.ends(); !errors.Is(err, context.Canceled) {
+		t.Errorf("Run: %v", err)
+	}
+	if wire.count(kindEvict) != 0 || len(w.names()) != 1 {
+		t.Errorf("requests %v, pods %v", &wire, w.names())
+	}
+}
+
+func TestTheAPIServerRestartsInMidDrain(t *testing.T) {
+	w := newWorld(t, "restart")
+	w.create(w.pod("db-0", label("app", "db")), w.pod("web"))
+	w.budget("keep-db", "app", "db", 1, 1)
+	var wire drainWire
+	r := w.drain(w.host(&wire))
+	r.blocked("db-0", drain.PodDisruptionBudget, "keep-db")
+	if err := drainPlane().StopAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the drain to say that it sees nothing", func() bool { return r.last().Err != nil })
+	ctx, cancel := context.WithTimeout(t.Context(), drainPatience)
+	defer cancel()
+	if err := drainPlane().StartAPIServer(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w.release("keep-db")
+	r.drained()
+	t.Logf("requests: %v", &wire)
+}

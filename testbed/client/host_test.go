@@ -1,0 +1,273 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node"
+	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/policy"
+	"lockkeeper.dev/lockkeeper/systemd"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+	"lockkeeper.dev/lockkeeper/updateengine"
+)
+
+// soon is a context for something that is to happen.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+const sentinel = "/run/reboot-required"
+
+// A host is lockkeeper's loop of one host, run in the test, with its own wire, on a simulated host. The test itself plays the
+// coordinator.
+type host struct {
+	t    *testing.T
+	name string
+	sim  *simhost.Host
+	w    *wire
+	opts node.Options
+	host *node.Host // that runs, or ran last
+
+	mu       sync.Mutex
+	statuses []local.Host
+	events   []simhost.Event
+
+	end  context.CancelFunc
+	done chan struct{}
+}
+
+// startHost starts one; edit may change what it is made of.
+func startHost(t *testing.T, edit func(*host)) *host {
+	t.Helper()
+	freshLease(t)
+	serviceAccounts(t)
+	patchLease(t, `{"spec":{"holderIdentity":"leader_1"}}`)
+	h := &host{t: t, name: "host"}
+	sim, err := simhost.Start(t.Context(), cp(t), simhost.Options{Name: h.name, WithoutLockkeeper: true, Events: h.happened})
+	must(t, err)
+	h.sim = sim
+	t.Cleanup(func() { must(t, sim.Close()) })
+	_, err = sim.WaitNodeReady(soon(t))
+	must(t, err)
+	h.w = nodeWire(t, h.name)
+	h.opts = node.Options{
+		Version:        "test",
+		Connect:        func() (*kube.Client, error) { return kube.ConnectConfig(h.w.config(), "host", "test", 100, 200) },
+		LeaseNamespace: leaseSpace, LeaseName: leaseName, Root: sim.Root(), PollInterval: 200 * time.Millisecond,
+		Settings: node.Settings{ManagedByDefault: true, Sentinels: []string{sentinel, "/run/reboot-needed"}, HealthTimeout: time.Minute},
+		Log:      logger(t, "host"), Report: h.told, Term: func() string { return "leader_1" }, // as in a cluster of one node
+	}
+	if edit != nil {
+		edit(h)
+	}
+	h.run()
+	return h
+}
+
+// run starts lockkeeper on the host as it is now, in whatever boot.
+func (h *host) run() {
+	h.t.Helper()
+	must(h.t, h.sim.WriteFile("/proc/uptime", "3600.00 7200.00\n"))
+	address := "unix:path=" + h.sim.Dir() + "/bus"
+	o := h.opts
+	bus := &systemd.Bus{Address: address}
+	if o.Engine == nil {
+		o.Engine = updateengine.New(updateengine.Options{Object: bus.Object(updateengine.BusName, updateengine.ObjectPath), PollInterval: 500 * time.Millisecond})
+	}
+	o.Logind, o.Units = systemd.Logind{Bus: bus}, systemd.Units{Bus: bus}
+	n, err := node.New(o)
+	must(h.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	h.host = n
+	h.end, h.done = cancel, make(chan struct{})
+	go func() {
+		defer close(h.done)
+		defer bus.Close()
+		n.Run(ctx)
+	}()
+	h.t.Cleanup(h.stop)
+}
+
+func (h *host) stop() {
+	h.end()
+	select {
+	case <-h.done:
+	case <-time.After(patience):
+		h.t.Error("the host's loop does not end")
+	}
+}
+
+func (h *host) told(s local.Host) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.statuses = append(h.statuses, s)
+}
+
+func (h *host) status() local.Host {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.statuses) == 0 {
+		return local.Host{}
+	}
+	return h.statuses[len(h.statuses)-1]
+}
+
+// says waits until the host's status has the text in its line.
+func (h *host) says(text string) {
+	h.t.Helper()
+	until(h.t, fmt.Sprintf("%q (%s)", text, h.status().Text()), func() bool { return strings.Contains(h.status().Text(), text) })
+}
+
+func (h *host) happened(e simhost.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events = append(h.events, e)
+}
+
+// reboots are the orders that logind has taken, or refused.
+func (h *host) reboots(kind simhost.Kind) []simhost.Event {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var found []simhost.Event
+	for _, e := range h.events {
+		if e.Kind == kind {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+func (h *host) want() {
+	h.t.Helper()
+	must(h.t, h.sim.WriteFile(sentinel, ""))
+	h.wants("reboot")
+}
+
+func (h *host) wants(word string) {
+	h.t.Helper()
+	until(h.t, "wants="+word, func() bool { return h.node().Labels["lockkeeper.dev/wants"] == word })
+}
+
+func (h *host) node() *corev1.Node { return getNode(h.t, h.name) }
+
+// promote plays the coordinator: the node is in the state of turn t1 from now on. edit may change the grant.
+func (h *host) promote(state string, edit func(*v1alpha1.Grant)) {
+	h.t.Helper()
+	n := h.node()
+	now := time.Now().UTC().Truncate(time.Second)
+	g := &v1alpha1.Grant{
+		Turn: "t1", Epoch: "leader_1", NodeUID: string(n.UID), BootID: n.Status.NodeInfo.BootID, Wants: v1alpha1.WantsReboot, Drains: true,
+		Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: sentinel}},
+		Policy:  "test", Terms: policy.Default().Terms, StartedAt: now, StageAt: now,
+	}
+	if edit != nil {
+		edit(g)
+	}
+	patchNode(h.t, h.name, fmt.Sprintf(`{"metadata":{"labels":{"lockkeeper.dev/state":%q},"annotations":{"lockkeeper.dev/turn":%q,"lockkeeper.dev/grant":%q}}}`,
+		state, g.Turn, v1alpha1.FormatRecord(g)), v1alpha1.LabelState, v1alpha1.AnnotationTurn, v1alpha1.AnnotationGrant)
+}
+
+// onlyNode is a grant without a drain.
+func onlyNode(g *v1alpha1.Grant) { g.Drains, g.OnlyNode = false, true }
+
+// acks waits for a word of turn t1: "draining/committed", from the present boot.
+func (h *host) acks(word string) {
+	h.t.Helper()
+	want := "t1/" + h.sim.BootID() + "/" + word
+	until(h.t, fmt.Sprintf("ack %s (%s)", want, h.status().Text()), func() bool { return h.node().Annotations["lockkeeper.dev/ack"] == want })
+}
+
+// looksEvery bounds the time in which a host in a turn looks at the Lease again: every 11 s, give or take a twentieth, on a
+// machine that does nothing else. A host in no turn looks every 30 s.
+const looksEvery = 25 * time.Second
+
+// commits are the writes that begin a disturbance, as they were sent.
+func (h *host) commits() []request {
+	return slices.DeleteFunc(h.w.requests("PATCH node"), func(r request) bool { return !strings.Contains(r.body, "/committed") })
+}
+
+// committed are those that were carried out. What one has written may be seen before its answer is on the wire.
+func (h *host) committed() (commits []request) {
+	h.t.Helper()
+	until(h.t, "the answer to a commit", func() bool {
+		commits = carriedOut(h.commits())
+		return len(commits) > 0
+	})
+	return commits
+}
+
+// before are the n requests, watches apart, that came right before r.
+func (h *host) before(r request, n int) []request {
+	all := slices.DeleteFunc(h.w.requests(), func(r request) bool { return strings.HasPrefix(r.kind, "WATCH") })
+	i := slices.IndexFunc(all, func(o request) bool { return o.at.Equal(r.at) && o.kind == r.kind })
+	return all[max(0, i-n):max(0, i)]
+}
+
+// isCommit fails unless the write came after the reads of a commit, in their order, within 10 s of the first.
+func (h *host) isCommit(commit request) {
+	h.t.Helper()
+	reads := h.before(commit, 3)
+	var kinds []string
+	for i, r := range reads {
+		kinds = append(kinds, r.kind)
+		next := commit.at
+		if i+1 < len(reads) {
+			next = reads[i+1].at
+		}
+		if r.answered.IsZero() || r.answered.After(next) {
+			h.t.Errorf("%s was answered after what follows it was sent", r.kind)
+		}
+		if len(r.query["resourceVersion"]) > 0 {
+			h.t.Errorf("%s?%s: not from the quorum", r.kind, r.query.Encode())
+		}
+	}
+	if want := []string{"GET node " + h.name, "GET lease lockkeeper", "LIST pods"}; !slices.Equal(kinds, want) {
+		h.t.Fatalf("before the commit it read %q, want %q", kinds, want)
+	}
+	if age := commit.at.Sub(reads[0].at); age >= 10*time.Second {
+		h.t.Errorf("it committed %v after the first read", age)
+	}
+}
+
+// pod makes a pod on the host, which goes at once when it is evicted.
+func (h *host) pod(name string) {
+	h.t.Helper()
+	_, err := cp(h.t).Client().CoreV1().Pods("default").Create(h.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			NodeName: h.name, TerminationGracePeriodSeconds: new(int64), AutomountServiceAccountToken: new(false),
+			Containers: []corev1.Container{{Name: "app", Image: "example.invalid/app"}},
+		},
+	}, metav1.CreateOptions{})
+	must(h.t, err)
+	h.t.Cleanup(func() {
+		cp(h.t).Client().CoreV1().Pods("default").Delete(context.Background(), name, deleteNow)
+	})
+}
+
+func (h *host) hasPod(name string) bool {
+	_, err := cp(h.t).Client().CoreV1().Pods("default").Get(context.Background(), name, metav1.GetOptions{})
+	return err == nil
+}
+
+// serviceAccounts does what no controller does here: pods need one.
+func serviceAccounts(t *testing.T) {
+	t.Helper()
+	_, err := cp(t).Client().CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	if err != nil && !strings.Contains(err.Error(), "already exists") {
+		t.Fatal(err)
+	}
+}

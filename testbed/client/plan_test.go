@@ -1,0 +1,328 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/forecast"
+	"lockkeeper.dev/lockkeeper/drain"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+// applied applies what lockkeeper needs of a cluster, once for all tests.
+var applied = sync.OnceValue(func() error {
+	ctx, cancel := context.WithTimeout(context.Background(), drainPatience)
+	defer cancel()
+	return drainPlane().ApplyLockkeeper(ctx)
+})
+
+// lockkeeper runs the command with a kubeconfig.
+func (w *world) lockkeeper(kubeconfig string, args ...string) (stdout, stderr string, exit int) {
+	w.t.Helper()
+	binary, err := simhost.BuildLockkeeper(w.t.Context(), os.Stderr) // once; with a cold cache it takes its time
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(w.t.Context(), drainPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Dir = w.t.TempDir()
+	cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + cmd.Dir}
+	var out, said strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err = cmd.Run()
+	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
+		w.t.Fatal(err)
+	}
+	return out.String(), said.String(), cmd.ProcessState.ExitCode()
+}
+
+// managed makes a host's Node of the world's, idle and content, as its host and the coordinator do.
+func (w *world) managed(name string) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), drainPatience)
+	defer cancel()
+	node, err := drainPlane().WaitNode(ctx, name, "ready, under a boot id", func(n *corev1.Node) bool {
+		return n.Status.NodeInfo.BootID != "" && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	host := v1alpha1.Host{
+		Protocol: v1alpha1.Protocol, Version: "v0.0.0-test", NodeUID: string(node.UID), BootID: node.Status.NodeInfo.BootID,
+		BootTime: now.Add(-time.Hour), Started: now.Add(-time.Hour), Managed: true, OSVersion: "4.1",
+	}
+	for _, keys := range []struct{ labels, annotations map[string]string }{
+		{map[string]string{"pool": w.space}, nil},
+		{map[string]string{v1alpha1.LabelWants: "nothing"}, map[string]string{v1alpha1.AnnotationHost: v1alpha1.FormatRecord(host)}},
+		{map[string]string{v1alpha1.LabelState: "idle"}, nil},
+	} {
+		names := slices.Concat(slices.Collect(maps.Keys(keys.labels)), slices.Collect(maps.Keys(keys.annotations)))
+		writer, err := drainPlane().NodeWriter(name, names...)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		var meta metav1.ObjectMeta // leaves out what is empty: null would remove all
+		meta.Labels, meta.Annotations = keys.labels, keys.annotations
+		patch, err := json.Marshal(map[string]any{"metadata": meta})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		// Rights that were just granted may be refused for a moment.
+		w.until("the Node's keys to be written", func() bool {
+			_, err := writer.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+			if err != nil {
+				w.t.Logf("writing %v: %v", names, err)
+			}
+			return err == nil
+		})
+	}
+}
+
+// names are the pods' names, without the namespace.
+func names[T any](all []T, of func(T) string) []string {
+	list := []string{}
+	for _, one := range all {
+		_, name, _ := strings.Cut(of(one), "/")
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func podNames(pods []forecast.Pod) []string {
+	return names(pods, func(p forecast.Pod) string { return p.Name })
+}
+
+// What `lockkeeper plan` foresees of a drain is what a drain of that node then meets, and asking has changed nothing: every request
+// of the command is a get or a list, and comes to its end.
+func TestPlanForeseesTheDrain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "plan")
+	ctx, cancel := context.WithTimeout(t.Context(), 8*drainPatience) // the whole test
+	defer cancel()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(applied())
+	w.addNode("host-plan-too")
+	w.managed(w.node)
+	w.managed("host-plan-too")
+	_, err := drainPlane().ApplyPolicy(ctx, "plan-pool", `
+priority: 10
+nodeSelector: {matchLabels: {pool: plan}}
+rules:
+- {source: File, path: /etc/containerd, actions: [{type: Restart, unit: containerd.service}]}
+rollout: {settle: 0s}
+hooks: {beforeDrain: [{name: move, timeout: 20m}]}
+drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{namespace: plan, selector: {matchLabels: {app: leader}}}]}
+`)
+	must(err)
+	hold := fmt.Appendf(nil, `{"spec":{"holderIdentity":"host-plan-too_1","leaseDurationSeconds":3600,"acquireTime":%[1]q,"renewTime":%[1]q}}`,
+		time.Now().UTC().Format(metav1.RFC3339Micro))
+	_, err = w.admin.CoordinationV1().Leases(controlplane.LockkeeperNamespace).Patch(ctx, controlplane.LockkeeperLease, types.MergePatchType, hold, metav1.PatchOptions{})
+	must(err)
+
+	daemon := w.daemonPod("ds")
+	w.create(w.pod("web-0", label("app", "web")), w.pod("web-1", label("app", "web")), w.pod("cart", label("app", "cart")), w.pod("pay-0", label("app", "pay")),
+		w.pod("pay-1", label("app", "pay")), w.pod("free", label("app", "free")), w.pod("kept", label("app", "kept")), w.pod("leader", label("app", "leader")))
+	w.mirrorPod("static")
+	w.budget("web", "app", "web", 2, 2)
+	w.budget("cart", "app", "cart", 0, 1)
+	w.budget("cart-too", "app", "cart", 0, 1)
+	w.budget("pay", "app", "pay", 1, 2)
+	w.until("the budgets' figures", func() bool {
+		list, err := w.admin.PolicyV1().PodDisruptionBudgets(w.space).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false
+		}
+		allowed := map[string]int32{}
+		for _, b := range list.Items {
+			allowed[b.Name] = b.Status.DisruptionsAllowed
+		}
+		return reflect.DeepEqual(allowed, map[string]int32{"web": 0, "cart": 1, "cart-too": 1, "pay": 1})
+	})
+
+	config, err := drainPlane().ConfigFor("testbed:admin", "system:masters")
+	must(err)
+	proxy, err := faultproxy.Start(faultproxy.Options{Name: "admin", Config: config, Dir: t.TempDir()})
+	must(err)
+	defer proxy.Close()
+	var f forecast.Forecast
+	var out, said string
+	var exit int
+	w.until("a plan that sees all pods run", func() bool {
+		out, said, exit = w.lockkeeper(proxy.Kubeconfig(), "plan", "--exit-code", "-o", "json", "--change", "os:4.2", w.node)
+		f = forecast.Forecast{}
+		if exit != 0 || json.Unmarshal([]byte(out), &f) != nil || len(f.Groups) != 1 || len(f.Groups[0].Nodes) != 1 {
+			t.Logf("not yet: %d, %s%s", exit, out, said)
+			return false
+		}
+		return len(f.Groups[0].Nodes[0].Leave) == 3
+	})
+	g, n := f.Groups[0], f.Groups[0].Nodes[0]
+	if g.Outcome != forecast.Goes || f.Held || g.Policy != "plan-pool" || g.Wants != v1alpha1.WantsReboot || !g.Drains || len(f.Unseen) != 0 {
+		t.Errorf("%+v", f)
+	}
+	if rule := g.Changes[0].Rule; rule == nil || rule.Policy != v1alpha1.DefaultPolicyName || rule.Key != "OSUpdate" {
+		t.Errorf("the rule is %+v, expected that of the policy in the manifests", rule)
+	}
+	for what, pair := range map[string][2][]string{
+		"evicts":    {podNames(n.Evict), {"cart", "free", "pay-0", "pay-1", "web-0", "web-1"}},
+		"waits for": {podNames(n.Block), {"leader"}},
+		"leaves":    {podNames(n.Leave), sorted(daemon.Name, "kept", "static")},
+	} {
+		if !slices.Equal(pair[0], pair[1]) {
+			t.Errorf("%s %v, expected %v", what, pair[0], pair[1])
+		}
+	}
+	var blocked []string
+	for _, o := range n.Blocking {
+		blocked = append(blocked, names(o.Pods, func(s string) string { return s })...)
+	}
+	if slices.Sort(blocked); !slices.Equal(blocked, []string{"cart", "web-0", "web-1"}) {
+		t.Errorf("blocked %v: %+v", blocked, n.Blocking)
+	}
+	if len(n.Slowing) != 1 || !slices.Equal(n.Slowing[0].Budgets, []string{"plan/pay"}) {
+		t.Errorf("slowed by %+v", n.Slowing)
+	}
+	w.until("both nodes in one paragraph", func() bool {
+		text, said, exit := w.lockkeeper(proxy.Kubeconfig(), "plan", "--exit-code", "--change", "file:/etc/containerd/config.toml", "-l", "pool=plan")
+		fine := exit == 0 && said == "" && strings.Contains(text, "\n2 nodes: host-plan, host-plan-too\n") &&
+			strings.Contains(text, "File /etc/containerd of policy plan-pool: Restart containerd.service\n")
+		if !fine {
+			t.Logf("not yet: %d, %s%s", exit, text, said)
+		}
+		return fine
+	})
+	// The commands have ended: a watch that they had left behind would be recorded by now, or show in what is still open.
+	if open := proxy.CutWatches(); open != 0 {
+		t.Errorf("%d watches are still open", open)
+	}
+	records, _ := proxy.Records()
+	seen := map[string]bool{}
+	for _, r := range records {
+		if seen[r.Resource] = true; r.Verb != "get" && r.Verb != "list" {
+			t.Errorf("not only read: %v", &r)
+		}
+	}
+	for _, resource := range []string{"nodes", "disruptionpolicies", "leases", "pods", "poddisruptionbudgets"} {
+		if !seen[resource] {
+			t.Errorf("no request for %s was seen", resource)
+		}
+	}
+
+	// As it was foreseen, so it comes.
+	terms := v1alpha1.Terms{
+		Skip:  []v1alpha1.PodSelector{{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}}},
+		Block: []v1alpha1.PodSelector{{Namespace: "plan", Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "leader"}}}},
+	}
+	var wire drainWire
+	r := w.drain(w.host(&wire), drain.WithPolicy(drain.Selecting(terms.Block, terms.Skip)))
+	r.blocked("web-0", drain.PodDisruptionBudget, "web needs 2 healthy pods")
+	r.blocked("web-1", drain.PodDisruptionBudget, "web needs 2 healthy pods")
+	r.blocked("cart", drain.ServerError, "more than one PodDisruptionBudget")
+	// The budget of pay lets one of its pods go, which nobody puts back: the other stays.
+	var left []string
+	w.pods("those that were foreseen", func(now []*corev1.Pod) bool {
+		left = nil
+		for _, p := range now {
+			if p.DeletionTimestamp == nil && !strings.HasPrefix(p.Name, "pay-") {
+				left = append(left, p.Name)
+			}
+		}
+		slices.Sort(left)
+		return slices.Equal(left, sorted(daemon.Name, "cart", "kept", "leader", "static", "web-0", "web-1"))
+	})
+}
+
+func sorted(names ...string) []string { return slices.Sorted(slices.Values(names)) }
+
+// What the caller may not read is named, with what it takes, and the rest is shown.
+func TestPlanAndStatusWithoutLeave(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "leave")
+	ctx, cancel := context.WithTimeout(t.Context(), 8*drainPatience) // the whole test
+	defer cancel()
+	if err := applied(); err != nil {
+		t.Fatal(err)
+	}
+	w.addNode("host-leave-too")
+	w.managed(w.node)
+	w.managed("host-leave-too")
+	grant := func(name string, rules ...rbacv1.PolicyRule) {
+		role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "leave-" + name}, Rules: rules}
+		_, err := w.admin.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
+		binding := &rbacv1.ClusterRoleBinding{ObjectMeta: role.ObjectMeta, Subjects: []rbacv1.Subject{{Kind: "User", Name: name, APIGroup: rbacv1.GroupName}},
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name}}
+		_, err2 := w.admin.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rules {
+			if err := drainPlane().WaitAllowed(ctx, authorizationv1.SubjectAccessReviewSpec{User: name,
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: r.APIGroups[0], Resource: r.Resources[0]}}, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	list := func(group, resource string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: []string{"list"}}
+	}
+	grant("sees-nodes", list("", "nodes"))
+	grant("sees-policies", list("", "nodes"), list("lockkeeper.dev", "disruptionpolicies"))
+	as := func(user string, args ...string) (stdout, stderr string, exit int) {
+		t.Helper()
+		kubeconfig, err := drainPlane().Kubeconfig(user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.lockkeeper(kubeconfig, args...)
+	}
+	const needs = "`lockkeeper plan` needs leave to list nodes and disruptionpolicies.lockkeeper.dev; with leave to get the lease lockkeeper in namespace lockkeeper, " +
+		"and to list pods and poddisruptionbudgets.policy in all namespaces, it says more\n"
+	for user, refused := range map[string]string{"sees-nothing": "listing nodes: nodes is forbidden", "sees-nodes": "listing policies: disruptionpolicies.lockkeeper.dev is forbidden"} {
+		if out, said, exit := as(user, "plan", "--change", "os"); exit != 1 || out != "" || !strings.HasPrefix(said, "lockkeeper: "+refused) || !strings.HasSuffix(said, "; "+needs) {
+			t.Errorf("%s: %d, %q, %q", user, exit, out, said)
+		}
+	}
+	out, said, _ := as("sees-policies", "plan", "--change", "os", w.node)
+	for _, want := range []string{
+		"\nNot seen: pods, and so neither which are evicted nor what would block that: pods is forbidden", "\nNot seen: the Lease, and so ",
+		"\nhost-leave\n", "OSUpdate of policy lockkeeper-default: Reboot\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("without pods: %q is not in\n%s%s", want, out, said)
+		}
+	}
+	out, said, exit := as("sees-nodes", "status", "-A")
+	if exit != 0 || !strings.Contains(out, "\nThe policies could not be read, so what they allow is not known here") || !strings.Contains(out, "\nhost-leave-too ") {
+		t.Errorf("status without policies: %d, %s%s", exit, out, said)
+	}
+}

@@ -1,0 +1,247 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/kube"
+)
+
+// A wire stands between a client and the API server. It has the credential, records every request and hands it to a fault.
+type wire struct {
+	t      *testing.T
+	server *httptest.Server
+
+	mu    sync.Mutex
+	log   []*request
+	fault fault
+}
+
+// A request as it came over the wire. Kind is the verb and what it is about: "GET node n1", "WATCH leases", "POST eviction".
+type request struct {
+	kind  string
+	query url.Values
+	body  string
+	path, accepts, contentType,
+	agent string
+	at       time.Time // when it came
+	answered time.Time // zero while it is not
+	status   int       // 0 for none
+	answer   string    // content type of the answer
+}
+
+// A fault does what it likes with a request: forward has it answered by the API server. It returns nothing to leave it alone.
+// It must return soon after ctx, the client's interest, has ended.
+type fault func(ctx context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error)
+
+// errCut ends the connection instead of an answer.
+var errCut = errors.New("cut")
+
+// newWire makes a wire for an identity.
+func newWire(t *testing.T, cfg *rest.Config, err error) *wire {
+	t.Helper()
+	must(t, err)
+	next, err := rest.TransportFor(cfg)
+	must(t, err)
+	target, err := url.Parse(cp(t).URL())
+	must(t, err)
+	w := &wire{t: t}
+	proxy := &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		FlushInterval: -1,
+		Transport:     transport(func(r *http.Request) (*http.Response, error) { return w.pass(r, next) }),
+		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}
+	w.server = httptest.NewServer(proxy)
+	t.Cleanup(func() {
+		w.server.CloseClientConnections()
+		w.server.Close()
+	})
+	return w
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func (w *wire) pass(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+		r.Body.Close()
+	}
+	// What the client has sent arrives, also if it goes away meanwhile; only watches end with it.
+	kind := kindOf(r)
+	ctx := r.Context()
+	if !strings.HasPrefix(kind, "WATCH") {
+		r = r.WithContext(context.WithoutCancel(ctx))
+	}
+	seen := &request{
+		kind: kind, path: r.URL.Path, query: r.URL.Query(), body: string(body), at: time.Now(),
+		accepts: r.Header.Get("Accept"), contentType: r.Header.Get("Content-Type"), agent: r.Header.Get("User-Agent"),
+	}
+	w.mu.Lock()
+	w.log = append(w.log, seen)
+	f, copied := w.fault, *seen
+	w.mu.Unlock()
+
+	forward := func() (*http.Response, error) {
+		if len(body) > 0 || r.ContentLength > 0 {
+			r.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		return next.RoundTrip(r)
+	}
+	var resp *http.Response
+	var err error
+	if f != nil {
+		resp, err = f(ctx, copied, forward)
+	}
+	if resp == nil && err == nil {
+		resp, err = forward()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		seen.answered, seen.status, seen.answer = time.Now(), resp.StatusCode, resp.Header.Get("Content-Type")
+	}
+	return resp, err
+}
+
+func kindOf(r *http.Request) string {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	prefix := 2 // api/v1
+	if parts[0] == "apis" {
+		prefix = 3 // apis/group/version
+	}
+	if len(parts) <= prefix {
+		return r.Method + " " + r.URL.Path
+	}
+	parts = parts[prefix:]
+	if parts[0] == "namespaces" && len(parts) > 2 {
+		parts = parts[2:]
+	}
+	switch {
+	case r.URL.Query().Get("watch") != "":
+		return "WATCH " + parts[0]
+	case r.Method == http.MethodGet && len(parts) == 1:
+		return "LIST " + parts[0]
+	case len(parts) > 2:
+		return r.Method + " " + parts[2]
+	case len(parts) == 1:
+		return r.Method + " " + parts[0]
+	}
+	return r.Method + " " + strings.TrimSuffix(parts[0], "s") + " " + parts[1]
+}
+
+// on has every further request go through f; nil leaves them alone.
+func (w *wire) on(f fault) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fault = f
+}
+
+// requests are those of any of the kinds, or all; "PATCH node" is short for any node. Those about HostUpdates are only found if they are
+// asked for: they are sent next to the loop, at any time.
+func (w *wire) requests(kinds ...string) []request {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var found []request
+	for _, r := range w.log {
+		if len(kinds) == 0 && !strings.Contains(r.kind, " hostupdate") || slices.ContainsFunc(kinds, func(k string) bool { return r.kind == k || strings.HasPrefix(r.kind, k+" ") }) {
+			found = append(found, *r)
+		}
+	}
+	return found
+}
+
+func (w *wire) count(kinds ...string) int { return len(w.requests(kinds...)) }
+
+// kinds are the kinds of all requests but watches, as they came.
+func (w *wire) kinds() []string {
+	var kinds []string
+	for _, r := range w.requests() {
+		if !strings.HasPrefix(r.kind, "WATCH") {
+			kinds = append(kinds, r.kind)
+		}
+	}
+	return kinds
+}
+
+// config is a client configuration through the wire.
+func (w *wire) config() *rest.Config { return &rest.Config{Host: w.server.URL} }
+
+// client is lockkeeper's own through the wire.
+func (w *wire) client(role string) *kube.Client {
+	w.t.Helper()
+	c, err := kube.ConnectConfig(w.config(), role, "test", 100, 200)
+	must(w.t, err)
+	return c
+}
+
+// kubeconfig is the text of one that leads through the wire.
+func (w *wire) kubeconfig() string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %q}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+users: [{name: u, user: {}}]
+current-context: c
+`, w.server.URL)
+}
+
+func removeFile(t *testing.T, path string) {
+	t.Helper()
+	must(t, os.Remove(path))
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	must(t, os.WriteFile(path+".new", []byte(text), 0o600))
+	must(t, os.Rename(path+".new", path))
+}
+
+// kubeconfigFile is a file with it.
+func (w *wire) kubeconfigFile() string {
+	w.t.Helper()
+	path := filepath.Join(w.t.TempDir(), "kubeconfig")
+	writeFile(w.t, path, w.kubeconfig())
+	return path
+}
+
+// says answers with a status of Kubernetes'.
+func says(code int, reason string) *http.Response {
+	text := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"by the test","reason":%q,"code":%d}`, reason, code)
+	return &http.Response{
+		StatusCode: code, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(strings.NewReader(text)), ContentLength: int64(len(text)),
+	}
+}
+
+// cutAnswer lets a request be carried out and loses the answer.
+func cutAnswer(forward func() (*http.Response, error)) (*http.Response, error) {
+	resp, err := forward()
+	if err == nil {
+		io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+	return nil, errCut
+}

@@ -1,0 +1,51 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+// compact has etcd forget everything before the present revision, which the referee has seen: everybody who would go on from
+// an older one is told that it is gone, once the API server has no memory of its own either.
+func compact(ctx context.Context, cp *controlplane.ControlPlane) (revision string, err error) {
+	socket := strings.TrimPrefix(cp.EtcdEndpoint(), "unix://")
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	defer client.CloseIdleConnections()
+	call := func(path, body string) (text []byte, err error) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://etcd"+path, bytes.NewReader([]byte(body)))
+		if err != nil {
+			return nil, err
+		}
+		resp, err := client.Do(r)
+		if err != nil {
+			return nil, err
+		}
+		defer resp.Body.Close()
+		text, err = io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		if err == nil && resp.StatusCode != http.StatusOK {
+			err = fmt.Errorf("etcd answered %s: %s", resp.Status, text)
+		}
+		return text, err
+	}
+	// Any read tells the present revision.
+	text, err := call("/v3/kv/range", `{"key":"AA==","count_only":true}`)
+	if err != nil {
+		return "", err
+	}
+	var answer struct{ Header struct{ Revision string } }
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return "", err
+	}
+	_, err = call("/v3/kv/compaction", fmt.Sprintf(`{"revision":%q}`, answer.Header.Revision))
+	return answer.Header.Revision, err
+}

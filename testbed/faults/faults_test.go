@@ -1,0 +1,184 @@
+package faults
+
+import (
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+// A kind of fault.
+type kind struct {
+	name string
+	// in are the only states in which it makes sense to the node whose turn it is; none for any state and node.
+	in []v1alpha1.State
+	// lasts: it is not lifted before the end, because what it may do harm to comes late.
+	lasts bool
+	// do does it to a host and says what it did, "" if there was no occasion, and how it is lifted, nil if it is over by itself.
+	do func(c *campaign, h *simhost.Host) (what string, lift func())
+}
+
+// kinds are all kinds, in a fixed order.
+var kinds = concat(hostFaults, clusterFaults, peopleFaults, wireFaults)
+
+func concat(all ...[]kind) (kinds []kind) {
+	for _, k := range all {
+		kinds = append(kinds, k...)
+	}
+	return kinds
+}
+
+const sentinel = "run/reboot-required"
+
+// ignore is for what was undone by something else meanwhile: a boot starts everything.
+func ignore(error) {}
+
+// told is what was done, "" if it could not be.
+func told(what string, err error) string {
+	if err != nil {
+		return ""
+	}
+	return what
+}
+
+var hostFaults = []kind{
+	{name: "restart the bus", do: func(c *campaign, h *simhost.Host) (string, func()) {
+		ctx, cancel := within(soon)
+		defer cancel()
+		down := time.Duration(c.rng.IntN(1500)) * time.Millisecond
+		return told("away for "+down.String(), h.RestartBus(ctx, down)), nil
+	}},
+	{name: "stop the update engine", do: func(_ *campaign, h *simhost.Host) (string, func()) {
+		h.Engine().Stop()
+		return "stopped", func() { ignore(h.Engine().Start()) }
+	}},
+	{name: "an update engine that hangs", do: func(_ *campaign, h *simhost.Host) (string, func()) {
+		h.Engine().Hang(true)
+		return "hangs", func() { h.Engine().Hang(false) }
+	}},
+	{name: "an update engine that talks nonsense", do: func(c *campaign, h *simhost.Host) (string, func()) {
+		answers := [][]any{{}, {"idle"}, {int64(0), 0.5, "UPDATE_STATUS_DREAMING", "4.9.9", int64(1)}, {int64(-1), -1.0, "", "\x01", int64(-1)}}
+		answer := answers[c.rng.IntN(len(answers))]
+		return told(fmt.Sprintf("%v", answer), h.Engine().Answer(answer...)), func() { ignore(h.Engine().AnswerTruth()) }
+	}},
+	{name: "crash, not updated", do: func(_ *campaign, h *simhost.Host) (string, func()) {
+		return told("comes up as it was", h.Crash(simhost.CrashOptions{})), nil
+	}},
+	{name: "crash, updated", do: func(_ *campaign, h *simhost.Host) (string, func()) {
+		return told("comes up updated", h.Crash(simhost.CrashOptions{ComesUpUpdated: true})), nil
+	}},
+	{name: "crash twice in rebooting", in: []v1alpha1.State{v1alpha1.StateRebooting}, do: func(c *campaign, h *simhost.Host) (string, func()) {
+		first, second := c.rng.IntN(2) == 0, c.rng.IntN(2) == 0
+		err := h.Crash(simhost.CrashOptions{ComesUpUpdated: first})
+		if err == nil {
+			err = h.Crash(simhost.CrashOptions{ComesUpUpdated: second})
+		}
+		return told(fmt.Sprintf("updated: %t, %t", first, second), err), nil
+	}},
+	{name: "stop the kubelet", do: func(_ *campaign, h *simhost.Host) (string, func()) {
+		h.StopKubelet()
+		return "stopped", func() { ignore(h.StartKubelet()) }
+	}},
+	{name: "stop lockkeeper", do: func(_ *campaign, h *simhost.Host) (string, func()) {
+		h.StopLockkeeper()
+		return "stopped", func() { ignore(h.StartLockkeeper()) }
+	}},
+	{name: "kill lockkeeper", do: func(_ *campaign, h *simhost.Host) (string, func()) {
+		h.Kill()
+		return "killed", nil
+	}},
+	{name: "stop the process where it is", do: func(_ *campaign, h *simhost.Host) (string, func()) {
+		return told("stopped", h.Pause()), func() { ignore(h.Continue()) }
+	}},
+	{name: "take the want back", do: func(c *campaign, h *simhost.Host) (string, func()) {
+		if s, runs := h.Engine().Status(); !runs || s.Operation != simhost.OpNeedReboot || h.ResetStatus() != nil {
+			return "", nil
+		}
+		if c.sentinels[h.Name()] == "" {
+			c.Referee.WantCancelled(h.Name())
+		}
+		return "the engine says IDLE", func() {
+			c.Referee.WantMade(h.Name())
+			if h.Version() != c.version() {
+				ignore(h.StageUpdate(c.version()))
+			}
+		}
+	}},
+	{name: "a want that grows", do: func(c *campaign, h *simhost.Host) (string, func()) {
+		boot := h.BootID()
+		c.Referee.WantMade(h.Name())
+		c.sentinels[h.Name()] = boot
+		return told("a sentinel", h.WriteFile(sentinel, "campaign")), func() {
+			delete(c.sentinels, h.Name())
+			ignore(h.RemoveFile(sentinel))
+			if s, runs := h.Engine().Status(); runs && s.Operation != simhost.OpNeedReboot && h.BootID() == boot {
+				c.Referee.WantCancelled(h.Name())
+			}
+		}
+	}},
+}
+
+var clusterFaults = []kind{
+	{name: "API server away", do: func(c *campaign, _ *simhost.Host) (string, func()) {
+		d := time.Duration(500+c.rng.IntN(4000)) * time.Millisecond
+		if c.soak && c.rng.IntN(8) == 0 {
+			d = long
+		}
+		c.must(c.ControlPlane.StopAPIServer())
+		pause(d)
+		c.startAPIServer()
+		return "for " + d.String(), nil
+	}},
+	{name: "restart etcd", do: func(c *campaign, _ *simhost.Host) (string, func()) {
+		ctx, cancel := within(soon)
+		defer cancel()
+		c.must(c.ControlPlane.RestartEtcd(ctx))
+		return "restarted", nil
+	}},
+	{name: "compaction", do: func(c *campaign, _ *simhost.Host) (string, func()) {
+		// Nobody's watch is answered while the past is forgotten, by etcd and by the API server.
+		ctx, cancel := within(soon)
+		defer cancel()
+		c.must(c.ControlPlane.StopAPIServer())
+		c.must(c.Referee.Sync(ctx))
+		revision, err := compact(ctx, c.ControlPlane)
+		c.must(err)
+		c.startAPIServer()
+		return "up to revision " + revision, nil
+	}},
+	{name: "blank the Lease", do: func(c *campaign, _ *simhost.Host) (string, func()) {
+		return told("blanked", c.patchLease(map[string]any{"spec": map[string]any{"holderIdentity": ""}})), nil
+	}},
+	{name: "delete the Lease", do: func(c *campaign, _ *simhost.Host) (string, func()) {
+		ctx, cancel := within(soon)
+		defer cancel()
+		err := c.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace).Delete(ctx, v1alpha1.DefaultLeaseName, metav1.DeleteOptions{})
+		return told("deleted", err), func() {
+			ctx, cancel := within(soon)
+			defer cancel()
+			c.must(c.ControlPlane.ApplyLockkeeper(ctx))
+		}
+	}},
+	{name: "delete the Node", do: func(c *campaign, h *simhost.Host) (string, func()) {
+		ctx, cancel := within(soon)
+		defer cancel()
+		h.StopKubelet()
+		err := c.ControlPlane.Client().CoreV1().Nodes().Delete(ctx, h.Name(), metav1.DeleteOptions{})
+		if !apierrors.IsNotFound(err) {
+			c.must(err)
+		}
+		return "it is made again", func() { ignore(h.StartKubelet()) }
+	}},
+}
+
+func (f *fleet) startAPIServer() {
+	ctx, cancel := within(2 * soon)
+	defer cancel()
+	f.must(f.ControlPlane.StartAPIServer(ctx))
+}
+
+func pause(d time.Duration) { <-time.After(d) }

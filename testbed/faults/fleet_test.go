@@ -1,0 +1,286 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
+	"lockkeeper.dev/lockkeeper/testbed/hookauthor"
+	"lockkeeper.dev/lockkeeper/testbed/referee"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+const (
+	hosts, candidates = 3, 2
+	// soon bounds one thing that takes seconds on a machine that does nothing else.
+	soon = 90 * time.Second
+	// kubectlManager is whom a person's writes are by.
+	kubectlManager = "kubectl-faulttest"
+	workload       = "db"
+	// lag is by how much the faults hold requests back, for the referee.
+	lag = 30 * time.Second
+	// long is how long an API server is away in a soak; a fleet that may see that has a referee who knows.
+	long, longLag = time.Minute, 90 * time.Second
+)
+
+// policyText has hooks in all stages, and short times for what a campaign may make wait.
+const policyText = `
+rollout: {settle: 200ms, backoff: 1s, backoffMax: 2s, maxTurnsPerDay: 48}
+timeouts: {seen: 10s}
+hooks:
+  beforeDrain: [{name: storage}]
+  beforeReboot: [{name: backup}]
+  beforeUncordon: [{name: check}]
+`
+
+var fleets atomic.Int64
+
+// fleet is three hosts, each of whose processes' wires go through proxies.
+type fleet struct {
+	t *testing.T
+	*rig.Rig
+	book      *book
+	authors   *hookauthor.Authors
+	wires     map[string][]*faultproxy.Proxy // by host: the host's, and the coordinator's if it may lead
+	namespace string
+	update    int // the last one, 4.update.0
+	stop      []func()
+}
+
+func newFleet(t *testing.T, cp *controlplane.ControlPlane, soak bool) *fleet {
+	t.Helper()
+	f := &fleet{t: t, wires: map[string][]*faultproxy.Proxy{}, update: 1, namespace: fmt.Sprint("faulttest-", fleets.Add(1))}
+	ready := false
+	defer func() {
+		if !ready {
+			f.close()
+		}
+	}()
+	dir, err := os.MkdirTemp("", "faulttest-")
+	f.must(err)
+	f.stop = append(f.stop, func() { f.soft(os.RemoveAll(dir)) })
+	for i := range hosts {
+		name := fmt.Sprint("node-", i+1)
+		identity, err := cp.NodeConfig(name)
+		f.must(err)
+		f.wire(name, "host", faultproxy.Options{Config: identity, Dir: dir})
+		if i < candidates {
+			identity, err = cp.CoordinatorConfig()
+			f.must(err)
+			f.wire(name, "coordinator", faultproxy.Options{Config: identity, Dir: dir})
+		}
+	}
+	f.Rig, err = rig.Start(context.Background(), cp, rig.Options{
+		Policy: policyText, OnEvent: func(line string) { t.Log(line) },
+		Fleet: simhost.FleetOptions{
+			Hosts: hosts, Coordinators: candidates,
+			Host: simhost.Options{
+				Binary: binary, RestartDelay: 200 * time.Millisecond, DownTime: 200 * time.Millisecond,
+				InhibitDelayMax: time.Second,
+				Config: func(c simhost.Config) {
+					c.Set("lease", "duration", 4*time.Second)
+					c.Set("lease", "renew_deadline", 3*time.Second)
+					c.Set("sources", "poll_interval", 300*time.Millisecond)
+				},
+			},
+			Each: func(_ int, o *simhost.Options) {
+				o.Kubeconfig = f.wires[o.Name][0].Kubeconfig()
+				if o.Coordinator {
+					o.CoordinatorKubeconfig = f.wires[o.Name][1].Kubeconfig()
+				}
+			},
+		},
+		Lag: map[bool]time.Duration{false: lag, true: longLag}[soak],
+	})
+	f.must(err)
+	f.book, err = openBook(cp)
+	f.must(err)
+	f.authors, err = hookauthor.Start(cp.Client(), func(text string) { t.Log(text) })
+	f.must(err)
+	f.place()
+	ready = true
+	return f
+}
+
+func (f *fleet) wire(host, role string, o faultproxy.Options) {
+	f.t.Helper()
+	o.Name = role + " of " + host
+	p, err := faultproxy.Start(o)
+	f.must(err)
+	f.wires[host] = append(f.wires[host], p)
+	f.stop = append(f.stop, func() { f.soft(p.Close()) })
+}
+
+// close ends the fleet and returns the referee's report.
+func (f *fleet) close() (report referee.Report) {
+	if f.authors != nil {
+		f.authors.Close()
+		f.clear()
+	}
+	if f.book != nil {
+		f.book.close()
+	}
+	if f.Rig != nil {
+		report = f.Verdict(f.t)
+	}
+	for _, stop := range f.stop {
+		stop()
+	}
+	return report
+}
+
+func (f *fleet) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fleet) soft(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Error(err)
+	}
+}
+
+func within(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), d)
+}
+
+// place gives the fleet pods, of which a budget lets one go at a time.
+func (f *fleet) place() {
+	f.t.Helper()
+	ctx, cancel := within(soon)
+	defer cancel()
+	f.must(f.PlaceWork(ctx, f.namespace, workload, hosts))
+}
+
+// clear removes the pods before the next fleet comes: its nodes have the same names.
+func (f *fleet) clear() {
+	f.t.Helper()
+	ctx, cancel := within(soon)
+	defer cancel()
+	f.soft(f.ClearWork(ctx, f.namespace, workload))
+}
+
+func (f *fleet) version() string { return fmt.Sprintf("4.%d.0", f.update) }
+
+// now reads a Node; ok is false when there is none, or no API server.
+func (f *fleet) now(name string) (n turn.Node, ok bool) {
+	ctx, cancel := within(5 * time.Second)
+	defer cancel()
+	obj, err := f.ControlPlane.Client().CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return turn.Node{}, false
+	}
+	return turn.FromNode(obj), true
+}
+
+// gone reports whether the API server says that there is no such Node.
+func (f *fleet) gone(name string) bool {
+	ctx, cancel := within(5 * time.Second)
+	defer cancel()
+	_, err := f.ControlPlane.Client().CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	return apierrors.IsNotFound(err)
+}
+
+// patch is a person's edit of a Node; a nil value removes. It reports whether it was accepted.
+func (f *fleet) patch(name string, doc map[string]any) bool {
+	f.t.Helper()
+	return f.patchAs(f.ControlPlane.Client(), name, doc)
+}
+
+func (f *fleet) patchAs(client kubernetes.Interface, name string, doc map[string]any) bool {
+	f.t.Helper()
+	body, err := json.Marshal(doc)
+	f.must(err)
+	ctx, cancel := within(5 * time.Second)
+	defer cancel()
+	_, err = client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: kubectlManager})
+	return err == nil
+}
+
+// leading is the host whose term the Lease names, nil if it names none.
+func (f *fleet) leading() *simhost.Host {
+	ctx, cancel := within(5 * time.Second)
+	defer cancel()
+	l, err := f.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace).Get(ctx, v1alpha1.DefaultLeaseName, metav1.GetOptions{})
+	if err != nil || l.Spec.HolderIdentity == nil {
+		return nil
+	}
+	name, _, _ := strings.Cut(*l.Spec.HolderIdentity, "_")
+	return f.Fleet.Host(name)
+}
+
+// errPatience is what comes of a wait that was too long.
+var errPatience = errors.New("it took too long")
+
+// book follows all Nodes.
+type book struct {
+	informer cache.SharedIndexInformer
+	changed  chan struct{}
+	close    func()
+}
+
+func openBook(cp *controlplane.ControlPlane) (*book, error) {
+	b := &book{informer: coreinformers.NewNodeInformer(cp.Client(), 0, cache.Indexers{}), changed: make(chan struct{}, 1)}
+	poke := func() {
+		select {
+		case b.changed <- struct{}{}:
+		default:
+		}
+	}
+	_, err := b.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() }, DeleteFunc: func(any) { poke() },
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.informer.RunWithContext(ctx)
+	}()
+	b.close = func() { cancel(); <-done }
+	return b, nil
+}
+
+// find waits until a Node fits, and returns its name; "" after d.
+func (b *book) find(d time.Duration, fits func(*turn.Node) bool) string {
+	late := time.NewTimer(d)
+	defer late.Stop()
+	for {
+		for _, obj := range b.informer.GetStore().List() {
+			if o, ok := obj.(*corev1.Node); ok {
+				if n := turn.FromNode(o); fits(&n) {
+					return n.Name
+				}
+			}
+		}
+		select {
+		case <-b.changed:
+		case <-late.C:
+			return ""
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package faults
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/lifecycle"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// A scenario is a course of things with one turn of the guest's in it. play calls arm where the kill may come from then on, and
+// returns when the update was staged and nothing is in the turn's way any more.
+type scenario struct {
+	name string
+	play func(f *killFleet, arm func())
+}
+
+var (
+	// plain is a turn and nothing else.
+	plain = scenario{"a turn", func(f *killFleet, arm func()) {
+		arm()
+		f.stage()
+	}}
+	// midway arms during the turn, for what happens all the time.
+	midway = scenario{"the middle of a turn", func(f *killFleet, arm func()) {
+		f.Keep("backup")
+		f.stage()
+		f.reaches(v1alpha1.StateBeforeReboot)
+		arm()
+		f.killed()
+		f.Release("backup")
+	}}
+	// comesBack is a node that is taken out of lockkeeper's care and given back before its turn.
+	comesBack = scenario{"managed=false and back", func(f *killFleet, arm func()) {
+		arm()
+		f.label(v1alpha1.LabelManaged, "false")
+		f.until(guest, "to be out of lockkeeper's care", func(n *turn.Node) bool {
+			return n.State == v1alpha1.StateAbsent && n.Held == v1alpha1.ReasonUnmanaged
+		})
+		f.label(v1alpha1.LabelManaged, nil)
+		f.until(guest, "to be idle again", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })
+		f.stage()
+	}}
+	// handover is a coordinator that is told to stop during the turn, and its successor.
+	handover = scenario{"a handover during the turn", func(f *killFleet, arm func()) {
+		f.Keep("storage")
+		f.stage()
+		epoch := f.reaches(v1alpha1.StateBeforeDrain).Grant.Epoch
+		arm()
+		f.must(f.Fleet.Host(leader).Signal(syscall.SIGTERM))
+		f.until(guest, "to be taken over", func(n *turn.Node) bool { return n.Grant != nil && n.Grant.Epoch != epoch })
+		f.killed()
+		f.Release("storage")
+	}}
+	// waits is a node that waits for the budget, which a cordoned one takes up, wants nothing any more, and wants again.
+	waits = scenario{"a want that waits", func(f *killFleet, arm func()) {
+		held := func() {
+			f.until(guest, "to be held", func(n *turn.Node) bool { return n.Held == v1alpha1.ReasonBudget })
+		}
+		f.patch(leader, map[string]any{"spec": map[string]any{"unschedulable": true}})
+		arm()
+		f.stage()
+		held()
+		f.must(f.guest().ResetStatus())
+		f.Referee.WantCancelled(guest)
+		f.until(guest, "to want nothing and not to be held", func(n *turn.Node) bool {
+			return n.Held == "" && n.Wants == v1alpha1.WantsNothing
+		})
+		f.stage()
+		held()
+		f.Referee.AdminUncordon(leader)
+		f.patch(leader, map[string]any{"spec": map[string]any{"unschedulable": nil}})
+	}}
+	scenarios = []*scenario{&plain, &midway, &comesBack, &handover, &waits}
+)
+
+// stage stages the guest's next update.
+func (f *killFleet) stage() {
+	f.t.Helper()
+	f.update++
+	f.Referee.WantMade(guest)
+	f.must(f.guest().StageUpdate(f.version()))
+}
+
+func (f *killFleet) version() string { return fmt.Sprintf("4.%d.0", f.update) }
+
+func (f *killFleet) label(key string, value any) {
+	f.t.Helper()
+	f.patch(guest, map[string]any{"metadata": map[string]any{"labels": map[string]any{key: value}}})
+}
+
+// reaches waits until the guest's host has said that it knows of the turn that brought it there.
+func (f *killFleet) reaches(state v1alpha1.State) *turn.Node {
+	f.t.Helper()
+	return f.until(guest, "to be "+string(state), func(n *turn.Node) bool {
+		return n.State == state && n.Turn != "" && n.Ack.Turn == n.Turn && n.Grant != nil
+	})
+}
+
+// killed waits until the gun has gone off, if it is loaded.
+func (f *killFleet) killed() {
+	f.t.Helper()
+	f.gun.mu.Lock()
+	hit := f.gun.hit
+	f.gun.mu.Unlock()
+	if hit == nil {
+		return
+	}
+	select {
+	case <-hit:
+	case <-f.within(killSoon).Done():
+		f.t.Fatal("the write that the process is to be killed at does not come")
+	}
+}
+
+// run plays a scenario, with a kill at p unless that is nil, and holds its turn against what a turn is to be.
+func (f *killFleet) run(s *scenario, p *point) {
+	f.t.Helper()
+	f.must(f.Referee.Sync(f.within(killSoon)))
+	ended, reboots, pids := f.turns(), f.guest().Reboots(), f.pids()
+	s.play(f, func() {
+		if p != nil {
+			f.gun.arm(*p)
+		}
+	})
+	f.killed()
+	h := f.guest()
+	n := f.until(guest, "to be back with "+f.version(), func(n *turn.Node) bool {
+		return h.Version() == f.version() && n.State == v1alpha1.StateIdle && n.BootID == h.BootID() && n.Ready &&
+			n.Wants == v1alpha1.WantsNothing && n.Last != nil && n.Turn == "" && n.HostReported()
+	})
+	if n.Last.Result != v1alpha1.ResultDone || n.Last.Reason != "" {
+		f.t.Errorf("the turn ended %s %s, expected Done", n.Last.Result, n.Last.Reason)
+	}
+	if n.Unschedulable || n.Mark || n.Grant != nil || len(n.Hooks) > 0 {
+		f.t.Errorf("in idle it is unschedulable %t, mark %t, grant %t, hooks %v", n.Unschedulable, n.Mark, n.Grant != nil, n.Hooks)
+	}
+	f.published(n.Last.Turn)
+	f.unconditional()
+	if got := h.Reboots() - reboots; got != 1 {
+		f.t.Errorf("it was rebooted %d times, expected once", got)
+	}
+	f.must(f.ControlPlane.WaitWorkload(f.within(killSoon), f.namespace, killWorkload))
+	f.must(f.Referee.Sync(f.within(killSoon)))
+	got := f.turns()
+	ended[v1alpha1.ResultDone]++
+	if !slices.Equal(flat(got), flat(ended)) {
+		f.t.Errorf("the turns that ended are %v, expected %v", got, ended)
+	}
+	if p != nil && slices.Equal(pids, f.pids()) {
+		f.t.Error("no process was killed")
+	}
+	f.gun.reset()
+	f.classified()
+}
+
+// published waits until the guest's HostUpdate has nothing of the turn left but its record.
+func (f *killFleet) published(turnID string) {
+	f.t.Helper()
+	client, err := kube.ConnectConfig(f.ControlPlane.AdminConfig(), "testbed", "", 20, 20)
+	f.must(err)
+	ctx := f.within(killSoon)
+	for tick := time.NewTicker(100 * time.Millisecond); ; {
+		u, err := kube.ReadHostUpdate(ctx, client, guest)
+		if err == nil && u != nil {
+			s := &u.Status
+			if string(s.BootID) == f.guest().BootID() && s.State == "idle" && s.Wants == v1alpha1.WantsNothing && s.Turn == nil && s.Drain == nil &&
+				len(s.Blockers) == 0 && meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionComplete) &&
+				meta.IsStatusConditionFalse(s.Conditions, v1alpha1.ConditionBlocked) && len(s.History) > 0 && string(s.History[0].Turn) == turnID {
+				tick.Stop()
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			f.t.Fatalf("after turn %s the HostUpdate stays %+v (%v)", turnID, u, err)
+		}
+	}
+}
+
+// unconditional waits until the guest has no lifecycle condition.
+func (f *killFleet) unconditional() {
+	f.t.Helper()
+	_, err := f.ControlPlane.WaitNode(f.within(killSoon), guest, "to have no lifecycle condition", func(n *corev1.Node) bool {
+		return n != nil && !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return slices.Contains(lifecycle.Types, c.Type) })
+	})
+	f.must(err)
+}
+
+func (f *killFleet) pids() []int {
+	return []int{f.Fleet.Host(leader).PID(), f.guest().PID()}
+}
+
+// turns are the turns that ended so far, by their result.
+func (f *killFleet) turns() map[v1alpha1.Result]int { return f.Referee.Report().Turns }
+
+func flat(m map[v1alpha1.Result]int) []string {
+	var all []string
+	for k, v := range m {
+		if v != 0 {
+			all = append(all, fmt.Sprint(k, v))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// leads waits until somebody coordinates.
+func (f *killFleet) leads() {
+	f.t.Helper()
+	ctx := f.within(killSoon)
+	leases := f.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace)
+	for tick := time.Tick(50 * time.Millisecond); ; {
+		l, err := leases.Get(ctx, v1alpha1.DefaultLeaseName, metav1.GetOptions{})
+		f.must(err)
+		if h := l.Spec.HolderIdentity; h != nil && *h != "" && time.Since(l.Spec.RenewTime.Time) < time.Second {
+			return
+		}
+		<-tick
+	}
+}

@@ -1,0 +1,10 @@
+// Package install tests what users install and follow.
+//
+//   - The artifacts of `make packages`, built from this tree: what is in them, what linters report, that a second build gives the same
+//     bytes, and what installing, upgrading and removing them does in a root of its own. Nothing is booted here.
+//   - docs/install.md: its commands, one by one, on a real control plane. Simulated hosts stand for the real ones, so installing the
+//     package means starting lockkeeper here.
+//   - The examples of hooks, as they are shipped. The real kubectl applies their objects, the real controllers run their DaemonSets,
+//     and their scripts run in the real /bin/sh with no programs but those that they ask for, each with a token of the very pod
+//     that runs there. The tests play the coordinator that moves nodes into their stages.
+package install

@@ -1,0 +1,136 @@
+package install
+
+import (
+	"strings"
+	"testing"
+)
+
+const (
+	conf    = "/etc/lockkeeper/lockkeeper.toml"
+	enabled = "/etc/systemd/system/multi-user.target.wants/lockkeeper.service"
+)
+
+// isEnabled is what systemctl says of the service.
+func (r *root) isEnabled() string {
+	out, _ := r.run("systemctl", "is-enabled", "lockkeeper.service")
+	return strings.TrimSpace(out)
+}
+
+func TestDeb(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t)
+	old, upgrade := r.copyIn(artefact(dist(t), debForm, v1)), r.copyIn(artefact(next(t), debForm, v2))
+	r.must("dpkg", "-i", old)
+	if got := r.isEnabled(); got != "enabled" {
+		t.Errorf("installed: %s, expected enabled", got)
+	}
+	if got := r.must("lockkeeper", "check-config"); got != "valid: "+conf+"\n" {
+		t.Errorf("installed: %q", got)
+	}
+	if got := r.must("lockkeeper", "version"); !strings.HasPrefix(got, "lockkeeper v1.2.3 ") {
+		t.Errorf("installed: %q", got)
+	}
+
+	if got := r.must("journalctl", "--list-catalog"); !strings.Contains(got, "lockkeeper runs") {
+		t.Error("installed: journalctl -x does not know our entries")
+	}
+
+	r.must("sed", "-i", `s/^#mode = .*/mode = "observe"/`, conf)
+	r.must("dpkg", "-i", upgrade)
+	if got := r.must("lockkeeper", "version"); !strings.HasPrefix(got, "lockkeeper v1.3.0-rc.1 ") {
+		t.Errorf("upgraded: %q", got)
+	}
+	if got := r.must("grep", "-c", `^mode = "observe"$`, conf); got != "1\n" {
+		t.Errorf("upgraded: the administrator's change is gone: %q", got)
+	}
+
+	r.must("systemctl", "disable", "lockkeeper.service")
+	r.must("dpkg", "-i", old)
+	if got := r.isEnabled(); got != "disabled" {
+		t.Errorf("another version, after the administrator disabled it: %s, expected disabled", got)
+	}
+	r.must("systemctl", "enable", "lockkeeper.service")
+
+	r.must("dpkg", "-r", "lockkeeper")
+	if r.has("/usr/bin/lockkeeper") || !r.has(conf) {
+		t.Error("removed: the binary should be gone and the configuration stay")
+	}
+	r.must("dpkg", "-i", upgrade)
+	if got := r.isEnabled(); got != "enabled" {
+		t.Errorf("installed again: %s, expected enabled", got)
+	}
+
+	r.must("sh", "-c", "echo secret >/etc/lockkeeper/coordinator.kubeconfig; mkdir -p /var/cache/lockkeeper /var/lib/lockkeeper; touch /var/cache/lockkeeper/x /var/lib/lockkeeper/x")
+	r.must("dpkg", "-P", "lockkeeper")
+	for _, gone := range []string{"/etc/lockkeeper", "/var/cache/lockkeeper", "/var/lib/lockkeeper", "/usr/bin/lockkeeper", "/usr/lib/systemd/system/lockkeeper.service"} {
+		if r.has(gone) {
+			t.Errorf("purged: %s is still there", gone)
+		}
+	}
+	if _, err := r.run("test", "-L", enabled); err == nil {
+		t.Errorf("purged: %s is still there", enabled)
+	}
+	if out := r.must("sh", "-c", "find / -xdev -name '*lockkeeper*' -not -path '/root/*' -not -path '/proc/*'"); out != "" {
+		t.Errorf("purged: this is left\n%s", out)
+	}
+}
+
+// TestRPM installs into a root of its own. Nothing there provides what the rpm requires, as Debian's packages are not rpm's.
+func TestRPM(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t)
+	rpm := func(args ...string) string {
+		t.Helper()
+		out, err := r.outside(append([]string{"rpm", "--root", r.dir}, args...)...)
+		if err != nil {
+			t.Fatalf("rpm %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		if strings.Contains(out, "warning: %") || strings.Contains(out, "scriptlet") {
+			t.Errorf("rpm %s: %s", strings.Join(args, " "), out)
+		}
+		return out
+	}
+	old, upgrade := artefact(dist(t), rpmForm, v1), artefact(next(t), rpmForm, v2)
+	// Fedora's last preset; Debian enables what no preset names.
+	r.must("sh", "-c", "mkdir -p /usr/lib/systemd/system-preset; echo 'disable *' >/usr/lib/systemd/system-preset/99-default-disable.preset")
+
+	rpm("-i", "--nodeps", old)
+	if got := r.isEnabled(); got != "disabled" {
+		t.Errorf("installed: %s, expected disabled, as the preset says", got)
+	}
+	if got := r.must("lockkeeper", "check-config"); got != "valid: "+conf+"\n" {
+		t.Errorf("installed: %q", got)
+	}
+	if got := r.must("journalctl", "--list-catalog"); !strings.Contains(got, "lockkeeper runs") {
+		t.Error("installed: journalctl -x does not know our entries")
+	}
+	r.must("systemctl", "enable", "lockkeeper.service")
+	r.must("sed", "-i", `s/^#mode = .*/mode = "observe"/`, conf)
+	rpm("-U", "--nodeps", upgrade)
+	if got := r.must("lockkeeper", "version"); !strings.HasPrefix(got, "lockkeeper v1.3.0-rc.1 ") {
+		t.Errorf("upgraded: %q", got)
+	}
+	if got := r.isEnabled(); got != "enabled" {
+		t.Errorf("upgraded: %s, expected still enabled", got)
+	}
+	if got := r.must("grep", "-c", `^mode = "observe"$`, conf); got != "1\n" {
+		t.Errorf("upgraded: the administrator's change is gone: %q", got)
+	}
+	if got := strings.TrimSpace(rpm("-q", "lockkeeper")); got != "lockkeeper-1.3.0~rc.1-1.x86_64" {
+		t.Errorf("upgraded: installed is %q", got)
+	}
+	rpm("-e", "--nodeps", "lockkeeper")
+	if r.has("/usr/bin/lockkeeper") || r.has(conf) || !r.has(conf+".rpmsave") {
+		t.Error("removed: the binary should be gone and the changed configuration be kept aside")
+	}
+	if _, err := r.run("test", "-L", enabled); err == nil {
+		t.Errorf("removed: %s is still there", enabled)
+	}
+
+	// An administrator's preset enables it.
+	r.must("sh", "-c", "mkdir -p /etc/systemd/system-preset; echo 'enable lockkeeper.service' >/etc/systemd/system-preset/10-us.preset")
+	rpm("-i", "--nodeps", old)
+	if got := r.isEnabled(); got != "enabled" {
+		t.Errorf("installed with a preset: %s, expected enabled", got)
+	}
+}

@@ -1,0 +1,89 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/hookauthor"
+)
+
+// TestBudgets rolls thirty nodes in three policies: web, with a percentage, sixteen; db, with a number, nine; infra, whose policy
+// lets all go at once, five control-plane nodes. A total holds over all of them. At first every turn waits for a hook, so that it
+// can be seen how many there are at once, and what keeps the others waiting; then the whole fleet rolls. The referee holds each
+// policy to its own budget at all times.
+func TestBudgets(t *testing.T) {
+	t.Parallel()
+	spec := func(name, rollout string) string {
+		return fmt.Sprintf(`{priority: 10, nodeSelector: {matchLabels: {pool: %s}}, rollout: {settle: 0s, %s}, hooks: {beforeReboot: [{name: check}]}}`, name, rollout)
+	}
+	s := severalPlay(t, 6,
+		hostPool{name: "web", hosts: 16, budget: 4, policy: spec("web", "maxUnavailable: 30%, maxUnavailableTotal: 6")}, // 4.8
+		hostPool{name: "db", hosts: 9, budget: 2, policy: spec("db", "maxUnavailable: 2")},
+		hostPool{name: "infra", hosts: 5, budget: 5, policy: spec("infra", "maxUnavailable: 100%"), controlPlane: true, candidates: 2})
+	authors, err := hookauthor.Start(s.ControlPlane.Client(), func(text string) { t.Log(text) }, "check")
+	s.must(err)
+	t.Cleanup(authors.Close)
+
+	s.stagePool("infra")
+	s.stands("infra", 1, v1alpha1.ReasonControlPlane)
+	s.stagePool("db")
+	s.stands("db", 2, v1alpha1.ReasonBudget)
+	s.stagePool("web")
+	s.stands("web", 3, v1alpha1.ReasonBudget) // with the three others all that the total allows
+	s.tells("infra", "selected 5, up to date 0, wanting 5, in turn 1, unavailable 1, failed 0, allowed 5; "+
+		"Valid True Valid; Progressing True InTurn; Halted False WithinMaxFailed")
+	s.tells("web", "selected 16, up to date 0, wanting 16, in turn 3, unavailable 3, failed 0, allowed 4; "+
+		"Valid True Valid; Progressing True InTurn; Halted False WithinMaxFailed")
+
+	s.Referee.SetBudget(7)
+	s.policy("web", spec("web", "maxUnavailable: 30%"))
+	s.stands("web", 4, v1alpha1.ReasonBudget)
+
+	authors.Release("check")
+	s.must(s.Fleet.WaitUpdated(s.within(rolled), newVersion))
+	s.must(s.Referee.Sync(s.within(soon)))
+	if r := s.Referee.Report(); len(r.Updated) != 30 || r.Reboots != 30 || r.MaxDisturbed != 7 {
+		t.Errorf("%s; expected all, 30 reboots and 7 at once", r.Summary(30))
+	}
+}
+
+// stagePool stages the new version on the hosts of a pool.
+func (s *severalScene) stagePool(name string) {
+	s.t.Helper()
+	list, err := s.ControlPlane.Client().CoreV1().Nodes().List(s.within(soon), metav1.ListOptions{LabelSelector: "pool=" + name})
+	s.must(err)
+	for i := range list.Items {
+		s.stage(list.Items[i].Name)
+	}
+}
+
+// stands waits until so many nodes of a pool are drained and wait for the hook, and all others of it are held for the reason.
+func (s *severalScene) stands(pool string, inTurn int, reason v1alpha1.Reason) {
+	s.t.Helper()
+	s.eventually(fmt.Sprintf("%d nodes of %s to be in their turn, and the others to be held: %s", inTurn, pool, reason), func(ctx context.Context) (bool, string) {
+		list, err := s.ControlPlane.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "pool=" + pool})
+		if err != nil {
+			return false, err.Error()
+		}
+		there, held := 0, 0
+		var saw strings.Builder
+		for i := range list.Items {
+			switch n := turn.FromNode(&list.Items[i]); {
+			case n.State == v1alpha1.StateBeforeReboot && n.Mark:
+				there++
+			case n.State == v1alpha1.StateIdle && n.Held == reason:
+				held++
+			default:
+				fmt.Fprintf(&saw, "%s is %s, held %q\n", n.Name, n.State, n.Held)
+			}
+		}
+		fmt.Fprintf(&saw, "%d of %d in their turn, %d held so", there, len(list.Items), held)
+		return there == inTurn && there+held == len(list.Items), saw.String()
+	})
+}

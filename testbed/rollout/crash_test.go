@@ -1,0 +1,54 @@
+package rollout
+
+import (
+	"testing"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+// TestCrashInMidDrain takes a host's power away while it drains. Whatever it comes up with, its engine is IDLE then and its
+// want gone: the node is backed out, and neither drained nor rebooted once more.
+func TestCrashInMidDrain(t *testing.T) {
+	t.Parallel()
+	for name, updated := range map[string]bool{"comes up updated": true, "comes up as it was": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const node = "node-2"
+			s := play(t, 2, 1, "rollout: {settle: 1s}")
+			h := s.host(node)
+			s.forget(node)
+			budget := s.block(node)
+			s.stage(node)
+			s.commits(node, v1alpha1.StateDraining)
+			s.says(node, "1 pods to go", soon)
+			evicted := s.evictions()
+
+			s.must(h.Crash(simhost.CrashOptions{ComesUpUpdated: updated}))
+			s.ended(node, v1alpha1.ResultCancelled, v1alpha1.ReasonWantGone)
+			s.schedulable(node)
+			s.reboots(node, 0)
+			if got := s.evictions(); got != evicted {
+				t.Errorf("%d pods were evicted after the crash", got-evicted)
+			}
+			if s.marked(node) != 1 {
+				t.Errorf("it was marked %d times, expected once", s.marked(node))
+			}
+			version, left := newVersion, "4.3.0"
+			if !updated {
+				version, left = oldVersion, newVersion
+			}
+			if got := h.Version(); got != version {
+				t.Fatalf("it runs %s, expected %s", got, version)
+			}
+			// The next update goes through.
+			budget.lift()
+			s.must(h.StageUpdate(left))
+			s.ended(node, v1alpha1.ResultDone, "")
+			s.reboots(node, 1)
+			if got := h.Version(); got != left {
+				t.Errorf("it runs %s, expected %s", got, left)
+			}
+		})
+	}
+}

@@ -1,0 +1,101 @@
+package rollout
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// TestNoPolicies deletes all policies, and later their definition, while a node waits for a hook in its turn. The turn goes on
+// by what its grant recorded and ends well, and no other begins. When they are there again the rest rolls.
+func TestNoPolicies(t *testing.T) {
+	t.Parallel()
+	s := severalPlay(t, 1, hostPool{name: "web", hosts: 4, budget: 1, policy: web}, spare)
+	const spareNode = "node-5"
+	s.stage("node-1")
+	s.reaches("node-1", v1alpha1.StateBeforeReboot)
+	s.stage("node-2", "node-3", "node-4")
+	s.held(v1alpha1.ReasonBudget, "node-2", "node-3", "node-4")
+
+	for _, name := range []string{v1alpha1.DefaultPolicyName, "web"} {
+		s.must(s.ControlPlane.DeletePolicy(s.within(soon), name))
+	}
+	s.held(v1alpha1.ReasonNoPolicy, "node-2", "node-3", "node-4")
+	s.lockkeeper("confirm", "node-1", "check")
+	s.updated("node-1")
+	s.nothingBegins(spareNode, "node-2", "node-3", "node-4")
+
+	s.policy("web", web)
+	next := s.inTurn(v1alpha1.StateBeforeReboot, "node-2", "node-3", "node-4")
+	rest := without(next, "node-2", "node-3", "node-4")
+	s.held(v1alpha1.ReasonBudget, rest...)
+
+	s.deleteDefinition()
+	s.held(v1alpha1.ReasonNoPolicy, rest...)
+	s.lockkeeper("confirm", next, "check")
+	s.updated(next)
+	s.nothingBegins(spareNode, rest...)
+
+	s.must(s.ControlPlane.ApplyLockkeeper(s.within(soon)))
+	s.policy("web", webUnhooked)
+	s.updated(rest...)
+	for _, h := range s.Fleet.Hosts {
+		want := 1
+		if h.Name() == spareNode {
+			want = 0
+		}
+		if got := h.Reboots(); got != want {
+			t.Errorf("%s was rebooted %d times, expected %d", h.Name(), got, want)
+		}
+	}
+}
+
+// inTurn waits until one of the nodes is in the state, and returns it.
+func (s *severalScene) inTurn(state v1alpha1.State, names ...string) (found string) {
+	s.t.Helper()
+	s.eventually("one of "+strings.Join(names, ", ")+" to be "+string(state), func(ctx context.Context) (bool, string) {
+		list, err := s.ControlPlane.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		var saw strings.Builder
+		for _, n := range list.Items {
+			now := v1alpha1.State(n.Labels[v1alpha1.LabelState])
+			for _, name := range names {
+				if n.Name == name && now == state {
+					found = name
+				}
+			}
+			saw.WriteString(n.Name + " " + string(now) + "\n")
+		}
+		return found != "", saw.String()
+	})
+	return found
+}
+
+func without(name string, names ...string) (others []string) {
+	for _, n := range names {
+		if n != name {
+			others = append(others, n)
+		}
+	}
+	return others
+}
+
+// deleteDefinition deletes the CustomResourceDefinition of policies, and all policies with it.
+func (s *severalScene) deleteDefinition() {
+	s.t.Helper()
+	definitions := s.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	name := v1alpha1.PolicyResource.GroupResource().String()
+	s.must(definitions.Delete(s.within(soon), name, metav1.DeleteOptions{}))
+	s.eventually("the definition of policies to be gone", func(ctx context.Context) (bool, string) {
+		_, err := definitions.Get(ctx, name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), "it is there"
+	})
+}

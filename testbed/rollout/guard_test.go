@@ -1,0 +1,88 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
+)
+
+const guardMessage = "this machine is guarded"
+
+// guard has the API server refuse that a node leaves idle, and returns when it does. lift ends that.
+func (s *scene) guard(name string) (lift func()) {
+	s.t.Helper()
+	const policy = "rollout-guard"
+	client := s.ControlPlane.Client().AdmissionregistrationV1()
+	_, err := client.ValidatingAdmissionPolicies().Create(s.within(soon), &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: policy},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+				RuleWithOperations: admissionv1.RuleWithOperations{
+					Operations: []admissionv1.OperationType{admissionv1.Update},
+					Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"nodes"}},
+				},
+			}}},
+			MatchConditions: []admissionv1.MatchCondition{{Name: "guarded", Expression: fmt.Sprintf("object.metadata.name == %q", name)}},
+			Validations: []admissionv1.Validation{{
+				Expression: fmt.Sprintf("object.metadata.?labels[?%q].orValue(%q) == %q", v1alpha1.LabelState, v1alpha1.StateIdle, v1alpha1.StateIdle),
+				Message:    guardMessage,
+			}},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	remove := func() {
+		// Not s.within: a test's context is over when it cleans up.
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		defer cancel()
+		_ = client.ValidatingAdmissionPolicyBindings().Delete(ctx, policy, metav1.DeleteOptions{})
+		_ = client.ValidatingAdmissionPolicies().Delete(ctx, policy, metav1.DeleteOptions{})
+	}
+	s.t.Cleanup(remove)
+	_, err = client.ValidatingAdmissionPolicyBindings().Create(s.within(soon), &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: policy},
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: policy, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	// The probe is the coordinator's: lockkeeper's own policies refuse everyone else's.
+	leader, err := s.ControlPlane.NodeWriter(name, v1alpha1.LabelState)
+	s.must(err)
+	s.must(s.ControlPlane.WaitRefused(s.within(soon), guardMessage, func(ctx context.Context) error {
+		_, err := leader.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"draining"}}}`, v1alpha1.LabelState),
+			metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}))
+	return remove
+}
+
+// TestGuardedNode has an admission policy refuse that the first node of the queue is granted anything. It is held with the server's
+// words and keeps nobody else waiting; when the guard is gone it gets its turn.
+func TestGuardedNode(t *testing.T) {
+	t.Parallel()
+	const guarded = "node-1"
+	s := play(t, 3, 1, "rollout: {settle: 200ms}", func(o *rig.Options) { o.Fleet.Zones = []string{"a", "b", "c"} })
+	for _, name := range []string{guarded, "node-2", "node-3"} {
+		s.forget(name)
+	}
+	s.until(guarded, soon, "to be idle", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })
+	lift := s.guard(guarded)
+	s.stage(guarded, "node-2", "node-3")
+	s.held(guarded, v1alpha1.ReasonForbidden)
+	s.updated("node-2", "node-3")
+	if n := s.now(guarded); n.State != v1alpha1.StateIdle || n.Unschedulable {
+		t.Errorf("the guarded node is %s, unschedulable %t", n.State, n.Unschedulable)
+	}
+	lift()
+	s.updated(guarded)
+	s.reboots(guarded, 1)
+	s.until(guarded, soon, "to be held by nothing", func(n *turn.Node) bool { return n.Held == v1alpha1.ReasonNone })
+}

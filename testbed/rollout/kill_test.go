@@ -1,0 +1,192 @@
+package rollout
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+// A halt is a place in a turn where a test can keep a node for as long as it likes.
+type halt struct {
+	name  string
+	state v1alpha1.State
+	// there returns when the node is kept there, and its host's loop is at rest.
+	there func()
+	// lift lets the node go on.
+	lift func()
+}
+
+// halts are the places of a whole turn, in their order. All of them are set before the turn begins, or by the one before.
+func (s *scene) halts(name string) []halt {
+	h := s.host(name)
+	s.keep("storage")
+	s.keep("backup")
+	s.keep("check")
+	budget := s.block(name)
+	unblock := h.Logind().Hold(blocker)
+	var undelay func()
+	seen := func(state v1alpha1.State) func() {
+		return func() { s.reaches(name, state); s.says(name, string(state), soon) }
+	}
+	return []halt{
+		{"before-drain", v1alpha1.StateBeforeDrain, seen(v1alpha1.StateBeforeDrain), func() { s.release("storage") }},
+		{"draining", v1alpha1.StateDraining, func() {
+			s.commits(name, v1alpha1.StateDraining)
+			s.says(name, "1 pods to go", soon)
+		}, budget.lift},
+		{"before-reboot", v1alpha1.StateBeforeReboot, seen(v1alpha1.StateBeforeReboot), func() { s.release("backup") }},
+		{"rebooting before the commit", v1alpha1.StateRebooting, func() {
+			s.reaches(name, v1alpha1.StateRebooting)
+			s.says(name, "Inhibited", soon)
+			if n := s.now(name); n.Committed() {
+				s.t.Errorf("%s has committed in spite of the inhibitor: %s", name, n.Ack)
+			}
+		}, func() {
+			undelay = h.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "database", Why: "it flushes", Mode: "delay"})
+			unblock()
+		}},
+		{"rebooting after the commit", v1alpha1.StateRebooting, func() {
+			s.commits(name, v1alpha1.StateRebooting)
+			s.says(name, "the reboot that is under way", soon)
+			s.reboots(name, 1)
+		}, func() {
+			h.SetNextBoot(simhost.NextBoot{WithoutKubelet: true})
+			undelay()
+		}},
+		{"rebooting in the new boot", v1alpha1.StateRebooting, func() {
+			s.must(h.WaitBoots(s.within(soon), 2))
+			s.says(name, "the kubelet to report Ready from this boot", soon)
+		}, func() { s.must(h.StartKubelet()) }},
+		{"before-uncordon", v1alpha1.StateBeforeUncordon, seen(v1alpha1.StateBeforeUncordon), func() {
+			h.StopKubelet()
+			s.must(s.ControlPlane.SetNodeReady(s.within(soon), name, "", false))
+			s.release("check")
+		}},
+		{"uncordoning", v1alpha1.StateUncordoning, func() {
+			s.reaches(name, v1alpha1.StateUncordoning)
+			s.says(name, "NotReady", soon)
+		}, func() { s.must(h.StartKubelet()) }},
+	}
+}
+
+// patient lets delay inhibitors hold a shutdown up for as long as a test needs.
+func patient(o *rig.Options) { o.Fleet.Host.InhibitDelayMax = 5 * time.Minute }
+
+// whole fails the test unless the node went through one whole turn: one drain, one reboot, nothing twice.
+func (s *scene) whole(name string) {
+	s.t.Helper()
+	s.updated(name)
+	s.schedulable(name)
+	s.reboots(name, 1)
+	want := "idle before-drain draining before-reboot rebooting before-uncordon uncordoning idle"
+	var path []string
+	for _, state := range s.path(name) {
+		path = append(path, state.String())
+	}
+	if got := strings.Join(path, " "); got != want {
+		s.t.Errorf("%s went through %s\nexpected %s", name, got, want)
+	}
+	if n := s.marked(name); n != 1 {
+		s.t.Errorf("%s was marked %d times, expected once", name, n)
+	}
+}
+
+// TestHostKilledInEveryState kills the host's lockkeeper with SIGKILL wherever its turn can stand.
+func TestHostKilledInEveryState(t *testing.T) {
+	t.Parallel()
+	const name = "node-2"
+	s := play(t, 2, 1, hooked, patient)
+	h := s.host(name)
+	s.forget(name)
+	halts := s.halts(name)
+	s.stage(name)
+	for _, at := range halts {
+		at.there()
+		before := s.now(name)
+		if before.State != at.state {
+			t.Fatalf("to be killed in %s, the node is %s", at.name, before.State)
+		}
+		pid := h.PID()
+		h.Kill()
+		t.Logf("killed in %s", at.name)
+		s.must(h.WaitNotify(s.within(soon), "back after SIGKILL in "+at.name, func(n simhost.Notify) bool {
+			return n.Ready && h.PID() != 0 && h.PID() != pid
+		}))
+		// The new process comes to rest at the same place, and the turn is the same.
+		at.there()
+		if n := s.now(name); n.Turn != before.Turn || n.State != at.state {
+			t.Errorf("after SIGKILL in %s it is %s in turn %q, it was in turn %q", at.name, n.State, n.Turn, before.Turn)
+		}
+		at.lift()
+	}
+	s.whole(name)
+}
+
+// TestCoordinatorKilledInEveryState kills the lockkeeper that coordinates, on another host, wherever the turn can stand. Its
+// host starts it again, and it or the other candidate takes the turn over.
+func TestCoordinatorKilledInEveryState(t *testing.T) {
+	t.Parallel()
+	const name = "node-3"
+	s := play(t, 3, 2, hooked, patient,
+		config("lease", "duration", 4*time.Second), config("lease", "renew_deadline", 3*time.Second))
+	s.forget(name)
+	halts := s.halts(name)
+	s.stage(name)
+	for _, at := range halts {
+		at.there()
+		var before *turn.Node
+		var epoch string
+		eventually(s, "the turn to be of the term that the Lease names", func(context.Context) (bool, error) {
+			before, epoch = s.now(name), s.epoch()
+			return before.Grant.Epoch == epoch, nil
+		})
+		if before.State != at.state {
+			t.Fatalf("with the coordinator to be killed in %s, the node is %s", at.name, before.State)
+		}
+		s.leader().Kill()
+		t.Logf("killed the coordinator of term %s in %s", epoch, at.name)
+		s.takenOver(name, epoch)
+		if n := s.now(name); n.Turn != before.Turn || n.State != at.state {
+			t.Errorf("taken over in %s it is %s in turn %q, it was in turn %q", at.name, n.State, n.Turn, before.Turn)
+		}
+		at.lift()
+	}
+	s.whole(name)
+}
+
+// TestPausedProcesses stops processes (SIGSTOP) for longer than a Lease lasts: a leader that goes on where it was leads no
+// more, and a host that goes on does nothing that it decided on before.
+func TestPausedProcesses(t *testing.T) {
+	t.Parallel()
+	const name = "node-3"
+	s := play(t, 3, 2, hooked, config("lease", "duration", 4*time.Second), config("lease", "renew_deadline", 3*time.Second))
+	s.forget(name)
+	s.keep("storage")
+	s.stage(name)
+	turnID := s.reaches(name, v1alpha1.StateBeforeDrain).Turn
+
+	epoch, old := s.epoch(), s.leader()
+	s.must(old.Signal(syscall.SIGSTOP))
+	next := s.takenOver(name, epoch)
+	s.must(s.host(name).Signal(syscall.SIGSTOP))
+	s.must(old.Signal(syscall.SIGCONT))
+	s.release("storage")
+	// The turn is promoted without a word of the host that is stopped.
+	s.until(name, soon, "to be draining", func(n *turn.Node) bool { return n.State == v1alpha1.StateDraining })
+	s.must(s.host(name).Signal(syscall.SIGCONT))
+	s.updated(name)
+	s.whole(name)
+	if n := s.now(name); n.Last.Turn != turnID {
+		t.Errorf("its last turn is %s, expected %s", n.Last.Turn, turnID)
+	}
+	if now := s.epoch(); now != next {
+		t.Logf("the term %s was followed by %s", next, now)
+	}
+}

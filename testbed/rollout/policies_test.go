@@ -1,0 +1,94 @@
+package rollout
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/referee"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+// A hostPool is some hosts that carry its name as the label "pool".
+type hostPool struct {
+	name  string
+	hosts int
+	// controlPlane: they are control-plane nodes.
+	controlPlane bool
+	// candidates of them, the first ones, may coordinate.
+	candidates int
+	// policy is what holds on them, in YAML; "": that of the manifests does.
+	policy string
+	// budget is what the policy allows, for the referee.
+	budget int
+}
+
+// spare is a pool of one host that coordinates and has nothing to do.
+var spare = hostPool{name: "spare", hosts: 1, candidates: 1, budget: 1}
+
+// Policies of pools that several tests have.
+const (
+	// web rolls one node at a time, and waits for the hook check before each reboot; webUnhooked does not wait.
+	web = `{priority: 10, nodeSelector: {matchLabels: {pool: web}}, rollout: {maxUnavailable: 1, settle: 0s},
+		hooks: {beforeReboot: [{name: check}]}}`
+	webUnhooked = `{priority: 10, nodeSelector: {matchLabels: {pool: web}}, rollout: {maxUnavailable: 1, settle: 0s}}`
+	db          = `{priority: 20, nodeSelector: {matchLabels: {pool: db}}, rollout: {maxUnavailable: 1, settle: 0s}}`
+)
+
+// severalPlay starts a fleet of these pools, of which so many nodes may be disturbed at once. Its hosts are node-1, node-2 and so on,
+// in the order of the pools.
+func severalPlay(t *testing.T, budget int, pools ...hostPool) *severalScene {
+	t.Helper()
+	o := rig.Options{
+		Policies: map[string]string{},
+		Budget:   budget,
+		OnEvent:  func(line string) { t.Log(line) },
+		Fleet: simhost.FleetOptions{Host: simhost.Options{Binary: binary, RestartDelay: 300 * time.Millisecond, Config: func(c simhost.Config) {
+			// A busy machine must not end the term, which may turn a node back: it has other tests.
+			for key, d := range map[string]time.Duration{"duration": 60 * time.Second, "renew_deadline": 40 * time.Second} {
+				c.Set("lease", key, d)
+			}
+		}}},
+	}
+	var of []*hostPool // by host
+	var candidate []bool
+	for i := range pools {
+		p := &pools[i]
+		for k := range p.hosts {
+			of, candidate = append(of, p), append(candidate, k < p.candidates)
+		}
+		o.PolicyBudgets = append(o.PolicyBudgets, referee.PolicyBudget{Policy: p.name, Labels: map[string]string{"pool": p.name}, Budget: p.budget})
+		if p.policy != "" {
+			o.Policies[p.name] = p.policy
+		}
+	}
+	o.Fleet.Hosts = len(of)
+	o.Fleet.Each = func(i int, o *simhost.Options) {
+		o.Labels = map[string]string{"pool": of[i].name}
+		o.ControlPlane, o.Coordinator = of[i].controlPlane, candidate[i]
+	}
+	return severalStart(t, o)
+}
+
+// severalStart starts a rig; the referee's verdict is heard at the test's end, and its policies are removed.
+func severalStart(t *testing.T, o rig.Options) *severalScene {
+	t.Helper()
+	cp := pool.Take(t)
+	t.Cleanup(func() {
+		// Not t.Context(), which ends before the clean-up.
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		defer cancel()
+		for name := range o.Policies {
+			if err := cp.DeletePolicy(ctx, name); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	r, err := rig.Start(context.Background(), cp, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Verdict(t) })
+	return newScene(t, r)
+}

@@ -1,0 +1,210 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+// left names what is left of our keys on a Node, apart from held and the information labels.
+func left(n *turn.Node) string {
+	var keys []string
+	has := func(is bool, key string) {
+		if is {
+			keys = append(keys, key)
+		}
+	}
+	has(n.State != v1alpha1.StateAbsent, "state")
+	has(n.Wants != "", "wants")
+	has(n.RawHost != "", "host")
+	has(n.Ack != v1alpha1.Ack{}, "ack")
+	has(n.Turn != "", "turn")
+	has(n.Grant != nil, "grant")
+	has(n.Last != nil, "last")
+	has(n.Mark, "the mark")
+	if len(keys) == 0 {
+		return ""
+	}
+	return fmt.Sprint(keys)
+}
+
+// writes collects what is written to a Node from now on. What it returns ends that, and returns the versions of the Node in
+// which a key of ours differs from the version before. A person's keys do not count.
+func (s *scene) writes(name string) func() []turn.Node {
+	s.t.Helper()
+	nodes := s.ControlPlane.Client().CoreV1().Nodes()
+	obj, err := nodes.Get(s.within(soon), name, metav1.GetOptions{})
+	s.must(err)
+	w, err := nodes.Watch(s.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: obj.ResourceVersion})
+	s.must(err)
+	return func() []turn.Node {
+		s.t.Helper()
+		defer w.Stop()
+		end := s.now(name).ResourceVersion
+		ours := func(o *corev1.Node) v1alpha1.Keys {
+			k := v1alpha1.ReadKeys(o.Labels, o.Annotations)
+			k.Paused, k.Detached, k.Managed = nil, nil, nil
+			return k
+		}
+		var all []turn.Node
+		for before := obj; before.ResourceVersion != end; {
+			select {
+			case e, ok := <-w.ResultChan():
+				now, is := e.Object.(*corev1.Node)
+				if !ok || !is {
+					s.t.Fatalf("the watch of %s ended with %+v", name, e.Object)
+				}
+				if !reflect.DeepEqual(ours(before), ours(now)) {
+					all = append(all, turn.FromNode(now))
+				}
+				before = now
+			case <-s.within(soon).Done():
+				s.t.Fatalf("the watch does not show %s as it is now", name)
+			}
+		}
+		return all
+	}
+}
+
+// hostUpdates is where the HostUpdates are.
+func (s *scene) hostUpdates() dynamic.ResourceInterface {
+	s.t.Helper()
+	client, err := dynamic.NewForConfig(s.ControlPlane.AdminConfig())
+	s.must(err)
+	return client.Resource(v1alpha1.HostUpdateResource)
+}
+
+// hostUpdate returns the version of the node's HostUpdate.
+func (s *scene) hostUpdate(name string) string {
+	s.t.Helper()
+	u, err := s.hostUpdates().Get(s.within(soon), name, metav1.GetOptions{})
+	s.must(err)
+	return u.GetResourceVersion()
+}
+
+// TestReleased takes a node out of lockkeeper's care in each of the ways. One write releases it: it has no key of ours after
+// that, except held and the information labels. While it is out, nothing is written to it, although an update is staged there,
+// its host's process starts again and another leader begins its term. When it is back, held is gone, and it takes its turn.
+func TestReleased(t *testing.T) {
+	t.Parallel()
+	const name = "node-3"
+	detach := func(value any) func(*scene) {
+		return func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, value) }
+	}
+	manage := func(value any) func(*scene) { return func(s *scene) { s.label(name, v1alpha1.LabelManaged, value) } }
+	file := func(managed bool) func(*scene) {
+		return func(s *scene) {
+			s.must(s.host(name).Configure(func(c simhost.Config) { c.Set("", "managed_by_default", managed) }))
+			s.must(s.host(name).Signal(syscall.SIGHUP))
+		}
+	}
+	for _, c := range []struct {
+		name      string
+		held      v1alpha1.Reason
+		out, back func(s *scene)
+		// inTurn: it drains. dead: its host's process is killed before, and starts again after the node is back.
+		inTurn, dead bool
+		// writes are at most how many there are until it is out: its host's file takes it out by a write of the host.
+		writes int
+	}{
+		{"detached in idle", v1alpha1.ReasonDetached, detach(`{"reason":"sold","by":"ann"}`), detach(nil), false, false, 1},
+		{"managed=false in idle", v1alpha1.ReasonUnmanaged, manage("false"), manage(nil), false, false, 1},
+		{"managed=false in idle, and its host is dead", v1alpha1.ReasonUnmanaged, manage("false"), manage(nil), false, true, 1},
+		{"its host's file", v1alpha1.ReasonUnmanaged, file(false), file(true), false, false, 2},
+		{"detached with force in its turn, and its host is dead", v1alpha1.ReasonDetached, detach(`{"reason":"scrapped","force":true}`), detach(nil), true, true, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := play(t, 3, 2, "rollout: {settle: 1s}", quick)
+			eventually(s, "its HostUpdate", func(ctx context.Context) (bool, error) {
+				_, err := s.hostUpdates().Get(ctx, name, metav1.GetOptions{})
+				return err == nil, err
+			})
+			s.forget(name)
+			h := s.host(name)
+			var budget *blockade
+			if c.inTurn {
+				budget = s.block(name)
+				s.stage(name)
+				s.commits(name, v1alpha1.StateDraining)
+				s.says(name, "1 pods to go", soon)
+			}
+			if c.dead {
+				h.Kill()
+				h.StopLockkeeper() // or it would start again by itself
+			}
+			writes := s.writes(name)
+			info := s.now(name).Info
+			if info[v1alpha1.LabelOSVersion] == "" {
+				t.Fatalf("no information labels: %v", info)
+			}
+			c.out(s)
+			n := s.until(name, soon, "to be out of lockkeeper's care", func(n *turn.Node) bool { return n.State == v1alpha1.StateAbsent })
+			if left := left(n); left != "" || n.Held != c.held || !maps.Equal(n.Info, info) {
+				t.Errorf("released, it is held %q, has %s and %v; expected held=%s, nothing, and %v", n.Held, left, n.Info, c.held, info)
+			}
+			if n.Unschedulable != c.inTurn {
+				t.Errorf("it is unschedulable: %t, expected %t", n.Unschedulable, c.inTurn)
+			}
+			released := n
+
+			// What would make a host or a leader write.
+			if !c.inTurn {
+				s.stage(name)
+			}
+			if !c.dead {
+				h.StopLockkeeper()
+				s.must(h.StartLockkeeper())
+				s.says(name, string(c.held), soon)
+			}
+			update := s.hostUpdate(name) // no process runs that knew the node before it was released
+			leader, epoch := s.leader(), s.epoch()
+			leader.StopLockkeeper()
+			eventually(s, "another term to begin", func(context.Context) (bool, error) { e := s.epoch(); return e != "" && e != epoch, nil })
+			s.must(leader.StartLockkeeper())
+			s.annotate("node-1", v1alpha1.AnnotationPaused, "has the new leader decide")
+			s.until("node-1", soon, "to be paused", func(n *turn.Node) bool { return n.State == v1alpha1.StatePaused })
+			s.annotate("node-1", v1alpha1.AnnotationPaused, nil)
+			s.until("node-1", soon, "to be idle", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })
+
+			all := writes()
+			if len(all) == 0 || len(all) > c.writes || !reflect.DeepEqual(all[len(all)-1].Keys, released.Keys) {
+				t.Errorf("%d writes, expected at most %d, of which the last one releases the node:", len(all), c.writes)
+				for i := range all {
+					t.Logf("%+v", all[i].Keys)
+				}
+			}
+
+			if now := s.hostUpdate(name); now != update {
+				t.Errorf("its HostUpdate was written: version %s became %s", update, now)
+			}
+			if budget != nil {
+				budget.lift()
+			}
+			c.back(s)
+			if c.dead {
+				if c.held == v1alpha1.ReasonDetached {
+					// No word of the host is needed to see that it is not detached any more.
+					s.until(name, soon, "not to be held", func(n *turn.Node) bool { return n.Held == "" })
+				}
+				s.must(h.StartLockkeeper())
+			}
+			s.updated(name)
+			s.reboots(name, 1)
+			if n := s.now(name); n.Held != "" || n.Unschedulable != c.inTurn {
+				t.Errorf("back, it is held %q, unschedulable %t", n.Held, n.Unschedulable)
+			}
+		})
+	}
+}

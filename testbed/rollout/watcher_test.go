@@ -1,0 +1,185 @@
+package rollout
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// watcher follows all Nodes: it plays the authors of hooks, who confirm each stage at once unless the test keeps them from it,
+// and remembers through which states each node went.
+type watcher struct {
+	confirm func(node, hook, turn string)
+
+	mu     sync.Mutex
+	nodes  map[string]*turn.Node
+	kept   map[string]bool
+	states map[string][]v1alpha1.State
+	marks  map[string]int // how often the mark came
+	frozen map[string]int // how often a turn's clock was stopped
+}
+
+func (s *scene) watch() *watcher {
+	w := &watcher{
+		nodes: map[string]*turn.Node{}, kept: map[string]bool{}, states: map[string][]v1alpha1.State{},
+		marks: map[string]int{}, frozen: map[string]int{},
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
+	client := s.ControlPlane.Client()
+	var running sync.WaitGroup
+	w.confirm = func(node, hook, turn string) {
+		running.Go(func() {
+			body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+				"annotations": map[string]string{v1alpha1.HookAnnotation(hook): turn}}})
+			// Until it is there: an API server that is away for a while must not leave a stage waiting indefinitely.
+			for err == nil && ctx.Err() == nil {
+				_, err := client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "hook-" + hook})
+				if err == nil || apierrors.IsNotFound(err) {
+					return
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(lookEvery):
+				}
+			}
+		})
+	}
+	informer := cache.NewSharedIndexInformer(
+		cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.Everything()), &corev1.Node{}, 0, cache.Indexers{})
+	take := func(obj any) {
+		if o, ok := obj.(*corev1.Node); ok && s.Fleet.Host(o.Name) != nil {
+			n := turn.FromNode(o)
+			w.take(&n)
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: take, UpdateFunc: func(_, obj any) { take(obj) },
+	})
+	s.must(err)
+	running.Go(func() { informer.RunWithContext(ctx) })
+	s.t.Cleanup(func() { cancel(); running.Wait() })
+	if !cache.WaitForCacheSync(s.within(soon).Done(), informer.HasSynced) {
+		s.t.Fatal("waiting for the first list of Nodes: it did not come")
+	}
+	return w
+}
+
+func (w *watcher) take(n *turn.Node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before := w.nodes[n.Name]
+	w.nodes[n.Name] = n
+	if states := w.states[n.Name]; len(states) == 0 || states[len(states)-1] != n.State {
+		w.states[n.Name] = append(states, n.State)
+	}
+	if before != nil && !before.Mark && n.Mark {
+		w.marks[n.Name]++
+	}
+	if g := n.Grant; g != nil && g.PausedSince != nil && (before == nil || before.Grant == nil || before.Grant.PausedSince == nil) {
+		w.frozen[n.Name]++
+	}
+	w.confirmAll(n)
+}
+
+// confirmAll confirms what the node waits for; mu is held.
+func (w *watcher) confirmAll(n *turn.Node) {
+	if !n.Ours() {
+		return
+	}
+	for _, h := range n.Grant.Terms.Hooks(n.State) {
+		if n.Hooks[h.Name] != n.Turn && !w.kept[h.Name] {
+			w.confirm(n.Name, h.Name, n.Turn)
+		}
+	}
+}
+
+// keep has a hook's author confirm nothing until release.
+func (w *watcher) keep(hook string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.kept[hook] = true
+}
+
+func (w *watcher) release(hook string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.kept, hook)
+	for _, n := range w.nodes {
+		w.confirmAll(n)
+	}
+}
+
+// caughtUp waits until the watcher has seen the Node as it is now: what it remembers may be a moment old.
+func (s *scene) caughtUp(name string) {
+	s.t.Helper()
+	version := func(n *turn.Node) uint64 {
+		v, err := strconv.ParseUint(n.ResourceVersion, 10, 64)
+		s.must(err)
+		return v
+	}
+	now := version(s.now(name))
+	eventually(s, "the watcher to see "+name+" as it is", func(context.Context) (bool, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		n := s.nodes[name]
+		return n != nil && version(n) >= now, nil
+	})
+}
+
+// path is through which states the node went so far.
+func (s *scene) path(name string) []v1alpha1.State {
+	s.t.Helper()
+	s.caughtUp(name)
+	return s.watcher.path(name)
+}
+
+// marked is how often the mark came to the node so far.
+func (s *scene) marked(name string) int {
+	s.t.Helper()
+	s.caughtUp(name)
+	return s.watcher.marked(name)
+}
+
+func (w *watcher) path(name string) []v1alpha1.State {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.states[name])
+}
+
+// forget begins the node's path and marks anew.
+func (w *watcher) forget(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.states[name], w.marks[name], w.frozen[name] = nil, 0, 0
+}
+
+func (w *watcher) marked(name string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.marks[name]
+}
+
+func (w *watcher) froze(name string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.frozen[name]
+}
+
+// hookConfirmed looks for a hook's confirmation.
+func hookConfirmed(s *scene, name, hook, turn string) func(context.Context) (bool, error) {
+	return func(context.Context) (bool, error) { return s.now(name).Hooks[hook] == turn, nil }
+}

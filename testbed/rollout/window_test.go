@@ -1,0 +1,131 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+// writeWindow gives a host a window in a drop-in, which it reads at its next start or at SIGHUP. One that is closed was open
+// for ten minutes half a day ago.
+func (s *scene) writeWindow(name string, open bool) {
+	s.t.Helper()
+	start, lasts := time.Now().UTC().Add(-12*time.Hour), "10m"
+	if open {
+		start, lasts = time.Now().UTC().Add(-time.Hour), "12h"
+	}
+	dir := filepath.Join(filepath.Dir(s.host(name).ConfigPath()), "config.d")
+	s.must(os.MkdirAll(dir, 0o700))
+	text := fmt.Sprintf("[[window]]\nstart = \"%s\"\nduration = \"%s\"\n", start.Format("15:04"), lasts)
+	s.must(os.WriteFile(filepath.Join(dir, "window.toml"), []byte(text), 0o600))
+}
+
+// window has a host read its window anew, and waits until it says so.
+func (s *scene) window(name string, open bool) {
+	s.t.Helper()
+	s.writeWindow(name, open)
+	s.must(s.host(name).Signal(syscall.SIGHUP))
+	var veto v1alpha1.Reason
+	if !open {
+		veto = v1alpha1.ReasonWindow
+	}
+	s.until(name, soon, fmt.Sprintf("to have the veto %q", veto), func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == veto })
+}
+
+// TestWindowOfTheHost has the window of a host's own file closed before its turn, and again in the middle of its drain. The
+// pods still leave, and the host reboots only when a window is open; that one closes on the reboot does not keep the node
+// from being given back.
+func TestWindowOfTheHost(t *testing.T) {
+	t.Parallel()
+	const name = "node-2"
+	s := play(t, 2, 1, "rollout: {settle: 1s}", quick)
+	const waits = "Window (until a window of this host opens, on "
+	s.window(name, false)
+	s.stage(name)
+	s.held(name, v1alpha1.ReasonWindow)
+	s.says(name, waits, soon)
+	budget := s.block(name)
+	s.window(name, true)
+	s.commits(name, v1alpha1.StateDraining)
+	s.window(name, false)
+	budget.lift()
+	s.reaches(name, v1alpha1.StateRebooting)
+	s.says(name, waits, soon)
+	for range 3 {
+		s.alive(name)
+	}
+	if n := s.now(name); n.Committed() || !n.Unschedulable || n.State != v1alpha1.StateRebooting {
+		t.Errorf("while its window is closed it is %s, committed %t, unschedulable %t", n.State, n.Committed(), n.Unschedulable)
+	}
+	s.reboots(name, 0)
+	unblock := s.host(name).Logind().Hold(blocker)
+	s.window(name, true)
+	s.writeWindow(name, false) // for the next boot
+	unblock()
+	s.updated(name)
+	s.schedulable(name)
+	s.reboots(name, 1)
+	s.until(name, soon, "to have the window's veto", func(n *turn.Node) bool { return n.Host.Veto == v1alpha1.ReasonWindow })
+}
+
+// gates plays a Prometheus: what a query returns is in its text. That a real one is understood is shown by TestGate.
+func gates(t *testing.T) (url string, asked func(expr string) int) {
+	t.Helper()
+	var mu sync.Mutex
+	var all []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		all = append(all, r.FormValue("query"))
+		mu.Unlock()
+		result := `{"metric":{"__name__":"errors"},"value":[1,"7"]}`
+		if r.FormValue("query") == "nothing" {
+			result = ""
+		}
+		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[%s]}}`, result)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, func(expr string) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(slices.DeleteFunc(slices.Clone(all), func(q string) bool { return q != expr }))
+	}
+}
+
+// TestGate has a policy whose gate is closed, and then one whose gate is open. Nobody asks before somebody wants something.
+func TestGate(t *testing.T) {
+	t.Parallel()
+	const name = "node-2"
+	url, asked := gates(t)
+	policy := func(query string) string {
+		return "rollout: {settle: 1s, gates: [{name: calm, query: " + query + "}]}"
+	}
+	s := play(t, 2, 1, policy("errors"), config("coordinator", "prometheus_url", url))
+	if n := asked("errors"); n != 0 {
+		t.Errorf("it was asked %d times although nobody wants anything", n)
+	}
+	s.stage(name)
+	s.held(name, v1alpha1.ReasonGateClosed)
+	eventually(s, "the gate's query", func(context.Context) (bool, error) { return asked("errors") > 0, nil })
+	s.alive("node-1") // the answer has been decided by
+	s.held(name, v1alpha1.ReasonGateClosed)
+	s.reboots(name, 0)
+	_, err := s.ControlPlane.ApplyPolicy(s.within(soon), controlplane.TestPolicy, policy("nothing"))
+	s.must(err)
+	s.updated(name)
+	s.reboots(name, 1)
+	if asked("nothing") == 0 {
+		t.Error("its other query was never asked")
+	}
+}

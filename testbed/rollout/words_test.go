@@ -1,0 +1,86 @@
+package rollout
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// tells waits until the status of the policy, as it is now, says so; see describe. It returns that policy.
+func (s *severalScene) tells(name, want string) (found v1alpha1.DisruptionPolicy) {
+	s.t.Helper()
+	s.eventually("policy "+name+" to say\n"+want, func(ctx context.Context) (bool, string) {
+		obj, err := s.dynamic.Resource(v1alpha1.PolicyResource).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		text, err := obj.MarshalJSON()
+		s.must(err)
+		found = v1alpha1.DisruptionPolicy{}
+		s.must(json.Unmarshal(text, &found))
+		got := describe(&found)
+		return got == want, got
+	})
+	return found
+}
+
+// describe is a policy's status in a line: its counts, and each condition with its reason.
+func describe(p *v1alpha1.DisruptionPolicy) string {
+	if p.Status.ObservedGeneration != p.Generation {
+		return fmt.Sprintf("generation %d, the status is of %d", p.Generation, p.Status.ObservedGeneration)
+	}
+	n := p.Status.Nodes
+	words := []string{fmt.Sprintf("selected %d, up to date %d, wanting %d, in turn %d, unavailable %d, failed %d, allowed %d",
+		n.Selected, n.UpToDate, n.Wanting, n.InTurn, n.Unavailable, n.Failed, n.Allowed)}
+	for _, c := range p.Status.Conditions {
+		words = append(words, fmt.Sprintf("%s %s %s", c.Type, c.Status, c.Reason))
+	}
+	return strings.Join(words, "; ")
+}
+
+// shows waits until `kubectl get disruptionpolicies` shows the policy so, each column as Name=value; with wide, what -o wide
+// adds. The age, which passes, is not among it.
+func (s *severalScene) shows(name, want, wide string) {
+	s.t.Helper()
+	config := s.ControlPlane.AdminConfig()
+	config.GroupVersion, config.APIPath, config.QPS = &v1alpha1.GroupVersion, "/apis", -1
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	s.must(err)
+	s.eventually("kubectl to show\n"+want+"\n"+wide, func(ctx context.Context) (bool, string) {
+		text, err := client.Get().Resource(v1alpha1.PolicyResource.Resource).
+			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(ctx).Raw()
+		if err != nil {
+			return false, err.Error()
+		}
+		var table metav1.Table
+		s.must(json.Unmarshal(text, &table))
+		got, more := row(&table, name)
+		return got == want && more == wide, got + "\n" + more
+	})
+}
+
+// row is what a table shows of one object, and what it shows with -o wide beside that.
+func row(table *metav1.Table, name string) (shown, wide string) {
+	for _, r := range table.Rows {
+		if len(r.Cells) == 0 || r.Cells[0] != name {
+			continue
+		}
+		var cells [2][]string
+		for i, c := range table.ColumnDefinitions {
+			if c.Name != "Age" {
+				k := min(c.Priority, 1)
+				cells[k] = append(cells[k], fmt.Sprintf("%s=%v", c.Name, r.Cells[i]))
+			}
+		}
+		return strings.Join(cells[0], " "), strings.Join(cells[1], " ")
+	}
+	return fmt.Sprintf("no row for %s among %d", name, len(table.Rows)), ""
+}

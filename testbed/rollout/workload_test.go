@@ -1,0 +1,132 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
+
+var workloads atomic.Int64
+
+// A blockade is a workload of one pod that can run on one node only, with a PodDisruptionBudget that lets nobody evict it.
+type blockade struct {
+	s               *scene
+	node, namespace string
+}
+
+// block puts a blockade on a node and waits until its pod runs.
+func (s *scene) block(node string) *blockade {
+	s.t.Helper()
+	b := &blockade{s: s, node: node, namespace: fmt.Sprintf("rollout-%d", workloads.Add(1))}
+	none := intstr.FromInt32(0)
+	s.must(s.ControlPlane.CreateWorkload(s.within(soon), controlplane.Workload{
+		Namespace: b.namespace, Name: "db", Replicas: 1, MaxUnavailable: &none,
+		NodeSelector: map[string]string{corev1.LabelHostname: node},
+	}))
+	s.t.Cleanup(b.remove)
+	s.must(s.ControlPlane.WaitWorkload(s.within(soon), b.namespace, "db"))
+	return b
+}
+
+// lift lets the pod be evicted, and returns when the disruption controller has seen that. (A drain may have taken the pod by
+// then, so the budget's figures tell nothing.)
+func (b *blockade) lift() {
+	b.s.t.Helper()
+	budgets := b.s.ControlPlane.Client().PolicyV1().PodDisruptionBudgets(b.namespace)
+	_, err := budgets.Patch(b.s.within(soon), "db", types.MergePatchType, []byte(`{"spec":{"maxUnavailable":1}}`), metav1.PatchOptions{})
+	b.s.must(err)
+	eventually(b.s, "the disruption controller to see the new budget", func(ctx context.Context) (bool, error) {
+		p, err := budgets.Get(ctx, "db", metav1.GetOptions{})
+		return err == nil && p.Status.ObservedGeneration == p.Generation, err
+	})
+}
+
+// bait puts a pod on the node that nothing protects: an eviction that goes on takes it at once, while one of the blocked pod
+// is tried ever more seldom.
+func (b *blockade) bait() {
+	b.s.t.Helper()
+	_, err := b.s.ControlPlane.Client().CoreV1().Pods(b.namespace).Create(b.s.within(soon), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "bait"},
+		Spec:       corev1.PodSpec{NodeName: b.node, Containers: []corev1.Container{{Name: "app", Image: "example.invalid/app"}}},
+	}, metav1.CreateOptions{})
+	b.s.must(err)
+	_, err = b.s.ControlPlane.WaitPods(b.s.within(soon), b.namespace, "", "to have the bait run", func(pods []*corev1.Pod) bool {
+		return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Name == "bait" && controlplane.PodReady(p) })
+	})
+	b.s.must(err)
+}
+
+// describe tells how the budget and the pods are, for a log.
+func (b *blockade) describe() string {
+	ctx := b.s.within(soon)
+	p, err := b.s.ControlPlane.Client().PolicyV1().PodDisruptionBudgets(b.namespace).Get(ctx, "db", metav1.GetOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "budget: %d healthy of %d, %d may go, %v being disrupted;", p.Status.CurrentHealthy, p.Status.ExpectedPods,
+		p.Status.DisruptionsAllowed, p.Status.DisruptedPods)
+	pods, err := b.s.ControlPlane.Client().CoreV1().Pods(b.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	for _, p := range pods.Items {
+		fmt.Fprintf(&text, " %s on %q %s ready=%t deleted=%v;", p.Name, p.Spec.NodeName, p.Status.Phase, controlplane.PodReady(&p), p.DeletionTimestamp)
+	}
+	return text.String()
+}
+
+// remove takes the workload away before the next test's nodes come: they have the same names.
+func (b *blockade) remove() {
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	client, now := b.s.ControlPlane.Client(), int64(0)
+	_, err := client.AppsV1().Deployments(b.namespace).Patch(ctx, "db", types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
+	if err == nil {
+		_, err = b.s.ControlPlane.WaitPods(ctx, b.namespace, "", "to be gone", func(pods []*corev1.Pod) bool {
+			for _, p := range pods {
+				// A node that is down has nobody to end its pods.
+				_ = client.CoreV1().Pods(b.namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+			}
+			return len(pods) == 0
+		})
+	}
+	if err == nil {
+		err = client.CoreV1().Namespaces().Delete(ctx, b.namespace, metav1.DeleteOptions{})
+	}
+	if err != nil {
+		b.s.t.Errorf("removing the workload %s: %v", b.namespace, err)
+	}
+}
+
+// lookEvery is how often something is looked at that nobody can wait for.
+const lookEvery = 50 * time.Millisecond
+
+// eventually looks until cond holds; the test ends if it does not soon. An error is only told with that.
+func eventually(s *scene, what string, cond func(context.Context) (bool, error)) {
+	s.t.Helper()
+	ctx := s.within(soon)
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		ok, err := cond(ctx)
+		if ok {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			s.t.Fatalf("waiting for %s: %v (last: %v)", what, context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package turns
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
+	"lockkeeper.dev/lockkeeper/testbed/hookauthor"
+	"lockkeeper.dev/lockkeeper/testbed/referee"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
+	"lockkeeper.dev/lockkeeper/testbed/simhost"
+)
+
+var (
+	cp     *controlplane.ControlPlane
+	binary string
+)
+
+func TestMain(m *testing.M) {
+	flag.Set("test.parallel", "100") // see atOnce
+	flag.Parse()
+	var err error
+	if binary, err = simhost.BuildLockkeeperRace(context.Background(), os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(controlplane.RunTests(complete{m}, controlplane.Options{}, func(c *controlplane.ControlPlane) { cp = c }))
+}
+
+// atOnce is how many scenes are played at once: they mostly wait, for files to settle or for their hosts to boot. Gates come on top,
+// because one is asked every half minute.
+const atOnce = 12
+
+// sceneLabel on a Node names the scene that it is for.
+const sceneLabel = "turns"
+
+// costs is a policy of the owners of some files: it says what their changes cost, on all scenes' hosts, and decides nothing
+// else, since each scene has a policy of a higher priority.
+const costs = `
+priority: -10
+nodeSelector: {matchExpressions: [{key: turns, operator: Exists}]}
+rules:
+- {source: File, path: /etc/app.conf, actions: [{type: Restart, unit: app.service}]}
+- {source: File, path: /etc/db.conf, actions: [{type: Drain}, {type: Restart, unit: db.service}]}
+`
+
+// TestTurns plays all scenes.
+func TestTurns(t *testing.T) {
+	w := &world{prom: newPrometheus(t), told: map[string][]string{}, binary: binary, nodes: follow(t)}
+	// Not t.Context(), which ends before the clean-up hears the verdict.
+	ctx := context.Background()
+	must(t, cp.ApplyLockkeeper(ctx))
+	_, err := cp.ApplyPolicy(ctx, "costs", costs)
+	must(t, err)
+	scenes := map[string]func(*scene){}
+	for _, some := range []map[string]func(*scene){gates, windows, hooks, changes, taken, published, conditions, wants()} {
+		maps.Copy(scenes, some)
+	}
+	var budgets []referee.PolicyBudget
+	for name := range scenes {
+		b := referee.PolicyBudget{Policy: name, Labels: map[string]string{sceneLabel: name}, Budget: 1}
+		if gates[name] != nil || windows[name] != nil {
+			b.Budget = 3 // 100 % of its hosts: it is not the budget that keeps any of them
+		}
+		budgets = append(budgets, b)
+	}
+	// Behind a proxy, so that its requests are counted.
+	config, err := cp.CoordinatorConfig()
+	must(t, err)
+	w.coordinator, err = faultproxy.Start(faultproxy.Options{Name: "coordinator", Config: config, Dir: t.TempDir()})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := w.coordinator.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.Rig, err = rig.Start(ctx, cp, rig.Options{
+		Policy: "{nodeSelector: {matchLabels: {turns: nobody}}}",
+		Budget: 100, PolicyBudgets: budgets,
+		OnEvent: w.hear,
+		Fleet: simhost.FleetOptions{Hosts: 1, Coordinators: 1, Prefix: "lead-", Host: simhost.Options{
+			Binary: binary, RestartDelay: time.Second, CoordinatorKubeconfig: w.coordinator.Kubeconfig(), Config: func(c simhost.Config) {
+				c.Set("coordinator", "prometheus_url", w.prom.URL)
+				c.Set("metrics", "listen", "127.0.0.1:0")
+				// A busy machine must not end the term: it has other tests.
+				for key, d := range map[string]time.Duration{"duration": 60 * time.Second, "renew_deadline": 40 * time.Second} {
+					c.Set("lease", key, d)
+				}
+			},
+		}},
+	})
+	must(t, err)
+	w.start, w.leader = w.StartHost, w.Fleet.Hosts[0]
+	t.Cleanup(func() {
+		report, err := w.Close()
+		if err != nil {
+			t.Errorf("%v\n%s", err, w.Fleet.Hosts[0].LogTail(60))
+		}
+		t.Log(report.String())
+	})
+	w.authors, err = hookauthor.Start(cp.Client(), func(text string) { t.Log(text) })
+	must(t, err)
+	t.Cleanup(w.authors.Close)
+	slots := make(chan struct{}, atOnce)
+	for name, play := range scenes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if gates[name] == nil {
+				slots <- struct{}{}
+				t.Cleanup(func() { <-slots })
+			}
+			play(&scene{t: t, name: name, world: w})
+		})
+	}
+}
+
+// world is what the scenes share.
+type world struct {
+	*rig.Rig
+	prom    *prometheus
+	authors *hookauthor.Authors
+	// coordinator is the way of the coordinator's requests.
+	coordinator *faultproxy.Proxy
+	binary      string // that the scenes' hosts run
+	start       func(context.Context, simhost.Options) (*simhost.Host, error)
+	leader      *simhost.Host
+	nodes       *versions
+
+	mu   sync.Mutex
+	told map[string][]string // what the referee has told, by node
+}
+
+// hear takes a line of the referee's: the time, the node, what happened to it.
+func (w *world) hear(line string) {
+	_, rest, _ := strings.Cut(line, " ")
+	name, text, _ := strings.Cut(rest, " ")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told[name] = append(w.told[name], strings.TrimSpace(text))
+}
+
+// of is what the referee has told of a node so far.
+func (w *world) of(name string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.told[name])
+}
+
+// prometheus answers as one: a query that is closed returns a series, any other one nothing. That a real one is understood is
+// package rollout's to show.
+type prometheus struct {
+	*httptest.Server
+	mu     sync.Mutex
+	closed map[string]bool
+}
+
+func newPrometheus(t *testing.T) *prometheus {
+	p := &prometheus{closed: map[string]bool{}}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		result := ""
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.closed[r.FormValue("query")] {
+			result = `{"metric":{"__name__":"errors","shard":"a"},"value":[1,"7"]}`
+		}
+		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[%s]}}`, result)
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+// shut has the query return something, or nothing.
+func (p *prometheus) shut(query string, closed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed[query] = closed
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
