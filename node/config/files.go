@@ -14,7 +14,7 @@ import (
 
 const (
 	maxFile  = 64 << 10 // bytes of one file
-	maxFiles = 256       // drop-ins
+	maxFiles = 256      // drop-ins
 )
 
 // layout is where the host's file and its drop-ins are.
