@@ -1,6 +1,8 @@
 package step
 
 import (
+	"time"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -140,6 +142,9 @@ type Health struct {
 type Lease struct {
 	Exists bool
 	Holder string
+	// Renewed is when the holder renewed it last, and Duration for how long that is valid.
+	Renewed  time.Time
+	Duration time.Duration
 	// Stopped reports whether the emergency stop is set. StopText is its reason.
 	Stopped  bool
 	StopText string

@@ -1,0 +1,77 @@
+package step
+
+import (
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// unreadFor is for how long the policies cannot be read, although Nodes can, before the
+// host publishes a veto. At most a minute lies between two lists. So after an outage of the
+// whole API server the policies are read again before that, and a fleet does not write that
+// they were not.
+const unreadFor = 90 * time.Second
+
+// Policies is what a host knows of the cluster's policies.
+type Policies struct {
+	// Listed is set once they were read. Error is why they cannot be read now, or "".
+	Listed bool
+	Error  string
+	// Match is what they say of this node; see [PolicyMemory.Match].
+	Match policy.Match
+	// Unread is why nothing may be committed by Match, or "": the policies cannot be read
+	// now, so a change may cost something else by now. UnreadLasts is set if no turn may
+	// begin either.
+	Unread      string
+	UnreadLasts bool
+}
+
+// PolicyMemory is what a host remembers of the policies from one observation to the next.
+// The zero value remembers nothing.
+type PolicyMemory struct {
+	valid       *policy.Match
+	unreadSince time.Time // zero while they can be read, and while Nodes cannot
+}
+
+// Match returns by which policies the host plans: by m, which is what they say of its node
+// now, or, while that is not valid, by the last ones that were. Policies that become
+// invalid or are deleted change no plan, and the coordinator grants nothing by them.
+func (p *PolicyMemory) Match(m policy.Match) policy.Match {
+	switch {
+	case m.Reason == "":
+		p.valid = &m
+	case p.valid != nil:
+		return *p.valid
+	}
+	return m
+}
+
+// Unread returns the values of [Policies]. problem is why the policies cannot be read now,
+// or "" if they can. refused is set if the API server refuses to let the host read them,
+// and nodesFail if it cannot read Nodes either.
+//
+// A turn may not begin if the API server refuses, because it will refuse again, or if it
+// has returned Nodes for a while, and no policies.
+func (p *PolicyMemory) Unread(problem string, refused, nodesFail bool, now time.Time) (text string, lasts bool) {
+	lasting := func() bool { return !p.unreadSince.IsZero() && now.Sub(p.unreadSince) >= unreadFor }
+	switch {
+	case problem == "":
+		p.unreadSince = time.Time{}
+		return "", false
+	case nodesFail && !lasting():
+		p.unreadSince = time.Time{}
+	case p.unreadSince.IsZero():
+		p.unreadSince = now
+	}
+	return "the policies to be read again: " + problem, refused || lasting()
+}
+
+// Terms returns the terms of the policy that applies to this host, as the host has read it;
+// nil if it has read none that is valid.
+func (p *Policies) Terms() *v1alpha1.Terms {
+	if !p.Listed || p.Match.Policy == nil || p.Match.Reason != "" {
+		return nil
+	}
+	return &p.Match.Policy.Terms
+}
