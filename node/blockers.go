@@ -116,7 +116,7 @@ func (h *Host) blockedBy(o *step.Observation) []v1alpha1.Blocker {
 			all = append(all, blocker(v1alpha1.BlockerInhibitor, "systemd-logind", o.BlockedDetail))
 		}
 	case o.Blocked == v1alpha1.ReasonSessions:
-		for _, s := range h.announced.open {
+		for _, s := range h.sessions {
 			all = append(all, blocker(v1alpha1.BlockerSession, s.User, "logged in on "+cmp.Or(s.TTY, "no terminal")+", and warned of the reboot"))
 		}
 	}

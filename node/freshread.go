@@ -104,7 +104,8 @@ func (h *Host) readCommit(ctx context.Context) error {
 		return hostError{err}
 	}
 	n := turn.FromNode(obj)
-	pods, err := h.drainer(step.EvictionBy(n.Grant, h.ownTerms(&n))).Remaining(ctx)
+	policies := h.readPolicies(&n)
+	pods, err := h.drainer(step.EvictionBy(n.Grant, policies.Terms())).Remaining(ctx)
 	if err != nil {
 		return err
 	}
@@ -129,6 +130,12 @@ func (h *Host) readLease(ctx context.Context) (step.Lease, error) {
 	lease := step.Lease{Exists: true}
 	if l.Spec.HolderIdentity != nil {
 		lease.Holder = *l.Spec.HolderIdentity
+	}
+	if l.Spec.RenewTime != nil {
+		lease.Renewed = l.Spec.RenewTime.Time
+	}
+	if l.Spec.LeaseDurationSeconds != nil {
+		lease.Duration = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
 	}
 	lease.StopText, lease.Stopped = l.Annotations[v1alpha1.AnnotationStop]
 	return lease, nil

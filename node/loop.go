@@ -34,8 +34,8 @@ const (
 func (h *Host) loop(ctx context.Context) error {
 	defer h.hooks.wait()
 	defer h.apply.wait()
-	defer h.leaveCoordinates()
-	defer h.leave()
+	defer h.clearCoordinator()
+	defer h.callOffAtEnd()
 	defer h.drain.stop()
 	for {
 		h.beat.Alive()
@@ -62,10 +62,10 @@ func (h *Host) loop(ctx context.Context) error {
 			if n != nil && n.InTurn() {
 				// Out of a turn the next round is soon enough: thousands of hosts
 				// may have the same windows, and each writes that they have opened.
-				window = h.windows.left(time.Now())
+				window = h.windows.Left(time.Now())
 			}
 			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.minUptime()-h.self.uptime(), window)
-			if soon := h.announced.next(); soon > 0 {
+			if soon := h.announced.Next(time.Now()); soon > 0 {
 				next = min(next, soon)
 			}
 		}
@@ -140,7 +140,7 @@ func (h *Host) round(ctx context.Context) (step.Decision, error) {
 			err = h.write(ctx, &o.Node, d.Write)
 		default:
 			h.announce(&o, d)
-			h.sayCoordinates(&o, d)
+			h.writeCoordinator(&o, d)
 			return d, h.do(ctx, &o, d.Do)
 		}
 		if err != nil {

@@ -128,8 +128,9 @@ func TestFailedWaitsLongerEachTime(t *testing.T) {
 	}
 }
 
-// Another look at the sentinels comes at once after a reload, not after the poll interval, which may be an hour.
-func TestReloadLooksAtOtherSentinels(t *testing.T) {
+// TestReloadReadsOtherSentinels: other sentinels are read at once after a reload, not after
+// the poll interval, which may be an hour.
+func TestReloadReadsOtherSentinels(t *testing.T) {
 	h, _ := newTestHost(t, v1alpha1.StateIdle)
 	must(t, os.MkdirAll(filepath.Join(h.Root, "run"), 0o755))
 	must(t, os.WriteFile(filepath.Join(h.Root, "run/other"), nil, 0o600))
@@ -137,22 +138,21 @@ func TestReloadLooksAtOtherSentinels(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		h.watchSentinels(t.Context())
+		h.sentinels.Run(t.Context())
 	}()
 	t.Cleanup(func() { <-done })
 	seen := func() int {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if !h.looked {
+		present, read := h.sentinels.Present()
+		if !read {
 			return -1
 		}
-		return len(h.changed)
+		return len(present)
 	}
-	until(t, "a first look", func() bool { return seen() == 0 })
+	until(t, "the first read", func() bool { return seen() == 0 })
 	h.Reload(Settings{Sentinels: []string{"/run/other", "/run/dangling", "/run/none"}})
-	until(t, "a look at the other sentinels", func() bool { return seen() == 2 })
+	until(t, "the other sentinels", func() bool { return seen() == 2 })
 	h.Reload(Settings{})
-	until(t, "a look at none", func() bool { return seen() == 0 })
+	until(t, "no sentinels", func() bool { return seen() == 0 })
 }
 
 func until(t *testing.T, what string, cond func() bool) {

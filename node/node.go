@@ -22,6 +22,8 @@ import (
 	"lockkeeper.dev/lockkeeper/drain"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/source"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/watched"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -118,58 +120,50 @@ type Host struct {
 	log  *slog.Logger // the loop's, which comes to know the Node; others use Log
 	self self
 	kick chan struct{}
-	// resight makes watchSentinels look at once.
-	resight chan struct{}
+
+	sentinels *source.Sentinels
+	managers  *source.Managers
 
 	// Everything below belongs to the loop's goroutine, except what mu guards.
-	client      *kube.Client
-	view        *kube.NodeWatch
-	policies    *kube.Policies[policy.Policy]
-	matched     *policy.Match // the last good one; see match
-	unread      unread        // the policies
-	fresh       *freshRead
-	drain       drainRun
-	hooks       *hooks
-	apply       *apply
-	watched     *watched.Watcher
-	rebooted    rebootCall
-	health      healthCheck
-	engineUnit  engineWord
-	announced   announcement
-	windows     openness // as of the last observation
-	logged      transition
-	since       waiting
-	settled     bool                // see resume
-	told        local.Host          // as it was last observed
-	apiFailed   *local.Failure      // as it was last reported, nil while there is none
-	failing     time.Time           // since when the loop has failed, zero while it does not
-	failures    int                 // of the loop, in a row
-	complained  complaint           // what the journal was last told to be wrong
-	blockers    blockers            // since when they have been there
-	inhibitors  []systemd.Inhibitor // those that block a shutdown, as last seen
-	unheard     unheard
-	beat        *systemd.Beat
-	publisher   *publisher
-	conditions  *conditionWriter
-	drainEvents drainEvents
-	events      *eventWriter
+	client       *kube.Client
+	view         *kube.NodeWatch
+	policies     *kube.Policies[policy.Policy]
+	policyMemory step.PolicyMemory
+	fresh        *freshRead
+	drain        drainRun
+	hooks        *hooks
+	apply        *apply
+	watched      *watched.Watcher
+	rebooted     rebootCall
+	health       healthCheck
+	engine       *source.Engine
+	announced    step.Announcement
+	sessions     []systemd.Session // that the reboot waits for, as of the last observation
+	windows      step.Windows      // as of the last observation
+	logged       transition
+	since        waiting
+	settled      bool                // see resume
+	told         local.Host          // as it was last observed
+	apiFailed    *local.Failure      // as it was last reported, nil while there is none
+	failing      time.Time           // since when the loop has failed, zero while it does not
+	failures     int                 // of the loop, in a row
+	complained   complaint           // what the journal was last told to be wrong
+	blockers     blockers            // since when they have been there
+	inhibitors   []systemd.Inhibitor // those that block a shutdown, as last seen
+	leader       step.LeaderCheck
+	beat         *systemd.Beat
+	publisher    *publisher
+	conditions   *conditionWriter
+	drainEvents  drainEvents
+	events       *eventWriter
 
-	coordinatorFile *updateengine.CoordinatorFile
-	uncoordinated   bool // it cannot be written, and that was logged
-
-	lookingAtManagers sync.Mutex // one look at a time, as well
-	lookedAtManagers  sync.Once
-	managersKnown     chan struct{} // closed after the first look, whatever came of it
-
-	looking sync.Mutex // one look at the sentinels at a time: the last one counts
+	coordinatorFile   *updateengine.CoordinatorFile
+	coordinatorFailed bool // it cannot be written, and that was logged
 
 	mu       sync.Mutex
 	name     string // of the Node, "" while it is not known; the loop's goroutine writes it
 	settings Settings
 	shutdown shutdownWord
-	changed  []string // sentinels that are there, as last looked at
-	looked   bool     // sentinels have been looked at
-	managers managersWord
 	progress drain.Progress
 }
 
@@ -195,7 +189,7 @@ func New(o Options) (*Host, error) {
 		o.Log.Warn("cannot read a file that says what this host is; it stays empty in what is published", "err", err)
 	}
 	h := &Host{Options: o, log: o.Log, self: self, settings: o.Settings,
-		kick: make(chan struct{}, 1), resight: make(chan struct{}, 1), managersKnown: make(chan struct{})}
+		kick: make(chan struct{}, 1)}
 	h.publisher = newPublisher(&o, filepath.Join(o.Root, StateDir))
 	h.publisher.firstRead = func() {
 		h.wake()
@@ -206,6 +200,10 @@ func New(o Options) (*Host, error) {
 	})
 	h.conditions = newConditionWriter(o.Log)
 	h.coordinatorFile = updateengine.NewCoordinatorFile(o.Root)
+	sources := source.Options{Root: o.Root, PollInterval: o.PollInterval, Log: o.Log, Changed: h.wake}
+	h.engine = source.NewEngine(o.Engine, o.Units)
+	h.sentinels = source.NewSentinels(sources, o.Settings.Sentinels)
+	h.managers = source.NewManagers(sources, o.Units, h.coordinatorOwner)
 	h.hooks = &hooks{units: o.Units, log: o.Log, wake: h.wake}
 	h.watched = watched.New(watched.Options{Root: o.Root, StateDir: filepath.Join(o.Root, StateDir), BootID: self.bootID,
 		Units: o.Units, Poll: o.PollInterval, Log: o.Log})
@@ -218,10 +216,7 @@ func (h *Host) Reload(s Settings) {
 	h.mu.Lock()
 	h.settings = s
 	h.mu.Unlock()
-	select {
-	case h.resight <- struct{}{}: // there may be other sentinels
-	default:
-	}
+	h.sentinels.SetPaths(s.Sentinels)
 	h.wake()
 }
 
@@ -237,6 +232,10 @@ func (h *Host) wake() {
 // it is stuck: a write that is repeated until it is answered says so itself.
 const loopBound = 3 * time.Minute
 
+// managersBound is how long a start waits for the first read of the other reboot managers,
+// so that the host does not publish a veto right after it has published that there is none.
+const managersBound = 2 * time.Second
+
 // Run runs the host until ctx ends. It waits for whatever is away, the API
 // server and the bus included, and returns only ctx's error.
 func (h *Host) Run(ctx context.Context) error {
@@ -248,11 +247,11 @@ func (h *Host) Run(ctx context.Context) error {
 	if h.Engine != nil {
 		wg.Go(func() { h.Engine.Run(ctx, h.wake) })
 	}
-	wg.Go(func() { h.watchSentinels(ctx) })
+	wg.Go(func() { h.sentinels.Run(ctx) })
 	wg.Go(func() { h.watched.Run(ctx, h.wake) })
 	wg.Go(func() { h.Logind.WatchShutdown(ctx, h.shutdownChanged) })
 	wg.Go(func() { h.watchHooks(ctx) })
-	wg.Go(func() { h.watchManagers(ctx) })
+	wg.Go(func() { h.managers.Run(ctx) })
 	wg.Go(func() { h.publisher.keep(ctx) })
 
 	h.beat = h.Liveness.Beat("node", loopBound)
@@ -270,10 +269,22 @@ func (h *Host) Run(ctx context.Context) error {
 	name := h.name
 	h.conditions.node, h.conditions.write = func() *corev1.Node { return h.view.Get(name) }, h.writeConditions
 	wg.Go(func() { h.conditions.run(ctx) })
-	if err := wait(ctx, h.managersKnown, managersBound); err != nil {
+	if err := wait(ctx, h.managers.Tried(), managersBound); err != nil {
 		return err
 	}
 	return h.loop(ctx)
+}
+
+// coordinatorOwner returns which other program owns coordinator.conf, or "". A host that
+// only observes does not ask, because that means to try its lock.
+func (h *Host) coordinatorOwner() (string, error) {
+	h.mu.Lock()
+	observe := h.settings.Observe
+	h.mu.Unlock()
+	if observe {
+		return "", nil
+	}
+	return h.coordinatorFile.Other()
 }
 
 // Republish has the host's HostUpdate compared again with what is known, because

@@ -2,28 +2,47 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/source"
 	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// jitter is d give or take a tenth, so that hosts do not act in step.
+// jitter returns d, changed by at most a tenth, so that hosts do not act in step.
 func jitter(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
 }
 
-// observe puts together everything that this host knows at this moment.
+// wait waits for a kick or for d, whichever comes first. It returns ctx's error if ctx ends.
+func wait(ctx context.Context, kick <-chan struct{}, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-kick:
+	case <-t.C:
+	}
+	return ctx.Err()
+}
+
+// observe returns everything that this host knows at this moment.
 func (h *Host) observe(ctx context.Context) step.Observation {
 	h.mu.Lock()
 	settings, shutdown, progress := h.settings, h.shutdown, h.progress
 	h.mu.Unlock()
-	h.announced.open = nil
+	h.sessions, h.inhibitors = nil, nil
 
 	o := step.Observation{
 		Self:             h.self.host(h.Version),
@@ -31,32 +50,28 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 		ManagedByDefault: settings.ManagedByDefault,
 		Shutdown:         shutdown.valid(),
 	}
-	var n turn.Node
 	obj := h.view.Get(h.name)
-	if obj != nil {
-		n = turn.FromNode(obj)
-	}
-	h.windows = windowsAt(settings.Windows, time.Now(), n.Committed())
-	o.Veto, o.VetoDetail = h.veto(settings)
 	if obj == nil {
+		vetoes := h.vetoes(settings, false)
+		o.Veto, o.VetoDetail = vetoes.First(&o.Sources)
 		return o
 	}
-	o.Node = n
-	stage := stageOf(&n)
+	o.Node = turn.FromNode(obj)
+	n := &o.Node
+	stage := stageOf(n)
 	h.apply.in(stage)
-	// Before the sources: what is done by this word is no change any more in
-	// what they say after it.
+	// Before the sources: what is done according to this is no longer among the changes
+	// that the sources report after it.
 	o.Apply = h.apply.work(stage)
-	o.Sources = h.sources(ctx, &n)
+	reports := h.reports(ctx, n)
+	o.Combine(&reports)
+	vetoes := h.vetoes(settings, n.Committed())
+	o.Veto, o.VetoDetail = vetoes.First(&o.Sources)
 	o.Self.PendingSince = time.Now().UTC().Truncate(time.Second) // unless the Node has an earlier one
-	o.Own, o.Term = h.ownTerms(&n), h.Term()
+	o.Own, o.Term = reports.Policies.Terms(), h.Term()
 	if n.State == v1alpha1.StateApplying && n.Ours() {
 		h.observeApply(ctx, &o)
 	}
-	if outranks(o.Sources.Veto, o.Veto) {
-		o.Veto, o.VetoDetail = o.Sources.Veto, o.Sources.VetoDetail
-	}
-	o.Self.HookStages = h.hookStages(&n)
 	o.Hooks = h.hooks.work(stage, n.Retry)
 	o.Drain = step.Drain{Running: h.drain.running(stage), Complete: h.drain.completed(stage), Detail: drainDetail(progress)}
 	o.RebootError = h.rebooted.refusal(n.Turn)
@@ -68,31 +83,123 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 		o.Health = h.healthy(ctx, settings)
 	}
 	if o.Blocked != "" && h.fresh != nil {
-		// The look before a commit comes after inhibitors and sessions: one that
-		// was made before they were noticed is no such look.
+		// The reads for a commit come after inhibitors and sessions. Reads from before
+		// those were there do not count.
 		h.fresh.Commit = false
 	}
-	h.listen(ctx, &o)
-	// Last: whatever was asked above may have taken longer than a look lasts.
-	o.Fresh = h.validRead(&n)
+	h.checkLeader(ctx, &o)
+	// Last, because the queries above may have taken longer than the reads are valid.
+	o.Fresh = h.validRead(n)
 	return o
 }
 
-// outranks reports whether the veto of what the host's sources say goes before
-// that of the host itself. A version that is held back ends a turn; windows and
-// the like only let it wait, so they must not hide it.
-func outranks(sources, own v1alpha1.Reason) bool {
-	switch own {
-	case v1alpha1.ReasonNone:
-		return sources != ""
-	case v1alpha1.ReasonWindow, v1alpha1.ReasonMinUptime, v1alpha1.ReasonOtherManager:
-		return sources == v1alpha1.ReasonHeldBack
+// vetoes returns what this host has against a commit. committed reports whether it has
+// committed already.
+func (h *Host) vetoes(s Settings, committed bool) step.Vetoes {
+	h.windows = step.WindowsAt(s.Windows, time.Now(), committed)
+	v := step.Vetoes{Observe: s.Observe, Paused: s.Paused, Window: h.windows.Closed, Uptime: h.self.uptime(), MinUptime: s.MinUptime}
+	for _, m := range h.managers.Active() {
+		v.Managers = append(v.Managers, m.String())
 	}
-	return false
+	return v
 }
 
-// observeApply takes up what the last process has done, and sees whether the turn
-// may still do what it is for, or has done it.
+// reports returns what the host's sources report.
+func (h *Host) reports(ctx context.Context, n *turn.Node) step.Reports {
+	var published []v1alpha1.Change
+	if p := step.Published(n, h.self.bootID); p != nil {
+		published = append(append(published, p.Changes...), p.HeldBack...)
+	}
+	r := step.Reports{Policies: h.readPolicies(n)}
+	var err error
+	if r.Engine, err = h.engine.Report(ctx, published); err != nil {
+		r.EngineError = err.Error()
+	}
+	r.Sentinels, r.SentinelsRead = h.sentinels.Present()
+	r.HookStages, r.HooksRead = h.hooks.seen()
+	if p := &r.Policies; p.Listed && p.Match.Reason == "" { // otherwise what is watched stays as it is
+		paths, units := p.Match.Watches()
+		r.Files, r.FilesRead, err = source.Files(h.watched, paths, units, published)
+		if err != nil {
+			r.FilesError = err.Error()
+		}
+	}
+	return r
+}
+
+// readPolicies returns what this host knows of the cluster's policies. A cluster without
+// the kind has none.
+func (h *Host) readPolicies(n *turn.Node) step.Policies {
+	var p step.Policies
+	err := h.policies.Err()
+	if err != nil {
+		p.Error = err.Error()
+	}
+	p.Match, p.Listed = h.match(n)
+	if errors.Is(err, kube.ErrNotServed) {
+		p.Error = ""
+	}
+	p.Unread, p.UnreadLasts = h.policyMemory.Unread(p.Error, apierrors.IsForbidden(err), h.view.Err() != nil, time.Now())
+	return p
+}
+
+// match returns by which policies the host plans; ok is false before they were read.
+func (h *Host) match(n *turn.Node) (m policy.Match, ok bool) {
+	if !h.policies.Listed() {
+		return policy.Match{}, false
+	}
+	return h.policyMemory.Match(policy.NewSet(h.policies.Compiled()...).For(n.Labels)), true
+}
+
+// readSources reads every source once more, for a commit, and whether another reboot
+// manager is active. Whatever cannot be read is an error, except an engine that is not on
+// the bus; see [source.Engine.Read].
+func (h *Host) readSources(ctx context.Context) error {
+	if err := h.engine.Read(ctx); err != nil {
+		return err
+	}
+	// Hook units may have been enabled without a daemon-reload. They are not a source of
+	// changes, so if systemd does not answer, the last answer remains valid.
+	_ = h.hooks.look(ctx)
+	if err := h.managers.Read(ctx); err != nil {
+		return err
+	}
+	if err := h.watched.Refresh(ctx); err != nil {
+		return err
+	}
+	return h.sentinels.Read()
+}
+
+// watchHooks reads which stages have hook units whenever systemd reloads its units.
+func (h *Host) watchHooks(ctx context.Context) {
+	failed := false
+	h.Units.WatchReloads(ctx, func(ctx context.Context) {
+		err := h.hooks.look(ctx)
+		if err != nil && !failed && ctx.Err() == nil {
+			h.Log.Warn("cannot look for hook units; the last answer remains valid", "err", err)
+		}
+		failed = err != nil
+	})
+}
+
+// checkLeader reads the Lease if the host has waited for its turn for a long time.
+func (h *Host) checkLeader(ctx context.Context, o *step.Observation) {
+	if h.leader.Due(o, h.Patience, time.Now()) && h.view.Err() == nil {
+		reason, detail := h.leader.NoLeader() // stays if the read fails for a reason that the watch of the Node reports
+		lease, err := h.readLease(ctx)
+		if err == nil {
+			ahead, _ := h.client.Skew()
+			reason, detail = lease.Unheld(h.LeaseNamespace+"/"+h.LeaseName, time.Now().Add(ahead))
+		} else if t := h.client.Explain(err); t != nil && t.Reason != "" {
+			reason, detail = t.Reason, t.Text
+		}
+		h.leader.Checked(reason, detail, time.Now())
+	}
+	o.NoLeader, o.NoLeaderDetail = h.leader.NoLeader()
+}
+
+// observeApply takes up what the last process has done, and sees whether the turn may
+// still do what it is for, or has done it.
 func (h *Host) observeApply(ctx context.Context, o *step.Observation) {
 	stage := stageOf(&o.Node)
 	ended := o.Node.HasAck(stage.state) && (o.Node.Ack.Report == v1alpha1.ReportDone || o.Node.Ack.Report == v1alpha1.ReportFailed)
@@ -103,9 +210,9 @@ func (h *Host) observeApply(ctx context.Context, o *step.Observation) {
 		o.Apply.Settling = h.apply.resting(stage)
 		return
 	case ended && o.Apply.Done:
-		return // what comes after the word is the next turn's, however long this stage lasts
+		return // what changes after the report belongs to the next turn, however long this stage lasts
 	case o.Apply.Done && h.watched.Report().ProblemsOf(o.Node.Grant.Changes) != nil:
-		// It could be read when the run ended, and cannot be now. The report on it is
+		// It could be read when the run ended, and cannot be read now. The report on it is
 		// older than that.
 		o.Apply = step.Work{Running: true, Settling: true, Detail: "what the plan was for to be read"}
 		return
@@ -128,31 +235,6 @@ func (h *Host) errand(o *step.Observation) (e errand, dearer bool) {
 	return errandOf(match, o.Sources.Changes, o.Node.Grant.Changes)
 }
 
-// veto is why this host would not commit anything, whatever the cluster says,
-// and what a person would want to know about it.
-func (h *Host) veto(s Settings) (v1alpha1.Reason, string) {
-	h.mu.Lock()
-	managers := h.managers
-	h.mu.Unlock()
-	switch {
-	case s.Observe:
-		return v1alpha1.ReasonObserve, ""
-	case s.Paused != "":
-		return v1alpha1.ReasonHostPaused, s.Paused
-	case len(managers.active) > 0:
-		names := make([]string, len(managers.active))
-		for i, m := range managers.active {
-			names[i] = m.String()
-		}
-		return v1alpha1.ReasonOtherManager, strings.Join(names, "; ")
-	case h.windows.closed != "":
-		return v1alpha1.ReasonWindow, h.windows.closed
-	case h.self.uptime() < s.MinUptime:
-		return v1alpha1.ReasonMinUptime, fmt.Sprintf("until %v after the boot", s.MinUptime)
-	}
-	return "", ""
-}
-
 // stage names one state of one turn.
 type stage struct {
 	turn  string
@@ -161,35 +243,40 @@ type stage struct {
 
 func stageOf(n *turn.Node) stage { return stage{n.Turn, n.State} }
 
-// blocked asks logind what stands against a shutdown: block inhibitors, which
-// are waited for and never overridden, then the people who are logged in.
+// blocked asks logind what blocks a reboot: block inhibitors, which lockkeeper waits for
+// and never overrides, and then users who are logged in.
 func (h *Host) blocked(ctx context.Context, turnID string, s Settings) (v1alpha1.Reason, string) {
-	h.inhibitors = nil
 	block, err := h.Logind.BlockingInhibitors(ctx)
 	if err != nil {
 		return v1alpha1.ReasonInhibited, fmt.Sprintf("logind does not say who inhibits a shutdown: %v", err)
 	}
-	if len(block) > 0 {
-		h.inhibitors = block
+	if h.inhibitors = block; len(block) > 0 {
 		return v1alpha1.ReasonInhibited, inhibitors(block)
 	}
 	return h.waitForSessions(ctx, turnID, s.SessionDelay)
 }
 
-// inhibitors names the locks, at most three of them.
+// inhibitors names at most three of the locks.
 func inhibitors(all []systemd.Inhibitor) string {
+	return listUpTo(3, all, func(l systemd.Inhibitor) string {
+		return fmt.Sprintf("%s (pid %d, %s, %s): %s", l.Who, l.PID, strings.Join(l.What, ":"), l.Mode, l.Why)
+	}, "; ")
+}
+
+// listUpTo joins the names of at most limit things, and says how many more there are.
+func listUpTo[T any](limit int, all []T, name func(T) string, separator string) string {
 	var names []string
-	for i, l := range all {
-		if i == 3 {
+	for i, x := range all {
+		if i == limit {
 			names = append(names, fmt.Sprintf("%d more", len(all)-i))
 			break
 		}
-		names = append(names, fmt.Sprintf("%s (pid %d, %s, %s): %s", l.Who, l.PID, strings.Join(l.What, ":"), l.Mode, l.Why))
+		names = append(names, name(x))
 	}
-	return strings.Join(names, "; ")
+	return strings.Join(names, separator)
 }
 
-// healthCheck caches what the host knows of its health after a boot.
+// healthCheck is the last answer about the host's health after a boot.
 type healthCheck struct {
 	at   time.Time
 	last step.Health
@@ -197,33 +284,34 @@ type healthCheck struct {
 
 const healthEvery = 2 * time.Second
 
-// healthy asks systemd whether the boot is complete and the units that the
-// host's file names are active.
+// healthy asks systemd whether the boot is complete and the units that the host's file
+// names are active.
 func (h *Host) healthy(ctx context.Context, s Settings) step.Health {
 	if time.Since(h.health.at) < healthEvery {
 		return h.health.last
 	}
-	detail := ""
-	switch boot, err := h.Units.BootIncomplete(ctx); {
-	case err != nil:
-		detail = fmt.Sprintf("systemd does not say whether the boot is complete: %v", err)
-	case boot != "":
-		detail = "boot-complete.target is " + boot
-	}
-	for _, unit := range s.HealthUnits {
-		if detail != "" {
-			break
-		}
-		state, loaded, err := h.Units.ActiveState(ctx, unit)
-		switch {
-		case err != nil:
-			detail = fmt.Sprintf("systemd does not say how %s is: %v", unit, err)
-		case !loaded:
-			detail = unit + " is not there"
-		case state != "active":
-			detail = unit + " is " + state
-		}
-	}
+	detail := h.unhealthy(ctx, s.HealthUnits)
 	h.health = healthCheck{time.Now(), step.Health{Healthy: detail == "", Detail: detail, Overdue: h.self.uptime() > s.HealthTimeout}}
 	return h.health.last
+}
+
+// unhealthy returns the first thing that is missing after a boot, or "".
+func (h *Host) unhealthy(ctx context.Context, units []string) string {
+	switch boot, err := h.Units.BootIncomplete(ctx); {
+	case err != nil:
+		return fmt.Sprintf("systemd does not say whether the boot is complete: %v", err)
+	case boot != "":
+		return "boot-complete.target is " + boot
+	}
+	for _, unit := range units {
+		switch state, loaded, err := h.Units.ActiveState(ctx, unit); {
+		case err != nil:
+			return fmt.Sprintf("systemd does not say whether %s is active: %v", unit, err)
+		case !loaded:
+			return unit + " does not exist"
+		case state != "active":
+			return unit + " is " + state
+		}
+	}
+	return ""
 }

@@ -19,21 +19,6 @@ import (
 // and never removed, because other processes wait for the lock of the file that they have opened.
 const CoordinatorPath = "/run/update-engine/coordinator.conf"
 
-// CoordinatorState is what a coordinator reports as STATE, in locksmith's terms.
-type CoordinatorState string
-
-// The states that lockkeeper is in.
-const (
-	// CoordinatorDisabled: it runs and, because an admin wants that, reboots nothing.
-	CoordinatorDisabled CoordinatorState = "disabled"
-	// CoordinatorRunning: it reboots the host if there is a reason to, and there is none.
-	CoordinatorRunning CoordinatorState = "running"
-	// CoordinatorRebootPlanned: it will reboot the host when it may.
-	CoordinatorRebootPlanned CoordinatorState = "reboot-planned"
-	// CoordinatorRebooting: it has called the reboot.
-	CoordinatorRebooting CoordinatorState = "rebooting"
-)
-
 const (
 	coordinatorName     = "lockkeeper"
 	coordinatorStrategy = "cluster"
@@ -51,7 +36,7 @@ type CoordinatorFile struct {
 
 	mu    sync.Mutex
 	file  *os.File // locked by this process, and at path when last checked; nil while lockkeeper does not coordinate
-	state CoordinatorState
+	state string   // in locksmith's terms
 }
 
 // NewCoordinatorFile returns the file below root, which is "/" except in tests. It touches nothing.
@@ -62,7 +47,7 @@ func NewCoordinatorFile(root string) *CoordinatorFile {
 // Write writes that lockkeeper coordinates the host's reboots, and its state. If the directory does not exist, create makes
 // Write create it; otherwise it writes nothing, and that is not an error. The error matches [ErrCoordinated] while another
 // process coordinates.
-func (c *CoordinatorFile) Write(state CoordinatorState, create bool) error {
+func (c *CoordinatorFile) Write(state string, create bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.file != nil && !c.ours() {
@@ -78,7 +63,7 @@ func (c *CoordinatorFile) Write(state CoordinatorState, create bool) error {
 	return nil
 }
 
-func (c *CoordinatorFile) write(state CoordinatorState, create bool) error {
+func (c *CoordinatorFile) write(state string, create bool) error {
 	if create {
 		if err := os.MkdirAll(filepath.Dir(c.path), 0o755); err != nil {
 			return err
@@ -118,7 +103,7 @@ func (c *CoordinatorFile) Clear() error {
 }
 
 // State returns what was written last, "" while lockkeeper does not coordinate.
-func (c *CoordinatorFile) State() CoordinatorState {
+func (c *CoordinatorFile) State() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state

@@ -69,17 +69,17 @@ func TestCoordinatorFile(t *testing.T) {
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that was not asked for: %v", err)
 	}
-	check(t, c.Write(CoordinatorRunning, false))
+	check(t, c.Write("running", false))
 	reads(t, path, "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=running\n")
 	if _, err := locksmith(t, path); !errors.Is(err, syscall.EWOULDBLOCK) {
 		t.Errorf("its lock is free: %v", err)
 	}
-	check(t, c.Write(CoordinatorRebootPlanned, false))
+	check(t, c.Write("reboot-planned", false))
 	reads(t, path, "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=reboot-planned\n")
 	if _, err := locksmith(t, path); !errors.Is(err, syscall.EWOULDBLOCK) {
 		t.Errorf("after another word its lock is free: %v", err)
 	}
-	if name, err := c.Other(); name != "" || err != nil || c.State() != CoordinatorRebootPlanned {
+	if name, err := c.Other(); name != "" || err != nil || c.State() != "reboot-planned" {
 		t.Errorf("it takes itself for %q, %v, and said %q", name, err, c.State())
 	}
 	check(t, c.Clear())
@@ -100,7 +100,7 @@ func TestCoordinatorFileIsAnothers(t *testing.T) {
 	if name, err := c.Other(); name != "locksmithd" || err != nil {
 		t.Errorf("the other is %q, %v", name, err)
 	}
-	if err := c.Write(CoordinatorRunning, true); !errors.Is(err, ErrCoordinated) {
+	if err := c.Write("running", true); !errors.Is(err, ErrCoordinated) {
 		t.Errorf("it wrote although another process coordinates: %v", err)
 	}
 	check(t, c.Clear())
@@ -109,7 +109,7 @@ func TestCoordinatorFileIsAnothers(t *testing.T) {
 	if name, err := c.Other(); name != "" || err != nil {
 		t.Errorf("no other coordinator, but got %q, %v", name, err)
 	}
-	check(t, c.Write(CoordinatorRunning, false))
+	check(t, c.Write("running", false))
 	reads(t, path, "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=running\n")
 }
 
@@ -117,20 +117,20 @@ func TestCoordinatorFileIsAnothers(t *testing.T) {
 func TestCoordinatorFileReplaced(t *testing.T) {
 	root, path := coordinatorRoot(t)
 	c := NewCoordinatorFile(root)
-	check(t, c.Write(CoordinatorRunning, false))
+	check(t, c.Write("running", false))
 	check(t, os.Remove(path))
 	theirs, err := locksmith(t, path)
 	check(t, err)
 	if name, err := c.Other(); name != "locksmithd" || err != nil {
 		t.Errorf("the other is %q, %v", name, err)
 	}
-	if err := c.Write(CoordinatorRunning, false); !errors.Is(err, ErrCoordinated) {
+	if err := c.Write("running", false); !errors.Is(err, ErrCoordinated) {
 		t.Errorf("it wrote although another process coordinates: %v", err)
 	}
 	theirs.Close()
-	check(t, c.Write(CoordinatorRunning, false))
+	check(t, c.Write("running", false))
 	check(t, os.Remove(path))
-	check(t, c.Write(CoordinatorRunning, false)) // written again, although it is the same state
+	check(t, c.Write("running", false)) // written again, although it is the same state
 	reads(t, path, "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=running\n")
 	check(t, os.Remove(path))
 	check(t, c.Clear())
@@ -139,19 +139,19 @@ func TestCoordinatorFileReplaced(t *testing.T) {
 func TestCoordinatorFileWithoutAFolder(t *testing.T) {
 	root := t.TempDir()
 	c := NewCoordinatorFile(root)
-	check(t, c.Write(CoordinatorRunning, false))
+	check(t, c.Write("running", false))
 	if _, err := os.Stat(filepath.Join(root, "run")); !errors.Is(err, os.ErrNotExist) || c.State() != "" {
 		t.Errorf("a host without update_engine: %v, said %q", err, c.State())
 	}
 	if name, err := c.Other(); name != "" || err != nil {
 		t.Errorf("no other coordinator, but got %q, %v", name, err)
 	}
-	check(t, c.Write(CoordinatorDisabled, true))
+	check(t, c.Write("disabled", true))
 	reads(t, filepath.Join(root, CoordinatorPath), "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=disabled\n")
 	// A link in its place leads nowhere.
 	root, path := coordinatorRoot(t)
 	check(t, os.Symlink("/dev/null", path))
-	if err := NewCoordinatorFile(root).Write(CoordinatorRunning, false); err == nil {
+	if err := NewCoordinatorFile(root).Write("running", false); err == nil {
 		t.Error("it followed a link")
 	}
 }

@@ -1,0 +1,189 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/node/hostfs"
+	"lockkeeper.dev/lockkeeper/systemd"
+	"lockkeeper.dev/lockkeeper/updateengine"
+)
+
+// Manager is another program on this host that would reboot it.
+type Manager struct {
+	Name string
+	Off  string // the command that switches it off
+}
+
+// String names the manager and how to switch it off.
+func (m Manager) String() string {
+	return fmt.Sprintf("%s would reboot this host too; `%s` switches it off", m.Name, m.Off)
+}
+
+const rebootmgr = "rebootmgr.service"
+
+// managerUnits are the reboot managers that run as a unit of their own. One that runs is
+// active, whatever its configuration contains now: it read that when it started.
+var managerUnits = []string{"locksmithd.service", rebootmgr, "zincati.service"}
+
+const (
+	// managerPause is the shortest time between two reads of the managers.
+	managerPause = time.Second
+	// noReboots is the file that stops unattended-upgrades from rebooting.
+	noReboots = "/etc/apt/apt.conf.d/99lockkeeper"
+)
+
+// ManagerUnits is what [Managers] needs of systemd; [systemd.Units] has it.
+type ManagerUnits interface {
+	Runs(ctx context.Context, unit string) (bool, error)
+	WatchJobs(ctx context.Context, units []string, f func()) error
+}
+
+// Managers are the other reboot managers on this host. All methods may be called from any
+// goroutine.
+type Managers struct {
+	Options
+	units ManagerUnits
+	// owner returns which other program owns coordinator.conf, or "".
+	owner func() (string, error)
+
+	once    sync.Once
+	tried   chan struct{}
+	reading sync.Mutex // one read at a time, so that the last one counts
+
+	mu     sync.Mutex
+	active []Manager
+	read   bool
+}
+
+// NewManagers makes Managers. owner returns the name of another program that owns the
+// update engine's coordinator.conf, or "".
+func NewManagers(o Options, units ManagerUnits, owner func() (string, error)) *Managers {
+	return &Managers{Options: o, units: units, owner: owner, tried: make(chan struct{})}
+}
+
+// Active returns the managers that were active at the last read.
+func (m *Managers) Active() []Manager {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.active
+}
+
+// Tried is closed after the first read, even if it failed.
+func (m *Managers) Tried() <-chan struct{} { return m.tried }
+
+// Read reads which managers are active. After an error, Active returns what it did before.
+func (m *Managers) Read(ctx context.Context) error {
+	m.reading.Lock()
+	defer m.reading.Unlock()
+	active, err := m.find(ctx)
+	if err != nil {
+		return fmt.Errorf("looking for other reboot managers: %w", err)
+	}
+	m.mu.Lock()
+	before, read := m.active, m.read
+	m.active, m.read = active, true
+	m.mu.Unlock()
+	if read && slices.Equal(before, active) {
+		return nil
+	}
+	for _, a := range active {
+		if !slices.Contains(before, a) {
+			m.Log.Warn("another reboot manager is active on this host: nothing is committed until it is switched off", "manager", a.Name, "off", a.Off)
+		}
+	}
+	for _, b := range before {
+		if !slices.Contains(active, b) {
+			m.Log.Info("the other reboot manager is no longer active", "manager", b.Name)
+		}
+	}
+	m.Changed()
+	return nil
+}
+
+func (m *Managers) find(ctx context.Context) ([]Manager, error) {
+	r, err := hostfs.New(m.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	var active []Manager
+	for _, unit := range managerUnits {
+		runs, err := m.units.Runs(ctx, unit)
+		if errors.Is(err, systemd.ErrAbsent) {
+			break // no systemd, no units
+		}
+		if err != nil {
+			return nil, err
+		}
+		if runs && !switchedOff(r, unit) {
+			active = append(active, Manager{unit, "systemctl mask --now " + unit})
+		}
+	}
+	apt, err := automaticReboot(r)
+	if err != nil {
+		return nil, err
+	}
+	if apt {
+		active = append(active, Manager{"unattended-upgrades (Automatic-Reboot)", `echo 'Unattended-Upgrade::Automatic-Reboot "false";' >` + noReboots})
+	}
+	owner, err := m.owner()
+	if err != nil {
+		return nil, err
+	}
+	if owner != "" && !slices.ContainsFunc(active, func(a Manager) bool { return strings.HasPrefix(a.Name, owner+".") }) {
+		active = append(active, Manager{fmt.Sprintf("%s (it holds %s)", owner, updateengine.CoordinatorPath), "systemctl mask --now " + owner})
+	}
+	return active, nil
+}
+
+// switchedOff reports whether a manager runs and reboots nothing. Only rebootmgr keeps
+// running with its strategy off, which `rebootmgrctl set-strategy off` writes to its file.
+// locksmithd exits by itself on REBOOT_STRATEGY=off.
+func switchedOff(r hostfs.FS, unit string) bool {
+	if unit != rebootmgr {
+		return false
+	}
+	text, err := r.Read("/etc/rebootmgr.conf")
+	if err != nil {
+		return false // its default is not off
+	}
+	off := false
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(line, "="); ok && strings.TrimSpace(key) == "strategy" {
+			off = strings.Trim(strings.TrimSpace(value), `"'`) == "off"
+		}
+	}
+	return off
+}
+
+// automaticReboot reports whether unattended-upgrades is installed and configured to
+// reboot the host after it has installed something.
+func automaticReboot(r hostfs.FS) (bool, error) {
+	if _, err := r.Lstat("/usr/bin/unattended-upgrade"); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return false, err
+	}
+	return aptAutomaticReboot(r)
+}
+
+// Run reads the managers when a unit of theirs is started or stopped, and every poll
+// interval, until ctx ends.
+func (m *Managers) Run(ctx context.Context) {
+	started := make(chan struct{}, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { _ = m.units.WatchJobs(ctx, managerUnits, func() { kick(started) }) }) // it returns ctx's error
+	m.poll(ctx, started, managerPause, "cannot tell whether another reboot manager is active; the last report remains valid, and nothing is committed", func() error {
+		defer m.once.Do(func() { close(m.tried) })
+		return m.Read(ctx)
+	})
+}

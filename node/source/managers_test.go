@@ -1,0 +1,62 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+type runs struct {
+	units []string
+	err   error
+}
+
+func (r *runs) Runs(_ context.Context, unit string) (bool, error) {
+	return slices.Contains(r.units, unit), r.err
+}
+
+func (*runs) WatchJobs(context.Context, []string, func()) error { return nil }
+
+// TestManagers has one host after the other: which managers are active there, and what
+// remains valid when that cannot be read.
+func TestManagers(t *testing.T) {
+	units, owner := &runs{}, ""
+	var ownerErr error
+	changed := 0
+	m := NewManagers(Options{Root: root(t, map[string]string{"etc/rebootmgr.conf": "[rebootmgr]\nstrategy = \"off\"\n"}), Log: slog.New(slog.DiscardHandler), Changed: func() { changed++ }},
+		units, func() (string, error) { return owner, ownerErr })
+	for _, c := range []struct {
+		name, unit string
+		err        error
+		owner      string
+		ownerErr   error
+		want       string // the names of the active ones
+		fails      bool
+		changed    bool
+	}{
+		{name: "none", changed: true},
+		{name: "still none"},
+		{name: "zincati", unit: "zincati.service", want: "zincati.service", changed: true},
+		{name: "no answer", err: errors.New("no answer"), want: "zincati.service", fails: true},
+		{name: "no owner can be read", ownerErr: errors.New("no"), want: "zincati.service", fails: true},
+		{name: "rebootmgr, off", unit: "rebootmgr.service", changed: true},
+		{name: "no systemd", err: systemd.ErrAbsent},
+		{name: "an owner without a unit", owner: "mine", want: "mine (it holds /run/update-engine/coordinator.conf)", changed: true},
+		{name: "an owner with a unit", unit: "locksmithd.service", owner: "locksmithd", want: "locksmithd.service", changed: true},
+	} {
+		*units, owner, ownerErr = runs{[]string{c.unit}, c.err}, c.owner, c.ownerErr
+		before := changed
+		err := m.Read(t.Context())
+		got := ""
+		for _, a := range m.Active() {
+			got += a.Name
+		}
+		if got != c.want || (err != nil) != c.fails || (changed > before) != c.changed {
+			t.Errorf("%s: %q, %v, changed %t, expected %q, an error: %t, changed %t", c.name, got, err, changed > before, c.want, c.fails, c.changed)
+		}
+	}
+}

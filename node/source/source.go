@@ -1,0 +1,57 @@
+// Package source reads what on a host asks for a disruption: the update engine, sentinel
+// files, watched files and units. It also finds other reboot managers, which would disrupt
+// the host without a turn.
+//
+// It must not know what a change costs, who decides that, or that there is a cluster.
+package source
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+)
+
+// Options are what sentinels and reboot managers are read with.
+type Options struct {
+	// Root is below which the host's files are read, "/" except in tests.
+	Root string
+	// PollInterval is how often a source is read without a signal that it has changed.
+	PollInterval time.Duration
+	Log          *slog.Logger
+	// Changed is called after a read that showed something new. It must not block.
+	Changed func()
+}
+
+// poll calls read at once, after each kick and at least every interval, until ctx ends.
+// Between two calls it pauses, however often it is kicked. It logs the first error in a
+// row; problem says what failed and what happens now.
+func (o *Options) poll(ctx context.Context, kick <-chan struct{}, pause time.Duration, problem string, read func() error) {
+	failed := false
+	for {
+		err := read()
+		if err != nil && !failed && ctx.Err() == nil {
+			o.Log.Warn(problem, "err", err)
+		}
+		failed = err != nil
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-kick:
+		case <-time.After(o.PollInterval - o.PollInterval/10 + rand.N(o.PollInterval/5+1)):
+		}
+	}
+}
+
+// kick makes a poll read soon. It does not block.
+func kick(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
