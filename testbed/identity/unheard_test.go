@@ -78,9 +78,9 @@ func TestUnheardHost(t *testing.T) {
 	at := func(ago time.Duration) *metav1.MicroTime { return &metav1.MicroTime{Time: time.Now().Add(-ago)} }
 
 	lease(coordinationv1.LeaseSpec{})
-	says("not in any coordinator's care; waits: NoCoordinator (nobody holds the Lease lockkeeper/lockkeeper) since ")
+	says("not in any coordinator's care; waits: NoCoordinator (no instance holds the Lease lockkeeper/lockkeeper) since ")
 	lease(coordinationv1.LeaseSpec{HolderIdentity: new("gone_1"), LeaseDurationSeconds: new(int32(30)), RenewTime: at(10 * time.Minute)})
-	says("waits: NoCoordinator (nobody has renewed the Lease lockkeeper/lockkeeper since ")
+	says("waits: NoCoordinator (no instance has renewed the Lease lockkeeper/lockkeeper since ")
 	// Somebody leads, and has not come to this node yet.
 	lease(coordinationv1.LeaseSpec{HolderIdentity: new("there_1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: at(0)})
 	says("waits: NoCoordinator (no coordinator has taken this node in) since ")
@@ -93,12 +93,12 @@ func TestUnheardHost(t *testing.T) {
 	must(t, leases(cp.Client()).Delete(t.Context(), controlplane.LockkeeperLease, metav1.DeleteOptions{}))
 	says("waits: NoCoordinator (there is no Lease lockkeeper/lockkeeper; apply the manifests: lockkeeper manifests")
 	must(t, cp.ApplyLockkeeper(t.Context()))
-	says("waits: NoCoordinator (nobody holds the Lease lockkeeper/lockkeeper) since ")
+	says("waits: NoCoordinator (no instance holds the Lease lockkeeper/lockkeeper) since ")
 
 	// A coordinator that was there before, and is gone.
 	_, err = asCoordinator(t).CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"labels":{"lockkeeper.dev/state":"idle","lockkeeper.dev/held":"Budget"}}}`), metav1.PatchOptions{})
 	must(t, err)
-	says("idle; waits: NoCoordinator (nobody holds the Lease lockkeeper/lockkeeper) since ")
+	says("idle; waits: NoCoordinator (no instance holds the Lease lockkeeper/lockkeeper) since ")
 	must(t, sim.RemoveFile("/run/reboot-required"))
 	says("idle; up to date since ")
 }
