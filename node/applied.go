@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/step"
 )
 
 // applyRecord is what a turn's apply has come to: kept in the runtime directory,
@@ -53,8 +54,8 @@ func (r *applyRecord) finished() bool { return r.Done == len(r.Steps) }
 func (r applyRecord) begin(s stage, bootID string, e errand) applyRecord {
 	next := applyRecord{Turn: s.turn, BootID: bootID, errand: e}
 	if !r.is(s, bootID) {
-		if r.BootID == bootID && r.Turn != s.turn && slices.ContainsFunc(e.Changes, func(c v1alpha1.Change) bool { return named(r.Beside, c) }) {
-			next.Chain = r.Chain + 1
+		if r.BootID == bootID && r.Turn != s.turn {
+			next.Chain = step.NextStreak(r.Chain, r.Beside, e.Changes)
 		}
 		return next
 	}
@@ -68,31 +69,6 @@ func (r applyRecord) begin(s stage, bootID string, e errand) applyRecord {
 // named reports whether one of the changes is the same as c, to whatever version.
 func named(changes []v1alpha1.Change, c v1alpha1.Change) bool {
 	return slices.ContainsFunc(changes, func(o v1alpha1.Change) bool { return o.Source == c.Source && o.Name == c.Name })
-}
-
-// maxChain is how many turns in a row may each be for what has come in the turn
-// before it: people who edit one file after the other make a few, a unit that
-// writes another file each time it is restarted makes them indefinitely.
-const maxChain = 2
-
-// outlived says which of the watched changes of the present has outlived the turn,
-// or "": it came while the turn was carried out, and it is the turn's own, or the
-// last turns were for such changes as well. What is there by the sources as they
-// are read after the last step counts.
-func (r *applyRecord) outlived(present []v1alpha1.Change) (text string, beside []v1alpha1.Change) {
-	for _, c := range present {
-		switch {
-		case c.Source != v1alpha1.SourceFile && c.Source != v1alpha1.SourceUnit || slices.ContainsFunc(r.Before, c.Same):
-		case named(r.Changes, c):
-			return c.String() + " changed again while it was applied; does a unit of the plan write it?", nil
-		default:
-			beside = append(beside, c)
-		}
-	}
-	if len(beside) > 0 && r.Chain >= maxChain {
-		return fmt.Sprintf("%s came while the plan was carried out, as in the %d turns before; does a unit of the plan write it?", beside[0], r.Chain), nil
-	}
-	return "", beside
 }
 
 // readApplied reads the record, the zero one if there is none.

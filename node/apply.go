@@ -299,7 +299,7 @@ func (a *apply) outlived(s stage, present []v1alpha1.Change) string {
 	if r == nil || r.stage != s || !r.over || r.failed != "" {
 		return ""
 	}
-	text, beside := r.record.outlived(present)
+	text, beside := step.ChangedAgain(r.record.Changes, r.record.Before, present, r.record.Chain)
 	text = clipTo(text, maxHookText)
 	log := a.log.With("turn", s.turn, "state", string(s.state))
 	if text != "" && text != r.outlived {

@@ -135,14 +135,9 @@ func (o *Observation) unchanged() (v1alpha1.Reason, string) {
 		return v1alpha1.ReasonNotUpdated, "still " + g.OSVersion
 	}
 	for _, c := range o.Sources.Changes {
-		again := func(granted v1alpha1.Change) bool {
-			if c.Source == v1alpha1.SourceFile || c.Source == v1alpha1.SourceUnit {
-				return granted.Source == c.Source && granted.Name == c.Name
-			}
-			return granted == c
-		}
+		again := slices.Contains(g.Changes, c) || isWatched(c) && named(g.Changes, c)
 		// The coordinator removes a request only in the turn's last write.
-		if c.Source != v1alpha1.SourceRequest && slices.ContainsFunc(g.Changes, again) {
+		if c.Source != v1alpha1.SourceRequest && again {
 			return v1alpha1.ReasonStillWanted, c.String()
 		}
 	}
