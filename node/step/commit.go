@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 // check reports whether the host may disrupt the node now, from what was read within
@@ -112,17 +113,8 @@ func (o *Observation) draining() Decision {
 	if o.reported(v1alpha1.ReportDone) {
 		return Decision{Detail: "the next stage"}
 	}
-	if r, text := o.frozen(); r != "" {
-		return Decision{Waits: r, Detail: text}
-	}
-	if r := o.withdrawn(); r != "" {
-		return Decision{Waits: r}
-	}
-	if !o.Sources.Complete {
-		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
-	}
-	if !o.Sources.Wants.AtLeast(v1alpha1.WantsDrain) || !o.Sources.Drains {
-		return Decision{Waits: v1alpha1.ReasonWantGone, Detail: "the coordinator backs the turn out"}
+	if d, ok := o.mayContinue(false); !ok {
+		return d
 	}
 	if cordoned := n.Unschedulable && (n.Mark || o.reported(v1alpha1.ReportCommitted)); !cordoned {
 		if d, ok := o.check(DoDrain); !ok {
@@ -142,9 +134,7 @@ func (o *Observation) draining() Decision {
 // evict drains while the Lease, which is read every 10 s, shows no stop.
 func (o *Observation) evict() Decision {
 	if o.Drain.Complete {
-		w := &Write{}
-		o.ack(w, v1alpha1.ReportDone, "")
-		return Decision{Write: w}
+		return o.report(v1alpha1.ReportDone, "", "")
 	}
 	if o.Fresh == nil {
 		return Decision{Read: ReadLease, Do: o.effectToKeep()}
@@ -155,9 +145,43 @@ func (o *Observation) evict() Decision {
 	return Decision{Do: DoDrain, Detail: o.Drain.Detail, Again: true}
 }
 
+// mayContinue reports whether the turn may continue toward its disruption. If not, the
+// decision says what the host waits for. committed reports whether the host has committed
+// to it; then only the host can end the turn, by a refusal.
+func (o *Observation) mayContinue(committed bool) (Decision, bool) {
+	if r, text := o.frozen(); r != "" {
+		return Decision{Waits: r, Detail: text}, false
+	}
+	if r := o.withdrawn(); r != "" && !committed {
+		return Decision{Waits: r}, false
+	}
+	if !o.Sources.Complete {
+		return o.waitForSources(), false
+	}
+	if row, _ := turn.Find(o.Node.State); o.Sources.Wants.AtLeast(row.Needs) && (row.Needs != v1alpha1.WantsDrain || o.Sources.Drains) {
+		return Decision{}, true
+	}
+	if committed {
+		return o.refuse(v1alpha1.ReasonWantGone), false
+	}
+	return Decision{Waits: v1alpha1.ReasonWantGone, Detail: backsOut}, false
+}
+
+func (o *Observation) waitForSources() Decision {
+	return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
+}
+
+// backsOut is what a host waits for whose turn cannot continue.
+const backsOut = "the coordinator backs the turn out"
+
 // refuse reports refused with the reason, once in each boot.
 func (o *Observation) refuse(reason v1alpha1.Reason) Decision {
+	return o.report(v1alpha1.ReportRefused, reason, backsOut)
+}
+
+// report makes a report about the present state.
+func (o *Observation) report(report v1alpha1.Report, reason v1alpha1.Reason, detail string) Decision {
 	w := &Write{}
-	o.ack(w, v1alpha1.ReportRefused, reason)
-	return Decision{Write: w, Waits: reason, Detail: "the coordinator backs the turn out"}
+	o.ack(w, report, reason)
+	return Decision{Write: w, Waits: reason, Detail: detail}
 }

@@ -18,35 +18,12 @@ func (o *Observation) rebooting() Decision {
 	}
 	committed := o.reported(v1alpha1.ReportCommitted)
 	if committed {
-		switch o.Shutdown {
-		case ShutdownUnderway:
-			// The next report comes from the next boot.
-			return Decision{Detail: "the reboot that is under way"}
-		case ShutdownUnknown:
-			return Decision{Read: ReadShutdown}
-		}
-		if o.RebootError != "" {
-			d := o.refuse(v1alpha1.ReasonRebootRefused)
-			d.Detail = o.RebootError
+		if d, called := o.rebootCalled(); called {
 			return d
 		}
 	}
-	if r, text := o.frozen(); r != "" {
-		return Decision{Waits: r, Detail: text}
-	}
-	if !committed {
-		if r := o.withdrawn(); r != "" {
-			return Decision{Waits: r}
-		}
-	}
-	if !o.Sources.Complete {
-		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
-	}
-	if o.Sources.Wants != v1alpha1.WantsReboot {
-		if committed {
-			return o.refuse(v1alpha1.ReasonWantGone)
-		}
-		return Decision{Waits: v1alpha1.ReasonWantGone, Detail: "the coordinator backs the turn out"}
+	if d, ok := o.mayContinue(committed); !ok {
+		return d
 	}
 	if d, refused := o.refuseUndrained(); refused {
 		return d
@@ -57,13 +34,7 @@ func (o *Observation) rebooting() Decision {
 		return o.refuse(o.Veto)
 	}
 	if n.Grant.Drains && o.Drain.Running && !o.Drain.Complete {
-		if o.Fresh == nil {
-			return Decision{Read: ReadLease, Do: DoDrain}
-		}
-		if r, detail := o.leaseHolds(); r != "" {
-			return Decision{Waits: r, Detail: detail, Again: true}
-		}
-		return Decision{Do: DoDrain, Detail: o.Drain.Detail, Again: true}
+		return o.evict()
 	}
 	if o.Blocked != "" {
 		return Decision{Waits: o.Blocked, Detail: o.BlockedDetail, Again: true}
@@ -72,11 +43,26 @@ func (o *Observation) rebooting() Decision {
 		return d
 	}
 	if !committed {
-		w := &Write{}
-		o.ack(w, v1alpha1.ReportCommitted, "")
-		return Decision{Write: w}
+		return o.report(v1alpha1.ReportCommitted, "", "")
 	}
 	return Decision{Do: DoReboot, Detail: "the reboot"}
+}
+
+// rebootCalled decides for a host that has committed to the reboot, and may have called it,
+// in this process or in the one before. called is false if it still has to call it.
+func (o *Observation) rebootCalled() (d Decision, called bool) {
+	switch {
+	case o.Shutdown == ShutdownUnderway:
+		// The next report comes from the next boot.
+		return Decision{Detail: "the reboot that is under way"}, true
+	case o.Shutdown == ShutdownUnknown:
+		return Decision{Read: ReadShutdown}, true
+	case o.RebootError != "":
+		d := o.refuse(v1alpha1.ReasonRebootRefused)
+		d.Detail = o.RebootError
+		return d, true
+	}
+	return Decision{}, false
 }
 
 // refuseUndrained refuses a disruption that would hit pods: the node was uncordoned, or
@@ -99,12 +85,7 @@ func (o *Observation) proveHealth() Decision {
 	}
 	failedBefore := o.reported(v1alpha1.ReportFailed)
 	if !o.Sources.Complete {
-		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
-	}
-	say := func(word v1alpha1.Report, reason v1alpha1.Reason, detail string) Decision {
-		w := &Write{}
-		o.ack(w, word, reason)
-		return Decision{Write: w, Waits: reason, Detail: detail}
+		return o.waitForSources()
 	}
 	ready := n.Ready && n.BootID == o.Self.BootID
 	if !ready || !o.Health.Healthy {
@@ -113,7 +94,7 @@ func (o *Observation) proveHealth() Decision {
 			detail = "the kubelet to report Ready from this boot"
 		}
 		if o.Health.Overdue && !failedBefore {
-			return say(v1alpha1.ReportFailed, v1alpha1.ReasonUnhealthy, detail)
+			return o.report(v1alpha1.ReportFailed, v1alpha1.ReasonUnhealthy, detail)
 		}
 		if failedBefore {
 			return Decision{Waits: n.Ack.Reason, Detail: detail}
@@ -121,9 +102,9 @@ func (o *Observation) proveHealth() Decision {
 		return Decision{Waits: v1alpha1.ReasonUnhealthy, Detail: detail}
 	}
 	if reason, detail := o.unchanged(); reason != "" {
-		return say(v1alpha1.ReportFailed, reason, detail)
+		return o.report(v1alpha1.ReportFailed, reason, detail)
 	}
-	return say(v1alpha1.ReportDone, "", "")
+	return o.report(v1alpha1.ReportDone, "", "")
 }
 
 // unchanged returns why the boot, or the plan, did not bring what the turn was for, or
@@ -147,7 +128,6 @@ func (o *Observation) unchanged() (v1alpha1.Reason, string) {
 // applying carries out a plan without a reboot.
 func (o *Observation) applying() Decision {
 	n := &o.Node
-	sameBoot := n.Grant.BootID == o.Self.BootID
 	if o.reported(v1alpha1.ReportDone) || o.reported(v1alpha1.ReportFailed) {
 		return Decision{Detail: "the next stage"}
 	}
@@ -155,50 +135,23 @@ func (o *Observation) applying() Decision {
 		return o.refuse(n.Ack.Reason)
 	}
 	if !o.Sources.Complete {
-		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
+		return o.waitForSources()
 	}
-	say := func(word v1alpha1.Report, reason v1alpha1.Reason, detail string) Decision {
-		w := &Write{}
-		o.ack(w, word, reason)
-		return Decision{Write: w, Detail: detail}
+	if d, begun := o.applied(); begun {
+		return d
 	}
-	committed := n.Committed()
-	switch {
-	case committed && !sameBoot:
-		// The host crashed while it applied. A change that is still there after the boot
-		// was not applied; the boot itself applied the others.
-		if reason, detail := o.unchanged(); reason != "" {
-			return say(v1alpha1.ReportFailed, reason, detail)
-		}
-		return say(v1alpha1.ReportDone, "", "")
-	case !sameBoot:
-		return o.refuse(v1alpha1.ReasonBootChanged)
-	case o.Apply.Failed != "":
-		return say(v1alpha1.ReportFailed, v1alpha1.ReasonApplyFailed, o.Apply.Failed)
-	case o.Apply.ChangedAgain != "":
-		return say(v1alpha1.ReportFailed, v1alpha1.ReasonStillWanted, o.Apply.ChangedAgain)
-	case o.Apply.Done:
-		if reason, detail := o.unchanged(); reason != "" {
-			return say(v1alpha1.ReportFailed, reason, detail)
-		}
-		return say(v1alpha1.ReportDone, "", "")
-	case o.Apply.Running:
-		return Decision{Do: DoApply, Detail: cmp.Or(o.Apply.Detail, "the units of its plan")}
-	}
-	// A report from any boot keeps the turn from being backed out. Only a report from
-	// this boot lets the host act.
-	committed = o.reported(v1alpha1.ReportCommitted)
 	if r, text := o.frozen(); r != "" {
 		return Decision{Waits: r, Detail: text}
 	}
-	if !o.Sources.Wants.Something() {
+	// A report from any boot keeps the turn from being backed out. Only a report from
+	// this boot lets the host act.
+	committed := o.reported(v1alpha1.ReportCommitted)
+	// The coordinator does not back an apply out, so the host refuses.
+	switch r := o.withdrawn(); {
+	case !o.Sources.Wants.Something():
 		return o.refuse(v1alpha1.ReasonWantGone)
-	}
-	if !committed {
-		if r := o.withdrawn(); r != "" {
-			// The coordinator does not back an apply out, so the host refuses.
-			return o.refuse(r)
-		}
+	case r != "" && !committed:
+		return o.refuse(r)
 	}
 	if d, refused := o.refuseUndrained(); refused {
 		return d
@@ -213,7 +166,30 @@ func (o *Observation) applying() Decision {
 		return d
 	}
 	if !committed {
-		return say(v1alpha1.ReportCommitted, "", "")
+		return o.report(v1alpha1.ReportCommitted, "", "")
 	}
 	return Decision{Do: DoApply, Detail: "the units of its plan"}
+}
+
+// applied decides for a host that is carrying out its plan, or has done so, or is in
+// another boot than the one in which it was promoted. begun is false if it has not begun.
+func (o *Observation) applied() (d Decision, begun bool) {
+	n := &o.Node
+	sameBoot := n.Grant.BootID == o.Self.BootID
+	switch {
+	case !sameBoot && !n.Committed():
+		return o.refuse(v1alpha1.ReasonBootChanged), true
+	case sameBoot && o.Apply.Failed != "":
+		return o.report(v1alpha1.ReportFailed, v1alpha1.ReasonApplyFailed, o.Apply.Failed), true
+	case sameBoot && o.Apply.ChangedAgain != "":
+		return o.report(v1alpha1.ReportFailed, v1alpha1.ReasonStillWanted, o.Apply.ChangedAgain), true
+	case sameBoot && !o.Apply.Done:
+		return Decision{Do: DoApply, Detail: cmp.Or(o.Apply.Detail, "the units of its plan")}, o.Apply.Running
+	}
+	// The plan is carried out, or the host crashed while it did that. A change that is
+	// still there after the boot was not applied; the boot itself applied the others.
+	if reason, detail := o.unchanged(); reason != "" {
+		return o.report(v1alpha1.ReportFailed, reason, detail), true
+	}
+	return o.report(v1alpha1.ReportDone, "", ""), true
 }

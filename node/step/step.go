@@ -79,9 +79,7 @@ func (o *Observation) step() Decision {
 		// does so even when it is paused, because a paused host is not a silent one.
 		// It replaces no other report of this turn: a report from before a crash may
 		// keep the turn from being backed out, or record that the node was uncordoned.
-		w := &Write{}
-		o.ack(w, v1alpha1.ReportSeen, "")
-		return Decision{Write: w}
+		return o.report(v1alpha1.ReportSeen, "", "")
 	}
 	switch n.State {
 	case v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon:
@@ -116,7 +114,7 @@ func (o *Observation) notInTurn() Decision {
 		return d
 	}
 	if !o.Sources.Complete {
-		return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
+		return o.waitForSources()
 	}
 	if !o.Sources.Wants.Something() {
 		if o.Veto == v1alpha1.ReasonOtherManager {
@@ -168,32 +166,24 @@ func (o *Observation) hookStage() Decision {
 	if r, text := o.frozen(); r != "" {
 		return Decision{Waits: r, Detail: text}
 	}
-	w := &Write{}
 	switch {
 	case o.Hooks.Failed != "" && !(again && o.Hooks.Due):
-		o.ack(w, v1alpha1.ReportFailed, v1alpha1.ReasonHookFailed)
-		return Decision{Write: w, Waits: v1alpha1.ReasonHookFailed, Detail: o.Hooks.Failed}
+		return o.report(v1alpha1.ReportFailed, v1alpha1.ReasonHookFailed, o.Hooks.Failed)
 	case o.Hooks.Done:
-		o.ack(w, v1alpha1.ReportDone, "")
-		return Decision{Write: w}
+		return o.report(v1alpha1.ReportDone, "", "")
 	}
 	if n.State != v1alpha1.StateBeforeUncordon {
-		if r := o.withdrawn(); r != "" {
-			return Decision{Waits: r}
+		if d, ok := o.mayContinue(false); !ok {
+			return d
 		}
-		if !o.Sources.Complete {
-			return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Missing}
+		if o.lacksDrain() {
+			return Decision{Waits: v1alpha1.ReasonPlanChanged, Detail: backsOut}
 		}
-		if r := o.wantGone(); r != "" {
-			return Decision{Waits: r, Detail: "the coordinator backs the turn out"}
-		}
-	}
-	if n.State == v1alpha1.StateBeforeUncordon && !o.takesPart() {
+	} else if !o.takesPart() {
 		// Nothing has happened in this turn that the units could undo. With a stolen
 		// coordinator's credential, an attacker can move a host that wants nothing to
 		// this state, but cannot make it run the units.
-		o.ack(w, v1alpha1.ReportDone, "")
-		return Decision{Write: w}
+		return o.report(v1alpha1.ReportDone, "", "")
 	}
 	// Running a unit is a disruption, so it needs the same reads as the others.
 	if d, ok := o.check(DoHooks); !ok {
@@ -222,18 +212,6 @@ func (o *Observation) takesPart() bool {
 	}
 	row, _ := turn.Find(n.State)
 	return n.Ours() && !o.newBoot() && o.Sources.Wants.Something() && o.Sources.Wants.AtLeast(row.Needs)
-}
-
-// wantGone returns why the present want is no longer enough for a hook stage, or "".
-func (o *Observation) wantGone() v1alpha1.Reason {
-	row, _ := turn.Find(o.Node.State)
-	switch {
-	case !o.Sources.Wants.AtLeast(row.Needs), row.Needs == v1alpha1.WantsDrain && !o.Sources.Drains:
-		return v1alpha1.ReasonWantGone
-	case o.lacksDrain():
-		return v1alpha1.ReasonPlanChanged
-	}
-	return ""
 }
 
 // uncordoning undoes the host's own cordon once the node is Ready.
