@@ -135,7 +135,6 @@ type Host struct {
 	apply        *apply
 	watched      *watched.Watcher
 	rebooted     rebootCall
-	health       healthCheck
 	engine       *source.Engine
 	announced    step.Announcement
 	sessions     []systemd.Session // that the reboot waits for, as of the last observation
@@ -232,8 +231,7 @@ func (h *Host) wake() {
 // it is stuck: a write that is repeated until it is answered says so itself.
 const loopBound = 3 * time.Minute
 
-// managersBound is how long a start waits for the first read of the other reboot managers,
-// so that the host does not publish a veto right after it has published that there is none.
+// managersBound bounds the first read of the other reboot managers.
 const managersBound = 2 * time.Second
 
 // Run runs the host until ctx ends. It waits for whatever is away, the API
@@ -251,7 +249,6 @@ func (h *Host) Run(ctx context.Context) error {
 	wg.Go(func() { h.watched.Run(ctx, h.wake) })
 	wg.Go(func() { h.Logind.WatchShutdown(ctx, h.shutdownChanged) })
 	wg.Go(func() { h.watchHooks(ctx) })
-	wg.Go(func() { h.managers.Run(ctx) })
 	wg.Go(func() { h.publisher.keep(ctx) })
 
 	h.beat = h.Liveness.Beat("node", loopBound)
@@ -269,9 +266,12 @@ func (h *Host) Run(ctx context.Context) error {
 	name := h.name
 	h.conditions.node, h.conditions.write = func() *corev1.Node { return h.view.Get(name) }, h.writeConditions
 	wg.Go(func() { h.conditions.run(ctx) })
-	if err := wait(ctx, h.managers.Tried(), managersBound); err != nil {
-		return err
-	}
+	// The managers are read before the first observation, so that the host does not publish
+	// a veto right after it has published that there is none.
+	first, cancelFirst := context.WithTimeout(ctx, managersBound)
+	_ = h.managers.Read(first) // Run reads again
+	cancelFirst()
+	wg.Go(func() { h.managers.Run(ctx) })
 	return h.loop(ctx)
 }
 

@@ -80,7 +80,7 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	case n.Grant.BootID == h.self.bootID:
 		o.Blocked, o.BlockedDetail = h.blocked(ctx, n.Turn, settings)
 	default:
-		o.Health = h.healthy(ctx, settings)
+		o.Health = h.health(ctx, settings)
 	}
 	if o.Blocked != "" && h.fresh != nil {
 		// The reads for a commit come after inhibitors and sessions. Reads from before
@@ -276,23 +276,10 @@ func listUpTo[T any](limit int, all []T, name func(T) string, separator string) 
 	return strings.Join(names, separator)
 }
 
-// healthCheck is the last answer about the host's health after a boot.
-type healthCheck struct {
-	at   time.Time
-	last step.Health
-}
-
-const healthEvery = 2 * time.Second
-
-// healthy asks systemd whether the boot is complete and the units that the host's file
-// names are active.
-func (h *Host) healthy(ctx context.Context, s Settings) step.Health {
-	if time.Since(h.health.at) < healthEvery {
-		return h.health.last
-	}
+// health asks systemd whether the host is healthy after a boot.
+func (h *Host) health(ctx context.Context, s Settings) step.Health {
 	detail := h.unhealthy(ctx, s.HealthUnits)
-	h.health = healthCheck{time.Now(), step.Health{Healthy: detail == "", Detail: detail, Overdue: h.self.uptime() > s.HealthTimeout}}
-	return h.health.last
+	return step.Health{Healthy: detail == "", Detail: detail, Overdue: h.self.uptime() > s.HealthTimeout}
 }
 
 // unhealthy returns the first thing that is missing after a boot, or "".

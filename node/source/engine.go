@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,12 +78,10 @@ func engineReport(r updateengine.Reading, before []v1alpha1.Change, gone bool) (
 		return nil, nil
 	case r.Presence == updateengine.Absent:
 		return before, errors.New("it does not run")
-	case !known && r.Err != nil:
-		return before, r.Err
-	case r.Presence == updateengine.Present && !known:
-		return before, fmt.Errorf("it is in operation %q, which is not known", r.Operation)
+	case !known && r.Presence == updateengine.Present:
+		return before, unknownOperation(r)
 	case !known:
-		return before, errors.New("not read yet")
+		return before, cmp.Or(r.Err, errors.New("not read yet"))
 	case !pending:
 		return nil, nil
 	case r.VersionUnknown && len(before) > 0:
@@ -91,6 +90,10 @@ func engineReport(r updateengine.Reading, before []v1alpha1.Change, gone bool) (
 		return before, nil
 	}
 	return []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: r.Version}}, nil
+}
+
+func unknownOperation(r updateengine.Reading) error {
+	return fmt.Errorf("it is in operation %q, which is not known", r.Operation)
 }
 
 // Read asks the engine once more. It returns an error if the engine does not answer, or
@@ -102,7 +105,7 @@ func (e *Engine) Read(ctx context.Context) error {
 	}
 	r, err := e.source.Read(ctx)
 	if err == nil && r.Presence == updateengine.Present && !r.Operation.Known() {
-		err = fmt.Errorf("it is in operation %q, which is not known", r.Operation)
+		err = unknownOperation(r)
 	}
 	if err != nil {
 		return fmt.Errorf("reading update_engine: %w", err)

@@ -53,8 +53,6 @@ type Managers struct {
 	// owner returns which other program owns coordinator.conf, or "".
 	owner func() (string, error)
 
-	once    sync.Once
-	tried   chan struct{}
 	reading sync.Mutex // one read at a time, so that the last one counts
 
 	mu     sync.Mutex
@@ -65,7 +63,7 @@ type Managers struct {
 // NewManagers makes Managers. owner returns the name of another program that owns the
 // update engine's coordinator.conf, or "".
 func NewManagers(o Options, units ManagerUnits, owner func() (string, error)) *Managers {
-	return &Managers{Options: o, units: units, owner: owner, tried: make(chan struct{})}
+	return &Managers{Options: o, units: units, owner: owner}
 }
 
 // Active returns the managers that were active at the last read.
@@ -74,9 +72,6 @@ func (m *Managers) Active() []Manager {
 	defer m.mu.Unlock()
 	return m.active
 }
-
-// Tried is closed after the first read, even if it failed.
-func (m *Managers) Tried() <-chan struct{} { return m.tried }
 
 // Read reads which managers are active. After an error, Active returns what it did before.
 func (m *Managers) Read(ctx context.Context) error {
@@ -182,8 +177,5 @@ func (m *Managers) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { _ = m.units.WatchJobs(ctx, managerUnits, func() { kick(started) }) }) // it returns ctx's error
-	m.poll(ctx, started, managerPause, "cannot tell whether another reboot manager is active; the last report remains valid, and nothing is committed", func() error {
-		defer m.once.Do(func() { close(m.tried) })
-		return m.Read(ctx)
-	})
+	m.poll(ctx, started, managerPause, "cannot tell whether another reboot manager is active; the last report remains valid, and nothing is committed", func() error { return m.Read(ctx) })
 }

@@ -143,27 +143,27 @@ func (o *Observation) newBoot() bool {
 	return o.Node.State == v1alpha1.StateRebooting && o.Node.Ours() && o.Self.BootID != o.Node.Grant.BootID
 }
 
-// mayPublish reports whether wants and host may be written alone.
+// publishes reports whether the host's record goes out now, together with ack or, if that is
+// the zero Ack, alone.
 //
-// In rebooting, in a new boot, they are only written together with done or failed. A
-// want that vanished through the reboot, published alone, would look like a cancel to
-// the coordinator. And done alone, with the wants of the last boot still there, would
-// end the turn and begin the next one at once. The same is true of applying once the
-// changes count as applied.
-func (o *Observation) mayPublish() bool {
-	if !o.Sources.Complete {
+// In rebooting, in a new boot, it only goes out together with done or failed. A want that
+// vanished through the reboot, published alone, would look like a cancel to the
+// coordinator. And done alone, with the wants of the last boot still there, would end the
+// turn and begin the next one at once. The same is true of applying once the changes count
+// as applied.
+func (o *Observation) publishes(ack v1alpha1.Ack) bool {
+	switch {
+	case !o.Sources.Complete:
 		return false
-	}
-	if o.Node.State == v1alpha1.StateApplying && o.Apply.Settling {
+	case o.newBoot():
+		return ack.Report == v1alpha1.ReportDone || ack.Report == v1alpha1.ReportFailed ||
+			o.reported(v1alpha1.ReportDone) || o.reported(v1alpha1.ReportFailed)
+	case o.Released():
 		return false
+	case o.Node.State == v1alpha1.StateRebooting:
+		return o.Node.Ours() // otherwise it is unknown whether this is a new boot
 	}
-	if o.Node.State != v1alpha1.StateRebooting {
-		return true
-	}
-	if !o.Node.Ours() {
-		return false // it is unknown whether this is a new boot
-	}
-	return !o.newBoot() || o.reported(v1alpha1.ReportDone) || o.reported(v1alpha1.ReportFailed)
+	return o.Node.State != v1alpha1.StateApplying || !o.Apply.Settling
 }
 
 // reported reports whether the host made the report about this turn and state in its

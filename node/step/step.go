@@ -30,7 +30,7 @@ func Step(o Observation) Decision {
 	if w == nil {
 		w = &Write{}
 	}
-	if d.publishes(&o) {
+	if o.publishes(w.Ack) {
 		o.publish(w)
 	}
 	if n.Mark && !n.Unschedulable && w.Unschedulable == nil {
@@ -42,17 +42,6 @@ func Step(o Observation) Decision {
 		d.Write = nil
 	}
 	return d
-}
-
-// publishes reports whether the host's record goes out with the decision.
-func (d *Decision) publishes(o *Observation) bool {
-	if !o.Sources.Complete {
-		return false
-	}
-	if d.Write != nil && o.newBoot() && (d.Write.Ack.Report == v1alpha1.ReportDone || d.Write.Ack.Report == v1alpha1.ReportFailed) {
-		return true
-	}
-	return !o.Released() && o.mayPublish()
 }
 
 // Released reports whether the node is detached or not managed and has no host record:

@@ -69,28 +69,28 @@ type Condition string
 // The conditions.
 const (
 	Always        Condition = ""
-	IfDrains      Condition = "the plan drains"
-	IfNoDrain     Condition = "the plan has no drain"
-	IfReboots     Condition = "the plan reboots"
-	IfNoReboot    Condition = "the plan does not reboot"
-	IfOnlyReboots Condition = "the plan reboots without a drain"
-	IfOnlyApplies Condition = "the plan neither drains nor reboots"
+	ifDrains      Condition = "the plan drains"
+	ifNoDrain     Condition = "the plan has no drain"
+	ifReboots     Condition = "the plan reboots"
+	ifNoReboot    Condition = "the plan does not reboot"
+	ifOnlyReboots Condition = "the plan reboots without a drain"
+	ifOnlyApplies Condition = "the plan neither drains nor reboots"
 )
 
-// Holds reports whether the condition holds for the plan.
-func (c Condition) Holds(p Plan) bool {
+// holds reports whether the condition holds for the plan.
+func (c Condition) holds(p Plan) bool {
 	switch c {
-	case IfDrains:
+	case ifDrains:
 		return p.Drains
-	case IfNoDrain:
+	case ifNoDrain:
 		return !p.Drains
-	case IfReboots:
+	case ifReboots:
 		return p.Reboots
-	case IfNoReboot:
+	case ifNoReboot:
 		return !p.Reboots
-	case IfOnlyReboots:
+	case ifOnlyReboots:
 		return !p.Drains && p.Reboots
-	case IfOnlyApplies:
+	case ifOnlyApplies:
 		return !p.Drains && !p.Reboots
 	}
 	return c == Always
@@ -124,133 +124,86 @@ const (
 	hooksAgain    = "the host runs its hook units again, after longer and longer pauses or when retry names the turn; done in place of failed advances the turn"
 )
 
+// to returns an edge to the state for each of the events, for all plans.
+func to(state v1alpha1.State, events ...Event) []Edge {
+	var edges []Edge
+	for _, e := range events {
+		edges = append(edges, Edge{e, Always, state})
+	}
+	return edges
+}
+
+// These edges are the same in several states: the coordinator backs the turn out before its
+// commit, it gives the node back after the disruption, and the turn is gone.
+var (
+	backedOut = to(v1alpha1.StateBeforeUncordon, Vanished, Refused, Failed, FailedHealthy, Aborted, TakenBack)
+	givenBack = to(v1alpha1.StateBeforeUncordon, Refused, FailedHealthy, Cleared, TakenBack)
+	gone      = to(v1alpha1.StateAbsent, LetGo, Replaced)
+	released  = to(v1alpha1.StateAbsent, Released, LetGo)
+)
+
 // table is the only definition of the state machine. [Next] passes through hook stages
 // with nothing to wait for, so no edge has to mention that.
 var table = []Row{
 	{
 		State: v1alpha1.StateAbsent, Host: "publishes wants and host, if it is managed", Needs: v1alpha1.WantsNothing,
-		Edges: []Edge{
-			{Marked, Always, v1alpha1.StateBeforeUncordon},
-			{Adopted, Always, v1alpha1.StateIdle},
-		},
+		Edges: slices.Concat(to(v1alpha1.StateBeforeUncordon, Marked), to(v1alpha1.StateIdle, Adopted)),
 		Stays: map[Event]string{
 			Paused: "nothing to freeze", Released: "already released", LetGo: "already released",
 		},
 	}, {
 		State: v1alpha1.StateIdle, Host: "nothing", Needs: v1alpha1.WantsNothing,
-		Edges: []Edge{
-			{Marked, Always, v1alpha1.StateBeforeUncordon},
-			{Granted, IfDrains, v1alpha1.StateBeforeDrain},
-			{Granted, IfOnlyReboots, v1alpha1.StateBeforeReboot},
-			{Granted, IfOnlyApplies, v1alpha1.StateApplying},
-			{Paused, Always, v1alpha1.StatePaused},
-			{Released, Always, v1alpha1.StateAbsent},
-			{LetGo, Always, v1alpha1.StateAbsent},
-		},
+		Edges: slices.Concat(to(v1alpha1.StateBeforeUncordon, Marked), []Edge{
+			{Granted, ifDrains, v1alpha1.StateBeforeDrain},
+			{Granted, ifOnlyReboots, v1alpha1.StateBeforeReboot},
+			{Granted, ifOnlyApplies, v1alpha1.StateApplying},
+		}, to(v1alpha1.StatePaused, Paused), released),
 		Stays: map[Event]string{},
 	}, {
 		State: v1alpha1.StatePaused, Host: "nothing", Needs: v1alpha1.WantsNothing,
-		Edges: []Edge{
-			{Marked, Always, v1alpha1.StateBeforeUncordon},
-			{Resumed, Always, v1alpha1.StateIdle},
-			{Released, Always, v1alpha1.StateAbsent},
-			{LetGo, Always, v1alpha1.StateAbsent},
-		},
+		Edges: slices.Concat(to(v1alpha1.StateBeforeUncordon, Marked), to(v1alpha1.StateIdle, Resumed), released),
 		Stays: map[Event]string{Paused: "already paused"},
 	}, {
 		State: v1alpha1.StateBeforeDrain, Host: "runs its hook units; done", Needs: v1alpha1.WantsDrain,
-		Edges: []Edge{
-			{Progressed, Always, v1alpha1.StateDraining},
-			{Vanished, Always, v1alpha1.StateBeforeUncordon},
-			{Refused, Always, v1alpha1.StateBeforeUncordon},
-			{Failed, Always, v1alpha1.StateBeforeUncordon},
-			{FailedHealthy, Always, v1alpha1.StateBeforeUncordon},
-			{Aborted, Always, v1alpha1.StateBeforeUncordon},
-			{TakenBack, Always, v1alpha1.StateBeforeUncordon},
-			{LetGo, Always, v1alpha1.StateAbsent},
-			{Replaced, Always, v1alpha1.StateAbsent},
-		},
+		Edges: slices.Concat(to(v1alpha1.StateDraining, Progressed), backedOut, gone),
 		Stays: map[Event]string{Overran: slotStays},
 	}, {
 		State: v1alpha1.StateDraining, Needs: v1alpha1.WantsDrain,
 		Host: "commits by cordoning with the mark or, if the node was cordoned before, by an ack committed; evicts; done",
-		Edges: []Edge{
-			{Progressed, IfReboots, v1alpha1.StateBeforeReboot},
-			{Progressed, IfNoReboot, v1alpha1.StateApplying},
-			{Vanished, Always, v1alpha1.StateBeforeUncordon},
-			{Refused, Always, v1alpha1.StateBeforeUncordon},
-			{Failed, Always, v1alpha1.StateBeforeUncordon},
-			{FailedHealthy, Always, v1alpha1.StateBeforeUncordon},
-			{Aborted, Always, v1alpha1.StateBeforeUncordon},
-			{TakenBack, Always, v1alpha1.StateBeforeUncordon},
-			{LetGo, Always, v1alpha1.StateAbsent},
-			{Replaced, Always, v1alpha1.StateAbsent},
-		},
+		Edges: slices.Concat([]Edge{
+			{Progressed, ifReboots, v1alpha1.StateBeforeReboot},
+			{Progressed, ifNoReboot, v1alpha1.StateApplying},
+		}, backedOut, gone),
 		Stays: map[Event]string{Overran: slotStays},
 	}, {
 		State: v1alpha1.StateBeforeReboot, Host: "runs its hook units; done", Needs: v1alpha1.WantsReboot,
-		Edges: []Edge{
-			{Progressed, Always, v1alpha1.StateRebooting},
-			{Vanished, Always, v1alpha1.StateBeforeUncordon},
-			{Refused, Always, v1alpha1.StateBeforeUncordon},
-			{Failed, Always, v1alpha1.StateBeforeUncordon},
-			{FailedHealthy, Always, v1alpha1.StateBeforeUncordon},
-			{Aborted, Always, v1alpha1.StateBeforeUncordon},
-			{TakenBack, Always, v1alpha1.StateBeforeUncordon},
-			{LetGo, Always, v1alpha1.StateAbsent},
-			{Replaced, Always, v1alpha1.StateAbsent},
-		},
+		Edges: slices.Concat(to(v1alpha1.StateRebooting, Progressed), backedOut, gone),
 		Stays: map[Event]string{Overran: slotStays},
 	}, {
 		State: v1alpha1.StateRebooting, Needs: v1alpha1.WantsReboot,
-		Host: "in a turn with a drain: checks that the Node is unschedulable (otherwise refused:Uncordoned) and evicts new pods; waits for inhibitors and sessions; commits; reboots once; proves its health in the new boot; done and fresh wants in one write",
-		Edges: []Edge{
-			{Progressed, Always, v1alpha1.StateBeforeUncordon},
-			{Vanished, Always, v1alpha1.StateBeforeUncordon},
-			{Refused, Always, v1alpha1.StateBeforeUncordon},
-			{FailedHealthy, Always, v1alpha1.StateBeforeUncordon},
-			{Cleared, Always, v1alpha1.StateBeforeUncordon},
-			{TakenBack, Always, v1alpha1.StateBeforeUncordon},
-			{LetGo, Always, v1alpha1.StateAbsent},
-			{Replaced, Always, v1alpha1.StateAbsent},
-		},
+		Host:  "in a turn with a drain: checks that the Node is unschedulable (otherwise refused:Uncordoned) and evicts new pods; waits for inhibitors and sessions; commits; reboots once; proves its health in the new boot; done and fresh wants in one write",
+		Edges: slices.Concat(to(v1alpha1.StateBeforeUncordon, Progressed, Vanished), givenBack, gone),
 		Stays: map[Event]string{Failed: slotStays, Overran: slotStays},
 	}, {
 		State: v1alpha1.StateApplying, Needs: v1alpha1.WantsNothing,
 		Host: "commits; daemon-reload, reload, restart in plan order; done and fresh wants in one write",
-		Edges: []Edge{
-			{Progressed, IfDrains, v1alpha1.StateBeforeUncordon},
-			{Progressed, IfNoDrain, v1alpha1.StateIdle},
-			{Refused, Always, v1alpha1.StateBeforeUncordon},
-			{FailedHealthy, Always, v1alpha1.StateBeforeUncordon},
-			{Cleared, Always, v1alpha1.StateBeforeUncordon},
-			{TakenBack, Always, v1alpha1.StateBeforeUncordon},
-			{LetGo, Always, v1alpha1.StateAbsent},
-			{Replaced, Always, v1alpha1.StateAbsent},
-		},
+		Edges: slices.Concat([]Edge{
+			{Progressed, ifDrains, v1alpha1.StateBeforeUncordon},
+			{Progressed, ifNoDrain, v1alpha1.StateIdle},
+		}, givenBack, gone),
 		Stays: map[Event]string{
 			Vanished: "the host finishes what it began, or refuses", Failed: slotStays, Overran: slotStays,
 		},
 	}, {
 		State: v1alpha1.StateBeforeUncordon, Host: "runs its hook units, if it takes part in the turn; done", Needs: v1alpha1.WantsNothing,
-		Edges: []Edge{
-			{Progressed, Always, v1alpha1.StateUncordoning},
-			{TakenBack, Always, v1alpha1.StateIdle},
-			{LetGo, Always, v1alpha1.StateAbsent},
-			{Replaced, Always, v1alpha1.StateAbsent},
-		},
+		Edges: slices.Concat(to(v1alpha1.StateUncordoning, Progressed), to(v1alpha1.StateIdle, TakenBack), gone),
 		Stays: map[Event]string{
 			Vanished: onlyGivesBack, Refused: slotStays, Failed: hooksAgain, FailedHealthy: hooksAgain, Overran: slotStays,
 		},
 	}, {
 		State: v1alpha1.StateUncordoning, Needs: v1alpha1.WantsNothing,
-		Host: "when its Node is Ready: undoes its own cordon and removes the mark; done in the same write",
-		Edges: []Edge{
-			{Progressed, Always, v1alpha1.StateIdle},
-			{TakenBack, Always, v1alpha1.StateIdle},
-			{LetGo, Always, v1alpha1.StateAbsent},
-			{Replaced, Always, v1alpha1.StateAbsent},
-		},
+		Host:  "when its Node is Ready: undoes its own cordon and removes the mark; done in the same write",
+		Edges: slices.Concat(to(v1alpha1.StateIdle, Progressed, TakenBack), gone),
 		Stays: map[Event]string{
 			Vanished: onlyGivesBack, Refused: slotStays, Failed: slotStays, FailedHealthy: slotStays, Overran: slotStays,
 		},
@@ -279,7 +232,7 @@ func Next(s v1alpha1.State, on Event, plan Plan, waits func(v1alpha1.State) bool
 		return s, false
 	}
 	for _, e := range row.Edges {
-		if e.On != on || !e.If.Holds(plan) {
+		if e.On != on || !e.If.holds(plan) {
 			continue
 		}
 		if e.To.HookStage() && !waits(e.To) {

@@ -122,7 +122,7 @@ func TestTable(t *testing.T) {
 func testCell(t *testing.T, row Row, on Event, plan Plan, nth int, cell string) {
 	var to []v1alpha1.State
 	for _, e := range row.Edges {
-		if e.On == on && e.If.Holds(plan) {
+		if e.On == on && e.If.holds(plan) {
 			to = append(to, e.To)
 		}
 	}
@@ -299,7 +299,7 @@ func TestUnknownState(t *testing.T) {
 	if Reachable("descaling", v1alpha1.StateIdle) || Reachable(v1alpha1.StateIdle, "descaling") {
 		t.Error("an unknown state is reachable, or has a way on")
 	}
-	if Condition("if the moon is full").Holds(Plan{}) {
+	if Condition("if the moon is full").holds(Plan{}) {
 		t.Error("an unknown condition holds")
 	}
 }
