@@ -55,7 +55,7 @@ func (h *Host) loop(ctx context.Context) error {
 		} else {
 			h.failures = 0
 			if h.apiTrouble() == nil && h.view.Listed() {
-				h.contented()
+				h.logTroubleOver()
 			}
 			n := h.facts()
 			var window time.Duration
@@ -154,7 +154,7 @@ func (h *Host) round(ctx context.Context) (step.Decision, error) {
 func (h *Host) failed(err error) time.Duration {
 	h.failures++
 	delay := min(time.Second<<min(h.failures-1, 4), readAgain)
-	h.complain(h.explain(err), "again_in", delay)
+	h.logTrouble(h.explain(err), "again_in", delay)
 	h.trouble(v1alpha1.ReasonNone, err)
 	return delay
 }

@@ -205,9 +205,9 @@ func TestTroubleOfItsOwn(t *testing.T) {
 func TestTroubleThatGoesOn(t *testing.T) {
 	var told []string
 	h := &Host{log: slog.New(recorder{told: &told})}
-	h.complain(&kube.Trouble{Text: "soon", GoesOn: true})
-	h.complain(&kube.Trouble{Text: "soon", GoesOn: true})
-	h.complain(&kube.Trouble{Text: "now"})
+	h.logTrouble(&kube.Trouble{Text: "soon", GoesOn: true})
+	h.logTrouble(&kube.Trouble{Text: "soon", GoesOn: true})
+	h.logTrouble(&kube.Trouble{Text: "now"})
 	want := []string{"WARN err=soon", "DEBUG err=soon", "WARN message_id=" + string(v1alpha1.MessageTrouble) + " err=now"}
 	if !slices.Equal(told, want) {
 		t.Errorf("told %q, expected %q", told, want)

@@ -141,12 +141,12 @@ type Host struct {
 	windows      step.Windows      // as of the last observation
 	logged       transition
 	since        waiting
-	settled      bool                // see resume
-	told         local.Host          // as it was last observed
-	apiFailed    *local.Failure      // as it was last reported, nil while there is none
-	failing      time.Time           // since when the loop has failed, zero while it does not
-	failures     int                 // of the loop, in a row
-	complained   complaint           // what the journal was last told to be wrong
+	settled      bool           // see resume
+	told         local.Host     // as it was last observed
+	apiFailed    *local.Failure // as it was last reported, nil while there is none
+	failing      time.Time      // since when the loop has failed, zero while it does not
+	failures     int            // of the loop, in a row
+	troubled     loggedTrouble
 	blockers     blockers            // since when they have been there
 	inhibitors   []systemd.Inhibitor // those that block a shutdown, as last seen
 	leader       step.LeaderCheck
@@ -184,7 +184,7 @@ func New(o Options) (*Host, error) {
 	if o.Term == nil {
 		o.Term = func() string { return "" }
 	}
-	for _, err := range self.odd {
+	for _, err := range self.unread {
 		o.Log.Warn("cannot read a file that says what this host is; it stays empty in what is published", "err", err)
 	}
 	h := &Host{Options: o, log: o.Log, self: self, settings: o.Settings,
@@ -308,7 +308,7 @@ func (h *Host) findNode(ctx context.Context) error {
 	for {
 		name, err := h.connect(ctx)
 		if err == nil {
-			h.contented()
+			h.logTroubleOver()
 			h.mu.Lock()
 			h.name = name
 			h.mu.Unlock()
@@ -316,10 +316,10 @@ func (h *Host) findNode(ctx context.Context) error {
 			return nil
 		}
 		t := h.explain(err)
-		if h.client == nil && !alike(t.Text, h.complained.text) {
+		if h.client == nil && !sameTrouble(t.Text, h.troubled.text) {
 			delay = time.Second // somebody mends the kubeconfig; nobody was asked yet
 		}
-		h.complain(t, "again_in", delay)
+		h.logTrouble(t, "again_in", delay)
 		s := local.Host{
 			BootID: h.self.bootID, OS: h.self.os(), API: failure(t), Since: began,
 			Waits: cmp.Or(t.Reason, v1alpha1.ReasonNotReady), Detail: "to find out which Node is this host's",

@@ -12,8 +12,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
 
-// self is what this host is in its present boot. It does not change while the
-// process runs.
+// self describes this host in its present boot. It does not change while the process runs.
 type self struct {
 	bootID  string
 	booted  time.Time // with a monotonic reading, so that uptime is right when the clock is set
@@ -21,7 +20,7 @@ type self struct {
 
 	osID, osVersion, group string
 
-	odd []error // files that are there and cannot be read
+	unread []error // of files that exist and cannot be read
 }
 
 // readSelf reads the host's files below root.
@@ -54,7 +53,7 @@ func readSelf(root string) (self, error) {
 
 	osRelease := s.pairs(r, "/etc/os-release", "/usr/lib/os-release")
 	s.osID, s.osVersion = clip(osRelease["ID"]), clip(osRelease["VERSION_ID"])
-	// Flatcar's update.conf: the file in /etc stands over that in /usr.
+	// Flatcar's update.conf: the file in /etc takes precedence over the one in /usr.
 	for _, path := range []string{"/etc/flatcar/update.conf", "/usr/share/flatcar/update.conf"} {
 		if s.group == "" {
 			s.group = clip(s.pairs(r, path)["GROUP"])
@@ -63,12 +62,11 @@ func readSelf(root string) (self, error) {
 	return s, nil
 }
 
-// clip bounds what goes to the Node; labels are cut further.
+// clip bounds a value for the Node; labels are cut further.
 func clip(value string) string { return strings.ToValidUTF8(value[:min(len(value), 256)], "") }
 
-// pairs reads KEY=value lines of the first of the files that can be read,
-// quotes taken off; of none, no pairs. That a file is not there is nothing
-// odd; that it cannot be read is, but no reason for a host to stand still.
+// pairs returns the KEY=value lines, without quotes, of the first of the files that can be
+// read. A file that exists and cannot be read is kept in unread: it does not stop the host.
 func (s *self) pairs(r hostfs.FS, paths ...string) map[string]string {
 	for _, path := range paths {
 		text, err := r.Read(path)
@@ -76,7 +74,7 @@ func (s *self) pairs(r hostfs.FS, paths ...string) map[string]string {
 			continue
 		}
 		if err != nil {
-			s.odd = append(s.odd, err)
+			s.unread = append(s.unread, err)
 			continue
 		}
 		pairs := map[string]string{}
@@ -91,14 +89,15 @@ func (s *self) pairs(r hostfs.FS, paths ...string) map[string]string {
 	return nil
 }
 
+// uptime returns how long the boot has lasted.
 func (s *self) uptime() time.Duration { return time.Since(s.booted) }
 
-// host is what Observation.Self starts from.
+// host returns what Observation.Self starts from.
 //
-// Started is as fine as the clock, because it tells one process from the next:
-// a process that was killed may have left a word on its way, refused for one,
-// that would land after its successor has called the reboot. The successor
-// writes host anew first, and the late word becomes a conflict.
+// Started is as fine as the clock, because it distinguishes one process from the next. A
+// process that was killed may have sent a report, such as refused, that would land after its
+// successor has called the reboot. The successor writes host first, so the late report
+// becomes a conflict.
 func (s *self) host(version string) v1alpha1.Host {
 	return v1alpha1.Host{
 		Version: version, BootID: s.bootID, OSVersion: s.osVersion,
@@ -106,11 +105,12 @@ func (s *self) host(version string) v1alpha1.Host {
 	}
 }
 
-// os is what runs, for the host's record.
+// os returns the running OS, for the host's record.
 func (s *self) os() v1alpha1.OSStatus {
 	return v1alpha1.OSStatus{ID: v1alpha1.UpdateName(s.osID), Version: v1alpha1.UpdateName(s.osVersion), Group: v1alpha1.UpdateName(s.group)}
 }
 
+// info returns the labels that are for information only.
 func (s *self) info() map[string]string {
 	return map[string]string{
 		v1alpha1.LabelOS:        v1alpha1.LabelValue(s.osID),

@@ -70,8 +70,8 @@ func TestReadSelf(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if s.osID != c.id || s.osVersion != c.version || s.group != c.group || len(s.odd) != c.odd {
-			t.Errorf("%s: %.20q %q %q, %v; want %.20q %q %q, %d odd", name, s.osID, s.osVersion, s.group, s.odd, c.id, c.version, c.group, c.odd)
+		if s.osID != c.id || s.osVersion != c.version || s.group != c.group || len(s.unread) != c.odd {
+			t.Errorf("%s: %.20q %q %q, %v; want %.20q %q %q, %d odd", name, s.osID, s.osVersion, s.group, s.unread, c.id, c.version, c.group, c.odd)
 		}
 		if s.bootID != bootID || (s.uptime()-3600250*time.Millisecond).Abs() > time.Minute {
 			t.Errorf("%s: boot %q, uptime %v", name, s.bootID, s.uptime())
@@ -116,8 +116,8 @@ func TestOddFiles(t *testing.T) {
 	must(t, os.Symlink(outside, filepath.Join(root, "etc/flatcar/update.conf")))
 	h, err := New(Options{Root: root, Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
-	if h.self.osID != "debian" || h.self.group != "" || len(h.self.odd) != 2 {
-		t.Errorf("%q %q %v", h.self.osID, h.self.group, h.self.odd)
+	if h.self.osID != "debian" || h.self.group != "" || len(h.self.unread) != 2 {
+		t.Errorf("%q %q %v", h.self.osID, h.self.group, h.self.unread)
 	}
 }
 

@@ -54,7 +54,7 @@ func (h *Host) tell(o step.Observation, d step.Decision, apiErr error) {
 		if s.Waits == v1alpha1.ReasonNotReady && n.UID == "" && t.Reason != "" {
 			s.Waits, s.Detail = t.Reason, ""
 		}
-		h.complain(t)
+		h.logTrouble(t)
 	}
 	switch {
 	case d.Detail == step.ItsTurn:

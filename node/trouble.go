@@ -14,12 +14,12 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// complainEvery is how often the journal has the same trouble again, as long
-// as it lasts: it is tried every few seconds.
-const complainEvery = 10 * time.Minute
+// repeatTrouble is how often the journal has the same trouble again while it lasts: the host
+// tries again every few seconds.
+const repeatTrouble = 10 * time.Minute
 
-// complaint is what the journal was last told of.
-type complaint struct {
+// loggedTrouble is the trouble that was logged last.
+type loggedTrouble struct {
 	text string
 	at   time.Time
 }
@@ -29,7 +29,7 @@ type hostError struct{ error }
 
 func (e hostError) Unwrap() error { return e.error }
 
-// explain says what a failure means, nil if there is none.
+// explain returns what an error means, nil if there is none.
 func (h *Host) explain(err error) *kube.Trouble {
 	if _, own := errors.AsType[hostError](err); own || h.client == nil {
 		return kube.ExplainSetup(err)
@@ -37,7 +37,7 @@ func (h *Host) explain(err error) *kube.Trouble {
 	return h.client.Explain(err)
 }
 
-// apiTrouble is why the API server cannot be used at present, or soon, or nil.
+// apiTrouble returns why the API server cannot be used now, or soon, or nil.
 func (h *Host) apiTrouble() error {
 	if err := h.view.Err(); err != nil {
 		return err
@@ -45,43 +45,42 @@ func (h *Host) apiTrouble() error {
 	return h.client.Check()
 }
 
-// complain has the journal tell of a trouble, when it begins and then from time
-// to time. What client-go says of it is no more than an echo.
-func (h *Host) complain(t *kube.Trouble, attrs ...any) {
-	if alike(t.Text, h.complained.text) && time.Since(h.complained.at) < complainEvery {
-		h.log.Debug("still cannot go on", append([]any{"err", t.Text}, attrs...)...)
+// logTrouble logs a trouble when it begins, and again from time to time.
+func (h *Host) logTrouble(t *kube.Trouble, attrs ...any) {
+	attrs = append([]any{"err", t.Text}, attrs...)
+	if sameTrouble(t.Text, h.troubled.text) && time.Since(h.troubled.at) < repeatTrouble {
+		h.log.Debug("still cannot continue", attrs...)
 		return
 	}
-	h.complained = complaint{t.Text, time.Now()}
-	attrs = append([]any{"err", t.Text}, attrs...)
+	h.troubled = loggedTrouble{t.Text, time.Now()}
 	if t.Reason != "" {
 		attrs = append(attrs, "reason", string(t.Reason))
 	}
 	if t.GoesOn {
-		h.log.Warn("goes on, but not for long perhaps", attrs...)
+		h.log.Warn("continues for now, with a problem", attrs...)
 		return
 	}
-	systemd.LogEvent(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot go on for now", attrs...)
+	systemd.LogEvent(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot continue for now", attrs...)
 }
 
-// alike reports whether two texts differ in nothing but numbers: ports and
-// counts are others with each try.
-func alike(a, b string) bool {
-	return figures.ReplaceAllString(a, "#") == figures.ReplaceAllString(b, "#")
+// sameTrouble reports whether two texts differ only in numbers: each try has another port
+// and another count.
+func sameTrouble(a, b string) bool {
+	return numbers.ReplaceAllString(a, "#") == numbers.ReplaceAllString(b, "#")
 }
 
-var figures = regexp.MustCompile("[0-9]+")
+var numbers = regexp.MustCompile("[0-9]+")
 
-// contented has the journal tell that a trouble is over.
-func (h *Host) contented() {
-	if h.complained.text != "" {
-		h.log.Info("goes on: the trouble is over", "was", h.complained.text)
-		h.complained = complaint{}
+// logTroubleOver logs that the trouble that was logged is over.
+func (h *Host) logTroubleOver() {
+	if h.troubled.text != "" {
+		h.log.Info("continues: the problem is over", "was", h.troubled.text)
+		h.troubled = loggedTrouble{}
 	}
 }
 
-// trouble reports a failure of the loop itself. What was last observed stands, as
-// far as the Node is still the same. reason is for a failure that says none.
+// trouble reports a failure of the loop itself, with what was last observed, as far as the
+// Node is still the same. reason is for an error that has none.
 func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	t := h.explain(err)
 	n := h.facts()
@@ -111,7 +110,7 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	h.report(s)
 }
 
-// failure is a trouble with the API server; report says since when.
+// failure returns the record of a trouble with the API server; report adds since when.
 func failure(t *kube.Trouble) *local.Failure {
 	return &local.Failure{Error: t.Text, Reason: t.Reason, RefusedBy: t.RefusedBy, Own: t.Own, GoesOn: t.GoesOn}
 }

@@ -165,7 +165,7 @@ func TestHostCredentialTroubles(t *testing.T) {
 	c.says("the client certificate in " + c.file + " expired on ")
 	good()
 	c.says("up to date")
-	c.logs("goes on: the trouble is over")
+	c.logs("continues: the problem is over")
 
 	// The same with its Node known; a reload makes it look at once.
 	comes := func(text string) {
@@ -190,7 +190,7 @@ func TestHostCredentialTroubles(t *testing.T) {
 	comes("up to date")
 
 	// Not more than a warning or two for each of them, however often it was tried.
-	if n := strings.Count(c.h.Logs(), "cannot go on for now"); n > 30 {
+	if n := strings.Count(c.h.Logs(), "cannot continue for now"); n > 30 {
 		t.Errorf("the journal has %d warnings", n)
 	}
 }
