@@ -4,503 +4,81 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/effect"
 	"lockkeeper.dev/lockkeeper/node/step"
-	"lockkeeper.dev/lockkeeper/node/watched"
-	"lockkeeper.dev/lockkeeper/policy"
-	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// fakeHost plays systemd's part for a host, over several processes of
-// lockkeeper: what was asked of it, in order; which answers are errors; and after
-// which the process that asked is no more.
-type fakeHost struct {
-	t    *testing.T
-	dir  string
-	asks []string
-	// errs are the answers to the next asks of a step, nil for well.
-	errs map[string][]error
-	left map[string]string
-	// kills: carrying out the step ends the process, that many times; then the
-	// step's unit has another run, unless it is in vain.
-	kills map[string]int
-	vain  bool
+// applyUnits plays systemd's part for a plan with one step; restart is called in it.
+type applyUnits struct{ restart func() }
 
-	own int // the run of lockkeeper's own unit
-	// names are the names that a unit has besides the one that is asked for; with an
-	// error in errs["Names UNIT"] systemd gives none.
-	names map[string][]string
-	runs  map[string]int
-
-	reads   int // how often steps waited for another read
-	applied []string
-	end     context.CancelFunc // of the present process
-	on      func()             // what carrying out a step does besides; nil: nothing
+func (u applyUnits) Restart(context.Context, string, time.Time) (string, error) {
+	u.restart()
+	return "", nil
 }
-
-const ownUnit = "lockkeeper.service"
-
-func (f *fakeHost) do(ctx context.Context, by time.Time, step string, unit string) (string, error) {
-	if time.Now().After(by) {
-		return "", systemd.ErrTooLate
-	}
-	f.asks = append(f.asks, step)
-	if f.kills[step] > 0 {
-		f.kills[step]--
-		f.own++
-		if !f.vain {
-			f.runs[unit]++
-		}
-		f.end()
-		<-ctx.Done()
-		return "", ctx.Err()
-	}
-	if errs := f.errs[step]; len(errs) > 0 {
-		f.errs[step] = errs[1:]
-		return "", errs[0]
-	}
-	f.runs[unit]++
-	if f.on != nil {
-		f.on()
-	}
-	return f.left[step], nil
+func (applyUnits) DaemonReload(context.Context, time.Time) error { return errors.New("not asked for") }
+func (applyUnits) Reload(context.Context, string, time.Time) (string, error) {
+	return "", errors.New("not asked for")
 }
-
-func (f *fakeHost) DaemonReload(ctx context.Context, by time.Time) error {
-	_, err := f.do(ctx, by, "DaemonReload", "")
-	return err
-}
-
-func (f *fakeHost) Reload(ctx context.Context, unit string, by time.Time) (string, error) {
-	return f.do(ctx, by, "Reload "+unit, unit)
-}
-
-func (f *fakeHost) Restart(ctx context.Context, unit string, by time.Time) (string, error) {
-	return f.do(ctx, by, "Restart "+unit, unit)
-}
-
-func (f *fakeHost) Own(context.Context) ([]string, string, error) {
-	return []string{ownUnit, "keeper.service"}, fmt.Sprint("own", f.own), nil
-}
-
-func (f *fakeHost) Invocation(_ context.Context, unit string) (string, error) {
-	return fmt.Sprint("run", f.runs[unit]), nil
-}
-
-func (f *fakeHost) ActiveState(context.Context, string) (string, bool, error) {
+func (applyUnits) Own(context.Context) ([]string, string, error)      { return nil, "own", nil }
+func (applyUnits) Invocation(context.Context, string) (string, error) { return "run", nil }
+func (applyUnits) ActiveState(context.Context, string) (string, bool, error) {
 	return "active", true, nil
 }
+func (applyUnits) Names(context.Context, string) ([]string, error) { return nil, nil }
 
-func (f *fakeHost) Names(_ context.Context, unit string) ([]string, error) {
-	if errs := f.errs["Names "+unit]; len(errs) > 0 {
-		f.errs["Names "+unit] = errs[1:]
-		return nil, errs[0]
-	}
-	return append([]string{unit}, f.names[unit]...), nil
+// watchedFuncs plays the part of the watched files and units.
+type watchedFuncs struct{ see func(what string) }
+
+func (w watchedFuncs) MarkApplied([]v1alpha1.Change) error { w.see("applied"); return nil }
+func (w watchedFuncs) WaitSettled(context.Context, []v1alpha1.Change) error {
+	w.see("settled")
+	return nil
 }
 
-func newFakeHost(t *testing.T) *fakeHost {
-	return &fakeHost{t: t, dir: t.TempDir(), errs: map[string][]error{}, left: map[string]string{}, kills: map[string]int{}, runs: map[string]int{}}
-}
-
-var inApplying = stage{"t1", v1alpha1.StateApplying}
-
-func actions(steps string) []v1alpha1.Action {
-	var all []v1alpha1.Action
-	for step := range strings.SplitSeq(steps, ", ") {
-		kind, unit, _ := strings.Cut(step, " ")
-		all = append(all, v1alpha1.Action{Type: v1alpha1.ActionType(kind), Unit: unit})
-	}
-	return all
-}
+var (
+	inApplying = effect.Stage{Turn: "t1", State: v1alpha1.StateApplying}
+	done       = step.Work{Done: true}
+)
 
 func fileChange(name, version string) v1alpha1.Change {
 	return v1alpha1.Change{Source: v1alpha1.SourceFile, Name: name, Version: version}
 }
 
-// process is one life of lockkeeper in applying: it resumes, or carries out the
-// steps, until they have come to an end or it is ended. It returns its last word.
-func (f *fakeHost) process(boot string, e errand) step.Work {
-	f.t.Helper()
-	ctx, cancel := context.WithCancel(f.t.Context())
-	defer cancel()
-	f.end = cancel
-	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: boot, applied: func(changes []v1alpha1.Change) error {
-		for _, c := range changes {
-			f.applied = append(f.applied, c.String())
-		}
-		return errors.New("no space left on the device") // is said, and no failure of the units
-	}}
-	if !a.resume(ctx, inApplying) {
-		a.start(ctx, inApplying, e, soon())
-		a.start(ctx, inApplying, e, soon()) // no second one beside it
-		a.wait()
-		for ctx.Err() == nil && a.work(inApplying) == (step.Work{}) { // its next step waits for another read
-			f.reads++
-			a.start(ctx, inApplying, e, soon())
-			a.wait()
-		}
-		a.start(ctx, inApplying, e, soon()) // nor after it
-	}
-	a.wait()
-	return a.work(inApplying)
-}
-
-func (f *fakeHost) expect(what string, got, want step.Work, asks, applied string) {
-	f.t.Helper()
-	if got != want || strings.Join(f.asks, ", ") != asks || strings.Join(f.applied, ", ") != applied {
-		f.t.Errorf("%s: %+v, asked for %q, applied %q\nexpected %+v, %q, %q", what, got, f.asks, f.applied, want, asks, applied)
-	}
-	f.asks, f.applied = nil, nil
-}
-
-var done = step.Work{Done: true}
-
-// dead reports whether it is the word of a process that did not come to an end.
-func dead(w step.Work) bool { return w.Running && !w.Done && w.Failed == "" }
-
-func TestApply(t *testing.T) {
-	e := errand{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Reload a.service, Restart b.service, Restart c.service")}
-	const all = "DaemonReload, Reload a.service, Restart b.service, Restart c.service"
-	f := newFakeHost(t)
-	f.left["Restart b.service"] = "inactive"
-	f.expect("well", f.process("b1", e), done, all, "File /etc/a@1")
-	// It was ended before it could say done: nothing is begun anew.
-	f.expect("the next process", f.process("b1", e), done, "", "File /etc/a@1")
-	f.expect("in another boot", f.process("b2", e), done, all, "File /etc/a@1")
-
-	f = newFakeHost(t)
-	f.errs["Restart b.service"] = []error{fmt.Errorf("managing: %w", &systemd.JobError{Unit: "b.service", Text: "restart of b.service failed (exit-code, status 3): journalctl -u b.service"})}
-	want := step.Work{Failed: "managing: restart of b.service failed (exit-code, status 3): journalctl -u b.service"}
-	f.expect("a unit fails", f.process("b1", e), want, "DaemonReload, Reload a.service, Restart b.service", "")
-
-	f = newFakeHost(t)
-	f.expect("a drain alone", f.process("b1", errand{Changes: e.Changes}), done, "", "File /etc/a@1")
-}
-
-// A plan that names a unit that no plan touches, by whatever name the unit has on this
-// host, does nothing at all, and fails.
-func TestApplyRefusesUnits(t *testing.T) {
-	e := errand{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Restart b.service, Restart maintenance.target")}
-	f := newFakeHost(t)
-	f.names = map[string][]string{"maintenance.target": {"reboot.target", "runlevel6.target"}}
-	const text = "Restart maintenance.target is refused: on this host the unit is reboot.target, which shuts down or reboots the host without a drain"
-	f.expect("an alias", f.process("b1", e), step.Work{Failed: text}, "", "")
-	f.expect("the next process", f.process("b1", e), step.Work{Failed: text}, "", "")
-
-	// The DaemonReload of the plan brings the alias.
-	f = newFakeHost(t)
-	f.on = func() { f.names = map[string][]string{"maintenance.target": {"reboot.target"}} }
-	f.expect("an alias that comes", f.process("b1", e), step.Work{Failed: text}, "DaemonReload, Restart b.service", "")
-
-	// A policy that is older than the list.
-	f = newFakeHost(t)
-	want := step.Work{Failed: "Restart rescue@x.service is refused: on this host the unit is rescue@x.service, which takes the host to a rescue, update, installation or initrd state"}
-	f.expect("no alias", f.process("b1", errand{Steps: actions("Restart rescue@x.service")}), want, "", "")
-	f.expect("reload of the bus", f.process("b2", errand{Steps: actions("Reload dbus.service")}), done, "Reload dbus.service", "")
-
-	// Where systemd cannot say the names, nothing is touched until it can.
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeHost(t)
-		f.names = map[string][]string{"maintenance.target": {"reboot.target"}}
-		f.errs["Names b.service"] = slices.Repeat([]error{systemd.ErrAbsent}, 3)
-		began := time.Now()
-		f.expect("no answer", f.process("b1", e), step.Work{Failed: text}, "", "")
-		if took := time.Since(began); took != 3*stepPause {
-			t.Errorf("it took %v", took)
-		}
-	})
-}
-
-// A bus that is away is waited for, and each time that systemd is asked after 10 s something was read again before.
-func TestApplyWaitsForTheBus(t *testing.T) {
-	e := errand{Steps: actions("Restart b.service")}
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeHost(t)
-		f.errs["Restart b.service"] = slices.Repeat([]error{systemd.ErrAbsent}, 3)
-		began := time.Now()
-		f.expect("it comes back", f.process("b1", e), done, "Restart b.service, Restart b.service, Restart b.service, Restart b.service", "")
-		if took := time.Since(began); took != 3*stepPause {
-			t.Errorf("it took %v", took)
-		}
-		f = newFakeHost(t)
-		f.errs["Restart b.service"] = slices.Repeat([]error{systemd.ErrAbsent}, 1000)
-		began = time.Now()
-		w := f.process("b1", e)
-		took := time.Since(began)
-		if w != done || f.reads < int((took-maxReadAge)/maxReadAge) || took < 1000*stepPause/2 {
-			t.Errorf("%+v after %v and %d reads", w, took, f.reads)
-		}
-	})
-}
-
-// A step that takes long leaves the next one to another read, and so does each step of a process that goes on with what
-// the last one has left: a stop, a pause or another leader in between is seen.
-func TestApplyReadsBeforeEachStep(t *testing.T) {
-	e := errand{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Reload a.service, Restart b.service, Restart c.service")}
-	const all = "DaemonReload, Reload a.service, Restart b.service, Restart c.service"
-	synctest.Test(t, func(t *testing.T) {
-		for took, reads := range map[time.Duration]int{3 * time.Second: 0, 4 * time.Second: 1, maxReadAge: 3, time.Minute: 3} {
-			f := newFakeHost(t)
-			f.on = func() { time.Sleep(took + time.Nanosecond) }
-			f.expect(took.String(), f.process("b1", e), done, all, "File /etc/a@1")
-			if f.reads != reads {
-				t.Errorf("steps of %v: %d reads between them, want %d", took, f.reads, reads)
-			}
-		}
-		f := newFakeHost(t)
-		a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1"}
-		a.start(t.Context(), inApplying, e, time.Now().Add(-time.Nanosecond))
-		a.wait()
-		f.expect("too late for the first", a.work(inApplying), step.Work{}, "", "")
-	})
-}
-
-// Whatever ends lockkeeper in the middle, the plan comes to its end, and what was
-// done is not done again.
-func TestApplyRestartsItself(t *testing.T) {
-	e := errand{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Restart keeper.service, Restart b.service")}
-	f := newFakeHost(t)
-	f.kills["Restart keeper.service"] = 1
-	if w := f.process("b1", e); !dead(w) {
-		t.Errorf("it survived its own end: %+v", w)
-	}
-	f.expect("itself last", done, done, "DaemonReload, Restart b.service, Restart keeper.service", "")
-	f.expect("after that", f.process("b1", e), done, "", "File /etc/a@1")
-
-	// A unit that takes lockkeeper with it when it is restarted.
-	f = newFakeHost(t)
-	f.kills["Restart b.service"] = 1
-	f.process("b1", e)
-	f.kills["Restart keeper.service"] = 1
-	f.process("b1", e)
-	f.expect("taken along", f.process("b1", e), done, "DaemonReload, Restart b.service, Restart keeper.service", "File /etc/a@1")
-
-	// Killed, and what was under way is not known to have been done: once more.
-	f = newFakeHost(t)
-	f.vain = true
-	f.kills["Restart b.service"] = 2
-	f.process("b1", e)
-	f.process("b1", e)
-	f.kills["Restart keeper.service"] = 1
-	f.process("b1", e)
-	f.expect("killed twice", f.process("b1", e), done, "DaemonReload, Restart b.service, Restart b.service, Restart b.service, Restart keeper.service", "File /etc/a@1")
-
-	// Not indefinitely.
-	f = newFakeHost(t)
-	f.vain = true
-	f.kills["Restart b.service"] = 100
-	for range maxTries {
-		f.process("b1", e)
-	}
-	want := step.Work{Failed: "Restart b.service: lockkeeper was ended 3 times in the middle of it: journalctl -u lockkeeper"}
-	f.expect("killed each time", f.process("b1", e), want, "DaemonReload, Restart b.service, Restart b.service, Restart b.service", "")
-}
-
-// Somebody edits the turn's records in the middle, and they are put right: what
-// was called off is begun again.
-func TestApplyCalledOff(t *testing.T) {
-	f := newFakeHost(t)
-	e := errand{Steps: actions("Restart b.service")}
-	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1"}
-	ended := make(chan struct{})
-	close(ended)
-	a.run = &applyRun{stage: inApplying, cancel: func() {}, ended: ended}
-	a.in(stage{"t2", v1alpha1.StateApplying})
-	a.in(inApplying)
-	if w := a.work(inApplying); w != (step.Work{}) {
-		t.Errorf("called off: %+v", w)
-	}
-	a.start(t.Context(), inApplying, e, soon())
-	a.wait()
-	f.expect("begun again", a.work(inApplying), done, "Restart b.service", "")
-}
-
-// A run that is called off after one that waited for another read leaves behind how far it came itself: no step
-// that is done is done again.
-func TestApplyCalledOffLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeHost(t)
-		a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1"}
-		e := errand{Steps: actions("Restart b.service, Restart c.service, Restart d.service")}
-		f.on = func() { time.Sleep(maxReadAge + time.Second); f.on = nil }
-		a.start(t.Context(), inApplying, e, soon())
-		a.wait()
-		f.expect("the second step waits", a.work(inApplying), step.Work{}, "Restart b.service", "")
-		f.kills["Restart d.service"], f.vain = 1, true
-		f.end = func() { a.in(stage{"t2", v1alpha1.StateApplying}) }
-		a.start(t.Context(), inApplying, e, soon())
-		a.wait()
-		a.in(inApplying)
-		f.expect("the third is called off", a.work(inApplying), step.Work{}, "Restart c.service, Restart d.service", "")
-		a.start(t.Context(), inApplying, e, soon())
-		a.wait()
-		f.expect("and begun again", a.work(inApplying), done, "Restart d.service", "")
-	})
-}
-
-// The file changes while lockkeeper restarts itself for it, as it would if the
-// other unit wrote it. What was begun comes to its end, with what it was begun for
-// in effect: the newer content stays a change, and is done nothing for. Other steps,
-// by rules that came since, are done anew.
-func TestApplyChangesUnderWay(t *testing.T) {
-	steps := actions("Restart b.service, Restart lockkeeper.service")
-	older, newer := []v1alpha1.Change{fileChange("/etc/a", "1")}, []v1alpha1.Change{fileChange("/etc/a", "2")}
-	f := newFakeHost(t)
-	f.kills["Restart lockkeeper.service"] = 2
-	f.process("b1", errand{Changes: older, Steps: steps})
-	f.expect("newer", f.process("b1", errand{Changes: newer, Steps: steps}), done, "Restart b.service, Restart lockkeeper.service", "File /etc/a@1")
-
-	f = newFakeHost(t)
-	f.kills["Restart lockkeeper.service"] = 1
-	f.process("b1", errand{Changes: older, Steps: steps})
-	f.expect("other steps", f.process("b1", errand{Changes: newer, Steps: actions("Reload b.service")}), done, "Restart b.service, Restart lockkeeper.service, Reload b.service", "File /etc/a@2")
-}
-
-// applies is a turn for the changes, of which there are others as well; then these
-// are there. It returns what outlived it.
-func (f *fakeHost) applies(turnID string, granted, before, after []v1alpha1.Change) string {
-	f.t.Helper()
-	var all []string
-	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1",
-		applied: func([]v1alpha1.Change) error { all = append(all, "applied"); return nil },
-		rest:    func(context.Context, []v1alpha1.Change) error { all = append(all, "rests"); return nil }}
-	s := stage{turnID, v1alpha1.StateApplying}
-	a.start(f.t.Context(), s, errand{Changes: granted, Before: before, Steps: actions("Restart b.service")}, soon())
-	a.wait()
-	if w := a.work(s); w != done || strings.Join(all, ", ") != "applied, rests" {
-		f.t.Errorf("%s: %+v, %v", turnID, w, all)
-	}
-	first := a.outlived(s, after)
-	if again := a.outlived(s, after); again != first {
-		f.t.Errorf("%s: first %q, then %q", turnID, first, again)
-	}
-	return first
-}
-
-// A change that outlives its turn is a failure, and what comes beside it makes a few
-// turns and not endlessly many.
-func TestApplyOutlived(t *testing.T) {
-	list := func(changes ...v1alpha1.Change) []v1alpha1.Change { return changes }
-	a1, a2, os := fileChange("/etc/a", "1"), fileChange("/etc/a", "2"), v1alpha1.Change{Source: v1alpha1.SourceOSUpdate, Version: "4.2"}
-	other, unit := fileChange("/etc/x", "1"), v1alpha1.Change{Source: v1alpha1.SourceUnit, Name: "b.service", Version: "1"}
-	f := newFakeHost(t)
-	expect := func(what, got, want string) {
-		t.Helper()
-		if got != want {
-			t.Errorf("%s: %q, expected %q", what, got, want)
-		}
-	}
-	const again = " changed again while it was applied; does a unit of the plan write it?"
-	expect("gone", f.applies("t1", list(a1), list(a1), nil), "")
-	expect("written again", f.applies("t2", list(a1), list(a1), list(a2)), "File /etc/a@2"+again)
-	expect("a unit", f.applies("t3", list(unit), list(unit), list(v1alpha1.Change{Source: v1alpha1.SourceUnit, Name: "b.service", Version: "2"})), "Unit b.service@2"+again)
-	expect("an update came", f.applies("t4", list(a1), list(a1), list(os)), "")
-	expect("another was there before", f.applies("t5", list(a1), list(a1, other), list(other)), "")
-
-	// One file after the other.
-	for _, start := range []string{"u", "v"} {
-		f := newFakeHost(t)
-		names := list(fileChange("/etc/0", "1"), fileChange("/etc/1", "1"), fileChange("/etc/2", "1"), fileChange("/etc/3", "1"))
-		turn := func(i int) string {
-			return f.applies(fmt.Sprint(start, i), names[i:i+1], names[i:i+1], names[i+1:i+2])
-		}
-		expect("the first", turn(0), "")
-		expect("the second", turn(1), "")
-		if start == "v" {
-			// One that is for something else breaks the chain.
-			expect("in between", f.applies("between", list(a1), list(a1, names[2]), list(names[2])), "")
-			expect("the first again", turn(2), "")
-			continue
-		}
-		expect("the third", turn(2), "File /etc/3@1 changed while the plan was carried out, as in the 2 turns before; does a unit of the plan write it?")
-	}
-}
-
-// A unit that writes, when it is restarted, the file that it is restarted for: the
-// turn fails, and the new content is there for the next one.
-func TestApplyWritesItsFile(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "etc/a")
-	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must(t, os.WriteFile(path, []byte("as it was"), 0o644))
-	w := watched.New(watched.Options{Root: dir, StateDir: filepath.Join(dir, "state"), BootID: "b1", Settle: 10 * time.Millisecond})
-	w.Watch([]string{"/etc/a"}, nil, nil)
-	must(t, w.Refresh(t.Context()))
-	f := newFakeHost(t)
-	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1", applied: w.MarkApplied, rest: w.WaitSettled}
-	written := 0
-	turnEnds := func(id string) (there []v1alpha1.Change, outlived string) {
-		t.Helper()
-		must(t, w.Refresh(t.Context()))
-		pending := w.Report().Changes
-		s := stage{id, v1alpha1.StateApplying}
-		a.start(t.Context(), s, errand{Changes: pending, Before: pending, Steps: actions("Restart a.service")}, soon())
-		a.wait()
-		if a.work(s) != done || len(pending) != 1 {
-			t.Fatalf("%s, for %v: %+v", id, pending, a.work(s))
-		}
-		there = w.Report().Changes
-		return there, a.outlived(s, there)
-	}
-	must(t, os.WriteFile(path, []byte("an edit"), 0o644))
-	f.on = func() { written++; must(t, os.WriteFile(path, fmt.Append(nil, "written ", written), 0o644)) }
-	for _, id := range []string{"t1", "t2"} { // the second after a retry
-		if there, outlived := turnEnds(id); len(there) != 1 || !strings.HasPrefix(outlived, there[0].String()+" changed again") {
-			t.Errorf("%s: %q, and %v is there", id, outlived, there)
-		}
-	}
-	f.on = nil
-	if there, outlived := turnEnds("t3"); len(there) != 0 || outlived != "" || written != 2 {
-		t.Errorf("it writes no more: %q, and %v is there", outlived, there)
-	}
-}
-
-// Until what was applied can be read, nobody hears that it is done, nor that it has
-// changed again; nor if it cannot be read any more, once it is done.
-func TestApplyUnread(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeHost(t)
-		var read atomic.Bool
-		a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1",
-			rest: func(context.Context, []v1alpha1.Change) error {
-				if read.Load() {
-					return nil
-				}
-				return errors.New("input/output error")
-			}}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		a.start(ctx, inApplying, errand{Steps: actions("Restart b.service")}, soon())
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if w, want := a.work(inApplying), (step.Work{Running: true, Detail: "what the plan was for to be read: input/output error"}); w != want {
-			t.Errorf("%+v, expected %+v", w, want)
-		}
-		read.Store(true)
-		time.Sleep(stepPause)
-		synctest.Wait()
-		if w := a.work(inApplying); w != done {
-			t.Errorf("it can be read: %+v", w)
-		}
-	})
-
+// newApplyingHost returns a host in applying that has not begun to apply. see is called as
+// it does.
+func newApplyingHost(t *testing.T, see func(h *Host, what string)) *Host {
+	t.Helper()
 	h, _ := newTestHost(t, v1alpha1.StateApplying)
+	h.apply = effect.NewApply(applyUnits{func() { see(h, "step") }}, watchedFuncs{func(what string) { see(h, what) }}, t.TempDir(), h.self.bootID, h.log, h.wake)
+	return h
+}
+
+func applies(t *testing.T, h *Host, changes ...v1alpha1.Change) {
+	t.Helper()
+	p := effect.ApplyPlan{Changes: changes, Steps: []v1alpha1.Action{{Type: v1alpha1.ActionRestart, Unit: "b.service"}}}
+	h.apply.Start(t.Context(), inApplying, p, time.Now().Add(time.Minute))
+	h.apply.Wait()
+	if w := h.apply.Work(inApplying); w != done {
+		t.Fatalf("%+v", w)
+	}
+}
+
+// A change that could be read when the steps were done, and cannot be read now, is neither
+// done nor failed.
+func TestApplyUnreadAfterwards(t *testing.T) {
+	h := newApplyingHost(t, func(*Host, string) {})
 	must(t, os.MkdirAll(filepath.Join(h.Root, "etc"), 0o755))
 	must(t, os.Symlink("loop", filepath.Join(h.Root, "etc/loop")))
-	h.apply.run = &applyRun{stage: inApplying, over: true}
+	applies(t, h)
 	for path, want := range map[string]step.Work{
-		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Settling: true, Detail: "what the plan was for to be read"},
+		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Settling: true, Detail: "what the plan was for to be readable"},
 	} {
 		h.watched.Watch([]string{path}, nil, nil)
 		if err := h.watched.Refresh(t.Context()); (err == nil) != (path == "/etc/a") {
@@ -516,145 +94,33 @@ func TestApplyUnread(t *testing.T) {
 
 // What is in effect is not published before it is known whether it has changed again;
 // what comes while the steps are carried out is.
-func TestApplyRests(t *testing.T) {
-	f := newFakeHost(t)
-	h, _ := newTestHost(t, v1alpha1.StateApplying)
-	rests := func() bool {
+func TestApplySettles(t *testing.T) {
+	var seen []string
+	see := func(h *Host, what string) {
 		o := step.Observation{Node: *h.facts(), Apply: step.Work{Running: true}, Sources: step.Sources{Complete: true}}
 		h.observeApply(t.Context(), &o)
-		return o.Apply.Settling
+		seen = append(seen, fmt.Sprint(what, " ", o.Apply.Settling))
 	}
-	var seen []string
-	see := func(what string) { seen = append(seen, fmt.Sprint(what, " ", rests())) }
-	f.on = func() { see("step") }
-	h.apply = &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1",
-		applied: func([]v1alpha1.Change) error { see("applied"); return nil },
-		rest:    func(context.Context, []v1alpha1.Change) error { see("rests"); return nil }}
-	h.apply.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service")}, soon())
-	h.apply.wait()
-	see("over") // the observation began before
-	if got := strings.Join(seen, ", "); got != "step false, applied true, rests true, over true" {
+	h := newApplyingHost(t, see)
+	applies(t, h)
+	see(h, "over") // the observation began before
+	if got := strings.Join(seen, ", "); got != "step false, applied true, settled true, over true" {
 		t.Error(got)
 	}
 }
 
-// What comes after the host has said how it ended, while the coordinator is away, is the
-// next turn's: no failure of this one, and not beside it.
+// What comes after the host has reported how the stage ended, while the coordinator is away,
+// belongs to the next turn: it does not make this one fail.
 func TestApplyEndedIsNotJudged(t *testing.T) {
-	a1, a2, other := fileChange("/etc/a", "1"), fileChange("/etc/a", "2"), fileChange("/etc/other", "1")
-	for word, judged := range map[v1alpha1.Report]bool{v1alpha1.ReportCommitted: true, v1alpha1.ReportDone: false, v1alpha1.ReportFailed: false} {
-		h, _ := newTestHost(t, v1alpha1.StateApplying)
-		h.apply.dir = t.TempDir()
-		h.apply.run = &applyRun{stage: inApplying, over: true, record: applyRecord{errand: errand{Changes: []v1alpha1.Change{a1}}}}
-		look := func(present ...v1alpha1.Change) step.Work {
-			o := step.Observation{Node: *h.facts(), Apply: done, Sources: step.Sources{Complete: true, Changes: present}}
-			o.Node.Grant = &v1alpha1.Grant{Changes: []v1alpha1.Change{a1}}
-			o.Node.Ack = v1alpha1.Ack{Turn: "t1", BootID: h.self.bootID, State: v1alpha1.StateApplying, Report: word}
-			h.observeApply(t.Context(), &o)
-			return o.Apply
-		}
-		if look(other); (len(h.apply.run.record.Beside) > 0) != judged {
-			t.Errorf("%s: beside it: %v", word, h.apply.run.record.Beside)
-		}
-		if w := look(a2); (w.ChangedAgain != "") != judged || !w.Done {
-			t.Errorf("%s: %+v", word, w)
-		}
-	}
-}
-
-// A failed unit's turn tells of what there is when it has failed.
-func TestApplyFailedRests(t *testing.T) {
-	f := newFakeHost(t)
-	f.errs["Restart b.service"] = []error{&systemd.JobError{Unit: "b.service", Text: "failed"}}
-	rested := false
-	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1",
-		rest: func(context.Context, []v1alpha1.Change) error { rested = true; return nil }}
-	a.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service")}, soon())
-	a.wait()
-	if w := a.work(inApplying); w != (step.Work{Failed: "failed"}) || !rested || a.outlived(inApplying, []v1alpha1.Change{fileChange("/etc/a", "1")}) != "" {
-		t.Errorf("%+v, rested %t", w, rested)
-	}
-}
-
-func TestApplyRecord(t *testing.T) {
-	e := errand{Steps: actions("Restart b.service, Restart lockkeeper.service")}
-	const all = "Restart b.service, Restart lockkeeper.service"
-	for name, spoil := range map[string]func(path string) error{
-		"lost":    os.Remove,
-		"garbled": func(path string) error { return os.WriteFile(path, []byte("{\"turn\":"), 0o600) },
-		"edited": func(path string) error {
-			return os.WriteFile(path, []byte(`{"turn":"t1","bootID":"b1","done":-3,"steps":[{"type":"Restart","unit":"b.service"},{"type":"Restart","unit":"lockkeeper.service"}]}`), 0o600)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFakeHost(t)
-			f.kills["Restart lockkeeper.service"] = 1
-			f.process("b1", e)
-			must(t, spoil(filepath.Join(f.dir, applyFile)))
-			f.kills["Restart lockkeeper.service"] = 1
-			f.process("b1", e)
-			f.expect("done once more", f.process("b1", e), done, all+", "+all, "")
-			left, err := os.ReadDir(f.dir)
-			if must(t, err); len(left) != 1 {
-				t.Errorf("left in the runtime directory: %v", left)
-			}
-		})
-	}
-	// Without a record, restarting itself would never end.
-	f := newFakeHost(t)
-	f.dir = filepath.Join(f.dir, "gone")
-	w := f.process("b1", e)
-	if !strings.HasPrefix(w.Failed, "lockkeeper does not restart itself") || len(w.Failed) > maxHookText || strings.Join(f.asks, ", ") != "Restart b.service" {
-		t.Errorf("%+v, asked for %q", w, f.asks)
-	}
-}
-
-// What is left of a stage that is no more is not begun.
-func TestApplyStageLeft(t *testing.T) {
-	f := newFakeHost(t)
-	f.end = func() {}
-	a := &apply{units: f, log: slog.New(slog.DiscardHandler), wake: func() {}, dir: f.dir, bootID: "b1", applied: func([]v1alpha1.Change) error {
-		t.Error("applied")
-		return nil
-	}}
-	f.kills["Restart b.service"] = 1 // it waits for its context
-	a.start(t.Context(), inApplying, errand{Steps: actions("Restart b.service, Restart c.service")}, soon())
-	a.in(inApplying)
-	if w := a.work(inApplying); !w.Running {
-		t.Errorf("%+v", w)
-	}
-	next := stage{"t1", v1alpha1.StateBeforeUncordon}
-	a.in(next)
-	a.wait()
-	if w := a.work(next); w != (step.Work{}) || slices.Contains(f.asks, "Restart c.service") {
-		t.Errorf("%+v, asked for %q", w, f.asks)
-	}
-}
-
-func TestErrandOf(t *testing.T) {
-	rule := func(path string, actions ...v1alpha1.Action) v1alpha1.Rule {
-		return v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: path, Actions: actions}
-	}
-	p := policy.Policy{Name: "p", Rules: []v1alpha1.Rule{
-		rule("/etc/a", actions("Restart a.service")...), rule("/etc/b", actions("DaemonReload, Drain, Reload b.service")...), rule("/etc/r", actions("Reboot")...),
-	}}
-	m := policy.Match{Policy: &p, All: []*policy.Policy{&p}}
-	for _, c := range []struct {
-		name             string
-		present, granted []v1alpha1.Change
-		changes, steps   string
-		dearer           bool
-	}{
-		{"as granted", []v1alpha1.Change{fileChange("/etc/b", "1"), fileChange("/etc/a", "1")}, []v1alpha1.Change{fileChange("/etc/a", "1"), fileChange("/etc/b", "1")},
-			"[File /etc/b@1 File /etc/a@1]", "[DaemonReload Reload b.service Restart a.service]", false},
-		{"newer by now", []v1alpha1.Change{fileChange("/etc/a", "2")}, []v1alpha1.Change{fileChange("/etc/a", "1")}, "[File /etc/a@2]", "[Restart a.service]", false},
-		{"another came", []v1alpha1.Change{fileChange("/etc/a", "1"), fileChange("/etc/r", "1")}, []v1alpha1.Change{fileChange("/etc/a", "1")}, "[File /etc/a@1]", "[Restart a.service]", false},
-		{"one went", []v1alpha1.Change{fileChange("/etc/a", "1")}, []v1alpha1.Change{fileChange("/etc/a", "1"), fileChange("/etc/b", "1")}, "[File /etc/a@1]", "[Restart a.service]", false},
-		{"it costs a reboot now", []v1alpha1.Change{fileChange("/etc/r", "1")}, []v1alpha1.Change{fileChange("/etc/r", "1")}, "[File /etc/r@1]", "[]", true},
-	} {
-		e, dearer := errandOf(m, c.present, c.granted)
-		if fmt.Sprint(e.Changes) != c.changes || fmt.Sprint(e.Steps) != c.steps || dearer != c.dearer {
-			t.Errorf("%s: %v, %v, %t; expected %s, %s, %t", c.name, e.Changes, e.Steps, dearer, c.changes, c.steps, c.dearer)
+	a1, a2 := fileChange("/etc/a", "1"), fileChange("/etc/a", "2")
+	for report, judged := range map[v1alpha1.Report]bool{v1alpha1.ReportCommitted: true, v1alpha1.ReportDone: false, v1alpha1.ReportFailed: false} {
+		h := newApplyingHost(t, func(*Host, string) {})
+		applies(t, h, a1)
+		o := step.Observation{Node: *h.facts(), Apply: done, Sources: step.Sources{Complete: true, Changes: []v1alpha1.Change{a2}}}
+		o.Node.Grant = &v1alpha1.Grant{Changes: []v1alpha1.Change{a1}}
+		o.Node.Ack = v1alpha1.Ack{Turn: "t1", BootID: h.self.bootID, State: v1alpha1.StateApplying, Report: report}
+		if h.observeApply(t.Context(), &o); (o.Apply.ChangedAgain != "") != judged || !o.Apply.Done {
+			t.Errorf("%s: %+v", report, o.Apply)
 		}
 	}
 }

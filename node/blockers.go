@@ -96,9 +96,7 @@ func (h *Host) blockedBy(o *step.Observation) []v1alpha1.Blocker {
 		return all
 	}
 	if o.Drain.Running {
-		h.mu.Lock()
 		p := h.progress
-		h.mu.Unlock()
 		for _, b := range p.Blockers {
 			all = append(all, podBlocker(b))
 		}
@@ -228,9 +226,7 @@ func (h *Host) drainStatus(o *step.Observation) *v1alpha1.DrainStatus {
 	if !o.Drain.Running {
 		return nil
 	}
-	h.mu.Lock()
 	p := h.progress
-	h.mu.Unlock()
 	s := &v1alpha1.DrainStatus{Total: int32(p.Total), Evicted: int32(p.Total - p.Evictable), Remaining: int32(p.Evictable)}
 	if !p.End.IsZero() {
 		s.ExpectedEnd = new(metav1.NewTime(p.End))

@@ -3,7 +3,6 @@ package node
 import (
 	"log/slog"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,8 +66,8 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 	}
 	shows(v1alpha1.StateDraining, "1")
 	h.Report = func(s local.Host) { last = s }
-	h.setProgress(drain.Progress{Total: 1, Evictable: 1, Blockers: []drain.Blocker{
-		{Pod: drain.Pod{Namespace: "shop", Name: "web-0"}, Reason: drain.PodDisruptionBudget, Budget: "shop/web", Since: time.Now()}}})
+	h.progress = drain.Progress{Total: 1, Evictable: 1, Blockers: []drain.Blocker{
+		{Pod: drain.Pod{Namespace: "shop", Name: "web-0"}, Reason: drain.PodDisruptionBudget, Budget: "shop/web", Since: time.Now()}}}
 	o := situation(v1alpha1.StateDraining, func(o *step.Observation) { o.Drain.Running = true })
 	h.tell(o, step.Decision{Do: step.DoDrain}, nil)
 	if len(last.Blockers) != 1 || last.Drain == nil {
@@ -88,38 +87,4 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 	if last.State != v1alpha1.StateBeforeReboot || last.Wants != v1alpha1.WantsReboot || last.UID != "u1" {
 		t.Errorf("refused in another state: %+v", last)
 	}
-}
-
-// TestDrainEventsOfAPause: a drain that stands still, or starts again, is not unblocked.
-func TestDrainEventsOfAPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		budget := v1alpha1.Blocker{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.Now()}
-		runs := &v1alpha1.DrainStatus{Total: 1, Remaining: 1}
-		var e drainEvents
-		for i, c := range []struct {
-			after    time.Duration
-			state    v1alpha1.State
-			drain    *v1alpha1.DrainStatus
-			blockers []v1alpha1.Blocker
-			want     string
-		}{
-			{0, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, ""},
-			{10 * time.Minute, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, v1alpha1.EventDrainBlocked},
-			{time.Hour, v1alpha1.StateDraining, nil, nil, ""},    // paused
-			{time.Second, v1alpha1.StateDraining, runs, nil, ""}, // starts again
-			{time.Second, v1alpha1.StateDraining, runs, nil, ""}, // asks
-			{time.Second, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, ""},
-			{time.Hour, v1alpha1.StateDraining, runs, nil, ""},                                  // it is gone,
-			{30 * time.Second, v1alpha1.StateDraining, runs, nil, ""},                           // and
-			{31 * time.Second, v1alpha1.StateDraining, runs, nil, v1alpha1.EventDrainUnblocked}, // stays so
-			{time.Second, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, v1alpha1.EventDrainBlocked},
-			{time.Second, v1alpha1.StateBeforeUncordon, nil, nil, v1alpha1.EventDrainUnblocked}, // the turn goes on or back
-		} {
-			time.Sleep(c.after)
-			s := local.Host{Turn: "t1", State: c.state, Drain: c.drain, Blockers: c.blockers}
-			if reason, _ := e.next(&s, time.Now()); reason != c.want {
-				t.Errorf("step %d: %q, want %q", i, reason, c.want)
-			}
-		}
-	})
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/step"
+	"lockkeeper.dev/lockkeeper/node/timing"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -32,11 +32,11 @@ const (
 
 // loop goes round until ctx ends.
 func (h *Host) loop(ctx context.Context) error {
-	defer h.hooks.wait()
-	defer h.apply.wait()
+	defer h.hooks.Wait()
+	defer h.apply.Wait()
 	defer h.clearCoordinator()
 	defer h.callOffAtEnd()
-	defer h.drain.stop()
+	defer h.drain.Stop()
 	for {
 		h.beat.Alive()
 		d, err := h.round(ctx)
@@ -48,7 +48,7 @@ func (h *Host) loop(ctx context.Context) error {
 			next = h.failed(err)
 			// However often it is kicked, a loop that fails goes round once a
 			// second at most: five thousand hosts may fail at the same time.
-			if err := wait(ctx, nil, min(next, failPause)); err != nil {
+			if err := timing.Wait(ctx, nil, min(next, failPause)); err != nil {
 				return err
 			}
 			next -= min(next, failPause)
@@ -64,12 +64,12 @@ func (h *Host) loop(ctx context.Context) error {
 				// may have the same windows, and each writes that they have opened.
 				window = h.windows.Left(time.Now())
 			}
-			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.minUptime()-h.self.uptime(), window)
+			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.currentSettings().MinUptime-h.self.uptime(), window)
 			if soon := h.announced.Next(time.Now()); soon > 0 {
 				next = min(next, soon)
 			}
 		}
-		if err := wait(ctx, h.kick, next-next/20+rand.N(next/10+1)); err != nil {
+		if err := timing.Wait(ctx, h.kick, next-next/20+rand.N(next/10+1)); err != nil {
 			return err
 		}
 	}
@@ -94,12 +94,6 @@ func pace(again, busy bool, settling, window time.Duration) time.Duration {
 	return next
 }
 
-func (h *Host) minUptime() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.settings.MinUptime
-}
-
 func (h *Host) facts() *turn.Node {
 	obj := h.view.Get(h.name)
 	if obj == nil {
@@ -120,12 +114,7 @@ func (h *Host) round(ctx context.Context) (step.Decision, error) {
 		h.beat.Alive()
 		o := h.observe(ctx)
 		d := step.Step(o)
-		if d.Do != step.DoDrain {
-			h.drain.stop()
-		}
-		if d.Do != step.DoHooks {
-			h.hooks.leave()
-		}
+		h.stopOthers(ctx, d.Do)
 		h.tell(o, d, h.apiTrouble())
 		var err error
 		switch {
@@ -133,8 +122,8 @@ func (h *Host) round(ctx context.Context) (step.Decision, error) {
 			return d, ctx.Err()
 		case d.Read != step.ReadNothing:
 			if err = h.read(ctx, d.Read); err != nil {
-				// Nobody knows whether the eviction may go on.
-				h.drain.stop()
+				// Nobody knows whether the eviction may continue.
+				h.drain.Stop()
 			}
 		case d.Write != nil:
 			err = h.write(ctx, &o.Node, d.Write)
@@ -157,73 +146,4 @@ func (h *Host) failed(err error) time.Duration {
 	h.logTrouble(h.explain(err), "again_in", delay)
 	h.trouble(v1alpha1.ReasonNone, err)
 	return delay
-}
-
-// write sends one patch, once. Whatever the answer, the next decision uses the
-// Node from a quorum read. The precondition lets at most one of two writes to the
-// same version land, so write does not repeat a write with an unknown outcome.
-// Repeating it without another read could land a commit under a stop that was set
-// meanwhile.
-func (h *Host) write(ctx context.Context, n *turn.Node, w *step.Write) error {
-	if w.Ack.Report == v1alpha1.ReportCommitted && !h.fresh.valid() {
-		return nil // it took too long to come here: everything is read again
-	}
-	p := kube.Patch{
-		Node: n.Name, ResourceVersion: n.ResourceVersion, Labels: w.Labels, Annotations: w.Annotations,
-		Unschedulable: w.Unschedulable, Manager: kube.FieldManager("host"),
-	}
-	obj, outcome, err := kube.Write(ctx, h.client, p)
-	switch outcome {
-	case kube.Written:
-		h.view.Overlay(obj)
-		h.fresh.wrote(n.ResourceVersion, obj.ResourceVersion)
-		h.logWrite(n, w)
-		return nil
-	case kube.Conflict:
-		h.fresh = nil
-		h.view.Overlay(obj)
-		return nil
-	case kube.Gone:
-		h.fresh = nil
-		h.view.Forget(h.name, p.ResourceVersion)
-		return nil
-	case kube.Unknown:
-		// The host cannot read the emergency stop until the API server answers again.
-		h.drain.stop()
-	}
-	h.fresh = nil
-	return err
-}
-
-// do starts the effect of a decision, if it does not run.
-func (h *Host) do(ctx context.Context, o *step.Observation, effect step.Effect) error {
-	switch effect {
-	case step.DoDrain:
-		h.startDrain(ctx, stageOf(&o.Node), step.EvictionBy(o.Node.Grant, o.Own), o.Drain.Running)
-	case step.DoReboot:
-		return h.reboot(ctx, &o.Node)
-	case step.DoHooks:
-		if o.Hooks.Running && !o.Hooks.Late {
-			return nil
-		}
-		if !h.fresh.valid() {
-			h.wake() // it took too long to come here: everything is read again
-			return nil
-		}
-		h.mu.Lock()
-		settings := h.settings
-		h.mu.Unlock()
-		h.hooks.start(ctx, stageOf(&o.Node), o.Node.Retry, settings, h.fresh.until())
-	case step.DoApply:
-		if o.Apply.Running {
-			return nil
-		}
-		if !h.fresh.valid() {
-			h.wake() // it took too long to come here: everything is read again
-			return nil
-		}
-		e, _ := h.errand(o)
-		h.apply.start(ctx, stageOf(&o.Node), e, h.fresh.until())
-	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -14,11 +15,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/effect"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/step"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 func TestPace(t *testing.T) {
@@ -58,7 +62,10 @@ func newTestHost(t *testing.T, state v1alpha1.State) (h *Host, last *local.Host)
 	h, err := New(Options{Root: newRoot(t, nil), PollInterval: time.Hour, Report: func(s local.Host) { *last = s }})
 	must(t, err)
 	h.name = "n1"
+	h.client, err = kube.ConnectConfig(&rest.Config{Host: "http://127.0.0.1:1"}, "host", "v1", 1, 1)
+	must(t, err)
 	h.view = kube.WatchNode(&kubernetes.Clientset{}, "n1", h.wake)
+	h.makeEffects()
 	h.view.Overlay(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "n1", UID: "uid", ResourceVersion: "10", Labels: map[string]string{v1alpha1.LabelState: string(state)},
 		Annotations: map[string]string{v1alpha1.AnnotationTurn: "t1"},
@@ -175,11 +182,11 @@ func TestReadLastsTenSeconds(t *testing.T) {
 			t.Errorf("a read of %v: %t", age, got)
 		}
 	}
-	l := &freshRead{rv: "5"}
-	if l.wrote("4", "6"); l.rv != "5" {
+	l := &freshRead{resourceVersion: "5"}
+	if l.wrote("4", "6"); l.resourceVersion != "5" {
 		t.Error("another version's write moved the read")
 	}
-	if l.wrote("5", "6"); l.rv != "6" {
+	if l.wrote("5", "6"); l.resourceVersion != "6" {
 		t.Error("its own write did not move the look")
 	}
 }
@@ -237,4 +244,34 @@ func TestTroubleBeganThen(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 	})
+}
+
+// A read that counted pods is void once they have been evicted. One that counted none, or
+// that was made after the eviction, is not.
+func TestReadIsVoidAfterTheEviction(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		evictable int
+		before    bool // the read was before the eviction ended
+		valid     bool
+	}{
+		{"pods were there, and evicted since", 2, true, false},
+		{"pods came after the eviction", 2, false, true},
+		{"no pods", 0, true, true},
+	} {
+		h, _ := newTestHost(t, v1alpha1.StateRebooting)
+		began := time.Now()
+		// There is no API server: the eviction ends when its context does.
+		ctx, cancel := context.WithCancel(t.Context())
+		h.drain.Start(ctx, effect.Stage{Turn: "t1", State: v1alpha1.StateRebooting}, step.Eviction{}, false)
+		cancel()
+		h.drain.Wait()
+		if !c.before {
+			began = time.Now()
+		}
+		h.fresh = &freshRead{FreshRead: step.FreshRead{Commit: true, Evictable: c.evictable}, began: began, resourceVersion: "7"}
+		if got := h.validRead(&turn.Node{ResourceVersion: "7"}) != nil; got != c.valid {
+			t.Errorf("%s: valid %t, expected %t", c.name, got, c.valid)
+		}
+	}
 }

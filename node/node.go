@@ -21,9 +21,12 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
 	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/effect"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/publish"
 	"lockkeeper.dev/lockkeeper/node/source"
 	"lockkeeper.dev/lockkeeper/node/step"
+	"lockkeeper.dev/lockkeeper/node/timing"
 	"lockkeeper.dev/lockkeeper/node/watched"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -130,11 +133,14 @@ type Host struct {
 	policies     *kube.Policies[policy.Policy]
 	policyMemory step.PolicyMemory
 	fresh        *freshRead
-	drain        drainRun
-	hooks        *hooks
-	apply        *apply
+	drain        *effect.Drain
+	progress     drain.Progress // of the drain, as of the last observation
+	hooks        *effect.Hooks
+	apply        *effect.Apply
+	reboot       *effect.Reboot
+	shutdown     *effect.Shutdown
+	hookUnits    *effect.HookStages
 	watched      *watched.Watcher
-	rebooted     rebootCall
 	engine       *source.Engine
 	announced    step.Announcement
 	sessions     []systemd.Session // that the reboot waits for, as of the last observation
@@ -151,10 +157,9 @@ type Host struct {
 	inhibitors   []systemd.Inhibitor // those that block a shutdown, as last seen
 	leader       step.LeaderCheck
 	beat         *systemd.Beat
-	publisher    *publisher
-	conditions   *conditionWriter
-	drainEvents  drainEvents
-	events       *eventWriter
+	hostUpdate   *publish.HostUpdate
+	conditions   *publish.Conditions
+	events       *publish.Events
 
 	coordinatorFile   *updateengine.CoordinatorFile
 	coordinatorFailed bool // it cannot be written, and that was logged
@@ -162,8 +167,6 @@ type Host struct {
 	mu       sync.Mutex
 	name     string // of the Node, "" while it is not known; the loop's goroutine writes it
 	settings Settings
-	shutdown shutdownWord
-	progress drain.Progress
 }
 
 // New reads what the host is (boot id, uptime, OS) and makes a Host.
@@ -189,24 +192,21 @@ func New(o Options) (*Host, error) {
 	}
 	h := &Host{Options: o, log: o.Log, self: self, settings: o.Settings,
 		kick: make(chan struct{}, 1)}
-	h.publisher = newPublisher(&o, filepath.Join(o.Root, StateDir))
-	h.publisher.firstRead = func() {
-		h.wake()
-		time.AfterFunc(firstReads, h.wake)
-	}
-	h.events = newEventWriter(o.Log, func(ctx context.Context, e *hostEvent) error {
-		return kube.WriteNodeEvent(ctx, h.client, e.node, e.uid, e.key, e.time, e.doc, e.note)
+	h.hostUpdate = publish.NewHostUpdate(publish.Options{
+		Log: o.Log, Version: o.Version, StateDir: filepath.Join(o.Root, StateDir), Coordinator: o.Coordinator,
+		FirstRead: func() {
+			h.wake()
+			time.AfterFunc(publish.FirstReads, h.wake)
+		},
 	})
-	h.conditions = newConditionWriter(o.Log)
 	h.coordinatorFile = updateengine.NewCoordinatorFile(o.Root)
 	sources := source.Options{Root: o.Root, PollInterval: o.PollInterval, Log: o.Log, Changed: h.wake}
 	h.engine = source.NewEngine(o.Engine, o.Units)
 	h.sentinels = source.NewSentinels(sources, o.Settings.Sentinels)
 	h.managers = source.NewManagers(sources, o.Units, h.coordinatorOwner)
-	h.hooks = &hooks{units: o.Units, log: o.Log, wake: h.wake}
+	h.shutdown, h.hookUnits = &effect.Shutdown{}, effect.NewHookStages(o.Units, h.wake)
 	h.watched = watched.New(watched.Options{Root: o.Root, StateDir: filepath.Join(o.Root, StateDir), BootID: self.bootID,
 		Units: o.Units, Poll: o.PollInterval, Log: o.Log})
-	h.apply = &apply{units: o.Units, log: o.Log, wake: h.wake, dir: filepath.Join(o.Root, local.Dir), bootID: self.bootID, applied: h.watched.MarkApplied, rest: h.watched.WaitSettled}
 	return h, nil
 }
 
@@ -217,6 +217,13 @@ func (h *Host) Reload(s Settings) {
 	h.mu.Unlock()
 	h.sentinels.SetPaths(s.Sentinels)
 	h.wake()
+}
+
+// currentSettings returns the settings of the last reload.
+func (h *Host) currentSettings() Settings {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.settings
 }
 
 // wake makes the loop go round once more, soon.
@@ -249,23 +256,23 @@ func (h *Host) Run(ctx context.Context) error {
 	wg.Go(func() { h.watched.Run(ctx, h.wake) })
 	wg.Go(func() { h.Logind.WatchShutdown(ctx, h.shutdownChanged) })
 	wg.Go(func() { h.watchHooks(ctx) })
-	wg.Go(func() { h.publisher.keep(ctx) })
+	wg.Go(func() { h.hostUpdate.KeepOffline(ctx) })
 
 	h.beat = h.Liveness.Beat("node", loopBound)
 	defer h.beat.Stop()
 	if err := h.findNode(ctx); err != nil {
 		return err
 	}
-	h.hooks.log, h.apply.log = h.log, h.log
 	h.view = kube.WatchNode(h.client, h.name, h.wake)
 	h.policies = kube.WatchPolicies(h.client, policy.Compile, h.wake)
+	h.makeEffects()
+	name := h.name
+	h.conditions = publish.NewConditions(h.Log, func() *corev1.Node { return h.view.Get(name) }, h.writeConditions)
 	wg.Go(func() { h.view.Run(ctx) })
 	wg.Go(func() { h.policies.Run(ctx) })
-	wg.Go(func() { h.events.run(ctx) })
-	wg.Go(func() { h.publisher.run(ctx, kube.HostUpdates{Client: h.client, Node: h.name}) })
-	name := h.name
-	h.conditions.node, h.conditions.write = func() *corev1.Node { return h.view.Get(name) }, h.writeConditions
-	wg.Go(func() { h.conditions.run(ctx) })
+	wg.Go(func() { h.events.Run(ctx) })
+	wg.Go(func() { h.conditions.Run(ctx) })
+	wg.Go(func() { h.hostUpdate.Run(ctx, kube.HostUpdates{Client: h.client, Node: h.name}) })
 	// The managers are read before the first observation, so that the host does not publish
 	// a veto right after it has published that there is none.
 	first, cancelFirst := context.WithTimeout(ctx, managersBound)
@@ -278,19 +285,39 @@ func (h *Host) Run(ctx context.Context) error {
 // coordinatorOwner returns which other program owns coordinator.conf, or "". A host that
 // only observes does not ask, because that means to try its lock.
 func (h *Host) coordinatorOwner() (string, error) {
-	h.mu.Lock()
-	observe := h.settings.Observe
-	h.mu.Unlock()
-	if observe {
+	if h.currentSettings().Observe {
 		return "", nil
 	}
 	return h.coordinatorFile.Other()
 }
 
+// makeEffects makes what needs the Node's name and the client.
+func (h *Host) makeEffects() {
+	h.drain = effect.NewDrain(h.client, h.name, h.log, h.wake)
+	h.hooks = effect.NewHooks(h.Units, h.log, h.wake)
+	h.apply = effect.NewApply(h.Units, h.watched, filepath.Join(h.Root, local.Dir), h.self.bootID, h.log, h.wake)
+	h.reboot = effect.NewReboot(h.Logind, h.shutdown, h.self.bootID, h.log, h.wake)
+	h.events = publish.NewEvents(h.log, h.client)
+}
+
+// shutdownChanged receives logind's PrepareForShutdown.
+func (h *Host) shutdownChanged(active bool) {
+	if h.ShutdownChanged != nil {
+		h.ShutdownChanged(active)
+	}
+	state := step.ShutdownNone
+	if active {
+		state = step.ShutdownUnderway
+		systemd.LogEvent(h.Log, slog.LevelInfo, v1alpha1.MessageShutdown, "the host begins to shut down", "node", h.Name())
+	}
+	h.shutdown.Set(state)
+	h.wake()
+}
+
 // Republish has the host's HostUpdate compared again with what is known, because
 // the host's part in the election has changed. It may be called from any goroutine.
 func (h *Host) Republish() {
-	h.publisher.again()
+	h.hostUpdate.Refresh()
 	h.wake() // the loop may wait for the first report of that part; see resume
 }
 
@@ -326,7 +353,7 @@ func (h *Host) findNode(ctx context.Context) error {
 		}
 		s.Engine, s.EngineError = h.engineStatus()
 		h.report(s)
-		if err := wait(ctx, nil, jitter(delay)); err != nil {
+		if err := timing.Wait(ctx, nil, timing.Jitter(delay)); err != nil {
 			return err
 		}
 		h.beat.Alive()

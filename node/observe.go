@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/effect"
 	"lockkeeper.dev/lockkeeper/node/source"
 	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -19,36 +19,16 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// jitter returns d, changed by at most a tenth, so that hosts do not act in step.
-func jitter(d time.Duration) time.Duration {
-	return d - d/10 + rand.N(d/5+1)
-}
-
-// wait waits for a kick or for d, whichever comes first. It returns ctx's error if ctx ends.
-func wait(ctx context.Context, kick <-chan struct{}, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-kick:
-	case <-t.C:
-	}
-	return ctx.Err()
-}
-
 // observe returns everything that this host knows at this moment.
 func (h *Host) observe(ctx context.Context) step.Observation {
-	h.mu.Lock()
-	settings, shutdown, progress := h.settings, h.shutdown, h.progress
-	h.mu.Unlock()
+	settings := h.currentSettings()
 	h.sessions, h.inhibitors = nil, nil
 
 	o := step.Observation{
 		Self:             h.self.host(h.Version),
 		Info:             h.self.info(),
 		ManagedByDefault: settings.ManagedByDefault,
-		Shutdown:         shutdown.valid(),
+		Shutdown:         h.shutdown.State(),
 	}
 	obj := h.view.Get(h.name)
 	if obj == nil {
@@ -58,11 +38,11 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	}
 	o.Node = turn.FromNode(obj)
 	n := &o.Node
-	stage := stageOf(n)
-	h.apply.in(stage)
+	stage := effect.StageOf(n)
+	h.apply.Leave(stage)
 	// Before the sources: what is done according to this is no longer among the changes
 	// that the sources report after it.
-	o.Apply = h.apply.work(stage)
+	o.Apply = h.apply.Work(stage)
 	reports := h.reports(ctx, n)
 	o.Combine(&reports)
 	vetoes := h.vetoes(settings, n.Committed())
@@ -72,9 +52,9 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	if n.State == v1alpha1.StateApplying && n.Ours() {
 		h.observeApply(ctx, &o)
 	}
-	o.Hooks = h.hooks.work(stage, n.Retry)
-	o.Drain = step.Drain{Running: h.drain.running(stage), Complete: h.drain.completed(stage), Detail: drainDetail(progress)}
-	o.RebootError = h.rebooted.refusal(n.Turn)
+	o.Hooks = h.hooks.Work(stage, n.Retry)
+	o.Drain, h.progress = h.drain.Work(stage), h.drain.Progress()
+	o.RebootError = h.reboot.Refusal(stage)
 	switch {
 	case n.State != v1alpha1.StateRebooting || !n.Ours():
 	case n.Grant.BootID == h.self.bootID:
@@ -116,7 +96,7 @@ func (h *Host) reports(ctx context.Context, n *turn.Node) step.Reports {
 		r.EngineError = err.Error()
 	}
 	r.Sentinels, r.SentinelsRead = h.sentinels.Present()
-	r.HookStages, r.HooksRead = h.hooks.seen()
+	r.HookStages, r.HooksRead = h.hookUnits.Stages()
 	if p := &r.Policies; p.Listed && p.Match.Reason == "" { // otherwise what is watched stays as it is
 		paths, units := p.Match.Watches()
 		r.Files, r.FilesRead, err = source.Files(h.watched, paths, units, published)
@@ -160,7 +140,7 @@ func (h *Host) readSources(ctx context.Context) error {
 	}
 	// Hook units may have been enabled without a daemon-reload. They are not a source of
 	// changes, so if systemd does not answer, the last answer remains valid.
-	_ = h.hooks.look(ctx)
+	_ = h.hookUnits.Read(ctx)
 	if err := h.managers.Read(ctx); err != nil {
 		return err
 	}
@@ -174,7 +154,7 @@ func (h *Host) readSources(ctx context.Context) error {
 func (h *Host) watchHooks(ctx context.Context) {
 	failed := false
 	h.Units.WatchReloads(ctx, func(ctx context.Context) {
-		err := h.hooks.look(ctx)
+		err := h.hookUnits.Read(ctx)
 		if err != nil && !failed && ctx.Err() == nil {
 			h.Log.Warn("cannot look for hook units; the last answer remains valid", "err", err)
 		}
@@ -201,47 +181,39 @@ func (h *Host) checkLeader(ctx context.Context, o *step.Observation) {
 // observeApply takes up what the last process has done, and sees whether the turn may
 // still do what it is for, or has done it.
 func (h *Host) observeApply(ctx context.Context, o *step.Observation) {
-	stage := stageOf(&o.Node)
-	ended := o.Node.HasAck(stage.state) && (o.Node.Ack.Report == v1alpha1.ReportDone || o.Node.Ack.Report == v1alpha1.ReportFailed)
+	stage := effect.StageOf(&o.Node)
+	ended := o.Node.HasAck(stage.State) && (o.Node.Ack.Report == v1alpha1.ReportDone || o.Node.Ack.Report == v1alpha1.ReportFailed)
 	switch {
 	case !o.Sources.Complete:
 		return
 	case o.Apply.Running:
-		o.Apply.Settling = h.apply.resting(stage)
+		o.Apply.Settling = h.apply.Settling(stage)
 		return
 	case ended && o.Apply.Done:
 		return // what changes after the report belongs to the next turn, however long this stage lasts
 	case o.Apply.Done && h.watched.Report().ProblemsOf(o.Node.Grant.Changes) != nil:
 		// It could be read when the run ended, and cannot be read now. The report on it is
 		// older than that.
-		o.Apply = step.Work{Running: true, Settling: true, Detail: "what the plan was for to be read"}
+		o.Apply = step.Work{Running: true, Settling: true, Detail: "what the plan was for to be readable"}
 		return
 	case o.Apply.Done:
-		o.Apply.ChangedAgain = h.apply.outlived(stage, o.Sources.Changes)
+		o.Apply.ChangedAgain = h.apply.ChangedAgain(stage, o.Sources.Changes)
 		return
 	case o.Apply != (step.Work{}):
 		return
 	}
-	if h.apply.resume(ctx, stage) {
-		o.Apply = step.Work{Running: true, Settling: true, Detail: atRest}
+	if h.apply.Resume(ctx, stage) {
+		o.Apply = step.Work{Running: true, Settling: true, Detail: effect.Settling}
 		return
 	}
-	_, o.Apply.NeedsReboot = h.errand(o)
+	_, o.Apply.NeedsReboot = h.applyPlan(o)
 }
 
-// errand is what there is to do in applying.
-func (h *Host) errand(o *step.Observation) (e errand, dearer bool) {
+// applyPlan returns what there is to do in applying, and whether it needs a reboot now.
+func (h *Host) applyPlan(o *step.Observation) (p effect.ApplyPlan, needsReboot bool) {
 	match, _ := h.match(&o.Node)
-	return errandOf(match, o.Sources.Changes, o.Node.Grant.Changes)
+	return effect.PlanApply(match, o.Sources.Changes, o.Node.Grant.Changes)
 }
-
-// stage names one state of one turn.
-type stage struct {
-	turn  string
-	state v1alpha1.State
-}
-
-func stageOf(n *turn.Node) stage { return stage{n.Turn, n.State} }
 
 // blocked asks logind what blocks a reboot: block inhibitors, which lockkeeper waits for
 // and never overrides, and then users who are logged in.

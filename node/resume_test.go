@@ -1,57 +1,13 @@
 package node
 
 import (
-	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/node/local"
 )
-
-// TestPublishSettled: a process publishes nothing before its host knows enough, not even at its end, and then only what differs from
-// what is published.
-func TestPublishSettled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, dir := &store{}, t.TempDir()
-		p, stop := publishing(t, dir, s)
-		p.report(resting, true)
-		elapse(10 * time.Second)
-		stop()
-		first := s.object.Status
-
-		starting := resting
-		starting.Wants, starting.EngineError = "", "not asked yet"
-		p, stop = publishing(t, dir, s)
-		p.report(starting, false)
-		elapse(time.Minute)
-		stop()
-		p, stop = publishing(t, dir, s)
-		p.report(starting, false)
-		elapse(time.Second)
-		p.report(resting, true)
-		elapse(time.Minute)
-		stop()
-		if len(s.writes) != 0 {
-			t.Errorf("a restart on a host on which nothing has changed writes at %v:\n%+v\nafter\n%+v", s.writes, s.object.Status, first)
-		}
-
-		// The next version.
-		p, stop = publishing(t, dir, s)
-		p.version = "v2"
-		p.report(starting, false)
-		elapse(time.Second)
-		p.report(resting, true)
-		elapse(time.Minute)
-		stop()
-		if len(s.writes) != 1 || s.object.Status.Version != "v2" {
-			t.Errorf("an upgrade writes at %v, version %q; expected one write", s.writes, s.object.Status.Version)
-		}
-	})
-}
 
 // TestBlockersResume: what blocks the host keeps its time over a restart, if the process after it meets the same within a minute.
 func TestBlockersResume(t *testing.T) {
@@ -81,18 +37,4 @@ func TestBlockersResume(t *testing.T) {
 			t.Errorf("%s: %+v, want since %v", name, got, c.want)
 		}
 	}
-}
-
-// TestPublishReadFails: while the HostUpdate cannot be read, nothing is written over it.
-func TestPublishReadFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &store{err: errors.New("no such kind")}
-		p, stop := publishing(t, t.TempDir(), s)
-		p.report(local.Host{Node: "n1", UID: "u", BootID: "b"}, true)
-		elapse(time.Minute)
-		stop()
-		if len(s.writes) != 0 {
-			t.Errorf("it writes at %v", s.writes)
-		}
-	})
 }

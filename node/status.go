@@ -64,7 +64,9 @@ func (h *Host) tell(o step.Observation, d step.Decision, apiErr error) {
 	}
 	h.failing = time.Time{}
 	h.report(s)
-	h.tellDrain(&s)
+	if h.events != nil {
+		h.events.Report(&s)
+	}
 
 	if n.UID != "" {
 		h.journal(n, transition{any: true, state: n.State, turn: s.Turn, waits: d.Waits, wants: s.Wants}, d.Detail)
@@ -163,14 +165,12 @@ func (h *Host) report(s local.Host) {
 		}
 	}
 	h.apiFailed = s.API
-	if h.publisher != nil {
-		h.publisher.report(s, h.settled)
+	if h.hostUpdate != nil {
+		h.hostUpdate.Report(s, h.settled)
 	}
 	if h.conditions != nil {
-		h.mu.Lock()
-		on := h.settings.LifecycleConditions && !h.settings.Observe
-		h.mu.Unlock()
-		h.conditions.report(s, on)
+		now := h.currentSettings()
+		h.conditions.Report(s, now.LifecycleConditions && !now.Observe)
 	}
 	if h.Report != nil {
 		h.Report(s)

@@ -17,6 +17,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/step"
+	"lockkeeper.dev/lockkeeper/node/timing"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -64,7 +65,7 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s: not in 90 s; the policies: %v", what, h.policies.Err())
 			}
-			_ = wait(ctx, h.kick, 10*time.Millisecond)
+			_ = timing.Wait(ctx, h.kick, 10*time.Millisecond)
 		}
 	}
 	until("read", h.policies.Listed)

@@ -1,4 +1,4 @@
-package node
+package publish
 
 import (
 	"context"
@@ -19,7 +19,7 @@ func TestEventWriter(t *testing.T) {
 		var tries int
 		var written []string
 		refused := errors.New("no")
-		w := newEventWriter(slog.New(slog.DiscardHandler), func(_ context.Context, e *hostEvent) error {
+		w := newEvents(slog.New(slog.DiscardHandler), func(_ context.Context, e *event) error {
 			mu.Lock()
 			defer mu.Unlock()
 			tries++
@@ -30,8 +30,8 @@ func TestEventWriter(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		wg.Go(func() { w.run(ctx) })
-		add := func(note string) { w.add(hostEvent{time: time.Now(), note: note}) }
+		wg.Go(func() { w.Run(ctx) })
+		add := func(note string) { w.add(event{time: time.Now(), note: note}) }
 
 		add("first")
 		elapse(time.Second)

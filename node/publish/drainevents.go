@@ -1,4 +1,4 @@
-package node
+package publish
 
 import (
 	"fmt"
@@ -56,15 +56,15 @@ func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
 	return v1alpha1.EventDrainBlocked, note
 }
 
-// tellDrain has the Event written that is due, and does not wait for it.
-func (h *Host) tellDrain(s *local.Host) {
+// Report takes in the host's record. It has the Event written that is due, and does not wait for it.
+func (w *Events) Report(s *local.Host) {
 	now := time.Now()
-	reason, note := h.drainEvents.next(s, now)
+	reason, note := w.drain.next(s, now)
 	d, ok := v1alpha1.EventOf(reason)
 	if !ok {
 		return
 	}
-	h.log.Info("writing an Event", "reason", reason, "note", note)
-	key := fmt.Sprintf("%s %s %d", s.Turn, reason, h.drainEvents.since.Unix())
-	h.events.add(hostEvent{time: now, node: s.Node, uid: s.UID, key: key, doc: d, note: note})
+	w.log.Info("writing an Event", "reason", reason, "note", note)
+	key := fmt.Sprintf("%s %s %d", s.Turn, reason, w.drain.since.Unix())
+	w.add(event{time: now, node: s.Node, uid: s.UID, key: key, doc: d, note: note})
 }

@@ -1,4 +1,4 @@
-package node
+package publish
 
 import (
 	"context"
@@ -57,15 +57,15 @@ func (s *store) Write(_ context.Context, uid string, status *v1alpha1.HostUpdate
 	return nil
 }
 
-func publishing(t *testing.T, dir string, s *store) (p *publisher, stop func()) {
+func publishing(t *testing.T, dir string, s *store) (p *HostUpdate, stop func()) {
 	t.Helper()
-	p = newPublisher(&Options{Version: "v1", Log: slog.New(slog.DiscardHandler),
-		Coordinator: func() local.Coordinator { return local.Coordinator{Role: v1alpha1.RoleHost} }}, dir)
+	p = NewHostUpdate(Options{Version: "v1", Log: slog.New(slog.DiscardHandler), StateDir: dir, FirstRead: func() {},
+		Coordinator: func() local.Coordinator { return local.Coordinator{Role: v1alpha1.RoleHost} }})
 	s.restart()
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { p.run(ctx, s) })
-	wg.Go(func() { p.keep(ctx) })
+	wg.Go(func() { p.Run(ctx, s) })
+	wg.Go(func() { p.KeepOffline(ctx) })
 	return p, func() { cancel(); wg.Wait() }
 }
 
@@ -90,13 +90,13 @@ func TestPublishPace(t *testing.T) {
 		s := &store{}
 		p, stop := publishing(t, t.TempDir(), s)
 		defer stop()
-		p.report(resting, true)
+		p.Report(resting, true)
 		elapse(10 * time.Second)
 		if fmt.Sprint(s.writes) != "[3s]" {
 			t.Fatalf("the first report was written at %v, want 3 s after the start", s.writes)
 		}
 		for range 3600 { // an idle hour
-			p.report(resting, true)
+			p.Report(resting, true)
 			elapse(time.Second)
 		}
 		if len(s.writes) != 1 {
@@ -104,11 +104,11 @@ func TestPublishPace(t *testing.T) {
 		}
 		// A blocker, then another a second later: two writes, 3 s apart.
 		s.restart()
-		p.report(blockedBy("shop/web", "needs 3"), true)
+		p.Report(blockedBy("shop/web", "needs 3"), true)
 		elapse(time.Second)
-		p.report(blockedBy("shop/db", "needs 3"), true)
+		p.Report(blockedBy("shop/db", "needs 3"), true)
 		elapse(time.Second)
-		p.report(blockedBy("shop/api", "needs 3"), true)
+		p.Report(blockedBy("shop/api", "needs 3"), true)
 		elapse(time.Minute)
 		if fmt.Sprint(s.writes) != "[0s 3s]" {
 			t.Errorf("three blockers within 2 s are written at %v, want [0s 3s]", s.writes)
@@ -118,7 +118,7 @@ func TestPublishPace(t *testing.T) {
 		for i := range 29 {
 			h := blockedBy("shop/api", "needs 3")
 			h.Drain = &v1alpha1.DrainStatus{Total: 100, Evicted: int32(i), Remaining: int32(100 - i)}
-			p.report(h, true)
+			p.Report(h, true)
 			elapse(time.Second)
 		}
 		if fmt.Sprint(s.writes) != "[0s 10s 20s]" { // the next is due at 30 s, after 29
@@ -130,7 +130,7 @@ func TestPublishPace(t *testing.T) {
 		gone.Withdrawn = true
 		elapse(time.Minute)
 		s.restart()
-		p.report(gone, true)
+		p.Report(gone, true)
 		elapse(time.Hour)
 		if len(s.writes) != 0 {
 			t.Errorf("a host that was detached writes at %v", s.writes)
@@ -149,12 +149,12 @@ func TestPublishOffline(t *testing.T) {
 			h.API = &local.Failure{Error: "connection refused", Since: began}
 			return h
 		}
-		p.report(away(local.Host{BootID: "b"}), true)
+		p.Report(away(local.Host{BootID: "b"}), true)
 		elapse(time.Minute)
 		download := away(local.Host{BootID: "b"})
 		download.Engine = &v1alpha1.EngineStatus{Operation: "DOWNLOADING"}
 		for range 100 {
-			p.report(download, true)
+			p.Report(download, true)
 			elapse(time.Second)
 		}
 		stop()
@@ -166,12 +166,12 @@ func TestPublishOffline(t *testing.T) {
 		p, stop = publishing(t, dir, s)
 		staged := download
 		staged.Engine = &v1alpha1.EngineStatus{Operation: "UPDATED_NEED_REBOOT"}
-		p.report(staged, true)
+		p.Report(staged, true)
 		elapse(time.Minute)
 		s.fail(nil)
 		up := resting
 		up.Engine = staged.Engine
-		p.report(up, true)
+		p.Report(up, true)
 		elapse(10 * time.Minute)
 		stop()
 		if s.object == nil {
@@ -197,11 +197,11 @@ func TestPublishAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
 		p, stop := publishing(t, t.TempDir(), s)
-		p.report(resting, true)
+		p.Report(resting, true)
 		elapse(10 * time.Second)
 		s.fail(errors.New("no such kind"))
 		s.restart()
-		p.report(blockedBy("shop/web", "needs 3"), true)
+		p.Report(blockedBy("shop/web", "needs 3"), true)
 		elapse(24 * time.Hour)
 		if n := len(s.writes); n < 250 || n > 350 { // every 5 min, give or take a tenth
 			t.Errorf("%d writes failed in a day", n)
@@ -213,8 +213,8 @@ func TestPublishAgain(t *testing.T) {
 		}
 		// What is left when the process ends is written once more.
 		s.restart()
-		p.report(resting, true)
-		p.report(blockedBy("shop/db", "needs 3"), true)
+		p.Report(resting, true)
+		p.Report(blockedBy("shop/db", "needs 3"), true)
 		stop()
 		if got := s.object.Status.Blockers; len(got) != 1 || got[0].Name != "shop/db" {
 			t.Errorf("after the end it says %+v", got)

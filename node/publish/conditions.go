@@ -1,4 +1,4 @@
-package node
+package publish
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/lifecycle"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/timing"
 )
 
 // conditionsAfter is how long a difference lasts before the lifecycle conditions are
@@ -24,15 +25,13 @@ const conditionsAfter = time.Second
 // Node at the same moment.
 const lastTries = 3
 
-// conditionWriter keeps the lifecycle conditions on the Node at what the host's record
+// Conditions keeps the lifecycle conditions on the Node at what the host's record
 // says, or removes them. It has a goroutine of its own and holds up nothing: where it
 // cannot write, the host continues without it.
-type conditionWriter struct {
-	log  *slog.Logger
-	kick chan struct{}
-	// node returns the newest version known of the Node, nil if there is none.
-	node func() *corev1.Node
-	// write sends one patch and takes in the Node that it returns.
+type Conditions struct {
+	log   *slog.Logger
+	kick  chan struct{}
+	node  func() *corev1.Node
 	write func(ctx context.Context, p kube.Patch) (kube.Outcome, error)
 
 	mu   sync.Mutex
@@ -40,13 +39,16 @@ type conditionWriter struct {
 	host local.Host // as it was last reported
 }
 
-func newConditionWriter(log *slog.Logger) *conditionWriter {
-	return &conditionWriter{log: log, kick: make(chan struct{}, 1)}
+// NewConditions returns a writer of the lifecycle conditions. node returns the newest version
+// known of the Node, nil if there is none. write sends one patch and takes in the Node that it
+// returns.
+func NewConditions(log *slog.Logger, node func() *corev1.Node, write func(context.Context, kube.Patch) (kube.Outcome, error)) *Conditions {
+	return &Conditions{log: log, kick: make(chan struct{}, 1), node: node, write: write}
 }
 
-// report takes in the host's record, and whether the host is to write conditions. It
+// Report takes in the host's record, and whether the host is to write conditions. It
 // may be called from any goroutine.
-func (c *conditionWriter) report(h local.Host, on bool) {
+func (c *Conditions) Report(h local.Host, on bool) {
 	c.mu.Lock()
 	c.host, c.on = h, on
 	c.mu.Unlock()
@@ -58,7 +60,7 @@ func (c *conditionWriter) report(h local.Host, on bool) {
 
 // patch returns the next write, nil if there is none, and whether the API server fails
 // the host.
-func (c *conditionWriter) patch() (p *kube.Patch, failing bool) {
+func (c *Conditions) patch() (p *kube.Patch, failing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.node()
@@ -83,9 +85,9 @@ func (c *conditionWriter) patch() (p *kube.Patch, failing bool) {
 	}, c.host.API.Failing()
 }
 
-// run writes until ctx ends, and what is left then once more: a host that reboots must
+// Run writes until ctx ends, and what is left then once more: a host that reboots must
 // not leave behind that it drains.
-func (c *conditionWriter) run(ctx context.Context) {
+func (c *Conditions) Run(ctx context.Context) {
 	var since, notBefore time.Time // since when there is a difference, zero while there is none
 	failures, tokens := 0, newTokens(time.Now())
 	for {
@@ -103,7 +105,7 @@ func (c *conditionWriter) run(ctx context.Context) {
 			pause = max(time.Until(since.Add(conditionsAfter)), time.Until(notBefore), tokens.wait(time.Now(), 0))
 		}
 		if pause > 0 {
-			if wait(ctx, c.kick, pause) != nil {
+			if timing.Wait(ctx, c.kick, pause) != nil {
 				break
 			}
 			continue
@@ -117,7 +119,7 @@ func (c *conditionWriter) run(ctx context.Context) {
 			since = time.Now() // it is compared with the new version, after another pause
 		default:
 			failures++
-			notBefore = time.Now().Add(jitter(min(publishAgain<<min(failures-1, 10), publishLast)))
+			notBefore = time.Now().Add(timing.Jitter(min(publishAgain<<min(failures-1, 10), publishLast)))
 			if failures == 1 && ctx.Err() == nil {
 				c.log.Warn("the Node's lifecycle conditions cannot be written; the host continues without them, and tries again", "err", err)
 			}
@@ -134,14 +136,4 @@ func (c *conditionWriter) run(ctx context.Context) {
 			return // the next process writes it
 		}
 	}
-}
-
-// writeConditions sends a write of the conditions. The loop goes round for what else the
-// Node that comes back shows: the watch does not report it again.
-func (h *Host) writeConditions(ctx context.Context, p kube.Patch) (kube.Outcome, error) {
-	n, outcome, err := kube.Write(ctx, h.client, p)
-	if n != nil && h.view.Overlay(n) {
-		h.wake()
-	}
-	return outcome, err
 }

@@ -1,7 +1,8 @@
-package node
+package publish
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,4 +48,38 @@ func TestDrainEvents(t *testing.T) {
 	if reason, _ := e.next(&s, start.Add(11*time.Minute)); reason != "DrainBlocked" || !e.since.Equal(start) {
 		t.Errorf("after a restart: %s about %v, want DrainBlocked about %v", reason, e.since, start)
 	}
+}
+
+// TestDrainEventsOfAPause: a drain that stands still, or starts again, is not unblocked.
+func TestDrainEventsOfAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := v1alpha1.Blocker{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.Now()}
+		runs := &v1alpha1.DrainStatus{Total: 1, Remaining: 1}
+		var e drainEvents
+		for i, c := range []struct {
+			after    time.Duration
+			state    v1alpha1.State
+			drain    *v1alpha1.DrainStatus
+			blockers []v1alpha1.Blocker
+			want     string
+		}{
+			{0, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, ""},
+			{10 * time.Minute, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, v1alpha1.EventDrainBlocked},
+			{time.Hour, v1alpha1.StateDraining, nil, nil, ""},    // paused
+			{time.Second, v1alpha1.StateDraining, runs, nil, ""}, // starts again
+			{time.Second, v1alpha1.StateDraining, runs, nil, ""}, // asks
+			{time.Second, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, ""},
+			{time.Hour, v1alpha1.StateDraining, runs, nil, ""},                                  // it is gone,
+			{30 * time.Second, v1alpha1.StateDraining, runs, nil, ""},                           // and
+			{31 * time.Second, v1alpha1.StateDraining, runs, nil, v1alpha1.EventDrainUnblocked}, // stays so
+			{time.Second, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, v1alpha1.EventDrainBlocked},
+			{time.Second, v1alpha1.StateBeforeUncordon, nil, nil, v1alpha1.EventDrainUnblocked}, // the turn goes on or back
+		} {
+			time.Sleep(c.after)
+			s := local.Host{Turn: "t1", State: c.state, Drain: c.drain, Blockers: c.blockers}
+			if reason, _ := e.next(&s, time.Now()); reason != c.want {
+				t.Errorf("step %d: %q, want %q", i, reason, c.want)
+			}
+		}
+	})
 }

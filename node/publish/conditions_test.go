@@ -1,13 +1,10 @@
-package node
+package publish
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
@@ -88,17 +84,16 @@ func (s *conditionStore) has(t *testing.T, want, writes string) {
 	}
 }
 
-func writingConditions(t *testing.T, s *conditionStore) (c *conditionWriter, stop func()) {
+func writingConditions(t *testing.T, s *conditionStore) (c *Conditions, stop func()) {
 	t.Helper()
 	if s.node == nil {
 		s.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", ResourceVersion: "1"}}
 	}
-	c = newConditionWriter(slog.New(slog.DiscardHandler))
-	c.node, c.write = s.get, s.write
+	c = NewConditions(slog.New(slog.DiscardHandler), s.get, s.write)
 	s.then(kube.Written)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { c.run(ctx) })
+	wg.Go(func() { c.Run(ctx) })
 	return c, func() { cancel(); wg.Wait() }
 }
 
@@ -116,28 +111,28 @@ func TestConditionsAreWrittenOnce(t *testing.T) {
 		c, stop := writingConditions(t, s)
 		defer stop()
 		for range 3600 {
-			c.report(pending, true)
+			c.Report(pending, true)
 			elapse(time.Second)
 		}
 		s.has(t, "MaintenancePlanned", "[1s]")
 		s.then(kube.Written)
-		c.report(at(v1alpha1.StateBeforeDrain), true)
+		c.Report(at(v1alpha1.StateBeforeDrain), true)
 		elapse(600 * time.Millisecond)
-		c.report(at(v1alpha1.StateDraining), true)
+		c.Report(at(v1alpha1.StateDraining), true)
 		elapse(time.Hour)
 		s.has(t, "MaintenanceInProgress DrainInProgress", "[1s]")
 		// It is over before it is written: nothing is.
 		s.then(kube.Written)
-		c.report(at(v1alpha1.StateRebooting), true)
+		c.Report(at(v1alpha1.StateRebooting), true)
 		elapse(500 * time.Millisecond)
-		c.report(at(v1alpha1.StateDraining), true)
+		c.Report(at(v1alpha1.StateDraining), true)
 		elapse(time.Hour)
 		s.has(t, "MaintenanceInProgress DrainInProgress", "[]")
 		// Another Node object of the same name: what was reported is not about it.
 		s.mu.Lock()
 		s.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "another", ResourceVersion: "9"}}
 		s.mu.Unlock()
-		c.report(at(v1alpha1.StateDraining), true)
+		c.Report(at(v1alpha1.StateDraining), true)
 		elapse(time.Hour)
 		s.has(t, "", "[]")
 	})
@@ -150,15 +145,15 @@ func TestConditionsOff(t *testing.T) {
 		c, stop := writingConditions(t, s)
 		defer stop()
 		for _, h := range []local.Host{{}, pending, at(v1alpha1.StateDraining), at(v1alpha1.StateRebooting), pending} {
-			c.report(h, false)
+			c.Report(h, false)
 			elapse(time.Minute)
 		}
 		s.has(t, "", "[]")
-		c.report(at(v1alpha1.StateDraining), true)
+		c.Report(at(v1alpha1.StateDraining), true)
 		elapse(time.Minute)
 		s.then(kube.Written)
 		for range 100 {
-			c.report(at(v1alpha1.StateDraining), false)
+			c.Report(at(v1alpha1.StateDraining), false)
 			elapse(time.Second)
 		}
 		s.has(t, "", "[1s]")
@@ -171,11 +166,11 @@ func TestConditionsOfAReleasedNode(t *testing.T) {
 		s := &conditionStore{}
 		c, stop := writingConditions(t, s)
 		defer stop()
-		c.report(at(v1alpha1.StateDraining), true)
+		c.Report(at(v1alpha1.StateDraining), true)
 		elapse(time.Minute)
 		s.then(kube.Written)
 		for range 100 {
-			c.report(local.Host{Node: "n1", UID: "u", Wants: v1alpha1.WantsReboot, Withdrawn: true}, true)
+			c.Report(local.Host{Node: "n1", UID: "u", Wants: v1alpha1.WantsReboot, Withdrawn: true}, true)
 			elapse(time.Minute)
 		}
 		s.has(t, "", "[1s]")
@@ -190,7 +185,7 @@ func TestConditionsAgain(t *testing.T) {
 		defer stop()
 		for outcome, most := range map[kube.Outcome]int{kube.Refused: 350, kube.Unknown: 350, kube.Conflict: 2920, kube.Gone: 2920} {
 			s.then(outcome)
-			c.report(pending, true)
+			c.Report(pending, true)
 			elapse(24 * time.Hour)
 			if n := len(s.writes); n < 250 || n > most {
 				t.Errorf("%s: %d writes in a day, expected at most %d", outcome, n, most)
@@ -200,22 +195,22 @@ func TestConditionsAgain(t *testing.T) {
 		s.then(kube.Written)
 		elapse(24 * time.Hour)
 		s.then(kube.Conflict)
-		c.report(at(v1alpha1.StateDraining), true)
+		c.Report(at(v1alpha1.StateDraining), true)
 		elapse(3500 * time.Millisecond)
 		s.has(t, "MaintenancePlanned", "[1s 2s 3s]")
 		s.then(kube.Written)
-		c.report(pending, true)
+		c.Report(pending, true)
 		elapse(time.Hour)
 
 		s.then(kube.Written)
 		away := at(v1alpha1.StateDraining)
 		away.API = &local.Failure{Error: "connection refused"}
 		for range 1000 {
-			c.report(away, true)
+			c.Report(away, true)
 			elapse(time.Second)
 		}
 		s.has(t, "MaintenancePlanned", "[]")
-		c.report(at(v1alpha1.StateDraining), true)
+		c.Report(at(v1alpha1.StateDraining), true)
 		elapse(time.Minute)
 		if s.mu.Lock(); len(s.writes) != 1 || s.writes[0] > 1011*time.Second {
 			t.Errorf("written at %v, expected within 10 s after the API server is back", s.writes)
@@ -229,48 +224,18 @@ func TestConditionsAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &conditionStore{}
 		c, stop := writingConditions(t, s)
-		c.report(at(v1alpha1.StateDraining), true)
+		c.Report(at(v1alpha1.StateDraining), true)
 		elapse(time.Minute)
 		s.then(kube.Written)
-		c.report(at(v1alpha1.StateRebooting), true)
+		c.Report(at(v1alpha1.StateRebooting), true)
 		stop()
 		s.has(t, "MaintenanceInProgress Drained", "[0s]")
 
 		// A conflict is tried again, and not for long.
 		c, stop = writingConditions(t, s)
 		s.then(kube.Conflict)
-		c.report(at(v1alpha1.StateDraining), true)
+		c.Report(at(v1alpha1.StateDraining), true)
 		stop()
 		s.has(t, "MaintenanceInProgress Drained", "[0s 0s 0s]")
 	})
-}
-
-// What the API server answers to a write of the conditions may be the first that the host sees of the coordinator's write before
-// it. The watch does not report it again, so the loop has to go round.
-func TestConditionsWakeTheLoop(t *testing.T) {
-	node := corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{
-		Name: "n1", UID: "uid", ResourceVersion: "12", Labels: map[string]string{v1alpha1.LabelState: string(v1alpha1.StateRebooting)}}}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPatch || r.URL.Path != "/api/v1/nodes/n1/status" || r.Header.Get("Content-Type") != "application/strategic-merge-patch+json" {
-			t.Errorf("%s %s in %s", r.Method, r.URL.Path, r.Header.Get("Content-Type"))
-		}
-		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(node); err != nil {
-			t.Error(err)
-		}
-	}))
-	t.Cleanup(server.Close)
-	h, _ := newTestHost(t, v1alpha1.StateDraining)
-	client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "v1", 1, 1)
-	must(t, err)
-	h.client = client
-	outcome, err := h.writeConditions(t.Context(), kube.Patch{Node: "n1", ResourceVersion: "11", DropConditions: []corev1.NodeConditionType{corev1.NodeDrained}})
-	if outcome != kube.Written || err != nil || h.facts().State != v1alpha1.StateRebooting {
-		t.Errorf("%s, %v; the view has %s", outcome, err, h.facts().State)
-	}
-	select {
-	case <-h.kick:
-	default:
-		t.Error("the loop is not woken")
-	}
 }

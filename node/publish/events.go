@@ -1,4 +1,4 @@
-package node
+package publish
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/timing"
 )
 
 const (
@@ -19,8 +21,8 @@ const (
 	maxEvents = 8
 )
 
-// hostEvent is an Event about the host's own Node.
-type hostEvent struct {
+// event is an Event about the host's own Node.
+type event struct {
 	time      time.Time // when it happened
 	node, uid string    // of the Node
 	key       string    // the same for the same Event, also of another process
@@ -28,21 +30,29 @@ type hostEvent struct {
 	note      string
 }
 
-// eventWriter writes a host's Events, one after the other, and repeats what fails. The
+// Events writes a host's Events, one after the other, and repeats what fails. The
 // host's loop waits for none of it.
-type eventWriter struct {
+type Events struct {
 	log   *slog.Logger
-	queue chan hostEvent
+	drain drainEvents
+	queue chan event
 	// write writes an Event once. Of an Event that is there already it reports success.
-	write func(context.Context, *hostEvent) error
+	write func(context.Context, *event) error
 }
 
-func newEventWriter(log *slog.Logger, write func(context.Context, *hostEvent) error) *eventWriter {
-	return &eventWriter{log: log, queue: make(chan hostEvent, maxEvents), write: write}
+// NewEvents returns a writer of Events that uses the host's client.
+func NewEvents(log *slog.Logger, client *kube.Client) *Events {
+	return newEvents(log, func(ctx context.Context, e *event) error {
+		return kube.WriteNodeEvent(ctx, client, e.node, e.uid, e.key, e.time, e.doc, e.note)
+	})
+}
+
+func newEvents(log *slog.Logger, write func(context.Context, *event) error) *Events {
+	return &Events{log: log, queue: make(chan event, maxEvents), write: write}
 }
 
 // add has an Event written. It does not block.
-func (w *eventWriter) add(e hostEvent) {
+func (w *Events) add(e event) {
 	select {
 	case w.queue <- e:
 	default:
@@ -50,8 +60,8 @@ func (w *eventWriter) add(e hostEvent) {
 	}
 }
 
-// run writes until ctx ends.
-func (w *eventWriter) run(ctx context.Context) {
+// Run writes until ctx ends.
+func (w *Events) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -63,7 +73,7 @@ func (w *eventWriter) run(ctx context.Context) {
 }
 
 // writeOne writes an Event, or gives up after eventFor.
-func (w *eventWriter) writeOne(ctx context.Context, e *hostEvent) {
+func (w *Events) writeOne(ctx context.Context, e *event) {
 	for pause := eventAgain; ; pause = min(2*pause, eventLast) {
 		err := w.write(ctx, e)
 		switch {
@@ -75,7 +85,7 @@ func (w *eventWriter) writeOne(ctx context.Context, e *hostEvent) {
 		case pause == eventAgain:
 			w.log.Warn("an Event cannot be written; the host tries again", "reason", e.doc.Reason, "err", err)
 		}
-		if wait(ctx, nil, jitter(pause)) != nil {
+		if timing.Wait(ctx, nil, timing.Jitter(pause)) != nil {
 			return
 		}
 	}

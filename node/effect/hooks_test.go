@@ -1,4 +1,4 @@
-package node
+package effect
 
 import (
 	"context"
@@ -65,46 +65,49 @@ func (u *unitsOf) StopTarget(ctx context.Context, _ string) error {
 	return ctx.Err()
 }
 
-// soon is until when what a test decides may be asked of systemd.
-func soon() time.Time { return time.Now().Add(maxReadAge) }
+// readAge is how old a read may be, as in package node.
+const readAge = 10 * time.Second
 
-func newHooks(u *unitsOf) *hooks {
-	return &hooks{units: u, log: slog.New(slog.DiscardHandler), wake: func() {}}
+// soon is until when what a test decides may be asked of systemd.
+func soon() time.Time { return time.Now().Add(readAge) }
+
+func newHooks(u *unitsOf) *Hooks {
+	return NewHooks(u, slog.New(slog.DiscardHandler), func() {})
 }
 
 var (
-	beforeDrain    = stage{"t1", v1alpha1.StateBeforeDrain}
-	beforeUncordon = stage{"t1", v1alpha1.StateBeforeUncordon}
-	tenMinutes     = Settings{HookTimeout: 10 * time.Minute, HookAbort: true}
+	beforeDrain    = Stage{"t1", v1alpha1.StateBeforeDrain}
+	beforeUncordon = Stage{"t1", v1alpha1.StateBeforeUncordon}
+	tenMinutes     = HookLimit{Timeout: 10 * time.Minute, Abort: true}
 )
 
 func TestHooksAreSeen(t *testing.T) {
 	u := &unitsOf{wanted: map[string][]string{
 		"lockkeeper-before-uncordon.target": {"a.service"}, "lockkeeper-before-drain.target": {"b.service"}, "lockkeeper-draining.target": {"c.service"},
 	}}
-	k := newHooks(u)
+	k := NewHookStages(u, func() {})
 	expect := func(want string, known bool) {
 		t.Helper()
-		stages, ok := k.seen()
+		stages, ok := k.Stages()
 		if got := strings.Trim(strings.Join(strings.Fields(slogText(stages)), " "), "[]"); got != want || ok != known {
 			t.Errorf("seen %q (%t), expected %q (%t)", got, ok, want, known)
 		}
 	}
 	expect("", false)
 	u.err = errors.New("no bus")
-	if err := k.look(t.Context()); err == nil {
+	if err := k.Read(t.Context()); err == nil {
 		t.Error("a look without a bus is none")
 	}
 	expect("", false)
 	u.err = nil
-	must(t, k.look(t.Context()))
+	must(t, k.Read(t.Context()))
 	expect("before-drain before-uncordon", true)
 	u.err = errors.New("no bus")
-	_ = k.look(t.Context())
+	_ = k.Read(t.Context())
 	expect("before-drain before-uncordon", true) // it stands
 	u.err = systemd.ErrAbsent
 	u.wanted = nil
-	must(t, k.look(t.Context())) // a host without systemd on its bus has none
+	must(t, k.Read(t.Context())) // a host without systemd on its bus has none
 	expect("", true)
 }
 
@@ -117,24 +120,24 @@ func TestHooksRun(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		u := &unitsOf{took: time.Minute, ends: []error{nil, bad, systemd.ErrAbsent, nil}}
 		k := newHooks(u)
-		expect := func(s stage, want step.Work) {
+		expect := func(s Stage, want step.Work) {
 			t.Helper()
 			synctest.Wait()
-			if got := k.work(s, ""); got != want {
+			if got := k.Work(s, ""); got != want {
 				t.Errorf("%+v, expected %+v", got, want)
 			}
 		}
 		expect(beforeDrain, step.Work{})
-		k.start(ctx, beforeDrain, "", tenMinutes, soon())
+		k.Start(ctx, beforeDrain, "", tenMinutes, soon())
 		expect(beforeDrain, step.Work{Running: true, Detail: "hook units: a.service"})
-		k.start(ctx, beforeDrain, "", tenMinutes, soon()) // no second one beside it
+		k.Start(ctx, beforeDrain, "", tenMinutes, soon()) // no second one beside it
 		expect(beforeUncordon, step.Work{})               // another stage's
 		time.Sleep(time.Minute)
 		expect(beforeDrain, step.Work{Done: true})
-		k.leave() // what it has come to is kept
+		k.Leave(t.Context()) // what it has come to is kept
 		expect(beforeDrain, step.Work{Done: true})
 
-		k.start(ctx, beforeUncordon, "", tenMinutes, soon())
+		k.Start(ctx, beforeUncordon, "", tenMinutes, soon())
 		time.Sleep(time.Minute)
 		expect(beforeUncordon, step.Work{Failed: text})
 		expect(beforeDrain, step.Work{})
@@ -143,17 +146,17 @@ func TestHooksRun(t *testing.T) {
 		time.Sleep(time.Second)
 		expect(beforeUncordon, step.Work{Failed: text, Due: true})
 		// The bus goes away in the middle: it is tried again.
-		k.start(ctx, beforeUncordon, "", tenMinutes, soon())
+		k.Start(ctx, beforeUncordon, "", tenMinutes, soon())
 		time.Sleep(time.Minute)
 		expect(beforeUncordon, step.Work{Running: true, Detail: "systemd, to run its hook units: no such service on the bus"})
-		time.Sleep(hookPause)
+		time.Sleep(retryPause)
 		// It was asked a minute ago by what was read: systemd is asked again only after another read.
 		expect(beforeUncordon, step.Work{Running: true, Late: true, Detail: "systemd, to run its hook units: no such service on the bus"})
 		time.Sleep(time.Hour / 12)
 		if u.runs != 3 {
 			t.Errorf("%d runs before another read, expected 3", u.runs)
 		}
-		k.start(ctx, beforeUncordon, "", tenMinutes, soon())
+		k.Start(ctx, beforeUncordon, "", tenMinutes, soon())
 		expect(beforeUncordon, step.Work{Running: true, Detail: "hook units: a.service"})
 		time.Sleep(time.Minute)
 		expect(beforeUncordon, step.Work{Done: true})
@@ -161,7 +164,7 @@ func TestHooksRun(t *testing.T) {
 			t.Errorf("%d runs, %d stopped; expected 4 and 0", u.runs, u.stopped)
 		}
 		cancel()
-		k.wait()
+		k.Wait()
 	})
 }
 
@@ -178,14 +181,14 @@ func TestHooksRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := errors.New("timeout")
 		k := newHooks(&unitsOf{ends: []error{bad, bad}})
-		k.start(t.Context(), beforeUncordon, "", tenMinutes, soon())
-		k.wait()
-		if k.work(beforeUncordon, "").Due || k.work(beforeUncordon, "t0").Due || !k.work(beforeUncordon, "t1").Due {
-			t.Errorf("due without a retry of this turn, or not with it: %+v", k.work(beforeUncordon, "t1"))
+		k.Start(t.Context(), beforeUncordon, "", tenMinutes, soon())
+		k.Wait()
+		if k.Work(beforeUncordon, "").Due || k.Work(beforeUncordon, "t0").Due || !k.Work(beforeUncordon, "t1").Due {
+			t.Errorf("due without a retry of this turn, or not with it: %+v", k.Work(beforeUncordon, "t1"))
 		}
-		k.start(t.Context(), beforeUncordon, "t1", tenMinutes, soon())
-		k.wait()
-		if w := k.work(beforeUncordon, "t1"); w.Failed == "" || w.Due {
+		k.Start(t.Context(), beforeUncordon, "t1", tenMinutes, soon())
+		k.Wait()
+		if w := k.Work(beforeUncordon, "t1"); w.Failed == "" || w.Due {
 			t.Errorf("the same retry lets them run indefinitely: %+v", w)
 		}
 	})
@@ -194,7 +197,7 @@ func TestHooksRetry(t *testing.T) {
 func TestHooksTimeout(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		s       stage
+		s       Stage
 		abort   bool
 		failed  string
 		stopped int
@@ -207,13 +210,13 @@ func TestHooksTimeout(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				u := &unitsOf{took: 15 * time.Minute}
 				k := newHooks(u)
-				k.start(t.Context(), c.s, "", Settings{HookTimeout: 10 * time.Minute, HookAbort: c.abort}, soon())
+				k.Start(t.Context(), c.s, "", HookLimit{Timeout: 10 * time.Minute, Abort: c.abort}, soon())
 				time.Sleep(10*time.Minute - time.Second)
-				if !k.work(c.s, "").Running {
+				if !k.Work(c.s, "").Running {
 					t.Error("ended before its time")
 				}
-				k.wait()
-				if w := k.work(c.s, ""); w.Failed != c.failed || w.Done != (c.failed == "") || u.stopped != c.stopped {
+				k.Wait()
+				if w := k.Work(c.s, ""); w.Failed != c.failed || w.Done != (c.failed == "") || u.stopped != c.stopped {
 					t.Errorf("%+v, stopped %d times; expected failed %q, stopped %d times", w, u.stopped, c.failed, c.stopped)
 				}
 			})
@@ -228,24 +231,24 @@ func TestHooksAreStopped(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		u := &unitsOf{took: time.Minute}
 		k := newHooks(u)
-		k.start(ctx, beforeDrain, "", tenMinutes, soon())
+		k.Start(ctx, beforeDrain, "", tenMinutes, soon())
 		synctest.Wait()
-		k.leave()
-		k.start(ctx, beforeUncordon, "", tenMinutes, soon()) // too early: it is still stopping
-		if w := k.work(beforeUncordon, ""); w != (step.Work{}) {
+		k.Leave(t.Context())
+		k.Start(ctx, beforeUncordon, "", tenMinutes, soon()) // too early: it is still stopping
+		if w := k.Work(beforeUncordon, ""); w != (step.Work{}) {
 			t.Errorf("runs beside what is being stopped: %+v", w)
 		}
 		synctest.Wait()
-		if u.stopped != 1 || k.work(beforeDrain, "") != (step.Work{}) {
-			t.Errorf("stopped %d times, %+v", u.stopped, k.work(beforeDrain, ""))
+		if u.stopped != 1 || k.Work(beforeDrain, "") != (step.Work{}) {
+			t.Errorf("stopped %d times, %+v", u.stopped, k.Work(beforeDrain, ""))
 		}
-		k.start(ctx, beforeUncordon, "", tenMinutes, soon())
+		k.Start(ctx, beforeUncordon, "", tenMinutes, soon())
 		synctest.Wait()
-		if !k.work(beforeUncordon, "").Running {
+		if !k.Work(beforeUncordon, "").Running {
 			t.Error("does not run after that")
 		}
 		cancel()
-		k.wait()
+		k.Wait()
 		if u.stopped != 1 || u.runs != 2 {
 			t.Errorf("%d runs, stopped %d times; expected 2 and 1", u.runs, u.stopped)
 		}
@@ -270,7 +273,7 @@ func TestHookTexts(t *testing.T) {
 			t.Errorf("got %q, expected %q", got, c.want)
 		}
 	}
-	if got, want := overran(nil, time.Minute, time.Minute), "systemd did not say within 1m0s how the hook units fare"; got != want {
+	if got, want := timedOut(nil, time.Minute, time.Minute), "systemd did not report the state of the hook units within 1m0s"; got != want {
 		t.Errorf("got %q, expected %q", got, want)
 	}
 }
@@ -281,14 +284,14 @@ func TestHooksStartInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &unitsOf{took: time.Minute}
 		k := newHooks(u)
-		k.start(t.Context(), beforeDrain, "", tenMinutes, time.Now().Add(-time.Nanosecond))
+		k.Start(t.Context(), beforeDrain, "", tenMinutes, time.Now().Add(-time.Nanosecond))
 		synctest.Wait()
-		if got := k.work(beforeDrain, ""); !got.Running || !got.Late || u.runs != 0 {
+		if got := k.Work(beforeDrain, ""); !got.Running || !got.Late || u.runs != 0 {
 			t.Errorf("%+v, %d runs", got, u.runs)
 		}
-		k.leave()
-		k.wait()
-		if got := k.work(beforeDrain, ""); got != (step.Work{}) || u.runs != 0 || u.stopped != 1 {
+		k.Leave(t.Context())
+		k.Wait()
+		if got := k.Work(beforeDrain, ""); got != (step.Work{}) || u.runs != 0 || u.stopped != 1 {
 			t.Errorf("left: %+v, %d runs, %d stopped", got, u.runs, u.stopped)
 		}
 	})

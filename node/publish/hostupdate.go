@@ -1,4 +1,4 @@
-package node
+package publish
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/hostupdate"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/timing"
 )
 
 const (
@@ -29,29 +30,24 @@ const (
 	afterGap = 5 * time.Second
 	// lastPublish bounds the last write, when the process ends.
 	lastPublish = 2 * time.Second
-	// firstReads bounds how long a process that has read its HostUpdate waits until it
+	// FirstReads bounds how long a process that has read its HostUpdate waits until it
 	// has read every source once. Until then it publishes nothing, so that a restart
 	// on a host on which nothing has changed writes nothing.
-	firstReads = 5 * time.Second
+	FirstReads = 5 * time.Second
 )
 
-// hostUpdates is where the HostUpdate is; see [kube.HostUpdates].
-type hostUpdates interface {
+// Store is where the HostUpdate is; see [kube.HostUpdates].
+type Store interface {
 	// Read returns nil, and no error, if there is none.
 	Read(ctx context.Context) (*v1alpha1.HostUpdate, error)
 	Write(ctx context.Context, uid string, status *v1alpha1.HostUpdateStatus) error
 }
 
-// publisher keeps the host's HostUpdate at what the host's record says. It decides
+// HostUpdate keeps the host's HostUpdate at what the host's record says. It decides
 // nothing and holds up nothing: where it cannot write, the host continues without it.
-type publisher struct {
-	log         *slog.Logger
-	version     string
-	stateDir    string
-	coordinator func() local.Coordinator
-	kick        chan struct{}
-	// firstRead is called when what the API server has was read; it must not block.
-	firstRead func()
+type HostUpdate struct {
+	Options
+	kick chan struct{}
 	// offlineChanged tells keep that offline is another one.
 	offlineChanged chan struct{}
 
@@ -70,19 +66,32 @@ type publisher struct {
 	noted, notedPlace string
 }
 
-func newPublisher(o *Options, stateDir string) *publisher {
-	p := &publisher{log: o.Log, version: o.Version, stateDir: stateDir, coordinator: o.Coordinator, kick: make(chan struct{}, 1),
-		firstRead: func() {}, offlineChanged: make(chan struct{}, 1)}
+// Options are what a [HostUpdate] is made of.
+type Options struct {
+	Log     *slog.Logger
+	Version string // lockkeeper's
+	// StateDir is where offline events are kept on the host's disk.
+	StateDir string
+	// Coordinator returns the host's part in the election; it must not block.
+	Coordinator func() local.Coordinator
+	// FirstRead is called when what the API server has was read; it must not block.
+	FirstRead func()
+}
+
+// NewHostUpdate returns a HostUpdate that has read the offline events of the process
+// before this one.
+func NewHostUpdate(o Options) *HostUpdate {
+	p := &HostUpdate{Options: o, kick: make(chan struct{}, 1), offlineChanged: make(chan struct{}, 1)}
 	var err error
-	if p.offline, err = local.ReadOffline(stateDir); err != nil {
-		p.log.Warn("what happened before, while the API server could not be reached, is not published", "err", err)
+	if p.offline, err = local.ReadOffline(o.StateDir); err != nil {
+		p.Log.Warn("what happened before, while the API server could not be reached, is not published", "err", err)
 	}
 	return p
 }
 
-// report takes in the host's record. Nothing is published before settled is true once.
+// Report takes in the host's record. Nothing is published before settled is true once.
 // It may be called from any goroutine.
-func (p *publisher) report(h local.Host, settled bool) {
+func (p *HostUpdate) Report(h local.Host, settled bool) {
 	p.mu.Lock()
 	p.host, p.settled = h, p.settled || settled
 	if h.API.Failing() {
@@ -100,15 +109,15 @@ func (p *publisher) report(h local.Host, settled bool) {
 }
 
 // wake has the writer compare again. It may be called from any goroutine.
-func (p *publisher) wake() {
+func (p *HostUpdate) wake() {
 	select {
 	case p.kick <- struct{}{}:
 	default:
 	}
 }
 
-// again has the writer make the status again of what is known.
-func (p *publisher) again() {
+// Refresh has the writer make the status again of what is known.
+func (p *HostUpdate) Refresh() {
 	p.mu.Lock()
 	p.next()
 	p.mu.Unlock()
@@ -117,7 +126,7 @@ func (p *publisher) again() {
 
 // note keeps what happens while the API server cannot be reached. That a host continues
 // what it was doing before is not an event. The caller holds mu.
-func (p *publisher) note(h *local.Host) {
+func (p *HostUpdate) note(h *local.Host) {
 	text, place := offlineTexts(h)
 	if text == p.noted || text == place && place == p.notedPlace {
 		return // the loop's own failure says less than what was known before it
@@ -150,22 +159,22 @@ func offlineTexts(h *local.Host) (text, place string) {
 }
 
 // changeOffline has keep write the file. The caller holds mu.
-func (p *publisher) changeOffline() {
+func (p *HostUpdate) changeOffline() {
 	select {
 	case p.offlineChanged <- struct{}{}:
 	default:
 	}
 }
 
-// keep keeps the offline events on the host's disk until ctx ends, so that a disk
+// KeepOffline keeps the offline events on the host's disk until ctx ends, so that a disk
 // that hangs holds up neither the host's loop nor the requests.
-func (p *publisher) keep(ctx context.Context) {
+func (p *HostUpdate) KeepOffline(ctx context.Context) {
 	save := func() {
 		p.mu.Lock()
 		all := slices.Clone(p.offline)
 		p.mu.Unlock()
-		if err := local.WriteOffline(p.stateDir, all); err != nil {
-			p.log.Debug("what happens while the API server is away is kept in memory only", "err", err)
+		if err := local.WriteOffline(p.StateDir, all); err != nil {
+			p.Log.Debug("what happens while the API server is away is kept in memory only", "err", err)
 		}
 	}
 	for {
@@ -184,19 +193,19 @@ func (p *publisher) keep(ctx context.Context) {
 }
 
 // next brings the status up to date. The caller holds mu.
-func (p *publisher) next() {
+func (p *HostUpdate) next() {
 	if p.known.IsZero() || !p.settled || p.host.UID == "" || p.host.Withdrawn {
 		return
 	}
-	f := hostupdate.Facts{Host: p.host, Version: p.version, Coordinator: p.coordinator(), Offline: p.offline}
+	f := hostupdate.Facts{Host: p.host, Version: p.Version, Coordinator: p.Coordinator(), Offline: p.offline}
 	if p.gap.To.After(p.gap.From) {
 		f.Gap = p.gap
 	}
 	p.status = hostupdate.Next(&p.status, &f, time.Now())
 }
 
-// run writes until ctx ends, and what is left then once more.
-func (p *publisher) run(ctx context.Context, store hostUpdates) {
+// Run writes until ctx ends, and what is left then once more.
+func (p *HostUpdate) Run(ctx context.Context, store Store) {
 	// last is when it last asked for anything. What a process that has just started
 	// knows is little, so it waits after its read as after a write.
 	var last, notBefore time.Time
@@ -207,7 +216,7 @@ func (p *publisher) run(ctx context.Context, store hostUpdates) {
 		switch {
 		case d == hostupdate.Same:
 		case failures > 0:
-			pause = time.Until(last.Add(jitter(min(publishAgain<<min(failures-1, 10), publishLast))))
+			pause = time.Until(last.Add(timing.Jitter(min(publishAgain<<min(failures-1, 10), publishLast))))
 		case d == hostupdate.News:
 			pause = max(time.Until(last.Add(newsEvery)), tokens.wait(time.Now(), 0))
 		default:
@@ -218,12 +227,12 @@ func (p *publisher) run(ctx context.Context, store hostUpdates) {
 		}
 		pause = max(pause, time.Until(notBefore))
 		if pause > 0 {
-			if err := wait(ctx, p.kick, pause); err != nil {
+			if err := timing.Wait(ctx, p.kick, pause); err != nil {
 				break
 			}
 			continue
 		}
-		_, known := p.published()
+		_, known := p.Published()
 		reads := known.IsZero()
 		var err error
 		if reads {
@@ -238,10 +247,10 @@ func (p *publisher) run(ctx context.Context, store hostUpdates) {
 			continue
 		}
 		if failures++; failures == 1 && ctx.Err() == nil {
-			p.log.Warn("the HostUpdate cannot be read or written; the host continues without it, and tries again", "err", err)
+			p.Log.Warn("the HostUpdate cannot be read or written; the host continues without it, and tries again", "err", err)
 		}
 	}
-	if _, known := p.published(); known.IsZero() {
+	if _, known := p.Published(); known.IsZero() {
 		return
 	}
 	if d, failing := p.difference(); d == hostupdate.News && !failing {
@@ -252,12 +261,12 @@ func (p *publisher) run(ctx context.Context, store hostUpdates) {
 }
 
 // read takes in what the API server has.
-func (p *publisher) read(ctx context.Context, store hostUpdates) error {
+func (p *HostUpdate) read(ctx context.Context, store Store) error {
 	u, err := store.Read(ctx)
 	if err != nil {
 		return err
 	}
-	defer p.firstRead()
+	defer p.FirstRead()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.known = time.Now()
@@ -271,16 +280,16 @@ func (p *publisher) read(ctx context.Context, store hostUpdates) error {
 	return nil
 }
 
-// published returns what the API server has, nil for no object, and when it was first
+// Published returns what the API server has, nil for no object, and when it was first
 // read; before that the time is zero. The caller must not change the status.
-func (p *publisher) published() (*v1alpha1.HostUpdateStatus, time.Time) {
+func (p *HostUpdate) Published() (*v1alpha1.HostUpdateStatus, time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.written, p.known
 }
 
 // difference says what there is to do, and whether the API server fails the host.
-func (p *publisher) difference() (d hostupdate.Difference, failing bool) {
+func (p *HostUpdate) difference() (d hostupdate.Difference, failing bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	failing = p.host.API.Failing()
@@ -298,7 +307,7 @@ func (p *publisher) difference() (d hostupdate.Difference, failing bool) {
 }
 
 // write writes the status once.
-func (p *publisher) write(ctx context.Context, store hostUpdates) error {
+func (p *HostUpdate) write(ctx context.Context, store Store) error {
 	p.mu.Lock()
 	p.next()
 	status, uid, offline := p.status, p.host.UID, len(p.offline)

@@ -1,4 +1,4 @@
-package node
+package publish
 
 import (
 	"errors"
@@ -18,14 +18,14 @@ func TestPublishAfterIdleOutage(t *testing.T) {
 		s := &store{}
 		p, stop := publishing(t, t.TempDir(), s)
 		defer stop()
-		p.report(resting, true)
+		p.Report(resting, true)
 		elapse(time.Minute)
 		s.restart()
 		s.fail(errors.New("connection refused"))
 		away := resting
 		away.API = &local.Failure{Error: "connection refused", Since: time.Now()}
 		for range 120 { // an hour
-			p.report(away, true)
+			p.Report(away, true)
 			elapse(30 * time.Second)
 		}
 		if len(s.writes) != 0 {
@@ -33,8 +33,8 @@ func TestPublishAfterIdleOutage(t *testing.T) {
 		}
 		s.fail(nil)
 		s.restart()
-		p.report(resting, true)
-		p.report(blockedBy("shop/web", "needs 3"), true)
+		p.Report(resting, true)
+		p.Report(blockedBy("shop/web", "needs 3"), true)
 		elapse(10 * time.Second)
 		if got := s.object.Status.Blockers; len(got) != 1 {
 			t.Errorf("10 s after the outage it says %+v", got)
@@ -48,15 +48,15 @@ func TestPublishBlip(t *testing.T) {
 		s := &store{}
 		p, stop := publishing(t, t.TempDir(), s)
 		defer stop()
-		p.report(resting, true)
+		p.Report(resting, true)
 		elapse(time.Minute)
 		s.restart()
 		for range 10 {
 			away := resting
 			away.API = &local.Failure{Error: "connection refused", Since: time.Now()}
-			p.report(away, true)
+			p.Report(away, true)
 			elapse(20 * time.Second)
-			p.report(resting, true)
+			p.Report(resting, true)
 			elapse(20 * time.Minute)
 		}
 		if len(s.writes) != 0 {
@@ -71,7 +71,7 @@ func TestPublishGoesOn(t *testing.T) {
 		s := &store{}
 		p, stop := publishing(t, t.TempDir(), s)
 		defer stop()
-		p.report(resting, true)
+		p.Report(resting, true)
 		elapse(time.Minute)
 		s.restart()
 		since := time.Now()
@@ -79,7 +79,7 @@ func TestPublishGoesOn(t *testing.T) {
 			h := resting
 			h.State, h.Turn, h.Detail = v1alpha1.StateDraining, "t1", fmt.Sprintf("%d pods to go", 600-i)
 			h.API = &local.Failure{Error: "kubeconfig: no such file; goes on with what it said before", Since: since, Own: true, GoesOn: true}
-			p.report(h, true)
+			p.Report(h, true)
 			elapse(time.Second)
 		}
 		if len(s.object.Status.Offline) != 0 {
@@ -88,7 +88,7 @@ func TestPublishGoesOn(t *testing.T) {
 		if len(s.writes) != 1 {
 			t.Errorf("%d writes, want that of the turn and the credential", len(s.writes))
 		}
-		p.report(resting, true)
+		p.Report(resting, true)
 		elapse(time.Minute)
 		for _, c := range s.object.Status.Conditions {
 			if c.Type == v1alpha1.ConditionClusterReachable && c.Message != "" {
@@ -106,11 +106,11 @@ func TestPublishFirstBootIsLong(t *testing.T) {
 		defer stop()
 		away := local.Host{BootID: "b", API: &local.Failure{Error: "connection refused", Since: time.Now()}}
 		for range 700 {
-			p.report(away, true)
+			p.Report(away, true)
 			elapse(30 * time.Second)
 		}
 		s.fail(nil)
-		p.report(resting, true)
+		p.Report(resting, true)
 		elapse(20 * time.Second)
 		if s.object == nil {
 			t.Error("20 s after the API server was reached nothing is published")
@@ -126,16 +126,71 @@ func TestPublishFlapping(t *testing.T) {
 		p, stop := publishing(t, t.TempDir(), s)
 		defer stop()
 		for i := range 3600 {
-			p.report(blockedBy(fmt.Sprintf("shop/web-%d", i%2), "needs 3"), true)
+			p.Report(blockedBy(fmt.Sprintf("shop/web-%d", i%2), "needs 3"), true)
 			elapse(time.Second)
 		}
 		if n := len(s.writes); n < 100 || n > 145 { // 20, and then one every 30 s
 			t.Errorf("%d writes in an hour", n)
 		}
-		p.report(blockedBy("shop/last", "needs 3"), true)
+		p.Report(blockedBy("shop/last", "needs 3"), true)
 		elapse(31 * time.Second)
 		if got := s.object.Status.Blockers[0].Name; got != "shop/last" {
 			t.Errorf("in the end it names %s", got)
+		}
+	})
+}
+
+// TestPublishSettled: a process publishes nothing before its host knows enough, not even at its end, and then only what differs from
+// what is published.
+func TestPublishSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dir := &store{}, t.TempDir()
+		p, stop := publishing(t, dir, s)
+		p.Report(resting, true)
+		elapse(10 * time.Second)
+		stop()
+		first := s.object.Status
+
+		starting := resting
+		starting.Wants, starting.EngineError = "", "not asked yet"
+		p, stop = publishing(t, dir, s)
+		p.Report(starting, false)
+		elapse(time.Minute)
+		stop()
+		p, stop = publishing(t, dir, s)
+		p.Report(starting, false)
+		elapse(time.Second)
+		p.Report(resting, true)
+		elapse(time.Minute)
+		stop()
+		if len(s.writes) != 0 {
+			t.Errorf("a restart on a host on which nothing has changed writes at %v:\n%+v\nafter\n%+v", s.writes, s.object.Status, first)
+		}
+
+		// The next version.
+		p, stop = publishing(t, dir, s)
+		p.Version = "v2"
+		p.Report(starting, false)
+		elapse(time.Second)
+		p.Report(resting, true)
+		elapse(time.Minute)
+		stop()
+		if len(s.writes) != 1 || s.object.Status.Version != "v2" {
+			t.Errorf("an upgrade writes at %v, version %q; expected one write", s.writes, s.object.Status.Version)
+		}
+	})
+}
+
+// TestPublishReadFails: while the HostUpdate cannot be read, nothing is written over it.
+func TestPublishReadFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{err: errors.New("no such kind")}
+		p, stop := publishing(t, t.TempDir(), s)
+		p.Report(local.Host{Node: "n1", UID: "u", BootID: "b"}, true)
+		elapse(time.Minute)
+		stop()
+		if len(s.writes) != 0 {
+			t.Errorf("it writes at %v", s.writes)
 		}
 	})
 }

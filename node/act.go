@@ -1,0 +1,234 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/effect"
+	"lockkeeper.dev/lockkeeper/node/step"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// maxReadAge is how old the first request of a fresh read may be when the host does what
+// the read allows, in monotonic time. A process that was stopped in between, for longer
+// than its leader's Lease lasts, must not continue as if nothing had happened.
+const maxReadAge = 10 * time.Second
+
+// freshRead is what was read from the quorum, when, and of which version of the Node.
+type freshRead struct {
+	step.FreshRead
+	began           time.Time
+	resourceVersion string // of the Node; "" if only the Lease was read
+}
+
+func (f *freshRead) valid() bool { return f != nil && time.Since(f.began) < maxReadAge }
+
+// until returns when the read is too old to act on.
+func (f *freshRead) until() time.Time { return f.began.Add(maxReadAge) }
+
+// wrote makes a read of version before count for version after, which this process's own
+// write made of it: the write's precondition excludes any other write in between.
+func (f *freshRead) wrote(before, after string) {
+	if f != nil && f.resourceVersion == before {
+		f.resourceVersion = after
+	}
+}
+
+// validRead returns the read that may be used with Node n, or nil.
+func (h *Host) validRead(n *turn.Node) *step.FreshRead {
+	if !h.fresh.valid() {
+		return nil
+	}
+	f := h.fresh.FreshRead
+	if f.Evictable > 0 && h.drain.EndedSince(h.fresh.began) {
+		return nil // the pods that it counted have been evicted
+	}
+	if f.Commit && h.fresh.resourceVersion != n.ResourceVersion {
+		f.Commit = false // the Node has another version than the one that was read
+	}
+	return &f
+}
+
+// read reads what a decision asks for.
+func (h *Host) read(ctx context.Context, what step.Read) error {
+	switch what {
+	case step.ReadShutdown:
+		if err := h.shutdown.Read(ctx, h.Logind); err != nil {
+			return hostError{err}
+		}
+		return nil
+	case step.ReadLease:
+		began := time.Now()
+		lease, err := h.readLease(ctx)
+		if err != nil {
+			return err
+		}
+		h.fresh = &freshRead{FreshRead: step.FreshRead{Lease: lease}, began: began}
+		return nil
+	}
+	return h.readCommit(ctx)
+}
+
+// readCommit reads, in this order: the host's own Node, the Lease, every source, the pods.
+// The Lease comes after the Node: a leader that took over before the Node was read is then
+// seen in the Lease, and one that takes over later lists the Node with this turn in it.
+func (h *Host) readCommit(ctx context.Context) error {
+	began := time.Now()
+	h.fresh = nil
+	known := ""
+	if n := h.view.Get(h.name); n != nil {
+		known = n.ResourceVersion
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxReadAge) // a later answer is of no use
+	defer cancel()
+	obj, err := kube.Find(ctx, h.client, h.name)
+	if err != nil {
+		return err
+	}
+	if obj == nil {
+		h.view.Forget(h.name, known)
+		return fmt.Errorf("the API server has no Node %s", h.name)
+	}
+	h.view.Overlay(obj)
+	lease, err := h.readLease(ctx)
+	if err != nil {
+		return err
+	}
+	// A state that only gives the node back does not wait for a source.
+	if err := h.readSources(ctx); err != nil && obj.Labels[v1alpha1.LabelState] != string(v1alpha1.StateBeforeUncordon) {
+		return hostError{err}
+	}
+	n := turn.FromNode(obj)
+	policies := h.readPolicies(&n)
+	pods, err := h.drain.Remaining(ctx, step.EvictionBy(n.Grant, policies.Terms()))
+	if err != nil {
+		return err
+	}
+	if age := time.Since(began); age >= maxReadAge {
+		return fmt.Errorf("the reads before a commit took %v, expected less than %v", age.Round(time.Millisecond), maxReadAge)
+	}
+	h.fresh = &freshRead{FreshRead: step.FreshRead{Lease: lease, Commit: true, Evictable: pods}, began: began, resourceVersion: obj.ResourceVersion}
+	return nil
+}
+
+// readLease reads the Lease from the quorum.
+func (h *Host) readLease(ctx context.Context) (step.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	defer cancel()
+	l, err := h.client.CoordinationV1().Leases(h.LeaseNamespace).Get(ctx, h.LeaseName, metav1.GetOptions{})
+	if kube.NoLease(err, h.LeaseName) {
+		return step.Lease{}, nil // a missing Lease is a stop, not a failure
+	}
+	if err != nil {
+		return step.Lease{}, fmt.Errorf("reading lease %s/%s: %w", h.LeaseNamespace, h.LeaseName, err)
+	}
+	lease := step.Lease{Exists: true}
+	if l.Spec.HolderIdentity != nil {
+		lease.Holder = *l.Spec.HolderIdentity
+	}
+	if l.Spec.RenewTime != nil {
+		lease.Renewed = l.Spec.RenewTime.Time
+	}
+	if l.Spec.LeaseDurationSeconds != nil {
+		lease.Duration = time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
+	}
+	lease.StopText, lease.Stopped = l.Annotations[v1alpha1.AnnotationStop]
+	return lease, nil
+}
+
+// write sends one patch, once. Whatever the answer, the next decision uses the
+// Node from a quorum read. The precondition lets at most one of two writes to the
+// same version land, so write does not repeat a write with an unknown outcome.
+// Repeating it without another read could land a commit under a stop that was set
+// meanwhile.
+func (h *Host) write(ctx context.Context, n *turn.Node, w *step.Write) error {
+	if w.Ack.Report == v1alpha1.ReportCommitted && !h.fresh.valid() {
+		return nil // it took too long to come here: everything is read again
+	}
+	p := kube.Patch{
+		Node: n.Name, ResourceVersion: n.ResourceVersion, Labels: w.Labels, Annotations: w.Annotations,
+		Unschedulable: w.Unschedulable, Manager: kube.FieldManager("host"),
+	}
+	obj, outcome, err := kube.Write(ctx, h.client, p)
+	switch outcome {
+	case kube.Written:
+		h.view.Overlay(obj)
+		h.fresh.wrote(n.ResourceVersion, obj.ResourceVersion)
+		h.logWrite(n, w)
+		return nil
+	case kube.Conflict:
+		h.fresh = nil
+		h.view.Overlay(obj)
+		return nil
+	case kube.Gone:
+		h.fresh = nil
+		h.view.Forget(h.name, p.ResourceVersion)
+		return nil
+	case kube.Unknown:
+		// The host cannot read the emergency stop until the API server answers again.
+		h.drain.Stop()
+	}
+	h.fresh = nil
+	return err
+}
+
+// stopOthers stops what runs and is not the effect of the decision. The steps of a plan
+// stop when the host leaves their stage.
+func (h *Host) stopOthers(ctx context.Context, do step.Effect) {
+	if do != step.DoDrain {
+		h.drain.Stop()
+	}
+	if do != step.DoHooks {
+		h.hooks.Leave(ctx)
+	}
+}
+
+// do starts the effect of a decision, unless it ran when the host observed: one that has
+// ended since must not begin again, because the next decision depends on its result.
+func (h *Host) do(ctx context.Context, o *step.Observation, do step.Effect) error {
+	stage := effect.StageOf(&o.Node)
+	switch {
+	case do == step.DoDrain:
+		h.drain.Start(ctx, stage, step.EvictionBy(o.Node.Grant, o.Own), o.Drain.Running)
+		return nil
+	case do == step.DoNothing,
+		do == step.DoHooks && o.Hooks.Running && !o.Hooks.Late,
+		do == step.DoApply && o.Apply.Running:
+		return nil
+	case !h.fresh.valid():
+		h.wake() // it took too long to come here: everything is read again
+		return nil
+	}
+	switch by := h.fresh.until(); do {
+	case step.DoReboot:
+		if err := h.reboot.Call(ctx, stage, by); err != nil {
+			h.fresh = nil
+			return hostError{err}
+		}
+		if h.reboot.Refusal(stage) != "" {
+			h.fresh = nil
+		}
+	case step.DoHooks:
+		s := h.currentSettings()
+		h.hooks.Start(ctx, stage, o.Node.Retry, effect.HookLimit{Timeout: s.HookTimeout, Abort: s.HookAbort}, by)
+	case step.DoApply:
+		p, _ := h.applyPlan(o)
+		h.apply.Start(ctx, stage, p, by)
+	}
+	return nil
+}
+
+// writeConditions sends a write of the conditions. The loop goes round for what else the
+// Node that comes back shows: the watch does not report it again.
+func (h *Host) writeConditions(ctx context.Context, p kube.Patch) (kube.Outcome, error) {
+	n, outcome, err := kube.Write(ctx, h.client, p)
+	if n != nil && h.view.Overlay(n) {
+		h.wake()
+	}
+	return outcome, err
+}

@@ -1,0 +1,46 @@
+package node
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
+)
+
+// What the API server answers to a write of the conditions may be the first that the host sees of the coordinator's write before
+// it. The watch does not report it again, so the loop has to go round.
+func TestConditionsWakeTheLoop(t *testing.T) {
+	node := corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{
+		Name: "n1", UID: "uid", ResourceVersion: "12", Labels: map[string]string{v1alpha1.LabelState: string(v1alpha1.StateRebooting)}}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPatch || r.URL.Path != "/api/v1/nodes/n1/status" || r.Header.Get("Content-Type") != "application/strategic-merge-patch+json" {
+			t.Errorf("%s %s in %s", r.Method, r.URL.Path, r.Header.Get("Content-Type"))
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(node); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	h, _ := newTestHost(t, v1alpha1.StateDraining)
+	client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "v1", 1, 1)
+	must(t, err)
+	h.client = client
+	outcome, err := h.writeConditions(t.Context(), kube.Patch{Node: "n1", ResourceVersion: "11", DropConditions: []corev1.NodeConditionType{corev1.NodeDrained}})
+	if outcome != kube.Written || err != nil || h.facts().State != v1alpha1.StateRebooting {
+		t.Errorf("%s, %v; the view has %s", outcome, err, h.facts().State)
+	}
+	select {
+	case <-h.kick:
+	default:
+		t.Error("the loop is not woken")
+	}
+}

@@ -1,0 +1,28 @@
+// Package timing has the pauses of the host's goroutines: one that can be ended early,
+// and jitter. It must not know what its callers wait for.
+package timing
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Wait returns after d, or when kick receives, whichever comes first. kick may be nil. If
+// ctx ends, Wait returns its error at once.
+func Wait(ctx context.Context, kick <-chan struct{}, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-kick:
+	case <-t.C:
+	}
+	return ctx.Err()
+}
+
+// Jitter returns d, changed by up to a tenth in either direction, so that hosts do not
+// act at the same moment.
+func Jitter(d time.Duration) time.Duration {
+	return d - d/10 + rand.N(d/5+1)
+}
