@@ -69,12 +69,12 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 	h.progress = drain.Progress{Total: 1, Evictable: 1, Blockers: []drain.Blocker{
 		{Pod: drain.Pod{Namespace: "shop", Name: "web-0"}, Reason: drain.PodDisruptionBudget, Budget: "shop/web", Since: time.Now()}}}
 	o := situation(v1alpha1.StateDraining, func(o *step.Observation) { o.Drain.Running = true })
-	h.tell(o, step.Decision{Do: step.DoDrain}, nil)
+	h.reportDecision(o, step.Decision{Do: step.DoDrain}, nil)
 	if len(last.Blockers) != 1 || last.Drain == nil {
 		t.Fatalf("draining: %+v", last)
 	}
 	o = situation(v1alpha1.StateDraining, func(o *step.Observation) { o.Drain.Complete = true })
-	h.tell(o, step.Decision{Write: &step.Write{}}, nil) // the word is to be written
+	h.reportDecision(o, step.Decision{Write: &step.Write{}}, nil) // the word is to be written
 	h.trouble("", &kube.Trouble{Text: "webhook refuses", RefusedBy: "w"})
 	if len(last.Blockers) != 1 || last.Blockers[0].Kind != v1alpha1.BlockerWebhook || last.Drain != nil {
 		t.Errorf("refused: %+v, drain %+v", last.Blockers, last.Drain)
@@ -82,7 +82,7 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 	// A state that the host has not come to rest in.
 	shows(v1alpha1.StateBeforeReboot, "2")
 	o = situation(v1alpha1.StateBeforeReboot, nil)
-	h.tell(o, step.Decision{Write: &step.Write{}}, nil)
+	h.reportDecision(o, step.Decision{Write: &step.Write{}}, nil)
 	h.trouble("", &kube.Trouble{Text: "webhook refuses", RefusedBy: "w"})
 	if last.State != v1alpha1.StateBeforeReboot || last.Wants != v1alpha1.WantsReboot || last.UID != "u1" {
 		t.Errorf("refused in another state: %+v", last)

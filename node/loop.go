@@ -107,7 +107,7 @@ func (h *Host) facts() *turn.Node {
 func (h *Host) round(ctx context.Context) (step.Decision, error) {
 	if !h.view.Listed() {
 		d := step.Decision{Waits: v1alpha1.ReasonNotReady, Detail: "the API server, for a first look at its Node"}
-		h.tell(step.Observation{Self: h.self.host(h.Version)}, d, h.apiTrouble())
+		h.reportDecision(step.Observation{Self: h.self.host(h.Version)}, d, h.apiTrouble())
 		return d, nil
 	}
 	for range maxSteps {
@@ -115,7 +115,7 @@ func (h *Host) round(ctx context.Context) (step.Decision, error) {
 		o := h.observe(ctx)
 		d := step.Step(o)
 		h.stopOthers(ctx, d.Do)
-		h.tell(o, d, h.apiTrouble())
+		h.reportDecision(o, d, h.apiTrouble())
 		var err error
 		switch {
 		case ctx.Err() != nil:

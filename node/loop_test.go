@@ -79,7 +79,7 @@ func TestTroubleTellsTheTruth(t *testing.T) {
 	n := h.facts()
 	o := step.Observation{Node: *n, Sources: step.Sources{Complete: true, Wants: v1alpha1.WantsReboot,
 		Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/x"}}}}
-	h.tell(o, step.Decision{Do: step.DoDrain, Detail: "3 pods to go"}, nil)
+	h.reportDecision(o, step.Decision{Do: step.DoDrain, Detail: "3 pods to go"}, nil)
 	if !strings.Contains(last.Text(), "draining (turn t1); at work on 3 pods to go since ") || !strings.HasSuffix(last.Text(), "; wants reboot for Sentinel /run/x") {
 		t.Errorf("line %q", last.Text())
 	}
@@ -99,7 +99,7 @@ func TestTroubleTellsTheTruth(t *testing.T) {
 	if last.Wants != v1alpha1.WantsReboot || len(last.Changes) != 1 || last.State != v1alpha1.StateDraining || last.Turn != "t1" {
 		t.Errorf("it forgot what it knew: %+v", *last)
 	}
-	h.tell(o, step.Decision{Do: step.DoDrain}, nil)
+	h.reportDecision(o, step.Decision{Do: step.DoDrain}, nil)
 	if last.API != nil || strings.Contains(last.Text(), "trouble") {
 		t.Errorf("the trouble is over: %q", last.Text())
 	}
@@ -202,7 +202,7 @@ func TestTroubleOfItsOwn(t *testing.T) {
 		if h.trouble("", c.err); last.API == nil || last.API.Own != c.own {
 			t.Errorf("%v, in the loop: %+v", c.err, *last)
 		}
-		if h.tell(o, step.Decision{}, c.err); last.API == nil || last.API.Own != c.own {
+		if h.reportDecision(o, step.Decision{}, c.err); last.API == nil || last.API.Own != c.own {
 			t.Errorf("%v, beside it: %+v", c.err, *last)
 		}
 	}

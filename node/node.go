@@ -145,13 +145,11 @@ type Host struct {
 	announced    step.Announcement
 	sessions     []systemd.Session // that the reboot waits for, as of the last observation
 	windows      step.Windows      // as of the last observation
-	logged       transition
-	since        waiting
-	settled      bool           // see resume
-	told         local.Host     // as it was last observed
-	apiFailed    *local.Failure // as it was last reported, nil while there is none
-	failing      time.Time      // since when the loop has failed, zero while it does not
-	failures     int            // of the loop, in a row
+	settled      bool              // see resume
+	observed     local.Host        // of the last observation
+	rested       local.Host        // what was reported when the host last rested
+	reported     local.Host        // what was reported last
+	failures     int               // of the loop, in a row
 	troubled     loggedTrouble
 	blockers     blockers            // since when they have been there
 	inhibitors   []systemd.Inhibitor // those that block a shutdown, as last seen

@@ -7,48 +7,27 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/node/publish"
 	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// transition is what was last logged, so that there is one line for each
-// change and none for the rest.
-type transition struct {
-	any   bool // something was logged
-	state v1alpha1.State
-	turn  string
-	waits v1alpha1.Reason
-	wants v1alpha1.Wants
-}
-
-// waiting is what the host waits for, and since when.
-type waiting struct {
-	state  v1alpha1.State
-	turn   string
-	reason v1alpha1.Reason
-	since  time.Time
-}
-
-// tell says what the host does: to the journal, once for each change, and to
-// whoever shows its status.
-func (h *Host) tell(o step.Observation, d step.Decision, apiErr error) {
+// reportDecision reports what the host does or waits for: to its log, once for each change,
+// and to everything that shows or publishes its status. While the host still reads or writes,
+// it only remembers the observation.
+func (h *Host) reportDecision(o step.Observation, d step.Decision, apiErr error) {
 	n := &o.Node
 	rests := d.Read == step.ReadNothing && d.Write == nil
+	var resumed time.Time
 	if rests {
-		h.resume(&o, d.Waits)
+		resumed = h.resume(&o, d.Waits)
 	}
-	h.told = h.record(&o, d)
+	h.observed = h.record(&o, d)
 	if !rests {
 		return
 	}
-	if now := (waiting{state: n.State, turn: n.Turn, reason: d.Waits}); h.since.state != now.state ||
-		h.since.turn != now.turn || h.since.reason != now.reason || h.since.since.IsZero() {
-		now.since = time.Now()
-		h.since = now
-	}
-	s := h.told
-	s.Since = h.since.since
+	s, last := h.observed, &h.rested
 	if t := h.explain(apiErr); t != nil {
 		s.API = failure(t)
 		if s.Waits == v1alpha1.ReasonNotReady && n.UID == "" && t.Reason != "" {
@@ -62,18 +41,64 @@ func (h *Host) tell(o step.Observation, d step.Decision, apiErr error) {
 	case d.Do != step.DoNothing:
 		s.Activity = local.ActivityWorking
 	}
-	h.failing = time.Time{}
+	if s.Since = resumed; s.Since.IsZero() {
+		if s.Since = last.Since; s.State != last.State || s.Turn != last.Turn || s.Waits != last.Waits || s.Since.IsZero() {
+			s.Since = time.Now()
+		}
+	}
 	h.report(s)
 	if h.events != nil {
 		h.events.Report(&s)
 	}
-
-	if n.UID != "" {
-		h.journal(n, transition{any: true, state: n.State, turn: s.Turn, waits: d.Waits, wants: s.Wants}, d.Detail)
-	}
+	h.logChanges(n, &s)
+	h.rested = s
 }
 
-// record is what an observation and its decision say of the host.
+// resume takes over the times that the process before this one has published, so that what
+// the host waits for and what blocks it keep their times over a restart. It does so once, as
+// soon as this process knows what is published and has read every source, or has tried to
+// for [publish.FirstReads]. From then on the host publishes. It does not take over the times
+// of another boot.
+//
+// It returns since when the host has waited for the reason waits; zero if that was not
+// published.
+func (h *Host) resume(o *step.Observation, waits v1alpha1.Reason) (since time.Time) {
+	n := &o.Node
+	if h.settled || h.hostUpdate == nil || n.UID == "" {
+		return since
+	}
+	prev, known := h.hostUpdate.Published()
+	if known.IsZero() || !h.readAll(o) && time.Since(known) < publish.FirstReads {
+		return since
+	}
+	h.settled = true
+	if prev == nil || string(prev.BootID) != h.self.bootID {
+		return since
+	}
+	turnID := ""
+	if prev.Turn != nil {
+		turnID = string(prev.Turn.ID)
+	}
+	if turnID != n.Turn {
+		return since
+	}
+	now := time.Now()
+	h.blockers.resume(prev.Blockers, now)
+	if string(prev.State) == n.State.String() && string(prev.Waits) == string(waits) && prev.Since != nil && prev.Since.Time.Before(now) {
+		since = prev.Since.Time
+	}
+	return since
+}
+
+// readAll reports whether this process has read every source of changes, or failed to, and
+// knows its part in the election.
+func (h *Host) readAll(o *step.Observation) bool {
+	_, hooks := h.hookUnits.Stages()
+	engine := h.Engine == nil || !h.Engine.Latest().At.IsZero()
+	return o.Sources.Complete && engine && hooks && h.Coordinator().Role != ""
+}
+
+// record returns what an observation and its decision say about the host.
 func (h *Host) record(o *step.Observation, d step.Decision) local.Host {
 	n := &o.Node
 	s := local.Host{
@@ -91,7 +116,7 @@ func (h *Host) record(o *step.Observation, d step.Decision) local.Host {
 	return s
 }
 
-// describe puts into s what the Node says.
+// describe sets in s what the Node says.
 func (h *Host) describe(s *local.Host, n *turn.Node) {
 	s.UID, s.State, s.Cordoned, s.Last = n.UID, n.State, n.Unschedulable, n.Last
 	if !n.InTurn() {
@@ -109,42 +134,46 @@ func (h *Host) describe(s *local.Host, n *turn.Node) {
 	}
 }
 
-// journal writes what has changed since it was last called to the journal, one
-// entry for each transition.
-func (h *Host) journal(n *turn.Node, now transition, detail string) {
-	was := h.logged
-	if now == was {
-		return
-	}
-	h.logged = now
-	attrs := []any{}
-	if now.turn != "" {
-		attrs = append(attrs, "turn", now.turn)
-	}
-	if was.turn != "" && was.turn != now.turn {
-		h.journalEnd(n, was.turn)
-	}
-	if now.state != was.state || !was.any {
-		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageStateEntered, "the node is in "+now.state.String(), append(attrs, systemd.StateAttr(now.state))...)
-	}
-	attrs = append(attrs, "state", now.state.String())
-	if now.wants != was.wants {
-		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageWants, "wants "+cmp.Or(string(now.wants), "what is not known yet"), append(attrs, "wants", string(now.wants))...)
-	}
-	switch {
-	case now.waits != "" && (now.waits != was.waits || now.state != was.state || now.turn != was.turn):
-		text := "waits: " + string(now.waits)
-		if detail != "" {
-			text += " (" + detail + ")"
+// logChanges logs what has changed since the host last rested, one entry for each
+// transition.
+func (h *Host) logChanges(n *turn.Node, now *local.Host) {
+	was := &h.rested
+	if was.UID == "" {
+		if now.UID == "" {
+			return // the Node has not been seen yet
 		}
-		systemd.LogEvent(h.log, systemd.HeldLevel(now.waits), v1alpha1.MessageHeld, text, append(attrs, systemd.ReasonAttr(now.waits))...)
-	case now.waits == "" && was.waits != "" && now.state == was.state && now.turn == was.turn:
-		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageHeldNoMore, "waits no more: "+string(was.waits)+" is over", attrs...)
+		was = &local.Host{}
+	}
+	first := was.UID == ""
+	var attrs []any
+	if now.Turn != "" {
+		attrs = append(attrs, "turn", now.Turn)
+	}
+	if was.Turn != "" && was.Turn != now.Turn {
+		h.logTurnEnd(n, was.Turn)
+	}
+	if now.State != was.State || first {
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageStateEntered, "the node is in "+now.State.String(), append(attrs, systemd.StateAttr(now.State))...)
+	}
+	attrs = append(attrs, "state", now.State.String())
+	if now.Wants != was.Wants {
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageWants, "wants "+cmp.Or(string(now.Wants), "what is not known yet"), append(attrs, "wants", string(now.Wants))...)
+	}
+	same := now.State == was.State && now.Turn == was.Turn
+	switch {
+	case now.Waits != "" && (now.Waits != was.Waits || !same):
+		text := "waits: " + string(now.Waits)
+		if now.Detail != "" {
+			text += " (" + now.Detail + ")"
+		}
+		systemd.LogEvent(h.log, systemd.HeldLevel(now.Waits), v1alpha1.MessageHeld, text, append(attrs, systemd.ReasonAttr(now.Waits))...)
+	case now.Waits == "" && was.Waits != "" && same:
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageHeldNoMore, "no longer waits: "+string(was.Waits)+" is over", attrs...)
 	}
 }
 
-// journalEnd says how a turn ended, as far as the Node tells.
-func (h *Host) journalEnd(n *turn.Node, turnID string) {
+// logTurnEnd logs how a turn ended, if the Node says so.
+func (h *Host) logTurnEnd(n *turn.Node, turnID string) {
 	l := n.Last
 	if l == nil || l.Turn != turnID {
 		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageTurnEnded, "its turn is over; the Node does not say how it ended", "turn", turnID, "state", n.State.String(), "result", "Unknown")
@@ -156,15 +185,16 @@ func (h *Host) journalEnd(n *turn.Node, turnID string) {
 	systemd.LogTurnEnd(h.log, "its turn", l, "state", n.State.String())
 }
 
-// report tells of the host's state, with since when the API server has failed.
+// report passes the host's record to everything that shows or publishes it, with since when
+// the API server has failed.
 func (h *Host) report(s local.Host) {
 	if s.API != nil {
 		s.API.Since = time.Now().UTC()
-		if was := h.apiFailed; was != nil && was.Own == s.API.Own {
+		if was := h.reported.API; was != nil && was.Own == s.API.Own {
 			s.API.Since = was.Since
 		}
 	}
-	h.apiFailed = s.API
+	h.reported = s
 	if h.hostUpdate != nil {
 		h.hostUpdate.Report(s, h.settled)
 	}
@@ -177,10 +207,10 @@ func (h *Host) report(s local.Host) {
 	}
 }
 
-// logWrite logs what this host said.
+// logWrite logs what this host has written to its Node.
 func (h *Host) logWrite(n *turn.Node, w *step.Write) {
 	if w.Ack.Report != "" {
-		h.logWord(w.Ack, n.Ack.Turn != w.Ack.Turn)
+		h.logAck(w.Ack, n.Ack.Turn != w.Ack.Turn)
 	}
 	switch attrs := []any{"turn", n.Turn, "state", n.State.String()}; {
 	case w.Unschedulable == nil:
@@ -191,23 +221,32 @@ func (h *Host) logWrite(n *turn.Node, w *step.Write) {
 	}
 }
 
-// logWord logs a word that was written; first is whether it is the turn's first.
-func (h *Host) logWord(a v1alpha1.Ack, first bool) {
-	text := "said " + string(a.Report) + " in " + string(a.State)
-	attrs := []any{"turn", a.Turn, "state", string(a.State), "word", string(a.Report)}
+// ackEntries are the level and the kind of the log entry for each report; one without a kind
+// is an ordinary entry.
+var ackEntries = map[v1alpha1.Report]struct {
+	level slog.Level
+	kind  v1alpha1.MessageID
+}{
+	v1alpha1.ReportCommitted: {slog.LevelInfo, v1alpha1.MessageCommitted},
+	v1alpha1.ReportDone:      {slog.LevelInfo, v1alpha1.MessageStageDone},
+	v1alpha1.ReportRefused:   {slog.LevelWarn, v1alpha1.MessageRefused},
+	v1alpha1.ReportFailed:    {slog.LevelError, v1alpha1.MessageStageFailed},
+}
+
+// logAck logs an ack that was written; first says whether it is the turn's first.
+func (h *Host) logAck(a v1alpha1.Ack, first bool) {
+	attrs := []any{"turn", a.Turn, "state", string(a.State)}
 	if first {
-		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageTurnBegins, "its turn begins in "+string(a.State), "turn", a.Turn, "state", string(a.State))
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageTurnBegins, "its turn begins in "+string(a.State), attrs...)
 	}
-	switch a.Report {
-	case v1alpha1.ReportCommitted:
-		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageCommitted, text, attrs...)
-	case v1alpha1.ReportDone:
-		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageStageDone, text, attrs...)
-	case v1alpha1.ReportRefused:
-		systemd.LogEvent(h.log, slog.LevelWarn, v1alpha1.MessageRefused, text, append(attrs, systemd.ReasonAttr(a.Reason))...)
-	case v1alpha1.ReportFailed:
-		systemd.LogEvent(h.log, slog.LevelError, v1alpha1.MessageStageFailed, text, append(attrs, systemd.ReasonAttr(a.Reason))...)
-	default:
+	attrs = append(attrs, "report", string(a.Report))
+	if a.Report == v1alpha1.ReportRefused || a.Report == v1alpha1.ReportFailed {
+		attrs = append(attrs, systemd.ReasonAttr(a.Reason))
+	}
+	text := "reported " + string(a.Report) + " in " + string(a.State)
+	if e, ok := ackEntries[a.Report]; ok {
+		systemd.LogEvent(h.log, e.level, e.kind, text, attrs...)
+	} else {
 		h.log.Info(text, attrs...)
 	}
 }

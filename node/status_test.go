@@ -121,7 +121,7 @@ func TestStatusLine(t *testing.T) {
 		d := step.Step(obs)
 		d.Write = nil // what it says of itself goes out first; then it is at rest
 		before := time.Now().UTC().Format(time.DateTime)
-		h.tell(obs, d, nil)
+		h.reportDecision(obs, d, nil)
 		got := regexp.MustCompile(`since (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC`).ReplaceAllStringFunc(line, func(s string) string {
 			if at := strings.TrimSuffix(strings.TrimPrefix(s, "since "), " UTC"); at < before || at > time.Now().UTC().Format(time.DateTime) {
 				t.Errorf("%s: since %s, now is %s", c.state, at, before)
@@ -149,7 +149,7 @@ func TestEachTransitionIsToldOnce(t *testing.T) {
 	h := &Host{name: "n1", log: slog.New(recorder{told: &told}).With("node", "n1")}
 	take := func(state v1alpha1.State, change func(*step.Observation)) {
 		o := situation(state, change)
-		h.tell(o, step.Decision{Waits: o.Node.Held, Detail: "x"}, nil)
+		h.reportDecision(o, step.Decision{Waits: o.Node.Held, Detail: "x"}, nil)
 	}
 	kind := map[v1alpha1.MessageID]string{
 		v1alpha1.MessageStateEntered: "entered", v1alpha1.MessageWants: "wants", v1alpha1.MessageTurnEnded: "ended",
@@ -210,16 +210,16 @@ func TestWordsAreTold(t *testing.T) {
 		{Turn: "t1", State: "rebooting", Report: v1alpha1.ReportFailed, Reason: v1alpha1.ReasonUnhealthy},
 		{Turn: "t1", State: "rebooting", Report: v1alpha1.ReportFailed, Reason: "SomethingNew"},
 	} {
-		h.logWord(a, i == 0)
+		h.logAck(a, i == 0)
 	}
 	want := []string{
 		"INFO message_id=" + string(v1alpha1.MessageTurnBegins) + " turn=t1 state=draining",
-		"INFO turn=t1 state=draining word=seen",
-		"INFO message_id=" + string(v1alpha1.MessageCommitted) + " turn=t1 state=draining word=committed",
-		"INFO message_id=" + string(v1alpha1.MessageStageDone) + " turn=t1 state=draining word=done",
-		"WARN message_id=" + string(v1alpha1.MessageRefused) + " turn=t1 state=draining word=refused reason=Uncordoned",
-		"ERROR message_id=" + string(v1alpha1.MessageStageFailed) + " turn=t1 state=rebooting word=failed reason=Unhealthy",
-		"ERROR message_id=" + string(v1alpha1.MessageStageFailed) + " turn=t1 state=rebooting word=failed reason=SomethingNew",
+		"INFO turn=t1 state=draining report=seen",
+		"INFO message_id=" + string(v1alpha1.MessageCommitted) + " turn=t1 state=draining report=committed",
+		"INFO message_id=" + string(v1alpha1.MessageStageDone) + " turn=t1 state=draining report=done",
+		"WARN message_id=" + string(v1alpha1.MessageRefused) + " turn=t1 state=draining report=refused reason=Uncordoned",
+		"ERROR message_id=" + string(v1alpha1.MessageStageFailed) + " turn=t1 state=rebooting report=failed reason=Unhealthy",
+		"ERROR message_id=" + string(v1alpha1.MessageStageFailed) + " turn=t1 state=rebooting report=failed reason=SomethingNew",
 	}
 	if !slices.Equal(told, want) {
 		t.Errorf("told\n\t%s\nexpected\n\t%s", strings.Join(told, "\n\t"), strings.Join(want, "\n\t"))

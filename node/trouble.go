@@ -87,12 +87,12 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	if n == nil {
 		n = &turn.Node{}
 	}
-	s := h.told
+	s := h.observed
 	if s.UID != n.UID {
 		s = local.Host{Node: h.name, BootID: h.self.bootID, OS: h.self.os()}
 	}
 	s.Turn, s.TurnSince, s.StageSince, s.Course = "", time.Time{}, time.Time{}, nil
-	if h.describe(&s, n); s.State != h.told.State || s.Turn != h.told.Turn {
+	if h.describe(&s, n); s.State != h.observed.State || s.Turn != h.observed.Turn {
 		s.Blockers, s.Drain = nil, nil
 	}
 	s.Waits, s.Detail, s.Since, s.API = cmp.Or(t.Reason, reason), "", time.Now(), nil
@@ -101,10 +101,9 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	} else {
 		s.API = failure(t)
 	}
-	if h.failing.IsZero() {
-		h.failing = s.Since
+	if h.reported.Activity == local.ActivityFailing {
+		s.Since = h.reported.Since
 	}
-	s.Since = h.failing
 	s.Activity = local.ActivityFailing
 	s.Blockers = h.blockers.list(append(failing(&s), s.Blockers...), time.Now())
 	h.report(s)
