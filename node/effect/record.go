@@ -1,16 +1,14 @@
 package effect
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/step"
 )
 
@@ -82,45 +80,17 @@ func names(changes []v1alpha1.Change, c v1alpha1.Change) bool {
 
 // readRecord reads the record in dir; it is zero if there is none.
 func readRecord(dir string) (r record, err error) {
-	f, err := os.Open(filepath.Join(dir, recordFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
-	}
-	if err == nil {
-		defer f.Close()
-		var data []byte
-		if data, err = io.ReadAll(io.LimitReader(f, maxRecord)); err == nil {
-			err = json.Unmarshal(data, &r)
-		}
-	}
-	if err != nil {
+	err = local.ReadJSON(filepath.Join(dir, recordFile), maxRecord, &r)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return record{}, fmt.Errorf("reading what was applied before: %w", err)
 	}
 	return r, nil
 }
 
-// write replaces the record in dir, as a whole or not at all.
-func (r *record) write(dir string) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("recording what was applied: %w", err)
-		}
-	}()
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
+// write replaces the record in dir.
+func (r *record) write(dir string) error {
+	if err := local.WriteJSON(filepath.Join(dir, recordFile), 0o600, r); err != nil {
+		return fmt.Errorf("recording what was applied: %w", err)
 	}
-	f, err := os.CreateTemp(dir, recordFile+".")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		// Not synced: dir is in memory, and a reboot empties it.
-		err = os.Rename(f.Name(), filepath.Join(dir, recordFile))
-	}
-	if err != nil {
-		err = errors.Join(err, os.Remove(f.Name()))
-	}
-	return err
+	return nil
 }

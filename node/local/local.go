@@ -9,11 +9,7 @@
 package local
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -180,52 +176,18 @@ type Failure struct {
 // harm while the credential before it serves. A nil Failure is none.
 func (f *Failure) Failing() bool { return f != nil && f.RefusedBy == "" && !f.GoesOn }
 
-// Write leaves s in dir, whole or not at all: a reader never sees half of it.
-// Only the holder of the lock writes.
-func Write(dir string, s Status) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("leaving the local status: %w", err)
-		}
-	}()
-	data, err := json.Marshal(s)
-	if err != nil {
-		return err
+// Write replaces the status in dir. Only the holder of the lock writes. Every user of the
+// host may read it.
+func Write(dir string, s Status) error {
+	if err := WriteJSON(filepath.Join(dir, statusFile), 0o644, s); err != nil {
+		return fmt.Errorf("writing the local status: %w", err)
 	}
-	f, err := os.CreateTemp(dir, statusFile+".")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(append(data, '\n'))
-	if err == nil {
-		err = f.Chmod(0o644) // people on the host may look
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	// Not synced: dir is in memory, and a word from before a crash is of no use.
-	return os.Rename(f.Name(), filepath.Join(dir, statusFile))
+	return nil
 }
 
-// Read returns the last words left in dir. The error is fs.ErrNotExist when
-// there are none.
-func Read(dir string) (Status, error) {
-	f, err := os.Open(filepath.Join(dir, statusFile))
-	if err != nil {
-		return Status{}, fmt.Errorf("reading the local status: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxStatus))
-	if err != nil {
-		return Status{}, fmt.Errorf("reading the local status: %w", err)
-	}
-	var s Status
-	if err := json.Unmarshal(data, &s); err != nil {
+// Read returns the status in dir. The error is fs.ErrNotExist if there is none.
+func Read(dir string) (s Status, err error) {
+	if err := ReadJSON(filepath.Join(dir, statusFile), maxStatus, &s); err != nil {
 		return Status{}, fmt.Errorf("reading the local status: %w", err)
 	}
 	return s, nil

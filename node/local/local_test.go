@@ -221,7 +221,7 @@ func TestStatusIsNeverTorn(t *testing.T) {
 
 func TestWriteSaysWhy(t *testing.T) {
 	err := Write(filepath.Join(t.TempDir(), "none"), Status{})
-	if !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "leaving the local status: ") {
+	if !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "writing the local status: ") {
 		t.Error(err)
 	}
 }
