@@ -109,7 +109,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	deadline := time.Now().Add(time.Minute)
 	for tick := time.Millisecond; !condition(); tick = min(2*tick, 50*time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited a minute in vain: %s", what)
+			t.Fatalf("waited a minute: %s", what)
 		}
 		time.Sleep(tick)
 	}

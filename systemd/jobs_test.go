@@ -36,7 +36,7 @@ func TestWatchJobs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- Units{Bus: bus}.watchJobs(ctx, []string{"a.service", "b.service"}, time.Hour, func() { reads.Add(1) })
+		done <- Units{Bus: bus}.watch(ctx, jobRemoved, jobOf("a.service", "b.service"), time.Hour, func(context.Context) { reads.Add(1) })
 	}()
 	conn := start() // it comes later than the call
 	eventually(t, "it has subscribed", func() bool { return subscribed.Load() > 0 })

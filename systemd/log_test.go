@@ -184,7 +184,7 @@ func TestJournalOnARealSocket(t *testing.T) {
 	}
 }
 
-// loggerOnJournalStream makes stderr what systemd makes it, as long as NewLogger looks.
+// loggerOnJournalStream makes stderr what systemd makes it, while NewLogger reads it.
 func loggerOnJournalStream(t *testing.T) *slog.Logger {
 	t.Helper()
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)

@@ -64,7 +64,7 @@ func newLoginOn(t *testing.T, conn *dbus.Conn) *fakeLogin {
 		exportProps(t, f.conn, sessionPath(s.id), map[string]map[string]any{"org.freedesktop.login1.Session": s.props})
 	}
 	must(t, f.conn.ExportMethodTable(map[string]any{
-		"GetAll": func(string) (map[string]dbus.Variant, *dbus.Error) { // as sd-bus says it
+		"GetAll": func(string) (map[string]dbus.Variant, *dbus.Error) { // as sd-bus answers
 			return nil, dbus.NewError("org.freedesktop.DBus.Error.UnknownObject", []any{"Unknown object '/...'."})
 		},
 	}, sessionPath("99"), "org.freedesktop.DBus.Properties"))

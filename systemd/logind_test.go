@@ -49,7 +49,7 @@ func TestInhibited(t *testing.T) {
 		}
 	}
 	if Inhibited(nil) || Inhibited(errors.New("inhibitor")) {
-		t.Error("inhibited without a word from logind")
+		t.Error("inhibited without an answer from logind")
 	}
 }
 
@@ -84,7 +84,7 @@ func TestRebootWithoutAnswer(t *testing.T) {
 	if _, err := l.BlockingInhibitors(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	l.Bus.timeout = 2 * time.Second // in which the bus has to say that it is there
+	l.Bus.timeout = 2 * time.Second // in which the bus has to answer
 	began := time.Now()
 	err := l.Reboot(t.Context())
 	e, ok := errors.AsType[*CallError](err)
@@ -211,18 +211,18 @@ func TestRebootUnderway(t *testing.T) {
 	}
 }
 
-// watch runs WatchShutdown until the test ends and records what it tells.
+// watch runs WatchShutdown until the test ends and records what it reports.
 func watch(t *testing.T, l Logind) (reported func() []bool) {
 	t.Helper()
 	var mu sync.Mutex
-	var words []bool
+	var got []bool
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		err := l.WatchShutdown(ctx, func(active bool) {
 			mu.Lock()
 			defer mu.Unlock()
-			words = append(words, active)
+			got = append(got, active)
 		})
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("WatchShutdown: %v", err)
@@ -232,7 +232,7 @@ func watch(t *testing.T, l Logind) (reported func() []bool) {
 	return func() []bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return slices.Clone(words)
+		return slices.Clone(got)
 	}
 }
 
@@ -268,7 +268,7 @@ func TestForgedPrepareForShutdown(t *testing.T) {
 	f := newLogin(t, b)
 	l := testLogind(t, b)
 	reported := watch(t, l)
-	eventually(t, "the first look", func() bool { return f.props.read() > 0 })
+	eventually(t, "the first read", func() bool { return f.props.read() > 0 })
 	forger := b.Connect()
 	victim := present(l.Bus).Names()[0]
 	name := loginName
@@ -297,7 +297,7 @@ func TestForgedPrepareForShutdown(t *testing.T) {
 	f.prepare(t, true)
 	eventually(t, "the real one is reported", func() bool { return slices.Equal(reported(), []bool{true}) })
 	if n := f.props.read() - seen; n != 1 {
-		t.Errorf("%d looks, want one, for the real signal", n)
+		t.Errorf("%d reads, want one, for the real signal", n)
 	}
 }
 

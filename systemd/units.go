@@ -229,15 +229,7 @@ func (u Units) list(ctx context.Context, names []string) (rows []sd.UnitStatus, 
 // the start, after errors, and at least every 30 s. A unit that ends by itself has no job. f must not block. WatchJobs returns
 // the cause of ctx's end.
 func (u Units) WatchJobs(ctx context.Context, units []string, f func()) error {
-	return u.watchJobs(ctx, units, jobPoll, f)
-}
-
-func (u Units) watchJobs(ctx context.Context, units []string, interval time.Duration, f func()) error {
-	return u.manager().watch(ctx, jobRemoved, jobOf(units...), interval, func(ctx context.Context) error {
-		err := u.subscribe(ctx)
-		f()
-		return err
-	})
+	return u.watch(ctx, jobRemoved, jobOf(units...), jobPoll, func(context.Context) { f() })
 }
 
 // jobOf returns a filter for the JobRemoved signals about some units.
@@ -254,7 +246,12 @@ func jobOf(units ...string) func(body []any) bool {
 // WatchReloads calls f when systemd has read its unit files again (daemon-reload, systemctl enable), at the start, after
 // errors, and at least every 5 minutes. It returns the cause of ctx's end.
 func (u Units) WatchReloads(ctx context.Context, f func(context.Context)) error {
-	return u.manager().Watch(ctx, managerIface+".Reloading", reloadPoll, func(ctx context.Context) error {
+	return u.watch(ctx, managerIface+".Reloading", nil, reloadPoll, f)
+}
+
+// watch calls f as [Object.Watch] calls its function, and has systemd send its signals.
+func (u Units) watch(ctx context.Context, signal string, filter func(body []any) bool, interval time.Duration, f func(context.Context)) error {
+	return u.manager().watch(ctx, signal, filter, interval, func(ctx context.Context) error {
 		err := u.subscribe(ctx)
 		f(ctx)
 		return err

@@ -44,7 +44,7 @@ func TestBootIncomplete(t *testing.T) {
 		want  string
 	}{
 		{"not found", "running", fakeUnit{load: "not-found", active: "inactive"}, ""},
-		{"there but of no use", "running", fakeUnit{load: "loaded", active: "inactive"}, ""},
+		{"there, and nothing pulls it in", "running", fakeUnit{load: "loaded", active: "inactive"}, ""},
 		{"reached", "running", fakeUnit{load: "loaded", active: "active", requiredBy: wanted}, ""},
 		{"reached by hand", "running", fakeUnit{load: "loaded", active: "active"}, ""},
 		{"queued", "starting", fakeUnit{load: "loaded", active: "inactive", job: 7, requiredBy: wanted}, "pending"},

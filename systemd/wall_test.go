@@ -104,7 +104,7 @@ func TestWallFindsTheTerminalsOfAUser(t *testing.T) {
 	}
 }
 
-// Whatever logind says is a terminal, only terminals are written to, and none of them holds us up.
+// Whatever logind calls a terminal, Wall writes to terminals only, and waits for none of them indefinitely.
 func TestWallWritesToTerminalsOnly(t *testing.T) {
 	full := openTerminal(t)
 	full.hold()

@@ -11,7 +11,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// A signal counts only if the owner of the service's name sent it; who that is, only the bus tells.
+// A signal counts only if the owner of the service's name sent it; only the bus knows who that is.
 func TestOnlyTheOwnersSignalsCount(t *testing.T) {
 	const signal = loginManager + ".PrepareForShutdown"
 	const ownerChanged = dbusName + ".NameOwnerChanged"

@@ -15,7 +15,7 @@ import (
 
 // CoordinatorPath is where the process that coordinates the host's reboots reports that, on hosts with Flatcar's update_engine.
 // The file has NAME, STRATEGY and STATE, a KEY=value on each line. An exclusive lock (flock) on the file is held as long as
-// its content is true. As in locksmith's package coordinatorconf, the file is replaced by renaming one that is locked already,
+// its content is true. locksmith replaces the file by renaming one that is locked already. Here it is written in place,
 // and never removed, because other processes wait for the lock of the file that they have opened.
 const CoordinatorPath = "/run/update-engine/coordinator.conf"
 
@@ -78,7 +78,8 @@ func (c *CoordinatorFile) write(state string, create bool) error {
 			return err
 		}
 	}
-	if err := c.replace(fmt.Sprintf("NAME=%s\nSTRATEGY=%s\nSTATE=%s\n", coordinatorName, coordinatorStrategy, state)); err != nil {
+	c.state = "" // if the text is not written in full, the next call writes it
+	if err := c.setText(fmt.Sprintf("NAME=%s\nSTRATEGY=%s\nSTATE=%s\n", coordinatorName, coordinatorStrategy, state)); err != nil {
 		return err
 	}
 	c.state = state
@@ -93,10 +94,7 @@ func (c *CoordinatorFile) Clear() error {
 		return nil
 	}
 	defer c.drop()
-	if !c.ours() {
-		return nil
-	}
-	if err := c.replace(""); err != nil {
+	if err := c.setText(""); err != nil {
 		return fmt.Errorf("writing that lockkeeper no longer coordinates reboots: %w", err)
 	}
 	return nil
@@ -180,28 +178,12 @@ func (c *CoordinatorFile) lock() error {
 	return errors.New("another process replaces the file again and again")
 }
 
-// replace puts another file in the place of ours, and locks it before any other process can open it. If that fails, ours
-// stays.
-func (c *CoordinatorFile) replace(text string) error {
-	path := c.path + ".lockkeeper"
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o644)
-	if err != nil {
+// setText makes the text the content of the locked file. A reader never sees an empty file in between.
+func (c *CoordinatorFile) setText(text string) error {
+	if _, err := c.file.WriteAt([]byte(text), 0); err != nil {
 		return err
 	}
-	err = flock(f, syscall.LOCK_EX)
-	if err == nil {
-		_, err = f.WriteString(text)
-	}
-	if err == nil {
-		err = os.Rename(path, c.path)
-	}
-	if err != nil {
-		f.Close()
-		return errors.Join(err, os.Remove(path))
-	}
-	c.file.Close()
-	c.file = f
-	return nil
+	return c.file.Truncate(int64(len(text)))
 }
 
 // flock takes a lock without waiting. The error is ErrCoordinated if another process holds it. It does not use File.Fd, which

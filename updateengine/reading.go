@@ -11,7 +11,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Presence tells whether the update engine answered.
+// Presence is whether the update engine answered.
 type Presence int
 
 // The three presences. Only Present and Absent are facts about the host.
@@ -46,7 +46,7 @@ func (o Operation) Known() bool { return slices.Contains(v1alpha1.UpdateOperatio
 
 // Reading is one answer of the engine, or the lack of one. It can be copied.
 type Reading struct {
-	// Presence tells whether the other fields are set: unless it is Present, they are zero, except Err and At.
+	// Presence decides whether the other fields are set: unless it is Present, they are zero, except Err and At.
 	Presence Presence
 	// Operation is what the engine is doing.
 	Operation Operation

@@ -1,5 +1,5 @@
 // Package updateengine reads what this host's update_engine reports about itself, over D-Bus ([Source]). It also keeps the
-// file that tells the engine's other users who coordinates the host's reboots ([CoordinatorFile]).
+// file that names, to the engine's other users, who coordinates the host's reboots ([CoordinatorFile]).
 //
 // It never changes the engine, and never starts it. A host on which the engine does not run is an answer (Absent), not a
 // failure. The package must not know what a reading means for the host, nor of Kubernetes, turns or states.

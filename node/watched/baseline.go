@@ -193,7 +193,7 @@ func replace(path string, text []byte) (err error) {
 		err = os.Rename(next, path)
 	}
 	if err != nil {
-		_ = os.Remove(next) // a part of it is of no use
+		_ = os.Remove(next) // a part of it is useless
 		return err
 	}
 	d, err := os.Open(dir)

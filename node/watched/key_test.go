@@ -117,7 +117,7 @@ func TestVersionsOfTwoFiles(t *testing.T) {
 
 // At one path of one host equal contents have equal versions: that is what versions
 // are for. Who may name a path in a policy, and may also write what is at it, compares
-// a guess with another file in this way. docs/security.md says so.
+// a guess with another file in this way. See docs/security.md.
 func TestVersionsAtOnePath(t *testing.T) {
 	b := newBench(t)
 	b.write("secret", "hunter2")
@@ -194,7 +194,7 @@ func TestNothingInEffect(t *testing.T) {
 	b.write("etc/one", "1")
 	must(t, os.Remove(b.keyFile()))
 	w := b.watching()
-	expectLook(t, w, "/etc/one=…")
+	expectChanges(t, w, "/etc/one=…")
 	if next := b.watching(); next.key.id != w.key.id {
 		t.Errorf("the key %s was not kept, the next process has %s", w.key.id, next.key.id)
 	}
@@ -231,38 +231,38 @@ func TestPublishedOutlivesTheKey(t *testing.T) {
 		b.write(fmt.Sprintf("etc/many/%02d", i), "x")
 	}
 	const want = "/etc/dir/sub/a=… /etc/many=… /etc/one=absent a.service=…"
-	expectLook(t, w, want)
+	expectChanges(t, w, want)
 	first, _, _ := read(w)
 	elsewhere := []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "9"}, file("/etc/not-watched", first[0].Version)}
 
 	must(t, os.RemoveAll(b.state))
 	w = watch(slices.Concat(elsewhere, first))
-	expectLook(t, w, want)
+	expectChanges(t, w, want)
 	second, _, _ := read(w)
 	if !v1alpha1.SameChanges(first, second) || slices.Equal(first, second) {
 		t.Errorf("%v, expected %v under another key", second, first)
 	}
-	expectLook(t, watch(nil), want) // it is written down
-	b.write("etc/dir/sub/a", "1")   // it is no longer known that this was in effect
+	expectChanges(t, watch(nil), want) // it is written down
+	b.write("etc/dir/sub/a", "1")      // it is no longer known that this was in effect
 	b.write("etc/dir/sub/b", "1")
-	expectLook(t, w, "/etc/dir/sub/a=… /etc/dir/sub/b=… /etc/many=… /etc/one=absent a.service=…")
+	expectChanges(t, w, "/etc/dir/sub/a=… /etc/dir/sub/b=… /etc/many=… /etc/one=absent a.service=…")
 
 	// The turn was granted, and its units restarted, under the first key.
 	must(t, w.MarkApplied(first))
-	expectLook(t, w, "/etc/dir/sub/b=…")
+	expectChanges(t, w, "/etc/dir/sub/b=…")
 	// It was for some content of a file that is gone by now.
 	b.remove("etc/dir/sub/keep")
-	expectLook(t, w, "/etc/dir/sub/b=… /etc/dir/sub/keep=absent")
+	expectChanges(t, w, "/etc/dir/sub/b=… /etc/dir/sub/keep=absent")
 	must(t, w.MarkApplied([]v1alpha1.Change{file("/etc/dir/sub/keep", first[0].Version), file("/etc/one", first[0].Version)}))
-	expectLook(t, w, "/etc/dir/sub/b=… /etc/dir/sub/keep=absent")
+	expectChanges(t, w, "/etc/dir/sub/b=… /etc/dir/sub/keep=absent")
 	last, _, _ := read(w)
 	must(t, w.MarkApplied(last))
-	expectLook(t, watch(first), "") // the baseline is there: it knows better than the Node
+	expectChanges(t, watch(first), "") // the baseline is there: it knows better than the Node
 
 	b.write("etc/one", "3")
-	expectLook(t, watch(first), "/etc/one=…")
+	expectChanges(t, watch(first), "/etc/one=…")
 	b.options.BootID = "another-boot"
-	expectLook(t, watch(nil), "")
+	expectChanges(t, watch(nil), "")
 }
 
 // While the key cannot be written, the process continues with the one that it made, and
@@ -274,7 +274,7 @@ func TestKeyCannotBeWritten(t *testing.T) {
 	full := func() { must(t, os.Symlink("/dev/full", b.keyFile()+".new")) }
 	full()
 	w := b.watching()
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 	if _, problems, complete := read(w); !complete || !b.log.has("digest.key: ") || !b.log.has("no space left") {
 		t.Errorf("%v, complete %t: %s", problems, complete, b.log.text.String())
 	}
@@ -286,22 +286,22 @@ func TestKeyCannotBeWritten(t *testing.T) {
 	if left, err := os.ReadDir(b.state); err != nil || len(left) != 0 {
 		t.Errorf("the state directory holds %v, %v", left, err)
 	}
-	expectLook(t, w, "/etc/one=…") // there is room again
+	expectChanges(t, w, "/etc/one=…") // there is room again
 	if !b.log.has("can write again") {
-		t.Error("nothing says that it can be written again")
+		t.Error("the log does not report that it can be written again")
 	}
-	expectLook(t, b.watching(), "/etc/one=…")
+	expectChanges(t, b.watching(), "/etc/one=…")
 
 	// A directory in its place can be neither read nor replaced.
 	b = newBench(t)
 	must(t, os.MkdirAll(b.keyFile(), 0o700))
 	w = b.watching()
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 	if _, problems, complete := read(w); !complete {
 		t.Errorf("%v, complete %t", problems, complete)
 	}
 	if !b.log.has("cannot use the key") || !b.log.has("cannot write which files and units are in effect") {
-		t.Errorf("the journal does not say it: %s", b.log.text.String())
+		t.Errorf("the log does not report it: %s", b.log.text.String())
 	}
 }
 

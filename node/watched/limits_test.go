@@ -13,18 +13,18 @@ import (
 	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
 
-// expectProblem refreshes, and expects one problem with these words, and these changes to remain.
-func expectProblem(t *testing.T, w *Watcher, name, words, stands string) {
+// expectProblem refreshes, and expects one problem with this text, and these changes to remain.
+func expectProblem(t *testing.T, w *Watcher, name, text, remain string) {
 	t.Helper()
-	if err := w.Refresh(t.Context()); err == nil || !strings.Contains(err.Error(), words) {
-		t.Errorf("the look says %v, expected %q", err, words)
+	if err := w.Refresh(t.Context()); err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("Refresh returned %v, expected %q", err, text)
 	}
 	_, problems, complete := read(w)
-	if complete || len(problems) != 1 || problems[0].Name != name || !strings.Contains(problems[0].Err.Error(), words) {
-		t.Errorf("problems %v, complete %t, expected %s: %s", problems, complete, name, words)
+	if complete || len(problems) != 1 || problems[0].Name != name || !strings.Contains(problems[0].Err.Error(), text) {
+		t.Errorf("problems %v, complete %t, expected %s: %s", problems, complete, name, text)
 	}
-	if got := names(w); got != stands {
-		t.Errorf("it says %q, expected that %q stands", got, stands)
+	if got := names(w); got != remain {
+		t.Errorf("it reports %q, expected that %q remains", got, remain)
 	}
 }
 
@@ -35,11 +35,11 @@ func TestUnreadable(t *testing.T) {
 	b.write("etc/dir/b", "b")
 	b.write("etc/one", "1")
 	w := b.watching()
-	look(t, w)
+	refreshed(t, w)
 	b.write("etc/dir/a", "aa")
 	b.write("etc/one", "2")
 	said := "/etc/dir/a=… /etc/one=…"
-	expectLook(t, w, said)
+	expectChanges(t, w, said)
 
 	b.write("etc/dir/b", "bb")
 	must(t, os.WriteFile(b.at("etc/dir/big"), nil, 0o600))
@@ -53,9 +53,9 @@ func TestUnreadable(t *testing.T) {
 	}
 	expectProblem(t, b.watching(), "/etc/dir", "/etc/dir/big", "/etc/one=…") // after a restart
 	b.remove("etc/dir/big")
-	expectLook(t, w, "/etc/dir/a=… /etc/dir/b=… /etc/one=…")
+	expectChanges(t, w, "/etc/dir/a=… /etc/dir/b=… /etc/one=…")
 	if !b.log.has("can be read again") {
-		t.Error("nothing says that it can be read again")
+		t.Error("the log does not report that it can be read again")
 	}
 
 	for i := range maxFiles + 1 { // links are made in less time
@@ -70,12 +70,12 @@ func TestUnreadable(t *testing.T) {
 	expectProblem(t, w, "/etc/many", "more than 10000 files", "")
 	b.remove("etc/many/7/17")
 	b.remove("etc/many/7/27")
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 	b.remove("etc/many")
-	expectLook(t, w, "/etc/many=absent") // one by one they would be too many
+	expectChanges(t, w, "/etc/many=absent") // one by one they would be too many
 	changes, _, _ := read(w)
 	must(t, w.MarkApplied(changes))
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 
 	socket, err := net.Listen("unix", b.at("s"))
 	must(t, err)
@@ -91,7 +91,7 @@ func TestUnreadable(t *testing.T) {
 	w.Watch(paths, nil, nil)
 	expectProblem(t, w, "/p/500", "more than 500 paths", "")
 	w.Watch(paths[1:], nil, nil)
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 }
 
 // A read error of the kernel: a process's memory has nothing at its beginning.
@@ -123,18 +123,18 @@ func TestManyChanges(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/keep", "")
 	w := b.watching()
-	look(t, w)
+	refreshed(t, w)
 	for i := range maxChanges {
 		b.write(fmt.Sprintf("etc/dir/%02d", i), "")
 	}
-	if n := len(strings.Fields(look(t, w))); n != 50 {
+	if n := len(strings.Fields(refreshed(t, w))); n != 50 {
 		t.Errorf("%d changes, expected 50", n)
 	}
 	b.write("etc/dir/more", "")
-	expectLook(t, w, "/etc/dir=…")
+	expectChanges(t, w, "/etc/dir=…")
 	turn, _, _ := read(w)
 	b.write("etc/dir/more", "other")
-	expectLook(t, w, "/etc/dir=…")
+	expectChanges(t, w, "/etc/dir=…")
 	must(t, w.MarkApplied(turn))
 	if names(w) != "/etc/dir/more=…" {
 		t.Errorf("%q has changed since it was applied, expected /etc/dir/more", names(w))
@@ -146,8 +146,8 @@ func TestManyChanges(t *testing.T) {
 	}
 	turn, _, _ = read(w)
 	must(t, w.MarkApplied(turn))
-	expectLook(t, w, "")
-	expectLook(t, b.watching(), "")
+	expectChanges(t, w, "")
+	expectChanges(t, b.watching(), "")
 
 	// 4 x 45 changes of some 150 bytes are too much.
 	long := strings.Repeat("x", 80)
@@ -156,7 +156,7 @@ func TestManyChanges(t *testing.T) {
 		paths = append(paths, fmt.Sprintf("/etc/%d", d))
 	}
 	w.Watch(paths, nil, nil)
-	look(t, w)
+	refreshed(t, w)
 	for d, n := range []int{45, 46, 44, 2} {
 		for i := range n {
 			b.write(fmt.Sprintf("etc/%d/%s%02d", d, long, i), "")
@@ -168,7 +168,7 @@ func TestManyChanges(t *testing.T) {
 		t.Errorf("%d bytes, %d changes, from %v on", n, len(changes), changes[:2])
 	}
 	must(t, w.MarkApplied(changes))
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 }
 
 // Names that are not UTF-8 can be in the baseline.
@@ -176,14 +176,14 @@ func TestOddNames(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/\xff\n\"ü", "a")
 	b.write("etc/dir/\xfe", "b")
-	look(t, b.watching())
+	refreshed(t, b.watching())
 	w := b.watching()
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 	b.write("etc/dir/\xff\n\"ü", "aa")
-	expectLook(t, w, `/etc/dir/\xff\n\"ü=…`)
+	expectChanges(t, w, `/etc/dir/\xff\n\"ü=…`)
 	changes, _, _ := read(w)
 	must(t, w.MarkApplied(changes))
-	expectLook(t, b.watching(), "")
+	expectChanges(t, b.watching(), "")
 }
 
 // A file is not read again while its stamp is the same, and is after any change.

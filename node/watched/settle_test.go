@@ -59,7 +59,7 @@ func inBubble(t *testing.T, h hints, poll time.Duration, f func(b *bench, w *Wat
 		w.Watch([]string{"/etc/dir"}, nil, nil)
 		synctest.Wait()
 		if !complete(w) || names(w) != "" {
-			t.Fatalf("after the first look: %q, complete %t", names(w), complete(w))
+			t.Fatalf("after the first reading: %q, complete %t", names(w), complete(w))
 		}
 		answers.Store(0)
 		f(b, w, &answers)
@@ -75,7 +75,7 @@ func later(d time.Duration) {
 func (b *bench) expect(w *Watcher, want string) {
 	b.t.Helper()
 	if got := names(w); got != want {
-		b.t.Errorf("it says %q, expected %q", got, want)
+		b.t.Errorf("it reports %q, expected %q", got, want)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestSettles(t *testing.T) {
 		later(200 * time.Millisecond)
 		b.expect(w, "/etc/dir/a=…")
 		if answers.Load() != 1 {
-			b.t.Errorf("%d answers were told of, expected 1", answers.Load())
+			b.t.Errorf("%d reports, expected 1", answers.Load())
 		}
 
 		// The report remains until the files have settled: half a minute of writing, and back to what it was.
@@ -109,7 +109,7 @@ func TestSettles(t *testing.T) {
 		later(200 * time.Millisecond)
 		b.expect(w, "")
 		if answers.Load() != 2 {
-			b.t.Errorf("%d answers were told of, expected 2", answers.Load())
+			b.t.Errorf("%d reports, expected 2", answers.Load())
 		}
 
 		// What is changed back at once is never reported.
@@ -120,7 +120,7 @@ func TestSettles(t *testing.T) {
 		w.hint(key)
 		later(time.Minute)
 		if answers.Load() != 2 {
-			b.t.Errorf("%d answers were told of, expected 2", answers.Load())
+			b.t.Errorf("%d reports, expected 2", answers.Load())
 		}
 
 		// Changes in another root do not delay this one's.
@@ -255,7 +255,7 @@ func TestWithoutInotify(t *testing.T) {
 				later(45 * time.Second)
 				b.expect(w, "/etc/dir/a=… /etc/dir/b=…")
 				if h != nil && !b.log.has("fs.inotify.max_user_watches") {
-					b.t.Error("nothing says which limit it is")
+					b.t.Error("the log does not report which limit it is")
 				}
 			})
 		})

@@ -14,17 +14,17 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// look refreshes, and returns the changes by name.
-func look(t *testing.T, w *Watcher) string {
+// refreshed refreshes, and returns the changes by name.
+func refreshed(t *testing.T, w *Watcher) string {
 	t.Helper()
 	must(t, w.Refresh(t.Context()))
 	return names(w)
 }
 
-func expectLook(t *testing.T, w *Watcher, want string) {
+func expectChanges(t *testing.T, w *Watcher, want string) {
 	t.Helper()
-	if got := look(t, w); got != want {
-		t.Errorf("it says %q, expected %q", got, want)
+	if got := refreshed(t, w); got != want {
+		t.Errorf("it reports %q, expected %q", got, want)
 	}
 }
 
@@ -48,13 +48,13 @@ func TestRestart(t *testing.T) {
 	if w := b.watching(); complete(w) {
 		t.Error("complete before anything was read")
 	}
-	expectLook(t, b.watching(), "")
+	expectChanges(t, b.watching(), "")
 	b.write("etc/dir/a", "aa")
 	b.write("etc/dir/c", "c")
 	b.remove("etc/one")
 	w := b.watching()
-	expectLook(t, w, "/etc/dir/a=… /etc/dir/c=… /etc/one=absent")
-	expectLook(t, b.watching(), "/etc/dir/a=… /etc/dir/c=… /etc/one=absent")
+	expectChanges(t, w, "/etc/dir/a=… /etc/dir/c=… /etc/one=absent")
+	expectChanges(t, b.watching(), "/etc/dir/a=… /etc/dir/c=… /etc/one=absent")
 	info, err := os.Stat(b.baseline())
 	must(t, err)
 	if info.Mode().Perm() != 0o600 {
@@ -63,12 +63,12 @@ func TestRestart(t *testing.T) {
 
 	b.options.BootID = "another-boot"
 	w = b.watching()
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 	if !b.log.has("a new boot") {
-		t.Error("nothing says that everything is in effect anew")
+		t.Error("the log does not report that everything is in effect as it is now")
 	}
 	b.write("etc/one", "2")
-	expectLook(t, b.watching(), "/etc/one=…")
+	expectChanges(t, b.watching(), "/etc/one=…")
 }
 
 // A baseline that cannot be read is replaced, with a warning that names the file.
@@ -84,18 +84,18 @@ func TestCorruptBaseline(t *testing.T) {
 			b.write("etc/one", "1")
 			must(t, os.Mkdir(b.state, 0o755))
 			must(t, os.WriteFile(b.baseline(), []byte(text), 0o600))
-			expectLook(t, b.watching(), "")
+			expectChanges(t, b.watching(), "")
 			if !b.log.has("level=WARN") || !b.log.has(b.baseline()) {
 				t.Errorf("no warning names the file: %s", b.log.text.String())
 			}
 			b.write("etc/one", "2")
-			expectLook(t, b.watching(), "/etc/one=…") // it was written again
+			expectChanges(t, b.watching(), "/etc/one=…") // it was written again
 		})
 	}
 	b := newBench(t)
 	must(t, os.MkdirAll(b.baseline(), 0o755)) // a directory in its place cannot be replaced either
 	w := b.watching()
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 	if _, problems, complete := read(w); !complete || !b.log.has("cannot write which files and units are in effect") {
 		t.Errorf("%v, complete %t: %s", problems, complete, b.log.text.String())
 	}
@@ -107,20 +107,20 @@ func TestBaselineTooLong(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")
 	w := b.watching()
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 	defer func(was int64) { maxBaseline = was }(maxBaseline)
 	maxBaseline = 400
 	b.write("etc/one", "2")
 	b.write("etc/dir/"+strings.Repeat("x", 200), "")
-	expectLook(t, w, "/etc/dir/"+strings.Repeat("x", 200)+"=… /etc/one=…")
+	expectChanges(t, w, "/etc/dir/"+strings.Repeat("x", 200)+"=… /etc/one=…")
 	if err := w.MarkApplied(w.Report().Changes); err == nil || !strings.Contains(err.Error(), "too many files") {
 		t.Errorf("it is too long to be read, and the error is %v", err)
 	}
-	expectLook(t, b.watching(), "/etc/dir/"+strings.Repeat("x", 200)+"=… /etc/one=…") // by the file that is left
+	expectChanges(t, b.watching(), "/etc/dir/"+strings.Repeat("x", 200)+"=… /etc/one=…") // by the file that is left
 	maxBaseline = 100
-	expectLook(t, b.watching(), "")
+	expectChanges(t, b.watching(), "")
 	if !b.log.has("cannot read which files and units were in effect") {
-		t.Error("nothing says that it was not read")
+		t.Error("the log does not report that it was not read")
 	}
 }
 
@@ -130,16 +130,16 @@ func TestAppliedWithoutRule(t *testing.T) {
 	b.write("etc/dir/a", "1")
 	b.write("etc/one", "1")
 	w := b.watching()
-	look(t, w)
+	refreshed(t, w)
 	b.write("etc/dir/a", "2")
 	b.remove("etc/one")
-	expectLook(t, w, "/etc/dir/a=… /etc/one=absent")
+	expectChanges(t, w, "/etc/dir/a=… /etc/one=absent")
 	turn := w.Report().Changes
 	w.Watch(nil, nil, nil)
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 	must(t, w.MarkApplied(turn))
 	w.Watch(both, nil, nil)
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 }
 
 // With a full disk nothing is lost while the process lives, and it is logged.
@@ -151,25 +151,25 @@ func TestFullDisk(t *testing.T) {
 	full := func() { must(t, os.Symlink("/dev/full", next)) }
 	full()
 	w := b.watching()
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 	if _, problems, complete := read(w); !complete || !b.log.has("no space left") {
 		t.Errorf("%v, complete %t: %s", problems, complete, b.log.text.String())
 	}
 	b.write("etc/one", "2")
 	full()
-	expectLook(t, w, "/etc/one=…")
+	expectChanges(t, w, "/etc/one=…")
 	changes, _, _ := read(w)
 	full()
 	if err := w.MarkApplied(changes); err == nil {
 		t.Error("it was applied, and there is no error, although it was not written")
 	}
 	full()
-	expectLook(t, w, "")
-	expectLook(t, w, "") // there is room again
+	expectChanges(t, w, "")
+	expectChanges(t, w, "") // there is room again
 	if !b.log.has("can write again") {
-		t.Error("nothing says that it can be written again")
+		t.Error("the log does not report that it can be written again")
 	}
-	expectLook(t, b.watching(), "")
+	expectChanges(t, b.watching(), "")
 }
 
 // What a turn has applied is in effect; what has changed since is another change.
@@ -179,25 +179,25 @@ func TestApplied(t *testing.T) {
 	b.write("etc/dir/b", "b")
 	b.write("etc/one", "1")
 	w := b.watching()
-	look(t, w)
+	refreshed(t, w)
 	b.write("etc/dir/a", "aa")
 	b.remove("etc/dir/b")
 	b.write("etc/one", "2")
-	look(t, w)
+	refreshed(t, w)
 	turn, _, _ := read(w)
 	b.write("etc/dir/a", "aaa")
 	b.write("etc/dir/c", "c")
-	look(t, w)
+	refreshed(t, w)
 	must(t, w.MarkApplied(append(turn, v1alpha1.Change{Source: v1alpha1.SourceSentinel, Name: "/etc/dir/c", Version: v1alpha1.VersionAbsent})))
 	if got := names(w); got != "/etc/dir/a=… /etc/dir/c=…" {
 		t.Errorf("after what was applied: %q", got)
 	}
-	expectLook(t, b.watching(), "/etc/dir/a=… /etc/dir/c=…")
+	expectChanges(t, b.watching(), "/etc/dir/a=… /etc/dir/c=…")
 	b.write("etc/dir/a", "aa") // what was applied, of which only the version is known
-	expectLook(t, w, "/etc/dir/c=…")
-	expectLook(t, b.watching(), "/etc/dir/c=…")
+	expectChanges(t, w, "/etc/dir/c=…")
+	expectChanges(t, b.watching(), "/etc/dir/c=…")
 	b.write("etc/dir/a", "a") // and what was before it
-	expectLook(t, w, "/etc/dir/a=… /etc/dir/c=…")
+	expectChanges(t, w, "/etc/dir/a=… /etc/dir/c=…")
 
 	turn, _, _ = read(w)
 	must(t, w.MarkApplied(turn))
@@ -233,40 +233,40 @@ func TestAppliedInUnseenState(t *testing.T) {
 		return w
 	}
 	write("0")
-	look(t, start())
+	refreshed(t, start())
 	for _, next := range []string{"0", "2", ""} {
 		write("1")
 		w := start()
-		expectLook(t, w, "/etc/many=… a.service=…")
+		expectChanges(t, w, "/etc/many=… a.service=…")
 		turn := w.Report().Changes
 		if write(next); next == "" {
 			b.remove("etc/many")
 			b.remove(unit)
 		}
 		w = start()
-		look(t, w)
+		refreshed(t, w)
 		must(t, w.MarkApplied(turn))
 		want := "/etc/many=… a.service=…"
 		if next == "" {
 			want = "/etc/many=absent a.service=absent"
 		}
-		expectLook(t, start(), want)
+		expectChanges(t, start(), want)
 		must(t, w.MarkApplied(w.Report().Changes))
-		expectLook(t, start(), "")
+		expectChanges(t, start(), "")
 		write("0")
-		look(t, w)
+		refreshed(t, w)
 		must(t, w.MarkApplied(w.Report().Changes))
 	}
 	// All files of the directory were gone when it was applied.
 	b.remove("etc/many")
 	w := start()
-	expectLook(t, w, "/etc/many=absent")
+	expectChanges(t, w, "/etc/many=absent")
 	turn := w.Report().Changes
 	write("0")
 	w = start()
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 	must(t, w.MarkApplied(turn))
-	expectLook(t, w, "/etc/many=…")
+	expectChanges(t, w, "/etc/many=…")
 }
 
 // What is no longer named is not reported; what another rule names too keeps what is pending.
@@ -276,28 +276,28 @@ func TestOtherRules(t *testing.T) {
 	b.write("etc/dir/sub/b", "b")
 	w := b.new()
 	w.Watch([]string{"/etc/dir"}, nil, nil)
-	look(t, w)
+	refreshed(t, w)
 	b.write("etc/dir/a", "aa")
 	b.write("etc/dir/sub/b", "bb")
 	b.write("etc/dir/sub/c", "c")
-	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…")
+	expectChanges(t, w, "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…")
 	pending, _, _ := read(w)
 
 	w.Watch([]string{"/etc/dir", "/etc/dir/sub"}, nil, nil)
 	if names(w) != "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…" || complete(w) {
 		t.Errorf("before the new rule was read: %q, complete %t", names(w), complete(w))
 	}
-	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…")
+	expectChanges(t, w, "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…")
 	w.Watch([]string{"/etc/dir/sub"}, nil, nil) // the outer one goes
-	expectLook(t, w, "/etc/dir/sub/b=… /etc/dir/sub/c=…")
+	expectChanges(t, w, "/etc/dir/sub/b=… /etc/dir/sub/c=…")
 	must(t, w.MarkApplied(pending[1:2]))
 	w.Watch([]string{"/etc", "/etc/dir/sub/c"}, nil, nil) // and one above and one below come in its place
-	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/c=…")
+	expectChanges(t, w, "/etc/dir/a=… /etc/dir/sub/c=…")
 	left := []v1alpha1.Change{pending[0], pending[2]}
 	if changes, _, _ := read(w); !slices.Equal(changes, left) {
 		t.Errorf("%v, expected %v", changes, left)
 	}
-	expectLook(t, func() *Watcher { w := b.new(); w.Watch([]string{"/etc"}, nil, nil); return w }(), "/etc/dir/a=… /etc/dir/sub/c=…")
+	expectChanges(t, func() *Watcher { w := b.new(); w.Watch([]string{"/etc"}, nil, nil); return w }(), "/etc/dir/a=… /etc/dir/sub/c=…")
 
 	// Policies that are deleted and applied again at once lose nothing.
 	w.Watch(nil, nil, nil)
@@ -305,7 +305,7 @@ func TestOtherRules(t *testing.T) {
 		t.Errorf("%q of what no rule names", names(w))
 	}
 	w.Watch([]string{"/etc"}, nil, nil)
-	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/c=…")
+	expectChanges(t, w, "/etc/dir/a=… /etc/dir/sub/c=…")
 }
 
 // A rule that leaves and comes back later, also in another process, sees what has
@@ -321,23 +321,23 @@ func TestRuleComesBack(t *testing.T) {
 		w.Watch(paths, strings.Fields(unit), nil)
 		return w
 	}
-	look(t, named(w, "a.service", "/etc/dir", "/etc/dir/sub", "/etc/one"))
+	refreshed(t, named(w, "a.service", "/etc/dir", "/etc/dir/sub", "/etc/one"))
 	b.write("etc/one", "2")
 	b.write("etc/dir/sub/b", "2")
-	expectLook(t, w, "/etc/dir/sub/b=… /etc/one=…")
-	expectLook(t, named(w, "", "/etc/dir"), "/etc/dir/sub/b=…")
+	expectChanges(t, w, "/etc/dir/sub/b=… /etc/one=…")
+	expectChanges(t, named(w, "", "/etc/dir"), "/etc/dir/sub/b=…")
 	b.write("etc/systemd/system/a.service", "2")
 	b.write("etc/dir/a", "2")
-	expectLook(t, w, "/etc/dir/a=… /etc/dir/sub/b=…")
+	expectChanges(t, w, "/etc/dir/a=… /etc/dir/sub/b=…")
 	changes, _, _ := read(w)
 	must(t, w.MarkApplied(changes))
 	b.write("etc/dir/sub/c", "2")
 	for name, w := range map[string]*Watcher{"this process": w, "the next process": b.new()} {
-		if got := look(t, named(w, "", "/etc/dir")); got != "/etc/dir/sub/c=…" {
-			t.Errorf("%s: it says %q", name, got)
+		if got := refreshed(t, named(w, "", "/etc/dir")); got != "/etc/dir/sub/c=…" {
+			t.Errorf("%s: it reports %q", name, got)
 		}
-		if got := look(t, named(w, "a.service", "/etc/dir", "/etc/dir/sub", "/etc/one")); got != "/etc/dir/sub/c=… /etc/one=… a.service=…" {
-			t.Errorf("%s: it says %q when all are named again", name, got)
+		if got := refreshed(t, named(w, "a.service", "/etc/dir", "/etc/dir/sub", "/etc/one")); got != "/etc/dir/sub/c=… /etc/one=… a.service=…" {
+			t.Errorf("%s: it reports %q when all are named again", name, got)
 		}
 	}
 }
@@ -355,7 +355,7 @@ func TestUnnamedIsBounded(t *testing.T) {
 		for _, path := range append(slices.Clone(paths), "") { // one after the other leaves
 			time.Sleep(time.Hour)
 			w.Watch([]string{"/etc/always", path}[:1+min(len(path), 1)], nil, nil)
-			look(t, w)
+			refreshed(t, w)
 		}
 		if w.digests["/etc/002"] != "" || len(w.digests) != maxUnnamed {
 			t.Errorf("%d digests are kept, expected those of %d roots", len(w.digests), maxUnnamed)
@@ -365,10 +365,10 @@ func TestUnnamedIsBounded(t *testing.T) {
 			b.write(path, "2")
 		}
 		w.Watch(paths[:5], nil, nil)
-		expectLook(t, w, "/etc/003=… /etc/004=…")
+		expectChanges(t, w, "/etc/003=… /etc/004=…")
 		w = b.new() // the same in the next process
 		w.Watch(append(slices.Clone(paths[:5]), paths[len(paths)-1]), nil, nil)
-		expectLook(t, w, "/etc/003=… /etc/004=… /etc/102=…")
+		expectChanges(t, w, "/etc/003=… /etc/004=… /etc/102=…")
 	})
 }
 
@@ -408,10 +408,10 @@ func TestTakesOver(t *testing.T) {
 			b.write("etc/app/a", "1")
 			w := b.new()
 			w.Watch([]string{"/etc"}, nil, nil)
-			look(t, w)
+			refreshed(t, w)
 			b.write("etc/app/a", "2")
 			w.Watch(nil, nil, nil)
-			look(t, w)
+			refreshed(t, w)
 			time.Sleep(90 * 24 * time.Hour)
 			if restarted {
 				w = b.new()
@@ -423,7 +423,7 @@ func TestTakesOver(t *testing.T) {
 			time.Sleep(24 * time.Hour)
 			b.remove("etc/app")
 			b.rename("etc/old", "etc/app")
-			if got := look(t, w); got != "/etc/app/a=…" {
+			if got := refreshed(t, w); got != "/etc/app/a=…" {
 				t.Errorf("restarted %t: it reports %q", restarted, got)
 			}
 		})
@@ -434,14 +434,14 @@ func TestTakesOver(t *testing.T) {
 func TestNothingNamedYet(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")
-	look(t, b.watching())
+	refreshed(t, b.watching())
 	b.write("etc/one", "2")
 	w, stop := b.run()
 	if err := w.Refresh(t.Context()); err == nil || complete(w) {
 		t.Errorf("it is known: %v", err)
 	}
 	stop()
-	expectLook(t, b.watching(), "/etc/one=…")
+	expectChanges(t, b.watching(), "/etc/one=…")
 }
 
 // fuzzKey is the ID of a key.

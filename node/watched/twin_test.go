@@ -228,43 +228,43 @@ func TestLinks(t *testing.T) {
 				must(t, os.Symlink("../usr/dir", b.at("etc/dirlink")))
 				outer, both := []string{"/etc"}, append([]string{"/etc"}, strings.Fields(inner)...)
 				w := b.new()
-				says := func(paths []string, want string) {
+				expect := func(paths []string, want string) {
 					t.Helper()
 					if restart {
 						w = b.new()
 					}
 					w.Watch(paths, nil, nil)
-					expectLook(t, w, want)
+					expectChanges(t, w, want)
 				}
-				says(outer, "")
-				says(both, "")
-				says(outer, "")
-				says(both, "")
+				expect(outer, "")
+				expect(both, "")
+				expect(outer, "")
+				expect(both, "")
 				b.write("usr/one", "2")
 				b.write("usr/dir/a", "aa")
 				want := map[string]string{"/etc/link": "/etc/link=…", "/etc/link /etc/dirlink": "/etc/dirlink/a=… /etc/link=…"}[inner]
 				if want == "" {
 					want = "/etc/dirlink/a=…"
 				}
-				says(both, want)
-				says(outer, "")
-				says(both, want)
+				expect(both, want)
+				expect(outer, "")
+				expect(both, want)
 				must(t, w.MarkApplied(w.Report().Changes))
-				says(both, "")
+				expect(both, "")
 				b.remove("etc/link")
 				must(t, os.Symlink("../usr/dir/a", b.at("etc/link")))
-				says(both, "/etc/link=…")
-				says(outer, "/etc/link=…")
-				says(both, "/etc/link=…")
+				expect(both, "/etc/link=…")
+				expect(outer, "/etc/link=…")
+				expect(both, "/etc/link=…")
 				must(t, w.MarkApplied(w.Report().Changes))
-				says(both, "")
-				says(outer, "")
+				expect(both, "")
+				expect(outer, "")
 				// A link that has changed is a change of a rule that names it from now on.
 				b.remove("etc/dirlink")
-				says(outer, "/etc/dirlink=absent")
-				says([]string{"/etc", "/etc/dirlink"}, map[bool]string{true: "/etc/dirlink=absent /etc/dirlink/a=absent", false: "/etc/dirlink=absent"}[strings.HasSuffix(inner, "dirlink")])
+				expect(outer, "/etc/dirlink=absent")
+				expect([]string{"/etc", "/etc/dirlink"}, map[bool]string{true: "/etc/dirlink=absent /etc/dirlink/a=absent", false: "/etc/dirlink=absent"}[strings.HasSuffix(inner, "dirlink")])
 				must(t, w.MarkApplied(w.Report().Changes))
-				says(outer, "")
+				expect(outer, "")
 			})
 		}
 	}
@@ -279,12 +279,12 @@ func TestPendingLink(t *testing.T) {
 	must(t, os.Symlink("one", b.at("etc/same")))
 	w := b.new()
 	w.Watch([]string{"/etc"}, nil, nil)
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 	b.remove("etc/link")
 	must(t, os.Symlink("two", b.at("etc/link")))
-	expectLook(t, w, "/etc/link=…")
+	expectChanges(t, w, "/etc/link=…")
 	w.Watch([]string{"/etc", "/etc/link", "/etc/same"}, nil, nil)
-	expectLook(t, w, "/etc/link=…")
+	expectChanges(t, w, "/etc/link=…")
 	must(t, w.MarkApplied(w.Report().Changes))
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 }

@@ -45,16 +45,16 @@ func TestUnits(t *testing.T) {
 	b.write("etc/systemd/system/multi-user.target.wants/x", "")
 	w, stop := b.run()
 	w.Watch(nil, []string{"a.service", "none.service"}, nil)
-	b.says(w, "")
+	b.reports(w, "")
 	undo := func(name string) {
-		b.says(w, "a.service=…")
+		b.reports(w, "a.service=…")
 		b.remove(name)
-		b.says(w, "")
+		b.reports(w, "")
 	}
 	b.write("etc/systemd/system/a.service.d/10.conf", "[Service]")
 	undo("etc/systemd/system/a.service.d/10.conf")
 	b.write("etc/systemd/system/a.service", "[Service]\nUser=a")
-	b.says(w, "a.service=…")
+	b.reports(w, "a.service=…")
 	overridden, _, _ := read(w)
 	b.write("usr/lib/systemd/system/a.service", "which does not count any more")
 	must(t, w.Refresh(t.Context()))
@@ -67,21 +67,21 @@ func TestUnits(t *testing.T) {
 	// A rooted host cannot follow it; the machine's own root can.
 	until(t, "the mask", func() bool { return !complete(w) })
 	b.remove("etc/systemd/system/a.service")
-	b.says(w, "")
+	b.reports(w, "")
 	must(t, os.Chmod(b.at("usr/lib/systemd/system/a.service"), 0o600))
-	b.says(w, "a.service=…")
+	b.reports(w, "a.service=…")
 	must(t, os.Chmod(b.at("usr/lib/systemd/system/a.service"), 0o644))
-	b.says(w, "")
+	b.reports(w, "")
 	b.write("usr/lib/systemd/system/service.d/all.conf", "") // of every service, the one without a file included
-	b.says(w, "a.service=… none.service=…")
+	b.reports(w, "a.service=… none.service=…")
 	b.remove("usr/lib/systemd/system/service.d")
 	b.write("opt/single.conf", "")
-	b.says(w, "a.service=… none.service=…")
+	b.reports(w, "a.service=… none.service=…")
 	b.remove("opt")
 	b.write("etc/systemd/system/none.service", "")
-	b.says(w, "none.service=…")
+	b.reports(w, "none.service=…")
 	b.remove("etc/systemd/system/none.service")
-	b.says(w, "")
+	b.reports(w, "")
 
 	b.write("etc/systemd/system/a.service.d/README", "no drop-in")
 	must(t, os.Symlink("/usr/lib/systemd/system/a.service", b.at("etc/systemd/system/multi-user.target.wants/a.service"))) // enabled
@@ -91,12 +91,12 @@ func TestUnits(t *testing.T) {
 	}
 
 	b.remove("usr/lib/systemd/system/a.service")
-	b.says(w, "a.service=absent")
+	b.reports(w, "a.service=absent")
 	changes, _, _ := read(w)
 	must(t, w.MarkApplied(changes))
-	b.says(w, "")
+	b.reports(w, "")
 	b.write("usr/lib/systemd/system/a.service", "[Service]\nType=oneshot")
-	b.says(w, "a.service=…")
+	b.reports(w, "a.service=…")
 	stop()
 
 	w = b.new()
@@ -104,13 +104,13 @@ func TestUnits(t *testing.T) {
 	systemd.fail(errors.New("the bus is away"))
 	expectProblem(t, w, "a.service", "the bus is away", "")
 	systemd.fail(nil)
-	expectLook(t, w, "a.service=…")
+	expectChanges(t, w, "a.service=…")
 	systemd.fail(errors.New("the bus is away"))
 	expectProblem(t, w, "a.service", "the bus is away", "a.service=…")
 	changes, _, _ = read(w)
 	must(t, w.MarkApplied(changes))
 	systemd.fail(nil)
-	expectLook(t, w, "")
+	expectChanges(t, w, "")
 
 	b.options.Units = nil
 	w = b.new()
@@ -126,7 +126,7 @@ func TestBurst(t *testing.T) {
 	}
 	w, _ := b.run()
 	w.Watch([]string{"/etc/dir", "/etc/dir/3", "/etc/one"}, nil, nil)
-	b.says(w, "")
+	b.reports(w, "")
 	var wg sync.WaitGroup
 	for seed := range uint64(4) {
 		wg.Go(func() {
@@ -156,7 +156,7 @@ func TestBurst(t *testing.T) {
 		}
 	})
 	wg.Wait()
-	fresh := b.new() // goes on from the same baseline
+	fresh := b.new() // continues from the same baseline
 	fresh.Watch([]string{"/etc/dir", "/etc/dir/3", "/etc/one"}, nil, nil)
 	must(t, fresh.Refresh(t.Context()))
 	want, _, _ := read(fresh)

@@ -30,7 +30,7 @@ func until(t *testing.T, what string, cond func() bool) {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-end:
-			t.Fatalf("waited in vain for %s", what)
+			t.Fatalf("waited a minute for %s", what)
 		}
 	}
 }
@@ -53,7 +53,7 @@ func (j *journal) has(text string) bool {
 	return strings.Contains(j.text.String(), text)
 }
 
-// bench is a host's files with a state directory beside them.
+// bench is a host's files with a state directory next to them.
 type bench struct {
 	t           *testing.T
 	root, state string
@@ -123,8 +123,8 @@ func read(w *Watcher) (changes []v1alpha1.Change, problems []Problem, complete b
 
 func complete(w *Watcher) bool { _, _, complete := read(w); return complete }
 
-// says waits until these are the changes, and everything has been read.
-func (b *bench) says(w *Watcher, want string) {
+// reports waits until these are the changes, and everything has been read.
+func (b *bench) reports(w *Watcher, want string) {
 	b.t.Helper()
 	until(b.t, fmt.Sprintf("%q", want), func() bool { return names(w) == want && complete(w) })
 }
@@ -146,58 +146,58 @@ func TestFiles(t *testing.T) {
 		t.Errorf("before it is known what to watch: %v, %v, %t", changes, problems, complete)
 	}
 	w.Watch([]string{"/etc/one", "/etc/dir", "/etc/late", "/etc/link"}, nil, nil)
-	b.says(w, "")
+	b.reports(w, "")
 
 	b.write("etc/one", "other")
-	b.says(w, "/etc/one=…")
+	b.reports(w, "/etc/one=…")
 	b.write("etc/one", "hello")
-	b.says(w, "")
+	b.reports(w, "")
 	must(t, os.Chmod(b.at("etc/one"), 0o600))
-	b.says(w, "/etc/one=…")
+	b.reports(w, "/etc/one=…")
 	must(t, os.Chmod(b.at("etc/one"), 0o644))
-	b.says(w, "")
+	b.reports(w, "")
 	b.write("etc/one.new", "moved over it")
 	b.rename("etc/one.new", "etc/one")
-	b.says(w, "/etc/one=…")
+	b.reports(w, "/etc/one=…")
 	b.remove("etc/one")
-	b.says(w, "/etc/one=absent")
-	b.write("etc/one/now/a/folder", "x")
-	b.says(w, "/etc/one=absent /etc/one/now/a/folder=…")
+	b.reports(w, "/etc/one=absent")
+	b.write("etc/one/now/a/directory", "x")
+	b.reports(w, "/etc/one=absent /etc/one/now/a/directory=…")
 	b.remove("etc/one")
 	b.write("etc/one", "hello")
-	b.says(w, "")
+	b.reports(w, "")
 
 	b.write("etc/late", "")
-	b.says(w, "/etc/late=…")
+	b.reports(w, "/etc/late=…")
 	b.remove("etc/late")
-	b.says(w, "")
+	b.reports(w, "")
 
 	b.write("etc/dir/new/deep/c", "c")
 	b.write("etc/dir/a", "aa")
 	b.remove("etc/dir/sub")
-	b.says(w, "/etc/dir/a=… /etc/dir/new/deep/c=… /etc/dir/sub/b=absent")
+	b.reports(w, "/etc/dir/a=… /etc/dir/new/deep/c=… /etc/dir/sub/b=absent")
 	b.rename("etc/dir", "etc/away")
-	b.says(w, "/etc/dir/a=absent /etc/dir/sub/b=absent")
+	b.reports(w, "/etc/dir/a=absent /etc/dir/sub/b=absent")
 	b.write("etc/next/a", "a")
 	b.write("etc/next/sub/b", "b")
 	b.rename("etc/next", "etc/dir")
-	b.says(w, "")
+	b.reports(w, "")
 	must(t, os.Symlink("nowhere", b.at("etc/dir/l")))
-	b.says(w, "/etc/dir/l=…")
+	b.reports(w, "/etc/dir/l=…")
 	b.remove("etc/dir/l")
-	b.says(w, "")
-	b.write("etc/away/a", "nobody's business")
+	b.reports(w, "")
+	b.write("etc/away/a", "not watched")
 
 	b.write("etc/real", "what the link leads to")
-	b.says(w, "/etc/link=…")
+	b.reports(w, "/etc/link=…")
 	b.write("etc/real", "real")
-	b.says(w, "")
+	b.reports(w, "")
 	b.write("etc/twin", "real")
 	must(t, os.Symlink("twin", b.at("etc/link.new")))
 	b.rename("etc/link.new", "etc/link")
-	b.says(w, "/etc/link=…")
+	b.reports(w, "/etc/link=…")
 
 	if !b.log.has("watched for the first time") {
-		t.Error("nothing says what was taken as in effect")
+		t.Error("the log does not report what was taken as in effect")
 	}
 }
