@@ -117,41 +117,49 @@ func (u Units) manage(ctx context.Context, name string, by time.Time, choose fun
 	bus := u.manager().bus.separate()
 	defer bus.Close()
 	j := job{Units: Units{Bus: bus}, unit: name, ends: map[dbus.ObjectPath]string{}}
-	if j.before, err = j.Units.unit(ctx, name); err != nil {
+	left, err = j.run(ctx, by, choose)
+	if err != nil {
 		return "", managing(name, err)
 	}
-	if err := j.before.usable(name); err != nil {
+	return left, nil
+}
+
+func (j *job) run(ctx context.Context, by time.Time, choose func(name string, p *unit) (method, left string, err error)) (left string, err error) {
+	if j.before, err = j.Units.unit(ctx, j.unit); err != nil {
 		return "", err
 	}
-	if j.method, left, err = choose(name, &j.before); err != nil || left != "" {
+	if err := j.before.usable(j.unit); err != nil {
+		return "", err
+	}
+	if j.method, left, err = choose(j.unit, &j.before); err != nil || left != "" {
 		return left, err
 	}
 	signals, err := j.manager().subscribe(ctx, nil, jobRemoved, j.ended)
-	if err == nil {
-		err = j.subscribe(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := j.subscribe(ctx); err != nil {
+		return "", err
 	}
 	var path dbus.ObjectPath
-	if err == nil {
-		err = j.order(ctx, by, j.method, j.before.Id, &path)
-		if e, ok := errors.AsType[*CallError](err); ok && !e.Refused() && ctx.Err() == nil {
-			path, err = "", nil // the answer was lost: there may or may not be a job
-		}
-	}
-	var result string
-	var now unit
-	if err == nil {
-		result, now, err = j.wait(ctx, path, signals.hint)
+	err = j.order(ctx, by, j.method, j.before.Id, &path)
+	if e, ok := errors.AsType[*CallError](err); ok && !e.Refused() && ctx.Err() == nil {
+		path, err = "", nil // the answer was lost: there may or may not be a job
 	}
 	if err != nil {
-		return "", managing(name, err)
+		return "", err
+	}
+	result, now, err := j.wait(ctx, path, signals.hint)
+	if err != nil {
+		return "", err
 	}
 	return j.judge(ctx, result, now)
 }
 
-// managing returns the error for one that a bus or systemd gave: a JobError if systemd refuses because of the unit itself.
+// managing returns the error for one of a job: a JobError if the unit itself is the cause, or systemd refuses because of it.
 func managing(name string, err error) error {
 	if e, ok := errors.AsType[*JobError](err); ok {
-		return e // jobBound
+		return e
 	}
 	e, ok := errors.AsType[*CallError](err)
 	// These refusals have other causes: the host shuts down, or a limit of the bus is reached.
@@ -269,7 +277,7 @@ func (j *job) settle(ctx context.Context, now unit) (err error) {
 			return err
 		}
 		if now, err = j.Units.unit(ctx, j.before.Id); err != nil {
-			return managing(j.unit, err)
+			return err
 		}
 	}
 }

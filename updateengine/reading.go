@@ -12,24 +12,19 @@ import (
 )
 
 // Presence is whether the update engine answered.
-type Presence int
+type Presence string
 
 // The three presences. Only Present and Absent are facts about the host.
 const (
 	// Unknown: the bus or the engine did not answer, or the answer was not understood. What was known before may still be
 	// true.
-	Unknown Presence = iota
+	Unknown Presence = ""
 	// Absent: the bus answers, and no process owns the engine's name. On Flatcar this is a host with /usr/.noupdate, a masked
 	// unit, a container, or the moment between two starts of the engine. On other systems it is always so.
-	Absent
+	Absent Presence = "absent"
 	// Present: the engine has answered.
-	Present
+	Present Presence = "present"
 )
-
-// String returns the presence in lower case, for logs and status.
-func (p Presence) String() string {
-	return map[Presence]string{Unknown: "unknown", Absent: "absent", Present: "present"}[p]
-}
 
 // Operation is the engine's current operation as GetStatus reports it, without the prefix UPDATE_STATUS_. An unknown operation
 // is kept as the engine's own text, prefix included, as one line of at most 64 bytes.

@@ -163,7 +163,7 @@ func settleVersion(r *Reading, remembered string) string {
 
 // log logs a change of presence, operation or version.
 func (s *Source) log(old, r Reading) {
-	log, attrs := s.opts.Logger, []any{"presence", r.Presence.String(), "operation", string(r.Operation), "version", r.Version}
+	log, attrs := s.opts.Logger, []any{"presence", string(r.Presence), "operation", string(r.Operation), "version", r.Version}
 	switch {
 	case r.Presence == Unknown:
 		log.Warn("cannot read the update engine", "err", r.Err)

@@ -1,7 +1,6 @@
 package watched
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,11 +24,8 @@ const baselineVersion = 2
 // lowers it.
 var maxBaseline int64 = 256 << 20
 
-// The lengths of a digest with its key's ID: in full, and as the version of a change.
-const (
-	full  = v1alpha1.KeyIDLength + 1 + 2*sha256.Size
-	short = v1alpha1.KeyIDLength + 1 + v1alpha1.DigestLength
-)
+// short is the length of a digest with its key's ID as the version of a change.
+const short = v1alpha1.KeyIDLength + 1 + v1alpha1.DigestLength
 
 // unknown is the digest of a file of which it is unknown what is in effect: the file
 // differs from it, whatever its content.
@@ -66,20 +62,11 @@ func parseBaseline(text []byte, keyID string) (*baselineFile, error) {
 		return nil, errors.New("expected digests and roots")
 	}
 	for path, digest := range b.Digests {
-		if !validDigest(digest) {
-			return nil, fmt.Errorf("%q: %q is not a digest", path, digest)
-		}
 		if digest != unknown && !strings.HasPrefix(digest, keyID+"-") {
-			return nil, fmt.Errorf("%q: its digest %.8s… was made with another key than the one in %s, which has the ID %s", path, digest, keyName, keyID)
+			return nil, fmt.Errorf("%q: its digest %.8s… was not made with the key in %s, which has the ID %s", path, digest, keyName, keyID)
 		}
 	}
 	return &b, nil
-}
-
-// validDigest reports whether a digest is one of the three kinds that are in the file.
-func validDigest(digest string) bool {
-	return digest == unknown || (len(digest) == short || len(digest) == full) &&
-		v1alpha1.DigestKey(digest[:short]) != "" && strings.Trim(digest[short:], "0123456789abcdef") == ""
 }
 
 // load takes over the baseline in the file if it is of this boot.

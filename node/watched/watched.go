@@ -49,8 +49,8 @@ type Options struct {
 	// Units may be nil if no unit is ever watched.
 	Units Units
 	// Settle is how long nothing in a root may change before a change in it is
-	// reported: 5s if it is 0, at most 1m. After twelve times that it is reported
-	// even if the files still change.
+	// reported: 5s if it is 0. After twelve times that it is reported even if the
+	// files still change.
 	Settle time.Duration
 	// Poll is how often everything is read even if inotify reports no changes: 30s
 	// if it is 0.
@@ -59,10 +59,9 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// The defaults and bounds of Options.
+// The defaults of Options.
 const (
 	defaultSettle = 5 * time.Second
-	maxSettle     = time.Minute
 	settleFactor  = 12
 	defaultPoll   = 30 * time.Second
 )
@@ -133,10 +132,8 @@ type Watcher struct {
 
 // New makes a Watcher that continues from the baseline in the state directory.
 func New(o Options) *Watcher {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	o.Settle = min(cmp.Or(o.Settle, defaultSettle), maxSettle)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Settle = cmp.Or(o.Settle, defaultSettle)
 	o.Poll = cmp.Or(o.Poll, defaultPoll)
 	w := &Watcher{Options: o, kick: make(chan struct{}, 1), reading: make(chan struct{}, 1),
 		digests: map[string]string{}, roots: map[string]*root{}, report: Report{Unread: true}}
