@@ -62,6 +62,9 @@ func parseBaseline(text []byte, keyID string) (*baselineFile, error) {
 		return nil, errors.New("expected digests and roots")
 	}
 	for path, digest := range b.Digests {
+		if name, file, private := strings.Cut(path, "//"); private && filepath.IsAbs(name) && !within("/"+file, name) {
+			return nil, fmt.Errorf("%q: the file is not below %s", path, name)
+		}
 		if digest != unknown && !strings.HasPrefix(digest, keyID+"-") {
 			return nil, fmt.Errorf("%q: its digest %.8s… was not made with the key in %s, which has the ID %s", path, digest, keyName, keyID)
 		}
@@ -83,17 +86,23 @@ func (w *Watcher) load() {
 		w.unsaved = true
 		w.Log.Info("a new boot: the watched files and units are in effect as they are now")
 	default:
-		w.digests = b.Digests
-		for name, unnamed := range b.Roots {
-			w.roots[name] = &root{name: name, private: !filepath.IsAbs(name), covered: true, unnamed: unnamed}
-		}
-		for key := range b.Digests {
-			name, _, private := strings.Cut(key, "//")
-			if r := w.roots[name]; private && r != nil {
-				r.private = true
-			}
+		w.digests, w.roots = b.Digests, b.rootsByName()
+	}
+}
+
+// rootsByName returns the roots, none of them named by a rule yet.
+func (b *baselineFile) rootsByName() map[string]*root {
+	roots := map[string]*root{}
+	for name, unnamed := range b.Roots {
+		roots[name] = &root{name: name, private: !filepath.IsAbs(name), covered: true, unnamed: unnamed}
+	}
+	for key := range b.Digests {
+		name, _, private := strings.Cut(key, "//")
+		if r := roots[name]; private && r != nil {
+			r.private = true
 		}
 	}
+	return roots
 }
 
 func readBaseline(path, keyID string) (*baselineFile, error) {

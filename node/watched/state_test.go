@@ -77,6 +77,7 @@ func TestCorruptBaseline(t *testing.T) {
 		"empty": "", "cut off": "{\"version\": 1,\n", "null": "null", "another version": `{"version":1,"bootID":"` + boot + `","digests":{},"roots":{}}`,
 		"no boot": `{"version":2,"digests":{},"roots":{}}`, "not a digest": `{"version":2,"bootID":"` + boot + `","digests":{"/etc/one":"xyz"},"roots":{}}`,
 		"no digests": `{"version":2,"bootID":"` + boot + `","roots":{"/etc/one":"0001-01-01T00:00:00Z"}}`, "no roots": `{"version":2,"bootID":"` + boot + `","digests":{}}`,
+		"of no root": `{"version":2,"bootID":"` + boot + `","digests":{"/a//one":"unknown"},"roots":{"/a":"0001-01-01T00:00:00Z"}}`,
 		"not a time": `{"version":2,"bootID":"` + boot + `","digests":{},"roots":{"/etc/one":"yesterday"}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -462,10 +463,10 @@ func FuzzBaseline(f *testing.F) {
 		if b.Version != 2 || b.BootID == "" {
 			t.Errorf("%q is taken for a baseline", text)
 		}
-		w := &Watcher{Options: Options{Log: slog.New(slog.DiscardHandler)}, key: &hostKey{}, digests: b.Digests, roots: map[string]*root{}}
+		w := &Watcher{Options: Options{Log: slog.New(slog.DiscardHandler)}, key: &hostKey{}, digests: b.Digests, roots: b.rootsByName()}
 		covered := 0
-		for name := range b.Roots {
-			w.roots[name] = &root{name: name, private: name == "a.service", named: true, covered: true, seen: map[string]entry{}}
+		for _, r := range w.roots {
+			r.named, r.seen = true, map[string]entry{}
 		}
 		for name := range b.Digests {
 			if w.rootOf(name, (*root).compared) != nil {
