@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -37,59 +40,60 @@ const config = "config|noreplace"
 
 const doc = "/usr/share/doc/lockkeeper/"
 
-// examples are what docs/hooks.md speaks of.
-var examples = []string{
-	"notify-webhook/hook.sh", "notify-webhook/kustomization.yaml", "notify-webhook/manifest.yaml", "notify-webhook/notify-webhook@.service",
-	"wait-for-replicas/hook.sh", "wait-for-replicas/host.yaml", "wait-for-replicas/kustomization.yaml", "wait-for-replicas/manifest.yaml",
-	"wait-for-replicas/wait-for-replicas.service",
+const units = "/usr/lib/systemd/system/"
+
+var (
+	packages = []string{"deb", "rpm"}
+	deb      = []string{"deb"}
+	rpm      = []string{"rpm"}
+	image    = []string{"sysext"}
+)
+
+// repositoryFiles are installed as they are in the repository, on every architecture.
+var repositoryFiles = []file{
+	{Src: "packaging/lockkeeper.toml", Dst: "/etc/lockkeeper/lockkeeper.toml", Type: config, Only: packages},
+	{Src: "packaging/systemd/lockkeeper.service", Dst: units + "lockkeeper.service"},
+	{Src: "packaging/systemd/lockkeeper-before-drain.target", Dst: units + "lockkeeper-before-drain.target"},
+	{Src: "packaging/systemd/lockkeeper-before-reboot.target", Dst: units + "lockkeeper-before-reboot.target"},
+	{Src: "packaging/systemd/lockkeeper-before-uncordon.target", Dst: units + "lockkeeper-before-uncordon.target"},
+	{Src: "packaging/lockkeeper.catalog", Dst: "/usr/lib/systemd/catalog/lockkeeper.catalog"},
+	{Src: "packaging/flatcar/multi-user.conf", Dst: units + "multi-user.target.d/10-lockkeeper.conf", Only: image},
+	{Src: "packaging/flatcar/lockkeeper-sysext.target", Dst: units + "lockkeeper-sysext.target", Only: image},
+	{Src: "packaging/flatcar/service.conf", Dst: units + "lockkeeper.service.d/10-flatcar.conf", Only: image},
+	{Src: "packaging/lockkeeper.toml", Dst: "/usr/lib/lockkeeper/config.d/00-defaults.toml", Only: image},
+	{Src: "packaging/deb/copyright", Dst: doc + "copyright", Only: deb},
+	{Src: "packaging/deb/lintian-overrides", Dst: "/usr/share/lintian/overrides/lockkeeper", Only: deb},
+	{Src: "LICENSE", Dst: "/usr/share/licenses/lockkeeper/LICENSE", Type: "license", Only: []string{"rpm", "sysext"}},
+	{Src: "README.md", Dst: doc + "README.md", Type: "doc", Only: packages},
+	{Src: "packaging/completions/lockkeeper.bash", Dst: "/usr/share/bash-completion/completions/lockkeeper"},
+	{Src: "packaging/completions/lockkeeper.zsh", Dst: "/usr/share/zsh/vendor-completions/_lockkeeper", Only: deb},
+	{Src: "packaging/completions/lockkeeper.zsh", Dst: "/usr/share/zsh/site-functions/_lockkeeper", Only: rpm},
+	{Src: "packaging/completions/lockkeeper.fish", Dst: "/usr/share/fish/vendor_completions.d/lockkeeper.fish", Only: packages},
 }
 
-// monitoring are the files that docs/monitoring.md describes.
-var monitoring = []string{"dashboard.json", "lockkeeper.rules.yaml", "scrape-proxy.yaml", "scrape.yaml"}
+// documentation are the directories whose files are installed as examples: those of
+// docs/hooks.md and docs/monitoring.md.
+var documentation = map[string]string{
+	"packaging/examples":   doc + "examples",
+	"packaging/monitoring": doc + "examples/monitoring",
+}
 
-// sharedFiles are those that do not depend on the architecture. What has to be
-// made for this build is made.
+// sharedFiles returns the files that are the same on every architecture, and makes those
+// that this build has to make.
 func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
-	files := []file{
-		{Src: "packaging/lockkeeper.toml", Dst: "/etc/lockkeeper/lockkeeper.toml", Type: config, Only: []string{"deb", "rpm"}},
-		{Src: "packaging/systemd/lockkeeper.service", Dst: "/usr/lib/systemd/system/lockkeeper.service"},
-		{Src: "packaging/systemd/lockkeeper-before-drain.target", Dst: "/usr/lib/systemd/system/lockkeeper-before-drain.target"},
-		{Src: "packaging/systemd/lockkeeper-before-reboot.target", Dst: "/usr/lib/systemd/system/lockkeeper-before-reboot.target"},
-		{Src: "packaging/systemd/lockkeeper-before-uncordon.target", Dst: "/usr/lib/systemd/system/lockkeeper-before-uncordon.target"},
-		{Src: "packaging/lockkeeper.catalog", Dst: "/usr/lib/systemd/catalog/lockkeeper.catalog"},
-		{Src: "packaging/flatcar/multi-user.conf", Dst: "/usr/lib/systemd/system/multi-user.target.d/10-lockkeeper.conf", Only: []string{"sysext"}},
-		{Src: "packaging/flatcar/lockkeeper-sysext.target", Dst: "/usr/lib/systemd/system/lockkeeper-sysext.target", Only: []string{"sysext"}},
-		{Src: "packaging/flatcar/service.conf", Dst: "/usr/lib/systemd/system/lockkeeper.service.d/10-flatcar.conf", Only: []string{"sysext"}},
-		{Src: "packaging/lockkeeper.toml", Dst: "/usr/lib/lockkeeper/config.d/00-defaults.toml", Only: []string{"sysext"}},
-		{Src: "packaging/deb/copyright", Dst: doc + "copyright", Only: []string{"deb"}},
-		{Src: "packaging/deb/lintian-overrides", Dst: "/usr/share/lintian/overrides/lockkeeper", Only: []string{"deb"}},
-		{Src: "LICENSE", Dst: "/usr/share/licenses/lockkeeper/LICENSE", Type: "license", Only: []string{"rpm", "sysext"}},
-		{Src: "README.md", Dst: doc + "README.md", Type: "doc", Only: []string{"deb", "rpm"}},
+	files := slices.Clone(repositoryFiles)
+	for from, to := range documentation {
+		err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() && !strings.HasSuffix(path, ".test.yaml") {
+				files = append(files, file{Src: path, Dst: to + strings.TrimPrefix(path, from), Type: "doc", Only: packages})
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
-	files = append(files,
-		file{Src: "packaging/completions/lockkeeper.bash", Dst: "/usr/share/bash-completion/completions/lockkeeper"},
-		file{Src: "packaging/completions/lockkeeper.zsh", Dst: "/usr/share/zsh/vendor-completions/_lockkeeper", Only: []string{"deb"}},
-		file{Src: "packaging/completions/lockkeeper.zsh", Dst: "/usr/share/zsh/site-functions/_lockkeeper", Only: []string{"rpm"}},
-		file{Src: "packaging/completions/lockkeeper.fish", Dst: "/usr/share/fish/vendor_completions.d/lockkeeper.fish", Only: []string{"deb", "rpm"}},
-	)
-	for _, name := range examples {
-		files = append(files, file{Src: "packaging/examples/" + name, Dst: doc + "examples/" + name, Type: "doc", Only: []string{"deb", "rpm"}})
-	}
-	for _, name := range monitoring {
-		files = append(files, file{Src: "packaging/monitoring/" + name, Dst: doc + "examples/monitoring/" + name, Type: "doc", Only: []string{"deb", "rpm"}})
-	}
-	manual8, err := os.ReadFile("packaging/man/lockkeeper.8")
-	if err != nil {
-		return nil, err
-	}
-	manual5, err := os.ReadFile("packaging/man/lockkeeper.toml.5")
-	if err != nil {
-		return nil, err
-	}
-	news, err := os.ReadFile("CHANGELOG.md")
-	if err != nil {
-		return nil, err
-	}
+	slices.SortFunc(files, func(a, b file) int { return cmp.Or(cmp.Compare(a.Dst, b.Dst), cmp.Compare(a.Src, b.Src)) })
 	licences, err := licences(ctx)
 	if err != nil {
 		return nil, err
@@ -97,21 +101,27 @@ func (b *build) sharedFiles(ctx context.Context) ([]file, error) {
 	debian := fmt.Sprintf("lockkeeper (%s) stable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- The lockkeeper authors <lockkeeper@lockkeeper.dev>  %s\n",
 		b.version, b.at.Format(time.RFC1123Z))
 	for _, m := range []struct {
-		dst  string
-		text []byte
-		only []string
+		dst, src string // src is the file that text is read from
+		text     string
+		only     []string
 	}{
-		{"/usr/share/man/man8/lockkeeper.8.gz", manual8, []string{"deb", "rpm"}},
-		{"/usr/share/man/man5/lockkeeper.toml.5.gz", manual5, []string{"deb", "rpm"}},
-		{doc + "changelog.gz", []byte(debian), []string{"deb"}},
-		{doc + "CHANGELOG.md.gz", news, []string{"deb", "rpm"}},
-		{doc + "third-party.gz", licences, nil},
+		{"/usr/share/man/man8/lockkeeper.8.gz", "packaging/man/lockkeeper.8", "", packages},
+		{"/usr/share/man/man5/lockkeeper.toml.5.gz", "packaging/man/lockkeeper.toml.5", "", packages},
+		{doc + "changelog.gz", "", debian, deb},
+		{doc + "CHANGELOG.md.gz", "CHANGELOG.md", "", packages},
+		{doc + "third-party.gz", "", string(licences), nil},
 	} {
-		src := filepath.Join(b.stage, filepath.Base(m.dst))
-		if err := writeGzip(src, m.text); err != nil {
+		text := []byte(m.text)
+		if m.src != "" {
+			if text, err = os.ReadFile(m.src); err != nil {
+				return nil, err
+			}
+		}
+		zipped := filepath.Join(b.stage, filepath.Base(m.dst))
+		if err := writeGzip(zipped, text); err != nil {
 			return nil, err
 		}
-		files = append(files, file{Src: src, Dst: m.dst, Type: "doc", Only: m.only})
+		files = append(files, file{Src: zipped, Dst: m.dst, Type: "doc", Only: m.only})
 	}
 	return files, nil
 }
