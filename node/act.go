@@ -217,8 +217,7 @@ func (h *Host) do(ctx context.Context, o *step.Observation, do step.Effect) erro
 		s := h.currentSettings()
 		h.hooks.Start(ctx, stage, o.Node.Retry, effect.HookLimit{Timeout: s.HookTimeout, Abort: s.HookAbort}, by)
 	case step.DoApply:
-		p, _ := h.applyPlan(o)
-		h.apply.Start(ctx, stage, p, by)
+		h.apply.Start(ctx, stage, effect.PlanApply(o.Node.Host, o.Sources.Changes), by)
 	}
 	return nil
 }

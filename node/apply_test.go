@@ -3,10 +3,8 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -78,7 +76,7 @@ func TestApplyUnreadAfterwards(t *testing.T) {
 	must(t, os.Symlink("loop", filepath.Join(h.Root, "etc/loop")))
 	applies(t, h)
 	for path, want := range map[string]step.Work{
-		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Settling: true, Detail: "what the plan was for to be readable"},
+		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Detail: "what the plan was for to be readable"},
 	} {
 		h.watched.Watch([]string{path}, nil, nil)
 		if err := h.watched.Refresh(t.Context()); (err == nil) != (path == "/etc/a") {
@@ -89,23 +87,6 @@ func TestApplyUnreadAfterwards(t *testing.T) {
 		if h.observeApply(t.Context(), &o); o.Apply != want {
 			t.Errorf("%s: %+v, expected %+v", path, o.Apply, want)
 		}
-	}
-}
-
-// What is in effect is not published before it is known whether it has changed again;
-// what comes while the steps are carried out is.
-func TestApplySettles(t *testing.T) {
-	var seen []string
-	see := func(h *Host, what string) {
-		o := step.Observation{Node: *h.facts(), Apply: step.Work{Running: true}, Sources: step.Sources{Complete: true}}
-		h.observeApply(t.Context(), &o)
-		seen = append(seen, fmt.Sprint(what, " ", o.Apply.Settling))
-	}
-	h := newApplyingHost(t, see)
-	applies(t, h)
-	see(h, "over") // the observation began before
-	if got := strings.Join(seen, ", "); got != "step false, applied true, settled true, over true" {
-		t.Error(got)
 	}
 }
 

@@ -187,14 +187,13 @@ func (h *Host) observeApply(ctx context.Context, o *step.Observation) {
 	case !o.Sources.Complete:
 		return
 	case o.Apply.Running:
-		o.Apply.Settling = h.apply.Settling(stage)
 		return
 	case ended && o.Apply.Done:
 		return // what changes after the report belongs to the next turn, however long this stage lasts
 	case o.Apply.Done && h.watched.Report().ProblemsOf(o.Node.Grant.Changes) != nil:
 		// It could be read when the run ended, and cannot be read now. The report on it is
 		// older than that.
-		o.Apply = step.Work{Running: true, Settling: true, Detail: "what the plan was for to be readable"}
+		o.Apply = step.Work{Running: true, Detail: "what the plan was for to be readable"}
 		return
 	case o.Apply.Done:
 		o.Apply.ChangedAgain = h.apply.ChangedAgain(stage, o.Sources.Changes)
@@ -203,16 +202,8 @@ func (h *Host) observeApply(ctx context.Context, o *step.Observation) {
 		return
 	}
 	if h.apply.Resume(ctx, stage) {
-		o.Apply = step.Work{Running: true, Settling: true, Detail: effect.Settling}
-		return
+		o.Apply = step.Work{Running: true, Detail: effect.Settling}
 	}
-	_, o.Apply.NeedsReboot = h.applyPlan(o)
-}
-
-// applyPlan returns what there is to do in applying, and whether it needs a reboot now.
-func (h *Host) applyPlan(o *step.Observation) (p effect.ApplyPlan, needsReboot bool) {
-	match, _ := h.match(&o.Node)
-	return effect.PlanApply(match, o.Sources.Changes, o.Node.Grant.Changes)
 }
 
 // blocked asks logind what blocks a reboot: block inhibitors, which lockkeeper waits for

@@ -65,6 +65,15 @@ func Costs(r *v1alpha1.Rule) []string {
 	return words
 }
 
+// Actions returns the actions of the plan's steps.
+func (p *Plan) Actions() []v1alpha1.Action {
+	var all []v1alpha1.Action
+	for _, s := range p.Steps {
+		all = append(all, s.Action)
+	}
+	return all
+}
+
 // Changes are those that the plan does something for, in the order of its steps.
 func (p *Plan) Changes() []v1alpha1.Change {
 	var all []v1alpha1.Change

@@ -59,3 +59,22 @@ func TestSame(t *testing.T) {
 		t.Error("another update is the same")
 	}
 }
+
+// The digest tells plans apart by each action, its unit and the order. A plan without steps has none.
+func TestStepsDigest(t *testing.T) {
+	restart := func(unit string) Action { return Action{Type: ActionRestart, Unit: unit} }
+	a, b := restart("a.service"), restart("b.service")
+	seen := map[string][]Action{}
+	for _, steps := range [][]Action{nil, {a}, {b}, {a, b}, {b, a}, {a, a}, {{Type: ActionReload, Unit: "a.service"}}, {{Type: ActionDrain}, a}} {
+		d := StepsDigest(steps)
+		if other, taken := seen[d]; taken {
+			t.Errorf("%v and %v have the digest %q", steps, other, d)
+		}
+		if seen[d] = steps; (d == "") != (len(steps) == 0) || d != "" && len(d) != 32 {
+			t.Errorf("%v: %q", steps, d)
+		}
+	}
+	if StepsDigest([]Action{a, b}) != StepsDigest(slices.Clone([]Action{a, b})) {
+		t.Error("the same steps have two digests")
+	}
+}

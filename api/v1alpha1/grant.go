@@ -113,6 +113,8 @@ type Grant struct {
 	// honors it only if its own process leads the term of Epoch.
 	OnlyNode bool     `json:"onlyNode,omitempty"`
 	Changes  []Change `json:"changes,omitempty"`
+	// Steps is the [StepsDigest] of the host's steps that the coordinator decided on.
+	Steps string `json:"steps,omitempty"`
 	// OSVersion is the OS version left, if one of the changes is an OS update.
 	OSVersion string `json:"osVersion,omitempty"`
 

@@ -2,6 +2,8 @@ package v1alpha1
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -115,6 +117,10 @@ type Host struct {
 	// Plan is, for people, what the changes cost and which rule of which policy
 	// says so: a line for each step, at most 16 of at most 200 bytes.
 	Plan []string `json:"plan,omitempty"`
+	// Steps are the plan's actions, in order. While a turn is in applying, they stay as
+	// they were when it got there, and so do Changes, HeldBack, Drains, Plan and
+	// LabelWants; see [StepsDigest].
+	Steps []Action `json:"steps,omitempty"`
 	// OSVersion is os-release's VERSION_ID as it is.
 	OSVersion string `json:"osVersion,omitempty"`
 	// HookStages are the hook stages for which the host has units of its
@@ -133,6 +139,12 @@ type Host struct {
 	// most 256 bytes. It stands there until the turn that failed is cleared, or
 	// another one begins.
 	ApplyFailed string `json:"applyFailed,omitempty"`
+}
+
+// Names reports whether one of the host's changes has the source and name of c, whatever
+// its version.
+func (h *Host) Names(c Change) bool {
+	return slices.ContainsFunc(h.Changes, func(o Change) bool { return o.Source == c.Source && o.Name == c.Name })
 }
 
 // ParseHost reads the annotation's value; "" is no Host and no error. Fields
@@ -180,9 +192,17 @@ func parseRecord[T any](s string) (*T, error) {
 // for a character that a host wrote as one.
 func (g *Grant) Fits() bool { return len(FormatRecord(g)) <= maxGrant }
 
+// MaxSteps bounds Host.Steps as JSON, in bytes. A host does not commit to a plan with
+// more.
+const MaxSteps = 8 << 10
+
 // Trim drops lines of the Plan, and then Changes, from the end, until readers accept
-// the record. A later turn applies what is dropped.
+// the record. A later turn applies what is dropped. Steps have to be whole, so it drops
+// all of them if they exceed MaxSteps.
 func (h *Host) Trim() {
+	if len(FormatRecord(h.Steps)) > MaxSteps {
+		h.Steps = nil
+	}
 	for len(FormatRecord(h)) > MaxHost && len(h.Plan) > 0 {
 		h.Plan = h.Plan[:len(h.Plan)-1]
 	}
@@ -284,4 +304,17 @@ func OneLine(text string, limit int) string {
 		text = strings.ToValidUTF8(text[:min(len(text), limit-len(cut))], "") + cut
 	}
 	return text
+}
+
+// StepsDigest returns the digest of a plan's steps, 32 hexadecimal digits, or "" if
+// there are none. A plan is made once: the host publishes its steps in [Host], and the
+// coordinator copies their digest into the [Grant] when it decides on them. A host
+// applies only steps that it published itself, and only if the grant has their digest.
+// So no one who can write grants or policies chooses which units restart.
+func StepsDigest(steps []Action) string {
+	if len(steps) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(FormatRecord(steps)))
+	return hex.EncodeToString(sum[:16])
 }

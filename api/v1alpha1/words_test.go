@@ -332,4 +332,15 @@ func TestHostTrim(t *testing.T) {
 			t.Errorf("%+v: the last change is %v", c, h.Changes[n-1])
 		}
 	}
+	// Steps are whole, or left out.
+	for _, c := range []struct{ steps, left int }{{100, 100}, {300, 0}} {
+		h := host(300, 16, 0)
+		for range c.steps {
+			h.Steps = append(h.Steps, Action{Type: ActionRestart, Unit: "a-unit.service"})
+		}
+		h.Trim()
+		if text := FormatRecord(&h); len(h.Steps) != c.left || len(h.Changes) < 100 || len(text) > MaxHost {
+			t.Errorf("%d steps: %d are left, %d changes, %d bytes", c.steps, len(h.Steps), len(h.Changes), len(text))
+		}
+	}
 }

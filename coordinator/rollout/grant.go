@@ -332,6 +332,7 @@ func (d *decision) firstUncertain() string {
 func (d *decision) grantFor(n *turn.Node) (g v1alpha1.Grant, fits bool) {
 	g = d.newGrant(n)
 	g.Wants, g.Drains, g.Changes, g.OSVersion = n.Wants, n.Host.Drains, n.Host.Changes, n.Host.OSVersion
+	g.Steps = v1alpha1.StepsDigest(n.Host.Steps)
 	return g, g.Fits()
 }
 

@@ -375,7 +375,9 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 		// A want that changed before the drain was over belongs to the turn. But without a
 		// valid policy each change counts as a reboot, and a turn that was granted for
 		// less does not become one.
-		g = fitting(g, func(g *v1alpha1.Grant) { g.Wants, g.Changes = n.Wants, n.Host.Changes })
+		g = fitting(g, func(g *v1alpha1.Grant) {
+			g.Wants, g.Changes, g.Steps = n.Wants, n.Host.Changes, v1alpha1.StepsDigest(n.Host.Steps)
+		})
 	}
 	if on == turn.FailedHealthy && (reason == v1alpha1.ReasonStillWanted || reason == v1alpha1.ReasonApplyFailed) && n.HostReported() {
 		g = fitting(g, func(g *v1alpha1.Grant) { g.Changes = stillWanted(n) })

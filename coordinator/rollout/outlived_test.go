@@ -80,3 +80,35 @@ func verdictOf(t *testing.T, s rollout.Snapshot) rollout.Verdict {
 	t.Fatal("nothing is said of n1")
 	return rollout.Verdict{}
 }
+
+// The grant names the steps that the coordinator decided on: those that the host had published, and until the drain is over
+// those that it publishes instead.
+func TestGrantNamesSteps(t *testing.T) {
+	one := []v1alpha1.Action{{Type: v1alpha1.ActionRestart, Unit: "a.service"}}
+	two := []v1alpha1.Action{{Type: v1alpha1.ActionRestart, Unit: "b.service"}}
+	for _, c := range []struct {
+		facts   string
+		granted []v1alpha1.Action // before
+		want    []v1alpha1.Action
+	}{
+		{"idle wants=apply nodrain", nil, two},
+		{"idle wants=drain", nil, two},
+		{"before-drain wants=drain grant.wants=drain ack=before-drain/seen", one, two},
+		{"draining wants=drain grant.wants=drain ack=draining/done", one, two},
+		{"before-reboot ack=before-reboot/seen", one, one},
+	} {
+		s := situation(t, strings.Fields(c.facts))
+		n := &s.Nodes[0]
+		if n.Host.Steps = two; n.Grant != nil {
+			n.Grant.Steps = v1alpha1.StepsDigest(c.granted)
+		}
+		v := verdictOf(t, s)
+		if v.Move == nil || v.Move.Grant == nil || v.Move.From == v.Move.To {
+			t.Errorf("%s: %+v", c.facts, v)
+			continue
+		}
+		if got := v.Move.Grant.Steps; got != v1alpha1.StepsDigest(c.want) {
+			t.Errorf("%s: to %s for %q", c.facts, v.Move.To, got)
+		}
+	}
+}

@@ -41,25 +41,23 @@ const Settling = "what the plan was for to settle"
 // maxTries is how often a step that ends this process is begun.
 const maxTries = 3
 
-// PlanApply returns what a turn does that was granted for changes: what is still present
-// of them, by the rules and in the version of now. Changes that came since belong to the
-// next turn. needsReboot reports that they cost a reboot by now.
-func PlanApply(m policy.Match, present, granted []v1alpha1.Change) (p ApplyPlan, needsReboot bool) {
-	p.Before = present
+// PlanApply returns what a turn applies: the steps of the plan that the host published
+// for it, and those of its changes that are still present, in the version of now. Changes
+// that came since belong to the next turn.
+func PlanApply(plan *v1alpha1.Host, present []v1alpha1.Change) ApplyPlan {
+	p := ApplyPlan{Before: present}
 	for _, c := range present {
-		if names(granted, c) {
+		if plan.Names(c) {
 			p.Changes = append(p.Changes, c)
 		}
 	}
-	for _, s := range m.Plan(p.Changes).Steps {
-		switch s.Action.Type {
+	for _, s := range plan.Steps {
+		switch s.Type {
 		case v1alpha1.ActionDaemonReload, v1alpha1.ActionReload, v1alpha1.ActionRestart:
-			p.Steps = append(p.Steps, s.Action)
-		case v1alpha1.ActionReboot:
-			needsReboot = true
+			p.Steps = append(p.Steps, s)
 		}
 	}
-	return p, needsReboot
+	return p
 }
 
 // Apply carries out the steps of a turn's plan, once. Start, Resume and Leave are for the
@@ -76,10 +74,9 @@ type Apply struct {
 	log     *slog.Logger
 
 	// mu guards the rest.
-	resumed  Stage  // for which Resume has read the record
-	settling Stage  // whose changes are in effect, or about to be
-	record   record // the progress of the last run
-	logged   string // what ChangedAgain logged last
+	resumed Stage  // for which Resume has read the record
+	record  record // the progress of the last run
+	logged  string // what ChangedAgain logged last
 }
 
 // NewApply returns an Apply that keeps its record in dir. wake must not block.
@@ -94,14 +91,6 @@ func (a *Apply) Work(s Stage) step.Work {
 		return w
 	}
 	return step.Work{}
-}
-
-// Settling reports whether the changes of a stage are in effect, or about to be. A caller
-// that reads the sources first, and then gets false, has read them as they were before.
-func (a *Apply) Settling(s Stage) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.settling == s
 }
 
 // Leave tells Apply which stage the host is in: it begins no more steps of another stage.
@@ -125,7 +114,7 @@ func (a *Apply) Resume(ctx context.Context, s Stage) bool {
 	if !rec.is(s, a.bootID) || !rec.finished() {
 		return false
 	}
-	a.record, a.settling = rec, s
+	a.record = rec
 	a.beginLocked(ctx, s, Settling, func(ctx context.Context) error { return a.settle(ctx, s) })
 	return true
 }
@@ -168,7 +157,6 @@ func (a *Apply) execute(ctx context.Context, s Stage, p ApplyPlan, by time.Time)
 // are gone, or that they have changed again.
 func (a *Apply) settle(ctx context.Context, s Stage) error {
 	a.mu.Lock()
-	a.settling = s
 	changes := a.record.Changes
 	a.mu.Unlock()
 	if err := a.watched.MarkApplied(changes); err != nil {

@@ -24,7 +24,7 @@ func BenchmarkStep(b *testing.B) {
 		Shutdown:         ShutdownNone,
 		Fresh:            &FreshRead{Lease: Lease{Exists: true, Holder: aEpoch}},
 	}
-	o.Node.RawHost = v1alpha1.FormatRecord(o.hostRecord())
+	o.Node.RawHost = v1alpha1.FormatRecord(o.hostRecord(v1alpha1.Ack{}))
 	if d := Step(o); d.Do != DoDrain {
 		b.Fatalf("the step is %+v, expected to drain", d)
 	}

@@ -42,7 +42,7 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		// be read, must not keep a node out of the cluster for days.
 		return Decision{}, true
 	}
-	if n.Grant.OnlyNode && o.Sources.Drains && o.Term != n.Grant.Epoch {
+	if n.Grant.OnlyNode && o.drains() && o.Term != n.Grant.Epoch {
 		// Only a leader can know that no other Node exists, and its credential may be
 		// stolen. In a cluster of one node, this host's own process is the leader.
 		return o.refuse(v1alpha1.ReasonPlanChanged), false

@@ -82,6 +82,8 @@ type Sources struct {
 	Drains            bool
 	// Plan lists what the changes cost and why, for people.
 	Plan []string
+	// Steps are the actions of the plan, in order.
+	Steps []v1alpha1.Action
 	// Veto is why nothing of the plan may be committed, or "". VetoDetail explains
 	// it.
 	Veto       v1alpha1.Reason
@@ -105,12 +107,6 @@ type Work struct {
 	Late   bool
 	Done   bool
 	Failed string // what failed; "" is nothing
-	// Settling is set while the host waits until the changes that it has applied stay
-	// as they are. Only the plan's units have it.
-	Settling bool
-	// NeedsReboot is set if the changes of the turn need a reboot now, because the
-	// rules changed after the grant. Only the plan's units have it.
-	NeedsReboot bool
 	// ChangedAgain says what changed again during the work, so that the turn failed,
 	// or is "". Only the plan's units have it.
 	ChangedAgain string

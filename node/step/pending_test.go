@@ -30,7 +30,7 @@ func TestPendingSince(t *testing.T) {
 			o.Sources.Wants = v1alpha1.WantsReboot
 		}
 		o.Node.UID, o.Node.Host = "u", c.was
-		if got := o.hostRecord().PendingSince; !got.Equal(c.want) {
+		if got := o.hostRecord(v1alpha1.Ack{}).PendingSince; !got.Equal(c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

@@ -44,11 +44,20 @@ func (o *Observation) withdrawn() v1alpha1.Reason {
 	return ""
 }
 
-// lacksDrain reports whether the plan needs a drain and the turn has none, although
-// the grant does not name this as the only node of the cluster.
+// lacksDrain reports whether the plan drains, and the turn does not, although the grant
+// does not name this as the only node of the cluster.
 func (o *Observation) lacksDrain() bool {
 	g := o.Node.Grant
-	return !g.Drains && !g.OnlyNode && o.Sources.Drains
+	return !g.Drains && !g.OnlyNode && o.drains()
+}
+
+// drains reports whether the plan drains: that of the turn in applying, otherwise the
+// present one.
+func (o *Observation) drains() bool {
+	if p := o.fixed(v1alpha1.Ack{}); p != nil {
+		return p.Drains
+	}
+	return o.Sources.Drains
 }
 
 // Eviction is how a host evicts its pods in a turn.
@@ -79,8 +88,35 @@ func EvictionBy(g *v1alpha1.Grant, own *v1alpha1.Terms) Eviction {
 	}
 }
 
+// granted returns the plan of the turn: what the host itself published in this boot, if
+// the grant has the digest of its steps. Otherwise it returns nil.
+func (o *Observation) granted() *v1alpha1.Host {
+	n := &o.Node
+	if h := n.Host; n.Ours() && h != nil && h.NodeUID == n.UID && h.BootID == o.Self.BootID &&
+		n.Grant.Steps != "" && n.Grant.Steps == v1alpha1.StepsDigest(h.Steps) {
+		return h
+	}
+	return nil
+}
+
+// fixed returns the plan that the host keeps publishing: that of the turn, from applying
+// on until the host has reported how the turn went. ack is the report that goes out with
+// the record. Changes that come meanwhile, and other rules, are for the next turn.
+func (o *Observation) fixed(ack v1alpha1.Ack) *v1alpha1.Host {
+	if o.Node.State != v1alpha1.StateApplying {
+		return nil
+	}
+	for _, r := range []v1alpha1.Report{v1alpha1.ReportDone, v1alpha1.ReportFailed, v1alpha1.ReportRefused} {
+		if ack.Report == r || o.reported(r) {
+			return nil
+		}
+	}
+	return o.granted()
+}
+
 // hostRecord returns the host's record, with what depends on the Node and the sources.
-func (o *Observation) hostRecord() v1alpha1.Host {
+// ack is the report that goes out with it.
+func (o *Observation) hostRecord(ack v1alpha1.Ack) v1alpha1.Host {
 	h := o.Self
 	h.Protocol = v1alpha1.Protocol
 	h.NodeUID = o.Node.UID
@@ -88,7 +124,10 @@ func (o *Observation) hostRecord() v1alpha1.Host {
 	h.Veto = o.Veto
 	h.Drains = o.Sources.Drains
 	h.Changes, h.HeldBack, h.Plan = o.Sources.Changes, o.Sources.HeldBack, o.Sources.Plan
-	h.PendingSince = o.pendingSince()
+	h.Steps, h.PendingSince = o.Sources.Steps, o.pendingSince()
+	if p := o.fixed(ack); p != nil {
+		h.Drains, h.Changes, h.HeldBack, h.Plan, h.Steps, h.PendingSince = p.Drains, p.Changes, p.HeldBack, p.Plan, p.Steps, p.PendingSince
+	}
 	if o.takesPart() {
 		h.TakesPart = o.Node.Turn
 	}
@@ -149,8 +188,7 @@ func (o *Observation) newBoot() bool {
 // In rebooting, in a new boot, it only goes out together with done or failed. A want that
 // vanished through the reboot, published alone, would look like a cancel to the
 // coordinator. And done alone, with the wants of the last boot still there, would end the
-// turn and begin the next one at once. The same is true of applying once the changes count
-// as applied.
+// turn and begin the next one at once. In applying, hostRecord takes care of that.
 func (o *Observation) publishes(ack v1alpha1.Ack) bool {
 	switch {
 	case !o.Sources.Complete:
@@ -163,7 +201,7 @@ func (o *Observation) publishes(ack v1alpha1.Ack) bool {
 	case o.Node.State == v1alpha1.StateRebooting:
 		return o.Node.Ours() // otherwise it is unknown whether this is a new boot
 	}
-	return o.Node.State != v1alpha1.StateApplying || !o.Apply.Settling
+	return true
 }
 
 // reported reports whether the host made the report about this turn and state in its
@@ -175,10 +213,13 @@ func (o *Observation) reported(report v1alpha1.Report) bool {
 // publish adds to w those of wants, host and the information labels that differ from
 // what is on the Node.
 func (o *Observation) publish(w *Write) {
-	self := o.hostRecord()
+	self, wants := o.hostRecord(w.Ack), o.Sources.Wants
+	if o.fixed(w.Ack) != nil {
+		wants = o.Node.Wants
+	}
 	self.Trim()
 	host := v1alpha1.FormatRecord(&self)
-	changed := o.Node.Wants != o.Sources.Wants || o.Node.RawHost != host && !o.publishedEnough(self)
+	changed := o.Node.Wants != wants || o.Node.RawHost != host && !o.publishedEnough(self)
 	for _, key := range []string{v1alpha1.LabelOS, v1alpha1.LabelOSVersion, v1alpha1.LabelGroup} {
 		want := o.Info[key]
 		if have, ok := o.Node.Info[key]; want == have && ok == (want != "") {
@@ -196,7 +237,7 @@ func (o *Observation) publish(w *Write) {
 	}
 	// Both go in one write, so that no reader sees the wants of one plan with the
 	// changes of another.
-	w.setLabel(v1alpha1.LabelWants, new(string(o.Sources.Wants)))
+	w.setLabel(v1alpha1.LabelWants, new(string(wants)))
 	w.setAnnotation(v1alpha1.AnnotationHost, &host)
 }
 

@@ -61,6 +61,7 @@ func randomObservation(d *dice) Observation {
 		if wants.Something() {
 			o.Sources.Changes = []v1alpha1.Change{anUpdate}
 		}
+		o.Sources.Steps = steps(wants, o.Sources.Drains)
 	}
 	if d.pick(4) > 0 {
 		o.Fresh = &FreshRead{Commit: !d.rarely(), Evictable: mostly(d, 0, 2), Lease: Lease{
@@ -106,9 +107,18 @@ func randomObservation(d *dice) Observation {
 		n.Detached = &v1alpha1.Intent{Force: d.yes()}
 	}
 	if d.yes() {
-		self := o.hostRecord()
+		self := o.hostRecord(v1alpha1.Ack{})
 		self.TakesPart = mostly(d, self.TakesPart, "t1", "t0", "")
-		n.Wants, n.RawHost = o.Sources.Wants, v1alpha1.FormatRecord(self)
+		n.Wants = o.Sources.Wants
+		if d.pick(4) == 0 && o.Sources.Wants.Something() { // what the host wants has changed since
+			n.Wants = one(d, v1alpha1.WantsDrain, v1alpha1.WantsApply)
+			self.Drains = n.Wants == v1alpha1.WantsDrain
+			self.Steps = steps(n.Wants, self.Drains)
+		}
+		n.RawHost = v1alpha1.FormatRecord(self)
+		if n.Grant != nil {
+			n.Grant.Steps = mostly(d, v1alpha1.StepsDigest(self.Steps), v1alpha1.StepsDigest(actions("Restart z.service")), "")
+		}
 	}
 	if d.rarely() {
 		n.Wants, n.RawHost = v1alpha1.WantsDrain, "{"
@@ -151,7 +161,17 @@ func mayAct(o *Observation) string {
 
 // mayHit is what apply and reboot need besides.
 func mayHit(o *Observation) string {
-	n := &o.Node
+	n, drains := &o.Node, o.Sources.Drains
+	if n.State == v1alpha1.StateApplying {
+		h := n.Host
+		if h == nil || h.NodeUID != n.UID || h.BootID != o.Self.BootID || len(h.Steps) == 0 || v1alpha1.StepsDigest(h.Steps) != n.Grant.Steps {
+			return "not the steps that it published and that were granted"
+		}
+		if slices.ContainsFunc(h.Steps, func(a v1alpha1.Action) bool { return a.Type == v1alpha1.ActionReboot }) {
+			return "the plan reboots"
+		}
+		drains = h.Drains
+	}
 	switch {
 	case n.Grant.BootID != o.Self.BootID:
 		return "not the boot of the grant"
@@ -159,7 +179,7 @@ func mayHit(o *Observation) string {
 		return "not cordoned"
 	case n.Grant.Drains && o.Fresh.Evictable > 0:
 		return "pods are left"
-	case !n.Grant.Drains && !n.Grant.OnlyNode && o.Sources.Drains:
+	case !n.Grant.Drains && !n.Grant.OnlyNode && drains:
 		return "needs a drain"
 	case n.State == v1alpha1.StateRebooting && o.Sources.Wants != v1alpha1.WantsReboot, !o.Sources.Wants.Something():
 		return "the want is gone"

@@ -156,9 +156,11 @@ func (o *Observation) applying() Decision {
 	if d, refused := o.refuseUndrained(); refused {
 		return d
 	}
-	switch {
-	case o.Apply.NeedsReboot:
+	switch plan := o.granted(); {
+	case plan == nil || slices.ContainsFunc(plan.Steps, isReboot):
 		return o.refuse(v1alpha1.ReasonPlanChanged)
+	case !slices.ContainsFunc(o.Sources.Changes, plan.Names):
+		return o.refuse(v1alpha1.ReasonWantGone)
 	case o.Veto == v1alpha1.ReasonHeldBack:
 		return o.refuse(o.Veto)
 	}
@@ -193,3 +195,5 @@ func (o *Observation) applied() (d Decision, begun bool) {
 	}
 	return o.report(v1alpha1.ReportDone, "", ""), true
 }
+
+func isReboot(a v1alpha1.Action) bool { return a.Type == v1alpha1.ActionReboot }

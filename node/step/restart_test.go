@@ -40,7 +40,7 @@ func TestRestart(t *testing.T) {
 		o := Observation{ManagedByDefault: true, Self: v1alpha1.Host{Version: "v1", BootID: "b1", BootTime: start, Started: start},
 			Sources: Sources{Complete: true, Wants: v1alpha1.WantsNothing}}
 		o.Node.UID, o.Node.State, o.Node.Wants = "u", v1alpha1.StateIdle, v1alpha1.WantsNothing
-		self := o.hostRecord()
+		self := o.hostRecord(v1alpha1.Ack{})
 		o.Node.Host, o.Node.RawHost = &self, v1alpha1.FormatRecord(&self)
 		o.Self.Started = start.Add(time.Hour)
 		c.change(&o)

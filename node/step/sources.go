@@ -68,10 +68,13 @@ func (o *Observation) Combine(r *Reports) {
 	changes = append(changes, r.Files...)
 	match := r.Policies.Match
 	plan := match.Plan(changes)
-	s.Changes, s.HeldBack, s.Plan = plan.Changes(), heldBack(&plan), planLines(&plan)
+	s.Changes, s.HeldBack, s.Plan, s.Steps = plan.Changes(), heldBack(&plan), planLines(&plan), plan.Actions()
 	s.Wants, s.Drains, s.Veto = plan.Wants, plan.Drains, plan.Veto
-	if s.Veto != "" {
+	switch {
+	case s.Veto != "":
 		s.VetoDetail = "its plan would boot a version that a policy holds back"
+	case len(v1alpha1.FormatRecord(s.Steps)) > v1alpha1.MaxSteps:
+		s.Veto, s.VetoDetail = v1alpha1.ReasonInvalidRecord, fmt.Sprintf("the %d steps of its plan take more than the %d bytes that its record has room for", len(s.Steps), v1alpha1.MaxSteps)
 	}
 	veto := func(text string) {
 		if s.Veto == "" && s.Wants.Something() {

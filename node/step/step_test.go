@@ -89,18 +89,62 @@ func observe(t *testing.T, facts []string) Observation {
 			Changes: []v1alpha1.Change{anUpdate}, OSVersion: "4.1",
 		}
 	}
-	published := true
+	published, plan, granted := true, "", ""
 	for _, word := range facts[1:] {
-		if word == "unpublished" {
+		switch key, value, _ := strings.Cut(word, "="); key {
+		case "unpublished":
 			published = false
-			continue
+		case "plan":
+			plan = value
+		case "grant.steps":
+			granted = value
+		default:
+			o.set(t, word)
 		}
-		o.set(t, word)
+	}
+	o.Sources.Steps = steps(o.Sources.Wants, o.Sources.Drains)
+	if n.Grant != nil {
+		n.Grant.Steps = v1alpha1.StepsDigest(append(steps(o.Sources.Wants, o.Sources.Drains), actions(granted)...))
 	}
 	if published {
-		n.Wants, n.RawHost = o.Sources.Wants, v1alpha1.FormatRecord(o.hostRecord())
+		host := o.hostRecord(v1alpha1.Ack{})
+		n.Wants = o.Sources.Wants
+		if plan != "" {
+			n.Wants = v1alpha1.Wants(plan)
+			host.Drains = n.Wants == v1alpha1.WantsDrain
+			host.Steps, host.Changes = steps(n.Wants, host.Drains), n.Grant.Changes
+			n.Grant.Steps = v1alpha1.StepsDigest(append(slices.Clone(host.Steps), actions(granted)...))
+		}
+		n.RawHost = v1alpha1.FormatRecord(host)
+		if n.Host == nil {
+			n.Host = &host
+		}
 	}
 	return o
+}
+
+// steps returns the steps of a plan.
+func steps(wants v1alpha1.Wants, drains bool) []v1alpha1.Action {
+	switch {
+	case wants == v1alpha1.WantsReboot && drains:
+		return actions("Drain", "Reboot")
+	case wants == v1alpha1.WantsReboot:
+		return actions("Reboot")
+	case drains:
+		return actions("Drain", "Restart a.service")
+	case wants == v1alpha1.WantsApply:
+		return actions("Restart a.service")
+	}
+	return nil
+}
+
+func actions(all ...string) (out []v1alpha1.Action) {
+	for _, a := range all {
+		if kind, unit, _ := strings.Cut(a, " "); kind != "" {
+			out = append(out, v1alpha1.Action{Type: v1alpha1.ActionType(kind), Unit: unit})
+		}
+	}
+	return out
 }
 
 // set applies one word to the observation.
@@ -239,7 +283,7 @@ func number(t *testing.T, s string) int {
 
 func work(s string) Work {
 	failed, due := strings.CutSuffix(s, "-due")
-	return Work{Running: s == "running" || s == "resting" || s == "late", Late: s == "late", Settling: s == "resting", Done: s == "done" || s == "outlived", ChangedAgain: map[string]string{"outlived": "File /etc/a@2"}[s], NeedsReboot: s == "dearer", Failed: map[string]string{"failed": "a.service"}[failed], Due: due}
+	return Work{Running: s == "running" || s == "late", Late: s == "late", Done: s == "done" || s == "outlived", ChangedAgain: map[string]string{"outlived": "File /etc/a@2"}[s], Failed: map[string]string{"failed": "a.service"}[failed], Due: due}
 }
 
 // changes reads Source or Source@version, separated by commas.
@@ -371,7 +415,7 @@ func TestApplyFailedStands(t *testing.T) {
 		if tc.change != nil {
 			tc.change(&o.Node)
 		}
-		if got := o.hostRecord().ApplyFailed; got != tc.want {
+		if got := o.hostRecord(v1alpha1.Ack{}).ApplyFailed; got != tc.want {
 			t.Errorf("%s, %+v: %q, expected %q", tc.facts, o.Node.Last, got, tc.want)
 		}
 	}

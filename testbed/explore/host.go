@@ -75,6 +75,7 @@ func (m *model) step(k seen) *did {
 		o.Sources = step.Sources{Complete: true, Changes: changes(k.known), Wants: v1alpha1.WantsNothing}
 		if k.known != 0 {
 			o.Sources.Wants, o.Sources.Drains = m.Plan.wants()
+			o.Sources.Steps = steps(k.known, o.Sources.Drains)
 		}
 	}
 	if k.look != noLook {

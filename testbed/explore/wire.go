@@ -63,15 +63,26 @@ func (h *hostRecord) record() *v1alpha1.Host {
 	return &v1alpha1.Host{
 		Protocol: v1alpha1.Protocol, Version: "explored", NodeUID: id("u", h.uid), BootID: id("b", h.boot),
 		Started: at(h.start), Managed: h.managed, Drains: h.drains, Changes: changes(h.change), OSVersion: version(h.version),
-		TakesPart: id("t", h.part),
+		TakesPart: id("t", h.part), Steps: steps(h.change, h.drains),
 	}
+}
+
+// steps returns the steps of a plan. Those of a reboot are not looked at; so all plans restart a unit, each its own.
+func steps(change uint8, drains bool) (all []v1alpha1.Action) {
+	if change == 0 {
+		return nil
+	}
+	if drains {
+		all = append(all, v1alpha1.Action{Type: v1alpha1.ActionDrain})
+	}
+	return append(all, v1alpha1.Action{Type: v1alpha1.ActionRestart, Unit: id("c", change)})
 }
 
 func (g *grantRecord) record() *v1alpha1.Grant {
 	r := &v1alpha1.Grant{
 		Turn: id("t", g.turn), Epoch: id("e", g.epoch), NodeUID: id("u", g.uid), BootID: id("b", g.boot),
 		Wants: wantsList[g.wants], Drains: g.drains, OnlyNode: g.only, Changes: changes(g.change), OSVersion: version(g.version),
-		Policy: "explored", StartedAt: ago(g.started), StageAt: ago(g.stage), Result: results[g.result], Reason: reasons[g.reason],
+		Steps: v1alpha1.StepsDigest(steps(g.change, g.drains || g.only)), Policy: "explored", StartedAt: ago(g.started), StageAt: ago(g.stage), Result: results[g.result], Reason: reasons[g.reason],
 	}
 	if g.frozen > 0 {
 		since := ago(g.frozen - 1)

@@ -70,11 +70,22 @@ rules: [{source: Unit, unit: app.service, actions: [{type: DaemonReload}, {type:
 		s.commits(h, v1alpha1.StateApplying)
 		s.ordered(h, "Reload", appRestart)
 		s.must(h.WriteFile(appConf, "workers = 2\n"))
-		s.published(h, v1alpha1.WantsApply, "app.service", appConf)
 		release()
 		s.ended(h, "Done: applying", "Done: applying")
 		s.did(h, 0, "Reload", appRestart, appRestart)
 		s.undisturbed(h)
+	},
+
+	// The rules change, and another file does, between the grant and the apply: the turn is for the steps that were granted.
+	"rules-change-before-apply": func(s *scene) {
+		s.policy("rollout: {settle: 0s}")
+		h := s.hosts(1)[0]
+		s.inApplying(h)
+		s.policy("rollout: {settle: 0s}\nrules: [{source: File, path: " + appConf + ", actions: [{type: Restart, unit: db.service}]}]")
+		s.must(h.WriteFile(dbConf, "shards = 2\n"))
+		s.must(h.Continue())
+		s.ended(h, "Done: applying", "Done: draining applying uncordoning")
+		s.did(h, 0, appRestart, dbRestart)
 	},
 
 	// Both are there before the node may have its turn: one turn is for both, and its reboot does what the restart would.

@@ -54,8 +54,14 @@ var frozenScenes = map[string]struct {
 	"reason-plan-changed": {v1alpha1.ReasonPlanChanged, func(s *scene, h *simhost.Host) func() {
 		s.inApplying(h)
 		return func() {
-			s.must(h.WriteFile(dbConf, "shards = 2\n"))
+			// A thief with the coordinator's credential wants another unit to be restarted.
+			n := s.until(h, "to have a grant", func(n *turn.Node) bool { return n.Grant != nil })
+			g := *n.Grant
+			g.Steps = v1alpha1.StepsDigest([]v1alpha1.Action{{Type: v1alpha1.ActionRestart, Unit: "db.service"}})
+			s.edit(h, "annotations", v1alpha1.AnnotationGrant, v1alpha1.FormatRecord(&g))
 			s.must(h.Continue())
+			s.until(h, "to have refused", func(n *turn.Node) bool { return n.HasReport(v1alpha1.ReportRefused) })
+			s.did(h, 0)
 		}
 	}},
 	"reason-boot-changed": {v1alpha1.ReasonBootChanged, func(s *scene, h *simhost.Host) func() {

@@ -215,8 +215,7 @@ func (r wantRow) play(s *scene) {
 		if n := s.evictions(h); n > 0 && r.at.name == draining.name {
 			s.t.Errorf("%d pods were evicted from %s", n, h.Name())
 		}
-	} else {
-		left := r.left()
+	} else if left := r.left(); r.at.name != applying.name && r.at.name != applyBegun.name { // there it publishes the plan of the turn
 		s.published(h, strongest(left), names(left)...)
 	}
 	release()
