@@ -1,0 +1,336 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+// refusal is why and until when a node is left alone.
+type refusal struct {
+	until time.Time
+	words string // the API server's
+	// told: to write the reason was tried as well.
+	told bool
+}
+
+// unsettled is a write whose outcome is not known.
+type unsettled struct {
+	since time.Time
+	why   string // what the last try came to
+}
+
+// carryOut writes what the verdicts say: first what goes on and gives back,
+// then the grants, then what becomes of nodes in no turn, last the reasons. It
+// returns how soon another round is due for what it left undone.
+func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node) time.Duration {
+	for _, kind := range []moveKind{inTurn, granted, bulk} {
+		done := 0
+		for _, v := range verdicts {
+			if v.Move == nil || kindOf(v.Move) != kind || l.leftAlone(v.Node, &v) {
+				continue
+			}
+			if ctx.Err() != nil || kind == granted && l.uncertainNow() > 0 || l.uncertainNow() >= maxUncertain {
+				return leadRound // a write of this round went astray: no more grants
+			}
+			if kind == bulk && done == maxBulk {
+				return 0
+			}
+			l.write(ctx, nodes[v.Node], patchOf(nodes[v.Node], &v), &v)
+			done++
+		}
+	}
+	return l.tellHeld(ctx, verdicts, nodes)
+}
+
+// moveKind is the order in which moves are written.
+type moveKind int
+
+const (
+	inTurn  moveKind = iota // a turn goes on, gives back or ends
+	granted                 // a turn begins
+	bulk                    // neither
+)
+
+func kindOf(m *rollout.Move) moveKind {
+	switch {
+	case m.Disturbs():
+		return granted
+	case m.From.InTurn() || m.To.InTurn():
+		return inTurn
+	}
+	return bulk
+}
+
+func (l *leader) uncertainNow() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.uncertain)
+}
+
+// answersMissing reports whether the API server may be away: the outcome of a
+// write has just become unknown, or the outcome of many. Writing reasons can wait
+// then.
+func (l *leader) answersMissing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, u := range l.uncertain {
+		if time.Since(u.since) < handoverAfter {
+			return true
+		}
+	}
+	return len(l.uncertain) >= maxUncertain
+}
+
+// refusals forgets the refusals whose time is over. It returns the time until the
+// next one ends, or until a write counts as unsettled.
+func (l *leader) refusals() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next := refusedFor
+	for _, u := range l.uncertain {
+		if left := unsettledAfter - time.Since(u.since); left > 0 {
+			next = min(next, left)
+		}
+	}
+	for name, r := range l.refused {
+		left := time.Until(r.until)
+		if left <= 0 {
+			delete(l.refused, name)
+			continue
+		}
+		next = min(next, left)
+	}
+	return next
+}
+
+// leave leaves a node alone for a while, because of err. It asks for another
+// round: what was meant for this node may be another's.
+func (l *leader) leave(name string, d time.Duration, err error, told bool) {
+	l.mu.Lock()
+	l.refused[name] = refusal{time.Now().Add(d), "the coordinator's write: " + err.Error(), told}
+	l.mu.Unlock()
+	l.wake()
+}
+
+// leftAlone reports whether nothing is written to the node at present: a write
+// to it was refused lately, or the outcome of one is not known.
+func (l *leader) leftAlone(name string, v *rollout.Verdict) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	refused, found := l.refused[name]
+	_, uncertain := l.uncertain[name]
+	return uncertain || found && time.Now().Before(refused.until) && (v.Move != nil || refused.told)
+}
+
+// write sends one patch, to a node that is not left alone, and takes in what
+// became of it.
+func (l *leader) write(ctx context.Context, n *turn.Node, p kube.Patch, v *rollout.Verdict) {
+	if !l.lock.fresh(l.RenewDeadline) {
+		return
+	}
+	l.beat.Alive()
+	obj, outcome, err := kube.Write(ctx, l.client, p)
+	switch outcome {
+	case kube.Written:
+		l.logWrite(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
+		l.events.wrote(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
+		l.view.Overlay(obj)
+		if v.Move != nil {
+			l.wake() // what becomes of the others may follow from it
+		}
+	case kube.Conflict:
+		// The Node changed after the decision: the leader drops the decision.
+		l.log.Debug("a decision came too late", "node", n.Name, "err", err)
+		l.view.Overlay(obj)
+		l.wake()
+	case kube.Gone:
+		l.view.Forget(p.Node, p.ResourceVersion)
+		l.wake()
+	case kube.Refused:
+		systemd.LogEvent(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
+		l.events.refuses(n, l.client.Explain(err).Text)
+		l.leave(n.Name, refusedFor, err, v.Move == nil)
+	case kube.Unknown:
+		if ctx.Err() != nil {
+			return // the term is over, and with it the request
+		}
+		l.log.Warn("the outcome of a write is not known; nothing is granted until it is", "node", n.Name, "err", err)
+		l.uncertainAbout(n.Name, err)
+		l.settling.Go(func() { l.settle(ctx, p) })
+	}
+}
+
+// uncertainAbout records that the outcome of a write to the node is unknown, and
+// why.
+func (l *leader) uncertainAbout(node string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.uncertain[node]
+	if u.since.IsZero() {
+		u.since = time.Now()
+	}
+	u.why = l.client.Explain(err).Text
+	l.uncertain[node] = u
+}
+
+// settle repeats a write until its outcome is known.
+func (l *leader) settle(ctx context.Context, p kube.Patch) {
+	obj, err := kube.Settle(ctx, l.client, p, func(err error) { l.uncertainAbout(p.Node, err) })
+	if err != nil {
+		return // the term is over
+	}
+	if obj == nil {
+		l.view.Forget(p.Node, p.ResourceVersion)
+	} else {
+		l.view.Overlay(obj)
+	}
+	l.mu.Lock()
+	delete(l.uncertain, p.Node)
+	l.mu.Unlock()
+	l.wake()
+}
+
+// newTurnID makes a turn's id: 16 of [a-z2-7], 80 random bits.
+func newTurnID() string { return strings.ToLower(rand.Text())[:16] }
+
+func empty(n *turn.Node) kube.Patch {
+	return kube.Patch{
+		Node: n.Name, ResourceVersion: n.ResourceVersion, Manager: kube.FieldManager("coordinator"),
+		Labels: map[string]*string{}, Annotations: map[string]*string{},
+	}
+}
+
+// heldPatch writes the reason why a node does not move, or takes it away.
+func heldPatch(n *turn.Node, reason v1alpha1.Reason) kube.Patch {
+	p := empty(n)
+	p.Labels[v1alpha1.LabelHeld] = nil
+	if reason != v1alpha1.ReasonNone {
+		p.Labels[v1alpha1.LabelHeld] = new(string(reason))
+	}
+	return p
+}
+
+// patchOf is a move as one write.
+func patchOf(n *turn.Node, v *rollout.Verdict) kube.Patch {
+	m := v.Move
+	p := heldPatch(n, v.Held)
+	if m.To != m.From || !n.State.Known() {
+		p.Labels[v1alpha1.LabelState] = nil
+		if m.To != v1alpha1.StateAbsent {
+			p.Labels[v1alpha1.LabelState] = new(string(m.To))
+		}
+	}
+	for _, key := range m.Remove {
+		p.Annotations[key] = nil
+	}
+	if m.Expired {
+		p.Annotations[v1alpha1.AnnotationExpired] = new(time.Now().UTC().Format(time.RFC3339Nano))
+	}
+	switch {
+	case m.LetGo:
+		p.Annotations[v1alpha1.AnnotationTurn] = nil
+		p.Annotations[v1alpha1.AnnotationGrant] = nil
+		p.Annotations[v1alpha1.AnnotationLast] = nil
+		p.Annotations[v1alpha1.AnnotationExpired] = nil
+		labels, annotations := v1alpha1.ReleasedKeys()
+		for _, key := range labels {
+			p.Labels[key] = nil
+		}
+		for _, key := range annotations {
+			p.Annotations[key] = nil
+		}
+	case m.Keep:
+	case m.Grant == nil:
+		p.Annotations[v1alpha1.AnnotationTurn] = nil
+		p.Annotations[v1alpha1.AnnotationGrant] = nil
+	default:
+		g := *m.Grant
+		if m.NewTurn {
+			g.Turn = newTurnID()
+		}
+		p.Annotations[v1alpha1.AnnotationTurn] = &g.Turn
+		p.Annotations[v1alpha1.AnnotationGrant] = new(v1alpha1.FormatRecord(&g))
+	}
+	if m.Last != nil {
+		p.Annotations[v1alpha1.AnnotationLast] = new(v1alpha1.FormatRecord(m.Last))
+	}
+	return p
+}
+
+// logWrite logs a decision that was written, one entry each.
+func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
+	attrs := []any{"node", n.Name}
+	m := v.Move
+	if m == nil || m.From == m.To && n.Held != v.Held {
+		l.logHeld(n, v)
+		return
+	}
+	turnID = cmp.Or(turnID, n.Turn)
+	text := fmt.Sprintf("%s: %s -> %s (%s)", n.Name, m.From, m.To, cmp.Or(string(m.On), "mended"))
+	if m.Last != nil && m.From.InTurn() && !m.To.InTurn() {
+		systemd.LogTurnEnd(l.log, text+"; the turn", m.Last, append(attrs, "state", m.To.String())...)
+		return
+	}
+	if turnID != "" {
+		attrs = append(attrs, "turn", turnID)
+	}
+	if m.Reason != "" {
+		attrs = append(attrs, "reason", string(m.Reason))
+	}
+	switch {
+	case m.From == m.To:
+		l.log.Info(fmt.Sprintf("%s: %s, record renewed", n.Name, m.To), append(attrs, "state", m.To.String())...)
+	case m.On == turn.Granted:
+		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageGranted, text, append(attrs, "state", m.To.String())...)
+	default:
+		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageStateEntered, text, append(attrs, systemd.StateAttr(m.To))...)
+	}
+}
+
+// logHeld logs that a node is held by another reason than before, or by none.
+func (l *leader) logHeld(n *turn.Node, v *rollout.Verdict) {
+	attrs := []any{"node", n.Name, "state", n.State.String()}
+	if n.Turn != "" && n.InTurn() {
+		attrs = append(attrs, "turn", n.Turn)
+	}
+	if v.Held == "" {
+		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageHeldNoMore, n.Name+": held no more", attrs...)
+		return
+	}
+	if v.Detail != "" {
+		attrs = append(attrs, "detail", v.Detail)
+	}
+	systemd.LogEvent(l.log, systemd.HeldLevel(v.Held), v1alpha1.MessageHeld, fmt.Sprintf("%s: held=%s", n.Name, v.Held), append(attrs, systemd.ReasonAttr(v.Held))...)
+}
+
+// logStop logs when the emergency stop comes and goes.
+func (l *leader) logStop(before, now *coordinationv1.Lease) {
+	stop := func(lease *coordinationv1.Lease) (text string, stopped bool) {
+		if lease == nil {
+			return "there is no Lease", true
+		}
+		text, stopped = lease.Annotations[v1alpha1.AnnotationStop]
+		return text, stopped
+	}
+	was, wasStopped := stop(before)
+	text, stopped := stop(now)
+	switch {
+	case stopped && (!wasStopped || was != text):
+		systemd.LogEvent(l.log, slog.LevelWarn, v1alpha1.MessageStopped, "the emergency stop is set: "+text, "node", l.self, "why", text)
+	case before != nil && wasStopped && !stopped:
+		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageStopOver, "the emergency stop is over", "node", l.self)
+	}
+}
