@@ -12,10 +12,12 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
-	clientevents "k8s.io/client-go/tools/events"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record/util"
 	"k8s.io/client-go/util/flowcontrol"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -32,20 +34,25 @@ const (
 	// others are lost. A stop of five thousand nodes is told by a hundred.
 	eventBurst = 100
 	eventRate  = 1
-	// What Events are sent with: a connection's worth beside the decisions,
-	// which wait for none of it.
+	// eventQPS and eventConns are the limits of the client that sends Events. No
+	// decision waits for it.
 	eventQPS, eventConns = 5, 10
-	maxNote              = 1000 // bytes; the API takes 1 KiB
-	maxWho               = 100  // bytes of the name in an intent
+	// An Event that cannot be written is tried eventTries times, eventAgain apart.
+	eventTries, eventAgain = 12, 10 * time.Second
+	maxNote                = 1000 // bytes; the API takes 1 KiB
+	maxInstance            = 128  // bytes of reportingInstance, as in the API
+	maxWho                 = 100  // bytes of the name in an intent
 )
 
 // events tells people of decisions through the Events and the notifications of one
 // term. All of it is called by the leader's loop, and nothing of it waits.
 type events struct {
-	recorder clientevents.EventRecorder
-	limit    flowcontrol.PassiveRateLimiter
-	log      *slog.Logger
-	losing   bool // some were lost, and that was logged
+	// queue holds what is still to be written; nil: no Event is written.
+	queue  chan *eventsv1.Event
+	self   string // the leader's Node
+	limit  flowcontrol.PassiveRateLimiter
+	log    *slog.Logger
+	losing bool // some were lost, and that was logged
 
 	begun   bool
 	stop    *string            // the emergency stop that was told of
@@ -81,66 +88,79 @@ type policyState struct{ halted, invalid bool }
 // slotToldAfter is how long others wait before an Event says who takes the slot.
 const slotToldAfter = 10 * time.Minute
 
-// newEvents begins to send Events, until ctx ends. Without a way to send them
-// nobody hears any.
-func newEvents(ctx context.Context, client *kube.Client, log *slog.Logger) *events {
+// newEvents returns the events of a term. It writes them until ctx ends. self is the
+// leader's Node.
+func newEvents(ctx context.Context, client *kube.Client, self string, log *slog.Logger) *events {
+	e := eventsTo(self, log)
 	limited, err := client.Limited(eventQPS, eventConns)
 	if err != nil {
 		log.Warn("no Events are written", "err", err)
-		return eventsTo(ctx, nil, log)
-	}
-	return eventsTo(ctx, &clientevents.EventSinkImpl{Interface: limited.EventsV1()}, log)
-}
-
-// eventsTo sends Events to a sink, nil for none.
-func eventsTo(ctx context.Context, sink clientevents.EventSink, log *slog.Logger) *events {
-	e := &events{log: log, send: func(notify.Message) {}, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst), intents: map[string]intents{}, refused: map[string]string{}}
-	if sink == nil {
 		return e
 	}
-	b := clientevents.NewBroadcaster(byNote{sink})
-	if err := b.StartRecordingToSinkWithContext(kube.Quiet(ctx)); err != nil {
-		log.Warn("no Events are written", "err", err)
-		return e
-	}
-	context.AfterFunc(ctx, b.Shutdown)
-	e.recorder = b.NewRecorder(scheme.Scheme, EventController)
+	e.queue = make(chan *eventsv1.Event, eventBurst)
+	go e.run(ctx, limited)
 	return e
 }
 
-// byNote writes the Events of a broadcaster whose series are of one note each.
-// client-go's broadcaster counts an Event in an earlier one's series when all
-// but the note is the same, and so another turn's note, or another cause's,
-// would be lost. Among what it compares is the related object: tell puts the
-// note there, and nobody but the broadcaster sees it.
-type byNote struct{ clientevents.EventSink }
-
-func distinct(note string) *corev1.ObjectReference { return &corev1.ObjectReference{Name: note} }
-
-// Create writes an Event without its mark. The Event itself is the
-// broadcaster's, which may keep it.
-func (s byNote) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
-	plain := *event
-	plain.Related = nil
-	return s.EventSink.Create(ctx, &plain)
+func eventsTo(self string, log *slog.Logger) *events {
+	return &events{
+		self: self, log: log, send: func(notify.Message) {}, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst),
+		intents: map[string]intents{}, refused: map[string]string{},
+	}
 }
 
-// tell writes an Event of a reason of the table; of any other, none.
+// run writes what is in the queue, one Event after the other, until ctx ends. It does
+// not use client-go's broadcaster, which takes an Event for the repetition of an earlier
+// one if only the note differs.
+func (e *events) run(ctx context.Context, client kubernetes.Interface) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-e.queue:
+			for range eventTries {
+				try, cancel := context.WithTimeout(ctx, kube.Timeout)
+				_, err := client.EventsV1().Events(event.Namespace).Create(try, event, metav1.CreateOptions{})
+				cancel()
+				if err == nil || ctx.Err() != nil || apierrors.IsAlreadyExists(err) {
+					break
+				}
+				if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
+					e.log.Warn("the API server refuses an Event", "reason", event.Reason, "about", event.Regarding.Name, "err", err)
+					break
+				}
+				if pause(ctx, eventAgain) != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// tell writes an Event if the reason has one in the table of Events. It does not block.
 func (e *events) tell(about *corev1.ObjectReference, reason, note string) {
 	d, ok := v1alpha1.EventOf(reason)
-	if !ok || e.recorder == nil {
+	if !ok || e.queue == nil {
 		return
 	}
-	if !e.limit.TryAccept() {
-		if !e.losing {
-			e.log.Warn("there are more Events than are written; the journal and the Nodes have all of it", "first_lost", reason, "about", about.Name)
+	now := time.Now()
+	event := &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: util.GenerateEventName(about.Name, now.UnixNano()), Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault)},
+		EventTime:  metav1.NewMicroTime(now), ReportingController: EventController, ReportingInstance: v1alpha1.OneLine(e.self, maxInstance),
+		Type: d.Type(), Reason: d.Reason, Action: d.Action, Regarding: *about, Note: v1alpha1.OneLine(note, maxNote),
+	}
+	accepted := e.limit.TryAccept()
+	if accepted {
+		select {
+		case e.queue <- event:
+		default:
+			accepted = false
 		}
-		e.losing = true
-		return
 	}
-	e.losing = false
-	note = v1alpha1.OneLine(note, maxNote)
-	e.recorder.Eventf(about, distinct(note), d.Type(), d.Reason, d.Action, "%s", note)
+	if !accepted && !e.losing {
+		e.log.Warn("there are more Events than can be written; the journal and the Nodes have all of it", "first_lost", reason, "about", about.Name)
+	}
+	e.losing = !accepted
 }
 
 func aboutNode(n *turn.Node) *corev1.ObjectReference {

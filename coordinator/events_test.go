@@ -2,18 +2,22 @@ package coordinator
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
@@ -21,79 +25,89 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// written is what an API server was asked for.
-type written struct {
-	event *eventsv1.Event
-	patch string // "" for a new Event
+// recording returns events that write to a queue which the test reads.
+func recording() *events {
+	e := eventsTo("leader", slog.New(slog.DiscardHandler))
+	e.queue = make(chan *eventsv1.Event, eventBurst)
+	return e
 }
 
-// fakeSink keeps what it is given.
-type fakeSink chan written
-
-func (s fakeSink) Create(_ context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
-	s <- written{e.DeepCopy(), ""}
-	return e, nil
-}
-
-func (s fakeSink) Update(_ context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
-	s <- written{e.DeepCopy(), "update"}
-	return e, nil
-}
-
-func (s fakeSink) Patch(_ context.Context, e *eventsv1.Event, data []byte) (*eventsv1.Event, error) {
-	s <- written{e.DeepCopy(), string(data)}
-	return e, nil
-}
-
-func (s fakeSink) next(t *testing.T) written {
+// next returns the Event that comes next.
+func (e *events) next(t *testing.T) *eventsv1.Event {
 	t.Helper()
 	select {
-	case w := <-s:
-		return w
-	case <-time.After(time.Minute):
+	case event := <-e.queue:
+		return event
+	default:
 		t.Fatal("no Event was written")
-		return written{}
+		return nil
 	}
 }
 
-// recorder keeps each Event as "Reason object: note", in order.
-type recorder []string
-
-func (r *recorder) Eventf(about, _ runtime.Object, _, reason, _, note string, args ...any) {
-	*r = append(*r, reason+" "+about.(*corev1.ObjectReference).Name+": "+fmt.Sprintf(note, args...))
+// all returns the Events so far, each as "Reason object: note".
+func (e *events) all() (all []string) {
+	for len(e.queue) > 0 {
+		event := <-e.queue
+		all = append(all, event.Reason+" "+event.Regarding.Name+": "+event.Note)
+	}
+	return all
 }
 
-// recording are events that a test can read.
-func recording(t *testing.T) (*events, *recorder) {
-	e, r := eventsTo(t.Context(), nil, slog.New(slog.DiscardHandler)), new(recorder)
-	e.recorder = r
-	return e, r
-}
-
-// Another turn's Event, or another cause's, is one of its own; the same note again is counted.
-func TestSeriesAreOfOneNote(t *testing.T) {
-	sink := make(fakeSink, 10)
-	e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+// What an Event says, and that each is one of its own.
+func TestEvents(t *testing.T) {
+	e := recording()
 	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "a", UID: "uid-a"}
-	for _, note := range []string{"turn 1 begins", "turn 2 begins", strings.Repeat("x", maxNote+100)} {
+	names := map[string]bool{}
+	for _, note := range []string{"turn 1 begins", "turn 2 begins", strings.Repeat("x", maxNote+100), "turn 1 begins"} {
 		e.tell(about, v1alpha1.EventGranted, note)
-		w := sink.next(t)
-		if w.patch != "" || len(note) <= maxNote && w.event.Note != note || len(w.event.Note) > 1024 {
-			t.Errorf("%q is told as %q, patch %q", note, w.event.Note, w.patch)
+		event := e.next(t)
+		if len(note) <= maxNote && event.Note != note || len(event.Note) > 1024 || event.Regarding != *about || event.Namespace != "default" ||
+			event.Reason != "Granted" || event.Action != "Grant" || event.Type != "Normal" || event.ReportingController != EventController ||
+			event.ReportingInstance != "leader" || time.Since(event.EventTime.Time) > time.Minute || names[event.Name] {
+			t.Errorf("%q: the Event is %v", note, event)
 		}
-		if w.event.Related != nil || w.event.Regarding != *about || w.event.Namespace != "default" || w.event.Reason != "Granted" || w.event.Action != "Grant" {
-			t.Errorf("the Event is %v", w.event)
+		names[event.Name] = true
+	}
+	// More than can be written are dropped, and nothing waits.
+	for range 2 * eventBurst {
+		e.tell(about, v1alpha1.EventGranted, "x")
+	}
+	if n := len(e.all()); n < eventBurst/2 || n > eventBurst || !e.losing {
+		t.Errorf("%d of %d Events are in the queue", n, 2*eventBurst)
+	}
+}
+
+// An Event that is refused, or that is there already, is not tried again; one without an answer is.
+func TestEventsAreWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		var tried []string
+		failing := map[string]error{"Failed": apierrors.NewForbidden(eventsv1.Resource("events"), "x", nil), "Paused": errors.New("no answer"), "Granted": apierrors.NewAlreadyExists(eventsv1.Resource("events"), "x")}
+		client.PrependReactor("create", "events", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			event := a.(clienttesting.CreateAction).GetObject().(*eventsv1.Event)
+			tried = append(tried, event.Reason)
+			err := failing[event.Reason]
+			delete(failing, event.Reason)
+			return err != nil, nil, err
+		})
+		e := recording()
+		ctx, cancel := context.WithCancel(t.Context())
+		go e.run(ctx, client)
+		for _, reason := range []string{"Failed", "Paused", "Granted", "Stopped"} {
+			e.tell(&corev1.ObjectReference{Name: "a"}, reason, "x")
 		}
-	}
-	e.tell(about, v1alpha1.EventGranted, "turn 1 begins")
-	if w := sink.next(t); w.event.Note != "turn 1 begins" || !strings.HasPrefix(w.patch, `{"series":{"count":2,`) {
-		t.Errorf("the repetition is told as %q, patch %q", w.event.Note, w.patch)
-	}
+		time.Sleep(time.Minute)
+		cancel()
+		synctest.Wait()
+		if want := []string{"Failed", "Paused", "Paused", "Granted", "Stopped"}; !slices.Equal(tried, want) {
+			t.Errorf("written: %q, want %q", tried, want)
+		}
+	})
 }
 
 // What was told of a node is kept while the node is there, and no longer.
 func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
-	e, told := recording(t)
+	e := recording()
 	raw := func(name string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{v1alpha1.AnnotationPaused: `{"until": "tomorrow"}`}}}
 	}
@@ -102,7 +116,7 @@ func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
 	both := &rollout.Snapshot{Nodes: []turn.Node{a, b}}
 	e.looked(both, nil, raw)
 	e.refuses(&b, "no")
-	if got := strings.Join(*told, "\n"); !strings.HasPrefix(got, "Paused a: paused: (no reason given)\nInvalidIntent a: annotation lockkeeper.dev/paused") || !strings.HasSuffix(got, "\nForbidden b: no") {
+	if got := strings.Join(e.all(), "\n"); !strings.HasPrefix(got, "Paused a: paused: (no reason given)\nInvalidIntent a: annotation lockkeeper.dev/paused") || !strings.HasSuffix(got, "\nForbidden b: no") {
 		t.Errorf("Events:\n%s", got)
 	}
 	e.looked(both, nil, raw)
@@ -122,23 +136,21 @@ func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
 
 // The words of the stop that were told outlive the snapshot they came in, and do not keep it.
 func TestStopIsCopied(t *testing.T) {
-	sink := make(fakeSink, 10)
-	e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+	e := recording()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper"}}
 	s := &rollout.Snapshot{Stopped: true, StopText: "drill"}
 	for _, words := range []string{"drill", "fire"} {
 		s.StopText = words // in the same place, to see who still looks there
 		e.looked(s, lease, nil)
-		if w := sink.next(t); w.event.Reason != string(v1alpha1.ReasonStopped) || w.event.Note != "the emergency stop is set: "+words {
-			t.Errorf("told is %v", w.event)
+		if w := e.next(t); w.Reason != string(v1alpha1.ReasonStopped) || w.Note != "the emergency stop is set: "+words {
+			t.Errorf("told is %v", w)
 		}
 	}
 }
 
 // A node in no turn that takes a slot for which others wait is told of once it has lasted ten minutes, and again if it comes back.
 func TestSlotsAreToldOf(t *testing.T) {
-	sink := make(fakeSink, 10)
-	e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+	e := recording()
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	nodes := map[string]*turn.Node{"a": {Name: "a"}}
 	taken := &rollout.Outcome{
@@ -159,17 +171,16 @@ func TestSlotsAreToldOf(t *testing.T) {
 			t.Errorf("after %v: told: %t, expected %t", step.after, told, step.told)
 		}
 	}
-	if w := sink.next(t); w.event.Reason != v1alpha1.EventTakesSlot || w.event.Regarding.Name != "a" || w.event.Note != "others wait for a slot: a is cordoned by another owner" {
-		t.Errorf("%v", w.event)
+	if w := e.next(t); w.Reason != v1alpha1.EventTakesSlot || w.Regarding.Name != "a" || w.Note != "others wait for a slot: a is cordoned by another owner" {
+		t.Errorf("%v", w)
 	}
-	if w := sink.next(t); !strings.HasPrefix(w.patch, `{"series":{"count":2,`) {
-		t.Errorf("the second time: %v %s", w.event, w.patch)
+	if w := e.next(t); w.Reason != v1alpha1.EventTakesSlot {
+		t.Errorf("the second time: %v", w)
 	}
 }
 
 // A policy that halts, goes on, becomes invalid or valid is told of once, and by one leader.
 func TestPoliciesAreToldOf(t *testing.T) {
-	sink := make(fakeSink, 20)
 	obj := &v1alpha1.DisruptionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "u"}}
 	get := func(name string) *v1alpha1.DisruptionPolicy {
 		if name != "web" {
@@ -180,11 +191,11 @@ func TestPoliciesAreToldOf(t *testing.T) {
 	fine := rollout.PolicyFigures{Name: "web"}
 	halted := rollout.PolicyFigures{Name: "web", Halted: true, Failed: 1}
 	invalid := rollout.PolicyFigures{Name: "web", Problems: []policy.Problem{{Field: "spec.x", Text: "no"}}}
-	e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+	e := recording()
 	next := func(reason, note string) {
 		t.Helper()
-		if w := sink.next(t); w.event.Reason != reason || !strings.HasPrefix(w.event.Note, note) || w.event.Regarding.Kind != "DisruptionPolicy" || w.event.Regarding.Name != "web" {
-			t.Errorf("%v, want %s: %s", w.event, reason, note)
+		if w := e.next(t); w.Reason != reason || !strings.HasPrefix(w.Note, note) || w.Regarding.Kind != "DisruptionPolicy" || w.Regarding.Name != "web" {
+			t.Errorf("%v, want %s: %s", w, reason, note)
 		}
 	}
 	for _, step := range []struct {
@@ -201,7 +212,7 @@ func TestPoliciesAreToldOf(t *testing.T) {
 	}
 	// The next leader reads from the status what was told.
 	obj.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionHalted, Status: metav1.ConditionTrue}, {Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue}}
-	e = eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+	e = recording()
 	e.judged([]rollout.PolicyFigures{halted}, get)
 	e.judged([]rollout.PolicyFigures{fine}, get)
 	next("Released", "0 failed")
@@ -220,15 +231,14 @@ func TestEndOfTheStopIsToldOf(t *testing.T) {
 		"set and lifted":    {[]*rollout.Snapshot{{Stopped: true, StopText: "x"}, {Stopped: true, StopText: "x"}, {}, {}}, []string{"Stopped", "StopLifted"}},
 		"lifted in between": {[]*rollout.Snapshot{{Nodes: []turn.Node{held}}, {Nodes: []turn.Node{held}}}, []string{"StopLifted"}},
 	} {
-		sink := make(fakeSink, 20)
-		e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+		e := recording()
 		for _, s := range c.looks {
 			e.looked(s, lease, nil)
 		}
 		e.tell(aboutLease(lease), v1alpha1.EventStoreRewound, "the end of the test")
 		var told []string
 		for range len(c.told) + 1 {
-			told = append(told, sink.next(t).event.Reason)
+			told = append(told, e.next(t).Reason)
 		}
 		slices.Sort(told)
 		want := append(slices.Clone(c.told), v1alpha1.EventStoreRewound)
@@ -270,39 +280,39 @@ func TestIntentEvents(t *testing.T) {
 		"in a turn before":        {[]turn.Node{node(inTurn, nil, theirs), node(v1alpha1.StateBeforeUncordon, nil, theirs)}, nil},
 		"another Node object":     {[]turn.Node{node(paused, disk, nil), other}, nil},
 	} {
-		e, told := recording(t)
+		e := recording()
 		for _, n := range c.rounds {
 			e.looked(&rollout.Snapshot{Nodes: []turn.Node{n}}, nil, func(string) *corev1.Node { return &corev1.Node{} })
 		}
-		if !slices.Equal(*told, c.want) {
-			t.Errorf("%s: Events %q, want %q", name, *told, c.want)
+		if told := e.all(); !slices.Equal(told, c.want) {
+			t.Errorf("%s: Events %q, want %q", name, told, c.want)
 		}
 	}
 
 	// Another leader left a stop: its nodes stay idle, and their intents were reported.
-	e, told := recording(t)
+	e := recording()
 	for range 2 {
 		e.looked(&rollout.Snapshot{Nodes: []turn.Node{node(idle, disk, nil)}, Stopped: true}, nil, func(string) *corev1.Node { return &corev1.Node{} })
 	}
-	if len(*told) > 0 {
-		t.Errorf("under a stop: %q", *told)
+	if told := e.all(); len(told) > 0 {
+		t.Errorf("under a stop: %q", told)
 	}
 
-	e, told = recording(t)
+	e = recording()
 	e.looked(&rollout.Snapshot{Nodes: []turn.Node{node(idle, evil, nil)}}, nil, func(string) *corev1.Node { return &corev1.Node{} })
-	if len(*told) != 1 || strings.ContainsAny((*told)[0], "\x1b\x07\n\u202e") || !strings.Contains((*told)[0], "]0;x") || len((*told)[0]) > maxNote+len("Paused a: ") {
-		t.Errorf("hostile texts: %q", *told)
+	if told := e.all(); len(told) != 1 || strings.ContainsAny(told[0], "\x1b\x07\n\u202e") || !strings.Contains(told[0], "]0;x") || len(told[0]) > maxNote+len("Paused a: ") {
+		t.Errorf("hostile texts: %q", told)
 	}
 }
 
 // A node that is held because of an intent has the Event about the intent and no other.
 func TestIntentIsOneEvent(t *testing.T) {
-	e, told := recording(t)
+	e := recording()
 	n := turn.Node{Name: "a"}
 	for _, held := range []v1alpha1.Reason{v1alpha1.ReasonPaused, v1alpha1.ReasonDetached, v1alpha1.ReasonHostSilent} {
 		e.wrote(&n, &rollout.Verdict{Node: "a", Held: held, Detail: "x"}, "")
 	}
-	if len(*told) != 1 || !strings.HasPrefix((*told)[0], "HostSilent a: x") {
-		t.Errorf("Events %q", *told)
+	if told := e.all(); len(told) != 1 || !strings.HasPrefix(told[0], "HostSilent a: x") {
+		t.Errorf("Events %q", told)
 	}
 }

@@ -97,7 +97,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	watching.Go(func() { l.gates.Run(ctx) })
 	c.lease.listenTo(l.leaseChanged)
 	defer c.lease.listenTo(nil)
-	l.events = newEvents(ctx, c.client, c.log)
+	l.events = newEvents(ctx, c.client, node, c.log)
 	l.events.send, l.events.heldAfter = c.sender.Send, c.sender.HeldLongerThan()
 
 	c.say(Status{Candidate: true, Leader: true, Epoch: l.epoch})

@@ -18,7 +18,7 @@ import (
 
 // notifying are events whose notifications a test can read.
 func notifying(t *testing.T) (*events, *[]notify.Message) {
-	e, _ := recording(t)
+	e := recording()
 	sent := new([]notify.Message)
 	e.send = func(m notify.Message) { *sent = append(*sent, m) }
 	return e, sent
@@ -91,15 +91,15 @@ func TestOccasions(t *testing.T) {
 
 // A turn that failed is one Event: that its node is held afterwards, because it failed, is none.
 func TestFailedTurnIsOneEvent(t *testing.T) {
-	e, told := recording(t)
+	e := recording()
 	inTurn, idle := turn.Node{Name: "a"}, turn.Node{Name: "a"}
 	inTurn.State, idle.State = v1alpha1.StateUncordoning, v1alpha1.StateIdle
 	e.wrote(&inTurn, &rollout.Verdict{Node: "a", Move: &rollout.Move{
 		From: v1alpha1.StateUncordoning, To: v1alpha1.StateIdle, On: turn.Progressed, Last: &v1alpha1.Last{Turn: "t1", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated},
 	}}, "")
 	e.wrote(&idle, &rollout.Verdict{Node: "a", Held: v1alpha1.ReasonFailed, Detail: "NotUpdated"}, "")
-	if len(*told) != 1 || !strings.HasPrefix((*told)[0], "Failed a: turn t1 ended Failed (NotUpdated: ") {
-		t.Errorf("Events %q", *told)
+	if told := e.all(); len(told) != 1 || !strings.HasPrefix(told[0], "Failed a: turn t1 ended Failed (NotUpdated: ") {
+		t.Errorf("Events %q", told)
 	}
 }
 

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -66,8 +65,7 @@ func TestUnsettledWrites(t *testing.T) {
 		}
 	}
 
-	sink := make(fakeSink, 10)
-	e := eventsTo(t.Context(), sink, slog.New(slog.DiscardHandler))
+	e := recording()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper"}}
 	for i := range all {
 		all[i].Rewound = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -75,7 +73,7 @@ func TestUnsettledWrites(t *testing.T) {
 	}
 	var told []string // in no order
 	for range 2 {
-		e := sink.next(t).event
+		e := e.next(t)
 		told = append(told, strings.Join([]string{e.Type, e.Reason, e.Regarding.Kind, e.Regarding.Name, e.Note}, " "))
 	}
 	slices.Sort(told)
@@ -83,8 +81,8 @@ func TestUnsettledWrites(t *testing.T) {
 	if !slices.Equal(told, wants) {
 		t.Errorf("Events %q, want %q", told, wants)
 	}
-	if len(sink) > 0 {
-		t.Errorf("told again: %+v", sink.next(t).event)
+	if len(e.queue) > 0 {
+		t.Errorf("told again: %+v", e.next(t))
 	}
 }
 

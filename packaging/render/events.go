@@ -13,8 +13,8 @@ func Events() string {
 	b.WriteString(`# Events
 
 ` + generated + `The coordinator writes an Event (events.k8s.io/v1) when one of these happens, once for each time; the Node's own host writes
-` + "`DrainBlocked` and `DrainUnblocked`" + `. Repetitions with the same note
-within minutes become one Event's series. ` + "`kubectl describe node NODE`" + ` shows the Events about a Node, and ` + "`kubectl get events -n default " +
+` + "`DrainBlocked` and `DrainUnblocked`" + `. Each is an Event of its own, also
+if it repeats an earlier one. ` + "`kubectl describe node NODE`" + ` shows the Events about a Node, and ` + "`kubectl get events -n default " +
 		`--field-selector reportingComponent=lockkeeper.dev/coordinator` + "`" + ` lists those about all Nodes and policies. Events about the Lease are
 in lockkeeper's namespace; the emergency stop is an Event about the Lease as well. Events are for people: nothing waits for one, at most 100 come at once and one a second after that,
 and some are lost when a coordinator ends. A new coordinator does not repeat

@@ -157,7 +157,7 @@ func (r *rollout) stop(words string) {
 	must(r.t, err)
 }
 
-// told waits for Events of a reason about something, as many as count, in whatever series.
+// told waits for as many Events of a reason about an object as count.
 func (r *rollout) told(namespace, kind, name, reason string, count int) eventsv1.Event {
 	r.t.Helper()
 	var found eventsv1.Event
@@ -171,9 +171,6 @@ func (r *rollout) told(namespace, kind, name, reason string, count int) eventsv1
 			if e.Regarding.Kind == kind && e.Regarding.Name == name && e.Reason == reason {
 				found = e
 				have++
-				if e.Series != nil {
-					have += int(e.Series.Count) - 1
-				}
 			}
 		}
 		return have >= count, fmt.Errorf("there are %d", have)
@@ -214,7 +211,7 @@ func TestLeastPrivilege(t *testing.T) {
 	if _, err := cp.Client().CoreV1().Pods("default").Get(t.Context(), "on-lp-3", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the pod on lp-3: %v", err)
 	}
-	// The same nonsense twice, so that its Event becomes a series.
+	// The same nonsense twice, which makes two Events.
 	for i := range 2 {
 		r.patch("lp-3", annotation(v1alpha1.AnnotationPaused, `"{\"until\": \"tomorrow\"}"`))
 		r.until("lp-3", "to be held", func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelHeld] == string(v1alpha1.ReasonPaused) })
@@ -230,7 +227,7 @@ func TestLeastPrivilege(t *testing.T) {
 	r.told("default", "Node", "lp-3", v1alpha1.EventBackingOut, 1)
 	r.told("default", "Node", "lp-3", string(v1alpha1.ResultCancelled), 1)
 
-	// The emergency stop, twice, so that its Event becomes a series.
+	// The emergency stop, twice, which makes two Events.
 	for i := range 2 {
 		r.stop(`"drill"`)
 		r.told(controlplane.LockkeeperNamespace, "Lease", controlplane.LockkeeperLease, string(v1alpha1.ReasonStopped), i+1)
@@ -388,20 +385,14 @@ func (r *rollout) leader() *simhost.Host {
 	return r.hosts[name]
 }
 
-// events are the reasons of each Node's Events, sorted; a series counts as often as it was repeated.
+// events returns the reasons of each Node's Events, sorted.
 func (r *rollout) events() map[string][]string {
 	r.t.Helper()
 	list, err := cp.Client().EventsV1().Events("default").List(r.t.Context(), metav1.ListOptions{FieldSelector: "reportingController=lockkeeper.dev/coordinator"})
 	must(r.t, err)
 	all := map[string][]string{}
 	for _, e := range list.Items {
-		count := 1
-		if e.Series != nil {
-			count = int(e.Series.Count)
-		}
-		for range count {
-			all[e.Regarding.Name] = append(all[e.Regarding.Name], e.Reason)
-		}
+		all[e.Regarding.Name] = append(all[e.Regarding.Name], e.Reason)
 	}
 	for name := range all {
 		slices.Sort(all[name])
