@@ -93,7 +93,7 @@ func TestLocksAnswersAreInView(t *testing.T) {
 	default:
 	}
 	a := &answers{lease: lease("7", "")}
-	leases := told{a, w.read}.Leases("n")
+	leases := reportingLeases{a, w.read}.Leases("n")
 	var seen []string
 	look := func() { seen = append(seen, holderOf(w.now())) }
 	got, err := leases.Get(t.Context(), "l", metav1.GetOptions{})

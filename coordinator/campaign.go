@@ -52,10 +52,10 @@ func (c *candidate) disconnect() {
 	c.client, c.lease, c.unlook = nil, nil, nil
 }
 
-// stand ends the campaign, and the term if it was won, when this host must not stand
-// any more: its credential is gone or is another one, or its clock is off. It returns
-// when ctx ends.
-func (c *candidate) stand(ctx context.Context, client *kube.Client, over context.CancelCauseFunc) {
+// endWhenUnfit ends the campaign, and the term if it was won, when this host must no
+// longer be a candidate: its credential is gone or is another one, or its clock is off.
+// It returns when ctx ends.
+func (c *candidate) endWhenUnfit(ctx context.Context, client *kube.Client, over context.CancelCauseFunc) {
 	tick := time.NewTicker(skewEvery)
 	defer tick.Stop()
 	for {
@@ -76,13 +76,13 @@ func (c *candidate) stand(ctx context.Context, client *kube.Client, over context
 }
 
 // errFreed ends a campaign, for another one that tries at once.
-var errFreed = errors.New("the Lease was let go")
+var errFreed = errors.New("the Lease was released")
 
-// hurry ends a campaign that waits for its next try when the Lease is let go:
-// the next campaign tries at once, so that the successor of a leader that
-// stops in good order is there within a second, and not within twice the
-// retry period. It returns when ctx ends.
-func hurry(ctx context.Context, lease *leaseWatch, lock *termLock, over context.CancelCauseFunc) {
+// endWhenFreed ends a campaign that waits for its next try when the Lease is released.
+// The next campaign tries at once. So the successor of a leader that stops in an orderly
+// way leads within a second, and not within twice the retry period. It returns when ctx
+// ends.
+func endWhenFreed(ctx context.Context, lease *leaseWatch, lock *termLock, over context.CancelCauseFunc) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -217,46 +217,28 @@ func skewed(client *kube.Client) error {
 	return nil
 }
 
-// term is one campaign under one identity, which is never used again: the
-// Lease's holderIdentity names one term.
+// term is one campaign under one identity, which is never used again: the Lease's
+// holderIdentity names one term.
 func (c *candidate) term(ctx context.Context, node string) error {
 	epoch := node + "_" + strings.ToLower(rand.Text())[:12]
 	electorCtx, stopElector := context.WithCancelCause(ctx)
 	defer stopElector(nil)
-	// The elector outlives ctx by the time that the leader needs to come to an
-	// end, so that the Lease is released only when nothing is written any more.
+	// The elector outlives ctx by the time that the leader needs to end, so that the
+	// Lease is released only after the leader's last write.
 	runCtx, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
 
-	var leading sync.WaitGroup
-	var mu sync.Mutex
-	began, closed := false, false
-	quiet := func() {
-		stopElector(fmt.Errorf("%w: the Lease could not be renewed in time", errTermOver))
-		mu.Lock()
-		closed = true // a callback that comes later begins nothing
-		mu.Unlock()
-		leading.Wait()
-	}
 	client, lease := c.client, c.lease
 	select {
 	case <-lease.freed: // the elector's first try sees that
 	default:
 	}
-	lock := &termLock{
-		name:     c.LeaseName,
-		identity: epoch,
-		lasts:    c.LeaseDuration,
-		over:     func(why error) { stopElector(why); release() },
-		quiet:    quiet,
-		saw:      c.standsBy,
-		shown:    c.lease.record,
-		may:      func() error { return skewed(client) },
-		inner: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: c.LeaseNamespace, Name: c.LeaseName},
-			Client:     told{client.CoordinationV1(), lease.read},
-			LockConfig: resourcelock.ResourceLockConfig{Identity: epoch},
-		},
+	var leading leading
+	lock := c.newLock(epoch)
+	lock.over = func(why error) { stopElector(why); release() }
+	lock.quiet = func() {
+		stopElector(fmt.Errorf("%w: the Lease could not be renewed in time", errTermOver))
+		leading.stop()
 	}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:          lock,
@@ -264,13 +246,7 @@ func (c *candidate) term(ctx context.Context, node string) error {
 		ReleaseOnCancel: true, Name: c.LeaseName,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(elected context.Context) {
-				mu.Lock()
-				defer mu.Unlock()
-				if closed || electorCtx.Err() != nil {
-					return
-				}
-				began = true
-				leading.Go(func() {
+				leading.start(electorCtx, func() {
 					defer release()
 					c.lead(electorCtx, elected, node, lock, stopElector)
 				})
@@ -281,24 +257,70 @@ func (c *candidate) term(ctx context.Context, node string) error {
 	if err != nil {
 		return fmt.Errorf("lease settings: %w", err)
 	}
-	stop := context.AfterFunc(electorCtx, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if !began {
-			release() // nothing to wait for
+	defer context.AfterFunc(electorCtx, func() {
+		if !leading.hasBegun() {
+			release() // there is no leader to wait for
 		}
-	})
-	defer stop()
-	var standing sync.WaitGroup
-	defer standing.Wait()
-	standing.Go(func() { c.stand(electorCtx, client, stopElector) })
-	standing.Go(func() { hurry(electorCtx, lease, lock, stopElector) })
+	})()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { c.endWhenUnfit(electorCtx, client, stopElector) })
+	watching.Go(func() { endWhenFreed(electorCtx, lease, lock, stopElector) })
 	elector.Run(runCtx)
-	quiet()
+	lock.quiet()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return context.Cause(electorCtx)
+}
+
+// newLock returns the lock of a term. The caller sets over and quiet.
+func (c *candidate) newLock(epoch string) *termLock {
+	return &termLock{
+		name:     c.LeaseName,
+		identity: epoch,
+		lasts:    c.LeaseDuration,
+		saw:      c.standsBy,
+		shown:    c.lease.record,
+		may:      func() error { return skewed(c.client) },
+		inner: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: c.LeaseNamespace, Name: c.LeaseName},
+			Client:     reportingLeases{c.client.CoordinationV1(), c.lease.read},
+			LockConfig: resourcelock.ResourceLockConfig{Identity: epoch},
+		},
+	}
+}
+
+// leading is a term's leader: it is started at most once, and not after stop.
+type leading struct {
+	running sync.WaitGroup
+
+	mu             sync.Mutex
+	began, stopped bool
+}
+
+// start starts the leader, unless ctx has ended.
+func (l *leading) start(ctx context.Context, lead func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.stopped && ctx.Err() == nil {
+		l.began = true
+		l.running.Go(lead)
+	}
+}
+
+// stop waits for the end of the leader, whose context the caller has ended.
+func (l *leading) stop() {
+	l.mu.Lock()
+	l.stopped = true
+	l.mu.Unlock()
+	l.running.Wait()
+}
+
+func (l *leading) hasBegun() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.began
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -96,25 +96,25 @@ func (w *leaseWatch) read(lease *coordinationv1.Lease) {
 	}
 }
 
-// told tells of each Lease that the API server answers a Get or an Update with:
-// a leader sees what its own lock has read, however far a watch is behind.
-type told struct {
+// reportingLeases passes each Lease that a Get or an Update returns to read. So a leader
+// sees what its own lock has read, however far the watch is behind.
+type reportingLeases struct {
 	coordinationclient.LeasesGetter
 	read func(*coordinationv1.Lease)
 }
 
-// Leases is of a namespace.
-func (t told) Leases(namespace string) coordinationclient.LeaseInterface {
-	return toldLeases{t.LeasesGetter.Leases(namespace), t.read}
+// Leases returns the Leases of a namespace.
+func (t reportingLeases) Leases(namespace string) coordinationclient.LeaseInterface {
+	return reportingLease{t.LeasesGetter.Leases(namespace), t.read}
 }
 
-type toldLeases struct {
+type reportingLease struct {
 	coordinationclient.LeaseInterface
 	read func(*coordinationv1.Lease)
 }
 
 // Get gets a Lease.
-func (t toldLeases) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
+func (t reportingLease) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
 	lease, err := t.LeaseInterface.Get(ctx, name, o)
 	if err == nil {
 		t.read(lease.DeepCopy()) // the lock writes on the one that it was given
@@ -123,7 +123,7 @@ func (t toldLeases) Get(ctx context.Context, name string, o metav1.GetOptions) (
 }
 
 // Update updates a Lease.
-func (t toldLeases) Update(ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (t reportingLease) Update(ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	now, err := t.LeaseInterface.Update(ctx, lease, o)
 	if err == nil {
 		t.read(now.DeepCopy())

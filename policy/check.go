@@ -28,7 +28,7 @@ func (c *compiler) limit(field string, v intstr.IntOrString) Limit {
 	return l
 }
 
-// check holds a policy against its bounds, as the schema does.
+// check finds values out of their bounds, as the schema does.
 func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 	if s.Priority < v1alpha1.MinPriority || s.Priority > v1alpha1.MaxPriority {
 		c.wrong("spec.priority", "%d, expected %d to %d", s.Priority, v1alpha1.MinPriority, v1alpha1.MaxPriority)
@@ -54,6 +54,25 @@ func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 	if o := s.Rollout.OnClose; o != v1alpha1.OnCloseFinish && o != v1alpha1.OnCloseCancel {
 		c.wrong("spec.rollout.onClose", "%q, expected Finish or Cancel", o)
 	}
+	c.checkDurations(s)
+	switch s.Drain.OnTimeout {
+	case v1alpha1.OnTimeoutWait, v1alpha1.OnTimeoutAbort, v1alpha1.OnTimeoutForce:
+	default:
+		c.wrong("spec.drain.onTimeout", "%q, expected Wait, Abort or Force", s.Drain.OnTimeout)
+	}
+	r := &s.Rollout
+	for i := range r.Windows {
+		if d := r.Windows[i].Duration.Duration; d >= shortestWindow && d < r.ExpectedDuration.Duration {
+			c.wrong("spec.rollout.windows["+strconv.Itoa(i)+"].duration", "%v, expected %v or more: no shorter one fits a turn, which takes spec.rollout.expectedDuration", d, r.ExpectedDuration.Duration)
+		}
+	}
+	c.checkGates(r.Gates)
+	c.checkPods("spec.drain.skip", s.Drain.Skip)
+	c.checkPods("spec.drain.block", s.Drain.Block)
+	c.checkHooks(terms(s))
+}
+
+func (c *compiler) checkDurations(s *v1alpha1.DisruptionPolicySpec) {
 	r, t := &s.Rollout, &s.Timeouts
 	for _, d := range []struct {
 		field    string
@@ -75,20 +94,6 @@ func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 			c.wrong(d.field, "%v, expected %v to %v", d.d, d.low, d.max)
 		}
 	}
-	switch s.Drain.OnTimeout {
-	case v1alpha1.OnTimeoutWait, v1alpha1.OnTimeoutAbort, v1alpha1.OnTimeoutForce:
-	default:
-		c.wrong("spec.drain.onTimeout", "%q, expected Wait, Abort or Force", s.Drain.OnTimeout)
-	}
-	for i := range r.Windows {
-		if d := r.Windows[i].Duration.Duration; d >= shortestWindow && d < r.ExpectedDuration.Duration {
-			c.wrong("spec.rollout.windows["+strconv.Itoa(i)+"].duration", "%v, expected %v or more: no shorter one fits a turn, which takes spec.rollout.expectedDuration", d, r.ExpectedDuration.Duration)
-		}
-	}
-	c.checkGates(r.Gates)
-	c.checkPods("spec.drain.skip", s.Drain.Skip)
-	c.checkPods("spec.drain.block", s.Drain.Block)
-	c.checkHooks(terms(s))
 }
 
 func (c *compiler) checkGates(gates []v1alpha1.Gate) {
