@@ -32,16 +32,16 @@ func TestBlindLeader(t *testing.T) {
 		}
 		after := func(d time.Duration) {
 			time.Sleep(d)
-			l.gropes()
+			l.reportBlind()
 		}
-		l.gropes()
+		l.reportBlind()
 		after(19 * time.Second)
 		if len(said) != 0 || ended != nil {
 			t.Fatalf("after 19 s it said %v and ended %v: it may only have begun", said, ended)
 		}
-		l.sees("")
+		l.reportSight("")
 		said = nil
-		l.gropes()
+		l.reportBlind()
 		after(20 * time.Second)
 		if len(said) != 1 || !said[0].Leader || !said[0].Blocked || !strings.Contains(said[0].Why, "the Nodes") {
 			t.Fatalf("after 20 s it said %+v", said)
@@ -54,7 +54,7 @@ func TestBlindLeader(t *testing.T) {
 		if _, blocked := errors.AsType[blocker](ended); !blocked {
 			t.Errorf("after three Lease durations it was ended by %v", ended)
 		}
-		l.sees("")
+		l.reportSight("")
 		if last := said[len(said)-1]; last.Blocked || !last.Leader {
 			t.Errorf("when it sees again it says %+v", last)
 		}

@@ -102,9 +102,9 @@ func endWhenFreed(ctx context.Context, lease *leaseWatch, lock *termLock, over c
 	}
 }
 
-// standsBy says what a candidate sees that does not hold the Lease.
+// standsBy reports what a candidate that does not hold the Lease has read.
 func (c *candidate) standsBy(holder string, err error) {
-	s := Status{Candidate: true, Why: "stands by; nobody holds the Lease at present"}
+	s := Status{Candidate: true, Why: "stands by; no instance holds the Lease at present"}
 	c.mu.Lock()
 	barred := c.barred
 	c.mu.Unlock()
@@ -122,7 +122,7 @@ func (c *candidate) standsBy(holder string, err error) {
 }
 
 func (c *candidate) noLease() error {
-	return fmt.Errorf("there is no Lease %s/%s, which is a stop; apply the manifests to go on", c.LeaseNamespace, c.LeaseName)
+	return fmt.Errorf("there is no Lease %s/%s, which is a stop; apply the manifests to continue", c.LeaseNamespace, c.LeaseName)
 }
 
 func (c *candidate) unreadable(err error) error {
@@ -140,7 +140,7 @@ type blocker struct{ error }
 // Unwrap returns what blocks.
 func (h blocker) Unwrap() error { return h.error }
 
-// campaign stands for one term, and leads it if it wins. It returns how long
+// campaign campaigns for one term, and leads it if it wins. It returns how long
 // to wait before the next one.
 func (c *candidate) campaign(ctx context.Context) (again time.Duration, err error) {
 	if err := c.connect(); err != nil {

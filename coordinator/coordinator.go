@@ -1,18 +1,19 @@
-// Package coordinator is the part of the one instance that is elected: it
-// stands for the Lease, and while it holds it, watches all Nodes, asks the
-// pure core (package rollout) for a verdict on each, and writes what that
-// says.
+// Package coordinator is what the elected instance does. It campaigns for the Lease.
+// While it holds the Lease, it watches all Nodes, asks package rollout for a verdict on
+// each, and writes what the verdicts say.
 //
-// What holds of two leaders: one that cannot renew sends no write once its
-// renew deadline is over, which is before anybody may take the Lease; one that
-// releases the Lease has sent its last write before; and no identity ever
-// leads two terms. A write that was sent in time and arrives late, from inside
-// the network, cannot be prevented by any of this. It is made harmless by the
-// protocol: its epoch is not the Lease's, so no host commits by it, and the
-// successor counts it, and takes it over or turns it back.
+// Two leaders cannot harm each other:
+//   - A leader that cannot renew the Lease sends no write after its renew deadline. No
+//     other instance may take the Lease before that.
+//   - A leader that releases the Lease has sent its last write before.
+//   - No identity ever leads two terms.
 //
-// Nothing here decides about a node. This room must not know how a host does
-// what its state asks of it.
+// A write that was sent in time and arrives late cannot be prevented by any of this. The
+// protocol makes it harmless: its epoch is not the Lease's, so no host commits by it, and
+// the successor counts the turn and takes it over or backs it out.
+//
+// The package decides nothing about a node. It must not know how a host does what its
+// state asks for.
 package coordinator
 
 import (
@@ -54,18 +55,18 @@ type Options struct {
 	Notify notify.Options
 
 	Log *slog.Logger
-	// Liveness is told that the loop goes round; nil is fine.
+	// Liveness receives a sign of life in each round of the loop; may be nil.
 	Liveness *systemd.Liveness
-	// Report is told what became of the candidature; nil is fine.
+	// Report receives each new Status; may be nil.
 	Report func(Status)
-	// Decided is told of each decision of a leader, and how long it took; it
-	// must not block, nor keep what it is given. nil is fine.
+	// Decided receives each decision of a leader, and how long it took. It must not
+	// block, or keep its arguments. It may be nil.
 	Decided func(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome)
 }
 
-// Status is how a candidate stands, for people.
+// Status is what a candidate does, for people.
 type Status struct {
-	Candidate bool   // it has a credential and stands
+	Candidate bool   // it has a credential and campaigns
 	Leader    bool   // it holds the Lease
 	Why       string // why it does not stand, or what it waits for
 	Blocked   bool   // Why is something that a user has to fix
@@ -74,14 +75,14 @@ type Status struct {
 }
 
 // MaxSkew is how far a leader's clock may be off the API server's: timeouts
-// and not-before are judged by it.
+// and not-before depend on it.
 const MaxSkew = 30 * time.Second
 
 const (
 	// credentialEvery is how long a host without a usable credential waits, unless
 	// the credential changes.
 	credentialEvery = time.Minute
-	skewEvery       = 5 * time.Second // how often a candidate's clock is judged
+	skewEvery       = 5 * time.Second // how often a candidate's clock is checked
 	// scatter is within what time the candidates try that saw the Lease let
 	// go, so that all but one find that it is taken by a Get, not by a conflict.
 	scatter = 300 * time.Millisecond
@@ -98,7 +99,7 @@ const (
 	Burst = 200
 )
 
-// Run stands for the Lease until ctx ends, term after term. On return the
+// Run campaigns for the Lease until ctx ends, term after term. On return the
 // Lease is released if it was held.
 func Run(ctx context.Context, o Options) error {
 	if o.Log == nil {

@@ -31,7 +31,7 @@ const (
 	// EventController is the coordinator's name in its Events.
 	EventController = "lockkeeper.dev/coordinator"
 	// eventBurst Events may come at once, and eventRate a second after that; the
-	// others are lost. A stop of five thousand nodes is told by a hundred.
+	// others are lost. A stop of five thousand nodes makes a hundred Events.
 	eventBurst = 100
 	eventRate  = 1
 	// eventQPS and eventConns are the limits of the client that sends Events. No
@@ -44,8 +44,7 @@ const (
 	maxWho                 = 100  // bytes of the name in an intent
 )
 
-// events tells people of decisions through the Events and the notifications of one
-// term. All of it is called by the leader's loop, and nothing of it waits.
+// events reports decisions through the Events and the notifications of one term. All of it is called by the leader's loop, and nothing of it waits.
 type events struct {
 	// queue holds what is still to be written; nil: no Event is written.
 	queue  chan *eventsv1.Event
@@ -55,7 +54,7 @@ type events struct {
 	losing bool // some were lost, and that was logged
 
 	begun   bool
-	stop    *string            // the emergency stop that was told of
+	stop    *string            // the emergency stop in the last Event
 	intents map[string]intents // by node: what Events have said about its intents
 	// unsettled are the nodes that an Event names because the outcome of a write is
 	// unknown; rewound is the Rewound of the last StoreRewound Event.
@@ -82,7 +81,7 @@ type blocking struct {
 	told  bool
 }
 
-// policyState is what Events tell of a policy.
+// policyState is what Events have said about a policy.
 type policyState struct{ halted, invalid bool }
 
 // slotToldAfter is how long others wait before an Event says who takes the slot.
@@ -137,8 +136,8 @@ func (e *events) run(ctx context.Context, client kubernetes.Interface) {
 	}
 }
 
-// tell writes an Event if the reason has one in the table of Events. It does not block.
-func (e *events) tell(about *corev1.ObjectReference, reason, note string) {
+// write writes an Event if the reason has one in the table of Events. It does not block.
+func (e *events) write(about *corev1.ObjectReference, reason, note string) {
 	d, ok := v1alpha1.EventOf(reason)
 	if !ok || e.queue == nil {
 		return
@@ -167,9 +166,9 @@ func aboutNode(n *turn.Node) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: types.UID(n.UID)}
 }
 
-// wrote tells of a decision that was written. turnID is the turn's, which may
+// reportWrite writes the Events about a decision that was written. turnID is the turn's, which may
 // have just been made up.
-func (e *events) wrote(n *turn.Node, v *rollout.Verdict, turnID string) {
+func (e *events) reportWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	delete(e.refused, n.Name)
 	if m := v.Move; m != nil {
 		e.moved(n, v, cmp.Or(turnID, n.Turn))
@@ -187,7 +186,7 @@ func (e *events) wrote(n *turn.Node, v *rollout.Verdict, turnID string) {
 			Occasion: v1alpha1.OccasionFailed, Nodes: []string{n.Name}, Policy: v.Policy, Turn: n.Turn, Reason: v.Held,
 		})
 	default:
-		e.tell(aboutNode(n), string(v.Held), heldNote(v))
+		e.write(aboutNode(n), string(v.Held), heldNote(v))
 	}
 }
 
@@ -208,7 +207,7 @@ func (e *events) moved(n *turn.Node, v *rollout.Verdict, turnID string) {
 				changes = append(changes, c.String())
 			}
 		}
-		e.tell(aboutNode(n), v1alpha1.EventGranted, fmt.Sprintf("turn %s begins in %s for %s", turnID, m.To, strings.Join(changes, ", ")))
+		e.write(aboutNode(n), v1alpha1.EventGranted, fmt.Sprintf("turn %s begins in %s for %s", turnID, m.To, strings.Join(changes, ", ")))
 	case m.Last != nil && m.From.InTurn() && !m.To.InTurn():
 		occasion := v1alpha1.OccasionTurnEnded
 		if m.Last.Result == v1alpha1.ResultFailed {
@@ -220,7 +219,7 @@ func (e *events) moved(n *turn.Node, v *rollout.Verdict, turnID string) {
 	case m.From.InTurn() && m.To == v1alpha1.StateBeforeUncordon || m.From.InTurn() && m.To == v1alpha1.StateUncordoning:
 		switch m.On {
 		case turn.Vanished, turn.Refused, turn.Aborted, turn.FailedHealthy, turn.TakenBack:
-			e.tell(aboutNode(n), v1alpha1.EventBackingOut, fmt.Sprintf("turn %s is backed out in %s: %s%s", turnID, m.From, m.On, because(m.Reason)))
+			e.write(aboutNode(n), v1alpha1.EventBackingOut, fmt.Sprintf("turn %s is backed out in %s: %s%s", turnID, m.From, m.On, because(m.Reason)))
 		}
 	}
 }
@@ -238,26 +237,26 @@ func because(r v1alpha1.Reason) string {
 
 // refuses tells that the API server refuses a decision, once for its words: the
 // reason cannot be written on the Node.
-func (e *events) refuses(n *turn.Node, words string) {
+func (e *events) reportRefused(n *turn.Node, words string) {
 	if e.refused[n.Name] != words {
 		e.refused[n.Name] = words
-		e.tell(aboutNode(n), string(v1alpha1.ReasonForbidden), words)
+		e.write(aboutNode(n), string(v1alpha1.ReasonForbidden), words)
 	}
 }
 
-// looked writes Events about what people have set: the emergency stop, and the
+// reportIntents writes Events about what people have set: the emergency stop, and the
 // intents on Nodes. In its first round a leader only records what another leader
 // may have reported.
-func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw func(string) *corev1.Node) {
+func (e *events) reportIntents(s *rollout.Snapshot, lease *coordinationv1.Lease, raw func(string) *corev1.Node) {
 	first := !e.begun
 	e.begun = true
-	e.troubles(s, lease)
+	e.reportTroubles(s, lease)
 	stoppedBefore := false
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		stoppedBefore = stoppedBefore || n.Held == v1alpha1.ReasonStopped
 		// What no leader has acted on yet, no leader has reported.
-		e.intended(n, raw, first && (s.Stopped || n.State != v1alpha1.StateIdle))
+		e.reportNodeIntents(n, raw, first && (s.Stopped || n.State != v1alpha1.StateIdle))
 	}
 	switch {
 	case !s.Stopped:
@@ -275,10 +274,10 @@ func (e *events) looked(s *rollout.Snapshot, lease *coordinationv1.Lease, raw fu
 	e.forget(s.Nodes)
 }
 
-// judged writes Events about policies: one that halts or goes on, and one that
+// reportPolicies writes Events about policies: one that halts or goes on, and one that
 // becomes invalid or valid. get returns a policy as it is in the API server: what
-// its status says of it, another leader has told.
-func (e *events) judged(figures []rollout.PolicyFigures, get func(string) *v1alpha1.DisruptionPolicy) {
+// its status says already, another leader has reported.
+func (e *events) reportPolicies(figures []rollout.PolicyFigures, get func(string) *v1alpha1.DisruptionPolicy) {
 	was := e.policies
 	e.policies = make(map[string]policyState, len(figures))
 	for i := range figures {
@@ -305,17 +304,17 @@ func (e *events) judged(figures []rollout.PolicyFigures, get func(string) *v1alp
 		}
 		switch {
 		case now.invalid && !before.invalid:
-			e.tell(about, string(v1alpha1.ReasonInvalidPolicy), f.Problems[0].String())
+			e.write(about, string(v1alpha1.ReasonInvalidPolicy), f.Problems[0].String())
 		case !now.invalid && before.invalid:
-			e.tell(about, v1alpha1.EventPolicyValid, "nodes that it selects are granted their turns again")
+			e.write(about, v1alpha1.EventPolicyValid, "nodes that it selects are granted their turns again")
 		}
 	}
 }
 
-// decided reports nodes that take slots for which others wait, and nodes that have
+// reportWaiting reports nodes that take slots for which others wait, and nodes that have
 // been held for long.
-func (e *events) decided(now time.Time, nodes map[string]*turn.Node, out *rollout.Outcome) {
-	e.heldLong(now, out.Verdicts)
+func (e *events) reportWaiting(now time.Time, nodes map[string]*turn.Node, out *rollout.Outcome) {
+	e.reportHeld(now, out.Verdicts)
 	was := e.blocking
 	e.blocking = map[string]blocking{}
 	for _, s := range out.Blocking() {
@@ -325,19 +324,19 @@ func (e *events) decided(now time.Time, nodes map[string]*turn.Node, out *rollou
 		}
 		if n := nodes[s.Node]; !b.told && n != nil && now.Sub(b.since) >= slotToldAfter {
 			b.told = true
-			e.tell(aboutNode(n), v1alpha1.EventTakesSlot, "others wait for a slot"+rollout.Taken([]rollout.Slot{s}))
+			e.write(aboutNode(n), v1alpha1.EventTakesSlot, "others wait for a slot"+rollout.Taken([]rollout.Slot{s}))
 		}
 		e.blocking[s.Node] = b
 	}
 }
 
-// troubles writes Events about what keeps the coordinator from granting and is
+// reportTroubles writes Events about what keeps the coordinator from granting and is
 // not on any Node.
-func (e *events) troubles(s *rollout.Snapshot, lease *coordinationv1.Lease) {
+func (e *events) reportTroubles(s *rollout.Snapshot, lease *coordinationv1.Lease) {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		if why := s.Unsettled[n.Name]; why != "" && !e.unsettled[n.Name] {
-			e.tell(aboutNode(n), v1alpha1.EventUnsettled, "the outcome of a write to "+n.Name+" has been unknown "+why)
+			e.write(aboutNode(n), v1alpha1.EventUnsettled, "the outcome of a write to "+n.Name+" has been unknown "+why)
 		}
 	}
 	e.unsettled = map[string]bool{}
@@ -345,7 +344,7 @@ func (e *events) troubles(s *rollout.Snapshot, lease *coordinationv1.Lease) {
 		e.unsettled[name] = true
 	}
 	if lease != nil && !s.Rewound.Equal(e.rewound) {
-		e.tell(aboutLease(lease), v1alpha1.EventStoreRewound, "seen at "+s.Rewound.UTC().Format(time.DateTime)+" UTC")
+		e.write(aboutLease(lease), v1alpha1.EventStoreRewound, "seen at "+s.Rewound.UTC().Format(time.DateTime)+" UTC")
 	}
 	e.rewound = s.Rewound
 }
@@ -354,7 +353,7 @@ func aboutLease(lease *coordinationv1.Lease) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: lease.Namespace, Name: lease.Name, UID: lease.UID}
 }
 
-// forget forgets what was told of nodes that are there no more.
+// forget drops what was reported about nodes that do not exist any more.
 func (e *events) forget(nodes []turn.Node) {
 	if len(e.intents)+len(e.refused) == 0 {
 		return

@@ -59,7 +59,7 @@ func TestEvents(t *testing.T) {
 	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "a", UID: "uid-a"}
 	names := map[string]bool{}
 	for _, note := range []string{"turn 1 begins", "turn 2 begins", strings.Repeat("x", maxNote+100), "turn 1 begins"} {
-		e.tell(about, v1alpha1.EventGranted, note)
+		e.write(about, v1alpha1.EventGranted, note)
 		event := e.next(t)
 		if len(note) <= maxNote && event.Note != note || len(event.Note) > 1024 || event.Regarding != *about || event.Namespace != "default" ||
 			event.Reason != "Granted" || event.Action != "Grant" || event.Type != "Normal" || event.ReportingController != EventController ||
@@ -70,7 +70,7 @@ func TestEvents(t *testing.T) {
 	}
 	// More than can be written are dropped, and nothing waits.
 	for range 2 * eventBurst {
-		e.tell(about, v1alpha1.EventGranted, "x")
+		e.write(about, v1alpha1.EventGranted, "x")
 	}
 	if n := len(e.all()); n < eventBurst/2 || n > eventBurst || !e.losing {
 		t.Errorf("%d of %d Events are in the queue", n, 2*eventBurst)
@@ -94,7 +94,7 @@ func TestEventsAreWritten(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go e.run(ctx, client)
 		for _, reason := range []string{"Failed", "Paused", "Granted", "Stopped"} {
-			e.tell(&corev1.ObjectReference{Name: "a"}, reason, "x")
+			e.write(&corev1.ObjectReference{Name: "a"}, reason, "x")
 		}
 		time.Sleep(time.Minute)
 		cancel()
@@ -114,21 +114,21 @@ func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
 	a, b := turn.Node{Name: "a"}, turn.Node{Name: "b"}
 	a.Paused, a.State = &v1alpha1.Intent{}, v1alpha1.StateIdle
 	both := &rollout.Snapshot{Nodes: []turn.Node{a, b}}
-	e.looked(both, nil, raw)
-	e.refuses(&b, "no")
+	e.reportIntents(both, nil, raw)
+	e.reportRefused(&b, "no")
 	if got := strings.Join(e.all(), "\n"); !strings.HasPrefix(got, "Paused a: paused: (no reason given)\nInvalidIntent a: annotation lockkeeper.dev/paused") || !strings.HasSuffix(got, "\nForbidden b: no") {
 		t.Errorf("Events:\n%s", got)
 	}
-	e.looked(both, nil, raw)
-	e.refuses(&b, "no")
+	e.reportIntents(both, nil, raw)
+	e.reportRefused(&b, "no")
 	if len(e.intents) != 1 || len(e.refused) != 1 {
 		t.Errorf("of nodes that are there: %v, %v", e.intents, e.refused)
 	}
-	e.looked(&rollout.Snapshot{Nodes: []turn.Node{a}}, nil, raw)
+	e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{a}}, nil, raw)
 	if len(e.intents) != 1 || len(e.refused) != 0 {
 		t.Errorf("without b: %v, %v", e.intents, e.refused)
 	}
-	e.looked(&rollout.Snapshot{}, nil, raw)
+	e.reportIntents(&rollout.Snapshot{}, nil, raw)
 	if len(e.intents) != 0 {
 		t.Errorf("without any node: %v", e.intents)
 	}
@@ -141,7 +141,7 @@ func TestStopIsCopied(t *testing.T) {
 	s := &rollout.Snapshot{Stopped: true, StopText: "drill"}
 	for _, words := range []string{"drill", "fire"} {
 		s.StopText = words // in the same place, to see who still looks there
-		e.looked(s, lease, nil)
+		e.reportIntents(s, lease, nil)
 		if w := e.next(t); w.Reason != string(v1alpha1.ReasonStopped) || w.Note != "the emergency stop is set: "+words {
 			t.Errorf("told is %v", w)
 		}
@@ -166,7 +166,7 @@ func TestSlotsAreToldOf(t *testing.T) {
 		{0, taken, false}, {10*time.Minute - time.Second, taken, false}, {10 * time.Minute, taken, true}, {time.Hour, taken, true},
 		{2 * time.Hour, &rollout.Outcome{}, false}, {3 * time.Hour, taken, false}, {3*time.Hour + 10*time.Minute, taken, true},
 	} {
-		e.decided(now.Add(step.after), nodes, step.out)
+		e.reportWaiting(now.Add(step.after), nodes, step.out)
 		if told := e.blocking["a"].told; told != step.told {
 			t.Errorf("after %v: told: %t, expected %t", step.after, told, step.told)
 		}
@@ -206,15 +206,15 @@ func TestPoliciesAreToldOf(t *testing.T) {
 		{halted, "Halted", "1 failed, 0 allowed; what to do: "}, {halted, "", ""}, {fine, "Released", "0 failed, 0 allowed"},
 		{invalid, "InvalidPolicy", "spec.x: no"}, {invalid, "", ""}, {fine, "PolicyValid", "nodes that it selects"},
 	} {
-		if e.judged([]rollout.PolicyFigures{step.figures}, get); step.reason != "" {
+		if e.reportPolicies([]rollout.PolicyFigures{step.figures}, get); step.reason != "" {
 			next(step.reason, step.note)
 		}
 	}
 	// The next leader reads from the status what was told.
 	obj.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionHalted, Status: metav1.ConditionTrue}, {Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue}}
 	e = recording()
-	e.judged([]rollout.PolicyFigures{halted}, get)
-	e.judged([]rollout.PolicyFigures{fine}, get)
+	e.reportPolicies([]rollout.PolicyFigures{halted}, get)
+	e.reportPolicies([]rollout.PolicyFigures{fine}, get)
 	next("Released", "0 failed")
 }
 
@@ -233,9 +233,9 @@ func TestEndOfTheStopIsToldOf(t *testing.T) {
 	} {
 		e := recording()
 		for _, s := range c.looks {
-			e.looked(s, lease, nil)
+			e.reportIntents(s, lease, nil)
 		}
-		e.tell(aboutLease(lease), v1alpha1.EventStoreRewound, "the end of the test")
+		e.write(aboutLease(lease), v1alpha1.EventStoreRewound, "the end of the test")
 		var told []string
 		for range len(c.told) + 1 {
 			told = append(told, e.next(t).Reason)
@@ -282,7 +282,7 @@ func TestIntentEvents(t *testing.T) {
 	} {
 		e := recording()
 		for _, n := range c.rounds {
-			e.looked(&rollout.Snapshot{Nodes: []turn.Node{n}}, nil, func(string) *corev1.Node { return &corev1.Node{} })
+			e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{n}}, nil, func(string) *corev1.Node { return &corev1.Node{} })
 		}
 		if told := e.all(); !slices.Equal(told, c.want) {
 			t.Errorf("%s: Events %q, want %q", name, told, c.want)
@@ -292,14 +292,14 @@ func TestIntentEvents(t *testing.T) {
 	// Another leader left a stop: its nodes stay idle, and their intents were reported.
 	e := recording()
 	for range 2 {
-		e.looked(&rollout.Snapshot{Nodes: []turn.Node{node(idle, disk, nil)}, Stopped: true}, nil, func(string) *corev1.Node { return &corev1.Node{} })
+		e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{node(idle, disk, nil)}, Stopped: true}, nil, func(string) *corev1.Node { return &corev1.Node{} })
 	}
 	if told := e.all(); len(told) > 0 {
 		t.Errorf("under a stop: %q", told)
 	}
 
 	e = recording()
-	e.looked(&rollout.Snapshot{Nodes: []turn.Node{node(idle, evil, nil)}}, nil, func(string) *corev1.Node { return &corev1.Node{} })
+	e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{node(idle, evil, nil)}}, nil, func(string) *corev1.Node { return &corev1.Node{} })
 	if told := e.all(); len(told) != 1 || strings.ContainsAny(told[0], "\x1b\x07\n\u202e") || !strings.Contains(told[0], "]0;x") || len(told[0]) > maxNote+len("Paused a: ") {
 		t.Errorf("hostile texts: %q", told)
 	}
@@ -310,7 +310,7 @@ func TestIntentIsOneEvent(t *testing.T) {
 	e := recording()
 	n := turn.Node{Name: "a"}
 	for _, held := range []v1alpha1.Reason{v1alpha1.ReasonPaused, v1alpha1.ReasonDetached, v1alpha1.ReasonHostSilent} {
-		e.wrote(&n, &rollout.Verdict{Node: "a", Held: held, Detail: "x"}, "")
+		e.reportWrite(&n, &rollout.Verdict{Node: "a", Held: held, Detail: "x"}, "")
 	}
 	if told := e.all(); len(told) != 1 || !strings.HasPrefix(told[0], "HostSilent a: x") {
 		t.Errorf("Events %q", told)

@@ -22,7 +22,7 @@ func TestGatesThatAreAsked(t *testing.T) {
 		{Name: "waits", Wanting: 2, InTurn: 1},
 	}
 	want := []gate.Query{{Key: gate.Key{Policy: "waits", Gate: "a"}, Expr: "x > 0"}, {Key: gate.Key{Policy: "waits", Gate: "b"}, Expr: "y > 0"}}
-	if got := gatesOf(policies, figures); !reflect.DeepEqual(got, want) {
+	if got := awaitedGates(policies, figures); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, expected %+v", got, want)
 	}
 }

@@ -65,10 +65,10 @@ func (p *heldPace) allow(now time.Time, waiting int) int {
 // spend notes that one was written.
 func (p *heldPace) spend() { p.left-- }
 
-// tellHeld writes reasons where they have changed, as many as the pace allows:
-// first on nodes in a turn, of which somebody waits to hear. Anything that
-// comes in meanwhile goes first. It returns how soon it wants to go on.
-func (l *leader) tellHeld(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node) time.Duration {
+// writeHeldReasons writes reasons where they have changed, as many as the pace allows:
+// first on nodes in a turn, which users are likely to watch. A change that arrives
+// meanwhile goes first. It returns how soon it wants to continue.
+func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node) time.Duration {
 	var waiting [2][]*rollout.Verdict
 	due := leadRound
 	left := l.handoverLeft(verdicts)
@@ -82,7 +82,7 @@ func (l *leader) tellHeld(ctx context.Context, verdicts []rollout.Verdict, nodes
 			due = left
 			continue
 		}
-		if l.leftAlone(n.Name, v) {
+		if l.isLeftAlone(n.Name, v) {
 			continue
 		}
 		order := 1

@@ -20,9 +20,9 @@ type intents struct {
 	odd              string // the payloads that do not parse
 }
 
-// intended writes Events about the intents on a Node that have changed. A leader
+// reportNodeIntents writes Events about the intents on a Node that have changed. A leader
 // that only records writes none.
-func (e *events) intended(n *turn.Node, raw func(string) *corev1.Node, record bool) {
+func (e *events) reportNodeIntents(n *turn.Node, raw func(string) *corev1.Node, record bool) {
 	was := e.intents[n.Name]
 	if was.uid != n.UID {
 		was = intents{} // another Node object of this name
@@ -49,9 +49,9 @@ func (e *events) intended(n *turn.Node, raw func(string) *corev1.Node, record bo
 		switch {
 		case c.now == c.was:
 		case c.now != "":
-			e.tell(aboutNode(n), c.set, c.now)
+			e.write(aboutNode(n), c.set, c.now)
 		default:
-			e.tell(aboutNode(n), c.removed, "it was "+c.was)
+			e.write(aboutNode(n), c.removed, "it was "+c.was)
 		}
 	}
 }

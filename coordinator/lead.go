@@ -25,11 +25,11 @@ const (
 	// as the decision took, so that a fleet in uproar costs half a CPU, and a
 	// promotion no more than that.
 	maxRest = 100 * time.Millisecond
-	// blindTerms is for how many Lease durations a leader goes on that does not
-	// see what to decide on.
+	// blindTerms is for how many Lease durations a leader keeps its term although it
+	// does not see what to decide on.
 	blindTerms = 3
 	// maxBulk bounds the writes to nodes in no turn in one round: whole fleets
-	// are taken in, paused and let go, and turns go on meanwhile.
+	// are adopted, paused and released, and turns continue meanwhile.
 	maxBulk = 25
 	// unsettledAfter is how long the outcome of a write may be unknown before the
 	// leader reports it: in an Event, a metric, and the reason why it grants nothing.
@@ -92,7 +92,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	watching.Go(func() { l.view.Run(ctx) })
 	watching.Go(func() { l.policies.Run(ctx) })
 	watching.Go(func() { l.statuses.run(ctx) })
-	// Each term asks for itself: what the last leader was told does not count.
+	// Each term asks again: the answers that the last leader got do not count.
 	l.gates = gate.New(gate.Options{URL: c.PrometheusURL, TokenFile: c.PrometheusTokenFile, Version: c.Version, Changed: l.wake, Log: c.log})
 	watching.Go(func() { l.gates.Run(ctx) })
 	c.lease.listenTo(l.leaseChanged)
@@ -128,7 +128,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 func ended(term context.Context) string {
 	why := context.Cause(term)
 	if why == nil || errors.Is(why, context.Canceled) || why == errTermOver {
-		return "its term ended; it stands again"
+		return "its term ended; it campaigns again"
 	}
 	return "its term ended: " + why.Error()
 }
@@ -149,16 +149,16 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	began := time.Now()
 	s, due, ok := l.snapshot()
 	if !ok {
-		l.gropes()
+		l.reportBlind()
 		return l.RetryPeriod
 	}
-	l.sees(s.Unread)
-	l.events.looked(&s, l.candidate.lease.now(), l.view.Get)
+	l.reportSight(s.Unread)
+	l.events.reportIntents(&s, l.candidate.lease.now(), l.view.Get)
 	out := rollout.Decide(s)
-	l.gates.Ask(gatesOf(s.Policies, out.Figures.Policies))
+	l.gates.Ask(awaitedGates(s.Policies, out.Figures.Policies))
 	took := time.Since(began)
 	l.rest = min(took, maxRest)
-	l.statuses.are(out.Figures.Policies)
+	l.statuses.set(out.Figures.Policies)
 	if l.Decided != nil {
 		l.Decided(took, &s, &out)
 	}
@@ -166,8 +166,8 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	for i := range s.Nodes {
 		nodes[s.Nodes[i].Name] = &s.Nodes[i]
 	}
-	l.events.decided(s.Now, nodes, &out)
-	l.events.judged(out.Figures.Policies, l.policies.Get)
+	l.events.reportWaiting(s.Now, nodes, &out)
+	l.events.reportPolicies(out.Figures.Policies, l.policies.Get)
 	left := l.carryOut(ctx, out.Verdicts, nodes)
 	next := min(leadRound, left, due, l.refusals())
 	if !out.Again.IsZero() {

@@ -16,9 +16,9 @@ func TestRefusalsAreForgotten(t *testing.T) {
 		if next := l.refusals(); next != refusedFor {
 			t.Errorf("without a refusal: %v", next)
 		}
-		l.leave("a", refusedFor, errors.New("no"), false)
+		l.leaveAlone("a", refusedFor, errors.New("no"), false)
 		time.Sleep(10 * time.Second)
-		l.leave("b", shortly, errors.New("no"), true)
+		l.leaveAlone("b", shortly, errors.New("no"), true)
 		if next := l.refusals(); next != shortly || len(l.refused) != 2 {
 			t.Errorf("the next in %v, %d remembered", next, len(l.refused))
 		}

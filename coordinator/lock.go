@@ -20,16 +20,16 @@ var errTermOver = errors.New("the term is over")
 // termLock makes one term one term.
 //
 // client-go's elector takes a Lease again under the same identity after
-// somebody blanked or deleted it, and its renew loop goes on for up to
+// a user blanked or deleted it, and its renew loop continues for up to
 // RenewDeadline after it saw another holder. A successor may have come and gone
-// meanwhile, granted turns and been followed; whoever checks epochs would take
-// the two terms for one. So this lock ends the term at the first real Get that
+// meanwhile, granted turns and been followed; a host that checks epochs
+// would take the two terms for one. So this lock ends the term at the first real Get that
 // does not show this term as the holder, and writes the Lease only after such
 // a Get. It never creates a Lease: a deleted Lease is a stop.
 //
 // A Lease that names this term is not enough. A leader that was stopped for
 // longer than the Lease lasts may find its own name in it although a successor
-// was there meanwhile: somebody put an old Lease back, or edited it. Its view
+// was there meanwhile: a user restored an old Lease, or edited it. Its view
 // of the Nodes may be from before, and the successor's turns are not in it. So
 // a term is over as well once the Lease has run out, or has changed hands.
 //
@@ -199,9 +199,9 @@ func (l *termLock) judge(record *resourcelock.LeaderElectionRecord, err error) e
 	switch {
 	case kube.NoLease(err, l.name):
 		l.endLocked("the Lease is gone")
-	case err != nil: // no answer is no word
+	case err != nil: // no answer shows nothing
 	case record.HolderIdentity == "":
-		l.endLocked("somebody blanked the Lease")
+		l.endLocked("a user blanked the Lease")
 	case record.HolderIdentity != l.identity:
 		l.endLocked("the Lease is " + record.HolderIdentity + "'s")
 	case record.RenewTime.Time.Before(l.renewTime):
@@ -209,7 +209,7 @@ func (l *termLock) judge(record *resourcelock.LeaderElectionRecord, err error) e
 		// edits it. What this term wrote to Nodes may be lost.
 		l.end(errRewound)
 	case record.LeaderTransitions != l.transitions:
-		l.endLocked("the Lease changed hands, and somebody named this term in it again")
+		l.endLocked("the Lease changed hands, and a user named this term in it again")
 	case time.Since(l.renewed) >= l.lasts:
 		l.endLocked("the Lease had run out when it was read again; others may have held it meanwhile")
 	}
@@ -224,9 +224,9 @@ func (l *termLock) end(why error) {
 	go l.over(l.ended)
 }
 
-// Create refuses: the manifests create the Lease, and nobody else may.
+// Create refuses: the manifests create the Lease, and lockkeeper may not.
 func (l *termLock) Create(context.Context, resourcelock.LeaderElectionRecord) error {
-	return errors.New("there is no Lease, which is a stop; apply the manifests to go on")
+	return errors.New("there is no Lease, which is a stop; apply the manifests to continue")
 }
 
 // Update writes the Lease: to take it, to renew it, or to release it. The last

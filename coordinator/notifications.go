@@ -26,15 +26,15 @@ type heldNode struct {
 // a leader that does not repeat the one does not repeat the other. The caller sets
 // all of m but its text.
 func (e *events) report(about *corev1.ObjectReference, reason, note string, m notify.Message) {
-	e.tell(about, reason, note)
+	e.write(about, reason, note)
 	m.Text = fmt.Sprintf("%s %s: %s: %s", about.Kind, about.Name, reason, note)
 	e.send(m)
 }
 
-// heldLong sends one notification about all nodes that have been held for longer
+// reportHeld sends one notification about all nodes that have been held for longer
 // than heldAfter and were not reported yet. A node that someone detached, or whose
 // policy only observes, waits for nothing.
-func (e *events) heldLong(now time.Time, verdicts []rollout.Verdict) {
+func (e *events) reportHeld(now time.Time, verdicts []rollout.Verdict) {
 	if e.heldAfter == 0 {
 		return
 	}

@@ -50,32 +50,34 @@ func TestOccasions(t *testing.T) {
 		want string // "" for none
 	}{
 		{"granted", func() {
-			e.wrote(&idle, &rollout.Verdict{Node: "a", Move: &rollout.Move{From: v1alpha1.StateIdle, To: v1alpha1.StateDraining, On: turn.Granted}}, "t1")
+			e.reportWrite(&idle, &rollout.Verdict{Node: "a", Move: &rollout.Move{From: v1alpha1.StateIdle, To: v1alpha1.StateDraining, On: turn.Granted}}, "t1")
 		}, ""},
-		{"done", func() { e.wrote(&n, ends(v1alpha1.ResultDone, ""), "") }, "turn-ended nodes=[a] policy=web turn=t1 result=Done reason=: Node a: Done: turn t1 ended Done"},
-		{"backed out", func() { e.wrote(&n, ends(v1alpha1.ResultBackedOut, v1alpha1.ReasonOverdue), "") },
+		{"done", func() { e.reportWrite(&n, ends(v1alpha1.ResultDone, ""), "") }, "turn-ended nodes=[a] policy=web turn=t1 result=Done reason=: Node a: Done: turn t1 ended Done"},
+		{"backed out", func() { e.reportWrite(&n, ends(v1alpha1.ResultBackedOut, v1alpha1.ReasonOverdue), "") },
 			"turn-ended nodes=[a] policy=web turn=t1 result=BackedOut reason=Overdue: Node a: BackedOut: turn t1 ended BackedOut (Overdue: "},
-		{"failed", func() { e.wrote(&n, ends(v1alpha1.ResultFailed, v1alpha1.ReasonNotUpdated), "") },
+		{"failed", func() { e.reportWrite(&n, ends(v1alpha1.ResultFailed, v1alpha1.ReasonNotUpdated), "") },
 			"failed nodes=[a] policy=web turn=t1 result=Failed reason=NotUpdated: Node a: Failed: turn t1 ended Failed (NotUpdated: "},
 		{"stays because it failed", func() {
-			e.wrote(&n, &rollout.Verdict{Node: "a", Policy: "web", Held: v1alpha1.ReasonFailed, Detail: "Unhealthy"}, "")
+			e.reportWrite(&n, &rollout.Verdict{Node: "a", Policy: "web", Held: v1alpha1.ReasonFailed, Detail: "Unhealthy"}, "")
 		},
 			"failed nodes=[a] policy=web turn=t1 result= reason=Failed: Node a: Failed: Unhealthy; what to do: "},
-		{"overdue", func() { e.wrote(&n, &rollout.Verdict{Node: "a", Policy: "web", Held: v1alpha1.ReasonOverdue}, "") },
+		{"overdue", func() {
+			e.reportWrite(&n, &rollout.Verdict{Node: "a", Policy: "web", Held: v1alpha1.ReasonOverdue}, "")
+		},
 			"failed nodes=[a] policy=web turn=t1 result= reason=Overdue: Node a: Overdue: "},
 		{"its last turn failed", func() {
-			e.wrote(&idle, &rollout.Verdict{Node: "a", Policy: "web", Held: v1alpha1.ReasonFailed}, "")
+			e.reportWrite(&idle, &rollout.Verdict{Node: "a", Policy: "web", Held: v1alpha1.ReasonFailed}, "")
 		}, ""},
-		{"halted", func() { e.judged([]rollout.PolicyFigures{{Name: "web", Halted: true, Failed: 1}}, get) },
+		{"halted", func() { e.reportPolicies([]rollout.PolicyFigures{{Name: "web", Halted: true, Failed: 1}}, get) },
 			"halted nodes=[] policy=web turn= result= reason=Halted: DisruptionPolicy web: Halted: 1 failed, 0 allowed; what to do: "},
-		{"still halted", func() { e.judged([]rollout.PolicyFigures{{Name: "web", Halted: true, Failed: 2}}, get) }, ""},
-		{"released", func() { e.judged([]rollout.PolicyFigures{{Name: "web"}}, get) },
+		{"still halted", func() { e.reportPolicies([]rollout.PolicyFigures{{Name: "web", Halted: true, Failed: 2}}, get) }, ""},
+		{"released", func() { e.reportPolicies([]rollout.PolicyFigures{{Name: "web"}}, get) },
 			"halted nodes=[] policy=web turn= result= reason=Released: DisruptionPolicy web: Released: 0 failed, 0 allowed"},
-		{"stopped", func() { e.looked(&rollout.Snapshot{Stopped: true, StopText: "fire"}, lease, nil) },
+		{"stopped", func() { e.reportIntents(&rollout.Snapshot{Stopped: true, StopText: "fire"}, lease, nil) },
 			"stop nodes=[] policy= turn= result= reason=Stopped: Lease lockkeeper: Stopped: the emergency stop is set: fire"},
-		{"still stopped", func() { e.looked(&rollout.Snapshot{Stopped: true, StopText: "fire"}, lease, nil) }, ""},
-		{"held by the stop", func() { e.wrote(&n, &rollout.Verdict{Node: "a", Held: v1alpha1.ReasonStopped}, "") }, ""},
-		{"lifted", func() { e.looked(&rollout.Snapshot{}, lease, nil) },
+		{"still stopped", func() { e.reportIntents(&rollout.Snapshot{Stopped: true, StopText: "fire"}, lease, nil) }, ""},
+		{"held by the stop", func() { e.reportWrite(&n, &rollout.Verdict{Node: "a", Held: v1alpha1.ReasonStopped}, "") }, ""},
+		{"lifted", func() { e.reportIntents(&rollout.Snapshot{}, lease, nil) },
 			"stop nodes=[] policy= turn= result= reason=StopLifted: Lease lockkeeper: StopLifted: the emergency stop is over"},
 	} {
 		*sent = nil
@@ -94,10 +96,10 @@ func TestFailedTurnIsOneEvent(t *testing.T) {
 	e := recording()
 	inTurn, idle := turn.Node{Name: "a"}, turn.Node{Name: "a"}
 	inTurn.State, idle.State = v1alpha1.StateUncordoning, v1alpha1.StateIdle
-	e.wrote(&inTurn, &rollout.Verdict{Node: "a", Move: &rollout.Move{
+	e.reportWrite(&inTurn, &rollout.Verdict{Node: "a", Move: &rollout.Move{
 		From: v1alpha1.StateUncordoning, To: v1alpha1.StateIdle, On: turn.Progressed, Last: &v1alpha1.Last{Turn: "t1", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated},
 	}}, "")
-	e.wrote(&idle, &rollout.Verdict{Node: "a", Held: v1alpha1.ReasonFailed, Detail: "NotUpdated"}, "")
+	e.reportWrite(&idle, &rollout.Verdict{Node: "a", Held: v1alpha1.ReasonFailed, Detail: "NotUpdated"}, "")
 	if told := e.all(); len(told) != 1 || !strings.HasPrefix(told[0], "Failed a: turn t1 ended Failed (NotUpdated: ") {
 		t.Errorf("Events %q", told)
 	}
@@ -108,11 +110,11 @@ func TestNextLeaderSendsNothingAgain(t *testing.T) {
 	e, sent := notifying(t)
 	n := turn.Node{Name: "a"}
 	n.State, n.Turn, n.Held = v1alpha1.StateRebooting, "t1", v1alpha1.ReasonOverdue
-	e.looked(&rollout.Snapshot{Stopped: true, StopText: "fire", Nodes: []turn.Node{{Name: "b", Keys: v1alpha1.Keys{Held: v1alpha1.ReasonStopped}}}}, &coordinationv1.Lease{}, nil)
-	e.wrote(&n, &rollout.Verdict{Node: "a", Held: v1alpha1.ReasonOverdue}, "")
+	e.reportIntents(&rollout.Snapshot{Stopped: true, StopText: "fire", Nodes: []turn.Node{{Name: "b", Keys: v1alpha1.Keys{Held: v1alpha1.ReasonStopped}}}}, &coordinationv1.Lease{}, nil)
+	e.reportWrite(&n, &rollout.Verdict{Node: "a", Held: v1alpha1.ReasonOverdue}, "")
 	policy := &v1alpha1.DisruptionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
 	policy.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionHalted, Status: metav1.ConditionTrue}}
-	e.judged([]rollout.PolicyFigures{{Name: "web", Halted: true}}, func(string) *v1alpha1.DisruptionPolicy { return policy })
+	e.reportPolicies([]rollout.PolicyFigures{{Name: "web", Halted: true}}, func(string) *v1alpha1.DisruptionPolicy { return policy })
 	if len(*sent) > 0 {
 		t.Errorf("sent %v", *sent)
 	}
@@ -159,7 +161,7 @@ func TestHeldForLong(t *testing.T) {
 		e, sent := notifying(t)
 		e.heldAfter = after
 		for _, r := range c.rounds {
-			e.decided(began.Add(r.at), nil, &rollout.Outcome{Verdicts: r.verdicts})
+			e.reportWaiting(began.Add(r.at), nil, &rollout.Outcome{Verdicts: r.verdicts})
 		}
 		if !slices.EqualFunc(*sent, c.want, func(m notify.Message, want string) bool { return strings.HasPrefix(shown(m), want) }) {
 			t.Errorf("%s: sent\n%.500v, want\n%.500v", name, *sent, c.want)
@@ -170,8 +172,8 @@ func TestHeldForLong(t *testing.T) {
 	}
 
 	e, sent := notifying(t) // held is no occasion
-	e.decided(began, nil, &rollout.Outcome{Verdicts: held(budget, "a")})
-	e.decided(began.Add(1000*time.Hour), nil, &rollout.Outcome{Verdicts: held(budget, "a")})
+	e.reportWaiting(began, nil, &rollout.Outcome{Verdicts: held(budget, "a")})
+	e.reportWaiting(began.Add(1000*time.Hour), nil, &rollout.Outcome{Verdicts: held(budget, "a")})
 	if len(*sent) > 0 || e.held != nil {
 		t.Errorf("sent %v", *sent)
 	}

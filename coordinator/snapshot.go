@@ -16,10 +16,10 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// gropes is a round without Nodes or Lease in view. A leader that cannot see
+// reportBlind is a round without Nodes or Lease in view. A leader that cannot see
 // keeps everybody else from leading: it says so, and in the end gives its term
 // back. Another candidate may see more.
-func (l *leader) gropes() {
+func (l *leader) reportBlind() {
 	if l.blind.IsZero() {
 		l.blind = time.Now()
 	}
@@ -51,9 +51,9 @@ func (l *leader) unseen() error {
 	return fmt.Errorf("it leads, and does not see %s: %w", what, err)
 }
 
-// sees is a round with all in view; unread is why nothing is granted by the
+// reportSight reports a round with all in view; unread is why nothing is granted by the
 // policies in it, or "".
-func (l *leader) sees(unread string) {
+func (l *leader) reportSight(unread string) {
 	if l.blind.IsZero() && l.told == unread {
 		return
 	}
@@ -79,7 +79,7 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	}
 	lease := l.candidate.lease.now()
 	if holderOf(lease) != l.epoch {
-		// Not seen yet, or somebody else's: the elector ends the term.
+		// Not seen yet, or another holder's: the elector ends the term.
 		return s, 0, false
 	}
 	s.Unread, due = unread(l.policies.Age(), l.policies.Err())
@@ -107,7 +107,7 @@ func (l *leader) writes(s *rollout.Snapshot) {
 	}
 }
 
-// leaseChanged is told of every version of the Lease. Its own renewals are no
+// leaseChanged receives every version of the Lease. The leader's own renewals are not a
 // reason to decide.
 func (l *leader) leaseChanged(before, now *coordinationv1.Lease) {
 	l.logStop(before, now)
@@ -116,7 +116,7 @@ func (l *leader) leaseChanged(before, now *coordinationv1.Lease) {
 	}
 }
 
-// stopOf is the emergency stop on a Lease, as its presence and its words.
+// stopOf returns the emergency stop on a Lease: its reason, and whether it is set.
 func stopOf(lease *coordinationv1.Lease) (stop struct {
 	text string
 	set  bool
@@ -160,10 +160,10 @@ func (f *facts) of(nodes []*corev1.Node) []turn.Node {
 	return all
 }
 
-// gatesOf are the gates that somebody waits for: those of the policies that have
+// awaitedGates are the gates that somebody waits for: those of the policies that have
 // a node which wants something and is in no turn. Nobody asks the others, and so
 // the first turn of a rollout waits for a first answer.
-func gatesOf(policies policy.Set, figures []rollout.PolicyFigures) []gate.Query {
+func awaitedGates(policies policy.Set, figures []rollout.PolicyFigures) []gate.Query {
 	waits := map[string]bool{}
 	for i := range figures {
 		waits[figures[i].Name] = figures[i].Wanting > figures[i].InTurn
@@ -191,7 +191,7 @@ func answered(gates *gate.Gates) map[string]rollout.Gate {
 }
 
 // maxUnread is how long a leader grants by policies that it cannot read again. Within
-// that they are listed again if nothing is wrong. Meanwhile somebody may have paused
+// that they are listed again if nothing is wrong. Meanwhile a user may have paused
 // them, and hosts do not check for that.
 const maxUnread = time.Minute
 

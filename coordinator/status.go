@@ -30,7 +30,7 @@ const (
 )
 
 // statuses keeps the policies' statuses, in one term. It works beside the
-// leader's loop, which waits for none of it: nobody decides by a status.
+// leader's loop, which waits for none of it: no decision depends on a status.
 type statuses struct {
 	client   *kube.Client
 	policies *kube.Policies[policy.Policy]
@@ -45,8 +45,8 @@ func newStatuses(client *kube.Client, policies *kube.Policies[policy.Policy], lo
 	return &statuses{client: client, policies: policies, log: log, kick: make(chan struct{}, 1)}
 }
 
-// are takes in the figures that the statuses tell.
-func (s *statuses) are(figures []rollout.PolicyFigures) {
+// set replaces the figures that the statuses are made from.
+func (s *statuses) set(figures []rollout.PolicyFigures) {
 	s.mu.Lock()
 	s.figures = figures
 	s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *statuses) run(ctx context.Context) {
 			name := f.Name
 			obj := s.policies.Get(name)
 			if obj == nil || obj.Generation != f.Generation {
-				continue // the leader's next round says what becomes of it
+				continue // the leader's next round decides about it
 			}
 			status := rollout.Status(f, obj.Status, time.Now())
 			if equality.Semantic.DeepEqual(status, obj.Status) {
@@ -92,7 +92,7 @@ func (s *statuses) run(ctx context.Context) {
 			case err != nil:
 				retry[name] = time.Now().Add(statusRetry)
 				if !failing {
-					s.log.Warn("a policy's status cannot be written; nobody decides by it", "policy", name, "err", err, "again_in", statusRetry)
+					s.log.Warn("a policy's status cannot be written; no decision depends on it", "policy", name, "err", err, "again_in", statusRetry)
 				}
 			}
 			failing = err != nil

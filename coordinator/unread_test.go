@@ -123,7 +123,7 @@ func TestUnreadPoliciesAreTold(t *testing.T) {
 	l := &leader{candidate: &candidate{Options: Options{Report: func(s Status) { said = append(said, s) }}, log: slog.New(slog.DiscardHandler)}, epoch: "me_1"}
 	l.say(Status{Candidate: true, Leader: true, Epoch: "me_1"})
 	for _, why := range []string{"", "forbidden", "forbidden", "", ""} {
-		l.sees(why)
+		l.reportSight(why)
 	}
 	if len(said) != 3 || !said[1].Leader || !said[1].Blocked || !strings.Contains(said[1].Why, "forbidden") || said[2].Blocked || said[2].Why != "" || !said[2].Leader {
 		t.Errorf("said %+v", said)

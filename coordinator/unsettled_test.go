@@ -69,7 +69,7 @@ func TestUnsettledWrites(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper"}}
 	for i := range all {
 		all[i].Rewound = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-		e.looked(&all[i], lease, func(string) *corev1.Node { return nil })
+		e.reportIntents(&all[i], lease, func(string) *corev1.Node { return nil })
 	}
 	var told []string // in no order
 	for range 2 {

@@ -76,7 +76,7 @@ func (w *leaseWatch) listenTo(f func(before, now *coordinationv1.Lease)) {
 	}
 }
 
-// free reports whether the Lease was shown last as one that nobody holds.
+// free reports whether no instance held the Lease when it was last shown.
 func (w *leaseWatch) free() bool {
 	lease := w.now()
 	return lease != nil && holderOf(lease) == ""

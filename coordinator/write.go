@@ -32,14 +32,14 @@ type unsettled struct {
 	why   string // what the last try came to
 }
 
-// carryOut writes what the verdicts say: first what goes on and gives back,
-// then the grants, then what becomes of nodes in no turn, last the reasons. It
+// carryOut writes what the verdicts say: first the moves of nodes in a turn, then the
+// grants, then the moves of nodes in no turn, last the reasons. It
 // returns how soon another round is due for what it left undone.
 func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node) time.Duration {
 	for _, kind := range []moveKind{inTurn, granted, bulk} {
 		done := 0
 		for _, v := range verdicts {
-			if v.Move == nil || kindOf(v.Move) != kind || l.leftAlone(v.Node, &v) {
+			if v.Move == nil || kindOf(v.Move) != kind || l.isLeftAlone(v.Node, &v) {
 				continue
 			}
 			if ctx.Err() != nil || kind == granted && l.uncertainNow() > 0 || l.uncertainNow() >= maxUncertain {
@@ -52,14 +52,14 @@ func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes
 			done++
 		}
 	}
-	return l.tellHeld(ctx, verdicts, nodes)
+	return l.writeHeldReasons(ctx, verdicts, nodes)
 }
 
 // moveKind is the order in which moves are written.
 type moveKind int
 
 const (
-	inTurn  moveKind = iota // a turn goes on, gives back or ends
+	inTurn  moveKind = iota // a turn advances, is backed out or ends
 	granted                 // a turn begins
 	bulk                    // neither
 )
@@ -116,18 +116,18 @@ func (l *leader) refusals() time.Duration {
 	return next
 }
 
-// leave leaves a node alone for a while, because of err. It asks for another
-// round: what was meant for this node may be another's.
-func (l *leader) leave(name string, d time.Duration, err error, told bool) {
+// leaveAlone makes the leader write nothing to a node for a while, because of err. It
+// asks for another round, in which another node may get what was meant for this one.
+func (l *leader) leaveAlone(name string, d time.Duration, err error, told bool) {
 	l.mu.Lock()
 	l.refused[name] = refusal{time.Now().Add(d), "the coordinator's write: " + err.Error(), told}
 	l.mu.Unlock()
 	l.wake()
 }
 
-// leftAlone reports whether nothing is written to the node at present: a write
+// isLeftAlone reports whether nothing is written to the node at present: a write
 // to it was refused lately, or the outcome of one is not known.
-func (l *leader) leftAlone(name string, v *rollout.Verdict) bool {
+func (l *leader) isLeftAlone(name string, v *rollout.Verdict) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	refused, found := l.refused[name]
@@ -136,7 +136,7 @@ func (l *leader) leftAlone(name string, v *rollout.Verdict) bool {
 }
 
 // write sends one patch, to a node that is not left alone, and takes in what
-// became of it.
+// happened to it.
 func (l *leader) write(ctx context.Context, n *turn.Node, p kube.Patch, v *rollout.Verdict) {
 	if !l.lock.fresh(l.RenewDeadline) {
 		return
@@ -146,10 +146,10 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p kube.Patch, v *rollo
 	switch outcome {
 	case kube.Written:
 		l.logWrite(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
-		l.events.wrote(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
+		l.events.reportWrite(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
 		l.view.Overlay(obj)
 		if v.Move != nil {
-			l.wake() // what becomes of the others may follow from it
+			l.wake() // verdicts on other nodes may depend on it
 		}
 	case kube.Conflict:
 		// The Node changed after the decision: the leader drops the decision.
@@ -161,8 +161,8 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p kube.Patch, v *rollo
 		l.wake()
 	case kube.Refused:
 		systemd.LogEvent(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
-		l.events.refuses(n, l.client.Explain(err).Text)
-		l.leave(n.Name, refusedFor, err, v.Move == nil)
+		l.events.reportRefused(n, l.client.Explain(err).Text)
+		l.leaveAlone(n.Name, refusedFor, err, v.Move == nil)
 	case kube.Unknown:
 		if ctx.Err() != nil {
 			return // the term is over, and with it the request
@@ -279,7 +279,7 @@ func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 		return
 	}
 	turnID = cmp.Or(turnID, n.Turn)
-	text := fmt.Sprintf("%s: %s -> %s (%s)", n.Name, m.From, m.To, cmp.Or(string(m.On), "mended"))
+	text := fmt.Sprintf("%s: %s -> %s (%s)", n.Name, m.From, m.To, cmp.Or(string(m.On), "repaired"))
 	if m.Last != nil && m.From.InTurn() && !m.To.InTurn() {
 		systemd.LogTurnEnd(l.log, text+"; the turn", m.Last, append(attrs, "state", m.To.String())...)
 		return

@@ -1,7 +1,7 @@
 // Package policy says what changes cost and how fast the fleet may roll: the
 // cluster's DisruptionPolicies, checked and made ready to decide by.
 //
-// This room is pure: no client, no file, no clock. Data in, data out.
+// The package is pure: no client, no file, no clock. Data in, data out.
 package policy
 
 import (
@@ -80,8 +80,8 @@ func (p *Policy) Selects(node map[string]string) bool {
 // Zones finds a time zone by its IANA name; time.LoadLocation is one.
 type Zones func(name string) (*time.Location, error)
 
-// Compile reads a policy. What is wrong with it stands in Problems, what the
-// API server's schema refuses included: objects may be older than the schema.
+// Compile reads a policy. Problems lists what is wrong with it, including what the API
+// server's schema refuses, because objects may be older than the schema.
 // It never fails: a policy with problems still selects its nodes.
 func Compile(obj *v1alpha1.DisruptionPolicy, zones Zones) Policy {
 	c := compiler{zones: zones}
@@ -106,7 +106,7 @@ func Compile(obj *v1alpha1.DisruptionPolicy, zones Zones) Policy {
 	c.check(obj.Name, s)
 	p.Windows = c.windows(r.Windows)
 	if n := len(v1alpha1.FormatRecord(&p.Terms)); n > maxTerms {
-		// A grant that is too large to be read would be mended indefinitely.
+		// A grant that is too large to be read would be repaired indefinitely.
 		c.wrong("spec", "hooks and drain take %d bytes in the record of each turn, expected at most %d: name fewer of them, or in fewer words", n, maxTerms)
 	}
 	p.Problems = c.problems
@@ -157,7 +157,7 @@ func (c *compiler) selector(field string, s metav1.LabelSelector) labels.Selecto
 	}
 	sel, err := metav1.LabelSelectorAsSelector(&s)
 	if err != nil {
-		c.wrong(field, "%v; until it is mended the policy holds all nodes", err)
+		c.wrong(field, "%v; until it is corrected, the policy holds all nodes", err)
 		return nil
 	}
 	return sel
