@@ -1,6 +1,7 @@
 package turns
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -159,8 +160,9 @@ var wantRows = []wantRow{
 
 	{at: applying, change: "vanishes", from: []want{db}, lost: db,
 		turns: []string{"Cancelled WantGone: draining applying uncordoning"}},
+	// The plan is carried out as a whole.
 	{at: applying, change: "weakens", from: []want{db, app}, lost: db,
-		turns: []string{"Done: draining applying uncordoning"}, jobs: []string{appRestart}},
+		turns: []string{"Done: draining applying uncordoning"}, jobs: []string{appRestart, dbRestart}},
 	// Later than the drain: the next turn's.
 	{at: applying, change: "grows", from: []want{db}, got: sentinel,
 		turns: []string{"Done: draining applying uncordoning", "Done: draining rebooting uncordoning"}, reboots: 1, jobs: []string{dbRestart}},
@@ -215,7 +217,12 @@ func (r wantRow) play(s *scene) {
 		if n := s.evictions(h); n > 0 && r.at.name == draining.name {
 			s.t.Errorf("%d pods were evicted from %s", n, h.Name())
 		}
-	} else if left := r.left(); r.at.name != applying.name && r.at.name != applyBegun.name { // there it publishes the plan of the turn
+	} else if left := r.left(); r.at.name == applying.name && len(left) > 0 {
+		// The host publishes the plan of the turn until the turn is over. The journal has what it wants now.
+		s.eventually("the change to be read", func(context.Context) (bool, error) {
+			return strings.Contains(h.Logs(), "state=applying wants="+string(strongest(left))), nil
+		})
+	} else if r.at.name != applyBegun.name {
 		s.published(h, strongest(left), names(left)...)
 	}
 	release()
