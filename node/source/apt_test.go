@@ -19,6 +19,7 @@ func TestLastAptValue(t *testing.T) {
 		"without quotes":      {"U::Automatic-Reboot true;", "true", true},
 		"comments":            {"// Automatic-Reboot \"1\";\n# Automatic-Reboot \"2\";\n/* Automatic-Reboot \"3\";\n */ Automatic-Reboot \"5\"; // Automatic-Reboot \"6\";\n", "5", true},
 		"comment in value":    {`Mail "http://x/#y /* z"; Automatic-Reboot "1";`, "1", true},
+		"block comment":       {`Automatic-Reboot /* or not */ "1";`, "1", true},
 		"comment in name":     {"Automatic-Reboot // or not\n\"1\";", "1", true},
 		"other settings":      {`Automatic-Reboot-Time "02:00"; Automatic-Reboot-WithUsers "true"; X-Automatic-Reboot "1";`, "", false},
 		"a value of the name": {`Mail "Automatic-Reboot"; X "1";`, "", false},
