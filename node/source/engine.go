@@ -17,8 +17,8 @@ const engineUnit = "update-engine.service"
 // goneFor is how long systemd's answer about the engine's unit is used.
 const goneFor = 10 * time.Second
 
-// EngineUnits is what [Engine] needs of systemd; [systemd.Units] has it.
-type EngineUnits interface {
+// engineSystemd is what [Engine] needs of systemd; [systemd.Units] has it.
+type engineSystemd interface {
 	Gone(ctx context.Context, unit string) (bool, error)
 }
 
@@ -26,14 +26,14 @@ type EngineUnits interface {
 // methods are not safe for use by several goroutines.
 type Engine struct {
 	source *updateengine.Source
-	units  EngineUnits
+	units  engineSystemd
 
 	gone   bool // what systemd answered about the unit
 	goneAt time.Time
 }
 
 // NewEngine makes an Engine, nil for a nil source.
-func NewEngine(source *updateengine.Source, units EngineUnits) *Engine {
+func NewEngine(source *updateengine.Source, units engineSystemd) *Engine {
 	if source == nil {
 		return nil
 	}

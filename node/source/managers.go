@@ -39,8 +39,8 @@ const (
 	noReboots = "/etc/apt/apt.conf.d/99lockkeeper"
 )
 
-// ManagerUnits is what [Managers] needs of systemd; [systemd.Units] has it.
-type ManagerUnits interface {
+// managerSystemd is what [Managers] needs of systemd; [systemd.Units] has it.
+type managerSystemd interface {
 	Runs(ctx context.Context, unit string) (bool, error)
 	WatchJobs(ctx context.Context, units []string, f func()) error
 }
@@ -49,7 +49,7 @@ type ManagerUnits interface {
 // goroutine.
 type Managers struct {
 	Options
-	units ManagerUnits
+	units managerSystemd
 	// owner returns which other program owns coordinator.conf, or "".
 	owner func() (string, error)
 
@@ -62,7 +62,7 @@ type Managers struct {
 
 // NewManagers makes Managers. owner returns the name of another program that owns the
 // update engine's coordinator.conf, or "".
-func NewManagers(o Options, units ManagerUnits, owner func() (string, error)) *Managers {
+func NewManagers(o Options, units managerSystemd, owner func() (string, error)) *Managers {
 	return &Managers{Options: o, units: units, owner: owner}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -51,10 +52,11 @@ func TestManagers(t *testing.T) {
 		*units, owner, ownerErr = runs{[]string{c.unit}, c.err}, c.owner, c.ownerErr
 		before := changed
 		err := m.Read(t.Context())
-		got := ""
+		var names []string
 		for _, a := range m.Active() {
-			got += a.Name
+			names = append(names, a.Name)
 		}
+		got := strings.Join(names, " ")
 		if got != c.want || (err != nil) != c.fails || (changed > before) != c.changed {
 			t.Errorf("%s: %q, %v, changed %t, expected %q, an error: %t, changed %t", c.name, got, err, changed > before, c.want, c.fails, c.changed)
 		}
