@@ -40,7 +40,7 @@ var allowedImports = map[string][]string{
 	"node":          {"api", "drain", "kube", "node", "policy", "systemd", "updateengine"},
 	"node/turn":     {"api"},
 	"node/step":     {"api", "node/turn", "policy"},
-	"node/source":   {"api", "kube/dirwatch", "node/hostfs", "node/watched", "systemd", "updateengine"},
+	"node/source":   {"api", "kube/dirwatch", "node/hostfs", "node/timing", "node/watched", "systemd", "updateengine"},
 	"policy":        {"api"},
 	"drain":         {"api", "kube"},
 	"systemd":       {"api"},

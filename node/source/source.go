@@ -8,8 +8,9 @@ package source
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/node/timing"
 )
 
 // Options are what sentinels and reboot managers are read with.
@@ -34,16 +35,8 @@ func (o *Options) poll(ctx context.Context, kick <-chan struct{}, pause time.Dur
 			o.Log.Warn(problem, "err", err)
 		}
 		failed = err != nil
-		select {
-		case <-ctx.Done():
+		if timing.Wait(ctx, nil, pause) != nil || timing.Wait(ctx, kick, timing.Jitter(o.PollInterval)) != nil {
 			return
-		case <-time.After(pause):
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-kick:
-		case <-time.After(o.PollInterval - o.PollInterval/10 + rand.N(o.PollInterval/5+1)):
 		}
 	}
 }
