@@ -343,7 +343,7 @@ func logindGoesAtTheCall(t *testing.T) bool {
 	h.says("logind does not say who inhibits a shutdown")
 	h.mu.Lock()
 	called := slices.ContainsFunc(h.statuses, func(s local.Host) bool {
-		return strings.Contains(s.Text(), "looking for org.freedesktop.login1 on the bus")
+		return strings.Contains(s.Text(), "asking logind to reboot")
 	})
 	h.mu.Unlock()
 	if !gone.Load() || !called {
