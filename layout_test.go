@@ -54,7 +54,9 @@ var allowedImports = map[string][]string{
 	// The host's metrics are rendered from the record that the host keeps.
 	"cli/credential":        {"api", "kube"},
 	"cli/agent/metrics":     {"api", "coordinator", "kube", "node/local"},
-	"cli/report":            {"api", "coordinator", "kube", "node/local", "node/turn", "policy"},
+	"cli/cluster":           {"api", "cli/page", "cli/report", "coordinator/forecast", "coordinator/rollout", "kube", "node/turn", "policy"},
+	"cli/page":              {},
+	"cli/report":            {"api", "cli/page", "coordinator/forecast", "coordinator/rollout", "node/local", "node/turn", "policy"},
 	"coordinator/forecast":  {"api", "coordinator/rollout", "drain", "node/turn", "policy"},
 	"coordinator/notify":    {"api", "coordinator/webclient"},
 	"coordinator/webclient": {},

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/cluster"
 	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/config"
@@ -87,7 +88,7 @@ func rootFlag() urfave.Flag { return &urfave.StringFlag{Name: "root", Hidden: tr
 
 // source is the caller's cluster. The host's file, where there is one, names
 // the Lease; an admin's machine has none, and needs none.
-func source(c *urfave.Context) (*report.Source, error) {
+func source(c *urfave.Context) (*cluster.Source, error) {
 	klog.LogToStderr(false) // client-go's own words; ours say what is wrong
 	klog.SetOutput(io.Discard)
 	cfg, _, err := config.Load(config.Options{File: c.String("config")})
@@ -102,9 +103,9 @@ func source(c *urfave.Context) (*report.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &report.Source{
+	return &cluster.Source{
 		Client: client, Skew: client.Skew, Namespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
-		WatchPolicies: func(notify func()) report.PolicyView { return kube.WatchPolicies(client, policy.Compile, notify) },
+		WatchPolicies: func(notify func()) cluster.PolicyView { return kube.WatchPolicies(client, policy.Compile, notify) },
 		ReadUpdate: func(ctx context.Context, node string) (*v1alpha1.HostUpdate, error) {
 			return kube.ReadHostUpdate(ctx, client, node)
 		},

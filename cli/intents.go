@@ -6,7 +6,7 @@ import (
 
 	urfave "github.com/urfave/cli/v2"
 
-	"lockkeeper.dev/lockkeeper/cli/report"
+	"lockkeeper.dev/lockkeeper/cli/cluster"
 )
 
 // retry is `lockkeeper retry`.
@@ -15,7 +15,9 @@ func retry() *urfave.Command {
 		Name: "retry", ArgsUsage: "NODE", Usage: "Clear a node's failed turn", Flags: []urfave.Flag{kubeconfigFlag(), configFlag()},
 		Description: "A node that failed gets no turn for the same changes, and stops the line, until its turn is cleared. A node that was\n" +
 			"backed out need not wait any longer.",
-		Action: say(func(c *urfave.Context, s *report.Source) (string, error) { return s.Retry(c.Context, c.Args().First()) }),
+		Action: say(func(c *urfave.Context, s *cluster.Source) (string, error) {
+			return s.Retry(c.Context, c.Args().First())
+		}),
 	}
 }
 
@@ -25,7 +27,7 @@ func confirm() *urfave.Command {
 		Name: "confirm", ArgsUsage: "NODE HOOK", Usage: "Confirm a hook that a node's turn waits for", Flags: []urfave.Flag{kubeconfigFlag(), configFlag()},
 		Description: "For hooks whose work a person does, or did for a hook that is broken. The turn has to be in the hook's stage; what is\n" +
 			"confirmed holds for this turn alone.",
-		Action: say(func(c *urfave.Context, s *report.Source) (string, error) {
+		Action: say(func(c *urfave.Context, s *cluster.Source) (string, error) {
 			return s.Confirm(c.Context, c.Args().Get(0), c.Args().Get(1))
 		}),
 	}
@@ -37,7 +39,7 @@ func stop() *urfave.Command {
 		Name: "stop", ArgsUsage: "[REASON…]", Usage: "Emergency stop: nothing is promoted, no host commits", Flags: []urfave.Flag{kubeconfigFlag(), configFlag()},
 		Description: "What was committed before goes on: a reboot that was called cannot be called back. Hosts that drain stop evicting\n" +
 			"within seconds. `lockkeeper go` ends it.",
-		Action: say(func(c *urfave.Context, s *report.Source) (string, error) {
+		Action: say(func(c *urfave.Context, s *cluster.Source) (string, error) {
 			return s.Stop(c.Context, strings.Join(c.Args().Slice(), " "))
 		}),
 	}
@@ -47,12 +49,12 @@ func stop() *urfave.Command {
 func goOn() *urfave.Command {
 	return &urfave.Command{
 		Name: "go", Usage: "End the emergency stop", Flags: []urfave.Flag{kubeconfigFlag(), configFlag()},
-		Action: say(func(c *urfave.Context, s *report.Source) (string, error) { return s.Go(c.Context) }),
+		Action: say(func(c *urfave.Context, s *cluster.Source) (string, error) { return s.Go(c.Context) }),
 	}
 }
 
 // say is a command that writes something and says what it did.
-func say(do func(*urfave.Context, *report.Source) (string, error)) urfave.ActionFunc {
+func say(do func(*urfave.Context, *cluster.Source) (string, error)) urfave.ActionFunc {
 	return func(c *urfave.Context) error {
 		s, err := source(c)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/cluster"
 	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/coordinator/forecast"
 )
@@ -33,7 +34,7 @@ func plan() *urfave.Command {
 }
 
 func planCommand(c *urfave.Context) error {
-	o := report.PlanOptions{Node: c.Args().First()}
+	o := cluster.PlanOptions{Node: c.Args().First()}
 	format := c.String("output")
 	if format != "json" && format != "text" {
 		return UsageError("-o %q, expected text or json", format)

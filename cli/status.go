@@ -8,6 +8,7 @@ import (
 
 	urfave "github.com/urfave/cli/v2"
 
+	"lockkeeper.dev/lockkeeper/cli/cluster"
 	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
@@ -48,7 +49,7 @@ func statusCommand(c *urfave.Context) error {
 		return err
 	}
 	r, err := s.Read(c.Context)
-	if report.Away(err) {
+	if cluster.Away(err) {
 		return hostStatus(c, form, err)
 	}
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	urfave "github.com/urfave/cli/v2"
 
+	"lockkeeper.dev/lockkeeper/cli/cluster"
 	"lockkeeper.dev/lockkeeper/cli/report"
 )
 
@@ -45,7 +46,7 @@ func waitCommand(c *urfave.Context) error {
 		if err != nil || d < minWait || d > maxWait {
 			return UsageError("--timeout %q, expected 1s to 720h, such as 90m", text)
 		}
-		bounded, cancel := context.WithTimeoutCause(ctx, d, report.ErrTimeout)
+		bounded, cancel := context.WithTimeoutCause(ctx, d, cluster.ErrTimeout)
 		defer cancel()
 		ctx = bounded
 	}
@@ -55,7 +56,7 @@ func waitCommand(c *urfave.Context) error {
 	}
 	err = s.Wait(ctx, goal, c.Args().First(), func(line string) { fmt.Fprintln(c.App.ErrWriter, line) })
 	switch {
-	case errors.Is(err, report.ErrTimeout):
+	case errors.Is(err, cluster.ErrTimeout):
 		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: after %s it is not %s\n", c.String("timeout"), goal)
 		return exitStatus(report.ExitTimeout)
 	case errors.Is(err, context.Canceled):

@@ -18,10 +18,10 @@ const maxSlack = 30 * time.Second
 
 // Build makes a Report. It changes nothing of in.
 func Build(in Input) Report {
-	s := in.present()
+	s := in.Present()
 	out := rollout.Decide(s)
 	r := Report{
-		View: "cluster", Time: s.Now, Coordinator: coordinator(&in),
+		View: "cluster", Time: s.Now, Coordinator: in.Coordinator(),
 		Figures: Figures{
 			Total: out.Total, InTurn: out.InTurn, Unavailable: out.Unavailable, Budget: out.Budget,
 			Failed: out.Failed, MaxFailed: maxFailed(out.Figures.Policies), Halted: out.Halted,
@@ -65,8 +65,8 @@ func Build(in Input) Report {
 	return r
 }
 
-// present is the snapshot as somebody takes it who only looks.
-func (in *Input) present() rollout.Snapshot {
+// Present is the snapshot without an epoch: as a process sees it that does not coordinate.
+func (in *Input) Present() rollout.Snapshot {
 	s := in.Snapshot
 	s.Epoch = ""
 	s.Stopped = in.Lease.Err == nil && (in.Lease.Stopped || !in.Lease.Exists)
@@ -88,7 +88,8 @@ func maxFailed(policies []rollout.PolicyFigures) int {
 	return least
 }
 
-func coordinator(in *Input) Coordinator {
+// Coordinator is who coordinates, as the Lease says.
+func (in *Input) Coordinator() Coordinator {
 	l := &in.Lease
 	c := Coordinator{Lease: l.Namespace + "/" + l.Name}
 	if l.Err != nil {

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 )
 
 // Find returns the node of that name, or nil.
@@ -28,7 +30,7 @@ func (r *Report) Only(n *Node) *Report {
 // WriteNode writes everything there is to say of one node. The width is that of
 // [TextOptions].
 func (r *Report) WriteNode(w io.Writer, n *Node, width int) error {
-	p := newPage(width)
+	p := page.New(width)
 	head := n.Name + ": " + n.stateWord()
 	if n.Wants != "" {
 		head += ", wants " + string(n.Wants)
@@ -36,14 +38,14 @@ func (r *Report) WriteNode(w io.Writer, n *Node, width int) error {
 	if n.Held != "" {
 		head += ", held: " + string(n.Held)
 	}
-	p.line(head)
-	line, write := p.lines()
+	p.Line(head)
+	line, write := p.Labels()
 	line("why", "%s", n.Why)
 	r.turnLines(n, line)
 	r.updateLines(n, line)
 	r.hostLines(n, line)
 	if len(r.Policies) > 1 && !n.State.InTurn() {
-		line("policy", "%s", dash(n.Policy))
+		line("policy", "%s", page.Dash(n.Policy))
 	}
 	line("node", "%s", n.nodeWords())
 	line("budget", "%s", n.slotWords(r.Time))
@@ -63,30 +65,28 @@ func (r *Report) WriteNode(w io.Writer, n *Node, width int) error {
 	}
 	write()
 	for _, note := range r.notes() {
-		p.line(note)
+		p.Line(note)
 	}
 	_, err := io.WriteString(w, p.String())
 	return err
 }
 
-type lineFunc func(label, format string, args ...any)
-
-func (r *Report) turnLines(n *Node, line lineFunc) {
+func (r *Report) turnLines(n *Node, line page.Label) {
 	if !n.State.InTurn() {
 		return
 	}
 	g := n.Grant
 	if g == nil {
-		line("turn", "%s; its grant cannot be read", dash(n.Turn))
+		line("turn", "%s; its grant cannot be read", page.Dash(n.Turn))
 		return
 	}
-	line("turn", "%s, for %s, under %s's term, policy %s", n.Turn, since(r.Time, n.TurnSince), g.Epoch, g.Policy)
-	stage := "for " + since(r.Time, n.StageSince)
+	line("turn", "%s, for %s, under %s's term, policy %s", n.Turn, page.Since(r.Time, n.TurnSince), g.Epoch, g.Policy)
+	stage := "for " + page.Since(r.Time, n.StageSince)
 	if most := g.Terms.Limit(n.State); most > 0 {
-		stage += ", may take " + span(most)
+		stage += ", may take " + page.Span(most)
 	}
 	if g.PausedSince != nil {
-		stage += ", frozen " + ago(r.Time, *g.PausedSince)
+		stage += ", frozen " + page.Ago(r.Time, *g.PausedSince)
 	}
 	line("stage", "%s %s", n.State, stage)
 	for _, h := range n.Hooks {
@@ -124,7 +124,7 @@ func (r *Report) turnLines(n *Node, line lineFunc) {
 	line("host says", "%s", ack)
 }
 
-func (r *Report) hostLines(n *Node, line lineFunc) {
+func (r *Report) hostLines(n *Node, line page.Label) {
 	h := n.Host
 	if h == nil {
 		if n.State != v1alpha1.StateAbsent || n.Held != v1alpha1.ReasonDetached && n.Held != v1alpha1.ReasonUnmanaged {
@@ -135,7 +135,7 @@ func (r *Report) hostLines(n *Node, line lineFunc) {
 	if !n.State.InTurn() {
 		line("changes", "%s", changes(h.Changes))
 	}
-	text := fmt.Sprintf("lockkeeper %s, protocol %d, booted %s", h.Version, h.Protocol, ago(r.Time, h.BootTime))
+	text := fmt.Sprintf("lockkeeper %s, protocol %d, booted %s", h.Version, h.Protocol, page.Ago(r.Time, h.BootTime))
 	if h.OSVersion != "" {
 		text += ", OS " + h.OSVersion
 	}
@@ -170,7 +170,7 @@ func (n *Node) nodeWords() string {
 	return strings.Join(parts, ", ")
 }
 
-func (r *Report) lastLines(n *Node, line lineFunc) {
+func (r *Report) lastLines(n *Node, line page.Label) {
 	l := n.Last
 	if l == nil {
 		return
@@ -179,7 +179,7 @@ func (r *Report) lastLines(n *Node, line lineFunc) {
 	if l.Reason != "" {
 		text += " (" + string(l.Reason) + ")"
 	}
-	text += " " + ago(r.Time, l.End) + ", turn " + l.Turn + ": " + changes(l.Changes)
+	text += " " + page.Ago(r.Time, l.End) + ", turn " + l.Turn + ": " + changes(l.Changes)
 	if n.Retry == l.Turn {
 		text += "; cleared"
 	}
@@ -188,7 +188,7 @@ func (r *Report) lastLines(n *Node, line lineFunc) {
 		line("failed", "%s", n.Host.ApplyFailed)
 	}
 	if l.NotBefore != nil && l.NotBefore.After(r.Time) {
-		line("not before", "%s", ago(r.Time, *l.NotBefore))
+		line("not before", "%s", page.Ago(r.Time, *l.NotBefore))
 	}
 }
 
@@ -203,7 +203,100 @@ func changes(list []v1alpha1.Change) string {
 			parts = append(parts, fmt.Sprintf("%d more", len(list)-i))
 			break
 		}
-		parts = append(parts, cell(c.String()))
+		parts = append(parts, page.Cell(c.String()))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// AddUpdate adds what the host publishes, unless it is about another turn or boot than
+// the Node's. undecodable is why it cannot be decoded, or "".
+func (n *Node) AddUpdate(u *v1alpha1.HostUpdateStatus, undecodable string) {
+	n.UpdateError = undecodable
+	if u == nil || string(u.BootID) != n.BootID && n.BootID != "" {
+		return
+	}
+	if n.State.InTurn() != (u.Turn != nil) || u.Turn != nil && string(u.Turn.ID) != n.Turn {
+		u = u.DeepCopy()
+		u.Turn, u.Blockers, u.Drain, u.Conditions = nil, nil, nil, nil // of another turn
+	}
+	n.Update = u
+}
+
+// blockedWords names what has blocked the node longest, and how many other things
+// do; "" for none.
+func (n *Node) blockedWords() string {
+	if n.Update == nil || len(n.Update.Blockers) == 0 {
+		return ""
+	}
+	text := "blocked by " + blockerName(&n.Update.Blockers[0])
+	if more := len(n.Update.Blockers) - 1; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// blockerName is a blocker without its message.
+func blockerName(b *v1alpha1.Blocker) string {
+	text := string(b.Kind) + " " + string(b.Name)
+	if b.Pod != "" && b.Pod != b.Name {
+		text += " (pod " + string(b.Pod) + ")"
+	}
+	return text
+}
+
+// updateLines are the lines of what the host says.
+func (r *Report) updateLines(n *Node, line page.Label) {
+	u := n.Update
+	if n.UpdateError != "" {
+		line("note", "%s", n.UpdateError)
+	}
+	if u == nil {
+		return
+	}
+	for i := range u.Blockers {
+		b := &u.Blockers[i]
+		line("blocked by", "%s for %s: %s", blockerName(b), page.Since(r.Time, &b.Since.Time), b.Message)
+	}
+	if d := u.Drain; d != nil {
+		text := fmt.Sprintf("%d of %d pods are gone", d.Evicted, d.Total)
+		if d.ExpectedEnd != nil {
+			text += ", the last about " + page.Ago(r.Time, d.ExpectedEnd.Time)
+		}
+		line("drain", "%s", text)
+	}
+	line("host at", "%s", u.Message)
+	if e := u.Engine; e != nil {
+		text := string(e.Operation)
+		if e.Version != "" {
+			text += " " + string(e.Version)
+		}
+		if e.Progress > 0 {
+			text += fmt.Sprintf(" (%d %%)", e.Progress)
+		}
+		line("engine", "%s", text)
+	}
+	for _, c := range u.Conditions {
+		switch c.Type {
+		case v1alpha1.ConditionEngineReachable, v1alpha1.ConditionSourcesReadable, v1alpha1.ConditionCredentialValid, v1alpha1.ConditionCoordinatorHealthy:
+			if c.Status != "True" {
+				line("health", "%s is False for %s: %s", c.Type, page.Since(r.Time, &c.LastTransitionTime.Time), c.Message)
+			}
+		}
+	}
+	for _, e := range u.Offline {
+		line("offline", "%s: %s", page.Clock(r.Time, e.Time.Time), e.Message)
+	}
+	if len(u.History) > 0 {
+		t := &u.History[0]
+		line("took", "%s: %s", page.Span(t.Ended.Sub(t.Started.Time)), stagesText(t.Stages))
+	}
+}
+
+// stagesText is how long a turn was in each state.
+func stagesText(all []v1alpha1.StageTime) string {
+	var parts []string
+	for _, s := range all {
+		parts = append(parts, string(s.State)+" "+page.Span(time.Duration(s.Seconds)*time.Second))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 )
 
 // Turn is one turn of a node that is over, as the node's HostUpdate has it.
@@ -54,8 +55,8 @@ func WriteHistory(w io.Writer, turns []Turn, now time.Time, form Form) error {
 		for _, c := range t.Changes {
 			changes = append(changes, string(c))
 		}
-		row := []string{t.Node, clock(now, t.Ended.Time), span(t.Ended.Sub(t.Started.Time)), cell(result),
-			cell(cmp.Or(strings.Join(changes, ", "), "-")), stagesText(t.Stages)}
+		row := []string{t.Node, page.Clock(now, t.Ended.Time), page.Span(t.Ended.Sub(t.Started.Time)), page.Cell(result),
+			page.Cell(cmp.Or(strings.Join(changes, ", "), "-")), stagesText(t.Stages)}
 		if form.Width > 0 { // two wide columns leave no room on a terminal
 			row = append(row[:4], row[4]+": "+row[5])
 		}
@@ -65,8 +66,8 @@ func WriteHistory(w io.Writer, turns []Turn, now time.Time, form Form) error {
 	if form.Width > 0 {
 		header = append(header[:4], "CHANGES AND STAGES")
 	}
-	p := newPage(form.Width)
-	p.table("", header, rows)
+	p := page.New(form.Width)
+	p.Table("", header, rows)
 	_, err := io.WriteString(w, p.String())
 	return err
 }

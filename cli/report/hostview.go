@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
@@ -60,15 +61,15 @@ func (h *HostView) Print(w io.Writer, f Form) (exit int, err error) {
 
 func (h *HostView) writeText(w io.Writer, width int) error {
 	s := &h.Host
-	p := newPage(width)
-	p.line(fmt.Sprintf("This host's own view, because %s.", cell(h.Why)))
+	p := page.New(width)
+	p.Line(fmt.Sprintf("This host's own view, because %s.", page.Cell(h.Why)))
 	if h.Running {
-		p.line(fmt.Sprintf("lockkeeper %s runs (process %d) and said %s:", s.Version, s.PID, ago(h.Time, s.Time)))
+		p.Line(fmt.Sprintf("lockkeeper %s runs (process %d) and said %s:", s.Version, s.PID, page.Ago(h.Time, s.Time)))
 	} else {
-		p.line("lockkeeper is NOT RUNNING on this host: systemctl status lockkeeper")
-		p.line(fmt.Sprintf("Its last words, of process %d (%s), are from %s:", s.PID, s.Version, ago(h.Time, s.Time)))
+		p.Line("lockkeeper is NOT RUNNING on this host: systemctl status lockkeeper")
+		p.Line(fmt.Sprintf("Its last words, of process %d (%s), are from %s:", s.PID, s.Version, page.Ago(h.Time, s.Time)))
 	}
-	add, write := p.lines()
+	add, write := p.Labels()
 	line := func(label, text string) { add(label, "%s", text) }
 	line("status", s.Line)
 	node := s.Node
@@ -96,7 +97,7 @@ func (h *HostView) writeText(w io.Writer, width int) error {
 		if s.Activity == local.ActivityWorking {
 			label = "at work"
 		}
-		line(label, text+", for "+since(h.Time, &s.Since))
+		line(label, text+", for "+page.Since(h.Time, &s.Since))
 	}
 	elects := map[v1alpha1.Role]string{
 		v1alpha1.RoleLeader: "it coordinates", v1alpha1.RoleStandby: "it is a candidate", v1alpha1.RoleHost: "it does not campaign",
@@ -107,10 +108,10 @@ func (h *HostView) writeText(w io.Writer, width int) error {
 	line("coordinator", elects)
 	line("credential", credentialText(h.Time, s.Coordinator.Credential))
 	if s.API != nil {
-		line("API server", cell(s.API.Error)+", for "+since(h.Time, &s.API.Since))
+		line("API server", page.Cell(s.API.Error)+", for "+page.Since(h.Time, &s.API.Since))
 	}
 	if s.Metrics != "" {
-		line("metrics", "not served: "+cell(s.Metrics))
+		line("metrics", "not served: "+page.Cell(s.Metrics))
 	}
 	line("boot", s.BootID)
 	if d := s.Waits.Doc(); d.Reason != "" {
@@ -130,7 +131,7 @@ func credentialText(now time.Time, c *local.Credential) string {
 	parts := []string{c.File}
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if c.Refused != nil {
-		add("REFUSED by the API server for %s", since(now, c.Refused))
+		add("REFUSED by the API server for %s", page.Since(now, c.Refused))
 	}
 	switch {
 	case c.Expires == nil:
@@ -143,10 +144,10 @@ func credentialText(now time.Time, c *local.Credential) string {
 		add("renews itself at %s", c.Renews.UTC().Format("2006-01-02 15:04:05Z"))
 	}
 	if c.Why != "" {
-		add("%s", cell(c.Why))
+		add("%s", page.Cell(c.Why))
 	}
 	for _, finding := range c.Exposed {
-		add("EXPOSED: %s", cell(finding))
+		add("EXPOSED: %s", page.Cell(finding))
 	}
 	return strings.Join(parts, "; ")
 }

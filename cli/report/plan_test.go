@@ -2,7 +2,6 @@ package report
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -13,14 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	clienttesting "k8s.io/client-go/testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/forecast"
@@ -53,10 +47,10 @@ func (w *world) foreseen(node string, pods forecast.Pods, asked ...string) forec
 		in.Nodes = append(in.Nodes, turn.FromNode(n))
 	}
 	if w.lease != nil {
-		in.Lease.read(w.lease)
+		in.Lease.Read(w.lease)
 	}
-	q := forecast.Input{Snapshot: in.present()}
-	if c := coordinator(&in); !c.Live {
+	q := forecast.Input{Snapshot: in.Present()}
+	if c := in.Coordinator(); !c.Live {
 		q.NoLeader = "nobody coordinates at present"
 	}
 	for _, n := range w.nodes {
@@ -265,83 +259,6 @@ func TestPlanTexts(t *testing.T) {
 		})
 	}
 
-}
-
-// What the caller may not read is told, and nothing is asked of the API server but
-// to be read.
-func TestPlanReadsOnly(t *testing.T) {
-	change, err := forecast.ParseChange("request")
-	if err != nil {
-		t.Fatal(err)
-	}
-	forbidden := func(resource string) error {
-		return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no leave"))
-	}
-	const needs = "`lockkeeper plan` needs leave to list nodes and disruptionpolicies.lockkeeper.dev; with leave to get the lease lockkeeper in namespace lockkeeper, " +
-		"and to list pods and poddisruptionbudgets.policy in all namespaces, it says more"
-	for _, tc := range []struct {
-		name    string
-		o       PlanOptions
-		refused string // the resource that may not be read
-		nodes   []string
-		unseen  []string // their beginnings
-		err     string
-	}{
-		{"all", PlanOptions{}, "", []string{"n1", "n2", "n3"}, nil, ""},
-		{"one", PlanOptions{Node: "n2"}, "", []string{"n2"}, nil, ""},
-		{"some", PlanOptions{Selector: labels.SelectorFromSet(labels.Set{"pool": "web"})}, "", []string{"n1", "n3"}, nil, ""},
-		{"one that is not there", PlanOptions{Node: "n9"}, "", nil, nil, `there is no node "n9"`},
-		{"none selected", PlanOptions{Selector: labels.SelectorFromSet(labels.Set{"pool": "db"})}, "", nil, nil, "no node has labels that -l pool=db selects"},
-		{"without nodes", PlanOptions{}, "nodes", nil, nil, `listing nodes: nodes is forbidden: no leave; ` + needs},
-		{"without policies", PlanOptions{}, "disruptionpolicies", nil, nil, `disruptionpolicies is forbidden: no leave; ` + needs},
-		{"without pods", PlanOptions{Node: "n1"}, "pods", []string{"n1"}, []string{"pods, and so neither which are evicted nor what would block that: pods is forbidden"}, ""},
-		{"without budgets", PlanOptions{Node: "n1"}, "poddisruptionbudgets", []string{"n1"}, []string{"PodDisruptionBudgets, and so not what would block evictions: poddisruptionbudgets is"}, ""},
-		{"without the Lease", PlanOptions{Node: "n1"}, "leases", []string{"n1"}, []string{"the Lease, and so neither an emergency stop nor whether somebody coordinates: leases is"}, ""},
-	} {
-		w := newWorld(t)
-		w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"
-		w.lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
-		on := shop().OnNode["n1"]
-		for _, p := range on {
-			p.Spec.NodeName = "n1"
-		}
-		objects := []runtime.Object{w.add("n1", web), w.add("n2"), w.add("n3", web), w.lease, on[0]}
-		s, client, _ := faulty(t, nil, objects...)
-		s.WatchPolicies = func(func()) PolicyView {
-			if tc.refused == "disruptionpolicies" {
-				return policyView{Unavailable: forbidden(tc.refused)}
-			}
-			return policyView{Policies: policy.Set{policy.Default()}}
-		}
-		client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			return a.GetResource().Resource == tc.refused, nil, forbidden(tc.refused)
-		})
-		tc.o.Changes = []v1alpha1.Change{change}
-		f, err := s.Plan(t.Context(), tc.o)
-		if got := fmt.Sprint(err); got != tc.err && (tc.err != "" || err != nil) {
-			t.Errorf("%s: %v, expected %s", tc.name, err, tc.err)
-		}
-		var names []string
-		for _, g := range f.Groups {
-			for _, n := range g.Nodes {
-				names = append(names, n.Name)
-				if n.Name == "n1" && tc.refused != "pods" && len(n.Evict) != 1 {
-					t.Errorf("%s: evicts %v", tc.name, n.Evict)
-				}
-			}
-		}
-		if slices.Sort(names); !slices.Equal(names, tc.nodes) {
-			t.Errorf("%s: %v, expected %v", tc.name, names, tc.nodes)
-		}
-		if !slices.EqualFunc(f.Unseen, tc.unseen, strings.HasPrefix) {
-			t.Errorf("%s: not seen %q, expected %q", tc.name, f.Unseen, tc.unseen)
-		}
-		for _, a := range client.Actions() {
-			if a.GetVerb() != "list" && a.GetVerb() != "get" {
-				t.Errorf("%s: a %s of %s", tc.name, a.GetVerb(), a.GetResource().Resource)
-			}
-		}
-	}
 }
 
 // The fields that others read. Adding is fine, renaming is not.

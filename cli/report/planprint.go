@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 	"lockkeeper.dev/lockkeeper/coordinator/forecast"
 )
 
@@ -27,10 +28,10 @@ func PrintPlan(w io.Writer, f *forecast.Forecast, form Form) (exit int, err erro
 	if form.JSON {
 		return exit, writeJSON(w, f, "  ")
 	}
-	out := newPage(form.Width)
-	out.line(planHead(f))
+	out := page.New(form.Width)
+	out.Line(planHead(f))
 	for _, what := range f.Unseen {
-		out.line("Not seen: " + what + ".")
+		out.Line("Not seen: " + what + ".")
 	}
 	for i := range f.Groups {
 		out.WriteString("\n")
@@ -41,7 +42,7 @@ func PrintPlan(w io.Writer, f *forecast.Forecast, form Form) (exit int, err erro
 	for i := range f.Groups {
 		held[f.Groups[i].Answer.Held] = true
 	}
-	out.reasons(held)
+	reasons(out, held)
 	_, err = io.WriteString(w, out.String())
 	return exit, err
 }
@@ -52,30 +53,30 @@ func planHead(f *forecast.Forecast) string {
 		nodes += len(f.Groups[i].Nodes)
 	}
 	if len(f.Asked) == 0 {
-		return "Plan for " + plural(nodes, "node") + ", for what is pending now. Nothing was changed."
+		return "Plan for " + page.Plural(nodes, "node") + ", for what is pending now. Nothing was changed."
 	}
-	return "Plan for " + plural(nodes, "node") + ", if this came: " + changes(f.Asked) + ". Nothing was changed."
+	return "Plan for " + page.Plural(nodes, "node") + ", if this came: " + changes(f.Asked) + ". Nothing was changed."
 }
 
 // planned is one group as text.
 type planned struct {
 	*forecast.Forecast
 	*forecast.Group
-	line lineFunc
+	line page.Label
 }
 
-func (p *planned) write(out *page) {
+func (p *planned) write(out *page.Page) {
 	var names []string
 	for i := range p.Nodes {
 		names = append(names, p.Nodes[i].Name)
 	}
-	head := named(names, maxNames)
+	head := page.Named(names, maxNames)
 	if len(p.Nodes) > 1 {
-		head = plural(len(p.Nodes), "node") + ": " + head
+		head = page.Plural(len(p.Nodes), "node") + ": " + head
 	}
-	out.line(head)
+	out.Line(head)
 	var write func()
-	p.line, write = out.lines()
+	p.line, write = out.Labels()
 	p.line("now", "%s", p.now())
 	p.rules()
 	p.steps()
@@ -123,7 +124,7 @@ func (p *planned) rules() {
 		p.line("policy", "%s", p.Policy)
 	}
 	for _, c := range p.Changes {
-		what := cell(c.Change.String())
+		what := page.Cell(c.Change.String())
 		if c.Pending {
 			what += " (pending)"
 		}
@@ -165,7 +166,7 @@ func (p *planned) steps() {
 		p.line(fmt.Sprintf("step %d", i+1), "%s: %s", s.Action, strings.Join(s.Because, "; "))
 	}
 	for _, c := range p.HeldBack {
-		p.line("held back", "%s: no node boots into it", cell(c.String()))
+		p.line("held back", "%s: no node boots into it", page.Cell(c.String()))
 	}
 }
 
@@ -196,9 +197,9 @@ func (p *planned) pods() {
 		case total == 0:
 			p.line(label, "%s", none)
 		case len(p.Nodes) == 1:
-			p.line(label, "%s: %s", plural(total, "pod"), podNames(all, reasons))
+			p.line(label, "%s: %s", page.Plural(total, "pod"), podNames(all, reasons))
 		default:
-			text := plural(total, "pod")
+			text := page.Plural(total, "pod")
 			if reasons {
 				var words []string
 				for _, reason := range slices.Sorted(maps.Keys(why)) {
@@ -225,15 +226,7 @@ func podNames(pods []forecast.Pod, reasons bool) string {
 		}
 		names = append(names, name)
 	}
-	return named(names, maxPods)
-}
-
-// named are names in one line, and how many more there are.
-func named(names []string, most int) string {
-	if len(names) <= most+1 {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	return page.Named(names, maxPods)
 }
 
 // obstacles are the budgets in the way, each once, with the pods and nodes that it
@@ -249,7 +242,7 @@ func (p *planned) obstacles(label string, of func(*forecast.Node) []forecast.Obs
 			if len(o.Budgets) > 1 {
 				what = "PodDisruptionBudgets "
 			}
-			what += joined(o.Budgets) + ": " + o.Why
+			what += page.Joined(o.Budgets) + ": " + o.Why
 			f := all[what]
 			if f == nil {
 				f = &found{}
@@ -266,9 +259,9 @@ func (p *planned) obstacles(label string, of func(*forecast.Node) []forecast.Obs
 		}
 		f := all[what]
 		if len(p.Nodes) == 1 {
-			p.line(label, "%s: %s", what, named(f.pods, maxPods))
+			p.line(label, "%s: %s", what, page.Named(f.pods, maxPods))
 		} else {
-			p.line(label, "%s: %s on %s: %s", what, plural(len(f.pods), "pod"), plural(len(f.nodes), "node"), named(f.nodes, maxNames))
+			p.line(label, "%s: %s on %s: %s", what, page.Plural(len(f.pods), "pod"), page.Plural(len(f.nodes), "node"), page.Named(f.nodes, maxNames))
 		}
 	}
 }
@@ -284,20 +277,20 @@ var after = map[v1alpha1.OnTimeout]string{
 func stageWords(s *forecast.Stage) string {
 	var parts []string
 	for _, h := range s.Hooks {
-		parts = append(parts, fmt.Sprintf("hook %s %s, %s", h.Name, span(h.Timeout.Duration), after[h.OnTimeout]))
+		parts = append(parts, fmt.Sprintf("hook %s %s, %s", h.Name, page.Span(h.Timeout.Duration), after[h.OnTimeout]))
 	}
 	if s.HostHooks.Duration > 0 {
 		then := v1alpha1.OnTimeoutAbort
 		if s.State == v1alpha1.StateBeforeUncordon {
 			then = v1alpha1.OnTimeoutWait
 		}
-		parts = append(parts, fmt.Sprintf("the host's own hook units %s, %s", span(s.HostHooks.Duration), after[then]))
+		parts = append(parts, fmt.Sprintf("the host's own hook units %s, %s", page.Span(s.HostHooks.Duration), after[then]))
 	}
 	if s.Volumes {
 		parts = append(parts, "until no volume is attached")
 	}
 	if s.Limit.Duration > 0 {
-		parts = append(parts, fmt.Sprintf("%s, %s", span(s.Limit.Duration), after[s.OnTimeout]))
+		parts = append(parts, fmt.Sprintf("%s, %s", page.Span(s.Limit.Duration), after[s.OnTimeout]))
 	}
 	return s.State.String() + ": " + strings.Join(parts, "; ")
 }
@@ -316,9 +309,9 @@ func (p *planned) rollout() {
 	case r.NeverOpens:
 		p.line("window", "none that a turn fits in opens within eight days")
 	case r.Opens != nil:
-		p.line("window", "the next that a turn fits in opens %s%s", ago(p.Time, *r.Opens), then)
+		p.line("window", "the next that a turn fits in opens %s%s", page.Ago(p.Time, *r.Opens), then)
 	case r.Closes != nil:
-		p.line("window", "open; it closes %s%s", ago(p.Time, *r.Closes), then)
+		p.line("window", "open; it closes %s%s", page.Ago(p.Time, *r.Closes), then)
 	}
 	if len(r.Gates) > 0 {
 		word := "gate"
@@ -329,7 +322,7 @@ func (p *planned) rollout() {
 		if r.GateClosed {
 			text = ", and it holds nodes of the policy for a closed one now"
 		}
-		p.line("gates", "%s %s: only the coordinator can ask%s", word, joined(r.Gates), text)
+		p.line("gates", "%s %s: only the coordinator can ask%s", word, page.Joined(r.Gates), text)
 	}
 	if text := p.queue(); text != "" {
 		p.line("queue", "%s; %d unavailable of %d allowed", text, r.Unavailable, r.Allowed)
@@ -362,9 +355,9 @@ func (p *planned) queue() string {
 	switch {
 	case !timed || longest == 0:
 	case least == most:
-		text += ", so that its turn is expected in about " + span(longest)
+		text += ", so that its turn is expected in about " + page.Span(longest)
 	default:
-		text += ", so that the last turn is expected in about " + span(longest)
+		text += ", so that the last turn is expected in about " + page.Span(longest)
 	}
 	return text
 }
@@ -374,11 +367,4 @@ func between(least, most int) string {
 		return fmt.Sprint(least)
 	}
 	return fmt.Sprintf("%d to %d", least, most)
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 )
 
@@ -75,7 +77,7 @@ func (r *Report) settling(name string) bool {
 func (r *Report) policyLines() []string {
 	var lines []string
 	if r.PoliciesError != "" {
-		return []string{"The policies could not be read, so what they allow is not known here, and what holds nodes is as the coordinator last said: " + cell(r.PoliciesError) + "."}
+		return []string{"The policies could not be read, so what they allow is not known here, and what holds nodes is as the coordinator last said: " + page.Cell(r.PoliciesError) + "."}
 	}
 	if len(r.Policies) == 0 {
 		return []string{"There is no DisruptionPolicy: nothing is granted."}
@@ -83,7 +85,7 @@ func (r *Report) policyLines() []string {
 	for i := range r.Policies {
 		p := &r.Policies[i]
 		if len(p.Problems) > 0 {
-			line := fmt.Sprintf("Policy %s is INVALID, and nothing is granted on nodes that it selects: %s", p.Name, cell(p.Problems[0]))
+			line := fmt.Sprintf("Policy %s is INVALID, and nothing is granted on nodes that it selects: %s", p.Name, page.Cell(p.Problems[0]))
 			if more := len(p.Problems) - 1; more > 0 {
 				line += fmt.Sprintf("; and %d more, see kubectl describe dp %s", more, p.Name)
 			}
@@ -117,7 +119,7 @@ func (p *Policy) row(now time.Time) []string {
 		add("%d failed, %d allowed", p.Failed, p.MaxFailed)
 	}
 	if p.SettlingUntil != nil {
-		add("settles until %s", clock(now, *p.SettlingUntil))
+		add("settles until %s", page.Clock(now, *p.SettlingUntil))
 	}
 	return []string{p.Name, bar(p.UpToDate, p.Selected), fmt.Sprintf("%d of %d", p.UpToDate, p.Selected), strings.Join(parts, "; ")}
 }
@@ -131,4 +133,50 @@ func (r *Report) halted() []string {
 		}
 	}
 	return names
+}
+
+// Slot is a node that counts as unavailable, and so takes a slot of the budgets.
+type Slot struct {
+	Node string           `json:"node"`
+	Use  v1alpha1.SlotUse `json:"use"`
+	// Since is since when it does; null if the Node does not say.
+	Since *time.Time `json:"since,omitempty"`
+	// Policies are those in whose maxUnavailable it counts.
+	Policies []string `json:"policies,omitempty"`
+}
+
+func slotOf(t rollout.Slot) Slot {
+	s := Slot{Node: t.Node, Use: t.Use, Policies: t.Policies}
+	if !t.Since.IsZero() {
+		s.Since = new(t.Since.UTC())
+	}
+	return s
+}
+
+// taken says which nodes take slots and why, one line, or "".
+func (r *Report) taken() string {
+	slots := make([]rollout.Slot, 0, len(r.Slots))
+	for _, s := range r.Slots {
+		t := rollout.Slot{Node: s.Node, Use: s.Use}
+		if s.Since != nil {
+			t.Since = *s.Since
+		}
+		slots = append(slots, t)
+	}
+	if text := rollout.Taken(slots); text != "" {
+		return "Unavailable" + text + "."
+	}
+	return ""
+}
+
+// slotWords say that a node in no turn takes a slot, or nothing.
+func (n *Node) slotWords(now time.Time) string {
+	if n.Slot == nil || n.State.InTurn() {
+		return ""
+	}
+	text := "takes a slot: it " + n.Slot.Use.Means()
+	if n.Slot.Since != nil {
+		text += ", for " + page.Since(now, n.Slot.Since)
+	}
+	return text
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf16"
+
+	"lockkeeper.dev/lockkeeper/cli/page"
 )
 
 // Form is how Reports are printed.
@@ -88,7 +90,7 @@ type Printer struct {
 type line struct{ state, wants, held, turn, why string }
 
 func lineOf(n *Node) line {
-	return line{n.stateWord(), dash(string(n.Wants)), dash(string(n.Held)), dash(n.Turn), cell(strings.TrimPrefix(n.blockedWords()+"; "+n.Why, "; "))}
+	return line{n.stateWord(), page.Dash(string(n.Wants)), page.Dash(string(n.Held)), page.Dash(n.Turn), page.Cell(strings.TrimPrefix(n.blockedWords()+"; "+n.Why, "; "))}
 }
 
 // Exit is the exit status of the Report last printed.
@@ -148,8 +150,8 @@ func (p *Printer) draw(r *Report, away error) error {
 	}
 	p.exit = exit
 	if away != nil {
-		out := newPage(wide)
-		out.line("The API server is away; this is what was last seen of it: " + cell(away.Error()))
+		out := page.New(wide)
+		out.Line("The API server is away; this is what was last seen of it: " + page.Cell(away.Error()))
 		text.WriteString("\n" + out.String())
 	}
 	var b strings.Builder
@@ -160,7 +162,7 @@ func (p *Printer) draw(r *Report, away error) error {
 	}
 	for _, line := range fitRows(strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n"), rows-1) {
 		b.WriteString(line)
-		if columns(line) < wide {
+		if page.Columns(line) < wide {
 			b.WriteString(clearLine) // in a full line it would take the last character
 		}
 		b.WriteString("\n")
@@ -198,13 +200,13 @@ func (p *Printer) showChanges(r *Report, away error) error {
 	stamp := r.Time.UTC().Format("15:04:05Z") + "  "
 	say := func(format string, args ...any) {
 		if p.printed {
-			b.WriteString(stamp + visible(fmt.Sprintf(format, args...)) + "\n")
+			b.WriteString(stamp + page.Visible(fmt.Sprintf(format, args...)) + "\n")
 		}
 	}
 	if p.away != (away != nil) {
 		p.away = away != nil
 		if away != nil {
-			say("the API server is away: %s", cell(away.Error()))
+			say("the API server is away: %s", page.Cell(away.Error()))
 		} else {
 			say("the API server answers again")
 		}
@@ -248,13 +250,13 @@ func (p *Printer) wholeChanges(r *Report, say func(string, ...any)) {
 	leads := "nobody coordinates"
 	switch {
 	case c.Error != "":
-		leads = "who coordinates is not known: " + cell(c.Error)
+		leads = "who coordinates is not known: " + page.Cell(c.Error)
 	case c.Live:
 		leads = c.Node + " coordinates"
 	}
 	stop := "the stop is over"
 	if r.Stop != nil {
-		stop = "stopped: " + cell(r.Stop.Text)
+		stop = "stopped: " + page.Cell(r.Stop.Text)
 		if r.Stop.NoLease {
 			stop = "stopped: there is no Lease " + c.Lease
 		}

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/local"
 )
@@ -98,10 +99,10 @@ func (s *screen) Write(b []byte) (int, error) {
 			}
 		default:
 			r, size := utf8.DecodeRuneInString(text)
-			if text = text[size:]; s.x+runeColumns(r) > s.columns {
+			if text = text[size:]; s.x+page.Columns(string(r)) > s.columns {
 				s.t.Fatalf("line %d is longer than %d columns:\n%s", s.y, s.columns, s)
 			}
-			if n := runeColumns(r); n > 0 {
+			if n := page.Columns(string(r)); n > 0 {
 				s.cells[s.y][s.x] = r
 				s.x += n
 			}

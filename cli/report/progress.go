@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 	"lockkeeper.dev/lockkeeper/coordinator/forecast"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -107,12 +108,12 @@ func (e *End) words(now time.Time) string {
 	if e.At == nil {
 		return "end not known: " + e.Unknown
 	}
-	text := fmt.Sprintf("about %s left, at an expected %s a turn", about(e.At.Sub(now)), span(e.Turn.Duration))
+	text := fmt.Sprintf("about %s left, at an expected %s a turn", page.About(e.At.Sub(now)), page.Span(e.Turn.Duration))
 	if e.TurnsSeen > 0 {
-		text = fmt.Sprintf("about %s left, at %s a turn (%d seen)", about(e.At.Sub(now)), span(e.Turn.Duration), e.TurnsSeen)
+		text = fmt.Sprintf("about %s left, at %s a turn (%d seen)", page.About(e.At.Sub(now)), page.Span(e.Turn.Duration), e.TurnsSeen)
 	}
 	if e.Held > 0 {
-		text += ", not counting " + plural(e.Held, "held node")
+		text += ", not counting " + page.Plural(e.Held, "held node")
 	}
 	return text
 }
@@ -192,7 +193,7 @@ func (v *Versions) line() string {
 		}
 		var words []string
 		for _, version := range kind.all[:min(len(kind.all), maxVersions)] {
-			words = append(words, fmt.Sprintf("%s (%d)", clip(visible(version.Version), maxVersion), version.Nodes))
+			words = append(words, fmt.Sprintf("%s (%d)", page.Clip(page.Visible(version.Version), maxVersion), version.Nodes))
 		}
 		text := kind.name + " " + strings.Join(words, ", ")
 		if more := len(kind.all) - maxVersions; more > 0 {
@@ -200,7 +201,7 @@ func (v *Versions) line() string {
 			for _, version := range kind.all[maxVersions:] {
 				nodes += version.Nodes
 			}
-			text += fmt.Sprintf(" and %s (%d)", plural(more, "other version"), nodes)
+			text += fmt.Sprintf(" and %s (%d)", page.Plural(more, "other version"), nodes)
 		}
 		parts = append(parts, text)
 	}

@@ -1,8 +1,17 @@
+// Package report makes and prints what `lockkeeper status`, plan, wait and history show.
+//
+// [Build] is a pure function that makes a [Report] of what was read. The text and the JSON,
+// whose form is stable, are rendered from a Report alone.
+//
+// The package decides nothing about the fleet: reasons and figures come from the same
+// rollout.Decide that the coordinator runs. It uses no client; package cli/cluster reads
+// what is reported.
 package report
 
 import (
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -166,6 +175,24 @@ type Lease struct {
 	StopText          string
 	// Err is why it could not be read; the other fields are nothing then.
 	Err error
+}
+
+// Read takes over what the Lease says.
+func (l *Lease) Read(o *coordinationv1.Lease) {
+	l.Exists = true
+	l.StopText, l.Stopped = o.Annotations[v1alpha1.AnnotationStop]
+	if h := o.Spec.HolderIdentity; h != nil {
+		l.Holder = *h
+	}
+	if t := o.Spec.AcquireTime; t != nil {
+		l.Acquired = t.UTC()
+	}
+	if t := o.Spec.RenewTime; t != nil {
+		l.Renewed = t.UTC()
+	}
+	if d := o.Spec.LeaseDurationSeconds; d != nil {
+		l.Duration = time.Duration(*d) * time.Second
+	}
 }
 
 // Input is what a Report is made of. Stopped and StopText of the snapshot are

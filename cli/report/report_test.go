@@ -170,7 +170,7 @@ func (w *world) input() Input {
 		in.Nodes = append(in.Nodes, turn.FromNode(n))
 	}
 	if w.lease != nil && w.err == nil {
-		in.Lease.read(w.lease)
+		in.Lease.Read(w.lease)
 	}
 	return in
 }
@@ -590,46 +590,9 @@ func progressing(t *testing.T) *world {
 	return w
 }
 
-func TestAbout(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0: "1m", time.Second: "1m", time.Minute: "1m", 61 * time.Second: "2m", 10 * time.Minute: "10m", 601 * time.Second: "15m",
-		55*time.Minute + 1: "1h", 61 * time.Minute: "1h30m", 5 * time.Hour: "5h", 6*time.Hour + 1: "7h", 49 * time.Hour: "2d12h", 200 * time.Hour: "9d",
-	} {
-		if got := about(d); got != want {
-			t.Errorf("%v: %s, expected %s", d, got, want)
-		}
-	}
-}
-
 func TestVersionsAreFew(t *testing.T) {
 	v := Versions{OS: []Version{{"a", 9}, {"b\x1b", 3}, {"c", 2}, {"d", 1}, {"e", 1}, {"f", 1}}}
 	if got := v.line(); got != `Nodes by version: OS a (9), b\x1b (3), c (2), d (1) and 2 other versions (2).` {
 		t.Error(got)
-	}
-}
-
-func TestWhen(t *testing.T) {
-	for _, tc := range []struct {
-		d    time.Duration
-		want string
-	}{
-		{0, "0s"}, {59999 * time.Millisecond, "59s"}, {time.Minute, "1m"}, {61 * time.Second, "1m1s"}, {time.Hour, "1h"},
-		{time.Hour + 59*time.Minute + 59*time.Second, "1h59m"}, {24 * time.Hour, "1d"}, {400*24*time.Hour + 5*time.Hour, "400d5h"}, {-time.Minute, "1m"},
-	} {
-		if got := span(tc.d); got != tc.want {
-			t.Errorf("%v: %s, expected %s", tc.d, got, tc.want)
-		}
-	}
-	for _, tc := range []struct{ got, want string }{
-		{ago(now, at("13:02:00")), "2m5s ago (13:02:00Z)"},
-		{ago(now, at("13:04:45")), "in 40s (13:04:45Z)"},
-		{ago(now, at("13:04:05").AddDate(0, 0, -2)), "2d ago (2026-11-19 13:04:05Z)"},
-		{ago(now, time.Time{}), "at a time not known"},
-		{since(now, nil), "-"},
-		{since(now, new(now.Add(time.Second))), "0s (13:04:06Z)"}, // another's clock
-	} {
-		if tc.got != tc.want {
-			t.Errorf("%s, expected %s", tc.got, tc.want)
-		}
 	}
 }

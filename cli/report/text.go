@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 )
 
 const (
@@ -16,7 +17,6 @@ const (
 	// wideTable is from how many columns on a terminal shows every column of the
 	// nodes' table.
 	wideTable = 140
-	maxCell   = 120 // columns of a text that someone else wrote
 	maxWhy    = 400 // columns of a node's WHY
 )
 
@@ -30,16 +30,16 @@ type TextOptions struct {
 // content, then what the reasons among them mean. Two reports of the same facts
 // at the same time are the same text.
 func (r *Report) WriteText(w io.Writer, o TextOptions) error {
-	p := newPage(o.Width)
-	p.line(r.Summary)
+	p := page.New(o.Width)
+	p.Line(r.Summary)
 	for _, line := range r.notes() {
-		p.line(line)
+		p.Line(line)
 	}
 	if progress := r.progress(); len(progress) > 0 {
-		p.table("", nil, progress)
+		p.Table("", nil, progress)
 	}
 	if line := r.Versions.line(); line != "" {
-		p.line(line)
+		p.Line(line)
 	}
 	rows, more := r.rows(o.All)
 	if len(rows) > 0 {
@@ -47,13 +47,13 @@ func (r *Report) WriteText(w io.Writer, o TextOptions) error {
 		r.table(p, rows)
 	}
 	if more > 0 {
-		p.line(fmt.Sprintf("… and %d more; -A shows all", more))
+		p.Line(fmt.Sprintf("… and %d more; -A shows all", more))
 	}
 	held := map[v1alpha1.Reason]bool{}
 	for _, n := range rows {
 		held[n.Held] = true
 	}
-	p.reasons(held)
+	reasons(p, held)
 	_, err := io.WriteString(w, p.String())
 	return err
 }
@@ -77,23 +77,23 @@ func (r *Report) rows(all bool) (rows []*Node, more int) {
 
 // table writes the nodes. A narrow terminal shows no turn, and of SINCE only how
 // long; `lockkeeper status NODE` has both.
-func (r *Report) table(p *page, nodes []*Node) {
-	short := p.width > 0 && p.width < wideTable
+func (r *Report) table(p *page.Page, nodes []*Node) {
+	short := p.Width > 0 && p.Width < wideTable
 	header := []string{"NODE", "STATE", "WANTS", "HELD", "SINCE", "TURN", "WHY"}
 	if short {
 		header = slices.Delete(header, 5, 6)
 	}
 	rows := make([][]string, 0, len(nodes))
 	for _, n := range nodes {
-		row := []string{n.Name, n.stateWord(), dash(string(n.Wants)), dash(string(n.Held)),
-			since(r.Time, n.StageSince), dash(n.Turn), clip(visible(n.whyAll(r.Time)), maxWhy)}
+		row := []string{n.Name, n.stateWord(), page.Dash(string(n.Wants)), page.Dash(string(n.Held)),
+			page.Since(r.Time, n.StageSince), page.Dash(n.Turn), page.Clip(page.Visible(n.whyAll(r.Time)), maxWhy)}
 		if short {
 			row[4], _, _ = strings.Cut(row[4], " ")
 			row = slices.Delete(row, 5, 6)
 		}
 		rows = append(rows, row)
 	}
-	p.table("", header, rows)
+	p.Table("", header, rows)
 }
 
 func (n *Node) stateWord() string {
@@ -121,7 +121,7 @@ func (n *Node) whyAll(now time.Time) string {
 		add("detached" + reasonOf(n.Detached))
 	}
 	if n.failedBefore() && n.Held != v1alpha1.ReasonFailed {
-		add(fmt.Sprintf("its last turn failed (%s) %s", n.Last.Reason, ago(now, n.Last.End)))
+		add(fmt.Sprintf("its last turn failed (%s) %s", n.Last.Reason, page.Ago(now, n.Last.End)))
 	}
 	if n.failedBefore() && n.Host != nil {
 		add(n.Host.ApplyFailed)
@@ -181,11 +181,11 @@ func (r *Report) notes() []string {
 	who := "Nobody coordinates"
 	switch {
 	case c.Error != "":
-		who = "Who coordinates is not known: " + cell(c.Error)
+		who = "Who coordinates is not known: " + page.Cell(c.Error)
 	case c.Live:
-		who = c.Node + " coordinates, for " + since(r.Time, c.Since)
+		who = c.Node + " coordinates, for " + page.Since(r.Time, c.Since)
 	case c.Node != "" && c.Renewed != nil:
-		who += "; " + c.Node + " did, and was last heard of " + ago(r.Time, *c.Renewed)
+		who += "; " + c.Node + " did, and was last heard of " + page.Ago(r.Time, *c.Renewed)
 	}
 	budget := fmt.Sprintf("%d unavailable, %d allowed", f.Unavailable, f.Budget)
 	if f.Failed > 0 {
@@ -197,7 +197,7 @@ func (r *Report) notes() []string {
 		}
 	}
 	if f.SettlingUntil != nil {
-		budget += "; settles until " + clock(r.Time, *f.SettlingUntil)
+		budget += "; settles until " + page.Clock(r.Time, *f.SettlingUntil)
 	}
 	lines := []string{who + ". " + budget + "."}
 	if taken := r.taken(); taken != "" {
@@ -210,7 +210,7 @@ func (r *Report) notes() []string {
 	default:
 		text := ""
 		if r.Stop.Text != "" {
-			text = ": " + cell(r.Stop.Text)
+			text = ": " + page.Cell(r.Stop.Text)
 		}
 		lines = append(lines, "EMERGENCY STOP"+text+". Nothing is promoted and no host commits; `lockkeeper go` ends it.")
 	}
@@ -225,9 +225,9 @@ func (r *Report) notes() []string {
 			if len(names) > 1 {
 				what = "nothing is granted by policies "
 			}
-			what += joined(names)
+			what += page.Joined(names)
 		}
-		lines = append(lines, "HALTED: "+what+" until `lockkeeper retry NODE` clears "+joined(r.failed())+".")
+		lines = append(lines, "HALTED: "+what+" until `lockkeeper retry NODE` clears "+page.Joined(r.failed())+".")
 	}
 	return append(lines, r.policyLines()...)
 }
@@ -251,15 +251,8 @@ func (r *Report) failed() []string {
 	return names
 }
 
-func joined(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
-}
-
 // reasons explains each of the reasons once, in the order of the documentation.
-func (p *page) reasons(shown map[v1alpha1.Reason]bool) {
+func reasons(p *page.Page, shown map[v1alpha1.Reason]bool) {
 	first := true
 	for _, d := range v1alpha1.ReasonDocs() {
 		if !shown[d.Reason] {
@@ -269,13 +262,6 @@ func (p *page) reasons(shown map[v1alpha1.Reason]bool) {
 			p.WriteByte('\n')
 			first = false
 		}
-		p.line(fmt.Sprintf("%s: %s. To do: %s.", d.Reason, d.Means, strings.TrimSuffix(d.Do, ".")))
+		p.Line(fmt.Sprintf("%s: %s. To do: %s.", d.Reason, d.Means, strings.TrimSuffix(d.Do, ".")))
 	}
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

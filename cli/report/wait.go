@@ -1,10 +1,11 @@
 package report
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
+
+	"lockkeeper.dev/lockkeeper/cli/page"
 )
 
 // Goal is what `lockkeeper wait` waits for.
@@ -19,11 +20,8 @@ const (
 	GoalHeld Goal = "held"
 )
 
-// ErrTimeout is the cause with which a context ends that bounds [Source.Wait].
-var ErrTimeout = errors.New("the time is over")
-
-// errReached ends the watch of a Wait.
-var errReached = errors.New("reached")
+// ErrReached ends the watch of a Wait.
+var ErrReached = errors.New("reached")
 
 // ParseGoal reads a Goal as people write it.
 func ParseGoal(text string) (Goal, error) {
@@ -52,48 +50,24 @@ func (g Goal) reached(r *Report, n *Node) bool {
 	return r.nodesStatus() == UpToDate
 }
 
-// Wait waits until the fleet, or one node if node is not "", is as g wants it. It
-// reads once, so that a caller who may not read learns of it, and then follows three
-// watches; while they fail it goes on waiting, because what was seen before may be
-// out of date. say receives a line whenever what it waits for has changed. The error
-// is the cause of ctx if that ends, and otherwise about reading or a node that is
-// not there.
-func (s *Source) Wait(ctx context.Context, g Goal, node string, say func(line string)) error {
-	w := waiter{goal: g, node: node, say: say}
-	r, err := s.Read(ctx)
-	if err == nil {
-		err = w.show(r, nil)
-	}
-	if err == nil {
-		err = s.Follow(ctx, w.show)
-	}
-	switch {
-	case errors.Is(err, errReached):
-		return nil
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	}
-	return err
-}
-
-// waiter is one Wait.
-type waiter struct {
-	goal Goal
-	node string
-	say  func(line string)
+// Waiter says what a wait waits for, and when it is over.
+type Waiter struct {
+	Goal Goal
+	Node string // "" for the fleet
+	Say  func(line string)
 	last string
 	away bool
 }
 
-// show takes a Report as [Source.Follow] hands it over. It returns errReached when
+// Show takes a Report as [Source.Follow] hands it over. It returns ErrReached when
 // the wait is over.
-func (w *waiter) show(r Report, away error) error {
+func (w *Waiter) Show(r Report, away error) error {
 	stamp := r.Time.UTC().Format("15:04:05Z") + "  "
 	if w.away != (away != nil) {
 		if w.away = away != nil; w.away {
-			w.say(stamp + "the API server is away: " + cell(away.Error()))
+			w.Say(stamp + "the API server is away: " + page.Cell(away.Error()))
 		} else {
-			w.say(stamp + "the API server answers again")
+			w.Say(stamp + "the API server answers again")
 		}
 	}
 	if w.away {
@@ -101,9 +75,9 @@ func (w *waiter) show(r Report, away error) error {
 	}
 	var n *Node
 	text := r.Summary
-	if w.node != "" {
-		if n = r.Find(w.node); n == nil {
-			return fmt.Errorf("there is no node %q", w.node)
+	if w.Node != "" {
+		if n = r.Find(w.Node); n == nil {
+			return fmt.Errorf("there is no node %q", w.Node)
 		}
 		l := lineOf(n)
 		text = strings.TrimSpace(fmt.Sprintf("%s  %s  wants=%s held=%s  %s", n.Name, l.state, l.wants, l.held, l.why))
@@ -113,10 +87,10 @@ func (w *waiter) show(r Report, away error) error {
 		if n == nil {
 			text += r.End.sentence(r.Time)
 		}
-		w.say(stamp + visible(text))
+		w.Say(stamp + page.Visible(text))
 	}
-	if w.goal.reached(&r, n) {
-		return errReached
+	if w.Goal.reached(&r, n) {
+		return ErrReached
 	}
 	return nil
 }

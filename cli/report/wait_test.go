@@ -72,8 +72,8 @@ func TestWaitSaysWhatItWaitsFor(t *testing.T) {
 	n := w.add("n1", inTurn(v1alpha1.StateDraining, "13:02:00", "committed"), cordoned)
 	w.add("n2")
 	var said []string
-	wait := waiter{goal: GoalIdle, say: func(line string) { said = append(said, line) }}
-	one := waiter{goal: GoalIdle, node: "n1", say: func(string) {}}
+	wait := Waiter{Goal: GoalIdle, Say: func(line string) { said = append(said, line) }}
+	one := Waiter{Goal: GoalIdle, Node: "n1", Say: func(string) {}}
 	down := errors.New("connection refused\n")
 	for i, step := range []struct {
 		change func()
@@ -85,12 +85,12 @@ func TestWaitSaysWhatItWaitsFor(t *testing.T) {
 		{func() { w.lease.Annotations[v1alpha1.AnnotationStop] = "" }, nil, nil},
 		{func() { *n = *w.add("n1", wantsReboot); w.nodes = w.nodes[:2] }, down, nil},
 		{func() {}, down, nil},
-		{func() {}, nil, errReached},
+		{func() {}, nil, ErrReached},
 	} {
 		step.change()
-		for _, waiting := range []*waiter{&wait, &one} {
-			if err := waiting.show(w.report(), step.away); err != step.want {
-				t.Errorf("step %d, node %q: %v, expected %v", i, waiting.node, err, step.want)
+		for _, waiting := range []*Waiter{&wait, &one} {
+			if err := waiting.Show(w.report(), step.away); err != step.want {
+				t.Errorf("step %d, node %q: %v, expected %v", i, waiting.Node, err, step.want)
 			}
 		}
 	}
@@ -104,8 +104,8 @@ func TestWaitSaysWhatItWaitsFor(t *testing.T) {
 	if !slices.Equal(said, want) {
 		t.Errorf("it said\n%s\nexpected\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
 	}
-	gone := waiter{goal: GoalIdle, node: "n9", say: func(string) {}}
-	if err := gone.show(w.report(), nil); err == nil || err.Error() != `there is no node "n9"` {
+	gone := Waiter{Goal: GoalIdle, Node: "n9", Say: func(string) {}}
+	if err := gone.Show(w.report(), nil); err == nil || err.Error() != `there is no node "n9"` {
 		t.Error(err)
 	}
 }

@@ -13,54 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 )
-
-func TestVisible(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain, \u00e4 \u4e16":              "plain, \u00e4 \u4e16",
-		"\x1b[2J\a\r\n\t":                   `\x1b[2J\a\r\n\t`,
-		"\u009b31m\u202egnp\u200d":          `\u009b31m\u202egnp\u200d`,
-		"\U000e0041":                        `\U000e0041`,
-		"a\xff\xc3(\xe4\xb8":                `a\xff\xc3(\xe4\xb8`,
-		"\ufffd":                            "\ufffd",
-		"\u0301x":                           `\u0301x`, // it would change the character before the text
-		"e" + strings.Repeat("\u0301", 6):   "e" + strings.Repeat("\u0301", 4) + `\u0301\u0301`,
-		"back\\slash":                       "back\\slash",
-		strings.Repeat("x", maxText) + "yz": strings.Repeat("x", maxText) + "…",
-	} {
-		got := visible(in)
-		if got != want {
-			t.Errorf("%.40q: %.200q, expected %.200q", in, got, want)
-		}
-		if again := visible(got); len(got) < maxText && again != got {
-			t.Errorf("%.40q: it becomes %q when it is made visible again", in, again)
-		}
-	}
-}
-
-func TestColumns(t *testing.T) {
-	for text, want := range map[string]int{
-		"": 0, "abc": 3, "\u00e4": 1, "a\u0308": 1, "\u4e16\u754c": 4, "\uff21": 2, "\uac00": 2, "\U0001f525": 2, "…": 1, "\u20e3": 0,
-	} {
-		if got := columns(text); got != want {
-			t.Errorf("%q: %d columns, expected %d", text, got, want)
-		}
-	}
-	for _, tc := range []struct{ got, want string }{
-		{clip("\u4e16\u754c", 4), "\u4e16\u754c"}, {clip("\u4e16\u754c", 3), "\u4e16…"}, {clip("\u4e16\u754c\u4e16", 4), "\u4e16…"},
-		{clip("a\u0308bc", 2), "a\u0308…"}, {clip("abc", 1), "…"},
-		{clipMiddle("worker-10-0-0-17.example", 12), "worker…ample"}, {clipMiddle("abcdef", 4), "abc…"}, {clipMiddle("abc", 3), "abc"},
-		{strings.Join(wrap("one two three", 7), "|"), "one two|three"},
-		{strings.Join(wrap("one two three", 5), "|"), "one|two|three"},
-		{strings.Join(wrap("abcdefgh ij", 3), "|"), "abc|def|gh|ij"},
-		{strings.Join(wrap("\u4e16\u754c\u4e16", 3), "|"), "\u4e16|\u754c|\u4e16"},
-		{strings.Join(wrap("", 3), "|"), ""},
-	} {
-		if tc.got != tc.want {
-			t.Errorf("%q, expected %q", tc.got, tc.want)
-		}
-	}
-}
 
 // hostile are texts that must neither reach a terminal as they are nor flood it.
 var hostile = map[string]string{
@@ -154,8 +108,8 @@ func harmless(t *testing.T, text string, f Form) {
 	}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
-		if f.Width > 0 && !f.JSON && columns(line) > f.Width {
-			t.Errorf("%+v: a line has %d columns:\n%q", f, columns(line), line)
+		if f.Width > 0 && !f.JSON && page.Columns(line) > f.Width {
+			t.Errorf("%+v: a line has %d columns:\n%q", f, page.Columns(line), line)
 			return
 		}
 		if i := strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 || !utf8.ValidString(line) {

@@ -1,15 +1,17 @@
-package report
+package cluster
 
 import (
 	"context"
 	"errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -37,7 +39,7 @@ func TestFollowWithoutPolicies(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	enough := errors.New("enough")
-	err := s.Follow(ctx, func(r Report, away error) error {
+	err := s.Follow(ctx, func(r report.Report, away error) error {
 		if r.PoliciesError != refused.Error() || len(r.Nodes) != 1 || away != nil {
 			t.Errorf("%q, %d nodes, %v", r.PoliciesError, len(r.Nodes), away)
 		}

@@ -1,4 +1,4 @@
-package report
+package cluster
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
@@ -75,7 +76,7 @@ func (s *Source) Go(ctx context.Context) (string, error) {
 }
 
 func quoteText(s string) string {
-	b, err := json.Marshal(cell(s))
+	b, err := json.Marshal(page.Cell(s))
 	if err != nil {
 		return `""` // a string always can
 	}

@@ -1,4 +1,4 @@
-package report
+package cluster
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 )
@@ -226,12 +227,12 @@ func TestReadLease(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		err  error
-		want Status
+		want report.Status
 		fail bool
 	}{
-		{"there is none", apierrors.NewNotFound(coordinationv1.Resource("leases"), "lockkeeper"), Stopped, false},
+		{"there is none", apierrors.NewNotFound(coordinationv1.Resource("leases"), "lockkeeper"), report.Stopped, false},
 		{"a proxy's 404", apierrors.NewGenericServerResponse(404, "GET", schema.GroupResource{}, "", "<html>", 0, true), "", true},
-		{"forbidden", apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "lockkeeper", errors.New("no")), UpToDate, false},
+		{"forbidden", apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "lockkeeper", errors.New("no")), report.UpToDate, false},
 		{"no answer", context.DeadlineExceeded, "", true},
 	} {
 		s, client, _ := faulty(t, nil, newWorld(t).add("n1"))

@@ -1,4 +1,8 @@
-package report
+// Package cluster does what the commands do with the caller's cluster, with the caller's
+// own credential: it reads it, follows it, and does the writes of retry, confirm, stop and go.
+//
+// It must not know how anything is decided or printed.
+package cluster
 
 import (
 	"context"
@@ -13,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -67,32 +72,32 @@ type PolicyView interface {
 // Read reads the cluster once: one LIST of Nodes, one of the policies, one GET of
 // the Lease. Policies or a Lease that may not be read are no error, but part of
 // the Report.
-func (s *Source) Read(ctx context.Context) (Report, error) {
+func (s *Source) Read(ctx context.Context) (report.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	in, err := s.read(ctx)
 	if err != nil {
-		return Report{}, err
+		return report.Report{}, err
 	}
-	r := Build(in)
+	r := report.Build(in)
 	s.addUpdates(ctx, &r)
 	return r, nil
 }
 
 // read reads what a Report is made of.
-func (s *Source) read(ctx context.Context) (Input, error) {
+func (s *Source) read(ctx context.Context) (report.Input, error) {
 	list, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return Input{}, fmt.Errorf("listing nodes: %w", err)
+		return report.Input{}, fmt.Errorf("listing nodes: %w", err)
 	}
 	view := s.WatchPolicies(nil)
 	policiesErr := view.Load(ctx)
 	if policiesErr != nil && !denied(policiesErr) {
-		return Input{}, policiesErr
+		return report.Input{}, policiesErr
 	}
 	lease, err := s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
 	if Away(err) {
-		return Input{}, fmt.Errorf("reading lease %s/%s: %w", s.Namespace, s.LeaseName, err)
+		return report.Input{}, fmt.Errorf("reading lease %s/%s: %w", s.Namespace, s.LeaseName, err)
 	}
 	if kube.NoLease(err, s.LeaseName) {
 		lease, err = nil, nil
@@ -109,10 +114,10 @@ func (s *Source) read(ctx context.Context) (Input, error) {
 func denied(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
 // input makes an Input of objects; lease is nil if there is none.
-func (s *Source) input(nodes []*corev1.Node, policies PolicyView, policiesErr error, lease *coordinationv1.Lease, leaseErr error) Input {
-	in := Input{
+func (s *Source) input(nodes []*corev1.Node, policies PolicyView, policiesErr error, lease *coordinationv1.Lease, leaseErr error) report.Input {
+	in := report.Input{
 		Snapshot: rollout.Snapshot{Now: s.now()}, PoliciesErr: policiesErr,
-		Lease: Lease{Namespace: s.Namespace, Name: s.LeaseName, Err: leaseErr},
+		Lease: report.Lease{Namespace: s.Namespace, Name: s.LeaseName, Err: leaseErr},
 	}
 	if policiesErr == nil {
 		in.Policies, in.Progressing = policy.NewSet(policies.Compiled()...), policies.Progressing()
@@ -121,7 +126,7 @@ func (s *Source) input(nodes []*corev1.Node, policies PolicyView, policiesErr er
 		in.Nodes = append(in.Nodes, turn.FromNode(n))
 	}
 	if lease != nil && leaseErr == nil {
-		in.Lease.read(lease)
+		in.Lease.Read(lease)
 	}
 	return in
 }
@@ -136,21 +141,4 @@ func (s *Source) now() time.Time {
 		}
 	}
 	return now.UTC().Truncate(time.Millisecond)
-}
-
-func (l *Lease) read(o *coordinationv1.Lease) {
-	l.Exists = true
-	l.StopText, l.Stopped = o.Annotations[v1alpha1.AnnotationStop]
-	if h := o.Spec.HolderIdentity; h != nil {
-		l.Holder = *h
-	}
-	if t := o.Spec.AcquireTime; t != nil {
-		l.Acquired = t.UTC()
-	}
-	if t := o.Spec.RenewTime; t != nil {
-		l.Renewed = t.UTC()
-	}
-	if d := o.Spec.LeaseDurationSeconds; d != nil {
-		l.Duration = time.Duration(*d) * time.Second
-	}
 }

@@ -1,12 +1,12 @@
-package report
+package page
 
 import (
 	"fmt"
 	"time"
 )
 
-// span is a duration in at most two units, for people.
-func span(d time.Duration) string {
+// Span is a duration in at most two units, for people.
+func Span(d time.Duration) string {
 	d = d.Abs()
 	switch {
 	case d < time.Minute:
@@ -27,9 +27,9 @@ func two(d, big time.Duration, b string, small time.Duration, s string) string {
 	return fmt.Sprintf("%d%s%d%s", d/big, b, rest, s)
 }
 
-// about is an estimate of a duration, no more precise than it can be and never too
+// About is an estimate of a duration, no more precise than it can be and never too
 // short: "35m", "2h30m".
-func about(d time.Duration) string {
+func About(d time.Duration) string {
 	step := time.Minute
 	for _, s := range []struct{ from, step time.Duration }{
 		{10 * time.Minute, 5 * time.Minute}, {time.Hour, 30 * time.Minute}, {6 * time.Hour, time.Hour}, {48 * time.Hour, 12 * time.Hour}, {7 * 24 * time.Hour, 24 * time.Hour},
@@ -38,11 +38,11 @@ func about(d time.Duration) string {
 			step = s.step
 		}
 	}
-	return span(max(step, (d+step-1)/step*step))
+	return Span(max(step, (d+step-1)/step*step))
 }
 
-// clock is a time of day in UTC, with its date when that is not now's.
-func clock(now, t time.Time) string {
+// Clock is a time of day in UTC, with its date when that is not now's.
+func Clock(now, t time.Time) string {
 	t = t.UTC()
 	if t.Format(time.DateOnly) == now.UTC().Format(time.DateOnly) {
 		return t.Format("15:04:05Z")
@@ -50,21 +50,21 @@ func clock(now, t time.Time) string {
 	return t.Format("2006-01-02 15:04:05Z")
 }
 
-// ago is a time relative and absolute: "2m5s ago (13:02:05Z)", "in 40s (…)".
-func ago(now, t time.Time) string {
+// Ago is a time relative and absolute: "2m5s ago (13:02:05Z)", "in 40s (…)".
+func Ago(now, t time.Time) string {
 	if t.IsZero() {
 		return "at a time not known"
 	}
 	if t.After(now) {
-		return "in " + span(t.Sub(now)) + " (" + clock(now, t) + ")"
+		return "in " + Span(t.Sub(now)) + " (" + Clock(now, t) + ")"
 	}
-	return span(now.Sub(t)) + " ago (" + clock(now, t) + ")"
+	return Span(now.Sub(t)) + " ago (" + Clock(now, t) + ")"
 }
 
-// since is how long something has lasted: "2m5s (13:02:05Z)".
-func since(now time.Time, t *time.Time) string {
+// Since is how long something has lasted: "2m5s (13:02:05Z)".
+func Since(now time.Time, t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return "-"
 	}
-	return span(max(0, now.Sub(*t))) + " (" + clock(now, *t) + ")"
+	return Span(max(0, now.Sub(*t))) + " (" + Clock(now, *t) + ")"
 }

@@ -1,4 +1,4 @@
-package report
+package cluster
 
 import (
 	"cmp"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/coordinator/forecast"
 )
 
@@ -47,7 +48,7 @@ func (s *Source) Plan(ctx context.Context, o PlanOptions) (forecast.Forecast, er
 	} else if err != nil {
 		return forecast.Forecast{}, err
 	}
-	q := forecast.Input{Snapshot: in.present(), Asked: o.Changes}
+	q := forecast.Input{Snapshot: in.Present(), Asked: o.Changes}
 	for i := range in.Nodes {
 		n := &in.Nodes[i]
 		if o.Node == "" && (o.Selector == nil || o.Selector.Matches(labels.Set(n.Labels))) || o.Node == n.Name {
@@ -61,7 +62,7 @@ func (s *Source) Plan(ctx context.Context, o PlanOptions) (forecast.Forecast, er
 	case o.Selector != nil:
 		return forecast.Forecast{}, fmt.Errorf("no node has labels that -l %s selects", o.Selector)
 	}
-	if c := coordinator(&in); !c.Live && c.Error == "" {
+	if c := in.Coordinator(); !c.Live && c.Error == "" {
 		q.NoLeader = "nobody coordinates at present"
 	}
 	asked := forecast.Ask(q)
@@ -81,7 +82,7 @@ func (s *Source) planNeeds() string {
 		"and to list pods and poddisruptionbudgets.policy in all namespaces, it says more", s.LeaseName, s.Namespace)
 }
 
-func (s *Source) readBounded(ctx context.Context) (Input, error) {
+func (s *Source) readBounded(ctx context.Context) (report.Input, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	return s.read(ctx)

@@ -1,4 +1,4 @@
-package report
+package cluster
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
@@ -16,7 +17,7 @@ func TestUndecodableUpdate(t *testing.T) {
 	s := &Source{Node: "n1", ReadUpdate: func(_ context.Context, node string) (*v1alpha1.HostUpdate, error) {
 		return &v1alpha1.HostUpdate{}, &kube.UndecodableError{Node: node, Field: "status.wants", Err: errors.New("it is a\nnumber")}
 	}}
-	r := &Report{Nodes: []Node{{Name: "n1", Managed: true}, {Name: "n2"}}}
+	r := &report.Report{Nodes: []report.Node{{Name: "n1", Managed: true}, {Name: "n2"}}}
 	s.addUpdates(t.Context(), r)
 	var b bytes.Buffer
 	if err := r.WriteNode(&b, r.Find("n1"), 0); err != nil {

@@ -1,4 +1,8 @@
-package report
+// Package page lays out text for a terminal: it breaks lines, aligns columns, escapes what a
+// terminal must not receive, and writes times and durations for people.
+//
+// It must not know what the text is about.
+package page
 
 import (
 	"fmt"
@@ -24,12 +28,13 @@ const (
 	minLast = 30
 	// minWidth is the least width of a terminal that text is fitted to.
 	minWidth = 20
+	maxCell  = 120 // columns of a text that someone else wrote
 )
 
-// visible returns s as it may be written to a terminal, on one line: what is not
+// Visible returns s as it may be written to a terminal, on one line: what is not
 // printable stands there as an escape such as \x1b or \u202e, and a text of more
 // than [maxText] bytes is cut.
-func visible(s string) string {
+func Visible(s string) string {
 	cut := len(s) > maxText
 	if cut {
 		s = s[:maxText]
@@ -56,12 +61,12 @@ func visible(s string) string {
 	return b.String()
 }
 
-// cell is a text that someone else wrote: visible, and of at most [maxCell]
+// Cell is a text that someone else wrote: visible, and of at most [maxCell]
 // columns.
-func cell(s string) string { return clip(visible(s), maxCell) }
+func Cell(s string) string { return Clip(Visible(s), maxCell) }
 
-// columns is how many columns of a terminal a visible text takes.
-func columns(s string) int {
+// Columns is how many columns of a terminal a visible text takes.
+func Columns(s string) int {
 	n := 0
 	for _, r := range s {
 		n += runeColumns(r)
@@ -83,9 +88,9 @@ func runeColumns(r rune) int {
 	return 1
 }
 
-// clip cuts a visible text to at most n columns; a text that is cut ends in "…".
-func clip(s string, n int) string {
-	if columns(s) <= n {
+// Clip cuts a visible text to at most n columns; a text that is cut ends in "…".
+func Clip(s string, n int) string {
+	if Columns(s) <= n {
 		return s
 	}
 	head := ""
@@ -97,11 +102,11 @@ func clip(s string, n int) string {
 
 // clipMiddle is clip for names, whose beginning and end tell them apart.
 func clipMiddle(s string, n int) string {
-	if columns(s) <= n || n < 5 {
-		return clip(s, n)
+	if Columns(s) <= n || n < 5 {
+		return Clip(s, n)
 	}
 	head, rest := split(s, n/2)
-	for columns(rest) > n-1-columns(head) {
+	for Columns(rest) > n-1-Columns(head) {
 		_, rest = split(rest, 1)
 	}
 	return head + "…" + rest
@@ -123,7 +128,7 @@ func split(s string, n int) (head, rest string) {
 // it can.
 func wrap(s string, n int) []string {
 	var lines []string
-	for columns(s) > n {
+	for Columns(s) > n {
 		head, rest := split(s, n)
 		if i := strings.LastIndexByte(head, ' '); !strings.HasPrefix(rest, " ") && i > 0 {
 			head, rest = s[:i], s[i:]
@@ -133,44 +138,45 @@ func wrap(s string, n int) []string {
 	return append(lines, s)
 }
 
-// page is text that is laid out for a terminal of width columns. With a width of
+// Page is text that is laid out for a terminal of width columns. With a width of
 // 0 nothing is cut or broken.
-type page struct {
+type Page struct {
 	strings.Builder
-	width int
+	Width int
 }
 
-func newPage(columns int) *page {
+// New returns an empty page for a terminal of so many columns; 0 is no terminal.
+func New(columns int) *Page {
 	if columns > 0 {
 		columns = max(columns, minWidth)
 	}
-	return &page{width: columns}
+	return &Page{Width: columns}
 }
 
-// line writes one line. Where it is broken, the further lines are indented.
-func (p *page) line(text string) {
-	text = visible(text)
-	if p.width == 0 || columns(text) <= p.width {
+// Line writes one line. Where it is broken, the further lines are indented.
+func (p *Page) Line(text string) {
+	text = Visible(text)
+	if p.Width == 0 || Columns(text) <= p.Width {
 		p.WriteString(text + "\n")
 		return
 	}
-	head := wrap(text, p.width)[0]
+	head := wrap(text, p.Width)[0]
 	p.WriteString(head + "\n")
 	p.block("  ", strings.TrimLeft(text[len(head):], " "))
 }
 
 // block writes a visible text below an indent.
-func (p *page) block(indent, text string) {
-	for _, line := range wrap(text, p.width-len(indent)) {
+func (p *Page) block(indent, text string) {
+	for _, line := range wrap(text, p.Width-len(indent)) {
 		p.WriteString(indent + line + "\n")
 	}
 }
 
-// table writes rows in columns, below a header if it is not nil; all rows have as
+// Table writes rows in columns, below a header if it is not nil; all rows have as
 // many cells. On a terminal the last column is broken into lines, next to the
 // others or, where there is little room, below them; the first one is cut if the
 // others do not fit.
-func (p *page) table(indent string, header []string, rows [][]string) {
+func (p *Page) Table(indent string, header []string, rows [][]string) {
 	if header != nil {
 		rows = append([][]string{header}, rows...)
 	}
@@ -178,42 +184,42 @@ func (p *page) table(indent string, header []string, rows [][]string) {
 	last := 0
 	for _, row := range rows {
 		for i := range row {
-			row[i] = visible(row[i])
+			row[i] = Visible(row[i])
 			if i < len(widths) {
-				widths[i] = max(widths[i], columns(row[i]))
+				widths[i] = max(widths[i], Columns(row[i]))
 			}
 		}
-		last = max(last, columns(row[len(widths)]))
+		last = max(last, Columns(row[len(widths)]))
 	}
 	fixed := len(indent)
 	for _, w := range widths {
 		fixed += w + columnGap
 	}
 	below := false
-	if p.width > 0 {
-		if over := fixed - columnGap - p.width; over > 0 && len(widths) > 0 {
+	if p.Width > 0 {
+		if over := fixed - columnGap - p.Width; over > 0 && len(widths) > 0 {
 			cut := min(over, max(0, widths[0]-1))
 			widths[0], fixed = widths[0]-cut, fixed-cut
 		}
-		below = p.width-fixed < min(minLast, last)
+		below = p.Width-fixed < min(minLast, last)
 	}
 	for n, row := range rows {
 		head := indent
 		for i, w := range widths {
 			text := clipMiddle(row[i], w)
-			head += text + strings.Repeat(" ", w-columns(text)+columnGap)
+			head += text + strings.Repeat(" ", w-Columns(text)+columnGap)
 		}
 		text := row[len(widths)]
 		switch {
-		case p.width == 0:
+		case p.Width == 0:
 			p.WriteString(strings.TrimRight(head+text, " ") + "\n")
 		case below:
-			p.WriteString(clip(strings.TrimRight(head, " "), p.width) + "\n")
+			p.WriteString(Clip(strings.TrimRight(head, " "), p.Width) + "\n")
 			if text != "" && (n > 0 || header == nil) {
 				p.block(indent+"    ", text)
 			}
 		default:
-			for i, line := range wrap(text, p.width-fixed) {
+			for i, line := range wrap(text, p.Width-fixed) {
 				if i > 0 {
 					head = strings.Repeat(" ", fixed)
 				}
@@ -223,8 +229,11 @@ func (p *page) table(indent string, header []string, rows [][]string) {
 	}
 }
 
-// lines returns a function that collects labelled lines, and one that writes them.
-func (p *page) lines() (add lineFunc, write func()) {
+// A Label adds one labelled line.
+type Label func(label, format string, args ...any)
+
+// Labels returns a function that collects labelled lines, and one that writes them.
+func (p *Page) Labels() (add Label, write func()) {
 	var rows [][]string
 	add = func(label, format string, args ...any) {
 		if text := fmt.Sprintf(format, args...); text != "" {
@@ -233,7 +242,39 @@ func (p *page) lines() (add lineFunc, write func()) {
 	}
 	return add, func() {
 		if len(rows) > 0 {
-			p.table("  ", nil, rows)
+			p.Table("  ", nil, rows)
 		}
 	}
+}
+
+// Named joins at most so many names, and says how many more there are.
+func Named(names []string, most int) string {
+	if len(names) <= most+1 {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// Joined joins words as in a sentence.
+func Joined(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}
+
+// Plural is a count of things.
+func Plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// Dash is s, or "-" if it is empty.
+func Dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
 }

@@ -1,10 +1,12 @@
-package report
+package cluster
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
+	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
@@ -20,7 +22,7 @@ const (
 // hands it to show until ctx ends or show returns an error. away is why the API
 // server cannot be watched at present, nil if it can; the Report is then of what
 // was last seen. Three watches, no polling.
-func (s *Source) Follow(ctx context.Context, show func(r Report, away error) error) error {
+func (s *Source) Follow(ctx context.Context, show func(r report.Report, away error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -68,10 +70,37 @@ func (s *Source) Follow(ctx context.Context, show func(r Report, away error) err
 		if !nodes.Listed() || !lease.Listed() && leaseErr == nil {
 			continue
 		}
-		r := Build(s.input(nodes.All(), policies, policiesErr, lease.Get(s.Namespace+"/"+s.LeaseName), leaseErr))
+		r := report.Build(s.input(nodes.All(), policies, policiesErr, lease.Get(s.Namespace+"/"+s.LeaseName), leaseErr))
 		s.addUpdates(ctx, &r)
 		if err := show(r, nodes.Err()); err != nil {
 			return err
 		}
 	}
+}
+
+// ErrTimeout is the cause with which a context ends that bounds [Source.Wait].
+var ErrTimeout = errors.New("the time is over")
+
+// Wait waits until the fleet, or one node if node is not "", is as g wants it. It
+// reads once, so that a caller who may not read learns of it, and then follows three
+// watches; while they fail it goes on waiting, because what was seen before may be
+// out of date. say receives a line whenever what it waits for has changed. The error
+// is the cause of ctx if that ends, and otherwise about reading or a node that is
+// not there.
+func (s *Source) Wait(ctx context.Context, g report.Goal, node string, say func(line string)) error {
+	w := report.Waiter{Goal: g, Node: node, Say: say}
+	r, err := s.Read(ctx)
+	if err == nil {
+		err = w.Show(r, nil)
+	}
+	if err == nil {
+		err = s.Follow(ctx, w.Show)
+	}
+	switch {
+	case errors.Is(err, report.ErrReached):
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return err
 }

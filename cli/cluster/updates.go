@@ -1,0 +1,74 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/report"
+	"lockkeeper.dev/lockkeeper/kube"
+)
+
+const (
+	// maxUpdates bounds the HostUpdates that are read for one Report: those of the
+	// nodes in a turn, and of the node that was asked for.
+	maxUpdates = 20
+	// updatesTimeout bounds reading them, and updatesEvery is how often they are read
+	// at most while a Report is followed.
+	updatesTimeout = 5 * time.Second
+	updatesEvery   = 2 * time.Second
+)
+
+// updates are the HostUpdates that a Source has read.
+type updates struct {
+	at  time.Time
+	all map[string]*v1alpha1.HostUpdateStatus // by node; nil: none, or it cannot be read
+	// errors are why those cannot be shown that this version cannot decode.
+	errors map[string]string
+}
+
+// addUpdates adds what the hosts say to the nodes of r that are in a turn, and to
+// the node that was asked for. Without them a Report says less, and that is all: the
+// caller may not read them, or the API server serves no such kind.
+func (s *Source) addUpdates(ctx context.Context, r *report.Report) {
+	if s.ReadUpdate == nil {
+		return
+	}
+	var names []string
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		if n.Name == s.Node || n.State.InTurn() && len(names) < maxUpdates {
+			names = append(names, n.Name)
+		}
+	}
+	if time.Since(s.updates.at) >= updatesEvery {
+		s.updates = updates{time.Now(), map[string]*v1alpha1.HostUpdateStatus{}, map[string]string{}}
+	}
+	ctx, cancel := context.WithTimeout(ctx, updatesTimeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for _, name := range names {
+		if _, read := s.updates.all[name]; read {
+			continue
+		}
+		wg.Go(func() {
+			u, err := s.ReadUpdate(ctx, name)
+			mu.Lock()
+			defer mu.Unlock()
+			s.updates.all[name] = nil
+			if err == nil && u != nil {
+				s.updates.all[name] = &u.Status
+			}
+			if e, ok := errors.AsType[*kube.UndecodableError](err); ok {
+				s.updates.errors[name] = e.Error()
+			}
+		})
+	}
+	wg.Wait()
+	for i := range r.Nodes {
+		r.Nodes[i].AddUpdate(s.updates.all[r.Nodes[i].Name], s.updates.errors[r.Nodes[i].Name])
+	}
+}
