@@ -29,55 +29,36 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return cli.Exit(newApp(stdout, stderr).RunContext(ctx, args), stderr)
 }
 
-const helpTemplate = `lockkeeper rolls host updates through a Kubernetes cluster, one host at a time.
-
-Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
-
-{{range .VisibleCommands}}  {{.Name}} {{.ArgsUsage}}{{"\t"}}{{.Usage}}
-{{end}}
-lockkeeper help COMMAND tells more of each. Flags go before arguments.
-`
-
-const commandTemplate = `lockkeeper {{.Name}}{{if .VisibleFlags}} [FLAG…]{{end}}{{if .ArgsUsage}} {{.ArgsUsage}}{{end}}
-
-{{.Usage}}.
-{{if .Description}}
-{{.Description}}
-{{end}}{{if .VisibleFlags}}
-Flags:
-{{range .VisibleFlags}}  {{.}}
-{{end}}{{end}}`
-
 func newApp(stdout, stderr io.Writer) *urfave.App {
-	urfave.HelpFlag = nil // help is a flag of ours: theirs takes a node's name for a topic
+	urfave.HelpFlag = nil // urfave's own flag takes the name of a node for a help topic
 	app := &urfave.App{
 		Name: "lockkeeper", Version: versionText(), Writer: stdout, ErrWriter: stderr,
 		HideHelp: true, HideHelpCommand: true, HideVersion: true, UseShortOptionHandling: true,
 		DisableSliceFlagSeparator: true, // a path may have a comma
-		CustomAppHelpTemplate:     helpTemplate,
 		Flags:                     []urfave.Flag{helpFlag(), &urfave.BoolFlag{Name: "version", Hidden: true}},
 		Before: func(c *urfave.Context) error {
 			if (c.Bool("help") || c.Bool("version")) && c.Args().Present() {
-				return cli.UsageError("--help and --version go without a command; `lockkeeper help %s` tells of it", c.Args().First())
+				return cli.UsageError("--help and --version take no command; see `lockkeeper help %s`", c.Args().First())
 			}
 			return nil
 		},
-		// No command, or none that is known; cli would exit with 3.
+		// No command, or an unknown one; urfave would exit with 3.
 		Action: func(c *urfave.Context) error {
 			switch {
 			case c.Bool("version"):
 				return printVersion(c)
 			case c.Args().Present():
-				return cli.UsageError("unknown command %q; `lockkeeper help` lists them", c.Args().First())
+				return cli.UsageError("unknown command %q; see `lockkeeper help`", c.Args().First())
 			}
-			return urfave.ShowAppHelp(c)
+			return cli.AppHelp(c)
 		},
 		OnUsageError:   onUsageError,
-		ExitErrHandler: func(*urfave.Context, error) {}, // nobody exits but main
+		ExitErrHandler: func(*urfave.Context, error) {}, // only main exits
 	}
 	for _, cmd := range commands() {
 		app.Commands = append(app.Commands, finish(cmd))
 	}
+	app.Commands = append(app.Commands, &urfave.Command{Name: "__complete", Hidden: true, HideHelp: true, SkipFlagParsing: true, Action: cli.Complete})
 	return app
 }
 
@@ -85,12 +66,12 @@ func newApp(stdout, stderr io.Writer) *urfave.App {
 func commands() []*urfave.Command {
 	return append(cli.Commands(),
 		&urfave.Command{Name: "version", Usage: "Show the version", Action: printVersion},
-		&urfave.Command{Name: "help", ArgsUsage: "[COMMAND]", Usage: "Show the commands, or one of them", Action: helpCommand},
+		&urfave.Command{Name: "help", ArgsUsage: "[COMMAND]", Usage: "Show help for all commands or for one", Action: helpCommand},
 	)
 }
 
 func helpFlag() urfave.Flag {
-	return &urfave.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show this", DisableDefaultText: true}
+	return &urfave.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show this help", DisableDefaultText: true}
 }
 
 func onUsageError(c *urfave.Context, err error, _ bool) error {
@@ -102,38 +83,46 @@ func onUsageError(c *urfave.Context, err error, _ bool) error {
 	return cli.UsageError("%s; see `%s`", text, help)
 }
 
-// finish gives a command what all have: help, and strict arguments.
+// finish adds what all commands have: help, and a check of the arguments.
 func finish(cmd *urfave.Command) *urfave.Command {
 	cmd.Flags = append(cmd.Flags, helpFlag())
 	cmd.HideHelp, cmd.HideHelpCommand = true, true
-	cmd.CustomHelpTemplate = commandTemplate
 	cmd.OnUsageError = onUsageError
 	do := cmd.Action
-	least, most := argsIn(cmd.ArgsUsage)
 	cmd.Action = func(c *urfave.Context) error {
 		if c.Bool("help") {
-			urfave.HelpPrinter(c.App.Writer, commandTemplate, c.Command)
-			return nil
+			return cli.CommandHelp(c, cmd)
 		}
-		args := c.Args().Slice()
-		for i, a := range args {
-			if i > 0 && len(a) > 1 && a[0] == '-' {
-				order := append([]string{"lockkeeper", cmd.Name}, append(args[i:len(args):len(args)], args[:i]...)...)
-				return cli.UsageError("%s after an argument would be ignored, so nothing was done; flags go first: %s", a, strings.Join(order, " "))
-			}
-		}
-		if len(args) > most {
-			return cli.UsageError("%s takes %s, not %q; see `lockkeeper help %s`", cmd.Name, takes(cmd.ArgsUsage), args, cmd.Name)
-		}
-		if len(args) < least {
-			return cli.UsageError("%s needs %s; see `lockkeeper help %s`", cmd.Name, cmd.ArgsUsage, cmd.Name)
+		if err := checkArgs(cmd, c.Args().Slice()); err != nil {
+			return err
 		}
 		return do(c)
 	}
 	return cmd
 }
 
-// argsIn is how many arguments a usage such as "NODE HOOK", "[NODE]" or "[REASON…]" needs and allows.
+// checkArgs checks the number of arguments. It refuses a flag after an argument, which urfave
+// would take for another argument.
+func checkArgs(cmd *urfave.Command, args []string) error {
+	for i, a := range args {
+		if i > 0 && len(a) > 1 && a[0] == '-' {
+			order := append([]string{"lockkeeper", cmd.Name}, append(args[i:len(args):len(args)], args[:i]...)...)
+			return cli.UsageError("flags must come before arguments, nothing was done; try: %s", strings.Join(order, " "))
+		}
+	}
+	least, most := argsIn(cmd.ArgsUsage)
+	switch {
+	case len(args) > most && most == 0:
+		return cli.UsageError("%s accepts no arguments, got %q; see `lockkeeper help %s`", cmd.Name, args, cmd.Name)
+	case len(args) > most:
+		return cli.UsageError("%s accepts %s, got %q; see `lockkeeper help %s`", cmd.Name, cmd.ArgsUsage, args, cmd.Name)
+	case len(args) < least:
+		return cli.UsageError("%s requires %s; see `lockkeeper help %s`", cmd.Name, cmd.ArgsUsage, cmd.Name)
+	}
+	return nil
+}
+
+// argsIn returns how many arguments a usage such as "NODE HOOK", "[NODE]" or "[REASON…]" requires and accepts.
 func argsIn(usage string) (least, most int) {
 	for word := range strings.FieldsSeq(usage) {
 		if most++; word[0] != '[' {
@@ -146,24 +135,16 @@ func argsIn(usage string) (least, most int) {
 	return least, most
 }
 
-func takes(usage string) string {
-	if usage == "" {
-		return "no arguments"
-	}
-	return usage
-}
-
 func helpCommand(c *urfave.Context) error {
 	name := c.Args().First()
 	if name == "" {
-		return urfave.ShowAppHelp(c)
+		return cli.AppHelp(c)
 	}
 	cmd := c.App.Command(name)
 	if cmd == nil {
-		return cli.UsageError("unknown command %q; `lockkeeper help` lists them", name)
+		return cli.UsageError("unknown command %q; see `lockkeeper help`", name)
 	}
-	urfave.HelpPrinter(c.App.Writer, commandTemplate, cmd)
-	return nil
+	return cli.CommandHelp(c, cmd)
 }
 
 func printVersion(c *urfave.Context) error {

@@ -22,6 +22,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	urfave "github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"lockkeeper.dev/lockkeeper/cli/report"
@@ -72,54 +73,81 @@ func write(t *testing.T, dir, name, text string) string {
 	return path
 }
 
-const helpText = `lockkeeper rolls host updates through a Kubernetes cluster, one host at a time.
+const helpText = `lockkeeper rolls host updates through a Kubernetes cluster.
 
 Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
 
-  run                Look after this host; what the systemd unit starts
-  status [NODE]      Show how the rollout stands, or one node
-  history [NODE]     Show the turns that are over, and how long each stage took
+  run                Run the service on this host; systemd starts it
+  status [NODE]      Show the state of the rollout, or of one node
+  history [NODE]     Show finished turns and how long each stage took
   wait [NODE]        Wait until the fleet or a node is up to date, idle or held
-  plan [NODE]        Show what changes would cost and when, before they happen
+  plan [NODE]        Show what changes would cost, and when, before they happen
   check-config       Check this host's configuration
   retry NODE         Clear a node's failed turn
   confirm NODE HOOK  Confirm a hook that a node's turn waits for
-  stop [REASON…]     Emergency stop: nothing is promoted, no host commits
+  stop [REASON…]     Emergency stop: no node is promoted, no host commits
   go                 End the emergency stop
-  manifests          Print what a cluster needs, for kubectl apply -f -
-  kubeconfig         Mint the coordinator's kubeconfig, from your own credential
+  manifests          Print what the cluster needs, for kubectl apply -f -
+  kubeconfig         Create a kubeconfig for the coordinator
   version            Show the version
-  help [COMMAND]     Show the commands, or one of them
+  help [COMMAND]     Show help for all commands or for one
 
-lockkeeper help COMMAND tells more of each. Flags go before arguments.
-`
+` + "`lockkeeper help COMMAND` describes a command. Flags go before arguments.\n"
 
-const statusHelp = `lockkeeper status [FLAG…] [NODE]
+const statusHelp = `Usage: lockkeeper status [FLAG…] [NODE]
 
-Show how the rollout stands, or one node.
+Show the state of the rollout, or of one node.
 
-Reads the cluster with your own credential. On a host without one, or with the API server away, it shows
-this host's own view.
+Reads the cluster with your own credential. On a host without one, or if the API
+server cannot be reached, it shows what this host knows.
 
-Exit status: 0 when the report could be made, 1 on errors. With --exit-code: 0 up to date, 1 error, 2 rolling,
-3 held, halted or stopped.
+Exit status: 0 if the report could be made, 1 on errors. With --exit-code: 0 up
+to date, 1 error, 2 rolling, 3 held, halted or stopped.
 
 Flags:
-  --all, -A                   all nodes, not only those that are not idle and content
-  --watch, -w                 go on showing what changes, until interrupted
-  --output FORMAT, -o FORMAT  FORMAT: text or json (default: "text")
-  --exit-code                 say what the report says by the exit status too
-  --kubeconfig FILE           your credential's FILE, instead of KUBECONFIG or ~/.kube/config
-  --config FILE               the host's FILE, instead of /etc/lockkeeper/lockkeeper.toml
-  --help, -h                  show this
+  --all, -A                   show all nodes, also idle ones that need nothing
+  --watch, -w                 keep showing changes until interrupted
+  --output FORMAT, -o FORMAT  output FORMAT: text or json (default: "text")
+  --exit-code                 let the exit status reflect the report
+  --kubeconfig FILE           your kubeconfig FILE, default $KUBECONFIG or
+                              ~/.kube/config
+  --config FILE               the host's configuration FILE, default
+                              /etc/lockkeeper/lockkeeper.toml
+  --help, -h                  show this help
 `
 
-// TestHelpWidth: the list of commands fits a terminal of 80 columns.
-func TestHelpWidth(t *testing.T) {
-	out, _, _ := lockkeeper(t, t.TempDir(), nil, "help")
-	for line := range strings.Lines(out) {
-		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
-			t.Errorf("%d columns: %s", n, line)
+const goHelp = `Usage: lockkeeper go [FLAG…]
+
+End the emergency stop.
+
+Flags:
+  --kubeconfig FILE  your kubeconfig FILE, default $KUBECONFIG or ~/.kube/config
+  --config FILE      the host's configuration FILE, default
+                     /etc/lockkeeper/lockkeeper.toml
+  --help, -h         show this help
+`
+
+// TestHelpFits: every help text fits a terminal of 80 columns, and each flag and the
+// description of each command are in its help.
+func TestHelpFits(t *testing.T) {
+	for _, cmd := range append(commands(), &urfave.Command{}) {
+		out, stderr, exit := lockkeeper(t, t.TempDir(), nil, strings.Fields("help "+cmd.Name)...)
+		if exit != 0 || stderr != "" {
+			t.Errorf("help %s: %d, %q", cmd.Name, exit, stderr)
+		}
+		for line := range strings.Lines(out) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+				t.Errorf("help %s: %d columns: %s", cmd.Name, n, line)
+			}
+		}
+		joined := strings.Join(strings.Fields(out), " ")
+		if about := strings.Join(strings.Fields(cmd.Description), " "); !strings.Contains(joined, about) {
+			t.Errorf("help %s lacks %q", cmd.Name, about)
+		}
+		for _, f := range cmd.VisibleFlags() {
+			if !strings.Contains(out, "  --"+f.Names()[0]) {
+				t.Errorf("help %s lacks --%s", cmd.Name, f.Names()[0])
+			}
 		}
 	}
 }
@@ -138,54 +166,52 @@ func TestUsage(t *testing.T) {
 		{"help status", statusHelp, "", 0},
 		{"status -h", statusHelp, "", 0},
 		{"status --help n1", statusHelp, "", 0},
-		{"go --help", "lockkeeper go [FLAG…]\n\nEnd the emergency stop.\n\nFlags:\n" +
-			"  --kubeconfig FILE  your credential's FILE, instead of KUBECONFIG or ~/.kube/config\n" +
-			"  --config FILE      the host's FILE, instead of /etc/lockkeeper/lockkeeper.toml\n  --help, -h         show this\n", "", 0},
+		{"go --help", goHelp, "", 0},
 
-		{"frobnicate", "", "unknown command \"frobnicate\"; `lockkeeper help` lists them", 64},
-		{"help frobnicate", "", "unknown command \"frobnicate\"; `lockkeeper help` lists them", 64},
-		{"--help status", "", "--help and --version go without a command; `lockkeeper help status` tells of it", 64},
+		{"frobnicate", "", "unknown command \"frobnicate\"; see `lockkeeper help`", 64},
+		{"help frobnicate", "", "unknown command \"frobnicate\"; see `lockkeeper help`", 64},
+		{"--help status", "", "--help and --version take no command; see `lockkeeper help status`", 64},
 		{"--frobnicate", "", "unknown flag -frobnicate; see `lockkeeper help`", 64},
 		{"status --frobnicate", "", "unknown flag -frobnicate; see `lockkeeper help status`", 64},
 		{"status -o", "", "flag needs an argument: -o; see `lockkeeper help status`", 64},
 		{"status -o yaml", "", "-o \"yaml\", expected text or json", 64},
-		{"status -A n1", "", "-A shows all nodes and n1 is one; leave one of them out", 64},
-		{"status n1 n2", "", "status takes [NODE], not [\"n1\" \"n2\"]; see `lockkeeper help status`", 64},
+		{"status -A n1", "", "-A and a node name (n1) cannot be combined", 64},
+		{"status n1 n2", "", "status accepts [NODE], got [\"n1\" \"n2\"]; see `lockkeeper help status`", 64},
 		{"wait", "", "--for \"\", expected up-to-date, idle or held", 64},
 		{"wait --for=done", "", "--for \"done\", expected up-to-date, idle or held", 64},
 		{"wait --for=idle --timeout 5", "", "--timeout \"5\", expected 1s to 720h, such as 90m", 64},
 		{"wait --for=idle --timeout 1ms", "", "--timeout \"1ms\", expected 1s to 720h, such as 90m", 64},
 		{"wait --for=idle --timeout 800h", "", "--timeout \"800h\", expected 1s to 720h, such as 90m", 64},
-		{"wait --for=idle n1 n2", "", "wait takes [NODE], not [\"n1\" \"n2\"]; see `lockkeeper help wait`", 64},
+		{"wait --for=idle n1 n2", "", "wait accepts [NODE], got [\"n1\" \"n2\"]; see `lockkeeper help wait`", 64},
 		{"wait --for=idle", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
 		{"plan -o yaml", "", "-o \"yaml\", expected text or json", 64},
 		{"plan --change reboot", "", "--change \"reboot\", expected file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request", 64},
-		{"plan --change os --change os:2", "", "--change \"os:2\", expected each change once, and one version of the OS", 64},
-		{"plan -l pool=web n1", "", "-l selects nodes and n1 is one; leave one of them out", 64},
+		{"plan --change os --change os:2", "", "--change \"os:2\", expected each change once, and only one OS version", 64},
+		{"plan -l pool=web n1", "", "-l and a node name (n1) cannot be combined", 64},
 		{"plan -l pool=(", "", "-l unable to parse requirement: found '(', expected: identifier", 64},
-		{"plan n1 n2", "", "plan takes [NODE], not [\"n1\" \"n2\"]; see `lockkeeper help plan`", 64},
-		{"plan n1 --change os", "", "--change after an argument would be ignored, so nothing was done; flags go first: lockkeeper plan --change os n1", 64},
+		{"plan n1 n2", "", "plan accepts [NODE], got [\"n1\" \"n2\"]; see `lockkeeper help plan`", 64},
+		{"plan n1 --change os", "", "flags must come before arguments, nothing was done; try: lockkeeper plan --change os n1", 64},
 		{"plan --change file:/a,b", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
-		{"retry", "", "retry needs NODE; see `lockkeeper help retry`", 64},
-		{"confirm", "", "confirm needs NODE HOOK; see `lockkeeper help confirm`", 64},
-		{"confirm n1", "", "confirm needs NODE HOOK; see `lockkeeper help confirm`", 64},
-		{"confirm n1 a b", "", "confirm takes NODE HOOK, not [\"n1\" \"a\" \"b\"]; see `lockkeeper help confirm`", 64},
-		{"run n1", "", "run takes no arguments, not [\"n1\"]; see `lockkeeper help run`", 64},
-		{"go on", "", "go takes no arguments, not [\"on\"]; see `lockkeeper help go`", 64},
-		{"version 2", "", "version takes no arguments, not [\"2\"]; see `lockkeeper help version`", 64},
+		{"retry", "", "retry requires NODE; see `lockkeeper help retry`", 64},
+		{"confirm", "", "confirm requires NODE HOOK; see `lockkeeper help confirm`", 64},
+		{"confirm n1", "", "confirm requires NODE HOOK; see `lockkeeper help confirm`", 64},
+		{"confirm n1 a b", "", "confirm accepts NODE HOOK, got [\"n1\" \"a\" \"b\"]; see `lockkeeper help confirm`", 64},
+		{"run n1", "", "run accepts no arguments, got [\"n1\"]; see `lockkeeper help run`", 64},
+		{"go on", "", "go accepts no arguments, got [\"on\"]; see `lockkeeper help go`", 64},
+		{"version 2", "", "version accepts no arguments, got [\"2\"]; see `lockkeeper help version`", 64},
 
 		{"kubeconfig --lifetime 2y", "", "--lifetime \"2y\", expected 1h to 365d, such as 36h or 90d", 64},
 		{"kubeconfig", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
-		{"manifests x", "", "manifests takes no arguments, not [\"x\"]; see `lockkeeper help manifests`", 64},
+		{"manifests x", "", "manifests accepts no arguments, got [\"x\"]; see `lockkeeper help manifests`", 64},
 		{"manifests --namespace Lock", "", "namespace \"Lock\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end " +
 			"with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')", 64},
 
-		{"status n1 -w", "", "-w after an argument would be ignored, so nothing was done; flags go first: lockkeeper status -w n1", 64},
-		{"status n1 -o json", "", "-o after an argument would be ignored, so nothing was done; flags go first: lockkeeper status -o json n1", 64},
-		{"status n1 -h", "", "-h after an argument would be ignored, so nothing was done; flags go first: lockkeeper status -h n1", 64},
-		{"retry n1 --kubeconfig=a", "", "--kubeconfig=a after an argument would be ignored, so nothing was done; flags go first: lockkeeper retry --kubeconfig=a n1", 64},
-		{"stop sick disks --kubeconfig a", "", "--kubeconfig after an argument would be ignored, so nothing was done; flags go first: lockkeeper stop --kubeconfig a sick disks", 64},
-		{"run x --config a", "", "--config after an argument would be ignored, so nothing was done; flags go first: lockkeeper run --config a x", 64},
+		{"status n1 -w", "", "flags must come before arguments, nothing was done; try: lockkeeper status -w n1", 64},
+		{"status n1 -o json", "", "flags must come before arguments, nothing was done; try: lockkeeper status -o json n1", 64},
+		{"status n1 -h", "", "flags must come before arguments, nothing was done; try: lockkeeper status -h n1", 64},
+		{"retry n1 --kubeconfig=a", "", "flags must come before arguments, nothing was done; try: lockkeeper retry --kubeconfig=a n1", 64},
+		{"stop sick disks --kubeconfig a", "", "flags must come before arguments, nothing was done; try: lockkeeper stop --kubeconfig a sick disks", 64},
+		{"run x --config a", "", "flags must come before arguments, nothing was done; try: lockkeeper run --config a x", 64},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			stdout, stderr, exit := lockkeeper(t, t.TempDir(), nil, strings.Fields(tc.args)...)
@@ -230,13 +256,13 @@ func TestCheckConfig(t *testing.T) {
 	}{
 		{"valid", map[string]string{"l.toml": "mode = \"observe\"\n", "config.d/9.toml": "", "config.d/README": ""}, "--config l.toml",
 			"valid: l.toml, config.d/9.toml\n", "lockkeeper: config.d/README: not read, because its name does not end in .toml\n", 0},
-		{"one mistake", map[string]string{"l.toml": "mode = \"watch\"\n"}, "--config l.toml", "",
-			"lockkeeper: l.toml:1: mode: \"watch\", expected \"act\" or \"observe\"\nlockkeeper: 1 mistake in the configuration: nothing was started, nothing changed\n", 78},
-		{"two mistakes in two files", map[string]string{"l.toml": "mod = \"act\"\n", "config.d/1.toml": "[lease]\nduration = \"1s\"\n"}, "--effective --config l.toml", "",
+		{"one error", map[string]string{"l.toml": "mode = \"watch\"\n"}, "--config l.toml", "",
+			"lockkeeper: l.toml:1: mode: \"watch\", expected \"act\" or \"observe\"\nlockkeeper: 1 error in the configuration; nothing was started or changed\n", 78},
+		{"two errors in two files", map[string]string{"l.toml": "mod = \"act\"\n", "config.d/1.toml": "[lease]\nduration = \"1s\"\n"}, "--effective --config l.toml", "",
 			"lockkeeper: l.toml:1: mod: not a known key, expected mode\nlockkeeper: config.d/1.toml:2: lease.duration: \"1s\", expected 10s to 5m\n" +
-				"lockkeeper: 2 mistakes in the configuration: nothing was started, nothing changed\n", 78},
+				"lockkeeper: 2 errors in the configuration; nothing was started or changed\n", 78},
 		{"no such file", nil, "--config none.toml", "",
-			"lockkeeper: none.toml: no such file or directory\nlockkeeper: 1 mistake in the configuration: nothing was started, nothing changed\n", 78},
+			"lockkeeper: none.toml: no such file or directory\nlockkeeper: 1 error in the configuration; nothing was started or changed\n", 78},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -291,7 +317,7 @@ func TestRunRefusesBadConfiguration(t *testing.T) {
 		{"--root r --config l.toml", "lockkeeper: l.toml:2: sources.poll_interval: \"1ms\", expected 200ms to 1h\n"},
 	} {
 		stdout, stderr, exit := lockkeeper(t, dir, nil, append([]string{"run"}, strings.Fields(tc.args)...)...)
-		if want := tc.stderr + "lockkeeper: 1 mistake in the configuration: nothing was started, nothing changed\n"; stdout != "" || stderr != want || exit != 78 {
+		if want := tc.stderr + "lockkeeper: 1 error in the configuration; nothing was started or changed\n"; stdout != "" || stderr != want || exit != 78 {
 			t.Errorf("%d, %q, %q", exit, stdout, stderr)
 		}
 	}
@@ -362,7 +388,7 @@ func TestStatusOfThisHost(t *testing.T) {
 		t.Helper()
 		return lockkeeper(t, dir, env, append([]string{"status", "--root", root}, args...)...)
 	}
-	const none = "lockkeeper: no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config; and "
+	const none = "lockkeeper: no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config; "
 	if out, errs, exit := run(nil); out != "" || errs != none+"lockkeeper has not run on this host since it booted\n" || exit != 1 {
 		t.Errorf("nothing there: %d, %q, %q", exit, out, errs)
 	}
@@ -370,7 +396,7 @@ func TestStatusOfThisHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, errs, exit := run(nil); out != "" || errs != none[:len(none)-len("and ")]+"lockkeeper runs on this host and has said nothing yet\n" || exit != 1 {
+	if out, errs, exit := run(nil); out != "" || errs != none+"lockkeeper runs on this host but has not reported yet\n" || exit != 1 {
 		t.Errorf("nothing said: %d, %q, %q", exit, out, errs)
 	}
 	if err := local.Write(state, local.Status{Time: time.Now(), Host: local.Host{Node: "n1", State: "idle", Wants: "nothing"}, Line: "up to date", Version: "v1", PID: 3}); err != nil {
@@ -380,7 +406,7 @@ func TestStatusOfThisHost(t *testing.T) {
 	if exit != 0 || errs != "" || !strings.Contains(out, "lockkeeper v1 runs (process 3) and said ") || !strings.Contains(out, "  status  up to date\n") {
 		t.Errorf("%d, %q, %q", exit, out, errs)
 	}
-	if _, errs, exit := run(nil, "n2"); exit != 1 || !strings.HasSuffix(errs, "; and this host is not n2\n") {
+	if _, errs, exit := run(nil, "n2"); exit != 1 || !strings.HasSuffix(errs, "; this host is not n2\n") {
 		t.Errorf("another node: %d, %q", exit, errs)
 	}
 	if out, _, exit := run(nil, "-o", "json", "n1"); exit != 0 || !strings.Contains(out, `"view": "host"`) {
@@ -401,6 +427,36 @@ func TestStatusOfThisHost(t *testing.T) {
 	}{{nil, 0}, {[]string{"--exit-code"}, 1}} {
 		if out, _, exit := run(nil, tc.args...); exit != tc.exit || !strings.Contains(out, "lockkeeper is NOT RUNNING on this host") {
 			t.Errorf("dead, %q: %d, %q", tc.args, exit, out)
+		}
+	}
+}
+
+// TestComplete asks what the shells ask: what the last of these words can be.
+func TestComplete(t *testing.T) {
+	for _, tc := range []struct {
+		words []string
+		want  string // the candidates
+	}{
+		{[]string{""}, "run status history wait plan check-config retry confirm stop go manifests kubeconfig version help"},
+		{[]string{"help", ""}, "run status history wait plan check-config retry confirm stop go manifests kubeconfig version help --help -h"},
+		{[]string{"go", ""}, "--kubeconfig --config --help -h"},
+		{[]string{"status", "-A", "--"}, "--all -A --watch -w --output -o --exit-code --kubeconfig --config --help -h"},
+		{[]string{"status", "-o", ""}, "text json"},
+		{[]string{"wait", "--for", "i"}, "up-to-date idle held"},
+		{[]string{"go", "--kubeconfig", "/e"}, ":files"},
+		{[]string{"kubeconfig", "-o", ""}, ":files"},
+		{[]string{"kubeconfig", "--lifetime", ""}, ""},
+		{[]string{"frobnicate", ""}, ""},
+		{nil, "run status history wait plan check-config retry confirm stop go manifests kubeconfig version help"},
+	} {
+		out, stderr, exit := lockkeeper(t, t.TempDir(), nil, append([]string{"__complete"}, tc.words...)...)
+		var got []string
+		for line := range strings.Lines(out) {
+			word, _, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+			got = append(got, word)
+		}
+		if strings.Join(got, " ") != tc.want || stderr != "" || exit != 0 {
+			t.Errorf("%q: %q, expected %s; %q, %d", tc.words, got, tc.want, stderr, exit)
 		}
 	}
 }
@@ -447,9 +503,6 @@ func TestPackagedUpToDate(t *testing.T) {
 		"packaging/lockkeeper.toml":             render.Sample(head, keys),
 		"packaging/man/lockkeeper.8":            page("lockkeeper.8", map[string]func(*render.Roff){"COMMANDS": func(r *render.Roff) { r.Commands(commands) }, "EXITS": exitItems}),
 		"packaging/man/lockkeeper.toml.5":       page("lockkeeper.toml.5", map[string]func(*render.Roff){"KEYS": func(r *render.Roff) { r.Keys(keys) }}),
-		"packaging/completions/lockkeeper.bash": render.Bash("lockkeeper", commands),
-		"packaging/completions/lockkeeper.zsh":  render.Zsh("lockkeeper", commands),
-		"packaging/completions/lockkeeper.fish": render.Fish("lockkeeper", commands),
 	} {
 		if *update {
 			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
@@ -679,7 +732,7 @@ func TestHistoryOfAnotherVersion(t *testing.T) {
 	if exit != 1 || stdout != "" || !strings.HasPrefix(stderr, "lockkeeper: HostUpdate node-2: this version of lockkeeper cannot decode status.history: ") {
 		t.Errorf("exit status %d, %q, %q", exit, stdout, stderr)
 	}
-	if _, stderr, exit = lockkeeper(t, dir, env, "history", "node-9"); exit != 1 || !strings.Contains(stderr, `there is no HostUpdate "node-9"`) {
+	if _, stderr, exit = lockkeeper(t, dir, env, "history", "node-9"); exit != 1 || !strings.Contains(stderr, `HostUpdate "node-9" not found`) {
 		t.Errorf("exit status %d, %q", exit, stderr)
 	}
 }

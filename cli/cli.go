@@ -1,6 +1,6 @@
 // Package cli has the commands that people type: `lockkeeper status`, plan, wait and the
-// others. Each has its flags and its action in one file. They read and write the cluster
-// with the caller's own credential. Package cli/agent is the service that `run` starts.
+// others, with their flags and help. They read and write the cluster with the caller's own
+// credential. Package cli/agent is the service that `run` starts.
 //
 // The package must not know how anything is decided.
 package cli
@@ -18,16 +18,17 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/cluster"
+	"lockkeeper.dev/lockkeeper/cli/page"
 	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// Commands returns all commands but help and version, in the order of the help.
+// Commands returns all commands except help and version, in the order of the help.
 func Commands() []*urfave.Command {
 	return []*urfave.Command{
-		run(), status(), history(), wait(), plan(), checkConfig(), retry(), confirm(), stop(), goOn(), manifestsText(), coordinatorKubeconfig(),
+		run(), status(), history(), wait(), plan(), checkConfig(), retry(), confirm(), stop(), endStop(), manifestsText(), coordinatorKubeconfig(),
 	}
 }
 
@@ -44,16 +45,12 @@ func Exit(err error, stderr io.Writer) int {
 	if _, ok := errors.AsType[usageError](err); ok {
 		code = report.ExitUsage
 	}
-	if mistakes, ok := errors.AsType[config.Errors](err); ok {
+	if all, ok := errors.AsType[config.Errors](err); ok {
 		code = report.ExitConfig
-		for _, m := range mistakes {
+		for _, m := range all {
 			fmt.Fprintf(stderr, "lockkeeper: %v\n", m)
 		}
-		count := "1 mistake"
-		if len(mistakes) != 1 {
-			count = fmt.Sprintf("%d mistakes", len(mistakes))
-		}
-		err = errors.New(count + " in the configuration: nothing was started, nothing changed")
+		err = fmt.Errorf("%s in the configuration; nothing was started or changed", page.Plural(len(all), "error"))
 	}
 	fmt.Fprintf(stderr, "lockkeeper: %v\n", err)
 	return code
@@ -72,31 +69,45 @@ type exitStatus int
 func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 func configFlag() urfave.Flag {
-	return &urfave.StringFlag{Name: "config", Usage: "the host's `FILE`, instead of " + config.DefaultFile}
+	return &urfave.StringFlag{Name: "config", Usage: "the host's configuration `FILE`, default " + config.DefaultFile}
 }
 
 func kubeconfigFlag() urfave.Flag {
-	return &urfave.StringFlag{Name: "kubeconfig", Usage: "your credential's `FILE`, instead of KUBECONFIG or ~/.kube/config"}
+	return &urfave.StringFlag{Name: "kubeconfig", Usage: "your kubeconfig `FILE`, default $KUBECONFIG or ~/.kube/config"}
 }
 
 func exitCodeFlag() urfave.Flag {
-	return &urfave.BoolFlag{Name: "exit-code", Usage: "say what the report says by the exit status too", DisableDefaultText: true}
+	return &urfave.BoolFlag{Name: "exit-code", Usage: "let the exit status reflect the report", DisableDefaultText: true}
 }
 
 // rootFlag is the directory that the test bed uses in place of /.
 func rootFlag() urfave.Flag { return &urfave.StringFlag{Name: "root", Hidden: true} }
 
-// source is the caller's cluster. The host's file, where there is one, names
-// the Lease; an admin's machine has none, and needs none.
+func outputFlag() urfave.Flag {
+	return &urfave.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "output `FORMAT`: text or json", Value: "text"}
+}
+
+// form returns how the flags and the terminal want a report to be printed.
+func form(c *urfave.Context) (report.Form, error) {
+	f := report.Form{JSON: c.String("output") == "json"}
+	if o := c.String("output"); o != "json" && o != "text" {
+		return f, UsageError("-o %q, expected text or json", o)
+	}
+	f.Width, _ = terminalSize(c.App.Writer)
+	return f, nil
+}
+
+// source connects to the caller's cluster. The host's configuration names the Lease; an
+// admin's machine usually has none, and then the default holds.
 func source(c *urfave.Context) (*cluster.Source, error) {
-	klog.LogToStderr(false) // client-go's own words; ours say what is wrong
+	klog.LogToStderr(false) // our own errors say what is wrong
 	klog.SetOutput(io.Discard)
 	cfg, _, err := config.Load(config.Options{File: c.String("config")})
 	if err != nil {
 		if c.IsSet("config") {
 			return nil, err
 		}
-		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: this host's configuration is not valid (`lockkeeper check-config`); taking the Lease's default name\n")
+		fmt.Fprintln(c.App.ErrWriter, "lockkeeper: this host's configuration is invalid, using the default name of the Lease; run `lockkeeper check-config`")
 		cfg = config.Default()
 	}
 	client, err := kube.ConnectCaller(c.String("kubeconfig"), c.App.Version)
@@ -121,8 +132,8 @@ func asStatus(c *urfave.Context, exit int, err error) error {
 	return err
 }
 
-// terminalSize returns how many columns and rows the terminal has that w is, and
-// zeros if w is no terminal that text can be drawn on.
+// terminalSize returns the columns and rows of the terminal that w writes to, and zeros if
+// w is not a terminal on which text can be drawn.
 func terminalSize(w io.Writer) (columns, rows int) {
 	f, ok := w.(*os.File)
 	if !ok || os.Getenv("TERM") == "dumb" || os.Getenv("TERM") == "" {

@@ -14,20 +14,17 @@ import (
 // history is `lockkeeper history`.
 func history() *urfave.Command {
 	return &urfave.Command{
-		Name: "history", ArgsUsage: "[NODE]", Usage: "Show the turns that are over, and how long each stage took", Action: historyCommand,
-		Description: "Each host keeps its last ten turns in its HostUpdate. This reads them with your own credential, which needs leave\n" +
-			"to list hostupdates.lockkeeper.dev, or to get the one of NODE.",
-		Flags: []urfave.Flag{
-			&urfave.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: text or json", Value: "text"},
-			kubeconfigFlag(),
-		},
+		Name: "history", ArgsUsage: "[NODE]", Usage: "Show finished turns and how long each stage took", Action: historyCommand,
+		Description: "Each host keeps its last ten turns in its HostUpdate. The command uses your own credential, which must be allowed " +
+			"to list hostupdates.lockkeeper.dev, or to get the HostUpdate of NODE.",
+		Flags: []urfave.Flag{outputFlag(), kubeconfigFlag()},
 	}
 }
 
 func historyCommand(c *urfave.Context) error {
-	format := c.String("output")
-	if format != "json" && format != "text" {
-		return UsageError("-o %q, expected text or json", format)
+	form, err := form(c)
+	if err != nil {
+		return err
 	}
 	client, err := kube.ConnectCaller(c.String("kubeconfig"), c.App.Version)
 	if err != nil {
@@ -43,7 +40,7 @@ func historyCommand(c *urfave.Context) error {
 	} else {
 		var u *v1alpha1.HostUpdate
 		if u, err = kube.ReadHostUpdate(c.Context, client, name); err == nil && u == nil {
-			err = fmt.Errorf("there is no HostUpdate %q: no host of that name has published one", name)
+			err = fmt.Errorf("HostUpdate %q not found: no host of that name has published one", name)
 		}
 		if u != nil {
 			all = []v1alpha1.HostUpdate{*u}
@@ -52,7 +49,5 @@ func historyCommand(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
-	form := report.Form{JSON: format == "json"}
-	form.Width, _ = terminalSize(c.App.Writer)
 	return report.WriteHistory(c.App.Writer, report.History(all), time.Now(), form)
 }

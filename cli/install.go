@@ -15,40 +15,44 @@ import (
 // manifestsText is `lockkeeper manifests`.
 func manifestsText() *urfave.Command {
 	return &urfave.Command{
-		Name: "manifests", Usage: "Print what a cluster needs, for kubectl apply -f -", Action: manifestsCommand,
-		Description: "The kinds DisruptionPolicy and HostUpdate, a namespace, the Lease that coordinators are elected by, and the rights of hosts and of\n" +
-			"the coordinator. Nothing runs. Each grant says why it is there. Hosts whose Lease has another name have it at [lease] in\n" +
-			"their file.\n\n" +
-			"With --policy it prints the policy lockkeeper-default, for all nodes that have no other. It is apart because kubectl\n" +
-			"can apply no policy before the API server knows the kind, and because policies are yours: no upgrade touches them.",
+		Name: "manifests", Usage: "Print what the cluster needs, for kubectl apply -f -", Action: manifestsCommand,
+		Description: "Prints the CRDs DisruptionPolicy and HostUpdate, a namespace, the Lease for the election, the RBAC and admission rules of hosts and " +
+			"of the coordinator. Nothing runs in the cluster. A comment explains each rule. If you change the name of the Lease, set it in " +
+			"[lease] in the configuration of every host too.\n\n" +
+			"With --policy it prints the policy lockkeeper-default, for all nodes that no other policy selects. It is separate because kubectl cannot " +
+			"apply a policy before the API server knows the CRD, and because policies are yours: no upgrade changes them.",
 		Flags: []urfave.Flag{
-			&urfave.StringFlag{Name: "namespace", Usage: "the `NAME` of lockkeeper's namespace", Value: v1alpha1.DefaultLeaseNamespace},
-			&urfave.StringFlag{Name: "lease", Usage: "the `NAME` of the Lease in it", Value: v1alpha1.DefaultLeaseName},
-			&urfave.BoolFlag{Name: "no-renewal", Usage: "leave out the coordinator's leave to renew its own token: you mint each one", DisableDefaultText: true},
-			&urfave.StringSliceFlag{Name: "audience", Usage: "an audience `URL` that the coordinator may request when it renews its token; repeatable (default: those of https://kubernetes.default.svc)"},
-			&urfave.BoolFlag{Name: "policy", Usage: "print the policy lockkeeper-default, and nothing else", DisableDefaultText: true},
+			namespaceFlag(),
+			&urfave.StringFlag{Name: "lease", Usage: "`NAME` of the Lease in it", Value: v1alpha1.DefaultLeaseName},
+			&urfave.BoolFlag{Name: "no-renewal", Usage: "do not let the coordinator renew its own token; you create each one", DisableDefaultText: true},
+			&urfave.StringSliceFlag{Name: "audience", Usage: "a `URL` that the coordinator may request as audience when it renews its token (repeatable); default: those of https://kubernetes.default.svc"},
+			&urfave.BoolFlag{Name: "policy", Usage: "print only the policy lockkeeper-default", DisableDefaultText: true},
 		},
 	}
+}
+
+func namespaceFlag() urfave.Flag {
+	return &urfave.StringFlag{Name: "namespace", Usage: "`NAME` of lockkeeper's namespace", Value: v1alpha1.DefaultLeaseNamespace}
 }
 
 // coordinatorKubeconfig is `lockkeeper kubeconfig`.
 func coordinatorKubeconfig() *urfave.Command {
 	return &urfave.Command{
-		Name: "kubeconfig", Usage: "Mint the coordinator's kubeconfig, from your own credential", Action: kubeconfigCommand,
-		Description: "The kubeconfig needs nothing beside it and is a secret. Hosts that are to stand for election have it at\n" +
-			"/etc/lockkeeper/coordinator.kubeconfig. The manifests have to be applied before.\n\n" +
-			"It holds a token of the coordinator's service account, which each host renews for itself. This command tests\n" +
-			"whether the token can be renewed, and says what to do if it cannot. With --csr it holds a client certificate,\n" +
-			"which no host renews. If your own credential may approve the request, this command does so. Otherwise it says\n" +
-			"how another user can approve it, and waits.",
+		Name: "kubeconfig", Usage: "Create a kubeconfig for the coordinator", Action: kubeconfigCommand,
+		Description: "Uses your own credential. The new kubeconfig is a secret, and contains all that a client needs. Put it at /etc/lockkeeper/coordinator.kubeconfig on the hosts that " +
+			"may become the coordinator. Apply the manifests first.\n\n" +
+			"It contains a token of the coordinator's service account. Each host renews its copy. The command tests whether the " +
+			"token can be renewed, and prints what to do if it cannot.\n\n" +
+			"With --csr it contains a client certificate, which hosts do not renew. If your credential may approve the " +
+			"CertificateSigningRequest, the command does so. Otherwise it prints how another user can approve it, and waits.",
 		Flags: []urfave.Flag{
 			kubeconfigFlag(),
-			&urfave.StringFlag{Name: "context", Usage: "the `NAME` of a context in your kubeconfig, instead of its current one"},
-			&urfave.StringFlag{Name: "namespace", Usage: "the `NAME` of lockkeeper's namespace", Value: v1alpha1.DefaultLeaseNamespace},
-			&urfave.StringFlag{Name: "lifetime", Usage: "how long it is to be valid, a `DURATION` of 1h to 365d", Value: "90d"},
-			&urfave.BoolFlag{Name: "csr", Usage: "have a client certificate signed, instead of asking for a token", DisableDefaultText: true},
-			&urfave.StringFlag{Name: "server", Usage: "the API server's `URL` as hosts reach it, instead of your kubeconfig's"},
-			&urfave.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write it to `FILE`, readable for its owner alone, instead of printing it"},
+			&urfave.StringFlag{Name: "context", Usage: "`NAME` of a context in your kubeconfig, default the current one"},
+			namespaceFlag(),
+			&urfave.StringFlag{Name: "lifetime", Usage: "how long it is valid, a `DURATION` from 1h to 365d", Value: "90d"},
+			&urfave.BoolFlag{Name: "csr", Usage: "request a client certificate instead of a token", DisableDefaultText: true},
+			&urfave.StringFlag{Name: "server", Usage: "`URL` at which hosts reach the API server, default the one in your kubeconfig"},
+			&urfave.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write it to `FILE`, readable only by its owner, and not to standard output"},
 		},
 	}
 }

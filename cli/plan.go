@@ -15,29 +15,29 @@ import (
 // plan is `lockkeeper plan`.
 func plan() *urfave.Command {
 	return &urfave.Command{
-		Name: "plan", ArgsUsage: "[NODE]", Usage: "Show what changes would cost and when, before they happen", Action: planCommand,
-		Description: "For each node which rule says what the change costs and why, the plan, which pods would be evicted and which budgets\n" +
-			"would block that now, the stages of the turn, what would hold the node now and how many are ahead of it. Nodes of which\n" +
-			"the same is to be said are one paragraph. Without --change it is about the changes that are pending now; with it, about\n" +
-			"those and the changes named, as if they came to all of these nodes.\n\n" +
-			"It reads with your own credential and changes nothing. It needs leave to list nodes and disruptionpolicies.lockkeeper.dev;\n" +
-			"with leave to list pods and poddisruptionbudgets.policy, and to get lockkeeper's Lease, it says more.\n\n" +
-			"Exit status: 0 when the plan could be made, 1 on errors. With --exit-code also 3: a node would be held.",
+		Name: "plan", ArgsUsage: "[NODE]", Usage: "Show what changes would cost, and when, before they happen", Action: planCommand,
+		Description: "For each node, shows which rule decides what a change costs and why, the plan, the pods that a drain would evict, " +
+			"the PodDisruptionBudgets that would block that now, the stages of the turn, what would hold the node now, and how many " +
+			"nodes are ahead of it. Nodes with the same result share one paragraph.\n\n" +
+			"Without --change, the plan covers the changes that are pending now. With --change, it also covers the changes that you " +
+			"name, as if they arrived on all of these nodes.\n\n" +
+			"The command uses your own credential and changes nothing. The credential must be allowed to list nodes and " +
+			"disruptionpolicies.lockkeeper.dev. The plan shows more if it may also list pods and poddisruptionbudgets.policy, and get " +
+			"lockkeeper's Lease.\n\n" +
+			"Exit status: 0 if the plan could be made, 1 on errors. With --exit-code also 3 if a node would be held.",
 		Flags: []urfave.Flag{
-			&urfave.StringSliceFlag{Name: "change", Usage: "a `CHANGE` that is to come, may be repeated; one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION and request"},
-			&urfave.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "the nodes whose labels `SELECTOR` selects, as kubectl has it, instead of all"},
-			&urfave.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: text or json", Value: "text"},
-			exitCodeFlag(),
-			kubeconfigFlag(), configFlag(),
+			&urfave.StringSliceFlag{Name: "change", Usage: "plan for this `CHANGE` too (repeatable); one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION and request"},
+			&urfave.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "only nodes that match this label `SELECTOR`"},
+			outputFlag(), exitCodeFlag(), kubeconfigFlag(), configFlag(),
 		},
 	}
 }
 
 func planCommand(c *urfave.Context) error {
 	o := cluster.PlanOptions{Node: c.Args().First()}
-	format := c.String("output")
-	if format != "json" && format != "text" {
-		return UsageError("-o %q, expected text or json", format)
+	form, err := form(c)
+	if err != nil {
+		return err
 	}
 	for _, text := range c.StringSlice("change") {
 		change, err := forecast.ParseChange(text)
@@ -47,21 +47,18 @@ func planCommand(c *urfave.Context) error {
 		if slices.ContainsFunc(o.Changes, func(other v1alpha1.Change) bool {
 			return other.Source == change.Source && other.Name == change.Name
 		}) {
-			return UsageError("--change %q, expected each change once, and one version of the OS", text)
+			return UsageError("--change %q, expected each change once, and only one OS version", text)
 		}
 		o.Changes = append(o.Changes, change)
 	}
 	if c.IsSet("selector") {
 		if o.Node != "" {
-			return UsageError("-l selects nodes and %s is one; leave one of them out", o.Node)
+			return UsageError("-l and a node name (%s) cannot be combined", o.Node)
 		}
-		var err error
 		if o.Selector, err = labels.Parse(c.String("selector")); err != nil {
 			return UsageError("-l %v", err)
 		}
 	}
-	form := report.Form{JSON: format == "json"}
-	form.Width, _ = terminalSize(c.App.Writer)
 	s, err := source(c)
 	if err != nil {
 		return err

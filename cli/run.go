@@ -18,8 +18,8 @@ import (
 // run is `lockkeeper run`.
 func run() *urfave.Command {
 	return &urfave.Command{
-		Name: "run", Usage: "Look after this host; what the systemd unit starts", Action: runCommand,
-		Description: "Exit status: 0 when it was stopped, 78 when the configuration is bad, 1 on errors.",
+		Name: "run", Usage: "Run the service on this host; systemd starts it", Action: runCommand,
+		Description: "Exit status: 0 if it was stopped, 1 on errors, 78 if the configuration is invalid.",
 		Flags:       []urfave.Flag{configFlag(), rootFlag()},
 	}
 }
@@ -28,14 +28,14 @@ func run() *urfave.Command {
 func checkConfig() *urfave.Command {
 	return &urfave.Command{
 		Name: "check-config", Usage: "Check this host's configuration", Action: checkConfigCommand,
-		Description: "Exit status: 0 when it is valid, 78 when it is not.",
+		Description: "Exit status: 0 if it is valid, 78 if not.",
 		Flags: []urfave.Flag{configFlag(),
-			&urfave.BoolFlag{Name: "effective", Usage: "print every value in effect and where it comes from", DisableDefaultText: true}},
+			&urfave.BoolFlag{Name: "effective", Usage: "print each value and where it comes from", DisableDefaultText: true}},
 	}
 }
 
 func runCommand(c *urfave.Context) error {
-	signal.Ignore(syscall.SIGPIPE) // a journal that goes away must not take the service with it
+	signal.Ignore(syscall.SIGPIPE) // the service must survive a restart of the journal
 	root, testbed := c.String("root"), c.String("root") != ""
 	if !testbed {
 		root = "/"
@@ -43,10 +43,7 @@ func runCommand(c *urfave.Context) error {
 	load := func() (*config.Config, []config.Warning, error) {
 		return config.Load(config.Options{File: c.String("config"), Testbed: testbed})
 	}
-	cfg, warnings, err := load()
-	for _, w := range warnings {
-		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: %v\n", w)
-	}
+	cfg, err := warned(c, load)
 	if err != nil {
 		return err
 	}
@@ -60,13 +57,21 @@ func runCommand(c *urfave.Context) error {
 	})
 }
 
-func stateDir(c *urfave.Context) string { return filepath.Join(c.String("root"), local.Dir) }
-
-func checkConfigCommand(c *urfave.Context) error {
-	cfg, warnings, err := config.Load(config.Options{File: c.String("config")})
+// warned loads a configuration and prints its warnings.
+func warned(c *urfave.Context, load func() (*config.Config, []config.Warning, error)) (*config.Config, error) {
+	cfg, warnings, err := load()
 	for _, w := range warnings {
 		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: %v\n", w)
 	}
+	return cfg, err
+}
+
+func stateDir(c *urfave.Context) string { return filepath.Join(c.String("root"), local.Dir) }
+
+func checkConfigCommand(c *urfave.Context) error {
+	cfg, err := warned(c, func() (*config.Config, []config.Warning, error) {
+		return config.Load(config.Options{File: c.String("config")})
+	})
 	if err != nil {
 		return err
 	}
@@ -76,7 +81,7 @@ func checkConfigCommand(c *urfave.Context) error {
 	if c.Bool("effective") {
 		return cfg.WriteEffective(c.App.Writer)
 	}
-	read := "no file; every default holds"
+	read := "no file, all values are defaults"
 	if files := cfg.Files(); len(files) > 0 {
 		read = strings.Join(files, ", ")
 	}

@@ -17,29 +17,26 @@ import (
 // status is `lockkeeper status`.
 func status() *urfave.Command {
 	return &urfave.Command{
-		Name: "status", ArgsUsage: "[NODE]", Usage: "Show how the rollout stands, or one node", Action: statusCommand,
-		Description: "Reads the cluster with your own credential. On a host without one, or with the API server away, it shows\n" +
-			"this host's own view.\n\n" +
-			"Exit status: 0 when the report could be made, 1 on errors. With --exit-code: 0 up to date, 1 error, 2 rolling,\n" +
-			"3 held, halted or stopped.",
+		Name: "status", ArgsUsage: "[NODE]", Usage: "Show the state of the rollout, or of one node", Action: statusCommand,
+		Description: "Reads the cluster with your own credential. On a host without one, or if the API server cannot be reached, it shows " +
+			"what this host knows.\n\n" +
+			"Exit status: 0 if the report could be made, 1 on errors. With --exit-code: 0 up to date, 1 error, 2 rolling, 3 held, halted or stopped.",
 		Flags: []urfave.Flag{
-			&urfave.BoolFlag{Name: "all", Aliases: []string{"A"}, Usage: "all nodes, not only those that are not idle and content", DisableDefaultText: true},
-			&urfave.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on showing what changes, until interrupted", DisableDefaultText: true},
-			&urfave.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: text or json", Value: "text"},
-			exitCodeFlag(),
-			kubeconfigFlag(), configFlag(), rootFlag(),
+			&urfave.BoolFlag{Name: "all", Aliases: []string{"A"}, Usage: "show all nodes, also idle ones that need nothing", DisableDefaultText: true},
+			&urfave.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "keep showing changes until interrupted", DisableDefaultText: true},
+			outputFlag(), exitCodeFlag(), kubeconfigFlag(), configFlag(), rootFlag(),
 		},
 	}
 }
 
 func statusCommand(c *urfave.Context) error {
-	form := report.Form{All: c.Bool("all"), Node: c.Args().First(), JSON: c.String("output") == "json"}
-	form.Width, _ = terminalSize(c.App.Writer)
-	if o := c.String("output"); o != "json" && o != "text" {
-		return UsageError("-o %q, expected text or json", o)
+	form, err := form(c)
+	if err != nil {
+		return err
 	}
+	form.All, form.Node = c.Bool("all"), c.Args().First()
 	if form.All && form.Node != "" {
-		return UsageError("-A shows all nodes and %s is one; leave one of them out", form.Node)
+		return UsageError("-A and a node name (%s) cannot be combined", form.Node)
 	}
 	s, err := source(c)
 	if errors.Is(err, kube.ErrNoKubeconfig) {
@@ -72,7 +69,7 @@ func statusCommand(c *urfave.Context) error {
 	return asStatus(c, exit, err)
 }
 
-// hostStatus is the local view; why is why the cluster cannot be shown.
+// hostStatus prints what this host knows; why is why the cluster cannot be shown.
 func hostStatus(c *urfave.Context, form report.Form, why error) error {
 	running, err := local.Running(stateDir(c))
 	if err != nil {
@@ -81,11 +78,11 @@ func hostStatus(c *urfave.Context, form report.Form, why error) error {
 	s, err := local.Read(stateDir(c))
 	switch {
 	case err != nil && running:
-		return fmt.Errorf("%w; lockkeeper runs on this host and has said nothing yet", why)
+		return fmt.Errorf("%w; lockkeeper runs on this host but has not reported yet", why)
 	case err != nil:
-		return fmt.Errorf("%w; and lockkeeper has not run on this host since it booted", why)
+		return fmt.Errorf("%w; lockkeeper has not run on this host since it booted", why)
 	case form.Node != "" && form.Node != s.Node:
-		return fmt.Errorf("%w; and this host is not %s", why, form.Node)
+		return fmt.Errorf("%w; this host is not %s", why, form.Node)
 	}
 	h := report.BuildHost(time.Now(), s, running, why.Error())
 	exit, err := h.Print(c.App.Writer, form)

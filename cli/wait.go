@@ -16,14 +16,15 @@ import (
 func wait() *urfave.Command {
 	return &urfave.Command{
 		Name: "wait", ArgsUsage: "[NODE]", Usage: "Wait until the fleet or a node is up to date, idle or held", Action: waitCommand,
-		Description: "For scripts. Reads the cluster with your own credential and then watches it; an API server that is away for a while\n" +
-			"does not end the wait. It prints to standard error what it waits for, whenever that has changed.\n\n" +
-			"up-to-date: no node wants anything or is in a turn, as the hosts last reported. idle: no node is in a turn. held: the\n" +
-			"rollout is held, halted or stopped; or the node is held. An emergency stop or a halt ends no other wait.\n\n" +
-			"Exit status: 0 when it is reached, 1 on errors, 4 when the time is over.",
+		Description: "For scripts. The command watches the cluster with your own credential, and keeps waiting while the API server " +
+			"cannot be reached. It prints to standard error what it waits for whenever that changes.\n\n" +
+			"up-to-date: no node wants anything or is in a turn, as the hosts last reported.\n\n" +
+			"idle: no node is in a turn.\n\n" +
+			"held: the rollout is held, halted or stopped, or the node is held. An emergency stop or a halt does not end a wait for another goal.\n\n" +
+			"Exit status: 0 if the goal is reached, 1 on errors, 4 if the timeout expires.",
 		Flags: []urfave.Flag{
 			&urfave.StringFlag{Name: "for", Usage: "what to wait for, a `GOAL`: up-to-date, idle or held"},
-			&urfave.StringFlag{Name: "timeout", Usage: "how long to wait, a `DURATION` of 1s to 720h, such as 90m; without it there is no limit"},
+			&urfave.StringFlag{Name: "timeout", Usage: "how long to wait, a `DURATION` from 1s to 720h such as 90m; default no limit"},
 			kubeconfigFlag(), configFlag(),
 		},
 	}
@@ -57,10 +58,10 @@ func waitCommand(c *urfave.Context) error {
 	err = s.Wait(ctx, goal, c.Args().First(), func(line string) { fmt.Fprintln(c.App.ErrWriter, line) })
 	switch {
 	case errors.Is(err, cluster.ErrTimeout):
-		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: after %s it is not %s\n", c.String("timeout"), goal)
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s; not %s yet\n", c.String("timeout"), goal)
 		return exitStatus(report.ExitTimeout)
 	case errors.Is(err, context.Canceled):
-		return fmt.Errorf("interrupted; it is not %s yet", goal)
+		return fmt.Errorf("interrupted; not %s yet", goal)
 	}
 	return err
 }

@@ -162,11 +162,11 @@ func (p *Page) Line(text string) {
 	}
 	head := wrap(text, p.Width)[0]
 	p.WriteString(head + "\n")
-	p.block("  ", strings.TrimLeft(text[len(head):], " "))
+	p.Block("  ", strings.TrimLeft(text[len(head):], " "))
 }
 
-// block writes a visible text below an indent.
-func (p *Page) block(indent, text string) {
+// Block writes a visible text in lines that begin with the indent. The page has a width.
+func (p *Page) Block(indent, text string) {
 	for _, line := range wrap(text, p.Width-len(indent)) {
 		p.WriteString(indent + line + "\n")
 	}
@@ -216,7 +216,7 @@ func (p *Page) Table(indent string, header []string, rows [][]string) {
 		case below:
 			p.WriteString(Clip(strings.TrimRight(head, " "), p.Width) + "\n")
 			if text != "" && (n > 0 || header == nil) {
-				p.block(indent+"    ", text)
+				p.Block(indent+"    ", text)
 			}
 		default:
 			for i, line := range wrap(text, p.Width-fixed) {

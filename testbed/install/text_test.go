@@ -56,7 +56,9 @@ var asked = []struct {
 }
 
 func TestCompletions(t *testing.T) {
-	share := filepath.Join(unpacked(t), "usr/share")
+	tree := unpacked(t)
+	share := filepath.Join(tree, "usr/share")
+	t.Setenv("PATH", filepath.Join(tree, "usr/bin")+":"+os.Getenv("PATH")) // the shells ask lockkeeper itself
 	for shell, ask := range map[string]func(t *testing.T, typed []string) string{
 		"bash": func(t *testing.T, typed []string) string {
 			return mustRun(t, "bash", append([]string{"--norc", "-uc", `source "$1"; shift

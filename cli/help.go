@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"lockkeeper.dev/lockkeeper/cli/page"
+)
+
+// helpWidth is the width of all help texts, in columns.
+const helpWidth = 80
+
+// AppHelp writes the list of all commands.
+func AppHelp(c *urfave.Context) error {
+	p := page.New(helpWidth)
+	p.Line("lockkeeper rolls host updates through a Kubernetes cluster.")
+	p.WriteString("\nUsage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]\n\n")
+	var rows [][]string
+	for _, cmd := range c.App.VisibleCommands() {
+		rows = append(rows, []string{strings.TrimSpace(cmd.Name + " " + cmd.ArgsUsage), cmd.Usage})
+	}
+	p.Table("  ", nil, rows)
+	p.WriteString("\n`lockkeeper help COMMAND` describes a command. Flags go before arguments.\n")
+	_, err := io.WriteString(c.App.Writer, p.String())
+	return err
+}
+
+// CommandHelp writes the help of one command.
+func CommandHelp(c *urfave.Context, cmd *urfave.Command) error {
+	p := page.New(helpWidth)
+	p.Line(strings.TrimSpace("Usage: lockkeeper " + cmd.Name + " [FLAG…] " + cmd.ArgsUsage))
+	p.WriteString("\n" + cmd.Usage + ".\n")
+	for paragraph := range strings.SplitSeq(cmd.Description, "\n\n") {
+		if paragraph != "" {
+			p.WriteByte('\n')
+			p.Block("", paragraph)
+		}
+	}
+	p.WriteString("\nFlags:\n")
+	var rows [][]string
+	for _, f := range cmd.VisibleFlags() {
+		names, usage, _ := strings.Cut(f.String(), "\t")
+		names, _, _ = strings.Cut(names, " [ ") // urfave shows twice what is repeatable
+		rows = append(rows, []string{names, usage})
+	}
+	p.Table("  ", nil, rows)
+	_, err := io.WriteString(c.App.Writer, p.String())
+	return err
+}
+
+// Complete is what the shells' completions call with the words of a command line up to the
+// cursor. It prints what the last word can be, one candidate a line, with its description
+// after a tab; or ":files" where a file's name is expected. The shell drops the candidates
+// that do not begin with the word.
+func Complete(c *urfave.Context) error {
+	offer := func(word, what string) { fmt.Fprintf(c.App.Writer, "%s\t%s\n", word, what) }
+	words := c.Args().Slice()
+	commands := func() {
+		for _, cmd := range c.App.VisibleCommands() {
+			offer(cmd.Name, cmd.Usage)
+		}
+	}
+	if len(words) < 2 {
+		commands()
+		return nil
+	}
+	cmd := c.App.Command(words[0])
+	if cmd == nil {
+		return nil
+	}
+	for _, f := range cmd.VisibleFlags() {
+		flag, ok := f.(urfave.DocGenerationFlag)
+		if !ok || !flag.TakesValue() || !slices.Contains(dashed(f), words[len(words)-2]) {
+			continue
+		}
+		if strings.Contains(flag.GetUsage(), "`FILE`") {
+			fmt.Fprintln(c.App.Writer, ":files")
+		}
+		for _, value := range valuesIn(flag.GetUsage()) {
+			offer(value, "")
+		}
+		return nil
+	}
+	if cmd.Name == "help" {
+		commands()
+	}
+	for _, f := range cmd.VisibleFlags() {
+		for _, name := range dashed(f) {
+			_, usage, _ := strings.Cut(f.String(), "\t")
+			offer(name, usage)
+		}
+	}
+	return nil
+}
+
+// dashed returns the names of a flag as a user types them.
+func dashed(f urfave.Flag) []string {
+	var names []string
+	for _, n := range f.Names() {
+		names = append(names, "--"[:min(len(n), 2)]+n)
+	}
+	return names
+}
+
+// valuesIn returns the values that a flag's usage lists: those of "`FORMAT`: text or json".
+func valuesIn(usage string) []string {
+	_, list, listed := strings.Cut(usage, "`: ")
+	if !listed {
+		return nil
+	}
+	return strings.Split(strings.ReplaceAll(list, " or ", ", "), ", ")
+}
