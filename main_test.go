@@ -403,7 +403,7 @@ func TestStatusOfThisHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, errs, exit := run(nil)
-	if exit != 0 || errs != "" || !strings.Contains(out, "lockkeeper v1 runs (process 3) and said ") || !strings.Contains(out, "  status  up to date\n") {
+	if exit != 0 || errs != "" || !strings.Contains(out, "lockkeeper v1 is running (process 3) and reported ") || !strings.Contains(out, "  status  up to date\n") {
 		t.Errorf("%d, %q, %q", exit, out, errs)
 	}
 	if _, errs, exit := run(nil, "n2"); exit != 1 || !strings.HasSuffix(errs, "; this host is not n2\n") {
@@ -415,7 +415,7 @@ func TestStatusOfThisHost(t *testing.T) {
 	server := httptest.NewServer(nil)
 	env := kubeconfig(t, dir, server.URL)
 	server.Close()
-	if out, errs, exit := run(env); exit != 0 || errs != "" || !strings.HasPrefix(out, "This host's own view, because listing nodes: ") || !strings.Contains(out, "connection refused") {
+	if out, errs, exit := run(env); exit != 0 || errs != "" || !strings.HasPrefix(out, "Showing what this host knows, because listing nodes: ") || !strings.Contains(out, "connection refused") {
 		t.Errorf("API server away: %d, %q, %q", exit, out, errs)
 	}
 	if err := release(); err != nil {

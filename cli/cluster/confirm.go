@@ -7,65 +7,45 @@ import (
 	"strings"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// Confirm confirms a hook of the stage that a node is in, for a person who did
-// the hook's work by hand. It returns what to tell them, and refuses a hook that
-// the turn does not wait for. A Node that changes meanwhile is looked at again,
-// but a confirmation is for the turn that was found first and for no other.
+// Confirm confirms a hook of the stage that a node is in, for a user who did the hook's work by
+// hand. It returns what to print, and an error if the turn does not wait for the hook. If the
+// Node changes meanwhile, Confirm reads it again, but confirms the hook only for the turn that it
+// found first.
 func (s *Source) Confirm(ctx context.Context, name, hook string) (string, error) {
 	if err := v1alpha1.ValidateHookName(hook); err != nil {
 		return "", err
 	}
-	meant := ""
-	for try := 1; ; try++ {
-		node, err := s.node(ctx, name)
-		if err != nil {
-			return "", err
+	first := ""
+	return s.annotateNode(ctx, name, func(n *turn.Node) (key, value, text string, err error) {
+		if first != "" && first != n.Turn {
+			return "", "", "", fmt.Errorf("nothing was confirmed: turn %s of %s ended meanwhile; check the node before you confirm a hook of another turn", first, name)
 		}
-		f := turn.FromNode(node)
-		switch {
-		case meant == "":
-			meant = f.Turn
-		case meant != f.Turn:
-			return "", fmt.Errorf("nothing was confirmed: turn %s of %s ended meanwhile; look at the node again before you confirm anything of another turn", meant, name)
+		first = n.Turn
+		if err := awaited(n, hook); err != nil {
+			return "", "", "", err
 		}
-		if err := awaited(&f, hook); err != nil {
-			return "", err
+		if n.Hooks[hook] == n.Turn {
+			return "", "", fmt.Sprintf("%s: hook %s is already confirmed for turn %s, nothing changed.\n%s", name, hook, n.Turn, stillAwaited(n, hook)), nil
 		}
-		key := v1alpha1.HookAnnotation(hook)
-		if f.Hooks[hook] == f.Turn {
-			return fmt.Sprintf("%s: hook %s is confirmed already for turn %s, nothing changed.\n%s", name, hook, f.Turn, stillAwaited(&f, hook)), nil
-		}
-		_, outcome, err := kube.Write(ctx, s.Client, kube.Patch{
-			Node: name, ResourceVersion: f.ResourceVersion, Manager: kube.FieldManager("admin"),
-			Annotations: map[string]*string{key: &f.Turn},
-		})
-		switch {
-		case outcome == kube.Written:
-			return fmt.Sprintf("%s: hook %s of %s is confirmed for turn %s.\n%s", name, hook, f.State, f.Turn, stillAwaited(&f, hook)), nil
-		case outcome == kube.Conflict && try < retries:
-			continue // it is another version: look again whether this is still meant
-		case outcome == kube.Unknown:
-			return "", fmt.Errorf("%w; whether it was written is not known, and saying it again does no harm", err)
-		}
-		return "", err
-	}
+		return v1alpha1.HookAnnotation(hook), n.Turn,
+			fmt.Sprintf("%s: hook %s of %s is confirmed for turn %s.\n%s", name, hook, n.State, n.Turn, stillAwaited(n, hook)), nil
+	})
 }
 
-// awaited says why the turn of a node does not wait for the hook, or nil. One
-// that has confirmed is among those that are waited for.
+// awaited returns nil if the turn of a node waits for the hook, or did until the hook was
+// confirmed; otherwise why not.
 func awaited(n *turn.Node, hook string) error {
 	const nothing = "nothing to confirm: "
 	switch {
 	case !n.InTurn() && n.State == "":
-		return fmt.Errorf(nothing+"%s is in no turn, and in no coordinator's care", n.Name)
+		return fmt.Errorf(nothing+"%s is in no turn and has no state", n.Name)
 	case !n.InTurn():
-		return fmt.Errorf(nothing+"%s is in no turn, but in %s", n.Name, n.State)
+		return fmt.Errorf(nothing+"%s is in no turn, its state is %s", n.Name, n.State)
 	case !n.Ours():
-		return fmt.Errorf(nothing+"%s is in %s under a grant that cannot be read, which the coordinator mends", n.Name, n.State)
+		return fmt.Errorf(nothing+"%s is in %s with an unreadable grant, which the coordinator repairs", n.Name, n.State)
 	}
 	terms := &n.Grant.Terms
 	if slices.Contains(hookNames(terms.Hooks(n.State)), hook) {
@@ -74,18 +54,18 @@ func awaited(n *turn.Node, hook string) error {
 	text := fmt.Sprintf(nothing+"turn %s of %s is in %s", n.Turn, n.Name, n.State)
 	switch names := hookNames(terms.Hooks(n.State)); {
 	case len(names) > 0:
-		text += ", which awaits " + strings.Join(names, ", ")
+		text += ", which waits for " + strings.Join(names, ", ")
 	case n.State.HookStage():
-		text += ", which awaits no hook that confirms by an annotation"
+		text += ", which waits for no hook that is confirmed by an annotation"
 	default:
-		text += ", which awaits no hooks"
+		text += ", which waits for no hooks"
 	}
 	for _, s := range v1alpha1.States() {
 		if s != n.State && slices.Contains(hookNames(terms.Hooks(s)), hook) {
-			return fmt.Errorf("%s; %s is of %s", text, hook, s)
+			return fmt.Errorf("%s; %s belongs to %s", text, hook, s)
 		}
 	}
-	return fmt.Errorf("%s; this turn awaits %s nowhere", text, hook)
+	return fmt.Errorf("%s; no stage of this turn waits for %s", text, hook)
 }
 
 func hookNames(hooks []v1alpha1.Hook) []string {
@@ -96,9 +76,8 @@ func hookNames(hooks []v1alpha1.Hook) []string {
 	return names
 }
 
-// stillAwaited says what else the stage waits for besides the hook that has
-// confirmed, and how to take that back while there is something. A hook whose
-// time is over may be named although the coordinator goes on without it.
+// stillAwaited says what else the stage waits for, and how to take the confirmation back while
+// it waits. It may name a hook that has timed out, although the coordinator continues without it.
 func stillAwaited(n *turn.Node, confirmed string) string {
 	var others []string
 	for _, name := range hookNames(n.Grant.Terms.Hooks(n.State)) {
@@ -114,10 +93,10 @@ func stillAwaited(n *turn.Node, confirmed string) string {
 	}
 	text := ""
 	if n.Grant.PausedSince != nil {
-		text = "The turn is paused, and goes nowhere until it is resumed.\n"
+		text = "The turn is paused and does not continue until it is resumed.\n"
 	}
 	if len(others) == 0 {
-		return text + "No other hook is awaited.\n"
+		return text + "The stage waits for no other hook.\n"
 	}
-	return fmt.Sprintf("%sStill awaited: %s.\nUndo it with: kubectl annotate node %s %s-\n", text, strings.Join(others, ", "), n.Name, v1alpha1.HookAnnotation(confirmed))
+	return fmt.Sprintf("%sThe stage still waits for: %s.\nTo undo: kubectl annotate node %s %s-\n", text, strings.Join(others, ", "), n.Name, v1alpha1.HookAnnotation(confirmed))
 }

@@ -47,7 +47,7 @@ func TestConfirm(t *testing.T) {
 	volume := func(n *corev1.Node) {
 		n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "a"}}
 	}
-	const undo = "Undo it with: kubectl annotate node n1 hook.lockkeeper.dev/storage-\n"
+	const undo = "To undo: kubectl annotate node n1 hook.lockkeeper.dev/storage-\n"
 	for _, tc := range []struct {
 		name       string
 		node       func(*corev1.Node)
@@ -56,30 +56,30 @@ func TestConfirm(t *testing.T) {
 		writes     int
 	}{
 		{"the first of two", awaiting(v1alpha1.StateBeforeDrain, "t1"), "storage",
-			"n1: hook storage of before-drain is confirmed for turn t1.\nStill awaited: hook cache.\n" + undo, "", 1},
+			"n1: hook storage of before-drain is confirmed for turn t1.\nThe stage still waits for: hook cache.\n" + undo, "", 1},
 		{"the last", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), said("cache", "t1")), "storage",
-			"n1: hook storage of before-drain is confirmed for turn t1.\nNo other hook is awaited.\n", "", 1},
+			"n1: hook storage of before-drain is confirmed for turn t1.\nThe stage waits for no other hook.\n", "", 1},
 		{"over another turn's word, beside one", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), said("storage", "t0"), said("cache", "t0")), "storage",
-			"n1: hook storage of before-drain is confirmed for turn t1.\nStill awaited: hook cache.\n" + undo, "", 1},
+			"n1: hook storage of before-drain is confirmed for turn t1.\nThe stage still waits for: hook cache.\n" + undo, "", 1},
 		{"the host's own units", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), said("cache", "t1"), ownUnits), "storage",
-			"n1: hook storage of before-drain is confirmed for turn t1.\nStill awaited: the host's hook units.\n" + undo, "", 1},
+			"n1: hook storage of before-drain is confirmed for turn t1.\nThe stage still waits for: the host's hook units.\n" + undo, "", 1},
 		{"volumes", all(awaiting(v1alpha1.StateBeforeReboot, "t1"), volume), "backup",
-			"n1: hook backup of before-reboot is confirmed for turn t1.\nStill awaited: volumes to detach (1).\n" +
-				"Undo it with: kubectl annotate node n1 hook.lockkeeper.dev/backup-\n", "", 1},
+			"n1: hook backup of before-reboot is confirmed for turn t1.\nThe stage still waits for: volumes to detach (1).\n" +
+				"To undo: kubectl annotate node n1 hook.lockkeeper.dev/backup-\n", "", 1},
 		{"already", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), said("storage", "t1")), "storage",
-			"n1: hook storage is confirmed already for turn t1, nothing changed.\nStill awaited: hook cache.\n" + undo, "", 0},
+			"n1: hook storage is already confirmed for turn t1, nothing changed.\nThe stage still waits for: hook cache.\n" + undo, "", 0},
 		{"a hook of another stage", awaiting(v1alpha1.StateBeforeDrain, "t1"), "backup",
-			"", "nothing to confirm: turn t1 of n1 is in before-drain, which awaits storage, cache; backup is of before-reboot", 0},
+			"", "nothing to confirm: turn t1 of n1 is in before-drain, which waits for storage, cache; backup belongs to before-reboot", 0},
 		{"a hook of nobody's", awaiting(v1alpha1.StateBeforeDrain, "t1"), "stroage",
-			"", "nothing to confirm: turn t1 of n1 is in before-drain, which awaits storage, cache; this turn awaits stroage nowhere", 0},
+			"", "nothing to confirm: turn t1 of n1 is in before-drain, which waits for storage, cache; no stage of this turn waits for stroage", 0},
 		{"a stage without hooks", awaiting(v1alpha1.StateBeforeUncordon, "t1"), "storage",
-			"", "nothing to confirm: turn t1 of n1 is in before-uncordon, which awaits no hook that confirms by an annotation; storage is of before-drain", 0},
+			"", "nothing to confirm: turn t1 of n1 is in before-uncordon, which waits for no hook that is confirmed by an annotation; storage belongs to before-drain", 0},
 		{"no hook stage", awaiting(v1alpha1.StateDraining, "t1"), "storage",
-			"", "nothing to confirm: turn t1 of n1 is in draining, which awaits no hooks; storage is of before-drain", 0},
-		{"no turn", func(*corev1.Node) {}, "storage", "", "nothing to confirm: n1 is in no turn, but in idle", 0},
-		{"not managed", unmanaged, "storage", "", "nothing to confirm: n1 is in no turn, and in no coordinator's care", 0},
+			"", "nothing to confirm: turn t1 of n1 is in draining, which waits for no hooks; storage belongs to before-drain", 0},
+		{"no turn", func(*corev1.Node) {}, "storage", "", "nothing to confirm: n1 is in no turn, its state is idle", 0},
+		{"not managed", unmanaged, "storage", "", "nothing to confirm: n1 is in no turn and has no state", 0},
 		{"a broken grant", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), annotation(v1alpha1.AnnotationGrant, "{")), "storage",
-			"", "nothing to confirm: n1 is in before-drain under a grant that cannot be read, which the coordinator mends", 0},
+			"", "nothing to confirm: n1 is in before-drain with an unreadable grant, which the coordinator repairs", 0},
 		{"no name of a hook", awaiting(v1alpha1.StateBeforeDrain, "t1"), "a/b", "", `hook name "a/b": `, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -121,13 +121,13 @@ func TestConfirmLooksAgain(t *testing.T) {
 	next := newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t2"))
 	next.ResourceVersion = "next"
 	client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return *writes > 0, next, nil })
-	const want = "nothing was confirmed: turn t1 of n1 ended meanwhile; look at the node again before you confirm anything of another turn"
+	const want = "nothing was confirmed: turn t1 of n1 ended meanwhile; check the node before you confirm a hook of another turn"
 	if text, err := s.Confirm(t.Context(), "n1", "storage"); err == nil || err.Error() != want || *writes != 1 {
 		t.Errorf("the next turn: %q, %v after %d writes", text, err, *writes)
 	}
 
 	s, _, _ = faulty(t, []error{errors.New("connection reset")}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
-	if _, err := s.Confirm(t.Context(), "n1", "storage"); err == nil || !strings.Contains(err.Error(), "whether it was written is not known") {
+	if _, err := s.Confirm(t.Context(), "n1", "storage"); err == nil || !strings.Contains(err.Error(), "the outcome of the write is unknown") {
 		t.Errorf("no answer: %v", err)
 	}
 }

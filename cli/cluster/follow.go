@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// followTick is how often a Report is made although nothing changed: a
-	// coordinator that is gone, or a time that has come, is no event.
+	// followTick is how often a Report is made although nothing changed: no event announces a
+	// coordinator that is gone or a time that has come.
 	followTick = 5 * time.Second
-	// followPause gathers what comes at once.
+	// followPause lets changes that arrive together give one Report.
 	followPause = 100 * time.Millisecond
 )
 
 // Follow makes a Report whenever something changed, and every few seconds, and
-// hands it to show until ctx ends or show returns an error. away is why the API
-// server cannot be watched at present, nil if it can; the Report is then of what
-// was last seen. Three watches, no polling.
+// passes it to show until ctx ends or show returns an error. away is why the API server cannot be
+// watched at present, nil if it can; the Report then has the last known state. Follow uses three
+// watches and does not poll.
 func (s *Source) Follow(ctx context.Context, show func(r report.Report, away error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -58,14 +58,14 @@ func (s *Source) Follow(ctx context.Context, show func(r report.Report, away err
 		}
 		leaseErr := lease.Err()
 		if Away(leaseErr) {
-			leaseErr = nil // what was read before still counts
+			leaseErr = nil // the last known state still counts
 		}
 		policiesErr := policies.Err()
 		switch {
 		case policies.Listed():
-			policiesErr = nil // what was read before still counts
+			policiesErr = nil // the last known state still counts
 		case !denied(policiesErr):
-			continue // [Source.Read] answered before; this takes a moment
+			continue // [Source.Read] succeeded, so the watch soon will
 		}
 		if !nodes.Listed() || !lease.Listed() && leaseErr == nil {
 			continue
@@ -78,15 +78,14 @@ func (s *Source) Follow(ctx context.Context, show func(r report.Report, away err
 	}
 }
 
-// ErrTimeout is the cause with which a context ends that bounds [Source.Wait].
-var ErrTimeout = errors.New("the time is over")
+// ErrTimeout is the cause of a context that ends [Source.Wait] after its time limit.
+var ErrTimeout = errors.New("timed out")
 
-// Wait waits until the fleet, or one node if node is not "", is as g wants it. It
-// reads once, so that a caller who may not read learns of it, and then follows three
-// watches; while they fail it goes on waiting, because what was seen before may be
-// out of date. say receives a line whenever what it waits for has changed. The error
-// is the cause of ctx if that ends, and otherwise about reading or a node that is
-// not there.
+// Wait waits until the fleet, or one node if node is not "", has reached the goal. It reads once,
+// so that a caller without permission gets an error, and then follows. While the watches fail it
+// keeps waiting, because the last known state may be out of date. say receives a line whenever
+// what it waits for has changed. The error is the cause of ctx if that ends, and otherwise about
+// reading, or about a node that does not exist.
 func (s *Source) Wait(ctx context.Context, g report.Goal, node string, say func(line string)) error {
 	w := report.Waiter{Goal: g, Node: node, Say: say}
 	r, err := s.Read(ctx)

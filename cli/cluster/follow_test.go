@@ -34,7 +34,7 @@ func TestFollowWithoutPolicies(t *testing.T) {
 	w := newWorld(t)
 	w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"
 	s, _, _ := faulty(t, nil, w.add("n1", wantsReboot), w.lease)
-	refused := apierrors.NewForbidden(schema.GroupResource{Group: "lockkeeper.dev", Resource: "disruptionpolicies"}, "", errors.New("no leave"))
+	refused := apierrors.NewForbidden(schema.GroupResource{Group: "lockkeeper.dev", Resource: "disruptionpolicies"}, "", errors.New("no permission"))
 	s.WatchPolicies = func(func()) PolicyView { return policyView{Unavailable: refused} }
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()

@@ -37,11 +37,11 @@ func TestClearable(t *testing.T) {
 		{"no turn yet", func(*corev1.Node) {}, "", "", "nothing to retry: n1 has had no turn"},
 		{"done", ended(v1alpha1.ResultDone), "", "", "nothing to retry: the last turn of n1 ended as Done"},
 		{"cancelled", ended(v1alpha1.ResultCancelled), "", "", "nothing to retry: the last turn of n1 ended as Cancelled"},
-		{"done, too many turns", all(ended(v1alpha1.ResultDone), label(v1alpha1.LabelHeld, "TurnLimit")), "t0", "the node may have its next turn, although", ""},
+		{"done, too many turns", all(ended(v1alpha1.ResultDone), label(v1alpha1.LabelHeld, "TurnLimit")), "t0", "the node may get another turn, although", ""},
 		{"failed", ended(v1alpha1.ResultFailed), "t0", "turn t0, which ended as Failed (NotUpdated), is cleared", ""},
 		{"backed out", ended(v1alpha1.ResultBackedOut), "t0", "turn t0, which ended as BackedOut (NotUpdated), is cleared", ""},
 		{"draining", inTurn(v1alpha1.StateDraining, "13:00:00", "committed"), "", "", "nothing to retry: n1 is in draining"},
-		{"its hook units failed", all(inTurn(v1alpha1.StateBeforeUncordon, "13:00:00", "failed:HookFailed"), held), "t-n1", "turn t-n1: the host runs the hook units of before-uncordon again now", ""},
+		{"its hook units failed", all(inTurn(v1alpha1.StateBeforeUncordon, "13:00:00", "failed:HookFailed"), held), "t-n1", "turn t-n1: the host now runs its hook units of before-uncordon again", ""},
 		{"its hook units do not answer", all(inTurn(v1alpha1.StateBeforeUncordon, "10:00:00", "seen"), held), "", "", "nothing to retry: n1 is in before-uncordon"},
 		{"draining, overdue", all(inTurn(v1alpha1.StateDraining, "10:00:00", "committed"), held), "", "", "nothing to retry: n1 is in draining"},
 		{"draining, and the turn before failed", all(ended(v1alpha1.ResultFailed), inTurn(v1alpha1.StateDraining, "13:00:00", "committed")), "", "", "nothing to retry: n1 is in draining"},
@@ -51,7 +51,7 @@ func TestClearable(t *testing.T) {
 		{"rebooting, overdue, still away", all(inTurn(v1alpha1.StateRebooting, "10:00:00", "committed"), held), "t-n1", "turn t-n1 is cleared and no longer counts as failed. It ends when", ""},
 		{"applying, failed", inTurn(v1alpha1.StateApplying, "13:00:00", "failed:ApplyFailed"), "t-n1", "turn t-n1 is cleared: the coordinator ends it", ""},
 		{"uncordoning", inTurn(v1alpha1.StateUncordoning, "13:00:00", "seen"), "", "", "nothing to retry: n1 is in uncordoning"},
-		{"a broken grant", all(inTurn(v1alpha1.StateRebooting, "13:00:00", "failed:Unhealthy"), annotation(v1alpha1.AnnotationGrant, "{")), "", "", "nothing to retry: n1 is in rebooting under a grant that cannot be read"},
+		{"a broken grant", all(inTurn(v1alpha1.StateRebooting, "13:00:00", "failed:Unhealthy"), annotation(v1alpha1.AnnotationGrant, "{")), "", "", "nothing to retry: n1 is in rebooting with an unreadable grant"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -109,7 +109,7 @@ func TestRetryLooksAgainAfterAConflict(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "n1: turn t0, which ended as Failed (NotUpdated), is cleared; the node may have its next turn.\nUndo it with: kubectl annotate node n1 lockkeeper.dev/retry-\n"; said != want {
+	if want := "n1: turn t0, which ended as Failed (NotUpdated), is cleared; the node may get another turn.\nTo undo: kubectl annotate node n1 lockkeeper.dev/retry-\n"; said != want {
 		t.Errorf("said %q", said)
 	}
 	if *writes != 3 {
@@ -120,7 +120,7 @@ func TestRetryLooksAgainAfterAConflict(t *testing.T) {
 		t.Errorf("the Node has %q, %v", n.Annotations[v1alpha1.AnnotationRetry], err)
 	}
 	// Again: nothing is written.
-	if said, err := s.Retry(t.Context(), "n1"); err != nil || said != "n1: turn t0 is cleared already, nothing changed.\n" || *writes != 3 {
+	if said, err := s.Retry(t.Context(), "n1"); err != nil || said != "n1: turn t0 is already cleared, nothing changed.\n" || *writes != 3 {
 		t.Errorf("again: %q, %v, %d writes", said, err, *writes)
 	}
 	// Every write carries the version that was read before it.
@@ -142,11 +142,11 @@ func TestRetrySaysWhatBecameOfIt(t *testing.T) {
 		t.Errorf("indefinitely in conflict: %v after %d writes", err, *writes)
 	}
 	s, _, _ = faulty(t, []error{context.DeadlineExceeded}, failedNode(t))
-	if _, err := s.Retry(t.Context(), "n1"); err == nil || !strings.Contains(err.Error(), "whether it was written is not known") {
+	if _, err := s.Retry(t.Context(), "n1"); err == nil || !strings.Contains(err.Error(), "the outcome of the write is unknown") {
 		t.Errorf("no answer: %v", err)
 	}
 	s, _, writes = faulty(t, nil)
-	if _, err := s.Retry(t.Context(), "n1"); err == nil || err.Error() != "there is no node n1" || *writes != 0 {
+	if _, err := s.Retry(t.Context(), "n1"); err == nil || err.Error() != `node "n1" not found` || *writes != 0 {
 		t.Errorf("no such node: %v", err)
 	}
 }
@@ -154,7 +154,7 @@ func TestRetrySaysWhatBecameOfIt(t *testing.T) {
 func TestStopAndGo(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper", ResourceVersion: "3", Annotations: map[string]string{"other": "kept"}}}
 	s, client, writes := faulty(t, nil, lease)
-	const undo = "Undo it with: lockkeeper go\n"
+	const undo = "To undo: lockkeeper go\n"
 	for i, step := range []struct {
 		do     func() (string, error)
 		want   string
@@ -162,12 +162,12 @@ func TestStopAndGo(t *testing.T) {
 		writes int
 	}{
 		{func() (string, error) { return s.Go(t.Context()) }, "Not stopped, nothing changed.\n", "-", 0},
-		{func() (string, error) { return s.Stop(t.Context(), "") }, "Stopped: lockkeeper.dev/paused on Lease lockkeeper/lockkeeper is \"emergency stop\"\n" +
-			"Nothing is promoted, and no host commits a cordon, an apply or a reboot. What was committed before goes on.\n" + undo, "emergency stop", 1},
-		{func() (string, error) { return s.Stop(t.Context(), "") }, "Stopped already, nothing changed: \"emergency stop\"\n" + undo, "emergency stop", 1},
-		{func() (string, error) { return s.Stop(t.Context(), "storage") }, "Stopped already; the reason was \"emergency stop\" and is now \"storage\"\n" + undo, "storage", 2},
-		{func() (string, error) { return s.Stop(t.Context(), "storage") }, "Stopped already, nothing changed: \"storage\"\n" + undo, "storage", 2},
-		{func() (string, error) { return s.Go(t.Context()) }, "Going on: the stop \"storage\" is gone from Lease lockkeeper/lockkeeper.\nUndo it with: lockkeeper stop [REASON]\n", "-", 3},
+		{func() (string, error) { return s.Stop(t.Context(), "") }, "Stopped: set lockkeeper.dev/paused=\"emergency stop\" on Lease lockkeeper/lockkeeper\n" +
+			"No node is promoted, and no host commits a cordon, an apply or a reboot. What was already committed continues.\n" + undo, "emergency stop", 1},
+		{func() (string, error) { return s.Stop(t.Context(), "") }, "Already stopped, nothing changed: \"emergency stop\"\n" + undo, "emergency stop", 1},
+		{func() (string, error) { return s.Stop(t.Context(), "storage") }, "Already stopped; changed the reason from \"emergency stop\" to \"storage\"\n" + undo, "storage", 2},
+		{func() (string, error) { return s.Stop(t.Context(), "storage") }, "Already stopped, nothing changed: \"storage\"\n" + undo, "storage", 2},
+		{func() (string, error) { return s.Go(t.Context()) }, "Stop ended: removed \"storage\" from Lease lockkeeper/lockkeeper\nTo undo: lockkeeper stop [REASON]\n", "-", 3},
 	} {
 		said, err := step.do()
 		if err != nil || said != step.want {
@@ -189,10 +189,10 @@ func TestStopAndGo(t *testing.T) {
 
 func TestStopWithoutALease(t *testing.T) {
 	s, _, _ := faulty(t, nil)
-	if _, err := s.Stop(t.Context(), ""); err == nil || !strings.HasPrefix(err.Error(), "there is no Lease lockkeeper/lockkeeper to carry the stop") {
+	if _, err := s.Stop(t.Context(), ""); err == nil || !strings.HasPrefix(err.Error(), "Lease lockkeeper/lockkeeper does not exist") {
 		t.Errorf("stop: %v", err)
 	}
-	if _, err := s.Go(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "there is no Lease lockkeeper/lockkeeper, which is a stop by itself") {
+	if _, err := s.Go(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "Lease lockkeeper/lockkeeper does not exist") {
 		t.Errorf("go: %v", err)
 	}
 	if _, err := s.Stop(t.Context(), strings.Repeat("x", MaxStopText+1)); err == nil {

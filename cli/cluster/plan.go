@@ -4,15 +4,16 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/report"
@@ -23,8 +24,6 @@ const (
 	// podsTimeout bounds the reading of pods and budgets: those of five thousand
 	// nodes are some hundred requests.
 	podsTimeout = 5 * time.Minute
-	// podsPage is how many pods one LIST returns.
-	podsPage = 500
 	// fewNodes is up to how many nodes the pods are listed node by node; beyond that
 	// all of the cluster are.
 	fewNodes = 10
@@ -38,9 +37,8 @@ type PlanOptions struct {
 	Changes []v1alpha1.Change
 }
 
-// Plan reads the cluster once, with LISTs and one GET, and says what would become
-// of the nodes. Pods, budgets and a Lease that may not be read are no error, but
-// part of the Forecast.
+// Plan reads the cluster once, with LISTs and one GET, and forecasts what would happen to the
+// nodes. If the caller may not read pods, budgets or the Lease, the Forecast says so.
 func (s *Source) Plan(ctx context.Context, o PlanOptions) (forecast.Forecast, error) {
 	in, err := s.readBounded(ctx)
 	if err = cmp.Or(err, in.PoliciesErr); denied(err) {
@@ -58,12 +56,12 @@ func (s *Source) Plan(ctx context.Context, o PlanOptions) (forecast.Forecast, er
 	switch {
 	case len(q.Names) > 0:
 	case o.Node != "":
-		return forecast.Forecast{}, fmt.Errorf("there is no node %q", o.Node)
+		return forecast.Forecast{}, report.NotFound(o.Node)
 	case o.Selector != nil:
-		return forecast.Forecast{}, fmt.Errorf("no node has labels that -l %s selects", o.Selector)
+		return forecast.Forecast{}, fmt.Errorf("no node matches -l %s", o.Selector)
 	}
 	if c := in.Coordinator(); !c.Live && c.Error == "" {
-		q.NoLeader = "nobody coordinates at present"
+		q.NoLeader = "there is no coordinator"
 	}
 	asked := forecast.Ask(q)
 	pods, err := s.readPods(ctx, asked.Draining())
@@ -71,15 +69,15 @@ func (s *Source) Plan(ctx context.Context, o PlanOptions) (forecast.Forecast, er
 		return forecast.Forecast{}, err
 	}
 	if in.Lease.Err != nil {
-		pods.Unseen = append(pods.Unseen, fmt.Sprintf("the Lease, and so neither an emergency stop nor whether somebody coordinates: %v", in.Lease.Err))
+		pods.Unseen = append(pods.Unseen, fmt.Sprintf("the Lease, so an emergency stop and the coordinator are unknown: %v", in.Lease.Err))
 	}
 	return asked.Answer(pods), nil
 }
 
-// planNeeds are the rights that a plan needs, for people.
+// planNeeds describes the permissions that a plan needs.
 func (s *Source) planNeeds() string {
-	return fmt.Sprintf("`lockkeeper plan` needs leave to list nodes and disruptionpolicies.lockkeeper.dev; with leave to get the lease %s in namespace %s, "+
-		"and to list pods and poddisruptionbudgets.policy in all namespaces, it says more", s.LeaseName, s.Namespace)
+	return fmt.Sprintf("`lockkeeper plan` requires permission to list nodes and disruptionpolicies.lockkeeper.dev; it shows more with permission to get Lease %s in namespace %s, "+
+		"and to list pods and poddisruptionbudgets.policy in all namespaces", s.LeaseName, s.Namespace)
 }
 
 func (s *Source) readBounded(ctx context.Context) (report.Input, error) {
@@ -101,14 +99,9 @@ func (s *Source) readPods(ctx context.Context, nodes []string) (forecast.Pods, e
 		lists = slices.Collect(slices.Chunk(nodes, 1))
 	}
 	for _, some := range lists {
-		selector := ""
-		if len(lists) > 1 || len(nodes) == 1 {
-			selector = fields.OneTermEqualSelector("spec.nodeName", some[0]).String()
-		}
-		found, err := s.podsOf(ctx, some, selector)
-		maps.Copy(pods.OnNode, found)
+		err := s.addPods(ctx, pods.OnNode, some)
 		if denied(err) {
-			pods.Unseen = append(pods.Unseen, fmt.Sprintf("pods, and so neither which are evicted nor what would block that: %v", err))
+			pods.Unseen = append(pods.Unseen, fmt.Sprintf("pods, so evictions and what blocks them are unknown: %v", err))
 			pods.NoPods = true
 			return pods, nil
 		}
@@ -119,7 +112,7 @@ func (s *Source) readPods(ctx context.Context, nodes []string) (forecast.Pods, e
 	budgets, err := s.Client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	switch {
 	case denied(err):
-		pods.Unseen = append(pods.Unseen, fmt.Sprintf("PodDisruptionBudgets, and so not what would block evictions: %v", err))
+		pods.Unseen = append(pods.Unseen, fmt.Sprintf("PodDisruptionBudgets, so what blocks evictions is unknown: %v", err))
 	case err != nil:
 		return pods, fmt.Errorf("listing PodDisruptionBudgets: %w", err)
 	default:
@@ -128,30 +121,37 @@ func (s *Source) readPods(ctx context.Context, nodes []string) (forecast.Pods, e
 	return pods, nil
 }
 
-// podsOf lists pods in pages, and keeps those of the nodes, which are in order.
-// When the API server has forgotten the list before its end, it begins again with
-// all in one page.
-func (s *Source) podsOf(ctx context.Context, nodes []string, selector string) (map[string][]*corev1.Pod, error) {
-	found := map[string][]*corev1.Pod{}
-	o := metav1.ListOptions{FieldSelector: selector, Limit: podsPage}
-	for {
-		list, err := s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
-		if apierrors.IsResourceExpired(err) && o.Continue != "" {
-			o.Continue, o.Limit = "", 0
-			clear(found)
-			continue
-		}
+// addPods lists pods in pages, and adds those of the nodes, which are sorted. Of each page it
+// keeps only what a forecast needs, because a large cluster has hundreds of megabytes of pods.
+func (s *Source) addPods(ctx context.Context, onNode map[string][]*corev1.Pod, nodes []string) error {
+	selector := ""
+	if len(nodes) == 1 {
+		selector = fields.OneTermEqualSelector("spec.nodeName", nodes[0]).String()
+	}
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		page, err := s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
 		if err != nil {
 			return nil, err
 		}
-		for i := range list.Items {
-			p := &list.Items[i]
+		var kept []corev1.Pod
+		for i := range page.Items {
+			p := &page.Items[i]
 			if _, wanted := slices.BinarySearch(nodes, p.Spec.NodeName); wanted {
-				found[p.Spec.NodeName] = append(found[p.Spec.NodeName], forecast.Strip(p))
+				small := forecast.Strip(p)
+				small.Spec.NodeName = p.Spec.NodeName
+				kept = append(kept, *small)
 			}
 		}
-		if o.Continue = list.Continue; o.Continue == "" {
-			return found, nil
-		}
+		page.Items = kept
+		return page, nil
+	})
+	all, _, err := pages.List(ctx, metav1.ListOptions{FieldSelector: selector})
+	if err != nil {
+		return err
 	}
+	return meta.EachListItem(all, func(o runtime.Object) error {
+		p := o.(*corev1.Pod)
+		onNode[p.Spec.NodeName] = append(onNode[p.Spec.NodeName], p)
+		return nil
+	})
 }

@@ -30,10 +30,10 @@ func TestPlanReadsOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	forbidden := func(resource string) error {
-		return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no leave"))
+		return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("no permission"))
 	}
-	const needs = "`lockkeeper plan` needs leave to list nodes and disruptionpolicies.lockkeeper.dev; with leave to get the lease lockkeeper in namespace lockkeeper, " +
-		"and to list pods and poddisruptionbudgets.policy in all namespaces, it says more"
+	const needs = "`lockkeeper plan` requires permission to list nodes and disruptionpolicies.lockkeeper.dev; it shows more with permission to get Lease lockkeeper in namespace lockkeeper, " +
+		"and to list pods and poddisruptionbudgets.policy in all namespaces"
 	for _, tc := range []struct {
 		name    string
 		o       PlanOptions
@@ -45,13 +45,13 @@ func TestPlanReadsOnly(t *testing.T) {
 		{"all", PlanOptions{}, "", []string{"n1", "n2", "n3"}, nil, ""},
 		{"one", PlanOptions{Node: "n2"}, "", []string{"n2"}, nil, ""},
 		{"some", PlanOptions{Selector: labels.SelectorFromSet(labels.Set{"pool": "web"})}, "", []string{"n1", "n3"}, nil, ""},
-		{"one that is not there", PlanOptions{Node: "n9"}, "", nil, nil, `there is no node "n9"`},
-		{"none selected", PlanOptions{Selector: labels.SelectorFromSet(labels.Set{"pool": "db"})}, "", nil, nil, "no node has labels that -l pool=db selects"},
-		{"without nodes", PlanOptions{}, "nodes", nil, nil, `listing nodes: nodes is forbidden: no leave; ` + needs},
-		{"without policies", PlanOptions{}, "disruptionpolicies", nil, nil, `disruptionpolicies is forbidden: no leave; ` + needs},
-		{"without pods", PlanOptions{Node: "n1"}, "pods", []string{"n1"}, []string{"pods, and so neither which are evicted nor what would block that: pods is forbidden"}, ""},
-		{"without budgets", PlanOptions{Node: "n1"}, "poddisruptionbudgets", []string{"n1"}, []string{"PodDisruptionBudgets, and so not what would block evictions: poddisruptionbudgets is"}, ""},
-		{"without the Lease", PlanOptions{Node: "n1"}, "leases", []string{"n1"}, []string{"the Lease, and so neither an emergency stop nor whether somebody coordinates: leases is"}, ""},
+		{"one that is not there", PlanOptions{Node: "n9"}, "", nil, nil, `node "n9" not found`},
+		{"none selected", PlanOptions{Selector: labels.SelectorFromSet(labels.Set{"pool": "db"})}, "", nil, nil, "no node matches -l pool=db"},
+		{"without nodes", PlanOptions{}, "nodes", nil, nil, `listing nodes: nodes is forbidden: no permission; ` + needs},
+		{"without policies", PlanOptions{}, "disruptionpolicies", nil, nil, `disruptionpolicies is forbidden: no permission; ` + needs},
+		{"without pods", PlanOptions{Node: "n1"}, "pods", []string{"n1"}, []string{"pods, so evictions and what blocks them are unknown: pods is forbidden"}, ""},
+		{"without budgets", PlanOptions{Node: "n1"}, "poddisruptionbudgets", []string{"n1"}, []string{"PodDisruptionBudgets, so what blocks evictions is unknown: poddisruptionbudgets is"}, ""},
+		{"without the Lease", PlanOptions{Node: "n1"}, "leases", []string{"n1"}, []string{"the Lease, so an emergency stop and the coordinator are unknown: leases is"}, ""},
 	} {
 		w := newWorld(t)
 		w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"

@@ -24,35 +24,34 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// listTimeout bounds the one LIST of Nodes: five thousand of them are some
-// 50 MB, which may come over a slow line.
+// listTimeout bounds reading the cluster: five thousand Nodes are about 50 MB, which may arrive
+// over a slow connection.
 const listTimeout = 30 * time.Second
 
-// Away reports whether err is about an API server that did not answer, and not
-// an answer of it.
+// Away reports whether err means that the API server did not answer.
 func Away(err error) bool {
 	if apierrors.IsUnexpectedServerError(err) {
-		return true // a proxy's answer, not the API server's
+		return true // a proxy answered, not the API server
 	}
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
-		return status.Status().Code >= 500 // its etcd is away, or it starts
+		return status.Status().Code >= 500 // its etcd is unreachable, or it is starting
 	}
 	return err != nil && !errors.Is(err, context.Canceled)
 }
 
-// Source is where Reports come from.
+// Source reads and writes one cluster.
 type Source struct {
 	Client kubernetes.Interface
-	// Skew is by how much the API server's clock is ahead; nil is not at all.
+	// Skew returns how far the API server's clock is ahead; nil means not at all.
 	Skew func() (ahead time.Duration, ok bool)
 	// Namespace and LeaseName name the Lease.
 	Namespace, LeaseName string
 	// WatchPolicies makes a Watch of all policies, as [kube.WatchPolicies] does.
 	WatchPolicies func(notify func()) PolicyView
-	// ReadUpdate reads the HostUpdate of a node, as [kube.ReadHostUpdate] does; nil
-	// is that there are none. Node is a node that is of interest even if it is in no
-	// turn, "" for none.
+	// ReadUpdate reads the HostUpdate of a node, as [kube.ReadHostUpdate] does; nil means that
+	// there are none. Node is a node whose HostUpdate is read even if it is in no turn, "" for
+	// none.
 	ReadUpdate func(ctx context.Context, node string) (*v1alpha1.HostUpdate, error)
 	Node       string
 
@@ -70,8 +69,7 @@ type PolicyView interface {
 }
 
 // Read reads the cluster once: one LIST of Nodes, one of the policies, one GET of
-// the Lease. Policies or a Lease that may not be read are no error, but part of
-// the Report.
+// the Lease. If the caller may not read the policies or the Lease, the Report says so.
 func (s *Source) Read(ctx context.Context) (report.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -109,11 +107,10 @@ func (s *Source) read(ctx context.Context) (report.Input, error) {
 	return s.input(nodes, view, policiesErr, lease, err), nil
 }
 
-// denied reports whether err is an answer of the API server's that will be the
-// same the next time: the caller may not.
+// denied reports whether err means that the caller lacks the permission.
 func denied(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
-// input makes an Input of objects; lease is nil if there is none.
+// input makes an Input of objects; lease is nil if it does not exist.
 func (s *Source) input(nodes []*corev1.Node, policies PolicyView, policiesErr error, lease *coordinationv1.Lease, leaseErr error) report.Input {
 	in := report.Input{
 		Snapshot: rollout.Snapshot{Now: s.now()}, PoliciesErr: policiesErr,
@@ -131,12 +128,11 @@ func (s *Source) input(nodes []*corev1.Node, policies PolicyView, policiesErr er
 	return in
 }
 
-// now is the API server's time, as far as it is known: the caller's clock may
-// be anything.
+// now is the API server's time as far as it is known: the caller's clock may be wrong.
 func (s *Source) now() time.Time {
 	now := time.Now()
 	if s.Skew != nil {
-		if ahead, ok := s.Skew(); ok && ahead.Abs() > 2*time.Second { // the header is cut to a second
+		if ahead, ok := s.Skew(); ok && ahead.Abs() > 2*time.Second { // the Date header has whole seconds
 			now = now.Add(ahead)
 		}
 	}

@@ -12,11 +12,10 @@ import (
 )
 
 const (
-	// maxUpdates bounds the HostUpdates that are read for one Report: those of the
-	// nodes in a turn, and of the node that was asked for.
+	// maxUpdates bounds the HostUpdates that are read for one Report.
 	maxUpdates = 20
-	// updatesTimeout bounds reading them, and updatesEvery is how often they are read
-	// at most while a Report is followed.
+	// updatesTimeout bounds the time to read them. While following, they are read at most once per
+	// updatesEvery.
 	updatesTimeout = 5 * time.Second
 	updatesEvery   = 2 * time.Second
 )
@@ -25,13 +24,13 @@ const (
 type updates struct {
 	at  time.Time
 	all map[string]*v1alpha1.HostUpdateStatus // by node; nil: none, or it cannot be read
-	// errors are why those cannot be shown that this version cannot decode.
+	// errors are those of HostUpdates that this version cannot decode.
 	errors map[string]string
 }
 
-// addUpdates adds what the hosts say to the nodes of r that are in a turn, and to
-// the node that was asked for. Without them a Report says less, and that is all: the
-// caller may not read them, or the API server serves no such kind.
+// addUpdates adds the HostUpdates of the nodes that are in a turn, and of Source.Node. It ignores
+// errors: the caller may not read them, or the API server may not have the CRD; the Report then
+// has fewer details.
 func (s *Source) addUpdates(ctx context.Context, r *report.Report) {
 	if s.ReadUpdate == nil {
 		return

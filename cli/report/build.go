@@ -12,11 +12,11 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// maxSlack bounds how late a renewal may look before the coordinator counts as
-// gone: leaders' clocks may be this far off the API server's.
+// maxSlack bounds how late a renewal may appear before the coordinator counts as gone: a
+// leader's clock may be this far off the API server's.
 const maxSlack = 30 * time.Second
 
-// Build makes a Report. It changes nothing of in.
+// Build makes a Report. It does not change in.
 func Build(in Input) Report {
 	s := in.Present()
 	out := rollout.Decide(s)
@@ -59,7 +59,7 @@ func Build(in Input) Report {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.Name, b.Name))
 	})
 	r.count()
-	r.foresee(s, &out)
+	r.estimate(s, &out)
 	r.Status = r.status()
 	r.Summary = r.summary()
 	return r
@@ -72,12 +72,12 @@ func (in *Input) Present() rollout.Snapshot {
 	s.Stopped = in.Lease.Err == nil && (in.Lease.Stopped || !in.Lease.Exists)
 	s.StopText = in.Lease.StopText
 	if s.Stopped && !in.Lease.Exists {
-		s.StopText = "there is no Lease"
+		s.StopText = "the Lease does not exist"
 	}
 	return s
 }
 
-// maxFailed is how many nodes may fail before the first line stops.
+// maxFailed is how many nodes may fail before the first policy halts.
 func maxFailed(policies []rollout.PolicyFigures) int {
 	least, found := 0, false
 	for i := range policies {
@@ -113,8 +113,8 @@ func (in *Input) Coordinator() Coordinator {
 	return c
 }
 
-// node is one node's part. The coordinator's word on the Node counts as long as
-// it is there and somebody lives to keep it true; otherwise what Decide says.
+// node reports one node. The reason that the coordinator wrote on the Node counts while a
+// live coordinator keeps it current; otherwise the decision made here counts.
 func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *Slot) Node {
 	out := Node{
 		Name: n.Name, Policy: v.Policy, Slot: slot, Managed: managed(n), State: n.State, Wants: n.Wants,
@@ -134,28 +134,28 @@ func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *Slot) N
 		}
 	}
 	next := v.Move != nil && v.Move.To != n.State
-	if !next { // or it is a reason that comes with the move
+	if !next { // with a move, it is the reason of the move
 		out.Held, out.Why = v.Held, v.Detail
 	}
-	if r.obeyed() && n.Held != "" && n.Held != v.Held {
+	if r.heldIsCurrent() && n.Held != "" && n.Held != v.Held {
 		out.Held, out.Why = n.Held, ""
 		// The coordinator may know something that is not on the Nodes, such as a
-		// write that is not settled. It says so on the policy.
+		// write with an unknown outcome. It reports that on the policy.
 		if c := in.Progressing[v.Policy]; c.Reason == string(n.Held) {
 			out.Why = c.Message
 		}
 	}
 	if r.PoliciesError != "" {
-		r.unruled(&out, n, v)
+		r.withoutPolicies(&out, n, v)
 	}
 	silent := out.Managed && !n.InTurn() && n.State.Known() && !n.HostReported()
 	switch {
 	case out.Held == "" && silent:
 		out.Held, out.Why = v1alpha1.ReasonHostSilent, "no report from its present boot"
 	case out.Held == "" && next && r.Coordinator.Live:
-		out.Why = nextWords(n, v.Move)
+		out.Why = nextText(n, v.Move)
 	case out.Held == "" && next && r.Coordinator.Error == "":
-		out.Held, out.Why = v1alpha1.ReasonNoCoordinator, nextWords(n, v.Move)
+		out.Held, out.Why = v1alpha1.ReasonNoCoordinator, nextText(n, v.Move)
 	case out.Held == v1alpha1.ReasonPaused && n.Paused != nil && reasonOf(n.Paused) != "":
 		out.Why = strings.TrimPrefix(reasonOf(n.Paused), ": ")
 	case out.Held == v1alpha1.ReasonDetached && n.Detached != nil && reasonOf(n.Detached) != "":
@@ -165,48 +165,48 @@ func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *Slot) N
 	}
 	out.Status = out.status(next, r.settling(v.Policy))
 	if out.Status == Rolling && !r.Coordinator.Live && r.Coordinator.Error == "" {
-		out.Status = Held // what it does it may end; then nobody moves it on
+		out.Status = Held // it may finish its stage; without a coordinator it then stays there
 	}
 	out.optedOut = n.Managed != nil && !*n.Managed || n.Detached != nil || out.Held == v1alpha1.ReasonUnmanaged
 	out.rank = out.ranked()
 	return out
 }
 
-// unruled puts right what was decided of a node as if there were no policies: they
-// are there, and the caller may not read them.
-func (r *Report) unruled(out *Node, n *turn.Node, v *rollout.Verdict) {
+// withoutPolicies corrects what was decided as if no policies existed, when in fact the
+// caller may not read them.
+func (r *Report) withoutPolicies(out *Node, n *turn.Node, v *rollout.Verdict) {
 	if v.Held != v1alpha1.ReasonNoPolicy {
-		return // what stands on the node itself holds it, or a stop
+		return // it is held by something other than its policy
 	}
 	switch {
-	case !r.obeyed():
+	case !r.heldIsCurrent():
 		out.Held, out.Why = v1alpha1.ReasonNoCoordinator, ""
 	case n.Held == v1alpha1.ReasonNone:
-		out.Held, out.Why = v1alpha1.ReasonNone, "waits for the coordinator's word; its policy could not be read here"
+		out.Held, out.Why = v1alpha1.ReasonNone, "waits for the coordinator; its policy could not be read here"
 	default:
 		out.Held, out.Why = n.Held, ""
 	}
 	r.Figures.Halted = r.Figures.Halted || out.Held == v1alpha1.ReasonHalted
 }
 
-// obeyed reports whether the label held is what a live coordinator says now.
-func (r *Report) obeyed() bool {
+// heldIsCurrent reports whether the label held is what a live coordinator keeps current.
+func (r *Report) heldIsCurrent() bool {
 	return r.Stop == nil && (r.Coordinator.Live || r.Coordinator.Error != "")
 }
 
-func nextWords(n *turn.Node, m *rollout.Move) string {
+func nextText(n *turn.Node, m *rollout.Move) string {
 	switch {
 	case m.Disturbs():
-		return "its turn is next: " + m.To.String()
+		return "next in line, enters " + m.To.String()
 	case n.State == v1alpha1.StateAbsent:
-		return "to be taken in"
+		return "about to be adopted"
 	case m.Reason != "":
-		return fmt.Sprintf("goes on to %s (%s)", m.To, m.Reason)
+		return fmt.Sprintf("moves to %s (%s)", m.To, m.Reason)
 	}
-	return "goes on to " + m.To.String()
+	return "moves to " + m.To.String()
 }
 
-// managed reports whether lockkeeper looks after the node, as rollout has it.
+// managed reports whether lockkeeper manages the node, by the same rule as package rollout.
 func managed(n *turn.Node) bool {
 	switch {
 	case n.Managed != nil && !*n.Managed && !n.InTurn():
@@ -217,7 +217,7 @@ func managed(n *turn.Node) bool {
 	return n.Detached == nil && n.Host != nil && n.Host.Managed
 }
 
-// bySelf are the reasons that go away by themselves within minutes.
+// bySelf are the reasons that end without action within minutes.
 var bySelf = map[v1alpha1.Reason]bool{
 	v1alpha1.ReasonMinUptime: true, v1alpha1.ReasonSessions: true,
 }
@@ -232,9 +232,9 @@ func (n *Node) status(next, settling bool) Status {
 	case bySelf[n.Held], n.Held == v1alpha1.ReasonBudget && settling:
 		return Rolling
 	case n.Held == v1alpha1.ReasonPaused && !busy:
-		return UpToDate // it wants nothing that the pause could keep from it
+		return UpToDate // it wants nothing, so the pause holds nothing back
 	case (n.Held == v1alpha1.ReasonDetached || n.Held == v1alpha1.ReasonUnmanaged) && !busy:
-		return UpToDate // it is not lockkeeper's to update
+		return UpToDate // lockkeeper does not update it
 	}
 	return Held
 }
@@ -255,13 +255,13 @@ func (n *Node) ranked() int {
 	case n.State == v1alpha1.StatePaused, n.Detached != nil, n.failedBefore(), n.Slot != nil:
 		return 3
 	case n.Managed:
-		return rankContent
+		return rankIdle
 	}
-	return rankContent + 1
+	return rankIdle + 1
 }
 
-// rankContent is the rank of nodes that need no look.
-const rankContent = 4
+// rankIdle is the rank of nodes that need no attention.
+const rankIdle = 4
 
 // failedBefore reports whether the node counts as failed by its last turn.
 func (n *Node) failedBefore() bool {
@@ -276,7 +276,7 @@ func (r *Report) count() {
 			continue
 		}
 		f.Managed++
-		speaks := n.Host != nil && n.Host.BootID == n.BootID
+		reported := n.Host != nil && n.Host.BootID == n.BootID
 		switch {
 		case n.State.InTurn():
 		case n.Wants == v1alpha1.WantsReboot:
@@ -285,7 +285,7 @@ func (r *Report) count() {
 			f.WantDrain++
 		case n.Wants == v1alpha1.WantsApply:
 			f.WantApply++
-		case speaks && n.Wants == v1alpha1.WantsNothing:
+		case reported && n.Wants == v1alpha1.WantsNothing:
 			f.UpToDate++
 		default:
 			f.Unknown++
@@ -303,7 +303,7 @@ func (r *Report) status() Status {
 	return r.nodesStatus()
 }
 
-// nodesStatus is how the nodes stand, whatever stops or halts the rollout.
+// nodesStatus is the status of the nodes, without regard to a stop or halt.
 func (r *Report) nodesStatus() Status {
 	worst, unseen := UpToDate, false
 	for i := range r.Nodes {
@@ -317,7 +317,7 @@ func (r *Report) nodesStatus() Status {
 		unseen = unseen || !n.Managed && !n.optedOut
 	}
 	if r.Figures.Managed == 0 && unseen {
-		// Not up to date but unknown: lockkeeper runs nowhere, or not yet.
+		// Not up to date but unknown: lockkeeper does not run anywhere yet.
 		return Held
 	}
 	return worst

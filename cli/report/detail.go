@@ -10,7 +10,7 @@ import (
 	"lockkeeper.dev/lockkeeper/cli/page"
 )
 
-// Find returns the node of that name, or nil.
+// Find returns the node with that name, or nil.
 func (r *Report) Find(name string) *Node {
 	for i := range r.Nodes {
 		if r.Nodes[i].Name == name {
@@ -20,18 +20,17 @@ func (r *Report) Find(name string) *Node {
 	return nil
 }
 
-// Only is the report with that node alone among its nodes, for JSON.
+// Only returns the report with that node as its only one, for JSON.
 func (r *Report) Only(n *Node) *Report {
 	one := *r
 	one.Nodes = []Node{*n}
 	return &one
 }
 
-// WriteNode writes everything there is to say of one node. The width is that of
-// [TextOptions].
+// WriteNode writes all that is known about one node. The width is that of [TextOptions].
 func (r *Report) WriteNode(w io.Writer, n *Node, width int) error {
 	p := page.New(width)
-	head := n.Name + ": " + n.stateWord()
+	head := n.Name + ": " + n.stateText()
 	if n.Wants != "" {
 		head += ", wants " + string(n.Wants)
 	}
@@ -47,13 +46,13 @@ func (r *Report) WriteNode(w io.Writer, n *Node, width int) error {
 	if len(r.Policies) > 1 && !n.State.InTurn() {
 		line("policy", "%s", page.Dash(n.Policy))
 	}
-	line("node", "%s", n.nodeWords())
-	line("budget", "%s", n.slotWords(r.Time))
+	line("node", "%s", n.nodeText())
+	line("budget", "%s", n.slotText(r.Time))
 	if n.Paused != nil {
-		line("paused", "yes%s; kubectl annotate node %s %s-", reasonOf(n.Paused), n.Name, v1alpha1.AnnotationPaused)
+		line("paused", "yes%s; resume: kubectl annotate node %s %s-", reasonOf(n.Paused), n.Name, v1alpha1.AnnotationPaused)
 	}
 	if n.Detached != nil {
-		line("detached", "yes%s; kubectl annotate node %s %s-", reasonOf(n.Detached), n.Name, v1alpha1.AnnotationDetached)
+		line("detached", "yes%s; take back: kubectl annotate node %s %s-", reasonOf(n.Detached), n.Name, v1alpha1.AnnotationDetached)
 	}
 	r.lastLines(n, line)
 	for _, problem := range n.Problems {
@@ -77,40 +76,40 @@ func (r *Report) turnLines(n *Node, line page.Label) {
 	}
 	g := n.Grant
 	if g == nil {
-		line("turn", "%s; its grant cannot be read", page.Dash(n.Turn))
+		line("turn", "%s; its grant is unreadable", page.Dash(n.Turn))
 		return
 	}
-	line("turn", "%s, for %s, under %s's term, policy %s", n.Turn, page.Since(r.Time, n.TurnSince), g.Epoch, g.Policy)
+	line("turn", "%s, for %s, granted by %s, policy %s", n.Turn, page.Since(r.Time, n.TurnSince), g.Epoch, g.Policy)
 	stage := "for " + page.Since(r.Time, n.StageSince)
 	if most := g.Terms.Limit(n.State); most > 0 {
-		stage += ", may take " + page.Span(most)
+		stage += ", limit " + page.Span(most)
 	}
 	if g.PausedSince != nil {
-		stage += ", frozen " + page.Ago(r.Time, *g.PausedSince)
+		stage += ", paused " + page.Ago(r.Time, *g.PausedSince)
 	}
 	line("stage", "%s %s", n.State, stage)
 	for _, h := range n.Hooks {
-		word := "not confirmed yet"
+		state := "not confirmed yet"
 		if h.Confirmed {
-			word = "confirmed"
+			state = "confirmed"
 		}
-		line("hook", "%s: %s", h.Name, word)
+		line("hook", "%s: %s", h.Name, state)
 	}
 	plan := []string{"wants " + string(g.Wants)}
 	if g.Drains {
 		plan = append(plan, "drains")
 	}
 	if g.Force {
-		plan = append(plan, "deletes what it could not evict")
+		plan = append(plan, "deletes pods that it cannot evict")
 	}
 	if g.OnlyNode {
-		plan = append(plan, "no drain, because it is the only node")
+		plan = append(plan, "no drain because it is the only node")
 	}
 	line("plan", "%s: %s", strings.Join(plan, ", "), changes(g.Changes))
 	if g.Result != "" {
-		line("ends", "%s (%s)", g.Result, g.Reason)
+		line("result", "%s (%s)", g.Result, g.Reason)
 	}
-	ack := "nothing yet"
+	ack := "none yet"
 	if a, err := v1alpha1.ParseAck(n.Ack); err == nil && a.Turn == n.Turn {
 		ack = string(a.Report)
 		if a.Reason != "" {
@@ -118,17 +117,17 @@ func (r *Report) turnLines(n *Node, line page.Label) {
 		}
 		ack += " in " + a.State.String()
 		if a.BootID != n.BootID {
-			ack += ", in another boot than the kubelet's"
+			ack += ", from another boot"
 		}
 	}
-	line("host says", "%s", ack)
+	line("report", "%s", ack)
 }
 
 func (r *Report) hostLines(n *Node, line page.Label) {
 	h := n.Host
 	if h == nil {
 		if n.State != v1alpha1.StateAbsent || n.Held != v1alpha1.ReasonDetached && n.Held != v1alpha1.ReasonUnmanaged {
-			line("host", "never heard of")
+			line("host", "has not reported")
 		}
 		return // a released node has no record of its host
 	}
@@ -140,7 +139,7 @@ func (r *Report) hostLines(n *Node, line page.Label) {
 		text += ", OS " + h.OSVersion
 	}
 	if h.BootID != n.BootID {
-		text += ", not of the present boot"
+		text += ", from an earlier boot"
 	}
 	line("host", "%s", text)
 	if h.Veto != "" {
@@ -148,7 +147,7 @@ func (r *Report) hostLines(n *Node, line page.Label) {
 	}
 }
 
-func (n *Node) nodeWords() string {
+func (n *Node) nodeText() string {
 	parts := []string{"Ready"}
 	if !n.Ready {
 		parts[0] = "not Ready"
@@ -159,7 +158,7 @@ func (n *Node) nodeWords() string {
 	case n.Unschedulable:
 		parts = append(parts, "cordoned by another owner")
 	case n.Marked:
-		parts = append(parts, "uncordoned, with lockkeeper's mark")
+		parts = append(parts, "uncordoned by another user")
 	}
 	if n.ControlPlane {
 		parts = append(parts, "control plane")
@@ -208,8 +207,8 @@ func changes(list []v1alpha1.Change) string {
 	return strings.Join(parts, ", ")
 }
 
-// AddUpdate adds what the host publishes, unless it is about another turn or boot than
-// the Node's. undecodable is why it cannot be decoded, or "".
+// AddUpdate adds what the host publishes, unless that is about another turn or boot.
+// undecodable is why it cannot be decoded, or "".
 func (n *Node) AddUpdate(u *v1alpha1.HostUpdateStatus, undecodable string) {
 	n.UpdateError = undecodable
 	if u == nil || string(u.BootID) != n.BootID && n.BootID != "" {
@@ -222,9 +221,9 @@ func (n *Node) AddUpdate(u *v1alpha1.HostUpdateStatus, undecodable string) {
 	n.Update = u
 }
 
-// blockedWords names what has blocked the node longest, and how many other things
+// blockedText names what has blocked the node longest, and how many other things
 // do; "" for none.
-func (n *Node) blockedWords() string {
+func (n *Node) blockedText() string {
 	if n.Update == nil || len(n.Update.Blockers) == 0 {
 		return ""
 	}
@@ -244,7 +243,7 @@ func blockerName(b *v1alpha1.Blocker) string {
 	return text
 }
 
-// updateLines are the lines of what the host says.
+// updateLines are the lines of the HostUpdate.
 func (r *Report) updateLines(n *Node, line page.Label) {
 	u := n.Update
 	if n.UpdateError != "" {
@@ -258,13 +257,13 @@ func (r *Report) updateLines(n *Node, line page.Label) {
 		line("blocked by", "%s for %s: %s", blockerName(b), page.Since(r.Time, &b.Since.Time), b.Message)
 	}
 	if d := u.Drain; d != nil {
-		text := fmt.Sprintf("%d of %d pods are gone", d.Evicted, d.Total)
+		text := fmt.Sprintf("%d of %d pods evicted", d.Evicted, d.Total)
 		if d.ExpectedEnd != nil {
-			text += ", the last about " + page.Ago(r.Time, d.ExpectedEnd.Time)
+			text += ", the last one expected " + page.Ago(r.Time, d.ExpectedEnd.Time)
 		}
 		line("drain", "%s", text)
 	}
-	line("host at", "%s", u.Message)
+	line("progress", "%s", u.Message)
 	if e := u.Engine; e != nil {
 		text := string(e.Operation)
 		if e.Version != "" {

@@ -21,13 +21,13 @@ type ExitStatus struct {
 // ExitStatuses returns all exit statuses of lockkeeper, in ascending order.
 func ExitStatuses() []ExitStatus {
 	return []ExitStatus{
-		{ExitOK, "The command did what it was asked to do. `status` and `plan` made their report, whatever it says. `wait` reached its condition."},
-		{ExitError, "An error. With `status --exit-code` also: lockkeeper does not run on this host, and the report is the last one that it left."},
+		{ExitOK, "Success. `status` and `plan` made their report, whatever it says. `wait` reached its goal."},
+		{ExitError, "An error. With `status --exit-code` also: lockkeeper does not run on this host, and the report is its last one."},
 		{ExitRolling, "`status --exit-code`: the rollout is under way."},
 		{ExitHeld, "`status --exit-code`: the rollout is held, halted or stopped. `plan --exit-code`: a node would be held."},
-		{ExitTimeout, "`wait --timeout`: the time is over and the condition is not reached."},
+		{ExitTimeout, "`wait --timeout`: the timeout expired before the goal was reached."},
 		{ExitUsage, "The command line is wrong. Nothing was done."},
-		{ExitConfig, "This host's configuration is wrong. Nothing was started. systemd does not start the service again."},
+		{ExitConfig, "This host's configuration is invalid. Nothing was started. systemd does not start the service again."},
 	}
 }
 

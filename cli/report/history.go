@@ -12,14 +12,14 @@ import (
 	"lockkeeper.dev/lockkeeper/cli/page"
 )
 
-// Turn is one turn of a node that is over, as the node's HostUpdate has it.
+// Turn is a finished turn from the HostUpdate of a node.
 type Turn struct {
 	Node string `json:"node"`
 	v1alpha1.FinishedTurn
 }
 
-// History are the turns that the HostUpdates hold, the latest first. Each host keeps
-// its last ten.
+// History returns the turns in the HostUpdates, the latest first. Each host keeps its last
+// ten.
 func History(all []v1alpha1.HostUpdate) []Turn {
 	var turns []Turn
 	for i := range all {
@@ -33,8 +33,7 @@ func History(all []v1alpha1.HostUpdate) []Turn {
 	return turns
 }
 
-// WriteHistory writes the turns as a table, or as JSON. Of the form, JSON and Width
-// count.
+// WriteHistory writes the turns as a table, or as JSON. Of the form, it uses JSON and Width.
 func WriteHistory(w io.Writer, turns []Turn, now time.Time, form Form) error {
 	if form.JSON {
 		return writeJSON(w, struct {
@@ -42,7 +41,7 @@ func WriteHistory(w io.Writer, turns []Turn, now time.Time, form Form) error {
 		}{append([]Turn{}, turns...)}, "  ")
 	}
 	if len(turns) == 0 {
-		_, err := fmt.Fprintln(w, "No turn has ended, as far as the HostUpdates tell.")
+		_, err := fmt.Fprintln(w, "No finished turns.")
 		return err
 	}
 	var rows [][]string

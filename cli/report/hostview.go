@@ -11,24 +11,24 @@ import (
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
-// HostView is one host as it sees itself, for when the cluster cannot be asked.
+// HostView is what one host knows, for when the cluster cannot be read.
 // Its JSON form is that of `lockkeeper status -o json` then.
 type HostView struct {
 	View    string    `json:"view"` // "host"
 	Time    time.Time `json:"time"` // by this host's clock
 	Status  Status    `json:"status"`
 	Running bool      `json:"running"` // lockkeeper's process
-	// Why is why the cluster was not asked, or did not answer.
+	// Why is why the cluster was not read.
 	Why  string       `json:"why"`
-	Host local.Status `json:"host"` // its last words
+	Host local.Status `json:"host"` // its last report
 }
 
-// BuildHost makes a HostView of what a host's process left behind.
+// BuildHost makes a HostView of the last report of the host's process.
 func BuildHost(now time.Time, s local.Status, running bool, why string) HostView {
 	return HostView{View: "host", Time: now, Status: hostStatus(&s), Running: running, Why: why, Host: s}
 }
 
-// hostStatus is how a host stands by its own words.
+// hostStatus is the status of a host by its own report.
 func hostStatus(s *local.Status) Status {
 	waits := s.Waits
 	switch {
@@ -43,7 +43,7 @@ func hostStatus(s *local.Status) Status {
 }
 
 // ExitStatus is the exit status of `lockkeeper status --exit-code`: a host on which
-// lockkeeper does not run is an error, whatever its last words were.
+// lockkeeper does not run is an error, whatever it reported last.
 func (h *HostView) ExitStatus() int {
 	if !h.Running {
 		return ExitError
@@ -51,7 +51,7 @@ func (h *HostView) ExitStatus() int {
 	return h.Status.ExitStatus()
 }
 
-// Print prints it; of the form, JSON counts.
+// Print prints it. Of the form, it uses JSON and Width.
 func (h *HostView) Print(w io.Writer, f Form) (exit int, err error) {
 	if f.JSON {
 		return h.ExitStatus(), writeJSON(w, h, "  ")
@@ -62,19 +62,19 @@ func (h *HostView) Print(w io.Writer, f Form) (exit int, err error) {
 func (h *HostView) writeText(w io.Writer, width int) error {
 	s := &h.Host
 	p := page.New(width)
-	p.Line(fmt.Sprintf("This host's own view, because %s.", page.Cell(h.Why)))
+	p.Line(fmt.Sprintf("Showing what this host knows, because %s.", page.Cell(h.Why)))
 	if h.Running {
-		p.Line(fmt.Sprintf("lockkeeper %s runs (process %d) and said %s:", s.Version, s.PID, page.Ago(h.Time, s.Time)))
+		p.Line(fmt.Sprintf("lockkeeper %s is running (process %d) and reported %s:", s.Version, s.PID, page.Ago(h.Time, s.Time)))
 	} else {
 		p.Line("lockkeeper is NOT RUNNING on this host: systemctl status lockkeeper")
-		p.Line(fmt.Sprintf("Its last words, of process %d (%s), are from %s:", s.PID, s.Version, page.Ago(h.Time, s.Time)))
+		p.Line(fmt.Sprintf("Process %d (lockkeeper %s) last reported %s:", s.PID, s.Version, page.Ago(h.Time, s.Time)))
 	}
 	add, write := p.Labels()
 	line := func(label, text string) { add(label, "%s", text) }
 	line("status", s.Line)
 	node := s.Node
 	if node == "" {
-		node = "not known yet"
+		node = "unknown"
 	}
 	line("node", node)
 	state := s.State.String()
@@ -84,23 +84,23 @@ func (h *HostView) writeText(w io.Writer, width int) error {
 	line("state", state)
 	wants := string(s.Wants)
 	if wants == "" {
-		wants = "not known yet in this boot"
+		wants = "unknown in this boot"
 	} else if len(s.Changes) > 0 {
 		wants += ": " + changes(s.Changes)
 	}
 	line("wants", wants)
 	if s.Waits != "" || s.Detail != "" {
-		text, label := string(s.Waits), "waits"
+		text, label := string(s.Waits), "held"
 		if s.Detail != "" {
 			text = strings.TrimPrefix(text+": "+s.Detail, ": ")
 		}
 		if s.Activity == local.ActivityWorking {
-			label = "at work"
+			label = "doing"
 		}
 		line(label, text+", for "+page.Since(h.Time, &s.Since))
 	}
 	elects := map[v1alpha1.Role]string{
-		v1alpha1.RoleLeader: "it coordinates", v1alpha1.RoleStandby: "it is a candidate", v1alpha1.RoleHost: "it does not campaign",
+		v1alpha1.RoleLeader: "leader", v1alpha1.RoleStandby: "standby", v1alpha1.RoleHost: "not a candidate",
 	}[s.Coordinator.Role]
 	if s.Coordinator.Why != "" {
 		elects = strings.TrimPrefix(elects+": "+s.Coordinator.Why, ": ")
@@ -123,7 +123,7 @@ func (h *HostView) writeText(w io.Writer, width int) error {
 	return err
 }
 
-// credentialText is how the coordinator's credential stands.
+// credentialText describes the coordinator's credential.
 func credentialText(now time.Time, c *local.Credential) string {
 	if c == nil {
 		return ""
@@ -138,7 +138,7 @@ func credentialText(now time.Time, c *local.Credential) string {
 	case c.Expires.After(now):
 		add("valid until %s (%d days)", c.Expires.UTC().Format("2006-01-02 15:04:05Z"), c.Expires.Sub(now)/(24*time.Hour))
 	default:
-		add("EXPIRED at %s: `lockkeeper kubeconfig` mints a new one", c.Expires.UTC().Format("2006-01-02 15:04:05Z"))
+		add("EXPIRED at %s: `lockkeeper kubeconfig` creates a new one", c.Expires.UTC().Format("2006-01-02 15:04:05Z"))
 	}
 	if c.Renews != nil && c.Renews.After(now) {
 		add("renews itself at %s", c.Renews.UTC().Format("2006-01-02 15:04:05Z"))

@@ -51,7 +51,7 @@ func (w *world) foreseen(node string, pods forecast.Pods, asked ...string) forec
 	}
 	q := forecast.Input{Snapshot: in.Present()}
 	if c := in.Coordinator(); !c.Live {
-		q.NoLeader = "nobody coordinates at present"
+		q.NoLeader = "there is no coordinator"
 	}
 	for _, n := range w.nodes {
 		if node == "" || n.Name == node {
@@ -210,7 +210,7 @@ func TestPlanTexts(t *testing.T) {
 		{"plan-asked-beside-pending.txt", ExitHeld, func(w *world) forecast.Forecast {
 			*w = *rolling(w.t)
 			w.policied(map[string]string{"lockkeeper-default": webAndDefault["lockkeeper-default"]})
-			return w.foreseen("", forecast.Pods{NoPods: true, Unseen: []string{"pods, and so neither which are evicted nor what would block that: no leave"}}, "file:/etc/hosts")
+			return w.foreseen("", forecast.Pods{NoPods: true, Unseen: []string{"pods, so evictions and what blocks them are unknown: no permission"}}, "file:/etc/hosts")
 		}},
 		{"plan-fleet.txt", ExitOK, func(w *world) forecast.Forecast {
 			w.policied(map[string]string{"lockkeeper-default": webAndDefault["lockkeeper-default"] + "rollout: {maxUnavailable: 10}"})
@@ -234,7 +234,7 @@ func TestPlanTexts(t *testing.T) {
 			w.lease.Annotations[v1alpha1.AnnotationStop] = "storage\nis sick"
 			return w.foreseen("", forecast.Pods{}, "request")
 		}},
-		{"plan-nobody.txt", ExitHeld, func(w *world) forecast.Forecast {
+		{"plan-no-coordinator.txt", ExitHeld, func(w *world) forecast.Forecast {
 			w.add("n1")
 			w.lease.Spec.RenewTime = &metav1.MicroTime{Time: at("12:50:00")}
 			return w.foreseen("", forecast.Pods{}, "request")

@@ -19,8 +19,8 @@ const (
 	maxLines = 10 // obstacles of a kind in a group
 )
 
-// PrintPlan prints a Forecast and returns the exit status of `lockkeeper plan
-// --exit-code`. Of the form, JSON and Width count.
+// PrintPlan prints a Forecast and returns the exit status of `lockkeeper plan --exit-code`.
+// Of the form, it uses JSON and Width.
 func PrintPlan(w io.Writer, f *forecast.Forecast, form Form) (exit int, err error) {
 	if f.Held {
 		exit = ExitHeld
@@ -31,7 +31,7 @@ func PrintPlan(w io.Writer, f *forecast.Forecast, form Form) (exit int, err erro
 	out := page.New(form.Width)
 	out.Line(planHead(f))
 	for _, what := range f.Unseen {
-		out.Line("Not seen: " + what + ".")
+		out.Line("Not readable: " + what + ".")
 	}
 	for i := range f.Groups {
 		out.WriteString("\n")
@@ -53,9 +53,9 @@ func planHead(f *forecast.Forecast) string {
 		nodes += len(f.Groups[i].Nodes)
 	}
 	if len(f.Asked) == 0 {
-		return "Plan for " + page.Plural(nodes, "node") + ", for what is pending now. Nothing was changed."
+		return "Plan for " + page.Plural(nodes, "node") + " with the pending changes. Nothing was changed."
 	}
-	return "Plan for " + page.Plural(nodes, "node") + ", if this came: " + changes(f.Asked) + ". Nothing was changed."
+	return "Plan for " + page.Plural(nodes, "node") + " if this arrived: " + changes(f.Asked) + ". Nothing was changed."
 }
 
 // planned is one group as text.
@@ -101,24 +101,24 @@ func (p *planned) now() string {
 	switch p.Outcome {
 	case forecast.Goes:
 		if n := &p.Nodes[0]; len(p.Nodes) == 1 && (n.Ahead == nil || *n.Ahead == 0) {
-			return "would get its turn"
+			return "would be granted now"
 		}
-		return "nothing holds it: would get its turn in the order of the queue"
+		return "not held, would be granted in the order of the queue"
 	case forecast.Held:
-		return because("would be held, " + string(p.Answer.Held))
+		return because("would be held (" + string(p.Answer.Held) + ")")
 	case forecast.InTurn:
-		text := "in a turn already, in " + p.State.String()
+		text := "already in a turn, in " + p.State.String()
 		if p.Answer.Held != "" {
-			text += ", held, " + string(p.Answer.Held)
+			text += ", held (" + string(p.Answer.Held) + ")"
 		}
 		return because(text)
 	case forecast.NotManaged:
-		return because("not managed, so nothing is done")
+		return because("not managed, nothing would be done")
 	}
 	return "nothing to do"
 }
 
-// rules are the changes, each with the rule that says what it costs, and why that one.
+// rules writes the changes, each with the rule that decides its cost, and why that one.
 func (p *planned) rules() {
 	if p.Policy != "" {
 		p.line("policy", "%s", p.Policy)
@@ -132,12 +132,12 @@ func (p *planned) rules() {
 		case c.Rule != nil:
 			p.line("rule", "%s: %s", what, ruleWords(c.Rule))
 		case c.Unwatched:
-			p.line("rule", "%s: no rule names it, so no host looks at it, and nothing would be done", what)
+			p.line("rule", "%s: no rule names it, so hosts do not watch it and nothing would be done", what)
 		default:
-			p.line("rule", "%s: no rule names it, so it costs a reboot of a drained node", what)
+			p.line("rule", "%s: no rule names it, so the node would be drained and rebooted", what)
 		}
 		for _, r := range c.Wider {
-			p.line("", "its path is longer than that of %s", ruleWords(&r))
+			p.line("", "its path is longer than in %s", ruleWords(&r))
 		}
 		for _, r := range c.Replaced {
 			p.line("", "it replaces %s", ruleWords(&r))
@@ -149,7 +149,7 @@ func ruleWords(r *forecast.Rule) string {
 	return fmt.Sprintf("%s of policy %s: %s", r.Key, r.Policy, strings.Join(r.Costs, ", "))
 }
 
-// steps are the plan.
+// steps writes the plan.
 func (p *planned) steps() {
 	if len(p.Changes) == 0 {
 		return
@@ -166,11 +166,11 @@ func (p *planned) steps() {
 		p.line(fmt.Sprintf("step %d", i+1), "%s: %s", s.Action, strings.Join(s.Because, "; "))
 	}
 	for _, c := range p.HeldBack {
-		p.line("held back", "%s: no node boots into it", page.Cell(c.String()))
+		p.line("held back", "%s: no node would boot into it", page.Cell(c.String()))
 	}
 }
 
-// pods are what a drain does, and what stands in its way.
+// pods writes what a drain does, and what blocks it.
 func (p *planned) pods() {
 	if !p.Drains || p.NoPods {
 		return
@@ -229,8 +229,7 @@ func podNames(pods []forecast.Pod, reasons bool) string {
 	return page.Named(names, maxPods)
 }
 
-// obstacles are the budgets in the way, each once, with the pods and nodes that it
-// is in the way of.
+// obstacles writes each budget that blocks evictions, with the pods and nodes concerned.
 func (p *planned) obstacles(label string, of func(*forecast.Node) []forecast.Obstacle) {
 	type found struct {
 		pods, nodes []string
@@ -254,7 +253,7 @@ func (p *planned) obstacles(label string, of func(*forecast.Node) []forecast.Obs
 	}
 	for i, what := range slices.Sorted(maps.Keys(all)) {
 		if i == maxLines {
-			p.line(label, "and by %d more; -o json names all", len(all)-i)
+			p.line(label, "and by %d more, see -o json", len(all)-i)
 			break
 		}
 		f := all[what]
@@ -266,12 +265,12 @@ func (p *planned) obstacles(label string, of func(*forecast.Node) []forecast.Obs
 	}
 }
 
-// after is what follows when something is overdue.
+// after is what happens when a time limit is exceeded.
 var after = map[v1alpha1.OnTimeout]string{
-	v1alpha1.OnTimeoutWait:     "then it is overdue, and still waits",
-	v1alpha1.OnTimeoutContinue: "then the turn goes on without it",
+	v1alpha1.OnTimeoutWait:     "then it is Overdue and keeps waiting",
+	v1alpha1.OnTimeoutContinue: "then the turn continues without it",
 	v1alpha1.OnTimeoutAbort:    "then the turn is backed out",
-	v1alpha1.OnTimeoutForce:    "then the pods that are left are deleted, whatever budgets say",
+	v1alpha1.OnTimeoutForce:    "then the remaining pods are deleted despite their budgets",
 }
 
 func stageWords(s *forecast.Stage) string {
@@ -295,7 +294,7 @@ func stageWords(s *forecast.Stage) string {
 	return s.State.String() + ": " + strings.Join(parts, "; ")
 }
 
-// rollout is when the turn would be.
+// rollout writes when the turn would be.
 func (p *planned) rollout() {
 	r := p.Rollout
 	if r == nil {
@@ -303,33 +302,29 @@ func (p *planned) rollout() {
 	}
 	then := ""
 	if r.OnClose == v1alpha1.OnCloseCancel {
-		then = "; a turn that has not committed by the time it closes is backed out"
+		then = "; a turn that has not committed by then is backed out"
 	}
 	switch {
 	case r.NeverOpens:
-		p.line("window", "none that a turn fits in opens within eight days")
+		p.line("window", "no window that fits a turn opens within eight days")
 	case r.Opens != nil:
-		p.line("window", "the next that a turn fits in opens %s%s", page.Ago(p.Time, *r.Opens), then)
+		p.line("window", "the next one that fits a turn opens %s%s", page.Ago(p.Time, *r.Opens), then)
 	case r.Closes != nil:
-		p.line("window", "open; it closes %s%s", page.Ago(p.Time, *r.Closes), then)
+		p.line("window", "open, closes %s%s", page.Ago(p.Time, *r.Closes), then)
 	}
 	if len(r.Gates) > 0 {
-		word := "gate"
-		if len(r.Gates) > 1 {
-			word = "gates"
-		}
 		text := ""
 		if r.GateClosed {
-			text = ", and it holds nodes of the policy for a closed one now"
+			text = "; it holds nodes of the policy now because a gate is closed"
 		}
-		p.line("gates", "%s %s: only the coordinator can ask%s", word, page.Joined(r.Gates), text)
+		p.line("gates", "%s: checked only by the coordinator%s", page.Joined(r.Gates), text)
 	}
 	if text := p.queue(); text != "" {
-		p.line("queue", "%s; %d unavailable of %d allowed", text, r.Unavailable, r.Allowed)
+		p.line("queue", "%s; %d unavailable, %d allowed", text, r.Unavailable, r.Allowed)
 	}
 }
 
-// queue is how many come before the group's nodes, and how long that takes.
+// queue is how many nodes are ahead of the group's, and how long those take.
 func (p *planned) queue() string {
 	least, most, longest := -1, 0, time.Duration(0)
 	timed := false
@@ -355,9 +350,9 @@ func (p *planned) queue() string {
 	switch {
 	case !timed || longest == 0:
 	case least == most:
-		text += ", so that its turn is expected in about " + page.Span(longest)
+		text += "; its turn is expected in about " + page.Span(longest)
 	default:
-		text += ", so that the last turn is expected in about " + page.Span(longest)
+		text += "; the last turn is expected in about " + page.Span(longest)
 	}
 	return text
 }

@@ -63,7 +63,7 @@ func policies(figures []rollout.PolicyFigures) []Policy {
 	return all
 }
 
-// settling reports whether the nodes of the policy settle.
+// settling reports whether the policy waits for its settle time.
 func (r *Report) settling(name string) bool {
 	for i := range r.Policies {
 		if r.Policies[i].Name == name {
@@ -73,21 +73,21 @@ func (r *Report) settling(name string) bool {
 	return false
 }
 
-// policyLines say what is wrong with the policies.
+// policyLines returns what is wrong with the policies.
 func (r *Report) policyLines() []string {
 	var lines []string
 	if r.PoliciesError != "" {
-		return []string{"The policies could not be read, so what they allow is not known here, and what holds nodes is as the coordinator last said: " + page.Cell(r.PoliciesError) + "."}
+		return []string{"The policies could not be read, so budgets are unknown, and HELD is what the coordinator last reported: " + page.Cell(r.PoliciesError) + "."}
 	}
 	if len(r.Policies) == 0 {
-		return []string{"There is no DisruptionPolicy: nothing is granted."}
+		return []string{"No DisruptionPolicy exists, so nothing is granted."}
 	}
 	for i := range r.Policies {
 		p := &r.Policies[i]
 		if len(p.Problems) > 0 {
-			line := fmt.Sprintf("Policy %s is INVALID, and nothing is granted on nodes that it selects: %s", p.Name, page.Cell(p.Problems[0]))
+			line := fmt.Sprintf("Policy %s is INVALID, so nodes that it selects are not granted: %s", p.Name, page.Cell(p.Problems[0]))
 			if more := len(p.Problems) - 1; more > 0 {
-				line += fmt.Sprintf("; and %d more, see kubectl describe dp %s", more, p.Name)
+				line += fmt.Sprintf("; and %d more, see `kubectl describe dp %s`", more, p.Name)
 			}
 			lines = append(lines, line+".")
 		}
@@ -95,12 +95,12 @@ func (r *Report) policyLines() []string {
 	return lines
 }
 
-// row is the policy's in the table of how far it is.
+// row is the row of the policy in the table of the progress.
 func (p *Policy) row(now time.Time) []string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if p.Observe {
-		add("only observes")
+		add("Observe mode")
 	}
 	if p.Paused {
 		add("paused")
@@ -119,12 +119,12 @@ func (p *Policy) row(now time.Time) []string {
 		add("%d failed, %d allowed", p.Failed, p.MaxFailed)
 	}
 	if p.SettlingUntil != nil {
-		add("settles until %s", page.Clock(now, *p.SettlingUntil))
+		add("settling until %s", page.Clock(now, *p.SettlingUntil))
 	}
 	return []string{p.Name, bar(p.UpToDate, p.Selected), fmt.Sprintf("%d of %d", p.UpToDate, p.Selected), strings.Join(parts, "; ")}
 }
 
-// halted names the policies whose line is stopped.
+// halted returns the names of the policies that are halted.
 func (r *Report) halted() []string {
 	var names []string
 	for i := range r.Policies {
@@ -139,7 +139,7 @@ func (r *Report) halted() []string {
 type Slot struct {
 	Node string           `json:"node"`
 	Use  v1alpha1.SlotUse `json:"use"`
-	// Since is since when it does; null if the Node does not say.
+	// Since is since when; null if the Node does not record it.
 	Since *time.Time `json:"since,omitempty"`
 	// Policies are those in whose maxUnavailable it counts.
 	Policies []string `json:"policies,omitempty"`
@@ -153,7 +153,7 @@ func slotOf(t rollout.Slot) Slot {
 	return s
 }
 
-// taken says which nodes take slots and why, one line, or "".
+// taken says in one line which nodes take slots and why; "" if none does.
 func (r *Report) taken() string {
 	slots := make([]rollout.Slot, 0, len(r.Slots))
 	for _, s := range r.Slots {
@@ -169,8 +169,8 @@ func (r *Report) taken() string {
 	return ""
 }
 
-// slotWords say that a node in no turn takes a slot, or nothing.
-func (n *Node) slotWords(now time.Time) string {
+// slotText says why a node that is in no turn takes a slot; "" if it takes none.
+func (n *Node) slotText(now time.Time) string {
 	if n.Slot == nil || n.State.InTurn() {
 		return ""
 	}

@@ -14,7 +14,7 @@ import (
 	"lockkeeper.dev/lockkeeper/cli/page"
 )
 
-// Form is how Reports are printed.
+// Form says how Reports are printed.
 type Form struct {
 	JSON bool
 	All  bool   // text: every node
@@ -30,7 +30,7 @@ func (f Form) Print(w io.Writer, r *Report) (exit int, err error) {
 	if f.Node != "" {
 		n := r.Find(f.Node)
 		if n == nil {
-			return ExitError, fmt.Errorf("there is no node %q", f.Node)
+			return ExitError, NotFound(f.Node)
 		}
 		status = n.Status
 		if f.JSON {
@@ -67,7 +67,7 @@ func writeJSON(w io.Writer, v any, indent string) error {
 	return err
 }
 
-// Printer prints one Report after the other.
+// Printer prints one Report after another.
 type Printer struct {
 	Form
 	W io.Writer
@@ -81,16 +81,16 @@ type Printer struct {
 	columns int // of the terminal when it was drawn last; 0 before
 	rows    int
 	nodes   map[string]line   // by name
-	notes   map[string]string // what was last said of the whole, by kind
+	notes   map[string]string // what was last printed about the cluster, by kind
 	away    bool
 	json    string
 }
 
-// line is what of a node is worth a new line when it changes.
+// line has what is printed again when it changes.
 type line struct{ state, wants, held, turn, why string }
 
 func lineOf(n *Node) line {
-	return line{n.stateWord(), page.Dash(string(n.Wants)), page.Dash(string(n.Held)), page.Dash(n.Turn), page.Cell(strings.TrimPrefix(n.blockedWords()+"; "+n.Why, "; "))}
+	return line{n.stateText(), page.Dash(string(n.Wants)), page.Dash(string(n.Held)), page.Dash(n.Turn), page.Cell(strings.TrimPrefix(n.blockedText()+"; "+n.Why, "; "))}
 }
 
 // Exit is the exit status of the Report last printed.
@@ -113,7 +113,7 @@ func (p *Printer) showJSON(r *Report) error {
 	if p.Node != "" {
 		n := r.Find(p.Node)
 		if n == nil {
-			return fmt.Errorf("there is no node %q", p.Node)
+			return NotFound(p.Node)
 		}
 		out, p.exit = r.Only(n), n.Status.ExitStatus()
 	} else {
@@ -151,7 +151,7 @@ func (p *Printer) draw(r *Report, away error) error {
 	p.exit = exit
 	if away != nil {
 		out := page.New(wide)
-		out.Line("The API server is away; this is what was last seen of it: " + page.Cell(away.Error()))
+		out.Line("The API server cannot be reached; showing the last state: " + page.Cell(away.Error()))
 		text.WriteString("\n" + out.String())
 	}
 	var b strings.Builder
@@ -206,9 +206,9 @@ func (p *Printer) showChanges(r *Report, away error) error {
 	if p.away != (away != nil) {
 		p.away = away != nil
 		if away != nil {
-			say("the API server is away: %s", page.Cell(away.Error()))
+			say("API server cannot be reached: %s", page.Cell(away.Error()))
 		} else {
-			say("the API server answers again")
+			say("API server reachable again")
 		}
 	}
 	now := make(map[string]line, len(r.Nodes))
@@ -234,7 +234,7 @@ func (p *Printer) showChanges(r *Report, away error) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.nodes)) {
 		if _, still := now[name]; !still {
-			say("%s  is gone", name)
+			say("%s  deleted", name)
 		}
 	}
 	p.nodes = now
@@ -244,24 +244,17 @@ func (p *Printer) showChanges(r *Report, away error) error {
 	return err
 }
 
-// wholeChanges says what became different of the cluster as a whole.
+// wholeChanges prints what has changed about the cluster as a whole.
 func (p *Printer) wholeChanges(r *Report, say func(string, ...any)) {
 	c := &r.Coordinator
-	leads := "nobody coordinates"
-	switch {
-	case c.Error != "":
-		leads = "who coordinates is not known: " + page.Cell(c.Error)
-	case c.Live:
-		leads = c.Node + " coordinates"
-	}
-	stop := "the stop is over"
+	stop := "stop ended"
 	if r.Stop != nil {
 		stop = "stopped: " + page.Cell(r.Stop.Text)
 		if r.Stop.NoLease {
-			stop = "stopped: there is no Lease " + c.Lease
+			stop = "stopped: Lease " + c.Lease + " does not exist"
 		}
 	}
-	parts := map[string]string{"leads": leads, "stop": stop}
+	parts := map[string]string{"leads": c.text(), "stop": stop}
 	if p.Node == "" {
 		parts["summary"] = r.Summary
 	}
@@ -277,3 +270,6 @@ func (p *Printer) wholeChanges(r *Report, say func(string, ...any)) {
 	}
 	p.notes = parts
 }
+
+// NotFound is the error about a node that does not exist.
+func NotFound(node string) error { return fmt.Errorf("node %q not found", node) }

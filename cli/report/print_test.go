@@ -143,7 +143,7 @@ func TestFollowOnATerminalRedrawsInPlace(t *testing.T) {
 		}
 		text := want.String()
 		if away != nil {
-			text += "\nThe API server is away; this is what was last seen of it: connection refused\n"
+			text += "\nThe API server cannot be reached; showing the last state: connection refused\n"
 		}
 		if s.String() != text {
 			t.Errorf("the screen is\n%s\nexpected\n%s", s, text)
@@ -212,7 +212,7 @@ func TestFollowedNodeIsDeleted(t *testing.T) {
 	for _, p := range []*Printer{{Form: Form{Node: "n5", JSON: true}}, {Form: Form{Node: "n5"}, Size: size}} {
 		w := newWorld(t)
 		p.W = &strings.Builder{}
-		if err := p.Show(w.report(), nil); err == nil || err.Error() != `there is no node "n5"` {
+		if err := p.Show(w.report(), nil); err == nil || err.Error() != `node "n5" not found` {
 			t.Errorf("%+v: %v", p.Form, err)
 		}
 	}

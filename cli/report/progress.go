@@ -23,14 +23,13 @@ const (
 	maxVersion  = 40 // columns of a version
 )
 
-// End is when the rollout is expected to be over. It is an estimate.
+// End is an estimate of when the rollout ends.
 type End struct {
-	// At is about when, to the minute; null if it is not known, for the reason in
-	// Unknown.
+	// At is to the minute; null if it is unknown, for the reason in Unknown.
 	At      *time.Time `json:"at,omitempty"`
 	Unknown string     `json:"unknown,omitempty"`
-	// Left is how many nodes want something or are in a turn. Held of them are held
-	// for a reason of their own: At is without them.
+	// Left is how many nodes want something or are in a turn. Held of them are held for a
+	// reason of their own; At leaves them out.
 	Left int `json:"left"`
 	Held int `json:"held,omitempty"`
 	// Turn is how long a turn is expected to take: as the last TurnsSeen did, or the
@@ -52,8 +51,8 @@ type Version struct {
 	Nodes   int    `json:"nodes"`
 }
 
-// foresee says when the rollout is expected to be over.
-func (r *Report) foresee(s rollout.Snapshot, out *rollout.Outcome) {
+// estimate computes when the rollout is expected to end.
+func (r *Report) estimate(s rollout.Snapshot, out *rollout.Outcome) {
 	held := make(map[string]v1alpha1.Reason, len(r.Nodes))
 	for i := range r.Nodes {
 		held[r.Nodes[i].Name] = r.Nodes[i].Held
@@ -62,7 +61,7 @@ func (r *Report) foresee(s rollout.Snapshot, out *rollout.Outcome) {
 	still := ""
 	switch {
 	case r.Stop != nil && r.Stop.NoLease:
-		still = "there is no Lease"
+		still = "the Lease does not exist"
 	case r.Stop != nil:
 		still = "the emergency stop is set"
 	case r.PoliciesError != "":
@@ -70,7 +69,7 @@ func (r *Report) foresee(s rollout.Snapshot, out *rollout.Outcome) {
 	case r.Coordinator.Error != "":
 		still = "the Lease could not be read"
 	case !r.Coordinator.Live:
-		still = "no instance coordinates"
+		still = "there is no coordinator"
 	}
 	r.End = endOf(fleet, still)
 	for i := range r.Policies {
@@ -90,7 +89,7 @@ func endOf(e forecast.End, still string) *End {
 	return end
 }
 
-// untimed is e without what passes with time.
+// untimed is e without the time, which changes even if nothing happens.
 func (e *End) untimed() *End {
 	if e == nil {
 		return nil
@@ -100,17 +99,17 @@ func (e *End) untimed() *End {
 	return &same
 }
 
-// words say it in one line.
+// words is the estimate in one line.
 func (e *End) words(now time.Time) string {
 	if e == nil {
 		return ""
 	}
 	if e.At == nil {
-		return "end not known: " + e.Unknown
+		return "end unknown: " + e.Unknown
 	}
-	text := fmt.Sprintf("about %s left, at an expected %s a turn", page.About(e.At.Sub(now)), page.Span(e.Turn.Duration))
+	text := fmt.Sprintf("about %s left at an expected %s per turn", page.About(e.At.Sub(now)), page.Span(e.Turn.Duration))
 	if e.TurnsSeen > 0 {
-		text = fmt.Sprintf("about %s left, at %s a turn (%d seen)", page.About(e.At.Sub(now)), page.Span(e.Turn.Duration), e.TurnsSeen)
+		text = fmt.Sprintf("about %s left at %s per turn (%d seen)", page.About(e.At.Sub(now)), page.Span(e.Turn.Duration), e.TurnsSeen)
 	}
 	if e.Held > 0 {
 		text += ", not counting " + page.Plural(e.Held, "held node")
@@ -127,8 +126,8 @@ func (e *End) sentence(now time.Time) string {
 	return " " + strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// progress is a table of how far the fleet is, and each policy if there are several;
-// nil if there is nothing to tell.
+// progress is a table of the progress of the fleet, and of each policy if there are several;
+// nil if no node is left.
 func (r *Report) progress() [][]string {
 	var rows [][]string
 	if r.End != nil {
@@ -145,7 +144,7 @@ func (r *Report) progress() [][]string {
 	return rows
 }
 
-// bar shows how many of all are done; it is full only if all are.
+// bar draws a progress bar. It is full only if all are done.
 func bar(done, all int) string {
 	full := 0
 	if all > 0 {

@@ -230,7 +230,7 @@ func slots(t *testing.T) *world {
 	return w
 }
 
-// several is rolling under four policies: web has n1 in its turn and n2 in line,
+// several is rolling under four policies: web has n1 in a turn and n2 in line,
 // which its window holds; broken is invalid, canary selects nothing and only
 // observes; the others are the built-in one's.
 func several(t *testing.T) *world {
@@ -330,7 +330,7 @@ func TestTexts(t *testing.T) {
 		}, Form{}, ExitHeld},
 		{"failed.txt", failedUnit, Form{}, ExitHeld},
 		{"failed-node.txt", failedUnit, Form{Node: "n1"}, ExitHeld},
-		{"nobody.txt", func(t *testing.T) *world {
+		{"no-coordinator.txt", func(t *testing.T) *world {
 			w := newWorld(t)
 			w.lease.Spec.RenewTime = &metav1.MicroTime{Time: at("12:50:00")}
 			w.add("n1", wantsReboot, label(v1alpha1.LabelHeld, "Budget")) // said by somebody who is gone
@@ -429,7 +429,7 @@ func TestTextIsBounded(t *testing.T) {
 func TestNoSuchNode(t *testing.T) {
 	r := rolling(t).report()
 	exit, err := Form{Node: "n9"}.Print(&strings.Builder{}, &r)
-	if exit != ExitError || err == nil || err.Error() != `there is no node "n9"` {
+	if exit != ExitError || err == nil || err.Error() != `node "n9" not found` {
 		t.Errorf("%d, %v", exit, err)
 	}
 }
@@ -451,7 +451,7 @@ func TestJSON(t *testing.T) {
 	end := map[string]any{"at": "2026-11-21T13:30:00Z", "left": 3.0, "held": 1.0, "turn": "15m0s"}
 	want := map[string]any{
 		"view": "cluster", "time": "2026-11-21T13:04:05Z", "status": "Rolling",
-		"summary":     "Rolling: 1 of 4 managed nodes up to date, 1 in its turn, 2 want a reboot. 1 not managed.",
+		"summary":     "Rolling: 1 of 4 managed nodes up to date, 1 in a turn, 2 want a reboot. 1 not managed.",
 		"coordinator": map[string]any{"lease": "lockkeeper/lockkeeper", "live": true, "node": "n3", "epoch": "n3_k2jd8f", "since": "2026-11-21T11:04:05Z", "renewed": "2026-11-21T13:04:00Z"},
 		"figures": map[string]any{"total": 5.0, "managed": 4.0, "upToDate": 1.0, "inTurn": 1.0, "wantReboot": 2.0, "wantDrain": 0.0, "wantApply": 0.0,
 			"unknown": 0.0, "unavailable": 1.0, "budget": 1.0, "failed": 0.0, "maxFailed": 0.0, "halted": false},
@@ -569,7 +569,7 @@ func TestHeldIsTheLabelOrElseTheDecision(t *testing.T) {
 	}
 	delete(w.lease.Annotations, v1alpha1.AnnotationStop)
 	w.lease.Spec.RenewTime = &metav1.MicroTime{Time: at("12:00:00")}
-	if r := w.report(); r.Nodes[0].Status != Held || r.Nodes[0].Held != v1alpha1.ReasonNoCoordinator || r.Nodes[0].Why != "its turn is next: rebooting" { // the only node is not drained
+	if r := w.report(); r.Nodes[0].Status != Held || r.Nodes[0].Held != v1alpha1.ReasonNoCoordinator || r.Nodes[0].Why != "next in line, enters rebooting" { // the only node is not drained
 		t.Errorf("without a coordinator: %s, %q", r.Nodes[0].Held, r.Nodes[0].Why)
 	}
 }

@@ -20,15 +20,15 @@ const (
 	maxWhy    = 400 // columns of a node's WHY
 )
 
-// TextOptions say how much text.
+// TextOptions say how much text is written, and for which terminal.
 type TextOptions struct {
-	All   bool // every node, not only those that need a look
+	All   bool // every node, not only those that need attention
 	Width int  // columns of the terminal; 0 for none: nothing is cut or broken
 }
 
-// WriteText writes the report: a summary, then the nodes that are not idle and
-// content, then what the reasons among them mean. Two reports of the same facts
-// at the same time are the same text.
+// WriteText writes the report: a summary, then the nodes that are not idle or that need
+// something, then what the reasons among them mean. The same facts at the same time give the
+// same text.
 func (r *Report) WriteText(w io.Writer, o TextOptions) error {
 	p := page.New(o.Width)
 	p.Line(r.Summary)
@@ -58,14 +58,14 @@ func (r *Report) WriteText(w io.Writer, o TextOptions) error {
 	return err
 }
 
-// rows are the nodes to show, and how many are left out that would need a look.
+// rows returns the nodes to show, and how many others need attention.
 func (r *Report) rows(all bool) (rows []*Node, more int) {
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
 		switch {
 		case all:
 			rows = append(rows, n)
-		case n.rank >= rankContent:
+		case n.rank >= rankIdle:
 		case len(rows) == maxRows:
 			more++
 		default:
@@ -75,8 +75,8 @@ func (r *Report) rows(all bool) (rows []*Node, more int) {
 	return rows, more
 }
 
-// table writes the nodes. A narrow terminal shows no turn, and of SINCE only how
-// long; `lockkeeper status NODE` has both.
+// table writes the nodes. On a narrow terminal it leaves out the turn and the time of day,
+// which `lockkeeper status NODE` shows.
 func (r *Report) table(p *page.Page, nodes []*Node) {
 	short := p.Width > 0 && p.Width < wideTable
 	header := []string{"NODE", "STATE", "WANTS", "HELD", "SINCE", "TURN", "WHY"}
@@ -85,7 +85,7 @@ func (r *Report) table(p *page.Page, nodes []*Node) {
 	}
 	rows := make([][]string, 0, len(nodes))
 	for _, n := range nodes {
-		row := []string{n.Name, n.stateWord(), page.Dash(string(n.Wants)), page.Dash(string(n.Held)),
+		row := []string{n.Name, n.stateText(), page.Dash(string(n.Wants)), page.Dash(string(n.Held)),
 			page.Since(r.Time, n.StageSince), page.Dash(n.Turn), page.Clip(page.Visible(n.whyAll(r.Time)), maxWhy)}
 		if short {
 			row[4], _, _ = strings.Cut(row[4], " ")
@@ -96,14 +96,14 @@ func (r *Report) table(p *page.Page, nodes []*Node) {
 	p.Table("", header, rows)
 }
 
-func (n *Node) stateWord() string {
+func (n *Node) stateText() string {
 	if n.State == v1alpha1.StateAbsent && !n.Managed {
 		return "not managed"
 	}
 	return n.State.String()
 }
 
-// whyAll is Why with what else there is to know of the node in one line.
+// whyAll returns all that is known about the node in one line, Why included.
 func (n *Node) whyAll(now time.Time) string {
 	var parts []string
 	add := func(s string) {
@@ -111,9 +111,9 @@ func (n *Node) whyAll(now time.Time) string {
 			parts = append(parts, s)
 		}
 	}
-	add(n.blockedWords())
+	add(n.blockedText())
 	add(n.Why)
-	add(n.slotWords(now))
+	add(n.slotText(now))
 	if n.Paused != nil && n.State != v1alpha1.StateAbsent && n.Held != v1alpha1.ReasonPaused {
 		add("paused" + reasonOf(n.Paused))
 	}
@@ -121,13 +121,13 @@ func (n *Node) whyAll(now time.Time) string {
 		add("detached" + reasonOf(n.Detached))
 	}
 	if n.failedBefore() && n.Held != v1alpha1.ReasonFailed {
-		add(fmt.Sprintf("its last turn failed (%s) %s", n.Last.Reason, page.Ago(now, n.Last.End)))
+		add(fmt.Sprintf("last turn failed (%s) %s", n.Last.Reason, page.Ago(now, n.Last.End)))
 	}
 	if n.failedBefore() && n.Host != nil {
 		add(n.Host.ApplyFailed)
 	}
 	if len(n.Problems) > 0 {
-		add("cannot be read: " + n.Problems[0])
+		add("unreadable: " + n.Problems[0])
 	}
 	return strings.Join(parts, "; ")
 }
@@ -151,7 +151,7 @@ func (r *Report) summary() string {
 	f := &r.Figures
 	words := map[Status]string{UpToDate: "Up to date", Rolling: "Rolling", Held: "Held", Halted: "Halted", Stopped: "Stopped"}
 	if f.Managed == 0 {
-		return fmt.Sprintf("%s: no node is managed; there are %d.", words[r.Status], f.Total)
+		return fmt.Sprintf("%s: none of %d nodes is managed.", words[r.Status], f.Total)
 	}
 	parts := []string{fmt.Sprintf("%d of %d managed nodes up to date", f.UpToDate, f.Managed)}
 	count := func(n int, one, many string) {
@@ -162,11 +162,11 @@ func (r *Report) summary() string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, many))
 		}
 	}
-	count(f.InTurn, "in its turn", "in their turn")
+	count(f.InTurn, "in a turn", "in a turn")
 	count(f.WantReboot, "wants a reboot", "want a reboot")
 	count(f.WantDrain, "wants a drain", "want a drain")
 	count(f.WantApply, "wants an apply", "want an apply")
-	count(f.Unknown, "not heard of in its present boot", "not heard of in their present boot")
+	count(f.Unknown, "has not reported since it booted", "have not reported since they booted")
 	s := words[r.Status] + ": " + strings.Join(parts, ", ") + "."
 	if rest := f.Total - f.Managed; rest > 0 {
 		s += fmt.Sprintf(" %d not managed.", rest)
@@ -174,18 +174,26 @@ func (r *Report) summary() string {
 	return s
 }
 
-// notes are the lines below it: who coordinates, the budget, and what stops
-// everything.
-func (r *Report) notes() []string {
-	f, c := &r.Figures, &r.Coordinator
-	who := "Nobody coordinates"
+// text says which node is the coordinator.
+func (c *Coordinator) text() string {
 	switch {
 	case c.Error != "":
-		who = "Who coordinates is not known: " + page.Cell(c.Error)
+		return "Coordinator unknown: " + page.Cell(c.Error)
 	case c.Live:
-		who = c.Node + " coordinates, for " + page.Since(r.Time, c.Since)
+		return "Coordinator: " + c.Node
+	}
+	return "No coordinator"
+}
+
+// notes are the lines below it: the coordinator, the budget, and what stops the rollout.
+func (r *Report) notes() []string {
+	f, c := &r.Figures, &r.Coordinator
+	who := c.text()
+	switch {
+	case c.Live:
+		who += ", for " + page.Since(r.Time, c.Since)
 	case c.Node != "" && c.Renewed != nil:
-		who += "; " + c.Node + " did, and was last heard of " + page.Ago(r.Time, *c.Renewed)
+		who += "; " + c.Node + " last renewed the Lease " + page.Ago(r.Time, *c.Renewed)
 	}
 	budget := fmt.Sprintf("%d unavailable, %d allowed", f.Unavailable, f.Budget)
 	if f.Failed > 0 {
@@ -197,7 +205,7 @@ func (r *Report) notes() []string {
 		}
 	}
 	if f.SettlingUntil != nil {
-		budget += "; settles until " + page.Clock(r.Time, *f.SettlingUntil)
+		budget += "; settling until " + page.Clock(r.Time, *f.SettlingUntil)
 	}
 	lines := []string{who + ". " + budget + "."}
 	if taken := r.taken(); taken != "" {
@@ -206,26 +214,23 @@ func (r *Report) notes() []string {
 	switch {
 	case r.Stop == nil:
 	case r.Stop.NoLease:
-		lines = append(lines, "STOPPED: there is no Lease "+c.Lease+", which is a stop. Apply the manifests to go on.")
+		lines = append(lines, "STOPPED: Lease "+c.Lease+" does not exist. Apply the manifests to continue.")
 	default:
 		text := ""
 		if r.Stop.Text != "" {
 			text = ": " + page.Cell(r.Stop.Text)
 		}
-		lines = append(lines, "EMERGENCY STOP"+text+". Nothing is promoted and no host commits; `lockkeeper go` ends it.")
+		lines = append(lines, "EMERGENCY STOP"+text+". No node is promoted and no host commits. `lockkeeper go` ends the stop.")
 	}
 	if f.Halted {
 		what := "nothing is granted"
-		if r.PoliciesError != "" {
-			what = "nothing is granted by one policy or more"
-		}
-		if len(r.Policies) > 1 {
-			names := r.halted()
-			what = "nothing is granted by policy "
-			if len(names) > 1 {
-				what = "nothing is granted by policies "
-			}
-			what += page.Joined(names)
+		switch halted := r.halted(); {
+		case r.PoliciesError != "":
+			what = "at least one policy grants nothing"
+		case len(r.Policies) > 1 && len(halted) == 1:
+			what = "policy " + halted[0] + " grants nothing"
+		case len(r.Policies) > 1:
+			what = "policies " + page.Joined(halted) + " grant nothing"
 		}
 		lines = append(lines, "HALTED: "+what+" until `lockkeeper retry NODE` clears "+page.Joined(r.failed())+".")
 	}
@@ -246,12 +251,12 @@ func (r *Report) failed() []string {
 		}
 	}
 	if names == nil {
-		names = []string{"those that failed"}
+		names = []string{"the failed nodes"}
 	}
 	return names
 }
 
-// reasons explains each of the reasons once, in the order of the documentation.
+// reasons explains each of the reasons, in the order of the documentation.
 func reasons(p *page.Page, shown map[v1alpha1.Reason]bool) {
 	first := true
 	for _, d := range v1alpha1.ReasonDocs() {

@@ -50,7 +50,7 @@ func (g Goal) reached(r *Report, n *Node) bool {
 	return r.nodesStatus() == UpToDate
 }
 
-// Waiter says what a wait waits for, and when it is over.
+// Waiter prints what a wait waits for, and ends it.
 type Waiter struct {
 	Goal Goal
 	Node string // "" for the fleet
@@ -65,9 +65,9 @@ func (w *Waiter) Show(r Report, away error) error {
 	stamp := r.Time.UTC().Format("15:04:05Z") + "  "
 	if w.away != (away != nil) {
 		if w.away = away != nil; w.away {
-			w.Say(stamp + "the API server is away: " + page.Cell(away.Error()))
+			w.Say(stamp + "API server cannot be reached: " + page.Cell(away.Error()))
 		} else {
-			w.Say(stamp + "the API server answers again")
+			w.Say(stamp + "API server reachable again")
 		}
 	}
 	if w.away {
@@ -77,7 +77,7 @@ func (w *Waiter) Show(r Report, away error) error {
 	text := r.Summary
 	if w.Node != "" {
 		if n = r.Find(w.Node); n == nil {
-			return fmt.Errorf("there is no node %q", w.Node)
+			return NotFound(w.Node)
 		}
 		l := lineOf(n)
 		text = strings.TrimSpace(fmt.Sprintf("%s  %s  wants=%s held=%s  %s", n.Name, l.state, l.wants, l.held, l.why))

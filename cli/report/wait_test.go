@@ -95,17 +95,17 @@ func TestWaitSaysWhatItWaitsFor(t *testing.T) {
 		}
 	}
 	want := []string{
-		"13:04:05Z  Rolling: 1 of 2 managed nodes up to date, 1 in its turn. About 10m left, at an expected 15m a turn.",
-		"13:04:05Z  Stopped: 1 of 2 managed nodes up to date, 1 in its turn. End not known: the emergency stop is set.",
-		`13:04:05Z  the API server is away: connection refused\n`,
-		"13:04:05Z  the API server answers again",
-		"13:04:05Z  Stopped: 1 of 2 managed nodes up to date, 1 wants a reboot. End not known: the emergency stop is set.",
+		"13:04:05Z  Rolling: 1 of 2 managed nodes up to date, 1 in a turn. About 10m left at an expected 15m per turn.",
+		"13:04:05Z  Stopped: 1 of 2 managed nodes up to date, 1 in a turn. End unknown: the emergency stop is set.",
+		`13:04:05Z  API server cannot be reached: connection refused\n`,
+		"13:04:05Z  API server reachable again",
+		"13:04:05Z  Stopped: 1 of 2 managed nodes up to date, 1 wants a reboot. End unknown: the emergency stop is set.",
 	}
 	if !slices.Equal(said, want) {
 		t.Errorf("it said\n%s\nexpected\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
 	}
 	gone := Waiter{Goal: GoalIdle, Node: "n9", Say: func(string) {}}
-	if err := gone.Show(w.report(), nil); err == nil || err.Error() != `there is no node "n9"` {
+	if err := gone.Show(w.report(), nil); err == nil || err.Error() != `node "n9" not found` {
 		t.Error(err)
 	}
 }

@@ -314,7 +314,7 @@ func TestPlanAndStatusWithoutLeave(t *testing.T) {
 	}
 	out, said, _ := as("sees-policies", "plan", "--change", "os", w.node)
 	for _, want := range []string{
-		"\nNot seen: pods, and so neither which are evicted nor what would block that: pods is forbidden", "\nNot seen: the Lease, and so ",
+		"\nNot readable: pods, so evictions and what blocks them are unknown: pods is forbidden", "\nNot readable: the Lease, so ",
 		"\nhost-leave\n", "OSUpdate of policy lockkeeper-default: Reboot\n",
 	} {
 		if !strings.Contains(out, want) {
@@ -322,7 +322,7 @@ func TestPlanAndStatusWithoutLeave(t *testing.T) {
 		}
 	}
 	out, said, exit := as("sees-nodes", "status", "-A")
-	if exit != 0 || !strings.Contains(out, "\nThe policies could not be read, so what they allow is not known here") || !strings.Contains(out, "\nhost-leave-too ") {
+	if exit != 0 || !strings.Contains(out, "\nThe policies could not be read, so budgets are unknown") || !strings.Contains(out, "\nhost-leave-too ") {
 		t.Errorf("status without policies: %d, %s%s", exit, out, said)
 	}
 }

@@ -144,7 +144,7 @@ func testNobodyCoordinates(t *testing.T, f *fleet) {
 		until(t, soon, h.Name(), "to want a reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
 	}
 	out := f.status(t)
-	for _, want := range []string{"Nobody coordinates.", "node-1  absent  reboot", "node-2  absent  reboot", "node-3  absent  reboot"} {
+	for _, want := range []string{"No coordinator.", "node-1  absent  reboot", "node-2  absent  reboot", "node-3  absent  reboot"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("lockkeeper status does not say %q", want)
 		}

@@ -249,11 +249,11 @@ func TestInstallAsWritten(t *testing.T) {
 		in.hears(h, "not in any coordinator's care; waits: NoCoordinator", "wants reboot for OSUpdate@4.2.0")
 	}
 	out = in.next("3. Look")
-	in.says(out, 1, "Nobody coordinates.", "node-1  absent  reboot", "node-2  absent  reboot", "node-3  absent  reboot")
+	in.says(out, 1, "No coordinator.", "node-1  absent  reboot", "node-2  absent  reboot", "node-3  absent  reboot")
 	in.says(out, 4, "NoCoordinator") // a line for each, and what it means
 	out = in.next("3. Look")
 	in.says(out, 6, "not in any coordinator's care; waits: NoCoordinator", "wants reboot for OSUpdate@4.2.0") // systemd's line and our own
-	in.says(out, 3, "it does not campaign: no coordinator's kubeconfig at ")
+	in.says(out, 3, "not a candidate: no coordinator's kubeconfig at ")
 	in.inert()
 	in.holder("to be nobody", nobody)
 
@@ -270,7 +270,7 @@ func TestInstallAsWritten(t *testing.T) {
 	}
 	in.until("to be taken in", soon, func(_ *simhost.Host, n *corev1.Node) bool { return n.Labels[v1alpha1.LabelState] != "" })
 	out = in.next("4. Let it begin")
-	in.says(out, 0, "Nobody coordinates", "NoCoordinator")
+	in.says(out, 0, "No coordinator", "NoCoordinator")
 	in.until("to be updated", rolled, func(h *simhost.Host, n *corev1.Node) bool {
 		return h.Version() == staged && n.Labels[v1alpha1.LabelState] == "idle" && n.Labels[v1alpha1.LabelWants] == "nothing" && !n.Spec.Unschedulable
 	})
@@ -289,7 +289,7 @@ func TestInstallAsWritten(t *testing.T) {
 	}
 
 	out = in.next("Undo it")
-	in.says(out, 1, `Stopped: lockkeeper.dev/paused on Lease lockkeeper/lockkeeper is "something is odd"`, `Going on: the stop "something is odd" is gone`)
+	in.says(out, 1, `Stopped: set lockkeeper.dev/paused="something is odd" on Lease lockkeeper/lockkeeper`, `Stop ended: removed "something is odd" from Lease`)
 
 	stolen, err := os.ReadFile(in.hosts[0].credential())
 	must(t, err)

@@ -93,19 +93,19 @@ func TestStatusAndWait(t *testing.T) {
 	s.held("node-3", v1alpha1.ReasonBudget)
 	// Node-2 has some 10 minutes, and so has node-3 after it.
 	out, _ = s.starts("status").ends(0)
-	s.shows(out, "Rolling: 1 of 3 managed nodes up to date, 1 in its turn, 1 wants a reboot.\n",
-		"\nfleet               [######--------------]  1 of 3    about ", " left, at an expected 10m a turn\n",
-		"\ntest                [######--------------]  1 of 3    about ", " left, at an expected 10m a turn; 1 in a turn; 1 unavailable, 1 allowed\n")
+	s.shows(out, "Rolling: 1 of 3 managed nodes up to date, 1 in a turn, 1 wants a reboot.\n",
+		"\nfleet               [######--------------]  1 of 3    about ", " left at an expected 10m a turn\n",
+		"\ntest                [######--------------]  1 of 3    about ", " left at an expected 10m a turn; 1 in a turn; 1 unavailable, 1 allowed\n")
 	s.starts("status", "--exit-code").ends(2)
 	s.starts("status", "--exit-code", "node-1").ends(0)
 	s.starts("plan").ends(0)
 	s.starts("plan", "--exit-code", "node-3").ends(3)
 
 	_, said := s.starts("wait", "--for=idle", "--timeout=3s", "node-2").ends(4)
-	s.shows(said, "Z  node-2  draining  wants=reboot held=-", "\nlockkeeper: after 3s it is not idle\n")
+	s.shows(said, "Z  node-2  draining  wants=reboot held=-", "\nlockkeeper: timed out after 3s; not idle yet\n")
 	s.starts("wait", "--for=idle", "--timeout=1m", "node-3").ends(0)
 	_, said = s.starts("wait", "--for=idle", "node-9").ends(1)
-	s.shows(said, `lockkeeper: there is no node "node-9"`)
+	s.shows(said, `lockkeeper: node "node-9" not found`)
 
 	rolls, stops := s.starts("wait", "--for=up-to-date"), s.starts("wait", "--for=held", "--timeout=4m")
 	// Both have begun before the stop is set.
@@ -114,9 +114,9 @@ func TestStatusAndWait(t *testing.T) {
 	})
 	s.stop("for a look")
 	_, said = stops.ends(0)
-	s.shows(said, "Z  Rolling: 1 of 3", "Z  Stopped: 1 of 3", "End not known: the emergency stop is set.\n")
+	s.shows(said, "Z  Rolling: 1 of 3", "Z  Stopped: 1 of 3", "End unknown: the emergency stop is set.\n")
 	out, _ = s.starts("status", "--exit-code").ends(3)
-	s.shows(out, "1 of 3    end not known: the emergency stop is set\n")
+	s.shows(out, "1 of 3    end unknown: the emergency stop is set\n")
 	if rolls.ProcessState != nil {
 		t.Error("a stop has ended the wait for the end of the rollout")
 	}

@@ -34,7 +34,7 @@ var hooks = map[string]func(*scene){
 
 		s.reaches(h, v1alpha1.StateBeforeReboot)
 		s.runs("ease-out") // on no node
-		if out, err := s.lockkeeper("confirm", h.Name(), "ease-in"); err == nil || !strings.Contains(out, "is in before-reboot, which awaits by-hand; ease-in is of before-uncordon") {
+		if out, err := s.lockkeeper("confirm", h.Name(), "ease-in"); err == nil || !strings.Contains(out, "is in before-reboot, which waits for by-hand; ease-in belongs to before-uncordon") {
 			s.t.Errorf("a hook of a later stage is confirmed (%v): %s", err, out)
 		}
 		if out, err := s.lockkeeper("confirm", h.Name(), "by-hand"); err != nil || !strings.Contains(out, "hook by-hand of before-reboot is confirmed for turn") {
@@ -115,7 +115,7 @@ hooks:
 			return n.State == v1alpha1.StateBeforeUncordon && n.Held == v1alpha1.ReasonOverdue &&
 				n.Grant != nil && n.Grant.Result == v1alpha1.ResultBackedOut && n.Grant.Reason == v1alpha1.ReasonOverdue
 		})
-		if out, err := s.lockkeeper("confirm", h.Name(), "stuck"); err == nil || !strings.Contains(out, "is in before-uncordon, which awaits undo; stuck is of before-reboot") {
+		if out, err := s.lockkeeper("confirm", h.Name(), "stuck"); err == nil || !strings.Contains(out, "is in before-uncordon, which waits for undo; stuck belongs to before-reboot") {
 			s.t.Errorf("it was too late for that (%v): %s", err, out)
 		}
 		s.authors.Release("undo")
