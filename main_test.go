@@ -498,11 +498,11 @@ func TestPackagedUpToDate(t *testing.T) {
 		"policy that names one of these units. It accepts a policy that names an instance, but that policy is invalid\n" +
 		"(`InvalidPolicy`). A host also refuses a unit that has such a name as an alias.\n\n" + policy.RefusedUnitsTable()
 	for file, want := range map[string]string{
-		"docs/policy-reference.md":              reference,
-		"docs/status.md":                        withExitTable(t, "docs/status.md"),
-		"packaging/lockkeeper.toml":             render.Sample(head, keys),
-		"packaging/man/lockkeeper.8":            page("lockkeeper.8", map[string]func(*render.Roff){"COMMANDS": func(r *render.Roff) { r.Commands(commands) }, "EXITS": exitItems}),
-		"packaging/man/lockkeeper.toml.5":       page("lockkeeper.toml.5", map[string]func(*render.Roff){"KEYS": func(r *render.Roff) { r.Keys(keys) }}),
+		"docs/policy-reference.md":        reference,
+		"docs/status.md":                  withExitTable(t, "docs/status.md"),
+		"packaging/lockkeeper.toml":       render.Sample(head, keys),
+		"packaging/man/lockkeeper.8":      page("lockkeeper.8", map[string]func(*render.Roff){"COMMANDS": func(r *render.Roff) { r.Commands(commands) }, "EXITS": exitItems}),
+		"packaging/man/lockkeeper.toml.5": page("lockkeeper.toml.5", map[string]func(*render.Roff){"KEYS": func(r *render.Roff) { r.Keys(keys) }}),
 	} {
 		if *update {
 			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {

@@ -76,7 +76,7 @@ func (s *Source) stopText(ctx context.Context) (text string, stopped bool, err e
 	defer cancel()
 	l, err := s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return "", false, fmt.Errorf("Lease %s/%s does not exist; without it no node is promoted and no host commits, until you apply the manifests", s.Namespace, s.LeaseName)
+		return "", false, fmt.Errorf("lease %s/%s does not exist; without it no node is promoted and no host commits, until you apply the manifests", s.Namespace, s.LeaseName)
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("reading Lease %s/%s: %w", s.Namespace, s.LeaseName, err)

@@ -189,10 +189,10 @@ func TestStopAndGo(t *testing.T) {
 
 func TestStopWithoutALease(t *testing.T) {
 	s, _, _ := faulty(t, nil)
-	if _, err := s.Stop(t.Context(), ""); err == nil || !strings.HasPrefix(err.Error(), "Lease lockkeeper/lockkeeper does not exist") {
+	if _, err := s.Stop(t.Context(), ""); err == nil || !strings.HasPrefix(err.Error(), "lease lockkeeper/lockkeeper does not exist") {
 		t.Errorf("stop: %v", err)
 	}
-	if _, err := s.Go(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "Lease lockkeeper/lockkeeper does not exist") {
+	if _, err := s.Go(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "lease lockkeeper/lockkeeper does not exist") {
 		t.Errorf("go: %v", err)
 	}
 	if _, err := s.Stop(t.Context(), strings.Repeat("x", MaxStopText+1)); err == nil {

@@ -13,8 +13,6 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-var now = time.Date(2026, 11, 21, 13, 4, 5, 0, time.UTC)
-
 func at(clock string) time.Time {
 	t, err := time.Parse("15:04:05", clock)
 	if err != nil {

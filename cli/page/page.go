@@ -15,25 +15,24 @@ import (
 )
 
 const (
-	// maxText bounds a line of text, in bytes as it was read. Texts that others
-	// wrote may have a mebibyte.
+	// maxText bounds a line of text, in bytes as it was read. Texts that others wrote may be as
+	// long as a mebibyte.
 	maxText = 8 << 10
-	// maxMarks is how many combining marks in a row are printed as they are. More
-	// than that would write over the lines above and below.
+	// maxMarks is how many combining marks in a row are printed. More of them would write over
+	// the lines above and below.
 	maxMarks = 4
 	// columnGap is between two columns, in terminal columns.
 	columnGap = 2
-	// minLast is the least width of a last column next to the others. Where less
-	// is left, it goes below its row.
+	// minLast is the minimum width of the last column. If less is left, it is printed below its
+	// row.
 	minLast = 30
-	// minWidth is the least width of a terminal that text is fitted to.
+	// minWidth is the width that text is laid out for on a narrower terminal.
 	minWidth = 20
 	maxCell  = 120 // columns of a text that someone else wrote
 )
 
-// Visible returns s as it may be written to a terminal, on one line: what is not
-// printable stands there as an escape such as \x1b or \u202e, and a text of more
-// than [maxText] bytes is cut.
+// Visible returns s as one line that is safe to write to a terminal: characters that are not
+// printable become escapes such as \x1b or \u202e, and a longer text is cut after 8 KiB.
 func Visible(s string) string {
 	cut := len(s) > maxText
 	if cut {
@@ -61,11 +60,10 @@ func Visible(s string) string {
 	return b.String()
 }
 
-// Cell is a text that someone else wrote: visible, and of at most [maxCell]
-// columns.
+// Cell returns a text that someone else wrote, visible and cut to 120 columns.
 func Cell(s string) string { return Clip(Visible(s), maxCell) }
 
-// Columns is how many columns of a terminal a visible text takes.
+// Columns returns how many columns of a terminal a visible text takes.
 func Columns(s string) int {
 	n := 0
 	for _, r := range s {
@@ -100,7 +98,7 @@ func Clip(s string, n int) string {
 	return head + "…"
 }
 
-// clipMiddle is clip for names, whose beginning and end tell them apart.
+// clipMiddle cuts the middle out of a name: names differ at their beginning and end.
 func clipMiddle(s string, n int) string {
 	if Columns(s) <= n || n < 5 {
 		return Clip(s, n)
@@ -124,8 +122,7 @@ func split(s string, n int) (head, rest string) {
 	return s, ""
 }
 
-// wrap breaks a visible text into lines of at most n columns, between words where
-// it can.
+// wrap breaks a visible text into lines of at most n columns, between words if possible.
 func wrap(s string, n int) []string {
 	var lines []string
 	for Columns(s) > n {
@@ -138,14 +135,14 @@ func wrap(s string, n int) []string {
 	return append(lines, s)
 }
 
-// Page is text that is laid out for a terminal of width columns. With a width of
-// 0 nothing is cut or broken.
+// Page is text that is laid out for a terminal of Width columns. With a Width of 0 nothing is
+// cut or wrapped.
 type Page struct {
 	strings.Builder
 	Width int
 }
 
-// New returns an empty page for a terminal of so many columns; 0 is no terminal.
+// New returns an empty page for a terminal with this many columns; 0 means no terminal.
 func New(columns int) *Page {
 	if columns > 0 {
 		columns = max(columns, minWidth)
@@ -153,7 +150,7 @@ func New(columns int) *Page {
 	return &Page{Width: columns}
 }
 
-// Line writes one line. Where it is broken, the further lines are indented.
+// Line writes one line. If it is wrapped, the following lines are indented.
 func (p *Page) Line(text string) {
 	text = Visible(text)
 	if p.Width == 0 || Columns(text) <= p.Width {
@@ -172,10 +169,9 @@ func (p *Page) Block(indent, text string) {
 	}
 }
 
-// Table writes rows in columns, below a header if it is not nil; all rows have as
-// many cells. On a terminal the last column is broken into lines, next to the
-// others or, where there is little room, below them; the first one is cut if the
-// others do not fit.
+// Table writes rows in aligned columns, below a header if it is not nil. All rows have the same
+// number of cells. On a terminal the last column is wrapped, next to the others or, if there is
+// little room, below them. The first column is cut if the others do not fit.
 func (p *Page) Table(indent string, header []string, rows [][]string) {
 	if header != nil {
 		rows = append([][]string{header}, rows...)
@@ -232,7 +228,7 @@ func (p *Page) Table(indent string, header []string, rows [][]string) {
 // A Label adds one labelled line.
 type Label func(label, format string, args ...any)
 
-// Labels returns a function that collects labelled lines, and one that writes them.
+// Labels returns a function that collects labelled lines, and one that writes them as a table.
 func (p *Page) Labels() (add Label, write func()) {
 	var rows [][]string
 	add = func(label, format string, args ...any) {
@@ -247,7 +243,7 @@ func (p *Page) Labels() (add Label, write func()) {
 	}
 }
 
-// Named joins at most so many names, and says how many more there are.
+// Named joins names, at most this many, and says how many more there are.
 func Named(names []string, most int) string {
 	if len(names) <= most+1 {
 		return strings.Join(names, ", ")

@@ -80,7 +80,7 @@ func TestWhen(t *testing.T) {
 		{Ago(now, at("13:02:00")), "2m5s ago (13:02:00Z)"},
 		{Ago(now, at("13:04:45")), "in 40s (13:04:45Z)"},
 		{Ago(now, at("13:04:05").AddDate(0, 0, -2)), "2d ago (2026-11-19 13:04:05Z)"},
-		{Ago(now, time.Time{}), "at a time not known"},
+		{Ago(now, time.Time{}), "at an unknown time"},
 		{Since(now, nil), "-"},
 		{Since(now, new(now.Add(time.Second))), "0s (13:04:06Z)"}, // another's clock
 	} {

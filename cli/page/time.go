@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Span is a duration in at most two units, for people.
+// Span formats a duration in at most two units: "2m5s", "3d4h".
 func Span(d time.Duration) string {
 	d = d.Abs()
 	switch {
@@ -27,8 +27,7 @@ func two(d, big time.Duration, b string, small time.Duration, s string) string {
 	return fmt.Sprintf("%d%s%d%s", d/big, b, rest, s)
 }
 
-// About is an estimate of a duration, no more precise than it can be and never too
-// short: "35m", "2h30m".
+// About formats an estimated duration, rounded up to what an estimate can promise: "35m", "2h30m".
 func About(d time.Duration) string {
 	step := time.Minute
 	for _, s := range []struct{ from, step time.Duration }{
@@ -41,7 +40,7 @@ func About(d time.Duration) string {
 	return Span(max(step, (d+step-1)/step*step))
 }
 
-// Clock is a time of day in UTC, with its date when that is not now's.
+// Clock formats a time of day in UTC, with the date if it is not today.
 func Clock(now, t time.Time) string {
 	t = t.UTC()
 	if t.Format(time.DateOnly) == now.UTC().Format(time.DateOnly) {
@@ -50,10 +49,10 @@ func Clock(now, t time.Time) string {
 	return t.Format("2006-01-02 15:04:05Z")
 }
 
-// Ago is a time relative and absolute: "2m5s ago (13:02:05Z)", "in 40s (…)".
+// Ago formats a time relative to now and absolute: "2m5s ago (13:02:05Z)", "in 40s (…)".
 func Ago(now, t time.Time) string {
 	if t.IsZero() {
-		return "at a time not known"
+		return "at an unknown time"
 	}
 	if t.After(now) {
 		return "in " + Span(t.Sub(now)) + " (" + Clock(now, t) + ")"
@@ -61,7 +60,7 @@ func Ago(now, t time.Time) string {
 	return Span(now.Sub(t)) + " ago (" + Clock(now, t) + ")"
 }
 
-// Since is how long something has lasted: "2m5s (13:02:05Z)".
+// Since formats how long something has lasted: "2m5s (13:02:05Z)".
 func Since(now time.Time, t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return "-"

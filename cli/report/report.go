@@ -18,34 +18,33 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 )
 
-// Status is how the fleet, or one node, stands.
+// Status is the state of the fleet or of one node.
 type Status string
 
-// The answers. [Status.ExitStatus] gives each its exit status.
+// The states. [Status.ExitStatus] gives each its exit status.
 const (
-	// UpToDate: nobody wants anything, and nobody is in a turn.
+	// UpToDate: no node wants anything, and none is in a turn.
 	UpToDate Status = "UpToDate"
-	// Rolling: something moves, or will by itself in a moment.
+	// Rolling: a node moves, or will move soon without action.
 	Rolling Status = "Rolling"
-	// Held: somebody wants something or is in a turn, and nothing moves; or no
-	// node is managed although nobody said so.
+	// Held: a node wants something or is in a turn, and nothing moves; or no node is managed
+	// although no one opted out.
 	Held Status = "Held"
 	// Halted: more nodes failed than the policy allows.
 	Halted Status = "Halted"
-	// Stopped: the emergency stop, or no Lease, which is a stop.
+	// Stopped: the emergency stop is set, or the Lease does not exist.
 	Stopped Status = "Stopped"
 )
 
-// Report is what there is to say about the cluster at one moment. Its JSON form
-// is that of `lockkeeper status -o json`: fields are added, never renamed.
+// Report is the state of the cluster at one moment. Its JSON form is that of `lockkeeper status -o json`: fields are added, never renamed.
 type Report struct {
-	View    string    `json:"view"` // "cluster"; a host's own view says "host"
+	View    string    `json:"view"` // "cluster"; a [HostView] has "host"
 	Time    time.Time `json:"time"` // when it was read, by the API server's clock
 	Status  Status    `json:"status"`
 	Summary string    `json:"summary"` // one line
 
 	Coordinator Coordinator `json:"coordinator"`
-	// Stop is set while nothing is promoted at all.
+	// Stop is set while nothing is promoted.
 	Stop    *Stop   `json:"stop,omitempty"`
 	Figures Figures `json:"figures"`
 	// End is when all nodes are expected to be up to date; null if no node wants
@@ -54,34 +53,33 @@ type Report struct {
 	Versions Versions `json:"versions"`
 	// Policies are all DisruptionPolicies, in the order in which they win.
 	Policies []Policy `json:"policies"`
-	// PoliciesError is why they could not be read. What they allow is not known
-	// then, and what holds a node is what the coordinator last said of it.
+	// PoliciesError is why they could not be read. Budgets are unknown then, and the reason that
+	// holds a node is the one that the coordinator last wrote on it.
 	PoliciesError string `json:"policiesError,omitempty"`
 	// Slots are the nodes that count as unavailable, by name.
 	Slots []Slot `json:"slots"`
-	// Nodes are all of the cluster, those first that need a look.
+	// Nodes are all nodes of the cluster; those that need attention come first.
 	Nodes []Node `json:"nodes"`
 }
 
-// Coordinator is who coordinates, as the Lease tells.
+// Coordinator is the coordinator, according to the Lease.
 type Coordinator struct {
 	Lease string `json:"lease"` // namespace/name
-	// Live reports whether somebody coordinates: the Lease is held and was
-	// renewed in time.
+	// Live reports whether the Lease is held and was renewed in time.
 	Live  bool   `json:"live"`
-	Node  string `json:"node,omitempty"` // whose process it is, or was last
+	Node  string `json:"node,omitempty"` // where the coordinator runs, or ran last
 	Epoch string `json:"epoch,omitempty"`
 	// Since is when its term began, Renewed when it last renewed the Lease.
 	Since   *time.Time `json:"since,omitempty"`
 	Renewed *time.Time `json:"renewed,omitempty"`
-	// Error is why the Lease could not be read; then nothing else is known.
+	// Error is why the Lease could not be read; the other fields are empty then.
 	Error string `json:"error,omitempty"`
 }
 
 // Stop is the emergency stop.
 type Stop struct {
 	NoLease bool   `json:"noLease,omitempty"`
-	Text    string `json:"text,omitempty"` // the reason, as somebody gave it
+	Text    string `json:"text,omitempty"` // the reason, as its author wrote it
 }
 
 // Figures are counts of nodes.
@@ -94,15 +92,15 @@ type Figures struct {
 	WantReboot int `json:"wantReboot"`
 	WantDrain  int `json:"wantDrain"`
 	WantApply  int `json:"wantApply"`
-	// Unknown are managed nodes whose host has not spoken in its present boot.
+	// Unknown are managed nodes whose host has not reported in its present boot.
 	Unknown int `json:"unknown"`
 
 	Unavailable int  `json:"unavailable"` // as the budget counts them
 	Budget      int  `json:"budget"`
 	Failed      int  `json:"failed"`    // and not cleared
-	MaxFailed   int  `json:"maxFailed"` // the least of the policies that have nodes
-	Halted      bool `json:"halted"`    // at least one policy's line is stopped
-	// SettlingUntil is until when something is not granted after the last turn.
+	MaxFailed   int  `json:"maxFailed"` // the lowest of the policies that have nodes
+	Halted      bool `json:"halted"`    // at least one policy is halted
+	// SettlingUntil is the end of the settle time after the last turn.
 	SettlingUntil *time.Time `json:"settlingUntil,omitempty"`
 }
 
@@ -117,7 +115,7 @@ type Node struct {
 	State v1alpha1.State  `json:"state"` // "" is absent
 	Wants v1alpha1.Wants  `json:"wants,omitempty"`
 	Held  v1alpha1.Reason `json:"held,omitempty"`
-	// Why says it in words: what it waits for, or what comes next.
+	// Why says what the node waits for, or what comes next.
 	Why string `json:"why,omitempty"`
 
 	Turn string `json:"turn,omitempty"`
@@ -127,7 +125,7 @@ type Node struct {
 	// Hooks are those that the present stage waits for.
 	Hooks []Hook `json:"hooks,omitempty"`
 
-	// Slot is there if the node counts as unavailable.
+	// Slot is set if the node counts as unavailable.
 	Slot *Slot `json:"slot,omitempty"`
 
 	Ready         bool   `json:"ready"`
@@ -137,8 +135,8 @@ type Node struct {
 	Zone          string `json:"zone,omitempty"`
 	BootID        string `json:"bootID,omitempty"`
 
-	// Host, Grant and Last are as they stand on the Node; null when absent or
-	// unreadable. Ack is the host's last word, as it stands.
+	// Host, Grant and Last are the records on the Node; null if absent or unreadable. Ack is the
+	// host's last ack, unparsed.
 	Host     *v1alpha1.Host   `json:"host,omitempty"`
 	Grant    *v1alpha1.Grant  `json:"grant,omitempty"`
 	Last     *v1alpha1.Last   `json:"last,omitempty"`
@@ -146,16 +144,16 @@ type Node struct {
 	Paused   *v1alpha1.Intent `json:"paused,omitempty"`
 	Detached *v1alpha1.Intent `json:"detached,omitempty"`
 	Retry    string           `json:"retry,omitempty"`
-	// Update is what the node's HostUpdate says; null if it was not read or is of
-	// another boot. It is read for nodes in a turn.
+	// Update is the status of the node's HostUpdate, which is read for nodes in a turn; null if it
+	// was not read or is from another boot.
 	Update *v1alpha1.HostUpdateStatus `json:"update,omitempty"`
 	// UpdateError is why the HostUpdate cannot be decoded; "" if it can.
 	UpdateError string `json:"updateError,omitempty"`
 	// Problems are keys whose value could not be read.
 	Problems []string `json:"problems,omitempty"`
 
-	rank     int  // how much it needs a look; 0 is most
-	optedOut bool // somebody said that lockkeeper is not to manage it
+	rank     int  // how much attention it needs; 0 is most
+	optedOut bool // an admin or the host opted out of lockkeeper
 }
 
 // Hook is one hook that a stage waits for.
@@ -164,7 +162,7 @@ type Hook struct {
 	Confirmed bool   `json:"confirmed"`
 }
 
-// Lease is what was read of the Lease.
+// Lease has the fields of the Lease that matter.
 type Lease struct {
 	Namespace, Name   string
 	Exists            bool
@@ -173,11 +171,11 @@ type Lease struct {
 	Duration          time.Duration
 	Stopped           bool
 	StopText          string
-	// Err is why it could not be read; the other fields are nothing then.
+	// Err is why it could not be read; the other fields are empty then.
 	Err error
 }
 
-// Read takes over what the Lease says.
+// Read sets the fields from the Lease.
 func (l *Lease) Read(o *coordinationv1.Lease) {
 	l.Exists = true
 	l.StopText, l.Stopped = o.Annotations[v1alpha1.AnnotationStop]
@@ -195,14 +193,14 @@ func (l *Lease) Read(o *coordinationv1.Lease) {
 	}
 }
 
-// Input is what a Report is made of. Stopped and StopText of the snapshot are
-// set by [Build] from the Lease; Now is by the API server's clock.
+// Input is what a Report is made from. [Build] sets Stopped and StopText of the snapshot from the
+// Lease. Now is by the API server's clock.
 type Input struct {
 	rollout.Snapshot
 	Lease Lease
 	// PoliciesErr is why the policies could not be read; the snapshot has none
 	// then.
 	PoliciesErr error
-	// Progressing is, by policy, the condition as the coordinator last wrote it.
+	// Progressing has, by policy, the condition that the coordinator last wrote.
 	Progressing map[string]metav1.Condition
 }
