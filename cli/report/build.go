@@ -47,6 +47,9 @@ func Build(in Input) Report {
 	for _, t := range out.Slots {
 		r.Slots = append(r.Slots, slotOf(t))
 	}
+	if text := rollout.Taken(out.Slots); text != "" {
+		r.taken = "Unavailable" + text + "."
+	}
 	for i := range r.Slots {
 		slots[r.Slots[i].Node] = &r.Slots[i]
 	}

@@ -27,7 +27,7 @@ func (r *Report) Only(n *Node) *Report {
 	return &one
 }
 
-// WriteNode writes all that is known about one node. The width is that of [TextOptions].
+// WriteNode writes all that is known about one node. The width is that of [Form].
 func (r *Report) WriteNode(w io.Writer, n *Node, width int) error {
 	p := page.New(width)
 	head := n.Name + ": " + n.stateText()

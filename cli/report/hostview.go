@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -72,20 +73,14 @@ func (h *HostView) writeText(w io.Writer, width int) error {
 	add, write := p.Labels()
 	line := func(label, text string) { add(label, "%s", text) }
 	line("status", s.Line)
-	node := s.Node
-	if node == "" {
-		node = "unknown"
-	}
-	line("node", node)
+	line("node", cmp.Or(s.Node, "unknown"))
 	state := s.State.String()
 	if s.Turn != "" {
 		state += ", turn " + s.Turn
 	}
 	line("state", state)
-	wants := string(s.Wants)
-	if wants == "" {
-		wants = "unknown in this boot"
-	} else if len(s.Changes) > 0 {
+	wants := cmp.Or(string(s.Wants), "unknown in this boot")
+	if s.Wants != "" && len(s.Changes) > 0 {
 		wants += ": " + changes(s.Changes)
 	}
 	line("wants", wants)
@@ -116,7 +111,7 @@ func (h *HostView) writeText(w io.Writer, width int) error {
 	line("boot", s.BootID)
 	if d := s.Waits.Doc(); d.Reason != "" {
 		line("means", d.Means)
-		line("to do", strings.ReplaceAll(d.Do, "NODE", orDefault(s.Node, "NODE")))
+		line("to do", strings.ReplaceAll(d.Do, "NODE", cmp.Or(s.Node, "NODE")))
 	}
 	write()
 	_, err := io.WriteString(w, p.String())
@@ -150,11 +145,4 @@ func credentialText(now time.Time, c *local.Credential) string {
 		add("EXPOSED: %s", page.Cell(finding))
 	}
 	return strings.Join(parts, "; ")
-}
-
-func orDefault(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }

@@ -153,22 +153,6 @@ func slotOf(t rollout.Slot) Slot {
 	return s
 }
 
-// taken says in one line which nodes take slots and why; "" if none does.
-func (r *Report) taken() string {
-	slots := make([]rollout.Slot, 0, len(r.Slots))
-	for _, s := range r.Slots {
-		t := rollout.Slot{Node: s.Node, Use: s.Use}
-		if s.Since != nil {
-			t.Since = *s.Since
-		}
-		slots = append(slots, t)
-	}
-	if text := rollout.Taken(slots); text != "" {
-		return "Unavailable" + text + "."
-	}
-	return ""
-}
-
 // slotText says why a node that is in no turn takes a slot; "" if it takes none.
 func (n *Node) slotText(now time.Time) string {
 	if n.Slot == nil || n.State.InTurn() {

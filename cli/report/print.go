@@ -41,7 +41,7 @@ func (f Form) Print(w io.Writer, r *Report) (exit int, err error) {
 	if f.JSON {
 		return status.ExitStatus(), writeJSON(w, r, "  ")
 	}
-	return status.ExitStatus(), r.WriteText(w, TextOptions{All: f.All, Width: f.Width})
+	return status.ExitStatus(), r.writeText(w, f)
 }
 
 // writeJSON writes v as JSON. Characters that are not printable are escaped: JSON

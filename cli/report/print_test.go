@@ -138,7 +138,7 @@ func TestFollowOnATerminalRedrawsInPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 		var want strings.Builder
-		if err := r.WriteText(&want, TextOptions{Width: 80}); err != nil {
+		if err := r.writeText(&want, Form{Width: 80}); err != nil {
 			t.Fatal(err)
 		}
 		text := want.String()

@@ -60,6 +60,8 @@ type Report struct {
 	Slots []Slot `json:"slots"`
 	// Nodes are all nodes of the cluster; those that need attention come first.
 	Nodes []Node `json:"nodes"`
+
+	taken string // which nodes take slots and why, in one line
 }
 
 // Coordinator is the coordinator, according to the Lease.

@@ -20,16 +20,10 @@ const (
 	maxWhy    = 400 // columns of a node's WHY
 )
 
-// TextOptions say how much text is written, and for which terminal.
-type TextOptions struct {
-	All   bool // every node, not only those that need attention
-	Width int  // columns of the terminal; 0 for none: nothing is cut or broken
-}
-
-// WriteText writes the report: a summary, then the nodes that are not idle or that need
+// writeText writes the report: a summary, then the nodes that are not idle or that need
 // something, then what the reasons among them mean. The same facts at the same time give the
 // same text.
-func (r *Report) WriteText(w io.Writer, o TextOptions) error {
+func (r *Report) writeText(w io.Writer, o Form) error {
 	p := page.New(o.Width)
 	p.Line(r.Summary)
 	for _, line := range r.notes() {
@@ -208,8 +202,8 @@ func (r *Report) notes() []string {
 		budget += "; settling until " + page.Clock(r.Time, *f.SettlingUntil)
 	}
 	lines := []string{who + ". " + budget + "."}
-	if taken := r.taken(); taken != "" {
-		lines = append(lines, taken)
+	if r.taken != "" {
+		lines = append(lines, r.taken)
 	}
 	switch {
 	case r.Stop == nil:
