@@ -8,7 +8,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/credential"
-	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/kube/secret"
 	"lockkeeper.dev/lockkeeper/packaging/manifests"
 )
 
@@ -87,7 +87,7 @@ func kubeconfigCommand(c *urfave.Context) error {
 		return err
 	}
 	if file := c.String("output"); file != "" {
-		err = kube.WriteFile(file, minted.Kubeconfig)
+		err = secret.WriteFile(file, minted.Kubeconfig)
 	} else {
 		_, err = c.App.Writer.Write(minted.Kubeconfig)
 	}

@@ -75,7 +75,7 @@ func checkConfigCommand(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, finding := range kube.Exposed(cfg.Coordinator.Kubeconfig, "") {
+	for _, finding := range kube.Exposed(cfg.Coordinator.Kubeconfig) {
 		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: coordinator.kubeconfig: %s\n", finding)
 	}
 	if c.Bool("effective") {

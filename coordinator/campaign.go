@@ -127,8 +127,9 @@ func (c *candidate) noLease() error {
 
 func (c *candidate) unreadable(err error) error {
 	if apierrors.IsUnauthorized(err) {
-		if s := c.Credential.State(); !s.Refused.IsZero() {
-			return errors.New(s.RefusedText())
+		s := c.Credential.State()
+		if text, fails := s.Problem(time.Now()); fails {
+			return errors.New(text)
 		}
 	}
 	return fmt.Errorf("reading lease %s/%s: %w", c.LeaseNamespace, c.LeaseName, err)

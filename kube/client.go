@@ -1,11 +1,20 @@
+// Package kube is how lockkeeper talks to the API server. A [Credential] follows one
+// identity's kubeconfig, renews its token, and makes a [Client] of it, which explains
+// errors. A [Watch] holds the objects of one kind and keeps them up to date.
+//
+// It must not know what is decided, nor by which part.
 package kube
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,9 +22,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
+	"k8s.io/client-go/util/connrotation"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -111,7 +123,7 @@ func ConnectCaller(file, version string) (*Client, error) {
 func userAgent(role, version string) string { return "lockkeeper-" + role + "/" + version }
 
 // Context ends when the client must not be used for anything new: the coordinator's
-// kubeconfig is gone, or names another server, certificate authority or account.
+// kubeconfig is gone, has been unusable for ten seconds, or names another server, certificate authority or account.
 // [context.Cause] says which. What ends a term can still be sent: the requests go
 // where they went before. A client of a host, and one with a fixed configuration,
 // never ends.
@@ -166,4 +178,195 @@ func NodeName(ctx context.Context, client kubernetes.Interface) (string, error) 
 		return "", fmt.Errorf("the credential is %q's, expected a kubelet's (system:node:<name>); set node_name if the Node has another name", user)
 	}
 	return name, nil
+}
+
+var dialer = &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
+
+// connection sends requests as one content of a kubeconfig says.
+type connection struct {
+	*kubeconfig // of a fixed client: empty
+	base        *url.URL
+	rt          http.RoundTripper
+	inner       http.RoundTripper // rt without what goes around it
+	plugin      *plugin           // nil: no program provides the credential
+	over        context.Context   // ends when a connection to another server, or for another account, has taken its place
+	end         context.CancelFunc
+}
+
+// newConnection makes a connection. It does not talk to the API server.
+func newConnection(k *kubeconfig, agent string, wrap transport.WrapperFunc) (*connection, error) {
+	c := &connection{kubeconfig: k}
+	cfg := rest.CopyConfig(k.config)
+	cfg.UserAgent = agent
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+		c.inner = rt
+		return wrap(rt)
+	})
+	plain := rest.CopyConfig(cfg)
+	plain.ExecProvider = nil
+	tc, err := plain.TransportConfig()
+	if err != nil {
+		return nil, err
+	}
+	// As in client-go, a credential in the kubeconfig takes precedence over a plugin.
+	if !tc.HasTokenAuth() && !tc.HasBasicAuth() && !tc.HasCertAuth() {
+		if c.plugin, err = newPlugin(cfg); err != nil {
+			return nil, err
+		}
+	}
+	if p := c.plugin; p != nil {
+		tc.Wrap(func(next http.RoundTripper) http.RoundTripper { return pluginTripper{next, p} })
+		tc.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: p.certificate}
+		connections := connrotation.NewConnectionTracker()
+		p.renewed = connections.CloseAll
+		tc.DialHolder = &transport.DialHolder{Dial: connrotation.NewDialerWithTracker(dialer.DialContext, connections).DialContext}
+	}
+	rt, err := transport.New(tc)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.use(cfg, rt)
+}
+
+// use completes a connection with its server and its transport.
+func (c *connection) use(cfg *rest.Config, rt http.RoundTripper) (err error) {
+	if c.base, _, err = rest.DefaultServerUrlFor(cfg); err != nil {
+		return fmt.Errorf("server %q: %w", cfg.Host, err)
+	}
+	c.rt = rt
+	c.over, c.end = context.WithCancel(context.Background())
+	return nil
+}
+
+// closeIdle closes what no request uses at present.
+func (c *connection) closeIdle() { utilnet.CloseIdleConnectionsFor(c.inner) }
+
+// RoundTrip sends a request over this connection, whichever server it is addressed to.
+func (c *connection) RoundTrip(r *http.Request) (*http.Response, error) {
+	watching := r.URL.Query().Has("watch")
+	ctx, stop := r.Context(), func() {}
+	// A request is addressed to the server of the client's first connection.
+	to := *r.URL
+	to.Scheme, to.Host, to.Path = c.base.Scheme, c.base.Host, strings.TrimSuffix(c.base.Path, "/")+r.URL.Path
+	if watching {
+		// A watch would continue for an account, or at a server, that is not the
+		// kubeconfig's any more.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		unhook := context.AfterFunc(c.over, cancel)
+		stop = func() { unhook(); cancel() }
+	}
+	r = r.Clone(ctx)
+	r.URL, r.Host = &to, ""
+	resp, err := c.rt.RoundTrip(r)
+	if err != nil || !watching {
+		stop()
+		return resp, err
+	}
+	resp.Body = watched{resp.Body, stop}
+	return resp, nil
+}
+
+// watched is the body of a watch, and what is to be released at its end.
+type watched struct {
+	io.ReadCloser
+	stop func()
+}
+
+// Close closes it.
+func (w watched) Close() error {
+	defer w.stop()
+	return w.ReadCloser.Close()
+}
+
+// prompt is how soon an answer has to arrive for its Date header to say something
+// about the clocks: the server may have written it at any moment between request and
+// answer, and this process may have been stopped in between.
+const prompt = 5 * time.Second
+
+// answers records what the API server's answers to one identity show.
+type answers struct {
+	skew  atomic.Int64 // nanoseconds by which the API server's clock is ahead
+	dated atomic.Bool
+	last  atomic.Int64 // see State.Answered, in nanoseconds since 1970; 0 is never
+
+	mu      sync.Mutex
+	refused time.Time // see State.Refused
+	changed func()    // is called after refused has changed; nil is fine
+}
+
+// wrap records the answers to each request. It also keeps client-go from sending a
+// request again. client-go repeats any request, a PATCH too, up to ten times when a
+// 429 or 5xx carries a Retry-After header. The last answer then hides the first: a
+// write that may have landed although the answer was a 503 looks refused, or like a
+// conflict. If the API server knows how long to wait, its Status says so as well.
+func (a *answers) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		sent := time.Now()
+		resp, err := next.RoundTrip(r)
+		if err != nil {
+			return resp, err
+		}
+		resp.Header.Del("Retry-After")
+		a.date(resp, sent)
+		switch code := resp.StatusCode; {
+		case code == http.StatusUnauthorized:
+			a.refuse(true)
+		case code < 500 && code != http.StatusTooManyRequests:
+			a.refuse(false)
+			a.last.Store(time.Now().UnixNano())
+			if resp.Body != nil {
+				resp.Body = body{resp.Body, a}
+			}
+		}
+		return resp, nil
+	})
+}
+
+// date compares the clocks.
+func (a *answers) date(resp *http.Response, sent time.Time) {
+	took := time.Since(sent)
+	if t, err := http.ParseTime(resp.Header.Get("Date")); err == nil && took <= prompt {
+		// The header was written between sent and now, and cut to a second.
+		mid := sent.Add(took / 2)
+		a.skew.Store(int64(t.Add(500 * time.Millisecond).Sub(mid)))
+		a.dated.Store(true)
+	}
+}
+
+// refuse records whether the API server refuses the credential.
+func (a *answers) refuse(is bool) {
+	a.mu.Lock()
+	changed := is != !a.refused.IsZero()
+	switch {
+	case changed && is:
+		a.refused = time.Now()
+	case changed:
+		a.refused = time.Time{}
+	}
+	a.mu.Unlock()
+	if changed && a.changed != nil {
+		a.changed()
+	}
+}
+
+// body is the body of an answer that shows that the API server accepts this identity.
+type body struct {
+	io.ReadCloser
+	a *answers
+}
+
+// Read records that more of the answer has arrived.
+func (b body) Read(p []byte) (n int, err error) {
+	if n, err = b.ReadCloser.Read(p); n > 0 {
+		b.a.last.Store(time.Now().UnixNano())
+	}
+	return n, err
+}
+
+// forget clears what the answers to another credential showed.
+func (a *answers) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refused = time.Time{}
 }

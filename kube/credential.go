@@ -23,7 +23,8 @@ const (
 	retryEvery = 5 * time.Second
 	// readPause is the minimum time between two reads, however often the files change.
 	readPause = 50 * time.Millisecond
-	// lasting is how long a problem has to last before it counts. Whatever writes a
+	// lasting is how long a problem has to last before it counts, and how long the
+	// kubeconfig has to be gone before its renewed token is removed. Whatever writes a
 	// kubeconfig needs a moment, and a plugin's service may be restarting.
 	lasting = 10 * time.Second
 )
@@ -34,8 +35,8 @@ type Options struct {
 	// decides about these:
 	//
 	//   - A host's client follows the kubeconfig to any server and account, and
-	//     continues with the last usable content. A coordinator's client ends; see
-	//     [Client.Context].
+	//     continues with the last usable content. A coordinator's client ends with its
+	//     kubeconfig; see [Client.Context].
 	//   - A coordinator's token is renewed; lockkeeper warns before it expires, and if
 	//     other users can read or change it. A kubelet's credential is the business of
 	//     whatever installs the kubelet.
@@ -56,6 +57,8 @@ type Options struct {
 	// Wrap goes around each request; nil is fine.
 	Wrap func(http.RoundTripper) http.RoundTripper
 	Log  *slog.Logger // nil: nothing is logged
+	// LogEvent logs an event of a published kind; it is systemd.LogEvent. nil is fine.
+	LogEvent func(log *slog.Logger, level slog.Level, id v1alpha1.MessageID, text string, attrs ...any)
 	// Report receives the state after each change of more than State.Answered, from
 	// any goroutine, one call at a time. It must not block, nor call the Credential.
 	// nil is fine.
@@ -70,8 +73,12 @@ type Credential struct {
 	log     *slog.Logger
 	answers answers
 
-	reading sync.Mutex // one read at a time
-	upkeep  upkeep     // reading guards it
+	upkeep upkeep        // of the loop that renews
+	files  chan struct{} // wakes that loop: the files were read
+
+	reading sync.Mutex // one read at a time; guards gone and notUsed
+	gone    time.Time  // since when there is no kubeconfig, zero while there is one
+	notUsed string     // what was last logged about a renewed token that is not used
 
 	mu      sync.Mutex
 	last    *kubeconfig // what was last read; a conn without a difference may be of an earlier read
@@ -93,12 +100,12 @@ type problem struct {
 	since time.Time
 }
 
-func (p *problem) set(err error) {
+func (p *problem) set(err error, now time.Time) {
 	switch {
 	case err == nil:
 		*p = problem{}
 	case p.err == nil:
-		*p = problem{err, time.Now()}
+		*p = problem{err, now}
 	default:
 		p.err = err
 	}
@@ -106,13 +113,19 @@ func (p *problem) set(err error) {
 
 // New makes a Credential. It reads nothing yet.
 func New(o Options) *Credential {
-	c := &Credential{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), changed: make(chan struct{}), watch: o.Paths}
+	c := &Credential{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), files: make(chan struct{}, 1), changed: make(chan struct{}), watch: o.Paths}
 	c.answers.changed = c.report
 	c.state.Identity = o.Identity
 	if len(o.Paths) > 0 {
 		c.state.File = o.Paths[0]
 	}
 	return c
+}
+
+func (c *Credential) logEvent(level slog.Level, id v1alpha1.MessageID, text string, attrs ...any) {
+	if c.o.LogEvent != nil {
+		c.o.LogEvent(c.log, level, id, text, attrs...)
+	}
 }
 
 func (c *Credential) coordinator() bool { return c.o.Identity == v1alpha1.IdentityCoordinator }
@@ -143,13 +156,18 @@ func (c *Credential) Changed() <-chan struct{} {
 // Run follows the files, and renews the coordinator's token, until ctx ends. If the
 // files cannot be watched they are only read now and then.
 func (c *Credential) Run(ctx context.Context) {
+	var renewing sync.WaitGroup
+	defer renewing.Wait()
+	if c.coordinator() {
+		// A renewal may take as long as a request does. The files are followed meanwhile.
+		renewing.Go(func() {
+			for ctx.Err() == nil {
+				wait(ctx, c.maintain(ctx, time.Now()), c.files)
+			}
+		})
+	}
 	hint := make(chan struct{}, 1)
-	w := dirwatch.New(func(string) {
-		select {
-		case hint <- struct{}{}:
-		default:
-		}
-	})
+	w := dirwatch.New(func(string) { wake(hint) })
 	defer w.Close()
 	unwatched := false
 	for ctx.Err() == nil {
@@ -160,22 +178,34 @@ func (c *Credential) Run(ctx context.Context) {
 			c.log.Warn("inotify does not report changes of the "+c.o.Identity+"'s kubeconfig; lockkeeper reads it at intervals", "err", err, "interval", readEvery)
 		}
 		unwatched = err != nil
-		c.read(time.Now())
+		again := c.read(time.Now())
 		if !slices.Equal(paths, c.watched()) {
 			continue // the kubeconfig names other files now
 		}
-		t := time.NewTimer(c.maintain(ctx, time.Now()))
-		select {
-		case <-ctx.Done():
-		case <-hint:
-			t.Reset(readPause)
-			select {
-			case <-ctx.Done():
-			case <-t.C:
-			}
-		case <-t.C:
+		if wait(ctx, again, hint) {
+			wait(ctx, readPause, nil)
 		}
-		t.Stop()
+	}
+}
+
+// wait waits for that long, and no longer than ctx. It reports whether it was woken.
+func wait(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-woken:
+		return true
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	return false
+}
+
+// wake wakes what waits for a channel with room for one value.
+func wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
@@ -185,34 +215,40 @@ func (c *Credential) watched() []string {
 	return c.watch
 }
 
-// read reads the files, and has the client use them if they changed.
-func (c *Credential) read(now time.Time) {
+// read reads the files, and has the client use them if they changed. It returns how
+// long to wait before they are read again, if nothing indicates that they have changed.
+func (c *Credential) read(now time.Time) (again time.Duration) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	file, err := find(c.o.Paths, c.o.Absent)
-	var k *kubeconfig
+	k := &kubeconfig{}
 	if err == nil {
 		k, err = readKubeconfig(file, c.o.Renewed)
 	}
 	if c.coordinator() {
 		c.tidy(k, err, now)
-		c.expose()
+		c.expose(k.secrets)
 	}
-	c.adopt(file, k, err)
+	c.adopt(file, k, err, now)
 	c.report()
+	wake(c.files)
+	if err != nil && (c.gone.IsZero() || now.Sub(c.gone) < lasting) {
+		return retryEvery
+	}
+	return readEvery // also on the many hosts that have no coordinator's kubeconfig
 }
 
 // adopt takes in what was read: k, or the error that there is no usable kubeconfig.
-func (c *Credential) adopt(file string, k *kubeconfig, err error) {
+func (c *Credential) adopt(file string, k *kubeconfig, err error, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.watchThese(file, k)
+	c.watchThese(k.names)
 	_, absent := errors.AsType[AbsentError](err)
 	c.state.Present = !absent
 	c.state.File = cmp.Or(file, c.state.File)
 	if err == nil && c.client != nil && c.conn.file == k.file && c.conn.content() == k.content() {
 		c.last = k
-		c.problem.set(nil)
+		c.problem.set(nil, now)
 		return
 	}
 	var next *connection
@@ -221,20 +257,23 @@ func (c *Credential) adopt(file string, k *kubeconfig, err error) {
 			err = fmt.Errorf("kubeconfig %s: %w", file, err)
 		}
 	}
-	switch {
-	case absent && c.coordinator():
-		c.last = nil
-		c.problem.set(nil)
-		c.replace(nil, err)
-	case err != nil:
-		c.problem.set(err) // it may be half written
-		if c.client == nil {
-			c.setError(err)
-		}
-	default:
+	if err == nil {
 		c.last = k
-		c.problem.set(nil)
+		c.problem.set(nil, now)
 		c.replace(next, nil)
+		return
+	}
+	if absent && c.coordinator() {
+		c.problem.set(nil, now)
+	} else {
+		c.problem.set(err, now) // it may be half written
+	}
+	switch {
+	case c.client == nil:
+		c.setError(err)
+	case c.coordinator() && (absent || now.Sub(c.problem.since) >= lasting):
+		c.last = nil
+		c.replace(nil, err)
 	}
 }
 
@@ -247,15 +286,22 @@ func (c *Credential) replace(next *connection, err error) {
 	if next != nil && next.plugin != nil {
 		next.plugin.changed = c.report
 	}
-	if next != nil && c.client != nil && (!c.coordinator() || old.target() == next.target()) {
+	same := next != nil && old != nil && old.target() == next.target()
+	if same {
+		next.over, next.end = old.over, old.end // the watches continue
+	} else if old != nil {
+		defer old.end()
+	}
+	if old != nil {
+		defer old.closeIdle()
+	}
+	if next != nil && c.client != nil && (same || !c.coordinator()) {
 		c.client.conn.Store(next)
-		old.close()
 		c.log.Info("the "+c.o.Identity+"'s credential was renewed or replaced; its client continues", "file", next.file)
 		return
 	}
 	if c.client != nil {
 		c.client.end(cmp.Or(err, fmt.Errorf("the coordinator's kubeconfig was replaced: %s names another server, certificate authority or account", c.state.File)))
-		old.close()
 	}
 	if c.client = nil; next != nil {
 		if c.client, err = newClient(next, c, &c.answers, c.o.QPS, c.o.Burst); err != nil {
@@ -275,12 +321,10 @@ func (c *Credential) setError(err error) {
 	c.err = err
 }
 
-// watchThese has these files watched; the caller holds mu.
-func (c *Credential) watchThese(file string, k *kubeconfig) {
-	paths := slices.Clone(c.o.Paths)
-	if k != nil {
-		paths = append(paths, k.names...)
-	} else if c.last != nil {
+// watchThese has these files watched, in addition to the others; the caller holds mu.
+func (c *Credential) watchThese(names []string) {
+	paths := slices.Concat(c.o.Paths, names)
+	if c.last != nil {
 		paths = append(paths, c.last.names...)
 	}
 	if c.o.Renewed != "" {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube/secret"
 )
 
 // What others can read or change is found, with what to do about it.
@@ -69,7 +71,8 @@ func TestExposed(t *testing.T) {
 			for _, text := range c.want {
 				want = append(want, strings.ReplaceAll(text, "DIR", dir))
 			}
-			if got := Exposed(dir+"/etc/kubeconfig", dir+"/var/token.json"); !slices.Equal(got, want) {
+			k, _ := readKubeconfig(dir+"/etc/kubeconfig", "")
+			if got := secret.Exposed(append(k.secrets, dir+"/etc/kubeconfig", dir+"/var/token.json")...); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
 				t.Errorf("got\n%s\nexpected\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 		})
@@ -116,6 +119,7 @@ func TestExposedIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	c := New(Options{
 		Identity: v1alpha1.IdentityCoordinator, Paths: []string{dir + "/etc/kubeconfig"}, Renewed: dir + "/var/token.json", Log: slog.New(slog.NewTextHandler(&log, nil)),
+		LogEvent: logEvent,
 	})
 	look := func(kubeconfig, key os.FileMode, warnings int, exposed string) {
 		t.Helper()
@@ -132,7 +136,7 @@ func TestExposedIsLoggedOnce(t *testing.T) {
 		if n := strings.Count(log.String(), "level=WARN"); n != warnings || c.State().Exposed != strings.ReplaceAll(exposed, "DIR", dir) {
 			t.Errorf("%d warnings, expected %d:\n%s\nexposed %q", n, warnings, log.String(), c.State().Exposed)
 		}
-		if s := c.State(); !s.Present || s.Problem != "" {
+		if s := c.State(); !s.Present || s.Error != "" {
 			t.Errorf("%+v", s)
 		}
 	}
@@ -152,10 +156,14 @@ func TestWriteFileIsNotExposed(t *testing.T) {
 	if err := os.Chmod(dir+"/etc/kubeconfig", 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteFile(dir+"/etc/kubeconfig", []byte("secret")); err != nil {
+	if err := secret.WriteFile(dir+"/etc/kubeconfig", []byte("secret")); err != nil {
 		t.Fatal(err)
 	}
-	if found := Exposed(dir+"/etc/kubeconfig", ""); len(found) > 0 {
+	if found := Exposed(dir + "/etc/kubeconfig"); len(found) > 0 {
 		t.Errorf("%q", found)
 	}
+}
+
+func logEvent(log *slog.Logger, level slog.Level, _ v1alpha1.MessageID, text string, attrs ...any) {
+	log.Log(context.Background(), level, text, attrs...)
 }

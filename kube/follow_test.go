@@ -103,21 +103,11 @@ func TestCoordinatorsClient(t *testing.T) {
 	continues("another comment", first)
 	write(server.with(first)[:100])
 	continues("half written", first)
-	if s := credential.State(); s.Problem == "" || !s.Present || !s.Expires.Equal(now.Add(time.Hour)) {
+	if s := credential.State(); s.Error == "" || !s.Present || !s.Expires.Equal(now.Add(time.Hour)) {
 		t.Errorf("half written: %+v", s)
-	}
-	select {
-	case <-watched.ResultChan():
-		t.Error("the watch ended although nothing has changed")
-	default:
 	}
 	write(server.with(second))
 	continues("another token of the account", second)
-	select {
-	case <-watched.ResultChan():
-	case <-time.After(time.Minute):
-		t.Error("the watch continues with the token before")
-	}
 	// The renewed token of this kubeconfig, and only of this one.
 	third := token(now, now.Add(3*time.Hour))
 	text, err := json.Marshal(renewedToken{Kubeconfig: string(fmt.Appendf(nil, "%x", sum([]byte(server.with(second))))), Token: third})
@@ -128,6 +118,11 @@ func TestCoordinatorsClient(t *testing.T) {
 	expired := token(now.Add(-2*time.Hour), now.Add(-time.Hour))
 	write(server.with(expired))
 	continues("replaced by one that has expired", expired)
+	select {
+	case <-watched.ResultChan():
+		t.Error("the watch ended although the account and the server are the same")
+	default:
+	}
 
 	for _, c := range []struct {
 		what, text string
@@ -141,6 +136,11 @@ func TestCoordinatorsClient(t *testing.T) {
 	} {
 		changed := credential.Changed()
 		write(c.text)
+		select {
+		case <-watched.ResultChan():
+		case <-time.After(time.Minute):
+			t.Errorf("%s: the watch continues", c.what)
+		}
 		if !ended(client) || !strings.Contains(context.Cause(client.Context()).Error(), "names another server, certificate authority or account") {
 			t.Errorf("%s: %v", c.what, context.Cause(client.Context()))
 		}
@@ -158,6 +158,20 @@ func TestCoordinatorsClient(t *testing.T) {
 			t.Error("the client before does not reach its server")
 		}
 	}
+	// A kubeconfig that stays unusable, such as one that was emptied, ends the client as well.
+	write("")
+	if ended(client) {
+		t.Error("ended by a kubeconfig that may be half written")
+	}
+	if credential.read(time.Now().Add(lasting)); !ended(client) || !strings.Contains(context.Cause(client.Context()).Error(), path) {
+		t.Errorf("emptied: %v", context.Cause(client.Context()))
+	}
+	if s := credential.State(); !s.Present || s.InUse || !fails(s, time.Now().Add(lasting)) {
+		t.Errorf("emptied: %+v", s)
+	}
+	write(other.with("b"))
+	client, err = credential.Client()
+	must(t, err)
 	changed := credential.Changed()
 	must(t, os.Remove(path))
 	credential.read(time.Now())
@@ -169,7 +183,7 @@ func TestCoordinatorsClient(t *testing.T) {
 	if !ended(client) || context.Cause(client.Context()).Error() != "no kubeconfig" {
 		t.Errorf("gone: %v", context.Cause(client.Context()))
 	}
-	if s := credential.State(); s.Present || s.User != "" || s.Problem != "" {
+	if s := credential.State(); s.Present || s.User != "" || s.Error != "" {
 		t.Errorf("gone: %+v", s)
 	}
 	if c, err := credential.Client(); c != nil || err == nil {
@@ -246,10 +260,10 @@ func TestHostsClientFollows(t *testing.T) {
 	})
 	rotated("the link's target, written to", func() { certify("2.pem") })
 	put("2.pem", "half")
-	until("its problem", func() bool { return credential.State().Problem != "" })
+	until("its problem", func() bool { return credential.State().Error != "" })
 	server.shows(t, client)
 	rotated("a whole one", func() { certify("2.pem") })
-	if s := credential.State(); s.Problem != "" || s.Kind != KindCertificate || s.User != "system:node:n1" {
+	if s := credential.State(); s.Error != "" || s.User != "system:node:n1" {
 		t.Errorf("%+v", s)
 	}
 	must(t, os.Remove(path))
@@ -287,24 +301,29 @@ func TestTroublesAreReported(t *testing.T) {
 		_, _ = client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	}
 	use(server.with("refused"))
-	if last.Refused.IsZero() || last.Problem != "" || !last.Present {
+	if last.Refused.IsZero() || last.Error != "" || !last.Present {
 		t.Errorf("refused: %+v", last)
 	}
 	plugin := strings.Replace(server.with("x"), "token: x", "exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/false, interactiveMode: Never}", 1)
 	use(plugin)
 	// The report comes after the request's failure.
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(c.reportedState().Problem, "credential plugin false: exit status 1"); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(c.reportedState().Error, "credential plugin false: exit status 1"); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("a plugin that fails: %+v", c.reportedState())
 		}
 	}
-	if s := c.State(); !s.Refused.IsZero() || s.ProblemSince.IsZero() || s.Broken(time.Now()) != "" || s.Broken(time.Now().Add(lasting)) == "" {
+	if s := c.State(); !s.Refused.IsZero() || s.ErrorSince.IsZero() || fails(s, time.Now()) || !fails(s, time.Now().Add(lasting)) {
 		t.Errorf("a plugin that fails: %+v", s)
 	}
 	use(server.with("x"))
-	if s := c.State(); s.Problem != "" || s.Broken(time.Now().Add(time.Hour)) != "" || s.Answered.IsZero() {
+	if s := c.State(); s.Error != "" || fails(s, time.Now().Add(time.Hour)) || s.Answered.IsZero() {
 		t.Errorf("all is well: %+v", s)
 	}
+}
+
+func fails(s State, now time.Time) bool {
+	_, fails := s.Problem(now)
+	return fails
 }
 
 func (c *Credential) reportedState() State {

@@ -61,26 +61,25 @@ func TestInspect(t *testing.T) {
 	inline := base64.StdEncoding.EncodeToString(pair)
 	for name, c := range map[string]struct {
 		user    string
-		kind    Kind
 		who     string
 		life    time.Duration
 		foreign string // part of it; "" is a credential that lockkeeper renews
 	}{
-		"minted":              {`{token: ` + jwt("{"+sub+","+life+"}") + `}`, KindToken, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", time.Hour, ""},
-		"another account":     {`{token: ` + jwt(`{"sub":"system:serviceaccount:lockkeeper:default",`+life+"}") + `}`, KindToken, "system:serviceaccount:lockkeeper:default", time.Hour, "only those of its own service account"},
-		"a person's":          {`{token: ` + jwt(`{"sub":"lockkeeper-coordinator",`+life+"}") + `}`, KindToken, "lockkeeper-coordinator", time.Hour, "only those of its own service account"},
-		"no namespace":        {`{token: ` + jwt(`{"sub":"system:serviceaccount::lockkeeper-coordinator",`+life+"}") + `}`, KindToken, "system:serviceaccount::lockkeeper-coordinator", time.Hour, "only those of its own"},
-		"indefinitely":        {`{token: ` + jwt("{"+sub+`,"iat":1767225600}`) + `}`, KindToken, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", 0, "does not say how long"},
-		"ends before it came": {`{token: ` + jwt("{"+sub+`,"iat":1767229200,"exp":1767225600}`) + `}`, KindToken, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", -time.Hour, "does not say how long"},
-		"a pod's":             {`{token: ` + jwt("{"+sub+","+life+`,"kubernetes.io":{"pod":{"name":"x"}}}`) + `}`, KindToken, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", time.Hour, "bound to a pod"},
-		"opaque":              {`{token: secret}`, KindToken, "", 0, "did not mint it"},
-		"not JSON":            {`{token: ` + jwt("{") + `}`, KindToken, "", 0, "did not mint it"},
-		"for somebody else":   {`{token: ` + jwt("{"+sub+","+life+"}") + `, as: root}`, KindOther, "", 0, "did not mint it"},
-		"a file":              {`{tokenFile: /dev/null}`, KindOther, "", 0, "in /dev/null, which another program renews"},
-		"a plugin":            {`{exec: {apiVersion: client.authentication.k8s.io/v1, command: get-token, interactiveMode: Never}}`, KindOther, "", 0, "plugin get-token renews it"},
-		"nothing":             {`{}`, KindOther, "", 0, "did not mint it"},
-		"certificate":         {`{client-certificate-data: ` + inline + `, client-key-data: ` + inline + `}`, KindCertificate, "lockkeeper:coordinator", time.Hour, "an administrator has to approve"},
-		"certificate beside":  {`{client-certificate: pair.pem, client-key: pair.pem}`, KindCertificate, "lockkeeper:coordinator", time.Hour, "an administrator has to approve"},
+		"minted":              {`{token: ` + jwt("{"+sub+","+life+"}") + `}`, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", time.Hour, ""},
+		"another account":     {`{token: ` + jwt(`{"sub":"system:serviceaccount:lockkeeper:default",`+life+"}") + `}`, "system:serviceaccount:lockkeeper:default", time.Hour, "only those of its own service account"},
+		"a person's":          {`{token: ` + jwt(`{"sub":"lockkeeper-coordinator",`+life+"}") + `}`, "lockkeeper-coordinator", time.Hour, "only those of its own service account"},
+		"no namespace":        {`{token: ` + jwt(`{"sub":"system:serviceaccount::lockkeeper-coordinator",`+life+"}") + `}`, "system:serviceaccount::lockkeeper-coordinator", time.Hour, "only those of its own"},
+		"indefinitely":        {`{token: ` + jwt("{"+sub+`,"iat":1767225600}`) + `}`, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", 0, "does not say how long"},
+		"ends before it came": {`{token: ` + jwt("{"+sub+`,"iat":1767229200,"exp":1767225600}`) + `}`, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", -time.Hour, "does not say how long"},
+		"a pod's":             {`{token: ` + jwt("{"+sub+","+life+`,"kubernetes.io":{"pod":{"name":"x"}}}`) + `}`, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", time.Hour, "bound to a pod"},
+		"opaque":              {`{token: secret}`, "", 0, "did not mint it"},
+		"not JSON":            {`{token: ` + jwt("{") + `}`, "", 0, "did not mint it"},
+		"for somebody else":   {`{token: ` + jwt("{"+sub+","+life+"}") + `, as: root}`, "", 0, "did not mint it"},
+		"a file":              {`{tokenFile: /dev/null}`, "", 0, "in /dev/null, which another program renews"},
+		"a plugin":            {`{exec: {apiVersion: client.authentication.k8s.io/v1, command: get-token, interactiveMode: Never}}`, "", 0, "plugin get-token renews it"},
+		"nothing":             {`{}`, "", 0, "did not mint it"},
+		"certificate":         {`{client-certificate-data: ` + inline + `, client-key-data: ` + inline + `}`, "lockkeeper:coordinator", time.Hour, "an administrator has to approve"},
+		"certificate beside":  {`{client-certificate: pair.pem, client-key: pair.pem}`, "lockkeeper:coordinator", time.Hour, "an administrator has to approve"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(dir, "kubeconfig")
@@ -91,14 +90,14 @@ func TestInspect(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			info := k.info
-			if info.kind != c.kind || info.user != c.who || info.life() != c.life {
-				t.Errorf("%s of %q for %v, want %s of %q for %v", info.kind, info.user, info.life(), c.kind, c.who, c.life)
+			info := k.claims
+			if info.user != c.who || info.life() != c.life {
+				t.Errorf("of %q for %v, want %q for %v", info.user, info.life(), c.who, c.life)
 			}
-			if (info.foreign == "") != (c.foreign == "") || !strings.Contains(info.foreign, c.foreign) {
-				t.Errorf("left alone because %q, want %q", info.foreign, c.foreign)
+			if (info.notRenewed == "") != (c.foreign == "") || !strings.Contains(info.notRenewed, c.foreign) {
+				t.Errorf("left alone because %q, want %q", info.notRenewed, c.foreign)
 			}
-			if ours := info.foreign == ""; (info.namespace == "lockkeeper") != ours {
+			if ours := info.notRenewed == ""; (info.namespace == "lockkeeper") != ours {
 				t.Errorf("namespace %q of a credential that is ours: %t", info.namespace, ours)
 			}
 		})

@@ -4,17 +4,25 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube/secret"
 )
 
 // maxFile bounds what is read of a kubeconfig, or of a file that it names, in bytes.
@@ -23,8 +31,10 @@ const maxFile = 1 << 20
 // kubeconfig is what a kubeconfig and the PEM files that it names said at one moment.
 type kubeconfig struct {
 	file  string
-	bytes string   // SHA-256 of the kubeconfig alone, in hexadecimal digits
-	names []string // the PEM files, and the token file, that it names
+	hash  string // SHA-256 of the kubeconfig alone, in hexadecimal digits
+	// names are the PEM files and the token file that it names; secrets are those of them
+	// that hold a secret.
+	names, secrets []string
 
 	cluster *clientcmdapi.Cluster  // with the content of its PEM file
 	user    *clientcmdapi.AuthInfo // with the content of its PEM files
@@ -32,7 +42,12 @@ type kubeconfig struct {
 
 	certFile string            // the client certificate's path, or the kubeconfig's if it is in there
 	cert     *x509.Certificate // nil: the credential is not a client certificate
-	info     info
+	claims   claims
+
+	// notUsed is why the renewed token is not used, "" if it is, or if there is none;
+	// never is whether it will never be used again.
+	notUsed string
+	never   bool
 }
 
 // readKubeconfig reads a kubeconfig and the PEM files that it names. A certificate
@@ -41,11 +56,12 @@ type kubeconfig struct {
 // itself, but only every five minutes, and it fails requests while a file is half
 // written. It does follow a token in a file of its own.
 //
-// renewed is Options.Renewed, "" if there is none.
+// renewed is Options.Renewed, "" if there is none. With an error, only the names of the
+// files that were found are valid.
 func readKubeconfig(file, renewed string) (*kubeconfig, error) {
 	k := &kubeconfig{file: file, certFile: file}
 	if err := k.read(renewed); err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
+		return k, fmt.Errorf("kubeconfig %s: %w", file, err)
 	}
 	return k, nil
 }
@@ -55,7 +71,7 @@ func (k *kubeconfig) read(renewed string) error {
 	if err != nil {
 		return err
 	}
-	k.bytes = hex.EncodeToString(sum(text))
+	k.hash = hex.EncodeToString(sum(text))
 	config, err := clientcmd.Load(text)
 	if err != nil {
 		return err
@@ -76,7 +92,7 @@ func (k *kubeconfig) read(renewed string) error {
 	if err := k.flatten(); err != nil {
 		return err
 	}
-	k.inspect()
+	k.claims = k.inspect()
 	if renewed != "" {
 		k.useRenewed(renewed)
 	}
@@ -86,32 +102,37 @@ func (k *kubeconfig) read(renewed string) error {
 
 // flatten replaces the names of PEM files by what they hold.
 func (k *kubeconfig) flatten() error {
-	if k.user.ClientCertificate != "" && len(k.user.ClientCertificateData) == 0 {
-		k.certFile = k.user.ClientCertificate
+	u := k.user
+	if u.ClientCertificate != "" && len(u.ClientCertificateData) == 0 {
+		k.certFile = u.ClientCertificate
 	}
+	for _, path := range []string{u.ClientKey, u.TokenFile} {
+		if path != "" {
+			k.secrets = append(k.secrets, path)
+		}
+	}
+	k.names = slices.Clone(k.secrets)
 	for _, f := range []struct {
 		what string
 		name *string
 		data *[]byte
 	}{
 		{"certificate authority", &k.cluster.CertificateAuthority, &k.cluster.CertificateAuthorityData},
-		{"client certificate", &k.user.ClientCertificate, &k.user.ClientCertificateData},
-		{"client key", &k.user.ClientKey, &k.user.ClientKeyData},
+		{"client certificate", &u.ClientCertificate, &u.ClientCertificateData},
+		{"client key", &u.ClientKey, &u.ClientKeyData},
 	} {
 		if *f.name != "" && len(*f.data) == 0 {
+			k.names = append(k.names, *f.name)
 			text, err := readBounded(*f.name)
+			if err == nil && len(text) == 0 {
+				err = fmt.Errorf("%s is empty", *f.name)
+			}
 			if err != nil {
 				return fmt.Errorf("its %s: %w", f.what, err)
 			}
-			if len(text) == 0 {
-				return fmt.Errorf("its %s: %s is empty", f.what, *f.name)
-			}
-			k.names, *f.data = append(k.names, *f.name), text
+			*f.data = text
 		}
 		*f.name = ""
-	}
-	if k.user.TokenFile != "" {
-		k.names = append(k.names, k.user.TokenFile)
 	}
 	if len(k.user.ClientCertificateData) == 0 {
 		return nil
@@ -132,11 +153,10 @@ func (k *kubeconfig) content() string { return identify(k.cluster, k.user) }
 // token that does not name its account is an account of its own.
 func (k *kubeconfig) target() string {
 	user := k.user.DeepCopy()
-	if k.info.kind == KindToken && k.info.user != "" {
-		user.Token = k.info.user
-	}
 	if k.cert != nil {
 		user.ClientCertificateData, user.ClientKeyData = []byte(k.cert.Subject.String()), nil
+	} else if k.claims.user != "" {
+		user.Token = k.claims.user
 	}
 	return identify(k.cluster, user)
 }
@@ -188,4 +208,133 @@ func find(paths []string, absent string) (string, error) {
 		}
 	}
 	return "", err
+}
+
+// claims is what a credential says about itself. It is not verified.
+type claims struct {
+	user            string    // the account, "" if the credential does not name it
+	issued, expires time.Time // zero if the credential does not say
+	// notRenewed is why lockkeeper does not renew the credential: it renews only tokens
+	// of the coordinator's service account. It is "" for one of those, whose namespace
+	// is in namespace.
+	notRenewed string
+	namespace  string
+}
+
+func (i *claims) life() time.Duration {
+	if i.issued.IsZero() || i.expires.IsZero() {
+		return 0
+	}
+	return i.expires.Sub(i.issued)
+}
+
+const notMinted = "lockkeeper did not mint it"
+
+// inspect returns what the credential says about itself.
+func (k *kubeconfig) inspect() claims {
+	user := k.user
+	plain := user.AuthProvider == nil && user.Username == "" && user.Impersonate == ""
+	switch {
+	case user.Exec != nil:
+		return claims{notRenewed: "its plugin " + user.Exec.Command + " renews it"}
+	case user.TokenFile != "":
+		return claims{notRenewed: "its token is in " + user.TokenFile + ", which another program renews"}
+	case plain && k.cert != nil && user.Token == "":
+		return claims{notRenewed: "it is a certificate, which an administrator has to approve",
+			user: k.cert.Subject.CommonName, issued: k.cert.NotBefore.UTC(), expires: k.cert.NotAfter.UTC()}
+	case plain && k.cert == nil && user.Token != "":
+		return inspectToken(user.Token)
+	}
+	return claims{notRenewed: notMinted}
+}
+
+// inspectToken returns what a service account's token says about itself: it is a
+// JSON web token (RFC 7519) with the claims of Kubernetes' TokenRequest.
+func inspectToken(token string) claims {
+	var c struct {
+		Subject    string  `json:"sub"`
+		Issued     float64 `json:"iat"` // seconds since the epoch
+		Expires    float64 `json:"exp"`
+		Kubernetes struct {
+			Pod    any `json:"pod"`
+			Secret any `json:"secret"`
+		} `json:"kubernetes.io"`
+	}
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return claims{notRenewed: notMinted}
+	}
+	body, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(body, &c) != nil {
+		return claims{notRenewed: notMinted}
+	}
+	i := claims{user: c.Subject, issued: unix(c.Issued), expires: unix(c.Expires)}
+	account, isAccount := strings.CutPrefix(c.Subject, "system:serviceaccount:")
+	namespace, name, _ := strings.Cut(account, ":")
+	switch {
+	case !isAccount || name != v1alpha1.CoordinatorServiceAccount || namespace == "":
+		i.notRenewed = fmt.Sprintf("it is a token of %q, and lockkeeper renews only those of its own service account", c.Subject)
+	case c.Kubernetes.Pod != nil || c.Kubernetes.Secret != nil:
+		i.notRenewed = "it is bound to a pod or a secret, and ends with that"
+	case i.life() <= 0:
+		i.notRenewed = "it does not say how long it is valid"
+	default:
+		i.namespace = namespace
+	}
+	return i
+}
+
+// unix returns the time of a claim, zero for one that is absent or out of range.
+func unix(seconds float64) time.Time {
+	if seconds < 1 || seconds > 1<<40 {
+		return time.Time{}
+	}
+	return time.Unix(int64(seconds), 0).UTC()
+}
+
+// renewedToken is the content of the file with the renewed token, as JSON.
+type renewedToken struct {
+	// Kubeconfig is the SHA-256 of the kubeconfig that the token belongs to, in
+	// hexadecimal digits.
+	Kubeconfig string `json:"kubeconfig"`
+	Token      string `json:"token"` // a secret
+}
+
+// useRenewed puts the renewed token in place of the kubeconfig's, if it belongs to
+// the kubeconfig's content and expires later. A problem with it is not an error: see
+// kubeconfig.notUsed.
+func (k *kubeconfig) useRenewed(file string) {
+	text, err := readBounded(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		k.notUsed = err.Error()
+		return
+	}
+	var r renewedToken
+	if json.Unmarshal(text, &r) != nil {
+		r = renewedToken{}
+	}
+	k.never = true
+	next := inspectToken(r.Token)
+	switch {
+	case r.Token == "":
+		k.notUsed = "it is not a renewed token"
+	case r.Kubeconfig != k.hash:
+		k.notUsed = "it belongs to different content of " + k.file
+	case k.claims.notRenewed != "" || next.notRenewed != "" || next.user != k.claims.user:
+		k.notUsed = fmt.Sprintf("it is a token of %q, expected one of %q", next.user, k.claims.user)
+	case !next.expires.After(k.claims.expires):
+		k.notUsed = "it does not expire later than the token in " + k.file
+	default:
+		k.never, k.claims, k.user.Token = false, next, r.Token
+	}
+}
+
+// Exposed returns how users other than root can read or change a kubeconfig, or the
+// files with a key or a token that it names: see [secret.Exposed].
+func Exposed(file string) []string {
+	k, _ := readKubeconfig(file, "") // what names no files, names none that are exposed
+	return secret.Exposed(append([]string{file}, k.secrets...)...)
 }

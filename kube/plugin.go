@@ -72,8 +72,8 @@ type plugin struct {
 	changed    func() // is called after each run
 
 	mu      sync.Mutex
-	have    *minted
-	stale   bool          // the API server has refused what it has
+	have    minted
+	again   bool          // there is no credential, or the API server has refused the one that there is
 	running chan struct{} // closed when the present run ends; nil between runs
 	failed  problem       // of the last runs
 	ran     time.Time     // when the last run ended
@@ -86,7 +86,7 @@ type minted struct {
 	expiry time.Time // the earlier of its own and its certificate's; zero: it has neither
 }
 
-func (m *minted) valid() bool { return m != nil && (m.expiry.IsZero() || time.Now().Before(m.expiry)) }
+func (m *minted) valid() bool { return m.expiry.IsZero() || time.Now().Before(m.expiry) }
 
 var pluginCodecs = sync.OnceValue(func() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
@@ -102,7 +102,7 @@ func newPlugin(cfg *rest.Config) (*plugin, error) {
 	}
 	name := filepath.Base(e.Command)
 	group, err := schema.ParseGroupVersion(e.APIVersion)
-	if err != nil || group.Group != clientauthentication.GroupName || !pluginKnows(group) {
+	if err != nil || group.Group != clientauthentication.GroupName || group.Version != "v1" && group.Version != "v1beta1" {
 		return nil, &PluginError{Command: name, How: fmt.Sprintf("its apiVersion is %q, expected client.authentication.k8s.io/v1 or v1beta1", e.APIVersion)}
 	}
 	if e.InteractiveMode == clientcmdapi.AlwaysExecInteractiveMode {
@@ -120,7 +120,7 @@ func newPlugin(cfg *rest.Config) (*plugin, error) {
 	}
 	p := &plugin{
 		command: e.Command, name: name, args: e.Args, group: group, hint: e.InstallHint,
-		bound: pluginBound, gap: pluginPause, renewed: func() {}, changed: func() {},
+		bound: pluginBound, gap: pluginPause, renewed: func() {}, changed: func() {}, again: true,
 	}
 	for _, v := range e.Env {
 		p.env = append(p.env, v.Name+"="+v.Value)
@@ -129,72 +129,67 @@ func newPlugin(cfg *rest.Config) (*plugin, error) {
 	return p, nil
 }
 
-func pluginKnows(group schema.GroupVersion) bool {
-	return group.Version == "v1" || group.Version == "v1beta1"
-}
-
 // credential returns a valid credential, and runs the plugin if it has none. Callers
 // that come while it runs wait for the same run, until ctx ends; the run continues
 // for the next caller.
-func (p *plugin) credential(ctx context.Context) (*minted, error) {
-	for asked := false; ; asked = true {
-		p.mu.Lock()
-		have, failed := p.have, p.failed.err
+func (p *plugin) credential(ctx context.Context) (minted, error) {
+	p.mu.Lock()
+	if p.running == nil { // otherwise no caller may have its credential yet, see run
 		switch {
-		case p.running != nil: // no caller may have its credential yet, see run
-		case have.valid() && !p.stale:
-			p.mu.Unlock()
-			return have, nil
-		case failed != nil && (asked || time.Since(p.ran) < p.gap):
-			p.mu.Unlock()
-			return nil, failed
-		case asked:
-			p.mu.Unlock()
-			return nil, p.fails(pluginExpired, "") // meanwhile
-		default:
-			p.running = make(chan struct{})
-			go p.run()
+		case !p.again && p.have.valid():
+			defer p.mu.Unlock()
+			return p.have, nil
+		case p.failed.err != nil && time.Since(p.ran) < p.gap:
+			defer p.mu.Unlock()
+			return minted{}, p.failed.err
 		}
-		running := p.running
-		p.mu.Unlock()
-		began := time.Now()
-		select {
-		case <-running:
-		case <-ctx.Done():
-			return nil, p.fails(fmt.Sprintf("it has not answered for %v", time.Since(began).Round(time.Second)), "")
-		}
+		p.running = make(chan struct{})
+		go p.run()
 	}
+	running := p.running
+	p.mu.Unlock()
+	began := time.Now()
+	select {
+	case <-running:
+	case <-ctx.Done():
+		return minted{}, p.fails(fmt.Sprintf("it has not answered for %v", time.Since(began).Round(time.Second)), "")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.failed.err != nil:
+		return minted{}, p.failed.err
+	case !p.have.valid():
+		return minted{}, p.fails(pluginExpired, "") // meanwhile
+	}
+	return p.have, nil
 }
 
 // refused records that the API server refused the credential. The plugin is asked for
 // another one, but not more often than every pluginPause.
-func (p *plugin) refused(m *minted) {
+func (p *plugin) refused(m minted) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.have == m && time.Since(p.ran) >= p.gap {
-		p.stale = true // run still compares the next certificate with it
+		p.again = true
 	}
 }
 
 // certificate is the credential's for a TLS handshake, which comes after the
 // request that asked for the credential.
 func (p *plugin) certificate() (*tls.Certificate, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
-	defer cancel()
-	m, err := p.credential(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return m.cert, nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.have.cert, nil
 }
 
 // run runs the plugin once and records the result.
 func (p *plugin) run() {
 	m, err := p.mint()
 	p.mu.Lock()
-	other := err == nil && p.have != nil && !sameCert(p.have.cert, m.cert)
-	if p.failed.set(err); err == nil {
-		p.have, p.stale = m, false
+	other := err == nil && !sameCert(p.have.cert, m.cert)
+	if p.failed.set(err, time.Now()); err == nil {
+		p.have, p.again = m, false
 	}
 	p.mu.Unlock()
 	if other {
@@ -225,7 +220,7 @@ func sameCert(a, b *tls.Certificate) bool {
 }
 
 // mint runs the plugin and reads the credential.
-func (p *plugin) mint() (*minted, error) {
+func (p *plugin) mint() (minted, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.bound)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.command, p.args...)
@@ -247,37 +242,37 @@ func (p *plugin) mint() (*minted, error) {
 	switch {
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		how := fmt.Sprintf("there is no such program (%s; PATH=%s)", p.command, os.Getenv("PATH"))
-		return nil, p.fails(how, oneLine(p.hint))
+		return minted{}, p.fails(how, oneLine(p.hint))
 	case err != nil && ctx.Err() != nil:
-		return nil, p.fails(fmt.Sprintf("it took more than %v and was killed", p.bound), message)
+		return minted{}, p.fails(fmt.Sprintf("it took more than %v and was killed", p.bound), message)
 	case err != nil:
-		return nil, p.fails(err.Error(), message)
+		return minted{}, p.fails(err.Error(), message)
 	}
 	return p.read(stdout.Bytes(), message)
 }
 
-// read reads what the plugin printed, which is a secret and goes into no error.
-func (p *plugin) read(text []byte, message string) (*minted, error) {
+// read reads what the plugin printed, which is a secret and is part of no error.
+func (p *plugin) read(text []byte, message string) (minted, error) {
 	obj, kind, err := pluginCodecs().UniversalDecoder(clientauthentication.SchemeGroupVersion).Decode(text, nil, nil)
 	cred, ok := obj.(*clientauthentication.ExecCredential)
 	if err != nil || !ok {
-		return nil, p.fails(fmt.Sprintf("what it printed (%d bytes) is not an ExecCredential", len(text)), message)
+		return minted{}, p.fails(fmt.Sprintf("what it printed (%d bytes) is not an ExecCredential", len(text)), message)
 	}
 	if kind.GroupVersion() != p.group {
-		return nil, p.fails(fmt.Sprintf("it uses %s, and the kubeconfig expects %s", kind.GroupVersion(), p.group), message)
+		return minted{}, p.fails(fmt.Sprintf("it uses %s, and the kubeconfig expects %s", kind.GroupVersion(), p.group), message)
 	}
 	s := cred.Status
 	if s == nil || s.Token == "" && s.ClientCertificateData == "" || (s.ClientCertificateData == "") != (s.ClientKeyData == "") {
-		return nil, p.fails("it provided neither a token nor a certificate with its key", message)
+		return minted{}, p.fails("it provided neither a token nor a certificate with its key", message)
 	}
-	m := &minted{token: s.Token}
+	m := minted{token: s.Token}
 	if s.ExpirationTimestamp != nil {
 		m.expiry = s.ExpirationTimestamp.Time
 	}
 	if s.ClientCertificateData != "" {
 		pair, err := tls.X509KeyPair([]byte(s.ClientCertificateData), []byte(s.ClientKeyData))
 		if err != nil {
-			return nil, p.fails("its certificate and key: "+err.Error(), message)
+			return minted{}, p.fails("its certificate and key: "+err.Error(), message)
 		}
 		m.cert = &pair
 		if c := pair.Leaf; m.expiry.IsZero() || c.NotAfter.Before(m.expiry) {
@@ -285,7 +280,7 @@ func (p *plugin) read(text []byte, message string) (*minted, error) {
 		}
 	}
 	if !m.valid() {
-		return nil, p.fails(pluginExpired, message)
+		return minted{}, p.fails(pluginExpired, message)
 	}
 	return m, nil
 }

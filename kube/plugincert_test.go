@@ -133,7 +133,7 @@ func TestPluginClosesBeforeItGives(t *testing.T) {
 	cert, key := certificate(t, "first", time.Now())
 	old, err := tls.X509KeyPair([]byte(cert), []byte(key))
 	must(t, err)
-	p.have = &minted{cert: &old, expiry: time.Now()}
+	p.have = minted{cert: &old, expiry: time.Now()}
 	closed := false
 	p.renewed = func() {
 		closed = true

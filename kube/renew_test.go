@@ -143,18 +143,14 @@ func (r *renewer) credential(report func(State)) *Credential {
 }
 
 // read is what is in effect, as a process that starts now reads it.
-func (r *renewer) read() (info, string, error) {
-	k, err := readKubeconfig(r.files.Kubeconfig, r.files.Renewed)
-	if err != nil {
-		return info{}, "", err
-	}
-	return k.info, k.user.Token, nil
+func (r *renewer) read() (*kubeconfig, error) {
+	return readKubeconfig(r.files.Kubeconfig, r.files.Renewed)
 }
 
 // renew renews the token by a process that starts now.
-func (r *renewer) renew() (info, string, error) {
+func (r *renewer) renew() (*kubeconfig, error) {
 	if err := r.credential(nil).Renew(r.t.Context()); err != nil {
-		return info{}, "", err
+		return nil, err
 	}
 	return r.read()
 }
@@ -202,23 +198,25 @@ func (r *renewer) holds(what, kubeconfig string, renewed bool) {
 func TestRenew(t *testing.T) {
 	now := time.Now()
 	r := newRenewer(t, now.Add(-50*time.Minute), now.Add(10*time.Minute))
-	own, ownToken, err := r.read()
+	own, err := r.read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, gotToken, err := r.renew() // into a directory that is not there yet
+	ownToken := own.user.Token
+	got, err := r.renew() // into a directory that is not there yet
 	if err != nil {
 		t.Fatal(err)
 	}
+	gotToken := got.user.Token
 	if want := "POST /api/v1/namespaces/lockkeeper/serviceaccounts/lockkeeper-coordinator/token 3600"; len(r.asked) != 1 || r.asked[0] != want || r.as[0] != ownToken {
 		t.Errorf("asked %q with %q, want %q", r.asked, r.as, want)
 	}
-	if left := time.Until(got.expires); left < 59*time.Minute || left > time.Hour {
+	if left := time.Until(got.claims.expires); left < 59*time.Minute || left > time.Hour {
 		t.Errorf("valid for %v more", left)
 	}
 	r.holds("renewed", r.before, true)
-	if gotToken == ownToken || got.user != own.user || got.foreign != "" || got.worthless != "" {
-		t.Errorf("%+v", got)
+	if gotToken == ownToken || got.claims.user != own.claims.user || got.claims.notRenewed != "" || got.notUsed != "" {
+		t.Errorf("%+v", got.claims)
 	}
 	for path, want := range map[string]os.FileMode{r.files.Renewed: 0o600, filepath.Dir(r.files.Renewed): 0o700 | os.ModeDir} {
 		if stat, err := os.Stat(path); err != nil || stat.Mode() != want {
@@ -228,16 +226,16 @@ func TestRenew(t *testing.T) {
 
 	// The next one is asked for with this one. What a process that was killed left behind is no obstacle, and is not read.
 	r.put(filepath.Join(filepath.Dir(r.files.Renewed), ".coordinator-token.json.next"), `{"kubeconfig":`)
-	if is, token, err := r.read(); err != nil || is != got || token != gotToken {
+	if is, err := r.read(); err != nil || is.claims != got.claims || is.user.Token != gotToken {
 		t.Errorf("with half a file beside it: %+v, %v", is, err)
 	}
 	r.answer = func(w http.ResponseWriter, _ int64) { r.give(w, token(time.Now(), time.Now().Add(2*time.Hour))) }
-	next, nextToken, err := r.renew()
+	next, err := r.renew()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.as) != 2 || r.as[1] != gotToken || nextToken == gotToken || !next.expires.After(got.expires) {
-		t.Errorf("asked with %q; %+v", r.as, next)
+	if len(r.as) != 2 || r.as[1] != gotToken || next.user.Token == gotToken || !next.claims.expires.After(got.claims.expires) {
+		t.Errorf("asked with %q; %+v", r.as, next.claims)
 	}
 	r.holds("renewed again", r.before, true)
 
@@ -251,7 +249,7 @@ func TestRenew(t *testing.T) {
 	}
 	r.write(strings.Replace(r.before, "{certificate-authority-data: "+r.ca+", ", "{certificate-authority: ca.crt, ", 1))
 	r.files.Kubeconfig = link
-	if _, _, err := r.renew(); err != nil || len(r.as) != 3 || r.as[2] != ownToken {
+	if _, err := r.renew(); err != nil || len(r.as) != 3 || r.as[2] != ownToken {
 		t.Errorf("through a link: asked with %q, %v", r.as, err)
 	}
 }
@@ -276,7 +274,7 @@ func TestRenewSaysWhatIsWrong(t *testing.T) {
 		}, nil, "expected one of"},
 	} {
 		r.answer = c.answer
-		_, _, err := r.renew()
+		_, err := r.renew()
 		if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
@@ -285,18 +283,18 @@ func TestRenewSaysWhatIsWrong(t *testing.T) {
 
 	other := "# an admin's\n" + r.before
 	r.answer = func(w http.ResponseWriter, n int64) { r.write(other); whole(w, n) }
-	if _, _, err := r.renew(); err != nil {
+	if _, err := r.renew(); err != nil {
 		t.Errorf("replaced meanwhile: %v", err)
 	}
 	r.holds("replaced meanwhile", other, true)
-	if is, token, err := r.read(); err != nil || is.worthless == "" || !strings.Contains(other, token) {
+	if is, err := r.read(); err != nil || !is.never || !strings.Contains(other, is.user.Token) {
 		t.Errorf("replaced meanwhile: %+v, %v", is, err)
 	}
 
 	r.answer = whole
 	asked := len(r.asked)
 	r.write(kubeconfigOf(`{token: opaque}`))
-	if _, _, err := r.renew(); err == nil || !strings.Contains(err.Error(), "lockkeeper did not mint it") {
+	if _, err := r.renew(); err == nil || !strings.Contains(err.Error(), "lockkeeper did not mint it") {
 		t.Errorf("foreign: %v", err)
 	}
 	r.write(r.before)
@@ -304,7 +302,7 @@ func TestRenewSaysWhatIsWrong(t *testing.T) {
 	for _, path := range []string{"/proc/self/coordinator-token.json", "/proc/lockkeeper/coordinator-token.json"} {
 		own := r.files.Renewed
 		r.files.Renewed = path
-		if _, _, err := r.renew(); !errors.Is(err, ErrNotWritable) {
+		if _, err := r.renew(); !errors.Is(err, ErrNotWritable) {
 			t.Errorf("%s: %v", path, err)
 		}
 		r.files.Renewed = own
@@ -312,7 +310,7 @@ func TestRenewSaysWhatIsWrong(t *testing.T) {
 	if err := os.Remove(r.files.Kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := r.renew(); err == nil || err.Error() != "no kubeconfig" {
+	if _, err := r.renew(); err == nil || err.Error() != "no kubeconfig" {
 		t.Errorf("gone: %v", err)
 	}
 	if len(r.asked) != asked {
@@ -353,13 +351,13 @@ func TestRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.place()
-		info, token, err := r.read()
-		if err != nil || token != c.want || info.foreign != "" || info.user != "system:serviceaccount:lockkeeper:lockkeeper-coordinator" {
-			t.Errorf("%s: %+v, %v", name, info, err)
+		k, err := r.read()
+		must(t, err)
+		if k.user.Token != c.want || k.claims.notRenewed != "" || k.claims.user != "system:serviceaccount:lockkeeper:lockkeeper-coordinator" {
+			t.Errorf("%s: %+v", name, k.claims)
 		}
-		if !strings.Contains(info.worthless, c.worthless) || (info.worthless == "") != (c.worthless == "") ||
-			!strings.Contains(info.unread, c.unread) || (info.unread == "") != (c.unread == "") {
-			t.Errorf("%s: worthless %q, unread %q, want %q and %q", name, info.worthless, info.unread, c.worthless, c.unread)
+		if want := c.worthless + c.unread; !strings.Contains(k.notUsed, want) || (k.notUsed == "") != (want == "") || k.never != (c.worthless != "") {
+			t.Errorf("%s: not used because %q (never again: %t), want %q", name, k.notUsed, k.never, want)
 		}
 	}
 
@@ -382,7 +380,7 @@ func TestRead(t *testing.T) {
 	}
 	pair := base64.StdEncoding.EncodeToString(selfSigned(t, "c", now, now.Add(time.Hour)))
 	r.write(kubeconfigOf(`{client-certificate-data: ` + pair + `, client-key-data: ` + pair + `}`))
-	if info, _, err := r.read(); err != nil || info.kind != KindCertificate || info.worthless == "" {
+	if info, err := r.read(); err != nil || info.cert == nil || !info.never {
 		t.Errorf("a certificate in place of the token: %+v, %v", info, err)
 	}
 }
@@ -414,7 +412,7 @@ func TestRunRenews(t *testing.T) {
 	}
 	stop := start()
 	s := until("its renewal", func(s State) bool { return s.Renewals == 1 })
-	if s.Failures != 0 || time.Until(s.Renews) < 35*time.Minute || s.Warning(now) != "" || s.Failed != "" {
+	if s.Failures != 0 || time.Until(s.Renews) < 35*time.Minute || problemOf(s, now) != "" || s.RenewError != "" {
 		t.Errorf("%+v", s)
 	}
 	if text := s.Text(now); !strings.HasPrefix(text, r.files.Kubeconfig+", valid for ") || !strings.Contains(text, "renews itself at") {
@@ -427,26 +425,61 @@ func TestRunRenews(t *testing.T) {
 	stop = start()
 	defer stop()
 	s = until("its failure", func(s State) bool { return s.Failures == 1 })
-	warning := s.Warning(now)
+	warning := problemOf(s, now)
 	for _, part := range []string{r.files.Kubeconfig, "expires in 9 minutes", "may not renew its own token", "`lockkeeper kubeconfig` mints a new one"} {
 		if !strings.Contains(warning, part) {
 			t.Errorf("warns %q, without %q", warning, part)
 		}
 	}
-	if s.Renewals != 0 || s.FailedSince.IsZero() || r.isRenewed() {
+	if s.Renewals != 0 || s.RenewErrorSince.IsZero() || r.isRenewed() {
 		t.Errorf("%+v", s)
 	}
 	asked := len(r.asked)
 	must(t, os.Remove(r.files.Kubeconfig))
 	s = until("its end", func(s State) bool { return !s.Present })
-	s = until("its end without a failure", func(s State) bool { return s.Failed == "" })
-	if s.Present || s.Warning(now) != "" || len(r.asked) != asked {
+	s = until("its end without a failure", func(s State) bool { return s.RenewError == "" })
+	if s.Present || problemOf(s, now) != "" || len(r.asked) != asked {
 		t.Errorf("gone: %+v, asked %q", s, r.asked[asked:])
 	}
 	must(t, os.WriteFile(r.files.Kubeconfig, []byte("clusters: 5\n"), 0o600))
-	s = until("its problem", func(s State) bool { return s.Problem != "" })
+	s = until("its problem", func(s State) bool { return s.Error != "" })
 	if !s.Present || !strings.Contains(s.Text(now), r.files.Kubeconfig) {
 		t.Errorf("broken: %+v", s)
+	}
+}
+
+// A renewal that hangs does not delay the end of a client whose kubeconfig has gone.
+func TestRenewalThatHangs(t *testing.T) {
+	now := time.Now()
+	r := newRenewer(t, now.Add(-50*time.Minute), now.Add(10*time.Minute))
+	asked, done := make(chan struct{}), make(chan struct{})
+	r.answer = func(w http.ResponseWriter, _ int64) {
+		close(asked)
+		<-done
+		r.refuse(w, 403, "Forbidden")
+	}
+	c := r.credential(nil)
+	client, err := c.Client()
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	defer close(done)
+	select {
+	case <-asked:
+	case <-time.After(time.Minute):
+		t.Fatal("no renewal")
+	}
+	began := time.Now()
+	must(t, os.Remove(r.files.Kubeconfig))
+	select {
+	case <-client.Context().Done():
+	case <-time.After(time.Minute):
+	}
+	if took := time.Since(began); took > Timeout/2 {
+		t.Errorf("its client ends after %v", took)
 	}
 }
 
@@ -477,14 +510,14 @@ func TestWorthlessTokensAreRemoved(t *testing.T) {
 	}
 	gone()
 	at(time.Minute, "gone", true)
-	at(time.Minute+goneFor-time.Second, "gone", true)
+	at(time.Minute+lasting-time.Second, "gone", true)
 	r.write(r.before)
 	at(2*time.Minute, "back", true)
 	r.write(r.before[:len(r.before)/2])
 	at(3*time.Minute, "half written", true)
 	gone()
 	at(4*time.Minute, "gone again", true)
-	at(4*time.Minute+goneFor, "gone again", false)
+	at(4*time.Minute+lasting, "gone again", false)
 
 	r.write(r.before)
 	r.renewed(r.before, next)
@@ -505,9 +538,8 @@ func TestReadsAgainWhenTheKubeconfigIsGone(t *testing.T) {
 	r := newRenewer(t, time.Now(), time.Now().Add(time.Hour))
 	must(t, os.Remove(r.files.Kubeconfig))
 	c := r.credential(nil)
-	c.read(time.Now())
-	if wait := c.maintain(t.Context(), time.Now()); wait < goneFor/2 || wait > goneFor+time.Second {
-		t.Errorf("reads again after %v, want %v", wait, goneFor)
+	if again := c.read(time.Now()); again > lasting {
+		t.Errorf("reads again after %v, want less than %v", again, lasting)
 	}
 }
 
@@ -574,24 +606,26 @@ func TestRenewalsWait(t *testing.T) {
 func TestWarning(t *testing.T) {
 	issued := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	expires := issued.Add(90 * 24 * time.Hour)
-	h := State{Identity: v1alpha1.IdentityCoordinator, File: "/f", Present: true, Issued: issued, Expires: expires, Foreign: "it is a certificate"}
+	h := State{Identity: v1alpha1.IdentityCoordinator, File: "/f", Present: true, Issued: issued, Expires: expires, NotRenewed: "it is a certificate"}
 	for left, want := range map[time.Duration]string{
 		8 * 24 * time.Hour:         "",
-		7 * 24 * time.Hour:         "the coordinator's credential in /f expires in 7 days, and is not renewed: it is a certificate; `lockkeeper kubeconfig` mints a new one",
-		40*time.Hour + time.Minute: "the coordinator's credential in /f expires in 40 hours, and is not renewed: it is a certificate; `lockkeeper kubeconfig` mints a new one",
-		100 * time.Minute:          "the coordinator's credential in /f expires in 100 minutes, and is not renewed: it is a certificate; `lockkeeper kubeconfig` mints a new one",
+		7 * 24 * time.Hour:         "the coordinator's credential in /f expires in 7 days; `lockkeeper kubeconfig` mints a new one; it is not renewed: it is a certificate",
+		40*time.Hour + time.Minute: "the coordinator's credential in /f expires in 40 hours; `lockkeeper kubeconfig` mints a new one; it is not renewed: it is a certificate",
+		100 * time.Minute:          "the coordinator's credential in /f expires in 100 minutes; `lockkeeper kubeconfig` mints a new one; it is not renewed: it is a certificate",
 		0:                          "the coordinator's credential in /f expired at 2026-04-01T00:00:00Z; `lockkeeper kubeconfig` mints a new one",
 		-48 * time.Hour:            "the coordinator's credential in /f expired at 2026-04-01T00:00:00Z; `lockkeeper kubeconfig` mints a new one",
 	} {
-		if got := h.Warning(expires.Add(-left)); got != want {
-			t.Errorf("%v left: %q, want %q", left, got, want)
-		}
-		if short := h.Urgent(expires.Add(-left)); (short == "") != (want == "") {
-			t.Errorf("%v left: in short %q", left, short)
+		if got, fails := h.Problem(expires.Add(-left)); got != want || fails != (left <= 0) {
+			t.Errorf("%v left: %q, fails %t, want %q", left, got, fails, want)
 		}
 	}
-	h.Foreign = ""
-	if got := h.Warning(expires.Add(-time.Hour)); got != "" {
+	h.NotRenewed = ""
+	if got := problemOf(h, expires.Add(-time.Hour)); got != "" {
 		t.Errorf("warns of one that is about to be renewed: %q", got)
 	}
+}
+
+func problemOf(s State, now time.Time) string {
+	text, _ := s.Problem(now)
+	return text
 }

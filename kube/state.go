@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -16,22 +17,21 @@ type State struct {
 	File     string // the kubeconfig, or where the first one is expected
 	Present  bool   // there is a kubeconfig
 	InUse    bool   // a client uses it. A host's does so also after the kubeconfig has gone
-	// Problem is why the kubeconfig cannot be used, or why its plugin provides no
-	// credential, since ProblemSince; "" if all is well. What the kubeconfig said
-	// before may still be in use.
-	Problem      string
-	ProblemSince time.Time
+	// Error is why the kubeconfig cannot be used, or why its plugin provides no
+	// credential, since ErrorSince; "" if neither is so. What the kubeconfig said before
+	// may still be in use.
+	Error      string
+	ErrorSince time.Time
 
-	Kind            Kind
 	User            string    // "" if the credential does not name it
 	Issued, Expires time.Time // zero if the credential does not say
-	// Foreign is why lockkeeper does not renew the credential, "" if it does, at Renews.
-	Foreign string
-	Renews  time.Time
-	// Failed is why the last attempt to renew it failed, since FailedSince; "" if it
-	// did not.
-	Failed             string
-	FailedSince        time.Time
+	// NotRenewed is why lockkeeper does not renew the credential, "" if it does, at Renews.
+	NotRenewed string
+	Renews     time.Time
+	// RenewError is why the last attempt to renew it failed, since RenewErrorSince; "" if
+	// it did not.
+	RenewError         string
+	RenewErrorSince    time.Time
 	Renewals, Failures int // in this process
 	// Exposed is how other users can read or change the credential, one finding per
 	// line, "" if they cannot. See [Exposed].
@@ -55,12 +55,12 @@ func (c *Credential) State() State {
 		p = c.conn.plugin.problem()
 	}
 	if p.err != nil {
-		s.Problem, s.ProblemSince = p.err.Error(), p.since
+		s.Error, s.ErrorSince = p.err.Error(), p.since
 	}
 	if c.last != nil {
-		i := &c.last.info
-		s.Kind, s.User, s.Issued, s.Expires, s.Foreign = i.kind, i.user, i.issued, i.expires, i.foreign
-		if c.coordinator() && i.foreign == "" {
+		i := &c.last.claims
+		s.User, s.Issued, s.Expires, s.NotRenewed = i.user, i.issued, i.expires, i.notRenewed
+		if c.coordinator() && i.notRenewed == "" {
 			s.Renews = renewAt(i.issued, i.expires)
 		}
 	}
@@ -87,117 +87,65 @@ func (c *Credential) report() {
 	}
 }
 
-// Broken is State.Problem once it has lasted for ten seconds, "" before.
-func (s *State) Broken(now time.Time) string {
-	if s.Problem == "" || now.Sub(s.ProblemSince) < lasting {
-		return ""
-	}
-	return s.Problem
-}
-
-// Left returns how long the credential is valid, negative if it has expired; ok is
+// left returns how long the credential is valid, negative if it has expired; ok is
 // false if that is not known.
-func (s *State) Left(now time.Time) (left time.Duration, ok bool) {
+func (s *State) left(now time.Time) (left time.Duration, ok bool) {
 	if !s.Present && !s.InUse || s.Expires.IsZero() {
 		return 0, false
 	}
 	return s.Expires.Sub(now), true
 }
 
-// Unhealthy is what an admin has to fix about the credential now, "" if nothing. An
-// API server that does not answer is not a reason.
-func (s *State) Unhealthy(now time.Time) string {
-	left, known := s.Left(now)
+// Problem returns what an admin has to fix about the credential, "" if nothing; fails is
+// whether it does not work now: an error that has lasted for ten seconds, an expiry or a
+// refusal. Otherwise it is the coordinator's, expires soon and is not renewed. An API
+// server that does not answer is not a problem of the credential.
+func (s *State) Problem(now time.Time) (text string, fails bool) {
+	left, known := s.left(now)
+	expired := known && left <= 0
+	name, fix := "the "+s.Identity+"'s credential in "+s.File, ""
+	if s.Identity == v1alpha1.IdentityCoordinator {
+		fix = "; " + mints
+	}
 	switch {
 	case !s.Present && !s.InUse:
-		return ""
-	case s.Broken(now) != "":
-		return s.name() + ": " + s.Problem
-	case known && left <= 0:
-		return s.expired()
+		return "", false
+	case s.Error != "" && now.Sub(s.ErrorSince) >= lasting:
+		return "the " + s.Identity + "'s credential: " + s.Error, true
 	case !s.Refused.IsZero():
-		return s.RefusedText()
+		if expired {
+			name += ", which expired at " + stamp(s.Expires) + ","
+		}
+		return fmt.Sprintf("the API server has refused %s since %s%s", name, stamp(s.Refused), fix), true
+	case expired:
+		return fmt.Sprintf("%s expired at %s%s", name, stamp(s.Expires), fix), true
+	case !known, fix == "", now.Before(warnAt(s.Issued, s.Expires)):
+		return "", false
 	}
-	return ""
-}
-
-// RefusedText says that the API server refuses the credential, and since when.
-func (s *State) RefusedText() string {
-	text := fmt.Sprintf("the API server has refused %s in %s", s.name(), s.File)
-	if left, ok := s.Left(time.Now()); ok && left <= 0 {
-		text += ", which expired at " + stamp(s.Expires)
-	}
-	return text + ", since " + stamp(s.Refused) + s.mints()
-}
-
-func (s *State) expired() string {
-	return fmt.Sprintf("%s in %s expired at %s%s", s.name(), s.File, stamp(s.Expires), s.mints())
-}
-
-func (s *State) name() string { return "the " + s.Identity + "'s credential" }
-
-func (s *State) mints() string {
-	if s.Identity != v1alpha1.IdentityCoordinator {
-		return ""
-	}
-	return "; " + mints
-}
-
-// Warning is what an admin has to know and do about the coordinator's credential, ""
-// if nothing: that it has expired, or will soon and is not renewed.
-func (s *State) Warning(now time.Time) string {
-	left, ok := s.Left(now)
-	switch {
-	case !ok || s.Issued.IsZero() && left > 7*24*time.Hour:
-		return ""
-	case left <= 0:
-		return s.expired()
-	case now.Before(warnAt(s.Issued, s.Expires)):
-		return ""
-	}
-	why := s.Foreign
+	why := cmp.Or(s.NotRenewed, s.RenewError)
 	if why == "" {
-		why = s.Failed
+		return "", false // it is about to be renewed
 	}
-	if why == "" {
-		return "" // it is about to be renewed
-	}
-	return fmt.Sprintf("%s in %s expires in %s, and is not renewed: %s%s", s.name(), s.File, roughly(left), why, s.mints())
-}
-
-// Urgent is what an admin has to do about the coordinator's credential before
-// anything else, in a few words, "" if nothing.
-func (s *State) Urgent(now time.Time) string {
-	left, _ := s.Left(now)
-	switch {
-	case !s.Present:
-		return ""
-	case !s.Refused.IsZero():
-		return fmt.Sprintf("%s (%s) is refused since %s, %s", s.name(), s.File, clock(s.Refused), mints)
-	case s.Warning(now) == "":
-		return ""
-	case left <= 0:
-		return s.name() + " has expired, " + mints
-	}
-	return s.name() + " expires in " + roughly(left) + ", " + mints
+	return fmt.Sprintf("%s expires in %s%s; it is not renewed: %s", name, roughly(left), fix, why), false
 }
 
 // Text describes the coordinator's credential in one line.
 func (s *State) Text(now time.Time) string {
-	left, ok := s.Left(now)
-	switch warning := s.Warning(now); {
-	case s.Problem != "":
-		return s.Problem
+	left, known := s.left(now)
+	problem, _ := s.Problem(now)
+	switch {
+	case s.Error != "":
+		return s.Error
 	case !s.Present:
 		return "none at " + s.File
-	case warning != "":
-		return warning
-	case !ok:
-		return fmt.Sprintf("%s; it does not say how long it is valid: %s", s.File, s.Foreign)
-	case s.Foreign != "":
-		return fmt.Sprintf("%s, valid for %s more, not renewed by lockkeeper: %s", s.File, roughly(left), s.Foreign)
-	case s.Failed != "":
-		return fmt.Sprintf("%s, valid for %s more; renewing it has failed since %s: %s", s.File, roughly(left), stamp(s.FailedSince), s.Failed)
+	case problem != "":
+		return problem
+	case !known:
+		return fmt.Sprintf("%s; it does not say how long it is valid: %s", s.File, s.NotRenewed)
+	case s.NotRenewed != "":
+		return fmt.Sprintf("%s, valid for %s more, not renewed by lockkeeper: %s", s.File, roughly(left), s.NotRenewed)
+	case s.RenewError != "":
+		return fmt.Sprintf("%s, valid for %s more; renewing it has failed since %s: %s", s.File, roughly(left), stamp(s.RenewErrorSince), s.RenewError)
 	}
 	return fmt.Sprintf("%s, valid for %s more; it renews itself at %s", s.File, roughly(left), stamp(s.Renews))
 }
@@ -215,5 +163,3 @@ func roughly(d time.Duration) string {
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
-func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

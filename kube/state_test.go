@@ -13,22 +13,22 @@ import (
 )
 
 // A kubeconfig that has gone while a host uses it is a problem; one that is not there yet is none.
-func TestUnhealthyWithoutAFile(t *testing.T) {
+func TestProblemWithoutAFile(t *testing.T) {
 	now := time.Now()
-	gone := State{Identity: v1alpha1.IdentityHost, File: "/f", Problem: "no kubeconfig", ProblemSince: now.Add(-time.Minute)}
-	if got := gone.Unhealthy(now); got != "" {
+	gone := State{Identity: v1alpha1.IdentityHost, File: "/f", Error: "no kubeconfig", ErrorSince: now.Add(-time.Minute)}
+	if got, fails := gone.Problem(now); got != "" || fails {
 		t.Errorf("a host that has not joined: %q", got)
 	}
 	gone.InUse = true
-	if got := gone.Unhealthy(now); !strings.Contains(got, "no kubeconfig") {
+	if got, fails := gone.Problem(now); !fails || !strings.Contains(got, "no kubeconfig") {
 		t.Errorf("a file that has gone: %q", got)
 	}
-	gone.Problem, gone.Refused = "", now
-	if got := gone.Unhealthy(now); !strings.Contains(got, "refused") {
+	gone.Error, gone.Refused = "", now
+	if got, fails := gone.Problem(now); !fails || !strings.Contains(got, "refused") {
 		t.Errorf("refused: %q", got)
 	}
 	gone.Refused, gone.Expires = time.Time{}, now.Add(-time.Minute)
-	if got := gone.Unhealthy(now); !strings.Contains(got, "expired") {
+	if got, fails := gone.Problem(now); !fails || !strings.Contains(got, "expired") {
 		t.Errorf("expired: %q", got)
 	}
 }

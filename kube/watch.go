@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 )
 
 const (
@@ -276,4 +278,37 @@ func (w *Watch[O, T]) answered(ctx context.Context, err error) {
 	if changed {
 		w.opts.Changed()
 	}
+}
+
+// Quiet returns ctx with a logger that logs no errors once ctx has ended. client-go
+// logs an error when the context of a list or a watch ends ("Failed to watch", for
+// one), although that is how every list and watch of ours ends. Errors before that
+// are logged.
+func Quiet(ctx context.Context) context.Context {
+	logger := klog.FromContext(ctx)
+	return klog.NewContext(ctx, logger.WithSink(quiet{logger.GetSink(), ctx}))
+}
+
+// quiet is a LogSink that drops errors once ctx has ended.
+type quiet struct {
+	logr.LogSink
+	ctx context.Context
+}
+
+// Error logs an error, unless the context has ended.
+func (q quiet) Error(err error, msg string, keysAndValues ...any) {
+	if q.ctx.Err() != nil {
+		return
+	}
+	q.LogSink.Error(err, msg, keysAndValues...)
+}
+
+// WithValues returns a quiet sink with more key-value pairs.
+func (q quiet) WithValues(keysAndValues ...any) logr.LogSink {
+	return quiet{q.LogSink.WithValues(keysAndValues...), q.ctx}
+}
+
+// WithName returns a quiet sink with a longer name.
+func (q quiet) WithName(name string) logr.LogSink {
+	return quiet{q.LogSink.WithName(name), q.ctx}
 }

@@ -92,12 +92,12 @@ func (b *book) credentialStatus() *local.Credential {
 	if !h.Present {
 		return nil
 	}
-	c := &local.Credential{File: h.File, Why: cmp.Or(h.Problem, h.Failed)}
+	c := &local.Credential{File: h.File, Why: cmp.Or(h.Error, h.RenewError)}
 	if h.Exposed != "" {
 		c.Exposed = strings.Split(h.Exposed, "\n")
 	}
-	if h.Foreign != "" {
-		c.Why = "not renewed by lockkeeper: " + h.Foreign
+	if h.NotRenewed != "" {
+		c.Why = "not renewed by lockkeeper: " + h.NotRenewed
 	}
 	for _, t := range []struct {
 		from time.Time
@@ -114,7 +114,7 @@ func (b *book) credentialStatus() *local.Credential {
 // nothing; first is whether it is a credential that needs attention at once. The
 // caller holds mu.
 func (b *book) problem() (text string, first bool) {
-	urgent := b.pass.Urgent(time.Now())
+	urgent, _ := b.pass.Problem(time.Now())
 	finding, _, _ := strings.Cut(b.pass.Exposed, "\n")
 	switch {
 	case urgent != "":

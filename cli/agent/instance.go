@@ -192,7 +192,7 @@ func coordinatorCredential(cfg *config.Config, o Options, log *slog.Logger, b *b
 	k := kube.Options{
 		Identity: v1alpha1.IdentityCoordinator, Absent: "no coordinator's kubeconfig at " + cfg.Coordinator.Kubeconfig,
 		Renewed: filepath.Join(o.Root, node.StateDir, "coordinator-token.json"), Version: o.Version, QPS: coordinator.QPS, Burst: coordinator.Burst,
-		Wrap: m.CoordinatorContact.Wrap, Log: log, Report: b.credential,
+		Wrap: m.CoordinatorContact.Wrap, Log: log, LogEvent: systemd.LogEvent, Report: b.credential,
 	}
 	if cfg.Coordinator.Kubeconfig != "" {
 		k.Paths = []string{cfg.Coordinator.Kubeconfig}

@@ -55,7 +55,7 @@ func (l *look) healthAt(now time.Time) (ok bool, text string) {
 		bad = append(bad, "a loop is stuck: "+loop)
 	}
 	for _, s := range []*kube.State{&host, &own} {
-		if text := s.Unhealthy(now); text != "" {
+		if text, fails := s.Problem(now); fails {
 			bad = append(bad, text)
 		}
 	}

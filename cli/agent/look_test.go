@@ -83,7 +83,7 @@ func TestHealthOfTheCredentials(t *testing.T) {
 	is("ok")
 	refuses = true
 	client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
-	is("unhealthy: the API server has refused the host's credential in " + path + ", since ")
+	is("unhealthy: the API server has refused the host's credential in " + path + " since ")
 	refuses = false
 	client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	is("ok")

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/kube/secret"
 )
 
 // tokens is an API server that gives tokens of at most an hour, in JSON, and an admin's kubeconfig for it. It refuses to renew them,
@@ -176,7 +176,7 @@ func TestWriteFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer old.Close()
-	if err := kube.WriteFile(path, []byte("new")); err != nil {
+	if err := secret.WriteFile(path, []byte("new")); err != nil {
 		t.Fatal(err)
 	}
 	if was, err := io.ReadAll(old); string(was) != "old" || err != nil {
@@ -188,7 +188,7 @@ func TestWriteFile(t *testing.T) {
 		t.Errorf("%q, %v, %v, %v", text, info.Mode(), err, statErr)
 	}
 	for _, bad := range []string{filepath.Join(dir, "none", "x"), dir} {
-		if err := kube.WriteFile(bad, []byte("new")); err == nil || !strings.HasPrefix(err.Error(), "writing "+bad+": ") {
+		if err := secret.WriteFile(bad, []byte("new")); err == nil || !strings.HasPrefix(err.Error(), "writing "+bad+": ") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

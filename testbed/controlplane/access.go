@@ -20,7 +20,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/credential"
-	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/kube/secret"
 )
 
 const (
@@ -143,7 +143,7 @@ func (cp *ControlPlane) CoordinatorKubeconfig() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("minting the coordinator's kubeconfig: %w", err)
 	}
-	return path, kube.WriteFile(path, minted.Kubeconfig)
+	return path, secret.WriteFile(path, minted.Kubeconfig)
 }
 
 // RenewCoordinator applies lockkeeper's objects and mints the coordinator's kubeconfig again, for a test that has made the one before

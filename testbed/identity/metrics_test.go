@@ -216,7 +216,7 @@ func TestHealth(t *testing.T) {
 		code, text = get(t, url+"/healthz")
 		return code == 503
 	}, func() any { return text })
-	if !strings.HasPrefix(text, "unhealthy: the API server has refused the host's credential in "+kubeconfig+", since ") {
+	if !strings.HasPrefix(text, "unhealthy: the API server has refused the host's credential in "+kubeconfig+" since ") {
 		t.Errorf("refused: %d\n%s", code, text)
 	}
 	has(t, url, `lockkeeper_credential_refused{identity="host"} 1`, "lockkeeper_healthy 0")

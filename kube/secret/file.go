@@ -1,4 +1,6 @@
-package kube
+// Package secret writes files with a credential, so that only their owner can read them,
+// and finds files that other users can read or change. It must not know what is in them.
+package secret
 
 import (
 	"errors"
@@ -8,29 +10,29 @@ import (
 	"syscall"
 )
 
-// WriteFile writes a secret to path, readable for its owner alone (0600). What
-// was there before stays until the new file is complete: a coordinator that
-// reads it meanwhile sees one or the other. The directory has to exist.
-func WriteFile(path string, secret []byte) error {
-	f, err := createFile(path)
+// WriteFile writes a secret to path, readable only for its owner (mode 0600). The file
+// that was there before stays until the new one is complete: a process that reads it
+// meanwhile reads one or the other. The directory has to exist.
+func WriteFile(path string, content []byte) error {
+	f, err := Create(path)
 	if err != nil {
 		return err
 	}
-	defer f.drop()
-	return f.commit(secret)
+	defer f.Discard()
+	return f.Commit(content)
 }
 
-// secretFile is a new file that replaces the one at path. Nothing changes there
-// before commit.
-type secretFile struct {
+// File is a new file that is to replace the one at its path. Nothing changes there
+// before [File.Commit].
+type File struct {
 	path string
-	file *os.File // nil after commit
+	file *os.File // nil after Commit
 }
 
-// createFile makes an empty file next to path. It fails if the directory is not
+// Create makes an empty file next to path. It fails if the directory is not
 // writable. The name is always the same, so a process that is killed leaves at
 // most one file behind, and the next process replaces it.
-func createFile(path string) (*secretFile, error) {
+func Create(path string) (*File, error) {
 	name := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".next")
 	err := os.Remove(name)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -40,12 +42,12 @@ func createFile(path string) (*secretFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("writing %s: %w", path, err)
 	}
-	return &secretFile{path: path, file: f}, nil
+	return &File{path: path, file: f}, nil
 }
 
-// commit writes the content and puts the file at its path.
-func (s *secretFile) commit(secret []byte) error {
-	_, err := s.file.Write(secret)
+// Commit writes the content and puts the file at its path.
+func (s *File) Commit(content []byte) error {
+	_, err := s.file.Write(content)
 	if err == nil {
 		err = s.file.Sync()
 	}
@@ -66,8 +68,8 @@ func (s *secretFile) commit(secret []byte) error {
 	return nil
 }
 
-// drop removes the new file unless it was committed.
-func (s *secretFile) drop() {
+// Discard removes the new file unless it was committed.
+func (s *File) Discard() {
 	if s.file != nil {
 		s.file.Close()
 		os.Remove(s.file.Name())
