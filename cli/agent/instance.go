@@ -56,7 +56,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	hostCredential := kube.New(kube.Options{
 		Identity: v1alpha1.IdentityHost, Paths: cfg.HostKubeconfigs(o.Root), Absent: cfg.NoHostKubeconfig(o.Root), Version: o.Version,
 		QPS: 20, Burst: 40, // requests a second: a drain's evictions are most of them
-		Wrap: m.HostContact.Wrap, Log: log,
+		Wrap: m.Wrap(v1alpha1.IdentityHost), Log: log,
 	})
 	ownCredential := kube.New(coordinatorCredential(cfg, o, log, b, m))
 	host, err := newHost(cfg, o, log, liveness, b, m, hostCredential)
@@ -192,7 +192,7 @@ func coordinatorCredential(cfg *config.Config, o Options, log *slog.Logger, b *b
 	k := kube.Options{
 		Identity: v1alpha1.IdentityCoordinator, Absent: "no coordinator's kubeconfig at " + cfg.Coordinator.Kubeconfig,
 		Renewed: filepath.Join(o.Root, node.StateDir, "coordinator-token.json"), Version: o.Version, QPS: coordinator.QPS, Burst: coordinator.Burst,
-		Wrap: m.CoordinatorContact.Wrap, Log: log, LogEvent: systemd.LogEvent, Report: b.credential,
+		Wrap: m.Wrap(v1alpha1.IdentityCoordinator), Log: log, LogEvent: systemd.LogEvent, Report: b.credential,
 	}
 	if cfg.Coordinator.Kubeconfig != "" {
 		k.Paths = []string{cfg.Coordinator.Kubeconfig}

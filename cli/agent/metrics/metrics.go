@@ -6,12 +6,15 @@
 package metrics
 
 import (
+	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator"
@@ -20,7 +23,8 @@ import (
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
-// Sources are what is asked when somebody looks.
+// Sources are where the metrics of the present moment come from. They are asked at each
+// scrape.
 type Sources struct {
 	Healthy func() bool
 	Host    func() local.Host
@@ -32,21 +36,20 @@ type Sources struct {
 // Metrics are all metrics of one process. Its methods may be called from any
 // goroutine.
 type Metrics struct {
-	version string
-	sources Sources
-	descs   map[v1alpha1.Metric]*prometheus.Desc
-
-	HostContact, CoordinatorContact *Contact
-
-	mu       sync.Mutex
-	turns    map[v1alpha1.Result]int
+	version  string
+	sources  Sources
+	descs    map[v1alpha1.Metric]*prometheus.Desc
+	counters map[v1alpha1.Metric]*prometheus.CounterVec
 	stages   *prometheus.HistogramVec
-	stage    stage // of this host's turn, zero outside of one
-	terms    int
-	term     string         // the epoch of the last term of this process
-	notified map[string]int // by what happened to the notification
 	decision prometheus.Histogram
-	fleet    *fleet // nil before a first decision; of a term that may be over
+
+	mu    sync.Mutex
+	stage stage  // of this host's turn, zero outside of one
+	term  string // the epoch of the last term of this process
+	// fleet is what a leader saw when it last decided, in the term fleetOf, which may be
+	// over.
+	fleet   []prometheus.Metric
+	fleetOf string
 }
 
 // stage is a stage of a turn, and when it began by the coordinator's clock.
@@ -54,19 +57,6 @@ type stage struct {
 	turn  string
 	state v1alpha1.State
 	began time.Time
-}
-
-// fleet is what a leader saw when it last decided.
-type fleet struct {
-	epoch     string // the term it decided in
-	states    map[v1alpha1.State]int
-	held      map[v1alpha1.Reason]int
-	unsettled int // nodes
-	uses      map[v1alpha1.SlotUse]int
-	slots     []rollout.Slot // those that have series
-	stopped   bool
-	pending   time.Time // since when the oldest pending change has been, zero for none
-	rollout.Figures
 }
 
 // buckets of a decision, in seconds: that of five thousand nodes takes a few
@@ -78,43 +68,56 @@ var buckets = []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 var stageBuckets = []float64{1, 5, 30, 60, 300, 900, 1800, 3600, 4 * 3600}
 
 // New makes the metrics of a process of that version of lockkeeper. Watch has
-// to be called before anybody looks.
+// to be called before the first scrape.
 func New(version string) *Metrics {
-	m := &Metrics{
-		version: version, descs: map[v1alpha1.Metric]*prometheus.Desc{},
-		HostContact: newContact(v1alpha1.IdentityHost), CoordinatorContact: newContact(v1alpha1.IdentityCoordinator),
-		turns:    map[v1alpha1.Result]int{},
-		notified: map[string]int{v1alpha1.NotificationSent: 0, v1alpha1.NotificationFailed: 0, v1alpha1.NotificationLost: 0},
-	}
+	m := &Metrics{version: version, descs: map[v1alpha1.Metric]*prometheus.Desc{}, counters: map[v1alpha1.Metric]*prometheus.CounterVec{}}
 	for _, d := range v1alpha1.MetricDocs() {
 		m.descs[d.Name] = prometheus.NewDesc(string(d.Name), d.Help, d.Labels, nil)
-		switch d.Name {
-		case v1alpha1.MetricDecision:
+		switch {
+		case d.Name == v1alpha1.MetricDecision:
 			m.decision = prometheus.NewHistogram(prometheus.HistogramOpts{Name: string(d.Name), Help: d.Help, Buckets: buckets})
-		case v1alpha1.MetricStageDuration:
+		case d.Name == v1alpha1.MetricStageDuration:
 			m.stages = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: string(d.Name), Help: d.Help, Buckets: stageBuckets}, d.Labels)
+		case d.Type == v1alpha1.Counter && d.Name != v1alpha1.MetricRenewals: // the credential counts those
+			m.counters[d.Name] = prometheus.NewCounterVec(prometheus.CounterOpts{Name: string(d.Name), Help: d.Help}, d.Labels)
 		}
 	}
+	// Counters and histograms have their series from the start.
 	for _, s := range v1alpha1.States() {
 		if s.InTurn() {
-			m.stages.WithLabelValues(s.String()) // a histogram is there from the start, as a counter is
+			m.stages.WithLabelValues(s.String())
 		}
 	}
-	for _, r := range []v1alpha1.Result{v1alpha1.ResultDone, v1alpha1.ResultCancelled, v1alpha1.ResultBackedOut, v1alpha1.ResultFailed} {
-		m.turns[r] = 0 // a counter is there from the start
+	for _, r := range results {
+		m.counter(v1alpha1.MetricHostTurns, string(r))
 	}
+	for _, result := range []string{v1alpha1.NotificationSent, v1alpha1.NotificationFailed, v1alpha1.NotificationLost} {
+		m.counter(v1alpha1.MetricNotifications, result)
+	}
+	for _, answer := range []string{v1alpha1.AnswerAccepted, v1alpha1.AnswerBusy, v1alpha1.AnswerRefused, v1alpha1.AnswerError} {
+		m.counter(v1alpha1.MetricAPIRequests, v1alpha1.IdentityHost, answer)
+		m.counter(v1alpha1.MetricAPIRequests, v1alpha1.IdentityCoordinator, answer)
+		m.counter(v1alpha1.MetricHostEvictions, answer)
+	}
+	m.counter(v1alpha1.MetricTerms)
 	return m
 }
 
-// Watch says where the facts are.
+var results = []v1alpha1.Result{v1alpha1.ResultDone, v1alpha1.ResultCancelled, v1alpha1.ResultBackedOut, v1alpha1.ResultFailed}
+
+// counter returns the counter of a metric with these labels.
+func (m *Metrics) counter(name v1alpha1.Metric, labels ...string) prometheus.Counter {
+	return m.counters[name].WithLabelValues(labels...)
+}
+
+// Watch sets where the metrics of the present moment come from.
 func (m *Metrics) Watch(s Sources) { m.sources = s }
 
-// TurnEnded counts a turn of this host's.
+// TurnEnded counts a turn of this host's. A result that lockkeeper does not write, which
+// another user may have put on the Node, does not count.
 func (m *Metrics) TurnEnded(r v1alpha1.Result) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, known := m.turns[r]; known { // a label of somebody else's making is none
-		m.turns[r]++
+	if slices.Contains(results, r) {
+		m.counter(v1alpha1.MetricHostTurns, string(r)).Inc()
 	}
 }
 
@@ -149,60 +152,61 @@ func (m *Metrics) RoleChanged(s coordinator.Status) {
 	defer m.mu.Unlock()
 	if s.Leader && s.Epoch != m.term {
 		m.term = s.Epoch
-		m.terms++
+		m.counter(v1alpha1.MetricTerms).Inc()
 	}
 }
 
 // Notified counts a notification by what happened to it.
 func (m *Metrics) Notified(result string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.notified[result]++
+	m.counter(v1alpha1.MetricNotifications, result).Inc()
 }
 
-// Decided takes in a leader's decision, which took that long. It is told of
-// each, and keeps nothing of what it is given.
+// Wrap returns what counts the answers to the requests of that identity.
+func (m *Metrics) Wrap(identity string) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(r)
+			answer := v1alpha1.AnswerError
+			switch {
+			case err != nil || resp.StatusCode >= 500:
+			case resp.StatusCode == http.StatusTooManyRequests:
+				answer = v1alpha1.AnswerBusy
+			case resp.StatusCode >= 400:
+				answer = v1alpha1.AnswerRefused
+			default:
+				answer = v1alpha1.AnswerAccepted
+			}
+			m.counter(v1alpha1.MetricAPIRequests, identity, answer).Inc()
+			if identity == v1alpha1.IdentityHost && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/eviction") {
+				m.counter(v1alpha1.MetricHostEvictions, answer).Inc()
+			}
+			return resp, err
+		})
+	}
+}
+
+// Decided takes in a leader's decision, which took that long. Call it with each. It keeps
+// nothing of its arguments.
 func (m *Metrics) Decided(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome) {
-	f := &fleet{epoch: s.Epoch, states: map[v1alpha1.State]int{}, held: map[v1alpha1.Reason]int{}, unsettled: len(s.Unsettled), stopped: s.Stopped, Figures: out.Figures}
-	for i := range s.Nodes {
-		n := &s.Nodes[i]
-		f.states[n.State]++
-		if n.State == v1alpha1.StateAbsent || !n.HostReported() || n.Host.PendingSince.IsZero() {
-			continue
-		}
-		if since := n.Host.PendingSince; f.pending.IsZero() || since.Before(f.pending) {
-			f.pending = since
-		}
-	}
-	for i := range out.Verdicts {
-		if held := out.Verdicts[i].Held; held != v1alpha1.ReasonNone {
-			f.held[held]++
-		}
-	}
-	f.uses = map[v1alpha1.SlotUse]int{}
-	for _, s := range out.Slots {
-		f.uses[s.Use]++
-	}
-	f.slots = rollout.ByUse(out.Slots)
-	f.slots = f.slots[:min(len(f.slots), v1alpha1.MaxSlotSeries)]
 	m.decision.Observe(took.Seconds())
+	c := collection{Metrics: m}
+	c.nodes(s)
+	c.outcome(out)
+	c.policies(out.Figures.Policies)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.fleet = f
+	m.fleet, m.fleetOf = c.all, s.Epoch
 }
 
-// Describe names nothing: which series there are depends on the facts.
+// Describe describes nothing: which series there are depends on the facts.
 func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
 
-// Collect gives every metric its value, as things are now.
+// Collect gives every metric its present value.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
-	c := collection{m, out, time.Now()}
+	c := collection{Metrics: m, now: time.Now()}
 	c.of(v1alpha1.MetricBuildInfo, 1, m.version, strconv.Itoa(v1alpha1.Protocol))
 	c.of(v1alpha1.MetricHealthy, one(m.sources.Healthy()))
 	c.host(m.sources.Host())
-	for _, contact := range []*Contact{m.HostContact, m.CoordinatorContact} {
-		c.contact(contact)
-	}
 	for _, s := range m.sources.Credentials() {
 		c.credential(&s)
 	}
@@ -211,25 +215,23 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	c.of(v1alpha1.MetricLeader, one(role.Leader))
 	m.decision.Collect(out)
 	m.stages.Collect(out)
-
+	for _, counter := range m.counters {
+		counter.Collect(out)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for r, n := range m.turns {
-		c.of(v1alpha1.MetricHostTurns, float64(n), string(r))
+	if role.Leader && m.fleetOf == role.Epoch {
+		c.all = append(c.all, m.fleet...)
 	}
-	c.of(v1alpha1.MetricTerms, float64(m.terms))
-	for result, n := range m.notified {
-		c.of(v1alpha1.MetricNotifications, float64(n), result)
-	}
-	if role.Leader && m.fleet != nil && m.fleet.epoch == role.Epoch {
-		c.fleet(m.fleet)
+	for _, metric := range c.all {
+		out <- metric
 	}
 }
 
-// collection is one look.
+// collection collects series.
 type collection struct {
 	*Metrics
-	out chan<- prometheus.Metric
+	all []prometheus.Metric
 	now time.Time
 }
 
@@ -240,23 +242,16 @@ func one(is bool) float64 {
 	return 0
 }
 
-var types = map[v1alpha1.MetricType]prometheus.ValueType{v1alpha1.Gauge: prometheus.GaugeValue, v1alpha1.Counter: prometheus.CounterValue}
-
-var typeOf = func() map[v1alpha1.Metric]prometheus.ValueType {
-	all := map[v1alpha1.Metric]prometheus.ValueType{}
-	for _, d := range v1alpha1.MetricDocs() {
-		all[d.Name] = types[d.Type]
-	}
-	return all
-}()
-
-// of sends a series of a metric that the table has; its labels are in the
-// table's order.
+// of adds a series of a metric in the table; its labels are in the table's order.
 func (c *collection) of(name v1alpha1.Metric, value float64, labels ...string) {
-	c.out <- prometheus.MustNewConstMetric(c.descs[name], typeOf[name], value, labels...)
+	valueType := prometheus.GaugeValue
+	if name == v1alpha1.MetricRenewals {
+		valueType = prometheus.CounterValue
+	}
+	c.all = append(c.all, prometheus.MustNewConstMetric(c.descs[name], valueType, value, labels...))
 }
 
-// at sends a time, none for the zero one.
+// at adds a time, except the zero time.
 func (c *collection) at(name v1alpha1.Metric, t time.Time, labels ...string) {
 	if !t.IsZero() {
 		c.of(name, float64(t.UnixMilli())/1000, labels...)
@@ -264,7 +259,7 @@ func (c *collection) at(name v1alpha1.Metric, t time.Time, labels ...string) {
 }
 
 func (c *collection) host(h local.Host) {
-	c.of(v1alpha1.MetricHostState, 1, word(h.State))
+	c.of(v1alpha1.MetricHostState, 1, stateLabel(h.State))
 	wants := string(h.Wants)
 	if wants == "" {
 		wants = v1alpha1.WantsUnknown
@@ -298,9 +293,9 @@ func (c *collection) host(h local.Host) {
 	c.of(v1alpha1.MetricHostStage, c.age(h.StageSince))
 }
 
-// word is a state as a label: one that nobody knows, in somebody's label on a
-// Node, makes no series of its own.
-func word(s v1alpha1.State) string {
+// stateLabel is a state as a label. A state that this version does not know, which
+// another user may have put on the Node, has no series of its own.
+func stateLabel(s v1alpha1.State) string {
 	if !s.Known() {
 		return "unknown"
 	}
@@ -313,19 +308,6 @@ func (c *collection) age(t time.Time) float64 {
 		return 0
 	}
 	return max(c.now.Sub(t).Seconds(), 0)
-}
-
-func (c *collection) contact(from *Contact) {
-	from.mu.Lock()
-	defer from.mu.Unlock()
-	for answer, n := range from.answers {
-		c.of(v1alpha1.MetricAPIRequests, float64(n), from.identity, answer)
-	}
-	if from == c.HostContact {
-		for answer, n := range from.evictions {
-			c.of(v1alpha1.MetricHostEvictions, float64(n), answer)
-		}
-	}
 }
 
 func (c *collection) credential(s *kube.State) {
@@ -342,38 +324,58 @@ func (c *collection) credential(s *kube.State) {
 	}
 }
 
-func (c *collection) fleet(f *fleet) {
-	counts := map[string]int{"unknown": 0}
-	for _, s := range v1alpha1.States() {
-		counts[s.String()] = 0
+// nodes adds what a leader saw.
+func (c *collection) nodes(s *rollout.Snapshot) {
+	states := map[string]int{"unknown": 0}
+	for _, state := range v1alpha1.States() {
+		states[state.String()] = 0
 	}
-	for s, n := range f.states {
-		counts[word(s)] += n
+	var pending time.Time // since when the oldest pending change has been
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		states[stateLabel(n.State)]++
+		if n.State == v1alpha1.StateAbsent || !n.HostReported() || n.Host.PendingSince.IsZero() {
+			continue
+		}
+		if since := n.Host.PendingSince; pending.IsZero() || since.Before(pending) {
+			pending = since
+		}
 	}
-	for s, n := range counts {
-		c.of(v1alpha1.MetricNodes, float64(n), s)
+	for state, n := range states {
+		c.of(v1alpha1.MetricNodes, float64(n), state)
+	}
+	c.at(v1alpha1.MetricOldestPending, pending)
+	c.of(v1alpha1.MetricStopped, one(s.Stopped))
+	c.of(v1alpha1.MetricUnsettled, float64(len(s.Unsettled)))
+}
+
+// outcome adds what a leader decided.
+func (c *collection) outcome(out *rollout.Outcome) {
+	held, uses := map[v1alpha1.Reason]int{}, map[v1alpha1.SlotUse]int{}
+	for i := range out.Verdicts {
+		held[out.Verdicts[i].Held]++
+	}
+	for _, s := range out.Slots {
+		uses[s.Use]++
 	}
 	for _, d := range v1alpha1.ReasonDocs() {
-		c.of(v1alpha1.MetricHeldNodes, float64(f.held[d.Reason]), string(d.Reason))
+		c.of(v1alpha1.MetricHeldNodes, float64(held[d.Reason]), string(d.Reason))
 	}
 	for _, u := range v1alpha1.SlotUses() {
-		c.of(v1alpha1.MetricUnavailable, float64(f.uses[u]), string(u))
+		c.of(v1alpha1.MetricUnavailable, float64(uses[u]), string(u))
 	}
-	for _, s := range f.slots {
+	slots := rollout.ByUse(out.Slots)
+	for _, s := range slots[:min(len(slots), v1alpha1.MaxSlotSeries)] {
 		c.of(v1alpha1.MetricSlot, 1, s.Node, string(s.Use))
 	}
-	c.of(v1alpha1.MetricStopped, one(f.stopped))
-	c.at(v1alpha1.MetricOldestPending, f.pending)
+	f := &out.Figures
 	c.of(v1alpha1.MetricManagedNodes, float64(f.Managed))
 	c.of(v1alpha1.MetricReportingNodes, float64(f.Reporting))
 	c.of(v1alpha1.MetricBudget, float64(f.Budget))
 	c.of(v1alpha1.MetricFailed, float64(f.Failed))
-	c.of(v1alpha1.MetricUnsettled, float64(f.unsettled))
-	c.policies(f.Policies)
 }
 
-// policies gives the figures of each policy; they are in the order in which the
-// policies win.
+// policies adds the figures of each policy; they are in the order of precedence.
 func (c *collection) policies(all []rollout.PolicyFigures) {
 	invalid := 0
 	for i := range all {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -60,6 +61,17 @@ func look(t *testing.T, m *Metrics) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// answer has a request answered; 0 is no answer.
+func answer(m *Metrics, identity, path string, code int) {
+	rt := m.Wrap(identity)(promhttp.RoundTripperFunc(func(*http.Request) (*http.Response, error) {
+		if code == 0 {
+			return nil, io.EOF
+		}
+		return &http.Response{StatusCode: code}, nil
+	}))
+	_, _ = rt.RoundTrip(httptest.NewRequest(http.MethodPost, path, nil))
 }
 
 func want(t *testing.T, have []string, lines ...string) {
@@ -124,10 +136,10 @@ func TestValues(t *testing.T) {
 			Figures:  rollout.Figures{Managed: 9, Reporting: 8, Unavailable: 4, Budget: 5, Failed: 6, Policies: figures},
 		})
 	for _, code := range []int{200, 201, 404, 401, 429, 500, 0} {
-		m.CoordinatorContact.note(code, false)
+		answer(m, v1alpha1.IdentityCoordinator, "/api/v1/nodes/n1", code)
 	}
 	for _, code := range []int{201, 429, 404} {
-		m.HostContact.note(code, true)
+		answer(m, v1alpha1.IdentityHost, "/api/v1/namespaces/shop/pods/web-0/eviction", code)
 	}
 	now := look(t, m)
 	want(t, now,
