@@ -29,58 +29,57 @@ import (
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
-// Options are what `run` is told beside the configuration.
+// Options are what Run needs in addition to the configuration.
 type Options struct {
 	Version string // lockkeeper's
 	// Load reads the configuration, at each reload.
 	Load func() (*config.Config, []config.Warning, error)
-	// Root is where the host's files are read, "/" but in the test bed.
+	// Root is the directory below which the host's files are: "/", except in tests.
 	Root string
-	// StateDir is where the local view is left; see package local.
+	// StateDir is the directory of the local status; see package local.
 	StateDir string
 }
 
-// Run runs this host until ctx ends, which is no error. cfg is what o.Load
-// returned. SIGHUP reloads.
+// Run runs this host until ctx ends, which is not an error. cfg is what o.Load
+// returned. SIGHUP reloads the configuration.
 func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	level := new(slog.LevelVar)
 	level.Set(cfg.LogLevel)
 	log := systemd.NewLogger(os.Stderr, level)
-	// client-go's own lines go where ours go: what it warns of, not its chatter.
+	// client-go's warnings and errors go where ours go.
 	klog.SetSlogLogger(slog.New(warnings{log.Handler()}))
 
 	notifier := systemd.NewNotifier(log)
 	liveness := systemd.NewLiveness()
 	m := metrics.New(o.Version)
-	b := &book{notifier: notifier, dir: o.StateDir, version: o.Version, log: log}
-	hostCredential := kube.New(kube.Options{
+	r := &record{notifier: notifier, liveness: liveness, dir: o.StateDir, version: o.Version, log: log}
+	r.hostCredential = kube.New(kube.Options{
 		Identity: v1alpha1.IdentityHost, Paths: cfg.HostKubeconfigs(o.Root), Absent: cfg.NoHostKubeconfig(o.Root), Version: o.Version,
 		QPS: 20, Burst: 40, // requests a second: a drain's evictions are most of them
 		Wrap: m.Wrap(v1alpha1.IdentityHost), Log: log,
 	})
-	ownCredential := kube.New(coordinatorCredential(cfg, o, log, b, m))
-	host, err := newHost(cfg, o, log, liveness, b, m, hostCredential)
+	r.coordinatorCredential = kube.New(coordinatorCredential(cfg, o, log, r, m))
+	host, err := newHost(cfg, o, log, r, m)
 	if err != nil {
 		return err
 	}
-	b.changed = host.Republish
-	look := &look{book: b, metrics: m, liveness: liveness, host: hostCredential, coordinator: ownCredential}
-	m.Watch(look.sources())
-	server := metrics.NewServer(metrics.Handler(m, log, look.health), log, b.metrics)
+	r.republish = host.Republish
+	m.Watch(r.sources())
+	server := metrics.NewServer(metrics.Handler(m, log, r.health), log, r.setMetricsErr)
 	server.Listen(cfg.Metrics.Listen)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	going := &power{changed: make(chan struct{})}
-	host.ShutdownChanged = going.set
+	down := &shutdown{changed: make(chan struct{})}
+	host.ShutdownChanged = down.set
 
 	var wg sync.WaitGroup
 	wg.Go(func() { notifier.Watchdog(ctx, liveness) })
-	wg.Go(func() { hostCredential.Run(ctx) })
+	wg.Go(func() { r.hostCredential.Run(ctx) })
 	wg.Go(func() { host.Run(ctx) })
-	wg.Go(func() { stand(ctx, going, cfg, o, log, liveness, host, b, m, ownCredential) })
+	wg.Go(func() { campaign(ctx, down, cfg, o, log, host, r, m) })
 	wg.Go(func() { server.Run(ctx) })
 	notifier.Ready()
-	b.started()
+	r.setReady()
 	systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageStarted, "lockkeeper runs", "version", o.Version, "mode", string(cfg.Mode))
 
 	reloads := make(chan os.Signal, 1)
@@ -101,13 +100,13 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	}
 }
 
-// newHost puts together what the host's loop needs of the configuration.
-func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, b *book, m *metrics.Metrics, credential *kube.Credential) (*node.Host, error) {
+// newHost makes the host's loop.
+func newHost(cfg *config.Config, o Options, log *slog.Logger, r *record, m *metrics.Metrics) (*node.Host, error) {
 	bus := &systemd.Bus{}
 	var engine *updateengine.Source
 	if cfg.Sources.UpdateEngine != config.UpdateEngineOff {
 		poll := cfg.Sources.PollInterval
-		beat := liveness.Beat("update_engine", poll+updateengine.MaxSilence)
+		beat := r.liveness.Beat("update_engine", poll+updateengine.MaxSilence)
 		engine = updateengine.New(updateengine.Options{
 			Object: bus.Object(updateengine.BusName, updateengine.ObjectPath), PollInterval: poll, Logger: log, Alive: beat.Alive,
 		})
@@ -115,17 +114,17 @@ func newHost(cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.
 	return node.New(node.Options{
 		Version:        o.Version,
 		NodeName:       cfg.NodeName,
-		Connect:        credential.Client,
+		Connect:        r.hostCredential.Client,
 		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 		Root: o.Root, Engine: engine, PollInterval: cfg.Sources.PollInterval,
 		Logind: systemd.Logind{Bus: bus}, Units: systemd.Units{Bus: bus},
-		Settings: settings(cfg), Log: log, Liveness: liveness, TurnEnded: m.TurnEnded,
-		Report: func(s local.Host) { m.HostReported(s); b.host(s) },
-		Term:   b.term, Coordinator: b.election,
+		Settings: settings(cfg), Log: log, Liveness: r.liveness, TurnEnded: m.TurnEnded,
+		Report: func(s local.Host) { m.HostReported(s); r.setHost(s) },
+		Term:   r.term, Coordinator: r.election,
 	})
 }
 
-// settings are those of the configuration that a reload can change.
+// settings returns the settings that a reload can change.
 func settings(cfg *config.Config) node.Settings {
 	return node.Settings{
 		Observe:          cfg.Mode == config.ModeObserve,
@@ -144,19 +143,19 @@ func settings(cfg *config.Config) node.Settings {
 	}
 }
 
-// reload reads the configuration anew; a bad one changes nothing. started is
-// the one that the process began with.
+// reload reads the configuration again; a bad one changes nothing. started is
+// the one that the process started with.
 func reload(started *config.Config, o Options, log *slog.Logger, level *slog.LevelVar, host *node.Host, server *metrics.Server) {
 	cfg, warnings, err := o.Load()
 	for _, w := range warnings {
 		log.Warn(w.String())
 	}
 	if err != nil {
-		systemd.LogEvent(log, slog.LevelError, v1alpha1.MessageBadReload, "the configuration is not valid; the one before stays in force", "err", err)
+		systemd.LogEvent(log, slog.LevelError, v1alpha1.MessageBadReload, "the configuration is not valid; the old one stays in effect", "err", err)
 		return
 	}
 	if keys := started.NeedRestart(cfg); len(keys) > 0 {
-		log.Warn("the old values of some settings stay in force until a restart", "keys", strings.Join(keys, ", "))
+		log.Warn("some settings keep their old values until a restart", "keys", strings.Join(keys, ", "))
 	}
 	level.Set(cfg.LogLevel)
 	host.Reload(settings(cfg))
@@ -164,14 +163,14 @@ func reload(started *config.Config, o Options, log *slog.Logger, level *slog.Lev
 	systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageReloaded, "configuration reloaded", "mode", string(cfg.Mode))
 }
 
-// power says whether the host is on its way down.
-type power struct {
+// shutdown is whether the host is shutting down.
+type shutdown struct {
 	mu      sync.Mutex
 	down    bool
 	changed chan struct{} // closed and replaced when down changes
 }
 
-func (p *power) set(down bool) {
+func (p *shutdown) set(down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.down != down {
@@ -181,18 +180,18 @@ func (p *power) set(down bool) {
 	}
 }
 
-func (p *power) now() (down bool, changed <-chan struct{}) {
+func (p *shutdown) now() (down bool, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.down, p.changed
 }
 
-// coordinatorCredential is the second identity, which not every host has.
-func coordinatorCredential(cfg *config.Config, o Options, log *slog.Logger, b *book, m *metrics.Metrics) kube.Options {
+// coordinatorCredential returns the options of the second identity, which not every host has.
+func coordinatorCredential(cfg *config.Config, o Options, log *slog.Logger, r *record, m *metrics.Metrics) kube.Options {
 	k := kube.Options{
 		Identity: v1alpha1.IdentityCoordinator, Absent: "no coordinator's kubeconfig at " + cfg.Coordinator.Kubeconfig,
 		Renewed: filepath.Join(o.Root, node.StateDir, "coordinator-token.json"), Version: o.Version, QPS: coordinator.QPS, Burst: coordinator.Burst,
-		Wrap: m.Wrap(v1alpha1.IdentityCoordinator), Log: log, LogEvent: systemd.LogEvent, Report: b.credential,
+		Wrap: m.Wrap(v1alpha1.IdentityCoordinator), Log: log, LogEvent: systemd.LogEvent, Report: r.credentialChanged,
 	}
 	if cfg.Coordinator.Kubeconfig != "" {
 		k.Paths = []string{cfg.Coordinator.Kubeconfig}
@@ -200,8 +199,8 @@ func coordinatorCredential(cfg *config.Config, o Options, log *slog.Logger, b *b
 	return k
 }
 
-// notifying are the settings of notifications.
-func notifying(cfg *config.Config, m *metrics.Metrics) notify.Options {
+// notifications returns the settings of notifications.
+func notifications(cfg *config.Config, m *metrics.Metrics) notify.Options {
 	n := &cfg.Notify
 	o := notify.Options{URL: n.URL, TokenFile: n.TokenFile, Format: n.Format, Cluster: n.Cluster, HeldLongerThan: n.HeldLongerThan, Count: m.Notified}
 	for _, occasion := range n.On {
@@ -210,47 +209,47 @@ func notifying(cfg *config.Config, m *metrics.Metrics) notify.Options {
 	return o
 }
 
-// stand stands for election until ctx ends, if this host is meant to. A leader
-// whose host goes down releases the Lease at once, before its reboot; if the
-// shutdown is called off it stands again.
-func stand(ctx context.Context, going *power, cfg *config.Config, o Options, log *slog.Logger, liveness *systemd.Liveness, host *node.Host, b *book, m *metrics.Metrics, credential *kube.Credential) {
+// campaign campaigns for the Lease until ctx ends, if this host is meant to. A leader
+// whose host shuts down releases the Lease at once, before the reboot; if the
+// shutdown is cancelled, the host campaigns again.
+func campaign(ctx context.Context, shutdown *shutdown, cfg *config.Config, o Options, log *slog.Logger, host *node.Host, r *record, m *metrics.Metrics) {
 	if cfg.Coordinator.Kubeconfig == "" {
-		b.coordinator(coordinator.Status{Why: "coordinator.kubeconfig is empty"})
+		r.setRole(coordinator.Status{Why: "coordinator.kubeconfig is empty"})
 		return
 	}
 	var following sync.WaitGroup
 	defer following.Wait()
-	following.Go(func() { credential.Run(ctx) })
-	told := func(s coordinator.Status) {
+	following.Go(func() { r.coordinatorCredential.Run(ctx) })
+	report := func(s coordinator.Status) {
 		m.RoleChanged(s)
-		b.coordinator(s)
+		r.setRole(s)
 	}
 	for ctx.Err() == nil {
-		down, changed := going.now()
+		down, changed := shutdown.now()
 		if down {
-			b.coordinator(coordinator.Status{Why: "the host shuts down"})
+			r.setRole(coordinator.Status{Why: "the host shuts down"})
 			select {
 			case <-changed:
 			case <-ctx.Done():
 			}
 			continue
 		}
-		standing, stop := context.WithCancel(ctx)
+		campaigning, stop := context.WithCancel(ctx)
 		go func() {
 			defer stop()
 			select {
 			case <-changed:
-			case <-standing.Done():
+			case <-campaigning.Done():
 			}
 		}()
 		// It returns only with the context's error, and the Lease released.
-		coordinator.Run(standing, coordinator.Options{
-			Version: o.Version, Credential: credential, NodeName: host.Name,
+		coordinator.Run(campaigning, coordinator.Options{
+			Version: o.Version, Credential: r.coordinatorCredential, NodeName: host.Name,
 			LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 			LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 			PrometheusURL: cfg.Coordinator.PrometheusURL, PrometheusTokenFile: cfg.Coordinator.PrometheusTokenFile,
-			Notify: notifying(cfg, m),
-			Log:    log, Liveness: liveness, Report: told, Decided: m.Decided,
+			Notify: notifications(cfg, m),
+			Log:    log, Liveness: r.liveness, Report: report, Decided: m.Decided,
 		})
 		stop()
 	}

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/cli/agent/metrics"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -30,7 +29,6 @@ func TestHealthOfTheCredentials(t *testing.T) {
 	dir := t.TempDir()
 	path, own := filepath.Join(dir, "kubelet.conf"), filepath.Join(dir, "coordinator.kubeconfig")
 	log := slog.New(slog.DiscardHandler)
-	b := &book{notifier: systemd.NewNotifier(log), dir: dir, log: log, ready: true}
 	refuses := false
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if refuses {
@@ -39,15 +37,15 @@ func TestHealthOfTheCredentials(t *testing.T) {
 	}))
 	defer server.Close()
 	usable := fmt.Sprintf(someKubeconfig, server.URL)
-	l := &look{
-		book: b, metrics: metrics.New("test"), liveness: systemd.NewLiveness(),
-		host:        kube.New(kube.Options{Identity: v1alpha1.IdentityHost, Paths: []string{path}, QPS: 100, Burst: 100}),
-		coordinator: kube.New(kube.Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{own}, Renewed: filepath.Join(dir, "renewed")}),
+	r := &record{
+		notifier: systemd.NewNotifier(log), dir: dir, log: log, ready: true, liveness: systemd.NewLiveness(),
+		hostCredential:        kube.New(kube.Options{Identity: v1alpha1.IdentityHost, Paths: []string{path}, QPS: 100, Burst: 100}),
+		coordinatorCredential: kube.New(kube.Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{own}, Renewed: filepath.Join(dir, "renewed")}),
 	}
 	at := time.Duration(0) // after now
 	is := func(want string) {
 		t.Helper()
-		ok, text := l.healthAt(time.Now().Add(at))
+		ok, text := r.healthAt(time.Now().Add(at))
 		first, _, _ := strings.Cut(text, "\n")
 		if ok != (want == "ok") || !strings.HasPrefix(first, want) {
 			t.Errorf("%t, %q, expected %q", ok, first, want)
@@ -62,7 +60,7 @@ func TestHealthOfTheCredentials(t *testing.T) {
 	is("ok") // it has not joined
 	write(path, usable[:100])
 	write(own, "clusters: 5\n")
-	for _, c := range []*kube.Credential{l.host, l.coordinator} {
+	for _, c := range []*kube.Credential{r.hostCredential, r.coordinatorCredential} {
 		if _, err := c.Client(); err == nil {
 			t.Fatal("half a kubeconfig is usable")
 		}
@@ -71,7 +69,7 @@ func TestHealthOfTheCredentials(t *testing.T) {
 	at = 11 * time.Second
 	is("unhealthy: the host's credential: kubeconfig " + path + ": ")
 	write(path, usable)
-	client, err := l.host.Client()
+	client, err := r.hostCredential.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +77,7 @@ func TestHealthOfTheCredentials(t *testing.T) {
 	if err := os.Remove(own); err != nil {
 		t.Fatal(err)
 	}
-	l.coordinator.Client()
+	r.coordinatorCredential.Client()
 	is("ok")
 	refuses = true
 	client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
