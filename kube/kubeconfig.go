@@ -30,8 +30,8 @@ const maxFile = 1 << 20
 
 // kubeconfig is what a kubeconfig and the PEM files that it names said at one moment.
 type kubeconfig struct {
-	file  string
-	hash  string // SHA-256 of the kubeconfig alone, in hexadecimal digits
+	file string
+	hash string // SHA-256 of the kubeconfig alone, in hexadecimal digits
 	// names are the PEM files and the token file that it names; secrets are those of them
 	// that hold a secret.
 	names, secrets []string

@@ -194,7 +194,6 @@ func Find(ctx context.Context, client kubernetes.Interface, name string) (*corev
 	return &list.Items[0], nil
 }
 
-
 // Outcome is what happened to a write.
 type Outcome int
 
