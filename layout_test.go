@@ -37,6 +37,7 @@ var allowedImports = map[string][]string{
 	"coordinator":   {"api", "coordinator", "kube", "node/turn", "policy", "systemd"},
 	"kube":          {"api", "kube"},
 	"kube/dirwatch": {},
+	"kube/secret":   {},
 	"node":          {"api", "drain", "kube", "node", "policy", "systemd", "updateengine"},
 	"node/turn":     {"api"},
 	"node/step":     {"api", "node/turn", "policy"},
