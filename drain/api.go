@@ -31,19 +31,19 @@ const (
 
 // selector selects the pods of the node.
 func (d *Drainer) selector() string {
-	return fields.OneTermEqualSelector("spec.nodeName", d.node).String()
+	return fields.OneTermEqualSelector("spec.nodeName", d.Node).String()
 }
 
 // eachPod lists the node's pods from the quorum.
 func (d *Drainer) eachPod(ctx context.Context, f func(*corev1.Pod)) error {
 	o := metav1.ListOptions{FieldSelector: d.selector(), Limit: listPage}
 	for {
-		list, err := d.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
+		list, err := d.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
 		if err != nil {
 			return err
 		}
 		for i := range list.Items {
-			if p := &list.Items[i]; p.Spec.NodeName == d.node {
+			if p := &list.Items[i]; p.Spec.NodeName == d.Node {
 				f(p)
 			}
 		}
@@ -63,15 +63,14 @@ func (a apiEvictor) evict(ctx context.Context, p Pod) answer {
 	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
 	defer cancel()
 	if a.force {
-		// With the pod's own grace period: what a budget forbids is forced, a
-		// process still gets the time that it asks for.
+		// The pod keeps its own grace period: only its budget is overruled.
 		return answerOf(a.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
 			Preconditions: metav1.NewUIDPreconditions(string(p.UID)),
 		}))
 	}
-	// Not EvictV1: client-go repeats a request by itself, up to ten times, when
-	// the answer has a Retry-After (a budget that is being worked on says 10 s).
-	// That would hold one of few places for minutes and hide the blocker.
+	// Not EvictV1: client-go repeats a request by itself, up to ten times, if the answer has a
+	// Retry-After (10 s while the budget's controller works on it). That would block one of few
+	// evictions under way for minutes, and hide the blocker.
 	err := a.client.CoreV1().RESTClient().Post().
 		MaxRetries(0).
 		AbsPath("/api/v1").
@@ -81,7 +80,7 @@ func (a apiEvictor) evict(ctx context.Context, p Pod) answer {
 		SubResource("eviction").
 		Body(&policyv1.Eviction{
 			ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
-			// Without the UID a later pod of the same name would be hit.
+			// Without the UID it could evict a later pod of the same name.
 			DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))},
 		}).
 		Do(ctx).
@@ -99,7 +98,7 @@ func answerOf(err error) answer {
 		return answer{kind: later, reason: Unreachable, message: tidy(err.Error())}
 	}
 	s := status.Status()
-	a := answer{kind: later, reason: ServerError, message: wordsOf(s)}
+	a := answer{kind: later, reason: ServerError, message: messageOf(s)}
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		a.retryAfter = time.Duration(seconds) * time.Second
 	}
@@ -121,9 +120,9 @@ func answerOf(err error) answer {
 	return a
 }
 
-// wordsOf is what the server said. The causes name the budget and its
-// figures, which the message does not.
-func wordsOf(s metav1.Status) string {
+// messageOf returns the server's message. The causes name the budget and its figures, which the
+// status's own message does not.
+func messageOf(s metav1.Status) string {
 	var causes []string
 	if s.Details != nil {
 		for _, c := range s.Details.Causes {
@@ -158,7 +157,7 @@ func budgetOf(s metav1.Status) string {
 	return ""
 }
 
-// tidy makes foreign words one printable line of at most maxMessage bytes.
+// tidy returns a foreign text as one printable line of at most maxMessage bytes.
 func tidy(s string) string {
 	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "?"), func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)

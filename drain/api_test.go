@@ -120,7 +120,7 @@ func TestAnEvictionIsOneRequest(t *testing.T) {
 
 func TestWhatCannotBeListedIsNotEmpty(t *testing.T) {
 	c, _ := refusing(t, 403)
-	d := New(c, testNode)
+	d := &Drainer{Client: c, Node: testNode}
 	if left, err := d.Remaining(t.Context()); err == nil || left != nil {
 		t.Errorf("Remaining: %v, %v", left, err)
 	}
@@ -138,7 +138,7 @@ func TestWhatCannotBeListedIsNotEmpty(t *testing.T) {
 
 func TestNoNode(t *testing.T) {
 	c, requests := refusing(t, 403)
-	d := New(c, "")
+	d := &Drainer{Client: c}
 	if _, err := d.Remaining(t.Context()); err == nil {
 		t.Error("Remaining without a node")
 	}

@@ -12,36 +12,35 @@ import (
 type Class string
 
 const (
-	// Evict: the pod is asked to leave.
+	// Evict: the drain evicts the pod.
 	Evict Class = "Evict"
-	// Wait: the pod is on its way out already; it is only waited for.
+	// Wait: the pod is terminating already; the drain waits for it.
 	Wait Class = "Wait"
-	// Block: the pod must not be evicted and yet must be gone before the node
-	// is drained. Classify never says so; a Policy may.
+	// Block: the pod must not be evicted, and must be gone before the node is drained.
+	// Only a Policy returns it.
 	Block Class = "Block"
 	// Leave: the pod stays or does not matter.
 	Leave Class = "Leave"
 )
 
-// Reason is one CamelCase word that says why: of a verdict why the pod is in
-// its class, of a Blocker why the pod is still there. A Policy may bring
-// words of its own.
+// Reason is one CamelCase value: why a pod is in the class of its verdict, or why the pod of
+// a Blocker is still there. A Policy may return other reasons.
 type Reason string
 
 // Reasons of verdicts.
 const (
-	// Managed: a controller will create the pod anew elsewhere.
+	// Managed: a controller creates the pod again on another node.
 	Managed Reason = "Managed"
-	// Unmanaged: nobody will create the pod anew.
+	// Unmanaged: nothing creates the pod again.
 	Unmanaged Reason = "Unmanaged"
-	// DaemonSet: the DaemonSet would put the pod back on the node at once.
+	// DaemonSet: its controller would create the pod again on this node at once.
 	DaemonSet Reason = "DaemonSet"
-	// MirrorPod: the kubelet runs it from a file; the API's object is a mirror.
+	// MirrorPod: the kubelet runs it from a file; the object is a mirror of it.
 	MirrorPod Reason = "MirrorPod"
 	// Finished: phase Succeeded or Failed, no container runs.
 	Finished Reason = "Finished"
-	// Terminating: the pod has a deletionTimestamp. As a Blocker's reason: and
-	// its grace period is over.
+	// Terminating: the pod has a deletionTimestamp. In a Blocker, its grace period is over
+	// as well.
 	Terminating Reason = "Terminating"
 )
 
@@ -51,9 +50,9 @@ type Verdict struct {
 	Reason Reason
 }
 
-// Classify says what a drain does about the pod, from the pod alone: a
-// DaemonSet's pods are known by their controller's ownerReference, because
-// the kubelet's identity may not read the DaemonSet.
+// Classify returns what a drain does about the pod. It uses only the pod: the kubelet's
+// identity may not read a DaemonSet, so Classify finds a DaemonSet's pods by their
+// controller's ownerReference.
 func Classify(p *corev1.Pod) Verdict {
 	switch controller := metav1.GetControllerOfNoCopy(p); {
 	case p.Status.Phase == corev1.PodSucceeded, p.Status.Phase == corev1.PodFailed:
@@ -76,8 +75,8 @@ func isMirror(p *corev1.Pod) bool {
 	return ok
 }
 
-// isDaemonSet asks for the group too: there are other DaemonSets than that of
-// apps, and what they do about a cordoned node is not known here.
+// isDaemonSet checks the group too: there are DaemonSets of other groups, and what they do
+// about a cordoned node is unknown.
 func isDaemonSet(ref *metav1.OwnerReference) bool {
 	if ref == nil || ref.Kind != "DaemonSet" {
 		return false
@@ -86,26 +85,22 @@ func isDaemonSet(ref *metav1.OwnerReference) bool {
 	return err == nil && gv.Group == "apps"
 }
 
-// Policy may overrule the verdict on a pod that would be evicted or waited
-// for: Leave to skip it, Block to let it hold up the drain until somebody
-// else removes it. It is not asked about pods that are left alone, and a pod
-// that is terminating cannot be evicted again: Evict and Block are then
-// ignored. It must be pure (the same pod, the same verdict) and quick, for it
-// is asked at every change of a pod, from several goroutines.
+// Policy may overrule the verdict on a pod that would be evicted or waited for: Leave skips
+// it, and Block delays the drain until something else removes it. A Policy is not asked about
+// pods that are left alone. A terminating pod cannot be evicted again, so Evict and Block are
+// ignored for it. A Policy must be pure (the same pod, the same verdict) and fast: it is called
+// at every change of a pod, from several goroutines.
 type Policy func(p *corev1.Pod, v Verdict) Verdict
 
-func (f Policy) judge(p *corev1.Pod, v Verdict) Verdict {
+// Judge returns what a drain with this policy, which may be nil, does about the pod.
+func (f Policy) Judge(p *corev1.Pod) Verdict {
+	v := Classify(p)
 	if f == nil || v.Class == Leave {
 		return v
 	}
-	said := f(p, v)
-	switch said.Class {
-	case Leave:
-		return said
-	case Block, Evict:
-		if v.Class == Evict {
-			return said
-		}
+	switch own := f(p, v); {
+	case own.Class == Leave, v.Class == Evict && (own.Class == Block || own.Class == Evict):
+		return own
 	}
 	return v
 }

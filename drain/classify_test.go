@@ -95,7 +95,7 @@ func TestPolicy(t *testing.T) {
 		"wait for one that is not": {say(Wait), running, Verdict{Evict, Unmanaged}},
 		"nonsense":                 {say("Nonsense"), running, Verdict{Evict, Unmanaged}},
 	} {
-		if got := c.policy.judge(c.pod, Classify(c.pod)); got != c.want {
+		if got := c.policy.Judge(c.pod); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

@@ -15,8 +15,8 @@ type evictor interface {
 	evict(ctx context.Context, p Pod) answer
 }
 
-// loop carries the schedule out. It knows of no API: the pods come from a snapshot,
-// evictions go to the evictor.
+// loop carries out the schedule. It knows no API: a snapshot gives the pods, and the evictor
+// takes the evictions.
 type loop struct {
 	changed  <-chan struct{} // holds a token when pods returns something else
 	pods     func() snapshot
@@ -32,22 +32,22 @@ type result struct {
 	answer     answer
 }
 
-// lastWords is how long evictions that were sent may still be answered once
-// the drain is called off. The API server takes a disruption from the pod's
-// budget before it deletes the pod: a request that is cut off in between
-// leaves the budget short of that disruption for two minutes.
-const lastWords = 2 * time.Second
+// answerGrace is how long the drain waits for answers to evictions under way after its context
+// has ended. The API server takes a disruption from the pod's budget before it deletes the
+// pod: a request that is cut off in between leaves the budget short of that disruption for two
+// minutes.
+const answerGrace = 2 * time.Second
 
-// run returns nil when pods shows nothing left, else ctx's error. No
-// eviction begins after ctx has ended, and none is under way when it returns.
+// run returns nil when no pod is left, else ctx's error. No eviction begins after ctx has
+// ended, and none is under way when run returns.
 func (l *loop) run(ctx context.Context) error {
 	evictions, abandon := context.WithCancel(context.WithoutCancel(ctx))
-	over := make(chan struct{}) // nobody takes results any more
+	over := make(chan struct{}) // results is no longer received from
 	var wg sync.WaitGroup
 	defer func() {
 		close(over)
 		defer abandon()
-		defer time.AfterFunc(lastWords, abandon).Stop()
+		defer time.AfterFunc(answerGrace, abandon).Stop()
 		wg.Wait()
 	}()
 
@@ -105,14 +105,14 @@ func (l *loop) sleep(timer *time.Timer, now, due time.Time) {
 		wake = due
 	}
 	if wake.IsZero() {
-		timer.Stop() // only the view or an answer brings news
+		timer.Stop() // nothing changes before a pod or an answer does
 		return
 	}
 	timer.Reset(max(0, wake.Sub(now)))
 }
 
-// log writes a line for each eviction that was accepted, and for an obstacle
-// when it is a new one: the repetitions are no news.
+// log writes a line for each eviction that was accepted, and for each new blocker; a
+// repetition is logged at debug level.
 func (l *loop) log(r result) {
 	pod := slog.String("pod", r.pod.String())
 	switch e := l.schedule.pods[r.pod.UID]; {

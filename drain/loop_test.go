@@ -233,7 +233,7 @@ func TestCancelSendsNothingMore(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(15*time.Second, cancel)
 		err := s.loop(4, nil).run(ctx)
-		if !errors.Is(err, context.Canceled) || time.Since(s.start) != 15*time.Second+lastWords {
+		if !errors.Is(err, context.Canceled) || time.Since(s.start) != 15*time.Second+answerGrace {
 			t.Errorf("returned %v after %v", err, time.Since(s.start))
 		}
 		if len(s.sent) != 8 { // two rounds of four

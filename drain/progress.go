@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// Reasons of Blockers. [Terminating] and the words of a Policy are among them.
+// Reasons of Blockers. [Terminating] and the reasons of a Policy are among them.
 const (
-	// PodDisruptionBudget: a budget allows no disruption now. The message names
-	// it. Asked again after 1 to 30 s.
+	// PodDisruptionBudget: a budget allows no disruption now. The message names it. The drain
+	// tries again after 1 to 30 s.
 	PodDisruptionBudget Reason = "PodDisruptionBudget"
-	// TooManyRequests: 429 for another reason: the API server is busy, or a
-	// webhook puts the eviction off.
+	// TooManyRequests: 429 for another reason: the API server is busy, or a webhook delays the
+	// eviction.
 	TooManyRequests Reason = "TooManyRequests"
-	// Refused: the API server or a webhook said no (4xx).
+	// Refused: the API server or a webhook refused the eviction (4xx).
 	Refused Reason = "Refused"
-	// ServerError: 5xx, among them the 500 for a pod with more than one budget,
-	// which lasts until somebody removes one.
+	// ServerError: 5xx. One of them is the 500 for a pod with more than one budget, which lasts
+	// until a user removes one.
 	ServerError Reason = "ServerError"
 	// Unreachable: no answer from the API server.
 	Unreachable Reason = "Unreachable"
@@ -34,16 +34,16 @@ const MaxBlockers = 50
 // Blocker is a pod that keeps the node from being drained.
 type Blocker struct {
 	Pod
-	// Reason is the kind of obstacle.
+	// Reason is why the pod is still there.
 	Reason Reason
-	// Budget is the PodDisruptionBudget that allows no eviction, as
-	// namespace/name; "" for other obstacles, and where the API server names none.
+	// Budget is the PodDisruptionBudget that allows no eviction, as namespace/name; "" for
+	// other reasons, and if the API server names none.
 	Budget string
-	// Message is one printable line of at most 400 bytes, mostly the API
-	// server's own words. For a budget they give its name and figures.
+	// Message is one printable line of at most 400 bytes, mostly the API server's message. For
+	// a budget it has the budget's name and figures.
 	Message string
-	// Since is when this Run first met an obstacle at this pod. For a
-	// terminating pod it is the end of its grace period, which outlives a Run.
+	// Since is when this Run first failed to evict this pod. For a terminating pod it is the
+	// end of its grace period, which does not depend on a Run.
 	Since time.Time
 }
 
@@ -58,19 +58,19 @@ type Progress struct {
 	// Evictable is how many pods must still go: those not evicted yet, and the
 	// Terminating ones. Zero means drained.
 	Evictable int
-	// Terminating is how many of them are on their way out.
+	// Terminating is how many of them have a deletionTimestamp.
 	Terminating int
 	// Evicted is how many evictions this Run sent were accepted, a pod once.
 	Evicted int
-	// Blocked is how many of the Evictable meet an obstacle.
+	// Blocked is how many of the Evictable have a Blocker.
 	Blocked int
-	// Blockers are these, the longest first, then by name; MaxBlockers at most.
+	// Blockers lists them, the longest blocked first, then by name; MaxBlockers at most.
 	Blockers []Blocker
 	// End is when the last pod is gone if each takes its whole grace period; zero
 	// while a pod is blocked, and when no pod is left.
 	End time.Time
-	// Err is why the pods cannot be listed or watched at present; the counts
-	// are then as they were last seen. Nil while they can.
+	// Err is why the pods cannot be listed or watched now. The counts are then those that were
+	// seen last. It is nil while they can.
 	Err error
 }
 
@@ -81,8 +81,8 @@ func (p Progress) equal(o Progress) bool {
 		slices.EqualFunc(p.Blockers, o.Blockers, Blocker.equal)
 }
 
-// block notes an obstacle. A pod's obstacles may take turns, a budget and an
-// API server that restarts; since when it is stuck does not change by that.
+// block records a blocker. A pod may have different blockers one after the other, a budget and
+// an API server that restarts; the time of the first one stays.
 func (e *entry) block(now time.Time, r Reason, budget, message string) {
 	since := now.Round(0) // to be shown and kept, not to be measured with
 	if e.blocker != nil {
@@ -91,7 +91,7 @@ func (e *entry) block(now time.Time, r Reason, budget, message string) {
 	e.blocker = &Blocker{Pod: e.Pod, Reason: r, Budget: budget, Message: message, Since: since}
 }
 
-// stuck is a terminating pod's Blocker, once it should have been gone.
+// stuck returns a terminating pod's Blocker, once the pod should be gone.
 func (e *entry) stuck(now time.Time) *Blocker {
 	if e.verdict.Class != Wait || now.Before(e.deadline.Add(overdue)) {
 		return nil
@@ -103,7 +103,7 @@ func (e *entry) stuck(now time.Time) *Blocker {
 	return &Blocker{Pod: e.Pod, Reason: Terminating, Message: tidy(message), Since: e.deadline}
 }
 
-// progress tells the state of things at now.
+// progress returns the progress at now.
 func (s *schedule) progress(now time.Time) Progress {
 	p := Progress{Total: len(s.seen), Evictable: len(s.pods), Evicted: s.evicted, Err: s.err}
 	for _, e := range s.pods {
@@ -129,7 +129,7 @@ func (s *schedule) progress(now time.Time) Progress {
 	return p
 }
 
-// reporter calls the progress function seldom enough.
+// reporter limits how often the progress function is called.
 type reporter struct {
 	send  func(Progress)
 	every time.Duration
@@ -139,8 +139,8 @@ type reporter struct {
 	called bool
 }
 
-// offer reports p if it is news and its time has come, or if it is the last
-// word. If it must wait it returns when to offer again, else zero.
+// offer reports p if it has changed and the progress interval has passed, or if it is the last
+// report. It returns when to offer p again, zero if it need not be.
 func (r *reporter) offer(now time.Time, p Progress, last bool) time.Time {
 	if r.send == nil || (!last && r.called && p.equal(r.last)) {
 		return time.Time{}

@@ -124,7 +124,7 @@ func TestTerminatingBecomesABlocker(t *testing.T) {
 func TestAPolicyBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, aPod("web"), aPod("precious"))
-		s.drainer.policy = func(p *corev1.Pod, v Verdict) Verdict {
+		s.drainer.Policy = func(p *corev1.Pod, v Verdict) Verdict {
 			if p.Name == "precious" {
 				return Verdict{Block, "Precious"}
 			}

@@ -57,7 +57,7 @@ func drainAgainst(t *testing.T, answer func(w http.ResponseWriter, r *http.Reque
 		t.Fatal(err)
 	}
 	log := &lines{}
-	d := New(client, "n1", WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+	d := &Drainer{Client: client, Node: "n1", Log: slog.New(slog.NewTextHandler(log, nil))}
 	if err := d.Run(ctx, nil); err == nil {
 		t.Fatal("drained, want the context's error")
 	}

@@ -8,27 +8,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Bounds of the schedule. Together they keep a drain from ever being a storm:
-// at most one eviction in every spacing, and for a pod that cannot leave ever
-// fewer.
+// Bounds of the schedule. They limit the rate of evictions: at most one in every spacing, and
+// fewer and fewer for a pod that cannot be evicted.
 const (
 	// spacing lies between the starts of two evictions: 20 a second.
 	spacing = 50 * time.Millisecond
 	// Delays before a pod's next eviction when it was answered "not now".
 	minDelay = time.Second
 	maxDelay = 30 * time.Second
-	// Delays after an answer that waiting alone will hardly change.
+	// Delays after an answer that will hardly change by itself.
 	minSlowDelay = 5 * time.Second
 	maxSlowDelay = 2 * time.Minute
-	// recheck is how long an accepted eviction may take to show up in the
-	// watch. Admission webhooks may answer yes and do nothing.
+	// recheck is how long the watch may take to show an accepted eviction. An admission webhook
+	// may accept an eviction and do nothing.
 	recheck = 30 * time.Second
 	// overdue is how long after its grace period a terminating pod becomes a
 	// blocker: kubelet and watch need a moment, and clocks differ.
 	overdue = 10 * time.Second
-	// patience is how many times "there is no such pod" is believed while the
-	// watch goes on showing the pod.
-	patience = 3
+	// maxGone is how often the answer "there is no such pod" is accepted while the watch still
+	// shows the pod.
+	maxGone = 3
 )
 
 type kind int
@@ -36,16 +35,16 @@ type kind int
 const (
 	accepted kind = iota // the pod is being deleted
 	gone                 // no pod of this name, or one of another UID
-	later                // not now; asking again is the way
-	refused              // an answer that somebody has to do something about
+	later                // not now; the drain tries again
+	refused              // not before a user changes something
 )
 
-// answer is what came of one eviction.
+// answer is the result of one eviction.
 type answer struct {
 	kind       kind
 	reason     Reason        // unless accepted
-	message    string        // the server's words
-	budget     string        // the PodDisruptionBudget that it names, "" for none
+	message    string        // the server's message
+	budget     string        // the PodDisruptionBudget that it names, or ""
 	retryAfter time.Duration // 0: the server did not say
 }
 
@@ -60,9 +59,8 @@ type entry struct {
 	blocker   *Blocker
 }
 
-// schedule decides which pod is to be evicted when. It is pure: it sees pods,
-// answers and the time only as arguments, and it is not for use by several
-// goroutines.
+// schedule decides which pod to evict when. It is pure: pods, answers and the time are
+// arguments. It must not be used by several goroutines.
 type schedule struct {
 	concurrency int
 	random      func() float64 // in [0, 1)
@@ -89,7 +87,7 @@ func newSchedule(concurrency int, random func() float64) *schedule {
 	}
 }
 
-// observe takes in what the watch shows.
+// observe updates the schedule with the pods that the watch shows.
 func (s *schedule) observe(now time.Time, v snapshot) {
 	s.err = v.err
 	if !v.synced {
@@ -116,9 +114,8 @@ func (s *schedule) observe(now time.Time, v snapshot) {
 	s.synced = true
 }
 
-// arrived slows down a controller that keeps putting pods on this node, as one
-// does whose pods tolerate the cordon: else the two would chase each other at
-// the full rate.
+// arrived delays the evictions of a controller that keeps putting pods on this node, because
+// its pods tolerate the cordon: otherwise the drain would evict them at the full rate.
 func (s *schedule) arrived(now time.Time, e *entry) {
 	if e.verdict.Class != Evict || !s.cleared[e.controller] {
 		return
@@ -155,12 +152,12 @@ func (s *schedule) next(now time.Time) (Pod, bool) {
 	return best.Pod, true
 }
 
-// waits says whether the pod waits for an eviction to be sent.
+// waits reports whether an eviction of the pod is still to be sent.
 func (e *entry) waits() bool { return e.verdict.Class == Evict && !e.inFlight }
 
-// before puts pods that were not asked yet first, so that blocked ones hold
-// nobody up, then the lowest priority: those that depend on nothing leave
-// before those on which others depend, as in the kubelet's own shutdown.
+// before orders evictions. Pods without an attempt come first, so that blocked pods delay no
+// others. Then comes the lowest priority: pods that others depend on leave last, as in the
+// kubelet's own shutdown.
 func before(a, b *entry) int {
 	return cmp.Or(
 		cmp.Compare(min(a.attempts, 1), min(b.attempts, 1)),
@@ -169,7 +166,7 @@ func before(a, b *entry) int {
 	)
 }
 
-// answered takes in what came of an eviction that next started.
+// answered records the result of an eviction that next started.
 func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, a answer) {
 	s.inFlight--
 	e := s.pods[uid]
@@ -200,11 +197,11 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 		wait = s.delay(e.failures, minSlowDelay, maxSlowDelay)
 	}
 	if a.retryAfter > 0 {
-		asked := min(max(a.retryAfter, minDelay), maxDelay)
-		wait = max(wait, asked+time.Duration(s.random()*float64(asked)/4))
+		requested := min(max(a.retryAfter, minDelay), maxDelay)
+		wait = max(wait, requested+time.Duration(s.random()*float64(requested)/4))
 	}
 	e.notBefore = now.Add(wait)
-	if e.verdict.Class == Evict && (a.kind != gone || e.failures >= patience) {
+	if e.verdict.Class == Evict && (a.kind != gone || e.failures >= maxGone) {
 		budget := ""
 		if a.budget != "" {
 			budget = e.Namespace + "/" + a.budget
@@ -213,8 +210,8 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	}
 }
 
-// delay doubles with each failure and lies anywhere in the upper half of that,
-// so that pods that were blocked together do not come back together.
+// delay doubles with each failure. It is random in the upper half of that, so that pods that
+// were blocked at the same time are not tried again at the same time.
 func (s *schedule) delay(failures int, shortest, longest time.Duration) time.Duration {
 	d := longest
 	if failures < 16 {
@@ -223,8 +220,8 @@ func (s *schedule) delay(failures int, shortest, longest time.Duration) time.Dur
 	return d/2 + time.Duration(s.random()*float64(d)/2)
 }
 
-// wake is when next may have something to start, or progress something to
-// report, without anything happening in between; zero for never.
+// wake returns when next may have a pod to evict, or progress something to report, even if
+// nothing else happens; zero means never.
 func (s *schedule) wake(now time.Time) time.Time {
 	var at time.Time
 	soonest := func(t time.Time) {
@@ -249,5 +246,5 @@ func (s *schedule) wake(now time.Time) time.Time {
 	return at
 }
 
-// done says whether the view shows the node drained.
+// done reports whether the watch shows a drained node.
 func (s *schedule) done() bool { return s.synced && len(s.pods) == 0 }

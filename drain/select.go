@@ -10,18 +10,18 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Reasons of the verdicts of a [Policy] made by [Selecting].
+// Reasons of the verdicts of a [Policy] that [Selecting] returns.
 const (
-	// SkippedByPolicy: the pod stays, because a selector says so.
+	// SkippedByPolicy: the pod stays because a selector skips it.
 	SkippedByPolicy Reason = "SkippedByPolicy"
-	// BlockedByPolicy: the pod is waited for and never evicted, because a
-	// selector says so.
+	// BlockedByPolicy: the drain waits for the pod and never evicts it, because a selector
+	// blocks it.
 	BlockedByPolicy Reason = "BlockedByPolicy"
 )
 
-// Selecting returns the Policy that waits for the pods that block selects, and
-// leaves the pods on the node that every list in skips selects; nil if there are
-// none. Block wins over skip: a pod that must not be harmed is in both by mistake.
+// Selecting returns a Policy that waits for the pods that block selects, and leaves the pods
+// on the node that every list in skips selects; nil if there are none. Block takes precedence:
+// a pod that is in both must not be harmed.
 func Selecting(block []v1alpha1.PodSelector, skips ...[]v1alpha1.PodSelector) Policy {
 	none := len(skips) == 0 || slices.ContainsFunc(skips, func(s []v1alpha1.PodSelector) bool { return len(s) == 0 })
 	if len(block) == 0 && none {
@@ -43,11 +43,8 @@ func Selecting(block []v1alpha1.PodSelector, skips ...[]v1alpha1.PodSelector) Po
 	}
 }
 
-// Judge is what a drain with this policy, which may be nil, does about the pod.
-func (f Policy) Judge(p *corev1.Pod) Verdict { return f.judge(p, Classify(p)) }
-
-// podMatch reports whether one of the selectors is for a pod. One that cannot
-// be read, which no policy that grants has, is for none.
+// podMatch returns a function that reports whether one of the selectors selects a pod. An
+// invalid selector, which no policy that grants has, selects none.
 func podMatch(all []v1alpha1.PodSelector) func(*corev1.Pod) bool {
 	selectors := make([]labels.Selector, len(all))
 	for i := range all {

@@ -43,7 +43,7 @@ type sim struct {
 func newSim(t *testing.T, pods ...*corev1.Pod) *sim {
 	s := &sim{
 		changed: make(chan struct{}, 1),
-		drainer: &Drainer{node: testNode},
+		drainer: &Drainer{Node: testNode},
 		synced:  true,
 		start:   time.Now(),
 		latency: 10 * time.Millisecond,

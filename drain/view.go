@@ -11,8 +11,8 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
-// facts is what is kept of a pod: a node's pods weigh a few kilobytes here,
-// not megabytes.
+// facts is what the drain keeps of a pod: a few kilobytes for a node's pods instead of
+// megabytes.
 type facts struct {
 	Pod
 	verdict    Verdict
@@ -26,8 +26,8 @@ type facts struct {
 // maxFinalizers bounds how many finalizers of a pod are named.
 const maxFinalizers = 4
 
-// maxGrace bounds the grace period that is counted with, in seconds: an author of a
-// pod may write any number.
+// maxGrace bounds the grace period that the drain uses, in seconds: the author of a pod may set
+// any number.
 const maxGrace = 7 * 24 * 3600
 
 func factsOf(p *corev1.Pod, v Verdict) facts {
@@ -53,7 +53,7 @@ type podWatch = kube.Watch[*corev1.Pod, facts]
 
 // watchPods makes a podWatch of the node's pods.
 func (d *Drainer) watchPods(changed func()) *podWatch {
-	return kube.NewWatch(d.client.CoreV1().Pods(metav1.NamespaceAll), kube.WatchOptions[*corev1.Pod, facts]{
+	return kube.NewWatch(d.Client.CoreV1().Pods(metav1.NamespaceAll), kube.WatchOptions[*corev1.Pod, facts]{
 		Name: "pods", FieldSelector: d.selector(), Keep: d.keep, Changed: changed,
 	})
 }
@@ -63,8 +63,8 @@ func (d *Drainer) watchPods(changed func()) *podWatch {
 // it again costs nothing, and a server or proxy that ignores the selector cannot have
 // the pods of a whole cluster evicted.
 func (d *Drainer) keep(p *corev1.Pod) (facts, bool) {
-	verdict := d.verdict(p)
-	if p.Spec.NodeName != d.node || verdict.Class == Leave {
+	verdict := d.Policy.Judge(p)
+	if p.Spec.NodeName != d.Node || verdict.Class == Leave {
 		return facts{}, false
 	}
 	return factsOf(p, verdict), true
@@ -77,8 +77,8 @@ type snapshot struct {
 	err    error
 }
 
-// snapshotOf reads the watch. A list that comes in between is complete: synced is
-// read first.
+// snapshotOf reads the watch. It reads synced first: a list that arrives in between is
+// complete.
 func snapshotOf(w *podWatch) snapshot {
 	return snapshot{synced: w.Listed(), err: w.Err(), pods: w.All()}
 }

@@ -86,13 +86,13 @@ func TestForce(t *testing.T) {
 	w.create(w.pod("held"), w.pod("kept", label("app", "kept")))
 	w.budget("keep-all", "app", w.space, 1, 1)
 	var wire drainWire
-	skip := drain.WithPolicy(func(p *corev1.Pod, v drain.Verdict) drain.Verdict {
+	skip := func(p *corev1.Pod, v drain.Verdict) drain.Verdict {
 		if p.Name == "kept" {
 			return drain.Verdict{Class: drain.Leave, Reason: "Skipped"}
 		}
 		return v
-	})
-	w.drain(w.host(&wire), drain.WithForce(), skip).drained()
+	}
+	w.drain(w.host(&wire), func(d *drain.Drainer) { d.Force, d.Policy = true, skip }).drained()
 	if left := w.names(); !slices.Equal(left, []string{"kept"}) {
 		t.Errorf("left: %v", left)
 	}
@@ -178,7 +178,7 @@ func TestWhatIsLeftAlone(t *testing.T) {
 
 	var wire drainWire
 	client := w.host(&wire)
-	d := drain.New(client, w.node)
+	d := &drain.Drainer{Client: client, Node: w.node}
 	left, err := d.Remaining(t.Context())
 	if err != nil || len(left) != 1 || left[0].Name != "web" || left[0].UID != web.UID {
 		t.Errorf("remaining %v, %v", left, err)
@@ -211,7 +211,7 @@ func TestLowestPriorityFirst(t *testing.T) {
 	made := w.create(pods...)
 	var wire drainWire
 	// One at a time: requests that start 50 ms apart may overtake each other on their way.
-	w.drain(w.host(&wire), drain.WithConcurrency(1)).drained()
+	w.drain(w.host(&wire), func(d *drain.Drainer) { d.Concurrency = 1 }).drained()
 	wire.acceptedOnce(t, made...)
 	var got []string
 	for _, name := range wire.order() {
@@ -367,7 +367,7 @@ func TestAPodThatIsLeavingIsWaitedFor(t *testing.T) {
 	}
 	var wire drainWire
 	client := w.host(&wire)
-	if left, err := drain.New(client, w.node).Remaining(t.Context()); err != nil || len(left) != 1 {
+	if left, err := (&drain.Drainer{Client: client, Node: w.node}).Remaining(t.Context()); err != nil || len(left) != 1 {
 		t.Errorf("remaining %v, %v: it still runs", left, err)
 	}
 	r := w.drain(client)
@@ -450,7 +450,7 @@ func TestANodeMayDrainItselfOnly(t *testing.T) {
 	}
 	var wire drainWire
 	client := w.client(config, &wire)
-	if left, err := drain.New(client, w.node).Remaining(t.Context()); err == nil {
+	if left, err := (&drain.Drainer{Client: client, Node: w.node}).Remaining(t.Context()); err == nil {
 		t.Errorf("remaining %v without an error", left)
 	}
 	r := w.drain(client)

@@ -244,7 +244,7 @@ drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{na
 		Block: []v1alpha1.PodSelector{{Namespace: "plan", Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "leader"}}}},
 	}
 	var wire drainWire
-	r := w.drain(w.host(&wire), drain.WithPolicy(drain.Selecting(terms.Block, terms.Skip)))
+	r := w.drain(w.host(&wire), func(d *drain.Drainer) { d.Policy = drain.Selecting(terms.Block, terms.Skip) })
 	r.blocked("web-0", drain.PodDisruptionBudget, "web needs 2 healthy pods")
 	r.blocked("web-1", drain.PodDisruptionBudget, "web needs 2 healthy pods")
 	r.blocked("cart", drain.ServerError, "more than one PodDisruptionBudget")

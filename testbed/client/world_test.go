@@ -206,14 +206,13 @@ type running struct {
 	said []drain.Progress
 }
 
-func (w *world) drain(client kubernetes.Interface, opts ...drain.Option) *running {
+func (w *world) drain(client kubernetes.Interface, opts ...func(*drain.Drainer)) *running {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	r := &running{w: w, cancel: cancel, done: make(chan error, 1)}
-	opts = append([]drain.Option{
-		drain.WithLogger(slog.New(slog.NewTextHandler(w.t.Output(), nil))),
-		drain.WithProgressInterval(10 * time.Millisecond),
-	}, opts...)
-	d := drain.New(client, w.node, opts...)
+	d := &drain.Drainer{Client: client, Node: w.node, Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)), ProgressInterval: 10 * time.Millisecond}
+	for _, set := range opts {
+		set(d)
+	}
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
