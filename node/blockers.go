@@ -17,8 +17,8 @@ import (
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
-// blockers remembers since when each thing has blocked the host. A drain that starts
-// again knows nothing of the one before it, so what is gone is remembered for a while.
+// blockers remembers since when each thing has blocked the host. It remembers a blocker that is
+// gone for a while, because a drain that starts again does not know the one before.
 type blockers map[blockerID]blocked
 
 type blockerID struct {
@@ -29,11 +29,11 @@ type blockerID struct {
 // blocked is since when something has blocked the host, and when it last did.
 type blocked struct{ since, last time.Time }
 
-// forgetBlocker is how long a blocker is remembered that is gone.
+// forgetBlocker is how long blockers remembers a blocker that is gone.
 const forgetBlocker = time.Minute
 
-// list returns what blocks the host at now, the longest first, with since when
-// each does. It drops doubles and those beyond [v1alpha1.MaxUpdateBlockers].
+// list returns what blocks the host at now, the longest first, each with since when. It drops
+// duplicates and those beyond [v1alpha1.MaxUpdateBlockers].
 func (b *blockers) list(all []v1alpha1.Blocker, now time.Time) []v1alpha1.Blocker {
 	if *b == nil {
 		*b = blockers{}
@@ -62,8 +62,8 @@ func (b *blockers) list(all []v1alpha1.Blocker, now time.Time) []v1alpha1.Blocke
 	return out[:min(len(out), v1alpha1.MaxUpdateBlockers)]
 }
 
-// resume remembers blockers that the process before this one has published as if they
-// had been there until now.
+// resume treats blockers that the process before this one has published as if they had lasted
+// until now.
 func (b *blockers) resume(published []v1alpha1.Blocker, now time.Time) {
 	if *b == nil {
 		*b = blockers{}
@@ -76,7 +76,7 @@ func (b *blockers) resume(published []v1alpha1.Blocker, now time.Time) {
 	}
 }
 
-// blocker makes a Blocker of texts that others may have written.
+// blocker returns a Blocker with texts that others may have written.
 func blocker(kind v1alpha1.BlockerKind, name, message string) v1alpha1.Blocker {
 	return v1alpha1.Blocker{
 		Kind: kind, Name: v1alpha1.UpdateName(v1alpha1.OneLine(name, v1alpha1.MaxUpdateName)),
@@ -84,8 +84,8 @@ func blocker(kind v1alpha1.BlockerKind, name, message string) v1alpha1.Blocker {
 	}
 }
 
-// blockedBy names the things that the host waits for. What ends by itself, such as
-// a closed window, is a reason and not among them.
+// blockedBy returns what the host waits for. What ends by itself, such as a closed window, is a
+// reason and not a blocker.
 func (h *Host) blockedBy(o *step.Observation) []v1alpha1.Blocker {
 	n := &o.Node
 	var all []v1alpha1.Blocker
@@ -127,11 +127,11 @@ func (h *Host) blockedBy(o *step.Observation) []v1alpha1.Blocker {
 	return append(all, hookBlockers(o)...)
 }
 
-// readBy is how long after its start a process may take to read its sources for the
-// first time before it says that it cannot.
+// readBy is how long after its start a process may take for the first read of its sources before
+// it reports that it cannot read them.
 const readBy = 10 * time.Second
 
-// sourcesError is which source of changes cannot be read, and why; "" while all can.
+// sourcesError returns which source of changes cannot be read, and why; "" if all can.
 func (h *Host) sourcesError(o *step.Observation) string {
 	switch s := &o.Sources; {
 	case o.Node.UID == "", !s.Complete && time.Since(h.self.started) < readBy:
@@ -143,7 +143,7 @@ func (h *Host) sourcesError(o *step.Observation) string {
 	}
 }
 
-// hookBlockers names the hooks and the volumes that the stage waits for.
+// hookBlockers returns the hooks and the volumes that the stage waits for.
 func hookBlockers(o *step.Observation) []v1alpha1.Blocker {
 	n := &o.Node
 	var all []v1alpha1.Blocker
@@ -166,7 +166,7 @@ func hookBlockers(o *step.Observation) []v1alpha1.Blocker {
 	return all
 }
 
-// podBlocker says which pod does not leave, and what keeps it.
+// podBlocker returns which pod cannot be evicted, and why.
 func podBlocker(b drain.Blocker) v1alpha1.Blocker {
 	kind, name := v1alpha1.BlockerPod, b.Pod.String()
 	switch b.Reason {
@@ -192,8 +192,8 @@ func podBlocker(b drain.Blocker) v1alpha1.Blocker {
 	return x
 }
 
-// sourceBlocker makes a Blocker of a text that begins with a source: "policies:
-// …", "File /etc/x cannot be read: …".
+// sourceBlocker returns a Blocker of a text that begins with a source: "policies: …",
+// "File /etc/x cannot be read: …".
 func sourceBlocker(text string) v1alpha1.Blocker {
 	name, _, _ := strings.Cut(text, " cannot be read")
 	name, _, _ = strings.Cut(name, ": ")
@@ -204,13 +204,13 @@ func sourceBlocker(text string) v1alpha1.Blocker {
 	return blocker(v1alpha1.BlockerSource, name, text)
 }
 
-// unitBlocker makes a Blocker of a text in which a unit's name comes first.
+// unitBlocker returns a Blocker of a text that begins with a unit's name.
 func unitBlocker(text string) v1alpha1.Blocker {
 	name, _, _ := strings.Cut(text, " ")
 	return blocker(v1alpha1.BlockerUnit, strings.TrimRight(name, ",;:"), text)
 }
 
-// failing returns what keeps a host from going on whose requests fail.
+// failing returns what blocks a host whose requests fail.
 func failing(s *local.Host) []v1alpha1.Blocker {
 	switch {
 	case s.API == nil:
@@ -221,7 +221,7 @@ func failing(s *local.Host) []v1alpha1.Blocker {
 	return []v1alpha1.Blocker{blocker(v1alpha1.BlockerAPIServer, "API server", s.API.Error)}
 }
 
-// drainStatus is how far the eviction is, nil while none runs.
+// drainStatus returns how far the eviction is, nil if none runs.
 func (h *Host) drainStatus(o *step.Observation) *v1alpha1.DrainStatus {
 	if !o.Drain.Running {
 		return nil
@@ -234,7 +234,7 @@ func (h *Host) drainStatus(o *step.Observation) *v1alpha1.DrainStatus {
 	return s
 }
 
-// engineStatus is what the update engine does, or why it does not answer.
+// engineStatus returns what the update engine does, or why it does not answer.
 func (h *Host) engineStatus() (*v1alpha1.EngineStatus, string) {
 	if h.Engine == nil {
 		return nil, ""

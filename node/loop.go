@@ -13,24 +13,23 @@ import (
 )
 
 const (
-	// readAgain is how long a host that waits at a check, or drains, lets
-	// pass before it looks at the Lease again, give or take a twentieth; a
-	// little more than a look is good for, so that it does look.
+	// readAgain is how long a host that waits at a check, or drains, waits before it reads the
+	// Lease again, plus or minus a twentieth. It is a little more than maxReadAge, so that
+	// the read before is too old by then.
 	readAgain = maxReadAge + time.Second
-	// idleRound is how often the loop goes round although nothing changed,
-	// for what no watch shows: an uptime that has come, a session's delay.
+	// idleRound is the longest time between two rounds, for what no watch shows: an uptime that
+	// is reached, a session's delay.
 	idleRound = 30 * time.Second
-	// busyRound is the same while the host waits in rebooting, for logind and
-	// for its health.
+	// busyRound is the same in rebooting, where the host waits for logind and for its health.
 	busyRound = 2 * time.Second
-	// failPause is how long the loop rests after a failure, whatever happens.
+	// failPause is the shortest pause after a failure.
 	failPause = time.Second
-	// maxSteps bounds how many reads and writes follow each other without a
-	// pause. Three are usual; more is a bug, which must not flood the API.
+	// maxSteps bounds how many reads and writes follow each other without a pause. Three are
+	// usual; more is a bug, which must not flood the API server.
 	maxSteps = 12
 )
 
-// loop goes round until ctx ends.
+// loop makes rounds until ctx ends.
 func (h *Host) loop(ctx context.Context) error {
 	defer h.hooks.Wait()
 	defer h.apply.Wait()
@@ -46,8 +45,8 @@ func (h *Host) loop(ctx context.Context) error {
 		next := idleRound
 		if err != nil {
 			next = h.failed(err)
-			// However often it is kicked, a loop that fails goes round once a
-			// second at most: five thousand hosts may fail at the same time.
+			// A loop that fails makes at most one round a second, however often it is
+			// kicked: five thousand hosts may fail at the same time.
 			if err := timing.Wait(ctx, nil, min(next, failPause)); err != nil {
 				return err
 			}
@@ -60,8 +59,8 @@ func (h *Host) loop(ctx context.Context) error {
 			n := h.facts()
 			var window time.Duration
 			if n != nil && n.InTurn() {
-				// Out of a turn the next round is soon enough: thousands of hosts
-				// may have the same windows, and each writes that they have opened.
+				// Outside of a turn, the next round is soon enough. Thousands of hosts may have
+				// the same windows, and each writes when its window opens.
 				window = h.windows.Left(time.Now())
 			}
 			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.currentSettings().MinUptime-h.self.uptime(), window)
@@ -75,9 +74,9 @@ func (h *Host) loop(ctx context.Context) error {
 	}
 }
 
-// pace is how long the loop rests when nothing failed: again, if there is to be
-// another look; busy, in rebooting; settling and window are how long it is to
-// min_uptime, and until a window opens or closes.
+// pace returns the pause after a round without a failure. again says that the host has to read
+// again, busy that it is in rebooting. settling is the time until min_uptime, window the time
+// until a window opens or closes; neither counts unless positive.
 func pace(again, busy bool, settling, window time.Duration) time.Duration {
 	next := idleRound
 	if again {
@@ -103,10 +102,10 @@ func (h *Host) facts() *turn.Node {
 	return &n
 }
 
-// round takes steps until there is nothing to do but wait.
+// round takes steps until the host has to wait.
 func (h *Host) round(ctx context.Context) (step.Decision, error) {
 	if !h.view.Listed() {
-		d := step.Decision{Waits: v1alpha1.ReasonNotReady, Detail: "the API server, for a first look at its Node"}
+		d := step.Decision{Waits: v1alpha1.ReasonNotReady, Detail: "the API server, to read its Node"}
 		h.reportDecision(step.Observation{Self: h.self.host(h.Version)}, d, h.apiTrouble())
 		return d, nil
 	}
@@ -136,10 +135,10 @@ func (h *Host) round(ctx context.Context) (step.Decision, error) {
 			return d, err
 		}
 	}
-	return step.Decision{}, hostError{fmt.Errorf("%d steps without coming to rest", maxSteps)}
+	return step.Decision{}, hostError{fmt.Errorf("%d steps without a pause", maxSteps)}
 }
 
-// failed says what went wrong and how long to wait before the next try.
+// failed reports a failure and returns the pause before the next attempt.
 func (h *Host) failed(err error) time.Duration {
 	h.failures++
 	delay := min(time.Second<<min(h.failures-1, 4), readAgain)

@@ -1,10 +1,8 @@
-// Package node is one host's part: it observes, asks the pure core (package
-// turn) for the next step, and carries that out. It watches its own Node, and
-// its pods only while it drains.
+// Package node is one host's loop. It observes, asks the pure package step for the next step,
+// carries that out and reports it. It watches its own Node, and its pods only while it drains.
 //
-// Nothing here decides: a decision that is not in package turn is in the wrong
-// place. This room must not know of other nodes, of budgets, or of who
-// coordinates.
+// Nothing here decides: all decisions are in package step. The package must not know other
+// nodes, budgets, or which instance coordinates.
 package node
 
 import (
@@ -35,16 +33,16 @@ import (
 
 // Settings are what a reload can change, validated.
 type Settings struct {
-	// Observe: publish and plan, never touch anything.
+	// Observe: the host publishes and plans, and changes nothing else.
 	Observe          bool
 	ManagedByDefault bool
-	// Paused is this host's own veto; "" is none.
+	// Paused is the reason of this host's own veto; "" means none.
 	Paused string
-	// Windows are when this host may be disturbed; none is always.
+	// Windows are when this host may be disrupted; none means always.
 	Windows []policy.Window
-	// Sentinels are absolute paths whose presence asks for a reboot.
+	// Sentinels are absolute paths. A file that exists there asks for a reboot.
 	Sentinels []string
-	// SessionDelay is how long logged-in users get, 0 to 1h.
+	// SessionDelay is the time between the warning of logged-in users and the reboot, 0 to 1h.
 	SessionDelay time.Duration
 	// MinUptime is how long after a boot nothing is committed, 0 to 1h.
 	MinUptime time.Duration
@@ -52,39 +50,35 @@ type Settings struct {
 	// 2h) of it.
 	HealthUnits   []string
 	HealthTimeout time.Duration
-	// HookTimeout, 1s to 24h, is how long the hook units of a stage may take.
-	// HookAbort: those that take longer are stopped and have failed, but in
-	// before-uncordon.
+	// HookTimeout and HookAbort are an [effect.HookLimit].
 	HookTimeout time.Duration
 	HookAbort   bool
-	// LifecycleConditions: the host writes the lifecycle conditions of its Node
-	// (KEP-5683), unless it only observes.
+	// LifecycleConditions: the host writes the lifecycle conditions of its Node (KEP-5683),
+	// unless it only observes.
 	LifecycleConditions bool
 }
 
-// StateDir is the directory of the files that have to outlive the process: which
-// content of watched files is in effect, and the coordinator's renewed token. It
-// is the same as the unit's StateDirectory=, below the host's root.
+// StateDir is the directory of the files that a later boot needs: which content of watched
+// files is in effect, and the coordinator's renewed token. It is the unit's StateDirectory=,
+// below the host's root.
 const StateDir = "/var/lib/lockkeeper"
 
-// Options are what a Host is made of. Nothing in it may be changed later but
-// the settings, by [Host.Reload].
+// Options are what a Host is made of. Only the settings may change later, by [Host.Reload].
 type Options struct {
 	Version string
-	// NodeName is the Node's name, "" to ask the API server whose credential
-	// this is.
+	// NodeName is the Node's name; "" asks the API server whose credential this is.
 	NodeName string
-	// Connect makes a client of the host's identity, the kubelet's, which
-	// follows the credential: see [kube.Credential]. It is called again, every
-	// few seconds, while it fails.
+	// Connect returns a client of the host's identity, the kubelet's, which follows the
+	// credential: see [kube.Credential]. The host calls it again every few seconds while it
+	// fails.
 	Connect func() (*kube.Client, error)
 	// LeaseNamespace and LeaseName name the Lease that is checked at commits.
 	LeaseNamespace, LeaseName string
-	// Root is where the host's files are read, "/" but in tests.
+	// Root is below which the host's files are read, "/" except in tests.
 	Root string
 	// Engine is the update engine, nil if it is off.
 	Engine *updateengine.Source
-	// PollInterval is how often sentinels and watched files are looked at.
+	// PollInterval is how often sentinels and watched files are read without a signal.
 	PollInterval time.Duration
 
 	Logind systemd.Logind
@@ -97,30 +91,30 @@ type Options struct {
 
 	Settings Settings
 	Log      *slog.Logger
-	// Liveness is told that the loops go round; nil is fine.
+	// Liveness receives a sign of life of the loop; it may be nil.
 	Liveness *systemd.Liveness
-	// Report is told what the host does and waits for, after every change;
-	// it must not block. nil is fine.
+	// Report receives what the host does and waits for, after every change. It must not block
+	// and may be nil.
 	Report func(local.Host)
-	// TurnEnded is told the result of each turn of this host's that ended, where
-	// the Node tells it; it must not block. nil is fine.
+	// TurnEnded receives the result of each turn of this host that ends, if the Node has it. It
+	// must not block and may be nil.
 	TurnEnded func(v1alpha1.Result)
-	// Term is the epoch of the term that this process leads, "" while it leads none;
-	// it must not block. nil stands for a process that never leads.
+	// Term returns the epoch of the term that this process leads, or "". It must not block; nil
+	// means that the process never leads.
 	Term func() string
-	// Coordinator is this host's part in the election; its Role is "" while that is not
-	// known yet. It must not block. nil stands for a host that never campaigns.
-	// [Host.Republish] says that it has changed.
+	// Coordinator returns this host's part in the election; its Role is "" while that is not
+	// known yet. It must not block; nil means that the host never campaigns. A caller for which
+	// it changes calls [Host.Republish].
 	Coordinator func() local.Coordinator
-	// ShutdownChanged is called when logind begins to shut the host down, and
-	// when that was called off; it must not block. nil is fine.
+	// ShutdownChanged is called when logind begins to shut the host down, and when logind
+	// cancels that. It must not block and may be nil.
 	ShutdownChanged func(active bool)
 }
 
 // Host is one host's loop. Make it with [New], run it with [Host.Run].
 type Host struct {
 	Options
-	log  *slog.Logger // the loop's, which comes to know the Node; others use Log
+	log  *slog.Logger // the loop's, with the Node's name once it is known; others use Log
 	self self
 	kick chan struct{}
 
@@ -208,7 +202,7 @@ func New(o Options) (*Host, error) {
 	return h, nil
 }
 
-// Reload takes in other settings. It may be called from any goroutine.
+// Reload replaces the settings. It may be called from any goroutine.
 func (h *Host) Reload(s Settings) {
 	h.mu.Lock()
 	h.settings = s
@@ -224,7 +218,7 @@ func (h *Host) currentSettings() Settings {
 	return h.settings
 }
 
-// wake makes the loop go round once more, soon.
+// wake makes the loop begin another round soon.
 func (h *Host) wake() {
 	select {
 	case h.kick <- struct{}{}:
@@ -232,15 +226,15 @@ func (h *Host) wake() {
 	}
 }
 
-// loopBound is how long the loop may be silent before the watchdog thinks that
-// it is stuck: a write that is repeated until it is answered says so itself.
+// loopBound is how long the loop may give no sign of life before the watchdog considers it
+// stuck.
 const loopBound = 3 * time.Minute
 
 // managersBound bounds the first read of the other reboot managers.
 const managersBound = 2 * time.Second
 
-// Run runs the host until ctx ends. It waits for whatever is away, the API
-// server and the bus included, and returns only ctx's error.
+// Run runs the host until ctx ends. It waits for what it needs, such as the API server and the
+// bus, and returns only ctx's error.
 func (h *Host) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -312,14 +306,14 @@ func (h *Host) shutdownChanged(active bool) {
 	h.wake()
 }
 
-// Republish has the host's HostUpdate compared again with what is known, because
-// the host's part in the election has changed. It may be called from any goroutine.
+// Republish compares the host's HostUpdate with its record again, because the host's part in
+// the election has changed. It may be called from any goroutine.
 func (h *Host) Republish() {
 	h.hostUpdate.Refresh()
-	h.wake() // the loop may wait for the first report of that part; see resume
+	h.wake() // the loop may wait for that part; see resume
 }
 
-// Name is the host's Node, "" while it is not known. It may be called from any
+// Name returns the name of the host's Node, "" while it is not known. It may be called from any
 // goroutine.
 func (h *Host) Name() string {
 	h.mu.Lock()
@@ -342,7 +336,7 @@ func (h *Host) findNode(ctx context.Context) error {
 		}
 		t := h.explain(err)
 		if h.client == nil && !sameTrouble(t.Text, h.troubled.text) {
-			delay = time.Second // somebody mends the kubeconfig; nobody was asked yet
+			delay = time.Second // a user repairs the kubeconfig; no server was asked yet
 		}
 		h.logTrouble(t, "again_in", delay)
 		s := local.Host{
