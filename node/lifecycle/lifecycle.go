@@ -1,9 +1,9 @@
-// Package lifecycle makes the lifecycle conditions of a host's Node (KEP-5683) of the
-// host's own record: which of them are True, which of those on the Node are
-// lockkeeper's, and what has to be written.
+// Package lifecycle computes the lifecycle conditions of a host's Node (KEP-5683) from the host's
+// own record: which of them are True, which of those on the Node are lockkeeper's, and what has
+// to be written.
 //
-// Everything here is data in, data out. No decision depends on these conditions, and
-// this package must not know how they are written.
+// Everything here is data in, data out. No decision depends on these conditions, and this
+// package must not know how they are written.
 package lifecycle
 
 import (

@@ -7,10 +7,9 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Text is the record in one line, as `systemctl status` shows it: where the host
-// is, what it does or waits for and since when, what it wants, and what is wrong
-// with the API server. The most important comes first, because systemd cuts what
-// is too long.
+// Text returns the record as one line, as `systemctl status` shows it: the host's state, what it
+// does or waits for and since when, what it wants, and what is wrong with the API server. The
+// most important comes first, because systemd cuts long lines.
 func (h Host) Text() string {
 	var b strings.Builder
 	s := &h
@@ -58,7 +57,7 @@ func (h Host) Text() string {
 	return b.String()
 }
 
-// activity is what the host does, or waits for.
+// activity returns what the host does or waits for.
 func (h *Host) activity() string {
 	switch {
 	case h.Activity == ActivityQueued && h.Waits != "":

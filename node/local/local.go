@@ -1,11 +1,11 @@
-// Package local is what a host knows of itself without the API server: one
-// record, which the running process keeps in a file, and a lock that tells
-// whether that process still runs. `lockkeeper status` on the host reads both
-// when it has no kubeconfig, or no API server answers.
+// Package local is what a host knows about itself without the API server: one record, which the
+// running process keeps in a file, and a lock that shows whether that process still runs.
+// `lockkeeper status` on the host reads both if it has no kubeconfig, or if no API server
+// answers.
 //
-// Nothing here decides a step of a turn: a host resumes from the facts, never
-// from this file. This room touches its own files in its directory and nothing
-// else; package node keeps what a turn has applied beside them.
+// Nothing here decides a step of a turn: a host resumes from the facts, never from this file.
+// The package uses only its own files; package effect keeps what a turn has applied in the same
+// directory.
 package local
 
 import (
@@ -16,8 +16,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Dir is where the running process leaves its words and its lock; below
-// --root in the test bed.
+// Dir is the directory of the running process's status and lock; in the test bed it is below
+// --root.
 const Dir = "/run/lockkeeper"
 
 const (
@@ -26,7 +26,7 @@ const (
 	maxStatus  = 256 << 10 // bytes; host's changes are bounded far below
 )
 
-// Status is all that the running process says of itself. The line that
+// Status is everything that the running process reports about itself. The line that
 // `systemctl status` shows, the metrics of the host and `lockkeeper status` on the
 // host are rendered from it. Its JSON form is part of `lockkeeper status -o json`.
 type Status struct {

@@ -48,30 +48,30 @@ func Acquire(dir string) (release func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("taking the lock %s: %w", path, errors.Join(err, f.Close()))
 	}
-	// A full disk must not keep a host's lockkeeper from running.
+	// lockkeeper must run even if the disk is full.
 	_ = writePID(f)
 	return f.Close, nil
 }
 
-// Running reports whether a process holds the lock in dir. It takes nothing,
-// and needs no more than to read.
+// Running reports whether a process holds the lock in dir. It does not take the lock, and needs
+// only permission to read it.
 func Running(dir string) (bool, error) {
 	f, err := os.Open(filepath.Join(dir, lockFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("looking at the lock: %w", err)
+		return false, fmt.Errorf("reading the lock: %w", err)
 	}
 	defer f.Close()
 	lock := syscall.Flock_t{Type: syscall.F_WRLCK, Whence: io.SeekStart}
 	if err := syscall.FcntlFlock(f.Fd(), ofdGetLock, &lock); err != nil {
-		return false, fmt.Errorf("looking at the lock: %w", err)
+		return false, fmt.Errorf("reading the lock: %w", err)
 	}
 	return lock.Type != syscall.F_UNLCK, nil
 }
 
-// The process's id in the file is for people; the lock is what counts.
+// writePID writes the process's ID to the file, for people. Only the lock counts.
 func writePID(f *os.File) error {
 	if err := f.Truncate(0); err != nil {
 		return err

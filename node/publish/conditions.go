@@ -15,19 +15,18 @@ import (
 	"lockkeeper.dev/lockkeeper/node/timing"
 )
 
-// conditionsAfter is how long a difference lasts before the lifecycle conditions are
-// written. Each write changes the Node's resourceVersion, and right after a change the
-// loop or the coordinator usually writes the Node. The pause keeps most of their writes
-// from a conflict, and makes one write of states that follow each other quickly.
+// conditionsAfter is the pause between a difference and the write of the lifecycle conditions.
+// Each write changes the Node's resourceVersion, and right after a change the loop or the
+// coordinator usually writes the Node. The pause prevents most of the conflicts, and makes one
+// write of states that follow each other quickly.
 const conditionsAfter = time.Second
 
-// lastTries bounds the writes when the process ends: a kubelet that shuts down writes its
-// Node at the same moment.
+// lastTries bounds the writes when the process ends: a kubelet that shuts down writes its Node at
+// the same time.
 const lastTries = 3
 
-// Conditions keeps the lifecycle conditions on the Node at what the host's record
-// says, or removes them. It has a goroutine of its own and holds up nothing: where it
-// cannot write, the host continues without it.
+// Conditions writes the lifecycle conditions of the Node according to the host's record, or
+// removes them. It delays nothing: where it cannot write, the host continues without it.
 type Conditions struct {
 	log   *slog.Logger
 	kick  chan struct{}
@@ -46,8 +45,8 @@ func NewConditions(log *slog.Logger, node func() *corev1.Node, write func(contex
 	return &Conditions{log: log, kick: make(chan struct{}, 1), node: node, write: write}
 }
 
-// Report takes in the host's record, and whether the host is to write conditions. It
-// may be called from any goroutine.
+// Report passes the host's record, and whether the host is to write conditions. It may be called
+// from any goroutine.
 func (c *Conditions) Report(h local.Host, on bool) {
 	c.mu.Lock()
 	c.host, c.on = h, on
@@ -58,8 +57,7 @@ func (c *Conditions) Report(h local.Host, on bool) {
 	}
 }
 
-// patch returns the next write, nil if there is none, and whether the API server fails
-// the host.
+// patch returns the next write, nil if there is none, and whether the host's requests fail.
 func (c *Conditions) patch() (p *kube.Patch, failing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,8 +83,8 @@ func (c *Conditions) patch() (p *kube.Patch, failing bool) {
 	}, c.host.API.Failing()
 }
 
-// Run writes until ctx ends, and what is left then once more: a host that reboots must
-// not leave behind that it drains.
+// Run writes until ctx ends, and then once more if something is left to write: a host that
+// reboots must not leave the condition that it drains.
 func (c *Conditions) Run(ctx context.Context) {
 	var since, notBefore time.Time // since when there is a difference, zero while there is none
 	failures, tokens := 0, newTokens(time.Now())

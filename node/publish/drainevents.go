@@ -8,18 +8,18 @@ import (
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
-// drainToldAfter is how long something has to block a drain before an Event says so.
+// drainToldAfter is how long something has to block a drain before there is an Event about it.
 const drainToldAfter = 10 * time.Minute
 
-// drainClearAfter is how long a drain has to run without a blocker before an Event
-// says so. A drain that starts again meets its blockers within seconds.
+// drainClearAfter is how long a drain has to run without a blocker before there is an Event about
+// that. A drain that starts again has its blockers within seconds.
 const drainClearAfter = time.Minute
 
-// drainEvents decides which Events there are about a drain that is blocked: one when
-// something has blocked it for long, and one when nothing does any more.
+// drainEvents returns the Events about a blocked drain: one when something has blocked it for a
+// long time, and one when nothing blocks it any more.
 type drainEvents struct {
-	told  bool
-	turn  string    // the one that told is about
+	told  bool      // the last Event says that the drain is blocked
+	turn  string    // which turn's drain that is
 	clear time.Time // since when the drain has run and nothing has blocked it
 	since time.Time // since when what the last Event says has been so
 }
@@ -56,7 +56,7 @@ func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
 	return v1alpha1.EventDrainBlocked, note
 }
 
-// Report takes in the host's record. It has the Event written that is due, and does not wait for it.
+// Report passes the host's record, and queues the Event that is due.
 func (w *Events) Report(s *local.Host) {
 	now := time.Now()
 	reason, note := w.drain.next(s, now)

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// eventAgain is the first pause after an Event could not be written; it doubles up
-	// to eventLast. After eventFor the Event is dropped: Kubernetes keeps Events for an
-	// hour, and nobody looks for an older one.
+	// eventAgain is the first pause after an Event could not be written; it doubles up to
+	// eventLast. After eventFor the Event is dropped, because Kubernetes keeps Events for an
+	// hour.
 	eventAgain = 5 * time.Second
 	eventLast  = 5 * time.Minute
 	eventFor   = time.Hour
@@ -30,13 +30,13 @@ type event struct {
 	note      string
 }
 
-// Events writes a host's Events, one after the other, and repeats what fails. The
-// host's loop waits for none of it.
+// Events writes a host's Events, one after the other, and repeats a write that fails. The host's
+// loop does not wait for it.
 type Events struct {
 	log   *slog.Logger
 	drain drainEvents
 	queue chan event
-	// write writes an Event once. Of an Event that is there already it reports success.
+	// write writes an Event once. It succeeds if the Event exists already.
 	write func(context.Context, *event) error
 }
 
@@ -51,12 +51,12 @@ func newEvents(log *slog.Logger, write func(context.Context, *event) error) *Eve
 	return &Events{log: log, queue: make(chan event, maxEvents), write: write}
 }
 
-// add has an Event written. It does not block.
+// add queues an Event. It does not block.
 func (w *Events) add(e event) {
 	select {
 	case w.queue <- e:
 	default:
-		w.log.Warn("an Event is not written, because others wait to be written", "reason", e.doc.Reason, "note", e.note)
+		w.log.Warn("dropped an Event, because too many others wait to be written", "reason", e.doc.Reason, "note", e.note)
 	}
 }
 
@@ -80,7 +80,7 @@ func (w *Events) writeOne(ctx context.Context, e *event) {
 		case err == nil || ctx.Err() != nil:
 			return
 		case time.Since(e.time) >= eventFor:
-			w.log.Warn("an Event is not written; it is too old by now", "reason", e.doc.Reason, "note", e.note, "err", err)
+			w.log.Warn("dropped an Event that could not be written for an hour", "reason", e.doc.Reason, "note", e.note, "err", err)
 			return
 		case pause == eventAgain:
 			w.log.Warn("an Event cannot be written; the host tries again", "reason", e.doc.Reason, "err", err)

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// newsEvery and progressEvery are the shortest times between two writes of the
-	// HostUpdate: what changes quickly, such as the states of a turn without hooks,
-	// is one write.
+	// newsEvery and progressEvery are the shortest times between two writes of the HostUpdate:
+	// changes that follow each other quickly, such as the states of a turn without hooks, are
+	// one write.
 	newsEvery     = 3 * time.Second
 	progressEvery = 10 * time.Second
 	// publishAgain is the first pause after a write that failed; it doubles up to
 	// publishLast.
 	publishAgain = 5 * time.Second
 	publishLast  = 5 * time.Minute
-	// afterGap spreads the writes of a fleet whose API server is back.
+	// afterGap spreads the writes of a fleet after its API server is back.
 	afterGap = 5 * time.Second
 	// lastPublish bounds the last write, when the process ends.
 	lastPublish = 2 * time.Second
-	// FirstReads bounds how long a process that has read its HostUpdate waits until it
-	// has read every source once. Until then it publishes nothing, so that a restart
-	// on a host on which nothing has changed writes nothing.
+	// FirstReads bounds how long a process that has read its HostUpdate waits until it has read
+	// every source once. Until then it publishes nothing: a restart on a host on which nothing
+	// has changed writes nothing.
 	FirstReads = 5 * time.Second
 )
 
@@ -43,12 +43,12 @@ type Store interface {
 	Write(ctx context.Context, uid string, status *v1alpha1.HostUpdateStatus) error
 }
 
-// HostUpdate keeps the host's HostUpdate at what the host's record says. It decides
-// nothing and holds up nothing: where it cannot write, the host continues without it.
+// HostUpdate writes the host's record to its HostUpdate. It decides nothing and delays nothing:
+// where it cannot write, the host continues without it.
 type HostUpdate struct {
 	Options
 	kick chan struct{}
-	// offlineChanged tells keep that offline is another one.
+	// offlineChanged has a token when KeepOffline has to write offline.
 	offlineChanged chan struct{}
 
 	mu      sync.Mutex
@@ -61,8 +61,8 @@ type HostUpdate struct {
 	gap     hostupdate.Gap
 	offline []v1alpha1.OfflineEvent
 	dropped int // how many offline events were dropped since the last write began
-	// noted is the text of the last offline event, or of the last report before the
-	// API server was away; notedPlace is the same without what the host does.
+	// noted is the text of the last offline event, or of the last report before the API server
+	// was away; notedPlace is the same without what the host does.
 	noted, notedPlace string
 }
 
@@ -84,13 +84,13 @@ func NewHostUpdate(o Options) *HostUpdate {
 	p := &HostUpdate{Options: o, kick: make(chan struct{}, 1), offlineChanged: make(chan struct{}, 1)}
 	var err error
 	if p.offline, err = local.ReadOffline(o.StateDir); err != nil {
-		p.Log.Warn("what happened before, while the API server could not be reached, is not published", "err", err)
+		p.Log.Warn("cannot read what happened before, while the API server could not be reached; it is not published", "err", err)
 	}
 	return p
 }
 
-// Report takes in the host's record. Nothing is published before settled is true once.
-// It may be called from any goroutine.
+// Report passes the host's record. Nothing is published before settled was true once. It may be
+// called from any goroutine.
 func (p *HostUpdate) Report(h local.Host, settled bool) {
 	p.mu.Lock()
 	p.host, p.settled = h, p.settled || settled
@@ -108,7 +108,7 @@ func (p *HostUpdate) Report(h local.Host, settled bool) {
 	p.wake()
 }
 
-// wake has the writer compare again. It may be called from any goroutine.
+// wake makes Run compare again. It may be called from any goroutine.
 func (p *HostUpdate) wake() {
 	select {
 	case p.kick <- struct{}{}:
@@ -116,7 +116,7 @@ func (p *HostUpdate) wake() {
 	}
 }
 
-// Refresh has the writer make the status again of what is known.
+// Refresh computes the status again, because the host's part in the election has changed.
 func (p *HostUpdate) Refresh() {
 	p.mu.Lock()
 	p.next()
@@ -124,12 +124,12 @@ func (p *HostUpdate) Refresh() {
 	p.wake()
 }
 
-// note keeps what happens while the API server cannot be reached. That a host continues
-// what it was doing before is not an event. The caller holds mu.
+// note records what happens while the API server cannot be reached. It is not an event that a
+// host continues what it did before. The caller holds mu.
 func (p *HostUpdate) note(h *local.Host) {
 	text, place := offlineTexts(h)
 	if text == p.noted || text == place && place == p.notedPlace {
-		return // the loop's own failure says less than what was known before it
+		return // a failure of the loop says less than what was known before
 	}
 	p.noted, p.notedPlace = text, place
 	p.offline = append(p.offline, v1alpha1.OfflineEvent{
@@ -140,8 +140,8 @@ func (p *HostUpdate) note(h *local.Host) {
 	p.changeOffline()
 }
 
-// offlineTexts returns the line of an offline event, and the same without what the
-// host does or waits for.
+// offlineTexts returns the text of an offline event, and the same without what the host does or
+// waits for.
 func offlineTexts(h *local.Host) (text, place string) {
 	alone := *h
 	alone.API, alone.Since = nil, time.Time{}
@@ -158,7 +158,7 @@ func offlineTexts(h *local.Host) (text, place string) {
 	return text, place
 }
 
-// changeOffline has keep write the file. The caller holds mu.
+// changeOffline makes KeepOffline write the file.
 func (p *HostUpdate) changeOffline() {
 	select {
 	case p.offlineChanged <- struct{}{}:
@@ -166,15 +166,15 @@ func (p *HostUpdate) changeOffline() {
 	}
 }
 
-// KeepOffline keeps the offline events on the host's disk until ctx ends, so that a disk
-// that hangs holds up neither the host's loop nor the requests.
+// KeepOffline writes the offline events to the host's disk until ctx ends. It has a goroutine of
+// its own, so that a disk that hangs delays neither the host's loop nor its requests.
 func (p *HostUpdate) KeepOffline(ctx context.Context) {
 	save := func() {
 		p.mu.Lock()
 		all := slices.Clone(p.offline)
 		p.mu.Unlock()
 		if err := local.WriteOffline(p.StateDir, all); err != nil {
-			p.Log.Debug("what happens while the API server is away is kept in memory only", "err", err)
+			p.Log.Debug("cannot write what happens while the API server is away; it is only in memory", "err", err)
 		}
 	}
 	for {
@@ -192,7 +192,7 @@ func (p *HostUpdate) KeepOffline(ctx context.Context) {
 	}
 }
 
-// next brings the status up to date. The caller holds mu.
+// next computes the status. The caller holds mu.
 func (p *HostUpdate) next() {
 	if p.known.IsZero() || !p.settled || p.host.UID == "" || p.host.Withdrawn {
 		return
@@ -204,10 +204,10 @@ func (p *HostUpdate) next() {
 	p.status = hostupdate.Next(&p.status, &f, time.Now())
 }
 
-// Run writes until ctx ends, and what is left then once more.
+// Run writes until ctx ends, and then once more if something is left to write.
 func (p *HostUpdate) Run(ctx context.Context, store Store) {
-	// last is when it last asked for anything. What a process that has just started
-	// knows is little, so it waits after its read as after a write.
+	// last is when the last request ended. A process that has just started knows little, so it
+	// waits after its read as after a write.
 	var last, notBefore time.Time
 	failures, tokens := 0, newTokens(time.Now())
 	for {
@@ -260,7 +260,7 @@ func (p *HostUpdate) Run(ctx context.Context, store Store) {
 	}
 }
 
-// read takes in what the API server has.
+// read reads what the API server has.
 func (p *HostUpdate) read(ctx context.Context, store Store) error {
 	u, err := store.Read(ctx)
 	if err != nil {
@@ -280,7 +280,7 @@ func (p *HostUpdate) read(ctx context.Context, store Store) error {
 	return nil
 }
 
-// Published returns what the API server has, nil for no object, and when it was first
+// Published returns what the API server has, nil if there is no object, and when that was first
 // read; before that the time is zero. The caller must not change the status.
 func (p *HostUpdate) Published() (*v1alpha1.HostUpdateStatus, time.Time) {
 	p.mu.Lock()
@@ -288,7 +288,7 @@ func (p *HostUpdate) Published() (*v1alpha1.HostUpdateStatus, time.Time) {
 	return p.written, p.known
 }
 
-// difference says what there is to do, and whether the API server fails the host.
+// difference returns what is to be written, and whether the host's requests fail.
 func (p *HostUpdate) difference() (d hostupdate.Difference, failing bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -326,8 +326,8 @@ func (p *HostUpdate) write(ctx context.Context, store Store) error {
 	return nil
 }
 
-// tokens bounds the writes of a fact that flaps, whatever it is: burst at the full
-// pace, and then one every refill.
+// tokens limits the writes of a fact that flaps: burst of them at the full rate, and then one
+// every refill.
 type tokens struct {
 	left float64
 	at   time.Time
@@ -336,12 +336,12 @@ type tokens struct {
 const (
 	burst   = 20
 	refill  = 30 * time.Second
-	reserve = 10 // what progress leaves for news
+	reserve = 10 // how many progress leaves for other changes
 )
 
 func newTokens(now time.Time) *tokens { return &tokens{burst, now} }
 
-// wait is how long it is until there is a token more than spare.
+// wait returns how long it takes until there is one token more than spare.
 func (t *tokens) wait(now time.Time, spare float64) time.Duration {
 	t.left, t.at = min(burst, t.left+now.Sub(t.at).Seconds()/refill.Seconds()), now
 	return time.Duration((spare + 1 - t.left) * float64(refill))
