@@ -5,18 +5,10 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"testing"
 
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
-
-// Test is the part of [testing.T] that this package uses.
-type Test interface {
-	Helper()
-	Failed() bool
-	Error(args ...any)
-	Logf(format string, args ...any)
-	Fatalf(format string, args ...any)
-}
 
 // Binary is for a TestMain: it builds lockkeeper with the race detector and returns its path. It ends the process if that fails. The
 // variable LK names another build, to see the tests fail with a binary that has a bug.
@@ -33,9 +25,9 @@ func Binary() string {
 	return path
 }
 
-// Number reads what a campaign is asked for from the environment: LOCKKEEPER_SEED, LOCKKEEPER_SOAK (how many) and such. An empty or
-// missing one is fallback; one that is no number ends the test.
-func Number(t Test, name string, fallback uint64) uint64 {
+// Number reads a number from the environment: LOCKKEEPER_SEED, LOCKKEEPER_SOAK (how many) and such. An empty or missing one is
+// fallback; anything else that is not a number ends the test.
+func Number(t *testing.T, name string, fallback uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)
 	if text == "" {

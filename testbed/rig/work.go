@@ -2,7 +2,9 @@ package rig
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,28 +14,46 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// PlaceWork gives the fleet a Deployment of so many pods, of which a budget lets one go at a time, and returns when all are Ready.
-func (r *Rig) PlaceWork(ctx context.Context, namespace, name string, replicas int32) error {
+// namespaces counts the namespaces of workloads: each rig has its own, because those of earlier rigs may still be ending.
+var namespaces atomic.Int64
+
+// Spread returns a workload of so many pods, of which a budget lets one be evicted at a time, for [Options.Work].
+func Spread(replicas int32) *controlplane.Workload {
 	one := intstr.FromInt32(1)
-	err := r.ControlPlane.CreateWorkload(ctx, controlplane.Workload{Namespace: namespace, Name: name, Replicas: replicas, MaxUnavailable: &one})
-	if err != nil {
-		return err
-	}
-	return r.ControlPlane.WaitWorkload(ctx, namespace, name)
+	return &controlplane.Workload{Replicas: replicas, MaxUnavailable: &one}
 }
 
-// ClearWork removes that, before another fleet comes whose nodes have the same names. It takes pods away that nobody ends, since
-// their node is down.
-func (r *Rig) ClearWork(ctx context.Context, namespace, name string) error {
-	client, now := r.ControlPlane.Client(), int64(0)
-	if err := client.AppsV1().Deployments(namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting Deployment %s/%s: %w", namespace, name, err)
+// startWork creates the rig's workload and returns when all its pods are Ready.
+func (r *Rig) startWork(ctx context.Context, w controlplane.Workload) error {
+	w.Name, w.Namespace = "db", fmt.Sprint("rig-", namespaces.Add(1))
+	r.work = &w
+	if err := r.ControlPlane.CreateWorkload(ctx, w); err != nil {
+		return err
 	}
-	_, err := r.ControlPlane.WaitPods(ctx, namespace, "", "to be gone", func(pods []*corev1.Pod) bool {
+	return r.WaitWork(ctx)
+}
+
+// WaitWork waits until all pods of the rig's workload are Ready.
+func (r *Rig) WaitWork(ctx context.Context) error {
+	return r.ControlPlane.WaitWorkload(ctx, r.work.Namespace, r.work.Name)
+}
+
+// removeWork removes the workload before another fleet starts, whose nodes have the same names. It deletes pods without a grace
+// period because those on a node that is down have no kubelet to end them.
+func (r *Rig) removeWork(ctx context.Context) error {
+	if r.work == nil {
+		return nil
+	}
+	client, now := r.ControlPlane.Client(), int64(0)
+	err := client.AppsV1().Deployments(r.work.Namespace).Delete(ctx, r.work.Name, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		err = nil
+	}
+	_, waited := r.ControlPlane.WaitPods(ctx, r.work.Namespace, "", "to be gone", func(pods []*corev1.Pod) bool {
 		for _, p := range pods {
-			_ = client.CoreV1().Pods(namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+			_ = client.CoreV1().Pods(r.work.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 		}
 		return len(pods) == 0
 	})
-	return err
+	return errors.Join(err, waited)
 }

@@ -8,26 +8,27 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 // alive has the host's loop go round with a fact of its own and publish it, so that what it did not do meanwhile it does not do.
 // It is a sentinel that comes and goes.
 func (s *scene) alive(name string) {
-	s.t.Helper()
+	s.T.Helper()
 	const sentinel = "/run/reboot-required"
 	has := func(n *turn.Node) bool {
 		return n.Host != nil && slices.ContainsFunc(n.Host.Changes, func(c v1alpha1.Change) bool { return c.Name == sentinel })
 	}
-	s.must(s.host(name).WriteFile(sentinel, ""))
-	s.until(name, soon, "to show a new sentinel", has)
-	s.must(s.host(name).RemoveFile(sentinel))
-	s.until(name, soon, "to show that the sentinel is gone", func(n *turn.Node) bool { return n.Host != nil && !has(n) })
+	s.Must(s.Host(name).WriteFile(sentinel, ""))
+	s.Until(name, rig.Soon, "to show a new sentinel", has)
+	s.Must(s.Host(name).RemoveFile(sentinel))
+	s.Until(name, rig.Soon, "to show that the sentinel is gone", func(n *turn.Node) bool { return n.Host != nil && !has(n) })
 }
 
 // nothingLeaves fails the test if a pod is evicted from a node that everything could leave, while its host shows that it is
 // alive. It leaves two pods that wait to be evicted.
 func (s *scene) nothingLeaves(b *blockade, evicted int) {
-	s.t.Helper()
+	s.T.Helper()
 	b.lift()
 	b.bait()
 	name := b.node
@@ -35,7 +36,7 @@ func (s *scene) nothingLeaves(b *blockade, evicted int) {
 		s.alive(name)
 	}
 	if got := s.evictions(); got != evicted {
-		s.t.Errorf("%d pods were evicted from %s meanwhile", got-evicted, name)
+		s.T.Errorf("%d pods were evicted from %s meanwhile", got-evicted, name)
 	}
 }
 
@@ -49,23 +50,23 @@ func TestAdminsCordon(t *testing.T) {
 	for _, name := range []string{"node-2", "node-3"} {
 		s.forget(name)
 	}
-	s.cordon("node-2")
+	s.Cordon("node-2")
 	s.keep("backup")
 	budget := s.block("node-3")
 	s.stage("node-2", "node-3")
 	// A node that is unavailable already needs no room in the budget; the other one has none while it is.
-	s.reaches("node-2", v1alpha1.StateBeforeReboot)
-	s.held("node-3", v1alpha1.ReasonBudget)
-	s.cordon("node-3")
+	s.Reaches("node-2", v1alpha1.StateBeforeReboot)
+	s.Held("node-3", v1alpha1.ReasonBudget)
+	s.Cordon("node-3")
 	s.release("backup")
 	s.updated("node-2")
 	// Still two of them unavailable, one allowed: a person has to give one back.
-	s.held("node-3", v1alpha1.ReasonBudget)
-	if n := s.now("node-2"); !n.Unschedulable {
+	s.Held("node-3", v1alpha1.ReasonBudget)
+	if n := s.Now("node-2"); !n.Unschedulable {
 		t.Error("node-2 was uncordoned")
 	}
-	s.uncordon("node-2")
-	s.commits("node-3", v1alpha1.StateDraining)
+	s.Uncordon("node-2")
+	s.Commits("node-3", v1alpha1.StateDraining)
 	budget.lift()
 	s.updated("node-3")
 	for _, name := range []string{"node-2", "node-3"} {
@@ -74,7 +75,7 @@ func TestAdminsCordon(t *testing.T) {
 		}
 		s.reboots(name, 1)
 	}
-	if n := s.now("node-3"); !n.Unschedulable || n.Mark {
+	if n := s.Now("node-3"); !n.Unschedulable || n.Mark {
 		t.Errorf("node-3: unschedulable %t, mark %t; expected a person's cordon", n.Unschedulable, n.Mark)
 	}
 	if got := s.evictions(); got != 1 {
@@ -93,19 +94,19 @@ func TestPauseInMidTurn(t *testing.T) {
 			budget := s.block(name)
 			s.forget(name)
 			s.stage(name)
-			s.commits(name, v1alpha1.StateDraining)
-			s.says(name, "1 pods to go", soon)
-			s.annotate(name, v1alpha1.AnnotationPaused, value)
-			s.until(name, soon, "to be frozen", func(n *turn.Node) bool {
+			s.Commits(name, v1alpha1.StateDraining)
+			s.Reports(name, "1 pods to go", rig.Soon)
+			s.Annotate(name, v1alpha1.AnnotationPaused, value)
+			s.Until(name, rig.Soon, "to be frozen", func(n *turn.Node) bool {
 				return n.Grant != nil && n.Grant.PausedSince != nil && n.Held == v1alpha1.ReasonPaused
 			})
-			s.says(name, string(v1alpha1.ReasonPaused), soon)
+			s.Reports(name, string(v1alpha1.ReasonPaused), rig.Soon)
 			evicted := s.evictions()
 			s.nothingLeaves(budget, evicted)
-			if n := s.now(name); n.State != v1alpha1.StateDraining || !n.Mark || !n.Unschedulable {
+			if n := s.Now(name); n.State != v1alpha1.StateDraining || !n.Mark || !n.Unschedulable {
 				t.Errorf("paused it is %s, mark %t, unschedulable %t; expected draining with its cordon", n.State, n.Mark, n.Unschedulable)
 			}
-			s.annotate(name, v1alpha1.AnnotationPaused, nil)
+			s.Annotate(name, v1alpha1.AnnotationPaused, nil)
 			s.updated(name)
 			s.schedulable(name)
 			s.reboots(name, 1)
@@ -123,18 +124,18 @@ func TestPauseInMidTurn(t *testing.T) {
 func TestPauseInIdle(t *testing.T) {
 	t.Parallel()
 	s := play(t, 3, 1, "rollout: {settle: 1s}", quick)
-	s.annotate("node-2", v1alpha1.AnnotationPaused, "mine")
-	s.until("node-2", soon, "to be paused", func(n *turn.Node) bool { return n.State == v1alpha1.StatePaused })
+	s.Annotate("node-2", v1alpha1.AnnotationPaused, "mine")
+	s.Until("node-2", rig.Soon, "to be paused", func(n *turn.Node) bool { return n.State == v1alpha1.StatePaused })
 	s.forget("node-2")
 	s.stage("node-2", "node-3")
 	// Publishing goes on, and the others go on.
-	s.until("node-2", soon, "to want a reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
-	s.held("node-2", v1alpha1.ReasonPaused)
+	s.Until("node-2", rig.Soon, "to want a reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
+	s.Held("node-2", v1alpha1.ReasonPaused)
 	s.updated("node-3")
 	if path := s.path("node-2"); len(path) != 1 || path[0] != v1alpha1.StatePaused {
 		t.Errorf("while another node took its turn it went through %v", path)
 	}
-	s.annotate("node-2", v1alpha1.AnnotationPaused, nil)
+	s.Annotate("node-2", v1alpha1.AnnotationPaused, nil)
 	s.updated("node-2")
 }
 
@@ -145,23 +146,23 @@ func TestEmergencyStopInMidDrain(t *testing.T) {
 	s := play(t, 3, 2, "rollout: {settle: 1s}", quick)
 	budget := s.block(name)
 	s.stage(name)
-	s.commits(name, v1alpha1.StateDraining)
-	s.says(name, "1 pods to go", soon)
-	s.stop("smoke in rack 4")
+	s.Commits(name, v1alpha1.StateDraining)
+	s.Reports(name, "1 pods to go", rig.Soon)
+	s.Stop("smoke in rack 4")
 	began := time.Now()
 	s.stage("node-3")
-	s.held(name, v1alpha1.ReasonStopped)
-	s.held("node-3", v1alpha1.ReasonStopped)
-	s.says(name, "Stopped", soon)
+	s.Held(name, v1alpha1.ReasonStopped)
+	s.Held("node-3", v1alpha1.ReasonStopped)
+	s.Reports(name, "Stopped", rig.Soon)
 	t.Logf("the host heeds the stop after %v", time.Since(began).Round(time.Millisecond))
 	evicted := s.evictions()
 	s.nothingLeaves(budget, evicted)
-	if n := s.now("node-3"); n.InTurn() {
+	if n := s.Now("node-3"); n.InTurn() {
 		t.Errorf("node-3 got its turn under the stop: %s", n.State)
 	}
-	s.goes()
+	s.resume()
 	began = time.Now()
-	s.until(name, soon, "to go on by itself after the stop", func(n *turn.Node) bool {
+	s.Until(name, rig.Soon, "to go on by itself after the stop", func(n *turn.Node) bool {
 		return n.State != v1alpha1.StateDraining || n.HasReport(v1alpha1.ReportDone)
 	})
 	t.Logf("the node goes on %v after the stop", time.Since(began).Round(time.Millisecond))
@@ -175,22 +176,22 @@ func TestEmergencyStopBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
 	s := play(t, 2, 1, "rollout: {settle: 1s}", quick)
-	unblock := s.host(name).Logind().Hold(blocker)
+	unblock := s.Host(name).Logind().Hold(blocker)
 	s.stage(name)
-	s.reaches(name, v1alpha1.StateRebooting)
-	s.says(name, "Inhibited", soon)
-	s.stop("smoke")
-	s.held(name, v1alpha1.ReasonStopped)
+	s.Reaches(name, v1alpha1.StateRebooting)
+	s.Reports(name, "Inhibited", rig.Soon)
+	s.Stop("smoke")
+	s.Held(name, v1alpha1.ReasonStopped)
 	unblock()
-	s.says(name, "Stopped", soon)
+	s.Reports(name, "Stopped", rig.Soon)
 	for range 3 {
 		s.alive(name)
 	}
-	if n := s.now(name); n.Committed() {
+	if n := s.Now(name); n.Committed() {
 		t.Errorf("it committed under the stop: %s", n.Ack)
 	}
 	s.reboots(name, 0)
-	s.goes()
+	s.resume()
 	s.updated(name)
 	s.reboots(name, 1)
 }
@@ -205,14 +206,14 @@ func TestTakenOutInMidTurn(t *testing.T) {
 		out, back func(s *scene)
 		cordoned  bool // the cordon stays, and is the new owner's
 	}{
-		{"managed=false", v1alpha1.ReasonUnmanaged, func(s *scene) { s.label(name, v1alpha1.LabelManaged, "false") },
-			func(s *scene) { s.label(name, v1alpha1.LabelManaged, nil) }, false},
-		{"detached", v1alpha1.ReasonDetached, func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, "sold") },
-			func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, nil) }, false},
+		{"managed=false", v1alpha1.ReasonUnmanaged, func(s *scene) { s.Label(name, v1alpha1.LabelManaged, "false") },
+			func(s *scene) { s.Label(name, v1alpha1.LabelManaged, nil) }, false},
+		{"detached", v1alpha1.ReasonDetached, func(s *scene) { s.Annotate(name, v1alpha1.AnnotationDetached, "sold") },
+			func(s *scene) { s.Annotate(name, v1alpha1.AnnotationDetached, nil) }, false},
 		{"detached with force", v1alpha1.ReasonDetached, func(s *scene) {
-			s.annotate(name, v1alpha1.AnnotationDetached, `{"reason":"sold","by":"ann","force":true}`)
+			s.Annotate(name, v1alpha1.AnnotationDetached, `{"reason":"sold","by":"ann","force":true}`)
 		},
-			func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, nil) }, true},
+			func(s *scene) { s.Annotate(name, v1alpha1.AnnotationDetached, nil) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -220,10 +221,10 @@ func TestTakenOutInMidTurn(t *testing.T) {
 			budget := s.block(name)
 			s.forget(name)
 			s.stage(name)
-			s.commits(name, v1alpha1.StateDraining)
-			s.says(name, "1 pods to go", soon)
+			s.Commits(name, v1alpha1.StateDraining)
+			s.Reports(name, "1 pods to go", rig.Soon)
 			c.out(s)
-			n := s.until(name, soon, "to be out of lockkeeper's care", func(n *turn.Node) bool { return n.State == v1alpha1.StateAbsent })
+			n := s.Until(name, rig.Soon, "to be out of lockkeeper's care", func(n *turn.Node) bool { return n.State == v1alpha1.StateAbsent })
 			if left := left(n); left != "" || n.Held != c.held {
 				t.Errorf("released, it is held %q and has %s; expected held=%s and nothing else", n.Held, left, c.held)
 			}
@@ -244,7 +245,7 @@ func TestTakenOutInMidTurn(t *testing.T) {
 			s.reboots(name, 1)
 			if c.cordoned {
 				// What was cordoned when its turn began is cordoned at its end.
-				if n := s.now(name); !n.Unschedulable {
+				if n := s.Now(name); !n.Unschedulable {
 					t.Error("the new owner's cordon was undone")
 				}
 				return
@@ -264,10 +265,10 @@ func TestTakenOutAfterTheCommit(t *testing.T) {
 		out, back func(s *scene)
 		cordoned  bool
 	}{
-		{"managed=false", func(s *scene) { s.label(name, v1alpha1.LabelManaged, "false") },
-			func(s *scene) { s.label(name, v1alpha1.LabelManaged, nil) }, false},
-		{"detached with force", func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, `{"reason":"sold","force":true}`) },
-			func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, nil) }, true},
+		{"managed=false", func(s *scene) { s.Label(name, v1alpha1.LabelManaged, "false") },
+			func(s *scene) { s.Label(name, v1alpha1.LabelManaged, nil) }, false},
+		{"detached with force", func(s *scene) { s.Annotate(name, v1alpha1.AnnotationDetached, `{"reason":"sold","force":true}`) },
+			func(s *scene) { s.Annotate(name, v1alpha1.AnnotationDetached, nil) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -281,25 +282,25 @@ func TestTakenOutAfterTheCommit(t *testing.T) {
 			}
 			halts[4].there() // committed, and a delay inhibitor holds the shutdown up
 			c.out(s)
-			s.until(name, soon, "to be held where it is", func(n *turn.Node) bool {
+			s.Until(name, rig.Soon, "to be held where it is", func(n *turn.Node) bool {
 				return n.State == v1alpha1.StateRebooting && n.Mark && (n.Detached != nil || n.Managed != nil)
 			})
 			halts[4].lift()
 			halts[5].there()
 			halts[5].lift()
 			s.release("check")
-			s.until(name, soon, "to be let go with nothing left", func(n *turn.Node) bool {
+			s.Until(name, rig.Soon, "to be let go with nothing left", func(n *turn.Node) bool {
 				return n.State == v1alpha1.StateAbsent && n.Wants == "" && n.RawHost == "" && !n.Mark && n.Unschedulable == c.cordoned
 			})
-			if got := s.host(name).Version(); got != newVersion {
+			if got := s.Host(name).Version(); got != newVersion {
 				t.Errorf("it runs %s", got)
 			}
 			s.reboots(name, 1)
 			c.back(s)
-			s.until(name, soon, "to be idle again", func(n *turn.Node) bool {
+			s.Until(name, rig.Soon, "to be idle again", func(n *turn.Node) bool {
 				return n.State == v1alpha1.StateIdle && n.Wants == v1alpha1.WantsNothing
 			})
-			if n := s.now(name); n.Mark || n.Unschedulable != c.cordoned {
+			if n := s.Now(name); n.Mark || n.Unschedulable != c.cordoned {
 				t.Errorf("given back it has the mark: %t, is unschedulable: %t; expected no mark, and %t", n.Mark, n.Unschedulable, c.cordoned)
 			}
 		})
@@ -314,24 +315,24 @@ func TestLastLookBeforeTheCommit(t *testing.T) {
 	s := play(t, 2, 1, "rollout: {settle: 1s}", quick)
 	budget := s.block(name)
 	budget.lift()
-	unblock := s.host(name).Logind().Hold(blocker)
+	unblock := s.Host(name).Logind().Hold(blocker)
 	s.stage(name)
-	s.reaches(name, v1alpha1.StateRebooting)
-	s.says(name, "Inhibited", soon)
-	epoch := s.epoch()
-	s.host("node-1").StopLockkeeper()
-	eventually(s, "the leader that was stopped to give the Lease back", func(context.Context) (bool, error) { return s.epoch() == "", nil })
+	s.Reaches(name, v1alpha1.StateRebooting)
+	s.Reports(name, "Inhibited", rig.Soon)
+	epoch := s.Epoch()
+	s.Host("node-1").StopLockkeeper()
+	s.Eventually("the leader that was stopped to give the Lease back", func(context.Context) (bool, error) { return s.Epoch() == "", nil })
 	budget.bait()
 	evicted := s.evictions()
 	unblock()
-	s.says(name, string(v1alpha1.ReasonHandover), soon)
+	s.Reports(name, string(v1alpha1.ReasonHandover), rig.Soon)
 	for range 3 {
 		s.alive(name)
 	}
-	if n := s.now(name); n.Committed() {
+	if n := s.Now(name); n.Committed() {
 		t.Errorf("it committed to a turn of a term that is over: %s", n.Ack)
 	}
-	s.must(s.host("node-1").StartLockkeeper())
+	s.Must(s.Host("node-1").StartLockkeeper())
 	s.takenOver(name, epoch)
 	s.updated(name)
 	s.reboots(name, 1)

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/hookauthor"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 // TestBudgets rolls thirty nodes in three policies: web, with a percentage, sixteen; db, with a number, nine; infra, whose policy
@@ -22,12 +24,12 @@ func TestBudgets(t *testing.T) {
 	spec := func(name, rollout string) string {
 		return fmt.Sprintf(`{priority: 10, nodeSelector: {matchLabels: {pool: %s}}, rollout: {settle: 0s, %s}, hooks: {beforeReboot: [{name: check}]}}`, name, rollout)
 	}
-	s := severalPlay(t, 6,
+	s := playPools(t, 6,
 		hostPool{name: "web", hosts: 16, budget: 4, policy: spec("web", "maxUnavailable: 30%, maxUnavailableTotal: 6")}, // 4.8
 		hostPool{name: "db", hosts: 9, budget: 2, policy: spec("db", "maxUnavailable: 2")},
 		hostPool{name: "infra", hosts: 5, budget: 5, policy: spec("infra", "maxUnavailable: 100%"), controlPlane: true, candidates: 2})
 	authors, err := hookauthor.Start(s.ControlPlane.Client(), func(text string) { t.Log(text) }, "check")
-	s.must(err)
+	s.Must(err)
 	t.Cleanup(authors.Close)
 
 	s.stagePool("infra")
@@ -46,30 +48,30 @@ func TestBudgets(t *testing.T) {
 	s.stands("web", 4, v1alpha1.ReasonBudget)
 
 	authors.Release("check")
-	s.must(s.Fleet.WaitUpdated(s.within(rolled), newVersion))
-	s.must(s.Referee.Sync(s.within(soon)))
+	s.Must(s.Fleet.WaitUpdated(s.Within(rig.Rolled), newVersion))
+	s.Must(s.Referee.Sync(s.Within(rig.Soon)))
 	if r := s.Referee.Report(); len(r.Updated) != 30 || r.Reboots != 30 || r.MaxDisturbed != 7 {
 		t.Errorf("%s; expected all, 30 reboots and 7 at once", r.Summary(30))
 	}
 }
 
 // stagePool stages the new version on the hosts of a pool.
-func (s *severalScene) stagePool(name string) {
-	s.t.Helper()
-	list, err := s.ControlPlane.Client().CoreV1().Nodes().List(s.within(soon), metav1.ListOptions{LabelSelector: "pool=" + name})
-	s.must(err)
+func (s *scene) stagePool(name string) {
+	s.T.Helper()
+	list, err := s.ControlPlane.Client().CoreV1().Nodes().List(s.Within(rig.Soon), metav1.ListOptions{LabelSelector: "pool=" + name})
+	s.Must(err)
 	for i := range list.Items {
 		s.stage(list.Items[i].Name)
 	}
 }
 
 // stands waits until so many nodes of a pool are drained and wait for the hook, and all others of it are held for the reason.
-func (s *severalScene) stands(pool string, inTurn int, reason v1alpha1.Reason) {
-	s.t.Helper()
-	s.eventually(fmt.Sprintf("%d nodes of %s to be in their turn, and the others to be held: %s", inTurn, pool, reason), func(ctx context.Context) (bool, string) {
+func (s *scene) stands(pool string, inTurn int, reason v1alpha1.Reason) {
+	s.T.Helper()
+	s.Eventually(fmt.Sprintf("%d nodes of %s to be in their turn, and the others to be held: %s", inTurn, pool, reason), func(ctx context.Context) (bool, error) {
 		list, err := s.ControlPlane.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "pool=" + pool})
 		if err != nil {
-			return false, err.Error()
+			return false, err
 		}
 		there, held := 0, 0
 		var saw strings.Builder
@@ -84,6 +86,6 @@ func (s *severalScene) stands(pool string, inTurn int, reason v1alpha1.Reason) {
 			}
 		}
 		fmt.Fprintf(&saw, "%d of %d in their turn, %d held so", there, len(list.Items), held)
-		return there == inTurn && there+held == len(list.Items), saw.String()
+		return there == inTurn && there+held == len(list.Items), errors.New(saw.String())
 	})
 }

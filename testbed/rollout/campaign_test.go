@@ -46,7 +46,7 @@ func TestCampaign(t *testing.T) {
 		passed := t.Run(fmt.Sprint("round-", round+1), func(t *testing.T) {
 			c := newCampaign(t, rand.New(rand.NewPCG(seed, round)))
 			c.run()
-			report := verdict(t, c.Rig)
+			report := c.Verdict()
 			violations += report.Count()
 			for _, n := range report.Turns {
 				turns += n
@@ -96,7 +96,7 @@ func newCampaign(t *testing.T, random *rand.Rand) *campaign {
 }
 
 func (c *campaign) run() {
-	t := c.t
+	t := c.T
 	c.spread()
 	for _, h := range c.Fleet.Hosts {
 		c.stage(h.Name())
@@ -129,7 +129,7 @@ func (c *campaign) run() {
 func (c *campaign) undoOne(i int) {
 	u := c.undo[i]
 	c.undo = append(c.undo[:i], c.undo[i+1:]...)
-	c.t.Logf("OVER: %s", u.name)
+	c.T.Logf("OVER: %s", u.name)
 	u.do()
 }
 
@@ -138,7 +138,7 @@ func (c *campaign) moment() {
 	want := c.Referee.Report().NodeEvents + 1 + c.IntN(8)
 	late := time.NewTimer(lateMoment)
 	defer late.Stop()
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for c.Referee.Report().NodeEvents < want {
 		select {
@@ -154,18 +154,18 @@ func (c *campaign) spread() {
 	b := &blockade{s: c.scene, namespace: fmt.Sprintf("rollout-%d", workloads.Add(1))}
 	c.pods = b
 	one := intstr.FromInt32(1)
-	c.must(c.ControlPlane.CreateWorkload(c.within(soon), controlplane.Workload{
+	c.Must(c.ControlPlane.CreateWorkload(c.Within(rig.Soon), controlplane.Workload{
 		Namespace: b.namespace, Name: "db", Replicas: int32(len(c.Fleet.Hosts)), MaxUnavailable: &one,
 	}))
-	c.t.Cleanup(b.remove)
-	c.must(c.ControlPlane.WaitWorkload(c.within(soon), b.namespace, "db"))
+	c.T.Cleanup(b.remove)
+	c.Must(c.ControlPlane.WaitWorkload(c.Within(rig.Soon), b.namespace, "db"))
 }
 
 // recover waits until every host is updated and back. An update that was lost in a crash is staged again, and a turn that
 // failed by one is cleared: both are what a person, or the engine, would do.
 func (c *campaign) recover() {
-	ctx := c.within(recovered)
-	tick := time.NewTicker(10 * lookEvery)
+	ctx := c.Within(recovered)
+	tick := time.NewTicker(10 * pollEvery)
 	defer tick.Stop()
 	tell := time.NewTicker(slow)
 	defer tell.Stop()
@@ -181,16 +181,16 @@ func (c *campaign) recover() {
 		}
 		select {
 		case <-ctx.Done():
-			c.t.Fatalf("%v after all faults were lifted: %s; %s", recovered, strings.Join(missing, "; "), c.pods.describe())
+			c.T.Fatalf("%v after all faults were lifted: %s; %s", recovered, strings.Join(missing, "; "), c.pods.describe())
 		case <-tell.C:
-			c.t.Logf("still: %s; %s", strings.Join(missing, "; "), c.pods.describe())
+			c.T.Logf("still: %s; %s", strings.Join(missing, "; "), c.pods.describe())
 		case <-tick.C:
 		}
 	}
 }
 
 func (c *campaign) missing(h *simhost.Host) string {
-	n := c.now(h.Name())
+	n := c.Now(h.Name())
 	status, runs := h.Engine().Status()
 	switch {
 	case h.BootID() == "":
@@ -202,10 +202,10 @@ func (c *campaign) missing(h *simhost.Host) string {
 		}
 		return "has its update staged again"
 	case n.State == v1alpha1.StateIdle && n.Held == v1alpha1.ReasonFailed && n.Retry != n.Last.Turn:
-		c.annotate(h.Name(), v1alpha1.AnnotationRetry, n.Last.Turn)
+		c.Annotate(h.Name(), v1alpha1.AnnotationRetry, n.Last.Turn)
 		return "is cleared"
 	case n.State == v1alpha1.StateIdle && n.Last != nil && n.Last.Result == v1alpha1.ResultFailed && n.Retry != n.Last.Turn:
-		c.annotate(h.Name(), v1alpha1.AnnotationRetry, n.Last.Turn)
+		c.Annotate(h.Name(), v1alpha1.AnnotationRetry, n.Last.Turn)
 		return "is cleared"
 	case h.Version() != newVersion || n.State != v1alpha1.StateIdle || n.BootID != h.BootID() || !n.Ready || n.Unschedulable ||
 		n.Wants != v1alpha1.WantsNothing || !n.HostReported():
@@ -235,11 +235,11 @@ func faults() []fault {
 			return h.Name(), nil
 		}},
 		{"kill the coordinator", func(c *campaign) (string, func()) {
-			name, _, ok := strings.Cut(c.epoch(), "_")
+			name, _, ok := strings.Cut(c.Epoch(), "_")
 			if !ok {
 				return "", nil
 			}
-			c.host(name).Kill()
+			c.Host(name).Kill()
 			return name, nil
 		}},
 		{"crash, and come up updated", func(c *campaign) (string, func()) {
@@ -265,16 +265,16 @@ func faults() []fault {
 		}},
 		{"pause", func(c *campaign) (string, func()) {
 			h := c.any()
-			c.annotate(h.Name(), v1alpha1.AnnotationPaused, "campaign")
-			return h.Name(), func() { c.annotate(h.Name(), v1alpha1.AnnotationPaused, nil) }
+			c.Annotate(h.Name(), v1alpha1.AnnotationPaused, "campaign")
+			return h.Name(), func() { c.Annotate(h.Name(), v1alpha1.AnnotationPaused, nil) }
 		}},
 		{"emergency stop", func(c *campaign) (string, func()) {
-			c.stop("campaign")
-			return "all", c.goes
+			c.Stop("campaign")
+			return "all", c.resume
 		}},
 		{"restart the bus", func(c *campaign) (string, func()) {
 			h := c.any()
-			return named(h, h.RestartBus(c.within(soon), 100*time.Millisecond)), nil
+			return named(h, h.RestartBus(c.Within(rig.Soon), 100*time.Millisecond)), nil
 		}},
 		{"stop the update engine", func(c *campaign) (string, func()) {
 			h := c.any()
@@ -291,16 +291,16 @@ func faults() []fault {
 			return h.Name(), func() { ignore(h.StartKubelet()) }
 		}},
 		{"restart the API server", func(c *campaign) (string, func()) {
-			c.must(c.ControlPlane.StopAPIServer())
-			c.must(c.ControlPlane.StartAPIServer(c.within(soon)))
+			c.Must(c.ControlPlane.StopAPIServer())
+			c.Must(c.ControlPlane.StartAPIServer(c.Within(rig.Soon)))
 			return "it", nil
 		}},
 		{"blank the Lease", func(c *campaign) (string, func()) {
-			c.patchLease(map[string]any{"spec": map[string]any{"holderIdentity": ""}})
+			c.PatchLease(map[string]any{"spec": map[string]any{"holderIdentity": ""}})
 			return "it", nil
 		}},
 		{"cordon as a person", func(c *campaign) (string, func()) {
-			n := c.now(c.any().Name())
+			n := c.Now(c.any().Name())
 			if n.Unschedulable || !c.edit(n, true) {
 				return "", nil
 			}
@@ -315,7 +315,7 @@ func (c *campaign) edit(n *turn.Node, unschedulable bool) bool {
 	if unschedulable {
 		value = true
 	}
-	return c.tryPatch(n.Name, map[string]any{
+	return c.TryPatch(n.Name, map[string]any{
 		"metadata": map[string]any{"resourceVersion": n.ResourceVersion}, "spec": map[string]any{"unschedulable": value},
 	})
 }
@@ -323,8 +323,8 @@ func (c *campaign) edit(n *turn.Node, unschedulable bool) bool {
 // giveBack undoes a person's cordon, unless it is not theirs any more.
 func (c *campaign) giveBack(name string) {
 	declared := false
-	eventually(c.scene, "to uncordon "+name, func(context.Context) (bool, error) {
-		n := c.now(name)
+	c.Eventually("to uncordon "+name, func(context.Context) (bool, error) {
+		n := c.Now(name)
 		if !n.Unschedulable || n.Mark {
 			return true, nil
 		}

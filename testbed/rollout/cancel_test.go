@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -41,21 +42,21 @@ func TestCancel(t *testing.T) {
 			s.keep("storage") // the other one is confirmed, and its confirmation has to go
 			return func() { s.release("storage") }
 		}, func(s *scene) {
-			n := s.reaches(name, v1alpha1.StateBeforeDrain)
-			eventually(s, "the confirmation of the hook balancer", hookConfirmed(s, name, "balancer", n.Turn))
+			n := s.Reaches(name, v1alpha1.StateBeforeDrain)
+			s.Eventually("the confirmation of the hook balancer", hookConfirmed(s, name, "balancer", n.Turn))
 		}, false},
 		{v1alpha1.StateDraining, func(s *scene) func() { return s.block(name).lift },
-			func(s *scene) { s.commits(name, v1alpha1.StateDraining); s.says(name, "1 pods to go", soon) }, true},
+			func(s *scene) { s.Commits(name, v1alpha1.StateDraining); s.Reports(name, "1 pods to go", rig.Soon) }, true},
 		{v1alpha1.StateBeforeReboot, func(s *scene) func() { s.keep("backup"); return func() { s.release("backup") } },
-			func(s *scene) { s.reaches(name, v1alpha1.StateBeforeReboot) }, true},
-		{v1alpha1.StateRebooting, func(s *scene) func() { return s.host(name).Logind().Hold(blocker) },
-			func(s *scene) { s.reaches(name, v1alpha1.StateRebooting); s.says(name, "Inhibited", soon) }, true},
+			func(s *scene) { s.Reaches(name, v1alpha1.StateBeforeReboot) }, true},
+		{v1alpha1.StateRebooting, func(s *scene) func() { return s.Host(name).Logind().Hold(blocker) },
+			func(s *scene) { s.Reaches(name, v1alpha1.StateRebooting); s.Reports(name, "Inhibited", rig.Soon) }, true},
 	} {
 		t.Run(string(c.state), func(t *testing.T) {
 			t.Parallel()
 			s := play(t, 2, 1, hooked, config("sources", "poll_interval", 200*time.Millisecond))
 			lift := c.hold(s)
-			boot := s.host(name).BootID()
+			boot := s.Host(name).BootID()
 			s.forget(name)
 			s.stage(name)
 			c.there(s)

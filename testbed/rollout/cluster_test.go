@@ -46,21 +46,21 @@ func TestSilentHost(t *testing.T) {
 		o.Fleet.Each = func(i int, o *simhost.Options) { o.Coordinator = i == 2 }
 	})
 	s.forget(silent)
-	s.stop("until all want something")
+	s.Stop("until all want something")
 	s.stage("node-1", "node-2", "node-3")
 	for _, name := range []string{"node-1", "node-2", "node-3"} {
-		s.until(name, soon, "to want a reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
+		s.Until(name, rig.Soon, "to want a reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
 	}
-	s.host(silent).StopLockkeeper()
-	s.goes()
-	s.held(silent, v1alpha1.ReasonHostSilent)
+	s.Host(silent).StopLockkeeper()
+	s.resume()
+	s.Held(silent, v1alpha1.ReasonHostSilent)
 	s.updated("node-2", "node-3")
-	n := s.now(silent)
+	n := s.Now(silent)
 	if n.State != v1alpha1.StateIdle || n.Held != v1alpha1.ReasonHostSilent || n.Unschedulable ||
 		n.Last == nil || n.Last.Result != v1alpha1.ResultBackedOut || n.Last.Reason != v1alpha1.ReasonHostSilent {
 		t.Errorf("the silent host's node is %s, held %q, unschedulable %t, last %+v", n.State, n.Held, n.Unschedulable, n.Last)
 	}
-	s.must(s.host(silent).StartLockkeeper())
+	s.Must(s.Host(silent).StartLockkeeper())
 	s.updated(silent)
 	s.reboots(silent, 1)
 }
@@ -72,22 +72,22 @@ func TestFailedUpdate(t *testing.T) {
 	receiver := newReceiver(t)
 	s := play(t, 3, 1, "rollout: {settle: 1s}", func(o *rig.Options) { o.Fleet.Zones = []string{"c", "a", "b"} },
 		config("notify", "url", receiver.URL), config("notify", "cluster", "here"), config("notify", "on", []string{"turn-ended", "failed", "halted", "held", "stop"}))
-	s.host("node-2").SetNextBoot(simhost.NextBoot{Rollback: true})
-	s.stop("until all want something")
+	s.Host("node-2").SetNextBoot(simhost.NextBoot{Rollback: true})
+	s.Stop("until all want something")
 	s.stage("node-1", "node-2", "node-3")
 	for _, name := range []string{"node-1", "node-2", "node-3"} {
-		s.until(name, soon, "to want a reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
+		s.Until(name, rig.Soon, "to want a reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
 	}
 	s.forget("node-1")
 	s.forget("node-3")
-	s.goes()
+	s.resume()
 	failed := s.ended("node-2", v1alpha1.ResultFailed, v1alpha1.ReasonNotUpdated)
 	s.schedulable("node-2") // it is healthy, so it is given back
-	s.held("node-1", v1alpha1.ReasonHalted)
-	s.held("node-3", v1alpha1.ReasonHalted)
+	s.Held("node-1", v1alpha1.ReasonHalted)
+	s.Held("node-3", v1alpha1.ReasonHalted)
 	// The engine stages the same again: the node is not granted what has failed on it.
 	s.stage("node-2")
-	s.held("node-2", v1alpha1.ReasonFailed)
+	s.Held("node-2", v1alpha1.ReasonFailed)
 	s.reboots("node-2", 1)
 	for _, name := range []string{"node-1", "node-3"} {
 		s.reboots(name, 0)
@@ -101,12 +101,12 @@ func TestFailedUpdate(t *testing.T) {
 	receiver.answer()
 	before := []string{"stop Stopped", "stop StopLifted", "failed NotUpdated [node-2] " + failed.Last.Turn, "halted Halted " + controlplane.TestPolicy}
 	s.received(receiver, before...)
-	s.annotate("node-2", v1alpha1.AnnotationRetry, failed.Last.Turn)
+	s.Annotate("node-2", v1alpha1.AnnotationRetry, failed.Last.Turn)
 	s.updated("node-1", "node-2", "node-3")
 	s.reboots("node-2", 2)
 	after := []string{"halted Released " + controlplane.TestPolicy}
 	for _, name := range []string{"node-1", "node-2", "node-3"} {
-		after = append(after, "turn-ended  ["+name+"] "+s.now(name).Last.Turn)
+		after = append(after, "turn-ended  ["+name+"] "+s.Now(name).Last.Turn)
 	}
 	s.received(receiver, append(before, after...)...)
 }
@@ -116,22 +116,22 @@ func TestHostThatDoesNotComeBack(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
 	s := play(t, 3, 1, "{rollout: {settle: 1s}, timeouts: {rebooting: 3s}}", func(o *rig.Options) { o.Fleet.Zones = []string{"c", "a", "b"} })
-	s.host(name).SetNextBoot(simhost.NextBoot{StayDown: true})
+	s.Host(name).SetNextBoot(simhost.NextBoot{StayDown: true})
 	s.stage(name)
-	s.must(s.host(name).WaitDown(s.within(soon)))
+	s.Must(s.Host(name).WaitDown(s.Within(rig.Soon)))
 	s.stage("node-1", "node-3")
 	s.forget("node-1")
 	s.forget("node-3")
-	s.held(name, v1alpha1.ReasonOverdue)
-	s.held("node-1", v1alpha1.ReasonHalted)
-	s.held("node-3", v1alpha1.ReasonHalted)
-	if n := s.now(name); n.State != v1alpha1.StateRebooting || !n.Mark {
+	s.Held(name, v1alpha1.ReasonOverdue)
+	s.Held("node-1", v1alpha1.ReasonHalted)
+	s.Held("node-3", v1alpha1.ReasonHalted)
+	if n := s.Now(name); n.State != v1alpha1.StateRebooting || !n.Mark {
 		t.Errorf("it is %s, mark %t; expected rebooting, its slot taken", n.State, n.Mark)
 	}
 	if p1, p3 := s.path("node-1"), s.path("node-3"); len(p1) > 1 || len(p3) > 1 {
 		t.Errorf("meanwhile the others went through %v and %v", p1, p3)
 	}
-	s.must(s.host(name).PowerOn())
+	s.Must(s.Host(name).PowerOn())
 	s.updated(name, "node-1", "node-3")
 	s.schedulable(name)
 }
@@ -144,17 +144,17 @@ func TestNodeDeletedInMidTurn(t *testing.T) {
 	s := play(t, 3, 1, hooked)
 	s.keep("backup")
 	s.stage(name)
-	first := s.reaches(name, v1alpha1.StateBeforeReboot)
-	s.must(s.ControlPlane.Client().CoreV1().Nodes().Delete(s.within(soon), name, metav1.DeleteOptions{}))
+	first := s.Reaches(name, v1alpha1.StateBeforeReboot)
+	s.Must(s.ControlPlane.Client().CoreV1().Nodes().Delete(s.Within(rig.Soon), name, metav1.DeleteOptions{}))
 	// The other one gets its turn: the slot is free.
 	s.release("backup")
 	s.stage("node-1")
 	s.updated("node-1")
 	s.reboots(name, 0)
-	s.host(name).StopKubelet()
-	s.must(s.host(name).StartKubelet())
+	s.Host(name).StopKubelet()
+	s.Must(s.Host(name).StartKubelet())
 	s.updated(name)
-	if n := s.now(name); n.UID == first.UID || n.Last.Turn == first.Turn {
+	if n := s.Now(name); n.UID == first.UID || n.Last.Turn == first.Turn {
 		t.Errorf("it is the Node %s with the last turn %s, expected others than %s and %s", n.UID, n.Last.Turn, first.UID, first.Turn)
 	}
 	s.schedulable(name)
@@ -175,33 +175,33 @@ func TestLeaderHandover(t *testing.T) {
 	s.keep("check")
 	s.forget(name)
 	s.stage(name)
-	s.reaches(name, v1alpha1.StateBeforeDrain)
+	s.Reaches(name, v1alpha1.StateBeforeDrain)
 
 	// A clean stop gives the Lease back, so that the other candidate need not wait for its end: nothing here would last so long.
-	epoch, old := s.epoch(), s.leader()
+	epoch, old := s.Epoch(), s.leader()
 	old.StopLockkeeper()
 	epoch = s.takenOver(name, epoch)
 	if s.leader() == old {
 		t.Errorf("%s was stopped and leads", old.Name())
 	}
-	s.must(old.StartLockkeeper())
+	s.Must(old.StartLockkeeper())
 	s.release("storage")
-	s.reaches(name, v1alpha1.StateBeforeReboot)
+	s.Reaches(name, v1alpha1.StateBeforeReboot)
 
-	s.patchLease(map[string]any{"spec": map[string]any{"holderIdentity": ""}})
+	s.PatchLease(map[string]any{"spec": map[string]any{"holderIdentity": ""}})
 	epoch = s.takenOver(name, epoch)
 
 	leases := s.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace)
-	s.must(leases.Delete(s.within(soon), v1alpha1.DefaultLeaseName, metav1.DeleteOptions{}))
-	s.must(s.leaderless())
+	s.Must(leases.Delete(s.Within(rig.Soon), v1alpha1.DefaultLeaseName, metav1.DeleteOptions{}))
+	s.Must(s.leaderless())
 	s.release("backup")
 	for range 3 {
 		s.alive(name)
 	}
-	if n := s.now(name); n.State != v1alpha1.StateBeforeReboot {
+	if n := s.Now(name); n.State != v1alpha1.StateBeforeReboot {
 		t.Errorf("without a Lease it went on to %s", n.State)
 	}
-	s.must(s.ControlPlane.ApplyLockkeeper(s.within(soon)))
+	s.Must(s.ControlPlane.ApplyLockkeeper(s.Within(rig.Soon)))
 	s.takenOver(name, epoch)
 	s.release("check")
 	s.whole(name)
@@ -210,7 +210,7 @@ func TestLeaderHandover(t *testing.T) {
 // leaderless waits until no host says that it coordinates.
 func (s *scene) leaderless() error {
 	for _, h := range s.Fleet.Hosts {
-		err := h.WaitNotify(s.within(soon), "not coordinating", func(n simhost.Notify) bool { return !strings.HasPrefix(n.Status, "coordinates") })
+		err := h.WaitNotify(s.Within(rig.Soon), "not coordinating", func(n simhost.Notify) bool { return !strings.HasPrefix(n.Status, "coordinates") })
 		if err != nil {
 			return err
 		}

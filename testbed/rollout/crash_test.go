@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -16,15 +17,15 @@ func TestCrashInMidDrain(t *testing.T) {
 			t.Parallel()
 			const node = "node-2"
 			s := play(t, 2, 1, "rollout: {settle: 1s}")
-			h := s.host(node)
+			h := s.Host(node)
 			s.forget(node)
 			budget := s.block(node)
 			s.stage(node)
-			s.commits(node, v1alpha1.StateDraining)
-			s.says(node, "1 pods to go", soon)
+			s.Commits(node, v1alpha1.StateDraining)
+			s.Reports(node, "1 pods to go", rig.Soon)
 			evicted := s.evictions()
 
-			s.must(h.Crash(simhost.CrashOptions{ComesUpUpdated: updated}))
+			s.Must(h.Crash(simhost.CrashOptions{ComesUpUpdated: updated}))
 			s.ended(node, v1alpha1.ResultCancelled, v1alpha1.ReasonWantGone)
 			s.schedulable(node)
 			s.reboots(node, 0)
@@ -43,7 +44,7 @@ func TestCrashInMidDrain(t *testing.T) {
 			}
 			// The next update goes through.
 			budget.lift()
-			s.must(h.StageUpdate(left))
+			s.Must(h.StageUpdate(left))
 			s.ended(node, v1alpha1.ResultDone, "")
 			s.reboots(node, 1)
 			if got := h.Version(); got != left {

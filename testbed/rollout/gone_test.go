@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -10,41 +11,42 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 // TestNoPolicies deletes all policies, and later their definition, while a node waits for a hook in its turn. The turn goes on
 // by what its grant recorded and ends well, and no other begins. When they are there again the rest rolls.
 func TestNoPolicies(t *testing.T) {
 	t.Parallel()
-	s := severalPlay(t, 1, hostPool{name: "web", hosts: 4, budget: 1, policy: web}, spare)
+	s := playPools(t, 1, hostPool{name: "web", hosts: 4, budget: 1, policy: web}, spare)
 	const spareNode = "node-5"
 	s.stage("node-1")
-	s.reaches("node-1", v1alpha1.StateBeforeReboot)
+	s.Reaches("node-1", v1alpha1.StateBeforeReboot)
 	s.stage("node-2", "node-3", "node-4")
-	s.held(v1alpha1.ReasonBudget, "node-2", "node-3", "node-4")
+	s.heldIdle(v1alpha1.ReasonBudget, "node-2", "node-3", "node-4")
 
 	for _, name := range []string{v1alpha1.DefaultPolicyName, "web"} {
-		s.must(s.ControlPlane.DeletePolicy(s.within(soon), name))
+		s.Must(s.ControlPlane.DeletePolicy(s.Within(rig.Soon), name))
 	}
-	s.held(v1alpha1.ReasonNoPolicy, "node-2", "node-3", "node-4")
+	s.heldIdle(v1alpha1.ReasonNoPolicy, "node-2", "node-3", "node-4")
 	s.lockkeeper("confirm", "node-1", "check")
-	s.updated("node-1")
+	s.back("node-1")
 	s.nothingBegins(spareNode, "node-2", "node-3", "node-4")
 
 	s.policy("web", web)
 	next := s.inTurn(v1alpha1.StateBeforeReboot, "node-2", "node-3", "node-4")
 	rest := without(next, "node-2", "node-3", "node-4")
-	s.held(v1alpha1.ReasonBudget, rest...)
+	s.heldIdle(v1alpha1.ReasonBudget, rest...)
 
 	s.deleteDefinition()
-	s.held(v1alpha1.ReasonNoPolicy, rest...)
+	s.heldIdle(v1alpha1.ReasonNoPolicy, rest...)
 	s.lockkeeper("confirm", next, "check")
-	s.updated(next)
+	s.back(next)
 	s.nothingBegins(spareNode, rest...)
 
-	s.must(s.ControlPlane.ApplyLockkeeper(s.within(soon)))
+	s.Must(s.ControlPlane.ApplyLockkeeper(s.Within(rig.Soon)))
 	s.policy("web", webUnhooked)
-	s.updated(rest...)
+	s.back(rest...)
 	for _, h := range s.Fleet.Hosts {
 		want := 1
 		if h.Name() == spareNode {
@@ -57,12 +59,12 @@ func TestNoPolicies(t *testing.T) {
 }
 
 // inTurn waits until one of the nodes is in the state, and returns it.
-func (s *severalScene) inTurn(state v1alpha1.State, names ...string) (found string) {
-	s.t.Helper()
-	s.eventually("one of "+strings.Join(names, ", ")+" to be "+string(state), func(ctx context.Context) (bool, string) {
+func (s *scene) inTurn(state v1alpha1.State, names ...string) (found string) {
+	s.T.Helper()
+	s.Eventually("one of "+strings.Join(names, ", ")+" to be "+string(state), func(ctx context.Context) (bool, error) {
 		list, err := s.ControlPlane.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return false, err.Error()
+			return false, err
 		}
 		var saw strings.Builder
 		for _, n := range list.Items {
@@ -74,7 +76,7 @@ func (s *severalScene) inTurn(state v1alpha1.State, names ...string) (found stri
 			}
 			saw.WriteString(n.Name + " " + string(now) + "\n")
 		}
-		return found != "", saw.String()
+		return found != "", errors.New(saw.String())
 	})
 	return found
 }
@@ -89,13 +91,13 @@ func without(name string, names ...string) (others []string) {
 }
 
 // deleteDefinition deletes the CustomResourceDefinition of policies, and all policies with it.
-func (s *severalScene) deleteDefinition() {
-	s.t.Helper()
-	definitions := s.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+func (s *scene) deleteDefinition() {
+	s.T.Helper()
+	definitions := s.dynamic().Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	name := v1alpha1.PolicyResource.GroupResource().String()
-	s.must(definitions.Delete(s.within(soon), name, metav1.DeleteOptions{}))
-	s.eventually("the definition of policies to be gone", func(ctx context.Context) (bool, string) {
+	s.Must(definitions.Delete(s.Within(rig.Soon), name, metav1.DeleteOptions{}))
+	s.Eventually("the definition of policies to be gone", func(ctx context.Context) (bool, error) {
 		_, err := definitions.Get(ctx, name, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), "it is there"
+		return apierrors.IsNotFound(err), errors.New("it is there")
 	})
 }

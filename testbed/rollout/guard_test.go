@@ -18,10 +18,10 @@ const guardMessage = "this machine is guarded"
 
 // guard has the API server refuse that a node leaves idle, and returns when it does. lift ends that.
 func (s *scene) guard(name string) (lift func()) {
-	s.t.Helper()
+	s.T.Helper()
 	const policy = "rollout-guard"
 	client := s.ControlPlane.Client().AdmissionregistrationV1()
-	_, err := client.ValidatingAdmissionPolicies().Create(s.within(soon), &admissionv1.ValidatingAdmissionPolicy{
+	_, err := client.ValidatingAdmissionPolicies().Create(s.Within(rig.Soon), &admissionv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: policy},
 		Spec: admissionv1.ValidatingAdmissionPolicySpec{
 			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
@@ -37,26 +37,26 @@ func (s *scene) guard(name string) (lift func()) {
 			}},
 		},
 	}, metav1.CreateOptions{})
-	s.must(err)
+	s.Must(err)
 	remove := func() {
 		// Not s.within: a test's context is over when it cleans up.
-		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		ctx, cancel := context.WithTimeout(context.Background(), rig.Soon)
 		defer cancel()
 		_ = client.ValidatingAdmissionPolicyBindings().Delete(ctx, policy, metav1.DeleteOptions{})
 		_ = client.ValidatingAdmissionPolicies().Delete(ctx, policy, metav1.DeleteOptions{})
 	}
-	s.t.Cleanup(remove)
-	_, err = client.ValidatingAdmissionPolicyBindings().Create(s.within(soon), &admissionv1.ValidatingAdmissionPolicyBinding{
+	s.T.Cleanup(remove)
+	_, err = client.ValidatingAdmissionPolicyBindings().Create(s.Within(rig.Soon), &admissionv1.ValidatingAdmissionPolicyBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: policy},
 		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
 			PolicyName: policy, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
 		},
 	}, metav1.CreateOptions{})
-	s.must(err)
+	s.Must(err)
 	// The probe is the coordinator's: lockkeeper's own policies refuse everyone else's.
 	leader, err := s.ControlPlane.NodeWriter(name, v1alpha1.LabelState)
-	s.must(err)
-	s.must(s.ControlPlane.WaitRefused(s.within(soon), guardMessage, func(ctx context.Context) error {
+	s.Must(err)
+	s.Must(s.ControlPlane.WaitRefused(s.Within(rig.Soon), guardMessage, func(ctx context.Context) error {
 		_, err := leader.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"draining"}}}`, v1alpha1.LabelState),
 			metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
@@ -73,16 +73,16 @@ func TestGuardedNode(t *testing.T) {
 	for _, name := range []string{guarded, "node-2", "node-3"} {
 		s.forget(name)
 	}
-	s.until(guarded, soon, "to be idle", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })
+	s.Until(guarded, rig.Soon, "to be idle", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })
 	lift := s.guard(guarded)
 	s.stage(guarded, "node-2", "node-3")
-	s.held(guarded, v1alpha1.ReasonForbidden)
+	s.Held(guarded, v1alpha1.ReasonForbidden)
 	s.updated("node-2", "node-3")
-	if n := s.now(guarded); n.State != v1alpha1.StateIdle || n.Unschedulable {
+	if n := s.Now(guarded); n.State != v1alpha1.StateIdle || n.Unschedulable {
 		t.Errorf("the guarded node is %s, unschedulable %t", n.State, n.Unschedulable)
 	}
 	lift()
 	s.updated(guarded)
 	s.reboots(guarded, 1)
-	s.until(guarded, soon, "to be held by nothing", func(n *turn.Node) bool { return n.Held == v1alpha1.ReasonNone })
+	s.Until(guarded, rig.Soon, "to be held by nothing", func(n *turn.Node) bool { return n.Held == v1alpha1.ReasonNone })
 }

@@ -59,21 +59,21 @@ func TestIdleFleet(t *testing.T) {
 	others := slices.DeleteFunc(slices.Clone(s.Fleet.Hosts), func(h *simhost.Host) bool { return h == leader })
 	for i, h := range others { // a stand-by is one of them
 		if i%2 == 0 {
-			s.must(h.Signal(syscall.SIGTERM))
+			s.Must(h.Signal(syscall.SIGTERM))
 		} else {
-			s.must(h.Signal(syscall.SIGKILL))
+			s.Must(h.Signal(syscall.SIGKILL))
 		}
 	}
 	for _, h := range s.Fleet.Hosts { // an engine asks for updates, and finds none
-		s.must(h.Engine().Say(simhost.EngineStatus{Operation: engine.OpChecking, NewVersion: "0.0.0"}, true))
-		s.must(h.Engine().Say(simhost.EngineStatus{Operation: engine.OpIdle, NewVersion: "0.0.0", LastChecked: time.Now().Unix()}, true))
+		s.Must(h.Engine().Say(simhost.EngineStatus{Operation: engine.OpChecking, NewVersion: "0.0.0"}, true))
+		s.Must(h.Engine().Say(simhost.EngineStatus{Operation: engine.OpIdle, NewVersion: "0.0.0", LastChecked: time.Now().Unix()}, true))
 	}
 	select {
 	case <-time.After(observed):
 	case <-t.Context().Done():
 	}
 	for _, h := range others {
-		s.must(h.WaitReady(s.within(soon)))
+		s.Must(h.WaitReady(s.Within(rig.Soon)))
 	}
 	if wrote := s.audited(began); len(wrote) > 0 {
 		t.Errorf("%d writes within %v in which nothing happened:\n%s", len(wrote), time.Since(began), strings.Join(wrote, "\n"))
@@ -82,7 +82,7 @@ func TestIdleFleet(t *testing.T) {
 	began = time.Now()
 	install(next)
 	for _, h := range others {
-		s.must(h.Signal(syscall.SIGTERM))
+		s.Must(h.Signal(syscall.SIGTERM))
 	}
 	for _, h := range others {
 		s.publishes(h, "the next version", func(u *v1alpha1.HostUpdateStatus) bool { return u.Version == "v9.9.9" })
@@ -101,8 +101,8 @@ func TestIdleFleet(t *testing.T) {
 
 // settled waits until nothing was written for a while.
 func (s *scene) settled() {
-	s.t.Helper()
-	eventually(s, "the fleet to write nothing", func(context.Context) (bool, error) {
+	s.T.Helper()
+	s.Eventually("the fleet to write nothing", func(context.Context) (bool, error) {
 		wrote := s.audited(time.Now().Add(-quiet))
 		return len(wrote) == 0, fmt.Errorf("it has written %q", wrote)
 	})
@@ -111,9 +111,9 @@ func (s *scene) settled() {
 // audited returns what lockkeeper wrote since a time, sorted, without the renewals of the Lease, and the requests that only ask who
 // the host is.
 func (s *scene) audited(since time.Time) (all []string) {
-	s.t.Helper()
+	s.T.Helper()
 	requests, err := s.ControlPlane.Requests(since)
-	s.must(err)
+	s.Must(err)
 	for _, r := range requests {
 		agent, _, _ := strings.Cut(r.UserAgent, "/")
 		lease := r.Verb == "update" && r.ObjectRef.Resource == "leases" && r.ObjectRef.Namespace == controlplane.LockkeeperNamespace
@@ -133,8 +133,8 @@ func (s *scene) audited(since time.Time) (all []string) {
 
 // publishes waits until the host's HostUpdate is as cond wants it.
 func (s *scene) publishes(h *simhost.Host, what string, cond func(*v1alpha1.HostUpdateStatus) bool) {
-	s.t.Helper()
-	eventually(s, "the HostUpdate of "+h.Name()+" to have "+what, func(ctx context.Context) (bool, error) {
+	s.T.Helper()
+	s.Eventually("the HostUpdate of "+h.Name()+" to have "+what, func(ctx context.Context) (bool, error) {
 		obj, err := s.hostUpdates().Get(ctx, h.Name(), metav1.GetOptions{})
 		if err != nil {
 			return false, err

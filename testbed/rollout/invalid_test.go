@@ -20,17 +20,17 @@ const (
 // its grant recorded and ends well, no other begins, and the nodes of another policy roll. When it is mended the rest rolls.
 func TestInvalidInMidRollout(t *testing.T) {
 	t.Parallel()
-	s := severalPlay(t, 2,
+	s := playPools(t, 2,
 		hostPool{name: "web", hosts: 3, budget: 1, policy: web},
 		hostPool{name: "db", hosts: 1, budget: 1, policy: db},
 		spare)
 	s.stage("node-1")
-	s.reaches("node-1", v1alpha1.StateBeforeReboot)
+	s.Reaches("node-1", v1alpha1.StateBeforeReboot)
 	s.stage("node-2", "node-3")
-	s.held(v1alpha1.ReasonBudget, "node-2", "node-3")
+	s.heldIdle(v1alpha1.ReasonBudget, "node-2", "node-3")
 
 	s.policy("web", onMars)
-	s.held(v1alpha1.ReasonInvalidPolicy, "node-2", "node-3")
+	s.heldIdle(v1alpha1.ReasonInvalidPolicy, "node-2", "node-3")
 	p := s.tells("web", "selected 3, up to date 0, wanting 3, in turn 1, unavailable 1, failed 0, allowed 1; "+
 		"Valid False InvalidPolicy; Progressing True InTurn; Halted False WithinMaxFailed")
 	for _, c := range p.Status.Conditions {
@@ -38,18 +38,18 @@ func TestInvalidInMidRollout(t *testing.T) {
 			t.Errorf("what is wrong with the policy is told so: %q", c.Message)
 		}
 	}
-	s.shows("web", "Name=web Priority=10 Mode=Act Selected=3 UpToDate=0 InTurn=1 Allowed=1 Valid=False Progressing=InTurn",
+	s.kubectlShows("web", "Name=web Priority=10 Mode=Act Selected=3 UpToDate=0 InTurn=1 Allowed=1 Valid=False Progressing=InTurn",
 		"Failed=0 Wanting=3 Unavailable=1 Paused=false Halted=False")
 	s.lockkeeper("confirm", "node-1", "check")
-	s.updated("node-1")
+	s.back("node-1")
 	s.stage("node-4")
-	s.updated("node-4")
+	s.back("node-4")
 	s.tells("web", "selected 3, up to date 1, wanting 2, in turn 0, unavailable 0, failed 0, allowed 1; "+
 		"Valid False InvalidPolicy; Progressing False InvalidPolicy; Halted False WithinMaxFailed")
 	s.nothingBegins("node-5", "node-2", "node-3")
 
 	s.policy("web", onEarth)
-	s.updated("node-2", "node-3")
+	s.back("node-2", "node-3")
 	s.tells("web", "selected 3, up to date 3, wanting 0, in turn 0, unavailable 0, failed 0, allowed 1; "+
 		"Valid True Valid; Progressing False UpToDate; Halted False WithinMaxFailed")
 }

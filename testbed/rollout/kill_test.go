@@ -25,7 +25,7 @@ type halt struct {
 
 // halts are the places of a whole turn, in their order. All of them are set before the turn begins, or by the one before.
 func (s *scene) halts(name string) []halt {
-	h := s.host(name)
+	h := s.Host(name)
 	s.keep("storage")
 	s.keep("backup")
 	s.keep("check")
@@ -33,46 +33,46 @@ func (s *scene) halts(name string) []halt {
 	unblock := h.Logind().Hold(blocker)
 	var undelay func()
 	seen := func(state v1alpha1.State) func() {
-		return func() { s.reaches(name, state); s.says(name, string(state), soon) }
+		return func() { s.Reaches(name, state); s.Reports(name, string(state), rig.Soon) }
 	}
 	return []halt{
 		{"before-drain", v1alpha1.StateBeforeDrain, seen(v1alpha1.StateBeforeDrain), func() { s.release("storage") }},
 		{"draining", v1alpha1.StateDraining, func() {
-			s.commits(name, v1alpha1.StateDraining)
-			s.says(name, "1 pods to go", soon)
+			s.Commits(name, v1alpha1.StateDraining)
+			s.Reports(name, "1 pods to go", rig.Soon)
 		}, budget.lift},
 		{"before-reboot", v1alpha1.StateBeforeReboot, seen(v1alpha1.StateBeforeReboot), func() { s.release("backup") }},
 		{"rebooting before the commit", v1alpha1.StateRebooting, func() {
-			s.reaches(name, v1alpha1.StateRebooting)
-			s.says(name, "Inhibited", soon)
-			if n := s.now(name); n.Committed() {
-				s.t.Errorf("%s has committed in spite of the inhibitor: %s", name, n.Ack)
+			s.Reaches(name, v1alpha1.StateRebooting)
+			s.Reports(name, "Inhibited", rig.Soon)
+			if n := s.Now(name); n.Committed() {
+				s.T.Errorf("%s has committed in spite of the inhibitor: %s", name, n.Ack)
 			}
 		}, func() {
 			undelay = h.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "database", Why: "it flushes", Mode: "delay"})
 			unblock()
 		}},
 		{"rebooting after the commit", v1alpha1.StateRebooting, func() {
-			s.commits(name, v1alpha1.StateRebooting)
-			s.says(name, "the reboot that is under way", soon)
+			s.Commits(name, v1alpha1.StateRebooting)
+			s.Reports(name, "the reboot that is under way", rig.Soon)
 			s.reboots(name, 1)
 		}, func() {
 			h.SetNextBoot(simhost.NextBoot{WithoutKubelet: true})
 			undelay()
 		}},
 		{"rebooting in the new boot", v1alpha1.StateRebooting, func() {
-			s.must(h.WaitBoots(s.within(soon), 2))
-			s.says(name, "the kubelet to report Ready from this boot", soon)
-		}, func() { s.must(h.StartKubelet()) }},
+			s.Must(h.WaitBoots(s.Within(rig.Soon), 2))
+			s.Reports(name, "the kubelet to report Ready from this boot", rig.Soon)
+		}, func() { s.Must(h.StartKubelet()) }},
 		{"before-uncordon", v1alpha1.StateBeforeUncordon, seen(v1alpha1.StateBeforeUncordon), func() {
 			h.StopKubelet()
-			s.must(s.ControlPlane.SetNodeReady(s.within(soon), name, "", false))
+			s.Must(s.ControlPlane.SetNodeReady(s.Within(rig.Soon), name, "", false))
 			s.release("check")
 		}},
 		{"uncordoning", v1alpha1.StateUncordoning, func() {
-			s.reaches(name, v1alpha1.StateUncordoning)
-			s.says(name, "NotReady", soon)
-		}, func() { s.must(h.StartKubelet()) }},
+			s.Reaches(name, v1alpha1.StateUncordoning)
+			s.Reports(name, "NotReady", rig.Soon)
+		}, func() { s.Must(h.StartKubelet()) }},
 	}
 }
 
@@ -81,7 +81,7 @@ func patient(o *rig.Options) { o.Fleet.Host.InhibitDelayMax = 5 * time.Minute }
 
 // whole fails the test unless the node went through one whole turn: one drain, one reboot, nothing twice.
 func (s *scene) whole(name string) {
-	s.t.Helper()
+	s.T.Helper()
 	s.updated(name)
 	s.schedulable(name)
 	s.reboots(name, 1)
@@ -91,10 +91,10 @@ func (s *scene) whole(name string) {
 		path = append(path, state.String())
 	}
 	if got := strings.Join(path, " "); got != want {
-		s.t.Errorf("%s went through %s\nexpected %s", name, got, want)
+		s.T.Errorf("%s went through %s\nexpected %s", name, got, want)
 	}
 	if n := s.marked(name); n != 1 {
-		s.t.Errorf("%s was marked %d times, expected once", name, n)
+		s.T.Errorf("%s was marked %d times, expected once", name, n)
 	}
 }
 
@@ -103,25 +103,25 @@ func TestHostKilledInEveryState(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
 	s := play(t, 2, 1, hooked, patient)
-	h := s.host(name)
+	h := s.Host(name)
 	s.forget(name)
 	halts := s.halts(name)
 	s.stage(name)
 	for _, at := range halts {
 		at.there()
-		before := s.now(name)
+		before := s.Now(name)
 		if before.State != at.state {
 			t.Fatalf("to be killed in %s, the node is %s", at.name, before.State)
 		}
 		pid := h.PID()
 		h.Kill()
 		t.Logf("killed in %s", at.name)
-		s.must(h.WaitNotify(s.within(soon), "back after SIGKILL in "+at.name, func(n simhost.Notify) bool {
+		s.Must(h.WaitNotify(s.Within(rig.Soon), "back after SIGKILL in "+at.name, func(n simhost.Notify) bool {
 			return n.Ready && h.PID() != 0 && h.PID() != pid
 		}))
 		// The new process comes to rest at the same place, and the turn is the same.
 		at.there()
-		if n := s.now(name); n.Turn != before.Turn || n.State != at.state {
+		if n := s.Now(name); n.Turn != before.Turn || n.State != at.state {
 			t.Errorf("after SIGKILL in %s it is %s in turn %q, it was in turn %q", at.name, n.State, n.Turn, before.Turn)
 		}
 		at.lift()
@@ -143,8 +143,8 @@ func TestCoordinatorKilledInEveryState(t *testing.T) {
 		at.there()
 		var before *turn.Node
 		var epoch string
-		eventually(s, "the turn to be of the term that the Lease names", func(context.Context) (bool, error) {
-			before, epoch = s.now(name), s.epoch()
+		s.Eventually("the turn to be of the term that the Lease names", func(context.Context) (bool, error) {
+			before, epoch = s.Now(name), s.Epoch()
 			return before.Grant.Epoch == epoch, nil
 		})
 		if before.State != at.state {
@@ -153,7 +153,7 @@ func TestCoordinatorKilledInEveryState(t *testing.T) {
 		s.leader().Kill()
 		t.Logf("killed the coordinator of term %s in %s", epoch, at.name)
 		s.takenOver(name, epoch)
-		if n := s.now(name); n.Turn != before.Turn || n.State != at.state {
+		if n := s.Now(name); n.Turn != before.Turn || n.State != at.state {
 			t.Errorf("taken over in %s it is %s in turn %q, it was in turn %q", at.name, n.State, n.Turn, before.Turn)
 		}
 		at.lift()
@@ -170,23 +170,23 @@ func TestPausedProcesses(t *testing.T) {
 	s.forget(name)
 	s.keep("storage")
 	s.stage(name)
-	turnID := s.reaches(name, v1alpha1.StateBeforeDrain).Turn
+	turnID := s.Reaches(name, v1alpha1.StateBeforeDrain).Turn
 
-	epoch, old := s.epoch(), s.leader()
-	s.must(old.Signal(syscall.SIGSTOP))
+	epoch, old := s.Epoch(), s.leader()
+	s.Must(old.Signal(syscall.SIGSTOP))
 	next := s.takenOver(name, epoch)
-	s.must(s.host(name).Signal(syscall.SIGSTOP))
-	s.must(old.Signal(syscall.SIGCONT))
+	s.Must(s.Host(name).Signal(syscall.SIGSTOP))
+	s.Must(old.Signal(syscall.SIGCONT))
 	s.release("storage")
 	// The turn is promoted without a word of the host that is stopped.
-	s.until(name, soon, "to be draining", func(n *turn.Node) bool { return n.State == v1alpha1.StateDraining })
-	s.must(s.host(name).Signal(syscall.SIGCONT))
+	s.Until(name, rig.Soon, "to be draining", func(n *turn.Node) bool { return n.State == v1alpha1.StateDraining })
+	s.Must(s.Host(name).Signal(syscall.SIGCONT))
 	s.updated(name)
 	s.whole(name)
-	if n := s.now(name); n.Last.Turn != turnID {
+	if n := s.Now(name); n.Last.Turn != turnID {
 		t.Errorf("its last turn is %s, expected %s", n.Last.Turn, turnID)
 	}
-	if now := s.epoch(); now != next {
+	if now := s.Epoch(); now != next {
 		t.Logf("the term %s was followed by %s", next, now)
 	}
 }

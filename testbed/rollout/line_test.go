@@ -5,6 +5,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -12,38 +13,38 @@ import (
 // `lockkeeper retry`, and the node of another policy gets its turn meanwhile.
 func TestLineStops(t *testing.T) {
 	t.Parallel()
-	s := severalPlay(t, 2, // the failed node is given back, and one of each policy may roll
+	s := playPools(t, 2, // the failed node is given back, and one of each policy may roll
 		hostPool{name: "web", hosts: 3, budget: 1, policy: webUnhooked},
 		hostPool{name: "db", hosts: 1, budget: 1, policy: db},
 		spare)
-	s.host("node-1").SetNextBoot(simhost.NextBoot{Rollback: true})
+	s.Host("node-1").SetNextBoot(simhost.NextBoot{Rollback: true})
 	s.stage("node-1")
-	s.until("node-1", soon, "to have its turn", func(n *turn.Node) bool { return n.InTurn() || n.Last != nil })
+	s.Until("node-1", rig.Soon, "to have its turn", func(n *turn.Node) bool { return n.InTurn() || n.Last != nil })
 	s.stage("node-2", "node-3")
-	s.until("node-1", soon, "to have failed", func(n *turn.Node) bool {
+	s.Until("node-1", rig.Soon, "to have failed", func(n *turn.Node) bool {
 		return n.State == v1alpha1.StateIdle && n.Last != nil && n.Last.Result == v1alpha1.ResultFailed && n.Last.Reason == v1alpha1.ReasonNotUpdated
 	})
-	s.held(v1alpha1.ReasonHalted, "node-2", "node-3")
+	s.heldIdle(v1alpha1.ReasonHalted, "node-2", "node-3")
 	// The engine stages the same again, which is not tried again.
 	s.stage("node-1")
-	s.held(v1alpha1.ReasonFailed, "node-1")
+	s.heldIdle(v1alpha1.ReasonFailed, "node-1")
 	s.tells("web", "selected 3, up to date 0, wanting 3, in turn 0, unavailable 0, failed 1, allowed 1; "+
 		"Valid True Valid; Progressing False Halted; Halted True Halted")
 	s.stage("node-4")
-	s.updated("node-4")
+	s.back("node-4")
 	s.tells("db", "selected 1, up to date 1, wanting 0, in turn 0, unavailable 0, failed 0, allowed 1; "+
 		"Valid True Valid; Progressing False UpToDate; Halted False WithinMaxFailed")
 	s.nothingBegins("node-5", "node-2", "node-3")
-	if n := s.host("node-1").Reboots(); n != 1 {
+	if n := s.Host("node-1").Reboots(); n != 1 {
 		t.Errorf("node-1 was rebooted %d times before it was cleared, expected once", n)
 	}
 
 	s.lockkeeper("retry", "node-1")
-	s.updated("node-1", "node-2", "node-3")
+	s.back("node-1", "node-2", "node-3")
 	s.tells("web", "selected 3, up to date 3, wanting 0, in turn 0, unavailable 0, failed 0, allowed 1; "+
 		"Valid True Valid; Progressing False UpToDate; Halted False WithinMaxFailed")
 	for name, want := range map[string]int{"node-1": 2, "node-2": 1, "node-3": 1, "node-4": 1, "node-5": 0} {
-		if got := s.host(name).Reboots(); got != want {
+		if got := s.Host(name).Reboots(); got != want {
 			t.Errorf("%s was rebooted %d times, expected %d", name, got, want)
 		}
 	}

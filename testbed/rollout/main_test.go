@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
-	"lockkeeper.dev/lockkeeper/testbed/referee"
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
@@ -36,43 +35,12 @@ func TestMain(m *testing.M) {
 }
 
 // options are a rig's before a test changes them.
-func options(t *testing.T, hosts int, policy string) rig.Options {
+func options(hosts int, policy string) rig.Options {
 	return rig.Options{
-		Policy:  policy,
-		OnEvent: func(line string) { t.Log(line) },
+		Policy: policy,
 		Fleet: simhost.FleetOptions{
 			Hosts: hosts, Coordinators: min(2, hosts),
 			Host: simhost.Options{Binary: binary, RestartDelay: 300 * time.Millisecond},
 		},
 	}
-}
-
-// start starts a rig; the referee's verdict is heard at the test's end.
-func start(t *testing.T, o rig.Options) *rig.Rig {
-	t.Helper()
-	// Not t.Context(), which ends before the clean-up hears the verdict.
-	r, err := rig.Start(context.Background(), pool.Take(t), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, h := range r.Fleet.Hosts {
-				t.Logf("%s:\n%s", h.Name(), h.LogTail(60))
-			}
-		}
-		verdict(t, r)
-	})
-	return r
-}
-
-// verdict ends the rig and fails the test if the referee objects.
-func verdict(t *testing.T, r *rig.Rig) referee.Report {
-	t.Helper()
-	report, err := r.Close()
-	if err != nil {
-		t.Error(err)
-	}
-	t.Log(report.String())
-	return report
 }

@@ -17,16 +17,16 @@ func TestSessionDelay(t *testing.T) {
 	t.Parallel()
 	const name, delay = "node-2", 20 * time.Second
 	s := play(t, 2, 1, "rollout: {settle: 1s}", quick, config("reboot", "session_delay", delay))
-	anna, err := s.host(name).Logind().Login("1", "anna")
-	s.must(err)
+	anna, err := s.Host(name).Logind().Login("1", "anna")
+	s.Must(err)
 	asked := time.Now()
 	s.stage(name)
-	s.reaches(name, v1alpha1.StateRebooting)
-	s.must(anna.WaitText(s.within(soon), "THIS HOST REBOOTS", 1))
-	s.says(name, "Sessions (anna on ", soon)
+	s.Reaches(name, v1alpha1.StateRebooting)
+	s.Must(anna.WaitText(s.Within(rig.Soon), "THIS HOST REBOOTS", 1))
+	s.Reports(name, "Sessions (anna on ", rig.Soon)
 	s.reboots(name, 0)
-	s.must(anna.WaitText(s.within(soon), "THIS HOST REBOOTS", 2))
-	s.must(s.host(name).WaitBoots(s.within(soon), 2))
+	s.Must(anna.WaitText(s.Within(rig.Soon), "THIS HOST REBOOTS", 2))
+	s.Must(s.Host(name).WaitBoots(s.Within(rig.Soon), 2))
 	// The time that was told, without its parts of a second, is the earliest.
 	rebooted := time.Now()
 	if told := toldTime(t, anna.Text(), rebooted); rebooted.Before(told) || told.Add(time.Second).Before(asked.Add(delay)) {
@@ -71,26 +71,26 @@ func TestOtherRebootManager(t *testing.T) {
 	const name, other = "node-2", "node-3"
 	active, masked := simhost.Unit{Load: "loaded", Active: "active"}, simhost.Unit{Load: "masked"}
 	s := play(t, 3, 1, "rollout: {settle: 1s}", quick)
-	s.must(s.host(other).Units().Set("locksmithd.service", active))
-	s.says(other, "`systemctl mask --now locksmithd.service`", soon)
-	unblock := s.host(name).Logind().Hold(blocker)
+	s.Must(s.Host(other).Units().Set("locksmithd.service", active))
+	s.Reports(other, "`systemctl mask --now locksmithd.service`", rig.Soon)
+	unblock := s.Host(name).Logind().Hold(blocker)
 	s.stage(name, other)
-	s.held(other, v1alpha1.ReasonOtherManager)
-	s.reaches(name, v1alpha1.StateRebooting)
-	s.says(name, "Inhibited", soon)
-	s.must(s.host(name).Units().Set("zincati.service", active))
+	s.Held(other, v1alpha1.ReasonOtherManager)
+	s.Reaches(name, v1alpha1.StateRebooting)
+	s.Reports(name, "Inhibited", rig.Soon)
+	s.Must(s.Host(name).Units().Set("zincati.service", active))
 	unblock()
-	s.says(name, "OtherManager (zincati.service", soon)
+	s.Reports(name, "OtherManager (zincati.service", rig.Soon)
 	for range 3 {
 		s.alive(name)
 	}
-	if n := s.now(name); n.Committed() {
+	if n := s.Now(name); n.Committed() {
 		t.Errorf("it committed beside another reboot manager: %s", n.Ack)
 	}
 	s.reboots(name, 0)
-	s.must(s.host(name).Units().Set("zincati.service", masked))
+	s.Must(s.Host(name).Units().Set("zincati.service", masked))
 	s.updated(name)
-	s.must(s.host(other).Units().Set("locksmithd.service", masked))
+	s.Must(s.Host(other).Units().Set("locksmithd.service", masked))
 	s.updated(other)
 	s.reboots(name, 1)
 	s.reboots(other, 1)
@@ -118,10 +118,10 @@ func TestObserve(t *testing.T) {
 		}
 	})
 	s.forget(name)
-	anna, err := s.host(name).Logind().Login("1", "anna")
-	s.must(err)
+	anna, err := s.Host(name).Logind().Login("1", "anna")
+	s.Must(err)
 	s.stage(name, other)
-	n := s.held(name, v1alpha1.ReasonObserve)
+	n := s.Held(name, v1alpha1.ReasonObserve)
 	if n.Wants != v1alpha1.WantsReboot || n.Host == nil || n.Host.Veto != v1alpha1.ReasonObserve {
 		t.Errorf("it wants %q and says %+v", n.Wants, n.Host)
 	}

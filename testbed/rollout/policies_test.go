@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -36,14 +35,13 @@ const (
 	db          = `{priority: 20, nodeSelector: {matchLabels: {pool: db}}, rollout: {maxUnavailable: 1, settle: 0s}}`
 )
 
-// severalPlay starts a fleet of these pools, of which so many nodes may be disturbed at once. Its hosts are node-1, node-2 and so on,
+// playPools starts a fleet of these pools, of which so many nodes may be disturbed at once. Its hosts are node-1, node-2 and so on,
 // in the order of the pools.
-func severalPlay(t *testing.T, budget int, pools ...hostPool) *severalScene {
+func playPools(t *testing.T, budget int, pools ...hostPool) *scene {
 	t.Helper()
 	o := rig.Options{
 		Policies: map[string]string{},
 		Budget:   budget,
-		OnEvent:  func(line string) { t.Log(line) },
 		Fleet: simhost.FleetOptions{Host: simhost.Options{Binary: binary, RestartDelay: 300 * time.Millisecond, Config: func(c simhost.Config) {
 			// A busy machine must not end the term, which may turn a node back: it has other tests.
 			for key, d := range map[string]time.Duration{"duration": 60 * time.Second, "renew_deadline": 40 * time.Second} {
@@ -68,27 +66,5 @@ func severalPlay(t *testing.T, budget int, pools ...hostPool) *severalScene {
 		o.Labels = map[string]string{"pool": of[i].name}
 		o.ControlPlane, o.Coordinator = of[i].controlPlane, candidate[i]
 	}
-	return severalStart(t, o)
-}
-
-// severalStart starts a rig; the referee's verdict is heard at the test's end, and its policies are removed.
-func severalStart(t *testing.T, o rig.Options) *severalScene {
-	t.Helper()
-	cp := pool.Take(t)
-	t.Cleanup(func() {
-		// Not t.Context(), which ends before the clean-up.
-		ctx, cancel := context.WithTimeout(context.Background(), soon)
-		defer cancel()
-		for name := range o.Policies {
-			if err := cp.DeletePolicy(ctx, name); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	r, err := rig.Start(context.Background(), cp, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { r.Verdict(t) })
-	return newScene(t, r)
+	return &scene{Scene: rig.Play(t, pool.Take(t), o)}
 }

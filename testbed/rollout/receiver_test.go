@@ -82,8 +82,8 @@ func (r *receiver) messages() (all []string) {
 
 // received waits for as many messages, and fails the test unless they are these, in any order.
 func (s *scene) received(r *receiver, want ...string) {
-	s.t.Helper()
-	eventually(s, "notifications", func(context.Context) (bool, error) {
+	s.T.Helper()
+	s.Eventually("notifications", func(context.Context) (bool, error) {
 		got := r.messages()
 		return len(got) >= len(want), fmt.Errorf("there are %q", got)
 	})
@@ -91,6 +91,6 @@ func (s *scene) received(r *receiver, want ...string) {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		s.t.Errorf("received\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		s.T.Errorf("received\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -42,16 +43,16 @@ func left(n *turn.Node) string {
 // writes collects what is written to a Node from now on. What it returns ends that, and returns the versions of the Node in
 // which a key of ours differs from the version before. A person's keys do not count.
 func (s *scene) writes(name string) func() []turn.Node {
-	s.t.Helper()
+	s.T.Helper()
 	nodes := s.ControlPlane.Client().CoreV1().Nodes()
-	obj, err := nodes.Get(s.within(soon), name, metav1.GetOptions{})
-	s.must(err)
-	w, err := nodes.Watch(s.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: obj.ResourceVersion})
-	s.must(err)
+	obj, err := nodes.Get(s.Within(rig.Soon), name, metav1.GetOptions{})
+	s.Must(err)
+	w, err := nodes.Watch(s.T.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: obj.ResourceVersion})
+	s.Must(err)
 	return func() []turn.Node {
-		s.t.Helper()
+		s.T.Helper()
 		defer w.Stop()
-		end := s.now(name).ResourceVersion
+		end := s.Now(name).ResourceVersion
 		ours := func(o *corev1.Node) v1alpha1.Keys {
 			k := v1alpha1.ReadKeys(o.Labels, o.Annotations)
 			k.Paused, k.Detached, k.Managed = nil, nil, nil
@@ -63,14 +64,14 @@ func (s *scene) writes(name string) func() []turn.Node {
 			case e, ok := <-w.ResultChan():
 				now, is := e.Object.(*corev1.Node)
 				if !ok || !is {
-					s.t.Fatalf("the watch of %s ended with %+v", name, e.Object)
+					s.T.Fatalf("the watch of %s ended with %+v", name, e.Object)
 				}
 				if !reflect.DeepEqual(ours(before), ours(now)) {
 					all = append(all, turn.FromNode(now))
 				}
 				before = now
-			case <-s.within(soon).Done():
-				s.t.Fatalf("the watch does not show %s as it is now", name)
+			case <-s.Within(rig.Soon).Done():
+				s.T.Fatalf("the watch does not show %s as it is now", name)
 			}
 		}
 		return all
@@ -79,17 +80,17 @@ func (s *scene) writes(name string) func() []turn.Node {
 
 // hostUpdates is where the HostUpdates are.
 func (s *scene) hostUpdates() dynamic.ResourceInterface {
-	s.t.Helper()
+	s.T.Helper()
 	client, err := dynamic.NewForConfig(s.ControlPlane.AdminConfig())
-	s.must(err)
+	s.Must(err)
 	return client.Resource(v1alpha1.HostUpdateResource)
 }
 
 // hostUpdate returns the version of the node's HostUpdate.
 func (s *scene) hostUpdate(name string) string {
-	s.t.Helper()
-	u, err := s.hostUpdates().Get(s.within(soon), name, metav1.GetOptions{})
-	s.must(err)
+	s.T.Helper()
+	u, err := s.hostUpdates().Get(s.Within(rig.Soon), name, metav1.GetOptions{})
+	s.Must(err)
 	return u.GetResourceVersion()
 }
 
@@ -100,13 +101,13 @@ func TestReleased(t *testing.T) {
 	t.Parallel()
 	const name = "node-3"
 	detach := func(value any) func(*scene) {
-		return func(s *scene) { s.annotate(name, v1alpha1.AnnotationDetached, value) }
+		return func(s *scene) { s.Annotate(name, v1alpha1.AnnotationDetached, value) }
 	}
-	manage := func(value any) func(*scene) { return func(s *scene) { s.label(name, v1alpha1.LabelManaged, value) } }
+	manage := func(value any) func(*scene) { return func(s *scene) { s.Label(name, v1alpha1.LabelManaged, value) } }
 	file := func(managed bool) func(*scene) {
 		return func(s *scene) {
-			s.must(s.host(name).Configure(func(c simhost.Config) { c.Set("", "managed_by_default", managed) }))
-			s.must(s.host(name).Signal(syscall.SIGHUP))
+			s.Must(s.Host(name).Configure(func(c simhost.Config) { c.Set("", "managed_by_default", managed) }))
+			s.Must(s.Host(name).Signal(syscall.SIGHUP))
 		}
 	}
 	for _, c := range []struct {
@@ -127,30 +128,30 @@ func TestReleased(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := play(t, 3, 2, "rollout: {settle: 1s}", quick)
-			eventually(s, "its HostUpdate", func(ctx context.Context) (bool, error) {
+			s.Eventually("its HostUpdate", func(ctx context.Context) (bool, error) {
 				_, err := s.hostUpdates().Get(ctx, name, metav1.GetOptions{})
 				return err == nil, err
 			})
 			s.forget(name)
-			h := s.host(name)
+			h := s.Host(name)
 			var budget *blockade
 			if c.inTurn {
 				budget = s.block(name)
 				s.stage(name)
-				s.commits(name, v1alpha1.StateDraining)
-				s.says(name, "1 pods to go", soon)
+				s.Commits(name, v1alpha1.StateDraining)
+				s.Reports(name, "1 pods to go", rig.Soon)
 			}
 			if c.dead {
 				h.Kill()
 				h.StopLockkeeper() // or it would start again by itself
 			}
 			writes := s.writes(name)
-			info := s.now(name).Info
+			info := s.Now(name).Info
 			if info[v1alpha1.LabelOSVersion] == "" {
 				t.Fatalf("no information labels: %v", info)
 			}
 			c.out(s)
-			n := s.until(name, soon, "to be out of lockkeeper's care", func(n *turn.Node) bool { return n.State == v1alpha1.StateAbsent })
+			n := s.Until(name, rig.Soon, "to be out of lockkeeper's care", func(n *turn.Node) bool { return n.State == v1alpha1.StateAbsent })
 			if left := left(n); left != "" || n.Held != c.held || !maps.Equal(n.Info, info) {
 				t.Errorf("released, it is held %q, has %s and %v; expected held=%s, nothing, and %v", n.Held, left, n.Info, c.held, info)
 			}
@@ -165,18 +166,18 @@ func TestReleased(t *testing.T) {
 			}
 			if !c.dead {
 				h.StopLockkeeper()
-				s.must(h.StartLockkeeper())
-				s.says(name, string(c.held), soon)
+				s.Must(h.StartLockkeeper())
+				s.Reports(name, string(c.held), rig.Soon)
 			}
 			update := s.hostUpdate(name) // no process runs that knew the node before it was released
-			leader, epoch := s.leader(), s.epoch()
+			leader, epoch := s.leader(), s.Epoch()
 			leader.StopLockkeeper()
-			eventually(s, "another term to begin", func(context.Context) (bool, error) { e := s.epoch(); return e != "" && e != epoch, nil })
-			s.must(leader.StartLockkeeper())
-			s.annotate("node-1", v1alpha1.AnnotationPaused, "has the new leader decide")
-			s.until("node-1", soon, "to be paused", func(n *turn.Node) bool { return n.State == v1alpha1.StatePaused })
-			s.annotate("node-1", v1alpha1.AnnotationPaused, nil)
-			s.until("node-1", soon, "to be idle", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })
+			s.Eventually("another term to begin", func(context.Context) (bool, error) { e := s.Epoch(); return e != "" && e != epoch, nil })
+			s.Must(leader.StartLockkeeper())
+			s.Annotate("node-1", v1alpha1.AnnotationPaused, "has the new leader decide")
+			s.Until("node-1", rig.Soon, "to be paused", func(n *turn.Node) bool { return n.State == v1alpha1.StatePaused })
+			s.Annotate("node-1", v1alpha1.AnnotationPaused, nil)
+			s.Until("node-1", rig.Soon, "to be idle", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })
 
 			all := writes()
 			if len(all) == 0 || len(all) > c.writes || !reflect.DeepEqual(all[len(all)-1].Keys, released.Keys) {
@@ -196,13 +197,13 @@ func TestReleased(t *testing.T) {
 			if c.dead {
 				if c.held == v1alpha1.ReasonDetached {
 					// No word of the host is needed to see that it is not detached any more.
-					s.until(name, soon, "not to be held", func(n *turn.Node) bool { return n.Held == "" })
+					s.Until(name, rig.Soon, "not to be held", func(n *turn.Node) bool { return n.Held == "" })
 				}
-				s.must(h.StartLockkeeper())
+				s.Must(h.StartLockkeeper())
 			}
 			s.updated(name)
 			s.reboots(name, 1)
-			if n := s.now(name); n.Held != "" || n.Unschedulable != c.inTurn {
+			if n := s.Now(name); n.Held != "" || n.Unschedulable != c.inTurn {
 				t.Errorf("back, it is held %q, unschedulable %t", n.Held, n.Unschedulable)
 			}
 		})

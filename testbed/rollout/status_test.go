@@ -11,6 +11,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 // command is lockkeeper as an admin runs it.
@@ -41,35 +42,35 @@ func (o *output) String() string {
 
 // starts starts a command that ends by itself.
 func (s *scene) starts(args ...string) *command {
-	s.t.Helper()
+	s.T.Helper()
 	kubeconfig, err := s.ControlPlane.Kubeconfig("testbed:admin", "system:masters")
-	s.must(err)
-	c := &command{s: s, args: args, Cmd: exec.CommandContext(s.within(2*rolled), binary, args...)}
-	c.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + s.t.TempDir()}
+	s.Must(err)
+	c := &command{s: s, args: args, Cmd: exec.CommandContext(s.Within(2*rig.Rolled), binary, args...)}
+	c.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + s.T.TempDir()}
 	c.Stdout, c.Stderr = &c.stdout, &c.stderr
-	s.must(c.Start())
+	s.Must(c.Start())
 	return c
 }
 
 // ends waits until the command ends, which has to be with the exit status.
 func (c *command) ends(status int) (stdout, stderr string) {
-	c.s.t.Helper()
+	c.s.T.Helper()
 	err := c.Wait()
 	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
-		c.s.t.Fatalf("lockkeeper %q: %v", c.args, err)
+		c.s.T.Fatalf("lockkeeper %q: %v", c.args, err)
 	}
 	if got := c.ProcessState.ExitCode(); got != status {
-		c.s.t.Errorf("lockkeeper %q: exit status %d, expected %d\n%s%s", c.args, got, status, &c.stdout, &c.stderr)
+		c.s.T.Errorf("lockkeeper %q: exit status %d, expected %d\n%s%s", c.args, got, status, &c.stdout, &c.stderr)
 	}
 	return c.stdout.String(), c.stderr.String()
 }
 
 // shows fails the test unless the text has all of the words.
 func (s *scene) shows(text string, words ...string) {
-	s.t.Helper()
+	s.T.Helper()
 	for _, word := range words {
 		if !strings.Contains(text, word) {
-			s.t.Errorf("%q is missing in:\n%s", word, text)
+			s.T.Errorf("%q is missing in:\n%s", word, text)
 		}
 	}
 }
@@ -88,9 +89,9 @@ func TestStatusAndWait(t *testing.T) {
 
 	budget := s.block("node-2")
 	s.stage("node-2")
-	s.commits("node-2", v1alpha1.StateDraining)
+	s.Commits("node-2", v1alpha1.StateDraining)
 	s.stage("node-3")
-	s.held("node-3", v1alpha1.ReasonBudget)
+	s.Held("node-3", v1alpha1.ReasonBudget)
 	// Node-2 has some 10 minutes, and so has node-3 after it.
 	out, _ = s.starts("status").ends(0)
 	s.shows(out, "Rolling: 1 of 3 managed nodes up to date, 1 in a turn, 1 wants a reboot.\n",
@@ -109,10 +110,10 @@ func TestStatusAndWait(t *testing.T) {
 
 	rolls, stops := s.starts("wait", "--for=up-to-date"), s.starts("wait", "--for=held", "--timeout=4m")
 	// Both have begun before the stop is set.
-	eventually(s, "both waits to see the rollout", func(context.Context) (bool, error) {
+	s.Eventually("both waits to see the rollout", func(context.Context) (bool, error) {
 		return rolls.stderr.String() != "" && stops.stderr.String() != "", nil
 	})
-	s.stop("for a look")
+	s.Stop("for a look")
 	_, said = stops.ends(0)
 	s.shows(said, "Z  Rolling: 1 of 3", "Z  Stopped: 1 of 3", "End unknown: the emergency stop is set.\n")
 	out, _ = s.starts("status", "--exit-code").ends(3)
@@ -120,16 +121,16 @@ func TestStatusAndWait(t *testing.T) {
 	if rolls.ProcessState != nil {
 		t.Error("a stop has ended the wait for the end of the rollout")
 	}
-	s.goes()
+	s.resume()
 	budget.lift()
 	_, said = rolls.ends(0)
 	s.shows(said, "Z  Stopped: 1 of 3", "Z  Rolling: 2 of 3", "Z  Up to date: 3 of 3")
 	for _, name := range []string{"node-2", "node-3"} {
-		if n := s.now(name); n.State != v1alpha1.StateIdle || n.Wants != v1alpha1.WantsNothing || s.host(name).Version() != newVersion {
-			t.Errorf("the wait is over, and %s is %s, wants %s, runs %s", name, n.State, n.Wants, s.host(name).Version())
+		if n := s.Now(name); n.State != v1alpha1.StateIdle || n.Wants != v1alpha1.WantsNothing || s.Host(name).Version() != newVersion {
+			t.Errorf("the wait is over, and %s is %s, wants %s, runs %s", name, n.State, n.Wants, s.Host(name).Version())
 		}
 	}
-	s.until("node-3", soon, "to remember its turn", func(n *turn.Node) bool { return n.Last != nil })
+	s.Until("node-3", rig.Soon, "to remember its turn", func(n *turn.Node) bool { return n.Last != nil })
 	out, _ = s.starts("status").ends(0)
 	s.shows(out, "\nNodes by version: OS flatcar "+newVersion+" (2), flatcar "+oldVersion+" (1); lockkeeper ")
 }

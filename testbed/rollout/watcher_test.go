@@ -18,6 +18,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 // watcher follows all Nodes: it plays the authors of hooks, who confirm each stage at once unless the test keeps them from it,
@@ -38,7 +39,7 @@ func (s *scene) watch() *watcher {
 		nodes: map[string]*turn.Node{}, kept: map[string]bool{}, states: map[string][]v1alpha1.State{},
 		marks: map[string]int{}, frozen: map[string]int{},
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.T.Context()))
 	client := s.ControlPlane.Client()
 	var running sync.WaitGroup
 	w.confirm = func(node, hook, turn string) {
@@ -53,7 +54,7 @@ func (s *scene) watch() *watcher {
 				}
 				select {
 				case <-ctx.Done():
-				case <-time.After(lookEvery):
+				case <-time.After(pollEvery):
 				}
 			}
 		})
@@ -69,11 +70,11 @@ func (s *scene) watch() *watcher {
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: take, UpdateFunc: func(_, obj any) { take(obj) },
 	})
-	s.must(err)
+	s.Must(err)
 	running.Go(func() { informer.RunWithContext(ctx) })
-	s.t.Cleanup(func() { cancel(); running.Wait() })
-	if !cache.WaitForCacheSync(s.within(soon).Done(), informer.HasSynced) {
-		s.t.Fatal("waiting for the first list of Nodes: it did not come")
+	s.T.Cleanup(func() { cancel(); running.Wait() })
+	if !cache.WaitForCacheSync(s.Within(rig.Soon).Done(), informer.HasSynced) {
+		s.T.Fatal("waiting for the first list of Nodes: it did not come")
 	}
 	return w
 }
@@ -125,14 +126,14 @@ func (w *watcher) release(hook string) {
 
 // caughtUp waits until the watcher has seen the Node as it is now: what it remembers may be a moment old.
 func (s *scene) caughtUp(name string) {
-	s.t.Helper()
+	s.T.Helper()
 	version := func(n *turn.Node) uint64 {
 		v, err := strconv.ParseUint(n.ResourceVersion, 10, 64)
-		s.must(err)
+		s.Must(err)
 		return v
 	}
-	now := version(s.now(name))
-	eventually(s, "the watcher to see "+name+" as it is", func(context.Context) (bool, error) {
+	now := version(s.Now(name))
+	s.Eventually("the watcher to see "+name+" as it is", func(context.Context) (bool, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		n := s.nodes[name]
@@ -142,14 +143,14 @@ func (s *scene) caughtUp(name string) {
 
 // path is through which states the node went so far.
 func (s *scene) path(name string) []v1alpha1.State {
-	s.t.Helper()
+	s.T.Helper()
 	s.caughtUp(name)
 	return s.watcher.path(name)
 }
 
 // marked is how often the mark came to the node so far.
 func (s *scene) marked(name string) int {
-	s.t.Helper()
+	s.T.Helper()
 	s.caughtUp(name)
 	return s.watcher.marked(name)
 }
@@ -181,5 +182,5 @@ func (w *watcher) froze(name string) int {
 
 // hookConfirmed looks for a hook's confirmation.
 func hookConfirmed(s *scene, name, hook, turn string) func(context.Context) (bool, error) {
-	return func(context.Context) (bool, error) { return s.now(name).Hooks[hook] == turn, nil }
+	return func(context.Context) (bool, error) { return s.Now(name).Hooks[hook] == turn, nil }
 }

@@ -16,32 +16,33 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 // writeWindow gives a host a window in a drop-in, which it reads at its next start or at SIGHUP. One that is closed was open
 // for ten minutes half a day ago.
 func (s *scene) writeWindow(name string, open bool) {
-	s.t.Helper()
+	s.T.Helper()
 	start, lasts := time.Now().UTC().Add(-12*time.Hour), "10m"
 	if open {
 		start, lasts = time.Now().UTC().Add(-time.Hour), "12h"
 	}
-	dir := filepath.Join(filepath.Dir(s.host(name).ConfigPath()), "config.d")
-	s.must(os.MkdirAll(dir, 0o700))
+	dir := filepath.Join(filepath.Dir(s.Host(name).ConfigPath()), "config.d")
+	s.Must(os.MkdirAll(dir, 0o700))
 	text := fmt.Sprintf("[[window]]\nstart = \"%s\"\nduration = \"%s\"\n", start.Format("15:04"), lasts)
-	s.must(os.WriteFile(filepath.Join(dir, "window.toml"), []byte(text), 0o600))
+	s.Must(os.WriteFile(filepath.Join(dir, "window.toml"), []byte(text), 0o600))
 }
 
 // window has a host read its window anew, and waits until it says so.
 func (s *scene) window(name string, open bool) {
-	s.t.Helper()
+	s.T.Helper()
 	s.writeWindow(name, open)
-	s.must(s.host(name).Signal(syscall.SIGHUP))
+	s.Must(s.Host(name).Signal(syscall.SIGHUP))
 	var veto v1alpha1.Reason
 	if !open {
 		veto = v1alpha1.ReasonWindow
 	}
-	s.until(name, soon, fmt.Sprintf("to have the veto %q", veto), func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == veto })
+	s.Until(name, rig.Soon, fmt.Sprintf("to have the veto %q", veto), func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == veto })
 }
 
 // TestWindowOfTheHost has the window of a host's own file closed before its turn, and again in the middle of its drain. The
@@ -54,30 +55,30 @@ func TestWindowOfTheHost(t *testing.T) {
 	const waits = "Window (until a window of this host opens, on "
 	s.window(name, false)
 	s.stage(name)
-	s.held(name, v1alpha1.ReasonWindow)
-	s.says(name, waits, soon)
+	s.Held(name, v1alpha1.ReasonWindow)
+	s.Reports(name, waits, rig.Soon)
 	budget := s.block(name)
 	s.window(name, true)
-	s.commits(name, v1alpha1.StateDraining)
+	s.Commits(name, v1alpha1.StateDraining)
 	s.window(name, false)
 	budget.lift()
-	s.reaches(name, v1alpha1.StateRebooting)
-	s.says(name, waits, soon)
+	s.Reaches(name, v1alpha1.StateRebooting)
+	s.Reports(name, waits, rig.Soon)
 	for range 3 {
 		s.alive(name)
 	}
-	if n := s.now(name); n.Committed() || !n.Unschedulable || n.State != v1alpha1.StateRebooting {
+	if n := s.Now(name); n.Committed() || !n.Unschedulable || n.State != v1alpha1.StateRebooting {
 		t.Errorf("while its window is closed it is %s, committed %t, unschedulable %t", n.State, n.Committed(), n.Unschedulable)
 	}
 	s.reboots(name, 0)
-	unblock := s.host(name).Logind().Hold(blocker)
+	unblock := s.Host(name).Logind().Hold(blocker)
 	s.window(name, true)
 	s.writeWindow(name, false) // for the next boot
 	unblock()
 	s.updated(name)
 	s.schedulable(name)
 	s.reboots(name, 1)
-	s.until(name, soon, "to have the window's veto", func(n *turn.Node) bool { return n.Host.Veto == v1alpha1.ReasonWindow })
+	s.Until(name, rig.Soon, "to have the window's veto", func(n *turn.Node) bool { return n.Host.Veto == v1alpha1.ReasonWindow })
 }
 
 // gates plays a Prometheus: what a query returns is in its text. That a real one is understood is shown by TestGate.
@@ -116,13 +117,13 @@ func TestGate(t *testing.T) {
 		t.Errorf("it was asked %d times although nobody wants anything", n)
 	}
 	s.stage(name)
-	s.held(name, v1alpha1.ReasonGateClosed)
-	eventually(s, "the gate's query", func(context.Context) (bool, error) { return asked("errors") > 0, nil })
+	s.Held(name, v1alpha1.ReasonGateClosed)
+	s.Eventually("the gate's query", func(context.Context) (bool, error) { return asked("errors") > 0, nil })
 	s.alive("node-1") // the answer has been decided by
-	s.held(name, v1alpha1.ReasonGateClosed)
+	s.Held(name, v1alpha1.ReasonGateClosed)
 	s.reboots(name, 0)
-	_, err := s.ControlPlane.ApplyPolicy(s.within(soon), controlplane.TestPolicy, policy("nothing"))
-	s.must(err)
+	_, err := s.ControlPlane.ApplyPolicy(s.Within(rig.Soon), controlplane.TestPolicy, policy("nothing"))
+	s.Must(err)
 	s.updated(name)
 	s.reboots(name, 1)
 	if asked("nothing") == 0 {

@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -14,19 +15,20 @@ import (
 )
 
 // tells waits until the status of the policy, as it is now, says so; see describe. It returns that policy.
-func (s *severalScene) tells(name, want string) (found v1alpha1.DisruptionPolicy) {
-	s.t.Helper()
-	s.eventually("policy "+name+" to say\n"+want, func(ctx context.Context) (bool, string) {
-		obj, err := s.dynamic.Resource(v1alpha1.PolicyResource).Get(ctx, name, metav1.GetOptions{})
+func (s *scene) tells(name, want string) (found v1alpha1.DisruptionPolicy) {
+	s.T.Helper()
+	policies := s.dynamic().Resource(v1alpha1.PolicyResource)
+	s.Eventually("policy "+name+" to say\n"+want, func(ctx context.Context) (bool, error) {
+		obj, err := policies.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return false, err.Error()
+			return false, err
 		}
 		text, err := obj.MarshalJSON()
-		s.must(err)
+		s.Must(err)
 		found = v1alpha1.DisruptionPolicy{}
-		s.must(json.Unmarshal(text, &found))
+		s.Must(json.Unmarshal(text, &found))
 		got := describe(&found)
-		return got == want, got
+		return got == want, errors.New(got)
 	})
 	return found
 }
@@ -45,25 +47,25 @@ func describe(p *v1alpha1.DisruptionPolicy) string {
 	return strings.Join(words, "; ")
 }
 
-// shows waits until `kubectl get disruptionpolicies` shows the policy so, each column as Name=value; with wide, what -o wide
+// kubectlShows waits until `kubectl get disruptionpolicies` shows the policy so, each column as Name=value; with wide, what -o wide
 // adds. The age, which passes, is not among it.
-func (s *severalScene) shows(name, want, wide string) {
-	s.t.Helper()
+func (s *scene) kubectlShows(name, want, wide string) {
+	s.T.Helper()
 	config := s.ControlPlane.AdminConfig()
 	config.GroupVersion, config.APIPath, config.QPS = &v1alpha1.GroupVersion, "/apis", -1
 	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
 	client, err := rest.RESTClientFor(config)
-	s.must(err)
-	s.eventually("kubectl to show\n"+want+"\n"+wide, func(ctx context.Context) (bool, string) {
+	s.Must(err)
+	s.Eventually("kubectl to show\n"+want+"\n"+wide, func(ctx context.Context) (bool, error) {
 		text, err := client.Get().Resource(v1alpha1.PolicyResource.Resource).
 			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(ctx).Raw()
 		if err != nil {
-			return false, err.Error()
+			return false, err
 		}
 		var table metav1.Table
-		s.must(json.Unmarshal(text, &table))
+		s.Must(json.Unmarshal(text, &table))
 		got, more := row(&table, name)
-		return got == want && more == wide, got + "\n" + more
+		return got == want && more == wide, errors.New(got + "\n" + more)
 	})
 }
 

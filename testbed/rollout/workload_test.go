@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 var workloads atomic.Int64
@@ -26,26 +26,26 @@ type blockade struct {
 
 // block puts a blockade on a node and waits until its pod runs.
 func (s *scene) block(node string) *blockade {
-	s.t.Helper()
+	s.T.Helper()
 	b := &blockade{s: s, node: node, namespace: fmt.Sprintf("rollout-%d", workloads.Add(1))}
 	none := intstr.FromInt32(0)
-	s.must(s.ControlPlane.CreateWorkload(s.within(soon), controlplane.Workload{
+	s.Must(s.ControlPlane.CreateWorkload(s.Within(rig.Soon), controlplane.Workload{
 		Namespace: b.namespace, Name: "db", Replicas: 1, MaxUnavailable: &none,
 		NodeSelector: map[string]string{corev1.LabelHostname: node},
 	}))
-	s.t.Cleanup(b.remove)
-	s.must(s.ControlPlane.WaitWorkload(s.within(soon), b.namespace, "db"))
+	s.T.Cleanup(b.remove)
+	s.Must(s.ControlPlane.WaitWorkload(s.Within(rig.Soon), b.namespace, "db"))
 	return b
 }
 
 // lift lets the pod be evicted, and returns when the disruption controller has seen that. (A drain may have taken the pod by
 // then, so the budget's figures tell nothing.)
 func (b *blockade) lift() {
-	b.s.t.Helper()
+	b.s.T.Helper()
 	budgets := b.s.ControlPlane.Client().PolicyV1().PodDisruptionBudgets(b.namespace)
-	_, err := budgets.Patch(b.s.within(soon), "db", types.MergePatchType, []byte(`{"spec":{"maxUnavailable":1}}`), metav1.PatchOptions{})
-	b.s.must(err)
-	eventually(b.s, "the disruption controller to see the new budget", func(ctx context.Context) (bool, error) {
+	_, err := budgets.Patch(b.s.Within(rig.Soon), "db", types.MergePatchType, []byte(`{"spec":{"maxUnavailable":1}}`), metav1.PatchOptions{})
+	b.s.Must(err)
+	b.s.Eventually("the disruption controller to see the new budget", func(ctx context.Context) (bool, error) {
 		p, err := budgets.Get(ctx, "db", metav1.GetOptions{})
 		return err == nil && p.Status.ObservedGeneration == p.Generation, err
 	})
@@ -54,21 +54,21 @@ func (b *blockade) lift() {
 // bait puts a pod on the node that nothing protects: an eviction that goes on takes it at once, while one of the blocked pod
 // is tried ever more seldom.
 func (b *blockade) bait() {
-	b.s.t.Helper()
-	_, err := b.s.ControlPlane.Client().CoreV1().Pods(b.namespace).Create(b.s.within(soon), &corev1.Pod{
+	b.s.T.Helper()
+	_, err := b.s.ControlPlane.Client().CoreV1().Pods(b.namespace).Create(b.s.Within(rig.Soon), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "bait"},
 		Spec:       corev1.PodSpec{NodeName: b.node, Containers: []corev1.Container{{Name: "app", Image: "example.invalid/app"}}},
 	}, metav1.CreateOptions{})
-	b.s.must(err)
-	_, err = b.s.ControlPlane.WaitPods(b.s.within(soon), b.namespace, "", "to have the bait run", func(pods []*corev1.Pod) bool {
+	b.s.Must(err)
+	_, err = b.s.ControlPlane.WaitPods(b.s.Within(rig.Soon), b.namespace, "", "to have the bait run", func(pods []*corev1.Pod) bool {
 		return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Name == "bait" && controlplane.PodReady(p) })
 	})
-	b.s.must(err)
+	b.s.Must(err)
 }
 
 // describe tells how the budget and the pods are, for a log.
 func (b *blockade) describe() string {
-	ctx := b.s.within(soon)
+	ctx := b.s.Within(rig.Soon)
 	p, err := b.s.ControlPlane.Client().PolicyV1().PodDisruptionBudgets(b.namespace).Get(ctx, "db", metav1.GetOptions{})
 	if err != nil {
 		return err.Error()
@@ -88,7 +88,7 @@ func (b *blockade) describe() string {
 
 // remove takes the workload away before the next test's nodes come: they have the same names.
 func (b *blockade) remove() {
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	ctx, cancel := context.WithTimeout(context.Background(), rig.Soon)
 	defer cancel()
 	client, now := b.s.ControlPlane.Client(), int64(0)
 	_, err := client.AppsV1().Deployments(b.namespace).Patch(ctx, "db", types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
@@ -105,28 +105,6 @@ func (b *blockade) remove() {
 		err = client.CoreV1().Namespaces().Delete(ctx, b.namespace, metav1.DeleteOptions{})
 	}
 	if err != nil {
-		b.s.t.Errorf("removing the workload %s: %v", b.namespace, err)
-	}
-}
-
-// lookEvery is how often something is looked at that nobody can wait for.
-const lookEvery = 50 * time.Millisecond
-
-// eventually looks until cond holds; the test ends if it does not soon. An error is only told with that.
-func eventually(s *scene, what string, cond func(context.Context) (bool, error)) {
-	s.t.Helper()
-	ctx := s.within(soon)
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		ok, err := cond(ctx)
-		if ok {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			s.t.Fatalf("waiting for %s: %v (last: %v)", what, context.Cause(ctx), err)
-		case <-tick.C:
-		}
+		b.s.T.Errorf("removing the workload %s: %v", b.namespace, err)
 	}
 }
