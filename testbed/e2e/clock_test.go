@@ -7,11 +7,8 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
-	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
@@ -84,12 +81,7 @@ func testClock(t *testing.T, f *fleet) {
 // epoch is the present term's, "" between two.
 func epoch(t *testing.T) string {
 	t.Helper()
-	l, err := cp.Client().CoordinationV1().Leases(controlplane.LockkeeperNamespace).Get(within(t, soon), controlplane.LockkeeperLease, metav1.GetOptions{})
-	must(t, err)
-	if l.Spec.HolderIdentity == nil {
-		return ""
-	}
-	return *l.Spec.HolderIdentity
+	return cluster(t).Epoch()
 }
 
 // newTerm waits until another term than before has begun.

@@ -244,19 +244,10 @@ func node(t *testing.T, name string) *corev1.Node {
 	return n
 }
 
-// until waits until a host's Node is as cond wants it.
+// until waits until cond holds for a host's Node, and returns that version of it.
 func until(t *testing.T, d time.Duration, host, what string, cond func(*turn.Node) bool) *turn.Node {
 	t.Helper()
-	n, err := cp.WaitNode(within(t, d), host, what, func(n *corev1.Node) bool {
-		if n == nil {
-			return false
-		}
-		facts := turn.FromNode(n)
-		return cond(&facts)
-	})
-	must(t, err)
-	facts := turn.FromNode(n)
-	return &facts
+	return cluster(t).Until(host, d, what, cond)
 }
 
 func inState(s v1alpha1.State) func(*turn.Node) bool {

@@ -12,6 +12,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 var (
@@ -99,30 +100,21 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// cluster has what the tests wait for in the cluster.
+func cluster(t *testing.T) *rig.Scene { return &rig.Scene{T: t, Rig: &rig.Rig{ControlPlane: cp}} }
+
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), d, fmt.Errorf("%s have passed", d))
-	t.Cleanup(cancel)
-	return ctx
+	return cluster(t).Within(d)
 }
 
-// eventually waits for what can only be asked for again and again.
+// eventually waits for what can only be read again and again. An error counts as not yet.
 func eventually(t *testing.T, d time.Duration, what string, cond func(ctx context.Context) (bool, error)) {
 	t.Helper()
-	ctx := within(t, d)
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	cluster(t).EventuallyWithin(d, what, func(ctx context.Context) (bool, error) {
 		ok, err := cond(ctx)
-		if ok && err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("waiting for %s: %v; last error: %v", what, context.Cause(ctx), err)
-		}
-	}
+		return ok && err == nil, err
+	})
 }
 
 // leftOut skips a test where there are no real hosts; [TestMain] has said so.

@@ -209,11 +209,11 @@ func (c *campaign) String() string {
 }
 
 func (c *campaign) run() {
-	t := c.t
+	t := c.T
 	c.update++
 	for _, h := range c.Fleet.Hosts {
 		c.Referee.WantMade(h.Name())
-		c.must(h.StageUpdate(c.version()))
+		c.Must(h.StageUpdate(c.version()))
 	}
 	for _, s := range c.steps {
 		c.liftDue()
@@ -294,7 +294,7 @@ func (c *campaign) liftDue() {
 func (c *campaign) liftOne(i int) {
 	l := c.lifts[i]
 	c.lifts = append(c.lifts[:i], c.lifts[i+1:]...)
-	c.t.Logf("OVER: %s", l.name)
+	c.T.Logf("OVER: %s", l.name)
 	l.do()
 }
 
@@ -319,18 +319,18 @@ func (c *campaign) recover() {
 		}
 		select {
 		case <-late.C:
-			c.t.Fatalf("%v: %v after all faults were lifted: %s", errPatience, recovered, strings.Join(missing, "; "))
+			c.T.Fatalf("%v: %v after all faults were lifted: %s", errPatience, recovered, strings.Join(missing, "; "))
 		case <-tell.C:
-			c.t.Logf("still: %s", strings.Join(missing, "; "))
+			c.T.Logf("still: %s", strings.Join(missing, "; "))
 		case <-tick.C:
 		}
 	}
-	ctx, cancel := within(soon)
+	ctx, cancel := within(rig.Soon)
 	defer cancel()
-	c.must(c.ControlPlane.WaitWorkload(ctx, c.namespace, workload))
-	c.must(c.Referee.Sync(ctx))
+	c.Must(c.WaitWork(ctx))
+	c.Must(c.Referee.Sync(ctx))
 	if report := c.Referee.Report(); report.Count() > 0 {
-		c.t.Errorf("the referee: %v", report.Violations)
+		c.T.Errorf("the referee: %v", report.Violations)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -47,7 +48,7 @@ func told(what string, err error) string {
 
 var hostFaults = []kind{
 	{name: "restart the bus", do: func(c *campaign, h *simhost.Host) (string, func()) {
-		ctx, cancel := within(soon)
+		ctx, cancel := within(rig.Soon)
 		defer cancel()
 		down := time.Duration(c.rng.IntN(1500)) * time.Millisecond
 		return told("away for "+down.String(), h.RestartBus(ctx, down)), nil
@@ -128,57 +129,57 @@ var clusterFaults = []kind{
 		if c.soak && c.rng.IntN(8) == 0 {
 			d = long
 		}
-		c.must(c.ControlPlane.StopAPIServer())
+		c.Must(c.ControlPlane.StopAPIServer())
 		pause(d)
 		c.startAPIServer()
 		return "for " + d.String(), nil
 	}},
 	{name: "restart etcd", do: func(c *campaign, _ *simhost.Host) (string, func()) {
-		ctx, cancel := within(soon)
+		ctx, cancel := within(rig.Soon)
 		defer cancel()
-		c.must(c.ControlPlane.RestartEtcd(ctx))
+		c.Must(c.ControlPlane.RestartEtcd(ctx))
 		return "restarted", nil
 	}},
 	{name: "compaction", do: func(c *campaign, _ *simhost.Host) (string, func()) {
 		// Nobody's watch is answered while the past is forgotten, by etcd and by the API server.
-		ctx, cancel := within(soon)
+		ctx, cancel := within(rig.Soon)
 		defer cancel()
-		c.must(c.ControlPlane.StopAPIServer())
-		c.must(c.Referee.Sync(ctx))
+		c.Must(c.ControlPlane.StopAPIServer())
+		c.Must(c.Referee.Sync(ctx))
 		revision, err := compact(ctx, c.ControlPlane)
-		c.must(err)
+		c.Must(err)
 		c.startAPIServer()
 		return "up to revision " + revision, nil
 	}},
 	{name: "blank the Lease", do: func(c *campaign, _ *simhost.Host) (string, func()) {
-		return told("blanked", c.patchLease(map[string]any{"spec": map[string]any{"holderIdentity": ""}})), nil
+		return told("blanked", c.TryPatchLease(map[string]any{"spec": map[string]any{"holderIdentity": ""}})), nil
 	}},
 	{name: "delete the Lease", do: func(c *campaign, _ *simhost.Host) (string, func()) {
-		ctx, cancel := within(soon)
+		ctx, cancel := within(rig.Soon)
 		defer cancel()
 		err := c.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace).Delete(ctx, v1alpha1.DefaultLeaseName, metav1.DeleteOptions{})
 		return told("deleted", err), func() {
-			ctx, cancel := within(soon)
+			ctx, cancel := within(rig.Soon)
 			defer cancel()
-			c.must(c.ControlPlane.ApplyLockkeeper(ctx))
+			c.Must(c.ControlPlane.ApplyLockkeeper(ctx))
 		}
 	}},
 	{name: "delete the Node", do: func(c *campaign, h *simhost.Host) (string, func()) {
-		ctx, cancel := within(soon)
+		ctx, cancel := within(rig.Soon)
 		defer cancel()
 		h.StopKubelet()
 		err := c.ControlPlane.Client().CoreV1().Nodes().Delete(ctx, h.Name(), metav1.DeleteOptions{})
 		if !apierrors.IsNotFound(err) {
-			c.must(err)
+			c.Must(err)
 		}
 		return "it is made again", func() { ignore(h.StartKubelet()) }
 	}},
 }
 
 func (f *fleet) startAPIServer() {
-	ctx, cancel := within(2 * soon)
+	ctx, cancel := within(2 * rig.Soon)
 	defer cancel()
-	f.must(f.ControlPlane.StartAPIServer(ctx))
+	f.Must(f.ControlPlane.StartAPIServer(ctx))
 }
 
 func pause(d time.Duration) { <-time.After(d) }

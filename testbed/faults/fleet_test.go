@@ -5,9 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,23 +16,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
-	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
 	"lockkeeper.dev/lockkeeper/testbed/hookauthor"
-	"lockkeeper.dev/lockkeeper/testbed/referee"
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
 const (
 	hosts, candidates = 3, 2
-	// soon bounds one thing that takes seconds on a machine that does nothing else.
-	soon = 90 * time.Second
-	// kubectlManager is whom a person's writes are by.
-	kubectlManager = "kubectl-faulttest"
-	workload       = "db"
 	// lag is by how much the faults hold requests back, for the referee.
 	lag = 30 * time.Second
 	// long is how long an API server is away in a soak; a fleet that may see that has a referee who knows.
@@ -52,45 +41,18 @@ hooks:
   beforeUncordon: [{name: check}]
 `
 
-var fleets atomic.Int64
-
-// fleet is three hosts, each of whose processes' wires go through proxies.
+// fleet is three hosts, each of whose processes is behind a proxy.
 type fleet struct {
-	t *testing.T
-	*rig.Rig
-	book      *book
-	authors   *hookauthor.Authors
-	wires     map[string][]*faultproxy.Proxy // by host: the host's, and the coordinator's if it may lead
-	namespace string
-	update    int // the last one, 4.update.0
-	stop      []func()
+	*rig.Scene
+	book    *book
+	authors *hookauthor.Authors
+	update  int // the last one, 4.update.0
 }
 
 func newFleet(t *testing.T, cp *controlplane.ControlPlane, soak bool) *fleet {
 	t.Helper()
-	f := &fleet{t: t, wires: map[string][]*faultproxy.Proxy{}, update: 1, namespace: fmt.Sprint("faulttest-", fleets.Add(1))}
-	ready := false
-	defer func() {
-		if !ready {
-			f.close()
-		}
-	}()
-	dir, err := os.MkdirTemp("", "faulttest-")
-	f.must(err)
-	f.stop = append(f.stop, func() { f.soft(os.RemoveAll(dir)) })
-	for i := range hosts {
-		name := fmt.Sprint("node-", i+1)
-		identity, err := cp.NodeConfig(name)
-		f.must(err)
-		f.wire(name, "host", faultproxy.Options{Config: identity, Dir: dir})
-		if i < candidates {
-			identity, err = cp.CoordinatorConfig()
-			f.must(err)
-			f.wire(name, "coordinator", faultproxy.Options{Config: identity, Dir: dir})
-		}
-	}
-	f.Rig, err = rig.Start(context.Background(), cp, rig.Options{
-		Policy: policyText, OnEvent: func(line string) { t.Log(line) },
+	f := &fleet{update: 1, Scene: rig.Begin(t, cp, rig.Options{
+		Policy: policyText, Proxied: true, Work: rig.Spread(hosts),
 		Fleet: simhost.FleetOptions{
 			Hosts: hosts, Coordinators: candidates,
 			Host: simhost.Options{
@@ -102,84 +64,37 @@ func newFleet(t *testing.T, cp *controlplane.ControlPlane, soak bool) *fleet {
 					c.Set("sources", "poll_interval", 300*time.Millisecond)
 				},
 			},
-			Each: func(_ int, o *simhost.Options) {
-				o.Kubeconfig = f.wires[o.Name][0].Kubeconfig()
-				if o.Coordinator {
-					o.CoordinatorKubeconfig = f.wires[o.Name][1].Kubeconfig()
-				}
-			},
 		},
 		Lag: map[bool]time.Duration{false: lag, true: longLag}[soak],
-	})
-	f.must(err)
+	})}
+	ready := false
+	defer func() {
+		if !ready {
+			f.close()
+		}
+	}()
+	var err error
 	f.book, err = openBook(cp)
-	f.must(err)
+	f.Must(err)
 	f.authors, err = hookauthor.Start(cp.Client(), func(text string) { t.Log(text) })
-	f.must(err)
-	f.place()
+	f.Must(err)
 	ready = true
 	return f
 }
 
-func (f *fleet) wire(host, role string, o faultproxy.Options) {
-	f.t.Helper()
-	o.Name = role + " of " + host
-	p, err := faultproxy.Start(o)
-	f.must(err)
-	f.wires[host] = append(f.wires[host], p)
-	f.stop = append(f.stop, func() { f.soft(p.Close()) })
-}
-
 // close ends the fleet and returns the referee's report.
-func (f *fleet) close() (report referee.Report) {
+func (f *fleet) close() rig.Report {
 	if f.authors != nil {
 		f.authors.Close()
-		f.clear()
 	}
 	if f.book != nil {
 		f.book.close()
 	}
-	if f.Rig != nil {
-		report = f.Verdict(f.t)
-	}
-	for _, stop := range f.stop {
-		stop()
-	}
-	return report
-}
-
-func (f *fleet) must(err error) {
-	f.t.Helper()
-	if err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-func (f *fleet) soft(err error) {
-	f.t.Helper()
-	if err != nil {
-		f.t.Error(err)
-	}
+	return f.Verdict()
 }
 
 func within(d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), d)
-}
-
-// place gives the fleet pods, of which a budget lets one go at a time.
-func (f *fleet) place() {
-	f.t.Helper()
-	ctx, cancel := within(soon)
-	defer cancel()
-	f.must(f.PlaceWork(ctx, f.namespace, workload, hosts))
-}
-
-// clear removes the pods before the next fleet comes: its nodes have the same names.
-func (f *fleet) clear() {
-	f.t.Helper()
-	ctx, cancel := within(soon)
-	defer cancel()
-	f.soft(f.ClearWork(ctx, f.namespace, workload))
 }
 
 func (f *fleet) version() string { return fmt.Sprintf("4.%d.0", f.update) }
@@ -205,17 +120,17 @@ func (f *fleet) gone(name string) bool {
 
 // patch is a person's edit of a Node; a nil value removes. It reports whether it was accepted.
 func (f *fleet) patch(name string, doc map[string]any) bool {
-	f.t.Helper()
+	f.T.Helper()
 	return f.patchAs(f.ControlPlane.Client(), name, doc)
 }
 
 func (f *fleet) patchAs(client kubernetes.Interface, name string, doc map[string]any) bool {
-	f.t.Helper()
+	f.T.Helper()
 	body, err := json.Marshal(doc)
-	f.must(err)
+	f.Must(err)
 	ctx, cancel := within(5 * time.Second)
 	defer cancel()
-	_, err = client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: kubectlManager})
+	_, err = client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: rig.KubectlManager})
 	return err == nil
 }
 
@@ -223,12 +138,11 @@ func (f *fleet) patchAs(client kubernetes.Interface, name string, doc map[string
 func (f *fleet) leading() *simhost.Host {
 	ctx, cancel := within(5 * time.Second)
 	defer cancel()
-	l, err := f.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace).Get(ctx, v1alpha1.DefaultLeaseName, metav1.GetOptions{})
-	if err != nil || l.Spec.HolderIdentity == nil {
+	epoch, err := f.LeaseHolder(ctx)
+	if err != nil {
 		return nil
 	}
-	name, _, _ := strings.Cut(*l.Spec.HolderIdentity, "_")
-	return f.Fleet.Host(name)
+	return f.HostOf(epoch)
 }
 
 // errPatience is what comes of a wait that was too long.

@@ -15,7 +15,7 @@ import (
 // says so.
 func TestEveryClassIsSeen(t *testing.T) {
 	t.Parallel()
-	f := killNewFleet(t)
+	f := newKillFleet(t)
 	for _, s := range scenarios {
 		f.leads()
 		f.seen()
@@ -37,7 +37,7 @@ const side = 2
 // third of them, chosen by LOCKKEEPER_SEED, among them always those where a commit was carried out and its writer does not know.
 func TestKillAtEveryWrite(t *testing.T) {
 	t.Parallel()
-	seed := rig.Number(t, "LOCKKEEPER_SEED", killDefaultSeed)
+	seed := rig.Number(t, "LOCKKEEPER_SEED", killSeed)
 	t.Logf("LOCKKEEPER_SEED=%d", seed)
 	points, all := choose(rand.New(rand.NewPCG(seed, 0)), os.Getenv("LOCKKEEPER_SOAK") != "")
 	begin := time.Now()
@@ -45,7 +45,7 @@ func TestKillAtEveryWrite(t *testing.T) {
 	for i := range side {
 		t.Run(fmt.Sprint("fleet-", i+1), func(t *testing.T) {
 			t.Parallel()
-			f := killNewFleet(t)
+			f := newKillFleet(t)
 			for ; i < len(points); i += side {
 				f.visit(t, points[i], fmt.Sprintf("%d of %d", i+1, len(points)), seed)
 				visited.Add(1)
@@ -64,12 +64,12 @@ func TestKillAtEveryWrite(t *testing.T) {
 func (f *killFleet) visit(t *testing.T, p target, which string, seed uint64) {
 	t.Helper()
 	passed := t.Run(p.String(), func(t *testing.T) {
-		f.t = t
+		f.T = t
 		t.Logf("%s, in %s", which, p.in.name)
 		f.leads()
 		f.run(p.in, &p.point)
 	})
-	if f.t = t; !passed {
+	if f.T = t; !passed {
 		t.Fatalf("killed at %s; LOCKKEEPER_SEED=%d", p.point, seed)
 	}
 }
@@ -100,4 +100,4 @@ func choose(rng *rand.Rand, every bool) (chosen []target, all int) {
 }
 
 // killDefaultSeed chooses the sample of `make test`: the same for everybody, so that a failure is the change's.
-const killDefaultSeed = 20261121
+const killSeed = 20261121

@@ -16,9 +16,9 @@ import (
 
 const (
 	// leaderDefaultSeed and defaultRounds are what `make test` runs.
-	leaderDefaultSeed, defaultRounds = 20265, 5
+	roundsSeed, defaultRounds = 20265, 5
 	// leaderPerFleet is how many rounds one fleet goes through.
-	leaderPerFleet = 10
+	roundsPerFleet = 10
 )
 
 // A round is one rollout through the whole fleet, and the strokes that meet it.
@@ -41,16 +41,16 @@ type round struct {
 func TestRounds(t *testing.T) {
 	t.Parallel()
 	cp := pool.Take(t)
-	seed, rounds := rig.Number(t, "LOCKKEEPER_SEED", leaderDefaultSeed), rig.Number(t, "LOCKKEEPER_SOAK", defaultRounds)
+	seed, rounds := rig.Number(t, "LOCKKEEPER_SEED", roundsSeed), rig.Number(t, "LOCKKEEPER_SOAK", defaultRounds)
 	first, last := uint64(0), rounds
 	if only := rig.Number(t, "LOCKKEEPER_ROUND", 0); only > 0 { // counted from 1
 		first, last = only-1, only
 	}
 	played, turns, violations, failed := 0, 0, 0, 0
 	for first < last {
-		until, started := min(last, first+leaderPerFleet), false
+		until, started := min(last, first+roundsPerFleet), false
 		passed := t.Run(fmt.Sprintf("rounds-%d-to-%d", first+1, until), func(t *testing.T) {
-			f := leaderNewFleet(t, cp, leaderBinary, 1+int(first/leaderPerFleet%2))
+			f := newLeaderFleet(t, cp, leaderBinary, 1+int(first/roundsPerFleet%2))
 			started = true
 			defer func() {
 				report := f.close()
@@ -63,7 +63,7 @@ func TestRounds(t *testing.T) {
 				}
 			}()
 			for first < until && !t.Failed() {
-				strokes := leaderCompose(seed, first)
+				strokes := composeRound(seed, first)
 				first++
 				begin := time.Now()
 				t.Logf("ROUND %d of seed %d", first, seed)
@@ -85,7 +85,7 @@ func TestRounds(t *testing.T) {
 
 // leaderCompose makes the round of a number. What becomes of the leader, when, and what a person does to the Lease, are dealt like cards from
 // decks that are shuffled when they are used up, so that few rounds have all kinds; the rest is chance.
-func leaderCompose(seed, number uint64) (strokes []*stroke) {
+func composeRound(seed, number uint64) (strokes []*stroke) {
 	rng := rand.New(rand.NewPCG(seed, number))
 	deal := func(deck, card, size uint64) int {
 		return rand.New(rand.NewPCG(seed, 1<<63+deck<<32+card/size)).Perm(int(size))[card%size]
@@ -108,7 +108,7 @@ func leaderCompose(seed, number uint64) (strokes []*stroke) {
 
 // run plays the strokes in a rollout through the whole fleet, and waits for its end.
 func (r *round) run(strokes []*stroke) {
-	r.t.Helper()
+	r.T.Helper()
 	r.begin()
 	defer r.release(&r.revived)
 	defer r.back()
@@ -129,17 +129,17 @@ func (r *round) begin() {
 
 // stage stages the round's update on some hosts.
 func (r *round) stage(names ...string) {
-	r.t.Helper()
+	r.T.Helper()
 	for _, name := range names {
 		r.staged[name] = true
 		r.Referee.WantMade(name)
-		r.must(r.Fleet.Host(name).StageUpdate(r.version()))
+		r.Must(r.Fleet.Host(name).StageUpdate(r.version()))
 	}
 }
 
 // finish waits until every host is updated and back, and hears what the referee says.
 func (r *round) finish() {
-	r.t.Helper()
+	r.T.Helper()
 	late := time.Now().Add(recovered)
 	tell := time.Now().Add(slow)
 	var missing []string
@@ -152,18 +152,18 @@ func (r *round) finish() {
 		}
 		if time.Now().After(tell) {
 			tell = time.Now().Add(slow)
-			r.t.Logf("still, for %v at most: %s", time.Until(late).Round(time.Second), strings.Join(missing, "; "))
+			r.T.Logf("still, for %v at most: %s", time.Until(late).Round(time.Second), strings.Join(missing, "; "))
 		}
 		return len(missing) == 0
 	})
 	if !done {
-		r.t.Fatalf("%v: %v after the leader came back: %s", errPatience, recovered, strings.Join(missing, "; "))
+		r.T.Fatalf("%v: %v after the leader came back: %s", errPatience, recovered, strings.Join(missing, "; "))
 	}
-	r.until("somebody to lead", func() bool { return r.hostOf(r.holder()) != nil })
-	ctx, cancel := within(leaderSoon)
+	r.until("somebody to lead", func() bool { return r.HostOf(r.Epoch()) != nil })
+	ctx, cancel := within(rig.Soon)
 	defer cancel()
-	r.must(r.ControlPlane.WaitWorkload(ctx, r.namespace, leaderWorkload))
-	r.sync()
+	r.Must(r.WaitWork(ctx))
+	r.Sync()
 }
 
 // missing says what keeps a host from being updated and back, "" for nothing.

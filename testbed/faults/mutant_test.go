@@ -9,11 +9,12 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/testbed/referee"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
 // leaderGuest is the host whose turn an aimed round is about: the first one in order, and no candidate's.
-const leaderGuest = "node-3"
+const aimedGuest = "node-3"
 
 // other is another one, behind it in order.
 const other = "node-4"
@@ -36,7 +37,7 @@ var aims = []*aim{
 		// A grant of the old leader's lands when its successor leads. The host reads its Node, and the Lease after it.
 		name:   "the epoch check at the commit",
 		stroke: stroke{how: stopped, at: grant, nth: 1, slow: true, sure: true},
-		stage:  func(r *round) { r.stage(leaderGuest) },
+		stage:  func(r *round) { r.stage(aimedGuest) },
 		hit: func(r *round) bool {
 			code, _ := r.arrived()
 			return code == http.StatusOK && r.Referee.Report().LateGrants > 0
@@ -53,7 +54,7 @@ var aims = []*aim{
 		// allows, a person's cordon, and backs the turn out. Then the commit arrives.
 		name:   "the commit's resourceVersion",
 		stroke: stroke{how: stopped, at: commit, nth: 1, cordon: true, sure: true},
-		stage:  func(r *round) { r.stage(leaderGuest) },
+		stage:  func(r *round) { r.stage(aimedGuest) },
 		hit: func(r *round) bool {
 			code, _ := r.arrived()
 			return code == http.StatusConflict
@@ -75,15 +76,15 @@ var aims = []*aim{
 		stroke: stroke{how: stopped, at: committed, stale: true, sure: true},
 		stage: func(r *round) {
 			// All others want something, and nothing is granted, when the cache falls behind.
-			r.stopAll("until all want something")
+			r.Stop("until all want something")
 			r.wants(r.others()...)
 			_, r.stroke.since = r.list()
-			r.wants(leaderGuest)
-			r.stopAll(nil)
+			r.wants(aimedGuest)
+			r.Stop(nil)
 		},
 		hit: func(r *round) bool {
 			if cached := r.counts.cached.Load(); cached > 0 {
-				r.t.Errorf("the successor listed Nodes %d times from a cache", cached)
+				r.T.Errorf("the successor listed Nodes %d times from a cache", cached)
 			}
 			return r.counts.quorum.Load() > 0
 		},
@@ -99,12 +100,12 @@ var aims = []*aim{
 		// turn that its successor has granted is not.
 		name: "a term ends when the Lease has run out",
 		stroke: stroke{how: stopped, at: renewed, nth: 1, revive: true, sure: true, meanwhile: func(r *round) {
-			r.wants(leaderGuest)
-			r.stopAll(nil)
-			r.until(leaderGuest+" to have committed", func() bool { n := r.node(leaderGuest); return n.Mark })
+			r.wants(aimedGuest)
+			r.Stop(nil)
+			r.until(aimedGuest+" to have committed", func() bool { n := r.node(aimedGuest); return n.Mark })
 		}},
 		stage: func(r *round) {
-			r.stopAll("until the leader is away")
+			r.Stop("until the leader is away")
 			r.wants(other)
 		},
 		hit: func(r *round) bool {
@@ -122,7 +123,7 @@ var aims = []*aim{
 
 // wants stages updates under a stop, and waits until it holds the nodes.
 func (r *round) wants(names ...string) {
-	r.t.Helper()
+	r.T.Helper()
 	r.stage(names...)
 	r.until("them to want a reboot, and to be held", func() bool {
 		return !slices.ContainsFunc(names, func(name string) bool {
@@ -135,7 +136,7 @@ func (r *round) wants(names ...string) {
 // others are all hosts but the guest.
 func (r *round) others() (names []string) {
 	for _, h := range r.Fleet.Hosts {
-		if h.Name() != leaderGuest {
+		if h.Name() != aimedGuest {
 			names = append(names, h.Name())
 		}
 	}
@@ -144,13 +145,13 @@ func (r *round) others() (names []string) {
 
 // aimed plays the round up to where the old leader is back, and reports what the referee has seen by then.
 func (a *aim) aimed(r *round) referee.Report {
-	r.t.Helper()
+	r.T.Helper()
 	r.begin()
 	s := a.stroke
 	r.stroke = &s
 	a.stage(r)
 	r.play(&s)
-	r.sync()
+	r.Sync()
 	return r.Referee.Report()
 }
 
@@ -160,7 +161,7 @@ const tries = 3
 // TestAims has the product pass what its mutants do not.
 func TestAims(t *testing.T) {
 	t.Parallel()
-	f := leaderNewFleet(t, pool.Take(t), leaderBinary, 1)
+	f := newLeaderFleet(t, pool.Take(t), leaderBinary, 1)
 	defer func() {
 		if report := f.close(); report.Count() > 0 {
 			t.Errorf("the referee saw %d violations", report.Count())
@@ -205,13 +206,13 @@ func TestMutants(t *testing.T) {
 	for _, a := range aims {
 		t.Run(a.name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := within(10 * leaderSoon)
+			ctx, cancel := within(10 * rig.Soon)
 			defer cancel()
 			mutant, err := simhost.BuildMutant(ctx, os.Stderr, a.mutation)
 			if err != nil {
 				t.Fatal(err)
 			}
-			f := leaderNewFleet(t, pool.Take(t), mutant, 1)
+			f := newLeaderFleet(t, pool.Take(t), mutant, 1)
 			defer f.close()
 			if caught := f.try(func(r *round) bool {
 				report := a.aimed(r)

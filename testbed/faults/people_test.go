@@ -1,16 +1,14 @@
 package faults
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -112,7 +110,7 @@ var peopleFaults = []kind{
 	}},
 	{name: "emergency stop", do: func(c *campaign, _ *simhost.Host) (string, func()) {
 		stop := func(v any) error {
-			return c.patchLease(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationStop: v}}})
+			return c.TryPatchLease(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationStop: v}}})
 		}
 		return told("stopped", stop("campaign")), func() {
 			c.eventually("to go on", func() bool {
@@ -139,7 +137,7 @@ func (c *campaign) edit(h *simhost.Host, what, key, value string) string {
 	}
 	c.Referee.AdminEdit(h.Name())
 	writer, err := c.ControlPlane.NodeWriter(h.Name(), key)
-	c.must(err)
+	c.Must(err)
 	done := c.patchAs(writer, h.Name(), map[string]any{"metadata": map[string]any{what: map[string]any{key: v}}})
 	c.settled()
 	if !done {
@@ -150,30 +148,20 @@ func (c *campaign) edit(h *simhost.Host, what, key, value string) string {
 
 // settled has the referee see what was done, and takes back what was declared and did not break anything.
 func (c *campaign) settled() {
-	ctx, cancel := within(soon)
+	ctx, cancel := within(rig.Soon)
 	defer cancel()
-	c.must(c.Referee.Sync(ctx))
+	c.Must(c.Referee.Sync(ctx))
 	c.Referee.Withdraw()
-}
-
-func (f *fleet) patchLease(doc map[string]any) error {
-	body, err := json.Marshal(doc)
-	f.must(err)
-	ctx, cancel := within(soon)
-	defer cancel()
-	_, err = f.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace).Patch(ctx,
-		v1alpha1.DefaultLeaseName, types.MergePatchType, body, metav1.PatchOptions{FieldManager: kubectlManager})
-	return err
 }
 
 // eventually tries until it works: the API server may be away, the Node may be gone for a while.
 func (c *campaign) eventually(what string, try func() bool) {
-	c.t.Helper()
+	c.T.Helper()
 	for range 500 {
 		if try() {
 			return
 		}
 		pause(lateMoment / 10)
 	}
-	c.t.Errorf("%v: %s", errPatience, what)
+	c.T.Errorf("%v: %s", errPatience, what)
 }

@@ -14,6 +14,7 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/lifecycle"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 // A scenario is a course of things with one turn of the guest's in it. play calls arm where the kill may come from then on, and
@@ -55,7 +56,7 @@ var (
 		f.stage()
 		epoch := f.reaches(v1alpha1.StateBeforeDrain).Grant.Epoch
 		arm()
-		f.must(f.Fleet.Host(leader).Signal(syscall.SIGTERM))
+		f.Must(f.Fleet.Host(leader).Signal(syscall.SIGTERM))
 		f.until(guest, "to be taken over", func(n *turn.Node) bool { return n.Grant != nil && n.Grant.Epoch != epoch })
 		f.killed()
 		f.Release("storage")
@@ -65,11 +66,11 @@ var (
 		held := func() {
 			f.until(guest, "to be held", func(n *turn.Node) bool { return n.Held == v1alpha1.ReasonBudget })
 		}
-		f.patch(leader, map[string]any{"spec": map[string]any{"unschedulable": true}})
+		f.Patch(leader, map[string]any{"spec": map[string]any{"unschedulable": true}})
 		arm()
 		f.stage()
 		held()
-		f.must(f.guest().ResetStatus())
+		f.Must(f.guest().ResetStatus())
 		f.Referee.WantCancelled(guest)
 		f.until(guest, "to want nothing and not to be held", func(n *turn.Node) bool {
 			return n.Held == "" && n.Wants == v1alpha1.WantsNothing
@@ -77,29 +78,29 @@ var (
 		f.stage()
 		held()
 		f.Referee.AdminUncordon(leader)
-		f.patch(leader, map[string]any{"spec": map[string]any{"unschedulable": nil}})
+		f.Patch(leader, map[string]any{"spec": map[string]any{"unschedulable": nil}})
 	}}
 	scenarios = []*scenario{&plain, &midway, &comesBack, &handover, &waits}
 )
 
 // stage stages the guest's next update.
 func (f *killFleet) stage() {
-	f.t.Helper()
+	f.T.Helper()
 	f.update++
 	f.Referee.WantMade(guest)
-	f.must(f.guest().StageUpdate(f.version()))
+	f.Must(f.guest().StageUpdate(f.version()))
 }
 
 func (f *killFleet) version() string { return fmt.Sprintf("4.%d.0", f.update) }
 
 func (f *killFleet) label(key string, value any) {
-	f.t.Helper()
-	f.patch(guest, map[string]any{"metadata": map[string]any{"labels": map[string]any{key: value}}})
+	f.T.Helper()
+	f.Patch(guest, map[string]any{"metadata": map[string]any{"labels": map[string]any{key: value}}})
 }
 
 // reaches waits until the guest's host has said that it knows of the turn that brought it there.
 func (f *killFleet) reaches(state v1alpha1.State) *turn.Node {
-	f.t.Helper()
+	f.T.Helper()
 	return f.until(guest, "to be "+string(state), func(n *turn.Node) bool {
 		return n.State == state && n.Turn != "" && n.Ack.Turn == n.Turn && n.Grant != nil
 	})
@@ -107,7 +108,7 @@ func (f *killFleet) reaches(state v1alpha1.State) *turn.Node {
 
 // killed waits until the gun has gone off, if it is loaded.
 func (f *killFleet) killed() {
-	f.t.Helper()
+	f.T.Helper()
 	f.gun.mu.Lock()
 	hit := f.gun.hit
 	f.gun.mu.Unlock()
@@ -116,15 +117,15 @@ func (f *killFleet) killed() {
 	}
 	select {
 	case <-hit:
-	case <-f.within(killSoon).Done():
-		f.t.Fatal("the write that the process is to be killed at does not come")
+	case <-f.Within(rig.Soon).Done():
+		f.T.Fatal("the write that the process is to be killed at does not come")
 	}
 }
 
 // run plays a scenario, with a kill at p unless that is nil, and holds its turn against what a turn is to be.
 func (f *killFleet) run(s *scenario, p *point) {
-	f.t.Helper()
-	f.must(f.Referee.Sync(f.within(killSoon)))
+	f.T.Helper()
+	f.Must(f.Referee.Sync(f.Within(rig.Soon)))
 	ended, reboots, pids := f.turns(), f.guest().Reboots(), f.pids()
 	s.play(f, func() {
 		if p != nil {
@@ -138,25 +139,25 @@ func (f *killFleet) run(s *scenario, p *point) {
 			n.Wants == v1alpha1.WantsNothing && n.Last != nil && n.Turn == "" && n.HostReported()
 	})
 	if n.Last.Result != v1alpha1.ResultDone || n.Last.Reason != "" {
-		f.t.Errorf("the turn ended %s %s, expected Done", n.Last.Result, n.Last.Reason)
+		f.T.Errorf("the turn ended %s %s, expected Done", n.Last.Result, n.Last.Reason)
 	}
 	if n.Unschedulable || n.Mark || n.Grant != nil || len(n.Hooks) > 0 {
-		f.t.Errorf("in idle it is unschedulable %t, mark %t, grant %t, hooks %v", n.Unschedulable, n.Mark, n.Grant != nil, n.Hooks)
+		f.T.Errorf("in idle it is unschedulable %t, mark %t, grant %t, hooks %v", n.Unschedulable, n.Mark, n.Grant != nil, n.Hooks)
 	}
 	f.published(n.Last.Turn)
 	f.unconditional()
 	if got := h.Reboots() - reboots; got != 1 {
-		f.t.Errorf("it was rebooted %d times, expected once", got)
+		f.T.Errorf("it was rebooted %d times, expected once", got)
 	}
-	f.must(f.ControlPlane.WaitWorkload(f.within(killSoon), f.namespace, killWorkload))
-	f.must(f.Referee.Sync(f.within(killSoon)))
+	f.Must(f.WaitWork(f.Within(rig.Soon)))
+	f.Must(f.Referee.Sync(f.Within(rig.Soon)))
 	got := f.turns()
 	ended[v1alpha1.ResultDone]++
 	if !slices.Equal(flat(got), flat(ended)) {
-		f.t.Errorf("the turns that ended are %v, expected %v", got, ended)
+		f.T.Errorf("the turns that ended are %v, expected %v", got, ended)
 	}
 	if p != nil && slices.Equal(pids, f.pids()) {
-		f.t.Error("no process was killed")
+		f.T.Error("no process was killed")
 	}
 	f.gun.reset()
 	f.classified()
@@ -164,10 +165,10 @@ func (f *killFleet) run(s *scenario, p *point) {
 
 // published waits until the guest's HostUpdate has nothing of the turn left but its record.
 func (f *killFleet) published(turnID string) {
-	f.t.Helper()
+	f.T.Helper()
 	client, err := kube.ConnectConfig(f.ControlPlane.AdminConfig(), "testbed", "", 20, 20)
-	f.must(err)
-	ctx := f.within(killSoon)
+	f.Must(err)
+	ctx := f.Within(rig.Soon)
 	for tick := time.NewTicker(100 * time.Millisecond); ; {
 		u, err := kube.ReadHostUpdate(ctx, client, guest)
 		if err == nil && u != nil {
@@ -182,18 +183,18 @@ func (f *killFleet) published(turnID string) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			f.t.Fatalf("after turn %s the HostUpdate stays %+v (%v)", turnID, u, err)
+			f.T.Fatalf("after turn %s the HostUpdate stays %+v (%v)", turnID, u, err)
 		}
 	}
 }
 
 // unconditional waits until the guest has no lifecycle condition.
 func (f *killFleet) unconditional() {
-	f.t.Helper()
-	_, err := f.ControlPlane.WaitNode(f.within(killSoon), guest, "to have no lifecycle condition", func(n *corev1.Node) bool {
+	f.T.Helper()
+	_, err := f.ControlPlane.WaitNode(f.Within(rig.Soon), guest, "to have no lifecycle condition", func(n *corev1.Node) bool {
 		return n != nil && !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return slices.Contains(lifecycle.Types, c.Type) })
 	})
-	f.must(err)
+	f.Must(err)
 }
 
 func (f *killFleet) pids() []int {
@@ -216,12 +217,12 @@ func flat(m map[v1alpha1.Result]int) []string {
 
 // leads waits until somebody coordinates.
 func (f *killFleet) leads() {
-	f.t.Helper()
-	ctx := f.within(killSoon)
+	f.T.Helper()
+	ctx := f.Within(rig.Soon)
 	leases := f.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace)
 	for tick := time.Tick(50 * time.Millisecond); ; {
 		l, err := leases.Get(ctx, v1alpha1.DefaultLeaseName, metav1.GetOptions{})
-		f.must(err)
+		f.Must(err)
 		if h := l.Spec.HolderIdentity; h != nil && *h != "" && time.Since(l.Spec.RenewTime.Time) < time.Second {
 			return
 		}

@@ -91,26 +91,26 @@ const chance = 2 * time.Second
 
 // play takes the leader away, has a successor take over, and lets the old one come back.
 func (r *round) play(s *stroke) {
-	r.t.Helper()
+	r.T.Helper()
 	r.stroke, r.old, r.before = s, nil, ""
 	if s.stale && s.since == "" {
 		_, s.since = r.list()
 	}
 	r.strike()
-	r.t.Logf("TAKEN AWAY: %s, of the term %s", s, r.before)
+	r.T.Logf("TAKEN AWAY: %s, of the term %s", s, r.before)
 	if s.cordon {
 		r.cordonAnother()
 	}
 	if s.lease.do != nil {
-		r.t.Logf("A PERSON: %s", s.lease.name)
+		r.T.Logf("A PERSON: %s", s.lease.name)
 		s.lease.do(r)
 	}
 	var next string
 	r.until("a successor of "+r.before, func() bool {
-		next = r.holder()
-		return next != r.before && r.hostOf(next) != nil
+		next = r.Epoch()
+		return next != r.before && r.HostOf(next) != nil
 	})
-	r.t.Logf("SUCCESSOR: %s", next)
+	r.T.Logf("SUCCESSOR: %s", next)
 	if s.meanwhile != nil {
 		s.meanwhile(r)
 	}
@@ -119,13 +119,13 @@ func (r *round) play(s *stroke) {
 		r.linger(s.linger)
 	}
 	if s.revive {
-		r.editLease(map[string]any{"spec": r.backup})
+		r.PatchLease(map[string]any{"spec": r.backup})
 	}
-	r.t.Logf("BACK")
+	r.T.Logf("BACK")
 	r.back()
 	if s.revive {
 		r.wait("another term, or a node that is committed in the old one", func() bool {
-			return r.holder() != r.before || slices.ContainsFunc(r.nodes(), func(n turn.Node) bool { return n.Grant != nil && n.Grant.Epoch == r.before && n.Mark })
+			return r.Epoch() != r.before || slices.ContainsFunc(r.nodes(), func(n turn.Node) bool { return n.Grant != nil && n.Grant.Epoch == r.before && n.Mark })
 		})
 		r.release(&r.revived)
 	}
@@ -137,17 +137,17 @@ func (r *round) play(s *stroke) {
 
 // wait is for what has to come in a stroke that is sure.
 func (r *round) wait(what string, cond func() bool) {
-	r.t.Helper()
+	r.T.Helper()
 	if r.stroke.sure {
 		r.until(what, cond)
 	} else if !sees(chance, cond) {
-		r.t.Logf("missed: %s", what)
+		r.T.Logf("missed: %s", what)
 	}
 }
 
 // letGo lets go what was caught when the leader went, and what holds its successor back.
 func (r *round) letGo(next string) {
-	r.t.Helper()
+	r.T.Helper()
 	s := r.stroke
 	name := ""
 	if r.caught != nil {
@@ -192,11 +192,13 @@ func (r *round) arrived() (code int, ok bool) {
 	if r.caught == nil {
 		return 0, false
 	}
-	for _, p := range r.wires[r.caught.Proxy].all() {
-		all, _ := p.Records()
-		for i := range all {
-			if q := &all[i]; q.Time.Equal(r.caught.Time) && q.Number == r.caught.Number && q.Is(r.caught.Verb, r.caught.Resource) {
-				return q.Code, true
+	for _, proxies := range r.Proxies {
+		for _, p := range proxies.All() {
+			all, _ := p.Records()
+			for i := range all {
+				if q := &all[i]; q.Proxy == r.caught.Proxy && q.Time.Equal(r.caught.Time) && q.Number == r.caught.Number && q.Is(r.caught.Verb, r.caught.Resource) {
+					return q.Code, true
+				}
 			}
 		}
 	}
@@ -217,7 +219,7 @@ func (r *round) linger(writes int) {
 
 // strike waits for the moment and takes the leader away.
 func (r *round) strike() {
-	r.t.Helper()
+	r.T.Helper()
 	s := r.stroke
 	r.trap, r.caught = nil, nil
 	switch s.at {
@@ -236,19 +238,19 @@ func (r *round) strike() {
 		r.trap = r.set(s)
 		r.wait("a request that the leader is to be taken away at", func() bool { return r.trap.sprung() != nil })
 		if r.caught = r.trap.disarm(); r.caught != nil {
-			r.t.Logf("caught: %s of %s", r.caught, r.caught.Proxy)
+			r.T.Logf("caught: %s of %s", r.caught, r.caught.Proxy)
 			return
 		}
 	}
 	r.until("a leader", func() bool {
-		epoch := r.holder()
-		return r.hostOf(epoch) != nil && r.away(epoch)
+		epoch := r.Epoch()
+		return r.HostOf(epoch) != nil && r.away(epoch)
 	})
 }
 
 // away takes the leader of a term away. It may be called from a wire.
 func (r *round) away(epoch string) bool {
-	old, s := r.hostOf(epoch), r.stroke
+	old, s := r.HostOf(epoch), r.stroke
 	r.old, r.before = old, epoch
 	if s.revive {
 		var err error
@@ -256,36 +258,36 @@ func (r *round) away(epoch string) bool {
 			return false
 		}
 	}
-	for name, w := range r.wires {
-		if w.coordinator == nil || name == old.Name() {
+	for name, w := range r.Proxies {
+		if w.Coordinator == nil || name == old.Name() {
 			continue
 		}
 		if s.slow {
-			r.slow = append(r.slow, hold(w.coordinator, func(q *faultproxy.Request) bool { return q.Is("patch", "nodes") }))
+			r.slow = append(r.slow, hold(w.Coordinator, func(q *faultproxy.Request) bool { return q.Is("patch", "nodes") }))
 		}
 		if s.stale {
-			r.stale = append(r.stale, r.fall(w.coordinator, s.since))
+			r.stale = append(r.stale, r.fall(w.Coordinator, s.since))
 		}
 	}
 	if s.revive {
-		r.revived = append(r.revived, r.fall(r.wires[old.Name()].coordinator, ""))
+		r.revived = append(r.revived, r.fall(r.Proxies[old.Name()].Coordinator, ""))
 	}
-	switch w := r.wires[old.Name()]; s.how {
+	switch w := r.Proxies[old.Name()]; s.how {
 	case stopped:
 		if old.Pause() != nil {
 			return false // its host goes down
 		}
 	case cutOff:
-		for _, p := range w.all() {
+		for _, p := range w.All() {
 			r.cut = append(r.cut, hold(p, func(*faultproxy.Request) bool { return true }))
 			p.CutWatches()
 		}
 	case leaseCut:
-		r.cut = append(r.cut, hold(w.coordinator, func(q *faultproxy.Request) bool { return q.Resource == "leases" }))
+		r.cut = append(r.cut, hold(w.Coordinator, func(q *faultproxy.Request) bool { return q.Resource == "leases" }))
 	case stays:
 	}
 	if s.revive {
-		r.wires[old.Name()].coordinator.CutWatches()
+		r.Proxies[old.Name()].Coordinator.CutWatches()
 	}
 	return true
 }
@@ -312,13 +314,13 @@ func (r *round) release(holds *[]func()) {
 
 // cordonAnother is a person's cordon of a node that is in no turn and is not the leader's.
 func (r *round) cordonAnother() {
-	r.t.Helper()
+	r.T.Helper()
 	r.wait("a node to cordon", func() bool {
 		nodes := r.nodes()
 		for i := range nodes {
 			n := &nodes[len(nodes)-1-i]
-			if n.State == v1alpha1.StateIdle && !n.Unschedulable && r.hostOf(n.Name) != r.old && r.cordon(n, true) {
-				r.t.Logf("A PERSON: cordons %s", n.Name)
+			if n.State == v1alpha1.StateIdle && !n.Unschedulable && r.HostOf(n.Name) != r.old && r.cordon(n, true) {
+				r.T.Logf("A PERSON: cordons %s", n.Name)
 				r.cordoned = append(r.cordoned, n.Name)
 				return true
 			}

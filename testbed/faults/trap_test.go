@@ -22,10 +22,10 @@ type trap struct {
 // set sets a trap for the stroke's moment.
 func (r *round) set(s *stroke) *trap {
 	t := &trap{left: s.nth, hole: make(chan struct{})}
-	for name, w := range r.wires {
-		p := w.coordinator
+	for name, w := range r.Proxies {
+		p := w.Coordinator
 		if s.at == commit {
-			p = w.host
+			p = w.Host
 		}
 		if p != nil {
 			t.remove = append(t.remove, p.Add(func(q *faultproxy.Request) *faultproxy.Fault { return t.look(r, s, name, q) }))
@@ -48,7 +48,7 @@ func (t *trap) look(r *round, s *stroke, host string, q *faultproxy.Request) *fa
 	}
 	// A host's commit counts if its leader is another host's, a leader's write if it leads.
 	epoch, err := r.lease()
-	if leader := r.hostOf(epoch); err != nil || leader == nil || (leader.Name() == host) == (s.at == commit) {
+	if leader := r.HostOf(epoch); err != nil || leader == nil || (leader.Name() == host) == (s.at == commit) {
 		return nil
 	}
 	if t.left--; t.left > 0 || !r.away(epoch) {
@@ -72,7 +72,7 @@ func (t *trap) lookAtRenewal(r *round, host string, q *faultproxy.Request) *faul
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		epoch, err := r.lease()
-		leader := r.hostOf(epoch)
+		leader := r.HostOf(epoch)
 		if t.over || t.caught != nil || err != nil || leader == nil || leader.Name() != host {
 			return
 		}

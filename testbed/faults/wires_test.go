@@ -22,7 +22,7 @@ func wireFault(name string, rule func(rng func(n int) int) faultproxy.Rule) kind
 			return rng.IntN(n)
 		})
 		var removes []func()
-		for _, p := range c.wires[h.Name()] {
+		for _, p := range c.Proxies[h.Name()].All() {
 			removes = append(removes, p.Add(r))
 		}
 		return fmt.Sprintf("on %d wires", len(removes)), func() {
@@ -88,7 +88,7 @@ var wireFaults = []kind{
 	{name: "a black hole that lets go late", do: func(c *campaign, h *simhost.Host) (string, func()) {
 		hole := make(chan struct{})
 		var removes []func()
-		for _, p := range c.wires[h.Name()] {
+		for _, p := range c.Proxies[h.Name()].All() {
 			removes = append(removes, p.Add(func(r *faultproxy.Request) *faultproxy.Fault {
 				// What is sent into it is carried out when it opens, in whatever order.
 				return &faultproxy.Fault{Hold: hole, Late: r.Write()}
@@ -106,7 +106,7 @@ var wireFaults = []kind{
 		hole := make(chan struct{})
 		var removes []func()
 		cut := 0
-		for _, p := range c.wires[h.Name()] {
+		for _, p := range c.Proxies[h.Name()].All() {
 			removes = append(removes, p.Add(func(r *faultproxy.Request) *faultproxy.Fault {
 				if r.Verb == "watch" {
 					return &faultproxy.Fault{Hold: hole}
@@ -124,14 +124,14 @@ var wireFaults = []kind{
 	}},
 	{name: "watches cut", do: func(c *campaign, h *simhost.Host) (string, func()) {
 		cut := 0
-		for _, p := range c.wires[h.Name()] {
+		for _, p := range c.Proxies[h.Name()].All() {
 			cut += p.CutWatches()
 		}
 		return fmt.Sprintf("%d watches", cut), nil
 	}},
 	{name: "watches from a time that is forgotten", do: func(c *campaign, h *simhost.Host) (string, func()) {
 		cut := 0
-		for _, p := range c.wires[h.Name()] {
+		for _, p := range c.Proxies[h.Name()].All() {
 			var once sync.Once
 			p.Add(func(r *faultproxy.Request) (f *faultproxy.Fault) {
 				if r.Verb == "watch" {
@@ -148,11 +148,11 @@ var wireFaults = []kind{
 		if c.rng.IntN(2) == 0 {
 			d = -d
 		}
-		for _, p := range c.wires[h.Name()] {
+		for _, p := range c.Proxies[h.Name()].All() {
 			p.ShiftDate(d)
 		}
 		return d.String(), func() {
-			for _, p := range c.wires[h.Name()] {
+			for _, p := range c.Proxies[h.Name()].All() {
 				p.ShiftDate(0)
 			}
 		}

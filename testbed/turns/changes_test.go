@@ -30,33 +30,33 @@ var changes = map[string]func(*scene){
 	"file-restarts-unit": func(s *scene) {
 		s.policy("rollout: {settle: 0s}")
 		dir, err := os.MkdirTemp("", "turns-")
-		s.must(err)
-		s.t.Cleanup(func() { os.RemoveAll(dir) })
-		s.must(os.MkdirAll(filepath.Join(dir, "root/etc"), 0o755))
-		s.must(os.WriteFile(filepath.Join(dir, "root", appConf), []byte("workers = 1\n"), 0o644))
+		s.Must(err)
+		s.T.Cleanup(func() { os.RemoveAll(dir) })
+		s.Must(os.MkdirAll(filepath.Join(dir, "root/etc"), 0o755))
+		s.Must(os.WriteFile(filepath.Join(dir, "root", appConf), []byte("workers = 1\n"), 0o644))
 		h := s.host(simhost.Options{Name: s.name + "-1", Dir: dir})
 		s.idle(h)
 		namespace := s.work(h, 0)
 		before := s.pod(namespace)
 
-		s.must(h.WriteFile(appConf, "workers = 2\n"))
+		s.Must(h.WriteFile(appConf, "workers = 2\n"))
 		n := s.ended(h, "Done: applying")
 		s.did(h, 0, appRestart)
 		if l := n.Last; l == nil || len(l.Changes) != 1 || l.Changes[0].Source != v1alpha1.SourceFile || l.Changes[0].Name != appConf {
-			s.t.Errorf("its last turn was for %+v", l)
+			s.T.Errorf("its last turn was for %+v", l)
 		}
-		s.must(os.Chmod(filepath.Join(h.Root(), appConf), 0o640))
+		s.Must(os.Chmod(filepath.Join(h.Root(), appConf), 0o640))
 		s.ended(h, "Done: applying", "Done: applying")
 		// What was applied is in effect, also for the next process: it has nothing to do.
 		h.StopLockkeeper()
-		s.must(h.StartLockkeeper())
+		s.Must(h.StartLockkeeper())
 		s.says(h, "idle; up to date since ") // the next process, which has read everything
 		s.idle(h)
 		s.ended(h, "Done: applying", "Done: applying")
 		s.did(h, 0, appRestart, appRestart)
 		s.undisturbed(h)
 		if after := s.pod(namespace); after != before {
-			s.t.Errorf("the pod on %s was %s and is %s", h.Name(), before, after)
+			s.T.Errorf("the pod on %s was %s and is %s", h.Name(), before, after)
 		}
 	},
 
@@ -66,10 +66,10 @@ var changes = map[string]func(*scene){
 rules: [{source: Unit, unit: app.service, actions: [{type: DaemonReload}, {type: Restart, unit: app.service}]}]`)
 		h := s.hosts(1)[0]
 		release := h.Units().HoldJobs()
-		s.must(h.WriteFile("/etc/systemd/system/app.service.d/10-limits.conf", "[Service]\nLimitNOFILE=1024\n"))
+		s.Must(h.WriteFile("/etc/systemd/system/app.service.d/10-limits.conf", "[Service]\nLimitNOFILE=1024\n"))
 		s.commits(h, v1alpha1.StateApplying)
 		s.ordered(h, "Reload", appRestart)
-		s.must(h.WriteFile(appConf, "workers = 2\n"))
+		s.Must(h.WriteFile(appConf, "workers = 2\n"))
 		release()
 		s.ended(h, "Done: applying", "Done: applying")
 		s.did(h, 0, "Reload", appRestart, appRestart)
@@ -93,22 +93,22 @@ rules: [{source: Unit, unit: app.service, actions: [{type: DaemonReload}, {type:
 		s.policy("paused: true\nrollout: {settle: 0s}")
 		h := s.hosts(1)[0]
 		s.stage(h)
-		s.must(h.WriteFile(dbConf, "shards = 2\n"))
-		s.must(h.WriteFile(appConf, "workers = 2\n"))
+		s.Must(h.WriteFile(dbConf, "shards = 2\n"))
+		s.Must(h.WriteFile(appConf, "workers = 2\n"))
 		n := s.published(h, v1alpha1.WantsReboot, string(v1alpha1.SourceOSUpdate), dbConf, appConf)
 		if want := []string{"Drain", "Reboot"}; !slices.Equal(steps(n), want) {
-			s.t.Errorf("the plan is %q, expected %q", n.Host.Plan, want)
+			s.T.Errorf("the plan is %q, expected %q", n.Host.Plan, want)
 		}
 		s.held(h, v1alpha1.ReasonPaused)
 		_, err := s.tryPolicy("paused: false\nrollout: {settle: 0s}")
-		s.must(err)
+		s.Must(err)
 		n = s.ended(h, "Done: draining rebooting uncordoning")
 		s.did(h, 1)
 		if l := n.Last; l == nil || len(l.Changes) != 3 {
-			s.t.Errorf("its last turn was for %+v", l)
+			s.T.Errorf("its last turn was for %+v", l)
 		}
 		if n.Wants != v1alpha1.WantsNothing || h.Version() != newVersion {
-			s.t.Errorf("%s runs %s and wants %s", h.Name(), h.Version(), n.Wants)
+			s.T.Errorf("%s runs %s and wants %s", h.Name(), h.Version(), n.Wants)
 		}
 	},
 }
@@ -124,8 +124,8 @@ func steps(n *turn.Node) (all []string) {
 
 // ordered waits until the host's systemd has been asked for these jobs.
 func (s *scene) ordered(h *simhost.Host, jobs ...string) {
-	s.t.Helper()
-	s.eventually(fmt.Sprintf("systemd on %s to be asked for %q", h.Name(), jobs), func(context.Context) (bool, error) {
+	s.T.Helper()
+	s.Eventually(fmt.Sprintf("systemd on %s to be asked for %q", h.Name(), jobs), func(context.Context) (bool, error) {
 		got := h.Units().Jobs()
 		return slices.Equal(got, jobs), fmt.Errorf("it was asked for %q", got)
 	})
@@ -133,19 +133,19 @@ func (s *scene) ordered(h *simhost.Host, jobs ...string) {
 
 // undisturbed fails the test if the node was ever cordoned, or a pod evicted from it.
 func (s *scene) undisturbed(h *simhost.Host) {
-	s.t.Helper()
-	s.must(s.Referee.Sync(s.soon()))
+	s.T.Helper()
+	s.Sync()
 	if told := s.of(h.Name()); slices.Contains(told, "cordoned") || slices.Contains(told, "cordoned by a person") || s.evictions(h) > 0 {
-		s.t.Errorf("%s was disturbed: %q", h.Name(), told)
+		s.T.Errorf("%s was disturbed: %q", h.Name(), told)
 	}
 }
 
 // pod is the one pod of the namespace, by name and UID.
 func (s *scene) pod(namespace string) string {
-	s.t.Helper()
+	s.T.Helper()
 	pods, err := cp.WaitPods(s.soon(), namespace, "", "to be one, and Ready", func(pods []*corev1.Pod) bool {
 		return len(pods) == 1 && controlplane.PodReady(pods[0])
 	})
-	s.must(err)
+	s.Must(err)
 	return pods[0].Name + " " + string(pods[0].UID)
 }

@@ -35,10 +35,10 @@ var hooks = map[string]func(*scene){
 		s.reaches(h, v1alpha1.StateBeforeReboot)
 		s.runs("ease-out") // on no node
 		if out, err := s.lockkeeper("confirm", h.Name(), "ease-in"); err == nil || !strings.Contains(out, "is in before-reboot, which waits for by-hand; ease-in belongs to before-uncordon") {
-			s.t.Errorf("a hook of a later stage is confirmed (%v): %s", err, out)
+			s.T.Errorf("a hook of a later stage is confirmed (%v): %s", err, out)
 		}
 		if out, err := s.lockkeeper("confirm", h.Name(), "by-hand"); err != nil || !strings.Contains(out, "hook by-hand of before-reboot is confirmed for turn") {
-			s.t.Errorf("%v: %s", err, out)
+			s.T.Errorf("%v: %s", err, out)
 		}
 
 		s.reaches(h, v1alpha1.StateBeforeUncordon)
@@ -61,13 +61,13 @@ var hooks = map[string]func(*scene){
 		s.has(h.Name(), v1alpha1.ReasonOverdue)
 		_, err := s.tryPolicy(policy + ", beforeUncordon: [{name: late}]}")
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.hooks.beforeUncordon") || !strings.Contains(err.Error(), "expected a name in one stage only") {
-			s.t.Errorf("one name in two stages: %v", err)
+			s.T.Errorf("one name in two stages: %v", err)
 		}
 		if n := s.reaches(h, v1alpha1.StateBeforeDrain); n.Mark || n.Unschedulable {
-			s.t.Errorf("%s is cordoned before its hook has confirmed", h.Name())
+			s.T.Errorf("%s is cordoned before its hook has confirmed", h.Name())
 		}
 		if out, err := s.lockkeeper("confirm", h.Name(), "late"); err != nil {
-			s.t.Errorf("%v: %s", err, out)
+			s.T.Errorf("%v: %s", err, out)
 		}
 		s.ended(h, "Done: before-drain draining rebooting uncordoning")
 		s.did(h, 1)
@@ -94,7 +94,7 @@ hooks:
 		s.attached(h, `[{"name":"csi/vol-1","devicePath":""}]`)
 		s.stage(h)
 		if n := s.reaches(h, v1alpha1.StateBeforeReboot); !n.Mark || !n.Unschedulable {
-			s.t.Errorf("%s waits for its volumes: mark %t, unschedulable %t, expected a drained node", h.Name(), n.Mark, n.Unschedulable)
+			s.T.Errorf("%s waits for its volumes: mark %t, unschedulable %t, expected a drained node", h.Name(), n.Mark, n.Unschedulable)
 		}
 		s.tells(h, "1 volume to detach: csi/vol-1")
 		s.attached(h, `[]`)
@@ -116,7 +116,7 @@ hooks:
 				n.Grant != nil && n.Grant.Result == v1alpha1.ResultBackedOut && n.Grant.Reason == v1alpha1.ReasonOverdue
 		})
 		if out, err := s.lockkeeper("confirm", h.Name(), "stuck"); err == nil || !strings.Contains(out, "is in before-uncordon, which waits for undo; stuck belongs to before-reboot") {
-			s.t.Errorf("it was too late for that (%v): %s", err, out)
+			s.T.Errorf("it was too late for that (%v): %s", err, out)
 		}
 		s.authors.Release("undo")
 		s.ended(h, "BackedOut Overdue: draining before-reboot before-uncordon uncordoning")
@@ -156,8 +156,8 @@ func (s *scene) keep(hooks ...string) {
 
 // cancel takes the update back at its source.
 func (s *scene) cancel(h *simhost.Host) {
-	s.t.Helper()
-	s.must(h.ResetStatus())
+	s.T.Helper()
+	s.Must(h.ResetStatus())
 	if s.Referee != nil {
 		s.Referee.WantCancelled(h.Name())
 	}
@@ -165,10 +165,10 @@ func (s *scene) cancel(h *simhost.Host) {
 
 // daemon makes a DaemonSet for the scene's hosts in a state.
 func (s *scene) daemon(name string, state v1alpha1.State) {
-	s.t.Helper()
+	s.T.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
 	if _, err := cp.Client().CoreV1().Namespaces().Create(s.soon(), namespace, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
-		s.must(err)
+		s.Must(err)
 	}
 	labels := map[string]string{"hook": name}
 	_, err := cp.Client().AppsV1().DaemonSets(s.name).Create(s.soon(), &appsv1.DaemonSet{
@@ -181,24 +181,24 @@ func (s *scene) daemon(name string, state v1alpha1.State) {
 			}},
 		},
 	}, metav1.CreateOptions{})
-	s.must(err)
+	s.Must(err)
 }
 
 // attached says, as a kubelet does, which volumes are attached to the host's node.
 func (s *scene) attached(h *simhost.Host, volumes string) {
-	s.t.Helper()
+	s.T.Helper()
 	body := []byte(`{"status":{"volumesAttached":` + volumes + `}}`)
 	_, err := cp.Client().CoreV1().Nodes().Patch(s.soon(), h.Name(), types.MergePatchType, body, metav1.PatchOptions{}, "status")
-	s.must(err)
+	s.Must(err)
 }
 
 // runs waits until the DaemonSet's pods run on these nodes, and are nowhere else.
 func (s *scene) runs(name string, nodes ...string) {
-	s.t.Helper()
+	s.T.Helper()
 	_, err := cp.WaitPods(s.soon(), s.name, "hook="+name, "to run on "+strings.Join(nodes, ", "), func(pods []*corev1.Pod) bool {
 		return len(pods) == len(nodes) && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
 			return !slices.Contains(nodes, p.Spec.NodeName) || !controlplane.PodReady(p) || p.DeletionTimestamp != nil
 		})
 	})
-	s.must(err)
+	s.Must(err)
 }

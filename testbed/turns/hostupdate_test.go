@@ -52,16 +52,16 @@ var published = map[string]func(*scene){
 			states, total = append(states, string(stage.State)), total+stage.Seconds
 		}
 		if got := strings.Join(states, " "); got != "draining before-reboot rebooting uncordoning" {
-			s.t.Errorf("the stages are %q", got)
+			s.T.Errorf("the stages are %q", got)
 		}
 		if took := int64(turn.Ended.Sub(turn.Started.Time).Seconds()); total > took || total < took-int64(len(states)) { // each is cut to a second
-			s.t.Errorf("the stages last %d s together, and the turn %d s", total, took)
+			s.T.Errorf("the stages last %d s together, and the turn %d s", total, took)
 		}
 		if string(turn.Turn) != n.Last.Turn || turn.Result != "Done" || last.OS.Version != newVersion {
-			s.t.Errorf("turn %s %s, OS %s; the Node has %s", turn.Turn, turn.Result, last.OS.Version, n.Last.Turn)
+			s.T.Errorf("turn %s %s, OS %s; the Node has %s", turn.Turn, turn.Result, last.OS.Version, n.Last.Turn)
 		}
 		if out, err := s.lockkeeper("history", h.Name()); err != nil || !containsAll(out, []string{h.Name(), "Done", "OSUpdate@" + newVersion, "draining", "uncordoning"}) {
-			s.t.Errorf("lockkeeper history: %v\n%s", err, out)
+			s.T.Errorf("lockkeeper history: %v\n%s", err, out)
 		}
 	},
 
@@ -70,13 +70,13 @@ var published = map[string]func(*scene){
 		s.keep("ease-out")
 		s.policy("rollout: {settle: 0s}\nhooks: {beforeDrain: [{name: ease-out}]}")
 		h := s.hosts(1)[0]
-		s.must(h.Configure(func(c simhost.Config) { c["reboot"]["session_delay"] = time.Hour }))
-		s.must(h.Signal(syscall.SIGHUP))
+		s.Must(h.Configure(func(c simhost.Config) { c["reboot"]["session_delay"] = time.Hour }))
+		s.Must(h.Signal(syscall.SIGHUP))
 		release := s.block(h)
 		stuck := s.finalized(h)
 		let := h.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "backup", Why: "writing a tape", Mode: "block", PID: 1})
 		anna, err := h.Logind().Login("1", "anna")
-		s.must(err)
+		s.Must(err)
 		s.stage(h)
 
 		s.blockedBy(h, v1alpha1.BlockerHook, "ease-out", "lockkeeper confirm "+h.Name()+" ease-out")
@@ -89,10 +89,10 @@ var published = map[string]func(*scene){
 		s.serves(h, fmt.Sprintf(`lockkeeper_host_blocked_since_timestamp_seconds{kind="PodDisruptionBudget",name="%s/work",pod="%s"} `, h.Name(), b.Pod),
 			`lockkeeper_host_blockers{kind="PodDisruptionBudget"} 1`)
 		if out := s.kubectl("get", "hu", h.Name()); !containsAll(out, []string{"WANTS", "STATE", "BLOCKED BY", h.Name(), "reboot", "draining", h.Name() + "/work"}) {
-			s.t.Errorf("kubectl get hu:\n%s", out)
+			s.T.Errorf("kubectl get hu:\n%s", out)
 		}
 		if out, err := s.lockkeeper("status"); !strings.Contains(out, "blocked by PodDisruptionBudget "+h.Name()+"/work") {
-			s.t.Errorf("lockkeeper status (%v):\n%s", err, out)
+			s.T.Errorf("lockkeeper status (%v):\n%s", err, out)
 		}
 		release()
 		s.blockedBy(h, v1alpha1.BlockerFinalizer, h.Name()+"/stuck", "finalizers: example.com/stuck")
@@ -102,11 +102,11 @@ var published = map[string]func(*scene){
 		let()
 		s.blockedBy(h, v1alpha1.BlockerSession, "anna", "logged in on ")
 		s.reads(h, v1alpha1.ReasonSessions)
-		s.must(anna.Logout())
+		s.Must(anna.Logout())
 		s.ended(h, "Done: before-drain draining rebooting uncordoning")
 		u := s.update(h, "to be blocked by nothing", func(u *v1alpha1.HostUpdateStatus) bool { return len(u.Blockers) == 0 && len(u.History) == 1 })
 		if c := meta.FindStatusCondition(u.Conditions, v1alpha1.ConditionBlocked); c == nil || c.Status != metav1.ConditionFalse {
-			s.t.Errorf("Blocked is %+v", c)
+			s.T.Errorf("Blocked is %+v", c)
 		}
 	},
 
@@ -122,12 +122,12 @@ var published = map[string]func(*scene){
 		s.stage(h)
 		b := s.blockedBy(h, v1alpha1.BlockerBudget, h.Name()+"/work")
 		s.passes(2 * time.Second) // times are published to the second
-		s.must(h.Signal(syscall.SIGKILL))
+		s.Must(h.Signal(syscall.SIGKILL))
 		s.says(h, string(b.Pod))   // another process, which has met it again
 		s.passes(10 * time.Second) // it publishes what it knows within 8 s
 		release()
 		i := s.blockedBy(h, v1alpha1.BlockerInhibitor, "backup")
-		s.must(h.Signal(syscall.SIGTERM))
+		s.Must(h.Signal(syscall.SIGTERM))
 		s.says(h, "backup")
 		let()
 		s.ended(h, "Done: draining rebooting uncordoning")
@@ -137,13 +137,13 @@ var published = map[string]func(*scene){
 		all := rec(last)
 		s.checkRecord(h, all)
 		if got := fmt.Sprintf("%d %s", len(last.History[0].Stages), last.History[0].Stages[0].State); got != "3 draining" {
-			s.t.Errorf("the stages are %+v", last.History[0].Stages)
+			s.T.Errorf("the stages are %+v", last.History[0].Stages)
 		}
 		for n, u := range all {
 			for _, now := range u.Blockers {
 				for _, was := range []v1alpha1.Blocker{b, i} {
 					if now.Kind == was.Kind && now.Name == was.Name && now.Pod == was.Pod && !now.Since.Equal(&was.Since) {
-						s.t.Errorf("write %d: %s %s blocks since %v, and before the restart since %v", n, now.Kind, now.Name, now.Since, was.Since)
+						s.T.Errorf("write %d: %s %s blocks since %v, and before the restart since %v", n, now.Kind, now.Name, now.Since, was.Since)
 					}
 				}
 			}
@@ -153,9 +153,9 @@ var published = map[string]func(*scene){
 	"hostupdate-more-blockers": func(s *scene) {
 		s.policy("rollout: {settle: 0s}\nhooks: {waitForVolumeDetach: true}\ndrain: {block: [{selector: {matchLabels: {keep: " + s.name + "}}}]}")
 		h := s.hosts(1)[0]
-		s.must(h.Configure(func(c simhost.Config) { c["health"]["units"] = []string{"db.service"} }))
-		s.must(h.Signal(syscall.SIGHUP))
-		s.must(h.Units().Set("update-engine.service", simhost.Unit{Load: "loaded", Active: "active"})) // it may come back
+		s.Must(h.Configure(func(c simhost.Config) { c["health"]["units"] = []string{"db.service"} }))
+		s.Must(h.Signal(syscall.SIGHUP))
+		s.Must(h.Units().Set("update-engine.service", simhost.Unit{Load: "loaded", Active: "active"})) // it may come back
 		kept := s.barePod(h, "kept", map[string]string{"keep": s.name})
 		guarded := s.barePod(h, "guarded", nil)
 		s.refuseEvictions(h.Name() + "-guarded")
@@ -171,30 +171,30 @@ var published = map[string]func(*scene){
 		s.blockedBy(h, v1alpha1.BlockerVolume, "csi-1", "is attached to the node")
 		h.Engine().Stop()
 		s.blockedBy(h, v1alpha1.BlockerSource, "update_engine", "is not there to say so again")
-		s.must(h.Engine().Start())
-		s.must(h.Units().Set("db.service", simhost.Unit{Load: "loaded", Active: "failed"}))
+		s.Must(h.Engine().Start())
+		s.Must(h.Units().Set("db.service", simhost.Unit{Load: "loaded", Active: "failed"}))
 		s.attached(h, "null")
 
 		s.blockedBy(h, v1alpha1.BlockerUnit, "db.service", "db.service is failed")
 		s.tells(h, "Unit db.service")
-		s.must(h.Units().Set("db.service", simhost.Unit{Load: "loaded", Active: "active"}))
+		s.Must(h.Units().Set("db.service", simhost.Unit{Load: "loaded", Active: "active"}))
 		s.ended(h, "Done: draining before-reboot rebooting uncordoning")
 	},
 }
 
 // passes lets time pass in which something must not happen.
 func (s *scene) passes(d time.Duration) {
-	s.t.Helper()
+	s.T.Helper()
 	select {
 	case <-time.After(d):
 	case <-s.soon().Done():
-		s.t.Fatal("the test is over")
+		s.T.Fatal("the test is over")
 	}
 }
 
 // barePod puts a pod on the host's node that no controller has, and that remove takes away.
 func (s *scene) barePod(h *simhost.Host, name string, labels map[string]string) (remove func()) {
-	s.t.Helper()
+	s.T.Helper()
 	pods := cp.Client().CoreV1().Pods("default")
 	name = h.Name() + "-" + name
 	_, err := pods.Create(s.soon(), &corev1.Pod{
@@ -202,16 +202,16 @@ func (s *scene) barePod(h *simhost.Host, name string, labels map[string]string) 
 		Spec: corev1.PodSpec{NodeName: h.Name(), TerminationGracePeriodSeconds: new(int64(1)),
 			Containers: []corev1.Container{{Name: "c", Image: "example.invalid/c"}}},
 	}, metav1.CreateOptions{})
-	s.must(err)
+	s.Must(err)
 	return func() {
-		s.t.Helper()
-		s.must(pods.Delete(s.soon(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+		s.T.Helper()
+		s.Must(pods.Delete(s.soon(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	}
 }
 
 // refuseEvictions has an admission policy refuse evictions of the pod of that name.
 func (s *scene) refuseEvictions(pod string) {
-	s.t.Helper()
+	s.T.Helper()
 	policies, bindings := cp.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies(), cp.Client().AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
 	_, err := policies.Create(s.soon(), &admissionv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name},
@@ -223,17 +223,17 @@ func (s *scene) refuseEvictions(pod string) {
 			Validations: []admissionv1.Validation{{Expression: fmt.Sprintf("object.metadata.name != %q", pod), Message: "not this pod"}},
 		},
 	}, metav1.CreateOptions{})
-	s.must(err)
+	s.Must(err)
 	_, err = bindings.Create(s.soon(), &admissionv1.ValidatingAdmissionPolicyBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name},
 		Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: s.name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
 	}, metav1.CreateOptions{})
-	s.must(err)
-	s.t.Cleanup(func() {
-		s.must(bindings.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
-		s.must(policies.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
+	s.Must(err)
+	s.T.Cleanup(func() {
+		s.Must(bindings.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
+		s.Must(policies.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
 	})
-	s.eventually("the admission policy to be in force", func(ctx context.Context) (bool, error) {
+	s.Eventually("the admission policy to be in force", func(ctx context.Context) (bool, error) {
 		err := cp.Client().PolicyV1().Evictions("default").Evict(ctx, &policyv1.Eviction{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod}, DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}},
 		})
@@ -243,9 +243,9 @@ func (s *scene) refuseEvictions(pod string) {
 
 // updates is where the HostUpdates are.
 func (s *scene) updates() dynamic.ResourceInterface {
-	s.t.Helper()
+	s.T.Helper()
 	client, err := dynamic.NewForConfig(cp.AdminConfig())
-	s.must(err)
+	s.Must(err)
 	return client.Resource(v1alpha1.HostUpdateResource)
 }
 
@@ -260,8 +260,8 @@ func statusOf(obj any) (*v1alpha1.HostUpdateStatus, error) {
 
 // update waits until what the host has published is as cond wants it.
 func (s *scene) update(h *simhost.Host, what string, cond func(*v1alpha1.HostUpdateStatus) bool) (found *v1alpha1.HostUpdateStatus) {
-	s.t.Helper()
-	s.eventually("the HostUpdate of "+h.Name()+" "+what, func(ctx context.Context) (bool, error) {
+	s.T.Helper()
+	s.Eventually("the HostUpdate of "+h.Name()+" "+what, func(ctx context.Context) (bool, error) {
 		obj, err := s.updates().Get(ctx, h.Name(), metav1.GetOptions{})
 		if err != nil {
 			return false, err
@@ -281,7 +281,7 @@ func (s *scene) update(h *simhost.Host, what string, cond func(*v1alpha1.HostUpd
 // blockedBy waits until the host publishes that this blocks it, with these words. That it does so within seconds is the test of package
 // node; here the machine has other tests.
 func (s *scene) blockedBy(h *simhost.Host, kind v1alpha1.BlockerKind, name string, words ...string) (found v1alpha1.Blocker) {
-	s.t.Helper()
+	s.T.Helper()
 	u := s.update(h, fmt.Sprintf("to name %s %s: %q", kind, name, words), func(u *v1alpha1.HostUpdateStatus) bool {
 		i := slices.IndexFunc(u.Blockers, func(b v1alpha1.Blocker) bool {
 			return b.Kind == kind && string(b.Name) == name && containsAll(string(b.Message), words)
@@ -293,7 +293,7 @@ func (s *scene) blockedBy(h *simhost.Host, kind v1alpha1.BlockerKind, name strin
 	})
 	c := meta.FindStatusCondition(u.Conditions, v1alpha1.ConditionBlocked)
 	if c == nil || c.Status != metav1.ConditionTrue {
-		s.t.Errorf("it is blocked by %s %s, and Blocked is %+v", kind, name, c)
+		s.T.Errorf("it is blocked by %s %s, and Blocked is %+v", kind, name, c)
 	}
 	s.readBlocker(h, &found)
 	return found
@@ -301,28 +301,28 @@ func (s *scene) blockedBy(h *simhost.Host, kind v1alpha1.BlockerKind, name strin
 
 // finalized puts a pod on the host's node that is being deleted and has a finalizer, which remove takes off.
 func (s *scene) finalized(h *simhost.Host) (remove func()) {
-	s.t.Helper()
+	s.T.Helper()
 	pods := cp.Client().CoreV1().Pods(h.Name())
 	_, err := pods.Create(s.soon(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "stuck", Finalizers: []string{"example.com/stuck"}},
 		Spec: corev1.PodSpec{NodeName: h.Name(), TerminationGracePeriodSeconds: new(int64(1)),
 			Containers: []corev1.Container{{Name: "c", Image: "example.invalid/c"}}},
 	}, metav1.CreateOptions{})
-	s.must(err)
+	s.Must(err)
 	return func() {
-		s.t.Helper()
+		s.T.Helper()
 		_, err := pods.Patch(s.soon(), "stuck", types.JSONPatchType, []byte(`[{"op":"remove","path":"/metadata/finalizers"}]`), metav1.PatchOptions{})
-		s.must(err)
+		s.Must(err)
 	}
 }
 
 // record keeps all versions of what the host publishes, until the one that is given to what it returns.
 func (s *scene) record(h *simhost.Host) func(last *v1alpha1.HostUpdateStatus) []*v1alpha1.HostUpdateStatus {
-	s.t.Helper()
+	s.T.Helper()
 	first, err := s.updates().Get(s.soon(), h.Name(), metav1.GetOptions{})
-	s.must(err)
+	s.Must(err)
 	w, err := s.updates().Watch(s.soon(), metav1.ListOptions{FieldSelector: "metadata.name=" + h.Name(), ResourceVersion: first.GetResourceVersion()})
-	s.must(err)
+	s.Must(err)
 	var mu sync.Mutex
 	var all []*v1alpha1.HostUpdateStatus
 	add := func(obj any) {
@@ -342,9 +342,9 @@ func (s *scene) record(h *simhost.Host) func(last *v1alpha1.HostUpdateStatus) []
 		}
 	}()
 	return func(last *v1alpha1.HostUpdateStatus) []*v1alpha1.HostUpdateStatus {
-		s.t.Helper()
+		s.T.Helper()
 		defer w.Stop()
-		s.eventually("the watch to show the last HostUpdate", func(context.Context) (bool, error) {
+		s.Eventually("the watch to show the last HostUpdate", func(context.Context) (bool, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			now := all[len(all)-1]
@@ -360,7 +360,7 @@ func (s *scene) record(h *simhost.Host) func(last *v1alpha1.HostUpdateStatus) []
 const maxWrites = 8
 
 func (s *scene) checkRecord(h *simhost.Host, all []*v1alpha1.HostUpdateStatus) {
-	s.t.Helper()
+	s.T.Helper()
 	order := v1alpha1.UpdateConditions()
 	writes := 0
 	for i, u := range all[1:] {
@@ -368,7 +368,7 @@ func (s *scene) checkRecord(h *simhost.Host, all []*v1alpha1.HostUpdateStatus) {
 		switch hostupdate.Compare(was, u) {
 		case hostupdate.Same:
 			if len(was.Offline) == len(u.Offline) {
-				s.t.Errorf("write %d of the HostUpdate of %s repeats what is there", i, h.Name())
+				s.T.Errorf("write %d of the HostUpdate of %s repeats what is there", i, h.Name())
 			}
 		case hostupdate.News:
 			writes++
@@ -376,43 +376,43 @@ func (s *scene) checkRecord(h *simhost.Host, all []*v1alpha1.HostUpdateStatus) {
 		at := -1
 		for _, c := range u.Conditions {
 			if next := slices.Index(order, c.Type); next <= at {
-				s.t.Errorf("write %d: condition %s is out of order", i, c.Type)
+				s.T.Errorf("write %d: condition %s is out of order", i, c.Type)
 			} else {
 				at = next
 			}
 			if c.Status == metav1.ConditionUnknown {
-				s.t.Errorf("write %d: condition %s is Unknown", i, c.Type)
+				s.T.Errorf("write %d: condition %s is Unknown", i, c.Type)
 			}
 			if old := meta.FindStatusCondition(was.Conditions, c.Type); old != nil && c.LastTransitionTime.Before(&old.LastTransitionTime) {
-				s.t.Errorf("write %d: the time of %s runs backwards", i, c.Type)
+				s.T.Errorf("write %d: the time of %s runs backwards", i, c.Type)
 			}
 		}
 	}
 	if writes > maxWrites {
 		for _, u := range all {
-			s.t.Logf("%s", u.Message)
+			s.T.Logf("%s", u.Message)
 		}
-		s.t.Errorf("%d writes that are not for progress, expected at most %d", writes, maxWrites)
+		s.T.Errorf("%d writes that are not for progress, expected at most %d", writes, maxWrites)
 	}
 	// What the turn passed became True in the order of the table.
 	var before metav1.Time
 	for _, kind := range []string{v1alpha1.ConditionCordoned, v1alpha1.ConditionDrained, v1alpha1.ConditionRebooted, v1alpha1.ConditionUncordoned, v1alpha1.ConditionComplete} {
 		c := meta.FindStatusCondition(all[len(all)-1].Conditions, kind)
 		if c == nil || c.Status != metav1.ConditionTrue || c.LastTransitionTime.Before(&before) {
-			s.t.Fatalf("%s is %+v at the end; the one before it became True at %v", kind, c, before)
+			s.T.Fatalf("%s is %+v at the end; the one before it became True at %v", kind, c, before)
 		}
 		before = c.LastTransitionTime
 	}
-	s.t.Logf("%d writes, %d of them not for progress", len(all)-1, writes)
+	s.T.Logf("%d writes, %d of them not for progress", len(all)-1, writes)
 }
 
 func (s *scene) kubectl(args ...string) string {
-	s.t.Helper()
+	s.T.Helper()
 	admin, err := cp.Kubeconfig("testbed:admin", "system:masters")
-	s.must(err)
+	s.Must(err)
 	out, err := exec.CommandContext(s.soon(), cp.Binaries().Kubectl, append([]string{"--kubeconfig", admin}, args...)...).CombinedOutput()
 	if err != nil {
-		s.t.Errorf("kubectl %v: %v\n%s", args, err, out)
+		s.T.Errorf("kubectl %v: %v\n%s", args, err, out)
 	}
 	return string(out)
 }

@@ -57,10 +57,10 @@ var conditions = map[string]func(*scene){
 		writes, conflicts := count(proxy, "nodes/status", h.Name())
 		_, own := count(proxy, "nodes", h.Name())
 		coordinator, others := count(s.coordinator, "nodes", h.Name())
-		s.t.Logf("%d writes of conditions with %d conflicts; conflicts of the host's other writes: %d; of the coordinator's: %d of %d",
+		s.T.Logf("%d writes of conditions with %d conflicts; conflicts of the host's other writes: %d; of the coordinator's: %d of %d",
 			writes, conflicts, own, others, coordinator)
 		if conflicts > 4 || own > 4 || others > 4 {
-			s.t.Error("too many conflicts")
+			s.T.Error("too many conflicts")
 		}
 	},
 
@@ -75,7 +75,7 @@ var conditions = map[string]func(*scene){
 		rec := s.recordConditions(h)
 		s.stage(h)
 		s.hasConditions(h, isDraining)
-		s.must(h.Configure(func(c simhost.Config) { c.Set("", "lifecycle_conditions", false) }))
+		s.Must(h.Configure(func(c simhost.Config) { c.Set("", "lifecycle_conditions", false) }))
 		h.Kill()
 		s.hasConditions(h, "")
 		release()
@@ -102,14 +102,14 @@ var conditions = map[string]func(*scene){
 		s.until(h, "to be released", func(n *turn.Node) bool { return n.State == v1alpha1.StateAbsent && n.Held == v1alpha1.ReasonDetached })
 		s.hasConditions(h, "MaintenancePlanned Drained")
 		// Another process changes nothing.
-		s.must(h.Configure(func(c simhost.Config) { c.Set("", "lifecycle_conditions", false) }))
+		s.Must(h.Configure(func(c simhost.Config) { c.Set("", "lifecycle_conditions", false) }))
 		h.Kill()
 		s.says(h, string(v1alpha1.ReasonDetached))
 		changes := rec()
 		s.writtenOnce(h, proxy, changes)
 		released := slices.IndexFunc(changes, func(n *corev1.Node) bool { return turn.FromNode(n).State == v1alpha1.StateAbsent })
 		if released != len(changes)-1 {
-			s.t.Errorf("%d changes of the conditions, of which number %d is the first after the release; expected the last", len(changes), released+1)
+			s.T.Errorf("%d changes of the conditions, of which number %d is the first after the release; expected the last", len(changes), released+1)
 		}
 		for _, n := range changes {
 			var others []string
@@ -120,7 +120,7 @@ var conditions = map[string]func(*scene){
 			}
 			slices.Sort(others)
 			if got := strings.Join(others, ", "); got != "Drained=Unknown theirs, MaintenancePlanned=True " {
-				s.t.Errorf("version %s has of the other tool's conditions %q", n.ResourceVersion, got)
+				s.T.Errorf("version %s has of the other tool's conditions %q", n.ResourceVersion, got)
 			}
 		}
 	},
@@ -143,30 +143,30 @@ func count(p *faultproxy.Proxy, resource, name string) (stored, conflicts int) {
 
 // writtenOnce checks that the host has sent as many writes of its conditions as there were changes of them.
 func (s *scene) writtenOnce(h *simhost.Host, p *faultproxy.Proxy, changes []*corev1.Node) {
-	s.t.Helper()
+	s.T.Helper()
 	if writes, _ := count(p, "nodes/status", h.Name()); writes != len(changes) {
-		s.t.Errorf("%d writes of conditions for %d changes of them", writes, len(changes))
+		s.T.Errorf("%d writes of conditions for %d changes of them", writes, len(changes))
 	}
 }
 
 // lifecycle has the running host write lifecycle conditions, or not any more.
 func (s *scene) lifecycle(h *simhost.Host, on bool) {
-	s.t.Helper()
-	s.must(h.Configure(func(c simhost.Config) { c.Set("", "lifecycle_conditions", on) }))
-	s.must(h.Signal(syscall.SIGHUP))
+	s.T.Helper()
+	s.Must(h.Configure(func(c simhost.Config) { c.Set("", "lifecycle_conditions", on) }))
+	s.Must(h.Signal(syscall.SIGHUP))
 }
 
 func (s *scene) patchStatus(h *simhost.Host, patch string) {
-	s.t.Helper()
+	s.T.Helper()
 	_, err := cp.Client().CoreV1().Nodes().Patch(s.soon(), h.Name(), types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "operator"}, "status")
-	s.must(err)
+	s.Must(err)
 }
 
 func (s *scene) detach(h *simhost.Host, value string) {
-	s.t.Helper()
+	s.T.Helper()
 	body := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationDetached, value)
 	_, err := cp.Client().CoreV1().Nodes().Patch(s.soon(), h.Name(), types.MergePatchType, body, metav1.PatchOptions{FieldManager: "an-admin"})
-	s.must(err)
+	s.Must(err)
 }
 
 // typesOf returns the types of the Node's lifecycle conditions, in the order of a turn.
@@ -182,20 +182,20 @@ func typesOf(n *corev1.Node) string {
 
 // hasConditions waits until the Node has lifecycle conditions of these types.
 func (s *scene) hasConditions(h *simhost.Host, want string) {
-	s.t.Helper()
+	s.T.Helper()
 	_, err := cp.WaitNode(s.soon(), h.Name(), fmt.Sprintf("to have the conditions %q", want), func(n *corev1.Node) bool { return n != nil && typesOf(n) == want })
-	s.must(err)
+	s.Must(err)
 }
 
 // recordConditions follows the Node. What it returns ends that, and returns the versions in which a lifecycle condition differs from
 // the version before.
 func (s *scene) recordConditions(h *simhost.Host) func() []*corev1.Node {
-	s.t.Helper()
+	s.T.Helper()
 	nodes := cp.Client().CoreV1().Nodes()
 	before, err := nodes.Get(s.soon(), h.Name(), metav1.GetOptions{})
-	s.must(err)
-	w, err := nodes.Watch(s.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + h.Name(), ResourceVersion: before.ResourceVersion})
-	s.must(err)
+	s.Must(err)
+	w, err := nodes.Watch(s.T.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + h.Name(), ResourceVersion: before.ResourceVersion})
+	s.Must(err)
 	var mu sync.Mutex
 	var changes []*corev1.Node
 	seen := ""
@@ -210,17 +210,17 @@ func (s *scene) recordConditions(h *simhost.Host) func() []*corev1.Node {
 				changes = append(changes, now)
 			}
 			if before, seen = now, now.ResourceVersion; !slices.ContainsFunc(now.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
-				s.t.Errorf("version %s has no condition Ready", seen)
+				s.T.Errorf("version %s has no condition Ready", seen)
 			}
 			mu.Unlock()
 		}
 	}()
 	return func() []*corev1.Node {
-		s.t.Helper()
+		s.T.Helper()
 		defer w.Stop()
 		last, err := nodes.Get(s.soon(), h.Name(), metav1.GetOptions{})
-		s.must(err)
-		s.eventually("the watch to show the last version", func(context.Context) (bool, error) {
+		s.Must(err)
+		s.Eventually("the watch to show the last version", func(context.Context) (bool, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			return seen == last.ResourceVersion || len(seen) > len(last.ResourceVersion) || len(seen) == len(last.ResourceVersion) && seen > last.ResourceVersion, fmt.Errorf("it is at %s", seen)
@@ -244,7 +244,7 @@ func lifecycleOf(n *corev1.Node) []corev1.NodeCondition {
 // checkConditions checks that the Node has had these conditions one after the other, that all are well formed, and that a
 // condition that stays keeps its time. That a turn is in progress may be all that there is to say, for a moment.
 func (s *scene) checkConditions(changes []*corev1.Node, want ...string) {
-	s.t.Helper()
+	s.T.Helper()
 	var got []string
 	var before *corev1.Node
 	for _, n := range changes {
@@ -253,20 +253,20 @@ func (s *scene) checkConditions(changes []*corev1.Node, want ...string) {
 		}
 		for _, c := range lifecycleOf(n) {
 			if c.Status != corev1.ConditionTrue || !v1alpha1.Reason(c.Reason).Valid() || !strings.HasPrefix(c.Message, "lockkeeper: ") || c.LastTransitionTime.IsZero() {
-				s.t.Errorf("version %s has %+v", n.ResourceVersion, c)
+				s.T.Errorf("version %s has %+v", n.ResourceVersion, c)
 			}
 			if before == nil {
 				continue
 			}
 			for _, old := range lifecycleOf(before) {
 				if old.Type == c.Type && !old.LastTransitionTime.Equal(&c.LastTransitionTime) {
-					s.t.Errorf("%s is True since %v, and then since %v", c.Type, old.LastTransitionTime, c.LastTransitionTime)
+					s.T.Errorf("%s is True since %v, and then since %v", c.Type, old.LastTransitionTime, c.LastTransitionTime)
 				}
 			}
 		}
 		before = n
 	}
 	if !slices.Equal(got, want) {
-		s.t.Errorf("the conditions were\n\t%q\nexpected\n\t%q", got, want)
+		s.T.Errorf("the conditions were\n\t%q\nexpected\n\t%q", got, want)
 	}
 }

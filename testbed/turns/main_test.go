@@ -85,7 +85,7 @@ func TestTurns(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	w.Rig, err = rig.Start(ctx, cp, rig.Options{
+	w.rig, err = rig.Start(ctx, cp, rig.Options{
 		Policy: "{nodeSelector: {matchLabels: {turns: nobody}}}",
 		Budget: 100, PolicyBudgets: budgets,
 		OnEvent: w.hear,
@@ -101,11 +101,11 @@ func TestTurns(t *testing.T) {
 		}},
 	})
 	must(t, err)
-	w.start, w.leader = w.StartHost, w.Fleet.Hosts[0]
+	w.start, w.leader = w.rig.StartHost, w.rig.Fleet.Hosts[0]
 	t.Cleanup(func() {
-		report, err := w.Close()
+		report, err := w.rig.Close()
 		if err != nil {
-			t.Errorf("%v\n%s", err, w.Fleet.Hosts[0].LogTail(60))
+			t.Errorf("%v\n%s", err, w.leader.LogTail(60))
 		}
 		t.Log(report.String())
 	})
@@ -120,14 +120,14 @@ func TestTurns(t *testing.T) {
 				slots <- struct{}{}
 				t.Cleanup(func() { <-slots })
 			}
-			play(&scene{t: t, name: name, world: w})
+			play(w.scene(t, name))
 		})
 	}
 }
 
 // world is what the scenes share.
 type world struct {
-	*rig.Rig
+	rig     *rig.Rig
 	prom    *prometheus
 	authors *hookauthor.Authors
 	// coordinator is the way of the coordinator's requests.
@@ -139,6 +139,18 @@ type world struct {
 
 	mu   sync.Mutex
 	told map[string][]string // what the referee has told, by node
+}
+
+// scene returns a scene of the world.
+func (w *world) scene(t *testing.T, name string) *scene {
+	return &scene{Scene: &rig.Scene{T: t, Rig: w.rig}, name: name, world: w}
+}
+
+// ownedScene returns a scene that is played in several tests; its hosts are closed at the end of owner.
+func (w *world) ownedScene(owner *testing.T, name string) *scene {
+	s := w.scene(owner, name)
+	s.owner = owner
+	return s
 }
 
 // hear takes a line of the referee's: the time, the node, what happened to it.

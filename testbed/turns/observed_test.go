@@ -143,8 +143,8 @@ func (v *versions) find(name string, is func(*turn.Node) bool) *turn.Node {
 
 // saw waits until the host's Node is, or was, so.
 func (s *scene) saw(h *simhost.Host, what string, is func(*turn.Node) bool) (found *turn.Node) {
-	s.t.Helper()
-	s.eventually("the Node "+h.Name()+" "+what, func(context.Context) (bool, error) {
+	s.T.Helper()
+	s.Eventually("the Node "+h.Name()+" "+what, func(context.Context) (bool, error) {
 		found = s.nodes.find(h.Name(), is)
 		return found != nil, fmt.Errorf("no version of it was so")
 	})
@@ -154,7 +154,7 @@ func (s *scene) saw(h *simhost.Host, what string, is func(*turn.Node) bool) (fou
 // reads waits until a reason that holds the host's node, or that the host waits for, is read in each of those places that its row of the
 // table lists, and in `lockkeeper status NODE` with the words of the table.
 func (s *scene) reads(h *simhost.Host, r v1alpha1.Reason) {
-	s.t.Helper()
+	s.T.Helper()
 	places := r.Places()
 	if slices.Contains(places, v1alpha1.PlaceHeld) {
 		s.held(h, r)
@@ -195,7 +195,7 @@ func beginning(text string) string { return text[:min(len(text), 200)] }
 
 // reported waits until the host has given the reason in its ack.
 func (s *scene) reported(h *simhost.Host, r v1alpha1.Reason) {
-	s.t.Helper()
+	s.T.Helper()
 	s.saw(h, "to have an ack with "+string(r), func(n *turn.Node) bool { return n.Ack.Reason == r })
 	s.journals(h, "", r)
 	observed.add(s.name, r, v1alpha1.PlaceAck, placeJournal)
@@ -203,7 +203,7 @@ func (s *scene) reported(h *simhost.Host, r v1alpha1.Reason) {
 
 // endsFor waits until a turn of the host has ended for a reason, in all places that say so.
 func (s *scene) endsFor(h *simhost.Host, r v1alpha1.Reason) {
-	s.t.Helper()
+	s.T.Helper()
 	l := s.saw(h, "to have had a turn that ended: "+string(r), func(n *turn.Node) bool {
 		return !n.InTurn() && n.Last != nil && n.Last.Reason == r
 	}).Last
@@ -219,7 +219,7 @@ func (s *scene) endsFor(h *simhost.Host, r v1alpha1.Reason) {
 			})
 		})
 		if out, err := s.lockkeeper("history", h.Name()); err != nil || !strings.Contains(out, string(r)) {
-			s.t.Errorf("lockkeeper history %s: %v\n%s", h.Name(), err, out)
+			s.T.Errorf("lockkeeper history %s: %v\n%s", h.Name(), err, out)
 		}
 	}
 	observed.add(s.name, r, v1alpha1.PlaceEnd, placeJournal)
@@ -231,7 +231,7 @@ func (s *scene) endsFor(h *simhost.Host, r v1alpha1.Reason) {
 
 // has waits until an object has an Event of the reason's own.
 func (s *scene) has(object string, r v1alpha1.Reason) {
-	s.t.Helper()
+	s.T.Helper()
 	words := []string{"what to do: " + r.Doc().Do}
 	switch r {
 	case v1alpha1.ReasonPaused, v1alpha1.ReasonDetached, v1alpha1.ReasonInvalidPolicy, v1alpha1.ReasonFailed:
@@ -243,8 +243,8 @@ func (s *scene) has(object string, r v1alpha1.Reason) {
 
 // event waits until an object has an Event of that reason with these words.
 func (s *scene) event(object, reason string, words ...string) {
-	s.t.Helper()
-	s.eventually(fmt.Sprintf("an Event %s about %s with %q", reason, object, words), func(ctx context.Context) (bool, error) {
+	s.T.Helper()
+	s.Eventually(fmt.Sprintf("an Event %s about %s with %q", reason, object, words), func(ctx context.Context) (bool, error) {
 		list, err := cp.Client().EventsV1().Events("").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err
@@ -263,8 +263,8 @@ func (s *scene) event(object, reason string, words ...string) {
 
 // journals waits until a process has an entry with the reason in its journal, about a node unless that is "".
 func (s *scene) journals(h *simhost.Host, node string, r v1alpha1.Reason) {
-	s.t.Helper()
-	s.eventually(fmt.Sprintf("the journal of %s to have reason=%s of %q", h.Name(), r, node), func(context.Context) (bool, error) {
+	s.T.Helper()
+	s.Eventually(fmt.Sprintf("the journal of %s to have reason=%s of %q", h.Name(), r, node), func(context.Context) (bool, error) {
 		for line := range strings.Lines(h.Logs()) {
 			line = strings.TrimSuffix(line, "\n") + " "
 			if strings.Contains(line, " reason="+string(r)+" ") && (node == "" || strings.Contains(line, " node="+node+" ")) {
@@ -277,7 +277,7 @@ func (s *scene) journals(h *simhost.Host, node string, r v1alpha1.Reason) {
 
 // readBlocker waits until what blocks the host is in `lockkeeper status NODE` and in its metrics as it is in its HostUpdate.
 func (s *scene) readBlocker(h *simhost.Host, b *v1alpha1.Blocker) {
-	s.t.Helper()
+	s.T.Helper()
 	s.tells(h, "blocked by", string(b.Kind)+" "+string(b.Name), string(b.Message))
 	s.serves(h, fmt.Sprintf(`lockkeeper_host_blockers{kind="%s"} [1-9]`, b.Kind), fmt.Sprintf(
 		`lockkeeper_host_blocked_since_timestamp_seconds{kind="%s",name="%s",pod="%s"} `, b.Kind, regexp.QuoteMeta(string(b.Name)), regexp.QuoteMeta(string(b.Pod))))
@@ -288,8 +288,8 @@ var listens = regexp.MustCompile(`serves metrics and health.*listen=(\S+)`)
 
 // serves waits until the host's metrics have lines that begin with what the expressions match.
 func (s *scene) serves(h *simhost.Host, lines ...string) {
-	s.t.Helper()
-	s.eventually(fmt.Sprintf("the metrics of %s to have %q", h.Name(), lines), func(ctx context.Context) (bool, error) {
+	s.T.Helper()
+	s.Eventually(fmt.Sprintf("the metrics of %s to have %q", h.Name(), lines), func(ctx context.Context) (bool, error) {
 		found := listens.FindAllStringSubmatch(h.Logs(), -1)
 		if found == nil {
 			return false, fmt.Errorf("it serves none")

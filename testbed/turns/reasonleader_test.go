@@ -44,7 +44,7 @@ var frozenScenes = map[string]struct {
 	}},
 	// The file outlives the reboot.
 	"reason-still-wanted": {v1alpha1.ReasonStillWanted, func(s *scene, h *simhost.Host) func() {
-		s.must(h.WriteFile(lasting, ""))
+		s.Must(h.WriteFile(lasting, ""))
 		return s.inRebooting(h)
 	}},
 	"reason-invalid-grant": {v1alpha1.ReasonInvalidGrant, func(s *scene, h *simhost.Host) func() {
@@ -59,14 +59,14 @@ var frozenScenes = map[string]struct {
 			g := *n.Grant
 			g.Steps = v1alpha1.StepsDigest([]v1alpha1.Action{{Type: v1alpha1.ActionRestart, Unit: "db.service"}})
 			s.edit(h, "annotations", v1alpha1.AnnotationGrant, v1alpha1.FormatRecord(&g))
-			s.must(h.Continue())
+			s.Must(h.Continue())
 			s.until(h, "to have refused", func(n *turn.Node) bool { return n.HasReport(v1alpha1.ReportRefused) })
 			s.did(h, 0)
 		}
 	}},
 	"reason-boot-changed": {v1alpha1.ReasonBootChanged, func(s *scene, h *simhost.Host) func() {
 		s.inApplying(h)
-		return func() { s.must(h.Crash(simhost.CrashOptions{})) }
+		return func() { s.Must(h.Crash(simhost.CrashOptions{})) }
 	}},
 }
 
@@ -75,7 +75,7 @@ const lasting = "/var/lib/reboot-required"
 
 // inRebooting brings the host to where it waits for an inhibitor before its reboot, and returns what takes that away.
 func (s *scene) inRebooting(h *simhost.Host) (release func()) {
-	s.t.Helper()
+	s.T.Helper()
 	release = h.Logind().Hold(blocker)
 	s.stage(h)
 	s.reaches(h, v1alpha1.StateRebooting)
@@ -85,9 +85,9 @@ func (s *scene) inRebooting(h *simhost.Host) (release func()) {
 
 // inApplying has a host that is stopped with SIGSTOP be granted the turn in which it would apply a file.
 func (s *scene) inApplying(h *simhost.Host) {
-	s.t.Helper()
+	s.T.Helper()
 	s.edit(h, "annotations", v1alpha1.AnnotationPaused, "until it is stopped")
-	s.must(h.WriteFile(appConf, "workers = 2\n"))
+	s.Must(h.WriteFile(appConf, "workers = 2\n"))
 	s.published(h, v1alpha1.WantsApply, appConf)
 	s.freeze(h)
 	s.edit(h, "annotations", v1alpha1.AnnotationPaused, "")
@@ -96,9 +96,9 @@ func (s *scene) inApplying(h *simhost.Host) {
 
 // freeze stops the host's lockkeeper with SIGSTOP, and returns when none of its threads runs any more.
 func (s *scene) freeze(h *simhost.Host) {
-	s.t.Helper()
-	s.must(h.Pause())
-	s.eventually("the process on "+h.Name()+" to be stopped", func(context.Context) (bool, error) {
+	s.T.Helper()
+	s.Must(h.Pause())
+	s.Eventually("the process on "+h.Name()+" to be stopped", func(context.Context) (bool, error) {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", h.PID()))
 		if err != nil || len(threads) == 0 {
 			return false, fmt.Errorf("it has %d threads: %v", len(threads), err)
@@ -121,10 +121,10 @@ func (w *world) frozen(t *testing.T) {
 	}
 	all := map[string]*played{}
 	for name, f := range frozenScenes {
-		all[name] = &played{scene: &scene{name: name, owner: t, world: w}, reason: f.reason}
+		all[name] = &played{scene: w.ownedScene(t, name), reason: f.reason}
 	}
 	if !parallel(t, "prepare", all, func(t *testing.T, name string, p *played) {
-		p.t = t
+		p.T = t
 		p.policy(atOnceAll)
 		p.h = p.host(simhost.Options{Name: name + "-1", Config: func(c simhost.Config) { c.Set("sources", "sentinels", []string{flagged, lasting}) }})
 		p.idle(p.h)
@@ -132,15 +132,15 @@ func (w *world) frozen(t *testing.T) {
 	}) {
 		return
 	}
-	(&scene{t: t, world: w}).freeze(w.leader)
+	w.scene(t, "").freeze(w.leader)
 	parallel(t, "frozen", all, func(t *testing.T, _ string, p *played) {
-		p.t = t
+		p.T = t
 		p.act()
 		p.reads(p.h, p.reason)
 	})
 	must(t, w.leader.Continue())
 	parallel(t, "ends", all, func(t *testing.T, _ string, p *played) {
-		p.t = t
+		p.T = t
 		if slices.Contains(p.reason.Places(), v1alpha1.PlaceAck) {
 			p.reported(p.h, p.reason)
 		}
@@ -162,10 +162,10 @@ func stopped(s *scene) {
 }
 
 func (s *scene) stop(text string) {
-	s.t.Helper()
+	s.T.Helper()
 	body := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, v1alpha1.AnnotationStop, text)
 	_, err := cp.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace).Patch(s.soon(), v1alpha1.DefaultLeaseName, types.MergePatchType, body, metav1.PatchOptions{})
-	s.must(err)
+	s.Must(err)
 }
 
 // handover has a new leader find two turns where its policy allows one: it backs one out and meanwhile takes over nothing.
@@ -189,8 +189,8 @@ func handover(s *scene) {
 	s.held(waits, v1alpha1.ReasonBudget)
 	s.leader.StopLockkeeper()
 	_, err := s.tryPolicy(policy(1))
-	s.must(err)
-	s.must(s.leader.StartLockkeeper())
+	s.Must(err)
+	s.Must(s.leader.StartLockkeeper())
 	s.reads(waits, v1alpha1.ReasonHandover)
 	s.authors.Release(s.name)
 	s.endsFor(first, v1alpha1.ReasonOverBudget)
@@ -199,7 +199,7 @@ func handover(s *scene) {
 
 // refuseGrants has an admission policy refuse that the host's node leaves idle.
 func (s *scene) refuseGrants(h *simhost.Host) {
-	s.t.Helper()
+	s.T.Helper()
 	policies, bindings := cp.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies(), cp.Client().AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
 	_, err := policies.Create(s.soon(), &admissionv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name},
@@ -215,19 +215,19 @@ func (s *scene) refuseGrants(h *simhost.Host) {
 			}},
 		},
 	}, metav1.CreateOptions{})
-	s.must(err)
+	s.Must(err)
 	_, err = bindings.Create(s.soon(), &admissionv1.ValidatingAdmissionPolicyBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name},
 		Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: s.name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
 	}, metav1.CreateOptions{})
-	s.must(err)
-	s.t.Cleanup(func() {
-		s.must(bindings.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
-		s.must(policies.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
+	s.Must(err)
+	s.T.Cleanup(func() {
+		s.Must(bindings.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
+		s.Must(policies.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
 	})
 	coordinator, err := cp.NodeWriter(h.Name(), v1alpha1.LabelState)
-	s.must(err)
-	s.eventually("the admission policy to be in force", func(ctx context.Context) (bool, error) {
+	s.Must(err)
+	s.Eventually("the admission policy to be in force", func(ctx context.Context) (bool, error) {
 		try := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"draining"}}}`, v1alpha1.LabelState)
 		_, err := coordinator.CoreV1().Nodes().Patch(ctx, h.Name(), types.MergePatchType, try,
 			metav1.PatchOptions{FieldManager: kube.FieldManager("coordinator"), DryRun: []string{metav1.DryRunAll}})

@@ -116,7 +116,7 @@ func TestReasons(t *testing.T) {
 	ctx := context.Background()
 	must(t, cp.ApplyLockkeeper(ctx))
 	w := &world{
-		prom: newPrometheus(t), Rig: &rig.Rig{ControlPlane: cp}, nodes: follow(t),
+		prom: newPrometheus(t), rig: &rig.Rig{ControlPlane: cp}, nodes: follow(t),
 		start: func(ctx context.Context, o simhost.Options) (*simhost.Host, error) { return simhost.Start(ctx, cp, o) },
 	}
 	var err error
@@ -131,16 +131,16 @@ func TestReasons(t *testing.T) {
 	t.Cleanup(w.authors.Close)
 
 	w.noCoordinator(t)
-	parallel(t, "scenes", reasons, func(t *testing.T, name string, play func(*scene)) { play(&scene{t: t, name: name, world: w}) })
-	t.Run("reason-stopped", func(t *testing.T) { stopped(&scene{t: t, name: "reason-stopped", world: w}) })
+	parallel(t, "scenes", reasons, func(t *testing.T, name string, play func(*scene)) { play(w.scene(t, name)) })
+	t.Run("reason-stopped", func(t *testing.T) { stopped(w.scene(t, "reason-stopped")) })
 	w.frozen(t)
-	t.Run("reason-handover", func(t *testing.T) { handover(&scene{t: t, name: "reason-handover", world: w}) })
+	t.Run("reason-handover", func(t *testing.T) { handover(w.scene(t, "reason-handover")) })
 }
 
 // noCoordinator has a host want something before there is a coordinator, and then starts the coordinator.
 func (w *world) noCoordinator(t *testing.T) {
 	t.Run("reason-no-coordinator", func(t *testing.T) {
-		s := &scene{t: t, name: "reason-no-coordinator", world: w}
+		s := w.scene(t, "reason-no-coordinator")
 		h := s.host(simhost.Options{Name: s.name + "-1"})
 		s.stage(h)
 		s.until(h, "to want a reboot", func(n *turn.Node) bool { return n.HostReported() && n.Wants == v1alpha1.WantsReboot })
@@ -183,7 +183,7 @@ func parallel[T any](t *testing.T, what string, all map[string]T, play func(*tes
 
 // edit changes an annotation or a label of the host's Node, by the credential of whoever may write it; "" removes it.
 func (s *scene) edit(h *simhost.Host, field, key, value string) {
-	s.t.Helper()
+	s.T.Helper()
 	text := "null"
 	if value != "" {
 		text = fmt.Sprintf("%q", value)
@@ -193,9 +193,9 @@ func (s *scene) edit(h *simhost.Host, field, key, value string) {
 
 // patch patches the host's Node by the credential of whoever may write these keys; a person's without any.
 func (s *scene) patch(h *simhost.Host, body string, keys ...string) {
-	s.t.Helper()
+	s.T.Helper()
 	client, err := cp.NodeWriter(h.Name(), keys...)
-	s.must(err)
+	s.Must(err)
 	_, err = client.CoreV1().Nodes().Patch(s.soon(), h.Name(), types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: kube.FieldManager("coordinator")})
-	s.must(err)
+	s.Must(err)
 }

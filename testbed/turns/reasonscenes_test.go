@@ -53,14 +53,14 @@ var reasons = map[string]func(*scene){
 		s.stage(h)
 		s.saw(h, "to have had its turn", func(n *turn.Node) bool { return n.Last != nil })
 		s.idle(h)
-		s.must(h.StageUpdate("4.3.0"))
+		s.Must(h.StageUpdate("4.3.0"))
 		s.reads(h, v1alpha1.ReasonTurnLimit)
 	},
 	"reason-not-ready": func(s *scene) {
 		s.policy(atOnceAll)
 		h := s.hosts(1)[0]
 		h.StopKubelet()
-		s.must(cp.SetNodeReady(s.soon(), h.Name(), "", false))
+		s.Must(cp.SetNodeReady(s.soon(), h.Name(), "", false))
 		s.stage(h)
 		s.reads(h, v1alpha1.ReasonNotReady)
 	},
@@ -68,7 +68,7 @@ var reasons = map[string]func(*scene){
 	"reason-version": func(s *scene) {
 		s.policy(atOnceAll)
 		later, err := simhost.BuildMutant(s.soon(), nil, simhost.Mutation{File: "api/v1alpha1/host.go", Old: "const Protocol = 1\n", New: "const Protocol = 3\n"})
-		s.must(err)
+		s.Must(err)
 		h := s.host(simhost.Options{Name: s.name + "-1", Binary: later})
 		s.idle(h)
 		s.stage(h)
@@ -145,7 +145,7 @@ var reasons = map[string]func(*scene){
 	"reason-invalid-record": func(s *scene) {
 		s.policy(atOnceAll)
 		larger, err := simhost.BuildMutant(s.soon(), nil, simhost.Mutation{File: "api/v1alpha1/host.go", Old: "MaxHost = 16 << 10\n", New: "MaxHost = 24 << 10\n"})
-		s.must(err)
+		s.Must(err)
 		var paths []string
 		for i := range 60 {
 			paths = append(paths, fmt.Sprintf("/run/%s-%d/%s", strings.Repeat("long", 50), i, strings.Repeat("long", 50)))
@@ -154,7 +154,7 @@ var reasons = map[string]func(*scene){
 		s.idle(h)
 		s.edit(h, "annotations", v1alpha1.AnnotationPaused, "until all of them are there")
 		for _, path := range paths {
-			s.must(h.WriteFile(path, ""))
+			s.Must(h.WriteFile(path, ""))
 		}
 		s.until(h, "to have a record that is too large", func(n *turn.Node) bool { return len(n.RawHost) > v1alpha1.MaxHost })
 		s.edit(h, "annotations", v1alpha1.AnnotationPaused, "")
@@ -176,12 +176,12 @@ var reasons = map[string]func(*scene){
 	"reason-sources": func(s *scene) {
 		s.policy("paused: true\n" + atOnceAll)
 		h := s.hosts(1)[0]
-		s.must(os.MkdirAll(filepath.Join(h.Root(), "etc"), 0o755))
-		s.must(syscall.Mkfifo(filepath.Join(h.Root(), appConf), 0o600))
+		s.Must(os.MkdirAll(filepath.Join(h.Root(), "etc"), 0o755))
+		s.Must(syscall.Mkfifo(filepath.Join(h.Root(), appConf), 0o600))
 		s.stage(h)
 		s.until(h, "to have the veto", func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == v1alpha1.ReasonSourceUnreadable })
 		_, err := s.tryPolicy(atOnceAll)
-		s.must(err)
+		s.Must(err)
 		s.reads(h, v1alpha1.ReasonSourceUnreadable)
 	},
 	"reason-host-paused": func(s *scene) { s.veto(v1alpha1.ReasonHostPaused, "", "paused", "a disk is replaced") },
@@ -192,7 +192,7 @@ var reasons = map[string]func(*scene){
 		s.policy("rollout: {settle: 0s}\nhooks: {beforeDrain: [{name: held-back}]}\n" +
 			`rules: [{source: OSUpdate, holdBack: "4.2.*", actions: [{type: Drain}, {type: Reboot}]}]`)
 		h := s.hosts(1)[0]
-		s.must(h.WriteFile(flagged, ""))
+		s.Must(h.WriteFile(flagged, ""))
 		s.reaches(h, v1alpha1.StateBeforeDrain)
 		s.stage(h)
 		s.endsFor(h, v1alpha1.ReasonHeldBack)
@@ -202,7 +202,7 @@ var reasons = map[string]func(*scene){
 	"reason-reboot-manager": func(s *scene) {
 		s.policy(atOnceAll)
 		h := s.hosts(1)[0]
-		s.must(h.Units().Set("locksmithd.service", simhost.Unit{Load: "loaded", Active: "active"}))
+		s.Must(h.Units().Set("locksmithd.service", simhost.Unit{Load: "loaded", Active: "active"}))
 		s.until(h, "to have the veto", func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == v1alpha1.ReasonOtherManager })
 		s.stage(h)
 		s.reads(h, v1alpha1.ReasonOtherManager)
@@ -221,18 +221,18 @@ var reasons = map[string]func(*scene){
 		s.policy("rollout: {settle: 0s, backoff: 1h, backoffMax: 2h}")
 		h := s.hosts(1)[0]
 		fails := simhost.Unit{Load: "loaded", Active: "failed"}
-		s.must(h.Units().Set("ease.service", fails))
+		s.Must(h.Units().Set("ease.service", fails))
 		for _, stage := range []string{"before-drain", "before-uncordon"} {
-			s.must(h.Units().Set("lockkeeper-"+stage+".target", simhost.Unit{Load: "loaded", Wants: []string{"ease.service"}}))
+			s.Must(h.Units().Set("lockkeeper-"+stage+".target", simhost.Unit{Load: "loaded", Wants: []string{"ease.service"}}))
 		}
 		h.StopLockkeeper() // it looks for hook units when it starts
-		s.must(h.StartLockkeeper())
+		s.Must(h.StartLockkeeper())
 		s.until(h, "to have its hook units known", func(n *turn.Node) bool { return n.Host != nil && len(n.Host.HookStages) == 2 })
 		s.stage(h)
 		s.reported(h, v1alpha1.ReasonHookFailed)
 		s.reads(h, v1alpha1.ReasonHookFailed)
 		n := s.reaches(h, v1alpha1.StateBeforeUncordon)
-		s.must(h.Units().Set("lockkeeper-before-uncordon.target", simhost.Unit{Load: "loaded"}))
+		s.Must(h.Units().Set("lockkeeper-before-uncordon.target", simhost.Unit{Load: "loaded"}))
 		s.edit(h, "annotations", v1alpha1.AnnotationRetry, n.Turn)
 		s.endsFor(h, v1alpha1.ReasonHookFailed)
 	},
@@ -240,9 +240,9 @@ var reasons = map[string]func(*scene){
 		s.policy(atOnceAll)
 		h := s.hosts(1)[0]
 		release := h.Units().HoldJobs()
-		s.must(h.WriteFile(appConf, "workers = 2\n"))
+		s.Must(h.WriteFile(appConf, "workers = 2\n"))
 		s.ordered(h, appRestart)
-		s.must(h.Units().Set("app.service", simhost.Unit{Load: "loaded", Active: "failed"}))
+		s.Must(h.Units().Set("app.service", simhost.Unit{Load: "loaded", Active: "failed"}))
 		release()
 		s.reported(h, v1alpha1.ReasonApplyFailed)
 		s.endsFor(h, v1alpha1.ReasonApplyFailed)
@@ -254,12 +254,12 @@ var reasons = map[string]func(*scene){
 			c.Set("health", "timeout", 2*time.Second)
 		}})
 		s.idle(h)
-		s.must(h.Units().Set("db.service", simhost.Unit{Load: "loaded", Active: "failed"}))
+		s.Must(h.Units().Set("db.service", simhost.Unit{Load: "loaded", Active: "failed"}))
 		s.stage(h)
 		s.reported(h, v1alpha1.ReasonUnhealthy)
 		s.reads(h, v1alpha1.ReasonUnhealthy)
 		if out, err := s.lockkeeper("retry", h.Name()); err != nil {
-			s.t.Errorf("%v: %s", err, out)
+			s.T.Errorf("%v: %s", err, out)
 		}
 		s.endsFor(h, v1alpha1.ReasonCleared)
 	},
@@ -274,12 +274,12 @@ var reasons = map[string]func(*scene){
 		h.StopKubelet()
 		nodes := cp.Client().CoreV1().Nodes()
 		n, err := nodes.Get(s.soon(), h.Name(), metav1.GetOptions{})
-		s.must(err)
-		s.must(nodes.Delete(s.soon(), h.Name(), metav1.DeleteOptions{}))
+		s.Must(err)
+		s.Must(nodes.Delete(s.soon(), h.Name(), metav1.DeleteOptions{}))
 		bare := n.DeepCopy()
 		bare.ObjectMeta = metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{sceneLabel: s.name}}
 		_, err = nodes.Create(s.soon(), bare, metav1.CreateOptions{})
-		s.must(err)
+		s.Must(err)
 		s.patch(h, fmt.Sprintf(`{"metadata":{"labels":{%q:%q},"annotations":{%q:%q,%q:%q}}}`, v1alpha1.LabelState, n.Labels[v1alpha1.LabelState],
 			v1alpha1.AnnotationTurn, n.Annotations[v1alpha1.AnnotationTurn], v1alpha1.AnnotationGrant, n.Annotations[v1alpha1.AnnotationGrant]), v1alpha1.AnnotationGrant)
 		s.journals(s.leader, h.Name(), v1alpha1.ReasonReplaced)
@@ -305,26 +305,26 @@ var reasons = map[string]func(*scene){
 
 // proxied starts a host of the scene whose requests go through a proxy.
 func (s *scene) proxied() (*simhost.Host, *faultproxy.Proxy) {
-	s.t.Helper()
+	s.T.Helper()
 	name := s.name + "-1"
 	config, err := cp.NodeConfig(name)
-	s.must(err)
-	p, err := faultproxy.Start(faultproxy.Options{Name: name, Config: config, Dir: s.t.TempDir()})
-	s.must(err)
-	s.t.Cleanup(func() { s.must(p.Close()) })
+	s.Must(err)
+	p, err := faultproxy.Start(faultproxy.Options{Name: name, Config: config, Dir: s.T.TempDir()})
+	s.Must(err)
+	s.T.Cleanup(func() { s.Must(p.Close()) })
 	return s.host(simhost.Options{Name: name, Kubeconfig: p.Kubeconfig(), Config: func(c simhost.Config) { c.Set("", "node_name", name) }}), p
 }
 
 // podOf returns the one pod of the host's namespace, as namespace/name.
 func (s *scene) podOf(h *simhost.Host) string {
-	s.t.Helper()
+	s.T.Helper()
 	name, _, _ := strings.Cut(s.pod(h.Name()), " ")
 	return h.Name() + "/" + name
 }
 
 // veto has a host with one setting in its file that keeps it from its turn.
 func (s *scene) veto(r v1alpha1.Reason, table, key string, value any) {
-	s.t.Helper()
+	s.T.Helper()
 	s.policy(atOnceAll)
 	h := s.host(simhost.Options{Name: s.name + "-1", BootedAgo: time.Second, Config: func(c simhost.Config) { c.Set(table, key, value) }})
 	s.idle(h)
@@ -334,7 +334,7 @@ func (s *scene) veto(r v1alpha1.Reason, table, key string, value any) {
 
 // takenOut has an admin take a node out in a turn, which ends it, and then give it back.
 func (s *scene) takenOut(out func(*simhost.Host), r v1alpha1.Reason, back func(*simhost.Host)) {
-	s.t.Helper()
+	s.T.Helper()
 	s.keep(s.name)
 	s.policy("rollout: {settle: 0s}\nhooks: {beforeDrain: [{name: " + s.name + "}]}")
 	h := s.hosts(1)[0]

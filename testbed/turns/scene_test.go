@@ -19,42 +19,30 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-const (
-	// soon bounds each wait. None takes longer than a gate to be asked again, on a quiet machine; here twelve scenes share one.
-	soon = 5 * time.Minute
-	// oldVersion is what hosts run at first, newVersion what is staged.
-	oldVersion, newVersion = "4.1.0", "4.2.0"
-)
+// oldVersion is what hosts run at first, newVersion what is staged.
+const oldVersion, newVersion = "4.1.0", "4.2.0"
 
 // scene is one test: hosts that one policy selects.
 type scene struct {
-	t    *testing.T
+	*rig.Scene
 	name string // of it, of its policy, and the beginning of its hosts' names
 	// owner closes the scene's hosts at its end; nil is t.
 	owner *testing.T
 	*world
 }
 
-func (s *scene) must(err error) {
-	s.t.Helper()
-	must(s.t, err)
-}
-
 // soon bounds one wait.
-func (s *scene) soon() context.Context {
-	ctx, cancel := context.WithTimeout(s.t.Context(), soon)
-	s.t.Cleanup(cancel)
-	return ctx
-}
+func (s *scene) soon() context.Context { return s.Within(rig.Soon) }
 
 // policy makes the scene's policy what spec says beside its selector, and returns when the coordinator knows it.
 func (s *scene) policy(spec string) {
-	s.t.Helper()
+	s.T.Helper()
 	p, err := s.tryPolicy(spec)
-	s.must(err)
+	s.Must(err)
 	s.policyIs("to be known to the coordinator", func(now *v1alpha1.DisruptionPolicy) bool {
 		return now.Status.ObservedGeneration >= p.Generation
 	})
@@ -66,9 +54,9 @@ func (s *scene) tryPolicy(spec string) (*v1alpha1.DisruptionPolicy, error) {
 
 // policyIs waits until the scene's policy is as cond wants it.
 func (s *scene) policyIs(what string, cond func(*v1alpha1.DisruptionPolicy) bool) {
-	s.t.Helper()
+	s.T.Helper()
 	var last string
-	s.eventually("policy "+s.name+" "+what, func(ctx context.Context) (bool, error) {
+	s.Eventually("policy "+s.name+" "+what, func(ctx context.Context) (bool, error) {
 		p, err := cp.GetPolicy(ctx, s.name)
 		if err != nil {
 			return false, err
@@ -81,7 +69,7 @@ func (s *scene) policyIs(what string, cond func(*v1alpha1.DisruptionPolicy) bool
 
 // stands waits until the policy says that it makes no progress, for a reason and in words.
 func (s *scene) stands(reason v1alpha1.Reason, words ...string) {
-	s.t.Helper()
+	s.T.Helper()
 	s.policyIs(fmt.Sprintf("to say %s: %q", reason, words), func(p *v1alpha1.DisruptionPolicy) bool {
 		return slices.ContainsFunc(p.Status.Conditions, func(c metav1.Condition) bool {
 			return c.Type == v1alpha1.ConditionProgressing && c.Status == metav1.ConditionFalse && c.Reason == string(reason) && containsAll(c.Message, words)
@@ -93,27 +81,9 @@ func containsAll(text string, parts []string) bool {
 	return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(text, part) })
 }
 
-// eventually asks again and again until cond holds; the error is told when the time is over.
-func (s *scene) eventually(what string, cond func(context.Context) (bool, error)) {
-	s.t.Helper()
-	ctx := s.soon()
-	for tick := time.NewTicker(200 * time.Millisecond); ; {
-		ok, err := cond(ctx)
-		if ok {
-			tick.Stop()
-			return
-		}
-		select {
-		case <-ctx.Done():
-			s.t.Fatalf("waited in vain for %s: %v", what, err)
-		case <-tick.C:
-		}
-	}
-}
-
 // hosts starts hosts for the scene, with two units of its own, and returns when they are idle.
 func (s *scene) hosts(n int) []*simhost.Host {
-	s.t.Helper()
+	s.T.Helper()
 	var all []*simhost.Host
 	for i := range n {
 		all = append(all, s.host(simhost.Options{Name: fmt.Sprintf("%s-%d", s.name, i+1)}))
@@ -125,7 +95,7 @@ func (s *scene) hosts(n int) []*simhost.Host {
 }
 
 func (s *scene) host(o simhost.Options) *simhost.Host {
-	s.t.Helper()
+	s.T.Helper()
 	o.Binary, o.Version, o.RestartDelay = cmp.Or(o.Binary, s.binary), oldVersion, 300*time.Millisecond
 	more := o.Config
 	o.Config = func(c simhost.Config) {
@@ -140,8 +110,8 @@ func (s *scene) host(o simhost.Options) *simhost.Host {
 	}
 	o.InhibitDelayMax = 20 * time.Minute // those that hold a shutdown up are the tests' own
 	h, err := s.start(context.Background(), o)
-	s.must(err)
-	t := s.t
+	s.Must(err)
+	t := s.T
 	if s.owner != nil {
 		t = s.owner
 	}
@@ -157,58 +127,45 @@ func (s *scene) host(o simhost.Options) *simhost.Host {
 		}
 	})
 	for _, unit := range []string{"app.service", "db.service"} {
-		s.must(h.Units().Set(unit, simhost.Unit{Load: "loaded", Active: "active"}))
+		s.Must(h.Units().Set(unit, simhost.Unit{Load: "loaded", Active: "active"}))
 	}
 	return h
 }
 
 // idle waits until a host's node is idle and the host has said that it wants nothing: what is there now is in effect.
 func (s *scene) idle(h *simhost.Host) {
-	s.t.Helper()
+	s.T.Helper()
 	s.until(h, "to be idle, and to want nothing", func(n *turn.Node) bool {
 		return n.State == v1alpha1.StateIdle && n.HostReported() && n.Wants == v1alpha1.WantsNothing && n.Ready && n.BootID == h.BootID()
 	})
 }
 
-// until waits until the Node is as cond wants it, and returns that version of it.
+// until waits until cond holds for the host's Node, and returns that version of it.
 func (s *scene) until(h *simhost.Host, what string, cond func(*turn.Node) bool) *turn.Node {
-	s.t.Helper()
-	obj, err := cp.WaitNode(s.soon(), h.Name(), what, func(o *corev1.Node) bool {
-		if o == nil {
-			return false
-		}
-		n := turn.FromNode(o)
-		return cond(&n)
-	})
-	s.must(err)
-	n := turn.FromNode(obj)
-	return &n
+	s.T.Helper()
+	return s.Until(h.Name(), rig.Soon, what, cond)
 }
 
-// reaches waits until the host has said that it knows of its turn, and the turn is in the state.
+// reaches waits until the host has acked its turn, and the turn is in the state.
 func (s *scene) reaches(h *simhost.Host, state v1alpha1.State) *turn.Node {
-	s.t.Helper()
-	return s.until(h, "to be "+string(state), func(n *turn.Node) bool {
-		return n.State == state && n.Turn != "" && n.Ack.Turn == n.Turn
-	})
+	s.T.Helper()
+	return s.Reaches(h.Name(), state)
 }
 
-// commits waits for the host's word that it has committed in the state.
+// commits waits for the host's ack committed in the state.
 func (s *scene) commits(h *simhost.Host, state v1alpha1.State) *turn.Node {
-	s.t.Helper()
-	return s.until(h, "to have committed in "+string(state), func(n *turn.Node) bool {
-		return n.State == state && n.HasReport(v1alpha1.ReportCommitted)
-	})
+	s.T.Helper()
+	return s.Commits(h.Name(), state)
 }
 
 func (s *scene) held(h *simhost.Host, reason v1alpha1.Reason) *turn.Node {
-	s.t.Helper()
-	return s.until(h, "to be held: "+string(reason), func(n *turn.Node) bool { return n.Held == reason })
+	s.T.Helper()
+	return s.Held(h.Name(), reason)
 }
 
 // published waits until the host has said that it wants this, for these changes.
 func (s *scene) published(h *simhost.Host, wants v1alpha1.Wants, changes ...string) *turn.Node {
-	s.t.Helper()
+	s.T.Helper()
 	return s.until(h, fmt.Sprintf("to want %s, for %v", wants, changes), func(n *turn.Node) bool {
 		return n.HostReported() && n.Wants == wants && len(n.Host.Changes) == len(changes) && !slices.ContainsFunc(n.Host.Changes, func(c v1alpha1.Change) bool {
 			return !slices.Contains(changes, string(c.Source)) && !slices.Contains(changes, c.Name)
@@ -218,33 +175,33 @@ func (s *scene) published(h *simhost.Host, wants v1alpha1.Wants, changes ...stri
 
 // says waits until the host's status line holds a text.
 func (s *scene) says(h *simhost.Host, text string) {
-	s.t.Helper()
-	s.must(h.WaitNotify(s.soon(), fmt.Sprintf("saying %q", text), func(n simhost.Notify) bool { return strings.Contains(n.Status, text) }))
+	s.T.Helper()
+	s.Must(h.WaitNotify(s.soon(), fmt.Sprintf("saying %q", text), func(n simhost.Notify) bool { return strings.Contains(n.Status, text) }))
 }
 
 // ended waits until the host has come to the end of so many turns, and is idle and as it was: schedulable, with nothing of
 // ours but the record of the last one. It checks what all of them were like, as "Done: draining rebooting uncordoning": the
 // result, the reason if there is one, the states.
 func (s *scene) ended(h *simhost.Host, want ...string) *turn.Node {
-	s.t.Helper()
+	s.T.Helper()
 	s.over(h, len(want))
 	n := s.until(h, "to be idle, Ready and schedulable", func(n *turn.Node) bool {
 		return n.State == v1alpha1.StateIdle && n.BootID == h.BootID() && n.Ready && n.HostReported()
 	})
-	s.must(s.Referee.Sync(s.soon()))
+	s.Sync()
 	if turns := s.turns(h); !slices.Equal(turns, want) {
-		s.t.Errorf("the turns of %s were\n\t%s\nexpected\n\t%s", h.Name(), strings.Join(turns, "\n\t"), strings.Join(want, "\n\t"))
+		s.T.Errorf("the turns of %s were\n\t%s\nexpected\n\t%s", h.Name(), strings.Join(turns, "\n\t"), strings.Join(want, "\n\t"))
 	}
 	if n.Unschedulable || n.Mark || n.Turn != "" || n.Grant != nil || len(n.Hooks) > 0 {
-		s.t.Errorf("%s is idle: unschedulable %t, mark %t, turn %q, grant %t, hooks %v", h.Name(), n.Unschedulable, n.Mark, n.Turn, n.Grant != nil, n.Hooks)
+		s.T.Errorf("%s is idle: unschedulable %t, mark %t, turn %q, grant %t, hooks %v", h.Name(), n.Unschedulable, n.Mark, n.Turn, n.Grant != nil, n.Hooks)
 	}
 	return n
 }
 
 // over waits until so many of the host's turns have ended.
 func (s *scene) over(h *simhost.Host, count int) {
-	s.t.Helper()
-	s.eventually(fmt.Sprintf("%d turns of %s to end", count, h.Name()), func(context.Context) (bool, error) {
+	s.T.Helper()
+	s.Eventually(fmt.Sprintf("%d turns of %s to end", count, h.Name()), func(context.Context) (bool, error) {
 		turns := s.turns(h)
 		return len(turns) >= count, fmt.Errorf("they were %q", turns)
 	})
@@ -276,8 +233,8 @@ func (s *scene) turns(h *simhost.Host) []string {
 
 // evictions is how many pods were evicted from the host's node so far.
 func (s *scene) evictions(h *simhost.Host) (n int) {
-	s.t.Helper()
-	s.must(s.Referee.Sync(s.soon()))
+	s.T.Helper()
+	s.Sync()
 	for _, text := range s.of(h.Name()) {
 		if strings.HasPrefix(text, "pod ") && strings.HasSuffix(text, " evicted") {
 			n++
@@ -288,48 +245,48 @@ func (s *scene) evictions(h *simhost.Host) (n int) {
 
 // did checks how often the host was rebooted, and what its systemd was asked for.
 func (s *scene) did(h *simhost.Host, reboots int, jobs ...string) {
-	s.t.Helper()
+	s.T.Helper()
 	if got := h.Reboots(); got != reboots {
-		s.t.Errorf("%s was rebooted %d times, expected %d", h.Name(), got, reboots)
+		s.T.Errorf("%s was rebooted %d times, expected %d", h.Name(), got, reboots)
 	}
 	if got := h.Units().Jobs(); !slices.Equal(got, jobs) {
-		s.t.Errorf("systemd on %s was asked for %q, expected %q", h.Name(), got, jobs)
+		s.T.Errorf("systemd on %s was asked for %q, expected %q", h.Name(), got, jobs)
 	}
 }
 
 // stage stages the new version.
 func (s *scene) stage(h *simhost.Host) {
-	s.t.Helper()
+	s.T.Helper()
 	if s.Referee != nil {
 		s.Referee.WantMade(h.Name())
 	}
-	s.must(h.StageUpdate(newVersion))
+	s.Must(h.StageUpdate(newVersion))
 }
 
 // confirm is the word of a hook's author for the turn that the node is in.
 func (s *scene) confirm(h *simhost.Host, hook string) {
-	s.t.Helper()
+	s.T.Helper()
 	n := s.until(h, "to be in a turn", func(n *turn.Node) bool { return n.Turn != "" })
 	body := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.HookAnnotation(hook), n.Turn)
 	_, err := cp.Client().CoreV1().Nodes().Patch(s.soon(), h.Name(), types.MergePatchType, body, metav1.PatchOptions{FieldManager: "hook-" + hook})
-	s.must(err)
+	s.Must(err)
 }
 
 // lockkeeper runs a command as an admin, and returns what it says of both kinds.
 func (s *scene) lockkeeper(args ...string) (string, error) {
-	s.t.Helper()
+	s.T.Helper()
 	admin, err := cp.Kubeconfig("testbed:admin", "system:masters")
-	s.must(err)
+	s.Must(err)
 	cmd := exec.CommandContext(s.soon(), binary, args...)
-	cmd.Env = []string{"KUBECONFIG=" + admin, "HOME=" + s.t.TempDir()}
+	cmd.Env = []string{"KUBECONFIG=" + admin, "HOME=" + s.T.TempDir()}
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
 // tells waits until `lockkeeper status NODE` has all of the words.
 func (s *scene) tells(h *simhost.Host, words ...string) {
-	s.t.Helper()
-	s.eventually(fmt.Sprintf("lockkeeper status %s to tell %q", h.Name(), words), func(context.Context) (bool, error) {
+	s.T.Helper()
+	s.Eventually(fmt.Sprintf("lockkeeper status %s to tell %q", h.Name(), words), func(context.Context) (bool, error) {
 		out, err := s.lockkeeper("status", h.Name())
 		return containsAll(out, words), fmt.Errorf("it tells (%v)\n%s", err, out)
 	})
@@ -337,25 +294,25 @@ func (s *scene) tells(h *simhost.Host, words ...string) {
 
 // work puts one pod on the host's node and returns when it runs. Of a budget it may be evicted, or may not.
 func (s *scene) work(h *simhost.Host, budget int32) (namespace string) {
-	s.t.Helper()
+	s.T.Helper()
 	namespace = h.Name()
 	max := intstr.FromInt32(budget)
-	s.must(cp.CreateWorkload(s.soon(), controlplane.Workload{
+	s.Must(cp.CreateWorkload(s.soon(), controlplane.Workload{
 		Namespace: namespace, Name: "work", Replicas: 1, MaxUnavailable: &max,
 		NodeSelector: map[string]string{corev1.LabelHostname: h.Name()},
 	}))
-	s.must(cp.WaitWorkload(s.soon(), namespace, "work"))
+	s.Must(cp.WaitWorkload(s.soon(), namespace, "work"))
 	return namespace
 }
 
 // block has the host's node carry a pod that nobody may evict until release.
 func (s *scene) block(h *simhost.Host) (release func()) {
-	s.t.Helper()
+	s.T.Helper()
 	namespace := s.work(h, 0)
 	return func() {
-		s.t.Helper()
+		s.T.Helper()
 		_, err := cp.Client().PolicyV1().PodDisruptionBudgets(namespace).Patch(s.soon(), "work", types.MergePatchType,
 			[]byte(`{"spec":{"maxUnavailable":1}}`), metav1.PatchOptions{})
-		s.must(err)
+		s.Must(err)
 	}
 }

@@ -26,7 +26,7 @@ var taken = map[string]func(*scene){
 		s.stands(v1alpha1.ReasonBudget, "1 unavailable, 1 allowed: "+name)
 		s.tells(waiter, name)
 		s.tells(taker, "takes a slot: it is cordoned by another owner")
-		s.eventually("lockkeeper status to name the node in its first three lines", func(context.Context) (bool, error) {
+		s.Eventually("lockkeeper status to name the node in its first three lines", func(context.Context) (bool, error) {
 			out, err := s.lockkeeper("status")
 			lines := strings.SplitAfterN(out, "\n", 4)
 			return strings.Contains(strings.Join(lines[:min(len(lines), 3)], ""), name), fmt.Errorf("it says (%v)\n%s", err, out)
@@ -40,7 +40,7 @@ var taken = map[string]func(*scene){
 
 // cordon is an admin's.
 func (s *scene) cordon(h *simhost.Host, is bool) {
-	s.t.Helper()
+	s.T.Helper()
 	if is {
 		s.Referee.AdminCordon(h.Name())
 	} else {
@@ -48,5 +48,5 @@ func (s *scene) cordon(h *simhost.Host, is bool) {
 	}
 	body := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, is)
 	_, err := cp.Client().CoreV1().Nodes().Patch(s.soon(), h.Name(), types.MergePatchType, body, metav1.PatchOptions{FieldManager: "an-admin"})
-	s.must(err)
+	s.Must(err)
 }

@@ -95,11 +95,11 @@ var (
 		return func() {
 			s.reaches(h, v1alpha1.StateBeforeUncordon)
 			h.StopKubelet()
-			s.must(cp.SetNodeReady(s.soon(), h.Name(), "", false))
+			s.Must(cp.SetNodeReady(s.soon(), h.Name(), "", false))
 			s.authors.Release(s.hook("beforeUncordon"))
 			s.reaches(h, v1alpha1.StateUncordoning)
 			s.says(h, "NotReady")
-		}, func() { s.must(h.StartKubelet()) }
+		}, func() { s.Must(h.StartKubelet()) }
 	}}
 )
 
@@ -204,7 +204,7 @@ func (r wantRow) play(s *scene) {
 	s.published(h, strongest(r.from), names(r.from)...)
 	s.held(h, v1alpha1.ReasonPaused)
 	_, err := s.tryPolicy(r.policy(s, false))
-	s.must(err)
+	s.Must(err)
 	there()
 	if r.lost != "" {
 		s.drop(h, r.lost)
@@ -215,7 +215,7 @@ func (r wantRow) play(s *scene) {
 	if r.lost != "" && strings.HasPrefix(r.turns[0], string(v1alpha1.ResultCancelled)) {
 		s.over(h, 1) // it is backed out by itself
 		if n := s.evictions(h); n > 0 && r.at.name == draining.name {
-			s.t.Errorf("%d pods were evicted from %s", n, h.Name())
+			s.T.Errorf("%d pods were evicted from %s", n, h.Name())
 		}
 	} else if left := r.left(); r.at.name == applying.name && len(left) > 0 {
 		// The host publishes the plan of the turn until the turn is over. The journal has what it wants now.
@@ -230,7 +230,7 @@ func (r wantRow) play(s *scene) {
 		s.over(h, 1)
 		s.held(h, v1alpha1.ReasonFailed)
 		if out, err := s.lockkeeper("retry", h.Name()); err != nil {
-			s.t.Errorf("%v: %s", err, out)
+			s.T.Errorf("%v: %s", err, out)
 		}
 	}
 	s.over(h, len(r.turns))
@@ -286,7 +286,7 @@ func (s *scene) hook(field string) string { return strings.ToLower(s.name + "-" 
 
 // add has the host's sources say these.
 func (s *scene) add(h *simhost.Host, all ...want) {
-	s.t.Helper()
+	s.T.Helper()
 	for _, w := range all {
 		switch w {
 		case update:
@@ -295,21 +295,21 @@ func (s *scene) add(h *simhost.Host, all ...want) {
 			if s.Referee != nil {
 				s.Referee.WantMade(h.Name())
 			}
-			s.must(h.WriteFile(flagged, ""))
+			s.Must(h.WriteFile(flagged, ""))
 		default:
-			s.must(h.WriteFile(string(w), "changed = true\n"))
+			s.Must(h.WriteFile(string(w), "changed = true\n"))
 		}
 	}
 }
 
 // drop takes one back at its source.
 func (s *scene) drop(h *simhost.Host, w want) {
-	s.t.Helper()
+	s.T.Helper()
 	if w == update {
 		s.cancel(h)
 		return
 	}
-	s.must(h.RemoveFile(string(w)))
+	s.Must(h.RemoveFile(string(w)))
 	if w == sentinel {
 		s.Referee.WantCancelled(h.Name())
 	}
@@ -318,15 +318,15 @@ func (s *scene) drop(h *simhost.Host, w want) {
 // hostWindow gives the host a window of its own in a drop-in, and has it read that. One that is closed was open for ten minutes
 // half a day ago.
 func (s *scene) hostWindow(h *simhost.Host, open bool) {
-	s.t.Helper()
+	s.T.Helper()
 	start, lasts, veto := time.Now().UTC().Add(-12*time.Hour), "10m", v1alpha1.ReasonWindow
 	if open {
 		start, lasts, veto = time.Now().UTC().Add(-time.Hour), "12h", ""
 	}
 	dir := filepath.Join(filepath.Dir(h.ConfigPath()), "config.d")
-	s.must(os.MkdirAll(dir, 0o700))
+	s.Must(os.MkdirAll(dir, 0o700))
 	text := fmt.Sprintf("[[window]]\nstart = %q\nduration = %q\n", start.Format("15:04"), lasts)
-	s.must(os.WriteFile(filepath.Join(dir, "window.toml"), []byte(text), 0o600))
-	s.must(h.Signal(syscall.SIGHUP))
+	s.Must(os.WriteFile(filepath.Join(dir, "window.toml"), []byte(text), 0o600))
+	s.Must(h.Signal(syscall.SIGHUP))
 	s.until(h, fmt.Sprintf("to have the veto %q", veto), func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == veto })
 }

@@ -70,7 +70,7 @@ var windows = map[string]func(*scene){
 		s.commits(committed, v1alpha1.StateRebooting)
 		s.says(committed, "the reboot that is under way")
 		if n := s.reaches(under, v1alpha1.StateBeforeReboot); !n.Mark {
-			s.t.Errorf("%s is not cordoned in %s", under.Name(), n.State)
+			s.T.Errorf("%s is not cordoned in %s", under.Name(), n.State)
 		}
 
 		field, opens := shutWindow()
