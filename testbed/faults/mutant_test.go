@@ -109,8 +109,10 @@ var aims = []*aim{
 			r.wants(other)
 		},
 		hit: func(r *round) bool {
-			// It is the lock that has ended the term, no request that failed.
-			return strings.Contains(r.old.LogTail(200), "the Lease had run out when it was read again")
+			// The lock has ended the term, and not a request that failed. The log comes through a pipe, after the Lease has changed.
+			return sees(chance, func() bool {
+				return strings.Contains(r.old.LogTail(200), "the Lease had run out when it was read again")
+			})
 		},
 		mutation: simhost.Mutation{
 			File: "coordinator/lock.go",

@@ -240,7 +240,7 @@ func testApplied(t *testing.T, h *realhost.Host, node func(string, time.Duration
 	if i, p := runs(); i == itself || p == plain {
 		t.Errorf("lockkeeper's run was %s and is %s, the other unit's was %s and is %s", itself, i, plain, p)
 	}
-	if out := exec(t, h, "journalctl --no-pager -o cat -b MESSAGE_ID="+string(v1alpha1.MessageStarted)+" | wc -l"); out != "2" {
+	if out := exec(t, h, "journalctl --sync; journalctl --no-pager -o cat -b MESSAGE_ID="+string(v1alpha1.MessageStarted)+" | wc -l"); out != "2" {
 		t.Errorf("lockkeeper was started %s times in this boot, expected once more than by the boot", out)
 	}
 
@@ -250,7 +250,7 @@ func testApplied(t *testing.T, h *realhost.Host, node func(string, time.Duration
 		t.Errorf("it failed for %s", last.Reason)
 	}
 	const words = `restart of bad.service failed (exit-code, ExecStart=sh status 3): "no such directive: frobnicate": journalctl -u bad.service`
-	if out := exec(t, h, "journalctl --no-pager -o cat -u lockkeeper -p err"); !strings.Contains(strings.ReplaceAll(out, "\\", ""), words) {
+	if out := exec(t, h, "journalctl --sync; journalctl --no-pager -o cat -u lockkeeper -p err"); !strings.Contains(strings.ReplaceAll(out, "\\", ""), words) {
 		t.Errorf("the journal does not have the unit's own words:\n%s", out)
 	}
 	if h.Reboots() != reboots || n.Spec.Unschedulable {
@@ -280,11 +280,11 @@ func checkJournal(t *testing.T, h *realhost.Host) {
 	for field, want := range map[string]string{
 		"LOCKKEEPER_STATE": "rebooting", "LOCKKEEPER_REASON": "HookFailed", "LOCKKEEPER_NODE": h.Name(),
 	} {
-		if out := exec(t, h, "journalctl --no-pager -o cat -F "+field); !strings.Contains(out, want) {
+		if out := exec(t, h, "journalctl --sync; journalctl --no-pager -o cat -F "+field); !strings.Contains(out, want) {
 			t.Errorf("%s has the values %q, expected %s among them", field, out, want)
 		}
 	}
-	if out := exec(t, h, "journalctl --no-pager -o cat --output-fields=MESSAGE MESSAGE_ID="+string(v1alpha1.MessageTurnBegins)+" | wc -l"); out != "2" {
+	if out := exec(t, h, "journalctl --sync; journalctl --no-pager -o cat --output-fields=MESSAGE MESSAGE_ID="+string(v1alpha1.MessageTurnBegins)+" | wc -l"); out != "2" {
 		t.Errorf("%s turns began, expected 2", out)
 	}
 }

@@ -233,12 +233,11 @@ func (s *scene) refuseEvictions(pod string) {
 		s.Must(bindings.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
 		s.Must(policies.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
 	})
-	s.Eventually("the admission policy to be in force", func(ctx context.Context) (bool, error) {
-		err := cp.Client().PolicyV1().Evictions("default").Evict(ctx, &policyv1.Eviction{
+	s.Must(cp.WaitRefused(s.soon(), "not this pod", func(ctx context.Context) error {
+		return cp.Client().PolicyV1().Evictions("default").Evict(ctx, &policyv1.Eviction{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod}, DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}},
 		})
-		return err != nil && strings.Contains(err.Error(), "not this pod"), err
-	})
+	}))
 }
 
 // updates is where the HostUpdates are.

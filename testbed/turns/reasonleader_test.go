@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -227,10 +226,10 @@ func (s *scene) refuseGrants(h *simhost.Host) {
 	})
 	coordinator, err := cp.NodeWriter(h.Name(), v1alpha1.LabelState)
 	s.Must(err)
-	s.Eventually("the admission policy to be in force", func(ctx context.Context) (bool, error) {
+	s.Must(cp.WaitRefused(s.soon(), "this machine is guarded", func(ctx context.Context) error {
 		try := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"draining"}}}`, v1alpha1.LabelState)
 		_, err := coordinator.CoreV1().Nodes().Patch(ctx, h.Name(), types.MergePatchType, try,
 			metav1.PatchOptions{FieldManager: kube.FieldManager("coordinator"), DryRun: []string{metav1.DryRunAll}})
-		return (apierrors.IsInvalid(err) || apierrors.IsForbidden(err)) && strings.Contains(err.Error(), "guarded"), err
-	})
+		return err
+	}))
 }
