@@ -1,7 +1,7 @@
 # lockkeeper's commands. `make help` explains them.
 #
-# Everything that a target needs beside Go and make it installs or builds
-# itself: dbus-daemon by apt-get where it is missing, the control plane from Go
+# Each target installs or builds what it needs in addition to Go and make:
+# dbus-daemon by apt-get where it is missing, the control plane from Go
 # modules (about 6 minutes the first time, then from a cache).
 
 SHELL       := /bin/bash
@@ -15,7 +15,7 @@ TOOL    := $(GO) tool -modfile=$(CURDIR)/tools.mod
 
 # The seed of the sampled campaigns: SEED=… runs the same again.
 SEED ?=
-# Campaigns of faults in `make soak`, and how many of them run side by side.
+# Campaigns of faults in `make soak`, and how many of them run at once.
 ROUNDS ?= 500
 JOBS ?= 4
 # How long `make fuzz` runs each target.
@@ -74,10 +74,10 @@ test-unit: deps ## Run the product's own tests with -race, the long ones of the 
 test-testbed: deps package-test-deps example-test-deps gate-test-deps test-parts ## Run the tests on a real control plane and on real hosts, with samples of the long campaigns
 	@$(MAKE) --no-print-directory -j 2 test-clusters test-hosts test-explore
 
-# The longest ones first: what is left at the end runs alone.
+# The longest ones first: otherwise the last one would run alone at the end.
 .PHONY: test-clusters
 test-clusters:
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 3 ./rollout ./client ./faults \
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 3 ./rollout ./faults ./client ./identity ./turns ./install ./hosts \
 		$$($(GO) list ./... | grep -vE '/(e2e|explore|simulate)$$')
 
 .PHONY: test-explore
@@ -85,7 +85,7 @@ test-explore:
 	cd testbed && nice -n 19 $(GO) test -timeout 30m ./explore ./simulate
 
 .PHONY: e2e
-e2e: deps test-parts ## Install the package on real hosts and roll them through updates and faults (root; says so where it cannot)
+e2e: deps test-parts ## Install the package on real hosts and roll them through updates and faults (root; prints LEFT OUT where it cannot)
 	@$(MAKE) --no-print-directory test-hosts
 
 .PHONY: test-hosts
@@ -93,7 +93,7 @@ test-hosts:
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 1h -count 1 -v ./e2e
 
 .PHONY: soak
-soak: deps test-parts ## Run the full campaigns (SEED=…, ROUNDS=…, JOBS=…); their last lines tell the seed
+soak: deps test-parts ## Run the full campaigns (SEED=…, ROUNDS=…, JOBS=…); their last lines print the seed
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) $(GO) test -timeout 6h -count 1 -v -run 'Explore' ./explore
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'EveryClass|EveryWrite' ./faults
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_JOBS=$(JOBS) $(GO) test -timeout 12h -count 1 -v -run Campaigns ./faults
@@ -111,18 +111,18 @@ fuzz: ## Fuzz everything that others may write, FUZZTIME each: records, acks, th
 	done
 
 .PHONY: bench
-bench: deps control-plane build ## Measure start, size, memory, requests and decisions, beside peers (about 8 minutes)
+bench: deps control-plane build ## Measure start, size, memory, requests and decisions, next to peers (about 8 minutes)
 	@cd testbed && exec $(GO) run ./cmd/bench -binary $(CURDIR)/bin/lockkeeper
 
 # Not by a test, as the documents are: with stale deep copies none compiles.
 .PHONY: generate
-generate: ## Make the deep copies and packaging/manifests/crds.yaml anew from the types in api/v1alpha1
+generate: ## Generate the deep copies and packaging/manifests/crds.yaml from the types in api/v1alpha1
 	@$(TOOL) controller-gen object paths=./api/v1alpha1
 	@crds=$$($(TOOL) controller-gen crd paths=./api/v1alpha1 output:stdout | sed 1d); \
 	{ cat packaging/manifests/crds.head; printf '%s\n' "$$crds"; } >packaging/manifests/crds.yaml
 
 .PHONY: simulate
-simulate: ## Say how long a rollout takes, by FLEET="FILE…" (docs/simulate.md)
+simulate: ## Estimate how long a rollout takes, from FLEET="FILE…" (docs/simulate.md)
 	@cd testbed && $(GO) build -o ../bin/simulate ./cmd/simulate
 	@bin/simulate $(FLEET)
 

@@ -324,7 +324,7 @@ func TestCancelInMidDrain(t *testing.T) {
 	if left := len(w.names()); left < n-sent || left == 0 {
 		t.Errorf("%d pods left of %d after %d evictions", left, n, sent)
 	}
-	// Begun anew it ends what it began. Only evictions that were cut off may be sent twice.
+	// Begun again it ends what it began. Only evictions that were cut off may be sent twice.
 	w.drain(w.host(&wire)).drained()
 	if cut := wire.count(kindEvict) - len(wire.answers()); cut > drain.DefaultConcurrency {
 		t.Errorf("%d evictions were cut off", cut)
@@ -405,7 +405,7 @@ func TestADroppedWatchIsResumed(t *testing.T) {
 
 	c.set(true)
 	w.until("the drain to say that it sees nothing", func() bool { return r.last().Err != nil })
-	w.create(w.pod("late")) // comes while nobody looks
+	w.create(w.pod("late")) // comes while no one looks
 	c.set(false)
 
 	w.pods("without the one that came unseen", func(now []*corev1.Pod) bool {

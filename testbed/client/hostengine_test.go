@@ -64,7 +64,7 @@ func TestVanishedEngineHoldsTheCommit(t *testing.T) {
 	}
 }
 
-// Another change carries the turn by itself: then nobody waits for an engine that is away.
+// Another change carries the turn by itself: then no one waits for an engine that is away.
 func TestVanishedEngineHoldsNoOtherChange(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()

@@ -66,7 +66,7 @@ func TestStopEndsADrain(t *testing.T) {
 	h.goesOn()
 }
 
-// Nobody knows whether there is a stop: the drain rests.
+// No one knows whether there is a stop: the drain rests.
 func TestUnreadableLeaseEndsADrain(t *testing.T) {
 	h, blocked := draining(t)
 	var refused atomic.Bool
@@ -84,7 +84,7 @@ func TestUnreadableLeaseEndsADrain(t *testing.T) {
 	h.goesOn()
 }
 
-// The loop repeats a write whose answer was lost, and looks at nothing meanwhile: nothing may go on that needs a look.
+// The loop repeats a write whose answer was lost, and looks at nothing meanwhile: nothing may continue that needs a look.
 func TestUnknownWriteEndsADrain(t *testing.T) {
 	h, blocked := draining(t)
 	var lost atomic.Int32
@@ -296,7 +296,7 @@ func TestInhibitorBetweenLookAndCallIsNoRefusal(t *testing.T) {
 	h.says("the reboot that is under way")
 }
 
-// A logind that stops between its last answer and the call has not refused anything: the turn waits for it, says so, and goes on
+// A logind that stops between its last answer and the call has not refused anything: the turn waits for it, says so, and continues
 // when logind runs again.
 func TestLogindGoneAtTheCallIsNoRefusal(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@ func TestSentinelIsPublishedBeforeThePoll(t *testing.T) {
 	}
 }
 
-// login logs somebody in.
+// login logs someone in.
 func (h *host) login(id, user string) *simhost.Terminal {
 	h.t.Helper()
 	m, err := h.sim.Logind().Login(id, user)
@@ -104,7 +104,7 @@ func TestSessionsAreWarnedAndHaveTheirDelay(t *testing.T) {
 	}
 }
 
-// What comes between ends the delay, and who was warned is told. When it has gone the delay begins again; nobody waits for
+// What comes between ends the delay, and who was warned is told. When it has gone the delay begins again; no one waits for
 // who has left.
 func TestInhibitorInTheDelayCallsOff(t *testing.T) {
 	h := startHost(t, func(h *host) { h.opts.Settings.SessionDelay = time.Hour })

@@ -195,7 +195,7 @@ func TestForeignEpochCommitsNothing(t *testing.T) {
 	}
 }
 
-// The answer to the cordon is lost: the host reads that it landed, and goes on.
+// The answer to the cordon is lost: the host reads that it landed, and continues.
 func TestLostCordonIsRead(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
@@ -225,7 +225,7 @@ func TestLostCordonIsRead(t *testing.T) {
 	}
 }
 
-// Somebody cordons between the look and the commit: their cordon is not marked.
+// Someone cordons between the look and the commit: their cordon is not marked.
 func TestCordonInBetweenIsNotOurs(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
@@ -346,7 +346,7 @@ func TestHostOfANewNode(t *testing.T) {
 	}
 }
 
-// The API server is away: the status says so, the loop goes on, and what happened meanwhile is published after.
+// The API server is away: the status says so, the loop continues, and what happened meanwhile is published after.
 func TestHostWithoutAPIServer(t *testing.T) {
 	h := startHost(t, func(h *host) {
 		cfg, err := cp(t).NodeConfig(h.name)

@@ -182,7 +182,7 @@ func TestRefusedWriteIsNoHotLoop(t *testing.T) {
 			})
 			l.leads(1)
 			until(t, "the first refusal", func() bool { return l.w.count("PATCH node n1") > 0 })
-			// Things happen meanwhile, and each of them makes the leader decide anew.
+			// Things happen meanwhile, and each of them makes the leader decide again.
 			began := time.Now()
 			for i := 0; time.Since(began) < 4*time.Second; i++ {
 				patchNode(t, "n2", fmt.Sprintf(`{"metadata":{"annotations":{"hook.lockkeeper.dev/count":"%d"}}}`, i))
@@ -203,7 +203,7 @@ func TestRefusedWriteIsNoHotLoop(t *testing.T) {
 	}
 }
 
-// A whole rack whose writes are refused keeps nobody else waiting.
+// A whole rack whose writes are refused keeps no one else waiting.
 func TestManyRefusedKeepNobodyWaiting(t *testing.T) {
 	freshLease(t)
 	for i := range 40 {
@@ -300,7 +300,7 @@ func TestSkewedClockDoesNotLead(t *testing.T) {
 	until(t, "the Lease to be released", func() bool { return holder(t) != first })
 }
 
-// What is guaranteed about two leaders: not that they are never two for a moment, which nobody can, but that the one that
+// What is guaranteed about two leaders: not that they are never two for a moment, which no one can, but that the one that
 // cannot renew sends nothing any more once its renew deadline is over, before anybody else may take the Lease; and nothing at
 // all after the Lease was released. What arrives later still, from inside the network, the protocol makes harmless.
 func TestLeaderThatCannotRenewIsQuiet(t *testing.T) {
@@ -372,7 +372,7 @@ func TestLeaderThatCannotRenewIsQuiet(t *testing.T) {
 }
 
 // An API server that answers no write of a Node, as with a webhook that hangs: after a few nothing more is sent, the loop goes
-// round, and it goes on by itself.
+// round, and it continues by itself.
 func TestNoAnswersAtAll(t *testing.T) {
 	freshLease(t)
 	for i := range 16 {
@@ -406,7 +406,7 @@ func TestNoAnswersAtAll(t *testing.T) {
 	}
 }
 
-// What becomes of a fleet at once is told node after node, and what goes on does not wait for it.
+// What happens to a fleet at once is told node after node, and what continues does not wait for it.
 func TestReasonsAreSpread(t *testing.T) {
 	freshLease(t)
 	const fleet = 60

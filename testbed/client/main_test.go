@@ -128,8 +128,8 @@ var deleteNow = metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 
 const leaseName, leaseSpace = controlplane.LockkeeperLease, controlplane.LockkeeperNamespace
 
-// freshLease lets the test run beside others, gives it a control plane to itself, and applies what an administrator applies,
-// with a Lease that nobody holds and nobody has stopped, and no Nodes.
+// freshLease lets the test run next to others, gives it a control plane to itself, and applies what an administrator applies,
+// with a Lease that no one holds and no one has stopped, and no Nodes.
 func freshLease(t *testing.T) {
 	t.Helper()
 	t.Parallel()

@@ -201,11 +201,11 @@ func TestSettleAfterALostAnswer(t *testing.T) {
 	}
 }
 
-// The view goes on by itself after the API server, and etcd, were away.
+// The view continues by itself after the API server, and etcd, were away.
 func TestViewOutlivesTheAPIServer(t *testing.T) {
 	freshLease(t)
 	playHost(t, "live", false)
-	// Without the wire: behind a proxy that loses its server client-go goes on trying for half a minute before it says so.
+	// Without the wire: behind a proxy that loses its server client-go continues trying for half a minute before it says so.
 	cfg, err := cp(t).NodeConfig("live")
 	must(t, err)
 	client, err := kube.ConnectConfig(cfg, "host", "test", 10, 10)

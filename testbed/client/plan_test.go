@@ -248,7 +248,7 @@ drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{na
 	r.blocked("web-0", drain.PodDisruptionBudget, "web needs 2 healthy pods")
 	r.blocked("web-1", drain.PodDisruptionBudget, "web needs 2 healthy pods")
 	r.blocked("cart", drain.ServerError, "more than one PodDisruptionBudget")
-	// The budget of pay lets one of its pods go, which nobody puts back: the other stays.
+	// The budget of pay lets one of its pods go, which no one puts back: the other stays.
 	var left []string
 	w.pods("those that were foreseen", func(now []*corev1.Pod) bool {
 		left = nil

@@ -196,7 +196,7 @@ func (w *world) client(config *rest.Config, wire *drainWire) kubernetes.Interfac
 	return client
 }
 
-// running is a drain that runs beside the test.
+// running is a drain that runs next to the test.
 type running struct {
 	w      *world
 	cancel context.CancelFunc

@@ -34,7 +34,7 @@ func (cp *ControlPlane) URL() string { return fmt.Sprintf("https://127.0.0.1:%d"
 // CA is the PEM certificate of the authority that signed the API server's certificate and signs those of its users.
 func (cp *ControlPlane) CA() []byte { return cp.ca.certPEM }
 
-// Dir is the folder with everything of this control plane; logs/NAME.log in it are its components' logs.
+// Dir is the directory with everything of this control plane; logs/NAME.log in it are its components' logs.
 func (cp *ControlPlane) Dir() string { return cp.dir.path }
 
 // AdminConfig is a client configuration that may do everything. It is the caller's to change.
@@ -62,7 +62,7 @@ func (cp *ControlPlane) ConfigFor(user string, groups ...string) (*rest.Config, 
 }
 
 // Kubeconfig writes a kubeconfig with a client certificate for a user and its groups, all inlined, and returns its path. It
-// lies in the control plane's folder and is written once for each user and set of groups.
+// lies in the control plane's directory and is written once for each user and set of groups.
 func (cp *ControlPlane) Kubeconfig(user string, groups ...string) (string, error) {
 	pair, err := cp.pairFor(user, groups)
 	if err != nil {
@@ -118,7 +118,7 @@ func (cp *ControlPlane) NodeConfig(node string) (*rest.Config, error) {
 }
 
 // CoordinatorKubeconfig is the kubeconfig of lockkeeper's coordinator, minted as `lockkeeper kubeconfig` does it, and valid
-// for longer than any test runs. It is minted on the first call, which applies lockkeeper's objects if nobody has.
+// for longer than any test runs. It is minted on the first call, which applies lockkeeper's objects if no one has.
 func (cp *ControlPlane) CoordinatorKubeconfig() (string, error) {
 	admin, err := cp.Kubeconfig("testbed:admin", "system:masters")
 	if err != nil {

@@ -37,7 +37,7 @@ var tools = []tool{
 	{"sigs.k8s.io/kwok/cmd/kwok", "kwok"},
 }
 
-// hostTools are what real hosts run beside it. They are built only for who asks, see [BuildKubelet].
+// hostTools are what real hosts run next to it. They are built only for who asks, see [BuildKubelet].
 var hostTools = []tool{{"k8s.io/kubernetes/cmd/kubelet", "kubelet"}}
 
 // Binaries are the paths of the control plane's programs.
@@ -56,14 +56,14 @@ func binariesIn(dir string) Binaries {
 	}
 }
 
-// Build makes sure that the control plane's binaries are in the cache and returns where. The cache is a folder for each
+// Build makes sure that the control plane's binaries are in the cache and returns where. The cache is a directory for each
 // combination of binaries/go.mod, go.sum, Go release, platform and flags under lockkeeper-testbed in [os.UserCacheDir]; when the
-// folder is there, there is nothing to do. Otherwise it runs `go build` for one binary after the other, which takes some six
+// directory is there, there is nothing to do. Otherwise it runs `go build` for one binary after the other, which takes some six
 // minutes on two cores with an empty Go build cache. It reports on log which binary it builds and how many there are, and
 // every 15 s that it is still building. log may be nil.
 //
 // Any number of processes may call Build at once: one builds, the others wait. When ctx ends the build is killed and leaves
-// nothing behind but what Go's own caches have gained. See [builder.pruneCache] for how long old folders stay.
+// nothing behind but what Go's own caches have gained. See [builder.pruneCache] for how long old directories stay.
 func Build(ctx context.Context, log io.Writer) (Binaries, error) {
 	b, err := newToolBuilder("lockkeeper-testbed", log)
 	if err != nil {
@@ -77,7 +77,7 @@ func Build(ctx context.Context, log io.Writer) (Binaries, error) {
 	return binariesIn(dir), nil
 }
 
-// BuildKubelet makes sure that a kubelet of the control plane's release is in the cache, in a folder of its own beside the
+// BuildKubelet makes sure that a kubelet of the control plane's release is in the cache, in a directory of its own next to the
 // control plane's, and returns its path. All else is as with [Build]. After it, a build takes about a minute on two cores.
 func BuildKubelet(ctx context.Context, log io.Writer) (string, error) {
 	b, err := newToolBuilder("lockkeeper-kubelet", log)
@@ -110,13 +110,13 @@ type builder struct {
 	tools []tool
 	what  string // the tools, for people
 	cost  string // how long a build takes, for people
-	cache string // one folder for each key
+	cache string // one directory for each key
 	src   string // the module that pins the binaries' sources
 	log   *progress
 	every time.Duration // between two reports of progress
 }
 
-// build returns the folder with the tools.
+// build returns the directory with the tools.
 func (b builder) build(ctx context.Context) (string, error) {
 	key, err := b.key(ctx)
 	if err != nil {
@@ -165,7 +165,7 @@ func (b builder) key(ctx context.Context) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// buildInto builds in a folder beside dir and renames it, so that dir is complete or absent.
+// buildInto builds in a directory next to dir and renames it, so that dir is complete or absent.
 func (b builder) buildInto(ctx context.Context, dir string) error {
 	out, err := b.goCommand(ctx, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
 	if err != nil {
@@ -242,7 +242,7 @@ func (b builder) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// moduleDir finds the module that pins the binaries' sources: beside this file, also when this package was built with
+// moduleDir finds the module that pins the binaries' sources: next to this file, also when this package was built with
 // -trimpath and then runs somewhere in the testbed's module.
 func moduleDir() (string, error) {
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {

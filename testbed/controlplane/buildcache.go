@@ -14,12 +14,12 @@ import (
 
 const (
 	unfinished = "building-" // prefix of a folder that is being built; under the lock any other such folder is rubbish
-	keepBuilds = 3           // finished folders that stay, newest use first; about 420 MB each
+	keepBuilds = 3           // finished directories that stay, newest use first; about 420 MB each
 	keepFor    = 24 * time.Hour
 )
 
-// complete says whether a cache folder is there. It is renamed into place with everything in it, so one look would do; a
-// missing file means that somebody tidied up by hand.
+// complete says whether a cache directory is there. It is renamed into place with everything in it, so one look would do; a
+// missing file means that someone tidied up by hand.
 func (b builder) complete(dir string) bool {
 	for _, t := range b.tools {
 		if info, err := os.Stat(filepath.Join(dir, t.name)); err != nil || info.Mode()&0o111 == 0 {
@@ -29,13 +29,13 @@ func (b builder) complete(dir string) bool {
 	return true
 }
 
-// touch marks a folder as used, for pruneCache. Failure only makes it look older.
+// touch marks a directory as used, for pruneCache. Failure only makes it look older.
 func touch(dir string) {
 	now := time.Now()
 	_ = os.Chtimes(dir, now, now)
 }
 
-// pruneCache removes what killed builds have left, and finished folders beyond the three used last unless they were used in
+// pruneCache removes what killed builds have left, and finished directories beyond the three used last unless they were used in
 // the last day: a control plane that runs from one must be able to start its processes again. It needs the cache's lock.
 func (b builder) pruneCache() {
 	entries, err := os.ReadDir(b.cache)
@@ -66,7 +66,7 @@ func (b builder) pruneCache() {
 	}
 }
 
-// lockFile takes an exclusive lock that dies with this process; waiting is called once if somebody else has it.
+// lockFile takes an exclusive lock that dies with this process; waiting is called once if someone else has it.
 func lockFile(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

@@ -90,7 +90,7 @@ func (cp *ControlPlane) startEtcd(ctx context.Context) error {
 	})
 }
 
-// startFirstAPIServer finds a port. Between finding and binding somebody else may take it; then the next one is tried.
+// startFirstAPIServer finds a port. Between finding and binding someone else may take it; then the next one is tried.
 func (cp *ControlPlane) startFirstAPIServer(ctx context.Context) error {
 	var err error
 	for range bindAttempts {
@@ -257,7 +257,7 @@ func (cp *ControlPlane) launch(name Component, path string, args ...string) (*pr
 	return p, nil
 }
 
-// freePort looks below the kernel's range for outgoing connections, so that nobody gets the port by chance.
+// freePort looks below the kernel's range for outgoing connections, so that no one gets the port by chance.
 func freePort() (int, error) {
 	var last error
 	for range 50 {

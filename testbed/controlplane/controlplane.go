@@ -20,7 +20,7 @@ type Options struct {
 	// Binaries are what to run; the zero value means those of [Build], built if need be.
 	Binaries Binaries
 
-	// Dir is the folder for data, keys and logs: a new or empty one, which stays after Stop. "" means a temporary folder,
+	// Dir is the directory for data, keys and logs: a new or empty one, which stays after Stop. "" means a temporary directory,
 	// which Stop removes.
 	Dir string
 
@@ -30,7 +30,7 @@ type Options struct {
 	// Without leaves components out: any but Etcd and APIServer.
 	Without []Component
 
-	// Addresses are this machine's, beside 127.0.0.1, under which hosts in network namespaces of their own reach the API server.
+	// Addresses are this machine's, next to 127.0.0.1, under which hosts in network namespaces of their own reach the API server.
 	// With any, it listens on all of the machine's addresses; its certificate names these. See [ControlPlane.KubeconfigAt].
 	Addresses []netip.Addr
 
@@ -170,9 +170,9 @@ func (cp *ControlPlane) useAddress() error {
 	return nil
 }
 
-// Stop ends all components, asking them first, and removes the temporary folder. It may be called any number of times and
+// Stop ends all components, asking them first, and removes the temporary directory. It may be called any number of times and
 // returns when nothing is left. Its error names the components that had ended by themselves before, with the end of their
-// logs, or says that the folder could not be removed.
+// logs, or says that the directory could not be removed.
 func (cp *ControlPlane) Stop() error {
 	cp.stopOnce.Do(func() {
 		cp.end()

@@ -6,6 +6,6 @@
 // would apply. It must not import any package of lockkeeper's, and nothing that is shipped may import it.
 //
 // Every process that it starts dies with the process that started it, whatever kills that one. Everything on disk is in one
-// folder, which goes with Stop; when its owner ended without one (killed, a panic, a test that timed out) it goes with the next
+// directory, which goes with Stop; when its owner ended without one (killed, a panic, a test that timed out) it goes with the next
 // Start on the machine.
 package controlplane

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// stopGrace is how long a component has to end when it is asked to. The API server would wait a minute for everybody who
+// stopGrace is how long a component has to end when it is asked to. The API server would wait a minute for everyone who
 // watches, and has nothing to write.
 func stopGrace(name Component) time.Duration {
 	if name == APIServer {
@@ -45,8 +45,8 @@ func (cp *ControlPlane) Processes() []Process {
 	return ps
 }
 
-// StopAPIServer kills the API server, which stays away until [ControlPlane.StartAPIServer]. The other components go on and
-// try again and again. Stopping a stopped one is no error.
+// StopAPIServer kills the API server, which stays away until [ControlPlane.StartAPIServer]. The other components continue and
+// try again and again. Stopping a stopped one is not an error.
 func (cp *ControlPlane) StopAPIServer() error {
 	return cp.alone(context.Background(), func(context.Context) error {
 		if p := cp.process(APIServer); p != nil {
@@ -57,7 +57,7 @@ func (cp *ControlPlane) StopAPIServer() error {
 }
 
 // StartAPIServer starts the API server again, at the same address and with the same data, and returns when it is ready.
-// Starting one that runs is no error.
+// Starting one that runs is not an error.
 func (cp *ControlPlane) StartAPIServer(ctx context.Context) error {
 	return cp.alone(ctx, func(ctx context.Context) error {
 		if cp.process(APIServer) != nil {
@@ -87,7 +87,7 @@ func (cp *ControlPlane) RestartAPIServer(ctx context.Context, flags ...string) e
 
 func (cp *ControlPlane) flags() []string { return slices.Concat(cp.opts.APIServerFlags, cp.moreFlags) }
 
-// RestartEtcd kills etcd and starts it again with the same data: nothing that was answered is lost, as the machine goes on. It returns when etcd is ready and so is the API server, if
+// RestartEtcd kills etcd and starts it again with the same data: nothing that was answered is lost, as the machine continues. It returns when etcd is ready and so is the API server, if
 // that one runs.
 func (cp *ControlPlane) RestartEtcd(ctx context.Context) error {
 	return cp.alone(ctx, func(ctx context.Context) error {

@@ -174,7 +174,7 @@ func strangerActs() []act {
 	}
 }
 
-// A client without a certificate is nobody at all.
+// A client without a certificate is no one at all.
 func TestAnonymousIsRefused(t *testing.T) {
 	config := rest.AnonymousClientConfig(shared.AdminConfig())
 	_, err := clientFor(t, config, nil).Discovery().ServerVersion()

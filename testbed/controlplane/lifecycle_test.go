@@ -97,7 +97,7 @@ func TestFaults(t *testing.T) {
 		return err
 	}
 
-	// Somebody who watches must survive all of this.
+	// Someone who watches must survive all of this.
 	seen := make(chan error, 1)
 	go func() {
 		_, err := cp.WaitNode(ctx, "n", "to be labelled", func(n *corev1.Node) bool { return n != nil && n.Labels["after"] == "faults" })
@@ -208,7 +208,7 @@ func TestNamedDirStays(t *testing.T) {
 	}
 }
 
-// Whatever ends the owner, and whenever: no process stays. A SIGKILL leaves the folder, for the next Start to remove.
+// Whatever ends the owner, and whenever: no process stays. A SIGKILL leaves the directory, for the next Start to remove.
 func TestOwnerDies(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -351,7 +351,7 @@ func TestStaleDirs(t *testing.T) {
 	}
 }
 
-// processesOf finds processes by a folder on their command line, not by what the code under test remembers. In order of PID.
+// processesOf finds processes by a directory on their command line, not by what the code under test remembers. In order of PID.
 func processesOf(t *testing.T, dir string) []int {
 	t.Helper()
 	var pids []int

@@ -124,7 +124,7 @@ func apply(ctx context.Context, client dynamic.Interface, obj *unstructured.Unst
 }
 
 // UnbindPolicies takes lockkeeper's admission policies out of force, with the selector that docs/install.md gives for an emergency,
-// and returns when they are. It is for somebody who has to put a state on a Node that no coordinator gave it. The next
+// and returns when they are. It is for someone who has to put a state on a Node that no coordinator gave it. The next
 // [ControlPlane.ApplyLockkeeper] binds them again.
 func (cp *ControlPlane) UnbindPolicies(ctx context.Context) error {
 	err := cp.admin.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().DeleteCollection(ctx, metav1.DeleteOptions{},

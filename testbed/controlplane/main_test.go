@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(RunTests(m, Options{NodeMonitorGrace: 10 * time.Second}, func(cp *ControlPlane) { shared = cp }))
 }
 
-// ownControlPlane starts a control plane, prints its folder and waits for Ctrl-C.
+// ownControlPlane starts a control plane, prints its directory and waits for Ctrl-C.
 func ownControlPlane() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -96,7 +96,7 @@ func clientFor(t *testing.T, config *rest.Config, err error) *kubernetes.Clients
 	return must(kubernetes.NewForConfig(config))(t)
 }
 
-// readyHost creates a host's Node and goes on calling it Ready, as its kubelet would, until silence is called.
+// readyHost creates a host's Node and continues calling it Ready, as its kubelet would, until silence is called.
 func readyHost(t *testing.T, cp *ControlPlane, name string) (silence func()) {
 	t.Helper()
 	must(cp.CreateNode(soon(t), NodeSpec{Name: name}))(t)

@@ -22,7 +22,7 @@ type NodeSpec struct {
 	Name         string
 	Zone         string // topology.kubernetes.io/zone; "" for none
 	ControlPlane bool   // gets the label of a control plane node; no taint, the testbed has nothing to keep off it
-	Ballast      bool   // KWOK plays all of it; otherwise its pods alone, and somebody has to call it Ready
+	Ballast      bool   // KWOK plays all of it; otherwise its pods alone, and someone has to call it Ready
 	Labels       map[string]string
 	Annotations  map[string]string
 }
@@ -63,7 +63,7 @@ func (cp *ControlPlane) CreateNode(ctx context.Context, spec NodeSpec) (*corev1.
 }
 
 // SetNodeReady writes Ready, the boot id and who plays the pods in one status write, as a kubelet does; bootID "" leaves the
-// boot id as it is. It writes once: unless somebody renews the node's Lease in kube-node-lease or writes its status again,
+// boot id as it is. It writes once: unless someone renews the node's Lease in kube-node-lease or writes its status again,
 // the controller manager calls the node silent after the grace period.
 func (cp *ControlPlane) SetNodeReady(ctx context.Context, name, bootID string, ready bool) error {
 	now := metav1.NewTime(time.Now())

@@ -39,7 +39,7 @@ func RunTests(m tests, opts Options, use func(*ControlPlane)) int {
 	})
 }
 
-// run runs tests until a signal ends the process, and tells what went wrong beside them.
+// run runs tests until a signal ends the process, and tells what went wrong next to them.
 func run(opts *Options, all func(context.Context) (status int, err error)) int {
 	if opts.Log == nil {
 		opts.Log = os.Stderr
@@ -157,8 +157,8 @@ type Test interface {
 	Cleanup(f func())
 }
 
-// Take gives a test a control plane of its own until all its later clean-ups have run. What the test leaves in it the next one
-// finds. A test that is to run beside others calls its Parallel method before.
+// Take gives a test a control plane of its own until all its later cleanups have run. What the test leaves in it the next one
+// finds. A test that is to run next to others calls its Parallel method before.
 func (p *Pool) Take(t Test) *ControlPlane {
 	t.Helper()
 	cp, err := p.get()

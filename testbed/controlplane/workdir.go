@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// dirPrefix names the temporary folders of control planes; dirLock in one is locked as long as its owner lives.
+// dirPrefix names the temporary directories of control planes; dirLock in one is locked as long as its owner lives.
 const (
 	dirPrefix = "lockkeeper-testbed-"
 	dirLock   = "owner.lock"
 )
 
-// A workDir is the folder of one control plane.
+// A workDir is the directory of one control plane.
 type workDir struct {
 	path string
-	lock *os.File // held from the first moment to the last; nil for a folder that the caller named
+	lock *os.File // held from the first moment to the last; nil for a directory that the caller named
 }
 
-// newWorkDir makes a fresh folder, readable by this user alone: keys are in it. A folder named by the caller must be new or
+// newWorkDir makes a fresh directory, readable by this user alone: keys are in it. A directory named by the caller must be new or
 // empty and stays where it is when the control plane stops.
 func newWorkDir(named string) (*workDir, error) {
 	if named != "" {
@@ -65,7 +65,7 @@ func (d *workDir) join(elem ...string) string {
 	return filepath.Join(append([]string{d.path}, elem...)...)
 }
 
-// remove lets the folder go. The lock goes last, so that nobody else removes at the same time.
+// remove lets the directory go. The lock goes last, so that no one else removes at the same time.
 func (d *workDir) remove() error {
 	if d.lock == nil {
 		return nil
@@ -78,7 +78,7 @@ func (d *workDir) remove() error {
 	return nil
 }
 
-// removeStaleDirs removes the folders of control planes whose owner was killed. A folder without a lock that is less than a
+// removeStaleDirs removes the directories of control planes whose owner was killed. A directory without a lock that is less than a
 // minute old may be one that another process is just making.
 func removeStaleDirs(temp string) {
 	dirs, err := filepath.Glob(filepath.Join(temp, dirPrefix+"*"))
@@ -94,7 +94,7 @@ func removeStaleDirs(temp string) {
 			continue
 		}
 		if err != nil {
-			continue // somebody else's
+			continue // someone else's
 		}
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			_ = os.RemoveAll(dir)

@@ -18,7 +18,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// A blockade is a pod that can run on one host only, and that a PodDisruptionBudget lets nobody evict: a drain waits for it.
+// A blockade is a pod that can run on one host only, and that a PodDisruptionBudget lets no one evict: a drain waits for it.
 type blockade struct{ namespace string }
 
 var blockades int

@@ -18,7 +18,7 @@ const clockPath = "/etc/lockkeeper/config.d/clock.toml"
 // testClock: clocks of hosts are an hour off the API server's. Containers share the machine's clock, so it is the API server's that
 // is shifted, for one host at a time: a proxy changes what it says of the time. A host that is an hour off takes its turn, since
 // nothing that it does hangs on the time of day; one that coordinates gives its term up and says why, and while no other is right
-// nobody is granted anything.
+// no one is granted anything.
 func testClock(t *testing.T, f *fleet) {
 	h, leader := f.follower(t), f.leader(t)
 	var candidates []*realhost.Host

@@ -2,7 +2,7 @@
 // (package realhost), started by their systemd, and talks to their system bus and logind with the credential of their real
 // kubelets. Hosts roll through updates with real reboots, and through faults, while the referee watches.
 //
-// What is not as users have it: a drop-in beside the unit, see dropIn. It leaves a part of the sandbox off that a container
+// What is not as users have it: a drop-in next to the unit, see dropIn. It leaves a part of the sandbox off that a container
 // cannot have, and cuts short what would only keep a test waiting: settle, min_uptime, the Lease's duration.
 //
 // One host of the fleet runs the newest release of the operating system, Debian trixie with systemd 257, where its packages can

@@ -177,7 +177,7 @@ func testCutOff(t *testing.T, f *fleet) {
 	until(t, soon, h.Name(), "not to be Ready", func(n *turn.Node) bool { return !n.Ready })
 	f.says(t, h, "draining", "trouble with the API server")
 	f.showHost(t.Context(), t, h, 6)
-	b.lift(t) // nobody hears of it yet
+	b.lift(t) // no one hears of it yet
 	stayCut(t, cut)
 	n := until(t, soon, h.Name(), "to be in its turn still", (*turn.Node).InTurn)
 	if n.State != v1alpha1.StateDraining {
@@ -200,7 +200,7 @@ func stayCut(t *testing.T, since time.Time) {
 	}
 }
 
-// testCutOffWhileRebooting: the host loses the API server before it has committed to its reboot. It must not reboot then: nobody
+// testCutOffWhileRebooting: the host loses the API server before it has committed to its reboot. It must not reboot then: no one
 // can tell it whether its turn still stands.
 func testCutOffWhileRebooting(t *testing.T, f *fleet) {
 	h := f.follower(t)

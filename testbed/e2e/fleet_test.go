@@ -80,7 +80,7 @@ rollout: {settle: 2s, backoff: 5s, backoffMax: 10s, maxTurnsPerDay: 48}
 timeouts: {rebooting: 90s}
 `
 
-// hookUnit is somebody's work on the host before it is drained.
+// hookUnit is someone's work on the host before it is drained.
 const hookUnit = `[Unit]
 Description=counts the turns of this host
 [Service]
@@ -173,7 +173,7 @@ func install(ctx context.Context, h *realhost.Host, deb string) (string, error) 
 	return h.Exec(ctx, "dpkg", "-i", debPath)
 }
 
-// admin is the command on the machine of somebody with a cluster administrator's credential. An exit status is not judged.
+// admin is the command on the machine of someone with a cluster administrator's credential. An exit status is not judged.
 func (f *fleet) admin(t *testing.T, args ...string) string {
 	t.Helper()
 	return f.run(t, filepath.Join(f.Hosts[0].Dir(), "up/usr/bin/lockkeeper"), "", args...)

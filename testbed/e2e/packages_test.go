@@ -26,7 +26,7 @@ type packages struct {
 
 func (p packages) remove() {
 	if p.dir != "" {
-		_ = os.RemoveAll(p.dir) // in the temporary folder
+		_ = os.RemoveAll(p.dir) // in the temporary directory
 	}
 }
 

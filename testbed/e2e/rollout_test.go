@@ -167,7 +167,7 @@ func (f *fleet) atReboot(do func(host string, at time.Time)) {
 
 // rebootFacts are what was true on a host when logind announced its reboot.
 type rebootFacts struct {
-	agents []string // UIDs of the DaemonSet's pods that were there, and that nobody had deleted
+	agents []string // UIDs of the DaemonSet's pods that were there, and that no one had deleted
 	others []string // pods that a drain takes, and that were still there
 }
 

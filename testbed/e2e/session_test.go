@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// testLoggedIn: somebody logs in by login and PAM, which gives logind a session with a terminal. Out of the shipped unit's sandbox the
+// testLoggedIn: someone logs in by login and PAM, which gives logind a session with a terminal. Out of the shipped unit's sandbox the
 // service warns them there, twice, and waits for the delay of the host's file.
 func testLoggedIn(t *testing.T, f *fleet) {
 	const (

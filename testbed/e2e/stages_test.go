@@ -10,7 +10,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// gateUnit is somebody's work in a hook stage that lasts until a file is there, which a boot takes away.
+// gateUnit is someone's work in a hook stage that lasts until a file is there, which a boot takes away.
 const gateUnit = `[Unit]
 Description=waits for /run/open-%[1]s
 [Service]

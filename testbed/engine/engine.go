@@ -1,6 +1,6 @@
 // Package engine is the test bed's stand-in for Flatcar's update_engine: on the bus it keeps to what the real one does, odd
 // as that may be, and for a test it has knobs. Simulated hosts run it in the test's own process, real hosts as a service. It
-// knows a bus and the folder that is a host's root, nothing of lockkeeper's.
+// knows a bus and the directory that is a host's root, nothing of lockkeeper's.
 package engine
 
 import (
@@ -59,9 +59,9 @@ type Status struct {
 
 // Options say where an engine is.
 type Options struct {
-	// Connect makes a connection to the host's bus, one that nobody else uses.
+	// Connect makes a connection to the host's bus, one that no one else uses.
 	Connect func() (*dbus.Conn, error)
-	// Root is the host's root folder, for the marker.
+	// Root is the host's root directory, for the marker.
 	Root string
 	// Staged is called with the version that the next boot will boot from now on, whatever else happens.
 	Staged func(version string) error
@@ -88,7 +88,7 @@ func (e *Engine) marker() string { return filepath.Join(e.o.Root, Marker) }
 var errEngineDown = errors.New("update_engine does not run")
 
 // Start starts the daemon: with the marker there it says UPDATED_NEED_REBOOT and has forgotten the version, else IDLE. It
-// broadcasts its status. Starting one that runs is no error.
+// broadcasts its status. Starting one that runs is not an error.
 func (e *Engine) Start() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -186,7 +186,7 @@ func (e *Engine) reexport(getStatus any) error {
 	return e.export(e.conn, getStatus)
 }
 
-// Say makes the engine claim a status, with a signal or without, whatever it really does: an operation that nobody knows,
+// Say makes the engine claim a status, with a signal or without, whatever it really does: an operation that no one knows,
 // for one. The marker and what the next boot will boot stay as they are.
 func (e *Engine) Say(s Status, signal bool) error {
 	e.mu.Lock()
@@ -316,7 +316,7 @@ func (e *Engine) getStatus() (int64, float64, string, string, int64, *dbus.Error
 	return s.LastChecked, s.Progress, s.Operation, s.NewVersion, s.NewSize, nil
 }
 
-// broadcast sends StatusUpdate; mu is held. A bus that is going away hears nothing, and nobody misses it.
+// broadcast sends StatusUpdate; mu is held. A bus that is going away hears nothing, and no one misses it.
 func (e *Engine) broadcast() {
 	if e.conn != nil {
 		_ = e.conn.Emit(Path, Interface+".StatusUpdate", e.status.values()...)

@@ -93,7 +93,7 @@ func kindsOf(kinds ...kind) (s kindSet) {
 	return s
 }
 
-// allKinds are the faults of everybody.
+// allKinds are the faults of everyone.
 var allKinds = kindsOf(crash, rollback, killProcess, cancel, restage, refuseReboot, failApply, sicken, latePod, cordon, uncordon,
 	pause, detach, forceDetach, unmanage, strip, deleteNode, age, loseWrite, crashLeader, takeOver, stop, blankLease, deleteLease)
 

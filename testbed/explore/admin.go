@@ -74,7 +74,7 @@ func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
 	if m.fault(s, deleteNode) {
 		do(deleteNode, 0, func(t *node, e *event) {
 			m.set(t, object{}, byOther)
-			// A deleted Node frees its slot, whatever its host goes on to do.
+			// A deleted Node frees its slot, whatever its host continues to do.
 			t.freed = t.freed || t.down || api.committed()
 		})
 	}
@@ -132,7 +132,7 @@ func (m *model) rename(s *state, f func(uint8) uint8) {
 	}
 }
 
-// campaigns lets a new term win the Lease: when nobody holds it, when its
+// campaigns lets a new term win the Lease: when no one holds it, when its
 // holder is dead, or, as a fault, when its holder lives and was too slow.
 func (m *model) campaigns(s *state, do func(kind, func(*state))) {
 	if !s.lease.exists || s.terms[0].live && s.terms[1].live {

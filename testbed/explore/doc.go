@@ -28,7 +28,7 @@
 //     step elsewhere ties the last two to the first.
 //   - A host's watch lags only while the host has, or takes, a commit's look.
 //     Otherwise what it does with an older Node is a write, which conflicts,
-//     or a look, which reads the Node anew; or it evicts, which no promise here
+//     or a look, which reads the Node again; or it evicts, which no promise here
 //     is about.
 //   - A term sees the Nodes as they are when it decides, and its writes may be
 //     on their way for any time after, each by itself; one round at a time, grants
@@ -50,7 +50,7 @@
 // which the model lets happen anyway. Time is a fault (AGE) by which longer than
 // every timeout passes for one Node. The order of equals (zones, boot times,
 // names) is every order: Decide is called under each naming of the nodes. The
-// settle time is 0, no node is a control-plane node, and nobody asks for a
+// settle time is 0, no node is a control-plane node, and no one asks for a
 // reboot by annotation; the hosts have no hook units of their own.
 //
 // # Symmetry

@@ -205,7 +205,7 @@ func (m *model) sendSteps(s *state, k int, do termDoer) {
 		switch w.write {
 		case toSend:
 			if w.grant && moves {
-				continue // what goes on and gives back is sent first
+				continue // what continues and gives back is sent first
 			}
 			if w.grant && lost {
 				do(sendWrite, i, 0, func(t *state, _ *event) { drop(&t.n[i].terms[k]) })

@@ -195,7 +195,7 @@ func (m *model) orphan(n *node, obj uint32) {
 // event is what a step did, for the properties.
 type event struct {
 	action action
-	// writer says who wrote Node node; "" is nobody.
+	// writer says who wrote Node node; "" is no one.
 	writer        writer
 	node, term    int
 	before, after object

@@ -24,7 +24,7 @@ var planted = []struct {
 	{ForeignPromoted, "budget", func(c *Config) { c.Kinds, c.Hooks = kindsOf(takeOver), true }},
 	{BudgetOffByOne, "budget", nil},
 	{WantsBeforeSources, "sources", nil},
-	// It takes a crash during the turn and an update engine that stages anew.
+	// It takes a crash during the turn and an update engine that stages again.
 	{BootOfGrant, "proof", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(crash, restage) }},
 	// That the words come in two writes is all that can be seen: a want of
 	// another boot is not known, so no second turn begins in between. That

@@ -8,7 +8,7 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// progress runs states on to their rest: nothing fails any more, everybody
+// progress runs states on to their rest: nothing fails any more, everyone
 // is alive and does what they can, in one fixed order. Then every turn has to
 // have ended, or to be held with a reason. After that the admins come round and
 // end what they began (a pause, a stop), and the same has to hold again.
@@ -108,7 +108,7 @@ func (p *progress) run(k key) string {
 
 var adminRank = fairRank[recreateNode]
 
-// fairStep takes the first step in the fair order, but for the admins'.
+// fairStep takes the first step in the fair order, except for the admins'.
 func (p *progress) fairStep(s *state, rest bool) (next state, wrote, ok bool) {
 	if rest {
 		return next, false, false
@@ -139,7 +139,7 @@ func (p *progress) first(s *state, from, to int) (next state, wrote, ok bool) {
 	return next, wrote, ok
 }
 
-// rest looks at a state in which nobody has anything to do: waits is a node
+// rest looks at a state in which no one has anything to do: waits is a node
 // that waits in its turn without a reason, -1 if there is none; text is what
 // must not be.
 func (p *progress) rest(s *state) (waits int, text string) {

@@ -190,7 +190,7 @@ func slotHeld(m *model, e *event, before, _ *state) string {
 	return ""
 }
 
-// commitBars: after the commit of a reboot or an apply nobody turns the turn
+// commitBars: after the commit of a reboot or an apply no one turns the turn
 // round, but by a retry of one that came back without a word.
 func commitBars(_ *model, e *event, _, _ *state) string {
 	if e.writer != leadWrites && e.writer != lateLeader || !e.before.committed() || e.after.state == e.before.state {
@@ -225,7 +225,7 @@ func oneWrite(_ *model, e *event, _, _ *state) string {
 	return ""
 }
 
-// presentBoot: a turn goes on by a word of the boot that the kubelet speaks from.
+// presentBoot: a turn continues by a word of the boot that the kubelet speaks from.
 func presentBoot(_ *model, e *event, _, _ *state) string {
 	from, to := e.before.st(), e.after.st()
 	drained := from == v1alpha1.StateDraining && (to == v1alpha1.StateBeforeReboot || to == v1alpha1.StateRebooting || to == v1alpha1.StateApplying)

@@ -92,7 +92,7 @@ type term struct {
 // Epochs: a term's is its slot plus one.
 const (
 	epochLost = 3 // the Lease's holder, if no term is
-	epochDead = 4 // and more: of nobody, numbered node by node
+	epochDead = 4 // and more: of no one, numbered node by node
 )
 
 type lease struct {

@@ -17,7 +17,7 @@ import (
 const (
 	// maxBody bounds the body of a write, in bytes; the API server's own bound is 3 MiB.
 	maxBody = 4 << 20
-	// upstreamTimeout bounds a write that nobody waits for any more.
+	// upstreamTimeout bounds a write that no one waits for any more.
 	upstreamTimeout = time.Minute
 )
 

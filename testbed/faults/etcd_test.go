@@ -13,7 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// compact has etcd forget everything before the present revision, which the referee has seen: everybody who would go on from
+// compact has etcd forget everything before the present revision, which the referee has seen: everyone who would continue from
 // an older one is told that it is gone, once the API server has no memory of its own either.
 func compact(ctx context.Context, cp *controlplane.ControlPlane) (revision string, err error) {
 	socket := strings.TrimPrefix(cp.EtcdEndpoint(), "unix://")

@@ -141,7 +141,7 @@ var clusterFaults = []kind{
 		return "restarted", nil
 	}},
 	{name: "compaction", do: func(c *campaign, _ *simhost.Host) (string, func()) {
-		// Nobody's watch is answered while the past is forgotten, by etcd and by the API server.
+		// No one's watch is answered while the past is forgotten, by etcd and by the API server.
 		ctx, cancel := within(rig.Soon)
 		defer cancel()
 		c.Must(c.ControlPlane.StopAPIServer())

@@ -99,5 +99,5 @@ func choose(rng *rand.Rand, every bool) (chosen []target, all int) {
 	return chosen, all
 }
 
-// killDefaultSeed chooses the sample of `make test`: the same for everybody, so that a failure is the change's.
+// killDefaultSeed chooses the sample of `make test`: the same for everyone, so that a failure is the change's.
 const killSeed = 20261121

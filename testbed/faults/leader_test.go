@@ -83,7 +83,7 @@ func TestRounds(t *testing.T) {
 	summary = fmt.Sprintf("rounds: seed %d, %d rounds, %d turns, %d violations, %d failed", seed, played, turns, violations, failed)
 }
 
-// leaderCompose makes the round of a number. What becomes of the leader, when, and what a person does to the Lease, are dealt like cards from
+// leaderCompose makes the round of a number. What happens to the leader, when, and what a person does to the Lease, are dealt like cards from
 // decks that are shuffled when they are used up, so that few rounds have all kinds; the rest is chance.
 func composeRound(seed, number uint64) (strokes []*stroke) {
 	rng := rand.New(rand.NewPCG(seed, number))

@@ -96,7 +96,7 @@ var aims = []*aim{
 		caught: referee.Budget,
 	},
 	{
-		// A person names the old leader's term in the Lease again, from a backup for one. It goes on with a view in which the
+		// A person names the old leader's term in the Lease again, from a backup for one. It continues with a view in which the
 		// turn that its successor has granted is not.
 		name: "a term ends when the Lease has run out",
 		stroke: stroke{how: stopped, at: renewed, nth: 1, revive: true, sure: true, meanwhile: func(r *round) {

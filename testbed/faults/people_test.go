@@ -51,7 +51,7 @@ var peopleFaults = []kind{
 			}
 		}
 		var n turn.Node
-		for done := false; !done; { // until nobody writes between the read and the write
+		for done := false; !done; { // until no one writes between the read and the write
 			var ok bool
 			if n, ok = c.now(h.Name()); !ok || n.Unschedulable {
 				return "", nil
@@ -86,7 +86,7 @@ var peopleFaults = []kind{
 		return c.edit(h, "annotations", key, nonsense[c.rng.IntN(len(nonsense))]), func() {
 			switch key {
 			case v1alpha1.AnnotationRequest, v1alpha1.AnnotationRetry, v1alpha1.AnnotationLast:
-				// Two are a person's, whom nobody corrects; the record of a turn that is over is reported as unreadable, and
+				// Two are a person's, whom no one corrects; the record of a turn that is over is reported as unreadable, and
 				// written again only at the end of the next turn.
 				c.edit(h, "annotations", key, "")
 			}

@@ -215,7 +215,7 @@ func flat(m map[v1alpha1.Result]int) []string {
 	return all
 }
 
-// leads waits until somebody coordinates.
+// leads waits until someone coordinates.
 func (f *killFleet) leads() {
 	f.T.Helper()
 	ctx := f.Within(rig.Soon)

@@ -12,7 +12,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
 )
 
-// A how is what becomes of the leader.
+// A how is what happens to the leader.
 type how int
 
 const (
@@ -211,7 +211,7 @@ func (r *round) judged(name string) bool {
 	return n.Mark || n.Committed() || n.InTurn() && strings.Contains(r.Fleet.Host(name).Notify().Status, "another leader's")
 }
 
-// linger lets the fleet go on for some writes to Nodes, if it has any.
+// linger lets the fleet continue for some writes to Nodes, if it has any.
 func (r *round) linger(writes int) {
 	want := r.Referee.Report().NodeEvents + writes
 	sees(chance, func() bool { return r.Referee.Report().NodeEvents >= want })
@@ -292,7 +292,7 @@ func (r *round) away(epoch string) bool {
 	return true
 }
 
-// back lets the old leader go on.
+// back lets the old leader continue.
 func (r *round) back() {
 	r.release(&r.slow)
 	r.release(&r.stale)

@@ -109,7 +109,7 @@ func (h *watchedHost) until(since int, what string, cond func(*corev1.Node) bool
 	}, cond)
 }
 
-// put replaces a file at once, its folder being there.
+// put replaces a file at once, its directory being there.
 func (h *watchedHost) put(name, text string) {
 	h.t.Helper()
 	if out := exec(h.t, h.Host, fmt.Sprintf("printf '%%s\\n' '%s' >/etc/put && mv /etc/put %s && echo ok", text, name)); out != "ok" {
@@ -212,7 +212,7 @@ func testStopped(h *watchedHost) {
 	h.expect("the units", h.active(append(units, "lockkeeper")...), "active active active active")
 }
 
-// testFussy: a unit that does not come up again stops the line, and everybody is
+// testFussy: a unit that does not come up again stops the line, and everyone is
 // told which and why.
 func testFussy(h *watchedHost) {
 	since := h.hist.now()

@@ -77,7 +77,7 @@ func start(t *testing.T, prefix string, o realhost.Options, enable ...string) *r
 }
 
 // exec runs a shell script on the host and returns what it says; that it fails
-// is no matter.
+// does not matter.
 func exec(t *testing.T, h *realhost.Host, script string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -156,7 +156,7 @@ func testNames(t *testing.T, h *realhost.Host, u systemd.Units) {
 	}
 }
 
-// testDaemonReload: what a unit's files say anew holds after a daemon-reload and
+// testDaemonReload: what a unit's files say again holds after a daemon-reload and
 // not before.
 func testDaemonReload(t *testing.T, h *realhost.Host, u systemd.Units) {
 	exec(t, h, "mkdir -p /run/systemd/system/good.service.d && printf '[Service]\\nEnvironment=NEW=1\\n' >/run/systemd/system/good.service.d/new.conf")
@@ -171,7 +171,7 @@ func testDaemonReload(t *testing.T, h *realhost.Host, u systemd.Units) {
 }
 
 // testCalledOff: a restart that takes its time ends when its context does, and
-// goes on without it; one that somebody else's stop takes the place of has failed.
+// continues without it; one that someone else's stop takes the place of has failed.
 func testCalledOff(t *testing.T, h *realhost.Host, u systemd.Units) {
 	exec(t, h, "touch /run/bad; rm -f /run/go")
 	over := errors.New("the process ends")

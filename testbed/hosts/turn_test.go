@@ -195,7 +195,7 @@ func ranAt(t *testing.T, h *realhost.Host) time.Time {
 	return time.Unix(seconds, 0)
 }
 
-// rules are what changes cost in TestTurnsWithHookUnits, beside its reboots.
+// rules are what changes cost in TestTurnsWithHookUnits, next to its reboots.
 const rules = `
 rollout: {settle: 2s}
 rules:

@@ -98,7 +98,7 @@ func TestNodesWithoutLabels(t *testing.T) {
 }
 
 // TestBrokenExpression has a mistake in the policy that fails at run time. What speaks of our keys is refused, and says why;
-// kubelets and everybody else go on.
+// kubelets and everyone else continue.
 func TestBrokenExpression(t *testing.T) {
 	fixture(t)
 	ctx := t.Context()
@@ -140,7 +140,7 @@ func says(t *testing.T, name string) error {
 }
 
 // TestFullNodes lets hosts fill their Nodes with as much as the API server stores, each with something else. Everyone can still cordon,
-// taint and judge such a Node, its kubelet can report, and nobody gets around the rules.
+// taint and judge such a Node, its kubelet can report, and no one gets around the rules.
 func TestFullNodes(t *testing.T) {
 	fixture(t)
 	people(t)

@@ -57,7 +57,7 @@ func credentialUntil(t *testing.T, what string, cond func() bool, told func() an
 	}
 }
 
-// allowed waits until somebody may do something, or may not: the API server's authorizers see roles and bindings a moment later.
+// allowed waits until someone may do something, or may not: the API server's authorizers see roles and bindings a moment later.
 func allowed(t *testing.T, asked authorizationv1.SubjectAccessReviewSpec, want bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), credentialPatience)

@@ -25,7 +25,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// A credentialCommand is `lockkeeper` as somebody runs it.
+// A credentialCommand is `lockkeeper` as someone runs it.
 type credentialCommand struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -47,7 +47,7 @@ func (c *credentialCommand) said() string {
 	return c.stderr.String()
 }
 
-// call runs lockkeeper under somebody's kubeconfig.
+// call runs lockkeeper under someone's kubeconfig.
 func call(t *testing.T, kubeconfig string, args ...string) *credentialCommand {
 	t.Helper()
 	c := &credentialCommand{t: t, cmd: exec.Command(binary, args...), ended: make(chan error, 1)}
@@ -71,7 +71,7 @@ func (c *credentialCommand) end() (string, error) {
 	return "", nil
 }
 
-// asks waits for its word that somebody has to approve, and returns the request's name.
+// asks waits for its word that someone has to approve, and returns the request's name.
 func (c *credentialCommand) asks() string {
 	c.t.Helper()
 	word := regexp.MustCompile(`your credential may not approve it; waits for somebody who may: kubectl certificate approve (\S+)\n`)
@@ -79,7 +79,7 @@ func (c *credentialCommand) asks() string {
 	return word.FindStringSubmatch(c.said())[1]
 }
 
-// requester is the kubeconfig of somebody who may ask for a certificate and approve none.
+// requester is the kubeconfig of someone who may ask for a certificate and approve none.
 func requester(t *testing.T) string {
 	t.Helper()
 	const name = "requester"

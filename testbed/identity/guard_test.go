@@ -71,7 +71,7 @@ func (g *guard) hooks() interface {
 	return cp.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations()
 }
 
-// away has nobody answer where the webhook was.
+// away has no one answer where the webhook was.
 func (g *guard) away() { g.server.Close() }
 
 // lift takes it away.

@@ -110,7 +110,7 @@ func pair(t *testing.T, name string, life time.Duration) clientcmdapi.AuthInfo {
 	return clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
 }
 
-// stranger is an authority that nobody trusts, with a client certificate of its own.
+// stranger is an authority that no one trusts, with a client certificate of its own.
 func stranger(t *testing.T, user string) (ca []byte, client clientcmdapi.AuthInfo) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -138,7 +138,7 @@ func stranger(t *testing.T, user string) (ca []byte, client clientcmdapi.AuthInf
 }
 
 // TestHostCredentialTroubles spoils a host's kubeconfig in every way, before lockkeeper knows its Node and after, and mends it each
-// time: the same process says what is wrong, in which file, at which server, and goes on when it is not any more.
+// time: the same process says what is wrong, in which file, at which server, and continues when it is not any more.
 func TestHostCredentialTroubles(t *testing.T) {
 	t.Parallel()
 	const name = "cred-a"
@@ -274,7 +274,7 @@ func TestCredentialPlugin(t *testing.T) {
 }
 
 // TestRotatedCertificate renews a kubelet's certificate as kubelets do, by a link to another file, while a turn is under
-// way: the process goes on with the new one, and the turn to its end.
+// way: the process continues with the new one, and the turn to its end.
 func TestRotatedCertificate(t *testing.T) {
 	t.Parallel()
 	const name = "cred-turn"

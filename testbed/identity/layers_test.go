@@ -33,7 +33,7 @@ var behind = map[string][]string{
 	"a user with the operator's verbs alone: pause through status":  {keys},
 }
 
-// byVerb are the acts that a policy refuses for want of a verb, which RBAC grants.
+// byVerb are the acts that a policy refuses without a verb, which RBAC grants.
 var byVerb = []string{"the host of id-a: confirm a hook that its turn does not wait for"}
 
 // layers are all that refuse an act, the first one first.

@@ -147,7 +147,7 @@ func TestEveryMetricIsServed(t *testing.T) {
 		`lockkeeper_host_stage_duration_seconds_count{state="rebooting"} 1`, `lockkeeper_host_stage_duration_seconds_count{state="uncordoning"} 1`,
 		`lockkeeper_host_stage_duration_seconds_count{state="before-uncordon"} 0`)
 
-	// A reload takes another address; one that somebody else has is told of, and harms nothing.
+	// A reload takes another address; one that someone else has is told of, and harms nothing.
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer taken.Close()
@@ -207,7 +207,7 @@ func TestHealth(t *testing.T) {
 	}
 	has(t, url, `lockkeeper_api_last_contact_timestamp_seconds{identity="host"} 0`, "lockkeeper_coordinator_candidate 0", "lockkeeper_healthy 1")
 
-	// The host connects again every few seconds, and so reads its file anew.
+	// The host connects again every few seconds, and so reads its file again.
 	refused, err := os.ReadFile(altered("refused", "", "nobody's"))
 	must(t, err)
 	kubeconfig := filepath.Join(h.Dir(), "kubelet.kubeconfig")

@@ -319,7 +319,7 @@ func TestLeastPrivilege(t *testing.T) {
 	must(t, err)
 	minted, err := cp.CoordinatorKubeconfig()
 	must(t, err)
-	text, err := os.ReadFile(minted) // but for the token
+	text, err := os.ReadFile(minted) // except for the token
 	must(t, err)
 	text, err = controlplane.WithToken(text, token)
 	must(t, err)

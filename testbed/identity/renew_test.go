@@ -30,7 +30,7 @@ func aged(t *testing.T, h *simhost.Host, left time.Duration) (text []byte, info 
 	must(t, err)
 	path, err := credentialPlane().CoordinatorKubeconfig()
 	must(t, err)
-	text, err = os.ReadFile(path) // as it is minted, but for the token
+	text, err = os.ReadFile(path) // as it is minted, except for the token
 	must(t, err)
 	text, err = controlplane.WithToken(text, token)
 	must(t, err)
@@ -58,7 +58,7 @@ func inEffect(t *testing.T, h *simhost.Host) kube.State {
 	return stateOf(t, filepath.Join(dir, filepath.Base(h.CoordinatorKubeconfig())), filepath.Join(dir, filepath.Base(h.RenewedToken())))
 }
 
-// A leader renews its own token before it ends, and goes on leading: under the old one and the new one. The administrator's file
+// A leader renews its own token before it ends, and continues leading: under the old one and the new one. The administrator's file
 // stays as it is, is what makes the host a candidate, and counts at once when it is replaced. Where the token may not be renewed the
 // host says so in good time; one that has ended is named, and a new one in its place is taken.
 func TestTheCredentialRenewsItself(t *testing.T) {
@@ -156,7 +156,7 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 		t.Errorf("its line is %q, its credential %+v", s.Line, s.Coordinator.Credential)
 	}
 
-	// One that others can read is warned of, and the term goes on.
+	// One that others can read is warned of, and the term continues.
 	text, err = os.ReadFile(h.CoordinatorKubeconfig())
 	must(t, err)
 	must(t, os.WriteFile(h.CoordinatorKubeconfig()+".new", text, 0o600))

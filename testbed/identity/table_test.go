@@ -26,7 +26,7 @@ const (
 	policyLayer = "policy " // begins the layers that are admission policies
 )
 
-// An act and who refuses it; "" is nobody. Written by hand, from DESIGN section 8.
+// An act and who refuses it; "" is no one. Written by hand, from DESIGN section 8.
 type act struct {
 	name    string
 	do      do
@@ -168,8 +168,8 @@ var coordinatorActs = []act{
 	{"get a token of another namespace's", mintToken("kube-system", "default"), rbac},
 }
 
-// certificateActs are tried with a client certificate of the coordinator's group, which is bound like the service account but for
-// the renewal: nobody can take a certificate back, so it must not get a token that outlives it.
+// certificateActs are tried with a client certificate of the coordinator's group, which is bound like the service account except for
+// the renewal: no one can take a certificate back, so it must not get a token that outlives it.
 var certificateActs = []act{
 	{"say why it holds a node", nodeAs(kube.FieldManager("coordinator"), "id-a", label("lockkeeper.dev/held", `"Budget"`)), ""},
 	{"take the Lease", updateLease, ""},

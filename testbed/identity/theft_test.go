@@ -192,7 +192,7 @@ func TestStopSurvivesApply(t *testing.T) {
 }
 
 // TestNodesSurviveApply has a thief of the coordinator's credential prepare a Node so that the next server-side apply of a tool which
-// applies a label of it ends its pause and uncordons it. The policies refuse that to the coordinator, and to nobody else who may patch
+// applies a label of it ends its pause and uncordons it. The policies refuse that to the coordinator, and to no one else who may patch
 // Nodes.
 func TestNodesSurviveApply(t *testing.T) {
 	fixture(t)

@@ -81,7 +81,7 @@ func TestUnheardHost(t *testing.T) {
 	says("not in any coordinator's care; waits: NoCoordinator (no instance holds the Lease lockkeeper/lockkeeper) since ")
 	lease(coordinationv1.LeaseSpec{HolderIdentity: new("gone_1"), LeaseDurationSeconds: new(int32(30)), RenewTime: at(10 * time.Minute)})
 	says("waits: NoCoordinator (no instance has renewed the Lease lockkeeper/lockkeeper since ")
-	// Somebody leads, and has not come to this node yet.
+	// Someone leads, and has not come to this node yet.
 	lease(coordinationv1.LeaseSpec{HolderIdentity: new("there_1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: at(0)})
 	says("waits: NoCoordinator (no coordinator has taken this node in) since ")
 

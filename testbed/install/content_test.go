@@ -114,7 +114,7 @@ func listing(t *testing.T, text string, path func(string) string) string {
 		if !strings.Contains(line, "root/root") && !strings.Contains(line, " root     root ") {
 			t.Errorf("%s is not root's: %s", name, line)
 		}
-		// Directories that every host has are nobody's.
+		// Directories that every host has are no one's.
 		if name == "" || fields[0][0] == 'd' && !strings.HasPrefix(name, "/etc/lockkeeper") {
 			continue
 		}

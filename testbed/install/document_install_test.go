@@ -29,7 +29,7 @@ const (
 	rolled      = 5 * time.Minute
 )
 
-// installation is somebody who follows docs/install.md.
+// installation is someone who follows docs/install.md.
 type installation struct {
 	t     *testing.T
 	shell *walkthrough.Shell
@@ -44,7 +44,7 @@ func begin(t *testing.T) *installation {
 	in := &installation{t: t}
 	in.steps, err = walkthrough.Steps(string(text))
 	must(t, err)
-	// In the folder of the person who installs lie the package and nothing else. Its path is short, a socket lies in it.
+	// In the directory of the person who installs lie the package and nothing else. Its path is short, a socket lies in it.
 	dir, err := os.MkdirTemp("", "install-")
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })

@@ -35,7 +35,7 @@ func (p *process) log() string {
 	return p.text.String()
 }
 
-// exampleTools makes a folder with the named programs and no others; one may be given as a file.
+// exampleTools makes a directory with the named programs and no others; one may be given as a file.
 func exampleTools(t *testing.T, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()

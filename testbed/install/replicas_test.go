@@ -65,7 +65,7 @@ func placed(t *testing.T, here, there string, want place) {
 	must(t, err)
 }
 
-// workloads puts one replica of web and of db on each of two nodes, and something that is never ready beside them.
+// workloads puts one replica of web and of db on each of two nodes, and something that is never ready next to them.
 func workloads(t *testing.T, here, there string) {
 	t.Helper()
 	_, err := examplePlane().Client().CoreV1().Namespaces().Create(exampleSoon(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}}, metav1.CreateOptions{})
@@ -133,7 +133,7 @@ func TestWaitForReplicas(t *testing.T) {
 	path := exampleTools(t, "kubectl", "awk", "sleep")
 	only := "SELECTOR=tier=front"
 
-	// It has to wait, and goes on. Its pod comes although the node is cordoned already.
+	// It has to wait, and continues. Its pod comes although the node is cordoned already.
 	supply := lack(t, 3, here, there)
 	first := newTurn()
 	enter(t, here, v1alpha1.StateBeforeDrain, first)

@@ -60,7 +60,7 @@ func try(t *testing.T, kubeconfig string, acts []act) {
 	}
 }
 
-// rights tries what the token of a hook's pod may do, beside what the script shows that it may, and what it may not; and that a
+// rights tries what the token of a hook's pod may do, next to what the script shows that it may, and what it may not; and that a
 // token of the same service account that is no pod's may nothing of it.
 func rights(t *testing.T, e *example, token, own, other, hook, turn string) {
 	t.Helper()

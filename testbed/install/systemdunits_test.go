@@ -21,7 +21,7 @@ var (
 		`|Exec[A-Za-z]*=.*(systemd-sleep|systemd-shutdown|sulogin|systemctl.* (reboot|poweroff|halt|kexec|isolate|switch-root|default)|sysupdate reboot))`)
 )
 
-// TestEverySystemdUnitIsJudged fails if the systemd at hand ships a unit that nobody has judged, and if a unit that plans may
+// TestEverySystemdUnitIsJudged fails if the systemd at hand ships a unit that no one has judged, and if a unit that plans may
 // restart has come to end the boot. A person then looks at what its restart does, and writes the unit to the list in
 // policy/refused.go, or not, and to policy/testdata/systemd-units.txt.
 func TestEverySystemdUnitIsJudged(t *testing.T) {

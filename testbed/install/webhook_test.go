@@ -84,7 +84,7 @@ func TestNotifyWebhook(t *testing.T) {
 			}
 		}
 		p.running()
-		enter(t, here, v1alpha1.StateUncordoning, first) // whatever the stage goes on to
+		enter(t, here, v1alpha1.StateUncordoning, first) // whatever the stage continues to
 		e.onlyOn(t, "")
 		p.stopped()
 	}

@@ -18,7 +18,7 @@ const (
 	keepFor    = 14 * 24 * time.Hour
 )
 
-// A cache is a folder of things that are made once for each key. Whoever finds one missing makes it; others wait.
+// A cache is a directory of things that are made once for each key. Whoever finds one missing makes it; others wait.
 type cache struct{ dir string }
 
 func openCache() (cache, error) {
@@ -39,7 +39,7 @@ func keyOf(parts ...string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// get returns the thing with the name, which makes fills an empty folder with, if need be. What nobody has asked for in two weeks
+// get returns the thing with the name, which makes fills an empty directory with, if need be. What no one has asked for in two weeks
 // goes when something new is made.
 func (c cache) get(ctx context.Context, name string, makes func(ctx context.Context, dir string) error) (string, error) {
 	path := filepath.Join(c.dir, name)
@@ -81,7 +81,7 @@ func (c cache) there(path string) bool {
 func (c cache) prune() {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
-		return // nothing to prune is no reason not to go on
+		return // nothing to prune is no reason not to continue
 	}
 	for _, e := range entries {
 		info, err := e.Info()
@@ -108,7 +108,7 @@ func waitLock(ctx context.Context, f *os.File) error {
 	}
 }
 
-// tryLock takes the lock unless somebody has it.
+// tryLock takes the lock unless someone has it.
 func tryLock(f *os.File) (bool, error) {
 	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
 	case err == nil:

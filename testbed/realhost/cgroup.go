@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// makeCgroups makes a cgroup in every hierarchy that there is and returns their folders. Without cgroups of their own, two
+// makeCgroups makes a cgroup in every hierarchy that there is and returns their directories. Without cgroups of their own, two
 // containers that are not registered with machined would share them, and one's systemd would kill the other's processes.
 func makeCgroups(name string) ([]string, error) {
 	mounts, err := os.ReadFile("/proc/mounts")

@@ -1,6 +1,6 @@
 // Package realhost runs real hosts on this machine, as systemd-nspawn containers: each boots a real systemd with D-Bus, logind
 // and networkd, in network and PID namespaces and cgroups of its own, with a real kubelet that has its own credential on a real
-// control plane. A reboot through logind is a reboot: another boot id, an empty /run, every service started anew. It is what
+// control plane. A reboot through logind is a reboot: another boot id, an empty /run, every service started again. It is what
 // lockkeeper's package is installed on and rolled through.
 //
 // It needs root, Linux with overlayfs, and the programs of Debian's packages named in [Packages]; [Missing] says what is not
@@ -17,6 +17,6 @@
 // It knows hosts, kubelets and control planes, nothing of lockkeeper's: what a test wants of lockkeeper on a host it copies in and
 // installs.
 //
-// Everything that it makes on the machine belongs to a [Lab], and a janitor, a small process beside the owner's, removes all of
+// Everything that it makes on the machine belongs to a [Lab], and a janitor, a small process next to the owner's, removes all of
 // it when the lab is closed or its owner is gone, however it ended.
 package realhost

@@ -68,7 +68,7 @@ func command(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 // start starts a command in the host's namespaces; it is in none of the host's cgroups. nsenter would not do: in a shutdown,
-// systemd stops and continues every process, nsenter stops itself when its child does, nobody continues it, its dead child is
+// systemd stops and continues every process, nsenter stops itself when its child does, no one continues it, its dead child is
 // never reaped, and systemd waits 90 s for that one.
 func (b *boot) start(cmd *exec.Cmd) error {
 	started := make(chan error, 1)
@@ -93,7 +93,7 @@ func (b *boot) start(cmd *exec.Cmd) error {
 	return <-started
 }
 
-// WriteFile puts a file on the host, whether it is up or down, with its folder if need be. While the host is up the file is
+// WriteFile puts a file on the host, whether it is up or down, with its directory if need be. While the host is up the file is
 // replaced at once.
 func (h *Host) WriteFile(ctx context.Context, name string, data []byte, mode os.FileMode) error {
 	if !path.IsAbs(name) {

@@ -33,7 +33,7 @@ type Fleet struct {
 	cp    *controlplane.ControlPlane
 }
 
-// readyWithin bounds the wait for a new fleet: the kubelet is started 2 s after it has failed for want of something.
+// readyWithin bounds the wait for a new fleet: the kubelet is started 2 s after it has failed without something.
 const readyWithin = 5 * time.Minute
 
 // StartFleet boots hosts side by side and returns when every one's Node is Ready. The lab's gateway has to be among the control

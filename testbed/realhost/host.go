@@ -266,7 +266,7 @@ func (h *Host) Name() string { return h.opts.Name }
 // Address of the host in its lab's network.
 func (h *Host) Address() netip.Addr { return h.addr }
 
-// Dir is the host's folder on the machine; up in it has what differs from the tree. It must be changed only while the host is down.
+// Dir is the host's directory on the machine; up in it has what differs from the tree. It must be changed only while the host is down.
 func (h *Host) Dir() string { return h.dir }
 
 // ConsoleLog is the path of what systemd has written on the console, over all boots.

@@ -320,7 +320,7 @@ func testCrash(t *testing.T, b *Host, events *book) {
 	}
 }
 
-// testBrokenRollback: the host comes back on the old version, and without a kubelet, until somebody repairs it.
+// testBrokenRollback: the host comes back on the old version, and without a kubelet, until someone repairs it.
 func testBrokenRollback(t *testing.T, a, _ *Host) {
 	must(t, a.StageUpdate(soon(t), "4.3.0"))
 	prepared := false

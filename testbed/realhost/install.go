@@ -31,7 +31,7 @@ const (
 // sysctls are what the kubelet wants to read under /proc/sys.
 var sysctls = map[string]string{"vm.overcommit_memory": "1", "kernel.panic": "10", "kernel.panic_on_oops": "1"}
 
-// install puts what makes the tree this host into its folder of changes.
+// install puts what makes the tree this host into its directory of changes.
 func (h *Host) install() error {
 	// A host of this name that was in the lab before has left its disk.
 	if err := os.RemoveAll(h.dir); err != nil {

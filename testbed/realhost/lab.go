@@ -23,14 +23,14 @@ const (
 	locksDir  = "/run/lockkeeper-realhost" // a file for each lab that there is on the machine, locked as long as it has a janitor
 	maxLabs   = 99
 
-	// The janitor waits 10 s for processes to die and 5 s for cgroups; a folder of some hosts goes quickly.
+	// The janitor waits 10 s for processes to die and 5 s for cgroups; a directory of some hosts goes quickly.
 	janitorTimeout = time.Minute
 )
 
 //go:embed janitor.sh
 var janitorScript string
 
-// A Lab is the part of the machine that belongs to some hosts: a bridge with a network, cgroups, a folder. Several can be there
+// A Lab is the part of the machine that belongs to some hosts: a bridge with a network, cgroups, a directory. Several can be there
 // at once. Its methods may be called by several goroutines.
 type Lab struct {
 	tag string
@@ -41,7 +41,7 @@ type Lab struct {
 	janitor  *exec.Cmd
 	let      io.Closer // closing it lets the janitor begin
 	said     *bytes.Buffer
-	cgroups  []string // one folder in each hierarchy
+	cgroups  []string // one directory in each hierarchy
 	mu       sync.Mutex
 	hosts    map[*Host]bool
 	used     int // addresses given out
@@ -208,7 +208,7 @@ func waitJanitor(ctx context.Context, cmd *exec.Cmd, let io.Closer, said *bytes.
 // Gateway is the machine's address in the hosts' network: what their control plane has to be reachable at.
 func (l *Lab) Gateway() netip.Addr { return netip.AddrFrom4([4]byte{10, 213, byte(l.n), 1}) }
 
-// Dir is the lab's folder, with one for each host: its changes to the operating system (up), its console (console.log).
+// Dir is the lab's directory, with one for each host: its changes to the operating system (up), its console (console.log).
 func (l *Lab) Dir() string { return l.dir }
 
 // Tag is the name of the lab's bridge and cgroups.

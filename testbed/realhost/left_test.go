@@ -54,7 +54,7 @@ func remains(t *testing.T, tag, dir string, pid int) (all []string) {
 	nspawn, err := filepath.Glob("/run/systemd/nspawn/propagate/" + tag + "-*")
 	must(t, err)
 	lock := filepath.Join(locksDir, strings.TrimPrefix(tag, labPrefix))
-	// Somebody else's lab may have taken the number over, once it was free.
+	// Someone else's lab may have taken the number over, once it was free.
 	if owner, err := os.ReadFile(lock); err != nil || string(owner) == dir {
 		all = append(append(groups, links...), nspawn...)
 	} else {
@@ -76,7 +76,7 @@ func remains(t *testing.T, tag, dir string, pid int) (all []string) {
 	return all
 }
 
-// dead is a process that is gone, or has only not been heeded by its parent yet.
+// dead is a process that is gone, or has only not been reaped by its parent yet.
 func dead(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")

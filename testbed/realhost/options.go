@@ -31,12 +31,12 @@ type Options struct {
 	// DownTime is between the end of a boot and the next one; 0 is 1 s.
 	DownTime time.Duration
 
-	// Files are put on the host before its first boot, readable by all, by absolute path; those in a bin or sbin folder are
+	// Files are put on the host before its first boot, readable by all, by absolute path; those in a bin or sbin directory are
 	// executable.
 	Files map[string][]byte
 	// Enable are units, among Files or the tree's, that are wanted by multi-user.target.
 	Enable []string
-	// Binds are folders or files of the machine that the host sees, read-only: by their path in the host, which is made if need be.
+	// Binds are directories or files of the machine that the host sees, read-only: by their path in the host, which is made if need be.
 	Binds map[string]string
 
 	// Events is called with every event of this host, one at a time; what it is called for waits until it returns.

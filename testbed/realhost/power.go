@@ -34,7 +34,7 @@ func (h *Host) PowerOff(ctx context.Context) error {
 	return h.callLogind(ctx, "PowerOff", false)
 }
 
-// PowerOn boots a host that is down. On one that runs it is no error.
+// PowerOn boots a host that is down. On one that runs it is not an error.
 func (h *Host) PowerOn() {
 	h.update(func() { h.power, h.next.StayDown = true, false })
 }

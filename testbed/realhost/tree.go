@@ -47,7 +47,7 @@ func DefaultRelease() (Release, error) {
 var treePackages = []string{"systemd", "systemd-sysv", "libpam-systemd", "dbus", "polkitd", "iproute2", "ca-certificates"}
 
 // treeHooks end the making of the tree. Flatcar's D-Bus policy names a user core; here this user may hold block inhibitors as
-// somebody at a desk may. Timers that would fetch or tidy up have no business in a test.
+// someone at a desk may. Timers that would fetch or tidy up have no business in a test.
 var treeHooks = []string{
 	`chroot "$1" useradd --create-home --shell /bin/bash core`,
 	`echo 'polkit.addRule(function(action, subject) { if (action.id == "org.freedesktop.login1.inhibit-block-shutdown" && subject.user == "core") return polkit.Result.YES; });' >"$1"/etc/polkit-1/rules.d/core.rules`,
@@ -56,7 +56,7 @@ var treeHooks = []string{
 	`rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin "$1"/var/log/*.log`,
 }
 
-// treeRoot is below the cache's folder, because mmdebstrap wants one of its own making.
+// treeRoot is below the cache's directory, because mmdebstrap wants one of its own making.
 const treeRoot = "root"
 
 // parts are what hosts are made of besides their operating system, read-only for them.

@@ -30,7 +30,7 @@ func TestWarningsReachTerminalsOutOfTheSandbox(t *testing.T) {
 	must(t, h.WriteFile(soon(t), "/etc/systemd/system/sandboxed.service",
 		[]byte("[Service]\nType=oneshot\nExecStart=/bin/sh -e /etc/sandboxed.sh\n#"+sandbox), 0o644))
 	shell("systemctl daemon-reload")
-	// Somebody's terminal, of which all output goes to a file.
+	// Someone's terminal, of which all output goes to a file.
 	shell(`systemd-run --quiet --unit=somebody --uid=nobody script -q -f -c 'tty; sleep 600' /tmp/shown`)
 	words := strings.Fields(shell(`for i in $(seq 600); do grep -o '/dev/pts/[0-9]*' /tmp/shown && exit; sleep 0.1; done; exit 1`))
 	tty := words[len(words)-1]

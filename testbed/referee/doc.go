@@ -1,7 +1,7 @@
 // Package referee watches a cluster and says whether lockkeeper kept its promises: the budget, the table, the commit, the
-// cordons, the evictions, the reboots. It stands beside every test on a real control plane and beside the demo.
+// cordons, the evictions, the reboots. It stands next to every test on a real control plane and next to the demo.
 //
-// It reads what is stored, not what somebody serves: one watch on etcd, from the revision of the first list on, so that Nodes,
+// It reads what is stored, not what someone serves: one watch on etcd, from the revision of the first list on, so that Nodes,
 // the Lease and pods come in the one order in which they were written, past the API server's caches and past any proxy
 // that a test puts before it. Nothing is missed without the run being failed for it ([Gap]): etcd counts the versions of
 // every key, and each has to be the one after the last.

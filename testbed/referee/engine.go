@@ -50,7 +50,7 @@ type config struct {
 type engine struct {
 	config
 	now   moment
-	first bool // what is fed is the first list: facts to begin with, judged by nobody
+	first bool // what is fed is the first list: facts to begin with, judged by no one
 
 	nodes   map[string]*node
 	pods    map[string]*pod

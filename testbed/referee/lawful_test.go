@@ -10,7 +10,7 @@ import (
 )
 
 // Histories that look wrong at first sight and are lawful: faults and people, as DESIGN allows them. A referee that cries
-// at one of these is of no use beside a campaign of faults.
+// at one of these is of no use next to a campaign of faults.
 var lawful = []struct {
 	name string
 	do   func(s *script)

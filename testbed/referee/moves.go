@@ -29,7 +29,7 @@ func (e *engine) moved(n *node, before, after *turn.Node) {
 
 // alongTheTable: some event must lead from the one state to the other under the turn's plan and what its hook stages wait for.
 // The grant is the new one, because a want that changed before the drain was over is written with the promotion; where the
-// turn ends, the old one. A state that is no state was typed by somebody: what comes after it is not judged.
+// turn ends, the old one. A state that is no state was typed by someone: what comes after it is not judged.
 func (e *engine) alongTheTable(n *node, before, after *turn.Node) {
 	if !before.State.Known() {
 		return
@@ -88,7 +88,7 @@ func (e *engine) granted(n *node, before, after *turn.Node) {
 		if !before.Mark {
 			wrong("%s -> %s without a mark to give back", before.State, after.State)
 		}
-		return // it disturbs nobody
+		return // it disturbs no one
 	}
 	switch {
 	case before.Managed != nil && !*before.Managed, before.Host != nil && !before.Host.Managed:
@@ -166,7 +166,7 @@ func (e *engine) within(n *node, before, after *turn.Node) {
 }
 
 // promoted: states that end by the host's word. The word must stand on the version before, from the boot that its kubelet
-// speaks from. A turn that has committed to an apply or a reboot is backed out by nobody.
+// speaks from. A turn that has committed to an apply or a reboot is backed out by no one.
 func (e *engine) promoted(n *node, before, after *turn.Node) {
 	says := before.HasReport
 	switch before.State {

@@ -33,7 +33,7 @@ type World struct {
 }
 
 // Offender is a small program that breaks a promise against a real API server, so that it can be seen that the referee notices. It does
-// it beside a real rollout or, where it says so, without one.
+// it next to a real rollout or, where it says so, without one.
 type Offender struct {
 	Does   string
 	Breaks Rule // what the referee has to say, perhaps among other rules
@@ -110,7 +110,7 @@ func (w World) onIdle(ctx context.Context, act func(*turn.Node) error) error {
 	})
 }
 
-// settled: somebody else wrote meanwhile, so look again; or it is done, or cannot be.
+// settled: someone else wrote meanwhile, so look again; or it is done, or cannot be.
 func settled(err error) (done bool, _ error) {
 	if apierrors.IsConflict(err) {
 		return false, nil

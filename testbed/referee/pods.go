@@ -54,7 +54,7 @@ func evictable(p *corev1.Pod) bool {
 	return p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed && !stays(p)
 }
 
-// stays: nobody may evict the kubelet's own pods or a DaemonSet's.
+// stays: no one may evict the kubelet's own pods or a DaemonSet's.
 func stays(p *corev1.Pod) bool {
 	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return true

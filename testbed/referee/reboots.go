@@ -111,7 +111,7 @@ func (e *engine) leaseAllows(n *node) bool {
 }
 
 // followReboot keeps until when a reboot was in order. What holds now ends, at the latest, when the write that ends it is
-// received, so the times are set anew as long as it holds.
+// received, so the times are set again as long as it holds.
 func (e *engine) followReboot(n *node) {
 	if e.asksForReboot(n) {
 		n.ready = readyToReboot{boot: n.cur.Ack.BootID, turn: n.cur.Turn, until: always}

@@ -31,7 +31,7 @@ type Options struct {
 	LeaseNamespace, LeaseName string
 	// Admins are beginnings of the field managers whose cordons are a person's; nil is "kubectl".
 	Admins []string
-	// Skip says which pods a drain leaves on a node beside those of DaemonSets, the kubelet's own and finished ones; nil: none. It has to
+	// Skip says which pods a drain leaves on a node next to those of DaemonSets, the kubelet's own and finished ones; nil: none. It has to
 	// be quick and must not call the Referee.
 	Skip func(*corev1.Pod) bool
 	// OnEvent gets one readable line for each transition, from one goroutine at a time, in order. It must not call the Referee.
@@ -202,7 +202,7 @@ func (r *Referee) AdminUncordon(node string) {
 	r.Declare(Declaration{Uncordon, node, "a person uncordons"})
 }
 
-// AdminEvict declares that somebody is about to evict one pod from the node.
+// AdminEvict declares that someone is about to evict one pod from the node.
 func (r *Referee) AdminEvict(node string) { r.Declare(Declaration{Evict, node, "a person evicts"}) }
 
 // AdminEdit declares that a person is about to edit lockkeeper's keys on the node, in one write.

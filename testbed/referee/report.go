@@ -33,7 +33,7 @@ func orNobody(node string) string {
 	return node
 }
 
-// Turn results beside those of v1alpha1.
+// Turn results next to those of v1alpha1.
 const (
 	// GaveBack: a turn that did nothing but undo a lost cordon of ours.
 	GaveBack v1alpha1.Result = "GaveBack"

@@ -3,10 +3,10 @@ package referee
 // Rule is one promise; a [Violation] names the one that was broken.
 type Rule string
 
-// The rules. What each may demand, and why it is no more, is said here or beside its code.
+// The rules. What each may demand, and why it is no more, is said here or next to its code.
 const (
 	// Budget: a node became disturbed when as many as the budget, or as its policy's, were already. Disturbed is a node with our mark, or in a turn
-	// whose host has committed, until the turn ends. (A grant alone disturbs nobody.) Where the budget was changed, the largest
+	// whose host has committed, until the turn ends. (A grant alone disturbs no one.) Where the budget was changed, the largest
 	// since the oldest of these turns began counts.
 	Budget Rule = "Budget"
 	// Overgrant: a leader granted one more turn of its own term than the budget, or a policy's. It knows its own grants whatever its watch
@@ -45,7 +45,7 @@ const (
 	// RebootTwice: a second boot was ended in one turn.
 	RebootTwice Rule = "RebootTwice"
 
-	// Cordon: a node was cordoned without the mark, by nobody that the test declared.
+	// Cordon: a node was cordoned without the mark, by no one that the test declared.
 	Cordon Rule = "Cordon"
 	// Mark: a cordon that stood before was marked; a mark went while the cordon stayed; a node reached idle, or lost our
 	// labels, while the mark stood.
@@ -58,7 +58,7 @@ const (
 	// says why; or something of ours was written to the Node after it, while it was taken out.
 	Released Rule = "Released"
 
-	// Evict: a pod was evicted from a node that was not committed to a drain, or a pod that nobody may evict.
+	// Evict: a pod was evicted from a node that was not committed to a drain, or a pod that no one may evict.
 	Evict Rule = "Evict"
 
 	// Gap: something may have been missed. A verdict without it is about everything that was written.

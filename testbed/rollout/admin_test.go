@@ -128,7 +128,7 @@ func TestPauseInIdle(t *testing.T) {
 	s.Until("node-2", rig.Soon, "to be paused", func(n *turn.Node) bool { return n.State == v1alpha1.StatePaused })
 	s.forget("node-2")
 	s.stage("node-2", "node-3")
-	// Publishing goes on, and the others go on.
+	// Publishing continues, and the others continue.
 	s.Until("node-2", rig.Soon, "to want a reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
 	s.Held("node-2", v1alpha1.ReasonPaused)
 	s.updated("node-3")
@@ -307,7 +307,7 @@ func TestTakenOutAfterTheCommit(t *testing.T) {
 	}
 }
 
-// TestLastLookBeforeTheCommit changes what a host has to look at last of all, while an inhibitor keeps it from its commit: nobody
+// TestLastLookBeforeTheCommit changes what a host has to look at last of all, while an inhibitor keeps it from its commit: no one
 // leads any more, and a pod has come to the drained node.
 func TestLastLookBeforeTheCommit(t *testing.T) {
 	t.Parallel()

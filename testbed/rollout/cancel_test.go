@@ -10,7 +10,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// hooked is a policy in which every hook stage waits for somebody.
+// hooked is a policy in which every hook stage waits for someone.
 const hooked = `
 rollout: {settle: 1s}
 ` + hooksEverywhere

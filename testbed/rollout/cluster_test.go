@@ -161,7 +161,7 @@ func TestNodeDeletedInMidTurn(t *testing.T) {
 	s.reboots(name, 1)
 }
 
-// longLease is a Lease that nobody waits out: longer than any wait here.
+// longLease is a Lease that no one waits out: longer than any wait here.
 const longLease = 4 * time.Minute
 
 // TestLeaderHandover ends terms in the middle of a rollout: a leader that is stopped, a Lease that is blanked, and one that is

@@ -38,7 +38,7 @@ func newAsker(t *testing.T, o gate.Options) *asker {
 	return a
 }
 
-// ask returns the answer to a query, fresh: what nobody wanted in between is asked at once.
+// ask returns the answer to a query, fresh: what no one wanted in between is asked at once.
 func (a *asker) ask(t *testing.T, expr string) (answer gate.Answer) {
 	t.Helper()
 	key := gate.Key{Policy: "p", Gate: "g"}

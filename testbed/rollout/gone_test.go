@@ -14,7 +14,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// TestNoPolicies deletes all policies, and later their definition, while a node waits for a hook in its turn. The turn goes on
+// TestNoPolicies deletes all policies, and later their definition, while a node waits for a hook in its turn. The turn continues
 // by what its grant recorded and ends well, and no other begins. When they are there again the rest rolls.
 func TestNoPolicies(t *testing.T) {
 	t.Parallel()

@@ -65,7 +65,7 @@ func (s *scene) guard(name string) (lift func()) {
 }
 
 // TestGuardedNode has an admission policy refuse that the first node of the queue is granted anything. It is held with the server's
-// words and keeps nobody else waiting; when the guard is gone it gets its turn.
+// words and keeps no one else waiting; when the guard is gone it gets its turn.
 func TestGuardedNode(t *testing.T) {
 	t.Parallel()
 	const guarded = "node-1"

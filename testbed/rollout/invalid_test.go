@@ -16,7 +16,7 @@ const (
 		rollout: {maxUnavailable: 1, settle: 0s, windows: [{start: "00:00", duration: 24h, timeZone: Asia/Tokyo}]}}`
 )
 
-// TestInvalidInMidRollout has a policy become invalid while a node of it waits for a hook in its turn. The turn goes on by what
+// TestInvalidInMidRollout has a policy become invalid while a node of it waits for a hook in its turn. The turn continues by what
 // its grant recorded and ends well, no other begins, and the nodes of another policy roll. When it is mended the rest rolls.
 func TestInvalidInMidRollout(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ type halt struct {
 	state v1alpha1.State
 	// there returns when the node is kept there, and its host's loop is at rest.
 	there func()
-	// lift lets the node go on.
+	// lift lets the node continue.
 	lift func()
 }
 
@@ -161,8 +161,8 @@ func TestCoordinatorKilledInEveryState(t *testing.T) {
 	s.whole(name)
 }
 
-// TestPausedProcesses stops processes (SIGSTOP) for longer than a Lease lasts: a leader that goes on where it was leads no
-// more, and a host that goes on does nothing that it decided on before.
+// TestPausedProcesses stops processes (SIGSTOP) for longer than a Lease lasts: a leader that continues where it was leads no
+// more, and a host that continues does nothing that it decided on before.
 func TestPausedProcesses(t *testing.T) {
 	t.Parallel()
 	const name = "node-3"

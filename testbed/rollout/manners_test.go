@@ -11,7 +11,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// TestSessionDelay has somebody logged in on a host whose turn comes: they are warned twice, and have their time before the
+// TestSessionDelay has someone logged in on a host whose turn comes: they are warned twice, and have their time before the
 // reboot.
 func TestSessionDelay(t *testing.T) {
 	t.Parallel()
@@ -65,7 +65,7 @@ func toldTime(t *testing.T, text string, near time.Time) time.Time {
 }
 
 // TestOtherRebootManager starts another reboot manager on a host that drains: it is not rebooted while that is active, and a
-// host on which one is active gets no turn. Both go on by themselves when it has gone.
+// host on which one is active gets no turn. Both continue by themselves when it has gone.
 func TestOtherRebootManager(t *testing.T) {
 	t.Parallel()
 	const name, other = "node-2", "node-3"

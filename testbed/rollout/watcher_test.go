@@ -161,7 +161,7 @@ func (w *watcher) path(name string) []v1alpha1.State {
 	return slices.Clone(w.states[name])
 }
 
-// forget begins the node's path and marks anew.
+// forget begins the node's path and marks again.
 func (w *watcher) forget(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -33,7 +33,7 @@ func (s *scene) writeWindow(name string, open bool) {
 	s.Must(os.WriteFile(filepath.Join(dir, "window.toml"), []byte(text), 0o600))
 }
 
-// window has a host read its window anew, and waits until it says so.
+// window has a host read its window again, and waits until it says so.
 func (s *scene) window(name string, open bool) {
 	s.T.Helper()
 	s.writeWindow(name, open)
@@ -104,7 +104,7 @@ func gates(t *testing.T) (url string, asked func(expr string) int) {
 	}
 }
 
-// TestGate has a policy whose gate is closed, and then one whose gate is open. Nobody asks before somebody wants something.
+// TestGate has a policy whose gate is closed, and then one whose gate is open. No one asks before someone wants something.
 func TestGate(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"

@@ -69,7 +69,7 @@ func (s *scene) kubectlShows(name, want, wide string) {
 	})
 }
 
-// row is what a table shows of one object, and what it shows with -o wide beside that.
+// row is what a table shows of one object, and what it shows with -o wide next to that.
 func row(table *metav1.Table, name string) (shown, wide string) {
 	for _, r := range table.Rows {
 		if len(r.Cells) == 0 || r.Cells[0] != name {

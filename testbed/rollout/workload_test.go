@@ -18,7 +18,7 @@ import (
 
 var workloads atomic.Int64
 
-// A blockade is a workload of one pod that can run on one node only, with a PodDisruptionBudget that lets nobody evict it.
+// A blockade is a workload of one pod that can run on one node only, with a PodDisruptionBudget that lets no one evict it.
 type blockade struct {
 	s               *scene
 	node, namespace string
@@ -51,7 +51,7 @@ func (b *blockade) lift() {
 	})
 }
 
-// bait puts a pod on the node that nothing protects: an eviction that goes on takes it at once, while one of the blocked pod
+// bait puts a pod on the node that nothing protects: an eviction that continues takes it at once, while one of the blocked pod
 // is tried ever more seldom.
 func (b *blockade) bait() {
 	b.s.T.Helper()
@@ -95,7 +95,7 @@ func (b *blockade) remove() {
 	if err == nil {
 		_, err = b.s.ControlPlane.WaitPods(ctx, b.namespace, "", "to be gone", func(pods []*corev1.Pod) bool {
 			for _, p := range pods {
-				// A node that is down has nobody to end its pods.
+				// A node that is down has no one to end its pods.
 				_ = client.CoreV1().Pods(b.namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 			}
 			return len(pods) == 0

@@ -18,12 +18,12 @@ import (
 	"time"
 )
 
-// keepBuilds is how long a binary that nobody has asked for stays in the cache.
+// keepBuilds is how long a binary that no one has asked for stays in the cache.
 const keepBuilds = 48 * time.Hour
 
 // BuildLockkeeper builds the lockkeeper binary of the source tree that the testbed lies in, static and with -trimpath, and
 // returns its path in the user's cache. A process builds once; a later call returns the same path, or the same error. log
-// may be nil. A binary stays for two days after it was last asked for, so that runs of other trees beside this one are not
+// may be nil. A binary stays for two days after it was last asked for, so that runs of other trees next to this one are not
 // disturbed.
 func BuildLockkeeper(ctx context.Context, log io.Writer) (string, error) {
 	return plainBuild.get(ctx, log)
@@ -153,7 +153,7 @@ func (b *onceBuild) build(ctx context.Context, log io.Writer) (string, error) {
 	return store(cache, tmp)
 }
 
-// store moves the folder with a fresh binary to where its content says, unless the same one is there.
+// store moves the directory with a fresh binary to where its content says, unless the same one is there.
 func store(cache, tmp string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(tmp, "lockkeeper"))
 	if err != nil {
@@ -183,7 +183,7 @@ func store(cache, tmp string) (string, error) {
 	return path, nil
 }
 
-// rootModule finds lockkeeper's source: two folders above this file, or what the module in the working directory says when
+// rootModule finds lockkeeper's source: two directories above this file, or what the module in the working directory says when
 // this package was built with -trimpath.
 func rootModule(ctx context.Context) (string, error) {
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {

@@ -22,7 +22,7 @@ const (
 	busStopGrace    = time.Second
 )
 
-// A bus is one run of a host's dbus-daemon, open to everybody who can reach its socket.
+// A bus is one run of a host's dbus-daemon, open to everyone who can reach its socket.
 type bus struct {
 	address string
 	proc    *process

@@ -14,7 +14,7 @@
 //   - update_engine: the three methods, StatusUpdate, the marker file below the host's root, which goes with a reboot.
 //     ResetStatus is silent and does not take back what the next boot will boot. A restarted daemon with a reboot pending
 //     has forgotten the version. It never checks by itself.
-//   - logind: reboots, delay inhibitors, sessions, on real terminals if somebody logs in on one. There is no systemd on the bus, which a host may lack, until a test says
+//   - logind: reboots, delay inhibitors, sessions, on real terminals if someone logs in on one. There is no systemd on the bus, which a host may lack, until a test says
 //     how a unit stands ([Units]); it runs none, and every job of one is done at once unless a test holds it.
 //   - the kubelet: registration, its Lease every other second, its Node when something changed and every five minutes. Boot
 //     id and Ready go in one status write. What its pods do is KWOK's part, see [controlplane.PodsLabel].

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Root is the folder that stands for / on this host.
+// Root is the directory that stands for / on this host.
 func (h *Host) Root() string { return h.dir.join("root") }
 
 // rootPath is a path below the host's root; the root has no links that lead out of it.
@@ -20,7 +20,7 @@ func (h *Host) exists(name string) bool {
 	return err == nil
 }
 
-// WriteFile writes a file below the host's root, folders included: a sentinel as /run/reboot-required, for one. What is in
+// WriteFile writes a file below the host's root, directories included: a sentinel as /run/reboot-required, for one. What is in
 // /run goes with the next boot.
 func (h *Host) WriteFile(name, text string) error {
 	path := h.rootPath(name)
@@ -39,7 +39,7 @@ func (h *Host) WriteFile(name, text string) error {
 	return nil
 }
 
-// RemoveFile removes a file below the host's root; that there is none is no error.
+// RemoveFile removes a file below the host's root; that there is none is not an error.
 func (h *Host) RemoveFile(name string) error {
 	if err := os.Remove(h.rootPath(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("removing %s on %s: %w", name, h.opts.Name, err)

@@ -84,7 +84,7 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane, opts Options) (*H
 	return h, nil
 }
 
-// prepare makes what outlives the boots: folder, credentials, configuration, log, notification socket.
+// prepare makes what outlives the boots: directory, credentials, configuration, log, notification socket.
 func (h *Host) prepare() (err error) {
 	if h.dir, err = newWorkDir(h.opts.Dir); err != nil {
 		return err
@@ -163,7 +163,7 @@ func copyFile(from, to string) error {
 }
 
 // Close ends the host: lockkeeper is asked to end, the rest is just gone, the Node is deleted unless it is to be kept, the
-// temporary folder is removed. It may be called any number of times and returns when nothing is left.
+// temporary directory is removed. It may be called any number of times and returns when nothing is left.
 func (h *Host) Close() error {
 	h.closeOnce.Do(func() {
 		h.mu.Lock()
@@ -172,7 +172,7 @@ func (h *Host) Close() error {
 		h.StopLockkeeper()
 		h.endLife()
 		if b := h.current(); b != nil {
-			b.cut() // a shutdown that is under way waits for nobody now
+			b.cut() // a shutdown that is under way waits for no one now
 		}
 		h.tasks.Wait()
 		h.power.Lock()
@@ -251,7 +251,7 @@ func (h *Host) Logind() *Logind { return h.logind }
 // Units are the host's units, as its systemd tells of them.
 func (h *Host) Units() *Units { return h.units }
 
-// Dir is the folder with everything of this host.
+// Dir is the directory with everything of this host.
 func (h *Host) Dir() string { return h.dir.path }
 
 // Version is what the host runs, or ran last.

@@ -24,7 +24,7 @@ func (i *inhibitor) delaysShutdown() bool {
 	return i.Mode == "delay" && slices.Contains(strings.Split(i.What, ":"), "shutdown")
 }
 
-// Hold takes an inhibitor on somebody's behalf, until release is called or the host goes down.
+// Hold takes an inhibitor on someone's behalf, until release is called or the host goes down.
 func (l *Logind) Hold(lock Inhibitor) (release func()) {
 	i := &inhibitor{lock}
 	l.mu.Lock()
@@ -57,7 +57,7 @@ func (l *Logind) drop(i *inhibitor) {
 	}
 }
 
-// awaitDelays waits until nobody delays a shutdown any more, for InhibitDelayMax at most.
+// awaitDelays waits until no one delays a shutdown any more, for InhibitDelayMax at most.
 func (l *Logind) awaitDelays(b *boot) {
 	timer := time.NewTimer(l.h.opts.InhibitDelayMax)
 	defer timer.Stop()
@@ -119,7 +119,7 @@ func (l *Logind) inhibit(sent *sentFiles, sender, what, who, why, mode string) (
 			case <-stop:
 			}
 		})
-		_, _ = ours.Read(make([]byte, 1)) // nobody writes: it ends when the last writer has closed
+		_, _ = ours.Read(make([]byte, 1)) // no one writes: it ends when the last writer has closed
 		close(stop)
 		wg.Wait()
 		ours.Close()

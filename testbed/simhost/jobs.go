@@ -11,7 +11,7 @@ import (
 
 const serviceIface = "org.freedesktop.systemd1.Service"
 
-// unitFolders are the folders of unit files, in systemd's order.
+// unitFolders are the directories of unit files, in systemd's order.
 var unitFolders = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"}
 
 // jobProp is a unit's property Job: its id, 0 for none, and path.
@@ -83,7 +83,7 @@ func (u *Units) Jobs() []string {
 	return slices.Clone(u.jobs)
 }
 
-// HoldJobs has the jobs of units that are asked for from now on go on until release, or until the boot ends. Without it a
+// HoldJobs has the jobs of units that are asked for from now on continue until release, or until the boot ends. Without it a
 // job is done at once. A second call replaces the first.
 func (u *Units) HoldJobs() (release func()) {
 	held := make(chan struct{})
@@ -100,7 +100,7 @@ func (u *Units) HoldJobs() (release func()) {
 	}
 }
 
-// jobMethods are what systemd can be asked to do, beside what it can be asked.
+// jobMethods are what systemd can be asked to do, in addition to what it can be asked.
 func (u *Units) jobMethods() map[string]any {
 	methods := map[string]any{
 		"Reload": u.daemonReload,

@@ -9,8 +9,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// A job goes on while it is held, and ends with a signal; a restart gives the unit another invocation, a reload does not. A boot
-// ends what is under way, and nobody is told.
+// A job continues while it is held, and ends with a signal; a restart gives the unit another invocation, a reload does not. A boot
+// ends what is under way, and no one is told.
 func TestJobs(t *testing.T) {
 	h, _ := startHost(t, "jobs")
 	must(t, h.Units().Set("a.service", Unit{Load: "loaded", Active: "active"}))

@@ -238,7 +238,7 @@ func (k *kubelet) write(ctx context.Context) error {
 }
 
 // prepareForShutdown is the kubelet's shutdown manager: it calls the node not ready, gives its pods their time and lets the
-// shutdown go on.
+// shutdown continue.
 func (k *kubelet) prepareForShutdown(ctx context.Context) {
 	k.mu.Lock()
 	k.ready, k.reason = false, "NodeShutdown"

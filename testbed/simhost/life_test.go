@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ours are the processes that have the host's folder in their command line or environment, zombies left out.
+// ours are the processes that have the host's directory in their command line or environment, zombies left out.
 func ours(t *testing.T, dir string) []string {
 	t.Helper()
 	var found []string
@@ -146,7 +146,7 @@ func TestKubeletStopsAndComesBack(t *testing.T) {
 	must(t, cp.Client().CoreV1().Nodes().Delete(soon(t), "kubelet", metav1.DeleteOptions{}))
 	must(t, h.StartKubelet())
 	n := ready(t, h)
-	// One that runs does not make it anew.
+	// One that runs does not make it again.
 	must(t, cp.Client().CoreV1().Nodes().Delete(soon(t), "kubelet", metav1.DeleteOptions{}))
 	if pause(t.Context(), 1500*time.Millisecond) {
 		if _, err := cp.Client().CoreV1().Nodes().Get(soon(t), "kubelet", metav1.GetOptions{}); !apierrors.IsNotFound(err) {

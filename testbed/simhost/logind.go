@@ -33,7 +33,7 @@ const (
 	Ignore            // answers that it will, and does nothing
 )
 
-// Session is somebody logged in.
+// Session is someone logged in.
 type Session struct {
 	ID     string // letters and digits
 	User   string
@@ -46,7 +46,7 @@ type Session struct {
 	Since  time.Time
 }
 
-// Logind is a host's stand-in for systemd-logind, over all its boots. What a knob sets lasts until it is set anew, sessions
+// Logind is a host's stand-in for systemd-logind, over all its boots. What a knob sets lasts until it is set again, sessions
 // and inhibitors only until the next boot. Its methods may be called by several goroutines.
 type Logind struct {
 	h *Host

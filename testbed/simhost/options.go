@@ -52,7 +52,7 @@ type Options struct {
 	WithoutEngine bool
 	Kubelet       KubeletOptions
 
-	// Dir is the folder for everything of the host; it stays after Close. "" is a temporary one.
+	// Dir is the directory for everything of the host; it stays after Close. "" is a temporary one.
 	Dir string
 	// KeepNode leaves the Node in the cluster when the host is closed.
 	KeepNode bool

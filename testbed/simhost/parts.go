@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// StartLockkeeper starts lockkeeper; on a host where it runs it is no error.
+// StartLockkeeper starts lockkeeper; on a host where it runs it is not an error.
 func (h *Host) StartLockkeeper() error {
 	h.power.Lock()
 	defer h.power.Unlock()
@@ -84,7 +84,7 @@ func (h *Host) Signal(sig syscall.Signal) error {
 // Pause stops lockkeeper's process where it is (SIGSTOP), until Continue.
 func (h *Host) Pause() error { return h.Signal(syscall.SIGSTOP) }
 
-// Continue lets a paused lockkeeper go on.
+// Continue lets a paused lockkeeper continue.
 func (h *Host) Continue() error { return h.Signal(syscall.SIGCONT) }
 
 // PID is that of lockkeeper's process, 0 if there is none.
@@ -185,7 +185,7 @@ func (h *Host) remanageShutdown(b *boot) error {
 	return err
 }
 
-// StartKubelet starts the kubelet again after StopKubelet; a Node that is gone is registered anew.
+// StartKubelet starts the kubelet again after StopKubelet; a Node that is gone is registered again.
 func (h *Host) StartKubelet() error {
 	h.power.Lock()
 	defer h.power.Unlock()

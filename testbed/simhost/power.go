@@ -17,7 +17,7 @@ type boot struct {
 
 	mu      sync.Mutex
 	bus     *bus // replaced by RestartBus
-	claimed bool // somebody takes it down
+	claimed bool // someone takes it down
 	over    bool // no more tasks
 	tasks   sync.WaitGroup
 }
@@ -147,7 +147,7 @@ func (h *Host) cycle(b *boot) {
 	}
 }
 
-// PowerOn boots a host that stayed down. On one that runs it is no error.
+// PowerOn boots a host that stayed down. On one that runs it is not an error.
 func (h *Host) PowerOn() error {
 	h.mu.Lock()
 	closing := h.closing
@@ -240,7 +240,7 @@ func (h *Host) powerOffLocked() {
 	if b == nil {
 		return
 	}
-	b.claim() // a host that is being closed has nobody else to
+	b.claim() // a host that is being closed has no one else to
 	if service != nil {
 		service.stop(0, nil)
 	}

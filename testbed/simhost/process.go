@@ -56,7 +56,7 @@ func (p *process) running() bool {
 	}
 }
 
-// signal goes to the process's whole group; to nobody when it has ended.
+// signal goes to the process's whole group; to no one when it has ended.
 func (p *process) signal(sig syscall.Signal) {
 	if p.running() {
 		_ = syscall.Kill(-p.cmd.Process.Pid, sig)

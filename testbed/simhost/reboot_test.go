@@ -43,7 +43,7 @@ func TestKubeletRegistersTheNode(t *testing.T) {
 	equal(t, "events", r.kinds(), []Kind{Booted, NodeReady})
 }
 
-// A step is what somebody who watches the Node saw: its boot, by number, and Ready.
+// A step is what someone who watches the Node saw: its boot, by number, and Ready.
 type step struct {
 	boot  int
 	ready corev1.ConditionStatus
@@ -176,7 +176,7 @@ func TestCrash(t *testing.T) {
 	if strings.Contains(h.Logs(), "terminated") {
 		t.Error("lockkeeper was asked to end in a crash")
 	}
-	// Nobody says that the Node is not ready: the crash is over before the grace period is.
+	// No one says that the Node is not ready: the crash is over before the grace period is.
 	want := []step{{0, corev1.ConditionTrue}, {1, corev1.ConditionTrue}}
 	if got := steps(want[1]); !slices.Equal(got, want) {
 		t.Errorf("the Node went %v, want %v", got, want)

@@ -94,7 +94,7 @@ func (s *service) spawnLocked() (*process, error) {
 		"PATH=" + os.Getenv("PATH"), "HOME=" + h.dir.path, "TMPDIR=" + h.dir.path,
 		"DBUS_SYSTEM_BUS_ADDRESS=" + s.boot.theBus().address,
 		"NOTIFY_SOCKET=" + h.dir.join(notifySocket),
-		"GORACE=halt_on_error=1", // heeded by a binary with the race detector only
+		"GORACE=halt_on_error=1", // respected by a binary with the race detector only
 	}, h.opts.Env...)
 	cmd.Stdout, cmd.Stderr = h.output, h.output
 	h.notify.reset()

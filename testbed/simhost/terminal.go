@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-// A Terminal is a real pseudo terminal on which somebody is logged in, and all that it has shown. It is over with its
+// A Terminal is a real pseudo terminal on which someone is logged in, and all that it has shown. It is over with its
 // boot.
 type Terminal struct {
 	logind *Logind
@@ -29,7 +29,7 @@ type Terminal struct {
 	once    sync.Once
 }
 
-// Login logs somebody in on a terminal of their own, from remote, until [Terminal.Logout] or the end of the boot.
+// Login logs someone in on a terminal of their own, from remote, until [Terminal.Logout] or the end of the boot.
 func (l *Logind) Login(id, user string) (*Terminal, error) {
 	master, slave, number, err := openPTY()
 	if err != nil {

@@ -27,7 +27,7 @@ type Unit struct {
 
 // Units are a host's stand-in for systemd, which tells how units stand and runs none: a unit that is reloaded or restarted has
 // a job, which ends well, and after a restart another invocation; see [Units.Jobs]. A host has one from the first [Units.Set]
-// on, over all its boots; what is set lasts until it is set anew. Its methods may be called by several goroutines.
+// on, over all its boots; what is set lasts until it is set again. Its methods may be called by several goroutines.
 type Units struct {
 	h *Host
 
@@ -37,7 +37,7 @@ type Units struct {
 	runs  map[string]*unitRun
 	job   uint32        // the last one's id
 	jobs  []string      // that were asked for
-	held  chan struct{} // until it is closed, jobs go on; nil: they do not
+	held  chan struct{} // until it is closed, jobs continue; nil: they do not
 }
 
 // Set says how a unit stands from now on, and tells whoever listens that a job has ended.

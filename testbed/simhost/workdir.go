@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// dirPrefix names the folders of hosts in the temporary folder; dirLock in one is locked as long as its owner lives.
+// dirPrefix names the directories of hosts in the temporary directory; dirLock in one is locked as long as its owner lives.
 const (
 	dirPrefix = "lockkeeper-host-"
 	dirLock   = "owner.lock"
@@ -20,10 +20,10 @@ const (
 // A workDir is everything of one host on disk.
 type workDir struct {
 	path string
-	lock *os.File // nil for a folder that the caller named
+	lock *os.File // nil for a directory that the caller named
 }
 
-// newWorkDir makes a fresh folder, readable by this user alone. A named one is made if need be, and stays.
+// newWorkDir makes a fresh directory, readable by this user alone. A named one is made if need be, and stays.
 func newWorkDir(named string) (*workDir, error) {
 	d := &workDir{}
 	var err error
@@ -67,7 +67,7 @@ func (d *workDir) join(elem ...string) string {
 	return filepath.Join(append([]string{d.path}, elem...)...)
 }
 
-// remove lets a temporary folder go, its lock last.
+// remove lets a temporary directory go, its lock last.
 func (d *workDir) remove() error {
 	if d.lock == nil {
 		return nil
@@ -80,7 +80,7 @@ func (d *workDir) remove() error {
 	return nil
 }
 
-// removeStaleDirs removes the folders of hosts whose owner was killed. One that is less than a minute old may just be in the
+// removeStaleDirs removes the directories of hosts whose owner was killed. One that is less than a minute old may just be in the
 // making: its lock is not there yet, or there and not locked yet.
 func removeStaleDirs(temp string) {
 	dirs, err := filepath.Glob(filepath.Join(temp, dirPrefix+"*"))
@@ -97,7 +97,7 @@ func removeStaleDirs(temp string) {
 			continue
 		}
 		if err != nil {
-			continue // somebody else's
+			continue // someone else's
 		}
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			_ = os.RemoveAll(dir)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A folder whose lock was made and is not locked yet is somebody's who just begins: two hosts that start side by side must not
+// A directory whose lock was made and is not locked yet is someone's who just begins: two hosts that start side by side must not
 // remove each other's.
 func TestStaleDirs(t *testing.T) {
 	temp := t.TempDir()

@@ -1,4 +1,4 @@
-// Package simulate rolls a fleet that somebody describes, in virtual time: how
+// Package simulate rolls a fleet that someone describes, in virtual time: how
 // long a rollout takes, how many nodes are disrupted at once, and where it
 // would stop. It needs no cluster and no hosts, and it never waits.
 //
@@ -9,7 +9,7 @@
 // The same file with the same seed gives the same run.
 //
 // Left out is what other parts of the test bed are for: lost and late writes, a
-// change of leaders, crashes, people who cordon. A write is seen by everybody in
+// change of leaders, crashes, people who cordon. A write is seen by everyone in
 // the instant in which it is made. The coordinator's own host comes last as it
-// does in a cluster, and its turn costs nobody time.
+// does in a cluster, and its turn costs no one time.
 package simulate

@@ -30,7 +30,7 @@ type Fleet struct {
 	// nodes, fifteen for up to 3,000, a minute for more. The finer it is, the
 	// more decisions have to be made.
 	Resolution metav1.Duration `json:"resolution,omitzero"`
-	// RetryAfter is how long it takes somebody to see a failed node, to mend it
+	// RetryAfter is how long it takes someone to see a failed node, to mend it
 	// and to say retry; 0 is indefinitely.
 	RetryAfter metav1.Duration `json:"retryAfter,omitzero"`
 	Nodes      []Group         `json:"nodes"`
@@ -38,7 +38,7 @@ type Fleet struct {
 	// are open.
 	Gates []Gate `json:"gates,omitempty"`
 
-	// Policies are the DisruptionPolicies beside the fleet, in the order in
+	// Policies are the DisruptionPolicies in addition to the fleet, in the order in
 	// which they win.
 	Policies policy.Set `json:"-"`
 }
@@ -47,7 +47,7 @@ type Fleet struct {
 type Group struct {
 	Name  string `json:"name"`
 	Count int    `json:"count"`
-	// Labels of the Nodes, beside those of the hostname, the zone and the
+	// Labels of the Nodes, in addition to those of the hostname, the zone and the
 	// control plane.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Zones are given to the nodes in turn.
@@ -73,7 +73,7 @@ type Takes struct {
 	Hooks map[string]Spread `json:"hooks,omitempty"`
 }
 
-// Fails is how often things fail, each time anew.
+// Fails is how often things fail, each time again.
 type Fails struct {
 	// Update: after the turn the change is still there, because the OS was
 	// rolled back, or the restart changed nothing. The host is healthy.

@@ -126,7 +126,7 @@ func (s *sim) stage(h *host) {
 	}
 }
 
-// replan makes the plan anew. What costs nothing is in effect at once.
+// replan makes the plan again. What costs nothing is in effect at once.
 func (h *host) replan() {
 	h.plan = policy.MakePlan(h.rules, h.changes)
 	for _, c := range h.plan.Nothing {
@@ -232,7 +232,7 @@ func (s *sim) hostWrites(h *host, w *step.Write) {
 	}
 	if w.Ack != (v1alpha1.Ack{}) {
 		n.Ack = w.Ack
-		// Seen and committed are words that a leader heeds when it decides, and
+		// Seen and committed are reports that a leader respects when it decides, and
 		// does nothing about; but in a stage of hooks it waits for seen.
 		s.dirty = s.dirty || w.Ack.Report != v1alpha1.ReportSeen && w.Ack.Report != v1alpha1.ReportCommitted || n.State.HookStage()
 	}
@@ -366,7 +366,7 @@ func (s *sim) confirm(h *host) error {
 	return nil
 }
 
-// retry is somebody who mends the host and says retry.
+// retry is someone who mends the host and says retry.
 func (s *sim) retry(h *host) {
 	n := h.node
 	switch {

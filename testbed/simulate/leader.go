@@ -21,7 +21,7 @@ func (s *sim) self() string {
 	return ""
 }
 
-// lead decides once and carries that out: what goes on and gives back first,
+// lead decides once and carries that out: what continues and gives back first,
 // then the grants, as a leader does.
 func (s *sim) lead() error {
 	s.decisions++
@@ -61,7 +61,7 @@ func notWell(h *host, v *rollout.Verdict) string {
 	return "failed: " + v.Detail
 }
 
-// failed notes a failure, once for each turn, and plans that somebody sees it.
+// failed notes a failure, once for each turn, and plans that someone sees it.
 func (s *sim) failed(h *host, of, what string) {
 	if h.retryOf == of {
 		return

@@ -23,7 +23,7 @@ import (
 // Read reads a fleet and its policies: YAML documents, of which one is the
 // fleet and each of the others a DisruptionPolicy or a List of them, as
 // `kubectl get dp -o yaml` prints it. What a policy does not say is what the API
-// server would write into it. A policy that is invalid is no error: it holds its
+// server would write into it. A policy that is invalid is not an error: it holds its
 // nodes.
 func Read(files ...io.Reader) (*Fleet, error) {
 	var fleet *Fleet
@@ -211,7 +211,7 @@ func (f *Fleet) checkGroup(g *Group) error {
 			return fmt.Errorf("changes[%d]: expected one of os, file, unit, sentinel and request, and within of 0s or more", i)
 		}
 	}
-	// How long a hook takes nobody can guess.
+	// How long a hook takes no one can guess.
 	for _, p := range f.Policies {
 		for _, hook := range hooksOf(&p.Terms) {
 			if _, said := g.Takes.Hooks[hook]; !said && f.selects(&p, g) {

@@ -98,7 +98,7 @@ func TestSameSeedSameRun(t *testing.T) {
 }
 
 // One of seven nodes keeps its old version. The line stops there; an hour later
-// somebody says retry, and the line goes on.
+// someone says retry, and the line continues.
 func TestStopsAtTheFirstFailure(t *testing.T) {
 	fleet := func(retry string) string {
 		return retry + one(4, monday, tenMinutes, "settle: 0s", "")

@@ -69,7 +69,7 @@ func (q *events) Pop() any {
 }
 
 // Run rolls the fleet until nothing is left to happen, or its limit. The error
-// is a promise that was broken, with the moment, beside the Report of what
+// is a promise that was broken, with the moment, next to the Report of what
 // happened until then; or ctx's.
 func Run(ctx context.Context, f *Fleet) (*Report, error) {
 	return run(ctx, f, rollout.Decide)
@@ -117,7 +117,7 @@ func (s *sim) next() time.Time {
 // atRest bounds the decisions of one instant: each state of a turn takes one.
 const atRest = 100
 
-// instant lets everybody act until nobody has anything to do at this moment.
+// instant lets everyone act until no one has anything to do at this moment.
 func (s *sim) instant(ctx context.Context) error {
 	for range atRest {
 		if err := ctx.Err(); err != nil {

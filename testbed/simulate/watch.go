@@ -35,7 +35,7 @@ func (s *sim) breaks(format string, args ...any) {
 	}
 }
 
-// count brings the counts up to date after a change of the host's Node. Nobody
+// count brings the counts up to date after a change of the host's Node. No one
 // but a turn makes a node unavailable here, so every node is through us.
 func (s *sim) count(h *host) {
 	n := h.node

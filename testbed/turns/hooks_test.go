@@ -73,7 +73,7 @@ var hooks = map[string]func(*scene){
 		s.did(h, 1)
 	},
 
-	// Nobody ever confirms anything.
+	// No one ever confirms anything.
 	"hooks-continue": func(s *scene) {
 		s.keep("never-1", "never-2", "never-3")
 		s.policy(`rollout: {settle: 0s}

@@ -58,7 +58,7 @@ rules:
 // TestTurns plays all scenes.
 func TestTurns(t *testing.T) {
 	w := &world{prom: newPrometheus(t), told: map[string][]string{}, binary: binary, nodes: follow(t)}
-	// Not t.Context(), which ends before the clean-up hears the verdict.
+	// Not t.Context(), which ends before the cleanup hears the verdict.
 	ctx := context.Background()
 	must(t, cp.ApplyLockkeeper(ctx))
 	_, err := cp.ApplyPolicy(ctx, "costs", costs)

@@ -38,7 +38,7 @@ type scene struct {
 // soon bounds one wait.
 func (s *scene) soon() context.Context { return s.Within(rig.Soon) }
 
-// policy makes the scene's policy what spec says beside its selector, and returns when the coordinator knows it.
+// policy makes the scene's policy what spec says next to its selector, and returns when the coordinator knows it.
 func (s *scene) policy(spec string) {
 	s.T.Helper()
 	p, err := s.tryPolicy(spec)
@@ -305,7 +305,7 @@ func (s *scene) work(h *simhost.Host, budget int32) (namespace string) {
 	return namespace
 }
 
-// block has the host's node carry a pod that nobody may evict until release.
+// block has the host's node carry a pod that no one may evict until release.
 func (s *scene) block(h *simhost.Host) (release func()) {
 	s.T.Helper()
 	namespace := s.work(h, 0)

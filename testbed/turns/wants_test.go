@@ -103,7 +103,7 @@ var (
 	}}
 )
 
-// A wantRow is what becomes of a turn whose want changes in it.
+// A wantRow is what happens to a turn whose want changes in it.
 type wantRow struct {
 	at     place
 	change string // vanishes, weakens or grows
@@ -152,7 +152,7 @@ var wantRows = []wantRow{
 		turns: []string{"Cancelled WantGone: draining rebooting uncordoning", "Done: draining applying uncordoning"}, jobs: []string{dbRestart}},
 	{at: rebooting, change: "grows", from: []want{sentinel}, got: db,
 		turns: []string{"Done: draining rebooting uncordoning"}, reboots: 1},
-	// Nobody calls the reboot back.
+	// No one calls the reboot back.
 	{at: rebootCalled, change: "vanishes", from: []want{sentinel}, lost: sentinel,
 		turns: []string{"Done: draining rebooting uncordoning"}, reboots: 1},
 	{at: rebootCalled, change: "weakens", from: []want{sentinel, app}, lost: sentinel,
@@ -166,7 +166,7 @@ var wantRows = []wantRow{
 	// Later than the drain: the next turn's.
 	{at: applying, change: "grows", from: []want{db}, got: sentinel,
 		turns: []string{"Done: draining applying uncordoning", "Done: draining rebooting uncordoning"}, reboots: 1, jobs: []string{dbRestart}},
-	// What has begun is finished. Whether the unit has read the one file or the other nobody knows: a person has to look.
+	// What has begun is finished. Whether the unit has read the one file or the other no one knows: a person has to look.
 	{at: applyBegun, change: "vanishes", from: []want{app}, lost: app,
 		turns: []string{"Failed StillWanted: applying uncordoning", "Done: applying"}, jobs: []string{appRestart, appRestart}},
 	{at: applyBegun, change: "grows", from: []want{app}, got: update,

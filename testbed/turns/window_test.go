@@ -43,7 +43,7 @@ var windows = map[string]func(*scene){
 		s.ended(under, "Done: draining before-reboot rebooting uncordoning")
 		s.did(under, 1)
 
-		// Nobody is under way any more, which is what this was decided on.
+		// No one is under way any more, which is what this was decided on.
 		s.stands(v1alpha1.ReasonWindow, "1 held: ", "no window is open; the next opens at ", opens)
 		s.tells(waits, "held: Window", "no window is open; the next opens at ", opens)
 		s.ended(waits)

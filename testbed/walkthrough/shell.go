@@ -37,7 +37,7 @@ type Result struct {
 
 // A Shell runs steps, one after the other. Close it.
 type Shell struct {
-	dir       string // the folder that commands run in
+	dir       string // the directory that commands run in
 	env       []string
 	hosts     *hosts
 	variables string
@@ -79,8 +79,8 @@ func Start(dir string, programs map[string]string, env []string, byName map[stri
 // Close ends it.
 func (s *Shell) Close() error { return s.hosts.close() }
 
-// Run runs a step. That a command fails is no error but in the result; commands after it run all the same, as they do for
-// somebody who types them. The error is about a step that could not be run, or that wanted something of a host that it cannot.
+// Run runs a step. That a command fails is not an error but is in the result; commands after it run all the same, as they do for
+// someone who types them. The error is about a step that could not be run, or that wanted something of a host that it cannot.
 func (s *Shell) Run(ctx context.Context, step Step) (Result, error) {
 	if step.sets() {
 		s.variables += step.Text

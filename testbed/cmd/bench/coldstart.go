@@ -21,7 +21,7 @@ const (
 // starts measures how long processes take from exec to their first words.
 func (b *bench) starts(ctx context.Context) error {
 	h := b.fleet.Hosts[2]
-	// Started as the host's service manager does, but for the socket.
+	// Started as the host's service manager does, except for the socket.
 	args, env, err := commandOf(h.PID())
 	if err != nil {
 		return err

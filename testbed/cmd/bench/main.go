@@ -3,7 +3,7 @@
 // is, what it takes while it is idle, what a turn asks of the API server, and
 // how long a decision takes. `make bench` runs it.
 //
-// It asserts nothing: each figure stands beside a peer's or a bound's, so that
+// It asserts nothing: each figure stands next to a peer's or a bound's, so that
 // it means something on another machine. It fails only when something could
 // not be measured. The parts are a real control plane, the real binary on
 // simulated hosts, and a small program with the same client library (peer/).

@@ -25,7 +25,7 @@ import (
 
 const (
 	manyHosts = 100  // real instances, those of the small fleet included
-	manyNodes = 1000 // beside them, played by KWOK
+	manyNodes = 1000 // next to them, played by KWOK
 	// wave is how many hosts have their turns at the same time: fewer than the
 	// budget (see fleetPolicy), and few enough for the boots of simulated hosts
 	// not to be what is measured.
@@ -440,7 +440,7 @@ func (b *bench) takeovers(ctx context.Context, _ *simhost.Fleet) error {
 	return nil
 }
 
-// takeover ends the leader's process and starts it again after somebody else
+// takeover ends the leader's process and starts it again after someone else
 // has taken over. It returns how long that took, from the signal (or from its
 // host's commit to a reboot) to the Lease and to the answer to the successor's
 // first list.

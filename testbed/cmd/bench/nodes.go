@@ -112,7 +112,7 @@ func (b *bench) scaleTurns(ctx context.Context) error {
 // spreadWithin bounds the wait until the reasons of a whole fleet are written.
 const spreadWithin = 3 * time.Minute
 
-// spread sets the emergency stop on a fleet in which everybody wants a reboot,
+// spread sets the emergency stop on a fleet in which everyone wants a reboot,
 // lifts it, and counts how fast the reasons in held follow.
 func (b *bench) spread(ctx context.Context, nodes int) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*spreadWithin)

@@ -55,7 +55,7 @@ func writeFile(path, text string) error {
 	return os.Rename(path+".new", path)
 }
 
-// A knob is what D-Bus sees of the engine beside its own interface.
+// A knob is what D-Bus sees of the engine next to its own interface.
 type knob struct{ e *engine.Engine }
 
 // Stage has the engine go through an update.

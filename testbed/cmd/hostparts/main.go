@@ -5,7 +5,7 @@
 //	hostparts engine ROOT STATE       a stand-in for update_engine on the system bus
 //	hostparts watch WHO               tells of shutdowns on standard output, and holds them up until it is answered
 //
-// The engine has a knob on the bus, [engine.KnobPath], to stage an update, and tells in the folder STATE what the next boot boots.
+// The engine has a knob on the bus, [engine.KnobPath], to stage an update, and tells in the directory STATE what the next boot boots.
 //
 // It knows nothing of lockkeeper's.
 package main

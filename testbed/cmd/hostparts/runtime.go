@@ -58,7 +58,7 @@ func runRuntime(ctx context.Context, socket string) error {
 }
 
 // ContainerStatus names a log, where the fake names none: for a container without one the kubelet removes `*`, and that is relative to
-// the folder that it runs in, the host's root. The host has lost its /bin then.
+// the directory that it runs in, the host's root. The host has lost its /bin then.
 func (rt runtime) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	resp, err := rt.RemoteRuntime.ContainerStatus(ctx, req)
 	if err != nil {

@@ -18,11 +18,11 @@ const (
 	loginIface = "org.freedesktop.login1.Manager"
 )
 
-// rewatchEvery is after what time a lost watch is begun anew, and one that could not be begun yet.
+// rewatchEvery is after what time a lost watch is begun again, and one that could not be begun yet.
 const rewatchEvery = 100 * time.Millisecond
 
 // runWatch holds a delay inhibitor under the name who and writes a line when logind has announced a shutdown. It lets go when
-// it was answered with a line. It goes on until its input ends, whatever is restarted on the host.
+// it was answered with a line. It continues until its input ends, whatever is restarted on the host.
 func runWatch(ctx context.Context, who string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -43,7 +43,7 @@ func runWatch(ctx context.Context, who string) error {
 	return nil
 }
 
-// errAgain ends a watch that has to be begun anew.
+// errAgain ends a watch that has to be begun again.
 var errAgain = errors.New("the watch has to be begun anew")
 
 func watch(ctx context.Context, who string, answers <-chan struct{}) error {

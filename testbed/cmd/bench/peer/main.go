@@ -1,4 +1,4 @@
-// Command peer is what `make bench` sets lockkeeper beside: the least that a
+// Command peer is what `make bench` sets lockkeeper next to: the least that a
 // Go program can be that uses client-go. It gets one Node, says READY=1 to its
 // service manager, and follows that Node until it is told to end.
 //
