@@ -73,11 +73,6 @@ func (r record) begin(s Stage, bootID string, p ApplyPlan) record {
 	return next
 }
 
-// names reports whether one of the changes is the same as c, regardless of its version.
-func names(changes []v1alpha1.Change, c v1alpha1.Change) bool {
-	return slices.ContainsFunc(changes, func(o v1alpha1.Change) bool { return o.Source == c.Source && o.Name == c.Name })
-}
-
 // readRecord reads the record in dir; it is zero if there is none.
 func readRecord(dir string) (r record, err error) {
 	err = local.ReadJSON(filepath.Join(dir, recordFile), maxRecord, &r)
