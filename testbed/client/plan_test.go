@@ -305,8 +305,8 @@ func TestPlanAndStatusWithoutLeave(t *testing.T) {
 		}
 		return w.lockkeeper(kubeconfig, args...)
 	}
-	const needs = "`lockkeeper plan` needs leave to list nodes and disruptionpolicies.lockkeeper.dev; with leave to get the lease lockkeeper in namespace lockkeeper, " +
-		"and to list pods and poddisruptionbudgets.policy in all namespaces, it says more\n"
+	const needs = "`lockkeeper plan` requires permission to list nodes and disruptionpolicies.lockkeeper.dev; it shows more with permission to get Lease lockkeeper in namespace lockkeeper, " +
+		"and to list pods and poddisruptionbudgets.policy in all namespaces\n"
 	for user, refused := range map[string]string{"sees-nothing": "listing nodes: nodes is forbidden", "sees-nodes": "listing policies: disruptionpolicies.lockkeeper.dev is forbidden"} {
 		if out, said, exit := as(user, "plan", "--change", "os"); exit != 1 || out != "" || !strings.HasPrefix(said, "lockkeeper: "+refused) || !strings.HasSuffix(said, "; "+needs) {
 			t.Errorf("%s: %d, %q, %q", user, exit, out, said)
