@@ -251,7 +251,7 @@ const (
 
 // Results of a notification, values of the label of [MetricNotifications].
 const (
-	NotificationSent   = "sent"   // the receiver accepted it
-	NotificationFailed = "failed" // the receiver refused it, or did not accept it in time
-	NotificationLost   = "lost"   // the queue was full, or the process ended
+	NotificationSent    = "sent"    // the receiver accepted it
+	NotificationFailed  = "failed"  // the receiver refused it, or did not accept it in time
+	NotificationDropped = "dropped" // the queue was full, or the process ended
 )

@@ -89,7 +89,7 @@ Decisions never wait for a message: it goes into a queue, and is sent from there
 
 | bound | value |
 | --- | --- |
-| messages that wait | %d; then the oldest one is lost |
+| messages that wait | %d; then the oldest one is dropped |
 | one attempt | %s |
 | attempts | %d |
 | pause between two attempts | %s at first, doubled each time, %s at most; longer if the receiver says so (`+"`Retry-After`"+`) |
@@ -101,7 +101,7 @@ Decisions never wait for a message: it goes into a queue, and is sent from there
 - Redirects are not followed. The proxy settings in the environment of the service are respected. Certificates are checked against the
   host's authorities.
 - Each message that is given up is one line in the journal; so is a queue that is full, once until it has room again. The metric
-  `+"`%s`"+` counts what was sent, failed and was lost ([metrics](metrics.md)).
+  `+"`%s`"+` counts what was sent, failed or was dropped ([metrics](metrics.md)).
 `, MaxQueue, short(Timeout), MaxAttempts, short(FirstPause), short(MaxPause), short(MaxAge), maxAnswer>>10, v1alpha1.MetricNotifications)
 	b.WriteString(docsFormats)
 	b.WriteString("| field | meaning |\n| --- | --- |\n")

@@ -127,7 +127,7 @@ func (s *Sender) Send(m Message) {
 	s.queue = append(s.queue, m)
 	s.mu.Unlock()
 	if full {
-		s.o.Count(v1alpha1.NotificationLost)
+		s.o.Count(v1alpha1.NotificationDropped)
 	}
 	if first {
 		s.o.Log.Warn("notifications are lost: the oldest ones of the queue, which is full", "queue", MaxQueue, "url", s.host())
@@ -171,7 +171,7 @@ func (s *Sender) Run(ctx context.Context) {
 		switch {
 		case ok && ctx.Err() != nil, ok && !s.deliver(ctx, &m):
 			lost++
-			s.o.Count(v1alpha1.NotificationLost)
+			s.o.Count(v1alpha1.NotificationDropped)
 			continue
 		case ok:
 			continue

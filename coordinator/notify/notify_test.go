@@ -366,7 +366,7 @@ func TestQueueIsBounded(t *testing.T) {
 			t.Errorf("Send waited for %v", time.Since(began))
 		}
 		for range 5 {
-			if result := counts.next(t); result != v1alpha1.NotificationLost {
+			if result := counts.next(t); result != v1alpha1.NotificationDropped {
 				t.Error(result)
 			}
 		}
@@ -400,7 +400,7 @@ func TestEnd(t *testing.T) {
 		synctest.Wait()
 		stop()
 		wg.Wait()
-		if text := j.String(); len(c) != 3 || <-c != v1alpha1.NotificationLost || strings.Count(text, "\n") != 1 || !strings.Contains(text, "because lockkeeper stops\" count=3 ") {
+		if text := j.String(); len(c) != 3 || <-c != v1alpha1.NotificationDropped || strings.Count(text, "\n") != 1 || !strings.Contains(text, "because lockkeeper stops\" count=3 ") {
 			t.Errorf("%d counted, logged\n%s", len(c), text)
 		}
 	})

@@ -48,7 +48,7 @@ States are those of [the table](node-states.md), reasons are [these words](reaso
 
 Alerts, a dashboard and how to scrape are in [monitoring.md](monitoring.md).
 `, codes("Done", "Cancelled", "BackedOut", "Failed"), codes(v1alpha1.IdentityHost), codes(v1alpha1.IdentityCoordinator),
-		codes(v1alpha1.AnswerAccepted), codes(v1alpha1.AnswerBusy), codes(v1alpha1.AnswerRefused), codes(v1alpha1.AnswerError))
+		codes(v1alpha1.RequestSuccess), codes(v1alpha1.RequestTooMany), codes(v1alpha1.RequestRefused), codes(v1alpha1.RequestError))
 	return b.String()
 }
 

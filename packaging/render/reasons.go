@@ -20,7 +20,7 @@ func Reasons() string {
 	}
 	b.WriteString("\nWhere a reason appears, besides the journal:\n\n" +
 		"- held: the label `lockkeeper.dev/held`, and the metric `lockkeeper_coordinator_held_nodes`.\n" +
-		"- waits: `waits` of the [HostUpdate](hostupdate.md), the host's status line, and the metric `lockkeeper_host_waits`.\n" +
+		"- waits: `waits` of the [HostUpdate](hostupdate.md), the host's status line, and the metric `lockkeeper_host_waiting`.\n" +
 		"- host: the same without the HostUpdate, which is not written while the node is out.\n" +
 		"- ack: the host reports it in the annotation `ack`.\n" +
 		"- end: the annotation `last`, the `history` of the HostUpdate, and the Event about the turn's end. A host that was silent has no\n" +

@@ -231,7 +231,7 @@ func TestPack(t *testing.T) {
 	blockDrains(t, cp, "pack-1", "pack-2")
 	must(t, fleet.StageUpdate("4.2.0"))
 
-	prom.returns(t, `lockkeeper_host_state{state="draining"} and on (instance) lockkeeper_host_evictions_total{answer="busy"} > 0`)
+	prom.returns(t, `lockkeeper_host_state{state="draining"} and on (instance) lockkeeper_host_evictions_total{result="too_many_requests"} > 0`)
 	for _, a := range alerts(t) {
 		prom.checkNames(t, a)
 	}

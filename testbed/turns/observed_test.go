@@ -171,7 +171,7 @@ func (s *scene) reads(h *simhost.Host, r v1alpha1.Reason) {
 	}
 	if message != "" || slices.Contains(places, v1alpha1.PlaceHost) {
 		s.says(h, string(r))
-		s.serves(h, fmt.Sprintf(`lockkeeper_host_waits{reason="%s"} 1`, r))
+		s.serves(h, fmt.Sprintf(`lockkeeper_host_waiting{reason="%s"} 1`, r))
 		s.journals(h, "", r)
 		observed.add(s.name, r, v1alpha1.PlaceHost, placeJournal)
 	}

@@ -91,13 +91,13 @@ func New(version string) *Metrics {
 	for _, r := range results {
 		m.counter(v1alpha1.MetricHostTurns, string(r))
 	}
-	for _, result := range []string{v1alpha1.NotificationSent, v1alpha1.NotificationFailed, v1alpha1.NotificationLost} {
+	for _, result := range []string{v1alpha1.NotificationSent, v1alpha1.NotificationFailed, v1alpha1.NotificationDropped} {
 		m.counter(v1alpha1.MetricNotifications, result)
 	}
-	for _, answer := range []string{v1alpha1.AnswerAccepted, v1alpha1.AnswerBusy, v1alpha1.AnswerRefused, v1alpha1.AnswerError} {
-		m.counter(v1alpha1.MetricAPIRequests, v1alpha1.IdentityHost, answer)
-		m.counter(v1alpha1.MetricAPIRequests, v1alpha1.IdentityCoordinator, answer)
-		m.counter(v1alpha1.MetricHostEvictions, answer)
+	for _, result := range []string{v1alpha1.RequestSuccess, v1alpha1.RequestTooMany, v1alpha1.RequestRefused, v1alpha1.RequestError} {
+		m.counter(v1alpha1.MetricAPIRequests, v1alpha1.IdentityHost, result)
+		m.counter(v1alpha1.MetricAPIRequests, v1alpha1.IdentityCoordinator, result)
+		m.counter(v1alpha1.MetricHostEvictions, result)
 	}
 	m.counter(v1alpha1.MetricTerms)
 	return m
@@ -166,19 +166,19 @@ func (m *Metrics) Wrap(identity string) func(http.RoundTripper) http.RoundTrippe
 	return func(next http.RoundTripper) http.RoundTripper {
 		return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(r)
-			answer := v1alpha1.AnswerError
+			result := v1alpha1.RequestError
 			switch {
 			case err != nil || resp.StatusCode >= 500:
 			case resp.StatusCode == http.StatusTooManyRequests:
-				answer = v1alpha1.AnswerBusy
+				result = v1alpha1.RequestTooMany
 			case resp.StatusCode >= 400:
-				answer = v1alpha1.AnswerRefused
+				result = v1alpha1.RequestRefused
 			default:
-				answer = v1alpha1.AnswerAccepted
+				result = v1alpha1.RequestSuccess
 			}
-			m.counter(v1alpha1.MetricAPIRequests, identity, answer).Inc()
+			m.counter(v1alpha1.MetricAPIRequests, identity, result).Inc()
 			if identity == v1alpha1.IdentityHost && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/eviction") {
-				m.counter(v1alpha1.MetricHostEvictions, answer).Inc()
+				m.counter(v1alpha1.MetricHostEvictions, result).Inc()
 			}
 			return resp, err
 		})
@@ -266,14 +266,14 @@ func (c *collection) host(h local.Host) {
 	}
 	c.of(v1alpha1.MetricHostWants, 1, wants)
 	if h.Waits == v1alpha1.ReasonNone {
-		c.of(v1alpha1.MetricHostWaits, 0, v1alpha1.WaitsForNothing)
+		c.of(v1alpha1.MetricHostWaiting, 0, v1alpha1.WaitsForNothing)
 	} else {
-		c.of(v1alpha1.MetricHostWaits, 1, string(h.Waits))
+		c.of(v1alpha1.MetricHostWaiting, 1, string(h.Waits))
 	}
 	if h.Since.IsZero() {
 		h.Since = c.now
 	}
-	c.at(v1alpha1.MetricHostSince, h.Since)
+	c.at(v1alpha1.MetricHostTransition, h.Since)
 	counts := map[v1alpha1.BlockerKind]int{}
 	for _, b := range h.Blockers {
 		counts[b.Kind]++
@@ -289,8 +289,8 @@ func (c *collection) host(h local.Host) {
 		}
 		c.of(v1alpha1.MetricUpdateEngine, 1, operation)
 	}
-	c.of(v1alpha1.MetricHostTurn, c.age(h.TurnSince))
-	c.of(v1alpha1.MetricHostStage, c.age(h.StageSince))
+	c.at(v1alpha1.MetricHostTurn, h.TurnSince)
+	c.at(v1alpha1.MetricHostStage, h.StageSince)
 }
 
 // stateLabel is a state as a label. A state that this version does not know, which
@@ -319,8 +319,8 @@ func (c *collection) credential(s *kube.State) {
 	c.of(v1alpha1.MetricCredentialRefuse, one(!s.Refused.IsZero()), s.Identity)
 	c.at(v1alpha1.MetricCredentialExpiry, s.Expires, s.Identity)
 	if s.Identity == v1alpha1.IdentityCoordinator {
-		c.of(v1alpha1.MetricRenewals, float64(s.Renewals), "renewed")
-		c.of(v1alpha1.MetricRenewals, float64(s.Failures), "failed")
+		c.of(v1alpha1.MetricRenewals, float64(s.Renewals), v1alpha1.RequestSuccess)
+		c.of(v1alpha1.MetricRenewals, float64(s.Failures), v1alpha1.RequestError)
 	}
 }
 

@@ -95,10 +95,13 @@ func TestValues(t *testing.T) {
 	began := look(t, m)
 	want(t, began,
 		`lockkeeper_build_info{protocol="1",version="v1.2.3"} 1`, `lockkeeper_healthy 0`,
-		`lockkeeper_host_state{state="absent"} 1`, `lockkeeper_host_wants{wants="unknown"} 1`, `lockkeeper_host_waits{reason="None"} 0`,
-		`lockkeeper_host_turn_seconds 0`, `lockkeeper_host_stage_seconds 0`, `lockkeeper_host_turns_total{result="Done"} 0`,
+		`lockkeeper_host_state{state="absent"} 1`, `lockkeeper_host_wants{wants="unknown"} 1`, `lockkeeper_host_waiting{reason="None"} 0`,
+		`lockkeeper_host_turns_total{result="Done"} 0`,
 		`lockkeeper_api_last_contact_timestamp_seconds{identity="host"} 0`, `lockkeeper_credential_refused{identity="coordinator"} 0`,
-		`lockkeeper_coordinator_leader 0`, `lockkeeper_coordinator_decision_seconds_count 0`)
+		`lockkeeper_coordinator_leader 0`, `lockkeeper_coordinator_decision_duration_seconds_count 0`)
+	if slices.ContainsFunc(began, func(l string) bool { return strings.Contains(l, "_start_timestamp_seconds") }) {
+		t.Error("there is a start of a turn or stage outside of a turn")
+	}
 	for _, line := range began {
 		for _, absent := range []string{"credential_expiry", "coordinator_nodes", "held_nodes", "budget", "failed_nodes", "update_engine", "stopped", "managed_nodes", "reporting_nodes"} {
 			if strings.Contains(line, absent) {
@@ -110,7 +113,7 @@ func TestValues(t *testing.T) {
 	f.healthy, f.kubelet.Expires, f.kubelet.Answered = true, time.Unix(2000000000, 0), time.Unix(1700000000, 5e8)
 	f.host = local.Host{
 		State: v1alpha1.StateDraining, Wants: v1alpha1.WantsReboot, Waits: v1alpha1.ReasonStopped,
-		Since: time.Unix(1700000000, 5e8), TurnSince: time.Now().Add(-time.Hour), StageSince: time.Now().Add(time.Hour), // another clock
+		Since: time.Unix(1700000000, 5e8), TurnSince: time.Unix(1700000002, 0), StageSince: time.Unix(1700000003, 0),
 		Blockers: []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.NewTime(time.Unix(1700000001, 0))}},
 	}
 	f.role = coordinator.Status{Candidate: true, Leader: true, Epoch: "term 1"}
@@ -120,7 +123,7 @@ func TestValues(t *testing.T) {
 	}
 	m.Notified(v1alpha1.NotificationSent)
 	m.Notified(v1alpha1.NotificationSent)
-	m.Notified(v1alpha1.NotificationLost)
+	m.Notified(v1alpha1.NotificationDropped)
 	figures := []rollout.PolicyFigures{{Name: "web", Selected: 10, UpToDate: 2, Wanting: 8, InTurn: 3, Unavailable: 4, Failed: 1, Allowed: 5, Halted: true}, {Name: "db", Problems: make([]policy.Problem, 1)}}
 	for i := range 100 {
 		figures = append(figures, rollout.PolicyFigures{Name: fmt.Sprintf("p%d", i)})
@@ -144,22 +147,23 @@ func TestValues(t *testing.T) {
 	now := look(t, m)
 	want(t, now,
 		`lockkeeper_healthy 1`, `lockkeeper_host_state{state="draining"} 1`, `lockkeeper_host_wants{wants="reboot"} 1`,
-		`lockkeeper_host_waits{reason="Stopped"} 1`, `lockkeeper_host_since_timestamp_seconds 1.7000000005e+09`, `lockkeeper_host_stage_seconds 0`,
+		`lockkeeper_host_waiting{reason="Stopped"} 1`, `lockkeeper_host_last_transition_timestamp_seconds 1.7000000005e+09`,
+		`lockkeeper_host_turn_start_timestamp_seconds 1.700000002e+09`, `lockkeeper_host_stage_start_timestamp_seconds 1.700000003e+09`,
 		`lockkeeper_host_blockers{kind="PodDisruptionBudget"} 1`, `lockkeeper_host_blockers{kind="Hook"} 0`,
 		`lockkeeper_host_blocked_since_timestamp_seconds{kind="PodDisruptionBudget",name="shop/web",pod="shop/web-0"} 1.700000001e+09`,
-		`lockkeeper_coordinator_notifications_total{result="sent"} 2`, `lockkeeper_coordinator_notifications_total{result="failed"} 0`, `lockkeeper_coordinator_notifications_total{result="lost"} 1`,
+		`lockkeeper_coordinator_notifications_total{result="sent"} 2`, `lockkeeper_coordinator_notifications_total{result="failed"} 0`, `lockkeeper_coordinator_notifications_total{result="dropped"} 1`,
 		`lockkeeper_host_turns_total{result="Done"} 2`, `lockkeeper_host_turns_total{result="Failed"} 0`,
-		`lockkeeper_host_evictions_total{answer="accepted"} 1`, `lockkeeper_host_evictions_total{answer="busy"} 1`, `lockkeeper_host_evictions_total{answer="refused"} 1`,
-		`lockkeeper_api_requests_total{answer="accepted",identity="coordinator"} 2`, `lockkeeper_api_requests_total{answer="busy",identity="coordinator"} 1`,
-		`lockkeeper_api_requests_total{answer="refused",identity="coordinator"} 2`, `lockkeeper_api_requests_total{answer="error",identity="coordinator"} 2`,
+		`lockkeeper_host_evictions_total{result="success"} 1`, `lockkeeper_host_evictions_total{result="too_many_requests"} 1`, `lockkeeper_host_evictions_total{result="refused"} 1`,
+		`lockkeeper_api_requests_total{identity="coordinator",result="success"} 2`, `lockkeeper_api_requests_total{identity="coordinator",result="too_many_requests"} 1`,
+		`lockkeeper_api_requests_total{identity="coordinator",result="refused"} 2`, `lockkeeper_api_requests_total{identity="coordinator",result="error"} 2`,
 		`lockkeeper_api_last_contact_timestamp_seconds{identity="host"} 1.7000000005e+09`, `lockkeeper_api_last_contact_timestamp_seconds{identity="coordinator"} 0`,
 		`lockkeeper_credential_refused{identity="coordinator"} 1`, `lockkeeper_credential_refused{identity="host"} 0`,
 		`lockkeeper_credential_expiry_timestamp_seconds{identity="coordinator"} 1.9e+09`, `lockkeeper_credential_expiry_timestamp_seconds{identity="host"} 2e+09`,
-		`lockkeeper_coordinator_credential_renewals_total{result="renewed"} 2`, `lockkeeper_coordinator_credential_renewals_total{result="failed"} 3`,
+		`lockkeeper_coordinator_credential_renewals_total{result="success"} 2`, `lockkeeper_coordinator_credential_renewals_total{result="error"} 3`,
 		`lockkeeper_coordinator_nodes{state="idle"} 2`, `lockkeeper_coordinator_nodes{state="unknown"} 1`, `lockkeeper_coordinator_nodes{state="draining"} 0`,
 		`lockkeeper_coordinator_held_nodes{reason="Budget"} 1`, `lockkeeper_coordinator_held_nodes{reason="Failed"} 0`,
-		`lockkeeper_coordinator_unavailable_nodes{use="Cordoned"} 1`, `lockkeeper_coordinator_unavailable_nodes{use="InTurn"} 21`,
-		`lockkeeper_coordinator_unavailable_nodes{use="NotReady"} 0`, `lockkeeper_coordinator_slot{node="z",use="Cordoned"} 1`, `lockkeeper_coordinator_slot{node="n18",use="InTurn"} 1`,
+		`lockkeeper_coordinator_unavailable_nodes{reason="Cordoned"} 1`, `lockkeeper_coordinator_unavailable_nodes{reason="InTurn"} 21`,
+		`lockkeeper_coordinator_unavailable_nodes{reason="NotReady"} 0`, `lockkeeper_coordinator_slot_info{node="z",reason="Cordoned"} 1`, `lockkeeper_coordinator_slot_info{node="n18",reason="InTurn"} 1`,
 		`lockkeeper_coordinator_stopped 1`,
 		`lockkeeper_coordinator_managed_nodes 9`, `lockkeeper_coordinator_reporting_nodes 8`,
 		`lockkeeper_coordinator_budget_nodes 5`, `lockkeeper_coordinator_failed_nodes 6`,
@@ -169,15 +173,12 @@ func TestValues(t *testing.T) {
 		`lockkeeper_coordinator_policy_nodes{count="unavailable",policy="web"} 4`, `lockkeeper_coordinator_policy_nodes{count="failed",policy="web"} 1`,
 		`lockkeeper_coordinator_policy_nodes{count="allowed",policy="web"} 5`, `lockkeeper_coordinator_policy_halted{policy="web"} 1`,
 		`lockkeeper_coordinator_policy_halted{policy="db"} 0`, `lockkeeper_coordinator_policy_halted{policy="p97"} 0`,
-		`lockkeeper_coordinator_decision_seconds_bucket{le="0.025"} 0`, `lockkeeper_coordinator_decision_seconds_bucket{le="0.05"} 1`)
+		`lockkeeper_coordinator_decision_duration_seconds_bucket{le="0.025"} 0`, `lockkeeper_coordinator_decision_duration_seconds_bucket{le="0.05"} 1`)
 	if slices.ContainsFunc(now, func(l string) bool { return strings.Contains(l, `policy="p98"`) }) {
 		t.Error("more than 100 policies have series of their own")
 	}
-	if slices.ContainsFunc(now, func(l string) bool { return strings.Contains(l, `_slot{node="n19"`) }) {
+	if slices.ContainsFunc(now, func(l string) bool { return strings.Contains(l, `_slot_info{node="n19"`) }) {
 		t.Error("more than 20 nodes that take a slot have series of their own")
-	}
-	if i := slices.IndexFunc(now, func(l string) bool { return strings.HasPrefix(l, "lockkeeper_host_turn_seconds 36") }); i < 0 {
-		t.Error("a turn of an hour is not 36xx seconds long")
 	}
 
 	f.role.Leader, f.own.Refused = false, time.Time{}
@@ -294,7 +295,7 @@ func TestOldestPending(t *testing.T) {
 		m.Decided(0, &rollout.Snapshot{Nodes: c.nodes}, &rollout.Outcome{})
 		got := ""
 		for _, line := range look(t, m) {
-			if value, found := strings.CutPrefix(line, "lockkeeper_coordinator_oldest_pending_timestamp_seconds "); found {
+			if value, found := strings.CutPrefix(line, "lockkeeper_coordinator_oldest_pending_change_timestamp_seconds "); found {
 				got = value
 			}
 		}
@@ -335,6 +336,7 @@ func TestLint(t *testing.T) {
 func served(t *testing.T) *Metrics {
 	t.Helper()
 	f := &facts{role: coordinator.Status{Leader: true}, kubelet: kube.State{Expires: time.Unix(1, 0)}, host: local.Host{
+		TurnSince: time.Unix(1, 0), StageSince: time.Unix(1, 0),
 		Engine:   &v1alpha1.EngineStatus{Operation: "IDLE"},
 		Blockers: []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.NewTime(time.Unix(1, 0))}},
 	}}
