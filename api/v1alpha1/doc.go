@@ -1,16 +1,14 @@
-// Package v1alpha1 holds lockkeeper's published words: the labels and
-// annotations on a Node, the values they take, and the reasons that labels,
-// logs, metrics and `lockkeeper status` have in common.
+// Package v1alpha1 is lockkeeper's published API: the labels and annotations on a Node and
+// their values, the CRD types, and the reasons, metrics, Events and journal messages.
 //
-// It is for everybody who reads or answers lockkeeper: its own rooms, and the
-// authors of hooks. A hook needs three things of it. A DaemonSet selects
-// nodes by [LabelState], so that its pod runs while a node is in the stage it
-// cares for; the pod reads the turn's id from [AnnotationTurn]; when its work
-// is done it writes that id to its own annotation, named by [HookAnnotation].
-// The id matters: a confirmation of an earlier turn confirms nothing.
+// lockkeeper's own packages and the authors of hooks use it. A hook needs three things. A
+// DaemonSet selects nodes by [LabelState], so that its pod runs while a node is in the
+// hook's stage. The pod reads the turn's ID from [AnnotationTurn]. When its work is done,
+// it writes that ID to its own annotation, see [HookAnnotation]. A confirmation with the
+// ID of an earlier turn does not count.
 //
-// This room imports apimachinery and the standard library only. It must not
-// know how a decision is made, nor talk to anything.
+// The package imports only apimachinery and the standard library. It must not know how a
+// decision is made, and it does no I/O.
 package v1alpha1
 
 import (
@@ -33,8 +31,8 @@ var PolicyResource = GroupVersion.WithResource("disruptionpolicies")
 // HostUpdateResource is where the API server serves [HostUpdate] objects.
 var HostUpdateResource = GroupVersion.WithResource("hostupdates")
 
-// AddToScheme makes the objects of this package known to a scheme. The error is
-// of no use to anybody but a programmer: two packages claim one name.
+// AddToScheme makes the objects of this package known to a scheme. The error
+// means that two packages claim one name.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &DisruptionPolicy{}, &DisruptionPolicyList{}, &HostUpdate{}, &HostUpdateList{})
 	metav1.AddToGroupVersion(s, GroupVersion)

@@ -113,8 +113,8 @@ var eventDocs = func() []EventDoc {
 // documentation. docs/events.md is rendered from it.
 func EventDocs() []EventDoc { return eventDocs }
 
-// EventOf returns the row of a reason; ok is false for one that no Event has:
-// a node that is held for it needs nobody.
+// EventOf returns the row of a reason. ok is false for a reason without an Event: a node
+// that is held for it needs no user's action.
 func EventOf(reason string) (doc EventDoc, ok bool) {
 	for _, d := range eventDocs {
 		if d.Reason == reason {
@@ -126,8 +126,8 @@ func EventOf(reason string) (doc EventDoc, ok bool) {
 
 // MessageID is a kind of event in the journal: the value of the field
 // MESSAGE_ID, 32 hexadecimal digits. It never changes and is never used for
-// anything else, so that `journalctl MESSAGE_ID=…` and alerts built on it go on
-// working. What each means is in the catalog that
+// anything else, so that `journalctl MESSAGE_ID=…` and alerts built on it
+// keep working. What each means is in the catalog that
 // `journalctl -x` reads, packaging/lockkeeper.catalog.
 type MessageID string
 
@@ -159,7 +159,7 @@ const (
 	MessageCommitted MessageID = "38292e5ee34048cc85f7e13fdc48053d"
 	// MessageStageDone: the host has done what its state asks of it.
 	MessageStageDone MessageID = "c73d045c09b5425f83dfe4e8aac9028c"
-	// MessageRefused: the host will not go on in this turn.
+	// MessageRefused: the host refuses what its state asks of it.
 	MessageRefused MessageID = "98692f1f11a445e7af2cae4c829ec87c"
 	// MessageStageFailed: what the host did in its state did not work.
 	MessageStageFailed MessageID = "4734472431534195b8b642f0b5690ad3"
@@ -183,7 +183,7 @@ const (
 	MessageHooksFailed MessageID = "9f949b47feb14ce1b8b9f92daf5b80c4"
 	// MessageHooksOverdue: hook units take longer than [hooks] timeout, and are waited for.
 	MessageHooksOverdue MessageID = "5ac57ccf402f4ae3ab16a7dbd7435821"
-	// MessageTrouble: the host's loop cannot go on for now.
+	// MessageTrouble: the host's loop cannot continue for now.
 	MessageTrouble MessageID = "b7956d4cc98043719367efe7de46dfc3"
 	// MessageGranted: the coordinator grants a turn.
 	MessageGranted MessageID = "9d7478535c2b48809699e5798a3c5f7d"

@@ -8,32 +8,32 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// OnTimeout is what follows when a hook or a drain is overdue.
+// OnTimeout is what happens when a hook or a drain is overdue.
 type OnTimeout string
 
-// What can follow.
+// The values of OnTimeout.
 const (
-	// OnTimeoutWait: nothing; it is reported.
+	// OnTimeoutWait: the coordinator reports it and waits.
 	OnTimeoutWait OnTimeout = "Wait"
-	// OnTimeoutContinue: go on as if it had been confirmed. Not for drains.
+	// OnTimeoutContinue: continue as if it had been confirmed. Not for drains.
 	OnTimeoutContinue OnTimeout = "Continue"
-	// OnTimeoutAbort: turn the node round. Not in before-uncordon.
+	// OnTimeoutAbort: back the turn out. Not in before-uncordon.
 	OnTimeoutAbort OnTimeout = "Abort"
 	// OnTimeoutForce: delete the pods that are left. For drains only.
 	OnTimeoutForce OnTimeout = "Force"
 )
 
-// Hook is other people's work that a stage waits for.
+// Hook is the work of another program that a stage waits for.
 type Hook struct {
 	Name      string          `json:"name"`
 	Timeout   metav1.Duration `json:"timeout"`
 	OnTimeout OnTimeout       `json:"onTimeout"`
 }
 
-// Terms are what a turn's course depends on. The grant records them, so that
-// a turn ends by the terms it began with, whatever becomes of the policy.
+// Terms are the settings of a policy that a turn depends on. The grant records them, so
+// that a turn ends by the terms that it began with, even if the policy changes.
 type Terms struct {
-	// Seen is how long a host may take to say that it knows of its turn.
+	// Seen is how long a host may take to report that it has seen its turn.
 	Seen metav1.Duration `json:"seen"`
 
 	Draining     metav1.Duration `json:"draining"`
@@ -55,7 +55,7 @@ type Terms struct {
 	Skip  []PodSelector `json:"skip,omitempty"`
 	Block []PodSelector `json:"block,omitempty"`
 
-	// OnClose is what becomes of the turn when its policy's windows close; "" is
+	// OnClose is what happens to the turn when the policy's windows close; "" is
 	// OnCloseFinish.
 	OnClose OnClose `json:"onClose,omitempty"`
 }
@@ -127,7 +127,7 @@ type Grant struct {
 	StartedAt time.Time `json:"startedAt"`
 	StageAt   time.Time `json:"stageAt"`
 	// PausedSince is set while the turn is frozen; PausedFor is how long it
-	// was frozen before, in the present stage. Time-outs do not count it.
+	// was frozen before, in the present stage. Timeouts do not count it.
 	PausedSince *time.Time      `json:"pausedSince,omitempty"`
 	PausedFor   metav1.Duration `json:"pausedFor,omitzero"`
 
@@ -172,8 +172,8 @@ type Last struct {
 	// the coordinator's clock, oldest first; at most MaxTurnsPerDay. A turn that only
 	// removed a lost cordon is one of them.
 	Turns []time.Time `json:"turns,omitempty"`
-	// HostDigest tells whether the host has written AnnotationHost anew
-	// since, with Reason HostSilent only.
+	// HostDigest is a digest of AnnotationHost at the end of the turn, set only with
+	// Reason HostSilent. It shows whether the host has written the annotation since.
 	HostDigest string `json:"hostDigest,omitempty"`
 }
 
@@ -194,37 +194,37 @@ func ParseLast(s string) (*Last, error) {
 	return l, nil
 }
 
-// Report is what a host says of the state it is in; see [Ack].
+// Report is what a host reports about the state that it is in; see [Ack].
 type Report string
 
-// The words.
+// The reports.
 const (
-	// ReportSeen: the host knows of the turn. It says so at once in a turn's
-	// first state; a host that does not is silent.
+	// ReportSeen: the host has seen the turn. It reports this at once in the first
+	// state of a turn; a host that does not is silent.
 	ReportSeen Report = "seen"
-	// ReportCommitted: the host's last step before a disturbance. In rebooting
-	// and applying nobody backs the turn out after it.
+	// ReportCommitted: the host's last step before a disruption. In rebooting and
+	// applying, the turn is not backed out after it.
 	ReportCommitted Report = "committed"
-	// ReportDone: the host has done what the state asks of it.
+	// ReportDone: the host has done what the state requires.
 	ReportDone Report = "done"
-	// ReportRefused: the host will not do it, and has not; a reason follows.
+	// ReportRefused: the host refuses to do it and has not done it; a reason follows.
 	ReportRefused Report = "refused"
-	// ReportFailed: the host did it and it did not work; a reason follows.
+	// ReportFailed: the host did it, and it did not work; a reason follows.
 	ReportFailed Report = "failed"
 )
 
-// Ack is a host's word on the state it is in, the value of [AnnotationAck]:
+// Ack is a host's report on the state that it is in, the value of [AnnotationAck]:
 //
-//	<turn>/<boot id>/<state>/<word>
+//	<turn>/<boot id>/<state>/<report>
 //
-// where word is "seen", "committed", "done", "refused:<Reason>" or
-// "failed:<Reason>". It is tied to the turn and to the boot it was said in:
-// a word of another turn, or of a boot that is not the Node's
-// status.nodeInfo.bootID, does not let a turn go on.
+// where report is "seen", "committed", "done", "refused:<Reason>" or
+// "failed:<Reason>". It is tied to the turn and to the boot in which the host wrote it.
+// A report on another turn, or from a boot that is not the Node's
+// status.nodeInfo.bootID, does not advance a turn.
 type Ack struct {
-	Turn   string // the turn's id
-	BootID string // the boot in which the host said it
-	State  State  // the state it speaks of
+	Turn   string // the turn's ID
+	BootID string // the boot in which the host wrote it
+	State  State  // the state that it is about
 	Report Report
 	Reason Reason // with ReportRefused and ReportFailed only
 }
@@ -242,17 +242,17 @@ func (a Ack) String() string {
 }
 
 // ParseAck reads the annotation's value. "" is the zero Ack. The error names
-// the part that is wrong; the caller goes on as if nothing had been said.
+// the part that is wrong; the caller continues as if there were no annotation.
 func ParseAck(s string) (Ack, error) {
 	if s == "" {
 		return Ack{}, nil
 	}
 	parts := strings.Split(s, "/")
 	if len(parts) != 4 {
-		return Ack{}, fmt.Errorf("%d parts in %q, expected <turn>/<boot id>/<state>/<word>", len(parts), clip(s))
+		return Ack{}, fmt.Errorf("%d parts in %q, expected <turn>/<boot id>/<state>/<report>", len(parts), clip(s))
 	}
-	word, reason, hasReason := strings.Cut(parts[3], ":")
-	a := Ack{Turn: parts[0], BootID: parts[1], State: State(parts[2]), Report: Report(word), Reason: Reason(reason)}
+	report, reason, hasReason := strings.Cut(parts[3], ":")
+	a := Ack{Turn: parts[0], BootID: parts[1], State: State(parts[2]), Report: Report(report), Reason: Reason(reason)}
 	if err := ValidateID(a.Turn); err != nil {
 		return Ack{}, fmt.Errorf("turn: %w", err)
 	}
@@ -265,14 +265,14 @@ func ParseAck(s string) (Ack, error) {
 	switch a.Report {
 	case ReportSeen, ReportCommitted, ReportDone:
 		if hasReason {
-			return Ack{}, fmt.Errorf("word %q takes no reason", a.Report)
+			return Ack{}, fmt.Errorf("the report %q has no reason", a.Report)
 		}
 	case ReportRefused, ReportFailed:
 		if !a.Reason.Valid() {
-			return Ack{}, fmt.Errorf("word %q needs a CamelCase reason, not %q", a.Report, clip(reason))
+			return Ack{}, fmt.Errorf("the report %q needs a CamelCase reason, not %q", a.Report, clip(reason))
 		}
 	default:
-		return Ack{}, fmt.Errorf("%q is not a word; expected seen, committed, done, refused:<Reason> or failed:<Reason>", clip(word))
+		return Ack{}, fmt.Errorf("%q is not a report; expected seen, committed, done, refused:<Reason> or failed:<Reason>", clip(report))
 	}
 	return a, nil
 }
@@ -281,8 +281,8 @@ func ParseAck(s string) (Ack, error) {
 // An epoch begins with a Node's name, of up to 253.
 const maxIDLength = 320
 
-// ValidateID says what is wrong with an id (a turn's, a boot's, a Node's UID,
-// an epoch), or nil: 1 to 320 of [A-Za-z0-9_.-].
+// ValidateID returns what is wrong with an ID (of a turn, a boot, a Node, or an epoch), or
+// nil. An ID has 1 to 320 of [A-Za-z0-9_.-].
 func ValidateID(id string) error {
 	if id == "" {
 		return fmt.Errorf("empty, expected an id")
@@ -298,13 +298,8 @@ func ValidateID(id string) error {
 	return nil
 }
 
-// clip keeps hostile or broken input out of messages: at most 80 bytes of it.
-func clip(s string) string {
-	if len(s) > 80 {
-		return strings.ToValidUTF8(s[:80], "") + "…"
-	}
-	return s
-}
+// clip shortens input that an error repeats.
+func clip(s string) string { return OneLine(s, 80) }
 
 // SlotUse is why a node counts as unavailable, and so takes a slot of the
 // budgets (maxUnavailable and maxUnavailableTotal). It is a label's value in
@@ -340,8 +335,8 @@ func slotUses() string {
 	return strings.Join(all, ", ")
 }
 
-// Means says it of a node, as the end of a sentence that begins with its name;
-// "" for a use that is none.
+// Means returns the end of a sentence that begins with the node's name, and "" for an
+// unknown use.
 func (u SlotUse) Means() string {
 	switch u {
 	case SlotUnsettled:

@@ -13,8 +13,8 @@ import (
 	"unicode"
 )
 
-// Protocol is the version of what hosts and coordinators say to each other
-// through a Node. A coordinator grants to its own and the previous one.
+// Protocol is the version of what hosts and coordinators write to a Node
+// for each other. A coordinator grants to its own and the previous one.
 const Protocol = 1
 
 const (
@@ -43,7 +43,7 @@ const (
 	SourceFile Source = "File"
 	// SourceUnit: a watched systemd unit differs.
 	SourceUnit Source = "Unit"
-	// SourceRequest: an admin asks, by AnnotationRequest.
+	// SourceRequest: an admin requests a reboot, by AnnotationRequest.
 	SourceRequest Source = "Request"
 )
 
@@ -53,7 +53,7 @@ type Change struct {
 	// Name tells changes of one source apart: a path, a unit's name. Empty
 	// for OSUpdate and Request.
 	Name string `json:"name,omitempty"`
-	// Version is what the change leads to, where the source tells: an OS
+	// Version is what the change leads to, if the source says so: an OS
 	// version; for File and Unit a digest or [VersionAbsent], see [DigestKey].
 	// Empty when it does not. Versions are compared by [Change.Same].
 	Version string `json:"version,omitempty"`
@@ -81,7 +81,7 @@ func Has(changes []Change, source Source) bool {
 	return false
 }
 
-// Host is a host's description of itself, the value of [AnnotationHost]. It
+// Host is what a host publishes about itself, the value of [AnnotationHost]. It
 // is written together with LabelWants, and both count only while BootID is
 // the Node's status.nodeInfo.bootID and NodeUID its metadata.uid.
 type Host struct {
@@ -99,8 +99,8 @@ type Host struct {
 	// Managed is what holds on this host with LabelManaged and the host's
 	// file taken together.
 	Managed bool `json:"managed"`
-	// Veto is why this host would not commit anything at present, whatever
-	// the cluster says: its file, its window, observe, min_uptime, another
+	// Veto is why this host commits nothing at present, even in a
+	// turn: its file, its window, observe, min_uptime, another
 	// reboot manager. Empty: no veto.
 	Veto Reason `json:"veto,omitempty"`
 
@@ -135,8 +135,8 @@ type Host struct {
 	// present stage, how, and where to look: at most 256 bytes.
 	HookFailed string `json:"hookFailed,omitempty"`
 	// ApplyFailed is, for people, which unit of its plan could not be reloaded or
-	// restarted, how, and where to look; or which change has outlived its turn: at
-	// most 256 bytes. It stands there until the turn that failed is cleared, or
+	// restarted, how, and where to look; or which change is still there after its turn: at
+	// most 256 bytes. It is there until the turn that failed is cleared, or
 	// another one begins.
 	ApplyFailed string `json:"applyFailed,omitempty"`
 }
@@ -147,8 +147,8 @@ func (h *Host) Names(c Change) bool {
 	return slices.ContainsFunc(h.Changes, func(o Change) bool { return o.Source == c.Source && o.Name == c.Name })
 }
 
-// ParseHost reads the annotation's value; "" is no Host and no error. Fields
-// that a newer lockkeeper added are passed over.
+// ParseHost reads the annotation's value; "" is no Host and no error. It
+// ignores fields that a newer lockkeeper added.
 func ParseHost(s string) (*Host, error) {
 	if len(s) > MaxHost {
 		return nil, fmt.Errorf("%d bytes, expected at most %d", len(s), MaxHost)

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// HostUpdate is what one host says of its updates: what it wants and why, how far
+// HostUpdate is what one host reports about its updates: what it wants and why, how far
 // its turn is, what blocks it, and how its last turns went. There is one for each
 // Node. It has the Node's name, and the Node owns it, so it is deleted with the
 // Node.
@@ -74,7 +74,7 @@ type UpdateText string
 // +kubebuilder:validation:Pattern=`^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]*$`
 type UpdateName string
 
-// HostUpdateStatus is what a host says of its updates. All times are by the host's
+// HostUpdateStatus is what a host reports about its updates. All times are by the host's
 // clock, except those of turns and stages, which are the coordinator's.
 //
 // +kubebuilder:object:generate=true
@@ -205,7 +205,7 @@ type PendingChange struct {
 //
 // +kubebuilder:object:generate=true
 type EngineStatus struct {
-	// Operation is the engine's own word, such as DOWNLOADING.
+	// Operation is the engine's own name for it, such as DOWNLOADING.
 	Operation UpdateName `json:"operation"`
 	// Version is the version that the operation is about.
 	//
@@ -342,7 +342,7 @@ type Blocker struct {
 	//
 	// +optional
 	Pod UpdateName `json:"pod,omitempty"`
-	// Message says what is the matter, in the words of the API server or systemd
+	// Message says what is wrong, with the message of the API server or systemd
 	// where those have any, with a budget's figures and who has to act.
 	//
 	// +optional

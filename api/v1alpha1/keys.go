@@ -28,11 +28,11 @@ const (
 
 	// LabelHeld is the [Reason] why a node that wants something, or is in a
 	// turn, does not move. Only the coordinator writes it. Absent: nothing
-	// holds the node. On a node that was taken out of lockkeeper's care it is
+	// holds the node. On a node that lockkeeper does not manage any more it is
 	// ReasonDetached or ReasonUnmanaged, and stays until the node is back.
 	LabelHeld = Prefix + "held"
 
-	// LabelManaged is an admin's word: "true", "false", or absent to follow
+	// LabelManaged is an admin's decision: "true", "false", or absent to follow
 	// managed_by_default in the host's file. If it becomes "false" during a
 	// turn, the turn is backed out if nothing is committed, and finishes
 	// otherwise. Then the coordinator releases the node; see [ReleasedKeys].
@@ -52,7 +52,7 @@ const (
 	// in the same write as LabelWants.
 	AnnotationHost = Prefix + "host"
 
-	// AnnotationAck is the host's last word in a turn; see [Ack].
+	// AnnotationAck is the host's last report in a turn; see [Ack].
 	AnnotationAck = Prefix + "ack"
 
 	// AnnotationTurn is the id of the node's present turn, plain, so that a
@@ -85,8 +85,8 @@ const (
 	// undo nothing. Any value counts, "false" and "" too. See [Intent].
 	AnnotationPaused = Prefix + "paused"
 
-	// AnnotationDetached is an admin's intent: hand the node to somebody
-	// else. See [Intent].
+	// AnnotationDetached is an admin's intent: hand the node to another
+	// owner. See [Intent].
 	AnnotationDetached = Prefix + "detached"
 
 	// AnnotationRequest is an admin's change: "reboot", or JSON with a
@@ -121,8 +121,8 @@ func CoordinatorUser(namespace string) string {
 	return "system:serviceaccount:" + namespace + ":" + CoordinatorServiceAccount
 }
 
-// CoordinatorGroup is the other form of the coordinator's identity: whoever the
-// API server counts among this group, by a client certificate. The manifests
+// CoordinatorGroup is the other form of the coordinator's identity: a user whose client
+// certificate puts it into this group. The manifests
 // bind it like the service account. CoordinatorCertificateUser is the user that
 // `lockkeeper kubeconfig --csr` has such a certificate made out to.
 const (
@@ -145,7 +145,7 @@ func HookAnnotation(name string) string { return HookPrefix + name }
 // key is a hook's.
 func HookName(key string) (string, bool) { return strings.CutPrefix(key, HookPrefix) }
 
-// ValidateHookName says what is wrong with a hook's name, or nil. A name is
+// ValidateHookName returns what is wrong with a hook's name, or nil. A name is
 // the part of an annotation key after the slash: at most 63 of
 // [A-Za-z0-9_.-], beginning and ending with a letter or digit.
 func ValidateHookName(name string) error {
@@ -175,14 +175,14 @@ func CoordinatorKeys() (labels, annotations []string) {
 		[]string{AnnotationTurn, AnnotationGrant, AnnotationLast, AnnotationExpired}
 }
 
-// AdminKeys are people's intents. A host never writes them; the coordinator
-// at most removes them.
+// AdminKeys are the intents of admins. A host never writes them; the coordinator
+// only removes them.
 func AdminKeys() (labels, annotations []string) {
 	return []string{LabelManaged},
 		[]string{AnnotationPaused, AnnotationDetached, AnnotationRequest, AnnotationRetry}
 }
 
-// LabelValue makes a label's value of any text: each character that a label
+// LabelValue turns any text into the value of a label: each character that a label
 // cannot hold becomes "-", the result is cut to 63 bytes and begins and ends
 // with a letter or digit. It may be empty.
 func LabelValue(text string) string {
@@ -208,10 +208,9 @@ func alphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// Keys are what lockkeeper's labels and annotations on one Node say, decoded.
-// Both cores, the referee's twin and `lockkeeper status` read Nodes through
-// it, so that all of them take a broken value the same way: as if it were
-// not there, with a [Problem] that says so.
+// Keys are lockkeeper's labels and annotations on one Node, decoded. Hosts, coordinators,
+// the referee's twin and `lockkeeper status` all use it, so they all treat an invalid
+// value in the same way: as if it were absent, with a [Problem] that says so.
 type Keys struct {
 	State   State
 	Wants   Wants

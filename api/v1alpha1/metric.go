@@ -71,7 +71,7 @@ const (
 	Histogram MetricType = "histogram" // counts by size, from the process's start
 )
 
-// Labels of metrics whose values are not words defined elsewhere.
+// Values of the labels of metrics.
 const (
 	IdentityHost        = "host"        // the kubelet's credential
 	IdentityCoordinator = "coordinator" // the second kubeconfig

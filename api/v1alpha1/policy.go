@@ -36,9 +36,9 @@ type DisruptionPolicy struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// Spec is what an admin says.
+	// Spec is written by an admin.
 	Spec DisruptionPolicySpec `json:"spec"`
-	// Status is the coordinator's word.
+	// Status is written by the coordinator.
 	//
 	// +optional
 	Status DisruptionPolicyStatus `json:"status,omitzero"`
@@ -63,7 +63,7 @@ const (
 	MaxPriority = 1000
 )
 
-// DisruptionPolicySpec is what an admin says.
+// DisruptionPolicySpec is the part of a policy that an admin writes.
 //
 // +kubebuilder:object:generate=true
 type DisruptionPolicySpec struct {
@@ -86,14 +86,14 @@ type DisruptionPolicySpec struct {
 	// +optional
 	// +kubebuilder:default=Act
 	Mode PolicyMode `json:"mode"`
-	// Paused: nothing is granted. Turns under way go on.
+	// Paused: nothing is granted. Turns under way continue.
 	//
 	// +optional
 	// +kubebuilder:default=false
 	Paused bool `json:"paused,omitempty"`
 
 	// Rules say what changes cost. A change that no rule names costs a reboot of
-	// a drained node; of files and units, hosts look only at those that rules name.
+	// a drained node; of files and units, hosts watch only those that rules name.
 	//
 	// +optional
 	// +listType=atomic
@@ -105,7 +105,7 @@ type DisruptionPolicySpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Rollout RolloutSpec `json:"rollout"`
-	// Hooks are other people's work that turns wait for.
+	// Hooks are the work of other programs that turns wait for.
 	//
 	// +optional
 	// +kubebuilder:default={}
@@ -171,7 +171,7 @@ type Rule struct {
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule=`!self.matches(r'[\[\]\\]')`,message="expected a pattern of OS versions such as 4081.*, where * and ? are all that is special"
 	HoldBack string `json:"holdBack,omitempty"`
-	// Actions are what the change costs; None stands alone.
+	// Actions are what the change costs; None is the only entry of its list.
 	//
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -218,7 +218,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.unit) || !(self.type == 'Restart' && self.unit in ['dbus.service', 'dbus.socket', 'dbus-broker.service'])",message="this unit carries the host's message bus, and its restart disconnects logind and every other service; expected Reload of dbus.service, or the action Reboot, which drains the node and waits for its turn",fieldPath=".unit"
 // +kubebuilder:object:generate=true
 type Action struct {
-	// Type of the disruption: what becomes of the node, or of the unit.
+	// Type of the disruption: what happens to the node or the unit.
 	Type ActionType `json:"type"`
 	// Unit is the systemd unit of Reload and Restart.
 	//
@@ -235,7 +235,7 @@ type Action struct {
 // +kubebuilder:object:generate=true
 type RolloutSpec struct {
 	// MaxUnavailable is how many of the policy's nodes may be unavailable at
-	// once, whoever made them so: a number of 1 to 10000, or a percentage of 1%
+	// once, for any reason: a number of 1 to 10000, or a percentage of 1%
 	// to 100%, rounded down to no less than one node.
 	//
 	// +optional
@@ -316,7 +316,7 @@ type RolloutSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Windows []Window `json:"windows,omitempty"`
-	// OnClose is what becomes of a turn when the last open window closes on it.
+	// OnClose is what happens to a turn when the last open window closes.
 	//
 	// +optional
 	// +kubebuilder:default=Finish
@@ -352,14 +352,14 @@ const (
 // MaxTurnsPerDay is the maximum of [RolloutSpec.MaxTurnsPerDay].
 const MaxTurnsPerDay = 48
 
-// OnClose is what becomes of turns under way when a window closes.
+// OnClose is what happens to turns under way when a window closes.
 //
 // +kubebuilder:validation:Enum=Finish;Cancel
 type OnClose string
 
 // What can become of them.
 const (
-	// OnCloseFinish: they go on.
+	// OnCloseFinish: they continue.
 	OnCloseFinish OnClose = "Finish"
 	// OnCloseCancel: those that have not committed to a reboot or apply are
 	// backed out.
@@ -429,7 +429,7 @@ type Gate struct {
 	Query string `json:"query"`
 }
 
-// HooksSpec is other people's work that a turn waits for. A name stands in one
+// HooksSpec is the work of other programs that a turn waits for. A name is in one
 // stage only.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.beforeDrain) || !has(self.beforeReboot) || self.beforeDrain.all(a, !self.beforeReboot.exists(b, a.name == b.name))",message="a name stands in beforeDrain and in beforeReboot; expected a name in one stage only: give one of them another",fieldPath=".beforeReboot"
@@ -631,7 +631,7 @@ const (
 )
 
 // DisruptionPolicyStatus is how far the nodes are that take their rollout from
-// the policy. The coordinator writes it; nobody decides by it.
+// the policy. The coordinator writes it; no decision uses it.
 //
 // +kubebuilder:object:generate=true
 type DisruptionPolicyStatus struct {
@@ -671,7 +671,7 @@ type PolicyNodes struct {
 	Wanting int32 `json:"wanting"`
 	// InTurn are in a turn.
 	InTurn int32 `json:"inTurn"`
-	// Unavailable are in a turn, not Ready or cordoned, whoever did it.
+	// Unavailable are in a turn, not Ready or cordoned by any user.
 	Unavailable int32 `json:"unavailable"`
 	// Failed are those whose last turn failed, and was not cleared.
 	Failed int32 `json:"failed"`

@@ -41,7 +41,7 @@ func States() []State {
 }
 
 // Known reports whether s is one of the states. A host that meets a state it
-// does not know (a newer coordinator's, or somebody's typing) does nothing.
+// does not know (of a newer coordinator, or mistyped) does nothing.
 func (s State) Known() bool { return slices.Contains(States(), s) }
 
 // InTurn reports whether a node in this state is in a turn, and so takes a
@@ -141,12 +141,12 @@ func (s State) Doc() StateDoc {
 var stateDocs = []StateDoc{
 	{StateAbsent, "no coordinator manages the node", "check that an instance coordinates (`lockkeeper status`), and that the node is neither detached nor labeled lockkeeper.dev/managed=false"},
 	{StateIdle, "the node is managed and in no turn", "nothing"},
-	{StatePaused, "an admin has paused the node; it gets no turn", "kubectl annotate node NODE lockkeeper.dev/paused- to go on"},
+	{StatePaused, "an admin has paused the node; it gets no turn", "kubectl annotate node NODE lockkeeper.dev/paused- to continue"},
 	{StateBeforeDrain, "hooks run before pods are evicted: those of the policy, and the units that lockkeeper-before-drain.target wants", "nothing; if it lasts, `lockkeeper status NODE` names the hook"},
 	{StateDraining, "the host cordons its node and evicts its pods", "nothing; if it lasts, `systemctl status lockkeeper` on the host names the pod that blocks"},
 	{StateBeforeReboot, "hooks run on the drained node: those of the policy, and the units that lockkeeper-before-reboot.target wants", "nothing; if it lasts, `lockkeeper status NODE` names the hook"},
-	{StateRebooting, "the host waits for inhibitors and sessions, commits, reboots, and proves its health in the new boot", "nothing; if it does not come back, look at the machine: its slot stays taken"},
+	{StateRebooting, "the host waits for inhibitors and sessions, commits, reboots, and proves its health in the new boot", "nothing; if it does not come back, check the machine; it still takes a slot"},
 	{StateApplying, "the host reloads or restarts what its plan names", "nothing"},
 	{StateBeforeUncordon, "hooks run before pods may come back: those of the policy, and the units that lockkeeper-before-uncordon.target wants", "nothing; if it lasts, `lockkeeper status NODE` names the hook"},
-	{StateUncordoning, "the host undoes its own cordon as soon as its node is Ready", "nothing; if it lasts, look at the kubelet"},
+	{StateUncordoning, "the host undoes its own cordon as soon as its node is Ready", "nothing; if it lasts, check the kubelet"},
 }

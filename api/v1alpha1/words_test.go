@@ -36,7 +36,7 @@ func TestAck(t *testing.T) {
 		"t/b/idle/seen":                 "not a state of a turn",
 		"t/b//seen":                     "not a state of a turn",
 		"t/b/flooding/seen":             "not a state of a turn",
-		"t/b/draining/heard":            "not a word",
+		"t/b/draining/heard":            "not a report",
 		"t/b/draining/seen:Why":         "no reason",
 		"t/b/draining/refused":          "needs a CamelCase reason",
 		"t/b/draining/failed:not camel": "needs a CamelCase reason",

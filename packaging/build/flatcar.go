@@ -24,13 +24,13 @@ func (b *build) flatcar(ctx context.Context, arch architecture, made string) err
 	if err != nil {
 		return err
 	}
-	words := struct{ URL, Arch, Image, SHA256, Transfer string }{URL: b.url, Arch: arch.systemd, Image: b.image(arch), SHA256: sum}
-	transfer, err := fill("packaging/flatcar/lockkeeper.conf", words)
+	values := struct{ URL, Arch, Image, SHA256, Transfer string }{URL: b.url, Arch: arch.systemd, Image: b.image(arch), SHA256: sum}
+	transfer, err := fill("packaging/flatcar/lockkeeper.conf", values)
 	if err != nil {
 		return err
 	}
-	words.Transfer = indent(transfer, 10)
-	source, err := fill("packaging/flatcar/lockkeeper.bu", words)
+	values.Transfer = indent(transfer, 10)
+	source, err := fill("packaging/flatcar/lockkeeper.bu", values)
 	if err != nil {
 		return err
 	}
@@ -55,13 +55,13 @@ func tool(ctx context.Context, name string, args ...string) *exec.Cmd {
 }
 
 // fill fills in a file that is a template.
-func fill(file string, words any) (string, error) {
+func fill(file string, values any) (string, error) {
 	t, err := template.ParseFiles(file)
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
-	if err := t.Execute(&b, words); err != nil {
+	if err := t.Execute(&b, values); err != nil {
 		return "", err
 	}
 	return b.String(), nil

@@ -20,7 +20,7 @@ var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([
 
 // licences returns the licences of all modules whose code is in the binary, of
 // any architecture, and of Go itself: the binary holds their code, so their
-// words go with it. A module without any is an error.
+// texts must accompany it. A module without a licence is an error.
 func licences(ctx context.Context) ([]byte, error) {
 	dirs := map[string]string{}
 	for _, arch := range []string{"amd64", "arm64"} {

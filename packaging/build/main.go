@@ -3,7 +3,7 @@
 // amd64 and arm64. It runs in the module's root.
 //
 // The same commit gives the same bytes: every time in an artefact is the
-// commit's, every owner is root, every list is sorted, and nothing tells where or
+// commit's, every owner is root, every list is sorted, and nothing depends on where or
 // when it was built. It knows how lockkeeper is shipped, not what it does.
 package main
 
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// defaultURL is where the Flatcar files look for the images unless they are told.
+// defaultURL is where the Flatcar files look for the images by default.
 const defaultURL = "https://downloads.example.com/lockkeeper"
 
 func run(ctx context.Context, args []string) error {
@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string) error {
 // build is one run.
 type build struct {
 	out, stage string
-	describe   string // git's word, which the binary tells as its version
+	describe   string // git's description, which the binary reports as its version
 	version    string // the packages'
 	url        string // without a slash at its end
 	at         time.Time
@@ -129,7 +129,7 @@ func (b *build) all(ctx context.Context, archs []string) error {
 	return nil
 }
 
-// architecture is what everybody calls one machine.
+// architecture has the names of one architecture.
 type architecture struct{ goarch, rpm, systemd string }
 
 var architectures = map[string]architecture{
@@ -161,7 +161,7 @@ func (b *build) oneArch(ctx context.Context, arch architecture, shared []file, m
 	return b.flatcar(ctx, arch, made)
 }
 
-// manifests leaves what the cluster needs beside the packages, as the command
+// manifests writes what the cluster needs next to the packages, as the command
 // prints it: the manifests, and the policy to begin with.
 func (b *build) manifests(ctx context.Context, made string) error {
 	for name, args := range map[string][]string{"manifests": {"manifests"}, "policy": {"manifests", "--policy"}} {
@@ -194,11 +194,11 @@ func output(ctx context.Context, name string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// quiet runs a command; what it says is told only if it fails.
+// quiet runs a command. Its output is in the error if it fails.
 func quiet(cmd *exec.Cmd) error {
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, cmp.Or(strings.TrimSpace(string(out)), "(it said nothing)"))
+		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, cmp.Or(strings.TrimSpace(string(out)), "(no output)"))
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// sumsFile is the name that systemd-sysupdate looks for beside the images.
+// sumsFile is the name that systemd-sysupdate looks for next to the images.
 const sumsFile = "SHA256SUMS"
 
 // writeSums writes the checksums of all files in dir, in sha256sum's format.

@@ -20,7 +20,7 @@ func (b *build) sysext(ctx context.Context, arch architecture, stage string, sha
 	tree := filepath.Join(stage, "sysext")
 	release := filepath.Join(stage, "extension-release")
 	// Any Flatcar release with this level of the interface; the binary needs
-	// nothing of it. The units are there only after systemd has read them anew.
+	// nothing of it. systemd sees the units only after it has reloaded.
 	text := "ID=flatcar\nSYSEXT_LEVEL=1.0\nARCHITECTURE=" + arch.systemd + "\nEXTENSION_RELOAD_MANAGER=1\n"
 	if err := os.WriteFile(release, []byte(text), 0o644); err != nil {
 		return err
@@ -48,7 +48,7 @@ func (b *build) sysext(ctx context.Context, arch architecture, stage string, sha
 	at := strconv.FormatInt(b.at.Unix(), 10)
 	cmd := exec.CommandContext(ctx, "mksquashfs", tree, filepath.Join(made, b.image(arch)),
 		"-noappend", "-quiet", "-no-progress", "-all-root", "-no-xattrs", "-mkfs-time", at, "-all-time", at, "-comp", "gzip")
-	cmd.Env = without(os.Environ(), "SOURCE_DATE_EPOCH") // it refuses to be told twice
+	cmd.Env = without(os.Environ(), "SOURCE_DATE_EPOCH") // it refuses the time in two places
 	return quiet(cmd)
 }
 

@@ -5,7 +5,7 @@
 // set up with it, so that what is tested is what is shipped.
 //
 // It is text for people as much as for kubectl: each grant says why it is
-// there. The room knows names and keys, no client and no cluster.
+// there. The package knows names and keys, but no client and no cluster.
 package manifests
 
 import (
@@ -68,7 +68,7 @@ const coordinatorManager = "lockkeeper-coordinator"
 // maxAudience is the longest audience that is accepted, in bytes.
 const maxAudience = 256
 
-// intro stands on top.
+// intro begins the manifests.
 const intro = `# What lockkeeper needs in a cluster. Nothing of it runs: the kinds of its objects, a namespace, a Lease, and two identities' rights.
 # Apply it again after every upgrade of lockkeeper: kubectl apply leaves the Lease's holder, an emergency stop and all policies alone.
 #
@@ -89,7 +89,7 @@ const (
 // Policy returns [v1alpha1.DefaultPolicyName] as a YAML document for `kubectl
 // apply -f -`, the same bytes each time. It is no part of the manifests: kubectl
 // finds the kind of each document before it applies the first, so that the first
-// apply of kind and policy together fails; and somebody who deletes the policy,
+// apply of kind and policy together fails; and a user who deletes the policy,
 // so that nodes without another are held, does not get it back with an upgrade.
 func Policy() []byte { return []byte(policyYAML) }
 
@@ -123,7 +123,7 @@ func Render(o Options) ([]byte, error) {
 	text := strings.ReplaceAll(accessYAML+admissionYAML, "{{.Renewal}}", rule)
 	text = strings.NewReplacer(values(o)...).Replace(text)
 	if _, left, ok := strings.Cut(text, "{{"); ok {
-		return nil, fmt.Errorf("rendering the manifests: nobody knows {{%.30s", left)
+		return nil, fmt.Errorf("rendering the manifests: unknown value {{%.30s", left)
 	}
 	return []byte(intro + crdsYAML + "---\n" + text), nil
 }

@@ -12,8 +12,9 @@ import (
 func Reasons() string {
 	var b strings.Builder
 	b.WriteString("# Reasons\n\n" + generated +
-		"One word for one reason, the same in the label `lockkeeper.dev/held`, in acks, logs, Events, metrics and\n" +
-		"`lockkeeper status`. In what to do, NODE stands for the node's name.\n\n" +
+		"This page lists every reason why a node or host waits, or why a turn ended, and what to do.\n\n" +
+		"A reason has the same name in the label `lockkeeper.dev/held`, in acks, logs, Events, metrics and\n" +
+		"`lockkeeper status`. NODE is the name of the node.\n\n" +
 		"| reason | means | what to do | where |\n| --- | --- | --- | --- |\n")
 	for _, d := range v1alpha1.ReasonDocs() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Reason, cell(d.Means), cell(d.Do), places(d.Reason))

@@ -29,9 +29,9 @@ type schema struct {
 	IntOrString bool                                  `json:"x-kubernetes-int-or-string"`
 }
 
-// Reference is a Markdown page about one kind: a table of fields for each
-// object in it, from the YAML of its CustomResourceDefinition. The error is
-// that it is none.
+// Reference returns a Markdown page about one kind: a table of fields for each
+// object in it, from the YAML of its CustomResourceDefinition. The error means
+// that the YAML is not one.
 func Reference(crd []byte) (string, error) {
 	text, err := yaml.ToJSON(crd)
 	if err != nil {
@@ -60,11 +60,12 @@ func Reference(crd []byte) (string, error) {
 	version := &def.Spec.Versions[0]
 	root := &version.Schema.OpenAPIV3Schema
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\n<!-- Rendered from code by `make docs`; do not edit. -->\n\n", def.Spec.Names.Kind)
+	fmt.Fprintf(&b, "# %s\n\n"+generated+"This page lists every field of a %[1]s, with its default and bounds.\n\n", def.Spec.Names.Kind)
 	fmt.Fprintf(&b, "`apiVersion: %s/%s`, %s, `kubectl get %s` or %s.\n\n%s\n\n", def.Spec.Group, version.Name, strings.ToLower(def.Spec.Scope)+"-scoped",
 		def.Spec.Names.Plural, strings.Join(def.Spec.Names.ShortNames, ", "), root.Description)
-	b.WriteString("The API server writes the defaults into the object, and refuses what is out of bounds with the words below.\n" +
-		"What it cannot judge (whether a time zone exists, what a label may be) is told in the condition `Valid`.\n")
+	b.WriteString("The API server writes the defaults into the object, and refuses values out of bounds with the\n" +
+		"messages below. The coordinator checks the rest, such as whether a time zone exists, and reports it\n" +
+		"in the condition `Valid`.\n")
 	refusals(&b, root, "")
 	for _, part := range []string{"spec", "status"} {
 		if p := root.Properties[part]; p != nil {

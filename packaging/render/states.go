@@ -21,28 +21,30 @@ func States() string {
 	return b.String()
 }
 
-const statesIntro = `The label ` + "`lockkeeper.dev/state`" + ` says where in its turn a node is. The coordinator alone writes it, and moves
-nodes along the edges below and along nothing else; *absent* is a Node without the label. What happens to a node, as the
-coordinator sees it, is an event:
+const statesIntro = `This page lists the states of a node, and when a node goes from one state to the next.
+
+The label ` + "`lockkeeper.dev/state`" + ` says where in its turn a node is. Only the coordinator writes it,
+and it moves nodes only along the edges below. *absent* means a Node without the label. The
+coordinator moves a node on these events:
 
 | event | what it is |
 | --- | --- |
 | adopted | the host's description is valid for this Node and boot, the host is managed and not detached |
-| marked | lockkeeper's own cordon stands on a node in no turn, and nothing freezes it |
+| marked | a node in no turn has lockkeeper's own cordon, and is not paused |
 | granted | the coordinator gives the node its turn |
-| paused, resumed | an admin's annotation came, or went |
+| paused, resumed | an admin added or removed the annotation |
 | released | managed=false or detached, in no turn |
-| let go | detached with force; not while a reboot or apply is committed |
-| done | what the state waits for is there |
+| let go | an admin detached the node with force; not while a reboot or apply is committed |
+| done | what the state waits for has happened |
 | want vanished | the want is gone or fell below what the state needs, or an admin takes the node out; never after the commit |
-| refused | the host will not do it, and has not |
+| refused | the host refuses what the state requires, and has not done it |
 | failed | the host did it, it did not work, and the host is not healthy |
 | failed, healthy | it did not work, but the host is healthy |
 | overdue, Abort | longer than the timeout, and onTimeout is Abort |
 | overdue, Wait | longer than the timeout, and onTimeout is Wait, or the state only waits |
-| taken back | the host said nothing at all in the turn's first state, and nothing was marked or committed |
+| taken back | the host reported nothing in the first state of the turn, and has neither cordoned nor committed |
 | retry | an admin's annotation names the turn that failed |
-| replaced | the Node object is another one than was granted |
+| replaced | the Node object was created again since the grant |
 
 A hook stage (before-drain, before-reboot, before-uncordon) with nothing to wait for is not entered: the node passes
 through it in the same write, on *done*, or on *taken back* if it is taken back.
@@ -52,7 +54,7 @@ through it in the same write, on *done*, or on *taken back* if it is taken back.
 // renderOverview writes one line for each state, with the failure columns.
 func renderOverview(b *strings.Builder) {
 	b.WriteString("## The table\n\n" +
-		"| state | the host | needs | goes on to | want vanished | refused, failed | overdue | taken back |\n" +
+		"| state | the host | needs | next state | want vanished | refused, failed | overdue | taken back |\n" +
 		"| --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, r := range turn.Table() {
 		needs := "-"

@@ -36,8 +36,8 @@ type limits struct {
 // nothing.
 var defaultLimits = limits{connections: 32, request: 5 * time.Second, answer: collectWithin + 5*time.Second}
 
-// Handler serves /metrics and /healthz. health returns whether all is well, and
-// the text for people, whose first line says so too.
+// Handler serves /metrics and /healthz. health returns whether the host is healthy, and the
+// text for people, whose first line says so too.
 func Handler(m *Metrics, log *slog.Logger, health func() (ok bool, text string)) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m)
@@ -52,15 +52,14 @@ func Handler(m *Metrics, log *slog.Logger, health func() (ok bool, text string))
 		if !ok {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_, _ = io.WriteString(w, text) // who has gone does not want it
+		_, _ = io.WriteString(w, text) // an error means that the client has gone
 	})
 	return mux
 }
 
 type errorLog struct{ log *slog.Logger }
 
-// Println logs what promhttp has to say of a look: mostly that who looked has
-// gone.
+// Println logs an error of promhttp, mostly that the client has gone.
 func (l errorLog) Println(v ...any) { l.log.Debug("serving the metrics", "err", fmt.Sprint(v...)) }
 
 // Server serves a handler at an address that a reload may change. Its methods
@@ -76,8 +75,8 @@ type Server struct {
 	kick   chan struct{}
 }
 
-// NewServer makes a server. report is told why nothing is served, and "" when
-// it is again or is not to be; nil is fine.
+// NewServer makes a server. report receives the reason why nothing is
+// served, and "" once that is over. It may be nil.
 func NewServer(handler http.Handler, log *slog.Logger, report func(problem string)) *Server {
 	if report == nil {
 		report = func(string) {}
@@ -85,7 +84,7 @@ func NewServer(handler http.Handler, log *slog.Logger, report func(problem strin
 	return &Server{handler: handler, limits: defaultLimits, log: log, report: report, kick: make(chan struct{}, 1)}
 }
 
-// Listen says where to serve from now on, HOST:PORT; "" is nowhere.
+// Listen sets the address to serve at, HOST:PORT; "" for none.
 func (s *Server) Listen(address string) {
 	s.mu.Lock()
 	s.wanted = address
@@ -102,8 +101,8 @@ func (s *Server) address() string {
 	return s.wanted
 }
 
-// Run serves until ctx ends. An address that cannot be had, because somebody
-// else has it, is no reason to end: it is tried again every minute.
+// Run serves until ctx ends. If it cannot listen on the address, because another process
+// does, it tries again every minute.
 func (s *Server) Run(ctx context.Context) {
 	var serving *http.Server
 	at, failed := "", false
@@ -111,7 +110,7 @@ func (s *Server) Run(ctx context.Context) {
 	defer ended.Wait()
 	stop := func() {
 		if serving != nil {
-			serving.Close() // who looks at this moment looks again
+			serving.Close() // a client that is being served tries again
 			serving = nil
 		}
 	}
@@ -141,12 +140,12 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// serve begins to serve at the address; known: that it cannot be had was said.
+// serve begins to serve at the address. known: the failure has been logged before.
 func (s *Server) serve(ctx context.Context, address string, known bool, ended *sync.WaitGroup) (*http.Server, bool) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		if !known && ctx.Err() == nil {
-			s.log.Warn("cannot serve metrics and health; everything else goes on", "listen", address, "err", err, "again_in", listenAgain)
+			s.log.Warn("cannot serve metrics and health; everything else continues", "listen", address, "err", err, "again_in", listenAgain)
 			s.report(err.Error())
 		}
 		return nil, true
@@ -159,6 +158,6 @@ func (s *Server) serve(ctx context.Context, address string, known bool, ended *s
 	}
 	server.SetKeepAlivesEnabled(false) // a client that sends request after request would keep its connection
 	l = netutil.LimitListener(l, s.limits.connections)
-	ended.Go(func() { _ = server.Serve(l) }) // ends with the server; nobody else closes l
+	ended.Go(func() { _ = server.Serve(l) }) // ends with the server, which alone closes l
 	return server, false
 }
