@@ -13,9 +13,11 @@ const docsHead = `# Notifications
 
 <!-- Rendered from coordinator/notify. Do not edit: make docs -->
 
-The coordinator sends a message to a chat room, or to a program of yours, when something happens that a person wants to know without
-looking. ` + "`[notify]`" + ` in the [file](configuration.md) of each host with the coordinator's credential says where, what and in which
-format. Only the instance that leads sends. A change of ` + "`[notify]`" + ` needs a restart.
+This page explains how to have failures and stops reported to a chat room or to a program of yours.
+
+The instance that leads sends the notifications. ` + "`[notify]`" + ` in the [file](configuration.md) of each
+host with the coordinator's credential says where to, which ones, and in which format. A change of
+` + "`[notify]`" + ` needs a restart.
 
 ` + "```toml" + `
 [notify]
@@ -28,8 +30,9 @@ cluster = "prod"
 
 Anyone who knows the URL of a Slack or Teams webhook can write into that room. Keep it in a drop-in that only root can read:
 ` + "`/etc/lockkeeper/config.d/notify.toml`" + `, mode 0600. lockkeeper warns if other users can read
-it. The journal shows no more of it than the host; ` + "`lockkeeper check-config --effective`" + ` shows all of it. With ` + "`token_file`" + `, each request has the header ` + "`Authorization: Bearer TOKEN`" + `, with the token that the file holds at
-that moment.
+it. The journal shows only its host name; ` + "`lockkeeper check-config --effective`" + ` shows all of it. With
+` + "`token_file`" + `, each request has the header ` + "`Authorization: Bearer TOKEN`" + `, with the token that is in
+the file at that moment.
 
 ## Occasions
 
