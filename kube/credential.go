@@ -159,7 +159,7 @@ func (c *Credential) Run(ctx context.Context) {
 	var renewing sync.WaitGroup
 	defer renewing.Wait()
 	if c.coordinator() {
-		// A renewal may take as long as a request does. The files are followed meanwhile.
+		// A renewal may take as long as a request does; the files are followed meanwhile.
 		renewing.Go(func() {
 			for ctx.Err() == nil {
 				wait(ctx, c.maintain(ctx, time.Now()), c.files)
