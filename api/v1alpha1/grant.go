@@ -298,8 +298,13 @@ func ValidateID(id string) error {
 	return nil
 }
 
-// clip shortens input that an error repeats.
-func clip(s string) string { return OneLine(s, 80) }
+// clip shortens input that an error quotes with %q, to at most 80 bytes of it.
+func clip(s string) string {
+	if len(s) > 80 {
+		return strings.ToValidUTF8(s[:80], "") + "…"
+	}
+	return s
+}
 
 // SlotUse is why a node counts as unavailable, and so takes a slot of the
 // budgets (maxUnavailable and maxUnavailableTotal). It is a label's value in

@@ -82,8 +82,8 @@ rules: [{source: Unit, unit: app.service, actions: [{type: DaemonReload}, {type:
 		h := s.hosts(1)[0]
 		s.inApplying(h)
 		s.policy("rollout: {settle: 0s}\nrules: [{source: File, path: " + appConf + ", actions: [{type: Restart, unit: db.service}]}]")
-		s.must(h.WriteFile(dbConf, "shards = 2\n"))
-		s.must(h.Continue())
+		s.Must(h.WriteFile(dbConf, "shards = 2\n"))
+		s.Must(h.Continue())
 		s.ended(h, "Done: paused", "Done: applying", "Done: draining applying uncordoning") // it was paused before it was stopped
 		s.did(h, 0, appRestart, dbRestart)
 	},
