@@ -219,7 +219,7 @@ func (r wantRow) play(s *scene) {
 		}
 	} else if left := r.left(); r.at.name == applying.name && len(left) > 0 {
 		// The host publishes the plan of the turn until the turn is over. The journal has what it wants now.
-		s.eventually("the change to be read", func(context.Context) (bool, error) {
+		s.Eventually("the change to be read", func(context.Context) (bool, error) {
 			return strings.Contains(h.Logs(), "state=applying wants="+string(strongest(left))), nil
 		})
 	} else if r.at.name != applyBegun.name {

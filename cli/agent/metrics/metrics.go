@@ -302,14 +302,6 @@ func stateLabel(s v1alpha1.State) string {
 	return s.String()
 }
 
-// age is how long ago t was, in seconds; 0 for the zero time.
-func (c *collection) age(t time.Time) float64 {
-	if t.IsZero() {
-		return 0
-	}
-	return max(c.now.Sub(t).Seconds(), 0)
-}
-
 func (c *collection) credential(s *kube.State) {
 	answered := 0.0
 	if !s.Answered.IsZero() {
