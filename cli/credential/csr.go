@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"time"
 
@@ -16,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	certificatesclient "k8s.io/client-go/kubernetes/typed/certificates/v1"
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -24,22 +25,30 @@ import (
 )
 
 const (
-	// askEvery is how often the API server is asked whether it was signed.
+	// askEvery is how often the API server is asked whether the request was signed.
 	askEvery = time.Second
-	// waitAtMost is how long a request that nobody approves is waited for;
-	// Kubernetes forgets one after a day.
+	// waitAtMost is how long a request waits for its approval. Kubernetes deletes one
+	// after a day.
 	waitAtMost = 24 * time.Hour
-	// signWithin is after what time an approved request that nobody signs is
-	// spoken of.
+	// signWithin is how long after its approval a request is usually signed. After that
+	// the user is told what may be wrong.
 	signWithin = 20 * time.Second
-	// backdate is by how much a signer may let a certificate end sooner than
-	// asked for: Kubernetes' own takes off five minutes.
+	// backdate is by how much a signer may let a certificate end earlier than requested:
+	// Kubernetes' own takes off five minutes.
 	backdate = 6 * time.Minute
 )
 
-// signed has a client certificate signed through the CertificateSigningRequest
-// API. It approves the request itself where it may, and says what somebody
-// else has to do where it may not. The request goes when it waits no more.
+// signer requests one client certificate through the CertificateSigningRequest API.
+type signer struct {
+	Options
+	csrs certificatesclient.CertificateSigningRequestInterface
+	name string // of the request
+}
+
+// signed returns a client certificate that was signed through the
+// CertificateSigningRequest API. It approves the request itself if the admin's credential
+// may do that, and otherwise says how another admin can. A request that was not signed is
+// deleted.
 func signed(ctx context.Context, admin *rest.Config, o Options) (*clientcmdapi.AuthInfo, *x509.Certificate, error) {
 	key, request, err := newRequest()
 	if err != nil {
@@ -49,59 +58,77 @@ func signed(ctx context.Context, admin *rest.Config, o Options) (*clientcmdapi.A
 	if err != nil {
 		return nil, nil, err
 	}
-	csrs := client.CertificatesV1().CertificateSigningRequests()
-	short := func() (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, kube.Timeout) }
-	callCtx, cancel := short()
-	csr, err := csrs.Create(callCtx, &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "lockkeeper-coordinator-"},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: request, SignerName: certificatesv1.KubeAPIServerClientSignerName,
-			ExpirationSeconds: new(int32(seconds(o.Lifetime))),
-			Usages:            []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
-		},
-	}, metav1.CreateOptions{FieldManager: kube.FieldManager("admin")})
-	cancel()
+	s := &signer{Options: o, csrs: client.CertificatesV1().CertificateSigningRequests()}
+	csr, err := s.create(ctx, request)
 	if err != nil {
-		return nil, nil, fmt.Errorf("asking for a certificate: %w", err)
+		return nil, nil, fmt.Errorf("requesting a certificate: %w", err)
 	}
-	name := csr.Name
-	done := false
-	defer func() {
-		if !done { // with the key gone nobody could use what would be signed
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kube.Timeout)
-			defer cancel()
-			_ = csrs.Delete(ctx, name, metav1.DeleteOptions{}) // who may not leaves it to Kubernetes, which forgets it after a day
-		}
-	}()
-
-	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue,
-		Reason: "LockkeeperKubeconfig", Message: "approved by whoever ran `lockkeeper kubeconfig --csr`",
-	})
-	callCtx, cancel = short()
-	_, err = csrs.UpdateApproval(callCtx, name, csr, metav1.UpdateOptions{FieldManager: kube.FieldManager("admin")})
-	cancel()
-	switch {
-	case apierrors.IsForbidden(err):
-		o.tell(fmt.Sprintf("your credential may not approve it; waits for somebody who may: kubectl certificate approve %s", name))
-	case err != nil:
-		return nil, nil, fmt.Errorf("approving certificate request %s: %w", name, err)
-	}
-	leaf, text, err := o.await(ctx, name, csrs.Get)
+	s.name = csr.Name
+	leaf, text, err := s.obtain(ctx, csr, key)
 	if err != nil {
+		// Without the key, a certificate that is signed later is of no use.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kube.Timeout)
+		defer cancel()
+		_ = s.csrs.Delete(ctx, s.name, metav1.DeleteOptions{}) // if it may not be deleted, Kubernetes does so after a day
 		return nil, nil, err
-	}
-	if public, ok := leaf.PublicKey.(*ecdsa.PublicKey); !ok || !public.Equal(&key.PublicKey) || leaf.Subject.CommonName != v1alpha1.CoordinatorCertificateUser {
-		return nil, nil, fmt.Errorf("certificate request %s: what was signed is another key's, or %q's", name, leaf.Subject.CommonName)
 	}
 	keyDER, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
 		return nil, nil, fmt.Errorf("encoding the certificate's key: %w", err)
 	}
-	done = true
 	return &clientcmdapi.AuthInfo{
 		ClientCertificateData: text, ClientKeyData: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}),
 	}, leaf, nil
+}
+
+func (s *signer) create(ctx context.Context, request []byte) (*certificatesv1.CertificateSigningRequest, error) {
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	defer cancel()
+	return s.csrs.Create(ctx, &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "lockkeeper-coordinator-"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: request, SignerName: certificatesv1.KubeAPIServerClientSignerName,
+			ExpirationSeconds: new(int32(seconds(s.Lifetime))),
+			Usages:            []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+		},
+	}, metav1.CreateOptions{FieldManager: kube.FieldManager("admin")})
+}
+
+// obtain has the request approved, waits until it is signed, and checks what was signed.
+func (s *signer) obtain(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, key *ecdsa.PrivateKey) (*x509.Certificate, []byte, error) {
+	switch err := s.approve(ctx, csr); {
+	case apierrors.IsForbidden(err):
+		s.tell("your credential may not approve the request; waiting for an admin who runs: kubectl certificate approve " + s.name)
+	case err != nil:
+		return nil, nil, fmt.Errorf("approving certificate request %s: %w", s.name, err)
+	}
+	text, err := s.await(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, nil, fmt.Errorf("certificate request %s: the signed certificate is not PEM", s.name)
+	}
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, nil, fmt.Errorf("certificate request %s: %w", s.name, err)
+	}
+	if public, ok := leaf.PublicKey.(*ecdsa.PublicKey); !ok || !public.Equal(&key.PublicKey) || leaf.Subject.CommonName != v1alpha1.CoordinatorCertificateUser {
+		return nil, nil, fmt.Errorf("certificate request %s: the certificate is for another key, or for %q", s.name, leaf.Subject.CommonName)
+	}
+	return leaf, text, nil
+}
+
+func (s *signer) approve(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	defer cancel()
+	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue,
+		Reason: "LockkeeperKubeconfig", Message: "approved by the user who ran `lockkeeper kubeconfig --csr`",
+	})
+	_, err := s.csrs.UpdateApproval(ctx, s.name, csr, metav1.UpdateOptions{FieldManager: kube.FieldManager("admin")})
+	return err
 }
 
 func newRequest() (*ecdsa.PrivateKey, []byte, error) {
@@ -115,58 +142,44 @@ func newRequest() (*ecdsa.PrivateKey, []byte, error) {
 	return key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), err
 }
 
-type getCSR = func(context.Context, string, metav1.GetOptions) (*certificatesv1.CertificateSigningRequest, error)
-
-// await waits until the request is signed, denied or gone, or ctx ends. An API
-// server that does not answer is asked again.
-func (o *Options) await(ctx context.Context, name string, get getCSR) (*x509.Certificate, []byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, waitAtMost, errors.New("nobody has approved it"))
+// await waits until the request is signed, denied or gone, or ctx ends, and returns the
+// certificate as it was signed. It asks again if the API server does not answer.
+func (s *signer) await(ctx context.Context) (text []byte, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, waitAtMost, fmt.Errorf("it was not approved within %v", waitAtMost))
 	defer cancel()
 	var approved time.Time
 	told := false
-	for {
-		callCtx, done := context.WithTimeout(ctx, kube.Timeout)
-		csr, err := get(callCtx, name, metav1.GetOptions{})
-		done()
+	err = wait.PollUntilContextCancel(ctx, askEvery, true, func(ctx context.Context) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+		defer cancel()
+		csr, err := s.csrs.Get(ctx, s.name, metav1.GetOptions{})
 		switch {
-		case ctx.Err() != nil:
 		case apierrors.IsNotFound(err):
-			return nil, nil, fmt.Errorf("certificate request %s is gone, and was not signed", name)
+			return false, fmt.Errorf("certificate request %s is gone, and was not signed", s.name)
 		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-			return nil, nil, fmt.Errorf("reading certificate request %s: %w", name, err)
+			return false, fmt.Errorf("reading certificate request %s: %w", s.name, err)
 		case err != nil:
+			return false, nil
 		case len(csr.Status.Certificate) > 0:
-			block, _ := pem.Decode(csr.Status.Certificate)
-			if block == nil {
-				return nil, nil, fmt.Errorf("certificate request %s: what was signed is no PEM", name)
-			}
-			leaf, err := x509.ParseCertificate(block.Bytes)
-			if err != nil {
-				return nil, nil, fmt.Errorf("certificate request %s: %w", name, err)
-			}
-			return leaf, csr.Status.Certificate, nil
-		default:
-			for _, c := range csr.Status.Conditions {
-				switch c.Type {
-				case certificatesv1.CertificateDenied, certificatesv1.CertificateFailed:
-					return nil, nil, fmt.Errorf("certificate request %s: %s: %s: %s", name, c.Type, c.Reason, c.Message)
-				case certificatesv1.CertificateApproved:
-					if approved.IsZero() {
-						approved = time.Now()
-					}
-				}
-			}
-			if !told && !approved.IsZero() && time.Since(approved) > signWithin {
-				told = true
-				o.tell(fmt.Sprintf("certificate request %s is approved, and nobody signs it: this cluster may have no signer %s; goes on waiting", name, certificatesv1.KubeAPIServerClientSignerName))
+			text = csr.Status.Certificate
+			return true, nil
+		}
+		for _, c := range csr.Status.Conditions {
+			switch {
+			case c.Type == certificatesv1.CertificateDenied, c.Type == certificatesv1.CertificateFailed:
+				return false, fmt.Errorf("certificate request %s: %s: %s: %s", s.name, c.Type, c.Reason, c.Message)
+			case c.Type == certificatesv1.CertificateApproved && approved.IsZero():
+				approved = time.Now()
 			}
 		}
-		t := time.NewTimer(askEvery)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return nil, nil, fmt.Errorf("waiting for certificate request %s to be signed: %w; it is withdrawn", name, context.Cause(ctx))
-		case <-t.C:
+		if !told && !approved.IsZero() && time.Since(approved) > signWithin {
+			told = true
+			s.tell(fmt.Sprintf("certificate request %s is approved but not signed: this cluster may have no signer %s; still waiting", s.name, certificatesv1.KubeAPIServerClientSignerName))
 		}
+		return false, nil
+	})
+	if ctx.Err() != nil && text == nil {
+		return nil, fmt.Errorf("waiting for certificate request %s to be signed: %w; the request is deleted", s.name, context.Cause(ctx))
 	}
+	return text, err
 }

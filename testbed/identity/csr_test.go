@@ -74,9 +74,9 @@ func (c *credentialCommand) end() (string, error) {
 // asks waits for its word that someone has to approve, and returns the request's name.
 func (c *credentialCommand) asks() string {
 	c.t.Helper()
-	word := regexp.MustCompile(`your credential may not approve it; waits for somebody who may: kubectl certificate approve (\S+)\n`)
-	credentialUntil(c.t, "its word on whom it waits for", func() bool { return word.MatchString(c.said()) }, func() any { return c.said() })
-	return word.FindStringSubmatch(c.said())[1]
+	line := regexp.MustCompile(`your credential may not approve the request; waiting for an admin who runs: kubectl certificate approve (\S+)\n`)
+	credentialUntil(c.t, "the line that says who has to approve", func() bool { return line.MatchString(c.said()) }, func() any { return c.said() })
+	return line.FindStringSubmatch(c.said())[1]
 }
 
 // requester is the kubeconfig of someone who may ask for a certificate and approve none.
