@@ -167,7 +167,7 @@ func allow(t *testing.T, budget int) {
 const testLabel = "test"
 
 // ours matches the functions of lockkeeper's packages in a stack, not those of the test bed.
-var ours = regexp.MustCompile(`lockkeeper\.dev/lockkeeper/(coordinator|node|node/object|drain|systemd|updateengine)\.`)
+var ours = regexp.MustCompile(`lockkeeper\.dev/lockkeeper/(coordinator|drain|kube|node|systemd|updateengine)[/.]`)
 
 // nothingRuns fails unless all goroutines of lockkeeper's have ended: whatever was started in the test was also stopped.
 func nothingRuns(t *testing.T) {

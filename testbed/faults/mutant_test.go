@@ -60,7 +60,7 @@ var aims = []*aim{
 			return code == http.StatusConflict
 		},
 		mutation: simhost.Mutation{
-			File: "node/object/patch.go",
+			File: "kube/patch.go",
 			Old:  `	meta := map[string]any{"resourceVersion": p.ResourceVersion}` + "\n",
 			New: `	meta := map[string]any{"resourceVersion": p.ResourceVersion}
 	if ack := p.Annotations["lockkeeper.dev/ack"]; ack != nil && len(*ack) > 10 && (*ack)[len(*ack)-10:] == "/committed" {

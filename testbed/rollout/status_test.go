@@ -95,8 +95,8 @@ func TestStatusAndWait(t *testing.T) {
 	// Node-2 has some 10 minutes, and so has node-3 after it.
 	out, _ = s.starts("status").ends(0)
 	s.shows(out, "Rolling: 1 of 3 managed nodes up to date, 1 in a turn, 1 wants a reboot.\n",
-		"\nfleet               [######--------------]  1 of 3    about ", " left at an expected 10m a turn\n",
-		"\ntest                [######--------------]  1 of 3    about ", " left at an expected 10m a turn; 1 in a turn; 1 unavailable, 1 allowed\n")
+		"\nfleet               [######--------------]  1 of 3    about ", " left at an expected 10m per turn\n",
+		"\ntest                [######--------------]  1 of 3    about ", " left at an expected 10m per turn; 1 in a turn; 1 unavailable, 1 allowed\n")
 	s.starts("status", "--exit-code").ends(2)
 	s.starts("status", "--exit-code", "node-1").ends(0)
 	s.starts("plan").ends(0)
