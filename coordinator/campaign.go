@@ -277,16 +277,17 @@ func (c *candidate) term(ctx context.Context, node string) error {
 
 // newLock returns the lock of a term. The caller sets over and quiet.
 func (c *candidate) newLock(epoch string) *termLock {
+	client := c.client
 	return &termLock{
 		name:     c.LeaseName,
 		identity: epoch,
 		lasts:    c.LeaseDuration,
 		saw:      c.standsBy,
 		shown:    c.lease.record,
-		may:      func() error { return skewed(c.client) },
+		may:      func() error { return skewed(client) },
 		inner: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: c.LeaseNamespace, Name: c.LeaseName},
-			Client:     reportingLeases{c.client.CoordinationV1(), c.lease.read},
+			Client:     reportingLeases{client.CoordinationV1(), c.lease.read},
 			LockConfig: resourcelock.ResourceLockConfig{Identity: epoch},
 		},
 	}

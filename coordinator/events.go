@@ -117,14 +117,16 @@ func (e *events) run(ctx context.Context, client kubernetes.Interface) {
 		case <-ctx.Done():
 			return
 		case event := <-e.queue:
-			for range eventTries {
-				try, cancel := context.WithTimeout(ctx, kube.Timeout)
-				_, err := client.EventsV1().Events(event.Namespace).Create(try, event, metav1.CreateOptions{})
+			for try := range eventTries {
+				callCtx, cancel := context.WithTimeout(ctx, kube.Timeout)
+				_, err := client.EventsV1().Events(event.Namespace).Create(callCtx, event, metav1.CreateOptions{})
 				cancel()
 				if err == nil || ctx.Err() != nil || apierrors.IsAlreadyExists(err) {
 					break
 				}
-				if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
+				// A webhook that fails must not hold up the other Events.
+				webhook := apierrors.IsInternalError(err) && try >= 2
+				if webhook || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
 					e.log.Warn("the API server refuses an Event", "reason", event.Reason, "about", event.Regarding.Name, "err", err)
 					break
 				}

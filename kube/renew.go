@@ -188,14 +188,13 @@ func (c *Credential) tidy(k *kubeconfig, err error, now time.Time) {
 // After an error the files are as they were. Renew does not ask the API server if it
 // cannot write the file.
 func (c *Credential) Renew(ctx context.Context) error {
-	client, err := c.Client()
-	if err != nil {
+	if _, err := c.Client(); err != nil {
 		return err
 	}
 	c.mu.Lock()
-	k := c.last
+	client, k := c.client, c.last // of the same server
 	c.mu.Unlock()
-	if k == nil { // it has gone since
+	if client == nil || k == nil { // it has gone since
 		return AbsentError(c.o.Absent)
 	}
 	if k.claims.notRenewed != "" {

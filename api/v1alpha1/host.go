@@ -310,7 +310,7 @@ func OneLine(text string, limit int) string {
 // there are none. A plan is made once: the host publishes its steps in [Host], and the
 // coordinator copies their digest into the [Grant] when it decides on them. A host
 // applies only steps that it published itself, and only if the grant has their digest.
-// So no one who can write grants or policies chooses which units restart.
+// So a user who can write grants does not choose which units restart.
 func StepsDigest(steps []Action) string {
 	if len(steps) == 0 {
 		return ""

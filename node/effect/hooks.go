@@ -140,6 +140,10 @@ func (h *Hooks) Start(ctx context.Context, s Stage, retry string, limit HookLimi
 	if h.last.running() {
 		return
 	}
+	if h.late && h.last.stage != s {
+		h.stopLate(ctx) // its end has the loop decide again
+		return
+	}
 	detail := "hook units"
 	if again := h.last != nil && h.last.stage == s; again && h.late {
 		detail = h.last.detail // the run continues
@@ -176,7 +180,12 @@ func (h *Hooks) Leave(ctx context.Context) {
 	if !h.late || h.last.running() {
 		return
 	}
-	// No run of this process would stop what an earlier process started.
+	h.stopLate(ctx)
+}
+
+// stopLate stops the units of the last run, which was late: no other run of this process
+// would stop what an earlier process started. The caller holds mu.
+func (h *Hooks) stopLate(ctx context.Context) {
 	h.late = false
 	x := hookRun{Hooks: h, target: hookTarget(h.last.stage.State), log: h.log}
 	h.beginLocked(ctx, h.last.stage, h.last.detail, func(context.Context) error {

@@ -294,5 +294,19 @@ func TestHooksStartInTime(t *testing.T) {
 		if got := k.Work(beforeDrain, ""); got != (step.Work{}) || u.runs != 0 || u.stopped != 1 {
 			t.Errorf("left: %+v, %d runs, %d stopped", got, u.runs, u.stopped)
 		}
+
+		// Another stage's units do not run beside those of an earlier process.
+		k.Start(t.Context(), beforeDrain, "", tenMinutes, time.Now().Add(-time.Nanosecond))
+		k.Wait()
+		k.Start(t.Context(), beforeUncordon, "", tenMinutes, soon())
+		k.Wait()
+		if u.runs != 0 || u.stopped != 2 {
+			t.Errorf("another stage: %d runs, %d stopped", u.runs, u.stopped)
+		}
+		k.Start(t.Context(), beforeUncordon, "", tenMinutes, soon())
+		k.Wait()
+		if got := k.Work(beforeUncordon, ""); !got.Done || u.runs != 1 {
+			t.Errorf("another stage: %+v, %d runs", got, u.runs)
+		}
 	})
 }

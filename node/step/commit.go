@@ -47,7 +47,8 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		// stolen. In a cluster of one node, this host's own process is the leader.
 		return o.refuse(v1alpha1.ReasonPlanChanged), false
 	}
-	if o.Veto != "" {
+	// A plan that was granted is carried out, however long the plan after it is.
+	if o.Veto != "" && (o.Veto != v1alpha1.ReasonInvalidRecord || o.fixed(v1alpha1.Ack{}) == nil) {
 		return wait(o.Veto, cmp.Or(o.VetoDetail, "this host's own veto"))
 	}
 	if !o.Sources.Complete {

@@ -9,7 +9,8 @@ import (
 )
 
 // maxUnnamed is how many roots that no rule names are kept in the baseline, so that a policy
-// that is deleted and made again does not put a pending change in effect.
+// that is deleted and made again does not put a pending change in effect. Together they have
+// at most maxFiles files.
 const maxUnnamed = 100
 
 // covered reports whether the baseline has the files of a root.
@@ -164,14 +165,28 @@ func (w *Watcher) dropUnnamed() {
 		}
 	}
 	maps.DeleteFunc(w.roots, func(_ string, r *root) bool { return !r.named && !r.covered })
-	if len(unnamed) <= maxUnnamed {
+	if len(unnamed) == 0 {
 		return
+	}
+	files := map[*root]int{}
+	for name := range w.digests {
+		files[w.rootOf(name, covered)]++
 	}
 	// The last that were named come first.
 	slices.SortFunc(unnamed, func(a, b *root) int {
 		return cmp.Or(b.unnamed.Compare(a.unnamed), cmp.Compare(a.name, b.name))
 	})
-	for _, r := range unnamed[maxUnnamed:] {
+	keep, total := 0, 0
+	for keep < min(len(unnamed), maxUnnamed) {
+		if total += files[unnamed[keep]]; total > maxFiles {
+			break
+		}
+		keep++
+	}
+	if keep == len(unnamed) {
+		return
+	}
+	for _, r := range unnamed[keep:] {
 		delete(w.roots, r.name)
 		w.Log.Info("too many paths and units have been watched in this boot; what is in effect of one that no rule names is no longer kept", "source", r.source(), "name", r.name)
 	}

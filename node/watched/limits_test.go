@@ -180,7 +180,7 @@ func TestOddNames(t *testing.T) {
 	w := b.watching()
 	expectChanges(t, w, "")
 	b.write("etc/dir/\xff\n\"ü", "aa")
-	expectChanges(t, w, `/etc/dir/\xff\n\"ü=…`)
+	expectChanges(t, w, "/etc/dir/\\xff\n\"ü=…")
 	changes, _, _ := read(w)
 	must(t, w.MarkApplied(changes))
 	expectChanges(t, b.watching(), "")

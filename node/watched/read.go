@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -274,11 +273,18 @@ func (s *scan) copy(to io.Writer, f io.Reader, path string, size int64) error {
 	}
 }
 
-// printable returns a path as it is in JSON: one that is not UTF-8 is written with escapes.
+// printable returns a path as it is in JSON: each byte that is not UTF-8 becomes \xNN. The
+// rest stays as it is, so that the path remains below its root.
 func printable(path string) string {
-	if utf8.ValidString(path) {
-		return path
+	var b strings.Builder
+	for path != "" {
+		r, n := utf8.DecodeRuneInString(path)
+		if r == utf8.RuneError && n == 1 {
+			fmt.Fprintf(&b, `\x%02x`, path[0])
+		} else {
+			b.WriteString(path[:n])
+		}
+		path = path[n:]
 	}
-	quoted := strconv.Quote(path)
-	return quoted[1 : len(quoted)-1]
+	return b.String()
 }

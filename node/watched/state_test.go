@@ -373,6 +373,23 @@ func TestUnnamedIsBounded(t *testing.T) {
 	})
 }
 
+// Roots that no rule names have at most as many files together as one root may have.
+func TestUnnamedFilesAreBounded(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	w := newBench(t).new()
+	for i, name := range []string{"/old", "/large", "/new"} {
+		w.roots[name] = &root{name: name, covered: true, unnamed: now.Add(time.Duration(i) * time.Second)}
+		w.digests[name+"/a"] = fuzzKey + "-0123456789ab"
+	}
+	for i := range maxFiles - 1 {
+		w.digests[fmt.Sprintf("/large/%d", i)] = fuzzKey + "-0123456789ab"
+	}
+	w.dropUnnamed()
+	if len(w.roots) != 1 || w.roots["/new"] == nil || len(w.digests) != 1 {
+		t.Errorf("%d roots with %d files are kept, expected /new with one", len(w.roots), len(w.digests))
+	}
+}
+
 // Nothing is dropped while a root that is named has not been read: what it needs may be in the others. What is dropped
 // of one root stays if another covers the same files.
 func TestUnnamedIsKeptUntilAllIsRead(t *testing.T) {
