@@ -85,7 +85,7 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
   check-config       Check this host's configuration
   retry NODE         Clear a node's failed turn
   confirm NODE HOOK  Confirm a hook that a node's turn waits for
-  stop [REASON…]     Emergency stop: no node is promoted, no host commits
+  stop [REASON…]     Emergency stop: no turn begins or advances
   go                 End the emergency stop
   manifests          Print what the cluster needs, for kubectl apply -f -
   kubeconfig         Create a kubeconfig for the coordinator

@@ -16,8 +16,8 @@ import (
 func manifestsText() *urfave.Command {
 	return &urfave.Command{
 		Name: "manifests", Usage: "Print what the cluster needs, for kubectl apply -f -", Action: manifestsCommand,
-		Description: "Prints the CRDs DisruptionPolicy and HostUpdate, a namespace, the Lease for the election, the RBAC and admission rules of hosts and " +
-			"of the coordinator. Nothing runs in the cluster. A comment explains each rule. If you change the name of the Lease, set it in " +
+		Description: "Prints the CRDs DisruptionPolicy and HostUpdate, a namespace, the Lease for the election, and the RBAC and admission rules of hosts and " +
+			"of the coordinator. None of these objects runs anything in the cluster. A comment explains each rule. If you change the name of the Lease, set it in " +
 			"[lease] in the configuration of every host too.\n\n" +
 			"With --policy it prints the policy lockkeeper-default, for all nodes that no other policy selects. It is separate because kubectl cannot " +
 			"apply a policy before the API server knows the CRD, and because policies are yours: no upgrade changes them.",

@@ -34,7 +34,7 @@ func confirm() *urfave.Command {
 // stop is `lockkeeper stop`.
 func stop() *urfave.Command {
 	return writing(&urfave.Command{
-		Name: "stop", ArgsUsage: "[REASON…]", Usage: "Emergency stop: no node is promoted, no host commits",
+		Name: "stop", ArgsUsage: "[REASON…]", Usage: "Emergency stop: no turn begins or advances",
 		Description: "Hosts that drain stop evicting within seconds. What a host has already committed continues: a reboot that was " +
 			"requested cannot be taken back. `lockkeeper go` ends the stop.",
 	}, func(c *urfave.Context, s *cluster.Source) (string, error) {

@@ -26,7 +26,7 @@ func plan() *urfave.Command {
 			"lockkeeper's Lease.\n\n" +
 			"Exit status: 0 if the plan could be made, 1 on errors. With --exit-code also 3 if a node would be held.",
 		Flags: []urfave.Flag{
-			&urfave.StringSliceFlag{Name: "change", Usage: "plan for this `CHANGE` too (repeatable); one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION and request"},
+			&urfave.StringSliceFlag{Name: "change", Usage: "plan for this `CHANGE` too (repeatable); one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request"},
 			&urfave.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "only nodes that match this label `SELECTOR`"},
 			outputFlag(), exitCodeFlag(), kubeconfigFlag(), configFlag(),
 		},

@@ -69,16 +69,16 @@ func TestStatusLine(t *testing.T) {
 		want   string
 	}{
 		{"", func(o *o) { o.Node = turn.Node{} }, "starting; waits: NotReady (its Node has not been seen yet) since T" + wants},
-		{"", nil, "not in any coordinator's care; waits: NoCoordinator (no coordinator has taken this node in) since T" + wants},
-		{"", func(o *o) { o.NoLeader, o.NoLeaderDetail = v1alpha1.ReasonForbidden, "n1 may not" }, "not in any coordinator's care; waits: Forbidden (n1 may not) since T" + wants},
+		{"", nil, "no coordinator manages this node; waits: NoCoordinator (no coordinator has taken this node in) since T" + wants},
+		{"", func(o *o) { o.NoLeader, o.NoLeaderDetail = v1alpha1.ReasonForbidden, "n1 may not" }, "no coordinator manages this node; waits: Forbidden (n1 may not) since T" + wants},
 		{"idle", func(o *o) {
 			o.Node.Held, o.NoLeader, o.NoLeaderDetail = v1alpha1.ReasonBudget, v1alpha1.ReasonNoCoordinator, "nobody holds the Lease"
 		}, "idle; waits: NoCoordinator (nobody holds the Lease) since T" + wants},
 		{"idle", func(o *o) { none(o); o.NoLeader = v1alpha1.ReasonNoCoordinator }, "idle; up to date since T"},
-		{"", none, "not in any coordinator's care; up to date since T"},
-		{"", func(o *o) { o.Sources = step.Sources{Missing: "update_engine: not read yet"} }, "not in any coordinator's care; waits: SourceUnreadable (update_engine: not read yet) since T"},
-		{"", func(o *o) { o.Node.Managed = new(false) }, "not in any coordinator's care; waits: Unmanaged (managed=false) since T" + wants},
-		{"", func(o *o) { o.Node.Detached = &v1alpha1.Intent{Reason: "theirs"} }, "not in any coordinator's care; waits: Detached (theirs) since T" + wants},
+		{"", none, "no coordinator manages this node; up to date since T"},
+		{"", func(o *o) { o.Sources = step.Sources{Missing: "update_engine: not read yet"} }, "no coordinator manages this node; waits: SourceUnreadable (update_engine: not read yet) since T"},
+		{"", func(o *o) { o.Node.Managed = new(false) }, "no coordinator manages this node; waits: Unmanaged (managed=false) since T" + wants},
+		{"", func(o *o) { o.Node.Detached = &v1alpha1.Intent{Reason: "theirs"} }, "no coordinator manages this node; waits: Detached (theirs) since T" + wants},
 		{"idle", none, "idle; up to date since T"},
 		{"idle", nil, "idle; waits for its turn since T" + wants},
 		{"idle", func(o *o) { o.Node.Held = v1alpha1.ReasonBudget }, "idle; waits for its turn: Budget since T" + wants},

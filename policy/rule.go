@@ -79,7 +79,7 @@ func (c *compiler) checkActions(field string, r *v1alpha1.Rule) {
 			continue
 		case v1alpha1.ActionNone:
 			if len(r.Actions) > 1 {
-				c.wrong(at, "None stands beside other actions, expected it alone")
+				c.wrong(at, "None is listed with other actions, expected None alone")
 			}
 		case v1alpha1.ActionDrain, v1alpha1.ActionDaemonReload, v1alpha1.ActionReboot:
 		default:

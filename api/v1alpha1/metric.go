@@ -141,7 +141,7 @@ var metricDocs = []MetricDoc{
 	{MetricCredentialExpiry, Gauge, "seconds since 1970", []string{"identity"}, false, "When the credential expires: the coordinator's, and the host's if it is a certificate. Absent if the file does not say"},
 	{MetricCredentialRefuse, Gauge, "", []string{"identity"}, false, "1 while the API server refuses the credential with 401, otherwise 0"},
 	{MetricRenewals, Counter, "", []string{"result"}, false, "Renewals of the coordinator's credential by this process, by their result: success, error"},
-	{MetricCandidate, Gauge, "", nil, false, "1 while this process stands for election or leads, otherwise 0"},
+	{MetricCandidate, Gauge, "", nil, false, "1 while this process is a candidate for the Lease or holds it, otherwise 0"},
 	{MetricLeader, Gauge, "", nil, false, "1 while this process holds the Lease, otherwise 0. For a moment, two processes may report 1; this is harmless"},
 	{MetricTerms, Counter, "", nil, false, "Terms of leadership that this process began. The increase over all processes is the number of failovers"},
 	{MetricStopped, Gauge, "", nil, true, "1 while the emergency stop is set, otherwise 0"},

@@ -81,12 +81,13 @@ type DisruptionPolicySpec struct {
 	// +kubebuilder:validation:Minimum=-1000
 	// +kubebuilder:validation:Maximum=1000
 	Priority int32 `json:"priority"`
-	// Mode Observe publishes verdicts and grants nothing.
+	// Mode is Act or Observe. A policy in mode Observe grants no turns, and shows which
+	// nodes would get one now.
 	//
 	// +optional
 	// +kubebuilder:default=Act
 	Mode PolicyMode `json:"mode"`
-	// Paused: nothing is granted. Turns under way continue.
+	// Paused is whether the policy grants no turns. Turns under way continue.
 	//
 	// +optional
 	// +kubebuilder:default=false
@@ -176,7 +177,7 @@ type Rule struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:XValidation:rule="self.size() > 0",message="empty; expected at least one action: a change that is to cost nothing has None"
-	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || !self.exists(a, a.type == 'None')",message="None stands beside other actions; expected it alone"
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || !self.exists(a, a.type == 'None')",message="None is listed with other actions; expected None alone"
 	Actions []Action `json:"actions"`
 	// Drain Never: a Reboot of this rule needs no drain.
 	//
@@ -242,14 +243,14 @@ type RolloutSpec struct {
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 10000 : self.matches('^([1-9][0-9]?|100)%$')",message="expected a number of 1 to 10000, or a percentage of \"1%\" to \"100%\""
 	MaxUnavailable intstr.IntOrString `json:"maxUnavailable"`
-	// MaxUnavailableTotal is the same over all nodes of all policies; the
-	// smallest of any policy holds.
+	// MaxUnavailableTotal is the same for all nodes of all policies; the
+	// smallest value of all policies applies.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 10000 : self.matches('^([1-9][0-9]?|100)%$')",message="expected a number of 1 to 10000, or a percentage of \"1%\" to \"100%\""
 	MaxUnavailableTotal *intstr.IntOrString `json:"maxUnavailableTotal,omitempty"`
-	// MaxFailed is how many failed nodes, not cleared by retry, are put up
-	// with: one more stops the line. 0 to 10000.
+	// MaxFailed is how many failed nodes, not cleared by retry, are tolerated:
+	// with one more, the policy grants no turns. 0 to 10000.
 	//
 	// +optional
 	// +kubebuilder:default=0
@@ -310,7 +311,7 @@ type RolloutSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1m') && duration(self) <= duration('24h')",message="expected a duration of 1m to 24h, such as 15m or 1h30m"
 	ExpectedDuration metav1.Duration `json:"expectedDuration"`
-	// Windows are when turns may begin; none is always.
+	// Windows are when turns may begin; without any, turns may begin at any time.
 	//
 	// +optional
 	// +listType=atomic
@@ -386,19 +387,19 @@ const (
 //
 // +kubebuilder:object:generate=true
 type Window struct {
-	// Days on which the window opens; none is every day. A window that crosses
+	// Days on which the window opens; without any, every day. A window that crosses
 	// midnight belongs to the day on which it opens.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=7
 	Days []Day `json:"days,omitempty"`
-	// Start is the wall clock's time in timeZone, 00:00 to 23:59.
+	// Start is the local time in timeZone at which the window opens, 00:00 to 23:59.
 	//
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([01][0-9]|2[0-3]):[0-5][0-9]$')",message="expected a time of the day, 00:00 to 23:59"
 	Start string `json:"start"`
-	// Duration from then on, in real time: 10m to 24h.
+	// Duration is how long the window is open, in elapsed time: 10m to 24h.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -420,7 +421,7 @@ type Gate struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",message="expected a DNS label: lower-case letters, digits and -, with a letter or digit at both ends"
 	Name string `json:"name"`
-	// Query is one of Prometheus, at the server that the coordinators' files
+	// Query is a Prometheus query for the server that the coordinators' files
 	// name. The gate is open while the answer is an empty vector. A query that
 	// fails closes it.
 	//
@@ -432,27 +433,28 @@ type Gate struct {
 // HooksSpec is the work of other programs that a turn waits for. A name is in one
 // stage only.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.beforeDrain) || !has(self.beforeReboot) || self.beforeDrain.all(a, !self.beforeReboot.exists(b, a.name == b.name))",message="a name stands in beforeDrain and in beforeReboot; expected a name in one stage only: give one of them another",fieldPath=".beforeReboot"
-// +kubebuilder:validation:XValidation:rule="!has(self.beforeDrain) || !has(self.beforeUncordon) || self.beforeDrain.all(a, !self.beforeUncordon.exists(b, a.name == b.name))",message="a name stands in beforeDrain and in beforeUncordon; expected a name in one stage only: give one of them another",fieldPath=".beforeUncordon"
-// +kubebuilder:validation:XValidation:rule="!has(self.beforeReboot) || !has(self.beforeUncordon) || self.beforeReboot.all(a, !self.beforeUncordon.exists(b, a.name == b.name))",message="a name stands in beforeReboot and in beforeUncordon; expected a name in one stage only: give one of them another",fieldPath=".beforeUncordon"
+// +kubebuilder:validation:XValidation:rule="!has(self.beforeDrain) || !has(self.beforeReboot) || self.beforeDrain.all(a, !self.beforeReboot.exists(b, a.name == b.name))",message="beforeDrain and beforeReboot have the same name; expected each name in one stage only: rename one of them",fieldPath=".beforeReboot"
+// +kubebuilder:validation:XValidation:rule="!has(self.beforeDrain) || !has(self.beforeUncordon) || self.beforeDrain.all(a, !self.beforeUncordon.exists(b, a.name == b.name))",message="beforeDrain and beforeUncordon have the same name; expected each name in one stage only: rename one of them",fieldPath=".beforeUncordon"
+// +kubebuilder:validation:XValidation:rule="!has(self.beforeReboot) || !has(self.beforeUncordon) || self.beforeReboot.all(a, !self.beforeUncordon.exists(b, a.name == b.name))",message="beforeReboot and beforeUncordon have the same name; expected each name in one stage only: rename one of them",fieldPath=".beforeUncordon"
 // +kubebuilder:object:generate=true
 type HooksSpec struct {
-	// BeforeDrain are waited for before any pod is evicted.
+	// BeforeDrain are the hooks that a turn waits for before any pod is evicted.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	BeforeDrain []HookSpec `json:"beforeDrain,omitempty"`
-	// BeforeReboot are waited for on the drained node, before it reboots.
+	// BeforeReboot are the hooks that a turn waits for when the node is drained, before
+	// it reboots.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	BeforeReboot []HookSpec `json:"beforeReboot,omitempty"`
-	// BeforeUncordon are waited for before pods may come back; they also undo what
-	// the others did, when a turn is backed out.
+	// BeforeUncordon are the hooks that a turn waits for before pods may come back. If a
+	// turn is backed out, they undo what the other hooks did.
 	//
 	// +optional
 	// +listType=map
@@ -484,7 +486,7 @@ type HookSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Timeout metav1.Duration `json:"timeout"`
-	// OnTimeout is what follows: Wait, Continue or Abort.
+	// OnTimeout is what happens after the timeout: Wait, Continue or Abort.
 	//
 	// +optional
 	// +kubebuilder:default=Abort
@@ -509,7 +511,7 @@ type UncordonHookSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Timeout metav1.Duration `json:"timeout"`
-	// OnTimeout is what follows: Wait or Continue.
+	// OnTimeout is what happens after the timeout: Wait or Continue.
 	//
 	// +optional
 	// +kubebuilder:default=Wait
@@ -529,8 +531,8 @@ type DrainSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Timeout metav1.Duration `json:"timeout"`
-	// OnTimeout is what follows: Wait, Abort, or Force, which deletes the pods
-	// that are left, whatever PodDisruptionBudgets say.
+	// OnTimeout is what happens after the timeout: Wait, Abort, or Force, which
+	// deletes the pods that are left, whatever PodDisruptionBudgets say.
 	//
 	// +optional
 	// +kubebuilder:default=Abort
@@ -555,7 +557,7 @@ type DrainSpec struct {
 //
 // +kubebuilder:object:generate=true
 type PodSelector struct {
-	// Namespace of the pods; none is all namespaces.
+	// Namespace of the pods; if it is missing, pods of all namespaces.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
@@ -573,8 +575,8 @@ type PodSelector struct {
 //
 // +kubebuilder:object:generate=true
 type PolicyTimeouts struct {
-	// Seen is how long a host may take to say that it knows of its turn; then
-	// the turn is taken back.
+	// Seen is how long a host may take to report that it has seen its turn; after
+	// that, the turn is taken back.
 	//
 	// +optional
 	// +kubebuilder:default="2m"
@@ -582,8 +584,8 @@ type PolicyTimeouts struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Seen metav1.Duration `json:"seen"`
-	// HostHooks is how long hook units of a host may take in a stage; but in
-	// before-uncordon the turn is backed out then.
+	// HostHooks is how long the hook units of a host may take in a stage. After that
+	// the turn is backed out, except in before-uncordon, where it keeps waiting.
 	//
 	// +optional
 	// +kubebuilder:default="30m"
@@ -591,8 +593,9 @@ type PolicyTimeouts struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	HostHooks metav1.Duration `json:"hostHooks"`
-	// Rebooting is how long a host may take to reboot and to prove its health. It is
-	// waited out and reported, as the next two are.
+	// Rebooting is how long a host may take to reboot and to prove its health. After
+	// that the node is held as Overdue, and the turn keeps waiting. The same is true
+	// for the next two.
 	//
 	// +optional
 	// +kubebuilder:default="30m"
@@ -663,7 +666,7 @@ type DisruptionPolicyStatus struct {
 //
 // +kubebuilder:object:generate=true
 type PolicyNodes struct {
-	// Selected is how many they are.
+	// Selected is the number of these nodes.
 	Selected int32 `json:"selected"`
 	// UpToDate want nothing, and are in no turn.
 	UpToDate int32 `json:"upToDate"`
@@ -679,11 +682,11 @@ type PolicyNodes struct {
 	Allowed int32 `json:"allowed"`
 }
 
-// EffectiveRule is a rule as it holds on nodes.
+// EffectiveRule is a rule that is in force on nodes.
 //
 // +kubebuilder:object:generate=true
 type EffectiveRule struct {
-	// Key is the rule's: its source, and its path or unit.
+	// Key is the rule's key: its source, and its path or unit.
 	Key string `json:"key"`
 	// Policy that the rule is from.
 	Policy string `json:"policy"`
@@ -692,6 +695,6 @@ type EffectiveRule struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Actions []string `json:"actions"`
-	// Nodes is on how many of the nodes it holds.
+	// Nodes is the number of nodes on which the rule is in force.
 	Nodes int32 `json:"nodes"`
 }

@@ -46,7 +46,7 @@ func (s *Source) Stop(ctx context.Context, reason string) (string, error) {
 		return fmt.Sprintf("Already stopped; changed the reason from %s to %s\n%s", quoteText(text), quoteText(reason), undo), nil
 	}
 	return fmt.Sprintf("Stopped: set %s=%s on Lease %s/%s\n"+
-		"No node is promoted, and no host commits a cordon, an apply or a reboot. What was already committed continues.\n%s",
+		"No turn begins or advances, and no host commits to a cordon, an apply or a reboot. What was already committed continues.\n%s",
 		v1alpha1.AnnotationStop, quoteText(reason), s.Namespace, s.LeaseName, undo), nil
 }
 
@@ -76,7 +76,7 @@ func (s *Source) stopText(ctx context.Context) (text string, stopped bool, err e
 	defer cancel()
 	l, err := s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return "", false, fmt.Errorf("lease %s/%s does not exist; without it no node is promoted and no host commits, until you apply the manifests", s.Namespace, s.LeaseName)
+		return "", false, fmt.Errorf("lease %s/%s does not exist; without it no turn begins or advances, until you apply the manifests", s.Namespace, s.LeaseName)
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("reading Lease %s/%s: %w", s.Namespace, s.LeaseName, err)

@@ -163,7 +163,7 @@ func TestStopAndGo(t *testing.T) {
 	}{
 		{func() (string, error) { return s.Go(t.Context()) }, "Not stopped, nothing changed.\n", "-", 0},
 		{func() (string, error) { return s.Stop(t.Context(), "") }, "Stopped: set lockkeeper.dev/paused=\"emergency stop\" on Lease lockkeeper/lockkeeper\n" +
-			"No node is promoted, and no host commits a cordon, an apply or a reboot. What was already committed continues.\n" + undo, "emergency stop", 1},
+			"No turn begins or advances, and no host commits to a cordon, an apply or a reboot. What was already committed continues.\n" + undo, "emergency stop", 1},
 		{func() (string, error) { return s.Stop(t.Context(), "") }, "Already stopped, nothing changed: \"emergency stop\"\n" + undo, "emergency stop", 1},
 		{func() (string, error) { return s.Stop(t.Context(), "storage") }, "Already stopped; changed the reason from \"emergency stop\" to \"storage\"\n" + undo, "storage", 2},
 		{func() (string, error) { return s.Stop(t.Context(), "storage") }, "Already stopped, nothing changed: \"storage\"\n" + undo, "storage", 2},

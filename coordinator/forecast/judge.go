@@ -170,7 +170,7 @@ func (s *subject) judged(v rollout.Verdict, noLeader string) {
 		s.Outcome = NotManaged
 		s.Why = notManaged(n)
 	case !looksAfter(n):
-		hold(v1alpha1.ReasonHostSilent, "lockkeeper has never been heard of on it")
+		hold(v1alpha1.ReasonHostSilent, "lockkeeper has never reported from this node")
 	case !n.HostReported():
 		hold(v1alpha1.ReasonHostSilent, "no report from its present boot")
 	case !s.plan.Wants.Something():
@@ -202,7 +202,7 @@ func notManaged(n *turn.Node) string {
 	case n.Host != nil:
 		return "managed_by_default is false in its host's file"
 	}
-	return "lockkeeper has never been heard of on it"
+	return "lockkeeper has never reported from this node"
 }
 
 // course says what the turn would be, and when.

@@ -189,7 +189,7 @@ func (s *subject) notes(asked []v1alpha1.Change) {
 		s.note("what comes during the turn is taken into the turn if it makes it stronger before draining is over; else it is the next turn's")
 	}
 	if s.match.Reason != "" && len(s.Changes) > 0 {
-		s.note("a host that has seen valid policies since it started goes on by those")
+		s.note("a host that has read valid policies since it started continues to use them")
 	}
 }
 

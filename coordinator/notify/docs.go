@@ -28,8 +28,8 @@ held_longer_than = "24h"
 cluster = "prod"
 ` + "```" + `
 
-Anyone who knows the URL of a Slack or Teams webhook can write into that room. Keep it in a drop-in that only root can read:
-` + "`/etc/lockkeeper/config.d/notify.toml`" + `, mode 0600. lockkeeper warns if other users can read
+Anyone who knows the URL of a Slack or Teams webhook can write into that room. Keep it in a
+drop-in that only root can read: ` + "`/etc/lockkeeper/config.d/notify.toml`" + `, mode 0600. lockkeeper warns if other users can read
 it. The journal shows only its host name; ` + "`lockkeeper check-config --effective`" + ` shows all of it. With
 ` + "`token_file`" + `, each request has the header ` + "`Authorization: Bearer TOKEN`" + `, with the token that is in
 the file at that moment.
@@ -41,24 +41,29 @@ the file at that moment.
 `
 
 const docsDelivery = `
-- Each occasion is one message, for the same facts as the [Events](events.md). About held nodes there is at most one message every
-  ten minutes, about all nodes that are due then. A node is reported again only if it was not held in between.
-- Without a Lease no instance leads, and none sends. So a Lease that was deleted, which is a stop as well, is no occasion.
-- A new leader does not repeat what was so before it, with two exceptions. It does not know since when nodes are held, and counts from
-  its first decision: it may report a node again, and later than ` + "`held_longer_than`" + ` says. And it reports an emergency stop again that
-  holds no node.
-- A message can be lost: if the leader ends before it is sent, if the outcome of the write that it is about was unknown, or in the
-  cases below. The Nodes, the policies and the Lease have the truth; nothing depends on a notification.
+- Each occasion is one message, for the same facts as the [Events](events.md). For held nodes there
+  is at most one message every ten minutes, about all nodes that are due at that time. A node is
+  reported again only if it was not held in between.
+- Without a Lease no instance leads, and none sends messages. So no message reports that the Lease
+  was deleted, although that is a stop as well.
+- A new leader does not repeat messages of earlier leaders, with two exceptions. It does not know
+  since when nodes are held, and counts from its first decision: it may report a node again, and
+  later than ` + "`held_longer_than`" + ` says. And it reports again an emergency stop that holds no node.
+- A message can be lost: if the leader ends before it is sent, if the outcome of the write that it
+  is about was unknown, or in the cases below. The Nodes, the policies and the Lease have the truth;
+  nothing depends on a notification.
 `
 
 const docsFormats = `
 ## Formats
 
-Texts that others wrote, such as the reason of a pause, are cut, put on one line, and freed of escape sequences.
+Texts that others wrote, such as the reason of a pause, are truncated, put on one line, and stripped
+of escape sequences.
 
-- ` + "`slack`" + `: an incoming webhook. ` + "`&`, `<` and `>`" + ` are escaped, so that ` + "`<!channel>`" + ` in a text notifies no one, and markup is off.
-- ` + "`teams`" + `: the trigger "When a Teams webhook request is received" of a workflow that posts the card. The text is in a block that reads no
-  Markdown.
+- ` + "`slack`" + `: an incoming webhook. ` + "`&`, `<` and `>`" + ` are escaped, so that
+  ` + "`<!channel>`" + ` in a text notifies no one, and markup is off.
+- ` + "`teams`" + `: the trigger "When a Teams webhook request is received" of a workflow that posts the card.
+  The text is in a block in which Markdown has no effect.
 - ` + "`generic`" + `: one JSON object. A field without a value is not there.
 
 `
@@ -99,12 +104,13 @@ Decisions never wait for a message: it goes into a queue, and is sent from there
 | from the occasion to the last repetition | %s |
 | answer that is read | %d KiB |
 
-- An answer of 2xx is success. No connection, no answer, 408, 425, 429 and 5xx are tried again; any other answer is final. A
-  message that waited for longer than that in the queue is sent once.
-- Redirects are not followed. The proxy settings in the environment of the service are respected. Certificates are checked against the
-  host's authorities.
-- Each message that is given up is one line in the journal; so is a queue that is full, once until it has room again. The metric
-  `+"`%s`"+` counts what was sent, failed or was dropped ([metrics](metrics.md)).
+- An answer of 2xx is success. No connection, no answer, 408, 425, 429 and 5xx are tried again; any
+  other answer is final. A message that has already waited in the queue for longer than the time to
+  the last repetition is tried once.
+- Redirects are not followed. The proxy settings in the environment of the service are respected.
+  Certificates are checked against the host's certificate authorities.
+- The journal has one line for each message that is given up, and one each time the queue becomes
+  full. The metric `+"`%s`"+` counts what was sent, failed or was dropped ([metrics](metrics.md)).
 `, MaxQueue, short(Timeout), MaxAttempts, short(FirstPause), short(MaxPause), short(MaxAge), maxAnswer>>10, v1alpha1.MetricNotifications)
 	b.WriteString(docsFormats)
 	b.WriteString("| field | meaning |\n| --- | --- |\n")

@@ -86,7 +86,7 @@ var keys = []Key{
 		func(c *Config) *string { return &c.Kubernetes.Kubeconfig }),
 
 	key("lease.namespace", text("string", "a DNS label of at most 63 bytes", label), `"`+v1alpha1.DefaultLeaseNamespace+`"`, restart,
-		"The namespace of the Lease that coordinators are elected by. All keys of `[lease]` have to be the same on every host.",
+		"The namespace of the Lease with which the coordinator is elected. All keys of `[lease]` have to be the same on every host.",
 		func(c *Config) *string { return &c.Lease.Namespace }),
 	key("lease.name", text("string", "a DNS name of at most 253 bytes", subdomain), `"`+v1alpha1.DefaultLeaseName+`"`, restart,
 		"The name of that Lease.",
@@ -102,7 +102,7 @@ var keys = []Key{
 		func(c *Config) *time.Duration { return &c.Lease.RetryPeriod }),
 
 	key("coordinator.kubeconfig", text("path", "absolute, or `\"\"`", or("a host that is never a candidate", absolute)), `"/etc/lockkeeper/coordinator.kubeconfig"`, restart,
-		"The coordinator's credential. A host without this file never stands for election. A host that gets the file becomes a candidate without a restart. lockkeeper only reads the file, and warns if users other than root can read or change it.",
+		"The coordinator's credential. A host without this file is never a candidate. A host that gets the file becomes a candidate without a restart. lockkeeper only reads the file, and warns if users other than root can read or change it.",
 		func(c *Config) *string { return &c.Coordinator.Kubeconfig }),
 	key("coordinator.prometheus_url", text("string", "an address `http://HOST[:PORT][/PATH]`, or of https, or `\"\"`", or("no server, which closes all gates", webAddress)), `""`, restart,
 		"The Prometheus server (or another server with its HTTP API) that the coordinator queries for the gates of policies. `\"\"`: none; then every gate is closed, and a policy with gates grants nothing. Certificates are checked against the host's certificate authorities.",
@@ -134,7 +134,7 @@ var keys = []Key{
 		"`auto`: use update_engine (`com.coreos.update1`) if the host has it. `off`: do not use it.",
 		func(c *Config) *UpdateEngine { return &c.Sources.UpdateEngine }),
 	key("sources.poll_interval", duration(5*time.Second, time.Hour, 200*time.Millisecond), `"30s"`, restart,
-		"How often lockkeeper queries update_engine between its signals. It sends no signal when an update is cancelled, so lockkeeper may notice that this much later. Sentinels are watched, and also checked this often.",
+		"How often lockkeeper queries update_engine between its signals. update_engine sends no signal when an update is cancelled, so lockkeeper may notice that this much later. Sentinels are watched, and also checked this often.",
 		func(c *Config) *time.Duration { return &c.Sources.PollInterval }),
 	key("sources.sentinels", list[string]("list of paths", "absolute", 64, absolute), `["/run/reboot-required", "/run/reboot-needed"]`, reload,
 		"Files whose existence requests a reboot. They are watched, so lockkeeper notices at once when one appears or disappears.",

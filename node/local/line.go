@@ -24,7 +24,7 @@ func (h Host) Text() string {
 	case s.State == v1alpha1.StateAbsent && s.Node == "":
 		b.WriteString("starting")
 	case s.State == v1alpha1.StateAbsent:
-		b.WriteString("not in any coordinator's care")
+		b.WriteString("no coordinator manages this node")
 	case s.State.InTurn():
 		fmt.Fprintf(&b, "%s (turn %s)", s.State, s.Turn)
 	default:

@@ -9,8 +9,8 @@ import (
 
 const configurationIntro = `This page lists every setting of a host's file and says how the file is read.
 
-The host's file, ` + "`" + config.DefaultFile + "`" + `, says what a host decides about itself. Policies say what the
-cluster decides. The file is optional: without it, all settings have the defaults below.
+The host's file, ` + "`" + config.DefaultFile + "`" + `, says what a host decides about
+itself. Policies say what the cluster decides. The file is optional: without it, all settings have the defaults below.
 
 ## Which files are read
 

@@ -19,18 +19,20 @@ func Reasons() string {
 	for _, d := range v1alpha1.ReasonDocs() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Reason, cell(d.Means), cell(d.Do), places(d.Reason))
 	}
-	b.WriteString("\nWhere a reason appears, besides the journal:\n\n" +
+	b.WriteString("\nWhere a reason appears, in addition to the journal:\n\n" +
 		"- held: the label `lockkeeper.dev/held`, and the metric `lockkeeper_coordinator_held_nodes`.\n" +
-		"- waits: `waits` of the [HostUpdate](hostupdate.md), the host's status line, and the metric `lockkeeper_host_waiting`.\n" +
-		"- host: the same without the HostUpdate, which is not written while the node is out.\n" +
+		"- waits: `waits` of the [HostUpdate](hostupdate.md), the host's status line, and the metric\n" +
+		"  `lockkeeper_host_waiting`.\n" +
+		"- host: the same without the HostUpdate, which is not written while the node is taken out.\n" +
 		"- ack: the host reports it in the annotation `ack`.\n" +
-		"- end: the annotation `last`, the `history` of the HostUpdate, and the Event about the turn's end. A host that was silent has no\n" +
-		"  history of the turn, and one whose node is taken out may have none.\n" +
+		"- end: the annotation `last`, the `history` of the HostUpdate, and the Event about the turn's end. A\n" +
+		"  host that was silent has no history of the turn, and one whose node is taken out may have none.\n" +
 		"- Event: an [Event](events.md) of its own.\n" +
 		"- status: `lockkeeper status NODE`.\n")
 	b.WriteString("\n## Blockers\n\n" +
-		"What keeps a host from going on is in `blockers` of its [HostUpdate](hostupdate.md), in `lockkeeper status`, and in the metrics\n" +
-		"`lockkeeper_host_blockers` and `lockkeeper_host_blocked_since_timestamp_seconds`, with the same kind, name and message.\n\n" +
+		"What keeps a host from continuing is in `blockers` of its [HostUpdate](hostupdate.md), in\n" +
+		"`lockkeeper status`, and in the metrics `lockkeeper_host_blockers` and\n" +
+		"`lockkeeper_host_blocked_since_timestamp_seconds`, with the same kind, name and message.\n\n" +
 		"| kind | its name is | means | what to do |\n| --- | --- | --- | --- |\n")
 	for _, d := range v1alpha1.BlockerDocs() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", d.Kind, cell(d.Name), cell(d.Means), cell(d.Do))

@@ -29,7 +29,7 @@ coordinator moves a node on these events:
 
 | event | what it is |
 | --- | --- |
-| adopted | the host's description is valid for this Node and boot, the host is managed and not detached |
+| adopted | the host's record is valid for this Node and boot, and the node is managed and not detached |
 | marked | a node in no turn has lockkeeper's own cordon, and is not paused |
 | granted | the coordinator gives the node its turn |
 | paused, resumed | an admin added or removed the annotation |
@@ -46,8 +46,8 @@ coordinator moves a node on these events:
 | retry | an admin's annotation names the turn that failed |
 | replaced | the Node object was created again since the grant |
 
-A hook stage (before-drain, before-reboot, before-uncordon) with nothing to wait for is not entered: the node passes
-through it in the same write, on *done*, or on *taken back* if it is taken back.
+A hook stage (before-drain, before-reboot, before-uncordon) with nothing to wait for is not entered:
+the node passes through it in the same write, on *done*, or on *taken back* if it is taken back.
 
 `
 
@@ -65,7 +65,7 @@ func renderOverview(b *strings.Builder) {
 			ways(r, turn.Adopted, turn.Marked, turn.Granted, turn.Paused, turn.Resumed, turn.Released, turn.Progressed, turn.Cleared),
 			ways(r, turn.Vanished), ways(r, turn.Refused, turn.Failed, turn.FailedHealthy), ways(r, turn.Aborted, turn.Overran), ways(r, turn.TakenBack))
 	}
-	b.WriteString("\nBesides, every state of a turn goes to absent when the node is let go or the Node object is replaced.\n\n")
+	b.WriteString("\nIn addition, every state of a turn goes to absent when the node is let go or the Node object is replaced.\n\n")
 }
 
 // ways says what the row does on the events: each state that it goes on to,

@@ -150,7 +150,7 @@ func testNobodyCoordinates(t *testing.T, f *fleet) {
 		}
 	}
 	for _, h := range f.Hosts {
-		f.says(t, h, "not in any coordinator's care", "OSUpdate@"+version, "NoCoordinator") // what systemctl status shows
+		f.says(t, h, "no coordinator manages this node", "OSUpdate@"+version, "NoCoordinator") // what systemctl status shows
 		if n := node(t, h.Name()); n.Labels[v1alpha1.LabelState] != "" || n.Spec.Unschedulable || h.Boots() != 1 {
 			t.Errorf("%s: labels %v, unschedulable %t, %d boots, and nobody coordinates", h.Name(), n.Labels, n.Spec.Unschedulable, h.Boots())
 		}

@@ -60,7 +60,7 @@ func TestCredentialPluginInTheSandbox(t *testing.T) {
 	exec(t, h, "chmod 755 /usr/local/bin/node-credential")
 	says("/etc/lockkeeper/kubelet.kubeconfig: credential plugin node-credential: exit status 4: this machine has no role")
 	exec(t, h, "touch /etc/lockkeeper/role")
-	says("not in any coordinator's care; up to date")
+	says("no coordinator manages this node; up to date")
 	if got := exec(t, h, "cat /var/cache/lockkeeper/used"); got != "used" {
 		t.Errorf("it was used %q", got)
 	}

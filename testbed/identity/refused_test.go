@@ -80,7 +80,7 @@ var refusals = slices.Concat([]refused{
 	// Rules.
 	{spec: `rules: [{source: Rumour, actions: [{type: Reboot}]}]`, field: "spec.rules[0].source", says: `supported values: "OSUpdate", "Sentinel", "File", "Unit", "Request"`},
 	{spec: `rules: [{source: OSUpdate, actions: []}]`, field: "spec.rules[0].actions", says: "empty; expected at least one action: a change that is to cost nothing has None"},
-	{spec: `rules: [{source: OSUpdate, actions: [{type: None}, {type: Reboot}]}]`, field: "spec.rules[0].actions", says: "None stands beside other actions; expected it alone", code: "spec.rules[0].actions[0]"},
+	{spec: `rules: [{source: OSUpdate, actions: [{type: None}, {type: Reboot}]}]`, field: "spec.rules[0].actions", says: "None is listed with other actions; expected None alone", code: "spec.rules[0].actions[0]"},
 	{spec: `rules: [{source: OSUpdate, actions: [{type: Explode}]}]`, field: "spec.rules[0].actions[0].type", says: `supported values: "None", "Drain", "DaemonReload", "Reload", "Restart", "Reboot"`},
 	{spec: `rules: [{source: OSUpdate, actions: [{type: Reload}]}]`, field: "spec.rules[0].actions[0].unit", says: "missing; expected the full name of the unit to reload or restart"},
 	{spec: `rules: [{source: OSUpdate, actions: [{type: Restart}]}]`, field: "spec.rules[0].actions[0].unit", says: "missing; expected the full name of the unit to reload or restart"},
@@ -172,11 +172,11 @@ var refusals = slices.Concat([]refused{
 
 	// A name in two stages.
 	{spec: "hooks: {" + hook("beforeDrain", "lb", "5m", "Wait") + ", " + hook("beforeReboot", "lb", "5m", "Wait") + "}", field: "spec.hooks.beforeReboot",
-		says: "a name stands in beforeDrain and in beforeReboot; expected a name in one stage only: give one of them another", code: "spec.hooks.beforeReboot[0].name"},
+		says: "beforeDrain and beforeReboot have the same name; expected each name in one stage only: rename one of them", code: "spec.hooks.beforeReboot[0].name"},
 	{spec: "hooks: {" + hook("beforeDrain", "lb", "5m", "Wait") + ", " + hook("beforeUncordon", "lb", "5m", "Wait") + "}", field: "spec.hooks.beforeUncordon",
-		says: "a name stands in beforeDrain and in beforeUncordon; expected a name in one stage only: give one of them another", code: "spec.hooks.beforeUncordon[0].name"},
+		says: "beforeDrain and beforeUncordon have the same name; expected each name in one stage only: rename one of them", code: "spec.hooks.beforeUncordon[0].name"},
 	{spec: "hooks: {" + hook("beforeReboot", "lb", "5m", "Wait") + ", " + hook("beforeUncordon", "lb", "5m", "Wait") + "}", field: "spec.hooks.beforeUncordon",
-		says: "a name stands in beforeReboot and in beforeUncordon; expected a name in one stage only: give one of them another", code: "spec.hooks.beforeUncordon[0].name"},
+		says: "beforeReboot and beforeUncordon have the same name; expected each name in one stage only: rename one of them", code: "spec.hooks.beforeUncordon[0].name"},
 	{spec: "hooks: {" + hook("beforeUncordon", "lb", "5m", "Abort") + "}", field: "spec.hooks.beforeUncordon[0].onTimeout", says: `supported values: "Wait", "Continue"`},
 	{spec: "hooks: {" + hook("beforeDrain", "lb", "5m", "Force") + "}", field: "spec.hooks.beforeDrain[0].onTimeout", says: `supported values: "Wait", "Continue", "Abort"`},
 	{spec: "hooks: {" + hook("beforeReboot", "lb", "5m", "Force") + "}", field: "spec.hooks.beforeReboot[0].onTimeout", says: `supported values: "Wait", "Continue", "Abort"`},

@@ -78,7 +78,7 @@ func TestUnheardHost(t *testing.T) {
 	at := func(ago time.Duration) *metav1.MicroTime { return &metav1.MicroTime{Time: time.Now().Add(-ago)} }
 
 	lease(coordinationv1.LeaseSpec{})
-	says("not in any coordinator's care; waits: NoCoordinator (no instance holds the Lease lockkeeper/lockkeeper) since ")
+	says("no coordinator manages this node; waits: NoCoordinator (no instance holds the Lease lockkeeper/lockkeeper) since ")
 	lease(coordinationv1.LeaseSpec{HolderIdentity: new("gone_1"), LeaseDurationSeconds: new(int32(30)), RenewTime: at(10 * time.Minute)})
 	says("waits: NoCoordinator (no instance has renewed the Lease lockkeeper/lockkeeper since ")
 	// Someone leads, and has not come to this node yet.

@@ -246,13 +246,13 @@ func TestInstallAsWritten(t *testing.T) {
 	in.until("to want a reboot", soon, func(_ *simhost.Host, n *corev1.Node) bool { return n.Labels[v1alpha1.LabelWants] == "reboot" })
 
 	for _, h := range in.hosts {
-		in.hears(h, "not in any coordinator's care; waits: NoCoordinator", "wants reboot for OSUpdate@4.2.0")
+		in.hears(h, "no coordinator manages this node; waits: NoCoordinator", "wants reboot for OSUpdate@4.2.0")
 	}
 	out = in.next("3. Look")
 	in.says(out, 1, "No coordinator.", "node-1  absent  reboot", "node-2  absent  reboot", "node-3  absent  reboot")
 	in.says(out, 4, "NoCoordinator") // a line for each, and what it means
 	out = in.next("3. Look")
-	in.says(out, 6, "not in any coordinator's care; waits: NoCoordinator", "wants reboot for OSUpdate@4.2.0") // systemd's line and our own
+	in.says(out, 6, "no coordinator manages this node; waits: NoCoordinator", "wants reboot for OSUpdate@4.2.0") // systemd's line and our own
 	in.says(out, 3, "not a candidate: no coordinator's kubeconfig at ")
 	in.inert()
 	in.holder("to be nobody", nobody)
