@@ -231,7 +231,7 @@ func testFussy(h *watchedHost) {
 	h.until(since, "to be held", func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelHeld] == "Failed" })
 	for _, args := range [][]string{{"status", h.Name()}, {"status"}} {
 		status := admin(h.t, args...)
-		for _, want := range []string{"HALTED: nothing is granted", "`lockkeeper retry NODE` clears " + h.Name(), "ApplyFailed", "restart of fussy.service failed (exit-code, ExecStart=sh status 3)"} {
+		for _, want := range []string{"HALTED: policy test grants nothing", "`lockkeeper retry NODE` clears " + h.Name(), "ApplyFailed", "restart of fussy.service failed (exit-code, ExecStart=sh status 3)"} {
 			if !strings.Contains(status, want) {
 				h.t.Errorf("lockkeeper %v does not say %q:\n%s", args, want, status)
 			}

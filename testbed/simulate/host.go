@@ -145,7 +145,7 @@ func (s *sim) observe(h *host) step.Observation {
 		ManagedByDefault: true,
 		Veto:             h.plan.Veto,
 		Term:             epoch, // in a cluster of one node the leader is its own process
-		Sources:          step.Sources{Complete: true, Changes: h.changes, Wants: h.plan.Wants, Drains: h.plan.Drains},
+		Sources:          step.Sources{Complete: true, Changes: h.changes, Wants: h.plan.Wants, Drains: h.plan.Drains, Steps: h.plan.Actions()},
 		Shutdown:         step.ShutdownNone,
 		Health:           step.Health{Healthy: !h.unhealthy, Detail: "a unit is not active", Overdue: h.overdue},
 	}
