@@ -2,6 +2,7 @@ package render
 
 import (
 	"cmp"
+	"regexp"
 	"strings"
 
 	"lockkeeper.dev/lockkeeper/node/config"
@@ -21,13 +22,13 @@ func Sample(head string, keys []config.Key) string {
 		if k.Table != last {
 			b.WriteString("\n")
 			if k.About != "" {
-				comment(&b, strings.ReplaceAll(k.About, "`", ""))
+				comment(&b, bare(k.About))
 			}
 			b.WriteString("#" + k.Title() + "\n")
 			last = k.Table
 		}
 		b.WriteString("\n")
-		comment(&b, strings.ReplaceAll(k.Means, "`", "")+" "+strings.ToUpper(k.Type[:1])+k.Type[1:]+", "+strings.ReplaceAll(k.Bounds, "`", "")+".")
+		comment(&b, bare(k.Means+" "+strings.ToUpper(k.Type[:1])+k.Type[1:]+", "+k.Bounds+"."))
 		value := k.Default
 		if k.List {
 			value = k.Example
@@ -36,6 +37,15 @@ func Sample(head string, keys []config.Key) string {
 	}
 	return b.String()
 }
+
+// bare returns text for a place without markup.
+func bare(text string) string { return strings.ReplaceAll(unlinked(text), "`", "") }
+
+// link is a Markdown link to another page of docs.
+var link = regexp.MustCompile(`\[[^\]]*\]\(([a-z-]+\.md)\)`)
+
+// unlinked returns text with the name of a page in place of each link.
+func unlinked(text string) string { return link.ReplaceAllString(text, "docs/$1") }
 
 // comment adds text as comments, with an empty comment between paragraphs.
 func comment(b *strings.Builder, text string) {

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Date stands in the manual pages: the day of their last change in wording. It is
+// Date is the date in the manual pages: the day on which their text last changed. It is
 // set by hand, so that the same commit gives the same page.
-const Date = "2026-11-21"
+const Date = "2026-11-23"
 
 // Roff writes parts of a manual page, in man(7)'s macros. The zero value is an
 // empty part.
@@ -42,7 +42,7 @@ func (r *Roff) String() string { return r.b.String() }
 
 // lines adds text a sentence a line, as roff likes it.
 func (r *Roff) lines(p string) {
-	p = strings.Join(strings.Fields(p), " ")
+	p = unlinked(strings.Join(strings.Fields(p), " "))
 	for _, sentence := range strings.SplitAfter(sentenceEnd.ReplaceAllString(p, "$1\n$2"), "\n") {
 		r.b.WriteString(guard(bold(strings.TrimSuffix(sentence, "\n"))) + "\n")
 	}
