@@ -60,7 +60,7 @@ var hooks = map[string]func(*scene){
 		s.reads(h, v1alpha1.ReasonOverdue)
 		s.has(h.Name(), v1alpha1.ReasonOverdue)
 		_, err := s.tryPolicy(policy + ", beforeUncordon: [{name: late}]}")
-		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.hooks.beforeUncordon") || !strings.Contains(err.Error(), "expected a name in one stage only") {
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.hooks.beforeUncordon") || !strings.Contains(err.Error(), "expected each name in one stage only") {
 			s.T.Errorf("one name in two stages: %v", err)
 		}
 		if n := s.reaches(h, v1alpha1.StateBeforeDrain); n.Mark || n.Unschedulable {
