@@ -117,7 +117,7 @@ func TestCompileNamesTheField(t *testing.T) {
 		"a source that is none":   {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: "Weather"}, reboot) }, "spec.rules[0].source: \"Weather\""},
 		"a request with a path":   {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceRequest, Path: "/x"}, reboot) }, "spec.rules[0].path: a rule for Request has none"},
 		"no actions":              {func(s *spec) { s.Rules = rule(file) }, "spec.rules[0].actions: empty"},
-		"None beside another":     {func(s *spec) { s.Rules = rule(file, none, reboot) }, "spec.rules[0].actions[0]: None stands beside"},
+		"None beside another":     {func(s *spec) { s.Rules = rule(file, none, reboot) }, "spec.rules[0].actions[0]: None is listed with other actions"},
 		"a restart of nothing":    {func(s *spec) { s.Rules = rule(file, v1alpha1.Action{Type: v1alpha1.ActionRestart}) }, "spec.rules[0].actions[0].unit: \"\""},
 		"a reboot of a unit":      {func(s *spec) { s.Rules = rule(file, v1alpha1.Action{Type: v1alpha1.ActionReboot, Unit: "x.service"}) }, "spec.rules[0].actions[0].unit: Reboot has none"},
 		"a drain without a drain": {func(s *spec) { s.Rules = rule(noDrain, drain) }, "spec.rules[0].actions[0]: Drain in a rule with drain: Never"},
