@@ -9,11 +9,11 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// maxVersion bounds the version of an OS update that is asked about, in bytes.
+// maxVersion bounds the version in os:VERSION, in bytes.
 const maxVersion = 128
 
-// ParseChange reads a change as people write it: file:PATH, unit:NAME,
-// sentinel:PATH, os, os:VERSION or request.
+// ParseChange parses a change that a user wrote: file:PATH, unit:NAME, sentinel:PATH,
+// os, os:VERSION or request.
 func ParseChange(text string) (v1alpha1.Change, error) {
 	fail := func(format string, args ...any) (v1alpha1.Change, error) {
 		return v1alpha1.Change{}, fmt.Errorf("%q, expected "+format, append([]any{text}, args...)...)

@@ -1,15 +1,14 @@
-// Package forecast says what would become of nodes if changes came to them, and
-// what those come to that are pending now: what `lockkeeper plan` shows.
+// Package forecast predicts what changes would cause on nodes, and what the changes that
+// are pending now will cause. `lockkeeper plan` shows the result.
 //
-// Nothing of it is its own. What changes cost is said by package policy, what holds
-// a node by the coordinator's own Decide, what becomes of a pod by package drain; a
-// forecast puts to them the question of how it would be. What it adds is what an
-// eviction would meet, from the budgets as they are, and how far down the queue a
-// node stands.
+// The package has no rules of its own. Package policy says what changes cost, the
+// coordinator's Decide says what holds a node, and package drain says what a drain does
+// with a pod. The forecast calls them with the changes applied. It adds which
+// PodDisruptionBudgets would refuse evictions now, and each node's position in the queue.
 //
-// [Ends] estimates when the rollout that is under way is over: it plays the rest of it by
-// the rules of Decide. `lockkeeper status` shows that.
+// [Ends] estimates when the current rollout will be over. It simulates the rest of the
+// rollout by the rules of Decide. `lockkeeper status` shows the estimate.
 //
-// It must not know where its input is from, and neither writes nor reads anything:
-// nodes, policies, pods and budgets in, a Forecast out.
+// The package is pure: nodes, policies, pods and budgets in, a Forecast out. It must not
+// know where its input comes from.
 package forecast

@@ -14,45 +14,44 @@ import (
 )
 
 const (
-	// minSeen is how many turns must have been seen before their duration counts
-	// instead of the policy's expectedDuration.
+	// minSeen is how many finished turns are needed before their median duration
+	// replaces the policy's expectedDuration.
 	minSeen = 3
-	// slowTurn is from how many times its expected duration on a turn's end is not
-	// known.
+	// slowTurn times its expected duration is the longest time for which a turn's end
+	// is estimated. After that, the end is unknown.
 	slowTurn = 2
 )
 
-// End is when the nodes of a policy, or of all policies, that want something or are
-// in a turn are expected to be up to date.
+// End estimates when the nodes of a policy, or of all policies, will be up to date. It
+// covers the nodes that want something or are in a turn.
 type End struct {
-	// At is about when; the zero time if it is not known, or if no node is left.
+	// At is the estimated time. It is zero if the time is unknown or no node is left.
 	At time.Time
 	// Unknown says why At is not known.
 	Unknown string
-	// Left is how many nodes want something or are in a turn. Held of them are held
-	// for a reason of their own: At is without them.
+	// Left counts the nodes that want something or are in a turn. Held counts those of
+	// them that the rollout itself does not release. At does not include them.
 	Left, Held int
-	// Turn is how long a turn is expected to take: the median of those that were
-	// Seen on the policy's nodes within a day and were for the same changes, or the
-	// policy's expectedDuration if Seen is 0. The longest one counts.
+	// Turn is how long a turn is expected to take. It is the median of the Seen turns
+	// that the policy's nodes finished within the last day for the same changes, or the
+	// policy's expectedDuration if Seen is 0. If nodes differ, it is the longest.
 	Turn time.Duration
 	Seen int
 }
 
-// passing are reasons that hold a node in the course of a rollout.
-var passing = map[v1alpha1.Reason]bool{
+// transient holds the reasons that go away as the rollout continues.
+var transient = map[v1alpha1.Reason]bool{
 	v1alpha1.ReasonNone: true, v1alpha1.ReasonBudget: true, v1alpha1.ReasonControlPlane: true,
 	v1alpha1.ReasonMinUptime: true, v1alpha1.ReasonSessions: true, v1alpha1.ReasonHandover: true,
 }
 
-// Ends says when the rollout is expected to be over, for each policy by its name and
-// for the fleet. out is the decision on s, and held is what holds each node, by its
-// name, if it is known better than in out.
+// Ends estimates when the rollout will be over, for the fleet and for each policy by
+// name. out is the decision on s. held overrides, by node name, the reasons in out.
 func Ends(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Reason) (fleet End, policies map[string]End) {
-	c := newCourse(s, out, held, false)
-	c.roll()
+	c := newSimulation(s, out, held, false)
+	c.run()
 	policies = make(map[string]End, len(c.lines))
-	fleet.Left, fleet.Held = c.lost, c.lost
+	fleet.Left, fleet.Held = c.unmatched, c.unmatched
 	for i := range c.lines {
 		l := &c.lines[i]
 		e := l.End
@@ -65,7 +64,7 @@ func Ends(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Rea
 		policies[l.figures.Name] = e
 		fleet.Left, fleet.Held = fleet.Left+e.Left, fleet.Held+e.Held
 		if e.Left == e.Held {
-			continue // it keeps no other from its end
+			continue // it does not delay the fleet
 		}
 		if e.Turn > fleet.Turn {
 			fleet.Turn, fleet.Seen = e.Turn, e.Seen
@@ -89,48 +88,48 @@ func Ends(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Rea
 	return fleet, policies
 }
 
-// begins says when the nodes that wait are expected to be granted their turns, by the
-// rules of [Ends], except that nodes wait for the next window. A node that is not there
-// is held for a reason of its own, or it is not known when it begins.
+// begins estimates when the waiting nodes will be granted their turns, by node name. It
+// follows the rules of [Ends], except that nodes also wait for the next window. A node
+// that the rollout does not release, or whose time is unknown, is not in the result.
 func begins(s rollout.Snapshot, out *rollout.Outcome) map[string]time.Time {
-	c := newCourse(s, out, nil, true)
-	c.roll()
+	c := newSimulation(s, out, nil, true)
+	c.run()
 	return c.begin
 }
 
-// course is a rollout as it is expected to go on.
-type course struct {
+// simulation simulates the rest of a rollout.
+type simulation struct {
 	acrossWindows bool                 // nodes wait for the next window
-	begin         map[string]time.Time // of the turns that were granted, by node
+	begin         map[string]time.Time // when each node was granted its turn
 	now           time.Time
 	lines         []line
 	byName        map[string]*line
-	total         int // of all nodes that may be unavailable; negative: no limit
-	taken         int
-	waiting       []*goer
-	running       []*goer
-	seen          map[string][]time.Duration // by policy and changes
+	total         int // how many of all nodes may be unavailable; negative: no limit
+	taken         int // how many of all nodes are unavailable
+	waiting       []*simulatedNode
+	running       []*simulatedNode
+	seen          map[string][]time.Duration // durations of finished turns, by turnKind
 	slots         map[string][]string        // by node, the policies in which it counts as unavailable
-	lost          int                        // nodes that want something and that no policy selects
+	unmatched     int                        // nodes that want something and that no policy selects
 }
 
-// line is one policy's part of it.
+// line is one policy's part of the simulation.
 type line struct {
 	End
 	figures *rollout.PolicyFigures
 	*policy.Policy
-	taken int
-	next  time.Time // not before this does it grant a turn
-	// shut is why none of its nodes may begin a turn at present, or "".
+	taken int       // how many of its nodes are unavailable
+	next  time.Time // it grants no turn before this time
+	// shut is why no node of the policy may begin a turn now, or "".
 	shut string
-	// open is whether a window is open that a turn fits in, at the time of the last
-	// grant, and opens when the next one opens; zero: not within eight days.
+	// open reports whether, at the last call of grant, a window was open that a turn
+	// fits in. opens is when the next such window opens; zero: not within eight days.
 	open  bool
 	opens time.Time
 }
 
-// goer is a node that is in a turn, or will be.
-type goer struct {
+// simulatedNode is a node that is in a turn, or will be.
+type simulatedNode struct {
 	*turn.Node
 	line  *line
 	lasts time.Duration
@@ -139,8 +138,8 @@ type goer struct {
 	counts []string
 }
 
-func newCourse(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Reason, acrossWindows bool) *course {
-	c := &course{acrossWindows: acrossWindows, begin: map[string]time.Time{}, now: s.Now, total: -1, taken: out.Unavailable, byName: map[string]*line{}, seen: map[string][]time.Duration{}, slots: map[string][]string{}}
+func newSimulation(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Reason, acrossWindows bool) *simulation {
+	c := &simulation{acrossWindows: acrossWindows, begin: map[string]time.Time{}, now: s.Now, total: -1, taken: out.Unavailable, byName: map[string]*line{}, seen: map[string][]time.Duration{}, slots: map[string][]string{}}
 	c.lines = make([]line, len(out.Policies))
 	for i := range out.Policies {
 		f := &out.Policies[i]
@@ -167,7 +166,7 @@ func newCourse(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha
 	}
 	for i := range out.Verdicts {
 		if l := c.byName[out.Verdicts[i].Policy]; l != nil {
-			c.saw(nodes[out.Verdicts[i].Node], l)
+			c.recordLast(nodes[out.Verdicts[i].Node], l)
 		}
 	}
 	for i := range out.Verdicts {
@@ -179,21 +178,21 @@ func newCourse(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha
 		switch l := c.byName[v.Policy]; {
 		case !n.InTurn() && (n.State == v1alpha1.StateAbsent || !n.Wants.Something()):
 		case l == nil:
-			c.lost++
+			c.unmatched++
 		default:
 			c.add(n, l, reason)
 		}
 	}
-	last := len(out.Queue) + 1 // of those that are not in the queue yet
-	slices.SortStableFunc(c.waiting, func(a, b *goer) int {
+	last := len(out.Queue) + 1 // the place of nodes that are not in the queue yet
+	slices.SortStableFunc(c.waiting, func(a, b *simulatedNode) int {
 		return cmp.Compare(cmp.Or(place[a.Name], last), cmp.Or(place[b.Name], last))
 	})
 	return c
 }
 
-// kindOf tells turns for the same sources from others: what a file holds is another
-// thing on each host.
-func kindOf(l *line, changes []v1alpha1.Change) string {
+// turnKind returns a key that is equal for turns of one policy for the same sources. It
+// leaves out versions, because the content of a file differs from host to host.
+func turnKind(l *line, changes []v1alpha1.Change) string {
 	var parts []string
 	for _, c := range changes {
 		parts = append(parts, string(c.Source)+" "+c.Name)
@@ -202,21 +201,22 @@ func kindOf(l *line, changes []v1alpha1.Change) string {
 	return l.figures.Name + "\x00" + strings.Join(parts, "\x00")
 }
 
-// saw notes how long the last turn of a node took, if it did what it was for.
-func (c *course) saw(n *turn.Node, l *line) {
+// recordLast records how long the node's last turn took, if its result is Done.
+func (c *simulation) recordLast(n *turn.Node, l *line) {
 	if n.Last == nil || n.Last.Result != v1alpha1.ResultDone || len(n.Last.Turns) == 0 {
 		return
 	}
 	took := n.Last.End.Sub(n.Last.Turns[len(n.Last.Turns)-1])
 	if age := c.now.Sub(n.Last.End); took > 0 && age >= 0 && age < 24*time.Hour {
-		kind := kindOf(l, n.Last.Changes)
+		kind := turnKind(l, n.Last.Changes)
 		c.seen[kind] = append(c.seen[kind], took)
 	}
 }
 
-// lasts is how long a turn for the changes is expected to take.
-func (c *course) lasts(l *line, changes []v1alpha1.Change) (d time.Duration, seen int) {
-	took := c.seen[kindOf(l, changes)]
+// turnDuration returns how long a turn for the changes is expected to take, and from how
+// many finished turns that was computed; 0: from none.
+func (c *simulation) turnDuration(l *line, changes []v1alpha1.Change) (d time.Duration, seen int) {
+	took := c.seen[turnKind(l, changes)]
 	if len(took) < minSeen {
 		return l.ExpectedDuration, 0
 	}
@@ -224,11 +224,11 @@ func (c *course) lasts(l *line, changes []v1alpha1.Change) (d time.Duration, see
 	return took[len(took)/2], len(took)
 }
 
-// add adds a node to those that are in a turn, wait for theirs, or are held.
-func (c *course) add(n *turn.Node, l *line, held v1alpha1.Reason) {
+// add counts a node as in a turn, waiting for its turn, or held.
+func (c *simulation) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 	inTurn := n.InTurn()
 	l.Left++
-	g := &goer{Node: n, line: l, counts: c.slots[n.Name]}
+	g := &simulatedNode{Node: n, line: l, counts: c.slots[n.Name]}
 	var changes []v1alpha1.Change
 	switch {
 	case inTurn && n.Grant != nil:
@@ -237,7 +237,7 @@ func (c *course) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 		changes = n.Host.Changes
 	}
 	var seen int
-	g.lasts, seen = c.lasts(l, changes)
+	g.lasts, seen = c.turnDuration(l, changes)
 	if !inTurn && held == v1alpha1.ReasonGateClosed {
 		l.shut = cmp.Or(l.shut, "a gate is closed")
 	}
@@ -246,7 +246,7 @@ func (c *course) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 		return
 	}
 	waitsForWindow := c.acrossWindows && held == v1alpha1.ReasonWindow && l.closed(c.now, false) != ""
-	if !passing[held] && !waitsForWindow || inTurn && n.Grant == nil {
+	if !transient[held] && !waitsForWindow || inTurn && n.Grant == nil {
 		l.Held++
 		return
 	}
@@ -262,13 +262,13 @@ func (c *course) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 		l.Unknown = cmp.Or(l.Unknown, n.Name+" has been in its turn for far longer than expected")
 		return
 	}
-	// A turn that takes longer than most is not over in the next moment.
+	// A turn that already takes longer than expected gets a quarter of that time more.
 	g.end = c.now.Add(max(g.lasts-elapsed, g.lasts/4))
 	c.running = append(c.running, g)
 }
 
-// closed says why the policy lets none of its nodes go at present, or "". That a window
-// opens later is no reason if nodes wait for it.
+// closed returns why the policy grants no turn now, or "". With acrossWindows, a window
+// that opens later is not a reason.
 func (l *line) closed(now time.Time, acrossWindows bool) string {
 	open, _, next := policy.OpenUntil(l.Windows, now, l.ExpectedDuration)
 	switch {
@@ -288,9 +288,9 @@ func (l *line) closed(now time.Time, acrossWindows bool) string {
 	return ""
 }
 
-// roll grants turns and ends them, in the order of time, by the rules of
-// [rollout.Decide], until no node waits or is in its turn.
-func (c *course) roll() {
+// run grants and ends turns in the order of time, by the rules of [rollout.Decide], until
+// no turn runs and none can be granted.
+func (c *simulation) run() {
 	for now := c.now; ; {
 		next := c.grant(now)
 		for i := range c.running {
@@ -302,11 +302,11 @@ func (c *course) roll() {
 			break
 		}
 		now = next
-		c.running = slices.DeleteFunc(c.running, func(g *goer) bool {
+		c.running = slices.DeleteFunc(c.running, func(g *simulatedNode) bool {
 			if g.end.After(now) {
 				return false
 			}
-			c.ends(g)
+			c.endTurn(g)
 			return true
 		})
 	}
@@ -316,8 +316,8 @@ func (c *course) roll() {
 	}
 }
 
-// ends ends the turn of a node. A node that someone else cordoned stays unavailable.
-func (c *course) ends(g *goer) {
+// endTurn ends the turn of a node. A node that another owner cordoned stays unavailable.
+func (c *simulation) endTurn(g *simulatedNode) {
 	if !g.Unschedulable || g.Mark {
 		for _, name := range g.counts {
 			if l := c.byName[name]; l != nil {
@@ -332,15 +332,15 @@ func (c *course) ends(g *goer) {
 	}
 }
 
-// grant gives as many nodes their turn as may have it now. It returns when it is to
-// be asked again although no turn ends, or the zero time.
-func (c *course) grant(now time.Time) (again time.Time) {
+// grant grants turns to as many nodes as the policies allow now. It returns when it has
+// to run again even if no turn ends, or the zero time.
+func (c *simulation) grant(now time.Time) (again time.Time) {
 	for i := range c.lines {
 		l := &c.lines[i]
 		l.open, _, l.opens = policy.OpenUntil(l.Windows, now, l.ExpectedDuration)
 	}
 	kept := c.waiting[:0]
-	wait := func(g *goer, until time.Time) {
+	wait := func(g *simulatedNode, until time.Time) {
 		if kept = append(kept, g); again.IsZero() || until.Before(again) {
 			again = until
 		}
@@ -374,6 +374,6 @@ func (c *course) grant(now time.Time) (again time.Time) {
 }
 
 // controlPlaneBusy reports whether a control-plane node is in its turn.
-func (c *course) controlPlaneBusy() bool {
-	return slices.ContainsFunc(c.running, func(g *goer) bool { return g.ControlPlane })
+func (c *simulation) controlPlaneBusy() bool {
+	return slices.ContainsFunc(c.running, func(g *simulatedNode) bool { return g.ControlPlane })
 }

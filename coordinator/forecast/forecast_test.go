@@ -349,7 +349,7 @@ func TestBudgets(t *testing.T) {
 		"two, of a pod that is not Ready":         {one(unready), []policyv1.PodDisruptionBudget{budget(1, 3, 2, named("c")), budget(1, 3, 2, always)}, "a/b a/c: the API server evicts no pod with more than one budget"},
 	} {
 		var n Node
-		n.drained(&v1alpha1.Terms{}, tc.pods, read(tc.budgets))
+		n.addDrain(&v1alpha1.Terms{}, tc.pods, read(tc.budgets))
 		var got strings.Builder
 		for _, o := range n.Blocking {
 			got.WriteString(strings.Join(o.Budgets, " ") + ": " + o.Why)

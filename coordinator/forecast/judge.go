@@ -13,13 +13,11 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// judge says of each node whether it would be held, and where in its queue it
-// stands.
+// judge computes for each node whether it would be held, and its position in the queue.
 //
-// What holds a node is asked of it alone, as if the changes came to no other: that
-// those asked about have to take turns is no reason to say that all but one are
-// held. How many come before it is asked as if they came to all at once, because
-// they will.
+// To find out what holds a node, judge applies the changes to that node only. Otherwise
+// all nodes but one would be held, only because they take turns. To find the position,
+// judge applies the changes to all nodes at once.
 func (q *Question) judge() {
 	now := rollout.Decide(q.in.Snapshot)
 	together, alone := now, map[string]rollout.Verdict(nil)
@@ -51,33 +49,33 @@ func (q *Question) judge() {
 		}
 		s.judged(v, q.in.NoLeader)
 		if s.Outcome == Goes || s.Outcome == Held {
-			s.course(q.in.Now, &together, gated, begins)
+			s.describeTurn(q.in.Now, &together, gated, begins)
 		} else {
 			s.own.Ahead = nil
 		}
 	}
 }
 
-// verdictOf finds a node's verdict, which stand in the order of names.
+// verdictOf returns a node's verdict. Verdicts are ordered by name.
 func verdictOf(out *rollout.Outcome, name string) rollout.Verdict {
 	i, _ := slices.BinarySearchFunc(out.Verdicts, name, func(v rollout.Verdict, name string) int { return cmp.Compare(v.Node, name) })
 	return out.Verdicts[i]
 }
 
-// alone judges each node as if the changes came to it alone. now is the decision
-// without them, together the one with all.
+// alone returns the verdict on each node with the changes applied to that node only. now
+// is the decision without the changes, together the decision with the changes on all
+// nodes.
 //
-// A node that is granted its turn beside the others is granted it alone as well, and
-// what holds it for its own sake, or all of its policy's nodes, does so too. Only
-// where others may have taken its slot is there anything to decide; and slots are
-// only taken, so that the first in the queue for whom none was left speaks for those
-// behind it.
+// A separate decision is needed only if another node may have taken the slot. A node that
+// is granted its turn together with the others is also granted it alone, and a reason that
+// is about the node or its policy holds it in both cases. The slots run out from the front
+// of the queue to the back, so a Budget verdict also holds for all nodes behind that one.
 func (q *Question) alone(now, together *rollout.Outcome) map[string]rollout.Verdict {
 	waits := make(map[string]bool, len(now.Queue))
 	for _, name := range now.Queue {
 		waits[name] = true
 	}
-	ahead, before := map[string]int{}, 0 // how many that wait already come before it
+	ahead, before := map[string]int{}, 0 // how many nodes that wait already come before each node
 	for _, name := range together.Queue {
 		if ahead[name] = before; waits[name] {
 			before++
@@ -104,7 +102,7 @@ func (q *Question) alone(now, together *rollout.Outcome) map[string]rollout.Verd
 	return all
 }
 
-// decide asks what would be if the changes came to one node alone.
+// decide returns the verdict on the node with the changes applied to that node only.
 func (q *Question) decide(s *subject) rollout.Verdict {
 	i := q.byName[s.Name]
 	was := q.in.Nodes[i]
@@ -114,28 +112,28 @@ func (q *Question) decide(s *subject) rollout.Verdict {
 	return verdictOf(&out, s.Name)
 }
 
-// kind are nodes that differ in nothing that a budget is about, but in how many
-// come before them.
+// kind identifies nodes that are equal to the budgets except for their place in the queue.
 type kind struct {
 	policy      string
-	unavailable bool // it counts already
+	unavailable bool // the node already counts as unavailable
 }
 
-// slots is what was decided last of a kind, and in what place.
+// slots is the last decision about a node of a kind, and the node's place.
 type slots struct {
 	known   bool
 	place   int
 	verdict rollout.Verdict
 }
 
-// at is what that says of a node in the same place, or behind it.
+// at returns the verdict on a node in the given place, which must not be before s.place.
+// ok is false if the last decision does not determine it.
 func (s slots) at(place int) (v rollout.Verdict, ok bool) {
 	return s.verdict, s.known && (place == s.place || s.verdict.Held == v1alpha1.ReasonBudget)
 }
 
-// queue counts how many come before each node, and returns when the nodes are expected
-// to be granted their turns. Under the emergency stop there is no queue: both are as if
-// the stop were lifted.
+// queue counts how many nodes come before each node, and returns when the nodes are
+// expected to be granted their turns. The queue is empty under the emergency stop, so
+// queue computes both as if the stop were lifted.
 func (q *Question) queue(then rollout.Snapshot, out *rollout.Outcome) map[string]time.Time {
 	lifted := out
 	if then.Stopped {
@@ -157,7 +155,7 @@ func (q *Question) queue(then rollout.Snapshot, out *rollout.Outcome) map[string
 	return begins(then, lifted)
 }
 
-// judged says what becomes of the node by its verdict.
+// judged sets the node's outcome from its verdict.
 func (s *subject) judged(v rollout.Verdict, noLeader string) {
 	s.Policy = v.Policy
 	hold := func(reason v1alpha1.Reason, why string) { s.Outcome, s.Held, s.Why = Held, reason, why }
@@ -165,11 +163,11 @@ func (s *subject) judged(v rollout.Verdict, noLeader string) {
 	case n.InTurn():
 		s.Outcome, s.State, s.Held, s.Why = InTurn, n.State, v.Held, v.Detail
 	case len(s.Changes) > 0 && !s.plan.Wants.Something():
-		s.Outcome = Nothing // whoever may hold the node
-	case !looksAfter(n) && (n.Host != nil || n.Managed != nil || n.Detached != nil || len(s.Changes) == 0):
+		s.Outcome = Nothing // even if something holds the node
+	case !manages(n) && (n.Host != nil || n.Managed != nil || n.Detached != nil || len(s.Changes) == 0):
 		s.Outcome = NotManaged
 		s.Why = notManaged(n)
-	case !looksAfter(n):
+	case !manages(n):
 		hold(v1alpha1.ReasonHostSilent, "lockkeeper has never reported from this node")
 	case !n.HostReported():
 		hold(v1alpha1.ReasonHostSilent, "no report from its present boot")
@@ -205,8 +203,8 @@ func notManaged(n *turn.Node) string {
 	return "lockkeeper has never reported from this node"
 }
 
-// course says what the turn would be, and when.
-func (s *subject) course(now time.Time, out *rollout.Outcome, gated map[string]bool, begins map[string]time.Time) {
+// describeTurn fills in what the turn would do, and when.
+func (s *subject) describeTurn(now time.Time, out *rollout.Outcome, gated map[string]bool, begins map[string]time.Time) {
 	p := s.match.Policy
 	if p == nil || len(p.Problems) > 0 || !s.plan.Wants.Something() {
 		s.own.Ahead = nil
@@ -245,7 +243,7 @@ func (s *subject) course(now time.Time, out *rollout.Outcome, gated map[string]b
 	}
 }
 
-// stages are those of the turn under the policy.
+// stages fills in the stages of the turn under the policy.
 func (s *subject) stages(p *policy.Policy) {
 	g := v1alpha1.Grant{Wants: s.plan.Wants, Drains: s.Drains, Terms: p.Terms}
 	plan, waits := turn.Plan{Drains: g.Drains, Reboots: g.Wants == v1alpha1.WantsReboot}, rollout.WaitsIn(s.Node, &g)

@@ -12,38 +12,36 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// Input is what a Forecast is made of.
+// Input is the input of a Forecast.
 type Input struct {
-	// Snapshot is the present: its Epoch is "".
+	// Snapshot is the current state of the cluster. Its Epoch is "".
 	rollout.Snapshot
-	// NoLeader is why nobody would grant what could be granted; "" if somebody
-	// coordinates.
+	// NoLeader is why no instance would grant a turn; "" if an instance leads.
 	NoLeader string
-	// Names are the nodes that are asked about, each once.
+	// Names are the nodes in the question, each once.
 	Names []string
-	// Asked are changes that come to all of these nodes, beside those pending; none:
-	// only those pending count.
+	// Asked are changes to apply to all of these nodes, in addition to the pending ones.
 	Asked []v1alpha1.Change
 }
 
-// Question is an Input whose plans have been made.
+// Question is an Input with the plans of its nodes.
 type Question struct {
 	in     Input
-	nodes  []*subject     // those asked about, by name
-	byName map[string]int // all, into in.Nodes
+	nodes  []*subject     // the nodes in the question, by name
+	byName map[string]int // every node's index in in.Nodes
 }
 
-// subject is one node that is asked about.
+// subject is one node in the question.
 type subject struct {
-	*turn.Node // as it is
+	*turn.Node // the node as it is now
 	match      policy.Match
 	plan       policy.Plan
-	then       turn.Node // as it would be with the changes
+	then       turn.Node // the node with the changes applied
 	Answer
 	own Node
 }
 
-// Ask makes the plans. It changes nothing of in.
+// Ask computes the plans. It does not change in.
 func Ask(in Input) *Question {
 	q := &Question{in: in, byName: make(map[string]int, len(in.Nodes))}
 	q.in.Nodes = slices.Clone(in.Nodes)
@@ -60,8 +58,9 @@ func Ask(in Input) *Question {
 	return q
 }
 
-// settle puts a node into the state that the coordinator brings it to before
-// anything else: what takes it a moment is not the answer to anybody's question.
+// settle applies the moves that the coordinator makes before it considers a turn: it
+// removes expired intents, ends a pause, and adopts the node. These moves take a moment,
+// so the forecast takes them as done.
 func settle(n *turn.Node, s *rollout.Snapshot) {
 	over := func(i *v1alpha1.Intent) bool { return i != nil && i.Until != nil && !i.Until.After(s.Now) }
 	if over(n.Paused) {
@@ -73,13 +72,13 @@ func settle(n *turn.Node, s *rollout.Snapshot) {
 	switch {
 	case n.State == v1alpha1.StatePaused && n.Paused == nil:
 		n.State = v1alpha1.StateIdle
-	case n.State == v1alpha1.StateAbsent && !n.Mark && n.HostReported() && looksAfter(n):
+	case n.State == v1alpha1.StateAbsent && !n.Mark && n.HostReported() && manages(n):
 		n.State = v1alpha1.StateIdle
 	}
 }
 
-// looksAfter reports whether lockkeeper looks after the node, or will in a moment.
-func looksAfter(n *turn.Node) bool {
+// manages reports whether lockkeeper manages the node, or will in a moment.
+func manages(n *turn.Node) bool {
 	switch {
 	case n.InTurn():
 		return true
@@ -89,14 +88,14 @@ func looksAfter(n *turn.Node) bool {
 	return n.State != v1alpha1.StateAbsent || n.Host != nil && n.Host.Managed
 }
 
-// subject makes the plan of one node.
+// subject computes the plan of one node.
 func (q *Question) subject(n *turn.Node) *subject {
 	s := &subject{Node: n, match: q.in.Policies.For(n.Labels), own: Node{Name: n.Name}}
 	var pending []v1alpha1.Change
 	if n.HostReported() {
 		pending = slices.Concat(n.Host.Changes, n.Host.HeldBack)
 	}
-	var count []v1alpha1.Change // in the plan
+	var count []v1alpha1.Change // the changes in the plan
 	add := func(change v1alpha1.Change, pending bool) {
 		c := Change{Change: change, Pending: pending}
 		choice := s.match.Choose(change)
@@ -109,9 +108,9 @@ func (q *Question) subject(n *turn.Node) *subject {
 		for _, r := range choice.Replaced {
 			c.Replaced = append(c.Replaced, ruleOf(r))
 		}
-		looked := change.Source == v1alpha1.SourceFile || change.Source == v1alpha1.SourceUnit
-		// A host whose policies were broken goes on watching what they named.
-		if c.Unwatched = looked && c.Rule == nil && (!pending || s.match.Reason == ""); !c.Unwatched {
+		watchable := change.Source == v1alpha1.SourceFile || change.Source == v1alpha1.SourceUnit
+		// A host keeps watching what its policies named before they became invalid.
+		if c.Unwatched = watchable && c.Rule == nil && (!pending || s.match.Reason == ""); !c.Unwatched {
 			count = append(count, change)
 		}
 		s.Changes = append(s.Changes, c)
@@ -133,7 +132,7 @@ func (q *Question) subject(n *turn.Node) *subject {
 	s.answerPlan(len(q.in.Nodes) == 1)
 	s.then = s.with()
 	if len(q.in.Asked) == 0 && n.HostReported() && (n.Wants != s.plan.Wants || n.Host.Drains != s.plan.Drains) {
-		s.note("by the policies as they are now; the host publishes %s, by those that it went by when it last looked", wants(n.Wants, n.Host.Drains))
+		s.note("this plan uses the current policies; the host published %s, by the policies that it had read last", wants(n.Wants, n.Host.Drains))
 	}
 	s.notes(q.in.Asked)
 	return s
@@ -147,7 +146,8 @@ func (s *subject) note(format string, args ...any) {
 	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
 }
 
-// answerPlan says what the plan is. only: there is no other node.
+// answerPlan copies the plan into the answer. only reports that the cluster has no other
+// node.
 func (s *subject) answerPlan(only bool) {
 	p := &s.plan
 	s.Wants, s.Drains = p.Wants, p.Drains && !only
@@ -167,7 +167,7 @@ func (s *subject) answerPlan(only bool) {
 	}
 }
 
-// wants is what a host wants, for people.
+// wants returns what a host wants, as text for users.
 func wants(w v1alpha1.Wants, drains bool) string {
 	if w == v1alpha1.WantsReboot && !drains {
 		return "wants=reboot without a drain"
@@ -175,7 +175,7 @@ func wants(w v1alpha1.Wants, drains bool) string {
 	return "wants=" + string(w)
 }
 
-// notes says what else is to be known of the plan.
+// notes adds the remarks on the plan.
 func (s *subject) notes(asked []v1alpha1.Change) {
 	for _, c := range asked {
 		switch {
@@ -193,7 +193,7 @@ func (s *subject) notes(asked []v1alpha1.Change) {
 	}
 }
 
-// with is the node with the plan in place of what its host publishes.
+// with returns the node with the plan in place of what its host publishes.
 func (s *subject) with() turn.Node {
 	n := *s.Node
 	n.Wants = s.plan.Wants
@@ -210,7 +210,7 @@ func (s *subject) with() turn.Node {
 	return n
 }
 
-// Draining are the names of the nodes whose plan drains: whose pods matter.
+// Draining returns the names of the nodes whose plan drains. Only their pods matter.
 func (q *Question) Draining() []string {
 	var names []string
 	for _, s := range q.nodes {
@@ -221,7 +221,7 @@ func (q *Question) Draining() []string {
 	return names
 }
 
-// Answer makes the Forecast.
+// Answer returns the Forecast.
 func (q *Question) Answer(pods Pods) Forecast {
 	q.judge()
 	budgets := read(pods.Budgets)
@@ -230,10 +230,10 @@ func (q *Question) Answer(pods Pods) Forecast {
 	for _, s := range q.nodes {
 		f.Held = f.Held || s.Outcome == Held || s.Outcome == InTurn && s.Held != ""
 		if s.Drains {
-			s.own.drained(s.terms(), pods.OnNode[s.Name], budgets)
+			s.own.addDrain(s.terms(), pods.OnNode[s.Name], budgets)
 		}
 		key, err := json.Marshal(&s.Answer)
-		if err != nil { // strings, numbers and times: a time out of RFC 3339's years is the only way here
+		if err != nil { // only a time outside the years of RFC 3339 gets here
 			key = []byte(s.Name)
 		}
 		i, ok := byAnswer[string(key)]
@@ -254,7 +254,7 @@ func (g *Group) rank() int {
 	return slices.Index([]Outcome{InTurn, Goes, Held, Nothing, NotManaged}, g.Outcome)
 }
 
-// terms are those of the node's turn, or of the turn that it would have.
+// terms returns the terms of the node's turn, or of the turn that it would have.
 func (s *subject) terms() *v1alpha1.Terms {
 	switch {
 	case s.InTurn() && s.Ours():

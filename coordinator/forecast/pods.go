@@ -16,20 +16,21 @@ import (
 	"lockkeeper.dev/lockkeeper/drain"
 )
 
-// Pods are the pods and budgets as they were read.
+// Pods are the pods and budgets that were read.
 type Pods struct {
-	// OnNode are the pods by the node that they are bound to. Of each is needed what
-	// [Strip] leaves.
+	// OnNode are the pods by the node that they are bound to. They need only the fields
+	// that [Strip] keeps.
 	OnNode map[string][]*corev1.Pod
 	// Budgets are all PodDisruptionBudgets.
 	Budgets []policyv1.PodDisruptionBudget
-	// Unseen says what of these could not be read, and why; NoPods: OnNode is.
+	// Unseen lists what could not be read, and why. NoPods reports that the pods could
+	// not be read.
 	Unseen []string
 	NoPods bool
 }
 
-// Strip takes away from a pod what no forecast is made of: of a hundred thousand
-// that is most of their size.
+// Strip returns a copy of the pod with only the fields that a forecast needs. This saves
+// most of the memory for a hundred thousand pods.
 func Strip(p *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, OwnerReferences: p.OwnerReferences, DeletionTimestamp: p.DeletionTimestamp,
@@ -46,7 +47,7 @@ func Strip(p *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// budget is a PodDisruptionBudget that was read.
+// budget is a PodDisruptionBudget with its parsed selector.
 type budget struct {
 	*policyv1.PodDisruptionBudget
 	selector labels.Selector
@@ -57,7 +58,7 @@ func (b budget) String() string { return b.Namespace + "/" + b.Name }
 func read(all []policyv1.PodDisruptionBudget) map[string][]budget {
 	byNamespace := map[string][]budget{}
 	for i := range all {
-		// As the API server does: one that cannot be read selects nothing.
+		// A budget whose selector is invalid selects nothing, as in the API server.
 		if selector, err := metav1.LabelSelectorAsSelector(all[i].Spec.Selector); err == nil {
 			byNamespace[all[i].Namespace] = append(byNamespace[all[i].Namespace], budget{&all[i], selector})
 		}
@@ -68,14 +69,14 @@ func read(all []policyv1.PodDisruptionBudget) map[string][]budget {
 	return byNamespace
 }
 
-// drained is what a drain by these terms would do about the pods, and what would
-// stand in its way.
-func (n *Node) drained(terms *v1alpha1.Terms, pods []*corev1.Pod, budgets map[string][]budget) {
+// addDrain records what a drain by these terms would do with the pods, and which budgets
+// would delay it.
+func (n *Node) addDrain(terms *v1alpha1.Terms, pods []*corev1.Pod, budgets map[string][]budget) {
 	judge := drain.Selecting(terms.Block, terms.Skip)
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	guarded := map[string][]*corev1.Pod{} // by the budgets that select them
+	guarded := map[string][]*corev1.Pod{} // pods by the budgets that select them
 	of := map[string][]budget{}
 	for _, p := range pods {
 		v := judge.Judge(p)
@@ -98,11 +99,11 @@ func (n *Node) drained(terms *v1alpha1.Terms, pods []*corev1.Pod, budgets map[st
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(guarded)) {
-		n.meets(of[key], guarded[key])
+		n.addObstacle(of[key], guarded[key])
 	}
 }
 
-// guards are the budgets that the API server asks before it evicts the pod.
+// guards returns the budgets that the API server checks before it evicts the pod.
 func guards(p *corev1.Pod, budgets []budget) []budget {
 	if p.Status.Phase == corev1.PodPending {
 		return nil
@@ -125,8 +126,8 @@ func ready(p *corev1.Pod) bool {
 	})
 }
 
-// letsUnhealthy reports whether a pod that is not Ready is evicted whatever the
-// budget allows: unhealthyPodEvictionPolicy.
+// letsUnhealthy reports whether the budget's unhealthyPodEvictionPolicy allows the
+// eviction of a pod that is not Ready, regardless of disruptionsAllowed.
 func (b budget) letsUnhealthy() bool {
 	if p := b.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow {
 		return true
@@ -134,8 +135,9 @@ func (b budget) letsUnhealthy() bool {
 	return b.Status.DesiredHealthy > 0 && b.Status.CurrentHealthy >= b.Status.DesiredHealthy
 }
 
-// meets notes what the eviction of pods meets that the same budgets select.
-func (n *Node) meets(by []budget, pods []*corev1.Pod) {
+// addObstacle records an obstacle if the budgets would delay the eviction of the pods. The
+// same budgets select all of the pods.
+func (n *Node) addObstacle(by []budget, pods []*corev1.Pod) {
 	o := Obstacle{}
 	for _, b := range by {
 		o.Budgets = append(o.Budgets, b.String())
