@@ -1,14 +1,13 @@
-// Package gate asks a Prometheus whether the gates of policies are open: a
-// gate's query must return nothing. It asks every now and then, while somebody
-// wants to know, and keeps the last answer to each.
+// Package gate queries a Prometheus server to find out whether the gates of policies are
+// open. A gate is open if its query returns nothing. The package repeats the queries that
+// the caller asks for, and keeps the last answer to each.
 //
-// Whatever is not a plain "nothing" closes the gate: a server that is away or
-// not configured, a query that fails, an answer that is late, too large, of
-// another kind, or that the server itself calls incomplete. A query about series
-// that do not exist returns nothing too, and opens it; who writes a gate says
-// absent() where that matters.
+// Everything else closes the gate: a server that is unreachable or not configured, a
+// query that fails, and an answer that is late, too large, of another type, or incomplete
+// according to the server. A query for series that do not exist also returns nothing and
+// so opens the gate. Where that matters, the policy's author has to use absent().
 //
-// This room must not know what a gate holds up, nor of nodes and of who leads.
+// The package must not know what a gate holds back, and nothing about nodes or who leads.
 package gate
 
 import (
@@ -22,59 +21,58 @@ import (
 )
 
 const (
-	// Every is how often each gate is asked.
+	// Every is the interval between two queries of one gate.
 	Every = 30 * time.Second
-	// Good is how long an answer counts. One that could not be renewed since is
-	// none, and so the gate is closed.
+	// Good is how long an answer is valid. A gate without a valid answer is closed.
 	Good = 2 * time.Minute
-	// Timeout is how long one answer may take.
+	// Timeout bounds one query.
 	Timeout = 10 * time.Second
 	// MaxAnswer bounds an answer, in bytes.
 	MaxAnswer = 1 << 20
-	// MaxDetail bounds what is said of an answer, in bytes.
+	// MaxDetail bounds Answer.Detail, in bytes.
 	MaxDetail = 256
-	// atOnce is how many queries wait for their answers at the same time.
+	// atOnce is how many queries run at the same time.
 	atOnce = 16
-	// maxWanted is how many gates are asked; what is wanted beyond is closed, and
-	// asked as soon as others are not wanted any more.
+	// maxWanted is how many gates are queried. Further gates are closed until the
+	// caller asks for fewer.
 	maxWanted = 512
 )
 
-// Key names a gate: of which policy, and which of its gates.
+// Key identifies a gate by the name of its policy and its own name.
 type Key struct{ Policy, Gate string }
 
-// Query is what to ask for a gate.
+// Query is the query of a gate.
 type Query struct {
 	Key
-	Expr string // in Prometheus' language
+	Expr string // PromQL
 }
 
-// Answer is what was last heard of a gate.
+// Answer is the last answer for a gate.
 type Answer struct {
 	Open bool
-	// Detail says why it is closed, for people, in one line of at most MaxDetail
-	// bytes: what the query returned, or why there is no good answer.
+	// Detail tells users why the gate is closed, in one line of at most MaxDetail
+	// bytes: what the query returned, or why there is no valid answer.
 	Detail string
 	At     time.Time
 }
 
-// Options are what Gates are made of.
+// Options configures Gates.
 type Options struct {
-	// URL is the server's, http or https, with the path before /api/v1 if there
-	// is one. "" is no server: no gate is open.
+	// URL is the URL of the server, http or https, with the path before /api/v1 if the
+	// server has one. Without a URL, no gate is open.
 	URL string
-	// TokenFile holds the bearer token, and is read for each query; "" is none.
+	// TokenFile contains the bearer token. It is read for each query. "" means no token.
 	TokenFile string
-	// Version is lockkeeper's.
+	// Version is lockkeeper's version, for the user agent.
 	Version string
-	// Changed is called when an answer is another one than the last; it may be
-	// called from any goroutine, and must not block. nil is fine.
+	// Changed is called when an answer changes. It may be called from any goroutine, and
+	// must not block. It may be nil.
 	Changed func()
 	Log     *slog.Logger
 }
 
-// Gates are the gates that are asked. Make them with [New]; their methods may be
-// called from any goroutine.
+// Gates queries gates and keeps the answers. Create it with [New]. Any goroutine may call
+// its methods.
 type Gates struct {
 	o     Options
 	judge func(ctx context.Context, expr string) (open bool, detail string)
@@ -84,18 +82,18 @@ type Gates struct {
 	wanted map[Key]*entry
 }
 
-// entry is one query that is wanted. It is never another one: a gate whose query
-// is changed has a new entry, and what is still heard of the old one is nobody's.
+// entry is one query and its last answer. Its query never changes: a gate whose query
+// changes gets a new entry, and an answer to the old query is dropped.
 type entry struct {
 	query    Query
-	asked    time.Time // when it last was, zero is never
-	asking   bool
-	excess   bool // it is one more than are asked
+	asked    time.Time // when the last query began; zero: never
+	asking   bool      // a query runs now
+	excess   bool      // not queried, because of maxWanted
 	answer   Answer
 	answered bool
 }
 
-// New makes Gates that ask nothing yet. Where the URL is none, no gate is open.
+// New returns Gates that query nothing yet.
 func New(o Options) *Gates {
 	g := &Gates{o: o, kick: make(chan struct{}, 1)}
 	if o.Log == nil {
@@ -116,8 +114,8 @@ func New(o Options) *Gates {
 	return g
 }
 
-// Ask says which gates somebody wants to know of from now on, each key once, and
-// no others. New ones are asked at once.
+// Ask replaces the set of gates to query. Each key must be in wanted only once. Gates that
+// are new are queried at once.
 func (g *Gates) Ask(wanted []Query) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -138,8 +136,8 @@ func (g *Gates) Ask(wanted []Query) {
 	g.wanted = next
 }
 
-// Answers are those to the gates that are wanted, as long as they are good. A
-// gate without one is closed.
+// Answers returns the valid answers for the gates passed to [Gates.Ask]. A gate without an
+// answer is closed.
 func (g *Gates) Answers() map[Key]Answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -155,7 +153,7 @@ func (g *Gates) Answers() map[Key]Answer {
 	return all
 }
 
-// Run asks what is wanted until ctx ends.
+// Run queries the gates until ctx ends.
 func (g *Gates) Run(ctx context.Context) {
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -186,7 +184,7 @@ func (g *Gates) Run(ctx context.Context) {
 	}
 }
 
-// due returns what is to be asked now, and how long it is until something is.
+// due returns the entries to query now, and the time until the next one is due.
 func (g *Gates) due(now time.Time) (due []*entry, rest time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -205,7 +203,7 @@ func (g *Gates) due(now time.Time) (due []*entry, rest time.Duration) {
 	return due, rest
 }
 
-// ask asks for one answer and takes it in.
+// ask runs one query and stores the answer.
 func (g *Gates) ask(ctx context.Context, e *entry) {
 	limited, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -213,14 +211,14 @@ func (g *Gates) ask(ctx context.Context, e *entry) {
 	a.Open, a.Detail = g.judge(limited, e.query.Expr)
 	a.Detail, a.At = v1alpha1.OneLine(a.Detail, MaxDetail), time.Now()
 	if ctx.Err() != nil {
-		return // nobody waits for it any more
+		return // Run ends, so no one reads the answer
 	}
 	g.mu.Lock()
 	before, first := e.answer, !e.answered
 	e.answer, e.answered, e.asking = a, true, false
-	here := g.wanted[e.query.Key] == e
+	current := g.wanted[e.query.Key] == e
 	g.mu.Unlock()
-	if !here {
+	if !current {
 		return
 	}
 	if first || before.Open != a.Open {

@@ -18,7 +18,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/webclient"
 )
 
-// server is a Prometheus, or what speaks its HTTP API.
+// server is a Prometheus server, or another server with the same HTTP API.
 type server struct{ api v1.API }
 
 func newServer(o Options) (*server, error) {
@@ -27,12 +27,13 @@ func newServer(o Options) (*server, error) {
 		Agent: "lockkeeper-coordinator/" + o.Version, MaxAnswer: MaxAnswer, Conns: atOnce,
 	})})
 	if err != nil {
-		return nil, fmt.Errorf("a client for Prometheus at %q: %w", o.URL, err)
+		return nil, fmt.Errorf("creating a client for Prometheus at %q: %w", o.URL, err)
 	}
 	return &server{v1.NewAPI(client)}, nil
 }
 
-// judge asks for one query's answer and says whether it opens the gate.
+// judge runs one query and reports whether the answer opens the gate. If it does not,
+// detail says why.
 func (s *server) judge(ctx context.Context, expr string) (open bool, detail string) {
 	// Infos are remarks on how the query is written; they say nothing about the answer.
 	value, warnings, _, err := s.api.Query(ctx, expr, time.Time{}, v1.WithTimeout(Timeout))
@@ -42,7 +43,7 @@ func (s *server) judge(ctx context.Context, expr string) (open bool, detail stri
 	return verdict(value, warnings)
 }
 
-// verdict is what an answer is to a gate.
+// verdict reports whether an answer opens the gate. If it does not, detail says why.
 func verdict(value model.Value, warnings v1.Warnings) (open bool, detail string) {
 	vector, ok := value.(model.Vector)
 	switch {
@@ -58,14 +59,14 @@ func verdict(value model.Value, warnings v1.Warnings) (open bool, detail string)
 		}
 		detail = fmt.Sprintf("its query returns %s with %s", first.Metric, sample)
 		if more := len(vector) - 1; more > 0 {
-			// Before the series, whose labels may be cut off.
+			// The count comes before the series, because long labels are truncated.
 			detail = fmt.Sprintf("its query returns %d series, the first %s with %s", more+1, first.Metric, sample)
 		}
 		return false, detail
 	}
 	for _, w := range warnings {
-		// Where several servers answer together, one may be away: nothing found
-		// is not nothing there. Older servers mix their infos into the warnings.
+		// A warning may mean that one of several servers did not answer, so the result
+		// may be incomplete. Older servers return infos among the warnings.
 		if !strings.HasPrefix(w, "PromQL info") {
 			return false, "its query returns nothing, with a warning: " + w
 		}
@@ -73,7 +74,7 @@ func verdict(value model.Value, warnings v1.Warnings) (open bool, detail string)
 	return true, ""
 }
 
-// failure says in plain words why there is no answer.
+// failure returns a message for users that says why there is no answer.
 func failure(err error) string {
 	if u, ok := errors.AsType[*url.Error](err); ok && !u.Timeout() {
 		return "Prometheus cannot be asked: " + u.Err.Error()

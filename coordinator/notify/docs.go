@@ -122,13 +122,13 @@ Decisions never wait for a message: it goes into a queue, and is sent from there
 		Turn: "k3vd2ycjq7rsm5wt", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated,
 		Text: "Node web-17: Failed: turn k3vd2ycjq7rsm5wt ended Failed (" + string(v1alpha1.ReasonNotUpdated) + ": " + v1alpha1.ReasonNotUpdated.Doc().Means + ")",
 	}
-	text, _ := json.MarshalIndent(&example, "", "  ") // it has nothing that JSON cannot say
+	text, _ := json.MarshalIndent(&example, "", "  ") // cannot fail for these types
 	fmt.Fprintf(&b, "\n```json\n%s\n```\n", text)
 	return b.String()
 }
 
-// short is a duration of whole minutes or seconds without the zeros that its String
-// has: 10m, not 10m0s.
+// short formats a duration of whole minutes or seconds without trailing zeros: 10m
+// instead of 10m0s.
 func short(d time.Duration) string {
 	if d%time.Minute == 0 {
 		return strings.TrimSuffix(d.String(), "0s")

@@ -32,7 +32,7 @@ type Message struct {
 	Text string `json:"message"`
 }
 
-// bound bounds all texts: some of them are what other people wrote.
+// bound truncates all texts, because other people wrote some of them.
 func (m *Message) bound() {
 	m.Text = v1alpha1.OneLine(m.Text, MaxText)
 	for _, field := range []*string{&m.Cluster, &m.Policy, &m.Turn, (*string)(&m.Result), (*string)(&m.Reason)} {
@@ -49,7 +49,8 @@ func (m *Message) bound() {
 	m.Nodes = nodes
 }
 
-// line is the message for people in a chat room of several clusters.
+// line returns the text for a chat room. It begins with the cluster's name, because a room
+// may receive messages of several clusters.
 func (m *Message) line() string {
 	if m.Cluster == "" {
 		return m.Text
@@ -61,13 +62,13 @@ func (m *Message) line() string {
 // https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
 type slackMessage struct {
 	Text        string `json:"text"`
-	Mrkdwn      bool   `json:"mrkdwn"` // false: the text is no markup
+	Mrkdwn      bool   `json:"mrkdwn"` // false: Slack does not read the text as markup
 	UnfurlLinks bool   `json:"unfurl_links"`
 	UnfurlMedia bool   `json:"unfurl_media"`
 }
 
-// slackEscapes are the three characters that have a meaning in every text of
-// Slack's: `<!channel>` would call everybody in the channel.
+// slackEscapes escapes the three characters that Slack interprets in every text. For
+// example, `<!channel>` would notify everyone in the channel.
 // https://docs.slack.dev/messaging/formatting-message-text
 var slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 

@@ -1,12 +1,12 @@
-// Package notify sends notifications to the one receiver that the coordinator's
-// file names: a chat room or a program that takes them by HTTP.
+// Package notify sends notifications to the one receiver in the coordinator's
+// configuration file: a chat room, or a program that accepts them over HTTP.
 //
-// The leader's loop hands a message over and does not wait for it. A goroutine
-// sends one message after the other, and tries each for a bounded time. What does
-// not fit into the queue, and what the receiver does not accept in time, is lost:
-// nothing depends on a notification.
+// The leader's loop queues a message and does not wait for it. A goroutine sends one
+// message after the other, and tries each for a bounded time. A message is lost if the
+// queue is full or the receiver does not accept it in time. Nothing depends on a
+// notification.
 //
-// It must not know what is decided, nor about Nodes, policies and who leads.
+// The package must not know what is decided, or about Nodes, policies and who leads.
 package notify
 
 import (
@@ -27,17 +27,17 @@ import (
 )
 
 const (
-	// MaxQueue is how many messages wait at the same time. The oldest one is lost
-	// when another one comes.
+	// MaxQueue is how many messages can wait at the same time. If another one arrives,
+	// the oldest one is lost.
 	MaxQueue = 100
-	// Timeout is how long one attempt may take.
+	// Timeout bounds one attempt.
 	Timeout = 10 * time.Second
-	// MaxAttempts is how often a message is sent.
+	// MaxAttempts bounds the attempts to send one message.
 	MaxAttempts = 12
-	// MaxAge is for how long a message is sent again, from when it was handed over.
+	// MaxAge is how long a message is sent again, counted from the call of Send.
 	MaxAge = 10 * time.Minute
-	// FirstPause and MaxPause are between two attempts: the pause doubles. The
-	// receiver's Retry-After makes it longer.
+	// FirstPause is the pause after the first attempt. It doubles after each attempt, up
+	// to MaxPause. The receiver's Retry-After can make it longer.
 	FirstPause = 2 * time.Second
 	MaxPause   = time.Minute
 	// MaxText bounds the text of a message, in bytes.
@@ -45,33 +45,34 @@ const (
 	// MaxNames is how many nodes a message names.
 	MaxNames = 10
 
-	maxField  = 256 // bytes of any other field
-	maxAnswer = 64 << 10
-	maxDetail = 256 // bytes of an answer in the journal
+	maxField  = 256      // bytes of any other field
+	maxAnswer = 64 << 10 // bytes of the receiver's answer
+	maxDetail = 256      // bytes of the answer in the journal
 )
 
-// Options are what a Sender is made of.
+// Options configures a Sender.
 type Options struct {
-	// URL is the receiver's. "" is no receiver: nothing is sent.
+	// URL is the receiver's URL. Without one, nothing is sent.
 	URL string
-	// TokenFile holds the bearer token, and is read for each request; "" is none.
+	// TokenFile contains the bearer token. It is read for each request. "" means no
+	// token.
 	TokenFile string
 	Format    v1alpha1.NotifyFormat
-	// Cluster is in each message, for people who have several; "" is none.
+	// Cluster is the cluster's name in each message. It may be empty.
 	Cluster string
-	// On are the occasions to send; messages about others are dropped.
+	// On are the occasions to report. Messages about other occasions are dropped.
 	On []v1alpha1.Occasion
-	// HeldLongerThan is after what time a held node is an occasion.
+	// HeldLongerThan is how long a node is held before that is an occasion.
 	HeldLongerThan time.Duration
-	// Version is lockkeeper's.
+	// Version is lockkeeper's version, for the user agent.
 	Version string
-	// Count is called with what happened to each message: one of the results in
-	// api/v1alpha1. It may be called from any goroutine. nil is fine.
+	// Count is called for each message with one of the results in api/v1alpha1. It may
+	// be called from any goroutine. It may be nil.
 	Count func(result string)
 	Log   *slog.Logger
 }
 
-// Sender sends messages. Make it with [New]. A nil Sender sends nothing.
+// Sender sends messages. Create it with [New]. A nil Sender sends nothing.
 type Sender struct {
 	o Options
 	// post sends a body once.
@@ -83,7 +84,8 @@ type Sender struct {
 	losing bool // the queue was full, and that was logged
 }
 
-// New makes a Sender, which sends while Run runs; nil if there is no receiver.
+// New returns a Sender, which sends while Run runs. It returns nil if there is no
+// receiver.
 func New(o Options) *Sender {
 	if o.URL == "" {
 		return nil
@@ -100,7 +102,8 @@ func New(o Options) *Sender {
 	return &Sender{o: o, kick: make(chan struct{}, 1), post: func(ctx context.Context, body []byte) error { return post(ctx, client, o.URL, body) }}
 }
 
-// HeldLongerThan returns after what time a held node is an occasion; 0 for never.
+// HeldLongerThan returns how long a node is held before that is an occasion; 0 if it
+// never is.
 func (s *Sender) HeldLongerThan() time.Duration {
 	if s == nil || !slices.Contains(s.o.On, v1alpha1.OccasionHeld) {
 		return 0
@@ -108,8 +111,8 @@ func (s *Sender) HeldLongerThan() time.Duration {
 	return s.o.HeldLongerThan
 }
 
-// Send hands a message over. It does not block. It sets the message's time and
-// cluster, and bounds its texts. Any goroutine may call it.
+// Send queues a message. It sets the message's time and cluster, and truncates its texts.
+// It does not block. Any goroutine may call it.
 func (s *Sender) Send(m Message) {
 	if s == nil || !slices.Contains(s.o.On, m.Occasion) {
 		return
@@ -130,7 +133,7 @@ func (s *Sender) Send(m Message) {
 		s.o.Count(v1alpha1.NotificationDropped)
 	}
 	if first {
-		s.o.Log.Warn("notifications are lost: the oldest ones of the queue, which is full", "queue", MaxQueue, "url", s.host())
+		s.o.Log.Warn("the oldest notifications are lost, because the queue is full", "queue", MaxQueue, "url", s.host())
 	}
 	select {
 	case s.kick <- struct{}{}:
@@ -138,8 +141,8 @@ func (s *Sender) Send(m Message) {
 	}
 }
 
-// host is the receiver as messages name it: the rest of a webhook's URL is often
-// a secret.
+// host returns the receiver's URL without the path, for messages. The rest of a webhook's
+// URL is often a secret.
 func (s *Sender) host() string {
 	u, err := url.Parse(s.o.URL)
 	if err != nil {
@@ -148,7 +151,8 @@ func (s *Sender) host() string {
 	return u.Scheme + "://" + u.Host
 }
 
-// next takes the oldest message out of the queue.
+// next removes the oldest message from the queue and returns it. It returns false if the
+// queue is empty.
 func (s *Sender) next() (Message, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +164,7 @@ func (s *Sender) next() (Message, bool) {
 	return m, true
 }
 
-// Run sends messages until ctx ends. What waits then is lost.
+// Run sends messages until ctx ends. The messages that are still queued then are lost.
 func (s *Sender) Run(ctx context.Context) {
 	if s == nil {
 		return
@@ -188,8 +192,8 @@ func (s *Sender) Run(ctx context.Context) {
 	}
 }
 
-// deliver sends a message until the receiver accepts it, or the bounds are
-// reached. It returns false if ctx ended before that.
+// deliver repeats a message until the receiver accepts it or a bound is reached. It
+// returns false if ctx ends before that.
 func (s *Sender) deliver(ctx context.Context, m *Message) bool {
 	body, err := encode(m, s.o.Format)
 	if err != nil {
@@ -236,13 +240,14 @@ func (s *Sender) failed(m *Message, attempts int, err error) {
 // refusal is why a message was not accepted.
 type refusal struct {
 	text  string
-	final bool          // another attempt would come to the same
+	final bool          // another attempt would fail in the same way
 	after time.Duration // how long the receiver asks to wait
 }
 
 func (r refusal) Error() string { return r.text }
 
-// post sends a body once. No error names more of the URL than its host.
+// post sends a body once. Its errors contain no part of the URL but the host, because the
+// rest may be a secret.
 func post(ctx context.Context, client *http.Client, to string, body []byte) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
 	if err != nil {
@@ -263,7 +268,7 @@ func post(ctx context.Context, client *http.Client, to string, body []byte) erro
 		return refusal{text: err.Error()}
 	}
 	defer resp.Body.Close()
-	// The connection can be used again only if the answer was read.
+	// The connection can be reused only after the answer has been read.
 	text, _ := io.ReadAll(resp.Body)
 	if resp.StatusCode/100 == 2 {
 		return nil
@@ -278,7 +283,8 @@ func post(ctx context.Context, client *http.Client, to string, body []byte) erro
 	return answer
 }
 
-// retryAfter reads the header of that name: seconds, or a date. 0 is none.
+// retryAfter parses the Retry-After header, which holds seconds or a date. It returns 0 if
+// the header is missing or invalid.
 func retryAfter(text string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
 		return time.Duration(seconds) * time.Second

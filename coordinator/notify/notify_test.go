@@ -379,7 +379,7 @@ func TestQueueIsBounded(t *testing.T) {
 		if !slices.Equal([]string{texts[0], texts[1], texts[MaxQueue]}, []string{"0", "6", "105"}) {
 			t.Errorf("sent %v", texts)
 		}
-		if text := j.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "the oldest ones of the queue, which is full") {
+		if text := j.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "the oldest notifications are lost, because the queue is full") {
 			t.Errorf("logged\n%s", text)
 		}
 	})

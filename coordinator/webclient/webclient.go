@@ -1,10 +1,10 @@
-// Package webclient makes HTTP clients for the servers that the coordinator's file
-// names: a Prometheus, and the receiver of notifications. A client sends the bearer
-// token that its file holds at the moment, follows no redirect, reads answers of
-// bounded size, and respects the proxy settings in the environment.
+// Package webclient creates HTTP clients for the servers in the coordinator's configuration
+// file: Prometheus, and the receiver of notifications. A client reads the bearer token
+// from its file for each request, follows no redirect, bounds the size of answers, and
+// respects the proxy settings in the environment.
 //
-// It must not know what is asked or sent. It does not limit how long a request
-// takes: the caller's context does.
+// The package must not know what is asked or sent. The caller's context limits how long a
+// request takes.
 package webclient
 
 import (
@@ -17,35 +17,35 @@ import (
 )
 
 const (
-	maxToken   = 64 << 10 // bytes of the token's file
+	maxToken   = 64 << 10 // bytes of the token file
 	maxHeaders = 64 << 10 // bytes of an answer's headers
 )
 
-// Options are what a client is made of.
+// Options configures a client.
 type Options struct {
-	// TokenFile holds the bearer token. It is read for each request, so a token
-	// that was replaced needs nothing else. "" is no token.
+	// TokenFile contains the bearer token. It is read for each request, so a replaced
+	// token needs no restart. "" means no token.
 	TokenFile string
-	// TokenKey is the key in the configuration that names TokenFile, for errors.
+	// TokenKey is the configuration key that sets TokenFile, for errors.
 	TokenKey string
 	// Agent is the User-Agent header.
 	Agent string
-	// MaxAnswer bounds the body of an answer, in bytes. A longer one ends in a
+	// MaxAnswer bounds the body of an answer, in bytes. Reading a longer one fails with
 	// [http.MaxBytesError].
 	MaxAnswer int64
 	// Conns is how many idle connections to the server are kept.
 	Conns int
 }
 
-// Redirect is the error of a request that the server redirects: the token and the
-// data are for the server that was named, and no other.
+// Redirect is the error of a request that the server redirects. The client does not follow
+// it, because the token and the data are only for the configured server.
 type Redirect struct{ To *url.URL }
 
 func (r Redirect) Error() string {
 	return fmt.Sprintf("it redirects to %s; redirects are not followed, write where the server is", r.To.Redacted())
 }
 
-// New makes a client.
+// New returns a client.
 func New(o Options) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost, transport.MaxResponseHeaderBytes = o.Conns, maxHeaders
@@ -55,14 +55,14 @@ func New(o Options) *http.Client {
 	}
 }
 
-// bounded sends requests with the token of the moment, and reads answers of
-// bounded size.
+// bounded is a RoundTripper that adds the token and the user agent to each request, and
+// bounds the size of the answer.
 type bounded struct {
 	next http.RoundTripper
 	Options
 }
 
-// RoundTrip passes the request on.
+// RoundTrip implements [http.RoundTripper].
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("User-Agent", b.Agent)
@@ -83,15 +83,15 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// CloseIdleConnections lets [http.Client.CloseIdleConnections] reach the
-// connections.
+// CloseIdleConnections makes [http.Client.CloseIdleConnections] work through this
+// RoundTripper.
 func (b bounded) CloseIdleConnections() {
 	if c, ok := b.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// token reads the token. The error does not repeat it.
+// token reads the token. Its error never contains the token.
 func (b bounded) token() (string, error) {
 	info, err := os.Stat(b.TokenFile)
 	if err == nil && !info.Mode().IsRegular() {
