@@ -12,7 +12,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// The bounds of durations in policies.
+// Bounds of durations in policies.
 const (
 	day         = 24 * time.Hour
 	longestWait = 7 * day
@@ -28,7 +28,7 @@ func (c *compiler) limit(field string, v intstr.IntOrString) Limit {
 	return l
 }
 
-// check finds values out of their bounds, as the schema does.
+// check reports values outside of their bounds, as the schema does.
 func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 	if s.Priority < v1alpha1.MinPriority || s.Priority > v1alpha1.MaxPriority {
 		c.wrong("spec.priority", "%d, expected %d to %d", s.Priority, v1alpha1.MinPriority, v1alpha1.MaxPriority)
@@ -63,7 +63,7 @@ func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 	r := &s.Rollout
 	for i := range r.Windows {
 		if d := r.Windows[i].Duration.Duration; d >= shortestWindow && d < r.ExpectedDuration.Duration {
-			c.wrong("spec.rollout.windows["+strconv.Itoa(i)+"].duration", "%v, expected %v or more: no shorter one fits a turn, which takes spec.rollout.expectedDuration", d, r.ExpectedDuration.Duration)
+			c.wrong("spec.rollout.windows["+strconv.Itoa(i)+"].duration", "%v, expected %v or more: a shorter window does not fit a turn, which takes spec.rollout.expectedDuration", d, r.ExpectedDuration.Duration)
 		}
 	}
 	c.checkGates(r.Gates)
@@ -104,7 +104,7 @@ func (c *compiler) checkGates(gates []v1alpha1.Gate) {
 			c.wrong(field+".name", "%q, expected a DNS label: at most 63 lower-case letters, digits and -", g.Name)
 		}
 		if seen[g.Name] {
-			c.wrong(field+".name", "%q is another gate's too, expected a name of its own", g.Name)
+			c.wrong(field+".name", "another gate has the name %q too, expected a unique name", g.Name)
 		}
 		seen[g.Name] = true
 		if strings.TrimSpace(g.Query) == "" {
@@ -123,7 +123,7 @@ func (c *compiler) checkPods(field string, all []v1alpha1.PodSelector) {
 	}
 }
 
-// stages are the hook stages with their fields.
+// stages maps each hook stage to its field in the spec.
 var stages = []struct {
 	state v1alpha1.State
 	field string
@@ -142,8 +142,8 @@ func (c *compiler) checkHooks(t v1alpha1.Terms) {
 				c.wrong(field+".name", "%v", err)
 			}
 			if other, twice := seen[h.Name]; twice {
-				// One annotation confirms one stage; in two stages the
-				// confirmation of the first would confirm the second.
+				// The annotation does not name the stage, so the confirmation of the
+				// first stage would also confirm the second.
 				c.wrong(field+".name", "%q stands in %s already, expected a name in one stage only: give this hook another", h.Name, strings.TrimPrefix(other, "spec.hooks."))
 			}
 			seen[h.Name] = field

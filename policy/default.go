@@ -9,9 +9,9 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Defaults is a spec with what the API server writes into one that says
-// nothing: the schema's defaults, which a test holds against it. Every field
-// stands at its place, so that no default is hidden in code that reads it.
+// Defaults returns a spec with the defaults of the schema, as the API server fills them
+// into an empty spec. A test compares the two. All defaults are here, so that no code that
+// reads a spec hides one.
 func Defaults() v1alpha1.DisruptionPolicySpec {
 	minutes := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Minute} }
 	return v1alpha1.DisruptionPolicySpec{
@@ -29,8 +29,8 @@ func Defaults() v1alpha1.DisruptionPolicySpec {
 	}
 }
 
-// Default is the policy of a spec that says nothing: one node at a time, no
-// hooks. It is for tools and tests that have no cluster.
+// Default returns the policy of an empty spec: one node at a time, no hooks. It is for
+// tools and tests without a cluster.
 func Default() Policy {
 	obj := &v1alpha1.DisruptionPolicy{Spec: Defaults()}
 	obj.Name = "built-in"

@@ -7,7 +7,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// draft is a plan in the making: who asks for what.
+// draft collects the causes of each step while a plan is made.
 type draft struct {
 	steps    map[v1alpha1.Action][]Cause
 	nothing  []Cause
@@ -20,8 +20,8 @@ var (
 	rebootHost = v1alpha1.Action{Type: v1alpha1.ActionReboot}
 )
 
-// ask adds a cause to a step. Changes come one after the other, and each is one
-// cause of a step, however often its rule asks for it.
+// ask adds a cause to a step. A change is one cause of a step, even if its rule asks for
+// the step twice. The caller adds one change after the other.
 func (d *draft) ask(a v1alpha1.Action, c Cause) {
 	causes := d.steps[a]
 	if n := len(causes); n == 0 || causes[n-1].Change != c.Change {
@@ -36,7 +36,7 @@ func (d *draft) reboot(c Cause, drains bool) {
 	d.ask(rebootHost, c)
 }
 
-// add adds what a rule asks for.
+// add adds the actions of a rule.
 func (d *draft) add(r *OwnedRule, c Cause) {
 	for _, a := range r.Actions {
 		switch a.Type {
@@ -50,7 +50,8 @@ func (d *draft) add(r *OwnedRule, c Cause) {
 	}
 }
 
-// merge takes away the steps that another does as well.
+// merge removes the steps that another step includes: a reboot includes every other
+// action except the drain, and a restart includes a reload of the same unit.
 func (d *draft) merge() {
 	_, reboots := d.steps[rebootHost]
 	for _, a := range slices.Collect(maps.Keys(d.steps)) {
@@ -66,7 +67,7 @@ func (d *draft) merge() {
 	}
 }
 
-// swallow lets one step do what another was to do.
+// swallow removes the step what, and adds its causes to the step by, which includes it.
 func (d *draft) swallow(by, what v1alpha1.Action) {
 	causes := d.steps[by]
 	for _, c := range d.steps[what] {
@@ -79,8 +80,8 @@ func (d *draft) swallow(by, what v1alpha1.Action) {
 	delete(d.steps, what)
 }
 
-// plan puts the steps in order; lists are the actions of the rules that have a
-// say, the winning rule's first.
+// plan returns the plan with the steps in order. lists are the actions of the rules that
+// apply, the winning rule's first.
 func (d *draft) plan(lists [][]v1alpha1.Action) Plan {
 	order := []v1alpha1.Action{drainNode, reloadAll}
 	for _, kind := range []v1alpha1.ActionType{v1alpha1.ActionReload, v1alpha1.ActionRestart} {
@@ -120,15 +121,15 @@ func (d *draft) plan(lists [][]v1alpha1.Action) Plan {
 	return p
 }
 
-// ownUnit is the unit that carries plans out.
+// ownUnit is lockkeeper's own unit, which applies plans.
 const ownUnit = "lockkeeper.service"
 
-// inOrder puts units in the order in which the lists have them: a rule may restart
-// a unit because another has been restarted before. Where a list contradicts one
-// that stands before it, it is not heeded; where none says more, the names decide.
-// Our own unit comes last: its restart ends the process that carries out the rest.
+// inOrder sorts units into the order of the lists, because a rule may restart a unit only
+// because another was restarted before. An earlier list takes precedence over a later one.
+// Units that no list orders are sorted by name. ownUnit comes last, because its restart
+// ends the process that applies the plan.
 func inOrder(units []string, lists [][]v1alpha1.Action) []string {
-	before := map[string]map[string]bool{} // of each unit those that come before it, through others too
+	before := map[string]map[string]bool{} // for each unit, all units that come before it
 	for _, unit := range units {
 		before[unit] = map[string]bool{}
 	}
@@ -156,8 +157,8 @@ func inOrder(units []string, lists [][]v1alpha1.Action) []string {
 	return done
 }
 
-// put puts a before b, and with it all that comes before a before all that comes
-// after b, unless the opposite holds or one of them is not among the units.
+// put records that a, and every unit before a, comes before b and every unit after b. It
+// does nothing if b already comes before a, or if before does not have both units.
 func put(before map[string]map[string]bool, a, b string) {
 	if a == b || before[a] == nil || before[b] == nil || before[a][b] {
 		return

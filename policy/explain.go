@@ -6,20 +6,20 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Choice is which rule says what a change costs on a node, and which others would
-// have.
+// Choice is the rule that says what a change costs on a node, and the rules that it takes
+// precedence over.
 type Choice struct {
 	// Rule is nil if no rule names the change.
 	Rule *OwnedRule
-	// Wider are the other rules in force that name the change: those of shorter
-	// paths, the longest first.
+	// Wider are the other rules in force that name the change. They have shorter paths;
+	// the longest comes first.
 	Wider []OwnedRule
-	// Replaced are the rules with the key of Rule in policies that select the node
-	// as well and do not win, in the order of the Set.
+	// Replaced are the rules with the same key as Rule in other policies that select the
+	// node, in the order of the Set.
 	Replaced []OwnedRule
 }
 
-// Choose says which rule of the node's policies says what the change costs.
+// Choose returns which rule of the node's policies says what the change costs.
 func (m Match) Choose(change v1alpha1.Change) Choice {
 	var c Choice
 	rules := m.Rules()
@@ -48,21 +48,21 @@ func (m Match) Choose(change v1alpha1.Change) Choice {
 	return c
 }
 
-// Costs are what the rule's changes cost, for people: "Restart containerd.service",
-// "Reboot without Drain", "holds back 4081.*".
+// Costs returns what the rule's changes cost, as text for users: "Restart
+// containerd.service", "Reboot without Drain", "holds back 4081.*".
 func Costs(r *v1alpha1.Rule) []string {
-	var words []string
+	var costs []string
 	for _, a := range r.Actions {
-		word := a.String()
+		cost := a.String()
 		if a.Type == v1alpha1.ActionReboot && r.Drain == v1alpha1.DrainNever {
-			word += " without Drain"
+			cost += " without Drain"
 		}
-		words = append(words, word)
+		costs = append(costs, cost)
 	}
 	if r.HoldBack != "" {
-		words = append(words, "holds back "+r.HoldBack)
+		costs = append(costs, "holds back "+r.HoldBack)
 	}
-	return words
+	return costs
 }
 
 // Actions returns the actions of the plan's steps.
@@ -74,7 +74,7 @@ func (p *Plan) Actions() []v1alpha1.Action {
 	return all
 }
 
-// Changes are those that the plan does something for, in the order of its steps.
+// Changes returns the changes that need a step of the plan, in the order of the steps.
 func (p *Plan) Changes() []v1alpha1.Change {
 	var all []v1alpha1.Change
 	for _, s := range p.Steps {

@@ -11,12 +11,12 @@ import (
 // Limit is a number of nodes, or a share of them. The zero Limit allows none.
 type Limit struct {
 	Number  int // of nodes, 0 to 10000
-	Percent int // 1 to 100; 0: Number holds
+	Percent int // 1 to 100; 0: Number applies
 }
 
-// Of returns the limit as a number, of all the nodes that it is a share of. A
-// share is rounded down, but to no less than one node: a policy that never lets
-// a small fleet roll would leave it unpatched in silence.
+// Of returns the limit as a number of nodes; a percentage is one of all. It rounds a
+// percentage down, but to at least one node. Otherwise the policy would never update a
+// small fleet, and no one would notice.
 func (l Limit) Of(all int) int {
 	if l.Percent > 0 {
 		return max(1, all*l.Percent/100)
@@ -24,7 +24,7 @@ func (l Limit) Of(all int) int {
 	return l.Number
 }
 
-// String returns the limit as it stands in a policy.
+// String returns the limit as it is written in a policy.
 func (l Limit) String() string {
 	if l.Percent > 0 {
 		return strconv.Itoa(l.Percent) + "%"

@@ -9,26 +9,26 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Plan is what the changes pending on a node cost taken together, and why.
+// Plan is what the changes pending on a node cost together, and why.
 type Plan struct {
-	// Wants is the strongest thing in the plan; Drains reports whether the node
-	// has to be drained, which is so if the first step is a Drain.
+	// Wants is the strongest action in the plan. Drains reports whether the node has to
+	// be drained; then the first step is a Drain.
 	Wants  v1alpha1.Wants
 	Drains bool
-	// Steps are to be done in this order, each once.
+	// Steps are done in this order, each once.
 	Steps []Step
 	// Nothing are the changes that a rule says cost nothing.
 	Nothing []Cause
-	// HeldBack are the changes to an OS version that no node is to boot. They
-	// cost nothing.
+	// HeldBack are the changes to OS versions that a policy holds back. They cost
+	// nothing.
 	HeldBack []HeldBack
-	// Veto is why nothing of the plan is to be committed, or "":
-	// [v1alpha1.ReasonHeldBack] if its reboot would boot a version that is held
+	// Veto is why the host must not commit the plan, or "". It is
+	// [v1alpha1.ReasonHeldBack] if the plan's reboot would boot a version that is held
 	// back.
 	Veto v1alpha1.Reason
 }
 
-// Step is one action, and what it is done for.
+// Step is one action and its causes.
 type Step struct {
 	Action  v1alpha1.Action
 	Because []Cause // one for each change, in order of the changes; never empty
@@ -37,11 +37,11 @@ type Step struct {
 // Cause is a change with the rule that says what it costs.
 type Cause struct {
 	Change v1alpha1.Change
-	// Policy and Rule are the policy's name and the rule's [Key]; both empty: no
-	// rule names the change, which so costs a reboot of a drained node.
+	// Policy and Rule are the policy's name and the rule's [Key]. Both are empty if no
+	// rule names the change; such a change costs a drain and a reboot.
 	Policy, Rule string
-	// Swallowed: the rule does not ask for this step, but for something that the
-	// step does as well. Without its other causes the step would be a lesser one.
+	// Swallowed: the rule asks for a lesser action that this step includes. The step is
+	// in the plan because of its other causes.
 	Swallowed bool
 }
 
@@ -57,7 +57,7 @@ func (c Cause) String() string {
 	return s
 }
 
-// HeldBack is a change to an OS version that no node is to boot.
+// HeldBack is a change to an OS version that a policy holds back.
 type HeldBack struct {
 	Cause
 	Pattern string // the rule's holdBack
@@ -69,10 +69,10 @@ type OwnedRule struct {
 	Policy string
 }
 
-// Rules are the rules in force on the node: the union over its policies, in the
-// order in which those win, of rules with an equal [Key] the first. An invalid
-// policy has no say: what it meant is not known, not even by the rules that can
-// be read.
+// Rules returns the rules in force on the node: the rules of all its valid policies, in
+// the order of precedence. Of rules with the same [Key], only the first counts. Rules
+// ignores all rules of an invalid policy, even those that are valid, because the intent of
+// the policy is unknown.
 func (m Match) Rules() []OwnedRule {
 	var all []OwnedRule
 	taken := map[string]bool{}
@@ -90,8 +90,8 @@ func (m Match) Rules() []OwnedRule {
 	return all
 }
 
-// Watches are the paths and units that the node's rules name: what its host has
-// to look at. Both are sorted, and each stands there once.
+// Watches returns the paths and units that the node's rules name, which its host has to
+// watch. Both lists are sorted, without duplicates.
 func (m Match) Watches() (paths, units []string) {
 	for _, r := range m.Rules() {
 		switch r.Source {
@@ -106,17 +106,17 @@ func (m Match) Watches() (paths, units []string) {
 	return paths, units
 }
 
-// Plan says what the changes cost on the node. It does so too where nothing is
-// granted (see Reason), so that people see what waits.
+// Plan returns what the changes cost on the node. It does so even if the node is granted
+// nothing (see Reason), so that users see what is pending.
 func (m Match) Plan(changes []v1alpha1.Change) Plan { return MakePlan(m.Rules(), changes) }
 
-// MakePlan says what the changes cost by rules of valid policies, which stand in
-// the order in which they win, each [Key] once; see [Match.Rules]. The order of
-// the changes makes no difference.
+// MakePlan returns what the changes cost by the given rules, as [Match.Rules] returns them:
+// rules of valid policies, in the order of precedence, each [Key] once. The order of the
+// changes does not matter.
 func MakePlan(rules []OwnedRule, changes []v1alpha1.Change) Plan {
 	changes = slices.SortedFunc(slices.Values(changes), compareChanges)
 	d := draft{steps: map[v1alpha1.Action][]Cause{}}
-	asked := make([]bool, len(rules)) // which rules have a say
+	applies := make([]bool, len(rules)) // by index in rules
 	for _, change := range slices.Compact(changes) {
 		i := ruleFor(rules, change)
 		if i < 0 {
@@ -129,13 +129,13 @@ func MakePlan(rules []OwnedRule, changes []v1alpha1.Change) Plan {
 			d.heldBack = append(d.heldBack, HeldBack{cause, r.HoldBack})
 			continue
 		}
-		asked[i] = true
+		applies[i] = true
 		d.add(r, cause)
 	}
 	d.merge()
 	var lists [][]v1alpha1.Action
 	for i := range rules {
-		if asked[i] {
+		if applies[i] {
 			lists = append(lists, rules[i].Actions)
 		}
 	}
@@ -154,14 +154,14 @@ func ruleFor(rules []OwnedRule, change v1alpha1.Change) int {
 		names := r.Source == change.Source
 		switch r.Source {
 		case v1alpha1.SourceFile:
-			names = names && holds(r.Path, change.Name)
+			names = names && contains(r.Path, change.Name)
 		case v1alpha1.SourceSentinel:
 			names = names && (r.Path == "" || r.Path == change.Name)
 		case v1alpha1.SourceUnit:
 			names = names && r.Unit == change.Name
 		}
-		// Of the paths that hold a file no two are of one length: they are its own
-		// and its parents'.
+		// The paths that contain a file are its own and those of its parents, so no two
+		// have the same length.
 		if names && (best < 0 || len(r.Path) > len(rules[best].Path)) {
 			best = i
 		}
@@ -169,14 +169,14 @@ func ruleFor(rules []OwnedRule, change v1alpha1.Change) int {
 	return best
 }
 
-// holds reports whether the path is that of the file or of a directory above it.
-func holds(dir, file string) bool {
+// contains reports whether dir is the file itself or a directory above it.
+func contains(dir, file string) bool {
 	return file == dir || strings.HasPrefix(file, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// heldBack reports whether the change leads to a version that the rule holds
-// back. A version that is not known, since the engine was restarted, may be the
-// one.
+// heldBack reports whether the change leads to a version that the rule holds back. An
+// unknown version counts as held back: the engine does not report the version after a
+// restart.
 func heldBack(r *OwnedRule, change v1alpha1.Change) bool {
 	if r.Source != v1alpha1.SourceOSUpdate || r.HoldBack == "" {
 		return false

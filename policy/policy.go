@@ -1,7 +1,7 @@
-// Package policy says what changes cost and how fast the fleet may roll: the
-// cluster's DisruptionPolicies, checked and made ready to decide by.
+// Package policy compiles the cluster's DisruptionPolicies, which say what changes cost
+// and how fast the fleet may roll. It checks them and prepares them for decisions.
 //
-// The package is pure: no client, no file, no clock. Data in, data out.
+// The package is pure: no client, no file, no clock.
 package policy
 
 import (
@@ -15,58 +15,57 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Policy is a DisruptionPolicy that was read by [Compile]. The zero Policy
-// allows nothing.
+// Policy is a DisruptionPolicy that [Compile] has checked. The zero Policy allows nothing.
 type Policy struct {
 	Name       string
 	Generation int64
 	Priority   int32
-	// Problems are what is wrong with it, in the order of its fields; a policy
-	// with any is invalid, and grants nothing on any node that it selects.
+	// Problems are the mistakes in the policy, in the order of its fields. A policy with
+	// a problem is invalid, and the nodes that it selects are granted nothing.
 	Problems []Problem
 
-	// Observe: verdicts, no grants. Paused: no grants.
+	// Observe: the policy gives verdicts, but no grants. Paused: no grants.
 	Observe, Paused bool
 
-	// Rules are what changes cost; see [Match.Plan].
+	// Rules say what changes cost; see [Match.Plan].
 	Rules []v1alpha1.Rule
 
-	// MaxUnavailable is how many of the policy's nodes may be unavailable at
-	// once, MaxUnavailableTotal how many of all nodes; nil is no such limit.
+	// MaxUnavailable is how many of the policy's nodes may be unavailable at once.
+	// MaxUnavailableTotal is how many of all nodes may; nil means no limit.
 	MaxUnavailable      Limit
 	MaxUnavailableTotal *Limit
-	// MaxFailed is how many failed nodes, not cleared, stop the line when
-	// exceeded; 0 to 10000.
+	// MaxFailed is how many nodes may have failed, and not been cleared, before the
+	// policy halts; 0 to 10000.
 	MaxFailed int
-	// Order is how nodes are sorted. OrderLastTurn is among the keys.
+	// Order are the keys by which nodes are sorted. It contains OrderLastTurn.
 	Order []v1alpha1.OrderKey
-	// MaxTurnsPerDay is the most turns that a node is granted within 24 hours; 1 to
+	// MaxTurnsPerDay is how many turns a node is granted within 24 hours at most; 1 to
 	// 48.
 	MaxTurnsPerDay int
 	// Settle is how long nothing is granted after the end of a turn, or after
 	// a Node's creation; 0 to 24h.
 	Settle time.Duration
-	// Backoff is how long a node that was backed out waits for its next turn;
-	// it doubles each time, up to BackoffMax. 1s to 24h.
+	// Backoff is how long a node waits for its next turn after one was backed out. It
+	// doubles each time, up to BackoffMax. 1s to 24h.
 	Backoff, BackoffMax time.Duration
-	// ExpectedDuration is how long a turn takes, 1m to 24h: it has to fit into
-	// what is left of a window.
+	// ExpectedDuration is how long a turn takes; 1m to 24h. A turn begins only if that
+	// fits into the rest of the window.
 	ExpectedDuration time.Duration
-	// Windows are when turns may begin; none is always.
+	// Windows are the times when turns may begin. Without windows, they always may.
 	Windows []Window
 	// Gates must all be open for a turn to begin.
 	Gates []v1alpha1.Gate
 
-	// Terms are what each turn's grant records.
+	// Terms are recorded in the grant of each turn.
 	Terms v1alpha1.Terms
 
 	selector labels.Selector // nil selects every node
 }
 
-// Problem is one thing that is wrong with a policy.
+// Problem is one mistake in a policy.
 type Problem struct {
-	Field string // as kubectl explain has it: spec.rollout.windows[0].timeZone
-	Text  string // what stands there, and what to write instead
+	Field string // the path, as in kubectl explain: spec.rollout.windows[0].timeZone
+	Text  string // the value of the field, and what to write instead
 }
 
 // String returns the problem as "field: text".
@@ -77,12 +76,12 @@ func (p *Policy) Selects(node map[string]string) bool {
 	return p.selector == nil || p.selector.Matches(labels.Set(node))
 }
 
-// Zones finds a time zone by its IANA name; time.LoadLocation is one.
+// Zones returns a time zone by its IANA name. time.LoadLocation is one.
 type Zones func(name string) (*time.Location, error)
 
-// Compile reads a policy. Problems lists what is wrong with it, including what the API
-// server's schema refuses, because objects may be older than the schema.
-// It never fails: a policy with problems still selects its nodes.
+// Compile checks a policy and prepares it for decisions. It never fails: a policy with
+// Problems still selects its nodes. Problems include what the API server's schema refuses,
+// because objects may be older than the schema.
 func Compile(obj *v1alpha1.DisruptionPolicy, zones Zones) Policy {
 	c := compiler{zones: zones}
 	s := &obj.Spec
@@ -107,17 +106,17 @@ func Compile(obj *v1alpha1.DisruptionPolicy, zones Zones) Policy {
 	p.Windows = c.windows(r.Windows)
 	if n := len(v1alpha1.FormatRecord(&p.Terms)); n > maxTerms {
 		// A grant that is too large to be read would be repaired indefinitely.
-		c.wrong("spec", "hooks and drain take %d bytes in the record of each turn, expected at most %d: name fewer of them, or in fewer words", n, maxTerms)
+		c.wrong("spec", "hooks and drain take %d bytes in the record of each turn, expected at most %d: list fewer of them, or use shorter names", n, maxTerms)
 	}
 	p.Problems = c.problems
 	return p
 }
 
-// maxTerms bounds, in bytes, what of a policy goes into each grant: with the
-// changes of a turn it has to fit into an annotation that is read.
+// maxTerms bounds the terms in a grant, in bytes. Together with the changes of a turn they
+// have to fit into an annotation of the size that readers accept.
 const maxTerms = 16 << 10
 
-// terms are what of a policy goes into each grant.
+// terms returns the part of a policy that each grant records.
 func terms(s *v1alpha1.DisruptionPolicySpec) v1alpha1.Terms {
 	t := v1alpha1.Terms{
 		Seen: s.Timeouts.Seen, Draining: s.Drain.Timeout, DrainTimeout: s.Drain.OnTimeout,
@@ -141,7 +140,7 @@ func terms(s *v1alpha1.DisruptionPolicySpec) v1alpha1.Terms {
 	return t
 }
 
-// compiler collects what is wrong.
+// compiler collects the problems of one policy.
 type compiler struct {
 	zones    Zones
 	problems []Problem

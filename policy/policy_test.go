@@ -117,14 +117,14 @@ func TestCompileNamesTheField(t *testing.T) {
 		"a source that is none":   {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: "Weather"}, reboot) }, "spec.rules[0].source: \"Weather\""},
 		"a request with a path":   {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceRequest, Path: "/x"}, reboot) }, "spec.rules[0].path: a rule for Request has none"},
 		"no actions":              {func(s *spec) { s.Rules = rule(file) }, "spec.rules[0].actions: empty"},
-		"None beside another":     {func(s *spec) { s.Rules = rule(file, none, reboot) }, "spec.rules[0].actions[0]: None is listed with other actions"},
+		"None with another":       {func(s *spec) { s.Rules = rule(file, none, reboot) }, "spec.rules[0].actions[0]: None is listed with other actions"},
 		"a restart of nothing":    {func(s *spec) { s.Rules = rule(file, v1alpha1.Action{Type: v1alpha1.ActionRestart}) }, "spec.rules[0].actions[0].unit: \"\""},
 		"a reboot of a unit":      {func(s *spec) { s.Rules = rule(file, v1alpha1.Action{Type: v1alpha1.ActionReboot, Unit: "x.service"}) }, "spec.rules[0].actions[0].unit: Reboot has none"},
 		"a drain without a drain": {func(s *spec) { s.Rules = rule(noDrain, drain) }, "spec.rules[0].actions[0]: Drain in a rule with drain: Never"},
 		"an action that is none":  {func(s *spec) { s.Rules = rule(file, v1alpha1.Action{Type: "Explode"}) }, "spec.rules[0].actions[0].type: \"Explode\""},
 		"versions of a file":      {func(s *spec) { r := file; r.HoldBack = "4*"; s.Rules = rule(r, reboot) }, "spec.rules[0].holdBack: \"4*\""},
 		"a broken pattern":        {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceOSUpdate, HoldBack: "["}, reboot) }, "spec.rules[0].holdBack: \"[\""},
-		"two rules for one file":  {func(s *spec) { s.Rules = append(rule(file, reboot), rule(file, none)...) }, "spec.rules[1]: File /etc/x has a rule already, spec.rules[0]"},
+		"two rules for one file":  {func(s *spec) { s.Rules = append(rule(file, reboot), rule(file, none)...) }, "spec.rules[1]: spec.rules[0] is already a rule for File /etc/x"},
 		"an odd selector": {func(s *spec) {
 			s.NodeSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
 		}, "spec.nodeSelector: \"Like\" is not a valid label selector operator"},

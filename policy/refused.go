@@ -90,7 +90,7 @@ var refusedUnits = []RefusedUnits{
 func AllRefusedUnits() []RefusedUnits { return refusedUnits }
 
 // Refuse returns the group for which the action is not carried out on a unit of this
-// name, or nil. The host asks once for each name that the unit has there.
+// name, or nil. The host calls it for every name that the unit has there.
 func Refuse(action v1alpha1.ActionType, unit string) *RefusedUnits {
 	if action != v1alpha1.ActionReload && action != v1alpha1.ActionRestart {
 		return nil
@@ -110,9 +110,9 @@ func Refuse(action v1alpha1.ActionType, unit string) *RefusedUnits {
 	return nil
 }
 
-// unescape returns a unit's name with \xNN replaced by the character, see
-// systemd-escape(1). To systemd, the escaped name is another unit's; but no unit has a
-// good reason to have the escaped name of a refused one.
+// unescape returns a unit's name with \xNN replaced by the character; see
+// systemd-escape(1). To systemd, the escaped name is that of another unit, but no unit has
+// a good reason to use the escaped name of a refused one.
 func unescape(unit string) string {
 	var b strings.Builder
 	for i := 0; i < len(unit); i++ {

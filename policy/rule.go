@@ -8,7 +8,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Key is what a rule is replaced by: the source, and the path or unit.
+// Key returns the source and the path or unit of a rule. A rule replaces the rules with
+// the same key in policies of lower precedence.
 func Key(r *v1alpha1.Rule) string {
 	switch {
 	case r.Path != "":
@@ -27,7 +28,7 @@ func (c *compiler) checkRules(rules []v1alpha1.Rule) {
 		c.checkRule(field, r)
 		key := Key(r)
 		if other, twice := seen[key]; twice {
-			c.wrong(field, "%s has a rule already, spec.rules[%d]; expected one rule for each", key, other)
+			c.wrong(field, "spec.rules[%[2]d] is already a rule for %[1]s; expected one rule for each", key, other)
 		}
 		seen[key] = i
 	}
@@ -65,7 +66,7 @@ func (c *compiler) checkRule(field string, r *v1alpha1.Rule) {
 
 func (c *compiler) checkActions(field string, r *v1alpha1.Rule) {
 	if len(r.Actions) == 0 {
-		c.wrong(field+".actions", "empty, expected at least one; a change that is to cost nothing has None")
+		c.wrong(field+".actions", "empty, expected at least one; use None for a change that costs nothing")
 	}
 	for i, a := range r.Actions {
 		at := field + ".actions[" + strconv.Itoa(i) + "]"
@@ -97,11 +98,11 @@ func (c *compiler) checkActions(field string, r *v1alpha1.Rule) {
 	}
 }
 
-// unitTypes are the kinds of units, see systemd.unit(5).
+// unitTypes are the types of units; see systemd.unit(5).
 var unitTypes = strings.Fields("service socket device mount automount swap target path timer slice scope")
 
-// ValidateUnit says what is wrong with a unit's name, "" for nothing; see
-// systemd.unit(5). Templates are no units.
+// ValidateUnit returns why a unit's name is invalid, or "" if it is valid; see
+// systemd.unit(5). The name of a template is invalid.
 func ValidateUnit(name string) string {
 	stem, kind, ok := cutLast(name, ".")
 	known := false

@@ -7,12 +7,12 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Set are all policies of the cluster, in the order in which they win: make it
-// with [NewSet].
+// Set holds all policies of the cluster in the order of precedence. Create it with
+// [NewSet].
 type Set []Policy
 
-// NewSet puts policies in order: the highest priority first, of two with the
-// same the one whose name comes first.
+// NewSet sorts policies: the highest priority comes first, and policies with the same
+// priority are sorted by name.
 func NewSet(policies ...Policy) Set {
 	s := Set(slices.Clone(policies))
 	slices.SortFunc(s, func(a, b Policy) int {
@@ -31,22 +31,21 @@ func (s Set) Named(name string) *Policy {
 	return nil
 }
 
-// Match is what the policies say of one node.
+// Match is what the policies say about one node.
 type Match struct {
-	// Policy is the one that decides rollout, hooks and drain; nil if none
-	// selects the node. It may be invalid, or not be the one at fault: see
-	// Reason.
+	// Policy decides about rollout, hooks and drain. It is nil if no policy selects the
+	// node. It may be invalid. The invalid policy in Reason may be another one.
 	Policy *Policy
 	// All are all policies that select the node, in the order of the Set.
 	All []*Policy
-	// Reason is why nothing is granted to the node: NoPolicy, InvalidPolicy, or
-	// "". Detail says which policy, and what is wrong with it.
+	// Reason is why the node is granted nothing: NoPolicy, InvalidPolicy, or "". Detail
+	// names the invalid policy and its first problem.
 	Reason v1alpha1.Reason
 	Detail string
 }
 
-// For says which policies hold on a node with these labels. A policy whose
-// selector cannot be read may be meant for any node: it selects all of them.
+// For returns the policies for a node with these labels. A policy with an invalid selector
+// selects all nodes, because it may be meant for any of them.
 func (s Set) For(labels map[string]string) Match {
 	var m Match
 	for i := range s {

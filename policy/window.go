@@ -8,15 +8,15 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Window is a time in each week, in a time zone. It opens at Hour:Minute of the
-// wall clock: if that time is left out that night, as soon as the clock is past
-// it; if it comes twice, at the first. A day that its zone left out, crossing the
-// date line, has no window. From then on it is open for Duration of real time,
-// whatever the clock does: 10m to 24h.
+// Window is a period that recurs every week. It opens at Hour:Minute of the zone's wall
+// clock. If the clock skips that time, the window opens right after the skip. If the time
+// occurs twice, the window opens at the first. On a date that the zone skipped to cross
+// the date line, it does not open. It then stays open for Duration of real time, even if
+// the clock changes meanwhile.
 type Window struct {
-	Days         [7]bool // by time.Weekday, on which it opens
+	Days         [7]bool // the days on which it opens, by time.Weekday
 	Hour, Minute int
-	Duration     time.Duration
+	Duration     time.Duration // 10m to 24h
 	Zone         *time.Location
 }
 
@@ -40,8 +40,7 @@ func (c *compiler) windows(specs []v1alpha1.Window) []Window {
 	return all
 }
 
-// ParseWindow reads a window; what is wrong with it is told by the names of its
-// fields.
+// ParseWindow parses a window. The problems name the fields relative to the window.
 func ParseWindow(spec v1alpha1.Window, zones Zones) (Window, []Problem) {
 	c := compiler{}
 	w := Window{Duration: spec.Duration.Duration}
@@ -71,16 +70,19 @@ func ParseWindow(spec v1alpha1.Window, zones Zones) (Window, []Problem) {
 	return w, c.problems
 }
 
-// foresight is how far ahead windows are looked for: a week, the hour by which a
-// night can be longer, and room for what begins at its end.
+// foresight is how far ahead OpenUntil searches: a week, and a day more for clock changes
+// and for windows that open at the end of the week.
 const foresight = 8 * day
 
-// OpenUntil says whether something that takes need, 0 to 24h, may begin now.
-// Windows that overlap or touch are one: open reports whether one is open now that
-// stays open for need or longer. until is when the one that is open now closes,
-// be it long enough or not; zero if none is open, or none that closes within eight
-// days. If open is false, next is when one opens that is long enough; zero if none
-// does within eight days. No windows is always open.
+// OpenUntil reports whether something that takes need, 0 to 24h, may begin now. Windows
+// that overlap or touch count as one.
+//
+//   - open reports whether a window is open now and stays open for at least need. It is
+//     true if ws is empty.
+//   - until is when the window that is open now closes, even if need does not fit into
+//     it. It is zero if no window is open, or if it does not close within eight days.
+//   - next is when, if open is false, the next window opens that need fits into. It is
+//     zero if none opens within eight days.
 func OpenUntil(ws []Window, now time.Time, need time.Duration) (open bool, until, next time.Time) {
 	if len(ws) == 0 {
 		return true, time.Time{}, time.Time{}
@@ -106,16 +108,16 @@ func OpenUntil(ws []Window, now time.Time, need time.Duration) (open bool, until
 	return false, until, time.Time{}
 }
 
-// opening is a time in which windows are open, without its last instant.
+// opening is a period in which at least one window is open. It excludes the instant to.
 type opening struct{ from, to time.Time }
 
-// openings are the times in which one of the windows or more is open, in order
-// and apart from each other: all that are of use at now and in its foresight.
+// openings returns the periods in which at least one window is open, sorted and merged. It
+// covers now and the time until the end of the foresight.
 func openings(ws []Window, now time.Time) []opening {
 	var all []opening
-	// What is open now opened no more than a day ago. What opens at the end of the
-	// foresight is followed for two days more, which is enough for every need. No
-	// zone is a whole day from UTC.
+	// A window that is open now opened at most a day ago. No zone is a whole day from UTC,
+	// so two days back suffice. Three days after the foresight cover every need of a
+	// window that opens at its end.
 	year, month, date := now.UTC().Date()
 	for d := date - 2; d <= date+11; d++ {
 		midnight := time.Date(year, month, d, 0, 0, 0, 0, time.UTC)
@@ -139,22 +141,23 @@ func openings(ws []Window, now time.Time) []opening {
 	return merged
 }
 
-// opens returns when the window opens on a date, which is given as UTC's midnight.
+// opens returns when the window opens on a date, which is given as midnight in UTC. ok is
+// false if it does not open on that date.
 func (w *Window) opens(date time.Time) (at time.Time, ok bool) {
 	if !w.Days[date.Weekday()] {
 		return at, false
 	}
 	if y, m, d := reached(date, w.Zone).Date(); date != time.Date(y, m, d, 0, 0, 0, 0, time.UTC) {
-		return at, false // the zone has no such day
+		return at, false // the zone skipped this date
 	}
 	return reached(date.Add(time.Duration(w.Hour)*time.Hour+time.Duration(w.Minute)*time.Minute), w.Zone), true
 }
 
-// reached returns the first instant at which the zone's clock shows the wall time,
-// given as if it were UTC's, or a later one. time.Date would do, but does not say
-// which of two it takes, nor what it makes of one that is left out.
+// reached returns the first instant at which the zone's clock shows the wall time or a
+// later one. The wall time is given as a time in UTC. time.Date does not specify its
+// result for a time that occurs twice or is skipped.
 func reached(wall time.Time, zone *time.Location) time.Time {
-	// Before this no clock shows the wall time yet.
+	// A day before, no zone's clock shows the wall time yet.
 	at := wall.Add(-day).In(zone)
 	for {
 		_, offset := at.Zone()
@@ -162,7 +165,7 @@ func reached(wall time.Time, zone *time.Location) time.Time {
 		shown := wall.Add(-time.Duration(offset) * time.Second)
 		switch {
 		case !shown.After(at):
-			return at // left out by the change to this offset
+			return at // the change to this offset skips the wall time
 		case change.IsZero() || shown.Before(change):
 			return shown.In(zone)
 		}
