@@ -1,15 +1,15 @@
-// Package credential mints the coordinator's kubeconfig from an admin's
-// credential: a token of the service account in the manifests, or a client
-// certificate of the group that they bind, for a bounded time. The command
-// `lockkeeper kubeconfig` does this. Package kube renews the token.
+// Package credential mints the coordinator's kubeconfig, with an admin's credential. The
+// kubeconfig contains a token of the service account in the manifests, or a client
+// certificate of the group that the manifests bind. Both expire. The command
+// `lockkeeper kubeconfig` uses this package. Package kube renews the token.
 //
 // The token comes from the TokenRequest API and is not stored in the cluster. A
 // Secret of type service-account-token would never expire, and anyone who can
 // read the namespace's Secrets could read it. Deleting the service account
 // invalidates all of its tokens at once.
 //
-// The package knows clusters and files. It does not know which hosts use what it
-// mints, and decides nothing about a rollout.
+// The package does not know which hosts use the credential, and decides nothing about a
+// rollout.
 package credential
 
 import (
@@ -34,32 +34,31 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
-// How long a credential may be valid. The API server may give less.
+// The bounds of a credential's lifetime, and its default. The API server may shorten it.
 const (
 	MinLifetime     = time.Hour
 	MaxLifetime     = v1alpha1.MaxTokenLifetime
 	DefaultLifetime = 90 * 24 * time.Hour
 )
 
-// Options say what to mint.
+// Options configures [Mint].
 type Options struct {
-	// Kubeconfig and Context are the admin's, found as kubectl finds them: ""
-	// is KUBECONFIG or ~/.kube/config, and its current context.
+	// Kubeconfig and Context select the admin's credential, as in kubectl: "" means
+	// KUBECONFIG or ~/.kube/config, and its current context.
 	Kubeconfig, Context string
-	// Namespace is that of the manifests; "" is the default one.
+	// Namespace is the namespace of the manifests; "" means the default one.
 	Namespace string
-	// Lifetime is how long the token is to be valid, MinLifetime to
-	// MaxLifetime.
+	// Lifetime is the requested lifetime, MinLifetime to MaxLifetime.
 	Lifetime time.Duration
-	// Server is the API server's address as hosts reach it, https://…; "" is
-	// that of the admin's kubeconfig.
+	// Server is the API server's URL as hosts reach it, https://…; "" means the one in
+	// the admin's kubeconfig.
 	Server string
-	// Certificate: a client certificate instead of a token, through the
-	// CertificateSigningRequest API.
+	// Certificate requests a client certificate through the CertificateSigningRequest
+	// API, instead of a token.
 	Certificate bool
-	// Tell is told what is waited for, in a sentence; nil is fine.
+	// Tell is called with a sentence that says what Mint waits for. It may be nil.
 	Tell func(string)
-	// Version is lockkeeper's, for the user agent.
+	// Version is lockkeeper's version, for the user agent.
 	Version string
 }
 
@@ -69,28 +68,26 @@ func (o *Options) tell(what string) {
 	}
 }
 
-// Credential is a kubeconfig that needs nothing beside it.
+// Credential is a kubeconfig that refers to no other file.
 type Credential struct {
 	Kubeconfig []byte // YAML; a secret
-	User       string // whom the API server takes its bearer for
-	Server     string // the API server's address in it
+	User       string // the user name in the cluster
+	Server     string // the API server's URL
 	Expires    time.Time
-	// Shortened: the API server gave less than was asked for.
+	// Shortened: the API server granted a shorter lifetime than was requested.
 	Shortened bool
-	// Certificate: it is one, and does not renew itself.
+	// Certificate: the credential is a certificate, which does not renew itself.
 	Certificate bool
-	// NoRenewal says why the token cannot renew itself and what to do about
-	// it, "" if it can, or if it is a certificate.
+	// NoRenewal says why the token cannot renew itself and what to do about it. It is ""
+	// if the token can, and for a certificate.
 	NoRenewal string
-	// Local: the server's address is that of the machine itself, which is
-	// another one on each host.
+	// Local: Server is a loopback address, so each host would connect to itself.
 	Local bool
 }
 
-// Mint asks the API server for a token, or has a certificate signed, and makes
-// a kubeconfig of it. With a token it also tests whether the token can renew
-// itself. A token leaves no trace but its record in the API server's audit log.
-// Mint may have to wait for a certificate, until ctx
+// Mint requests a token from the API server, or has a certificate signed, and returns it in
+// a kubeconfig. It also tests whether a token can renew itself. The only trace of a token
+// is its record in the API server's audit log. For a certificate, Mint may wait until ctx
 // ends. The error is kube.ErrNoKubeconfig if the caller has no credential.
 func Mint(ctx context.Context, o Options) (Credential, error) {
 	if o.Namespace == "" {
@@ -130,7 +127,7 @@ func Mint(ctx context.Context, o Options) (Credential, error) {
 		}
 		user = &clientcmdapi.AuthInfo{Token: token.Status.Token}
 		c.User, c.Expires = v1alpha1.CoordinatorUser(o.Namespace), token.Status.ExpirationTimestamp.UTC()
-		// The answer's spec is what the API server made of it.
+		// The spec in the answer has the lifetime that the API server granted.
 		c.Shortened = token.Spec.ExpirationSeconds != nil && *token.Spec.ExpirationSeconds < seconds(o.Lifetime)
 		c.NoRenewal = proveRenewal(ctx, admin, &o, token)
 	}
@@ -138,8 +135,8 @@ func Mint(ctx context.Context, o Options) (Credential, error) {
 	return c, err
 }
 
-// load returns the admin's client configuration, and of its cluster what a
-// coordinator needs to reach it.
+// load returns the admin's client configuration, and the part of its cluster entry that a
+// coordinator needs.
 func load(kubeconfig, contextName string) (*rest.Config, *clientcmdapi.Cluster, error) {
 	loader := kube.CallerConfig(kubeconfig, contextName)
 	raw, err := loader.RawConfig()
@@ -158,7 +155,7 @@ func load(kubeconfig, contextName string) (*rest.Config, *clientcmdapi.Cluster, 
 	}
 	cluster := raw.Clusters[used.Cluster]
 	if cluster.InsecureSkipTLSVerify {
-		return nil, nil, fmt.Errorf("kubeconfig: cluster %q is used with insecure-skip-tls-verify; the coordinator's kubeconfig would trust anybody. Put the cluster's certificate-authority there", used.Cluster)
+		return nil, nil, fmt.Errorf("kubeconfig: cluster %q is used with insecure-skip-tls-verify; the coordinator's kubeconfig would trust any server. Configure the cluster's certificate-authority instead", used.Cluster)
 	}
 	admin, err := loader.ClientConfig()
 	if err != nil {
@@ -167,10 +164,10 @@ func load(kubeconfig, contextName string) (*rest.Config, *clientcmdapi.Cluster, 
 	if err := rest.LoadTLSFiles(admin); err != nil {
 		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
 	}
-	// Of the admin's own secrets nothing goes over.
+	// None of the admin's secrets is copied.
 	return admin, &clientcmdapi.Cluster{
 		Server: cluster.Server, TLSServerName: cluster.TLSServerName, ProxyURL: cluster.ProxyURL,
-		CertificateAuthorityData: admin.CAData, // none: the system's authorities, for the host as for the admin
+		CertificateAuthorityData: admin.CAData, // empty: hosts use the system's authorities, as the admin does
 	}, nil
 }
 
@@ -210,13 +207,13 @@ func (c *Credential) render(cluster *clientcmdapi.Cluster, user *clientcmdapi.Au
 	return append(head(c.User, c.Expires), text...), nil
 }
 
-// head is what the kubeconfig says of itself, to people.
+// head returns the comment at the top of the kubeconfig.
 func head(user string, expires time.Time) []byte {
 	return fmt.Appendf(nil, "# The credential of lockkeeper's coordinator, %s. A secret.\n# Valid until %s.\n", user, expires.UTC().Format(time.RFC3339))
 }
 
-// Notes are what whoever minted it should know, one sentence each, the first
-// one until when it is valid.
+// Notes returns what the user who minted the credential should know, one sentence each.
+// The first says until when it is valid.
 func (c *Credential) Notes(now time.Time) []string {
 	notes := []string{fmt.Sprintf("valid until %s, for %s; a new one put in its place is noticed without a restart",
 		c.Expires.Format(time.RFC3339), days(c.Expires.Sub(now).Round(time.Minute)))}
@@ -235,8 +232,8 @@ func (c *Credential) Notes(now time.Time) []string {
 	return notes
 }
 
-// ParseLifetime reads a duration as Go writes it ("36h"), or whole days
-// ("90d"), MinLifetime to MaxLifetime.
+// ParseLifetime parses a lifetime of MinLifetime to MaxLifetime: a Go duration ("36h") or
+// whole days ("90d").
 func ParseLifetime(text string) (time.Duration, error) {
 	var d time.Duration
 	var err error
@@ -256,7 +253,7 @@ func ParseLifetime(text string) (time.Duration, error) {
 
 func seconds(d time.Duration) int64 { return int64(d / time.Second) }
 
-// days is a duration for people, in days where it is some.
+// days formats a duration for users, in days if it is about a number of whole days.
 func days(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d >= day && d%day < time.Hour {

@@ -31,10 +31,10 @@ const (
 	// after a day.
 	waitAtMost = 24 * time.Hour
 	// signWithin is how long after its approval a request is usually signed. After that
-	// the user is told what may be wrong.
+	// Mint reports what may be wrong.
 	signWithin = 20 * time.Second
-	// backdate is by how much a signer may let a certificate end earlier than requested:
-	// Kubernetes' own takes off five minutes.
+	// backdate is how much earlier than requested a certificate may expire without counting
+	// as shortened: Kubernetes' own signer takes off five minutes.
 	backdate = 6 * time.Minute
 )
 
@@ -69,7 +69,7 @@ func signed(ctx context.Context, admin *rest.Config, o Options) (*clientcmdapi.A
 		// Without the key, a certificate that is signed later is of no use.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), kube.Timeout)
 		defer cancel()
-		_ = s.csrs.Delete(ctx, s.name, metav1.DeleteOptions{}) // if it may not be deleted, Kubernetes does so after a day
+		_ = s.csrs.Delete(ctx, s.name, metav1.DeleteOptions{}) // if this fails, Kubernetes deletes the request after a day
 		return nil, nil, err
 	}
 	keyDER, err := x509.MarshalECPrivateKey(key)
@@ -148,7 +148,7 @@ func (s *signer) await(ctx context.Context) (text []byte, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, waitAtMost, fmt.Errorf("it was not approved within %v", waitAtMost))
 	defer cancel()
 	var approved time.Time
-	told := false
+	reported := false
 	err = wait.PollUntilContextCancel(ctx, askEvery, true, func(ctx context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 		defer cancel()
@@ -172,8 +172,8 @@ func (s *signer) await(ctx context.Context) (text []byte, err error) {
 				approved = time.Now()
 			}
 		}
-		if !told && !approved.IsZero() && time.Since(approved) > signWithin {
-			told = true
+		if !reported && !approved.IsZero() && time.Since(approved) > signWithin {
+			reported = true
 			s.tell(fmt.Sprintf("certificate request %s is approved but not signed: this cluster may have no signer %s; still waiting", s.name, certificatesv1.KubeAPIServerClientSignerName))
 		}
 		return false, nil

@@ -14,13 +14,13 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
-// tokenPolicy is the admission policy of the manifests that limits the tokens
-// that the coordinator's service account may ask for.
+// tokenPolicy is the admission policy in the manifests that limits the tokens that the
+// coordinator's service account may request.
 const tokenPolicy = "lockkeeper-coordinator-token"
 
-// proveRenewal uses the minted token to ask for another one, as a coordinator
-// does, and drops the answer. It returns why the token cannot renew itself and
-// what to do about it, or "" if it can.
+// proveRenewal uses the minted token to request another one, as a coordinator does, and
+// drops the answer. It returns why the token cannot renew itself and what to do about it,
+// or "" if it can.
 func proveRenewal(ctx context.Context, admin *rest.Config, o *Options, minted *authenticationv1.TokenRequest) string {
 	cfg := rest.AnonymousClientConfig(admin)
 	cfg.BearerToken = minted.Status.Token
@@ -47,7 +47,7 @@ func proveRenewal(ctx context.Context, admin *rest.Config, o *Options, minted *a
 	}
 }
 
-// manifestsFlags are the flags of `lockkeeper manifests` for these audiences.
+// manifestsFlags returns the flags of `lockkeeper manifests` for these audiences.
 func manifestsFlags(o *Options, audiences []string) string {
 	var b strings.Builder
 	if o.Namespace != v1alpha1.DefaultLeaseNamespace {
