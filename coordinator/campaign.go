@@ -21,7 +21,7 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// connect takes the credential's client, which is another one if the server, its
+// connect uses the credential's current client. It is a new client if the server, its
 // certificate authority or the account has changed.
 func (c *candidate) connect() error {
 	client, err := c.Credential.Client()
@@ -44,7 +44,7 @@ func (c *candidate) connect() error {
 	return nil
 }
 
-// disconnect forgets the client, and ends what watches through it.
+// disconnect drops the client and stops the watch that uses it.
 func (c *candidate) disconnect() {
 	if c.client != nil {
 		c.unlook()
@@ -53,7 +53,7 @@ func (c *candidate) disconnect() {
 }
 
 // endWhenUnfit ends the campaign, and the term if it was won, when this host must no
-// longer be a candidate: its credential is gone or is another one, or its clock is off.
+// longer be a candidate: its credential was removed or replaced, or its clock is off.
 // It returns when ctx ends.
 func (c *candidate) endWhenUnfit(ctx context.Context, client *kube.Client, over context.CancelCauseFunc) {
 	tick := time.NewTicker(skewEvery)
@@ -94,7 +94,7 @@ func endWhenFreed(ctx context.Context, lease *leaseWatch, lock *termLock, over c
 				over(errFreed)
 				return
 			}
-			// It is being taken just now, perhaps in vain.
+			// An attempt to take the Lease is under way, and may fail.
 			if pause(ctx, scatter/10) != nil {
 				return
 			}
@@ -116,7 +116,7 @@ func (c *candidate) standsBy(holder string, err error) {
 	case holder != "":
 		s.Why = "stands by; " + holder + " holds the Lease"
 	case barred != "":
-		s.Why, s.Blocked = barred, true // until a try comes to something else
+		s.Why, s.Blocked = barred, true // until a campaign ends differently
 	}
 	c.say(s)
 }
@@ -135,10 +135,10 @@ func (c *candidate) unreadable(err error) error {
 	return fmt.Errorf("reading lease %s/%s: %w", c.LeaseNamespace, c.LeaseName, err)
 }
 
-// A blocker keeps a host that is to coordinate from it until a user fixes it.
+// A blocker is an error that keeps a host from coordinating until a user fixes it.
 type blocker struct{ error }
 
-// Unwrap returns what blocks.
+// Unwrap returns the error itself.
 func (h blocker) Unwrap() error { return h.error }
 
 // campaign campaigns for one term, and leads it if it wins. It returns how long
@@ -154,8 +154,8 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	if node == "" {
 		return time.Second, errors.New("this host's Node is not known yet")
 	}
-	lookCtx, cancel := context.WithTimeout(ctx, kube.Timeout)
-	lease, err := c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(lookCtx, c.LeaseName, metav1.GetOptions{})
+	getCtx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	lease, err := c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(getCtx, c.LeaseName, metav1.GetOptions{})
 	cancel()
 	if kube.NoLease(err, c.LeaseName) {
 		return c.RetryPeriod, blocker{c.noLease()}
@@ -164,7 +164,7 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 		return c.RetryPeriod, blocker{c.unreadable(err)}
 	}
 	if err != nil {
-		return c.RetryPeriod, c.unreadable(err) // the API server is away, as everybody notices
+		return c.RetryPeriod, c.unreadable(err) // not a blocker: the API server does not answer
 	}
 	if err := skewed(c.client); err != nil {
 		return skewEvery, blocker{err}
@@ -199,8 +199,7 @@ func (c *candidate) rewoundAt() time.Time {
 	return c.rewound
 }
 
-// bar notes what a campaign came to that ended without a term, or with one in
-// which nothing could be decided.
+// bar records what blocks this host, from the error with which a campaign ended.
 func (c *candidate) bar(err error) {
 	_, blocked := errors.AsType[blocker](err)
 	c.mu.Lock()
@@ -218,8 +217,8 @@ func skewed(client *kube.Client) error {
 	return nil
 }
 
-// term is one campaign under one identity, which is never used again: the Lease's
-// holderIdentity names one term.
+// term runs one campaign under a new identity. No identity is used twice, so the Lease's
+// holderIdentity names exactly one term.
 func (c *candidate) term(ctx context.Context, node string) error {
 	epoch := node + "_" + strings.ToLower(rand.Text())[:12]
 	electorCtx, stopElector := context.WithCancelCause(ctx)
@@ -231,7 +230,7 @@ func (c *candidate) term(ctx context.Context, node string) error {
 
 	client, lease := c.client, c.lease
 	select {
-	case <-lease.freed: // the elector's first try sees that
+	case <-lease.freed: // drop an old token: the elector tries at once anyway
 	default:
 	}
 	var leading leading
@@ -293,7 +292,7 @@ func (c *candidate) newLock(epoch string) *termLock {
 	}
 }
 
-// leading is a term's leader: it is started at most once, and not after stop.
+// leading runs the leader of a term. The leader starts at most once, and not after stop.
 type leading struct {
 	running sync.WaitGroup
 
@@ -311,7 +310,7 @@ func (l *leading) start(ctx context.Context, lead func()) {
 	}
 }
 
-// stop waits for the end of the leader, whose context the caller has ended.
+// stop waits until the leader has ended. The caller has canceled its context.
 func (l *leading) stop() {
 	l.mu.Lock()
 	l.stopped = true

@@ -1,6 +1,6 @@
-// Package coordinator is what the elected instance does. It campaigns for the Lease.
-// While it holds the Lease, it watches all Nodes, asks package rollout for a verdict on
-// each, and writes what the verdicts say.
+// Package coordinator runs the elected instance. It campaigns for the Lease. While it holds
+// the Lease, it watches all Nodes, gets a verdict on each from package rollout, and carries
+// out the verdicts.
 //
 // Two leaders cannot harm each other:
 //   - A leader that cannot renew the Lease sends no write after its renew deadline. No
@@ -8,9 +8,9 @@
 //   - A leader that releases the Lease has sent its last write before.
 //   - No identity ever leads two terms.
 //
-// A write that was sent in time and arrives late cannot be prevented by any of this. The
-// protocol makes it harmless: its epoch is not the Lease's, so no host commits by it, and
-// the successor counts the turn and takes it over or backs it out.
+// None of this prevents that a write is sent in time and arrives late. The protocol makes
+// such a write harmless: its epoch is not the Lease's, so no host commits by it, and the
+// successor counts the turn and takes it over or backs it out.
 //
 // The package decides nothing about a node. It must not know how a host does what its
 // state asks for.
@@ -31,14 +31,14 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// Options are what a Candidate is made of.
+// Options configures [Run].
 type Options struct {
 	Version string
-	// Credential is the coordinator's identity; the caller runs it. While there is no
-	// kubeconfig this host does not campaign.
+	// Credential is the coordinator's identity; the caller runs it. Without a kubeconfig,
+	// this host does not campaign.
 	Credential *kube.Credential
-	// NodeName returns this host's Node, "" while it is not known. It goes
-	// into the epoch, for people, and comes last in a rollout.
+	// NodeName returns the name of this host's Node, or "" if it is not known yet. The
+	// epoch contains it, so that users see who leads. The Node comes last in a rollout.
 	NodeName func() string
 
 	LeaseNamespace, LeaseName string
@@ -46,32 +46,31 @@ type Options struct {
 	// tools/leaderelection.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 
-	// PrometheusURL and PrometheusTokenFile are where, and with what token,
-	// policies' gates are asked; see [gate.Options].
+	// PrometheusURL and PrometheusTokenFile configure the queries of the policies' gates;
+	// see [gate.Options].
 	PrometheusURL, PrometheusTokenFile string
 
-	// Notify is where and when a leader sends notifications; its Version and Log
-	// are the candidate's.
+	// Notify configures the notifications of a leader. Run sets its Version and Log.
 	Notify notify.Options
 
 	Log *slog.Logger
-	// Liveness receives a sign of life in each round of the loop; may be nil.
+	// Liveness receives a heartbeat in each round of the leader's loop. It may be nil.
 	Liveness *systemd.Liveness
-	// Report receives each new Status; may be nil.
+	// Report receives each new Status. It may be nil.
 	Report func(Status)
 	// Decided receives each decision of a leader, and how long it took. It must not
 	// block, or keep its arguments. It may be nil.
 	Decided func(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome)
 }
 
-// Status is what a candidate does, for people.
+// Status tells users what this host does as a candidate.
 type Status struct {
-	Candidate bool   // it has a credential and campaigns
-	Leader    bool   // it holds the Lease
-	Why       string // why it does not stand, or what it waits for
-	Blocked   bool   // Why is something that a user has to fix
-	Epoch     string // its present term, when Leader
-	Since     time.Time
+	Candidate bool      // the host has a credential and campaigns
+	Leader    bool      // the host holds the Lease
+	Why       string    // why it does not campaign or lead, or cannot decide
+	Blocked   bool      // a user has to fix Why
+	Epoch     string    // the current term, if Leader
+	Since     time.Time // when the Status last changed
 }
 
 // MaxSkew is how far a leader's clock may be off the API server's: timeouts
@@ -83,17 +82,16 @@ const (
 	// the credential changes.
 	credentialEvery = time.Minute
 	skewEvery       = 5 * time.Second // how often a candidate's clock is checked
-	// scatter is within what time the candidates try that saw the Lease let
-	// go, so that all but one find that it is taken by a Get, not by a conflict.
+	// scatter spreads the tries of the candidates after the Lease was released, so that
+	// all but one find with a Get, instead of a conflict, that it is taken.
 	scatter = 300 * time.Millisecond
 )
 
-// QPS and Burst are the limits of the coordinator's client, in requests a second and
-// at once. A leader's writes follow one another, so what paces them is the API
-// server's answers; what may come in masses, the reasons in held, has a pace of its
-// own (see heldPace) of a sixtieth of the fleet a second, 84 for five thousand nodes.
-// The limits are above that, so that a promotion never waits for them, and below what
-// a loop gone wrong would send.
+// QPS and Burst limit the requests of the coordinator's client, per second and at once. A
+// leader sends one write after the other, so the API server's answers pace them. The
+// reasons in held can change on all nodes at once, so heldPace limits them to a sixtieth
+// of the fleet per second: 84 for five thousand nodes. QPS and Burst are higher than that,
+// so that a promotion never waits for them, but low enough to stop a runaway loop.
 const (
 	QPS   = 200
 	Burst = 200
@@ -114,7 +112,7 @@ func Run(ctx context.Context, o Options) error {
 	c.sender = notify.New(o.Notify)
 	var sending sync.WaitGroup
 	defer sending.Wait()
-	// It sends what a term left behind, also while another instance leads.
+	// The sender also sends what is still queued after a term has ended.
 	sending.Go(func() { c.sender.Run(ctx) })
 	for {
 		changed := o.Credential.Changed()
@@ -142,16 +140,16 @@ type candidate struct {
 	sender *notify.Sender // nil if there is no receiver
 
 	client *kube.Client
-	lease  *leaseWatch // by client
-	unlook func()      // ends it
+	lease  *leaseWatch // uses client; nil without one
+	unlook func()      // stops lease
 
 	mu      sync.Mutex
 	last    Status
-	rewound time.Time // when the API server's store was last found to have gone back in time; zero: it was not
-	barred  string    // what blocks it, as the last campaign found; mu guards it
+	rewound time.Time // when this process last noticed that the API server's store went back in time; zero: never
+	barred  string    // what blocked the last campaign, or ""
 }
 
-// say reports, and logs what is new.
+// say reports and logs the status if it has changed.
 func (c *candidate) say(s Status) {
 	c.mu.Lock()
 	changed := s.Candidate != c.last.Candidate || s.Leader != c.last.Leader || s.Why != c.last.Why ||

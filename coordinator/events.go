@@ -30,8 +30,8 @@ import (
 const (
 	// EventController is the coordinator's name in its Events.
 	EventController = "lockkeeper.dev/coordinator"
-	// eventBurst Events may come at once, and eventRate a second after that; the
-	// others are lost. A stop of five thousand nodes makes a hundred Events.
+	// eventBurst Events may be written at once, and eventRate per second after that. The
+	// others are lost. A stop of five thousand nodes writes a hundred Events.
 	eventBurst = 100
 	eventRate  = 1
 	// eventQPS and eventConns are the limits of the client that sends Events. No
@@ -44,31 +44,31 @@ const (
 	maxWho                 = 100  // bytes of the name in an intent
 )
 
-// events reports decisions through the Events and the notifications of one term. All of it is called by the leader's loop, and nothing of it waits.
+// events reports the decisions of one term in Events and notifications. Only the leader's
+// loop calls its methods, and none of them blocks.
 type events struct {
-	// queue holds what is still to be written; nil: no Event is written.
+	// queue holds the Events to write; nil: no Events are written.
 	queue  chan *eventsv1.Event
 	self   string // the leader's Node
 	limit  flowcontrol.PassiveRateLimiter
 	log    *slog.Logger
-	losing bool // some were lost, and that was logged
+	losing bool // Events were lost, and that was logged
 
 	begun   bool
 	stop    *string            // the emergency stop in the last Event
-	intents map[string]intents // by node: what Events have said about its intents
-	// unsettled are the nodes that an Event names because the outcome of a write is
-	// unknown; rewound is the Rewound of the last StoreRewound Event.
+	intents map[string]intents // by node: the intents that Events have reported
+	// unsettled are the nodes for which an Event reported that the outcome of a write is
+	// unknown. rewound is the Rewound of the last StoreRewound Event.
 	unsettled map[string]bool
 	rewound   time.Time
 	refused   map[string]string // by node: the API server's message in the last Event
-	// policies are what an Event has said of each policy.
+	// policies is, by name, the state of each policy that Events have reported.
 	policies map[string]policyState
-	// blocking are, by node, the slots that others wait for, since when they do.
+	// blocking holds, by node, the slots that other nodes wait for.
 	blocking map[string]blocking
 
-	// send hands a notification over; it does not block. held are, by node, the
-	// held nodes while heldAfter is not 0; heldSent is when the last notification
-	// about them was sent.
+	// send queues a notification; it does not block. held are the held nodes by name, if
+	// heldAfter is not 0. heldSent is when the last notification about them was sent.
 	send      func(notify.Message)
 	heldAfter time.Duration
 	held      map[string]heldNode
@@ -77,15 +77,16 @@ type events struct {
 
 // blocking is a slot that a node takes outside of a turn while others wait.
 type blocking struct {
-	since time.Time
-	told  bool
+	since    time.Time // when the others began to wait
+	reported bool
 }
 
-// policyState is what Events have said about a policy.
+// policyState is the state of a policy that Events have reported.
 type policyState struct{ halted, invalid bool }
 
-// slotToldAfter is how long others wait before an Event says who takes the slot.
-const slotToldAfter = 10 * time.Minute
+// slotReportedAfter is how long other nodes wait before an Event reports which node takes
+// the slot.
+const slotReportedAfter = 10 * time.Minute
 
 // newEvents returns the events of a term. It writes them until ctx ends. self is the
 // leader's Node.
@@ -108,9 +109,9 @@ func eventsTo(self string, log *slog.Logger) *events {
 	}
 }
 
-// run writes what is in the queue, one Event after the other, until ctx ends. It does
-// not use client-go's broadcaster, which takes an Event for the repetition of an earlier
-// one if only the note differs.
+// run writes the Events in the queue, one after the other, until ctx ends. It does not use
+// client-go's broadcaster, which treats an Event as a repetition of an earlier one if only
+// the note differs.
 func (e *events) run(ctx context.Context, client kubernetes.Interface) {
 	for {
 		select {
@@ -138,7 +139,7 @@ func (e *events) run(ctx context.Context, client kubernetes.Interface) {
 	}
 }
 
-// write writes an Event if the reason has one in the table of Events. It does not block.
+// write queues an Event if the reason is in the table of Events. It does not block.
 func (e *events) write(about *corev1.ObjectReference, reason, note string) {
 	d, ok := v1alpha1.EventOf(reason)
 	if !ok || e.queue == nil {
@@ -168,21 +169,21 @@ func aboutNode(n *turn.Node) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: types.UID(n.UID)}
 }
 
-// reportWrite writes the Events about a decision that was written. turnID is the turn's, which may
-// have just been made up.
+// reportWrite writes the Events about a decision that was written. turnID is the ID of the
+// turn, which the write may have created.
 func (e *events) reportWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	delete(e.refused, n.Name)
 	if m := v.Move; m != nil {
 		e.moved(n, v, cmp.Or(turnID, n.Turn))
 		if m.LetGo || m.From != m.To && !m.To.InTurn() {
-			return // how the turn ended says it all
+			return // moved has reported how the turn ended
 		}
 	}
 	switch {
 	case v.Held == n.Held, v.Held == v1alpha1.ReasonNone:
-	case v.Held == v1alpha1.ReasonHalted, v.Held == v1alpha1.ReasonInvalidPolicy: // an Event about the policy says so
-	case v.Held == v1alpha1.ReasonPaused, v.Held == v1alpha1.ReasonDetached: // so does one about the intent
-	case v.Held == v1alpha1.ReasonFailed && !n.InTurn(): // so does the one about the end of its last turn
+	case v.Held == v1alpha1.ReasonHalted, v.Held == v1alpha1.ReasonInvalidPolicy: // an Event about the policy reports it
+	case v.Held == v1alpha1.ReasonPaused, v.Held == v1alpha1.ReasonDetached: // an Event about the intent reports it
+	case v.Held == v1alpha1.ReasonFailed && !n.InTurn(): // the Event about the end of its last turn reported it
 	case n.InTurn() && (v.Held == v1alpha1.ReasonFailed || v.Held == v1alpha1.ReasonOverdue):
 		e.report(aboutNode(n), string(v.Held), heldNote(v), notify.Message{
 			Occasion: v1alpha1.OccasionFailed, Nodes: []string{n.Name}, Policy: v.Policy, Turn: n.Turn, Reason: v.Held,
@@ -192,7 +193,7 @@ func (e *events) reportWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	}
 }
 
-// heldNote says what holds a node, and what to do about it.
+// heldNote returns a text that says what holds a node, and what to do about it.
 func heldNote(v *rollout.Verdict) string {
 	d := v.Held.Doc()
 	return cmp.Or(v.Detail, d.Means) + "; what to do: " + d.Do
@@ -237,18 +238,18 @@ func because(r v1alpha1.Reason) string {
 	return text + ")"
 }
 
-// refuses tells that the API server refuses a decision, once for its words: the
-// reason cannot be written on the Node.
-func (e *events) reportRefused(n *turn.Node, words string) {
-	if e.refused[n.Name] != words {
-		e.refused[n.Name] = words
-		e.write(aboutNode(n), string(v1alpha1.ReasonForbidden), words)
+// reportRefused writes an Event when the API server refuses a decision, once for each
+// message. The leader cannot write the reason to the Node.
+func (e *events) reportRefused(n *turn.Node, message string) {
+	if e.refused[n.Name] != message {
+		e.refused[n.Name] = message
+		e.write(aboutNode(n), string(v1alpha1.ReasonForbidden), message)
 	}
 }
 
-// reportIntents writes Events about what people have set: the emergency stop, and the
-// intents on Nodes. In its first round a leader only records what another leader
-// may have reported.
+// reportIntents writes Events about what users have set: the emergency stop, and the
+// intents on Nodes. In its first round a leader only records what an earlier leader may
+// have reported.
 func (e *events) reportIntents(s *rollout.Snapshot, lease *coordinationv1.Lease, raw func(string) *corev1.Node) {
 	first := !e.begun
 	e.begun = true
@@ -257,7 +258,7 @@ func (e *events) reportIntents(s *rollout.Snapshot, lease *coordinationv1.Lease,
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		stoppedBefore = stoppedBefore || n.Held == v1alpha1.ReasonStopped
-		// What no leader has acted on yet, no leader has reported.
+		// An intent on an idle node has not taken effect yet, so no leader has reported it.
 		e.reportNodeIntents(n, raw, first && (s.Stopped || n.State != v1alpha1.StateIdle))
 	}
 	switch {
@@ -276,9 +277,9 @@ func (e *events) reportIntents(s *rollout.Snapshot, lease *coordinationv1.Lease,
 	e.forget(s.Nodes)
 }
 
-// reportPolicies writes Events about policies: one that halts or goes on, and one that
-// becomes invalid or valid. get returns a policy as it is in the API server: what
-// its status says already, another leader has reported.
+// reportPolicies writes an Event when a policy halts or continues, and when it becomes
+// invalid or valid. get returns a policy as the API server has it. An earlier leader has
+// reported what its status says.
 func (e *events) reportPolicies(figures []rollout.PolicyFigures, get func(string) *v1alpha1.DisruptionPolicy) {
 	was := e.policies
 	e.policies = make(map[string]policyState, len(figures))
@@ -314,7 +315,7 @@ func (e *events) reportPolicies(figures []rollout.PolicyFigures, get func(string
 }
 
 // reportWaiting reports nodes that take slots for which others wait, and nodes that have
-// been held for long.
+// been held for a long time.
 func (e *events) reportWaiting(now time.Time, nodes map[string]*turn.Node, out *rollout.Outcome) {
 	e.reportHeld(now, out.Verdicts)
 	was := e.blocking
@@ -324,16 +325,16 @@ func (e *events) reportWaiting(now time.Time, nodes map[string]*turn.Node, out *
 		if b.since.IsZero() {
 			b.since = now
 		}
-		if n := nodes[s.Node]; !b.told && n != nil && now.Sub(b.since) >= slotToldAfter {
-			b.told = true
+		if n := nodes[s.Node]; !b.reported && n != nil && now.Sub(b.since) >= slotReportedAfter {
+			b.reported = true
 			e.write(aboutNode(n), v1alpha1.EventTakesSlot, "others wait for a slot"+rollout.Taken([]rollout.Slot{s}))
 		}
 		e.blocking[s.Node] = b
 	}
 }
 
-// reportTroubles writes Events about what keeps the coordinator from granting and is
-// not on any Node.
+// reportTroubles writes Events about problems that keep the coordinator from granting and
+// that no label shows.
 func (e *events) reportTroubles(s *rollout.Snapshot, lease *coordinationv1.Lease) {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
@@ -355,15 +356,15 @@ func aboutLease(lease *coordinationv1.Lease) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: lease.Namespace, Name: lease.Name, UID: lease.UID}
 }
 
-// forget drops what was reported about nodes that do not exist any more.
+// forget drops the records about nodes that no longer exist.
 func (e *events) forget(nodes []turn.Node) {
 	if len(e.intents)+len(e.refused) == 0 {
 		return
 	}
-	there := make(map[string]bool, len(nodes))
+	exists := make(map[string]bool, len(nodes))
 	for i := range nodes {
-		there[nodes[i].Name] = true
+		exists[nodes[i].Name] = true
 	}
-	maps.DeleteFunc(e.intents, func(name string, _ intents) bool { return !there[name] })
-	maps.DeleteFunc(e.refused, func(name, _ string) bool { return !there[name] })
+	maps.DeleteFunc(e.intents, func(name string, _ intents) bool { return !exists[name] })
+	maps.DeleteFunc(e.refused, func(name, _ string) bool { return !exists[name] })
 }

@@ -167,7 +167,7 @@ func TestSlotsAreToldOf(t *testing.T) {
 		{2 * time.Hour, &rollout.Outcome{}, false}, {3 * time.Hour, taken, false}, {3*time.Hour + 10*time.Minute, taken, true},
 	} {
 		e.reportWaiting(now.Add(step.after), nodes, step.out)
-		if told := e.blocking["a"].told; told != step.told {
+		if told := e.blocking["a"].reported; told != step.told {
 			t.Errorf("after %v: told: %t, expected %t", step.after, told, step.told)
 		}
 	}

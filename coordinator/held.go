@@ -10,40 +10,37 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// The reasons in held are words for people. One stop, or one window that
-// closes, changes them on every node that wants something, and all of those
-// labels at once would be a burst of writes, each of which the API server tells
-// to everybody who watches Nodes. So they are spread over a minute; in a small
-// fleet nobody notices.
+// The reasons in held are only for users. One stop, or one window that closes, changes the
+// reason on every node that wants something. Writing all of these labels at once would be a
+// burst of writes, and the API server sends each to every watcher of Nodes. So the leader
+// spreads them over a minute. In a small fleet there is no delay.
 //
-// The spread is the writer's business and not the core's: a verdict says what
-// is, at once and for everybody who asks (`lockkeeper status` decides by
-// itself). What is still to be written is the difference between verdicts and
-// labels, so nothing has to be remembered of it, and a successor goes on where
-// a leader stopped. A reason that comes and goes within the minute is on most
-// nodes never written.
+// Only the leader's writes are spread. Verdicts change at once, also in `lockkeeper status`,
+// which decides for itself. The leader keeps no list of reasons to write: it compares
+// verdicts with labels. So a successor continues where a leader stopped. If a reason comes
+// and goes within the minute, it is never written to most of the nodes.
 const (
 	heldSpread = time.Minute
 	// heldAtOnce is how many reasons are written without waiting.
 	heldAtOnce = 20
-	// heldPause is the least between two rounds for the sake of reasons alone.
+	// heldPause is the shortest pause before a round that only writes reasons.
 	heldPause = 250 * time.Millisecond
 	// handoverAfter is how long nodes are held with Handover before the leader writes
-	// that reason. Most handovers take seconds; then the reason before it still holds.
+	// that reason. Most handovers take seconds, and then the earlier reason still applies.
 	handoverAfter = 10 * time.Second
 )
 
-// heldPace says how many reasons may be written now. The zero value is one that
-// has not written any.
+// heldPace limits how fast reasons are written. The zero value is ready to use.
 type heldPace struct {
 	began bool
-	at    time.Time
-	most  int     // how many have waited at the same time, since none did
-	left  float64 // how many may be written
+	at    time.Time // of the last call of allow
+	most  int       // the most that have waited at the same time, since none waited
+	left  float64   // how many may be written
 }
 
-// allow returns how many of the waiting may be written at now: the first few at
-// once, and then as many in a second as are a sixtieth of all that have waited.
+// allow returns how many of the waiting reasons may be written now. The first few may be
+// written at once. After that, the rate per second is a sixtieth of the most that have
+// waited.
 func (p *heldPace) allow(now time.Time, waiting int) int {
 	if !p.began {
 		p.began, p.at, p.left = true, now, heldAtOnce
@@ -52,7 +49,7 @@ func (p *heldPace) allow(now time.Time, waiting int) int {
 		p.most = waiting
 	}
 	rate := max(float64(p.most)/heldSpread.Seconds(), 1)
-	// What has not been used is not saved up, but for the time of two rounds.
+	// An unused allowance is saved for at most two rounds.
 	room := max(heldAtOnce, 2*rate*heldPause.Seconds())
 	p.left = min(p.left+rate*max(now.Sub(p.at), 0).Seconds(), room)
 	p.at = now
@@ -62,7 +59,7 @@ func (p *heldPace) allow(now time.Time, waiting int) int {
 	return min(int(p.left), waiting)
 }
 
-// spend notes that one was written.
+// spend records that one reason was written.
 func (p *heldPace) spend() { p.left-- }
 
 // writeHeldReasons writes reasons where they have changed, as many as the pace allows:

@@ -12,8 +12,8 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// intents are the admins' intents on one Node, as Events describe them; "" for
-// one that is not set.
+// intents are the admins' intents on one Node, as Events describe them. An intent that is
+// not set is "".
 type intents struct {
 	uid              string // of the Node
 	paused, detached string
@@ -56,8 +56,8 @@ func (e *events) reportNodeIntents(n *turn.Node, raw func(string) *corev1.Node, 
 	}
 }
 
-// describe says who set an intent, until when and why; "" without one. Its text
-// is whatever an admin wrote, so it is bounded and on one line.
+// describe returns who set an intent, until when and why, or "" without an intent. An admin
+// wrote the text, so describe truncates it and puts it on one line.
 func describe(what string, i *v1alpha1.Intent) string {
 	if i == nil {
 		return ""

@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	// leadRound is how often a leader decides although nothing changed: for
-	// its clock's skew and the liveness of the loop, not for the nodes.
+	// leadRound is how often a leader decides even if nothing has changed. Each round
+	// also checks the clock's skew and shows that the loop is alive.
 	leadRound = 30 * time.Second
-	leadBound = 2 * time.Minute // what the watchdog allows the loop
-	// refusedFor is how long a node is left alone whose write was refused.
+	leadBound = 2 * time.Minute // how long the watchdog lets one round take
+	// refusedFor is how long the leader writes nothing to a node after a refused write.
 	refusedFor = 30 * time.Second
-	// maxRest is the most that the loop rests after a decision. It rests as long
-	// as the decision took, so that a fleet in uproar costs half a CPU, and a
-	// promotion no more than that.
+	// maxRest bounds the pause after a decision. The loop pauses for as long as the
+	// decision took. So a fleet that changes all the time costs at most half a CPU, and a
+	// promotion is delayed by maxRest at most.
 	maxRest = 100 * time.Millisecond
-	// blindTerms is for how many Lease durations a leader keeps its term although it
-	// does not see what to decide on.
+	// blindTerms is for how many Lease durations a leader keeps its term without a view
+	// of the cluster.
 	blindTerms = 3
-	// maxBulk bounds the writes to nodes in no turn in one round: whole fleets
-	// are adopted, paused and released, and turns continue meanwhile.
+	// maxBulk bounds the writes of one round to nodes in no turn, so that turns continue
+	// while a whole fleet is adopted, paused or released.
 	maxBulk = 25
 	// unsettledAfter is how long the outcome of a write may be unknown before the
 	// leader reports it: in an Event, a metric, and the reason why it grants nothing.
 	unsettledAfter = time.Minute
-	// maxUncertain is how many writes may be without a known outcome before
-	// nothing more is written: each takes its time and is repeated.
+	// maxUncertain is how many writes may have an unknown outcome before the leader stops
+	// writing. Each of them is repeated, which takes time.
 	maxUncertain = 10
 )
 
-// leader is one term.
+// leader is the leader of one term.
 type leader struct {
 	*candidate
 	epoch, self string
@@ -51,14 +51,14 @@ type leader struct {
 	statuses    *statuses
 	gates       *gate.Gates
 	kick        chan struct{}
-	// The loop's alone.
-	blind  time.Time // since when it does not see what to decide on; zero: it does
-	told   string    // why it grants nothing by them, as its Status has it
+	// Only the loop uses the following fields, up to mu.
+	blind  time.Time // since when the leader has no view of the cluster; zero: it has one
+	unread string    // why it grants nothing by its policies, as in its last Status
 	events *events
 	facts  facts
 	pace   heldPace
 	rest   time.Duration // see maxRest
-	// handover is since when a node is held with Handover; zero while none is.
+	// handover is since when a node has been held with Handover; zero: no node is.
 	handover time.Time
 
 	mu        sync.Mutex
@@ -67,7 +67,7 @@ type leader struct {
 	settling  sync.WaitGroup
 }
 
-// lead leads until ctx ends, or the elector's own context does.
+// lead leads until ctx or elected, the elector's own context, ends.
 func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLock, over context.CancelCauseFunc) {
 	term := ctx
 	ctx, cancel := context.WithCancel(ctx)
@@ -83,16 +83,16 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	defer l.settling.Wait()
 	defer cancel()
 
-	// A view of its own for each term: its first list is a quorum read that
-	// began after the Lease was won. A list from before may lack the turns
-	// that the last leader granted last.
+	// Each term has its own view. Its first list is a quorum read that begins after the
+	// Lease was won. An earlier list may lack the last turns that the previous leader
+	// granted.
 	l.view = kube.WatchNodes(c.client, l.wake, func() { over(errRewound) })
 	l.policies = kube.WatchPolicies(c.client, policy.Compile, l.wake)
 	l.statuses = newStatuses(c.client, l.policies, c.log)
 	watching.Go(func() { l.view.Run(ctx) })
 	watching.Go(func() { l.policies.Run(ctx) })
 	watching.Go(func() { l.statuses.run(ctx) })
-	// Each term asks again: the answers that the last leader got do not count.
+	// Each term queries the gates again. The answers of the previous leader do not count.
 	l.gates = gate.New(gate.Options{URL: c.PrometheusURL, TokenFile: c.PrometheusTokenFile, Version: c.Version, Changed: l.wake, Log: c.log})
 	watching.Go(func() { l.gates.Run(ctx) })
 	c.lease.listenTo(l.leaseChanged)
@@ -124,7 +124,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	}
 }
 
-// ended says why a term did, for people.
+// ended returns why the term ended, as text for users.
 func ended(term context.Context) string {
 	why := context.Cause(term)
 	if why == nil || errors.Is(why, context.Canceled) || why == errTermOver {
@@ -140,8 +140,8 @@ func (l *leader) wake() {
 	}
 }
 
-// round decides once and carries the verdicts out. It returns how long to wait
-// if nothing changes.
+// round decides once and carries out the verdicts. It returns how long to wait for the
+// next round if nothing changes.
 func (l *leader) round(ctx context.Context) time.Duration {
 	if !l.lock.fresh(l.RenewDeadline) {
 		return l.RetryPeriod // the elector renews the Lease, or ends the term

@@ -14,45 +14,43 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
-// errTermOver is what a lock answers once its term is over.
+// errTermOver is the error of a lock whose term is over.
 var errTermOver = errors.New("the term is over")
 
-// termLock makes one term one term.
+// termLock guarantees that one identity leads only one uninterrupted term.
 //
-// client-go's elector takes a Lease again under the same identity after
-// a user blanked or deleted it, and its renew loop continues for up to
-// RenewDeadline after it saw another holder. A successor may have come and gone
-// meanwhile, granted turns and been followed; a host that checks epochs
-// would take the two terms for one. So this lock ends the term at the first real Get that
-// does not show this term as the holder, and writes the Lease only after such
-// a Get. It never creates a Lease: a deleted Lease is a stop.
+// client-go's elector alone does not. It takes a Lease again under the same identity after
+// a user blanked or deleted it, and its renew loop continues for up to RenewDeadline after
+// it saw another holder. Meanwhile a successor may have led and granted turns, and a host
+// that checks epochs would take the two terms for one. So this lock ends the term at the
+// first real Get that does not show this term as the holder. Once it holds the Lease, it
+// writes the Lease only after a Get that does. It never creates a Lease, because a deleted
+// Lease is a stop.
 //
-// A Lease that names this term is not enough. A leader that was stopped for
-// longer than the Lease lasts may find its own name in it although a successor
-// was there meanwhile: a user restored an old Lease, or edited it. Its view
-// of the Nodes may be from before, and the successor's turns are not in it. So
-// a term is over as well once the Lease has run out, or has changed hands.
+// It is not enough that the Lease names this term. If a process was suspended for longer
+// than the Lease lasts, a successor may have led, and a user may have restored or edited
+// the Lease. Then the process's view of the Nodes lacks the successor's turns. So the term
+// also ends when the Lease has expired or changed hands.
 //
-// While the term has not begun, a Get may be answered by a watch, which may be
-// late: a record that is older than it looks lets a Lease seem to have run out.
-// So before the Lease is taken it is read, and taken only if it is what the
-// elector decided on, with the resourceVersion of that reading.
+// Before the term begins, a watch may answer a Get. The watch may be late, and a Lease that
+// is still held may seem to have expired. So the lock reads the Lease again before it takes
+// it. It takes the Lease only if it is unchanged, with the resourceVersion of that read.
 type termLock struct {
 	inner    resourcelock.Interface
 	name     string // of the Lease
 	identity string
-	// lasts is how long a Lease that is not renewed holds others off.
+	// lasts is the Lease's duration: how long it keeps others out if it is not renewed.
 	lasts time.Duration
-	// shown is the Lease's record as a watch shows it; ok is false if none
-	// does at present. nil: there is no watch.
+	// shown returns the Lease's record from a watch. ok is false if the watch does not
+	// work now. nil: there is no watch.
 	shown func() (record *resourcelock.LeaderElectionRecord, raw []byte, err error, ok bool)
-	// may is asked last before the Lease is taken; nil: it may be.
+	// may is called right before the Lease is taken. If it returns an error, the Lease is
+	// not taken. It may be nil.
 	may func() error
-	// over is called once, when the term ends by what the Lease shows.
+	// over is called once, when the lock ends the term.
 	over func(why error)
-	// quiet ends the leader and returns when it writes nothing any more. It
-	// is called before the Lease is released: after that a successor may list
-	// the Nodes at any moment.
+	// quiet ends the leader and returns after its last write. The lock calls it before it
+	// releases the Lease, because a successor may list the Nodes right after that.
 	quiet func()
 	// saw receives what a Get showed while this term does not hold the Lease: its
 	// holder, or why it cannot be read.
@@ -61,10 +59,10 @@ type termLock struct {
 	mu          sync.Mutex
 	held        bool
 	taking      bool      // a write that takes the Lease has begun
-	guess       []byte    // what the last Get was answered, if a watch did
+	guess       []byte    // the record that the last Get returned, if it came from the watch
 	behind      bool      // the watch was found to be late
 	renewed     time.Time // when the last write of the Lease that succeeded was sent
-	renewTime   time.Time // what it wrote to spec.renewTime
+	renewTime   time.Time // spec.renewTime in that write
 	transitions int       // how often the Lease had changed hands when this term took it
 	lastRenewed time.Time // spec.renewTime before this term took it; zero: there was none
 	ended       error
@@ -73,10 +71,10 @@ type termLock struct {
 // errRewound ends a term whose Lease shows an older renewal than its last one.
 var errRewound = errors.New("the Lease shows an older renewal than the last one: the API server's store went back in time, or a person edited the Lease")
 
-// errChanged is why a Lease is not taken that looked as if it could be.
-var errChanged = errors.New("the Lease is not any more what the watch has shown")
+// errChanged is the error if the Lease seemed free in the watch, but has changed.
+var errChanged = errors.New("the Lease has changed since the watch showed it")
 
-// Get reads the Lease. Once this term holds it, that is a real Get.
+// Get reads the Lease. Once this term holds the Lease, Get always asks the API server.
 func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.read(ctx)
 	if why := l.judge(record, err); why != nil {
@@ -95,8 +93,8 @@ func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 	return record, raw, err
 }
 
-// read asks the watch if it may, else the API server. A watch that was found
-// to be late is believed again when it shows what the API server shows.
+// read reads the Lease from the watch if that is allowed, and otherwise from the API
+// server. It trusts a watch that was late again once it shows what the API server shows.
 func (l *termLock) read(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, err error) {
 	l.mu.Lock()
 	watched, behind := !l.held && l.ended == nil && l.shown != nil, l.behind
@@ -121,8 +119,8 @@ func (l *termLock) read(ctx context.Context) (record *resourcelock.LeaderElectio
 	return record, real, err
 }
 
-// giveUp ends a term that has not begun, unless it is about to. It reports
-// whether it did; then the Lease is not taken under this identity.
+// giveUp ends a term that has not begun, unless the Lease is being taken. It reports
+// whether it ended the term. Then the Lease is never taken under this identity.
 func (l *termLock) giveUp(why error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,8 +131,8 @@ func (l *termLock) giveUp(why error) bool {
 	return true
 }
 
-// take begins to take the Lease: it makes sure that what the elector has
-// decided on is what the Lease is.
+// take prepares to take the Lease. It returns an error if the Lease differs from the one
+// that the elector has read.
 func (l *termLock) take(ctx context.Context) error {
 	l.mu.Lock()
 	guess, ended := l.guess, l.ended
@@ -176,17 +174,16 @@ func (l *termLock) ledUntil() time.Time {
 	return l.lastRenewed
 }
 
-// fresh reports whether the Lease was taken or renewed within the last d, and
-// the term has not ended. The elector notices that it cannot renew only after
-// a while, and a process that was stopped only after it was continued; a
-// leader asks here before every write.
+// fresh reports whether the Lease was taken or renewed within the last d, and the term has
+// not ended. A leader calls it before every write, because the elector notices a failed
+// renewal late, and a suspended process notices it only after it continues.
 func (l *termLock) fresh(d time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.held && l.ended == nil && time.Since(l.renewed) < d
 }
 
-// judge ends the term if the answer to a Get shows that it is over.
+// judge ends the term if the result of a Get shows that it is over.
 func (l *termLock) judge(record *resourcelock.LeaderElectionRecord, err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,14 +196,14 @@ func (l *termLock) judge(record *resourcelock.LeaderElectionRecord, err error) e
 	switch {
 	case kube.NoLease(err, l.name):
 		l.endLocked("the Lease is gone")
-	case err != nil: // no answer shows nothing
+	case err != nil: // an error does not show who holds the Lease
 	case record.HolderIdentity == "":
 		l.endLocked("a user blanked the Lease")
 	case record.HolderIdentity != l.identity:
 		l.endLocked("the Lease is " + record.HolderIdentity + "'s")
 	case record.RenewTime.Time.Before(l.renewTime):
-		// It gets older only if the store was restored from a backup, or if a person
-		// edits it. What this term wrote to Nodes may be lost.
+		// The time goes back only if the store was restored from a backup, or if a user
+		// edits the Lease. This term's writes to Nodes may be lost.
 		l.end(errRewound)
 	case record.LeaderTransitions != l.transitions:
 		l.endLocked("the Lease changed hands, and a user named this term in it again")
@@ -224,14 +221,14 @@ func (l *termLock) end(why error) {
 	go l.over(l.ended)
 }
 
-// Create refuses: the manifests create the Lease, and lockkeeper may not.
+// Create always fails: the manifests create the Lease, and lockkeeper must not.
 func (l *termLock) Create(context.Context, resourcelock.LeaderElectionRecord) error {
 	return errors.New("there is no Lease, which is a stop; apply the manifests to continue")
 }
 
-// Update writes the Lease: to take it, to renew it, or to release it. The last
-// two only after a Get that names this term, the first after one that shows
-// what was decided on. The resourceVersion of that real Get is its precondition.
+// Update takes, renews or releases the Lease. It renews or releases the Lease only after a
+// real Get that names this term. It takes the Lease only after one that shows the record
+// that the elector decided on. The resourceVersion of that Get is the precondition.
 func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	held, ended := l.held, l.ended
@@ -271,16 +268,16 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 	case kube.NoLease(err, l.name), kube.IsRefused(err) && !apierrors.IsTooManyRequests(err):
 		l.end(blocker{fmt.Errorf("the API server refuses the write that takes the Lease: %w", err)})
 	default:
-		// Whether the Lease was taken is not known. If it was, and is blanked
-		// before the next Get, this identity would take it twice.
+		// The Lease may have been taken. If a user then blanked it before the next Get,
+		// this identity would take it twice. So the term ends.
 		l.endLocked("the outcome of taking the Lease is not known: " + err.Error())
 	}
 	return err
 }
 
-// isOthers confirms a conflict: the Lease changed, and does not name this term.
-// Only then this term did not take it. A proxy that repeated the write may have
-// received a conflict with its own first write.
+// isOthers confirms after a conflict that this term did not take the Lease: the Lease does
+// not name it. If a proxy repeated the write, the conflict may be with the first try, which
+// succeeded.
 func (l *termLock) isOthers(ctx context.Context) bool {
 	record, _, err := l.inner.Get(ctx)
 	return err == nil && record.HolderIdentity != l.identity
@@ -289,8 +286,8 @@ func (l *termLock) isOthers(ctx context.Context) bool {
 // RecordEvent does nothing: terms are logged.
 func (l *termLock) RecordEvent(string) {}
 
-// Identity is the term's epoch.
+// Identity returns the term's epoch.
 func (l *termLock) Identity() string { return l.identity }
 
-// Describe names the Lease.
+// Describe returns the Lease's name.
 func (l *termLock) Describe() string { return l.inner.Describe() }

@@ -12,19 +12,19 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 )
 
-// heldPeriod is the least time between two notifications about held nodes: the
-// nodes of a fleet begin to wait one after the other.
+// heldPeriod is the shortest time between two notifications about held nodes. It is needed
+// because the nodes of a fleet begin to wait one after the other.
 const heldPeriod = 10 * time.Minute
 
-// heldNode is since when this leader has seen a node held without a break.
+// heldNode is a node that this leader has seen held without interruption.
 type heldNode struct {
 	since    time.Time
 	reported bool
 }
 
-// report writes an Event and sends the notification about the same fact, so that
-// a leader that does not repeat the one does not repeat the other. The caller sets
-// all of m but its text.
+// report writes an Event and sends a notification about the same fact. So a leader that
+// does not repeat one does not repeat the other. The caller sets all fields of m except
+// the text.
 func (e *events) report(about *corev1.ObjectReference, reason, note string, m notify.Message) {
 	e.write(about, reason, note)
 	m.Text = fmt.Sprintf("%s %s: %s: %s", about.Kind, about.Name, reason, note)
@@ -32,8 +32,8 @@ func (e *events) report(about *corev1.ObjectReference, reason, note string, m no
 }
 
 // reportHeld sends one notification about all nodes that have been held for longer
-// than heldAfter and were not reported yet. A node that someone detached, or whose
-// policy only observes, waits for nothing.
+// than heldAfter and were not reported yet. It ignores nodes that an admin detached and
+// nodes whose policy only observes, because they wait for nothing.
 func (e *events) reportHeld(now time.Time, verdicts []rollout.Verdict) {
 	if e.heldAfter == 0 {
 		return

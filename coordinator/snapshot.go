@@ -16,9 +16,9 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// reportBlind is a round without Nodes or Lease in view. A leader that cannot see
-// keeps everybody else from leading: it says so, and in the end gives its term
-// back. Another candidate may see more.
+// reportBlind handles a round without a view of the cluster. Such a leader keeps all other
+// candidates from leading. So after a while it reports the problem, and later it gives up
+// its term, because another candidate may have a view.
 func (l *leader) reportBlind() {
 	if l.blind.IsZero() {
 		l.blind = time.Now()
@@ -36,7 +36,7 @@ func (l *leader) reportBlind() {
 	l.say(Status{Candidate: true, Leader: true, Epoch: l.epoch, Why: why.Error(), Blocked: true})
 }
 
-// unseen says what it is that a leader does not see, and why.
+// unseen returns an error that says what is missing in the leader's view, and why.
 func (l *leader) unseen() error {
 	what, err := "its own term in the Lease", l.candidate.lease.Err()
 	switch {
@@ -51,13 +51,13 @@ func (l *leader) unseen() error {
 	return fmt.Errorf("it leads, and does not see %s: %w", what, err)
 }
 
-// reportSight reports a round with all in view; unread is why nothing is granted by the
-// policies in it, or "".
+// reportSight handles a round with a view of the cluster. unread is why the leader grants
+// nothing by its policies, or "".
 func (l *leader) reportSight(unread string) {
-	if l.blind.IsZero() && l.told == unread {
+	if l.blind.IsZero() && l.unread == unread {
 		return
 	}
-	l.blind, l.told = time.Time{}, unread
+	l.blind, l.unread = time.Time{}, unread
 	s := Status{Candidate: true, Leader: true, Epoch: l.epoch}
 	if unread != "" {
 		s.Why, s.Blocked = "it leads and grants nothing, because it cannot read the DisruptionPolicies again: "+unread, true
@@ -65,9 +65,9 @@ func (l *leader) reportSight(unread string) {
 	l.say(s)
 }
 
-// snapshot returns the cluster as this leader sees it, and how soon another one is
-// due although nothing changes. ok is false before the leader has seen it all, and
-// when the Lease that it sees is not its own.
+// snapshot returns the cluster as this leader sees it, and how soon another snapshot is
+// due even if nothing changes. ok is false if a part is not listed yet, or if the Lease in
+// the view does not name this term.
 func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	if !l.view.Listed() || !l.policies.Listed() {
 		return s, 0, false
@@ -79,7 +79,8 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	}
 	lease := l.candidate.lease.now()
 	if holderOf(lease) != l.epoch {
-		// Not seen yet, or another holder's: the elector ends the term.
+		// The watch is behind, or the Lease has another holder and the elector ends the
+		// term.
 		return s, 0, false
 	}
 	s.Unread, due = unread(l.policies.Age(), l.policies.Err())
@@ -102,7 +103,7 @@ func (l *leader) writes(s *rollout.Snapshot) {
 	}
 	for name, r := range l.refused {
 		if time.Now().Before(r.until) {
-			s.Refused[name] = r.words
+			s.Refused[name] = r.message
 		}
 	}
 }
@@ -125,19 +126,18 @@ func stopOf(lease *coordinationv1.Lease) (stop struct {
 	return stop
 }
 
-// facts are what the core knows of each Node, by name, read once for each
-// version of it: one of five thousand Nodes changes many times a second, and
-// reading the records of all the others again would be most of a leader's work.
+// facts caches, by name, what turn.FromNode returns for each version of a Node. In a fleet
+// of five thousand, Nodes change many times a second. Without the cache, parsing all Nodes
+// each time would be most of a leader's work.
 type facts map[string]fact
 
 type fact struct {
-	from *corev1.Node // as the view handed it out: shared, and never changed
+	from *corev1.Node // from the view; shared and never changed
 	node turn.Node
 }
 
-// of returns the facts of the Nodes, in their order, and forgets all others.
-// What it returns shares the records that the facts point to, which nobody
-// changes.
+// of returns the facts of the Nodes, in their order, and drops all others from the cache.
+// The caller must not change the records that the result points to: the cache shares them.
 func (f *facts) of(nodes []*corev1.Node) []turn.Node {
 	if *f == nil || len(*f) > len(nodes) {
 		kept := make(facts, len(nodes))
@@ -160,9 +160,9 @@ func (f *facts) of(nodes []*corev1.Node) []turn.Node {
 	return all
 }
 
-// awaitedGates are the gates that somebody waits for: those of the policies that have
-// a node which wants something and is in no turn. Nobody asks the others, and so
-// the first turn of a rollout waits for a first answer.
+// awaitedGates returns the gates that nodes wait for: those of each policy with a node that
+// wants something and is in no turn. The other gates are not queried, so the first turn of
+// a rollout waits for the first answer.
 func awaitedGates(policies policy.Set, figures []rollout.PolicyFigures) []gate.Query {
 	waits := map[string]bool{}
 	for i := range figures {
@@ -181,7 +181,7 @@ func awaitedGates(policies policy.Set, figures []rollout.PolicyFigures) []gate.Q
 	return all
 }
 
-// answered are the answers to the gates, as a decision takes them.
+// answered returns the answers of the gates in the form that Decide takes.
 func answered(gates *gate.Gates) map[string]rollout.Gate {
 	all := map[string]rollout.Gate{}
 	for key, a := range gates.Answers() {
@@ -190,15 +190,14 @@ func answered(gates *gate.Gates) map[string]rollout.Gate {
 	return all
 }
 
-// maxUnread is how long a leader grants by policies that it cannot read again. Within
-// that they are listed again if nothing is wrong. Meanwhile a user may have paused
-// them, and hosts do not check for that.
+// maxUnread is how long a leader still grants by policies that it cannot read again. If
+// nothing is wrong, it lists them again within that time. A user may have paused a policy
+// meanwhile, and hosts do not check for that.
 const maxUnread = time.Minute
 
-// unread returns why nothing is granted by policies of that age (see
-// [kube.Watch.Age]), or "", and how soon the answer may differ although nothing
-// happens. err is why they cannot be read at present. That the API server does not
-// serve the kind is an answer.
+// unread returns why nothing is granted by policies of that age (see [kube.Watch.Age]), or
+// "", and how soon the result may change even if nothing happens. err is why they cannot be
+// read now. kube.ErrNotServed does not count as a failed read.
 func unread(age time.Duration, err error) (why string, due time.Duration) {
 	switch {
 	case age == 0, errors.Is(err, kube.ErrNotServed):

@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// statusPause is the least between two writes of a policy's status for the
-	// sake of its counts: every node in a turn changes them many times.
-	statusPause = 10 * time.Second
-	// wordPause is the same where a condition has changed.
-	wordPause = time.Second
-	// textPause is the same where nothing but a message has: a closed gate's query
-	// returns another value each time.
+	// countPause is the shortest pause between two writes of a policy's status if only
+	// counts have changed. Every node in a turn changes them many times.
+	countPause = 10 * time.Second
+	// conditionPause is the pause if a condition has changed.
+	conditionPause = time.Second
+	// textPause is the pause if only a message has changed. The query of a closed gate
+	// may return another value each time.
 	textPause = 10 * time.Minute
-	// statusRetry is how long a status is left alone that could not be written.
+	// statusRetry is the pause after a write that failed.
 	statusRetry = 30 * time.Second
 )
 
-// statuses keeps the policies' statuses, in one term. It works beside the
-// leader's loop, which waits for none of it: no decision depends on a status.
+// statuses writes the policies' statuses during one term. It runs in its own goroutine, so
+// that the leader's loop does not wait for it. No decision depends on a status.
 type statuses struct {
 	client   *kube.Client
 	policies *kube.Policies[policy.Policy]
@@ -45,7 +45,7 @@ func newStatuses(client *kube.Client, policies *kube.Policies[policy.Policy], lo
 	return &statuses{client: client, policies: policies, log: log, kick: make(chan struct{}, 1)}
 }
 
-// set replaces the figures that the statuses are made from.
+// set replaces the figures from which the statuses are computed.
 func (s *statuses) set(figures []rollout.PolicyFigures) {
 	s.mu.Lock()
 	s.figures = figures
@@ -56,7 +56,7 @@ func (s *statuses) set(figures []rollout.PolicyFigures) {
 	}
 }
 
-// run writes what has changed until ctx ends.
+// run writes the statuses that have changed, until ctx ends.
 func (s *statuses) run(ctx context.Context) {
 	wrote, retry := map[string]time.Time{}, map[string]time.Time{} // by policy: the last write, and when one that failed may be repeated
 	failing := false
@@ -96,7 +96,7 @@ func (s *statuses) run(ctx context.Context) {
 				}
 			}
 			failing = err != nil
-			soonest = min(soonest, statusPause) // the watch has brought it by then
+			soonest = min(soonest, countPause) // by then the watch shows the write
 		}
 		t := time.NewTimer(soonest)
 		select {
@@ -110,8 +110,7 @@ func (s *statuses) run(ctx context.Context) {
 	}
 }
 
-// pauseBefore is how long a status that differs from the one before waits after the
-// last write.
+// pauseBefore returns how long to wait after the last write before next replaces was.
 func pauseBefore(next, was v1alpha1.DisruptionPolicyStatus) time.Duration {
 	same := slices.EqualFunc(next.Conditions, was.Conditions, func(x, y metav1.Condition) bool {
 		return x.Type == y.Type && x.Status == y.Status && x.Reason == y.Reason
@@ -119,9 +118,9 @@ func pauseBefore(next, was v1alpha1.DisruptionPolicyStatus) time.Duration {
 	next.Conditions, was.Conditions = nil, nil
 	switch {
 	case !same:
-		return wordPause
+		return conditionPause
 	case !equality.Semantic.DeepEqual(next, was):
-		return statusPause
+		return countPause
 	}
 	return textPause
 }

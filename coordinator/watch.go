@@ -17,15 +17,14 @@ import (
 )
 
 // leaseWatch watches the one Lease for as long as this host is a candidate. The
-// elector of a standby reads the Lease here, which asks the API server nothing: a
-// thousand standbys cost a thousand watches of one object, and no request for half
-// an hour. A leader sees here that the emergency stop was set.
+// elector of a standby reads the Lease here, without a request to the API server. So a
+// thousand standbys cost a thousand watches of one object, and no request for half an
+// hour. A leader learns here that the emergency stop was set.
 //
-// What it shows may be late. A candidate that decides by it to write the Lease reads
-// the Lease again first (see termLock.Update), and a leader that has not seen its own
-// term in it yet decides nothing.
+// The watch may be late. So a candidate reads the Lease again before it takes it (see
+// termLock.Update), and a leader decides nothing until the watch shows its own term.
 //
-// Hosts that are not candidates have none: they read the Lease at a commit.
+// Hosts that are not candidates have no leaseWatch. They read the Lease at a commit.
 type leaseWatch struct {
 	*kube.LeaseWatch
 	namespace, name string
@@ -33,22 +32,23 @@ type leaseWatch struct {
 	freed chan struct{}
 
 	mu   sync.Mutex
-	last *coordinationv1.Lease // as changed saw it last
+	last *coordinationv1.Lease // the Lease at the last call of changed
 	// listen receives every change; nil for no listener.
 	listen func(before, now *coordinationv1.Lease)
 }
 
-// newLeaseWatch makes a leaseWatch; rewound is as in [kube.WatchOptions].
+// newLeaseWatch returns a leaseWatch; rewound is as in [kube.WatchOptions].
 func newLeaseWatch(client kubernetes.Interface, namespace, name string, rewound func()) *leaseWatch {
 	w := &leaseWatch{namespace: namespace, name: name, freed: make(chan struct{}, 1)}
 	w.LeaseWatch = kube.WatchLease(client, namespace, name, w.changed, rewound)
 	return w
 }
 
-// now returns the Lease as it was shown last, nil for none. It must not be changed.
+// now returns the latest Lease, or nil if there is none. The caller must not change it.
 func (w *leaseWatch) now() *coordinationv1.Lease { return w.Get(w.namespace + "/" + w.name) }
 
-// changed compares the Lease with the one before.
+// changed handles a change of the Lease: it signals freed if the Lease was released, and
+// calls the listener.
 func (w *leaseWatch) changed() {
 	w.mu.Lock()
 	before, now, listen := w.last, w.now(), w.listen
@@ -65,8 +65,8 @@ func (w *leaseWatch) changed() {
 	}
 }
 
-// listenTo has f called with every change, and at once with the Lease as it is; nil
-// ends that.
+// listenTo makes f the listener, and calls it at once with the current Lease. nil removes
+// the listener.
 func (w *leaseWatch) listenTo(f func(before, now *coordinationv1.Lease)) {
 	w.mu.Lock()
 	w.listen = f
@@ -76,7 +76,7 @@ func (w *leaseWatch) listenTo(f func(before, now *coordinationv1.Lease)) {
 	}
 }
 
-// free reports whether no instance held the Lease when it was last shown.
+// free reports whether, in the latest Lease, no instance holds it.
 func (w *leaseWatch) free() bool {
 	lease := w.now()
 	return lease != nil && holderOf(lease) == ""
@@ -89,7 +89,7 @@ func holderOf(lease *coordinationv1.Lease) string {
 	return *lease.Spec.HolderIdentity
 }
 
-// read takes in a Lease that a Get or an Update of this process returned.
+// read adds a Lease that a Get or an Update of this process returned to the view.
 func (w *leaseWatch) read(lease *coordinationv1.Lease) {
 	if w.Overlay(lease) {
 		w.changed()
@@ -97,7 +97,7 @@ func (w *leaseWatch) read(lease *coordinationv1.Lease) {
 }
 
 // reportingLeases passes each Lease that a Get or an Update returns to read. So a leader
-// sees what its own lock has read, however far the watch is behind.
+// sees what its own lock has read, even if the watch is behind.
 type reportingLeases struct {
 	coordinationclient.LeasesGetter
 	read func(*coordinationv1.Lease)
@@ -131,8 +131,8 @@ func (t reportingLease) Update(ctx context.Context, lease *coordinationv1.Lease,
 	return now, err
 }
 
-// record is the Lease as an elector reads it; ok is false while list or watch
-// fail, or have not begun: then the API server has to be asked.
+// record returns the Lease as an elector reads it. ok is false if the list or watch fails
+// or has not begun; then the caller has to ask the API server.
 func (w *leaseWatch) record() (record *resourcelock.LeaderElectionRecord, raw []byte, err error, ok bool) {
 	if !w.Listed() || w.Err() != nil {
 		return nil, nil, nil, false

@@ -18,23 +18,23 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// refusal is why and until when a node is left alone.
+// refusal says why and until when nothing is written to a node.
 type refusal struct {
-	until time.Time
-	words string // the API server's
-	// told: to write the reason was tried as well.
-	told bool
+	until   time.Time
+	message string // the API server's
+	// held: the refused write was that of the reason, so the reason is not tried either.
+	held bool
 }
 
 // unsettled is a write whose outcome is not known.
 type unsettled struct {
 	since time.Time
-	why   string // what the last try came to
+	why   string // the error of the last try
 }
 
-// carryOut writes what the verdicts say: first the moves of nodes in a turn, then the
-// grants, then the moves of nodes in no turn, last the reasons. It
-// returns how soon another round is due for what it left undone.
+// carryOut carries out the verdicts: first the moves of nodes in a turn, then the grants,
+// then the moves of nodes in no turn, and last the reasons. It returns how soon another
+// round is due for the rest.
 func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node) time.Duration {
 	for _, kind := range []moveKind{inTurn, granted, bulk} {
 		done := 0
@@ -43,7 +43,7 @@ func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes
 				continue
 			}
 			if ctx.Err() != nil || kind == granted && l.uncertainNow() > 0 || l.uncertainNow() >= maxUncertain {
-				return leadRound // a write of this round went astray: no more grants
+				return leadRound // settle wakes the loop when an outcome is known
 			}
 			if kind == bulk && done == maxBulk {
 				return 0
@@ -55,7 +55,7 @@ func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes
 	return l.writeHeldReasons(ctx, verdicts, nodes)
 }
 
-// moveKind is the order in which moves are written.
+// moveKind is the kind of a move. The kinds are written in this order.
 type moveKind int
 
 const (
@@ -80,9 +80,8 @@ func (l *leader) uncertainNow() int {
 	return len(l.uncertain)
 }
 
-// answersMissing reports whether the API server may be away: the outcome of a
-// write has just become unknown, or the outcome of many. Writing reasons can wait
-// then.
+// answersMissing reports whether the API server may be unreachable: the outcome of a write
+// became unknown only recently, or the outcomes of many are unknown. Reasons can wait then.
 func (l *leader) answersMissing() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,8 +93,8 @@ func (l *leader) answersMissing() bool {
 	return len(l.uncertain) >= maxUncertain
 }
 
-// refusals forgets the refusals whose time is over. It returns the time until the
-// next one ends, or until a write counts as unsettled.
+// refusals drops the refusals that are over. It returns the time until the next one ends,
+// or until a write counts as unsettled.
 func (l *leader) refusals() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,27 +115,26 @@ func (l *leader) refusals() time.Duration {
 	return next
 }
 
-// leaveAlone makes the leader write nothing to a node for a while, because of err. It
-// asks for another round, in which another node may get what was meant for this one.
-func (l *leader) leaveAlone(name string, d time.Duration, err error, told bool) {
+// leaveAlone makes the leader write no move to a node for d, because of err, and no reason
+// either if held is set. It wakes the loop, because another node may get the slot.
+func (l *leader) leaveAlone(name string, d time.Duration, err error, held bool) {
 	l.mu.Lock()
-	l.refused[name] = refusal{time.Now().Add(d), "the coordinator's write: " + err.Error(), told}
+	l.refused[name] = refusal{time.Now().Add(d), "the coordinator's write: " + err.Error(), held}
 	l.mu.Unlock()
 	l.wake()
 }
 
-// isLeftAlone reports whether nothing is written to the node at present: a write
-// to it was refused lately, or the outcome of one is not known.
+// isLeftAlone reports whether the verdict must not be written now: a write to the node was
+// refused recently, or the outcome of one is not known.
 func (l *leader) isLeftAlone(name string, v *rollout.Verdict) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	refused, found := l.refused[name]
 	_, uncertain := l.uncertain[name]
-	return uncertain || found && time.Now().Before(refused.until) && (v.Move != nil || refused.told)
+	return uncertain || found && time.Now().Before(refused.until) && (v.Move != nil || refused.held)
 }
 
-// write sends one patch, to a node that is not left alone, and takes in what
-// happened to it.
+// write sends one patch and handles its outcome.
 func (l *leader) write(ctx context.Context, n *turn.Node, p kube.Patch, v *rollout.Verdict) {
 	if !l.lock.fresh(l.RenewDeadline) {
 		return
@@ -153,7 +151,7 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p kube.Patch, v *rollo
 		}
 	case kube.Conflict:
 		// The Node changed after the decision: the leader drops the decision.
-		l.log.Debug("a decision came too late", "node", n.Name, "err", err)
+		l.log.Debug("dropped a decision, because the Node has changed", "node", n.Name, "err", err)
 		l.view.Overlay(obj)
 		l.wake()
 	case kube.Gone:
@@ -203,7 +201,7 @@ func (l *leader) settle(ctx context.Context, p kube.Patch) {
 	l.wake()
 }
 
-// newTurnID makes a turn's id: 16 of [a-z2-7], 80 random bits.
+// newTurnID returns a new turn ID: 16 characters of [a-z2-7], 80 random bits.
 func newTurnID() string { return strings.ToLower(rand.Text())[:16] }
 
 func empty(n *turn.Node) kube.Patch {
@@ -213,7 +211,7 @@ func empty(n *turn.Node) kube.Patch {
 	}
 }
 
-// heldPatch writes the reason why a node does not move, or takes it away.
+// heldPatch returns a patch that sets the node's held label, or removes it for ReasonNone.
 func heldPatch(n *turn.Node, reason v1alpha1.Reason) kube.Patch {
 	p := empty(n)
 	p.Labels[v1alpha1.LabelHeld] = nil
@@ -223,7 +221,7 @@ func heldPatch(n *turn.Node, reason v1alpha1.Reason) kube.Patch {
 	return p
 }
 
-// patchOf is a move as one write.
+// patchOf returns the patch that carries out the verdict's move.
 func patchOf(n *turn.Node, v *rollout.Verdict) kube.Patch {
 	m := v.Move
 	p := heldPatch(n, v.Held)
@@ -270,7 +268,7 @@ func patchOf(n *turn.Node, v *rollout.Verdict) kube.Patch {
 	return p
 }
 
-// logWrite logs a decision that was written, one entry each.
+// logWrite logs one entry about a decision that was written.
 func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	attrs := []any{"node", n.Name}
 	m := v.Move
@@ -300,7 +298,7 @@ func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	}
 }
 
-// logHeld logs that a node is held by another reason than before, or by none.
+// logHeld logs that a node is held for a new reason, or is no longer held.
 func (l *leader) logHeld(n *turn.Node, v *rollout.Verdict) {
 	attrs := []any{"node", n.Name, "state", n.State.String()}
 	if n.Turn != "" && n.InTurn() {
@@ -316,7 +314,7 @@ func (l *leader) logHeld(n *turn.Node, v *rollout.Verdict) {
 	systemd.LogEvent(l.log, systemd.HeldLevel(v.Held), v1alpha1.MessageHeld, fmt.Sprintf("%s: held=%s", n.Name, v.Held), append(attrs, systemd.ReasonAttr(v.Held))...)
 }
 
-// logStop logs when the emergency stop comes and goes.
+// logStop logs when the emergency stop is set, changed or lifted.
 func (l *leader) logStop(before, now *coordinationv1.Lease) {
 	stop := func(lease *coordinationv1.Lease) (text string, stopped bool) {
 		if lease == nil {
