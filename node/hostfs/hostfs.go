@@ -1,9 +1,9 @@
-// Package hostfs reads a host's files below a root, and never outside of it: a link in a
-// test's root reads nothing of the machine that the test runs on. The machine's own root is
-// not confined: an absolute link in it (/var/run, or /etc/os-release on NixOS) leads where
-// it says.
+// Package hostfs reads a host's files below a root, and never outside of it. A link in a test's
+// root therefore cannot lead to a file of the machine that runs the test. The machine's own root
+// is not confined: the kernel resolves absolute links in it, such as /var/run, or /etc/os-release
+// on NixOS.
 //
-// Nothing here writes. This package must not know what the files are for.
+// The package writes nothing. It must not know what the files are for.
 package hostfs
 
 import (
@@ -18,14 +18,14 @@ import (
 	"syscall"
 )
 
-// MaxRead bounds what [FS.Read] reads of a file, in bytes.
+// MaxRead is how many bytes of a file [FS.Read] reads at most.
 const MaxRead = 64 << 10
 
-// FS reads a host's files. Make it with [New], and close it. All paths are absolute; errors
-// are those of package os.
+// FS reads a host's files. Create it with [New], and close it after use. All paths are absolute.
+// The errors are those of package os.
 type FS struct{ files }
 
-// files is an *os.Root, or the machine's own files.
+// files is implemented by *os.Root, and by machine for the machine's own root.
 type files interface {
 	Lstat(name string) (fs.FileInfo, error)
 	Stat(name string) (fs.FileInfo, error)
@@ -34,7 +34,7 @@ type files interface {
 	Close() error
 }
 
-// machine has the methods of an os.Root for the machine's own root.
+// machine implements files for the machine's own root.
 type machine struct{}
 
 func (machine) Lstat(name string) (fs.FileInfo, error) { return os.Lstat("/" + name) }
@@ -45,7 +45,7 @@ func (machine) OpenFile(name string, flag int, perm os.FileMode) (*os.File, erro
 	return os.OpenFile("/"+name, flag, perm)
 }
 
-// New opens the files of a root, an absolute path: "/" is the machine's own.
+// New opens a root, which is an absolute path. "/" is the machine's own root.
 func New(root string) (FS, error) {
 	if filepath.Clean(root) == "/" {
 		return FS{machine{}}, nil
@@ -57,7 +57,7 @@ func New(root string) (FS, error) {
 	return FS{r}, nil
 }
 
-// below turns an absolute path into one below the root.
+// below converts an absolute path to one relative to the root.
 func below(path string) string {
 	if path = strings.TrimLeft(path, "/"); path != "" {
 		return path
@@ -65,21 +65,22 @@ func below(path string) string {
 	return "."
 }
 
-// Lstat describes what is at a path, and does not follow a link there.
+// Lstat describes the file at a path. If the file is a symbolic link, Lstat describes the link.
 func (f FS) Lstat(path string) (fs.FileInfo, error) { return f.files.Lstat(below(path)) }
 
-// Stat describes what is at a path, or where a link there leads.
+// Stat describes the file at a path. It follows symbolic links.
 func (f FS) Stat(path string) (fs.FileInfo, error) { return f.files.Stat(below(path)) }
 
-// Readlink returns where a link leads.
+// Readlink returns the target of a symbolic link.
 func (f FS) Readlink(path string) (string, error) { return f.files.Readlink(below(path)) }
 
-// Open opens a file or a directory for reading. It does not wait for the writer of a pipe.
+// Open opens a file or a directory for reading. If the file is a pipe, Open does not wait for a
+// writer.
 func (f FS) Open(path string) (*os.File, error) {
 	return f.OpenFile(below(path), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// Read reads the beginning of a regular file, MaxRead bytes at most.
+// Read returns the first MaxRead bytes of a regular file.
 func (f FS) Read(path string) (string, error) {
 	file, err := f.Open(path)
 	if err != nil {
@@ -97,7 +98,7 @@ func (f FS) Read(path string) (string, error) {
 	return string(text), err
 }
 
-// Names lists a directory, sorted. One that does not exist is empty.
+// Names returns the sorted names in a directory, or none if the directory does not exist.
 func (f FS) Names(path string) ([]string, error) {
 	dir, err := f.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

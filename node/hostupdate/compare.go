@@ -13,16 +13,17 @@ type Difference int
 
 // The differences.
 const (
-	// Same: nothing that is worth a request. When the engine checks, and last did, the last
-	// gap and figures inside of texts are written along with other changes.
+	// Same means that nothing is worth a request. The following are only written together
+	// with other changes: that the engine checks for updates, when it last did, the last gap,
+	// and numbers in texts.
 	Same Difference = iota
-	// Progress: only how far something is.
+	// Progress means that only figures of progress and messages differ.
 	Progress
-	// News: anything else.
+	// News means that anything else differs.
 	News
 )
 
-// Compare says how much two statuses differ.
+// Compare returns how much two statuses differ.
 func Compare(a, b *v1alpha1.HostUpdateStatus) Difference {
 	x, y := worth(a), worth(b)
 	if equality.Semantic.DeepEqual(x, y) {
@@ -47,13 +48,13 @@ func Compare(a, b *v1alpha1.HostUpdateStatus) Difference {
 	return News
 }
 
-// An engine that asks for updates finds none, most of the time. Each host of an idle
-// fleet would write that twice an hour.
+// An engine that checks for updates usually finds none. Without this exception, each host of
+// an idle fleet would write its HostUpdate twice an hour.
 const engineChecks, engineIdle = "CHECKING_FOR_UPDATE", "IDLE"
 
 var figures = regexp.MustCompile("[0-9]+")
 
-// worth is a copy without what is not worth a request.
+// worth returns a copy of the status without the parts that are not worth a request.
 func worth(s *v1alpha1.HostUpdateStatus) *v1alpha1.HostUpdateStatus {
 	s = s.DeepCopy()
 	if s.Engine != nil {

@@ -13,8 +13,8 @@ import (
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
-// list collects conditions in their order. A condition keeps its time as long as
-// its status is the same, and no time lies before one that was there already.
+// list collects conditions in order. A condition keeps its transition time as long as its
+// status does not change. A new transition time is never earlier than an existing one.
 type list struct {
 	was []metav1.Condition
 	now metav1.Time
@@ -35,7 +35,8 @@ func (l *list) set(kind string, is bool, reason, message string) {
 	l.all = append(l.all, c)
 }
 
-// keep repeats a condition as it was; without one it is False for the reason.
+// keep repeats the previous condition. If there is none, it adds the condition as False with
+// the given reason.
 func (l *list) keep(kind, reason string) {
 	if old := meta.FindStatusCondition(l.was, kind); old != nil {
 		l.all = append(l.all, *old)
@@ -79,8 +80,8 @@ func conditions(prev, s *v1alpha1.HostUpdateStatus, f *Facts, ended *v1alpha1.La
 	return l.all
 }
 
-// failed sets Failed: of the present turn, or of the last one as long as the host
-// still wants something.
+// failed sets Failed for the current turn, or for the last turn as long as the host still
+// wants something.
 func (l *list) failed(h *local.Host) {
 	switch {
 	case h.Course != nil && h.Course.Result == v1alpha1.ResultFailed:
@@ -93,8 +94,7 @@ func (l *list) failed(h *local.Host) {
 	}
 }
 
-// position is how far a state is in a turn. Rebooting and applying exclude each
-// other.
+// position returns the position of a state in a turn. A turn has either rebooting or applying.
 func position(s v1alpha1.State) int {
 	switch s {
 	case v1alpha1.StateBeforeDrain:
@@ -113,8 +113,8 @@ func position(s v1alpha1.State) int {
 	return 0
 }
 
-// inTurn sets the turn's conditions. begins is whether the turn is another one than
-// before.
+// inTurn sets the turn's conditions. begins is whether the previous status was of another turn
+// or of none.
 func (l *list) inTurn(h *local.Host, begins bool) {
 	c := h.Course
 	switch {
@@ -171,9 +171,9 @@ func (l *list) ended(h *local.Host, last *v1alpha1.Last) {
 	l.set(v1alpha1.ConditionComplete, done, string(last.Result), string(last.Reason))
 }
 
-// idle sets the conditions of a host in no turn. Those of its last turn stay until
-// it wants something again. lost is whether a turn is over of which the Node does not
-// say how it ended: nothing that was said of it stays.
+// idle sets the conditions of a host that is not in a turn. The conditions of its last turn
+// stay until it wants something again. lost is whether a turn has ended without a result on the
+// Node. In that case no condition of that turn stays.
 func (l *list) idle(h *local.Host, lost bool) {
 	complete := meta.FindStatusCondition(l.was, v1alpha1.ConditionComplete)
 	fresh := lost || complete == nil || complete.Reason == v1alpha1.ConditionReasonPending || complete.Reason == v1alpha1.ConditionReasonNothing
@@ -203,7 +203,7 @@ func (l *list) idle(h *local.Host, lost bool) {
 			}
 		}
 	case h.Wants.Something():
-		// The last turn did not bring it about. Its conditions say how far it was.
+		// The last turn did not complete the changes. Its conditions show how far it got.
 		l.set(v1alpha1.ConditionPlanned, true, v1alpha1.ConditionReasonDone, wants(h))
 		for _, kind := range append(stages, v1alpha1.ConditionComplete) {
 			l.keep(kind, v1alpha1.ConditionReasonPending)
@@ -219,7 +219,7 @@ func (l *list) idle(h *local.Host, lost bool) {
 	}
 }
 
-// health sets the conditions that have nothing to do with a turn.
+// health sets the conditions that are independent of a turn.
 func (l *list) health(f *Facts) {
 	h := &f.Host
 	set := func(kind, problem string) {
@@ -249,7 +249,7 @@ func (l *list) health(f *Facts) {
 	}
 }
 
-// wants says what the host wants and for what.
+// wants describes what the host wants, and for which changes.
 func wants(h *local.Host) string {
 	names := make([]string, 0, len(h.Changes))
 	for _, c := range h.Changes {
@@ -257,7 +257,7 @@ func wants(h *local.Host) string {
 	}
 	w := h.Wants
 	if !w.Something() && h.Course != nil {
-		return string(h.Course.Wants) // what for is not known any more
+		return string(h.Course.Wants) // the changes are no longer known
 	}
 	return fmt.Sprintf("%s for %s", w, strings.Join(names, ", "))
 }

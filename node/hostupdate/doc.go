@@ -1,8 +1,8 @@
-// Package hostupdate makes a host's HostUpdate of the host's own record: it says
-// what follows the last one, and whether the difference is worth a request.
+// Package hostupdate computes the status of a host's HostUpdate from the host's own
+// record and the previous status. It also decides whether the difference is worth a
+// request.
 //
-// Everything here is data in, data out: the time is an argument, and what came
-// before is the status itself, so that a process that was killed, or a new boot,
-// continues from the object as it is. No decision depends on a HostUpdate, and this
-// package must not know how one is written.
+// All functions are pure: data in, data out. The time is an argument. A process that
+// starts after a kill or a reboot continues from the status that the API server has. No
+// decision depends on a HostUpdate, and this package must not know how one is written.
 package hostupdate

@@ -11,30 +11,30 @@ import (
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
-// Facts are what a status is made of besides the one before it.
+// Facts are the inputs of [Next] other than the previous status and the time.
 type Facts struct {
 	Host local.Host
-	// Version is lockkeeper's.
+	// Version is the version of lockkeeper.
 	Version string
 	// Coordinator is the host's part in the election.
 	Coordinator local.Coordinator
-	// Gap is the last time in which the API server could not be reached; zero if
-	// there was none in this process.
+	// Gap is the last outage of the API server that this process has seen; zero if there
+	// was none.
 	Gap Gap
-	// Offline is what happened while the API server could not be reached, in order,
-	// since the last status that was written; nil if nothing did.
+	// Offline are the events from while the API server could not be reached, in order, since
+	// the last write of the status; nil if there are none.
 	Offline []v1alpha1.OfflineEvent
 }
 
-// Gap is a time in which the API server could not be reached.
+// Gap is a period in which the API server could not be reached.
 type Gap struct {
 	From, To time.Time
 	Error    string
 }
 
-// Next returns the status that follows prev at now. prev is what the API server has,
-// or what Next returned before; the zero status stands for none. Everything in the
-// result keeps within the bounds of the schema, whatever the facts hold.
+// Next returns the status that follows prev at the time now. prev is the status that the API
+// server has, or the last result of Next; it is the zero status if there is none. The result
+// is within the bounds of the schema for any facts.
 func Next(prev *v1alpha1.HostUpdateStatus, f *Facts, now time.Time) v1alpha1.HostUpdateStatus {
 	h := &f.Host
 	s := v1alpha1.HostUpdateStatus{
@@ -77,8 +77,8 @@ func Next(prev *v1alpha1.HostUpdateStatus, f *Facts, now time.Time) v1alpha1.Hos
 	return s
 }
 
-// turns sets Turn and History. It returns how the turn ended that prev was in, nil
-// if none has ended.
+// turns sets Turn and History. If the turn in prev has ended, turns returns how it ended, and
+// otherwise nil.
 func turns(s, prev *v1alpha1.HostUpdateStatus, h *local.Host) *v1alpha1.Last {
 	t := prev.Turn
 	if t != nil && string(t.ID) == h.Turn {
@@ -96,7 +96,7 @@ func turns(s, prev *v1alpha1.HostUpdateStatus, h *local.Host) *v1alpha1.Last {
 		}
 	}
 	if t == nil || h.Last == nil || string(t.ID) != h.Last.Turn {
-		return nil // the Node does not say how it ended
+		return nil // no turn has ended, or the Node does not record how it ended
 	}
 	end := at(h.Last.End)
 	if h.Last.End.IsZero() { // the schema refuses this
@@ -115,8 +115,8 @@ func turns(s, prev *v1alpha1.HostUpdateStatus, h *local.Host) *v1alpha1.Last {
 	return h.Last
 }
 
-// addStage returns the stages with one more, which lasted from its start to the
-// start of the next. A state that is entered twice in a turn is there twice.
+// addStage returns the stages with one more, which lasted from from to to. A turn that enters
+// a state twice has two stages for it.
 func addStage(all []v1alpha1.StageTime, state v1alpha1.UpdateName, from, to metav1.Time) []v1alpha1.StageTime {
 	if len(all) >= v1alpha1.MaxUpdateStages {
 		return all
@@ -124,11 +124,11 @@ func addStage(all []v1alpha1.StageTime, state v1alpha1.UpdateName, from, to meta
 	return append(slices.Clip(all), v1alpha1.StageTime{State: state, Seconds: max(0, int64(to.Sub(from.Time).Seconds()))})
 }
 
-// pending are the host's changes, each with since when it has been there. A change
-// to another version is another change.
+// pending returns the host's changes, each with the time since when it has been pending. A
+// change to another version is another change.
 func pending(prev *v1alpha1.HostUpdateStatus, h *local.Host, now time.Time) []v1alpha1.PendingChange {
 	if h.Wants == "" {
-		return prev.Changes // not known: neither gone nor come
+		return prev.Changes // the current changes are unknown
 	}
 	var all []v1alpha1.PendingChange
 	for _, c := range h.Changes[:min(len(h.Changes), v1alpha1.MaxUpdateChanges)] {
@@ -156,7 +156,7 @@ func engine(e *v1alpha1.EngineStatus) *v1alpha1.EngineStatus {
 	return &s
 }
 
-// at is a time as the API server keeps it: to the second, in UTC.
+// at returns a time as the API server stores it: in UTC, truncated to a second.
 func at(t time.Time) metav1.Time { return metav1.NewTime(t.UTC().Truncate(time.Second)) }
 
 func timeOrNil(t time.Time) *metav1.Time {

@@ -22,9 +22,9 @@ func ReadJSON(path string, limit int64, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// WriteJSON replaces a file with v as JSON, as a whole or not at all: a reader never sees
-// half of it. It does not sync: what is written this way is of no use after a crash of the
-// host, or is for people only. A file has one writer at a time.
+// WriteJSON replaces a file with v as JSON, as a whole or not at all, so that a reader never
+// sees a part of it. It does not sync the file: no caller needs the content after a crash of the
+// host. A file must have only one writer at a time.
 func WriteJSON(path string, mode fs.FileMode, v any) (err error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -32,7 +32,7 @@ func WriteJSON(path string, mode fs.FileMode, v any) (err error) {
 	}
 	next := path + ".new"
 	if err = os.WriteFile(next, append(data, '\n'), mode); err == nil {
-		if err = os.Chmod(next, mode); err == nil { // whatever the umask is
+		if err = os.Chmod(next, mode); err == nil { // WriteFile applies the umask
 			err = os.Rename(next, path)
 		}
 	}

@@ -7,15 +7,15 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Text returns the record as one line, as `systemctl status` shows it: the host's state, what it
-// does or waits for and since when, what it wants, and what is wrong with the API server. The
-// most important comes first, because systemd cuts long lines.
+// Text returns the record as the line that `systemctl status` shows: the host's state, what it
+// does or waits for and since when, any trouble with the API server, and what it wants. The most
+// important part comes first, because systemd cuts long lines.
 func (h Host) Text() string {
 	var b strings.Builder
 	s := &h
 	aim := ""
 	if s.State == v1alpha1.StateAbsent && s.Node == "" && s.API != nil {
-		aim, s.Detail = s.Detail, "" // what is wrong matters more
+		aim, s.Detail = s.Detail, "" // the API error is more important and comes first
 		if s.Waits == v1alpha1.ReasonNotReady {
 			s.Waits = ""
 		}
@@ -69,7 +69,7 @@ func (h *Host) activity() string {
 	case h.Waits != "":
 		return "waits: " + string(h.Waits)
 	case h.Detail != "":
-		return map[Activity]string{ActivityWorking: "at work on ", ActivityFailing: "cannot go on for now: ", "": "waits for "}[h.Activity] + h.Detail
+		return map[Activity]string{ActivityWorking: "at work on ", ActivityFailing: "cannot continue for now: ", "": "waits for "}[h.Activity] + h.Detail
 	case h.API == nil && h.Wants == v1alpha1.WantsNothing && !h.State.InTurn():
 		return "up to date"
 	case h.State.InTurn() && h.API == nil:

@@ -1,10 +1,10 @@
-// Package local is what a host knows about itself without the API server: one record, which the
-// running process keeps in a file, and a lock that shows whether that process still runs.
+// Package local keeps what a host knows about itself without the API server: one record, which
+// the running process writes to a file, and a lock that shows whether that process still runs.
 // `lockkeeper status` on the host reads both if it has no kubeconfig, or if no API server
 // answers.
 //
-// Nothing here decides a step of a turn: a host resumes from the facts, never from this file.
-// The package uses only its own files; package effect keeps what a turn has applied in the same
+// No step of a turn depends on the record: a host resumes from the Node, never from this file.
+// The package uses only its own files. Package effect keeps what a turn has applied in the same
 // directory.
 package local
 
@@ -23,18 +23,19 @@ const Dir = "/run/lockkeeper"
 const (
 	statusFile = "status.json"
 	lockFile   = "lock"
-	maxStatus  = 256 << 10 // bytes; host's changes are bounded far below
+	maxStatus  = 256 << 10 // bytes; the host's changes have a much lower bound
 )
 
-// Status is everything that the running process reports about itself. The line that
-// `systemctl status` shows, the metrics of the host and `lockkeeper status` on the
-// host are rendered from it. Its JSON form is part of `lockkeeper status -o json`.
+// Status is everything that the running process reports about itself. `systemctl status`, the
+// host's metrics and `lockkeeper status` on the host show parts of it. Its JSON form is part of
+// `lockkeeper status -o json`.
 type Status struct {
-	// Time is when it was written, by the host's clock. It is written when
-	// something in it changes, so an old one is not by itself a sign of death.
+	// Time is when the process wrote the status, by the host's clock. The process
+	// writes it only when something in it changes, so an old Time does not mean that
+	// the process has died.
 	Time    time.Time `json:"time"`
 	PID     int       `json:"pid"`
-	Version string    `json:"version"` // lockkeeper's
+	Version string    `json:"version"` // of lockkeeper
 	// Line is the text that systemctl status shows.
 	Line string `json:"line"`
 
@@ -42,8 +43,8 @@ type Status struct {
 
 	// Coordinator is this host's part in the election.
 	Coordinator Coordinator `json:"coordinator"`
-	// Metrics is why metrics and health are not served; "" when they are, or
-	// are not meant to be.
+	// Metrics is why metrics and health are not served; "" if they are served or
+	// switched off.
 	Metrics string `json:"metrics,omitempty"`
 }
 
@@ -52,8 +53,8 @@ type Host struct {
 	Node   string `json:"node"` // "" until it is known
 	BootID string `json:"bootID"`
 
-	// State, Turn and Wants are as the host's Node had them when the host
-	// last saw it. Wants is "" while not every source was read in this boot.
+	// State and Turn are from the last version of the Node that the host has seen.
+	// Wants is "" until every source has been read in this boot.
 	State v1alpha1.State `json:"state"`
 	Turn  string         `json:"turn,omitempty"`
 	// TurnSince and StageSince are when the turn and its state began, by the
@@ -62,122 +63,123 @@ type Host struct {
 	StageSince time.Time         `json:"stageSince,omitzero"`
 	Wants      v1alpha1.Wants    `json:"wants"`
 	Changes    []v1alpha1.Change `json:"changes,omitempty"`
-	// Plan is what the changes cost, a line for each step; Drains is whether it
-	// drains.
+	// Plan has one line for each step that the changes require. Drains is whether the
+	// plan includes a drain.
 	Plan   []string `json:"plan,omitempty"`
 	Drains bool     `json:"drains,omitempty"`
 
-	// UID is the Node's, "" until the host has seen its Node. Cordoned is whether
-	// the Node is unschedulable, whoever cordoned it.
+	// UID is the Node's UID, "" until the host has seen its Node. Cordoned is whether
+	// the Node is unschedulable, no matter who cordoned it.
 	UID      string `json:"uid,omitempty"`
 	Cordoned bool   `json:"cordoned,omitempty"`
-	// Withdrawn: the node was released, or never managed, as Released in node/turn
-	// has it. Nothing is written about it.
+	// Withdrawn is whether the node was released or has never been managed; see
+	// Observation.Released in node/step. The host then publishes nothing about it.
 	Withdrawn bool `json:"withdrawn,omitempty"`
-	// Course is the course of the present turn, nil outside of one. Last is how the
-	// node's last turn ended, nil if the Node does not say.
+	// Course is the course of the current turn, nil outside of a turn. Last is how the
+	// node's last turn ended, nil if the Node does not record it.
 	Course *Course        `json:"course,omitempty"`
 	Last   *v1alpha1.Last `json:"last,omitempty"`
 
-	// Waits is the reason for which the host waits; "" if it waits for none.
-	// Detail says for what, or what it is at work on; see Activity.
+	// Waits is the reason why the host waits; "" if there is none. Activity says what
+	// Detail describes.
 	Waits    v1alpha1.Reason `json:"waits,omitempty"`
 	Detail   string          `json:"detail,omitempty"`
 	Activity Activity        `json:"activity,omitempty"`
-	// Since is since when all this has been so, by the host's clock.
+	// Since is when State, Turn or Waits last changed, by the host's clock.
 	Since time.Time `json:"since,omitzero"`
-	// Blockers are what keeps the host from going on, the longest first; at most
-	// [v1alpha1.MaxUpdateBlockers]. Drain is how far the eviction is, nil while
-	// none runs.
+	// Blockers are what prevents the host from continuing, the oldest first; at most
+	// [v1alpha1.MaxUpdateBlockers]. Drain is the progress of the drain, nil while no
+	// drain runs.
 	Blockers []v1alpha1.Blocker    `json:"blockers,omitempty"`
 	Drain    *v1alpha1.DrainStatus `json:"drain,omitempty"`
 
-	// OS is what runs. Engine is what the update engine does, nil where it does not
-	// answer or there is none; EngineError is why it does not answer.
+	// OS is the running OS. Engine is the update engine's status, nil if the engine does
+	// not answer or the host has none. EngineError is why the engine does not answer.
 	OS          v1alpha1.OSStatus      `json:"os,omitzero"`
 	Engine      *v1alpha1.EngineStatus `json:"engine,omitempty"`
 	EngineError string                 `json:"engineError,omitempty"`
-	// SourcesError is which source of changes cannot be read, and why; "" while all
-	// can.
+	// SourcesError is which source of changes the host cannot read, and why; "" if it
+	// can read all of them.
 	SourcesError string `json:"sourcesError,omitempty"`
 
-	// API is why the API server cannot be used at present, or perhaps not for
-	// long; nil while it can.
+	// API is why the host cannot use the API server now, or soon will not be able to; nil
+	// if neither is the case.
 	API *Failure `json:"api,omitempty"`
 }
 
-// Course is the course of a turn, as its grant has it.
+// Course is the course of a turn, according to its grant.
 type Course struct {
 	Wants  v1alpha1.Wants `json:"wants"`
 	Drains bool           `json:"drains,omitempty"`
-	// Rebooted is whether the host runs another boot than the one in the grant.
+	// Rebooted is whether the host has rebooted since the grant.
 	Rebooted bool `json:"rebooted,omitempty"`
 	// Result and Reason are set once the turn is backed out or has failed.
 	Result v1alpha1.Result `json:"result,omitempty"`
 	Reason v1alpha1.Reason `json:"reason,omitempty"`
 }
 
-// Activity is what the Detail of a [Host] is about.
+// Activity is what the Detail of a [Host] describes.
 type Activity string
 
-// The activities. The zero value is a host that waits for Detail.
+// The activities. The zero value means that the host waits for Detail.
 const (
 	ActivityQueued  Activity = "Queued"  // it waits for its turn
-	ActivityWorking Activity = "Working" // it is at work on Detail
-	ActivityFailing Activity = "Failing" // it cannot go on, because of Detail
+	ActivityWorking Activity = "Working" // it carries out Detail
+	ActivityFailing Activity = "Failing" // it cannot continue, because of Detail
 )
 
-// Coordinator is a host's part in the election, and why it has no other.
+// Coordinator is a host's part in the election. Why is the reason for its Role.
 type Coordinator struct {
 	Role v1alpha1.Role `json:"role"`
 	Why  string        `json:"why,omitempty"`
-	// Problem is what an admin has to fix before it can coordinate, or soon; "" for
-	// nothing.
+	// Problem is what an admin has to fix so that the host can coordinate, or can continue
+	// to; "" if there is nothing to fix.
 	Problem string `json:"problem,omitempty"`
-	// Credential is what it would campaign with; nil where there is none.
+	// Credential is the credential that the host campaigns with; nil if it has none.
 	Credential *Credential `json:"credential,omitempty"`
 }
 
-// Credential is how the coordinator's credential stands.
+// Credential is the status of the coordinator's credential.
 type Credential struct {
 	File string `json:"file"`
-	// Expires is when it ends, Renews when lockkeeper renews it next; nil
-	// where nobody knows, and where it does not.
+	// Expires is when the credential expires, nil if that is unknown. Renews is when
+	// lockkeeper renews it next, nil if lockkeeper does not renew it.
 	Expires *time.Time `json:"expires,omitempty"`
 	Renews  *time.Time `json:"renews,omitempty"`
-	// Why is why it cannot be read, is not renewed, or could not be.
+	// Why is why the credential cannot be read, is not renewed, or could not be renewed.
 	Why string `json:"why,omitempty"`
-	// Refused is since when the API server has not taken it; nil while it does.
+	// Refused is since when the API server has refused the credential; nil if it accepts
+	// it.
 	Refused *time.Time `json:"refused,omitempty"`
-	// Exposed is how users other than root can read or change it, and what to do:
-	// one sentence for each file or directory.
+	// Exposed is how users other than root can read or change the credential, and what to
+	// do about it: one sentence for each file or directory.
 	Exposed []string `json:"exposed,omitempty"`
 }
 
-// Failure is an error and since when there has been one.
+// Failure is an error, and since when requests have failed.
 type Failure struct {
 	Error string    `json:"error"`
 	Since time.Time `json:"since"`
-	// Reason is Forbidden if the API server refuses the host's credential, or what
-	// it asks for.
+	// Reason is Forbidden if the API server refuses the host's credential, or does not
+	// permit its request.
 	Reason v1alpha1.Reason `json:"reason,omitempty"`
-	// RefusedBy is the admission webhook or policy that refuses a write, "" if none
-	// does.
+	// RefusedBy is the admission webhook or policy that refuses a write; "" if there is
+	// none.
 	RefusedBy string `json:"refusedBy,omitempty"`
-	// Own: this host's kubeconfig is at fault, or the credential plugin that it
+	// Own is whether the cause is this host's kubeconfig, or the credential plugin that it
 	// names, and not the API server.
 	Own bool `json:"own,omitempty"`
-	// GoesOn: no request has failed yet.
+	// GoesOn is whether the host continues for now: no request has failed yet.
 	GoesOn bool `json:"goesOn,omitempty"`
 }
 
-// Failing reports whether the host's requests fail, so that there is no point in others.
-// A webhook refuses single requests only, and a kubeconfig that cannot be read does no
-// harm while the credential before it serves. A nil Failure is none.
+// Failing reports whether all of the host's requests fail, so that another request is pointless.
+// It is false if a webhook refuses single requests, and if the kubeconfig cannot be read but the
+// previous credential still works. It is false for a nil Failure.
 func (f *Failure) Failing() bool { return f != nil && f.RefusedBy == "" && !f.GoesOn }
 
-// Write replaces the status in dir. Only the holder of the lock writes. Every user of the
-// host may read it.
+// Write replaces the status in dir. Only the process that holds the lock may call it. Every user
+// of the host may read the status.
 func Write(dir string, s Status) error {
 	if err := WriteJSON(filepath.Join(dir, statusFile), 0o644, s); err != nil {
 		return fmt.Errorf("writing the local status: %w", err)

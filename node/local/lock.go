@@ -12,22 +12,22 @@ import (
 	"syscall"
 )
 
-// ErrRunning: another process holds the lock.
+// ErrRunning means that another process holds the lock.
 var ErrRunning = errors.New("another lockkeeper runs on this host")
 
-// Open-file-description locks: they belong to the open file, as flock's do, go
-// with the process that has it, and can be asked about without being taken. A
-// `lockkeeper status` that took the lock for a moment to see whether it is free
-// could keep a starting service from starting. Package syscall lacks the two
-// numbers; they are the same on every Linux.
+// The commands of open file description locks. Such a lock belongs to the open file, as with
+// flock, and the kernel releases it when the process ends. Unlike flock, it can be queried
+// without taking it: if `lockkeeper status` took the lock for a moment, a service that starts at
+// that moment would fail. Package syscall lacks the two numbers. They are the same on every
+// Linux architecture.
 const (
 	ofdGetLock = 36 // F_OFD_GETLK
 	ofdSetLock = 37 // F_OFD_SETLK
 )
 
-// Acquire takes the lock in dir, which it creates if need be, and keeps it until
-// release is called or the process ends, however it ends. The error is
-// [ErrRunning] while another process has it.
+// Acquire creates dir if necessary, and takes the lock in it. The process holds the lock until
+// it calls release or ends, even if it is killed. The error is [ErrRunning] while another
+// process holds the lock.
 func Acquire(dir string) (release func() error, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("taking the lock: %w", err)
@@ -48,13 +48,12 @@ func Acquire(dir string) (release func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("taking the lock %s: %w", path, errors.Join(err, f.Close()))
 	}
-	// lockkeeper must run even if the disk is full.
-	_ = writePID(f)
+	_ = writePID(f) // a full disk must not prevent the start
 	return f.Close, nil
 }
 
-// Running reports whether a process holds the lock in dir. It does not take the lock, and needs
-// only permission to read it.
+// Running reports whether a process holds the lock in dir. It does not take the lock, and only
+// needs read permission for the file.
 func Running(dir string) (bool, error) {
 	f, err := os.Open(filepath.Join(dir, lockFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +70,8 @@ func Running(dir string) (bool, error) {
 	return lock.Type != syscall.F_UNLCK, nil
 }
 
-// writePID writes the process's ID to the file, for people. Only the lock counts.
+// writePID writes the process's ID to the file, for messages and for people. Only the lock
+// decides whether a process runs.
 func writePID(f *os.File) error {
 	if err := f.Truncate(0); err != nil {
 		return err

@@ -12,19 +12,20 @@ import (
 
 const offlineFile = "offline.json"
 
-// maxOffline bounds what is read of the file, in bytes; what is written is far below.
+// maxOffline is how many bytes of the file are read. The file that lockkeeper writes is much
+// smaller.
 const maxOffline = 64 << 10
 
-// ReadOffline returns what happened before this process while the API server could not be
-// reached, as [WriteOffline] wrote it; nil if nothing did. dir is on a disk: the host may
-// have rebooted meanwhile.
+// ReadOffline returns the events that an earlier process wrote with [WriteOffline] while the API
+// server could not be reached, or nil if there are none. dir is on a disk, so the events survive
+// a reboot.
 func ReadOffline(dir string) (all []v1alpha1.OfflineEvent, err error) {
 	err = ReadJSON(filepath.Join(dir, offlineFile), maxOffline, &all)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading what happened while the API server was away: %w", err)
+		return nil, fmt.Errorf("reading the events from while the API server could not be reached: %w", err)
 	}
 	return all[max(0, len(all)-v1alpha1.MaxUpdateOffline):], nil
 }
@@ -41,7 +42,7 @@ func WriteOffline(dir string, all []v1alpha1.OfflineEvent) error {
 		err = WriteJSON(path, 0o600, all)
 	}
 	if err != nil {
-		return fmt.Errorf("writing what happens while the API server is away: %w", err)
+		return fmt.Errorf("writing the events from while the API server cannot be reached: %w", err)
 	}
 	return nil
 }
