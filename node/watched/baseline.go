@@ -20,33 +20,35 @@ const baselineName = "baseline.json"
 // baselineVersion is the version of the file's format.
 const baselineVersion = 2
 
-// maxBaseline bounds the file, in bytes: the digests of about two million files. A test
-// lowers it.
+// maxBaseline is the maximum size of the file, in bytes. It is enough for the digests of about
+// two million files. A test lowers it.
 var maxBaseline int64 = 256 << 20
 
-// short is the length of a digest with its key's ID as the version of a change.
+// short is the length of a shortened digest, with its key's ID, as the version of a change has
+// it.
 const short = v1alpha1.KeyIDLength + 1 + v1alpha1.DigestLength
 
-// unknown is the digest of a file of which it is unknown what is in effect: the file
-// differs from it, whatever its content.
+// unknown is the digest in the baseline of a file whose content in effect is unknown. Every
+// content differs from it.
 const unknown = "unknown"
 
-// baselineFile is what is in effect in one boot.
+// baselineFile describes what is in effect in one boot.
 type baselineFile struct {
 	Version int    `json:"version"`
 	BootID  string `json:"bootID"`
-	// Digests has the digest of each file in effect, by its path. In front of the path of
-	// a unit's file are the unit's name and a slash; of a file to which links lead, the
-	// name of the root and a slash. A digest may be as short as a version, or unknown.
+	// Digests has the digest of each file in effect, by its path. For a unit's file, the
+	// unit's name and a slash precede the path. For a file that is reached through links,
+	// the name of the root and a slash precede it. A digest may be shortened to a version,
+	// or unknown.
 	Digests map[string]string `json:"digests"`
-	// Roots are the paths and units that Digests covers: what is in one of them and
-	// not in Digests does not exist in effect. The time is when the last rule that named
-	// it went away; it is the zero time while a rule names it.
+	// Roots are the paths and units that Digests covers. A file in one of them that is not
+	// in Digests was absent in what is in effect. The time is when the last rule that named
+	// the root went away. It is zero while a rule names the root.
 	Roots map[string]time.Time `json:"roots"`
 }
 
-// parseBaseline reads the file's text. It returns an error if a digest was made with
-// another key than keyID's: nothing can be compared with such a digest.
+// parseBaseline decodes the file's text. It returns an error if a digest was made with a key
+// other than keyID's, because such a digest cannot be compared.
 func parseBaseline(text []byte, keyID string) (*baselineFile, error) {
 	var b baselineFile
 	if err := json.Unmarshal(text, &b); err != nil {
@@ -72,7 +74,7 @@ func parseBaseline(text []byte, keyID string) (*baselineFile, error) {
 	return &b, nil
 }
 
-// load takes over the baseline in the file if it is of this boot.
+// load reads the baseline from the file and uses it if it is of this boot.
 func (w *Watcher) load() {
 	w.loadKey()
 	path := filepath.Join(w.StateDir, baselineName)
@@ -81,7 +83,7 @@ func (w *Watcher) load() {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		w.unsaved = true
-		w.Log.Warn("cannot read which files and units were in effect; lockkeeper takes what is there now as in effect, except changes that it published in this boot, and does not see other changes made until now", "file", path, "err", err)
+		w.Log.Warn("cannot read which files and units were in effect; lockkeeper treats their current content as in effect, except for changes that it published in this boot; it misses other changes that were made before now", "file", path, "err", err)
 	case b.BootID != w.BootID:
 		w.unsaved = true
 		w.Log.Info("a new boot: the watched files and units are in effect as they are now")
@@ -90,7 +92,7 @@ func (w *Watcher) load() {
 	}
 }
 
-// rootsByName returns the roots, none of them named by a rule yet.
+// rootsByName returns the roots. No rule names one of them yet.
 func (b *baselineFile) rootsByName() map[string]*root {
 	roots := map[string]*root{}
 	for name, unnamed := range b.Roots {
@@ -123,8 +125,8 @@ func readBaseline(path, keyID string) (*baselineFile, error) {
 
 var errTooLong = fmt.Errorf("expected at most %d MiB: the policies name paths with too many files", maxBaseline>>20)
 
-// save writes the baseline if it has changed since it was last written. If that fails,
-// it is tried again after the next reading.
+// save writes the baseline if it has changed since the last write. If the write fails, the
+// Watcher tries again after the next read.
 func (w *Watcher) save() error {
 	w.saving.Lock()
 	defer w.saving.Unlock()
@@ -147,7 +149,7 @@ func (w *Watcher) save() error {
 		err = errTooLong
 	}
 	if err == nil {
-		err = w.key.save(w.StateDir) // first: a baseline is useless without it
+		err = w.key.save(w.StateDir) // first, because a baseline is useless without its key
 	}
 	if err == nil {
 		err = replace(path, text)
@@ -167,13 +169,13 @@ func (w *Watcher) save() error {
 	return err
 }
 
-// replace writes a file in full or not at all, even if the power fails.
+// replace writes a file as a whole or not at all, even if the power fails.
 func replace(path string, text []byte) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	next := path + ".new" // always the same name, so that none are left over
+	next := path + ".new" // always the same name, so that failed writes leave at most one file
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -189,7 +191,7 @@ func replace(path string, text []byte) (err error) {
 		err = os.Rename(next, path)
 	}
 	if err != nil {
-		_ = os.Remove(next) // a part of it is useless
+		_ = os.Remove(next)
 		return err
 	}
 	d, err := os.Open(dir)

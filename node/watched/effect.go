@@ -8,17 +8,17 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// maxUnnamed is how many roots that no rule names are kept in the baseline, so that a policy
-// that is deleted and made again does not put a pending change in effect. Together they have
-// at most maxFiles files.
+// maxUnnamed is how many roots the baseline keeps although no rule names them. They are kept so
+// that a pending change stays a change when its policy is deleted and created again. Together
+// they have at most maxFiles files.
 const maxUnnamed = 100
 
 // covered reports whether the baseline has the files of a root.
 func covered(r *root) bool { return r.covered }
 
-// cover adds a root, of which found was read, to the baseline. Its files are in effect as
-// they are, except those that another root covers: there a change that is pending
-// remains one.
+// cover adds a root and the files that were found in it to the baseline. The files are in effect
+// as they are now, except those that another root covers: a pending change in such a file
+// remains a change.
 func (w *Watcher) cover(r *root, found map[string]entry) {
 	known := func(name string) bool { return w.rootOf(name, covered) != nil }
 	for name, e := range found {
@@ -26,7 +26,8 @@ func (w *Watcher) cover(r *root, found map[string]entry) {
 			w.digests[name] = e.digest
 		}
 	}
-	// What this boot has published is a change. What was in effect before it is unknown.
+	// A change that this boot has published remains a change, but its previous content is
+	// unknown.
 	pending := 0
 	for _, c := range r.published {
 		if c.Source != r.source() || !within(c.Name, r.name) {
@@ -54,13 +55,13 @@ func (w *Watcher) cover(r *root, found map[string]entry) {
 		"source", r.source(), "name", r.name, "files", len(found), "published_changes", pending)
 }
 
-// same reports whether a digest is the one in effect; "" is that of a file that does not
+// same reports whether a digest is the one in effect. "" is the digest of a file that does not
 // exist.
 func same(digest, inEffect string) bool {
 	return digest == inEffect || digest != "" && len(inEffect) == short && version(digest) == inEffect
 }
 
-// version returns the version that is published of a digest.
+// version returns the version that the host publishes for a digest.
 func version(digest string) string {
 	if digest == "" {
 		return v1alpha1.VersionAbsent
@@ -76,7 +77,7 @@ func (w *Watcher) markApplied(c v1alpha1.Change) {
 	}
 	if !r.compared() {
 		if r.source() == v1alpha1.SourceUnit {
-			return // no rule names it any more, and what it was is unknown
+			return // no rule names the unit any more, and its state at the time is unknown
 		}
 		if o := w.rootOf(c.Name, (*root).compared); !r.private && o != nil {
 			r = o
@@ -85,7 +86,7 @@ func (w *Watcher) markApplied(c v1alpha1.Change) {
 	key := r.key(c.Name)
 	now := r.seen[key].digest
 	if o := w.rootOf(c.Name, (*root).compared); r.private && o != nil && (version(now) == c.Version || w.own(r).version == c.Version) {
-		// A link leads here. The other root has the link, which is in effect too.
+		// The file is reached through a link in another root. The link is in effect too.
 		if delete(w.digests, c.Name); o.seen[c.Name].digest != "" {
 			w.digests[c.Name] = o.seen[c.Name].digest
 		}
@@ -116,14 +117,14 @@ func (w *Watcher) markApplied(c v1alpha1.Change) {
 		delete(w.digests, key)
 	case version(now) == c.Version:
 		w.digests[key] = now
-	default: // it has changed again, which is for the next turn
+	default: // the file has changed again; that change is for the next turn
 		w.digests[key] = c.Version
 	}
 }
 
-// allUnknown returns what is in effect of a root that was applied as a whole in a state that
-// this process has not seen. All its files remain changes, also those that have been
-// changed back to what was in effect before that.
+// allUnknown returns the baseline for a root that was applied as a whole, in a state that this
+// process has not seen. All files of the root remain changes, including those that were changed
+// back to what was in effect before.
 func (w *Watcher) allUnknown(r *root) map[string]string {
 	files := map[string]string{}
 	for name := range w.digests {
@@ -135,7 +136,7 @@ func (w *Watcher) allUnknown(r *root) map[string]string {
 		files[name] = unknown
 	}
 	if len(files) == 0 {
-		files[r.key(r.name)] = unknown // it was something, and is nothing now
+		files[r.key(r.name)] = unknown // the root existed when it was applied, and does not exist now
 	}
 	return files
 }
@@ -152,8 +153,9 @@ func (w *Watcher) setInEffect(r *root, digests map[string]string) {
 	w.unsaved = true
 }
 
-// dropUnnamed removes the roots that are not kept, and what only they cover. It waits until
-// everything that is named has been read: until then a new root may need what is known.
+// dropUnnamed removes the unnamed roots beyond the limits, and the digests that only they cover.
+// It does nothing until every named root has been read, because a new root may use the digests
+// of an unnamed one.
 func (w *Watcher) dropUnnamed() {
 	var unnamed []*root
 	for _, r := range w.roots {
@@ -172,7 +174,7 @@ func (w *Watcher) dropUnnamed() {
 	for name := range w.digests {
 		files[w.rootOf(name, covered)]++
 	}
-	// The last that were named come first.
+	// The roots that a rule named most recently come first.
 	slices.SortFunc(unnamed, func(a, b *root) int {
 		return cmp.Or(b.unnamed.Compare(a.unnamed), cmp.Compare(a.name, b.name))
 	})
@@ -188,7 +190,7 @@ func (w *Watcher) dropUnnamed() {
 	}
 	for _, r := range unnamed[keep:] {
 		delete(w.roots, r.name)
-		w.Log.Info("too many paths and units have been watched in this boot; what is in effect of one that no rule names is no longer kept", "source", r.source(), "name", r.name)
+		w.Log.Info("too many paths and units have been watched in this boot; lockkeeper no longer remembers what is in effect for one that no rule names", "source", r.source(), "name", r.name)
 	}
 	maps.DeleteFunc(w.digests, func(name, _ string) bool { return w.rootOf(name, covered) == nil })
 	w.unsaved = true

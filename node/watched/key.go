@@ -19,33 +19,33 @@ import (
 // keyName is the file in the state directory.
 const keyName = "digest.key"
 
-// hostKey is the key of this host's file digests. The host publishes digests, and a file
-// may hold a short password: with a plain hash, anyone who can read Nodes could guess it.
-// The key never leaves the host, and is in no file but its own, so that the baseline
-// alone does not help a thief either.
+// hostKey is the key of this host's file digests. The host publishes digests, and a file may
+// contain a short password. With a plain hash, any user who can read Nodes could guess the
+// password. The key never leaves the host and is only in its own file, so a copy of the baseline
+// does not help an attacker either.
 //
-// The host replaces a lost key. That makes no change: see [v1alpha1.Change.Same] and
-// [Watcher.Watch].
+// The host replaces a lost key. The new key does not cause changes: see [v1alpha1.Change.Same]
+// and [Watcher.Watch].
 type hostKey struct {
 	secret []byte
 	id     string // public
-	saved  bool   // it is in its file; guarded by Watcher.saving
+	saved  bool   // the key is in its file; guarded by Watcher.saving
 }
 
 // keySize is the size of the secret, in bytes.
 const keySize = 32
 
 func newKey(secret []byte) *hostKey {
-	// No file's digest hashes this text, because that begins with the path.
+	// The input of a file's digest begins with the path, so it never equals this text.
 	h := hmac.New(sha256.New, secret)
 	io.WriteString(h, "id\n")
 	return &hostKey{secret: secret, id: hex.EncodeToString(h.Sum(nil))[:v1alpha1.KeyIDLength]}
 }
 
-// digest returns the digest of what is at a path, with the key's ID before it: of where a
-// link leads, if it is one, and of what write writes. The path is part of the digest, so
-// that a user who may write one watched file cannot guess the content of another by
-// comparing the two digests.
+// digest returns the digest of the file at a path, with the key's ID before it. The digest
+// covers the path, the link's target if the file is a symbolic link, and what write writes. It
+// covers the path so that a user who may write one watched file cannot guess the content of
+// another by comparing the two digests.
 func (k *hostKey) digest(path, link string, write func(io.Writer) error) (string, error) {
 	h := hmac.New(sha256.New, k.secret)
 	fmt.Fprintf(h, "path %q\n", path)
@@ -56,20 +56,20 @@ func (k *hostKey) digest(path, link string, write func(io.Writer) error) (string
 	return k.id + "-" + hex.EncodeToString(h.Sum(nil)), err
 }
 
-// loadKey reads the key, or makes one. If the file has no valid key, or other users can
-// read it, the Watcher replaces it when it writes the next baseline. Until then the new
-// key is in memory only.
+// loadKey reads the key. If the file has no valid key, or other users can read it, loadKey
+// creates a new key. The Watcher writes that key to the file together with the next baseline;
+// until then it is only in memory.
 func (w *Watcher) loadKey() {
 	path := filepath.Join(w.StateDir, keyName)
 	secret, err := readKey(path)
 	if err != nil {
 		secret = make([]byte, keySize)
-		_, _ = rand.Read(secret) // it never fails
+		_, _ = rand.Read(secret) // never fails
 	}
 	w.key = newKey(secret)
 	w.key.saved = err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		w.Log.Warn("cannot use the key for the digests of watched files; lockkeeper uses a new key, and does not know what was in effect before", "file", path, "err", err, "key", w.key.id)
+		w.Log.Warn("cannot use the key for the digests of watched files; lockkeeper uses a new key and cannot tell what was in effect before", "file", path, "err", err, "key", w.key.id)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 const (
 	// maxFiles is how many files there may be below a path.
 	maxFiles = 10_000
-	// maxBytes is how much they may hold together.
+	// maxBytes is the maximum size of these files together.
 	maxBytes = 64 << 20
 
 	maxDirs   = 10_000
@@ -27,17 +27,18 @@ const (
 	maxTries  = 5 // at a path that is replaced while it is read
 )
 
-// entry is a file as it was read.
+// entry is the result of reading one file.
 type entry struct {
 	digest string // of path, mode and content, or of path and a link's target; see hostKey
 	stamp  stamp
-	// final: a later change of the file has another stamp. It is false for a file that
-	// was read so soon after a change that the next one may have the same ctime.
+	// final is whether any later change of the file gives it another stamp. It is false for
+	// a file that was read so soon after a change that the next change may have the same
+	// ctime.
 	final bool
 }
 
-// stamp identifies a content of a file without reading it. The kernel sets ctime, and no
-// user can set it back.
+// stamp identifies the content of a file without reading it. The kernel sets ctime, and no user
+// can set it to an earlier time.
 type stamp struct {
 	dev, ino     uint64
 	size         int64
@@ -64,9 +65,9 @@ type scan struct {
 	host  hostfs.FS
 	key   *hostKey
 	root  *root            // whose files are read
-	old   map[string]entry // what was read before need not be read again
+	old   map[string]entry // the previous result; unchanged files are not read again
 	found map[string]entry
-	// What is left of the bounds.
+	// The number of files, directories and bytes that may still be read.
 	files, dirs int
 	bytes       int64
 }
@@ -76,14 +77,14 @@ func newScan(ctx context.Context, host hostfs.FS, key *hostKey, r *root, old map
 		files: maxFiles, dirs: maxDirs, bytes: maxBytes}
 }
 
-// gone reports whether an error means that nothing is at a path.
+// gone reports whether an error means that the path does not exist.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-var errReplaced = errors.New("another file is in its place each time it is read")
+var errReplaced = errors.New("another process replaces the file each time it is read")
 
-// linked reports whether a path is a link, or a link leads to it.
+// linked reports whether a path or one of its parent directories is a symbolic link.
 func linked(host hostfs.FS, path string) bool {
 	for ; path != "/"; path = filepath.Dir(path) {
 		if info, err := host.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSymlink {
@@ -93,9 +94,9 @@ func linked(host hostfs.FS, path string) bool {
 	return false
 }
 
-// visit reads what is at a path: a file, a link, or a directory with everything below it.
-// At the top, which is a path that a rule names or one of a unit's files, it also reads
-// what a link leads to, and it is an error if what is there has no content.
+// visit reads a file, a link, or a directory with everything below it. top is true for a path
+// that a rule names, and for a unit's file. In that case visit follows a link, and returns an
+// error for a socket, a pipe or a device.
 func (s *scan) visit(path string, top bool) (err error) {
 	for range maxTries {
 		if err = s.try(path, top); !errors.Is(err, errReplaced) {
@@ -139,16 +140,16 @@ func (s *scan) try(path string, top bool) error {
 	case link != "":
 		digest, _ := s.key.digest(path, link, func(io.Writer) error { return nil })
 		if err := s.put(path, entry{digest: digest}); err != nil || !info.IsDir() {
-			return err // or it leads to a device: /dev/null, of a masked unit
+			return err // a link may lead to a device: that of a masked unit leads to /dev/null
 		}
 		return s.dir(path, "", false)
 	case top:
 		return fmt.Errorf("%s is neither a file nor a directory: %v", path, info.Mode().Type())
 	}
-	return nil // sockets, pipes and devices have no content
+	return nil // skip sockets, pipes and devices: they have no content
 }
 
-// dir visits the names in a directory that end in a suffix.
+// dir visits the files in a directory whose names end in a suffix.
 func (s *scan) dir(dir, suffix string, top bool) error {
 	if s.dirs--; s.dirs < 0 {
 		return fmt.Errorf("%s: more than %d directories in all", dir, maxDirs)
@@ -209,7 +210,7 @@ func (s *scan) unit(fragments, dropIns []string) error {
 	return nil
 }
 
-// put adds a file to what was found.
+// put adds a file to the result.
 func (s *scan) put(path string, e entry) error {
 	if s.files--; s.files < 0 {
 		return fmt.Errorf("more than %d files", maxFiles)
@@ -218,7 +219,7 @@ func (s *scan) put(path string, e entry) error {
 	return nil
 }
 
-// file reads a regular file, at the end of a link if there is one.
+// file reads a regular file. link is the target if path is a symbolic link to it.
 func (s *scan) file(path string, info fs.FileInfo, link string) error {
 	now, _ := stampOf(info, link)
 	if old := s.old[s.root.key(printable(path))]; old.final && old.stamp == now && now.size <= s.bytes {
@@ -236,7 +237,8 @@ func (s *scan) file(path string, info fs.FileInfo, link string) error {
 	if info, err = f.Stat(); err != nil {
 		return err
 	}
-	// The stamp is taken before the reading: what is written meanwhile has a later ctime.
+	// The stamp is taken before the file is read, so that a write during the read has a later
+	// ctime.
 	opened, final := stampOf(info, link)
 	if opened.dev != now.dev || opened.ino != now.ino || !info.Mode().IsRegular() {
 		return errReplaced
@@ -251,8 +253,8 @@ func (s *scan) file(path string, info fs.FileInfo, link string) error {
 	return s.put(path, entry{digest, opened, final})
 }
 
-// copy copies a file that is said to have a size. It reads nothing if that is too much:
-// a file may be sparse.
+// copy copies a file of the given size. It checks the size before it reads, because a sparse
+// file may be huge.
 func (s *scan) copy(to io.Writer, f io.Reader, path string, size int64) error {
 	for {
 		if err := s.ctx.Err(); err != nil {
@@ -273,8 +275,8 @@ func (s *scan) copy(to io.Writer, f io.Reader, path string, size int64) error {
 	}
 }
 
-// printable returns a path as it is in JSON: each byte that is not UTF-8 becomes \xNN. The
-// rest stays as it is, so that the path remains below its root.
+// printable returns a path as valid UTF-8 for JSON: each invalid byte becomes \xNN. All other
+// bytes stay the same, so that the path remains below its root.
 func printable(path string) string {
 	var b strings.Builder
 	for path != "" {

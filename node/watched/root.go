@@ -14,42 +14,42 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// root is a path or unit that a rule names, or did.
+// root is a path or unit that a rule names or has named.
 type root struct {
 	name    string
 	named   bool
 	unnamed time.Time // when the last rule that named it went away; zero: a rule names it
 	covered bool      // the baseline has its files
-	// private: no other root has its files, even if its name begins with their names. It
-	// is a unit, or links lead to it: what a broader root reads there is the link.
+	// private is true for a unit, and for a path that is reached through a link. No other
+	// root has its files, even if another root's path contains them: that root only reads
+	// the link.
 	private bool
 
-	// published are the changes that the last process published. They are used if
+	// published are the changes that the previous process published. They are used if
 	// the baseline does not cover the root.
 	published []v1alpha1.Change
 	// reported are the last states that were reported as one change each.
 	reported []state
-	// seen is what the report is made of: the files as they were when they had
-	// settled. latest is what was read last, if that has not settled. Both are nil if
-	// there is no such reading.
+	// seen are the files that the report uses: the last read that had settled. latest is
+	// the last read if it has not settled. Each is nil if there is no such read.
 	seen, latest map[string]entry
 
-	problem error // why it cannot be read
+	problem error // why the root cannot be read
 	blind   error // why inotify does not report its changes
 
-	// When the first and the last change were noticed that the report does not have
-	// yet; zero: there are none.
+	// firstChange and lastChange are the times of the first and the last change that the
+	// report does not contain yet. They are zero if there is none.
 	firstChange, lastChange time.Time
 }
 
-// state is what the files of a root were together: the version alone does not say which
-// of them was what.
+// state is the state of all files of a root. The digests are needed because the version does not
+// identify the single files.
 type state struct {
 	version string
 	digests map[string]string // by path
 }
 
-// maxReported is how many states are kept: a turn may be for one before the last.
+// maxReported is how many states are kept. A turn may apply a state older than the last one.
 const maxReported = 3
 
 func (r *root) source() v1alpha1.Source {
@@ -59,14 +59,13 @@ func (r *root) source() v1alpha1.Source {
 	return v1alpha1.SourceUnit
 }
 
-// watched reports whether the root is to be read.
+// watched reports whether the Watcher reads the root.
 func (r *root) watched() bool { return r.named && r.problem != errExcess }
 
-// compared reports whether the root has a part in the report.
+// compared reports whether the report includes the root.
 func (r *root) compared() bool { return r.named && r.seen != nil }
 
-// changed notes that something changed. It reports whether it is the first change that
-// is waited for.
+// changed records a change. It reports whether no other change was waiting to settle.
 func (r *root) changed(now time.Time) (first bool) {
 	first = r.firstChange.IsZero()
 	if first {
@@ -76,8 +75,8 @@ func (r *root) changed(now time.Time) (first bool) {
 	return first
 }
 
-// due returns when to read the root: when nothing has changed for the given time, or
-// the first change is settleFactor times as old. It is zero if there is no change.
+// due returns when to read the root: when nothing has changed for the time quiet, or when the
+// first change is settleFactor times as old. It returns zero if there is no change.
 func (r *root) due(quiet time.Duration) time.Time {
 	if r.firstChange.IsZero() {
 		return time.Time{}
@@ -89,8 +88,8 @@ func (r *root) due(quiet time.Duration) time.Time {
 	return bound
 }
 
-// readSince notes that a reading which began then is reported. What has changed since
-// then has to settle from scratch.
+// readSince records that the report contains a read that began at the given time. A later
+// change has to settle from the beginning.
 func (r *root) readSince(began time.Time) {
 	if r.lastChange.Before(began) {
 		r.firstChange, r.lastChange = time.Time{}, time.Time{}
@@ -103,8 +102,8 @@ func equal(a, b map[string]entry) bool {
 	return maps.EqualFunc(a, b, func(a, b entry) bool { return a.digest == b.digest })
 }
 
-// key returns the name of a file of the root in the baseline: its path or, in a private
-// root, the root's name and the path.
+// key returns the key of the root's file in the baseline. It is the path or, in a private root,
+// the root's name and the path.
 func (r *root) key(path string) string {
 	if r.private {
 		return r.name + "/" + path
@@ -120,8 +119,8 @@ func pathOf(key string) string {
 	return key
 }
 
-// rootOf returns, of the roots that match and can have a key, the one with the longest
-// name; nil if there is none.
+// rootOf returns the root that a key belongs to: of the matching roots that contain it, the one
+// with the longest name, or nil.
 func (w *Watcher) rootOf(key string, match func(*root) bool) *root {
 	if name, _, private := strings.Cut(key, "//"); private {
 		if r := w.roots[name]; r != nil && match(r) {
@@ -132,8 +131,7 @@ func (w *Watcher) rootOf(key string, match func(*root) bool) *root {
 	return w.nearest(key, func(r *root) bool { return !r.private && match(r) })
 }
 
-// nearest returns, of the roots that match, the one with the longest name that a path is
-// in; nil if there is none.
+// nearest returns the matching root with the longest name that contains a path, or nil.
 func (w *Watcher) nearest(name string, match func(*root) bool) *root {
 	for {
 		if r := w.roots[name]; r != nil && match(r) {
@@ -147,7 +145,8 @@ func (w *Watcher) nearest(name string, match func(*root) bool) *root {
 	}
 }
 
-// own returns a root's files as they are now, except those that are in a longer root.
+// own returns the current state of a root's files, except those that belong to a root with a
+// longer name.
 func (w *Watcher) own(r *root) state {
 	s := state{v1alpha1.VersionAbsent, map[string]string{}}
 	for name, e := range r.seen {
@@ -156,7 +155,7 @@ func (w *Watcher) own(r *root) state {
 		}
 	}
 	if len(s.digests) > 0 {
-		// The digests are made with the host's key, so that only the host can compute this.
+		// Only the host can compute this sum, because the digests are made with its key.
 		sum := sha256.New()
 		for _, name := range slices.Sorted(maps.Keys(s.digests)) {
 			fmt.Fprintf(sum, "%q %s\n", name, s.digests[name])
@@ -166,21 +165,21 @@ func (w *Watcher) own(r *root) state {
 	return s
 }
 
-// maxChanges is how many files of one path are reported one by one: if more differ, the
-// path itself is the change.
+// maxChanges is how many files of one path are reported as a change each. If more of them
+// differ, the path is reported as one change.
 const maxChanges = 50
 
-// maxChangeBytes bounds all changes together: the host's record on the Node holds 16 KiB,
-// and has other things in it. Beyond it, the paths with the most changes become one
-// change each.
+// maxChangeBytes bounds the size of all changes together, because the host's record on the Node
+// is limited to 16 KiB and contains more than the changes. If the changes are larger, the paths
+// with the most changes are reported as one change each.
 const maxChangeBytes = 12 << 10
 
-// changes compares what is there with the baseline.
+// changes compares the files that were read with the baseline.
 func (w *Watcher) changes() []v1alpha1.Change {
 	lists := map[*root][]v1alpha1.Change{}
 	add := func(r *root, name string) {
 		if longest := w.nearest(name, (*root).compared); !r.private && longest.private {
-			return // that one reports what the link leads to as well
+			return // the private root reports the file that the link leads to
 		}
 		lists[r] = append(lists[r], v1alpha1.Change{Source: r.source(), Name: pathOf(name), Version: version(r.seen[name].digest)})
 	}
@@ -224,7 +223,7 @@ func (w *Watcher) changes() []v1alpha1.Change {
 	return all
 }
 
-// asOne returns everything that differs in a root as one change, and notes its state.
+// asOne returns all changes in a root as one change, and remembers the root's state.
 func (w *Watcher) asOne(r *root) []v1alpha1.Change {
 	now := w.own(r)
 	r.reported = slices.DeleteFunc(r.reported, func(s state) bool { return s.version == now.version })

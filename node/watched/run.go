@@ -16,15 +16,15 @@ import (
 	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
 
-// Run watches until ctx ends, and calls notify, which must not block, whenever there is
-// another report. Only one call may run at a time.
+// Run watches until ctx ends, and calls notify whenever the report has changed. notify must not
+// block. Only one call of Run may run at a time.
 func (w *Watcher) Run(ctx context.Context, notify func()) {
 	d := dirwatch.New(w.hint)
 	defer d.Close()
 	w.run(ctx, d, notify)
 }
 
-// hints reports that the files of a root may have changed; a [dirwatch.Watcher] does.
+// hints reports that the files of a root may have changed. [dirwatch.Watcher] implements it.
 type hints interface {
 	Watch(key, root string, paths []string, below bool) (grew bool, err error)
 }
@@ -59,7 +59,7 @@ func wait(ctx context.Context, kick <-chan struct{}, d time.Duration) {
 	}
 }
 
-// hint notes that the files of a root may have changed.
+// hint records that the files of a root may have changed.
 func (w *Watcher) hint(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,7 +68,7 @@ func (w *Watcher) hint(name string) {
 	}
 }
 
-// nextDue returns when the first root will have settled.
+// nextDue returns when the first of the roots with changes will have settled.
 func (w *Watcher) nextDue() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,8 +81,8 @@ func (w *Watcher) nextDue() time.Time {
 	return next
 }
 
-// readRoots reads the roots that have settled and those that were never read, or all of
-// them. With now, everything that it finds is reported, settled or not.
+// readRoots reads the roots that have settled and those that were never read. With all, it reads
+// every root. With now, the report includes changes that have not settled.
 func (w *Watcher) readRoots(ctx context.Context, all, now bool) {
 	select {
 	case w.reading <- struct{}{}:
@@ -99,7 +99,7 @@ func (w *Watcher) readRoots(ctx context.Context, all, now bool) {
 			return
 		}
 	}
-	_ = w.save() // it logs errors
+	_ = w.save() // save logs errors
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.asked {
@@ -108,7 +108,7 @@ func (w *Watcher) readRoots(ctx context.Context, all, now bool) {
 	w.update()
 }
 
-// readRoot reads a root if it is to be read. It stops watching one that no rule names.
+// readRoot reads a root if it is due. It stops watching a root that no rule names.
 func (w *Watcher) readRoot(ctx context.Context, name string, all, now bool) {
 	w.mu.Lock()
 	r, h, began := w.roots[name], w.hints, time.Now()
@@ -117,7 +117,7 @@ func (w *Watcher) readRoot(ctx context.Context, name string, all, now bool) {
 	forget := w.asked && !r.named && (r.seen != nil || r.problem != nil)
 	if forget {
 		r.seen, r.latest, r.problem, r.firstChange, r.lastChange = nil, nil, nil, time.Time{}, time.Time{}
-		w.Log.Info("a path or unit is no longer watched; what is in effect of it is kept", "source", r.source(), "name", name)
+		w.Log.Info("a path or unit is no longer watched; lockkeeper remembers what is in effect for it", "source", r.source(), "name", name)
 	}
 	old := r.latest
 	if old == nil {
@@ -148,8 +148,8 @@ func (w *Watcher) readRoot(ctx context.Context, name string, all, now bool) {
 	w.take(r, found, began, now)
 }
 
-// readFiles reads the files of a root, of which old was read before. grew and blind are
-// those of [dirwatch.Watcher.Watch].
+// readFiles reads the files of a root. old is the result of the previous read. grew and blind
+// are the results of [dirwatch.Watcher.Watch].
 func (w *Watcher) readFiles(ctx context.Context, r *root, h hints, old map[string]entry) (found map[string]entry, grew bool, blind, err error) {
 	host, err := hostfs.New(w.Root)
 	if err != nil {
@@ -173,7 +173,7 @@ func (w *Watcher) readFiles(ctx context.Context, r *root, h hints, old map[strin
 	}
 	blind = errors.New("inotify is not in use")
 	if h != nil {
-		// Watch first: what changes before the reading is read, what changes later is reported.
+		// Watch before reading, so that inotify reports every change that the read misses.
 		grew, blind = h.Watch(name, w.Root, paths, true)
 	}
 	if unit {
@@ -189,20 +189,20 @@ func (w *Watcher) unitFiles(ctx context.Context, name string) (fragments, dropIn
 	case strings.Contains(name, "/"):
 		return nil, nil, fmt.Errorf("%q is neither an absolute path nor the name of a unit", name)
 	case w.Units == nil:
-		return nil, nil, errors.New("there is no systemd to ask for the unit's files")
+		return nil, nil, errors.New("no systemd to ask for the unit's files")
 	}
 	return w.Units.UnitFiles(ctx, name)
 }
 
-// take processes what a reading that began at a time has found. With now, it is reported
-// whether it has settled or not.
+// take processes the files that a read found. began is when the read began. With now, the report
+// includes them even if they have not settled.
 func (w *Watcher) take(r *root, found map[string]entry, began time.Time, now bool) {
 	if !r.covered {
 		w.cover(r, found)
 		now = true
 	}
 	if !now && r.seen != nil && !equal(r.seen, found) {
-		// What inotify has not reported is only known to be quiet once it has been read twice.
+		// Without inotify, two reads with the same result show that the files are quiet.
 		if r.firstChange.IsZero() || r.blind != nil && !equal(r.latest, found) {
 			r.changed(time.Now())
 		}
@@ -214,18 +214,18 @@ func (w *Watcher) take(r *root, found map[string]entry, began time.Time, now boo
 	r.readSince(began)
 }
 
-// setProblem notes whether a root can be read, and logs when that changes.
+// setProblem records whether a root can be read, and logs when that changes.
 func (w *Watcher) setProblem(r *root, err error) {
 	switch {
 	case err != nil && (r.problem == nil || r.problem.Error() != err.Error()):
-		w.Log.Warn("cannot read a watched path or unit; what was reported of it before remains", "source", r.source(), "name", r.name, "err", err)
+		w.Log.Warn("cannot read a watched path or unit; changes in it that were reported before remain", "source", r.source(), "name", r.name, "err", err)
 	case err == nil && r.problem != nil:
 		w.Log.Info("a watched path or unit can be read again", "source", r.source(), "name", r.name)
 	}
 	r.problem = err
 }
 
-// setBlind notes whether inotify reports a root's changes, and logs when it no longer does.
+// setBlind records whether inotify reports a root's changes, and logs when it no longer does.
 func (w *Watcher) setBlind(r *root, h hints, err error) {
 	if err != nil && r.blind == nil && h != nil {
 		hint := ""

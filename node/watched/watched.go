@@ -1,16 +1,19 @@
-// Package watched finds out which of the files and units that rules name differ from
-// what is in effect on this host: the sources File and Unit.
+// Package watched implements the sources File and Unit: it finds the files and units that
+// rules name and that differ from what is in effect on this host.
 //
-// What is in effect is the baseline: one map from the path of each file to the digest
-// that it had, and the roots that the map covers. A root is a file, a directory with
-// everything below it, or a unit; rules only name roots. The files of a root that is
-// named for the first time are in effect as they are then; in a new boot all files are
-// in effect as they are at the first reading; and the host says when a turn has applied
-// a change ([Watcher.MarkApplied]). Everything that differs from the baseline is a change,
-// for as long as it differs. What counts is the mode and the content of regular files,
-// and where symbolic links lead; owners, times and empty directories do not count.
+// The baseline describes what is in effect. It consists of roots, and of a map from the path
+// of each file in them to its digest. A root is a file, a directory with everything below it,
+// or a unit; rules only name roots. The baseline changes in three cases:
 //
-// This package must not know what a change costs, of policies, or of turns.
+//   - When a rule names a root for the first time, the root's files are in effect as they are.
+//   - In a new boot, all files are in effect as they are at the first read.
+//   - When a turn has applied a change, the host calls [Watcher.MarkApplied].
+//
+// Everything that differs from the baseline is a change, as long as it differs. The digest
+// covers the mode and the content of regular files, and the targets of symbolic links. It
+// ignores owners, times and empty directories.
+//
+// This package must not know what a change costs. It must not know of policies or turns.
 package watched
 
 import (
@@ -29,10 +32,11 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Units finds the files of units; systemd.Units is one.
+// Units finds the files of units. systemd.Units implements it.
 type Units interface {
-	// UnitFiles returns absolute paths: fragments, of which the first that exists
-	// counts, and directories of drop-ins (or single ones), of which all *.conf count.
+	// UnitFiles returns absolute paths. Of the fragments, the first that exists is used.
+	// dropIns are drop-ins or directories with drop-ins; of a directory, all *.conf are
+	// used.
 	UnitFiles(ctx context.Context, unit string) (fragments, dropIns []string, err error)
 }
 
@@ -42,18 +46,18 @@ type Options struct {
 	Root string
 	// StateDir holds the baseline and the key of its digests: baseline.json and
 	// digest.key, which no other user may read or write. It is not below Root. The
-	// Watcher makes it if it is missing.
+	// Watcher creates it if it does not exist.
 	StateDir string
 	// BootID is the ID of this boot.
 	BootID string
-	// Units may be nil if no unit is ever watched.
+	// Units may be nil if rules name no units.
 	Units Units
-	// Settle is how long nothing in a root may change before a change in it is
-	// reported: 5s if it is 0. After twelve times that it is reported even if the
-	// files still change.
+	// Settle is how long the files of a root have to be unchanged before a change in them
+	// is reported; 0 means 5s. After twelve times Settle, the change is reported even if
+	// the files still change.
 	Settle time.Duration
-	// Poll is how often everything is read even if inotify reports no changes: 30s
-	// if it is 0.
+	// Poll is the interval at which everything is read even if inotify reports no changes;
+	// 0 means 30s.
 	Poll time.Duration
 	// Log may be nil.
 	Log *slog.Logger
@@ -66,11 +70,11 @@ const (
 	defaultPoll   = 30 * time.Second
 )
 
-// MaxWatched is how many paths and units may be watched together. Each one above that is
-// a problem.
+// MaxWatched is how many paths and units may be watched together. Each one beyond that is
+// reported as a [Problem].
 const MaxWatched = 500
 
-// Problem is an error that says why a watched path or unit cannot be read. Changes that
+// Problem is the error that prevents a watched path or unit from being read. Changes in it that
 // were reported before are still reported.
 type Problem struct {
 	// Source is File or Unit, and Name the path or unit as a rule names it.
@@ -82,24 +86,24 @@ type Problem struct {
 func (p Problem) Error() string { return fmt.Sprintf("%s %s: %v", p.Source, p.Name, p.Err) }
 func (p Problem) Unwrap() error { return p.Err }
 
-// Covers reports whether the change is in what cannot be read: while there is such a
-// problem, a change that was published before a restart is neither confirmed nor gone.
+// Covers reports whether the change is in the path or unit that cannot be read. As long as it
+// cannot be read, a change that was published before a restart is neither confirmed nor gone.
 func (p Problem) Covers(c v1alpha1.Change) bool {
 	return p.Source == c.Source && within(c.Name, p.Name)
 }
 
-// Report says what differs from what is in effect. It holds all changes there are if
-// Unread is false and there are no Problems.
+// Report lists the differences from what is in effect. It is complete if Unread is false and
+// Problems is empty.
 type Report struct {
 	Changes  []v1alpha1.Change // by source and name
 	Problems []Problem         // by name
-	// Unread: a path or unit has neither been read nor has a problem yet, or it is not
-	// known yet what is to be watched.
+	// Unread is true until [Watcher.Watch] has been called and each path and unit has
+	// either been read or has a problem.
 	Unread bool
 }
 
-// ProblemsOf joins the problems that cover one of the changes: it is not known whether
-// these are still there, or there again. It returns nil if there is no such problem.
+// ProblemsOf joins the problems that cover one of the changes. It is unknown whether such a
+// change still exists. ProblemsOf returns nil if there is no such problem.
 func (r Report) ProblemsOf(changes []v1alpha1.Change) error {
 	var errs []error
 	for _, p := range r.Problems {
@@ -110,8 +114,8 @@ func (r Report) ProblemsOf(changes []v1alpha1.Change) error {
 	return errors.Join(errs...)
 }
 
-// Watcher keeps the baseline and compares the host's files with it. Make it with [New]
-// and run it with [Watcher.Run]; its methods may be called from any goroutine.
+// Watcher keeps the baseline and compares the host's files with it. Create it with [New] and run
+// it with [Watcher.Run]. Its methods may be called from any goroutine.
 type Watcher struct {
 	Options
 	key     *hostKey
@@ -121,7 +125,7 @@ type Watcher struct {
 
 	mu      sync.Mutex
 	digests map[string]string // the baseline, by path; see baselineFile
-	roots   map[string]*root  // what digests covers, and what is to be covered
+	roots   map[string]*root  // the roots that digests covers, and those to be added
 	asked   bool              // Watch was called
 	unsaved bool              // the baseline differs from the file
 	saveErr error             // why the baseline could not be written
@@ -130,7 +134,7 @@ type Watcher struct {
 	notify  func()
 }
 
-// New makes a Watcher that continues from the baseline in the state directory.
+// New returns a Watcher that continues from the baseline in the state directory.
 func New(o Options) *Watcher {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Settle = cmp.Or(o.Settle, defaultSettle)
@@ -141,15 +145,14 @@ func New(o Options) *Watcher {
 	return w
 }
 
-// Watch sets what is to be watched from now on: absolute paths, of files or directories,
-// and full names of units. What is new is read soon. The baseline of what is no longer
-// named is kept until the next boot, for a hundred paths and units: if a rule names it
-// again, or a path that overlaps it, what has changed in the meantime is a change.
+// Watch sets what the Watcher watches: absolute paths of files or directories, and full names of
+// units. The Watcher reads new ones soon. It keeps the baseline of up to a hundred paths and
+// units that are no longer named, until the next boot. If a rule names one of them again, or a
+// path that overlaps it, the differences since then are changes.
 //
-// published are the changes that this boot has published on the Node; they count in the
-// first call only. They remain changes if the baseline of this boot is lost: a file or unit
-// among them differs from what is in effect until a turn has applied it, or until the next
-// boot.
+// published are the changes that this boot has published on the Node. Only the first call uses
+// them. They remain changes if the baseline of this boot is lost: each of these files and units
+// counts as changed until a turn has applied it, or until the next boot.
 func (w *Watcher) Watch(paths, units []string, published []v1alpha1.Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -203,15 +206,15 @@ func (w *Watcher) poke() {
 	}
 }
 
-// Report returns what was found at the last reading. It reads no file.
+// Report returns the result of the last read. It reads no file.
 func (w *Watcher) Report() Report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return Report{slices.Clone(w.report.Changes), slices.Clone(w.report.Problems), w.report.Unread}
 }
 
-// Refresh reads everything once more, for a commit: what is there now is reported, even
-// if it has not settled. The error says what could not be read.
+// Refresh reads everything again, for a commit. The report then includes changes that have not
+// settled. The error names what could not be read.
 func (w *Watcher) Refresh(ctx context.Context) error {
 	w.readRoots(ctx, true, true)
 	if err := ctx.Err(); err != nil {
@@ -219,7 +222,7 @@ func (w *Watcher) Refresh(ctx context.Context) error {
 	}
 	report := w.Report()
 	if report.Unread {
-		return errors.New("it is not known yet which files are to be watched")
+		return errors.New("the files to watch are not known yet")
 	}
 	var errs []error
 	for _, p := range report.Problems {
@@ -228,11 +231,11 @@ func (w *Watcher) Refresh(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// WaitSettled waits until the paths and units that the changes are in have settled, and
-// then reads everything, so that its caller, who has applied the changes, sees whether
-// something has changed again. It waits for Settle at least, from now, and for twelve
-// times that at most; it returns at once if nothing is watched for the changes. The error
-// is that of [Report.ProblemsOf], or ctx's.
+// WaitSettled waits until the paths and units of the changes have settled, and then reads
+// everything. A caller that has applied the changes uses it to see whether something has changed
+// again. WaitSettled waits for at least Settle and at most twelve times Settle. It returns at
+// once if no watched path or unit contains one of the changes. The error is that of
+// [Report.ProblemsOf], or ctx's.
 func (w *Watcher) WaitSettled(ctx context.Context, changes []v1alpha1.Change) error {
 	now := time.Now()
 	bound := now.Add(settleFactor * w.Settle)
@@ -254,8 +257,8 @@ func (w *Watcher) WaitSettled(ctx context.Context, changes []v1alpha1.Change) er
 	return w.Report().ProblemsOf(changes)
 }
 
-// settled returns when the roots that the changes are in will have settled; that time has
-// passed if they have. watched is false if there is no such root.
+// settled returns when the roots that contain the changes will have settled. The time is in the
+// past if they have. watched is false if there is no such root.
 func (w *Watcher) settled(changes []v1alpha1.Change) (at time.Time, watched bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -272,10 +275,10 @@ func (w *Watcher) settled(changes []v1alpha1.Change) (at time.Time, watched bool
 	return at, watched
 }
 
-// MarkApplied makes changes, as a Report has them, part of what is in effect: the turn
-// that was for them is done. What has changed again since then remains a change. Changes
-// of other sources are ignored. The error says that the baseline could not be written;
-// the changes are in effect nevertheless, and the Watcher tries to write it again.
+// MarkApplied adds changes from a [Report] to the baseline, after a turn has applied them. A file
+// that has changed again since then remains a change. MarkApplied ignores changes of other
+// sources. It returns an error if the baseline could not be written. The changes are in effect
+// even then, and the Watcher tries the write again.
 func (w *Watcher) MarkApplied(changes []v1alpha1.Change) error {
 	w.mu.Lock()
 	for _, c := range changes {
@@ -283,8 +286,8 @@ func (w *Watcher) MarkApplied(changes []v1alpha1.Change) error {
 			continue
 		}
 		if id := v1alpha1.DigestKey(c.Version); id != "" && id != w.key.id {
-			// The process that began to apply it had another key, and it is unknown
-			// whether the file has changed since.
+			// The change was made with an earlier key, so it is unknown whether the file
+			// has changed since.
 			i := slices.IndexFunc(w.report.Changes, c.Same)
 			if i < 0 {
 				continue
@@ -294,15 +297,14 @@ func (w *Watcher) MarkApplied(changes []v1alpha1.Change) error {
 		w.markApplied(c)
 	}
 	for _, r := range w.roots {
-		r.reported = nil // no turn is for it any more; the next report notes it again
+		r.reported = nil // no turn is for these states any more; update adds the current one
 	}
 	w.update()
 	w.mu.Unlock()
 	return w.save()
 }
 
-// update makes the report that the present state calls for, and notifies if it is
-// another one. The caller holds mu.
+// update computes the report, and calls notify if the report has changed. The caller holds mu.
 func (w *Watcher) update() {
 	now := Report{Changes: w.changes(), Unread: !w.asked}
 	for _, name := range slices.Sorted(maps.Keys(w.roots)) {
@@ -322,7 +324,7 @@ func (w *Watcher) update() {
 	}
 }
 
-// within reports whether name is path, or below it.
+// within reports whether name is path or is below it.
 func within(name, path string) bool {
 	rest, ok := strings.CutPrefix(name, path)
 	return ok && (rest == "" || rest[0] == '/' || path == "/")
