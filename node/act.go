@@ -14,12 +14,13 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// maxReadAge is how old the first request of a fresh read may be when the host does what
-// the read allows, in monotonic time. A process that was stopped in between, for longer
-// than its leader's Lease lasts, must not continue as if nothing had happened.
+// maxReadAge bounds the age of a fresh read when the host acts on it. The age is measured from
+// the read's first request, in monotonic time. A process that was stopped after the read, for
+// longer than its leader's Lease lasts, must read again before it continues.
 const maxReadAge = 10 * time.Second
 
-// freshRead is what was read from the quorum, when, and of which version of the Node.
+// freshRead is the result of a quorum read, with the time at which the read began and the
+// version of the Node that it returned.
 type freshRead struct {
 	step.FreshRead
 	began           time.Time
@@ -28,18 +29,18 @@ type freshRead struct {
 
 func (f *freshRead) valid() bool { return f != nil && time.Since(f.began) < maxReadAge }
 
-// until returns when the read is too old to act on.
+// until returns the time from which the read is too old to act on.
 func (f *freshRead) until() time.Time { return f.began.Add(maxReadAge) }
 
-// wrote makes a read of version before count for version after, which this process's own
-// write made of it: the write's precondition excludes any other write in between.
+// wrote makes a read of version before valid for version after, which this process's own write
+// created. The write's precondition excludes any other write in between.
 func (f *freshRead) wrote(before, after string) {
 	if f != nil && f.resourceVersion == before {
 		f.resourceVersion = after
 	}
 }
 
-// validRead returns the read that may be used with Node n, or nil.
+// validRead returns the parts of the fresh read that are valid for Node n, or nil.
 func (h *Host) validRead(n *turn.Node) *step.FreshRead {
 	if !h.fresh.valid() {
 		return nil
@@ -49,7 +50,7 @@ func (h *Host) validRead(n *turn.Node) *step.FreshRead {
 		return nil // the pods that it counted have been evicted
 	}
 	if f.Commit && h.fresh.resourceVersion != n.ResourceVersion {
-		f.Commit = false // the Node has another version than the one that was read
+		f.Commit = false // the Node has changed since the read
 	}
 	return &f
 }
@@ -84,7 +85,7 @@ func (h *Host) readCommit(ctx context.Context) error {
 	if n := h.view.Get(h.name); n != nil {
 		known = n.ResourceVersion
 	}
-	ctx, cancel := context.WithTimeout(ctx, maxReadAge) // a later answer is of no use
+	ctx, cancel := context.WithTimeout(ctx, maxReadAge) // the host could not act on a later answer
 	defer cancel()
 	obj, err := kube.Find(ctx, h.client, h.name)
 	if err != nil {
@@ -99,7 +100,8 @@ func (h *Host) readCommit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A state that only gives the node back does not wait for a source.
+	// In before-uncordon, the turn is only to be finished, so a source that cannot be read does
+	// not delay it.
 	if err := h.readSources(ctx); err != nil && obj.Labels[v1alpha1.LabelState] != string(v1alpha1.StateBeforeUncordon) {
 		return hostError{err}
 	}
@@ -141,14 +143,14 @@ func (h *Host) readLease(ctx context.Context) (step.Lease, error) {
 	return lease, nil
 }
 
-// write sends one patch, once. Whatever the answer, the next decision uses the
-// Node from a quorum read. The precondition lets at most one of two writes to the
-// same version land, so write does not repeat a write with an unknown outcome.
-// Repeating it without another read could land a commit under a stop that was set
-// meanwhile.
+// write sends one patch, once. Unless the patch is written, write drops the fresh read, so that
+// the next decision that needs one reads from the quorum again. write does not repeat a write
+// with an unknown outcome: without another read, a repeated commit could land after an
+// emergency stop was set. The precondition lets at most one of two writes to the same version
+// land.
 func (h *Host) write(ctx context.Context, n *turn.Node, w *step.Write) error {
 	if w.Ack.Report == v1alpha1.ReportCommitted && !h.fresh.valid() {
-		return nil // it took too long to come here: everything is read again
+		return nil // the fresh read has expired, so the next round reads everything again
 	}
 	p := kube.Patch{
 		Node: n.Name, ResourceVersion: n.ResourceVersion, Labels: w.Labels, Annotations: w.Annotations,
@@ -170,15 +172,15 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *step.Write) error {
 		h.view.Forget(h.name, p.ResourceVersion)
 		return nil
 	case kube.Unknown:
-		// The host cannot read the emergency stop until the API server answers again.
+		// Until the API server answers again, the host cannot see an emergency stop.
 		h.drain.Stop()
 	}
 	h.fresh = nil
 	return err
 }
 
-// stopOthers stops what runs and is not the effect of the decision. The steps of a plan
-// stop when the host leaves their stage.
+// stopOthers stops the drain and the hooks, unless they are the effect of the decision. The
+// steps of a plan stop when the host leaves their stage.
 func (h *Host) stopOthers(ctx context.Context, do step.Effect) {
 	if do != step.DoDrain {
 		h.drain.Stop()
@@ -188,8 +190,9 @@ func (h *Host) stopOthers(ctx context.Context, do step.Effect) {
 	}
 }
 
-// do starts the effect of a decision, unless it ran when the host observed: one that has
-// ended since must not begin again, because the next decision depends on its result.
+// do starts the effect of a decision, unless the effect ran at the time of the observation. An
+// effect that has ended since then must not start again, because the next decision depends on
+// its result.
 func (h *Host) do(ctx context.Context, o *step.Observation, do step.Effect) error {
 	stage := effect.StageOf(&o.Node)
 	switch {
@@ -201,7 +204,7 @@ func (h *Host) do(ctx context.Context, o *step.Observation, do step.Effect) erro
 		do == step.DoApply && o.Apply.Running:
 		return nil
 	case !h.fresh.valid():
-		h.wake() // it took too long to come here: everything is read again
+		h.wake() // the fresh read has expired, so the next round reads everything again
 		return nil
 	}
 	switch by := h.fresh.until(); do {
@@ -222,8 +225,8 @@ func (h *Host) do(ctx context.Context, o *step.Observation, do step.Effect) erro
 	return nil
 }
 
-// writeConditions sends a write of the conditions. The loop goes round for what else the
-// Node that comes back shows: the watch does not report it again.
+// writeConditions writes the lifecycle conditions. The Node in the answer may contain other
+// changes, which the watch then does not report again, so writeConditions wakes the loop.
 func (h *Host) writeConditions(ctx context.Context, p kube.Patch) (kube.Outcome, error) {
 	n, outcome, err := kube.Write(ctx, h.client, p)
 	if n != nil && h.view.Overlay(n) {

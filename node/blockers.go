@@ -17,8 +17,9 @@ import (
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
-// blockers remembers since when each thing has blocked the host. It remembers a blocker that is
-// gone for a while, because a drain that starts again does not know the one before.
+// blockers remembers since when each blocker has blocked the host. It keeps a blocker for
+// forgetBlocker after it is gone, because a drain that starts again knows nothing of the
+// previous drain.
 type blockers map[blockerID]blocked
 
 type blockerID struct {
@@ -26,14 +27,14 @@ type blockerID struct {
 	name, pod v1alpha1.UpdateName
 }
 
-// blocked is since when something has blocked the host, and when it last did.
+// blocked records since when a blocker has blocked the host, and when it was last seen.
 type blocked struct{ since, last time.Time }
 
 // forgetBlocker is how long blockers remembers a blocker that is gone.
 const forgetBlocker = time.Minute
 
-// list returns what blocks the host at now, the longest first, each with since when. It drops
-// duplicates and those beyond [v1alpha1.MaxUpdateBlockers].
+// list sets the Since of each blocker and returns the blockers with the oldest first. It drops
+// duplicates, and returns at most [v1alpha1.MaxUpdateBlockers].
 func (b *blockers) list(all []v1alpha1.Blocker, now time.Time) []v1alpha1.Blocker {
 	if *b == nil {
 		*b = blockers{}
@@ -62,8 +63,8 @@ func (b *blockers) list(all []v1alpha1.Blocker, now time.Time) []v1alpha1.Blocke
 	return out[:min(len(out), v1alpha1.MaxUpdateBlockers)]
 }
 
-// resume treats blockers that the process before this one has published as if they had lasted
-// until now.
+// resume treats the blockers that the previous process published as if they had lasted until
+// now.
 func (b *blockers) resume(published []v1alpha1.Blocker, now time.Time) {
 	if *b == nil {
 		*b = blockers{}
@@ -76,7 +77,8 @@ func (b *blockers) resume(published []v1alpha1.Blocker, now time.Time) {
 	}
 }
 
-// blocker returns a Blocker with texts that others may have written.
+// blocker returns a Blocker. It cuts the texts to one line each, because other programs and
+// users may have written them.
 func blocker(kind v1alpha1.BlockerKind, name, message string) v1alpha1.Blocker {
 	return v1alpha1.Blocker{
 		Kind: kind, Name: v1alpha1.UpdateName(v1alpha1.OneLine(name, v1alpha1.MaxUpdateName)),
@@ -84,8 +86,8 @@ func blocker(kind v1alpha1.BlockerKind, name, message string) v1alpha1.Blocker {
 	}
 }
 
-// blockedBy returns what the host waits for. What ends by itself, such as a closed window, is a
-// reason and not a blocker.
+// blockedBy returns what the host waits for. A wait that ends without any action, such as the
+// wait for a window, is a reason and not a blocker.
 func (h *Host) blockedBy(o *step.Observation) []v1alpha1.Blocker {
 	n := &o.Node
 	var all []v1alpha1.Blocker
@@ -127,11 +129,12 @@ func (h *Host) blockedBy(o *step.Observation) []v1alpha1.Blocker {
 	return append(all, hookBlockers(o)...)
 }
 
-// readBy is how long after its start a process may take for the first read of its sources before
-// it reports that it cannot read them.
+// readBy is how long after its start a process may take to read its sources for the first time.
+// After that, it reports that it cannot read them.
 const readBy = 10 * time.Second
 
-// sourcesError returns which source of changes cannot be read, and why; "" if all can.
+// sourcesError returns which source of changes the host cannot read, and why. It returns "" if
+// the host can read all of them.
 func (h *Host) sourcesError(o *step.Observation) string {
 	switch s := &o.Sources; {
 	case o.Node.UID == "", !s.Complete && time.Since(h.self.started) < readBy:
@@ -166,7 +169,7 @@ func hookBlockers(o *step.Observation) []v1alpha1.Blocker {
 	return all
 }
 
-// podBlocker returns which pod cannot be evicted, and why.
+// podBlocker returns the Blocker for a pod that the drain cannot evict.
 func podBlocker(b drain.Blocker) v1alpha1.Blocker {
 	kind, name := v1alpha1.BlockerPod, b.Pod.String()
 	switch b.Reason {
@@ -192,7 +195,7 @@ func podBlocker(b drain.Blocker) v1alpha1.Blocker {
 	return x
 }
 
-// sourceBlocker returns a Blocker of a text that begins with a source: "policies: …",
+// sourceBlocker returns a Blocker for a text that begins with a source: "policies: …",
 // "File /etc/x cannot be read: …".
 func sourceBlocker(text string) v1alpha1.Blocker {
 	name, _, _ := strings.Cut(text, " cannot be read")
@@ -204,7 +207,7 @@ func sourceBlocker(text string) v1alpha1.Blocker {
 	return blocker(v1alpha1.BlockerSource, name, text)
 }
 
-// unitBlocker returns a Blocker of a text that begins with a unit's name.
+// unitBlocker returns a Blocker for a text that begins with a unit's name.
 func unitBlocker(text string) v1alpha1.Blocker {
 	name, _, _ := strings.Cut(text, " ")
 	return blocker(v1alpha1.BlockerUnit, strings.TrimRight(name, ",;:"), text)
@@ -221,7 +224,7 @@ func failing(s *local.Host) []v1alpha1.Blocker {
 	return []v1alpha1.Blocker{blocker(v1alpha1.BlockerAPIServer, "API server", s.API.Error)}
 }
 
-// drainStatus returns how far the eviction is, nil if none runs.
+// drainStatus returns the progress of the drain, or nil if no drain runs.
 func (h *Host) drainStatus(o *step.Observation) *v1alpha1.DrainStatus {
 	if !o.Drain.Running {
 		return nil
@@ -234,7 +237,7 @@ func (h *Host) drainStatus(o *step.Observation) *v1alpha1.DrainStatus {
 	return s
 }
 
-// engineStatus returns what the update engine does, or why it does not answer.
+// engineStatus returns the update engine's status, or the reason why it does not answer.
 func (h *Host) engineStatus() (*v1alpha1.EngineStatus, string) {
 	if h.Engine == nil {
 		return nil, ""

@@ -20,7 +20,7 @@ func (h *Host) writeCoordinator(o *step.Observation, d step.Decision) {
 		err = h.coordinatorFile.Write(string(state), engine)
 	}
 	if err != nil && !h.coordinatorFailed {
-		text := "cannot write who coordinates this host's reboots; other programs of the update engine cannot see that lockkeeper does"
+		text := "cannot write that lockkeeper coordinates this host's reboots; other programs that read the file do not know it"
 		if errors.Is(err, updateengine.ErrCoordinated) {
 			text = "another program coordinates this host's reboots"
 		}
@@ -29,13 +29,13 @@ func (h *Host) writeCoordinator(o *step.Observation, d step.Decision) {
 	h.coordinatorFailed = err != nil
 }
 
-// clearCoordinator ends the coordination when the process ends, unless it has called a
-// reboot: the file goes away with the boot.
+// clearCoordinator clears the coordinator file when the process ends. It keeps the file if the
+// host reboots, because the file does not outlive the boot.
 func (h *Host) clearCoordinator() {
 	if h.coordinatorFile.State() == string(step.CoordinatorRebooting) {
 		return
 	}
 	if err := h.coordinatorFile.Clear(); err != nil {
-		h.log.Warn("cannot clear who coordinates this host's reboots; it still says that lockkeeper does", "file", updateengine.CoordinatorPath, "err", err)
+		h.log.Warn("cannot clear the coordinator file; it still says that lockkeeper coordinates this host's reboots", "file", updateengine.CoordinatorPath, "err", err)
 	}
 }

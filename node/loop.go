@@ -13,23 +13,24 @@ import (
 )
 
 const (
-	// readAgain is how long a host that waits at a check, or drains, waits before it reads the
-	// Lease again, plus or minus a twentieth. It is a little more than maxReadAge, so that
-	// the read before is too old by then.
+	// readAgain is the pause before a host that waits at a check, or drains, reads the Lease
+	// again, plus or minus 5 percent. It is a little longer than maxReadAge, so that the
+	// previous read is too old by then.
 	readAgain = maxReadAge + time.Second
-	// idleRound is the longest time between two rounds, for what no watch shows: an uptime that
-	// is reached, a session's delay.
+	// idleRound is the longest time between two rounds. It bounds how late the host notices
+	// what no watch reports: min_uptime is reached, or a session's delay is over.
 	idleRound = 30 * time.Second
-	// busyRound is the same in rebooting, where the host waits for logind and for its health.
+	// busyRound replaces idleRound in rebooting, where the host waits for logind and for its
+	// health.
 	busyRound = 2 * time.Second
 	// failPause is the shortest pause after a failure.
 	failPause = time.Second
 	// maxSteps bounds how many reads and writes follow each other without a pause. Three are
-	// usual; more is a bug, which must not flood the API server.
+	// usual. A bug that causes more must not flood the API server.
 	maxSteps = 12
 )
 
-// loop makes rounds until ctx ends.
+// loop runs rounds until ctx ends.
 func (h *Host) loop(ctx context.Context) error {
 	defer h.hooks.Wait()
 	defer h.apply.Wait()
@@ -45,8 +46,8 @@ func (h *Host) loop(ctx context.Context) error {
 		next := idleRound
 		if err != nil {
 			next = h.failed(err)
-			// A loop that fails makes at most one round a second, however often it is
-			// kicked: five thousand hosts may fail at the same time.
+			// A loop that fails runs at most one round a second, however often it is kicked.
+			// Five thousand hosts may fail at the same time.
 			if err := timing.Wait(ctx, nil, min(next, failPause)); err != nil {
 				return err
 			}
@@ -59,8 +60,8 @@ func (h *Host) loop(ctx context.Context) error {
 			n := h.facts()
 			var window time.Duration
 			if n != nil && n.InTurn() {
-				// Outside of a turn, the next round is soon enough. Thousands of hosts may have
-				// the same windows, and each writes when its window opens.
+				// Outside of a turn the host does not wake for its window. Thousands of hosts
+				// may share a window, and each host writes when the window opens.
 				window = h.windows.Left(time.Now())
 			}
 			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.currentSettings().MinUptime-h.self.uptime(), window)
@@ -74,9 +75,10 @@ func (h *Host) loop(ctx context.Context) error {
 	}
 }
 
-// pace returns the pause after a round without a failure. again says that the host has to read
-// again, busy that it is in rebooting. settling is the time until min_uptime, window the time
-// until a window opens or closes; neither counts unless positive.
+// pace returns the pause after a round without a failure. again is true if the host has to read
+// the Lease again, and busy if it is in rebooting. settling is the time until min_uptime is
+// reached, and window the time until a window opens or closes. pace ignores both unless they
+// are positive.
 func pace(again, busy bool, settling, window time.Duration) time.Duration {
 	next := idleRound
 	if again {
@@ -121,7 +123,7 @@ func (h *Host) round(ctx context.Context) (step.Decision, error) {
 			return d, ctx.Err()
 		case d.Read != step.ReadNothing:
 			if err = h.read(ctx, d.Read); err != nil {
-				// Nobody knows whether the eviction may continue.
+				// Without the read, the host does not know whether the drain may continue.
 				h.drain.Stop()
 			}
 		case d.Write != nil:

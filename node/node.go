@@ -1,8 +1,9 @@
-// Package node is one host's loop. It observes, asks the pure package step for the next step,
-// carries that out and reports it. It watches its own Node, and its pods only while it drains.
+// Package node runs one host's loop. The loop observes, asks the pure package step for the next
+// step, carries that step out and reports it. It watches the host's own Node, and the pods on it
+// only during a drain.
 //
-// Nothing here decides: all decisions are in package step. The package must not know other
-// nodes, budgets, or which instance coordinates.
+// All decisions are in package step. Package node must not know other nodes, budgets, or which
+// instance coordinates.
 package node
 
 import (
@@ -31,12 +32,12 @@ import (
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
-// Settings are what a reload can change, validated.
+// Settings are the validated settings that a reload can change.
 type Settings struct {
 	// Observe: the host publishes and plans, and changes nothing else.
 	Observe          bool
 	ManagedByDefault bool
-	// Paused is the reason of this host's own veto; "" means none.
+	// Paused is the text of this host's own veto; "" means none.
 	Paused string
 	// Windows are when this host may be disrupted; none means always.
 	Windows []policy.Window
@@ -46,11 +47,11 @@ type Settings struct {
 	SessionDelay time.Duration
 	// MinUptime is how long after a boot nothing is committed, 0 to 1h.
 	MinUptime time.Duration
-	// HealthUnits have to be active after a boot, within HealthTimeout (1s to
-	// 2h) of it.
+	// HealthUnits are the units that have to be active within HealthTimeout (1s to 2h) after
+	// a boot.
 	HealthUnits   []string
 	HealthTimeout time.Duration
-	// HookTimeout and HookAbort are an [effect.HookLimit].
+	// HookTimeout and HookAbort are the fields of an [effect.HookLimit].
 	HookTimeout time.Duration
 	HookAbort   bool
 	// LifecycleConditions: the host writes the lifecycle conditions of its Node (KEP-5683),
@@ -63,65 +64,66 @@ type Settings struct {
 // below the host's root.
 const StateDir = "/var/lib/lockkeeper"
 
-// Options are what a Host is made of. Only the settings may change later, by [Host.Reload].
+// Options are the parameters of a Host. Only the settings may change later; see [Host.Reload].
 type Options struct {
 	Version string
-	// NodeName is the Node's name; "" asks the API server whose credential this is.
+	// NodeName is the Node's name. If it is "", the host asks the API server for the name in
+	// its credential.
 	NodeName string
-	// Connect returns a client of the host's identity, the kubelet's, which follows the
-	// credential: see [kube.Credential]. The host calls it again every few seconds while it
-	// fails.
+	// Connect returns a client with the host's identity, which is the kubelet's. The client
+	// follows the credential; see [kube.Credential]. While Connect fails, the host calls it
+	// again every few seconds.
 	Connect func() (*kube.Client, error)
 	// LeaseNamespace and LeaseName name the Lease that is checked at commits.
 	LeaseNamespace, LeaseName string
-	// Root is below which the host's files are read, "/" except in tests.
+	// Root is the directory with the host's files: "/", except in tests.
 	Root string
-	// Engine is the update engine, nil if it is off.
+	// Engine is the source that reads the update engine, or nil if the engine is off.
 	Engine *updateengine.Source
-	// PollInterval is how often sentinels and watched files are read without a signal.
+	// PollInterval is the interval at which the host reads sentinels and watched files, even if
+	// nothing reports a change.
 	PollInterval time.Duration
 
 	Logind systemd.Logind
 	Units  systemd.Units
 
-	// Patience is how long the host wants something and hears nothing before it
-	// looks whether anybody leads; 0 is ten minutes, or an hour where the node is
-	// held for a reason.
+	// Patience is how long the host waits for its turn, without any sign from a coordinator,
+	// before it reads the Lease to see whether an instance leads. 0 means ten minutes, or an
+	// hour if the node is held for a reason.
 	Patience time.Duration
 
 	Settings Settings
 	Log      *slog.Logger
-	// Liveness receives a sign of life of the loop; it may be nil.
+	// Liveness records that the loop is alive; it may be nil.
 	Liveness *systemd.Liveness
-	// Report receives what the host does and waits for, after every change. It must not block
-	// and may be nil.
+	// Report receives the host's record after every change. It must not block and may be nil.
 	Report func(local.Host)
-	// TurnEnded receives the result of each turn of this host that ends, if the Node has it. It
-	// must not block and may be nil.
+	// TurnEnded receives the result of each turn of this host when it ends, if the Node records
+	// it. It must not block and may be nil.
 	TurnEnded func(v1alpha1.Result)
 	// Term returns the epoch of the term that this process leads, or "". It must not block; nil
 	// means that the process never leads.
 	Term func() string
-	// Coordinator returns this host's part in the election; its Role is "" while that is not
-	// known yet. It must not block; nil means that the host never campaigns. A caller for which
-	// it changes calls [Host.Republish].
+	// Coordinator returns this host's part in the election. Its Role is "" until the role is
+	// known. Coordinator must not block; nil means that the host never campaigns. The caller
+	// calls [Host.Republish] when the result changes.
 	Coordinator func() local.Coordinator
 	// ShutdownChanged is called when logind begins to shut the host down, and when logind
-	// cancels that. It must not block and may be nil.
+	// cancels the shutdown. It must not block and may be nil.
 	ShutdownChanged func(active bool)
 }
 
 // Host is one host's loop. Make it with [New], run it with [Host.Run].
 type Host struct {
 	Options
-	log  *slog.Logger // the loop's, with the Node's name once it is known; others use Log
+	log  *slog.Logger // the loop's logger, with the Node's name once it is known; other goroutines use Log
 	self self
 	kick chan struct{}
 
 	sentinels *source.Sentinels
 	managers  *source.Managers
 
-	// Everything below belongs to the loop's goroutine, except what mu guards.
+	// Only the loop's goroutine uses the fields below, except those that mu guards.
 	client       *kube.Client
 	view         *kube.NodeWatch
 	policies     *kube.Policies[policy.Policy]
@@ -140,13 +142,13 @@ type Host struct {
 	sessions     []systemd.Session // that the reboot waits for, as of the last observation
 	windows      step.Windows      // as of the last observation
 	settled      bool              // see resume
-	observed     local.Host        // of the last observation
-	rested       local.Host        // what was reported when the host last rested
-	reported     local.Host        // what was reported last
-	failures     int               // of the loop, in a row
+	observed     local.Host        // the record of the last observation
+	rested       local.Host        // the record of the last decision without a read or a write
+	reported     local.Host        // the last record that was reported
+	failures     int               // failed rounds in a row
 	troubled     loggedTrouble
-	blockers     blockers            // since when they have been there
-	inhibitors   []systemd.Inhibitor // those that block a shutdown, as last seen
+	blockers     blockers
+	inhibitors   []systemd.Inhibitor // those that block a shutdown, as of the last observation
 	leader       step.LeaderCheck
 	beat         *systemd.Beat
 	hostUpdate   *publish.HostUpdate
@@ -154,18 +156,18 @@ type Host struct {
 	events       *publish.Events
 
 	coordinatorFile   *updateengine.CoordinatorFile
-	coordinatorFailed bool // it cannot be written, and that was logged
+	coordinatorFailed bool // the last write failed, and the failure was logged
 
 	mu       sync.Mutex
-	name     string // of the Node, "" while it is not known; the loop's goroutine writes it
+	name     string // the Node's name, "" until it is known; only the loop's goroutine writes it
 	settings Settings
 }
 
-// New reads what the host is (boot id, uptime, OS) and makes a Host.
+// New reads the host's boot ID, uptime and OS, and returns a Host.
 func New(o Options) (*Host, error) {
 	self, err := readSelf(o.Root)
 	if err != nil {
-		return nil, fmt.Errorf("reading what this host is: %w", err)
+		return nil, fmt.Errorf("reading this host's boot ID, uptime and OS: %w", err)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -180,7 +182,7 @@ func New(o Options) (*Host, error) {
 		o.Term = func() string { return "" }
 	}
 	for _, err := range self.unread {
-		o.Log.Warn("cannot read a file that says what this host is; it stays empty in what is published", "err", err)
+		o.Log.Warn("cannot read a file that describes this host's OS; the values from it are published as empty", "err", err)
 	}
 	h := &Host{Options: o, log: o.Log, self: self, settings: o.Settings,
 		kick: make(chan struct{}, 1)}
@@ -218,7 +220,7 @@ func (h *Host) currentSettings() Settings {
 	return h.settings
 }
 
-// wake makes the loop begin another round soon.
+// wake makes the loop start another round soon.
 func (h *Host) wake() {
 	select {
 	case h.kick <- struct{}{}:
@@ -226,15 +228,15 @@ func (h *Host) wake() {
 	}
 }
 
-// loopBound is how long the loop may give no sign of life before the watchdog considers it
-// stuck.
+// loopBound is the longest time between two signs of life of the loop. After that, the watchdog
+// considers the loop stuck.
 const loopBound = 3 * time.Minute
 
 // managersBound bounds the first read of the other reboot managers.
 const managersBound = 2 * time.Second
 
-// Run runs the host until ctx ends. It waits for what it needs, such as the API server and the
-// bus, and returns only ctx's error.
+// Run runs the host until ctx ends, and returns ctx's error. If the API server or the bus is not
+// available, Run waits for it.
 func (h *Host) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -265,17 +267,17 @@ func (h *Host) Run(ctx context.Context) error {
 	wg.Go(func() { h.events.Run(ctx) })
 	wg.Go(func() { h.conditions.Run(ctx) })
 	wg.Go(func() { h.hostUpdate.Run(ctx, kube.HostUpdates{Client: h.client, Node: h.name}) })
-	// The managers are read before the first observation, so that the host does not publish
-	// a veto right after it has published that there is none.
+	// Read the managers before the first observation. Otherwise the host could publish that it
+	// has no veto, and right after that publish one.
 	first, cancelFirst := context.WithTimeout(ctx, managersBound)
-	_ = h.managers.Read(first) // Run reads again
+	_ = h.managers.Read(first) // Run repeats a failed read
 	cancelFirst()
 	wg.Go(func() { h.managers.Run(ctx) })
 	return h.loop(ctx)
 }
 
-// coordinatorOwner returns which other program owns coordinator.conf, or "". A host that
-// only observes does not ask, because that means to try its lock.
+// coordinatorOwner returns the name of another program that owns coordinator.conf, or "". The
+// check takes the file's lock for a moment, so a host that only observes does not make it.
 func (h *Host) coordinatorOwner() (string, error) {
 	if h.currentSettings().Observe {
 		return "", nil
@@ -283,7 +285,7 @@ func (h *Host) coordinatorOwner() (string, error) {
 	return h.coordinatorFile.Other()
 }
 
-// makeEffects makes what needs the Node's name and the client.
+// makeEffects creates the effects that need the Node's name and the client.
 func (h *Host) makeEffects() {
 	h.drain = effect.NewDrain(h.client, h.name, h.log, h.wake)
 	h.hooks = effect.NewHooks(h.Units, h.log, h.wake)
@@ -306,14 +308,14 @@ func (h *Host) shutdownChanged(active bool) {
 	h.wake()
 }
 
-// Republish compares the host's HostUpdate with its record again, because the host's part in
-// the election has changed. It may be called from any goroutine.
+// Republish makes the host compare its HostUpdate with its record again. The caller calls it
+// when the host's part in the election has changed. It may be called from any goroutine.
 func (h *Host) Republish() {
 	h.hostUpdate.Refresh()
-	h.wake() // the loop may wait for that part; see resume
+	h.wake() // the loop may wait for the role; see resume
 }
 
-// Name returns the name of the host's Node, "" while it is not known. It may be called from any
+// Name returns the name of the host's Node, or "" until it is known. It may be called from any
 // goroutine.
 func (h *Host) Name() string {
 	h.mu.Lock()
@@ -321,7 +323,8 @@ func (h *Host) Name() string {
 	return h.name
 }
 
-// findNode connects, and finds out which Node is this host's.
+// findNode connects to the API server and finds the name of this host's Node. It tries until it
+// succeeds or ctx ends.
 func (h *Host) findNode(ctx context.Context) error {
 	delay, began := time.Second, time.Now()
 	for {
@@ -336,7 +339,7 @@ func (h *Host) findNode(ctx context.Context) error {
 		}
 		t := h.explain(err)
 		if h.client == nil && !sameTrouble(t.Text, h.troubled.text) {
-			delay = time.Second // a user repairs the kubeconfig; no server was asked yet
+			delay = time.Second // a user is fixing the kubeconfig, and no request was sent yet
 		}
 		h.logTrouble(t, "again_in", delay)
 		s := local.Host{
@@ -354,7 +357,7 @@ func (h *Host) findNode(ctx context.Context) error {
 }
 
 func (h *Host) connect(ctx context.Context) (name string, err error) {
-	if h.client == nil { // then it follows its kubeconfig by itself
+	if h.client == nil { // an existing client follows its kubeconfig
 		if h.client, err = h.Connect(); err != nil {
 			h.client = nil
 			return "", err

@@ -19,7 +19,7 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// observe returns everything that this host knows at this moment.
+// observe returns everything that this host knows now.
 func (h *Host) observe(ctx context.Context) step.Observation {
 	settings := h.currentSettings()
 	h.sessions, h.inhibitors = nil, nil
@@ -40,8 +40,8 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	n := &o.Node
 	stage := effect.StageOf(n)
 	h.apply.Leave(stage)
-	// Before the sources: what is done according to this is no longer among the changes
-	// that the sources report after it.
+	// Read the work before the sources. If the work is done here, the sources no longer report
+	// the changes that it applied.
 	o.Apply = h.apply.Work(stage)
 	reports := h.reports(ctx, n)
 	o.Combine(&reports)
@@ -63,18 +63,18 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 		o.Health = h.health(ctx, settings)
 	}
 	if o.Blocked != "" && h.fresh != nil {
-		// The reads for a commit come after inhibitors and sessions. Reads from before
-		// those were there do not count.
+		// An inhibitor or a session delays the reboot. The reads for a commit have to be
+		// repeated after it is gone.
 		h.fresh.Commit = false
 	}
 	h.checkLeader(ctx, &o)
-	// Last, because the queries above may have taken longer than the reads are valid.
+	// Check the fresh read last, because it may have expired during the queries above.
 	o.Fresh = h.validRead(n)
 	return o
 }
 
-// vetoes returns what this host has against a commit. committed reports whether it has
-// committed already.
+// vetoes returns this host's reasons against a commit. committed is whether it has committed
+// already.
 func (h *Host) vetoes(s Settings, committed bool) step.Vetoes {
 	h.windows = step.WindowsAt(s.Windows, time.Now(), committed)
 	v := step.Vetoes{Observe: s.Observe, Paused: s.Paused, Window: h.windows.Closed, Uptime: h.self.uptime(), MinUptime: s.MinUptime}
@@ -97,7 +97,7 @@ func (h *Host) reports(ctx context.Context, n *turn.Node) step.Reports {
 	}
 	r.Sentinels, r.SentinelsRead = h.sentinels.Present()
 	r.HookStages, r.HooksRead = h.hookUnits.Stages()
-	if p := &r.Policies; p.Listed && p.Match.Reason == "" { // otherwise what is watched stays as it is
+	if p := &r.Policies; p.Listed && p.Match.Reason == "" { // otherwise the watched paths and units do not change
 		paths, units := p.Match.Watches()
 		r.Files, r.FilesRead, err = source.Files(h.watched, paths, units, published)
 		if err != nil {
@@ -107,8 +107,8 @@ func (h *Host) reports(ctx context.Context, n *turn.Node) step.Reports {
 	return r
 }
 
-// readPolicies returns what this host knows of the cluster's policies. A cluster without
-// the kind has none.
+// readPolicies returns what this host knows about the cluster's policies. A cluster that does
+// not serve the kind has no policies.
 func (h *Host) readPolicies(n *turn.Node) step.Policies {
 	var p step.Policies
 	err := h.policies.Err()
@@ -123,7 +123,8 @@ func (h *Host) readPolicies(n *turn.Node) step.Policies {
 	return p
 }
 
-// match returns by which policies the host plans; ok is false before they were read.
+// match returns the policies that apply to this host. ok is false until the policies have been
+// read.
 func (h *Host) match(n *turn.Node) (m policy.Match, ok bool) {
 	if !h.policies.Listed() {
 		return policy.Match{}, false
@@ -131,9 +132,9 @@ func (h *Host) match(n *turn.Node) (m policy.Match, ok bool) {
 	return h.policyMemory.Match(policy.NewSet(h.policies.Compiled()...).For(n.Labels)), true
 }
 
-// readSources reads every source once more, for a commit, and whether another reboot
-// manager is active. Whatever cannot be read is an error, except an engine that is not on
-// the bus; see [source.Engine.Read].
+// readSources reads every source again before a commit, and checks whether another reboot
+// manager is active. It returns an error if one of them cannot be read. An engine that is not
+// on the bus is not an error; see [source.Engine.Read].
 func (h *Host) readSources(ctx context.Context) error {
 	if err := h.engine.Read(ctx); err != nil {
 		return err
@@ -178,8 +179,8 @@ func (h *Host) checkLeader(ctx context.Context, o *step.Observation) {
 	o.NoLeader, o.NoLeaderDetail = h.leader.NoLeader()
 }
 
-// observeApply takes up what the last process has done, and sees whether the turn may
-// still do what it is for, or has done it.
+// observeApply completes o.Apply: it resumes the work that the previous process began, and
+// checks whether the changes that the turn has applied can be read or have changed again.
 func (h *Host) observeApply(ctx context.Context, o *step.Observation) {
 	stage := effect.StageOf(&o.Node)
 	ended := o.Node.HasAck(stage.State) && (o.Node.Ack.Report == v1alpha1.ReportDone || o.Node.Ack.Report == v1alpha1.ReportFailed)
@@ -189,10 +190,10 @@ func (h *Host) observeApply(ctx context.Context, o *step.Observation) {
 	case o.Apply.Running:
 		return
 	case ended && o.Apply.Done:
-		return // what changes after the report belongs to the next turn, however long this stage lasts
+		return // a change after the report belongs to the next turn, however long this stage lasts
 	case o.Apply.Done && h.watched.Report().ProblemsOf(o.Node.Grant.Changes) != nil:
-		// It could be read when the run ended, and cannot be read now. The report on it is
-		// older than that.
+		// The changes could be read when the run ended, but not now. The sources therefore
+		// report them as they were before.
 		o.Apply = step.Work{Running: true, Detail: "what the plan was for to be readable"}
 		return
 	case o.Apply.Done:
@@ -206,8 +207,8 @@ func (h *Host) observeApply(ctx context.Context, o *step.Observation) {
 	}
 }
 
-// blocked asks logind what blocks a reboot: block inhibitors, which lockkeeper waits for
-// and never overrides, and then users who are logged in.
+// blocked asks logind what blocks a reboot. It checks for block inhibitors first, which
+// lockkeeper never overrides, and then for logged-in users.
 func (h *Host) blocked(ctx context.Context, turnID string, s Settings) (v1alpha1.Reason, string) {
 	block, err := h.Logind.BlockingInhibitors(ctx)
 	if err != nil {
@@ -219,14 +220,14 @@ func (h *Host) blocked(ctx context.Context, turnID string, s Settings) (v1alpha1
 	return h.waitForSessions(ctx, turnID, s.SessionDelay)
 }
 
-// inhibitors names at most three of the locks.
+// inhibitors describes at most three of the locks.
 func inhibitors(all []systemd.Inhibitor) string {
 	return listUpTo(3, all, func(l systemd.Inhibitor) string {
 		return fmt.Sprintf("%s (pid %d, %s, %s): %s", l.Who, l.PID, strings.Join(l.What, ":"), l.Mode, l.Why)
 	}, "; ")
 }
 
-// listUpTo joins the names of at most limit things, and says how many more there are.
+// listUpTo joins the names of the first limit things, and appends how many more there are.
 func listUpTo[T any](limit int, all []T, name func(T) string, separator string) string {
 	var names []string
 	for i, x := range all {
@@ -245,7 +246,7 @@ func (h *Host) health(ctx context.Context, s Settings) step.Health {
 	return step.Health{Healthy: detail == "", Detail: detail, Overdue: h.self.uptime() > s.HealthTimeout}
 }
 
-// unhealthy returns the first thing that is missing after a boot, or "".
+// unhealthy describes the first health check that fails after a boot, or returns "".
 func (h *Host) unhealthy(ctx context.Context, units []string) string {
 	switch boot, err := h.Units.BootIncomplete(ctx); {
 	case err != nil:

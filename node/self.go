@@ -12,15 +12,15 @@ import (
 	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
 
-// self describes this host in its present boot. It does not change while the process runs.
+// self describes this host in the current boot. It does not change while the process runs.
 type self struct {
 	bootID  string
-	booted  time.Time // with a monotonic reading, so that uptime is right when the clock is set
+	booted  time.Time // with a monotonic reading, so that uptime stays right when the clock is set
 	started time.Time
 
 	osID, osVersion, group string
 
-	unread []error // of files that exist and cannot be read
+	unread []error // one for each file that exists and cannot be read
 }
 
 // readSelf reads the host's files below root.
@@ -62,11 +62,11 @@ func readSelf(root string) (self, error) {
 	return s, nil
 }
 
-// clip bounds a value for the Node; labels are cut further.
+// clip bounds a value for the Node. Labels are shortened further.
 func clip(value string) string { return strings.ToValidUTF8(value[:min(len(value), 256)], "") }
 
-// pairs returns the KEY=value lines, without quotes, of the first of the files that can be
-// read. A file that exists and cannot be read is kept in unread: it does not stop the host.
+// pairs returns the KEY=value lines of the first file that can be read, with the quotes removed.
+// If a file exists and cannot be read, pairs adds the error to unread and tries the next file.
 func (s *self) pairs(r hostfs.FS, paths ...string) map[string]string {
 	for _, path := range paths {
 		text, err := r.Read(path)
@@ -92,12 +92,12 @@ func (s *self) pairs(r hostfs.FS, paths ...string) map[string]string {
 // uptime returns how long the boot has lasted.
 func (s *self) uptime() time.Duration { return time.Since(s.booted) }
 
-// host returns what Observation.Self starts from.
+// host returns the initial value of Observation.Self.
 //
-// Started is as fine as the clock, because it distinguishes one process from the next. A
-// process that was killed may have sent a report, such as refused, that would land after its
-// successor has called the reboot. The successor writes host first, so the late report
-// becomes a conflict.
+// Started has the full resolution of the clock, because it distinguishes one process from the
+// next. A process that was killed may have sent a report, such as Refused, that lands after its
+// successor has asked for the reboot. The successor writes the host record first, so the late
+// report becomes a conflict.
 func (s *self) host(version string) v1alpha1.Host {
 	return v1alpha1.Host{
 		Version: version, BootID: s.bootID, OSVersion: s.osVersion,
@@ -110,7 +110,7 @@ func (s *self) os() v1alpha1.OSStatus {
 	return v1alpha1.OSStatus{ID: v1alpha1.UpdateName(s.osID), Version: v1alpha1.UpdateName(s.osVersion), Group: v1alpha1.UpdateName(s.group)}
 }
 
-// info returns the labels that are for information only.
+// info returns the labels that no decision uses.
 func (s *self) info() map[string]string {
 	return map[string]string{
 		v1alpha1.LabelOS:        v1alpha1.LabelValue(s.osID),

@@ -13,7 +13,8 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// waitForSessions returns Sessions while users are logged in who have not had their delay.
+// waitForSessions returns the reason Sessions while users are logged in and their delay is not
+// over.
 func (h *Host) waitForSessions(ctx context.Context, turnID string, delay time.Duration) (v1alpha1.Reason, string) {
 	if delay == 0 {
 		return "", ""
@@ -40,8 +41,8 @@ func users(sessions []systemd.Session) string {
 	}, ", ")
 }
 
-// announce tells logged-in users what the decision means for them. It is called when the
-// host has nothing to read or write.
+// announce warns logged-in users of the reboot, or calls it off, according to the decision. It
+// is called when the host has nothing to read or write.
 func (h *Host) announce(o *step.Observation, d step.Decision) {
 	h.mu.Lock()
 	delay := h.settings.SessionDelay
@@ -56,8 +57,8 @@ func (h *Host) announce(o *step.Observation, d step.Decision) {
 // sessionsTimeout bounds the query for the sessions when a reboot is called off.
 const sessionsTimeout = 3 * time.Second
 
-// warn writes a warning to the terminals of its sessions. changes are what the host reboots
-// for.
+// warn writes a warning to the terminals of the warning's sessions. changes are the changes
+// that the host reboots for.
 func (h *Host) warn(w step.Warning, changes []v1alpha1.Change) {
 	if len(w.Sessions) == 0 {
 		return
@@ -76,9 +77,9 @@ func (h *Host) warn(w step.Warning, changes []v1alpha1.Change) {
 	if w.CallOff != "" {
 		text := fmt.Sprintf("lockkeeper on %s: the reboot that was announced does not come now: %s.\nBefore another one you are warned again.\n", h.name, w.CallOff)
 		reached, err := systemd.Wall(dev, open, text)
-		h.log.Info("told logged-in users that the reboot does not come now", "users", users(open), "terminals", reached, "why", w.CallOff)
+		h.log.Info("called off the announced reboot on the terminals of logged-in users", "users", users(open), "terminals", reached, "why", w.CallOff)
 		if err != nil {
-			h.log.Warn("could not tell all logged-in users that the reboot does not come now", "err", err)
+			h.log.Warn("could not write to all logged-in users that the announced reboot is called off", "err", err)
 		}
 		return
 	}
@@ -101,8 +102,8 @@ or, for as long as this command runs on the host, with
 	}
 }
 
-// callOffAtEnd tells the users, when the process ends, that the reboot it has announced
-// does not come now. The next process announces it again.
+// callOffAtEnd calls off an announced reboot when the process ends. The next process announces
+// the reboot again.
 func (h *Host) callOffAtEnd() {
 	if left, announced := h.announced.Left(h.announced.Turn, time.Now()); announced && left > 0 {
 		h.warn(h.announced.CallOff("lockkeeper was stopped"), nil)

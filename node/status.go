@@ -13,9 +13,9 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// reportDecision reports what the host does or waits for: to its log, once for each change,
-// and to everything that shows or publishes its status. While the host still reads or writes,
-// it only remembers the observation.
+// reportDecision logs what the host does or waits for, once for each change, and passes it to
+// everything that shows or publishes the host's status. If the decision asks for a read or a
+// write, reportDecision only stores the observation.
 func (h *Host) reportDecision(o step.Observation, d step.Decision, apiErr error) {
 	n := &o.Node
 	rests := d.Read == step.ReadNothing && d.Write == nil
@@ -54,14 +54,14 @@ func (h *Host) reportDecision(o step.Observation, d step.Decision, apiErr error)
 	h.rested = s
 }
 
-// resume takes over the times that the process before this one has published, so that what
-// the host waits for and what blocks it keep their times over a restart. It does so once, as
-// soon as this process knows what is published and has read every source, or has tried to
-// for [publish.FirstReads]. From then on the host publishes. It does not take over the times
-// of another boot.
+// resume takes over the times that the previous process published, so that the host's wait
+// and its blockers keep their start times over a restart. It does so once: when this process
+// has read the published HostUpdate, and has either read every source or tried to for
+// [publish.FirstReads]. From then on the host publishes. resume ignores the times of another
+// boot.
 //
-// It returns since when the host has waited for the reason waits; zero if that was not
-// published.
+// It returns since when the host has waited for the reason waits, or zero if the previous
+// process did not publish that wait.
 func (h *Host) resume(o *step.Observation, waits v1alpha1.Reason) (since time.Time) {
 	n := &o.Node
 	if h.settled || h.hostUpdate == nil || n.UID == "" {
@@ -90,15 +90,15 @@ func (h *Host) resume(o *step.Observation, waits v1alpha1.Reason) (since time.Ti
 	return since
 }
 
-// readAll reports whether this process has read every source of changes, or failed to, and
-// knows its part in the election.
+// readAll reports whether this process has tried to read every source of changes, and knows
+// its role in the election.
 func (h *Host) readAll(o *step.Observation) bool {
 	_, hooks := h.hookUnits.Stages()
 	engine := h.Engine == nil || !h.Engine.Latest().At.IsZero()
 	return o.Sources.Complete && engine && hooks && h.Coordinator().Role != ""
 }
 
-// record returns what an observation and its decision say about the host.
+// record returns the host's record for an observation and its decision.
 func (h *Host) record(o *step.Observation, d step.Decision) local.Host {
 	n := &o.Node
 	s := local.Host{
@@ -116,7 +116,7 @@ func (h *Host) record(o *step.Observation, d step.Decision) local.Host {
 	return s
 }
 
-// describe sets in s what the Node says.
+// describe copies the facts that the Node holds to s.
 func (h *Host) describe(s *local.Host, n *turn.Node) {
 	s.UID, s.State, s.Cordoned, s.Last = n.UID, n.State, n.Unschedulable, n.Last
 	if !n.InTurn() {
@@ -134,8 +134,8 @@ func (h *Host) describe(s *local.Host, n *turn.Node) {
 	}
 }
 
-// logChanges logs what has changed since the host last rested, one entry for each
-// transition.
+// logChanges logs one entry for each transition since the last decision without a read or a
+// write.
 func (h *Host) logChanges(n *turn.Node, now *local.Host) {
 	was := &h.rested
 	if was.UID == "" {
@@ -157,7 +157,7 @@ func (h *Host) logChanges(n *turn.Node, now *local.Host) {
 	}
 	attrs = append(attrs, "state", now.State.String())
 	if now.Wants != was.Wants {
-		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageWants, "wants "+cmp.Or(string(now.Wants), "what is not known yet"), append(attrs, "wants", string(now.Wants))...)
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageWants, "wants "+cmp.Or(string(now.Wants), "unknown: not every source has been read yet"), append(attrs, "wants", string(now.Wants))...)
 	}
 	same := now.State == was.State && now.Turn == was.Turn
 	switch {
@@ -172,11 +172,11 @@ func (h *Host) logChanges(n *turn.Node, now *local.Host) {
 	}
 }
 
-// logTurnEnd logs how a turn ended, if the Node says so.
+// logTurnEnd logs how a turn ended, if the Node records that.
 func (h *Host) logTurnEnd(n *turn.Node, turnID string) {
 	l := n.Last
 	if l == nil || l.Turn != turnID {
-		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageTurnEnded, "its turn is over; the Node does not say how it ended", "turn", turnID, "state", n.State.String(), "result", "Unknown")
+		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageTurnEnded, "its turn ended; the Node does not record the result", "turn", turnID, "state", n.State.String(), "result", "Unknown")
 		return
 	}
 	if h.TurnEnded != nil {
@@ -185,8 +185,8 @@ func (h *Host) logTurnEnd(n *turn.Node, turnID string) {
 	systemd.LogTurnEnd(h.log, "its turn", l, "state", n.State.String())
 }
 
-// report passes the host's record to everything that shows or publishes it, with since when
-// the API server has failed.
+// report passes the host's record to everything that shows or publishes it. It sets the time
+// since which requests to the API server have failed.
 func (h *Host) report(s local.Host) {
 	if s.API != nil {
 		s.API.Since = time.Now().UTC()
@@ -221,8 +221,8 @@ func (h *Host) logWrite(n *turn.Node, w *step.Write) {
 	}
 }
 
-// ackEntries are the level and the kind of the log entry for each report; one without a kind
-// is an ordinary entry.
+// ackEntries holds the level and the kind of the log entry for each report. A report that is
+// not in it gets an ordinary entry.
 var ackEntries = map[v1alpha1.Report]struct {
 	level slog.Level
 	kind  v1alpha1.MessageID
@@ -233,7 +233,7 @@ var ackEntries = map[v1alpha1.Report]struct {
 	v1alpha1.ReportFailed:    {slog.LevelError, v1alpha1.MessageStageFailed},
 }
 
-// logAck logs an ack that was written; first says whether it is the turn's first.
+// logAck logs an ack that the host has written. first is true for the turn's first ack.
 func (h *Host) logAck(a v1alpha1.Ack, first bool) {
 	attrs := []any{"turn", a.Turn, "state", string(a.State)}
 	if first {

@@ -14,11 +14,11 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// repeatTrouble is how often the journal has the same trouble again while it lasts: the host
+// repeatTrouble is the interval at which the host logs a problem that lasts. The host itself
 // tries again every few seconds.
 const repeatTrouble = 10 * time.Minute
 
-// loggedTrouble is the trouble that was logged last.
+// loggedTrouble is the last problem that was logged.
 type loggedTrouble struct {
 	text string
 	at   time.Time
@@ -29,7 +29,7 @@ type hostError struct{ error }
 
 func (e hostError) Unwrap() error { return e.error }
 
-// explain returns what an error means, nil if there is none.
+// explain returns an explanation of the error, or nil for a nil error.
 func (h *Host) explain(err error) *kube.Trouble {
 	if _, own := errors.AsType[hostError](err); own || h.client == nil {
 		return kube.ExplainSetup(err)
@@ -37,7 +37,8 @@ func (h *Host) explain(err error) *kube.Trouble {
 	return h.client.Explain(err)
 }
 
-// apiTrouble returns why the API server cannot be used now, or soon, or nil.
+// apiTrouble returns why the host cannot use the API server, now or soon. It returns nil if it
+// can.
 func (h *Host) apiTrouble() error {
 	if err := h.view.Err(); err != nil {
 		return err
@@ -45,7 +46,7 @@ func (h *Host) apiTrouble() error {
 	return h.client.Check()
 }
 
-// logTrouble logs a trouble when it begins, and again from time to time.
+// logTrouble logs a problem when it begins, and again every repeatTrouble while it lasts.
 func (h *Host) logTrouble(t *kube.Trouble, attrs ...any) {
 	attrs = append([]any{"err", t.Text}, attrs...)
 	if sameTrouble(t.Text, h.troubled.text) && time.Since(h.troubled.at) < repeatTrouble {
@@ -63,15 +64,15 @@ func (h *Host) logTrouble(t *kube.Trouble, attrs ...any) {
 	systemd.LogEvent(h.log, slog.LevelWarn, v1alpha1.MessageTrouble, "cannot continue for now", attrs...)
 }
 
-// sameTrouble reports whether two texts differ only in numbers: each try has another port
-// and another count.
+// sameTrouble reports whether two texts differ only in numbers, such as the port of a
+// connection or a count of attempts.
 func sameTrouble(a, b string) bool {
 	return numbers.ReplaceAllString(a, "#") == numbers.ReplaceAllString(b, "#")
 }
 
 var numbers = regexp.MustCompile("[0-9]+")
 
-// logTroubleOver logs that the trouble that was logged is over.
+// logTroubleOver logs that the last logged problem is over.
 func (h *Host) logTroubleOver() {
 	if h.troubled.text != "" {
 		h.log.Info("continues: the problem is over", "was", h.troubled.text)
@@ -79,8 +80,8 @@ func (h *Host) logTroubleOver() {
 	}
 }
 
-// trouble reports a failure of the loop itself, with what was last observed, as far as the
-// Node is still the same. reason is for an error that has none.
+// trouble reports a failure of the loop, together with the last observation if that is of the
+// same Node. reason is used if the error has none.
 func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	t := h.explain(err)
 	n := h.facts()
@@ -109,7 +110,7 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	h.report(s)
 }
 
-// failure returns the record of a trouble with the API server; report adds since when.
+// failure returns the record of a problem with the API server. report sets its Since.
 func failure(t *kube.Trouble) *local.Failure {
 	return &local.Failure{Error: t.Text, Reason: t.Reason, RefusedBy: t.RefusedBy, Own: t.Own, GoesOn: t.GoesOn}
 }
