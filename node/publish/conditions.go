@@ -15,18 +15,18 @@ import (
 	"lockkeeper.dev/lockkeeper/node/timing"
 )
 
-// conditionsAfter is the pause between a difference and the write of the lifecycle conditions.
-// Each write changes the Node's resourceVersion, and right after a change the loop or the
-// coordinator usually writes the Node. The pause prevents most of the conflicts, and makes one
-// write of states that follow each other quickly.
+// conditionsAfter is the pause between a change and the write of the lifecycle conditions. Each
+// write changes the Node's resourceVersion, and right after a change the loop or the coordinator
+// usually writes the Node. The pause prevents most of the conflicts. It also combines states
+// that follow each other quickly into one write.
 const conditionsAfter = time.Second
 
-// lastTries bounds the writes when the process ends: a kubelet that shuts down writes its Node at
-// the same time.
+// lastTries is how often the last write is tried when the process ends. A conflict is likely,
+// because a kubelet that shuts down writes its Node at the same time.
 const lastTries = 3
 
 // Conditions writes the lifecycle conditions of the Node according to the host's record, or
-// removes them. It delays nothing: where it cannot write, the host continues without it.
+// removes them. It never delays the host: if a write fails, the host continues without it.
 type Conditions struct {
 	log   *slog.Logger
 	kick  chan struct{}
@@ -35,18 +35,17 @@ type Conditions struct {
 
 	mu   sync.Mutex
 	on   bool
-	host local.Host // as it was last reported
+	host local.Host // the last reported record
 }
 
-// NewConditions returns a writer of the lifecycle conditions. node returns the newest version
-// known of the Node, nil if there is none. write sends one patch and takes in the Node that it
-// returns.
+// NewConditions returns a writer of the lifecycle conditions. node returns the newest known
+// version of the Node, or nil. write sends one patch and stores the Node in the answer.
 func NewConditions(log *slog.Logger, node func() *corev1.Node, write func(context.Context, kube.Patch) (kube.Outcome, error)) *Conditions {
 	return &Conditions{log: log, kick: make(chan struct{}, 1), node: node, write: write}
 }
 
-// Report passes the host's record, and whether the host is to write conditions. It may be called
-// from any goroutine.
+// Report updates the host's record. on is whether the host writes conditions. Report may be
+// called from any goroutine.
 func (c *Conditions) Report(h local.Host, on bool) {
 	c.mu.Lock()
 	c.host, c.on = h, on
@@ -57,7 +56,8 @@ func (c *Conditions) Report(h local.Host, on bool) {
 	}
 }
 
-// patch returns the next write, nil if there is none, and whether the host's requests fail.
+// patch returns the next write, or nil if nothing has to be written. failing is whether the
+// host's requests fail.
 func (c *Conditions) patch() (p *kube.Patch, failing bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,11 +68,11 @@ func (c *Conditions) patch() (p *kube.Patch, failing bool) {
 	h := &c.host
 	switch {
 	case h.Node == "":
-		return nil, false // nothing was reported yet
+		return nil, false // Report has not been called yet
 	case !c.on:
 		h = nil
 	case h.UID != string(n.UID):
-		return nil, false // what was reported is about another Node object
+		return nil, false // the record is of another Node object
 	}
 	set, drop := lifecycle.Change(n.Status.Conditions, h, time.Now())
 	if len(set)+len(drop) == 0 {
@@ -83,10 +83,10 @@ func (c *Conditions) patch() (p *kube.Patch, failing bool) {
 	}, c.host.API.Failing()
 }
 
-// Run writes until ctx ends, and then once more if something is left to write: a host that
-// reboots must not leave the condition that it drains.
+// Run writes until ctx ends, and then once more if a write is pending: a host that reboots must
+// not leave a condition that says that it drains.
 func (c *Conditions) Run(ctx context.Context) {
-	var since, notBefore time.Time // since when there is a difference, zero while there is none
+	var since, notBefore time.Time // since is when a write became necessary, zero if none is
 	failures, tokens := 0, newTokens(time.Now())
 	for {
 		pause := time.Hour
@@ -114,7 +114,7 @@ func (c *Conditions) Run(ctx context.Context) {
 		case kube.Written:
 			since, failures = time.Time{}, 0
 		case kube.Conflict, kube.Gone:
-			since = time.Now() // it is compared with the new version, after another pause
+			since = time.Now() // compare with the new version after another pause
 		default:
 			failures++
 			notBefore = time.Now().Add(timing.Jitter(min(publishAgain<<min(failures-1, 10), publishLast)))

@@ -8,23 +8,23 @@ import (
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
-// drainToldAfter is how long something has to block a drain before there is an Event about it.
-const drainToldAfter = 10 * time.Minute
+// drainEventAfter is how long a blocker has to block a drain before the host writes an Event.
+const drainEventAfter = 10 * time.Minute
 
-// drainClearAfter is how long a drain has to run without a blocker before there is an Event about
-// that. A drain that starts again has its blockers within seconds.
+// drainClearAfter is how long a drain has to run without a blocker before the host writes an
+// Event about that. A drain that starts again finds its blockers within seconds.
 const drainClearAfter = time.Minute
 
-// drainEvents returns the Events about a blocked drain: one when something has blocked it for a
-// long time, and one when nothing blocks it any more.
+// drainEvents determines the Events about a blocked drain: one when a blocker has blocked it for
+// a long time, and one when nothing blocks it any more.
 type drainEvents struct {
-	told  bool      // the last Event says that the drain is blocked
-	turn  string    // which turn's drain that is
-	clear time.Time // since when the drain has run and nothing has blocked it
-	since time.Time // since when what the last Event says has been so
+	blocked bool      // the last Event reported a blocked drain
+	turn    string    // the turn of that drain
+	clear   time.Time // since when the drain has run without a blocker
+	since   time.Time // since when the drain has been blocked, or unblocked, as the last Event reported
 }
 
-// next returns the reason and the note of the Event that is due, "" for none.
+// next returns the reason and the note of the Event that is due, or "" if none is.
 func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
 	var blocked []v1alpha1.Blocker
 	for _, b := range s.Blockers {
@@ -39,14 +39,14 @@ func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
 		e.clear = now
 	}
 	switch over := !drains || !e.clear.IsZero() && now.Sub(e.clear) >= drainClearAfter; {
-	case len(blocked) == 0 && e.told && over:
-		e.told, e.since = false, now
+	case len(blocked) == 0 && e.blocked && over:
+		e.blocked, e.since = false, now
 		return v1alpha1.EventDrainUnblocked, "nothing blocks the drain any more; the node is " + s.State.String()
-	case len(blocked) == 0 || e.told || now.Sub(blocked[0].Since.Time) < drainToldAfter:
+	case len(blocked) == 0 || e.blocked || now.Sub(blocked[0].Since.Time) < drainEventAfter:
 		return "", ""
 	}
 	e.turn = s.Turn
-	e.told = true
+	e.blocked = true
 	b := blocked[0]
 	e.since = b.Since.Time
 	note = fmt.Sprintf("turn %s: %s %s has blocked pod %s since %s: %s", s.Turn, b.Kind, b.Name, b.Pod, b.Since.UTC().Format(time.RFC3339), b.Message)
@@ -56,7 +56,7 @@ func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
 	return v1alpha1.EventDrainBlocked, note
 }
 
-// Report passes the host's record, and queues the Event that is due.
+// Report updates the host's record, and queues the Event that is due.
 func (w *Events) Report(s *local.Host) {
 	now := time.Now()
 	reason, note := w.drain.next(s, now)

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// eventAgain is the first pause after an Event could not be written; it doubles up to
-	// eventLast. After eventFor the Event is dropped, because Kubernetes keeps Events for an
-	// hour.
+	// eventAgain is the first pause after a failed write of an Event. The pause doubles up to
+	// eventLast. After eventFor the Event is dropped, because Kubernetes keeps Events only for
+	// an hour.
 	eventAgain = 5 * time.Second
 	eventLast  = 5 * time.Minute
 	eventFor   = time.Hour
-	// maxEvents is how many Events may wait to be written; more are dropped.
+	// maxEvents is how many Events may wait to be written. Further Events are dropped.
 	maxEvents = 8
 )
 
@@ -25,18 +25,18 @@ const (
 type event struct {
 	time      time.Time // when it happened
 	node, uid string    // of the Node
-	key       string    // the same for the same Event, also of another process
+	key       string    // identifies the Event, also across processes
 	doc       v1alpha1.EventDoc
 	note      string
 }
 
-// Events writes a host's Events, one after the other, and repeats a write that fails. The host's
-// loop does not wait for it.
+// Events writes a host's Events one after the other, and repeats failed writes. The host's loop
+// does not wait for it.
 type Events struct {
 	log   *slog.Logger
 	drain drainEvents
 	queue chan event
-	// write writes an Event once. It succeeds if the Event exists already.
+	// write tries to write an Event once. It succeeds if the Event exists already.
 	write func(context.Context, *event) error
 }
 

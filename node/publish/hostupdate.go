@@ -17,34 +17,35 @@ import (
 )
 
 const (
-	// newsEvery and progressEvery are the shortest times between two writes of the HostUpdate:
-	// changes that follow each other quickly, such as the states of a turn without hooks, are
-	// one write.
+	// newsEvery and progressEvery are the shortest times between two writes of the HostUpdate.
+	// They combine changes that follow each other quickly, such as the states of a turn
+	// without hooks, into one write.
 	newsEvery     = 3 * time.Second
 	progressEvery = 10 * time.Second
-	// publishAgain is the first pause after a write that failed; it doubles up to
+	// publishAgain is the first pause after a failed write. The pause doubles up to
 	// publishLast.
 	publishAgain = 5 * time.Second
 	publishLast  = 5 * time.Minute
-	// afterGap spreads the writes of a fleet after its API server is back.
+	// afterGap is the period over which a fleet spreads its writes after an outage of the API
+	// server.
 	afterGap = 5 * time.Second
 	// lastPublish bounds the last write, when the process ends.
 	lastPublish = 2 * time.Second
-	// FirstReads bounds how long a process that has read its HostUpdate waits until it has read
-	// every source once. Until then it publishes nothing: a restart on a host on which nothing
-	// has changed writes nothing.
+	// FirstReads bounds how long a process that has read its HostUpdate waits for the first
+	// read of every source. It publishes nothing during that time, so that a restart on an
+	// unchanged host causes no write.
 	FirstReads = 5 * time.Second
 )
 
-// Store is where the HostUpdate is; see [kube.HostUpdates].
+// Store reads and writes the HostUpdate. [kube.HostUpdates] implements it.
 type Store interface {
-	// Read returns nil, and no error, if there is none.
+	// Read returns nil, and no error, if the HostUpdate does not exist.
 	Read(ctx context.Context) (*v1alpha1.HostUpdate, error)
 	Write(ctx context.Context, uid string, status *v1alpha1.HostUpdateStatus) error
 }
 
-// HostUpdate writes the host's record to its HostUpdate. It decides nothing and delays nothing:
-// where it cannot write, the host continues without it.
+// HostUpdate writes the host's record to its HostUpdate. It never delays the host: if a write
+// fails, the host continues without it.
 type HostUpdate struct {
 	Options
 	kick chan struct{}
@@ -52,8 +53,8 @@ type HostUpdate struct {
 	offlineChanged chan struct{}
 
 	mu      sync.Mutex
-	host    local.Host // as it was last reported
-	known   time.Time  // when what the API server has was read; zero: it was not
+	host    local.Host // the last reported record
+	known   time.Time  // when the object on the API server was read; zero if it has not been read
 	settled bool       // the host knows enough to publish; see report
 	status  v1alpha1.HostUpdateStatus
 	uid     string                     // of the Node that owns written
@@ -62,35 +63,35 @@ type HostUpdate struct {
 	offline []v1alpha1.OfflineEvent
 	dropped int // how many offline events were dropped since the last write began
 	// noted is the text of the last offline event, or of the last report before the API server
-	// was away; notedPlace is the same without what the host does.
+	// became unreachable. notedPlace is the same text without the host's activity.
 	noted, notedPlace string
 }
 
-// Options are what a [HostUpdate] is made of.
+// Options are the parameters of a [HostUpdate].
 type Options struct {
 	Log     *slog.Logger
-	Version string // lockkeeper's
-	// StateDir is where offline events are kept on the host's disk.
+	Version string // of lockkeeper
+	// StateDir is the directory on the host's disk that keeps the offline events.
 	StateDir string
 	// Coordinator returns the host's part in the election; it must not block.
 	Coordinator func() local.Coordinator
-	// FirstRead is called when what the API server has was read; it must not block.
+	// FirstRead is called when the object on the API server has been read for the first time.
+	// It must not block.
 	FirstRead func()
 }
 
-// NewHostUpdate returns a HostUpdate that has read the offline events of the process
-// before this one.
+// NewHostUpdate returns a HostUpdate that has read the offline events of the previous process.
 func NewHostUpdate(o Options) *HostUpdate {
 	p := &HostUpdate{Options: o, kick: make(chan struct{}, 1), offlineChanged: make(chan struct{}, 1)}
 	var err error
 	if p.offline, err = local.ReadOffline(o.StateDir); err != nil {
-		p.Log.Warn("cannot read what happened before, while the API server could not be reached; it is not published", "err", err)
+		p.Log.Warn("cannot read the events from while the API server could not be reached; they are not published", "err", err)
 	}
 	return p
 }
 
-// Report passes the host's record. Nothing is published before settled was true once. It may be
-// called from any goroutine.
+// Report updates the host's record. The HostUpdate is not published until settled has been true
+// once. Report may be called from any goroutine.
 func (p *HostUpdate) Report(h local.Host, settled bool) {
 	p.mu.Lock()
 	p.host, p.settled = h, p.settled || settled
@@ -124,12 +125,12 @@ func (p *HostUpdate) Refresh() {
 	p.wake()
 }
 
-// note records what happens while the API server cannot be reached. It is not an event that a
-// host continues what it did before. The caller holds mu.
+// note records an offline event, unless the host only continues what it did before. The caller
+// holds mu.
 func (p *HostUpdate) note(h *local.Host) {
 	text, place := offlineTexts(h)
 	if text == p.noted || text == place && place == p.notedPlace {
-		return // a failure of the loop says less than what was known before
+		return // the report adds nothing to the last one
 	}
 	p.noted, p.notedPlace = text, place
 	p.offline = append(p.offline, v1alpha1.OfflineEvent{
@@ -140,8 +141,8 @@ func (p *HostUpdate) note(h *local.Host) {
 	p.changeOffline()
 }
 
-// offlineTexts returns the text of an offline event, and the same without what the host does or
-// waits for.
+// offlineTexts returns the text of an offline event, and the same text without the host's
+// activity.
 func offlineTexts(h *local.Host) (text, place string) {
 	alone := *h
 	alone.API, alone.Since = nil, time.Time{}
@@ -166,15 +167,15 @@ func (p *HostUpdate) changeOffline() {
 	}
 }
 
-// KeepOffline writes the offline events to the host's disk until ctx ends. It has a goroutine of
-// its own, so that a disk that hangs delays neither the host's loop nor its requests.
+// KeepOffline writes the offline events to the host's disk until ctx ends. The caller runs it in
+// a separate goroutine, so that a disk that hangs delays neither the host's loop nor its requests.
 func (p *HostUpdate) KeepOffline(ctx context.Context) {
 	save := func() {
 		p.mu.Lock()
 		all := slices.Clone(p.offline)
 		p.mu.Unlock()
 		if err := local.WriteOffline(p.StateDir, all); err != nil {
-			p.Log.Debug("cannot write what happens while the API server is away; it is only in memory", "err", err)
+			p.Log.Debug("cannot write the events from while the API server cannot be reached; they are only in memory", "err", err)
 		}
 	}
 	for {
@@ -204,10 +205,10 @@ func (p *HostUpdate) next() {
 	p.status = hostupdate.Next(&p.status, &f, time.Now())
 }
 
-// Run writes until ctx ends, and then once more if something is left to write.
+// Run writes until ctx ends, and then once more if a write is pending.
 func (p *HostUpdate) Run(ctx context.Context, store Store) {
-	// last is when the last request ended. A process that has just started knows little, so it
-	// waits after its read as after a write.
+	// last is when the last request ended. It includes the first read, so that a process that
+	// has just started waits until it knows more.
 	var last, notBefore time.Time
 	failures, tokens := 0, newTokens(time.Now())
 	for {
@@ -260,7 +261,7 @@ func (p *HostUpdate) Run(ctx context.Context, store Store) {
 	}
 }
 
-// read reads what the API server has.
+// read reads the object on the API server.
 func (p *HostUpdate) read(ctx context.Context, store Store) error {
 	u, err := store.Read(ctx)
 	if err != nil {
@@ -280,15 +281,16 @@ func (p *HostUpdate) read(ctx context.Context, store Store) error {
 	return nil
 }
 
-// Published returns what the API server has, nil if there is no object, and when that was first
-// read; before that the time is zero. The caller must not change the status.
+// Published returns the status on the API server, nil if there is no object. It also returns when
+// the object was first read; the time is zero until then. The caller must not change the status.
 func (p *HostUpdate) Published() (*v1alpha1.HostUpdateStatus, time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.written, p.known
 }
 
-// difference returns what is to be written, and whether the host's requests fail.
+// difference returns how much the status differs from the one on the API server, and whether the
+// host's requests fail.
 func (p *HostUpdate) difference() (d hostupdate.Difference, failing bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -326,8 +328,8 @@ func (p *HostUpdate) write(ctx context.Context, store Store) error {
 	return nil
 }
 
-// tokens limits the writes of a fact that flaps: burst of them at the full rate, and then one
-// every refill.
+// tokens limits the writes of a value that flaps: the first burst writes are not delayed, and
+// further writes wait for one token every refill.
 type tokens struct {
 	left float64
 	at   time.Time
@@ -336,7 +338,7 @@ type tokens struct {
 const (
 	burst   = 20
 	refill  = 30 * time.Second
-	reserve = 10 // how many progress leaves for other changes
+	reserve = 10 // tokens that writes of progress leave for other changes
 )
 
 func newTokens(now time.Time) *tokens { return &tokens{burst, now} }
