@@ -1,8 +1,8 @@
-// Package kube is how lockkeeper talks to the API server. A [Credential] follows one
-// identity's kubeconfig, renews its token, and makes a [Client] of it, which explains
-// errors. A [Watch] holds the objects of one kind and keeps them up to date.
+// Package kube talks to the API server. A [Credential] follows the kubeconfig of one
+// identity, renews its token, and provides a [Client] for it, which explains errors. A
+// [Watch] holds the objects of one kind and keeps them up to date.
 //
-// It must not know what is decided, nor by which part.
+// The package must not know which decisions lockkeeper makes.
 package kube
 
 import (
@@ -39,7 +39,8 @@ func FieldManager(role string) string { return "lockkeeper-" + role }
 // Timeout bounds one request to the API server that is not a large list.
 const Timeout = 10 * time.Second
 
-// Client sends requests under one identity. A client of a [Credential] follows it.
+// Client sends requests under one identity. A client of a [Credential] follows that
+// Credential.
 type Client struct {
 	kubernetes.Interface
 	config *rest.Config // without a credential
@@ -52,9 +53,9 @@ type Client struct {
 	end        context.CancelCauseFunc
 }
 
-// newClient makes a client of its first connection. qps (requests a second) and
-// burst are the client's own limits. client-go's default of 5 would let a leader of
-// a thousand nodes fall minutes behind.
+// newClient returns a client that uses the connection. qps (requests a second) and burst
+// are the client's own limits. With client-go's default of 5, a leader of a thousand nodes
+// would fall minutes behind.
 func newClient(conn *connection, credential *Credential, a *answers, qps float32, burst int) (c *Client, err error) {
 	c = &Client{credential: credential, answers: a}
 	c.ctx, c.end = context.WithCancelCause(context.Background())
@@ -76,9 +77,9 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip calls the function.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// ConnectConfig makes a client of a fixed configuration. Its credential may come
-// from a program that asks the caller, which client-go runs. It does not talk to
-// the API server.
+// ConnectConfig returns a client with a fixed configuration. Its credential may come from
+// a plugin that prompts the user; client-go runs the plugin. ConnectConfig does not
+// contact the API server.
 func ConnectConfig(cfg *rest.Config, role, version string, qps float32, burst int) (*Client, error) {
 	a := &answers{}
 	cfg = rest.CopyConfig(cfg)
@@ -98,17 +99,18 @@ func ConnectConfig(cfg *rest.Config, role, version string, qps float32, burst in
 // ErrNoKubeconfig means that the caller has no kubeconfig.
 var ErrNoKubeconfig = errors.New("no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config")
 
-// CallerConfig finds the caller's own kubeconfig as kubectl does: the file, if it
-// is not "", else KUBECONFIG, else ~/.kube/config. contextName "" is its current
-// context.
+// CallerConfig finds the caller's kubeconfig in the same way as kubectl: file if it is not
+// "", otherwise KUBECONFIG, otherwise ~/.kube/config. An empty contextName selects the
+// current context.
 func CallerConfig(file, contextName string) clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = file
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: contextName})
 }
 
-// ConnectCaller makes a client of the caller's own credential; see [CallerConfig].
-// It does not talk to the API server. The error is [ErrNoKubeconfig] if there is none.
+// ConnectCaller returns a client with the caller's own credential; see [CallerConfig]. It
+// does not contact the API server. The error is [ErrNoKubeconfig] if there is no
+// kubeconfig.
 func ConnectCaller(file, version string) (*Client, error) {
 	cfg, err := CallerConfig(file, "").ClientConfig()
 	switch {
@@ -123,14 +125,14 @@ func ConnectCaller(file, version string) (*Client, error) {
 func userAgent(role, version string) string { return "lockkeeper-" + role + "/" + version }
 
 // Context ends when the client must not be used for anything new: the coordinator's
-// kubeconfig is gone, has been unusable for ten seconds, or names another server, certificate authority or account.
-// [context.Cause] says which. What ends a term can still be sent: the requests go
-// where they went before. A client of a host, and one with a fixed configuration,
-// never ends.
+// kubeconfig is gone, has been unusable for ten seconds, or names another server,
+// certificate authority or account. [context.Cause] returns the reason. The requests that
+// end a term can still be sent, to the same server as before. The context of a host's
+// client, or of a client with a fixed configuration, never ends.
 func (c *Client) Context() context.Context { return c.ctx }
 
-// Limited is another client on the same connections under the same identity, with
-// limits of its own: its requests do not delay those of the first one.
+// Limited returns another client with the same connections and identity, but with separate
+// limits, so that its requests do not delay those of c.
 func (c *Client) Limited(qps float32, burst int) (kubernetes.Interface, error) {
 	cfg := rest.CopyConfig(c.config)
 	cfg.QPS, cfg.Burst = qps, burst
@@ -141,8 +143,8 @@ func (c *Client) Limited(qps float32, burst int) (kubernetes.Interface, error) {
 	return set, nil
 }
 
-// OwnKinds returns a client of our own kinds, which the API server serves only in
-// JSON.
+// OwnKinds returns a client for lockkeeper's own kinds, which the API server serves only
+// as JSON.
 func (c *Client) OwnKinds() (*rest.RESTClient, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -156,15 +158,15 @@ func (c *Client) OwnKinds() (*rest.RESTClient, error) {
 	return rest.RESTClientForConfigAndClient(cfg, c.http)
 }
 
-// Skew returns by how much the API server's clock is ahead of this process's, give
-// or take three seconds, from the Date header of the last prompt answer; ok is false
-// before the first one.
+// Skew returns by how much the API server's clock is ahead of this process's clock, with
+// an error of up to three seconds. It uses the Date header of the last prompt answer. ok is
+// false before the first such answer.
 func (c *Client) Skew() (ahead time.Duration, ok bool) {
 	return time.Duration(c.answers.skew.Load()), c.answers.dated.Load()
 }
 
-// NodeName asks the API server whose credential this is, and returns the name in
-// system:node:<name>.
+// NodeName asks the API server for the user of the client's credential, and returns the
+// name in system:node:<name>.
 func NodeName(ctx context.Context, client kubernetes.Interface) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -182,18 +184,18 @@ func NodeName(ctx context.Context, client kubernetes.Interface) (string, error) 
 
 var dialer = &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
 
-// connection sends requests as one content of a kubeconfig says.
+// connection sends requests according to one version of a kubeconfig.
 type connection struct {
-	*kubeconfig // of a fixed client: empty
+	*kubeconfig // empty for a client with a fixed configuration
 	base        *url.URL
 	rt          http.RoundTripper
-	inner       http.RoundTripper // rt without what goes around it
-	plugin      *plugin           // nil: no program provides the credential
-	over        context.Context   // ends when a connection to another server, or for another account, has taken its place
+	inner       http.RoundTripper // rt without its wrappers
+	plugin      *plugin           // nil if no plugin provides the credential
+	over        context.Context   // ends when a connection to another server, or for another account, has replaced this one
 	end         context.CancelFunc
 }
 
-// newConnection makes a connection. It does not talk to the API server.
+// newConnection returns a connection. It does not contact the API server.
 func newConnection(k *kubeconfig, agent string, wrap transport.WrapperFunc) (*connection, error) {
 	c := &connection{kubeconfig: k}
 	cfg := rest.CopyConfig(k.config)
@@ -228,7 +230,7 @@ func newConnection(k *kubeconfig, agent string, wrap transport.WrapperFunc) (*co
 	return c, c.use(cfg, rt)
 }
 
-// use completes a connection with its server and its transport.
+// use sets the connection's server and transport.
 func (c *connection) use(cfg *rest.Config, rt http.RoundTripper) (err error) {
 	if c.base, _, err = rest.DefaultServerUrlFor(cfg); err != nil {
 		return fmt.Errorf("server %q: %w", cfg.Host, err)
@@ -238,7 +240,7 @@ func (c *connection) use(cfg *rest.Config, rt http.RoundTripper) (err error) {
 	return nil
 }
 
-// closeIdle closes what no request uses at present.
+// closeIdle closes the network connections that no request uses.
 func (c *connection) closeIdle() { utilnet.CloseIdleConnectionsFor(c.inner) }
 
 // RoundTrip sends a request over this connection, whichever server it is addressed to.
@@ -249,8 +251,8 @@ func (c *connection) RoundTrip(r *http.Request) (*http.Response, error) {
 	to := *r.URL
 	to.Scheme, to.Host, to.Path = c.base.Scheme, c.base.Host, strings.TrimSuffix(c.base.Path, "/")+r.URL.Path
 	if watching {
-		// A watch would continue for an account, or at a server, that is not the
-		// kubeconfig's any more.
+		// Without this, a watch would continue with an account, or at a server, that the
+		// kubeconfig no longer names.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
 		unhook := context.AfterFunc(c.over, cancel)
@@ -267,39 +269,39 @@ func (c *connection) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// watched is the body of a watch, and what is to be released at its end.
+// watched is the body of a watch, with a function that releases its resources.
 type watched struct {
 	io.ReadCloser
 	stop func()
 }
 
-// Close closes it.
+// Close closes the body and releases the watch's resources.
 func (w watched) Close() error {
 	defer w.stop()
 	return w.ReadCloser.Close()
 }
 
-// prompt is how soon an answer has to arrive for its Date header to say something
-// about the clocks: the server may have written it at any moment between request and
-// answer, and this process may have been stopped in between.
+// prompt is the longest duration of a request whose Date header is used to compare the
+// clocks. The server may have written the header at any moment between request and answer,
+// and this process may have been stopped in between.
 const prompt = 5 * time.Second
 
-// answers records what the API server's answers to one identity show.
+// answers records facts from the API server's answers to one identity.
 type answers struct {
 	skew  atomic.Int64 // nanoseconds by which the API server's clock is ahead
 	dated atomic.Bool
-	last  atomic.Int64 // see State.Answered, in nanoseconds since 1970; 0 is never
+	last  atomic.Int64 // see State.Answered; in nanoseconds since 1970, 0 means never
 
 	mu      sync.Mutex
 	refused time.Time // see State.Refused
-	changed func()    // is called after refused has changed; nil is fine
+	changed func()    // called after refused has changed; may be nil
 }
 
-// wrap records the answers to each request. It also keeps client-go from sending a
-// request again. client-go repeats any request, a PATCH too, up to ten times when a
-// 429 or 5xx carries a Retry-After header. The last answer then hides the first: a
-// write that may have landed although the answer was a 503 looks refused, or like a
-// conflict. If the API server knows how long to wait, its Status says so as well.
+// wrap records the answer to each request. It also prevents client-go from repeating a
+// request. client-go repeats any request, even a PATCH, up to ten times if a 429 or 5xx has
+// a Retry-After header. The last answer then hides the first one: a write that may have
+// landed in spite of a 503 then looks like a refusal or a conflict. Removing the header
+// loses nothing, because the API server's Status contains the delay too.
 func (a *answers) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		sent := time.Now()
@@ -323,11 +325,11 @@ func (a *answers) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// date compares the clocks.
+// date compares the clocks of the API server and of this process.
 func (a *answers) date(resp *http.Response, sent time.Time) {
 	took := time.Since(sent)
 	if t, err := http.ParseTime(resp.Header.Get("Date")); err == nil && took <= prompt {
-		// The header was written between sent and now, and cut to a second.
+		// The server wrote the header between sent and now, and truncated it to a second.
 		mid := sent.Add(took / 2)
 		a.skew.Store(int64(t.Add(500 * time.Millisecond).Sub(mid)))
 		a.dated.Store(true)
@@ -356,7 +358,7 @@ type body struct {
 	a *answers
 }
 
-// Read records that more of the answer has arrived.
+// Read reads from the body, and records that more of the answer has arrived.
 func (b body) Read(p []byte) (n int, err error) {
 	if n, err = b.ReadCloser.Read(p); n > 0 {
 		b.a.last.Store(time.Now().UnixNano())
@@ -364,7 +366,7 @@ func (b body) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// forget clears what the answers to another credential showed.
+// forget clears the facts that depend on the credential, after it was replaced.
 func (a *answers) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

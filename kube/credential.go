@@ -16,85 +16,85 @@ import (
 )
 
 const (
-	// readEvery is how often the files are read although nothing indicates that they
-	// have changed, and retryEvery the same while they are no usable credential: not
-	// every file system reports changes.
+	// readEvery is the interval at which the files are read even if nothing reports a
+	// change, because not every file system reports changes. retryEvery replaces it while
+	// the files contain no usable credential.
 	readEvery  = time.Minute
 	retryEvery = 5 * time.Second
 	// readPause is the minimum time between two reads, however often the files change.
 	readPause = 50 * time.Millisecond
-	// lasting is how long a problem has to last before it counts, and how long the
-	// kubeconfig has to be gone before its renewed token is removed. Whatever writes a
-	// kubeconfig needs a moment, and a plugin's service may be restarting.
+	// lasting is how long a problem has to last before it is reported, and how long the
+	// kubeconfig has to be gone before its renewed token is removed. A program that writes
+	// a kubeconfig needs a moment, and a plugin's service may be restarting.
 	lasting = 10 * time.Second
 )
 
-// Options are what a [Credential] is made of.
+// Options are the parameters of a [Credential].
 type Options struct {
-	// Identity is [v1alpha1.IdentityHost] or [v1alpha1.IdentityCoordinator]. It also
-	// decides about these:
+	// Identity is [v1alpha1.IdentityHost] or [v1alpha1.IdentityCoordinator]. The two
+	// differ in these points:
 	//
 	//   - A host's client follows the kubeconfig to any server and account, and
 	//     continues with the last usable content. A coordinator's client ends with its
 	//     kubeconfig; see [Client.Context].
 	//   - A coordinator's token is renewed; lockkeeper warns before it expires, and if
-	//     other users can read or change it. A kubelet's credential is the business of
-	//     whatever installs the kubelet.
+	//     other users can read or change it. The program that installs the kubelet is
+	//     responsible for a kubelet's credential.
 	Identity string
-	// Paths are where the kubeconfig may be, absolute. The first that exists is used. Absent is
-	// the error's text while there is none.
+	// Paths are the absolute paths at which the kubeconfig may be. The first that exists is
+	// used. Absent is the text of the error if none exists.
 	Paths  []string
 	Absent string
-	// Renewed is lockkeeper's own file, in the service's state directory, with the
-	// token that this host received in place of the one in the kubeconfig. It is only
-	// used together with the content of the kubeconfig that it was renewed from.
+	// Renewed is lockkeeper's own file in the service's state directory. It contains the
+	// token that replaces the one in the kubeconfig. The token is only used as long as the
+	// kubeconfig has the content from which the token was renewed.
 	Renewed string
 
 	Version string
 	// QPS (requests a second) and Burst are the limits of each client.
 	QPS   float32
 	Burst int
-	// Wrap goes around each request; nil is fine.
+	// Wrap wraps the transport of each request; it may be nil.
 	Wrap func(http.RoundTripper) http.RoundTripper
 	Log  *slog.Logger // nil: nothing is logged
-	// LogEvent logs an event of a published kind; it is systemd.LogEvent. nil is fine.
+	// LogEvent logs an event of a published kind, as systemd.LogEvent does. It may be nil.
 	LogEvent func(log *slog.Logger, level slog.Level, id v1alpha1.MessageID, text string, attrs ...any)
-	// Report receives the state after each change of more than State.Answered, from
-	// any goroutine, one call at a time. It must not block, nor call the Credential.
-	// nil is fine.
+	// Report receives the state after each change, except a change of State.Answered
+	// alone. It is called from any goroutine, one call at a time. It must not block, and
+	// must not call the Credential. It may be nil.
 	Report func(State)
 }
 
-// Credential follows one identity's kubeconfig and the files that it names, makes
-// clients of it, and reports its state. A process has one for each identity. Its
-// methods may be called from any goroutine.
+// Credential follows one identity's kubeconfig and the files that it names. It provides
+// clients for that identity, and reports its state. A process has one Credential for each
+// identity. Its methods may be called from any goroutine.
 type Credential struct {
 	o       Options
 	log     *slog.Logger
 	answers answers
 
-	upkeep upkeep        // of the loop that renews
-	files  chan struct{} // wakes that loop: the files were read
+	upkeep upkeep        // state of the loop that renews the token
+	files  chan struct{} // wakes that loop after the files were read
 
 	reading sync.Mutex // one read at a time; guards gone and notUsed
-	gone    time.Time  // since when there is no kubeconfig, zero while there is one
-	notUsed string     // what was last logged about a renewed token that is not used
+	gone    time.Time  // since when there is no kubeconfig; zero if there is one
+	notUsed string     // the last logged reason why a renewed token is not used
 
 	mu      sync.Mutex
-	last    *kubeconfig // what was last read; a conn without a difference may be of an earlier read
-	conn    *connection // nil: nothing usable was read
-	client  *Client     // nil: there is none, because of err
+	last    *kubeconfig // the last read; conn may be of an earlier read with the same content
+	conn    *connection // nil if no usable kubeconfig was read
+	client  *Client     // nil if there is none; err is the reason
 	err     error
 	changed chan struct{} // closed and replaced when client or err changes
 	watch   []string      // the paths to watch
-	problem problem       // of the files
-	state   State         // without what the other fields hold
+	problem problem       // with the files
+	state   State         // without the facts that the other fields hold
 
 	reporting sync.Mutex
 	reported  State
 }
 
-// problem is what is wrong with a credential, and since when.
+// problem is an error of a credential, and since when it has lasted.
 type problem struct {
 	err   error
 	since time.Time
@@ -111,7 +111,7 @@ func (p *problem) set(err error, now time.Time) {
 	}
 }
 
-// New makes a Credential. It reads nothing yet.
+// New returns a Credential. It does not read any file yet.
 func New(o Options) *Credential {
 	c := &Credential{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), files: make(chan struct{}, 1), changed: make(chan struct{}), watch: o.Paths}
 	c.answers.changed = c.report
@@ -130,9 +130,9 @@ func (c *Credential) logEvent(level slog.Level, id v1alpha1.MessageID, text stri
 
 func (c *Credential) coordinator() bool { return c.o.Identity == v1alpha1.IdentityCoordinator }
 
-// Client returns the present client: the same one as long as it is usable. If there
-// is none, Client reads the files again. The error is an [AbsentError] if there is
-// no kubeconfig, and otherwise says what is wrong with it.
+// Client returns the current client, which is the same one as long as it is usable. If
+// there is no client, Client reads the files again. The error is an [AbsentError] if there
+// is no kubeconfig, and otherwise describes the problem with the kubeconfig.
 func (c *Credential) Client() (*Client, error) {
 	c.mu.Lock()
 	client := c.client
@@ -145,21 +145,20 @@ func (c *Credential) Client() (*Client, error) {
 	return c.client, c.err
 }
 
-// Changed returns a channel that is closed when [Credential.Client] would return
-// another client or another error than now.
+// Changed returns a channel that is closed when the result of [Credential.Client] changes.
 func (c *Credential) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changed
 }
 
-// Run follows the files, and renews the coordinator's token, until ctx ends. If the
-// files cannot be watched they are only read now and then.
+// Run follows the files, and renews the coordinator's token, until ctx ends. If the files
+// cannot be watched, Run reads them at intervals.
 func (c *Credential) Run(ctx context.Context) {
 	var renewing sync.WaitGroup
 	defer renewing.Wait()
 	if c.coordinator() {
-		// A renewal may take as long as a request does; the files are followed meanwhile.
+		// A separate goroutine, because a renewal may take as long as a request.
 		renewing.Go(func() {
 			for ctx.Err() == nil {
 				wait(ctx, c.maintain(ctx, time.Now()), c.files)
@@ -171,7 +170,7 @@ func (c *Credential) Run(ctx context.Context) {
 	defer w.Close()
 	unwatched := false
 	for ctx.Err() == nil {
-		// Watch first: what changes before read is read, what changes later is reported.
+		// Watch before reading, so that inotify reports every change that the read misses.
 		paths := c.watched()
 		_, err := w.Watch("credential", "/", paths, false)
 		if err != nil && !unwatched {
@@ -188,7 +187,7 @@ func (c *Credential) Run(ctx context.Context) {
 	}
 }
 
-// wait waits for that long, and no longer than ctx. It reports whether it was woken.
+// wait waits for the given time or until ctx ends. It reports whether it was woken earlier.
 func wait(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -201,7 +200,7 @@ func wait(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	return false
 }
 
-// wake wakes what waits for a channel with room for one value.
+// wake wakes the goroutine that waits for a channel with room for one value.
 func wake(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -215,8 +214,8 @@ func (c *Credential) watched() []string {
 	return c.watch
 }
 
-// read reads the files, and has the client use them if they changed. It returns how
-// long to wait before they are read again, if nothing indicates that they have changed.
+// read reads the files and, if they have changed, makes the client use them. It returns
+// how long to wait before the next read if nothing reports a change.
 func (c *Credential) read(now time.Time) (again time.Duration) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -238,7 +237,7 @@ func (c *Credential) read(now time.Time) (again time.Duration) {
 	return readEvery // also on the many hosts that have no coordinator's kubeconfig
 }
 
-// adopt takes in what was read: k, or the error that there is no usable kubeconfig.
+// adopt processes the result of a read: k, or the reason why there is no usable kubeconfig.
 func (c *Credential) adopt(file string, k *kubeconfig, err error, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -277,8 +276,8 @@ func (c *Credential) adopt(file string, k *kubeconfig, err error, now time.Time)
 	}
 }
 
-// replace puts another connection, or none, in place of the present one; the caller
-// holds mu.
+// replace replaces the current connection. next is nil if there is no other connection. The
+// caller holds mu.
 func (c *Credential) replace(next *connection, err error) {
 	old := c.conn
 	c.conn = next
@@ -311,8 +310,8 @@ func (c *Credential) replace(next *connection, err error) {
 	c.setError(err)
 }
 
-// setError records why there is no client, nil if there is one, and announces it; the
-// caller holds mu.
+// setError records why there is no client, or nil if there is one, and notifies the callers
+// of Changed. The caller holds mu.
 func (c *Credential) setError(err error) {
 	if err == nil || c.err == nil || err.Error() != c.err.Error() {
 		close(c.changed)
@@ -321,7 +320,7 @@ func (c *Credential) setError(err error) {
 	c.err = err
 }
 
-// watchThese has these files watched, in addition to the others; the caller holds mu.
+// watchThese adds files to those that Run watches. The caller holds mu.
 func (c *Credential) watchThese(names []string) {
 	paths := slices.Concat(c.o.Paths, names)
 	if c.last != nil {
@@ -334,7 +333,7 @@ func (c *Credential) watchThese(names []string) {
 	c.watch = slices.Compact(paths)
 }
 
-// wrap goes around each request.
+// wrap wraps the transport of each request.
 func (c *Credential) wrap(next http.RoundTripper) http.RoundTripper {
 	if c.o.Wrap != nil {
 		next = c.o.Wrap(next)

@@ -19,33 +19,33 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Trouble is a failed request, or a problem with the credential, explained to the
-// person who has to fix it: which file or server it is about, what is wrong, and what
-// to do. It wraps the error.
+// Trouble explains a failed request, or a problem with the credential, to the person who
+// has to fix it: which file or server is affected, what is wrong, and what to do. It wraps
+// the error.
 type Trouble struct {
-	// Reason is Forbidden if the API server does not let this identity do what it has
-	// to, otherwise "".
+	// Reason is Forbidden if the API server does not permit what this identity has to do,
+	// otherwise "".
 	Reason v1alpha1.Reason
 	Text   string
-	// GoesOn: no request has failed yet.
+	// GoesOn is whether lockkeeper continues for now: no request has failed yet.
 	GoesOn bool
-	// Own: the kubeconfig, or the credential plugin that it names, is at fault, not the
-	// API server.
+	// Own is whether the cause is the kubeconfig, or the credential plugin that it names,
+	// and not the API server.
 	Own bool
-	// RefusedBy is the admission webhook or policy that refused the request, "" if
-	// none did.
+	// RefusedBy is the admission webhook or policy that refused the request; "" if there
+	// is none.
 	RefusedBy string
 	err       error
 }
 
-// Error is the text.
+// Error returns the explanation.
 func (t *Trouble) Error() string { return t.Text }
 
 // Unwrap returns the error.
 func (t *Trouble) Unwrap() error { return t.err }
 
-// Explain explains the failure of a request of this client. It leaves the text of an
-// error that it does not know as it is. nil stays nil.
+// Explain explains the failure of a request of this client. If it does not know the error,
+// it keeps the error's text. It returns nil for nil.
 func (c *Client) Explain(err error) *Trouble {
 	if err == nil {
 		return nil
@@ -55,15 +55,15 @@ func (c *Client) Explain(err error) *Trouble {
 	}
 	t := c.conn.Load().explain(err)
 	if p := c.problem(); p.err != nil {
-		// A user may have fixed what is wrong, and made another mistake.
+		// A user may have fixed the first problem and caused another.
 		t.Text, t.Own = before(p, t.Text), true
 	}
 	return t
 }
 
-// Check returns what is wrong with the client's credential although no request has
-// failed: it has expired, while what was begun with it may still continue; or the
-// kubeconfig has become unusable and stays so, while what it said before still works.
+// Check returns a problem with the client's credential that has not made a request fail
+// yet: the credential has expired, but requests that began before may continue; or the
+// kubeconfig has become unusable, but its previous content still works.
 func (c *Client) Check() error {
 	conn, p := c.conn.Load(), c.problem()
 	lasts := p.err != nil && time.Since(p.since) >= lasting
@@ -78,7 +78,7 @@ func (c *Client) Check() error {
 	return nil
 }
 
-// problem is what is wrong with the files.
+// problem returns the current problem with the files.
 func (c *Client) problem() problem {
 	if c.credential == nil {
 		return problem{}
@@ -88,12 +88,12 @@ func (c *Client) problem() problem {
 	return c.credential.problem
 }
 
-// before is what is wrong with what a kubeconfig said before it became unusable.
+// before adds a problem with the previous content of a kubeconfig that has become unusable.
 func before(p problem, text string) string {
 	return p.err.Error() + "; what it said before: " + text
 }
 
-// ExplainSetup explains why there is no client. nil stays nil.
+// ExplainSetup explains why there is no client. It returns nil for nil.
 func ExplainSetup(err error) *Trouble {
 	if err == nil {
 		return nil
@@ -135,8 +135,8 @@ func (c *connection) explain(err error) *Trouble {
 // server returns the API server's address in the kubeconfig.
 func (c *connection) server() string { return c.base.Scheme + "://" + c.base.Host }
 
-// named begins a text with the kubeconfig's path, if there is one: a text that is too
-// long for a status is cut at its end.
+// named puts the kubeconfig's path, if there is one, at the beginning of a text, because a
+// status cuts long texts at the end.
 func (c *connection) named(format string, args ...any) string {
 	text := fmt.Sprintf(format, args...)
 	if c.file != "" {
@@ -157,8 +157,8 @@ func (c *connection) refused() string {
 	return c.named("%s refuses its credential (401); is it this cluster's, and valid? systemctl status kubelet", c.server())
 }
 
-// unreachable explains why the API server does not answer, or another server does; ""
-// for an error that it does not know.
+// unreachable explains why the API server does not answer, or why another server does. It
+// returns "" for an error that it does not know.
 func (c *connection) unreachable(err error) string {
 	if authority, ok := errors.AsType[x509.UnknownAuthorityError](err); ok && authority.Cert != nil {
 		return c.named("%s is certified by an authority (%s) that is not its certificate-authority", c.server(), authority.Cert.Issuer.CommonName)
@@ -192,8 +192,8 @@ var (
 	rbacRefuses    = regexp.MustCompile(`User "([^"]+)" cannot (\S+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?`)
 )
 
-// webhook returns the name of the admission webhook that refused a request or did
-// not answer, and what it said; "" for other errors.
+// webhook returns the name of the admission webhook that refused a request or did not
+// answer, and an explanation. It returns "" for other errors.
 func webhook(err error) (name, said string) {
 	text := err.Error()
 	if m := webhookRefuses.FindStringSubmatch(text); m != nil {
@@ -205,7 +205,7 @@ func webhook(err error) (name, said string) {
 	return "", ""
 }
 
-// writeOf returns what the failed write was about, "" if the error does not say.
+// writeOf returns which write has failed, or "" if the error does not contain it.
 func writeOf(err error) string {
 	if about, _, ok := strings.Cut(err.Error(), ": "); ok && strings.HasPrefix(about, "writing ") {
 		return " " + about
@@ -228,7 +228,7 @@ func forbidden(err error, message string) string {
 		}
 		text := fmt.Sprintf("%s may not %s %s", m[1], m[2], what)
 		if kubelet := strings.HasPrefix(m[1], "system:node:"); kubelet && m[3] != "leases" && m[4] != v1alpha1.GroupVersion.Group {
-			// Kubernetes itself grants that; the manifests do not.
+			// Kubernetes itself grants this permission, not the manifests.
 			_, why, _ := strings.Cut(message[strings.Index(message, m[0])+len(m[0]):], ": ")
 			if why != "" {
 				text += " (" + oneLine(why) + ")"

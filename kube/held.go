@@ -9,25 +9,25 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Listed reports whether a list from the quorum has been taken in.
+// Listed reports whether the Watch has processed a list from the quorum.
 func (w *Watch[O, T]) Listed() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.listed
 }
 
-// Err returns why the objects cannot be read at present, or nil.
+// Err returns why the objects cannot be read now, or nil.
 func (w *Watch[O, T]) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// Age returns how old what is held may be: 0 while a watch keeps it up, else the
-// time since a watch last did or, if that is later, since the last list was asked
-// for. It means nothing before [Watch.Listed]. A connection that has gone silent
-// without ending counts as a watch until the transport's pings fail, or for an hour
-// if a proxy answers those.
+// Age returns the maximum age of the held objects. It is 0 while a watch is established.
+// Otherwise it is the time since the watch ended or since the last list was requested,
+// whichever is later. It has no meaning before [Watch.Listed]. A connection that is silent
+// but has not ended counts as an established watch until the transport's pings fail, or for
+// an hour if a proxy answers the pings.
 func (w *Watch[O, T]) Age() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -37,14 +37,14 @@ func (w *Watch[O, T]) Age() time.Duration {
 	return time.Since(w.current)
 }
 
-// Get returns what is held of the object with that key, or the zero T.
+// Get returns the held value of the object with that key, or the zero T.
 func (w *Watch[O, T]) Get(key string) T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.held[key].value
 }
 
-// All returns what is held of every object, in no order.
+// All returns the held values of all objects, in no order.
 func (w *Watch[O, T]) All() []T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -55,16 +55,16 @@ func (w *Watch[O, T]) All() []T {
 	return all
 }
 
-// Overlay takes in an object that a write or a read of this process returned. It
-// reports whether the object was news. It does not call Changed.
+// Overlay stores an object that a write or a read of this process returned, unless a newer
+// version is held. It reports whether it stored the object. It does not call Changed.
 func (w *Watch[O, T]) Overlay(obj O) bool {
 	news, _ := w.put(obj, false)
 	return news
 }
 
-// Forget drops an object that a read or a write of this process did not find.
-// version is that of the object as it was known before: one that is newer by now
-// came from the watch, which will show its end as well.
+// Forget drops an object that a read or a write of this process did not find. version is
+// the version that was known before the request. If the held version is newer, it came from
+// the watch, which will also report the deletion, so Forget keeps the object.
 func (w *Watch[O, T]) Forget(key, version string) {
 	w.mu.Lock()
 	old, known := w.held[key]
@@ -78,8 +78,8 @@ func (w *Watch[O, T]) Forget(key, version string) {
 	}
 }
 
-// put takes in an object, shown by the watch or by an answer to this process. It
-// returns whether it was newer than what was held, and whether that matters.
+// put stores an object from the watch or from an answer to this process. news is whether the
+// object was newer than the held one, and matters is whether the caller has to be notified.
 func (w *Watch[O, T]) put(obj O, watched bool) (news, matters bool) {
 	key, version := keyOf(obj), obj.GetResourceVersion()
 	value, keep := w.opts.Keep(obj)
@@ -90,9 +90,9 @@ func (w *Watch[O, T]) put(obj O, watched bool) (news, matters bool) {
 	case known:
 		news = newer(version, old.version)
 	default:
-		// An answer to this process may come late: something newer was shown, and no
-		// such object, so it was deleted. Taken in, it would stay forever. If it was
-		// created, the watch will show it.
+		// An answer to this process may be late. If a newer version of any object has been
+		// seen, this one may have been deleted since, and would then stay forever. If it
+		// was created instead, the watch will report it.
 		news = watched || newer(version, w.newest)
 	}
 	if !news {
@@ -116,10 +116,10 @@ func (w *Watch[O, T]) saw(version string) {
 	}
 }
 
-// store is the Watch as the reflector fills it.
+// store is the interface through which the reflector fills the Watch.
 type store[O Object, T any] struct{ w *Watch[O, T] }
 
-// typed returns obj as what is watched.
+// typed returns obj as an object of the watched type.
 func (s store[O, T]) typed(obj any) (O, error) {
 	o, ok := obj.(O)
 	if !ok {
@@ -161,13 +161,13 @@ func (s store[O, T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace takes in a whole list. An object of which this process has a newer version
-// than the list keeps it, whatever the list has: what is newer than the list will be
-// in the watch after it. Every other object that is missing from the list is gone.
+// Replace replaces the held objects with a list. It keeps an object whose held version is
+// newer than the list, because the watch after the list will report its later changes. It
+// drops every other object that is not in the list.
 //
-// The store went back in time if a list from the quorum is older than what was known
-// when it was asked for, or has an older version of an object than was known when
-// the list was made. Then nothing that was known counts.
+// The API server's store went back in time in two cases: a list from the quorum is older than
+// the newest version that was known when it was requested, or it contains an older version of
+// an object than was known at the list's version. In both cases Replace keeps nothing.
 func (s store[O, T]) Replace(objs []any, at string) error {
 	held := make(map[string]entry[T], len(objs))
 	for _, obj := range objs {
@@ -212,14 +212,14 @@ func (store[O, T]) Resync() error { return nil }
 
 func keyOf(obj Object) string { return cache.MetaObjectToName(obj).String() }
 
-// newer compares two resourceVersions of one resource (KEP-5504). One that cannot
-// be compared is taken as newer: it came later.
+// newer reports whether resourceVersion a is newer than b, of the same resource (KEP-5504).
+// If they cannot be compared, it returns true, because a arrived later.
 func newer(a, b string) bool {
 	c, err := resourceversion.CompareResourceVersion(a, b)
 	return err != nil || c > 0
 }
 
-// surelyNewer is newer for what must not be taken on doubt.
+// surelyNewer is like newer, but returns false if the versions cannot be compared.
 func surelyNewer(a, b string) bool {
 	c, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && c > 0

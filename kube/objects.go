@@ -26,20 +26,20 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// NodeWatch holds Nodes by name, stripped to what decisions are made of.
+// NodeWatch holds Nodes by name, stripped to the parts that decisions use.
 type NodeWatch = Watch[*corev1.Node, *corev1.Node]
 
-// WatchNodes makes a Watch of all Nodes. rewound may be nil; for both callbacks see
-// [WatchOptions]. Changed is not called for versions of a Node that differ in
-// nothing that is held: kubelets write such statuses all the time.
+// WatchNodes returns a Watch of all Nodes. rewound may be nil; for both callbacks see
+// [WatchOptions]. Changed is not called for a new version of a Node if the held parts are
+// the same, because kubelets write such statuses all the time.
 func WatchNodes(client kubernetes.Interface, changed, rewound func()) *NodeWatch {
 	return NewWatch(client.CoreV1().Nodes(), WatchOptions[*corev1.Node, *corev1.Node]{
 		Name: "nodes", Keep: strip, Same: alike, Changed: changed, Rewound: rewound,
 	})
 }
 
-// WatchNode makes a Watch of the one Node that a host may read: its own. Changed is
-// called for every version of it, because a host waits for one at a check.
+// WatchNode returns a Watch of a host's own Node, the only one that the host may read.
+// Changed is called for every version, because a host waits for the next version at a check.
 func WatchNode(client kubernetes.Interface, name string, changed func()) *NodeWatch {
 	return NewWatch(client.CoreV1().Nodes(), WatchOptions[*corev1.Node, *corev1.Node]{
 		Name: "nodes", FieldSelector: named(name), Keep: stripOwn, Changed: changed,
@@ -49,7 +49,7 @@ func WatchNode(client kubernetes.Interface, name string, changed func()) *NodeWa
 // LeaseWatch holds one Lease, under the key namespace/name.
 type LeaseWatch = Watch[*coordinationv1.Lease, *coordinationv1.Lease]
 
-// WatchLease makes a Watch of the Lease of that name. rewound may be nil; for both
+// WatchLease returns a Watch of the Lease of that name. rewound may be nil; for both
 // callbacks see [WatchOptions].
 func WatchLease(client kubernetes.Interface, namespace, name string, changed, rewound func()) *LeaseWatch {
 	return NewWatch(client.CoordinationV1().Leases(namespace), WatchOptions[*coordinationv1.Lease, *coordinationv1.Lease]{
@@ -63,8 +63,8 @@ func named(name string) string {
 	return fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 }
 
-// alike reports whether two stripped versions of a Node differ in nothing but
-// their version.
+// alike reports whether two stripped versions of a Node differ only in their
+// resourceVersion.
 func alike(a, b *corev1.Node) bool {
 	return a.UID == b.UID && a.CreationTimestamp.Equal(&b.CreationTimestamp) &&
 		a.Spec.Unschedulable == b.Spec.Unschedulable && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID &&
@@ -72,9 +72,9 @@ func alike(a, b *corev1.Node) bool {
 		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
 }
 
-// strip keeps what decisions are made of. Images, addresses, managed fields and
-// other people's annotations are most of a Node, and those of five thousand Nodes
-// take a lot of memory.
+// strip keeps the parts of a Node that decisions use. Most of a Node consists of images,
+// addresses, managed fields and the annotations of other programs. For five thousand Nodes,
+// these would need a lot of memory.
 func strip(n *corev1.Node) (*corev1.Node, bool) {
 	s := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -85,8 +85,8 @@ func strip(n *corev1.Node) (*corev1.Node, bool) {
 	}
 	s.Status.NodeInfo.BootID = n.Status.NodeInfo.BootID
 	if v1alpha1.State(n.Labels[v1alpha1.LabelState]) == v1alpha1.StateBeforeReboot {
-		// A busy fleet attaches and detaches volumes all day, and only this state waits
-		// for that. Nothing is decided by their device paths.
+		// A busy fleet attaches and detaches volumes all day, but only this state waits for
+		// a detach. No decision uses their device paths.
 		for _, v := range n.Status.VolumesAttached {
 			s.Status.VolumesAttached = append(s.Status.VolumesAttached, corev1.AttachedVolume{Name: v.Name})
 		}
@@ -107,9 +107,9 @@ func stripOwn(n *corev1.Node) (*corev1.Node, bool) {
 	return s, keep
 }
 
-// ours returns the annotations that are lockkeeper's or its hooks'. Nothing is
-// decided by what others keep on their Nodes, and change. Labels are kept: people
-// select nodes by any of them.
+// ours returns the annotations of lockkeeper and its hooks. No decision uses the annotations
+// of other programs, which may change often. All labels are kept, because users may select
+// nodes by any of them.
 func ours(annotations map[string]string) map[string]string {
 	kept := make(map[string]string, len(annotations))
 	for key, value := range annotations {
@@ -120,25 +120,26 @@ func ours(annotations map[string]string) map[string]string {
 	return kept
 }
 
-// Policies holds the cluster's DisruptionPolicies, each with what the caller compiles it
-// to. What its methods return is shared, and callers must not change it.
+// Policies holds the cluster's DisruptionPolicies, each with its compiled form. The results
+// of its methods are shared, and callers must not change them.
 type Policies[T any] struct {
 	*Watch[*v1alpha1.DisruptionPolicy, compiled[T]]
 	client *Client
 }
 
-// compiled is a policy as the API server has it, and what it was compiled to.
+// compiled is a policy as the API server has it, and its compiled form.
 type compiled[T any] struct {
 	obj  *v1alpha1.DisruptionPolicy
 	made T
 }
 
-// WatchPolicies makes a Watch of all policies. compile, which is policy.Compile, is called
-// once for each version of a policy, with what loads time zones. changed is called when a spec has changed, and not for a status, by which
-// nothing is decided; see [WatchOptions].
+// WatchPolicies returns a Watch of all policies. compile is policy.Compile; it is called
+// once for each version of a policy, with a function that loads time zones. changed is
+// called when a spec has changed. It is not called for a change of the status, which no
+// decision uses; see [WatchOptions].
 //
-// An API server that does not serve the kind has no policies: they are listed then,
-// and Err is [ErrNotServed].
+// If the API server does not serve the kind, there are no policies: Listed is true then, and
+// Err is [ErrNotServed].
 func WatchPolicies[T any, Zones ~func(string) (*time.Location, error)](client *Client,
 	compile func(*v1alpha1.DisruptionPolicy, Zones) T, changed func()) *Policies[T] {
 	return &Policies[T]{client: client, Watch: NewWatch(policyResource{client}, WatchOptions[*v1alpha1.DisruptionPolicy, compiled[T]]{
@@ -151,14 +152,14 @@ func WatchPolicies[T any, Zones ~func(string) (*time.Location, error)](client *C
 	})}
 }
 
-// sameSpec reports whether two versions of a policy say the same. Status writes
-// change neither UID nor generation; a store that was restored from a backup may
-// count the same generation again for another spec.
+// sameSpec reports whether two versions of a policy have the same spec. A write of the
+// status changes neither UID nor generation. A store that was restored from a backup may use
+// the same generation again for another spec.
 func sameSpec(a, b *v1alpha1.DisruptionPolicy) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && reflect.DeepEqual(a.Spec, b.Spec)
 }
 
-// Compiled returns what the policies were compiled to, in no order.
+// Compiled returns the compiled policies, in no order.
 func (p *Policies[T]) Compiled() []T {
 	var all []T
 	for _, c := range p.All() {
@@ -192,7 +193,8 @@ func (p *Policies[T]) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionP
 	if err != nil {
 		return err
 	}
-	// A merge patch leaves alone what it does not name: each field has to be.
+	// A merge patch does not change fields that it does not contain, so it has to contain
+	// every field.
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": obj.UID},
 		"status": map[string]any{
@@ -222,8 +224,8 @@ var ErrNotServed = errors.New("the API server does not serve DisruptionPolicies;
 // policyResource is the [Resource] of DisruptionPolicies.
 type policyResource struct{ c *Client }
 
-// List lists the policies. A 404 is not enough to say that there are none: a proxy
-// gives that answer too. Discovery has to confirm it.
+// List lists the policies. A 404 alone does not mean that there are none, because a proxy may
+// give that answer too. Discovery has to confirm it.
 func (r policyResource) List(ctx context.Context, o metav1.ListOptions) (*v1alpha1.DisruptionPolicyList, error) {
 	list := &v1alpha1.DisruptionPolicyList{}
 	client, err := r.c.OwnKinds()

@@ -18,29 +18,29 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Patch is one write to a Node, with the version that was decided on.
+// Patch is one write to a Node, with the version of the Node that the decision used.
 type Patch struct {
 	Node            string
 	ResourceVersion string
-	// Labels and Annotations: nil removes the key.
+	// Labels and Annotations are the keys to set; a nil value removes the key.
 	Labels      map[string]*string
 	Annotations map[string]*string
-	// Unschedulable, where not nil, is the new spec.unschedulable.
+	// Unschedulable is the new spec.unschedulable; nil does not change it.
 	Unschedulable *bool
-	// Conditions are set in the Node's status, and those of the types DropConditions
-	// removed from it. A patch with any of them changes nothing else.
+	// Conditions are set in the Node's status. Conditions of the types in DropConditions are
+	// removed from it. A patch with either changes nothing else.
 	Conditions     []corev1.NodeCondition
 	DropConditions []corev1.NodeConditionType
 	// Manager is the field manager; see [FieldManager].
 	Manager string
 }
 
-// toStatus reports whether the patch is one of the Node's status. It is a strategic
-// merge patch then, which changes the conditions that it names and no others.
+// toStatus reports whether the patch changes the Node's status. Such a patch is a strategic
+// merge patch, which changes only the conditions that it names.
 func (p *Patch) toStatus() bool { return len(p.Conditions)+len(p.DropConditions) > 0 }
 
-// body is the JSON merge patch (RFC 7386), or the strategic merge patch of the status.
-// The resourceVersion in it is a precondition: the API server answers 409 if the Node is
+// body returns the JSON merge patch (RFC 7386), or the strategic merge patch of the status.
+// The resourceVersion in it is a precondition: the API server answers 409 if the Node has
 // another version.
 func (p *Patch) body() []byte {
 	meta := map[string]any{"resourceVersion": p.ResourceVersion}
@@ -71,7 +71,7 @@ func (p *Patch) body() []byte {
 	return b
 }
 
-// Write sends the patch once and confirms what the answer means.
+// Write sends the patch once and determines its outcome.
 //
 // After a conflict it reads the Node from the quorum and returns it, and the
 // caller decides again. An answer that the Node does not exist counts only after
@@ -99,11 +99,11 @@ func Write(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.N
 	return n, Conflict, err
 }
 
-// send sends the patch once. The Node is the one that was written, nil unless
-// Written; the error is nil only then.
+// send sends the patch once. With Written, it returns the Node from the answer and no error.
+// Otherwise the Node is nil and the error is not.
 func send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.Node, Outcome, error) {
 	if p.ResourceVersion == "" {
-		// The API server would take that for no precondition at all.
+		// The API server would treat an empty resourceVersion as no precondition.
 		return nil, Refused, fmt.Errorf("writing node %s: the write names no resourceVersion", p.Node)
 	}
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
@@ -122,9 +122,8 @@ func send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.No
 	return n, Written, nil
 }
 
-// isNode returns an error if what was decoded from an answer is not the Node of
-// that name. client-go takes any JSON object for what it asked for, that of a
-// proxy as well.
+// isNode returns an error if the decoded answer is not the Node of that name. client-go
+// accepts any JSON object as the requested one, even if a proxy sent it.
 func isNode(n *corev1.Node, name string) error {
 	if n.Name != name || n.UID == "" || n.ResourceVersion == "" {
 		return errors.New("the answer is not this Node; does a proxy answer in the API server's place?")
@@ -139,8 +138,8 @@ func isNode(n *corev1.Node, name string) error {
 // conflict. A refusal alone settles nothing, because the first try may be delayed
 // and land later.
 //
-// Between tries it waits a second, then two, up to ten. It ends early only with
-// ctx. failed receives why a try settled nothing.
+// Between attempts it waits one second, then two, up to ten. It ends early only if ctx ends.
+// failed receives the reason why an attempt did not settle the outcome.
 func Settle(ctx context.Context, client kubernetes.Interface, p Patch, failed func(error)) (*corev1.Node, error) {
 	delay := time.Second
 	for {
@@ -161,10 +160,9 @@ func Settle(ctx context.Context, client kubernetes.Interface, p Patch, failed fu
 	}
 }
 
-// Find reads a Node from the quorum. It returns nil, and no error, only if the
-// Node does not exist: a GET says so in the API server's own words, and a LIST
-// of Nodes of that name confirms it with an empty list. A single 404 is not
-// enough to free the Node's slot.
+// Find reads a Node from the quorum. It returns nil, and no error, only if the Node does not
+// exist: the API server itself answers a GET with 404, and a LIST of Nodes of that name is
+// empty. A single 404 is not enough to free the Node's slot.
 func Find(ctx context.Context, client kubernetes.Interface, name string) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -199,17 +197,19 @@ type Outcome int
 
 // The outcomes.
 const (
-	// Written: the API server has stored it.
+	// Written means that the API server has stored the write.
 	Written Outcome = iota
-	// Conflict: the Node has another version than the patch. Decide again.
+	// Conflict means that the Node has another version than the patch. The caller decides
+	// again.
 	Conflict
-	// Gone: the Node does not exist.
+	// Gone means that the Node does not exist.
 	Gone
-	// Refused: the API server says that it did not store it: it is forbidden,
-	// invalid, or too large, or an admission webhook does not answer.
+	// Refused means that the API server reports that it did not store the write: the write
+	// is forbidden, invalid or too large, or an admission webhook does not answer.
 	Refused
-	// Unknown: there was no answer, or it does not say what happened, or it is not
-	// the API server's. The write may have landed, may land later, or never.
+	// Unknown means that there was no answer, that the answer does not show what happened,
+	// or that another server sent it. The write may have landed, may still land, or may
+	// never land.
 	Unknown
 )
 
@@ -218,9 +218,9 @@ func (o Outcome) String() string {
 	return [...]string{"written", "conflict", "gone", "refused", "unknown"}[o]
 }
 
-// outcome returns what an answer to a write of the Node means. Only a Status from
-// the API server itself counts: an answer from a proxy or load balancer does not
-// say what the API server did with the request.
+// outcome returns the outcome of a write of the Node from its answer. It uses only a Status
+// from the API server itself: the answer of a proxy or load balancer does not show what the
+// API server did with the request.
 func outcome(err error, node string) Outcome {
 	s := serverStatus(err)
 	if s == nil {
@@ -266,7 +266,7 @@ func NoLease(err error, name string) bool {
 	return IsGone(err, coordinationv1.Resource("leases"), name)
 }
 
-// names reports whether the Status says that the object does not exist.
+// names reports whether the Status names the object as the one that does not exist.
 func names(s *metav1.Status, resource schema.GroupResource, name string) bool {
 	return s.Code == http.StatusNotFound && s.Reason == metav1.StatusReasonNotFound && s.Details != nil &&
 		s.Details.Group == resource.Group && s.Details.Kind == resource.Resource && s.Details.Name == name
@@ -283,7 +283,7 @@ func serverStatus(err error) *metav1.Status {
 	return &e.ErrStatus
 }
 
-// notStored reports whether the message of a 5xx says that nothing was stored.
+// notStored reports whether the message of a 5xx means that nothing was stored.
 // The API server asks admission webhooks before it writes to etcd. etcd and its
 // client refuse an object that is too large before they propose it (etcd's
 // rpctypes.ErrRequestTooLarge, gRPC's ResourceExhausted).

@@ -30,9 +30,8 @@ func renewAt(issued, expires time.Time) time.Time {
 	return expires.Add(-expires.Sub(issued) / 3)
 }
 
-// warnAt returns from when on an admin is to be warned that a credential expires:
-// when a quarter of its life is left, at most a week. One that renews itself does not
-// get there.
+// warnAt returns when to begin to warn an admin that a credential expires: when a quarter of
+// its life is left, but at most a week. A credential that is renewed never gets there.
 func warnAt(issued, expires time.Time) time.Time {
 	return expires.Add(-min(expires.Sub(issued)/4, 7*24*time.Hour))
 }
@@ -43,28 +42,28 @@ func retryAfter(left time.Duration) time.Duration {
 	return min(max(left/10, 10*time.Second), time.Hour)
 }
 
-// Why a renewal failed, where an admin can do something about it.
+// The errors of a renewal that an admin can fix.
 var (
-	// ErrNotAllowed: the manifests were applied with --no-renewal, or never.
+	// ErrNotAllowed means that the manifests were applied with --no-renewal, or not at all.
 	ErrNotAllowed = errors.New("the coordinator may not renew its own token")
-	// ErrNotWritable: the renewed token cannot be written.
+	// ErrNotWritable means that the renewed token cannot be written.
 	ErrNotWritable = errors.New("the renewed token cannot be written")
 )
 
 // upkeep is what the Credential remembers about renewing the coordinator's token, and
 // about what it has logged.
 type upkeep struct {
-	again  time.Time // no renewal before that, after one that failed
-	of     time.Time // when the credential expires that failed
-	next   time.Time // no renewal before that either, whatever the credential is by then
-	warned string    // what the last warning about the expiry was about
+	again  time.Time // the earliest renewal after a failure
+	of     time.Time // when the credential whose renewal failed expires
+	next   time.Time // the earliest renewal of any credential
+	warned string    // the text of the last warning about the expiry
 }
 
 // maintain renews the coordinator's token if it is time, and warns before it expires. It
 // returns how long to wait before the next call, unless the files change before that.
 func (c *Credential) maintain(ctx context.Context, now time.Time) (wait time.Duration) {
 	s, u := c.State(), &c.upkeep
-	if !u.of.Equal(s.Expires) { // that was about another one
+	if !u.of.Equal(s.Expires) { // the failure was with another credential
 		u.again, u.of = time.Time{}, s.Expires
 		c.setRenewError(nil, now)
 	}
@@ -91,8 +90,8 @@ func (c *Credential) maintain(ctx context.Context, now time.Time) (wait time.Dur
 	return wait
 }
 
-// setRenewError records that a renewal failed; nil: that the last one did not, or that
-// there is another credential.
+// setRenewError records that a renewal failed. nil means that the last renewal succeeded, or
+// that there is another credential.
 func (c *Credential) setRenewError(err error, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +106,7 @@ func (c *Credential) setRenewError(err error, now time.Time) {
 	}
 }
 
-// renewed has the client use the renewed token.
+// renewed makes the client use the renewed token.
 func (c *Credential) renewed(now time.Time) {
 	c.setRenewError(nil, now)
 	c.mu.Lock()
@@ -194,7 +193,7 @@ func (c *Credential) Renew(ctx context.Context) error {
 	c.mu.Lock()
 	client, k := c.client, c.last // of the same server
 	c.mu.Unlock()
-	if client == nil || k == nil { // it has gone since
+	if client == nil || k == nil { // the kubeconfig has been removed since
 		return AbsentError(c.o.Absent)
 	}
 	if k.claims.notRenewed != "" {

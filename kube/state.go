@@ -11,25 +11,25 @@ import (
 // mints is the command that mints a new credential for the coordinator.
 const mints = "`lockkeeper kubeconfig` mints a new one"
 
-// State is what is known about a credential.
+// State describes a credential.
 type State struct {
 	Identity string // see Options
 	File     string // the kubeconfig, or where the first one is expected
 	Present  bool   // there is a kubeconfig
-	InUse    bool   // a client uses it. A host's does so also after the kubeconfig has gone
+	InUse    bool   // a client uses the credential; a host's client does so even after the kubeconfig was removed
 	// Error is why the kubeconfig cannot be used, or why its plugin provides no
-	// credential, since ErrorSince; "" if neither is so. What the kubeconfig said before
-	// may still be in use.
+	// credential, since ErrorSince; "" if there is no error. The previous content of the
+	// kubeconfig may still be in use.
 	Error      string
 	ErrorSince time.Time
 
 	User            string    // "" if the credential does not name it
 	Issued, Expires time.Time // zero if the credential does not say
-	// NotRenewed is why lockkeeper does not renew the credential, "" if it does, at Renews.
+	// NotRenewed is why lockkeeper does not renew the credential; "" if it renews it, at Renews.
 	NotRenewed string
 	Renews     time.Time
-	// RenewError is why the last attempt to renew it failed, since RenewErrorSince; "" if
-	// it did not.
+	// RenewError is why the last attempt to renew the credential failed, since
+	// RenewErrorSince; "" if it succeeded.
 	RenewError         string
 	RenewErrorSince    time.Time
 	Renewals, Failures int // in this process
@@ -40,13 +40,13 @@ type State struct {
 	// Refused is since when the API server refuses the credential (401), zero while it
 	// does not.
 	Refused time.Time
-	// Answered is when the API server last answered with anything but 401, 429 or 5xx,
-	// or sent more of such an answer: a watch is one answer, which lasts for most of an
-	// hour, with something in it every minute. Zero is never.
+	// Answered is when the API server last sent an answer other than 401, 429 or 5xx, or a
+	// part of such an answer; zero means never. A watch is one answer that lasts for most
+	// of an hour and has new data every minute.
 	Answered time.Time
 }
 
-// State returns the present state.
+// State returns the current state.
 func (c *Credential) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,7 +66,7 @@ func (c *Credential) State() State {
 	}
 	if s.InUse = c.client != nil; s.InUse {
 		c.answers.mu.Lock()
-		s.Refused = c.answers.refused // without a client, only late answers to an earlier one
+		s.Refused = c.answers.refused // without a client, refused may come from late answers to an earlier client
 		c.answers.mu.Unlock()
 	}
 	if last := c.answers.last.Load(); last != 0 {
@@ -75,7 +75,7 @@ func (c *Credential) State() State {
 	return s
 }
 
-// report passes the state on if it has changed.
+// report calls Options.Report if the state has changed.
 func (c *Credential) report() {
 	c.reporting.Lock()
 	defer c.reporting.Unlock()
@@ -87,8 +87,8 @@ func (c *Credential) report() {
 	}
 }
 
-// left returns how long the credential is valid, negative if it has expired; ok is
-// false if that is not known.
+// left returns how long the credential is still valid; it is negative if the credential has
+// expired. ok is false if that is not known.
 func (s *State) left(now time.Time) (left time.Duration, ok bool) {
 	if !s.Present && !s.InUse || s.Expires.IsZero() {
 		return 0, false
@@ -96,10 +96,11 @@ func (s *State) left(now time.Time) (left time.Duration, ok bool) {
 	return s.Expires.Sub(now), true
 }
 
-// Problem returns what an admin has to fix about the credential, "" if nothing; fails is
-// whether it does not work now: an error that has lasted for ten seconds, an expiry or a
-// refusal. Otherwise it is the coordinator's, expires soon and is not renewed. An API
-// server that does not answer is not a problem of the credential.
+// Problem returns what an admin has to fix about the credential, or "" if there is nothing to
+// fix. fails is whether the credential does not work now: an error has lasted for ten seconds,
+// it has expired, or the API server refuses it. If fails is false, the problem is that the
+// coordinator's credential expires soon and is not renewed. An API server that does not answer
+// is not a problem of the credential.
 func (s *State) Problem(now time.Time) (text string, fails bool) {
 	left, known := s.left(now)
 	expired := known && left <= 0
@@ -150,7 +151,7 @@ func (s *State) Text(now time.Time) string {
 	return fmt.Sprintf("%s, valid for %s more; it renews itself at %s", s.File, roughly(left), stamp(s.Renews))
 }
 
-// roughly is a duration for people: days, hours or minutes, rounded down.
+// roughly formats a duration for people: in days, hours or minutes, rounded down.
 func roughly(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// watchTimeout is for how long the API server is asked to keep a watch; the
-	// reflector asks for up to twice that. With client-go's own five to ten minutes,
-	// new watches would be most of an idle host's requests.
+	// watchTimeout is the shortest timeout of a watch that the reflector requests; it
+	// requests up to twice that. With client-go's default of five to ten minutes, most of an
+	// idle host's requests would be new watches.
 	watchTimeout = 30 * time.Minute
 	// listTimeout bounds one LIST, and how long a watch may outlast what was asked for.
 	listTimeout = time.Minute
-	// CatchUp is how long a watch has to be established before what a [Watch] holds
-	// counts as current. The events that it missed come right after its start. A
-	// server or proxy that accepts a watch and ends it at once makes nothing current.
+	// CatchUp is how long a watch has to be established before the objects that a [Watch]
+	// holds count as current. The events that were missed arrive right after its start. A
+	// watch that a server or proxy accepts and ends at once does not make them current.
 	CatchUp = 5 * time.Second
 )
 
@@ -44,21 +44,21 @@ type Resource[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// WatchOptions say what a [Watch] holds, and whom it notifies. Callbacks must not
-// block; they are called without a lock held, and nil is fine.
+// WatchOptions are the parameters of a [Watch]. Callbacks must not block. They are called
+// without a lock held, and may be nil.
 type WatchOptions[O Object, T any] struct {
 	// Name is the plural of what is watched, for logs and errors.
 	Name string
 	// FieldSelector restricts what is listed and watched; "" does not.
 	FieldSelector string
-	// Keep returns what is held of an object, and false to hold nothing of it. It
-	// must not retain the object's bulk.
+	// Keep returns the value to hold for an object, and false to hold none. The value must
+	// not refer to the large parts of the object.
 	Keep func(O) (T, bool)
-	// Same reports whether two versions of an object differ in nothing that matters
-	// to the caller: the newer one is held, and Changed is not called. nil: each
-	// version matters.
+	// Same reports whether two versions of an object are the same for the caller. If so,
+	// the newer one is held, but Changed is not called. If Same is nil, Changed is called
+	// for every version.
 	Same func(was, is T) bool
-	// Changed is called after a list or the watch has changed what is held, and when
+	// Changed is called after a list or the watch has changed the held objects, and when
 	// Err changes.
 	Changed func()
 	// Rewound is called when a list shows that the API server's store went back in
@@ -69,14 +69,14 @@ type WatchOptions[O Object, T any] struct {
 	NotServed func(error) bool
 }
 
-// Watch holds the objects of one kind: a LIST from the quorum, kept up by a watch,
-// and overlaid by what this process's own writes and reads returned. No object goes
-// back to an older version, so that no part of this process decides twice because
-// the watch has not shown the first decision yet.
+// Watch holds the objects of one kind. It starts from a LIST from the quorum, and a watch
+// keeps it up to date. The results of this process's own writes and reads replace older
+// versions. No object goes back to an older version. Otherwise a part of this process could
+// decide twice, because the watch has not reported the result of the first decision yet.
 //
-// T is what is held of each object of type O. Keys are those of client-go's stores:
-// "namespace/name", or the name alone where there are no namespaces. Methods may be
-// called from any goroutine. Callers must not change what Get and All return.
+// T is the value that is held for each object of type O. Keys are those of client-go's
+// stores: "namespace/name", or the name alone for cluster-scoped kinds. Methods may be called
+// from any goroutine. Callers must not change the results of Get and All.
 type Watch[O Object, T any] struct {
 	opts      WatchOptions[O, T]
 	listFunc  func(context.Context, metav1.ListOptions) (runtime.Object, error)
@@ -87,24 +87,24 @@ type Watch[O Object, T any] struct {
 	newest string // the newest resourceVersion that was seen of this kind
 	listed bool
 	err    error
-	// asked is newest as it was when the last list was asked for, at askedAt.
+	// asked is the value of newest when the last list was requested, at askedAt.
 	asked   string
 	askedAt time.Time
-	// current is the last time for which it is certain that what is held was up to
-	// date; while a watch is established, since is when it began.
+	// current is the last time at which the held objects were certainly up to date. since
+	// is when the established watch began; zero if there is none.
 	current, since time.Time
 	fresh          bool // no watch has begun since the last list
 }
 
-// entry is what is held of an object, with the version it is of.
+// entry is the held value of an object, with the object's UID and version.
 type entry[T any] struct {
 	uid     types.UID
 	version string
 	value   T
 }
 
-// NewWatch makes a Watch of a resource. It holds nothing before [Watch.Run] or
-// [Watch.Load].
+// NewWatch returns a Watch of a resource. It holds nothing until [Watch.Run] or [Watch.Load]
+// is called.
 func NewWatch[L runtime.Object, O Object, T any](r Resource[L], o WatchOptions[O, T]) *Watch[O, T] {
 	none := func() {}
 	if o.Changed == nil {
@@ -119,8 +119,8 @@ func NewWatch[L runtime.Object, O Object, T any](r Resource[L], o WatchOptions[O
 	}
 }
 
-// Run lists and watches until ctx ends. It never gives up: while the API server
-// cannot be read, [Watch.Err] says why, and what was read before is still held.
+// Run lists and watches until ctx ends. It never gives up. While the API server cannot be
+// read, [Watch.Err] returns the reason, and the Watch keeps the objects that it holds.
 func (w *Watch[O, T]) Run(ctx context.Context) {
 	lw := listThenWatch{&cache.ListWatch{ListWithContextFunc: w.list, WatchFuncWithContext: w.watch}}
 	var example O
@@ -128,14 +128,14 @@ func (w *Watch[O, T]) Run(ctx context.Context) {
 		cache.ReflectorOptions{Name: w.opts.Name, MinWatchTimeout: watchTimeout}).RunWithContext(Quiet(ctx))
 }
 
-// listThenWatch keeps the reflector to LIST and WATCH: the list that it would stream
-// is not a quorum read.
+// listThenWatch makes the reflector use LIST and WATCH. A streamed list would not be a quorum
+// read.
 type listThenWatch struct{ *cache.ListWatch }
 
-// IsWatchListSemanticsUnSupported is the method that the reflector looks for.
+// IsWatchListSemanticsUnSupported is the method that the reflector checks for.
 func (listThenWatch) IsWatchListSemanticsUnSupported() bool { return true }
 
-// Load lists once, for a caller that does not Run the Watch.
+// Load lists once, for a caller that does not call Run.
 func (w *Watch[O, T]) Load(ctx context.Context) error {
 	list, version, err := w.ask(ctx, metav1.ListOptions{})
 	if w.opts.NotServed != nil && w.opts.NotServed(err) {
@@ -161,9 +161,8 @@ func (w *Watch[O, T]) list(ctx context.Context, o metav1.ListOptions) (runtime.O
 	return list, err
 }
 
-// ask lists from the quorum, and returns the version of the list as well. The
-// reflector would ask for resourceVersion 0, which an API server answers from a
-// cache that may be minutes old.
+// ask lists from the quorum, and returns the list and its version. The reflector would request
+// resourceVersion 0, which an API server answers from a cache that may be minutes old.
 func (w *Watch[O, T]) ask(ctx context.Context, o metav1.ListOptions) (runtime.Object, string, error) {
 	if o.Continue == "" {
 		w.mu.Lock()
@@ -190,10 +189,10 @@ func (w *Watch[O, T]) ask(ctx context.Context, o metav1.ListOptions) (runtime.Ob
 	return list, m.GetResourceVersion(), nil
 }
 
-// VerifyList returns an error if what was decoded from an answer is not a list of
-// the API server's: each of those has a resourceVersion. client-go takes any JSON
-// object for what it asked for, that of a proxy as well, and an empty list that the
-// API server never sent would free the slots of all nodes.
+// VerifyList returns an error if the decoded answer is not a list from the API server, which
+// always has a resourceVersion. client-go accepts any JSON object as the requested one, even if
+// a proxy sent it. An empty list that the API server never sent would free the slots of all
+// nodes.
 func VerifyList(list metav1.ListInterface) error {
 	if list.GetResourceVersion() == "" {
 		return errors.New("the answer is not a list of objects; does a proxy answer in the API server's place?")
@@ -238,8 +237,8 @@ func (w *Watch[O, T]) watch(ctx context.Context, o metav1.ListOptions) (watch.In
 	return &stopping{stream, func() { cancel(); w.stopped() }}, nil
 }
 
-// stopping is a watch with something to do when it is over. The reflector stops
-// each watch that it has begun, also one that the API server has ended.
+// stopping is a watch that calls a function when it is stopped. The reflector stops each watch
+// that it has started, even if the API server has ended it.
 type stopping struct {
 	watch.Interface
 	stopped func()
@@ -251,7 +250,7 @@ func (s *stopping) Stop() {
 	s.stopped()
 }
 
-// stopped records that no watch is established any more.
+// stopped records that no watch is established.
 func (w *Watch[O, T]) stopped() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -261,10 +260,10 @@ func (w *Watch[O, T]) stopped() {
 	w.since = time.Time{}
 }
 
-// answered records how the last list or watch request went.
+// answered records the result of the last list or watch request.
 func (w *Watch[O, T]) answered(ctx context.Context, err error) {
 	if ctx.Err() != nil {
-		return // err says that the caller gave up, and nothing about the API server
+		return // the caller gave up, so err is not a failure of the API server
 	}
 	w.mu.Lock()
 	changed := fmt.Sprint(err) != fmt.Sprint(w.err)
@@ -280,10 +279,9 @@ func (w *Watch[O, T]) answered(ctx context.Context, err error) {
 	}
 }
 
-// Quiet returns ctx with a logger that logs no errors once ctx has ended. client-go
-// logs an error when the context of a list or a watch ends ("Failed to watch", for
-// one), although that is how every list and watch of ours ends. Errors before that
-// are logged.
+// Quiet returns ctx with a logger that drops errors after ctx has ended. client-go logs an
+// error, such as "Failed to watch", when the context of a list or a watch ends, although every
+// list and watch of lockkeeper ends in that way. Earlier errors are logged.
 func Quiet(ctx context.Context) context.Context {
 	logger := klog.FromContext(ctx)
 	return klog.NewContext(ctx, logger.WithSink(quiet{logger.GetSink(), ctx}))
