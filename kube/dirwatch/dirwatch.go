@@ -21,10 +21,10 @@ import (
 // below it are not.
 //
 // It does not use fsnotify, which knows a directory by the path that it was first added
-// with. A directory that two paths lead to, through a link or because it was moved, is
-// reported under the first path only, and is watched no longer once that one is removed.
-// Watched trees overlap, are linked and are moved. Here a directory is what it is for
-// the kernel: a watch descriptor.
+// with. It reports a directory that has two paths, because of a link or a move, under the
+// first path only, and stops watching it once that path is removed. Watched trees overlap,
+// are linked and are moved. So this package identifies a directory by the kernel's watch
+// descriptor.
 type Watcher struct {
 	changed func(key string)
 	inotify *os.File // nil: err says why
@@ -59,7 +59,7 @@ func New(changed func(key string)) *Watcher {
 	return w
 }
 
-// Close ends the reports. No call of changed is left when it returns.
+// Close ends the reports. No call of changed runs after Close has returned.
 func (w *Watcher) Close() {
 	if w.inotify != nil {
 		w.inotify.Close()
@@ -137,8 +137,8 @@ func (w *Watcher) run() {
 	}
 }
 
-// affected returns the keys that the kernel's events are about. If events were lost,
-// because the kernel's queue was full, those are all keys.
+// affected returns the keys that the kernel's events concern. If the kernel's queue was full
+// and events were lost, it returns all keys.
 func (w *Watcher) affected(events []byte) map[string]bool {
 	const self = syscall.IN_IGNORED | syscall.IN_DELETE_SELF | syscall.IN_MOVE_SELF | syscall.IN_UNMOUNT
 	w.mu.Lock()
