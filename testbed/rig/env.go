@@ -10,8 +10,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// Binary is for a TestMain: it builds lockkeeper with the race detector and returns its path. It ends the process if that fails. The
-// variable LK names another build, to see the tests fail with a binary that has a bug.
+// Binary builds lockkeeper with the race detector and returns its path. TestMain calls it. Binary ends the process if the build fails. If the
+// environment variable LK is set, Binary returns that path instead, so that you can run the tests against a binary with a known bug.
 func Binary() string {
 	path := os.Getenv("LK")
 	if path != "" {
@@ -25,8 +25,8 @@ func Binary() string {
 	return path
 }
 
-// Number reads a number from the environment: LOCKKEEPER_SEED, LOCKKEEPER_SOAK (how many) and such. An empty or missing one is
-// fallback; anything else that is not a number ends the test.
+// Number reads a number from the environment, such as LOCKKEEPER_SEED, or LOCKKEEPER_SOAK for a count. It returns fallback if the variable is empty
+// or missing, and ends the test if the value is not a number.
 func Number(t *testing.T, name string, fallback uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)

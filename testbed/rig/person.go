@@ -11,17 +11,17 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// KubectlManager is the field manager of what a person writes in a test. The referee takes a cordon by kubectl for a person's, so
-// that nothing has to be declared.
+// KubectlManager is the field manager for what a person writes in a test. The referee attributes a cordon by kubectl to a person, so a test does not
+// have to declare it.
 const KubectlManager = "kubectl-testbed"
 
-// Patch edits a Node as a person; a nil value removes.
+// Patch edits a Node as a person. A nil value removes the field.
 func (s *Scene) Patch(name string, doc map[string]any) {
 	s.T.Helper()
 	s.Must(s.patch(name, doc))
 }
 
-// TryPatch is [Scene.Patch] of a document that has a resourceVersion. It reports whether the Node still had that one.
+// TryPatch is [Scene.Patch] for a document that has a resourceVersion. It reports whether the Node still had that resourceVersion.
 func (s *Scene) TryPatch(name string, doc map[string]any) bool {
 	s.T.Helper()
 	err := s.patch(name, doc)
@@ -59,7 +59,7 @@ func (s *Scene) Cordon(name string) {
 	s.Patch(name, map[string]any{"spec": map[string]any{"unschedulable": true}})
 }
 
-// Uncordon uncordons a Node as a person. It declares that to the referee, because nothing on a Node records who removed a field.
+// Uncordon uncordons a Node as a person. It declares the uncordon to the referee, because a Node does not record who removed a field.
 func (s *Scene) Uncordon(name string) {
 	s.T.Helper()
 	s.Referee.AdminUncordon(name)
@@ -72,7 +72,7 @@ func (s *Scene) PatchLease(doc map[string]any) {
 	s.Must(s.TryPatchLease(doc))
 }
 
-// TryPatchLease is [Scene.PatchLease] that returns its error.
+// TryPatchLease is like [Scene.PatchLease], but returns the error.
 func (s *Scene) TryPatchLease(doc map[string]any) error {
 	body, err := json.Marshal(doc)
 	if err == nil {
@@ -88,7 +88,7 @@ func (s *Scene) Stop(reason any) {
 	s.PatchLease(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationStop: reason}}})
 }
 
-// Epoch returns the present term, "" if the Lease names none or does not exist.
+// Epoch returns the epoch of the current term. It returns "" if the Lease does not exist or has no epoch.
 func (s *Scene) Epoch() string {
 	s.T.Helper()
 	epoch, err := s.LeaseHolder(s.Within(Soon))
@@ -96,7 +96,7 @@ func (s *Scene) Epoch() string {
 	return epoch
 }
 
-// LeaseHolder is [Scene.Epoch] for any goroutine.
+// LeaseHolder is like [Scene.Epoch], but any goroutine may call it.
 func (r *Rig) LeaseHolder(ctx context.Context) (string, error) {
 	l, err := r.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace).Get(ctx, v1alpha1.DefaultLeaseName, metav1.GetOptions{})
 	switch {

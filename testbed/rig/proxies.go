@@ -8,10 +8,11 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// Proxies are what a host reaches the API server through: as a host and, if it may coordinate, as a coordinator; otherwise that one is nil.
+// Proxies are the proxies through which one host reaches the API server: one for its requests as a host, one for its requests as a coordinator.
+// Coordinator is nil if the host may not coordinate.
 type Proxies struct{ Host, Coordinator *faultproxy.Proxy }
 
-// All returns those that there are.
+// All returns the proxies that are not nil.
 func (p Proxies) All() []*faultproxy.Proxy {
 	if p.Coordinator == nil {
 		return []*faultproxy.Proxy{p.Host}
@@ -25,7 +26,7 @@ const (
 	RoleCoordinator = "coordinator"
 )
 
-// startProxies starts the proxies of the fleet's hosts and has the hosts use them. The rig closes them.
+// startProxies starts the proxies of the fleet's hosts and configures the hosts to use them. The rig closes the proxies.
 func (r *Rig) startProxies(o *Options) (err error) {
 	if r.dir, err = os.MkdirTemp("", "rig-"); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package rig joins the test bed's parts: a fleet of simulated hosts on a real control plane, with the referee watching. Tests and
-// the demo begin with it. Scene is what tests do with a rig.
+// Package rig joins the parts of the test bed: a fleet of simulated hosts on a real control plane, and a referee that watches them. Tests and the
+// demo start a rig. A Scene has the methods with which a test acts on a rig.
 package rig
 
 import (
@@ -20,59 +20,60 @@ import (
 // Options describe a rig.
 type Options struct {
 	Fleet simhost.FleetOptions
-	// Policy is the spec of the DisruptionPolicy that the fleet rolls by, in YAML: a settle of 2s and such.
+	// Policy is the spec of the fleet's DisruptionPolicy in YAML. It usually has a short settle time, such as 2s.
 	Policy string
-	// Policies are the specs of several DisruptionPolicies by their names, in place of Policy.
+	// Policies are the specs of several DisruptionPolicies by name. They replace Policy.
 	Policies map[string]string
-	// Budget is what the policy allows, or all policies together, for the referee; 0 is 1. PolicyBudgets are what each of several allows.
+	// Budget tells the referee how many nodes the policy, or all policies together, may disrupt; 0 means 1. PolicyBudgets has the limit of each
+	// policy if there are several.
 	Budget        int
 	PolicyBudgets []referee.PolicyBudget
-	// Lag is by how much the run's own faults may hold back hosts and leaders, for the referee; see [referee.Options].
+	// Lag is the longest delay that the test's own faults may cause for hosts and leaders. See [referee.Options].
 	Lag time.Duration
-	// OnEvent gets the referee's line for each transition.
+	// OnEvent receives the line that the referee writes for each transition.
 	OnEvent func(line string)
-	// Proxied: each process reaches the API server through a proxy of its own, see [Rig.Proxies]. The fleet then has no Each and no
-	// Prefix.
+	// Proxied gives each process its own proxy to the API server, see [Rig.Proxies]. The fleet must then have no Each and no Prefix.
 	Proxied bool
-	// Label names the writes that pass a proxy of the role; nil for no names. It gets the body and has to be quick.
+	// Label returns names for the writes that pass a proxy of the role. It must return quickly, because each request waits for it. If it is nil,
+	// writes have no names.
 	Label func(role string, q *faultproxy.Request) string
-	// Work is a workload on the fleet's nodes, nil for none. Its name and namespace are the rig's.
+	// Work is a workload on the fleet's nodes, or nil. The rig sets its name and namespace.
 	Work *controlplane.Workload
 }
 
-// Report is the referee's.
+// Report is the referee's report.
 type Report = referee.Report
 
-// A Rig is a fleet with a referee. Close both.
+// A Rig is a fleet with a referee. The caller must close it.
 type Rig struct {
 	ControlPlane *controlplane.ControlPlane
 	Fleet        *simhost.Fleet
 	Referee      *referee.Referee
-	// Proxies are the hosts' by their names, if they were asked for.
+	// Proxies are the proxies by host name. They exist only if Options.Proxied is set.
 	Proxies map[string]Proxies
 
-	dir      string // of the proxies' kubeconfigs
+	dir      string // directory of the proxies' kubeconfigs
 	work     *controlplane.Workload
-	policies []string // that Close deletes
+	policies []string // Close deletes these
 
 	closing sync.Once
 	report  Report
-	failed  error // of closing
+	failed  error // the error of the first Close
 }
 
 const (
-	// idleWithin bounds the wait for a new fleet's hosts to be idle.
+	// idleWithin limits the wait until all hosts of a new fleet are idle.
 	idleWithin = 4 * time.Minute
-	// closeWithin bounds the removal of a rig's objects.
+	// closeWithin limits the removal of a rig's objects.
 	closeWithin = 2 * time.Minute
 )
 
-// Start starts the referee first, so that it misses nothing, and then the fleet. It returns when every host is idle under a coordinator and
-// the workload is Ready. The end of ctx stops the hosts, also later.
+// Start starts the referee first, so that the referee sees every write, and then the fleet. It returns when a coordinator leads, every host is idle
+// and the workload is Ready. The hosts stop when ctx ends, even after Start has returned.
 func Start(ctx context.Context, cp *controlplane.ControlPlane, o Options) (*Rig, error) {
 	r := &Rig{ControlPlane: cp, Proxies: map[string]Proxies{}}
 	if err := r.start(ctx, o); err != nil {
-		_, _ = r.Close() // what went wrong is in err
+		_, _ = r.Close() // err already describes the failure
 		return nil, err
 	}
 	return r, nil
@@ -116,7 +117,7 @@ func (r *Rig) start(ctx context.Context, o Options) (err error) {
 	return r.startWork(idle, *o.Work)
 }
 
-// observed has the referee see a host's events before others, which may be nil.
+// observed returns an observer that passes a host's events to the referee first and then to others, which may be nil.
 func (r *Rig) observed(others func(simhost.Event)) func(simhost.Event) {
 	return func(ev simhost.Event) {
 		r.Referee.HostEvent(referee.HostEvent{
@@ -128,15 +129,15 @@ func (r *Rig) observed(others func(simhost.Event)) func(simhost.Event) {
 	}
 }
 
-// StartHost starts another host, which the referee watches as well. The caller closes it; what its end does is judged if that is
-// before the rig's.
+// StartHost starts another host, which the referee watches too. The caller closes the host. The referee judges the shutdown of the host if it happens
+// before the rig is closed.
 func (r *Rig) StartHost(ctx context.Context, o simhost.Options) (*simhost.Host, error) {
 	o.Events = r.observed(o.Events)
 	return simhost.Start(ctx, r.ControlPlane, o)
 }
 
-// Close removes the workload, hears the referee's verdict and then stops the fleet: what stopping it does is not judged. The error is
-// the referee's, or what could not be stopped or removed. A second call returns the same.
+// Close removes the workload, gets the referee's verdict and then stops the fleet. The referee does not judge the shutdown of the fleet. The error is
+// the referee's error, or names what Close could not stop or remove. A second call returns the same result.
 func (r *Rig) Close() (Report, error) {
 	r.closing.Do(func() { r.report, r.failed = r.close() })
 	return r.report, r.failed

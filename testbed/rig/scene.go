@@ -16,24 +16,24 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// Bounds of waits. They are long because a test also has to pass on a machine that does other work.
+// Limits of waits. They are long because a test must also pass on a busy machine.
 const (
-	// Soon bounds what takes seconds on an idle machine.
+	// Soon limits a wait that takes seconds on an idle machine.
 	Soon = 4 * time.Minute
-	// Rolled bounds a whole rollout.
+	// Rolled limits the wait for a whole rollout.
 	Rolled = 10 * time.Minute
-	// pollEvery is how often [Scene.Eventually] tries.
+	// pollEvery is the interval between two tries of [Scene.Eventually].
 	pollEvery = 100 * time.Millisecond
 )
 
-// A Scene is a rig in a test: it has what tests do to a cluster and its hosts, and what they wait for. A method that fails ends the
-// test, unless its comment says otherwise. A scene of real hosts has no Fleet, and no method that needs one may be called.
+// A Scene is a rig in a test. It has methods that act on the cluster and its hosts, and methods that wait. A method that fails ends the test, unless
+// its comment says otherwise. A scene of real hosts has no Fleet; do not call a method that needs one.
 type Scene struct {
 	T *testing.T
 	*Rig
 }
 
-// Play starts a rig. At the end of the test the referee gives its verdict.
+// Play starts a rig. The referee gives its verdict when the test ends.
 func Play(t *testing.T, cp *controlplane.ControlPlane, o Options) *Scene {
 	t.Helper()
 	s := Begin(t, cp, o)
@@ -41,13 +41,13 @@ func Play(t *testing.T, cp *controlplane.ControlPlane, o Options) *Scene {
 	return s
 }
 
-// Begin is [Play] for a test that needs the referee's report: the caller calls [Scene.Verdict] or [Rig.Close].
+// Begin is [Play] for a test that needs the referee's report. The caller must call [Scene.Verdict] or [Rig.Close].
 func Begin(t *testing.T, cp *controlplane.ControlPlane, o Options) *Scene {
 	t.Helper()
 	if o.OnEvent == nil {
 		o.OnEvent = func(line string) { t.Log(line) }
 	}
-	// Not t.Context(), which ends before the cleanups, and the verdict is one.
+	// t.Context() would end before the cleanup functions run, and one of them gets the verdict.
 	r, err := Start(context.Background(), cp, o)
 	if err != nil {
 		t.Fatal(err)
@@ -55,8 +55,8 @@ func Begin(t *testing.T, cp *controlplane.ControlPlane, o Options) *Scene {
 	return &Scene{T: t, Rig: r}
 }
 
-// Verdict closes the rig, logs the referee's report, and fails the test if the referee objects. After a failure it first logs the end
-// of each host's journal.
+// Verdict closes the rig, logs the referee's report, and fails the test if the report has violations. If the test has failed, Verdict first logs the
+// end of each host's journal.
 func (s *Scene) Verdict() Report {
 	s.T.Helper()
 	s.Journals()
@@ -77,7 +77,7 @@ func (s *Scene) Journals() {
 	}
 }
 
-// Must ends the test if there is an error.
+// Must ends the test if err is not nil.
 func (s *Scene) Must(err error) {
 	s.T.Helper()
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Scene) Must(err error) {
 	}
 }
 
-// Check fails the test if there is an error, and lets it continue.
+// Check marks the test as failed if err is not nil. The test continues.
 func (s *Scene) Check(err error) {
 	s.T.Helper()
 	if err != nil {
@@ -93,20 +93,21 @@ func (s *Scene) Check(err error) {
 	}
 }
 
-// Within returns a context that ends after d, or with the test.
+// Within returns a context that ends after d or when the test ends.
 func (s *Scene) Within(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeoutCause(s.T.Context(), d, fmt.Errorf("%s have passed", d))
 	s.T.Cleanup(cancel)
 	return ctx
 }
 
-// Eventually repeats cond until it holds, for [Soon] at most. The test then fails with the last error, which may describe what cond saw.
+// Eventually calls cond until it returns true, for at most [Soon]. If cond never returns true, the test fails with the last error of cond, which may
+// describe what cond saw.
 func (s *Scene) Eventually(what string, cond func(context.Context) (bool, error)) {
 	s.T.Helper()
 	s.EventuallyWithin(Soon, what, cond)
 }
 
-// EventuallyWithin is [Scene.Eventually] with another bound.
+// EventuallyWithin is [Scene.Eventually] with the limit d.
 func (s *Scene) EventuallyWithin(d time.Duration, what string, cond func(context.Context) (bool, error)) {
 	s.T.Helper()
 	ctx := s.Within(d)
@@ -144,13 +145,13 @@ func (s *Scene) Stage(version string, names ...string) {
 	}
 }
 
-// Sync waits until the referee has seen everything that was written so far.
+// Sync waits until the referee has seen every write that happened before the call.
 func (s *Scene) Sync() {
 	s.T.Helper()
 	s.Must(s.Referee.Sync(s.Within(Soon)))
 }
 
-// Now reads a Node from the quorum.
+// Now reads a Node with a quorum read.
 func (s *Scene) Now(name string) *turn.Node {
 	s.T.Helper()
 	obj, err := s.ControlPlane.Client().CoreV1().Nodes().Get(s.Within(Soon), name, metav1.GetOptions{})
@@ -159,7 +160,8 @@ func (s *Scene) Now(name string) *turn.Node {
 	return &n
 }
 
-// Until waits until cond holds for the Node, and returns that version of it. What describes the condition for the error.
+// Until waits until cond returns true for the Node, and returns that version of the Node. The failure message quotes what, which describes the
+// condition.
 func (s *Scene) Until(name string, d time.Duration, what string, cond func(*turn.Node) bool) *turn.Node {
 	s.T.Helper()
 	obj, err := s.ControlPlane.WaitNode(s.Within(d), name, what, func(o *corev1.Node) bool {
@@ -174,7 +176,7 @@ func (s *Scene) Until(name string, d time.Duration, what string, cond func(*turn
 	return &n
 }
 
-// Reaches waits until the host has acked the turn that brought its node into the state.
+// Reaches waits until the node is in the state and its host has acked the turn in that state.
 func (s *Scene) Reaches(name string, state v1alpha1.State) *turn.Node {
 	s.T.Helper()
 	return s.Until(name, Soon, "to be "+string(state), func(n *turn.Node) bool {
@@ -182,7 +184,7 @@ func (s *Scene) Reaches(name string, state v1alpha1.State) *turn.Node {
 	})
 }
 
-// Commits waits for the host's ack committed in the state.
+// Commits waits until the host has acked the state with the report committed.
 func (s *Scene) Commits(name string, state v1alpha1.State) *turn.Node {
 	s.T.Helper()
 	return s.Until(name, Soon, "to have committed in "+string(state), func(n *turn.Node) bool {
@@ -196,7 +198,7 @@ func (s *Scene) Held(name string, reason v1alpha1.Reason) *turn.Node {
 	return s.Until(name, Soon, "to be held: "+string(reason), func(n *turn.Node) bool { return n.Held == reason })
 }
 
-// Updated waits until the hosts run the version, and their nodes are idle, Ready and want nothing after a turn that is Done.
+// Updated waits until the hosts run the version, and their nodes are idle and Ready, want nothing, and ended their last turn with Done.
 func (s *Scene) Updated(version string, names ...string) {
 	s.T.Helper()
 	for _, name := range names {
@@ -208,7 +210,7 @@ func (s *Scene) Updated(version string, names ...string) {
 	}
 }
 
-// Reports waits until the host's own status line contains a text: its loop has run with these facts.
+// Reports waits until the host's own status line contains text. The host's loop has then run with these facts.
 func (s *Scene) Reports(name, text string, d time.Duration) {
 	s.T.Helper()
 	s.Must(s.Host(name).WaitNotify(s.Within(d), fmt.Sprintf("reporting %q", text), func(n simhost.Notify) bool {
@@ -216,7 +218,7 @@ func (s *Scene) Reports(name, text string, d time.Duration) {
 	}))
 }
 
-// HostOf returns the host whose term has the epoch, or nil.
+// HostOf returns the host that leads in the term with the epoch, or nil.
 func (s *Scene) HostOf(epoch string) *simhost.Host {
 	name, _, _ := strings.Cut(epoch, "_")
 	return s.Fleet.Host(name)

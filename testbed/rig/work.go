@@ -14,10 +14,10 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// namespaces counts the namespaces of workloads: each rig has its own, because those of earlier rigs may still be ending.
+// namespaces counts the namespaces of workloads. Each rig has its own namespace, because the namespaces of earlier rigs may still be terminating.
 var namespaces atomic.Int64
 
-// Spread returns a workload of so many pods, of which a budget lets one be evicted at a time, for [Options.Work].
+// Spread returns a workload for [Options.Work] that has the given number of replicas. Its PodDisruptionBudget allows one eviction at a time.
 func Spread(replicas int32) *controlplane.Workload {
 	one := intstr.FromInt32(1)
 	return &controlplane.Workload{Replicas: replicas, MaxUnavailable: &one}
@@ -38,8 +38,8 @@ func (r *Rig) WaitWork(ctx context.Context) error {
 	return r.ControlPlane.WaitWorkload(ctx, r.work.Namespace, r.work.Name)
 }
 
-// removeWork removes the workload before another fleet starts, whose nodes have the same names. It deletes pods without a grace
-// period because those on a node that is down have no kubelet to end them.
+// removeWork removes the workload before another fleet with the same node names starts. It deletes pods without a grace period, because a node that
+// is down has no kubelet to end its pods.
 func (r *Rig) removeWork(ctx context.Context) error {
 	if r.work == nil {
 		return nil
