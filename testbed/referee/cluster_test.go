@@ -30,7 +30,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// fleet is a cluster with two hosts that a test plays, and the referee.
+// fleet is a cluster with a referee and two hosts whose writes the test makes itself.
 type fleet struct {
 	t   *testing.T
 	ctx context.Context
@@ -87,7 +87,7 @@ func (f *fleet) write(name string, labels, annotations map[string]any) {
 	f.with(name, func(n *turn.Node) error { return f.patch(f.ctx, n, "lockkeeper", nil, labels, annotations) })
 }
 
-// with writes to the Node as it is; controllers write to it too.
+// with changes the current version of the Node. It retries on a conflict, because controllers write to the Node too.
 func (f *fleet) with(name string, write func(*turn.Node) error) {
 	f.t.Helper()
 	f.must(f.until(f.ctx, func(nodes []*turn.Node) (bool, error) {
@@ -117,22 +117,22 @@ func (f *fleet) enter(name string, state v1alpha1.State, id string) {
 		map[string]any{v1alpha1.AnnotationTurn: id, v1alpha1.AnnotationGrant: v1alpha1.FormatRecord(g)})
 }
 
-func (f *fleet) say(name string, word v1alpha1.Report) {
+func (f *fleet) ack(name string, report v1alpha1.Report) {
 	f.t.Helper()
 	n := f.node(name)
-	a := v1alpha1.Ack{Turn: n.Turn, BootID: n.BootID, State: n.State, Report: word}
+	a := v1alpha1.Ack{Turn: n.Turn, BootID: n.BootID, State: n.State, Report: report}
 	f.write(name, nil, map[string]any{v1alpha1.AnnotationAck: a.String()})
 }
 
-// draining plays a node's turn up to the cordon.
+// draining writes a node's turn up to the cordon.
 func (f *fleet) draining(name string) {
 	f.t.Helper()
 	f.enter(name, v1alpha1.StateDraining, "turn-"+name)
-	f.say(name, v1alpha1.ReportSeen)
+	f.ack(name, v1alpha1.ReportSeen)
 	f.with(name, func(n *turn.Node) error { return f.cordon(f.ctx, n) })
 }
 
-// wholeTurn plays a lawful turn, drain and reboot included.
+// wholeTurn writes a correct turn with drain and reboot.
 func (f *fleet) wholeTurn(name string) {
 	f.t.Helper()
 	p := f.pod(name)
@@ -140,13 +140,13 @@ func (f *fleet) wholeTurn(name string) {
 	f.must(f.evictNow(f.ctx, p))
 	_, err := cp.WaitPods(f.ctx, p.Namespace, "", "to be gone", func(pods []*corev1.Pod) bool { return len(pods) == 0 })
 	f.must(err)
-	f.say(name, v1alpha1.ReportDone)
+	f.ack(name, v1alpha1.ReportDone)
 	f.enter(name, v1alpha1.StateRebooting, "turn-"+name)
-	f.say(name, v1alpha1.ReportCommitted)
+	f.ack(name, v1alpha1.ReportCommitted)
 	f.must(f.Reboot(f.ctx, name))
 	f.must(cp.SetNodeReady(f.ctx, name, "", false))
 	f.must(cp.SetNodeReady(f.ctx, name, "boot-2", true))
-	f.say(name, v1alpha1.ReportDone)
+	f.ack(name, v1alpha1.ReportDone)
 	f.enter(name, v1alpha1.StateUncordoning, "turn-"+name)
 	f.with(name, func(n *turn.Node) error {
 		a := v1alpha1.Ack{Turn: n.Turn, BootID: n.BootID, State: n.State, Report: v1alpha1.ReportDone}
@@ -184,7 +184,7 @@ func TestLawfulTurnsOnARealStore(t *testing.T) {
 	}
 }
 
-// Each offender, against the real API server, is called by its name.
+// TestOffenders runs each offender against the real API server. The referee must report the rule that the offender breaks.
 func TestOffenders(t *testing.T) {
 	for _, name := range OffenderNames() {
 		t.Run(name, func(t *testing.T) {
@@ -226,7 +226,7 @@ func TestDeclared(t *testing.T) {
 	}
 }
 
-// The watch is resumed where it ended, whatever restarts, and what was written meanwhile is judged.
+// TestRestarts checks that the referee resumes the watch where it ended, whatever restarts, and judges what was written in the meantime.
 func TestRestarts(t *testing.T) {
 	f := newFleet(t)
 	f.draining("n1")
@@ -240,11 +240,11 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// What cannot be resumed fails the run. The watch is cut and the history thrown away before it comes back.
+// TestGap checks that a watch that cannot be resumed fails the run. The test cuts the watch and compacts the history before the watch resumes.
 func TestGap(t *testing.T) {
 	f := newFleet(t)
 	f.must(f.Sync(f.ctx))
-	f.mu.Lock() // nothing is taken from the watch meanwhile
+	f.mu.Lock() // the referee takes nothing from the watch in the meantime
 	_, rev, err := f.store.list(f.ctx, f.leaseKey(), 0)
 	if err == nil {
 		f.last = 1
@@ -259,12 +259,12 @@ func TestGap(t *testing.T) {
 	}
 }
 
-// A write that the watch does not show is noticed by the next one of the same object.
+// TestAMissedWrite checks that the referee notices a write that the watch did not deliver when the next write of the same object arrives.
 func TestAMissedWrite(t *testing.T) {
 	f := newFleet(t)
 	f.must(f.Sync(f.ctx))
 	f.mu.Lock()
-	f.known[nodePrefix+"n1"]-- // as if the last write had not been shown
+	f.known[nodePrefix+"n1"]-- // as if the watch had not delivered the last write
 	f.mu.Unlock()
 	f.write("n1", nil, map[string]any{"example.com/a": "b"})
 	r, err := f.Close()

@@ -10,11 +10,11 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-func saysCommitted(n *turn.Node) bool {
+func hasCommittedAck(n *turn.Node) bool {
 	return n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportCommitted
 }
 
-// acked judges an ack that became committed: the host's last step before it evicts, applies or reboots.
+// acked judges the ack committed: the host's last step before it evicts, applies or reboots.
 func (e *engine) acked(n *node, before, after *turn.Node) {
 	if after.Ack == before.Ack || after.Ack.Report != v1alpha1.ReportCommitted {
 		return
@@ -39,8 +39,8 @@ func (e *engine) acked(n *node, before, after *turn.Node) {
 	}
 }
 
-// committed judges a commit of the present turn, state and boot. The version before is the Node that the host had read; what
-// was on it then held up the commit, whenever the write lands. What the host wants is in the same write or was before.
+// committed judges a commit of the current turn, state and boot. The host decided on the version before, so anything on that version that forbids a
+// commit makes this commit wrong, no matter when the write lands. The host publishes what it wants in the same write or earlier.
 func (e *engine) committed(n *node, before, after *turn.Node) {
 	row, _ := turn.Find(before.State)
 	needs := row.Needs
@@ -63,12 +63,12 @@ func (e *engine) committed(n *node, before, after *turn.Node) {
 	case !before.Unschedulable:
 		e.breaks(Drain, n.name, "committed in %s on a schedulable node", before.State)
 	case n.evictable > 0 && n.nonzeroSince.rev <= n.rev:
-		// There was no moment after the host read its Node in which its list of pods can have been empty.
+		// The node had evictable pods at every moment since the host read its Node, so the host's list of pods cannot have been empty.
 		e.breaks(Drain, n.name, "committed in %s with %d evictable pods on the node (%s)", before.State, n.evictable, e.podsOn(n.name))
 	}
 }
 
-// cordoned judges changes of the cordon and its mark.
+// cordoned judges changes of the cordon and of its mark.
 func (e *engine) cordoned(n *node, before, after *turn.Node, managers []string) {
 	cordons := !before.Unschedulable && after.Unschedulable
 	marks := !before.Mark && after.Mark
@@ -85,8 +85,8 @@ func (e *engine) cordoned(n *node, before, after *turn.Node, managers []string) 
 	case before.Unschedulable && !after.Unschedulable:
 		e.uncordoned(n, before, after)
 	case unmarks && after.Unschedulable && before.Detached == nil:
-		// A node that is let go is the one that keeps its cordon: it is the new owner's.
-		e.breaks(Mark, n.name, "the mark was removed in %s, the cordon stands", before.State)
+		// Only a release may remove the mark and keep the cordon: the cordon then belongs to the new owner.
+		e.breaks(Mark, n.name, "the mark was removed in %s and the cordon stayed", before.State)
 	}
 	if n.turn != nil {
 		if cordons && marks {
@@ -98,20 +98,20 @@ func (e *engine) cordoned(n *node, before, after *turn.Node, managers []string) 
 	}
 }
 
-// cordonCommit: cordon and mark in one write are the commit of draining, with the ack that says so. That the ack fits is
-// judged by acked; here, that it is in this write.
+// cordonCommit judges the commit of draining: one write with the cordon, the mark and the ack committed. acked checks that the ack is correct.
+// cordonCommit checks that it is in this write.
 func (e *engine) cordonCommit(n *node, before, after *turn.Node) {
 	switch {
 	case before.State != v1alpha1.StateDraining || !before.Ours():
 		e.breaks(Commit, n.name, "cordoned and marked in %s (turn %q)", before.State, before.Turn)
-	case after.Ack == before.Ack || !saysCommitted(after):
-		e.breaks(Commit, n.name, "cordoned and marked without the ack committed (it says %q)", after.Ack)
+	case after.Ack == before.Ack || !hasCommittedAck(after):
+		e.breaks(Commit, n.name, "cordoned and marked without the ack committed (the ack is %q)", after.Ack)
 	}
 }
 
-// uncordoned: the host undoes its own cordon by removing the mark in the same write, in uncordoning, on a Node that was Ready
-// when it read it. A person's uncordon leaves the mark behind, or finds none, and has to be declared: nothing on the Node
-// tells who removed a field.
+// uncordoned judges an uncordon. A host removes its own cordon and the mark in one write, in the state uncordoning, after it has read that the Node
+// is Ready. A person's uncordon leaves the mark on the Node, or the Node had no mark. A test must declare it, because a Node does not record who
+// removed a field.
 func (e *engine) uncordoned(n *node, before, after *turn.Node) {
 	switch {
 	case !before.Mark:
@@ -131,7 +131,7 @@ func (e *engine) admin(manager string) bool {
 	return slices.ContainsFunc(e.admins, func(a string) bool { return a != "" && strings.HasPrefix(manager, a) })
 }
 
-// managersOf are the field managers that own spec.unschedulable.
+// managersOf returns the field managers that own spec.unschedulable.
 func managersOf(obj *corev1.Node) []string {
 	var owners []string
 	for _, f := range obj.ManagedFields {
@@ -142,8 +142,8 @@ func managersOf(obj *corev1.Node) []string {
 	return owners
 }
 
-// tell writes what happened for people.
-func (e *engine) tell(before, after *turn.Node) {
+// logTransition writes a readable line about the transition.
+func (e *engine) logTransition(before, after *turn.Node) {
 	name := after.Name
 	if before.State != after.State {
 		id := after.Turn
@@ -157,36 +157,36 @@ func (e *engine) tell(before, after *turn.Node) {
 		if g := after.Grant; g != nil && g.Result != "" {
 			text += "  " + string(g.Result) + " " + string(g.Reason)
 		}
-		e.say(name, "%s", text)
+		e.logLine(name, "%s", text)
 	} else if epochOf(before) != epochOf(after) && after.InTurn() {
-		e.say(name, "%s, taken over by %s", after.State, epochOf(after))
+		e.logLine(name, "%s, taken over by %s", after.State, epochOf(after))
 	}
 	if before.Wants != after.Wants {
-		e.say(name, "wants %s", orNothing(string(after.Wants)))
+		e.logLine(name, "wants %s", orNothing(string(after.Wants)))
 	}
 	if before.Held != after.Held && after.Held != "" {
-		e.say(name, "held: %s", after.Held)
+		e.logLine(name, "held: %s", after.Held)
 	}
 	if before.Ack != after.Ack && after.Ack.Turn != "" {
 		word := string(after.Ack.Report)
 		if after.Ack.Reason != "" {
 			word += ":" + string(after.Ack.Reason)
 		}
-		e.say(name, "%s: the host says %s", after.Ack.State, word)
+		e.logLine(name, "%s: the host says %s", after.Ack.State, word)
 	}
 	switch {
 	case !before.Unschedulable && after.Unschedulable && after.Mark:
-		e.say(name, "cordoned")
+		e.logLine(name, "cordoned")
 	case !before.Unschedulable && after.Unschedulable:
-		e.say(name, "cordoned by a person")
+		e.logLine(name, "cordoned by a person")
 	case before.Unschedulable && !after.Unschedulable:
-		e.say(name, "uncordoned")
+		e.logLine(name, "uncordoned")
 	}
 	if before.BootID != after.BootID && after.BootID != "" {
-		e.say(name, "its kubelet speaks from the boot %s", after.BootID)
+		e.logLine(name, "its kubelet speaks from the boot %s", after.BootID)
 	}
 	if before.Ready != after.Ready {
-		e.say(name, "%s", map[bool]string{true: "Ready", false: "not Ready"}[after.Ready])
+		e.logLine(name, "%s", map[bool]string{true: "Ready", false: "not Ready"}[after.Ready])
 	}
 }
 

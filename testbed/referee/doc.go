@@ -1,22 +1,22 @@
-// Package referee watches a cluster and says whether lockkeeper kept its promises: the budget, the table, the commit, the
-// cordons, the evictions, the reboots. It stands next to every test on a real control plane and next to the demo.
+// Package referee watches a cluster and reports whether lockkeeper kept its promises: the budget, the table, the commit, the cordons, the evictions,
+// the reboots. Every test on a real control plane uses it, and so does the demo.
 //
-// It reads what is stored, not what someone serves: one watch on etcd, from the revision of the first list on, so that Nodes,
-// the Lease and pods come in the one order in which they were written, past the API server's caches and past any proxy
-// that a test puts before it. Nothing is missed without the run being failed for it ([Gap]): etcd counts the versions of
-// every key, and each has to be the one after the last.
+// The referee reads etcd itself with one watch, from the revision of the first list on. It therefore receives Nodes, the Lease and pods in the one
+// order in which they were written, and bypasses the API server's caches and any fault proxy of the test. If the referee misses a write, the run
+// fails ([Gap]): etcd counts the versions of every key, and each version must follow the one before it.
 //
-// What is judged is data in, verdicts out (type engine): it has no clock and no client, and each of its rules is shown to
-// catch a planted offender. What a rule may demand is what can be proven from the order of writes:
+// The engine judges. It takes data and returns verdicts, and has no clock and no client. For each of its rules, a test shows that it catches a
+// planted offender. A rule may demand only what the order of writes can prove:
 //
-//   - Every write of a host or a leader to a Node names the resourceVersion that it was decided on. So the version before a
-//     write is the very Node that its writer had read, and its labels, annotations and Ready can be held against it exactly.
-//   - A host reads its Node first and the Lease and its pods after it, and its write comes last. So between the version
-//     before a commit and the commit there must be a moment in which the Lease named the turn's epoch without a stop, and
-//     one in which nothing evictable was on the node.
-//   - Nothing else between two objects can be proven by order alone; there a time helps. A mark put into the same stream
-//     twice a second tells the earliest time of what comes after it, receiving tells the latest; a rule with a bound
-//     breaks only if the shortest time that can have passed is longer than the bound.
+//   - A host or a leader names, in every write to a Node, the resourceVersion on which it decided. The version before a
+//     write is therefore the Node that the writer had read. The referee can check the write against exactly the labels,
+//     annotations and Ready condition of that version.
+//   - A host reads its Node first, then the Lease and its pods, and writes last. Between the version before a commit and
+//     the commit there must therefore be a moment in which the Lease named the turn's epoch without a stop, and a moment
+//     in which nothing evictable was on the node.
+//   - Order alone proves nothing else about two objects. Times help there: the referee writes a mark into the same stream
+//     twice a second. The mark gives the earliest time of the writes after it; the time of receipt gives the latest. A
+//     rule with a time limit is broken only if the shortest possible elapsed time exceeds the limit.
 //
-// It imports the words and the table of lockkeeper and none of its machinery.
+// The package imports lockkeeper's API types and state table, and none of its other code.
 package referee

@@ -12,56 +12,57 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// Bounds that DESIGN sets.
+// These limits come from DESIGN.
 const (
-	// actWithin is how old the first of the two reads before an act may be.
+	// actWithin is the maximum age of the first of the two reads before an act.
 	actWithin = 10 * time.Second
-	// lookEvery is how often a host in a turn looks at the Lease; jitter and the renewals of a leader are within twice that.
-	lookEvery = 10 * time.Second
-	// lateGrant is how long a leader may take to settle a late grant.
+	// rereadEvery is the interval at which a host in a turn reads the Lease. With jitter and the leader's renewals, the interval stays below twice
+	// this value.
+	rereadEvery = 10 * time.Second
+	// lateGrant is how long a leader may take to resolve a late grant.
 	lateGrant = time.Minute
 )
 
-// moment is where in the store's history something happened, and when: not before after, not after by.
+// moment is a position in the store's history, with the earliest (after) and the latest (by) time at which it happened.
 type moment struct {
 	rev       int64
 	after, by time.Time
 }
 
-// elapsed is the shortest time that can lie between two moments.
+// elapsed returns the shortest time that can have passed between two moments.
 func (m moment) elapsed(since moment) time.Duration { return m.after.Sub(since.by) }
 
-// config is what the engine is told once.
+// config is the configuration of the engine, which does not change in a run.
 type config struct {
 	budget   int
 	policies []PolicyBudget // within the budget
-	// lag is by how much the run's faults may hold back a write or a watch of a host's or leader's.
+	// lag is the longest delay that the run's faults may cause for a write or a watch of a host or a leader.
 	lag time.Duration
-	// admins are field managers whose cordons are a person's.
+	// admins are the field managers whose cordons count as a person's.
 	admins []string
-	// skip are pods that a policy says are not evicted; nil for none.
+	// skip reports whether a policy leaves the pod on the node. It may be nil.
 	skip func(*corev1.Pod) bool
-	// line gets one readable line for each transition; nil for none.
+	// line receives one readable line for each transition. It may be nil.
 	line func(at time.Time, node, text string)
 }
 
-// engine holds every rule. It is fed with versions of objects in the order of their revisions and with hosts' deeds; it has
-// no clock, no client, no goroutine. Its user guards it.
+// engine holds every rule. Its caller feeds it with versions of objects in the order of their revisions, and with the acts of hosts. It has no clock,
+// no client and no goroutine, and its caller must serialize the calls.
 type engine struct {
 	config
 	now   moment
-	first bool // what is fed is the first list: facts to begin with, judged by no one
+	first bool // the input is the first list, which is not judged
 
 	nodes   map[string]*node
 	pods    map[string]*pod
-	leases  []leaseVersion    // all, oldest first
-	terms   map[string]bool   // epochs that the Lease named
-	held    map[string]bool   // these, and those of grants from before our time
-	turns   map[string]string // every turn's id ever seen, to its node
+	leases  []leaseVersion    // all versions, oldest first
+	terms   map[string]bool   // epochs that the Lease has named
+	held    map[string]bool   // terms, plus the epochs of grants that existed before the referee started
+	turns   map[string]string // the node of each turn id ever seen
 	budgets []budgetChange
 
 	updated  map[string]bool
-	rebooted map[string]bool // host and boot
+	rebooted map[string]bool // keys are host and boot
 	windows  map[*window]bool
 	declared []Declaration
 	excused  struct {
@@ -76,41 +77,42 @@ type budgetChange struct {
 	budget int
 }
 
-// node is what the engine remembers of one Node's name.
+// node is what the engine remembers about one Node name.
 type node struct {
 	name string
-	cur  *turn.Node // nil: there is no such Node
-	rev  int64      // of cur
+	cur  *turn.Node // nil: the Node does not exist
+	rev  int64      // the revision of cur
 	turn *turnMemory
 
 	disturbed bool
-	// evictable is how many pods on it a drain would evict or wait for; nonzero since the moment.
+	// evictable is the number of pods on the node that a drain would evict or wait for. nonzeroSince is the moment since which it has not been zero.
 	evictable    int
 	nonzeroSince moment
-	pausedSince  moment // while cur.Paused stands
-	// evictUntil is until when an eviction may still land, after the moment from which none was to be sent any more.
+	pausedSince  moment // since when cur.Paused is set
+	// evictUntil is the latest time at which an eviction may still land, after the host had to stop sending evictions.
 	evictUntil time.Time
 
-	// Of a reboot in boot rebootBoot: until when its turn asked for it, and the Lease named its epoch.
+	// ready and leaseUntil belong to a reboot in rebootBoot: until when the turn asked for the reboot, and until when the Lease named the turn's
+	// epoch.
 	ready      readyToReboot
-	cancelled  time.Time // a test's word; zero: the want stands
+	cancelled  time.Time // set by the test; zero: the host still has its want
 	leaseUntil time.Time
 }
 
-// readyToReboot is until when the Node said that a boot may be ended.
+// readyToReboot is the time until which the Node allowed the host to end the boot.
 type readyToReboot struct {
 	boot, turn string
 	until      time.Time
 }
 
-// turnMemory is what the engine remembers of a node's present turn.
+// turnMemory is what the engine remembers about a node's current turn.
 type turnMemory struct {
 	id        string
 	began     moment
 	committed bool
 	ourCordon bool
-	late      bool     // granted by a term that was over, and not settled
-	boots     []string // ended by a reboot in this turn
+	late      bool     // granted by a term that had ended, and not resolved yet
+	boots     []string // boots that a reboot in this turn ended
 }
 
 func newEngine(c config) *engine {
@@ -132,15 +134,15 @@ func (e *engine) node(name string) *node {
 	return n
 }
 
-// breaks reports a broken rule, unless it was declared.
+// breaks reports a broken rule, unless a test declared the violation.
 func (e *engine) breaks(rule Rule, name, format string, args ...any) {
 	v := Violation{Rule: rule, Node: name, Revision: e.now.rev, Time: e.now.by, Text: fmt.Sprintf(format, args...)}
 	if why, ok := e.expected(rule, name); ok {
 		e.report.Expected = append(e.report.Expected, v)
-		e.say(name, "declared (%s): %s", why, v.Text)
+		e.logLine(name, "declared (%s): %s", why, v.Text)
 		return
 	}
-	e.say(name, "VIOLATION of %s: %s", rule, v.Text)
+	e.logLine(name, "VIOLATION of %s: %s", rule, v.Text)
 	if len(e.report.Violations) >= MaxViolations {
 		e.report.More++
 		return
@@ -148,8 +150,7 @@ func (e *engine) breaks(rule Rule, name, format string, args ...any) {
 	e.report.Violations = append(e.report.Violations, v)
 }
 
-// expected takes the declaration that a violation was foreseen by. One of no rule in particular stands for everything that
-// the one write breaks.
+// expected uses up the declaration that covers the violation. A declaration without a rule covers everything that one write breaks.
 func (e *engine) expected(rule Rule, name string) (why string, ok bool) {
 	if x := e.excused; x.node == name && x.rev == e.now.rev && name != "" {
 		return x.why, true
@@ -167,31 +168,31 @@ func (e *engine) expected(rule Rule, name string) (why string, ok bool) {
 	return "", false
 }
 
-func (e *engine) say(name, format string, args ...any) {
+func (e *engine) logLine(name, format string, args ...any) {
 	if e.line != nil && !e.first {
 		e.line(e.now.by, name, fmt.Sprintf(format, args...))
 	}
 }
 
-// setBudget is a change of the policy.
+// setBudget records a new budget of the policy.
 func (e *engine) setBudget(m moment, budget int) {
 	e.now = m
 	e.budgets = append(e.budgets, budgetChange{m, budget})
 }
 
-// allowed is the largest budget in force since a moment, or a little before: a leader has to learn of a change.
+// allowed returns the largest budget that was in force since a moment, or shortly before it, because a leader needs time to learn of a change.
 func (e *engine) allowed(since moment) int {
-	most, from := 0, since.after.Add(-lookEvery-e.lag)
+	most, from := 0, since.after.Add(-rereadEvery-e.lag)
 	for i, b := range e.budgets {
 		if i+1 < len(e.budgets) && e.budgets[i+1].at.by.Before(from) {
-			continue // replaced before
+			continue // another budget replaced it earlier
 		}
 		most = max(most, b.budget)
 	}
 	return most
 }
 
-// onNode takes a version of a Node; nil: it was deleted.
+// onNode takes a version of a Node. A nil obj means that the Node was deleted.
 func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 	e.now = m
 	if !e.first {
@@ -200,11 +201,11 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 	n := e.node(name)
 	before := n.cur
 	if obj == nil {
-		// A deleted Node frees its slot; whatever was marked is marked no more.
+		// A deleted Node frees its slot, and its mark is gone with it.
 		n.cur, n.rev, n.turn, n.disturbed, n.pausedSince = nil, m.rev, nil, false, moment{}
-		e.say(name, "the Node was deleted")
+		e.logLine(name, "the Node was deleted")
 		e.followEvictions(n)
-		e.look(n)
+		e.updateWindows(n)
 		return
 	}
 	after := turn.FromNode(obj)
@@ -218,20 +219,20 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 	e.follow(n)
 }
 
-// begin takes a Node that was not there before: of the first list, or created. A created one may carry old labels of ours (a
-// restored backup); what a coordinator makes of that is judged from here on.
+// begin takes a Node that did not exist before: it is in the first list, or was created. A created Node may carry old labels of lockkeeper, for
+// example from a restored backup. The referee judges what a coordinator does with them.
 func (e *engine) begin(n *node, after *turn.Node) {
 	if epoch := epochOf(after); e.first && epoch != "" {
-		e.held[epoch] = true // a term from before our time
+		e.held[epoch] = true // a term from before the referee started
 	}
 	if after.InTurn() {
-		n.turn = &turnMemory{id: after.Turn, began: e.now, committed: after.Mark || after.Committed() || saysCommitted(after), ourCordon: after.Mark}
+		n.turn = &turnMemory{id: after.Turn, began: e.now, committed: after.Mark || after.Committed() || hasCommittedAck(after), ourCordon: after.Mark}
 		e.turns[after.Turn] = n.name
 	}
 	if l := after.Last; l != nil {
 		e.turns[l.Turn] = n.name
 	}
-	e.say(n.name, "a Node, %s", after.State)
+	e.logLine(n.name, "a Node, %s", after.State)
 }
 
 // changed judges one write.
@@ -243,7 +244,7 @@ func (e *engine) changed(n *node, before, after *turn.Node, managers []string) {
 	e.cordoned(n, before, after, managers)
 	e.stripped(n, before, after)
 	e.released(n, before, after)
-	e.tell(before, after)
+	e.logTransition(before, after)
 }
 
 func epochOf(n *turn.Node) string {
@@ -253,8 +254,7 @@ func epochOf(n *turn.Node) string {
 	return n.Grant.Epoch
 }
 
-// recount keeps the count of disturbed nodes, and judges it when it grows. A Node that came with a mark on it was disturbed by whoever
-// created it.
+// recount updates the count of disturbed nodes, and judges the count when it grows. If a Node is created with a mark, its creator disturbed it.
 func (e *engine) recount(n *node, judge bool) {
 	was := n.disturbed
 	n.disturbed = n.cur.Mark || n.turn != nil && n.turn.committed
@@ -293,7 +293,7 @@ func (e *engine) recount(n *node, judge bool) {
 	}
 }
 
-// has reports whether the node is one of the policy's.
+// has reports whether the policy selects the node.
 func (p *PolicyBudget) has(n *turn.Node) bool {
 	for key, value := range p.Labels {
 		if got, ok := n.Labels[key]; !ok || got != value {
@@ -303,7 +303,7 @@ func (p *PolicyBudget) has(n *turn.Node) bool {
 	return true
 }
 
-// under are those of the nodes, all of which there are, that are the policy's.
+// under returns the names of the nodes that the policy selects. All names must be of existing nodes.
 func (e *engine) under(p PolicyBudget, names []string) (its []string) {
 	for _, name := range names {
 		if p.has(e.nodes[name].cur) {
@@ -313,7 +313,7 @@ func (e *engine) under(p PolicyBudget, names []string) (its []string) {
 	return its
 }
 
-// follow keeps what later events are held against.
+// follow updates the memory against which the engine judges later events.
 func (e *engine) follow(n *node) {
 	switch {
 	case n.cur.Paused == nil:
@@ -322,10 +322,10 @@ func (e *engine) follow(n *node) {
 		n.pausedSince = e.now
 	}
 	e.followEvictions(n)
-	e.look(n)
+	e.updateWindows(n)
 }
 
-// end is the end of the run.
+// end judges what is still open at the end of the run.
 func (e *engine) end(m moment) {
 	e.now = m
 	for w := range e.windows {
@@ -335,7 +335,7 @@ func (e *engine) end(m moment) {
 		if n.turn == nil || !n.turn.late {
 			continue
 		}
-		// Only a leader that could have is to blame: one that holds the Lease for long, with neither stop nor pause.
+		// Blame only a leader that had the chance to act: one that has held the Lease for long enough, without a stop or a pause.
 		l := e.lease()
 		if n.cur.Paused == nil && l.holder != "" && !l.stopped &&
 			m.elapsed(n.turn.began) > lateGrant+e.lag && m.elapsed(e.holderSince()) > lateGrant+e.lag {
@@ -345,7 +345,7 @@ func (e *engine) end(m moment) {
 	e.report.Unused = slices.Clone(e.declared)
 }
 
-// snapshot is the report so far.
+// snapshot returns the report up to now.
 func (e *engine) snapshot() Report {
 	r := e.report
 	r.Terms = len(e.terms)

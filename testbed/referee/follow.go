@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// Where the API server stores things, and where the referee's marks are.
+// Keys under which the API server stores its objects, and the key of the referee's marks.
 const (
 	everything  = "/"
 	nodePrefix  = "/registry/minions/"
@@ -22,14 +22,14 @@ const (
 	markPrefix  = "/lockkeeper-testbed/referee/"
 )
 
-// retryAfter is how long the referee waits before it tries etcd again.
+// retryAfter is the delay before the referee calls etcd again after a failure.
 const retryAfter = 50 * time.Millisecond
 
 func (r *Referee) leaseKey() string {
 	return leasePrefix + r.opts.LeaseNamespace + "/" + r.opts.LeaseName
 }
 
-// list reads the beginning: everything as it was at one revision.
+// list reads the initial state: all objects at one revision.
 func (r *Referee) list(ctx context.Context) error {
 	r.latest = time.Now()
 	r.engine.first = true
@@ -66,7 +66,7 @@ func (r *Referee) list(ctx context.Context) error {
 	return nil
 }
 
-// follow resumes the watch after the last revision that was seen, whatever breaks it, until ctx ends or a gap is certain.
+// follow watches until ctx ends or a gap is certain. When the watch breaks, follow resumes it after the last revision that it has seen.
 func (r *Referee) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		watching, cancel := context.WithCancel(ctx)
@@ -98,7 +98,8 @@ func (r *Referee) next() int64 {
 	return r.last + 1
 }
 
-// opened: a store that is behind what was seen lost its history, and a watch would wait for revisions of another one.
+// opened fails the run if the store's revision is older than what the referee has seen. Such a store has lost its history, and the watch would wait
+// for revisions of a different history.
 func (r *Referee) opened(rev int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +109,7 @@ func (r *Referee) opened(rev int64) {
 	}
 }
 
-// guard ends a watch that shows nothing although the store has a mark for it.
+// guard ends a watch that does not deliver a mark that the store has.
 func (r *Referee) guard(ctx context.Context, cancel context.CancelFunc) {
 	tick := time.NewTicker(stuckAfter / 5)
 	defer tick.Stop()
@@ -131,10 +132,10 @@ func (r *Referee) guard(ctx context.Context, cancel context.CancelFunc) {
 	}
 }
 
-// errMissed: a write was not shown.
+// errMissed means that the watch did not deliver a write.
 var errMissed = errors.New("a write was missed")
 
-// take feeds the engine with what the watch brings.
+// take passes the events of the watch to the engine.
 func (r *Referee) take(events []event) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +154,7 @@ func (r *Referee) take(events []event) error {
 	return nil
 }
 
-// apply feeds the engine with one write. The first list comes through here too.
+// apply passes one write to the engine. It also handles the first list.
 func (r *Referee) apply(ev event) error {
 	key := string(ev.KV.Key)
 	ours := strings.HasPrefix(key, nodePrefix) || strings.HasPrefix(key, podPrefix) || key == r.leaseKey()
@@ -193,8 +194,8 @@ func (r *Referee) apply(ev event) error {
 	return nil
 }
 
-// count holds each write against etcd's own count of the writes of its key: 1 is a creation, and each is one more than the one
-// before. A deletion has none, but there must have been something.
+// count compares each write with etcd's version of its key: 1 for a creation, and one more than the last version for each other write. A deletion has
+// no version, but the key must have existed.
 func (r *Referee) count(key string, ev event) error {
 	had, known := r.known[key]
 	switch {
@@ -227,7 +228,7 @@ func decode[T any](kv keyValue, gone bool) (*T, error) {
 	return t, nil
 }
 
-// newMark puts a mark into the queue; r.mu is held. Of a run that is over already it is seen at once.
+// newMark queues a mark. The caller must hold r.mu. If the run is already over, the mark counts as seen.
 func (r *Referee) newMark(w *window) *mark {
 	r.number++
 	m := &mark{number: r.number, window: w, seen: make(chan struct{})}
@@ -243,8 +244,8 @@ func (r *Referee) newMark(w *window) *mark {
 	return m
 }
 
-// marked: everything that was written before a mark was sent has been seen. Marks are sent in the order of their numbers, and one
-// that was sent twice, because no answer came, is seen at its first coming.
+// marked handles a mark that the watch delivered: the referee has now seen everything written before the mark was sent. Marks are sent in the order
+// of their numbers. A mark is sent twice if the first request got no answer; its first delivery counts.
 func (r *Referee) marked(ev event) {
 	number, err := strconv.ParseInt(string(ev.KV.Value), 10, 64)
 	m := r.marks[number]
@@ -259,7 +260,7 @@ func (r *Referee) marked(ev event) {
 	close(m.seen)
 }
 
-// putMarks puts a mark into the store every half second and whenever one is asked for.
+// putMarks writes a mark to the store every half second, and whenever a caller asks for one.
 func (r *Referee) putMarks(ctx context.Context) {
 	tick := time.NewTicker(markEvery)
 	defer tick.Stop()
@@ -292,7 +293,7 @@ func (r *Referee) putMarks(ctx context.Context) {
 	}
 }
 
-// unsent is the mark with the lowest number that the store does not have yet.
+// unsent returns the mark with the lowest number that the store does not have yet.
 func (r *Referee) unsent() *mark {
 	r.mu.Lock()
 	defer r.mu.Unlock()

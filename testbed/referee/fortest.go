@@ -2,7 +2,7 @@ package referee
 
 import "context"
 
-// TB is what [ForTest] needs of a *testing.T.
+// TB is the part of *testing.T that [ForTest] uses.
 type TB interface {
 	Helper()
 	Cleanup(func())
@@ -12,9 +12,9 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// ForTest starts a referee for one test, which logs every transition. When the test ends, the cleanups that were registered after this
-// call first, it fails the test for every violation, and for every declaration that nothing came of: a test that declares
-// what it does not do tests something else than it says.
+// ForTest starts a referee for one test and logs every transition. When the test ends, after the cleanup functions that were registered later than
+// this call, ForTest fails the test for every violation and for every unused declaration: a test that declares an act and does not perform it does
+// not test what it claims.
 func ForTest(t TB, cluster Cluster, opts Options) *Referee {
 	t.Helper()
 	if opts.OnEvent == nil {

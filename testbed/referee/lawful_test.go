@@ -9,8 +9,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Histories that look wrong at first sight and are lawful: faults and people, as DESIGN allows them. A referee that cries
-// at one of these is of no use next to a campaign of faults.
+// lawful are histories that look wrong at first and are correct: faults and people's acts that DESIGN allows. A referee that reported a violation for
+// one of these would be useless in a test with faults.
 var lawful = []struct {
 	name string
 	do   func(s *script)
@@ -39,10 +39,10 @@ var lawful = []struct {
 				[]v1alpha1.Hook{{Name: "a"}}, []v1alpha1.Hook{{Name: "b"}}, []v1alpha1.Hook{{Name: "c"}}
 		}
 		s.write("n1", enter(v1alpha1.StateBeforeDrain, "t1", "e1", hooks))
-		s.write("n1", word(v1alpha1.ReportSeen))
+		s.write("n1", ack(v1alpha1.ReportSeen))
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
 		s.cordon("n1")
-		s.write("n1", word(v1alpha1.ReportDone))
+		s.write("n1", ack(v1alpha1.ReportDone))
 		s.write("n1", enter(v1alpha1.StateBeforeReboot, "t1", "e1"))
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
 		s.commit("n1")
@@ -56,7 +56,7 @@ var lawful = []struct {
 		detaches := func(g *v1alpha1.Grant) { g.Terms.WaitForVolumeDetach = true }
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", detaches), attached("v"))
 		s.cordon("n1")
-		s.write("n1", word(v1alpha1.ReportDone))
+		s.write("n1", ack(v1alpha1.ReportDone))
 		s.write("n1", enter(v1alpha1.StateBeforeReboot, "t1", "e1"))
 		s.write("n1", attached())
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
@@ -70,9 +70,9 @@ var lawful = []struct {
 		s.pod("p", "n1")
 		s.grant("n1", "t1")
 		s.cordon("n1")
-		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsNothing))
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
-		s.pod("p", "n1", evict) // was on its way
+		s.pod("p", "n1", evict) // the eviction was already on its way
 		s.uncordon("n1")
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
 	}},
@@ -80,12 +80,12 @@ var lawful = []struct {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.drained("n1", "t1")
-		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsNothing))
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
 		s.uncordon("n1")
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
 	}},
-	{"the want is taken back right after the last look", func(s *script) {
+	{"the want is withdrawn right after the host's last read", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.drained("n1", "t1")
@@ -103,7 +103,7 @@ var lawful = []struct {
 		s.reboot("n1")
 		s.comeBack("n1", "boot-2")
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
-		s.write("n1", word(v1alpha1.ReportDone))
+		s.write("n1", ack(v1alpha1.ReportDone))
 		s.finish("n1")
 	}},
 	{"kubectl's cordon needs no declaration", func(s *script) {
@@ -114,9 +114,9 @@ var lawful = []struct {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", unschedulable(false))
-		s.write("n1", marked(false), word(v1alpha1.ReportRefused, v1alpha1.ReasonUncordoned))
+		s.write("n1", marked(false), ack(v1alpha1.ReportRefused, v1alpha1.ReasonUncordoned))
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
-		s.write("n1", word(v1alpha1.ReportDone))
+		s.write("n1", ack(v1alpha1.ReportDone))
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultBackedOut))
 	}},
 	{"a crash during the drain, updated by it", func(s *script) {
@@ -124,15 +124,15 @@ var lawful = []struct {
 		s.cordon("n1")
 		s.write("n1", ready(false))
 		s.write("n1", ready(true), boots("boot-2"))
-		s.write("n1", s.says("boot-2", v1alpha1.WantsNothing))
+		s.write("n1", s.publishes("boot-2", v1alpha1.WantsNothing))
 		s.giveBack("n1", "t1")
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
 	}},
-	{"a crash during the drain, drained on in the new boot", func(s *script) {
+	{"a crash during the drain, which continues in the new boot", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", ready(true), boots("boot-2"))
-		s.write("n1", s.says("boot-2", v1alpha1.WantsReboot))
+		s.write("n1", s.publishes("boot-2", v1alpha1.WantsReboot))
 		s.drained("n1", "t1")
 		s.commit("n1")
 		s.reboot("n1")
@@ -140,7 +140,7 @@ var lawful = []struct {
 		s.giveBack("n1", "t1")
 		s.finish("n1")
 	}},
-	{"a crash in rebooting, without a word", func(s *script) {
+	{"a crash in rebooting, without a report", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.drained("n1", "t1")
@@ -148,7 +148,7 @@ var lawful = []struct {
 		s.giveBack("n1", "t1")
 		s.finish("n1")
 	}},
-	{"a new leader takes a turn over between two looks", func(s *script) {
+	{"a new leader takes a turn over between two reads", func(s *script) {
 		s.grant("n1", "t1")
 		s.lead("") // the host had read the Lease before
 		s.lead("e2")
@@ -164,13 +164,13 @@ var lawful = []struct {
 		s.finish("n1")
 	}},
 	{"a late grant is backed out", func(s *script) {
-		// Sent by e1 before it lost the Lease; e2 listed the Nodes before it landed.
+		// e1 sent it before it lost the Lease; e2 listed the Nodes before the write landed.
 		s.lead("e2")
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n2", enter(v1alpha1.StateDraining, "t2", "e1"))
 		s.write("n2", enter(v1alpha1.StateUncordoning, "t2", "e2"))
-		s.write("n2", word(v1alpha1.ReportDone))
+		s.write("n2", ack(v1alpha1.ReportDone))
 		s.write("n2", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
 		s.pass(5 * time.Minute)
 	}},
@@ -178,11 +178,11 @@ var lawful = []struct {
 		s.lead("e2")
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e2"))
-		s.write("n1", word(v1alpha1.ReportSeen))
+		s.write("n1", ack(v1alpha1.ReportSeen))
 		s.cordon("n1")
 		s.pass(5 * time.Minute)
 	}},
-	{"the leader's last grant lands, and nobody leads after it", func(s *script) {
+	{"the leader's last grant lands, and no host leads after it", func(s *script) {
 		s.lead("")
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
 		s.pass(5 * time.Minute)
@@ -195,7 +195,7 @@ var lawful = []struct {
 		s.commit("n1")
 		s.reboot("n1")
 	}},
-	{"a stop right after the host's look", func(s *script) {
+	{"a stop right after the host's read", func(s *script) {
 		s.pod("p", "n1")
 		s.grant("n1", "t1")
 		s.stop(true)
@@ -221,7 +221,7 @@ var lawful = []struct {
 		s.drained("n1", "t1")
 		s.commit("n1")
 	}},
-	{"paused and managed=false: it gives back", func(s *script) {
+	{"paused and managed=false: the host uncordons its node", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", annotate(v1alpha1.AnnotationPaused, "why"))
@@ -235,7 +235,7 @@ var lawful = []struct {
 		s.write("n1", label(v1alpha1.LabelManaged, ""))
 		s.write("n1", label(v1alpha1.LabelHeld, "Detached"))
 		s.write("n1", annotate(v1alpha1.AnnotationDetached, ""))
-		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsNothing))
 	}},
 	{"detached with force: the cordon is the new owner's", func(s *script) {
 		s.grant("n1", "t1")
@@ -244,7 +244,7 @@ var lawful = []struct {
 		s.write("n1", release(v1alpha1.ReasonDetached), marked(false))
 		s.wholeTurn("n2", "t2")
 	}},
-	{"a lost state label, and the mark given back", func(s *script) {
+	{"the state label is lost, and the next turn removes the mark", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.e.declared = []Declaration{{"", "n1", "a person edits"}}
@@ -266,7 +266,7 @@ var lawful = []struct {
 		s.write("n1", func(n *corev1.Node) { n.UID = "another" })
 		s.write("n1", leave(v1alpha1.StateAbsent, ""), annotate(v1alpha1.AnnotationLast, ""))
 	}},
-	{"a restored Node is marked beside another", func(s *script) {
+	{"a restored Node has a mark while another node is disturbed", func(s *script) {
 		s.e.onNode(s.tick(), "n2", nil)
 		s.grant("n1", "t1")
 		s.cordon("n1")
@@ -283,18 +283,18 @@ var lawful = []struct {
 	}},
 	{"no drain: applied", func(s *script) {
 		s.pod("p", "n1")
-		s.write("n1", s.says("boot-1", v1alpha1.WantsApply))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsApply))
 		s.write("n1", enter(v1alpha1.StateApplying, "t1", "e1", func(g *v1alpha1.Grant) { g.Drains = false }))
-		s.write("n1", word(v1alpha1.ReportSeen))
+		s.write("n1", ack(v1alpha1.ReportSeen))
 		s.commit("n1")
-		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing), word(v1alpha1.ReportDone))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsNothing), ack(v1alpha1.ReportDone))
 		s.finish("n1")
 	}},
 	{"the only node reboots with its pods", func(s *script) {
 		s.e.onNode(s.tick(), "n2", nil)
 		s.pod("p", "n1")
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1", func(g *v1alpha1.Grant) { g.Drains, g.OnlyNode = false, true }))
-		s.write("n1", word(v1alpha1.ReportSeen))
+		s.write("n1", ack(v1alpha1.ReportSeen))
 		s.commit("n1")
 		s.reboot("n1")
 		s.comeBack("n1", "boot-2")
@@ -312,7 +312,7 @@ var lawful = []struct {
 		s.commit("n1")
 		w := s.e.hostEvent(s.tick(), HostEvent{Time: s.clock, Host: "n1", Kind: RebootRefused, BootID: "boot-1"})
 		s.e.settle(s.tick(), w)
-		s.write("n1", word(v1alpha1.ReportRefused, v1alpha1.ReasonRebootRefused))
+		s.write("n1", ack(v1alpha1.ReportRefused, v1alpha1.ReasonRebootRefused))
 		s.giveBack("n1", "t1")
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultBackedOut))
 	}},
@@ -322,7 +322,7 @@ var lawful = []struct {
 		s.drained("n1", "t1")
 		s.commit("n1")
 		s.reboot("n1")
-		s.write("n1", s.says("boot-2", v1alpha1.WantsNothing), word(v1alpha1.ReportFailed, v1alpha1.ReasonUnhealthy))
+		s.write("n1", s.publishes("boot-2", v1alpha1.WantsNothing), ack(v1alpha1.ReportFailed, v1alpha1.ReasonUnhealthy))
 		s.write("n1", annotate(v1alpha1.AnnotationRetry, "t1"))
 		s.giveBack("n1", "t1")
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultFailed))
@@ -344,7 +344,7 @@ var lawful = []struct {
 		s.grant("n2", "t2")
 		s.cordon("n2")
 	}},
-	{"other pods' ends", func(s *script) {
+	{"pods that end for other reasons", func(s *script) {
 		s.pod("p", "n1")
 		s.pod("p", "n1", func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager"}}
@@ -372,13 +372,13 @@ func TestCounts(t *testing.T) {
 	s.grant("n2", "t2")
 	s.write("n3", enter(v1alpha1.StateDraining, "t3", "e1"))
 	s.write("n3", enter(v1alpha1.StateUncordoning, "t3", "e2"))
-	s.write("n3", word(v1alpha1.ReportDone))
+	s.write("n3", ack(v1alpha1.ReportDone))
 	s.write("n3", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
 	s.cordon("n2")
 	s.drained("n2", "t2")
 	s.commit("n2")
 	s.reboot("n2")
-	s.reboot("n2") // the same boot: one reboot
+	s.reboot("n2") // the same boot counts as one reboot
 	s.comeBack("n2", "boot-2")
 	s.giveBack("n2", "t2")
 	s.finish("n2")
@@ -391,16 +391,16 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// What was there when the referee came is not judged, and counts from then on.
+// TestTheBeginning checks that the referee does not judge what existed when it started, and counts it from then on.
 func TestTheBeginning(t *testing.T) {
 	s := newScript(t, "n1", "n2")
 	delete(s.e.nodes, "n1")
 	s.e.first = true
 	s.pod("p", "n1")
-	s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e0"), unschedulable(true), marked(true), word(v1alpha1.ReportCommitted))
+	s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e0"), unschedulable(true), marked(true), ack(v1alpha1.ReportCommitted))
 	s.e.first = false
 	s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
-	s.pod("p", "n1", evict) // what is new in rebooting
+	s.pod("p", "n1", evict) // allowed: the first list already had the commit
 	s.gone("p")
 	s.reboot("n1")
 	if r := s.verdict(); r.MaxDisturbed != 1 || r.Reboots != 1 || r.NodeEvents != 1 {
@@ -410,7 +410,7 @@ func TestTheBeginning(t *testing.T) {
 	s.verdict(Budget, Commit)
 }
 
-// One declaration of an edit covers one write and nothing after it.
+// TestADeclarationIsUsedUp checks that a declared edit covers one write and no later write.
 func TestADeclarationIsUsedUp(t *testing.T) {
 	s := newScript(t, "n1", "n2")
 	s.e.declared = []Declaration{{"", "n1", "a person edits"}}
@@ -423,7 +423,7 @@ func TestADeclarationIsUsedUp(t *testing.T) {
 	s.verdict(Table, Grant)
 }
 
-// The list of violations is bounded; the count is not.
+// TestManyViolations checks that the list of violations is limited and the count is not.
 func TestManyViolations(t *testing.T) {
 	s := newScript(t, "n1")
 	for range MaxViolations + 5 {

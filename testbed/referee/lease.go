@@ -8,15 +8,15 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// leaseVersion is one version of the Lease; the zero one: there is none.
+// leaseVersion is one version of the Lease. The zero value means that no Lease exists.
 type leaseVersion struct {
 	at      moment
 	exists  bool
 	holder  string
-	stopped bool // the emergency stop, or no Lease
+	stopped bool // the emergency stop is set, or no Lease exists
 }
 
-// onLease takes a version of the Lease; nil: it was deleted, or is not there.
+// onLease takes a version of the Lease. A nil obj means that the Lease does not exist.
 func (e *engine) onLease(m moment, obj *coordinationv1.Lease) {
 	e.now = m
 	if !e.first {
@@ -35,30 +35,30 @@ func (e *engine) onLease(m moment, obj *coordinationv1.Lease) {
 		e.held[v.holder], e.terms[v.holder] = true, true
 	}
 	if len(e.leases) > 0 && v.exists == before.exists && v.holder == before.holder && v.stopped == before.stopped {
-		return // a renewal
+		return // only a renewal
 	}
 	e.leases = append(e.leases, v)
 	switch {
 	case before.exists && !v.exists:
-		e.say("", "the Lease was deleted: everything stops")
+		e.logLine("", "the Lease was deleted: everything stops")
 	case v.stopped && !before.stopped:
-		e.say("", "the emergency stop is set: %s", obj.Annotations[v1alpha1.AnnotationStop])
+		e.logLine("", "the emergency stop is set: %s", obj.Annotations[v1alpha1.AnnotationStop])
 	case !v.stopped && before.stopped && len(e.leases) > 1:
-		e.say("", "the emergency stop is lifted")
+		e.logLine("", "the emergency stop is lifted")
 	}
 	switch {
 	case v.holder == before.holder:
 	case v.holder == "":
-		e.say("", "the leader gave the Lease back")
+		e.logLine("", "the leader gave the Lease back")
 	default:
-		e.say("", "term %s begins", v.holder)
+		e.logLine("", "term %s begins", v.holder)
 	}
 	for _, n := range e.nodes {
-		e.look(n)
+		e.updateWindows(n)
 	}
 }
 
-// lease is the present version.
+// lease returns the current version.
 func (e *engine) lease() leaseVersion {
 	if len(e.leases) == 0 {
 		return leaseVersion{stopped: true}
@@ -66,7 +66,7 @@ func (e *engine) lease() leaseVersion {
 	return e.leases[len(e.leases)-1]
 }
 
-// holderSince is since when the present holder has the Lease without a stop.
+// holderSince returns since when the current holder has held the Lease without a stop.
 func (e *engine) holderSince() moment {
 	last := e.lease()
 	since := last.at
@@ -76,7 +76,7 @@ func (e *engine) holderSince() moment {
 	return since
 }
 
-// stoppedSince is since when the stop stands; ok is false when it does not.
+// stoppedSince returns since when the stop is set. ok is false if it is not set.
 func (e *engine) stoppedSince() (since moment, ok bool) {
 	for i := len(e.leases) - 1; i >= 0 && e.leases[i].stopped; i-- {
 		since, ok = e.leases[i].at, true
@@ -84,12 +84,11 @@ func (e *engine) stoppedSince() (since moment, ok bool) {
 	return since, ok
 }
 
-// fence judges a commit that was decided on the Node's version of revision read: the host read the Lease after that version
-// was written and before the commit was, and not longer before it than an act may follow its reads. So one of the
-// versions that were current in between named the epoch, without a stop, and was current at most that long ago. lag is
-// added because the commit's request may have been held back on its way.
+// fence judges a commit that the host decided on the Node at revision read. The host read the Lease after that revision and before the commit, and no
+// longer before the commit than actWithin. So one of the versions of the Lease in that interval must name the epoch without a stop, and must have
+// been current at most actWithin ago. fence adds lag, because a fault may have delayed the commit's request.
 func (e *engine) fence(n *node, epoch string, read int64) {
-	var next moment // when the version that is looked at was replaced
+	var next moment // when the version at i was replaced
 	for i := len(e.leases) - 1; i >= 0; i-- {
 		l := &e.leases[i]
 		if l.exists && !l.stopped && l.holder == epoch {
@@ -101,10 +100,10 @@ func (e *engine) fence(n *node, epoch string, read int64) {
 		}
 		next = l.at
 		if l.at.rev <= read {
-			break // what was there before was over when the Node was read
+			break // older versions had been replaced when the Node was read
 		}
 		if i == 0 {
-			return // the Node was read before our time: nothing is known of the Lease then
+			return // the Node was read before the referee started, and the Lease of that time is unknown
 		}
 	}
 	rule := Fence

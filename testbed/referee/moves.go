@@ -8,12 +8,12 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// moved judges a write that changed the state, the turn or the grant's epoch: a leader's.
+// moved judges a leader's write: one that changed the state, the turn or the grant's epoch.
 func (e *engine) moved(n *node, before, after *turn.Node) {
 	if before.State != after.State {
 		e.alongTheTable(n, before, after)
-		if since, ok := e.stoppedSince(); ok && e.now.elapsed(since) > 2*lookEvery+e.lag {
-			// A leader sees the stop when it next renews the Lease, at the latest.
+		if since, ok := e.stoppedSince(); ok && e.now.elapsed(since) > 2*rereadEvery+e.lag {
+			// A leader reads the stop at the latest when it next renews the Lease.
 			e.breaks(Stop, n.name, "%s -> %s, %v after the stop", before.State, after.State, e.now.elapsed(since).Round(time.Second))
 		}
 	}
@@ -27,9 +27,9 @@ func (e *engine) moved(n *node, before, after *turn.Node) {
 	}
 }
 
-// alongTheTable: some event must lead from the one state to the other under the turn's plan and what its hook stages wait for.
-// The grant is the new one, because a want that changed before the drain was over is written with the promotion; where the
-// turn ends, the old one. A state that is no state was typed by someone: what comes after it is not judged.
+// alongTheTable checks that an event of the table leads from the one state to the other under the turn's plan and hook stages. It uses the new grant,
+// because a leader writes a want that changed during the drain with the promotion. If the turn ends, it uses the old grant. If the state before is
+// unknown, a person wrote it, and alongTheTable does not judge the write after it.
 func (e *engine) alongTheTable(n *node, before, after *turn.Node) {
 	if !before.State.Known() {
 		return
@@ -68,7 +68,7 @@ func (e *engine) alongTheTable(n *node, before, after *turn.Node) {
 
 func replaced(n *turn.Node) bool { return n.Grant != nil && n.Grant.NodeUID != n.UID }
 
-// granted judges a way out of no turn. What the version before said is what the leader decided on.
+// granted judges a transition from no turn into a turn. The leader decided on the version before.
 func (e *engine) granted(n *node, before, after *turn.Node) {
 	wrong := func(format string, args ...any) { e.breaks(Grant, n.name, format, args...) }
 	g := after.Grant
@@ -88,7 +88,7 @@ func (e *engine) granted(n *node, before, after *turn.Node) {
 		if !before.Mark {
 			wrong("%s -> %s without a mark to give back", before.State, after.State)
 		}
-		return // it disturbs no one
+		return // it disturbs no node
 	}
 	switch {
 	case before.Managed != nil && !*before.Managed, before.Host != nil && !before.Host.Managed:
@@ -105,15 +105,15 @@ func (e *engine) granted(n *node, before, after *turn.Node) {
 		wrong("granted although its host says %s", before.Host.Veto)
 	}
 	if g.Epoch != e.lease().holder {
-		// A write of a leader that has lost its term since, on its way all the while. It may land; it must come to nothing.
+		// A leader sent this write and lost its term before the write landed. The write may land, but must have no effect.
 		n.turn.late = true
 		e.report.LateGrants++
-		e.say(n.name, "a late grant of the term %s; %s", g.Epoch, e.leaseText())
+		e.logLine(n.name, "a late grant of the term %s; %s", g.Epoch, e.leaseText())
 	}
 	e.countGrants(n, g.Epoch)
 }
 
-// countGrants: a leader knows the turns of its own term, whatever its watch shows.
+// countGrants counts the turns of a leader's own term. A leader knows these turns even if its watch is behind.
 func (e *engine) countGrants(n *node, epoch string) {
 	own := []string{n.name}
 	oldest := e.now
@@ -165,19 +165,19 @@ func (e *engine) within(n *node, before, after *turn.Node) {
 	}
 }
 
-// promoted: states that end by the host's word. The word must stand on the version before, from the boot that its kubelet
-// speaks from. A turn that has committed to an apply or a reboot is backed out by no one.
+// promoted judges the end of states that only the host's report ends. The report must be on the version before, and from the boot that the kubelet
+// reports. No leader may back out a turn that has committed to an apply or a reboot.
 func (e *engine) promoted(n *node, before, after *turn.Node) {
-	says := before.HasReport
+	reported := before.HasReport
 	switch before.State {
 	case v1alpha1.StateDraining:
-		if after.State != v1alpha1.StateBeforeUncordon && after.State != v1alpha1.StateUncordoning && !says(v1alpha1.ReportDone) {
-			e.breaks(Promotion, n.name, "draining -> %s, and the host did not say done (it said %q)", after.State, before.Ack)
+		if after.State != v1alpha1.StateBeforeUncordon && after.State != v1alpha1.StateUncordoning && !reported(v1alpha1.ReportDone) {
+			e.breaks(Promotion, n.name, "draining -> %s, and the host did not report done (its ack is %q)", after.State, before.Ack)
 		}
 	case v1alpha1.StateRebooting, v1alpha1.StateApplying:
-		cleared := before.Retry == before.Turn && (says(v1alpha1.ReportFailed) || before.State == v1alpha1.StateRebooting && before.Rebooted())
-		if before.Committed() && !says(v1alpha1.ReportDone) && !says(v1alpha1.ReportFailed) && !says(v1alpha1.ReportRefused) && !cleared {
-			e.breaks(Promotion, n.name, "%s -> %s after the commit, and the host said neither done, failed nor refused in this boot (it said %q)",
+		cleared := before.Retry == before.Turn && (reported(v1alpha1.ReportFailed) || before.State == v1alpha1.StateRebooting && before.Rebooted())
+		if before.Committed() && !reported(v1alpha1.ReportDone) && !reported(v1alpha1.ReportFailed) && !reported(v1alpha1.ReportRefused) && !cleared {
+			e.breaks(Promotion, n.name, "%s -> %s after the commit, and the host reported neither done, failed nor refused in this boot (its ack is %q)",
 				before.State, after.State, before.Ack)
 		}
 	}
@@ -199,19 +199,19 @@ func (e *engine) ended(n *node, before, after *turn.Node) {
 	if after.State != v1alpha1.StateAbsent {
 		if before.State == v1alpha1.StateUncordoning && before.Ours() && !before.HasReport(v1alpha1.ReportDone) &&
 			(before.Ack.Turn == before.Turn || before.Mark) {
-			// A host that never said a word is taken back; any other gives back by itself.
-			e.breaks(Promotion, n.name, "uncordoning -> %s, and the host did not say done (it said %q)", after.State, before.Ack)
+			// A leader may end the turn of a host that never reported. In all other cases the host itself must report done.
+			e.breaks(Promotion, n.name, "uncordoning -> %s, and the host did not report done (its ack is %q)", after.State, before.Ack)
 		}
 		if n.turn != nil && n.turn.ourCordon && after.Unschedulable {
-			e.breaks(LeftCordoned, n.name, "turn %s ended, its cordon stands", before.Turn)
+			e.breaks(LeftCordoned, n.name, "turn %s ended and left its cordon", before.Turn)
 		}
 	}
-	e.say(n.name, "turn %s ended: %s", before.Turn, result)
+	e.logLine(n.name, "turn %s ended: %s", before.Turn, result)
 	n.turn = nil
 }
 
-// stripped: nothing of ours is removed, and nothing reaches idle, while the mark stands. A Node that was replaced is absent
-// first, and its mark is given back by the next turn.
+// stripped checks that no write removes lockkeeper's keys or sets the state idle while the mark is set. A Node that was replaced is absent first, and
+// the next turn removes its mark.
 func (e *engine) stripped(n *node, before, after *turn.Node) {
 	if !after.Mark {
 		return
@@ -219,8 +219,8 @@ func (e *engine) stripped(n *node, before, after *turn.Node) {
 	gone := before.State != v1alpha1.StateAbsent && after.State == v1alpha1.StateAbsent && !replaced(before)
 	switch {
 	case gone, before.Wants != "" && after.Wants == "":
-		e.breaks(Mark, n.name, "our labels were removed while the mark stands")
+		e.breaks(Mark, n.name, "our labels were removed while the mark was set")
 	case before.State != after.State && !after.InTurn() && after.State != v1alpha1.StateAbsent:
-		e.breaks(Mark, n.name, "%s -> %s while the mark stands", before.State, after.State)
+		e.breaks(Mark, n.name, "%s -> %s while the mark was set", before.State, after.State)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Each offence is a lawful history with one thing done wrong. want is written by hand: exactly the rules that it breaks.
+// offences are correct histories with one wrong act each. want is written by hand: exactly the rules that the act breaks.
 var offences = []struct {
 	name string
 	want []Rule
@@ -22,13 +22,13 @@ var offences = []struct {
 		s.cordon("n1")
 		s.cordon("n2")
 	}},
-	{"a node is cordoned as a host would, in no turn, beside one in its turn", []Rule{Budget, Commit}, func(s *script) {
+	{"a node is cordoned as a host would, in no turn, while another is in its turn", []Rule{Budget, Commit}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.cordon("n2")
 	}},
-	{"an apply is committed to beside a drain", []Rule{Budget, Overgrant}, func(s *script) {
-		s.write("n2", s.says("boot-1", v1alpha1.WantsApply))
+	{"a commit to an apply during another node's drain", []Rule{Budget, Overgrant}, func(s *script) {
+		s.write("n2", s.publishes("boot-1", v1alpha1.WantsApply))
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n2", enter(v1alpha1.StateApplying, "t2", "e1", func(g *v1alpha1.Grant) { g.Drains = false }))
@@ -64,19 +64,19 @@ var offences = []struct {
 	}},
 	{"idle -> uncordoning", []Rule{Table, Grant}, func(s *script) {
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
-		s.write("n1", word(v1alpha1.ReportDone))
+		s.write("n1", ack(v1alpha1.ReportDone))
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
 	}},
-	{"a hook stage is passed by although a hook is to be waited for", []Rule{Table}, func(s *script) {
+	{"a hook stage is skipped although it has a hook to wait for", []Rule{Table}, func(s *script) {
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", func(g *v1alpha1.Grant) {
 			g.Terms.BeforeDrain = []v1alpha1.Hook{{Name: "h"}}
 		}))
 	}},
-	{"on to the reboot with a volume attached", []Rule{Table}, func(s *script) {
+	{"promoted to the reboot with a volume attached", []Rule{Table}, func(s *script) {
 		detaches := func(g *v1alpha1.Grant) { g.Terms.WaitForVolumeDetach = true }
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", detaches), attached("v"))
 		s.cordon("n1")
-		s.write("n1", word(v1alpha1.ReportDone))
+		s.write("n1", ack(v1alpha1.ReportDone))
 		s.write("n1", enter(v1alpha1.StateBeforeReboot, "t1", "e1"))
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
 	}},
@@ -94,7 +94,7 @@ var offences = []struct {
 		s.write("n1", label(v1alpha1.LabelManaged, "false"))
 		s.write("n1", release(v1alpha1.ReasonUnmanaged), annotate(v1alpha1.AnnotationLast, `{"turn":"t0","result":"Done"}`))
 	}},
-	{"released, and held says nothing", []Rule{Released}, func(s *script) {
+	{"released, and held is empty", []Rule{Released}, func(s *script) {
 		s.write("n1", label(v1alpha1.LabelManaged, "false"))
 		s.write("n1", release(""))
 	}},
@@ -109,7 +109,7 @@ var offences = []struct {
 	{"a host publishes after it was released", []Rule{Released}, func(s *script) {
 		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
 		s.write("n1", release(v1alpha1.ReasonDetached))
-		s.write("n1", s.says("boot-1", v1alpha1.WantsReboot))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot))
 	}},
 	{"held goes although the node is still detached", []Rule{Released}, func(s *script) {
 		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
@@ -131,7 +131,7 @@ var offences = []struct {
 		s.grant("n1", "t1")
 	}},
 	{"a node that wants nothing is granted", []Rule{Grant}, func(s *script) {
-		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsNothing))
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", func(g *v1alpha1.Grant) { g.Wants = v1alpha1.WantsReboot }))
 	}},
 	{"a want of another boot is granted", []Rule{Grant}, func(s *script) {
@@ -147,14 +147,14 @@ var offences = []struct {
 		s.grant("n1", "t1")
 	}},
 	{"a host with a veto is granted", []Rule{Grant}, func(s *script) {
-		s.write("n1", s.says("boot-1", v1alpha1.WantsReboot), func(n *corev1.Node) {
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot), func(n *corev1.Node) {
 			h, _ := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
 			h.Veto = v1alpha1.ReasonWindow
 			n.Annotations[v1alpha1.AnnotationHost] = v1alpha1.FormatRecord(h)
 		})
 		s.grant("n1", "t1")
 	}},
-	{"a host's own hook units are passed by", []Rule{Table}, func(s *script) {
+	{"a host's own hook units are skipped", []Rule{Table}, func(s *script) {
 		s.write("n1", func(n *corev1.Node) {
 			h, _ := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
 			h.HookStages = []v1alpha1.State{v1alpha1.StateBeforeDrain}
@@ -162,33 +162,33 @@ var offences = []struct {
 		})
 		s.grant("n1", "t1")
 	}},
-	{"the turn is exchanged under the host", []Rule{Grant}, func(s *script) {
+	{"the turn is replaced", []Rule{Grant}, func(s *script) {
 		s.grant("n1", "t1")
 		s.write("n1", enter(v1alpha1.StateDraining, "t2", "e1"))
 	}},
-	{"granted by nobody that ever led", []Rule{Epoch}, func(s *script) {
+	{"granted in a term that never existed", []Rule{Epoch}, func(s *script) {
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "nobody"))
 	}},
-	{"taken over by nobody that ever led", []Rule{Epoch}, func(s *script) {
+	{"taken over in a term that never existed", []Rule{Epoch}, func(s *script) {
 		s.grant("n1", "t1")
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "nobody"))
 	}},
 	{"a turn of another term is promoted", []Rule{Epoch}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
-		s.write("n1", word(v1alpha1.ReportDone))
+		s.write("n1", ack(v1alpha1.ReportDone))
 		s.lead("e2")
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e2"))
 	}},
-	{"promoted before the host said done", []Rule{Promotion}, func(s *script) {
+	{"promoted before the host reported done", []Rule{Promotion}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
 	}},
-	{"promoted by a word from another boot", []Rule{Promotion}, func(s *script) {
+	{"promoted by a report from another boot", []Rule{Promotion}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
-		s.write("n1", word(v1alpha1.ReportDone))
+		s.write("n1", ack(v1alpha1.ReportDone))
 		s.write("n1", boots("boot-2"))
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
 	}},
@@ -199,7 +199,7 @@ var offences = []struct {
 		s.commit("n1")
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
 	}},
-	{"the turn ends before the host gave its node back", []Rule{Promotion, Mark, LeftCordoned}, func(s *script) {
+	{"the turn ends before the host uncordoned its node", []Rule{Promotion, Mark, LeftCordoned}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
@@ -256,7 +256,7 @@ var offences = []struct {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.drained("n1", "t1")
-		s.write("n1", s.says("boot-2", v1alpha1.WantsReboot))
+		s.write("n1", s.publishes("boot-2", v1alpha1.WantsReboot))
 		s.commit("n1")
 	}},
 	{"committed for a turn that was not its own", []Rule{Commit}, func(s *script) {
@@ -265,13 +265,13 @@ var offences = []struct {
 		s.drained("n1", "t1")
 		s.write("n1", annotate(v1alpha1.AnnotationAck, "t0/boot-1/rebooting/committed"))
 	}},
-	{"an ack committed where nothing is to be committed to", []Rule{Commit}, func(s *script) {
+	{"an ack committed in a state without a commit", []Rule{Commit}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
 		s.commit("n1")
 	}},
-	{"committed from a boot that the kubelet does not speak from", []Rule{Commit}, func(s *script) {
+	{"committed from another boot than the kubelet's", []Rule{Commit}, func(s *script) {
 		s.grant("n1", "t1")
 		s.write("n1", unschedulable(true), marked(true), annotate(v1alpha1.AnnotationAck, "t1/boot-9/draining/committed"))
 	}},
@@ -282,10 +282,10 @@ var offences = []struct {
 	{"a late grant is committed", []Rule{Fence}, func(s *script) {
 		s.lead("e2")
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1"))
-		s.write("n1", word(v1alpha1.ReportSeen))
+		s.write("n1", ack(v1alpha1.ReportSeen))
 		s.cordon("n1")
 	}},
-	{"committed on an old look at the Lease", []Rule{Fence}, func(s *script) {
+	{"committed on an old read of the Lease", []Rule{Fence}, func(s *script) {
 		s.grant("n1", "t1")
 		s.lead("e2")
 		s.pass(20 * time.Second)
@@ -329,10 +329,10 @@ var offences = []struct {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.drained("n1", "t1")
-		s.write("n1", s.says("boot-1", v1alpha1.WantsNothing))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsNothing))
 		s.commit("n1")
 	}},
-	{"rebooted for a want that was taken back at its source", []Rule{Cancelled}, func(s *script) {
+	{"rebooted for a want that was withdrawn at its source", []Rule{Cancelled}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.drained("n1", "t1")
@@ -419,15 +419,15 @@ var offences = []struct {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
-		s.write("n1", marked(false), word(v1alpha1.ReportDone))
+		s.write("n1", marked(false), ack(v1alpha1.ReportDone))
 		s.finish("n1")
 	}},
-	{"wants is removed while the mark stands", []Rule{Mark}, func(s *script) {
+	{"wants is removed while the mark is set", []Rule{Mark}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
 		s.write("n1", label(v1alpha1.LabelWants, ""))
 	}},
-	{"a person's cordon is undone", []Rule{Uncordon}, func(s *script) {
+	{"a person's cordon is removed", []Rule{Uncordon}, func(s *script) {
 		s.e.declared = []Declaration{{Cordon, "n1", "a person"}}
 		s.write("n1", unschedulable(true))
 		s.grant("n1", "t1")
@@ -479,7 +479,7 @@ var offences = []struct {
 }
 
 func TestOffences(t *testing.T) {
-	broken := map[Rule]bool{Gap: true} // a gap is the follower's to find; see TestGap
+	broken := map[Rule]bool{Gap: true} // the follower finds gaps, not the engine; see TestGap
 	for _, o := range offences {
 		t.Run(o.name, func(t *testing.T) {
 			s := newScript(t, "n1", "n2")

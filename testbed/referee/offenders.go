@@ -20,29 +20,29 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// World is where an offender offends.
+// World is the cluster in which an offender acts.
 type World struct {
-	Client kubernetes.Interface // may do everything but write lockkeeper's own keys
-	// Writer is a client of whoever may write labels or annotations with these keys on a Node: an offender that speaks for a
-	// host or a coordinator has got hold of its credential.
+	Client kubernetes.Interface // may write everything except lockkeeper's own keys
+	// Writer returns a client with an identity that may write labels or annotations with these keys on a Node. It models an offender that has
+	// obtained the credential of a host or a coordinator.
 	Writer func(node string, keys ...string) (kubernetes.Interface, error)
-	// Nodes are the names of the hosts' Nodes, two at least.
+	// Nodes are the names of the hosts' Nodes. There are at least two.
 	Nodes []string
 	// Reboot calls the host's logind as a program on the host would.
 	Reboot func(ctx context.Context, node string) error
 }
 
-// Offender is a small program that breaks a promise against a real API server, so that it can be seen that the referee notices. It does
-// it next to a real rollout or, where it says so, without one.
+// Offender is a small program that breaks a promise against a real API server, so that a test can check that the referee notices. It runs during a
+// real rollout or, where it says so, without one.
 type Offender struct {
 	Does   string
-	Breaks Rule // what the referee has to say, perhaps among other rules
-	// NeedsTurn: it waits for a node in the middle of its turn.
+	Breaks Rule // the rule that the referee must report, perhaps among others
+	// NeedsTurn means that the offender waits for a node in the middle of its turn.
 	NeedsTurn bool
 	Run       func(ctx context.Context, w World) error
 }
 
-// Offenders are all of them, by name.
+// Offenders are all offenders by name.
 var Offenders = map[string]Offender{
 	"budget": {"cordons and marks a second node, as a host would, while another is in its turn", Budget, true, offendBudget},
 	"commit": {"cordons and marks a node that is in no turn", Commit, false, offendCommit},
@@ -63,19 +63,19 @@ var Offenders = map[string]Offender{
 	"early":  {"reboots a host while it is drained", Reboot, true, offendEarly},
 }
 
-// OffenderNames are the names of [Offenders] in order.
+// OffenderNames returns the names of [Offenders] in order.
 func OffenderNames() []string { return slices.Sorted(maps.Keys(Offenders)) }
 
 const (
-	offender = "offender" // its field manager
+	offender = "offender" // the field manager of offenders
 	person   = "kubectl-offender"
-	// lookAgain is how often an offender that waits looks at the Nodes.
-	lookAgain = 20 * time.Millisecond
+	// offenderPoll is the interval at which a waiting offender lists the Nodes.
+	offenderPoll = 20 * time.Millisecond
 )
 
-// until looks at the Nodes until act finds what it needs and says so.
+// until lists the Nodes and calls act until act returns done or an error.
 func (w World) until(ctx context.Context, act func(nodes []*turn.Node) (done bool, err error)) error {
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(offenderPoll)
 	defer tick.Stop()
 	for {
 		var nodes []*turn.Node
@@ -98,7 +98,7 @@ func (w World) until(ctx context.Context, act func(nodes []*turn.Node) (done boo
 	}
 }
 
-// onIdle acts on the first node that is idle and schedulable.
+// onIdle calls act with the first node that is idle and schedulable.
 func (w World) onIdle(ctx context.Context, act func(*turn.Node) error) error {
 	return w.until(ctx, func(nodes []*turn.Node) (bool, error) {
 		for _, n := range nodes {
@@ -110,7 +110,7 @@ func (w World) onIdle(ctx context.Context, act func(*turn.Node) error) error {
 	})
 }
 
-// settled: someone else wrote meanwhile, so look again; or it is done, or cannot be.
+// settled reports whether an offender is done after a write. After a conflict it returns false, and the offender reads the Nodes again.
 func settled(err error) (done bool, _ error) {
 	if apierrors.IsConflict(err) {
 		return false, nil
@@ -120,7 +120,7 @@ func settled(err error) (done bool, _ error) {
 
 func idle(n *turn.Node) bool { return n.State == v1alpha1.StateIdle && !n.Unschedulable && !n.Mark }
 
-// onPersonsCordon cordons an idle node as a person and acts on it then.
+// onPersonsCordon cordons an idle node as a person and then calls act with it.
 func (w World) onPersonsCordon(ctx context.Context, act func(*turn.Node) error) error {
 	name := ""
 	if err := w.onIdle(ctx, func(n *turn.Node) error {
@@ -139,7 +139,7 @@ func (w World) onPersonsCordon(ctx context.Context, act func(*turn.Node) error) 
 	})
 }
 
-// patch writes to a Node as the program called manager, with the resourceVersion that n was read with; nil values remove.
+// patch writes to a Node with the field manager manager and the resourceVersion of n. Nil values remove fields.
 func (w World) patch(ctx context.Context, n *turn.Node, manager string, spec, labels, annotations map[string]any) error {
 	meta := map[string]any{"resourceVersion": n.ResourceVersion}
 	body := map[string]any{"metadata": meta}
@@ -148,7 +148,7 @@ func (w World) patch(ctx context.Context, n *turn.Node, manager string, spec, la
 		key    string
 		fields map[string]any
 	}{{meta, "labels", labels}, {meta, "annotations", annotations}, {body, "spec", spec}} {
-		if part.fields != nil { // null would remove them all
+		if part.fields != nil { // null would remove all of them
 			part.in[part.key] = part.fields
 		}
 	}
@@ -162,7 +162,7 @@ func (w World) patch(ctx context.Context, n *turn.Node, manager string, spec, la
 		return err
 	}
 	if own, more := v1alpha1.CoordinatorKeys(); slices.ContainsFunc(keys, func(k string) bool { return slices.Contains(own, k) || slices.Contains(more, k) }) {
-		manager = "lockkeeper-coordinator" // its admission policy takes no other
+		manager = "lockkeeper-coordinator" // the admission policy accepts no other field manager
 	}
 	_, err = client.CoreV1().Nodes().Patch(ctx, n.Name, types.MergePatchType, b, metav1.PatchOptions{FieldManager: manager})
 	return err
@@ -172,7 +172,7 @@ func unschedulablePatch(value any) map[string]any {
 	return map[string]any{"unschedulable": value}
 }
 
-// cordon does what a host does at the commit of draining, in a turn or not.
+// cordon writes what a host writes at the commit of draining, in a turn or not.
 func (w World) cordon(ctx context.Context, n *turn.Node) error {
 	id := n.Turn
 	if id == "" {

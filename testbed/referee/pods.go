@@ -11,8 +11,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// evictionByAPI is the reason of the condition DisruptionTarget that the eviction API writes before it deletes a pod. Deletions by
-// the taint manager, the pod garbage collector or a controller have others, or none.
+// evictionByAPI is the reason of the condition DisruptionTarget that the eviction API writes before it deletes a pod. A deletion by the taint
+// manager, the pod garbage collector or a controller has another reason, or none.
 const evictionByAPI = "EvictionByEvictionAPI"
 
 type pod struct {
@@ -21,7 +21,7 @@ type pod struct {
 	evicted        bool
 }
 
-// onPod takes a version of a pod; nil: it is gone.
+// onPod takes a version of a pod. A nil obj means that the pod is gone.
 func (e *engine) onPod(m moment, key string, obj *corev1.Pod) {
 	e.now = m
 	if !e.first {
@@ -49,12 +49,12 @@ func (e *engine) onPod(m moment, key string, obj *corev1.Pod) {
 	e.counted(before, after)
 }
 
-// evictable says whether a node is not drained while the pod is on it. A pod that is on its way out is waited for.
+// evictable reports whether a drain is incomplete while the pod is on the node. A drain also waits for a pod that is terminating.
 func evictable(p *corev1.Pod) bool {
 	return p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed && !stays(p)
 }
 
-// stays: no one may evict the kubelet's own pods or a DaemonSet's.
+// stays reports whether no drain may evict the pod: it is a static pod or belongs to a DaemonSet.
 func stays(p *corev1.Pod) bool {
 	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return true
@@ -63,7 +63,7 @@ func stays(p *corev1.Pod) bool {
 	return c != nil && c.Kind == "DaemonSet" && strings.HasPrefix(c.APIVersion, "apps/")
 }
 
-// counted keeps the count of evictable pods of the nodes that a pod was and is on.
+// counted updates the count of evictable pods on the nodes that a pod was and is on.
 func (e *engine) counted(before, after *pod) {
 	add := func(p *pod, d int) {
 		if p == nil || !p.evictable || p.node == "" {
@@ -74,7 +74,7 @@ func (e *engine) counted(before, after *pod) {
 			n.nonzeroSince = e.now
 		}
 		n.evictable += d
-		e.look(n)
+		e.updateWindows(n)
 	}
 	if before != nil && after != nil && before.node == after.node && before.evictable == after.evictable {
 		return
@@ -97,24 +97,24 @@ func (e *engine) podsOn(node string) string {
 	return strings.Join(keys, ", ")
 }
 
-// mayEvict: a commit to a drain stands.
+// mayEvict reports whether the host has committed to a drain and the commit still holds.
 func (e *engine) mayEvict(n *node) bool {
 	c := n.cur
 	return c != nil && (c.State == v1alpha1.StateDraining || c.State == v1alpha1.StateRebooting) &&
 		c.Ours() && c.Grant.Drains && c.Unschedulable && n.turn != nil && n.turn.committed
 }
 
-// always is a time that never comes.
+// always is a time in the far future.
 var always = time.Unix(1<<40, 0)
 
-// followEvictions: a host that is backed out learns it from its watch and calls back what it has sent; what is on its way
-// lands. When it uncordons it knows, and sends no more.
+// followEvictions updates evictUntil. A host whose turn is backed out learns this from its watch and cancels the requests that it has sent, but
+// requests on their way still land. After the host has acked uncordoning as done it sends no more evictions.
 func (e *engine) followEvictions(n *node) {
 	switch {
 	case e.mayEvict(n):
 		n.evictUntil = always
 	case n.evictUntil.Equal(always):
-		n.evictUntil = e.now.by.Add(2*lookEvery + e.lag)
+		n.evictUntil = e.now.by.Add(2*rereadEvery + e.lag)
 	}
 	if c := n.cur; c != nil && c.State == v1alpha1.StateUncordoning && c.HasAck(c.State) && c.Ack.Report == v1alpha1.ReportDone {
 		if soon := e.now.by.Add(e.lag); soon.Before(n.evictUntil) {
@@ -123,14 +123,14 @@ func (e *engine) followEvictions(n *node) {
 	}
 }
 
-// evicted judges an eviction. A stop or a pause holds from the host's next look on.
+// evicted judges an eviction. A stop or a pause applies from the host's next read on.
 func (e *engine) evicted(p *pod, obj *corev1.Pod) {
 	e.report.Evictions++
 	if p.node == "" {
-		return // it is on no node
+		return // the pod is on no node
 	}
 	n := e.node(p.node)
-	e.say(n.name, "pod %s evicted", p.key)
+	e.logLine(n.name, "pod %s evicted", p.key)
 	state := v1alpha1.StateAbsent
 	if n.cur != nil {
 		state = n.cur.State
@@ -139,12 +139,12 @@ func (e *engine) evicted(p *pod, obj *corev1.Pod) {
 	case stays(obj):
 		e.breaks(Evict, n.name, "pod %s was evicted, a DaemonSet's or the kubelet's own", p.key)
 	case !n.evictUntil.After(e.now.after):
-		e.breaks(Evict, n.name, "pod %s was evicted in %s, and no commit to a drain stands", p.key, state)
+		e.breaks(Evict, n.name, "pod %s was evicted in %s, and no commit to a drain is in effect", p.key, state)
 	}
-	if since, ok := e.stoppedSince(); ok && e.now.elapsed(since) > 2*lookEvery+e.lag {
+	if since, ok := e.stoppedSince(); ok && e.now.elapsed(since) > 2*rereadEvery+e.lag {
 		e.breaks(Stop, n.name, "pod %s was evicted %v after the stop", p.key, e.now.elapsed(since).Round(time.Second))
 	}
-	if since := n.pausedSince; since != (moment{}) && e.now.elapsed(since) > lookEvery+e.lag &&
+	if since := n.pausedSince; since != (moment{}) && e.now.elapsed(since) > rereadEvery+e.lag &&
 		(n.cur.Managed == nil || *n.cur.Managed) {
 		e.breaks(Paused, n.name, "pod %s was evicted %v after the pause", p.key, e.now.elapsed(since).Round(time.Second))
 	}

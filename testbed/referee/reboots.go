@@ -7,43 +7,42 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Kind is what a [HostEvent] is about. Others than those named here are only told.
+// Kind is the kind of a [HostEvent]. The referee logs kinds that are not listed here, and does not judge them.
 type Kind string
 
-// The kinds that are judged, by the names that the simulated hosts use.
+// Kinds that the referee judges. The simulated hosts use the same names.
 const (
-	// RebootCalled: logind was told to reboot the host, and obeyed.
+	// RebootCalled: logind accepted a call to reboot the host.
 	RebootCalled Kind = "RebootCalled"
-	// RebootRefused: it was told, and did not obey.
+	// RebootRefused: logind refused a call to reboot the host.
 	RebootRefused Kind = "RebootRefused"
-	// WantCancelled and WantMade are a test's: the host's last want was taken back at the source; there is one again.
+	// A test reports WantCancelled when the source of the host's last want withdraws it, and WantMade when a source has a want again.
 	WantCancelled Kind = "WantCancelled"
 	WantMade      Kind = "WantMade"
 )
 
-// HostEvent is something that a host did or that happened to it, told by the host's simulation. RebootCalled has to be told before
-// the reboot begins.
+// HostEvent is something that a host did or that happened to it. The simulated host reports it. It must report RebootCalled before the reboot begins.
 type HostEvent struct {
 	Time   time.Time // monotonic, of the referee's machine
-	Host   string    // its Node's name
+	Host   string    // the name of its Node
 	Kind   Kind
-	BootID string // the boot it happened in
+	BootID string // the boot in which it happened
 	Detail string
 }
 
-// slack is what a look at the clock and the way of a host's event may add to a bound.
+// slack is added to a limit for the resolution of clocks and the delay of a host's event.
 const slack = 5 * time.Second
 
-// window is a reboot that was called, between the last write that was surely before it and the first that was surely after
-// it. The protocol asks for three things, read one after the other within ten seconds; each has to have held at some moment
-// between ten seconds before the call and the end of the window. (All three need not have held at once.)
+// window is the interval of a reboot call: from the last write that was certainly before the call to the first write that was certainly after it. The
+// protocol requires three things, which a host reads one after the other within ten seconds. Each must have been true at some moment between ten
+// seconds before the call and the end of the window, but not all at the same moment.
 type window struct {
 	HostEvent
 	node, lease, pods bool
 }
 
-// hostEvent takes a host's event. A window that it returns has to be settled when everything that was written before the call
-// has been fed.
+// hostEvent takes a host's event. If it returns a window, the caller must settle the window after it has fed everything that was written before the
+// call.
 func (e *engine) hostEvent(m moment, ev HostEvent) *window {
 	e.now = m
 	n := e.node(ev.Host)
@@ -53,10 +52,10 @@ func (e *engine) hostEvent(m moment, ev HostEvent) *window {
 	case WantMade:
 		n.cancelled = time.Time{}
 	case RebootCalled, RebootRefused:
-		e.say(ev.Host, "%s in the boot %s: %s", ev.Kind, ev.BootID, ev.Detail)
+		e.logLine(ev.Host, "%s in the boot %s: %s", ev.Kind, ev.BootID, ev.Detail)
 		return e.called(n, ev)
 	default:
-		e.say(ev.Host, "%s %s", ev.Kind, ev.Detail)
+		e.logLine(ev.Host, "%s %s", ev.Kind, ev.Detail)
 	}
 	return nil
 }
@@ -77,31 +76,32 @@ func (e *engine) called(n *node, ev HostEvent) *window {
 	w.lease = n.leaseUntil.After(since)
 	w.pods = n.evictable > 0 && n.nonzeroSince.by.After(since)
 	e.windows[w] = true
-	e.lookAt(w)
+	e.readWindow(w)
 	return w
 }
 
-// look is called after every write that touches what a reboot of the node depends on.
-func (e *engine) look(n *node) {
+// updateWindows updates the open windows of the node. The engine calls it after every write that affects whether the node may reboot.
+func (e *engine) updateWindows(n *node) {
 	e.followReboot(n)
 	for w := range e.windows {
 		if w.Host == n.name {
-			e.lookAt(w)
+			e.readWindow(w)
 		}
 	}
 }
 
-func (e *engine) lookAt(w *window) {
+func (e *engine) readWindow(w *window) {
 	n := e.node(w.Host)
 	w.node = w.node || e.asksForReboot(n) && n.cur.Ack.BootID == w.BootID
 	w.lease = w.lease || e.leaseAllows(n)
 	w.pods = w.pods || n.evictable == 0 || n.cur != nil && n.cur.Grant != nil && !n.cur.Grant.Drains
 }
 
-// asksForReboot: the host has committed to ending the boot that the grant names, on a node that is as a drain leaves it.
+// asksForReboot reports whether the host has committed to ending the boot that the grant names, and the node is in the state in which a drain leaves
+// it.
 func (e *engine) asksForReboot(n *node) bool {
 	c := n.cur
-	return c != nil && c.State == v1alpha1.StateRebooting && c.Ours() && saysCommitted(c) && c.Ack.BootID == c.Grant.BootID &&
+	return c != nil && c.State == v1alpha1.StateRebooting && c.Ours() && hasCommittedAck(c) && c.Ack.BootID == c.Grant.BootID &&
 		(!c.Grant.Drains || c.Unschedulable) && (c.Paused == nil || c.Managed != nil && !*c.Managed)
 }
 
@@ -110,8 +110,8 @@ func (e *engine) leaseAllows(n *node) bool {
 	return n.cur != nil && n.cur.Grant != nil && l.exists && !l.stopped && l.holder == n.cur.Grant.Epoch
 }
 
-// followReboot keeps until when a reboot was in order. What holds now ends, at the latest, when the write that ends it is
-// received, so the times are set again as long as it holds.
+// followReboot records until when a reboot was allowed. A condition that is true now ends at the latest when the engine receives the write that ends
+// it, so followReboot updates the times as long as the condition is true.
 func (e *engine) followReboot(n *node) {
 	if e.asksForReboot(n) {
 		n.ready = readyToReboot{boot: n.cur.Ack.BootID, turn: n.cur.Turn, until: always}
@@ -125,13 +125,13 @@ func (e *engine) followReboot(n *node) {
 	}
 }
 
-// settle judges a reboot, now that everything written before it is known.
+// settle judges a reboot when everything written before it is known.
 func (e *engine) settle(m moment, w *window) {
 	if !e.windows[w] {
 		return
 	}
 	e.now = m
-	e.lookAt(w)
+	e.readWindow(w)
 	delete(e.windows, w)
 	n := e.node(w.Host)
 	if t := n.turn; w.Kind == RebootCalled && t != nil && !slices.Contains(t.boots, w.BootID) {

@@ -14,66 +14,66 @@ import (
 
 // Cluster is the control plane to watch.
 type Cluster interface {
-	// EtcdEndpoint is where its etcd serves clients: "unix:///path" or "http://host:port".
+	// EtcdEndpoint is the client endpoint of its etcd: "unix:///path" or "http://host:port".
 	EtcdEndpoint() string
 }
 
-// Options say what to hold the run against.
+// Options are the limits that the run must keep.
 type Options struct {
-	// Budget is how many nodes may be disturbed at once; 0 is 1. See [Referee.SetBudget].
+	// Budget is how many nodes may be disturbed at once; 0 means 1. See [Referee.SetBudget].
 	Budget int
-	// Policies are what each of several policies allows, within Budget. These do not change in a run.
+	// Policies are the budgets of the individual policies, within Budget. They do not change in a run.
 	Policies []PolicyBudget
-	// Lag is by how much the run's own faults may hold back a request or a watch of a host's or a leader's: a proxy that delays, an
-	// API server that is away. It is added to every bound in time; 0 is 5 s, for a busy machine.
+	// Lag is the longest delay that the run's own faults may cause for a request or a watch of a host or a leader, such as a proxy that delays or an
+	// API server that is down. The referee adds it to every time limit. 0 means 5 s, for a busy machine.
 	Lag time.Duration
-	// LeaseNamespace and LeaseName are those of lockkeeper's Lease; "" is the default.
+	// LeaseNamespace and LeaseName name lockkeeper's Lease; "" is the default.
 	LeaseNamespace, LeaseName string
-	// Admins are beginnings of the field managers whose cordons are a person's; nil is "kubectl".
+	// Admins are prefixes of the field managers whose cordons count as a person's; nil means "kubectl".
 	Admins []string
-	// Skip says which pods a drain leaves on a node next to those of DaemonSets, the kubelet's own and finished ones; nil: none. It has to
-	// be quick and must not call the Referee.
+	// Skip reports whether a drain leaves the pod on its node, in addition to DaemonSet pods, static pods and finished pods. It may be nil. It must
+	// be fast and must not call the Referee.
 	Skip func(*corev1.Pod) bool
-	// OnEvent gets one readable line for each transition, from one goroutine at a time, in order. It must not call the Referee.
+	// OnEvent receives one readable line for each transition, in order and from one goroutine at a time. It must not call the Referee.
 	OnEvent func(text string)
 }
 
-// PolicyBudget is what one policy allows of its own nodes.
+// PolicyBudget is the number of its own nodes that one policy allows to be disturbed.
 type PolicyBudget struct {
-	// Policy is its name, for people.
+	// Policy is the policy's name, for messages.
 	Policy string
-	// Labels tell its nodes: each of them carries all of these, for the whole run, and no other node does.
+	// Labels select the policy's nodes. During the whole run, each of its nodes has all of these labels, and no other node does.
 	Labels map[string]string
 	// Budget is how many of them may be disturbed at once.
 	Budget int
 }
 
-// Declaration is what a test is going to break on purpose, in the part of a person. It covers one violation of the rule on the
-// node; with Rule "", all that one write to the node breaks.
+// Declaration announces a violation that a test causes on purpose, as a person would. It covers one violation of the rule on the node. If Rule is "",
+// it covers everything that one write to the node breaks.
 type Declaration struct {
 	Rule Rule
 	Node string
 	Why  string
 }
 
-// A Referee follows one cluster from Start to Close. Its methods may be called by several goroutines.
+// A Referee follows one cluster from Start to Close. Its methods are safe for concurrent use.
 type Referee struct {
 	opts  Options
 	store *store
 	mark  string // the key of its marks
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	engine *engine
-	last   int64 // the revision up to which everything was seen
+	last   int64 // everything up to this revision was seen
 	known  map[string]int64
-	marks  map[int64]*mark // sent and not seen again, by number
+	marks  map[int64]*mark // by number: sent and not delivered yet
 	number int64
-	latest time.Time // when the last mark that was seen again was sent
-	dead   bool      // a gap: nothing more is followed
+	latest time.Time // when the last delivered mark was sent
+	dead   bool      // after a gap: the referee follows nothing more
 	opens  int
 	closed bool
 
-	wake   chan struct{} // there is a mark to send
+	wake   chan struct{} // signals that there is a mark to send
 	stop   context.CancelFunc
 	tasks  sync.WaitGroup
 	once   sync.Once
@@ -81,27 +81,27 @@ type Referee struct {
 	finErr error
 }
 
-// mark is a write of the referee's own in the stream. Its number tells it apart; when it was first sent is the earliest time of
-// what comes after it, and everything written before it was sent comes before it.
+// mark is a key that the referee itself writes, to order the stream in time. Everything written before the mark was first sent comes before the mark,
+// and everything after the mark is later than that time. The number identifies the mark.
 type mark struct {
 	number int64
-	sent   time.Time // zero: not yet
+	sent   time.Time // zero: not sent yet
 	put    time.Time // when the store had it; zero: not yet
-	window *window   // to be settled when it is seen
+	window *window   // settle it when the mark is delivered
 	seen   chan struct{}
 }
 
 const (
-	// markEvery is how often a mark is put into the stream.
+	// markEvery is the interval between marks.
 	markEvery = 500 * time.Millisecond
-	// stuckAfter is after how long a mark that the store has but the watch does not show means that the watch is dead.
+	// stuckAfter is how long the watch may take to deliver a mark that the store has. After that the referee treats the watch as dead.
 	stuckAfter = 5 * time.Second
-	// closeWithin bounds the wait for the last mark.
+	// closeWithin limits the wait for the last mark.
 	closeWithin = 2 * time.Minute
 )
 
-// Start lists Nodes, the Lease and pods and follows them from there on until Close. It returns when the first list was read.
-// What it finds on the Nodes then is a fact to begin with; what is written afterwards is judged.
+// Start lists Nodes, the Lease and pods, and follows them until Close. It returns after the first list. The referee does not judge what the first
+// list contains, only what is written later.
 func Start(ctx context.Context, cluster Cluster, opts Options) (*Referee, error) {
 	if opts.Budget == 0 {
 		opts.Budget = 1
@@ -143,10 +143,10 @@ func Start(ctx context.Context, cluster Cluster, opts Options) (*Referee, error)
 	return r, nil
 }
 
-// HostEvent takes what a host's simulation tells. It returns at once, except for a reboot: there it waits until everything written
-// before the call can be told from what comes after it, two seconds at most.
+// HostEvent takes an event of a simulated host. It returns at once, except for a reboot. For a reboot it waits for at most two seconds, until the
+// referee can distinguish what was written before the call from what was written after it.
 func (r *Referee) HostEvent(ev HostEvent) {
-	if m := r.tell(ev); m != nil {
+	if m := r.feedHostEvent(ev); m != nil {
 		wait, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		select {
@@ -156,7 +156,7 @@ func (r *Referee) HostEvent(ev HostEvent) {
 	}
 }
 
-func (r *Referee) tell(ev HostEvent) *mark {
+func (r *Referee) feedHostEvent(ev HostEvent) *mark {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -169,25 +169,25 @@ func (r *Referee) tell(ev HostEvent) *mark {
 	return r.newMark(w)
 }
 
-// WantCancelled says that the host's last want is taken back at its source now; from then on no reboot is to be called, apart from
-// one that was about to be. Call it when the source shows it.
+// WantCancelled reports that the source of the host's last want withdraws it now. From then on no host may call a reboot, except one that was about
+// to. Call WantCancelled when the source shows the change.
 func (r *Referee) WantCancelled(host string) {
 	r.HostEvent(HostEvent{Time: time.Now(), Host: host, Kind: WantCancelled})
 }
 
-// WantMade says that there will be a want again. Call it before the source shows it.
+// WantMade reports that the host will have a want again. Call it before the source shows the want.
 func (r *Referee) WantMade(host string) {
 	r.HostEvent(HostEvent{Time: time.Now(), Host: host, Kind: WantMade})
 }
 
-// SetBudget says that the policy's budget changes now. A turn that began under the old one may end under it.
+// SetBudget changes the policy's budget. A turn that began under the old budget may end under it.
 func (r *Referee) SetBudget(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.engine.setBudget(r.now(), n)
 }
 
-// Declare says that the caller is about to break a rule in the part of a person. Call it before.
+// Declare announces that the caller is about to break a rule, as a person would. Call it before the act.
 func (r *Referee) Declare(d Declaration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,19 +197,19 @@ func (r *Referee) Declare(d Declaration) {
 // AdminCordon declares that a person is about to cordon the node.
 func (r *Referee) AdminCordon(node string) { r.Declare(Declaration{Cordon, node, "a person cordons"}) }
 
-// AdminUncordon declares that a person is about to uncordon the node, whoever cordoned it.
+// AdminUncordon declares that a person is about to uncordon the node, no matter who cordoned it.
 func (r *Referee) AdminUncordon(node string) {
 	r.Declare(Declaration{Uncordon, node, "a person uncordons"})
 }
 
-// AdminEvict declares that someone is about to evict one pod from the node.
+// AdminEvict declares that a person is about to evict one pod from the node.
 func (r *Referee) AdminEvict(node string) { r.Declare(Declaration{Evict, node, "a person evicts"}) }
 
 // AdminEdit declares that a person is about to edit lockkeeper's keys on the node, in one write.
 func (r *Referee) AdminEdit(node string) { r.Declare(Declaration{"", node, "a person edits"}) }
 
-// Withdraw takes back every declaration that nothing came of: left standing, it would excuse something else later. Call it after
-// [Referee.Sync]. It returns how many there were.
+// Withdraw removes every unused declaration, which could otherwise excuse a later violation. It returns how many it removed. Call it after
+// [Referee.Sync].
 func (r *Referee) Withdraw() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -218,7 +218,7 @@ func (r *Referee) Withdraw() int {
 	return n
 }
 
-// Report is what was counted so far.
+// Report returns the counts up to now.
 func (r *Referee) Report() Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,7 +227,7 @@ func (r *Referee) Report() Report {
 	return rep
 }
 
-// Sync waits until everything that was written before the call has been seen, or ctx ends.
+// Sync waits until the referee has seen everything that was written before the call, or ctx ends.
 func (r *Referee) Sync(ctx context.Context) error {
 	r.mu.Lock()
 	m := r.newMark(nil)
@@ -240,8 +240,8 @@ func (r *Referee) Sync(ctx context.Context) error {
 	}
 }
 
-// Close waits until everything that was written before the call has been seen, thirty seconds at most, and gives the verdict. The
-// error says that there were violations, a [Gap] among them if not everything was seen. Called again it says the same.
+// Close waits until the referee has seen everything that was written before the call, for at most closeWithin, and returns the verdict. The error
+// lists the violations, with a [Gap] among them if the referee did not see everything. A second call returns the same.
 func (r *Referee) Close() (Report, error) {
 	r.once.Do(func() {
 		wait, cancel := context.WithTimeout(context.Background(), closeWithin)
@@ -256,7 +256,7 @@ func (r *Referee) Close() (Report, error) {
 		r.mu.Unlock()
 		r.stop()
 		r.tasks.Wait()
-		_ = r.store.remove(wait, r.mark) // a key of our own, in a store that goes with the run
+		_ = r.store.remove(wait, r.mark) // an extra key in a store that is deleted after the run
 		r.store.close()
 		r.final = r.Report()
 		if n := r.final.Count(); n > 0 {
@@ -266,10 +266,10 @@ func (r *Referee) Close() (Report, error) {
 	return r.final, r.finErr
 }
 
-// now is where in the history we are; r.mu is held.
+// now returns the current position in the history. The caller must hold r.mu.
 func (r *Referee) now() moment { return moment{rev: r.last, after: r.latest, by: time.Now()} }
 
-// gap fails the run; r.mu is held.
+// gap fails the run. The caller must hold r.mu.
 func (r *Referee) gap(format string, args ...any) {
 	r.dead = true
 	r.engine.now = r.now()
@@ -278,7 +278,7 @@ func (r *Referee) gap(format string, args ...any) {
 		if m.window == nil {
 			continue
 		}
-		delete(r.engine.windows, m.window) // it cannot be judged any more
+		delete(r.engine.windows, m.window) // it can no longer be judged
 	}
 	for number, m := range r.marks {
 		close(m.seen)

@@ -7,8 +7,8 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// released: a node that an admin has taken out is released in one write, and nothing of ours is written to it after that. (That the host's
-// own file takes a node out cannot be seen on a Node whose host record is gone.)
+// released checks the release of a node that an admin has taken out: one write releases the node, and lockkeeper writes nothing to it after that. The
+// referee cannot see that the host's own file takes the node out, because the release removes the host record.
 func (e *engine) released(n *node, before, after *turn.Node) {
 	if !takenOut(before) || !takenOut(after) || after.State != v1alpha1.StateAbsent || replaced(before) {
 		return
@@ -20,15 +20,15 @@ func (e *engine) released(n *node, before, after *turn.Node) {
 		switch {
 		case !reflect.DeepEqual(left, v1alpha1.Keys{}):
 			e.breaks(Released, n.name, "released with keys of ours left on it: %+v", left)
-		case !saysWhy(after):
+		case !heldNamesIntent(after):
 			e.breaks(Released, n.name, "released, and held is %q", after.Held)
 		case !reflect.DeepEqual(before.Info, after.Info):
 			e.breaks(Released, n.name, "released, and its information labels became %v", after.Info)
 		}
 	case before.Held == v1alpha1.ReasonDetached || before.Held == v1alpha1.ReasonUnmanaged:
 		was, is := ours(before), ours(after)
-		if !saysWhy(&turn.Node{Keys: v1alpha1.Keys{Held: before.Held, Detached: after.Detached, Managed: after.Managed}}) {
-			was.Held, is.Held = "", "" // an admin has changed why it is out
+		if !heldNamesIntent(&turn.Node{Keys: v1alpha1.Keys{Held: before.Held, Detached: after.Detached, Managed: after.Managed}}) {
+			was.Held, is.Held = "", "" // an admin has changed why the node is out
 		}
 		if !reflect.DeepEqual(was, is) {
 			e.breaks(Released, n.name, "written to after it was released: %+v became %+v", was, is)
@@ -39,12 +39,12 @@ func (e *engine) released(n *node, before, after *turn.Node) {
 // takenOut reports whether an admin has detached the node or set managed=false.
 func takenOut(n *turn.Node) bool { return n.Detached != nil || n.Managed != nil && !*n.Managed }
 
-// saysWhy reports whether held names an intent that is on the Node.
-func saysWhy(n *turn.Node) bool {
+// heldNamesIntent reports whether held names an intent that is on the Node.
+func heldNamesIntent(n *turn.Node) bool {
 	return n.Held == v1alpha1.ReasonDetached && n.Detached != nil || n.Held == v1alpha1.ReasonUnmanaged && n.Managed != nil && !*n.Managed
 }
 
-// ours are the Node's keys without those that other people write.
+// ours returns the Node's keys without the keys that other people write.
 func ours(n *turn.Node) v1alpha1.Keys {
 	k := n.Keys
 	k.Paused, k.Detached, k.Managed, k.Request, k.Retry, k.Hooks, k.Problems = nil, nil, nil, nil, "", nil, nil

@@ -14,14 +14,14 @@ import (
 type Violation struct {
 	Rule Rule
 	Node string // "" where it is nobody's
-	// Revision is the store's at the write that broke it, which is that object's resourceVersion; of a host's own deed, the
-	// last one before it.
+	// Revision is the store's revision at the write that broke the rule, which is the object's resourceVersion. If a host's act broke the rule,
+	// Revision is the last one before the act.
 	Revision int64
-	Time     time.Time // when the referee learned of it
-	Text     string    // what was, what came
+	Time     time.Time // when the referee received it
+	Text     string    // the state before and after
 }
 
-// String is one line.
+// String returns the violation in one line.
 func (v Violation) String() string {
 	return fmt.Sprintf("%s: %s at %s (resourceVersion %d): %s", v.Rule, orNobody(v.Node), v.Time.Format(time.TimeOnly), v.Revision, v.Text)
 }
@@ -33,49 +33,49 @@ func orNobody(node string) string {
 	return node
 }
 
-// Turn results next to those of v1alpha1.
+// These results of turns complement those of v1alpha1.
 const (
-	// GaveBack: a turn that did nothing but undo a lost cordon of ours.
+	// GaveBack: the turn only removed a lost cordon of lockkeeper.
 	GaveBack v1alpha1.Result = "GaveBack"
-	// LetGo: the node was detached with force, or its Node object replaced.
+	// LetGo: the node was detached with force, or its Node object was replaced.
 	LetGo v1alpha1.Result = "LetGo"
 )
 
 // Report is what the referee counted.
 type Report struct {
-	// Updated are the nodes of which a turn ended Done, by name.
+	// Updated are the names of the nodes that ended a turn with Done.
 	Updated []string
-	// MaxDisturbed is how many nodes were disturbed at once, at most.
+	// MaxDisturbed is the largest number of nodes that were disturbed at once.
 	MaxDisturbed int
-	// Reboots are the boots that logind was told to end.
+	// Reboots is the number of boots that a call to logind ended.
 	Reboots int
-	// Turns are the turns that ended, by their result.
+	// Turns is the number of ended turns by result.
 	Turns map[v1alpha1.Result]int
-	// Evictions are the pods that were evicted.
+	// Evictions is the number of evicted pods.
 	Evictions int
-	// LateGrants are the grants that came when the Lease named another epoch than theirs; LateGrantsOpen those of them that
-	// are neither backed out nor taken over yet.
+	// LateGrants is the number of grants that landed when the Lease named another epoch. LateGrantsOpen is the number of those that are neither
+	// backed out nor taken over yet.
 	LateGrants, LateGrantsOpen int
-	// Terms are the epochs that the Lease has named.
+	// Terms is the number of epochs that the Lease has named.
 	Terms int
-	// Events are the writes that were seen: of Nodes, of the Lease, of pods.
+	// NodeEvents, LeaseEvents and PodEvents are the numbers of writes that the referee saw.
 	NodeEvents, LeaseEvents, PodEvents int
-	// Reconnects is how often the watch was resumed.
+	// Reconnects is how often the referee resumed the watch.
 	Reconnects int
 
-	// Violations are at most [MaxViolations], the first ones; More is how many came after them.
+	// Violations are the first [MaxViolations] violations. More is the number of further ones.
 	Violations []Violation
 	More       int
 	// Expected are violations that the test had declared.
 	Expected []Violation
-	// Unused are declarations that nothing came of.
+	// Unused are declarations that covered no violation.
 	Unused []Declaration
 }
 
-// MaxViolations bounds Report.Violations.
+// MaxViolations limits Report.Violations.
 const MaxViolations = 100
 
-// Count is how many violations there were.
+// Count returns the number of violations.
 func (r *Report) Count() int { return len(r.Violations) + r.More }
 
 // Broke reports whether the rule was broken.
@@ -83,14 +83,14 @@ func (r *Report) Broke(rule Rule) bool {
 	return slices.ContainsFunc(r.Violations, func(v Violation) bool { return v.Rule == rule })
 }
 
-// Summary is the last line of a run of a fleet with that many hosts, without a name before it: "3 of 3 hosts updated, at most 1
-// disrupted at once, 3 reboots, 0 violations".
+// Summary returns the last line for a run of a fleet with that many hosts, such as "3 of 3 hosts updated, at most 1 disrupted at once, 3 reboots, 0
+// violations".
 func (r *Report) Summary(hosts int) string {
 	return fmt.Sprintf("%d of %d hosts updated, at most %d disrupted at once, %d reboots, %d violations",
 		len(r.Updated), hosts, r.MaxDisturbed, r.Reboots, r.Count())
 }
 
-// String is the whole report for a log.
+// String returns the whole report for a log.
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s; turns:", r.Summary(len(r.Updated)))

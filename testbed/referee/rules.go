@@ -1,71 +1,70 @@
 package referee
 
-// Rule is one promise; a [Violation] names the one that was broken.
+// Rule is one promise. A [Violation] names the rule that was broken.
 type Rule string
 
-// The rules. What each may demand, and why it is no more, is said here or next to its code.
+// The rules. The comment here or at the rule's code explains what the rule may demand, and why it demands no more.
 const (
-	// Budget: a node became disturbed when as many as the budget, or as its policy's, were already. Disturbed is a node with our mark, or in a turn
-	// whose host has committed, until the turn ends. (A grant alone disturbs no one.) Where the budget was changed, the largest
-	// since the oldest of these turns began counts.
+	// Budget: a node became disturbed when the number of disturbed nodes had already reached the budget, or its policy's budget. A node is disturbed
+	// if it has lockkeeper's mark, or if it is in a turn whose host has committed, until the turn ends. A grant alone disturbs no node. If the budget
+	// changed, the largest budget since the oldest of these turns began counts.
 	Budget Rule = "Budget"
-	// Overgrant: a leader granted one more turn of its own term than the budget, or a policy's. It knows its own grants whatever its watch
-	// shows, so no late write excuses it. Turns of other terms are not counted: it may not have seen them.
+	// Overgrant: a leader granted more turns of its own term than the budget, or a policy's budget, allows. A leader knows its own grants even if its
+	// watch is behind, so a late write is no excuse. Turns of other terms do not count, because the leader may not have seen them.
 	Overgrant Rule = "Overgrant"
 	// ControlPlane: a second control-plane node became disturbed.
 	ControlPlane Rule = "ControlPlane"
-	// Table: the state label moved as the table, under the turn's own plan and hooks, does not allow.
+	// Table: the state label changed in a way that the table does not allow under the turn's own plan and hooks.
 	Table Rule = "Table"
-	// Grant: a node left idle without a turn and a grant that fit it, or in spite of a pause, a detach, managed=false or a
-	// host that had not spoken; or the turn of a node in a turn was exchanged.
+	// Grant: a node left idle without a turn and a matching grant, or despite a pause, a detach, managed=false or a host that had not reported; or
+	// the turn of a node in a turn was replaced.
 	Grant Rule = "Grant"
-	// Epoch: a grant carries an epoch that no Lease ever named, or a turn was promoted by another epoch than its own (it may
-	// be backed out by any).
+	// Epoch: a grant carries an epoch that no Lease ever named, or another epoch than the turn's own promoted the turn. (Any epoch may back it out.)
 	Epoch Rule = "Epoch"
-	// Promotion: a state that ends by the host's word was left without it.
+	// Promotion: a state that only the host's report ends was left without that report.
 	Promotion Rule = "Promotion"
-	// LateGrant: a stale leader's grant was neither backed out nor taken over although a leader had time to.
+	// LateGrant: a stale leader's grant was neither backed out nor taken over although a leader had time to do it.
 	LateGrant Rule = "LateGrant"
-	// Stop: something went on under the emergency stop, longer than a look at the Lease may be old.
+	// Stop: a host or a leader continued under the emergency stop for longer than a read of the Lease may be old.
 	Stop Rule = "Stop"
 
-	// Commit: a commit (the cordon with the mark, or an ack committed) that its turn, state or boot did not ask for.
+	// Commit: a commit (the cordon with the mark, or the ack committed) for which its turn, state or boot did not ask.
 	Commit Rule = "Commit"
-	// Fence: a commit or a reboot while the Lease named another epoch, or an old look at it.
+	// Fence: a commit or a reboot while the Lease named another epoch, or after a read of the Lease that was too old.
 	Fence Rule = "Fence"
-	// Paused: a commit, eviction or reboot of a paused node; of one that an admin takes out, a commit.
+	// Paused: a commit, an eviction or a reboot of a paused node; or a commit of a node that an admin takes out.
 	Paused Rule = "Paused"
-	// Cancelled: a commit or a reboot for a want that was gone.
+	// Cancelled: a commit or a reboot for a want that no longer existed.
 	Cancelled Rule = "Cancelled"
-	// Drain: committed to an apply or a reboot, or rebooted, while evictable pods were on the node, or it was schedulable,
-	// in a turn with a drain.
+	// Drain: in a turn with a drain, a host committed to an apply or a reboot, or rebooted, while evictable pods were on the node or the node was
+	// schedulable.
 	Drain Rule = "Drain"
-	// Reboot: a reboot was called without a commit of this turn in this boot.
+	// Reboot: a host called a reboot without a commit of this turn in this boot.
 	Reboot Rule = "Reboot"
-	// RebootTwice: a second boot was ended in one turn.
+	// RebootTwice: one turn ended two boots.
 	RebootTwice Rule = "RebootTwice"
 
-	// Cordon: a node was cordoned without the mark, by no one that the test declared.
+	// Cordon: a node was cordoned without the mark, and no test had declared the cordon.
 	Cordon Rule = "Cordon"
-	// Mark: a cordon that stood before was marked; a mark went while the cordon stayed; a node reached idle, or lost our
-	// labels, while the mark stood.
+	// Mark: a cordon that already existed was marked; the mark was removed while the cordon stayed; or a node reached idle, or lost lockkeeper's
+	// labels, while the mark was set.
 	Mark Rule = "Mark"
-	// Uncordon: a cordon that is not ours was undone, or ours out of uncordoning or on a node that was not Ready.
+	// Uncordon: a foreign cordon was removed, or lockkeeper's own cordon was removed outside of uncordoning or on a node that was not Ready.
 	Uncordon Rule = "Uncordon"
 	// LeftCordoned: a turn ended and left its own cordon.
 	LeftCordoned Rule = "LeftCordoned"
-	// Released: the write that took the state from a node that an admin has taken out left another key of ours, or no held that
-	// says why; or something of ours was written to the Node after it, while it was taken out.
+	// Released: an admin had taken the node out, and the write that removed the state left another of lockkeeper's keys or no matching held reason;
+	// or lockkeeper wrote to the Node after the release, while it was taken out.
 	Released Rule = "Released"
 
-	// Evict: a pod was evicted from a node that was not committed to a drain, or a pod that no one may evict.
+	// Evict: a pod was evicted from a node that was not committed to a drain, or the pod was one that no drain may evict.
 	Evict Rule = "Evict"
 
-	// Gap: something may have been missed. A verdict without it is about everything that was written.
+	// Gap: the referee may have missed a write. A verdict without Gap covers everything that was written.
 	Gap Rule = "Gap"
 )
 
-// Rules are all rules, in the order of their list.
+// Rules returns all rules in the order of the list above.
 func Rules() []Rule {
 	return []Rule{
 		Budget, Overgrant, ControlPlane, Table, Grant, Epoch, Promotion, LateGrant, Stop,

@@ -15,7 +15,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// script writes a cluster's history by hand, one write after the other, one second apart unless it says otherwise.
+// script builds a cluster's history write by write. Writes are one second apart unless the test says otherwise.
 type script struct {
 	t     *testing.T
 	e     *engine
@@ -42,7 +42,7 @@ func newScript(t *testing.T, nodes ...string) *script {
 			Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{}, Annotations: map[string]string{},
 		}}
 		s.nodes[name] = n
-		s.write(name, s.says("boot-1", v1alpha1.WantsReboot), ready(true), label(v1alpha1.LabelState, "idle"))
+		s.write(name, s.publishes("boot-1", v1alpha1.WantsReboot), ready(true), label(v1alpha1.LabelState, "idle"))
 	}
 	s.e.first = false
 	return s
@@ -67,7 +67,7 @@ func (s *script) write(name string, edits ...edit) {
 	s.e.onNode(s.tick(), name, n)
 }
 
-// pools puts n1 and n2 each under a policy. There are two, web and db, and each allows one node at once.
+// pools puts n1 and n2 each under one of the two policies web and db. Each policy allows one node at once.
 func (s *script) pools(n1, n2 string) {
 	for _, name := range []string{"web", "db"} {
 		s.e.policies = append(s.e.policies, PolicyBudget{Policy: name, Labels: map[string]string{"pool": name}, Budget: 1})
@@ -121,8 +121,8 @@ func ready(yes bool) edit {
 
 func boots(id string) edit { return func(n *corev1.Node) { n.Status.NodeInfo.BootID = id } }
 
-// says is what a host publishes; the kubelet speaks from the same boot.
-func (s *script) says(boot string, wants v1alpha1.Wants) edit {
+// publishes sets what a host publishes. The kubelet reports the same boot.
+func (s *script) publishes(boot string, wants v1alpha1.Wants) edit {
 	return func(n *corev1.Node) {
 		h := v1alpha1.Host{Protocol: 1, Version: "test", NodeUID: string(n.UID), BootID: boot, Managed: true}
 		if wants.Something() {
@@ -134,7 +134,7 @@ func (s *script) says(boot string, wants v1alpha1.Wants) edit {
 	}
 }
 
-// enter is a leader's write of a state under a turn.
+// enter is a leader's write of a state in a turn.
 func enter(state v1alpha1.State, id, epoch string, changes ...func(*v1alpha1.Grant)) edit {
 	return func(n *corev1.Node) {
 		g, _ := v1alpha1.ParseGrant(n.Annotations[v1alpha1.AnnotationGrant])
@@ -154,7 +154,7 @@ func enter(state v1alpha1.State, id, epoch string, changes ...func(*v1alpha1.Gra
 	}
 }
 
-// leave is a leader's write of a turn's end.
+// leave is a leader's write that ends a turn.
 func leave(state v1alpha1.State, result v1alpha1.Result) edit {
 	return func(n *corev1.Node) {
 		l := v1alpha1.Last{Turn: n.Annotations[v1alpha1.AnnotationTurn], Result: result}
@@ -178,7 +178,7 @@ func release(held v1alpha1.Reason) edit {
 	}
 }
 
-func word(w v1alpha1.Report, reason ...v1alpha1.Reason) edit {
+func ack(w v1alpha1.Report, reason ...v1alpha1.Reason) edit {
 	return func(n *corev1.Node) {
 		a := v1alpha1.Ack{
 			Turn: n.Annotations[v1alpha1.AnnotationTurn], BootID: n.Status.NodeInfo.BootID,
@@ -229,14 +229,14 @@ func ofDaemonSet(p *corev1.Pod) {
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", Controller: &yes}}
 }
 
-// reboot is a call of logind in the boot that the kubelet speaks from.
+// reboot calls logind in the boot that the kubelet reports.
 func (s *script) reboot(name string) {
 	m := s.tick()
 	w := s.e.hostEvent(m, HostEvent{Time: s.clock, Host: name, Kind: RebootCalled, BootID: s.nodes[name].Status.NodeInfo.BootID})
 	s.e.settle(s.tick(), w)
 }
 
-// attached are all the volumes of the node.
+// attached sets all volumes of the node.
 func attached(volumes ...corev1.UniqueVolumeName) edit {
 	return func(n *corev1.Node) {
 		n.Status.VolumesAttached = nil
@@ -246,36 +246,36 @@ func attached(volumes ...corev1.UniqueVolumeName) edit {
 	}
 }
 
-// The stages of a lawful turn with a drain and a reboot, without hooks.
+// grant begins a correct turn with a drain and a reboot, without hooks. The methods below are its later stages.
 func (s *script) grant(name, id string) {
 	s.write(name, enter(v1alpha1.StateDraining, id, s.holder()))
-	s.write(name, word(v1alpha1.ReportSeen))
+	s.write(name, ack(v1alpha1.ReportSeen))
 }
 func (s *script) cordon(name string) {
-	s.write(name, unschedulable(true), marked(true), word(v1alpha1.ReportCommitted))
+	s.write(name, unschedulable(true), marked(true), ack(v1alpha1.ReportCommitted))
 }
 func (s *script) drained(name, id string) {
-	s.write(name, word(v1alpha1.ReportDone))
+	s.write(name, ack(v1alpha1.ReportDone))
 	s.write(name, enter(v1alpha1.StateRebooting, id, s.holder()))
 }
-func (s *script) commit(name string) { s.write(name, word(v1alpha1.ReportCommitted)) }
+func (s *script) commit(name string) { s.write(name, ack(v1alpha1.ReportCommitted)) }
 func (s *script) comeBack(name, boot string) {
 	s.write(name, ready(false))
 	s.write(name, ready(true), boots(boot))
-	s.write(name, s.says(boot, v1alpha1.WantsNothing), word(v1alpha1.ReportDone))
+	s.write(name, s.publishes(boot, v1alpha1.WantsNothing), ack(v1alpha1.ReportDone))
 }
 func (s *script) giveBack(name, id string) {
 	s.write(name, enter(v1alpha1.StateUncordoning, id, s.holder()))
 	s.uncordon(name)
 }
 func (s *script) uncordon(name string) {
-	s.write(name, unschedulable(false), marked(false), word(v1alpha1.ReportDone))
+	s.write(name, unschedulable(false), marked(false), ack(v1alpha1.ReportDone))
 }
 func (s *script) finish(name string) { s.write(name, leave(v1alpha1.StateIdle, v1alpha1.ResultDone)) }
 
 func (s *script) holder() string { return *s.lease.Spec.HolderIdentity }
 
-// wholeTurn is a lawful turn from idle to idle.
+// wholeTurn is a correct turn from idle to idle.
 func (s *script) wholeTurn(name, id string) {
 	s.grant(name, id)
 	s.cordon(name)
@@ -287,7 +287,7 @@ func (s *script) wholeTurn(name, id string) {
 	s.finish(name)
 }
 
-// verdict ends the history and wants exactly these rules broken, each at least once.
+// verdict ends the history and checks that exactly these rules are broken, each at least once.
 func (s *script) verdict(want ...Rule) Report {
 	s.t.Helper()
 	s.e.end(s.tick())

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// store speaks to etcd through its gateway for JSON, so that nothing but net/http is needed.
+// store calls etcd through its JSON gateway, so that it needs only net/http.
 type store struct {
 	client *http.Client
 	base   string
 }
 
-// newStore takes what etcd listens on: "unix:///path" or "http://host:port".
+// newStore takes the client endpoint of etcd: "unix:///path" or "http://host:port".
 func newStore(endpoint string) (*store, error) {
 	transport := &http.Transport{DisableKeepAlives: false, MaxIdleConns: 4}
 	s := &store{client: &http.Client{Transport: transport}, base: endpoint}
@@ -37,7 +37,7 @@ func newStore(endpoint string) (*store, error) {
 
 func (s *store) close() { s.client.CloseIdleConnections() }
 
-// keyValue is etcd's; the version counts the writes of the key since it was created.
+// keyValue is etcd's type. The version counts the writes of the key since its creation.
 type keyValue struct {
 	Key            []byte `json:"key"`
 	Value          []byte `json:"value"`
@@ -50,7 +50,7 @@ type header struct {
 	Revision int64 `json:"revision,string"`
 }
 
-// event is a write; Type is "DELETE", or "" for a PUT.
+// event is a write. Type is "DELETE", or "" for a PUT.
 type event struct {
 	Type string   `json:"type"`
 	KV   keyValue `json:"kv"`
@@ -70,13 +70,13 @@ type watchAnswer struct {
 	} `json:"error"`
 }
 
-// errCompacted: the history from the revision on is not there any more.
+// errCompacted means that etcd no longer has the history from the revision on.
 var errCompacted = errors.New("etcd has compacted the history that was to be resumed")
 
 const (
-	// callTimeout bounds one call that is not a watch.
+	// callTimeout limits one call that is not a watch.
 	callTimeout = 30 * time.Second
-	// maxAnswer bounds the answer to one, in bytes.
+	// maxAnswer limits the answer to one call, in bytes.
 	maxAnswer = 256 << 20
 )
 
@@ -114,10 +114,10 @@ func (s *store) call(ctx context.Context, path string, body, answer any) error {
 
 func encode(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 
-// end is the key after all keys with the prefix.
+// end returns the key that follows all keys with the prefix.
 func end(prefix string) string { return prefix[:len(prefix)-1] + string(prefix[len(prefix)-1]+1) }
 
-// list returns everything under a prefix at a revision (0: the latest) and the revision, from the quorum.
+// list returns all keys under a prefix at a revision (0: the latest), and the revision. The read is a quorum read.
 func (s *store) list(ctx context.Context, prefix string, rev int64) ([]keyValue, int64, error) {
 	var answer struct {
 		Header header     `json:"header"`
@@ -139,13 +139,13 @@ func (s *store) remove(ctx context.Context, key string) error {
 	return s.call(ctx, "/v3/kv/deleterange", map[string]any{"key": encode(key)}, &struct{}{})
 }
 
-// compact throws away the history before a revision; a test makes a gap with it.
+// compact deletes the history before a revision. A test makes a gap with it.
 func (s *store) compact(ctx context.Context, rev int64) error {
 	return s.call(ctx, "/v3/kv/compaction", map[string]any{"revision": fmt.Sprint(rev)}, &struct{}{})
 }
 
-// watch follows every key under a prefix from a revision on, until ctx ends or the stream breaks. It hands over what comes in
-// order, the writes of one answer at once; opened gets the store's revision at the beginning.
+// watch follows every key under a prefix from a revision on, until ctx ends or the stream breaks. It calls take with the writes in order, once for
+// each answer. It calls opened with the store's revision when the watch begins.
 func (s *store) watch(ctx context.Context, prefix string, from int64, opened func(rev int64), take func([]event) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
