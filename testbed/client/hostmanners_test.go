@@ -54,8 +54,8 @@ const warning = "THIS HOST REBOOTS"
 // announced finds in warnings how long it is until the reboot, in seconds, and when it will be.
 var announced = regexp.MustCompile(`in (\d+)s, at (\d\d:\d\d:\d\d)`)
 
-// toldTime is the time that the first warning names, on the day of near.
-func toldTime(t *testing.T, text string, near time.Time) time.Time {
+// announcedTime is the time that the first warning names, on the day of near.
+func announcedTime(t *testing.T, text string, near time.Time) time.Time {
 	t.Helper()
 	clock, err := time.ParseInLocation(time.TimeOnly, announced.FindStringSubmatch(text)[2], time.Local)
 	must(t, err)
@@ -92,7 +92,7 @@ func TestSessionsAreWarnedAndHaveTheirDelay(t *testing.T) {
 	h.acks("rebooting/committed")
 	commit := h.committed()[0]
 	// The time that they were told, without its parts of a second, is the earliest.
-	due := toldTime(t, anna.Text(), commit.at)
+	due := announcedTime(t, anna.Text(), commit.at)
 	if commit.at.Before(due) || commit.at.After(due.Add(patience)) || due.Add(time.Second).Before(asked.Add(delay)) {
 		t.Errorf("promoted at %v and warned of %v, it committed at %v; the delay is %v", asked, due, commit.at, delay)
 	}
@@ -213,8 +213,8 @@ func TestRebootManagerIsToldBeforeThereIsAnUpdate(t *testing.T) {
 
 const coordinatorConf = "/run/update-engine/coordinator.conf"
 
-// coordinatorSays waits until the file says that, "" for nothing.
-func (h *host) coordinatorSays(want string) {
+// waitForCoordinatorState waits until the file says that, "" for nothing.
+func (h *host) waitForCoordinatorState(want string) {
 	h.t.Helper()
 	if want != "" {
 		want = "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=" + want + "\n"
@@ -232,17 +232,17 @@ func (h *host) coordinatorSays(want string) {
 // The update engine's other users can read who coordinates reboots, and what at.
 func TestCoordinatorConfIsTruthful(t *testing.T) {
 	h := startHost(t, nil)
-	h.coordinatorSays("running")
+	h.waitForCoordinatorState("running")
 	h.want()
-	h.coordinatorSays("reboot-planned")
+	h.waitForCoordinatorState("reboot-planned")
 	patchNode(t, h.name, `{"metadata":{"annotations":{"lockkeeper.dev/paused":"a look at this"}}}`)
-	h.coordinatorSays("disabled")
+	h.waitForCoordinatorState("disabled")
 	patchNode(t, h.name, `{"metadata":{"annotations":{"lockkeeper.dev/paused":null,"lockkeeper.dev/detached":"theirs"}}}`)
-	h.coordinatorSays("")
+	h.waitForCoordinatorState("")
 	patchNode(t, h.name, `{"metadata":{"annotations":{"lockkeeper.dev/detached":null}}}`)
-	h.coordinatorSays("reboot-planned")
+	h.waitForCoordinatorState("reboot-planned")
 	h.stop()
-	h.coordinatorSays("")
+	h.waitForCoordinatorState("")
 
 	// locksmithd was faster.
 	f, err := os.OpenFile(h.sim.Root()+coordinatorConf, os.O_RDWR, 0)
@@ -254,13 +254,13 @@ func TestCoordinatorConfIsTruthful(t *testing.T) {
 	h.run()
 	h.says("locksmithd (it holds /run/update-engine/coordinator.conf) would reboot this host too")
 	must(t, f.Close())
-	h.coordinatorSays("reboot-planned")
+	h.waitForCoordinatorState("reboot-planned")
 
 	release := h.sim.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "kubelet", Mode: "delay"})
 	defer release()
 	h.promote("rebooting", onlyNode)
 	h.acks("rebooting/committed")
-	h.coordinatorSays("rebooting")
+	h.waitForCoordinatorState("rebooting")
 }
 
 // A boot that is not old enough is not ended.

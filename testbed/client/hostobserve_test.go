@@ -74,6 +74,6 @@ func TestObserveTouchesNothing(t *testing.T) {
 	s := h.opts.Settings
 	s.Observe = false
 	h.host.Reload(s)
-	h.coordinatorSays("reboot-planned")
+	h.waitForCoordinatorState("reboot-planned")
 	until(t, "the uncordon", func() bool { return len(h.touches()) > 0 && !h.node().Spec.Unschedulable })
 }

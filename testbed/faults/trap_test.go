@@ -36,7 +36,7 @@ func (r *round) set(s *stroke) *trap {
 
 func (t *trap) look(r *round, s *stroke, host string, q *faultproxy.Request) *faultproxy.Fault {
 	if s.at == renewed {
-		return t.lookAtRenewal(r, host, q)
+		return t.interceptRenewal(r, host, q)
 	}
 	if !q.Is("patch", "nodes") || s.at == grant && !grants(q) || s.at == commit && !commits(q) {
 		return nil
@@ -64,7 +64,7 @@ func (t *trap) look(r *round, s *stroke, host string, q *faultproxy.Request) *fa
 	return &faultproxy.Fault{HoldAnswer: t.hole}
 }
 
-func (t *trap) lookAtRenewal(r *round, host string, q *faultproxy.Request) *faultproxy.Fault {
+func (t *trap) interceptRenewal(r *round, host string, q *faultproxy.Request) *faultproxy.Fault {
 	if !q.Is("update", "leases") {
 		return nil
 	}

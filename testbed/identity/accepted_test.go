@@ -133,7 +133,7 @@ func TestDefaultPolicy(t *testing.T) {
 
 // TestColumns: what `kubectl get disruptionpolicies` tells.
 func TestColumns(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), policySoon)
+	ctx, cancel := context.WithTimeout(t.Context(), policyTimeout)
 	defer cancel()
 	_, err := policies.Create(ctx, policyObject(t, "columns", `{priority: 7, mode: Observe, nodeSelector: {matchLabels: {pool: none}}}`), metav1.CreateOptions{})
 	must(t, err)

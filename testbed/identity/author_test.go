@@ -16,7 +16,7 @@ import (
 // TestWhoMayWritePolicies: the manifests let no identity write what a policy says. The coordinator writes its status, and cannot
 // change its spec by that.
 func TestWhoMayWritePolicies(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), policySoon)
+	ctx, cancel := context.WithTimeout(t.Context(), policyTimeout)
 	defer cancel()
 	as := func(user string, groups ...string) dynamic.ResourceInterface {
 		config := cp.AdminConfig()

@@ -44,8 +44,8 @@ func host(t *testing.T, o simhost.Options) *simhost.Host {
 	return h
 }
 
-// credentialUntil waits for a condition that no watch tells of; told says how things stand when it is waited for in vain.
-func credentialUntil(t *testing.T, what string, cond func() bool, told func() any) {
+// waitForCredential waits for a condition that no watch tells of; told says how things stand when it is waited for in vain.
+func waitForCredential(t *testing.T, what string, cond func() bool, told func() any) {
 	t.Helper()
 	deadline := time.After(credentialPatience)
 	for !cond() {
@@ -74,7 +74,7 @@ func view(h *simhost.Host) local.Status {
 // is waits until the host's own view is as cond says.
 func is(t *testing.T, h *simhost.Host, what string, cond func(local.Status) bool) (s local.Status) {
 	t.Helper()
-	credentialUntil(t, what, func() bool { s = view(h); return cond(s) }, func() any { return s })
+	waitForCredential(t, what, func() bool { s = view(h); return cond(s) }, func() any { return s })
 	return s // what was judged, and not what it says by now
 }
 

@@ -75,7 +75,7 @@ func (c *credentialCommand) end() (string, error) {
 func (c *credentialCommand) asks() string {
 	c.t.Helper()
 	line := regexp.MustCompile(`your credential may not approve the request; waiting for an admin who runs: kubectl certificate approve (\S+)\n`)
-	credentialUntil(c.t, "the line that says who has to approve", func() bool { return line.MatchString(c.said()) }, func() any { return c.said() })
+	waitForCredential(c.t, "the line that says who has to approve", func() bool { return line.MatchString(c.said()) }, func() any { return c.said() })
 	return line.FindStringSubmatch(c.said())[1]
 }
 

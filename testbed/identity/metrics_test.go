@@ -30,7 +30,7 @@ func listening(t *testing.T, h *simhost.Host, nth int) string {
 	t.Helper()
 	said := regexp.MustCompile(`serves metrics and health.*listen=(\S+)`)
 	var found [][]string
-	credentialUntil(t, "it to serve", func() bool {
+	waitForCredential(t, "it to serve", func() bool {
 		found = said.FindAllStringSubmatch(h.Logs(), -1)
 		return len(found) >= nth
 	}, func() any { return h.LogTail(20) })
@@ -61,7 +61,7 @@ func serving(address string) func(simhost.Config) {
 // has waits until the page has all these lines.
 func has(t *testing.T, url string, lines ...string) (page string) {
 	t.Helper()
-	credentialUntil(t, strings.Join(lines, ", "), func() bool {
+	waitForCredential(t, strings.Join(lines, ", "), func() bool {
 		_, page = get(t, url+"/metrics")
 		for _, line := range lines {
 			if !strings.Contains(page, "\n"+line+"\n") {
@@ -197,7 +197,7 @@ func TestHealth(t *testing.T) {
 	url := listening(t, h, 1)
 	var code int
 	var text string
-	credentialUntil(t, "its word on both", func() bool {
+	waitForCredential(t, "its word on both", func() bool {
 		code, text = get(t, url+"/healthz")
 		return strings.Contains(text, "\ncoordinator's credential: ")
 	}, func() any { return text })
@@ -212,7 +212,7 @@ func TestHealth(t *testing.T) {
 	must(t, err)
 	kubeconfig := filepath.Join(h.Dir(), "kubelet.kubeconfig")
 	must(t, os.WriteFile(kubeconfig, refused, 0o600))
-	credentialUntil(t, "its word that it is refused", func() bool {
+	waitForCredential(t, "its word that it is refused", func() bool {
 		code, text = get(t, url+"/healthz")
 		return code == 503
 	}, func() any { return text })
@@ -224,13 +224,13 @@ func TestHealth(t *testing.T) {
 	now, err := os.ReadFile(good)
 	must(t, err)
 	must(t, os.WriteFile(kubeconfig, now, 0o600))
-	credentialUntil(t, "it to be well again", func() bool {
+	waitForCredential(t, "it to be well again", func() bool {
 		code, text = get(t, url+"/healthz")
 		return code == 200 && !strings.Contains(text, "not yet")
 	}, func() any { return text })
 
 	must(t, os.WriteFile(h.CoordinatorKubeconfig(), []byte("clusters: 5\n"), 0o600))
-	credentialUntil(t, "its word on a broken file", func() bool {
+	waitForCredential(t, "its word on a broken file", func() bool {
 		code, text = get(t, url+"/healthz")
 		return code == 503
 	}, func() any { return text })

@@ -26,12 +26,12 @@ const (
 	long  = "expected a duration of 1s to 168h, such as 15m or 1h30m"
 	short = "expected a duration of 1s to 24h, such as 90s or 1h30m"
 
-	limits   = `expected a number of 1 to 10000, or a percentage of "1%" to "100%"`
-	pathSays = "expected an absolute and clean path such as /etc/containerd: no //, no . or .. between slashes, no / at its end"
-	unitSays = "expected a unit's full name such as containerd.service; of a template, an instance"
-	hookSays = "expected the part of an annotation key after the slash: letters, digits, _ . and -, with a letter or digit at both ends"
-	selSays  = "expected matchExpressions with the operator In or NotIn and values, or Exists or DoesNotExist and none"
-	labelled = "expected a DNS label: lower-case letters, digits and -, with a letter or digit at both ends"
+	limits       = `expected a number of 1 to 10000, or a percentage of "1%" to "100%"`
+	wantPath     = "expected an absolute and clean path such as /etc/containerd: no //, no . or .. between slashes, no / at its end"
+	wantUnit     = "expected a unit's full name such as containerd.service; of a template, an instance"
+	wantHook     = "expected the part of an annotation key after the slash: letters, digits, _ . and -, with a letter or digit at both ends"
+	wantSelector = "expected matchExpressions with the operator In or NotIn and values, or Exists or DoesNotExist and none"
+	labelled     = "expected a DNS label: lower-case letters, digits and -, with a letter or digit at both ends"
 )
 
 // file is a rule for a file with a path.
@@ -73,9 +73,9 @@ var refusals = slices.Concat([]refused{
 	{spec: `priority: -1001`, name: "lockkeeper-default", field: "spec.priority", says: "should be greater than or equal to -1000"},
 	{spec: `priority: -1000`, field: "spec.priority", says: "expected more than -1000, the priority of lockkeeper-default"},
 	{spec: `mode: Watch`, field: "spec.mode", says: `supported values: "Act", "Observe"`},
-	{spec: `nodeSelector: {matchExpressions: [{key: pool, operator: In}]}`, field: "spec.nodeSelector", says: selSays},
-	{spec: `nodeSelector: {matchExpressions: [{key: pool, operator: Exists, values: [a]}]}`, field: "spec.nodeSelector", says: selSays},
-	{spec: `nodeSelector: {matchExpressions: [{key: pool, operator: Is, values: [a]}]}`, field: "spec.nodeSelector", says: selSays},
+	{spec: `nodeSelector: {matchExpressions: [{key: pool, operator: In}]}`, field: "spec.nodeSelector", says: wantSelector},
+	{spec: `nodeSelector: {matchExpressions: [{key: pool, operator: Exists, values: [a]}]}`, field: "spec.nodeSelector", says: wantSelector},
+	{spec: `nodeSelector: {matchExpressions: [{key: pool, operator: Is, values: [a]}]}`, field: "spec.nodeSelector", says: wantSelector},
 
 	// Rules.
 	{spec: `rules: [{source: Rumour, actions: [{type: Reboot}]}]`, field: "spec.rules[0].source", says: `supported values: "OSUpdate", "Sentinel", "File", "Unit", "Request"`},
@@ -86,30 +86,30 @@ var refusals = slices.Concat([]refused{
 	{spec: `rules: [{source: OSUpdate, actions: [{type: Restart}]}]`, field: "spec.rules[0].actions[0].unit", says: "missing; expected the full name of the unit to reload or restart"},
 	{spec: `rules: [{source: OSUpdate, actions: [{type: Reboot, unit: a.service}]}]`, field: "spec.rules[0].actions[0].unit", says: "this action has no unit; expected one only with Reload and Restart"},
 	{spec: `rules: [{source: OSUpdate, actions: [{type: DaemonReload, unit: a.service}]}]`, field: "spec.rules[0].actions[0].unit", says: "expected one only with Reload and Restart"},
-	{spec: restart("containerd"), field: "spec.rules[0].actions[0].unit", says: unitSays},
+	{spec: restart("containerd"), field: "spec.rules[0].actions[0].unit", says: wantUnit},
 	{spec: restart(strings.Repeat("u", 256) + ".service"), field: "spec.rules[0].actions[0].unit", says: "Too long: may not be more than 255 bytes"},
 	{spec: `rules: [{source: File, actions: [{type: Reboot}]}]`, field: "spec.rules[0].path", says: "missing; expected the absolute path of a file or directory in a rule for File"},
 	{spec: `rules: [{source: OSUpdate, path: /etc, actions: [{type: Reboot}]}]`, field: "spec.rules[0].path", says: "a rule for this source has no path; expected one only with File and Sentinel"},
 	{spec: `rules: [{source: Unit, unit: a.service, path: /etc, actions: [{type: Reboot}]}]`, field: "spec.rules[0].path", says: "expected one only with File and Sentinel"},
-	{spec: file("etc/x"), field: "spec.rules[0].path", says: pathSays},
-	{spec: file("/etc//x"), field: "spec.rules[0].path", says: pathSays},
-	{spec: file("/etc/./x"), field: "spec.rules[0].path", says: pathSays},
-	{spec: file("/etc/../x"), field: "spec.rules[0].path", says: pathSays},
-	{spec: file("/etc/.."), field: "spec.rules[0].path", says: pathSays},
-	{spec: file("/etc/"), field: "spec.rules[0].path", says: pathSays},
-	{spec: file("//"), field: "spec.rules[0].path", says: pathSays},
-	{spec: file(""), field: "spec.rules[0].path", says: pathSays},
-	{spec: `rules: [{source: Sentinel, path: run/reboot, actions: [{type: Reboot}]}]`, field: "spec.rules[0].path", says: pathSays},
+	{spec: file("etc/x"), field: "spec.rules[0].path", says: wantPath},
+	{spec: file("/etc//x"), field: "spec.rules[0].path", says: wantPath},
+	{spec: file("/etc/./x"), field: "spec.rules[0].path", says: wantPath},
+	{spec: file("/etc/../x"), field: "spec.rules[0].path", says: wantPath},
+	{spec: file("/etc/.."), field: "spec.rules[0].path", says: wantPath},
+	{spec: file("/etc/"), field: "spec.rules[0].path", says: wantPath},
+	{spec: file("//"), field: "spec.rules[0].path", says: wantPath},
+	{spec: file(""), field: "spec.rules[0].path", says: wantPath},
+	{spec: `rules: [{source: Sentinel, path: run/reboot, actions: [{type: Reboot}]}]`, field: "spec.rules[0].path", says: wantPath},
 	{spec: file("/" + strings.Repeat("p", 1024)), field: "spec.rules[0].path", says: "Too long: may not be more than 1024 bytes", alone: policyBound},
 	{spec: `rules: [{source: Unit, actions: [{type: Reboot}]}]`, field: "spec.rules[0].unit", says: "missing; expected a unit's full name such as containerd.service in a rule for Unit"},
 	{spec: `rules: [{source: Request, unit: a.service, actions: [{type: Reboot}]}]`, field: "spec.rules[0].unit", says: "a rule for this source has no unit; expected one only with Unit"},
-	{spec: unit("containerd"), field: "spec.rules[0].unit", says: unitSays},
-	{spec: unit("containerd.conf"), field: "spec.rules[0].unit", says: unitSays},
-	{spec: unit(".service"), field: "spec.rules[0].unit", says: unitSays},
-	{spec: unit("getty@.service"), field: "spec.rules[0].unit", says: unitSays},
-	{spec: unit("@tty1.service"), field: "spec.rules[0].unit", says: unitSays},
-	{spec: unit("a b.service"), field: "spec.rules[0].unit", says: unitSays},
-	{spec: unit("a/b.service"), field: "spec.rules[0].unit", says: unitSays},
+	{spec: unit("containerd"), field: "spec.rules[0].unit", says: wantUnit},
+	{spec: unit("containerd.conf"), field: "spec.rules[0].unit", says: wantUnit},
+	{spec: unit(".service"), field: "spec.rules[0].unit", says: wantUnit},
+	{spec: unit("getty@.service"), field: "spec.rules[0].unit", says: wantUnit},
+	{spec: unit("@tty1.service"), field: "spec.rules[0].unit", says: wantUnit},
+	{spec: unit("a b.service"), field: "spec.rules[0].unit", says: wantUnit},
+	{spec: unit("a/b.service"), field: "spec.rules[0].unit", says: wantUnit},
 	{spec: unit(strings.Repeat("u", 256) + ".service"), field: "spec.rules[0].unit", says: "Too long: may not be more than 255 bytes"},
 	{spec: `rules: [{source: Sentinel, holdBack: "4081.*", actions: [{type: Reboot}]}]`, field: "spec.rules[0].holdBack", says: "a rule for this source holds nothing back; expected holdBack only with OSUpdate"},
 	{spec: `rules: [{source: OSUpdate, holdBack: "4081.[12]", actions: [{type: Reboot}]}]`, field: "spec.rules[0].holdBack", says: "expected a pattern of OS versions such as 4081.*, where * and ? are all that is special"},
@@ -208,7 +208,7 @@ func hookRefusals() (all []refused) {
 	for _, stage := range []string{"beforeDrain", "beforeReboot", "beforeUncordon"} {
 		at := "spec.hooks." + stage
 		for _, name := range []string{"", "-lb", "lb.", "my hook", "lb/a"} {
-			all = append(all, refused{spec: "hooks: {" + hook(stage, name, "5m", "Wait") + "}", field: at + "[0].name", says: hookSays})
+			all = append(all, refused{spec: "hooks: {" + hook(stage, name, "5m", "Wait") + "}", field: at + "[0].name", says: wantHook})
 		}
 		item := `{name: lb#, timeout: 5m, onTimeout: Wait}`
 		all = append(all,

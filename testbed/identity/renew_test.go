@@ -73,7 +73,7 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	epoch := *credentialLease(t).Spec.HolderIdentity
 
 	text, old := aged(t, h, 10*time.Minute)
-	credentialUntil(t, "its renewal", func() bool { return !inEffect(t, h).Expires.Equal(old.Expires) }, func() any { return view(h) })
+	waitForCredential(t, "its renewal", func() bool { return !inEffect(t, h).Expires.Equal(old.Expires) }, func() any { return view(h) })
 	renewed := inEffect(t, h)
 	if now, err := os.ReadFile(h.CoordinatorKubeconfig()); err != nil || !bytes.Equal(now, text) {
 		t.Errorf("the kubeconfig was written to (%v)", err)
@@ -87,9 +87,9 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 	is(t, h, "its word on the renewal", func(s local.Status) bool {
 		return s.Coordinator.Credential != nil && s.Coordinator.Credential.Expires != nil && s.Coordinator.Credential.Expires.Equal(renewed.Expires)
 	})
-	credentialUntil(t, "the leader to take both", func() bool { return strings.Count(h.Logs(), "its client continues") >= 1 }, func() any { return h.LogTail(20) })
+	waitForCredential(t, "the leader to take both", func() bool { return strings.Count(h.Logs(), "its client continues") >= 1 }, func() any { return h.LogTail(20) })
 	first := credentialLease(t)
-	credentialUntil(t, "a renewal of the Lease", func() bool { return credentialLease(t).ResourceVersion != first.ResourceVersion }, func() any { return first })
+	waitForCredential(t, "a renewal of the Lease", func() bool { return credentialLease(t).ResourceVersion != first.ResourceVersion }, func() any { return first })
 	if now := *credentialLease(t).Spec.HolderIdentity; now != epoch {
 		t.Errorf("the term of %s ended; now it is %s's", epoch, now)
 	}
@@ -173,7 +173,7 @@ func TestTheCredentialRenewsItself(t *testing.T) {
 		return strings.Count(h.Logs(), "other users can read or change the coordinator's credential: ")
 	}
 	// The log comes through a pipe, and the view does not.
-	credentialUntil(t, "the warning in the log", func() bool { return warned() > 0 }, func() any { return h.LogTail(20) })
+	waitForCredential(t, "the warning in the log", func() bool { return warned() > 0 }, func() any { return h.LogTail(20) })
 	if n := warned(); n != 1 {
 		t.Errorf("warned %d times, want once", n)
 	}

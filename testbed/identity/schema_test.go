@@ -25,7 +25,7 @@ var policies dynamic.ResourceInterface
 
 // policiesOf returns an administrator's client for DisruptionPolicies, and applies lockkeeper's manifests before.
 func policiesOf(cp *controlplane.ControlPlane) (dynamic.ResourceInterface, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), policySoon)
+	ctx, cancel := context.WithTimeout(context.Background(), policyTimeout)
 	defer cancel()
 	config := cp.AdminConfig()
 	config.QPS = -1
@@ -36,7 +36,7 @@ func policiesOf(cp *controlplane.ControlPlane) (dynamic.ResourceInterface, error
 	return client.Resource(v1alpha1.PolicyResource), cp.ApplyLockkeeper(ctx)
 }
 
-const policySoon = 60 * time.Second
+const policyTimeout = 60 * time.Second
 
 // policyObject is a policy with what YAML says as its spec.
 func policyObject(t *testing.T, name, spec string) *unstructured.Unstructured {
@@ -55,7 +55,7 @@ func policyObject(t *testing.T, name, spec string) *unstructured.Unstructured {
 // try has the API server judge a policy without keeping it, and returns it as it would be kept.
 func try(t *testing.T, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), policySoon)
+	ctx, cancel := context.WithTimeout(t.Context(), policyTimeout)
 	defer cancel()
 	return policies.Create(ctx, obj, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
 }

@@ -29,7 +29,7 @@ func TestSessionDelay(t *testing.T) {
 	s.Must(s.Host(name).WaitBoots(s.Within(rig.Soon), 2))
 	// The time that was told, without its parts of a second, is the earliest.
 	rebooted := time.Now()
-	if told := toldTime(t, anna.Text(), rebooted); rebooted.Before(told) || told.Add(time.Second).Before(asked.Add(delay)) {
+	if told := announcedTime(t, anna.Text(), rebooted); rebooted.Before(told) || told.Add(time.Second).Before(asked.Add(delay)) {
 		t.Errorf("staged at %v, told %v, it had rebooted at %v; the delay is %v", asked, told, rebooted, delay)
 	}
 	t.Logf("what the terminal showed:\n%s", anna.Text())
@@ -45,8 +45,8 @@ func TestSessionDelay(t *testing.T) {
 // announced finds in warnings when the reboot will be.
 var announced = regexp.MustCompile(`in \d+s, at (\d\d:\d\d:\d\d)`)
 
-// toldTime is the time that the first warning names, on the day of near.
-func toldTime(t *testing.T, text string, near time.Time) time.Time {
+// announcedTime is the time that the first warning names, on the day of near.
+func announcedTime(t *testing.T, text string, near time.Time) time.Time {
 	t.Helper()
 	found := announced.FindStringSubmatch(text)
 	if found == nil {
