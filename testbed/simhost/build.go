@@ -18,32 +18,30 @@ import (
 	"time"
 )
 
-// keepBuilds is how long a binary that no one has asked for stays in the cache.
+// keepBuilds is how long an unused binary stays in the cache.
 const keepBuilds = 48 * time.Hour
 
-// BuildLockkeeper builds the lockkeeper binary of the source tree that the testbed lies in, static and with -trimpath, and
-// returns its path in the user's cache. A process builds once; a later call returns the same path, or the same error. log
-// may be nil. A binary stays for two days after it was last asked for, so that runs of other trees next to this one are not
-// disturbed.
+// BuildLockkeeper builds the lockkeeper binary from the source tree that contains this testbed, static and with -trimpath, and returns its
+// path in the user's cache. A process builds once; a later call returns the same path or the same error. log may be nil. A binary stays in
+// the cache for two days after its last use, so that a run of another source tree does not delete a binary in use.
 func BuildLockkeeper(ctx context.Context, log io.Writer) (string, error) {
 	return plainBuild.get(ctx, log)
 }
 
-// BuildLockkeeperRace is BuildLockkeeper with the race detector, which needs a C compiler. Such a binary reports a race in
-// its log and ends with status 66. It is built without -trimpath: so it has its libraries from Go's cache when tests were built
-// with -race before.
+// BuildLockkeeperRace is BuildLockkeeper with the race detector, which needs a C compiler. The binary logs a race and exits with status 66.
+// It is built without -trimpath, so that the build reuses the libraries in Go's cache from tests that were built with -race.
 func BuildLockkeeperRace(ctx context.Context, log io.Writer) (string, error) {
 	return raceBuild.get(ctx, log)
 }
 
-// A Mutation is one change of the product's source: the text Old, which has to be there exactly once, becomes New.
+// A Mutation is one change of the product's source: it replaces the text Old with New. Old must occur exactly once.
 type Mutation struct {
 	File     string // relative to the product's module
 	Old, New string
 }
 
-// BuildMutant is BuildLockkeeper of a source that is changed so; the source itself is left alone. It fails if the text is not
-// there, or there twice: whoever changed it has to say what the mutation is now. Each call builds.
+// BuildMutant is BuildLockkeeper with the mutation applied. It does not change the source files. It fails if Old does not occur exactly
+// once: the person who changed that source must update the mutation. Each call builds.
 func BuildMutant(ctx context.Context, log io.Writer, m Mutation) (string, error) {
 	fail := func(err error) (string, error) { return "", fmt.Errorf("building a mutant of %s: %w", m.File, err) }
 	src, err := rootModule(ctx)
@@ -63,7 +61,7 @@ func BuildMutant(ctx context.Context, log io.Writer, m Mutation) (string, error)
 	return b.get(ctx, log)
 }
 
-// overlay writes what go build reads the mutated file by, and returns its path.
+// overlay writes the overlay file with which go build reads the mutated file, and returns its path.
 func (m Mutation) overlay(src, dir string) (string, error) {
 	file := filepath.Join(src, filepath.FromSlash(m.File))
 	text, err := os.ReadFile(file)
@@ -109,7 +107,7 @@ func (b *onceBuild) get(ctx context.Context, log io.Writer) (string, error) {
 	if err != nil {
 		err = fmt.Errorf("building lockkeeper: %w", err)
 	}
-	if ctx.Err() == nil { // a caller's impatience is not the tree's fault
+	if ctx.Err() == nil { // a canceled caller says nothing about the source tree
 		b.done, b.path, b.err = true, path, err
 	}
 	return path, err
@@ -141,7 +139,7 @@ func (b *onceBuild) build(ctx context.Context, log io.Writer) (string, error) {
 	cmd.Dir = src
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 	cmd.Env = append(cmd.Env, b.env...)
-	// What go starts is in its group, which the context's end ends.
+	// The processes that go starts are in its process group, which ends with the context.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 5 * time.Second
@@ -153,7 +151,7 @@ func (b *onceBuild) build(ctx context.Context, log io.Writer) (string, error) {
 	return store(cache, tmp)
 }
 
-// store moves the directory with a fresh binary to where its content says, unless the same one is there.
+// store moves the directory with a new binary to its path in the cache, which its content determines, unless the cache already has it.
 func store(cache, tmp string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(tmp, "lockkeeper"))
 	if err != nil {
@@ -183,8 +181,8 @@ func store(cache, tmp string) (string, error) {
 	return path, nil
 }
 
-// rootModule finds lockkeeper's source: two directories above this file, or what the module in the working directory says when
-// this package was built with -trimpath.
+// rootModule finds lockkeeper's source: two directories above this file, or, if this package was built with -trimpath, where the module in
+// the working directory says.
 func rootModule(ctx context.Context) (string, error) {
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
 		dir := filepath.Dir(filepath.Dir(filepath.Dir(file)))

@@ -29,7 +29,7 @@ func TestBuildLockkeeper(t *testing.T) {
 	}
 }
 
-// TestBuildMutant builds a binary that says another version, and none of a text that is not there or there twice.
+// TestBuildMutant builds a binary that prints another version. It also checks that a text that occurs never or twice is an error.
 func TestBuildMutant(t *testing.T) {
 	const file = "main.go"
 	m := Mutation{File: file, Old: "var version string", New: `var version = "mutant"`}
@@ -69,12 +69,12 @@ func TestStoreKeepsWhatIsWanted(t *testing.T) {
 	for _, path := range []string{a, b} {
 		must(t, os.Chtimes(filepath.Dir(path), old, old))
 	}
-	put("a") // asked for again
+	put("a") // a second request for the same build
 	if text, err := os.ReadFile(a); err != nil || string(text) != "a" {
 		t.Errorf("the one asked for: %q, %v", text, err)
 	}
 	if _, err := os.Stat(b); !os.IsNotExist(err) {
-		t.Errorf("the one that nobody asked for: %v", err)
+		t.Errorf("the unused binary: %v", err)
 	}
 	entries, err := os.ReadDir(cache)
 	must(t, err)

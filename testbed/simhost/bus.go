@@ -22,7 +22,7 @@ const (
 	busStopGrace    = time.Second
 )
 
-// A bus is one run of a host's dbus-daemon, open to everyone who can reach its socket.
+// A bus is one run of a host's dbus-daemon. Every process that can reach its socket may use it.
 type bus struct {
 	address string
 	proc    *process
@@ -54,7 +54,7 @@ func startBus(ctx context.Context, dir *workDir) (*bus, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the bus's log: %w", err)
 	}
-	defer log.Close() // the child has its own
+	defer log.Close() // the child process has its own copy
 	ready, said, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("starting dbus-daemon: %w", err)
@@ -68,7 +68,7 @@ func startBus(ctx context.Context, dir *workDir) (*bus, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting dbus-daemon (Debian's package dbus-daemon is needed): %w", err)
 	}
-	// It prints its address once it listens.
+	// dbus-daemon prints its address once it listens.
 	if err := ready.SetReadDeadline(time.Now().Add(busStartTimeout)); err != nil {
 		p.end(0, nil)
 		return nil, fmt.Errorf("starting dbus-daemon: %w", err)
@@ -82,7 +82,7 @@ func startBus(ctx context.Context, dir *workDir) (*bus, error) {
 	return &bus{address: address, proc: p}, nil
 }
 
-// connect makes a connection of its own that takes part in nothing yet.
+// connect returns a new connection without handlers.
 func (b *bus) connect(opts ...dbus.ConnOption) (*dbus.Conn, error) {
 	conn, err := dbus.Connect(b.address, opts...)
 	if err != nil {
@@ -93,7 +93,7 @@ func (b *bus) connect(opts ...dbus.ConnOption) (*dbus.Conn, error) {
 
 func (b *bus) stop(grace time.Duration) { b.proc.end(grace, nil) }
 
-// own has conn own a well-known name, and fails if another connection does.
+// own requests a well-known name for conn. It fails if another connection owns the name.
 func own(conn *dbus.Conn, name string) error {
 	reply, err := conn.RequestName(name, dbus.NameFlagDoNotQueue)
 	if err == nil && reply != dbus.RequestNameReplyPrimaryOwner {
@@ -105,15 +105,15 @@ func own(conn *dbus.Conn, name string) error {
 	return nil
 }
 
-// drop gives a name back and closes its owner's connection, so that the bus knows when drop returns; unless the bus is gone.
+// drop releases a name and closes its owner's connection. When it returns, the bus has released the name, unless the bus itself is gone.
 func drop(conn *dbus.Conn, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.ReleaseName", 0, name).Err // closing does the same, later
+	_ = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.ReleaseName", 0, name).Err // closing the connection would release the name too, but later
 	conn.Close()
 }
 
-// lastLines is the end of a log for an error message, at most n lines and 4 KiB.
+// lastLines returns the end of a log for an error message: at most n lines and 4 KiB.
 func lastLines(text string, n int) string {
 	const limit = 4 << 10
 	text = strings.TrimRight(text, "\n")

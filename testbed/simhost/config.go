@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Config is a host's lockkeeper.toml: values by table ("" for keys outside of any) and key. A value is a string, a bool, an
-// int, a []string or a time.Duration, which is written as a string.
+// Config is a host's lockkeeper.toml: values by table ("" for keys outside of a table) and key. A value is a string, a bool, an int, a
+// []string, or a time.Duration, which is written as a string.
 type Config map[string]map[string]any
 
-// Set puts one value into its table.
+// Set sets one value in its table.
 func (c Config) Set(table, key string, value any) {
 	if c[table] == nil {
 		c[table] = map[string]any{}
@@ -21,8 +21,7 @@ func (c Config) Set(table, key string, value any) {
 	c[table][key] = value
 }
 
-// defaultConfig is the product's with what would keep a simulated host waiting cut short. Some of it is below the minima that
-// hold without --root.
+// defaultConfig is the product's default with shorter waits. Some values are below the minimums that apply without --root.
 func (h *Host) defaultConfig() Config {
 	return Config{
 		"":            {"log_level": "debug"},
@@ -32,7 +31,7 @@ func (h *Host) defaultConfig() Config {
 		"sources":     {"poll_interval": time.Second},
 		"reboot":      {"session_delay": time.Duration(0), "min_uptime": time.Duration(0)},
 		"health":      {"timeout": time.Minute},
-		"metrics":     {"listen": ""}, // many hosts on one machine
+		"metrics":     {"listen": ""}, // many hosts share one machine
 	}
 }
 
@@ -72,7 +71,7 @@ func tomlValue(v any) (string, error) {
 	return "", fmt.Errorf("a %T cannot be written", v)
 }
 
-// tomlString is a basic string; TOML's escapes are not Go's.
+// tomlString returns text as a TOML basic string. TOML's escapes differ from Go's.
 func tomlString(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -108,5 +107,5 @@ func (h *Host) Configure(edit func(Config)) error {
 	return nil
 }
 
-// ConfigPath is where the host's lockkeeper.toml is.
+// ConfigPath returns the path of the host's lockkeeper.toml.
 func (h *Host) ConfigPath() string { return h.dir.join("lockkeeper.toml") }

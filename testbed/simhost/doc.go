@@ -1,23 +1,23 @@
-// Package simhost runs simulated hosts: each is the real lockkeeper binary, as a process of its own, on a private
-// dbus-daemon, with stand-ins for update_engine, logind and the kubelet that keep to what the real ones do, odd as that may
-// be. A reboot takes all of it down and brings it up again under a new boot id. It is what lockkeeper's tests and its demo
-// roll through.
+// Package simhost runs simulated hosts. Each host runs the real lockkeeper binary in its own process on a private dbus-daemon, with
+// simulated versions of update_engine, logind and the kubelet that behave as the real ones do, including their quirks. A reboot ends all of
+// these and starts them again with a new boot ID. lockkeeper's tests and its demo use these hosts.
 //
-// It needs Linux, Debian's package dbus-daemon and a control plane of package controlplane; no root.
+// It needs Linux, Debian's package dbus-daemon and a control plane of package controlplane. It does not need root.
 //
-// It knows how a host behaves, not how lockkeeper does: it starts the binary as its contract says, shows it a bus, a root
-// and a kubeconfig, and imports nothing of lockkeeper's but the published words.
+// The package knows how a host behaves, not how lockkeeper works. It starts the binary as its contract says and gives it a bus, a root
+// directory and a kubeconfig. It imports only lockkeeper's published API types.
 //
-// Time on a simulated host is short: a shutdown and a boot take half a second unless asked otherwise. What is simulated and
-// what is left out:
+// Time on a simulated host is short: by default, a shutdown and a boot take half a second. This is what each part simulates and what it
+// leaves out:
 //
-//   - update_engine: the three methods, StatusUpdate, the marker file below the host's root, which goes with a reboot.
-//     ResetStatus is silent and does not take back what the next boot will boot. A restarted daemon with a reboot pending
-//     has forgotten the version. It never checks by itself.
-//   - logind: reboots, delay inhibitors, sessions, on real terminals if someone logs in on one. There is no systemd on the bus, which a host may lack, until a test says
-//     how a unit stands ([Units]); it runs none, and every job of one is done at once unless a test holds it.
-//   - the kubelet: registration, its Lease every other second, its Node when something changed and every five minutes. Boot
-//     id and Ready go in one status write. What its pods do is KWOK's part, see [controlplane.PodsLabel].
-//   - a Node that went silent is called so by the real controller manager, after its real grace period; only a kubelet that is
-//     told to end (a shutdown through logind) calls its own Node not ready.
+//   - update_engine: the three methods, StatusUpdate, and the marker file below the host's root, which a reboot removes.
+//     ResetStatus sends no signal and does not change what the next boot will boot. A daemon that restarts while a reboot is
+//     pending has forgotten the version. It never checks for updates on its own.
+//   - logind: reboots, delay inhibitors, and sessions, on real terminals if a user logs in on one. systemd is on the bus only
+//     after a test has set the state of a unit ([Units]), as a host may lack it. It runs no unit, and finishes every job of a
+//     unit at once unless a test holds the job.
+//   - the kubelet: registration, its Lease every two seconds, and its Node when something changed and every five minutes. It
+//     writes the boot ID and Ready in one status write. KWOK simulates its pods, see [controlplane.PodsLabel].
+//   - The real controller manager marks a silent Node as not ready, after its real grace period. A kubelet marks its own Node
+//     as not ready only when it is told to end, by a shutdown through logind.
 package simhost

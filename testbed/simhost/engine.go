@@ -8,13 +8,13 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/engine"
 )
 
-// Engine is a host's stand-in for update_engine, over all its boots; on a host that is down it cannot be started.
+// Engine is the simulated update_engine of a host. It lasts over all boots. It cannot be started while the host is down.
 type Engine = engine.Engine
 
-// EngineStatus is what GetStatus answers and StatusUpdate carries.
+// EngineStatus is the content of GetStatus and StatusUpdate.
 type EngineStatus = engine.Status
 
-// The engine's operations, as GetStatus says them.
+// The engine's operations, as GetStatus returns them.
 const (
 	OpIdle           = engine.OpIdle
 	OpChecking       = engine.OpChecking

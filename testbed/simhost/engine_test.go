@@ -12,15 +12,15 @@ import (
 
 func engineObject(conn *dbus.Conn) dbus.BusObject { return conn.Object(engine.BusName, engine.Path) }
 
-// status asks the engine over the bus.
+// status calls GetStatus over the bus.
 func status(t *testing.T, conn *dbus.Conn) (s EngineStatus) {
 	t.Helper()
 	must(t, engineObject(conn).Call(engine.Interface+".GetStatus", 0).Store(&s.LastChecked, &s.Progress, &s.Operation, &s.NewVersion, &s.NewSize))
 	return s
 }
 
-// follow gives the operations that the engine broadcasts. What sync returns are those that were sent since it was called last: it waits
-// for as many as are expected, and a moment for more.
+// follow records the operations that the engine broadcasts. sync returns the operations since its last call. It waits until the expected
+// number has arrived, and then a moment for further ones.
 func follow(t *testing.T, h *Host) (sync func(expected int) []string) {
 	t.Helper()
 	conn := connect(t, h)
@@ -28,11 +28,11 @@ func follow(t *testing.T, h *Host) (sync func(expected int) []string) {
 	conn.Signal(signals)
 	must(t, conn.AddMatchSignal(dbus.WithMatchInterface(engine.Interface), dbus.WithMatchMember("StatusUpdate")))
 	return func(expected int) []string {
-		// The engine answers after what it sent, and the bus keeps the order.
+		// The engine answers after the signals that it sent before, and the bus keeps the order.
 		engineObject(conn).Call(engine.Interface+".GetStatus", dbus.FlagNoAutoStart)
 		var ops []string
 		for {
-			// What godbus has read it hands on in a goroutine of its own.
+			// godbus hands received messages on in its own goroutine.
 			wait := 100 * time.Millisecond
 			if len(ops) < expected {
 				wait = 90 * time.Second
@@ -40,7 +40,7 @@ func follow(t *testing.T, h *Host) (sync func(expected int) []string) {
 			select {
 			case s := <-signals:
 				if s.Name != engine.Interface+".StatusUpdate" {
-					continue // the bus's own
+					continue // from the bus itself
 				}
 				if sig := dbus.SignatureOf(s.Body...).String(); sig != "xdssx" {
 					t.Errorf("a signal with signature %s", sig)
@@ -83,7 +83,7 @@ func TestStageUpdateAndSilentReset(t *testing.T) {
 	if got := strings.Join(signals(2), " "); got != "CHECKING_FOR_UPDATE IDLE" {
 		t.Errorf("a check that finds nothing was followed by %s", got)
 	}
-	// The partition switch stands all the same.
+	// ResetStatus does not revert the switch of the partition.
 	must(t, h.Crash(CrashOptions{ComesUpUpdated: true}))
 	if h.Version() != "4.2.0" {
 		t.Errorf("booted %s", h.Version())

@@ -5,33 +5,33 @@ import "time"
 // Kind is what an [Event] is about.
 type Kind string
 
-// The kinds. Between RebootCalled and Booted, and between Crashed and Booted, come ShutdownDone and nothing else of the old
-// boot.
+// The kinds of events. Between RebootCalled or Crashed and the next Booted, the only event of the old boot is ShutdownDone.
 const (
-	// RebootCalled: logind took an order to reboot, and nothing has been done about it yet. The callback is made before logind
-	// answers and before PrepareForShutdown is sent; the reboot waits for its return. Detail is who called: the D-Bus method and the pid.
+	// RebootCalled: logind accepted a call to reboot and has not acted on it yet. The callback runs before logind answers and before it
+	// sends PrepareForShutdown, and the reboot waits until the callback returns. Detail names the caller: the D-Bus method and the PID.
 	RebootCalled Kind = "RebootCalled"
-	// RebootRefused: logind was asked and did not obey, by a knob or because a shutdown was under way. Detail says which.
+	// RebootRefused: logind refused a call to reboot, because of a test setting or because a shutdown was already running. Detail says
+	// which.
 	RebootRefused Kind = "RebootRefused"
-	// Crashed: the power is gone without a word; the callback is made before it goes.
+	// Crashed: the host loses power without notice. The callback runs before the power is lost.
 	Crashed Kind = "Crashed"
-	// ShutdownDone: nothing of the boot runs any more.
+	// ShutdownDone: no process of the boot runs any more.
 	ShutdownDone Kind = "ShutdownDone"
-	// Booted: the new boot's id is decided and nothing of it runs yet. Detail is the version.
+	// Booted: the new boot has its boot ID, and none of its processes runs yet. Detail is the version.
 	Booted Kind = "Booted"
-	// NodeReady: the kubelet's status write with this boot id and Ready=True has been accepted.
+	// NodeReady: the API server accepted the kubelet's status write with this boot ID and Ready=True.
 	NodeReady Kind = "NodeReady"
-	// LockkeeperStarted and LockkeeperExited: Detail is the pid, or how it ended and whether that was asked for.
+	// LockkeeperStarted: Detail is the PID. LockkeeperExited: Detail says how the process ended, and whether the exit was requested.
 	LockkeeperStarted Kind = "LockkeeperStarted"
 	LockkeeperExited  Kind = "LockkeeperExited"
 )
 
-// Event is something that happened to a host, as only the host itself can tell.
+// Event is something that happened to a host.
 type Event struct {
 	Time   time.Time
 	Host   string
 	Kind   Kind
-	BootID string // of the boot that it happened in; of Booted and NodeReady: the new one
+	BootID string // the boot in which it happened; for Booted and NodeReady the new boot
 	Detail string
 }
 

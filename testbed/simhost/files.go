@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Root is the directory that stands for / on this host.
+// Root returns the directory that lockkeeper uses as / on this host.
 func (h *Host) Root() string { return h.dir.join("root") }
 
-// rootPath is a path below the host's root; the root has no links that lead out of it.
+// rootPath returns a path below the host's root. The root has no links that lead out of it.
 func (h *Host) rootPath(name string) string { return filepath.Join(h.Root(), filepath.FromSlash(name)) }
 
 func (h *Host) exists(name string) bool {
@@ -20,14 +20,14 @@ func (h *Host) exists(name string) bool {
 	return err == nil
 }
 
-// WriteFile writes a file below the host's root, directories included: a sentinel as /run/reboot-required, for one. What is in
-// /run goes with the next boot.
+// WriteFile writes a file below the host's root and creates missing directories. Use it for a sentinel such as /run/reboot-required. The
+// next boot deletes files in /run.
 func (h *Host) WriteFile(name, text string) error {
 	path := h.rootPath(name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("making the folder of %s on %s: %w", name, h.opts.Name, err)
 	}
-	// In one step, as whoever reads meanwhile expects.
+	// Rename the file into place, so that a reader never sees a partial file.
 	tmp := path + ".new"
 	err := os.WriteFile(tmp, []byte(text), 0o644)
 	if err == nil {
@@ -39,7 +39,7 @@ func (h *Host) WriteFile(name, text string) error {
 	return nil
 }
 
-// RemoveFile removes a file below the host's root; that there is none is not an error.
+// RemoveFile removes a file below the host's root. A missing file is not an error.
 func (h *Host) RemoveFile(name string) error {
 	if err := os.Remove(h.rootPath(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("removing %s on %s: %w", name, h.opts.Name, err)
@@ -47,7 +47,7 @@ func (h *Host) RemoveFile(name string) error {
 	return nil
 }
 
-// writeBootFiles makes the root what it is in a fresh boot.
+// writeBootFiles resets the root to the state of a fresh boot.
 func (h *Host) writeBootFiles(bootID, version string) error {
 	if err := os.RemoveAll(h.rootPath("run")); err != nil {
 		return fmt.Errorf("emptying /run: %w", err)
@@ -76,12 +76,12 @@ func (h *Host) writeBootFiles(bootID, version string) error {
 	return nil
 }
 
-// writeUptime has the host look as old as it should by now.
+// writeUptime sets the uptime that the host reports.
 func (h *Host) writeUptime(age time.Duration) error {
 	return h.WriteFile("proc/uptime", fmt.Sprintf("%.2f %.2f\n", age.Seconds(), 2*age.Seconds()))
 }
 
-// newBootID is a random UUID in the kernel's notation.
+// newBootID returns a random UUID in the kernel's notation.
 func newBootID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails

@@ -13,27 +13,27 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// FleetOptions describe a fleet: hosts node-1, node-2 and so on.
+// FleetOptions describe a fleet. Its hosts are node-1, node-2 and so on.
 type FleetOptions struct {
-	// Hosts is how many there are; Coordinators of them, the first ones, have the coordinator's kubeconfig.
+	// Hosts is the number of hosts. The first Coordinators of them have the coordinator's kubeconfig.
 	Hosts, Coordinators int
-	// Prefix of the names; "" is "node-".
+	// Prefix is the prefix of the names; "" means "node-".
 	Prefix string
-	// Zones are given to the hosts in turn; none for hosts without a zone.
+	// Zones are assigned to the hosts in rotation. Without Zones, hosts have no zone.
 	Zones []string
-	// Host is what all hosts have in common: Name, Zone and Coordinator are set for each.
+	// Host has the options common to all hosts. StartFleet sets Name, Zone and Coordinator for each host.
 	Host Options
-	// Each changes the options of the i-th host, counted from 0, last of all; nil for none.
+	// Each changes the options of the i-th host, counted from 0, after all other options are set. It may be nil.
 	Each func(i int, o *Options)
 }
 
-// A Fleet is some hosts that are started and stopped together.
+// A Fleet is a set of hosts that start and stop together.
 type Fleet struct {
-	Hosts []*Host // in order of their numbers
+	Hosts []*Host // in the order of their numbers
 	cp    *controlplane.ControlPlane
 }
 
-// StartFleet applies lockkeeper's objects and starts the hosts side by side. If one does not start, all are closed.
+// StartFleet applies lockkeeper's objects and starts the hosts in parallel. If one host fails to start, StartFleet closes all.
 func StartFleet(ctx context.Context, cp *controlplane.ControlPlane, o FleetOptions) (*Fleet, error) {
 	if o.Hosts < 1 || o.Coordinators < 0 || o.Coordinators > o.Hosts {
 		return nil, fmt.Errorf("a fleet of %d hosts with %d coordinators cannot be", o.Hosts, o.Coordinators)
@@ -61,13 +61,13 @@ func StartFleet(ctx context.Context, cp *controlplane.ControlPlane, o FleetOptio
 	wg.Wait()
 	f := &Fleet{Hosts: slices.DeleteFunc(hosts, func(h *Host) bool { return h == nil }), cp: cp}
 	if err := errors.Join(errs...); err != nil {
-		_ = f.Close() // what went wrong is in err
+		_ = f.Close() // err already describes the failure
 		return nil, err
 	}
 	return f, nil
 }
 
-// Host is the one with a name, nil if there is none.
+// Host returns the host with the name, or nil.
 func (f *Fleet) Host(name string) *Host {
 	for _, h := range f.Hosts {
 		if h.Name() == name {
@@ -86,7 +86,7 @@ func (f *Fleet) StageUpdate(version string) error {
 	return errors.Join(errs...)
 }
 
-// WaitIdle waits until every host's Node is Ready in the host's present boot, and in the state idle.
+// WaitIdle waits until every host's Node is Ready with the host's current boot ID and in the state idle.
 func (f *Fleet) WaitIdle(ctx context.Context) error {
 	return f.WaitNodes(ctx, "to be Ready and idle", func(h *Host, n *corev1.Node) bool { return h.idle(n) })
 }
@@ -98,7 +98,7 @@ func (f *Fleet) WaitUpdated(ctx context.Context, version string) error {
 	})
 }
 
-// WaitNodes waits, for all hosts side by side, until cond holds for their Nodes; cond gets no nil.
+// WaitNodes waits, in parallel for all hosts, until cond returns true for their Nodes. It never calls cond with nil.
 func (f *Fleet) WaitNodes(ctx context.Context, what string, cond func(*Host, *corev1.Node) bool) error {
 	errs := make([]error, len(f.Hosts))
 	var wg sync.WaitGroup
@@ -119,7 +119,7 @@ func (h *Host) idle(n *corev1.Node) bool {
 		n.Status.NodeInfo.BootID == h.BootID() && readyOf(n) == corev1.ConditionTrue
 }
 
-// Close closes all hosts side by side.
+// Close closes all hosts in parallel.
 func (f *Fleet) Close() error {
 	errs := make([]error, len(f.Hosts))
 	var wg sync.WaitGroup

@@ -16,12 +16,12 @@ import (
 )
 
 var (
-	// errDown is what comes of asking a host for something while it is down.
+	// errDown is the error of an operation that needs a running host.
 	errDown   = errors.New("the host is down")
 	errClosed = errors.New("the host was closed")
 )
 
-// A Host is a simulated host. Its methods may be called by several goroutines.
+// A Host is a simulated host. Its methods are safe for concurrent use.
 type Host struct {
 	opts          Options
 	cp            *controlplane.ControlPlane
@@ -38,16 +38,16 @@ type Host struct {
 	closeOnce sync.Once
 	closeErr  error
 
-	eventMu sync.Mutex // events are told one at a time
+	eventMu sync.Mutex // serializes events
 
-	// power is held while the host goes up or down, or a part of it is started or stopped; before mu.
+	// power is held while the host goes up or down, or while a part of it is started or stopped. Lock it before mu.
 	power sync.Mutex
 
 	mu       sync.Mutex
 	tasks    sync.WaitGroup
 	closing  bool
 	closed   bool
-	lastLog  string // once closed
+	lastLog  string // set when the log is closed
 	config   Config
 	boot     *boot // nil while the host is down
 	service  *service
@@ -58,11 +58,11 @@ type Host struct {
 	staged   string // what the next boot boots; "" for the same again
 	boots    int
 	reboots  int
-	changed  chan struct{} // closed and made again when one of these changes
+	changed  chan struct{} // closed and replaced when one of these changes
 }
 
-// Start makes a host and boots it. It returns when lockkeeper, the kubelet and the rest were started; the Node comes a moment
-// later, see [Host.WaitNodeReady]. When ctx ends, also long after that, the host is closed.
+// Start creates a host and boots it. It returns when lockkeeper, the kubelet and the other parts have been started. The Node appears a
+// moment later, see [Host.WaitNodeReady]. The host is closed when ctx ends, even after Start has returned.
 func Start(ctx context.Context, cp *controlplane.ControlPlane, opts Options) (*Host, error) {
 	h := &Host{opts: opts, cp: cp, changed: make(chan struct{})}
 	if err := h.opts.setDefaults(); err != nil {
@@ -72,7 +72,7 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane, opts Options) (*H
 	h.life, h.endLife = context.WithCancel(context.Background())
 	h.version = h.opts.Version
 	if err := h.prepare(); err != nil {
-		_ = h.Close() // what went wrong is in err
+		_ = h.Close() // err already describes the failure
 		return nil, fmt.Errorf("making host %s: %w", opts.Name, err)
 	}
 	if err := h.powerOn(); err != nil {
@@ -84,7 +84,7 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane, opts Options) (*H
 	return h, nil
 }
 
-// prepare makes what outlives the boots: directory, credentials, configuration, log, notification socket.
+// prepare creates everything that lasts over all boots: directory, credentials, configuration, log, notification socket.
 func (h *Host) prepare() (err error) {
 	if h.dir, err = newWorkDir(h.opts.Dir); err != nil {
 		return err
@@ -121,15 +121,15 @@ func (h *Host) prepare() (err error) {
 	return h.Configure(h.opts.Config)
 }
 
-// CoordinatorKubeconfig is where the host has the coordinator's kubeconfig, if it has one.
+// CoordinatorKubeconfig returns the path of the coordinator's kubeconfig, which exists only if the host has one.
 func (h *Host) CoordinatorKubeconfig() string { return h.coordinatorKubeconfig() }
 
-// RenewedToken is where the host keeps the coordinator's renewed token, if it has one.
+// RenewedToken returns the path of the coordinator's renewed token, which exists only if the host has one.
 func (h *Host) RenewedToken() string { return h.rootPath("/var/lib/lockkeeper/coordinator-token.json") }
 
 func (h *Host) coordinatorKubeconfig() string { return h.dir.join("coordinator.kubeconfig") }
 
-// SetCoordinator gives the host the coordinator's kubeconfig, or takes it away.
+// SetCoordinator gives the coordinator's kubeconfig to the host, or removes it.
 func (h *Host) SetCoordinator(on bool) error {
 	if !on {
 		if err := os.Remove(h.coordinatorKubeconfig()); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -147,7 +147,7 @@ func (h *Host) SetCoordinator(on bool) error {
 	return copyFile(source, h.coordinatorKubeconfig())
 }
 
-// copyFile copies a small secret, appearing whole or not at all.
+// copyFile copies a small secret. A reader sees the whole file or no file.
 func copyFile(from, to string) error {
 	data, err := os.ReadFile(from)
 	if err == nil {
@@ -162,8 +162,8 @@ func copyFile(from, to string) error {
 	return nil
 }
 
-// Close ends the host: lockkeeper is asked to end, the rest is just gone, the Node is deleted unless it is to be kept, the
-// temporary directory is removed. It may be called any number of times and returns when nothing is left.
+// Close ends the host. It asks lockkeeper to end, ends all other parts without notice, deletes the Node unless KeepNode is set, and removes
+// the temporary directory. It returns when nothing is left. It may be called more than once.
 func (h *Host) Close() error {
 	h.closeOnce.Do(func() {
 		h.mu.Lock()
@@ -172,7 +172,7 @@ func (h *Host) Close() error {
 		h.StopLockkeeper()
 		h.endLife()
 		if b := h.current(); b != nil {
-			b.cut() // a shutdown that is under way waits for no one now
+			b.cut() // cuts a running shutdown short
 		}
 		h.tasks.Wait()
 		h.power.Lock()
@@ -198,7 +198,7 @@ func (h *Host) Close() error {
 	return h.closeErr
 }
 
-// deleteNode takes the host out of the cluster. A control plane that is gone has taken the Node with it.
+// deleteNode deletes the host's Node from the cluster. If the control plane is gone, so is the Node.
 func (h *Host) deleteNode() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -212,7 +212,7 @@ func (h *Host) deleteNode() error {
 	return nil
 }
 
-// task runs f unless the host is being closed, which waits for it.
+// task runs f in a goroutine for which Close waits. It does nothing if the host is closing.
 func (h *Host) task(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -221,14 +221,14 @@ func (h *Host) task(f func()) {
 	}
 }
 
-// current is the boot that runs, or nil.
+// current returns the running boot, or nil.
 func (h *Host) current() *boot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.boot
 }
 
-// update changes the host's state and tells who waits for it.
+// update changes the host's state and wakes the goroutines that wait for a change.
 func (h *Host) update(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -239,36 +239,36 @@ func (h *Host) update(f func()) {
 
 func (h *Host) countReboot() { h.update(func() { h.reboots++ }) }
 
-// Name of the host and of its Node.
+// Name returns the name of the host and of its Node.
 func (h *Host) Name() string { return h.opts.Name }
 
-// Engine is the host's update_engine.
+// Engine returns the host's update_engine.
 func (h *Host) Engine() *Engine { return h.engine }
 
-// Logind is the host's logind.
+// Logind returns the host's logind.
 func (h *Host) Logind() *Logind { return h.logind }
 
-// Units are the host's units, as its systemd tells of them.
+// Units returns the host's units, as its systemd reports them.
 func (h *Host) Units() *Units { return h.units }
 
-// Dir is the directory with everything of this host.
+// Dir returns the directory that contains all files of this host.
 func (h *Host) Dir() string { return h.dir.path }
 
-// Version is what the host runs, or ran last.
+// Version returns the version that the host runs or, while it is down, ran last.
 func (h *Host) Version() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.version
 }
 
-// Staged is what the next boot will boot, "" for the same again. ResetStatus does not change it.
+// Staged returns the version that the next boot will boot, or "" for the current one. ResetStatus does not change it.
 func (h *Host) Staged() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.staged
 }
 
-// BootID is that of the running boot, "" while the host is down.
+// BootID returns the ID of the running boot, or "" while the host is down.
 func (h *Host) BootID() string {
 	if b := h.current(); b != nil {
 		return b.id
@@ -276,22 +276,22 @@ func (h *Host) BootID() string {
 	return ""
 }
 
-// Boots is how often the host was booted, the first boot included.
+// Boots returns how often the host has booted, including the first boot.
 func (h *Host) Boots() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.boots
 }
 
-// Reboots is how many orders to reboot logind has taken.
+// Reboots returns how many calls to reboot logind has accepted.
 func (h *Host) Reboots() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.reboots
 }
 
-// StageUpdate has the engine go through a whole update: afterwards its status is UPDATED_NEED_REBOOT, and the next boot
-// boots the version, whatever else happens. It fails when one is pending already.
+// StageUpdate makes the engine perform a whole update. Afterwards its status is UPDATED_NEED_REBOOT, and the next boot boots the version in
+// any case. StageUpdate fails if an update is already pending.
 func (h *Host) StageUpdate(version string) error {
 	if err := h.engine.Stage(version); err != nil {
 		return fmt.Errorf("staging %s on %s: %w", version, h.opts.Name, err)
@@ -299,7 +299,7 @@ func (h *Host) StageUpdate(version string) error {
 	return nil
 }
 
-// ResetStatus is the engine's: it is IDLE afterwards, without a signal, and the next boot boots what was staged all the same.
+// ResetStatus calls ResetStatus of the engine. The engine is then IDLE and sends no signal. The next boot still boots what was staged.
 func (h *Host) ResetStatus() error {
 	if err := h.engine.Reset(); err != nil {
 		return fmt.Errorf("resetting the engine's status on %s: %w", h.opts.Name, err)

@@ -11,20 +11,20 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Inhibitor is a lock as ListInhibitors gives it.
+// Inhibitor is a lock as ListInhibitors returns it.
 type Inhibitor struct {
 	What, Who, Why, Mode string
 	UID, PID             uint32
 }
 
-// An inhibitor is one that is held.
+// An inhibitor is a lock that is held.
 type inhibitor struct{ Inhibitor }
 
 func (i *inhibitor) delaysShutdown() bool {
 	return i.Mode == "delay" && slices.Contains(strings.Split(i.What, ":"), "shutdown")
 }
 
-// Hold takes an inhibitor on someone's behalf, until release is called or the host goes down.
+// Hold takes an inhibitor that is held until the test calls release or the host goes down.
 func (l *Logind) Hold(lock Inhibitor) (release func()) {
 	i := &inhibitor{lock}
 	l.mu.Lock()
@@ -33,7 +33,7 @@ func (l *Logind) Hold(lock Inhibitor) (release func()) {
 	return func() { l.drop(i) }
 }
 
-// Inhibitors are those held now.
+// Inhibitors returns the inhibitors that are held now.
 func (l *Logind) Inhibitors() []Inhibitor {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,7 +57,7 @@ func (l *Logind) drop(i *inhibitor) {
 	}
 }
 
-// awaitDelays waits until no one delays a shutdown any more, for InhibitDelayMax at most.
+// awaitDelays waits until no delay inhibitor is held, for at most InhibitDelayMax.
 func (l *Logind) awaitDelays(b *boot) {
 	timer := time.NewTimer(l.h.opts.InhibitDelayMax)
 	defer timer.Stop()
@@ -83,7 +83,7 @@ func (l *Logind) awaitDelays(b *boot) {
 	}
 }
 
-// inhibit hands out the writing end of a pipe; the lock is over when all copies of it are closed.
+// inhibit returns the writing end of a pipe. The lock ends when all copies of that end are closed.
 func (l *Logind) inhibit(sent *sentFiles, sender, what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
 	if mode != "block" && mode != "delay" || what == "" {
 		return -1, dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{"Invalid mode or what specification"})
@@ -112,14 +112,14 @@ func (l *Logind) inhibit(sent *sentFiles, sender, what, who, why, mode string) (
 	b.task(func() {
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
-		wg.Go(func() { // the end of the boot ends the wait
+		wg.Go(func() { // the wait also ends with the boot
 			select {
 			case <-b.ctx.Done():
 				ours.Close()
 			case <-stop:
 			}
 		})
-		_, _ = ours.Read(make([]byte, 1)) // no one writes: it ends when the last writer has closed
+		_, _ = ours.Read(make([]byte, 1)) // never reads data: it returns when the last writer has closed its end
 		close(stop)
 		wg.Wait()
 		ours.Close()
@@ -129,13 +129,13 @@ func (l *Logind) inhibit(sent *sentFiles, sender, what, who, why, mode string) (
 	return dbus.UnixFD(fds[1]), nil
 }
 
-// sentFiles closes our copy of a file descriptor once the reply with it was sent: only then can the holder's end of it be
-// seen. It stands where godbus asks for serial numbers, because godbus says there when it is done with a message.
+// sentFiles closes our copy of a file descriptor after the reply with it was sent. Only then can we see the holder close its end. It
+// implements godbus's generator of serial numbers, because godbus calls that generator when it is done with a message.
 type sentFiles struct {
 	mu      sync.Mutex
 	last    uint32
-	waiting map[int]struct{} // to be sent
-	sent    map[uint32]int   // descriptors by the serial number of the message with them
+	waiting map[int]struct{} // not sent yet
+	sent    map[uint32]int   // descriptors by the serial number of the message that carries them
 }
 
 func newSentFiles() *sentFiles {
@@ -148,7 +148,7 @@ func (s *sentFiles) closeWhenSent(fd int) {
 	s.waiting[fd] = struct{}{}
 }
 
-// GetSerial implements [dbus.SerialGenerator]: numbers begin at 1 and are not used again.
+// GetSerial implements [dbus.SerialGenerator]. Numbers begin at 1 and are never reused.
 func (s *sentFiles) GetSerial() uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *sentFiles) GetSerial() uint32 {
 	return s.last
 }
 
-// sending is called before a message goes out.
+// sending records the descriptors of a message that is about to be sent.
 func (s *sentFiles) sending(m *dbus.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *sentFiles) sending(m *dbus.Message) {
 	}
 }
 
-// RetireSerial implements [dbus.SerialGenerator]; it is called when a message is through, or cannot be sent.
+// RetireSerial implements [dbus.SerialGenerator]. godbus calls it when it has sent a message, or cannot send it.
 func (s *sentFiles) RetireSerial(serial uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

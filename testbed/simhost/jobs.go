@@ -14,7 +14,7 @@ const serviceIface = "org.freedesktop.systemd1.Service"
 // unitFolders are the directories of unit files, in systemd's order.
 var unitFolders = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"}
 
-// jobProp is a unit's property Job: its id, 0 for none, and path.
+// jobProp is a unit's property Job: the ID (0 if there is no job) and the path.
 type jobProp struct {
 	ID   uint32
 	Path dbus.ObjectPath
@@ -26,19 +26,20 @@ func jobPath(id uint32) dbus.ObjectPath {
 	return dbus.ObjectPath(fmt.Sprintf("%s/job/%d", systemdPath, id))
 }
 
-// unitRun is what changes of a unit by itself; mu guards it.
+// unitRun is the part of a unit that changes with its jobs. mu guards it.
 type unitRun struct {
 	job        jobProp
-	invocation []byte // never written into
+	invocation []byte // never modified in place
 }
 
-// unitObject is a unit on the bus: its properties. Package prop would write new values into old ones that are being sent.
+// unitObject serves a unit's properties on the bus. Package prop is not used because it would write new values into old values that are
+// being sent.
 type unitObject struct {
 	u    *Units
 	name string
 }
 
-// GetAll is of org.freedesktop.DBus.Properties.
+// GetAll implements org.freedesktop.DBus.Properties.
 func (o unitObject) GetAll(iface string) (map[string]dbus.Variant, *dbus.Error) {
 	o.u.mu.Lock()
 	defer o.u.mu.Unlock()
@@ -65,7 +66,7 @@ func (o unitObject) GetAll(iface string) (map[string]dbus.Variant, *dbus.Error) 
 	return all, nil
 }
 
-// Get is of org.freedesktop.DBus.Properties.
+// Get implements org.freedesktop.DBus.Properties.
 func (o unitObject) Get(iface, property string) (dbus.Variant, *dbus.Error) {
 	all, err := o.GetAll(iface)
 	value, there := all[property]
@@ -75,16 +76,16 @@ func (o unitObject) Get(iface, property string) (dbus.Variant, *dbus.Error) {
 	return value, err
 }
 
-// Jobs are the orders that systemd was given, over all boots, in their order: "Reload" is the daemon-reload, the others are
-// the method and its unit, as "TryRestartUnit app.service".
+// Jobs returns the jobs that systemd was asked for, over all boots and in order: "Reload" is a daemon-reload; the others are the method and
+// its unit, such as "TryRestartUnit app.service".
 func (u *Units) Jobs() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Clone(u.jobs)
 }
 
-// HoldJobs has the jobs of units that are asked for from now on continue until release, or until the boot ends. Without it a
-// job is done at once. A second call replaces the first.
+// HoldJobs keeps the jobs of units that start from now on running until release is called or the boot ends. Without it a job finishes at
+// once. A second call replaces the first.
 func (u *Units) HoldJobs() (release func()) {
 	held := make(chan struct{})
 	u.mu.Lock()
@@ -100,11 +101,11 @@ func (u *Units) HoldJobs() (release func()) {
 	}
 }
 
-// jobMethods are what systemd can be asked to do, in addition to what it can be asked.
+// jobMethods are the methods of systemd that start jobs or reload it.
 func (u *Units) jobMethods() map[string]any {
 	methods := map[string]any{
 		"Reload": u.daemonReload,
-		// lockkeeper is no unit here: it runs as if a person had started it.
+		// lockkeeper has no unit here: it runs as if a user had started it.
 		"GetUnitByPID": func(uint32) (dbus.ObjectPath, *dbus.Error) {
 			return "/", dbus.NewError("org.freedesktop.systemd1.NoUnitForPID", []any{"PID does not belong to any loaded unit."})
 		},
@@ -116,7 +117,7 @@ func (u *Units) jobMethods() map[string]any {
 	return methods
 }
 
-// unitRow is a line of systemd's list of units.
+// unitRow is one entry of systemd's list of units.
 type unitRow struct {
 	Name, Description, Load, Active, Sub, Following string
 	Path                                            dbus.ObjectPath
@@ -125,7 +126,7 @@ type unitRow struct {
 	JobPath                                         dbus.ObjectPath
 }
 
-// listUnits lists units by their names.
+// listUnits returns the units with the names.
 func (u *Units) listUnits(names []string) ([]unitRow, *dbus.Error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -137,7 +138,7 @@ func (u *Units) listUnits(names []string) ([]unitRow, *dbus.Error) {
 	return rows, nil
 }
 
-// daemonReload tells who listens that it begins and that it is over.
+// daemonReload sends the signals for the begin and the end of a reload.
 func (u *Units) daemonReload() *dbus.Error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -153,7 +154,7 @@ func (u *Units) daemonReload() *dbus.Error {
 	return nil
 }
 
-// queue begins a job of a unit.
+// queue starts a job for a unit.
 func (u *Units) queue(method, name string) (dbus.ObjectPath, *dbus.Error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -179,14 +180,14 @@ func (u *Units) queue(method, name string) (dbus.ObjectPath, *dbus.Error) {
 		}
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		if u.conn == conn { // else it went with its systemd
+		if u.conn == conn { // otherwise the job ended with its systemd
 			u.done(run, job, method, name)
 		}
 	})
 	return job.Path, nil
 }
 
-// done ends a job; mu is held.
+// done ends a job. The caller must hold mu.
 func (u *Units) done(run *unitRun, job jobProp, method, name string) {
 	if method != "ReloadUnit" {
 		run.invocation = newInvocation()

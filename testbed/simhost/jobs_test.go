@@ -9,8 +9,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// A job continues while it is held, and ends with a signal; a restart gives the unit another invocation, a reload does not. A boot
-// ends what is under way, and no one is told.
+// TestJobs checks that a held job continues and ends with a signal, that a restart gives the unit a new invocation ID and a reload does
+// not, and that a boot ends running jobs without a signal.
 func TestJobs(t *testing.T) {
 	h, _ := startHost(t, "jobs")
 	must(t, h.Units().Set("a.service", Unit{Load: "loaded", Active: "active"}))
@@ -41,7 +41,7 @@ func TestJobs(t *testing.T) {
 					return
 				}
 			case <-time.After(90 * time.Second):
-				t.Fatalf("nobody was told that %s is over", job)
+				t.Fatalf("no JobRemoved signal for %s", job)
 			}
 		}
 	}
@@ -53,7 +53,7 @@ func TestJobs(t *testing.T) {
 		t.Errorf("while it is held: job %v, invocation %x; expected %s and %x", now, invocation, job, first)
 	}
 	release()
-	release() // once more does nothing
+	release() // a second call does nothing
 	ends(job)
 	now, second := unit()
 	if now != noJob || bytes.Equal(first, second) {
@@ -77,7 +77,7 @@ func TestJobs(t *testing.T) {
 	conn = connect(t, h)
 	for end := time.Now().Add(90 * time.Second); manager().Call("org.freedesktop.DBus.Peer.Ping", 0).Err != nil; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("waited in vain for systemd after the crash")
+			t.Fatal("timed out waiting for systemd after the crash")
 		}
 	}
 	if now, _ := unit(); now != noJob {

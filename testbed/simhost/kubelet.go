@@ -20,20 +20,20 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// KubeletOptions are a simulated kubelet's habits. The zero value is a kubelet with a shutdown manager that is quick.
+// KubeletOptions configure a simulated kubelet. The zero value is a fast kubelet with a shutdown manager.
 type KubeletOptions struct {
-	// Heartbeat is how often it renews its Lease and looks whether its Node says what it should; 0 is 2 s.
+	// Heartbeat is the interval at which it renews its Lease and checks that its Node is up to date; 0 means 2 s.
 	Heartbeat time.Duration
-	// StatusEvery is how often it writes its Node though nothing changed; 0 is 5 minutes.
+	// StatusEvery is the interval at which it writes its Node even if nothing changed; 0 means 5 minutes.
 	StatusEvery time.Duration
-	// ReadyAfter is how long after its start it writes its first status.
+	// ReadyAfter is the delay between its start and its first status.
 	ReadyAfter time.Duration
-	// NotReadyFor is how long it calls itself not ready after its first status, which carries the boot id already.
+	// NotReadyFor is how long it reports not ready after its first status, which already has the boot ID.
 	NotReadyFor time.Duration
-	// Silent: it has no shutdown manager, says nothing when it ends and leaves it to the controller manager to find out.
-	// Otherwise it holds a delay inhibitor and calls its Node not ready on PrepareForShutdown.
+	// Silent: it has no shutdown manager and writes nothing when it ends, so that the controller manager must detect the end. Otherwise it
+	// holds a delay inhibitor and marks its Node as not ready on PrepareForShutdown.
 	Silent bool
-	// ShutdownGrace is how long it then holds up the shutdown, for its pods.
+	// ShutdownGrace is how long it then delays the shutdown for its pods.
 	ShutdownGrace time.Duration
 }
 
@@ -45,8 +45,8 @@ type kubelet struct {
 	end    context.CancelFunc
 	done   chan struct{}
 
-	mu        sync.Mutex // held over a status write, so that the last word is the last decided
-	ready     bool       // what it says of itself
+	mu        sync.Mutex // held during a status write, so that the last write has the last decision
+	ready     bool       // what it reports
 	reason    string
 	lastWrite time.Time
 	announced bool
@@ -63,7 +63,7 @@ func (h *Host) newKubelet(bootID string) *kubelet {
 	return k
 }
 
-// stop ends the kubelet without a word.
+// stop ends the kubelet without a final status.
 func (k *kubelet) stop() {
 	k.end()
 	<-k.done
@@ -112,7 +112,7 @@ func (k *kubelet) complain(what string, err error) {
 	}
 }
 
-// register creates the Node if there is none. A Node that is there keeps its labels.
+// register creates the Node if it does not exist. An existing Node keeps its labels.
 func (k *kubelet) register(ctx context.Context) error {
 	o := &k.h.opts
 	labels := map[string]string{
@@ -141,7 +141,7 @@ func (k *kubelet) register(ctx context.Context) error {
 	return k.h.labelAsAdmin(ctx)
 }
 
-// renew creates or renews the Lease by which the controller manager knows that the node lives.
+// renew creates or renews the Lease. The controller manager checks this Lease to decide whether the node is alive.
 func (k *kubelet) renew(ctx context.Context) error {
 	leases := k.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	now := metav1.NewMicroTime(time.Now())
@@ -149,7 +149,7 @@ func (k *kubelet) renew(ctx context.Context) error {
 	if apierrors.IsNotFound(err) {
 		node, err := k.client.CoreV1().Nodes().Get(ctx, k.h.opts.Name, metav1.GetOptions{})
 		if err != nil {
-			return ignoreNotFound(err) // a deleted Node is not made again by a kubelet that runs
+			return ignoreNotFound(err) // a running kubelet does not recreate a deleted Node
 		}
 		seconds := int32(40)
 		lease = &coordinationv1.Lease{
@@ -167,13 +167,13 @@ func (k *kubelet) renew(ctx context.Context) error {
 	lease.Spec.RenewTime = &now
 	_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
 	if apierrors.IsConflict(err) {
-		return nil // the next one counts
+		return nil // the next renewal tries again
 	}
 	return ignoreNotFound(err)
 }
 
-// sync writes the status if the Node says anything else, or has not been written for long. It looks into the API server's
-// cache, as the real one does.
+// sync writes the status if the Node differs, or if the last write is too old. It reads from the API server's cache, as the real kubelet
+// does.
 func (k *kubelet) sync(ctx context.Context) error {
 	node, err := k.client.CoreV1().Nodes().Get(ctx, k.h.opts.Name, metav1.GetOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -186,7 +186,7 @@ func (k *kubelet) sync(ctx context.Context) error {
 	return ignoreNotFound(err)
 }
 
-// writeIfDue tells whether it wrote that this kubelet is ready for the first time.
+// writeIfDue reports whether it wrote this kubelet's first Ready status.
 func (k *kubelet) writeIfDue(ctx context.Context, node *corev1.Node) (first bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -206,7 +206,7 @@ func (k *kubelet) writeIfDue(ctx context.Context, node *corev1.Node) (first bool
 	return first, nil
 }
 
-// write is the one status write: boot id, Ready and who plays the pods. mu is held.
+// write is the only status write: it sets the boot ID, Ready, and the label that says who simulates the pods. The caller must hold mu.
 func (k *kubelet) write(ctx context.Context) error {
 	now := metav1.Now()
 	condition := corev1.NodeCondition{
@@ -237,7 +237,7 @@ func (k *kubelet) write(ctx context.Context) error {
 	return nil
 }
 
-// prepareForShutdown is the kubelet's shutdown manager: it calls the node not ready, gives its pods their time and lets the
+// prepareForShutdown is the kubelet's shutdown manager: it marks the node as not ready, gives its pods their grace period, and lets the
 // shutdown continue.
 func (k *kubelet) prepareForShutdown(ctx context.Context) {
 	k.mu.Lock()
@@ -265,7 +265,7 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// pause waits for d, and tells whether it did until the end.
+// pause waits for d. It reports whether the whole time passed before ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -277,7 +277,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// labelAsAdmin gives the Node what NodeRestriction forbids a kubelet.
+// labelAsAdmin sets the labels on the Node that NodeRestriction forbids a kubelet to set.
 func (h *Host) labelAsAdmin(ctx context.Context) error {
 	if !h.opts.ControlPlane {
 		return nil
@@ -290,8 +290,8 @@ func (h *Host) labelAsAdmin(ctx context.Context) error {
 	return nil
 }
 
-// holdPods has nothing happen to the host's pods while its kubelet is down and could not say so itself. It is the testbed's
-// own write, one that no real crash has; it is why it comes once and only if need be.
+// holdPods stops the simulation of the host's pods while its kubelet is down and cannot do it. A real crash has no such write, so the
+// testbed makes it once and only if necessary.
 func (h *Host) holdPods(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

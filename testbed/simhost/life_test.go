@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ours are the processes that have the host's directory in their command line or environment, zombies left out.
+// ours returns the processes that have the host's directory in their command line or environment, except zombies.
 func ours(t *testing.T, dir string) []string {
 	t.Helper()
 	var found []string
@@ -27,7 +27,7 @@ func ours(t *testing.T, dir string) []string {
 		if path == fmt.Sprintf("/proc/%d", os.Getpid()) {
 			continue
 		}
-		cmdline, _ := os.ReadFile(path + "/cmdline") // gone meanwhile: empty
+		cmdline, _ := os.ReadFile(path + "/cmdline") // empty if the process has ended
 		environ, _ := os.ReadFile(path + "/environ")
 		if bytes.Contains(cmdline, []byte(dir)) || bytes.Contains(environ, []byte(dir)) {
 			found = append(found, path+" "+string(bytes.ReplaceAll(cmdline, []byte{0}, []byte{' '})))
@@ -58,7 +58,7 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 			must(t, err)
 			must(t, h.WaitReady(soon(t)))
 			ready(t, h)
-			// Two at least: the bus and lockkeeper; else the search is no good.
+			// Expect two: the bus and lockkeeper. Otherwise the search itself is broken.
 			if found := ours(t, h.Dir()); len(found) != 2 {
 				t.Errorf("while it runs: %v", found)
 			}
@@ -66,7 +66,7 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 			end(h, cancel)
 			began := time.Now()
 			must(t, h.Close())
-			if d := time.Since(began); d > time.Minute { // the inhibitor would hold it up for an hour
+			if d := time.Since(began); d > time.Minute { // the inhibitor would delay it for an hour
 				t.Errorf("Close took %v", d)
 			}
 			if found := ours(t, h.Dir()); len(found) > 0 {
@@ -117,7 +117,7 @@ func TestKilledLockkeeperComesBack(t *testing.T) {
 	}
 }
 
-// processState is the letter in /proc/PID/stat.
+// processState returns the state letter in /proc/PID/stat.
 func processState(pid int) string {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, after, _ := strings.Cut(string(stat), ") ")
@@ -130,7 +130,7 @@ func TestBadConfigurationIsNotTriedAgain(t *testing.T) {
 		o.Env, o.RestartDelay = []string{fakeEnv + "=broken"}, time.Millisecond
 	})
 	eventually(t, "it ended", func() bool { _, n := r.last(LockkeeperExited); return n > 0 })
-	h.StopLockkeeper() // returns when no start is to come
+	h.StopLockkeeper() // returns when no further start will follow
 	if e, n := r.last(LockkeeperStarted); n != 1 {
 		t.Errorf("started %d times, the last %+v", n, e)
 	}
@@ -142,11 +142,11 @@ func TestKubeletStopsAndComesBack(t *testing.T) {
 	h.StopKubelet()
 	_, err := cp.WaitNode(soon(t), "kubelet", "to be called silent", func(n *corev1.Node) bool { return readyOf(n) == corev1.ConditionUnknown })
 	must(t, err)
-	// A Node deleted meanwhile is made again by the kubelet's start.
+	// A starting kubelet recreates a Node that was deleted in the meantime.
 	must(t, cp.Client().CoreV1().Nodes().Delete(soon(t), "kubelet", metav1.DeleteOptions{}))
 	must(t, h.StartKubelet())
 	n := ready(t, h)
-	// One that runs does not make it again.
+	// A running kubelet does not recreate it.
 	must(t, cp.Client().CoreV1().Nodes().Delete(soon(t), "kubelet", metav1.DeleteOptions{}))
 	if pause(t.Context(), 1500*time.Millisecond) {
 		if _, err := cp.Client().CoreV1().Nodes().Get(soon(t), "kubelet", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -155,7 +155,7 @@ func TestKubeletStopsAndComesBack(t *testing.T) {
 	}
 }
 
-// A silent kubelet's Node looks Ready until it is up again.
+// TestSilentKubelet checks that a silent kubelet's Node stays Ready until the host is up again.
 func TestSilentKubelet(t *testing.T) {
 	h, _ := startHost(t, "silent", func(o *Options) {
 		o.Kubelet.Silent, o.Kubelet.NotReadyFor = true, 200*time.Millisecond

@@ -13,7 +13,7 @@ import (
 	"github.com/godbus/dbus/v5/prop"
 )
 
-// logind as it is on the bus.
+// Names of logind on the bus.
 const (
 	loginName    = "org.freedesktop.login1"
 	loginPath    = dbus.ObjectPath("/org/freedesktop/login1")
@@ -21,19 +21,19 @@ const (
 	sessionIface = "org.freedesktop.login1.Session"
 )
 
-// RebootMode is what logind does with an order to reboot.
+// RebootMode is what logind does with a call to reboot.
 type RebootMode int
 
-// The modes.
+// The modes of logind.
 const (
 	Obey   RebootMode = iota
 	Deny              // answers AccessDenied
-	Hang              // answers nothing and does nothing, until the next boot
-	Lose              // reboots, and its answer is lost
-	Ignore            // answers that it will, and does nothing
+	Hang              // neither answers nor reboots until the next boot
+	Lose              // reboots, but its answer is lost
+	Ignore            // answers with success and does nothing
 )
 
-// Session is someone logged in.
+// Session is a login session.
 type Session struct {
 	ID     string // letters and digits
 	User   string
@@ -46,8 +46,8 @@ type Session struct {
 	Since  time.Time
 }
 
-// Logind is a host's stand-in for systemd-logind, over all its boots. What a knob sets lasts until it is set again, sessions
-// and inhibitors only until the next boot. Its methods may be called by several goroutines.
+// Logind is the simulated systemd-logind of a host. It lasts over all boots. Its settings stay until they are set again; sessions and
+// inhibitors last only until the next boot. Its methods are safe for concurrent use.
 type Logind struct {
 	h *Host
 
@@ -58,13 +58,13 @@ type Logind struct {
 	props      *prop.Properties
 	preparing  bool
 	inhibitors map[*inhibitor]struct{}
-	freed      chan struct{} // closed and made again when an inhibitor goes
+	freed      chan struct{} // closed and replaced when an inhibitor is released
 	sessions   map[string]Session
 	terminals  []*Terminal
 	wall       string
 }
 
-// OnReboot says what is done with orders to reboot from now on.
+// OnReboot sets what logind does with calls to reboot from now on.
 func (l *Logind) OnReboot(mode RebootMode) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,7 +80,7 @@ func (l *Logind) Start() error {
 	return l.start(b)
 }
 
-// Stop ends logind: its name goes from the bus. Inhibitors stay with it, as the real one keeps them over a restart.
+// Stop ends logind and releases its name on the bus. Inhibitors remain, as the real logind keeps them over a restart.
 func (l *Logind) Stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *Logind) Stop() {
 	}
 }
 
-// hangUp ends all terminals, with their boot.
+// hangUp closes all terminals when their boot ends.
 func (l *Logind) hangUp() {
 	l.mu.Lock()
 	terminals := l.terminals
@@ -170,7 +170,7 @@ func (l *Logind) export(conn *dbus.Conn, sent *sentFiles) error {
 	return own(conn, loginName)
 }
 
-// reboot answers one order. It returns only when the order has been told to whoever follows the host's events.
+// reboot answers one call to reboot. It returns only after the observers of the host's events have received the event.
 func (l *Logind) reboot(m dbus.Message, method string, known bool) *dbus.Error {
 	sender, _ := m.Headers[dbus.FieldSender].Value().(string)
 	l.mu.Lock()
@@ -203,8 +203,8 @@ func (l *Logind) reboot(m dbus.Message, method string, known bool) *dbus.Error {
 	}
 	l.h.countReboot()
 	l.h.emit(RebootCalled, b.id, who)
-	if !l.tell(b) {
-		return dbus.MakeFailedError(errDown) // the power went meanwhile
+	if !l.announceShutdown(b) {
+		return dbus.MakeFailedError(errDown) // the host lost power in the meantime
 	}
 	l.h.task(func() {
 		l.awaitDelays(b)
@@ -227,8 +227,8 @@ func (l *Logind) prepare(b *boot) bool {
 	return true
 }
 
-// tell has the bus know that a shutdown is coming.
-func (l *Logind) tell(b *boot) bool {
+// announceShutdown sends PrepareForShutdown on the bus.
+func (l *Logind) announceShutdown(b *boot) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.boot != b || l.conn == nil || b.ctx.Err() != nil {
@@ -239,7 +239,7 @@ func (l *Logind) tell(b *boot) bool {
 	return true
 }
 
-// pidOf asks the bus who is behind a connection; 0 if it cannot tell.
+// pidOf asks the bus for the PID of a connection. It returns 0 if the bus does not know it.
 func pidOf(conn *dbus.Conn, sender string) uint32 {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -248,7 +248,7 @@ func pidOf(conn *dbus.Conn, sender string) uint32 {
 	return pid
 }
 
-// SetSessions says who is logged in, until the next boot.
+// SetSessions sets the login sessions until the next boot.
 func (l *Logind) SetSessions(sessions ...Session) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -314,7 +314,7 @@ func (l *Logind) listSessions() ([]sessionRow, *dbus.Error) {
 	return rows, nil
 }
 
-// WallMessage is the text last set with SetWallMessage in this boot.
+// WallMessage returns the text that SetWallMessage last set in this boot.
 func (l *Logind) WallMessage() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

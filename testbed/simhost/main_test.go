@@ -18,18 +18,17 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// cp serves all tests of the package; each has hosts of its own names.
+// cp serves all tests of the package. Each test uses host names of its own.
 var cp *controlplane.ControlPlane
 
-// fakeEnv makes this test binary a stand-in for lockkeeper: "polite" ends at SIGTERM, "stubborn" does not, "broken" ends at
-// once with status 78.
+// fakeEnv makes this test binary act as lockkeeper: "polite" exits on SIGTERM, "stubborn" does not, "broken" exits at once with status 78.
 const fakeEnv = "SIMHOST_TEST_FAKE"
 
 func TestMain(m *testing.M) {
 	if how := os.Getenv(fakeEnv); how != "" {
 		os.Exit(fakeLockkeeper(how))
 	}
-	// A crash and the boot after it have to be over within the grace period, less the time between two heartbeats.
+	// A crash and the boot after it must finish within the grace period minus one heartbeat interval.
 	os.Exit(controlplane.RunTests(m, controlplane.Options{NodeMonitorGrace: 15 * time.Second},
 		func(c *controlplane.ControlPlane) { cp = c }))
 }
@@ -57,7 +56,7 @@ func fakeLockkeeper(how string) int {
 	return 1
 }
 
-// soon is a bound for things that take a moment.
+// soon returns a context for operations that take a moment.
 func soon(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
@@ -65,7 +64,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// record keeps a host's events.
+// record collects a host's events.
 type record struct {
 	mu     sync.Mutex
 	events []Event
@@ -84,14 +83,14 @@ func (r *record) add(e Event) {
 	r.events = append(r.events, e)
 }
 
-// before has f called with each event before it is kept.
+// before sets a function that is called with each event before the event is recorded.
 func (r *record) before(f func(Event)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hook = f
 }
 
-// kinds are those of the events so far, in order; lockkeeper's own left out.
+// kinds returns the kinds of the events up to now, in order and without lockkeeper's own.
 func (r *record) kinds() []Kind {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,13 +116,13 @@ func (r *record) last(kind Kind) (Event, int) {
 	return last, n
 }
 
-// told waits until events of a kind were told, as many as count.
-func (r *record) told(t *testing.T, kind Kind, count int) {
+// waitFor waits until count events of a kind have been recorded.
+func (r *record) waitFor(t *testing.T, kind Kind, count int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s is told %d times", kind, count), func() bool { _, n := r.last(kind); return n >= count })
+	eventually(t, fmt.Sprintf("%d events %s", count, kind), func() bool { _, n := r.last(kind); return n >= count })
 }
 
-// startHost starts a host with a polite stand-in, and closes it after the test.
+// startHost starts a host with a polite fake of lockkeeper, and closes it after the test.
 func startHost(t *testing.T, name string, change ...func(*Options)) (*Host, *record) {
 	t.Helper()
 	self, err := os.Executable()
@@ -152,7 +151,7 @@ func startHost(t *testing.T, name string, change ...func(*Options)) (*Host, *rec
 
 func stubborn(o *Options) { o.Env = []string{fakeEnv + "=stubborn"} }
 
-// connect gives a connection to the host's bus.
+// connect returns a connection to the host's bus.
 func connect(t *testing.T, h *Host) *dbus.Conn {
 	t.Helper()
 	conn, err := h.current().theBus().connect()
@@ -179,13 +178,13 @@ func ready(t *testing.T, h *Host) *corev1.Node {
 	return n
 }
 
-// eventually waits for a condition that nothing tells of.
+// eventually polls until cond returns true.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	ctx := soon(t)
 	for tick := time.Millisecond; !cond(); tick = min(2*tick, 50*time.Millisecond) {
 		if !pause(ctx, tick) {
-			t.Fatalf("waited in vain: %s", what)
+			t.Fatalf("timed out waiting: %s", what)
 		}
 	}
 }

@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// Notify is what lockkeeper has told its service manager since its last start.
+// Notify is what lockkeeper has sent to its service manager since its last start.
 type Notify struct {
 	Ready     bool
-	Reloading bool // until the next READY=1
+	Reloading bool // true until the next READY=1
 	Stopping  bool
 	Status    string    // the last STATUS=
-	At        time.Time // of the last message; zero without one
-	Watchdogs int       // WATCHDOG=1 so far
+	At        time.Time // the time of the last message, or zero
+	Watchdogs int       // the number of WATCHDOG=1 messages
 }
 
-// A notifyListener is the service manager's end of sd_notify.
+// A notifyListener is the service manager's side of sd_notify.
 type notifyListener struct {
 	conn *net.UnixConn
 	done chan struct{}
 
 	mu      sync.Mutex
 	state   Notify
-	changed chan struct{} // closed and made again at each change
+	changed chan struct{} // closed and replaced at each change
 }
 
 func listenNotify(path string) (*notifyListener, error) {
@@ -55,7 +55,7 @@ func (l *notifyListener) read() {
 	}
 }
 
-// take reads one message of KEY=VALUE lines; keys that are not known are passed over.
+// take reads one message of KEY=VALUE lines. It ignores unknown keys.
 func (s *Notify) take(message string) {
 	s.At = time.Now()
 	for line := range strings.Lines(message) {
@@ -83,10 +83,10 @@ func (l *notifyListener) change(f func(*Notify)) {
 	l.changed = make(chan struct{})
 }
 
-// reset forgets what an earlier process said.
+// reset clears what an earlier process sent.
 func (l *notifyListener) reset() { l.change(func(s *Notify) { *s = Notify{} }) }
 
-// now is the present state and a channel that is closed when it changes.
+// now returns the current state and a channel that is closed when the state changes.
 func (l *notifyListener) now() (Notify, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

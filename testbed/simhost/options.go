@@ -5,61 +5,61 @@ import (
 	"time"
 )
 
-// Options describe a host. Name and Binary are needed.
+// Options describe a host. Name and Binary are required.
 type Options struct {
-	// Name of the host and of its Node.
+	// Name is the name of the host and of its Node.
 	Name string
-	// Zone and Labels are given to the Node by its kubelet, at its first registration. The label lockkeeper.dev/managed may be
-	// among them.
+	// The kubelet sets Zone and Labels on the Node when it first registers. Labels may contain lockkeeper.dev/managed.
 	Zone        string
 	Labels      map[string]string
 	Annotations map[string]string
-	// ControlPlane: the Node carries the label of a control plane node, put there by the testbed's admin, since
-	// NodeRestriction forbids it to kubelets.
+	// ControlPlane: the Node has the label of a control-plane node. The testbed's admin sets it, because NodeRestriction forbids it to
+	// kubelets.
 	ControlPlane bool
 	// Coordinator: the host has the coordinator's kubeconfig. See [Host.SetCoordinator].
 	Coordinator bool
-	// Version is what the host runs at first; "" is 4.1.0.
+	// Version is the version that the host runs first; "" means 4.1.0.
 	Version string
 
-	// Binary is the program to run as lockkeeper, called as: Binary run --config FILE --root DIR.
+	// Binary is the program to run as lockkeeper. The host calls it as: Binary run --config FILE --root DIR.
 	Binary string
-	// Config edits lockkeeper.toml before it is first written; ConfigExtra is TOML put behind it.
+	// Config edits lockkeeper.toml before it is first written. ConfigExtra is TOML that is appended to it.
 	Config      func(Config)
 	ConfigExtra string
-	// Env is added to lockkeeper's environment, as KEY=VALUE.
+	// Env is added to lockkeeper's environment. Its elements have the form KEY=VALUE.
 	Env []string
-	// Kubeconfig and CoordinatorKubeconfig replace the files with the two credentials, for one that goes through a fault proxy.
-	// The kubelet's own traffic goes straight.
+	// Kubeconfig and CoordinatorKubeconfig replace the files with the two credentials, for example with files that go through a fault
+	// proxy. The kubelet's own requests bypass the proxy.
 	Kubeconfig, CoordinatorKubeconfig string
 
-	// RestartDelay is after what time lockkeeper is started again when it ends unasked; 0 never. It is not after status 64 or 78.
+	// RestartDelay is the delay before lockkeeper is restarted after an unrequested exit; 0 means that it is not restarted. It is never
+	// restarted after exit status 64 or 78.
 	RestartDelay time.Duration
-	// StopTimeout is how long lockkeeper has after SIGTERM; 0 is 5 s.
+	// StopTimeout is how long lockkeeper may take to exit after SIGTERM; 0 means 5 s.
 	StopTimeout time.Duration
-	// WithoutLockkeeper: the host starts without it; see [Host.StartLockkeeper].
+	// WithoutLockkeeper: the host starts without lockkeeper; see [Host.StartLockkeeper].
 	WithoutLockkeeper bool
 
-	// BootedAgo is what /proc/uptime says when the first boot begins; it grows from there. 0 is an hour.
+	// BootedAgo is the uptime in /proc/uptime when the first boot begins. It increases from there. 0 means one hour.
 	BootedAgo time.Duration
-	// Uptime is the same for the boots after it; 0 is a fresh boot, whose health.timeout has only begun.
+	// Uptime is the uptime at the begin of all later boots. 0 means a fresh boot, in which health.timeout has only just started.
 	Uptime time.Duration
-	// DownTime is between the end of a boot and the next one; 0 is 300 ms.
+	// DownTime is the time between the end of a boot and the next boot; 0 means 300 ms.
 	DownTime time.Duration
-	// InhibitDelayMax is how long logind waits for delay inhibitors; 0 is logind's own 5 s.
+	// InhibitDelayMax is how long logind waits for delay inhibitors; 0 means logind's default, 5 s.
 	InhibitDelayMax time.Duration
 	// WithoutEngine: update_engine is not on the bus, as with /usr/.noupdate; see [Engine.Start].
 	WithoutEngine bool
 	Kubelet       KubeletOptions
 
-	// Dir is the directory for everything of the host; it stays after Close. "" is a temporary one.
+	// Dir is the directory for all files of the host. It remains after Close. "" means a temporary directory.
 	Dir string
-	// KeepNode leaves the Node in the cluster when the host is closed.
+	// KeepNode keeps the Node in the cluster when the host is closed.
 	KeepNode bool
-	// Log gets each line that lockkeeper writes, without its newline; it must not block for long.
+	// Log receives each line that lockkeeper writes, without its newline. It must not block for long.
 	Log func(line string)
-	// Events is called with every event of this host, one at a time, from several goroutines; what it is called for waits until
-	// it returns. It may ask the host for facts; it must not call what starts, stops or waits.
+	// Events is called with every event of this host, one at a time and from several goroutines. The host waits until the call returns.
+	// Events may call the host's getters, but no method that starts, stops or waits.
 	Events func(Event)
 }
 

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// StartLockkeeper starts lockkeeper; on a host where it runs it is not an error.
+// StartLockkeeper starts lockkeeper. It does nothing if lockkeeper already runs.
 func (h *Host) StartLockkeeper() error {
 	h.power.Lock()
 	defer h.power.Unlock()
@@ -31,7 +31,7 @@ func (h *Host) startLockkeeperLocked(b *boot) error {
 		if old.process() != nil {
 			return nil
 		}
-		old.stop(0, nil) // it may be about to be started again by itself
+		old.stop(0, nil) // it may be about to restart
 	}
 	s, err := h.startService(b)
 	if err != nil {
@@ -43,8 +43,8 @@ func (h *Host) startLockkeeperLocked(b *boot) error {
 	return nil
 }
 
-// StopLockkeeper stops lockkeeper as `systemctl stop` does: SIGTERM, SIGKILL after the stop timeout, no restart. It returns
-// when it is gone.
+// StopLockkeeper stops lockkeeper as `systemctl stop` does: it sends SIGTERM, and SIGKILL after the stop timeout, and prevents a restart.
+// It returns when the process is gone.
 func (h *Host) StopLockkeeper() {
 	h.mu.Lock()
 	s := h.service
@@ -54,7 +54,7 @@ func (h *Host) StopLockkeeper() {
 	}
 }
 
-// Kill sends lockkeeper SIGKILL and returns when it is gone. With RestartDelay in the options it comes back by itself.
+// Kill sends SIGKILL to lockkeeper and returns when the process is gone. If RestartDelay is set in the options, lockkeeper restarts.
 func (h *Host) Kill() {
 	h.mu.Lock()
 	s := h.service
@@ -67,7 +67,7 @@ func (h *Host) Kill() {
 	}
 }
 
-// Signal sends lockkeeper a signal; it fails when it does not run.
+// Signal sends a signal to lockkeeper. It fails if lockkeeper does not run.
 func (h *Host) Signal(sig syscall.Signal) error {
 	h.mu.Lock()
 	s := h.service
@@ -81,13 +81,13 @@ func (h *Host) Signal(sig syscall.Signal) error {
 	return fmt.Errorf("lockkeeper does not run on %s", h.opts.Name)
 }
 
-// Pause stops lockkeeper's process where it is (SIGSTOP), until Continue.
+// Pause stops lockkeeper's process with SIGSTOP, until Continue.
 func (h *Host) Pause() error { return h.Signal(syscall.SIGSTOP) }
 
-// Continue lets a paused lockkeeper continue.
+// Continue resumes a paused lockkeeper.
 func (h *Host) Continue() error { return h.Signal(syscall.SIGCONT) }
 
-// PID is that of lockkeeper's process, 0 if there is none.
+// PID returns the PID of lockkeeper's process, or 0.
 func (h *Host) PID() int {
 	h.mu.Lock()
 	s := h.service
@@ -100,13 +100,14 @@ func (h *Host) PID() int {
 	return 0
 }
 
-// Notify is what lockkeeper has said to its service manager since its last start.
+// Notify returns what lockkeeper has sent to its service manager since its last start.
 func (h *Host) Notify() Notify {
 	n, _ := h.notify.now()
 	return n
 }
 
-// WaitNotify waits until what lockkeeper said is as cond wants it; what names that for the error.
+// WaitNotify waits until cond returns true for what lockkeeper has sent to its service manager. The error quotes what, which describes the
+// condition.
 func (h *Host) WaitNotify(ctx context.Context, what string, cond func(Notify) bool) error {
 	for {
 		n, changed := h.notify.now()
@@ -116,7 +117,7 @@ func (h *Host) WaitNotify(ctx context.Context, what string, cond func(Notify) bo
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for lockkeeper on %s to be %s: %w; it said %+v; the end of its log:\n%s",
+			return fmt.Errorf("waiting for lockkeeper on %s to be %s: %w; it sent %+v; the end of its log:\n%s",
 				h.opts.Name, what, context.Cause(ctx), n, h.LogTail(20))
 		}
 	}
@@ -127,9 +128,9 @@ func (h *Host) WaitReady(ctx context.Context) error {
 	return h.WaitNotify(ctx, "ready", func(n Notify) bool { return n.Ready })
 }
 
-// RestartBus has the host's dbus-daemon crash and come back at the same address, for the length of down. update_engine and
-// logind come back with it if they ran; the engine has forgotten the version of a pending update, as after any restart of
-// it. Inhibitors stay, they do not hang on the bus.
+// RestartBus lets the host's dbus-daemon crash and restarts it at the same address after down. update_engine and logind return with it if
+// they ran before. As after any restart, the engine has forgotten the version of a pending update. Inhibitors remain, because they do not
+// depend on the bus.
 func (h *Host) RestartBus(ctx context.Context, down time.Duration) error {
 	h.power.Lock()
 	defer h.power.Unlock()
@@ -172,7 +173,7 @@ func (h *Host) RestartBus(ctx context.Context, down time.Duration) error {
 	return h.remanageShutdown(b)
 }
 
-// remanageShutdown has the kubelet listen on a new bus. The real one reconnects by itself.
+// remanageShutdown connects the kubelet to a new bus. The real kubelet reconnects without help.
 func (h *Host) remanageShutdown(b *boot) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -185,7 +186,7 @@ func (h *Host) remanageShutdown(b *boot) error {
 	return err
 }
 
-// StartKubelet starts the kubelet again after StopKubelet; a Node that is gone is registered again.
+// StartKubelet starts the kubelet again after StopKubelet. The kubelet registers its Node again if the Node is gone.
 func (h *Host) StartKubelet() error {
 	h.power.Lock()
 	defer h.power.Unlock()
@@ -215,7 +216,7 @@ func (h *Host) startKubeletLocked(b *boot) error {
 	return nil
 }
 
-// StopKubelet kills the kubelet: it writes nothing any more, and nothing happens to the host's pods.
+// StopKubelet kills the kubelet. The kubelet writes nothing more, and the host's pods do not change.
 func (h *Host) StopKubelet() {
 	h.power.Lock()
 	defer h.power.Unlock()
@@ -241,7 +242,7 @@ func (h *Host) stopKubeletLocked() {
 	}
 }
 
-// WaitNodeReady waits until the Node is Ready with the boot id of the running boot.
+// WaitNodeReady waits until the Node is Ready with the ID of the running boot.
 func (h *Host) WaitNodeReady(ctx context.Context) (*corev1.Node, error) {
 	return h.cp.WaitNode(ctx, h.opts.Name, "to be Ready in its present boot", func(n *corev1.Node) bool {
 		id := h.BootID()

@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// A boot is one life of a host, from power to power.
+// A boot is the time from power-on to power-off of a host.
 type boot struct {
 	id     string
 	began  time.Time
-	uptime time.Duration   // when it began
-	ctx    context.Context // ends when the power goes
+	uptime time.Duration   // the uptime at its begin
+	ctx    context.Context // ends when the power is lost
 	cut    context.CancelFunc
 
 	mu      sync.Mutex
-	bus     *bus // replaced by RestartBus
-	claimed bool // someone takes it down
-	over    bool // no more tasks
+	bus     *bus // RestartBus replaces it
+	claimed bool // a caller is taking it down
+	over    bool // no more tasks may start
 	tasks   sync.WaitGroup
 }
 
 func (b *boot) age() time.Duration { return b.uptime + time.Since(b.began) }
 
-// theBus is the present one.
+// theBus returns the current bus.
 func (b *boot) theBus() *bus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.bus
 }
 
-// task runs f, which must end with b.ctx, while the boot lasts.
+// task runs f in a goroutine unless the boot is over. f must return when b.ctx ends.
 func (b *boot) task(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -40,7 +40,7 @@ func (b *boot) task(f func()) {
 	}
 }
 
-// claim gives the right and the duty to take the boot down to the first who asks.
+// claim reports whether the caller is the first to claim the boot. That caller must take the boot down.
 func (b *boot) claim() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,41 +49,41 @@ func (b *boot) claim() bool {
 	return first
 }
 
-// NextBoot says what the host's next boot is to be like. The zero value is a boot of what was staged.
+// NextBoot configures the host's next boot. The zero value boots what was staged.
 type NextBoot struct {
-	// Rollback: it comes up with the version that it had, as after a boot loader's fallback. What was staged is lost.
+	// Rollback: the host boots the version that it ran before, as after a fallback of the boot loader. The staged version is lost.
 	Rollback bool
-	// Version: it comes up with this one, whatever was staged.
+	// Version: the host boots this version, even if another one was staged.
 	Version string
-	// StayDown: it does not come up before [Host.PowerOn].
+	// StayDown: the host stays down until [Host.PowerOn].
 	StayDown bool
-	// DownTime instead of the one in the options.
+	// DownTime overrides the option of the same name.
 	DownTime time.Duration
-	// WithoutLockkeeper, WithoutKubelet, WithoutEngine: that one does not come up with it.
+	// WithoutLockkeeper, WithoutKubelet and WithoutEngine leave that part down.
 	WithoutLockkeeper, WithoutKubelet, WithoutEngine bool
 }
 
-// SetNextBoot says what the next boot is to be like; the boot after it is an ordinary one again.
+// SetNextBoot configures the next boot. The boot after that is an ordinary one again.
 func (h *Host) SetNextBoot(n NextBoot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.next = n
 }
 
-// CrashOptions say how a host comes up again after a crash.
+// CrashOptions configure how a host boots after a crash.
 type CrashOptions struct {
-	// ComesUpUpdated: it boots what was staged. Otherwise it comes up as it was, and what was staged is lost. In both cases
-	// the new boot's engine says IDLE.
+	// ComesUpUpdated: the host boots what was staged. Otherwise it boots its old version, and the staged version is lost. In both cases the
+	// engine reports IDLE in the new boot.
 	ComesUpUpdated bool
-	// StayDown: it does not come up before [Host.PowerOn].
+	// StayDown: the host stays down until [Host.PowerOn].
 	StayDown bool
-	// DownTime instead of the one in the options.
+	// DownTime overrides the option of the same name.
 	DownTime time.Duration
 }
 
-// Crash takes the power away without a word to anybody: lockkeeper is killed, the bus and the kubelet are gone. Its Node goes
-// on looking as it did until the controller manager's grace period is over. Crash returns when the host has booted again,
-// or, if it is to stay down, when it is down. A shutdown that was under way is cut short by it.
+// Crash cuts the power without notice: lockkeeper is killed, and the bus and the kubelet are gone. The Node keeps its conditions until the
+// controller manager's grace period is over. Crash also cuts a running shutdown short. It returns when the host has booted again or, if it
+// is to stay down, when it is down.
 func (h *Host) Crash(o CrashOptions) error {
 	h.mu.Lock()
 	b, boots := h.boot, h.boots
@@ -109,8 +109,7 @@ func (h *Host) Crash(o CrashOptions) error {
 	})
 }
 
-// shutDown is what follows logind's order once the delay inhibitors are through: services are asked to end, then the power
-// goes.
+// shutDown continues a reboot after the delay inhibitors are released: it asks the services to end, and then turns the power off.
 func (h *Host) shutDown(b *boot) {
 	if !b.claim() {
 		return // a crash was faster
@@ -124,7 +123,7 @@ func (h *Host) shutDown(b *boot) {
 	h.cycle(b)
 }
 
-// cycle takes a claimed boot down and brings up the next one.
+// cycle takes a claimed boot down and starts the next one.
 func (h *Host) cycle(b *boot) {
 	h.power.Lock()
 	h.powerOffLocked()
@@ -147,7 +146,7 @@ func (h *Host) cycle(b *boot) {
 	}
 }
 
-// PowerOn boots a host that stayed down. On one that runs it is not an error.
+// PowerOn boots a host that is down. It does nothing if the host runs.
 func (h *Host) PowerOn() error {
 	h.mu.Lock()
 	closing := h.closing
@@ -159,7 +158,7 @@ func (h *Host) PowerOn() error {
 	return h.powerOn()
 }
 
-// powerOn begins a boot, unless one runs.
+// powerOn starts a boot unless one runs.
 func (h *Host) powerOn() error {
 	h.power.Lock()
 	defer h.power.Unlock()
@@ -207,7 +206,7 @@ func (h *Host) powerOn() error {
 	return nil
 }
 
-// startParts starts what runs on a host. power is held.
+// startParts starts the parts of a host. The caller must hold power.
 func (h *Host) startParts(b *boot, next NextBoot) error {
 	if err := h.units.start(b); err != nil {
 		return err
@@ -231,7 +230,7 @@ func (h *Host) startParts(b *boot, next NextBoot) error {
 	return h.startLockkeeperLocked(b)
 }
 
-// powerOffLocked takes the power away: whatever still runs is killed. power is held.
+// powerOffLocked cuts the power: it kills everything that still runs. The caller must hold power.
 func (h *Host) powerOffLocked() {
 	h.mu.Lock()
 	b, service, kubelet := h.boot, h.service, h.kubelet
@@ -240,7 +239,7 @@ func (h *Host) powerOffLocked() {
 	if b == nil {
 		return
 	}
-	b.claim() // a host that is being closed has no one else to
+	b.claim() // while the host closes, no other caller takes the boot down
 	if service != nil {
 		service.stop(0, nil)
 	}
@@ -262,7 +261,7 @@ func (h *Host) powerOffLocked() {
 	h.update(func() { h.boot = nil })
 }
 
-// waitState waits until cond, which is called with mu held, is true, or the host is closed, or ctx ends.
+// waitState waits until cond returns true, the host is closed or ctx ends. It calls cond with mu held.
 func (h *Host) waitState(ctx context.Context, cond func() bool) error {
 	for {
 		h.mu.Lock()
@@ -281,7 +280,7 @@ func (h *Host) waitState(ctx context.Context, cond func() bool) error {
 	}
 }
 
-// WaitBoots waits until the host has been booted n times in all, the first boot included, and is up.
+// WaitBoots waits until the host has booted n times in total, including the first boot, and is up.
 func (h *Host) WaitBoots(ctx context.Context, n int) error {
 	err := h.waitState(ctx, func() bool { return h.boot != nil && h.boots >= n })
 	if err != nil {

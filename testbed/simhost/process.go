@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// spawner is one goroutine locked to one thread that lives as long as this process: the kernel's parent-death signal comes
-// when the thread that forked ends, not the process.
+// spawner is one goroutine that is locked to one thread for the life of this process. The kernel sends the parent-death signal when the
+// thread that forked ends, not when the process ends.
 var spawner = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -21,16 +21,16 @@ var spawner = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// A process is a child in a process group of its own, which the kernel kills when this process is gone.
+// A process is a child in its own process group. The kernel kills it when this process ends.
 type process struct {
 	cmd  *exec.Cmd
-	gone chan struct{} // closed when it has ended and been reaped
-	err  error         // how it ended; read after gone
+	gone chan struct{} // closed when the process has ended and been reaped
+	err  error         // how the process ended; read it only after gone is closed
 }
 
 func startProcess(cmd *exec.Cmd) (*process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	// A grandchild that keeps the output open must not keep us from seeing that the child is gone.
+	// If a grandchild keeps the output open, we must still see that the child is gone.
 	cmd.WaitDelay = time.Second
 	started := make(chan error, 1)
 	spawner() <- func() { started <- cmd.Start() }
@@ -40,13 +40,13 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, gone: make(chan struct{})}
 	go func() {
 		p.err = cmd.Wait()
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it may have left behind
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // kill remaining processes of the group
 		close(p.gone)
 	}()
 	return p, nil
 }
 
-// running tells whether the process has not been reaped yet.
+// running reports whether the process has not been reaped yet.
 func (p *process) running() bool {
 	select {
 	case <-p.gone:
@@ -56,15 +56,15 @@ func (p *process) running() bool {
 	}
 }
 
-// signal goes to the process's whole group; to no one when it has ended.
+// signal sends a signal to the process's whole group. It does nothing if the process has ended.
 func (p *process) signal(sig syscall.Signal) {
 	if p.running() {
 		_ = syscall.Kill(-p.cmd.Process.Pid, sig)
 	}
 }
 
-// end asks the process to end, makes it after grace (at once without one) or when hurry is closed, and returns when it is
-// gone. A stopped process is made to as well.
+// end asks the process to exit. It kills the process after grace, at once if grace is 0, or when hurry is closed. This also works for a
+// stopped process. end returns when the process is gone.
 func (p *process) end(grace time.Duration, hurry <-chan struct{}) {
 	if grace > 0 {
 		p.signal(syscall.SIGTERM)

@@ -39,18 +39,17 @@ func TestKubeletRegistersTheNode(t *testing.T) {
 	}
 	want := fmt.Sprintf("%q", []string{"run", "--config", h.ConfigPath(), "--root", h.Root()})
 	eventually(t, "the log to say that it was called with "+want, func() bool { return strings.Contains(h.Logs(), want) })
-	r.told(t, NodeReady, 1)
+	r.waitFor(t, NodeReady, 1)
 	equal(t, "events", r.kinds(), []Kind{Booted, NodeReady})
 }
 
-// A step is what someone who watches the Node saw: its boot, by number, and Ready.
+// A step is what an observer of the Node saw: its boot, by number, and Ready.
 type step struct {
 	boot  int
 	ready corev1.ConditionStatus
 }
 
-// watchSteps notes each change of (boot id, Ready) of a Node. The returned function waits until the last one is there and
-// gives them all.
+// watchSteps records each change of (boot ID, Ready) of a Node. The returned function waits for the last step and returns all steps.
 func watchSteps(t *testing.T, n *corev1.Node) (steps func(last step) []step) {
 	t.Helper()
 	w, err := cp.Client().CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{
@@ -87,15 +86,15 @@ func TestRebootThroughLogind(t *testing.T) {
 	h, r := startHost(t, "reboot")
 	must(t, h.WaitReady(soon(t)))
 	n := ready(t, h)
-	r.told(t, NodeReady, 1)
+	r.waitFor(t, NodeReady, 1)
 	steps := watchSteps(t, n)
 	must(t, h.StageUpdate("4.2.0"))
 	old := h.BootID()
-	var told atomic.Value
+	var atCall atomic.Value
 	r.before(func(e Event) {
 		if e.Kind == RebootCalled {
-			// Nothing may have been done about it yet.
-			told.Store(fmt.Sprintf("%t %t %s", h.BootID() == old, h.PID() != 0, h.Version()))
+			// The host must not have acted on it yet.
+			atCall.Store(fmt.Sprintf("%t %t %s", h.BootID() == old, h.PID() != 0, h.Version()))
 		}
 	})
 	must(t, login(connect(t, h)).Call(loginIface+".RebootWithFlags", 0, uint64(0)).Err)
@@ -104,14 +103,14 @@ func TestRebootThroughLogind(t *testing.T) {
 	if h.BootID() == old || h.Version() != "4.2.0" || h.Reboots() != 1 || h.Boots() != 2 || h.Staged() != "" {
 		t.Errorf("boot %s after %s, version %s, %d reboots, %d boots, staged %q", h.BootID(), old, h.Version(), h.Reboots(), h.Boots(), h.Staged())
 	}
-	if told.Load() != "true true 4.1.0" {
-		t.Errorf("when RebootCalled was told the host was (up, running lockkeeper, version) %v", told.Load())
+	if atCall.Load() != "true true 4.1.0" {
+		t.Errorf("at RebootCalled the host was (up, running lockkeeper, version) %v", atCall.Load())
 	}
 	if s, running := h.Engine().Status(); !running || s.Operation != OpIdle || h.exists(engine.Marker) {
 		t.Errorf("the engine of the new boot says %+v, running %t; marker there: %t", s, running, h.exists(engine.Marker))
 	}
-	// The old boot's kubelet says not ready; the new boot's id and Ready come together.
-	r.told(t, NodeReady, 2)
+	// The old boot's kubelet reports not ready. The new boot ID and Ready arrive in one write.
+	r.waitFor(t, NodeReady, 2)
 	want := []step{{0, corev1.ConditionTrue}, {0, corev1.ConditionFalse}, {1, corev1.ConditionTrue}}
 	if got := steps(want[2]); !slices.Equal(got, want) {
 		t.Errorf("the Node went %v, want %v", got, want)
@@ -139,7 +138,7 @@ func TestStubbornLockkeeperIsKilledInAShutdown(t *testing.T) {
 func TestRollbackAndStayDown(t *testing.T) {
 	h, r := startHost(t, "rollback")
 	ready(t, h)
-	r.told(t, NodeReady, 1)
+	r.waitFor(t, NodeReady, 1)
 	must(t, h.StageUpdate("4.2.0"))
 	h.SetNextBoot(NextBoot{Rollback: true, StayDown: true})
 	must(t, login(connect(t, h)).Call(loginIface+".RebootWithFlags", 0, uint64(0)).Err)
@@ -153,7 +152,7 @@ func TestRollbackAndStayDown(t *testing.T) {
 		t.Errorf("version %s after %d boots", h.Version(), h.Boots())
 	}
 	equal(t, "events", r.kinds()[:5], []Kind{Booted, NodeReady, RebootCalled, ShutdownDone, Booted})
-	// What was staged is lost: the next boot is the same again.
+	// The staged version is lost, so the next boot has the same version again.
 	must(t, login(connect(t, h)).Call(loginIface+".RebootWithFlags", 0, uint64(0)).Err)
 	must(t, h.WaitBoots(soon(t), 3))
 	if h.Version() != "4.1.0" {
@@ -165,7 +164,7 @@ func TestCrash(t *testing.T) {
 	h, r := startHost(t, "crash", stubborn)
 	must(t, h.WaitReady(soon(t)))
 	n := ready(t, h)
-	r.told(t, NodeReady, 1)
+	r.waitFor(t, NodeReady, 1)
 	must(t, h.StageUpdate("4.2.0"))
 	steps := watchSteps(t, n)
 	must(t, h.Crash(CrashOptions{ComesUpUpdated: true}))
@@ -176,7 +175,7 @@ func TestCrash(t *testing.T) {
 	if strings.Contains(h.Logs(), "terminated") {
 		t.Error("lockkeeper was asked to end in a crash")
 	}
-	// No one says that the Node is not ready: the crash is over before the grace period is.
+	// The Node never becomes not ready, because the crash is over before the grace period ends.
 	want := []step{{0, corev1.ConditionTrue}, {1, corev1.ConditionTrue}}
 	if got := steps(want[1]); !slices.Equal(got, want) {
 		t.Errorf("the Node went %v, want %v", got, want)
@@ -196,11 +195,11 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// Power that goes while a shutdown waits for an inhibitor ends the wait.
+// TestCrashInAShutdown checks that a power loss ends a shutdown that waits for an inhibitor.
 func TestCrashInAShutdown(t *testing.T) {
 	h, r := startHost(t, "crash-down", func(o *Options) { o.InhibitDelayMax = time.Hour })
 	ready(t, h)
-	r.told(t, NodeReady, 1)
+	r.waitFor(t, NodeReady, 1)
 	h.Logind().Hold(Inhibitor{What: "shutdown", Who: "test", Why: "to wait", Mode: "delay"})
 	must(t, login(connect(t, h)).Call(loginIface+".RebootWithFlags", 0, uint64(0)).Err)
 	must(t, h.Crash(CrashOptions{}))
@@ -210,7 +209,7 @@ func TestCrashInAShutdown(t *testing.T) {
 	equal(t, "events", r.kinds()[2:6], []Kind{RebootCalled, Crashed, ShutdownDone, Booted})
 }
 
-// So does power that goes while a service takes its time to end.
+// TestCrashWhileServicesEnd checks that a power loss ends a shutdown that waits for a service.
 func TestCrashWhileServicesEnd(t *testing.T) {
 	h, r := startHost(t, "crash-end", stubborn, func(o *Options) { o.StopTimeout = time.Hour })
 	must(t, h.WaitReady(soon(t)))
@@ -224,7 +223,7 @@ func TestCrashWhileServicesEnd(t *testing.T) {
 	if _, n := r.last(ShutdownDone); n != 1 {
 		t.Errorf("%d ends of a boot", n)
 	}
-	h.Kill() // nothing else ends it before the hour is over
+	h.Kill() // otherwise nothing ends it for an hour
 }
 
 func TestDelayInhibitors(t *testing.T) {
@@ -253,7 +252,7 @@ func TestDelayInhibitors(t *testing.T) {
 	if !preparing {
 		t.Error("PreparingForShutdown is false")
 	}
-	// The kubelet is through with its part and has let go; the tester alone holds it up.
+	// The kubelet has finished and released its inhibitor, so only the test's inhibitor remains.
 	eventually(t, "the kubelet lets go", func() bool { return len(h.Logind().Inhibitors()) == 1 })
 	if err := login(conn).Call(loginIface+".RebootWithFlags", 0, uint64(0)).Err; err == nil || !strings.Contains(err.Error(), "in progress") {
 		t.Errorf("a second order: %v", err)

@@ -14,19 +14,19 @@ import (
 	"time"
 )
 
-// noRestart are the exit statuses after which no service manager would try again: usage, configuration.
+// noRestart are the exit statuses after which a service manager does not restart lockkeeper: usage error, configuration error.
 var noRestart = []int{64, 78}
 
 // A service is lockkeeper under its service manager during one boot.
 type service struct {
 	h    *Host
 	boot *boot
-	ctx  context.Context // ends when it is wanted no more
+	ctx  context.Context // ends when the service is to stop
 	end  context.CancelFunc
-	done chan struct{} // closed when no process is left and none will come
+	done chan struct{} // closed when no process is left and none will start
 
 	mu   sync.Mutex
-	proc *process // the present or last one
+	proc *process // the current or last process
 }
 
 // startService starts lockkeeper and keeps it running as the host's options say.
@@ -43,7 +43,7 @@ func (h *Host) startService(b *boot) (*service, error) {
 	return s, nil
 }
 
-// supervise waits for each process's end and starts the next one.
+// supervise waits for the end of each process and starts the next one.
 func (s *service) supervise(p *process) {
 	defer close(s.done)
 	for {
@@ -79,7 +79,7 @@ func (s *service) spawn() (*process, error) {
 
 func (s *service) spawnLocked() (*process, error) {
 	h := s.h
-	s.mu.Lock() // so that whoever stops it sees the process, or it does not come to be
+	s.mu.Lock() // either stop sees the process, or the process does not start
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
 		return nil, errUnwanted
@@ -94,7 +94,7 @@ func (s *service) spawnLocked() (*process, error) {
 		"PATH=" + os.Getenv("PATH"), "HOME=" + h.dir.path, "TMPDIR=" + h.dir.path,
 		"DBUS_SYSTEM_BUS_ADDRESS=" + s.boot.theBus().address,
 		"NOTIFY_SOCKET=" + h.dir.join(notifySocket),
-		"GORACE=halt_on_error=1", // respected by a binary with the race detector only
+		"GORACE=halt_on_error=1", // only a binary with the race detector reads it
 	}, h.opts.Env...)
 	cmd.Stdout, cmd.Stderr = h.output, h.output
 	h.notify.reset()
@@ -107,7 +107,8 @@ func (s *service) spawnLocked() (*process, error) {
 	return p, nil
 }
 
-// stop ends it for good: asked first if there is a grace, as systemd does (also one that is stopped), cut short by hurry.
+// stop ends the service without a restart. If grace is not 0 it asks the process to exit first, as systemd does, even if the process is
+// stopped. Closing hurry cuts the grace short.
 func (s *service) stop(grace time.Duration, hurry <-chan struct{}) {
 	s.end()
 	s.mu.Lock()
@@ -123,7 +124,7 @@ func (s *service) stop(grace time.Duration, hurry <-chan struct{}) {
 	<-s.done
 }
 
-// process is the one that runs now, or nil.
+// process returns the running process, or nil.
 func (s *service) process() *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,15 +134,15 @@ func (s *service) process() *process {
 	return s.proc
 }
 
-// An output takes what lockkeeper writes: all of it to a file, lines to whoever listens.
+// An output writes everything that lockkeeper prints to a file, and calls line with each line.
 type output struct {
 	mu   sync.Mutex
 	file *os.File
-	line func(string) // nil for none
+	line func(string) // may be nil
 	rest []byte
 }
 
-const maxLine = 64 << 10 // bytes of one line given to the listener
+const maxLine = 64 << 10 // longest line passed to line, in bytes
 
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
@@ -163,16 +164,16 @@ func (o *output) Write(p []byte) (int, error) {
 	}
 }
 
-// note adds a line of the testbed's own to the host's log.
+// note adds a line of the testbed to the host's log.
 func (h *Host) note(format string, args ...any) {
 	_, _ = fmt.Fprintf(h.output, "-- "+format+"\n", args...)
 }
 
-// logf reports trouble of the simulation itself, in the host's log.
+// logf logs a problem of the simulation itself in the host's log.
 func (h *Host) logf(format string, args ...any) { h.note("simhost: "+format, args...) }
 
-// Logs is everything that lockkeeper has written on this host, over all its starts, with lines of the testbed's own that
-// begin with "--". After Close it is the last mebibyte of it.
+// Logs returns everything that lockkeeper has written on this host over all its starts. Lines of the testbed begin with "--". After Close
+// it returns the last mebibyte.
 func (h *Host) Logs() string {
 	h.mu.Lock()
 	closed, kept := h.closed, h.lastLog
@@ -187,11 +188,11 @@ func (h *Host) Logs() string {
 	return string(text)
 }
 
-// LogTail is the last n lines of Logs, for a test that failed.
+// LogTail returns the last n lines of Logs, for a test that failed.
 func (h *Host) LogTail(n int) string {
 	lines := strings.Split(strings.TrimRight(h.Logs(), "\n"), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// LogPath is the file with Logs.
+// LogPath returns the path of the log file.
 func (h *Host) LogPath() string { return h.dir.join("lockkeeper.log") }

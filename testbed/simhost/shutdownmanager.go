@@ -9,8 +9,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// A shutdownManager is the kubelet's connection to logind: a delay inhibitor, given back when the kubelet is through with a
-// shutdown that logind announced.
+// A shutdownManager is the kubelet's connection to logind. It holds a delay inhibitor and releases it when the kubelet has finished its
+// part of a shutdown that logind announced.
 type shutdownManager struct {
 	conn    *dbus.Conn
 	inhibit *os.File
@@ -19,8 +19,8 @@ type shutdownManager struct {
 	done    chan struct{}
 }
 
-// manageShutdown takes the inhibitor and follows PrepareForShutdown. onShutdown is called once and may take its time; its
-// context ends with the manager.
+// manageShutdown takes the inhibitor and waits for PrepareForShutdown. It calls onShutdown once. onShutdown may take long; its context ends
+// with the manager.
 func manageShutdown(ctx context.Context, b *bus, onShutdown func(context.Context)) (*shutdownManager, error) {
 	conn, err := b.connect()
 	if err != nil {

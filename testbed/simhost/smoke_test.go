@@ -11,8 +11,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// The real binary on two hosts: both are updated, one after the other. Whether it keeps all its promises on the way is the
-// referee's business, not this package's.
+// TestRealBinaryUpdatesTwoHosts runs the real binary on two hosts and checks that both are updated, one after the other. Package referee,
+// not this package, checks the other promises.
 func TestRealBinaryUpdatesTwoHosts(t *testing.T) {
 	binary, err := BuildLockkeeper(t.Context(), os.Stderr)
 	must(t, err)
@@ -45,14 +45,14 @@ func TestRealBinaryUpdatesTwoHosts(t *testing.T) {
 			t.Errorf("%s: %d reboots, %d boots", h.Name(), h.Reboots(), h.Boots())
 		}
 		if n := h.Notify(); !n.Ready || n.Status == "" {
-			t.Errorf("%s told its service manager %+v", h.Name(), n)
+			t.Errorf("%s sent %+v to its service manager", h.Name(), n)
 		}
 		if strings.Contains(h.Logs(), "by itself") {
 			t.Errorf("lockkeeper ended by itself on %s", h.Name())
 		}
 	}
-	// One after the other: the first is Ready again before the second one is ordered to reboot.
-	r.told(t, NodeReady, 4) // it is told a moment after it is seen
+	// The order is strict: the first host is Ready again before the second is told to reboot.
+	r.waitFor(t, NodeReady, 4) // the event comes a moment after the write is visible
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var order []string
@@ -61,7 +61,7 @@ func TestRealBinaryUpdatesTwoHosts(t *testing.T) {
 			order = append(order, string(e.Kind)+" "+strings.TrimPrefix(e.Host, "smoke-"))
 		}
 	}
-	// Which one is first hangs on whose want is seen first.
+	// The order depends on whose want the leader reads first.
 	oneOrder := []string{"RebootCalled 1", "NodeReady 1", "RebootCalled 2", "NodeReady 2"}
 	other := append(slices.Clone(oneOrder[2:]), oneOrder[:2]...)
 	if len(order) < 2 || !slices.Equal(order[2:], oneOrder) && !slices.Equal(order[2:], other) {

@@ -13,8 +13,7 @@ import (
 	"unsafe"
 )
 
-// A Terminal is a real pseudo terminal on which someone is logged in, and all that it has shown. It is over with its
-// boot.
+// A Terminal is a real pseudoterminal with a logged-in user, and everything that it has shown. It ends with its boot.
 type Terminal struct {
 	logind *Logind
 	id     string
@@ -29,7 +28,7 @@ type Terminal struct {
 	once    sync.Once
 }
 
-// Login logs someone in on a terminal of their own, from remote, until [Terminal.Logout] or the end of the boot.
+// Login logs a user in from remote on a new terminal, until [Terminal.Logout] or the end of the boot.
 func (l *Logind) Login(id, user string) (*Terminal, error) {
 	master, slave, number, err := openPTY()
 	if err != nil {
@@ -40,7 +39,7 @@ func (l *Logind) Login(id, user string) (*Terminal, error) {
 		changed: make(chan struct{}), done: make(chan struct{})}
 	err = os.MkdirAll(filepath.Dir(t.link), 0o755)
 	if err == nil {
-		_ = os.Remove(t.link) // of a terminal that is gone
+		_ = os.Remove(t.link) // left by a terminal that is gone
 		err = os.Symlink(slave.Name(), t.link)
 	}
 	if err != nil {
@@ -79,7 +78,7 @@ func (t *Terminal) Logout() error {
 	return l.conn.Export(nil, sessionPath(t.id), "org.freedesktop.DBus.Properties")
 }
 
-// hangUp closes the terminal; what it has shown stays.
+// hangUp closes the terminal. Text still returns what it has shown.
 func (t *Terminal) hangUp() {
 	t.once.Do(func() {
 		_ = os.Remove(t.link)
@@ -105,14 +104,14 @@ func (t *Terminal) read() {
 	}
 }
 
-// Text is all that the terminal has shown, without carriage returns.
+// Text returns everything that the terminal has shown, without carriage returns.
 func (t *Terminal) Text() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return strings.ReplaceAll(t.text, "\r", "")
 }
 
-// WaitText waits until the terminal has shown the text so many times.
+// WaitText waits until the terminal has shown the text the given number of times.
 func (t *Terminal) WaitText(ctx context.Context, text string, times int) error {
 	for {
 		t.mu.Lock()
@@ -129,7 +128,7 @@ func (t *Terminal) WaitText(ctx context.Context, text string, times int) error {
 	}
 }
 
-// openPTY makes a pseudo terminal: the master, its other end, and the number of that one.
+// openPTY opens a pseudoterminal and returns the master, the slave and the slave's number.
 func openPTY() (master, slave *os.File, number int32, err error) {
 	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY|syscall.O_NONBLOCK, 0)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/godbus/dbus/v5/prop"
 )
 
-// systemd as it is on the bus.
+// Names of systemd on the bus.
 const (
 	systemdName  = "org.freedesktop.systemd1"
 	systemdPath  = dbus.ObjectPath("/org/freedesktop/systemd1")
@@ -18,29 +18,29 @@ const (
 	unitIface    = "org.freedesktop.systemd1.Unit"
 )
 
-// Unit is how one unit stands: Load is LoadState ("loaded", "masked"; "" is "not-found"), Active is ActiveState ("" is
-// "inactive"); Wants are the units that it wants.
+// Unit is the state of one unit: Load is LoadState ("loaded", "masked"; "" means "not-found"), Active is ActiveState ("" means "inactive"),
+// and Wants are the units that it wants.
 type Unit struct {
 	Load, Active string
 	Wants        []string
 }
 
-// Units are a host's stand-in for systemd, which tells how units stand and runs none: a unit that is reloaded or restarted has
-// a job, which ends well, and after a restart another invocation; see [Units.Jobs]. A host has one from the first [Units.Set]
-// on, over all its boots; what is set lasts until it is set again. Its methods may be called by several goroutines.
+// Units is the simulated systemd of a host. It reports the states of units and runs none. A unit that is reloaded or restarted gets a job,
+// which succeeds; a restart also gives it a new invocation ID; see [Units.Jobs]. A host has a systemd from the first [Units.Set] on, over
+// all its boots. A state stays until it is set again. The methods are safe for concurrent use.
 type Units struct {
 	h *Host
 
 	mu    sync.Mutex
 	units map[string]Unit
-	conn  *dbus.Conn // nil while it does not run
+	conn  *dbus.Conn // nil while systemd does not run
 	runs  map[string]*unitRun
-	job   uint32        // the last one's id
-	jobs  []string      // that were asked for
-	held  chan struct{} // until it is closed, jobs continue; nil: they do not
+	job   uint32        // the ID of the last job
+	jobs  []string      // requested jobs
+	held  chan struct{} // jobs continue until it is closed; nil: jobs finish at once
 }
 
-// Set says how a unit stands from now on, and tells whoever listens that a job has ended.
+// Set sets the state of a unit, and signals that a job has ended.
 func (u *Units) Set(name string, unit Unit) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -50,7 +50,7 @@ func (u *Units) Set(name string, unit Unit) error {
 	u.units[name] = unit
 	b := u.h.current()
 	if b == nil {
-		return nil // it comes with the next boot
+		return nil // the next boot exports it
 	}
 	if u.conn == nil {
 		return u.startLocked(b)
@@ -62,7 +62,7 @@ func (u *Units) Set(name string, unit Unit) error {
 	return u.conn.Emit(systemdPath, systemdIface+".JobRemoved", u.job, jobPath(u.job), name, "done")
 }
 
-// start starts it with a boot or a bus, if the host has one.
+// start starts systemd with a boot or a bus, if the host has one.
 func (u *Units) start(b *boot) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -113,7 +113,7 @@ func (u *Units) startLocked(b *boot) error {
 	return nil
 }
 
-// export puts a unit on the bus, unless it is there.
+// export puts a unit on the bus if it is not there yet.
 func (u *Units) export(name string) error {
 	if u.runs[name] != nil {
 		return nil
@@ -125,7 +125,7 @@ func (u *Units) export(name string) error {
 	return nil
 }
 
-// loadUnit finds every unit, as the real one does: one without a file is there as not-found.
+// loadUnit finds every name, as the real systemd does: a unit without a file has LoadState not-found.
 func (u *Units) loadUnit(name string) (dbus.ObjectPath, *dbus.Error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -138,7 +138,7 @@ func (u *Units) loadUnit(name string) (dbus.ObjectPath, *dbus.Error) {
 	return unitPath(name), nil
 }
 
-// stop takes it off the bus.
+// stop removes systemd from the bus.
 func (u *Units) stop() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -9,21 +9,22 @@ import (
 	"time"
 )
 
-// dirPrefix names the directories of hosts in the temporary directory; dirLock in one is locked as long as its owner lives.
+// dirPrefix begins the names of hosts' directories in the temporary directory. dirLock is a file in such a directory that is locked as long
+// as the owner lives.
 const (
 	dirPrefix = "lockkeeper-host-"
 	dirLock   = "owner.lock"
-	// maxSocketPath is what a Unix socket's address may hold, less its final zero.
+	// maxSocketPath is the maximum length of a Unix socket's address, without the final zero byte.
 	maxSocketPath = 107
 )
 
-// A workDir is everything of one host on disk.
+// A workDir contains all files of one host.
 type workDir struct {
 	path string
 	lock *os.File // nil for a directory that the caller named
 }
 
-// newWorkDir makes a fresh directory, readable by this user alone. A named one is made if need be, and stays.
+// newWorkDir creates a new directory that only this user can read. It creates a named directory if necessary, and such a directory remains.
 func newWorkDir(named string) (*workDir, error) {
 	d := &workDir{}
 	var err error
@@ -67,7 +68,7 @@ func (d *workDir) join(elem ...string) string {
 	return filepath.Join(append([]string{d.path}, elem...)...)
 }
 
-// remove lets a temporary directory go, its lock last.
+// remove deletes a temporary directory. It deletes the lock last.
 func (d *workDir) remove() error {
 	if d.lock == nil {
 		return nil
@@ -80,8 +81,8 @@ func (d *workDir) remove() error {
 	return nil
 }
 
-// removeStaleDirs removes the directories of hosts whose owner was killed. One that is less than a minute old may just be in the
-// making: its lock is not there yet, or there and not locked yet.
+// removeStaleDirs removes the directories of hosts whose owner was killed. It skips directories that are less than a minute old: another
+// host may be creating one and may not have created or locked its lock yet.
 func removeStaleDirs(temp string) {
 	dirs, err := filepath.Glob(filepath.Join(temp, dirPrefix+"*"))
 	if err != nil {
@@ -97,7 +98,7 @@ func removeStaleDirs(temp string) {
 			continue
 		}
 		if err != nil {
-			continue // someone else's
+			continue // belongs to another user
 		}
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			_ = os.RemoveAll(dir)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A directory whose lock was made and is not locked yet is someone's who just begins: two hosts that start side by side must not
-// remove each other's.
+// TestStaleDirs checks that a directory with an unlocked new lock is kept: it belongs to a host that is just starting. Two hosts that start
+// at the same time must not remove each other's directories.
 func TestStaleDirs(t *testing.T) {
 	temp := t.TempDir()
 	for _, c := range []struct {
