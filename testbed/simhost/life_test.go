@@ -103,7 +103,7 @@ func TestKilledLockkeeperComesBack(t *testing.T) {
 		t.Errorf("pid %d after %d, %d boots", h.PID(), first, h.Boots())
 	}
 	h.StopLockkeeper()
-	if e, n := r.last(LockkeeperExited); n != 2 || e.Detail != "exit status 0, as it was told to" || h.PID() != 0 {
+	if e, n := r.last(LockkeeperExited); n != 2 || e.Detail != "exit status 0, as requested" || h.PID() != 0 {
 		t.Errorf("%d ends, the last %+v; pid %d", n, e, h.PID())
 	}
 	must(t, h.StartLockkeeper())

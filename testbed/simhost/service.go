@@ -50,7 +50,7 @@ func (s *service) supervise(p *process) {
 		<-p.gone
 		how := "by itself"
 		if s.ctx.Err() != nil {
-			how = "as it was told to"
+			how = "as requested"
 		}
 		status := p.cmd.ProcessState
 		s.h.note("lockkeeper (pid %d) ended %s: %v", p.cmd.Process.Pid, how, status)
