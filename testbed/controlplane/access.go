@@ -28,26 +28,26 @@ const (
 	coordinatorLifetime = 30 * 24 * time.Hour
 )
 
-// URL is the API server's address; it stays the same when the API server is stopped and started.
+// URL returns the API server's address. It stays the same when the API server is stopped and started.
 func (cp *ControlPlane) URL() string { return fmt.Sprintf("https://127.0.0.1:%d", cp.port) }
 
-// CA is the PEM certificate of the authority that signed the API server's certificate and signs those of its users.
+// CA returns the PEM certificate of the authority that signs the certificates of the API server and of its users.
 func (cp *ControlPlane) CA() []byte { return cp.ca.certPEM }
 
-// Dir is the directory with everything of this control plane; logs/NAME.log in it are its components' logs.
+// Dir returns the directory with all files of this control plane. The logs of the components are in it, as logs/NAME.log.
 func (cp *ControlPlane) Dir() string { return cp.dir.path }
 
-// AdminConfig is a client configuration that may do everything. It is the caller's to change.
+// AdminConfig returns a client configuration with all rights. The caller may modify it.
 func (cp *ControlPlane) AdminConfig() *rest.Config { return rest.CopyConfig(cp.adminConfig) }
 
-// AuditLog is the path of the API server's audit log, if [Options.Audit] asks for one; see [ControlPlane.Requests].
+// AuditLog returns the path of the API server's audit log. The log exists if [Options.Audit] is set; see [ControlPlane.Requests].
 func (cp *ControlPlane) AuditLog() string { return cp.dir.join("audit.log") }
 
-// Client is the testbed's own client of [ControlPlane.AdminConfig].
+// Client returns the testbed's own client for [ControlPlane.AdminConfig].
 func (cp *ControlPlane) Client() kubernetes.Interface { return cp.admin }
 
-// ConfigFor is a client configuration with a client certificate for a user and its groups ("system:authenticated" comes by
-// itself). Its client has no rate limit. A user asked for again gets the same certificate.
+// ConfigFor returns a client configuration with a client certificate for a user and its groups. The API server adds the group
+// "system:authenticated". The client has no rate limit. A second call for the same user returns the same certificate.
 func (cp *ControlPlane) ConfigFor(user string, groups ...string) (*rest.Config, error) {
 	pair, err := cp.pairFor(user, groups)
 	if err != nil {
@@ -61,8 +61,8 @@ func (cp *ControlPlane) ConfigFor(user string, groups ...string) (*rest.Config, 
 	}, nil
 }
 
-// Kubeconfig writes a kubeconfig with a client certificate for a user and its groups, all inlined, and returns its path. It
-// lies in the control plane's directory and is written once for each user and set of groups.
+// Kubeconfig writes a kubeconfig with an inlined client certificate for a user and its groups, and returns its path. The file is in the
+// control plane's directory. It is written once for each user and set of groups.
 func (cp *ControlPlane) Kubeconfig(user string, groups ...string) (string, error) {
 	pair, err := cp.pairFor(user, groups)
 	if err != nil {
@@ -80,8 +80,8 @@ func (cp *ControlPlane) Kubeconfig(user string, groups ...string) (string, error
 	return path, nil
 }
 
-// KubeconfigAt returns the same kubeconfig with the API server at one of [Options.Addresses], for a host that has a network of
-// its own.
+// KubeconfigAt returns the same kubeconfig, but with one of [Options.Addresses] as the API server's address, for a host in its own network
+// namespace.
 func (cp *ControlPlane) KubeconfigAt(addr netip.Addr, user string, groups ...string) ([]byte, error) {
 	if !slices.Contains(cp.opts.Addresses, addr) {
 		return nil, fmt.Errorf("the API server's certificate does not name %s: Options.Addresses are %v", addr, cp.opts.Addresses)
@@ -107,18 +107,18 @@ func (cp *ControlPlane) kubeconfig(server, user string, pair keyPair) *clientcmd
 	return config
 }
 
-// NodeKubeconfig is the kubeconfig of a node's kubelet: user system:node:NAME, group system:nodes.
+// NodeKubeconfig returns the path of the kubeconfig of a node's kubelet: user system:node:NAME, group system:nodes.
 func (cp *ControlPlane) NodeKubeconfig(node string) (string, error) {
 	return cp.Kubeconfig(nodeUser(node), NodesGroup)
 }
 
-// NodeConfig is the client configuration of a node's kubelet.
+// NodeConfig returns the client configuration of a node's kubelet.
 func (cp *ControlPlane) NodeConfig(node string) (*rest.Config, error) {
 	return cp.ConfigFor(nodeUser(node), NodesGroup)
 }
 
-// CoordinatorKubeconfig is the kubeconfig of lockkeeper's coordinator, minted as `lockkeeper kubeconfig` does it, and valid
-// for longer than any test runs. It is minted on the first call, which applies lockkeeper's objects if no one has.
+// CoordinatorKubeconfig returns the path of the coordinator's kubeconfig. The first call creates it as `lockkeeper kubeconfig` does, with a
+// token that outlives any test, and applies lockkeeper's objects if that has not been done.
 func (cp *ControlPlane) CoordinatorKubeconfig() (string, error) {
 	admin, err := cp.Kubeconfig("testbed:admin", "system:masters")
 	if err != nil {
@@ -146,8 +146,8 @@ func (cp *ControlPlane) CoordinatorKubeconfig() (string, error) {
 	return path, secret.WriteFile(path, minted.Kubeconfig)
 }
 
-// RenewCoordinator applies lockkeeper's objects and mints the coordinator's kubeconfig again, for a test that has made the one before
-// worthless.
+// RenewCoordinator applies lockkeeper's objects and creates the coordinator's kubeconfig again. Use it in a test that has invalidated the
+// old one.
 func (cp *ControlPlane) RenewCoordinator(ctx context.Context) error {
 	path, err := cp.CoordinatorKubeconfig()
 	if err == nil {
@@ -163,8 +163,8 @@ func (cp *ControlPlane) RenewCoordinator(ctx context.Context) error {
 	return err
 }
 
-// CoordinatorConfig is the client configuration of lockkeeper's coordinator. Its client has no rate limit, and writes under the
-// coordinator's name for managedFields unless told otherwise, as the admission policies ask for.
+// CoordinatorConfig returns the client configuration of lockkeeper's coordinator. The client has no rate limit. By default it writes with
+// the coordinator's field manager, which the admission policies require.
 func (cp *ControlPlane) CoordinatorConfig() (*rest.Config, error) {
 	path, err := cp.CoordinatorKubeconfig()
 	if err != nil {
@@ -178,8 +178,8 @@ func (cp *ControlPlane) CoordinatorConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-// NodePEM is another client certificate of a node's kubelet with its key, PEM, valid until end, which may be over already. Each
-// is another one.
+// NodePEM returns a new client certificate of a node's kubelet and its key, both PEM. The certificate is valid until end, which may be in
+// the past.
 func (cp *ControlPlane) NodePEM(node string, end time.Time) (cert, key []byte, err error) {
 	pair, err := cp.ca.clientUntil(nodeUser(node), []string{NodesGroup}, end)
 	return pair.cert, pair.key, err
@@ -187,7 +187,7 @@ func (cp *ControlPlane) NodePEM(node string, end time.Time) (cert, key []byte, e
 
 func nodeUser(node string) string { return "system:node:" + node }
 
-// pairFor returns the certificate of a user, signing it on the first call.
+// pairFor returns the certificate of a user. The first call signs it.
 func (cp *ControlPlane) pairFor(user string, groups []string) (keyPair, error) {
 	key := fileName(user, groups)
 	cp.credMu.Lock()
@@ -202,7 +202,7 @@ func (cp *ControlPlane) pairFor(user string, groups []string) (keyPair, error) {
 	return pair, err
 }
 
-// fileName is readable, and another one for every user and list of groups.
+// fileName returns a readable name that is unique for the user and its groups.
 func fileName(user string, groups []string) string {
 	readable := strings.Map(func(r rune) rune {
 		if r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
@@ -214,5 +214,5 @@ func fileName(user string, groups []string) string {
 	return readable[:min(len(readable), 100)] + "-" + hex.EncodeToString(sum[:4]) + ".kubeconfig"
 }
 
-// Binaries are the programs that it runs; Kubectl is the one for this cluster.
+// Binaries returns the programs that the control plane runs. Kubectl matches the release of this cluster.
 func (cp *ControlPlane) Binaries() Binaries { return cp.bins }

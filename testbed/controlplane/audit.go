@@ -30,16 +30,16 @@ type Request struct {
 	Received    time.Time `json:"requestReceivedTimestamp"`
 }
 
-// Refused reports whether authentication, authorization or admission refused it.
+// Refused reports whether authentication, authorization or admission refused the request.
 func (r *Request) Refused() bool {
 	return r.Annotations["authorization.k8s.io/decision"] == "forbid" ||
 		r.ResponseStatus != nil && (r.ResponseStatus.Code == 401 || r.ResponseStatus.Code == 403)
 }
 
-// Writes reports whether it asks for a change.
+// Writes reports whether the request changes something.
 func (r *Request) Writes() bool { return !slices.Contains([]string{"get", "list", "watch"}, r.Verb) }
 
-// String names the user, the verb, the object and the answer.
+// String returns the user, the verb, the object and the answer.
 func (r Request) String() string {
 	what := "?"
 	if o := r.ObjectRef; o != nil {
@@ -52,8 +52,8 @@ func (r Request) String() string {
 	return text
 }
 
-// Requests returns those for resources that the API server received since a time, watches when they began, in the order of their
-// arrival. It needs [Options.Audit]. A request is there soon after its answer was sent, and not before it.
+// Requests returns the requests for resources that the API server received since a time, in the order of their arrival. A watch counts from
+// its begin. Requests needs [Options.Audit]. A request appears soon after its answer was sent, but not before.
 func (cp *ControlPlane) Requests(since time.Time) ([]Request, error) {
 	f, err := os.Open(cp.AuditLog())
 	if err != nil {
@@ -65,7 +65,7 @@ func (cp *ControlPlane) Requests(since time.Time) ([]Request, error) {
 	for {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			break // a line that is being written is of later
+			break // a line that is still being written belongs to a later request
 		}
 		if err != nil {
 			return nil, fmt.Errorf("reading the audit log: %w", err)

@@ -17,15 +17,15 @@ import (
 	"time"
 )
 
-// versionFlag tells Kubernetes' binaries which release they are, as its own build does: without it kubectl cannot parse the
-// server's version. The version itself is read from binaries/go.mod, its only definition.
+// versionFlag sets the release in Kubernetes' binaries, as the release build does. Without it, kubectl cannot parse the server's version.
+// The version is defined only in binaries/go.mod.
 const versionFlag = "-s -w -X k8s.io/component-base/version.gitVersion="
 
-// buildFlags are the same for every binary. VCS stamping would make the build depend on this repository's state. The linker
-// drops debug information anyway (-s -w); not generating it saves some 8% of the CPU time of a build.
+// buildFlags are the same for every binary. VCS stamping would make the build depend on the state of this repository. The linker drops
+// debug information anyway (-s -w), and -dwarf=false saves about 8% of the CPU time of a build.
 var buildFlags = []string{"-mod=readonly", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false"}
 
-// A tool is one binary: the package that it is built from, and its name.
+// A tool is one binary: its package and its name.
 type tool struct{ pkg, name string }
 
 var tools = []tool{
@@ -37,7 +37,7 @@ var tools = []tool{
 	{"sigs.k8s.io/kwok/cmd/kwok", "kwok"},
 }
 
-// hostTools are what real hosts run next to it. They are built only for who asks, see [BuildKubelet].
+// hostTools are the tools that real hosts run in addition. Only [BuildKubelet] builds them.
 var hostTools = []tool{{"k8s.io/kubernetes/cmd/kubelet", "kubelet"}}
 
 // Binaries are the paths of the control plane's programs.
@@ -56,14 +56,14 @@ func binariesIn(dir string) Binaries {
 	}
 }
 
-// Build makes sure that the control plane's binaries are in the cache and returns where. The cache is a directory for each
-// combination of binaries/go.mod, go.sum, Go release, platform and flags under lockkeeper-testbed in [os.UserCacheDir]; when the
-// directory is there, there is nothing to do. Otherwise it runs `go build` for one binary after the other, which takes some six
-// minutes on two cores with an empty Go build cache. It reports on log which binary it builds and how many there are, and
-// every 15 s that it is still building. log may be nil.
+// Build returns the paths of the control plane's binaries in the cache, and builds them if necessary. The cache is in lockkeeper-testbed in
+// [os.UserCacheDir]. It has one directory for each combination of binaries/go.mod, go.sum, Go release, platform and flags. If the directory
+// exists, Build does nothing more. Otherwise it runs `go build` for one binary after the other, which takes about six minutes on two cores
+// with an empty Go build cache. It reports on log which binary it builds and how many there are, and every 15 s that the build continues.
+// log may be nil.
 //
-// Any number of processes may call Build at once: one builds, the others wait. When ctx ends the build is killed and leaves
-// nothing behind but what Go's own caches have gained. See [builder.pruneCache] for how long old directories stay.
+// Any number of processes may call Build at once: one builds, and the others wait. When ctx ends, Build kills the build. Only new entries
+// in Go's own caches remain. See [builder.pruneCache] for how long old directories are kept.
 func Build(ctx context.Context, log io.Writer) (Binaries, error) {
 	b, err := newToolBuilder("lockkeeper-testbed", log)
 	if err != nil {
@@ -77,8 +77,8 @@ func Build(ctx context.Context, log io.Writer) (Binaries, error) {
 	return binariesIn(dir), nil
 }
 
-// BuildKubelet makes sure that a kubelet of the control plane's release is in the cache, in a directory of its own next to the
-// control plane's, and returns its path. All else is as with [Build]. After it, a build takes about a minute on two cores.
+// BuildKubelet returns the path of a kubelet of the control plane's release in the cache, in a separate directory, and builds it if
+// necessary. Apart from that it works like [Build]. After Build, it takes about a minute on two cores.
 func BuildKubelet(ctx context.Context, log io.Writer) (string, error) {
 	b, err := newToolBuilder("lockkeeper-kubelet", log)
 	if err != nil {
@@ -92,7 +92,7 @@ func BuildKubelet(ctx context.Context, log io.Writer) (string, error) {
 	return filepath.Join(dir, "kubelet"), nil
 }
 
-// newToolBuilder is a builder without its tools, for a cache of this name.
+// newToolBuilder returns a builder without tools for the cache with this name.
 func newToolBuilder(cache string, log io.Writer) (builder, error) {
 	root, err := os.UserCacheDir()
 	if err != nil {
@@ -105,15 +105,15 @@ func newToolBuilder(cache string, log io.Writer) (builder, error) {
 	return builder{cache: filepath.Join(root, cache), src: src, log: newProgress(log), every: 15 * time.Second}, nil
 }
 
-// A builder is one call of Build; tests point it elsewhere.
+// A builder is one call of Build. Tests give it other paths.
 type builder struct {
 	tools []tool
-	what  string // the tools, for people
-	cost  string // how long a build takes, for people
-	cache string // one directory for each key
+	what  string // name of the tools in messages
+	cost  string // duration of a build, for messages
+	cache string // has one directory for each key
 	src   string // the module that pins the binaries' sources
 	log   *progress
-	every time.Duration // between two reports of progress
+	every time.Duration // interval between two progress reports
 }
 
 // build returns the directory with the tools.
@@ -147,7 +147,7 @@ func (b builder) build(ctx context.Context) (string, error) {
 	return dir, nil
 }
 
-// key names everything that the binaries depend on.
+// key returns a name for everything on which the binaries depend.
 func (b builder) key(ctx context.Context) (string, error) {
 	out, err := b.goCommand(ctx, "env", "GOVERSION", "GOOS", "GOARCH").Output()
 	if err != nil {
@@ -165,7 +165,7 @@ func (b builder) key(ctx context.Context) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// buildInto builds in a directory next to dir and renames it, so that dir is complete or absent.
+// buildInto builds in a directory next to dir and renames it to dir. So dir is either complete or absent.
 func (b builder) buildInto(ctx context.Context, dir string) error {
 	out, err := b.goCommand(ctx, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
 	if err != nil {
@@ -201,12 +201,12 @@ func (b builder) buildInto(ctx context.Context, dir string) error {
 	return os.Rename(bin, dir)
 }
 
-// run runs the go command that builds a part, reports from time to time that it is still running, with the time since begin, and
-// leaves no compiler behind.
+// run runs the go command that builds a part. It reports periodically that the build continues, with the time since begin. It leaves no
+// compiler process behind.
 func (b builder) run(ctx context.Context, cmd *exec.Cmd, part string, begin time.Time) error {
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
-	// An interrupted go command removes its temporary files; what it started is in its process group.
+	// An interrupted go command removes its temporary files. Its child processes are in its process group.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 5 * time.Second
 	if err := startChild(cmd); err != nil {
@@ -234,7 +234,8 @@ func (b builder) run(ctx context.Context, cmd *exec.Cmd, part string, begin time
 	}
 }
 
-// goCommand is a go command in the module that pins the sources, deaf to flags meant for the caller's own build.
+// goCommand returns a go command in the module that pins the sources. It ignores environment flags that are meant for the caller's own
+// build.
 func (b builder) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = b.src
@@ -242,8 +243,8 @@ func (b builder) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// moduleDir finds the module that pins the binaries' sources: next to this file, also when this package was built with
-// -trimpath and then runs somewhere in the testbed's module.
+// moduleDir returns the directory of the module that pins the binaries' sources. It is next to this file. This also works if this package
+// was built with -trimpath and then runs somewhere in the testbed's module.
 func moduleDir() (string, error) {
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
 		dir := filepath.Join(filepath.Dir(file), "binaries")
@@ -258,7 +259,7 @@ func moduleDir() (string, error) {
 	return filepath.Join(strings.TrimSpace(string(out)), "binaries"), nil
 }
 
-// withStderr adds what a command said to the error that says how it ended.
+// withStderr adds a command's standard error output to its exit error.
 func withStderr(err error) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && len(exit.Stderr) > 0 {
 		return fmt.Errorf("%w: %s", err, lastLines(exit.Stderr, 10))

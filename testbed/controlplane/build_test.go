@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// fakeGo stands for the go command. What it does in `go build` is the test's, written in shell: $out is the file to write, and
-// binary writes it. The real command is seen by every other test of this package, through Start.
+// fakeGo puts a fake go command on PATH. The test provides what `go build` does, as a shell script: $out is the output file, and the shell
+// function binary writes it. All other tests of this package use the real command, through Start.
 func fakeGo(t *testing.T, build string) {
 	t.Helper()
 	script := fmt.Sprintf(`#!/bin/sh
@@ -35,7 +35,7 @@ esac
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 }
 
-// newBuilder builds from a module with the given go.mod into an empty cache.
+// newBuilder returns a builder for a module with the given go.mod and an empty cache.
 func newBuilder(t *testing.T, gomod string, log *bytes.Buffer) builder {
 	t.Helper()
 	src := t.TempDir()
@@ -101,7 +101,7 @@ func TestBuildReportsProgress(t *testing.T) {
 		"still building kube-apiserver (2 of 6), ", "building kwok (6 of 6)\n", "built the control plane's binaries in",
 	} {
 		if !strings.Contains(said.String(), want) {
-			t.Errorf("it did not say %q, but:\n%s", want, said.String())
+			t.Errorf("the output lacks %q:\n%s", want, said.String())
 		}
 	}
 }
@@ -118,7 +118,7 @@ func TestBuildThatFails(t *testing.T) {
 
 func TestBuildCancelled(t *testing.T) {
 	pidFile := filepath.Join(t.TempDir(), "pid")
-	// What go build itself has started does not listen to the interrupt.
+	// The processes that go build itself has started ignore the interrupt.
 	fakeGo(t, `sh -c 'trap "" INT; echo $$ >`+pidFile+`.new; mv `+pidFile+`.new `+pidFile+`; exec sleep 60' & wait`)
 	b := newBuilder(t, "module a", nil)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -137,7 +137,7 @@ func TestBuildCancelled(t *testing.T) {
 			fmt.Sscan(string(data), &pid)
 		}
 	}
-	// Another one that waits for it can give up too.
+	// Another process that waits for the build can give up too.
 	waiting, stopWaiting := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stopWaiting()
 	if _, err := b.build(waiting); !errors.Is(err, context.DeadlineExceeded) {

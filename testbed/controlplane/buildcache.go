@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	unfinished = "building-" // prefix of a folder that is being built; under the lock any other such folder is rubbish
-	keepBuilds = 3           // finished directories that stay, newest use first; about 420 MB each
+	unfinished = "building-" // prefix of a directory with a running build; the holder of the lock may delete any other such directory
+	keepBuilds = 3           // number of finished directories that are kept, most recently used first; each has about 420 MB
 	keepFor    = 24 * time.Hour
 )
 
-// complete says whether a cache directory is there. It is renamed into place with everything in it, so one look would do; a
-// missing file means that someone tidied up by hand.
+// complete reports whether a cache directory is complete. The directory is renamed into place with all its files, so a missing file means
+// that a user has deleted it.
 func (b builder) complete(dir string) bool {
 	for _, t := range b.tools {
 		if info, err := os.Stat(filepath.Join(dir, t.name)); err != nil || info.Mode()&0o111 == 0 {
@@ -29,18 +29,18 @@ func (b builder) complete(dir string) bool {
 	return true
 }
 
-// touch marks a directory as used, for pruneCache. Failure only makes it look older.
+// touch marks a directory as used, for pruneCache. If touch fails, the directory only looks older.
 func touch(dir string) {
 	now := time.Now()
 	_ = os.Chtimes(dir, now, now)
 }
 
-// pruneCache removes what killed builds have left, and finished directories beyond the three used last unless they were used in
-// the last day: a control plane that runs from one must be able to start its processes again. It needs the cache's lock.
+// pruneCache removes what killed builds have left, and all finished directories except the three most recently used ones and those used in
+// the last day: a running control plane must be able to restart its processes. The caller must hold the cache's lock.
 func (b builder) pruneCache() {
 	entries, err := os.ReadDir(b.cache)
 	if err != nil {
-		return // nothing to prune is no reason not to build
+		return // a failure here must not prevent the build
 	}
 	type build struct {
 		path string
@@ -59,20 +59,21 @@ func (b builder) pruneCache() {
 	}
 	slices.SortFunc(builds, func(a, b build) int { return b.used.Compare(a.used) })
 	for i, old := range builds {
-		// The build that is about to be made counts as one of those that stay.
+		// The build that is about to start counts as one of those that are kept.
 		if i >= keepBuilds-1 && time.Since(old.used) > keepFor {
 			_ = os.RemoveAll(old.path)
 		}
 	}
 }
 
-// lockFile takes an exclusive lock that dies with this process; waiting is called once if someone else has it.
+// lockFile takes an exclusive lock that the kernel releases when this process ends. It calls waiting once if another process holds the
+// lock.
 func lockFile(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	// flock cannot wait and be cancelled at once, so it is tried again and again.
+	// flock cannot block and be canceled too, so lockFile polls.
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for said := false; ; said = true {

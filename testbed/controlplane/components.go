@@ -20,17 +20,17 @@ import (
 // Component names a process of the control plane.
 type Component string
 
-// The components in the order in which they start. The last four can be left out, see [Options].
+// The components in the order in which they start. The last four are optional, see [Options].
 const (
 	Etcd              Component = "etcd"
 	APIServer         Component = "kube-apiserver"
 	ControllerManager Component = "kube-controller-manager"
 	Scheduler         Component = "kube-scheduler"
-	Ballast           Component = "kwok-ballast" // plays nodes with BallastAnnotation
-	Pods              Component = "kwok-pods"    // plays the pods of nodes with PodsLabel
+	Ballast           Component = "kwok-ballast" // simulates nodes with BallastAnnotation
+	Pods              Component = "kwok-pods"    // simulates the pods of nodes with PodsLabel
 )
 
-// controllers are those that the testbed's workloads and nodes need. The others would cost memory and watch for nothing.
+// controllers are the controllers that the testbed's workloads and nodes need. The others would only cost memory and watches.
 var controllers = []string{
 	"certificatesigningrequest-signing-controller", "daemonset-controller", "deployment-controller", "disruption-controller",
 	"garbage-collector-controller", "job-controller", "namespace-controller", "node-lifecycle-controller", "pod-garbage-collector-controller", "replicaset-controller",
@@ -39,7 +39,7 @@ var controllers = []string{
 }
 
 const (
-	// maxSocketPath is what a Unix socket's address may hold, less its final zero.
+	// maxSocketPath is the maximum length of a Unix socket's address, without the final zero byte.
 	maxSocketPath = 107
 	bindAttempts  = 5
 )
@@ -57,9 +57,9 @@ func (cp *ControlPlane) startEtcd(ctx context.Context) error {
 	}
 	p, err := cp.launch(Etcd, cp.bins.Etcd,
 		"--data-dir="+cp.dir.join("etcd"),
-		"--unsafe-no-fsync", // what the machine may lose in a crash is not wanted afterwards
+		"--unsafe-no-fsync", // after a crash of the machine the data is not needed
 		"--listen-client-urls=unix://"+socket,
-		"--listen-peer-urls=http://127.0.0.1:0", // no peer will ever come; the kernel picks a free port
+		"--listen-peer-urls=http://127.0.0.1:0", // there are no peers; the kernel picks a free port
 		"--advertise-client-urls=http://127.0.0.1:0",
 		"--log-level=warn",
 	)
@@ -90,7 +90,7 @@ func (cp *ControlPlane) startEtcd(ctx context.Context) error {
 	})
 }
 
-// startFirstAPIServer finds a port. Between finding and binding someone else may take it; then the next one is tried.
+// startFirstAPIServer picks a port. Another process may bind the port first; startFirstAPIServer then tries the next one.
 func (cp *ControlPlane) startFirstAPIServer(ctx context.Context) error {
 	var err error
 	for range bindAttempts {
@@ -106,12 +106,12 @@ func (cp *ControlPlane) startFirstAPIServer(ctx context.Context) error {
 		if !errors.Is(err, errDied) || !strings.Contains(err.Error(), "address already in use") {
 			return err
 		}
-		cp.log.printf("port %d was taken in the last moment; trying another one", cp.port)
+		cp.log.printf("port %d was taken by another process; trying the next one", cp.port)
 	}
 	return err
 }
 
-// auditPolicy has each request logged once, a watch when it begins and when it ends.
+// auditPolicy logs each request once, and a watch when it begins and when it ends.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -140,7 +140,7 @@ func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 		"--service-account-key-file=" + pki("sa.pub"),
 		"--service-account-signing-key-file=" + pki("sa.key"),
 		"--service-cluster-ip-range=10.32.0.0/24",
-		"--endpoint-reconciler-type=none", // no pod will ever look for the API server
+		"--endpoint-reconciler-type=none", // no pod connects to the API server
 		"--profiling=false",
 		"--v=1",
 	}
@@ -152,7 +152,7 @@ func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 		args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+cp.AuditLog())
 	}
 	flags := cp.flags()
-	args = slices.DeleteFunc(args, func(arg string) bool { // a list given twice would be both
+	args = slices.DeleteFunc(args, func(arg string) bool { // a list flag given twice would be merged
 		name, _, _ := strings.Cut(arg, "=")
 		return slices.ContainsFunc(flags, func(f string) bool { return strings.HasPrefix(f, name+"=") })
 	})
@@ -167,7 +167,7 @@ func (cp *ControlPlane) readyz(ctx context.Context) error {
 	return cp.admin.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 }
 
-// startOthers starts what hangs on the API server, side by side.
+// startOthers starts the components that depend on the API server, in parallel.
 func (cp *ControlPlane) startOthers(ctx context.Context) error {
 	start := func(name Component, path string, args func() ([]string, error)) error {
 		if slices.Contains(cp.opts.Without, name) {
@@ -189,7 +189,7 @@ func (cp *ControlPlane) startOthers(ctx context.Context) error {
 		return err
 	}
 	if p := cp.process(ControllerManager); p != nil {
-		// It serves no port that could be asked. It works when its first works are seen: pods cannot be created before.
+		// The controller manager has no port to probe here. It is ready when its first results are visible: pods cannot be created before.
 		return p.waitReady(ctx, func(ctx context.Context) error {
 			_, err := cp.admin.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
 			return err
@@ -238,7 +238,8 @@ func (cp *ControlPlane) schedulerArgs() ([]string, error) {
 	}, nil
 }
 
-// launch starts a component and keeps an eye on it: the log says at once when it ends without being told to, and Stop will.
+// launch starts a component and watches its process. If the process ends unexpectedly, launch logs that at once, and Stop returns it as an
+// error.
 func (cp *ControlPlane) launch(name Component, path string, args ...string) (*process, error) {
 	env := []string{"HOME=" + cp.dir.path, "TMPDIR=" + cp.dir.path, "PATH=" + os.Getenv("PATH")}
 	p, err := startProcess(name, env, cp.dir.join("logs", string(name)+".log"), filepath.Clean(path), args...)
@@ -251,13 +252,13 @@ func (cp *ControlPlane) launch(name Component, path string, args ...string) (*pr
 	go func() {
 		<-p.gone
 		if !p.unwanted.Load() {
-			cp.log.printf("%s ended by itself: %v (its log: %s)", name, p.err, p.log)
+			cp.log.printf("%s ended unexpectedly: %v (its log: %s)", name, p.err, p.log)
 		}
 	}()
 	return p, nil
 }
 
-// freePort looks below the kernel's range for outgoing connections, so that no one gets the port by chance.
+// freePort searches below the kernel's range for outgoing connections, so that no other process gets the port by chance.
 func freePort() (int, error) {
 	var last error
 	for range 50 {

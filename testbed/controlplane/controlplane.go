@@ -15,44 +15,45 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Options say how to run a control plane. The zero value is a complete one with Kubernetes' own settings.
+// Options configure a control plane. The zero value is a complete control plane with Kubernetes' defaults.
 type Options struct {
-	// Binaries are what to run; the zero value means those of [Build], built if need be.
+	// Binaries are the programs to run. The zero value means the binaries of [Build], which are built if necessary.
 	Binaries Binaries
 
-	// Dir is the directory for data, keys and logs: a new or empty one, which stays after Stop. "" means a temporary directory,
-	// which Stop removes.
+	// Dir is the directory for data, keys and logs. It must be new or empty, and stays after Stop. "" means a temporary directory, which
+	// Stop removes.
 	Dir string
 
-	// Log gets lines for people about what is being done; nil for none.
+	// Log receives progress messages. It may be nil.
 	Log io.Writer
 
-	// Without leaves components out: any but Etcd and APIServer.
+	// Without lists components to leave out. Etcd and APIServer are required.
 	Without []Component
 
-	// Addresses are this machine's, next to 127.0.0.1, under which hosts in network namespaces of their own reach the API server.
-	// With any, it listens on all of the machine's addresses; its certificate names these. See [ControlPlane.KubeconfigAt].
+	// Addresses are further addresses of this machine, in addition to 127.0.0.1. Hosts in their own network namespaces reach the API server
+	// at them. If there are any, the API server listens on all addresses of the machine, and its certificate names these. See
+	// [ControlPlane.KubeconfigAt].
 	Addresses []netip.Addr
 
-	// APIServerFlags are added to the API server's command line, and win over what the testbed sets.
+	// APIServerFlags are added to the API server's command line. They override the testbed's own flags.
 	APIServerFlags []string
 
-	// Audit has the API server log every request, without bodies, as a line of JSON: see [ControlPlane.Requests].
+	// Audit makes the API server log every request, without bodies, as a line of JSON; see [ControlPlane.Requests].
 	Audit bool
 
-	// NodeMonitorGrace is after how much silence of its kubelet a Node stops being Ready; 0 is Kubernetes' default of 50 s.
-	// The shortest sensible one is about 1 s: it is checked every fifth of it.
+	// NodeMonitorGrace is how long a kubelet may be silent before its Node is no longer Ready; 0 means Kubernetes' default of 50 s. The
+	// smallest useful value is about 1 s. The controller manager checks at one fifth of this interval.
 	NodeMonitorGrace time.Duration
 
-	// BallastLease is the length of a ballast node's Lease in kube-node-lease, which KWOK renews four times as often; 0 is 40 s,
-	// as a kubelet's. Thousands of nodes do with a longer one, and a longer NodeMonitorGrace.
+	// BallastLease is the duration of a ballast node's Lease in kube-node-lease; 0 means 40 s, the kubelet's default. KWOK renews the Lease
+	// four times in this duration. Use a longer duration, and a longer NodeMonitorGrace, for thousands of nodes.
 	BallastLease time.Duration
 
-	// StartTimeout bounds the start of all components together, builds excluded; 0 is 5 minutes.
+	// StartTimeout limits the start of all components together, without builds; 0 means 5 minutes.
 	StartTimeout time.Duration
 }
 
-// A ControlPlane is a running control plane. Its methods may be called by several goroutines.
+// A ControlPlane is a running control plane. Its methods are safe for concurrent use.
 type ControlPlane struct {
 	opts        Options
 	bins        Binaries
@@ -67,26 +68,26 @@ type ControlPlane struct {
 	pairs  map[string]keyPair // by file name of the kubeconfig
 
 	writers       sync.Map   // of kubernetes.Interface, by node; "" is the coordinator's
-	coordinatorMu sync.Mutex // held while the coordinator's kubeconfig is minted
+	coordinatorMu sync.Mutex // held while the coordinator's kubeconfig is created
 
 	life    context.Context // ends when Stop begins
 	end     context.CancelFunc
-	faultMu sync.Mutex // held by whoever stops or starts components
-	// moreFlags are the API server's for now; faultMu guards them.
+	faultMu sync.Mutex // held while components are stopped or started
+	// moreFlags are further flags of the API server. faultMu guards them.
 	moreFlags []string
 
 	mu    sync.Mutex
-	procs map[Component]*process // the present or last run of each component that was ever started
+	procs map[Component]*process // the current or last run of each component that was ever started
 
 	stopOnce sync.Once
 	stopErr  error
 }
 
-// Start runs a control plane and returns when it can be used: the API server is ready and, unless they are left out, the
-// controller manager works and the others were started. It takes some ten seconds on two cores.
+// Start starts a control plane and returns when it is usable: the API server is ready and, unless they are left out, the controller manager
+// works and the other components have been started. This takes about ten seconds on two cores.
 //
-// When ctx ends the control plane is stopped, also long after Start has returned: a program that ends its context at Ctrl-C
-// needs only to wait for [ControlPlane.Stop] before it exits. The processes die with this one in any case.
+// The control plane is stopped when ctx ends, even after Start has returned: a program that ends its context at Ctrl-C must only wait for
+// [ControlPlane.Stop] before it exits. The processes end with this process in any case.
 func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 	for _, c := range opts.Without {
 		if c == Etcd || c == APIServer {
@@ -125,7 +126,7 @@ func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 	starting, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took more than %s", timeout))
 	defer cancel()
 	if err := cp.alone(starting, cp.start); err != nil {
-		_ = cp.Stop() // what went wrong is in err
+		_ = cp.Stop() // err already describes the failure
 		return nil, fmt.Errorf("starting the control plane: %w", err)
 	}
 	unhook := context.AfterFunc(ctx, func() { _ = cp.Stop() })
@@ -156,7 +157,7 @@ func (cp *ControlPlane) start(ctx context.Context) error {
 	return cp.startOthers(ctx)
 }
 
-// useAddress makes the testbed's own client for the port that was chosen.
+// useAddress creates the testbed's own client for the chosen port.
 func (cp *ControlPlane) useAddress() error {
 	config, err := cp.ConfigFor("testbed:admin", "system:masters")
 	if err != nil {
@@ -170,9 +171,9 @@ func (cp *ControlPlane) useAddress() error {
 	return nil
 }
 
-// Stop ends all components, asking them first, and removes the temporary directory. It may be called any number of times and
-// returns when nothing is left. Its error names the components that had ended by themselves before, with the end of their
-// logs, or says that the directory could not be removed.
+// Stop asks all components to end, waits for them and removes the temporary directory. It returns when nothing is left. It may be called
+// more than once. Its error names the components that had ended unexpectedly, with the end of their logs, or says that Stop could not
+// remove the directory.
 func (cp *ControlPlane) Stop() error {
 	cp.stopOnce.Do(func() {
 		cp.end()
@@ -184,10 +185,10 @@ func (cp *ControlPlane) Stop() error {
 	return cp.stopErr
 }
 
-// living are the control planes that have something to clean up: keys of type *ControlPlane.
+// living are the control planes that are not cleaned up yet. The keys have the type *ControlPlane.
 var living sync.Map
 
-// stopLiving stops what there is in this process, before it exits on a signal.
+// stopLiving stops all control planes of this process before it exits on a signal.
 func stopLiving() {
 	var wg sync.WaitGroup
 	living.Range(func(cp, _ any) bool {

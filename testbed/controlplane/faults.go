@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// stopGrace is how long a component has to end when it is asked to. The API server would wait a minute for everyone who
-// watches, and has nothing to write.
+// stopGrace returns how long a component may take to end. The API server has nothing to write, and would wait a minute for its watchers.
 func stopGrace(name Component) time.Duration {
 	if name == APIServer {
 		return 500 * time.Millisecond
@@ -19,17 +18,17 @@ func stopGrace(name Component) time.Duration {
 	return 5 * time.Second
 }
 
-// errStopped is what comes of asking a control plane that was stopped for anything.
+// errStopped is the error of a call after Stop.
 var errStopped = errors.New("the control plane was stopped")
 
-// A Process is one of the control plane's processes.
+// A Process is one process of the control plane.
 type Process struct {
 	Component Component
 	PID       int
 	Log       string // path of the component's log
 }
 
-// Processes are those that run now.
+// Processes returns the processes that run now.
 func (cp *ControlPlane) Processes() []Process {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
@@ -45,8 +44,8 @@ func (cp *ControlPlane) Processes() []Process {
 	return ps
 }
 
-// StopAPIServer kills the API server, which stays away until [ControlPlane.StartAPIServer]. The other components continue and
-// try again and again. Stopping a stopped one is not an error.
+// StopAPIServer kills the API server, which stays down until [ControlPlane.StartAPIServer]. The other components continue and retry. It
+// does nothing if the API server is already stopped.
 func (cp *ControlPlane) StopAPIServer() error {
 	return cp.alone(context.Background(), func(context.Context) error {
 		if p := cp.process(APIServer); p != nil {
@@ -56,8 +55,8 @@ func (cp *ControlPlane) StopAPIServer() error {
 	})
 }
 
-// StartAPIServer starts the API server again, at the same address and with the same data, and returns when it is ready.
-// Starting one that runs is not an error.
+// StartAPIServer starts the API server again, at the same address and with the same data, and returns when it is ready. It does nothing if
+// the API server runs.
 func (cp *ControlPlane) StartAPIServer(ctx context.Context) error {
 	return cp.alone(ctx, func(ctx context.Context) error {
 		if cp.process(APIServer) != nil {
@@ -70,8 +69,8 @@ func (cp *ControlPlane) StartAPIServer(ctx context.Context) error {
 	})
 }
 
-// RestartAPIServer stops the API server and starts it again with these flags behind those of [Options.APIServerFlags], until it is
-// restarted with others or none. It returns when it is ready.
+// RestartAPIServer stops the API server and starts it again with these flags appended to [Options.APIServerFlags]. The flags apply until
+// the next RestartAPIServer. It returns when the API server is ready.
 func (cp *ControlPlane) RestartAPIServer(ctx context.Context, flags ...string) error {
 	return cp.alone(ctx, func(ctx context.Context) error {
 		if p := cp.process(APIServer); p != nil {
@@ -87,8 +86,8 @@ func (cp *ControlPlane) RestartAPIServer(ctx context.Context, flags ...string) e
 
 func (cp *ControlPlane) flags() []string { return slices.Concat(cp.opts.APIServerFlags, cp.moreFlags) }
 
-// RestartEtcd kills etcd and starts it again with the same data: nothing that was answered is lost, as the machine continues. It returns when etcd is ready and so is the API server, if
-// that one runs.
+// RestartEtcd kills etcd and starts it again with the same data. No acknowledged write is lost, because the machine keeps running. It
+// returns when etcd is ready and, if it runs, the API server is ready too.
 func (cp *ControlPlane) RestartEtcd(ctx context.Context) error {
 	return cp.alone(ctx, func(ctx context.Context) error {
 		if p := cp.process(Etcd); p != nil {
@@ -105,7 +104,7 @@ func (cp *ControlPlane) RestartEtcd(ctx context.Context) error {
 	})
 }
 
-// alone runs one fault at a time, and none after Stop, which also cuts a running one short.
+// alone runs one fault at a time, and no fault after Stop. Stop also cancels a running one.
 func (cp *ControlPlane) alone(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -118,7 +117,7 @@ func (cp *ControlPlane) alone(ctx context.Context, f func(context.Context) error
 	return f(ctx)
 }
 
-// process returns the running process of a component, nil if there is none.
+// process returns the running process of a component, or nil.
 func (cp *ControlPlane) process(name Component) *process {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
@@ -134,8 +133,7 @@ func (cp *ControlPlane) process(name Component) *process {
 	}
 }
 
-// stopAll ends everything: those who write first, what they write to last. It returns the errors of those that had ended by
-// themselves.
+// stopAll ends all processes: first the writers, last the store. It returns the errors of the processes that had ended unexpectedly.
 func (cp *ControlPlane) stopAll() error {
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
@@ -161,7 +159,7 @@ func (cp *ControlPlane) stopAll() error {
 	return errors.Join(errs...)
 }
 
-// BackUp keeps a copy of the store as it is now, for [ControlPlane.Restore]. etcd is restarted for it.
+// BackUp keeps a copy of the store as it is now, for [ControlPlane.Restore]. It restarts etcd.
 func (cp *ControlPlane) BackUp(ctx context.Context) error {
 	return cp.alone(ctx, func(ctx context.Context) error {
 		return cp.replaceStore(ctx, func() error {
@@ -173,8 +171,8 @@ func (cp *ControlPlane) BackUp(ctx context.Context) error {
 	})
 }
 
-// Restore sets the store back to what [ControlPlane.BackUp] kept, as an administrator does after a disaster: the API server is
-// stopped meanwhile. Everything that was written since is lost, and resourceVersions are used again.
+// Restore resets the store to the copy of [ControlPlane.BackUp], as an administrator does after a disaster. The API server is stopped in
+// the meantime. All later writes are lost, and resourceVersions are used again.
 func (cp *ControlPlane) Restore(ctx context.Context) error {
 	return cp.alone(ctx, func(ctx context.Context) error {
 		if p := cp.process(APIServer); p != nil {
@@ -193,7 +191,7 @@ func (cp *ControlPlane) Restore(ctx context.Context) error {
 	})
 }
 
-// replaceStore does something to etcd's data while etcd is stopped.
+// replaceStore calls do, which changes etcd's data, while etcd is stopped.
 func (cp *ControlPlane) replaceStore(ctx context.Context, do func() error) error {
 	if p := cp.process(Etcd); p != nil {
 		p.stop(stopGrace(Etcd))

@@ -24,8 +24,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// An act is something that an identity tries. The outcome is the API server's, NodeRestriction included; it is written by
-// hand from DESIGN.md section 8 and FACTS.md.
+// An act is something that an identity tries. The outcome is the answer of the API server, including NodeRestriction. It is written by hand
+// from DESIGN.md section 8 and FACTS.md.
 type act struct {
 	name string
 	do   func(context.Context, *kubernetes.Clientset) error
@@ -53,7 +53,7 @@ func TestIdentities(t *testing.T) {
 		return len(ps) == 2 && PodReady(ps[0]) && PodReady(ps[1])
 	}))(t)
 
-	// What was applied is in force when the last of it is, each kind for itself.
+	// All manifests are in force when the last one of each kind is.
 	lease := authorizationv1.ResourceAttributes{Namespace: LockkeeperNamespace, Group: "coordination.k8s.io", Resource: "leases", Name: LockkeeperLease, Verb: "get"}
 	nodes := authorizationv1.ResourceAttributes{Resource: "nodes", Name: "id-a", Verb: "patch"}
 	events := authorizationv1.ResourceAttributes{Namespace: "default", Group: "events.k8s.io", Resource: "events", Verb: "create"}
@@ -174,7 +174,7 @@ func strangerActs() []act {
 	}
 }
 
-// A client without a certificate is no one at all.
+// TestAnonymousIsRefused checks that a client without a certificate has no rights.
 func TestAnonymousIsRefused(t *testing.T) {
 	config := rest.AnonymousClientConfig(shared.AdminConfig())
 	_, err := clientFor(t, config, nil).Discovery().ServerVersion()
@@ -183,7 +183,7 @@ func TestAnonymousIsRefused(t *testing.T) {
 	}
 }
 
-// Applied again, what an administrator made stays as it is used.
+// TestApplyLockkeeperTwice checks that a second ApplyLockkeeper keeps the holder of the Lease and restores changed RBAC rules.
 func TestApplyLockkeeperTwice(t *testing.T) {
 	ctx := soon(t)
 	leases := shared.Client().CoordinationV1().Leases(LockkeeperNamespace)
@@ -208,7 +208,8 @@ func TestApplyLockkeeperTwice(t *testing.T) {
 	}
 }
 
-// When ApplyLockkeeper returns, the admission policies act, also after they were out of force.
+// TestApplyLockkeeperWaits checks that the admission policies are in force when ApplyLockkeeper returns, even if they were out of force
+// before.
 func TestApplyLockkeeperWaits(t *testing.T) {
 	ctx := soon(t)
 	if err := shared.ApplyLockkeeper(ctx); err != nil {
@@ -233,7 +234,7 @@ func TestApplyLockkeeperWaits(t *testing.T) {
 	}
 }
 
-// WaitRefused accepts only the refusal that it is asked to wait for.
+// TestWaitRefused checks that WaitRefused accepts only the refusal for which it was asked to wait.
 func TestWaitRefused(t *testing.T) {
 	answers := []error{nil, errors.New("refused by another policy"), errors.New("refused by this policy")}
 	calls := 0
@@ -290,7 +291,7 @@ func updateNode(name string) func(context.Context, *kubernetes.Clientset) error 
 	return func(ctx context.Context, c *kubernetes.Clientset) error {
 		n, err := c.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return fmt.Errorf("reading what to update: %s", err) // not the act, so not to be taken for its answer
+			return fmt.Errorf("reading what to update: %s", err) // this error is not the answer to the act
 		}
 		_, err = c.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{})
 		return err
@@ -325,7 +326,7 @@ func watchPods(selector string) func(context.Context, *kubernetes.Clientset) err
 	}
 }
 
-// evictPod is a dry run: authorization and admission answer as for a real one. NodeRestriction may not know of the pod for a moment.
+// evictPod makes a dry run: authorization and admission answer as for a real eviction. NodeRestriction may not know the pod for a moment.
 func evictPod(name string) func(context.Context, *kubernetes.Clientset) error {
 	return func(ctx context.Context, c *kubernetes.Clientset) error {
 		tick := time.NewTicker(50 * time.Millisecond)

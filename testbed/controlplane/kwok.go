@@ -9,27 +9,26 @@ import (
 	"time"
 )
 
-// What the testbed says on Nodes and pods. None of it is lockkeeper's; lockkeeper does not know it.
+// Labels and annotations of the testbed on Nodes and pods. lockkeeper does not know them.
 const (
-	// PodsLabel on a Node says who plays its pods. With the value [PodsPlayed] KWOK does: pods bound to the node become
-	// Running and Ready at once, and a deleted pod goes after 200 ms. With any other value, or without the label, nothing
-	// happens to them any more, as on a host whose kubelet is down; [PodsHeld] is the value to say so with. KWOK never writes
-	// such a Node or its Lease: that is up to whoever simulates its kubelet, which may change the label in the status write
-	// that changes Ready.
+	// PodsLabel on a Node says whether KWOK simulates its pods. With the value [PodsPlayed] it does: pods that are bound to the node become
+	// Running and Ready at once, and a deleted pod ends after 200 ms. With any other value, or without the label, nothing happens to the
+	// pods any more, as on a host whose kubelet is down; use the value [PodsHeld]. KWOK never writes such a Node or its Lease. The
+	// simulated kubelet does, and may change the label in the status write that changes Ready.
 	PodsLabel  = "testbed.lockkeeper.dev/pods"
 	PodsPlayed = "played"
 	PodsHeld   = "held"
 
-	// BallastAnnotation with the value [BallastFake] on a Node hands it to KWOK altogether: Ready, Lease, pods. For numbers,
-	// not for hosts.
+	// BallastAnnotation with the value [BallastFake] on a Node makes KWOK simulate all of it: Ready, Lease, pods. Use it for large numbers
+	// of nodes, not for hosts.
 	BallastAnnotation = "kwok.x-k8s.io/node"
 	BallastFake       = "fake"
 
 	// ReadyAnnotation with the value "never" on a pod makes it Running but never Ready.
 	ReadyAnnotation = "testbed.lockkeeper.dev/ready"
 
-	// StopsAfterAnnotation on a pod is how long it takes to go once it is deleted: a Go duration. Its grace period does not
-	// cut that short.
+	// StopsAfterAnnotation on a pod is the time between its deletion and its end, as a Go duration. The pod's grace period does not shorten
+	// it.
 	StopsAfterAnnotation = "testbed.lockkeeper.dev/stops-after"
 )
 
@@ -42,11 +41,11 @@ var (
 	hostStages []byte
 )
 
-// ballastLease is the length of a ballast node's Lease; KWOK renews at a quarter of it.
+// ballastLease is the default duration of a ballast node's Lease. KWOK renews it after a quarter of the duration.
 const ballastLease = 40 * time.Second
 
-// kwokArgs writes the stages of one of the two KWOKs and returns its command line. There are two because KWOK renews either
-// the Leases of all nodes that it follows or of none: one for ballast, with Leases, and one for the pods of our hosts.
+// kwokArgs writes the stages of one of the two KWOKs and returns its command line. There are two because KWOK renews the Leases of all
+// nodes that it follows, or of none: one simulates ballast nodes, with Leases, and one simulates the pods of our hosts.
 func (cp *ControlPlane) kwokArgs(name Component) ([]string, error) {
 	kubeconfig, err := cp.Kubeconfig("testbed:"+string(name), "system:masters")
 	if err != nil {
@@ -56,7 +55,7 @@ func (cp *ControlPlane) kwokArgs(name Component) ([]string, error) {
 	args := []string{
 		"--config=" + stages,
 		"--kubeconfig=" + kubeconfig,
-		"--node-ip=10.63.255.254", // nothing is ever sent to this address or to the pods'
+		"--node-ip=10.63.255.254", // no traffic goes to this address or to the pods'
 	}
 	own := hostStages
 	if name == Ballast {

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// bare is what starts fastest: etcd and the API server.
+// bare lists the components to leave out for the fastest start, with only etcd and the API server.
 var bare = []Component{ControllerManager, Scheduler, Ballast, Pods}
 
 func TestAllComponentsRun(t *testing.T) {
@@ -64,14 +64,14 @@ func TestStopLeavesNothing(t *testing.T) {
 	}
 }
 
-// The end of the context is as good as a Stop.
+// TestContextEndsIt checks that the end of the context has the same effect as Stop.
 func TestContextEndsIt(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cp := must(Start(ctx, Options{Without: bare}))(t)
 	left := processesOf(t, cp.Dir())
 	cancel()
-	if err := cp.Stop(); err != nil { // waits for the one that is under way
+	if err := cp.Stop(); err != nil { // waits for the Stop that is already running
 		t.Error(err)
 	}
 	for _, pid := range left {
@@ -97,7 +97,7 @@ func TestFaults(t *testing.T) {
 		return err
 	}
 
-	// Someone who watches must survive all of this.
+	// A watcher must survive all of this.
 	seen := make(chan error, 1)
 	go func() {
 		_, err := cp.WaitNode(ctx, "n", "to be labelled", func(n *corev1.Node) bool { return n != nil && n.Labels["after"] == "faults" })
@@ -153,7 +153,7 @@ func TestDeathIsReported(t *testing.T) {
 	}
 	<-p.gone
 	err := cp.Stop()
-	if err == nil || !strings.Contains(err.Error(), "kube-scheduler ended by itself (signal: killed)") {
+	if err == nil || !strings.Contains(err.Error(), "kube-scheduler ended unexpectedly (signal: killed)") {
 		t.Errorf("Stop after the scheduler was killed: %v", err)
 	}
 }
@@ -166,14 +166,14 @@ func TestStartThatFails(t *testing.T) {
 		cp.Stop()
 		t.Fatal("an API server with an unknown flag has started")
 	}
-	for _, want := range []string{"kube-apiserver ended by itself", "unknown flag: --no-such-flag"} {
+	for _, want := range []string{"kube-apiserver ended unexpectedly", "unknown flag: --no-such-flag"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q:\n%v", want, err)
 		}
 	}
 	wantEmpty(t, temp)
 
-	// One that never gets ready: the bound holds, and the error says what it waited for.
+	// One control plane never gets ready: the time limit holds, and the error says what Start waited for.
 	_, err = Start(t.Context(), Options{StartTimeout: time.Second, Without: bare})
 	if err == nil || !strings.Contains(err.Error(), "it took more than 1s") {
 		t.Errorf("a start that may take a second: %v", err)
@@ -208,15 +208,16 @@ func TestNamedDirStays(t *testing.T) {
 	}
 }
 
-// Whatever ends the owner, and whenever: no process stays. A SIGKILL leaves the directory, for the next Start to remove.
+// TestOwnerDies checks that no process remains, however and whenever the owner ends. A SIGKILL leaves the directory, which the next Start
+// removes.
 func TestOwnerDies(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name      string
 		signal    syscall.Signal
-		processes int  // how many there are when the signal comes
-		amidStart bool // it comes as soon as they are there
-		tests     bool // the owner is a TestMain with RunTests, in which a test has a second control plane
+		processes int  // number of processes when the signal is sent
+		amidStart bool // send the signal as soon as they exist
+		tests     bool // the owner is a TestMain with RunTests, and a test has a second control plane
 		dirStays  bool
 	}{
 		{name: "killed", signal: syscall.SIGKILL, processes: 6, dirStays: true},
@@ -229,7 +230,7 @@ func TestOwnerDies(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			temp, err := os.MkdirTemp("", "owner") // t.TempDir is too deep for etcd's socket
+			temp, err := os.MkdirTemp("", "owner") // the path of t.TempDir is too long for etcd's socket
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -275,12 +276,12 @@ func TestOwnerDies(t *testing.T) {
 	}
 }
 
-// After failed tests, LOCKKEEPER_KEEP keeps the control plane until an interrupt; without it, nothing is left.
+// TestKeep checks that LOCKKEEPER_KEEP keeps the control plane of failed tests until an interrupt. Without it, nothing remains.
 func TestKeep(t *testing.T) {
 	for _, kept := range []bool{true, false} {
 		t.Run(fmt.Sprint(kept), func(t *testing.T) {
 			t.Parallel()
-			temp, err := os.MkdirTemp("", "keep") // t.TempDir is too deep for etcd's socket
+			temp, err := os.MkdirTemp("", "keep") // the path of t.TempDir is too long for etcd's socket
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -322,7 +323,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// Folders of living owners, and such as are just being made, stay.
+// TestStaleDirs checks that directories of living owners and directories that are being created remain.
 func TestStaleDirs(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
@@ -351,7 +352,8 @@ func TestStaleDirs(t *testing.T) {
 	}
 }
 
-// processesOf finds processes by a directory on their command line, not by what the code under test remembers. In order of PID.
+// processesOf finds processes by a directory on their command line, not by what the code under test remembers. It returns them in the order
+// of their PIDs.
 func processesOf(t *testing.T, dir string) []int {
 	t.Helper()
 	var pids []int
@@ -370,7 +372,7 @@ func processesOf(t *testing.T, dir string) []int {
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-// waitGone waits for the end of a process that is not our child.
+// waitGone waits for the end of a process that is not a child of this process.
 func waitGone(t *testing.T, pid int) {
 	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)

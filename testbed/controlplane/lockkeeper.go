@@ -24,17 +24,17 @@ import (
 	"lockkeeper.dev/lockkeeper/packaging/manifests"
 )
 
-// The objects that [ControlPlane.ApplyLockkeeper] makes, and the identities that it gives rights to.
+// The objects that [ControlPlane.ApplyLockkeeper] creates, and the identities to which it grants rights.
 const (
 	LockkeeperNamespace = v1alpha1.DefaultLeaseNamespace
 	LockkeeperLease     = v1alpha1.DefaultLeaseName // in LockkeeperNamespace
 	NodesGroup          = "system:nodes"
 )
 
-// CoordinatorUser is the coordinator's name to the API server.
+// CoordinatorUser is the coordinator's user name.
 var CoordinatorUser = v1alpha1.CoordinatorUser(LockkeeperNamespace)
 
-// resources are the kinds in the manifests.
+// resources maps the kinds in the manifests to their resources.
 var resources = map[schema.GroupKind]schema.GroupVersionResource{
 	{Kind: "Namespace"}:                                                               {Version: "v1", Resource: "namespaces"},
 	{Kind: "ServiceAccount"}:                                                          {Version: "v1", Resource: "serviceaccounts"},
@@ -49,10 +49,10 @@ var resources = map[schema.GroupKind]schema.GroupVersionResource{
 	{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding"}:                  {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
 }
 
-// ApplyLockkeeper applies what an administrator applies before lockkeeper can run: what `lockkeeper manifests` prints and, when the
-// API server serves its kind, what `lockkeeper manifests --policy` prints. Applied again it puts right what was changed, and leaves
-// the Lease's holder alone. It returns when the API server has been seen to act on them. An admission policy that was changed, and
-// not only bound or created, may take a second longer.
+// ApplyLockkeeper applies what an administrator applies before lockkeeper can run: the output of `lockkeeper manifests` and, when the API
+// server serves its kind, of `lockkeeper manifests --policy`. A second call restores changed objects and keeps the Lease's holder.
+// ApplyLockkeeper returns when the API server enforces the objects. An admission policy that was changed, and not only bound or created,
+// may take one more second.
 func (cp *ControlPlane) ApplyLockkeeper(ctx context.Context) error {
 	client, err := dynamic.NewForConfig(cp.AdminConfig())
 	if err != nil {
@@ -76,9 +76,9 @@ func (cp *ControlPlane) ApplyLockkeeper(ctx context.Context) error {
 	}
 }
 
-// waitInForce waits until the API server refuses that a host writes the HostUpdate of another. For that it has to serve HostUpdates
-// and to know the hosts' RBAC rules and the manifests' last admission policy with its binding. It follows policies and bindings in
-// the order of their writes, so those before the last are in force too.
+// waitInForce waits until the API server refuses that a host writes the HostUpdate of another host. To refuse it, the API server must serve
+// HostUpdates and know the hosts' RBAC rules and the last admission policy of the manifests with its binding. The API server processes
+// policies and bindings in the order of their writes, so the earlier policies are in force too.
 func (cp *ControlPlane) waitInForce(ctx context.Context) error {
 	config := cp.AdminConfig()
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:probe", Groups: []string{NodesGroup, "system:authenticated"}}
@@ -100,8 +100,8 @@ func (cp *ControlPlane) waitInForce(ctx context.Context) error {
 	return nil
 }
 
-// apply applies an object. One whose kind is new is not found until the API server serves the kind, some moments after its
-// definition was applied.
+// apply applies an object. It retries an object of a new kind until the API server serves the kind, shortly after its definition was
+// applied.
 func apply(ctx context.Context, client dynamic.Interface, obj *unstructured.Unstructured) error {
 	resource, ok := resources[obj.GroupVersionKind().GroupKind()]
 	if !ok {
@@ -123,16 +123,16 @@ func apply(ctx context.Context, client dynamic.Interface, obj *unstructured.Unst
 	}
 }
 
-// UnbindPolicies takes lockkeeper's admission policies out of force, with the selector that docs/install.md gives for an emergency,
-// and returns when they are. It is for someone who has to put a state on a Node that no coordinator gave it. The next
-// [ControlPlane.ApplyLockkeeper] binds them again.
+// UnbindPolicies takes lockkeeper's admission policies out of force and returns when they no longer apply. It uses the selector that
+// docs/install.md gives for an emergency. A test uses it to write a state to a Node that no coordinator gave it. The next
+// [ControlPlane.ApplyLockkeeper] binds the policies again.
 func (cp *ControlPlane) UnbindPolicies(ctx context.Context) error {
 	err := cp.admin.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().DeleteCollection(ctx, metav1.DeleteOptions{},
 		metav1.ListOptions{LabelSelector: manifests.PolicySelector})
 	if err != nil {
 		return fmt.Errorf("unbinding lockkeeper's admission policies: %w", err)
 	}
-	// lockkeeper-keys refuses the one label, lockkeeper-prefixes the other.
+	// lockkeeper-keys refuses the first label, lockkeeper-prefixes the second.
 	forged := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Labels: map[string]string{
 		v1alpha1.LabelState: string(v1alpha1.StateIdle), v1alpha1.Prefix + "probe": "",
 	}}}
@@ -151,8 +151,8 @@ func (cp *ControlPlane) UnbindPolicies(ctx context.Context) error {
 	}
 }
 
-// NodeWriter is a client of whoever may write labels and annotations with these keys on a Node: the coordinator, the Node's own
-// kubelet, or for all other keys a person who may do everything. Keys of two writers in one write are an error.
+// NodeWriter returns a client of the identity that may write labels and annotations with these keys on a Node: the coordinator, the Node's
+// own kubelet or, for all other keys, an administrator. It is an error if one write needs keys of two identities.
 func (cp *ControlPlane) NodeWriter(node string, keys ...string) (kubernetes.Interface, error) {
 	var coordinator, host, other bool
 	for _, key := range keys {
@@ -166,7 +166,7 @@ func (cp *ControlPlane) NodeWriter(node string, keys ...string) (kubernetes.Inte
 		}
 	}
 	if coordinator && host || (coordinator || host) && other {
-		return nil, fmt.Errorf("nobody writes all of these: %q", keys)
+		return nil, fmt.Errorf("no single identity may write all of these: %q", keys)
 	}
 	if !coordinator && !host {
 		return cp.admin, nil

@@ -15,10 +15,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// shared is the control plane of all tests that do not stop one.
+// shared is the control plane of all tests that do not stop it.
 var shared *ControlPlane
 
-// ownerEnv makes this test binary a program that owns a control plane until it is told to end, for tests that kill it.
+// ownerEnv makes this test binary a program that owns a control plane until it is told to exit. Tests kill that program.
 const ownerEnv = "TESTBED_TEST_OWNER"
 
 func TestMain(m *testing.M) {
@@ -70,7 +70,7 @@ type failingTests struct{}
 
 func (failingTests) Run() int { return 1 }
 
-// soon is a bound for things that take a moment.
+// soon returns a context for operations that take a moment.
 func soon(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -96,7 +96,7 @@ func clientFor(t *testing.T, config *rest.Config, err error) *kubernetes.Clients
 	return must(kubernetes.NewForConfig(config))(t)
 }
 
-// readyHost creates a host's Node and continues calling it Ready, as its kubelet would, until silence is called.
+// readyHost creates a host's Node and keeps it Ready, as its kubelet would, until silence is called.
 func readyHost(t *testing.T, cp *ControlPlane, name string) (silence func()) {
 	t.Helper()
 	must(cp.CreateNode(soon(t), NodeSpec{Name: name}))(t)
@@ -129,7 +129,7 @@ func readyHost(t *testing.T, cp *ControlPlane, name string) (silence func()) {
 	return silence
 }
 
-// holdPods stops what happens to a node's pods without a word on whether it is Ready.
+// holdPods stops the simulation of a node's pods and does not change the Node's Ready condition.
 func holdPods(t *testing.T, cp *ControlPlane, node string) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, PodsLabel, PodsHeld)

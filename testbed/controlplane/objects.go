@@ -17,17 +17,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// NodeSpec describes a Node to create. It has room for 110 pods, 32 CPUs and 64 GiB.
+// NodeSpec describes a Node to create. The Node has room for 110 pods, 32 CPUs and 64 GiB.
 type NodeSpec struct {
 	Name         string
 	Zone         string // topology.kubernetes.io/zone; "" for none
-	ControlPlane bool   // gets the label of a control plane node; no taint, the testbed has nothing to keep off it
-	Ballast      bool   // KWOK plays all of it; otherwise its pods alone, and someone has to call it Ready
+	ControlPlane bool   // sets the label of a control-plane node, but no taint, because the testbed does not need it
+	Ballast      bool   // KWOK simulates all of it; otherwise KWOK simulates only its pods, and the test must set Ready
 	Labels       map[string]string
 	Annotations  map[string]string
 }
 
-// CreateNode creates a Node: for a host, one that is not Ready until its simulated kubelet says so.
+// CreateNode creates a Node. The Node of a host is not Ready until its simulated kubelet reports it.
 func (cp *ControlPlane) CreateNode(ctx context.Context, spec NodeSpec) (*corev1.Node, error) {
 	room := corev1.ResourceList{
 		corev1.ResourceCPU:    resource.MustParse("32"),
@@ -62,9 +62,9 @@ func (cp *ControlPlane) CreateNode(ctx context.Context, spec NodeSpec) (*corev1.
 	return node, nil
 }
 
-// SetNodeReady writes Ready, the boot id and who plays the pods in one status write, as a kubelet does; bootID "" leaves the
-// boot id as it is. It writes once: unless someone renews the node's Lease in kube-node-lease or writes its status again,
-// the controller manager calls the node silent after the grace period.
+// SetNodeReady writes Ready, the boot ID and PodsLabel in one status write, as a kubelet does. If bootID is "", the boot ID does not
+// change. SetNodeReady writes once: the caller must renew the node's Lease in kube-node-lease or write its status again, or else the
+// controller manager marks the node as not ready after the grace period.
 func (cp *ControlPlane) SetNodeReady(ctx context.Context, name, bootID string, ready bool) error {
 	now := metav1.NewTime(time.Now())
 	condition := corev1.NodeCondition{
@@ -95,16 +95,16 @@ func (cp *ControlPlane) SetNodeReady(ctx context.Context, name, bootID string, r
 
 // Workload describes a Deployment and its PodDisruptionBudget.
 type Workload struct {
-	Namespace      string // created if it is not there
+	Namespace      string // created if it does not exist
 	Name           string // of both; the pods carry it as the label "app"
 	Replicas       int32
-	MaxUnavailable *intstr.IntOrString // of the budget; nil for no budget
+	MaxUnavailable *intstr.IntOrString // of the PodDisruptionBudget; nil: no PodDisruptionBudget
 	NodeSelector   map[string]string
 	PodAnnotations map[string]string // see ReadyAnnotation and StopsAfterAnnotation
 }
 
-// CreateWorkload creates a Deployment, spread over nodes as well as they allow, and its budget. [ControlPlane.WaitWorkload]
-// waits for its pods.
+// CreateWorkload creates a Deployment, spread over the nodes if possible, and its PodDisruptionBudget. [ControlPlane.WaitWorkload] waits
+// for its pods.
 func (cp *ControlPlane) CreateWorkload(ctx context.Context, w Workload) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.Namespace}}
 	if _, err := cp.admin.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -144,7 +144,7 @@ func (cp *ControlPlane) CreateWorkload(ctx context.Context, w Workload) error {
 	return nil
 }
 
-// PodReady says whether the pod's condition Ready is True.
+// PodReady reports whether the pod's condition Ready is True.
 func PodReady(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady {

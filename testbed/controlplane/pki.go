@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// certLife is longer than any control plane of a testbed lives.
+// certLife is longer than the life of any testbed's control plane.
 const certLife = 365 * 24 * time.Hour
 
 // An authority signs the API server's certificate and those of its users.
@@ -25,7 +25,7 @@ type authority struct {
 	certPEM []byte
 }
 
-// A keyPair is a certificate with its key, both PEM.
+// A keyPair is a certificate with its key, both in PEM.
 type keyPair struct{ cert, key []byte }
 
 func newAuthority() (*authority, error) {
@@ -53,7 +53,7 @@ func newAuthority() (*authority, error) {
 	return &authority{cert: cert, key: key, certPEM: pemBlock("CERTIFICATE", der)}, nil
 }
 
-// server signs a certificate for a server on this machine's loopback, and at more of the machine's addresses.
+// server signs a certificate for a server on the loopback address and on further addresses of this machine.
 func (a *authority) server(name string, more []netip.Addr) (keyPair, error) {
 	addresses := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
 	for _, addr := range more {
@@ -107,7 +107,7 @@ func (a *authority) signUntil(template *x509.Certificate, end time.Time) (keyPai
 	return keyPair{cert: pemBlock("CERTIFICATE", der), key: keyPEM}, nil
 }
 
-// newSigningKey makes the key pair for service account tokens.
+// newSigningKey creates the key pair for service account tokens.
 func newSigningKey() (private, public []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -136,7 +136,7 @@ func pemBlock(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// writePKI writes what the API server and the controller manager read from files.
+// writePKI writes the files that the API server and the controller manager read.
 func (a *authority) writePKI(dir *workDir, addresses []netip.Addr) error {
 	if err := os.Mkdir(dir.join("pki"), 0o700); err != nil {
 		return fmt.Errorf("making the folder for keys: %w", err)
@@ -149,7 +149,7 @@ func (a *authority) writePKI(dir *workDir, addresses []netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	caKey, err := keyPEM(a.key) // for the controller manager, which signs certificates
+	caKey, err := keyPEM(a.key) // the controller manager signs certificates with it
 	if err != nil {
 		return fmt.Errorf("encoding the CA's key: %w", err)
 	}

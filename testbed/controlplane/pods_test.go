@@ -17,7 +17,7 @@ import (
 
 var deleteNow = metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 
-// onNode selects a node by the label that CreateNode gives each.
+// onNode selects a node by the hostname label that CreateNode sets on each Node.
 func onNode(name string) map[string]string { return map[string]string{corev1.LabelHostname: name} }
 
 // workload creates a Deployment with a budget and waits for its pods.
@@ -54,7 +54,7 @@ func TestPodsOfHostsRun(t *testing.T) {
 	}
 }
 
-// KWOK plays a host's pods, but the Node and its Lease are the kubelet's.
+// TestHostsNodeIsNotKwoks checks that KWOK simulates a host's pods and leaves the Node and its Lease to the kubelet.
 func TestHostsNodeIsNotKwoks(t *testing.T) {
 	readyHost(t, shared, "pods-b")
 	must(shared.CreateNode(soon(t), NodeSpec{Name: "pods-ballast", Ballast: true}))(t)
@@ -66,7 +66,7 @@ func TestHostsNodeIsNotKwoks(t *testing.T) {
 		t.Error("a ballast node has no boot id")
 	}
 	ctx := soon(t)
-	// By the time that the ballast node has its Lease, KWOK has had its chance to make one for the host.
+	// When the ballast node has its Lease, KWOK has had time to create one for the host.
 	leases := shared.Client().CoordinationV1().Leases("kube-node-lease")
 	w := must(leases.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=pods-ballast"}))(t)
 	defer w.Stop()
@@ -89,7 +89,8 @@ func TestHostsNodeIsNotKwoks(t *testing.T) {
 	}
 }
 
-// On a host that is down nothing happens to pods; when it is back they are deleted and ready as they should be.
+// TestHeldPods checks that the pods of a host that is down do not change, and that they end and become ready normally when the host is
+// back.
 func TestHeldPods(t *testing.T) {
 	silence := readyHost(t, shared, "pods-down")
 	readyHost(t, shared, "pods-up")
@@ -107,7 +108,7 @@ func TestHeldPods(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The other host's pod was deleted later and its successor runs: KWOK has seen the first deletion too.
+	// The other host's pod was deleted later and its replacement runs, so KWOK has processed the first deletion too.
 	pods(t, "pods-other", "to be replaced", func(ps []*corev1.Pod) bool {
 		return len(ps) == 1 && ps[0].DeletionTimestamp == nil && PodReady(ps[0])
 	})
@@ -131,7 +132,7 @@ func TestHeldPods(t *testing.T) {
 	})
 }
 
-// A pod that outlived its host's absence is ready again, as its kubelet would say.
+// TestPodsReadyAgain checks that a pod is ready again when its host returns, as a kubelet would report.
 func TestPodsReadyAgain(t *testing.T) {
 	silence := readyHost(t, shared, "pods-back")
 	before := workload(t, Workload{Namespace: "pods-again", Name: "web", Replicas: 1, NodeSelector: onNode("pods-back")})
@@ -146,7 +147,7 @@ func TestPodsReadyAgain(t *testing.T) {
 	})
 }
 
-// The controller manager calls a host that says nothing not Ready after the grace period that was asked for.
+// TestSilentHostIsNotReady checks that the controller manager marks a silent host as not Ready after the configured grace period.
 func TestSilentHostIsNotReady(t *testing.T) {
 	readyHost(t, shared, "pods-silent")()
 	must(shared.WaitNode(soon(t), "pods-silent", "to be called unknown", func(n *corev1.Node) bool {
@@ -169,7 +170,7 @@ func TestPodAnnotations(t *testing.T) {
 	if PodReady(p) {
 		t.Error("the pod is ready, although it is never to be")
 	}
-	// It is deleted before another pod whose going shows that KWOK has looked at both.
+	// It is deleted before another pod. When that one is gone, KWOK has processed both.
 	other := workload(t, Workload{Namespace: "pods-notes-2", Name: "web", Replicas: 1, NodeSelector: onNode("pods-notes")})[0]
 	for _, p := range []*corev1.Pod{p, other} {
 		if err := shared.Client().CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}); err != nil {
@@ -205,7 +206,7 @@ func TestEvictionAgainstBudget(t *testing.T) {
 	free := workload(t, Workload{
 		Namespace: "evict-one", Name: "web", Replicas: 2, MaxUnavailable: budget(1), NodeSelector: onNode("pods-evict"),
 	})
-	cordon := func(on bool) { // a cordoned node keeps the first from being replaced before the second is tried
+	cordon := func(on bool) { // a cordoned node prevents the replacement of the first pod before the test tries the second
 		t.Helper()
 		patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, on)
 		if _, err := shared.Client().CoreV1().Nodes().Patch(soon(t), "pods-evict", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {

@@ -15,15 +15,15 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// TestPolicy is the name of the policy that fleets bring with them.
+// TestPolicy is the name of the policy that fleets create.
 const TestPolicy = "test"
 
-// PoliciesResource are DisruptionPolicies.
+// PoliciesResource is the resource of DisruptionPolicies.
 var PoliciesResource = schema.GroupVersionResource{Group: "lockkeeper.dev", Version: "v1alpha1", Resource: "disruptionpolicies"}
 
-// ApplyPolicy makes a DisruptionPolicy, or makes the one of that name what spec says, in YAML or JSON; everything that it
-// leaves out is the API server's default. It returns the policy as the API server has it then. The policy of the manifests,
-// with the lowest priority, selects every node as well.
+// ApplyPolicy creates or replaces the DisruptionPolicy with this name. spec is YAML or JSON, and the API server sets the defaults for
+// everything that it leaves out. ApplyPolicy returns the policy as the API server stores it. The policy of the manifests has the lowest
+// priority and also selects every node.
 func (cp *ControlPlane) ApplyPolicy(ctx context.Context, name, spec string) (*v1alpha1.DisruptionPolicy, error) {
 	client, err := dynamic.NewForConfig(cp.AdminConfig())
 	if err != nil {
@@ -44,7 +44,7 @@ func (cp *ControlPlane) ApplyPolicy(ctx context.Context, name, spec string) (*v1
 	return policyOf(made)
 }
 
-// GetPolicy reads a DisruptionPolicy, its status included.
+// GetPolicy reads a DisruptionPolicy with its status.
 func (cp *ControlPlane) GetPolicy(ctx context.Context, name string) (*v1alpha1.DisruptionPolicy, error) {
 	client, err := dynamic.NewForConfig(cp.AdminConfig())
 	if err != nil {
@@ -69,7 +69,7 @@ func policyOf(obj *unstructured.Unstructured) (*v1alpha1.DisruptionPolicy, error
 	return p, nil
 }
 
-// DeletePolicy deletes a DisruptionPolicy; one that is not there is as good.
+// DeletePolicy deletes a DisruptionPolicy. It succeeds if the policy does not exist.
 func (cp *ControlPlane) DeletePolicy(ctx context.Context, name string) error {
 	client, err := dynamic.NewForConfig(cp.AdminConfig())
 	if err == nil {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// spawner is one goroutine locked to one thread that lives as long as this process. The kernel's parent-death signal follows
-// the thread that forked: sent from an ordinary goroutine, it would kill children whenever Go lets their thread go.
+// spawner is one goroutine that is locked to one thread for the life of this process. The kernel sends the parent-death signal when the
+// thread that forked ends. With an ordinary goroutine it would kill the children whenever Go ends that thread.
 var spawner = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -26,8 +26,8 @@ var spawner = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// startChild starts cmd in a process group of its own (a Ctrl-C at the terminal is for us to pass on in order), to be
-// killed by the kernel when this process is gone.
+// startChild starts cmd in its own process group, because this process itself passes a Ctrl-C on in order. The kernel kills the child when
+// this process ends.
 func startChild(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)
@@ -39,20 +39,20 @@ func startChild(cmd *exec.Cmd) error {
 type process struct {
 	name Component
 	cmd  *exec.Cmd
-	log  string        // path of the file that it writes to
-	gone chan struct{} // closed when it has ended and been reaped
-	err  error         // how it ended; read after gone
+	log  string        // path of the log file
+	gone chan struct{} // closed when the process has ended and been reaped
+	err  error         // how the process ended; read it only after gone is closed
 
-	unwanted atomic.Bool // we have told it to end
+	unwanted atomic.Bool // set before we tell the process to end
 }
 
-// startProcess starts a component with its output appended to the file log.
+// startProcess starts a component and appends its output to the file log.
 func startProcess(name Component, env []string, log string, path string, args ...string) (*process, error) {
 	out, err := os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the log of %s: %w", name, err)
 	}
-	defer out.Close() // the child has its own
+	defer out.Close() // the child process has its own copy
 	cmd := exec.Command(path, args...)
 	cmd.Env = env
 	cmd.Stdout, cmd.Stderr = out, out
@@ -67,7 +67,7 @@ func startProcess(name Component, env []string, log string, path string, args ..
 	return p, nil
 }
 
-// stop asks the process to end, and makes it after grace, at once when that is 0. It returns when the process is gone.
+// stop asks the process to end and kills it after grace, or at once if grace is 0. It returns when the process is gone.
 func (p *process) stop(grace time.Duration) {
 	p.unwanted.Store(true)
 	if grace > 0 {
@@ -85,22 +85,22 @@ func (p *process) stop(grace time.Duration) {
 
 func (p *process) signal(sig syscall.Signal) {
 	select {
-	case <-p.gone: // its number may be somebody else's by now
+	case <-p.gone: // another process may have its PID now
 	default:
 		_ = syscall.Kill(-p.cmd.Process.Pid, sig)
 	}
 }
 
-// errDied is in every error about a component that ended by itself.
-var errDied = errors.New("ended by itself")
+// errDied is in every error about a component that ended unexpectedly.
+var errDied = errors.New("ended unexpectedly")
 
-// died describes an unwanted end, with what the component said last.
+// died describes an unexpected end with the last output of the component.
 func (p *process) died() error {
 	return fmt.Errorf("%s %w (%v); the end of its log:\n%s", p.name, errDied, p.err, tail(p.log))
 }
 
-// waitReady calls probe until it succeeds, the process dies or ctx ends. A probe gets five seconds. There is nothing to watch
-// in a server that is not up yet, so this one polls.
+// waitReady calls probe until it succeeds, the process ends or ctx ends. Each probe may take five seconds. A server that is not up yet
+// cannot be watched, so waitReady polls.
 func (p *process) waitReady(ctx context.Context, probe func(context.Context) error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// progress writes lines for people; a nil writer swallows them. It may be used by several goroutines.
+// progress writes progress messages. A nil writer discards them. It is safe for concurrent use.
 type progress struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -25,7 +25,7 @@ func (p *progress) printf(format string, args ...any) {
 	fmt.Fprintf(p.w, "controlplane: "+format+"\n", args...)
 }
 
-// lastLines is the end of a command's output, at most n lines and 8 KiB.
+// lastLines returns the end of a command's output: at most n lines and 8 KiB.
 func lastLines(data []byte, n int) string {
 	const limit = 8 << 10
 	data = bytes.TrimRight(data, "\n")
@@ -39,7 +39,7 @@ func lastLines(data []byte, n int) string {
 	return string(bytes.Join(lines, []byte("\n")))
 }
 
-// tail is the end of a log file, for error messages.
+// tail returns the end of a log file, for error messages.
 func tail(path string) string {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// tests is what there is of a [testing.M].
+// tests is the part of [testing.M] that RunTests uses.
 type tests interface{ Run() int }
 
 // RunTests is the body of a TestMain whose package's tests share one control plane:
@@ -23,9 +23,9 @@ type tests interface{ Run() int }
 //		os.Exit(controlplane.RunTests(m, controlplane.Options{}, func(c *controlplane.ControlPlane) { cp = c }))
 //	}
 //
-// It starts the control plane, hands it to use, runs the tests and stops it. At Ctrl-C it stops at once, and with it any other
-// control plane of this process's. The result is the tests' exit
-// status, or 1 if the control plane did not start or one of its components died under the tests.
+// It starts the control plane, passes it to use, runs the tests and stops the control plane. At Ctrl-C it stops all control planes of this
+// process at once. It returns the tests' exit status, or 1 if the control plane did not start or one of its components died during the
+// tests.
 func RunTests(m tests, opts Options, use func(*ControlPlane)) int {
 	return run(&opts, func(ctx context.Context) (int, error) {
 		cp, err := Start(ctx, opts)
@@ -39,14 +39,14 @@ func RunTests(m tests, opts Options, use func(*ControlPlane)) int {
 	})
 }
 
-// run runs tests until a signal ends the process, and tells what went wrong next to them.
+// run runs tests until a signal ends the process, and prints what failed outside of the tests.
 func run(opts *Options, all func(context.Context) (status int, err error)) int {
 	if opts.Log == nil {
 		opts.Log = os.Stderr
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A test that waits for something knows nothing of the signal, so the end does not wait for the tests.
+	// A waiting test does not know about the signal, so the exit does not wait for the tests.
 	defer context.AfterFunc(ctx, func() {
 		stopLiving()
 		os.Exit(130)
@@ -59,8 +59,8 @@ func run(opts *Options, all func(context.Context) (status int, err error)) int {
 	return status
 }
 
-// keep keeps control planes for a person to look at, until Ctrl-C, when their tests have failed and LOCKKEEPER_KEEP is set. The tests'
-// hosts are gone by then, their Nodes and everything else in the cluster is as they left it.
+// keep keeps the control planes until Ctrl-C if their tests have failed and LOCKKEEPER_KEEP is set, so that a person can inspect them. The
+// tests' hosts are gone by then. Their Nodes and everything else in the cluster remain as the tests left them.
 func keep(ctx context.Context, log io.Writer, status int, all ...*ControlPlane) {
 	if status == 0 || os.Getenv("LOCKKEEPER_KEEP") == "" {
 		return
@@ -77,15 +77,15 @@ func keep(ctx context.Context, log io.Writer, status int, all ...*ControlPlane) 
 	<-ctx.Done()
 }
 
-// A Pool hands out control planes to tests that run side by side, so that each has one to itself: what is there once in a
-// cluster, the Lease for one, is a test's own then. It has as many as there were tests at once.
+// A Pool gives control planes to parallel tests. Each test has its own control plane, because some objects, such as the Lease, exist only
+// once in a cluster. The Pool has as many control planes as tests have run at once.
 type Pool struct {
 	ctx      context.Context // ends with the tests
 	opts     Options
 	free     chan *ControlPlane
-	starting chan struct{} // has an element while one is being started: the first test waits less if they start one by one
+	starting chan struct{} // has an element while a control plane starts: the first test waits less if they start one after the other
 	all      []*ControlPlane
-	others   []*Pool // made by With
+	others   []*Pool // created by With
 	shared   func() *ControlPlane
 }
 
@@ -103,12 +103,12 @@ func newPool(ctx context.Context, opts Options) *Pool {
 	return p
 }
 
-// Shared returns a control plane of the pool that all callers share, and that [Pool.Take] never returns. The first call starts it.
-// It panics if that fails.
+// Shared returns a control plane of the pool that all callers share, and that [Pool.Take] never returns. The first call starts it. Shared
+// panics if the start fails.
 func (p *Pool) Shared() *ControlPlane { return p.shared() }
 
-// With returns a second pool, whose control planes have other options, for a package whose tests need two kinds. It ends with p.
-// It is called before the tests run.
+// With returns a second pool, whose control planes have other options, for a package whose tests need two kinds. It ends with p. Call it
+// before the tests run.
 func (p *Pool) With(opts Options) *Pool {
 	opts.Log = p.opts.Log
 	other := newPool(p.ctx, opts)
@@ -116,7 +116,7 @@ func (p *Pool) With(opts Options) *Pool {
 	return other
 }
 
-// started returns every control plane of the pool and of those that With made.
+// started returns every control plane of the pool and of the pools that With created.
 func (p *Pool) started() []*ControlPlane {
 	all := slices.Clone(p.all)
 	for _, other := range p.others {
@@ -125,8 +125,8 @@ func (p *Pool) started() []*ControlPlane {
 	return all
 }
 
-// RunTestsApart is [RunTests] for tests that run side by side, each on a control plane that it takes from the pool. How many
-// run at once is [testing]'s flag -parallel; a package whose tests mostly wait sets a default beyond the number of cores:
+// RunTestsApart is like [RunTests], for parallel tests that each take a control plane from the pool. The flag -parallel of [testing] sets
+// how many run at once. A package whose tests mostly wait sets a default above the number of cores:
 //
 //	var pool *controlplane.Pool
 //
@@ -150,15 +150,15 @@ func RunTestsApart(m tests, opts Options, use func(*Pool)) int {
 	})
 }
 
-// A Test is what the pool has to know of a [testing.T].
+// A Test is the part of [testing.T] that the pool uses.
 type Test interface {
 	Helper()
 	Fatal(args ...any)
 	Cleanup(f func())
 }
 
-// Take gives a test a control plane of its own until all its later cleanups have run. What the test leaves in it the next one
-// finds. A test that is to run next to others calls its Parallel method before.
+// Take gives a test its own control plane until all cleanup functions that are registered later have run. The next test finds what this
+// test leaves in it. A parallel test must call its Parallel method before.
 func (p *Pool) Take(t Test) *ControlPlane {
 	t.Helper()
 	cp, err := p.get()
@@ -184,7 +184,7 @@ func (p *Pool) get() (*ControlPlane, error) {
 	return p.start()
 }
 
-// start is called by one caller at a time.
+// start starts a control plane. Only one caller may call it at a time.
 func (p *Pool) start() (*ControlPlane, error) {
 	cp, err := Start(p.ctx, p.opts)
 	if err != nil {

@@ -19,15 +19,15 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// AgedCoordinatorToken is a token of lockkeeper's coordinator that was issued and expires then, signed with the API server's own
-// key: the API server gives none for less than ten minutes, and none that is old already. It is what a test of renewal begins
-// with. lockkeeper's objects have to be applied.
+// AgedCoordinatorToken returns a token of lockkeeper's coordinator with these times of issue and expiry. It is signed with the API server's
+// own key, because the API server issues no token for less than ten minutes and none that is already old. Tests of the renewal start with
+// it. lockkeeper's objects must have been applied.
 func (cp *ControlPlane) AgedCoordinatorToken(ctx context.Context, issued, expires time.Time) (string, error) {
 	account, err := cp.Client().CoreV1().ServiceAccounts(LockkeeperNamespace).Get(ctx, v1alpha1.CoordinatorServiceAccount, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("reading the coordinator's service account: %w", err)
 	}
-	const issuer = "https://kubernetes.default.svc" // the API server's --service-account-issuer
+	const issuer = "https://kubernetes.default.svc" // equals the API server's flag --service-account-issuer
 	return cp.sign(map[string]any{
 		"iss": issuer, "aud": []string{issuer}, "sub": CoordinatorUser,
 		"iat": issued.Unix(), "nbf": issued.Unix(), "exp": expires.Unix(),
@@ -37,7 +37,7 @@ func (cp *ControlPlane) AgedCoordinatorToken(ctx context.Context, issued, expire
 	})
 }
 
-// WithToken is a kubeconfig with another token, and otherwise the same.
+// WithToken returns the same kubeconfig with another token.
 func WithToken(kubeconfig []byte, token string) ([]byte, error) {
 	config, err := clientcmd.Load(kubeconfig)
 	if err != nil {
@@ -49,7 +49,7 @@ func WithToken(kubeconfig []byte, token string) ([]byte, error) {
 	return clientcmd.Write(*config)
 }
 
-// sign makes a JSON web token, RFC 7519, signed by ES256.
+// sign creates a JSON Web Token (RFC 7519), signed with ES256.
 func (cp *ControlPlane) sign(claims map[string]any) (string, error) {
 	text, err := os.ReadFile(cp.dir.join("pki", "sa.key"))
 	if err != nil {

@@ -18,8 +18,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// WaitNode waits until the Node is as cond wants it; cond gets nil while there is no such Node. what names the condition for
-// the error, which comes when ctx ends. It looks whenever the Node changes, and stands an API server that comes and goes.
+// WaitNode waits until cond returns true for the Node. It calls cond with nil while the Node does not exist. If ctx ends, it returns an
+// error that quotes what, which describes the condition. WaitNode evaluates cond whenever the Node changes, and continues while the API
+// server is down.
 func (cp *ControlPlane) WaitNode(ctx context.Context, name, what string, cond func(*corev1.Node) bool) (*corev1.Node, error) {
 	lw := cache.NewFilteredListWatchFromClient(cp.admin.CoreV1().RESTClient(), "nodes", "", func(o *metav1.ListOptions) {
 		o.FieldSelector = "metadata.name=" + name
@@ -31,8 +32,8 @@ func (cp *ControlPlane) WaitNode(ctx context.Context, name, what string, cond fu
 	return first(found), nil
 }
 
-// WaitPods waits until the pods of a namespace with a label selector ("" for all) are as cond wants them, like
-// [ControlPlane.WaitNode]. They come in order of their names.
+// WaitPods waits until cond returns true for the pods of a namespace with a label selector ("" for all), like [ControlPlane.WaitNode]. The
+// pods are sorted by name.
 func (cp *ControlPlane) WaitPods(ctx context.Context, namespace, selector, what string, cond func([]*corev1.Pod) bool) ([]*corev1.Pod, error) {
 	lw := cache.NewFilteredListWatchFromClient(cp.admin.CoreV1().RESTClient(), "pods", namespace, func(o *metav1.ListOptions) {
 		o.LabelSelector = selector
@@ -48,8 +49,8 @@ func (cp *ControlPlane) WaitPods(ctx context.Context, namespace, selector, what 
 	return byName(found), nil
 }
 
-// WaitWorkload waits until all replicas of a Deployment are available and, where it has a PodDisruptionBudget of its name, the
-// budget counts them all as healthy.
+// WaitWorkload waits until all replicas of a Deployment are available and, if a PodDisruptionBudget with its name exists, that budget
+// counts them all as healthy.
 func (cp *ControlPlane) WaitWorkload(ctx context.Context, namespace, name string) error {
 	deployment := cache.NewFilteredListWatchFromClient(cp.admin.AppsV1().RESTClient(), "deployments", namespace, func(o *metav1.ListOptions) {
 		o.FieldSelector = "metadata.name=" + name
@@ -77,8 +78,8 @@ func (cp *ControlPlane) WaitWorkload(ctx context.Context, namespace, name string
 	return nil
 }
 
-// WaitAllowed waits until the API server's authorizers allow what asked says, or do not: they follow roles and bindings through
-// watches of their own, so that what was just granted may be refused for a moment, and the other way round.
+// WaitAllowed waits until the API server's authorizers allow the request, or refuse it if allowed is false. The authorizers watch roles and
+// bindings, so they may refuse for a moment what was just granted, or allow what was just revoked.
 func (cp *ControlPlane) WaitAllowed(ctx context.Context, asked authorizationv1.SubjectAccessReviewSpec, allowed bool) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -95,13 +96,13 @@ func (cp *ControlPlane) WaitAllowed(ctx context.Context, asked authorizationv1.S
 	}
 }
 
-// refusedWithin bounds [ControlPlane.WaitRefused]. The API server reads admission policies once a second.
+// refusedWithin limits [ControlPlane.WaitRefused]. The API server reads admission policies once a second.
 const refusedWithin = time.Minute
 
-// WaitRefused repeats try until the API server refuses it with an error that contains message, and so has been seen to act on what
-// was just applied: an admission policy, a webhook or a definition takes effect some time after its own write was answered. The
-// message has to be one that nothing else gives: another policy may refuse the same write with its own. Otherwise try has to be
-// harmless, for instance a dry run, because it may succeed. The error comes when ctx ends, or after a minute.
+// WaitRefused repeats try until the API server refuses it with an error that contains message. An admission policy, a webhook or a
+// definition takes effect some time after its own write was answered, and the refusal proves that it is in force. The message must be
+// unique, because another policy may refuse the same write with its own message. try must have no effect, for instance as a dry run,
+// because it may succeed. WaitRefused returns an error when ctx ends, or after a minute.
 func (cp *ControlPlane) WaitRefused(ctx context.Context, message string, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, refusedWithin)
 	defer cancel()
@@ -124,7 +125,7 @@ func (cp *ControlPlane) WaitRefused(ctx context.Context, message string, try fun
 	}
 }
 
-// podsNow describes pods for an error message, when the caller's context is over already.
+// podsNow describes pods for an error message, when the caller's context has already ended.
 func (cp *ControlPlane) podsNow(namespace, selector string) string {
 	ctx, cancel := context.WithTimeout(cp.life, 2*time.Second)
 	defer cancel()
@@ -139,8 +140,8 @@ func (cp *ControlPlane) podsNow(namespace, selector string) string {
 	return describePods(all)
 }
 
-// waitFor follows a list of objects and returns it as soon as cond holds for it; when ctx ends it returns the last one seen
-// with the cause.
+// waitFor follows a list of objects and returns the list as soon as cond returns true. When ctx ends it returns the last list and the
+// cause.
 func waitFor[T runtime.Object](ctx context.Context, lw *cache.ListWatch, cond func([]T) bool) ([]T, error) {
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// dirPrefix names the temporary directories of control planes; dirLock in one is locked as long as its owner lives.
+// dirPrefix begins the names of control planes' temporary directories. dirLock is a file in such a directory that is locked as long as the
+// owner lives.
 const (
 	dirPrefix = "lockkeeper-testbed-"
 	dirLock   = "owner.lock"
@@ -18,11 +19,11 @@ const (
 // A workDir is the directory of one control plane.
 type workDir struct {
 	path string
-	lock *os.File // held from the first moment to the last; nil for a directory that the caller named
+	lock *os.File // held for the whole life of the directory; nil for a directory that the caller named
 }
 
-// newWorkDir makes a fresh directory, readable by this user alone: keys are in it. A directory named by the caller must be new or
-// empty and stays where it is when the control plane stops.
+// newWorkDir creates a new directory. Only this user can read it, because it contains keys. A directory that the caller names must be new
+// or empty, and remains when the control plane stops.
 func newWorkDir(named string) (*workDir, error) {
 	if named != "" {
 		return useNamedDir(named)
@@ -65,7 +66,7 @@ func (d *workDir) join(elem ...string) string {
 	return filepath.Join(append([]string{d.path}, elem...)...)
 }
 
-// remove lets the directory go. The lock goes last, so that no one else removes at the same time.
+// remove deletes the directory. It deletes the lock last, so that no other process deletes the directory at the same time.
 func (d *workDir) remove() error {
 	if d.lock == nil {
 		return nil
@@ -78,8 +79,8 @@ func (d *workDir) remove() error {
 	return nil
 }
 
-// removeStaleDirs removes the directories of control planes whose owner was killed. A directory without a lock that is less than a
-// minute old may be one that another process is just making.
+// removeStaleDirs removes the directories of control planes whose owner was killed. It keeps a directory without a lock that is less than a
+// minute old, because another process may be creating it.
 func removeStaleDirs(temp string) {
 	dirs, err := filepath.Glob(filepath.Join(temp, dirPrefix+"*"))
 	if err != nil {
@@ -94,7 +95,7 @@ func removeStaleDirs(temp string) {
 			continue
 		}
 		if err != nil {
-			continue // someone else's
+			continue // belongs to another user
 		}
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			_ = os.RemoveAll(dir)

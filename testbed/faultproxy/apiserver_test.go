@@ -15,8 +15,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// TestOnAPIServer sends the product's own client through the proxy to a real API server: protobuf, the host's identity, a
-// watch, and a write that was carried out although its writer does not know.
+// TestOnAPIServer sends the product's own client through the proxy to a real API server: protobuf, the host's identity, a watch, and a
+// write that succeeds although its writer receives no answer.
 func TestOnAPIServer(t *testing.T) {
 	ctx := within(t)
 	cp, err := controlplane.Start(context.WithoutCancel(ctx), controlplane.Options{
@@ -90,7 +90,7 @@ func TestOnAPIServer(t *testing.T) {
 	remove()
 	for ev := range w.ResultChan() {
 		if node, ok := ev.Object.(*corev1.Node); ok && node.Annotations["lockkeeper.dev/host"] == value {
-			break // it was carried out, and the watch shows it
+			break // the write succeeded, and the watch shows it
 		}
 	}
 	if ctx.Err() != nil {
@@ -133,7 +133,7 @@ func checkListAt(ctx context.Context, t *testing.T, p *Proxy, client kubernetes.
 	}
 }
 
-// checkLease reads an update's body in protobuf.
+// checkLease decodes the protobuf body of an update.
 func checkLease(ctx context.Context, t *testing.T, cp *controlplane.ControlPlane) {
 	identity, err := cp.CoordinatorConfig()
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package faultproxy is a wire that does harm: an HTTP proxy between one process and the API server, for one identity. It
-// passes everything on as it is, watches included, except where a rule says otherwise: a rule sees each request before it is
-// forwarded and may hold it back, answer it, cut its connection, or call the test at an exact point of it, such as after the API
-// server has carried a write out and before its writer hears of it.
+// Package faultproxy injects faults between one process and the API server. It is an HTTP proxy for one identity. By default it passes all
+// requests on unchanged, including watches. A rule sees each request before it is forwarded. The rule may delay the request, answer it, cut
+// its connection, or call the test at an exact point, such as after the API server has executed a write and before the writer receives the
+// answer.
 //
-// It writes a kubeconfig without a credential that points to itself, on loopback and in plain HTTP; the credential is the
-// proxy's. A simulated host gets it by simhost's Options.Kubeconfig or CoordinatorKubeconfig.
+// The proxy writes a kubeconfig without a credential that points to itself, on loopback and with plain HTTP; the proxy has the credential.
+// A simulated host gets the kubeconfig in simhost's Options.Kubeconfig or CoordinatorKubeconfig.
 //
-// It knows requests of Kubernetes' API and nothing of lockkeeper: what a write means is said by whoever asks (Options.Label).
+// The package knows the requests of the Kubernetes API, but nothing about lockkeeper: the test gives names to writes (Options.Label).
 package faultproxy

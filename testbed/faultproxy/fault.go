@@ -9,61 +9,61 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A Rule looks at each request and says what is done to it, nil for nothing. Rules are asked in the order in which they were
-// added, by several goroutines at a time; the first word counts.
+// A Rule receives each request and returns the fault for it, or nil. The proxy calls rules in the order in which they were added, from
+// several goroutines at once. The first fault applies.
 type Rule func(*Request) *Fault
 
-// A Fault is what happens to one request, in the order of its fields. The zero value passes it on.
+// A Fault is what happens to one request, in the order of its fields. The zero value passes the request on.
 type Fault struct {
-	// Before it is forwarded.
+	// Before the request is forwarded:
 
-	// Hold keeps the request until it is closed; nothing is forwarded or answered meanwhile.
+	// Hold delays the request until the channel is closed. In the meantime the request is neither forwarded nor answered.
 	Hold <-chan struct{}
-	// Late: a held or delayed write is forwarded also when its client has given it up meanwhile, as a wire may do. Without it,
-	// it is dropped then.
+	// Late forwards a held or delayed write even if its client has given up in the meantime, as a network may do. Without Late the proxy
+	// then drops the write.
 	Late bool
-	// Delay is how long it is held back.
+	// Delay is how long the request is delayed.
 	Delay time.Duration
 	// Call is called.
 	Call func()
-	// Reset cuts the connection instead of forwarding.
+	// Reset cuts the connection, and the request is not forwarded.
 	Reset bool
-	// Status answers with this HTTP status, and a metav1.Status to it, instead of forwarding; RetryAfter is rounded up to
-	// seconds, 0 for no such header.
+	// Status answers with this HTTP status and a matching metav1.Status, and the request is not forwarded. RetryAfter is rounded up to
+	// seconds; 0 means no such header.
 	Status     int
 	RetryAfter time.Duration
 
-	// ListAt has a list answered as of this resourceVersion, whatever it asks for: what a cache that is behind would answer to
-	// a client that is content with one.
+	// ListAt makes a list return the state at this resourceVersion, no matter which one it requests: what a stale cache would answer to a
+	// client that accepts stale data.
 	ListAt string
 
-	// After the API server has answered, before anything of that goes back.
+	// After the API server has answered, before the answer goes back to the client:
 
 	HoldAnswer  <-chan struct{}
 	DelayAnswer time.Duration
 	CallAnswer  func()
-	// ResetAnswer cuts the connection instead of passing the answer on.
+	// ResetAnswer cuts the connection, and the answer is not passed on.
 	ResetAnswer bool
 
-	// CallSent is called after all of the answer went back.
+	// CallSent is called after the whole answer was sent to the client.
 	CallSent func()
 }
 
-// KillBefore calls kill, which ends the client, before the request is sent on. Nothing is.
+// KillBefore calls kill, which ends the client, before the request is forwarded. The request is not forwarded.
 func KillBefore(kill func()) *Fault { return &Fault{Call: kill, Reset: true} }
 
-// KillAnswered calls kill when the request was carried out and its client does not know.
+// KillAnswered calls kill when the API server has executed the request and the client has no answer.
 func KillAnswered(kill func()) *Fault { return &Fault{CallAnswer: kill, ResetAnswer: true} }
 
-// KillSent calls kill when the answer went back. Its client may have begun to act on it.
+// KillSent calls kill when the answer was sent to the client. The client may already have acted on it.
 func KillSent(kill func()) *Fault { return &Fault{CallSent: kill} }
 
-// Refuse answers instead of the API server: 409, 429, 500, 503.
+// Refuse answers in place of the API server, with 409, 429, 500 or 503.
 func Refuse(status int, retryAfter time.Duration) *Fault {
 	return &Fault{Status: status, RetryAfter: retryAfter}
 }
 
-// reasons are the API server's words for what a rule may answer.
+// reasons are the API server's reasons for the statuses that a rule may return.
 var reasons = map[int]metav1.StatusReason{
 	http.StatusForbidden:           metav1.StatusReasonForbidden,
 	http.StatusNotFound:            metav1.StatusReasonNotFound,
@@ -75,7 +75,7 @@ var reasons = map[int]metav1.StatusReason{
 	http.StatusGatewayTimeout:      metav1.StatusReasonTimeout,
 }
 
-// refuse writes the answer that a fault wants.
+// refuse writes the answer of the fault.
 func (f *Fault) refuse(w http.ResponseWriter, r *Request) {
 	seconds := int32((f.RetryAfter + time.Second - 1) / time.Second)
 	s := metav1.Status{

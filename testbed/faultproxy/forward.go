@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// maxBody bounds the body of a write, in bytes; the API server's own bound is 3 MiB.
+	// maxBody limits the body of a write, in bytes. The API server's own limit is 3 MiB.
 	maxBody = 4 << 20
-	// upstreamTimeout bounds a write that no one waits for any more.
+	// upstreamTimeout limits a write whose client has given up.
 	upstreamTimeout = time.Minute
 )
 
-// hopByHop are the headers between two ends of one connection.
+// hopByHop are the headers that apply to one connection only.
 var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
 // errDropped ends a request that is not forwarded.
 var errDropped = errors.New("dropped")
 
-// ServeHTTP takes one request of the process's.
+// ServeHTTP handles one request of the process.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	if !p.enter() {
 		panic(http.ErrAbortHandler)
@@ -67,7 +67,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	}
 }
 
-// exchange is one request on its way.
+// exchange is one request in progress.
 type exchange struct {
 	p     *Proxy
 	f     *Fault
@@ -108,8 +108,8 @@ func (e *exchange) run() (Outcome, int) {
 	}
 	defer resp.Body.Close()
 	if f.HoldAnswer != nil || f.DelayAnswer > 0 || f.CallAnswer != nil || f.ResetAnswer || f.CallSent != nil {
-		// All of the answer is here before anything is done about it, and its length known: the end of one without a length
-		// would go out only when everything is over here.
+		// Read the whole answer before the calls, so that its length is known. The end of an answer without a length would be sent only
+		// when this handler returns.
 		whole, err := io.ReadAll(resp.Body)
 		if err != nil {
 			reset(e.w)
@@ -129,7 +129,7 @@ func (e *exchange) run() (Outcome, int) {
 	return Answered, resp.StatusCode
 }
 
-// context is that of the request to the API server. A write that was sent is on its way, whatever becomes of its sender.
+// context returns the context of the request to the API server. A write that was sent continues even if its client gives up.
 func (e *exchange) context() (context.Context, context.CancelFunc) {
 	if e.r.Write() {
 		return context.WithTimeout(e.p.life, upstreamTimeout)
@@ -152,7 +152,7 @@ func (e *exchange) context() (context.Context, context.CancelFunc) {
 	}
 }
 
-// wait waits for hold's end and then for d.
+// wait waits until hold is closed, and then for d.
 func (e *exchange) wait(ctx context.Context, hold <-chan struct{}, d time.Duration) error {
 	if hold != nil {
 		select {
@@ -201,7 +201,7 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	return e.p.speaks.RoundTrip(out)
 }
 
-// answer passes the API server's answer on, each piece as it comes.
+// answer passes the API server's answer on and flushes each piece.
 func (e *exchange) answer(resp *http.Response) {
 	header := e.w.Header()
 	for name, values := range resp.Header {
@@ -220,13 +220,13 @@ func (e *exchange) answer(resp *http.Response) {
 	}
 	e.w.WriteHeader(resp.StatusCode)
 	control := http.NewResponseController(e.w)
-	_ = control.Flush() // a watch without events has headers
+	_ = control.Flush() // a watch without events still has headers
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := resp.Body.Read(buffer)
 		if n > 0 {
 			if _, err := e.w.Write(buffer[:n]); err != nil {
-				return // the client has gone
+				return // the client is gone
 			}
 			_ = control.Flush()
 		}
@@ -234,17 +234,17 @@ func (e *exchange) answer(resp *http.Response) {
 			return
 		}
 		if err != nil {
-			e.abort = true // not an end that looks like a good one
+			e.abort = true // the client must not take this for a normal end
 			return
 		}
 	}
 }
 
-// reset cuts the client's connection with a TCP reset, as a router that forgot it would.
+// reset cuts the client's connection with a TCP reset, as a router that lost its state would.
 func reset(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		panic(http.ErrAbortHandler) // a client that has gone
+		panic(http.ErrAbortHandler) // the client is gone
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

@@ -19,33 +19,33 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Options describe a proxy.
+// Options configure a proxy.
 type Options struct {
-	// Name tells it from others in a test's log.
+	// Name identifies the proxy in a test's log.
 	Name string
-	// Config is the identity under which it speaks to the API server, by client certificate or token.
+	// Config is the identity that the proxy uses with the API server, by client certificate or token.
 	Config *rest.Config
-	// Dir is where the kubeconfig is written; it stays the caller's.
+	// Dir is the directory for the kubeconfig. The caller owns it.
 	Dir string
-	// Address is where the proxy listens; the zero one is 127.0.0.1. Whoever reaches it speaks under the identity.
+	// Address is where the proxy listens. The zero value is 127.0.0.1. Every process that can reach the address uses the identity.
 	Address netip.Addr
-	// Label names a write; nil for no names. It gets the body and has to be quick.
+	// Label names a write. It may be nil. It receives the body and must be fast.
 	Label func(*Request) string
-	// Record gets every request at its end; it must not block for long.
+	// Record receives every request when it ends. It must not block for long.
 	Record func(Record)
 }
 
-// A Proxy stands between one process and the API server. Its methods may be called by several goroutines.
+// A Proxy is a proxy between one process and the API server. Its methods are safe for concurrent use.
 type Proxy struct {
 	opts       Options
 	upstream   *url.URL
 	transport  *http.Transport
-	speaks     http.RoundTripper // transport, with the identity's token if it has one
+	speaks     http.RoundTripper // transport, plus the identity's token if it has one
 	server     *http.Server
 	kubeconfig string
 	life       context.Context // ends with Close
 	end        context.CancelFunc
-	running    sync.WaitGroup // the server and every request
+	running    sync.WaitGroup // the server and all requests
 
 	mu      sync.Mutex
 	closed  bool
@@ -57,10 +57,10 @@ type Proxy struct {
 	more    int
 }
 
-// watch is a watch that runs.
+// watch is a running watch.
 type watch struct{ cut context.CancelFunc }
 
-// Start starts a proxy; Close it.
+// Start starts a proxy. The caller must close it.
 func Start(o Options) (*Proxy, error) {
 	failed := func(err error) (*Proxy, error) { return nil, fmt.Errorf("starting the proxy %s: %w", o.Name, err) }
 	upstream, err := url.Parse(o.Config.Host)
@@ -80,7 +80,7 @@ func Start(o Options) (*Proxy, error) {
 	}
 	p := &Proxy{
 		opts: o, upstream: upstream, numbers: map[[3]string]int{}, watches: map[*watch]bool{},
-		// HTTP/1.1, so that a broken connection breaks one request, and no compression of our own.
+		// HTTP/1.1, so that a broken connection affects one request. The proxy adds no compression.
 		transport: &http.Transport{
 			TLSClientConfig: secret, DisableCompression: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: 30 * time.Second,
 			TLSHandshakeTimeout: 30 * time.Second,
@@ -100,7 +100,7 @@ func Start(o Options) (*Proxy, error) {
 	return p, nil
 }
 
-// nothing takes what net/http says of connections that tests cut.
+// nothing discards what net/http logs about connections that tests cut.
 type nothing struct{}
 
 func (nothing) Write(b []byte) (int, error) { return len(b), nil }
@@ -113,19 +113,19 @@ func (p *Proxy) writeKubeconfig(address string) (string, error) {
 	file.Close()
 	config := clientcmdapi.NewConfig()
 	config.Clusters["proxy"] = &clientcmdapi.Cluster{Server: "http://" + address}
-	config.AuthInfos["proxy"] = clientcmdapi.NewAuthInfo() // a user without a credential: the proxy has it
+	config.AuthInfos["proxy"] = clientcmdapi.NewAuthInfo() // a user without a credential, because the proxy has it
 	config.Contexts["proxy"] = &clientcmdapi.Context{Cluster: "proxy", AuthInfo: "proxy"}
 	config.CurrentContext = "proxy"
 	return file.Name(), clientcmd.WriteToFile(*config, file.Name())
 }
 
-// Name is the one of the options.
+// Name returns the name in the options.
 func (p *Proxy) Name() string { return p.opts.Name }
 
-// Kubeconfig is the path of a kubeconfig for the process behind the proxy.
+// Kubeconfig returns the path of a kubeconfig for the process behind the proxy.
 func (p *Proxy) Kubeconfig() string { return p.kubeconfig }
 
-// Add adds a rule, behind those that are there, until remove.
+// Add adds a rule after the existing rules. remove removes it.
 func (p *Proxy) Add(rule Rule) (remove func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +138,7 @@ func (p *Proxy) Add(rule Rule) (remove func()) {
 	}
 }
 
-// CutWatches cuts every watch that runs, in the middle of whatever it sends.
+// CutWatches cuts every running watch, even in the middle of an event.
 func (p *Proxy) CutWatches() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,15 +148,15 @@ func (p *Proxy) CutWatches() int {
 	return len(p.watches)
 }
 
-// ShiftDate adds d to the Date header of every answer from now on: a client that trusts it takes its own clock to be wrong by
-// as much.
+// ShiftDate adds d to the Date header of every answer from now on. A client that trusts the header assumes that its own clock is wrong by
+// d.
 func (p *Proxy) ShiftDate(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.shift = d
 }
 
-// Close cuts every connection and waits until nothing of the proxy runs. Functions that rules had it call are waited for.
+// Close cuts every connection and waits until no part of the proxy runs, including functions that rules called.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -171,7 +171,7 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// enter counts a request in; false after Close.
+// enter counts a request as running. It returns false after Close.
 func (p *Proxy) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

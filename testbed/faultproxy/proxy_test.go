@@ -18,10 +18,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// patience bounds what takes milliseconds.
+// patience limits the wait for what takes milliseconds.
 const patience = 2 * time.Minute
 
-// server is an API server that counts the writes which reach it.
+// server is an API server that counts the writes that reach it.
 type server struct {
 	*httptest.Server
 	writes atomic.Int32
@@ -57,7 +57,7 @@ func newServer(t *testing.T) *server {
 	return s
 }
 
-// wire is a proxy before the server, and a client that keeps no connection.
+// wire is a proxy in front of the server, and a client that does not reuse connections.
 type wire struct {
 	*Proxy
 	s      *server
@@ -99,7 +99,7 @@ func newWire(t *testing.T) *wire {
 	return v
 }
 
-// do sends one request and returns status and body, or the error.
+// do sends one request and returns the status and the body, or the error.
 func (v *wire) do(ctx context.Context, method, uri, body string) (int, string, http.Header, error) {
 	r, err := http.NewRequestWithContext(ctx, method, v.base+uri, strings.NewReader(body))
 	if err != nil {
@@ -120,7 +120,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// next is the record of the request that ends next.
+// next returns the record of the next request that ends.
 func (v *wire) next(t *testing.T) Record {
 	t.Helper()
 	select {
@@ -132,7 +132,7 @@ func (v *wire) next(t *testing.T) Record {
 	}
 }
 
-// The whole protobuf body, NULs and all, goes there and back.
+// The proxy passes the whole protobuf body on in both directions, including NUL bytes.
 const binary = "k8s\x00\n\x02\xff\x00body"
 
 func TestPassesOn(t *testing.T) {
@@ -161,8 +161,8 @@ func TestFaultsOfOneRequest(t *testing.T) {
 		name    string
 		fault   func(called func()) *Fault
 		status  int // 0: the connection is cut
-		writes  int // how many reached the server in all
-		at      int // how many had reached it when the function was called; -1: it is not called
+		writes  int // total number of writes that reached the server
+		at      int // number of writes that had reached it at the call of the function; -1: no call
 		outcome Outcome
 	}{
 		{"nothing", func(func()) *Fault { return nil }, 200, 1, -1, Answered},
@@ -202,7 +202,7 @@ func TestFaultsOfOneRequest(t *testing.T) {
 			if c.status == 429 && (header.Get("Retry-After") != "2" || !strings.Contains(body, `"reason":"TooManyRequests"`)) {
 				t.Errorf("Retry-After %q, body %s", header.Get("Retry-After"), body)
 			}
-			// Others are left alone.
+			// Other requests pass.
 			if status, _, _, err := v.do(within(t), "PUT", "/api/v1/nodes/n1", "x"); status != 200 {
 				t.Errorf("an update: %d %v", status, err)
 			}
@@ -213,7 +213,7 @@ func TestFaultsOfOneRequest(t *testing.T) {
 func TestHold(t *testing.T) {
 	for _, c := range []struct {
 		name        string
-		late, stays bool // the client waits until it is released
+		late, stays bool // the client waits until the request is released
 		writes      int32
 	}{
 		{"released", false, true, 1},
@@ -241,7 +241,7 @@ func TestHold(t *testing.T) {
 				}
 			}
 			if !c.stays && !c.late {
-				v.next(t) // dropped when its client goes
+				v.next(t) // dropped when its client gives up
 			}
 			close(release)
 			if c.stays {
@@ -271,7 +271,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	// Each event comes as soon as it was sent, not when a buffer is full.
+	// Each event arrives when it is sent, not when a buffer is full.
 	for _, text := range []string{"one", "two"} {
 		v.s.events <- text
 		buffer := make([]byte, 100)

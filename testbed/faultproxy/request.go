@@ -11,26 +11,26 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// A Request is one request as a rule sees it. The words are those of RBAC.
+// A Request is one request as a rule sees it. It uses the terms of RBAC.
 type Request struct {
 	Proxy string    // the proxy's name
-	Time  time.Time // when it had been read
-	// Verb is get, list, watch, create, update, patch, delete or deletecollection; for a path that is no resource's, such as
-	// /readyz, the method in lower case.
+	Time  time.Time // when the proxy had read it
+	// Verb is get, list, watch, create, update, patch, delete or deletecollection. If the path is not a resource's, such as /readyz, it is
+	// the method in lower case.
 	Verb string
 	// Group is "" for the core group. Name is also set from a field selector on metadata.name.
 	Group, Resource, Namespace, Name, Subresource string
 	// Number counts the requests of this proxy with the same Verb, Resource and Subresource, from 1.
 	Number int
-	// Label is what Options.Label called it.
+	// Label is the name from Options.Label.
 	Label string
-	// URI is the path with its query, and Agent the client's User-Agent.
+	// URI is the path with its query. Agent is the client's User-Agent.
 	URI, Agent string
-	// Body is that of a write, nil for others and in a [Record].
+	// Body is the body of a write. It is nil for other requests and in a [Record].
 	Body []byte
 }
 
-// Write reports whether the request is one that changes something: no get, list or watch.
+// Write reports whether the request changes something, that is, whether it is not a get, list or watch.
 func (r *Request) Write() bool {
 	switch r.Verb {
 	case "create", "update", "patch", "delete", "deletecollection":
@@ -48,7 +48,7 @@ func (r *Request) Is(verb, resource string) bool {
 	return r.Verb == verb && name == resource
 }
 
-// String is the request in a few words.
+// String returns a short description of the request.
 func (r *Request) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s", r.Verb, r.Resource)
@@ -67,7 +67,7 @@ func (r *Request) String() string {
 	return b.String()
 }
 
-// Object decodes the body of a create or an update, in whatever encoding it came.
+// Object decodes the body of a create or an update, in any encoding.
 func (r *Request) Object() (runtime.Object, error) {
 	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(r.Body, nil, nil)
 	if err != nil {
@@ -76,7 +76,7 @@ func (r *Request) Object() (runtime.Object, error) {
 	return obj, nil
 }
 
-// Patch decodes the body of a patch in JSON.
+// Patch decodes the JSON body of a patch.
 func (r *Request) Patch() (map[string]any, error) {
 	var doc map[string]any
 	if err := json.Unmarshal(r.Body, &doc); err != nil {
@@ -85,7 +85,7 @@ func (r *Request) Patch() (map[string]any, error) {
 	return doc, nil
 }
 
-// describe says what a request is.
+// describe returns the request's description.
 func describe(hr *http.Request) Request {
 	r := Request{Verb: strings.ToLower(hr.Method), URI: hr.URL.RequestURI(), Agent: hr.UserAgent()}
 	parts := strings.Split(strings.Trim(hr.URL.Path, "/"), "/")

@@ -48,7 +48,7 @@ func TestRealBinaryUpdatesTwoHosts(t *testing.T) {
 			t.Errorf("%s sent %+v to its service manager", h.Name(), n)
 		}
 		if strings.Contains(h.Logs(), "by itself") {
-			t.Errorf("lockkeeper ended by itself on %s", h.Name())
+			t.Errorf("lockkeeper ended unexpectedly on %s", h.Name())
 		}
 	}
 	// The order is strict: the first host is Ready again before the second is told to reboot.
