@@ -213,7 +213,7 @@ func TestRebootManagerIsToldBeforeThereIsAnUpdate(t *testing.T) {
 
 const coordinatorConf = "/run/update-engine/coordinator.conf"
 
-// waitForCoordinatorState waits until the file says that, "" for nothing.
+// waitForCoordinatorState waits until coordinator.conf has the state want, or is missing or empty if want is "".
 func (h *host) waitForCoordinatorState(want string) {
 	h.t.Helper()
 	if want != "" {

@@ -44,15 +44,15 @@ func host(t *testing.T, o simhost.Options) *simhost.Host {
 	return h
 }
 
-// waitForCredential waits for a condition that no watch tells of; told says how things stand when it is waited for in vain.
-func waitForCredential(t *testing.T, what string, cond func() bool, told func() any) {
+// waitForCredential polls until cond returns true. On a timeout it fails the test with the result of state.
+func waitForCredential(t *testing.T, what string, cond func() bool, state func() any) {
 	t.Helper()
 	deadline := time.After(credentialPatience)
 	for !cond() {
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-deadline:
-			t.Fatalf("waited in vain for %s: %+v", what, told())
+			t.Fatalf("timed out waiting for %s: %+v", what, state())
 		}
 	}
 }

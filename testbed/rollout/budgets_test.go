@@ -33,19 +33,19 @@ func TestBudgets(t *testing.T) {
 	t.Cleanup(authors.Close)
 
 	s.stagePool("infra")
-	s.stands("infra", 1, v1alpha1.ReasonControlPlane)
+	s.poolIsHeld("infra", 1, v1alpha1.ReasonControlPlane)
 	s.stagePool("db")
-	s.stands("db", 2, v1alpha1.ReasonBudget)
+	s.poolIsHeld("db", 2, v1alpha1.ReasonBudget)
 	s.stagePool("web")
-	s.stands("web", 3, v1alpha1.ReasonBudget) // with the three others all that the total allows
-	s.tells("infra", "selected 5, up to date 0, wanting 5, in turn 1, unavailable 1, failed 0, allowed 5; "+
+	s.poolIsHeld("web", 3, v1alpha1.ReasonBudget) // with the three others all that the total allows
+	s.policyShows("infra", "selected 5, up to date 0, wanting 5, in turn 1, unavailable 1, failed 0, allowed 5; "+
 		"Valid True Valid; Progressing True InTurn; Halted False WithinMaxFailed")
-	s.tells("web", "selected 16, up to date 0, wanting 16, in turn 3, unavailable 3, failed 0, allowed 4; "+
+	s.policyShows("web", "selected 16, up to date 0, wanting 16, in turn 3, unavailable 3, failed 0, allowed 4; "+
 		"Valid True Valid; Progressing True InTurn; Halted False WithinMaxFailed")
 
 	s.Referee.SetBudget(7)
 	s.policy("web", spec("web", "maxUnavailable: 30%"))
-	s.stands("web", 4, v1alpha1.ReasonBudget)
+	s.poolIsHeld("web", 4, v1alpha1.ReasonBudget)
 
 	authors.Release("check")
 	s.Must(s.Fleet.WaitUpdated(s.Within(rig.Rolled), newVersion))
@@ -65,8 +65,8 @@ func (s *scene) stagePool(name string) {
 	}
 }
 
-// stands waits until so many nodes of a pool are drained and wait for the hook, and all others of it are held for the reason.
-func (s *scene) stands(pool string, inTurn int, reason v1alpha1.Reason) {
+// poolIsHeld waits until inTurn nodes of a pool are drained and wait for the hook, and all others of it are held for the reason.
+func (s *scene) poolIsHeld(pool string, inTurn int, reason v1alpha1.Reason) {
 	s.T.Helper()
 	s.Eventually(fmt.Sprintf("%d nodes of %s to be in their turn, and the others to be held: %s", inTurn, pool, reason), func(ctx context.Context) (bool, error) {
 		list, err := s.ControlPlane.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "pool=" + pool})

@@ -31,7 +31,7 @@ func TestInvalidInMidRollout(t *testing.T) {
 
 	s.policy("web", onMars)
 	s.heldIdle(v1alpha1.ReasonInvalidPolicy, "node-2", "node-3")
-	p := s.tells("web", "selected 3, up to date 0, wanting 3, in turn 1, unavailable 1, failed 0, allowed 1; "+
+	p := s.policyShows("web", "selected 3, up to date 0, wanting 3, in turn 1, unavailable 1, failed 0, allowed 1; "+
 		"Valid False InvalidPolicy; Progressing True InTurn; Halted False WithinMaxFailed")
 	for _, c := range p.Status.Conditions {
 		if c.Type == v1alpha1.ConditionValid && (!strings.HasPrefix(c.Message, "spec.rollout.windows[0].timeZone: ") || !strings.Contains(c.Message, "Mars/Olympus")) {
@@ -44,12 +44,12 @@ func TestInvalidInMidRollout(t *testing.T) {
 	s.back("node-1")
 	s.stage("node-4")
 	s.back("node-4")
-	s.tells("web", "selected 3, up to date 1, wanting 2, in turn 0, unavailable 0, failed 0, allowed 1; "+
+	s.policyShows("web", "selected 3, up to date 1, wanting 2, in turn 0, unavailable 0, failed 0, allowed 1; "+
 		"Valid False InvalidPolicy; Progressing False InvalidPolicy; Halted False WithinMaxFailed")
 	s.nothingBegins("node-5", "node-2", "node-3")
 
 	s.policy("web", onEarth)
 	s.back("node-2", "node-3")
-	s.tells("web", "selected 3, up to date 3, wanting 0, in turn 0, unavailable 0, failed 0, allowed 1; "+
+	s.policyShows("web", "selected 3, up to date 3, wanting 0, in turn 0, unavailable 0, failed 0, allowed 1; "+
 		"Valid True Valid; Progressing False UpToDate; Halted False WithinMaxFailed")
 }

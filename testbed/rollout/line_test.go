@@ -28,11 +28,11 @@ func TestLineStops(t *testing.T) {
 	// The engine stages the same again, which is not tried again.
 	s.stage("node-1")
 	s.heldIdle(v1alpha1.ReasonFailed, "node-1")
-	s.tells("web", "selected 3, up to date 0, wanting 3, in turn 0, unavailable 0, failed 1, allowed 1; "+
+	s.policyShows("web", "selected 3, up to date 0, wanting 3, in turn 0, unavailable 0, failed 1, allowed 1; "+
 		"Valid True Valid; Progressing False Halted; Halted True Halted")
 	s.stage("node-4")
 	s.back("node-4")
-	s.tells("db", "selected 1, up to date 1, wanting 0, in turn 0, unavailable 0, failed 0, allowed 1; "+
+	s.policyShows("db", "selected 1, up to date 1, wanting 0, in turn 0, unavailable 0, failed 0, allowed 1; "+
 		"Valid True Valid; Progressing False UpToDate; Halted False WithinMaxFailed")
 	s.nothingBegins("node-5", "node-2", "node-3")
 	if n := s.Host("node-1").Reboots(); n != 1 {
@@ -41,7 +41,7 @@ func TestLineStops(t *testing.T) {
 
 	s.lockkeeper("retry", "node-1")
 	s.back("node-1", "node-2", "node-3")
-	s.tells("web", "selected 3, up to date 3, wanting 0, in turn 0, unavailable 0, failed 0, allowed 1; "+
+	s.policyShows("web", "selected 3, up to date 3, wanting 0, in turn 0, unavailable 0, failed 0, allowed 1; "+
 		"Valid True Valid; Progressing False UpToDate; Halted False WithinMaxFailed")
 	for name, want := range map[string]int{"node-1": 2, "node-2": 1, "node-3": 1, "node-4": 1, "node-5": 0} {
 		if got := s.Host(name).Reboots(); got != want {

@@ -14,8 +14,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// tells waits until the status of the policy, as it is now, says so; see describe. It returns that policy.
-func (s *scene) tells(name, want string) (found v1alpha1.DisruptionPolicy) {
+// policyShows waits until the current status of the policy is want, as describe formats it. It returns that policy.
+func (s *scene) policyShows(name, want string) (found v1alpha1.DisruptionPolicy) {
 	s.T.Helper()
 	policies := s.dynamic().Resource(v1alpha1.PolicyResource)
 	s.Eventually("policy "+name+" to say\n"+want, func(ctx context.Context) (bool, error) {

@@ -50,7 +50,7 @@ var changes = map[string]func(*scene){
 		// What was applied is in effect, also for the next process: it has nothing to do.
 		h.StopLockkeeper()
 		s.Must(h.StartLockkeeper())
-		s.says(h, "idle; up to date since ") // the next process, which has read everything
+		s.statusLineHas(h, "idle; up to date since ") // the next process, which has read everything
 		s.idle(h)
 		s.ended(h, "Done: applying", "Done: applying")
 		s.did(h, 0, appRestart, appRestart)
@@ -135,7 +135,7 @@ func (s *scene) ordered(h *simhost.Host, jobs ...string) {
 func (s *scene) undisturbed(h *simhost.Host) {
 	s.T.Helper()
 	s.Sync()
-	if told := s.of(h.Name()); slices.Contains(told, "cordoned") || slices.Contains(told, "cordoned by a person") || s.evictions(h) > 0 {
+	if told := s.linesOf(h.Name()); slices.Contains(told, "cordoned") || slices.Contains(told, "cordoned by a person") || s.evictions(h) > 0 {
 		s.T.Errorf("%s was disturbed: %q", h.Name(), told)
 	}
 }

@@ -29,7 +29,7 @@ var hooks = map[string]func(*scene){
 
 		s.reaches(h, v1alpha1.StateBeforeDrain)
 		s.runs("ease-out", h.Name())
-		s.tells(h, "ease-out: not confirmed yet")
+		s.statusShows(h, "ease-out: not confirmed yet")
 		s.confirm(h, "ease-out") // as the pod's script does
 
 		s.reaches(h, v1alpha1.StateBeforeReboot)
@@ -96,7 +96,7 @@ hooks:
 		if n := s.reaches(h, v1alpha1.StateBeforeReboot); !n.Mark || !n.Unschedulable {
 			s.T.Errorf("%s waits for its volumes: mark %t, unschedulable %t, expected a drained node", h.Name(), n.Mark, n.Unschedulable)
 		}
-		s.tells(h, "1 volume to detach: csi/vol-1")
+		s.statusShows(h, "1 volume to detach: csi/vol-1")
 		s.attached(h, `[]`)
 		s.ended(h, "Done: draining before-reboot rebooting uncordoning")
 		s.did(h, 1)
@@ -140,7 +140,7 @@ hooks:
 			return now.Turn == n.Turn && now.State == v1alpha1.StateBeforeUncordon && len(now.Hooks) == 0
 		})
 		s.runs("in", h.Name())
-		s.tells(h, "in: not confirmed yet")
+		s.statusShows(h, "in: not confirmed yet")
 		s.confirm(h, "in")
 		s.ended(h, "Cancelled WantGone: before-drain before-uncordon uncordoning")
 		s.did(h, 0)

@@ -83,9 +83,9 @@ var published = map[string]func(*scene){
 		s.confirm(h, "ease-out")
 
 		b := s.blockedBy(h, v1alpha1.BlockerBudget, h.Name()+"/work", "The disruption budget work needs 1 healthy pods and has 1 currently")
-		s.tells(h, "blocked by", "PodDisruptionBudget "+h.Name()+"/work (pod "+string(b.Pod)+")", "needs 1 healthy pods and has 1 currently")
-		s.says(h, string(b.Pod))
-		s.says(h, "The disruption budget work needs 1 healthy pods")
+		s.statusShows(h, "blocked by", "PodDisruptionBudget "+h.Name()+"/work (pod "+string(b.Pod)+")", "needs 1 healthy pods and has 1 currently")
+		s.statusLineHas(h, string(b.Pod))
+		s.statusLineHas(h, "The disruption budget work needs 1 healthy pods")
 		s.serves(h, fmt.Sprintf(`lockkeeper_host_blocked_since_timestamp_seconds{kind="PodDisruptionBudget",name="%s/work",pod="%s"} `, h.Name(), b.Pod),
 			`lockkeeper_host_blockers{kind="PodDisruptionBudget"} 1`)
 		if out := s.kubectl("get", "hu", h.Name()); !containsAll(out, []string{"WANTS", "STATE", "BLOCKED BY", h.Name(), "reboot", "draining", h.Name() + "/work"}) {
@@ -125,12 +125,12 @@ var published = map[string]func(*scene){
 		b := s.blockedBy(h, v1alpha1.BlockerBudget, h.Name()+"/work")
 		s.passes(2 * time.Second) // times are published to the second
 		s.Must(h.Signal(syscall.SIGKILL))
-		s.says(h, string(b.Pod))   // another process, which has met it again
-		s.passes(10 * time.Second) // it publishes what it knows within 8 s
+		s.statusLineHas(h, string(b.Pod)) // another process, which has met it again
+		s.passes(10 * time.Second)        // it publishes what it knows within 8 s
 		release()
 		i := s.blockedBy(h, v1alpha1.BlockerInhibitor, "backup")
 		s.Must(h.Signal(syscall.SIGTERM))
-		s.says(h, "backup")
+		s.statusLineHas(h, "backup")
 		let()
 		s.ended(h, "Done: draining rebooting uncordoning")
 		last := s.update(h, "to say that the turn is complete", func(u *v1alpha1.HostUpdateStatus) bool {
@@ -166,7 +166,7 @@ var published = map[string]func(*scene){
 
 		s.blockedBy(h, v1alpha1.BlockerPod, "default/"+h.Name()+"-kept", "the policy does not let this pod be evicted")
 		s.blockedBy(h, v1alpha1.BlockerWebhook, "default/"+h.Name()+"-guarded", "ValidatingAdmissionPolicy", "not this pod")
-		s.tells(h, "Pod default/"+h.Name()+"-kept", "Webhook default/"+h.Name()+"-guarded")
+		s.statusShows(h, "Pod default/"+h.Name()+"-kept", "Webhook default/"+h.Name()+"-guarded")
 		kept()
 		guarded()
 
@@ -178,7 +178,7 @@ var published = map[string]func(*scene){
 		s.attached(h, "null")
 
 		s.blockedBy(h, v1alpha1.BlockerUnit, "db.service", "db.service is failed")
-		s.tells(h, "Unit db.service")
+		s.statusShows(h, "Unit db.service")
 		s.Must(h.Units().Set("db.service", simhost.Unit{Load: "loaded", Active: "active"}))
 		s.ended(h, "Done: draining before-reboot rebooting uncordoning")
 	},

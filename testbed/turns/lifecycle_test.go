@@ -104,7 +104,7 @@ var conditions = map[string]func(*scene){
 		// Another process changes nothing.
 		s.Must(h.Configure(func(c simhost.Config) { c.Set("", "lifecycle_conditions", false) }))
 		h.Kill()
-		s.says(h, string(v1alpha1.ReasonDetached))
+		s.statusLineHas(h, string(v1alpha1.ReasonDetached))
 		changes := rec()
 		s.writtenOnce(h, proxy, changes)
 		released := slices.IndexFunc(changes, func(n *corev1.Node) bool { return turn.FromNode(n).State == v1alpha1.StateAbsent })

@@ -57,7 +57,7 @@ rules:
 
 // TestTurns plays all scenes.
 func TestTurns(t *testing.T) {
-	w := &world{prom: newPrometheus(t), told: map[string][]string{}, binary: binary, nodes: follow(t)}
+	w := &world{prom: newPrometheus(t), lines: map[string][]string{}, binary: binary, nodes: follow(t)}
 	// Not t.Context(), which ends before the cleanup hears the verdict.
 	ctx := context.Background()
 	must(t, cp.ApplyLockkeeper(ctx))
@@ -88,7 +88,7 @@ func TestTurns(t *testing.T) {
 	w.rig, err = rig.Start(ctx, cp, rig.Options{
 		Policy: "{nodeSelector: {matchLabels: {turns: nobody}}}",
 		Budget: 100, PolicyBudgets: budgets,
-		OnEvent: w.hear,
+		OnEvent: w.recordLine,
 		Fleet: simhost.FleetOptions{Hosts: 1, Coordinators: 1, Prefix: "lead-", Host: simhost.Options{
 			Binary: binary, RestartDelay: time.Second, CoordinatorKubeconfig: w.coordinator.Kubeconfig(), Config: func(c simhost.Config) {
 				c.Set("coordinator", "prometheus_url", w.prom.URL)
@@ -137,8 +137,8 @@ type world struct {
 	leader      *simhost.Host
 	nodes       *versions
 
-	mu   sync.Mutex
-	told map[string][]string // what the referee has told, by node
+	mu    sync.Mutex
+	lines map[string][]string // what the referee has told, by node
 }
 
 // scene returns a scene of the world.
@@ -153,20 +153,20 @@ func (w *world) ownedScene(owner *testing.T, name string) *scene {
 	return s
 }
 
-// hear takes a line of the referee's: the time, the node, what happened to it.
-func (w *world) hear(line string) {
+// recordLine records a line of the referee: the time, the node and what happened to it.
+func (w *world) recordLine(line string) {
 	_, rest, _ := strings.Cut(line, " ")
 	name, text, _ := strings.Cut(rest, " ")
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told[name] = append(w.told[name], strings.TrimSpace(text))
+	w.lines[name] = append(w.lines[name], strings.TrimSpace(text))
 }
 
-// of is what the referee has told of a node so far.
-func (w *world) of(name string) []string {
+// linesOf returns the referee's lines about a node up to now.
+func (w *world) linesOf(name string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.told[name])
+	return slices.Clone(w.lines[name])
 }
 
 // prometheus answers as one: a query that is closed returns a series, any other one nothing. That a real one is understood is

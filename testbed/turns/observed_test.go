@@ -170,7 +170,7 @@ func (s *scene) reads(h *simhost.Host, r v1alpha1.Reason) {
 		message = string(u.Message)
 	}
 	if message != "" || slices.Contains(places, v1alpha1.PlaceHost) {
-		s.says(h, string(r))
+		s.statusLineHas(h, string(r))
 		s.serves(h, fmt.Sprintf(`lockkeeper_host_waiting{reason="%s"} 1`, r))
 		s.journals(h, "", r)
 		observed.add(s.name, r, v1alpha1.PlaceHost, placeJournal)
@@ -183,7 +183,7 @@ func (s *scene) reads(h *simhost.Host, r v1alpha1.Reason) {
 	if message != "" {
 		words = append(words, message)
 	}
-	s.tells(h, words...)
+	s.statusShows(h, words...)
 	observed.add(s.name, r, v1alpha1.PlaceStatus)
 	if message != "" {
 		observed.add(s.name, r, v1alpha1.PlaceWaits)
@@ -224,7 +224,7 @@ func (s *scene) endsFor(h *simhost.Host, r v1alpha1.Reason) {
 	}
 	observed.add(s.name, r, v1alpha1.PlaceEnd, placeJournal)
 	if !slices.Contains(r.Places(), v1alpha1.PlaceHeld) { // else status is read with held
-		s.tells(h, "last turn", "("+string(r)+")")
+		s.statusShows(h, "last turn", "("+string(r)+")")
 		observed.add(s.name, r, v1alpha1.PlaceStatus)
 	}
 }
@@ -278,7 +278,7 @@ func (s *scene) journals(h *simhost.Host, node string, r v1alpha1.Reason) {
 // readBlocker waits until what blocks the host is in `lockkeeper status NODE` and in its metrics as it is in its HostUpdate.
 func (s *scene) readBlocker(h *simhost.Host, b *v1alpha1.Blocker) {
 	s.T.Helper()
-	s.tells(h, "blocked by", string(b.Kind)+" "+string(b.Name), string(b.Message))
+	s.statusShows(h, "blocked by", string(b.Kind)+" "+string(b.Name), string(b.Message))
 	s.serves(h, fmt.Sprintf(`lockkeeper_host_blockers{kind="%s"} [1-9]`, b.Kind), fmt.Sprintf(
 		`lockkeeper_host_blocked_since_timestamp_seconds{kind="%s",name="%s",pod="%s"} `, b.Kind, regexp.QuoteMeta(string(b.Name)), regexp.QuoteMeta(string(b.Pod))))
 	observed.addKind(s.name, b.Kind)

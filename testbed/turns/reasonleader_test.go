@@ -78,7 +78,7 @@ func (s *scene) inRebooting(h *simhost.Host) (release func()) {
 	release = h.Logind().Hold(blocker)
 	s.stage(h)
 	s.reaches(h, v1alpha1.StateRebooting)
-	s.says(h, string(v1alpha1.ReasonInhibited))
+	s.statusLineHas(h, string(v1alpha1.ReasonInhibited))
 	return release
 }
 

@@ -67,8 +67,8 @@ func (s *scene) policyIs(what string, cond func(*v1alpha1.DisruptionPolicy) bool
 	})
 }
 
-// stands waits until the policy says that it makes no progress, for a reason and in words.
-func (s *scene) stands(reason v1alpha1.Reason, words ...string) {
+// makesNoProgress waits until the policy reports that it makes no progress, with the reason and the words.
+func (s *scene) makesNoProgress(reason v1alpha1.Reason, words ...string) {
 	s.T.Helper()
 	s.policyIs(fmt.Sprintf("to say %s: %q", reason, words), func(p *v1alpha1.DisruptionPolicy) bool {
 		return slices.ContainsFunc(p.Status.Conditions, func(c metav1.Condition) bool {
@@ -117,7 +117,7 @@ func (s *scene) host(o simhost.Options) *simhost.Host {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("%s, by the referee:\n\t%s\nits log:\n%s", h.Name(), strings.Join(s.of(h.Name()), "\n\t"), h.LogTail(60))
+			t.Logf("%s, by the referee:\n\t%s\nits log:\n%s", h.Name(), strings.Join(s.linesOf(h.Name()), "\n\t"), h.LogTail(60))
 		}
 		if err := h.Close(); err != nil {
 			t.Error(err)
@@ -173,8 +173,8 @@ func (s *scene) published(h *simhost.Host, wants v1alpha1.Wants, changes ...stri
 	})
 }
 
-// says waits until the host's status line holds a text.
-func (s *scene) says(h *simhost.Host, text string) {
+// statusLineHas waits until the host's status line contains a text.
+func (s *scene) statusLineHas(h *simhost.Host, text string) {
 	s.T.Helper()
 	s.Must(h.WaitNotify(s.soon(), fmt.Sprintf("saying %q", text), func(n simhost.Notify) bool { return strings.Contains(n.Status, text) }))
 }
@@ -211,7 +211,7 @@ func (s *scene) over(h *simhost.Host, count int) {
 func (s *scene) turns(h *simhost.Host) []string {
 	var all, states []string
 	word := "Done"
-	for _, text := range s.of(h.Name()) {
+	for _, text := range s.linesOf(h.Name()) {
 		from, rest, found := strings.Cut(text, " -> ")
 		if !found {
 			continue
@@ -235,7 +235,7 @@ func (s *scene) turns(h *simhost.Host) []string {
 func (s *scene) evictions(h *simhost.Host) (n int) {
 	s.T.Helper()
 	s.Sync()
-	for _, text := range s.of(h.Name()) {
+	for _, text := range s.linesOf(h.Name()) {
 		if strings.HasPrefix(text, "pod ") && strings.HasSuffix(text, " evicted") {
 			n++
 		}
@@ -283,8 +283,8 @@ func (s *scene) lockkeeper(args ...string) (string, error) {
 	return string(out), err
 }
 
-// tells waits until `lockkeeper status NODE` has all of the words.
-func (s *scene) tells(h *simhost.Host, words ...string) {
+// statusShows waits until `lockkeeper status NODE` has all of the words.
+func (s *scene) statusShows(h *simhost.Host, words ...string) {
 	s.T.Helper()
 	s.Eventually(fmt.Sprintf("lockkeeper status %s to tell %q", h.Name(), words), func(context.Context) (bool, error) {
 		out, err := s.lockkeeper("status", h.Name())

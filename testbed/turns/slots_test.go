@@ -23,9 +23,9 @@ var taken = map[string]func(*scene){
 		s.stage(waiter)
 		s.reads(waiter, v1alpha1.ReasonBudget)
 		name := taker.Name() + " is cordoned by another owner"
-		s.stands(v1alpha1.ReasonBudget, "1 unavailable, 1 allowed: "+name)
-		s.tells(waiter, name)
-		s.tells(taker, "takes a slot: it is cordoned by another owner")
+		s.makesNoProgress(v1alpha1.ReasonBudget, "1 unavailable, 1 allowed: "+name)
+		s.statusShows(waiter, name)
+		s.statusShows(taker, "takes a slot: it is cordoned by another owner")
 		s.Eventually("lockkeeper status to name the node in its first three lines", func(context.Context) (bool, error) {
 			out, err := s.lockkeeper("status")
 			lines := strings.SplitAfterN(out, "\n", 4)

@@ -37,7 +37,7 @@ type place struct {
 // hookStage is a stage with one hook.
 func hookStage(field string, state v1alpha1.State, spent bool) place {
 	return place{name: string(state), spent: spent, hooks: field, hold: func(s *scene, h *simhost.Host) (there, release func()) {
-		return func() { s.reaches(h, state); s.says(h, string(state)) }, func() { s.authors.Release(s.hook(field)) }
+		return func() { s.reaches(h, state); s.statusLineHas(h, string(state)) }, func() { s.authors.Release(s.hook(field)) }
 	}}
 }
 
@@ -48,15 +48,15 @@ var (
 
 	draining = place{name: "draining", hold: func(s *scene, h *simhost.Host) (there, release func()) {
 		release = s.block(h)
-		return func() { s.commits(h, v1alpha1.StateDraining); s.says(h, "1 pods to go") }, release
+		return func() { s.commits(h, v1alpha1.StateDraining); s.statusLineHas(h, "1 pods to go") }, release
 	}}
 	rebooting = place{name: "rebooting", hold: func(s *scene, h *simhost.Host) (there, release func()) {
 		release = h.Logind().Hold(blocker)
-		return func() { s.reaches(h, v1alpha1.StateRebooting); s.says(h, "Inhibited") }, release
+		return func() { s.reaches(h, v1alpha1.StateRebooting); s.statusLineHas(h, "Inhibited") }, release
 	}}
 	rebootCalled = place{name: "reboot-called", hold: func(s *scene, h *simhost.Host) (there, release func()) {
 		release = h.Logind().Hold(delayer)
-		return func() { s.commits(h, v1alpha1.StateRebooting); s.says(h, "the reboot that is under way") }, release
+		return func() { s.commits(h, v1alpha1.StateRebooting); s.statusLineHas(h, "the reboot that is under way") }, release
 	}}
 	// A window of the host's own closes while it drains, so that it does not commit to what comes then.
 	applying = place{name: "applying", hold: func(s *scene, h *simhost.Host) (there, release func()) {
@@ -66,7 +66,7 @@ var (
 			s.hostWindow(h, false)
 			unblock()
 			s.reaches(h, v1alpha1.StateApplying)
-			s.says(h, "Window (until a window of this host opens")
+			s.statusLineHas(h, "Window (until a window of this host opens")
 		}, func() { s.hostWindow(h, true) }
 	}}
 	// systemd is at work.
@@ -78,7 +78,7 @@ var (
 		}, release
 	}}
 	// The turn has lost its want in before-reboot already, and is on its way back.
-	turnedRound = place{name: "turned-round", spent: true, hooks: "beforeReboot beforeUncordon", hold: func(s *scene, h *simhost.Host) (there, release func()) {
+	backedOut = place{name: "backed-out", spent: true, hooks: "beforeReboot beforeUncordon", hold: func(s *scene, h *simhost.Host) (there, release func()) {
 		return func() {
 				s.reaches(h, v1alpha1.StateBeforeReboot)
 				s.drop(h, sentinel)
@@ -98,7 +98,7 @@ var (
 			s.Must(cp.SetNodeReady(s.soon(), h.Name(), "", false))
 			s.authors.Release(s.hook("beforeUncordon"))
 			s.reaches(h, v1alpha1.StateUncordoning)
-			s.says(h, "NotReady")
+			s.statusLineHas(h, "NotReady")
 		}, func() { s.Must(h.StartKubelet()) }
 	}}
 )
@@ -173,7 +173,7 @@ var wantRows = []wantRow{
 		turns: []string{"Done: applying", "Done: draining rebooting uncordoning"}, reboots: 1, jobs: []string{appRestart}},
 
 	// These states only give back: what comes is the next turn's.
-	{at: turnedRound, change: "grows", from: []want{sentinel}, got: sentinel,
+	{at: backedOut, change: "grows", from: []want{sentinel}, got: sentinel,
 		turns: []string{"Cancelled WantGone: draining before-reboot before-uncordon uncordoning",
 			"Done: draining before-reboot rebooting before-uncordon uncordoning"}, reboots: 1},
 	{at: beforeUncordon, change: "grows", from: []want{update}, got: app,

@@ -44,8 +44,8 @@ var windows = map[string]func(*scene){
 		s.did(under, 1)
 
 		// No one is under way any more, which is what this was decided on.
-		s.stands(v1alpha1.ReasonWindow, "1 held: ", "no window is open; the next opens at ", opens)
-		s.tells(waits, "held: Window", "no window is open; the next opens at ", opens)
+		s.makesNoProgress(v1alpha1.ReasonWindow, "1 held: ", "no window is open; the next opens at ", opens)
+		s.statusShows(waits, "held: Window", "no window is open; the next opens at ", opens)
 		s.ended(waits)
 		s.did(waits, 0)
 
@@ -68,7 +68,7 @@ var windows = map[string]func(*scene){
 		s.reaches(committed, v1alpha1.StateBeforeReboot)
 		s.confirm(committed, hook)
 		s.commits(committed, v1alpha1.StateRebooting)
-		s.says(committed, "the reboot that is under way")
+		s.statusLineHas(committed, "the reboot that is under way")
 		if n := s.reaches(under, v1alpha1.StateBeforeReboot); !n.Mark {
 			s.T.Errorf("%s is not cordoned in %s", under.Name(), n.State)
 		}
@@ -86,7 +86,7 @@ var windows = map[string]func(*scene){
 		undelay()
 		s.ended(committed, "Done: draining before-reboot rebooting uncordoning")
 		s.did(committed, 1)
-		s.stands(v1alpha1.ReasonWindow, "2 held: ", "no window is open; the next opens at ", opens)
+		s.makesNoProgress(v1alpha1.ReasonWindow, "2 held: ", "no window is open; the next opens at ", opens)
 		s.ended(waits)
 		s.did(waits, 0)
 		s.ended(under, "Cancelled Window: draining before-reboot uncordoning")
@@ -108,7 +108,7 @@ var gates = map[string]func(*scene){
 		s.reads(waits, v1alpha1.ReasonGateClosed)
 		s.authors.Release(hook)
 		s.ended(under, "Done: draining before-reboot rebooting uncordoning")
-		s.stands(v1alpha1.ReasonGateClosed, "1 held: ", `gate calm is closed: its query returns errors{shard="a"} with 7`)
+		s.makesNoProgress(v1alpha1.ReasonGateClosed, "1 held: ", `gate calm is closed: its query returns errors{shard="a"} with 7`)
 		s.ended(waits)
 		s.prom.shut(query, false)
 		s.ended(waits, "Done: draining before-reboot rebooting uncordoning")
