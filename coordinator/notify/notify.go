@@ -36,10 +36,11 @@ const (
 	MaxAttempts = 12
 	// MaxAge is how long a message is sent again, counted from the call of Send.
 	MaxAge = 10 * time.Minute
-	// FirstPause is the pause after the first attempt. It doubles after each attempt, up
-	// to MaxPause. The receiver's Retry-After can make it longer.
+	// FirstPause is the pause after the first attempt. It doubles after each attempt. The
+	// receiver's Retry-After can make it longer.
 	FirstPause = 2 * time.Second
-	MaxPause   = time.Minute
+	// MaxPause bounds the doubled pause. A longer Retry-After is respected.
+	MaxPause = time.Minute
 	// MaxText bounds the text of a message, in bytes.
 	MaxText = 2000
 	// MaxNames is how many nodes a message names.
