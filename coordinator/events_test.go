@@ -105,7 +105,34 @@ func TestEventsAreWritten(t *testing.T) {
 	})
 }
 
-// What was told of a node is kept while the node is there, and no longer.
+// A webhook that fails does not hold up the Events after the one that it refuses.
+func TestEventThatAWebhookRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		var tried []string
+		client.PrependReactor("create", "events", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			reason := a.(clienttesting.CreateAction).GetObject().(*eventsv1.Event).Reason
+			tried = append(tried, reason)
+			if reason == "Failed" {
+				return true, nil, apierrors.NewInternalError(errors.New("failed calling webhook"))
+			}
+			return false, nil, nil
+		})
+		e := recording()
+		ctx, cancel := context.WithCancel(t.Context())
+		go e.run(ctx, client)
+		e.write(&corev1.ObjectReference{Name: "a"}, "Failed", "x")
+		e.write(&corev1.ObjectReference{Name: "a"}, "Stopped", "x")
+		time.Sleep(time.Hour)
+		cancel()
+		synctest.Wait()
+		if want := []string{"Failed", "Failed", "Failed", "Stopped"}; !slices.Equal(tried, want) {
+			t.Errorf("written: %q, want %q", tried, want)
+		}
+	})
+}
+
+// What was reported about a node is kept as long as the node exists.
 func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
 	e := recording()
 	raw := func(name string) *corev1.Node {
