@@ -104,7 +104,7 @@ func endWhenFreed(ctx context.Context, lease *leaseWatch, lock *termLock, over c
 
 // standsBy reports what a candidate that does not hold the Lease has read.
 func (c *candidate) standsBy(holder string, err error) {
-	s := Status{Candidate: true, Why: "stands by; no instance holds the Lease at present"}
+	s := Status{Candidate: true, Why: "standby; no instance holds the Lease now"}
 	c.mu.Lock()
 	barred := c.barred
 	c.mu.Unlock()
@@ -114,7 +114,7 @@ func (c *candidate) standsBy(holder string, err error) {
 	case err != nil:
 		s.Why, s.Blocked = c.unreadable(err).Error(), apierrors.IsForbidden(err)
 	case holder != "":
-		s.Why = "stands by; " + holder + " holds the Lease"
+		s.Why = "standby; " + holder + " holds the Lease"
 	case barred != "":
 		s.Why, s.Blocked = barred, true // until a campaign ends differently
 	}

@@ -46,7 +46,7 @@ func TestUnusableKubeconfigIsToldOf(t *testing.T) {
 	tells := func(d time.Duration, begins string) {
 		t.Helper()
 		told := later(d)
-		if told == nil || told.Reason != "" || !told.GoesOn || !told.Own || !strings.HasPrefix(told.Text, begins) || !strings.HasSuffix(told.Text, "; what it said before is still in use") {
+		if told == nil || told.Reason != "" || !told.Usable || !told.Local || !strings.HasPrefix(told.Text, begins) || !strings.HasSuffix(told.Text, "; its previous content is still in use") {
 			t.Errorf("told of %+v, expected %s", told, begins)
 		}
 	}

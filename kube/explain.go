@@ -27,11 +27,11 @@ type Trouble struct {
 	// otherwise "".
 	Reason v1alpha1.Reason
 	Text   string
-	// GoesOn is whether lockkeeper continues for now: no request has failed yet.
-	GoesOn bool
-	// Own is whether the cause is the kubeconfig, or the credential plugin that it names,
+	// Usable is whether the client still works: no request has failed yet.
+	Usable bool
+	// Local is whether the cause is the kubeconfig, or the credential plugin that it names,
 	// and not the API server.
-	Own bool
+	Local bool
 	// RefusedBy is the admission webhook or policy that refused the request; "" if there
 	// is none.
 	RefusedBy string
@@ -56,7 +56,7 @@ func (c *Client) Explain(err error) *Trouble {
 	t := c.conn.Load().explain(err)
 	if p := c.problem(); p.err != nil {
 		// A user may have fixed the first problem and caused another.
-		t.Text, t.Own = before(p, t.Text), true
+		t.Text, t.Local = before(p, t.Text), true
 	}
 	return t
 }
@@ -69,11 +69,11 @@ func (c *Client) Check() error {
 	lasts := p.err != nil && time.Since(p.since) >= lasting
 	switch expired := conn.cert != nil && time.Now().After(conn.cert.NotAfter); {
 	case expired && lasts:
-		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: before(p, conn.refused()), Own: true, err: p.err}
+		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: before(p, conn.refused()), Local: true, err: p.err}
 	case expired:
 		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: conn.refused()}
 	case lasts:
-		return &Trouble{Text: p.err.Error() + "; what it said before is still in use", GoesOn: true, Own: true, err: p.err}
+		return &Trouble{Text: p.err.Error() + "; its previous content is still in use", Usable: true, Local: true, err: p.err}
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (c *Client) problem() problem {
 
 // before adds a problem with the previous content of a kubeconfig that has become unusable.
 func before(p problem, text string) string {
-	return p.err.Error() + "; what it said before: " + text
+	return p.err.Error() + "; with its previous content: " + text
 }
 
 // ExplainSetup explains why there is no client. It returns nil for nil.
@@ -99,12 +99,12 @@ func ExplainSetup(err error) *Trouble {
 		return nil
 	}
 	_, own := errors.AsType[*PluginError](err)
-	return &Trouble{Text: err.Error(), Own: own, err: err}
+	return &Trouble{Text: err.Error(), Local: own, err: err}
 }
 
 func (c *connection) explain(err error) *Trouble {
 	if p, ok := errors.AsType[*PluginError](err); ok {
-		return &Trouble{Text: c.named("%v", p), Own: true, err: err}
+		return &Trouble{Text: c.named("%v", p), Local: true, err: err}
 	}
 	if name, text := webhook(err); text != "" {
 		return &Trouble{Reason: v1alpha1.ReasonForbidden, Text: text, RefusedBy: name, err: err}

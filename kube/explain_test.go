@@ -47,7 +47,7 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	for err, own := range map[error]bool{writing(&PluginError{Command: "mint"}): true, writing(errors.New("no")): false} {
-		if w.explain(err).Own != own || ExplainSetup(err).Own != own {
+		if w.explain(err).Local != own || ExplainSetup(err).Local != own {
 			t.Errorf("%v: of this host's own: expected %t", err, own)
 		}
 	}

@@ -199,10 +199,10 @@ func TestTroubleOfItsOwn(t *testing.T) {
 		err error
 		own bool
 	}{{&kube.PluginError{Command: "mint", How: "exit status 1"}, true}, {errors.New("no answer"), false}} {
-		if h.trouble("", c.err); last.API == nil || last.API.Own != c.own {
+		if h.trouble("", c.err); last.API == nil || last.API.Local != c.own {
 			t.Errorf("%v, in the loop: %+v", c.err, *last)
 		}
-		if h.reportDecision(o, step.Decision{}, c.err); last.API == nil || last.API.Own != c.own {
+		if h.reportDecision(o, step.Decision{}, c.err); last.API == nil || last.API.Local != c.own {
 			t.Errorf("%v, beside it: %+v", c.err, *last)
 		}
 	}
@@ -212,8 +212,8 @@ func TestTroubleOfItsOwn(t *testing.T) {
 func TestTroubleThatGoesOn(t *testing.T) {
 	var told []string
 	h := &Host{log: slog.New(recorder{told: &told})}
-	h.logTrouble(&kube.Trouble{Text: "soon", GoesOn: true})
-	h.logTrouble(&kube.Trouble{Text: "soon", GoesOn: true})
+	h.logTrouble(&kube.Trouble{Text: "soon", Usable: true})
+	h.logTrouble(&kube.Trouble{Text: "soon", Usable: true})
 	h.logTrouble(&kube.Trouble{Text: "now"})
 	want := []string{"WARN err=soon", "DEBUG err=soon", "WARN message_id=" + string(v1alpha1.MessageTrouble) + " err=now"}
 	if !slices.Equal(told, want) {
@@ -233,10 +233,10 @@ func TestTroubleBeganThen(t *testing.T) {
 		}{
 			{&local.Failure{Error: "no answer"}, 0},
 			{&local.Failure{Error: "still no answer"}, 0},
-			{&local.Failure{Error: "no plugin", Own: true}, 2 * time.Second},
-			{&local.Failure{Error: "no plugin", Own: true}, 2 * time.Second},
+			{&local.Failure{Error: "no plugin", Local: true}, 2 * time.Second},
+			{&local.Failure{Error: "no plugin", Local: true}, 2 * time.Second},
 			{nil, 0},
-			{&local.Failure{Error: "no plugin", Own: true}, 5 * time.Second},
+			{&local.Failure{Error: "no plugin", Local: true}, 5 * time.Second},
 		} {
 			if h.report(local.Host{API: c.api}); c.api != nil && !last.API.Since.Equal(began.Add(c.want)) {
 				t.Errorf("%s: since %v, want %v", c.api.Error, last.API.Since.Sub(began), c.want)

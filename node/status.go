@@ -190,7 +190,7 @@ func (h *Host) logTurnEnd(n *turn.Node, turnID string) {
 func (h *Host) report(s local.Host) {
 	if s.API != nil {
 		s.API.Since = time.Now().UTC()
-		if was := h.reported.API; was != nil && was.Own == s.API.Own {
+		if was := h.reported.API; was != nil && was.Local == s.API.Local {
 			s.API.Since = was.Since
 		}
 	}

@@ -57,7 +57,7 @@ func (h *Host) logTrouble(t *kube.Trouble, attrs ...any) {
 	if t.Reason != "" {
 		attrs = append(attrs, "reason", string(t.Reason))
 	}
-	if t.GoesOn {
+	if t.Usable {
 		h.log.Warn("continues for now, with a problem", attrs...)
 		return
 	}
@@ -112,5 +112,5 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 
 // failure returns the record of a problem with the API server. report sets its Since.
 func failure(t *kube.Trouble) *local.Failure {
-	return &local.Failure{Error: t.Text, Reason: t.Reason, RefusedBy: t.RefusedBy, Own: t.Own, GoesOn: t.GoesOn}
+	return &local.Failure{Error: t.Text, Reason: t.Reason, RefusedBy: t.RefusedBy, Local: t.Local, Usable: t.Usable}
 }

@@ -234,7 +234,7 @@ func (l *list) health(f *Facts) {
 	}
 	set(v1alpha1.ConditionSourcesReadable, h.SourcesError)
 	credential, away := "", ""
-	if h.API != nil && (h.API.Own || h.API.Reason == v1alpha1.ReasonForbidden && h.API.RefusedBy == "") {
+	if h.API != nil && (h.API.Local || h.API.Reason == v1alpha1.ReasonForbidden && h.API.RefusedBy == "") {
 		credential = h.API.Error
 	} else if h.API != nil && h.API.RefusedBy == "" {
 		away = h.API.Error

@@ -228,7 +228,7 @@ func TestBounds(t *testing.T) {
 	hostile := "\x1b[31mred\x00\u202e" + strings.Repeat("é", 1<<16) + string([]byte{0xff, 0xfe})
 	h := local.Host{UID: "u", Node: "n", State: v1alpha1.State(hostile), Waits: v1alpha1.Reason(hostile), Detail: hostile, BootID: hostile,
 		Wants: v1alpha1.WantsReboot, Engine: &v1alpha1.EngineStatus{Operation: v1alpha1.UpdateName(hostile), Progress: 1000},
-		EngineError: hostile, SourcesError: hostile, API: &local.Failure{Error: hostile, Own: true}}
+		EngineError: hostile, SourcesError: hostile, API: &local.Failure{Error: hostile, Local: true}}
 	for range 40 {
 		h.Changes = append(h.Changes, v1alpha1.Change{Source: v1alpha1.SourceFile, Name: hostile, Version: hostile})
 		h.Plan = append(h.Plan, hostile)

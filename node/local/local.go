@@ -166,17 +166,17 @@ type Failure struct {
 	// RefusedBy is the admission webhook or policy that refuses a write; "" if there is
 	// none.
 	RefusedBy string `json:"refusedBy,omitempty"`
-	// Own is whether the cause is this host's kubeconfig, or the credential plugin that it
+	// Local is whether the cause is this host's kubeconfig, or the credential plugin that it
 	// names, and not the API server.
-	Own bool `json:"own,omitempty"`
-	// GoesOn is whether the host continues for now: no request has failed yet.
-	GoesOn bool `json:"goesOn,omitempty"`
+	Local bool `json:"local,omitempty"`
+	// Usable is whether the client still works: no request has failed yet.
+	Usable bool `json:"usable,omitempty"`
 }
 
 // Failing reports whether all of the host's requests fail, so that another request is pointless.
 // It is false if a webhook refuses single requests, and if the kubeconfig cannot be read but the
 // previous credential still works. It is false for a nil Failure.
-func (f *Failure) Failing() bool { return f != nil && f.RefusedBy == "" && !f.GoesOn }
+func (f *Failure) Failing() bool { return f != nil && f.RefusedBy == "" && !f.Usable }
 
 // Write replaces the status in dir. Only the process that holds the lock may call it. Every user
 // of the host may read the status.

@@ -169,7 +169,7 @@ func TestStatusIsReadAsWritten(t *testing.T) {
 			Node: "n1", BootID: "b", State: v1alpha1.StateDraining, Turn: "t", TurnSince: now, StageSince: now,
 			Wants: v1alpha1.WantsReboot, Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/x"}},
 			Waits: v1alpha1.ReasonStopped, Detail: "maintenance", Activity: ActivityWorking, Since: now,
-			API: &Failure{Error: "refused", Since: now, Own: true},
+			API: &Failure{Error: "refused", Since: now, Local: true},
 		},
 	}
 	for range 2 { // the second time over the first

@@ -78,7 +78,7 @@ func TestPublishGoesOn(t *testing.T) {
 		for i := range 600 {
 			h := resting
 			h.State, h.Turn, h.Detail = v1alpha1.StateDraining, "t1", fmt.Sprintf("%d pods to go", 600-i)
-			h.API = &local.Failure{Error: "kubeconfig: no such file; goes on with what it said before", Since: since, Own: true, GoesOn: true}
+			h.API = &local.Failure{Error: "kubeconfig: no such file; its previous content is still in use", Since: since, Local: true, Usable: true}
 			p.Report(h, true)
 			elapse(time.Second)
 		}

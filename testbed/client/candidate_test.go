@@ -233,7 +233,7 @@ func TestStandByTellsTheTruth(t *testing.T) {
 	far := fmt.Sprintf(`{"spec":{"holderIdentity":"other_1","leaseDurationSeconds":3600,"renewTime":%q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
 	patchLease(t, far)
 	l := stand(t, "n1", nil)
-	l.says("stands by; other_1 holds the Lease")
+	l.says("standby; other_1 holds the Lease")
 	must(t, cp(t).Client().CoordinationV1().Leases(leaseSpace).Delete(t.Context(), leaseName, deleteNow))
 	l.says("no Lease lockkeeper/lockkeeper")
 	must(t, cp(t).ApplyLockkeeper(t.Context()))
@@ -251,7 +251,7 @@ func TestReleaseHandsOver(t *testing.T) {
 	a := stand(t, "a", long)
 	first := a.leads(1)
 	b := stand(t, "b", long)
-	b.says("stands by; " + first)
+	b.says("standby; " + first)
 	ended := time.Now()
 	a.stop()
 	second := b.leads(1)
@@ -273,7 +273,7 @@ func TestStandByAsksNothing(t *testing.T) {
 	a := stand(t, "a", nil)
 	first := a.leads(1)
 	b := stand(t, "b", nil)
-	b.says("stands by; " + first)
+	b.says("standby; " + first)
 	until(t, "its watch", func() bool { return b.w.count("WATCH leases") > 0 })
 	until(t, "the end of the try that began before the watch stood", func() bool {
 		before := len(b.w.kinds())
@@ -316,7 +316,7 @@ func TestSilentWatchTakesNothing(t *testing.T) {
 				Header: http.Header{"Content-Type": {"application/vnd.kubernetes.protobuf;stream=watch"}}}, nil
 		})
 	})
-	b.says("stands by; " + first)
+	b.says("standby; " + first)
 	// It reads the Lease when its time has come by what it sees, and finds it renewed.
 	until(t, "three looks after the Lease had run out to its eyes", func() bool { return b.w.count("GET lease") >= 4 })
 	if n := b.w.count("PUT lease"); n > 0 || holder(t) != first || len(a.epochs()) != 1 {
@@ -377,7 +377,7 @@ func TestCredentialGoesFromAStandBy(t *testing.T) {
 		writeFile(t, path, c.w.kubeconfig())
 		c.kubeconfig = path
 	})
-	l.says("stands by; other_1")
+	l.says("standby; other_1")
 	removeFile(t, path)
 	l.says("no coordinator's kubeconfig")
 	patchLease(t, `{"spec":{"holderIdentity":""}}`)

@@ -329,7 +329,7 @@ func TestLeaderThatCannotRenewIsQuiet(t *testing.T) {
 			})
 			first := a.leads(1)
 			b := stand(t, "b", short)
-			b.says("stands by; " + first)
+			b.says("standby; " + first)
 			broken.Store(true)
 			// Reasons to write: n2 changes its mind all the time.
 			uid, began := string(getNode(t, "n2").UID), time.Now()
