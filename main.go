@@ -26,29 +26,24 @@ func main() { os.Exit(run(os.Args, os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	return cli.Exit(newApp(stdout, stderr).RunContext(ctx, args), stderr)
+	app := newApp(stdout, stderr)
+	args, err := cli.Arrange(app, args)
+	if err == nil {
+		err = app.RunContext(ctx, args)
+	}
+	return cli.Exit(err, stderr)
 }
 
 func newApp(stdout, stderr io.Writer) *urfave.App {
 	urfave.HelpFlag = nil // urfave's own flag takes the name of a node for a help topic
 	app := &urfave.App{
 		Name: "lockkeeper", Version: versionText(), Writer: stdout, ErrWriter: stderr,
-		HideHelp: true, HideHelpCommand: true, HideVersion: true, UseShortOptionHandling: true,
+		HideHelp: true, HideHelpCommand: true, HideVersion: true,
 		DisableSliceFlagSeparator: true, // a path may have a comma
-		Flags:                     []urfave.Flag{helpFlag(), &urfave.BoolFlag{Name: "version", Hidden: true}},
-		Before: func(c *urfave.Context) error {
-			if (c.Bool("help") || c.Bool("version")) && c.Args().Present() {
-				return cli.UsageError("--help and --version take no command; see `lockkeeper help %s`", c.Args().First())
-			}
-			return nil
-		},
-		// No command, or an unknown one; urfave would exit with 3.
-		Action: func(c *urfave.Context) error {
-			switch {
-			case c.Bool("version"):
+		Flags:                     append(cli.ConnectionFlags(), helpFlag(), &urfave.BoolFlag{Name: "version", Hidden: true}),
+		Action: func(c *urfave.Context) error { // no command
+			if c.Bool("version") {
 				return printVersion(c)
-			case c.Args().Present():
-				return cli.UsageError("unknown command %q; see `lockkeeper help`", c.Args().First())
 			}
 			return cli.AppHelp(c)
 		},
@@ -75,12 +70,11 @@ func helpFlag() urfave.Flag {
 }
 
 func onUsageError(c *urfave.Context, err error, _ bool) error {
-	text := strings.Replace(err.Error(), "flag provided but not defined: ", "unknown flag ", 1)
 	help := "lockkeeper help"
 	if c.Command != nil && c.Command.Name != "" && c.Command.Name != "lockkeeper" {
 		help += " " + c.Command.Name
 	}
-	return cli.UsageError("%s; see `%s`", text, help)
+	return cli.UsageError("%v; see `%s`", err, help)
 }
 
 // finish adds what all commands have: help, and a check of the arguments.
@@ -96,20 +90,13 @@ func finish(cmd *urfave.Command) *urfave.Command {
 		if err := checkArgs(cmd, c.Args().Slice()); err != nil {
 			return err
 		}
-		return do(c)
+		return cli.NameCluster(c, do(c))
 	}
 	return cmd
 }
 
-// checkArgs checks the number of arguments. It refuses a flag after an argument, which urfave
-// would take for another argument.
+// checkArgs checks the number of arguments.
 func checkArgs(cmd *urfave.Command, args []string) error {
-	for i, a := range args {
-		if i > 0 && len(a) > 1 && a[0] == '-' {
-			order := append([]string{"lockkeeper", cmd.Name}, append(args[i:len(args):len(args)], args[:i]...)...)
-			return cli.UsageError("flags must come before arguments, nothing was done; try: %s", strings.Join(order, " "))
-		}
-	}
 	least, most := argsIn(cmd.ArgsUsage)
 	switch {
 	case len(args) > most && most == 0:
@@ -142,7 +129,7 @@ func helpCommand(c *urfave.Context) error {
 	}
 	cmd := c.App.Command(name)
 	if cmd == nil {
-		return cli.UsageError("unknown command %q; see `lockkeeper help`", name)
+		return cli.UnknownCommand(c.App, name)
 	}
 	return cli.CommandHelp(c, cmd)
 }

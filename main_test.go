@@ -92,7 +92,7 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
   version            Show the version
   help [COMMAND]     Show help for all commands or for one
 
-` + "`lockkeeper help COMMAND` describes a command. Flags go before arguments.\n"
+` + "`lockkeeper help COMMAND` describes a command. Flags may follow arguments.\n"
 
 const statusHelp = `Usage: lockkeeper status [FLAG…] [NODE]
 
@@ -109,11 +109,22 @@ Flags:
   --watch, -w                 keep showing changes until interrupted
   --output FORMAT, -o FORMAT  output FORMAT: text or json (default: "text")
   --exit-code                 let the exit status reflect the report
+  --help, -h                  show this help
+` + connectionHelp
+
+const connectionHelp = `
+Connection:
   --kubeconfig FILE           your kubeconfig FILE, default $KUBECONFIG or
                               ~/.kube/config
-  --config FILE               the host's configuration FILE, default
-                              /etc/lockkeeper/lockkeeper.toml
-  --help, -h                  show this help
+  --context NAME              NAME of a context in it, default the current one
+  --request-timeout DURATION  how long to wait for an answer, a DURATION from 1s
+                              to 10m, default 30s
+  -v LEVEL                    log requests to standard error, LEVEL 0 to 7 as in
+                              kubectl
+  --namespace NAME, -n NAME   NAME of lockkeeper's namespace, default this
+                              host's or lockkeeper
+  --lease NAME                NAME of the Lease in it, default this host's or
+                              lockkeeper
 `
 
 const goHelp = `Usage: lockkeeper go [FLAG…]
@@ -121,11 +132,8 @@ const goHelp = `Usage: lockkeeper go [FLAG…]
 End the emergency stop.
 
 Flags:
-  --kubeconfig FILE  your kubeconfig FILE, default $KUBECONFIG or ~/.kube/config
-  --config FILE      the host's configuration FILE, default
-                     /etc/lockkeeper/lockkeeper.toml
-  --help, -h         show this help
-`
+  --help, -h  show this help
+` + connectionHelp
 
 // TestHelpFits: every help text fits a terminal of 80 columns, and each flag and the
 // description of each command are in its help.
@@ -145,8 +153,8 @@ func TestHelpFits(t *testing.T) {
 			t.Errorf("help %s lacks %q", cmd.Name, about)
 		}
 		for _, f := range cmd.VisibleFlags() {
-			if !strings.Contains(out, "  --"+f.Names()[0]) {
-				t.Errorf("help %s lacks --%s", cmd.Name, f.Names()[0])
+			if name := f.Names()[0]; !strings.Contains(out, "  --"[:2+min(2, len(name))]+name) {
+				t.Errorf("help %s lacks %s", cmd.Name, name)
 			}
 		}
 	}
@@ -166,22 +174,25 @@ func TestUsage(t *testing.T) {
 		{"help status", statusHelp, "", 0},
 		{"status -h", statusHelp, "", 0},
 		{"status --help n1", statusHelp, "", 0},
+		{"status n1 -h", statusHelp, "", 0},
+		{"--help status", statusHelp, "", 0},
 		{"go --help", goHelp, "", 0},
 
 		{"frobnicate", "", "unknown command \"frobnicate\"; see `lockkeeper help`", 64},
 		{"help frobnicate", "", "unknown command \"frobnicate\"; see `lockkeeper help`", 64},
-		{"--help status", "", "--help and --version take no command; see `lockkeeper help status`", 64},
-		{"--frobnicate", "", "unknown flag -frobnicate; see `lockkeeper help`", 64},
-		{"status --frobnicate", "", "unknown flag -frobnicate; see `lockkeeper help status`", 64},
-		{"status -o", "", "flag needs an argument: -o; see `lockkeeper help status`", 64},
+		{"--frobnicate", "", "unknown flag --frobnicate before the command; see `lockkeeper help`", 64},
+		{"status --frobnicate", "", "unknown flag --frobnicate; see `lockkeeper help status`", 64},
+		{"status --config a", "", "unknown flag --config; see `lockkeeper help status`", 64},
+		{"status -o", "", "-o requires a value; see `lockkeeper help status`", 64},
+		{"status --all=maybe", "", "invalid boolean value \"maybe\" for -all: parse error; see `lockkeeper help status`", 64},
 		{"status -o yaml", "", "-o \"yaml\", expected text or json", 64},
 		{"status -A n1", "", "-A and a node name (n1) cannot be combined", 64},
 		{"status n1 n2", "", "status accepts [NODE], got [\"n1\" \"n2\"]; see `lockkeeper help status`", 64},
 		{"wait", "", "--for \"\", expected up-to-date, idle or held", 64},
 		{"wait --for=done", "", "--for \"done\", expected up-to-date, idle or held", 64},
-		{"wait --for=idle --timeout 5", "", "--timeout \"5\", expected 1s to 720h, such as 90m", 64},
-		{"wait --for=idle --timeout 1ms", "", "--timeout \"1ms\", expected 1s to 720h, such as 90m", 64},
-		{"wait --for=idle --timeout 800h", "", "--timeout \"800h\", expected 1s to 720h, such as 90m", 64},
+		{"wait --for=idle --timeout 5", "", "--timeout \"5\", expected 1s to 720h, such as 90s", 64},
+		{"wait --for=idle --timeout 1ms", "", "--timeout \"1ms\", expected 1s to 720h, such as 90s", 64},
+		{"wait --for=idle --timeout 800h", "", "--timeout \"800h\", expected 1s to 720h, such as 90s", 64},
 		{"wait --for=idle n1 n2", "", "wait accepts [NODE], got [\"n1\" \"n2\"]; see `lockkeeper help wait`", 64},
 		{"wait --for=idle", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
 		{"plan -o yaml", "", "-o \"yaml\", expected text or json", 64},
@@ -190,7 +201,7 @@ func TestUsage(t *testing.T) {
 		{"plan -l pool=web n1", "", "-l and a node name (n1) cannot be combined", 64},
 		{"plan -l pool=(", "", "-l unable to parse requirement: found '(', expected: identifier", 64},
 		{"plan n1 n2", "", "plan accepts [NODE], got [\"n1\" \"n2\"]; see `lockkeeper help plan`", 64},
-		{"plan n1 --change os", "", "flags must come before arguments, nothing was done; try: lockkeeper plan --change os n1", 64},
+		{"plan n1 --change x", "", "--change \"x\", expected file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request", 64},
 		{"plan --change file:/a,b", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
 		{"retry", "", "retry requires NODE; see `lockkeeper help retry`", 64},
 		{"confirm", "", "confirm requires NODE HOOK; see `lockkeeper help confirm`", 64},
@@ -206,12 +217,15 @@ func TestUsage(t *testing.T) {
 		{"manifests --namespace Lock", "", "namespace \"Lock\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end " +
 			"with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')", 64},
 
-		{"status n1 -w", "", "flags must come before arguments, nothing was done; try: lockkeeper status -w n1", 64},
-		{"status n1 -o json", "", "flags must come before arguments, nothing was done; try: lockkeeper status -o json n1", 64},
-		{"status n1 -h", "", "flags must come before arguments, nothing was done; try: lockkeeper status -h n1", 64},
-		{"retry n1 --kubeconfig=a", "", "flags must come before arguments, nothing was done; try: lockkeeper retry --kubeconfig=a n1", 64},
-		{"stop sick disks --kubeconfig a", "", "flags must come before arguments, nothing was done; try: lockkeeper stop --kubeconfig a sick disks", 64},
-		{"run x --config a", "", "flags must come before arguments, nothing was done; try: lockkeeper run --config a x", 64},
+		{"status n1 -w -o x", "", "-o \"x\", expected text or json", 64},
+		{"status n1 -wox", "", "-o \"x\", expected text or json", 64},
+		{"retry n1 --kubeconfig=none", "", "kubeconfig: stat none: no such file or directory", 1},
+		{"--kubeconfig none retry n1", "", "kubeconfig: stat none: no such file or directory", 1},
+		{"retry -- n1 --kubeconfig", "", "retry accepts NODE, got [\"n1\" \"--kubeconfig\"]; see `lockkeeper help retry`", 64},
+		{"retry n1 --request-timeout 5", "", "--request-timeout \"5\", expected 1s to 10m, such as 90s", 64},
+		{"retry n1 --request-timeout 11m", "", "--request-timeout \"11m\", expected 1s to 10m, such as 90s", 64},
+		{"history -v8", "", "-v \"8\", expected 0 to 7", 64},
+		{"kubeconfig -v x", "", "-v \"x\", expected 0 to 7", 64},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			stdout, stderr, exit := lockkeeper(t, t.TempDir(), nil, strings.Fields(tc.args)...)
@@ -348,7 +362,8 @@ func kubeconfig(t *testing.T, dir, url string) []string {
 		"contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]}`)}
 }
 
-// A flag in the wrong place is refused before anything is sent.
+// A command line that is wrong is refused before anything is sent. The error of what is sent names the
+// cluster.
 func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
 	var requests atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -358,7 +373,7 @@ func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
 	defer server.Close()
 	dir := t.TempDir()
 	env := kubeconfig(t, dir, server.URL)
-	for _, args := range []string{"stop now -w", "go x", "retry n1 -f", "retry n1 n2", "confirm n1", "confirm n1 a -f", "status n1 -w", "status -o x", "plan --change x", "plan -l = n1", "wait", "wait --for=idle n1 --timeout=1s"} {
+	for _, args := range []string{"stop now -w", "go x", "retry n1 -f", "retry n1 n2", "confirm n1", "confirm n1 a -f", "status n1 -A", "status -o x", "plan --change x", "plan -l = n1", "wait"} {
 		if _, _, exit := lockkeeper(t, dir, env, strings.Fields(args)...); exit != 64 {
 			t.Errorf("%s: exit status %d", args, exit)
 		}
@@ -367,14 +382,50 @@ func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
 		t.Errorf("%d requests were sent", n)
 	}
 	// The server does see what is well formed.
-	for _, args := range []string{"stop now", "go", "retry n1", "confirm n1 storage", "status", "plan", "wait --for=idle"} {
+	for _, args := range []string{"stop now", "go", "retry n1", "confirm n1 storage", "status", "plan", "wait --for=idle", "history", "history n1 -n x", "kubeconfig --server https://127.0.0.1:1"} {
 		stdout, stderr, exit := lockkeeper(t, dir, env, strings.Fields(args)...)
-		if exit != 1 || stdout != "" || !strings.HasPrefix(stderr, "lockkeeper: ") || strings.Count(stderr, "\n") != 1 {
+		if exit != 1 || stdout != "" || !strings.HasPrefix(stderr, "lockkeeper: ") || strings.Count(stderr, "\n") != 1 ||
+			!strings.HasSuffix(stderr, " (cluster "+server.URL+", context c)\n") {
 			t.Errorf("%s: %d, %q, %q", args, exit, stdout, stderr)
 		}
 	}
 	if requests.Load() == 0 {
 		t.Error("no request was sent at all")
+	}
+}
+
+// TestConnectionFlags asks a server, and reads what it was asked and how long it could take.
+func TestConnectionFlags(t *testing.T) {
+	asked := make(chan string, 100)
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Path
+		<-r.Context().Done()
+	}))
+	defer silent.Close()
+	dir := t.TempDir()
+	env := kubeconfig(t, dir, silent.URL)
+	unused := write(t, dir, "unused", "")
+	began := time.Now()
+	out, stderr, exit := lockkeeper(t, dir, env, "stop", "x", "--request-timeout", "1s", "-n", "ns", "--lease=le")
+	if want := "no complete answer within 1s (--request-timeout) (cluster " + silent.URL + ", context c)\n"; out != "" || !strings.HasSuffix(stderr, want) || exit != 1 {
+		t.Errorf("%d, %q, %q", exit, out, stderr)
+	}
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("gave up after %s", took)
+	}
+	if got, want := <-asked, "/apis/coordination.k8s.io/v1/namespaces/ns/leases/le"; got != want {
+		t.Errorf("asked for %s, expected %s", got, want)
+	}
+	_, stderr, _ = lockkeeper(t, dir, env, "history", "-v=6", "--request-timeout=1s")
+	if !strings.Contains(stderr, "GET") || !strings.Contains(stderr, "/apis/lockkeeper.dev/v1alpha1/hostupdates") {
+		t.Errorf("-v=6: %q", stderr)
+	}
+	_, stderr, exit = lockkeeper(t, dir, env, "--context", "none", "history")
+	if want := "lockkeeper: kubeconfig: context \"none\" does not exist\n"; stderr != want || exit != 1 {
+		t.Errorf("--context: %d, %q", exit, stderr)
+	}
+	if _, stderr, exit = lockkeeper(t, dir, env, "history", "--kubeconfig", unused); exit != 1 || !strings.HasPrefix(stderr, "lockkeeper: no kubeconfig: ") {
+		t.Errorf("--kubeconfig: %d, %q", exit, stderr)
 	}
 }
 
@@ -433,18 +484,19 @@ func TestStatusOfThisHost(t *testing.T) {
 
 // TestComplete asks what the shells ask: what the last of these words can be.
 func TestComplete(t *testing.T) {
+	const connection = "--kubeconfig --context --request-timeout -v --namespace -n --lease"
 	for _, tc := range []struct {
 		words []string
 		want  string // the candidates
 	}{
 		{[]string{""}, "run status history wait plan check-config retry confirm stop go manifests kubeconfig version help"},
 		{[]string{"help", ""}, "run status history wait plan check-config retry confirm stop go manifests kubeconfig version help --help -h"},
-		{[]string{"go", ""}, "--kubeconfig --config --help -h"},
-		{[]string{"status", "-A", "--"}, "--all -A --watch -w --output -o --exit-code --kubeconfig --config --help -h"},
+		{[]string{"go", ""}, connection + " --help -h"},
+		{[]string{"status", "-A", "--"}, "--all -A --watch -w --output -o --exit-code " + connection + " --help -h"},
 		{[]string{"status", "-o", ""}, "text json"},
 		{[]string{"wait", "--for", "i"}, "up-to-date idle held"},
 		{[]string{"go", "--kubeconfig", "/e"}, ":files"},
-		{[]string{"kubeconfig", "-o", ""}, ":files"},
+		{[]string{"kubeconfig", "--file", ""}, ":files"},
 		{[]string{"kubeconfig", "--lifetime", ""}, ""},
 		{[]string{"frobnicate", ""}, ""},
 		{nil, "run status history wait plan check-config retry confirm stop go manifests kubeconfig version help"},

@@ -14,7 +14,6 @@ import (
 
 	urfave "github.com/urfave/cli/v2"
 	"golang.org/x/term"
-	"k8s.io/klog/v2"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/cluster"
@@ -72,10 +71,6 @@ func configFlag() urfave.Flag {
 	return &urfave.StringFlag{Name: "config", Usage: "the host's configuration `FILE`, default " + config.DefaultFile}
 }
 
-func kubeconfigFlag() urfave.Flag {
-	return &urfave.StringFlag{Name: "kubeconfig", Usage: "your kubeconfig `FILE`, default $KUBECONFIG or ~/.kube/config"}
-}
-
 func exitCodeFlag() urfave.Flag {
 	return &urfave.BoolFlag{Name: "exit-code", Usage: "let the exit status reflect the report", DisableDefaultText: true}
 }
@@ -97,25 +92,15 @@ func form(c *urfave.Context) (report.Form, error) {
 	return f, nil
 }
 
-// source connects to the caller's cluster. The host's configuration names the Lease; an
-// admin's machine usually has none, and then the default holds.
+// source connects to the caller's cluster.
 func source(c *urfave.Context) (*cluster.Source, error) {
-	klog.LogToStderr(false) // our own errors say what is wrong
-	klog.SetOutput(io.Discard)
-	cfg, _, err := config.Load(config.Options{File: c.String("config")})
-	if err != nil {
-		if c.IsSet("config") {
-			return nil, err
-		}
-		fmt.Fprintln(c.App.ErrWriter, "lockkeeper: this host's configuration is invalid, using the default name of the Lease; run `lockkeeper check-config`")
-		cfg = config.Default()
-	}
-	client, err := kube.ConnectCaller(c.String("kubeconfig"), c.App.Version)
+	client, err := connect(c)
 	if err != nil {
 		return nil, err
 	}
+	namespace, lease := leaseNames(c)
 	return &cluster.Source{
-		Client: client, Skew: client.Skew, Namespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
+		Client: client, Skew: client.Skew, Namespace: namespace, LeaseName: lease,
 		WatchPolicies: func(notify func()) cluster.PolicyView { return kube.WatchPolicies(client, policy.Compile, notify) },
 		ReadUpdate: func(ctx context.Context, node string) (*v1alpha1.HostUpdate, error) {
 			return kube.ReadHostUpdate(ctx, client, node)

@@ -24,7 +24,7 @@ func AppHelp(c *urfave.Context) error {
 		rows = append(rows, []string{strings.TrimSpace(cmd.Name + " " + cmd.ArgsUsage), cmd.Usage})
 	}
 	p.Table("  ", nil, rows)
-	p.WriteString("\n`lockkeeper help COMMAND` describes a command. Flags go before arguments.\n")
+	p.WriteString("\n`lockkeeper help COMMAND` describes a command. Flags may follow arguments.\n")
 	_, err := io.WriteString(c.App.Writer, p.String())
 	return err
 }
@@ -40,14 +40,21 @@ func CommandHelp(c *urfave.Context, cmd *urfave.Command) error {
 			p.Block("", paragraph)
 		}
 	}
-	p.WriteString("\nFlags:\n")
-	var rows [][]string
-	for _, f := range cmd.VisibleFlags() {
-		names, usage, _ := strings.Cut(f.String(), "\t")
-		names, _, _ = strings.Cut(names, " [ ") // urfave shows twice what is repeatable
-		rows = append(rows, []string{names, usage})
+	for _, group := range []struct{ title, category string }{{"Flags", ""}, {"Connection", connection}} {
+		var rows [][]string
+		for _, f := range cmd.VisibleFlags() {
+			if of, ok := f.(urfave.CategorizableFlag); !ok || of.GetCategory() != group.category {
+				continue
+			}
+			names, usage, _ := strings.Cut(f.String(), "\t")
+			names, _, _ = strings.Cut(names, " [ ") // urfave shows twice what is repeatable
+			rows = append(rows, []string{names, usage})
+		}
+		if len(rows) > 0 {
+			p.WriteString("\n" + group.title + ":\n")
+			p.Table("  ", nil, rows)
+		}
 	}
-	p.Table("  ", nil, rows)
 	_, err := io.WriteString(c.App.Writer, p.String())
 	return err
 }
@@ -101,10 +108,13 @@ func Complete(c *urfave.Context) error {
 func dashed(f urfave.Flag) []string {
 	var names []string
 	for _, n := range f.Names() {
-		names = append(names, "--"[:min(len(n), 2)]+n)
+		names = append(names, dash(n))
 	}
 	return names
 }
+
+// dash returns the name of a flag as a user types it.
+func dash(name string) string { return "--"[:min(len(name), 2)] + name }
 
 // valuesIn returns the values that a flag's usage lists: those of "`FORMAT`: text or json".
 func valuesIn(usage string) []string {

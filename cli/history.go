@@ -17,7 +17,7 @@ func history() *urfave.Command {
 		Name: "history", ArgsUsage: "[NODE]", Usage: "Show finished turns and how long each stage took", Action: historyCommand,
 		Description: "Each host keeps its last ten turns in its HostUpdate. The command uses your own credential, which must be allowed " +
 			"to list hostupdates.lockkeeper.dev, or to get the HostUpdate of NODE.",
-		Flags: []urfave.Flag{outputFlag(), kubeconfigFlag()},
+		Flags: append([]urfave.Flag{outputFlag()}, ConnectionFlags()...),
 	}
 }
 
@@ -26,7 +26,7 @@ func historyCommand(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
-	client, err := kube.ConnectCaller(c.String("kubeconfig"), c.App.Version)
+	client, err := connect(c)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 
 	urfave "github.com/urfave/cli/v2"
 
-	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/credential"
 	"lockkeeper.dev/lockkeeper/kube/secret"
 	"lockkeeper.dev/lockkeeper/packaging/manifests"
@@ -21,18 +20,12 @@ func manifestsText() *urfave.Command {
 			"[lease] in the configuration of every host too.\n\n" +
 			"With --policy it prints the policy lockkeeper-default, for all nodes that no other policy selects. It is separate because kubectl cannot " +
 			"apply a policy before the API server knows the CRD, and because policies are yours: no upgrade changes them.",
-		Flags: []urfave.Flag{
-			namespaceFlag(),
-			&urfave.StringFlag{Name: "lease", Usage: "`NAME` of the Lease in it", Value: v1alpha1.DefaultLeaseName},
+		Flags: append([]urfave.Flag{
 			&urfave.BoolFlag{Name: "no-renewal", Usage: "do not let the coordinator renew its own token; you create each one", DisableDefaultText: true},
 			&urfave.StringSliceFlag{Name: "audience", Usage: "a `URL` that the coordinator may request as audience when it renews its token (repeatable); default: those of https://kubernetes.default.svc"},
 			&urfave.BoolFlag{Name: "policy", Usage: "print only the policy lockkeeper-default", DisableDefaultText: true},
-		},
+		}, leaseFlags()...),
 	}
-}
-
-func namespaceFlag() urfave.Flag {
-	return &urfave.StringFlag{Name: "namespace", Usage: "`NAME` of lockkeeper's namespace", Value: v1alpha1.DefaultLeaseNamespace}
 }
 
 // coordinatorKubeconfig is `lockkeeper kubeconfig`.
@@ -45,15 +38,12 @@ func coordinatorKubeconfig() *urfave.Command {
 			"token can be renewed, and prints what to do if it cannot.\n\n" +
 			"With --csr it contains a client certificate, which hosts do not renew. If your credential may approve the " +
 			"CertificateSigningRequest, the command does so. Otherwise it prints how another user can approve it, and waits.",
-		Flags: []urfave.Flag{
-			kubeconfigFlag(),
-			&urfave.StringFlag{Name: "context", Usage: "`NAME` of a context in your kubeconfig, default the current one"},
-			namespaceFlag(),
+		Flags: append([]urfave.Flag{
 			&urfave.StringFlag{Name: "lifetime", Usage: "how long it is valid, a `DURATION` from 1h to 365d", Value: "90d"},
 			&urfave.BoolFlag{Name: "csr", Usage: "request a client certificate instead of a token", DisableDefaultText: true},
 			&urfave.StringFlag{Name: "server", Usage: "`URL` at which hosts reach the API server, default the one in your kubeconfig"},
-			&urfave.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write it to `FILE`, readable only by its owner, and not to standard output"},
-		},
+			&urfave.StringFlag{Name: "file", Usage: "write it to `FILE`, readable only by its owner, and not to standard output"},
+		}, ConnectionFlags()...),
 	}
 }
 
@@ -62,8 +52,9 @@ func manifestsCommand(c *urfave.Context) error {
 		_, err := c.App.Writer.Write(manifests.Policy())
 		return err
 	}
+	namespace, lease := leaseNames(c)
 	text, err := manifests.Render(manifests.Options{
-		Namespace: c.String("namespace"), Lease: c.String("lease"), NoRenewal: c.Bool("no-renewal"),
+		Namespace: namespace, Lease: lease, NoRenewal: c.Bool("no-renewal"),
 		Audiences: c.StringSlice("audience"),
 	})
 	if err != nil {
@@ -78,15 +69,19 @@ func kubeconfigCommand(c *urfave.Context) error {
 	if err != nil {
 		return UsageError("--lifetime %v", err)
 	}
+	from, err := caller(c)
+	if err != nil {
+		return err
+	}
+	namespace, _ := leaseNames(c)
 	minted, err := credential.Mint(c.Context, credential.Options{
-		Kubeconfig: c.String("kubeconfig"), Context: c.String("context"), Namespace: c.String("namespace"),
-		Lifetime: lifetime, Server: c.String("server"), Version: c.App.Version,
+		Caller: from, Namespace: namespace, Lifetime: lifetime, Server: c.String("server"),
 		Certificate: c.Bool("csr"), Tell: func(what string) { fmt.Fprintln(c.App.ErrWriter, "lockkeeper: "+what) },
 	})
 	if err != nil {
 		return err
 	}
-	if file := c.String("output"); file != "" {
+	if file := c.String("file"); file != "" {
 		err = secret.WriteFile(file, minted.Kubeconfig)
 	} else {
 		_, err = c.App.Writer.Write(minted.Kubeconfig)

@@ -50,7 +50,7 @@ func endStop() *urfave.Command {
 
 // writing completes a command that writes to the cluster and prints what it did.
 func writing(cmd *urfave.Command, do func(*urfave.Context, *cluster.Source) (string, error)) *urfave.Command {
-	cmd.Flags = []urfave.Flag{kubeconfigFlag(), configFlag()}
+	cmd.Flags = ConnectionFlags()
 	cmd.Action = func(c *urfave.Context) error {
 		s, err := source(c)
 		if err != nil {

@@ -25,11 +25,11 @@ func plan() *urfave.Command {
 			"disruptionpolicies.lockkeeper.dev. The plan shows more if it may also list pods and poddisruptionbudgets.policy, and get " +
 			"lockkeeper's Lease.\n\n" +
 			"Exit status: 0 if the plan could be made, 1 on errors. With --exit-code also 3 if a node would be held.",
-		Flags: []urfave.Flag{
+		Flags: append([]urfave.Flag{
 			&urfave.StringSliceFlag{Name: "change", Usage: "plan for this `CHANGE` too (repeatable); one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request"},
 			&urfave.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "only nodes that match this label `SELECTOR`"},
-			outputFlag(), exitCodeFlag(), kubeconfigFlag(), configFlag(),
-		},
+			outputFlag(), exitCodeFlag(),
+		}, ConnectionFlags()...),
 	}
 }
 

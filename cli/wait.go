@@ -22,11 +22,10 @@ func wait() *urfave.Command {
 			"idle: no node is in a turn.\n\n" +
 			"held: the rollout is held, halted or stopped, or the node is held. An emergency stop or a halt does not end a wait for another goal.\n\n" +
 			"Exit status: 0 if the goal is reached, 1 on errors, 4 if the timeout expires.",
-		Flags: []urfave.Flag{
+		Flags: append([]urfave.Flag{
 			&urfave.StringFlag{Name: "for", Usage: "what to wait for, a `GOAL`: up-to-date, idle or held"},
 			&urfave.StringFlag{Name: "timeout", Usage: "how long to wait, a `DURATION` from 1s to 720h such as 90m; default no limit"},
-			kubeconfigFlag(), configFlag(),
-		},
+		}, ConnectionFlags()...),
 	}
 }
 
@@ -42,10 +41,10 @@ func waitCommand(c *urfave.Context) error {
 		return UsageError("--for %v", err)
 	}
 	ctx := c.Context
-	if text := c.String("timeout"); c.IsSet("timeout") {
-		d, err := time.ParseDuration(text)
-		if err != nil || d < minWait || d > maxWait {
-			return UsageError("--timeout %q, expected 1s to 720h, such as 90m", text)
+	if c.IsSet("timeout") {
+		d, err := parseDuration(c, "timeout", minWait, maxWait)
+		if err != nil {
+			return err
 		}
 		bounded, cancel := context.WithTimeoutCause(ctx, d, cluster.ErrTimeout)
 		defer cancel()

@@ -6,6 +6,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,18 +109,89 @@ func CallerConfig(file, contextName string) clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: contextName})
 }
 
-// ConnectCaller returns a client with the caller's own credential; see [CallerConfig]. It
-// does not contact the API server. The error is [ErrNoKubeconfig] if there is no
-// kubeconfig.
-func ConnectCaller(file, version string) (*Client, error) {
-	cfg, err := CallerConfig(file, "").ClientConfig()
+// Caller says which cluster a command talks to, and with whose credential.
+type Caller struct {
+	// Kubeconfig and Context select the credential; see [CallerConfig].
+	Kubeconfig, Context string
+	// RequestTimeout bounds each request except a watch; 0 means no bound.
+	RequestTimeout time.Duration
+	// Version is lockkeeper's version, for the user agent.
+	Version string
+}
+
+// Connect returns a client with the caller's own credential. It does not contact the API server.
+// The error is [ErrNoKubeconfig] if there is no kubeconfig.
+func (c Caller) Connect() (*Client, error) {
+	cfg, err := CallerConfig(c.Kubeconfig, c.Context).ClientConfig()
 	switch {
 	case clientcmd.IsEmptyConfig(err):
 		return nil, ErrNoKubeconfig
 	case err != nil:
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
-	return ConnectConfig(cfg, "admin", version, 20, 40)
+	return ConnectConfig(c.Bound(cfg), "admin", c.Version, 20, 40)
+}
+
+// Cluster names the caller's cluster in messages: the API server's address, and the context if
+// there is one. It returns "" if the kubeconfig names no cluster.
+func (c Caller) Cluster() string {
+	loader := CallerConfig(c.Kubeconfig, c.Context)
+	cfg, err := loader.ClientConfig()
+	if err != nil {
+		return ""
+	}
+	raw, err := loader.RawConfig()
+	if name := cmp.Or(c.Context, raw.CurrentContext); err == nil && name != "" {
+		return fmt.Sprintf("cluster %s, context %s", cfg.Host, name)
+	}
+	return "cluster " + cfg.Host
+}
+
+// Bound makes clients of cfg give up a request after RequestTimeout, and returns cfg. A watch is
+// not bounded: it lasts until the caller ends it.
+func (c Caller) Bound(cfg *rest.Config) *rest.Config {
+	if c.RequestTimeout == 0 {
+		return cfg
+	}
+	tooLong := fmt.Errorf("no complete answer within %s (--request-timeout)", c.RequestTimeout)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Query().Has("watch") {
+				return next.RoundTrip(r)
+			}
+			ctx, cancel := context.WithTimeoutCause(r.Context(), c.RequestTimeout, tooLong)
+			answer, err := next.RoundTrip(r.WithContext(ctx))
+			if err != nil {
+				cancel()
+				return nil, err
+			}
+			answer.Body = boundBody{answer.Body, ctx, cancel}
+			return answer, nil
+		})
+	})
+	return cfg
+}
+
+// boundBody is the body of an answer to a bounded request.
+type boundBody struct {
+	io.ReadCloser
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// Read says why the body ended early.
+func (b boundBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && b.ctx.Err() != nil {
+		err = context.Cause(b.ctx)
+	}
+	return n, err
+}
+
+// Close releases what bounds the request.
+func (b boundBody) Close() error {
+	b.cancel()
+	return b.ReadCloser.Close()
 }
 
 func userAgent(role, version string) string { return "lockkeeper-" + role + "/" + version }

@@ -40,7 +40,7 @@ type PlanOptions struct {
 // Plan reads the cluster once, with LISTs and one GET, and forecasts what would happen to the
 // nodes. If the caller may not read pods, budgets or the Lease, the Forecast says so.
 func (s *Source) Plan(ctx context.Context, o PlanOptions) (forecast.Forecast, error) {
-	in, err := s.readBounded(ctx)
+	in, err := s.read(ctx)
 	if err = cmp.Or(err, in.PoliciesErr); denied(err) {
 		return forecast.Forecast{}, fmt.Errorf("%w; %s", err, s.planNeeds())
 	} else if err != nil {
@@ -78,12 +78,6 @@ func (s *Source) Plan(ctx context.Context, o PlanOptions) (forecast.Forecast, er
 func (s *Source) planNeeds() string {
 	return fmt.Sprintf("`lockkeeper plan` requires permission to list nodes and disruptionpolicies.lockkeeper.dev; it shows more with permission to get Lease %s in namespace %s, "+
 		"and to list pods and poddisruptionbudgets.policy in all namespaces", s.LeaseName, s.Namespace)
-}
-
-func (s *Source) readBounded(ctx context.Context) (report.Input, error) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	return s.read(ctx)
 }
 
 // readPods reads the pods of the nodes, and the budgets; nothing at all for none.

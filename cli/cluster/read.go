@@ -24,10 +24,6 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// listTimeout bounds reading the cluster: five thousand Nodes are about 50 MB, which may arrive
-// over a slow connection.
-const listTimeout = 30 * time.Second
-
 // Away reports whether err means that the API server did not answer.
 func Away(err error) bool {
 	if apierrors.IsUnexpectedServerError(err) {
@@ -71,8 +67,6 @@ type PolicyView interface {
 // Read reads the cluster once: one LIST of Nodes, one of the policies, one GET of
 // the Lease. If the caller may not read the policies or the Lease, the Report says so.
 func (s *Source) Read(ctx context.Context) (report.Report, error) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
 	in, err := s.read(ctx)
 	if err != nil {
 		return report.Report{}, err

@@ -43,9 +43,8 @@ const (
 
 // Options configures [Mint].
 type Options struct {
-	// Kubeconfig and Context select the admin's credential, as in kubectl: "" means
-	// KUBECONFIG or ~/.kube/config, and its current context.
-	Kubeconfig, Context string
+	// Caller selects the admin's credential.
+	kube.Caller
 	// Namespace is the namespace of the manifests; "" means the default one.
 	Namespace string
 	// Lifetime is the requested lifetime, MinLifetime to MaxLifetime.
@@ -58,8 +57,6 @@ type Options struct {
 	Certificate bool
 	// Tell is called with a sentence that says what Mint waits for. It may be nil.
 	Tell func(string)
-	// Version is lockkeeper's version, for the user agent.
-	Version string
 }
 
 func (o *Options) tell(what string) {
@@ -96,7 +93,7 @@ func Mint(ctx context.Context, o Options) (Credential, error) {
 	if o.Lifetime < MinLifetime || o.Lifetime > MaxLifetime {
 		return Credential{}, fmt.Errorf("a lifetime of %s, expected %s to %s", days(o.Lifetime), days(MinLifetime), days(MaxLifetime))
 	}
-	admin, cluster, err := load(o.Kubeconfig, o.Context)
+	admin, cluster, err := load(o.Caller)
 	if err != nil {
 		return Credential{}, err
 	}
@@ -137,8 +134,8 @@ func Mint(ctx context.Context, o Options) (Credential, error) {
 
 // load returns the admin's client configuration, and the part of its cluster entry that a
 // coordinator needs.
-func load(kubeconfig, contextName string) (*rest.Config, *clientcmdapi.Cluster, error) {
-	loader := kube.CallerConfig(kubeconfig, contextName)
+func load(caller kube.Caller) (*rest.Config, *clientcmdapi.Cluster, error) {
+	loader, contextName := kube.CallerConfig(caller.Kubeconfig, caller.Context), caller.Context
 	raw, err := loader.RawConfig()
 	if err != nil {
 		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
@@ -165,7 +162,7 @@ func load(kubeconfig, contextName string) (*rest.Config, *clientcmdapi.Cluster, 
 		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	// None of the admin's secrets is copied.
-	return admin, &clientcmdapi.Cluster{
+	return caller.Bound(admin), &clientcmdapi.Cluster{
 		Server: cluster.Server, TLSServerName: cluster.TLSServerName, ProxyURL: cluster.ProxyURL,
 		CertificateAuthorityData: admin.CAData, // empty: hosts use the system's authorities, as the admin does
 	}, nil

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/kube/secret"
 )
 
@@ -74,7 +75,7 @@ func tokens(t *testing.T, cluster string) (kubeconfig string, asked, renewal *st
 func TestMint(t *testing.T) {
 	admin, asked, renewal := tokens(t, `{"tls-server-name": "example.com"}`)
 	*renewal = `serviceaccounts "lockkeeper-coordinator" is forbidden: ValidatingAdmissionPolicy 'lockkeeper-coordinator-token' with binding 'lockkeeper-coordinator-token' denied request: x`
-	c, err := Mint(t.Context(), Options{Kubeconfig: admin, Lifetime: 2 * time.Hour})
+	c, err := Mint(t.Context(), Options{Caller: kube.Caller{Kubeconfig: admin}, Lifetime: 2 * time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,15 +123,15 @@ func TestMintSaysWhatIsWrong(t *testing.T) {
 		o    Options
 		want string
 	}{
-		{Options{Kubeconfig: admin, Lifetime: time.Minute}, "a lifetime of 1m0s, expected 1h to 365d"},
-		{Options{Kubeconfig: admin, Lifetime: 366 * 24 * time.Hour}, "a lifetime of 366d, expected 1h to 365d"},
-		{Options{Kubeconfig: admin, Context: "broken"}, `kubeconfig: no context "broken" with a cluster`},
-		{Options{Kubeconfig: admin, Context: "no-such"}, `kubeconfig: no context "no-such" with a cluster`},
-		{Options{Kubeconfig: empty}, "no kubeconfig: none named by"},
-		{Options{Kubeconfig: empty + "x"}, "kubeconfig: stat"},
-		{Options{Kubeconfig: admin, Server: "cluster.example"}, `the API server's address "cluster.example", expected https://HOST[:PORT]`},
-		{Options{Kubeconfig: plain}, `the API server's address "http://127.0.0.1:1", expected https://HOST[:PORT]`},
-		{Options{Kubeconfig: insecure}, `kubeconfig: cluster "c" is used with insecure-skip-tls-verify; `},
+		{Options{Caller: kube.Caller{Kubeconfig: admin}, Lifetime: time.Minute}, "a lifetime of 1m0s, expected 1h to 365d"},
+		{Options{Caller: kube.Caller{Kubeconfig: admin}, Lifetime: 366 * 24 * time.Hour}, "a lifetime of 366d, expected 1h to 365d"},
+		{Options{Caller: kube.Caller{Kubeconfig: admin, Context: "broken"}}, `kubeconfig: no context "broken" with a cluster`},
+		{Options{Caller: kube.Caller{Kubeconfig: admin, Context: "no-such"}}, `kubeconfig: no context "no-such" with a cluster`},
+		{Options{Caller: kube.Caller{Kubeconfig: empty}}, "no kubeconfig: none named by"},
+		{Options{Caller: kube.Caller{Kubeconfig: empty + "x"}}, "kubeconfig: stat"},
+		{Options{Caller: kube.Caller{Kubeconfig: admin}, Server: "cluster.example"}, `the API server's address "cluster.example", expected https://HOST[:PORT]`},
+		{Options{Caller: kube.Caller{Kubeconfig: plain}}, `the API server's address "http://127.0.0.1:1", expected https://HOST[:PORT]`},
+		{Options{Caller: kube.Caller{Kubeconfig: insecure}}, `kubeconfig: cluster "c" is used with insecure-skip-tls-verify; `},
 	} {
 		if c.o.Lifetime == 0 {
 			c.o.Lifetime = DefaultLifetime
@@ -143,11 +144,11 @@ func TestMintSaysWhatIsWrong(t *testing.T) {
 			t.Errorf("%+v: asked %s before it was refused", c.o, *asked)
 		}
 	}
-	_, err := Mint(t.Context(), Options{Kubeconfig: admin, Lifetime: time.Hour, Namespace: "elsewhere"})
+	_, err := Mint(t.Context(), Options{Caller: kube.Caller{Kubeconfig: admin}, Lifetime: time.Hour, Namespace: "elsewhere"})
 	if err == nil || err.Error() != "there is no service account elsewhere/lockkeeper-coordinator; apply the manifests first: lockkeeper manifests | kubectl apply -f -" {
 		t.Errorf("not applied: %v", err)
 	}
-	_, err = Mint(t.Context(), Options{Kubeconfig: away, Lifetime: time.Hour})
+	_, err = Mint(t.Context(), Options{Caller: kube.Caller{Kubeconfig: away}, Lifetime: time.Hour})
 	if err == nil || !strings.HasPrefix(err.Error(), "asking for a token of service account lockkeeper/lockkeeper-coordinator: ") {
 		t.Errorf("away: %v", err)
 	}

@@ -20,6 +20,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/credential"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/kube/secret"
 )
 
@@ -139,7 +140,7 @@ func (cp *ControlPlane) CoordinatorKubeconfig() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("minting the coordinator's kubeconfig: %w", err)
 	}
-	minted, err := credential.Mint(ctx, credential.Options{Kubeconfig: admin, Lifetime: coordinatorLifetime, Version: "testbed"})
+	minted, err := credential.Mint(ctx, credential.Options{Caller: kube.Caller{Kubeconfig: admin, Version: "testbed"}, Lifetime: coordinatorLifetime})
 	if err != nil {
 		return "", fmt.Errorf("minting the coordinator's kubeconfig: %w", err)
 	}

@@ -177,7 +177,7 @@ func (f *fleet) placeCredential(t *testing.T) {
 	api, err := url.Parse(cp.URL())
 	must(t, err)
 	file := filepath.Join(t.TempDir(), "coordinator.kubeconfig")
-	f.admin(t, "kubeconfig", "--server", "https://"+net.JoinHostPort(lab.Gateway().String(), api.Port()), "--output", file)
+	f.admin(t, "kubeconfig", "--server", "https://"+net.JoinHostPort(lab.Gateway().String(), api.Port()), "--file", file)
 	data, err := os.ReadFile(file)
 	must(t, err)
 	for _, h := range f.Hosts[:2] {

@@ -32,7 +32,7 @@ func TestAudience(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "coordinator.kubeconfig")
 	kubeconfig := func() string {
 		t.Helper()
-		out, err := exec.CommandContext(within(t), binary, "kubeconfig", "--kubeconfig", admin, "--output", path).CombinedOutput()
+		out, err := exec.CommandContext(within(t), binary, "kubeconfig", "--kubeconfig", admin, "--file", path).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}

@@ -124,7 +124,7 @@ func TestACertificateCoordinates(t *testing.T) {
 	admin, err := credentialPlane().Kubeconfig("an-admin", "system:masters")
 	must(t, err)
 	file := filepath.Join(t.TempDir(), "coordinator.kubeconfig")
-	said, err := call(t, admin, "kubeconfig", "--csr", "--lifetime", "2h", "--output", file).end()
+	said, err := call(t, admin, "kubeconfig", "--csr", "--lifetime", "2h", "--file", file).end()
 	if err != nil || !strings.Contains(said, "valid until ") || !strings.Contains(said, "does not renew itself, and cannot be taken back") || strings.Contains(said, "approve") {
 		t.Fatalf("%v: %s", err, said)
 	}
@@ -182,7 +182,7 @@ func TestACertificateIsWaitedFor(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "coordinator.kubeconfig")
 	before := credentialRequests(t)
 
-	c := call(t, who, "kubeconfig", "--csr", "--output", file)
+	c := call(t, who, "kubeconfig", "--csr", "--file", file)
 	kubectl("certificate", "approve", c.asks())
 	if said, err := c.end(); err != nil {
 		t.Errorf("approved: %v: %s", err, said)
@@ -192,19 +192,19 @@ func TestACertificateIsWaitedFor(t *testing.T) {
 	}
 	must(t, os.Remove(file))
 
-	c = call(t, who, "kubeconfig", "--csr", "--output", file)
+	c = call(t, who, "kubeconfig", "--csr", "--file", file)
 	kubectl("certificate", "deny", c.asks())
 	if said, err := c.end(); err == nil || !strings.Contains(said, ": Denied: KubectlDeny: ") {
 		t.Errorf("denied: %v: %s", err, said)
 	}
 
-	c = call(t, who, "kubeconfig", "--csr", "--output", file)
+	c = call(t, who, "kubeconfig", "--csr", "--file", file)
 	kubectl("delete", "csr", c.asks())
 	if said, err := c.end(); err == nil || !strings.Contains(said, "is gone, and was not signed") {
 		t.Errorf("deleted: %v: %s", err, said)
 	}
 
-	c = call(t, who, "kubeconfig", "--csr", "--output", file)
+	c = call(t, who, "kubeconfig", "--csr", "--file", file)
 	name := c.asks()
 	must(t, c.cmd.Process.Signal(syscall.SIGINT))
 	if said, err := c.end(); err == nil || !strings.Contains(said, "waiting for certificate request "+name+" to be signed: ") {
