@@ -78,26 +78,48 @@ func ParseIntent(s string) (Intent, error) {
 	return i, nil
 }
 
-// Request is the payload of [AnnotationRequest].
+// Request is the payload of [AnnotationRequest] and [AnnotationRequestNow].
 type Request struct {
 	Action string `json:"action"` // "reboot"
+	// Reason and By are for people: one line each, of at most MaxRequestReason and
+	// MaxRequestBy bytes.
 	Reason string `json:"reason,omitempty"`
+	By     string `json:"by,omitempty"`
+	// Now: the request came by AnnotationRequestNow. Only records have it. In a payload
+	// it is an error, because the key decides which permission the request needs.
+	Now bool `json:"now,omitempty"`
 }
 
-// ParseRequest reads the annotation's value: "reboot" or JSON with action
-// "reboot". Anything else is an error and no request.
-func ParseRequest(s string) (Request, error) {
+// The limits of a Request's texts, in bytes. A longer text is cut.
+const (
+	MaxRequestReason = 256
+	MaxRequestBy     = 128
+)
+
+// ParseRequest reads the annotation's value: "reboot", or JSON with the action "reboot",
+// a reason and by. Anything else is an error and no request.
+func ParseRequest(s string) (*Request, error) {
 	text := strings.TrimSpace(s)
-	r := Request{Action: text}
+	r := &Request{Action: text}
 	if strings.HasPrefix(text, "{") {
-		parsed, err := parseRecord[Request](text)
-		if err != nil {
-			return Request{}, err
+		if len(s) > maxRecord {
+			return nil, fmt.Errorf("%d bytes, expected at most %d", len(s), maxRecord)
 		}
-		r = *parsed
+		d := json.NewDecoder(strings.NewReader(text))
+		d.DisallowUnknownFields()
+		if err := d.Decode(r); err != nil {
+			return nil, fmt.Errorf("expected \"reboot\" or JSON {action, reason, by}: %w", err)
+		}
+		if d.InputOffset() != int64(len(text)) {
+			return nil, errors.New("expected \"reboot\" or JSON {action, reason, by}, and nothing after the closing brace")
+		}
+		if r.Now {
+			return nil, errors.New("expected \"reboot\" or JSON {action, reason, by}; instead of now, use the annotation " + AnnotationRequestNow)
+		}
 	}
 	if r.Action != "reboot" {
-		return Request{}, fmt.Errorf("%q, expected \"reboot\" or JSON {\"action\": \"reboot\", \"reason\": …}", clip(s))
+		return nil, fmt.Errorf("%q, expected \"reboot\" or JSON {\"action\": \"reboot\", \"reason\": …, \"by\": …}", clip(s))
 	}
+	r.Reason, r.By = OneLine(r.Reason, MaxRequestReason), OneLine(r.By, MaxRequestBy)
 	return r, nil
 }

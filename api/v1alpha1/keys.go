@@ -89,10 +89,15 @@ const (
 	// owner. See [Intent].
 	AnnotationDetached = Prefix + "detached"
 
-	// AnnotationRequest is an admin's change: "reboot", or JSON with a
-	// reason. See [Request]. The coordinator removes it in the write that
-	// ends the turn that carried it out.
+	// AnnotationRequest is an admin's change: "reboot", or JSON with a reason.
+	// See [Request]. The coordinator removes it in the write that ends the
+	// turn that carried it out.
 	AnnotationRequest = Prefix + "request"
+
+	// AnnotationRequestNow is an AnnotationRequest that does not wait for the
+	// policy's windows, blackouts, gates and settle time. It has the same values,
+	// and a key of its own so that it needs a permission of its own.
+	AnnotationRequestNow = Prefix + "request-now"
 
 	// AnnotationRetry clears a turn, so that neither its failure nor the
 	// node's number of turns holds the next one. Its value is that turn's ID, as
@@ -179,7 +184,7 @@ func CoordinatorKeys() (labels, annotations []string) {
 // only removes them.
 func AdminKeys() (labels, annotations []string) {
 	return []string{LabelManaged},
-		[]string{AnnotationPaused, AnnotationDetached, AnnotationRequest, AnnotationRetry}
+		[]string{AnnotationPaused, AnnotationDetached, AnnotationRequest, AnnotationRequestNow, AnnotationRetry}
 }
 
 // LabelValue turns any text into the value of a label: each character that a label
@@ -224,8 +229,9 @@ type Keys struct {
 	Last   *Last
 	Mark   bool // AnnotationCordon is present
 	Paused *Intent
-	// Detached and Request are nil when absent; Detached is not nil when its
-	// payload is broken.
+	// Detached and Request are nil when absent. A payload that does not parse still
+	// detaches, but is no request. With both annotations of a request, Request is
+	// that of AnnotationRequestNow.
 	Detached *Intent
 	Request  *Request
 	Retry    string
@@ -266,13 +272,11 @@ func ReadKeys(labels, annotations map[string]string) Keys {
 	_, k.Mark = annotations[AnnotationCordon]
 	read(&k, annotations, AnnotationPaused, &k.Paused, parsePresent(ParseIntent))
 	read(&k, annotations, AnnotationDetached, &k.Detached, parsePresent(ParseIntent))
-	read(&k, annotations, AnnotationRequest, &k.Request, func(s string) (*Request, error) {
-		r, err := ParseRequest(s)
-		if err != nil {
-			return nil, err
-		}
-		return &r, nil
-	})
+	read(&k, annotations, AnnotationRequest, &k.Request, ParseRequest)
+	var now *Request
+	if read(&k, annotations, AnnotationRequestNow, &now, ParseRequest); now != nil {
+		now.Now, k.Request = true, now
+	}
 	for key, value := range annotations {
 		if name, ok := HookName(key); ok {
 			if k.Hooks == nil {

@@ -175,13 +175,65 @@ func FuzzIntentUntil(f *testing.F) {
 }
 
 func TestRequest(t *testing.T) {
-	for text, ok := range map[string]bool{
-		"reboot": true, ` reboot `: true, `{"action":"reboot","reason":"memory"}`: true,
-		"": false, "Reboot": false, "drain": false, `{"action":"drain"}`: false, `{"reason":"x"}`: false, "{": false,
+	long := strings.Repeat("ä", MaxRequestReason)
+	for text, want := range map[string]Request{
+		"reboot":                                 {Action: "reboot"},
+		" reboot ":                               {Action: "reboot"},
+		`{"action":"reboot","reason":"memory"}`:  {Action: "reboot", Reason: "memory"},
+		` {"action":"reboot","by":"ada\u000a"} `: {Action: "reboot", By: "ada "},
+		`{"action":"reboot","reason":"` + long + `","by":"` + long + `"}`: {Action: "reboot",
+			Reason: long[:MaxRequestReason-4] + "…", By: long[:MaxRequestBy-4] + "…"},
 	} {
-		if _, err := ParseRequest(text); (err == nil) != ok {
-			t.Errorf("%q: %v", text, err)
+		if r, err := ParseRequest(text); err != nil || *r != want {
+			t.Errorf("%q: %+v, %v; want %+v", text, r, err, want)
 		}
+	}
+	for text, want := range map[string]string{
+		"": `"", expected "reboot"`, "Reboot": `"Reboot", expected "reboot"`, "drain": "expected", "true": "expected",
+		`{"action":"drain"}`: `expected "reboot"`, `{"reason":"x"}`: `expected "reboot"`,
+		"{":                                  "unexpected EOF",
+		`{"action":"reboot"} x`:              "nothing after the closing brace",
+		`{"action":"reboot"}}`:               "nothing after the closing brace",
+		`{"action":"reboot","until":"5m"}`:   `unknown field "until"`,
+		`{"action":"reboot","reason":7}`:     "cannot unmarshal number",
+		`{"action":"reboot","now":true}`:     "use the annotation lockkeeper.dev/request-now",
+		`{"action":"reboot","NOW":true}`:     "use the annotation lockkeeper.dev/request-now",
+		"{" + strings.Repeat(" ", maxRecord): "bytes, expected at most",
+	} {
+		if r, err := ParseRequest(text); r != nil || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.50q: %+v, %v; want an error with %q", text, r, err, want)
+		}
+	}
+}
+
+// The key of the annotation decides whether a request skips windows, whatever its payload says.
+func TestRequestNow(t *testing.T) {
+	const why = `{"action":"reboot","reason":"why"}`
+	for name, test := range map[string]struct {
+		annotations map[string]string
+		want        *Request
+		problems    string
+	}{
+		"request":               {map[string]string{AnnotationRequest: why}, &Request{Action: "reboot", Reason: "why"}, ""},
+		"now":                   {map[string]string{AnnotationRequestNow: why}, &Request{Action: "reboot", Reason: "why", Now: true}, ""},
+		"both":                  {map[string]string{AnnotationRequest: "reboot", AnnotationRequestNow: why}, &Request{Action: "reboot", Reason: "why", Now: true}, ""},
+		"a payload that claims": {map[string]string{AnnotationRequest: `{"action":"reboot","now":true}`}, nil, AnnotationRequest},
+		"now does not parse":    {map[string]string{AnnotationRequestNow: "true"}, nil, AnnotationRequestNow},
+		"only now does not":     {map[string]string{AnnotationRequest: why, AnnotationRequestNow: "{"}, &Request{Action: "reboot", Reason: "why"}, AnnotationRequestNow},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := ReadKeys(nil, test.annotations)
+			if (k.Request == nil) != (test.want == nil) || k.Request != nil && *k.Request != *test.want {
+				t.Errorf("%+v, want %+v", k.Request, test.want)
+			}
+			var problems []string
+			for _, p := range k.Problems {
+				problems = append(problems, p.Key)
+			}
+			if got := strings.Join(problems, " "); got != test.problems {
+				t.Errorf("problems %q, want %q", got, test.problems)
+			}
+		})
 	}
 }
 
@@ -265,8 +317,8 @@ func TestKeysAreValidAndOwnedOnce(t *testing.T) {
 			}
 		}
 	}
-	if len(owners) != 18 {
-		t.Errorf("%d keys, expected 18", len(owners))
+	if len(owners) != 19 {
+		t.Errorf("%d keys, expected 19", len(owners))
 	}
 	for k, n := range owners {
 		if n != 1 {

@@ -164,6 +164,7 @@ func values(o Options) []string {
 		"{{.Paused}}", v1alpha1.AnnotationPaused,
 		"{{.Detached}}", v1alpha1.AnnotationDetached,
 		"{{.Request}}", v1alpha1.AnnotationRequest,
+		"{{.RequestNow}}", v1alpha1.AnnotationRequestNow,
 		"{{.Retry}}", v1alpha1.AnnotationRetry,
 		"{{.Expired}}", v1alpha1.AnnotationExpired,
 		"{{.Grant}}", v1alpha1.AnnotationGrant,

@@ -19,7 +19,7 @@ var nonsense = []string{"", "{", "null", "x/y/z", "-", "{\"turn\":\"a\"}", "aaaa
 var (
 	editedAnnotations = []string{
 		v1alpha1.AnnotationGrant, v1alpha1.AnnotationTurn, v1alpha1.AnnotationAck, v1alpha1.AnnotationHost, v1alpha1.AnnotationLast,
-		v1alpha1.AnnotationRequest, v1alpha1.AnnotationRetry,
+		v1alpha1.AnnotationRequest, v1alpha1.AnnotationRequestNow, v1alpha1.AnnotationRetry,
 	}
 	editedLabels = []string{v1alpha1.LabelWants, v1alpha1.LabelHeld}
 )
@@ -85,8 +85,8 @@ var peopleFaults = []kind{
 		key := editedAnnotations[c.rng.IntN(len(editedAnnotations))]
 		return c.edit(h, "annotations", key, nonsense[c.rng.IntN(len(nonsense))]), func() {
 			switch key {
-			case v1alpha1.AnnotationRequest, v1alpha1.AnnotationRetry, v1alpha1.AnnotationLast:
-				// Two are a person's, whom no one corrects; the record of a turn that is over is reported as unreadable, and
+			case v1alpha1.AnnotationRequest, v1alpha1.AnnotationRequestNow, v1alpha1.AnnotationRetry, v1alpha1.AnnotationLast:
+				// Three are a person's, whom no one corrects; the record of a turn that is over is reported as unreadable, and
 				// written again only at the end of the next turn.
 				c.edit(h, "annotations", key, "")
 			}

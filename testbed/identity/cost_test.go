@@ -86,7 +86,7 @@ func changed(n *corev1.Node) *corev1.Node {
 	out := *n
 	out.Labels, out.Annotations = clone(n.Labels), clone(n.Annotations)
 	out.Labels[v1alpha1.LabelState], out.Labels[v1alpha1.LabelManaged], out.Labels[v1alpha1.Prefix+"unknown"] = "idle", "false", ""
-	for _, key := range []string{v1alpha1.AnnotationPaused, v1alpha1.AnnotationDetached, v1alpha1.AnnotationRequest, v1alpha1.AnnotationRetry,
+	for _, key := range []string{v1alpha1.AnnotationPaused, v1alpha1.AnnotationDetached, v1alpha1.AnnotationRequest, v1alpha1.AnnotationRequestNow, v1alpha1.AnnotationRetry,
 		v1alpha1.HookAnnotation("backup"), v1alpha1.Prefix + "unknown"} {
 		out.Annotations[key] = "changed"
 	}

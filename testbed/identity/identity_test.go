@@ -254,7 +254,7 @@ func people(t *testing.T) {
 	}
 	person(t, "olga", "lockkeeper.dev", "nodes", "override")
 	person(t, "agent", "", "nodes/status", "patch")
-	person(t, "agent", "lockkeeper.dev", "nodes", "pause", "detach", "manage", "request", "retry", "confirm", "override")
+	person(t, "agent", "lockkeeper.dev", "nodes", "pause", "detach", "manage", "request", "request-now", "retry", "confirm", "override")
 	bind(t, "opal", "lockkeeper-operator", "pause")
 	bind(t, "vera", "lockkeeper-operator", "pause")
 	bind(t, "hooker", "lockkeeper-hook", "confirm")

@@ -59,6 +59,7 @@ func rules(t *testing.T) []rule {
 		{"lockkeeper-keys", "", "changing lockkeeper.dev/detached needs the verb detach on nodes.lockkeeper.dev", olga, node("id-b", annotation("lockkeeper.dev/detached", "null"))},
 		{"lockkeeper-keys", "", "changing lockkeeper.dev/managed needs the verb manage on nodes.lockkeeper.dev", olga, node("id-a", label("lockkeeper.dev/managed", `"false"`))},
 		{"lockkeeper-keys", "", "changing lockkeeper.dev/request needs the verb request on nodes.lockkeeper.dev", olga, node("id-b", annotation("lockkeeper.dev/request", `"reboot"`))},
+		{"lockkeeper-keys", "", "changing lockkeeper.dev/request-now needs the verb request-now on nodes.lockkeeper.dev", olga, node("id-b", annotation("lockkeeper.dev/request-now", `"reboot"`))},
 		{"lockkeeper-keys", "", "changing lockkeeper.dev/retry needs the verb retry on nodes.lockkeeper.dev", olga, node("id-a", annotation("lockkeeper.dev/retry", `"t1"`))},
 		{"lockkeeper-keys", "", "confirming a hook that the turn waits for needs the verb confirm on nodes.lockkeeper.dev", pat, node("id-a", annotation("hook.lockkeeper.dev/backup", `"t2"`))},
 
