@@ -101,7 +101,8 @@ const (
 	// ReasonHeldBack: the reboot would boot an OS version that a policy holds
 	// back.
 	ReasonHeldBack Reason = "HeldBack"
-	// ReasonOtherManager: another reboot manager is active on the host.
+	// ReasonOtherManager: another program works on the node, or another reboot manager is
+	// active on the host.
 	ReasonOtherManager Reason = "OtherManager"
 )
 
@@ -300,7 +301,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonWindow, "no window is open", "nothing; see the windows in the host's file or the policy"},
 	{ReasonMinUptime, "the host booted less than min_uptime ago", "nothing; it takes minutes"},
 	{ReasonHeldBack, "a reboot would boot the OS version that is staged, which a policy holds back (holdBack), so the host commits nothing; changes that need no reboot continue", "withdraw the version on the host, or change holdBack in the policy's rule for OSUpdate"},
-	{ReasonOtherManager, "another reboot manager is active on the host, so the host commits nothing: locksmithd, Zincati, rebootmgr, unattended-upgrades with Automatic-Reboot, or the owner of /run/update-engine/coordinator.conf", "on the host: systemctl status lockkeeper names it and the command that switches it off"},
+	{ReasonOtherManager, "another program works on the node, as a mark on the Node says (docs/other-owners.md), so it gets no turn; or another reboot manager is active on the host, so the host commits nothing: kured, FLUO's agent, locksmithd, Zincati, rebootmgr, unattended-upgrades with Automatic-Reboot, or the owner of /run/update-engine/coordinator.conf", "wait until the named owner is done, and remove a mark that it has left behind; to switch a reboot manager off, use the command that systemctl status lockkeeper names on the host"},
 	{ReasonNoCoordinator, "the host wants something and no coordinator answers", "check that a host has the coordinator's kubeconfig and holds the Lease"},
 	{ReasonForbidden, "the API server refuses what the host, or the coordinator for it, has to write", "apply the manifests; see the host's and the coordinator's journal for the API server's message; it names an admission webhook that refused"},
 	{ReasonUncordoned, "a user uncordoned the node during the turn, so the turn was backed out", "pause or detach a node that is to stay as it is"},

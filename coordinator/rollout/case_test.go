@@ -129,6 +129,8 @@ func set(s *rollout.Snapshot, word string) error {
 		n.Host.Protocol = len(value)
 	case "veto":
 		n.Host.Veto = v1alpha1.Reason(value)
+	case "owner": // another program's mark
+		n.Owner = value
 	case "units":
 		n.Host.HookStages = []v1alpha1.State{v1alpha1.State(value)}
 	case "notready":
@@ -290,6 +292,8 @@ func set(s *rollout.Snapshot, word string) error {
 		s.Refused[value] = "a webhook says no"
 	case "looking":
 		s.Epoch = ""
+	case "n2.owner":
+		other.Owner = value
 	case "n2.notready":
 		other.Ready = false
 	case "n2.cordoned":

@@ -205,6 +205,9 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	if message, refused := d.Refused[n.Name]; refused {
 		return v1alpha1.ReasonForbidden, message, false
 	}
+	if n.Owner != "" {
+		return v1alpha1.ReasonOtherManager, n.Owner, false
+	}
 	if v := n.Host.Veto; v != "" && !v.IsVeto() {
 		return v1alpha1.ReasonVersionSkew, fmt.Sprintf("the host has the veto %q, which the coordinator does not know", v), false
 	} else if v != "" {

@@ -170,6 +170,7 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 			n.Host.Drains, n.Host.Changes = false, nil
 		}
 	}
+	n.Owner = mostly(d, "", "cluster-autoscaler")
 	if d.oneIn(20) {
 		n.Managed = new(d.oneIn(2))
 	}

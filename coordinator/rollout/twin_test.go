@@ -286,6 +286,9 @@ func (w twin) ready(n *turn.Node) bool {
 	if _, refused := w.Refused[n.Name]; refused {
 		return false
 	}
+	if n.Owner != "" {
+		return false // "nothing is granted until they are gone"
+	}
 	if !speaks(n) || !n.Wants.Something() || !n.Host.Managed || n.Host.Veto != "" || n.Host.Protocol > 1 || !n.Ready {
 		return false
 	}

@@ -32,6 +32,9 @@ type Node struct {
 	Labels map[string]string
 	// Volumes are the names in status.volumesAttached.
 	Volumes []string
+	// Owner names another program that works on the node, and the mark on the Node that says
+	// so; "" if there is no such mark. See [Marks].
+	Owner string
 
 	v1alpha1.Keys
 }
@@ -45,6 +48,7 @@ func FromNode(n *corev1.Node) Node {
 		Unschedulable: n.Spec.Unschedulable,
 		Zone:          n.Labels[corev1.LabelTopologyZone],
 		Labels:        n.Labels,
+		Owner:         owner(n),
 		Keys:          v1alpha1.ReadKeys(n.Labels, n.Annotations),
 	}
 	for _, v := range n.Status.VolumesAttached {

@@ -19,6 +19,7 @@ func TestDocs(t *testing.T) {
 		"docs/node-states.md":          States(),
 		"docs/reasons.md":              Reasons(),
 		"docs/events.md":               Events(),
+		"docs/other-owners.md":         Owners(),
 		"docs/metrics.md":              Metrics(),
 		"docs/configuration.md":        Configuration(),
 		"packaging/lockkeeper.catalog": Catalog(),

@@ -101,6 +101,8 @@ func (e *engine) granted(n *node, before, after *turn.Node) {
 		wrong("granted for %q, its host wants %q", g.Wants, before.Wants)
 	case !before.Ready:
 		wrong("granted although it is not Ready")
+	case before.Owner != "":
+		wrong("granted although another owner has marked it: %s", before.Owner)
 	case before.Host.Veto != "":
 		wrong("granted although its host says %s", before.Host.Veto)
 	}
