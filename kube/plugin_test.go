@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,7 +21,12 @@ func scripted(t *testing.T, script string, edit func(*clientcmdapi.ExecConfig)) 
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "mint")
-	if err := os.WriteFile(file, []byte("#!/bin/sh\ncd "+dir+"\n"+script), 0o755); err != nil {
+	// A process that another test starts during the write would inherit the open file, and the
+	// kernel does not execute a file that is open for writing (ETXTBSY).
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(file, []byte("#!/bin/sh\ncd "+dir+"\n"+script), 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	e := &clientcmdapi.ExecConfig{Command: file, APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode}
