@@ -77,20 +77,27 @@ const helpText = `lockkeeper rolls host updates through a Kubernetes cluster.
 
 Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
 
-  run                Run the service on this host; systemd starts it
-  status [NODE]      Show the state of the rollout, or of one node
-  history [NODE]     Show finished turns and how long each stage took
-  wait [NODE]        Wait until the fleet or a node is up to date, idle or held
-  plan [NODE]        Show what changes would cost, and when, before they happen
-  check-config       Check this host's configuration
-  retry NODE         Clear a node's failed turn
-  confirm NODE HOOK  Confirm a hook that a node's turn waits for
-  stop [REASON…]     Emergency stop: no turn begins or advances
-  go                 End the emergency stop
-  manifests          Print what the cluster needs, for kubectl apply -f -
-  kubeconfig         Create a kubeconfig for the coordinator
-  version            Show the version
-  help [COMMAND]     Show help for all commands or for one
+  run                     Run the service on this host; systemd starts it
+  status [NODE]           Show the state of the rollout, or of one node
+  history [NODE]          Show finished turns and how long each stage took
+  wait [NODE]             Wait until the fleet or a node is up to date, idle or
+                          held
+  plan [NODE]             Show what changes would cost, and when, before they
+                          happen
+  check-config            Check this host's configuration
+  pause [NODE…]           Freeze nodes where they are, or stop the whole cluster
+  resume [NODE…]          End a pause of nodes, or the emergency stop
+  detach [NODE…]          Hand nodes to another owner
+  attach [NODE…]          Take nodes back that were detached
+  manage [NODE…]          Let lockkeeper manage nodes
+  unmanage [NODE…]        Keep lockkeeper from managing nodes
+  request reboot [NODE…]  Request a reboot of nodes
+  retry NODE…             Clear the failed turn of nodes
+  confirm NODE HOOK       Confirm a hook that a node's turn waits for
+  manifests               Print what the cluster needs, for kubectl apply -f -
+  kubeconfig              Create a kubeconfig for the coordinator
+  version                 Show the version
+  help [COMMAND]          Show help for all commands or for one
 
 ` + "`lockkeeper help COMMAND` describes a command. Flags may follow arguments.\n"
 
@@ -126,14 +133,6 @@ Connection:
   --lease NAME                NAME of the Lease in it, default this host's or
                               lockkeeper
 `
-
-const goHelp = `Usage: lockkeeper go [FLAG…]
-
-End the emergency stop.
-
-Flags:
-  --help, -h  show this help
-` + connectionHelp
 
 // TestHelpFits: every help text fits a terminal of 80 columns, and each flag and the
 // description of each command are in its help.
@@ -176,7 +175,6 @@ func TestUsage(t *testing.T) {
 		{"status --help n1", statusHelp, "", 0},
 		{"status n1 -h", statusHelp, "", 0},
 		{"--help status", statusHelp, "", 0},
-		{"go --help", goHelp, "", 0},
 
 		{"frobnicate", "", "unknown command \"frobnicate\"; see `lockkeeper help`", 64},
 		{"help frobnicate", "", "unknown command \"frobnicate\"; see `lockkeeper help`", 64},
@@ -203,12 +201,24 @@ func TestUsage(t *testing.T) {
 		{"plan n1 n2", "", "plan accepts [NODE], got [\"n1\" \"n2\"]; see `lockkeeper help plan`", 64},
 		{"plan n1 --change x", "", "--change \"x\", expected file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request", 64},
 		{"plan --change file:/a,b", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
-		{"retry", "", "retry requires NODE; see `lockkeeper help retry`", 64},
+		{"retry", "", "retry requires NODE…; see `lockkeeper help retry`", 64},
 		{"confirm", "", "confirm requires NODE HOOK; see `lockkeeper help confirm`", 64},
 		{"confirm n1", "", "confirm requires NODE HOOK; see `lockkeeper help confirm`", 64},
 		{"confirm n1 a b", "", "confirm accepts NODE HOOK, got [\"n1\" \"a\" \"b\"]; see `lockkeeper help confirm`", 64},
 		{"run n1", "", "run accepts no arguments, got [\"n1\"]; see `lockkeeper help run`", 64},
-		{"go on", "", "go accepts no arguments, got [\"on\"]; see `lockkeeper help go`", 64},
+		{"pause", "", "pause requires one of: node names, -l SELECTOR, --policy NAME or --cluster; nothing was done", 64},
+		{"pause --cluster n1", "", "pause requires one of: node names, -l SELECTOR, --policy NAME or --cluster; nothing was done", 64},
+		{"pause -l a=b --policy web", "", "pause requires one of: node names, -l SELECTOR, --policy NAME or --cluster; nothing was done", 64},
+		{"detach --policy= ", "", "detach requires one of: node names, -l SELECTOR or --policy NAME; nothing was done", 64},
+		{"detach -l=", "", "-l \"\", expected a label selector", 64},
+		{"detach --cluster", "", "unknown flag --cluster; see `lockkeeper help detach`", 64},
+		{"retry -l a=b", "", "unknown flag -l; see `lockkeeper help retry`", 64},
+		{"pause --until 2h --cluster", "", "--until and --cluster cannot be combined: the emergency stop lasts until `lockkeeper resume --cluster`", 64},
+		{"request", "", "request requires reboot [NODE…]; see `lockkeeper help request`", 64},
+		{"request reset n1", "", "request \"reset\", expected reboot", 64},
+		{"request reboot", "", "request requires one of: node names, -l SELECTOR or --policy NAME; nothing was done", 64},
+		{"stop", "", "unknown command \"stop\"; see `lockkeeper help`", 64},
+		{"go", "", "unknown command \"go\"; see `lockkeeper help`", 64},
 		{"version 2", "", "version accepts no arguments, got [\"2\"]; see `lockkeeper help version`", 64},
 
 		{"kubeconfig --lifetime 2y", "", "--lifetime \"2y\", expected 1h to 365d, such as 36h or 90d", 64},
@@ -221,7 +231,7 @@ func TestUsage(t *testing.T) {
 		{"status n1 -wox", "", "-o \"x\", expected text or json", 64},
 		{"retry n1 --kubeconfig=none", "", "kubeconfig: stat none: no such file or directory", 1},
 		{"--kubeconfig none retry n1", "", "kubeconfig: stat none: no such file or directory", 1},
-		{"retry -- n1 --kubeconfig", "", "retry accepts NODE, got [\"n1\" \"--kubeconfig\"]; see `lockkeeper help retry`", 64},
+		{"confirm -- n1 --kubeconfig x", "", "confirm accepts NODE HOOK, got [\"n1\" \"--kubeconfig\" \"x\"]; see `lockkeeper help confirm`", 64},
 		{"retry n1 --request-timeout 5", "", "--request-timeout \"5\", expected 1s to 10m, such as 90s", 64},
 		{"retry n1 --request-timeout 11m", "", "--request-timeout \"11m\", expected 1s to 10m, such as 90s", 64},
 		{"history -v8", "", "-v \"8\", expected 0 to 7", 64},
@@ -373,7 +383,7 @@ func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
 	defer server.Close()
 	dir := t.TempDir()
 	env := kubeconfig(t, dir, server.URL)
-	for _, args := range []string{"stop now -w", "go x", "retry n1 -f", "retry n1 n2", "confirm n1", "confirm n1 a -f", "status n1 -A", "status -o x", "plan --change x", "plan -l = n1", "wait"} {
+	for _, args := range []string{"pause --cluster -w", "resume --cluster x", "pause n1 -f", "retry n1 -f", "pause --until=never n1", "detach", "confirm n1", "confirm n1 a -f", "status n1 -A", "status -o x", "plan --change x", "plan -l = n1", "wait"} {
 		if _, _, exit := lockkeeper(t, dir, env, strings.Fields(args)...); exit != 64 {
 			t.Errorf("%s: exit status %d", args, exit)
 		}
@@ -382,7 +392,7 @@ func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
 		t.Errorf("%d requests were sent", n)
 	}
 	// The server does see what is well formed.
-	for _, args := range []string{"stop now", "go", "retry n1", "confirm n1 storage", "status", "plan", "wait --for=idle", "history", "history n1 -n x", "kubeconfig --server https://127.0.0.1:1"} {
+	for _, args := range []string{"pause --cluster", "resume --cluster", "pause n1", "detach -l a=b", "unmanage --policy web", "request reboot n1", "retry n1 n2", "confirm n1 storage", "status", "plan", "wait --for=idle", "history", "history n1 -n x", "kubeconfig --server https://127.0.0.1:1"} {
 		stdout, stderr, exit := lockkeeper(t, dir, env, strings.Fields(args)...)
 		if exit != 1 || stdout != "" || !strings.HasPrefix(stderr, "lockkeeper: ") || strings.Count(stderr, "\n") != 1 ||
 			!strings.HasSuffix(stderr, " (cluster "+server.URL+", context c)\n") {
@@ -406,7 +416,7 @@ func TestConnectionFlags(t *testing.T) {
 	env := kubeconfig(t, dir, silent.URL)
 	unused := write(t, dir, "unused", "")
 	began := time.Now()
-	out, stderr, exit := lockkeeper(t, dir, env, "stop", "x", "--request-timeout", "1s", "-n", "ns", "--lease=le")
+	out, stderr, exit := lockkeeper(t, dir, env, "pause", "--cluster", "--request-timeout", "1s", "-n", "ns", "--lease=le")
 	if want := "no complete answer within 1s (--request-timeout) (cluster " + silent.URL + ", context c)\n"; out != "" || !strings.HasSuffix(stderr, want) || exit != 1 {
 		t.Errorf("%d, %q, %q", exit, out, stderr)
 	}
@@ -426,6 +436,49 @@ func TestConnectionFlags(t *testing.T) {
 	}
 	if _, stderr, exit = lockkeeper(t, dir, env, "history", "--kubeconfig", unused); exit != 1 || !strings.HasPrefix(stderr, "lockkeeper: no kubeconfig: ") {
 		t.Errorf("--kubeconfig: %d, %q", exit, stderr)
+	}
+}
+
+// TestSeveralNodesAreConfirmed: without a terminal and without --yes, or if the user does not agree,
+// nothing is changed on several nodes.
+func TestSeveralNodesAreConfirmed(t *testing.T) {
+	var patches atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case r.Method == http.MethodPatch:
+			patches.Add(1)
+			w.WriteHeader(http.StatusForbidden)
+			io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"no"}`)
+		case r.URL.Path == "/api/v1/nodes":
+			io.WriteString(w, `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[`+
+				`{"metadata":{"name":"n1","uid":"u1","resourceVersion":"7"}},{"metadata":{"name":"n2","uid":"u2","resourceVersion":"8"}}]}`)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer server.Close()
+	dir := t.TempDir()
+	env := kubeconfig(t, dir, server.URL)
+	args := []string{"unmanage", "-l", "pool!=db"}
+	const refused = "lockkeeper: unmanage would change 2 nodes (n1, n2); add --yes, because there is no terminal to ask; nothing was changed\n"
+	if out, stderr, exit := lockkeeper(t, dir, env, args...); out != "" || stderr != refused || exit != 64 || patches.Load() != 0 {
+		t.Errorf("no terminal: %q, %q, %d, %d patches", out, stderr, exit, patches.Load())
+	}
+	question := "n1 n2\nunmanage 2 nodes (cluster " + server.URL + ", context c)? [y/N] "
+	for _, input := range []string{"n\n", "\n", "yo\n", "\x04"} {
+		shown, exit := pty(t, dir, 80, env, input, args...)
+		if !strings.Contains(shown, question) || !strings.Contains(shown, "lockkeeper: not confirmed, nothing was changed (cluster ") || exit != 1 || patches.Load() != 0 {
+			t.Errorf("%q: %d, %d patches\n%s", input, exit, patches.Load(), shown)
+		}
+	}
+	for i, input := range []string{"y\n", "YES\n"} {
+		if shown, _ := pty(t, dir, 80, env, input, args...); !strings.Contains(shown, question) || patches.Load() != int32(2*i+2) {
+			t.Errorf("%q: %d patches\n%s", input, patches.Load(), shown)
+		}
+	}
+	if _, _, exit := lockkeeper(t, dir, env, append(args, "--yes")...); exit != 1 || patches.Load() != 6 {
+		t.Errorf("--yes: exit status %d, %d patches", exit, patches.Load())
 	}
 }
 
@@ -489,17 +542,17 @@ func TestComplete(t *testing.T) {
 		words []string
 		want  string // the candidates
 	}{
-		{[]string{""}, "run status history wait plan check-config retry confirm stop go manifests kubeconfig version help"},
-		{[]string{"help", ""}, "run status history wait plan check-config retry confirm stop go manifests kubeconfig version help --help -h"},
-		{[]string{"go", ""}, connection + " --help -h"},
+		{[]string{""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig version help"},
+		{[]string{"help", ""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig version help --help -h"},
+		{[]string{"confirm", ""}, "--dry-run " + connection + " --help -h"},
 		{[]string{"status", "-A", "--"}, "--all -A --watch -w --output -o --exit-code " + connection + " --help -h"},
 		{[]string{"status", "-o", ""}, "text json"},
 		{[]string{"wait", "--for", "i"}, "up-to-date idle held"},
-		{[]string{"go", "--kubeconfig", "/e"}, ":files"},
+		{[]string{"retry", "--kubeconfig", "/e"}, ":files"},
 		{[]string{"kubeconfig", "--file", ""}, ":files"},
 		{[]string{"kubeconfig", "--lifetime", ""}, ""},
 		{[]string{"frobnicate", ""}, ""},
-		{nil, "run status history wait plan check-config retry confirm stop go manifests kubeconfig version help"},
+		{nil, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig version help"},
 	} {
 		out, stderr, exit := lockkeeper(t, t.TempDir(), nil, append([]string{"__complete"}, tc.words...)...)
 		var got []string
@@ -662,8 +715,9 @@ func TestSampleConfiguration(t *testing.T) {
 	}
 }
 
-// pty runs the real main on a terminal of so many columns and returns what the terminal received.
-func pty(t *testing.T, dir string, columns uint16, args ...string) string {
+// pty runs the real main on a terminal of so many columns, types the input, and returns what the
+// terminal received.
+func pty(t *testing.T, dir string, columns uint16, env []string, input string, args ...string) (shown string, exit int) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -686,18 +740,21 @@ func pty(t *testing.T, dir string, columns uint16, args ...string) string {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, terminal, terminal
-	cmd.Env = []string{beMain + "=1", "HOME=" + dir, "PATH=/nowhere", "TERM=xterm"}
+	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = dir, terminal, terminal, terminal
+	cmd.Env = append([]string{beMain + "=1", "HOME=" + dir, "PATH=/nowhere", "TERM=xterm"}, env...)
+	if _, err := io.WriteString(master, input); err != nil {
+		t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	terminal.Close()
 	var out bytes.Buffer
 	io.Copy(&out, master) // it ends with EIO when no process has the terminal open
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, &out)
+	if err := cmd.Wait(); cmd.ProcessState == nil {
+		t.Fatal(err)
 	}
-	return out.String()
+	return strings.ReplaceAll(out.String(), "\r", ""), cmd.ProcessState.ExitCode()
 }
 
 // What fits a terminal of 80 columns there is neither cut nor broken when it is piped.
@@ -719,11 +776,14 @@ func TestTextFitsTheTerminal(t *testing.T) {
 	if !strings.Contains(piped, "\n  status  "+visible+"\n") {
 		t.Errorf("piped it is\n%s", piped)
 	}
-	shown := pty(t, dir, 80, "status", "--root", root)
+	shown, exit := pty(t, dir, 80, nil, "", "status", "--root", root)
+	if exit != 0 {
+		t.Errorf("exit status %d", exit)
+	}
 	if strings.Contains(shown, visible) || strings.Contains(shown, "\x1b") {
 		t.Errorf("on a terminal it is\n%s", shown)
 	}
-	for line := range strings.SplitSeq(strings.ReplaceAll(shown, "\r", ""), "\n") {
+	for line := range strings.SplitSeq(shown, "\n") {
 		if n := len([]rune(line)) + strings.Count(line, "\u4e16"); n > 80 {
 			t.Errorf("a line has %d columns: %s", n, line)
 		}

@@ -26,9 +26,8 @@ import (
 
 // Commands returns all commands except help and version, in the order of the help.
 func Commands() []*urfave.Command {
-	return []*urfave.Command{
-		run(), status(), history(), wait(), plan(), checkConfig(), retry(), confirm(), stop(), endStop(), manifestsText(), coordinatorKubeconfig(),
-	}
+	all := []*urfave.Command{run(), status(), history(), wait(), plan(), checkConfig()}
+	return append(append(all, intents()...), manifestsText(), coordinatorKubeconfig())
 }
 
 // Exit prints the error of a command to stderr and returns the exit status of the

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	urfave "github.com/urfave/cli/v2"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/cluster"
@@ -27,8 +26,7 @@ func plan() *urfave.Command {
 			"Exit status: 0 if the plan could be made, 1 on errors. With --exit-code also 3 if a node would be held.",
 		Flags: append([]urfave.Flag{
 			&urfave.StringSliceFlag{Name: "change", Usage: "plan for this `CHANGE` too (repeatable); one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request"},
-			&urfave.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "only nodes that match this label `SELECTOR`"},
-			outputFlag(), exitCodeFlag(),
+			selectorFlag(), outputFlag(), exitCodeFlag(),
 		}, ConnectionFlags()...),
 	}
 }
@@ -51,13 +49,11 @@ func planCommand(c *urfave.Context) error {
 		}
 		o.Changes = append(o.Changes, change)
 	}
-	if c.IsSet("selector") {
-		if o.Node != "" {
-			return UsageError("-l and a node name (%s) cannot be combined", o.Node)
-		}
-		if o.Selector, err = labels.Parse(c.String("selector")); err != nil {
-			return UsageError("-l %v", err)
-		}
+	if o.Selector, err = selector(c); err != nil {
+		return err
+	}
+	if o.Selector != nil && o.Node != "" {
+		return UsageError("-l and a node name (%s) cannot be combined", o.Node)
 	}
 	s, err := source(c)
 	if err != nil {

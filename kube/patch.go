@@ -33,6 +33,8 @@ type Patch struct {
 	DropConditions []corev1.NodeConditionType
 	// Manager is the field manager; see [FieldManager].
 	Manager string
+	// DryRun has the API server check the write and not store it.
+	DryRun bool
 }
 
 // toStatus reports whether the patch changes the Node's status. Such a patch is a strategic
@@ -112,7 +114,11 @@ func send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.No
 	if p.toStatus() {
 		kind, subresources = types.StrategicMergePatchType, []string{"status"}
 	}
-	n, err := client.CoreV1().Nodes().Patch(ctx, p.Node, kind, p.body(), metav1.PatchOptions{FieldManager: p.Manager}, subresources...)
+	options := metav1.PatchOptions{FieldManager: p.Manager}
+	if p.DryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	n, err := client.CoreV1().Nodes().Patch(ctx, p.Node, kind, p.body(), options, subresources...)
 	if err != nil {
 		return nil, outcome(err, p.Node), fmt.Errorf("writing node %s: %w", p.Node, err)
 	}

@@ -283,7 +283,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonInvalidPolicy, "the policy that selects the node is invalid", "see the policy's status, which names the field and what to write instead"},
 	{ReasonWouldGrant, "the policy's mode is Observe; the node would be granted a turn now", "set the policy's mode to Act"},
 	{ReasonGateClosed, "a gate of the policy is closed", "see which query returns something"},
-	{ReasonStopped, "the emergency stop is set, or the Lease is missing", "`lockkeeper go`; if the Lease is missing, apply the manifests"},
+	{ReasonStopped, "the emergency stop is set, or the Lease is missing", "`lockkeeper resume --cluster`; if the Lease is missing, apply the manifests"},
 	{ReasonPaused, "an admin has paused the node or its policy", "kubectl annotate node NODE lockkeeper.dev/paused-, or set paused: false in its policy"},
 	{ReasonDetached, "an admin has detached the node: it belongs to another owner, and lockkeeper writes nothing to it", "nothing while it has another owner; kubectl annotate node NODE lockkeeper.dev/detached- gives it back to lockkeeper"},
 	{ReasonHostSilent, "the host does not answer: lockkeeper does not run there, or cannot reach the API server", "on the host: systemctl status lockkeeper"},

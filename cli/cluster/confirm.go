@@ -11,27 +11,35 @@ import (
 )
 
 // Confirm confirms a hook of the stage that a node is in, for a user who did the hook's work by
-// hand. It returns what to print, and an error if the turn does not wait for the hook. If the
+// hand, and prints what it did. The error says why the turn does not wait for the hook. If the
 // Node changes meanwhile, Confirm reads it again, but confirms the hook only for the turn that it
 // found first.
-func (s *Source) Confirm(ctx context.Context, name, hook string) (string, error) {
+func (s *Source) Confirm(ctx context.Context, name, hook string, dryRun bool, p Printer) error {
 	if err := v1alpha1.ValidateHookName(hook); err != nil {
-		return "", err
+		return err
+	}
+	o := Order{Intent: &Intent{Command: "confirm", Verb: "confirm"}, Names: []string{name}, DryRun: dryRun, Printer: p}
+	nodes, err := s.nodes(ctx, o)
+	if err != nil {
+		return o.needs(err)
 	}
 	first := ""
-	return s.annotateNode(ctx, name, func(n *turn.Node) (key, value, text string, err error) {
+	return s.each(ctx, o, nodes, func(n *turn.Node) (edit, error) {
 		if first != "" && first != n.Turn {
-			return "", "", "", fmt.Errorf("nothing was confirmed: turn %s of %s ended meanwhile; check the node before you confirm a hook of another turn", first, name)
+			return edit{}, fmt.Errorf("nothing was confirmed: turn %s of %s ended meanwhile; check the node before you confirm a hook of another turn", first, name)
 		}
 		first = n.Turn
 		if err := awaited(n, hook); err != nil {
-			return "", "", "", err
+			return edit{}, err
 		}
 		if n.Hooks[hook] == n.Turn {
-			return "", "", fmt.Sprintf("%s: hook %s is already confirmed for turn %s, nothing changed.\n%s", name, hook, n.Turn, stillAwaited(n, hook)), nil
+			return edit{same: true, text: fmt.Sprintf("hook %s is already confirmed for turn %s", hook, n.Turn)}, nil
 		}
-		return v1alpha1.HookAnnotation(hook), n.Turn,
-			fmt.Sprintf("%s: hook %s of %s is confirmed for turn %s.\n%s", name, hook, n.State, n.Turn, stillAwaited(n, hook)), nil
+		text, waits := stillAwaited(n, hook)
+		return edit{
+			key: v1alpha1.HookAnnotation(hook), value: &n.Turn, final: !waits,
+			text: fmt.Sprintf("hook %s of %s is confirmed for turn %s; %s", hook, n.State, n.Turn, text),
+		}, nil
 	})
 }
 
@@ -76,9 +84,9 @@ func hookNames(hooks []v1alpha1.Hook) []string {
 	return names
 }
 
-// stillAwaited says what else the stage waits for, and how to take the confirmation back while
-// it waits. It may name a hook that has timed out, although the coordinator continues without it.
-func stillAwaited(n *turn.Node, confirmed string) string {
+// stillAwaited says what else the stage waits for; while it does, the confirmation can be taken
+// back. It may name a hook that has timed out, although the coordinator continues without it.
+func stillAwaited(n *turn.Node, confirmed string) (text string, waits bool) {
 	var others []string
 	for _, name := range hookNames(n.Grant.Terms.Hooks(n.State)) {
 		if name != confirmed && n.Hooks[name] != n.Turn {
@@ -91,12 +99,12 @@ func stillAwaited(n *turn.Node, confirmed string) string {
 	if len(n.Volumes) > 0 && n.State == v1alpha1.StateBeforeReboot && n.Grant.Terms.WaitForVolumeDetach && n.Grant.Drains {
 		others = append(others, fmt.Sprintf("volumes to detach (%d)", len(n.Volumes)))
 	}
-	text := ""
+	text = "the stage waits for no other hook"
+	if len(others) > 0 {
+		text = "the stage still waits for " + strings.Join(others, ", ")
+	}
 	if n.Grant.PausedSince != nil {
-		text = "The turn is paused and does not continue until it is resumed.\n"
+		text += "; the turn is paused and does not continue until it is resumed"
 	}
-	if len(others) == 0 {
-		return text + "The stage waits for no other hook.\n"
-	}
-	return fmt.Sprintf("%sThe stage still waits for: %s.\nTo undo: kubectl annotate node %s %s-\n", text, strings.Join(others, ", "), n.Name, v1alpha1.HookAnnotation(confirmed))
+	return text, len(others) > 0
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -10,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -30,12 +30,18 @@ func awaiting(s v1alpha1.State, id string) func(*corev1.Node) {
 		g.Terms.WaitForVolumeDetach = true
 		n.Annotations[v1alpha1.AnnotationTurn] = id
 		n.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(g)
-		n.ResourceVersion = "7"
 	})
 }
 
-func said(hook, id string) func(*corev1.Node) {
+func confirmed(hook, id string) func(*corev1.Node) {
 	return annotation(v1alpha1.HookAnnotation(hook), id)
+}
+
+// confirm confirms a hook of n1 and returns what it prints.
+func confirm(t *testing.T, s *Source, hook string) (string, error) {
+	var out bytes.Buffer
+	err := s.Confirm(t.Context(), "n1", hook, false, Printer{Out: &out, Err: &out})
+	return out.String(), err
 }
 
 func TestConfirm(t *testing.T) {
@@ -47,6 +53,10 @@ func TestConfirm(t *testing.T) {
 	volume := func(n *corev1.Node) {
 		n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "a"}}
 	}
+	said := func(hook, rest string) string {
+		return "n1: hook " + hook + " is confirmed for turn t1; " + rest + ".\n" +
+			"The same with kubectl: kubectl annotate node n1 --overwrite hook.lockkeeper.dev/" + strings.Fields(hook)[0] + "=t1\n"
+	}
 	const undo = "To undo: kubectl annotate node n1 hook.lockkeeper.dev/storage-\n"
 	for _, tc := range []struct {
 		name       string
@@ -56,21 +66,21 @@ func TestConfirm(t *testing.T) {
 		writes     int
 	}{
 		{"the first of two", awaiting(v1alpha1.StateBeforeDrain, "t1"), "storage",
-			"n1: hook storage of before-drain is confirmed for turn t1.\nThe stage still waits for: hook cache.\n" + undo, "", 1},
-		{"the last", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), said("cache", "t1")), "storage",
-			"n1: hook storage of before-drain is confirmed for turn t1.\nThe stage waits for no other hook.\n", "", 1},
-		{"over another turn's word, beside one", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), said("storage", "t0"), said("cache", "t0")), "storage",
-			"n1: hook storage of before-drain is confirmed for turn t1.\nThe stage still waits for: hook cache.\n" + undo, "", 1},
-		{"the host's own units", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), said("cache", "t1"), ownUnits), "storage",
-			"n1: hook storage of before-drain is confirmed for turn t1.\nThe stage still waits for: the host's hook units.\n" + undo, "", 1},
+			said("storage of before-drain", "the stage still waits for hook cache") + undo, "", 1},
+		{"the last", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), confirmed("cache", "t1")), "storage",
+			said("storage of before-drain", "the stage waits for no other hook"), "", 1},
+		{"over another turn's confirmation", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), confirmed("storage", "t0"), confirmed("cache", "t0")), "storage",
+			strings.Replace(said("storage of before-drain", "the stage still waits for hook cache"), "cache.\n", "cache. It replaces \"t0\".\n", 1) +
+				"To undo: kubectl annotate node n1 --overwrite hook.lockkeeper.dev/storage=t0\n", "", 1},
+		{"the host's own units", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), confirmed("cache", "t1"), ownUnits), "storage",
+			said("storage of before-drain", "the stage still waits for the host's hook units") + undo, "", 1},
 		{"volumes", all(awaiting(v1alpha1.StateBeforeReboot, "t1"), volume), "backup",
-			"n1: hook backup of before-reboot is confirmed for turn t1.\nThe stage still waits for: volumes to detach (1).\n" +
-				"To undo: kubectl annotate node n1 hook.lockkeeper.dev/backup-\n", "", 1},
-		{"already", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), said("storage", "t1")), "storage",
-			"n1: hook storage is already confirmed for turn t1, nothing changed.\nThe stage still waits for: hook cache.\n" + undo, "", 0},
+			said("backup of before-reboot", "the stage still waits for volumes to detach (1)") + "To undo: kubectl annotate node n1 hook.lockkeeper.dev/backup-\n", "", 1},
+		{"already", all(awaiting(v1alpha1.StateBeforeDrain, "t1"), confirmed("storage", "t1")), "storage",
+			"n1: hook storage is already confirmed for turn t1, nothing changed.\n", "", 0},
 		{"a hook of another stage", awaiting(v1alpha1.StateBeforeDrain, "t1"), "backup",
 			"", "nothing to confirm: turn t1 of n1 is in before-drain, which waits for storage, cache; backup belongs to before-reboot", 0},
-		{"a hook of nobody's", awaiting(v1alpha1.StateBeforeDrain, "t1"), "stroage",
+		{"a hook that no stage waits for", awaiting(v1alpha1.StateBeforeDrain, "t1"), "stroage",
 			"", "nothing to confirm: turn t1 of n1 is in before-drain, which waits for storage, cache; no stage of this turn waits for stroage", 0},
 		{"a stage without hooks", awaiting(v1alpha1.StateBeforeUncordon, "t1"), "storage",
 			"", "nothing to confirm: turn t1 of n1 is in before-uncordon, which waits for no hook that is confirmed by an annotation; storage belongs to before-drain", 0},
@@ -84,9 +94,8 @@ func TestConfirm(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := newWorld(t).add("n1", tc.node)
-			n.ResourceVersion = "7"
 			s, client, writes := faulty(t, nil, n)
-			text, err := s.Confirm(t.Context(), "n1", tc.hook)
+			text, err := confirm(t, s, tc.hook)
 			if text != tc.text || *writes != tc.writes {
 				t.Errorf("%d writes, said %q", *writes, text)
 			}
@@ -104,30 +113,29 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// A Node that changes between look and write is looked at again, and what was
-// meant for one turn is never said of the next.
-func TestConfirmLooksAgain(t *testing.T) {
-	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("another version"))
-	s, _, writes := faulty(t, []error{conflict, conflict, nil}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
-	if text, err := s.Confirm(t.Context(), "n1", "storage"); err != nil || !strings.HasPrefix(text, "n1: hook storage of before-drain is confirmed") || *writes != 3 {
+// TestConfirmReadsAgain: a Node that changed since it was read is read again, and a confirmation that
+// was meant for one turn is never written for the next.
+func TestConfirmReadsAgain(t *testing.T) {
+	s, _, writes := faulty(t, []error{conflict("n1"), conflict("n1"), nil}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
+	if text, err := confirm(t, s, "storage"); err != nil || !strings.HasPrefix(text, "n1: hook storage of before-drain is confirmed") || *writes != 3 {
 		t.Errorf("two conflicts: %q, %v after %d writes", text, err, *writes)
 	}
-	s, _, writes = faulty(t, []error{conflict, conflict, conflict, conflict, conflict, conflict}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
-	if _, err := s.Confirm(t.Context(), "n1", "storage"); !apierrors.IsConflict(err) || *writes != retries {
+	s, _, writes = faulty(t, []error{conflict("n1"), conflict("n1"), conflict("n1"), conflict("n1"), conflict("n1"), conflict("n1")}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
+	if _, err := confirm(t, s, "storage"); !apierrors.IsConflict(err) || *writes != retries {
 		t.Errorf("indefinitely in conflict: %v after %d writes", err, *writes)
 	}
 
-	s, client, writes := faulty(t, []error{conflict}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
+	s, client, writes := faulty(t, []error{conflict("n1")}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
 	next := newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t2"))
 	next.ResourceVersion = "next"
 	client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return *writes > 0, next, nil })
 	const want = "nothing was confirmed: turn t1 of n1 ended meanwhile; check the node before you confirm a hook of another turn"
-	if text, err := s.Confirm(t.Context(), "n1", "storage"); err == nil || err.Error() != want || *writes != 1 {
+	if text, err := confirm(t, s, "storage"); err == nil || err.Error() != want || *writes != 1 {
 		t.Errorf("the next turn: %q, %v after %d writes", text, err, *writes)
 	}
 
 	s, _, _ = faulty(t, []error{errors.New("connection reset")}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
-	if _, err := s.Confirm(t.Context(), "n1", "storage"); err == nil || !strings.Contains(err.Error(), "the outcome of the write is unknown") {
+	if _, err := confirm(t, s, "storage"); err == nil || !strings.Contains(err.Error(), "the outcome of the write is unknown") {
 		t.Errorf("no answer: %v", err)
 	}
 }

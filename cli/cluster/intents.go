@@ -1,152 +1,173 @@
 package cluster
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/cli/page"
-	"lockkeeper.dev/lockkeeper/cli/report"
-	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// defaultStopText is the reason of a stop for which the user gives none.
-const defaultStopText = "emergency stop"
+// MaxReason bounds a reason, in bytes. maxBy bounds the name of a user.
+const (
+	MaxReason = 256
+	maxBy     = 128
+)
 
-// MaxStopText bounds the reason of a stop, in bytes.
-const MaxStopText = 1024
+// Intent is a command that sets one key on nodes or removes it. The texts follow the name of
+// the node.
+type Intent struct {
+	// Command is the name of the command, such as pause. Undo is the command that takes it back
+	// on a node on which the key was not set; "" if there is none.
+	Command, Undo string
+	// Key is the annotation, or the label if Label is set. Verb is the verb on
+	// nodes.lockkeeper.dev that changing it needs.
+	Key, Verb string
+	Label     bool
+	// Reason, Until and Force report which members the payload can have. NeedsReason requires a
+	// reason for more than one node.
+	Reason, Until, Force, NeedsReason bool
+	// Cluster reports whether the command can change the emergency stop.
+	Cluster bool
+	// NamesOnly: the command accepts names of nodes, and no selector or policy.
+	NamesOnly bool
 
-// Stop sets the emergency stop: nothing is promoted and no host commits until [Source.Go].
-// It returns what to print. If the stop is set already, Stop changes only its reason.
-func (s *Source) Stop(ctx context.Context, reason string) (string, error) {
-	if len(reason) > MaxStopText {
-		return "", fmt.Errorf("the reason has %d bytes, expected at most %d", len(reason), MaxStopText)
-	}
-	text, stopped, err := s.stopText(ctx)
-	if err != nil {
-		return "", err
-	}
-	const undo = "To undo: lockkeeper go\n"
-	if stopped && (reason == "" || reason == text) {
-		return fmt.Sprintf("Already stopped, nothing changed: %s\n%s", quoteText(text), undo), nil
-	}
-	if reason == "" {
-		reason = defaultStopText
-	}
-	if err := s.annotateLease(ctx, &reason); err != nil {
-		return "", err
-	}
-	if stopped {
-		return fmt.Sprintf("Already stopped; changed the reason from %s to %s\n%s", quoteText(text), quoteText(reason), undo), nil
-	}
-	return fmt.Sprintf("Stopped: set %s=%s on Lease %s/%s\n"+
-		"No turn begins or advances, and no host commits to a cordon, an apply or a reboot. What was already committed continues.\n%s",
-		v1alpha1.AnnotationStop, quoteText(reason), s.Namespace, s.LeaseName, undo), nil
+	edit editor
 }
 
-// Go ends the emergency stop. It returns what to print.
-func (s *Source) Go(ctx context.Context) (string, error) {
-	text, stopped, err := s.stopText(ctx)
-	if err != nil {
-		return "", err
-	}
-	if !stopped {
-		return "Not stopped, nothing changed.\n", nil
-	}
-	if err := s.annotateLease(ctx, nil); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("Stop ended: removed %s from Lease %s/%s\nTo undo: lockkeeper stop [REASON]\n", quoteText(text), s.Namespace, s.LeaseName), nil
+// editor decides what a command with the payload p writes to the key of a node. The error says
+// why the command does not apply to the node.
+type editor func(n *turn.Node, p *v1alpha1.Intent) (edit, error)
+
+// edit is what a command does to one key of a node.
+type edit struct {
+	key   string
+	label bool    // key is a label, not an annotation
+	value *string // nil removes the key
+	same  bool    // nothing is written
+	final bool    // it cannot be undone
+	text  string  // what the write does, or why nothing is written, without a period
 }
 
-func quoteText(s string) string {
-	b, _ := json.Marshal(page.Cell(s)) // a string can always be encoded
-	return string(b)
+// Intents are the commands in the order of the help.
+var Intents = []Intent{
+	{
+		Command: "pause", Undo: "resume", Key: v1alpha1.AnnotationPaused, Verb: "pause", Cluster: true, Reason: true, Until: true, NeedsReason: true,
+		edit: payload("already paused", func(n *turn.Node) *v1alpha1.Intent { return n.Paused }, func(n *turn.Node, _ bool) string {
+			if n.InTurn() {
+				return fmt.Sprintf("paused in %s; its turn goes no further and keeps its slot", n.State)
+			}
+			return "paused; it gets no turn"
+		}),
+	},
+	{
+		Command: "resume", Key: v1alpha1.AnnotationPaused, Verb: "pause", Cluster: true,
+		edit: remove("resumed", "not paused", func(n *turn.Node) *v1alpha1.Intent { return n.Paused }),
+	},
+	{
+		Command: "detach", Undo: "attach", Key: v1alpha1.AnnotationDetached, Verb: "detach", Reason: true, Until: true, NeedsReason: true, Force: true,
+		edit: payload("already detached", func(n *turn.Node) *v1alpha1.Intent { return n.Detached }, func(n *turn.Node, force bool) string {
+			switch {
+			case force:
+				return "detached with force; lockkeeper releases it at once and leaves its cordon, unless a reboot or an apply is committed"
+			case n.Paused != nil:
+				return "detached, but paused; lockkeeper releases it when the pause ends"
+			}
+			return "detached; " + released(n)
+		}),
+	},
+	{
+		Command: "attach", Key: v1alpha1.AnnotationDetached, Verb: "detach",
+		edit: remove("attached; lockkeeper starts over from what it finds there", "not detached", func(n *turn.Node) *v1alpha1.Intent { return n.Detached }),
+	},
+	{Command: "manage", Key: v1alpha1.LabelManaged, Label: true, Verb: "manage", edit: managed(true)},
+	{Command: "unmanage", Key: v1alpha1.LabelManaged, Label: true, Verb: "manage", edit: managed(false)},
+	{Command: "request", Key: v1alpha1.AnnotationRequest, Verb: "request", Reason: true, edit: request},
+	{
+		Command: "retry", Key: v1alpha1.AnnotationRetry, Verb: "retry", NamesOnly: true,
+		edit: func(n *turn.Node, _ *v1alpha1.Intent) (edit, error) {
+			id, text, err := clearable(n)
+			if err == nil && n.Retry == id {
+				return edit{same: true, text: fmt.Sprintf("turn %s is already cleared", id)}, nil
+			}
+			return edit{value: &id, text: text}, err
+		},
+	},
 }
 
-// stopText reads the reason of the stop from the Lease.
-func (s *Source) stopText(ctx context.Context) (text string, stopped bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
-	defer cancel()
-	l, err := s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return "", false, fmt.Errorf("lease %s/%s does not exist; without it no turn begins or advances, until you apply the manifests", s.Namespace, s.LeaseName)
-	}
-	if err != nil {
-		return "", false, fmt.Errorf("reading Lease %s/%s: %w", s.Namespace, s.LeaseName, err)
-	}
-	text, stopped = l.Annotations[v1alpha1.AnnotationStop]
-	return text, stopped, nil
-}
-
-// annotateLease sets or removes the stop. The patch has no resourceVersion: a leader renews the
-// Lease every few seconds, and a stop must not conflict with that.
-func (s *Source) annotateLease(ctx context.Context, text *string) error {
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
-	defer cancel()
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]*string{v1alpha1.AnnotationStop: text}}})
-	if err != nil {
-		return err
-	}
-	if _, err := s.Client.CoordinationV1().Leases(s.Namespace).Patch(ctx, s.LeaseName, types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: kube.FieldManager("admin")}); err != nil {
-		return fmt.Errorf("writing Lease %s/%s: %w", s.Namespace, s.LeaseName, err)
-	}
-	return nil
-}
-
-// retries bounds how often a Node is read again after a conflict.
-const retries = 5
-
-// annotateNode sets an annotation of a Node, by a write that conflicts if the Node has changed
-// since it was read. It then reads and decides again. decide returns the annotation, and the
-// text to print; without an annotation nothing is written.
-func (s *Source) annotateNode(ctx context.Context, name string, decide func(*turn.Node) (key, value, text string, err error)) (string, error) {
-	for try := 1; ; try++ {
-		node, err := kube.Find(ctx, s.Client, name)
-		if err == nil && node == nil {
-			err = report.NotFound(name)
+// payload sets an annotation whose value is an Intent. It changes nothing if the node has the
+// same one already, no matter who set it. A command without a reason accepts any reason.
+func payload(already string, current func(*turn.Node) *v1alpha1.Intent, text func(n *turn.Node, force bool) string) editor {
+	return func(n *turn.Node, p *v1alpha1.Intent) (edit, error) {
+		if c := current(n); c != nil && (p.Reason == "" || p.Reason == c.Reason) && p.Force == c.Force && sameTime(p.Until, c.Until) {
+			return edit{same: true, text: already + describe(c)}, nil
 		}
-		if err != nil {
-			return "", err
+		end := ""
+		if p.Until != nil {
+			end = ", until " + p.Until.Format(time.RFC3339)
 		}
-		n := turn.FromNode(node)
-		key, value, text, err := decide(&n)
-		if err != nil || key == "" {
-			return text, err
+		return edit{value: new(v1alpha1.FormatRecord(p)), text: text(n, p.Force) + end}, nil
+	}
+}
+
+// remove removes an annotation.
+func remove(text, not string, current func(*turn.Node) *v1alpha1.Intent) editor {
+	return func(n *turn.Node, _ *v1alpha1.Intent) (edit, error) {
+		if current(n) == nil {
+			return edit{same: true, text: not}, nil
 		}
-		_, outcome, err := kube.Write(ctx, s.Client, kube.Patch{
-			Node: name, ResourceVersion: n.ResourceVersion, Manager: kube.FieldManager("admin"),
-			Annotations: map[string]*string{key: &value},
-		})
+		return edit{text: text}, nil
+	}
+}
+
+// managed sets the label.
+func managed(to bool) editor {
+	return func(n *turn.Node, _ *v1alpha1.Intent) (edit, error) {
+		value := fmt.Sprint(to)
 		switch {
-		case outcome == kube.Written:
-			return text, nil
-		case outcome == kube.Conflict && try < retries:
-			continue
-		case outcome == kube.Unknown:
-			return "", fmt.Errorf("%w; the outcome of the write is unknown, it is safe to run the command again", err)
+		case n.Labels[v1alpha1.LabelManaged] == value:
+			return edit{same: true, text: "already labeled " + v1alpha1.LabelManaged + "=" + value}, nil
+		case to:
+			return edit{value: &value, text: "managed, whatever managed_by_default in its host's file says"}, nil
 		}
-		return "", err
+		return edit{value: &value, text: "no longer managed; " + released(n)}, nil
 	}
 }
 
-// Retry clears the failed turn of a node. It returns what to print, and an error if there is
-// nothing to clear.
-func (s *Source) Retry(ctx context.Context, name string) (string, error) {
-	return s.annotateNode(ctx, name, func(n *turn.Node) (key, value, text string, err error) {
-		id, text, err := clearable(n)
-		if err == nil && n.Retry == id {
-			return "", "", fmt.Sprintf("%s: turn %s is already cleared, nothing changed.\n", name, id), nil
-		}
-		return v1alpha1.AnnotationRetry, id, fmt.Sprintf("%s: %s\nTo undo: kubectl annotate node %s %s-\n", name, text, name, v1alpha1.AnnotationRetry), err
-	})
+// request requests a reboot.
+func request(n *turn.Node, p *v1alpha1.Intent) (edit, error) {
+	if r := n.Request; r != nil && (p.Reason == "" || p.Reason == r.Reason) {
+		return edit{same: true, text: "a reboot is already requested"}, nil
+	}
+	value := v1alpha1.FormatRecord(v1alpha1.Request{Action: "reboot", Reason: p.Reason})
+	return edit{value: &value, text: "a reboot is requested; it takes a turn like any other change"}, nil
+}
+
+// released says what happens to a node that is taken out of lockkeeper's care.
+func released(n *turn.Node) string {
+	if n.InTurn() {
+		return fmt.Sprintf("its turn in %s is backed out, or finished if a reboot or an apply is committed, and then lockkeeper releases it", n.State)
+	}
+	return "lockkeeper releases it"
+}
+
+// describe adds the payload of an intent to a text.
+func describe(i *v1alpha1.Intent) string {
+	text := ""
+	if i.By != "" {
+		text += " by " + quoteText(i.By)
+	}
+	if i.Until != nil {
+		text += " until " + i.Until.Format(time.RFC3339)
+	}
+	if i.Reason != "" {
+		text += ": " + quoteText(i.Reason)
+	}
+	return text
+}
+
+func sameTime(a, b *time.Time) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.Equal(*b)
 }
 
 // clearable returns the turn of the node that a retry clears, and what happens then. The error
@@ -158,11 +179,11 @@ func clearable(n *turn.Node) (id, text string, err error) {
 		case l == nil:
 			return "", "", fmt.Errorf("nothing to retry: %s has had no turn", n.Name)
 		case n.Held == v1alpha1.ReasonTurnLimit:
-			return l.Turn, "the node may get another turn, although it has reached its policy's maxTurnsPerDay.", nil
+			return l.Turn, "the node may get another turn, although it has reached its policy's maxTurnsPerDay", nil
 		case l.Result != v1alpha1.ResultFailed && l.Result != v1alpha1.ResultBackedOut:
 			return "", "", fmt.Errorf("nothing to retry: the last turn of %s ended as %s; only Failed and BackedOut hold a node", n.Name, l.Result)
 		}
-		return l.Turn, fmt.Sprintf("turn %s, which ended as %s (%s), is cleared; the node may get another turn.", l.Turn, l.Result, l.Reason), nil
+		return l.Turn, fmt.Sprintf("turn %s, which ended as %s (%s), is cleared; the node may get another turn", l.Turn, l.Result, l.Reason), nil
 	}
 	failed := n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportFailed
 	held := n.Held == v1alpha1.ReasonFailed || n.Held == v1alpha1.ReasonOverdue
@@ -170,14 +191,14 @@ func clearable(n *turn.Node) (id, text string, err error) {
 	case !n.Ours():
 		return "", "", fmt.Errorf("nothing to retry: %s is in %s with an unreadable grant, which the coordinator repairs", n.Name, n.State)
 	case failed && n.State == v1alpha1.StateBeforeUncordon:
-		return n.Turn, fmt.Sprintf("turn %s: the host now runs its hook units of before-uncordon again; it repeats them at least every 10 minutes without a retry.", n.Turn), nil
+		return n.Turn, fmt.Sprintf("turn %s: the host now runs its hook units of before-uncordon again; it repeats them at least every 10 minutes without a retry", n.Turn), nil
 	case n.Grant.Result == v1alpha1.ResultFailed:
 	case n.State != v1alpha1.StateRebooting && n.State != v1alpha1.StateApplying:
 		return "", "", fmt.Errorf("nothing to retry: %s is in %s, and retry only ends turns that failed in rebooting or applying", n.Name, n.State)
 	case !failed && !held:
 		return "", "", fmt.Errorf("nothing to retry: the turn of %s is in %s and has not failed", n.Name, n.State)
 	case !failed && n.State == v1alpha1.StateRebooting && !n.Rebooted():
-		return n.Turn, fmt.Sprintf("turn %s is cleared and no longer counts as failed. It ends when the host reports from a new boot; the reboot may still happen.", n.Turn), nil
+		return n.Turn, fmt.Sprintf("turn %s is cleared and no longer counts as failed. It ends when the host reports from a new boot; the reboot may still happen", n.Turn), nil
 	}
-	return n.Turn, fmt.Sprintf("turn %s is cleared: the coordinator ends it and returns the node to the cluster.", n.Turn), nil
+	return n.Turn, fmt.Sprintf("turn %s is cleared: the coordinator ends it and returns the node to the cluster", n.Turn), nil
 }

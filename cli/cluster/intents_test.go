@@ -3,14 +3,13 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
@@ -92,112 +91,13 @@ func faulty(t *testing.T, errs []error, objects ...runtime.Object) (*Source, *fa
 		}
 		return false, nil, nil
 	})
+	client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{
+			UserInfo: authenticationv1.UserInfo{Username: "ann"},
+		}}, nil
+	})
 	policies := func(func()) PolicyView { return policyView{Policies: policy.Set{policy.Default()}} }
 	return &Source{Client: client, Namespace: "lockkeeper", LeaseName: "lockkeeper", WatchPolicies: policies}, client, &writes
-}
-
-func failedNode(t *testing.T) *corev1.Node {
-	n := newWorld(t).add("n1", last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated, End: at("12:00:00")}))
-	n.ResourceVersion = "7"
-	return n
-}
-
-func TestRetryLooksAgainAfterAConflict(t *testing.T) {
-	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("another version"))
-	s, client, writes := faulty(t, []error{conflict, conflict}, failedNode(t))
-	said, err := s.Retry(t.Context(), "n1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := "n1: turn t0, which ended as Failed (NotUpdated), is cleared; the node may get another turn.\nTo undo: kubectl annotate node n1 lockkeeper.dev/retry-\n"; said != want {
-		t.Errorf("said %q", said)
-	}
-	if *writes != 3 {
-		t.Errorf("%d writes, expected 3", *writes)
-	}
-	n, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
-	if err != nil || n.Annotations[v1alpha1.AnnotationRetry] != "t0" {
-		t.Errorf("the Node has %q, %v", n.Annotations[v1alpha1.AnnotationRetry], err)
-	}
-	// Again: nothing is written.
-	if said, err := s.Retry(t.Context(), "n1"); err != nil || said != "n1: turn t0 is already cleared, nothing changed.\n" || *writes != 3 {
-		t.Errorf("again: %q, %v, %d writes", said, err, *writes)
-	}
-	// Every write carries the version that was read before it.
-	version := "7"
-	for _, a := range client.Actions() {
-		if p, ok := a.(clienttesting.PatchAction); ok {
-			if !strings.Contains(string(p.GetPatch()), fmt.Sprintf(`"resourceVersion":%q`, version)) {
-				t.Errorf("a patch without the precondition %s: %s", version, p.GetPatch())
-			}
-			version += "x"
-		}
-	}
-}
-
-func TestRetrySaysWhatBecameOfIt(t *testing.T) {
-	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("another version"))
-	s, _, writes := faulty(t, []error{conflict, conflict, conflict, conflict, conflict, conflict, conflict}, failedNode(t))
-	if _, err := s.Retry(t.Context(), "n1"); !apierrors.IsConflict(err) || *writes != retries {
-		t.Errorf("indefinitely in conflict: %v after %d writes", err, *writes)
-	}
-	s, _, _ = faulty(t, []error{context.DeadlineExceeded}, failedNode(t))
-	if _, err := s.Retry(t.Context(), "n1"); err == nil || !strings.Contains(err.Error(), "the outcome of the write is unknown") {
-		t.Errorf("no answer: %v", err)
-	}
-	s, _, writes = faulty(t, nil)
-	if _, err := s.Retry(t.Context(), "n1"); err == nil || err.Error() != `node "n1" not found` || *writes != 0 {
-		t.Errorf("no such node: %v", err)
-	}
-}
-
-func TestStopAndGo(t *testing.T) {
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper", ResourceVersion: "3", Annotations: map[string]string{"other": "kept"}}}
-	s, client, writes := faulty(t, nil, lease)
-	const undo = "To undo: lockkeeper go\n"
-	for i, step := range []struct {
-		do     func() (string, error)
-		want   string
-		stop   string // on the Lease afterwards; "-" is absent
-		writes int
-	}{
-		{func() (string, error) { return s.Go(t.Context()) }, "Not stopped, nothing changed.\n", "-", 0},
-		{func() (string, error) { return s.Stop(t.Context(), "") }, "Stopped: set lockkeeper.dev/paused=\"emergency stop\" on Lease lockkeeper/lockkeeper\n" +
-			"No turn begins or advances, and no host commits to a cordon, an apply or a reboot. What was already committed continues.\n" + undo, "emergency stop", 1},
-		{func() (string, error) { return s.Stop(t.Context(), "") }, "Already stopped, nothing changed: \"emergency stop\"\n" + undo, "emergency stop", 1},
-		{func() (string, error) { return s.Stop(t.Context(), "storage") }, "Already stopped; changed the reason from \"emergency stop\" to \"storage\"\n" + undo, "storage", 2},
-		{func() (string, error) { return s.Stop(t.Context(), "storage") }, "Already stopped, nothing changed: \"storage\"\n" + undo, "storage", 2},
-		{func() (string, error) { return s.Go(t.Context()) }, "Stop ended: removed \"storage\" from Lease lockkeeper/lockkeeper\nTo undo: lockkeeper stop [REASON]\n", "-", 3},
-	} {
-		said, err := step.do()
-		if err != nil || said != step.want {
-			t.Errorf("step %d: %q, %v\nexpected %q", i, said, err, step.want)
-		}
-		l, err := client.CoordinationV1().Leases("lockkeeper").Get(t.Context(), "lockkeeper", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, there := l.Annotations[v1alpha1.AnnotationStop]
-		if !there {
-			text = "-"
-		}
-		if text != step.stop || *writes != step.writes || l.Annotations["other"] != "kept" {
-			t.Errorf("step %d: the Lease has %q after %d writes, expected %q after %d", i, text, *writes, step.stop, step.writes)
-		}
-	}
-}
-
-func TestStopWithoutALease(t *testing.T) {
-	s, _, _ := faulty(t, nil)
-	if _, err := s.Stop(t.Context(), ""); err == nil || !strings.HasPrefix(err.Error(), "lease lockkeeper/lockkeeper does not exist") {
-		t.Errorf("stop: %v", err)
-	}
-	if _, err := s.Go(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "lease lockkeeper/lockkeeper does not exist") {
-		t.Errorf("go: %v", err)
-	}
-	if _, err := s.Stop(t.Context(), strings.Repeat("x", MaxStopText+1)); err == nil {
-		t.Error("a reason without a bound")
-	}
 }
 
 func TestAway(t *testing.T) {

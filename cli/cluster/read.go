@@ -1,7 +1,7 @@
 // Package cluster does what the commands do with the caller's cluster, with the caller's
-// own credential: it reads it, follows it, and does the writes of retry, confirm, stop and go.
+// own credential: it reads it, follows it, and sets and removes intents.
 //
-// It must not know how anything is decided or printed.
+// It must not know how anything is decided.
 package cluster
 
 import (

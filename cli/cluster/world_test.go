@@ -91,7 +91,7 @@ func newWorld(*testing.T) *world {
 // add adds a managed node that is idle and wants nothing, and changes it.
 func (w *world) add(name string, change ...func(*corev1.Node)) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.Time{Time: at("01:00:00")},
+		Name: name, UID: types.UID("uid-" + name), ResourceVersion: "7", CreationTimestamp: metav1.Time{Time: at("01:00:00")},
 		Labels:      map[string]string{v1alpha1.LabelState: "idle", v1alpha1.LabelWants: "nothing"},
 		Annotations: map[string]string{},
 	}}

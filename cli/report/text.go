@@ -214,7 +214,7 @@ func (r *Report) notes() []string {
 		if r.Stop.Text != "" {
 			text = ": " + page.Cell(r.Stop.Text)
 		}
-		lines = append(lines, "EMERGENCY STOP"+text+". No turn begins or advances. `lockkeeper go` ends the stop.")
+		lines = append(lines, "EMERGENCY STOP"+text+". No turn begins or advances. `lockkeeper resume --cluster` ends the stop.")
 	}
 	if f.Halted {
 		what := "nothing is granted"

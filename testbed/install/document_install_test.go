@@ -289,7 +289,7 @@ func TestInstallAsWritten(t *testing.T) {
 	}
 
 	out = in.next("Undo it")
-	in.says(out, 1, `Stopped: set lockkeeper.dev/paused="something is odd" on Lease lockkeeper/lockkeeper`, `Stop ended: removed "something is odd" from Lease`)
+	in.says(out, 1, `The emergency stop is set: "something is odd (by `, `The emergency stop is lifted. It was "something is odd (by `)
 
 	stolen, err := os.ReadFile(in.hosts[0].credential())
 	must(t, err)
