@@ -8,11 +8,8 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// MaxReason bounds a reason, in bytes. maxBy bounds the name of a user.
-const (
-	MaxReason = 256
-	maxBy     = 128
-)
+// MaxReason bounds a reason, in bytes.
+const MaxReason = v1alpha1.MaxRequestReason
 
 // Intent is a command that sets one key on nodes or removes it. The texts follow the name of
 // the node.
@@ -29,6 +26,8 @@ type Intent struct {
 	Reason, Until, Force, NeedsReason bool
 	// Cluster reports whether the command can change the emergency stop.
 	Cluster bool
+	// Now is what --now does instead; nil if the command does not have --now.
+	Now *Intent
 	// NamesOnly: the command accepts names of nodes, and no selector or policy.
 	NamesOnly bool
 
@@ -82,7 +81,10 @@ var Intents = []Intent{
 	},
 	{Command: "manage", Key: v1alpha1.LabelManaged, Label: true, Verb: "manage", edit: managed(true)},
 	{Command: "unmanage", Key: v1alpha1.LabelManaged, Label: true, Verb: "manage", edit: managed(false)},
-	{Command: "request", Key: v1alpha1.AnnotationRequest, Verb: "request", Reason: true, edit: request},
+	{
+		Command: "request", Key: v1alpha1.AnnotationRequest, Verb: "request", Reason: true, edit: request(false),
+		Now: &Intent{Command: "request", Key: v1alpha1.AnnotationRequestNow, Verb: "request-now", Reason: true, edit: request(true)},
+	},
 	{
 		Command: "retry", Key: v1alpha1.AnnotationRetry, Verb: "retry", NamesOnly: true,
 		edit: func(n *turn.Node, _ *v1alpha1.Intent) (edit, error) {
@@ -134,13 +136,18 @@ func managed(to bool) editor {
 	}
 }
 
-// request requests a reboot.
-func request(n *turn.Node, p *v1alpha1.Intent) (edit, error) {
-	if r := n.Request; r != nil && (p.Reason == "" || p.Reason == r.Reason) {
-		return edit{same: true, text: "a reboot is already requested"}, nil
+// request requests a reboot. A request that waits for nothing includes one that waits.
+func request(now bool) editor {
+	return func(n *turn.Node, p *v1alpha1.Intent) (edit, error) {
+		if r := n.Request; r != nil && (r.Now || !now) && (p.Reason == "" || p.Reason == r.Reason) {
+			return edit{same: true, text: "a reboot is already requested"}, nil
+		}
+		text := "a reboot is requested; it takes a turn like any other change"
+		if now {
+			text = "a reboot is requested; its turn does not wait for windows, blackouts, gates or settle"
+		}
+		return edit{value: new(v1alpha1.FormatRecord(v1alpha1.Request{Action: "reboot", Reason: p.Reason, By: p.By})), text: text}, nil
 	}
-	value := v1alpha1.FormatRecord(v1alpha1.Request{Action: "reboot", Reason: p.Reason})
-	return edit{value: &value, text: "a reboot is requested; it takes a turn like any other change"}, nil
 }
 
 // released says what happens to a node that is taken out of lockkeeper's care.

@@ -233,7 +233,7 @@ func (s *Source) user(ctx context.Context, errOut io.Writer) string {
 		fmt.Fprintf(errOut, "lockkeeper: the API server does not say who you are, so your name is not recorded: %v\n", err)
 		return ""
 	}
-	return v1alpha1.OneLine(r.Status.UserInfo.Username, maxBy)
+	return v1alpha1.OneLine(r.Status.UserInfo.Username, v1alpha1.MaxRequestBy)
 }
 
 // needs adds to a refusal what the command requires. The admission policy names the verb itself.

@@ -26,8 +26,13 @@ import (
 // intent returns the intent of a command.
 func intent(t *testing.T, command string) *Intent {
 	t.Helper()
+	command, now := strings.CutSuffix(command, " --now")
 	for i := range Intents {
-		if Intents[i].Command == command {
+		switch {
+		case Intents[i].Command != command:
+		case now:
+			return Intents[i].Now
+		default:
 			return &Intents[i]
 		}
 	}
@@ -125,10 +130,16 @@ To undo: kubectl label node n1 --overwrite lockkeeper.dev/managed=true
 `, "false"},
 		{"unmanage again", "unmanage", label(v1alpha1.LabelManaged, "false"), Order{}, "n1: already labeled lockkeeper.dev/managed=false, nothing changed.\n", "false"},
 		{"request", "request", nil, Order{Reason: "leak"}, `n1: a reboot is requested; it takes a turn like any other change.
-The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/request={"action":"reboot","reason":"leak"}'
+The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/request={"action":"reboot","reason":"leak","by":"ann"}'
 To undo: kubectl annotate node n1 lockkeeper.dev/request-
-`, `{"action":"reboot","reason":"leak"}`},
+`, `{"action":"reboot","reason":"leak","by":"ann"}`},
 		{"request again", "request", annotation(v1alpha1.AnnotationRequest, "reboot"), Order{}, "n1: a reboot is already requested, nothing changed.\n", "reboot"},
+		{"request now", "request --now", annotation(v1alpha1.AnnotationRequest, "reboot"), Order{},
+			`n1: a reboot is requested; its turn does not wait for windows, blackouts, gates or settle.
+The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/request-now={"action":"reboot","by":"ann"}'
+To undo: kubectl annotate node n1 lockkeeper.dev/request-now-
+`, `{"action":"reboot","by":"ann"}`},
+		{"request what is requested now", "request", annotation(v1alpha1.AnnotationRequestNow, "reboot"), Order{}, "n1: a reboot is already requested, nothing changed.\n", "-"},
 		{"retry", "retry", failed, Order{}, `n1: turn t0, which ended as Failed (NotUpdated), is cleared; the node may get another turn.
 The same with kubectl: kubectl annotate node n1 --overwrite lockkeeper.dev/retry=t0
 To undo: kubectl annotate node n1 lockkeeper.dev/retry-
