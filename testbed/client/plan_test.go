@@ -306,9 +306,9 @@ func TestPlanAndStatusWithoutLeave(t *testing.T) {
 		return w.lockkeeper(kubeconfig, args...)
 	}
 	const needs = "`lockkeeper plan` requires permission to list nodes and disruptionpolicies.lockkeeper.dev; it shows more with permission to get Lease lockkeeper in namespace lockkeeper, " +
-		"and to list pods and poddisruptionbudgets.policy in all namespaces\n"
+		"and to list pods and poddisruptionbudgets.policy in all namespaces (cluster "
 	for user, refused := range map[string]string{"sees-nothing": "listing nodes: nodes is forbidden", "sees-nodes": "listing policies: disruptionpolicies.lockkeeper.dev is forbidden"} {
-		if out, said, exit := as(user, "plan", "--change", "os"); exit != 1 || out != "" || !strings.HasPrefix(said, "lockkeeper: "+refused) || !strings.HasSuffix(said, "; "+needs) {
+		if out, said, exit := as(user, "plan", "--change", "os"); exit != 1 || out != "" || !strings.HasPrefix(said, "lockkeeper: "+refused) || !strings.Contains(said, "; "+needs) || !strings.HasSuffix(said, ", context testbed)\n") {
 			t.Errorf("%s: %d, %q, %q", user, exit, out, said)
 		}
 	}
