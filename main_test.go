@@ -180,7 +180,7 @@ func TestUsage(t *testing.T) {
 		{"help frobnicate", "", "unknown command \"frobnicate\"; see `lockkeeper help`", 64},
 		{"--frobnicate", "", "unknown flag --frobnicate before the command; see `lockkeeper help`", 64},
 		{"status --frobnicate", "", "unknown flag --frobnicate; see `lockkeeper help status`", 64},
-		{"status --config a", "", "unknown flag --config; see `lockkeeper help status`", 64},
+		{"status --config a", "", "unknown flag --config (did you mean --kubeconfig?); see `lockkeeper help status`", 64},
 		{"status -o", "", "-o requires a value; see `lockkeeper help status`", 64},
 		{"status --all=maybe", "", "invalid boolean value \"maybe\" for -all: parse error; see `lockkeeper help status`", 64},
 		{"status -o yaml", "", "-o \"yaml\", expected text or json", 64},

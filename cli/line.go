@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	urfave "github.com/urfave/cli/v2"
+	"github.com/xrash/smetrics"
 )
 
 // Arrange rewrites a command line such that urfave, which ends flags at the first argument, accepts
@@ -39,7 +40,13 @@ func Arrange(app *urfave.App, args []string) ([]string, error) {
 
 // UnknownCommand returns the error for a command that does not exist.
 func UnknownCommand(app *urfave.App, name string) error {
-	return UsageError("unknown command %q; see `lockkeeper help`", name)
+	var known []string
+	for _, cmd := range app.Commands {
+		if !cmd.Hidden {
+			known = append(known, cmd.Name)
+		}
+	}
+	return UsageError("unknown command %q%s; see `lockkeeper help`", name, didYouMean(name, known))
 }
 
 // commandAt returns where the command is: the first word that is not a flag or a flag's value.
@@ -115,11 +122,30 @@ func expand(table []urfave.Flag, word string) (flags []string, takesNext bool, e
 
 // takesValue reports whether the flag of this name takes a value.
 func takesValue(table []urfave.Flag, name string) (bool, error) {
+	var known []string
 	for _, f := range table {
 		if slices.Contains(f.Names(), name) {
 			doc, ok := f.(urfave.DocGenerationFlag)
 			return ok && doc.TakesValue(), nil
 		}
+		if visible, ok := f.(urfave.VisibleFlag); ok && visible.IsVisible() {
+			known = append(known, dashed(f)...)
+		}
 	}
-	return false, fmt.Errorf("unknown flag %s", dash(name))
+	return false, fmt.Errorf("unknown flag %s%s", dash(name), didYouMean(dash(name), known))
+}
+
+// didYouMean suggests the known name that is most similar to one that a user mistyped. It returns
+// "" if none is similar.
+func didYouMean(name string, known []string) string {
+	best, similarity := "", 0.85
+	for _, k := range known {
+		if s := smetrics.JaroWinkler(strings.TrimLeft(k, "-"), strings.TrimLeft(name, "-"), 0.7, 4); s > similarity {
+			best, similarity = k, s
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return " (did you mean " + best + "?)"
 }

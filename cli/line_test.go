@@ -45,16 +45,20 @@ func TestArrange(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]string{
-		"list n1 --al":           "unknown flag --al; see `lockkeeper help list`",
-		"list -kubeconfig x":     "unknown flag -kubeconfig; see `lockkeeper help list`",
-		"list -AX":               "unknown flag -AX; see `lockkeeper help list`",
-		"list n1 -o":             "-o requires a value; see `lockkeeper help list`",
-		"list n1 --context":      "--context requires a value; see `lockkeeper help list`",
-		"-A list":                "unknown flag -A before the command; see `lockkeeper help`",
-		"--help --frobnicate":    "unknown flag --frobnicate before the command; see `lockkeeper help`",
-		"--context":              "--context requires a value; see `lockkeeper help`",
-		"lits n1":                "unknown command \"lits\"; see `lockkeeper help`",
-		"list --all-of-them=yes": "unknown flag --all-of-them; see `lockkeeper help list`",
+		"list n1 --al":         "unknown flag --al (did you mean --all?); see `lockkeeper help list`",
+		"list -kubeconfig x":   "unknown flag -kubeconfig; see `lockkeeper help list`",
+		"list -AX":             "unknown flag -AX; see `lockkeeper help list`",
+		"list n1 -o":           "-o requires a value; see `lockkeeper help list`",
+		"list n1 --context":    "--context requires a value; see `lockkeeper help list`",
+		"-A list":              "unknown flag -A before the command; see `lockkeeper help`",
+		"--help --frobnicate":  "unknown flag --frobnicate before the command; see `lockkeeper help`",
+		"--context":            "--context requires a value; see `lockkeeper help`",
+		"lits n1":              "unknown command \"lits\" (did you mean list?); see `lockkeeper help`",
+		"list --fancy=yes":     "unknown flag --fancy; see `lockkeeper help list`",
+		"list --ouput yaml":    "unknown flag --ouput (did you mean --output?); see `lockkeeper help list`",
+		"list --kube-config x": "unknown flag --kube-config (did you mean --kubeconfig?); see `lockkeeper help list`",
+		"list --config x":      "unknown flag --config (did you mean --kubeconfig?); see `lockkeeper help list`",
+		"list -x":              "unknown flag -x; see `lockkeeper help list`",
 	} {
 		if got, err := Arrange(app, append([]string{"lockkeeper"}, strings.Fields(line)...)); err == nil || err.Error() != want {
 			t.Errorf("%s: %q, %v, expected %s", line, got, err, want)
