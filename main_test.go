@@ -112,11 +112,14 @@ Exit status: 0 if the report could be made, 1 on errors. With --exit-code: 0 up
 to date, 1 error, 2 rolling, 3 held, halted or stopped.
 
 Flags:
-  --all, -A                   show all nodes, also idle ones that need nothing
-  --watch, -w                 keep showing changes until interrupted
-  --output FORMAT, -o FORMAT  output FORMAT: text or json (default: "text")
-  --exit-code                 let the exit status reflect the report
-  --help, -h                  show this help
+  -A, --all                show all nodes, also idle ones that need nothing
+  -w, --watch              keep showing changes until interrupted
+  -l, --selector SELECTOR  only nodes that match this label SELECTOR
+  --exit-code              let the exit status reflect the report
+  -o, --output FORMAT      output FORMAT: text, table, wide, json, yaml or name
+                           (default: "text")
+  --no-headers             print the table without a header; implies -o table
+  -h, --help               show this help
 ` + connectionHelp
 
 const connectionHelp = `
@@ -128,7 +131,7 @@ Connection:
                               to 10m, default 30s
   -v LEVEL                    log requests to standard error, LEVEL 0 to 7 as in
                               kubectl
-  --namespace NAME, -n NAME   NAME of lockkeeper's namespace, default this
+  -n, --namespace NAME        NAME of lockkeeper's namespace, default this
                               host's or lockkeeper
   --lease NAME                NAME of the Lease in it, default this host's or
                               lockkeeper
@@ -152,7 +155,7 @@ func TestHelpFits(t *testing.T) {
 			t.Errorf("help %s lacks %q", cmd.Name, about)
 		}
 		for _, f := range cmd.VisibleFlags() {
-			if name := f.Names()[0]; !strings.Contains(out, "  --"[:2+min(2, len(name))]+name) {
+			if name := f.Names()[0]; !regexp.MustCompile("(?m)^  (-., )?--?" + name + " ").MatchString(out) {
 				t.Errorf("help %s lacks %s", cmd.Name, name)
 			}
 		}
@@ -183,7 +186,13 @@ func TestUsage(t *testing.T) {
 		{"status --config a", "", "unknown flag --config (did you mean --kubeconfig?); see `lockkeeper help status`", 64},
 		{"status -o", "", "-o requires a value; see `lockkeeper help status`", 64},
 		{"status --all=maybe", "", "invalid boolean value \"maybe\" for -all: parse error; see `lockkeeper help status`", 64},
-		{"status -o yaml", "", "-o \"yaml\", expected text or json", 64},
+		{"status -o text/x", "", "-o \"text/x\", expected text, table, wide, json, yaml or name", 64},
+		{"status -o name -w", "", "-w and -o name cannot be combined", 64},
+		{"status -l a=b n1", "", "-l and a node name (n1) cannot be combined", 64},
+		{"wait --for=idle -l a=b n1", "", "-l and a node name (n1) cannot be combined", 64},
+		{"history -l ! n1", "", "-l and a node name (n1) cannot be combined", 64},
+		{"history -l =", "", "-l found '=', expected: !, identifier, or 'end of string'", 64},
+		{"history -o name", "", "-o \"name\", expected table, wide, json or yaml", 64},
 		{"status -A n1", "", "-A and a node name (n1) cannot be combined", 64},
 		{"status n1 n2", "", "status accepts [NODE], got [\"n1\" \"n2\"]; see `lockkeeper help status`", 64},
 		{"wait", "", "--for \"\", expected up-to-date, idle or held", 64},
@@ -193,7 +202,7 @@ func TestUsage(t *testing.T) {
 		{"wait --for=idle --timeout 800h", "", "--timeout \"800h\", expected 1s to 720h, such as 90s", 64},
 		{"wait --for=idle n1 n2", "", "wait accepts [NODE], got [\"n1\" \"n2\"]; see `lockkeeper help wait`", 64},
 		{"wait --for=idle", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
-		{"plan -o yaml", "", "-o \"yaml\", expected text or json", 64},
+		{"plan -o wide", "", "-o \"wide\", expected text, table, json or yaml", 64},
 		{"plan --change reboot", "", "--change \"reboot\", expected file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request", 64},
 		{"plan --change os --change os:2", "", "--change \"os:2\", expected each change once, and only one OS version", 64},
 		{"plan -l pool=web n1", "", "-l and a node name (n1) cannot be combined", 64},
@@ -227,8 +236,8 @@ func TestUsage(t *testing.T) {
 		{"manifests --namespace Lock", "", "namespace \"Lock\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end " +
 			"with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')", 64},
 
-		{"status n1 -w -o x", "", "-o \"x\", expected text or json", 64},
-		{"status n1 -wox", "", "-o \"x\", expected text or json", 64},
+		{"status n1 -w -o x", "", "-o \"x\", expected text, table, wide, json, yaml or name", 64},
+		{"status n1 -wox", "", "-o \"x\", expected text, table, wide, json, yaml or name", 64},
 		{"retry n1 --kubeconfig=none", "", "kubeconfig: stat none: no such file or directory", 1},
 		{"--kubeconfig none retry n1", "", "kubeconfig: stat none: no such file or directory", 1},
 		{"confirm -- n1 --kubeconfig x", "", "confirm accepts NODE HOOK, got [\"n1\" \"--kubeconfig\" \"x\"]; see `lockkeeper help confirm`", 64},
@@ -545,8 +554,8 @@ func TestComplete(t *testing.T) {
 		{[]string{""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig version help"},
 		{[]string{"help", ""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig version help --help -h"},
 		{[]string{"confirm", ""}, "--dry-run " + connection + " --help -h"},
-		{[]string{"status", "-A", "--"}, "--all -A --watch -w --output -o --exit-code " + connection + " --help -h"},
-		{[]string{"status", "-o", ""}, "text json"},
+		{[]string{"status", "-A", "--"}, "--all -A --watch -w --selector -l --exit-code --output -o --no-headers " + connection + " --help -h"},
+		{[]string{"status", "-o", ""}, "text table wide json yaml name"},
 		{[]string{"wait", "--for", "i"}, "up-to-date idle held"},
 		{[]string{"retry", "--kubeconfig", "/e"}, ":files"},
 		{[]string{"kubeconfig", "--file", ""}, ":files"},

@@ -11,9 +11,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	urfave "github.com/urfave/cli/v2"
 	"golang.org/x/term"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/cluster"
@@ -77,18 +80,34 @@ func exitCodeFlag() urfave.Flag {
 // rootFlag is the directory that the test bed uses in place of /.
 func rootFlag() urfave.Flag { return &urfave.StringFlag{Name: "root", Hidden: true} }
 
-func outputFlag() urfave.Flag {
-	return &urfave.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "output `FORMAT`: text or json", Value: "text"}
+// outputFlags returns the flags that say how a command prints its report. The first format is the
+// default.
+func outputFlags(formats ...report.Format) []urfave.Flag {
+	names := make([]string, len(formats))
+	for i, f := range formats {
+		names[i] = string(f)
+	}
+	list := strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+	return []urfave.Flag{
+		&urfave.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "output `FORMAT`: " + list, Value: names[0],
+			Action: func(_ *urfave.Context, value string) error {
+				if !slices.Contains(names, value) {
+					return UsageError("-o %q, expected %s", value, list)
+				}
+				return nil
+			}},
+		&urfave.BoolFlag{Name: "no-headers", Usage: "print the table without a header; implies -o table", DisableDefaultText: true},
+	}
 }
 
 // form returns how the flags and the terminal want a report to be printed.
-func form(c *urfave.Context) (report.Form, error) {
-	f := report.Form{JSON: c.String("output") == "json"}
-	if o := c.String("output"); o != "json" && o != "text" {
-		return f, UsageError("-o %q, expected text or json", o)
+func form(c *urfave.Context) report.Form {
+	f := report.Form{Output: report.Format(c.String("output")), NoHeaders: c.Bool("no-headers"), All: c.Bool("all"), Node: c.Args().First()}
+	if f.NoHeaders && !c.IsSet("output") {
+		f.Output = report.Table
 	}
 	f.Width, _ = terminalSize(c.App.Writer)
-	return f, nil
+	return f
 }
 
 // source connects to the caller's cluster.
@@ -104,8 +123,32 @@ func source(c *urfave.Context) (*cluster.Source, error) {
 		ReadUpdate: func(ctx context.Context, node string) (*v1alpha1.HostUpdate, error) {
 			return kube.ReadHostUpdate(ctx, client, node)
 		},
-		Node: c.Args().First(),
 	}, nil
+}
+
+// reported returns the node that the argument names, or what -l selects. Both are zero for all
+// nodes.
+func reported(c *urfave.Context) (node string, selected labels.Selector, err error) {
+	node = c.Args().First()
+	if node != "" && c.IsSet("selector") {
+		return "", nil, UsageError("-l and a node name (%s) cannot be combined", node)
+	}
+	selected, err = selector(c)
+	return node, selected, err
+}
+
+// reportSource is [source] for a command that reports on all nodes, on those that -l selects, or
+// on the one that its argument names.
+func reportSource(c *urfave.Context) (*cluster.Source, error) {
+	node, selected, err := reported(c)
+	if err != nil {
+		return nil, err
+	}
+	s, err := source(c)
+	if err == nil {
+		s.Node, s.Selector = node, selected
+	}
+	return s, err
 }
 
 // asStatus makes exit the exit status of the process if --exit-code asks for it.

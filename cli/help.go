@@ -46,9 +46,16 @@ func CommandHelp(c *urfave.Context, cmd *urfave.Command) error {
 			if of, ok := f.(urfave.CategorizableFlag); !ok || of.GetCategory() != group.category {
 				continue
 			}
-			names, usage, _ := strings.Cut(f.String(), "\t")
-			names, _, _ = strings.Cut(names, " [ ") // urfave shows twice what is repeatable
-			rows = append(rows, []string{names, usage})
+			names := dashed(f)
+			slices.Reverse(names) // the short one first
+			form := strings.Join(names, ", ")
+			if flag, ok := f.(urfave.DocGenerationFlag); ok && flag.TakesValue() {
+				_, value, _ := strings.Cut(flag.GetUsage(), "`")
+				value, _, _ = strings.Cut(value, "`")
+				form += " " + value
+			}
+			_, usage, _ := strings.Cut(f.String(), "\t")
+			rows = append(rows, []string{form, usage})
 		}
 		if len(rows) > 0 {
 			p.WriteString("\n" + group.title + ":\n")

@@ -1,10 +1,15 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/report"
@@ -16,13 +21,13 @@ func history() *urfave.Command {
 	return &urfave.Command{
 		Name: "history", ArgsUsage: "[NODE]", Usage: "Show finished turns and how long each stage took", Action: historyCommand,
 		Description: "Each host keeps its last ten turns in its HostUpdate. The command uses your own credential, which must be allowed " +
-			"to list hostupdates.lockkeeper.dev, or to get the HostUpdate of NODE.",
-		Flags: append([]urfave.Flag{outputFlag()}, ConnectionFlags()...),
+			"to list hostupdates.lockkeeper.dev, or to get the HostUpdate of NODE. -l also requires permission to list nodes.",
+		Flags: slices.Concat([]urfave.Flag{selectorFlag()}, outputFlags(report.Table, report.Wide, report.JSON, report.YAML), ConnectionFlags()),
 	}
 }
 
 func historyCommand(c *urfave.Context) error {
-	form, err := form(c)
+	name, selected, err := reported(c)
 	if err != nil {
 		return err
 	}
@@ -31,7 +36,7 @@ func historyCommand(c *urfave.Context) error {
 		return err
 	}
 	var all []v1alpha1.HostUpdate
-	if name := c.Args().First(); name == "" {
+	if name == "" {
 		var undecodable []error
 		all, undecodable, err = kube.ListHostUpdates(c.Context, client)
 		for _, err := range undecodable {
@@ -46,8 +51,24 @@ func historyCommand(c *urfave.Context) error {
 			all = []v1alpha1.HostUpdate{*u}
 		}
 	}
+	if err == nil && selected != nil {
+		all, err = ofNodes(c.Context, client, selected, all)
+	}
 	if err != nil {
 		return err
 	}
-	return report.WriteHistory(c.App.Writer, report.History(all), time.Now(), form)
+	return report.WriteHistory(c.App.Writer, report.History(all), time.Now(), form(c))
+}
+
+// ofNodes returns those of the HostUpdates whose nodes match the selector.
+func ofNodes(ctx context.Context, client kubernetes.Interface, selected labels.Selector, all []v1alpha1.HostUpdate) ([]v1alpha1.HostUpdate, error) {
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: selected.String()})
+	if err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	matches := map[string]bool{}
+	for i := range nodes.Items {
+		matches[nodes.Items[i].Name] = true
+	}
+	return slices.DeleteFunc(all, func(u v1alpha1.HostUpdate) bool { return !matches[u.Name] }), nil
 }

@@ -12,7 +12,7 @@ func TestArrange(t *testing.T) {
 	app := &urfave.App{
 		Flags: append(ConnectionFlags(), help),
 		Commands: []*urfave.Command{
-			{Name: "list", Flags: append(ConnectionFlags(), help, outputFlag(), &urfave.BoolFlag{Name: "all", Aliases: []string{"A"}}, &urfave.BoolFlag{Name: "watch", Aliases: []string{"w"}})},
+			{Name: "list", Flags: append(append(ConnectionFlags(), outputFlags("text", "json")...), help, &urfave.BoolFlag{Name: "all", Aliases: []string{"A"}}, &urfave.BoolFlag{Name: "watch", Aliases: []string{"w"}})},
 			{Name: "raw", SkipFlagParsing: true},
 		},
 	}

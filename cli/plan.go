@@ -6,7 +6,6 @@ import (
 	urfave "github.com/urfave/cli/v2"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/cli/cluster"
 	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/coordinator/forecast"
 )
@@ -24,45 +23,35 @@ func plan() *urfave.Command {
 			"disruptionpolicies.lockkeeper.dev. The plan shows more if it may also list pods and poddisruptionbudgets.policy, and get " +
 			"lockkeeper's Lease.\n\n" +
 			"Exit status: 0 if the plan could be made, 1 on errors. With --exit-code also 3 if a node would be held.",
-		Flags: append([]urfave.Flag{
+		Flags: slices.Concat([]urfave.Flag{
 			&urfave.StringSliceFlag{Name: "change", Usage: "plan for this `CHANGE` too (repeatable); one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request"},
-			selectorFlag(), outputFlag(), exitCodeFlag(),
-		}, ConnectionFlags()...),
+			selectorFlag(), exitCodeFlag(),
+		}, outputFlags(report.Text, report.Table, report.JSON, report.YAML), ConnectionFlags()),
 	}
 }
 
 func planCommand(c *urfave.Context) error {
-	o := cluster.PlanOptions{Node: c.Args().First()}
-	form, err := form(c)
-	if err != nil {
-		return err
-	}
+	var changes []v1alpha1.Change
 	for _, text := range c.StringSlice("change") {
 		change, err := forecast.ParseChange(text)
 		if err != nil {
 			return UsageError("--change %v", err)
 		}
-		if slices.ContainsFunc(o.Changes, func(other v1alpha1.Change) bool {
+		if slices.ContainsFunc(changes, func(other v1alpha1.Change) bool {
 			return other.Source == change.Source && other.Name == change.Name
 		}) {
 			return UsageError("--change %q, expected each change once, and only one OS version", text)
 		}
-		o.Changes = append(o.Changes, change)
+		changes = append(changes, change)
 	}
-	if o.Selector, err = selector(c); err != nil {
-		return err
-	}
-	if o.Selector != nil && o.Node != "" {
-		return UsageError("-l and a node name (%s) cannot be combined", o.Node)
-	}
-	s, err := source(c)
+	s, err := reportSource(c)
 	if err != nil {
 		return err
 	}
-	f, err := s.Plan(c.Context, o)
+	f, err := s.Plan(c.Context, changes)
 	if err != nil {
 		return err
 	}
-	exit, err := report.PrintPlan(c.App.Writer, &f, form)
+	exit, err := report.PrintPlan(c.App.Writer, &f, form(c))
 	return asStatus(c, exit, err)
 }

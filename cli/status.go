@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
@@ -21,24 +22,23 @@ func status() *urfave.Command {
 		Description: "Reads the cluster with your own credential. On a host without one, or if the API server cannot be reached, it shows " +
 			"what this host knows.\n\n" +
 			"Exit status: 0 if the report could be made, 1 on errors. With --exit-code: 0 up to date, 1 error, 2 rolling, 3 held, halted or stopped.",
-		Flags: append([]urfave.Flag{
+		Flags: slices.Concat([]urfave.Flag{
 			&urfave.BoolFlag{Name: "all", Aliases: []string{"A"}, Usage: "show all nodes, also idle ones that need nothing", DisableDefaultText: true},
 			&urfave.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "keep showing changes until interrupted", DisableDefaultText: true},
-			outputFlag(), exitCodeFlag(), rootFlag(),
-		}, ConnectionFlags()...),
+			selectorFlag(), exitCodeFlag(), rootFlag(),
+		}, outputFlags(report.Text, report.Table, report.Wide, report.JSON, report.YAML, report.Name), ConnectionFlags()),
 	}
 }
 
 func statusCommand(c *urfave.Context) error {
-	form, err := form(c)
-	if err != nil {
-		return err
-	}
-	form.All, form.Node = c.Bool("all"), c.Args().First()
-	if form.All && form.Node != "" {
+	form := form(c)
+	switch {
+	case form.All && form.Node != "":
 		return UsageError("-A and a node name (%s) cannot be combined", form.Node)
+	case c.Bool("watch") && form.Output == report.Name:
+		return UsageError("-w and -o name cannot be combined")
 	}
-	s, err := source(c)
+	s, err := reportSource(c)
 	if errors.Is(err, kube.ErrNoKubeconfig) {
 		return hostStatus(c, form, err)
 	}

@@ -25,6 +25,7 @@ func wait() *urfave.Command {
 		Flags: append([]urfave.Flag{
 			&urfave.StringFlag{Name: "for", Usage: "what to wait for, a `GOAL`: up-to-date, idle or held"},
 			&urfave.StringFlag{Name: "timeout", Usage: "how long to wait, a `DURATION` from 1s to 720h such as 90m; default no limit"},
+			selectorFlag(),
 		}, ConnectionFlags()...),
 	}
 }
@@ -50,7 +51,7 @@ func waitCommand(c *urfave.Context) error {
 		defer cancel()
 		ctx = bounded
 	}
-	s, err := source(c)
+	s, err := reportSource(c)
 	if err != nil {
 		return err
 	}

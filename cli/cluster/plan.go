@@ -29,36 +29,29 @@ const (
 	fewNodes = 10
 )
 
-// PlanOptions say what a plan is asked for.
-type PlanOptions struct {
-	Node     string          // "" for several
-	Selector labels.Selector // nil for all; not with Node
-	// Changes come to these nodes; none: only those that they publish.
-	Changes []v1alpha1.Change
-}
-
-// Plan reads the cluster once, with LISTs and one GET, and forecasts what would happen to the
-// nodes. If the caller may not read pods, budgets or the Lease, the Forecast says so.
-func (s *Source) Plan(ctx context.Context, o PlanOptions) (forecast.Forecast, error) {
+// Plan reads the cluster once, with LISTs and one GET, and forecasts what would happen to
+// Source.Node if it is not "", and otherwise to the nodes that Source.Selector selects, if the
+// changes arrived on them. Without changes it covers those that the nodes publish. If the caller may not read pods, budgets or the Lease, the Forecast says so.
+func (s *Source) Plan(ctx context.Context, changes []v1alpha1.Change) (forecast.Forecast, error) {
 	in, err := s.read(ctx)
 	if err = cmp.Or(err, in.PoliciesErr); denied(err) {
 		return forecast.Forecast{}, fmt.Errorf("%w; %s", err, s.planNeeds())
 	} else if err != nil {
 		return forecast.Forecast{}, err
 	}
-	q := forecast.Input{Snapshot: in.Present(), Asked: o.Changes}
+	q := forecast.Input{Snapshot: in.Present(), Asked: changes}
 	for i := range in.Nodes {
 		n := &in.Nodes[i]
-		if o.Node == "" && (o.Selector == nil || o.Selector.Matches(labels.Set(n.Labels))) || o.Node == n.Name {
+		if s.Node == "" && (s.Selector == nil || s.Selector.Matches(labels.Set(n.Labels))) || s.Node == n.Name {
 			q.Names = append(q.Names, n.Name)
 		}
 	}
 	switch {
 	case len(q.Names) > 0:
-	case o.Node != "":
-		return forecast.Forecast{}, report.NotFound(o.Node)
-	case o.Selector != nil:
-		return forecast.Forecast{}, fmt.Errorf("no node matches -l %s", o.Selector)
+	case s.Node != "":
+		return forecast.Forecast{}, report.NotFound(s.Node)
+	case s.Selector != nil:
+		return forecast.Forecast{}, s.noMatch()
 	}
 	if c := in.Coordinator(); !c.Live && c.Error == "" {
 		q.NoLeader = "there is no coordinator"

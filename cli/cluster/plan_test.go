@@ -36,22 +36,22 @@ func TestPlanReadsOnly(t *testing.T) {
 		"and to list pods and poddisruptionbudgets.policy in all namespaces"
 	for _, tc := range []struct {
 		name    string
-		o       PlanOptions
+		o       Source // Node and Selector
 		refused string // the resource that may not be read
 		nodes   []string
 		unseen  []string // their beginnings
 		err     string
 	}{
-		{"all", PlanOptions{}, "", []string{"n1", "n2", "n3"}, nil, ""},
-		{"one", PlanOptions{Node: "n2"}, "", []string{"n2"}, nil, ""},
-		{"some", PlanOptions{Selector: labels.SelectorFromSet(labels.Set{"pool": "web"})}, "", []string{"n1", "n3"}, nil, ""},
-		{"one that is not there", PlanOptions{Node: "n9"}, "", nil, nil, `node "n9" not found`},
-		{"none selected", PlanOptions{Selector: labels.SelectorFromSet(labels.Set{"pool": "db"})}, "", nil, nil, "no node matches -l pool=db"},
-		{"without nodes", PlanOptions{}, "nodes", nil, nil, `listing nodes: nodes is forbidden: no permission; ` + needs},
-		{"without policies", PlanOptions{}, "disruptionpolicies", nil, nil, `disruptionpolicies is forbidden: no permission; ` + needs},
-		{"without pods", PlanOptions{Node: "n1"}, "pods", []string{"n1"}, []string{"pods, so evictions and what blocks them are unknown: pods is forbidden"}, ""},
-		{"without budgets", PlanOptions{Node: "n1"}, "poddisruptionbudgets", []string{"n1"}, []string{"PodDisruptionBudgets, so what blocks evictions is unknown: poddisruptionbudgets is"}, ""},
-		{"without the Lease", PlanOptions{Node: "n1"}, "leases", []string{"n1"}, []string{"the Lease, so an emergency stop and the coordinator are unknown: leases is"}, ""},
+		{"all", Source{}, "", []string{"n1", "n2", "n3"}, nil, ""},
+		{"one", Source{Node: "n2"}, "", []string{"n2"}, nil, ""},
+		{"some", Source{Selector: labels.SelectorFromSet(labels.Set{"pool": "web"})}, "", []string{"n1", "n3"}, nil, ""},
+		{"one that is not there", Source{Node: "n9"}, "", nil, nil, `node "n9" not found`},
+		{"none selected", Source{Selector: labels.SelectorFromSet(labels.Set{"pool": "db"})}, "", nil, nil, "no node matches -l pool=db"},
+		{"without nodes", Source{}, "nodes", nil, nil, `listing nodes: nodes is forbidden: no permission; ` + needs},
+		{"without policies", Source{}, "disruptionpolicies", nil, nil, `disruptionpolicies is forbidden: no permission; ` + needs},
+		{"without pods", Source{Node: "n1"}, "pods", []string{"n1"}, []string{"pods, so evictions and what blocks them are unknown: pods is forbidden"}, ""},
+		{"without budgets", Source{Node: "n1"}, "poddisruptionbudgets", []string{"n1"}, []string{"PodDisruptionBudgets, so what blocks evictions is unknown: poddisruptionbudgets is"}, ""},
+		{"without the Lease", Source{Node: "n1"}, "leases", []string{"n1"}, []string{"the Lease, so an emergency stop and the coordinator are unknown: leases is"}, ""},
 	} {
 		w := newWorld(t)
 		w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"
@@ -68,8 +68,8 @@ func TestPlanReadsOnly(t *testing.T) {
 		client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			return a.GetResource().Resource == tc.refused, nil, forbidden(tc.refused)
 		})
-		tc.o.Changes = []v1alpha1.Change{change}
-		f, err := s.Plan(t.Context(), tc.o)
+		s.Node, s.Selector = tc.o.Node, tc.o.Selector
+		f, err := s.Plan(t.Context(), []v1alpha1.Change{change})
 		if got := fmt.Sprint(err); got != tc.err && (tc.err != "" || err != nil) {
 			t.Errorf("%s: %v, expected %s", tc.name, err, tc.err)
 		}

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -50,6 +51,8 @@ type Source struct {
 	// none.
 	ReadUpdate func(ctx context.Context, node string) (*v1alpha1.HostUpdate, error)
 	Node       string
+	// Selector selects the nodes that are reported or planned for; nil selects all.
+	Selector labels.Selector
 
 	updates updates // Read and Follow are not called at the same time
 }
@@ -72,9 +75,14 @@ func (s *Source) Read(ctx context.Context) (report.Report, error) {
 		return report.Report{}, err
 	}
 	r := report.Build(in)
+	if len(r.Nodes) == 0 && s.Selector != nil {
+		return report.Report{}, s.noMatch()
+	}
 	s.addUpdates(ctx, &r)
 	return r, nil
 }
+
+func (s *Source) noMatch() error { return fmt.Errorf("no node matches -l %s", s.Selector) }
 
 // read reads what a Report is made of.
 func (s *Source) read(ctx context.Context) (report.Input, error) {
@@ -107,7 +115,7 @@ func denied(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsU
 // input makes an Input of objects; lease is nil if it does not exist.
 func (s *Source) input(nodes []*corev1.Node, policies PolicyView, policiesErr error, lease *coordinationv1.Lease, leaseErr error) report.Input {
 	in := report.Input{
-		Snapshot: rollout.Snapshot{Now: s.now()}, PoliciesErr: policiesErr,
+		Snapshot: rollout.Snapshot{Now: s.now()}, PoliciesErr: policiesErr, Selector: s.Selector,
 		Lease: report.Lease{Namespace: s.Namespace, Name: s.LeaseName, Err: leaseErr},
 	}
 	if policiesErr == nil {

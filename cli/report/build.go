@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -27,6 +29,7 @@ func Build(in Input) Report {
 			Failed: out.Failed, MaxFailed: maxFailed(out.Figures.Policies), Halted: out.Halted,
 		},
 		Policies: policies(out.Figures.Policies),
+		Slots:    out.Slots,
 		Versions: versions(s.Nodes),
 	}
 	if in.PoliciesErr != nil {
@@ -42,16 +45,12 @@ func Build(in Input) Report {
 	for i := range out.Verdicts {
 		verdicts[out.Verdicts[i].Node] = &out.Verdicts[i]
 	}
-	slots := make(map[string]*Slot, len(out.Slots))
-	r.Slots = make([]Slot, 0, len(out.Slots))
-	for _, t := range out.Slots {
-		r.Slots = append(r.Slots, slotOf(t))
+	slots := make(map[string]*rollout.Slot, len(out.Slots))
+	for i := range out.Slots {
+		slots[out.Slots[i].Node] = &out.Slots[i]
 	}
 	if text := rollout.Taken(out.Slots); text != "" {
 		r.taken = "Unavailable" + text + "."
-	}
-	for i := range r.Slots {
-		slots[r.Slots[i].Node] = &r.Slots[i]
 	}
 	r.Nodes = make([]Node, 0, len(s.Nodes))
 	for i := range s.Nodes {
@@ -61,11 +60,30 @@ func Build(in Input) Report {
 	slices.SortFunc(r.Nodes, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.Name, b.Name))
 	})
-	r.count()
 	r.estimate(s, &out)
+	if in.Selector != nil {
+		r.only(&in)
+	}
+	r.count()
 	r.Status = r.status()
 	r.Summary = r.summary()
 	return r
+}
+
+// only drops the nodes that the selector of in does not match, and what is known only of all nodes.
+func (r *Report) only(in *Input) {
+	r.Selector, r.End = in.Selector.String(), nil
+	matches := map[string]bool{}
+	for i := range in.Nodes {
+		matches[in.Nodes[i].Name] = in.Selector.Matches(labels.Set(in.Nodes[i].Labels))
+	}
+	r.Nodes = slices.DeleteFunc(r.Nodes, func(n Node) bool { return !matches[n.Name] })
+	r.Figures.Total, r.Figures.InTurn = len(r.Nodes), 0
+	for i := range r.Nodes {
+		if r.Nodes[i].State.InTurn() {
+			r.Figures.InTurn++
+		}
+	}
 }
 
 // Present is the snapshot without an epoch: as a process sees it that does not coordinate.
@@ -118,7 +136,7 @@ func (in *Input) Coordinator() Coordinator {
 
 // node reports one node. The reason that the coordinator wrote on the Node counts while a
 // live coordinator keeps it current; otherwise the decision made here counts.
-func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *Slot) Node {
+func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *rollout.Slot) Node {
 	out := Node{
 		Name: n.Name, Policy: v.Policy, Slot: slot, Managed: managed(n), State: n.State, Wants: n.Wants,
 		Ready: n.Ready, Unschedulable: n.Unschedulable, Marked: n.Mark, ControlPlane: n.ControlPlane, Zone: n.Zone, BootID: n.BootID,
@@ -300,7 +318,7 @@ func (r *Report) status() Status {
 	switch {
 	case r.Stop != nil:
 		return Stopped
-	case r.Figures.Halted:
+	case r.Figures.Halted && r.Selector == "":
 		return Halted
 	}
 	return r.nodesStatus()

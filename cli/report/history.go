@@ -18,6 +18,11 @@ type Turn struct {
 	v1alpha1.FinishedTurn
 }
 
+// HistoryList is what `lockkeeper history -o json` prints: fields are added, never renamed.
+type HistoryList struct {
+	Turns []Turn `json:"turns"` // the latest first
+}
+
 // History returns the turns in the HostUpdates, the latest first. Each host keeps its last
 // ten.
 func History(all []v1alpha1.HostUpdate) []Turn {
@@ -33,16 +38,28 @@ func History(all []v1alpha1.HostUpdate) []Turn {
 	return turns
 }
 
-// WriteHistory writes the turns as a table, or as JSON. Of the form, it uses JSON and Width.
-func WriteHistory(w io.Writer, turns []Turn, now time.Time, form Form) error {
-	if form.JSON {
-		return writeJSON(w, struct {
-			Turns []Turn `json:"turns"`
-		}{append([]Turn{}, turns...)}, "  ")
+// WriteHistory writes the turns as a table or as data. It ignores All and Node of the form.
+func WriteHistory(w io.Writer, turns []Turn, now time.Time, f Form) error {
+	if f.isData() {
+		return f.writeData(w, HistoryList{append([]Turn{}, turns...)}, "  ")
 	}
 	if len(turns) == 0 {
+		if f.NoHeaders {
+			return nil
+		}
 		_, err := fmt.Fprintln(w, "No finished turns.")
 		return err
+	}
+	// Two wide columns leave no room on a terminal. A wide table is not fitted to it.
+	narrow := f.Width > 0 && f.Output != Wide
+	columns := func(turn, changes, stages string, row ...string) []string {
+		switch {
+		case narrow:
+			return append(row, changes+stages)
+		case f.Output == Wide:
+			row = append(row, turn)
+		}
+		return append(row, changes, stages)
 	}
 	var rows [][]string
 	for _, t := range turns {
@@ -54,19 +71,22 @@ func WriteHistory(w io.Writer, turns []Turn, now time.Time, form Form) error {
 		for _, c := range t.Changes {
 			changes = append(changes, string(c))
 		}
-		row := []string{t.Node, page.Clock(now, t.Ended.Time), page.Span(t.Ended.Sub(t.Started.Time)), page.Cell(result),
-			page.Cell(cmp.Or(strings.Join(changes, ", "), "-")), stagesText(t.Stages)}
-		if form.Width > 0 { // two wide columns leave no room on a terminal
-			row = append(row[:4], row[4]+": "+row[5])
+		what, stages := page.Cell(cmp.Or(strings.Join(changes, ", "), "-")), stagesText(t.Stages)
+		if narrow {
+			what += ": "
 		}
-		rows = append(rows, row)
+		rows = append(rows, columns(page.Cell(string(t.Turn)), what, stages,
+			t.Node, page.Clock(now, t.Ended.Time), page.Span(t.Ended.Sub(t.Started.Time)), page.Cell(result)))
 	}
-	header := []string{"NODE", "ENDED", "TOOK", "RESULT", "CHANGES", "STAGES"}
-	if form.Width > 0 {
-		header = append(header[:4], "CHANGES AND STAGES")
+	changes, stages := "CHANGES", "STAGES"
+	if narrow {
+		changes, stages = "CHANGES AND ", "STAGES"
 	}
-	p := page.New(form.Width)
-	p.Table("", header, rows)
+	p := page.New(f.Width)
+	if !narrow {
+		p = page.New(0)
+	}
+	p.Table("", f.header(columns("TURN", changes, stages, "NODE", "ENDED", "TOOK", "RESULT")...), rows)
 	_, err := io.WriteString(w, p.String())
 	return err
 }

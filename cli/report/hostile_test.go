@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sigs.k8s.io/yaml"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/page"
 )
@@ -67,9 +69,9 @@ func TestHostileTexts(t *testing.T) {
 			r := infested(t, text).report()
 			r.Find("n1").Update = hostileUpdate(text)
 			r.Find("n2").UpdateError = text
-			for _, f := range []Form{{All: true}, {Node: "n1"}, {Node: "n2"}, {Node: "n3"}, {Node: "n5"}, {Node: "n6"}, {Node: "n7"}, {JSON: true}} {
+			for _, f := range []Form{{All: true}, {Node: "n1"}, {Node: "n2"}, {Node: "n3"}, {Node: "n5"}, {Node: "n6"}, {Node: "n7"}, {Output: JSON}, {Output: YAML}, {Output: Wide, All: true}, {Output: Name, All: true}} {
 				for _, width := range []int{0, 20, 80} {
-					if f.Width = width; f.JSON && width > 0 {
+					if f.Width = width; f.isData() && width > 0 {
 						continue
 					}
 					var b bytes.Buffer
@@ -100,15 +102,18 @@ func TestHostileTexts(t *testing.T) {
 
 func harmless(t *testing.T, text string, f Form) {
 	t.Helper()
-	if !f.JSON && len(text) > 200<<10 {
+	if !f.isData() && len(text) > 200<<10 {
 		t.Errorf("%+v: %d bytes", f, len(text))
 	}
-	if f.JSON && !json.Valid([]byte(text)) {
+	if f.Output == JSON && !json.Valid([]byte(text)) {
 		t.Errorf("%+v: the JSON is not valid", f)
+	}
+	if _, err := yaml.YAMLToJSON([]byte(text)); f.Output == YAML && err != nil {
+		t.Errorf("%+v: the YAML is not valid: %v", f, err)
 	}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
-		if f.Width > 0 && !f.JSON && page.Columns(line) > f.Width {
+		if f.Width > 0 && !f.isData() && page.Columns(line) > f.Width {
 			t.Errorf("%+v: a line has %d columns:\n%q", f, page.Columns(line), line)
 			return
 		}
@@ -119,23 +124,26 @@ func harmless(t *testing.T, text string, f Form) {
 	}
 }
 
-// On a terminal the two wide columns of the history are one.
+// On a terminal the last two columns of the history are one, except in a wide table.
 func TestHistoryOnATerminal(t *testing.T) {
 	u := v1alpha1.HostUpdate{Status: v1alpha1.HostUpdateStatus{History: []v1alpha1.FinishedTurn{{
-		Result: "Done", Changes: []v1alpha1.UpdateText{"OSUpdate@4100.0.0"}, Started: metav1.Time{Time: at("12:00:00")}, Ended: metav1.Time{Time: at("12:04:10")},
+		Turn: "t-1", Result: "Done", Changes: []v1alpha1.UpdateText{"OSUpdate@4100.0.0"}, Started: metav1.Time{Time: at("12:00:00")}, Ended: metav1.Time{Time: at("12:04:10")},
 		Stages: []v1alpha1.StageTime{{State: "draining", Seconds: 100}, {State: "rebooting", Seconds: 140}, {State: "uncordoning", Seconds: 10}},
 	}}}}
 	u.Name = "worker-3"
-	for width, want := range map[int]string{
-		0: "NODE      ENDED      TOOK   RESULT  CHANGES            STAGES\n" +
+	for form, want := range map[Form]string{
+		{}: "NODE      ENDED      TOOK   RESULT  CHANGES            STAGES\n" +
 			"worker-3  12:04:10Z  4m10s  Done    OSUpdate@4100.0.0  draining 1m40s, rebooting 2m20s, uncordoning 10s\n",
-		80: "NODE      ENDED      TOOK   RESULT  CHANGES AND STAGES\n" +
+		{Width: 80, Output: Wide}: "NODE      ENDED      TOOK   RESULT  TURN  CHANGES            STAGES\n" +
+			"worker-3  12:04:10Z  4m10s  Done    t-1   OSUpdate@4100.0.0  draining 1m40s, rebooting 2m20s, uncordoning 10s\n",
+		{NoHeaders: true}: "worker-3  12:04:10Z  4m10s  Done  OSUpdate@4100.0.0  draining 1m40s, rebooting 2m20s, uncordoning 10s\n",
+		{Width: 80}: "NODE      ENDED      TOOK   RESULT  CHANGES AND STAGES\n" +
 			"worker-3  12:04:10Z  4m10s  Done    OSUpdate@4100.0.0: draining 1m40s, rebooting\n" +
 			"                                    2m20s, uncordoning 10s\n",
 	} {
 		var b strings.Builder
-		if err := WriteHistory(&b, History([]v1alpha1.HostUpdate{u}), now, Form{Width: width}); err != nil || b.String() != want {
-			t.Errorf("%d columns: %v\n%s\nexpected\n%s", width, err, &b, want)
+		if err := WriteHistory(&b, History([]v1alpha1.HostUpdate{u}), now, form); err != nil || b.String() != want {
+			t.Errorf("%+v: %v\n%s\nexpected\n%s", form, err, &b, want)
 		}
 	}
 }

@@ -52,10 +52,10 @@ func (h *HostView) ExitStatus() int {
 	return h.Status.ExitStatus()
 }
 
-// Print prints it. Of the form, it uses JSON and Width.
+// Print prints it, as text unless the form wants data. Of the form, it uses Output and Width.
 func (h *HostView) Print(w io.Writer, f Form) (exit int, err error) {
-	if f.JSON {
-		return h.ExitStatus(), writeJSON(w, h, "  ")
+	if f.isData() {
+		return h.ExitStatus(), f.writeData(w, h, "  ")
 	}
 	return h.ExitStatus(), h.writeText(w, f.Width)
 }

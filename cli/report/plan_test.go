@@ -268,7 +268,7 @@ func TestPlanJSON(t *testing.T) {
 	w.add("n2")
 	f := w.foreseen("n1", shop(), "os:4230.1.0")
 	var b strings.Builder
-	if exit, err := PrintPlan(&b, &f, Form{JSON: true}); exit != ExitHeld || err != nil {
+	if exit, err := PrintPlan(&b, &f, Form{Output: JSON}); exit != ExitHeld || err != nil {
 		t.Errorf("%d, %v", exit, err)
 	}
 	var got map[string]any

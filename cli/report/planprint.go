@@ -20,15 +20,20 @@ const (
 )
 
 // PrintPlan prints a Forecast and returns the exit status of `lockkeeper plan --exit-code`.
-// Of the form, it uses JSON and Width.
+// It ignores All and Node of the form.
 func PrintPlan(w io.Writer, f *forecast.Forecast, form Form) (exit int, err error) {
 	if f.Held {
 		exit = ExitHeld
 	}
-	if form.JSON {
-		return exit, writeJSON(w, f, "  ")
-	}
 	out := page.New(form.Width)
+	switch {
+	case form.isData():
+		return exit, form.writeData(w, f, "  ")
+	case form.Output == Table:
+		planTable(out, f, form)
+		_, err = io.WriteString(w, out.String())
+		return exit, err
+	}
 	out.Line(planHead(f))
 	for _, what := range f.Unseen {
 		out.Line("Not readable: " + what + ".")
@@ -45,6 +50,28 @@ func PrintPlan(w io.Writer, f *forecast.Forecast, form Form) (exit int, err erro
 	reasons(out, held)
 	_, err = io.WriteString(w, out.String())
 	return exit, err
+}
+
+// planTable writes a row for each node.
+func planTable(out *page.Page, f *forecast.Forecast, form Form) {
+	var rows [][]string
+	for i := range f.Groups {
+		g := &f.Groups[i]
+		for j := range g.Nodes {
+			n := &g.Nodes[j]
+			ahead, begins := "-", "-"
+			if n.Ahead != nil {
+				ahead = fmt.Sprint(*n.Ahead)
+			}
+			if n.BeginsIn != nil {
+				begins = page.Span(n.BeginsIn.Duration)
+			}
+			rows = append(rows, []string{n.Name, string(g.Outcome), page.Dash(string(g.Answer.Held)), page.Dash(string(g.Wants)), page.Dash(g.Policy), ahead, begins, page.Cell(g.Why)})
+		}
+	}
+	if len(rows) > 0 {
+		out.Table("", form.header("NODE", "OUTCOME", "HELD", "WANTS", "POLICY", "AHEAD", "BEGINS-IN", "WHY"), rows)
+	}
 }
 
 func planHead(f *forecast.Forecast) string {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/page"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 )
@@ -135,32 +134,14 @@ func (r *Report) halted() []string {
 	return names
 }
 
-// Slot is a node that counts as unavailable, and so takes a slot of the budgets.
-type Slot struct {
-	Node string           `json:"node"`
-	Use  v1alpha1.SlotUse `json:"use"`
-	// Since is since when; null if the Node does not record it.
-	Since *time.Time `json:"since,omitempty"`
-	// Policies are those in whose maxUnavailable it counts.
-	Policies []string `json:"policies,omitempty"`
-}
-
-func slotOf(t rollout.Slot) Slot {
-	s := Slot{Node: t.Node, Use: t.Use, Policies: t.Policies}
-	if !t.Since.IsZero() {
-		s.Since = new(t.Since.UTC())
-	}
-	return s
-}
-
 // slotText says why a node that is in no turn takes a slot; "" if it takes none.
 func (n *Node) slotText(now time.Time) string {
 	if n.Slot == nil || n.State.InTurn() {
 		return ""
 	}
 	text := "takes a slot: it " + n.Slot.Use.Means()
-	if n.Slot.Since != nil {
-		text += ", for " + page.Since(now, n.Slot.Since)
+	if !n.Slot.Since.IsZero() {
+		text += ", for " + page.Since(now, &n.Slot.Since)
 	}
 	return text
 }

@@ -13,6 +13,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
@@ -42,6 +43,9 @@ type Report struct {
 	Time    time.Time `json:"time"` // when it was read, by the API server's clock
 	Status  Status    `json:"status"`
 	Summary string    `json:"summary"` // one line
+	// Selector is the label selector of -l. With it, Status, Summary, Nodes and the counts of nodes
+	// are about the nodes that it matches. Everything else is about all nodes; End is missing.
+	Selector string `json:"selector,omitempty"`
 
 	Coordinator Coordinator `json:"coordinator"`
 	// Stop is set while nothing is promoted.
@@ -57,7 +61,7 @@ type Report struct {
 	// holds a node is the one that the coordinator last wrote on it.
 	PoliciesError string `json:"policiesError,omitempty"`
 	// Slots are the nodes that count as unavailable, by name.
-	Slots []Slot `json:"slots"`
+	Slots []rollout.Slot `json:"slots"`
 	// Nodes are all nodes of the cluster; those that need attention come first.
 	Nodes []Node `json:"nodes"`
 
@@ -128,7 +132,7 @@ type Node struct {
 	Hooks []Hook `json:"hooks,omitempty"`
 
 	// Slot is set if the node counts as unavailable.
-	Slot *Slot `json:"slot,omitempty"`
+	Slot *rollout.Slot `json:"slot,omitempty"`
 
 	Ready         bool   `json:"ready"`
 	Unschedulable bool   `json:"unschedulable,omitempty"`
@@ -205,4 +209,6 @@ type Input struct {
 	PoliciesErr error
 	// Progressing has, by policy, the condition that the coordinator last wrote.
 	Progressing map[string]metav1.Condition
+	// Selector selects the nodes that the Report is about; nil selects all.
+	Selector labels.Selector
 }

@@ -436,7 +436,7 @@ func TestNoSuchNode(t *testing.T) {
 
 // The fields that others read. Adding is fine, renaming is not.
 func TestJSON(t *testing.T) {
-	got, exit := rolling(t).text(Form{JSON: true})
+	got, exit := rolling(t).text(Form{Output: JSON})
 	if exit != ExitRolling {
 		t.Errorf("exit status %d", exit)
 	}
@@ -446,7 +446,7 @@ func TestJSON(t *testing.T) {
 	}
 	nodes := r["nodes"].([]any)
 	delete(r, "nodes")
-	slot := map[string]any{"node": "n1", "use": "InTurn", "since": "2026-11-21T12:59:05Z", "policies": []any{"built-in"}}
+	slot := map[string]any{"node": "n1", "reason": "InTurn", "since": "2026-11-21T12:59:05Z", "policies": []any{"built-in"}}
 	// n1 has 10 more of its 15 minutes, then the fleet settles for 1, then n2 has 15; n5 is silent.
 	end := map[string]any{"at": "2026-11-21T13:30:00Z", "left": 3.0, "held": 1.0, "turn": "15m0s"}
 	want := map[string]any{
@@ -478,7 +478,7 @@ func TestJSON(t *testing.T) {
 	}; !reflect.DeepEqual(n1, want) {
 		t.Errorf("got\n%v\nexpected\n%v", n1, want)
 	}
-	one, exit := rolling(t).text(Form{JSON: true, Node: "n5"})
+	one, exit := rolling(t).text(Form{Output: JSON, Node: "n5"})
 	var only Report
 	if err := json.Unmarshal([]byte(one), &only); err != nil || exit != ExitHeld || len(only.Nodes) != 1 || only.Nodes[0].Name != "n5" {
 		t.Errorf("one node: %d, %v, %+v", exit, err, only.Nodes)

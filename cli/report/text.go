@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -35,10 +34,10 @@ func (r *Report) writeText(w io.Writer, o Form) error {
 	if line := r.Versions.line(); line != "" {
 		p.Line(line)
 	}
-	rows, more := r.rows(o.All)
+	rows, more := r.rows(false, o.All)
 	if len(rows) > 0 {
 		p.WriteByte('\n')
-		r.table(p, rows)
+		r.table(p, rows, o)
 	}
 	if more > 0 {
 		p.Line(fmt.Sprintf("… and %d more; -A shows all", more))
@@ -52,15 +51,27 @@ func (r *Report) writeText(w io.Writer, o Form) error {
 	return err
 }
 
-// rows returns the nodes to show, and how many others need attention.
-func (r *Report) rows(all bool) (rows []*Node, more int) {
+// writeTable writes only the table of the nodes.
+func (r *Report) writeTable(w io.Writer, f Form) error {
+	p := page.New(f.Width)
+	rows, _ := r.rows(true, f.All)
+	if len(rows) > 0 {
+		r.table(p, rows, f)
+	}
+	_, err := io.WriteString(w, p.String())
+	return err
+}
+
+// rows returns the nodes to show, and how many others need attention. Without unlimited they are
+// at most maxRows, unless all are to be shown.
+func (r *Report) rows(unlimited, all bool) (rows []*Node, more int) {
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
 		switch {
 		case all:
 			rows = append(rows, n)
 		case n.rank >= rankIdle:
-		case len(rows) == maxRows:
+		case !unlimited && len(rows) == maxRows:
 			more++
 		default:
 			rows = append(rows, n)
@@ -70,22 +81,32 @@ func (r *Report) rows(all bool) (rows []*Node, more int) {
 }
 
 // table writes the nodes. On a narrow terminal it leaves out the turn and the time of day,
-// which `lockkeeper status NODE` shows.
-func (r *Report) table(p *page.Page, nodes []*Node) {
-	short := p.Width > 0 && p.Width < wideTable
-	header := []string{"NODE", "STATE", "WANTS", "HELD", "SINCE", "TURN", "WHY"}
-	if short {
-		header = slices.Delete(header, 5, 6)
+// which `lockkeeper status NODE` shows. A wide table has more columns.
+func (r *Report) table(p *page.Page, nodes []*Node, f Form) {
+	wide, short := f.Output == Wide, p.Width > 0 && p.Width < wideTable && f.Output != Wide
+	columns := func(since, turn string, more []string, why string, first ...string) []string {
+		row := append(first, since)
+		if !short {
+			row = append(row, turn)
+		}
+		if wide {
+			row = append(row, more...)
+		}
+		return append(row, why)
 	}
+	header := f.header(columns("SINCE", "TURN", []string{"POLICY", "OS", "LOCKKEEPER"}, "WHY", "NODE", "STATE", "WANTS", "HELD")...)
 	rows := make([][]string, 0, len(nodes))
 	for _, n := range nodes {
-		row := []string{n.Name, n.stateText(), page.Dash(string(n.Wants)), page.Dash(string(n.Held)),
-			page.Since(r.Time, n.StageSince), page.Dash(n.Turn), page.Clip(page.Visible(n.whyAll(r.Time)), maxWhy)}
+		since, system, version := page.Since(r.Time, n.StageSince), "", ""
 		if short {
-			row[4], _, _ = strings.Cut(row[4], " ")
-			row = slices.Delete(row, 5, 6)
+			since, _, _ = strings.Cut(since, " ")
 		}
-		rows = append(rows, row)
+		if n.Host != nil {
+			system, version = n.Host.OSVersion, n.Host.Version
+		}
+		rows = append(rows, columns(since, page.Dash(n.Turn), []string{page.Dash(n.Policy), page.Cell(page.Dash(system)), page.Cell(page.Dash(version))},
+			page.Clip(page.Visible(n.whyAll(r.Time)), maxWhy),
+			n.Name, n.stateText(), page.Dash(string(n.Wants)), page.Dash(string(n.Held))))
 	}
 	p.Table("", header, rows)
 }
@@ -144,10 +165,14 @@ func reasonOf(i *v1alpha1.Intent) string {
 func (r *Report) summary() string {
 	f := &r.Figures
 	words := map[Status]string{UpToDate: "Up to date", Rolling: "Rolling", Held: "Held", Halted: "Halted", Stopped: "Stopped"}
-	if f.Managed == 0 {
-		return fmt.Sprintf("%s: none of %d nodes is managed.", words[r.Status], f.Total)
+	which := ""
+	if r.Selector != "" {
+		which = " that match " + page.Cell(r.Selector)
 	}
-	parts := []string{fmt.Sprintf("%d of %d managed nodes up to date", f.UpToDate, f.Managed)}
+	if f.Managed == 0 {
+		return fmt.Sprintf("%s: none of %d nodes%s is managed.", words[r.Status], f.Total, which)
+	}
+	parts := []string{fmt.Sprintf("%d of %d managed nodes%s up to date", f.UpToDate, f.Managed, which)}
 	count := func(n int, one, many string) {
 		switch {
 		case n == 1:

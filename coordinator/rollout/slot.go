@@ -11,14 +11,15 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// Slot is a node that counts as unavailable, and why.
+// Slot is a node that counts as unavailable, and why. Its JSON form is part of that of
+// `lockkeeper status -o json`.
 type Slot struct {
-	Node string
-	Use  v1alpha1.SlotUse
-	// Since is when that began; the zero time if the Node does not say.
-	Since time.Time
+	Node string           `json:"node"`
+	Use  v1alpha1.SlotUse `json:"reason"` // why; the metrics' label reason has the same values
+	// Since is when that began, in UTC; the zero time if the Node does not say.
+	Since time.Time `json:"since,omitzero"`
 	// Policies names the policies in whose maxUnavailable it counts.
-	Policies []string
+	Policies []string `json:"policies,omitempty"`
 }
 
 // slotUse returns why the node counts as unavailable, or "" if it does not.
@@ -45,9 +46,9 @@ func (d *decision) slot(e *entry) Slot {
 	s := Slot{Node: e.Name, Use: d.slotUse(e.Node)}
 	switch {
 	case s.Use == v1alpha1.SlotNotReady:
-		s.Since = e.ReadySince
+		s.Since = e.ReadySince.UTC()
 	case e.InTurn() && e.Ours():
-		s.Since = e.Grant.StartedAt
+		s.Since = e.Grant.StartedAt.UTC()
 	}
 	for _, g := range d.counting(e.Node) {
 		if g != nil {

@@ -48,7 +48,7 @@ var asked = []struct {
 }{
 	{[]string{"st"}, "status stop", "retry"},
 	{[]string{"status", "--"}, "--all --kubeconfig --output", "--effective"},
-	{[]string{"status", "--output", ""}, "text json", "yaml"},
+	{[]string{"status", "--output", ""}, "text table wide json yaml name", "xml"},
 	{[]string{"status", "-o", "j"}, "json", "text"},
 	{[]string{"help", "re"}, "retry", "status"},
 	{[]string{"check-config", "--e"}, "--effective", "--all"},

@@ -186,7 +186,7 @@ func TestFollowOnASmallTerminal(t *testing.T) {
 
 func TestFollowJSONIsALineForEachChange(t *testing.T) {
 	var b strings.Builder
-	follow(t, &Printer{W: &b, Form: Form{JSON: true}})
+	follow(t, &Printer{W: &b, Form: Form{Output: JSON}})
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 	var states []Status
 	for _, l := range lines {
@@ -209,7 +209,7 @@ func TestFollowJSONIsALineForEachChange(t *testing.T) {
 
 func TestFollowedNodeIsDeleted(t *testing.T) {
 	size := func() (int, int) { return 80, 24 }
-	for _, p := range []*Printer{{Form: Form{Node: "n5", JSON: true}}, {Form: Form{Node: "n5"}, Size: size}} {
+	for _, p := range []*Printer{{Form: Form{Node: "n5", Output: JSON}}, {Form: Form{Node: "n5"}, Size: size}} {
 		w := newWorld(t)
 		p.W = &strings.Builder{}
 		if err := p.Show(w.report(), nil); err == nil || err.Error() != `node "n5" not found` {
@@ -251,7 +251,7 @@ func TestHostView(t *testing.T) {
 	}
 	h := BuildHost(now, s, true, "why")
 	var b strings.Builder
-	if exit, err := h.Print(&b, Form{JSON: true}); exit != ExitHeld || err != nil {
+	if exit, err := h.Print(&b, Form{Output: JSON}); exit != ExitHeld || err != nil {
 		t.Error(exit, err)
 	}
 	var back map[string]any

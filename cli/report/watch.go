@@ -2,70 +2,16 @@ package report
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf16"
 
 	"lockkeeper.dev/lockkeeper/cli/page"
 )
-
-// Form says how Reports are printed.
-type Form struct {
-	JSON bool
-	All  bool   // text: every node
-	Node string // one node in detail; "" is the cluster
-	// Width is the terminal's, in columns; 0 is no terminal. Text is fitted to it.
-	Width int
-}
-
-// Print prints one Report and returns its exit status for --exit-code. The error is about the
-// node asked for, or w.
-func (f Form) Print(w io.Writer, r *Report) (exit int, err error) {
-	status := r.Status
-	if f.Node != "" {
-		n := r.Find(f.Node)
-		if n == nil {
-			return ExitError, NotFound(f.Node)
-		}
-		status = n.Status
-		if f.JSON {
-			return status.ExitStatus(), writeJSON(w, r.Only(n), "  ")
-		}
-		return status.ExitStatus(), r.WriteNode(w, n, f.Width)
-	}
-	if f.JSON {
-		return status.ExitStatus(), writeJSON(w, r, "  ")
-	}
-	return status.ExitStatus(), r.writeText(w, f)
-}
-
-// writeJSON writes v as JSON. Characters that are not printable are escaped: JSON
-// may be read on a terminal too.
-func writeJSON(w io.Writer, v any, indent string) error {
-	var text strings.Builder
-	e := json.NewEncoder(&text)
-	e.SetIndent("", indent)
-	if err := e.Encode(v); err != nil {
-		return err
-	}
-	var b strings.Builder
-	for _, r := range text.String() {
-		if r == '\n' || unicode.IsPrint(r) {
-			b.WriteRune(r)
-			continue
-		}
-		for _, unit := range utf16.AppendRune(nil, r) {
-			fmt.Fprintf(&b, `\u%04x`, unit)
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
 
 // Printer prints one Report after another.
 type Printer struct {
@@ -83,7 +29,7 @@ type Printer struct {
 	nodes   map[string]line   // by name
 	notes   map[string]string // what was last printed about the cluster, by kind
 	away    bool
-	json    string
+	data    string
 }
 
 // line has what is printed again when it changes.
@@ -99,16 +45,16 @@ func (p *Printer) Exit() int { return p.exit }
 // Show prints what there is to print of r; it fits [Source.Follow].
 func (p *Printer) Show(r Report, away error) error {
 	switch {
-	case p.JSON:
-		return p.showJSON(&r)
+	case p.isData():
+		return p.showData(&r)
 	case p.Size != nil:
 		return p.draw(&r, away)
 	}
 	return p.showChanges(&r, away)
 }
 
-// showJSON prints a Report a line whenever it differs in more than its time.
-func (p *Printer) showJSON(r *Report) error {
+// showData prints a Report whenever it differs in more than its time.
+func (p *Printer) showData(r *Report) error {
 	out := r
 	if p.Node != "" {
 		n := r.Find(p.Node)
@@ -129,11 +75,11 @@ func (p *Printer) showJSON(r *Report) error {
 	if err != nil {
 		return err
 	}
-	if string(key) == p.json {
+	if string(key) == p.data {
 		return nil
 	}
-	p.json = string(key)
-	return writeJSON(p.W, out, "")
+	p.data = string(key)
+	return p.writeData(p.W, out, "")
 }
 
 // draw draws the text over the one before it: each line is written over what was
@@ -271,5 +217,89 @@ func (p *Printer) wholeChanges(r *Report, say func(string, ...any)) {
 	p.notes = parts
 }
 
-// NotFound is the error about a node that does not exist.
-func NotFound(node string) error { return fmt.Errorf("node %q not found", node) }
+// Goal is what `lockkeeper wait` waits for.
+type Goal string
+
+const (
+	// GoalUpToDate: no node wants anything or is in a turn, as its host last reported.
+	GoalUpToDate Goal = "up-to-date"
+	// GoalIdle: no node is in a turn.
+	GoalIdle Goal = "idle"
+	// GoalHeld: the rollout is held, halted or stopped. For one node: it is held.
+	GoalHeld Goal = "held"
+)
+
+// ErrReached ends the watch of a Wait.
+var ErrReached = errors.New("reached")
+
+// ParseGoal reads a Goal as people write it.
+func ParseGoal(text string) (Goal, error) {
+	switch g := Goal(text); g {
+	case GoalUpToDate, GoalIdle, GoalHeld:
+		return g, nil
+	}
+	return "", fmt.Errorf("%q, expected up-to-date, idle or held", text)
+}
+
+// reached reports whether the fleet, or the node if n is not nil, is as g wants it.
+// A stop or a halt only matters to GoalHeld.
+func (g Goal) reached(r *Report, n *Node) bool {
+	switch {
+	case g == GoalIdle && n != nil:
+		return !n.State.InTurn()
+	case g == GoalIdle:
+		return r.Figures.InTurn == 0
+	case g == GoalHeld && n != nil:
+		return n.Status == Held
+	case g == GoalHeld:
+		return r.Status != UpToDate && r.Status != Rolling
+	case n != nil:
+		return n.Status == UpToDate && (n.Managed || n.optedOut)
+	}
+	return r.nodesStatus() == UpToDate
+}
+
+// Waiter prints what a wait waits for, and ends it.
+type Waiter struct {
+	Goal Goal
+	Node string // "" for the fleet
+	Say  func(line string)
+	last string
+	away bool
+}
+
+// Show takes a Report as [Source.Follow] hands it over. It returns ErrReached when
+// the wait is over.
+func (w *Waiter) Show(r Report, away error) error {
+	stamp := r.Time.UTC().Format("15:04:05Z") + "  "
+	if w.away != (away != nil) {
+		if w.away = away != nil; w.away {
+			w.Say(stamp + "API server cannot be reached: " + page.Cell(away.Error()))
+		} else {
+			w.Say(stamp + "API server reachable again")
+		}
+	}
+	if w.away {
+		return nil
+	}
+	var n *Node
+	text := r.Summary
+	if w.Node != "" {
+		if n = r.Find(w.Node); n == nil {
+			return NotFound(w.Node)
+		}
+		l := lineOf(n)
+		text = strings.TrimSpace(fmt.Sprintf("%s  %s  wants=%s held=%s  %s", n.Name, l.state, l.wants, l.held, l.why))
+	}
+	if text != w.last {
+		w.last = text
+		if n == nil {
+			text += r.End.sentence(r.Time)
+		}
+		w.Say(stamp + page.Visible(text))
+	}
+	if w.Goal.reached(&r, n) {
+		return ErrReached
+	}
+	return nil
+}

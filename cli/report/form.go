@@ -1,0 +1,120 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+
+	"sigs.k8s.io/yaml"
+
+	"lockkeeper.dev/lockkeeper/cli/page"
+)
+
+// Format is how a Report is printed, as in kubectl's -o.
+type Format string
+
+// The formats. "" is Text.
+const (
+	Text  Format = "text"  // for people: a summary, tables, explanations
+	Table Format = "table" // only a table, one line for each node or turn
+	Wide  Format = "wide"  // the table with more columns
+	JSON  Format = "json"
+	YAML  Format = "yaml"
+	Name  Format = "name" // node/NAME, a line each
+)
+
+// Form says how Reports are printed.
+type Form struct {
+	Output    Format
+	NoHeaders bool   // Table, Wide: without the header
+	All       bool   // every node; otherwise those that are not idle or need something
+	Node      string // only this node, in detail; "" is the cluster
+	// Width is the terminal's, in columns; 0 is no terminal. Text and tables are fitted to it.
+	Width int
+}
+
+// isData reports whether the whole Report is printed, for a program.
+func (f Form) isData() bool { return f.Output == JSON || f.Output == YAML }
+
+// header returns a table's header, or nil if the user wants none.
+func (f Form) header(columns ...string) []string {
+	if f.NoHeaders {
+		return nil
+	}
+	return columns
+}
+
+// Print prints one Report and returns its exit status for --exit-code. The error is about the
+// node asked for, or w.
+func (f Form) Print(w io.Writer, r *Report) (exit int, err error) {
+	status, whole := r.Status, r
+	if f.Node != "" {
+		n := r.Find(f.Node)
+		if n == nil {
+			return ExitError, NotFound(f.Node)
+		}
+		status, r, f.All = n.Status, r.Only(n), true
+	}
+	switch {
+	case f.isData():
+		err = f.writeData(w, r, "  ")
+	case f.Output == Name:
+		rows, _ := r.rows(true, f.All)
+		for _, n := range rows {
+			if _, err = fmt.Fprintf(w, "node/%s\n", page.Visible(n.Name)); err != nil {
+				break
+			}
+		}
+	case f.Output == Table, f.Output == Wide:
+		err = r.writeTable(w, f)
+	case f.Node != "":
+		err = whole.WriteNode(w, &r.Nodes[0], f.Width)
+	default:
+		err = r.writeText(w, f)
+	}
+	return status.ExitStatus(), err
+}
+
+// writeData writes v as JSON or YAML. Characters that are not printable are escaped, because data
+// may be read on a terminal too. In YAML, which has no such escape in all of its forms of a string,
+// the text then has a backslash, as in "\u202e". indent is that of JSON; "" means one line for each v.
+func (f Form) writeData(w io.Writer, v any, indent string) error {
+	var text strings.Builder
+	e := json.NewEncoder(&text)
+	e.SetIndent("", indent)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	escape := `\u%04x`
+	if f.Output == YAML {
+		escape = `\\u%04x`
+	}
+	var b strings.Builder
+	for _, r := range text.String() {
+		if r == '\n' || unicode.IsPrint(r) {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&b, escape, unit)
+		}
+	}
+	out := []byte(b.String())
+	if f.Output == YAML {
+		var err error
+		if out, err = yaml.JSONToYAML(out); err != nil {
+			return err
+		}
+		if indent == "" {
+			out = append([]byte("---\n"), out...)
+		}
+	}
+	_, err := w.Write(out)
+	return err
+}
+
+// NotFound is the error about a node that does not exist.
+func NotFound(node string) error { return fmt.Errorf("node %q not found", node) }
