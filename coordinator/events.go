@@ -207,7 +207,7 @@ func (e *events) moved(n *turn.Node, v *rollout.Verdict, turnID string) {
 		var changes []string
 		if m.Grant != nil {
 			for _, c := range m.Grant.Changes {
-				changes = append(changes, c.String())
+				changes = append(changes, c.String()+m.Grant.Request.Note(c))
 			}
 		}
 		e.write(aboutNode(n), v1alpha1.EventGranted, fmt.Sprintf("turn %s begins in %s for %s", turnID, m.To, strings.Join(changes, ", ")))
@@ -250,7 +250,7 @@ func (e *events) reportRefused(n *turn.Node, message string) {
 // reportIntents writes Events about what users have set: the emergency stop, and the
 // intents on Nodes. In its first round a leader only records what an earlier leader may
 // have reported.
-func (e *events) reportIntents(s *rollout.Snapshot, lease *coordinationv1.Lease, raw func(string) *corev1.Node) {
+func (e *events) reportIntents(s *rollout.Snapshot, lease *coordinationv1.Lease) {
 	first := !e.begun
 	e.begun = true
 	e.reportTroubles(s, lease)
@@ -259,7 +259,7 @@ func (e *events) reportIntents(s *rollout.Snapshot, lease *coordinationv1.Lease,
 		n := &s.Nodes[i]
 		stoppedBefore = stoppedBefore || n.Held == v1alpha1.ReasonStopped
 		// An intent on an idle node has not taken effect yet, so no leader has reported it.
-		e.reportNodeIntents(n, raw, first && (s.Stopped || n.State != v1alpha1.StateIdle))
+		e.reportNodeIntents(n, first && (s.Stopped || n.State != v1alpha1.StateIdle))
 	}
 	switch {
 	case !s.Stopped:

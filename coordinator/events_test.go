@@ -135,29 +135,51 @@ func TestEventThatAWebhookRefuses(t *testing.T) {
 // What was reported about a node is kept as long as the node exists.
 func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
 	e := recording()
-	raw := func(name string) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{v1alpha1.AnnotationPaused: `{"until": "tomorrow"}`}}}
-	}
 	a, b := turn.Node{Name: "a"}, turn.Node{Name: "b"}
-	a.Paused, a.State = &v1alpha1.Intent{}, v1alpha1.StateIdle
+	a.Keys = v1alpha1.ReadKeys(map[string]string{v1alpha1.LabelState: "idle"}, map[string]string{v1alpha1.AnnotationPaused: `{"until": "tomorrow"}`})
 	both := &rollout.Snapshot{Nodes: []turn.Node{a, b}}
-	e.reportIntents(both, nil, raw)
+	e.reportIntents(both, nil)
 	e.reportRefused(&b, "no")
-	if got := strings.Join(e.all(), "\n"); !strings.HasPrefix(got, "Paused a: paused: (no reason given)\nInvalidIntent a: annotation lockkeeper.dev/paused") || !strings.HasSuffix(got, "\nForbidden b: no") {
+	if got := strings.Join(e.all(), "\n"); !strings.HasPrefix(got, "Paused a: paused: {\"until\": \"tomorrow\"}\nInvalidIntent a: annotation lockkeeper.dev/paused") || !strings.HasSuffix(got, "\nForbidden b: no") {
 		t.Errorf("Events:\n%s", got)
 	}
-	e.reportIntents(both, nil, raw)
+	e.reportIntents(both, nil)
 	e.reportRefused(&b, "no")
 	if len(e.intents) != 1 || len(e.refused) != 1 {
 		t.Errorf("of nodes that are there: %v, %v", e.intents, e.refused)
 	}
-	e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{a}}, nil, raw)
+	e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{a}}, nil)
 	if len(e.intents) != 1 || len(e.refused) != 0 {
 		t.Errorf("without b: %v, %v", e.intents, e.refused)
 	}
-	e.reportIntents(&rollout.Snapshot{}, nil, raw)
+	e.reportIntents(&rollout.Snapshot{}, nil)
 	if len(e.intents) != 0 {
 		t.Errorf("without any node: %v", e.intents)
+	}
+}
+
+// A request whose payload does not parse has an Event, once; a fixed one has none.
+func TestInvalidRequestEvent(t *testing.T) {
+	e := recording()
+	for _, annotations := range []map[string]string{
+		{v1alpha1.AnnotationRequest: "reboot"},
+		{v1alpha1.AnnotationRequest: "please"},
+		{v1alpha1.AnnotationRequest: "please"},
+		{v1alpha1.AnnotationRequestNow: "{"},
+		{v1alpha1.AnnotationRequestNow: "reboot"},
+	} {
+		n := turn.Node{Name: "a", Keys: v1alpha1.ReadKeys(map[string]string{v1alpha1.LabelState: "idle"}, annotations)}
+		e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{n}}, nil)
+	}
+	want := []string{
+		`InvalidIntent a: annotation lockkeeper.dev/request: "please", expected "reboot" or JSON {"action": "reboot", "reason": …, "by": …}; no reboot is requested`,
+		`InvalidIntent a: annotation lockkeeper.dev/request-now: expected "reboot" or JSON {action, reason, by}: unexpected EOF; no reboot is requested`,
+	}
+	if got := e.all(); !slices.Equal(got, want) {
+		t.Errorf("Events %q, want %q", got, want)
+	}
+	if len(e.intents) != 0 {
+		t.Errorf("remembered: %v", e.intents)
 	}
 }
 
@@ -168,7 +190,7 @@ func TestStopIsCopied(t *testing.T) {
 	s := &rollout.Snapshot{Stopped: true, StopText: "drill"}
 	for _, words := range []string{"drill", "fire"} {
 		s.StopText = words // in the same place, to see who still looks there
-		e.reportIntents(s, lease, nil)
+		e.reportIntents(s, lease)
 		if w := e.next(t); w.Reason != string(v1alpha1.ReasonStopped) || w.Note != "the emergency stop is set: "+words {
 			t.Errorf("told is %v", w)
 		}
@@ -260,7 +282,7 @@ func TestEndOfTheStopIsToldOf(t *testing.T) {
 	} {
 		e := recording()
 		for _, s := range c.looks {
-			e.reportIntents(s, lease, nil)
+			e.reportIntents(s, lease)
 		}
 		e.write(aboutLease(lease), v1alpha1.EventStoreRewound, "the end of the test")
 		var told []string
@@ -309,7 +331,7 @@ func TestIntentEvents(t *testing.T) {
 	} {
 		e := recording()
 		for _, n := range c.rounds {
-			e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{n}}, nil, func(string) *corev1.Node { return &corev1.Node{} })
+			e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{n}}, nil)
 		}
 		if told := e.all(); !slices.Equal(told, c.want) {
 			t.Errorf("%s: Events %q, want %q", name, told, c.want)
@@ -319,14 +341,14 @@ func TestIntentEvents(t *testing.T) {
 	// Another leader left a stop: its nodes stay idle, and their intents were reported.
 	e := recording()
 	for range 2 {
-		e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{node(idle, disk, nil)}, Stopped: true}, nil, func(string) *corev1.Node { return &corev1.Node{} })
+		e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{node(idle, disk, nil)}, Stopped: true}, nil)
 	}
 	if told := e.all(); len(told) > 0 {
 		t.Errorf("under a stop: %q", told)
 	}
 
 	e = recording()
-	e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{node(idle, evil, nil)}}, nil, func(string) *corev1.Node { return &corev1.Node{} })
+	e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{node(idle, evil, nil)}}, nil)
 	if told := e.all(); len(told) != 1 || strings.ContainsAny(told[0], "\x1b\x07\n\u202e") || !strings.Contains(told[0], "]0;x") || len(told[0]) > maxNote+len("Paused a: ") {
 		t.Errorf("hostile texts: %q", told)
 	}

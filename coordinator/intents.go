@@ -2,11 +2,8 @@ package coordinator
 
 import (
 	"cmp"
-	"fmt"
 	"strings"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -17,23 +14,18 @@ import (
 type intents struct {
 	uid              string // of the Node
 	paused, detached string
-	odd              string // the payloads that do not parse
+	invalid          string // the payloads that do not parse
 }
 
 // reportNodeIntents writes Events about the intents on a Node that have changed. A leader
 // that only records writes none.
-func (e *events) reportNodeIntents(n *turn.Node, raw func(string) *corev1.Node, record bool) {
+func (e *events) reportNodeIntents(n *turn.Node, record bool) {
 	was := e.intents[n.Name]
 	if was.uid != n.UID {
 		was = intents{} // another Node object of this name
 	}
-	var now intents
-	if n.Paused != nil || n.Detached != nil {
-		obj := raw(n.Name)
-		if obj == nil {
-			return
-		}
-		now = intents{n.UID, describe("paused", n.Paused), describe("detached", n.Detached), oddIntents(obj)}
+	now := intents{n.UID, describe("paused", n.Paused), describe("detached", n.Detached), invalidIntents(n)}
+	if now != (intents{uid: n.UID}) {
 		e.intents[n.Name] = now
 	} else {
 		delete(e.intents, n.Name)
@@ -44,7 +36,7 @@ func (e *events) reportNodeIntents(n *turn.Node, raw func(string) *corev1.Node, 
 	for _, c := range []struct{ was, now, set, removed string }{
 		{was.paused, now.paused, string(v1alpha1.ReasonPaused), v1alpha1.EventResumed},
 		{was.detached, now.detached, string(v1alpha1.ReasonDetached), v1alpha1.EventAttached},
-		{was.odd, now.odd, v1alpha1.EventInvalidIntent, ""},
+		{was.invalid, now.invalid, v1alpha1.EventInvalidIntent, ""},
 	} {
 		switch {
 		case c.now == c.was:
@@ -74,15 +66,16 @@ func describe(what string, i *v1alpha1.Intent) string {
 	return v1alpha1.OneLine(what+": "+cmp.Or(i.Reason, "(no reason given)"), maxNote)
 }
 
-// oddIntents names the intents on a Node whose payload does not parse, and why.
-func oddIntents(obj *corev1.Node) string {
-	var odd []string
-	for _, key := range []string{v1alpha1.AnnotationPaused, v1alpha1.AnnotationDetached} {
-		if text, ok := obj.Annotations[key]; ok {
-			if _, err := v1alpha1.ParseIntent(text); err != nil {
-				odd = append(odd, fmt.Sprintf("annotation %s: %v", key, err))
-			}
+// invalidIntents names the intents on a Node whose payload does not parse, and why.
+func invalidIntents(n *turn.Node) string {
+	var all []string
+	for _, p := range n.Problems {
+		switch p.Key {
+		case v1alpha1.AnnotationPaused, v1alpha1.AnnotationDetached:
+			all = append(all, "annotation "+p.String())
+		case v1alpha1.AnnotationRequest, v1alpha1.AnnotationRequestNow:
+			all = append(all, "annotation "+p.String()+"; no reboot is requested")
 		}
 	}
-	return strings.Join(odd, "; ")
+	return v1alpha1.OneLine(strings.Join(all, "; "), maxNote)
 }

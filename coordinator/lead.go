@@ -153,7 +153,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 		return l.RetryPeriod
 	}
 	l.reportSight(s.Unread)
-	l.events.reportIntents(&s, l.candidate.lease.now(), l.view.Get)
+	l.events.reportIntents(&s, l.candidate.lease.now())
 	out := rollout.Decide(s)
 	l.gates.Ask(awaitedGates(s.Policies, out.Figures.Policies))
 	took := time.Since(began)

@@ -73,11 +73,11 @@ func TestOccasions(t *testing.T) {
 		{"still halted", func() { e.reportPolicies([]rollout.PolicyFigures{{Name: "web", Halted: true, Failed: 2}}, get) }, ""},
 		{"released", func() { e.reportPolicies([]rollout.PolicyFigures{{Name: "web"}}, get) },
 			"halted nodes=[] policy=web turn= result= reason=Released: DisruptionPolicy web: Released: 0 failed, 0 allowed"},
-		{"stopped", func() { e.reportIntents(&rollout.Snapshot{Stopped: true, StopText: "fire"}, lease, nil) },
+		{"stopped", func() { e.reportIntents(&rollout.Snapshot{Stopped: true, StopText: "fire"}, lease) },
 			"stop nodes=[] policy= turn= result= reason=Stopped: Lease lockkeeper: Stopped: the emergency stop is set: fire"},
-		{"still stopped", func() { e.reportIntents(&rollout.Snapshot{Stopped: true, StopText: "fire"}, lease, nil) }, ""},
+		{"still stopped", func() { e.reportIntents(&rollout.Snapshot{Stopped: true, StopText: "fire"}, lease) }, ""},
 		{"held by the stop", func() { e.reportWrite(&n, &rollout.Verdict{Node: "a", Held: v1alpha1.ReasonStopped}, "") }, ""},
-		{"lifted", func() { e.reportIntents(&rollout.Snapshot{}, lease, nil) },
+		{"lifted", func() { e.reportIntents(&rollout.Snapshot{}, lease) },
 			"stop nodes=[] policy= turn= result= reason=StopLifted: Lease lockkeeper: StopLifted: the emergency stop is over"},
 	} {
 		*sent = nil
@@ -110,7 +110,7 @@ func TestNextLeaderSendsNothingAgain(t *testing.T) {
 	e, sent := notifying(t)
 	n := turn.Node{Name: "a"}
 	n.State, n.Turn, n.Held = v1alpha1.StateRebooting, "t1", v1alpha1.ReasonOverdue
-	e.reportIntents(&rollout.Snapshot{Stopped: true, StopText: "fire", Nodes: []turn.Node{{Name: "b", Keys: v1alpha1.Keys{Held: v1alpha1.ReasonStopped}}}}, &coordinationv1.Lease{}, nil)
+	e.reportIntents(&rollout.Snapshot{Stopped: true, StopText: "fire", Nodes: []turn.Node{{Name: "b", Keys: v1alpha1.Keys{Held: v1alpha1.ReasonStopped}}}}, &coordinationv1.Lease{})
 	e.reportWrite(&n, &rollout.Verdict{Node: "a", Held: v1alpha1.ReasonOverdue}, "")
 	policy := &v1alpha1.DisruptionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "web"}}
 	policy.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionHalted, Status: metav1.ConditionTrue}}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -69,7 +68,7 @@ func TestUnsettledWrites(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper"}}
 	for i := range all {
 		all[i].Rewound = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-		e.reportIntents(&all[i], lease, func(string) *corev1.Node { return nil })
+		e.reportIntents(&all[i], lease)
 	}
 	var told []string // in no order
 	for range 2 {

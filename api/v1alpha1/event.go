@@ -6,8 +6,8 @@ const (
 	EventGranted = "Granted"
 	// EventBackingOut: a turn is being backed out.
 	EventBackingOut = "BackingOut"
-	// EventInvalidIntent: the payload of paused or detached does not parse; the
-	// node is paused or detached nevertheless.
+	// EventInvalidIntent: the payload of paused, detached or a request does not parse. The
+	// node is paused or detached nevertheless; a request is ignored.
 	EventInvalidIntent = "InvalidIntent"
 	// EventResumed: the annotation paused was removed from the node.
 	EventResumed = "Resumed"
@@ -83,7 +83,7 @@ var eventDocs = func() []EventDoc {
 		{EventDrainBlocked, aboutNode, true, "Wait", "a pod has not left the node for ten minutes; the note names the pod, the PodDisruptionBudget with its figures, or what else keeps it", "see [blockers](reasons.md#blockers)"},
 		{EventDrainUnblocked, aboutNode, false, "Continue", "nothing blocks the drain now", "nothing"},
 		{EventStoreRewound, aboutLease, true, "Settle", "the API server's store went back in time: it was restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "check that the nodes are in the states that you expect: lockkeeper does not remember reboots after the backup"},
-		{EventInvalidIntent, aboutNode, true, "Accept", "the payload of `lockkeeper.dev/paused` or `lockkeeper.dev/detached` does not parse; the node is paused or detached nevertheless", "fix or remove the annotation that the note names"},
+		{EventInvalidIntent, aboutNode, true, "Accept", "the payload of `lockkeeper.dev/paused`, `detached`, `request` or `request-now` does not parse; the node is paused or detached nevertheless, and a request is ignored", "fix or remove the annotation that the note names"},
 	}
 	paused, detached := ReasonPaused.Doc(), ReasonDetached.Doc()
 	const removed = "; the note says who had set the annotation and why. The API server's audit log says who removed it"

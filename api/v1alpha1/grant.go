@@ -113,6 +113,9 @@ type Grant struct {
 	// honors it only if its own process leads the term of Epoch.
 	OnlyNode bool     `json:"onlyNode,omitempty"`
 	Changes  []Change `json:"changes,omitempty"`
+	// Request is the request that is one of the changes; nil if none is. If its Now is set,
+	// the turn did not wait for windows, gates and the settle time.
+	Request *Request `json:"request,omitempty"`
 	// Steps is the [StepsDigest] of the host's steps that the coordinator decided on.
 	Steps string `json:"steps,omitempty"`
 	// OSVersion is the OS version left, if one of the changes is an OS update.
@@ -161,6 +164,8 @@ type Last struct {
 	Result  Result   `json:"result"`
 	Reason  Reason   `json:"reason,omitempty"`
 	Changes []Change `json:"changes,omitempty"`
+	// Request is the grant's.
+	Request *Request `json:"request,omitempty"`
 	// End is when the turn ended, by the coordinator's clock.
 	End time.Time `json:"end"`
 	// NotBefore is the earliest time of the next grant after BackedOut, and

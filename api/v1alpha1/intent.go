@@ -96,6 +96,30 @@ const (
 	MaxRequestBy     = 128
 )
 
+// Note returns what the request adds to the text of the change c, such as
+// " (now, by ada: a memory error)". It is "" without a request, and for a change that is not a
+// Request.
+func (r *Request) Note(c Change) string {
+	if r == nil || c.Source != SourceRequest {
+		return ""
+	}
+	var parts []string
+	if r.Now {
+		parts = append(parts, "now")
+	}
+	if r.By != "" {
+		parts = append(parts, "by "+r.By)
+	}
+	note := strings.Join(parts, ", ")
+	if r.Reason != "" {
+		note = strings.TrimPrefix(note+": "+r.Reason, ": ")
+	}
+	if note == "" {
+		return ""
+	}
+	return " (" + note + ")"
+}
+
 // ParseRequest reads the annotation's value: "reboot", or JSON with the action "reboot",
 // a reason and by. Anything else is an error and no request.
 func ParseRequest(s string) (*Request, error) {

@@ -206,6 +206,27 @@ func TestRequest(t *testing.T) {
 	}
 }
 
+func TestRequestNote(t *testing.T) {
+	request := Change{Source: SourceRequest}
+	for want, r := range map[string]*Request{
+		"":                       {},
+		" (now)":                 {Now: true},
+		" (by ada)":              {By: "ada"},
+		" (memory)":              {Reason: "memory"},
+		" (now, by ada: memory)": {Now: true, By: "ada", Reason: "memory"},
+	} {
+		if got := r.Note(request); got != want {
+			t.Errorf("%+v: %q, want %q", r, got, want)
+		}
+		if got := r.Note(Change{Source: SourceOSUpdate}); got != "" {
+			t.Errorf("an update has the note %q of %+v", got, r)
+		}
+	}
+	if got := (*Request)(nil).Note(request); got != "" {
+		t.Errorf("no request: %q", got)
+	}
+}
+
 // The key of the annotation decides whether a request skips windows, whatever its payload says.
 func TestRequestNow(t *testing.T) {
 	const why = `{"action":"reboot","reason":"why"}`

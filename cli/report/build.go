@@ -140,7 +140,7 @@ func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *rollout
 	out := Node{
 		Name: n.Name, Policy: v.Policy, Slot: slot, Managed: managed(n), State: n.State, Wants: n.Wants,
 		Ready: n.Ready, Unschedulable: n.Unschedulable, Marked: n.Mark, ControlPlane: n.ControlPlane, Zone: n.Zone, BootID: n.BootID,
-		Host: n.Host, Grant: n.Grant, Last: n.Last, Ack: n.Ack.String(), Paused: n.Paused, Detached: n.Detached, Retry: n.Retry,
+		Host: n.Host, Grant: n.Grant, Last: n.Last, Ack: n.Ack.String(), Paused: n.Paused, Detached: n.Detached, Request: n.Request, Retry: n.Retry,
 	}
 	for _, p := range n.Problems {
 		out.Problems = append(out.Problems, p.String())

@@ -105,7 +105,7 @@ func (r *Report) turnLines(n *Node, line page.Label) {
 	if g.OnlyNode {
 		plan = append(plan, "no drain because it is the only node")
 	}
-	line("plan", "%s: %s", strings.Join(plan, ", "), changes(g.Changes))
+	line("plan", "%s: %s", strings.Join(plan, ", "), changes(g.Changes, g.Request))
 	if g.Result != "" {
 		line("result", "%s (%s)", g.Result, g.Reason)
 	}
@@ -132,7 +132,7 @@ func (r *Report) hostLines(n *Node, line page.Label) {
 		return // a released node has no record of its host
 	}
 	if !n.State.InTurn() {
-		line("changes", "%s", changes(h.Changes))
+		line("changes", "%s", changes(h.Changes, n.Request))
 	}
 	text := fmt.Sprintf("lockkeeper %s, protocol %d, booted %s", h.Version, h.Protocol, page.Ago(r.Time, h.BootTime))
 	if h.OSVersion != "" {
@@ -178,7 +178,7 @@ func (r *Report) lastLines(n *Node, line page.Label) {
 	if l.Reason != "" {
 		text += " (" + string(l.Reason) + ")"
 	}
-	text += " " + page.Ago(r.Time, l.End) + ", turn " + l.Turn + ": " + changes(l.Changes)
+	text += " " + page.Ago(r.Time, l.End) + ", turn " + l.Turn + ": " + changes(l.Changes, l.Request)
 	if n.Retry == l.Turn {
 		text += "; cleared"
 	}
@@ -191,8 +191,8 @@ func (r *Report) lastLines(n *Node, line page.Label) {
 	}
 }
 
-// changes are at most ten changes in one line.
-func changes(list []v1alpha1.Change) string {
+// changes returns at most ten changes in one line. request is the request among them, or nil.
+func changes(list []v1alpha1.Change, request *v1alpha1.Request) string {
 	if len(list) == 0 {
 		return "no changes"
 	}
@@ -202,7 +202,7 @@ func changes(list []v1alpha1.Change) string {
 			parts = append(parts, fmt.Sprintf("%d more", len(list)-i))
 			break
 		}
-		parts = append(parts, page.Cell(c.String()))
+		parts = append(parts, page.Cell(c.String()+request.Note(c)))
 	}
 	return strings.Join(parts, ", ")
 }

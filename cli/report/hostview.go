@@ -81,7 +81,7 @@ func (h *HostView) writeText(w io.Writer, width int) error {
 	line("state", state)
 	wants := cmp.Or(string(s.Wants), "unknown in this boot")
 	if s.Wants != "" && len(s.Changes) > 0 {
-		wants += ": " + changes(s.Changes)
+		wants += ": " + changes(s.Changes, nil)
 	}
 	line("wants", wants)
 	if s.Waits != "" || s.Detail != "" {

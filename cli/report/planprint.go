@@ -82,7 +82,7 @@ func planHead(f *forecast.Forecast) string {
 	if len(f.Asked) == 0 {
 		return "Plan for " + page.Plural(nodes, "node") + " with the pending changes. Nothing was changed."
 	}
-	return "Plan for " + page.Plural(nodes, "node") + " if this arrived: " + changes(f.Asked) + ". Nothing was changed."
+	return "Plan for " + page.Plural(nodes, "node") + " if this arrived: " + changes(f.Asked, nil) + ". Nothing was changed."
 }
 
 // planned is one group as text.
@@ -151,7 +151,7 @@ func (p *planned) rules() {
 		p.line("policy", "%s", p.Policy)
 	}
 	for _, c := range p.Changes {
-		what := page.Cell(c.Change.String())
+		what := page.Cell(c.Change.String() + c.Request.Note(c.Change))
 		if c.Pending {
 			what += " (pending)"
 		}

@@ -149,7 +149,9 @@ type Node struct {
 	Ack      string           `json:"ack,omitempty"`
 	Paused   *v1alpha1.Intent `json:"paused,omitempty"`
 	Detached *v1alpha1.Intent `json:"detached,omitempty"`
-	Retry    string           `json:"retry,omitempty"`
+	// Request is the reboot that an admin requests; null if none is, or if it does not parse.
+	Request *v1alpha1.Request `json:"request,omitempty"`
+	Retry   string            `json:"retry,omitempty"`
 	// Update is the status of the node's HostUpdate, which is read for nodes in a turn; null if it
 	// was not read or is from another boot.
 	Update *v1alpha1.HostUpdateStatus `json:"update,omitempty"`

@@ -83,6 +83,8 @@ type Change struct {
 	v1alpha1.Change
 	// Pending: the host publishes the change already.
 	Pending bool `json:"pending,omitempty"`
+	// Request is the request that the pending change is; null for other changes.
+	Request *v1alpha1.Request `json:"request,omitempty"`
 	// Rule is nil if no rule names the change. Then the change costs a drain and a
 	// reboot, or nothing if Unwatched.
 	Rule *Rule `json:"rule,omitempty"`

@@ -217,7 +217,8 @@ func (s *subject) describeTurn(now time.Time, out *rollout.Outcome, gated map[st
 			r.Allowed, r.Unavailable = f.Allowed, f.Unavailable
 		}
 	}
-	if len(p.Windows) > 0 {
+	skips := slices.ContainsFunc(s.Changes, func(c Change) bool { return c.Request != nil && c.Request.Now })
+	if len(p.Windows) > 0 && !skips {
 		open, until, next := policy.OpenUntil(p.Windows, now, p.ExpectedDuration)
 		if !until.IsZero() {
 			r.Closes = new(until.UTC())
@@ -233,10 +234,12 @@ func (s *subject) describeTurn(now time.Time, out *rollout.Outcome, gated map[st
 			r.OnClose = p.Terms.OnClose
 		}
 	}
-	for _, g := range p.Gates {
-		r.Gates = append(r.Gates, g.Name)
+	if !skips {
+		for _, g := range p.Gates {
+			r.Gates = append(r.Gates, g.Name)
+		}
+		r.GateClosed = len(p.Gates) > 0 && gated[p.Name]
 	}
-	r.GateClosed = len(p.Gates) > 0 && gated[p.Name]
 	s.Rollout = r
 	if at, known := begins[s.Name]; known && s.own.Ahead != nil {
 		s.own.BeginsIn = &metav1.Duration{Duration: at.Sub(now)}

@@ -98,6 +98,9 @@ func (q *Question) subject(n *turn.Node) *subject {
 	var count []v1alpha1.Change // the changes in the plan
 	add := func(change v1alpha1.Change, pending bool) {
 		c := Change{Change: change, Pending: pending}
+		if pending && change.Source == v1alpha1.SourceRequest {
+			c.Request = n.Request
+		}
 		choice := s.match.Choose(change)
 		if choice.Rule != nil {
 			c.Rule = new(ruleOf(*choice.Rule))

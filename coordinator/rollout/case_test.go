@@ -131,6 +131,10 @@ func set(s *rollout.Snapshot, word string) error {
 		n.Host.Veto = v1alpha1.Reason(value)
 	case "owner": // another program's mark
 		n.Owner = value
+	case "request", "request-now":
+		n.Request, n.Host.Changes = aRequest(value, key == "request-now"), []v1alpha1.Change{requested}
+	case "grant.request-now":
+		g.Request = aRequest(value, true)
 	case "units":
 		n.Host.HookStages = []v1alpha1.State{v1alpha1.State(value)}
 	case "notready":
@@ -390,6 +394,9 @@ func describe(v rollout.Verdict) string {
 		for _, key := range m.Remove {
 			parts = append(parts, "-"+strings.TrimPrefix(key, v1alpha1.Prefix))
 		}
+	}
+	if v.Move != nil && describeRequest(v.Move) != "" {
+		parts = append(parts, describeRequest(v.Move))
 	}
 	if v.Held != "" {
 		parts = append(parts, "held "+string(v.Held))

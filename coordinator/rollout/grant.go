@@ -40,6 +40,9 @@ func (d *decision) grant(foreign bool) {
 			more = 0 // it counts already
 		}
 		reason, detail := d.groupHold(g)
+		if d.skipsWaits(n, g) && waits(reason) {
+			reason = ""
+		}
 		switch {
 		case foreign:
 			d.hold(n, v1alpha1.ReasonHandover, "turns of another term come first")
@@ -336,6 +339,7 @@ func (d *decision) grantFor(n *turn.Node) (g v1alpha1.Grant, fits bool) {
 	g = d.newGrant(n)
 	g.Wants, g.Drains, g.Changes, g.OSVersion = n.Wants, n.Host.Drains, n.Host.Changes, n.Host.OSVersion
 	g.Steps = v1alpha1.StepsDigest(n.Host.Steps)
+	setRequest(&g, n)
 	return g, g.Fits()
 }
 

@@ -283,7 +283,7 @@ func moment(now, t time.Time) string {
 // closed. A policy that was deleted or became invalid has no windows, so it cancels
 // nothing.
 func (d *decision) closing(n *turn.Node) bool {
-	if n.Grant.Terms.OnClose != v1alpha1.OnCloseCancel {
+	if n.Grant.Terms.OnClose != v1alpha1.OnCloseCancel || requestedNow(n) && n.Grant.Request != nil && n.Grant.Request.Now {
 		return false
 	}
 	g := d.named(n.Grant.Policy)

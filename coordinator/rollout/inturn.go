@@ -377,6 +377,7 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 		// less does not become one.
 		g = fitting(g, func(g *v1alpha1.Grant) {
 			g.Wants, g.Changes, g.Steps = n.Wants, n.Host.Changes, v1alpha1.StepsDigest(n.Host.Steps)
+			setRequest(g, n)
 		})
 	}
 	if on == turn.FailedHealthy && (reason == v1alpha1.ReasonStillWanted || reason == v1alpha1.ReasonApplyFailed) && n.HostReported() {
@@ -441,7 +442,7 @@ func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 		}
 		return &l
 	}
-	l := &v1alpha1.Last{Turn: g.Turn, Result: g.Result, Reason: g.Reason, Changes: g.Changes, End: d.Now, Turns: d.turns(n, g)}
+	l := &v1alpha1.Last{Turn: g.Turn, Result: g.Result, Reason: g.Reason, Changes: g.Changes, Request: g.Request, End: d.Now, Turns: d.turns(n, g)}
 	if l.Result == "" {
 		l.Result = v1alpha1.ResultDone
 	}

@@ -151,7 +151,7 @@ func unreadable(m *rollout.Move) string {
 // shut: the turn is to be called off when its policy's windows close, the policy
 // is there and valid, and no window is open.
 func (w twin) shut(n *turn.Node) bool {
-	if n.Grant == nil || n.Grant.Terms.OnClose != v1alpha1.OnCloseCancel || barred(n) {
+	if n.Grant == nil || n.Grant.Terms.OnClose != v1alpha1.OnCloseCancel || barred(n) || hurried(n) && n.Grant.Request != nil && n.Grant.Request.Now {
 		return false
 	}
 	for _, p := range w.Policies {

@@ -171,6 +171,9 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 		}
 	}
 	n.Owner = mostly(d, "", "cluster-autoscaler")
+	if d.oneIn(4) {
+		n.Request = aRequest("memory", d.oneIn(2))
+	}
 	if d.oneIn(20) {
 		n.Managed = new(d.oneIn(2))
 	}
@@ -234,6 +237,9 @@ func randomTurn(d *dice, n *turn.Node, set policy.Set, foreign bool) {
 	if d.oneIn(10) {
 		g.PausedSince = new(ago(d))
 		g.PausedFor.Duration = time.Minute
+	}
+	if g.Changes = one(d, anUpdate, another); d.oneIn(3) {
+		g.Request = aRequest("memory", d.oneIn(2))
 	}
 	if d.oneIn(10) {
 		g.Result, g.Reason = v1alpha1.ResultFailed, v1alpha1.ReasonNotUpdated

@@ -412,7 +412,7 @@ func (w twin) granted() (chosen, would []string) {
 			}
 		}
 		gone[next.Name], of[next.Name] = true, true
-		if !w.begins(p) || len(of) > w.allowed(p) || len(gone) > w.total() || next.ControlPlane && w.quorumAtRisk(next, append(slices.Clone(chosen), would...)) {
+		if !w.mayBegin(next, p) || len(of) > w.allowed(p) || len(gone) > w.total() || next.ControlPlane && w.quorumAtRisk(next, append(slices.Clone(chosen), would...)) {
 			continue
 		}
 		if p.Observe {
@@ -611,6 +611,7 @@ func compare(t *testing.T, s rollout.Snapshot) (grants, would int, foreign map[s
 	if got, want := out.Reporting, len(reporting); got != want {
 		report("reporting: %d, the twin counts %d", got, want)
 	}
+	checkRequests(t, &s, &out)
 	var got, gotWould []string
 	foreign = w.settles()
 	for _, v := range out.Verdicts {

@@ -108,7 +108,7 @@ func turns(s, prev *v1alpha1.HostUpdateStatus, h *local.Host) *v1alpha1.Last {
 	}
 	var changes []string
 	for _, c := range h.Last.Changes {
-		changes = append(changes, c.String())
+		changes = append(changes, c.String()+h.Last.Request.Note(c))
 	}
 	done.Changes = lines(changes, 16)
 	s.History = append([]v1alpha1.FinishedTurn{done}, prev.History[:min(len(prev.History), v1alpha1.MaxUpdateHistory-1)]...)

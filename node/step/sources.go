@@ -68,7 +68,7 @@ func (o *Observation) Combine(r *Reports) {
 	changes = append(changes, r.Files...)
 	match := r.Policies.Match
 	plan := match.Plan(changes)
-	s.Changes, s.HeldBack, s.Plan, s.Steps = plan.Changes(), heldBack(&plan), planLines(&plan), plan.Actions()
+	s.Changes, s.HeldBack, s.Plan, s.Steps = plan.Changes(), heldBack(&plan), planLines(&plan, n.Request), plan.Actions()
 	s.Wants, s.Drains, s.Veto = plan.Wants, plan.Drains, plan.Veto
 	switch {
 	case s.Veto != "":
@@ -140,12 +140,13 @@ const (
 
 // planLines describes a plan for people, with a line for each step and for each change that
 // costs nothing: "Restart a.service: File /etc/a, by File /etc/a of lockkeeper-default".
-func planLines(p *policy.Plan) []string {
+// A line about a request says who asked for it and why.
+func planLines(p *policy.Plan, request *v1alpha1.Request) []string {
 	var lines []string
 	add := func(what string, because ...policy.Cause) {
 		causes := make([]string, 0, len(because))
 		for _, c := range because {
-			causes = append(causes, c.String())
+			causes = append(causes, c.String()+request.Note(c.Change))
 		}
 		line := what + ": " + strings.Join(causes, "; ")
 		if len(line) > maxPlanLine {

@@ -147,7 +147,13 @@ func TestPlanLines(t *testing.T) {
 	plan := rules().Plan([]v1alpha1.Change{file("/restart"), file("/none"), {Source: v1alpha1.SourceOSUpdate, Version: "9.1"}})
 	want := []string{"Drain: File /restart@1, by File /restart of p", "Restart a.service: File /restart@1, by File /restart of p",
 		"held back by 9.*: OSUpdate@9.1, by OSUpdate of p", "None: File /none@1, by File /none of p"}
-	if got := planLines(&plan); !slices.Equal(got, want) {
+	if got := planLines(&plan, nil); !slices.Equal(got, want) {
+		t.Errorf("%q, expected %q", got, want)
+	}
+	plan = rules().Plan([]v1alpha1.Change{{Source: v1alpha1.SourceRequest}, {Source: v1alpha1.SourceSentinel, Name: "/s"}})
+	request := &v1alpha1.Request{Action: "reboot", Reason: "memory", By: "ada", Now: true}
+	want = []string{"Drain: Request, by no rule (now, by ada: memory); Sentinel /s, by no rule", "Reboot: Request, by no rule (now, by ada: memory); Sentinel /s, by no rule"}
+	if got := planLines(&plan, request); !slices.Equal(got, want) {
 		t.Errorf("%q, expected %q", got, want)
 	}
 	var many []v1alpha1.Change
@@ -155,7 +161,7 @@ func TestPlanLines(t *testing.T) {
 		many = append(many, file(fmt.Sprintf("/none/%02d%s", i, strings.Repeat("é", 150))))
 	}
 	plan = rules().Plan(many)
-	lines := planLines(&plan)
+	lines := planLines(&plan, nil)
 	if len(lines) != maxPlanLines || lines[maxPlanLines-1] != "and 5 more" || len(lines[0]) > maxPlanLine || !strings.HasSuffix(lines[0], "é…") {
 		t.Errorf("%d lines, the last %q, the first %q", len(lines), lines[len(lines)-1], lines[0])
 	}

@@ -101,6 +101,8 @@ func (e *engine) granted(n *node, before, after *turn.Node) {
 		wrong("granted for %q, its host wants %q", g.Wants, before.Wants)
 	case !before.Ready:
 		wrong("granted although it is not Ready")
+	case g.Request != nil && g.Request.Now && (before.Request == nil || !before.Request.Now):
+		wrong("granted as a request that does not wait, which no admin has made")
 	case before.Owner != "":
 		wrong("granted although another owner has marked it: %s", before.Owner)
 	case before.Host.Veto != "":

@@ -1,0 +1,43 @@
+package rollout
+
+import (
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// requestedNow reports whether an admin has requested a reboot that does not wait, and the
+// host's plan includes it.
+func requestedNow(n *turn.Node) bool {
+	return n.Request != nil && n.Request.Now && n.HostReported() && v1alpha1.Has(n.Host.Changes, v1alpha1.SourceRequest)
+}
+
+// skipsWaits reports whether the node's turn begins although its policy's nodes wait; see
+// [waits]. A restored store is not a wait of the policy's: for the settle time after it,
+// lockkeeper does not know which nodes rebooted lately.
+func (d *decision) skipsWaits(n *turn.Node, g *group) bool {
+	return requestedNow(n) && !d.credible(d.Rewound).Add(g.p.Settle).After(d.Now)
+}
+
+// waits reports whether the reason, which groupHold has returned, ends by itself: a window, a
+// blackout, a gate or the settle time. A request that does not wait skips these, and no
+// other: not a policy that is halted or paused.
+func waits(reason v1alpha1.Reason) bool {
+	switch reason {
+	case v1alpha1.ReasonWindow, v1alpha1.ReasonGateClosed, v1alpha1.ReasonBudget:
+		return true
+	}
+	return false
+}
+
+// setRequest records the request that is one of the grant's changes. The coordinator reads it
+// from the Node's annotation, which a host cannot write. If its texts make the grant larger
+// than a reader accepts, they are left out.
+func setRequest(g *v1alpha1.Grant, n *turn.Node) {
+	g.Request = nil
+	if n.Request == nil || !v1alpha1.Has(g.Changes, v1alpha1.SourceRequest) {
+		return
+	}
+	if g.Request = n.Request; !g.Fits() {
+		g.Request = &v1alpha1.Request{Action: n.Request.Action, Now: n.Request.Now}
+	}
+}
