@@ -1,6 +1,6 @@
 // Package node runs one host's loop. The loop observes, asks the pure package step for the next
 // step, carries that step out and reports it. It watches the host's own Node, and the pods on it
-// only during a drain.
+// only during a drain. While the host wants something, it lists them from time to time.
 //
 // All decisions are in package step. Package node must not know other nodes, budgets, or which
 // instance coordinates.
@@ -43,6 +43,9 @@ type Settings struct {
 	Windows []policy.Window
 	// Sentinels are absolute paths. A file that exists there asks for a reboot.
 	Sentinels []string
+	// ManagerNamespaces are the namespaces, in addition to kube-system, in which a pod of
+	// another reboot manager on this host's node is a veto.
+	ManagerNamespaces []string
 	// SessionDelay is the time between the warning of logged-in users and the reboot, 0 to 1h.
 	SessionDelay time.Duration
 	// MinUptime is how long after a boot nothing is committed, 0 to 1h.
@@ -122,6 +125,8 @@ type Host struct {
 
 	sentinels *source.Sentinels
 	managers  *source.Managers
+	// podManagers are the other reboot managers among the Node's pods.
+	podManagers *podManagers
 
 	// Only the loop's goroutine uses the fields below, except those that mu guards.
 	client       *kube.Client
@@ -287,6 +292,7 @@ func (h *Host) coordinatorOwner() (string, error) {
 
 // makeEffects creates the effects that need the Node's name and the client.
 func (h *Host) makeEffects() {
+	h.podManagers = newPodManagers(h.client, h.name, h.PollInterval)
 	h.drain = effect.NewDrain(h.client, h.name, h.log, h.wake)
 	h.hooks = effect.NewHooks(h.Units, h.log, h.wake)
 	h.apply = effect.NewApply(h.Units, h.watched, filepath.Join(h.Root, local.Dir), h.self.bootID, h.log, h.wake)

@@ -45,6 +45,7 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	o.Apply = h.apply.Work(stage)
 	reports := h.reports(ctx, n)
 	o.Combine(&reports)
+	h.podManagers.poll(ctx, (n.InTurn() || o.Sources.Wants.Something()) && !settings.Observe && !o.Released())
 	vetoes := h.vetoes(settings, n.Committed())
 	o.Veto, o.VetoDetail = vetoes.First(&o.Sources)
 	o.Self.PendingSince = time.Now().UTC().Truncate(time.Second) // unless the Node has an earlier one
@@ -81,6 +82,7 @@ func (h *Host) vetoes(s Settings, committed bool) step.Vetoes {
 	for _, m := range h.managers.Active() {
 		v.Managers = append(v.Managers, m.String())
 	}
+	h.podManagers.set(&v, s.ManagerNamespaces)
 	return v
 }
 
@@ -143,6 +145,9 @@ func (h *Host) readSources(ctx context.Context) error {
 	// changes, so if systemd does not answer, the last answer remains valid.
 	_ = h.hookUnits.Read(ctx)
 	if err := h.managers.Read(ctx); err != nil {
+		return err
+	}
+	if err := h.podManagers.refresh(ctx, min(commitPodsAge, h.podManagers.every)); err != nil {
 		return err
 	}
 	if err := h.watched.Refresh(ctx); err != nil {

@@ -127,17 +127,18 @@ func newHost(cfg *config.Config, o Options, log *slog.Logger, r *record, m *metr
 // settings returns the settings that a reload can change.
 func settings(cfg *config.Config) node.Settings {
 	return node.Settings{
-		Observe:          cfg.Mode == config.ModeObserve,
-		ManagedByDefault: cfg.ManagedByDefault,
-		Paused:           cfg.Paused,
-		Windows:          cfg.Windows,
-		Sentinels:        cfg.Sources.Sentinels,
-		SessionDelay:     cfg.Reboot.SessionDelay,
-		MinUptime:        cfg.Reboot.MinUptime,
-		HealthUnits:      cfg.Health.Units,
-		HealthTimeout:    cfg.Health.Timeout,
-		HookTimeout:      cfg.Hooks.Timeout,
-		HookAbort:        cfg.Hooks.OnTimeout == config.HookTimeoutAbort,
+		Observe:           cfg.Mode == config.ModeObserve,
+		ManagedByDefault:  cfg.ManagedByDefault,
+		Paused:            cfg.Paused,
+		Windows:           cfg.Windows,
+		Sentinels:         cfg.Sources.Sentinels,
+		ManagerNamespaces: cfg.Sources.ManagerNamespaces,
+		SessionDelay:      cfg.Reboot.SessionDelay,
+		MinUptime:         cfg.Reboot.MinUptime,
+		HealthUnits:       cfg.Health.Units,
+		HealthTimeout:     cfg.Health.Timeout,
+		HookTimeout:       cfg.Hooks.Timeout,
+		HookAbort:         cfg.Hooks.OnTimeout == config.HookTimeoutAbort,
 
 		LifecycleConditions: cfg.LifecycleConditions,
 	}

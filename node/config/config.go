@@ -109,6 +109,8 @@ type Sources struct {
 	UpdateEngine UpdateEngine
 	PollInterval time.Duration
 	Sentinels    []string // absolute paths
+	// ManagerNamespaces are where pods of other reboot managers count, besides kube-system.
+	ManagerNamespaces []string
 }
 
 // Reboot is what a host waits for before it reboots.

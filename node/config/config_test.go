@@ -80,7 +80,7 @@ func TestDefaultsAreTheContract(t *testing.T) {
 		Lease:       Lease{"lockkeeper", "lockkeeper", 30 * time.Second, 20 * time.Second, 5 * time.Second},
 		Coordinator: Coordinator{Kubeconfig: "/etc/lockkeeper/coordinator.kubeconfig"},
 		Notify:      Notify{Format: v1alpha1.NotifyGeneric, On: []string{"failed", "halted", "held", "stop"}, HeldLongerThan: 24 * time.Hour},
-		Sources:     Sources{UpdateEngineAuto, 30 * time.Second, []string{"/run/reboot-required", "/run/reboot-needed"}},
+		Sources:     Sources{UpdateEngineAuto, 30 * time.Second, []string{"/run/reboot-required", "/run/reboot-needed"}, []string{}},
 		Reboot:      Reboot{5 * time.Minute, 2 * time.Minute},
 		Hooks:       Hooks{10 * time.Minute, HookTimeoutAbort},
 		Health:      Health{[]string{}, 15 * time.Minute},
@@ -132,6 +132,7 @@ cluster = "prod"
 update_engine = "off"
 poll_interval = "1h"
 sentinels = ["/b", "/c"]
+manager_namespaces = ["reboot-coordinator"]
 [reboot]
 session_delay = "0s"
 min_uptime = "1m"
@@ -158,7 +159,7 @@ listen = "[::1]:9477"
 		Lease:       Lease{"kube-system", "other", 10 * time.Second, 5 * time.Second, time.Second},
 		Coordinator: Coordinator{"", "https://prometheus.example.com:9443/main", "/d"},
 		Notify:      Notify{"https://hooks.example.com/a?b=c", "/e", v1alpha1.NotifyTeams, []string{"turn-ended", "stop"}, 720 * time.Hour, "prod"},
-		Sources:     Sources{UpdateEngineOff, time.Hour, []string{"/b", "/c"}},
+		Sources:     Sources{UpdateEngineOff, time.Hour, []string{"/b", "/c"}, []string{"reboot-coordinator"}},
 		Windows: []policy.Window{{
 			Days: [7]bool{time.Sunday: true, time.Friday: true}, Hour: 22, Minute: 30, Duration: 24 * time.Hour, Zone: zone(t, "Europe/Berlin"),
 		}},
@@ -222,6 +223,8 @@ func TestMistakes(t *testing.T) {
 			"lockkeeper.toml:2: sources.sentinels: the list [/a 1], expected strings in quotes, not 1"},
 		{"a list with the same twice", "[sources]\nsentinels = [\"/a\", \"/a\"]\n",
 			"lockkeeper.toml:2: sources.sentinels: the list [/a /a], expected each value once, not \"/a\" twice"},
+		{"no name of a namespace", "[sources]\nmanager_namespaces = [\"Kube_System\"]\n",
+			"lockkeeper.toml:2: sources.manager_namespaces: the list [Kube_System], expected a DNS label: at most 63 of a-z, 0-9 and -, beginning and ending with a letter or digit, not \"Kube_System\""},
 		{"a path that leaves its root", "[sources]\nsentinels = [\"/a/../../b\"]\n",
 			"lockkeeper.toml:2: sources.sentinels: the list [/a/../../b], expected an absolute path without . and .. and // in it, not \"/a/../../b\""},
 		{"no port", "[metrics]\nlisten = \"127.0.0.1\"\n",
@@ -429,6 +432,7 @@ cluster = "" # default
 update_engine = "auto"                                        # default
 poll_interval = "30s"                                         # default
 sentinels = ["/run/reboot-required", "/run/reboot-needed"]  # default
+manager_namespaces = []                                       # default
 
 [reboot]
 session_delay = "5m"  # default

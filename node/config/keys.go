@@ -139,6 +139,9 @@ var keys = []Key{
 	key("sources.sentinels", list[string]("list of paths", "absolute", 64, absolute), `["/run/reboot-required", "/run/reboot-needed"]`, reload,
 		"Files whose existence requests a reboot. They are watched, so lockkeeper notices at once when one appears or disappears.",
 		func(c *Config) *[]string { return &c.Sources.Sentinels }),
+	key("sources.manager_namespaces", list[string]("list of namespaces", "each a DNS label of at most 63 bytes", 16, label), `[]`, reload,
+		"The namespaces, in addition to `kube-system`, in which a pod of [another reboot manager](manners.md#other-reboot-managers) on this host's node keeps the host from its turn, such as `\"reboot-coordinator\"`. Anyone who may create pods in one of them can hold hosts.",
+		func(c *Config) *[]string { return &c.Sources.ManagerNamespaces }),
 
 	key("reboot.session_delay", duration(0, time.Hour, 0), `"5m"`, reload,
 		"How long the host warns users who are logged in before it reboots.",

@@ -132,6 +132,9 @@ func (o *Observation) notInTurn() Decision {
 		}
 		return Decision{Waits: v1alpha1.ReasonNoCoordinator, Detail: detail}
 	}
+	if n.Owner != "" && n.Held == v1alpha1.ReasonOtherManager {
+		return Decision{Waits: n.Held, Detail: n.Owner}
+	}
 	if o.VetoDetail != "" && n.Held == o.Veto {
 		return Decision{Waits: n.Held, Detail: o.VetoDetail}
 	}

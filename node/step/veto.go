@@ -15,8 +15,10 @@ type Vetoes struct {
 	Observe bool
 	// Paused is the pause in the host's file, or "".
 	Paused string
-	// Managers are the other reboot managers that are active on the host, for people.
+	// Managers are the other reboot managers that are active on the host, for people. Unread
+	// is why it is unknown whether there is one, or "".
 	Managers []string
+	Unread   string
 	// Window is why the host's windows are closed, or "".
 	Window string
 	// Uptime is how long the host is up. Nothing is committed before MinUptime.
@@ -43,6 +45,9 @@ func (v *Vetoes) First(s *Sources) (v1alpha1.Reason, string) {
 		return v1alpha1.ReasonWindow, v.Window
 	case v.Uptime < v.MinUptime:
 		return v1alpha1.ReasonMinUptime, fmt.Sprintf("until %v after the boot", v.MinUptime)
+	}
+	if s.Veto == "" && v.Unread != "" {
+		return v1alpha1.ReasonSourceUnreadable, v.Unread
 	}
 	return s.Veto, s.VetoDetail
 }

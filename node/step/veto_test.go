@@ -48,6 +48,9 @@ func TestVetoes(t *testing.T) {
 		"min_uptime before a source":       {host: early, sources: unreadable, want: "MinUptime", detail: "until 2m0s after the boot"},
 		"a window before a source":         {host: Vetoes{Window: "until noon"}, sources: unreadable, want: "Window", detail: "until noon"},
 		"another manager before a source":  {host: Vetoes{Managers: []string{"a"}}, sources: unreadable, want: "OtherManager", detail: "a"},
+		"pods that cannot be listed":       {host: Vetoes{Unread: "no pods"}, want: "SourceUnreadable", detail: "no pods"},
+		"a source before pods":             {host: Vetoes{Unread: "no pods"}, sources: unreadable, want: "SourceUnreadable", detail: "unread"},
+		"another manager before pods":      {host: Vetoes{Managers: []string{"a"}, Unread: "no pods"}, want: "OtherManager", detail: "a"},
 		"paused before a source":           {host: Vetoes{Paused: "disk"}, sources: unreadable, want: "HostPaused", detail: "disk"},
 	} {
 		if got, detail := c.host.First(&c.sources); got != c.want || detail != c.detail {

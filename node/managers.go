@@ -1,0 +1,135 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
+
+	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/source"
+	"lockkeeper.dev/lockkeeper/node/step"
+)
+
+// podPrograms are the reboot managers that run in a pod on each node, by the program that
+// their container runs. A label proves nothing: the author of any pod may set it.
+var podPrograms = map[string]string{
+	"/usr/bin/kured":    "kured",
+	"/bin/update-agent": "the agent of the Flatcar Linux Update Operator",
+}
+
+const (
+	// podsPolls is how many poll intervals pass between two lists of the pods while the host
+	// waits for its turn; at most maxPodsAge. A host that wants nothing lists none.
+	podsPolls  = 10
+	maxPodsAge = time.Hour
+	// commitPodsAge is how old the list may be at a commit.
+	commitPodsAge = time.Minute
+)
+
+// podManager is a reboot manager that runs in a pod of this node.
+type podManager struct {
+	namespace string
+	source.Manager
+}
+
+// podManagers finds the other reboot managers among the pods of this host's node. Only the
+// loop's goroutine uses it.
+type podManagers struct {
+	client kubernetes.Interface
+	node   string
+	every  time.Duration // between two lists
+
+	found []podManager
+	read  time.Time // began the last list that succeeded; zero if none did
+	tried time.Time
+	err   error // of the last list
+}
+
+func newPodManagers(client kubernetes.Interface, node string, poll time.Duration) *podManagers {
+	return &podManagers{client: client, node: node, every: min(podsPolls*poll, maxPodsAge)}
+}
+
+// refresh lists the pods if the last list is older than age, and returns why that fails.
+// After a failure, the result of the last list remains valid.
+func (p *podManagers) refresh(ctx context.Context, age time.Duration) error {
+	if !p.read.IsZero() && time.Since(p.read) < age {
+		return nil
+	}
+	p.tried = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	defer cancel()
+	// Resource version 0 has the API server answer from its cache, which has an index by node.
+	// A list from etcd would read the pods of all nodes, for each of thousands of hosts.
+	pods, err := p.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", p.node).String(), ResourceVersion: "0",
+	})
+	if err != nil {
+		p.err = fmt.Errorf("listing the pods of node %s, to find other reboot managers: %w", p.node, err)
+		return p.err
+	}
+	p.found, p.read, p.err = nil, p.tried, nil
+	for i := range pods.Items {
+		if m, ok := managerIn(&pods.Items[i]); ok && !slices.Contains(p.found, m) {
+			p.found = append(p.found, m)
+		}
+	}
+	return nil
+}
+
+// poll lists the pods if the host wants something, or is in a turn, and the last list is old.
+// After a failure it waits for a fifth of the interval.
+func (p *podManagers) poll(ctx context.Context, wanted bool) {
+	switch {
+	case !wanted:
+		// What was found may be gone by the time when the host wants something.
+		p.found, p.read, p.tried, p.err = nil, time.Time{}, time.Time{}, nil
+	case p.err == nil || time.Since(p.tried) >= p.every/5:
+		_ = p.refresh(ctx, p.every) // unread returns the error
+	}
+}
+
+// set sets the vetoes because of what runs in the namespaces. A list that cannot be read is a
+// veto if there was none for two intervals.
+func (p *podManagers) set(v *step.Vetoes, namespaces []string) {
+	for _, m := range p.found {
+		if m.namespace == metav1.NamespaceSystem || slices.Contains(namespaces, m.namespace) {
+			v.Managers = append(v.Managers, m.String())
+		}
+	}
+	if p.err != nil && (p.read.IsZero() || time.Since(p.read) > 2*p.every) {
+		v.Unread = p.err.Error()
+	}
+}
+
+// managerIn returns the reboot manager that runs in the pod.
+func managerIn(pod *corev1.Pod) (podManager, bool) {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return podManager{}, false
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		for _, word := range slices.Concat(c.Command, c.Args) {
+			name, ok := podPrograms[word]
+			if !ok {
+				continue
+			}
+			// Name what a user deletes to stop it. An owner may have any name.
+			kind, owner := "Pod", pod.Name
+			if ref := metav1.GetControllerOf(pod); ref != nil && ref.Kind == "DaemonSet" && len(validation.IsDNS1123Subdomain(ref.Name)) == 0 {
+				kind, owner = ref.Kind, ref.Name
+			}
+			return podManager{pod.Namespace, source.Manager{
+				Name: fmt.Sprintf("%s (%s %s/%s)", name, kind, pod.Namespace, owner),
+				Off:  fmt.Sprintf("kubectl -n %s delete %s %s", pod.Namespace, kind, owner),
+			}}, true
+		}
+	}
+	return podManager{}, false
+}
