@@ -120,6 +120,8 @@ func parseCase(text string) (c worked, err error) {
 			}
 			if len(words) == 6 && words[4] == "selects" {
 				p.Spec.NodeSelector.MatchLabels = labelsOf(words[5:])
+			} else if len(words) == 5 && words[4] == "rulesOnly" {
+				p.Spec.RulesOnly = true
 			} else if len(words) != 4 {
 				return c, bad
 			}

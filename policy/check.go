@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -40,6 +41,9 @@ func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 		c.wrong("spec.mode", "%q, expected Act or Observe", s.Mode)
 	}
 	c.checkRules(s.Rules)
+	if s.RulesOnly {
+		c.checkRulesOnly(s)
+	}
 	if f := s.Rollout.MaxFailed; f < 0 || f > MaxNodes {
 		c.wrong("spec.rollout.maxFailed", "%d, expected 0 to %d", f, MaxNodes)
 	}
@@ -70,6 +74,27 @@ func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 	c.checkPods("spec.drain.skip", s.Drain.Skip)
 	c.checkPods("spec.drain.block", s.Drain.Block)
 	c.checkHooks(terms(s))
+}
+
+// checkRulesOnly reports fields that a policy with rulesOnly must not set. A field that has
+// its default counts as not set: the API server fills the defaults in.
+func (c *compiler) checkRulesOnly(s *v1alpha1.DisruptionPolicySpec) {
+	d := Defaults()
+	for _, f := range []struct {
+		field       string
+		is, expects any
+	}{
+		{"mode", s.Mode, d.Mode},
+		{"paused", s.Paused, d.Paused},
+		{"rollout", s.Rollout, d.Rollout},
+		{"hooks", s.Hooks, d.Hooks},
+		{"drain", s.Drain, d.Drain},
+		{"timeouts", s.Timeouts, d.Timeouts},
+	} {
+		if !equality.Semantic.DeepEqual(f.is, f.expects) {
+			c.wrong("spec."+f.field, "a policy with rulesOnly adds rules and decides nothing else; leave %s out, or leave rulesOnly out", f.field)
+		}
+	}
 }
 
 func (c *compiler) checkDurations(s *v1alpha1.DisruptionPolicySpec) {

@@ -24,6 +24,8 @@ type Policy struct {
 	// a problem is invalid, and the nodes that it selects are granted nothing.
 	Problems []Problem
 
+	// RulesOnly: the policy has only Rules, and never decides about a node.
+	RulesOnly bool
 	// Observe: the policy gives verdicts, but no grants. Paused: no grants.
 	Observe, Paused bool
 
@@ -88,7 +90,7 @@ func Compile(obj *v1alpha1.DisruptionPolicy, zones Zones) Policy {
 	r := &s.Rollout
 	p := Policy{
 		Name: obj.Name, Generation: obj.Generation, Priority: s.Priority,
-		Observe: s.Mode == v1alpha1.PolicyModeObserve, Paused: s.Paused, Rules: s.Rules,
+		RulesOnly: s.RulesOnly, Observe: s.Mode == v1alpha1.PolicyModeObserve, Paused: s.Paused, Rules: s.Rules,
 		MaxUnavailable: c.limit("spec.rollout.maxUnavailable", r.MaxUnavailable),
 		MaxFailed:      int(r.MaxFailed), Order: r.Order, MaxTurnsPerDay: int(r.MaxTurnsPerDay),
 		Settle: r.Settle.Duration, Backoff: r.Backoff.Duration, BackoffMax: r.BackoffMax.Duration,

@@ -37,6 +37,37 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// TestRulesOnly: a policy with rulesOnly may have a selector, a priority and rules. Every other field makes it invalid.
+func TestRulesOnly(t *testing.T) {
+	good := Defaults()
+	good.RulesOnly, good.Priority = true, 7
+	good.NodeSelector.MatchLabels = map[string]string{"pool": "web"}
+	good.Rules = []v1alpha1.Rule{{Source: v1alpha1.SourceRequest, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionReboot}}}}
+	good.Rollout.Windows, good.Drain.Skip = []v1alpha1.Window{}, []v1alpha1.PodSelector{} // the same as absent
+	if p := compile(good); len(p.Problems) > 0 || !p.RulesOnly {
+		t.Errorf("%v", p.Problems)
+	}
+	for field, change := range map[string]func(*v1alpha1.DisruptionPolicySpec){
+		"mode":     func(s *v1alpha1.DisruptionPolicySpec) { s.Mode = v1alpha1.PolicyModeObserve },
+		"paused":   func(s *v1alpha1.DisruptionPolicySpec) { s.Paused = true },
+		"rollout":  func(s *v1alpha1.DisruptionPolicySpec) { s.Rollout.MaxUnavailableTotal = new(intstr.FromInt32(1)) },
+		"hooks":    func(s *v1alpha1.DisruptionPolicySpec) { s.Hooks.WaitForVolumeDetach = true },
+		"drain":    func(s *v1alpha1.DisruptionPolicySpec) { s.Drain.OnTimeout = v1alpha1.OnTimeoutForce },
+		"timeouts": func(s *v1alpha1.DisruptionPolicySpec) { s.Timeouts.Seen.Duration = time.Hour },
+	} {
+		bad := good
+		change(&bad)
+		want := "spec." + field + ": a policy with rulesOnly adds rules and decides nothing else; leave " + field + " out, or leave rulesOnly out"
+		if p := compile(bad); len(p.Problems) != 1 || p.Problems[0].String() != want {
+			t.Errorf("%s: %v", field, p.Problems)
+		}
+		bad.RulesOnly = false
+		if p := compile(bad); len(p.Problems) > 0 {
+			t.Errorf("%s without rulesOnly: %v", field, p.Problems)
+		}
+	}
+}
+
 func TestCompileNamesTheField(t *testing.T) {
 	type spec = v1alpha1.DisruptionPolicySpec
 	hook := func(name string, d time.Duration, on v1alpha1.OnTimeout) []v1alpha1.HookSpec {

@@ -33,8 +33,9 @@ func (s Set) Named(name string) *Policy {
 
 // Match is what the policies say about one node.
 type Match struct {
-	// Policy decides about rollout, hooks and drain. It is nil if no policy selects the
-	// node. It may be invalid. The invalid policy in Reason may be another one.
+	// Policy decides about rollout, hooks and drain: the first of All without rulesOnly.
+	// It is nil if there is none. It may be invalid. The invalid policy in Reason may be
+	// another one.
 	Policy *Policy
 	// All are all policies that select the node, in the order of the Set.
 	All []*Policy
@@ -54,15 +55,18 @@ func (s Set) For(labels map[string]string) Match {
 			continue
 		}
 		m.All = append(m.All, p)
+		if m.Policy == nil && !p.RulesOnly {
+			m.Policy = p
+		}
 		if len(p.Problems) > 0 && m.Reason == "" {
 			m.Reason, m.Detail = v1alpha1.ReasonInvalidPolicy, "policy "+p.Name+": "+p.Problems[0].String()
 		}
 	}
-	if len(m.All) == 0 {
-		m.Reason = v1alpha1.ReasonNoPolicy
-		m.Detail = "no DisruptionPolicy selects the node"
-		return m
+	switch {
+	case len(m.All) == 0:
+		m.Reason, m.Detail = v1alpha1.ReasonNoPolicy, "no DisruptionPolicy selects the node"
+	case m.Policy == nil:
+		m.Reason, m.Detail = v1alpha1.ReasonNoPolicy, "only policies with rulesOnly select the node, and they decide no rollout"
 	}
-	m.Policy = m.All[0]
 	return m
 }

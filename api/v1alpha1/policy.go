@@ -12,6 +12,7 @@ import (
 // higher priority replacing one with an equal key. Everything else (rollout,
 // hooks, drain, timeouts, mode, paused) comes from the one of the highest
 // priority; of two with the same priority, from the one whose name comes first.
+// Policies with rulesOnly add rules, and never decide anything else.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -26,6 +27,7 @@ import (
 // +kubebuilder:printcolumn:name="Wanting",type=integer,JSONPath=".status.nodes.wanting",priority=1
 // +kubebuilder:printcolumn:name="Unavailable",type=integer,JSONPath=".status.nodes.unavailable",priority=1
 // +kubebuilder:printcolumn:name="Paused",type=boolean,JSONPath=".spec.paused",priority=1
+// +kubebuilder:printcolumn:name="RulesOnly",type=boolean,JSONPath=".spec.rulesOnly",priority=1
 // +kubebuilder:printcolumn:name="Valid",type=string,JSONPath=".status.conditions[?(@.type=='Valid')].status"
 // +kubebuilder:printcolumn:name="Progressing",type=string,JSONPath=".status.conditions[?(@.type=='Progressing')].reason"
 // +kubebuilder:printcolumn:name="Halted",type=string,JSONPath=".status.conditions[?(@.type=='Halted')].status",priority=1
@@ -65,6 +67,12 @@ const (
 
 // DisruptionPolicySpec is the part of a policy that an admin writes.
 //
+// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || self.mode == 'Act'",message="a policy with rulesOnly adds rules and decides nothing else; leave mode out, or leave rulesOnly out",fieldPath=".mode",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || !self.paused",message="a policy with rulesOnly adds rules and decides nothing else; leave paused out, or leave rulesOnly out",fieldPath=".paused",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || self.rollout.maxUnavailable == 1 && !has(self.rollout.maxUnavailableTotal) && self.rollout.maxFailed == 0 && self.rollout.order == ['LastTurn', 'Zone', 'OldestBoot'] && self.rollout.maxTurnsPerDay == 6 && duration(self.rollout.settle) == duration('1m') && duration(self.rollout.backoff) == duration('1m') && duration(self.rollout.backoffMax) == duration('1h') && duration(self.rollout.expectedDuration) == duration('15m') && (!has(self.rollout.windows) || self.rollout.windows.size() == 0) && self.rollout.onClose == 'Finish' && (!has(self.rollout.gates) || self.rollout.gates.size() == 0)",message="a policy with rulesOnly adds rules and decides nothing else; leave rollout out, or leave rulesOnly out",fieldPath=".rollout",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || (!has(self.hooks.beforeDrain) || self.hooks.beforeDrain.size() == 0) && (!has(self.hooks.beforeReboot) || self.hooks.beforeReboot.size() == 0) && (!has(self.hooks.beforeUncordon) || self.hooks.beforeUncordon.size() == 0) && !self.hooks.waitForVolumeDetach",message="a policy with rulesOnly adds rules and decides nothing else; leave hooks out, or leave rulesOnly out",fieldPath=".hooks",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.drain.timeout) == duration('1h') && self.drain.onTimeout == 'Abort' && (!has(self.drain.skip) || self.drain.skip.size() == 0) && (!has(self.drain.block) || self.drain.block.size() == 0)",message="a policy with rulesOnly adds rules and decides nothing else; leave drain out, or leave rulesOnly out",fieldPath=".drain",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.timeouts.seen) == duration('2m') && duration(self.timeouts.hostHooks) == duration('30m') && duration(self.timeouts.rebooting) == duration('30m') && duration(self.timeouts.applying) == duration('15m') && duration(self.timeouts.uncordoning) == duration('5m')",message="a policy with rulesOnly adds rules and decides nothing else; leave timeouts out, or leave rulesOnly out",fieldPath=".timeouts",reason=FieldValueForbidden
 // +kubebuilder:object:generate=true
 type DisruptionPolicySpec struct {
 	// NodeSelector selects nodes by their labels; the empty one selects all.
@@ -81,6 +89,13 @@ type DisruptionPolicySpec struct {
 	// +kubebuilder:validation:Minimum=-1000
 	// +kubebuilder:validation:Maximum=1000
 	Priority int32 `json:"priority"`
+	// RulesOnly is whether the policy adds its rules and decides nothing else about
+	// the nodes that it selects, whatever its priority. Such a policy sets only
+	// nodeSelector, priority and rules; its priority ranks its rules.
+	//
+	// +optional
+	// +kubebuilder:default=false
+	RulesOnly bool `json:"rulesOnly,omitempty"`
 	// Mode is Act or Observe. A policy in mode Observe grants no turns, and shows which
 	// nodes would get one now.
 	//
@@ -654,7 +669,8 @@ type DisruptionPolicyStatus struct {
 	// +optional
 	Nodes PolicyNodes `json:"nodes,omitzero"`
 	// EffectiveRules are the rules in force on those nodes, of this and of other
-	// policies, at most 100.
+	// policies, at most 100. Of a policy with rulesOnly, they are those of its own
+	// rules that are in force on any managed node.
 	//
 	// +optional
 	// +listType=atomic

@@ -176,6 +176,13 @@ func TestPlanTexts(t *testing.T) {
 			w.add("n2")
 			return w.foreseen("n1", forecast.Pods{}, "file:/etc/containerd/config.toml", "file:/etc/motd")
 		}},
+		{"plan-rules-only.txt", ExitHeld, func(w *world) forecast.Forecast {
+			policies := maps.Clone(webAndDefault)
+			policies["mirrors"] = "{priority: -10, rulesOnly: true, rules: [{source: File, path: /etc/containerd/certs.d, actions: [{type: None}]}, {source: OSUpdate, actions: [{type: None}]}]}"
+			w.policied(policies).add("n1", web)
+			w.add("n2")
+			return w.foreseen("n1", forecast.Pods{}, "file:/etc/containerd/certs.d/x", "os:4230.1.0")
+		}},
 		{"plan-drain.txt", ExitHeld, func(w *world) forecast.Forecast {
 			w.policied(webAndDefault).add("n1", web, func(n *corev1.Node) {
 				setHost(n, func(h *v1alpha1.Host) { h.HookStages = []v1alpha1.State{v1alpha1.StateBeforeUncordon} })

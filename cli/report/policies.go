@@ -15,8 +15,10 @@ type Policy struct {
 	Generation int64  `json:"generation,omitempty"`
 	// Problems are what is wrong with it, field by field; with any it is invalid.
 	Problems []string `json:"problems,omitempty"`
-	Observe  bool     `json:"observe,omitempty"`
-	Paused   bool     `json:"paused,omitempty"`
+	// RulesOnly: the policy adds rules and decides no rollout.
+	RulesOnly bool `json:"rulesOnly,omitempty"`
+	Observe   bool `json:"observe,omitempty"`
+	Paused    bool `json:"paused,omitempty"`
 
 	Selected    int `json:"selected"` // managed nodes
 	UpToDate    int `json:"upToDate"`
@@ -41,7 +43,7 @@ func policies(figures []rollout.PolicyFigures) []Policy {
 	for i := range figures {
 		f := &figures[i]
 		p := Policy{
-			Name: f.Name, Generation: f.Generation, Observe: f.Observe, Paused: f.Paused,
+			Name: f.Name, Generation: f.Generation, RulesOnly: f.RulesOnly, Observe: f.Observe, Paused: f.Paused,
 			Selected: f.Selected, UpToDate: f.UpToDate, Wanting: f.Wanting, InTurn: f.InTurn,
 			Unavailable: f.Unavailable, Allowed: f.Allowed, Failed: f.Failed, MaxFailed: f.MaxFailed, Halted: f.Halted,
 		}
@@ -98,6 +100,9 @@ func (r *Report) policyLines() []string {
 func (p *Policy) row(now time.Time) []string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if p.RulesOnly {
+		return []string{p.Name, "", "rules only", ""}
+	}
 	if p.Observe {
 		add("Observe mode")
 	}

@@ -235,7 +235,7 @@ func slots(t *testing.T) *world {
 // observes; the others are the built-in one's.
 func several(t *testing.T) *world {
 	w := rolling(t)
-	for _, name := range []string{"web", "broken", "canary"} {
+	for _, name := range []string{"web", "broken", "canary", "mirrors"} {
 		obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
 		obj.Name, obj.Spec.Priority, obj.Spec.NodeSelector.MatchLabels = name, 10, map[string]string{"pool": name}
 		switch name {
@@ -247,6 +247,8 @@ func several(t *testing.T) *world {
 			obj.Spec.Mode = "act"
 		case "canary":
 			obj.Spec.Mode, obj.Spec.Paused = v1alpha1.PolicyModeObserve, true
+		case "mirrors":
+			obj.Spec.RulesOnly, obj.Spec.Priority, obj.Spec.NodeSelector.MatchLabels = true, 20, nil
 		}
 		w.more = append(w.more, policy.Compile(obj, time.LoadLocation))
 	}

@@ -3,6 +3,7 @@ package rollout
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,7 +56,7 @@ func (d *decision) match() {
 	for i := range d.groups {
 		p := &d.Snapshot.Policies[i]
 		d.groups[i] = group{p: p, rank: i, PolicyFigures: PolicyFigures{
-			Name: p.Name, Generation: p.Generation, MaxFailed: max(p.MaxFailed, 0), Observe: p.Observe, Paused: p.Paused, Problems: p.Problems}}
+			Name: p.Name, Generation: p.Generation, MaxFailed: max(p.MaxFailed, 0), RulesOnly: p.RulesOnly, Observe: p.Observe, Paused: p.Paused, Problems: p.Problems}}
 	}
 	matches := map[string]*match{}
 	key := make([]byte, len(d.Snapshot.Policies))
@@ -87,10 +88,11 @@ func (d *decision) match() {
 	}
 }
 
-// named returns the group of the policy of that name, or nil.
+// named returns the group of the policy of that name, or nil. A policy with rulesOnly
+// decides about no node, so it counts as missing here.
 func (d *decision) named(name string) *group {
 	for i := range d.groups {
-		if d.groups[i].Name == name {
+		if d.groups[i].Name == name && !d.groups[i].RulesOnly {
 			return &d.groups[i]
 		}
 	}
@@ -175,6 +177,9 @@ func (d *decision) limits() {
 	d.total, d.readTotal = math.MaxInt, math.MaxInt
 	for i := range d.groups {
 		g := &d.groups[i]
+		if g.RulesOnly {
+			continue
+		}
 		g.Allowed = g.p.MaxUnavailable.Of(g.Selected)
 		g.Halted = g.Failed > g.MaxFailed
 		d.Halted = d.Halted || g.Halted
@@ -362,8 +367,13 @@ func (d *decision) policyFigures() []PolicyFigures {
 		}
 	}
 	for _, m := range d.matches {
-		if m.group != nil && m.nodes > 0 {
-			m.group.Matches = append(m.group.Matches, MatchFigures{m.Match, m.nodes})
+		if m.nodes == 0 {
+			continue
+		}
+		for i := range d.groups {
+			if g := &d.groups[i]; g == m.group || g.RulesOnly && slices.Contains(m.All, g.p) {
+				g.Matches = append(g.Matches, MatchFigures{m.Match, m.nodes})
+			}
 		}
 	}
 	all := make([]PolicyFigures, len(d.groups))

@@ -155,7 +155,7 @@ func (w twin) shut(n *turn.Node) bool {
 		return false
 	}
 	for _, p := range w.Policies {
-		if p.Name == n.Grant.Policy {
+		if p.Name == n.Grant.Policy && !p.RulesOnly {
 			return len(p.Problems) == 0 && !fits(p.Windows, w.Now, time.Minute)
 		}
 	}

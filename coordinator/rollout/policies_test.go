@@ -153,6 +153,8 @@ func (c *cluster) setting(p *policy.Policy, key, value string) (err error) {
 		t.Draining.Duration, err = time.ParseDuration(value)
 	case "detach":
 		t.WaitForVolumeDetach = value == "true"
+	case "rules-only":
+		p.RulesOnly = value == "true"
 	case "paused":
 		p.Paused = value == "true"
 	case "observe":

@@ -94,6 +94,7 @@ func randomPolicy(d *dice, name string, nr int) policy.Policy {
 	if d.oneIn(5) {
 		p.MaxUnavailableTotal = new(one(d, policy.Limit{Number: 1}, policy.Limit{Number: 3}, policy.Limit{Percent: 30}, policy.Limit{Percent: 60}))
 	}
+	p.RulesOnly = d.oneIn(6)
 	p.MaxFailed = one(d, 0, 0, 1)
 	p.Settle = one(d, 0, time.Minute)
 	p.BackoffMax = one(d, time.Hour, time.Hour, 10*time.Minute)

@@ -163,9 +163,9 @@ type PolicyFigures struct {
 	Allowed     int // maxUnavailable as a number
 	MaxFailed   int
 	Halted      bool
-	// Observe, Paused and Problems are the policy's.
-	Observe, Paused bool
-	Problems        []policy.Problem
+	// RulesOnly, Observe, Paused and Problems are the policy's.
+	RulesOnly, Observe, Paused bool
+	Problems                   []policy.Problem
 	// Settling is until when its nodes settle; the zero time: they do not.
 	Settling time.Time
 	// Held is how many of Selected are held by each reason; nil is none. Details
@@ -176,7 +176,8 @@ type PolicyFigures struct {
 	// held.
 	Moving int
 	// Matches are what the policies say of Selected, all that the same ones
-	// select together.
+	// select together. Of a policy with rulesOnly, whose Selected is 0, they are
+	// what the policies say of all managed nodes that it selects.
 	Matches []MatchFigures
 }
 

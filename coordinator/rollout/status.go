@@ -28,6 +28,9 @@ const (
 	// false and nothing is wrong.
 	ConditionReasonUpToDate = "UpToDate"
 	ConditionReasonNoNodes  = "NoNodes"
+	// ConditionReasonRulesOnly: of Progressing, when it is false because the policy
+	// decides no rollout.
+	ConditionReasonRulesOnly = "RulesOnly"
 )
 
 const (
@@ -102,6 +105,8 @@ func (f *PolicyFigures) progressing() metav1.Condition {
 		return condition(v1alpha1.ConditionProgressing, yes, reason, format, args...)
 	}
 	switch {
+	case f.RulesOnly:
+		return is(false, ConditionReasonRulesOnly, "the policy adds rules and decides no rollout")
 	case f.Moving > 0:
 		return is(true, ConditionReasonInTurn, "%d of %d nodes that want something in a turn, %d unavailable, %d allowed", f.InTurn, f.Wanting, f.Unavailable, f.Allowed)
 	case f.Wanting == 0 && f.Selected == 0:
@@ -145,11 +150,15 @@ func (f *PolicyFigures) leading() v1alpha1.Reason {
 	return most
 }
 
-// effectiveRules returns the rules in force on the policy's nodes.
+// effectiveRules returns the rules in force on the policy's nodes. For a policy with
+// rulesOnly, it returns those of its own rules that are in force.
 func (f *PolicyFigures) effectiveRules() []v1alpha1.EffectiveRule {
 	byKey := map[string]*v1alpha1.EffectiveRule{}
 	for _, m := range f.Matches {
 		for _, r := range m.Rules() {
+			if f.RulesOnly && r.Policy != f.Name {
+				continue
+			}
 			key := policy.Key(&r.Rule)
 			e := byKey[key+"\x00"+r.Policy]
 			if e == nil {

@@ -50,6 +50,7 @@ func TestStatus(t *testing.T) {
 		{"idle policy=web;invalid=true", `Valid=False InvalidPolicy: spec.rollout.windows[0].start: "25:00", expected a time of the day, 00:00 to 23:59` + "\n" +
 			`Progressing=False InvalidPolicy: 1 held: policy web: spec.rollout.windows[0].start: "25:00", expected a time of the day, 00:00 to 23:59` + "\n" + within},
 		{"idle policy=db;select=pool:db n2.label=pool:db label=pool:db", valid + "Progressing=False NoNodes: the policy decides about no managed node\n" + within},
+		{"idle policy=db;select=pool:db policy=web;rules-only=true", valid + "Progressing=False RulesOnly: the policy adds rules and decides no rollout\n" + within},
 		// With several policies, whose words it is.
 		{"idle n2.cordoned policy=db;select=pool:db;gate=a", valid + "Progressing=False Budget: 1 wait: 1 unavailable, 1 allowed: n2 is cordoned by another owner\n" + within},
 		{"idle n2.failed policy=db;select=pool:db;gate=a", valid + "Progressing=False Halted: 1 held: policy web: 1 failed, 0 allowed\n" +
@@ -130,7 +131,7 @@ func TestStatusKeepsItsTimes(t *testing.T) {
 // TestEffectiveRules are the rules of all policies that select a node, each
 // with the number of managed nodes on which it holds.
 func TestEffectiveRules(t *testing.T) {
-	s := situation(t, strings.Fields("idle label=pool:web policy=web;select=pool:web"))
+	s := situation(t, strings.Fields("idle label=pool:web policy=web;select=pool:web policy=team;priority=-10;rules-only=true policy=late;priority=-20;rules-only=true"))
 	web, all := s.Policies.Named("web"), s.Policies.Named(builtIn)
 	restart := v1alpha1.Action{Type: v1alpha1.ActionRestart, Unit: "nginx.service"}
 	web.Rules = []v1alpha1.Rule{
@@ -141,13 +142,30 @@ func TestEffectiveRules(t *testing.T) {
 		{Source: v1alpha1.SourceRequest, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionReboot}}},
 		{Source: v1alpha1.SourceOSUpdate, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionReboot}}},
 	}
+	// The team's rules rank by its priority, -10: above those of late, below those of the others. A policy that adds rules
+	// shows where its own are in force.
+	none := []v1alpha1.Action{{Type: v1alpha1.ActionNone}}
+	s.Policies.Named("team").Rules = []v1alpha1.Rule{
+		{Source: v1alpha1.SourceOSUpdate, Actions: none},
+		{Source: v1alpha1.SourceFile, Path: "/etc/nginx", Actions: none},
+		{Source: v1alpha1.SourceFile, Path: "/etc/team", Actions: []v1alpha1.Action{restart}},
+	}
+	s.Policies.Named("late").Rules = []v1alpha1.Rule{{Source: v1alpha1.SourceFile, Path: "/etc/team", Actions: none}}
+	teams := v1alpha1.EffectiveRule{Key: "File /etc/team", Policy: "team", Actions: []string{"Restart nginx.service"}, Nodes: 1}
 	want := map[string][]v1alpha1.EffectiveRule{
+		"team": {
+			{Key: "File /etc/nginx", Policy: "team", Actions: []string{"None"}, Nodes: 1}, // on n2
+			{Key: "File /etc/team", Policy: "team", Actions: []string{"Restart nginx.service"}, Nodes: 2},
+		},
 		"web": {
 			{Key: "File /etc/nginx", Policy: "web", Actions: []string{"DaemonReload", "Restart nginx.service"}, Nodes: 1},
+			teams,
 			{Key: "OSUpdate", Policy: "web", Actions: []string{"Reboot without Drain", "holds back 4081.*"}, Nodes: 1},
 			{Key: "Request", Policy: builtIn, Actions: []string{"Reboot"}, Nodes: 1},
 		},
 		builtIn: {
+			{Key: "File /etc/nginx", Policy: "team", Actions: []string{"None"}, Nodes: 1},
+			teams,
 			{Key: "OSUpdate", Policy: builtIn, Actions: []string{"Reboot"}, Nodes: 1},
 			{Key: "Request", Policy: builtIn, Actions: []string{"Reboot"}, Nodes: 1},
 		},

@@ -45,12 +45,12 @@ func inCare(n *turn.Node) bool {
 
 // decides is the policy that decides the node's rollout: of those that select
 // it the one with the highest priority, of two with the same the one whose name
-// comes first. nil is none.
+// comes first. One with rulesOnly never does. nil is none.
 func (w twin) decides(n *turn.Node) *policy.Policy {
 	var best *policy.Policy
 	for i := range w.Policies {
 		p := &w.Policies[i]
-		if p.Selects(n.Labels) && (best == nil || p.Priority > best.Priority || p.Priority == best.Priority && p.Name < best.Name) {
+		if !p.RulesOnly && p.Selects(n.Labels) && (best == nil || p.Priority > best.Priority || p.Priority == best.Priority && p.Name < best.Name) {
 			best = p
 		}
 	}
@@ -69,7 +69,7 @@ func (w twin) invalid(n *turn.Node) bool {
 
 // countsIn: "under the policy in its turn and the one that now matches".
 func (w twin) countsIn(n *turn.Node, p *policy.Policy) bool {
-	return w.decides(n) == p || inSomeTurn(n) && n.Grant != nil && n.Grant.Policy == p.Name
+	return w.decides(n) == p || inSomeTurn(n) && n.Grant != nil && n.Grant.Policy == p.Name && !p.RulesOnly
 }
 
 // countedIn are the unavailable nodes that count in the policy's budget.
@@ -88,6 +88,9 @@ func share(l policy.Limit, nodes int) int {
 
 // allowed: a number, or a share of the managed nodes whose rollout it decides.
 func (w twin) allowed(p *policy.Policy) int {
+	if p.RulesOnly {
+		return 0
+	}
 	return share(p.MaxUnavailable, len(w.all(func(n *turn.Node) bool { return n.State != "" && w.decides(n) == p })))
 }
 
@@ -96,7 +99,7 @@ func (w twin) allowed(p *policy.Policy) int {
 func (w twin) total() int {
 	least := w.readTotal()
 	for i := range w.Policies {
-		if p := &w.Policies[i]; p.MaxUnavailableTotal != nil && len(p.Problems) > 0 && *p.MaxUnavailableTotal == (policy.Limit{}) {
+		if p := &w.Policies[i]; !p.RulesOnly && p.MaxUnavailableTotal != nil && len(p.Problems) > 0 && *p.MaxUnavailableTotal == (policy.Limit{}) {
 			least = min(least, 1)
 		}
 	}
@@ -107,7 +110,7 @@ func (w twin) readTotal() int {
 	least := 1 << 30
 	for i := range w.Policies {
 		p := &w.Policies[i]
-		if t := p.MaxUnavailableTotal; t != nil && (len(p.Problems) == 0 || t.Percent+t.Number > 0) {
+		if t := p.MaxUnavailableTotal; !p.RulesOnly && t != nil && (len(p.Problems) == 0 || t.Percent+t.Number > 0) {
 			least = min(least, share(*t, len(w.all(func(n *turn.Node) bool { return n.State != "" }))))
 		}
 	}
