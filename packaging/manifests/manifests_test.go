@@ -81,8 +81,10 @@ func TestGrants(t *testing.T) {
 		// Bound to no one.
 		"ClusterRole/lockkeeper-operator": "[lockkeeper.dev] [nodes] <nil> [pause detach manage request retry]",
 		"ClusterRole/lockkeeper-hook":     "[lockkeeper.dev] [nodes] <nil> [confirm]",
+		// Without rollout, which the admission policy lockkeeper-policies asks for.
+		"ClusterRole/lockkeeper-rules-editor": "[lockkeeper.dev] [disruptionpolicies] <nil> [get list watch create update patch delete]",
 	}
-	for _, name := range []string{"keys", "prefixes", "owners", "coordinator", "coordinator-lease", "coordinator-token", "hostupdates"} {
+	for _, name := range []string{"keys", "prefixes", "owners", "coordinator", "coordinator-lease", "coordinator-token", "hostupdates", "policies"} {
 		want["ValidatingAdmissionPolicy/lockkeeper-"+name] = ""
 		want["ValidatingAdmissionPolicyBinding/lockkeeper-"+name] = "lockkeeper-" + name + " [Deny]"
 	}
@@ -128,8 +130,8 @@ func TestEveryVerbSaysWhy(t *testing.T) {
 			t.Errorf("%q does not say why", line)
 		}
 	}
-	if verbs != 26 {
-		t.Errorf("%d verbs found, want 26", verbs)
+	if verbs != 33 {
+		t.Errorf("%d verbs found, want 33", verbs)
 	}
 }
 

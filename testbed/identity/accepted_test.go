@@ -32,6 +32,8 @@ var accepted = map[string]string{
 	"files":          `rules: [{source: File, path: /, actions: [{type: Reboot}]}, {source: File, path: /etc/containers/registries.conf.d, actions: [{type: DaemonReload}, {type: Reload, unit: crio.service}]}, {source: File, path: "/etc/..data/.x/a b", actions: [{type: None}]}]`,
 	"units":          `rules: [{source: Unit, unit: containerd.service, actions: [{type: Restart, unit: containerd.service}]}, {source: Unit, unit: getty@tty1.service, actions: [{type: None}]}, {source: Unit, unit: 'dev-disk-by\x2dlabel.device', actions: [{type: None}]}, {source: Unit, unit: "-.mount", actions: [{type: None}]}]`,
 	"units to apply": `rules: [{source: Request, actions: [{type: Reload, unit: dbus.service}, {type: Restart, unit: systemd-logind.service}, {type: Restart, unit: multi-user.target}, {type: Restart, unit: my-reboot.target}, {type: Restart, unit: initrd.service}]}, {source: Unit, unit: reboot.target, actions: [{type: Reboot}]}]`,
+	"only rules":     `{rulesOnly: true, priority: 1000, nodeSelector: {matchLabels: {pool: web}}, rules: [{source: OSUpdate, holdBack: "4081.*", drain: Never, actions: [{type: Reboot}]}]}`,
+	"the defaults":   `{rulesOnly: true, mode: Act, paused: false, rollout: {maxUnavailable: 1, settle: 60s, backoffMax: 1h0m0s, windows: [], gates: []}, hooks: {beforeDrain: []}, drain: {timeout: 60m, skip: []}, timeouts: {seen: 120s}}`,
 	"as many rules":  `rules: ` + many(100, `{source: File, path: /f#, actions: [{type: Reboot}]}`),
 	"windows":        `rollout: {onClose: Cancel, windows: [{start: "00:00", duration: 24h, timeZone: UTC}, {days: [Mon, Sun], start: "23:59", duration: 1h30m, timeZone: America/Argentina/Buenos_Aires}, {start: "09:00", duration: 15m, timeZone: Etc/GMT+5}]}`,
 	"gates":          `rollout: {gates: [{name: alerts, query: 'ALERTS{severity="critical"}'}, {name: no-2, query: "vector(1) > 2"}]}`,
@@ -97,7 +99,7 @@ func TestDefaults(t *testing.T) {
 	text, err := json.Marshal(kept.Object["spec"])
 	must(t, err)
 	const want = `{"drain":{"onTimeout":"Abort","timeout":"1h"},"hooks":{"waitForVolumeDetach":false},"mode":"Act","nodeSelector":{},"paused":false,"priority":0,` +
-		`"rollout":{"backoff":"1m","backoffMax":"1h","expectedDuration":"15m","maxFailed":0,"maxTurnsPerDay":6,"maxUnavailable":1,"onClose":"Finish","order":["LastTurn","Zone","OldestBoot"],"settle":"1m"},` +
+		`"rollout":{"backoff":"1m","backoffMax":"1h","expectedDuration":"15m","maxFailed":0,"maxTurnsPerDay":6,"maxUnavailable":1,"onClose":"Finish","order":["LastTurn","Zone","OldestBoot"],"settle":"1m"},"rulesOnly":false,` +
 		`"timeouts":{"applying":"15m","hostHooks":"30m","rebooting":"30m","seen":"2m","uncordoning":"5m"}}`
 	if string(text) != want {
 		t.Errorf("%s\nexpected\n%s", text, want)
@@ -169,7 +171,7 @@ func TestColumns(t *testing.T) {
 	if got, want := strings.Join(shown, " "), "Name=columns Priority=7 Mode=Observe Selected=30 UpToDate=20 InTurn=2 Allowed=4 Valid=True Progressing=Halted Age"; got != want {
 		t.Errorf("kubectl get: %s\nexpected: %s", got, want)
 	}
-	if got, want := strings.Join(wide, " "), "Failed=1 Wanting=10 Unavailable=3 Paused=false Halted=True"; got != want {
+	if got, want := strings.Join(wide, " "), "Failed=1 Wanting=10 Unavailable=3 Paused=false RulesOnly=false Halted=True"; got != want {
 		t.Errorf("with -o wide also: %s\nexpected: %s", got, want)
 	}
 }

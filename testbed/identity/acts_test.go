@@ -79,6 +79,34 @@ func applyHostUpdate(ctx context.Context, c kubernetes.Interface, name, uid, sta
 	return r.Do(ctx).Error()
 }
 
+const (
+	policyURL = "/apis/lockkeeper.dev/v1alpha1/disruptionpolicies"
+	// teamsRules is the spec of a policy that a team may write.
+	teamsRules = `{"rulesOnly":true,"priority":-10,"rules":[{"source":"File","path":"/etc/team","actions":[{"type":"None"}]}]}`
+)
+
+// createPolicyAs creates a DisruptionPolicy, patchPolicyAs patches one, and deletePolicyAs deletes one, or with "" all of them.
+func createPolicyAs(name, spec string) do {
+	return policyRequest("POST", "", `{"apiVersion":"lockkeeper.dev/v1alpha1","kind":"DisruptionPolicy","metadata":{"name":"`+name+`"},"spec":`+spec+`}`)
+}
+
+func patchPolicyAs(name, patch string) do { return policyRequest("PATCH", name, patch) }
+
+func deletePolicyAs(name string) do { return policyRequest("DELETE", name, "") }
+
+func policyRequest(verb, name, body string) do {
+	return func(ctx context.Context, c kubernetes.Interface) error {
+		r := c.CoreV1().RESTClient().Verb(verb).AbsPath(policyURL, name).Param("dryRun", metav1.DryRunAll).SetHeader("Accept", "application/json")
+		switch verb {
+		case "PATCH":
+			r = r.SetHeader("Content-Type", string(types.MergePatchType)).Body([]byte(body))
+		case "POST":
+			r = r.SetHeader("Content-Type", "application/json").Body([]byte(body))
+		}
+		return r.Do(ctx).Error()
+	}
+}
+
 // label and annotation are a Node's with a value, or null.
 func label(key, value string) string {
 	return `{"metadata":{"labels":{"` + key + `":` + value + `}}}`

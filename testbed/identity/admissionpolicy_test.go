@@ -19,6 +19,7 @@ import (
 // policyNames are the admission policies of the manifests.
 var policyNames = []string{
 	"lockkeeper-keys", "lockkeeper-prefixes", "lockkeeper-owners", "lockkeeper-coordinator", "lockkeeper-coordinator-lease", "lockkeeper-coordinator-token",
+	"lockkeeper-policies",
 }
 
 // The API server holds every expression against what a Node is, and has nothing to say.

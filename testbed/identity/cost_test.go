@@ -44,8 +44,8 @@ func TestOldestVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(policies) != 7 {
-		t.Errorf("%d policies, want 7", len(policies))
+	if len(policies) != 8 {
+		t.Errorf("%d policies, want 8", len(policies))
 	}
 	// What is newer is found: two-variable comprehensions came with 1.32.
 	p := policies[0]
@@ -252,5 +252,22 @@ func TestCoordinatorsOthers(t *testing.T) {
 		kind: schema.GroupVersionKind{Group: "authentication.k8s.io", Version: "v1", Kind: "TokenRequest"}, new: token,
 	}, everyone) {
 		t.Error("a renewal is refused")
+	}
+}
+
+// TestPolicyWriters measures what a team writes: a policy with as many rules as one can have.
+func TestPolicyWriters(t *testing.T) {
+	all, err := compileAll(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	team := &v1alpha1.DisruptionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "team"}, Spec: v1alpha1.DisruptionPolicySpec{RulesOnly: true, Priority: -10}}
+	for i := range 100 {
+		team.Spec.Rules = append(team.Spec.Rules, v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: fmt.Sprint("/", i), Actions: []v1alpha1.Action{{Type: v1alpha1.ActionNone}}})
+	}
+	if !policyWithin(t, all, []string{"lockkeeper-policies"}, "100 rules", &write{
+		user: "tess", resource: v1alpha1.PolicyResource, kind: v1alpha1.GroupVersion.WithKind("DisruptionPolicy"), old: team, new: team.DeepCopy(),
+	}, everyone) {
+		t.Error("a team's change to its rules is refused")
 	}
 }

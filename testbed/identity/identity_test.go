@@ -96,6 +96,7 @@ func bound(t *testing.T, want bool) {
 		{coordinator, leader, node("id-c", label(v1alpha1.LabelWants, `"idle"`))},
 		{lease, leader, changeLease(func(l *coordinationv1.Lease) { l.Labels = map[string]string{"probe": "x"} })},
 		{token, leader, mint(v1alpha1.CoordinatorServiceAccount, 2*v1alpha1.MaxTokenLifetime)},
+		{policyWriters, asUser(t, "tess"), createPolicyAs("probe", `{}`)},
 	}
 	until(t, fmt.Sprintf("the policies to be in force: %t", want), func() (bool, error) {
 		for _, p := range probes {
@@ -149,7 +150,12 @@ var waitsForBackup = strconv.Quote(v1alpha1.FormatRecord(&v1alpha1.Grant{
 //	id-b  idle, cordoned and marked, detached by force, with a confirmation that nothing waits for
 //	id-c  nothing but a pause without an end
 //
-// The Lease carries an emergency stop.
+// The Lease carries an emergency stop. It also makes DisruptionPolicies:
+//
+//	team       what the user tess may write, who has the ClusterRole lockkeeper-rules-editor
+//	theirs     decides a rollout
+//	ranked     only rules, with a priority of 0
+//	held-back  only rules, one of them for OSUpdate
 func fixture(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
@@ -180,6 +186,15 @@ func fixture(t *testing.T) {
 		_, err := leases(cp.Client()).Patch(ctx, controlplane.LockkeeperLease, types.MergePatchType, []byte(annotation(v1alpha1.AnnotationStop, text)), metav1.PatchOptions{})
 		must(t, err)
 	}
+	for name, spec := range map[string]string{
+		"team": teamsRules, "theirs": `{"priority":5}`, "ranked": `{"rulesOnly":true,"priority":0}`,
+		"held-back": `{"rulesOnly":true,"priority":-5,"rules":[{"source":"OSUpdate","holdBack":"4081.*","actions":[{"type":"Reboot"}]}]}`,
+	} {
+		_, err := policies.Create(ctx, policyObject(t, name, spec), metav1.CreateOptions{})
+		must(t, err)
+		t.Cleanup(func() { must(t, policies.Delete(context.Background(), name, metav1.DeleteOptions{})) })
+	}
+	bind(t, "tess", "lockkeeper-rules-editor", "disruptionpolicies", "create")
 	stop(ctx, `"drill"`)
 	t.Cleanup(func() { stop(context.Background(), "null") })
 	bound(t, true)
@@ -229,7 +244,7 @@ func person(t *testing.T, user, group, resource string, verbs ...string) {
 }
 
 // bind gives a user a ClusterRole of the manifests, and returns when it is in force.
-func bind(t *testing.T, user, role, verb string) {
+func bind(t *testing.T, user, role, resource, verb string) {
 	t.Helper()
 	name := user + "-" + role
 	_, err := cp.Client().RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
@@ -242,7 +257,7 @@ func bind(t *testing.T, user, role, verb string) {
 		must(t, cp.Client().RbacV1().ClusterRoleBindings().Delete(context.Background(), name, metav1.DeleteOptions{}))
 	})
 	must(t, cp.WaitAllowed(within(t), authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
-		Group: "lockkeeper.dev", Resource: "nodes", Verb: verb,
+		Group: "lockkeeper.dev", Resource: resource, Verb: verb,
 	}}, true))
 }
 
@@ -255,9 +270,11 @@ func people(t *testing.T) {
 	person(t, "olga", "lockkeeper.dev", "nodes", "override")
 	person(t, "agent", "", "nodes/status", "patch")
 	person(t, "agent", "lockkeeper.dev", "nodes", "pause", "detach", "manage", "request", "request-now", "retry", "confirm", "override")
-	bind(t, "opal", "lockkeeper-operator", "pause")
-	bind(t, "vera", "lockkeeper-operator", "pause")
-	bind(t, "hooker", "lockkeeper-hook", "confirm")
+	bind(t, "opal", "lockkeeper-operator", "nodes", "pause")
+	bind(t, "vera", "lockkeeper-operator", "nodes", "pause")
+	bind(t, "hooker", "lockkeeper-hook", "nodes", "confirm")
+	person(t, "wade", "lockkeeper.dev", "disruptionpolicies", "patch", "delete", "deletecollection")
+	person(t, "rosa", "lockkeeper.dev", "disruptionpolicies", "create", "patch", "delete", "rollout")
 }
 
 // actTable is what one identity tries.
@@ -280,6 +297,9 @@ func actTables(t *testing.T) []actTable {
 		{"an operator", asUser(t, "opal"), operatorActs},
 		{"a user with the operator's verbs alone", asUser(t, "vera"), verbsActs},
 		{"a hook", asUser(t, "hooker"), hookActs},
+		{"a team that writes rules", asUser(t, "tess"), teamActs},
+		{"a user who may write policies, without rollout", asUser(t, "wade"), policyWriterActs},
+		{"a user who may decide rollouts", asUser(t, "rosa"), rolloutActs},
 		{"the kubelet of id-new", asHost(t, "id-new"), kubeletActs},
 	}
 }

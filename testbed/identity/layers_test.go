@@ -106,6 +106,7 @@ func TestLayers(t *testing.T) {
 	for _, user := range []string{"pat", "opal"} {
 		person(t, user, "coordination.k8s.io", "leases", "patch")
 	}
+	person(t, "tess", "lockkeeper.dev", "disruptionpolicies/status", "patch")
 	gone[rbac] = true
 	try()
 

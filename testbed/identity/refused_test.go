@@ -180,7 +180,7 @@ var refusals = slices.Concat([]refused{
 	{spec: "hooks: {" + hook("beforeUncordon", "lb", "5m", "Abort") + "}", field: "spec.hooks.beforeUncordon[0].onTimeout", says: `supported values: "Wait", "Continue"`},
 	{spec: "hooks: {" + hook("beforeDrain", "lb", "5m", "Force") + "}", field: "spec.hooks.beforeDrain[0].onTimeout", says: `supported values: "Wait", "Continue", "Abort"`},
 	{spec: "hooks: {" + hook("beforeReboot", "lb", "5m", "Force") + "}", field: "spec.hooks.beforeReboot[0].onTimeout", says: `supported values: "Wait", "Continue", "Abort"`},
-}, hookRefusals(), durationRefusals(), unitRefusals())
+}, hookRefusals(), durationRefusals(), unitRefusals(), rulesOnlyRefusals())
 
 // unitRefusals are the units that no plan reloads or restarts, in the words of the list in package policy.
 func unitRefusals() (all []refused) {
@@ -244,6 +244,26 @@ func durationRefusals() (all []refused) {
 			all = append(all, refused{spec: fmt.Sprintf(d.spec, value), field: d.field, says: d.says, code: "unreadable"})
 		}
 		all = append(all, refused{spec: fmt.Sprintf(d.spec, strings.Repeat("1s", 17)), field: d.field, says: "Too long: may not be more than 32 bytes", code: "-"})
+	}
+	return all
+}
+
+// rulesOnlyRefusals are what a policy with rulesOnly must not set: every field except nodeSelector, priority and rules.
+func rulesOnlyRefusals() (all []refused) {
+	for _, c := range []struct{ field, specs string }{
+		{"mode", "Observe"},
+		{"paused", "true"},
+		{"rollout", `{maxUnavailable: 2} {maxUnavailable: "1%"} {maxUnavailableTotal: 1} {maxFailed: 1} {order: [Name]} {order: []} {maxTurnsPerDay: 5} {settle: 0s} ` +
+			`{backoff: 2m} {backoffMax: 2h} {expectedDuration: 16m} {windows: [{start: "02:00", duration: 4h, timeZone: UTC}]} {onClose: Cancel} {gates: [{name: a, query: up}]}`},
+		{"hooks", `{beforeDrain: [{name: a, timeout: 30m, onTimeout: Abort}]} {beforeReboot: [{name: a, timeout: 30m, onTimeout: Abort}]} ` +
+			`{beforeUncordon: [{name: a, timeout: 30m, onTimeout: Wait}]} {waitForVolumeDetach: true}`},
+		{"drain", `{timeout: 2h} {onTimeout: Force} {skip: [{namespace: a}]} {block: [{namespace: a}]}`},
+		{"timeouts", `{seen: 1m} {hostHooks: 1m} {rebooting: 1m} {applying: 1m} {uncordoning: 1m}`},
+	} {
+		for spec := range strings.SplitSeq(strings.ReplaceAll(c.specs, "} {", "}\n{"), "\n") {
+			all = append(all, refused{spec: "{rulesOnly: true, " + c.field + ": " + spec + "}", field: "spec." + c.field,
+				says: "a policy with rulesOnly adds rules and decides nothing else; leave " + c.field + " out, or leave rulesOnly out"})
+		}
 	}
 	return all
 }

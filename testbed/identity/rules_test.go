@@ -45,6 +45,7 @@ func (r *rule) String() string {
 func rules(t *testing.T) []rule {
 	admin, leader, pat, olga := cp.Client(), asCoordinator(t), asUser(t, "pat"), asUser(t, "olga")
 	agent, host := asUser(t, "agent"), asHost(t, "id-a")
+	tess := asUser(t, "tess")
 	expire := func(name string) do {
 		return nodeAs("lockkeeper-coordinator", name, `{"metadata":{"annotations":{"lockkeeper.dev/paused":null,"lockkeeper.dev/expired":"now"}}}`)
 	}
@@ -89,6 +90,13 @@ func rules(t *testing.T) []rule {
 		{"lockkeeper-hostupdates", "", "only the Node's own host writes the status of its HostUpdate", admin, hostUpdate("id-a", `{"status":{"wants":"nothing"}}`)},
 		{"lockkeeper-hostupdates", "", "the owner of a HostUpdate is the Node of the same name", host, hostUpdate("id-a", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"id-b","uid":"u"}]}}`)},
 		{"lockkeeper-hostupdates", "", "a host changes no labels, annotations or finalizers of its HostUpdate", host, hostUpdate("id-a", label("example.com/rack", `"7"`))},
+
+		{"lockkeeper-policies", "is-not-the-garbage-collector", "writing or deleting a policy without rulesOnly needs the verb rollout",
+			asUser(t, "system:serviceaccount:kube-system:generic-garbage-collector"), deletePolicyAs("theirs")},
+		{"lockkeeper-policies", "may-not-decide-rollouts", "writing or deleting a policy without rulesOnly needs the verb rollout", admin, createPolicyAs("mine", `{}`)},
+		{"lockkeeper-policies", "", "writing or deleting a policy without rulesOnly needs the verb rollout", tess, createPolicyAs("mine", `{"priority":-10}`)},
+		{"lockkeeper-policies", "", "a policy with rulesOnly and a priority of 0 or more needs the verb rollout", tess, deletePolicyAs("ranked")},
+		{"lockkeeper-policies", "", "rules for OSUpdate, Sentinel and Request need the verb rollout", tess, deletePolicyAs("held-back")},
 
 		{"lockkeeper-coordinator-token", "is-the-coordinator", "the coordinator's token is valid for at most 365 days", admin, mint("default", 2*v1alpha1.MaxTokenLifetime)},
 		{"lockkeeper-coordinator-token", "", "the coordinator's token is valid for at most 365 days", leader, mint(v1alpha1.CoordinatorServiceAccount, v1alpha1.MaxTokenLifetime+time.Second)},

@@ -22,6 +22,8 @@ const (
 	coordinator = policyLayer + "lockkeeper-coordinator"
 	lease       = policyLayer + "lockkeeper-coordinator-lease"
 	token       = policyLayer + "lockkeeper-coordinator-token"
+	// policyWriters judges who writes DisruptionPolicies.
+	policyWriters = policyLayer + "lockkeeper-policies"
 
 	policyLayer = "policy " // begins the layers that are admission policies
 )
@@ -287,6 +289,44 @@ var hookActs = []act{
 	{"take a confirmation back", node("id-a", annotation("hook.lockkeeper.dev/backup", "null")), ""},
 	{"pause", node("id-b", annotation("lockkeeper.dev/paused", `"x"`)), keys},
 	{"clear a failure", node("id-a", annotation("lockkeeper.dev/retry", `"t1"`)), keys},
+}
+
+// teamActs are tried by a user with the ClusterRole lockkeeper-rules-editor of the manifests.
+var teamActs = []act{
+	{"add rules", createPolicyAs("mine", teamsRules), ""},
+	{"add rules on some nodes, with the lowest priority", createPolicyAs("mine", `{"rulesOnly":true,"priority":-999,"nodeSelector":{"matchLabels":{"pool":"web"}}}`), ""},
+	{"change its rules", patchPolicyAs("team", `{"spec":{"priority":-20,"rules":[{"source":"Unit","unit":"a.service","actions":[{"type":"Reboot"}]}]}}`), ""},
+	{"delete its policy", deletePolicyAs("team"), ""},
+	{"write a policy that decides rollouts", createPolicyAs("mine", `{"priority":-10}`), policyWriters},
+	{"turn its policy into one that decides rollouts", patchPolicyAs("team", `{"spec":{"rulesOnly":false}}`), policyWriters},
+	{"turn the policy of others into one that does not decide", patchPolicyAs("theirs", `{"spec":{"rulesOnly":true,"priority":-10}}`), policyWriters},
+	{"widen the rollout of others", patchPolicyAs("theirs", `{"spec":{"rollout":{"maxUnavailable":"100%"}}}`), policyWriters},
+	{"have the policy of others deleted by the garbage collector", patchPolicyAs("theirs", owned), policyWriters},
+	{"keep the policy of others from being deleted", patchPolicyAs("theirs", `{"metadata":{"finalizers":["example.com/keep"]}}`), policyWriters},
+	{"delete the policy of others", deletePolicyAs("theirs"), policyWriters},
+	{"delete the default policy", deletePolicyAs(v1alpha1.DefaultPolicyName), policyWriters},
+	{"outrank the rules of others", patchPolicyAs("team", `{"spec":{"priority":0}}`), policyWriters},
+	{"take over rules that outrank", patchPolicyAs("ranked", `{"spec":{"priority":-10}}`), policyWriters},
+	{"stop OS updates", createPolicyAs("mine", `{"rulesOnly":true,"priority":-10,"rules":[{"source":"OSUpdate","actions":[{"type":"None"}]}]}`), policyWriters},
+	{"ignore a sentinel", createPolicyAs("mine", `{"rulesOnly":true,"priority":-10,"rules":[{"source":"Sentinel","path":"/run/reboot-required","actions":[{"type":"None"}]}]}`), policyWriters},
+	{"ignore requests", patchPolicyAs("team", `{"spec":{"rules":[{"source":"Request","actions":[{"type":"None"}]}]}}`), policyWriters},
+	{"let a version through that is held back", deletePolicyAs("held-back"), policyWriters},
+	{"write the status of its policy", patchPolicyAs("team/status", `{"status":{"observedGeneration":9}}`), rbac},
+}
+
+// policyWriterActs are tried by a user whom RBAC lets change and delete every policy, but who lacks the verb rollout.
+var policyWriterActs = []act{
+	{"delete all policies at once", deletePolicyAs(""), policyWriters},
+	{"pause the rollout of others", patchPolicyAs("theirs", `{"spec":{"paused":true}}`), policyWriters},
+	{"delete the policy of a team", deletePolicyAs("team"), ""},
+}
+
+// rolloutActs are tried by a user who has that verb as well.
+var rolloutActs = []act{
+	{"write a policy that decides rollouts", createPolicyAs("mine", `{"priority":1000}`), ""},
+	{"turn rulesOnly on", patchPolicyAs("theirs", `{"spec":{"rulesOnly":true}}`), ""},
+	{"turn rulesOnly off", patchPolicyAs("team", `{"spec":{"rulesOnly":false}}`), ""},
+	{"delete a policy", deletePolicyAs("theirs"), ""},
 }
 
 // overriderActs are tried by the same with the verb override.
