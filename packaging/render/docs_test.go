@@ -16,13 +16,14 @@ var update = flag.Bool("update", false, "write the documents that are rendered f
 // TestDocs compares the documents with the code that they are rendered from.
 func TestDocs(t *testing.T) {
 	for name, want := range map[string]string{
-		"docs/node-states.md":          States(),
-		"docs/reasons.md":              Reasons(),
-		"docs/events.md":               Events(),
-		"docs/other-owners.md":         Owners(),
-		"docs/metrics.md":              Metrics(),
-		"docs/configuration.md":        Configuration(),
-		"packaging/lockkeeper.catalog": Catalog(),
+		"docs/node-states.md":            States(),
+		"docs/reasons.md":                Reasons(),
+		"docs/events.md":                 Events(),
+		"docs/labels-and-annotations.md": Labels(),
+		"docs/other-owners.md":           Owners(),
+		"docs/metrics.md":                Metrics(),
+		"docs/configuration.md":          Configuration(),
+		"packaging/lockkeeper.catalog":   Catalog(),
 	} {
 		path := filepath.Join("..", "..", name)
 		if *update {
