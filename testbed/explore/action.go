@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// kind is what a step is.
+// kind names what a step does.
 type kind uint8
 
 // kindSet is a set of kinds of faults.
@@ -20,14 +20,14 @@ const (
 	poll
 	evicted
 	applied
-	// Of a machine.
+	// Steps of a machine.
 	start
 	goDown
 	report
 	notReady
 	heal
 	confirm
-	// Of a term.
+	// Steps of a term.
 	list
 	watch
 	lateDecision
@@ -38,7 +38,7 @@ const (
 	landUnknown
 	landOrphan
 	campaign
-	// Of an admin, for nothing: the end of what began with a fault.
+	// Admin steps that undo a fault. They cost no fault.
 	resume
 	attach
 	manage
@@ -47,7 +47,7 @@ const (
 	recreateNode
 	clearTurn
 
-	// Faults: each costs one.
+	// Faults. Each costs one fault of the run.
 	crash
 	rollback
 	killProcess
@@ -93,21 +93,20 @@ func kindsOf(kinds ...kind) (s kindSet) {
 	return s
 }
 
-// allKinds are the faults of everyone.
+// allKinds is the set of all kinds of faults.
 var allKinds = kindsOf(crash, rollback, killProcess, cancel, restage, refuseReboot, failApply, sicken, latePod, cordon, uncordon,
 	pause, detach, forceDetach, unmanage, strip, deleteNode, age, loseWrite, crashLeader, takeOver, stop, blankLease, deleteLease)
 
-// action names one step, so that a script of them can be replayed.
+// action identifies one step, so that a script of steps can be replayed.
 type action struct {
 	kind kind
-	node int8 // -1: of no node
-	term int8 // -1: of no term
+	node int8 // -1: not about a node
+	term int8 // -1: not about a term
 	arg  int8
 }
 
-// String is one line of a script: the kind, then n1 to n3 or "-", then the
-// slot of the term, "leader" or "older", or "-", then a number that tells
-// steps of one name apart.
+// String returns the action as one line of a script: the kind; the node (n1 to n3) or "-"; the term ("leader" or
+// "older") or "-"; and a number that distinguishes steps with the same first three fields.
 func (a action) String() string {
 	node, slot := "-", "-"
 	if a.node >= 0 {
@@ -123,7 +122,7 @@ func parseAction(line string) (action, error) {
 	line, _, _ = strings.Cut(line, "#")
 	f := strings.Fields(line)
 	if len(f) != 4 {
-		return action{}, fmt.Errorf("%d words in %q, expected 4", len(f), line)
+		return action{}, fmt.Errorf("%d fields in %q, expected 4", len(f), line)
 	}
 	a := action{node: -1, term: -1}
 	found := false
@@ -133,7 +132,7 @@ func parseAction(line string) (action, error) {
 		}
 	}
 	if !found {
-		return a, fmt.Errorf("no step is called %q", f[0])
+		return a, fmt.Errorf("unknown step %q", f[0])
 	}
 	if f[1] != "-" {
 		if _, err := fmt.Sscanf(f[1], "n%d", &a.node); err != nil {

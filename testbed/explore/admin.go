@@ -2,8 +2,8 @@ package explore
 
 import "lockkeeper.dev/lockkeeper/api/v1alpha1"
 
-// adminSteps are what people do to a Node. They begin with a fault and end for
-// nothing, so that whoever pauses a node may resume it at any time.
+// adminSteps yields the steps of admins on a Node. Each chain of steps begins with a fault. The step that undoes a
+// fault is free, so an admin may, for example, resume a paused node at any time.
 func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
 	n := &s.n[i]
 	do := m.on(s, i, yield)
@@ -47,8 +47,7 @@ func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
 		if m.fault(s, strip) {
 			do(strip, 0, func(t *node, e *event) {
 				write(func(o *object) { o.state = 0 })(t, e)
-				// Whoever overrides the label takes the turn away; what is left
-				// to count is the mark.
+				// An admin who overwrites the label takes the turn away. After that only the mark counts.
 				t.freed = t.freed || t.down || api.committed()
 			})
 		}
@@ -63,8 +62,8 @@ func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
 	if m.fault(s, cordon) && !api.unsched {
 		do(cordon, 0, func(t *node, e *event) {
 			write(func(o *object) { o.unsched = true })(t, e)
-			// A cordon over a mark that the host has not taken away yet
-			// cannot be told from ours: the documents say so.
+			// The host has not removed its mark yet, so a cordon that an admin sets now looks like a cordon of the
+			// host. The documentation says so.
 			t.admin = !api.mark
 		})
 	}
@@ -74,13 +73,13 @@ func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
 	if m.fault(s, deleteNode) {
 		do(deleteNode, 0, func(t *node, e *event) {
 			m.set(t, object{}, byOther)
-			// A deleted Node frees its slot, whatever its host continues to do.
+			// A deleted Node frees its slot, even if its host continues to work.
 			t.freed = t.freed || t.down || api.committed()
 		})
 	}
 }
 
-// leaseSteps are what happens to the Lease.
+// leaseSteps yields the steps that change the Lease from outside.
 func (m *model) leaseSteps(s *state, yield func(*event, *state)) {
 	do := func(k kind, f func(t *state)) {
 		t, e := *s, &event{action: action{k, -1, -1, 0}, node: -1, leaseWas: s.lease}
@@ -102,15 +101,15 @@ func (m *model) leaseSteps(s *state, yield func(*event, *state)) {
 		do(stop, func(t *state) { t.lease.stop = true })
 	}
 	if m.fault(s, blankLease) && l.holder != 0 {
-		do(blankLease, func(t *state) { m.nobodyLeads(t) })
+		do(blankLease, func(t *state) { m.clearHolder(t) })
 	}
 	if m.fault(s, deleteLease) {
-		do(deleteLease, func(t *state) { m.nobodyLeads(t); t.lease = lease{} })
+		do(deleteLease, func(t *state) { m.clearHolder(t); t.lease = lease{} })
 	}
 }
 
-// nobodyLeads takes the holder out of the Lease.
-func (m *model) nobodyLeads(s *state) {
+// clearHolder removes the holder from the Lease.
+func (m *model) clearHolder(s *state) {
 	if s.lease.holder == epochLost {
 		m.rename(s, func(e uint8) uint8 {
 			if e == epochLost {
@@ -122,7 +121,7 @@ func (m *model) nobodyLeads(s *state) {
 	s.lease.holder = 0
 }
 
-// rename gives epochs other names, everywhere.
+// rename renames epochs in the whole state.
 func (m *model) rename(s *state, f func(uint8) uint8) {
 	s.lease.holder = f(s.lease.holder)
 	for i := range m.Nodes {
@@ -132,8 +131,8 @@ func (m *model) rename(s *state, f func(uint8) uint8) {
 	}
 }
 
-// campaigns lets a new term win the Lease: when no one holds it, when its
-// holder is dead, or, as a fault, when its holder lives and was too slow.
+// campaigns lets a new term win the Lease if it has no holder or if its holder is dead. As a fault, a new term also
+// wins if the holder is alive but too slow.
 func (m *model) campaigns(s *state, do func(kind, func(*state))) {
 	if !s.lease.exists || s.terms[0].live && s.terms[1].live {
 		return
@@ -145,7 +144,7 @@ func (m *model) campaigns(s *state, do func(kind, func(*state))) {
 		}
 	}
 	do(k, func(t *state) {
-		m.nobodyLeads(t)
+		m.clearHolder(t)
 		if t.terms[0].live {
 			m.makeRoom(t)
 		}
@@ -154,14 +153,15 @@ func (m *model) campaigns(s *state, do func(kind, func(*state))) {
 		for i := range m.Nodes {
 			t.n[i].terms[0] = sight{}
 			if m.Bug == CachedList && !t.terms[1].live {
-				// What it listed when the run began, and watched never since.
+				// The bug: the new term uses the Nodes that its process listed when it started, and has not watched
+				// since.
 				t.n[i].terms[0], t.terms[0].listed = t.n[i].terms[1], true
 			}
 		}
 	})
 }
 
-// makeRoom moves the living older term to the second slot.
+// makeRoom moves the older living term to the second slot.
 func (m *model) makeRoom(s *state) {
 	s.terms[1], s.terms[0] = s.terms[0], term{}
 	m.rename(s, func(e uint8) uint8 {

@@ -10,12 +10,12 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// Bug is a clause of the protocol that is left out, to see that the
-// exploration finds what comes of it. The product has no such switches: the
-// model carries out wrongly, or hands a core what defeats the clause.
+// Bug is a clause of the protocol that the model leaves out on purpose, to test that the exploration finds the
+// violation. The product has no such switches: the model executes a decision wrongly, or gives a core an input that
+// defeats the clause.
 type Bug uint8
 
-// The bugs.
+// These are the planted bugs.
 const (
 	NoBug Bug = iota
 	NoEpochCheck
@@ -51,16 +51,16 @@ var bugNames = []string{
 	"done after the boot and the fresh wants in two writes", "a timeout that restarts at each failover",
 	"a term that survives a blanked Lease", "a silent host's mark left behind",
 	"a turn that waits in silence",
-	"pods not looked at before the commit", "a commit by the want of the grant", "the boot id not checked before the reboot",
-	"a move that is not in the table", "a commit that bars nothing", "one turn backed out after the other",
-	"a process that does not tell that it is another",
-	"a release that leaves the host's keys to the host", "a host that publishes after its release",
+	"no check for pods before the commit", "a commit based on the wants in the grant", "no check of the boot id before the reboot",
+	"a move that is not in the table", "a commit that does not block other moves", "turns backed out one after another",
+	"a process that does not record its own start time",
+	"a release that leaves the host's keys for the host to remove", "a host that publishes after its release",
 }
 
-// String names the bug.
+// String returns a description of the bug.
 func (b Bug) String() string { return bugNames[b] }
 
-// step is the real Step, or what a host with the bug would do.
+// step calls the real Step, or behaves like a host with the bug.
 func (b Bug) step(o *step.Observation) step.Decision {
 	switch b {
 	case NoEpochCheck:
@@ -114,7 +114,7 @@ func (b Bug) step(o *step.Observation) step.Decision {
 	return d
 }
 
-// decide is the real Decide, or what a coordinator with the bug would do.
+// decide calls the real Decide, or behaves like a coordinator with the bug.
 func (b Bug) decide(s rollout.Snapshot) rollout.Outcome {
 	was := map[string]*turn.Node{}
 	for i := range s.Nodes {
@@ -143,7 +143,7 @@ func (b Bug) decide(s rollout.Snapshot) rollout.Outcome {
 	return out
 }
 
-// show changes what the coordinator sees of a node.
+// show changes the Node that the coordinator sees.
 func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
 	switch b {
 	case NoBootInAcks:
@@ -152,7 +152,7 @@ func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
 		}
 	case TurnsBackTwice:
 		if n.State == v1alpha1.StateUncordoning {
-			n.Ready = false // so that it does not count as one that gives back
+			n.Ready = false // so that Decide does not count it as a node that finishes its turn
 		}
 	case CommitBarsNothing:
 		if n.Ack.Report == v1alpha1.ReportCommitted {
@@ -176,7 +176,7 @@ func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
 	}
 }
 
-// Bugs are all planted bugs.
+// Bugs returns all planted bugs.
 func Bugs() []Bug {
 	all := make([]Bug, 0, len(bugNames))
 	for b := range bugNames {

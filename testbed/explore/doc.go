@@ -1,69 +1,63 @@
-// Package explore tries everything: it calls the two pure cores, step.Step and
-// rollout.Decide, on every state that a model of the rest can come to within
-// bounds, holds each step against the promises, and runs states on, without
-// further faults, to see that each turn ends or is held with a reason.
+// Package explore checks the protocol by exhaustive search. It calls the two pure cores, step.Step and rollout.Decide,
+// on every state that a model of the environment can reach within bounds. It checks each step against the safety
+// properties. From a sample of the states it runs on without further faults and checks that each turn ends or is held
+// with a reason.
 //
-// The cores are the real ones, read from and written to real labels and
-// annotations. The rest is a model: one API server with Nodes and a Lease;
-// machines with a boot, a kubelet, an update engine and pods; a host's process
-// with its sources, its watch, its look (the Node, then the Lease, the sources
-// and the pods) and its drain; up to two living terms of coordinators; writes
-// that are lost, late, or land when their writer is dead; admins. It must not
-// know how a core comes to a decision: promises are in properties.go and
-// progress.go, steps in the other files, and neither imports anything of
-// lockkeeper but its pure rooms.
+// The cores are the real ones. The model passes their inputs and outputs through real labels and annotations. The model
+// covers:
 //
-// # What is one step
+//   - one API server with Nodes and a Lease;
+//   - machines with a boot, a kubelet, an update engine and pods;
+//   - a host's process with its sources, its watch, its drain and its reads before a commit (the Node, then the Lease,
+//     the sources and the pods);
+//   - up to two living terms of coordinators;
+//   - writes that are lost, late, or that land after their writer has died;
+//   - admins.
 //
-// A step is one write, one read of the API server, or one change of a machine.
-// Larger steps are taken only where nothing is lost:
+// The model must not know how a core reaches a decision. The properties are in properties.go and progress.go, and the
+// steps in the other files. Neither imports any lockkeeper package except the pure ones.
 //
-//   - A host's decision to write and the landing of that write are one step. A
-//     host does nothing else until it is answered, its observation does not
-//     change meanwhile, and its write lands only if the Node is the version
-//     that was decided on: to decide late is the same as to be slow. A write
-//     that lands after its process died is a step of its own (crash, KILL,
-//     then lands-late).
-//   - The Lease, the sources and the pods of a look are read in one step: no
-//     step elsewhere ties the last two to the first.
-//   - A host's watch lags only while the host has, or takes, a commit's look.
-//     Otherwise what it does with an older Node is a write, which conflicts,
-//     or a look, which reads the Node again; or it evicts, which no promise here
-//     is about.
-//   - A term sees the Nodes as they are when it decides, and its writes may be
-//     on their way for any time after, each by itself; one round at a time, grants
-//     last. That is how a lagging view shows: to decide on what was is to have
-//     decided then and to be slow. What this leaves out is a view in which some
-//     Nodes are past and others, by the term's own writes, present; Config.Lag
-//     puts that in, for smaller bounds.
-//   - A write with an unknown outcome (LOSE) may land at any time until it is
-//     settled. A term that ends leaves, or does not leave, one write of its round
-//     or of the round that it was about to begin.
-//   - A term that lost the Lease decides at most Config.Stale rounds before it
-//     notices: client-go's elector stops it at the renew deadline, before a
-//     successor can win, unless the process stood still, and then what it can
-//     still do is what it was in the middle of.
+// # What one step is
 //
-// resourceVersions are no numbers here: what is decided on a version that is
-// past is dead. A write that changes nothing of what the model keeps (held, a
-// kubelet's heartbeat) is left out: all it does is to kill writes and looks,
-// which the model lets happen anyway. Time is a fault (AGE) by which longer than
-// every timeout passes for one Node. The order of equals (zones, boot times,
-// names) is every order: Decide is called under each naming of the nodes. The
-// settle time is 0, no node is a control-plane node, and no one asks for a
-// reboot by annotation; the hosts have no hook units of their own.
+// A step is one write, one read of the API server, or one change of a machine. The model uses larger steps only where
+// they hide no behavior:
+//
+//   - A host's decision to write and the landing of that write are one step. The host does nothing else until it gets
+//     the answer, its observation does not change in the meantime, and its write lands only if the Node still has the
+//     version that the host decided on. So a late decision is equivalent to a slow host. A write that lands after its
+//     process died is a separate step (crash or KILL, then lands-late).
+//   - A host reads the Lease, the sources and the pods in one step: no step elsewhere connects the sources or the pods
+//     to the Lease.
+//   - A host's watch lags only while the host has, or makes, the reads before a commit. In every other case, what the
+//     host does with an older Node is either a write, which conflicts, or a read, which returns the current Node. The
+//     remaining case is an eviction, and no property here is about evictions.
+//   - A term sees the current Nodes when it decides. Each of its writes may be in flight for any time afterwards,
+//     independently of the others. A term runs one round at a time and sends grants last. This covers a lagging view:
+//     to decide on a past state is to have decided at that time and to be slow. It does not cover a view in which some
+//     Nodes are old while others already contain the term's own writes. Config.Lag adds that case, within smaller
+//     bounds.
+//   - A write with an unknown outcome (LOSE) may land at any time until the term settles it. When a term ends, it
+//     leaves at most one write in flight, from its current round or from the round that it was about to start.
+//   - A term that lost the Lease decides at most Config.Stale rounds before it notices. The elector of client-go stops
+//     it at the renew deadline, before a successor can win, unless the process was frozen. A frozen process can only
+//     finish the round that it was in.
+//
+// The model has no numeric resourceVersions: a write that was decided on a past version is dead. It leaves out writes
+// that change nothing that it keeps (the held reason, a kubelet's heartbeat). Such a write could only invalidate other
+// writes and reads, which the model allows anyway. Time is a fault (AGE): for one Node, longer than every timeout
+// passes. Equal candidates (by zone, boot time, name) occur in every order, because the model calls Decide under each
+// naming of the nodes. The settle time is 0, no node is a control-plane node, no one requests a reboot by annotation,
+// and the hosts have no hook units of their own.
 //
 // # Symmetry
 //
-// Ids of turns, boots, processes, UIDs and of epochs that no living term has are compared
-// for equality and within one node only, so they are numbered by where they
-// first occur. Nodes are interchangeable: a state is its Lease, its terms and the
-// sorted numbers of its nodes, each with everything that is about it. States are
-// kept whole, not as hashes: two that differ are never taken for one.
+// The ids of turns, boots, processes, UIDs and of epochs without a living term are compared only for equality and only
+// within one node. So the model numbers them in the order of their first occurrence. Nodes are interchangeable: a state
+// is its Lease, its terms and the sorted numbers of its nodes, each with everything that concerns the node. The search
+// keeps states whole instead of their hashes, so it never takes two different states for the same one.
 //
 // # Faults
 //
-// A run has a number of faults; what ends one (resume, go, recreate) is free.
-// The search is breadth first, so the first violation that it comes to is one
-// with the shortest script. [Replay] takes a script back.
+// A run has a fixed number of faults. A step that undoes a fault (resume, go, recreate) is free. The search is breadth
+// first, so the first violation that it finds has a shortest script. [Replay] runs a script again.
 package explore

@@ -5,14 +5,13 @@ import (
 	"testing"
 )
 
-// protocol are the faults that the protocol between hosts and coordinators was
-// made for.
+// protocol is the set of faults that the protocol between hosts and coordinators must survive.
 var protocol = kindsOf(crash, killProcess, cancel, loseWrite, crashLeader, takeOver, blankLease)
 
-// soak reports whether the larger bounds are asked for.
+// soak reports whether the environment asks for the larger bounds.
 func soak() bool { return os.Getenv("LOCKKEEPER_SOAK") != "" }
 
-// bounds are what is explored: always, and only in the long run.
+// bounds returns the configurations to explore: some always, others only in a soak run.
 func bounds() []Config {
 	all := []Config{
 		{Nodes: 1, Faults: 1, Kinds: allKinds},
@@ -50,15 +49,15 @@ func bounds() []Config {
 	return all
 }
 
-// TestExplore searches every state within the bounds: no promise is broken,
-// and from every one that is tried each turn ends or is held with a reason.
+// TestExplore searches every state within the bounds. No step may break a property, and from every sampled state each
+// turn must end or be held with a reason.
 func TestExplore(t *testing.T) {
-	every := 10 // states to each one that is run to its rest
+	every := 10 // one state in this many is run to its rest
 	if soak() {
 		every = 1
 	}
 	if raced {
-		t.Log("under the race detector these are the smallest bounds only; go test ./explore without -race has the others")
+		t.Log("the race detector allows only the smallest bounds; run go test ./explore without -race for the others")
 	}
 	for _, c := range bounds() {
 		t.Run(c.String(), func(t *testing.T) {
@@ -66,13 +65,13 @@ func TestExplore(t *testing.T) {
 			r := Explore(c, every)
 			t.Log(r)
 			if r.Violation != nil {
-				t.Errorf("broken promise: %v", r.Violation)
+				t.Errorf("broken property: %v", r.Violation)
 			}
 			if !r.Whole || r.Disposed > 0 {
-				t.Errorf("the search has a hole: whole %t, %d late writes found no room", r.Whole, r.Disposed)
+				t.Errorf("the search has a gap: whole %t, %d late writes did not fit into the model", r.Whole, r.Disposed)
 			}
 			if r.Ran == 0 || r.States < 500 {
-				t.Errorf("%d states, %d run to rest: the model does not move", r.States, r.Ran)
+				t.Errorf("%d states, %d run to rest; expected many more", r.States, r.Ran)
 			}
 		})
 	}

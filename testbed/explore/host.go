@@ -5,7 +5,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/step"
 )
 
-// seen is everything that Step's observation is made of.
+// seen contains everything that Step's observation is built from.
 type seen struct {
 	view          uint32
 	boot, started uint8
@@ -21,16 +21,15 @@ type seen struct {
 	sick          bool
 }
 
-// did is what Step said, as far as it is carried out.
+// did is Step's decision, as far as the model executes it.
 type did struct {
 	read  step.Read
 	write *step.Write
-	wrote uint32 // the view with the write carried out
+	wrote uint32 // the view after the write
 	do    step.Effect
 }
 
-// host is the host's observation, summed up; ok is false while nothing of its
-// Node is known.
+// observed returns a summary of the host's observation. ok is false if the host does not know its Node yet.
 func (m *model) observed(n *node) (k seen, ok bool) {
 	view := n.seen()
 	if view == 0 {
@@ -87,7 +86,7 @@ func (m *model) step(k seen) *did {
 			o.Fresh.Evictable = 1
 		}
 		if m.Nodes == 1 {
-			o.Term = o.Fresh.Lease.Holder // whoever leads runs on the only node
+			o.Term = o.Fresh.Lease.Holder // the leader runs on the only node
 		}
 	}
 	d := m.Bug.step(&o)
@@ -99,7 +98,7 @@ func (m *model) step(k seen) *did {
 	return r
 }
 
-// hostSteps are the steps of the host's process.
+// hostSteps yields the steps of the host's process.
 func (m *model) hostSteps(s *state, i int, yield func(*event, *state)) {
 	n := &s.n[i]
 	if !n.proc {
@@ -110,7 +109,7 @@ func (m *model) hostSteps(s *state, i int, yield func(*event, *state)) {
 		do(readRest, 0, func(t *node, _ *event) {
 			t.look, t.lh, t.lx, t.ls, t.le = commitLook, s.lease.holder, s.lease.exists, s.lease.stop, t.pods
 			if !t.vcur {
-				t.look, t.le = leaseLook, false // the Node has changed meanwhile
+				t.look, t.le = leaseLook, false // the Node has changed since
 			}
 			t.src, t.known = true, t.change
 		})
@@ -122,7 +121,7 @@ func (m *model) hostSteps(s *state, i int, yield func(*event, *state)) {
 			case commitLook:
 				t.look = leaseLook
 			case halfLook:
-				t.look = noLook // what it will have read is no commit's look
+				t.look = noLook // these reads do not count for a commit
 			}
 		})
 	}
@@ -151,11 +150,10 @@ func (m *model) hostSteps(s *state, i int, yield func(*event, *state)) {
 	}
 }
 
-// takeStep carries out what Step says. A write lands at once if it is decided
-// on the Node as it is: nothing that the host does not see can come between
-// and leave it valid. One that is decided on a past version is a conflict, and
-// the Node is read again, which seeNode does. What may land later is the write
-// of a process that dies; see lateWrite.
+// takeStep executes Step's decision. If the host decided on the current Node, the write lands at once: no change that
+// the host cannot see can come in between and leave the write valid. If the host decided on a past version, the write
+// conflicts and the host reads the Node again; seeNode does that. The write of a process that dies may land later; see
+// lateWrite.
 func (m *model) takeStep(s *state, i int, do doer) {
 	n := &s.n[i]
 	k, ok := m.observed(n)
@@ -196,7 +194,7 @@ func (m *model) takeStep(s *state, i int, do doer) {
 	}
 }
 
-// hostWrite lands a write of the host's, or drops it.
+// hostWrite lands a write of the host, or drops it.
 func (m *model) hostWrite(n, t *node, d *did, e *event) {
 	after := m.objects[d.wrote]
 	if !n.vcur {
@@ -213,8 +211,7 @@ func (m *model) hostWrite(n, t *node, d *did, e *event) {
 	ghostHostWrote(t, e)
 }
 
-// lateWrite is the write that the host's process has on its way if it dies
-// now, or 0.
+// lateWrite returns the write that the host's process would leave in flight if it died now, or 0.
 func (m *model) lateWrite(n *node) uint32 {
 	if !n.proc || !n.vcur || n.look == halfLook {
 		return 0

@@ -9,15 +9,15 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// snapshot is everything that Decide's argument is made of.
+// snapshot contains everything that Decide's argument is built from.
 type snapshot struct {
 	term      int8
 	stopped   bool
 	uncertain [maxNodes]bool
-	views     [maxNodes]uint32 // 0: no such Node
+	views     [maxNodes]uint32 // 0: the Node does not exist
 }
 
-// round is what came of one decision: the writes, by node; 0 is none.
+// round is the result of one decision: the writes, by node. 0 means no write.
 type round struct {
 	obj   [maxNodes]uint32
 	grant [maxNodes]bool
@@ -31,8 +31,8 @@ func (m *model) facts(view uint32, name string) turn.Node {
 	return n
 }
 
-// decide calls the real Decide, under every order of the nodes' names: the
-// order in which equals are granted is not the protocol's business.
+// decide calls the real Decide under every order of the nodes' names, because the protocol must not depend on the order
+// in which equal candidates get their grants.
 func (m *model) decide(k snapshot) []round {
 	if r, ok := m.decides[k]; ok {
 		return r
@@ -73,7 +73,7 @@ func contains[T comparable](rounds []T, r T) bool {
 	return slices.Contains(rounds, r)
 }
 
-// rounds are what a term may decide now; nil while it may not.
+// rounds returns the rounds that a term may decide now, or nil while it may not decide.
 func (m *model) rounds(s *state, k int) []round {
 	if !s.terms[k].listed || !m.holds(s, k) && s.terms[k].rounds >= m.Stale {
 		return nil
@@ -82,7 +82,7 @@ func (m *model) rounds(s *state, k int) []round {
 	for i := range m.Nodes {
 		t := &s.n[i].terms[k]
 		if t.write == toSend {
-			return nil // it is in the middle of a round
+			return nil // the current round is not finished
 		}
 		q.uncertain[i] = t.write != noWrite
 		if q.views[i] = t.view; t.vcur {
@@ -92,7 +92,7 @@ func (m *model) rounds(s *state, k int) []round {
 	return m.decide(q)
 }
 
-// holds reports whether the Lease is the term's.
+// holds reports whether the term holds the Lease.
 func (m *model) holds(s *state, k int) bool { return s.lease.exists && s.lease.holder == uint8(k)+1 }
 
 // counts counts a round of a term that has lost the Lease.
@@ -102,7 +102,7 @@ func (m *model) counts(s *state, k int) {
 	}
 }
 
-// termSteps are the steps of one term of a coordinator.
+// termSteps yields the steps of one term of a coordinator.
 func (m *model) termSteps(s *state, k int, yield func(*event, *state)) {
 	if !s.terms[k].live {
 		return
@@ -140,7 +140,7 @@ func (m *model) termSteps(s *state, k int, yield func(*event, *state)) {
 	m.sendSteps(s, k, do)
 }
 
-// seesAll brings the view up to date: the watch shows all nodes in one stream.
+// seesAll updates the view of the term: the watch delivers all nodes in one stream.
 func (m *model) seesAll(s *state, k int) {
 	for i := range m.Nodes {
 		t := &s.n[i].terms[k]
@@ -150,9 +150,8 @@ func (m *model) seesAll(s *state, k int) {
 
 type termDoer func(kind kind, node, arg int, f func(*state, *event))
 
-// roundSteps decide. If one write comes of it, it lands at once: as with a
-// host, deciding later is the same as being slow. If more do, they are sent one
-// after the other, and anything may happen between.
+// roundSteps yields the decisions. A single write lands at once because, as with a host, a later decision is equivalent
+// to a slow term. Several writes are sent one after another, and any step may come in between.
 func (m *model) roundSteps(s *state, k int, do termDoer) {
 	for arg, r := range m.rounds(s, k) {
 		count, at := 0, -1
@@ -192,7 +191,7 @@ func (m *model) roundSteps(s *state, k int, do termDoer) {
 	}
 }
 
-// sendSteps carry on with a round, and settle what was lost.
+// sendSteps yields the steps that continue a round and that settle lost writes.
 func (m *model) sendSteps(s *state, k int, do termDoer) {
 	moves, lost := false, false
 	for i := range m.Nodes {
@@ -205,7 +204,7 @@ func (m *model) sendSteps(s *state, k int, do termDoer) {
 		switch w.write {
 		case toSend:
 			if w.grant && moves {
-				continue // what continues and gives back is sent first
+				continue // moves of existing turns are sent before grants
 			}
 			if w.grant && lost {
 				do(sendWrite, i, 0, func(t *state, _ *event) { drop(&t.n[i].terms[k]) })
@@ -230,7 +229,7 @@ func (m *model) sendSteps(s *state, k int, do termDoer) {
 
 func drop(t *sight) { *t = sight{vcur: t.vcur, view: t.view} }
 
-// leaderWrites lands a term's write, which was decided on the Node as it is.
+// leaderWrites lands a term's write, which was decided on the current Node.
 func (m *model) leaderWrites(s *state, k, i int, obj uint32, e *event) {
 	n := &s.n[i]
 	e.node, e.writer, e.before, e.after = i, leadWrites, m.objects[n.api], m.objects[obj]
@@ -239,8 +238,8 @@ func (m *model) leaderWrites(s *state, k, i int, obj uint32, e *event) {
 	ghostLeaderWrote(n, e)
 }
 
-// ends ends a term: it crashed, or saw that the Lease is not its own. What it
-// had on its way may still land, or may not.
+// ends yields the ends of a term: it crashed, or noticed that it lost the Lease. Its writes in flight may or may not
+// land later.
 func (m *model) ends(s *state, k int, kind kind, do termDoer) {
 	end := func(arg, late int, obj uint32) {
 		do(kind, -1, arg, func(t *state, _ *event) {
@@ -285,7 +284,7 @@ func (m *model) ends(s *state, k int, kind kind, do termDoer) {
 	}
 }
 
-// The ghosts of writes.
+// The functions below maintain the ghosts when a write lands.
 
 func ghostHostWrote(n *node, e *event) {
 	a := &e.after

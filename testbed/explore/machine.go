@@ -2,11 +2,11 @@ package explore
 
 import "lockkeeper.dev/lockkeeper/api/v1alpha1"
 
-// doer makes one step of one node.
+// doer yields one step of one node.
 type doer func(k kind, arg int8, f func(*node, *event))
 
-// on returns what makes steps of node i: it hands a step on if it changes
-// anything, and takes a fault off if it is one.
+// on returns a doer for node i. The doer yields a step only if it changes something, and subtracts a fault if the step
+// is one.
 func (m *model) on(s *state, i int, yield func(*event, *state)) doer {
 	return func(k kind, arg int8, f func(*node, *event)) {
 		t, e := *s, &event{action: action{k, int8(i), -1, arg}, node: i, host: s.n[i], leaseWas: s.lease}
@@ -24,8 +24,7 @@ func (m *model) on(s *state, i int, yield func(*event, *state)) doer {
 // fault reports whether a fault of this kind may still happen.
 func (m *model) fault(s *state, k kind) bool { return s.faults > 0 && m.Kinds&(1<<k) != 0 }
 
-// boots takes the machine through a boot. An update that was staged is in
-// effect after it, or was rolled back.
+// boots takes the machine through a boot. Afterwards a staged update is either active or rolled back.
 func (n *node) boots(updated bool) {
 	n.boot, n.down, n.sick, n.promoted, n.freed = fresh, false, false, false, false
 	if updated && n.change != 0 {
@@ -38,7 +37,7 @@ func (n *node) boots(updated bool) {
 // dies ends the process.
 func (n *node) dies() { n.proc, n.vcur, n.view = false, false, 0 }
 
-// machineSteps are what happens on a machine without anybody of ours.
+// machineSteps yields the steps that happen on a machine without lockkeeper.
 func (m *model) machineSteps(s *state, i int, yield func(*event, *state)) {
 	n := &s.n[i]
 	do := m.on(s, i, yield)
@@ -133,9 +132,8 @@ func (m *model) machineFaults(s *state, n *node, do doer) {
 	}
 }
 
-// ages lets longer than every timeout pass for what stands on one Node,
-// whoever sees it. Decide compares no time of one Node with one of another but
-// to settle, which is 0 here.
+// ages lets longer than every timeout pass for everything that is recorded on one Node, for every reader. Decide
+// compares times of different Nodes only for the settle time, which is 0 here.
 func (m *model) ages(n *node) {
 	m.each(n, func(o *object) {
 		if o.grant.turn != 0 {

@@ -10,10 +10,10 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// Plan is what every host's update costs.
+// Plan is the set of steps that each host's update needs.
 type Plan uint8
 
-// The plans.
+// These are the plans.
 const (
 	DrainReboot Plan = iota
 	RebootOnly
@@ -33,30 +33,28 @@ func (p Plan) wants() (v1alpha1.Wants, bool) {
 	return v1alpha1.WantsReboot, true
 }
 
-// Config is what is explored.
+// Config defines what is explored.
 type Config struct {
 	Nodes  int // 1 to 3
 	Budget int
-	Faults int // how many faults a run may have, of these kinds
+	Faults int // the number of faults in a run, of these kinds
 	Kinds  kindSet
 	Plan   Plan
-	Hooks  bool // a hook in each stage, which may be confirmed or not
-	Absent bool // nodes begin without a word, not idle
-	// Lag lets a term's view of the Nodes stay behind, and its writes land when
-	// they are decided. Without it the view is the Nodes as they are, and the
-	// writes are on their way for as long as may be. See doc.go.
+	Hooks  bool // a hook in each stage, which may or may not be confirmed
+	Absent bool // nodes begin without any labels instead of idle
+	// Lag lets a term's view of the Nodes lag behind, and lets its writes land when they are decided. Without Lag the
+	// view is current, and the writes are in flight for any time. See doc.go.
 	Lag bool
-	// Stale is how many rounds a term may decide after it lost the Lease and
-	// before it notices, 0 to 3.
+	// Stale is the number of rounds, 0 to 3, that a term may decide after it lost the Lease and before it notices.
 	Stale uint8
 	Bug   Bug
-	// Only, where not empty, are the names of the properties that are held.
+	// Only restricts the check to the properties with these names. Empty means all.
 	Only []string
-	// MaxStates ends the search; 0: no end. See Result.Whole.
+	// MaxStates limits the number of states. 0 means no limit. See Result.Whole.
 	MaxStates int
 }
 
-// String names the configuration in a line.
+// String describes the configuration in one line.
 func (c Config) String() string {
 	plural := func(n int, word string) string {
 		if n == 1 {
@@ -84,8 +82,7 @@ func (c Config) String() string {
 	return text.String()
 }
 
-// model makes the steps of a state. It calls the real cores and remembers what
-// they said.
+// model yields the steps of a state. It calls the real cores and caches their answers.
 type model struct {
 	Config
 	*tables
@@ -93,7 +90,7 @@ type model struct {
 	steps    map[seen]*did
 	decides  map[snapshot][]round
 	orders   [][]int
-	disposed int // how many writes of dead writers found no room
+	disposed int // the number of writes of dead writers that did not fit into the model
 }
 
 func newModel(c Config) *model {
@@ -119,8 +116,8 @@ func newModel(c Config) *model {
 	return m
 }
 
-// begin is where every run begins: a leader at work, every host up, with an
-// update staged and its want published, and idle.
+// begin returns the initial state of every run: a leader is active, and every host is up and idle, has staged an update
+// and has published its wants.
 func (m *model) begin() state {
 	s := state{lease: lease{exists: true, holder: 1}, faults: int8(m.Faults)}
 	s.terms[0] = term{live: true, listed: true}
@@ -141,13 +138,12 @@ func (m *model) begin() state {
 	return s
 }
 
-// set makes o the Node's next version: whoever looked at the last one looks at
-// the past, and what was decided on it is dead. by is the slot of the term
-// that wrote it, byHost, or byOther.
+// set makes o the Node's next version. A reader of the previous version now sees the past, and a write that was decided
+// on it is dead. by is the slot of the term that wrote o, or byHost or byOther.
 func (m *model) set(n *node, o object, by int) bool {
 	id := m.object(o)
 	if id == n.api {
-		return false // the API server writes nothing
+		return false // for the API server this is not a write
 	}
 	old := n.api
 	n.api = id
@@ -175,7 +171,7 @@ const (
 	byOther = -2
 )
 
-// orphan leaves a write whose writer died on its way.
+// orphan leaves a write in flight whose writer died.
 func (m *model) orphan(n *node, obj uint32) {
 	if obj == n.api {
 		return
@@ -192,20 +188,20 @@ func (m *model) orphan(n *node, obj uint32) {
 	m.disposed++
 }
 
-// event is what a step did, for the properties.
+// event describes what a step did. The properties read it.
 type event struct {
 	action action
-	// writer says who wrote Node node; "" is no one.
+	// writer is the writer of the Node with the index node. "" means that the step wrote no Node.
 	writer        writer
 	node, term    int
 	before, after object
-	// host is the node as it was before the step, with the host's look.
+	// host is the node before the step, including the host's reads.
 	host node
-	// reboots: the host calls for a reboot, of this turn as it sees it.
+	// reboots is true if the host calls for a reboot. turnSeen and grantSeen are the turn as the host sees it.
 	reboots   bool
 	turnSeen  uint8
 	grantSeen grantRecord
-	// publishes: wants are in the host's write.
+	// publishes is true if the host's write contains wants.
 	publishes bool
 	// leaseWas is the Lease before the step.
 	leaseWas lease
@@ -221,7 +217,7 @@ const (
 	lateLeader  writer = "coordinator, late"
 )
 
-// next hands every step that can be made from s to yield.
+// next yields every step that is possible in s.
 func (m *model) next(s *state, yield func(*event, *state)) {
 	for i := range m.Nodes {
 		m.hostSteps(s, i, yield)

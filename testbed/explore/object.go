@@ -9,12 +9,11 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// object is one version of a Node, as small as it can be: turns, boots, UIDs
-// and epochs are numbers that only equality is asked of, 0 being none. It
-// holds no resourceVersion; see node.
+// object is one version of a Node, as small as possible. Turns, boots, UIDs and epochs are numbers that are compared
+// only for equality; 0 means none. An object has no resourceVersion; see node.
 type object struct {
-	uid            uint8 // 0: there is no such Node
-	boot           uint8 // as the kubelet says
+	uid            uint8 // 0: the Node does not exist
+	boot           uint8 // as the kubelet reports
 	ready, unsched bool
 	state          uint8 // index into states
 
@@ -29,35 +28,34 @@ type object struct {
 	detached uint8 // 1: detached, 2: by force
 	managed  uint8 // 1: managed=false
 	retry    uint8
-	hooks    [3]uint8 // what confirms hook "h0" to "h2": the id of a turn
+	hooks    [3]uint8 // the id of the turn for which hook "h0" to "h2" is confirmed
 }
 
 type hostRecord struct {
 	boot, uid       uint8
-	start           uint8 // of the process, no other started then
+	start           uint8 // start time of the process, different for each process
 	managed, drains bool
-	part            uint8 // the turn that it takes part in
-	change, version uint8 // the OS version that a change leads to, 0 none; the OS version
+	part            uint8 // the turn that the host takes part in
+	change, version uint8 // the OS version after the change, 0: no change; the current OS version
 }
 
 type ackRecord struct{ turn, boot, state, word, reason uint8 }
 
-// grantRecord holds ages in place of times: how many times the longest of all
-// timeouts has passed since.
+// grantRecord holds ages instead of times: how many times the longest timeout has passed since the event.
 type grantRecord struct {
 	turn, epoch, uid, boot, wants, change, version uint8
 	drains, only                                   bool
 	started, stage                                 int8
-	frozen                                         int8 // since, 1 + its age; 0: it is not
+	frozen                                         int8 // 1 + age; 0: not frozen
 	pausedFor                                      int8
 	result, reason                                 uint8
 }
 
 type lastRecord struct {
 	turn, result, reason, change uint8
-	backoff                      bool // not-before lies in the future
+	backoff                      bool // not-before is in the future
 	digest                       hostRecord
-	wants                        uint8 // of digest: 0 is none
+	wants                        uint8 // the wants behind the digest; 0: none
 }
 
 var (
@@ -76,8 +74,8 @@ func reasonList() []v1alpha1.Reason {
 	return list
 }
 
-// number is the index of v in list; a value that is not in it is a mistake of
-// the model, which must not be passed over.
+// number returns the index of v in list. It panics for a value that is not in the list, because that is an error of the
+// model.
 func number[T comparable](list []T, v T) uint8 {
 	for i, x := range list {
 		if x == v {
@@ -93,16 +91,16 @@ func (o *object) says(w v1alpha1.Report) bool {
 	return o.turn != 0 && o.ack.turn == o.turn && o.ack.state == o.state && words[o.ack.word] == w
 }
 
-// committed: the host has said so in this turn's present state.
+// committed reports whether the host has reported a commit for this turn in its current state.
 func (o *object) committed() bool {
 	s := o.st()
 	return (s == v1alpha1.StateRebooting || s == v1alpha1.StateApplying) && o.says(v1alpha1.ReportCommitted)
 }
 
-// now is the one moment of the model; epochs of time lie eon before it.
+// now is the constant time of the model. Earlier points in time are whole eons before it.
 var now = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-const eon = 400 * time.Hour // longer than any timeout may be
+const eon = 400 * time.Hour // longer than any timeout
 
 func id(prefix string, n uint8) string {
 	if n == 0 {
@@ -117,7 +115,7 @@ func num(s string) uint8 {
 	}
 	n, err := strconv.ParseUint(s[1:], 10, 8)
 	if err != nil {
-		panic("explore: not an id of the model: " + s)
+		panic("explore: unknown id: " + s)
 	}
 	return uint8(n)
 }
@@ -145,16 +143,15 @@ func changeNum(c []v1alpha1.Change) uint8 {
 	return versionNum(c[0].Version)
 }
 
-// at is when a process started. It is written before a process that finds a
-// commit acts on it, and so kills what its predecessor had on its way.
+// at returns the start time of a process. A process that finds a commit writes its start time before it acts on the
+// commit. That write invalidates every write that its predecessor has in flight.
 func at(start uint8) time.Time { return now.Add(time.Duration(start) * time.Second) }
 
 func ago(age int8) time.Time { return now.Add(-time.Duration(age) * eon) }
 
 func ageOf(t time.Time) int8 { return int8(now.Sub(t).Round(eon) / eon) }
 
-// facts is the Node that the product's cores see, read out of real labels and
-// annotations.
+// facts returns the Node as the product's cores see it, parsed from real labels and annotations.
 func (o *object) facts(name string) turn.Node {
 	n := turn.Node{
 		Name: name, UID: id("u", o.uid), ResourceVersion: "1", Created: now.Add(-time.Hour),

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// planted says in which bounds each bug is looked for, and which promise it
-// breaks there first.
+// planted defines for each bug the bounds of the search and the property that it breaks first.
 var planted = []struct {
 	bug      Bug
 	property string
@@ -20,33 +19,31 @@ var planted = []struct {
 	{NoBootInAcks, "present boot", func(c *Config) { c.Kinds = kindsOf(crash); c.Only = []string{"present boot"} }},
 	{UncordonUnmarked, "cordons", func(c *Config) { c.Kinds = kindsOf(cordon) }},
 	{SlotFreedEarly, "mark", nil},
-	// Before the first commit there has to be a stage to be promoted from.
+	// Before the first commit the turn needs a stage to be promoted from.
 	{ForeignPromoted, "budget", func(c *Config) { c.Kinds, c.Hooks = kindsOf(takeOver), true }},
 	{BudgetOffByOne, "budget", nil},
 	{WantsBeforeSources, "sources", nil},
-	// It takes a crash during the turn and an update engine that stages again.
+	// This bug needs a crash during the turn and an update engine that stages another change.
 	{BootOfGrant, "proof", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(crash, restage) }},
-	// That the words come in two writes is all that can be seen: a want of
-	// another boot is not known, so no second turn begins in between. That
-	// clause would have to be left out too.
+	// Only the two separate writes are visible: a want from another boot does not count, so no second turn begins in
+	// between. To see more, the search would have to leave out that clause too.
 	{DoneInTwoWrites, "one write", func(c *Config) { c.Kinds = 0 }},
 	{ClockRestarts, "clock", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(crashLeader, age) }},
 	{TermSurvives, "epoch", func(c *Config) {
 		c.Faults, c.Kinds = 2, kindsOf(blankLease)
-		c.Only = []string{"budget", "epoch", "slot"} // without "one term", which names the bug itself
+		c.Only = []string{"budget", "epoch", "slot"} // without "one term", which detects the bug directly
 	}},
 	{MarkLeftBehind, "mark", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(strip, age) }},
-	// From here on they are none of the clauses that others have named: they
-	// show that the other promises can be seen broken.
+	// The bugs from here on are not clauses that other documents list. They prove that the other properties can be
+	// broken.
 	{PodsNotSeen, "drained", func(c *Config) { c.Kinds = kindsOf(latePod) }},
 	{WantOfGrant, "cancelled", func(c *Config) { c.Kinds = kindsOf(cancel) }},
 	{RebootsAgain, "one reboot per turn", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(rollback, restage) }},
 	{OffTable, "table", func(c *Config) { c.Kinds = 0 }},
 	{CommitBarsNothing, "barred", func(c *Config) { c.Kinds = kindsOf(cancel, unmanage) }},
 	{TurnsBackTwice, "need", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(takeOver, crashLeader) }},
-	// A process that finds its predecessor's commit writes that it started
-	// before it acts. Without that the predecessor's refusal, on its way since
-	// before, lands after the reboot was called.
+	// A process that finds its predecessor's commit writes its own start time before it acts. Without that write, a
+	// refusal that the predecessor left in flight lands after the call for the reboot.
 	{StartNotTold, "slot", func(c *Config) { c.Nodes, c.Faults, c.Kinds = 1, 3, kindsOf(refuseReboot, killProcess, forceDetach) }},
 	{TermSurvives, "one term", func(c *Config) { c.Kinds = kindsOf(blankLease) }},
 	{SlotFreedEarly, "slot", func(c *Config) { c.Kinds = 0; c.Only = []string{"slot"} }},
@@ -55,9 +52,8 @@ var planted = []struct {
 	{WaitsInSilence, "progress", func(c *Config) { c.Kinds = 0 }},
 }
 
-// TestPlanted leaves out one clause after the other: the exploration finds
-// what comes of it, and the script of it, fed back, breaks the same promise,
-// but not with the clause in place.
+// TestPlanted leaves out one clause after another. The exploration must find a violation. The script of the violation
+// must break the same property in a replay, but not with the clause in place.
 func TestPlanted(t *testing.T) {
 	var found []Bug
 	for _, p := range planted {
@@ -82,7 +78,7 @@ func TestPlanted(t *testing.T) {
 				t.Errorf("found by %q, expected %q:\n%s", v.Property, p.property, v)
 			}
 			if v.Property == "progress" {
-				return // what is wrong is where the script's end leads to
+				return // the violation is what follows the end of the script
 			}
 			property, text, err := Replay(c, v.Script)
 			if err != nil || property != v.Property || text != v.Text {
@@ -90,26 +86,25 @@ func TestPlanted(t *testing.T) {
 			}
 			c.Bug = NoBug
 			if property, text, err := Replay(c, v.Script); err == nil && property != "" {
-				t.Errorf("with the clause in place the script still breaks %q (%s)", property, text)
+				t.Errorf("the script still breaks %q (%s) with the clause in place", property, text)
 			}
 		})
 	}
 	for _, b := range Bugs() {
 		if !slices.Contains(found, b) {
-			t.Errorf("nobody looks for %q", b)
+			t.Errorf("no case plants %q", b)
 		}
 	}
 }
 
-// TestReplayRefuses: a script that does not fit is an error, and a comment is
-// none.
+// TestReplayRefuses checks that Replay rejects a script that does not fit and accepts a comment.
 func TestReplayRefuses(t *testing.T) {
 	c := Config{Nodes: 2, Budget: 1}
 	for line, want := range map[string]string{
-		"jump n1 - 0":          "no step is called",
-		"decide n1":            "expected 4",
-		"kubelet n1 - 0":       "not possible here",
-		"# nothing but a word": "",
+		"jump n1 - 0":      "unknown step",
+		"decide n1":        "expected 4",
+		"kubelet n1 - 0":   "not possible here",
+		"# only a comment": "",
 	} {
 		_, _, err := Replay(c, []string{line})
 		if got := fmt.Sprint(err); (err == nil) != (want == "") || !strings.Contains(got, want) && want != "" {

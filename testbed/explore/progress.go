@@ -8,15 +8,14 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// progress runs states on to their rest: nothing fails any more, everyone
-// is alive and does what they can, in one fixed order. Then every turn has to
-// have ended, or to be held with a reason. After that the admins come round and
-// end what they began (a pause, a stop), and the same has to hold again.
+// progress runs states on until nothing changes any more. No step fails, and every process is alive and acts in one
+// fixed order. Then every turn must have ended or be held with a reason. After that the admins undo what they started
+// (a pause, a stop), and the same must hold again.
 type progress struct {
 	*model
 	good      map[key]bool
 	ran, late int
-	// Held counts why turns are held where they came to rest.
+	// held counts the reasons why turns were held at rest.
 	held map[v1alpha1.Reason]int
 }
 
@@ -24,8 +23,8 @@ func newProgress(m *model) *progress {
 	return &progress{model: m, good: map[key]bool{}, held: map[v1alpha1.Reason]int{}}
 }
 
-// fair is the order in which steps are taken, first come first; those of the
-// admins are at the end. Others are never taken: what may land late never does.
+// fair is the order of precedence of the steps; the steps of admins come last. Steps that are not listed never happen:
+// for example, a write that may land late never lands.
 var fair = []kind{
 	heal, start, goDown, report, seeNode, readRest, poll, evicted, applied, confirm, sendWrite, settleWrite,
 	watchLease, watch, list, campaign, stepHost, decide, expire,
@@ -42,7 +41,7 @@ var fairRank = func() map[kind]int {
 
 const maxRun = 3000 // steps of one run
 
-// run runs the state on and says what is wrong with its rest, or "".
+// run runs the state on and describes what is wrong at the end, or returns "".
 func (p *progress) run(k key) string {
 	var path []key
 	s := p.unpack(k, p.Nodes)
@@ -58,9 +57,9 @@ func (p *progress) run(k key) string {
 		rest := false
 		if at, again := onPath[k]; again {
 			if lastWrite > at {
-				return fmt.Sprintf("without faults it goes round indefinitely, over %d steps", len(path)-at)
+				return fmt.Sprintf("without faults it repeats the same %d steps indefinitely", len(path)-at)
 			}
-			rest = true // whoever waits looks again every ten seconds
+			rest = true // only the polls, every ten seconds, remain
 		}
 		onPath[k] = len(path)
 		path = append(path, k)
@@ -78,7 +77,7 @@ func (p *progress) run(k key) string {
 			return text
 		}
 		if waits >= 0 && aged < 2*p.Nodes+2 {
-			// It waits, and nothing holds it: a timeout has to help.
+			// The node waits without a reason, so a timeout has to end the wait.
 			if aged++; aged == 1 {
 				p.late++
 			}
@@ -87,7 +86,7 @@ func (p *progress) run(k key) string {
 			continue
 		}
 		if waits >= 0 {
-			return fmt.Sprintf("n%d waits indefinitely in %s, and nothing says why", waits+1, p.objects[s.n[waits].api].st())
+			return fmt.Sprintf("n%d waits indefinitely in %s, without a reason", waits+1, p.objects[s.n[waits].api].st())
 		}
 		if next, ok = p.adminEnds(&s); !ok {
 			break
@@ -95,7 +94,7 @@ func (p *progress) run(k key) string {
 		s, onPath = next, map[key]int{}
 	}
 	if len(path) >= maxRun {
-		return fmt.Sprintf("without faults it does not come to rest in %d steps", maxRun)
+		return fmt.Sprintf("without faults it is not at rest after %d steps", maxRun)
 	}
 	if aged == 0 {
 		for _, k := range path {
@@ -108,7 +107,7 @@ func (p *progress) run(k key) string {
 
 var adminRank = fairRank[recreateNode]
 
-// fairStep takes the first step in the fair order, except for the admins'.
+// fairStep takes the first step in the fair order, except steps of admins.
 func (p *progress) fairStep(s *state, rest bool) (next state, wrote, ok bool) {
 	if rest {
 		return next, false, false
@@ -139,9 +138,8 @@ func (p *progress) first(s *state, from, to int) (next state, wrote, ok bool) {
 	return next, wrote, ok
 }
 
-// rest looks at a state in which no one has anything to do: waits is a node
-// that waits in its turn without a reason, -1 if there is none; text is what
-// must not be.
+// rest checks a state in which no process has anything to do. waits is the index of a node that waits in its turn
+// without a reason, or -1. text describes a violation, or is "".
 func (p *progress) rest(s *state) (waits int, text string) {
 	waits = -1
 	snap := rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policies: policy.Set{p.policy}, Uncertain: map[string]bool{}}
@@ -156,19 +154,19 @@ func (p *progress) rest(s *state) (waits int, text string) {
 		o := &p.objects[n.api]
 		switch {
 		case !s.lease.exists || s.lease.stop:
-			// The stop is a reason, and stands on the Lease.
+			// The stop is the reason. The Lease records it.
 		case v.Move != nil:
-			text = fmt.Sprintf("n%d is to be moved from %s to %s, and nobody does it", i+1, v.Move.From, v.Move.To)
+			text = fmt.Sprintf("n%d should move from %s to %s, but no process moves it", i+1, v.Move.From, v.Move.To)
 		case o.st().InTurn() && v.Held == v1alpha1.ReasonNone:
 			waits = i
 		case o.st().InTurn():
 			p.held[v.Held]++
 		case o.mark && v.Held == v1alpha1.ReasonNone:
-			text = fmt.Sprintf("n%d is in %s with the mark, and nothing says why", i+1, o.st())
+			text = fmt.Sprintf("n%d is in %s with the mark, without a reason", i+1, o.st())
 		case o.st() == v1alpha1.StateIdle && n.change != 0 && v.Held == v1alpha1.ReasonNone:
-			text = fmt.Sprintf("n%d wants something in idle, and nothing says why it waits", i+1)
+			text = fmt.Sprintf("n%d is idle with wants, and waits without a reason", i+1)
 		case o.st() == v1alpha1.StateAbsent && o.detached == 0 && o.managed == 0 && v.Held == v1alpha1.ReasonNone:
-			text = fmt.Sprintf("n%d is managed and nobody takes it in", i+1)
+			text = fmt.Sprintf("n%d is managed, but no process admits it", i+1)
 		}
 	}
 	return waits, text

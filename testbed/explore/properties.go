@@ -7,15 +7,15 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// property is one promise. check says what breaks it, or "": of a step (e) and
-// of the states before and after it. They know the model's ghosts, which no
-// core sees, and nothing of how steps are generated.
+// property is one safety property. check compares a step (e) with the states before and after it and describes the
+// violation, or returns "". Properties read the model's ghosts, which no core sees, and do not depend on how steps are
+// generated.
 type property struct {
 	name  string
 	check func(m *model, e *event, before, after *state) string
 }
 
-// properties are all promises of safety, by name.
+// properties lists all safety properties, by name.
 var properties = []property{
 	{"budget", budget},
 	{"one reboot per turn", oneReboot},
@@ -33,12 +33,12 @@ var properties = []property{
 	{"one write", oneWrite},
 	{"present boot", presentBoot},
 	{"clock", clockRuns},
-	{"need", turnedBackOfNeed},
+	{"need", backOutsNeeded},
 	{"one term", oneTerm},
 	{"released", releasedWhole},
 }
 
-// disturbed: marked, cordoned by us, or with an undo-able reboot ahead.
+// disturbed reports whether the node is marked, cordoned by lockkeeper, or about to reboot.
 func disturbed(m *model, n *node) bool {
 	o := &m.objects[n.api]
 	return o.mark || o.committed() || n.down && !n.freed
@@ -59,13 +59,13 @@ func budget(m *model, _ *event, _, s *state) string {
 
 func oneReboot(_ *model, e *event, _, _ *state) string {
 	if e.reboots && e.host.rebooted != 0 && e.host.rebooted == e.turnSeen {
-		return "a second reboot is called in one turn"
+		return "the host calls for a second reboot in one turn"
 	}
 	return ""
 }
 
-// commits reports whether e lands a host's commit, and of what: the cordon, or
-// the ack before a reboot or an apply.
+// commits reports whether e lands a commit of a host, and of which kind: the cordon, or the ack before a reboot or an
+// apply.
 func commits(e *event) (act, cordons bool) {
 	if e.writer != hostWrites {
 		return false, false
@@ -81,16 +81,16 @@ func drained(m *model, e *event, _, s *state) string {
 		case !e.after.unsched:
 			return "the host commits on a schedulable Node"
 		case e.host.le, e.host.pods && !e.host.latePod:
-			return "the host commits with pods on it"
+			return "the host commits while it has pods"
 		}
 	}
-	// Between the commit and the act, at most 10 s after the look, a host may
-	// not have seen yet what an admin does.
+	// Between the commit and the reboot or the apply, at most 10 s after the reads, a host may not have seen a recent
+	// change by an admin.
 	if e.reboots && e.grantSeen.drains {
 		o := &m.objects[s.n[e.node].api]
 		switch {
 		case e.host.pods && !e.host.latePod && o.unsched && e.host.vcur:
-			return "the host reboots with pods on it"
+			return "the host reboots while it has pods"
 		case !o.unsched && e.host.vcur:
 			return "the host reboots on a schedulable Node"
 		}
@@ -100,10 +100,10 @@ func drained(m *model, e *event, _, s *state) string {
 
 func cancelHeld(_ *model, e *event, _, s *state) string {
 	if act, _ := commits(e); act && s.n[e.node].cancelled == e.after.turn {
-		return "the host commits after, or while, it publishes that it wants nothing"
+		return "the host commits after it published, or while it publishes, that it wants nothing"
 	}
 	if e.reboots && e.host.cancelled != 0 && e.host.cancelled == e.turnSeen {
-		return "the host reboots after it published, uncommitted, that it wants nothing"
+		return "the host reboots after it published without a commit that it wants nothing"
 	}
 	return ""
 }
@@ -131,7 +131,7 @@ func epochHeld(_ *model, e *event, before, _ *state) string {
 	if act, cordons := commits(e); act || cordons {
 		held := before.lease.exists && before.lease.holder == e.before.grant.epoch
 		if !held && !e.host.lookFair {
-			return "the host commits to a turn whose epoch the Lease has not named since the look began"
+			return "the host commits to a turn whose epoch the Lease has not had since the reads began"
 		}
 	}
 	return ""
@@ -142,7 +142,7 @@ func markInTurn(m *model, e *event, _, s *state) string {
 		return ""
 	}
 	if e.writer != "" && e.after.mark && !e.after.st().InTurn() && (e.before.st().InTurn() || !e.before.mark) {
-		return "the mark stands on a Node in " + e.after.st().String()
+		return "the mark is on a Node in " + e.after.st().String()
 	}
 	return ""
 }
@@ -164,7 +164,7 @@ func stopSeen(_ *model, e *event, _, _ *state) string {
 	if act, cordons := commits(e); act || cordons {
 		switch {
 		case !e.host.lx || e.host.ls:
-			return "the host commits though its look showed the stop"
+			return "the host commits although it read the stop"
 		case e.before.paused && e.before.managed == 0:
 			return "the host commits while the Node is paused"
 		}
@@ -172,8 +172,7 @@ func stopSeen(_ *model, e *event, _, _ *state) string {
 	return ""
 }
 
-// slotHeld: a turn's slot is not freed before the uncordon, nor under a
-// reboot that was called.
+// slotHeld checks that the coordinator does not free a turn's slot before the uncordon or while a reboot is pending.
 func slotHeld(m *model, e *event, before, _ *state) string {
 	if e.writer != leadWrites && e.writer != lateLeader || !e.before.st().InTurn() || e.after.st().InTurn() {
 		return ""
@@ -181,17 +180,17 @@ func slotHeld(m *model, e *event, before, _ *state) string {
 	n := &before.n[e.node]
 	switch {
 	case e.after.mark:
-		return "the slot is freed under the mark"
+		return "the slot is freed while the mark is set"
 	case n.down && !n.freed:
-		return "the slot is freed under a reboot that was called"
+		return "the slot is freed while a reboot is pending"
 	case e.before.committed() && e.after.detached != 2:
-		return "the slot is freed under a commit"
+		return "the slot is freed while the host is committed"
 	}
 	return ""
 }
 
-// commitBars: after the commit of a reboot or an apply no one turns the turn
-// round, but by a retry of one that came back without a word.
+// commitBars checks that no coordinator moves a turn after the commit of a reboot or an apply. The exception is a retry
+// of a node that came back from the reboot without a report.
 func commitBars(_ *model, e *event, _, _ *state) string {
 	if e.writer != leadWrites && e.writer != lateLeader || !e.before.committed() || e.after.state == e.before.state {
 		return ""
@@ -212,7 +211,7 @@ func sourcesRead(_ *model, e *event, _, _ *state) string {
 func provenByBoot(_ *model, e *event, _, _ *state) string {
 	if e.writer == hostWrites && e.after.st() == v1alpha1.StateRebooting && e.host.promoted && e.after.ack != e.before.ack &&
 		(e.after.says(v1alpha1.ReportDone) || e.after.says(v1alpha1.ReportFailed)) {
-		return "the host speaks of a reboot in the boot that was to end"
+		return "the host reports a finished reboot from the boot that should have ended"
 	}
 	return ""
 }
@@ -225,41 +224,40 @@ func oneWrite(_ *model, e *event, _, _ *state) string {
 	return ""
 }
 
-// presentBoot: a turn continues by a word of the boot that the kubelet speaks from.
+// presentBoot checks that a turn continues only by a report from the boot that the kubelet reports.
 func presentBoot(_ *model, e *event, _, _ *state) string {
 	from, to := e.before.st(), e.after.st()
 	drained := from == v1alpha1.StateDraining && (to == v1alpha1.StateBeforeReboot || to == v1alpha1.StateRebooting || to == v1alpha1.StateApplying)
 	over := from == v1alpha1.StateUncordoning && to == v1alpha1.StateIdle && results[e.after.last.result] == v1alpha1.ResultDone
 	if (e.writer == leadWrites || e.writer == lateLeader) && (drained || over) &&
 		(!e.before.says(v1alpha1.ReportDone) || e.before.ack.boot != e.before.boot) {
-		return fmt.Sprintf("from %s to %s without a word of the present boot", from, to)
+		return fmt.Sprintf("from %s to %s without a report from the current boot", from, to)
 	}
 	return ""
 }
 
-// clockRuns: the stage's clock is not set back while the turn stays where it
-// is, whoever leads.
+// clockRuns checks that a change of the leader does not restart the timeout of a stage.
 func clockRuns(_ *model, e *event, _, _ *state) string {
 	b, a := &e.before.grant, &e.after.grant
 	if e.writer == leadWrites && e.before.state == e.after.state && b.turn == a.turn && b.turn != 0 && a.stage < b.stage {
-		return "a timeout begins again"
+		return "a timeout restarts"
 	}
 	return ""
 }
 
-// turnedBackOfNeed: a new leader turns back no more turns than are beyond the
-// budget; nodes that will be available once they have given back are no reason.
-func turnedBackOfNeed(m *model, e *event, before, s *state) string {
+// backOutsNeeded checks that a new leader backs out no more turns than exceed the budget. Nodes that will be
+// available after they finish their turns do not count.
+func backOutsNeeded(m *model, e *event, before, s *state) string {
 	if e.action.kind != decide || m.Lag || !m.holds(before, e.term) {
 		return ""
 	}
 	gone, back := 0, 0
 	for i := range m.Nodes {
 		o := &m.objects[before.n[i].api]
-		givesBack := (o.st() == v1alpha1.StateBeforeUncordon || o.st() == v1alpha1.StateUncordoning) && o.ready && (o.mark || !o.unsched)
+		finishes := (o.st() == v1alpha1.StateBeforeUncordon || o.st() == v1alpha1.StateUncordoning) && o.ready && (o.mark || !o.unsched)
 		w := &s.n[i].terms[e.term]
 		lost := w.write == unknown || w.write == unknownOf
-		if o.exists() && !givesBack && (o.st().InTurn() || o.mark || o.unsched || !o.ready || lost) {
+		if o.exists() && !finishes && (o.st().InTurn() || o.mark || o.unsched || !o.ready || lost) {
 			gone++
 		}
 		if w.write == toSend && reasons[m.objects[w.obj].grant.reason] == v1alpha1.ReasonOverBudget &&
@@ -268,14 +266,14 @@ func turnedBackOfNeed(m *model, e *event, before, s *state) string {
 		}
 	}
 	if back > 0 && back > gone-m.Budget {
-		return fmt.Sprintf("%d backed out, where %d are unavailable and do not give back, and %d may be", back, gone, m.Budget)
+		return fmt.Sprintf("%d turns backed out; %d nodes are unavailable and not about to finish; the budget is %d", back, gone, m.Budget)
 	}
 	return ""
 }
 
 func oneTerm(_ *model, e *event, before, s *state) string {
 	if e.action.kind == watchLease && s.lease.holder != 0 && before.lease.holder == 0 {
-		return "a term takes a Lease again that it had lost"
+		return "a term takes back a Lease that it had lost"
 	}
 	return ""
 }
@@ -292,8 +290,8 @@ func (m *model) judge(e *event, before, after *state) (name, text string) {
 	return "", ""
 }
 
-// releasedWhole: the write that releases a node that an admin has taken out leaves no key of a turn or of the host, and no host
-// writes to the Node after it.
+// releasedWhole checks the write that releases a node after an admin took it out: the write leaves no key of a turn or
+// of the host, and no host writes to the Node afterwards.
 func releasedWhole(_ *model, e *event, _, _ *state) string {
 	if e.writer == "" || e.writer == adminWrites || e.after.st() != v1alpha1.StateAbsent || e.after.detached == 0 && e.after.managed == 0 {
 		return ""
@@ -305,7 +303,7 @@ func releasedWhole(_ *model, e *event, _, _ *state) string {
 	case host, b.st() == v1alpha1.StateAbsent, b.grant.turn != 0 && b.grant.uid != b.uid: // the turn of another Node object
 		return ""
 	case a.mark, a.wants != 0, a.ack != ackRecord{}, a.turn != 0, a.grant.turn != 0, a.last.turn != 0:
-		return "the write that releases a Node leaves keys of ours on it"
+		return "the write that releases a Node leaves keys of lockkeeper on it"
 	}
 	return ""
 }

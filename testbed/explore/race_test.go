@@ -2,6 +2,6 @@
 
 package explore
 
-// raced: the race detector makes the search about eight times slower, and
-// finds nothing in what runs on one goroutine.
+// raced is true under the race detector. The detector makes the search about eight times slower, and finds nothing in
+// code that runs on one goroutine.
 const raced = true

@@ -7,8 +7,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// line is one line of a script: the step, and after "#" what it did, for
-// people.
+// line returns one line of a script: the step, and after "#" a description for people.
 func (m *model) line(e *event, before, after *state) string {
 	text := strings.TrimSpace(m.tell(e, before, after))
 	if text == "" {
@@ -36,12 +35,12 @@ func (m *model) tell(e *event, before, after *state) string {
 		for k := range a.terms {
 			if w := a.terms[k]; w.write != noWrite && b.terms[k].write == noWrite {
 				o := &m.objects[b.api]
-				return "is to write: " + difference(o, &m.objects[w.obj])
+				return "will write: " + difference(o, &m.objects[w.obj])
 			}
 		}
 		for k, o := range a.orphans {
 			if o != 0 && b.orphans[k] == 0 {
-				return "and this is still on its way: " + difference(&m.objects[b.api], &m.objects[o])
+				return "still in flight: " + difference(&m.objects[b.api], &m.objects[o])
 			}
 		}
 		return ""
@@ -51,12 +50,12 @@ func (m *model) tell(e *event, before, after *state) string {
 		b, a := &before.n[i], &after.n[i]
 		for k := range a.terms {
 			if w := a.terms[k]; w.write != noWrite && b.terms[k].write == noWrite && before.terms[k] == after.terms[k] {
-				all = append(all, fmt.Sprintf("n%d to be written: %s", i+1, difference(&m.objects[b.api], &m.objects[w.obj])))
+				all = append(all, fmt.Sprintf("n%d will be written: %s", i+1, difference(&m.objects[b.api], &m.objects[w.obj])))
 			}
 		}
 		for k, o := range a.orphans {
 			if o != 0 && b.orphans[k] == 0 {
-				all = append(all, fmt.Sprintf("n%d: still on its way: %s", i+1, difference(&m.objects[b.api], &m.objects[o])))
+				all = append(all, fmt.Sprintf("n%d: still in flight: %s", i+1, difference(&m.objects[b.api], &m.objects[o])))
 			}
 		}
 	}
@@ -75,7 +74,7 @@ func epochName(e uint8) string {
 	return "a dead term"
 }
 
-// difference says what a write changed.
+// difference describes what a write changed.
 func difference(b, a *object) string {
 	var d []string
 	add := func(changed bool, format string, args ...any) {
@@ -99,7 +98,7 @@ func difference(b, a *object) string {
 	if a.wants > 0 {
 		add(b.wants != a.wants || b.host != a.host, "wants %s", wantsList[a.wants-1])
 	} else {
-		add(b.wants != 0, "wants no more")
+		add(b.wants != 0, "wants removed")
 	}
 	add(b.grant.turn != 0 && a.grant.turn != 0 && b.grant.epoch != a.grant.epoch, "epoch %s", epochName(a.grant.epoch))
 	add(a.grant.result != b.grant.result && a.grant.turn != 0, "backed out: %s %s", results[a.grant.result], reasons[a.grant.reason])

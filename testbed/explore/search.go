@@ -9,7 +9,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Result is what an exploration came to.
+// Result is the result of an exploration.
 type Result struct {
 	Config      Config
 	States      int
@@ -18,25 +18,25 @@ type Result struct {
 	Took        time.Duration
 	// Whole is false if MaxStates ended the search early.
 	Whole bool
-	// Disposed is how many late writes found no room in the model: anything
-	// but 0 is a hole in the search.
+	// Disposed is the number of late writes that did not fit into the model. Any number other than 0 is a gap in the
+	// search.
 	Disposed int
-	// Ran is how many states were run on, without further faults, to their
-	// rest; Late is in how many of them a timeout had to help.
+	// Ran is the number of states that were run on to their rest without further faults. Late is the number of these
+	// that needed a timeout.
 	Ran, Late int
-	// Held counts why turns were held where they came to rest.
+	// Held counts the reasons why turns were held at rest.
 	Held map[v1alpha1.Reason]int
 
-	Violation *Violation // nil: none
+	Violation *Violation // nil: no violation
 }
 
-// Violation is a promise broken, with the shortest way there.
+// Violation is a broken property with a shortest script that leads to it.
 type Violation struct {
 	Property, Text string
 	Script         []string
 }
 
-// String is the line that stands for the exploration.
+// String summarizes the exploration in one line.
 func (r *Result) String() string {
 	violations := 0
 	if r.Violation != nil {
@@ -45,7 +45,7 @@ func (r *Result) String() string {
 	text := fmt.Sprintf("explore: %s: %s states, %s transitions, depth %d, %.1f s, %d violations",
 		r.Config, thousands(r.States), thousands(r.Transitions), r.Depth, r.Took.Seconds(), violations)
 	if r.Ran > 0 {
-		text += fmt.Sprintf("; %s run to rest, %s of them by a timeout", thousands(r.Ran), thousands(r.Late))
+		text += fmt.Sprintf("; %s run to rest, %s of them after a timeout", thousands(r.Ran), thousands(r.Late))
 	}
 	if !r.Whole {
 		text += "; NOT WHOLE"
@@ -61,13 +61,12 @@ func thousands(n int) string {
 	return s
 }
 
-// String is the property, what broke it, and the script.
+// String returns the property, the violation and the script.
 func (v *Violation) String() string {
 	return fmt.Sprintf("%s: %s, after %d steps:\n%s", v.Property, v.Text, len(v.Script), strings.Join(v.Script, "\n"))
 }
 
-// explorer is a search, breadth first, so that the first violation that it
-// comes to is one with the shortest way.
+// explorer is a breadth-first search, so the first violation that it finds has a shortest script.
 type explorer struct {
 	*model
 	found map[key]uint32
@@ -75,8 +74,8 @@ type explorer struct {
 	from  []uint32
 }
 
-// Explore searches every state that c allows. every is how many states to
-// each one that is run to its rest, for progress; 0 is none.
+// Explore searches every state that c allows. It runs one in every states on to its rest, to check progress; 0 means
+// none.
 func Explore(c Config, every int) *Result {
 	x := &explorer{model: newModel(c), found: map[key]uint32{}}
 	r := &Result{Config: c, Whole: true}
@@ -84,7 +83,7 @@ func Explore(c Config, every int) *Result {
 	first := x.begin()
 	x.add(x.pack(&first, c.Nodes), 0)
 	p := newProgress(x.model)
-	end := 1 // of the present depth
+	end := 1 // of the current depth
 	for i := 0; i < len(x.keys) && r.Violation == nil; i++ {
 		if i == end {
 			r.Depth++
@@ -125,8 +124,7 @@ func (x *explorer) add(k key, from uint32) {
 	x.from = append(x.from, from)
 }
 
-// script is the way to state i and on to the state of last, in names that
-// stay the same from line to line.
+// script returns the steps to state i and then to the state of last, with names that stay the same from line to line.
 func (x *explorer) script(i uint32, last *key) []string {
 	var way []key
 	for ; i != 0; i = x.from[i] {
@@ -145,14 +143,14 @@ func (x *explorer) script(i uint32, last *key) []string {
 			if line != "" || x.pack(t, x.Nodes) != k {
 				return
 			}
-			// Of several steps to one state that which breaks something.
+			// If several steps lead to the same state, the script takes the one that breaks a property.
 			if name, _ := x.judge(e, &s, t); name == "" && last != nil && k == *last && len(lines) == len(way)-1 {
 				return
 			}
 			line, to = x.line(e, &s, t), *t
 		})
 		if line == "" {
-			return append(lines, "# the way is lost: the model is not symmetric")
+			return append(lines, "# no step leads on: the model is not symmetric")
 		}
 		lines = append(lines, line)
 		s = x.tidy(to)
@@ -160,7 +158,7 @@ func (x *explorer) script(i uint32, last *key) []string {
 	return lines
 }
 
-// tidy is s with every node canonical, in the places where they stand.
+// tidy returns s with every node in its canonical form, in unchanged order.
 func (x *model) tidy(s state) state {
 	for i := range x.Nodes {
 		s.n[i] = x.nodes[x.canonical(s.n[i])]
@@ -168,9 +166,8 @@ func (x *model) tidy(s state) state {
 	return s
 }
 
-// Replay takes the steps of a script, from the beginning, and returns the
-// property that it breaks and how, or "". A line that cannot be taken is an
-// error.
+// Replay runs the steps of a script from the beginning. It returns the property that the script breaks and a
+// description, or "". A line that is not possible is an error.
 func Replay(c Config, script []string) (property, text string, err error) {
 	m := newModel(c)
 	s := m.begin()

@@ -2,52 +2,50 @@ package explore
 
 import "lockkeeper.dev/lockkeeper/api/v1alpha1"
 
-// node is one node with everything that happens on it or knows of it: the
-// Node object, the host, what each term of a coordinator sees of it, and the
-// writes to it that are on their way. Objects are indexes into tables.objects.
+// node is one node with everything that happens on it or refers to it: the Node object, the host, each term's view of
+// the Node, and the writes to it in flight. Objects are indexes into tables.objects.
 //
-// resourceVersions are not kept: all that is ever asked of one is whether it
-// is still the Node's. So a reader either sees the current version (vcur) or a
-// past one (view), and a write that was decided on a past version is dead.
+// A node has no resourceVersion: the only question is whether a version is still the current one. So a reader sees
+// either the current version (vcur) or a past one (view), and a write that was decided on a past version is dead.
 type node struct {
 	api uint32
 
 	// The machine.
 	boot, version uint8
-	change        uint8 // what its update engine has staged; 0: nothing
+	change        uint8 // the change that the update engine has staged; 0: none
 	pods          bool  // something evictable runs on it
 	down          bool  // a reboot was called
 	sick          bool  // not healthy in this boot
 
 	// The host's process, if it runs.
 	proc, src     bool  // src: every source was read
-	started       uint8 // tells one process from another
-	known         uint8 // what the sources said when they were last read
+	started       uint8 // identifies the process
+	known         uint8 // the answer of the sources when they were last read
 	vcur          bool
 	view          uint32
 	look          lookKind
-	lh            uint8 // the epoch that the look saw
-	lx, ls, le    bool  // the Lease was there; the stop was; pods were left
-	drain         uint8 // 0 none, 1 runs, 2 came to its end
+	lh            uint8 // the epoch that the host read
+	lx, ls, le    bool  // the Lease existed; the stop was set; pods were left
+	drain         uint8 // 0 none, 1 runs, 2 finished
 	dturn, dstate uint8 // for this stage
 	apply         uint8 // 0 none, 1 runs, 2 done, 3 failed
-	shut          uint8 // 0 not known, 1 none, 2 under way
+	shut          uint8 // 0 not known, 1 none, 2 in progress
 	refused       uint8 // the turn whose reboot logind refused
 
 	terms   [2]sight
 	orphans [3]uint32 // writes of dead writers that may still land
 
-	// Ghosts: what only the properties know.
-	admin     bool  // the cordon is an admin's
+	// Ghosts: facts that only the properties read.
+	admin     bool  // an admin set the cordon
 	rebooted  uint8 // the turn in which a reboot was called
-	cancelled uint8 // the turn in which the want's end was published uncommitted
-	promoted  bool  // this boot is the one at the promotion to rebooting
-	lookFair  bool  // the Lease named the grant's epoch when the look began
+	cancelled uint8 // the turn in which the host published without a commit that it wants nothing
+	promoted  bool  // the boot is the same as at the promotion to rebooting
+	lookFair  bool  // the Lease had the grant's epoch when the reads began
 	latePod   bool  // a pod came to the cordoned node
-	freed     bool  // the Node was deleted under a committed or called reboot
+	freed     bool  // the Node was deleted while a reboot was committed or pending
 }
 
-// seen is the version of its Node that the host knows.
+// seen returns the version of its Node that the host knows.
 func (n *node) seen() uint32 {
 	if n.vcur {
 		return n.api
@@ -55,7 +53,7 @@ func (n *node) seen() uint32 {
 	return n.view
 }
 
-// sight is what one term sees of one node, and its write to it.
+// sight is one term's view of one node, and its write to it.
 type sight struct {
 	vcur  bool
 	view  uint32
@@ -68,31 +66,30 @@ type lookKind uint8
 
 const (
 	noLook     lookKind = iota
-	leaseLook           // at the Lease alone, or at a Node that has changed since
+	leaseLook           // only the Lease was read, or the Node has changed since
 	halfLook            // the Node was read, the Lease not yet
-	commitLook          // all was read
+	commitLook          // everything was read
 )
 
 type writeState uint8
 
 const (
 	noWrite   writeState = iota
-	toSend               // of the present round; it may be on its way
-	unknown              // no answer came; it may land yet
-	unknownOf            // no answer came; the Node is another version by now
+	toSend               // of the current round; it may be in flight
+	unknown              // no answer came; the write may still land
+	unknownOf            // no answer came; the Node has another version now
 )
 
-// term is one term of a coordinator. The first of the two slots is the term
-// that took the Lease last.
+// term is one term of a coordinator. The first of the two slots holds the term that took the Lease last.
 type term struct {
 	live, listed, stopSeen bool
-	rounds                 uint8 // how often it decided when the Lease was not its own any more
+	rounds                 uint8 // how often it decided after it lost the Lease
 }
 
-// Epochs: a term's is its slot plus one.
+// Epochs. The epoch of a living term is its slot plus one.
 const (
-	epochLost = 3 // the Lease's holder, if no term is
-	epochDead = 4 // and more: of no one, numbered node by node
+	epochLost = 3 // the Lease's holder, if it is not a living term
+	epochDead = 4 // and higher: without a living term, numbered separately for each node
 )
 
 type lease struct {
@@ -102,7 +99,7 @@ type lease struct {
 
 const maxNodes = 3
 
-// state is one state of the whole.
+// state is one state of the whole model.
 type state struct {
 	lease  lease
 	terms  [2]term
@@ -139,13 +136,13 @@ func (s *state) setGlobal(g uint32) {
 	}
 }
 
-// tables number objects and nodes, so that a state is five words.
+// tables number objects and nodes, so that a state fits into five words.
 type tables struct {
 	objects  []object
 	objectOf map[object]uint32
 	nodes    []node
 	nodeOf   map[node]uint32
-	canonOf  map[node]uint32 // of nodes that are not canonical
+	canonOf  map[node]uint32 // for nodes that are not canonical
 }
 
 func newTables() *tables {
@@ -203,8 +200,7 @@ func (t *tables) canonical(n node) uint32 {
 	return i
 }
 
-// settle takes out what makes no difference any more, and makes the steps that
-// commute with everything.
+// settle removes differences that no longer matter, and takes the steps that commute with all others.
 func (t *tables) settle(n *node) {
 	o := &t.objects[n.api]
 	if !n.proc {
@@ -212,8 +208,7 @@ func (t *tables) settle(n *node) {
 		n.src, n.known, n.vcur, n.view, n.look = false, 0, false, 0, noLook
 		n.drain, n.apply, n.shut, n.refused = 0, 0, 0, 0
 	} else if !n.vcur && n.look != halfLook && n.look != commitLook {
-		// A watch that lags shows only in an act without a write, and that
-		// needs a whole look.
+		// A lagging watch matters only for an action without a write, and such an action needs complete reads.
 		n.vcur, n.view = true, 0
 	}
 	if o := &t.objects[n.seen()]; o.st() != v1alpha1.StateApplying {
@@ -239,8 +234,8 @@ func (t *tables) settle(n *node) {
 	}
 }
 
-// renumber names turns, boots, UIDs, processes and dead epochs by where they first occur:
-// nothing but equality is ever asked of them, and only within one node.
+// renumber numbers turns, boots, UIDs, processes and dead epochs in the order of their first occurrence. They are
+// compared only for equality and only within one node.
 func (t *tables) renumber(n *node) {
 	var turns, boots, uids, epochs, starts [256]uint8
 	var nt, nb, nu, ne, ns uint8
@@ -288,12 +283,12 @@ func (t *tables) renumber(n *node) {
 	})
 	epoch(&n.lh)
 	for _, turn := range []*uint8{&n.dturn, &n.refused, &n.rebooted, &n.cancelled} {
-		*turn = turns[*turn] // a turn that nothing names any more comes never back
+		*turn = turns[*turn] // a turn without a reference never comes back
 	}
 }
 
-// pack is the canonical key of s: nodes are interchangeable, so they stand in
-// the order of their numbers. count is how many nodes there are.
+// pack returns the canonical key of s. Nodes are interchangeable, so pack sorts them by their numbers. count is the
+// number of nodes.
 func (t *tables) pack(s *state, count int) key {
 	k := key{g: s.global()}
 	for i := range count {
@@ -302,8 +297,7 @@ func (t *tables) pack(s *state, count int) key {
 	return k.sorted(count)
 }
 
-// packed is pack for a state one step after was, whose key is wasKey: most
-// nodes are the same.
+// packed is a faster pack for a state that is one step after was, whose key is wasKey: most nodes are unchanged.
 func (x *model) packed(s, was *state, wasKey key) key {
 	k := key{g: s.global()}
 	for i := range x.Nodes {

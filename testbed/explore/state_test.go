@@ -18,7 +18,7 @@ func walk(t *testing.T, c Config) *explorer {
 	return x
 }
 
-// TestStates: what the search rests on, for every state of a small one.
+// TestStates checks the assumptions of the search for every state of a small one.
 func TestStates(t *testing.T) {
 	c := Config{Nodes: 2, Budget: 1, Faults: 1, Stale: 1, Hooks: true,
 		Kinds: kindsOf(crash, pause, forceDetach, unmanage, strip, deleteNode, age, crashLeader)}
@@ -26,28 +26,27 @@ func TestStates(t *testing.T) {
 	for i, o := range x.objects[1:] {
 		back := object{uid: o.uid, boot: o.boot, ready: o.ready, unsched: o.unsched, last: o.last}
 		if back.read(o.wire()); back != o {
-			t.Fatalf("object %d comes back from its labels and annotations as\n%+v, expected\n%+v", i+1, back, o)
+			t.Fatalf("object %d becomes, after a round trip through labels and annotations,\n%+v, expected\n%+v", i+1, back, o)
 		}
 	}
 	for i, n := range x.nodes {
 		if x.canonOf = map[node]uint32{}; x.canonical(n) != uint32(i) {
-			t.Fatalf("the canonical form of a canonical node is another:\n%+v", n)
+			t.Fatalf("the canonical form of a canonical node differs from the node:\n%+v", n)
 		}
 	}
 	for _, k := range x.keys {
 		s := x.unpack(k, c.Nodes)
 		if got := x.pack(&s, c.Nodes); got != k {
-			t.Fatalf("%v comes back as %v", k, got)
+			t.Fatalf("%v becomes %v after a round trip", k, got)
 		}
 		s.n[0], s.n[1] = s.n[1], s.n[0]
 		if got := x.pack(&s, c.Nodes); got != k {
-			t.Fatalf("%v with its nodes exchanged is %v: they are not interchangeable", k, got)
+			t.Fatalf("%v with its nodes exchanged is %v; expected no difference", k, got)
 		}
 	}
 }
 
-// TestSymmetry: exchanging two nodes exchanges what can follow, and nothing
-// else.
+// TestSymmetry checks that exchanging two nodes exchanges the possible next steps and changes nothing else.
 func TestSymmetry(t *testing.T) {
 	c := Config{Nodes: 2, Budget: 1, Faults: 1, Stale: 1, Kinds: kindsOf(crash, takeOver, loseWrite)}
 	x := walk(t, c)
@@ -63,7 +62,7 @@ func TestSymmetry(t *testing.T) {
 		other := after(s)
 		for k := range one {
 			if !other[k] {
-				t.Fatalf("of state %d one step is lost when its nodes are exchanged", i)
+				t.Fatalf("state %d loses a step when its nodes are exchanged", i)
 			}
 		}
 		if len(one) != len(other) {

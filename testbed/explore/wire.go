@@ -12,8 +12,8 @@ import (
 
 var hookNames = [3]string{"h0", "h1", "h2"}
 
-// wire writes the object as labels and annotations. The terms of a grant are
-// put in by the model (all grants have the same), so they are not here.
+// wire returns the object as labels and annotations. It leaves out the terms of a grant, which are the same in all
+// grants; facts adds them.
 func (o *object) wire() (labels, annotations map[string]string) {
 	labels, annotations = map[string]string{}, map[string]string{}
 	set := func(m map[string]string, key, value string) {
@@ -67,7 +67,8 @@ func (h *hostRecord) record() *v1alpha1.Host {
 	}
 }
 
-// steps returns the steps of a plan. Those of a reboot are not looked at; so all plans restart a unit, each its own.
+// steps returns the steps of a plan. The host does not check the steps of a reboot, so every plan restarts a unit, each
+// a different one.
 func steps(change uint8, drains bool) (all []v1alpha1.Action) {
 	if change == 0 {
 		return nil
@@ -111,19 +112,19 @@ func (l *lastRecord) record() *v1alpha1.Last {
 	return r
 }
 
-// digest tells one record of a host from another, as rollout does.
+// digest identifies a host record, as package rollout does.
 func digest(host string) string {
 	h := fnv.New64a()
 	h.Write([]byte(host))
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// read takes the labels and annotations back into the object; what is not in
-// them (UID, boot, Ready, unschedulable) stays.
+// read parses the labels and annotations into the object. Fields that are not in them (UID, boot, Ready, unschedulable)
+// keep their values.
 func (o *object) read(labels, annotations map[string]string) {
 	k := v1alpha1.ReadKeys(labels, annotations)
 	if len(k.Problems) > 0 {
-		panic(fmt.Sprintf("explore: a core wrote what cannot be read: %v", k.Problems))
+		panic(fmt.Sprintf("explore: a core wrote invalid labels or annotations: %v", k.Problems))
 	}
 	before := *o
 	*o = object{uid: o.uid, boot: o.boot, ready: o.ready, unsched: o.unsched}
@@ -159,7 +160,7 @@ func (o *object) read(labels, annotations map[string]string) {
 		case l.HostDigest == "":
 		case l.HostDigest == before.last.record().HostDigest:
 			o.last.digest, o.last.wants = before.last.digest, before.last.wants
-		default: // it is that of the record as it was
+		default: // the digest of the unchanged record
 			o.last.digest, o.last.wants = before.host, before.wants
 		}
 	}
@@ -178,7 +179,7 @@ func (o *object) read(labels, annotations map[string]string) {
 	}
 }
 
-// merge carries a patch out on labels and annotations: nil removes.
+// merge applies a patch to labels or annotations. nil removes a key.
 func merge(m map[string]string, patch map[string]*string) {
 	for key, v := range patch {
 		if delete(m, key); v != nil {
@@ -187,7 +188,7 @@ func merge(m map[string]string, patch map[string]*string) {
 	}
 }
 
-// written is the object after a host's write.
+// written returns the object after a host's write.
 func (o *object) written(w *step.Write) object {
 	labels, annotations := o.wire()
 	merge(labels, w.Labels)
@@ -200,12 +201,10 @@ func (o *object) written(w *step.Write) object {
 	return after
 }
 
-// fresh is what a turn, a boot, a UID is called that was never used before;
-// the state is renumbered right after.
+// fresh is the number of a new turn, boot or UID. The state is renumbered immediately afterwards.
 const fresh = 200
 
-// moved is the object after a coordinator's write, as package coordinator
-// makes a patch of a move.
+// moved returns the object after a coordinator's write. It builds the patch of a move like package coordinator.
 func (o *object) moved(m *rollout.Move) object {
 	labels, annotations := o.wire()
 	if delete(labels, v1alpha1.LabelState); m.To != v1alpha1.StateAbsent {
