@@ -21,10 +21,10 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// These tests put a proxy, a lost answer or a hostile host between lockkeeper and the API server: what is not an answer of the API
-// server's is not taken for one.
+// These tests put a proxy, a lost answer or a hostile host between lockkeeper and the API server. Lockkeeper must not
+// mistake other answers for an answer of the API server.
 
-// page is a proxy's answer.
+// page returns the answer of a proxy.
 func page(code int) *http.Response {
 	const text = "<html><body>no such site</body></html>"
 	return &http.Response{
@@ -33,13 +33,13 @@ func page(code int) *http.Response {
 	}
 }
 
-// later asks the client to try again in a second.
+// later asks the client to retry in a second.
 func later(r *http.Response) *http.Response {
 	r.Header.Set("Retry-After", "1")
 	return r
 }
 
-// inTurns are the nodes that are in a turn.
+// inTurns returns the names of the nodes that are in a turn.
 func inTurns(t *testing.T) (names []string) {
 	t.Helper()
 	list, err := cp(t).Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
@@ -52,8 +52,9 @@ func inTurns(t *testing.T) (names []string) {
 	return names
 }
 
-// A proxy holds up a grant and answers 503 with Retry-After; whatever is sent for that node after it, is refused. The grant lands
-// later. client-go would have sent it again by itself and returned the refusal: its slot would have been free.
+// TestRefusalAfterAnUnknownAnswer has a proxy hold up a grant and answer 503 with Retry-After. The proxy refuses each
+// later request for that node, and then the grant lands. With its own retries client-go would return the refusal, and
+// the slot would be free.
 func TestRefusalAfterAnUnknownAnswer(t *testing.T) {
 	freshLease(t)
 	for _, n := range []string{"n1", "n2", "n3"} {
@@ -62,7 +63,7 @@ func TestRefusalAfterAnUnknownAnswer(t *testing.T) {
 	var slow atomic.Value // the node of the grant that is held up
 	land := make(chan struct{})
 	landed := make(chan error, 1)
-	l := stand(t, "leader", func(c *candidate) {
+	l := startCandidate(t, "leader", func(c *candidate) {
 		c.w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
 			switch {
 			case isGrant(r) && slow.CompareAndSwap(nil, r.kind):
@@ -82,8 +83,8 @@ func TestRefusalAfterAnUnknownAnswer(t *testing.T) {
 		})
 	})
 	l.leads(1)
-	until(t, "a second try", func() bool { return slow.Load() != nil && l.w.count(slow.Load().(string)) >= 3 })
-	never(t, "a grant while the outcome of one is not known", 3*time.Second, func() bool {
+	until(t, "a second attempt", func() bool { return slow.Load() != nil && l.w.count(slow.Load().(string)) >= 3 })
+	never(t, "a grant while the outcome of another is unknown", 3*time.Second, func() bool {
 		return slices.ContainsFunc(l.w.grants(), func(r request) bool { return r.kind != slow.Load() })
 	})
 	close(land)
@@ -92,7 +93,8 @@ func TestRefusalAfterAnUnknownAnswer(t *testing.T) {
 	never(t, "more nodes in a turn than the budget", 2*time.Second, func() bool { return len(inTurns(t)) > 1 })
 }
 
-// A grant lands, a proxy repeats it and passes on the conflict; and the Node cannot be read after that.
+// TestConflictThatIsNotConfirmed has a grant land and a proxy repeat it and pass on the conflict. The Node cannot be
+// read after that.
 func TestConflictThatIsNotConfirmed(t *testing.T) {
 	freshLease(t)
 	for _, n := range []string{"n1", "n2", "n3"} {
@@ -100,7 +102,7 @@ func TestConflictThatIsNotConfirmed(t *testing.T) {
 	}
 	var node atomic.Value
 	var readable atomic.Bool
-	l := stand(t, "leader", func(c *candidate) {
+	l := startCandidate(t, "leader", func(c *candidate) {
 		c.w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
 			name := strings.TrimPrefix(r.kind, "PATCH ")
 			switch {
@@ -123,15 +125,15 @@ func TestConflictThatIsNotConfirmed(t *testing.T) {
 	never(t, "more nodes in a turn than the budget", 2*time.Second, func() bool { return len(inTurns(t)) > 1 })
 }
 
-// A proxy answers 404 for one of two nodes. The other one is not the only node, and nothing is granted until the API server
-// says what there is.
+// TestProxysPageIsNoDeletion has a proxy answer 404 for one of two nodes. The other node is not the only node, and the
+// coordinator grants nothing until the API server answers.
 func TestProxysPageIsNoDeletion(t *testing.T) {
 	freshLease(t)
 	playHost(t, "n1", true)
 	playHost(t, "n2", true)
 	var proxy atomic.Bool
 	proxy.Store(true)
-	l := stand(t, "leader", func(c *candidate) {
+	l := startCandidate(t, "leader", func(c *candidate) {
 		c.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
 			if proxy.Load() && strings.HasSuffix(r.kind, " node n1") {
 				return page(http.StatusNotFound), nil
@@ -140,8 +142,8 @@ func TestProxysPageIsNoDeletion(t *testing.T) {
 		})
 	})
 	l.leads(1)
-	until(t, "a page of the proxy's", func() bool { return l.w.count("PATCH node n1") > 0 })
-	never(t, "a grant while no one knows of n1", 4*time.Second, func() bool { return len(inTurns(t)) > 0 })
+	until(t, "an answer of the proxy", func() bool { return l.w.count("PATCH node n1") > 0 })
+	never(t, "a grant while the state of n1 is unknown", 4*time.Second, func() bool { return len(inTurns(t)) > 0 })
 	proxy.Store(false)
 	until(t, "a grant", func() bool { return len(inTurns(t)) == 1 })
 	for _, g := range l.w.grants() {
@@ -151,23 +153,23 @@ func TestProxysPageIsNoDeletion(t *testing.T) {
 	}
 }
 
-// A kubelet makes its Node so large that no key can be added. The API server says 500 to the leader's write: a refusal, and
-// the other nodes have their turns.
+// TestTooLargeNodeHoldsItselfAlone has a kubelet make its Node so large that no key fits. The API server answers 500 to
+// the leader's write. That counts as a refusal, and the other nodes get their turns.
 func TestTooLargeNodeHoldsItselfAlone(t *testing.T) {
 	freshLease(t)
 	playHost(t, "n1", true)
 	playHost(t, "n2", true)
 	pad(t, "n1")
-	l := stand(t, "leader", nil)
+	l := startCandidate(t, "leader", nil)
 	l.leads(1)
 	until(t, "the other node's turn", func() bool { return slices.Equal(inTurns(t), []string{"n2"}) })
 	refused := slices.DeleteFunc(l.w.requests("PATCH node n1"), func(r request) bool { return r.status == http.StatusOK })
 	if len(refused) == 0 || refused[0].status != http.StatusInternalServerError {
-		t.Errorf("writes to n1 %+v: this test could not fail", refused)
+		t.Errorf("writes to n1 %+v: the test proves nothing", refused)
 	}
 }
 
-// nodeClient is a client with a kubelet's credential.
+// nodeClient returns a client with a kubelet's credential.
 func nodeClient(t *testing.T, name string) kubernetes.Interface {
 	t.Helper()
 	cfg, err := cp(t).NodeConfig(name)
@@ -177,7 +179,7 @@ func nodeClient(t *testing.T, name string) kubernetes.Interface {
 	return client
 }
 
-// pad fills a Node's status, as its kubelet may, until the API server stores nothing more.
+// pad fills a Node's status, as its kubelet may, until the API server stores no more.
 func pad(t *testing.T, name string) {
 	t.Helper()
 	client := nodeClient(t, name)
@@ -201,7 +203,8 @@ func pad(t *testing.T, name string) {
 	t.Logf("%s holds %d bytes of padding", name, low)
 }
 
-// A host's record of the size from which no grant could be read any more, had it gone into one.
+// TestHugeRecordHoldsItsHostAlone writes a host record that is too large: a grant that contained it could not be
+// parsed.
 func TestHugeRecordHoldsItsHostAlone(t *testing.T) {
 	freshLease(t)
 	playHost(t, "n1", true)
@@ -214,23 +217,23 @@ func TestHugeRecordHoldsItsHostAlone(t *testing.T) {
 		record += fmt.Sprintf(`,"hookFailed":%q}`, strings.Repeat("x", size-len(record)-len(field)))
 		patchNode(t, "n1", fmt.Sprintf(`{"metadata":{"annotations":{"lockkeeper.dev/host":%q}}}`, record), "lockkeeper.dev/host")
 	}
-	l := stand(t, "leader", nil)
+	l := startCandidate(t, "leader", nil)
 	l.leads(1)
 	until(t, "n1 in a turn", func() bool { return slices.Equal(inTurns(t), []string{"n1"}) })
 	huge(32738)
 	writes := l.w.count("PATCH node n1")
-	never(t, "write after write to n1", 3*time.Second, func() bool { return l.w.count("PATCH node n1") > writes+3 })
-	// What an admin sets counts, whatever the host has written.
+	never(t, "repeated writes to n1", 3*time.Second, func() bool { return l.w.count("PATCH node n1") > writes+3 })
+	// The coordinator honors an admin's setting, whatever the host has written.
 	patchNode(t, "n1", `{"metadata":{"labels":{"lockkeeper.dev/managed":"false"}}}`)
-	until(t, "n1 to be let go, and n2 in a turn", func() bool {
+	until(t, "n1 to be released and n2 to be in a turn", func() bool {
 		return state(t, "n1") == "" && slices.Equal(inTurns(t), []string{"n2"})
 	})
 	patchNode(t, "n1", `{"metadata":{"labels":{"lockkeeper.dev/managed":null}}}`)
-	never(t, "a node in the coordinator's care that says nothing it can read", time.Second, func() bool { return state(t, "n1") != "" })
+	never(t, "the coordinator manages a node whose record it cannot parse", time.Second, func() bool { return state(t, "n1") != "" })
 }
 
-// The store goes back to a backup while a leader leads: the term ends, the next one lists again and grants nothing for the settle
-// time, and tells of it.
+// TestRewoundStore restores the store from a backup while a leader leads. The term must end. The next term must list
+// again, grant nothing for the settle time, and record an Event.
 func TestRewoundStore(t *testing.T) {
 	freshLease(t)
 	for _, n := range []string{"n1", "n2", "n3"} {
@@ -240,34 +243,34 @@ func TestRewoundStore(t *testing.T) {
 	_, err := cp(t).ApplyPolicy(t.Context(), controlplane.TestPolicy, "rollout: {settle: 12s, maxUnavailable: 1}")
 	must(t, err)
 	short := func(c *candidate) { c.opts.LeaseDuration, c.opts.RenewDeadline = 6*time.Second, 4*time.Second } // less than settle
-	l, other := stand(t, "leader", short), stand(t, "standby", short)
+	l, other := startCandidate(t, "leader", short), startCandidate(t, "standby", short)
 	watching := view(t, nodeWire(t, "n1").client("host"), "n1")
-	until(t, "the nodes in its care", func() bool { return state(t, "n1") == "idle" && state(t, "n2") == "idle" && state(t, "n3") == "idle" })
+	until(t, "the nodes to be idle", func() bool { return state(t, "n1") == "idle" && state(t, "n2") == "idle" && state(t, "n3") == "idle" })
 	must(t, cp(t).BackUp(t.Context()))
 	uid := string(getNode(t, "n1").UID)
-	// Much happens after the backup.
+	// Many writes happen after the backup.
 	for i := range 50 {
 		patchNode(t, "n2", fmt.Sprintf(`{"metadata":{"annotations":{"hook.lockkeeper.dev/count":"%d"}}}`, i))
 	}
 	sayWants(t, uid, "n1", true)
-	until(t, "n1 in a turn", func() bool { return len(inTurns(t)) == 1 })
+	until(t, "n1 to be in a turn", func() bool { return len(inTurns(t)) == 1 })
 	until(t, "the host to see it", func() bool { n := watching.Get("n1"); return n != nil && n.Labels[v1alpha1.LabelState] != "idle" })
 	must(t, cp(t).Restore(t.Context()))
 	restored := time.Now()
 	if len(inTurns(t)) != 0 {
-		t.Fatal("the backup knows of the turn: this test could not fail")
+		t.Fatal("the backup contains the turn: the test proves nothing")
 	}
 	until(t, "another term", func() bool { return len(l.epochs())+len(other.epochs()) > 1 })
 	sayWants(t, string(getNode(t, "n1").UID), "n1", true)
 	sayWants(t, string(getNode(t, "n2").UID), "n2", true)
 	until(t, "a grant", func() bool { return len(inTurns(t)) == 1 })
-	// Candidates see the restored store before Restore returns: on a busy machine seconds before. Without the time to settle
-	// the grant comes as soon as there is a term, which is some 4 s after that.
+	// Candidates see the restored store before Restore returns, on a busy machine by seconds. Without the settle time
+	// the grant follows as soon as there is a term, about 4 s later.
 	if took := time.Since(restored); took < settle-5*time.Second {
-		t.Errorf("granted %v after the store went back, want %v at least", took, settle-5*time.Second)
+		t.Errorf("granted %v after the restore, expected at least %v", took, settle-5*time.Second)
 	}
-	// A host's watch, which would wait for the lost versions to come, has listed again.
-	until(t, "the host to see the store as it is", func() bool {
+	// A host's watch, which would otherwise wait for the lost versions, has listed again.
+	until(t, "the host to see the restored store", func() bool {
 		n := watching.Get("n1")
 		return n != nil && n.Labels[v1alpha1.LabelWants] == "reboot" && n.ResourceVersion == getNode(t, "n1").ResourceVersion
 	})
@@ -283,7 +286,7 @@ func TestRewoundStore(t *testing.T) {
 	})
 }
 
-// A commit of which no one knows whether it landed is not sent again under a stop that was set meanwhile.
+// TestUnknownCommitUnderAStop checks that a host does not repeat a commit with an unknown outcome after a stop was set.
 func TestUnknownCommitUnderAStop(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
@@ -298,18 +301,19 @@ func TestUnknownCommitUnderAStop(t *testing.T) {
 		return nil, nil
 	})
 	h.promote("draining", nil)
-	until(t, "the commit that does not land", away.Load)
+	until(t, "the commit that is lost", away.Load)
 	stop(t)
 	h.w.on(nil)
 	h.says("Stopped")
 	sent := h.w.count("PATCH node")
-	never(t, "a commit under the stop", 3*time.Second, func() bool { return h.w.count("PATCH node") > sent || h.node().Spec.Unschedulable })
+	never(t, "a commit during the stop", 3*time.Second, func() bool { return h.w.count("PATCH node") > sent || h.node().Spec.Unschedulable })
 	goOn(t)
 	h.acks("draining/done")
 	h.isCommit(h.committed()[0])
 }
 
-// Grants of a stolen coordinator credential: the host takes the less disruptive of grant and its own policy.
+// TestGrantIsNoMoreDisruptiveThanThePolicy uses grants of a stolen coordinator credential: the host follows the less
+// disruptive one of the grant and its own policy.
 func TestGrantIsNoMoreDisruptiveThanThePolicy(t *testing.T) {
 	t.Run("no drain as the only node", func(t *testing.T) {
 		h := startHost(t, func(h *host) { h.opts.Term = func() string { return "host_of_another_term" } })
@@ -328,7 +332,7 @@ func TestGrantIsNoMoreDisruptiveThanThePolicy(t *testing.T) {
 		h.promote("draining", func(g *v1alpha1.Grant) { g.Terms.Skip = []v1alpha1.PodSelector{{Namespace: "default"}} })
 		h.acks("draining/done")
 		if h.hasPod("victim") {
-			t.Error("the pod would have gone down with the host")
+			t.Error("the pod is still on the host at the reboot")
 		}
 	})
 	t.Run("force", func(t *testing.T) {
@@ -343,11 +347,11 @@ func TestGrantIsNoMoreDisruptiveThanThePolicy(t *testing.T) {
 		h.want()
 		h.promote("draining", func(g *v1alpha1.Grant) { g.Force, g.Terms.DrainTimeout = true, v1alpha1.OnTimeoutForce })
 		until(t, "evictions that are refused", func() bool { return h.w.count("POST eviction") > 1 })
-		never(t, "a pod deleted that may not be evicted", 3*time.Second, func() bool { return h.w.count("DELETE pod") > 0 || !h.hasPod("victim") })
-		// The policy says so as well.
+		never(t, "the drain deleted a pod that may not be evicted", 3*time.Second, func() bool { return h.w.count("DELETE pod") > 0 || !h.hasPod("victim") })
+		// Now the policy allows it too.
 		_, err := cp(t).ApplyPolicy(t.Context(), controlplane.TestPolicy, "{rollout: {settle: 0s}, drain: {onTimeout: Force}}")
 		must(t, err)
-		until(t, "the pod deleted", func() bool { return !h.hasPod("victim") })
+		until(t, "the deletion of the pod", func() bool { return !h.hasPod("victim") })
 	})
 	t.Run("pods that block", func(t *testing.T) {
 		h := startHost(t, nil)
@@ -358,10 +362,10 @@ func TestGrantIsNoMoreDisruptiveThanThePolicy(t *testing.T) {
 		_, err = cp(t).Client().CoreV1().Pods("default").Patch(t.Context(), "precious", types.MergePatchType, patch, metav1.PatchOptions{})
 		must(t, err)
 		h.want()
-		h.promote("draining", nil) // by terms that know of no such pods
+		h.promote("draining", nil) // with terms that do not name such pods
 		h.acks("draining/committed")
 		h.pod("first")
-		until(t, "what is new to be evicted", func() bool { return !h.hasPod("first") })
-		never(t, "a pod evicted that the host's policy blocks", 2*time.Second, func() bool { return !h.hasPod("precious") })
+		until(t, "the eviction of the new pod", func() bool { return !h.hasPod("first") })
+		never(t, "the drain evicted a pod that the host's policy blocks", 2*time.Second, func() bool { return !h.hasPod("precious") })
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
-// patchStatus writes the status of a Node as a kubelet or an operator does, under the name of a field manager.
+// patchStatus writes the status of a Node under the name of a field manager, as a kubelet or an operator does.
 func patchStatus(t *testing.T, name, manager, patch string) {
 	t.Helper()
 	_, err := cp(t).Client().CoreV1().Nodes().Patch(context.Background(), name, types.StrategicMergePatchType, []byte(patch),
@@ -36,9 +36,9 @@ func conditionsOf(n *corev1.Node) string {
 	return strings.Join(all, ", ")
 }
 
-// TestLifecycleConditions shows on the API server what a host's writes of its conditions rely on: its kubelet's credential may
-// send them, they change no other condition, and a condition that someone else has set or taken over is neither changed nor
-// removed.
+// TestLifecycleConditions checks, against an API server, three assumptions about a host's writes of its conditions. The
+// kubelet's credential may send them. They change no other condition. They neither change nor remove a condition that
+// another writer has set or taken over.
 func TestLifecycleConditions(t *testing.T) {
 	freshLease(t)
 	const name = "c1"
@@ -58,7 +58,7 @@ func TestLifecycleConditions(t *testing.T) {
 		n, outcome, err := kube.Write(t.Context(), client, p)
 		t.Logf("%s: %v", outcome, err)
 		if outcome == kube.Written && conditionsOf(n) != conditionsOf(getNode(t, name)) {
-			t.Errorf("the answer has %s", conditionsOf(n))
+			t.Errorf("the answer contains %s", conditionsOf(n))
 		}
 		return outcome
 	}
@@ -75,41 +75,41 @@ func TestLifecycleConditions(t *testing.T) {
 	}
 	is("DrainInProgress=True by Draining, Drained=False by Operator, MaintenanceInProgress=True by InTurn, Ready=True by KubeletReady")
 	if p := next(host); len(p.Conditions)+len(p.DropConditions) != 0 {
-		t.Errorf("what was just written differs from what is there: %+v", p)
+		t.Errorf("an unchanged host writes again: %+v", p)
 	}
-	// The next state of the turn: one goes, and Drained is not ours to set.
+	// In the next state of the turn one condition goes away. Another writer owns Drained.
 	host.State = v1alpha1.StateRebooting
 	if got := write(client, next(host)); got != kube.Written {
 		t.Fatal(got)
 	}
 	is("Drained=False by Operator, MaintenanceInProgress=True by InTurn, Ready=True by KubeletReady")
 
-	// The kubelet's writes leave ours alone. One that comes between is a conflict.
+	// The kubelet's writes keep the host's conditions. A write of the kubelet in between causes a conflict.
 	host.State = v1alpha1.StateDraining
 	p = next(host)
 	patchStatus(t, name, "kubelet", `{"status":{"$setElementOrder/conditions":[{"type":"Drained"},{"type":"Ready"}],"conditions":[{"type":"Ready","status":"False","reason":"Stopped"}]}}`)
 	if got := write(client, p); got != kube.Conflict {
-		t.Errorf("a write of conditions that were made of an older version: %s", got)
+		t.Errorf("write of conditions that are based on an older version: %s", got)
 	}
 	if got := write(client, next(host)); got != kube.Written {
 		t.Fatal(got)
 	}
-	// Another tool takes a condition over: it stays when ours go.
+	// Another tool takes a condition over. The condition stays when the host removes its own.
 	patchStatus(t, name, "operator", `{"status":{"conditions":[{"type":"DrainInProgress","status":"False"}]}}`)
 	if got := write(client, next(nil)); got != kube.Written {
 		t.Fatal(got)
 	}
 	is("DrainInProgress=False by Draining, Drained=False by Operator, Ready=False by Stopped")
 	if p := next(nil); len(p.Conditions)+len(p.DropConditions) != 0 {
-		t.Errorf("nothing of ours is left, and it writes %+v", p)
+		t.Errorf("the host owns no condition, but writes %+v", p)
 	}
 
-	// Another host's credential is refused.
+	// The API server refuses the credential of another host.
 	playHost(t, "c2", false)
 	if got := write(nodeWire(t, "c2").client("host"), kube.Patch{
 		Node: name, ResourceVersion: getNode(t, name).ResourceVersion, Manager: "lockkeeper-host",
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeDrained, Status: corev1.ConditionTrue}},
 	}); got != kube.Refused {
-		t.Errorf("a write by another host: %s", got)
+		t.Errorf("write by another host: %s", got)
 	}
 }

@@ -33,7 +33,7 @@ func TestManyPodsCostOneRequestEach(t *testing.T) {
 	var wire drainWire
 	wire.before = func(kind string, req *http.Request) (*http.Response, error) {
 		if q := req.URL.Query(); kind == kindList && (q.Has("resourceVersion") || q.Get("fieldSelector") != "spec.nodeName="+w.node) {
-			t.Errorf("the list is not the quorum's, or not of this node: %s", req.URL.RawQuery)
+			t.Errorf("the list is not a quorum read, or not for this node: %s", req.URL.RawQuery)
 		}
 		return nil, nil
 	}
@@ -42,14 +42,14 @@ func TestManyPodsCostOneRequestEach(t *testing.T) {
 	r.drained()
 	t.Logf("%d pods drained in %v with %v", n, time.Since(start).Round(time.Millisecond), &wire)
 	if lists, watches := wire.count(kindList), wire.count(kindWatch); lists != 1 || watches != 1 {
-		t.Errorf("requests %v, want one list and one watch", &wire)
+		t.Errorf("requests %v, expected one list and one watch", &wire)
 	}
 	if other := wire.others(); len(other) != 0 {
-		t.Errorf("requests that nobody needs: %v", other)
+		t.Errorf("unexpected requests: %v", other)
 	}
 	wire.acceptedOnce(t, made...)
 	if p := r.last(); p.Evicted != n || p.Evictable != 0 {
-		t.Errorf("last words %+v", p)
+		t.Errorf("last progress %+v", p)
 	}
 	if left := w.names(); len(left) != 0 {
 		t.Errorf("left: %v", left)
@@ -66,20 +66,21 @@ func TestABudgetBlocksUntilItAllows(t *testing.T) {
 	for _, name := range []string{"db-0", "db-1"} {
 		r.blocked(name, drain.PodDisruptionBudget, "keep-db needs 2 healthy pods and has 2 currently")
 	}
-	w.pods("without web, which no budget holds", func(now []*corev1.Pod) bool {
+	w.pods("without web, which no budget protects", func(now []*corev1.Pod) bool {
 		return !slices.ContainsFunc(now, func(p *corev1.Pod) bool { return p.Name == "web" })
 	})
 	w.release("keep-db")
 	r.drained()
 	if p := r.last(); p.Evicted != 3 || p.Blocked != 0 {
-		t.Errorf("last words %+v", p)
+		t.Errorf("last progress %+v", p)
 	}
 	if slices.Index(wire.answers(), http.StatusTooManyRequests) < 0 {
-		t.Errorf("the budget never refused: %v", wire.answers())
+		t.Errorf("the budget never refused an eviction: %v", wire.answers())
 	}
 }
 
-// A drain by force deletes what a budget holds, and still leaves alone what a drain leaves alone.
+// TestForce checks that a drain with Force deletes pods that a budget protects, and still skips the pods that every
+// drain skips.
 func TestForce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "force")
@@ -97,7 +98,7 @@ func TestForce(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	if n := wire.count(kindEvict); n != 0 {
-		t.Errorf("%d evictions, expected none: the budget would answer them", n)
+		t.Errorf("%d evictions, expected none because the budget would refuse them", n)
 	}
 }
 
@@ -119,7 +120,8 @@ func TestTwoBudgetsAreReported(t *testing.T) {
 	}
 }
 
-// A budget that the disruption controller has not seen yet: 429 with Retry-After.
+// TestAStaleBudgetIsWaitedForAsTold checks a budget that the disruption controller has not processed yet: the server
+// answers 429 with Retry-After.
 func TestAStaleBudgetIsWaitedForAsTold(t *testing.T) {
 	w := newWorld(t, "stale")
 	w.create(w.pod("a"))
@@ -150,14 +152,15 @@ func TestAStaleBudgetIsWaitedForAsTold(t *testing.T) {
 	r.blocked("a", drain.PodDisruptionBudget, "unseen")
 	signal(syscall.SIGCONT)
 	r.drained()
-	// However long the controller takes: after each such answer the server has its 10 s, and a little more.
+	// The controller may take any time: after each such answer the drain waits for the server's 10 s and a little
+	// more.
 	answers := wire.answers()
 	if len(answers) != len(at) || !slices.Contains(answers, http.StatusTooManyRequests) {
-		t.Fatalf("answers %v to %d evictions, want a 429 among them and no eviction without an answer", answers, len(at))
+		t.Fatalf("answers %v to %d evictions; expected at least one 429 and an answer to each eviction", answers, len(at))
 	}
 	for i, answer := range answers[:len(answers)-1] {
 		if d := at[i+1].Sub(at[i]); answer == http.StatusTooManyRequests && (d < 10*time.Second || d > time.Minute) {
-			t.Errorf("asked again after %v, want the server's 10 s and a little more", d)
+			t.Errorf("retried after %v; expected the server's 10 s and a little more", d)
 		}
 	}
 }
@@ -210,7 +213,7 @@ func TestLowestPriorityFirst(t *testing.T) {
 	}
 	made := w.create(pods...)
 	var wire drainWire
-	// One at a time: requests that start 50 ms apart may overtake each other on their way.
+	// One at a time: requests that start 50 ms apart may overtake each other.
 	w.drain(w.host(&wire), func(d *drain.Drainer) { d.Concurrency = 1 }).drained()
 	wire.acceptedOnce(t, made...)
 	var got []string
@@ -222,19 +225,21 @@ func TestLowestPriorityFirst(t *testing.T) {
 	}
 }
 
-// Between the list and the eviction the pod goes, and one of the same name comes.
+// TestASuccessorOfTheSameNameIsNotHit deletes a pod between the list and its eviction, and creates another pod with the
+// same name.
 func TestASuccessorOfTheSameNameIsNotHit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		asAdmin   bool
 		elsewhere bool
-		answers   []int // any of them
+		answers   []int // any of these is correct
 	}{
-		// NodeRestriction looks before the precondition does, but with the eyes of a watch: it may see the successor, neither of
-		// the two, or the first pod still, and then the precondition speaks.
+		// NodeRestriction checks before the precondition does, but its watch may lag. It may see the successor,
+		// neither pod, or still the first pod. In the last case the precondition decides.
 		"elsewhere":    {false, true, []int{http.StatusForbidden, http.StatusNotFound, http.StatusConflict}},
 		"unrestricted": {true, true, []int{http.StatusConflict}},
-		// The server repeats a conflict for some seconds. Meanwhile the successor is seen and evicted, and then there is none.
+		// The server repeats a conflict for some seconds. In that time the drain sees the successor and evicts it,
+		// and then there is no pod.
 		"here": {false, false, []int{http.StatusConflict, http.StatusNotFound}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -245,7 +250,7 @@ func TestASuccessorOfTheSameNameIsNotHit(t *testing.T) {
 				other = w.node + "-other"
 				w.addNode(other)
 			}
-			// One that leaves slowly, so that there is always something to wait for.
+			// A pod that terminates slowly, so that the drain always has something to wait for.
 			made := w.create(w.pod("db-0"), w.pod("slow", annotation(controlplane.StopsAfterAnnotation, "1h")))
 			if err := w.admin.CoreV1().Pods(w.space).Delete(t.Context(), "slow", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
@@ -272,7 +277,7 @@ func TestASuccessorOfTheSameNameIsNotHit(t *testing.T) {
 			r.drained()
 			for _, got := range wire.answersTo(made[0].UID) {
 				if !slices.Contains(c.answers, got) {
-					t.Errorf("an answer to the first pod's eviction: %d, want one of %v", got, c.answers)
+					t.Errorf("answer to the eviction of the first pod: %d, expected one of %v", got, c.answers)
 				}
 			}
 			if !c.elsewhere {
@@ -281,13 +286,13 @@ func TestASuccessorOfTheSameNameIsNotHit(t *testing.T) {
 			}
 			p, err := w.admin.CoreV1().Pods(w.space).Get(t.Context(), "db-0", metav1.GetOptions{})
 			if err != nil || p.UID != successor.UID || p.DeletionTimestamp != nil {
-				t.Errorf("the successor on another node was hit: %v, %v", p, err)
+				t.Errorf("the drain deleted the successor on another node: %v, %v", p, err)
 			}
 		})
 	}
 }
 
-func TestCancelInMidDrain(t *testing.T) {
+func TestCancelDuringADrain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "cancel")
 	const n = 100
@@ -297,7 +302,7 @@ func TestCancelInMidDrain(t *testing.T) {
 	}
 	made := w.create(pods...)
 	var wire drainWire
-	cancelled := make(chan struct{}) // the evictions after the tenth wait for it, so that it comes in the middle
+	cancelled := make(chan struct{}) // the evictions after the tenth wait for it, so that the cancel happens during the drain
 	wire.before = func(kind string, _ *http.Request) (*http.Response, error) {
 		if kind == kindEvict && wire.count(kindEvict) > 10 {
 			<-cancelled
@@ -314,23 +319,23 @@ func TestCancelInMidDrain(t *testing.T) {
 	}
 	sent := wire.count(kindEvict)
 	if sent-before > drain.DefaultConcurrency {
-		t.Errorf("%d evictions were sent between the cancel and Run's return", sent-before)
+		t.Errorf("%d evictions sent between the cancel and the return of Run", sent-before)
 	}
-	// That nothing comes can only be seen by looking for a while.
+	// Only a wait can show that no more evictions follow.
 	<-time.After(3 * time.Second)
 	if more := wire.count(kindEvict) - sent; more != 0 {
 		t.Errorf("%d evictions after Run returned", more)
 	}
 	if left := len(w.names()); left < n-sent || left == 0 {
-		t.Errorf("%d pods left of %d after %d evictions", left, n, sent)
+		t.Errorf("%d of %d pods left after %d evictions", left, n, sent)
 	}
-	// Begun again it ends what it began. Only evictions that were cut off may be sent twice.
+	// A second run finishes the drain. It may send again only the evictions whose answers were cut off.
 	w.drain(w.host(&wire)).drained()
 	if cut := wire.count(kindEvict) - len(wire.answers()); cut > drain.DefaultConcurrency {
 		t.Errorf("%d evictions were cut off", cut)
 	}
 	for _, p := range made {
-		// None, if the only one was cut off and yet carried out.
+		// There is no answer if the only eviction was cut off but took effect.
 		got := wire.answersTo(p.UID)
 		if yes := believed(got); len(yes) != 0 && !slices.Equal(yes, []int{http.StatusCreated}) {
 			t.Errorf("answers to the evictions of %s: %v", p.Name, got)
@@ -347,7 +352,7 @@ func TestALaterPodIsSeen(t *testing.T) {
 	slow := w.create(w.pod("slow", annotation(controlplane.StopsAfterAnnotation, "1h")))[0]
 	var wire drainWire
 	r := w.drain(w.host(&wire))
-	w.until("the pod to be on its way out", func() bool { return r.last().Terminating == 1 })
+	w.until("the pod to terminate", func() bool { return r.last().Terminating == 1 })
 	late := w.post(w.pod("late")) // it may be gone before it runs
 	w.until("the new pod's eviction", func() bool { return slices.Contains(wire.answersTo(late.UID), http.StatusCreated) })
 	w.end("slow")
@@ -368,13 +373,13 @@ func TestAPodThatIsLeavingIsWaitedFor(t *testing.T) {
 	var wire drainWire
 	client := w.host(&wire)
 	if left, err := (&drain.Drainer{Client: client, Node: w.node}).Remaining(t.Context()); err != nil || len(left) != 1 {
-		t.Errorf("remaining %v, %v: it still runs", left, err)
+		t.Errorf("remaining %v, %v; expected the running pod", left, err)
 	}
 	r := w.drain(client)
 	w.until("the drain to wait for it", func() bool { return r.last().Terminating == 1 })
 	select {
 	case err := <-r.done:
-		t.Fatalf("drained before the pod was gone: %v", err)
+		t.Fatalf("the drain finished before the pod was gone: %v", err)
 	case <-time.After(time.Second):
 	}
 	w.end("slow")
@@ -404,23 +409,23 @@ func TestADroppedWatchIsResumed(t *testing.T) {
 	r.blocked("db-0", drain.PodDisruptionBudget, "keep-db")
 
 	c.set(true)
-	w.until("the drain to say that it sees nothing", func() bool { return r.last().Err != nil })
-	w.create(w.pod("late")) // comes while no one looks
+	w.until("the drain to report that its watch failed", func() bool { return r.last().Err != nil })
+	w.create(w.pod("late")) // created while the watch is cut
 	c.set(false)
 
-	w.pods("without the one that came unseen", func(now []*corev1.Pod) bool {
+	w.pods("without the pod that was created during the cut", func(now []*corev1.Pod) bool {
 		return !slices.ContainsFunc(now, func(p *corev1.Pod) bool { return p.Name == "late" })
 	})
-	w.until("the drain to see again", func() bool { return r.last().Err == nil })
+	w.until("the watch to recover", func() bool { return r.last().Err == nil })
 	w.release("keep-db")
 	r.drained()
 	t.Logf("requests: %v", &wire)
 	if wire.count(kindWatch) < 2 {
-		t.Errorf("requests %v: was the watch ever dropped?", &wire)
+		t.Errorf("requests %v; expected the watch to be dropped", &wire)
 	}
 }
 
-func TestAnExpiredWatchIsListedAnew(t *testing.T) {
+func TestAnExpiredWatchIsListedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "expired")
 	a := w.create(w.pod("a"))[0]
@@ -433,7 +438,7 @@ func TestAnExpiredWatchIsListedAnew(t *testing.T) {
 		return resp, nil
 	}
 	w.drain(w.host(&wire)).drained()
-	// A pod that is gone by the second list leaves nothing to watch.
+	// A pod that is gone at the time of the second list leaves nothing to watch.
 	if watches := wire.count(kindWatch); wire.count(kindList) != 2 || watches < 1 || watches > 2 {
 		t.Errorf("requests %v", &wire)
 	}
@@ -454,7 +459,7 @@ func TestANodeMayDrainItselfOnly(t *testing.T) {
 		t.Errorf("remaining %v without an error", left)
 	}
 	r := w.drain(client)
-	w.until("the drain to say that it may not look", func() bool {
+	w.until("the drain to report that the list is forbidden", func() bool {
 		return r.last().Err != nil && strings.Contains(r.last().Err.Error(), "forbidden")
 	})
 	r.cancel()
@@ -476,7 +481,7 @@ func TestTheAPIServerRestartsInMidDrain(t *testing.T) {
 	if err := drainPlane().StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	w.until("the drain to say that it sees nothing", func() bool { return r.last().Err != nil })
+	w.until("the drain to report that its watch failed", func() bool { return r.last().Err != nil })
 	ctx, cancel := context.WithTimeout(t.Context(), drainPatience)
 	defer cancel()
 	if err := drainPlane().StartAPIServer(ctx); err != nil {

@@ -17,19 +17,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// drainWire sees every request of a client and its answer.
+// drainWire records every request of a client and its answer.
 type drainWire struct {
-	// before is called before a request goes out; what it returns, if anything, is answered instead.
+	// before is called before a request is sent. If it returns a response or an error, the client gets that instead.
 	before func(kind string, req *http.Request) (*http.Response, error)
 
 	mu       sync.Mutex
 	counts   map[string]int
-	statuses []int               // of evictions, as they came in
-	byUID    map[types.UID][]int // the same
-	evicted  []string            // names in the order in which their first evictions went out
+	statuses []int               // of evictions, in the order of arrival
+	byUID    map[types.UID][]int // the same by UID of the pod
+	evicted  []string            // names in the order of their first evictions
 }
 
-// The kinds of requests that there should be. Others are counted under their method and path.
+// These are the expected kinds of requests. Other requests are counted by method and path.
 const (
 	kindList  = "LIST pods"
 	kindWatch = "WATCH pods"
@@ -93,7 +93,7 @@ func (w *drainWire) count(kind string) int {
 	return w.counts[kind]
 }
 
-// others are the requests that are neither list, watch nor eviction.
+// others returns the requests that are not a list, a watch or an eviction.
 func (w *drainWire) others() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,38 +102,40 @@ func (w *drainWire) others() []string {
 	})
 }
 
-// answers are the status codes of the evictions so far.
+// answers returns the status codes of the evictions so far.
 func (w *drainWire) answers() []int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]int{}, w.statuses...)
 }
 
-// answersTo are the status codes of the evictions with that UID as their precondition.
+// answersTo returns the status codes of the evictions with that UID as their precondition.
 func (w *drainWire) answersTo(uid types.UID) []int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]int{}, w.byUID[uid]...)
 }
 
-// believed leaves out of the answers to a pod's evictions those that only say that NodeRestriction does not know the pod yet: the API
-// server's plugin sees pods through a watch of its own, which on a busy machine is later than the drain's. The drain asks again then.
+// believed drops answers that only say that NodeRestriction does not know the pod yet. That plugin of the API server
+// has its own watch of pods, which on a busy machine lags behind the watch of the drain. The drain retries in that
+// case.
 func believed(answers []int) []int {
 	return slices.DeleteFunc(slices.Clone(answers), func(code int) bool { return code == http.StatusNotFound })
 }
 
-// accepted wants each of the pods' evictions to have been accepted, and asked for again only after a 404.
+// accepted checks that each pod's eviction was accepted, and retried only after a 404.
 func (w *drainWire) accepted(t *testing.T, pods ...*corev1.Pod) {
 	t.Helper()
 	for _, p := range pods {
 		got := w.answersTo(p.UID)
 		if len(got) == 0 || got[len(got)-1] != http.StatusCreated || len(believed(got)) != 1 {
-			t.Errorf("answers to the evictions of %s: %v, want one 201 and nothing after it", p.Name, got)
+			t.Errorf("answers to the evictions of %s: %v, expected one 201 as the last", p.Name, got)
 		}
 	}
 }
 
-// acceptedOnce wants the same, every eviction to have had an answer, and none to have been for another pod.
+// acceptedOnce checks the same, and in addition that every eviction has an answer and that there are no evictions of
+// other pods.
 func (w *drainWire) acceptedOnce(t *testing.T, pods ...*corev1.Pod) {
 	t.Helper()
 	w.accepted(t, pods...)
@@ -142,11 +144,11 @@ func (w *drainWire) acceptedOnce(t *testing.T, pods ...*corev1.Pod) {
 		sum += len(w.answersTo(p.UID))
 	}
 	if sent := w.count(kindEvict); sent != sum {
-		t.Errorf("%d evictions were sent, and %d answers are to those of the %d pods", sent, sum, len(pods))
+		t.Errorf("%d evictions were sent, but %d answers belong to the %d pods", sent, sum, len(pods))
 	}
 }
 
-// preconditionOf is the UID that an eviction insists on, "" for none.
+// preconditionOf returns the UID precondition of an eviction, or "".
 func preconditionOf(req *http.Request) types.UID {
 	body, err := req.GetBody()
 	if err != nil {
@@ -160,7 +162,7 @@ func preconditionOf(req *http.Request) types.UID {
 	return *e.DeleteOptions.Preconditions.UID
 }
 
-// order is that of the first evictions.
+// order returns the pods in the order of their first evictions.
 func (w *drainWire) order() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -231,7 +233,7 @@ func (c *cable) keep(conns ...net.Conn) bool {
 	return true
 }
 
-// set cuts the cable, or mends it.
+// set cuts or restores the cable.
 func (c *cable) set(cut bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

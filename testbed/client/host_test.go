@@ -22,7 +22,7 @@ import (
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
-// soon is a context for something that is to happen.
+// soon returns a context with a deadline for an expected condition.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
@@ -31,15 +31,15 @@ func soon(t *testing.T) context.Context {
 
 const sentinel = "/run/reboot-required"
 
-// A host is lockkeeper's loop of one host, run in the test, with its own wire, on a simulated host. The test itself plays the
-// coordinator.
+// host is lockkeeper's loop of one host, which runs in the test with its own wire on a simulated host. The test plays
+// the coordinator.
 type host struct {
 	t    *testing.T
 	name string
 	sim  *simhost.Host
 	w    *wire
 	opts node.Options
-	host *node.Host // that runs, or ran last
+	host *node.Host // the running or last host
 
 	mu       sync.Mutex
 	statuses []local.Host
@@ -49,7 +49,7 @@ type host struct {
 	done chan struct{}
 }
 
-// startHost starts one; edit may change what it is made of.
+// startHost starts a host. edit may change its options.
 func startHost(t *testing.T, edit func(*host)) *host {
 	t.Helper()
 	freshLease(t)
@@ -68,7 +68,7 @@ func startHost(t *testing.T, edit func(*host)) *host {
 		Connect:        func() (*kube.Client, error) { return kube.ConnectConfig(h.w.config(), "host", "test", 100, 200) },
 		LeaseNamespace: leaseSpace, LeaseName: leaseName, Root: sim.Root(), PollInterval: 200 * time.Millisecond,
 		Settings: node.Settings{ManagedByDefault: true, Sentinels: []string{sentinel, "/run/reboot-needed"}, HealthTimeout: time.Minute},
-		Log:      logger(t, "host"), Report: h.told, Term: func() string { return "leader_1" }, // as in a cluster of one node
+		Log:      logger(t, "host"), Report: h.told, Term: func() string { return "leader_1" }, // as in a cluster with one node
 	}
 	if edit != nil {
 		edit(h)
@@ -77,7 +77,7 @@ func startHost(t *testing.T, edit func(*host)) *host {
 	return h
 }
 
-// run starts lockkeeper on the host as it is now, in whatever boot.
+// run starts lockkeeper on the host in its current boot.
 func (h *host) run() {
 	h.t.Helper()
 	must(h.t, h.sim.WriteFile("/proc/uptime", "3600.00 7200.00\n"))
@@ -106,7 +106,7 @@ func (h *host) stop() {
 	select {
 	case <-h.done:
 	case <-time.After(patience):
-		h.t.Error("the host's loop does not end")
+		h.t.Error("the host's loop does not stop")
 	}
 }
 
@@ -125,7 +125,7 @@ func (h *host) status() local.Host {
 	return h.statuses[len(h.statuses)-1]
 }
 
-// says waits until the host's status has the text in its line.
+// says waits until the status line of the host contains the text.
 func (h *host) says(text string) {
 	h.t.Helper()
 	until(h.t, fmt.Sprintf("%q (%s)", text, h.status().Text()), func() bool { return strings.Contains(h.status().Text(), text) })
@@ -137,7 +137,7 @@ func (h *host) happened(e simhost.Event) {
 	h.events = append(h.events, e)
 }
 
-// reboots are the orders that logind has taken, or refused.
+// reboots returns the reboot calls that logind has accepted, or refused.
 func (h *host) reboots(kind simhost.Kind) []simhost.Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -163,7 +163,7 @@ func (h *host) wants(word string) {
 
 func (h *host) node() *corev1.Node { return getNode(h.t, h.name) }
 
-// promote plays the coordinator: the node is in the state of turn t1 from now on. edit may change the grant.
+// promote plays the coordinator: it sets the node to the given state of turn t1. edit may change the grant.
 func (h *host) promote(state string, edit func(*v1alpha1.Grant)) {
 	h.t.Helper()
 	n := h.node()
@@ -180,26 +180,27 @@ func (h *host) promote(state string, edit func(*v1alpha1.Grant)) {
 		state, g.Turn, v1alpha1.FormatRecord(g)), v1alpha1.LabelState, v1alpha1.AnnotationTurn, v1alpha1.AnnotationGrant)
 }
 
-// onlyNode is a grant without a drain.
+// onlyNode makes the grant one for the only node, without a drain.
 func onlyNode(g *v1alpha1.Grant) { g.Drains, g.OnlyNode = false, true }
 
-// acks waits for a word of turn t1: "draining/committed", from the present boot.
+// acks waits for a report about turn t1, for example "draining/committed", from the current boot.
 func (h *host) acks(word string) {
 	h.t.Helper()
 	want := "t1/" + h.sim.BootID() + "/" + word
 	until(h.t, fmt.Sprintf("ack %s (%s)", want, h.status().Text()), func() bool { return h.node().Annotations["lockkeeper.dev/ack"] == want })
 }
 
-// looksEvery bounds the time in which a host in a turn looks at the Lease again: every 11 s, give or take a twentieth, on a
-// machine that does nothing else. A host in no turn looks every 30 s.
+// looksEvery bounds the time after which a host in a turn reads the Lease again: every 11 s with 5 % jitter on an idle
+// machine. A host without a turn reads every 30 s.
 const looksEvery = 25 * time.Second
 
-// commits are the writes that begin a disturbance, as they were sent.
+// commits returns the writes that begin a disruption, in the order of sending.
 func (h *host) commits() []request {
 	return slices.DeleteFunc(h.w.requests("PATCH node"), func(r request) bool { return !strings.Contains(r.body, "/committed") })
 }
 
-// committed are those that were carried out. What one has written may be seen before its answer is on the wire.
+// committed returns the commits that took effect. A test may see the effect of a commit before the answer is on the
+// wire.
 func (h *host) committed() (commits []request) {
 	h.t.Helper()
 	until(h.t, "the answer to a commit", func() bool {
@@ -209,14 +210,15 @@ func (h *host) committed() (commits []request) {
 	return commits
 }
 
-// before are the n requests, watches apart, that came right before r.
+// before returns the n requests, except watches, that directly precede r.
 func (h *host) before(r request, n int) []request {
 	all := slices.DeleteFunc(h.w.requests(), func(r request) bool { return strings.HasPrefix(r.kind, "WATCH") })
 	i := slices.IndexFunc(all, func(o request) bool { return o.at.Equal(r.at) && o.kind == r.kind })
 	return all[max(0, i-n):max(0, i)]
 }
 
-// isCommit fails unless the write came after the reads of a commit, in their order, within 10 s of the first.
+// isCommit fails the test unless the write followed the reads of a commit, in their order, within 10 s of the first
+// read.
 func (h *host) isCommit(commit request) {
 	h.t.Helper()
 	reads := h.before(commit, 3)
@@ -228,21 +230,21 @@ func (h *host) isCommit(commit request) {
 			next = reads[i+1].at
 		}
 		if r.answered.IsZero() || r.answered.After(next) {
-			h.t.Errorf("%s was answered after what follows it was sent", r.kind)
+			h.t.Errorf("%s was answered after the next request was sent", r.kind)
 		}
 		if len(r.query["resourceVersion"]) > 0 {
-			h.t.Errorf("%s?%s: not from the quorum", r.kind, r.query.Encode())
+			h.t.Errorf("%s?%s: not a quorum read", r.kind, r.query.Encode())
 		}
 	}
 	if want := []string{"GET node " + h.name, "GET lease lockkeeper", "LIST pods"}; !slices.Equal(kinds, want) {
-		h.t.Fatalf("before the commit it read %q, want %q", kinds, want)
+		h.t.Fatalf("reads before the commit: %q, expected %q", kinds, want)
 	}
 	if age := commit.at.Sub(reads[0].at); age >= 10*time.Second {
-		h.t.Errorf("it committed %v after the first read", age)
+		h.t.Errorf("committed %v after the first read", age)
 	}
 }
 
-// pod makes a pod on the host, which goes at once when it is evicted.
+// pod creates a pod on the host. An eviction removes it at once.
 func (h *host) pod(name string) {
 	h.t.Helper()
 	_, err := cp(h.t).Client().CoreV1().Pods("default").Create(h.t.Context(), &corev1.Pod{
@@ -263,7 +265,7 @@ func (h *host) hasPod(name string) bool {
 	return err == nil
 }
 
-// serviceAccounts does what no controller does here: pods need one.
+// serviceAccounts creates the service account that pods need, because no controller runs here that creates it.
 func serviceAccounts(t *testing.T) {
 	t.Helper()
 	_, err := cp(t).Client().CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})

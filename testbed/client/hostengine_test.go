@@ -8,8 +8,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// update stages an OS update, and promotes the host, which wants it, to rebooting while something blocks the commit. The
-// returned function takes the block away.
+// updateAtCommit stages an OS update and promotes the host, which wants it, to rebooting while an inhibitor blocks the
+// commit. The returned function removes the inhibitor.
 func (h *host) updateAtCommit(edit func(*v1alpha1.Grant)) (unblock func()) {
 	h.t.Helper()
 	unblock = h.sim.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "test", Why: "a test", Mode: "block"})
@@ -26,7 +26,8 @@ func (h *host) updateAtCommit(edit func(*v1alpha1.Grant)) (unblock func()) {
 	return unblock
 }
 
-// An engine that is not there at the commit has not said that its update still stands: the host waits until it has.
+// TestVanishedEngineHoldsTheCommit checks that a host waits at the commit until its update engine answers, because
+// without an answer the update may be gone.
 func TestVanishedEngineHoldsTheCommit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -45,16 +46,16 @@ func TestVanishedEngineHoldsTheCommit(t *testing.T) {
 			h.sim.Engine().Stop()
 			unblock()
 			h.says("SourceUnreadable (update_engine to answer")
-			never(t, "a commit that nobody's word stands behind", 3*time.Second, func() bool { return len(h.commits()) > 0 })
+			never(t, "the host committed without an answer from the engine", 3*time.Second, func() bool { return len(h.commits()) > 0 })
 			if wants := h.node().Labels["lockkeeper.dev/wants"]; wants != "reboot" {
-				t.Errorf("it wants %s: silence was taken for a word", wants)
+				t.Errorf("the host wants %s although the engine gave no answer", wants)
 			}
 			c.back(h)
 			if c.word == "" {
 				h.wants("nothing")
 				h.says("WantGone")
 				if len(h.commits()) > 0 {
-					t.Error("it committed to an update that was taken back")
+					t.Error("committed to an update that was withdrawn")
 				}
 				return
 			}
@@ -64,7 +65,8 @@ func TestVanishedEngineHoldsTheCommit(t *testing.T) {
 	}
 }
 
-// Another change carries the turn by itself: then no one waits for an engine that is away.
+// TestVanishedEngineHoldsNoOtherChange checks that the host does not wait for a stopped engine if another change
+// justifies the turn.
 func TestVanishedEngineHoldsNoOtherChange(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
@@ -74,7 +76,8 @@ func TestVanishedEngineHoldsNoOtherChange(t *testing.T) {
 	h.acks("rebooting/committed")
 }
 
-// An engine that an admin has masked takes its update with it; one that was only stopped does not.
+// TestMaskedEngineTakesItsUpdateBack checks that a masked engine withdraws its update, but an engine that is only
+// stopped does not.
 func TestMaskedEngineTakesItsUpdateBack(t *testing.T) {
 	h := startHost(t, nil)
 	must(t, h.sim.Units().Set("update-engine.service", simhost.Unit{Load: "loaded", Active: "active"}))

@@ -16,8 +16,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// draining brings a host to where it drains and cannot end: a pod of its own refuses to go. The returned function tells when
-// the last eviction was sent.
+// draining starts a host and a drain that cannot finish, because the API server refuses to evict one of its pods.
+// blocked is the fault that refuses.
 func draining(t *testing.T) (h *host, blocked fault) {
 	t.Helper()
 	h = startHost(t, nil)
@@ -33,23 +33,23 @@ func draining(t *testing.T) (h *host, blocked fault) {
 	h.promote("draining", nil)
 	h.acks("draining/committed")
 	until(t, "an eviction", func() bool { return h.w.count("POST eviction") > 0 })
-	// It is at work: what comes is evicted at once.
+	// The drain is active: it evicts a new pod at once.
 	h.pod("first")
-	until(t, "an eviction of what is new", func() bool { return !h.hasPod("first") })
+	until(t, "the eviction of the new pod", func() bool { return !h.hasPod("first") })
 	return h, blocked
 }
 
-// evictsNothing fails if a pod that comes to the node now is evicted.
+// evictsNothing fails the test if a new pod on the node is evicted.
 func (h *host) evictsNothing(why string) {
 	h.t.Helper()
 	h.pod("late")
-	never(h.t, "evicted although "+why, 3*time.Second, func() bool { return !h.hasPod("late") })
+	never(h.t, "a pod was evicted although "+why, 3*time.Second, func() bool { return !h.hasPod("late") })
 }
 
-// goesOn fails unless the pod of evictsNothing is evicted in the end.
-func (h *host) goesOn() {
+// continues fails the test unless the pod of evictsNothing is evicted.
+func (h *host) continues() {
 	h.t.Helper()
-	until(h.t, "the drain to go on", func() bool { return !h.hasPod("late") })
+	until(h.t, "the drain to continue", func() bool { return !h.hasPod("late") })
 }
 
 func TestStopEndsADrain(t *testing.T) {
@@ -59,14 +59,14 @@ func TestStopEndsADrain(t *testing.T) {
 	h.says("Stopped")
 	looks := h.w.requests("GET lease")
 	if took := looks[len(looks)-1].at.Sub(stopped); took > looksEvery {
-		t.Errorf("it looked at the Lease after %v", took)
+		t.Errorf("the host read the Lease %v after the stop", took)
 	}
 	h.evictsNothing("the cluster is stopped")
 	goOn(t)
-	h.goesOn()
+	h.continues()
 }
 
-// No one knows whether there is a stop: the drain rests.
+// TestUnreadableLeaseEndsADrain checks that a drain pauses while the host cannot know whether there is a stop.
 func TestUnreadableLeaseEndsADrain(t *testing.T) {
 	h, blocked := draining(t)
 	var refused atomic.Bool
@@ -77,36 +77,37 @@ func TestUnreadableLeaseEndsADrain(t *testing.T) {
 		}
 		return blocked(ctx, r, forward)
 	})
-	until(t, "a look that is refused", refused.Load)
+	until(t, "a refused read of the Lease", refused.Load)
 	h.says("Forbidden")
 	h.evictsNothing("the Lease cannot be read")
 	h.w.on(blocked)
-	h.goesOn()
+	h.continues()
 }
 
-// The loop repeats a write whose answer was lost, and looks at nothing meanwhile: nothing may continue that needs a look.
+// TestUnknownWriteEndsADrain checks that a host that repeats a write with a lost answer does nothing that needs a read
+// of the Lease, because it reads nothing in the meantime.
 func TestUnknownWriteEndsADrain(t *testing.T) {
 	h, blocked := draining(t)
 	var lost atomic.Int32
 	h.w.on(func(ctx context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
 		if r.kind == "PATCH node "+h.name {
 			lost.Add(1)
-			return nil, errCut // it never arrives, again and again
+			return nil, errCut // no try ever arrives
 		}
 		return blocked(ctx, r, forward)
 	})
-	must(t, h.sim.WriteFile("/run/reboot-needed", "")) // something to write
+	must(t, h.sim.WriteFile("/run/reboot-needed", "")) // gives the host something to write
 	until(t, "a write that is lost", func() bool { return lost.Load() > 0 })
 	h.says("writing node")
-	h.evictsNothing("the outcome of a write is not known")
+	h.evictsNothing("the outcome of a write is unknown")
 	h.w.on(blocked)
-	h.goesOn()
+	h.continues()
 }
 
 func TestTurnedRoundEndsADrain(t *testing.T) {
 	h, _ := draining(t)
 	h.promote("before-uncordon", nil)
-	until(t, "the new state to be seen", func() bool { return h.status().State == "before-uncordon" })
+	until(t, "the host to see the new state", func() bool { return h.status().State == "before-uncordon" })
 	h.evictsNothing("the turn was backed out")
 }
 
@@ -116,16 +117,17 @@ func TestPauseEndsADrain(t *testing.T) {
 	h.says("Paused")
 	h.evictsNothing("the node is paused")
 	patchNode(t, h.name, `{"metadata":{"annotations":{"lockkeeper.dev/paused":null}}}`)
-	h.goesOn()
+	h.continues()
 }
 
-// Whoever uncordons during the drain wants the node; and the process that is stopped evicts nothing more.
+// TestUncordonAndTheEndOfTheProcessEndADrain checks that a drain ends when a user uncordons the node, who wants to use
+// it, and when the process stops.
 func TestUncordonAndTheEndOfTheProcessEndADrain(t *testing.T) {
 	h, _ := draining(t)
 	h.stop()
 	h.evictsNothing("lockkeeper does not run")
 	h.run()
-	h.goesOn()
+	h.continues()
 	patchNode(t, h.name, `{"spec":{"unschedulable":false}}`)
 	h.acks("draining/refused:Uncordoned")
 	if _, mark := h.node().Annotations["lockkeeper.dev/cordon"]; mark {
@@ -134,7 +136,7 @@ func TestUncordonAndTheEndOfTheProcessEndADrain(t *testing.T) {
 	h.evictsNothing("somebody uncordoned")
 }
 
-// A host whose writes are refused does not try again with every event.
+// TestRefusedHostIsNoHotLoop checks that a host whose writes are refused does not retry on every event.
 func TestRefusedHostIsNoHotLoop(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -162,12 +164,12 @@ func TestRefusedHostIsNoHotLoop(t *testing.T) {
 			for i := 0; time.Since(began) < 5*time.Second || writes() < 2 && time.Since(began) < patience; i++ {
 				if c.code == http.StatusConflict {
 					time.Sleep(100 * time.Millisecond)
-					continue // with a Node that changes it might be true
+					continue // if the Node changed, the conflict could be real
 				}
 				patchNode(t, h.name, fmt.Sprintf(`{"metadata":{"annotations":{"example.org/count":"%d"}}}`, i))
 			}
 			if n, took := writes(), time.Since(began); n < 2 || n > 2+int(took/time.Second) {
-				t.Errorf("%d writes in %v, want at most one a second", n, took)
+				t.Errorf("%d writes in %v, expected at most one a second", n, took)
 			}
 			h.says(c.word)
 			h.w.on(nil)
@@ -176,12 +178,12 @@ func TestRefusedHostIsNoHotLoop(t *testing.T) {
 	}
 }
 
-// login stands in for logind where simhost's is too well behaved. What a test sets is set before it starts.
+// login is a fake logind for cases that the one of simhost does not support. Tests set its fields before it starts.
 type login struct {
 	reboots atomic.Int32
 	answer  func() *dbus.Error // to a reboot
 	slow    func()             // called for each list of inhibitors, and of sessions
-	asked   func()             // called when it is asked whether a shutdown is under way; nil for nothing
+	asked   func()             // called for each query whether a shutdown is in progress; may be nil
 }
 
 type inhibitorRow struct {
@@ -197,7 +199,7 @@ type sessionRow struct {
 	Path dbus.ObjectPath
 }
 
-// replaceLogind puts the stand-in on the host's bus and returns its connection.
+// replaceLogind connects the fake to the host's bus and returns its connection.
 func (h *host) replaceLogind(l *login) *dbus.Conn {
 	h.t.Helper()
 	h.sim.Logind().Stop()
@@ -238,8 +240,8 @@ func (h *host) replaceLogind(l *login) *dbus.Conn {
 	return conn
 }
 
-// Something else is in progress in logind, a suspend for one, and no reboot: that is no refusal, and no reason to ask as fast
-// as it answers.
+// TestOperationInProgressIsNoRefusal checks the case that logind is busy with another operation, for example a suspend.
+// That is not a refusal of the reboot, and the host must not retry as fast as logind answers.
 func TestOperationInProgressIsNoRefusal(t *testing.T) {
 	h := startHost(t, nil)
 	var over atomic.Bool
@@ -255,15 +257,15 @@ func TestOperationInProgressIsNoRefusal(t *testing.T) {
 	began := time.Now()
 	h.acks("rebooting/committed")
 	h.says("already a shutdown or sleep operation")
-	never(t, "a word but committed", 5*time.Second, func() bool {
+	never(t, "a report other than committed", 5*time.Second, func() bool {
 		return !strings.HasSuffix(h.node().Annotations["lockkeeper.dev/ack"], "/rebooting/committed")
 	})
 	until(t, "a second call", func() bool { return l.reboots.Load() >= 2 })
 	if n, took := l.reboots.Load(), time.Since(began); n > 2+int32(took/time.Second) {
-		t.Errorf("asked %d times within %v, want a few", n, took)
+		t.Errorf("asked %d times within %v; expected only a few", n, took)
 	}
 	if s := h.status(); s.API != nil {
-		t.Errorf("it blames the API server: %s", s.API.Error)
+		t.Errorf("the status blames the API server: %s", s.API.Error)
 	}
 	over.Store(true)
 	asked := l.reboots.Load()
@@ -271,8 +273,8 @@ func TestOperationInProgressIsNoRefusal(t *testing.T) {
 	h.says("the reboot that is under way")
 }
 
-// A block inhibitor that was taken between the look at the list and the call is waited for like any other: logind's word is no
-// refusal of the turn.
+// TestInhibitorBetweenLookAndCallIsNoRefusal checks that the host waits for a block inhibitor that appears between the
+// list of inhibitors and the call, like for any other inhibitor. The error from logind does not refuse the turn.
 func TestInhibitorBetweenLookAndCallIsNoRefusal(t *testing.T) {
 	h := startHost(t, nil)
 	var over atomic.Bool
@@ -287,7 +289,7 @@ func TestInhibitorBetweenLookAndCallIsNoRefusal(t *testing.T) {
 	h.promote("rebooting", onlyNode)
 	h.acks("rebooting/committed")
 	h.says("active block inhibitor")
-	never(t, "a word but committed", 5*time.Second, func() bool {
+	never(t, "a report other than committed", 5*time.Second, func() bool {
 		return !strings.HasSuffix(h.node().Annotations["lockkeeper.dev/ack"], "/rebooting/committed")
 	})
 	over.Store(true)
@@ -296,11 +298,12 @@ func TestInhibitorBetweenLookAndCallIsNoRefusal(t *testing.T) {
 	h.says("the reboot that is under way")
 }
 
-// A logind that stops between its last answer and the call has not refused anything: the turn waits for it, says so, and continues
-// when logind runs again.
+// TestLogindGoneAtTheCallIsNoRefusal checks that a logind that stops between its last answer and the call has not
+// refused the reboot. The turn waits, reports the reason, and continues when logind runs again.
 func TestLogindGoneAtTheCallIsNoRefusal(t *testing.T) {
 	t.Parallel()
-	// logind has to go between the last question and the call. The host may ask once more in between, and then does not call.
+	// logind has to stop between the last query and the call. The host may query once more in between, and then does
+	// not call.
 	var called atomic.Int32
 	t.Run("scenes", func(t *testing.T) {
 		for range 4 {
@@ -312,12 +315,12 @@ func TestLogindGoneAtTheCallIsNoRefusal(t *testing.T) {
 		}
 	})
 	if called.Load() == 0 {
-		t.Error("no host called a logind that had just gone: this test could not fail")
+		t.Error("no host called logind right after it stopped: the test proves nothing")
 	}
 }
 
-// logindGoesAtTheCall has logind go when a host that has committed has asked it for the last time. It reports whether the host called it
-// after that.
+// logindGoesAtTheCall stops logind right after the last query of a host that has committed. It reports whether the host
+// called logind after that.
 func logindGoesAtTheCall(t *testing.T) bool {
 	h := startHost(t, nil)
 	must(t, h.sim.Units().Set("kubelet.service", simhost.Unit{Load: "loaded", Active: "active"})) // systemd is on the bus
@@ -329,7 +332,7 @@ func logindGoesAtTheCall(t *testing.T) bool {
 			asked.Store(true)
 		}
 	}
-	l.slow = func() { // the last question before the call
+	l.slow = func() { // the last query before the call
 		if asked.Load() && gone.CompareAndSwap(false, true) {
 			if _, err := conn.ReleaseName("org.freedesktop.login1"); err != nil {
 				t.Error(err)
@@ -349,25 +352,25 @@ func logindGoesAtTheCall(t *testing.T) bool {
 	if !gone.Load() || !called {
 		return false
 	}
-	never(t, "a word but committed", 3*time.Second, func() bool {
+	never(t, "a report other than committed", 3*time.Second, func() bool {
 		return !strings.HasSuffix(h.node().Annotations["lockkeeper.dev/ack"], "/rebooting/committed")
 	})
 	must(t, h.sim.Logind().Start())
 	until(t, "the reboot", func() bool { return len(h.reboots(simhost.RebootCalled)) == 1 })
 	if n := l.reboots.Load(); n > 0 {
-		t.Errorf("the logind that had gone got %d calls", n)
+		t.Errorf("logind got %d calls after it stopped", n)
 	}
 	return true
 }
 
-// A logind that takes long to answer stands between the look and the commit: the look is old by then, whoever stopped the
-// clock.
+// TestSlowLogindMakesTheLookOld checks that a host repeats its reads if logind answers slowly between them and the
+// commit, because the reads are then too old.
 func TestSlowLogindMakesTheLookOld(t *testing.T) {
 	var h *host
 	var once atomic.Int32
 	l := &login{answer: func() *dbus.Error { return nil }}
 	l.slow = func() {
-		// The two questions after the look at the pods.
+		// The two queries after the list of pods.
 		if h.w.count("LIST pods") > 0 && once.Add(1) <= 2 {
 			time.Sleep(7 * time.Second)
 		}
@@ -378,7 +381,7 @@ func TestSlowLogindMakesTheLookOld(t *testing.T) {
 	h.promote("rebooting", onlyNode)
 	h.acks("rebooting/committed")
 	if once.Load() < 2 {
-		t.Fatal("logind was not slow: this test could not fail")
+		t.Fatal("logind was not slow: the test proves nothing")
 	}
 	commits := h.committed()
 	if len(commits) != 1 {
@@ -386,19 +389,21 @@ func TestSlowLogindMakesTheLookOld(t *testing.T) {
 	}
 	h.isCommit(commits[0])
 	if n := h.w.count("LIST pods"); n < 2 {
-		t.Errorf("%d looks, want another after the slow answers", n)
+		t.Errorf("%d lists of pods; expected another one after the slow answers", n)
 	}
 	until(t, "the reboot", func() bool { return l.reboots.Load() == 1 })
 }
 
-// A bus that hangs between the look and the call must not deliver the call when the look is old.
+// TestRebootOfAnOldLookIsNotCalled checks that a bus that hangs between the reads and the call does not deliver the
+// call when the reads are too old.
 func TestRebootOfAnOldLookIsNotCalled(t *testing.T) {
 	h := startHost(t, nil)
 	h.sim.Logind().OnReboot(simhost.Hang)
 	h.want()
 	h.promote("rebooting", onlyNode)
 	h.acks("rebooting/committed")
-	// No answer is no word: it asks again, with a new look each time, and says neither refused nor done.
+	// A missing answer is not a report: the host asks again after new reads each time, and reports neither refused nor
+	// done.
 	until(t, "a second call", func() bool { return len(h.reboots(simhost.RebootRefused)) >= 2 })
 	calls := h.reboots(simhost.RebootRefused)
 	var look request
@@ -408,9 +413,9 @@ func TestRebootOfAnOldLookIsNotCalled(t *testing.T) {
 		}
 	}
 	if age := calls[1].Time.Sub(look.at); age >= 10*time.Second || look.at.Before(calls[0].Time) {
-		t.Errorf("called again %v after the look", age)
+		t.Errorf("called again %v after the reads", age)
 	}
 	if ack := h.node().Annotations["lockkeeper.dev/ack"]; !strings.HasSuffix(ack, "/rebooting/committed") {
-		t.Errorf("it said %s", ack)
+		t.Errorf("the ack is %s", ack)
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// A sentinel that comes or goes is published at once, however seldom the host polls.
+// TestSentinelIsPublishedBeforeThePoll checks that the host publishes a new or removed sentinel at once, without
+// waiting for its poll.
 func TestSentinelIsPublishedBeforeThePoll(t *testing.T) {
 	h := startHost(t, func(h *host) { h.opts.PollInterval = time.Hour })
 	h.wants("nothing")
@@ -32,15 +33,15 @@ func TestSentinelIsPublishedBeforeThePoll(t *testing.T) {
 			return r.at.Before(made) || !strings.Contains(r.body, `"lockkeeper.dev/wants":"`+change.word+`"`)
 		})
 		if len(writes) == 0 {
-			t.Fatalf("nobody wrote that it wants %s", change.word)
+			t.Fatalf("no write says that the host wants %s", change.word)
 		}
-		if took := writes[0].at.Sub(made); took > 20*time.Second { // a round without a reason is every 30 s
-			t.Errorf("it took %v to publish that it wants %s", took, change.word)
+		if took := writes[0].at.Sub(made); took > 20*time.Second { // without a reason the loop runs every 30 s
+			t.Errorf("it took %v to publish that the host wants %s", took, change.word)
 		}
 	}
 }
 
-// login logs someone in.
+// login logs a user in.
 func (h *host) login(id, user string) *simhost.Terminal {
 	h.t.Helper()
 	m, err := h.sim.Logind().Login(id, user)
@@ -51,24 +52,25 @@ func (h *host) login(id, user string) *simhost.Terminal {
 
 const warning = "THIS HOST REBOOTS"
 
-// announced finds in warnings how long it is until the reboot, in seconds, and when it will be.
+// announced matches the delay until the reboot, in seconds, and the time of the reboot in a warning.
 var announced = regexp.MustCompile(`in (\d+)s, at (\d\d:\d\d:\d\d)`)
 
-// announcedTime is the time that the first warning names, on the day of near.
+// announcedTime returns the time in the first warning, on the day of near.
 func announcedTime(t *testing.T, text string, near time.Time) time.Time {
 	t.Helper()
 	clock, err := time.ParseInLocation(time.TimeOnly, announced.FindStringSubmatch(text)[2], time.Local)
 	must(t, err)
 	y, m, d := near.Date()
 	told := time.Date(y, m, d, clock.Hour(), clock.Minute(), clock.Second(), 0, time.Local)
-	if told.Sub(near) > 12*time.Hour { // it was before midnight
+	if told.Sub(near) > 12*time.Hour { // the time is after midnight
 		told = told.AddDate(0, 0, -1)
 	}
 	return told
 }
 
-// Who is logged in is warned at the begin of the delay and once more before its end, who comes later when they come, and
-// the reboot is not before the time that they were told.
+// TestSessionsAreWarnedAndHaveTheirDelay checks that users who are logged in get a warning at the start of the delay
+// and another one before its end, that users who log in later get one when they log in, and that the host does not
+// reboot before the announced time.
 func TestSessionsAreWarnedAndHaveTheirDelay(t *testing.T) {
 	const delay, lead = 24 * time.Second, 6 // the second warning is a quarter of the delay before its end, in seconds
 	h := startHost(t, func(h *host) { h.opts.Settings.SessionDelay = delay })
@@ -87,14 +89,14 @@ func TestSessionsAreWarnedAndHaveTheirDelay(t *testing.T) {
 	must(t, bert.WaitText(soon(t), warning, 1))
 	must(t, anna.WaitText(soon(t), warning, 2))
 	if left, err := strconv.Atoi(announced.FindAllStringSubmatch(anna.Text(), -1)[1][1]); err != nil || left > lead {
-		t.Errorf("warned again a quarter of the time before, they read\n%s", anna.Text())
+		t.Errorf("the terminal after the second warning:\n%s", anna.Text())
 	}
 	h.acks("rebooting/committed")
 	commit := h.committed()[0]
-	// The time that they were told, without its parts of a second, is the earliest.
+	// The announced time, without fractions of a second, is the earliest.
 	due := announcedTime(t, anna.Text(), commit.at)
 	if commit.at.Before(due) || commit.at.After(due.Add(patience)) || due.Add(time.Second).Before(asked.Add(delay)) {
-		t.Errorf("promoted at %v and warned of %v, it committed at %v; the delay is %v", asked, due, commit.at, delay)
+		t.Errorf("promoted at %v, warned of a reboot at %v, committed at %v; the delay is %v", asked, due, commit.at, delay)
 	}
 	h.isCommit(commit)
 	for _, m := range []*simhost.Terminal{anna, bert} {
@@ -104,8 +106,9 @@ func TestSessionsAreWarnedAndHaveTheirDelay(t *testing.T) {
 	}
 }
 
-// What comes between ends the delay, and who was warned is told. When it has gone the delay begins again; no one waits for
-// who has left.
+// TestInhibitorInTheDelayCallsOff checks that an inhibitor during the delay ends the delay and that the warned users
+// get a message. When the inhibitor is gone the delay starts again. The host does not wait for users who have logged
+// out.
 func TestInhibitorInTheDelayCallsOff(t *testing.T) {
 	h := startHost(t, func(h *host) { h.opts.Settings.SessionDelay = time.Hour })
 	anna := h.login("1", "anna")
@@ -118,7 +121,7 @@ func TestInhibitorInTheDelayCallsOff(t *testing.T) {
 	release()
 	must(t, anna.WaitText(soon(t), warning, 2))
 	h.says("Sessions (anna")
-	// The host's loop ends: so does what it said.
+	// The host's loop stops, so the announcement is withdrawn.
 	h.stop()
 	must(t, anna.WaitText(soon(t), "does not come now: lockkeeper was stopped", 1))
 	if len(h.commits()) > 0 {
@@ -130,7 +133,8 @@ func TestInhibitorInTheDelayCallsOff(t *testing.T) {
 	h.acks("rebooting/committed")
 }
 
-// Inhibitors that only delay a shutdown, or block something else, are logind's business.
+// TestOtherInhibitorsAreNotWaitedFor checks that the host leaves inhibitors that only delay a shutdown, or that block
+// something else, to logind.
 func TestOtherInhibitorsAreNotWaitedFor(t *testing.T) {
 	h := startHost(t, nil)
 	for _, i := range []simhost.Inhibitor{
@@ -144,8 +148,8 @@ func TestOtherInhibitorsAreNotWaitedFor(t *testing.T) {
 	h.acks("rebooting/committed")
 }
 
-// Another reboot manager that is active when the host would commit keeps it from that, is named with what switches it off,
-// and is not waited for any longer when it has gone.
+// TestRebootManagersHoldTheCommit checks that an active reboot manager blocks the host's commit, that the reason names
+// it with the command that disables it, and that the host continues when it is gone.
 func TestRebootManagersHoldTheCommit(t *testing.T) {
 	t.Parallel()
 	unit := func(name string) func(h *host, on bool) {
@@ -182,7 +186,7 @@ func TestRebootManagersHoldTheCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := startHost(t, nil)
 			h.want()
-			// It comes to be active when nothing else stands in the way any more.
+			// It becomes active when nothing else blocks the commit.
 			unblock := h.sim.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "test", Mode: "block"})
 			h.promote("rebooting", onlyNode)
 			h.says("Inhibited")
@@ -201,19 +205,21 @@ func TestRebootManagersHoldTheCommit(t *testing.T) {
 	}
 }
 
-// It is known to who reads the status before there is anything to do.
+// TestRebootManagerIsToldBeforeThereIsAnUpdate checks that the status names another reboot manager even before there is
+// an update.
 func TestRebootManagerIsToldBeforeThereIsAnUpdate(t *testing.T) {
 	h := startHost(t, nil)
 	h.wants("nothing")
 	must(t, h.sim.Units().Set("locksmithd.service", simhost.Unit{Load: "loaded", Active: "activating"}))
 	h.says("locksmithd.service would reboot this host too")
 	must(t, h.sim.Units().Set("locksmithd.service", simhost.Unit{Load: "loaded"}))
-	until(t, "nothing to say of it", func() bool { return !strings.Contains(h.status().Text(), "locksmithd") })
+	until(t, "the status not to name locksmithd", func() bool { return !strings.Contains(h.status().Text(), "locksmithd") })
 }
 
 const coordinatorConf = "/run/update-engine/coordinator.conf"
 
-// waitForCoordinatorState waits until coordinator.conf has the state want, or is missing or empty if want is "".
+// waitForCoordinatorState waits until coordinator.conf contains the state want, or until it is missing or empty if want
+// is "".
 func (h *host) waitForCoordinatorState(want string) {
 	h.t.Helper()
 	if want != "" {
@@ -226,10 +232,11 @@ func (h *host) waitForCoordinatorState(want string) {
 		}
 		return string(text)
 	}
-	until(h.t, "coordinator.conf to say "+want, func() bool { return read() == want })
+	until(h.t, "coordinator.conf to contain "+want, func() bool { return read() == want })
 }
 
-// The update engine's other users can read who coordinates reboots, and what at.
+// TestCoordinatorConfIsTruthful checks that coordinator.conf tells other users of the update engine who coordinates
+// reboots, and in which state.
 func TestCoordinatorConfIsTruthful(t *testing.T) {
 	h := startHost(t, nil)
 	h.waitForCoordinatorState("running")
@@ -244,7 +251,7 @@ func TestCoordinatorConfIsTruthful(t *testing.T) {
 	h.stop()
 	h.waitForCoordinatorState("")
 
-	// locksmithd was faster.
+	// locksmithd wrote the file first.
 	f, err := os.OpenFile(h.sim.Root()+coordinatorConf, os.O_RDWR, 0)
 	must(t, err)
 	defer f.Close()
@@ -263,9 +270,9 @@ func TestCoordinatorConfIsTruthful(t *testing.T) {
 	h.waitForCoordinatorState("rebooting")
 }
 
-// A boot that is not old enough is not ended.
+// TestMinUptimeIsWaitedOut checks that the host does not reboot before its minimum uptime.
 func TestMinUptimeIsWaitedOut(t *testing.T) {
-	const short = 30 * time.Second // of what it needs: it is an hour old
+	const short = 30 * time.Second // the uptime that is missing; the host is up for an hour
 	began := time.Now()
 	h := startHost(t, func(h *host) { h.opts.Settings.MinUptime = time.Hour + short })
 	h.want()
@@ -273,6 +280,6 @@ func TestMinUptimeIsWaitedOut(t *testing.T) {
 	h.says("MinUptime")
 	h.acks("rebooting/committed")
 	if age := h.commits()[0].at.Sub(began); age < short {
-		t.Errorf("it committed %v after its start, want %v at least", age, short)
+		t.Errorf("committed %v after the start, expected at least %v", age, short)
 	}
 }

@@ -15,14 +15,15 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// touches are the requests that do more than say something, or ask who asks.
+// touches returns the requests that do more than publish or authenticate.
 func (h *host) touches() []request {
 	return slices.DeleteFunc(h.w.requests("POST", "PATCH", "PUT", "DELETE"), func(r request) bool {
 		return strings.Contains(r.body, "SelfSubjectReview") || strings.HasPrefix(r.kind, "PATCH hostupdate") || strings.HasPrefix(r.kind, "PATCH node") && !strings.Contains(r.body, "unschedulable") && !strings.Contains(r.body, "/committed")
 	})
 }
 
-// A host that observes publishes and plans, and touches nothing, whatever state a coordinator sets.
+// TestObserveTouchesNothing checks that a host in observe mode publishes and plans but touches nothing, whatever state
+// a coordinator sets.
 func TestObserveTouchesNothing(t *testing.T) {
 	h := startHost(t, func(h *host) {
 		h.opts.Settings.Observe = true
@@ -37,19 +38,21 @@ func TestObserveTouchesNothing(t *testing.T) {
 	for _, state := range []string{"idle", "paused", "before-drain", "draining", "before-reboot", "rebooting", "applying", "before-uncordon", "uncordoning"} {
 		h.promote(state, nil)
 		until(t, "the host to see "+state, func() bool { return string(h.status().State) == state })
-		// In idle and paused there is nothing to wait for, and it has no hook units of its own to run.
+		// In idle and paused the host has nothing to wait for. It has no hook units of its own to run in a before-
+		// state.
 		if state != "idle" && state != "paused" && !strings.HasPrefix(state, "before-") {
 			h.says("Observe")
 		}
-		// It goes round with each change of its Node.
+		// The loop runs on each change of the Node.
 		for range 3 {
 			patchNode(t, h.name, `{"metadata":{"annotations":{"example.org/changed":"`+time.Now().String()+`"}}}`)
 			seen := h.node().ResourceVersion
 			until(t, "the host to see a change", func() bool { return h.node().ResourceVersion >= seen })
 		}
-		never(t, "a touch in "+state, 500*time.Millisecond, func() bool { return len(h.touches()) > 0 })
+		never(t, "a disruptive request in "+state, 500*time.Millisecond, func() bool { return len(h.touches()) > 0 })
 	}
-	// Its own cordon and mark from before it observed, in the state that gives back. Only its own credential writes a mark.
+	// The host's own cordon and mark from before it observed, in the state that removes them. Only the host's
+	// credential can write a mark.
 	kubelet, err := cp(t).NodeConfig(h.name)
 	must(t, err)
 	itself, err := kubernetes.NewForConfig(kubelet)
@@ -59,18 +62,18 @@ func TestObserveTouchesNothing(t *testing.T) {
 	must(t, err)
 	never(t, "an uncordon", time.Second, func() bool { return len(h.touches()) > 0 || !h.node().Spec.Unschedulable })
 	if len(h.reboots(simhost.RebootCalled))+len(h.reboots(simhost.RebootRefused)) > 0 {
-		t.Error("it called a reboot")
+		t.Error("the host called for a reboot")
 	}
 	if !h.hasPod("observed") {
-		t.Error("its pod is gone")
+		t.Error("the pod of the host is gone")
 	}
 	if text := anna.Text(); text != "" {
-		t.Errorf("who is logged in was told:\n%s", text)
+		t.Errorf("the logged-in user got a message:\n%s", text)
 	}
 	if _, err := os.Stat(h.sim.Root() + coordinatorConf); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("coordinator.conf: %v", err)
 	}
-	// And in the same place with another mode it would have.
+	// With another mode the same host does act.
 	s := h.opts.Settings
 	s.Observe = false
 	h.host.Reload(s)

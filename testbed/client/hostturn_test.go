@@ -16,17 +16,19 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// carriedOut are the requests that were: a kubelet's write just before is a conflict, and nothing to count.
+// carriedOut returns the requests that took effect. A conflict with a write that a kubelet made just before does not
+// count.
 func carriedOut(all []request) []request {
 	return slices.DeleteFunc(all, func(r request) bool { return r.status != http.StatusOK })
 }
 
-// A whole turn of one host: what it reads before each commit, what it commits before each act.
+// TestHostTurn runs a whole turn of one host. It checks what the host reads before each commit and what it commits
+// before each action.
 func TestHostTurn(t *testing.T) {
 	h := startHost(t, nil)
 	h.pod("turn-a")
 	h.want()
-	// The sources are read after the Lease and before the pods.
+	// The host reads the sources after the Lease and before the pods.
 	var mu sync.Mutex
 	var between []int
 	h.w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
@@ -42,7 +44,7 @@ func TestHostTurn(t *testing.T) {
 	h.w.on(nil)
 	mu.Lock()
 	if len(between) < 2 || between[1] <= between[0] {
-		t.Errorf("update_engine was asked %v times at the Lease and at the pods, want more at the pods", between)
+		t.Errorf("update_engine was queried %v times before the Lease and before the pods; expected more queries before the pods", between)
 	}
 	mu.Unlock()
 	n := h.node()
@@ -51,20 +53,20 @@ func TestHostTurn(t *testing.T) {
 	}
 	commits := carriedOut(h.commits())
 	if len(commits) != 1 || !strings.Contains(commits[0].body, `"unschedulable":true`) {
-		t.Fatalf("commits %+v, want the cordon", commits)
+		t.Fatalf("commits %+v, expected the cordon", commits)
 	}
 	h.isCommit(commits[0])
 	evictions := h.w.requests("POST eviction")
 	if n := len(evictions); n == 0 || evictions[n-1].status != http.StatusCreated {
-		t.Errorf("evictions %+v, want one that is accepted, and nothing after it", evictions)
+		t.Errorf("evictions %+v, expected none after the first accepted one", evictions)
 	}
 	for i, e := range evictions {
-		// The API server's own view of pods may be behind the drain's.
+		// The API server's own view of pods may lag behind the view of the drain.
 		if i+1 < len(evictions) && e.status != http.StatusNotFound {
-			t.Errorf("evicted again after the answer %d", e.status)
+			t.Errorf("evicted again after status %d", e.status)
 		}
 		if e.at.Before(commits[0].answered) {
-			t.Error("evicted before the cordon")
+			t.Error("the eviction came before the cordon")
 		}
 	}
 
@@ -75,26 +77,26 @@ func TestHostTurn(t *testing.T) {
 	h.stop()
 	commits = carriedOut(h.commits())
 	if len(commits) != 2 || !strings.Contains(commits[1].body, "t1/"+boot+"/rebooting/committed") {
-		t.Fatalf("commits %+v, want the cordon and the reboot's", commits)
+		t.Fatalf("commits %+v, expected the cordon and the commit of the reboot", commits)
 	}
 	h.isCommit(commits[1])
 	if called := h.reboots(simhost.RebootCalled); len(called) != 1 || called[0].Time.Before(commits[1].answered) {
-		t.Errorf("reboots %+v, want one after the commit was answered at %v", called, commits[1].answered)
+		t.Errorf("reboots %+v, expected one after the answer to the commit at %v", called, commits[1].answered)
 	}
 
-	// The new boot: wants and the word in one write, and none before.
+	// In the new boot one write contains both the wants and the report, and there is no earlier write.
 	_, err := h.sim.WaitNodeReady(soon(t))
 	must(t, err)
 	began := time.Now()
 	h.run()
 	h.acks("rebooting/done")
 	var writes []request
-	until(t, "the answer to the write of the new boot", func() bool {
+	until(t, "the answer to the first write of the new boot", func() bool {
 		writes = slices.DeleteFunc(carriedOut(h.w.requests("PATCH node")), func(r request) bool { return !r.at.After(began) })
 		return len(writes) > 0
 	})
 	if len(writes) != 1 || !strings.Contains(writes[0].body, `"lockkeeper.dev/wants":"nothing"`) || !strings.Contains(writes[0].body, "rebooting/done") {
-		t.Errorf("writes of the new boot %+v, want one with wants and done", writes)
+		t.Errorf("writes of the new boot %+v, expected one with wants and done", writes)
 	}
 	h.promote("uncordoning", nil)
 	h.acks("uncordoning/done")
@@ -108,8 +110,8 @@ func TestHostTurn(t *testing.T) {
 	fresh(t, h.w)
 }
 
-// A look that takes longer than a look is good for, because the API server is slow or the process was stopped, allows
-// nothing: everything is read again.
+// TestSlowLookIsRepeated checks that a host repeats all reads if they took too long to be valid, because the API server
+// is slow or the process was stopped.
 func TestSlowLookIsRepeated(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
@@ -125,12 +127,13 @@ func TestSlowLookIsRepeated(t *testing.T) {
 	h.acks("draining/done")
 	commits := carriedOut(h.commits())
 	if len(commits) != 1 || slow.Load() < 2 {
-		t.Fatalf("commits %+v after %d looks, want one after two", commits, slow.Load())
+		t.Fatalf("commits %+v after %d reads; expected one commit after two reads", commits, slow.Load())
 	}
 	h.isCommit(commits[0])
 }
 
-// While a stop keeps it waiting, a host looks again when its Node has changed, and every 10 s: a lifted stop changes no Node.
+// TestWaitingHostLooksAgain checks when a host that waits because of a stop reads the Lease again: when its Node
+// changes, and every 10 s because lifting a stop changes no Node.
 func TestWaitingHostLooksAgain(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
@@ -139,14 +142,15 @@ func TestWaitingHostLooksAgain(t *testing.T) {
 	h.says("Stopped")
 	looks := h.w.requests("GET lease")
 	if len(h.commits()) > 0 || len(looks) == 0 {
-		t.Fatalf("under the stop: commits %+v after %d looks", h.commits(), len(looks))
+		t.Fatalf("during the stop: commits %+v after %d reads", h.commits(), len(looks))
 	}
-	// By itself it looks every 10 s at the earliest. What comes between two looks is heard from the one that was looked at last.
+	// Without a change the host reads every 10 s at the earliest. It watches for changes after the version that it
+	// read last.
 	last, version := looks[len(looks)-1].at, h.node().ResourceVersion
-	never(t, "a look although nothing changed", 3*time.Second, func() bool {
+	never(t, "the host read the Lease although nothing changed", 3*time.Second, func() bool {
 		return h.lookedAgain(last) < 9*time.Second && h.node().ResourceVersion == version
 	})
-	// Of some changes one at least is seen before it would have looked by itself, however busy the machine is.
+	// The host must react to at least one of several changes before its next regular read, even on a busy machine.
 	sooner := false
 	for i := 0; i < 5 && !sooner; i++ {
 		looks = h.w.requests("GET lease")
@@ -156,7 +160,7 @@ func TestWaitingHostLooksAgain(t *testing.T) {
 		sooner = h.lookedAgain(last) < 9*time.Second
 	}
 	if !sooner {
-		t.Error("it looks no sooner when its Node has changed")
+		t.Error("the host does not read the Lease earlier when its Node changes")
 	}
 	lifted := time.Now()
 	goOn(t)
@@ -164,11 +168,12 @@ func TestWaitingHostLooksAgain(t *testing.T) {
 	commit := h.commits()[0]
 	h.isCommit(commit)
 	if took := h.before(commit, 3)[0].at.Sub(lifted); took > looksEvery {
-		t.Errorf("it looked again %v after the stop was lifted", took)
+		t.Errorf("the host read the Lease %v after the stop was lifted", took)
 	}
 }
 
-// lookedAgain is how long after a look at the Lease the next one came; indefinitely if it has not come.
+// lookedAgain returns the time from last to the next read of the Lease. Without such a read it returns the longest
+// duration.
 func (h *host) lookedAgain(last time.Time) time.Duration {
 	looks := h.w.requests("GET lease")
 	if i := slices.IndexFunc(looks, func(r request) bool { return r.at.After(last) }); i >= 0 {
@@ -177,7 +182,8 @@ func (h *host) lookedAgain(last time.Time) time.Duration {
 	return math.MaxInt64
 }
 
-// The leader that granted is not the leader any more: nothing is committed.
+// TestForeignEpochCommitsNothing checks that a host commits nothing if the leader that granted its turn no longer
+// leads.
 func TestForeignEpochCommitsNothing(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
@@ -185,17 +191,18 @@ func TestForeignEpochCommitsNothing(t *testing.T) {
 	h.promote("draining", nil)
 	h.says("Handover")
 	if len(h.commits()) > 0 || h.node().Spec.Unschedulable {
-		t.Error("it committed for a leader that is gone")
+		t.Error("committed for a leader that is gone")
 	}
 	must(t, cp(t).Client().CoordinationV1().Leases(leaseSpace).Delete(t.Context(), leaseName, deleteNow))
 	patchNode(t, h.name, `{"metadata":{"annotations":{"example.org/changed":"yes"}}}`)
 	h.says("there is no Lease")
 	if len(h.commits()) > 0 {
-		t.Error("it committed without a Lease")
+		t.Error("committed without a Lease")
 	}
 }
 
-// The answer to the cordon is lost: the host reads that it landed, and continues.
+// TestLostCordonIsRead checks that a host whose answer to the cordon was lost reads that the cordon landed, and
+// continues.
 func TestLostCordonIsRead(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
@@ -215,17 +222,18 @@ func TestLostCordonIsRead(t *testing.T) {
 	h.acks("draining/done")
 	commits := h.commits()
 	for len(commits) > 1 && commits[0].status == http.StatusConflict {
-		commits = commits[1:] // a kubelet's write just before, and nothing was carried out
+		commits = commits[1:] // a conflict with a write of the kubelet, without effect
 	}
 	if len(commits) != 1 || commits[0].status != 0 {
-		t.Errorf("commits %+v, want the one whose answer was lost", commits)
+		t.Errorf("commits %+v, expected the one whose answer was lost", commits)
 	}
 	if n := h.node(); !n.Spec.Unschedulable || n.Annotations["lockkeeper.dev/cordon"] != "t1" {
-		t.Errorf("the node is not cordoned by us: %+v", n.Annotations)
+		t.Errorf("the node is not cordoned by lockkeeper: %+v", n.Annotations)
 	}
 }
 
-// Someone cordons between the look and the commit: their cordon is not marked.
+// TestCordonInBetweenIsNotOurs checks that the host does not mark the cordon of another user who cordons between the
+// reads and the commit.
 func TestCordonInBetweenIsNotOurs(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
@@ -244,7 +252,7 @@ func TestCordonInBetweenIsNotOurs(t *testing.T) {
 	commits := h.commits()
 	done := carriedOut(slices.Clone(commits))
 	if len(done) != 1 || commits[0].status != http.StatusConflict || strings.Contains(done[0].body, "unschedulable") {
-		t.Fatalf("commits %+v, want a conflict and an ack alone", commits)
+		t.Fatalf("commits %+v, expected a conflict and then only an ack", commits)
 	}
 	h.isCommit(done[0])
 }
@@ -264,7 +272,8 @@ func TestRefusedReboot(t *testing.T) {
 	}
 }
 
-// Inhibitors and sessions come before the last look, and a want that vanishes before the commit ends it.
+// TestInhibitedThenCancelled checks that the host waits for inhibitors and sessions before its last reads, and that a
+// want that vanishes before the commit ends the turn.
 func TestInhibitedThenCancelled(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
@@ -272,27 +281,27 @@ func TestInhibitedThenCancelled(t *testing.T) {
 	h.promote("rebooting", onlyNode)
 	h.says("apt")
 	if h.w.count("GET lease") > 0 {
-		t.Error("it looked at the Lease while it is inhibited: the look would be old")
+		t.Error("the host read the Lease while it was inhibited: the read would be too old")
 	}
 	must(t, h.sim.RemoveFile(sentinel))
 	h.wants("nothing")
 	release()
-	never(t, "a commit after the want was gone", 4*time.Second, func() bool { return len(h.commits()) > 0 })
+	never(t, "the host committed after the want was gone", 4*time.Second, func() bool { return len(h.commits()) > 0 })
 	h.says("WantGone")
 }
 
-// Nothing changes, so nothing is written, nor read.
+// TestIdleHostIsQuiet checks that a host reads and writes nothing while nothing changes.
 func TestIdleHostIsQuiet(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
 	h.says("no coordinator has taken this node in")
 	published := func() int { return h.w.count("PATCH hostupdate") }
-	until(t, "it to publish that", func() bool {
+	until(t, "the host to publish the reason", func() bool {
 		all := h.w.requests("PATCH hostupdate")
 		return len(all) > 0 && strings.Contains(all[len(all)-1].body, "no coordinator has taken this node in")
 	})
 	count, watches, updates := len(h.w.kinds()), h.w.count("WATCH nodes"), published()
-	never(t, "a request of an idle host", 6*time.Second, func() bool {
+	never(t, "the idle host sent a request", 6*time.Second, func() bool {
 		if now := h.w.kinds(); len(now) > count {
 			t.Log(now[count:])
 			return true
@@ -300,10 +309,10 @@ func TestIdleHostIsQuiet(t *testing.T) {
 		return published() > updates
 	})
 	if n := h.w.count("WATCH nodes"); n != watches || watches == 0 {
-		t.Errorf("%d watches, and %d before it was idle", n, watches)
+		t.Errorf("%d watches; %d before the host was idle", n, watches)
 	}
 	if n := h.w.count("WATCH pods", "LIST pods"); n > 0 {
-		t.Errorf("%d requests for pods outside of a turn", n)
+		t.Errorf("%d requests for pods outside a turn", n)
 	}
 }
 
@@ -316,7 +325,7 @@ func TestSentinelComesAndGoes(t *testing.T) {
 	}
 	must(t, h.sim.RemoveFile(sentinel))
 	h.wants("nothing")
-	until(t, "the answers to its writes", func() bool { return len(carriedOut(h.w.requests("PATCH node"))) >= 3 })
+	until(t, "the answers to the writes", func() bool { return len(carriedOut(h.w.requests("PATCH node"))) >= 3 })
 	writes := carriedOut(h.w.requests("PATCH node"))
 	for _, r := range writes {
 		if strings.Contains(r.body, "lockkeeper.dev/wants") != strings.Contains(r.body, "lockkeeper.dev/host") {
@@ -328,7 +337,7 @@ func TestSentinelComesAndGoes(t *testing.T) {
 	}
 }
 
-// A Node that was deleted and registered again is another one: the host begins afresh.
+// TestHostOfANewNode checks that the host starts from scratch after its Node was deleted and registered again.
 func TestHostOfANewNode(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
@@ -342,11 +351,12 @@ func TestHostOfANewNode(t *testing.T) {
 	h.wants("reboot")
 	n := h.node()
 	if n.UID == old || !strings.Contains(n.Annotations["lockkeeper.dev/host"], string(n.UID)) {
-		t.Errorf("published %s for %s", n.Annotations["lockkeeper.dev/host"], n.UID)
+		t.Errorf("published %s for UID %s", n.Annotations["lockkeeper.dev/host"], n.UID)
 	}
 }
 
-// The API server is away: the status says so, the loop continues, and what happened meanwhile is published after.
+// TestHostWithoutAPIServer checks that while the API server is down, the status reports it, the loop continues, and the
+// host publishes the changes afterwards.
 func TestHostWithoutAPIServer(t *testing.T) {
 	h := startHost(t, func(h *host) {
 		cfg, err := cp(t).NodeConfig(h.name)
@@ -358,17 +368,17 @@ func TestHostWithoutAPIServer(t *testing.T) {
 	must(t, cp(t).StopAPIServer())
 	h.says("trouble with the API server")
 	must(t, h.sim.WriteFile(sentinel, ""))
-	// It wants to publish, and fails, again and again.
+	// The host tries to publish and fails each time.
 	until(t, "a failing write", func() bool { return h.status().API != nil && strings.Contains(h.status().API.Error, "writing node") })
 	if s := h.status(); s.State.InTurn() || s.Node != h.name {
 		t.Errorf("status %+v", s)
 	}
 	must(t, cp(t).StartAPIServer(t.Context()))
 	h.wants("reboot")
-	until(t, "a status without trouble", func() bool { return h.status().API == nil && h.status().Wants == "reboot" })
+	until(t, "a status without an API error", func() bool { return h.status().API == nil && h.status().Wants == "reboot" })
 }
 
-// It starts when there is no API server at all, and says so.
+// TestHostStartsBeforeTheAPIServer checks that the host starts without an API server, and reports that.
 func TestHostStartsBeforeTheAPIServer(t *testing.T) {
 	var away atomic.Bool
 	away.Store(true)
@@ -382,7 +392,7 @@ func TestHostStartsBeforeTheAPIServer(t *testing.T) {
 	})
 	h.says("to find out which Node is this host's")
 	if h.status().API == nil {
-		t.Error("it does not say why")
+		t.Error("the status does not name the cause")
 	}
 	away.Store(false)
 	h.wants("nothing")

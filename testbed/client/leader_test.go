@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// grants are the writes that give a node its turn: the only ones with a drain still to come.
+// grants returns the writes that give a node its turn. Only these start a drain.
 func (w *wire) grants() []request {
 	return slices.DeleteFunc(w.requests("PATCH node"), func(r request) bool { return !isGrant(r) })
 }
@@ -30,7 +30,7 @@ func held(t *testing.T, node string) string {
 	return getNode(t, node).Labels["lockkeeper.dev/held"]
 }
 
-// index of the first request of the kind at or after from, -1 for none.
+// index returns the index of the first matching request at or after from, or -1.
 func index(all []request, from int, match func(request) bool) int {
 	if i := slices.IndexFunc(all[from:], match); i >= 0 {
 		return from + i
@@ -42,15 +42,16 @@ func ofKind(kind string) func(request) bool {
 	return func(r request) bool { return r.kind == kind || strings.HasPrefix(r.kind, kind+" ") }
 }
 
-// Fresh eyes: in each term a list from the quorum that begins after the Lease was won, and only then a decision.
+// TestNoDecisionBeforeItsOwnList checks that each term sends a quorum list after it won the Lease, and decides only
+// after that.
 func TestNoDecisionBeforeItsOwnList(t *testing.T) {
 	freshLease(t)
 	playHost(t, "n1", true)
 	playHost(t, "n2", true)
-	l := stand(t, "leader", func(c *candidate) {
+	l := startCandidate(t, "leader", func(c *candidate) {
 		c.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
 			if r.kind == "LIST nodes" {
-				time.Sleep(300 * time.Millisecond) // time enough to decide without it
+				time.Sleep(300 * time.Millisecond) // enough time to decide without the list
 			}
 			return nil, nil
 		})
@@ -83,28 +84,29 @@ func TestNoDecisionBeforeItsOwnList(t *testing.T) {
 
 func TestEmergencyStopIsSeenAtOnce(t *testing.T) {
 	freshLease(t)
-	playHost(t, "bystander", false) // an only node would have no drain
+	playHost(t, "bystander", false) // the only node would get no drain
 	playHost(t, "n1", false)
-	l := stand(t, "leader", nil)
+	l := startCandidate(t, "leader", nil)
 	l.leads(1)
-	until(t, "n1 in its care", func() bool { return state(t, "n1") == "idle" })
+	until(t, "n1 to be idle", func() bool { return state(t, "n1") == "idle" })
 	uid := string(getNode(t, "n1").UID)
 	stop(t)
 	sayWants(t, uid, "n1", true)
 	until(t, "held=Stopped", func() bool { return held(t, "n1") == "Stopped" })
-	never(t, "a grant under the emergency stop", 2*time.Second, func() bool { return len(l.w.grants()) > 0 })
+	never(t, "a grant during the emergency stop", 2*time.Second, func() bool { return len(l.w.grants()) > 0 })
 	lifted := time.Now()
 	goOn(t)
 	until(t, "the grant", func() bool { return state(t, "n1") == "draining" })
-	if took := l.w.grants()[0].at.Sub(lifted); took > 15*time.Second { // a round without a reason is every 30 s
-		t.Errorf("the lifted stop was seen after %v", took)
+	if took := l.w.grants()[0].at.Sub(lifted); took > 15*time.Second { // without a reason the loop runs every 30 s
+		t.Errorf("the leader noticed the lifted stop after %v", took)
 	}
 	if held(t, "n1") != "" {
-		t.Errorf("held=%s in a turn that goes on", held(t, "n1"))
+		t.Errorf("held=%s in a turn that continues", held(t, "n1"))
 	}
 }
 
-// A grant whose answer is lost counts: nothing else is granted until the same write was answered and the Node read.
+// TestUnknownGrantHoldsTheOthers checks that a grant with a lost answer counts: the leader grants nothing else until
+// the same write was answered and the Node was read.
 func TestUnknownGrantHoldsTheOthers(t *testing.T) {
 	freshLease(t)
 	for _, n := range []string{"n1", "n2", "n3"} {
@@ -113,7 +115,7 @@ func TestUnknownGrantHoldsTheOthers(t *testing.T) {
 	var lost atomic.Value // body of the grant whose answers are lost
 	var answer atomic.Bool
 	allow(t, 2)
-	l := stand(t, "leader", func(c *candidate) {
+	l := startCandidate(t, "leader", func(c *candidate) {
 		c.w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
 			if isGrant(r) && !answer.Load() && (lost.CompareAndSwap(nil, r.body) || lost.Load() == r.body) {
 				return cutAnswer(forward)
@@ -123,10 +125,10 @@ func TestUnknownGrantHoldsTheOthers(t *testing.T) {
 	})
 	l.leads(1)
 	until(t, "two tries of the same write", func() bool { return len(l.w.grants()) >= 2 })
-	// A read after the second one may have settled it by now.
+	// A read after the second try may have settled it.
 	for _, g := range l.w.grants()[:2] {
 		if g.body != lost.Load() {
-			t.Errorf("another grant while the outcome of one is not known: %s %s", g.kind, g.body)
+			t.Errorf("another grant while the outcome of one is unknown: %s %s", g.kind, g.body)
 		}
 	}
 	answer.Store(true)
@@ -152,11 +154,11 @@ func TestUnknownGrantHoldsTheOthers(t *testing.T) {
 		}
 	}
 	if in != 2 {
-		t.Errorf("%d nodes in a turn, want 2", in)
+		t.Errorf("%d nodes in a turn, expected 2", in)
 	}
 }
 
-// A write that is refused, in whatever words, is not sent again and again.
+// TestRefusedWriteIsNoHotLoop checks that the leader does not repeat a refused write in a loop, whatever the error is.
 func TestRefusedWriteIsNoHotLoop(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -172,7 +174,7 @@ func TestRefusedWriteIsNoHotLoop(t *testing.T) {
 			freshLease(t)
 			playHost(t, "n1", true)
 			playHost(t, "n2", false)
-			l := stand(t, "leader", func(cd *candidate) {
+			l := startCandidate(t, "leader", func(cd *candidate) {
 				cd.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
 					if r.kind == "PATCH node n1" {
 						return says(c.code, c.reason), nil
@@ -182,20 +184,20 @@ func TestRefusedWriteIsNoHotLoop(t *testing.T) {
 			})
 			l.leads(1)
 			until(t, "the first refusal", func() bool { return l.w.count("PATCH node n1") > 0 })
-			// Things happen meanwhile, and each of them makes the leader decide again.
+			// Changes in the meantime each make the leader decide again.
 			began := time.Now()
 			for i := 0; time.Since(began) < 4*time.Second; i++ {
 				patchNode(t, "n2", fmt.Sprintf(`{"metadata":{"annotations":{"hook.lockkeeper.dev/count":"%d"}}}`, i))
 			}
-			// It is left alone for 30 s each time.
+			// The leader leaves the node alone for 30 s each time.
 			most := 2 * (1 + int(time.Since(l.w.requests("PATCH node n1")[0].at)/(30*time.Second)))
 			if n := l.w.count("PATCH node n1"); n > most {
-				t.Errorf("%d writes to a node that refuses them, want %d at most", n, most)
+				t.Errorf("%d writes to a node that refuses them, expected at most %d", n, most)
 			}
 			if n := l.w.count("GET node n1"); n > most {
-				t.Errorf("%d reads of it, want %d at most", n, most)
+				t.Errorf("%d reads of the node, expected at most %d", n, most)
 			}
-			until(t, "the other node in its care", func() bool { return state(t, "n2") == "idle" })
+			until(t, "the other node to be idle", func() bool { return state(t, "n2") == "idle" })
 			if !l.status().Leader || len(l.epochs()) != 1 {
 				t.Errorf("status %+v", l.status())
 			}
@@ -203,14 +205,14 @@ func TestRefusedWriteIsNoHotLoop(t *testing.T) {
 	}
 }
 
-// A whole rack whose writes are refused keeps no one else waiting.
+// TestManyRefusedKeepNobodyWaiting checks that a rack of nodes whose writes are refused does not delay other nodes.
 func TestManyRefusedKeepNobodyWaiting(t *testing.T) {
 	freshLease(t)
 	for i := range 40 {
 		playHost(t, fmt.Sprintf("a%02d", i), false)
 	}
 	playHost(t, "z", false)
-	l := stand(t, "leader", func(c *candidate) {
+	l := startCandidate(t, "leader", func(c *candidate) {
 		c.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
 			if strings.HasPrefix(r.kind, "PATCH node a") {
 				return says(403, "Forbidden"), nil
@@ -219,21 +221,21 @@ func TestManyRefusedKeepNobodyWaiting(t *testing.T) {
 		})
 	})
 	l.leads(1)
-	until(t, "the last one in its care", func() bool { return state(t, "z") == "idle" })
+	until(t, "the last node to be idle", func() bool { return state(t, "z") == "idle" })
 	writes := l.w.requests("PATCH node")
 	if most := 1 + 2*40*(1+int(time.Since(writes[0].at)/(30*time.Second))); len(writes) > most { // each is left alone for 30 s
-		t.Errorf("%d writes until then, want %d at most", len(writes), most)
+		t.Errorf("%d writes until then, expected at most %d", len(writes), most)
 	}
 }
 
-// A decision on a Node that has changed since is dropped.
+// TestConflictDropsTheDecision checks that the leader drops a decision on a Node that has changed since.
 func TestConflictDropsTheDecision(t *testing.T) {
 	freshLease(t)
-	playHost(t, "bystander", false) // an only node would have no drain
+	playHost(t, "bystander", false) // the only node would get no drain
 	playHost(t, "n1", false)
-	l := stand(t, "leader", nil)
+	l := startCandidate(t, "leader", nil)
 	l.leads(1)
-	until(t, "n1 in its care", func() bool { return state(t, "n1") == "idle" })
+	until(t, "n1 to be idle", func() bool { return state(t, "n1") == "idle" })
 	var once atomic.Bool
 	l.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
 		if isGrant(r) && once.CompareAndSwap(false, true) {
@@ -245,17 +247,18 @@ func TestConflictDropsTheDecision(t *testing.T) {
 	until(t, "n1 paused", func() bool { return state(t, "n1") == "paused" })
 	never(t, "a turn of a paused node", time.Second, func() bool { return getNode(t, "n1").Annotations["lockkeeper.dev/turn"] != "" })
 	if g := l.w.grants(); len(g) != 1 || g[0].status != http.StatusConflict {
-		t.Errorf("grants %+v, want the one that was a conflict", g)
+		t.Errorf("grants %+v, expected the one with the conflict", g)
 	}
 }
 
-// A node that is deleted frees its slot, also when the answer to the grant comes after the watch has shown the end.
+// TestLateAnswerOfADeletedNode checks that a deleted node frees its slot, even if the answer to the grant arrives after
+// the watch reported the deletion.
 func TestLateAnswerOfADeletedNode(t *testing.T) {
 	freshLease(t)
-	playHost(t, "bystander", false) // an only node would have no drain
+	playHost(t, "bystander", false) // the only node would get no drain
 	playHost(t, "n1", true)
 	var once atomic.Bool
-	l := stand(t, "leader", func(c *candidate) {
+	l := startCandidate(t, "leader", func(c *candidate) {
 		c.w.on(func(_ context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error) {
 			if !isGrant(r) || !once.CompareAndSwap(false, true) {
 				return nil, nil
@@ -264,7 +267,7 @@ func TestLateAnswerOfADeletedNode(t *testing.T) {
 			if derr := cp(t).Client().CoreV1().Nodes().Delete(context.Background(), "n1", deleteNow); derr != nil {
 				t.Error(derr)
 			}
-			time.Sleep(time.Second) // the watch shows it meanwhile
+			time.Sleep(time.Second) // the watch reports the deletion in the meantime
 			return resp, err
 		})
 	})
@@ -274,14 +277,15 @@ func TestLateAnswerOfADeletedNode(t *testing.T) {
 	until(t, "n2's turn", func() bool { return state(t, "n2") == "draining" })
 }
 
-// A host whose clock is off does not stand, and hands over when it finds out in the middle of a term.
+// TestSkewedClockDoesNotLead checks that a host with a wrong clock is not a candidate, and hands over when it notices
+// the skew during a term.
 func TestSkewedClockDoesNotLead(t *testing.T) {
 	freshLease(t)
-	playHost(t, "bystander", false) // an only node would have no drain
+	playHost(t, "bystander", false) // the only node would get no drain
 	playHost(t, "n1", true)
 	var ahead atomic.Int64
 	ahead.Store(int64(40 * time.Second))
-	l := stand(t, "leader", func(c *candidate) {
+	l := startCandidate(t, "leader", func(c *candidate) {
 		c.w.on(func(_ context.Context, _ request, forward func() (*http.Response, error)) (*http.Response, error) {
 			resp, err := forward()
 			if err == nil {
@@ -300,9 +304,10 @@ func TestSkewedClockDoesNotLead(t *testing.T) {
 	until(t, "the Lease to be released", func() bool { return holder(t) != first })
 }
 
-// What is guaranteed about two leaders: not that they are never two for a moment, which no one can, but that the one that
-// cannot renew sends nothing any more once its renew deadline is over, before anybody else may take the Lease; and nothing at
-// all after the Lease was released. What arrives later still, from inside the network, the protocol makes harmless.
+// TestLeaderThatCannotRenewIsQuiet checks the guarantee about two leaders. Two instances may believe for a moment that
+// they lead; nothing can prevent that. But a leader that cannot renew sends nothing after its renew deadline, before
+// another instance may take the Lease, and nothing at all after it released the Lease. The protocol makes writes
+// harmless that the network delivers even later.
 func TestLeaderThatCannotRenewIsQuiet(t *testing.T) {
 	t.Parallel()
 	short := func(c *candidate) { c.opts.LeaseDuration, c.opts.RenewDeadline = 20*time.Second, 6*time.Second }
@@ -312,7 +317,7 @@ func TestLeaderThatCannotRenewIsQuiet(t *testing.T) {
 			playHost(t, "n1", true)
 			playHost(t, "n2", false)
 			var broken atomic.Bool
-			a := stand(t, "a", func(c *candidate) {
+			a := startCandidate(t, "a", func(c *candidate) {
 				short(c)
 				c.w.on(func(ctx context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
 					switch {
@@ -322,24 +327,24 @@ func TestLeaderThatCannotRenewIsQuiet(t *testing.T) {
 						<-ctx.Done()
 						return nil, errCut
 					case !strings.Contains(r.body, "a_"):
-						return nil, nil // the release passes
+						return nil, nil // let the release pass
 					}
 					return says(500, "InternalError"), nil
 				})
 			})
 			first := a.leads(1)
-			b := stand(t, "b", short)
+			b := startCandidate(t, "b", short)
 			b.says("standby; " + first)
 			broken.Store(true)
-			// Reasons to write: n2 changes its mind all the time.
+			// The wants of n2 change all the time, so the leader has reasons to write.
 			uid, began := string(getNode(t, "n2").UID), time.Now()
 			for i := 0; len(b.epochs()) == 0; i++ {
 				sayWants(t, uid, "n2", i%2 == 0)
 				if time.Since(began) > patience {
-					t.Fatal("nobody took over")
+					t.Fatal("no instance took over")
 				}
 			}
-			renewed := time.Time{} // one was on its way, perhaps, when the wire broke
+			renewed := time.Time{} // a renewal may have been in flight when the wire broke
 			for _, r := range a.w.leaseWrites(first, renewed) {
 				if r.status == 200 {
 					renewed = r.at
@@ -351,9 +356,9 @@ func TestLeaderThatCannotRenewIsQuiet(t *testing.T) {
 				if r.at.After(renewed) {
 					writes++
 				}
-				// What was on its way then may arrive a little later.
+				// A write that was in flight at that time may arrive a little later.
 				if since := r.at.Sub(renewed); since > (a.opts.RenewDeadline+a.opts.LeaseDuration)/2 {
-					t.Errorf("a wrote %v after it renewed last", since)
+					t.Errorf("a wrote %v after its last renewal", since)
 				}
 				if r.at.After(won.at) {
 					t.Errorf("a wrote %v after b took the Lease", r.at.Sub(won.at))
@@ -365,14 +370,14 @@ func TestLeaderThatCannotRenewIsQuiet(t *testing.T) {
 				}
 			}
 			if writes == 0 {
-				t.Error("a wrote nothing although it led: this test could not fail")
+				t.Error("a wrote nothing although it led: the test proves nothing")
 			}
 		})
 	}
 }
 
-// An API server that answers no write of a Node, as with a webhook that hangs: after a few nothing more is sent, the loop goes
-// round, and it continues by itself.
+// TestNoAnswersAtAll has the API server answer no write of a Node, as with a webhook that hangs. After a few writes the
+// leader sends no more, its loop keeps running, and it recovers without help.
 func TestNoAnswersAtAll(t *testing.T) {
 	freshLease(t)
 	for i := range 16 {
@@ -380,7 +385,7 @@ func TestNoAnswersAtAll(t *testing.T) {
 	}
 	var deaf atomic.Bool
 	deaf.Store(true)
-	l := stand(t, "leader", func(c *candidate) {
+	l := startCandidate(t, "leader", func(c *candidate) {
 		c.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
 			if deaf.Load() && strings.HasPrefix(r.kind, "PATCH node") {
 				return nil, errCut
@@ -390,7 +395,7 @@ func TestNoAnswersAtAll(t *testing.T) {
 	})
 	l.leads(1)
 	until(t, "ten writes without an answer", func() bool { return l.w.count("PATCH node") >= 10 })
-	never(t, "an eleventh node is written to", 3*time.Second, func() bool {
+	never(t, "a write to an eleventh node", 3*time.Second, func() bool {
 		nodes := map[string]bool{}
 		for _, r := range l.w.requests("PATCH node") {
 			nodes[r.kind] = true
@@ -399,14 +404,15 @@ func TestNoAnswersAtAll(t *testing.T) {
 	})
 	deaf.Store(false)
 	for i := range 16 {
-		until(t, "all nodes in its care", func() bool { return state(t, fmt.Sprintf("n%d", i)) == "idle" })
+		until(t, "all nodes to be idle", func() bool { return state(t, fmt.Sprintf("n%d", i)) == "idle" })
 	}
 	if len(l.epochs()) != 1 {
 		t.Errorf("epochs %v", l.epochs())
 	}
 }
 
-// What happens to a fleet at once is told node after node, and what continues does not wait for it.
+// TestReasonsAreSpread checks that the leader writes reasons that concern the whole fleet one node after another, and
+// that moves do not wait for them.
 func TestReasonsAreSpread(t *testing.T) {
 	freshLease(t)
 	const fleet = 60
@@ -415,7 +421,7 @@ func TestReasonsAreSpread(t *testing.T) {
 		playHost(t, name(i), true)
 	}
 	stop(t)
-	l := stand(t, "leader", nil)
+	l := startCandidate(t, "leader", nil)
 	l.leads(1)
 	reasons := func() (writes []request) {
 		return slices.DeleteFunc(l.w.requests("PATCH node"), func(r request) bool {
@@ -425,34 +431,35 @@ func TestReasonsAreSpread(t *testing.T) {
 	until(t, "the first reasons", func() bool { return len(reasons()) >= 20 })
 	until(t, "a few more", func() bool { return len(reasons()) >= 28 })
 	told := reasons()
-	// The first twenty at once, then one a second: sixty nodes in a minute. On its way the first of them may have been held up.
+	// The first twenty are written at once, then one a second: sixty nodes in a minute. The first may have been
+	// delayed on the way.
 	if took := told[27].at.Sub(told[0].at); took < 4*time.Second {
 		t.Errorf("28 reasons in %v", took)
 	}
 	lifted := time.Now()
 	goOn(t)
 	until(t, "the grant", func() bool { return len(l.w.grants()) > 0 })
-	if g := l.w.grants()[0]; g.at.Sub(lifted) > 20*time.Second { // the reasons that wait need half a minute
+	if g := l.w.grants()[0]; g.at.Sub(lifted) > 20*time.Second { // the waiting reasons need half a minute
 		t.Errorf("granted %v after the stop was lifted, while reasons waited", g.at.Sub(lifted))
 	}
 	seen := map[string]int{}
 	for _, r := range reasons() {
 		if seen[r.kind]++; seen[r.kind] > 1 {
-			t.Errorf("%s was told twice", r.kind)
+			t.Errorf("%s was written twice", r.kind)
 		}
 	}
 }
 
-// A kubelet's word that says nothing new is no reason to decide: nothing is written, nothing read.
+// TestIdleLeaderAsksNothing checks that a kubelet's heartbeat without news makes the leader neither read nor write.
 func TestIdleLeaderAsksNothing(t *testing.T) {
 	freshLease(t)
 	playHost(t, "n1", false)
 	playHost(t, "n2", false)
-	l := stand(t, "leader", nil)
+	l := startCandidate(t, "leader", nil)
 	epoch := l.leads(1)
-	until(t, "both in its care", func() bool { return state(t, "n1") == "idle" && state(t, "n2") == "idle" })
+	until(t, "both nodes to be idle", func() bool { return state(t, "n1") == "idle" && state(t, "n2") == "idle" })
 	count := func() int { return l.w.count() - l.w.count("GET lease", "PUT lease") }
-	until(t, "the end of what taking them in has cost", func() bool {
+	until(t, "the end of the requests that admit the nodes", func() bool {
 		before := count()
 		time.Sleep(2 * time.Second)
 		return count() == before
@@ -463,6 +470,6 @@ func TestIdleLeaderAsksNothing(t *testing.T) {
 		patchNode(t, "n2", fmt.Sprintf(`{"metadata":{"annotations":{"example.org/agent":"%d"}}}`, i))
 	}
 	if n := count() - before; n > 0 {
-		t.Errorf("%d requests beside the Lease's: %q", n, l.w.kinds())
+		t.Errorf("%d requests except those for the Lease: %q", n, l.w.kinds())
 	}
 }

@@ -22,20 +22,20 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// pool has the control planes. The tests mostly wait for the product's own times, so more of them run at once than there are
-// cores, each with a control plane to itself: there is one Lease in a cluster, and a coordinator cares for all its Nodes.
-// drainPool has the one control plane that all tests of drains share: each has a node and a namespace of its own. They bind pods by
-// hand.
+// pool holds the control planes. The tests mostly wait for timeouts of the product, so more of them run at once than
+// there are cores. Each has its own control plane, because a cluster has one Lease and a coordinator manages all Nodes
+// of a cluster. drainPool holds the one control plane that all drain tests share. Each of them has its own node and
+// namespace and binds its pods itself.
 var pool, drainPool *controlplane.Pool
 
-// drainPlane returns it.
+// drainPlane returns the control plane of the drain tests.
 func drainPlane() *controlplane.ControlPlane { return drainPool.Shared() }
 
 func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "4")
 	flag.Parse()
 	os.Exit(controlplane.RunTestsApart(m, controlplane.Options{
-		// Nodes and pods are played by the tests.
+		// The tests play the kubelet and the scheduler.
 		Without: []controlplane.Component{
 			controlplane.ControllerManager, controlplane.Scheduler, controlplane.Ballast, controlplane.Pods,
 		},
@@ -45,23 +45,23 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// taken are the control planes that tests have, by their *testing.T.
+// taken maps the *testing.T of each test to its control plane.
 var taken sync.Map
 
-// cp is the control plane that freshLease took for the test.
+// cp returns the control plane that freshLease took for the test.
 func cp(t *testing.T) *controlplane.ControlPlane {
 	t.Helper()
 	c, ok := taken.Load(t)
 	if !ok {
-		t.Fatal("the test has no control plane: it begins with freshLease, or startHost")
+		t.Fatal("the test has no control plane: call freshLease or startHost first")
 	}
 	return c.(*controlplane.ControlPlane)
 }
 
-// patience bounds every wait for something that is to happen.
+// patience bounds the wait for each expected condition.
 const patience = 150 * time.Second
 
-// until waits for a condition that no watch tells of.
+// until polls until the condition holds. Use it for conditions that no watch reports.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -69,12 +69,12 @@ func until(t *testing.T, what string, cond func() bool) {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-deadline:
-			t.Fatalf("waited in vain for %s", what)
+			t.Fatalf("timed out waiting for %s", what)
 		}
 	}
 }
 
-// never fails if the condition comes true within d.
+// never fails the test if the condition becomes true within d.
 func never(t *testing.T, what string, d time.Duration, cond func() bool) {
 	t.Helper()
 	for end := time.After(d); ; {
@@ -96,7 +96,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// testLog writes to the test's log, and says nothing after its end.
+// testLog writes to the test's log, and drops everything after the test's end.
 type testLog struct {
 	t    *testing.T
 	mu   sync.Mutex
@@ -112,7 +112,7 @@ func (l *testLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// logger is a logger of one part of a test.
+// logger returns the logger of one part of a test.
 func logger(t *testing.T, name string) *slog.Logger {
 	l := &testLog{t: t}
 	t.Cleanup(func() {
@@ -128,12 +128,12 @@ var deleteNow = metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 
 const leaseName, leaseSpace = controlplane.LockkeeperLease, controlplane.LockkeeperNamespace
 
-// freshLease lets the test run next to others, gives it a control plane to itself, and applies what an administrator applies,
-// with a Lease that no one holds and no one has stopped, and no Nodes.
+// freshLease makes the test parallel and gives it its own control plane, with the manifests that an administrator
+// applies, a Lease without a holder and without a stop, and no Nodes.
 func freshLease(t *testing.T) {
 	t.Helper()
 	t.Parallel()
-	// What the test starts carries its name, so that what is left of it can be told from the others'.
+	// Goroutines of the test carry its name as a label, so that nothingRuns can find those that are left.
 	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels(testLabel, t.Name())))
 	taken.Store(t, pool.Take(t))
 	t.Cleanup(func() { taken.Delete(t) })
@@ -156,20 +156,20 @@ func freshLease(t *testing.T) {
 	})
 }
 
-// allow is the policy that the candidates grant by: so many nodes at once.
+// allow applies the policy of the test, with this many nodes at once.
 func allow(t *testing.T, budget int) {
 	t.Helper()
 	_, err := cp(t).ApplyPolicy(t.Context(), controlplane.TestPolicy, fmt.Sprintf("rollout: {settle: 0s, maxUnavailable: %d}", budget))
 	must(t, err)
 }
 
-// testLabel is the label of goroutines with the name of the test that they belong to.
+// testLabel is the pprof label that names the test of a goroutine.
 const testLabel = "test"
 
-// ours matches the functions of lockkeeper's packages in a stack, not those of the test bed.
+// ours matches functions of lockkeeper packages in a stack, except those of the testbed.
 var ours = regexp.MustCompile(`lockkeeper\.dev/lockkeeper/(coordinator|drain|kube|node|systemd|updateengine)[/.]`)
 
-// nothingRuns fails unless all goroutines of lockkeeper's have ended: whatever was started in the test was also stopped.
+// nothingRuns fails the test if goroutines of lockkeeper still run: the test must stop everything that it started.
 func nothingRuns(t *testing.T) {
 	t.Helper()
 	mine := fmt.Sprintf("{%q:%q}", testLabel, t.Name())
@@ -190,7 +190,7 @@ func nothingRuns(t *testing.T) {
 			break
 		}
 	}
-	t.Errorf("%d goroutines of lockkeeper's are left:\n%s", len(left), strings.Join(left, "\n\n"))
+	t.Errorf("%d goroutines of lockkeeper still run:\n%s", len(left), strings.Join(left, "\n\n"))
 }
 
 func getLease(t *testing.T) *coordinationv1.Lease {
@@ -200,7 +200,7 @@ func getLease(t *testing.T) *coordinationv1.Lease {
 	return l
 }
 
-// holder is the Lease's holderIdentity, "" for none, or no Lease.
+// holder returns the Lease's holderIdentity, or "" without a holder or a Lease.
 func holder(t *testing.T) string {
 	l, err := cp(t).Client().CoordinationV1().Leases(leaseSpace).Get(context.Background(), leaseName, metav1.GetOptions{})
 	if err != nil || l.Spec.HolderIdentity == nil {
@@ -216,7 +216,7 @@ func patchLease(t *testing.T, patch string) {
 	must(t, err)
 }
 
-// stop sets the emergency stop, goOn lifts it.
+// stop sets the emergency stop.
 func stop(t *testing.T) {
 	t.Helper()
 	patchLease(t, `{"metadata":{"annotations":{"lockkeeper.dev/paused":"a test"}}}`)
@@ -234,7 +234,7 @@ func getNode(t *testing.T, name string) *corev1.Node {
 	return n
 }
 
-// patchNode is the write of whoever writes keys, an administrator's if there are none.
+// patchNode patches a Node as the field manager with these keys, or as an administrator if there are none.
 func patchNode(t *testing.T, name, patch string, keys ...string) *corev1.Node {
 	t.Helper()
 	client, err := cp(t).NodeWriter(name, keys...)
@@ -244,7 +244,7 @@ func patchNode(t *testing.T, name, patch string, keys ...string) *corev1.Node {
 	return n
 }
 
-// playHost makes a Node whose host wants a reboot, or nothing, and says no more than that.
+// playHost creates a Node whose host wants either a reboot or nothing, and reports nothing else.
 func playHost(t *testing.T, name string, wants bool) {
 	t.Helper()
 	n, err := cp(t).CreateNode(t.Context(), controlplane.NodeSpec{Name: name})

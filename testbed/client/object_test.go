@@ -26,7 +26,7 @@ func coordinatorWire(t *testing.T) *wire {
 	return newWire(t, cfg, err)
 }
 
-// view runs a Watch of the Node of that name, or of all if it is "", until the test ends.
+// view runs a watch of the named Node, or of all Nodes if name is "", until the test ends.
 func view(t *testing.T, client *kube.Client, name string) *kube.NodeWatch {
 	t.Helper()
 	v := kube.WatchNodes(client, nil, nil)
@@ -43,7 +43,7 @@ func view(t *testing.T, client *kube.Client, name string) *kube.NodeWatch {
 	return v
 }
 
-// fresh fails unless every list asked the quorum, and every request was made as it should be.
+// fresh fails the test unless every list is a quorum read and every request has the expected form.
 func fresh(t *testing.T, w *wire) {
 	t.Helper()
 	for _, r := range w.requests() {
@@ -56,7 +56,7 @@ func fresh(t *testing.T, w *wire) {
 			t.Errorf("%s streams its list", r.kind)
 		}
 		if strings.Contains(r.path, "/lockkeeper.dev/") {
-			continue // our own kinds: an API server knows them in JSON and CBOR alone
+			continue // custom resources: the API server supports only JSON and CBOR
 		}
 		if !strings.HasPrefix(r.accepts, "application/vnd.kubernetes.protobuf") {
 			t.Errorf("%s accepts %s", r.kind, r.accepts)
@@ -78,10 +78,10 @@ func TestViewListsFromTheQuorum(t *testing.T) {
 	v := view(t, w.client("coordinator"), "")
 	until(t, "the list", v.Listed)
 	if v.Get("v1") == nil || v.Get("v2") == nil {
-		t.Fatal("listed without the nodes")
+		t.Fatal("the list does not contain the nodes")
 	}
-	// Each watch is refused as too old until the client lists again. One refusal could be lost
-	// with the connection that is closed.
+	// Each watch is refused as too old until the client lists again. A single refusal could be lost with the
+	// connection that is closed.
 	w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
 		if r.kind == "WATCH nodes" && w.count("LIST nodes") < 2 {
 			return says(http.StatusGone, "Expired"), nil
@@ -101,19 +101,19 @@ func TestHostSeesItsOwnNodeAlone(t *testing.T) {
 	v := view(t, w.client("host"), "own")
 	until(t, "the list", v.Listed)
 	if len(v.All()) != 1 || v.Get("own") == nil || v.Err() != nil {
-		t.Errorf("%d nodes, error %v; want its own", len(v.All()), v.Err())
+		t.Errorf("%d nodes, error %v; expected only its own", len(v.All()), v.Err())
 	}
 	name, err := kube.NodeName(t.Context(), w.client("host"))
 	if name != "own" || err != nil {
-		t.Errorf("its name is %q, %v", name, err)
+		t.Errorf("node name %q, %v", name, err)
 	}
 	fresh(t, w)
 	if _, err := kube.NodeName(t.Context(), coordinatorWire(t).client("host")); err == nil || !strings.Contains(err.Error(), controlplane.CoordinatorUser) {
-		t.Errorf("the coordinator's credential as a host's: %v", err)
+		t.Errorf("node name of the coordinator's credential: %v", err)
 	}
 }
 
-// A Node that is deleted, and one that is created again under the same name.
+// TestViewFollowsADeletedNode deletes a Node and creates another one with the same name.
 func TestViewFollowsADeletedNode(t *testing.T) {
 	freshLease(t)
 	playHost(t, "gone", false)
@@ -123,7 +123,7 @@ func TestViewFollowsADeletedNode(t *testing.T) {
 	must(t, cp(t).Client().CoreV1().Nodes().Delete(t.Context(), "gone", deleteNow))
 	until(t, "its end", func() bool { return v.Get("gone") == nil })
 	if v.Overlay(old) || v.Get("gone") != nil {
-		t.Error("an answer of before brought it back")
+		t.Error("an older answer brought the Node back")
 	}
 	playHost(t, "gone", false)
 	until(t, "its successor", func() bool { n := v.Get("gone"); return n != nil && n.UID != old.UID })
@@ -154,20 +154,20 @@ func TestConflictOnAStaleVersion(t *testing.T) {
 	}
 	again, outcome, err := kube.Write(t.Context(), client, p)
 	if outcome != kube.Conflict || err == nil || again == nil || again.ResourceVersion != written.ResourceVersion {
-		t.Errorf("the same write again: %v, %v; want a conflict with what was written", outcome, err)
+		t.Errorf("the same write again: %v, %v; expected a conflict with the written Node", outcome, err)
 	}
 	p.ResourceVersion = ""
 	if _, outcome, _ := kube.Write(t.Context(), client, p); outcome == kube.Written {
-		t.Error("a write without a precondition was carried out")
+		t.Error("a write without a precondition took effect")
 	}
-	p.Node, p.ResourceVersion = "nobody", "1" // refused before the version is looked at
+	p.Node, p.ResourceVersion = "nobody", "1" // refused before the version is checked
 	playHost(t, "nobody", false)
 	if _, outcome, _ := kube.Write(t.Context(), w.client("host"), p); outcome != kube.Refused {
-		t.Errorf("a write to another's Node: %v", outcome)
+		t.Errorf("a write to another host's Node: %v", outcome)
 	}
 	p.Node = "none"
 	if _, outcome, _ := kube.Write(t.Context(), coordinatorWire(t).client("coordinator"), p); outcome != kube.Gone {
-		t.Errorf("a write to no Node: %v", outcome)
+		t.Errorf("a write to a Node that does not exist: %v", outcome)
 	}
 	fresh(t, w)
 }
@@ -193,19 +193,20 @@ func TestSettleAfterALostAnswer(t *testing.T) {
 	n, err := kube.Settle(t.Context(), client, p, func(error) {})
 	must(t, err)
 	if !n.Spec.Unschedulable {
-		t.Error("what was carried out is not there")
+		t.Error("the write with the lost answer is missing")
 	}
 	tries := w.requests("PATCH")
 	if len(tries) != 2 || tries[0].body != tries[1].body || tries[1].status != http.StatusConflict {
-		t.Errorf("tries %+v, want the same write twice, the second a conflict", tries)
+		t.Errorf("tries %+v; expected the same write twice and a conflict for the second", tries)
 	}
 }
 
-// The view continues by itself after the API server, and etcd, were away.
+// TestViewOutlivesTheAPIServer checks that the view recovers without help after the API server and etcd were down.
 func TestViewOutlivesTheAPIServer(t *testing.T) {
 	freshLease(t)
 	playHost(t, "live", false)
-	// Without the wire: behind a proxy that loses its server client-go continues trying for half a minute before it says so.
+	// This client bypasses the wire: behind a proxy that loses its server, client-go retries for half a minute before
+	// it reports an error.
 	cfg, err := cp(t).NodeConfig("live")
 	must(t, err)
 	client, err := kube.ConnectConfig(cfg, "host", "test", 10, 10)
@@ -214,21 +215,21 @@ func TestViewOutlivesTheAPIServer(t *testing.T) {
 	follows := func(after string) {
 		t.Helper()
 		patchNode(t, "live", `{"metadata":{"annotations":{"hook.lockkeeper.dev/after":"`+after+`"}}}`)
-		until(t, "what was written after "+after, func() bool {
+		until(t, "the write after "+after, func() bool {
 			n := v.Get("live")
 			return n != nil && n.Annotations["hook.lockkeeper.dev/after"] == after
 		})
 		if v.Err() != nil {
-			t.Errorf("after %s it says: %v", after, v.Err())
+			t.Errorf("error after %s: %v", after, v.Err())
 		}
 	}
 	until(t, "the list", v.Listed)
 	follows("the start")
 	t.Cleanup(func() { must(t, cp(t).StartAPIServer(context.Background())) })
 	must(t, cp(t).StopAPIServer())
-	until(t, "a word that the API server is away", func() bool { return v.Err() != nil })
+	until(t, "an error about the API server", func() bool { return v.Err() != nil })
 	if v.Get("live") == nil || !v.Listed() {
-		t.Error("what was known is forgotten")
+		t.Error("the view forgot the Node")
 	}
 	must(t, cp(t).StartAPIServer(t.Context()))
 	follows("the API server's restart")

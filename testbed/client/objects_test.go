@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// daemonPod creates a DaemonSet for the node and binds the pod that its controller makes, which otherwise the scheduler does.
+// daemonPod creates a DaemonSet for the node and binds the pod that the controller creates, in place of the scheduler.
 func (w *world) daemonPod(name string) *corev1.Pod {
 	w.t.Helper()
 	labels := map[string]string{"daemon": name}
@@ -34,7 +34,7 @@ func (w *world) daemonPod(name string) *corev1.Pod {
 		w.t.Fatal(err)
 	}
 	isDaemon := func(p *corev1.Pod) bool { return p.Labels["daemon"] == name }
-	pods := w.pods("with that of the DaemonSet", func(now []*corev1.Pod) bool { return slices.ContainsFunc(now, isDaemon) })
+	pods := w.pods("with the pod of the DaemonSet", func(now []*corev1.Pod) bool { return slices.ContainsFunc(now, isDaemon) })
 	p := pods[slices.IndexFunc(pods, isDaemon)]
 	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: w.node}}
 	if err := w.admin.CoreV1().Pods(w.space).Bind(w.t.Context(), binding, metav1.CreateOptions{}); err != nil {
@@ -43,7 +43,7 @@ func (w *world) daemonPod(name string) *corev1.Pod {
 	return p
 }
 
-// mirrorPod creates a mirror pod as its kubelet does: under the node's identity and owned by the Node.
+// mirrorPod creates a mirror pod as its kubelet does: with the node's identity, and owned by the Node.
 func (w *world) mirrorPod(name string) {
 	w.t.Helper()
 	node, err := w.admin.CoreV1().Nodes().Get(w.t.Context(), w.node, metav1.GetOptions{})
@@ -57,7 +57,7 @@ func (w *world) mirrorPod(name string) {
 		}}
 		p.Spec.AutomountServiceAccountToken = &no
 	})
-	// NodeRestriction looks for the owner in a cache of its own.
+	// NodeRestriction reads the owner from its own cache.
 	host := w.host(&drainWire{})
 	w.until("the mirror pod to be admitted", func() bool {
 		_, err := host.CoreV1().Pods(w.space).Create(w.t.Context(), p, metav1.CreateOptions{})
@@ -65,7 +65,7 @@ func (w *world) mirrorPod(name string) {
 	})
 }
 
-// budgetUnseen creates a budget and waits for nothing.
+// budgetUnseen creates a budget without waiting for the disruption controller.
 func (w *world) budgetUnseen(name, key, value string) {
 	w.t.Helper()
 	none := intstr.FromInt32(0)
@@ -81,7 +81,7 @@ func (w *world) budgetUnseen(name, key, value string) {
 	}
 }
 
-// end is the end of a pod that was on its way out.
+// end deletes a terminating pod at once.
 func (w *world) end(name string) {
 	w.t.Helper()
 	now := int64(0)
@@ -90,7 +90,7 @@ func (w *world) end(name string) {
 	}
 }
 
-// replace removes the pod at once and creates one of the same name on the node.
+// replace removes the pod at once and creates another one with the same name on the node.
 func (w *world) replace(name, node string) *corev1.Pod {
 	now := int64(0)
 	if err := w.admin.CoreV1().Pods(w.space).Delete(w.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
@@ -105,7 +105,7 @@ func (w *world) replace(name, node string) *corev1.Pod {
 	return p
 }
 
-// gone answers a request as an API server does that no longer has the version asked for.
+// gone answers a request like an API server that no longer has the requested version.
 func gone(req *http.Request) *http.Response {
 	body := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","message":"too old resource version","code":410}`
 	return &http.Response{

@@ -11,15 +11,15 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
-// TestOfflineIsPublished: an update is staged while the API server has never been reached, and lockkeeper is restarted. What happened is
-// published when the API server answers, with its own times, and once.
+// TestOfflineIsPublished stages an update while the API server has never been reachable, and then restarts lockkeeper.
+// The host must publish the past events once, with their own times, when the API server answers.
 func TestOfflineIsPublished(t *testing.T) {
 	h := startHost(t, func(h *host) {
 		h.w.on(func(context.Context, request, func() (*http.Response, error)) (*http.Response, error) {
 			return nil, errCut
 		})
 	})
-	until(t, "the host to know that the API server is away", func() bool { return h.status().API != nil })
+	until(t, "the host to notice that the API server is unreachable", func() bool { return h.status().API != nil })
 	must(t, h.sim.StageUpdate("4.2.0"))
 	staged := func() bool { e := h.status().Engine; return e != nil && e.Operation == "UPDATED_NEED_REBOOT" }
 	until(t, "the host to see the update", staged)
@@ -42,11 +42,11 @@ func TestOfflineIsPublished(t *testing.T) {
 			seen++
 		}
 		if e.Time.After(back) || i > 0 && e.Time.Before(&u.Status.Offline[i-1].Time) {
-			t.Errorf("event %d is of %v, and the API server was back at %v", i, e.Time, back)
+			t.Errorf("event %d has the time %v, but the API server was back at %v", i, e.Time, back)
 		}
 	}
 	if seen == 0 {
-		t.Errorf("the update is not among %+v", u.Status.Offline)
+		t.Errorf("the update is missing in %+v", u.Status.Offline)
 	}
 	h.wants("reboot")
 	published := h.w.count("PATCH hostupdate")
@@ -54,6 +54,6 @@ func TestOfflineIsPublished(t *testing.T) {
 	h.run()
 	h.wants("reboot")
 	if now := h.w.count("PATCH hostupdate"); now > published+1 {
-		t.Errorf("%d HostUpdates were written after a restart, want at most one", now-published)
+		t.Errorf("%d HostUpdate writes after a restart, expected at most one", now-published)
 	}
 }

@@ -29,17 +29,17 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// applied applies what lockkeeper needs of a cluster, once for all tests.
+// applied applies the cluster resources of lockkeeper, once for all tests.
 var applied = sync.OnceValue(func() error {
 	ctx, cancel := context.WithTimeout(context.Background(), drainPatience)
 	defer cancel()
 	return drainPlane().ApplyLockkeeper(ctx)
 })
 
-// lockkeeper runs the command with a kubeconfig.
+// lockkeeper runs the command with a kubeconfig and returns its output and exit code.
 func (w *world) lockkeeper(kubeconfig string, args ...string) (stdout, stderr string, exit int) {
 	w.t.Helper()
-	binary, err := simhost.BuildLockkeeper(w.t.Context(), os.Stderr) // once; with a cold cache it takes its time
+	binary, err := simhost.BuildLockkeeper(w.t.Context(), os.Stderr) // built once; slow with a cold cache
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func (w *world) lockkeeper(kubeconfig string, args ...string) (stdout, stderr st
 	return out.String(), said.String(), cmd.ProcessState.ExitCode()
 }
 
-// managed makes a host's Node of the world's, idle and content, as its host and the coordinator do.
+// managed makes the Node of the world's host managed and idle, as its host and the coordinator do.
 func (w *world) managed(name string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), drainPatience)
@@ -85,13 +85,13 @@ func (w *world) managed(name string) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		var meta metav1.ObjectMeta // leaves out what is empty: null would remove all
+		var meta metav1.ObjectMeta // leaves out empty maps: null would remove all keys
 		meta.Labels, meta.Annotations = keys.labels, keys.annotations
 		patch, err := json.Marshal(map[string]any{"metadata": meta})
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		// Rights that were just granted may be refused for a moment.
+		// The API server may refuse rights that were just granted for a moment.
 		w.until("the Node's keys to be written", func() bool {
 			_, err := writer.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 			if err != nil {
@@ -102,7 +102,7 @@ func (w *world) managed(name string) {
 	}
 }
 
-// names are the pods' names, without the namespace.
+// names returns the pods' names, without the namespaces.
 func names[T any](all []T, of func(T) string) []string {
 	list := []string{}
 	for _, one := range all {
@@ -117,8 +117,8 @@ func podNames(pods []forecast.Pod) []string {
 	return names(pods, func(p forecast.Pod) string { return p.Name })
 }
 
-// What `lockkeeper plan` foresees of a drain is what a drain of that node then meets, and asking has changed nothing: every request
-// of the command is a get or a list, and comes to its end.
+// TestPlanForeseesTheDrain checks that a drain meets exactly what `lockkeeper plan` predicted, and that the command
+// changes nothing: each of its requests is a get or a list, and finishes.
 func TestPlanForeseesTheDrain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "plan")
@@ -177,7 +177,7 @@ drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{na
 	var f forecast.Forecast
 	var out, said string
 	var exit int
-	w.until("a plan that sees all pods run", func() bool {
+	w.until("a plan in which all pods run", func() bool {
 		out, said, exit = w.lockkeeper(proxy.Kubeconfig(), "plan", "--exit-code", "-o", "json", "--change", "os:4.2", w.node)
 		f = forecast.Forecast{}
 		if exit != 0 || json.Unmarshal([]byte(out), &f) != nil || len(f.Groups) != 1 || len(f.Groups[0].Nodes) != 1 {
@@ -191,7 +191,7 @@ drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{na
 		t.Errorf("%+v", f)
 	}
 	if rule := g.Changes[0].Rule; rule == nil || rule.Policy != v1alpha1.DefaultPolicyName || rule.Key != "OSUpdate" {
-		t.Errorf("the rule is %+v, expected that of the policy in the manifests", rule)
+		t.Errorf("the rule is %+v, expected the rule of the policy in the manifests", rule)
 	}
 	for what, pair := range map[string][2][]string{
 		"evicts":    {podNames(n.Evict), {"cart", "free", "pay-0", "pay-1", "web-0", "web-1"}},
@@ -210,7 +210,7 @@ drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{na
 		t.Errorf("blocked %v: %+v", blocked, n.Blocking)
 	}
 	if len(n.Slowing) != 1 || !slices.Equal(n.Slowing[0].Budgets, []string{"plan/pay"}) {
-		t.Errorf("slowed by %+v", n.Slowing)
+		t.Errorf("unexpected slowing pods %+v", n.Slowing)
 	}
 	w.until("both nodes in one paragraph", func() bool {
 		text, said, exit := w.lockkeeper(proxy.Kubeconfig(), "plan", "--exit-code", "--change", "file:/etc/containerd/config.toml", "-l", "pool=plan")
@@ -221,7 +221,7 @@ drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{na
 		}
 		return fine
 	})
-	// The commands have ended: a watch that they had left behind would be recorded by now, or show in what is still open.
+	// The commands have exited. A watch that they left behind would be recorded or open.
 	if open := proxy.CutWatches(); open != 0 {
 		t.Errorf("%d watches are still open", open)
 	}
@@ -229,16 +229,16 @@ drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{na
 	seen := map[string]bool{}
 	for _, r := range records {
 		if seen[r.Resource] = true; r.Verb != "get" && r.Verb != "list" {
-			t.Errorf("not only read: %v", &r)
+			t.Errorf("the command sent more than reads: %v", &r)
 		}
 	}
 	for _, resource := range []string{"nodes", "disruptionpolicies", "leases", "pods", "poddisruptionbudgets"} {
 		if !seen[resource] {
-			t.Errorf("no request for %s was seen", resource)
+			t.Errorf("no request for %s", resource)
 		}
 	}
 
-	// As it was foreseen, so it comes.
+	// The drain meets what the plan predicted.
 	terms := v1alpha1.Terms{
 		Skip:  []v1alpha1.PodSelector{{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}}},
 		Block: []v1alpha1.PodSelector{{Namespace: "plan", Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "leader"}}}},
@@ -248,9 +248,9 @@ drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{na
 	r.blocked("web-0", drain.PodDisruptionBudget, "web needs 2 healthy pods")
 	r.blocked("web-1", drain.PodDisruptionBudget, "web needs 2 healthy pods")
 	r.blocked("cart", drain.ServerError, "more than one PodDisruptionBudget")
-	// The budget of pay lets one of its pods go, which no one puts back: the other stays.
+	// The budget of pay allows one eviction. No controller replaces that pod, so the other one stays.
 	var left []string
-	w.pods("those that were foreseen", func(now []*corev1.Pod) bool {
+	w.pods("the pods in the prediction", func(now []*corev1.Pod) bool {
 		left = nil
 		for _, p := range now {
 			if p.DeletionTimestamp == nil && !strings.HasPrefix(p.Name, "pay-") {
@@ -264,7 +264,8 @@ drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{na
 
 func sorted(names ...string) []string { return slices.Sorted(slices.Values(names)) }
 
-// What the caller may not read is named, with what it takes, and the rest is shown.
+// TestPlanAndStatusWithoutLeave checks that the commands name what the caller may not read and the permission that it
+// needs, and show the rest.
 func TestPlanAndStatusWithoutLeave(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "leave")

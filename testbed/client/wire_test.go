@@ -23,7 +23,8 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
-// A wire stands between a client and the API server. It has the credential, records every request and hands it to a fault.
+// wire is a proxy between a client and the API server. It has the credential, records every request and passes it to a
+// fault.
 type wire struct {
 	t      *testing.T
 	server *httptest.Server
@@ -33,27 +34,28 @@ type wire struct {
 	fault fault
 }
 
-// A request as it came over the wire. Kind is the verb and what it is about: "GET node n1", "WATCH leases", "POST eviction".
+// request is a request as it arrived at the wire. kind is the verb and the object: "GET node n1", "WATCH leases", "POST
+// eviction".
 type request struct {
 	kind  string
 	query url.Values
 	body  string
 	path, accepts, contentType,
 	agent string
-	at       time.Time // when it came
-	answered time.Time // zero while it is not
+	at       time.Time // time of arrival
+	answered time.Time // zero while there is no answer
 	status   int       // 0 for none
 	answer   string    // content type of the answer
 }
 
-// A fault does what it likes with a request: forward has it answered by the API server. It returns nothing to leave it alone.
-// It must return soon after ctx, the client's interest, has ended.
+// fault may change the answer to a request. forward sends the request to the API server. A fault that returns nil, nil
+// leaves the request alone. It must return soon after ctx has ended, because then the client no longer waits.
 type fault func(ctx context.Context, r request, forward func() (*http.Response, error)) (*http.Response, error)
 
-// errCut ends the connection instead of an answer.
+// errCut closes the connection without an answer.
 var errCut = errors.New("cut")
 
-// newWire makes a wire for an identity.
+// newWire starts a wire for an identity.
 func newWire(t *testing.T, cfg *rest.Config, err error) *wire {
 	t.Helper()
 	must(t, err)
@@ -89,7 +91,8 @@ func (w *wire) pass(r *http.Request, next http.RoundTripper) (*http.Response, er
 		}
 		r.Body.Close()
 	}
-	// What the client has sent arrives, also if it goes away meanwhile; only watches end with it.
+	// A request reaches the API server even if the client disconnects in the meantime. Only a watch ends with its
+	// client.
 	kind := kindOf(r)
 	ctx := r.Context()
 	if !strings.HasPrefix(kind, "WATCH") {
@@ -152,15 +155,15 @@ func kindOf(r *http.Request) string {
 	return r.Method + " " + strings.TrimSuffix(parts[0], "s") + " " + parts[1]
 }
 
-// on has every further request go through f; nil leaves them alone.
+// on passes every further request to f. nil removes the fault.
 func (w *wire) on(f fault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fault = f
 }
 
-// requests are those of any of the kinds, or all; "PATCH node" is short for any node. Those about HostUpdates are only found if they are
-// asked for: they are sent next to the loop, at any time.
+// requests returns the requests of any of the kinds, or all. "PATCH node" matches any node. Requests about HostUpdates
+// match only by their kind, because the host sends them concurrently with its loop.
 func (w *wire) requests(kinds ...string) []request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -175,7 +178,7 @@ func (w *wire) requests(kinds ...string) []request {
 
 func (w *wire) count(kinds ...string) int { return len(w.requests(kinds...)) }
 
-// kinds are the kinds of all requests but watches, as they came.
+// kinds returns the kinds of all requests except watches, in the order of arrival.
 func (w *wire) kinds() []string {
 	var kinds []string
 	for _, r := range w.requests() {
@@ -186,10 +189,10 @@ func (w *wire) kinds() []string {
 	return kinds
 }
 
-// config is a client configuration through the wire.
+// config returns a client configuration for the wire.
 func (w *wire) config() *rest.Config { return &rest.Config{Host: w.server.URL} }
 
-// client is lockkeeper's own through the wire.
+// client returns a client of lockkeeper that uses the wire.
 func (w *wire) client(role string) *kube.Client {
 	w.t.Helper()
 	c, err := kube.ConnectConfig(w.config(), role, "test", 100, 200)
@@ -197,7 +200,7 @@ func (w *wire) client(role string) *kube.Client {
 	return c
 }
 
-// kubeconfig is the text of one that leads through the wire.
+// kubeconfig returns the text of a kubeconfig for the wire.
 func (w *wire) kubeconfig() string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -219,7 +222,7 @@ func writeFile(t *testing.T, path, text string) {
 	must(t, os.Rename(path+".new", path))
 }
 
-// kubeconfigFile is a file with it.
+// kubeconfigFile writes that kubeconfig to a file and returns its path.
 func (w *wire) kubeconfigFile() string {
 	w.t.Helper()
 	path := filepath.Join(w.t.TempDir(), "kubeconfig")
@@ -227,7 +230,7 @@ func (w *wire) kubeconfigFile() string {
 	return path
 }
 
-// says answers with a status of Kubernetes'.
+// says returns an answer with a Kubernetes status.
 func says(code int, reason string) *http.Response {
 	text := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"by the test","reason":%q,"code":%d}`, reason, code)
 	return &http.Response{
@@ -236,7 +239,7 @@ func says(code int, reason string) *http.Response {
 	}
 }
 
-// cutAnswer lets a request be carried out and loses the answer.
+// cutAnswer forwards a request and drops the answer.
 func cutAnswer(forward func() (*http.Response, error)) (*http.Response, error) {
 	resp, err := forward()
 	if err == nil {

@@ -22,10 +22,10 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// drainPatience bounds every wait for something that is to happen.
+// drainPatience bounds the wait for each expected condition.
 const drainPatience = 90 * time.Second
 
-// world is what one test has for itself: a node, its pods in a namespace, and the administrator's client.
+// world contains what one test uses alone: a node, its pods in a namespace, and the administrator's client.
 type world struct {
 	t     *testing.T
 	node  string
@@ -54,7 +54,7 @@ func (w *world) addNode(name string) {
 	}
 }
 
-// until waits for a condition that no watch tells of.
+// until polls until the condition holds. Use it for conditions that no watch reports.
 func (w *world) until(what string, cond func() bool) {
 	w.t.Helper()
 	deadline := time.After(drainPatience)
@@ -62,12 +62,12 @@ func (w *world) until(what string, cond func() bool) {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-deadline:
-			w.t.Fatalf("waited in vain for %s", what)
+			w.t.Fatalf("timed out waiting for %s", what)
 		}
 	}
 }
 
-// pod makes a pod bound to the world's node.
+// pod returns a pod that is bound to the world's node.
 func (w *world) pod(name string, mods ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.space, Name: name, Labels: map[string]string{"app": w.space}},
@@ -118,7 +118,7 @@ func (w *world) post(p *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// pods waits until the namespace's pods are as cond wants them.
+// pods waits until cond accepts the pods of the namespace.
 func (w *world) pods(what string, cond func([]*corev1.Pod) bool) []*corev1.Pod {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), drainPatience)
@@ -130,7 +130,7 @@ func (w *world) pods(what string, cond func([]*corev1.Pod) bool) []*corev1.Pod {
 	return found
 }
 
-// names are those of the pods that are not on their way out.
+// names returns the names of the pods that do not terminate.
 func (w *world) names() []string {
 	w.t.Helper()
 	list, err := w.admin.CoreV1().Pods(w.space).List(w.t.Context(), metav1.ListOptions{})
@@ -146,7 +146,7 @@ func (w *world) names() []string {
 	return names
 }
 
-// budget creates a budget for the pods with that label and waits until it counts healthy pods as such.
+// budget creates a budget for the pods with that label and waits until its status counts the healthy pods.
 func (w *world) budget(name, key, value string, minAvailable, healthy int32) {
 	w.t.Helper()
 	least := intstr.FromInt32(minAvailable)
@@ -166,7 +166,7 @@ func (w *world) budget(name, key, value string, minAvailable, healthy int32) {
 	})
 }
 
-// release lets the budget allow everything.
+// release makes the budget allow every eviction.
 func (w *world) release(name string) {
 	w.t.Helper()
 	patch := []byte(`{"spec":{"minAvailable":0}}`)
@@ -176,7 +176,7 @@ func (w *world) release(name string) {
 	}
 }
 
-// host is the world's node's own client, every request of which passes the wire.
+// host returns a client with the credential of the world's node. Its requests pass through the wire.
 func (w *world) host(wire *drainWire) kubernetes.Interface {
 	w.t.Helper()
 	config, err := drainPlane().NodeConfig(w.node)
@@ -196,7 +196,7 @@ func (w *world) client(config *rest.Config, wire *drainWire) kubernetes.Interfac
 	return client
 }
 
-// running is a drain that runs next to the test.
+// running is a drain that runs concurrently with the test.
 type running struct {
 	w      *world
 	cancel context.CancelFunc
@@ -242,12 +242,12 @@ func (r *running) ends() error {
 	case err := <-r.done:
 		return err
 	case <-time.After(drainPatience):
-		r.w.t.Fatalf("the drain does not end; last words %+v", r.last())
+		r.w.t.Fatalf("the drain does not end; last progress %+v", r.last())
 		return nil
 	}
 }
 
-// drained waits for Run to say that nothing is left.
+// drained waits until Run reports that no pod is left.
 func (r *running) drained() {
 	r.w.t.Helper()
 	if err := r.ends(); err != nil {
@@ -255,7 +255,8 @@ func (r *running) drained() {
 	}
 }
 
-// blocked waits until the pod is a blocker for that reason and in those words. Before, the server may have other things to say.
+// blocked waits until the drain reports the pod as a blocker with this reason and message. The server may give other
+// reasons before.
 func (r *running) blocked(pod string, why drain.Reason, words string) {
 	r.w.t.Helper()
 	r.w.until(fmt.Sprintf("%s to be a blocker: %s, %q", pod, why, words), func() bool {
