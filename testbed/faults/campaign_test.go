@@ -18,31 +18,31 @@ import (
 )
 
 const (
-	// defaultSeed and defaultCampaigns are what `make test` runs.
+	// defaultSeed and defaultCampaigns are the settings of `make test`.
 	defaultSeed, defaultCampaigns = 20263, 8
-	// perCampaign is how many faults a campaign has: so many that eight campaigns have all kinds in them.
+	// perCampaign is the number of faults in a campaign: enough for eight campaigns to contain all kinds.
 	perCampaign = 5
-	// perFleet is how many campaigns one fleet goes through.
+	// perFleet is how many campaigns one fleet plays.
 	perFleet = 4
-	// defaultJobs and maxJobs: how many control planes there are at once.
+	// defaultJobs and maxJobs are numbers of concurrent control planes.
 	defaultJobs, maxJobs = 2, 16
-	// lateMoment bounds the wait for the state in which a fault is to fall.
+	// lateMoment bounds the wait for the state at which a fault is injected.
 	lateMoment = 2 * time.Second
 	// recovered bounds the end of a rollout after all faults were lifted.
 	recovered = 5 * time.Minute
-	// slow is how often a recovery that takes long tells what it waits for.
+	// slow is the interval at which a slow recovery logs what it waits for.
 	slow = 15 * time.Second
 )
 
-// tally is what all campaigns came to.
+// tally is the sum of all campaigns.
 type tally struct {
 	sync.Mutex
 	turns, violations, failed, played int
 	met                               map[string]int
 }
 
-// TestCampaigns lets random faults meet rollouts. LOCKKEEPER_JOBS of them run side by side, each on a control plane of its own:
-// what a campaign is follows from the seed and its number alone.
+// TestCampaigns injects random faults into rollouts. LOCKKEEPER_JOBS campaigns run concurrently, each on its own
+// control plane. The seed and the number of a campaign alone define the campaign.
 func TestCampaigns(t *testing.T) {
 	t.Parallel()
 	seed, count := rig.Number(t, "LOCKKEEPER_SEED", defaultSeed), rig.Number(t, "LOCKKEEPER_SOAK", defaultCampaigns)
@@ -82,7 +82,7 @@ func TestCampaigns(t *testing.T) {
 	fmt.Println(line)
 }
 
-// play has the campaigns from first to before last, on one fleet, or on a new one after each that failed.
+// play plays the campaigns from first up to but not including last, on one fleet, and on a new one after each failure.
 func (sum *tally) play(t *testing.T, on *controlplane.ControlPlane, seed, first, last uint64, soak bool) {
 	for first < last {
 		passed := t.Run(fmt.Sprintf("campaigns-%d-to-%d", first+1, last), func(t *testing.T) {
@@ -115,12 +115,12 @@ func (sum *tally) play(t *testing.T, on *controlplane.ControlPlane, seed, first,
 			sum.Lock()
 			sum.failed++
 			sum.Unlock()
-			first++ // the campaign that failed; the next one gets a new fleet
+			first++ // skips the failed campaign; the next one uses a new fleet
 		}
 	}
 }
 
-// campaign is one rollout and what happens to it.
+// campaign is one rollout and its faults.
 type campaign struct {
 	*fleet
 	rng   *rand.Rand
@@ -128,20 +128,20 @@ type campaign struct {
 	steps []step
 	lifts []lift
 	met   map[string]int
-	// sentinels are the boots in which a host's sentinel was written.
+	// sentinels records the boots in which a host's sentinel was written.
 	sentinels map[string]string
 }
 
 // step is one fault of a campaign.
 type step struct {
 	kind *kind
-	// at is the state in which some node's turn is to be, "" for at once.
+	// at is the state that some node's turn must have, or "" for any time.
 	at v1alpha1.State
-	// who it is done to.
+	// who selects the host of the fault.
 	who who
-	// stays is how many writes to Nodes it lasts, if it is one that lasts; 0 for until the end.
+	// stays is the number of writes to Nodes for which a lasting fault stays; 0 means until the end.
 	stays int
-	seed  uint64 // for what the fault itself chooses
+	seed  uint64 // for the choices of the fault itself
 }
 
 func (s step) String() string {
@@ -167,18 +167,18 @@ func (w who) String() string {
 type lift struct {
 	name string
 	do   func()
-	// by is at how many writes it is lifted.
+	// by is the number of writes at which the fault is lifted.
 	by int
 }
 
-// states are those in which faults fall.
+// states lists the states in which faults happen.
 var states = []v1alpha1.State{
 	"", v1alpha1.StateBeforeDrain, v1alpha1.StateDraining, v1alpha1.StateDraining, v1alpha1.StateBeforeReboot,
 	v1alpha1.StateRebooting, v1alpha1.StateRebooting, v1alpha1.StateBeforeUncordon, v1alpha1.StateUncordoning,
 }
 
-// compose makes the campaign of a number. The kinds are dealt like cards, from a deck that is shuffled when it is used up, so that
-// a few campaigns have all of them; where and for how long each falls is chance.
+// compose composes the campaign with this number. It deals the kinds from a deck that it shuffles again when the deck
+// is empty, so that a few campaigns contain all kinds. The place and the duration of each fault are random.
 func compose(f *fleet, seed, number uint64, soak bool) *campaign {
 	rng := rand.New(rand.NewPCG(seed, number))
 	c := &campaign{fleet: f, rng: rng, soak: soak, met: map[string]int{}, sentinels: map[string]string{}}
@@ -243,7 +243,7 @@ func (c *campaign) run() {
 	c.recover()
 }
 
-// target is the host that a fault is done to.
+// target returns the host for a fault.
 func (c *campaign) target(s step, at string) *simhost.Host {
 	h := c.Fleet.Host(at)
 	if h == nil || s.at == "" {
@@ -264,7 +264,7 @@ func (c *campaign) target(s step, at string) *simhost.Host {
 	return h
 }
 
-// wait lets what lasts last a while.
+// wait gives lasting faults some time.
 func (c *campaign) wait() {
 	late := time.NewTimer(2 * lateMoment)
 	defer late.Stop()
@@ -298,8 +298,8 @@ func (c *campaign) liftOne(i int) {
 	l.do()
 }
 
-// recover waits until every host is updated and back. What a fault took away comes back by what a person, the engine or the
-// service manager would do: an update that was lost in a crash is staged again, a turn that failed is cleared.
+// recover waits until every host is updated and back. It does what an admin, the engine or the service manager would do
+// after a fault: it stages an update again that was lost in a crash, and clears a failed turn.
 func (c *campaign) recover() {
 	late := time.NewTimer(recovered)
 	defer late.Stop()
@@ -334,7 +334,7 @@ func (c *campaign) recover() {
 	}
 }
 
-// missing says what keeps a host from being updated and back, "" for nothing.
+// missing describes why a host is not yet updated and back, or returns "".
 func (c *campaign) missing(h *simhost.Host) string {
 	n, ok := c.now(h.Name())
 	status, runs := h.Engine().Status()
@@ -346,22 +346,22 @@ func (c *campaign) missing(h *simhost.Host) string {
 	case h.Version() != c.version() && runs && status.Operation == simhost.OpIdle && n.BootID == h.BootID():
 		c.Referee.WantMade(h.Name())
 		if err := h.StageUpdate(c.version()); err != nil {
-			return err.Error() // a reboot came in between
+			return err.Error() // a reboot happened in between
 		}
-		return "has its update staged again"
+		return "its update was staged again"
 	case (n.Held == v1alpha1.ReasonFailed || n.State == v1alpha1.StateIdle && n.Last != nil && n.Last.Result == v1alpha1.ResultFailed) &&
 		n.Retry != c.failed(&n):
 		c.patch(h.Name(), map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationRetry: c.failed(&n)}}})
 		return "is cleared"
 	case h.Version() != c.version() || n.State != v1alpha1.StateIdle || n.BootID != h.BootID() || !n.Ready || n.Unschedulable || n.Mark ||
 		n.Wants != v1alpha1.WantsNothing || !n.HostReported() || len(n.Problems) > 0:
-		return fmt.Sprintf("runs %s and is %s (held %q, ready %t, unschedulable %t, mark %t, wants %q, ack %s, problems %v), and says %q",
+		return fmt.Sprintf("runs %s and is %s (held %q, ready %t, unschedulable %t, mark %t, wants %q, ack %s, problems %v), status %q",
 			h.Version(), n.State, n.Held, n.Ready, n.Unschedulable, n.Mark, n.Wants, n.Ack, n.Problems, h.Notify().Status)
 	}
 	return ""
 }
 
-// failed is the turn that failed.
+// failed returns the id of the failed turn.
 func (c *campaign) failed(n *turn.Node) string {
 	if n.State == v1alpha1.StateIdle && n.Last != nil {
 		return n.Last.Turn

@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// A class is a kind of write.
+// class is a kind of write.
 type class struct {
 	name string
-	// shapes are how it looks, with whose it is; see shape.
+	// shapes lists the shapes of the write, each with the role of the writer; see shape.
 	shapes []string
-	// in is the scenario that shows it.
+	// in is the scenario that shows the write.
 	in *scenario
-	// commits: that it was carried out and its writer does not know is where harm would come from; this point is in every
-	// sample.
+	// commits marks a write that is dangerous if it took effect and its writer does not know. Every sample contains
+	// that point.
 	commits bool
 }
 
-// classes are all writes of a host and of a coordinator in these scenarios. It is written by hand.
+// classes lists all writes of a host and of a coordinator in these scenarios. It is written by hand.
 var classes = []class{
 	{"host: whoami", []string{"host: whoami"}, &plain, false},
 	{"host: publish, wants nothing", []string{"host: host wants=nothing"}, &comesBack, false},
@@ -52,11 +52,12 @@ var classes = []class{
 	{"lease: release", []string{"coordinator: release"}, &handover, true},
 }
 
-// said are the parts of a host's write that go with any other: what it says of itself, after a start for instance. A write of
-// nothing else has a class of its own, and so has the one in which they belong to the word.
+// saidNothing and saidReboot are the parts of a host's write that can accompany any other part: what the host publishes
+// about itself, for example after a start. A write with only these parts has its own class, and so has the write in
+// which they belong to the report.
 const saidNothing, saidReboot = "host wants=nothing", "host wants=reboot"
 
-// classOf names the class of a write.
+// classOf returns the class of a write.
 func classOf(role, shape string) (string, bool) {
 	full := role + ": " + shape
 	bare := full
@@ -75,7 +76,7 @@ func classOf(role, shape string) (string, bool) {
 	return "", false
 }
 
-// without takes the parts out of a shape whose parts are in order; "" if they are not all there.
+// without removes the parts from a shape with sorted parts. It returns "" if the shape does not contain all of them.
 func without(shape, parts string) string {
 	left := strings.Fields(shape)
 	for part := range strings.FieldsSeq(parts) {

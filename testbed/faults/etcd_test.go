@@ -13,8 +13,9 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// compact has etcd forget everything before the present revision, which the referee has seen: everyone who would continue from
-// an older one is told that it is gone, once the API server has no memory of its own either.
+// compact makes etcd drop every revision before the current one, which the referee has seen. A watch that would
+// continue from an older revision gets the error "gone", as soon as the cache of the API server no longer has that
+// revision either.
 func compact(ctx context.Context, cp *controlplane.ControlPlane) (revision string, err error) {
 	socket := strings.TrimPrefix(cp.EtcdEndpoint(), "unix://")
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -37,7 +38,7 @@ func compact(ctx context.Context, cp *controlplane.ControlPlane) (revision strin
 		}
 		return text, err
 	}
-	// Any read tells the present revision.
+	// Any read returns the current revision.
 	text, err := call("/v3/kv/range", `{"key":"AA==","count_only":true}`)
 	if err != nil {
 		return "", err

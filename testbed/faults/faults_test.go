@@ -12,18 +12,20 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// A kind of fault.
+// kind is a kind of fault.
 type kind struct {
 	name string
-	// in are the only states in which it makes sense to the node whose turn it is; none for any state and node.
+	// in lists the only states in which the fault makes sense for the node in its turn. Empty means any state and any
+	// node.
 	in []v1alpha1.State
-	// lasts: it is not lifted before the end, because what it may do harm to comes late.
+	// lasts keeps the fault until the end, because its damage shows late.
 	lasts bool
-	// do does it to a host and says what it did, "" if there was no occasion, and how it is lifted, nil if it is over by itself.
+	// do injects the fault into a host. It returns what it did, or "" if it had no occasion, and a function that lifts
+	// the fault, or nil if the fault ends without help.
 	do func(c *campaign, h *simhost.Host) (what string, lift func())
 }
 
-// kinds are all kinds, in a fixed order.
+// kinds lists all kinds, in a fixed order.
 var kinds = concat(hostFaults, clusterFaults, peopleFaults, wireFaults)
 
 func concat(all ...[]kind) (kinds []kind) {
@@ -35,10 +37,11 @@ func concat(all ...[]kind) (kinds []kind) {
 
 const sentinel = "run/reboot-required"
 
-// ignore is for what was undone by something else meanwhile: a boot starts everything.
+// ignore drops the error of lifting a fault that something else has already undone: a boot, for example, starts all
+// programs.
 func ignore(error) {}
 
-// told is what was done, "" if it could not be.
+// told returns what was done, or "" after an error.
 func told(what string, err error) string {
 	if err != nil {
 		return ""
@@ -102,7 +105,7 @@ var hostFaults = []kind{
 		if c.sentinels[h.Name()] == "" {
 			c.Referee.WantCancelled(h.Name())
 		}
-		return "the engine says IDLE", func() {
+		return "the engine reports IDLE", func() {
 			c.Referee.WantMade(h.Name())
 			if h.Version() != c.version() {
 				ignore(h.StageUpdate(c.version()))
@@ -141,7 +144,7 @@ var clusterFaults = []kind{
 		return "restarted", nil
 	}},
 	{name: "compaction", do: func(c *campaign, _ *simhost.Host) (string, func()) {
-		// No one's watch is answered while the past is forgotten, by etcd and by the API server.
+		// No watch gets an answer until etcd and the API server have dropped the past revisions.
 		ctx, cancel := within(rig.Soon)
 		defer cancel()
 		c.Must(c.ControlPlane.StopAPIServer())
@@ -172,7 +175,7 @@ var clusterFaults = []kind{
 		if !apierrors.IsNotFound(err) {
 			c.Must(err)
 		}
-		return "it is made again", func() { ignore(h.StartKubelet()) }
+		return "the Node is created again", func() { ignore(h.StartKubelet()) }
 	}},
 }
 

@@ -25,13 +25,13 @@ import (
 
 const (
 	hosts, candidates = 3, 2
-	// lag is by how much the faults hold requests back, for the referee.
+	// lag is the time for which faults may hold requests back; the referee needs it.
 	lag = 30 * time.Second
-	// long is how long an API server is away in a soak; a fleet that may see that has a referee who knows.
+	// long is how long the API server may be down in a soak run. The referee of such a fleet uses longLag.
 	long, longLag = time.Minute, 90 * time.Second
 )
 
-// policyText has hooks in all stages, and short times for what a campaign may make wait.
+// policyText has hooks in all stages, and short timeouts for the waits that a campaign may cause.
 const policyText = `
 rollout: {settle: 200ms, backoff: 1s, backoffMax: 2s, maxTurnsPerDay: 48}
 timeouts: {seen: 10s}
@@ -46,7 +46,7 @@ type fleet struct {
 	*rig.Scene
 	book    *book
 	authors *hookauthor.Authors
-	update  int // the last one, 4.update.0
+	update  int // the last update, 4.update.0
 }
 
 func newFleet(t *testing.T, cp *controlplane.ControlPlane, soak bool) *fleet {
@@ -82,7 +82,7 @@ func newFleet(t *testing.T, cp *controlplane.ControlPlane, soak bool) *fleet {
 	return f
 }
 
-// close ends the fleet and returns the referee's report.
+// close stops the fleet and returns the referee's report.
 func (f *fleet) close() rig.Report {
 	if f.authors != nil {
 		f.authors.Close()
@@ -99,7 +99,7 @@ func within(d time.Duration) (context.Context, context.CancelFunc) {
 
 func (f *fleet) version() string { return fmt.Sprintf("4.%d.0", f.update) }
 
-// now reads a Node; ok is false when there is none, or no API server.
+// now reads a Node. ok is false if the Node or the API server does not exist.
 func (f *fleet) now(name string) (n turn.Node, ok bool) {
 	ctx, cancel := within(5 * time.Second)
 	defer cancel()
@@ -110,7 +110,7 @@ func (f *fleet) now(name string) (n turn.Node, ok bool) {
 	return turn.FromNode(obj), true
 }
 
-// gone reports whether the API server says that there is no such Node.
+// gone reports whether the API server answers that the Node does not exist.
 func (f *fleet) gone(name string) bool {
 	ctx, cancel := within(5 * time.Second)
 	defer cancel()
@@ -118,7 +118,7 @@ func (f *fleet) gone(name string) bool {
 	return apierrors.IsNotFound(err)
 }
 
-// patch is a person's edit of a Node; a nil value removes. It reports whether it was accepted.
+// patch edits a Node as an admin; a nil value removes a key. It reports whether the API server accepted the edit.
 func (f *fleet) patch(name string, doc map[string]any) bool {
 	f.T.Helper()
 	return f.patchAs(f.ControlPlane.Client(), name, doc)
@@ -134,7 +134,7 @@ func (f *fleet) patchAs(client kubernetes.Interface, name string, doc map[string
 	return err == nil
 }
 
-// leading is the host whose term the Lease names, nil if it names none.
+// leading returns the host whose term the Lease names, or nil.
 func (f *fleet) leading() *simhost.Host {
 	ctx, cancel := within(5 * time.Second)
 	defer cancel()
@@ -145,8 +145,8 @@ func (f *fleet) leading() *simhost.Host {
 	return f.HostOf(epoch)
 }
 
-// errPatience is what comes of a wait that was too long.
-var errPatience = errors.New("it took too long")
+// errPatience is the error of a wait that timed out.
+var errPatience = errors.New("timed out")
 
 // book follows all Nodes.
 type book struct {
@@ -179,7 +179,7 @@ func openBook(cp *controlplane.ControlPlane) (*book, error) {
 	return b, nil
 }
 
-// find waits until a Node fits, and returns its name; "" after d.
+// find waits until a Node fits, and returns its name, or "" after d.
 func (b *book) find(d time.Duration, fits func(*turn.Node) bool) string {
 	late := time.NewTimer(d)
 	defer late.Stop()

@@ -8,7 +8,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// A moment is when a process is killed, seen from one of its writes.
+// moment is when a process is killed, relative to one of its writes.
 type moment int
 
 const (
@@ -17,14 +17,14 @@ const (
 	after
 )
 
-// moments are all of them.
+// moments lists all moments.
 var moments = []moment{before, unanswered, after}
 
 func (m moment) String() string {
-	return [...]string{"before it is sent", "carried out, not answered", "after the answer"}[m]
+	return [...]string{"before it is sent", "took effect, not answered", "after the answer"}[m]
 }
 
-// A point is where a process is killed: at the first write of a class in a run.
+// point is where a process is killed: the first write of a class in a run, and the moment.
 type point struct {
 	class string
 	moment
@@ -41,7 +41,7 @@ type gun struct {
 	hit   chan struct{} // closed when the process is gone
 }
 
-// arm loads the gun; hit is closed when it has killed.
+// arm loads the gun. It closes hit after the kill.
 func (g *gun) arm(p point) (hit <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -49,7 +49,7 @@ func (g *gun) arm(p point) (hit <-chan struct{}) {
 	return g.hit
 }
 
-// reset unloads it.
+// reset unloads the gun.
 func (g *gun) reset() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// TestEveryClassIsSeen plays the scenarios without a kill: each write has a class, and each class is seen where the table
-// says so.
+// TestEveryClassIsSeen plays the scenarios without a kill. Each write must have a class, and each class must occur in
+// the scenario that the table names.
 func TestEveryClassIsSeen(t *testing.T) {
 	t.Parallel()
 	f := newKillFleet(t)
@@ -33,8 +33,9 @@ func TestEveryClassIsSeen(t *testing.T) {
 // side is how many fleets share the points.
 const side = 2
 
-// TestKillAtEveryWrite kills the writer of one write in each turn. In a soak (LOCKKEEPER_SOAK) it is every point; otherwise a
-// third of them, chosen by LOCKKEEPER_SEED, among them always those where a commit was carried out and its writer does not know.
+// TestKillAtEveryWrite kills the writer of one write in each turn. A soak run (LOCKKEEPER_SOAK) visits every point.
+// Otherwise the test visits a third of them, selected by LOCKKEEPER_SEED, and always those where a commit took effect
+// and its writer does not know.
 func TestKillAtEveryWrite(t *testing.T) {
 	t.Parallel()
 	seed := rig.Number(t, "LOCKKEEPER_SEED", killSeed)
@@ -52,7 +53,7 @@ func TestKillAtEveryWrite(t *testing.T) {
 			}
 		})
 	}
-	t.Cleanup(func() { // after the referees' verdicts
+	t.Cleanup(func() { // runs after the referees' verdicts
 		if n := visited.Load(); !t.Failed() && n == int64(len(points)) {
 			fmt.Printf("kill points: seed %d, %d of %d visited in %s, %d turns, 0 violations\n",
 				seed, n, all, time.Since(begin).Round(time.Second), n)
@@ -80,7 +81,7 @@ type target struct {
 	in *scenario
 }
 
-// choose returns the points to visit, in a random order, and how many there are.
+// choose returns the points to visit, in random order, and the number of all points.
 func choose(rng *rand.Rand, every bool) (chosen []target, all int) {
 	var rest []target
 	for _, c := range classes {
@@ -99,5 +100,5 @@ func choose(rng *rand.Rand, every bool) (chosen []target, all int) {
 	return chosen, all
 }
 
-// killDefaultSeed chooses the sample of `make test`: the same for everyone, so that a failure is the change's.
+// killSeed selects the sample of `make test`. It is constant, so that a new failure is caused by the change under test.
 const killSeed = 20261121

@@ -15,10 +15,10 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// leader is the only host that may coordinate; it has no turn. guest has one after the other.
+// leader is the only host that may coordinate, and it gets no turn. guest gets one turn after another.
 const leader, guest = "node-1", "node-2"
 
-// killPolicyText has a hook in every hook stage, so that a turn goes through all states.
+// killPolicyText has a hook in every hook stage, so that a turn passes through all states.
 const killPolicyText = `
 rollout: {settle: 500ms, maxTurnsPerDay: 48}
 hooks:
@@ -27,16 +27,16 @@ hooks:
   beforeUncordon: [{name: check}]
 `
 
-// killFleet is the two hosts, each behind its proxies.
+// killFleet is the two hosts, each behind its own proxies.
 type killFleet struct {
 	*rig.Scene
 	*hookauthor.Authors
 	gun    gun
-	update int // the guest's last one, 4.update.0
+	update int // the guest's last update, 4.update.0
 
 	mu      sync.Mutex
 	writes  map[string]int // by class, all hosts
-	unknown map[string]int // shapes without a class
+	unknown map[string]int // the shapes that have no class
 }
 
 func newKillFleet(t *testing.T) *killFleet {
@@ -45,7 +45,7 @@ func newKillFleet(t *testing.T) *killFleet {
 	cp := pool.Take(t)
 	f.Scene = rig.Begin(t, cp, rig.Options{
 		Policy: killPolicyText, Proxied: true, Label: f.classify,
-		// The guest's pod is evicted in each turn and comes back at its end.
+		// Each turn evicts the guest's pod, which comes back at the end of the turn.
 		Work: &controlplane.Workload{Replicas: 1, NodeSelector: map[string]string{corev1.LabelHostname: guest}},
 		Fleet: simhost.FleetOptions{
 			Hosts: 2, Coordinators: 1,
@@ -68,19 +68,19 @@ func newKillFleet(t *testing.T) *killFleet {
 	return f
 }
 
-// verdict ends the rig and fails the test if the referee objects.
+// verdict stops the rig and fails the test if the referee found a violation.
 func (f *killFleet) verdict() {
 	if report := f.Verdict(); len(report.Unused) > 0 {
-		f.T.Errorf("declared to the referee and not seen: %v", report.Unused)
+		f.T.Errorf("declared to the referee but not observed: %v", report.Unused)
 	}
 }
 
 func (f *killFleet) guest() *simhost.Host { return f.Fleet.Host(guest) }
 
-// classify names a write and remembers what it was.
+// classify returns the class of a write and counts the write.
 func (f *killFleet) classify(role string, r *faultproxy.Request) string {
 	if role == rig.RoleCoordinator && r.Group == "events.k8s.io" {
-		return "" // words for people, beside the turn: nothing reads or waits for one
+		return "" // texts for users, concurrent with the turn; no process waits for them
 	}
 	text := shape(r)
 	class, known := classOf(role, text)
@@ -94,7 +94,7 @@ func (f *killFleet) classify(role string, r *faultproxy.Request) string {
 	return class
 }
 
-// seen is what was written since the last call.
+// seen returns the writes since the last call.
 func (f *killFleet) seen() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,13 +103,13 @@ func (f *killFleet) seen() map[string]int {
 	return seen
 }
 
-// classified fails the test for every write that has no class.
+// classified fails the test for each write without a class.
 func (f *killFleet) classified() {
 	f.T.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for text, n := range f.unknown {
-		f.T.Errorf("%d times a write of a %s\nNo class covers it. Say in classes_test.go what it is and where it is seen.", n, text)
+		f.T.Errorf("%d writes of a %s\nNo class covers this write. Add it to classes_test.go, with the scenario that shows it.", n, text)
 	}
 	clear(f.unknown)
 }

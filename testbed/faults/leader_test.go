@@ -15,35 +15,36 @@ import (
 )
 
 const (
-	// leaderDefaultSeed and defaultRounds are what `make test` runs.
+	// roundsSeed and defaultRounds are the settings of `make test`.
 	roundsSeed, defaultRounds = 20265, 5
-	// leaderPerFleet is how many rounds one fleet goes through.
+	// roundsPerFleet is how many rounds one fleet plays.
 	roundsPerFleet = 10
 )
 
-// A round is one rollout through the whole fleet, and the strokes that meet it.
+// round is one rollout through the whole fleet, with its strokes.
 type round struct {
 	*leaderFleet
-	stroke *stroke // the present one
+	stroke *stroke // the current one
 	trap   *trap
 	caught *faultproxy.Request
-	old    *simhost.Host  // the leader that is away
+	old    *simhost.Host  // the leader that was taken away
 	before string         // its term
-	backup map[string]any // the Lease's spec then, if it is to be put back
-	// What is held: the successor's writes, what it sees, the old leader's wires.
+	backup map[string]any // the spec of the Lease at that time, for strokes that restore it
+	// The functions that release what is held back: the successor's writes, its view, and the proxies of the old
+	// leader.
 	slow, stale, cut, revived []func()
 	cordoned                  []string
-	staged                    map[string]bool                       // the hosts that are to be updated in this round
+	staged                    map[string]bool                       // the hosts to update in this round
 	counts                    struct{ cached, quorum atomic.Int32 } // lists of Nodes by a successor with an old view
 }
 
-// TestRounds has rounds of the leader's absence, by chance.
+// TestRounds plays random rounds in which leaders are taken away.
 func TestRounds(t *testing.T) {
 	t.Parallel()
 	cp := pool.Take(t)
 	seed, rounds := rig.Number(t, "LOCKKEEPER_SEED", roundsSeed), rig.Number(t, "LOCKKEEPER_SOAK", defaultRounds)
 	first, last := uint64(0), rounds
-	if only := rig.Number(t, "LOCKKEEPER_ROUND", 0); only > 0 { // counted from 1
+	if only := rig.Number(t, "LOCKKEEPER_ROUND", 0); only > 0 { // from 1
 		first, last = only-1, only
 	}
 	played, turns, violations, failed := 0, 0, 0, 0
@@ -59,7 +60,7 @@ func TestRounds(t *testing.T) {
 					turns += n
 				}
 				if report.Count() > 0 {
-					t.Errorf("the referee saw %d violations", report.Count())
+					t.Errorf("the referee found %d violations", report.Count())
 				}
 			}()
 			for first < until && !t.Failed() {
@@ -74,29 +75,30 @@ func TestRounds(t *testing.T) {
 			}
 		})
 		if !started {
-			break // the next fleet would not either
+			break // the next fleet would fail too
 		}
 		if !passed {
-			failed++ // the next round gets a new fleet
+			failed++ // the next round uses a new fleet
 		}
 	}
 	summary = fmt.Sprintf("rounds: seed %d, %d rounds, %d turns, %d violations, %d failed", seed, played, turns, violations, failed)
 }
 
-// leaderCompose makes the round of a number. What happens to the leader, when, and what a person does to the Lease, are dealt like cards from
-// decks that are shuffled when they are used up, so that few rounds have all kinds; the rest is chance.
+// composeRound composes the round with this number. It deals the kind of harm, the moment and the change of the Lease
+// from decks that it shuffles again when they are empty, so that a few rounds contain all kinds. The rest is random.
 func composeRound(seed, number uint64) (strokes []*stroke) {
 	rng := rand.New(rand.NewPCG(seed, number))
 	deal := func(deck, card, size uint64) int {
 		return rand.New(rand.NewPCG(seed, 1<<63+deck<<32+card/size)).Perm(int(size))[card%size]
 	}
-	// Every other round has two.
+	// Every other round has two strokes.
 	for card := number + number/2; card < number+1+(number+1)/2; card++ {
 		s := &stroke{
 			how: how(deal(1, card, 4)), at: at(deal(2, card, 7)), nth: 1 + rng.IntN(3), lease: meddlings[deal(3, card, uint64(len(meddlings)))],
 			slow: rng.IntN(3) == 0, stale: rng.IntN(3) == 0, cordon: rng.IntN(4) == 0, linger: rng.IntN(12),
 		}
-		// Not with one that is cut off: its writes would arrive while the Lease names their term, and be as good as new.
+		// Not for a leader that is cut off: its writes would arrive while the Lease names its term, and would be
+		// valid.
 		s.revive = s.how == stopped && rng.IntN(3) == 0
 		if s.how == stays && s.lease.do == nil {
 			s.lease = meddlings[1+rng.IntN(len(meddlings)-1)]
@@ -106,7 +108,7 @@ func composeRound(seed, number uint64) (strokes []*stroke) {
 	return strokes
 }
 
-// run plays the strokes in a rollout through the whole fleet, and waits for its end.
+// run plays the strokes during a rollout through the whole fleet, and waits for its end.
 func (r *round) run(strokes []*stroke) {
 	r.T.Helper()
 	r.begin()
@@ -121,7 +123,7 @@ func (r *round) run(strokes []*stroke) {
 	r.finish()
 }
 
-// begin begins a round.
+// begin starts a round.
 func (r *round) begin() {
 	r.stroke, r.staged = &stroke{}, map[string]bool{}
 	r.update++
@@ -137,7 +139,7 @@ func (r *round) stage(names ...string) {
 	}
 }
 
-// finish waits until every host is updated and back, and hears what the referee says.
+// finish waits until every host is updated and back, and reads the referee's report.
 func (r *round) finish() {
 	r.T.Helper()
 	late := time.Now().Add(recovered)
@@ -152,21 +154,21 @@ func (r *round) finish() {
 		}
 		if time.Now().After(tell) {
 			tell = time.Now().Add(slow)
-			r.T.Logf("still, for %v at most: %s", time.Until(late).Round(time.Second), strings.Join(missing, "; "))
+			r.T.Logf("still missing, %v left: %s", time.Until(late).Round(time.Second), strings.Join(missing, "; "))
 		}
 		return len(missing) == 0
 	})
 	if !done {
 		r.T.Fatalf("%v: %v after the leader came back: %s", errPatience, recovered, strings.Join(missing, "; "))
 	}
-	r.until("somebody to lead", func() bool { return r.HostOf(r.Epoch()) != nil })
+	r.until("a leader", func() bool { return r.HostOf(r.Epoch()) != nil })
 	ctx, cancel := within(rig.Soon)
 	defer cancel()
 	r.Must(r.WaitWork(ctx))
 	r.Sync()
 }
 
-// missing says what keeps a host from being updated and back, "" for nothing.
+// missing describes why a host is not yet updated and back, or returns "".
 func (r *round) missing(h *simhost.Host) string {
 	n := r.node(h.Name())
 	switch {
@@ -174,7 +176,7 @@ func (r *round) missing(h *simhost.Host) string {
 		return "is down"
 	case r.staged[h.Name()] != (h.Version() == r.version()) || n.State != v1alpha1.StateIdle || n.BootID != h.BootID() || !n.Ready || n.Unschedulable || n.Mark ||
 		n.Wants != v1alpha1.WantsNothing || !n.HostReported() || n.Held != "" || len(n.Problems) > 0:
-		return fmt.Sprintf("runs %s and is %s (held %q, ready %t, unschedulable %t, mark %t, wants %q, ack %s, problems %v), and says %q",
+		return fmt.Sprintf("runs %s and is %s (held %q, ready %t, unschedulable %t, mark %t, wants %q, ack %s, problems %v), status %q",
 			h.Version(), n.State, n.Held, n.Ready, n.Unschedulable, n.Mark, n.Wants, n.Ack, n.Problems, h.Notify().Status)
 	}
 	return ""

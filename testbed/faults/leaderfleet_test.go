@@ -15,22 +15,23 @@ import (
 )
 
 const (
-	// The first two hosts stand for the Lease.
+	// The first two hosts are candidates.
 	leaderHosts, leaderCandidates = 4, 2
-	// pollEvery is how often a wait reads what it cannot watch.
+	// pollEvery is the interval of waits that have to poll.
 	pollEvery = 50 * time.Millisecond
 )
 
-// leaderPolicyText has short times for what a round may make wait, and no hooks: a grant leads to the cordon at once.
+// leaderPolicyText has short timeouts for the waits that a round may cause, and no hooks, so a grant leads to the
+// cordon at once.
 const leaderPolicyText = `
 rollout: {settle: 100ms, backoff: 1s, backoffMax: 1s, maxUnavailable: %d, maxTurnsPerDay: 48}
 timeouts: {seen: 5s}
 `
 
-// leaderFleet is some hosts, each of whose processes is behind a proxy.
+// leaderFleet is a fleet of hosts, each of whose processes is behind a proxy.
 type leaderFleet struct {
 	*rig.Scene
-	update int // the last one, 4.update.0
+	update int // the last update, 4.update.0
 }
 
 func newLeaderFleet(t *testing.T, cp *controlplane.ControlPlane, binary string, budget int) *leaderFleet {
@@ -39,7 +40,7 @@ func newLeaderFleet(t *testing.T, cp *controlplane.ControlPlane, binary string, 
 		Policy: fmt.Sprintf(leaderPolicyText, budget), Budget: budget, Lag: lag, Proxied: true, Work: rig.Spread(leaderHosts),
 		Fleet: simhost.FleetOptions{
 			Hosts: leaderHosts, Coordinators: leaderCandidates,
-			// The first one in order is no candidate's host.
+			// The first host in rollout order is not a candidate.
 			Zones: []string{"b", "b", "a", "b"},
 			Host: simhost.Options{
 				Binary: binary, RestartDelay: 200 * time.Millisecond, DownTime: 100 * time.Millisecond, InhibitDelayMax: time.Second,
@@ -54,7 +55,7 @@ func newLeaderFleet(t *testing.T, cp *controlplane.ControlPlane, binary string, 
 	})}
 }
 
-// close ends the fleet and returns what the referee saw; a violation does not fail the test by itself.
+// close stops the fleet and returns the referee's report. A violation alone does not fail the test.
 func (f *leaderFleet) close() rig.Report {
 	f.Journals()
 	report, err := f.Close()
@@ -67,14 +68,14 @@ func (f *leaderFleet) close() rig.Report {
 
 func (f *leaderFleet) version() string { return fmt.Sprintf("4.%d.0", f.update) }
 
-// nodes are all Nodes as the quorum has them.
+// nodes returns all Nodes from a quorum read.
 func (f *leaderFleet) nodes() []turn.Node {
 	f.T.Helper()
 	all, _ := f.list()
 	return all
 }
 
-// list is nodes with the resourceVersion that they are of.
+// list returns all Nodes and the resourceVersion of the list.
 func (f *leaderFleet) list() (all []turn.Node, at string) {
 	f.T.Helper()
 	ctx, cancel := within(rig.Soon)
@@ -87,7 +88,7 @@ func (f *leaderFleet) list() (all []turn.Node, at string) {
 	return all, list.ResourceVersion
 }
 
-// node is one of them; the zero one if it is not there.
+// node returns the Node with this name, or the zero Node.
 func (f *leaderFleet) node(name string) turn.Node {
 	f.T.Helper()
 	for _, n := range f.nodes() {
@@ -114,11 +115,11 @@ func sees(d time.Duration, cond func() bool) bool {
 	return true
 }
 
-// until is sees for what has to come.
+// until waits until cond holds, and fails the test after a timeout.
 func (f *leaderFleet) until(what string, cond func() bool) {
 	f.T.Helper()
 	if !sees(rig.Soon, cond) {
-		f.T.Fatalf("%v, waiting for %s; the Nodes: %s", errPatience, what, f.describe())
+		f.T.Fatalf("%v waiting for %s; the Nodes: %s", errPatience, what, f.describe())
 	}
 }
 
@@ -130,7 +131,7 @@ func (f *leaderFleet) describe() string {
 	return strings.Join(all, "; ")
 }
 
-// cordon is a person's edit of the Node as it was read; nil uncordons.
+// cordon edits the Node, as it was read, like an admin. nil uncordons.
 func (f *leaderFleet) cordon(n *turn.Node, unschedulable any) bool {
 	f.T.Helper()
 	return f.TryPatch(n.Name, map[string]any{
@@ -138,10 +139,10 @@ func (f *leaderFleet) cordon(n *turn.Node, unschedulable any) bool {
 	})
 }
 
-// uncordon undoes a person's cordon, if it is still theirs.
+// uncordon removes an admin's cordon unless it has another owner now.
 func (f *leaderFleet) uncordon(name string) {
 	f.T.Helper()
-	f.until("a person to uncordon "+name, func() bool {
+	f.until("the uncordon of "+name, func() bool {
 		n := f.node(name)
 		if !n.Unschedulable || n.Mark {
 			return true

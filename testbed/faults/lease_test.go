@@ -17,7 +17,7 @@ func (f *leaderFleet) readLease() (*coordinationv1.Lease, error) {
 	return f.ControlPlane.Client().CoordinationV1().Leases(v1alpha1.DefaultLeaseNamespace).Get(ctx, v1alpha1.DefaultLeaseName, metav1.GetOptions{})
 }
 
-// leaseSpec is the Lease's spec as a backup has it.
+// leaseSpec returns the spec of the Lease, as a backup would contain it.
 func (f *leaderFleet) leaseSpec() (spec map[string]any, err error) {
 	l, err := f.readLease()
 	if err != nil {
@@ -26,7 +26,7 @@ func (f *leaderFleet) leaseSpec() (spec map[string]any, err error) {
 	return runtime.DefaultUnstructuredConverter.ToUnstructured(&l.Spec)
 }
 
-// lease is the term that the Lease names, "" for none, or no Lease. It may be called from a proxy.
+// lease returns the epoch in the Lease, or "" without a holder or a Lease. A proxy may call it.
 func (f *leaderFleet) lease() (epoch string, err error) {
 	ctx, cancel := within(rig.Soon)
 	defer cancel()
@@ -41,7 +41,7 @@ func (f *leaderFleet) deleteLease() {
 	f.Must(err)
 }
 
-// applyManifests puts the Lease back.
+// applyManifests recreates the Lease.
 func (f *leaderFleet) applyManifests() {
 	f.T.Helper()
 	ctx, cancel := within(rig.Soon)
@@ -49,13 +49,13 @@ func (f *leaderFleet) applyManifests() {
 	f.Must(f.ControlPlane.ApplyLockkeeper(ctx))
 }
 
-// A meddling is what a person does to the Lease while the leader is away.
+// meddling is what an admin does to the Lease while the leader is away.
 type meddling struct {
 	name string
 	do   func(r *round)
 }
 
-// meddlings are all kinds. Nothing is the first one.
+// meddlings lists all kinds. The first one does nothing.
 var meddlings = []meddling{
 	{"nothing", nil},
 	{"delete the Lease, and put it back from the manifests", func(r *round) {
@@ -80,12 +80,12 @@ var meddlings = []meddling{
 	}},
 }
 
-// halt waits a while without a Lease, in which nothing may move but what was decided before.
+// halt waits for a while without a Lease. In that time only moves that were decided before may happen.
 func (r *round) halt() {
 	r.T.Helper()
 	for _, h := range r.Fleet.Hosts {
 		if h == r.old && r.stroke.how == stopped {
-			continue // it says nothing
+			continue // it reports no status
 		}
 		r.until(h.Name()+" not to coordinate without a Lease", func() bool { return !strings.HasPrefix(h.Notify().Status, "coordinates") })
 	}

@@ -14,19 +14,19 @@ import (
 )
 
 var (
-	// pool has a control plane for each fleet. In those of campaigns a silent Node stops being Ready during a campaign.
+	// pool has a control plane for each fleet. With those of campaignPool a silent Node loses Ready during a campaign.
 	pool, campaignPool *controlplane.Pool
-	// binary is what campaigns and kills run, leaderBinary what rounds run.
+	// binary is used by campaigns and kills, leaderBinary by rounds.
 	binary, leaderBinary string
-	// summary is the last line of the run, if there were rounds.
+	// summary is the last line of the run, if it had rounds.
 	summary string
 )
 
 func TestMain(m *testing.M) {
-	flag.Set("test.parallel", "4") // most fleets wait, for Leases and for boots
+	flag.Set("test.parallel", "4") // most fleets only wait for Leases and boots
 	flag.Parse()
 	binary = rig.Binary()
-	// A round without the race detector takes half the time, and the campaigns have it.
+	// Without the race detector a round takes half the time. The campaigns use the detector.
 	leaderBinary = binary
 	if os.Getenv("LOCKKEEPER_SOAK") == "" {
 		var err error

@@ -13,28 +13,30 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// leaderGuest is the host whose turn an aimed round is about: the first one in order, and no candidate's.
+// aimedGuest is the host whose turn an aimed round needs. It is the first one in rollout order and not a candidate.
 const aimedGuest = "node-3"
 
-// other is another one, behind it in order.
+// other is a host after aimedGuest in rollout order.
 const other = "node-4"
 
-// An aim is a round at the one moment that one clause is there for.
+// aim is a round at the one moment that one clause exists for.
 type aim struct {
 	name   string
 	stroke stroke
 	// stage stages the updates.
 	stage func(r *round)
-	// hit reports whether a round of the product itself met its moment. One that did not proves nothing and is played again.
+	// hit reports whether a round of the unchanged product reached the moment. A round that did not proves nothing and
+	// is repeated.
 	hit func(r *round) bool
-	// mutation leaves the clause out, caught is the promise that breaks then.
+	// mutation removes the clause. caught is the violation that follows.
 	mutation simhost.Mutation
 	caught   referee.Rule
 }
 
 var aims = []*aim{
 	{
-		// A grant of the old leader's lands when its successor leads. The host reads its Node, and the Lease after it.
+		// A grant of the old leader lands when its successor leads. The host reads its Node, and after that the
+		// Lease.
 		name:   "the epoch check at the commit",
 		stroke: stroke{how: stopped, at: grant, nth: 1, slow: true, sure: true},
 		stage:  func(r *round) { r.stage(aimedGuest) },
@@ -50,8 +52,8 @@ var aims = []*aim{
 		caught: referee.Fence,
 	},
 	{
-		// A host's commit is on its way when its leader goes. The successor finds one node more unavailable than the budget
-		// allows, a person's cordon, and backs the turn out. Then the commit arrives.
+		// A host's commit is in flight when the leader is taken away. Because of an admin's cordon, the successor
+		// finds one node more unavailable than the budget allows, and backs the turn out. Then the commit arrives.
 		name:   "the commit's resourceVersion",
 		stroke: stroke{how: stopped, at: commit, nth: 1, cordon: true, sure: true},
 		stage:  func(r *round) { r.stage(aimedGuest) },
@@ -71,11 +73,12 @@ var aims = []*aim{
 		caught: referee.Commit,
 	},
 	{
-		// A node was granted its turn and has committed when the leader goes. What caches show the successor is from before.
+		// A node got its turn and has committed when the leader is taken away. The successor's caches are older than
+		// that.
 		name:   "the first list from the quorum",
 		stroke: stroke{how: stopped, at: committed, stale: true, sure: true},
 		stage: func(r *round) {
-			// All others want something, and nothing is granted, when the cache falls behind.
+			// All other nodes want something, and nothing is granted, when the cache starts to lag.
 			r.Stop("until all want something")
 			r.wants(r.others()...)
 			_, r.stroke.since = r.list()
@@ -84,7 +87,7 @@ var aims = []*aim{
 		},
 		hit: func(r *round) bool {
 			if cached := r.counts.cached.Load(); cached > 0 {
-				r.T.Errorf("the successor listed Nodes %d times from a cache", cached)
+				r.T.Errorf("%d lists of Nodes by the successor came from a cache", cached)
 			}
 			return r.counts.quorum.Load() > 0
 		},
@@ -96,8 +99,8 @@ var aims = []*aim{
 		caught: referee.Budget,
 	},
 	{
-		// A person names the old leader's term in the Lease again, from a backup for one. It continues with a view in which the
-		// turn that its successor has granted is not.
+		// An admin restores the old leader's term in the Lease, for example from a backup. The old leader continues
+		// with a view that lacks the turn that its successor has granted.
 		name: "a term ends when the Lease has run out",
 		stroke: stroke{how: stopped, at: renewed, nth: 1, revive: true, sure: true, meanwhile: func(r *round) {
 			r.wants(aimedGuest)
@@ -109,7 +112,8 @@ var aims = []*aim{
 			r.wants(other)
 		},
 		hit: func(r *round) bool {
-			// The lock has ended the term, and not a request that failed. The log comes through a pipe, after the Lease has changed.
+			// The lock must have ended the term, not a failed request. The log arrives through a pipe, after the
+			// Lease has changed.
 			return sees(chance, func() bool {
 				return strings.Contains(r.old.LogTail(200), "the Lease had run out when it was read again")
 			})
@@ -123,11 +127,11 @@ var aims = []*aim{
 	},
 }
 
-// wants stages updates under a stop, and waits until it holds the nodes.
+// wants stages updates during a stop, and waits until the stop holds the nodes.
 func (r *round) wants(names ...string) {
 	r.T.Helper()
 	r.stage(names...)
-	r.until("them to want a reboot, and to be held", func() bool {
+	r.until("the nodes to want a reboot and to be held", func() bool {
 		return !slices.ContainsFunc(names, func(name string) bool {
 			n := r.node(name)
 			return n.Wants != v1alpha1.WantsReboot || n.Held != v1alpha1.ReasonStopped
@@ -135,7 +139,7 @@ func (r *round) wants(names ...string) {
 	})
 }
 
-// others are all hosts but the guest.
+// others returns all hosts except the guest.
 func (r *round) others() (names []string) {
 	for _, h := range r.Fleet.Hosts {
 		if h.Name() != aimedGuest {
@@ -145,7 +149,7 @@ func (r *round) others() (names []string) {
 	return names
 }
 
-// aimed plays the round up to where the old leader is back, and reports what the referee has seen by then.
+// aimed plays the round until the old leader is back, and returns the referee's report at that time.
 func (a *aim) aimed(r *round) referee.Report {
 	r.T.Helper()
 	r.begin()
@@ -157,10 +161,10 @@ func (a *aim) aimed(r *round) referee.Report {
 	return r.Referee.Report()
 }
 
-// tries is how often a round is aimed: on a busy machine the moment may be over before it is met.
+// tries is how often an aimed round is repeated: on a busy machine it may miss its moment.
 const tries = 3
 
-// TestAims has the product pass what its mutants do not.
+// TestAims checks that the product passes the rounds that its mutants fail.
 func TestAims(t *testing.T) {
 	t.Parallel()
 	f := newLeaderFleet(t, pool.Take(t), leaderBinary, 1)
@@ -175,7 +179,7 @@ func TestAims(t *testing.T) {
 			a.aimed(r)
 			return a.hit(r)
 		}); !hit {
-			t.Errorf("%d rounds did not meet the moment that %s is there for", tries, a.name)
+			t.Errorf("%d rounds missed the moment that %s exists for", tries, a.name)
 		}
 		if t.Failed() {
 			return
@@ -193,7 +197,7 @@ func (f *leaderFleet) try(play func(r *round) bool) bool {
 			return play(r)
 		}()
 		if report := f.Referee.Report(); hit && report.Count() > 0 {
-			return true // there is nothing to be waited for any more
+			return true // the test has failed already
 		}
 		if r.finish(); hit {
 			return true
@@ -202,7 +206,7 @@ func (f *leaderFleet) try(play func(r *round) bool) bool {
 	return false
 }
 
-// TestMutants leaves one clause out of the product, each in its turn, and plays the round that is aimed at it.
+// TestMutants removes one clause of the product at a time, and plays the round that is aimed at it.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	for _, a := range aims {
@@ -222,7 +226,7 @@ func TestMutants(t *testing.T) {
 			}); caught {
 				t.Logf("CAUGHT: %s", f.Referee.Report().Violations[0])
 			} else {
-				t.Errorf("without %s the referee saw no violation of %s: %v", a.name, a.caught, f.Referee.Report().Violations)
+				t.Errorf("without %s the referee found no violation of %s: %v", a.name, a.caught, f.Referee.Report().Violations)
 			}
 		})
 	}

@@ -12,10 +12,10 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// nonsense is what keys are edited into; "" stands for their removal.
+// nonsense lists the values that edits write into keys. "" removes the key.
 var nonsense = []string{"", "{", "null", "x/y/z", "-", "{\"turn\":\"a\"}", "aaaaaaaaaaaaaaaa"}
 
-// edited are the annotations that it happens to, and the labels.
+// edited lists the annotations and labels that faults edit.
 var (
 	editedAnnotations = []string{
 		v1alpha1.AnnotationGrant, v1alpha1.AnnotationTurn, v1alpha1.AnnotationAck, v1alpha1.AnnotationHost, v1alpha1.AnnotationLast,
@@ -24,7 +24,7 @@ var (
 	editedLabels = []string{v1alpha1.LabelWants, v1alpha1.LabelHeld}
 )
 
-// cordonLasts bounds how long a person leaves a node cordoned after everything else is over.
+// cordonLasts bounds how long an admin leaves a node cordoned after everything else has finished.
 const cordonLasts = 10 * time.Second
 
 var peopleFaults = []kind{
@@ -44,14 +44,14 @@ var peopleFaults = []kind{
 		return "in " + string(n.State), nil
 	}},
 	{name: "cordon as a person", in: []v1alpha1.State{""}, lasts: true, do: func(c *campaign, h *simhost.Host) (string, func()) {
-		// Of a node that is still to have its turn, if there is one.
+		// If possible, take a node that still waits for its turn.
 		for _, other := range c.Fleet.Hosts {
 			if n, ok := c.now(other.Name()); ok && n.State == v1alpha1.StateIdle && other.Version() != c.version() {
 				h = other
 			}
 		}
 		var n turn.Node
-		for done := false; !done; { // until no one writes between the read and the write
+		for done := false; !done; { // until no other write conflicts
 			var ok bool
 			if n, ok = c.now(h.Name()); !ok || n.Unschedulable {
 				return "", nil
@@ -59,17 +59,17 @@ var peopleFaults = []kind{
 			done = c.cordon(&n, true)
 		}
 		return h.Name() + " in " + string(n.State), func() {
-			// It is to be there when its turn ends.
+			// The cordon has to be there when the turn ends.
 			c.book.find(cordonLasts, func(n *turn.Node) bool {
 				return n.Name == h.Name() && h.Version() == c.version() && n.State == v1alpha1.StateIdle
 			})
 			c.eventually("to uncordon "+h.Name(), func() bool {
 				if c.gone(h.Name()) {
-					return true // and the cordon with it
+					return true // the cordon is gone too
 				}
 				n, ok := c.now(h.Name())
 				if ok && (!n.Unschedulable || n.Mark) {
-					return true // it is not theirs any more
+					return true // the admin no longer owns it
 				}
 				if !ok {
 					return false
@@ -86,8 +86,8 @@ var peopleFaults = []kind{
 		return c.edit(h, "annotations", key, nonsense[c.rng.IntN(len(nonsense))]), func() {
 			switch key {
 			case v1alpha1.AnnotationRequest, v1alpha1.AnnotationRequestNow, v1alpha1.AnnotationRetry, v1alpha1.AnnotationLast:
-				// Three are a person's, whom no one corrects; the record of a turn that is over is reported as unreadable, and
-				// written again only at the end of the next turn.
+				// Three keys belong to admins, and no process corrects them. The coordinator reports an unreadable
+				// record of a past turn, and writes that record again only at the end of the next turn.
 				c.edit(h, "annotations", key, "")
 			}
 		}
@@ -104,7 +104,7 @@ var peopleFaults = []kind{
 			return "", nil
 		}
 		return "paused", func() {
-			// The pause goes with its Node.
+			// The pause is gone if the Node is gone.
 			c.eventually("to resume "+h.Name(), func() bool { return c.gone(h.Name()) || set(nil) })
 		}
 	}},
@@ -115,21 +115,21 @@ var peopleFaults = []kind{
 		return told("stopped", stop("campaign")), func() {
 			c.eventually("to go on", func() bool {
 				err := stop(nil)
-				return err == nil || apierrors.IsNotFound(err) // it went with the Lease
+				return err == nil || apierrors.IsNotFound(err) // the stop is gone with the Lease
 			})
 		}
 	}},
 }
 
-// cordon is a person's edit of the Node as it was read; nil uncordons.
+// cordon edits the Node, as it was read, like an admin. nil uncordons.
 func (c *campaign) cordon(n *turn.Node, unschedulable any) bool {
 	return c.patch(n.Name, map[string]any{
 		"metadata": map[string]any{"resourceVersion": n.ResourceVersion}, "spec": map[string]any{"unschedulable": unschedulable},
 	})
 }
 
-// edit is a write of one key, whatever stands there: a person's where people may write it, of a program with the credential of
-// the key's own writer where they may not.
+// edit writes one key, whatever its value is. It acts as an admin for the keys that admins may write, and with the
+// credential of the key's own writer for the others.
 func (c *campaign) edit(h *simhost.Host, what, key, value string) string {
 	var v any
 	if value != "" {
@@ -146,7 +146,7 @@ func (c *campaign) edit(h *simhost.Host, what, key, value string) string {
 	return fmt.Sprintf("%s=%q", key, value)
 }
 
-// settled has the referee see what was done, and takes back what was declared and did not break anything.
+// settled waits until the referee has seen the change, and withdraws the declared violations that did not happen.
 func (c *campaign) settled() {
 	ctx, cancel := within(rig.Soon)
 	defer cancel()
@@ -154,7 +154,7 @@ func (c *campaign) settled() {
 	c.Referee.Withdraw()
 }
 
-// eventually tries until it works: the API server may be away, the Node may be gone for a while.
+// eventually retries until try succeeds: the API server may be down, or the Node may not exist for a while.
 func (c *campaign) eventually(what string, try func() bool) {
 	c.T.Helper()
 	for range 500 {
@@ -163,5 +163,5 @@ func (c *campaign) eventually(what string, try func() bool) {
 		}
 		pause(lateMoment / 10)
 	}
-	c.T.Errorf("%v: %s", errPatience, what)
+	c.T.Errorf("%v waiting %s", errPatience, what)
 }

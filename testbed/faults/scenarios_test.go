@@ -17,20 +17,20 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// A scenario is a course of things with one turn of the guest's in it. play calls arm where the kill may come from then on, and
-// returns when the update was staged and nothing is in the turn's way any more.
+// scenario is a course of events with one turn of the guest. play calls arm at the first point where the kill may
+// happen. It returns when the update is staged and nothing blocks the turn any more.
 type scenario struct {
 	name string
 	play func(f *killFleet, arm func())
 }
 
 var (
-	// plain is a turn and nothing else.
+	// plain is only a turn.
 	plain = scenario{"a turn", func(f *killFleet, arm func()) {
 		arm()
 		f.stage()
 	}}
-	// midway arms during the turn, for what happens all the time.
+	// midway arms during the turn, for writes that happen all the time.
 	midway = scenario{"the middle of a turn", func(f *killFleet, arm func()) {
 		f.Keep("backup")
 		f.stage()
@@ -39,18 +39,18 @@ var (
 		f.killed()
 		f.Release("backup")
 	}}
-	// comesBack is a node that is taken out of lockkeeper's care and given back before its turn.
+	// comesBack sets managed=false on a node and removes it again before the node's turn.
 	comesBack = scenario{"managed=false and back", func(f *killFleet, arm func()) {
 		arm()
 		f.label(v1alpha1.LabelManaged, "false")
-		f.until(guest, "to be out of lockkeeper's care", func(n *turn.Node) bool {
+		f.until(guest, "to be unmanaged", func(n *turn.Node) bool {
 			return n.State == v1alpha1.StateAbsent && n.Held == v1alpha1.ReasonUnmanaged
 		})
 		f.label(v1alpha1.LabelManaged, nil)
 		f.until(guest, "to be idle again", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })
 		f.stage()
 	}}
-	// handover is a coordinator that is told to stop during the turn, and its successor.
+	// handover stops the coordinator during the turn, so that a successor takes over.
 	handover = scenario{"a handover during the turn", func(f *killFleet, arm func()) {
 		f.Keep("storage")
 		f.stage()
@@ -61,7 +61,8 @@ var (
 		f.killed()
 		f.Release("storage")
 	}}
-	// waits is a node that waits for the budget, which a cordoned one takes up, wants nothing any more, and wants again.
+	// waits has a node wait for the budget, which a cordoned node uses up. The node then stops wanting a reboot, and
+	// later wants one again.
 	waits = scenario{"a want that waits", func(f *killFleet, arm func()) {
 		held := func() {
 			f.until(guest, "to be held", func(n *turn.Node) bool { return n.Held == v1alpha1.ReasonBudget })
@@ -98,7 +99,7 @@ func (f *killFleet) label(key string, value any) {
 	f.Patch(guest, map[string]any{"metadata": map[string]any{"labels": map[string]any{key: value}}})
 }
 
-// reaches waits until the guest's host has said that it knows of the turn that brought it there.
+// reaches waits until the guest's host has acknowledged the turn in this state.
 func (f *killFleet) reaches(state v1alpha1.State) *turn.Node {
 	f.T.Helper()
 	return f.until(guest, "to be "+string(state), func(n *turn.Node) bool {
@@ -106,7 +107,7 @@ func (f *killFleet) reaches(state v1alpha1.State) *turn.Node {
 	})
 }
 
-// killed waits until the gun has gone off, if it is loaded.
+// killed waits until the gun has fired, if it is loaded.
 func (f *killFleet) killed() {
 	f.T.Helper()
 	f.gun.mu.Lock()
@@ -118,11 +119,11 @@ func (f *killFleet) killed() {
 	select {
 	case <-hit:
 	case <-f.Within(rig.Soon).Done():
-		f.T.Fatal("the write that the process is to be killed at does not come")
+		f.T.Fatal("the write at which the process is killed does not come")
 	}
 }
 
-// run plays a scenario, with a kill at p unless that is nil, and holds its turn against what a turn is to be.
+// run plays a scenario, with a kill at p unless p is nil, and checks the turn.
 func (f *killFleet) run(s *scenario, p *point) {
 	f.T.Helper()
 	f.Must(f.Referee.Sync(f.Within(rig.Soon)))
@@ -142,28 +143,28 @@ func (f *killFleet) run(s *scenario, p *point) {
 		f.T.Errorf("the turn ended %s %s, expected Done", n.Last.Result, n.Last.Reason)
 	}
 	if n.Unschedulable || n.Mark || n.Grant != nil || len(n.Hooks) > 0 {
-		f.T.Errorf("in idle it is unschedulable %t, mark %t, grant %t, hooks %v", n.Unschedulable, n.Mark, n.Grant != nil, n.Hooks)
+		f.T.Errorf("idle after the turn: unschedulable %t, mark %t, grant %t, hooks %v", n.Unschedulable, n.Mark, n.Grant != nil, n.Hooks)
 	}
 	f.published(n.Last.Turn)
 	f.unconditional()
 	if got := h.Reboots() - reboots; got != 1 {
-		f.T.Errorf("it was rebooted %d times, expected once", got)
+		f.T.Errorf("%d reboots, expected one", got)
 	}
 	f.Must(f.WaitWork(f.Within(rig.Soon)))
 	f.Must(f.Referee.Sync(f.Within(rig.Soon)))
 	got := f.turns()
 	ended[v1alpha1.ResultDone]++
 	if !slices.Equal(flat(got), flat(ended)) {
-		f.T.Errorf("the turns that ended are %v, expected %v", got, ended)
+		f.T.Errorf("turns by result: %v, expected %v", got, ended)
 	}
 	if p != nil && slices.Equal(pids, f.pids()) {
-		f.T.Error("no process was killed")
+		f.T.Error("the gun did not kill a process")
 	}
 	f.gun.reset()
 	f.classified()
 }
 
-// published waits until the guest's HostUpdate has nothing of the turn left but its record.
+// published waits until the guest's HostUpdate contains nothing of the turn except its record.
 func (f *killFleet) published(turnID string) {
 	f.T.Helper()
 	client, err := kube.ConnectConfig(f.ControlPlane.AdminConfig(), "testbed", "", 20, 20)
@@ -183,7 +184,7 @@ func (f *killFleet) published(turnID string) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			f.T.Fatalf("after turn %s the HostUpdate stays %+v (%v)", turnID, u, err)
+			f.T.Fatalf("after turn %s the HostUpdate is still %+v (%v)", turnID, u, err)
 		}
 	}
 }
@@ -201,7 +202,7 @@ func (f *killFleet) pids() []int {
 	return []int{f.Fleet.Host(leader).PID(), f.guest().PID()}
 }
 
-// turns are the turns that ended so far, by their result.
+// turns counts the finished turns by their result.
 func (f *killFleet) turns() map[v1alpha1.Result]int { return f.Referee.Report().Turns }
 
 func flat(m map[v1alpha1.Result]int) []string {
@@ -215,7 +216,7 @@ func flat(m map[v1alpha1.Result]int) []string {
 	return all
 }
 
-// leads waits until someone coordinates.
+// leads waits until a host coordinates.
 func (f *killFleet) leads() {
 	f.T.Helper()
 	ctx := f.Within(rig.Soon)

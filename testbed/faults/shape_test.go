@@ -13,7 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
 )
 
-// shape is a write told by all that it changes, without what differs from turn to turn.
+// shape describes everything that a write changes, without what differs from turn to turn.
 func shape(r *faultproxy.Request) string {
 	switch {
 	case r.Is("create", "selfsubjectreviews"):
@@ -39,7 +39,7 @@ func leaseShape(r *faultproxy.Request) string {
 	l, ok := obj.(*coordinationv1.Lease)
 	switch {
 	case err != nil || !ok:
-		return fmt.Sprintf("a lease that cannot be read: %T, %v", obj, err)
+		return fmt.Sprintf("an unreadable lease: %T, %v", obj, err)
 	case l.ResourceVersion == "":
 		return "a lease without a resourceVersion"
 	case l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "":
@@ -52,8 +52,8 @@ func leaseShape(r *faultproxy.Request) string {
 	return "renew"
 }
 
-// patchShape lists what a merge patch of a Node changes: label=value, annotation or annotation-, in order. Of these some go
-// with others: what a host says of itself with any word of its, hold or no hold with any move.
+// patchShape lists what a merge patch of a Node changes: label=value, annotation or annotation-, sorted. Some parts may
+// accompany others: a host may publish with any report, and a coordinator may change the held reason with any move.
 func patchShape(r *faultproxy.Request) string {
 	var doc struct {
 		Metadata struct {
@@ -65,7 +65,7 @@ func patchShape(r *faultproxy.Request) string {
 	decoder := json.NewDecoder(strings.NewReader(string(r.Body)))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&doc); err != nil {
-		return "a patch that cannot be read: " + err.Error()
+		return "an unreadable patch: " + err.Error()
 	}
 	if doc.Metadata.ResourceVersion == "" {
 		return "a patch without a resourceVersion"
@@ -92,7 +92,7 @@ func patchShape(r *faultproxy.Request) string {
 		case key == v1alpha1.AnnotationAck && value != nil:
 			a, err := v1alpha1.ParseAck(*value)
 			if err != nil {
-				return "an ack that cannot be read: " + err.Error()
+				return "an unreadable ack: " + err.Error()
 			}
 			word := fmt.Sprintf("ack=%s/%s", a.State, a.Report)
 			if a.Reason != "" {
@@ -116,8 +116,8 @@ func sign(value *string) string {
 	return ""
 }
 
-// tidy joins the parts of a patch. The information labels never go without host and wants, which say as much; the
-// confirmations of hooks go with every change of the state, if there are any.
+// tidy joins the parts of a patch. It drops the information labels, because they never appear without host and wants,
+// and the confirmations of hooks, because they accompany every change of the state.
 func tidy(parts map[string]bool) string {
 	if parts["host"] {
 		delete(parts, "info")
@@ -143,7 +143,7 @@ func TestShape(t *testing.T) {
 		`{"metadata":{"resourceVersion":"7","labels":{"lockkeeper.dev/held":null}}}`:                                                                                   "held-",
 		`{"metadata":{"resourceVersion":"7","annotations":{"lockkeeper.dev/cordon":"t","lockkeeper.dev/ack":"t/b/draining/committed"}},"spec":{"unschedulable":true}}`: "ack=draining/committed cordon unschedulable=true",
 		`{"metadata":{"labels":{"lockkeeper.dev/held":null}}}`:                                                                                                         "a patch without a resourceVersion",
-		`{"metadata":{"resourceVersion":"7"},"status":{}}`:                                                                                                             `a patch that cannot be read: json: unknown field "status"`,
+		`{"metadata":{"resourceVersion":"7"},"status":{}}`:                                                                                                             `an unreadable patch: json: unknown field "status"`,
 		`{"metadata":{"resourceVersion":"7","labels":{"lockkeeper.dev/new":"x","other":"y"}}}`:                                                                         "new=x other=y",
 	} {
 		r := &faultproxy.Request{Verb: "patch", Resource: "nodes", Name: "n", Body: []byte(body)}

@@ -12,61 +12,62 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
 )
 
-// A how is what happens to the leader.
+// how is what happens to the leader.
 type how int
 
 const (
-	stopped  how = iota // its process, by SIGSTOP
-	cutOff              // by the network: what it and its host send arrives when it is let back in, in whatever order
-	leaseCut            // from the Lease alone
-	stays               // nothing; only the Lease is meddled with
+	stopped  how = iota // its process gets SIGSTOP
+	cutOff              // from the network: requests from its host arrive when the network is back, in any order
+	leaseCut            // only its requests for the Lease fail
+	stays               // nothing; only the Lease changes
 )
 
 func (h how) String() string {
 	return [...]string{"stopped", "cut off", "cut off from the Lease", "left alone"}[h]
 }
 
-// An at is the moment in which it happens.
+// at is the moment at which it happens.
 type at int
 
 const (
-	anyTime   at = iota
-	write        // a leader's write to a Node, before it is sent; it arrives when it is let go
-	unheard      // a leader's write that was carried out, and the leader does not know
-	grant        // as write, of a grant
-	commit       // a host's commit, decided and not sent; it arrives when it is let go
-	committed    // some host has committed
-	renewed      // the leader has just renewed the Lease
+	anyTime    at = iota
+	write         // a leader's write to a Node, before it is sent; it arrives after letGo
+	answerLost    // a leader's write took effect, but the leader does not know
+	grant         // like write, but for a grant
+	commit        // a host's commit, decided but not sent; it arrives after letGo
+	committed     // a host has committed
+	renewed       // the leader has just renewed the Lease
 )
 
 func (a at) String() string {
 	return [...]string{
-		"at any time", "with a write to a Node on its way", "with a write carried out and not heard of", "with a grant on its way",
-		"with a host's commit on its way", "when a host has committed", "when it has just renewed the Lease",
+		"at any time", "with a write to a Node in flight", "with a write that took effect and whose answer is lost", "with a grant in flight",
+		"with a host's commit in flight", "when a host has committed", "right after a renewal of the Lease",
 	}[a]
 }
 
-// A stroke is one leader that is taken away, and what comes of it.
+// stroke takes one leader away, and defines what happens in the meantime.
 type stroke struct {
 	how how
 	at  at
-	// nth is which one of these requests, from 1, or how many writes to Nodes are let pass before.
+	// nth selects one of these requests, from 1, or is the number of writes to Nodes that pass before.
 	nth   int
 	lease meddling
-	// slow: the successor's writes to Nodes are held back until the hosts have had time for what was let go.
+	// slow holds the successor's writes to Nodes back until the hosts had time to process the released request.
 	slow bool
-	// stale: what the successor is shown of Nodes, where it is content with a cache, is as old as the stroke, or as since says.
+	// stale makes the successor's cached reads of Nodes as old as the stroke, or as old as since.
 	stale bool
 	since string
-	// cordon: a person cordons another node meanwhile.
+	// cordon makes an admin cordon another node in the meantime.
 	cordon bool
-	// revive: before the old leader is back, a person puts the Lease back as it was, and the old leader's own view of Nodes is old.
+	// revive makes an admin restore the Lease before the old leader is back. The old leader then has an old view of
+	// Nodes.
 	revive bool
-	// meanwhile is done when the successor leads; nil for nothing.
+	// meanwhile runs when the successor leads; it may be nil.
 	meanwhile func(r *round)
-	// linger is how many writes to Nodes the successor has for itself.
+	// linger is the number of writes to Nodes that the successor makes alone.
 	linger int
-	// sure: all that is waited for has to come. Otherwise a stroke that misses is a miss.
+	// sure requires that each expected event happens. Otherwise a missed event is only logged.
 	sure bool
 }
 
@@ -86,10 +87,10 @@ func (s *stroke) String() string {
 	return fmt.Sprintf("%s; back after %d writes", strings.Join(parts, ", "), s.linger)
 }
 
-// chance bounds the wait for what need not come.
+// chance bounds the wait for an event that need not happen.
 const chance = 2 * time.Second
 
-// play takes the leader away, has a successor take over, and lets the old one come back.
+// play takes the leader away, waits for a successor to take over, and brings the old leader back.
 func (r *round) play(s *stroke) {
 	r.T.Helper()
 	r.stroke, r.old, r.before = s, nil, ""
@@ -97,7 +98,7 @@ func (r *round) play(s *stroke) {
 		_, s.since = r.list()
 	}
 	r.strike()
-	r.T.Logf("TAKEN AWAY: %s, of the term %s", s, r.before)
+	r.T.Logf("TAKEN AWAY: %s, in term %s", s, r.before)
 	if s.cordon {
 		r.cordonAnother()
 	}
@@ -124,7 +125,7 @@ func (r *round) play(s *stroke) {
 	r.T.Logf("BACK")
 	r.back()
 	if s.revive {
-		r.wait("another term, or a node that is committed in the old one", func() bool {
+		r.wait("another term, or a node with a commit in the old one", func() bool {
 			return r.Epoch() != r.before || slices.ContainsFunc(r.nodes(), func(n turn.Node) bool { return n.Grant != nil && n.Grant.Epoch == r.before && n.Mark })
 		})
 		r.release(&r.revived)
@@ -135,7 +136,7 @@ func (r *round) play(s *stroke) {
 	r.cordoned = nil
 }
 
-// wait is for what has to come in a stroke that is sure.
+// wait waits for an event. The event has to happen if the stroke is sure.
 func (r *round) wait(what string, cond func() bool) {
 	r.T.Helper()
 	if r.stroke.sure {
@@ -145,7 +146,8 @@ func (r *round) wait(what string, cond func() bool) {
 	}
 }
 
-// letGo lets go what was caught when the leader went, and what holds its successor back.
+// letGo releases the request that was caught when the leader was taken away, and then the requests and views of its
+// successor.
 func (r *round) letGo(next string) {
 	r.T.Helper()
 	s := r.stroke
@@ -161,13 +163,13 @@ func (r *round) letGo(next string) {
 	}
 	if r.trap != nil {
 		r.trap.letGo()
-		r.until("what was let go to arrive", func() bool { _, ok := r.arrived(); return ok || r.caught == nil })
+		r.until("the released request to arrive", func() bool { _, ok := r.arrived(); return ok || r.caught == nil })
 	}
 	if s.slow {
 		if name == "" {
 			r.linger(s.linger)
 		} else {
-			r.wait("a host to judge what was let go", func() bool {
+			r.wait("a host to process the released request", func() bool {
 				code, _ := r.arrived()
 				return code == http.StatusConflict || r.judged(name)
 			})
@@ -175,7 +177,7 @@ func (r *round) letGo(next string) {
 		r.release(&r.slow)
 	}
 	if s.stale {
-		r.wait("a node that is committed in the term "+next, func() bool {
+		r.wait("a node with a commit in term "+next, func() bool {
 			for _, n := range r.nodes() {
 				if n.Grant != nil && n.Grant.Epoch == next && (n.Mark || n.Committed()) {
 					return true
@@ -187,7 +189,8 @@ func (r *round) letGo(next string) {
 	}
 }
 
-// arrived is what the API server said to the request that was caught, 0 for nothing; ok is false while it is on its way.
+// arrived returns the API server's status code for the caught request, or 0 without one. ok is false while the request
+// is in flight.
 func (r *round) arrived() (code int, ok bool) {
 	if r.caught == nil {
 		return 0, false
@@ -205,13 +208,13 @@ func (r *round) arrived() (code int, ok bool) {
 	return 0, false
 }
 
-// judged reports whether a host has committed, or says why it does not.
+// judged reports whether a host has committed, or gives a reason why it does not.
 func (r *round) judged(name string) bool {
 	n := r.node(name)
 	return n.Mark || n.Committed() || n.InTurn() && strings.Contains(r.Fleet.Host(name).Notify().Status, "another leader's")
 }
 
-// linger lets the fleet continue for some writes to Nodes, if it has any.
+// linger waits for some writes to Nodes, if the fleet has any to make.
 func (r *round) linger(writes int) {
 	want := r.Referee.Report().NodeEvents + writes
 	sees(chance, func() bool { return r.Referee.Report().NodeEvents >= want })
@@ -236,7 +239,7 @@ func (r *round) strike() {
 		})
 	default:
 		r.trap = r.set(s)
-		r.wait("a request that the leader is to be taken away at", func() bool { return r.trap.sprung() != nil })
+		r.wait("the request at which the leader is taken away", func() bool { return r.trap.sprung() != nil })
 		if r.caught = r.trap.disarm(); r.caught != nil {
 			r.T.Logf("caught: %s of %s", r.caught, r.caught.Proxy)
 			return
@@ -248,7 +251,7 @@ func (r *round) strike() {
 	})
 }
 
-// away takes the leader of a term away. It may be called from a wire.
+// away takes the leader of a term away. A proxy may call it.
 func (r *round) away(epoch string) bool {
 	old, s := r.HostOf(epoch), r.stroke
 	r.old, r.before = old, epoch
@@ -275,7 +278,7 @@ func (r *round) away(epoch string) bool {
 	switch w := r.Proxies[old.Name()]; s.how {
 	case stopped:
 		if old.Pause() != nil {
-			return false // its host goes down
+			return false // its host shuts down
 		}
 	case cutOff:
 		for _, p := range w.All() {
@@ -301,7 +304,7 @@ func (r *round) back() {
 		r.trap.letGo()
 	}
 	if r.stroke.how == stopped && r.old != nil {
-		_ = r.old.Continue() // unless its host went down meanwhile
+		_ = r.old.Continue() // fails if its host went down in the meantime
 	}
 }
 
@@ -312,7 +315,7 @@ func (r *round) release(holds *[]func()) {
 	*holds = nil
 }
 
-// cordonAnother is a person's cordon of a node that is in no turn and is not the leader's.
+// cordonAnother cordons, as an admin, a node that is not in a turn and is not the leader's.
 func (r *round) cordonAnother() {
 	r.T.Helper()
 	r.wait("a node to cordon", func() bool {

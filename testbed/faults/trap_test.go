@@ -8,7 +8,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
 )
 
-// A trap catches one request and takes the leader away in the same moment.
+// trap catches one request and takes the leader away at the same moment.
 type trap struct {
 	mu     sync.Mutex
 	over   bool
@@ -19,7 +19,7 @@ type trap struct {
 	remove []func()
 }
 
-// set sets a trap for the stroke's moment.
+// set sets a trap for the moment of the stroke.
 func (r *round) set(s *stroke) *trap {
 	t := &trap{left: s.nth, hole: make(chan struct{})}
 	for name, w := range r.Proxies {
@@ -46,7 +46,7 @@ func (t *trap) look(r *round, s *stroke, host string, q *faultproxy.Request) *fa
 	if t.over || t.caught != nil {
 		return nil
 	}
-	// A host's commit counts if its leader is another host's, a leader's write if it leads.
+	// A host's commit counts if another host leads. A leader's write counts if that process leads.
 	epoch, err := r.lease()
 	if leader := r.HostOf(epoch); err != nil || leader == nil || (leader.Name() == host) == (s.at == commit) {
 		return nil
@@ -55,7 +55,7 @@ func (t *trap) look(r *round, s *stroke, host string, q *faultproxy.Request) *fa
 		return nil
 	}
 	t.caught = q
-	if s.at != unheard {
+	if s.at != answerLost {
 		return &faultproxy.Fault{Hold: t.hole, Late: true}
 	}
 	if s.how == stopped {
@@ -77,19 +77,19 @@ func (t *trap) interceptRenewal(r *round, host string, q *faultproxy.Request) *f
 			return
 		}
 		if t.left--; t.left <= 0 && r.away(epoch) {
-			t.caught = q // its record comes when this call returns
+			t.caught = q // the proxy records it when this call returns
 		}
 	}}
 }
 
-// sprung is what was caught, nil for nothing yet.
+// sprung returns the caught request, or nil.
 func (t *trap) sprung() *faultproxy.Request {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.caught
 }
 
-// disarm has it catch nothing more, and returns what it has caught.
+// disarm makes the trap catch nothing more, and returns what it has caught.
 func (t *trap) disarm() *faultproxy.Request {
 	t.mu.Lock()
 	t.over = true
@@ -100,10 +100,10 @@ func (t *trap) disarm() *faultproxy.Request {
 	return t.sprung()
 }
 
-// letGo lets the request go.
+// letGo lets the caught request continue.
 func (t *trap) letGo() { t.once.Do(func() { close(t.hole) }) }
 
-// grants reports whether a leader's patch is a grant: one that brings a node out of idle into the drain.
+// grants reports whether a leader's patch is a grant, which moves a node from idle into a turn.
 func grants(q *faultproxy.Request) bool {
 	return strings.Contains(string(q.Body), `"`+v1alpha1.LabelState+`":"`+string(v1alpha1.StateDraining)+`"`)
 }
@@ -113,7 +113,7 @@ func commits(q *faultproxy.Request) bool {
 	return strings.Contains(string(q.Body), "/"+string(v1alpha1.ReportCommitted)+`"`)
 }
 
-// hold holds requests until release. What is a write arrives then, whether its sender still waits or not.
+// hold holds requests until release is called. A held write arrives then, even if its sender no longer waits.
 func hold(p *faultproxy.Proxy, which func(*faultproxy.Request) bool) (release func()) {
 	hole := make(chan struct{})
 	remove := p.Add(func(q *faultproxy.Request) *faultproxy.Fault {
@@ -128,7 +128,8 @@ func hold(p *faultproxy.Proxy, which func(*faultproxy.Request) bool) (release fu
 	}
 }
 
-// fall has a wire fall behind: watches of Nodes show nothing new, and a list that need not be the quorum's is of since.
+// fall makes a proxy serve an old view: watches of Nodes return nothing new, and a list that may come from a cache
+// returns the version since.
 func (r *round) fall(p *faultproxy.Proxy, since string) (release func()) {
 	hole := make(chan struct{})
 	remove := p.Add(func(q *faultproxy.Request) *faultproxy.Fault {

@@ -11,7 +11,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// wireFault is a fault of all wires of a host, until it is lifted: the chosen kind of harm to some of the requests.
+// wireFault is a fault of all proxies of a host until it is lifted: some requests get this kind of harm.
 func wireFault(name string, rule func(rng func(n int) int) faultproxy.Rule) kind {
 	return kind{name: name, do: func(c *campaign, h *simhost.Host) (string, func()) {
 		var mu sync.Mutex
@@ -33,7 +33,7 @@ func wireFault(name string, rule func(rng func(n int) int) faultproxy.Rule) kind
 	}}
 }
 
-// some refuses a share of the writes, one in n.
+// some refuses a share of the writes: one in n.
 func some(n, status int, after time.Duration) func(func(int) int) faultproxy.Rule {
 	return func(rng func(int) int) faultproxy.Rule {
 		return func(r *faultproxy.Request) *faultproxy.Fault {
@@ -90,11 +90,11 @@ var wireFaults = []kind{
 		var removes []func()
 		for _, p := range c.Proxies[h.Name()].All() {
 			removes = append(removes, p.Add(func(r *faultproxy.Request) *faultproxy.Fault {
-				// What is sent into it is carried out when it opens, in whatever order.
+				// The proxy delivers the held requests when the hole opens, in any order.
 				return &faultproxy.Fault{Hold: hole, Late: r.Write()}
 			}))
 		}
-		return "what it writes arrives later", func() {
+		return "its writes arrive later", func() {
 			for _, remove := range removes {
 				remove()
 			}
@@ -102,7 +102,7 @@ var wireFaults = []kind{
 		}
 	}},
 	{name: "a stale watch", do: func(c *campaign, h *simhost.Host) (string, func()) {
-		// Watches are cut, and their successors are answered only later.
+		// The fault cuts watches and delays the answers to new ones.
 		hole := make(chan struct{})
 		var removes []func()
 		cut := 0
