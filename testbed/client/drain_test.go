@@ -471,7 +471,7 @@ func TestANodeMayDrainItselfOnly(t *testing.T) {
 	}
 }
 
-func TestTheAPIServerRestartsInMidDrain(t *testing.T) {
+func TestTheAPIServerRestartsDuringADrain(t *testing.T) {
 	w := newWorld(t, "restart")
 	w.create(w.pod("db-0", label("app", "db")), w.pod("web"))
 	w.budget("keep-db", "app", "db", 1, 1)

@@ -273,9 +273,9 @@ func TestOperationInProgressIsNoRefusal(t *testing.T) {
 	h.says("the reboot that is under way")
 }
 
-// TestInhibitorBetweenLookAndCallIsNoRefusal checks that the host waits for a block inhibitor that appears between the
+// TestInhibitorBetweenReadsAndCallIsNoRefusal checks that the host waits for a block inhibitor that appears between the
 // list of inhibitors and the call, like for any other inhibitor. The error from logind does not refuse the turn.
-func TestInhibitorBetweenLookAndCallIsNoRefusal(t *testing.T) {
+func TestInhibitorBetweenReadsAndCallIsNoRefusal(t *testing.T) {
 	h := startHost(t, nil)
 	var over atomic.Bool
 	l := &login{answer: func() *dbus.Error {
@@ -363,9 +363,9 @@ func logindGoesAtTheCall(t *testing.T) bool {
 	return true
 }
 
-// TestSlowLogindMakesTheLookOld checks that a host repeats its reads if logind answers slowly between them and the
+// TestSlowLogindMakesTheReadsOld checks that a host repeats its reads if logind answers slowly between them and the
 // commit, because the reads are then too old.
-func TestSlowLogindMakesTheLookOld(t *testing.T) {
+func TestSlowLogindMakesTheReadsOld(t *testing.T) {
 	var h *host
 	var once atomic.Int32
 	l := &login{answer: func() *dbus.Error { return nil }}

@@ -132,9 +132,9 @@ func TestSlowLookIsRepeated(t *testing.T) {
 	h.isCommit(commits[0])
 }
 
-// TestWaitingHostLooksAgain checks when a host that waits because of a stop reads the Lease again: when its Node
+// TestWaitingHostReadsAgain checks when a host that waits because of a stop reads the Lease again: when its Node
 // changes, and every 10 s because lifting a stop changes no Node.
-func TestWaitingHostLooksAgain(t *testing.T) {
+func TestWaitingHostReadsAgain(t *testing.T) {
 	h := startHost(t, nil)
 	h.want()
 	stop(t)

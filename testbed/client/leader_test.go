@@ -205,8 +205,8 @@ func TestRefusedWriteIsNoHotLoop(t *testing.T) {
 	}
 }
 
-// TestManyRefusedKeepNobodyWaiting checks that a rack of nodes whose writes are refused does not delay other nodes.
-func TestManyRefusedKeepNobodyWaiting(t *testing.T) {
+// TestManyRefusedDelayNoOthers checks that a rack of nodes whose writes are refused does not delay other nodes.
+func TestManyRefusedDelayNoOthers(t *testing.T) {
 	freshLease(t)
 	for i := range 40 {
 		playHost(t, fmt.Sprintf("a%02d", i), false)

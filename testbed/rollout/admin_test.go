@@ -11,8 +11,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// alive has the host's loop go round with a fact of its own and publish it, so that what it did not do meanwhile it does not do.
-// It is a sentinel that comes and goes.
+// alive makes the host's loop run and publish a change, a sentinel that appears and disappears. Anything that the host
+// did not do by then, it did not decide to do.
 func (s *scene) alive(name string) {
 	s.T.Helper()
 	const sentinel = "/run/reboot-required"
@@ -25,8 +25,8 @@ func (s *scene) alive(name string) {
 	s.Until(name, rig.Soon, "to show that the sentinel is gone", func(n *turn.Node) bool { return n.Host != nil && !has(n) })
 }
 
-// nothingLeaves fails the test if a pod is evicted from a node that everything could leave, while its host shows that it is
-// alive. It leaves two pods that wait to be evicted.
+// nothingLeaves fails the test if a pod is evicted from a node without protected pods while its host is alive. It
+// leaves two pods for a later eviction.
 func (s *scene) nothingLeaves(b *blockade, evicted int) {
 	s.T.Helper()
 	b.lift()
@@ -36,14 +36,14 @@ func (s *scene) nothingLeaves(b *blockade, evicted int) {
 		s.alive(name)
 	}
 	if got := s.evictions(); got != evicted {
-		s.T.Errorf("%d pods were evicted from %s meanwhile", got-evicted, name)
+		s.T.Errorf("%d pods were evicted from %s", got-evicted, name)
 	}
 }
 
 var quick = config("sources", "poll_interval", 200*time.Millisecond)
 
-// TestAdminsCordon has a person cordon one node before there is anything to do, and another while it waits for its turn. Both
-// take their turns like any other node, are never marked, and stay cordoned.
+// TestAdminsCordon has an admin cordon one node before there is an update, and another node while it waits for its
+// turn. Both get their turns like any other node, are never marked, and stay cordoned.
 func TestAdminsCordon(t *testing.T) {
 	t.Parallel()
 	s := play(t, 3, 1, hooked)
@@ -54,13 +54,14 @@ func TestAdminsCordon(t *testing.T) {
 	s.keep("backup")
 	budget := s.block("node-3")
 	s.stage("node-2", "node-3")
-	// A node that is unavailable already needs no room in the budget; the other one has none while it is.
+	// A node that is already unavailable needs no room in the budget. While node-2 uses the budget, node-3 has to
+	// wait.
 	s.Reaches("node-2", v1alpha1.StateBeforeReboot)
 	s.Held("node-3", v1alpha1.ReasonBudget)
 	s.Cordon("node-3")
 	s.release("backup")
 	s.updated("node-2")
-	// Still two of them unavailable, one allowed: a person has to give one back.
+	// Two nodes are still unavailable and one is allowed, so an admin has to uncordon one.
 	s.Held("node-3", v1alpha1.ReasonBudget)
 	if n := s.Now("node-2"); !n.Unschedulable {
 		t.Error("node-2 was uncordoned")
@@ -76,14 +77,14 @@ func TestAdminsCordon(t *testing.T) {
 		s.reboots(name, 1)
 	}
 	if n := s.Now("node-3"); !n.Unschedulable || n.Mark {
-		t.Errorf("node-3: unschedulable %t, mark %t; expected a person's cordon", n.Unschedulable, n.Mark)
+		t.Errorf("node-3: unschedulable %t, mark %t; expected the cordon of an admin", n.Unschedulable, n.Mark)
 	}
 	if got := s.evictions(); got != 1 {
-		t.Errorf("%d pods were evicted, expected the one on the node that a person had cordoned", got)
+		t.Errorf("%d pods were evicted, expected only the one on node-3", got)
 	}
 }
 
-// TestPauseInMidTurn freezes a node that drains, with a value that looks as if it did not.
+// TestPauseInMidTurn freezes a draining node, with an annotation value that looks like "not paused".
 func TestPauseInMidTurn(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"disk change", "false"} {
@@ -104,7 +105,7 @@ func TestPauseInMidTurn(t *testing.T) {
 			evicted := s.evictions()
 			s.nothingLeaves(budget, evicted)
 			if n := s.Now(name); n.State != v1alpha1.StateDraining || !n.Mark || !n.Unschedulable {
-				t.Errorf("paused it is %s, mark %t, unschedulable %t; expected draining with its cordon", n.State, n.Mark, n.Unschedulable)
+				t.Errorf("the paused node is %s, mark %t, unschedulable %t; expected draining with its cordon", n.State, n.Mark, n.Unschedulable)
 			}
 			s.Annotate(name, v1alpha1.AnnotationPaused, nil)
 			s.updated(name)
@@ -114,13 +115,13 @@ func TestPauseInMidTurn(t *testing.T) {
 				t.Errorf("%d pods were evicted after the pause, expected 2", got-evicted)
 			}
 			if s.froze(name) != 1 {
-				t.Errorf("its clock was stopped %d times, expected once", s.froze(name))
+				t.Errorf("frozen %d times, expected once", s.froze(name))
 			}
 		})
 	}
 }
 
-// TestPauseInIdle is the state paused, out of which nothing is granted.
+// TestPauseInIdle checks the state paused, in which a node gets no turn.
 func TestPauseInIdle(t *testing.T) {
 	t.Parallel()
 	s := play(t, 3, 1, "rollout: {settle: 1s}", quick)
@@ -128,12 +129,12 @@ func TestPauseInIdle(t *testing.T) {
 	s.Until("node-2", rig.Soon, "to be paused", func(n *turn.Node) bool { return n.State == v1alpha1.StatePaused })
 	s.forget("node-2")
 	s.stage("node-2", "node-3")
-	// Publishing continues, and the others continue.
+	// The paused host keeps publishing, and the other nodes roll.
 	s.Until("node-2", rig.Soon, "to want a reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
 	s.Held("node-2", v1alpha1.ReasonPaused)
 	s.updated("node-3")
 	if path := s.path("node-2"); len(path) != 1 || path[0] != v1alpha1.StatePaused {
-		t.Errorf("while another node took its turn it went through %v", path)
+		t.Errorf("the paused node went through %v", path)
 	}
 	s.Annotate("node-2", v1alpha1.AnnotationPaused, nil)
 	s.updated("node-2")
@@ -154,24 +155,24 @@ func TestEmergencyStopInMidDrain(t *testing.T) {
 	s.Held(name, v1alpha1.ReasonStopped)
 	s.Held("node-3", v1alpha1.ReasonStopped)
 	s.Reports(name, "Stopped", rig.Soon)
-	t.Logf("the host heeds the stop after %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("the host stopped %v after the write", time.Since(began).Round(time.Millisecond))
 	evicted := s.evictions()
 	s.nothingLeaves(budget, evicted)
 	if n := s.Now("node-3"); n.InTurn() {
-		t.Errorf("node-3 got its turn under the stop: %s", n.State)
+		t.Errorf("node-3 got its turn during the stop: %s", n.State)
 	}
 	s.resume()
 	began = time.Now()
-	s.Until(name, rig.Soon, "to go on by itself after the stop", func(n *turn.Node) bool {
+	s.Until(name, rig.Soon, "to continue after the stop", func(n *turn.Node) bool {
 		return n.State != v1alpha1.StateDraining || n.HasReport(v1alpha1.ReportDone)
 	})
-	t.Logf("the node goes on %v after the stop", time.Since(began).Round(time.Millisecond))
+	t.Logf("the node continued %v after the stop was lifted", time.Since(began).Round(time.Millisecond))
 	s.updated(name, "node-3")
 	s.reboots(name, 1)
 }
 
-// TestEmergencyStopBeforeTheCommit sets the stop while an inhibitor keeps the host from its commit of the reboot, and takes
-// the inhibitor away then.
+// TestEmergencyStopBeforeTheCommit sets the stop while an inhibitor keeps the host from committing to the reboot, and
+// then removes the inhibitor.
 func TestEmergencyStopBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
@@ -188,7 +189,7 @@ func TestEmergencyStopBeforeTheCommit(t *testing.T) {
 		s.alive(name)
 	}
 	if n := s.Now(name); n.Committed() {
-		t.Errorf("it committed under the stop: %s", n.Ack)
+		t.Errorf("committed during the stop: %s", n.Ack)
 	}
 	s.reboots(name, 0)
 	s.resume()
@@ -196,7 +197,8 @@ func TestEmergencyStopBeforeTheCommit(t *testing.T) {
 	s.reboots(name, 1)
 }
 
-// TestTakenOutInMidTurn takes a node out of lockkeeper's care while it drains, in each of the three ways, and gives it back.
+// TestTakenOutInMidTurn takes a node out of lockkeeper's management while it drains, in each of the three ways, and
+// puts it back.
 func TestTakenOutInMidTurn(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
@@ -204,7 +206,7 @@ func TestTakenOutInMidTurn(t *testing.T) {
 		name      string
 		held      v1alpha1.Reason
 		out, back func(s *scene)
-		cordoned  bool // the cordon stays, and is the new owner's
+		cordoned  bool // the cordon stays and belongs to the new owner
 	}{
 		{"managed=false", v1alpha1.ReasonUnmanaged, func(s *scene) { s.Label(name, v1alpha1.LabelManaged, "false") },
 			func(s *scene) { s.Label(name, v1alpha1.LabelManaged, nil) }, false},
@@ -224,16 +226,16 @@ func TestTakenOutInMidTurn(t *testing.T) {
 			s.Commits(name, v1alpha1.StateDraining)
 			s.Reports(name, "1 pods to go", rig.Soon)
 			c.out(s)
-			n := s.Until(name, rig.Soon, "to be out of lockkeeper's care", func(n *turn.Node) bool { return n.State == v1alpha1.StateAbsent })
+			n := s.Until(name, rig.Soon, "to be unmanaged", func(n *turn.Node) bool { return n.State == v1alpha1.StateAbsent })
 			if left := left(n); left != "" || n.Held != c.held {
-				t.Errorf("released, it is held %q and has %s; expected held=%s and nothing else", n.Held, left, c.held)
+				t.Errorf("the released node has held=%q and the keys %s; expected only held=%s", n.Held, left, c.held)
 			}
 			if n.Unschedulable != c.cordoned {
-				t.Errorf("let go it is unschedulable: %t, expected %t", n.Unschedulable, c.cordoned)
+				t.Errorf("after the release: unschedulable %t, expected %t", n.Unschedulable, c.cordoned)
 			}
 			passed := slices.Contains(s.path(name), v1alpha1.StateUncordoning)
 			if passed == c.cordoned {
-				t.Errorf("it went through %v; expected uncordoning among them: %t", s.path(name), !c.cordoned)
+				t.Errorf("the node went through %v; expected uncordoning among the states: %t", s.path(name), !c.cordoned)
 			}
 			s.reboots(name, 0)
 			if got := s.evictions(); got != 0 {
@@ -244,9 +246,9 @@ func TestTakenOutInMidTurn(t *testing.T) {
 			s.updated(name)
 			s.reboots(name, 1)
 			if c.cordoned {
-				// What was cordoned when its turn began is cordoned at its end.
+				// A node that was cordoned when its turn began is cordoned at the end.
 				if n := s.Now(name); !n.Unschedulable {
-					t.Error("the new owner's cordon was undone")
+					t.Error("lockkeeper removed the new owner's cordon")
 				}
 				return
 			}
@@ -255,8 +257,9 @@ func TestTakenOutInMidTurn(t *testing.T) {
 	}
 }
 
-// TestTakenOutAfterTheCommit takes a node out when its reboot cannot be called back any more: it is rebooted and
-// proves its health first. With force it is let go then, before anything is given back, so that its cordon is the new owner's.
+// TestTakenOutAfterTheCommit takes a node out when its reboot can no longer be canceled: the host reboots and proves
+// its health first. With force, the release follows directly, before the uncordon, so the cordon belongs to the new
+// owner.
 func TestTakenOutAfterTheCommit(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
@@ -280,20 +283,20 @@ func TestTakenOutAfterTheCommit(t *testing.T) {
 				at.there()
 				at.lift()
 			}
-			halts[4].there() // committed, and a delay inhibitor holds the shutdown up
+			halts[4].there() // committed, while a delay inhibitor holds up the shutdown
 			c.out(s)
-			s.Until(name, rig.Soon, "to be held where it is", func(n *turn.Node) bool {
+			s.Until(name, rig.Soon, "to be held in its state", func(n *turn.Node) bool {
 				return n.State == v1alpha1.StateRebooting && n.Mark && (n.Detached != nil || n.Managed != nil)
 			})
 			halts[4].lift()
 			halts[5].there()
 			halts[5].lift()
 			s.release("check")
-			s.Until(name, rig.Soon, "to be let go with nothing left", func(n *turn.Node) bool {
+			s.Until(name, rig.Soon, "to be released without any key", func(n *turn.Node) bool {
 				return n.State == v1alpha1.StateAbsent && n.Wants == "" && n.RawHost == "" && !n.Mark && n.Unschedulable == c.cordoned
 			})
 			if got := s.Host(name).Version(); got != newVersion {
-				t.Errorf("it runs %s", got)
+				t.Errorf("the host runs %s", got)
 			}
 			s.reboots(name, 1)
 			c.back(s)
@@ -301,14 +304,14 @@ func TestTakenOutAfterTheCommit(t *testing.T) {
 				return n.State == v1alpha1.StateIdle && n.Wants == v1alpha1.WantsNothing
 			})
 			if n := s.Now(name); n.Mark || n.Unschedulable != c.cordoned {
-				t.Errorf("given back it has the mark: %t, is unschedulable: %t; expected no mark, and %t", n.Mark, n.Unschedulable, c.cordoned)
+				t.Errorf("back in idle: mark %t, unschedulable %t; expected no mark and unschedulable %t", n.Mark, n.Unschedulable, c.cordoned)
 			}
 		})
 	}
 }
 
-// TestLastLookBeforeTheCommit changes what a host has to look at last of all, while an inhibitor keeps it from its commit: no one
-// leads any more, and a pod has come to the drained node.
+// TestLastLookBeforeTheCommit changes what a host has to read right before its commit, while an inhibitor keeps it from
+// committing: no process leads any more, and the drained node has a new pod.
 func TestLastLookBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
@@ -321,7 +324,7 @@ func TestLastLookBeforeTheCommit(t *testing.T) {
 	s.Reports(name, "Inhibited", rig.Soon)
 	epoch := s.Epoch()
 	s.Host("node-1").StopLockkeeper()
-	s.Eventually("the leader that was stopped to give the Lease back", func(context.Context) (bool, error) { return s.Epoch() == "", nil })
+	s.Eventually("the stopped leader to release the Lease", func(context.Context) (bool, error) { return s.Epoch() == "", nil })
 	budget.bait()
 	evicted := s.evictions()
 	unblock()
@@ -330,13 +333,13 @@ func TestLastLookBeforeTheCommit(t *testing.T) {
 		s.alive(name)
 	}
 	if n := s.Now(name); n.Committed() {
-		t.Errorf("it committed to a turn of a term that is over: %s", n.Ack)
+		t.Errorf("committed to a turn of a term that is over: %s", n.Ack)
 	}
 	s.Must(s.Host("node-1").StartLockkeeper())
 	s.takenOver(name, epoch)
 	s.updated(name)
 	s.reboots(name, 1)
 	if got := s.evictions(); got != evicted+1 {
-		t.Errorf("%d pods were evicted before the commit, expected the one that came late", got-evicted)
+		t.Errorf("%d pods were evicted before the commit, expected only the late one", got-evicted)
 	}
 }

@@ -15,10 +15,10 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// TestBudgets rolls thirty nodes in three policies: web, with a percentage, sixteen; db, with a number, nine; infra, whose policy
-// lets all go at once, five control-plane nodes. A total holds over all of them. At first every turn waits for a hook, so that it
-// can be seen how many there are at once, and what keeps the others waiting; then the whole fleet rolls. The referee holds each
-// policy to its own budget at all times.
+// TestBudgets rolls thirty nodes in three policies: 16 in web, with a percentage; 9 in db, with a number; and 5
+// control-plane nodes in infra, whose policy allows all at once. A total budget covers all of them. At first every turn
+// waits for a hook, so that the test can check how many turns run at once and why the other nodes wait. Then the whole
+// fleet rolls. The referee checks the budget of each policy at all times.
 func TestBudgets(t *testing.T) {
 	t.Parallel()
 	spec := func(name, rollout string) string {
@@ -37,7 +37,7 @@ func TestBudgets(t *testing.T) {
 	s.stagePool("db")
 	s.poolIsHeld("db", 2, v1alpha1.ReasonBudget)
 	s.stagePool("web")
-	s.poolIsHeld("web", 3, v1alpha1.ReasonBudget) // with the three others all that the total allows
+	s.poolIsHeld("web", 3, v1alpha1.ReasonBudget) // together with the three other nodes, the whole total
 	s.policyShows("infra", "selected 5, up to date 0, wanting 5, in turn 1, unavailable 1, failed 0, allowed 5; "+
 		"Valid True Valid; Progressing True InTurn; Halted False WithinMaxFailed")
 	s.policyShows("web", "selected 16, up to date 0, wanting 16, in turn 3, unavailable 3, failed 0, allowed 4; "+
@@ -51,7 +51,7 @@ func TestBudgets(t *testing.T) {
 	s.Must(s.Fleet.WaitUpdated(s.Within(rig.Rolled), newVersion))
 	s.Must(s.Referee.Sync(s.Within(rig.Soon)))
 	if r := s.Referee.Report(); len(r.Updated) != 30 || r.Reboots != 30 || r.MaxDisturbed != 7 {
-		t.Errorf("%s; expected all, 30 reboots and 7 at once", r.Summary(30))
+		t.Errorf("%s; expected all updated, 30 reboots, 7 at once", r.Summary(30))
 	}
 }
 
@@ -65,10 +65,11 @@ func (s *scene) stagePool(name string) {
 	}
 }
 
-// poolIsHeld waits until inTurn nodes of a pool are drained and wait for the hook, and all others of it are held for the reason.
+// poolIsHeld waits until inTurn nodes of a pool are drained and wait for the hook, and the other nodes of the pool are
+// held for the reason.
 func (s *scene) poolIsHeld(pool string, inTurn int, reason v1alpha1.Reason) {
 	s.T.Helper()
-	s.Eventually(fmt.Sprintf("%d nodes of %s to be in their turn, and the others to be held: %s", inTurn, pool, reason), func(ctx context.Context) (bool, error) {
+	s.Eventually(fmt.Sprintf("%d nodes of %s to be in a turn, and the others to be held: %s", inTurn, pool, reason), func(ctx context.Context) (bool, error) {
 		list, err := s.ControlPlane.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "pool=" + pool})
 		if err != nil {
 			return false, err
@@ -85,7 +86,7 @@ func (s *scene) poolIsHeld(pool string, inTurn int, reason v1alpha1.Reason) {
 				fmt.Fprintf(&saw, "%s is %s, held %q\n", n.Name, n.State, n.Held)
 			}
 		}
-		fmt.Fprintf(&saw, "%d of %d in their turn, %d held so", there, len(list.Items), held)
+		fmt.Fprintf(&saw, "%d of %d in a turn, %d held for the reason", there, len(list.Items), held)
 		return there == inTurn && there+held == len(list.Items), errors.New(saw.String())
 	})
 }

@@ -18,25 +18,27 @@ import (
 )
 
 const (
-	// defaultSeed and defaultRounds are what `make test` runs; LOCKKEEPER_SEED and LOCKKEEPER_SOAK say otherwise.
+	// defaultSeed and defaultRounds are the settings of `make test`. LOCKKEEPER_SEED and LOCKKEEPER_SOAK override
+	// them.
 	defaultSeed, defaultRounds = 20261, 1
-	// faultsPerRound is how many faults meet one rollout.
+	// faultsPerRound is the number of faults in one rollout.
 	faultsPerRound = 20
 	// lateMoment bounds the wait for the moment of the next fault.
 	lateMoment = 1500 * time.Millisecond
-	// recovered bounds the end of a rollout after all faults were lifted. An eviction that was cut off in the API server, by a
-	// SIGKILL for one, holds a disruption of its budget for two minutes; that is Kubernetes' own.
+	// recovered bounds the end of a rollout after all faults were lifted. If the API server is interrupted during an
+	// eviction, for example by SIGKILL, the eviction uses up the budget for two minutes. That is the behavior of
+	// Kubernetes.
 	recovered = 4 * time.Minute
-	// slow is how often a recovery that takes long tells what it waits for.
+	// slow is the interval at which a slow recovery logs what it waits for.
 	slow = 15 * time.Second
 )
 
-// TestCampaign lets random faults meet rollouts: whatever happens, no promise is broken, and when all is over the fleet is
-// updated. LOCKKEEPER_SEED repeats a campaign's choices, LOCKKEEPER_ROUND those of one round alone; what they meet depends on the
-// machine's timing.
+// TestCampaign injects random faults into rollouts. No fault may lead to a violation, and at the end the fleet must be
+// updated. LOCKKEEPER_SEED repeats the choices of a campaign, and LOCKKEEPER_ROUND those of a single round. The timing
+// depends on the machine.
 func TestCampaign(t *testing.T) {
 	t.Parallel()
-	only := rig.Number(t, "LOCKKEEPER_ROUND", 0) // counted from 1
+	only := rig.Number(t, "LOCKKEEPER_ROUND", 0) // from 1
 	seed, rounds := rig.Number(t, "LOCKKEEPER_SEED", defaultSeed), rig.Number(t, "LOCKKEEPER_SOAK", defaultRounds)
 	turns, violations, failed := 0, 0, 0
 	for round := range rounds {
@@ -63,7 +65,7 @@ func TestCampaign(t *testing.T) {
 	fmt.Println(line)
 }
 
-// campaign is one rollout and what happens to it.
+// campaign is one rollout and its faults.
 type campaign struct {
 	*scene
 	*rand.Rand
@@ -72,7 +74,8 @@ type campaign struct {
 	pods   *blockade
 }
 
-// fault is something that happens. It returns how to undo it, or nil, and what it was done to; "" if there was no occasion.
+// fault is a kind of fault. It returns the target, or "" if there was no occasion, and a function that undoes the
+// fault, or nil.
 type fault struct {
 	name string
 	do   func(*campaign) (what string, undo func())
@@ -89,7 +92,7 @@ func newCampaign(t *testing.T, random *rand.Rand) *campaign {
 	policy := fmt.Sprintf("rollout: {settle: 1s, maxUnavailable: %d, backoff: 1s, backoffMax: 2s, maxTurnsPerDay: 48}\n", budget) + hooksEverywhere
 	s := play(t, hosts, coordinators, policy, quick, func(o *rig.Options) {
 		o.Budget = budget
-		o.Lag = 20 * time.Second // an API server that is away, processes that are stopped
+		o.Lag = 20 * time.Second // an API server that is down, processes that are stopped
 		o.Fleet.Zones = []string{"a", "b"}
 	})
 	return &campaign{scene: s, Rand: random, faults: faults()}
@@ -133,7 +136,8 @@ func (c *campaign) undoOne(i int) {
 	u.do()
 }
 
-// moment waits for some more writes to Nodes, so that faults fall where something happens; a quiet fleet is not waited for.
+// moment waits for some more writes to Nodes, so that faults happen during activity. It does not wait for a quiet
+// fleet.
 func (c *campaign) moment() {
 	want := c.Referee.Report().NodeEvents + 1 + c.IntN(8)
 	late := time.NewTimer(lateMoment)
@@ -149,7 +153,7 @@ func (c *campaign) moment() {
 	}
 }
 
-// spread gives the fleet some pods, of which a budget lets one go at a time.
+// spread gives the fleet some pods, with a budget that allows one eviction at a time.
 func (c *campaign) spread() {
 	b := &blockade{s: c.scene, namespace: fmt.Sprintf("rollout-%d", workloads.Add(1))}
 	c.pods = b
@@ -161,8 +165,8 @@ func (c *campaign) spread() {
 	c.Must(c.ControlPlane.WaitWorkload(c.Within(rig.Soon), b.namespace, "db"))
 }
 
-// recover waits until every host is updated and back. An update that was lost in a crash is staged again, and a turn that
-// failed by one is cleared: both are what a person, or the engine, would do.
+// recover waits until every host is updated and back. As an admin or the engine would do, it stages an update again
+// that was lost in a crash, and clears a turn that failed because of a crash.
 func (c *campaign) recover() {
 	ctx := c.Within(recovered)
 	tick := time.NewTicker(10 * pollEvery)
@@ -198,9 +202,9 @@ func (c *campaign) missing(h *simhost.Host) string {
 	case h.Version() != newVersion && runs && status.Operation == simhost.OpIdle && n.BootID == h.BootID():
 		c.Referee.WantMade(h.Name())
 		if err := h.StageUpdate(newVersion); err != nil {
-			return err.Error() // a reboot came in between
+			return err.Error() // a reboot happened in between
 		}
-		return "has its update staged again"
+		return "its update was staged again"
 	case n.State == v1alpha1.StateIdle && n.Held == v1alpha1.ReasonFailed && n.Retry != n.Last.Turn:
 		c.Annotate(h.Name(), v1alpha1.AnnotationRetry, n.Last.Turn)
 		return "is cleared"
@@ -217,7 +221,7 @@ func (c *campaign) missing(h *simhost.Host) string {
 
 func (c *campaign) any() *simhost.Host { return c.Fleet.Hosts[c.IntN(len(c.Fleet.Hosts))] }
 
-// named is what a fault was done to, "" if it could not be.
+// named returns the target of a fault, or "" if the fault failed.
 func named(h *simhost.Host, err error) string {
 	if err != nil {
 		return ""
@@ -225,9 +229,9 @@ func named(h *simhost.Host, err error) string {
 	return h.Name()
 }
 
-// faults are all there are, in a fixed order.
+// faults returns all faults, in a fixed order.
 func faults() []fault {
-	ignore := func(error) {} // undone by something else meanwhile: a boot starts everything
+	ignore := func(error) {} // something else has undone it already: a boot, for example, starts all programs
 	return []fault{
 		{"kill a host's lockkeeper", func(c *campaign) (string, func()) {
 			h := c.any()
@@ -309,7 +313,7 @@ func faults() []fault {
 	}
 }
 
-// edit cordons or uncordons the Node as it was read; it tells whether it was still that.
+// edit cordons or uncordons the Node. It reports whether the Node still had the version that was read.
 func (c *campaign) edit(n *turn.Node, unschedulable bool) bool {
 	var value any
 	if unschedulable {
@@ -320,10 +324,10 @@ func (c *campaign) edit(n *turn.Node, unschedulable bool) bool {
 	})
 }
 
-// giveBack undoes a person's cordon, unless it is not theirs any more.
+// giveBack removes an admin's cordon, unless the admin no longer owns it.
 func (c *campaign) giveBack(name string) {
 	declared := false
-	c.Eventually("to uncordon "+name, func(context.Context) (bool, error) {
+	c.Eventually("the uncordon of "+name, func(context.Context) (bool, error) {
 		n := c.Now(name)
 		if !n.Unschedulable || n.Mark {
 			return true, nil

@@ -10,7 +10,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// hooked is a policy in which every hook stage waits for someone.
+// hooked is a policy in which every hook stage waits for a confirmation.
 const hooked = `
 rollout: {settle: 1s}
 ` + hooksEverywhere
@@ -25,21 +25,21 @@ hooks:
 // blocker is an inhibitor that forbids shutdowns.
 var blocker = simhost.Inhibitor{What: "shutdown", Who: "backup", Why: "a backup runs", Mode: "block"}
 
-// TestCancel takes an update back without a signal, in each state in which that backs the turn out.
+// TestCancel withdraws an update without a signal, in each state in which that backs the turn out.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
 	for _, c := range []struct {
 		state v1alpha1.State
-		// hold keeps the node in the state until lift.
+		// hold keeps the node in the state until lift is called.
 		hold func(s *scene) (lift func())
-		// there waits until the host waits in it.
+		// there waits until the host waits in the state.
 		there func(s *scene)
-		// marked: the node was cordoned before.
+		// marked is true if the node is cordoned in that state.
 		marked bool
 	}{
 		{v1alpha1.StateBeforeDrain, func(s *scene) func() {
-			s.keep("storage") // the other one is confirmed, and its confirmation has to go
+			s.keep("storage") // the other hook is confirmed, and its confirmation must be removed
 			return func() { s.release("storage") }
 		}, func(s *scene) {
 			n := s.Reaches(name, v1alpha1.StateBeforeDrain)
@@ -66,12 +66,12 @@ func TestCancel(t *testing.T) {
 			s.cancel(name)
 			n := s.ended(name, v1alpha1.ResultCancelled, v1alpha1.ReasonWantGone)
 			if n.Wants != v1alpha1.WantsNothing || n.BootID != boot {
-				t.Errorf("it wants %q in boot %s; expected nothing in %s", n.Wants, n.BootID, boot)
+				t.Errorf("the node wants %q in boot %s, expected nothing in %s", n.Wants, n.BootID, boot)
 			}
 			s.schedulable(name)
 			s.reboots(name, 0)
 			if path := s.path(name); !slices.Contains(path, v1alpha1.StateBeforeUncordon) || !slices.Contains(path, c.state) {
-				t.Errorf("it went through %v, expected %s and before-uncordon among them", path, c.state)
+				t.Errorf("the node went through %v; expected %s and before-uncordon among the states", path, c.state)
 			}
 			lift()
 			s.stage(name)

@@ -15,8 +15,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// TestOnlyNode updates a cluster of one: there is nowhere to drain to, so it is not drained, and its own coordinator reboots
-// itself.
+// TestOnlyNode updates a cluster with one node: pods have no other node to move to, so the host does not drain, and the
+// coordinator reboots its own host.
 func TestOnlyNode(t *testing.T) {
 	t.Parallel()
 	const name = "node-1"
@@ -28,19 +28,19 @@ func TestOnlyNode(t *testing.T) {
 	s.updated(name)
 	s.reboots(name, 1)
 	if s.marked(name) != 0 || slices.Contains(s.path(name), v1alpha1.StateDraining) {
-		t.Errorf("it was marked %d times and went through %v; expected no drain", s.marked(name), s.path(name))
+		t.Errorf("marked %d times, states %v; expected no drain", s.marked(name), s.path(name))
 	}
 	if got := s.evictions(); got != evicted {
 		t.Errorf("%d pods were evicted", got-evicted)
 	}
 }
 
-// TestSilentHost takes a host's lockkeeper away. Its node, first in the queue, is taken back and reported, the others roll, and
-// it gets its turn when its host speaks again.
+// TestSilentHost stops the lockkeeper of one host. The coordinator backs out the turn of that node, which is first in
+// the queue, and reports it. The other nodes roll, and the node gets its turn when its host reports again.
 func TestSilentHost(t *testing.T) {
 	t.Parallel()
-	const silent = "node-1" // the first of its zone, and no coordinator's host
-	// The others have to be heard in that time, or they are backed out for an hour.
+	const silent = "node-1" // the first of its zone, and not a candidate
+	// The other hosts have to report within this timeout, or the coordinator backs out their turns for an hour.
 	s := play(t, 3, 0, "{rollout: {settle: 1s, backoff: 1h}, timeouts: {seen: 20s}}", func(o *rig.Options) {
 		o.Fleet.Zones = []string{"a", "b", "c"}
 		o.Fleet.Each = func(i int, o *simhost.Options) { o.Coordinator = i == 2 }
@@ -58,15 +58,16 @@ func TestSilentHost(t *testing.T) {
 	n := s.Now(silent)
 	if n.State != v1alpha1.StateIdle || n.Held != v1alpha1.ReasonHostSilent || n.Unschedulable ||
 		n.Last == nil || n.Last.Result != v1alpha1.ResultBackedOut || n.Last.Reason != v1alpha1.ReasonHostSilent {
-		t.Errorf("the silent host's node is %s, held %q, unschedulable %t, last %+v", n.State, n.Held, n.Unschedulable, n.Last)
+		t.Errorf("the node of the silent host is %s, held %q, unschedulable %t, last %+v", n.State, n.Held, n.Unschedulable, n.Last)
 	}
 	s.Must(s.Host(silent).StartLockkeeper())
 	s.updated(silent)
 	s.reboots(silent, 1)
 }
 
-// TestFailedUpdate boots one host into its old version: the line stops, until a person says retry. The receiver of
-// notifications does not answer meanwhile, which delays nothing; when it answers, it receives each once.
+// TestFailedUpdate boots one host into its old version. The rollout stops until an admin runs `lockkeeper retry`. In
+// the meantime the receiver of notifications does not answer, which delays nothing. When it answers, it gets each
+// notification once.
 func TestFailedUpdate(t *testing.T) {
 	t.Parallel()
 	receiver := newReceiver(t)
@@ -82,17 +83,17 @@ func TestFailedUpdate(t *testing.T) {
 	s.forget("node-3")
 	s.resume()
 	failed := s.ended("node-2", v1alpha1.ResultFailed, v1alpha1.ReasonNotUpdated)
-	s.schedulable("node-2") // it is healthy, so it is given back
+	s.schedulable("node-2") // it is healthy, so it finishes its turn
 	s.Held("node-1", v1alpha1.ReasonHalted)
 	s.Held("node-3", v1alpha1.ReasonHalted)
-	// The engine stages the same again: the node is not granted what has failed on it.
+	// The engine stages the same update again. The node gets no turn for an update that failed on it.
 	s.stage("node-2")
 	s.Held("node-2", v1alpha1.ReasonFailed)
 	s.reboots("node-2", 1)
 	for _, name := range []string{"node-1", "node-3"} {
 		s.reboots(name, 0)
 		if path := s.path(name); len(path) != 0 && !slices.Equal(path, []v1alpha1.State{v1alpha1.StateIdle}) {
-			t.Errorf("%s went through %v while the line was stopped", name, path)
+			t.Errorf("%s went through %v while the rollout was halted", name, path)
 		}
 	}
 	if got := receiver.messages(); len(got) > 0 {
@@ -111,7 +112,8 @@ func TestFailedUpdate(t *testing.T) {
 	s.received(receiver, append(before, after...)...)
 }
 
-// TestHostThatDoesNotComeBack keeps its slot, is called overdue, and stops the line; when it comes back it is done.
+// TestHostThatDoesNotComeBack checks that such a host keeps its slot, becomes overdue and halts the rollout, and that
+// its turn finishes when the host comes back.
 func TestHostThatDoesNotComeBack(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
@@ -126,18 +128,18 @@ func TestHostThatDoesNotComeBack(t *testing.T) {
 	s.Held("node-1", v1alpha1.ReasonHalted)
 	s.Held("node-3", v1alpha1.ReasonHalted)
 	if n := s.Now(name); n.State != v1alpha1.StateRebooting || !n.Mark {
-		t.Errorf("it is %s, mark %t; expected rebooting, its slot taken", n.State, n.Mark)
+		t.Errorf("the node is %s, mark %t; expected rebooting with its slot", n.State, n.Mark)
 	}
 	if p1, p3 := s.path("node-1"), s.path("node-3"); len(p1) > 1 || len(p3) > 1 {
-		t.Errorf("meanwhile the others went through %v and %v", p1, p3)
+		t.Errorf("the other nodes went through %v and %v", p1, p3)
 	}
 	s.Must(s.Host(name).PowerOn())
 	s.updated(name, "node-1", "node-3")
 	s.schedulable(name)
 }
 
-// TestNodeDeletedInMidTurn deletes the Node object of a host that was drained. The slot is free; the new Node object, which
-// the kubelet's restart makes, is another one, and begins again.
+// TestNodeDeletedInMidTurn deletes the Node object of a drained host, which frees the slot. The kubelet creates a new
+// Node object at its restart, and that Node starts from scratch.
 func TestNodeDeletedInMidTurn(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
@@ -146,7 +148,7 @@ func TestNodeDeletedInMidTurn(t *testing.T) {
 	s.stage(name)
 	first := s.Reaches(name, v1alpha1.StateBeforeReboot)
 	s.Must(s.ControlPlane.Client().CoreV1().Nodes().Delete(s.Within(rig.Soon), name, metav1.DeleteOptions{}))
-	// The other one gets its turn: the slot is free.
+	// The slot is free, so the other node gets its turn.
 	s.release("backup")
 	s.stage("node-1")
 	s.updated("node-1")
@@ -155,17 +157,17 @@ func TestNodeDeletedInMidTurn(t *testing.T) {
 	s.Must(s.Host(name).StartKubelet())
 	s.updated(name)
 	if n := s.Now(name); n.UID == first.UID || n.Last.Turn == first.Turn {
-		t.Errorf("it is the Node %s with the last turn %s, expected others than %s and %s", n.UID, n.Last.Turn, first.UID, first.Turn)
+		t.Errorf("the Node has the UID %s and the last turn %s; expected both to differ from %s and %s", n.UID, n.Last.Turn, first.UID, first.Turn)
 	}
 	s.schedulable(name)
 	s.reboots(name, 1)
 }
 
-// longLease is a Lease that no one waits out: longer than any wait here.
+// longLease is the duration of a Lease that does not expire during any wait here.
 const longLease = 4 * time.Minute
 
-// TestLeaderHandover ends terms in the middle of a rollout: a leader that is stopped, a Lease that is blanked, and one that is
-// deleted, which stops everything until it is made again.
+// TestLeaderHandover ends terms during a rollout: it stops the leader, blanks the Lease, and deletes the Lease. The
+// deletion stops everything until the Lease exists again.
 func TestLeaderHandover(t *testing.T) {
 	t.Parallel()
 	const name = "node-3"
@@ -177,12 +179,13 @@ func TestLeaderHandover(t *testing.T) {
 	s.stage(name)
 	s.Reaches(name, v1alpha1.StateBeforeDrain)
 
-	// A clean stop gives the Lease back, so that the other candidate need not wait for its end: nothing here would last so long.
+	// A clean stop releases the Lease, so the other candidate does not wait for it to expire. No wait here would be
+	// long enough for that.
 	epoch, old := s.Epoch(), s.leader()
 	old.StopLockkeeper()
 	epoch = s.takenOver(name, epoch)
 	if s.leader() == old {
-		t.Errorf("%s was stopped and leads", old.Name())
+		t.Errorf("%s leads although it was stopped", old.Name())
 	}
 	s.Must(old.StartLockkeeper())
 	s.release("storage")
@@ -199,7 +202,7 @@ func TestLeaderHandover(t *testing.T) {
 		s.alive(name)
 	}
 	if n := s.Now(name); n.State != v1alpha1.StateBeforeReboot {
-		t.Errorf("without a Lease it went on to %s", n.State)
+		t.Errorf("the node reached %s without a Lease", n.State)
 	}
 	s.Must(s.ControlPlane.ApplyLockkeeper(s.Within(rig.Soon)))
 	s.takenOver(name, epoch)
@@ -207,7 +210,7 @@ func TestLeaderHandover(t *testing.T) {
 	s.whole(name)
 }
 
-// leaderless waits until no host says that it coordinates.
+// leaderless waits until no host reports that it coordinates.
 func (s *scene) leaderless() error {
 	for _, h := range s.Fleet.Hosts {
 		err := h.WaitNotify(s.Within(rig.Soon), "not coordinating", func(n simhost.Notify) bool { return !strings.HasPrefix(n.Status, "coordinates") })

@@ -6,8 +6,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// TestStatus follows what a policy tells of itself, in its status and to kubectl, from before there is anything to do to the
-// end of its rollout. It only observes at first: nothing moves then.
+// TestStatus follows what a policy shows in its status and to kubectl, from before the update to the end of its
+// rollout. At first the hosts only observe, and no node moves.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	const rest = `, priority: 10, nodeSelector: {matchLabels: {pool: web}},

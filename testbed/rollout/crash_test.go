@@ -8,8 +8,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// TestCrashInMidDrain takes a host's power away while it drains. Whatever it comes up with, its engine is IDLE then and its
-// want gone: the node is backed out, and neither drained nor rebooted once more.
+// TestCrashInMidDrain cuts the power of a host while it drains. Whether or not the host comes up updated, its engine is
+// IDLE and it wants nothing. The coordinator must back the turn out, without another drain or reboot.
 func TestCrashInMidDrain(t *testing.T) {
 	t.Parallel()
 	for name, updated := range map[string]bool{"comes up updated": true, "comes up as it was": false} {
@@ -33,22 +33,22 @@ func TestCrashInMidDrain(t *testing.T) {
 				t.Errorf("%d pods were evicted after the crash", got-evicted)
 			}
 			if s.marked(node) != 1 {
-				t.Errorf("it was marked %d times, expected once", s.marked(node))
+				t.Errorf("marked %d times, expected once", s.marked(node))
 			}
 			version, left := newVersion, "4.3.0"
 			if !updated {
 				version, left = oldVersion, newVersion
 			}
 			if got := h.Version(); got != version {
-				t.Fatalf("it runs %s, expected %s", got, version)
+				t.Fatalf("the host runs %s, expected %s", got, version)
 			}
-			// The next update goes through.
+			// The next update must succeed.
 			budget.lift()
 			s.Must(h.StageUpdate(left))
 			s.ended(node, v1alpha1.ResultDone, "")
 			s.reboots(node, 1)
 			if got := h.Version(); got != left {
-				t.Errorf("it runs %s, expected %s", got, left)
+				t.Errorf("the host runs %s, expected %s", got, left)
 			}
 		})
 	}

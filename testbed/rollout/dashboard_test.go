@@ -35,7 +35,8 @@ func panels(t *testing.T) []panel {
 	return board.Panels
 }
 
-// Grafana can show the dashboard on any Prometheus: all queries go to the one that the user chooses, and no panel covers another.
+// TestDashboardForm checks that Grafana can show the dashboard with any Prometheus: all queries use the data source
+// that the user selects, and no panel overlaps another.
 func TestDashboardForm(t *testing.T) {
 	t.Parallel()
 	all := panels(t)
@@ -48,7 +49,7 @@ func TestDashboardForm(t *testing.T) {
 		for _, q := range all[:i] {
 			a, b := p.GridPos, q.GridPos
 			if a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H || a.X+a.W > 24 || a.W < 1 || a.H < 1 {
-				t.Errorf("%s at %+v, %s at %+v", p.Title, a, q.Title, b)
+				t.Errorf("%s at %+v overlaps %s at %+v", p.Title, a, q.Title, b)
 			}
 		}
 		if p.Type == "row" {

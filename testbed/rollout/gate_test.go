@@ -12,7 +12,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/gate"
 )
 
-// asker is a leader that wants to know of one gate.
+// asker is a leader that queries one gate.
 type asker struct {
 	*gate.Gates
 	changed chan struct{}
@@ -38,7 +38,7 @@ func newAsker(t *testing.T, o gate.Options) *asker {
 	return a
 }
 
-// ask returns the answer to a query, fresh: what no one wanted in between is asked at once.
+// ask returns a fresh answer to a query: the first request after a pause is sent at once.
 func (a *asker) ask(t *testing.T, expr string) (answer gate.Answer) {
 	t.Helper()
 	key := gate.Key{Policy: "p", Gate: "g"}
@@ -59,7 +59,7 @@ func (a *asker) opens(t *testing.T, expr string) {
 	})
 }
 
-// closes waits until the gate is closed by something with that in it.
+// closes waits until the gate is closed with this text in its detail.
 func (a *asker) closes(t *testing.T, expr, detail string) {
 	t.Helper()
 	until(t, expr+" to close the gate by "+detail, func() (bool, string) {
@@ -86,20 +86,20 @@ func TestGates(t *testing.T) {
 	g := newAsker(t, gate.Options{URL: door.URL, TokenFile: token, Version: "test"})
 	const errors = "app_errors > 0"
 
-	// It has scraped; there are no errors.
+	// Prometheus has scraped, and there are no errors.
 	g.opens(t, "absent(app_errors)")
 	if a := g.ask(t, errors); !a.Open || a.Detail != "" {
 		t.Errorf("no errors: %+v", a)
 	}
 	if len(g.changed) == 0 {
-		t.Error("nobody was told of an answer")
+		t.Error("the change callback was not called")
 	}
 	app.value.Store(7)
 	series := fmt.Sprintf(`its query returns 2 series, the first app_errors{instance="%s", job="app", shard="a"} with 7`, strings.TrimPrefix(app.URL, "http://"))
 	g.closes(t, errors, series)
 	app.value.Store(0)
 	g.opens(t, errors)
-	// A query about what there is none of opens the gate, unless it says that there has to be some.
+	// A query without any series opens the gate, unless the query requires a series.
 	if a := g.ask(t, "no_such_series > 0"); !a.Open {
 		t.Errorf("a series that does not exist: %+v", a)
 	}
@@ -122,39 +122,39 @@ func TestGates(t *testing.T) {
 			t.Errorf("%.40s: open %t, %q; expected %q", c.expr, a.Open, a.Detail, c.detail)
 		}
 	}
-	// A value for each second of a day: some 2 MiB.
+	// One value for each second of a day: about 2 MiB.
 	if a := g.ask(t, "vector(1)[1d:1s]"); a.Open || a.Detail != "the answer is larger than 1 MiB, expected nothing or a few series" {
 		t.Errorf("a huge answer: %+v", a)
 	}
 
-	// The token is another one; the file follows.
+	// Prometheus expects a new token before the file contains it.
 	door.token.Store("secret-2")
 	if a := g.ask(t, errors); a.Open || a.Detail != "Prometheus refuses to be asked (client error: 401); the token is coordinator.prometheus_token_file's" {
-		t.Errorf("the token of before: %+v", a)
+		t.Errorf("old token: %+v", a)
 	}
 	put("secret-2\n")
 	if a := g.ask(t, errors); !a.Open {
-		t.Errorf("the token of now: %+v", a)
+		t.Errorf("new token: %+v", a)
 	}
 
-	// What is scraped goes away, and its series with it: up is what tells.
+	// The scrape target goes away, and its series with it. Only up shows that.
 	app.value.Store(3)
 	g.closes(t, errors, " with 3")
 	app.Close()
 	g.closes(t, "up == 0", `job="app"} with 0`)
 	g.opens(t, errors)
 
-	// Prometheus goes, and comes back with what it knew.
+	// Prometheus stops, and starts again with its old data.
 	prom.stop()
 	if a := g.ask(t, "up == 0"); a.Open || !strings.HasPrefix(a.Detail, "Prometheus cannot be asked: ") {
-		t.Errorf("it is gone: %+v", a)
+		t.Errorf("Prometheus stopped: %+v", a)
 	}
 	prom.start(t)
 	door.behind.Store(prom.address)
 	if a := g.ask(t, "up == 0"); a.Open || !strings.HasSuffix(a.Detail, `job="app"} with 0`) {
-		t.Errorf("it is back: %+v", a)
+		t.Errorf("Prometheus restarted: %+v", a)
 	}
 	if a := g.ask(t, "up == 1"); !a.Open {
-		t.Errorf("it is back: %+v", a)
+		t.Errorf("Prometheus restarted: %+v", a)
 	}
 }

@@ -14,8 +14,9 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// TestNoPolicies deletes all policies, and later their definition, while a node waits for a hook in its turn. The turn continues
-// by what its grant recorded and ends well, and no other begins. When they are there again the rest rolls.
+// TestNoPolicies deletes all policies, and later their CRD, while a node waits for a hook in its turn. The turn must
+// continue with the terms in its grant and end well, and no other turn may begin. When the policies exist again, the
+// other nodes roll.
 func TestNoPolicies(t *testing.T) {
 	t.Parallel()
 	s := playPools(t, 1, hostPool{name: "web", hosts: 4, budget: 1, policy: web}, spare)
@@ -53,12 +54,12 @@ func TestNoPolicies(t *testing.T) {
 			want = 0
 		}
 		if got := h.Reboots(); got != want {
-			t.Errorf("%s was rebooted %d times, expected %d", h.Name(), got, want)
+			t.Errorf("%s: %d reboots, expected %d", h.Name(), got, want)
 		}
 	}
 }
 
-// inTurn waits until one of the nodes is in the state, and returns it.
+// inTurn waits until one of the nodes is in the state, and returns its name.
 func (s *scene) inTurn(state v1alpha1.State, names ...string) (found string) {
 	s.T.Helper()
 	s.Eventually("one of "+strings.Join(names, ", ")+" to be "+string(state), func(ctx context.Context) (bool, error) {
@@ -90,14 +91,14 @@ func without(name string, names ...string) (others []string) {
 	return others
 }
 
-// deleteDefinition deletes the CustomResourceDefinition of policies, and all policies with it.
+// deleteDefinition deletes the CustomResourceDefinition of policies, and with it all policies.
 func (s *scene) deleteDefinition() {
 	s.T.Helper()
 	definitions := s.dynamic().Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	name := v1alpha1.PolicyResource.GroupResource().String()
 	s.Must(definitions.Delete(s.Within(rig.Soon), name, metav1.DeleteOptions{}))
-	s.Eventually("the definition of policies to be gone", func(ctx context.Context) (bool, error) {
+	s.Eventually("the CRD of policies to be gone", func(ctx context.Context) (bool, error) {
 		_, err := definitions.Get(ctx, name, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), errors.New("it is there")
+		return apierrors.IsNotFound(err), errors.New("the CRD still exists")
 	})
 }

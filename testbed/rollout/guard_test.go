@@ -16,7 +16,7 @@ import (
 
 const guardMessage = "this machine is guarded"
 
-// guard has the API server refuse that a node leaves idle, and returns when it does. lift ends that.
+// guard makes the API server refuse that a node leaves idle, and returns when it does. lift removes the guard.
 func (s *scene) guard(name string) (lift func()) {
 	s.T.Helper()
 	const policy = "rollout-guard"
@@ -39,7 +39,7 @@ func (s *scene) guard(name string) (lift func()) {
 	}, metav1.CreateOptions{})
 	s.Must(err)
 	remove := func() {
-		// Not s.within: a test's context is over when it cleans up.
+		// This cannot use s.Within: the context of a test is done when its cleanups run.
 		ctx, cancel := context.WithTimeout(context.Background(), rig.Soon)
 		defer cancel()
 		_ = client.ValidatingAdmissionPolicyBindings().Delete(ctx, policy, metav1.DeleteOptions{})
@@ -53,7 +53,7 @@ func (s *scene) guard(name string) (lift func()) {
 		},
 	}, metav1.CreateOptions{})
 	s.Must(err)
-	// The probe is the coordinator's: lockkeeper's own policies refuse everyone else's.
+	// The probe acts as the coordinator, because lockkeeper's own policies refuse this write to everyone else.
 	leader, err := s.ControlPlane.NodeWriter(name, v1alpha1.LabelState)
 	s.Must(err)
 	s.Must(s.ControlPlane.WaitRefused(s.Within(rig.Soon), guardMessage, func(ctx context.Context) error {
@@ -64,8 +64,8 @@ func (s *scene) guard(name string) (lift func()) {
 	return remove
 }
 
-// TestGuardedNode has an admission policy refuse that the first node of the queue is granted anything. It is held with the server's
-// words and keeps no one else waiting; when the guard is gone it gets its turn.
+// TestGuardedNode has an admission policy refuse the grant for the first node of the queue. The node is held with the
+// server's message and does not delay other nodes. When the guard is gone it gets its turn.
 func TestGuardedNode(t *testing.T) {
 	t.Parallel()
 	const guarded = "node-1"
@@ -84,5 +84,5 @@ func TestGuardedNode(t *testing.T) {
 	lift()
 	s.updated(guarded)
 	s.reboots(guarded, 1)
-	s.Until(guarded, rig.Soon, "to be held by nothing", func(n *turn.Node) bool { return n.Held == v1alpha1.ReasonNone })
+	s.Until(guarded, rig.Soon, "not to be held", func(n *turn.Node) bool { return n.Held == v1alpha1.ReasonNone })
 }

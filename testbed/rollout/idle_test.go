@@ -23,15 +23,16 @@ import (
 )
 
 const (
-	// observed is how long nothing may be written. It is longer than a host waits after its start before it publishes what it
-	// knows (5 s for its sources and 3 s after its read), and many of the fleet's poll intervals of a second.
+	// observed is how long the fleet must write nothing. It is longer than the time between a host's start and its
+	// publication (5 s for its sources and 3 s after its read), and much longer than the poll interval of the fleet, a
+	// second.
 	observed = 10 * time.Second
-	// quiet is how long nothing was written when the fleet is taken to have settled.
+	// quiet is the time without writes after which the fleet counts as settled.
 	quiet = 4 * time.Second
 )
 
-// TestIdleFleet: a fleet on which nothing happens writes nothing but the Lease, also where engines check for updates and lockkeeper
-// is restarted or killed. The next version of lockkeeper writes each host's Node and HostUpdate once.
+// TestIdleFleet checks that an idle fleet writes only the Lease, even if engines check for updates and lockkeeper is
+// restarted or killed. A new version of lockkeeper writes each host's Node and HostUpdate once.
 func TestIdleFleet(t *testing.T) {
 	t.Parallel()
 	next, err := simhost.BuildMutant(t.Context(), os.Stderr, simhost.Mutation{File: "main.go", Old: "var version string\n", New: "var version = \"v9.9.9\"\n"})
@@ -57,14 +58,14 @@ func TestIdleFleet(t *testing.T) {
 	began := time.Now()
 	leader := s.leader()
 	others := slices.DeleteFunc(slices.Clone(s.Fleet.Hosts), func(h *simhost.Host) bool { return h == leader })
-	for i, h := range others { // a stand-by is one of them
+	for i, h := range others { // one of them is a standby
 		if i%2 == 0 {
 			s.Must(h.Signal(syscall.SIGTERM))
 		} else {
 			s.Must(h.Signal(syscall.SIGKILL))
 		}
 	}
-	for _, h := range s.Fleet.Hosts { // an engine asks for updates, and finds none
+	for _, h := range s.Fleet.Hosts { // the engine checks for updates and finds none
 		s.Must(h.Engine().Say(simhost.EngineStatus{Operation: engine.OpChecking, NewVersion: "0.0.0"}, true))
 		s.Must(h.Engine().Say(simhost.EngineStatus{Operation: engine.OpIdle, NewVersion: "0.0.0", LastChecked: time.Now().Unix()}, true))
 	}
@@ -76,7 +77,7 @@ func TestIdleFleet(t *testing.T) {
 		s.Must(h.WaitReady(s.Within(rig.Soon)))
 	}
 	if wrote := s.audited(began); len(wrote) > 0 {
-		t.Errorf("%d writes within %v in which nothing happened:\n%s", len(wrote), time.Since(began), strings.Join(wrote, "\n"))
+		t.Errorf("%d writes of an idle fleet within %v:\n%s", len(wrote), time.Since(began), strings.Join(wrote, "\n"))
 	}
 
 	began = time.Now()
@@ -95,21 +96,21 @@ func TestIdleFleet(t *testing.T) {
 	}
 	slices.Sort(want)
 	if got := s.audited(began); !slices.Equal(got, want) {
-		t.Errorf("an upgrade of %d hosts writes\n%s\nwant\n%s", len(others), strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("an upgrade of %d hosts wrote\n%s\nexpected\n%s", len(others), strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-// settled waits until nothing was written for a while.
+// settled waits until the fleet has written nothing for a while.
 func (s *scene) settled() {
 	s.T.Helper()
 	s.Eventually("the fleet to write nothing", func(context.Context) (bool, error) {
 		wrote := s.audited(time.Now().Add(-quiet))
-		return len(wrote) == 0, fmt.Errorf("it has written %q", wrote)
+		return len(wrote) == 0, fmt.Errorf("written: %q", wrote)
 	})
 }
 
-// audited returns what lockkeeper wrote since a time, sorted, without the renewals of the Lease, and the requests that only ask who
-// the host is.
+// audited returns the writes of lockkeeper since a time, sorted, without the renewals of the Lease and the requests for
+// the host's own identity.
 func (s *scene) audited(since time.Time) (all []string) {
 	s.T.Helper()
 	requests, err := s.ControlPlane.Requests(since)
@@ -131,7 +132,7 @@ func (s *scene) audited(since time.Time) (all []string) {
 	return all
 }
 
-// publishes waits until the host's HostUpdate is as cond wants it.
+// publishes waits until cond accepts the host's HostUpdate.
 func (s *scene) publishes(h *simhost.Host, what string, cond func(*v1alpha1.HostUpdateStatus) bool) {
 	s.T.Helper()
 	s.Eventually("the HostUpdate of "+h.Name()+" to have "+what, func(ctx context.Context) (bool, error) {
@@ -143,6 +144,6 @@ func (s *scene) publishes(h *simhost.Host, what string, cond func(*v1alpha1.Host
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &u); err != nil {
 			return false, err
 		}
-		return cond(&u.Status), fmt.Errorf("it is %+v", u.Status)
+		return cond(&u.Status), fmt.Errorf("status %+v", u.Status)
 	})
 }

@@ -8,17 +8,18 @@ import (
 )
 
 const (
-	// onMars has web's hook, and windows of a time zone of which the schema cannot know that there is none.
+	// onMars is web with a window in a time zone that does not exist. The schema cannot check that.
 	onMars = `{priority: 10, nodeSelector: {matchLabels: {pool: web}}, hooks: {beforeReboot: [{name: check}]},
 		rollout: {maxUnavailable: 1, settle: 0s, windows: [{start: "00:00", duration: 24h, timeZone: Mars/Olympus}]}}`
-	// onEarth has such windows, always open, of a time zone where clocks never jump.
+	// onEarth is the same with a valid time zone without clock changes, and a window that is always open.
 	onEarth = `{priority: 10, nodeSelector: {matchLabels: {pool: web}},
 		rollout: {maxUnavailable: 1, settle: 0s, windows: [{start: "00:00", duration: 24h, timeZone: Asia/Tokyo}]}}`
 )
 
-// TestInvalidInMidRollout has a policy become invalid while a node of it waits for a hook in its turn. The turn continues by what
-// its grant recorded and ends well, no other begins, and the nodes of another policy roll. When it is mended the rest rolls.
-func TestInvalidInMidRollout(t *testing.T) {
+// TestInvalidDuringRollout makes a policy invalid while a node of the policy waits for a hook in its turn. The turn must
+// continue with the terms in its grant and end well. No other turn of that policy may begin, while nodes of another
+// policy roll. When the policy is valid again, the other nodes roll.
+func TestInvalidDuringRollout(t *testing.T) {
 	t.Parallel()
 	s := playPools(t, 2,
 		hostPool{name: "web", hosts: 3, budget: 1, policy: web},
@@ -35,7 +36,7 @@ func TestInvalidInMidRollout(t *testing.T) {
 		"Valid False InvalidPolicy; Progressing True InTurn; Halted False WithinMaxFailed")
 	for _, c := range p.Status.Conditions {
 		if c.Type == v1alpha1.ConditionValid && (!strings.HasPrefix(c.Message, "spec.rollout.windows[0].timeZone: ") || !strings.Contains(c.Message, "Mars/Olympus")) {
-			t.Errorf("what is wrong with the policy is told so: %q", c.Message)
+			t.Errorf("message about the invalid policy: %q", c.Message)
 		}
 	}
 	s.kubectlShows("web", "Name=web Priority=10 Mode=Act Selected=3 UpToDate=0 InTurn=1 Allowed=1 Valid=False Progressing=InTurn",

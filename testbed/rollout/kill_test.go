@@ -13,17 +13,18 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// A halt is a place in a turn where a test can keep a node for as long as it likes.
+// halt is a point in a turn at which a test can keep a node for any time.
 type halt struct {
 	name  string
 	state v1alpha1.State
-	// there returns when the node is kept there, and its host's loop is at rest.
+	// there returns when the node is kept at the point and its host's loop is idle.
 	there func()
 	// lift lets the node continue.
 	lift func()
 }
 
-// halts are the places of a whole turn, in their order. All of them are set before the turn begins, or by the one before.
+// halts returns the points of a whole turn in order. All of them are set before the turn begins, or by the point
+// before.
 func (s *scene) halts(name string) []halt {
 	h := s.Host(name)
 	s.keep("storage")
@@ -46,7 +47,7 @@ func (s *scene) halts(name string) []halt {
 			s.Reaches(name, v1alpha1.StateRebooting)
 			s.Reports(name, "Inhibited", rig.Soon)
 			if n := s.Now(name); n.Committed() {
-				s.T.Errorf("%s has committed in spite of the inhibitor: %s", name, n.Ack)
+				s.T.Errorf("%s has committed despite the inhibitor: %s", name, n.Ack)
 			}
 		}, func() {
 			undelay = h.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "database", Why: "it flushes", Mode: "delay"})
@@ -76,10 +77,10 @@ func (s *scene) halts(name string) []halt {
 	}
 }
 
-// patient lets delay inhibitors hold a shutdown up for as long as a test needs.
+// patient lets delay inhibitors hold up a shutdown for as long as a test needs.
 func patient(o *rig.Options) { o.Fleet.Host.InhibitDelayMax = 5 * time.Minute }
 
-// whole fails the test unless the node went through one whole turn: one drain, one reboot, nothing twice.
+// whole fails the test unless the node had one complete turn: one drain, one reboot, nothing twice.
 func (s *scene) whole(name string) {
 	s.T.Helper()
 	s.updated(name)
@@ -98,7 +99,7 @@ func (s *scene) whole(name string) {
 	}
 }
 
-// TestHostKilledInEveryState kills the host's lockkeeper with SIGKILL wherever its turn can stand.
+// TestHostKilledInEveryState kills the host's lockkeeper with SIGKILL at every point of a turn.
 func TestHostKilledInEveryState(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
@@ -111,7 +112,7 @@ func TestHostKilledInEveryState(t *testing.T) {
 		at.there()
 		before := s.Now(name)
 		if before.State != at.state {
-			t.Fatalf("to be killed in %s, the node is %s", at.name, before.State)
+			t.Fatalf("expected the node in %s before the kill; it is %s", at.name, before.State)
 		}
 		pid := h.PID()
 		h.Kill()
@@ -119,18 +120,18 @@ func TestHostKilledInEveryState(t *testing.T) {
 		s.Must(h.WaitNotify(s.Within(rig.Soon), "back after SIGKILL in "+at.name, func(n simhost.Notify) bool {
 			return n.Ready && h.PID() != 0 && h.PID() != pid
 		}))
-		// The new process comes to rest at the same place, and the turn is the same.
+		// The new process must stop at the same point of the same turn.
 		at.there()
 		if n := s.Now(name); n.Turn != before.Turn || n.State != at.state {
-			t.Errorf("after SIGKILL in %s it is %s in turn %q, it was in turn %q", at.name, n.State, n.Turn, before.Turn)
+			t.Errorf("after SIGKILL in %s the node is %s in turn %q, expected turn %q", at.name, n.State, n.Turn, before.Turn)
 		}
 		at.lift()
 	}
 	s.whole(name)
 }
 
-// TestCoordinatorKilledInEveryState kills the lockkeeper that coordinates, on another host, wherever the turn can stand. Its
-// host starts it again, and it or the other candidate takes the turn over.
+// TestCoordinatorKilledInEveryState kills the lockkeeper that coordinates, on another host, at every point of the turn.
+// That host restarts its process, and either candidate takes the turn over.
 func TestCoordinatorKilledInEveryState(t *testing.T) {
 	t.Parallel()
 	const name = "node-3"
@@ -143,26 +144,26 @@ func TestCoordinatorKilledInEveryState(t *testing.T) {
 		at.there()
 		var before *turn.Node
 		var epoch string
-		s.Eventually("the turn to be of the term that the Lease names", func(context.Context) (bool, error) {
+		s.Eventually("the turn to have the epoch of the Lease", func(context.Context) (bool, error) {
 			before, epoch = s.Now(name), s.Epoch()
 			return before.Grant.Epoch == epoch, nil
 		})
 		if before.State != at.state {
-			t.Fatalf("with the coordinator to be killed in %s, the node is %s", at.name, before.State)
+			t.Fatalf("expected the node in %s before the kill of the coordinator; it is %s", at.name, before.State)
 		}
 		s.leader().Kill()
 		t.Logf("killed the coordinator of term %s in %s", epoch, at.name)
 		s.takenOver(name, epoch)
 		if n := s.Now(name); n.Turn != before.Turn || n.State != at.state {
-			t.Errorf("taken over in %s it is %s in turn %q, it was in turn %q", at.name, n.State, n.Turn, before.Turn)
+			t.Errorf("taken over in %s the node is %s in turn %q, expected turn %q", at.name, n.State, n.Turn, before.Turn)
 		}
 		at.lift()
 	}
 	s.whole(name)
 }
 
-// TestPausedProcesses stops processes (SIGSTOP) for longer than a Lease lasts: a leader that continues where it was leads no
-// more, and a host that continues does nothing that it decided on before.
+// TestPausedProcesses stops processes (SIGSTOP) for longer than a Lease lasts. A leader that resumes no longer leads,
+// and a host that resumes does nothing that it decided before.
 func TestPausedProcesses(t *testing.T) {
 	t.Parallel()
 	const name = "node-3"
@@ -178,13 +179,13 @@ func TestPausedProcesses(t *testing.T) {
 	s.Must(s.Host(name).Signal(syscall.SIGSTOP))
 	s.Must(old.Signal(syscall.SIGCONT))
 	s.release("storage")
-	// The turn is promoted without a word of the host that is stopped.
+	// The coordinator promotes the turn without a report from the stopped host.
 	s.Until(name, rig.Soon, "to be draining", func(n *turn.Node) bool { return n.State == v1alpha1.StateDraining })
 	s.Must(s.Host(name).Signal(syscall.SIGCONT))
 	s.updated(name)
 	s.whole(name)
 	if n := s.Now(name); n.Last.Turn != turnID {
-		t.Errorf("its last turn is %s, expected %s", n.Last.Turn, turnID)
+		t.Errorf("the last turn is %s, expected %s", n.Last.Turn, turnID)
 	}
 	if now := s.Epoch(); now != next {
 		t.Logf("the term %s was followed by %s", next, now)

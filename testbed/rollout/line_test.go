@@ -9,11 +9,11 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// TestLineStops has the first of three nodes of a policy come up with its old version. The other two wait until a person says
-// `lockkeeper retry`, and the node of another policy gets its turn meanwhile.
+// TestLineStops boots the first of three nodes of a policy into its old version. The other two wait until an admin runs
+// `lockkeeper retry`. In the meantime the node of another policy gets its turn.
 func TestLineStops(t *testing.T) {
 	t.Parallel()
-	s := playPools(t, 2, // the failed node is given back, and one of each policy may roll
+	s := playPools(t, 2, // the failed node finishes its turn, and one node of each policy may roll
 		hostPool{name: "web", hosts: 3, budget: 1, policy: webUnhooked},
 		hostPool{name: "db", hosts: 1, budget: 1, policy: db},
 		spare)
@@ -25,7 +25,7 @@ func TestLineStops(t *testing.T) {
 		return n.State == v1alpha1.StateIdle && n.Last != nil && n.Last.Result == v1alpha1.ResultFailed && n.Last.Reason == v1alpha1.ReasonNotUpdated
 	})
 	s.heldIdle(v1alpha1.ReasonHalted, "node-2", "node-3")
-	// The engine stages the same again, which is not tried again.
+	// The engine stages the same update again, and the node does not try it again.
 	s.stage("node-1")
 	s.heldIdle(v1alpha1.ReasonFailed, "node-1")
 	s.policyShows("web", "selected 3, up to date 0, wanting 3, in turn 0, unavailable 0, failed 1, allowed 1; "+
@@ -36,7 +36,7 @@ func TestLineStops(t *testing.T) {
 		"Valid True Valid; Progressing False UpToDate; Halted False WithinMaxFailed")
 	s.nothingBegins("node-5", "node-2", "node-3")
 	if n := s.Host("node-1").Reboots(); n != 1 {
-		t.Errorf("node-1 was rebooted %d times before it was cleared, expected once", n)
+		t.Errorf("%d reboots of node-1 before the retry, expected one", n)
 	}
 
 	s.lockkeeper("retry", "node-1")
@@ -45,7 +45,7 @@ func TestLineStops(t *testing.T) {
 		"Valid True Valid; Progressing False UpToDate; Halted False WithinMaxFailed")
 	for name, want := range map[string]int{"node-1": 2, "node-2": 1, "node-3": 1, "node-4": 1, "node-5": 0} {
 		if got := s.Host(name).Reboots(); got != want {
-			t.Errorf("%s was rebooted %d times, expected %d", name, got, want)
+			t.Errorf("%s: %d reboots, expected %d", name, got, want)
 		}
 	}
 }

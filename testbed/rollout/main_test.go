@@ -14,14 +14,14 @@ import (
 )
 
 var (
-	// pool has a control plane for each test: hosts have the same names in all of them, there is one Lease in a cluster, and
-	// policies select every node. In those of gatePool, tests play the pods.
+	// pool has a control plane for each test, because hosts have the same names in all tests, a cluster has one Lease,
+	// and the policies select every node. With the control planes of gatePool, the tests play the pods.
 	pool, gatePool *controlplane.Pool
 	binary         string
 )
 
 func TestMain(m *testing.M) {
-	flag.Set("test.parallel", "3") // they mostly wait, for polls and for Leases
+	flag.Set("test.parallel", "3") // the tests mostly wait, for polls and for Leases
 	flag.Parse()
 	var err error
 	if binary, err = simhost.BuildLockkeeperRace(context.Background(), os.Stderr); err != nil {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// options are a rig's before a test changes them.
+// options returns the options of a rig, which a test may change.
 func options(hosts int, policy string) rig.Options {
 	return rig.Options{
 		Policy: policy,

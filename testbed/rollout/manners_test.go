@@ -11,8 +11,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// TestSessionDelay has someone logged in on a host whose turn comes: they are warned twice, and have their time before the
-// reboot.
+// TestSessionDelay checks that a user who is logged in on a host gets two warnings when the turn of the host comes, and
+// has the whole delay before the reboot.
 func TestSessionDelay(t *testing.T) {
 	t.Parallel()
 	const name, delay = "node-2", 20 * time.Second
@@ -27,12 +27,12 @@ func TestSessionDelay(t *testing.T) {
 	s.reboots(name, 0)
 	s.Must(anna.WaitText(s.Within(rig.Soon), "THIS HOST REBOOTS", 2))
 	s.Must(s.Host(name).WaitBoots(s.Within(rig.Soon), 2))
-	// The time that was told, without its parts of a second, is the earliest.
+	// The announced time, without fractions of a second, is the earliest.
 	rebooted := time.Now()
 	if told := announcedTime(t, anna.Text(), rebooted); rebooted.Before(told) || told.Add(time.Second).Before(asked.Add(delay)) {
-		t.Errorf("staged at %v, told %v, it had rebooted at %v; the delay is %v", asked, told, rebooted, delay)
+		t.Errorf("staged at %v, announced for %v, rebooted at %v; the delay is %v", asked, told, rebooted, delay)
 	}
-	t.Logf("what the terminal showed:\n%s", anna.Text())
+	t.Logf("the terminal:\n%s", anna.Text())
 	for _, text := range []string{"lockkeeper on " + name, "for OSUpdate@" + newVersion, "kubectl annotate node " + name} {
 		if !strings.Contains(anna.Text(), text) {
 			t.Errorf("the terminal did not show %q", text)
@@ -42,15 +42,15 @@ func TestSessionDelay(t *testing.T) {
 	s.reboots(name, 1)
 }
 
-// announced finds in warnings when the reboot will be.
+// announced matches the time of the reboot in a warning.
 var announced = regexp.MustCompile(`in \d+s, at (\d\d:\d\d:\d\d)`)
 
-// announcedTime is the time that the first warning names, on the day of near.
+// announcedTime returns the time in the first warning, on the day of near.
 func announcedTime(t *testing.T, text string, near time.Time) time.Time {
 	t.Helper()
 	found := announced.FindStringSubmatch(text)
 	if found == nil {
-		t.Fatalf("no time is told in\n%s", text)
+		t.Fatalf("no time in the warning\n%s", text)
 	}
 	clock, err := time.ParseInLocation(time.TimeOnly, found[1], time.Local)
 	if err != nil {
@@ -58,14 +58,14 @@ func announcedTime(t *testing.T, text string, near time.Time) time.Time {
 	}
 	y, m, d := near.Date()
 	told := time.Date(y, m, d, clock.Hour(), clock.Minute(), clock.Second(), 0, time.Local)
-	if told.Sub(near) > 12*time.Hour { // it was before midnight
+	if told.Sub(near) > 12*time.Hour { // the time is after midnight
 		told = told.AddDate(0, 0, -1)
 	}
 	return told
 }
 
-// TestOtherRebootManager starts another reboot manager on a host that drains: it is not rebooted while that is active, and a
-// host on which one is active gets no turn. Both continue by themselves when it has gone.
+// TestOtherRebootManager starts another reboot manager on a draining host. The host must not reboot while that is
+// active, and a host with an active reboot manager gets no turn. Both continue without help when it is gone.
 func TestOtherRebootManager(t *testing.T) {
 	t.Parallel()
 	const name, other = "node-2", "node-3"
@@ -85,7 +85,7 @@ func TestOtherRebootManager(t *testing.T) {
 		s.alive(name)
 	}
 	if n := s.Now(name); n.Committed() {
-		t.Errorf("it committed beside another reboot manager: %s", n.Ack)
+		t.Errorf("committed while another reboot manager was active: %s", n.Ack)
 	}
 	s.reboots(name, 0)
 	s.Must(s.Host(name).Units().Set("zincati.service", masked))
@@ -95,12 +95,12 @@ func TestOtherRebootManager(t *testing.T) {
 	s.reboots(name, 1)
 	s.reboots(other, 1)
 	if path := s.path(other); len(path) == 0 {
-		t.Error("the other host was in no state")
+		t.Error("the other node had no state")
 	}
 }
 
-// TestObserve has a host that only observes among others: they are updated, it publishes what it would do and why it does
-// not, and nothing on it is touched.
+// TestObserve has one host in observe mode among other hosts. The other hosts are updated. The observing host publishes
+// what it would do and why it does not, and changes nothing.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	const name, other = "node-1", "node-2"
@@ -123,12 +123,12 @@ func TestObserve(t *testing.T) {
 	s.stage(name, other)
 	n := s.Held(name, v1alpha1.ReasonObserve)
 	if n.Wants != v1alpha1.WantsReboot || n.Host == nil || n.Host.Veto != v1alpha1.ReasonObserve {
-		t.Errorf("it wants %q and says %+v", n.Wants, n.Host)
+		t.Errorf("the node wants %q, host record %+v", n.Wants, n.Host)
 	}
 	s.updated(other)
 	s.schedulable(name)
 	s.reboots(name, 0)
 	if s.marked(name) != 0 || anna.Text() != "" {
-		t.Errorf("it was marked %d times, and who is logged in read %q", s.marked(name), anna.Text())
+		t.Errorf("marked %d times, terminal %q", s.marked(name), anna.Text())
 	}
 }

@@ -31,7 +31,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// get asks the Prometheus's API, and reads the data of its answer into v.
+// get queries the API of Prometheus and decodes the data of its answer into v.
 func (p *prometheus) get(t *testing.T, path string, v any) error {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+"/api/v1/"+path, nil)
@@ -54,7 +54,7 @@ func (p *prometheus) get(t *testing.T, path string, v any) error {
 	return nil
 }
 
-// series returns what a query does: the labels of each series.
+// series returns the result of a query: the labels of each series.
 func (p *prometheus) series(t *testing.T, query string) ([]map[string]string, error) {
 	t.Helper()
 	var data struct {
@@ -79,12 +79,13 @@ func (p *prometheus) returns(t *testing.T, query string) (found []map[string]str
 	return found
 }
 
-// loopback returns an address of this host that nothing else uses, so that each simulated host has lockkeeper's own port.
+// loopback returns a loopback address that nothing else uses, so that each simulated host can use lockkeeper's own
+// port.
 func loopback() string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), 1+rand.IntN(254), 1+rand.IntN(254))
 }
 
-// blockDrains puts a pod on each node, and a budget that lets none of them go.
+// blockDrains puts a pod on each node, and a budget that allows no eviction.
 func blockDrains(t *testing.T, cp *controlplane.ControlPlane, nodes ...string) {
 	t.Helper()
 	const space = "default"
@@ -93,7 +94,7 @@ func blockDrains(t *testing.T, cp *controlplane.ControlPlane, nodes ...string) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "on-" + node, Labels: labels}, Spec: corev1.PodSpec{
 			NodeName: node, TerminationGracePeriodSeconds: new(int64), Containers: []corev1.Container{{Name: "app", Image: "example.invalid/app"}},
 		}}
-		until(t, "the pod to be admitted", func() (bool, string) { // its service account comes a moment after the control plane
+		until(t, "the pod to be admitted", func() (bool, string) { // the service account appears a moment after the control plane
 			made, err := client.CoreV1().Pods(space).Create(t.Context(), pod, metav1.CreateOptions{})
 			if err == nil {
 				pod = made
@@ -112,17 +113,17 @@ func blockDrains(t *testing.T, cp *controlplane.ControlPlane, nodes ...string) {
 }
 
 var (
-	// selector is a metric with its matchers in a query.
+	// selector matches a metric with its matchers in a query.
 	selector = regexp.MustCompile(`\b([a-z_]+)(\{[^}]*\})`)
-	// bare is one of lockkeeper's metrics without matchers.
+	// bare matches a metric of lockkeeper without matchers.
 	bare      = regexp.MustCompile(`\b(lockkeeper_[a-z_]+|up)(?:[^a-z_{]|$)`)
 	oneOf     = regexp.MustCompile(`([a-z_]+)=~"([^"]*)"`)
 	labelList = regexp.MustCompile(`\b(?:by|without|on|ignoring|group_left|group_right) \(([^)]*)\)`)
 	labelName = regexp.MustCompile(`\$labels\.(\w+)`)
 )
 
-// checkNames checks that everything that an alert names was there in the last minutes: each metric with the values of its labels, and
-// the labels that it aggregates by and that its texts show.
+// checkNames checks that everything that an alert names existed in the last minutes: each metric with its label values,
+// the labels that it aggregates by, and the labels in its texts.
 func (p *prometheus) checkNames(t *testing.T, a alert) {
 	t.Helper()
 	if m := bare.FindStringSubmatch(a.Expr); m != nil {
@@ -160,7 +161,7 @@ func (p *prometheus) checkNames(t *testing.T, a alert) {
 	}
 	for _, name := range named {
 		if !has[name] {
-			t.Errorf("%s names the label %q; there are %v", a.Alert, name, slices.Sorted(maps.Keys(has)))
+			t.Errorf("%s uses the label %q; existing labels: %v", a.Alert, name, slices.Sorted(maps.Keys(has)))
 		}
 	}
 }
@@ -191,8 +192,9 @@ func (p *prometheus) checkRules(t *testing.T) {
 	})
 }
 
-// TestPack begins to roll an update through two hosts, which a Prometheus scrapes as the example has it. While the drain of the first is
-// blocked, each query of the dashboard returns a series, and everything that the alerts name is there.
+// TestPack starts to roll an update through two hosts, which a Prometheus scrapes with the configuration of the
+// example. While the drain of the first host is blocked, each query of the dashboard must return a series, and
+// everything that the alerts name must exist.
 func TestPack(t *testing.T) {
 	t.Parallel()
 	cp := gatePool.Take(t)
@@ -244,7 +246,7 @@ func TestPack(t *testing.T) {
 	prom.checkTargets(t)
 }
 
-// checkTargets checks what the example's rules made of the discovered nodes.
+// checkTargets checks the targets that the rules of the example create from the discovered nodes.
 func (p *prometheus) checkTargets(t *testing.T) {
 	t.Helper()
 	var data struct {
@@ -259,7 +261,7 @@ func (p *prometheus) checkTargets(t *testing.T) {
 		name := target.Labels["instance"]
 		names = append(names, name)
 		if name == "v6" && target.ScrapeURL != "http://[fd00::1]:9477/metrics" {
-			t.Errorf("an IPv6 address is scraped at %s", target.ScrapeURL)
+			t.Errorf("scrape URL of an IPv6 address: %s", target.ScrapeURL)
 		}
 	}
 	slices.Sort(names)

@@ -28,7 +28,7 @@ func readFile(t *testing.T, path ...string) string {
 	return string(text)
 }
 
-// parse reads YAML or JSON into what v points to.
+// parse decodes YAML or JSON into the value that v points to.
 func parse(t *testing.T, text string, v any) {
 	t.Helper()
 	if err := yaml.Unmarshal([]byte(text), v); err != nil {
@@ -36,17 +36,17 @@ func parse(t *testing.T, text string, v any) {
 	}
 }
 
-// promtool runs it in a directory, and fails the test with its output if it is not content.
+// promtool runs promtool in a directory. If it fails, the test fails with its output.
 func promtool(t *testing.T, dir string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "promtool", args...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("promtool %s (Debian's package prometheus has it): %v\n%s", strings.Join(args, " "), err, out)
+		t.Errorf("promtool %s (it needs Debian's package prometheus): %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
 
-// alert is one of the rules.
+// alert is one alerting rule.
 type alert struct {
 	Alert, Expr         string
 	Labels, Annotations map[string]string
@@ -65,8 +65,8 @@ func alerts(t *testing.T) (all []alert) {
 	return all
 }
 
-// The alerts' unit tests pass, and show for each alert that it fires and that it does not. Each alert says how bad it is and what to
-// do, and has a section of the manual.
+// TestAlerts runs the unit tests of the alerts. Those tests must show for each alert that it fires and that it stays
+// silent. Each alert has a severity and an action, and a section in the manual.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	promtool(t, pack, "check", "rules", rules)
@@ -96,7 +96,7 @@ func TestAlerts(t *testing.T) {
 	for _, a := range alerts(t) {
 		names = append(names, a.Alert)
 		if !fires[a.Alert] || !silent[a.Alert] {
-			t.Errorf("%s: tests show that it fires: %t, that it does not: %t", a.Alert, fires[a.Alert], silent[a.Alert])
+			t.Errorf("%s: a test where it fires: %t, a test where it stays silent: %t", a.Alert, fires[a.Alert], silent[a.Alert])
 		}
 		if severity := a.Labels["severity"]; severity != "critical" && severity != "warning" {
 			t.Errorf("%s: severity %q", a.Alert, severity)
@@ -111,30 +111,31 @@ func TestAlerts(t *testing.T) {
 		}
 	}
 	if !slices.Equal(names, sections) {
-		t.Errorf("alerts %v\nsections of the manual %v", names, sections)
+		t.Errorf("alerts %v\nsections in the manual %v", names, sections)
 	}
 }
 
-// discovery is the part of an example that finds hosts by the API server. Debian's Prometheus is built without it.
+// discovery matches the part of an example that discovers hosts through the API server. Debian's Prometheus is built
+// without that discovery.
 var discovery = regexp.MustCompile(`(?m)^  kubernetes_sd_configs:\n(?:  (?:-| ) .*\n)+`)
 
-// discovered returns the example with these targets in place of what it discovers, in the form of static_configs.
+// discovered returns the example with targets, in the form of static_configs, in place of the discovery.
 func discovered(t *testing.T, example, targets string) string {
 	t.Helper()
 	text := readFile(t, pack, example)
 	if found := discovery.FindAllString(text, -1); len(found) != 1 || !strings.Contains(found[0], "\n  - role: node") {
-		t.Fatalf("%s: expected one discovery of nodes, got %q", example, found)
+		t.Fatalf("%s: expected one node discovery, got %q", example, found)
 	}
 	return discovery.ReplaceAllLiteralString(text, "  static_configs:\n"+targets)
 }
 
-// promtool finds nothing wrong with the examples.
+// TestScrapeExamples checks that promtool accepts the examples.
 func TestScrapeExamples(t *testing.T) {
 	t.Parallel()
 	for _, example := range []string{scrapes, "scrape-proxy.yaml"} {
 		dir := t.TempDir()
 		config := strings.NewReplacer(
-			"/etc/prometheus/lockkeeper-proxy-ca.crt", filepath.Join(dir, rules), // promtool wants the files to be there
+			"/etc/prometheus/lockkeeper-proxy-ca.crt", filepath.Join(dir, rules), // promtool requires these files
 			"/var/run/secrets/kubernetes.io/serviceaccount/token", filepath.Join(dir, rules),
 		).Replace(discovered(t, example, "  - targets: [node-1]\n"))
 		for name, text := range map[string]string{"prometheus.yml": config, rules: readFile(t, pack, rules)} {

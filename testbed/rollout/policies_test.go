@@ -9,41 +9,41 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// A hostPool is some hosts that carry its name as the label "pool".
+// hostPool is a group of hosts that have its name as the label "pool".
 type hostPool struct {
 	name  string
 	hosts int
-	// controlPlane: they are control-plane nodes.
+	// controlPlane makes the nodes control-plane nodes.
 	controlPlane bool
-	// candidates of them, the first ones, may coordinate.
+	// candidates is how many hosts may coordinate, counted from the first.
 	candidates int
-	// policy is what holds on them, in YAML; "": that of the manifests does.
+	// policy is the spec of their policy in YAML. "" means the policy in the manifests.
 	policy string
 	// budget is what the policy allows, for the referee.
 	budget int
 }
 
-// spare is a pool of one host that coordinates and has nothing to do.
+// spare is a pool with one host that coordinates and has no updates.
 var spare = hostPool{name: "spare", hosts: 1, candidates: 1, budget: 1}
 
-// Policies of pools that several tests have.
+// These policies are used by several tests.
 const (
-	// web rolls one node at a time, and waits for the hook check before each reboot; webUnhooked does not wait.
+	// web rolls one node at a time and waits for the hook check before each reboot. webUnhooked does not wait.
 	web = `{priority: 10, nodeSelector: {matchLabels: {pool: web}}, rollout: {maxUnavailable: 1, settle: 0s},
 		hooks: {beforeReboot: [{name: check}]}}`
 	webUnhooked = `{priority: 10, nodeSelector: {matchLabels: {pool: web}}, rollout: {maxUnavailable: 1, settle: 0s}}`
 	db          = `{priority: 20, nodeSelector: {matchLabels: {pool: db}}, rollout: {maxUnavailable: 1, settle: 0s}}`
 )
 
-// playPools starts a fleet of these pools, of which so many nodes may be disturbed at once. Its hosts are node-1, node-2 and so on,
-// in the order of the pools.
+// playPools starts a fleet of these pools. The total budget is budget. The hosts are node-1, node-2 and so on, in the
+// order of the pools.
 func playPools(t *testing.T, budget int, pools ...hostPool) *scene {
 	t.Helper()
 	o := rig.Options{
 		Policies: map[string]string{},
 		Budget:   budget,
 		Fleet: simhost.FleetOptions{Host: simhost.Options{Binary: binary, RestartDelay: 300 * time.Millisecond, Config: func(c simhost.Config) {
-			// A busy machine must not end the term, which may turn a node back: it has other tests.
+			// A busy machine must not end the term, because a new term may back turns out. Other tests cover that.
 			for key, d := range map[string]time.Duration{"duration": 60 * time.Second, "renew_deadline": 40 * time.Second} {
 				c.Set("lease", key, d)
 			}

@@ -11,7 +11,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// heldIdle waits until the coordinator says that each of the nodes is held for the reason, in no turn.
+// heldIdle waits until the coordinator holds each of the nodes for the reason, in idle.
 func (s *scene) heldIdle(reason v1alpha1.Reason, names ...string) {
 	s.T.Helper()
 	for _, name := range names {
@@ -21,7 +21,7 @@ func (s *scene) heldIdle(reason v1alpha1.Reason, names ...string) {
 	}
 }
 
-// back waits until the hosts run the new version, and their nodes are schedulable.
+// back waits until the hosts run the new version and their nodes are schedulable.
 func (s *scene) back(names ...string) {
 	s.T.Helper()
 	s.updated(names...)
@@ -30,25 +30,27 @@ func (s *scene) back(names ...string) {
 	}
 }
 
-// nothingBegins fails the test if one of the nodes begins its first turn although the coordinator decides, and decides again.
+// nothingBegins fails the test if one of the nodes begins its first turn while the coordinator makes two more
+// decisions.
 func (s *scene) nothingBegins(spare string, names ...string) {
 	s.T.Helper()
-	// A coordinator moves such a node whatever policies say. All that it decided with the first move is written before the second.
+	// A coordinator moves a paused node whatever the policies contain. When the second move happens, all decisions of
+	// the first round are written.
 	s.Annotate(spare, v1alpha1.AnnotationPaused, "a move")
 	s.Until(spare, rig.Soon, "to be paused", func(n *turn.Node) bool { return n.State == v1alpha1.StatePaused })
 	s.Annotate(spare, v1alpha1.AnnotationPaused, nil)
 	s.Until(spare, rig.Soon, "to be idle again", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })
 	for _, name := range names {
 		if n := s.Now(name); n.State != v1alpha1.StateIdle || n.Last != nil || n.Unschedulable {
-			s.T.Errorf("%s is %s, unschedulable %t, its last turn %+v; expected that it never had one", name, n.State, n.Unschedulable, n.Last)
+			s.T.Errorf("%s is %s, unschedulable %t, last turn %+v; expected no turn", name, n.State, n.Unschedulable, n.Last)
 		}
 		if n := s.Host(name).Reboots(); n > 0 {
-			s.T.Errorf("%s was rebooted %d times", name, n)
+			s.T.Errorf("%s: %d reboots, expected none", name, n)
 		}
 	}
 }
 
-// lockkeeper runs a command of the product as a person who may do everything.
+// lockkeeper runs a command of the product as an admin with all permissions.
 func (s *scene) lockkeeper(command string, args ...string) {
 	s.T.Helper()
 	all := append([]string{command, "--kubeconfig", s.kubeconfig()}, args...)
@@ -66,7 +68,7 @@ func (s *scene) kubeconfig() string {
 	return path
 }
 
-// dynamic returns a client of a person who may do everything.
+// dynamic returns a client with all permissions.
 func (s *scene) dynamic() dynamic.Interface {
 	s.T.Helper()
 	config := s.ControlPlane.AdminConfig()
@@ -76,7 +78,7 @@ func (s *scene) dynamic() dynamic.Interface {
 	return client
 }
 
-// policy makes the DisruptionPolicy of that name what spec says.
+// policy creates or replaces the DisruptionPolicy of that name with spec.
 func (s *scene) policy(name, spec string) {
 	s.T.Helper()
 	_, err := s.ControlPlane.ApplyPolicy(s.Within(rig.Soon), name, spec)

@@ -17,11 +17,11 @@ import (
 	"time"
 )
 
-// patience bounds every wait: for a process to start, for a scrape. All of it
-// takes seconds on a machine with nothing else to do.
+// patience bounds every wait, for example for the start of a process or for a scrape. On an idle machine each takes
+// seconds.
 const patience = 2 * time.Minute
 
-// exporter serves one number to scrape.
+// exporter serves one number for scrapes.
 type exporter struct {
 	*httptest.Server
 	value atomic.Int64
@@ -37,12 +37,12 @@ func newExporter(t *testing.T) *exporter {
 	return e
 }
 
-// prometheus is a real one, of Debian's package prometheus.
+// prometheus is a real Prometheus, from Debian's package prometheus.
 type prometheus struct {
 	dir string
 	cmd *exec.Cmd
 	log string
-	// address is where it listens, HOST:PORT; another one after each start.
+	// address is its listen address, HOST:PORT. It changes at each start.
 	address string
 	gone    chan struct{}
 }
@@ -57,14 +57,13 @@ func newPrometheus(t *testing.T, config string) *prometheus {
 	return p
 }
 
-// It says both when it is up, in either order.
+// Prometheus logs both lines when it is up, in either order.
 var (
 	listens = regexp.MustCompile(`msg="Listening on" address=(127\.0\.0\.1:[0-9]+)`)
 	ready   = regexp.MustCompile(`msg="Server is ready`)
 )
 
-// start starts it, at a port that is free, and waits until it answers. Its
-// series are those from before it was stopped.
+// start starts Prometheus on a free port and waits until it answers. Its data from before a stop is still there.
 func (p *prometheus) start(t *testing.T) {
 	t.Helper()
 	p.log = filepath.Join(p.dir, fmt.Sprintf("log.%d", time.Now().UnixNano()))
@@ -72,7 +71,7 @@ func (p *prometheus) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.Close() // the child has its own
+	defer log.Close() // the child has its own descriptor
 	p.cmd = exec.Command("prometheus", "--config.file="+filepath.Join(p.dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(p.dir, "data"), "--web.listen-address=127.0.0.1:0")
 	p.cmd.Stdout, p.cmd.Stderr = log, log
@@ -80,7 +79,7 @@ func (p *prometheus) start(t *testing.T) {
 	started, ended := make(chan error), make(chan struct{})
 	cmd := p.cmd
 	go func() {
-		// It dies with the thread that started it: so that thread waits for it.
+		// The process dies with the thread that started it, so that thread waits for it.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -113,7 +112,7 @@ func (p *prometheus) start(t *testing.T) {
 	})
 }
 
-// stop ends it, and returns when it is gone.
+// stop ends Prometheus and returns when the process is gone.
 func (p *prometheus) stop() {
 	if p.gone == nil {
 		return
@@ -132,8 +131,8 @@ func (p *prometheus) stop() {
 	}
 }
 
-// front stands before a Prometheus: one address for it wherever it listens, and
-// who has not the token of the moment is refused.
+// front is a proxy of a Prometheus. It has one address for all ports of that Prometheus, and refuses requests without
+// the current token.
 type front struct {
 	*httptest.Server
 	behind, token atomic.Value // strings
@@ -148,7 +147,7 @@ func newFront(t *testing.T, behind, token string) *front {
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "http", Host: f.behind.Load().(string)})
 		},
-		// What is behind is away: so is this.
+		// While Prometheus is down, the proxy closes connections.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -162,7 +161,7 @@ func newFront(t *testing.T, behind, token string) *front {
 	return f
 }
 
-// until waits for something to come true; said is told if it does not.
+// until waits until cond is true. After a timeout it reports the last value of said.
 func until(t *testing.T, what string, cond func() (ok bool, said string)) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -171,7 +170,7 @@ func until(t *testing.T, what string, cond func() (ok bool, said string)) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s; last: %s", what, said)
+			t.Fatalf("timed out waiting for %s; last: %s", what, said)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/notify"
 )
 
-// receiver takes notifications in the generic format. It does not answer until it is told to.
+// receiver receives notifications in the generic format. It does not answer until answer is called.
 type receiver struct {
 	*httptest.Server
 	answers chan struct{} // closed when it answers
@@ -51,7 +51,7 @@ func newReceiver(t *testing.T) *receiver {
 	return r
 }
 
-// answer has it answer from now on.
+// answer makes the receiver answer from now on.
 func (r *receiver) answer() {
 	select {
 	case <-r.answers:
@@ -60,7 +60,7 @@ func (r *receiver) answer() {
 	}
 }
 
-// messages are those that it accepted: occasion, reason, and what they are about.
+// messages returns the accepted messages: occasion, reason and object.
 func (r *receiver) messages() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,12 +80,12 @@ func (r *receiver) messages() (all []string) {
 	return all
 }
 
-// received waits for as many messages, and fails the test unless they are these, in any order.
+// received waits for the number of messages in want, and fails the test unless the messages equal want in any order.
 func (s *scene) received(r *receiver, want ...string) {
 	s.T.Helper()
 	s.Eventually("notifications", func(context.Context) (bool, error) {
 		got := r.messages()
-		return len(got) >= len(want), fmt.Errorf("there are %q", got)
+		return len(got) >= len(want), fmt.Errorf("received %q", got)
 	})
 	got := r.messages()
 	slices.Sort(got)

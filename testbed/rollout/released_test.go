@@ -18,7 +18,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// left names what is left of our keys on a Node, apart from held and the information labels.
+// left names the keys of lockkeeper that are left on a Node, except held and the information labels.
 func left(n *turn.Node) string {
 	var keys []string
 	has := func(is bool, key string) {
@@ -40,8 +40,8 @@ func left(n *turn.Node) string {
 	return fmt.Sprint(keys)
 }
 
-// writes collects what is written to a Node from now on. What it returns ends that, and returns the versions of the Node in
-// which a key of ours differs from the version before. A person's keys do not count.
+// writes starts to collect the writes to a Node. The returned function stops that and returns the versions of the Node
+// in which a key of lockkeeper differs from the version before. The keys of admins do not count.
 func (s *scene) writes(name string) func() []turn.Node {
 	s.T.Helper()
 	nodes := s.ControlPlane.Client().CoreV1().Nodes()
@@ -71,14 +71,14 @@ func (s *scene) writes(name string) func() []turn.Node {
 				}
 				before = now
 			case <-s.Within(rig.Soon).Done():
-				s.T.Fatalf("the watch does not show %s as it is now", name)
+				s.T.Fatalf("the watch does not show the current %s", name)
 			}
 		}
 		return all
 	}
 }
 
-// hostUpdates is where the HostUpdates are.
+// hostUpdates returns the client for HostUpdates.
 func (s *scene) hostUpdates() dynamic.ResourceInterface {
 	s.T.Helper()
 	client, err := dynamic.NewForConfig(s.ControlPlane.AdminConfig())
@@ -94,9 +94,10 @@ func (s *scene) hostUpdate(name string) string {
 	return u.GetResourceVersion()
 }
 
-// TestReleased takes a node out of lockkeeper's care in each of the ways. One write releases it: it has no key of ours after
-// that, except held and the information labels. While it is out, nothing is written to it, although an update is staged there,
-// its host's process starts again and another leader begins its term. When it is back, held is gone, and it takes its turn.
+// TestReleased takes a node out of lockkeeper's management in each possible way. One write releases the node. After
+// that it has no key of lockkeeper except held and the information labels. While the node is out, lockkeeper writes
+// nothing to it, although an update is staged, the host's process restarts, and another leader begins its term. When
+// the node is back, held is gone and it gets its turn.
 func TestReleased(t *testing.T) {
 	t.Parallel()
 	const name = "node-3"
@@ -114,9 +115,11 @@ func TestReleased(t *testing.T) {
 		name      string
 		held      v1alpha1.Reason
 		out, back func(s *scene)
-		// inTurn: it drains. dead: its host's process is killed before, and starts again after the node is back.
+		// inTurn takes the node out while it drains. dead kills the host's process before that, and starts it again
+		// after the node is back.
 		inTurn, dead bool
-		// writes are at most how many there are until it is out: its host's file takes it out by a write of the host.
+		// writes is the maximum number of writes until the node is out. If the host's own file takes it out, that
+		// includes a write of the host.
 		writes int
 	}{
 		{"detached in idle", v1alpha1.ReasonDetached, detach(`{"reason":"sold","by":"ann"}`), detach(nil), false, false, 1},
@@ -143,7 +146,7 @@ func TestReleased(t *testing.T) {
 			}
 			if c.dead {
 				h.Kill()
-				h.StopLockkeeper() // or it would start again by itself
+				h.StopLockkeeper() // prevents an automatic restart
 			}
 			writes := s.writes(name)
 			info := s.Now(name).Info
@@ -151,16 +154,16 @@ func TestReleased(t *testing.T) {
 				t.Fatalf("no information labels: %v", info)
 			}
 			c.out(s)
-			n := s.Until(name, rig.Soon, "to be out of lockkeeper's care", func(n *turn.Node) bool { return n.State == v1alpha1.StateAbsent })
+			n := s.Until(name, rig.Soon, "to be unmanaged", func(n *turn.Node) bool { return n.State == v1alpha1.StateAbsent })
 			if left := left(n); left != "" || n.Held != c.held || !maps.Equal(n.Info, info) {
-				t.Errorf("released, it is held %q, has %s and %v; expected held=%s, nothing, and %v", n.Held, left, n.Info, c.held, info)
+				t.Errorf("the released node has held=%q, the keys %s and the labels %v; expected held=%s, no keys, and %v", n.Held, left, n.Info, c.held, info)
 			}
 			if n.Unschedulable != c.inTurn {
-				t.Errorf("it is unschedulable: %t, expected %t", n.Unschedulable, c.inTurn)
+				t.Errorf("unschedulable %t, expected %t", n.Unschedulable, c.inTurn)
 			}
 			released := n
 
-			// What would make a host or a leader write.
+			// These changes would make a host or a leader write.
 			if !c.inTurn {
 				s.stage(name)
 			}
@@ -169,26 +172,26 @@ func TestReleased(t *testing.T) {
 				s.Must(h.StartLockkeeper())
 				s.Reports(name, string(c.held), rig.Soon)
 			}
-			update := s.hostUpdate(name) // no process runs that knew the node before it was released
+			update := s.hostUpdate(name) // no process runs that knew the node before the release
 			leader, epoch := s.leader(), s.Epoch()
 			leader.StopLockkeeper()
 			s.Eventually("another term to begin", func(context.Context) (bool, error) { e := s.Epoch(); return e != "" && e != epoch, nil })
 			s.Must(leader.StartLockkeeper())
-			s.Annotate("node-1", v1alpha1.AnnotationPaused, "has the new leader decide")
+			s.Annotate("node-1", v1alpha1.AnnotationPaused, "makes the new leader decide")
 			s.Until("node-1", rig.Soon, "to be paused", func(n *turn.Node) bool { return n.State == v1alpha1.StatePaused })
 			s.Annotate("node-1", v1alpha1.AnnotationPaused, nil)
 			s.Until("node-1", rig.Soon, "to be idle", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })
 
 			all := writes()
 			if len(all) == 0 || len(all) > c.writes || !reflect.DeepEqual(all[len(all)-1].Keys, released.Keys) {
-				t.Errorf("%d writes, expected at most %d, of which the last one releases the node:", len(all), c.writes)
+				t.Errorf("%d writes; expected at most %d, and the last one to release the node:", len(all), c.writes)
 				for i := range all {
 					t.Logf("%+v", all[i].Keys)
 				}
 			}
 
 			if now := s.hostUpdate(name); now != update {
-				t.Errorf("its HostUpdate was written: version %s became %s", update, now)
+				t.Errorf("the HostUpdate was written: version %s became %s", update, now)
 			}
 			if budget != nil {
 				budget.lift()
@@ -196,7 +199,7 @@ func TestReleased(t *testing.T) {
 			c.back(s)
 			if c.dead {
 				if c.held == v1alpha1.ReasonDetached {
-					// No word of the host is needed to see that it is not detached any more.
+					// The coordinator sees without a report from the host that the node is no longer detached.
 					s.Until(name, rig.Soon, "not to be held", func(n *turn.Node) bool { return n.Held == "" })
 				}
 				s.Must(h.StartLockkeeper())
@@ -204,7 +207,7 @@ func TestReleased(t *testing.T) {
 			s.updated(name)
 			s.reboots(name, 1)
 			if n := s.Now(name); n.Held != "" || n.Unschedulable != c.inTurn {
-				t.Errorf("back, it is held %q, unschedulable %t", n.Held, n.Unschedulable)
+				t.Errorf("back, but held %q, unschedulable %t", n.Held, n.Unschedulable)
 			}
 		})
 	}

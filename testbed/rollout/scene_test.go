@@ -13,19 +13,19 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// oldVersion is what hosts run at first, newVersion what is staged.
+// oldVersion is the first OS version of the hosts. newVersion is the one that tests stage.
 const oldVersion, newVersion = "4.1.0", "4.2.0"
 
-// pollEvery is how often a test reads what it cannot watch.
+// pollEvery is the interval of waits that have to poll.
 const pollEvery = 50 * time.Millisecond
 
-// scene is a rig with what the tests of this package do to it and wait for.
+// scene is a rig with the actions and waits of the tests in this package.
 type scene struct {
 	*rig.Scene
 	*watcher // nil for [playPools], whose tests confirm hooks themselves
 }
 
-// play starts a rig of hosts of which the first one or two may coordinate.
+// play starts a rig in which only the first one or two hosts may coordinate.
 func play(t *testing.T, hosts, coordinators int, policy string, change ...func(*rig.Options)) *scene {
 	t.Helper()
 	o := options(hosts, policy)
@@ -38,7 +38,7 @@ func play(t *testing.T, hosts, coordinators int, policy string, change ...func(*
 	return s
 }
 
-// config changes every host's lockkeeper.toml.
+// config changes lockkeeper.toml on every host.
 func config(table, key string, value any) func(*rig.Options) {
 	return func(o *rig.Options) {
 		before := o.Fleet.Host.Config
@@ -57,14 +57,15 @@ func (s *scene) stage(names ...string) {
 	s.Stage(newVersion, names...)
 }
 
-// cancel takes the update back at its source, without a signal.
+// cancel withdraws the update in the update engine, without a signal.
 func (s *scene) cancel(name string) {
 	s.T.Helper()
 	s.Must(s.Host(name).ResetStatus())
 	s.Referee.WantCancelled(name)
 }
 
-// ended waits until the node is back in idle in its host's present boot, its last turn ended so, and nothing of it left.
+// ended waits until the node is back in idle in the current boot of its host and its last turn has this result. It
+// checks that nothing of the turn is left.
 func (s *scene) ended(name string, result v1alpha1.Result, reason v1alpha1.Reason) *turn.Node {
 	s.T.Helper()
 	h := s.Host(name)
@@ -73,18 +74,18 @@ func (s *scene) ended(name string, result v1alpha1.Result, reason v1alpha1.Reaso
 			n.Last.Result == result && n.Last.Reason == reason
 	})
 	if n.Turn != "" || n.Grant != nil || n.Mark || len(n.Hooks) > 0 {
-		s.T.Errorf("%s is idle and still has turn %q, grant %t, mark %t, hooks %v", name, n.Turn, n.Grant != nil, n.Mark, n.Hooks)
+		s.T.Errorf("%s is idle but still has turn %q, grant %t, mark %t, hooks %v", name, n.Turn, n.Grant != nil, n.Mark, n.Hooks)
 	}
 	return n
 }
 
-// updated waits until the hosts run the new version, and are back.
+// updated waits until the hosts run the new version and their nodes are back.
 func (s *scene) updated(names ...string) {
 	s.T.Helper()
 	s.Updated(newVersion, names...)
 }
 
-// schedulable fails the test unless the node is, and without a mark.
+// schedulable fails the test unless the node is schedulable and has no mark.
 func (s *scene) schedulable(name string) {
 	s.T.Helper()
 	if n := s.Now(name); n.Unschedulable || n.Mark {
@@ -92,15 +93,15 @@ func (s *scene) schedulable(name string) {
 	}
 }
 
-// reboots fails the test unless the host's logind was told to reboot so often.
+// reboots fails the test unless the host's logind got this number of reboot calls.
 func (s *scene) reboots(name string, want int) {
 	s.T.Helper()
 	if got := s.Host(name).Reboots(); got != want {
-		s.T.Errorf("%s was rebooted %d times, expected %d", name, got, want)
+		s.T.Errorf("%s: %d reboots, expected %d", name, got, want)
 	}
 }
 
-// evictions is how many pods were evicted up to now.
+// evictions returns the number of evicted pods so far.
 func (s *scene) evictions() int {
 	s.T.Helper()
 	s.Sync()
@@ -113,7 +114,7 @@ func (s *scene) resume() {
 	s.Stop(nil)
 }
 
-// leader waits for a host that coordinates, and returns it.
+// leader waits for a host that coordinates and returns it.
 func (s *scene) leader() *simhost.Host {
 	s.T.Helper()
 	var name string
@@ -124,7 +125,7 @@ func (s *scene) leader() *simhost.Host {
 	return s.Host(name)
 }
 
-// takenOver waits until a term other than epoch has made the node's turn its own.
+// takenOver waits until a term other than epoch has taken the node's turn over.
 func (s *scene) takenOver(name, epoch string) string {
 	s.T.Helper()
 	n := s.Until(name, rig.Soon, "to be taken over by another term than "+epoch, func(n *turn.Node) bool {

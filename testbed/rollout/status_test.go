@@ -14,7 +14,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// command is lockkeeper as an admin runs it.
+// command is a lockkeeper command that an admin runs.
 type command struct {
 	s    *scene
 	args []string
@@ -22,7 +22,7 @@ type command struct {
 	stdout, stderr output
 }
 
-// output is what a command prints, also while it runs.
+// output collects the output of a command, also while the command runs.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -40,7 +40,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// starts starts a command that ends by itself.
+// starts starts a command that exits without help.
 func (s *scene) starts(args ...string) *command {
 	s.T.Helper()
 	kubeconfig, err := s.ControlPlane.Kubeconfig("testbed:admin", "system:masters")
@@ -52,7 +52,7 @@ func (s *scene) starts(args ...string) *command {
 	return c
 }
 
-// ends waits until the command ends, which has to be with the exit status.
+// ends waits until the command exits, and checks its exit status.
 func (c *command) ends(status int) (stdout, stderr string) {
 	c.s.T.Helper()
 	err := c.Wait()
@@ -65,7 +65,7 @@ func (c *command) ends(status int) (stdout, stderr string) {
 	return c.stdout.String(), c.stderr.String()
 }
 
-// shows fails the test unless the text has all of the words.
+// shows fails the test unless the text contains all of the words.
 func (s *scene) shows(text string, words ...string) {
 	s.T.Helper()
 	for _, word := range words {
@@ -75,14 +75,14 @@ func (s *scene) shows(text string, words ...string) {
 	}
 }
 
-// TestStatusAndWait follows a rollout as scripts do: how far it is, what exit statuses say, and what ends a wait. A stop, which
-// comes while one node drains, ends only the wait for it.
+// TestStatusAndWait follows a rollout like a script: the progress, the exit statuses, and the end of a wait. A stop
+// during the drain of one node ends only the wait for that node.
 func TestStatusAndWait(t *testing.T) {
 	t.Parallel()
 	s := play(t, 3, 1, "rollout: {settle: 1s, expectedDuration: 10m}", quick)
 	upToDate, _ := s.starts("wait", "--for=up-to-date", "--timeout=4m").ends(0)
 	if upToDate != "" {
-		t.Errorf("wait prints to standard output: %q", upToDate)
+		t.Errorf("wait printed to standard output: %q", upToDate)
 	}
 	out, _ := s.starts("status", "--exit-code").ends(0)
 	s.shows(out, "Up to date: 3 of 3 managed nodes up to date.\n", "\nNodes by version: OS flatcar "+oldVersion+" (3); lockkeeper ")
@@ -92,7 +92,7 @@ func TestStatusAndWait(t *testing.T) {
 	s.Commits("node-2", v1alpha1.StateDraining)
 	s.stage("node-3")
 	s.Held("node-3", v1alpha1.ReasonBudget)
-	// Node-2 has some 10 minutes, and so has node-3 after it.
+	// Node-2 takes about 10 minutes, and so does node-3 after it.
 	out, _ = s.starts("status").ends(0)
 	s.shows(out, "Rolling: 1 of 3 managed nodes up to date, 1 in a turn, 1 wants a reboot.\n",
 		"\nfleet               [######--------------]  1 of 3    about ", " left at an expected 10m per turn\n",
@@ -109,7 +109,7 @@ func TestStatusAndWait(t *testing.T) {
 	s.shows(said, `lockkeeper: node "node-9" not found`)
 
 	rolls, stops := s.starts("wait", "--for=up-to-date"), s.starts("wait", "--for=held", "--timeout=4m")
-	// Both have begun before the stop is set.
+	// Both waits have started before the stop is set.
 	s.Eventually("both waits to see the rollout", func(context.Context) (bool, error) {
 		return rolls.stderr.String() != "" && stops.stderr.String() != "", nil
 	})
@@ -119,7 +119,7 @@ func TestStatusAndWait(t *testing.T) {
 	out, _ = s.starts("status", "--exit-code").ends(3)
 	s.shows(out, "1 of 3    end unknown: the emergency stop is set\n")
 	if rolls.ProcessState != nil {
-		t.Error("a stop has ended the wait for the end of the rollout")
+		t.Error("the stop ended the wait for the end of the rollout")
 	}
 	s.resume()
 	budget.lift()
@@ -127,10 +127,10 @@ func TestStatusAndWait(t *testing.T) {
 	s.shows(said, "Z  Stopped: 1 of 3", "Z  Rolling: 2 of 3", "Z  Up to date: 3 of 3")
 	for _, name := range []string{"node-2", "node-3"} {
 		if n := s.Now(name); n.State != v1alpha1.StateIdle || n.Wants != v1alpha1.WantsNothing || s.Host(name).Version() != newVersion {
-			t.Errorf("the wait is over, and %s is %s, wants %s, runs %s", name, n.State, n.Wants, s.Host(name).Version())
+			t.Errorf("after the wait %s is %s, wants %s, runs %s", name, n.State, n.Wants, s.Host(name).Version())
 		}
 	}
-	s.Until("node-3", rig.Soon, "to remember its turn", func(n *turn.Node) bool { return n.Last != nil })
+	s.Until("node-3", rig.Soon, "to record its turn", func(n *turn.Node) bool { return n.Last != nil })
 	out, _ = s.starts("status").ends(0)
 	s.shows(out, "\nNodes by version: OS flatcar "+newVersion+" (2), flatcar "+oldVersion+" (1); lockkeeper ")
 }

@@ -21,8 +21,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// watcher follows all Nodes: it plays the authors of hooks, who confirm each stage at once unless the test keeps them from it,
-// and remembers through which states each node went.
+// watcher follows all Nodes. It plays the authors of hooks, and confirms each hook at once unless the test prevents
+// that. It records the states of each node.
 type watcher struct {
 	confirm func(node, hook, turn string)
 
@@ -30,8 +30,8 @@ type watcher struct {
 	nodes  map[string]*turn.Node
 	kept   map[string]bool
 	states map[string][]v1alpha1.State
-	marks  map[string]int // how often the mark came
-	frozen map[string]int // how often a turn's clock was stopped
+	marks  map[string]int // how often the mark was set
+	frozen map[string]int // how often the turn was frozen
 }
 
 func (s *scene) watch() *watcher {
@@ -46,7 +46,8 @@ func (s *scene) watch() *watcher {
 		running.Go(func() {
 			body, err := json.Marshal(map[string]any{"metadata": map[string]any{
 				"annotations": map[string]string{v1alpha1.HookAnnotation(hook): turn}}})
-			// Until it is there: an API server that is away for a while must not leave a stage waiting indefinitely.
+			// Retry until the confirmation is written: the turn must not wait indefinitely because the API server
+			// was down for a while.
 			for err == nil && ctx.Err() == nil {
 				_, err := client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, body, metav1.PatchOptions{FieldManager: "hook-" + hook})
 				if err == nil || apierrors.IsNotFound(err) {
@@ -74,7 +75,7 @@ func (s *scene) watch() *watcher {
 	running.Go(func() { informer.RunWithContext(ctx) })
 	s.T.Cleanup(func() { cancel(); running.Wait() })
 	if !cache.WaitForCacheSync(s.Within(rig.Soon).Done(), informer.HasSynced) {
-		s.T.Fatal("waiting for the first list of Nodes: it did not come")
+		s.T.Fatal("timed out waiting for the first list of Nodes")
 	}
 	return w
 }
@@ -96,7 +97,7 @@ func (w *watcher) take(n *turn.Node) {
 	w.confirmAll(n)
 }
 
-// confirmAll confirms what the node waits for; mu is held.
+// confirmAll confirms the hooks that the node waits for. The caller holds mu.
 func (w *watcher) confirmAll(n *turn.Node) {
 	if !n.Ours() {
 		return
@@ -108,7 +109,7 @@ func (w *watcher) confirmAll(n *turn.Node) {
 	}
 }
 
-// keep has a hook's author confirm nothing until release.
+// keep prevents the confirmation of a hook until release.
 func (w *watcher) keep(hook string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,7 +125,7 @@ func (w *watcher) release(hook string) {
 	}
 }
 
-// caughtUp waits until the watcher has seen the Node as it is now: what it remembers may be a moment old.
+// caughtUp waits until the watcher has seen the current version of the Node, because its records may lag.
 func (s *scene) caughtUp(name string) {
 	s.T.Helper()
 	version := func(n *turn.Node) uint64 {
@@ -133,7 +134,7 @@ func (s *scene) caughtUp(name string) {
 		return v
 	}
 	now := version(s.Now(name))
-	s.Eventually("the watcher to see "+name+" as it is", func(context.Context) (bool, error) {
+	s.Eventually("the watcher to see the current version of "+name, func(context.Context) (bool, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		n := s.nodes[name]
@@ -141,14 +142,14 @@ func (s *scene) caughtUp(name string) {
 	})
 }
 
-// path is through which states the node went so far.
+// path returns the states of the node so far.
 func (s *scene) path(name string) []v1alpha1.State {
 	s.T.Helper()
 	s.caughtUp(name)
 	return s.watcher.path(name)
 }
 
-// marked is how often the mark came to the node so far.
+// marked returns how often the node was marked so far.
 func (s *scene) marked(name string) int {
 	s.T.Helper()
 	s.caughtUp(name)
@@ -161,7 +162,7 @@ func (w *watcher) path(name string) []v1alpha1.State {
 	return slices.Clone(w.states[name])
 }
 
-// forget begins the node's path and marks again.
+// forget clears the recorded path and marks of the node.
 func (w *watcher) forget(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,7 +181,7 @@ func (w *watcher) froze(name string) int {
 	return w.frozen[name]
 }
 
-// hookConfirmed looks for a hook's confirmation.
+// hookConfirmed returns a condition that the hook is confirmed.
 func hookConfirmed(s *scene, name, hook, turn string) func(context.Context) (bool, error) {
 	return func(context.Context) (bool, error) { return s.Now(name).Hooks[hook] == turn, nil }
 }

@@ -19,8 +19,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// writeWindow gives a host a window in a drop-in, which it reads at its next start or at SIGHUP. One that is closed was open
-// for ten minutes half a day ago.
+// writeWindow writes a window into a drop-in of a host, which reads it at its next start or at SIGHUP. A closed window
+// was open for ten minutes, half a day ago.
 func (s *scene) writeWindow(name string, open bool) {
 	s.T.Helper()
 	start, lasts := time.Now().UTC().Add(-12*time.Hour), "10m"
@@ -33,7 +33,7 @@ func (s *scene) writeWindow(name string, open bool) {
 	s.Must(os.WriteFile(filepath.Join(dir, "window.toml"), []byte(text), 0o600))
 }
 
-// window has a host read its window again, and waits until it says so.
+// window changes the window of a running host and waits until the host reports the effect.
 func (s *scene) window(name string, open bool) {
 	s.T.Helper()
 	s.writeWindow(name, open)
@@ -45,9 +45,9 @@ func (s *scene) window(name string, open bool) {
 	s.Until(name, rig.Soon, fmt.Sprintf("to have the veto %q", veto), func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == veto })
 }
 
-// TestWindowOfTheHost has the window of a host's own file closed before its turn, and again in the middle of its drain. The
-// pods still leave, and the host reboots only when a window is open; that one closes on the reboot does not keep the node
-// from being given back.
+// TestWindowOfTheHost closes the window in a host's own file before its turn, and again during its drain. The pods
+// still leave, and the host reboots only when a window is open. A window that closes during the reboot does not keep
+// the node from finishing its turn.
 func TestWindowOfTheHost(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
@@ -68,7 +68,7 @@ func TestWindowOfTheHost(t *testing.T) {
 		s.alive(name)
 	}
 	if n := s.Now(name); n.Committed() || !n.Unschedulable || n.State != v1alpha1.StateRebooting {
-		t.Errorf("while its window is closed it is %s, committed %t, unschedulable %t", n.State, n.Committed(), n.Unschedulable)
+		t.Errorf("with a closed window the node is %s, committed %t, unschedulable %t", n.State, n.Committed(), n.Unschedulable)
 	}
 	s.reboots(name, 0)
 	unblock := s.Host(name).Logind().Hold(blocker)
@@ -81,7 +81,7 @@ func TestWindowOfTheHost(t *testing.T) {
 	s.Until(name, rig.Soon, "to have the window's veto", func(n *turn.Node) bool { return n.Host.Veto == v1alpha1.ReasonWindow })
 }
 
-// gates plays a Prometheus: what a query returns is in its text. That a real one is understood is shown by TestGate.
+// gates plays a Prometheus that takes the result of a query from the text of the query. TestGates uses a real one.
 func gates(t *testing.T) (url string, asked func(expr string) int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -104,7 +104,8 @@ func gates(t *testing.T) (url string, asked func(expr string) int) {
 	}
 }
 
-// TestGate has a policy whose gate is closed, and then one whose gate is open. No one asks before someone wants something.
+// TestGate uses a policy with a closed gate, and then one with an open gate. The coordinator sends no query before a
+// host wants something.
 func TestGate(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
@@ -114,12 +115,12 @@ func TestGate(t *testing.T) {
 	}
 	s := play(t, 2, 1, policy("errors"), config("coordinator", "prometheus_url", url))
 	if n := asked("errors"); n != 0 {
-		t.Errorf("it was asked %d times although nobody wants anything", n)
+		t.Errorf("%d queries although no node wants anything", n)
 	}
 	s.stage(name)
 	s.Held(name, v1alpha1.ReasonGateClosed)
 	s.Eventually("the gate's query", func(context.Context) (bool, error) { return asked("errors") > 0, nil })
-	s.alive("node-1") // the answer has been decided by
+	s.alive("node-1") // the coordinator has used the answer
 	s.Held(name, v1alpha1.ReasonGateClosed)
 	s.reboots(name, 0)
 	_, err := s.ControlPlane.ApplyPolicy(s.Within(rig.Soon), controlplane.TestPolicy, policy("nothing"))
@@ -127,6 +128,6 @@ func TestGate(t *testing.T) {
 	s.updated(name)
 	s.reboots(name, 1)
 	if asked("nothing") == 0 {
-		t.Error("its other query was never asked")
+		t.Error("the other query was never sent")
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// policyShows waits until the current status of the policy is want, as describe formats it. It returns that policy.
+// policyShows waits until the status of the policy, formatted by describe, is current and equals want. It returns that
+// policy.
 func (s *scene) policyShows(name, want string) (found v1alpha1.DisruptionPolicy) {
 	s.T.Helper()
 	policies := s.dynamic().Resource(v1alpha1.PolicyResource)
@@ -33,7 +34,7 @@ func (s *scene) policyShows(name, want string) (found v1alpha1.DisruptionPolicy)
 	return found
 }
 
-// describe is a policy's status in a line: its counts, and each condition with its reason.
+// describe formats a policy's status in one line: its counts, and each condition with its reason.
 func describe(p *v1alpha1.DisruptionPolicy) string {
 	if p.Status.ObservedGeneration != p.Generation {
 		return fmt.Sprintf("generation %d, the status is of %d", p.Generation, p.Status.ObservedGeneration)
@@ -47,8 +48,8 @@ func describe(p *v1alpha1.DisruptionPolicy) string {
 	return strings.Join(words, "; ")
 }
 
-// kubectlShows waits until `kubectl get disruptionpolicies` shows the policy so, each column as Name=value; with wide, what -o wide
-// adds. The age, which passes, is not among it.
+// kubectlShows waits until `kubectl get disruptionpolicies` shows the policy with these columns, each as Name=value.
+// wide lists the additional columns of -o wide. Both leave out the age, which changes.
 func (s *scene) kubectlShows(name, want, wide string) {
 	s.T.Helper()
 	config := s.ControlPlane.AdminConfig()
@@ -69,7 +70,7 @@ func (s *scene) kubectlShows(name, want, wide string) {
 	})
 }
 
-// row is what a table shows of one object, and what it shows with -o wide next to that.
+// row returns the columns of one object in a table, and the additional columns of -o wide.
 func row(table *metav1.Table, name string) (shown, wide string) {
 	for _, r := range table.Rows {
 		if len(r.Cells) == 0 || r.Cells[0] != name {
@@ -84,5 +85,5 @@ func row(table *metav1.Table, name string) (shown, wide string) {
 		}
 		return strings.Join(cells[0], " "), strings.Join(cells[1], " ")
 	}
-	return fmt.Sprintf("no row for %s among %d", name, len(table.Rows)), ""
+	return fmt.Sprintf("no row for %s among %d rows", name, len(table.Rows)), ""
 }

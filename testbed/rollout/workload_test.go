@@ -18,7 +18,8 @@ import (
 
 var workloads atomic.Int64
 
-// A blockade is a workload of one pod that can run on one node only, with a PodDisruptionBudget that lets no one evict it.
+// blockade is a workload with one pod that can run on only one node, and with a PodDisruptionBudget that allows no
+// eviction.
 type blockade struct {
 	s               *scene
 	node, namespace string
@@ -38,8 +39,8 @@ func (s *scene) block(node string) *blockade {
 	return b
 }
 
-// lift lets the pod be evicted, and returns when the disruption controller has seen that. (A drain may have taken the pod by
-// then, so the budget's figures tell nothing.)
+// lift allows the eviction of the pod, and returns when the disruption controller has processed the change. It does not
+// check the counts of the budget, because a drain may already have evicted the pod.
 func (b *blockade) lift() {
 	b.s.T.Helper()
 	budgets := b.s.ControlPlane.Client().PolicyV1().PodDisruptionBudgets(b.namespace)
@@ -51,8 +52,8 @@ func (b *blockade) lift() {
 	})
 }
 
-// bait puts a pod on the node that nothing protects: an eviction that continues takes it at once, while one of the blocked pod
-// is tried ever more seldom.
+// bait puts an unprotected pod on the node. An eviction that continues takes this pod at once, while the retries for
+// the blocked pod become less and less frequent.
 func (b *blockade) bait() {
 	b.s.T.Helper()
 	_, err := b.s.ControlPlane.Client().CoreV1().Pods(b.namespace).Create(b.s.Within(rig.Soon), &corev1.Pod{
@@ -66,7 +67,7 @@ func (b *blockade) bait() {
 	b.s.Must(err)
 }
 
-// describe tells how the budget and the pods are, for a log.
+// describe describes the budget and the pods for a log.
 func (b *blockade) describe() string {
 	ctx := b.s.Within(rig.Soon)
 	p, err := b.s.ControlPlane.Client().PolicyV1().PodDisruptionBudgets(b.namespace).Get(ctx, "db", metav1.GetOptions{})
@@ -74,7 +75,7 @@ func (b *blockade) describe() string {
 		return err.Error()
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "budget: %d healthy of %d, %d may go, %v being disrupted;", p.Status.CurrentHealthy, p.Status.ExpectedPods,
+	fmt.Fprintf(&text, "budget: %d of %d healthy, %d evictions allowed, %v being disrupted;", p.Status.CurrentHealthy, p.Status.ExpectedPods,
 		p.Status.DisruptionsAllowed, p.Status.DisruptedPods)
 	pods, err := b.s.ControlPlane.Client().CoreV1().Pods(b.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -86,7 +87,7 @@ func (b *blockade) describe() string {
 	return text.String()
 }
 
-// remove takes the workload away before the next test's nodes come: they have the same names.
+// remove deletes the workload before the nodes of the next test exist, which have the same names.
 func (b *blockade) remove() {
 	ctx, cancel := context.WithTimeout(context.Background(), rig.Soon)
 	defer cancel()
@@ -95,7 +96,7 @@ func (b *blockade) remove() {
 	if err == nil {
 		_, err = b.s.ControlPlane.WaitPods(ctx, b.namespace, "", "to be gone", func(pods []*corev1.Pod) bool {
 			for _, p := range pods {
-				// A node that is down has no one to end its pods.
+				// No kubelet removes the pods of a node that is down.
 				_ = client.CoreV1().Pods(b.namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 			}
 			return len(pods) == 0
