@@ -34,14 +34,14 @@ func BuildLockkeeperRace(ctx context.Context, log io.Writer) (string, error) {
 	return raceBuild.get(ctx, log)
 }
 
-// A Mutation is one change of the product's source: it replaces the text Old with New. Old must occur exactly once.
+// Mutation is one change of the product's source: it replaces the text Old with New. Old must occur exactly once.
 type Mutation struct {
 	File     string // relative to the product's module
 	Old, New string
 }
 
-// BuildMutant is BuildLockkeeper with the mutation applied. It does not change the source files. It fails if Old does not occur exactly
-// once: the person who changed that source must update the mutation. Each call builds.
+// BuildMutant is BuildLockkeeper with the mutation applied. It does not change the source files. It fails if Old does
+// not occur exactly once, so that a developer who changes that source has to update the mutation. Each call builds.
 func BuildMutant(ctx context.Context, log io.Writer, m Mutation) (string, error) {
 	fail := func(err error) (string, error) { return "", fmt.Errorf("building a mutant of %s: %w", m.File, err) }
 	src, err := rootModule(ctx)
@@ -69,7 +69,7 @@ func (m Mutation) overlay(src, dir string) (string, error) {
 		return "", err
 	}
 	if n := strings.Count(string(text), m.Old); n != 1 {
-		return "", fmt.Errorf("the text %q is there %d times, expected once", m.Old, n)
+		return "", fmt.Errorf("the text %q occurs %d times, expected once", m.Old, n)
 	}
 	mutated := filepath.Join(dir, filepath.Base(file))
 	if err := os.WriteFile(mutated, []byte(strings.Replace(string(text), m.Old, m.New, 1)), 0o644); err != nil {
@@ -107,7 +107,7 @@ func (b *onceBuild) get(ctx context.Context, log io.Writer) (string, error) {
 	if err != nil {
 		err = fmt.Errorf("building lockkeeper: %w", err)
 	}
-	if ctx.Err() == nil { // a canceled caller says nothing about the source tree
+	if ctx.Err() == nil { // a cancel by the caller is not an error of the source tree
 		b.done, b.path, b.err = true, path, err
 	}
 	return path, err
@@ -139,7 +139,7 @@ func (b *onceBuild) build(ctx context.Context, log io.Writer) (string, error) {
 	cmd.Dir = src
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 	cmd.Env = append(cmd.Env, b.env...)
-	// The processes that go starts are in its process group, which ends with the context.
+	// go starts processes in its own process group, which ends with the context.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 5 * time.Second
@@ -181,8 +181,8 @@ func store(cache, tmp string) (string, error) {
 	return path, nil
 }
 
-// rootModule finds lockkeeper's source: two directories above this file, or, if this package was built with -trimpath, where the module in
-// the working directory says.
+// rootModule finds lockkeeper's source: two directories above this file or, if this package was built with -trimpath,
+// through the module in the working directory.
 func rootModule(ctx context.Context) (string, error) {
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
 		dir := filepath.Dir(filepath.Dir(filepath.Dir(file)))
@@ -195,7 +195,7 @@ func rootModule(ctx context.Context) (string, error) {
 		err = fmt.Errorf("%w: %s", err, lastLines(string(exit.Stderr), 5))
 	}
 	if err != nil {
-		return "", fmt.Errorf("finding the source: it is not where this program was built, and the working directory is in no module that knows it: %w", err)
+		return "", fmt.Errorf("finding the source: it is not at the path of the build, and the working directory is not in a module that contains or requires it: %w", err)
 	}
 	return strings.TrimSpace(string(out)), nil
 }

@@ -25,11 +25,12 @@ func TestBuildLockkeeper(t *testing.T) {
 	}
 	var log bytes.Buffer
 	if again, err := BuildLockkeeper(t.Context(), &log); again != path || err != nil || log.Len() > 0 {
-		t.Errorf("again: %s, %v; it said %q", again, err, &log)
+		t.Errorf("second build: %s, %v; output %q", again, err, &log)
 	}
 }
 
-// TestBuildMutant builds a binary that prints another version. It also checks that a text that occurs never or twice is an error.
+// TestBuildMutant builds a binary that prints another version. It also checks that a text that does not occur, or
+// occurs twice, is an error.
 func TestBuildMutant(t *testing.T) {
 	const file = "main.go"
 	m := Mutation{File: file, Old: "var version string", New: `var version = "mutant"`}
@@ -39,10 +40,10 @@ func TestBuildMutant(t *testing.T) {
 	must(t, err)
 	for binary, want := range map[string]bool{path: true, plain: false} {
 		if out, err := exec.CommandContext(t.Context(), binary, "--version").CombinedOutput(); err != nil || strings.Contains(string(out), "mutant") != want {
-			t.Errorf("%s says %q (%v), expected a mutant: %t", binary, out, err, want)
+			t.Errorf("%s prints %q (%v), expected a mutant: %t", binary, out, err, want)
 		}
 	}
-	for _, old := range []string{"a text that nobody wrote", "func "} {
+	for _, old := range []string{"a text that does not occur", "func "} {
 		if path, err := BuildMutant(t.Context(), nil, Mutation{File: file, Old: old, New: ""}); err == nil || !strings.Contains(err.Error(), "times, expected once") {
 			t.Errorf("a mutation of %q built %s: %v", old, path, err)
 		}
@@ -63,7 +64,7 @@ func TestStoreKeepsWhatIsWanted(t *testing.T) {
 	}
 	a, b := put("a"), put("b")
 	if a == b || put("a") != a {
-		t.Errorf("places %s and %s", a, b)
+		t.Errorf("paths %s and %s", a, b)
 	}
 	old := time.Now().Add(-3 * 24 * time.Hour)
 	for _, path := range []string{a, b} {
@@ -71,10 +72,10 @@ func TestStoreKeepsWhatIsWanted(t *testing.T) {
 	}
 	put("a") // a second request for the same build
 	if text, err := os.ReadFile(a); err != nil || string(text) != "a" {
-		t.Errorf("the one asked for: %q, %v", text, err)
+		t.Errorf("requested binary: %q, %v", text, err)
 	}
 	if _, err := os.Stat(b); !os.IsNotExist(err) {
-		t.Errorf("the unused binary: %v", err)
+		t.Errorf("unused binary: %v", err)
 	}
 	entries, err := os.ReadDir(cache)
 	must(t, err)

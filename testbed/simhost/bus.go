@@ -22,7 +22,7 @@ const (
 	busStopGrace    = time.Second
 )
 
-// A bus is one run of a host's dbus-daemon. Every process that can reach its socket may use it.
+// bus is one run of a host's dbus-daemon. Every process that can reach its socket may use it.
 type bus struct {
 	address string
 	proc    *process
@@ -77,7 +77,7 @@ func startBus(ctx context.Context, dir *workDir) (*bus, error) {
 	if _, err := bufio.NewReader(ready).ReadString('\n'); err != nil {
 		p.end(0, nil)
 		text, _ := os.ReadFile(dir.join("bus.log"))
-		return nil, fmt.Errorf("waiting for dbus-daemon to listen: %w (it said: %s)", err, lastLines(string(text), 5))
+		return nil, fmt.Errorf("waiting for dbus-daemon to listen: %w (output: %s)", err, lastLines(string(text), 5))
 	}
 	return &bus{address: address, proc: p}, nil
 }
@@ -97,7 +97,7 @@ func (b *bus) stop(grace time.Duration) { b.proc.end(grace, nil) }
 func own(conn *dbus.Conn, name string) error {
 	reply, err := conn.RequestName(name, dbus.NameFlagDoNotQueue)
 	if err == nil && reply != dbus.RequestNameReplyPrimaryOwner {
-		err = fmt.Errorf("it has another owner (reply %d)", reply)
+		err = fmt.Errorf("another connection owns the name (reply %d)", reply)
 	}
 	if err != nil {
 		return fmt.Errorf("owning %s: %w", name, err)

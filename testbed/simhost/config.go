@@ -68,7 +68,7 @@ func tomlValue(v any) (string, error) {
 		}
 		return "[" + strings.Join(quoted, ", ") + "]", nil
 	}
-	return "", fmt.Errorf("a %T cannot be written", v)
+	return "", fmt.Errorf("unsupported type %T", v)
 }
 
 // tomlString returns text as a TOML basic string. TOML's escapes differ from Go's.

@@ -8,7 +8,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/engine"
 )
 
-// Engine is the simulated update_engine of a host. It lasts over all boots. It cannot be started while the host is down.
+// Engine is the simulated update_engine of a host. It exists over all boots. It cannot start while the host is down.
 type Engine = engine.Engine
 
 // EngineStatus is the content of GetStatus and StatusUpdate.
@@ -31,7 +31,7 @@ func (h *Host) newEngine() *Engine {
 		Connect: func() (*dbus.Conn, error) {
 			b := h.current()
 			if b == nil {
-				return nil, fmt.Errorf("on its bus: %w", errDown)
+				return nil, fmt.Errorf("connecting to the bus: %w", errDown)
 			}
 			return b.theBus().connect()
 		},

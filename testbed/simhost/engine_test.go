@@ -57,7 +57,7 @@ func TestStageUpdateAndSilentReset(t *testing.T) {
 	h, _ := startHost(t, "engine")
 	conn := connect(t, h)
 	if s := status(t, conn); s != (EngineStatus{Operation: OpIdle, NewVersion: "0.0.0"}) {
-		t.Errorf("at first %+v", s)
+		t.Errorf("initial status %+v", s)
 	}
 	signals := follow(t, h)
 	must(t, h.StageUpdate("4.2.0"))
@@ -143,10 +143,10 @@ func TestOddEngine(t *testing.T) {
 	h.Engine().Hang(true)
 	answered := make(chan error, 1)
 	go func() { answered <- engineObject(conn).Call(engine.Interface+".GetStatus", 0).Err }()
-	eventually(t, "the call arrives", func() bool { return h.Engine().Calls() == before+1 })
+	eventually(t, "the call to arrive", func() bool { return h.Engine().Calls() == before+1 })
 	select {
 	case err := <-answered:
-		t.Errorf("a hanging engine answered: %v", err)
+		t.Errorf("the hanging engine answered: %v", err)
 	default:
 	}
 	h.Engine().Hang(false)

@@ -2,26 +2,29 @@ package simhost
 
 import "time"
 
-// Kind is what an [Event] is about.
+// Kind is the kind of an [Event].
 type Kind string
 
 // The kinds of events. Between RebootCalled or Crashed and the next Booted, the only event of the old boot is ShutdownDone.
 const (
-	// RebootCalled: logind accepted a call to reboot and has not acted on it yet. The callback runs before logind answers and before it
-	// sends PrepareForShutdown, and the reboot waits until the callback returns. Detail names the caller: the D-Bus method and the PID.
+	// RebootCalled is the event that logind accepted a call to reboot and has not acted on it yet. The callback runs
+	// before logind answers and before it sends PrepareForShutdown, and the reboot waits until the callback returns.
+	// Detail names the caller: the D-Bus method and the PID.
 	RebootCalled Kind = "RebootCalled"
-	// RebootRefused: logind refused a call to reboot, because of a test setting or because a shutdown was already running. Detail says
-	// which.
+	// RebootRefused is the event that logind refused a call to reboot. Detail names the reason: a setting of the test,
+	// or a shutdown that was already running.
 	RebootRefused Kind = "RebootRefused"
-	// Crashed: the host loses power without notice. The callback runs before the power is lost.
+	// Crashed is the event that the host loses power without notice. The callback runs before the power is lost.
 	Crashed Kind = "Crashed"
-	// ShutdownDone: no process of the boot runs any more.
+	// ShutdownDone is the event that no process of the boot runs any more.
 	ShutdownDone Kind = "ShutdownDone"
-	// Booted: the new boot has its boot ID, and none of its processes runs yet. Detail is the version.
+	// Booted is the event that the new boot has its boot ID, while none of its processes runs yet. Detail is the
+	// version.
 	Booted Kind = "Booted"
-	// NodeReady: the API server accepted the kubelet's status write with this boot ID and Ready=True.
+	// NodeReady is the event that the API server accepted the kubelet's status write with this boot ID and Ready=True.
 	NodeReady Kind = "NodeReady"
-	// LockkeeperStarted: Detail is the PID. LockkeeperExited: Detail says how the process ended, and whether the exit was requested.
+	// The Detail of LockkeeperStarted is the PID. The Detail of LockkeeperExited is how the process ended, and whether
+	// the exit was requested.
 	LockkeeperStarted Kind = "LockkeeperStarted"
 	LockkeeperExited  Kind = "LockkeeperExited"
 )

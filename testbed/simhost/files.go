@@ -25,7 +25,7 @@ func (h *Host) exists(name string) bool {
 func (h *Host) WriteFile(name, text string) error {
 	path := h.rootPath(name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("making the folder of %s on %s: %w", name, h.opts.Name, err)
+		return fmt.Errorf("creating the directory of %s on %s: %w", name, h.opts.Name, err)
 	}
 	// Rename the file into place, so that a reader never sees a partial file.
 	tmp := path + ".new"

@@ -27,7 +27,7 @@ type FleetOptions struct {
 	Each func(i int, o *Options)
 }
 
-// A Fleet is a set of hosts that start and stop together.
+// Fleet is a set of hosts that start and stop together.
 type Fleet struct {
 	Hosts []*Host // in the order of their numbers
 	cp    *controlplane.ControlPlane
@@ -36,7 +36,7 @@ type Fleet struct {
 // StartFleet applies lockkeeper's objects and starts the hosts in parallel. If one host fails to start, StartFleet closes all.
 func StartFleet(ctx context.Context, cp *controlplane.ControlPlane, o FleetOptions) (*Fleet, error) {
 	if o.Hosts < 1 || o.Coordinators < 0 || o.Coordinators > o.Hosts {
-		return nil, fmt.Errorf("a fleet of %d hosts with %d coordinators cannot be", o.Hosts, o.Coordinators)
+		return nil, fmt.Errorf("invalid fleet of %d hosts with %d coordinators", o.Hosts, o.Coordinators)
 	}
 	if o.Prefix == "" {
 		o.Prefix = "node-"
@@ -106,7 +106,7 @@ func (f *Fleet) WaitNodes(ctx context.Context, what string, cond func(*Host, *co
 		wg.Go(func() {
 			_, err := f.cp.WaitNode(ctx, h.Name(), what, func(n *corev1.Node) bool { return n != nil && cond(h, n) })
 			if err != nil {
-				errs[i] = fmt.Errorf("%w; the end of its host's log:\n%s", err, h.LogTail(30))
+				errs[i] = fmt.Errorf("%w; the end of the host's log:\n%s", err, h.LogTail(30))
 			}
 		})
 	}

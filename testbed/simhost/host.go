@@ -21,7 +21,7 @@ var (
 	errClosed = errors.New("the host was closed")
 )
 
-// A Host is a simulated host. Its methods are safe for concurrent use.
+// Host is a simulated host. Its methods are safe for concurrent use.
 type Host struct {
 	opts          Options
 	cp            *controlplane.ControlPlane
@@ -33,14 +33,14 @@ type Host struct {
 	logind        *Logind
 	units         *Units
 
-	life      context.Context // ends when Close has asked lockkeeper to end
+	life      context.Context // ends when Close has asked lockkeeper to exit
 	endLife   context.CancelFunc
 	closeOnce sync.Once
 	closeErr  error
 
 	eventMu sync.Mutex // serializes events
 
-	// power is held while the host goes up or down, or while a part of it is started or stopped. Lock it before mu.
+	// power is held while the host goes up or down, or while a part of it starts or stops. Lock it before mu.
 	power sync.Mutex
 
 	mu       sync.Mutex
@@ -55,25 +55,26 @@ type Host struct {
 	shutdown *shutdownManager
 	next     NextBoot
 	version  string
-	staged   string // what the next boot boots; "" for the same again
+	staged   string // the version for the next boot; "" means the current one
 	boots    int
 	reboots  int
 	changed  chan struct{} // closed and replaced when one of these changes
 }
 
-// Start creates a host and boots it. It returns when lockkeeper, the kubelet and the other parts have been started. The Node appears a
-// moment later, see [Host.WaitNodeReady]. The host is closed when ctx ends, even after Start has returned.
+// Start creates a host and boots it. It returns after it has started lockkeeper, the kubelet and the other parts. The
+// Node appears a moment later, see [Host.WaitNodeReady]. The host is closed when ctx ends, even after Start has
+// returned.
 func Start(ctx context.Context, cp *controlplane.ControlPlane, opts Options) (*Host, error) {
 	h := &Host{opts: opts, cp: cp, changed: make(chan struct{})}
 	if err := h.opts.setDefaults(); err != nil {
-		return nil, fmt.Errorf("a simulated host %q cannot be: %w", opts.Name, err)
+		return nil, fmt.Errorf("invalid simulated host %q: %w", opts.Name, err)
 	}
 	h.logind, h.units = &Logind{h: h}, &Units{h: h}
 	h.life, h.endLife = context.WithCancel(context.Background())
 	h.version = h.opts.Version
 	if err := h.prepare(); err != nil {
 		_ = h.Close() // err already describes the failure
-		return nil, fmt.Errorf("making host %s: %w", opts.Name, err)
+		return nil, fmt.Errorf("creating host %s: %w", opts.Name, err)
 	}
 	if err := h.powerOn(); err != nil {
 		_ = h.Close()
@@ -84,7 +85,8 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane, opts Options) (*H
 	return h, nil
 }
 
-// prepare creates everything that lasts over all boots: directory, credentials, configuration, log, notification socket.
+// prepare creates everything that persists over all boots: directory, credentials, configuration, log, notification
+// socket.
 func (h *Host) prepare() (err error) {
 	if h.dir, err = newWorkDir(h.opts.Dir); err != nil {
 		return err
@@ -103,7 +105,7 @@ func (h *Host) prepare() (err error) {
 		return err
 	}
 	if h.kubeletClient, err = kubernetes.NewForConfig(kubelet); err != nil {
-		return fmt.Errorf("making the kubelet's client: %w", err)
+		return fmt.Errorf("creating the kubelet's client: %w", err)
 	}
 	source := h.opts.Kubeconfig
 	if source == "" {
@@ -162,8 +164,9 @@ func copyFile(from, to string) error {
 	return nil
 }
 
-// Close ends the host. It asks lockkeeper to end, ends all other parts without notice, deletes the Node unless KeepNode is set, and removes
-// the temporary directory. It returns when nothing is left. It may be called more than once.
+// Close ends the host. It asks lockkeeper to exit, ends all other parts without notice, deletes the Node unless
+// KeepNode is set, and removes the temporary directory. It returns when nothing is left. It may be called more than
+// once.
 func (h *Host) Close() error {
 	h.closeOnce.Do(func() {
 		h.mu.Lock()
@@ -290,8 +293,8 @@ func (h *Host) Reboots() int {
 	return h.reboots
 }
 
-// StageUpdate makes the engine perform a whole update. Afterwards its status is UPDATED_NEED_REBOOT, and the next boot boots the version in
-// any case. StageUpdate fails if an update is already pending.
+// StageUpdate makes the engine perform a whole update. Afterwards its status is UPDATED_NEED_REBOOT, and the next boot
+// boots the version in any case. StageUpdate fails if an update is already pending.
 func (h *Host) StageUpdate(version string) error {
 	if err := h.engine.Stage(version); err != nil {
 		return fmt.Errorf("staging %s on %s: %w", version, h.opts.Name, err)
@@ -299,7 +302,8 @@ func (h *Host) StageUpdate(version string) error {
 	return nil
 }
 
-// ResetStatus calls ResetStatus of the engine. The engine is then IDLE and sends no signal. The next boot still boots what was staged.
+// ResetStatus calls ResetStatus of the engine. The engine is then IDLE and sends no signal. The next boot still boots
+// the staged version.
 func (h *Host) ResetStatus() error {
 	if err := h.engine.Reset(); err != nil {
 		return fmt.Errorf("resetting the engine's status on %s: %w", h.opts.Name, err)

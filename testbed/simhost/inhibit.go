@@ -17,7 +17,7 @@ type Inhibitor struct {
 	UID, PID             uint32
 }
 
-// An inhibitor is a lock that is held.
+// inhibitor is a lock that is held.
 type inhibitor struct{ Inhibitor }
 
 func (i *inhibitor) delaysShutdown() bool {

@@ -76,8 +76,8 @@ func (o unitObject) Get(iface, property string) (dbus.Variant, *dbus.Error) {
 	return value, err
 }
 
-// Jobs returns the jobs that systemd was asked for, over all boots and in order: "Reload" is a daemon-reload; the others are the method and
-// its unit, such as "TryRestartUnit app.service".
+// Jobs returns the jobs that were requested from systemd, over all boots and in order: "Reload" is a daemon-reload; the
+// others are the method and its unit, such as "TryRestartUnit app.service".
 func (u *Units) Jobs() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -126,7 +126,7 @@ type unitRow struct {
 	JobPath                                         dbus.ObjectPath
 }
 
-// listUnits returns the units with the names.
+// listUnits returns the units with these names.
 func (u *Units) listUnits(names []string) ([]unitRow, *dbus.Error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -138,7 +138,7 @@ func (u *Units) listUnits(names []string) ([]unitRow, *dbus.Error) {
 	return rows, nil
 }
 
-// daemonReload sends the signals for the begin and the end of a reload.
+// daemonReload sends the signals for the start and the end of a reload.
 func (u *Units) daemonReload() *dbus.Error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -194,7 +194,7 @@ func (u *Units) done(run *unitRun, job jobProp, method, name string) {
 	}
 	run.job = noJob
 	if err := u.conn.Emit(systemdPath, systemdIface+".JobRemoved", job.ID, job.Path, name, "done"); err != nil {
-		u.h.logf("telling that job %d is over: %v", job.ID, err)
+		u.h.logf("sending the end of job %d: %v", job.ID, err)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// TestJobs checks that a held job continues and ends with a signal, that a restart gives the unit a new invocation ID and a reload does
-// not, and that a boot ends running jobs without a signal.
+// TestJobs checks that a held job runs until its release and then ends with a signal, that a restart gives the unit a
+// new invocation ID and a reload does not, and that a boot ends running jobs without a signal.
 func TestJobs(t *testing.T) {
 	h, _ := startHost(t, "jobs")
 	must(t, h.Units().Set("a.service", Unit{Load: "loaded", Active: "active"}))
@@ -50,7 +50,7 @@ func TestJobs(t *testing.T) {
 	release := h.Units().HoldJobs()
 	job := begin("TryRestartUnit")
 	if now, invocation := unit(); now.Path != job || now.ID == 0 || !bytes.Equal(invocation, first) {
-		t.Errorf("while it is held: job %v, invocation %x; expected %s and %x", now, invocation, job, first)
+		t.Errorf("held: job %v, invocation %x; expected %s and %x", now, invocation, job, first)
 	}
 	release()
 	release() // a second call does nothing
@@ -61,14 +61,14 @@ func TestJobs(t *testing.T) {
 	}
 	ends(begin("ReloadUnit"))
 	if _, invocation := unit(); !bytes.Equal(invocation, second) {
-		t.Errorf("a reload made another invocation")
+		t.Errorf("a reload created another invocation ID")
 	}
 	must(t, manager().Call(systemdIface+".Reload", 0).Err)
 	if err := manager().Call(systemdIface+".RestartUnit", 0, "b.service", "replace").Err; err == nil {
-		t.Error("a unit that is not there has a job")
+		t.Error("a unit that does not exist has a job")
 	}
 	if want := []string{"TryRestartUnit a.service", "ReloadUnit a.service", "Reload"}; !slices.Equal(h.Units().Jobs(), want) {
-		t.Errorf("it was asked for %q, expected %q", h.Units().Jobs(), want)
+		t.Errorf("requested jobs %q, expected %q", h.Units().Jobs(), want)
 	}
 
 	h.Units().HoldJobs()
@@ -81,6 +81,6 @@ func TestJobs(t *testing.T) {
 		}
 	}
 	if now, _ := unit(); now != noJob {
-		t.Errorf("in the next boot it has the job %v", now)
+		t.Errorf("the unit has the job %v in the next boot", now)
 	}
 }

@@ -22,22 +22,23 @@ import (
 
 // KubeletOptions configure a simulated kubelet. The zero value is a fast kubelet with a shutdown manager.
 type KubeletOptions struct {
-	// Heartbeat is the interval at which it renews its Lease and checks that its Node is up to date; 0 means 2 s.
+	// Heartbeat is the interval at which the kubelet renews its Lease and checks its Node; 0 means 2 s.
 	Heartbeat time.Duration
-	// StatusEvery is the interval at which it writes its Node even if nothing changed; 0 means 5 minutes.
+	// StatusEvery is the interval at which the kubelet writes an unchanged Node; 0 means 5 minutes.
 	StatusEvery time.Duration
-	// ReadyAfter is the delay between its start and its first status.
+	// ReadyAfter is the delay between the start of the kubelet and its first status.
 	ReadyAfter time.Duration
-	// NotReadyFor is how long it reports not ready after its first status, which already has the boot ID.
+	// NotReadyFor is how long the kubelet reports not ready after its first status, which already has the boot ID.
 	NotReadyFor time.Duration
-	// Silent: it has no shutdown manager and writes nothing when it ends, so that the controller manager must detect the end. Otherwise it
-	// holds a delay inhibitor and marks its Node as not ready on PrepareForShutdown.
+	// Silent removes the shutdown manager: the kubelet writes nothing when it exits, and the controller manager must
+	// detect that. Otherwise the kubelet holds a delay inhibitor and marks its Node as not ready on
+	// PrepareForShutdown.
 	Silent bool
-	// ShutdownGrace is how long it then delays the shutdown for its pods.
+	// ShutdownGrace is how long the kubelet delays the shutdown for its pods.
 	ShutdownGrace time.Duration
 }
 
-// A kubelet is one run of a host's kubelet.
+// kubelet is one run of a host's kubelet.
 type kubelet struct {
 	h      *Host
 	bootID string
@@ -46,7 +47,7 @@ type kubelet struct {
 	done   chan struct{}
 
 	mu        sync.Mutex // held during a status write, so that the last write has the last decision
-	ready     bool       // what it reports
+	ready     bool       // the reported condition
 	reason    string
 	lastWrite time.Time
 	announced bool
@@ -93,7 +94,7 @@ func (k *kubelet) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		k.complain("renewing its Lease", k.renew(ctx))
-		k.complain("looking after its Node", k.sync(ctx))
+		k.complain("updating its Node", k.sync(ctx))
 		select {
 		case <-ctx.Done():
 			return
@@ -206,7 +207,8 @@ func (k *kubelet) writeIfDue(ctx context.Context, node *corev1.Node) (first bool
 	return first, nil
 }
 
-// write is the only status write: it sets the boot ID, Ready, and the label that says who simulates the pods. The caller must hold mu.
+// write is the only status write: it sets the boot ID, Ready, and the label that names the simulator of the pods. The
+// caller must hold mu.
 func (k *kubelet) write(ctx context.Context) error {
 	now := metav1.Now()
 	condition := corev1.NodeCondition{
@@ -243,7 +245,7 @@ func (k *kubelet) prepareForShutdown(ctx context.Context) {
 	k.mu.Lock()
 	k.ready, k.reason = false, "NodeShutdown"
 	short, cancel := context.WithTimeout(ctx, 5*time.Second)
-	k.complain("calling its Node not ready", k.write(short))
+	k.complain("marking its Node not ready", k.write(short))
 	cancel()
 	k.mu.Unlock()
 	pause(ctx, k.h.opts.Kubelet.ShutdownGrace)
@@ -285,7 +287,7 @@ func (h *Host) labelAsAdmin(ctx context.Context) error {
 	patch := `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`
 	_, err := h.cp.Client().CoreV1().Nodes().Patch(ctx, h.opts.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil {
-		return fmt.Errorf("labelling Node %s as a control plane's: %w", h.opts.Name, err)
+		return fmt.Errorf("labelling Node %s as a control-plane node: %w", h.opts.Name, err)
 	}
 	return nil
 }

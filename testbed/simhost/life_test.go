@@ -60,7 +60,7 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 			ready(t, h)
 			// Expect two: the bus and lockkeeper. Otherwise the search itself is broken.
 			if found := ours(t, h.Dir()); len(found) != 2 {
-				t.Errorf("while it runs: %v", found)
+				t.Errorf("processes while the host runs: %v", found)
 			}
 			h.Logind().Hold(Inhibitor{What: "shutdown", Who: "test", Mode: "delay"})
 			end(h, cancel)
@@ -79,7 +79,7 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 				t.Errorf("its Node: %v", err)
 			}
 			if log := h.LogTail(3); !strings.Contains(log, "ended") {
-				t.Errorf("its log after Close: %s", log)
+				t.Errorf("log after Close: %s", log)
 			}
 			if err := h.Crash(CrashOptions{}); err == nil {
 				t.Error("a closed host crashed")
@@ -104,14 +104,14 @@ func TestKilledLockkeeperComesBack(t *testing.T) {
 	}
 	h.StopLockkeeper()
 	if e, n := r.last(LockkeeperExited); n != 2 || e.Detail != "exit status 0, as requested" || h.PID() != 0 {
-		t.Errorf("%d ends, the last %+v; pid %d", n, e, h.PID())
+		t.Errorf("%d exits, the last %+v; pid %d", n, e, h.PID())
 	}
 	must(t, h.StartLockkeeper())
 	must(t, h.WaitReady(soon(t)))
 	must(t, h.Pause())
-	eventually(t, "it is stopped", func() bool { return processState(h.PID()) == "T" })
+	eventually(t, "the process to be stopped", func() bool { return processState(h.PID()) == "T" })
 	must(t, h.Continue())
-	eventually(t, "it goes on", func() bool { return processState(h.PID()) != "T" })
+	eventually(t, "the process to continue", func() bool { return processState(h.PID()) != "T" })
 	if err := h.Signal(syscall.Signal(0)); err != nil {
 		t.Error(err)
 	}
@@ -130,9 +130,9 @@ func TestBadConfigurationIsNotTriedAgain(t *testing.T) {
 		o.Env, o.RestartDelay = []string{fakeEnv + "=broken"}, time.Millisecond
 	})
 	eventually(t, "it ended", func() bool { _, n := r.last(LockkeeperExited); return n > 0 })
-	h.StopLockkeeper() // returns when no further start will follow
+	h.StopLockkeeper() // after this, lockkeeper does not start again
 	if e, n := r.last(LockkeeperStarted); n != 1 {
-		t.Errorf("started %d times, the last %+v", n, e)
+		t.Errorf("%d starts, the last %+v", n, e)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestKubeletStopsAndComesBack(t *testing.T) {
 	h, _ := startHost(t, "kubelet", func(o *Options) { o.Kubelet.Heartbeat = 500 * time.Millisecond })
 	ready(t, h)
 	h.StopKubelet()
-	_, err := cp.WaitNode(soon(t), "kubelet", "to be called silent", func(n *corev1.Node) bool { return readyOf(n) == corev1.ConditionUnknown })
+	_, err := cp.WaitNode(soon(t), "kubelet", "to have Ready Unknown", func(n *corev1.Node) bool { return readyOf(n) == corev1.ConditionUnknown })
 	must(t, err)
 	// A starting kubelet recreates a Node that was deleted in the meantime.
 	must(t, cp.Client().CoreV1().Nodes().Delete(soon(t), "kubelet", metav1.DeleteOptions{}))
@@ -166,7 +166,7 @@ func TestSilentKubelet(t *testing.T) {
 	ready(t, h)
 	want := []step{{0, corev1.ConditionTrue}, {1, corev1.ConditionFalse}, {1, corev1.ConditionTrue}}
 	if got := steps(want[2]); !slices.Equal(got, want) {
-		t.Errorf("the Node went %v, want %v", got, want)
+		t.Errorf("the Node went through %v, expected %v", got, want)
 	}
 }
 
@@ -185,6 +185,6 @@ func TestConfig(t *testing.T) {
 	}
 	c.Set("x", "f", 1.5)
 	if _, err := c.toml(""); err == nil {
-		t.Error("a float was written")
+		t.Error("a float was accepted")
 	}
 }

@@ -46,8 +46,8 @@ type Session struct {
 	Since  time.Time
 }
 
-// Logind is the simulated systemd-logind of a host. It lasts over all boots. Its settings stay until they are set again; sessions and
-// inhibitors last only until the next boot. Its methods are safe for concurrent use.
+// Logind is the simulated systemd-logind of a host. It exists over all boots. Its settings stay until they are set
+// again; sessions and inhibitors last only until the next boot. Its methods are safe for concurrent use.
 type Logind struct {
 	h *Host
 
@@ -195,7 +195,7 @@ func (l *Logind) reboot(m dbus.Message, method string, known bool) *dbus.Error {
 		<-b.theBus().proc.gone
 		return dbus.MakeFailedError(errDown)
 	case Ignore:
-		l.h.emit(RebootRefused, b.id, who+": it is ignored")
+		l.h.emit(RebootRefused, b.id, who+": ignored")
 		return nil
 	}
 	if !l.prepare(b) {

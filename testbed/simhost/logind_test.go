@@ -28,7 +28,7 @@ func TestRefusedReboots(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if err := reboot(short, conn); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a hanging logind answered: %v", err)
+		t.Errorf("the hanging logind answered: %v", err)
 	}
 	var preparing bool
 	must(t, login(conn).StoreProperty(loginIface+".PreparingForShutdown", &preparing))
@@ -58,7 +58,7 @@ func TestSessions(t *testing.T) {
 		return rows
 	}
 	if rows := list(); len(rows) != 0 {
-		t.Errorf("at first %+v", rows)
+		t.Errorf("before the login: %+v", rows)
 	}
 	must(t, h.Logind().SetSessions(Session{ID: "7", User: "anna", UID: 1000, TTY: "pts/0", Remote: true}))
 	rows := list()
@@ -84,14 +84,14 @@ func TestBusGoesAndComesBack(t *testing.T) {
 	before := connect(t, h)
 	must(t, h.RestartBus(soon(t), 0))
 	if err := reboot(soon(t), before); err == nil {
-		t.Error("a connection lived through the bus's restart")
+		t.Error("a connection survived the restart of the bus")
 	}
 	conn := connect(t, h)
 	if s := status(t, conn); s.Operation != OpNeedReboot || s.NewVersion != "0.0.0" {
-		t.Errorf("the engine after it: %+v", s)
+		t.Errorf("engine after the restart: %+v", s)
 	}
 	if held := h.Logind().Inhibitors(); len(held) != 1 || held[0].Who != "kubelet" {
-		t.Errorf("inhibitors after it: %+v", held)
+		t.Errorf("inhibitors after the restart: %+v", held)
 	}
 	must(t, reboot(soon(t), conn))
 	must(t, h.WaitBoots(soon(t), 2))

@@ -184,7 +184,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	ctx := soon(t)
 	for tick := time.Millisecond; !cond(); tick = min(2*tick, 50*time.Millisecond) {
 		if !pause(ctx, tick) {
-			t.Fatalf("timed out waiting: %s", what)
+			t.Fatalf("timed out waiting for %s", what)
 		}
 	}
 }

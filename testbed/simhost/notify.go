@@ -20,7 +20,7 @@ type Notify struct {
 	Watchdogs int       // the number of WATCHDOG=1 messages
 }
 
-// A notifyListener is the service manager's side of sd_notify.
+// notifyListener is the service manager's side of sd_notify.
 type notifyListener struct {
 	conn *net.UnixConn
 	done chan struct{}

@@ -13,10 +13,10 @@ type Options struct {
 	Zone        string
 	Labels      map[string]string
 	Annotations map[string]string
-	// ControlPlane: the Node has the label of a control-plane node. The testbed's admin sets it, because NodeRestriction forbids it to
-	// kubelets.
+	// ControlPlane gives the Node the label of a control-plane node. The testbed's admin sets the label, because
+	// NodeRestriction forbids it to kubelets.
 	ControlPlane bool
-	// Coordinator: the host has the coordinator's kubeconfig. See [Host.SetCoordinator].
+	// Coordinator gives the host the coordinator's kubeconfig. See [Host.SetCoordinator].
 	Coordinator bool
 	// Version is the version that the host runs first; "" means 4.1.0.
 	Version string
@@ -37,18 +37,20 @@ type Options struct {
 	RestartDelay time.Duration
 	// StopTimeout is how long lockkeeper may take to exit after SIGTERM; 0 means 5 s.
 	StopTimeout time.Duration
-	// WithoutLockkeeper: the host starts without lockkeeper; see [Host.StartLockkeeper].
+	// WithoutLockkeeper starts the host without lockkeeper; see [Host.StartLockkeeper].
 	WithoutLockkeeper bool
 
-	// BootedAgo is the uptime in /proc/uptime when the first boot begins. It increases from there. 0 means one hour.
+	// BootedAgo is the uptime in /proc/uptime at the start of the first boot. It increases from there. 0 means one
+	// hour.
 	BootedAgo time.Duration
-	// Uptime is the uptime at the begin of all later boots. 0 means a fresh boot, in which health.timeout has only just started.
+	// Uptime is the uptime at the start of all later boots. 0 means a fresh boot, in which health.timeout has only
+	// just started.
 	Uptime time.Duration
 	// DownTime is the time between the end of a boot and the next boot; 0 means 300 ms.
 	DownTime time.Duration
 	// InhibitDelayMax is how long logind waits for delay inhibitors; 0 means logind's default, 5 s.
 	InhibitDelayMax time.Duration
-	// WithoutEngine: update_engine is not on the bus, as with /usr/.noupdate; see [Engine.Start].
+	// WithoutEngine leaves update_engine off the bus, as with /usr/.noupdate; see [Engine.Start].
 	WithoutEngine bool
 	Kubelet       KubeletOptions
 
@@ -65,10 +67,10 @@ type Options struct {
 
 func (o *Options) setDefaults() error {
 	if o.Name == "" {
-		return errors.New("it has no name")
+		return errors.New("the name is empty")
 	}
 	if o.Binary == "" && !o.WithoutLockkeeper {
-		return errors.New("there is no binary to run as lockkeeper")
+		return errors.New("the binary to run as lockkeeper is not set")
 	}
 	if o.Version == "" {
 		o.Version = "4.1.0"

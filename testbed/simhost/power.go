@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// A boot is the time from power-on to power-off of a host.
+// boot is the time from power-on to power-off of a host.
 type boot struct {
 	id     string
 	began  time.Time
-	uptime time.Duration   // the uptime at its begin
+	uptime time.Duration   // the uptime at its start
 	ctx    context.Context // ends when the power is lost
 	cut    context.CancelFunc
 
@@ -51,11 +51,12 @@ func (b *boot) claim() bool {
 
 // NextBoot configures the host's next boot. The zero value boots what was staged.
 type NextBoot struct {
-	// Rollback: the host boots the version that it ran before, as after a fallback of the boot loader. The staged version is lost.
+	// Rollback makes the host boot its previous version, like a fallback of the boot loader. The staged version is
+	// lost.
 	Rollback bool
-	// Version: the host boots this version, even if another one was staged.
+	// Version makes the host boot this version, even if another one was staged.
 	Version string
-	// StayDown: the host stays down until [Host.PowerOn].
+	// StayDown keeps the host down until [Host.PowerOn].
 	StayDown bool
 	// DownTime overrides the option of the same name.
 	DownTime time.Duration
@@ -72,18 +73,18 @@ func (h *Host) SetNextBoot(n NextBoot) {
 
 // CrashOptions configure how a host boots after a crash.
 type CrashOptions struct {
-	// ComesUpUpdated: the host boots what was staged. Otherwise it boots its old version, and the staged version is lost. In both cases the
-	// engine reports IDLE in the new boot.
+	// ComesUpUpdated makes the host boot the staged version. Otherwise the host boots its old version, and the staged
+	// version is lost. In both cases the engine reports IDLE in the new boot.
 	ComesUpUpdated bool
-	// StayDown: the host stays down until [Host.PowerOn].
+	// StayDown keeps the host down until [Host.PowerOn].
 	StayDown bool
 	// DownTime overrides the option of the same name.
 	DownTime time.Duration
 }
 
-// Crash cuts the power without notice: lockkeeper is killed, and the bus and the kubelet are gone. The Node keeps its conditions until the
-// controller manager's grace period is over. Crash also cuts a running shutdown short. It returns when the host has booted again or, if it
-// is to stay down, when it is down.
+// Crash cuts the power without notice: lockkeeper is killed, and the bus and the kubelet are gone. The Node keeps its
+// conditions until the controller manager's grace period is over. Crash also cuts a running shutdown short. It returns
+// when the host has booted again or, with StayDown, when the host is down.
 func (h *Host) Crash(o CrashOptions) error {
 	h.mu.Lock()
 	b, boots := h.boot, h.boots
@@ -109,7 +110,8 @@ func (h *Host) Crash(o CrashOptions) error {
 	})
 }
 
-// shutDown continues a reboot after the delay inhibitors are released: it asks the services to end, and then turns the power off.
+// shutDown continues a reboot after the delay inhibitors are released: it asks the services to exit, and then turns the
+// power off.
 func (h *Host) shutDown(b *boot) {
 	if !b.claim() {
 		return // a crash was faster

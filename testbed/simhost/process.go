@@ -21,7 +21,7 @@ var spawner = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// A process is a child in its own process group. The kernel kills it when this process ends.
+// process is a child in its own process group. The kernel kills it when this process ends.
 type process struct {
 	cmd  *exec.Cmd
 	gone chan struct{} // closed when the process has ended and been reaped
@@ -30,7 +30,7 @@ type process struct {
 
 func startProcess(cmd *exec.Cmd) (*process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	// If a grandchild keeps the output open, we must still see that the child is gone.
+	// If a grandchild keeps the output open, Wait must still return when the child is gone.
 	cmd.WaitDelay = time.Second
 	started := make(chan error, 1)
 	spawner() <- func() { started <- cmd.Start() }
@@ -63,8 +63,8 @@ func (p *process) signal(sig syscall.Signal) {
 	}
 }
 
-// end asks the process to exit. It kills the process after grace, at once if grace is 0, or when hurry is closed. This also works for a
-// stopped process. end returns when the process is gone.
+// end asks the process to exit. It kills the process after grace, at once if grace is 0, or when hurry is closed. This
+// also works for a stopped process. end returns when the process is gone.
 func (p *process) end(grace time.Duration, hurry <-chan struct{}) {
 	if grace > 0 {
 		p.signal(syscall.SIGTERM)

@@ -38,12 +38,12 @@ func TestKubeletRegistersTheNode(t *testing.T) {
 		t.Errorf("status %q", got)
 	}
 	want := fmt.Sprintf("%q", []string{"run", "--config", h.ConfigPath(), "--root", h.Root()})
-	eventually(t, "the log to say that it was called with "+want, func() bool { return strings.Contains(h.Logs(), want) })
+	eventually(t, "the log to contain a call with "+want, func() bool { return strings.Contains(h.Logs(), want) })
 	r.waitFor(t, NodeReady, 1)
 	equal(t, "events", r.kinds(), []Kind{Booted, NodeReady})
 }
 
-// A step is what an observer of the Node saw: its boot, by number, and Ready.
+// step is what an observer of the Node saw: its boot, by number, and Ready.
 type step struct {
 	boot  int
 	ready corev1.ConditionStatus
@@ -66,7 +66,7 @@ func watchSteps(t *testing.T, n *corev1.Node) (steps func(last step) []step) {
 			case e := <-w.ResultChan():
 				n, ok := e.Object.(*corev1.Node)
 				if !ok {
-					t.Fatalf("the watch broke: %v", e.Object)
+					t.Fatalf("the watch failed: %v", e.Object)
 				}
 				if !slices.Contains(boots, n.Status.NodeInfo.BootID) {
 					boots = append(boots, n.Status.NodeInfo.BootID)
@@ -75,7 +75,7 @@ func watchSteps(t *testing.T, n *corev1.Node) (steps func(last step) []step) {
 					seen = append(seen, s)
 				}
 			case <-ctx.Done():
-				t.Fatalf("the Node went %v, and never %v", seen, last)
+				t.Fatalf("the Node went through %v, but never %v", seen, last)
 			}
 		}
 		return seen
@@ -93,7 +93,7 @@ func TestRebootThroughLogind(t *testing.T) {
 	var atCall atomic.Value
 	r.before(func(e Event) {
 		if e.Kind == RebootCalled {
-			// The host must not have acted on it yet.
+			// The host must not have acted on the call yet.
 			atCall.Store(fmt.Sprintf("%t %t %s", h.BootID() == old, h.PID() != 0, h.Version()))
 		}
 	})
@@ -107,21 +107,21 @@ func TestRebootThroughLogind(t *testing.T) {
 		t.Errorf("at RebootCalled the host was (up, running lockkeeper, version) %v", atCall.Load())
 	}
 	if s, running := h.Engine().Status(); !running || s.Operation != OpIdle || h.exists(engine.Marker) {
-		t.Errorf("the engine of the new boot says %+v, running %t; marker there: %t", s, running, h.exists(engine.Marker))
+		t.Errorf("the engine of the new boot reports %+v, running %t; marker exists: %t", s, running, h.exists(engine.Marker))
 	}
 	// The old boot's kubelet reports not ready. The new boot ID and Ready arrive in one write.
 	r.waitFor(t, NodeReady, 2)
 	want := []step{{0, corev1.ConditionTrue}, {0, corev1.ConditionFalse}, {1, corev1.ConditionTrue}}
 	if got := steps(want[2]); !slices.Equal(got, want) {
-		t.Errorf("the Node went %v, want %v", got, want)
+		t.Errorf("the Node went through %v, expected %v", got, want)
 	}
 	equal(t, "events", r.kinds(), []Kind{Booted, NodeReady, RebootCalled, ShutdownDone, Booted, NodeReady})
 	if e, _ := r.last(RebootCalled); e.BootID != old || !strings.HasPrefix(e.Detail, fmt.Sprintf("RebootWithFlags from pid %d", os.Getpid())) {
 		t.Errorf("RebootCalled: %+v", e)
 	}
-	eventually(t, "the second start is logged", func() bool { return strings.Count(h.Logs(), "called with") >= 2 })
+	eventually(t, "the second start to be logged", func() bool { return strings.Count(h.Logs(), "called with") >= 2 })
 	if log := h.Logs(); strings.Count(log, "called with") != 2 || strings.Count(log, "terminated") != 1 || strings.Contains(log, "killed") {
-		t.Errorf("lockkeeper's log is not that of two starts with a clean end between:\n%s", log)
+		t.Errorf("lockkeeper's log does not show two starts with a clean exit in between:\n%s", log)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestStubbornLockkeeperIsKilledInAShutdown(t *testing.T) {
 	must(t, login(connect(t, h)).Call(loginIface+".Reboot", 0, false).Err)
 	must(t, h.WaitBoots(soon(t), 2))
 	if log := h.Logs(); !strings.Contains(log, "terminated") || !strings.Contains(log, "signal: killed") {
-		t.Errorf("not asked and then killed:\n%s", log)
+		t.Errorf("not asked to exit and then killed:\n%s", log)
 	}
 }
 
@@ -173,12 +173,12 @@ func TestCrash(t *testing.T) {
 		t.Errorf("version %s, %d reboots, %d boots", h.Version(), h.Reboots(), h.Boots())
 	}
 	if strings.Contains(h.Logs(), "terminated") {
-		t.Error("lockkeeper was asked to end in a crash")
+		t.Error("lockkeeper was asked to exit in a crash")
 	}
 	// The Node never becomes not ready, because the crash is over before the grace period ends.
 	want := []step{{0, corev1.ConditionTrue}, {1, corev1.ConditionTrue}}
 	if got := steps(want[1]); !slices.Equal(got, want) {
-		t.Errorf("the Node went %v, want %v", got, want)
+		t.Errorf("the Node went through %v, expected %v", got, want)
 	}
 	if got := r.kinds()[2:5]; !slices.Equal(got, []Kind{Crashed, ShutdownDone, Booted}) {
 		t.Errorf("events %v", got)
@@ -186,12 +186,12 @@ func TestCrash(t *testing.T) {
 
 	must(t, h.StageUpdate("4.3.0"))
 	must(t, h.Crash(CrashOptions{StayDown: true}))
-	_, err := cp.WaitNode(soon(t), "crash", "to be called silent", func(n *corev1.Node) bool { return readyOf(n) == corev1.ConditionUnknown })
+	_, err := cp.WaitNode(soon(t), "crash", "to have Ready Unknown", func(n *corev1.Node) bool { return readyOf(n) == corev1.ConditionUnknown })
 	must(t, err)
 	must(t, h.PowerOn())
 	ready(t, h)
 	if s, _ := h.Engine().Status(); h.Version() != "4.2.0" || s.Operation != OpIdle {
-		t.Errorf("version %s, engine %s: the update that was staged is not lost", h.Version(), s.Operation)
+		t.Errorf("version %s, engine %s; expected the staged update to be lost", h.Version(), s.Operation)
 	}
 }
 
@@ -215,15 +215,15 @@ func TestCrashWhileServicesEnd(t *testing.T) {
 	must(t, h.WaitReady(soon(t)))
 	must(t, h.StageUpdate("4.2.0"))
 	must(t, reboot(soon(t), connect(t, h)))
-	eventually(t, "lockkeeper was asked to end", func() bool { return strings.Contains(h.Logs(), "terminated") })
+	eventually(t, "lockkeeper to be asked to exit", func() bool { return strings.Contains(h.Logs(), "terminated") })
 	must(t, h.Crash(CrashOptions{ComesUpUpdated: true}))
 	if h.Boots() != 2 || h.Version() != "4.2.0" {
 		t.Errorf("%d boots, version %s", h.Boots(), h.Version())
 	}
 	if _, n := r.last(ShutdownDone); n != 1 {
-		t.Errorf("%d ends of a boot", n)
+		t.Errorf("%d shutdowns", n)
 	}
-	h.Kill() // otherwise nothing ends it for an hour
+	h.Kill() // otherwise it would run for an hour
 }
 
 func TestDelayInhibitors(t *testing.T) {
@@ -253,9 +253,9 @@ func TestDelayInhibitors(t *testing.T) {
 		t.Error("PreparingForShutdown is false")
 	}
 	// The kubelet has finished and released its inhibitor, so only the test's inhibitor remains.
-	eventually(t, "the kubelet lets go", func() bool { return len(h.Logind().Inhibitors()) == 1 })
+	eventually(t, "the kubelet to release its inhibitor", func() bool { return len(h.Logind().Inhibitors()) == 1 })
 	if err := login(conn).Call(loginIface+".RebootWithFlags", 0, uint64(0)).Err; err == nil || !strings.Contains(err.Error(), "in progress") {
-		t.Errorf("a second order: %v", err)
+		t.Errorf("a second call to reboot: %v", err)
 	}
 	if h.Boots() != 1 || h.PID() == 0 {
 		t.Errorf("the shutdown did not wait: %d boots, pid %d", h.Boots(), h.PID())
@@ -274,6 +274,6 @@ func TestDelayInhibitorsHaveALimit(t *testing.T) {
 	must(t, login(connect(t, h)).Call(loginIface+".RebootWithFlags", 0, uint64(0)).Err)
 	must(t, h.WaitBoots(soon(t), 2))
 	if d := time.Since(began); d < 300*time.Millisecond {
-		t.Errorf("it took %v", d)
+		t.Errorf("the shutdown took %v", d)
 	}
 }

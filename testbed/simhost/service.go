@@ -17,11 +17,11 @@ import (
 // noRestart are the exit statuses after which a service manager does not restart lockkeeper: usage error, configuration error.
 var noRestart = []int{64, 78}
 
-// A service is lockkeeper under its service manager during one boot.
+// service is lockkeeper under its service manager during one boot.
 type service struct {
 	h    *Host
 	boot *boot
-	ctx  context.Context // ends when the service is to stop
+	ctx  context.Context // ends when the service must stop
 	end  context.CancelFunc
 	done chan struct{} // closed when no process is left and none will start
 
@@ -29,7 +29,7 @@ type service struct {
 	proc *process // the current or last process
 }
 
-// startService starts lockkeeper and keeps it running as the host's options say.
+// startService starts lockkeeper and keeps it running as the host's options require.
 func (h *Host) startService(b *boot) (*service, error) {
 	s := &service{h: h, boot: b, done: make(chan struct{})}
 	s.ctx, s.end = context.WithCancel(b.ctx)
@@ -43,7 +43,7 @@ func (h *Host) startService(b *boot) (*service, error) {
 	return s, nil
 }
 
-// supervise waits for the end of each process and starts the next one.
+// supervise waits for the exit of each process and starts the next one.
 func (s *service) supervise(p *process) {
 	defer close(s.done)
 	for {
@@ -60,14 +60,14 @@ func (s *service) supervise(p *process) {
 		}
 		next, err := s.spawn()
 		if err != nil {
-			s.h.logf("starting lockkeeper again: %v", err)
+			s.h.logf("restarting lockkeeper: %v", err)
 			return
 		}
 		p = next
 	}
 }
 
-var errUnwanted = errors.New("lockkeeper is not to run")
+var errUnwanted = errors.New("lockkeeper must not run")
 
 func (s *service) spawn() (*process, error) {
 	p, err := s.spawnLocked()
@@ -134,7 +134,7 @@ func (s *service) process() *process {
 	return s.proc
 }
 
-// An output writes everything that lockkeeper prints to a file, and calls line with each line.
+// output writes everything that lockkeeper prints to a file, and calls line with each line.
 type output struct {
 	mu   sync.Mutex
 	file *os.File

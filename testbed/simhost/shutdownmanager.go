@@ -9,8 +9,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// A shutdownManager is the kubelet's connection to logind. It holds a delay inhibitor and releases it when the kubelet has finished its
-// part of a shutdown that logind announced.
+// shutdownManager is the kubelet's connection to logind. It holds a delay inhibitor and releases it when the kubelet
+// has finished its part of a shutdown that logind announced.
 type shutdownManager struct {
 	conn    *dbus.Conn
 	inhibit *os.File

@@ -11,8 +11,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// TestRealBinaryUpdatesTwoHosts runs the real binary on two hosts and checks that both are updated, one after the other. Package referee,
-// not this package, checks the other promises.
+// TestRealBinaryUpdatesTwoHosts runs the real binary on two hosts and checks that both are updated, one after the
+// other. The other safety properties are checked by package referee, not here.
 func TestRealBinaryUpdatesTwoHosts(t *testing.T) {
 	binary, err := BuildLockkeeper(t.Context(), os.Stderr)
 	must(t, err)
@@ -48,10 +48,10 @@ func TestRealBinaryUpdatesTwoHosts(t *testing.T) {
 			t.Errorf("%s sent %+v to its service manager", h.Name(), n)
 		}
 		if strings.Contains(h.Logs(), "by itself") {
-			t.Errorf("lockkeeper ended unexpectedly on %s", h.Name())
+			t.Errorf("lockkeeper exited unexpectedly on %s", h.Name())
 		}
 	}
-	// The order is strict: the first host is Ready again before the second is told to reboot.
+	// The order is strict: the first host is Ready again before the second host gets its reboot call.
 	r.waitFor(t, NodeReady, 4) // the event comes a moment after the write is visible
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,10 +61,10 @@ func TestRealBinaryUpdatesTwoHosts(t *testing.T) {
 			order = append(order, string(e.Kind)+" "+strings.TrimPrefix(e.Host, "smoke-"))
 		}
 	}
-	// The order depends on whose want the leader reads first.
+	// The order depends on the host whose wants the leader reads first.
 	oneOrder := []string{"RebootCalled 1", "NodeReady 1", "RebootCalled 2", "NodeReady 2"}
 	other := append(slices.Clone(oneOrder[2:]), oneOrder[:2]...)
 	if len(order) < 2 || !slices.Equal(order[2:], oneOrder) && !slices.Equal(order[2:], other) {
-		t.Errorf("events %v, want the last four one host after the other", order)
+		t.Errorf("events %v; expected the last four host by host", order)
 	}
 }

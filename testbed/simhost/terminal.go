@@ -13,7 +13,8 @@ import (
 	"unsafe"
 )
 
-// A Terminal is a real pseudoterminal with a logged-in user, and everything that it has shown. It ends with its boot.
+// Terminal is a real pseudoterminal with a logged-in user, and everything that it has shown. It closes when the boot
+// ends.
 type Terminal struct {
 	logind *Logind
 	id     string
@@ -32,7 +33,7 @@ type Terminal struct {
 func (l *Logind) Login(id, user string) (*Terminal, error) {
 	master, slave, number, err := openPTY()
 	if err != nil {
-		return nil, fmt.Errorf("making a terminal for %s: %w", user, err)
+		return nil, fmt.Errorf("creating a terminal for %s: %w", user, err)
 	}
 	name := fmt.Sprintf("pts/%d", number)
 	t := &Terminal{logind: l, id: id, link: l.h.rootPath("dev/" + name), master: master, slave: slave,
@@ -45,7 +46,7 @@ func (l *Logind) Login(id, user string) (*Terminal, error) {
 	if err != nil {
 		master.Close()
 		slave.Close()
-		return nil, fmt.Errorf("making a terminal for %s: %w", user, err)
+		return nil, fmt.Errorf("creating a terminal for %s: %w", user, err)
 	}
 	go t.read()
 	s := Session{ID: id, User: user, UID: uint32(os.Getuid()), TTY: name, Remote: true, Since: time.Now()}
@@ -123,7 +124,7 @@ func (t *Terminal) WaitText(ctx context.Context, text string, times int) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %q to be shown %d times: %w; it showed:\n%s", text, times, context.Cause(ctx), t.Text())
+			return fmt.Errorf("waiting for %q to be shown %d times: %w; the terminal shows:\n%s", text, times, context.Cause(ctx), t.Text())
 		}
 	}
 }

@@ -25,9 +25,10 @@ type Unit struct {
 	Wants        []string
 }
 
-// Units is the simulated systemd of a host. It reports the states of units and runs none. A unit that is reloaded or restarted gets a job,
-// which succeeds; a restart also gives it a new invocation ID; see [Units.Jobs]. A host has a systemd from the first [Units.Set] on, over
-// all its boots. A state stays until it is set again. The methods are safe for concurrent use.
+// Units is the simulated systemd of a host. It reports the states of units but does not run them. A reload or restart
+// of a unit creates a job, which succeeds; a restart also gives the unit a new invocation ID; see [Units.Jobs]. A host
+// has a systemd from the first [Units.Set] on, over all its boots. A state stays until it is set again. The methods are
+// safe for concurrent use.
 type Units struct {
 	h *Host
 
@@ -40,7 +41,7 @@ type Units struct {
 	held  chan struct{} // jobs continue until it is closed; nil: jobs finish at once
 }
 
-// Set sets the state of a unit, and signals that a job has ended.
+// Set sets the state of a unit, and sends the signal of a finished job.
 func (u *Units) Set(name string, unit Unit) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -113,7 +114,7 @@ func (u *Units) startLocked(b *boot) error {
 	return nil
 }
 
-// export puts a unit on the bus if it is not there yet.
+// export exports a unit on the bus unless it is exported already.
 func (u *Units) export(name string) error {
 	if u.runs[name] != nil {
 		return nil
@@ -125,7 +126,7 @@ func (u *Units) export(name string) error {
 	return nil
 }
 
-// loadUnit finds every name, as the real systemd does: a unit without a file has LoadState not-found.
+// loadUnit accepts every name, as the real systemd does: a unit without a file has the LoadState not-found.
 func (u *Units) loadUnit(name string) (dbus.ObjectPath, *dbus.Error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

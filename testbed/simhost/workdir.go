@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// dirPrefix begins the names of hosts' directories in the temporary directory. dirLock is a file in such a directory that is locked as long
-// as the owner lives.
+// dirPrefix is the prefix of the hosts' directories in the temporary directory. dirLock is a file in such a directory
+// that is locked while the owner lives.
 const (
 	dirPrefix = "lockkeeper-host-"
 	dirLock   = "owner.lock"
@@ -18,7 +18,7 @@ const (
 	maxSocketPath = 107
 )
 
-// A workDir contains all files of one host.
+// workDir contains all files of one host.
 type workDir struct {
 	path string
 	lock *os.File // nil for a directory that the caller named
@@ -35,10 +35,10 @@ func newWorkDir(named string) (*workDir, error) {
 		err = os.MkdirAll(d.path, 0o700)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("making the host's folder: %w", err)
+		return nil, fmt.Errorf("creating the host's directory: %w", err)
 	}
 	if longest := d.join(notifySocket); len(longest) > maxSocketPath {
-		err = fmt.Errorf("the host's folder %s is too deep: a socket in it would have a path of %d bytes, at most %d work",
+		err = fmt.Errorf("the path of the host's directory %s is too long: a socket in it would have a path of %d bytes, but at most %d are possible",
 			d.path, len(longest), maxSocketPath)
 	}
 	if err == nil && named == "" {
@@ -59,7 +59,7 @@ func lockDir(path string) (*os.File, error) {
 		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("locking the host's folder: %w", err)
+		return nil, fmt.Errorf("locking the host's directory: %w", err)
 	}
 	return lock, nil
 }
@@ -76,13 +76,13 @@ func (d *workDir) remove() error {
 	err := os.RemoveAll(d.path)
 	d.lock.Close()
 	if err != nil {
-		return fmt.Errorf("removing the host's folder: %w", err)
+		return fmt.Errorf("removing the host's directory: %w", err)
 	}
 	return nil
 }
 
-// removeStaleDirs removes the directories of hosts whose owner was killed. It skips directories that are less than a minute old: another
-// host may be creating one and may not have created or locked its lock yet.
+// removeStaleDirs removes the directories of hosts whose owner was killed. It skips directories that are less than a
+// minute old, because a starting host may not have created or locked its lock yet.
 func removeStaleDirs(temp string) {
 	dirs, err := filepath.Glob(filepath.Join(temp, dirPrefix+"*"))
 	if err != nil {

@@ -36,7 +36,7 @@ func TestStaleDirs(t *testing.T) {
 		must(t, os.Chtimes(path, then, then))
 		removeStaleDirs(temp)
 		if _, err := os.Stat(path); (err == nil) != c.stays {
-			t.Errorf("%s: it is there: %t, expected %t", c.name, err == nil, c.stays)
+			t.Errorf("%s: exists %t, expected %t", c.name, err == nil, c.stays)
 		}
 	}
 }
