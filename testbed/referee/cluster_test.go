@@ -30,7 +30,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// fleet is a cluster with a referee and two hosts whose writes the test makes itself.
+// fleet is a cluster with a referee and two hosts. The test itself makes the writes of the hosts.
 type fleet struct {
 	t   *testing.T
 	ctx context.Context
@@ -196,7 +196,7 @@ func TestOffenders(t *testing.T) {
 			f.must(o.Run(f.ctx, f.World))
 			r, err := f.Close()
 			if err == nil || !r.Broke(o.Breaks) {
-				t.Errorf("%s: it %s, and the referee says %v\n%s", name, o.Does, err, r.String())
+				t.Errorf("%s: the offender %s; the error of the referee is %v\n%s", name, o.Does, err, r.String())
 			}
 			if r.Broke(Gap) {
 				t.Errorf("a gap: %s", r.String())
@@ -217,7 +217,7 @@ func TestDeclared(t *testing.T) {
 	f.AdminEdit("n1")
 	f.must(f.Sync(f.ctx))
 	if n := f.Withdraw(); n != 1 {
-		t.Errorf("%d declarations were withdrawn, expected the one that nothing came of", n)
+		t.Errorf("%d declarations were withdrawn, expected the unused one", n)
 	}
 	f.AdminCordon("n2")
 	r, err := f.Close()
@@ -226,7 +226,7 @@ func TestDeclared(t *testing.T) {
 	}
 }
 
-// TestRestarts checks that the referee resumes the watch where it ended, whatever restarts, and judges what was written in the meantime.
+// TestRestarts checks that the referee resumes the watch where it ended, whatever component restarts, and judges the writes in between.
 func TestRestarts(t *testing.T) {
 	f := newFleet(t)
 	f.draining("n1")
@@ -275,7 +275,7 @@ func TestAMissedWrite(t *testing.T) {
 
 func TestNoStore(t *testing.T) {
 	if _, err := Start(t.Context(), nowhere{}, Options{}); err == nil {
-		t.Error("started without a store")
+		t.Error("the referee started without a store")
 	}
 }
 

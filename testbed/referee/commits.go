@@ -109,9 +109,9 @@ func (e *engine) cordonCommit(n *node, before, after *turn.Node) {
 	}
 }
 
-// uncordoned judges an uncordon. A host removes its own cordon and the mark in one write, in the state uncordoning, after it has read that the Node
-// is Ready. A person's uncordon leaves the mark on the Node, or the Node had no mark. A test must declare it, because a Node does not record who
-// removed a field.
+// uncordoned judges an uncordon. A host removes its own cordon and the mark in one write, in the state uncordoning, after it has read that
+// the Node is Ready. An uncordon by an admin leaves the mark on the Node, or the Node had no mark. A test must declare that uncordon,
+// because a Node does not record who removed a field.
 func (e *engine) uncordoned(n *node, before, after *turn.Node) {
 	switch {
 	case !before.Mark:

@@ -38,7 +38,7 @@ type config struct {
 	policies []PolicyBudget // within the budget
 	// lag is the longest delay that the run's faults may cause for a write or a watch of a host or a leader.
 	lag time.Duration
-	// admins are the field managers whose cordons count as a person's.
+	// admins are the field managers whose cordons count as an admin's.
 	admins []string
 	// skip reports whether a policy leaves the pod on the node. It may be nil.
 	skip func(*corev1.Pod) bool
@@ -46,8 +46,8 @@ type config struct {
 	line func(at time.Time, node, text string)
 }
 
-// engine holds every rule. Its caller feeds it with versions of objects in the order of their revisions, and with the acts of hosts. It has no clock,
-// no client and no goroutine, and its caller must serialize the calls.
+// engine holds every rule. Its caller passes it versions of objects in the order of their revisions, and the acts of hosts. The engine has
+// no clock, no client and no goroutine, and its caller must serialize the calls.
 type engine struct {
 	config
 	now   moment
@@ -58,7 +58,7 @@ type engine struct {
 	leases  []leaseVersion    // all versions, oldest first
 	terms   map[string]bool   // epochs that the Lease has named
 	held    map[string]bool   // terms, plus the epochs of grants that existed before the referee started
-	turns   map[string]string // the node of each turn id ever seen
+	turns   map[string]string // the node of each turn id so far
 	budgets []budgetChange
 
 	updated  map[string]bool
@@ -77,7 +77,7 @@ type budgetChange struct {
 	budget int
 }
 
-// node is what the engine remembers about one Node name.
+// node is the engine's memory of one Node name.
 type node struct {
 	name string
 	cur  *turn.Node // nil: the Node does not exist
@@ -85,15 +85,16 @@ type node struct {
 	turn *turnMemory
 
 	disturbed bool
-	// evictable is the number of pods on the node that a drain would evict or wait for. nonzeroSince is the moment since which it has not been zero.
+	// evictable is the number of pods on the node that a drain would evict or wait for. nonzeroSince is the moment since which that number
+	// has not been zero.
 	evictable    int
 	nonzeroSince moment
-	pausedSince  moment // since when cur.Paused is set
+	pausedSince  moment // the moment since which cur.Paused is set
 	// evictUntil is the latest time at which an eviction may still land, after the host had to stop sending evictions.
 	evictUntil time.Time
 
-	// ready and leaseUntil belong to a reboot in rebootBoot: until when the turn asked for the reboot, and until when the Lease named the turn's
-	// epoch.
+	// ready and leaseUntil belong to a reboot in rebootBoot: the last moment at which the turn required the reboot, and the last moment at
+	// which the Lease named the turn's epoch.
 	ready      readyToReboot
 	cancelled  time.Time // set by the test; zero: the host still has its want
 	leaseUntil time.Time
@@ -105,7 +106,7 @@ type readyToReboot struct {
 	until      time.Time
 }
 
-// turnMemory is what the engine remembers about a node's current turn.
+// turnMemory is the engine's memory of a node's current turn.
 type turnMemory struct {
 	id        string
 	began     moment
@@ -180,7 +181,7 @@ func (e *engine) setBudget(m moment, budget int) {
 	e.budgets = append(e.budgets, budgetChange{m, budget})
 }
 
-// allowed returns the largest budget that was in force since a moment, or shortly before it, because a leader needs time to learn of a change.
+// allowed returns the largest budget since a moment, or since shortly before it, because a leader needs time to notice a change.
 func (e *engine) allowed(since moment) int {
 	most, from := 0, since.after.Add(-rereadEvery-e.lag)
 	for i, b := range e.budgets {
@@ -219,8 +220,8 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 	e.follow(n)
 }
 
-// begin takes a Node that did not exist before: it is in the first list, or was created. A created Node may carry old labels of lockkeeper, for
-// example from a restored backup. The referee judges what a coordinator does with them.
+// begin takes a Node that did not exist before: it is in the first list, or was created. A created Node may have old labels of lockkeeper,
+// for example from a restored backup. The referee judges what a coordinator does with them.
 func (e *engine) begin(n *node, after *turn.Node) {
 	if epoch := epochOf(after); e.first && epoch != "" {
 		e.held[epoch] = true // a term from before the referee started

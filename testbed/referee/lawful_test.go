@@ -9,8 +9,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// lawful are histories that look wrong at first and are correct: faults and people's acts that DESIGN allows. A referee that reported a violation for
-// one of these would be useless in a test with faults.
+// lawful lists histories that look wrong at first but are correct: faults and actions of admins that DESIGN allows. A referee that reported
+// a violation for one of these would be useless in a test with faults.
 var lawful = []struct {
 	name string
 	do   func(s *script)
@@ -72,7 +72,7 @@ var lawful = []struct {
 		s.cordon("n1")
 		s.write("n1", s.publishes("boot-1", v1alpha1.WantsNothing))
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
-		s.pod("p", "n1", evict) // the eviction was already on its way
+		s.pod("p", "n1", evict) // the eviction was already in flight
 		s.uncordon("n1")
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
 	}},
@@ -359,7 +359,7 @@ func TestLawful(t *testing.T) {
 			s := newScript(t, "n1", "n2")
 			l.do(s)
 			if r := s.verdict(); len(r.Unused) > 0 {
-				t.Errorf("declared and not seen: %v", r.Unused)
+				t.Errorf("declared but not observed: %v", r.Unused)
 			}
 		})
 	}

@@ -66,7 +66,7 @@ func (e *engine) lease() leaseVersion {
 	return e.leases[len(e.leases)-1]
 }
 
-// holderSince returns since when the current holder has held the Lease without a stop.
+// holderSince returns the moment since which the current holder has held the Lease without a stop.
 func (e *engine) holderSince() moment {
 	last := e.lease()
 	since := last.at
@@ -76,7 +76,7 @@ func (e *engine) holderSince() moment {
 	return since
 }
 
-// stoppedSince returns since when the stop is set. ok is false if it is not set.
+// stoppedSince returns the moment since which the stop is set. ok is false if it is not set.
 func (e *engine) stoppedSince() (since moment, ok bool) {
 	for i := len(e.leases) - 1; i >= 0 && e.leases[i].stopped; i-- {
 		since, ok = e.leases[i].at, true
@@ -120,7 +120,7 @@ func (e *engine) leaseText() string {
 	case l.stopped:
 		return "the emergency stop is set"
 	case l.holder == "":
-		return "nobody holds it"
+		return "it has no holder"
 	default:
 		return "it names " + l.holder
 	}

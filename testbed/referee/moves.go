@@ -27,9 +27,9 @@ func (e *engine) moved(n *node, before, after *turn.Node) {
 	}
 }
 
-// alongTheTable checks that an event of the table leads from the one state to the other under the turn's plan and hook stages. It uses the new grant,
-// because a leader writes a want that changed during the drain with the promotion. If the turn ends, it uses the old grant. If the state before is
-// unknown, a person wrote it, and alongTheTable does not judge the write after it.
+// alongTheTable checks that an event of the table leads from the one state to the other under the turn's plan and hook stages. It uses the
+// new grant, because a leader writes a want that changed during the drain together with the promotion. If the turn ends, it uses the old
+// grant. If the state before is unknown, an admin wrote it, and alongTheTable does not judge the write after it.
 func (e *engine) alongTheTable(n *node, before, after *turn.Node) {
 	if !before.State.Known() {
 		return
@@ -88,7 +88,7 @@ func (e *engine) granted(n *node, before, after *turn.Node) {
 		if !before.Mark {
 			wrong("%s -> %s without a mark to give back", before.State, after.State)
 		}
-		return // it disturbs no node
+		return // the turn disturbs no node
 	}
 	switch {
 	case before.Managed != nil && !*before.Managed, before.Host != nil && !before.Host.Managed:

@@ -32,17 +32,17 @@ type World struct {
 	Reboot func(ctx context.Context, node string) error
 }
 
-// Offender is a small program that breaks a promise against a real API server, so that a test can check that the referee notices. It runs during a
-// real rollout or, where it says so, without one.
+// Offender is a small program that breaks a rule against a real API server, so that a test can check that the referee notices. It runs
+// during a real rollout, or without one if NeedsTurn is false.
 type Offender struct {
 	Does   string
 	Breaks Rule // the rule that the referee must report, perhaps among others
-	// NeedsTurn means that the offender waits for a node in the middle of its turn.
+	// NeedsTurn means that the offender waits for a node that is in a turn.
 	NeedsTurn bool
 	Run       func(ctx context.Context, w World) error
 }
 
-// Offenders are all offenders by name.
+// Offenders contains all offenders by name.
 var Offenders = map[string]Offender{
 	"budget": {"cordons and marks a second node, as a host would, while another is in its turn", Budget, true, offendBudget},
 	"commit": {"cordons and marks a node that is in no turn", Commit, false, offendCommit},
@@ -51,12 +51,12 @@ var Offenders = map[string]Offender{
 	}},
 	"jump": {"writes rebooting over idle, with a fine grant", Table, false, offendJump},
 	"mark": {"marks a cordon that a person made", Mark, false, func(ctx context.Context, w World) error {
-		return w.onPersonsCordon(ctx, func(n *turn.Node) error {
+		return w.onAdminsCordon(ctx, func(n *turn.Node) error {
 			return w.patch(ctx, n, offender, nil, nil, map[string]any{v1alpha1.AnnotationCordon: "an offender"})
 		})
 	}},
 	"uncordon": {"undoes a cordon that a person made", Uncordon, false, func(ctx context.Context, w World) error {
-		return w.onPersonsCordon(ctx, func(n *turn.Node) error { return w.patch(ctx, n, offender, unschedulablePatch(nil), nil, nil) })
+		return w.onAdminsCordon(ctx, func(n *turn.Node) error { return w.patch(ctx, n, offender, unschedulablePatch(nil), nil, nil) })
 	}},
 	"evict":  {"evicts a pod from a node that is in no turn", Evict, false, offendEvict},
 	"reboot": {"reboots a host that is in no turn", Reboot, false, offendReboot},
@@ -120,8 +120,8 @@ func settled(err error) (done bool, _ error) {
 
 func idle(n *turn.Node) bool { return n.State == v1alpha1.StateIdle && !n.Unschedulable && !n.Mark }
 
-// onPersonsCordon cordons an idle node as a person and then calls act with it.
-func (w World) onPersonsCordon(ctx context.Context, act func(*turn.Node) error) error {
+// onAdminsCordon cordons an idle node as an admin and then calls act with it.
+func (w World) onAdminsCordon(ctx context.Context, act func(*turn.Node) error) error {
 	name := ""
 	if err := w.onIdle(ctx, func(n *turn.Node) error {
 		name = n.Name
@@ -172,7 +172,7 @@ func unschedulablePatch(value any) map[string]any {
 	return map[string]any{"unschedulable": value}
 }
 
-// cordon writes what a host writes at the commit of draining, in a turn or not.
+// cordon writes what a host writes at the commit of draining, whether or not the node is in a turn.
 func (w World) cordon(ctx context.Context, n *turn.Node) error {
 	id := n.Turn
 	if id == "" {

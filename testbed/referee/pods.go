@@ -107,8 +107,8 @@ func (e *engine) mayEvict(n *node) bool {
 // always is a time in the far future.
 var always = time.Unix(1<<40, 0)
 
-// followEvictions updates evictUntil. A host whose turn is backed out learns this from its watch and cancels the requests that it has sent, but
-// requests on their way still land. After the host has acked uncordoning as done it sends no more evictions.
+// followEvictions updates evictUntil. A host whose turn is backed out sees that in its watch and cancels its requests, but requests in
+// flight still land. After the host has acked uncordoning as done it sends no more evictions.
 func (e *engine) followEvictions(n *node) {
 	switch {
 	case e.mayEvict(n):

@@ -12,11 +12,11 @@ type Kind string
 
 // Kinds that the referee judges. The simulated hosts use the same names.
 const (
-	// RebootCalled: logind accepted a call to reboot the host.
+	// RebootCalled means that logind accepted a call to reboot the host.
 	RebootCalled Kind = "RebootCalled"
-	// RebootRefused: logind refused a call to reboot the host.
+	// RebootRefused means that logind refused a call to reboot the host.
 	RebootRefused Kind = "RebootRefused"
-	// A test reports WantCancelled when the source of the host's last want withdraws it, and WantMade when a source has a want again.
+	// A test sends WantCancelled when the source of the host's last want withdraws it, and WantMade when a source has a want again.
 	WantCancelled Kind = "WantCancelled"
 	WantMade      Kind = "WantMade"
 )
@@ -33,9 +33,9 @@ type HostEvent struct {
 // slack is added to a limit for the resolution of clocks and the delay of a host's event.
 const slack = 5 * time.Second
 
-// window is the interval of a reboot call: from the last write that was certainly before the call to the first write that was certainly after it. The
-// protocol requires three things, which a host reads one after the other within ten seconds. Each must have been true at some moment between ten
-// seconds before the call and the end of the window, but not all at the same moment.
+// window is the interval of a reboot call: from the last write that was certainly before the call to the first write that was certainly
+// after it. The protocol has three conditions, which a host reads one after another within ten seconds. Each must have been true at some
+// moment between ten seconds before the call and the end of the window, but not all at the same moment.
 type window struct {
 	HostEvent
 	node, lease, pods bool

@@ -29,7 +29,7 @@ type Options struct {
 	Lag time.Duration
 	// LeaseNamespace and LeaseName name lockkeeper's Lease; "" is the default.
 	LeaseNamespace, LeaseName string
-	// Admins are prefixes of the field managers whose cordons count as a person's; nil means "kubectl".
+	// Admins are prefixes of the field managers whose cordons count as an admin's; nil means "kubectl".
 	Admins []string
 	// Skip reports whether a drain leaves the pod on its node, in addition to DaemonSet pods, static pods and finished pods. It may be nil. It must
 	// be fast and must not call the Referee.
@@ -48,15 +48,15 @@ type PolicyBudget struct {
 	Budget int
 }
 
-// Declaration announces a violation that a test causes on purpose, as a person would. It covers one violation of the rule on the node. If Rule is "",
-// it covers everything that one write to the node breaks.
+// Declaration announces a violation that a test causes on purpose, as an admin would. It covers one violation of the rule on the node. If
+// Rule is "", it covers everything that one write to the node breaks.
 type Declaration struct {
 	Rule Rule
 	Node string
 	Why  string
 }
 
-// A Referee follows one cluster from Start to Close. Its methods are safe for concurrent use.
+// Referee follows one cluster from Start to Close. Its methods are safe for concurrent use.
 type Referee struct {
 	opts  Options
 	store *store
@@ -66,7 +66,7 @@ type Referee struct {
 	engine *engine
 	last   int64 // everything up to this revision was seen
 	known  map[string]int64
-	marks  map[int64]*mark // by number: sent and not delivered yet
+	marks  map[int64]*mark // by number: sent but not delivered yet
 	number int64
 	latest time.Time // when the last delivered mark was sent
 	dead   bool      // after a gap: the referee follows nothing more
@@ -169,8 +169,8 @@ func (r *Referee) feedHostEvent(ev HostEvent) *mark {
 	return r.newMark(w)
 }
 
-// WantCancelled reports that the source of the host's last want withdraws it now. From then on no host may call a reboot, except one that was about
-// to. Call WantCancelled when the source shows the change.
+// WantCancelled reports that the source of the host's last want withdraws the want now. From then on no host may call for a reboot, except
+// one that was about to. Call WantCancelled when the source shows the change.
 func (r *Referee) WantCancelled(host string) {
 	r.HostEvent(HostEvent{Time: time.Now(), Host: host, Kind: WantCancelled})
 }
@@ -187,25 +187,25 @@ func (r *Referee) SetBudget(n int) {
 	r.engine.setBudget(r.now(), n)
 }
 
-// Declare announces that the caller is about to break a rule, as a person would. Call it before the act.
+// Declare announces that the caller is about to break a rule, as an admin would. Call it before the act.
 func (r *Referee) Declare(d Declaration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.engine.declared = append(r.engine.declared, d)
 }
 
-// AdminCordon declares that a person is about to cordon the node.
+// AdminCordon declares that an admin is about to cordon the node.
 func (r *Referee) AdminCordon(node string) { r.Declare(Declaration{Cordon, node, "a person cordons"}) }
 
-// AdminUncordon declares that a person is about to uncordon the node, no matter who cordoned it.
+// AdminUncordon declares that an admin is about to uncordon the node, no matter who cordoned it.
 func (r *Referee) AdminUncordon(node string) {
 	r.Declare(Declaration{Uncordon, node, "a person uncordons"})
 }
 
-// AdminEvict declares that a person is about to evict one pod from the node.
+// AdminEvict declares that an admin is about to evict one pod from the node.
 func (r *Referee) AdminEvict(node string) { r.Declare(Declaration{Evict, node, "a person evicts"}) }
 
-// AdminEdit declares that a person is about to edit lockkeeper's keys on the node, in one write.
+// AdminEdit declares that an admin is about to edit lockkeeper's keys on the node, in one write.
 func (r *Referee) AdminEdit(node string) { r.Declare(Declaration{"", node, "a person edits"}) }
 
 // Withdraw removes every unused declaration, which could otherwise excuse a later violation. It returns how many it removed. Call it after
@@ -236,7 +236,7 @@ func (r *Referee) Sync(ctx context.Context) error {
 	case <-m.seen:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the referee to have seen everything: %w", context.Cause(ctx))
+		return fmt.Errorf("waiting for the referee to process all writes: %w", context.Cause(ctx))
 	}
 }
 
@@ -249,7 +249,7 @@ func (r *Referee) Close() (Report, error) {
 		err := r.Sync(wait)
 		r.mu.Lock()
 		if err != nil && !r.dead {
-			r.gap("the end of the run was not seen: %v", err)
+			r.gap("the referee did not see the end of the run: %v", err)
 		}
 		r.closed = true
 		r.engine.end(r.now())

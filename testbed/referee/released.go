@@ -44,7 +44,7 @@ func heldNamesIntent(n *turn.Node) bool {
 	return n.Held == v1alpha1.ReasonDetached && n.Detached != nil || n.Held == v1alpha1.ReasonUnmanaged && n.Managed != nil && !*n.Managed
 }
 
-// ours returns the Node's keys without the keys that other people write.
+// ours returns the Node's keys except those that users write.
 func ours(n *turn.Node) v1alpha1.Keys {
 	k := n.Keys
 	k.Paused, k.Detached, k.Managed, k.Request, k.Retry, k.Hooks, k.Problems = nil, nil, nil, nil, "", nil, nil

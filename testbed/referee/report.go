@@ -10,10 +10,10 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Violation is one broken promise.
+// Violation is one violation of a rule.
 type Violation struct {
 	Rule Rule
-	Node string // "" where it is nobody's
+	Node string // "" if it concerns no node
 	// Revision is the store's revision at the write that broke the rule, which is the object's resourceVersion. If a host's act broke the rule,
 	// Revision is the last one before the act.
 	Revision int64
@@ -23,10 +23,10 @@ type Violation struct {
 
 // String returns the violation in one line.
 func (v Violation) String() string {
-	return fmt.Sprintf("%s: %s at %s (resourceVersion %d): %s", v.Rule, orNobody(v.Node), v.Time.Format(time.TimeOnly), v.Revision, v.Text)
+	return fmt.Sprintf("%s: %s at %s (resourceVersion %d): %s", v.Rule, orNoNode(v.Node), v.Time.Format(time.TimeOnly), v.Revision, v.Text)
 }
 
-func orNobody(node string) string {
+func orNoNode(node string) string {
 	if node == "" {
 		return "the cluster"
 	}
@@ -35,13 +35,13 @@ func orNobody(node string) string {
 
 // These results of turns complement those of v1alpha1.
 const (
-	// GaveBack: the turn only removed a lost cordon of lockkeeper.
+	// GaveBack means that the turn only removed an orphaned cordon of lockkeeper.
 	GaveBack v1alpha1.Result = "GaveBack"
-	// LetGo: the node was detached with force, or its Node object was replaced.
+	// LetGo means that the node was detached with force, or that its Node object was replaced.
 	LetGo v1alpha1.Result = "LetGo"
 )
 
-// Report is what the referee counted.
+// Report contains what the referee counted.
 type Report struct {
 	// Updated are the names of the nodes that ended a turn with Done.
 	Updated []string
@@ -109,7 +109,7 @@ func (r *Report) String() string {
 		fmt.Fprintf(&b, "  declared: %s\n", v)
 	}
 	for _, d := range r.Unused {
-		fmt.Fprintf(&b, "  declared and not seen: %s on %s: %s\n", d.Rule, orNobody(d.Node), d.Why)
+		fmt.Fprintf(&b, "  declared but not observed: %s on %s: %s\n", d.Rule, orNoNode(d.Node), d.Why)
 	}
 	return b.String()
 }

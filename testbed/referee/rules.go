@@ -1,13 +1,13 @@
 package referee
 
-// Rule is one promise. A [Violation] names the rule that was broken.
+// Rule is one safety property. A [Violation] names the rule that was broken.
 type Rule string
 
 // The rules. The comment here or at the rule's code explains what the rule may demand, and why it demands no more.
 const (
-	// Budget: a node became disturbed when the number of disturbed nodes had already reached the budget, or its policy's budget. A node is disturbed
-	// if it has lockkeeper's mark, or if it is in a turn whose host has committed, until the turn ends. A grant alone disturbs no node. If the budget
-	// changed, the largest budget since the oldest of these turns began counts.
+	// Budget: a node became disturbed when the number of disturbed nodes had already reached the budget, or its policy's budget. A node is
+	// disturbed if it has lockkeeper's mark, or if it is in a turn whose host has committed, until the turn ends. A grant alone disturbs
+	// no node. If the budget changed, the largest budget since the start of the oldest of these turns counts.
 	Budget Rule = "Budget"
 	// Overgrant: a leader granted more turns of its own term than the budget, or a policy's budget, allows. A leader knows its own grants even if its
 	// watch is behind, so a late write is no excuse. Turns of other terms do not count, because the leader may not have seen them.
@@ -19,16 +19,17 @@ const (
 	// Grant: a node left idle without a turn and a matching grant, or despite a pause, a detach, managed=false or a host that had not reported; or
 	// the turn of a node in a turn was replaced.
 	Grant Rule = "Grant"
-	// Epoch: a grant carries an epoch that no Lease ever named, or another epoch than the turn's own promoted the turn. (Any epoch may back it out.)
+	// Epoch: a grant has an epoch that the Lease never named, or an epoch other than the turn's own promoted the turn. (Any epoch may back
+	// it out.)
 	Epoch Rule = "Epoch"
 	// Promotion: a state that only the host's report ends was left without that report.
 	Promotion Rule = "Promotion"
 	// LateGrant: a stale leader's grant was neither backed out nor taken over although a leader had time to do it.
 	LateGrant Rule = "LateGrant"
-	// Stop: a host or a leader continued under the emergency stop for longer than a read of the Lease may be old.
+	// Stop: a host or a leader continued during the emergency stop for longer than a read of the Lease may be old.
 	Stop Rule = "Stop"
 
-	// Commit: a commit (the cordon with the mark, or the ack committed) for which its turn, state or boot did not ask.
+	// Commit: a commit (the cordon with the mark, or the ack committed) that its turn, state or boot did not require.
 	Commit Rule = "Commit"
 	// Fence: a commit or a reboot while the Lease named another epoch, or after a read of the Lease that was too old.
 	Fence Rule = "Fence"
@@ -39,7 +40,7 @@ const (
 	// Drain: in a turn with a drain, a host committed to an apply or a reboot, or rebooted, while evictable pods were on the node or the node was
 	// schedulable.
 	Drain Rule = "Drain"
-	// Reboot: a host called a reboot without a commit of this turn in this boot.
+	// Reboot: a host called for a reboot without a commit of this turn in this boot.
 	Reboot Rule = "Reboot"
 	// RebootTwice: one turn ended two boots.
 	RebootTwice Rule = "RebootTwice"

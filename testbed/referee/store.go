@@ -159,7 +159,7 @@ func (s *store) watch(ctx context.Context, prefix string, from int64, opened fun
 	for d := json.NewDecoder(resp.Body); ; {
 		var a watchAnswer
 		if err := d.Decode(&a); err != nil {
-			return fmt.Errorf("the watch broke: %w", err)
+			return fmt.Errorf("the watch failed: %w", err)
 		}
 		switch r := a.Result; {
 		case a.Error != nil:
