@@ -9,18 +9,18 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// logind as it is on the bus.
+// These are the names of logind on the bus.
 const (
 	loginName  = "org.freedesktop.login1"
 	loginPath  = dbus.ObjectPath("/org/freedesktop/login1")
 	loginIface = "org.freedesktop.login1.Manager"
 )
 
-// TestbedInhibitor is who holds the delay inhibitor that the test bed takes for itself on a host, see [RebootCalled].
+// TestbedInhibitor is the owner of the delay inhibitor that the testbed holds on a host, see [RebootCalled].
 const TestbedInhibitor = "testbed"
 
-// Bus connects to the host's own system bus, as root. It fails while the host is down or has no bus (yet). What wants to know
-// the caller's process, as logind does for Inhibit, refuses one from outside the host.
+// Bus connects to the host's own system bus as root. It fails while the host is down or its bus does not run. Methods
+// that check the caller's process, like Inhibit of logind, refuse a process outside the host.
 func (h *Host) Bus() (*dbus.Conn, error) {
 	b := h.current()
 	if b == nil {
@@ -41,7 +41,7 @@ func (b *boot) busAddress() string {
 	return fmt.Sprintf("unix:path=/proc/%d/root/run/dbus/system_bus_socket", b.pid)
 }
 
-// waitBus connects to the bus, which a boot has only after a while.
+// waitBus connects to the bus, which becomes available only some time after the start of a boot.
 func (h *Host) waitBus(ctx context.Context) (*dbus.Conn, error) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -65,18 +65,18 @@ func (h *Host) callLogind(ctx context.Context, method string, args ...any) error
 		err = conn.Object(loginName, loginPath).CallWithContext(ctx, loginIface+"."+method, 0, args...).Err
 	}
 	if err != nil {
-		return fmt.Errorf("asking logind on %s for %s: %w", h.opts.Name, method, err)
+		return fmt.Errorf("calling %s of logind on %s: %w", method, h.opts.Name, err)
 	}
 	return nil
 }
 
-// An Inhibitor is one of logind's, as ListInhibitors tells it.
+// Inhibitor is an inhibitor as ListInhibitors of logind returns it.
 type Inhibitor struct {
 	What, Who, Why, Mode string
 	UID, PID             uint32
 }
 
-// Inhibitors are those that the host's logind knows; the test bed's own is left out.
+// Inhibitors returns the inhibitors of the host's logind, except the one of the testbed.
 func (h *Host) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
 	conn, err := h.Bus()
 	if err != nil {
@@ -96,13 +96,13 @@ func (h *Host) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
 	return others, nil
 }
 
-// watchLogind tells of shutdowns before they begin, as long as the boot lasts. What it needs for that runs in the host: logind
-// gives no inhibitor to processes outside its PID namespace.
+// watchLogind reports shutdowns before they begin, until the boot ends. It runs a process in the host for that, because
+// logind gives no inhibitor to processes outside its PID namespace.
 func (h *Host) watchLogind(b *boot) {
 	cmd := command(b.ctx, "hostparts", "watch", TestbedInhibitor)
 	answer, err := cmd.StdinPipe()
 	if err != nil {
-		return // no more files can be opened: more than this will go wrong
+		return // no more files can be opened, so other operations will fail too
 	}
 	defer answer.Close()
 	said, err := cmd.StdoutPipe()
@@ -120,7 +120,7 @@ func (h *Host) watchLogind(b *boot) {
 	_ = cmd.Wait() // it ends with the host
 }
 
-// BusAddress is that of the host's system bus in its present boot, in D-Bus's notation; "" while it is down.
+// BusAddress returns the D-Bus address of the host's system bus in its current boot, or "" while the host is down.
 func (h *Host) BusAddress() string {
 	b := h.current()
 	if b == nil {

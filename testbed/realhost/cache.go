@@ -14,11 +14,12 @@ import (
 )
 
 const (
-	unfinished = "unfinished-" // prefix of what is being made; under the lock any other such folder is rubbish
+	unfinished = "unfinished-" // prefix of entries that are being built; the holder of the lock may remove all others
 	keepFor    = 14 * 24 * time.Hour
 )
 
-// A cache is a directory of things that are made once for each key. Whoever finds one missing makes it; others wait.
+// cache is a directory with entries that are built once for each key. The process that finds an entry missing builds
+// it, while others wait.
 type cache struct{ dir string }
 
 func openCache() (cache, error) {
@@ -28,19 +29,19 @@ func openCache() (cache, error) {
 	}
 	c := cache{filepath.Join(root, "lockkeeper-realhost")}
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
-		return cache{}, fmt.Errorf("making the cache for real hosts: %w", err)
+		return cache{}, fmt.Errorf("creating the cache for real hosts: %w", err)
 	}
 	return c, nil
 }
 
-// keyOf names everything that a thing depends on.
+// keyOf returns a key for everything that an entry depends on.
 func keyOf(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:8])
 }
 
-// get returns the thing with the name, which makes fills an empty directory with, if need be. What no one has asked for in two weeks
-// goes when something new is made.
+// get returns the path of the entry with the name. If the entry does not exist, makes fills an empty directory with it.
+// When get builds a new entry, it also removes entries that were not used for two weeks.
 func (c cache) get(ctx context.Context, name string, makes func(ctx context.Context, dir string) error) (string, error) {
 	path := filepath.Join(c.dir, name)
 	if c.there(path) {
@@ -52,7 +53,7 @@ func (c cache) get(ctx context.Context, name string, makes func(ctx context.Cont
 	}
 	defer lock.Close()
 	if err := waitLock(ctx, lock); err != nil {
-		return "", fmt.Errorf("waiting for another process to make %s: %w", name, err)
+		return "", fmt.Errorf("waiting for another process to build %s: %w", name, err)
 	}
 	if c.there(path) {
 		return path, nil
@@ -72,7 +73,7 @@ func (c cache) get(ctx context.Context, name string, makes func(ctx context.Cont
 	return path, os.Rename(tmp, path)
 }
 
-// there also marks the thing as used.
+// there reports whether the entry exists, and marks it as used.
 func (c cache) there(path string) bool {
 	now := time.Now()
 	return os.Chtimes(path, now, now) == nil
@@ -81,7 +82,7 @@ func (c cache) there(path string) bool {
 func (c cache) prune() {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
-		return // nothing to prune is no reason not to continue
+		return // not being able to prune is not an error
 	}
 	for _, e := range entries {
 		info, err := e.Info()
@@ -91,7 +92,7 @@ func (c cache) prune() {
 	}
 }
 
-// waitLock waits for a file's lock. flock cannot wait and be cancelled at once, so it is tried again and again.
+// waitLock waits for the lock of a file. It polls, because a blocking flock cannot be canceled.
 func waitLock(ctx context.Context, f *os.File) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -108,7 +109,7 @@ func waitLock(ctx context.Context, f *os.File) error {
 	}
 }
 
-// tryLock takes the lock unless someone has it.
+// tryLock takes the lock unless another process holds it.
 func tryLock(f *os.File) (bool, error) {
 	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
 	case err == nil:

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// makeCgroups makes a cgroup in every hierarchy that there is and returns their directories. Without cgroups of their own, two
-// containers that are not registered with machined would share them, and one's systemd would kill the other's processes.
+// makeCgroups creates a cgroup in every hierarchy and returns the directories. Without their own cgroups, two
+// containers that are not registered with machined would share cgroups, and the systemd of one would kill the processes
+// of the other.
 func makeCgroups(name string) ([]string, error) {
 	mounts, err := os.ReadFile("/proc/mounts")
 	if err != nil {
@@ -23,20 +24,21 @@ func makeCgroups(name string) ([]string, error) {
 		}
 		dir := filepath.Join(fields[1], name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, fmt.Errorf("making a cgroup: %w", err)
+			return nil, fmt.Errorf("creating a cgroup: %w", err)
 		}
 		if err := inheritCpuset(dir); err != nil {
-			return nil, fmt.Errorf("making a cgroup: %w", err)
+			return nil, fmt.Errorf("creating a cgroup: %w", err)
 		}
 		made = append(made, dir)
 	}
 	if len(made) == 0 {
-		return nil, fmt.Errorf("making a cgroup: no cgroup hierarchy is mounted")
+		return nil, fmt.Errorf("creating a cgroup: no cgroup hierarchy is mounted")
 	}
 	return made, nil
 }
 
-// inheritCpuset: version 1's cpuset takes no process before it was told CPUs and memory, and does not inherit them.
+// inheritCpuset copies the CPUs and memory nodes of the parent. The cpuset controller of version 1 does not inherit
+// them, and accepts no process without them.
 func inheritCpuset(dir string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		own, err := os.ReadFile(filepath.Join(dir, name))
@@ -45,7 +47,7 @@ func inheritCpuset(dir string) error {
 		}
 		parents, err := os.ReadFile(filepath.Join(filepath.Dir(dir), name))
 		if err != nil || len(bytes.TrimSpace(parents)) == 0 {
-			continue // version 2's root has none, and needs none
+			continue // the root of version 2 has no such file and needs none
 		}
 		if err := os.WriteFile(filepath.Join(dir, name), parents, 0o644); err != nil {
 			return err

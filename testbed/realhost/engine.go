@@ -9,21 +9,23 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/engine"
 )
 
-// EngineUnit is the stand-in's unit; to stop, mask or freeze the engine is systemctl's to do.
+// EngineUnit is the unit of the simulated update_engine. Use systemctl to stop, mask or freeze it.
 const EngineUnit = "update-engine.service"
 
-// StageUpdate has the host's engine go through a whole update: afterwards it says UPDATED_NEED_REBOOT, and the next boot boots the
-// version, whatever it comes from. It fails when one is pending already, or the engine does not run.
+// StageUpdate makes the host's engine perform a whole update. Afterwards its status is UPDATED_NEED_REBOOT, and the
+// next boot boots the version, whatever causes that boot. StageUpdate fails if an update is already pending, or if the
+// engine does not run.
 func (h *Host) StageUpdate(ctx context.Context, version string) error {
 	return h.callEngine(ctx, engine.KnobPath, engine.KnobInterface+".Stage", nil, version)
 }
 
-// ResetStatus is the engine's: it is IDLE afterwards, without a signal, and the next boot boots what was staged all the same.
+// ResetStatus calls ResetStatus of the engine. Afterwards the engine is IDLE and has sent no signal, and the next boot
+// still boots the staged version.
 func (h *Host) ResetStatus(ctx context.Context) error {
 	return h.callEngine(ctx, engine.Path, engine.Interface+".ResetStatus", nil)
 }
 
-// EngineStatus is what the engine answers to GetStatus.
+// EngineStatus returns the engine's answer to GetStatus.
 func (h *Host) EngineStatus(ctx context.Context) (s engine.Status, err error) {
 	err = h.callEngine(ctx, engine.Path, engine.Interface+".GetStatus",
 		[]any{&s.LastChecked, &s.Progress, &s.Operation, &s.NewVersion, &s.NewSize})
@@ -43,13 +45,13 @@ func (h *Host) callEngine(ctx context.Context, path dbus.ObjectPath, method stri
 	return nil
 }
 
-// StopEngine stops the engine: its name goes from the bus, the marker stays. StartEngine starts it again.
+// StopEngine stops the engine: its name disappears from the bus, and the marker stays. StartEngine starts it again.
 func (h *Host) StopEngine(ctx context.Context) error {
 	_, err := h.Exec(ctx, "systemctl", "stop", EngineUnit)
 	return err
 }
 
-// StartEngine starts the engine: with an update pending it has forgotten the version.
+// StartEngine starts the engine. If an update is pending, the engine has forgotten its version.
 func (h *Host) StartEngine(ctx context.Context) error {
 	_, err := h.Exec(ctx, "systemctl", "start", EngineUnit)
 	return err

@@ -2,28 +2,28 @@ package realhost
 
 import "time"
 
-// Kind is what an [Event] is about. The names are those that simulated hosts use.
+// Kind is the kind of an [Event]. Simulated hosts use the same names.
 type Kind string
 
-// The kinds.
+// These are the kinds of events.
 const (
-	// RebootCalled: logind has announced that the host goes down, and waits for its inhibitors; it waits for the callback too,
-	// by an inhibitor that the test bed holds.
+	// RebootCalled is the event that logind has announced a shutdown and waits for its inhibitors. logind also waits
+	// for the callback, because the testbed holds an inhibitor.
 	RebootCalled Kind = "RebootCalled"
-	// Crashed: [Host.Crash] is about to take the power away.
+	// Crashed is the event that [Host.Crash] is about to cut the power.
 	Crashed Kind = "Crashed"
-	// ShutdownDone: nothing of the boot runs any more. Detail is how it ended.
+	// ShutdownDone is the event that nothing of the boot runs any more. Detail is how it ended.
 	ShutdownDone Kind = "ShutdownDone"
-	// Booted: systemd runs under the new boot id. Detail is the version.
+	// Booted is the event that systemd runs with the new boot id. Detail is the version.
 	Booted Kind = "Booted"
 )
 
-// Event is something that happened to a host, as it was seen from outside.
+// Event is something that happened to a host, as seen from outside.
 type Event struct {
 	Time   time.Time
 	Host   string
 	Kind   Kind
-	BootID string // of the boot that it happened in; of Booted: the new one
+	BootID string // the boot in which it happened; for Booted the new boot
 	Detail string
 }
 

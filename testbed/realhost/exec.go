@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An ExecError is the end of a command on a host that was not successful.
+// ExecError is the error of a command on a host that failed.
 type ExecError struct {
 	Host   string
 	Args   []string
@@ -26,8 +26,9 @@ func (e *ExecError) Error() string {
 	return fmt.Sprintf("on %s: %s: exit status %d: %s", e.Host, strings.Join(e.Args, " "), e.Status, lastLines(e.Output, 20))
 }
 
-// Exec runs a command as root on the host and returns what it has written, to standard output and error, which may be
-// megabytes. An exit status other than 0 is an [ExecError]; 127 is that of a program that is not there. The end of ctx, or of the boot, ends the command.
+// Exec runs a command as root on the host and returns what it wrote to standard output and standard error, which may be
+// megabytes. An exit status other than 0 is an [ExecError]; 127 means that the program does not exist. The command ends
+// with ctx or with the boot.
 func (h *Host) Exec(ctx context.Context, args ...string) (string, error) {
 	return h.execInput(ctx, nil, args...)
 }
@@ -56,9 +57,9 @@ func (h *Host) execInput(ctx context.Context, input []byte, args ...string) (str
 	return out.String(), nil
 }
 
-// command is one to be started with [boot.start], as root on the host. It ends with ctx.
+// command returns a command for [boot.start], to run as root on the host. It ends with ctx.
 func command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := groupCommand(ctx, "/usr/bin/env", append([]string{"--"}, args...)...) // env looks for it on the host
+	cmd := groupCommand(ctx, "/usr/bin/env", append([]string{"--"}, args...)...) // env finds the program on the host
 	cmd.Dir = "/"
 	cmd.Env = []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8",
@@ -67,13 +68,13 @@ func command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start starts a command in the host's namespaces; it is in none of the host's cgroups. nsenter would not do: in a shutdown,
-// systemd stops and continues every process, nsenter stops itself when its child does, no one continues it, its dead child is
-// never reaped, and systemd waits 90 s for that one.
+// start starts a command in the host's namespaces, but not in the host's cgroups. nsenter does not work here. In a
+// shutdown, systemd stops and continues every process. nsenter stops itself when its child stops, and no process
+// continues nsenter. So its dead child is never reaped, and systemd waits 90 s for the child.
 func (b *boot) start(cmd *exec.Cmd) error {
 	started := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // indefinitely: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		started <- func() error {
 			host, err := unix.PidfdOpen(b.pid, 0)
 			if err != nil {
@@ -93,8 +94,8 @@ func (b *boot) start(cmd *exec.Cmd) error {
 	return <-started
 }
 
-// WriteFile puts a file on the host, whether it is up or down, with its directory if need be. While the host is up the file is
-// replaced at once.
+// WriteFile writes a file on the host, whether the host is up or down, and creates missing directories. While the host
+// is up, the file is replaced atomically.
 func (h *Host) WriteFile(ctx context.Context, name string, data []byte, mode os.FileMode) error {
 	if !path.IsAbs(name) {
 		return fmt.Errorf("writing %s on %s: the path is not absolute", name, h.opts.Name)
@@ -110,7 +111,7 @@ func (h *Host) WriteFile(ctx context.Context, name string, data []byte, mode os.
 	return err
 }
 
-// CopyIn puts a copy of the machine's file from on the host as to, with its permissions; see [Host.WriteFile].
+// CopyIn copies the machine's file from to the path to on the host, with its permissions; see [Host.WriteFile].
 func (h *Host) CopyIn(ctx context.Context, from, to string) error {
 	data, err := os.ReadFile(from)
 	if err != nil {
@@ -123,7 +124,7 @@ func (h *Host) CopyIn(ctx context.Context, from, to string) error {
 	return h.WriteFile(ctx, to, data, info.Mode().Perm())
 }
 
-// Journal is what a unit has said on this host, over all boots; all of the journal for "".
+// Journal returns the log of a unit on this host over all boots, or the whole journal for "".
 func (h *Host) Journal(ctx context.Context, unit string) (string, error) {
 	args := []string{"journalctl", "--no-pager", "--output=short-iso-precise"}
 	if unit != "" {

@@ -16,31 +16,33 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// FleetOptions describe a fleet: hosts node-1, node-2 and so on.
+// FleetOptions describe a fleet. Its hosts are node-1, node-2 and so on.
 type FleetOptions struct {
 	Hosts int
-	// Prefix of the names; "" is "node-".
+	// Prefix is the prefix of the names; "" means "node-".
 	Prefix string
-	// Host is what all hosts have in common; Name is set for each.
+	// Host has the options common to all hosts. StartFleet sets Name for each host.
 	Host Options
-	// Each changes the options of the i-th host, counted from 0, last of all; nil for none.
+	// Each changes the options of the i-th host, counted from 0, after all other options are set. It may be nil.
 	Each func(i int, o *Options)
 }
 
-// A Fleet is some hosts on one control plane.
+// Fleet is a set of hosts on one control plane.
 type Fleet struct {
 	Hosts []*Host // in order of their numbers
 	cp    *controlplane.ControlPlane
 }
 
-// readyWithin bounds the wait for a new fleet: the kubelet is started 2 s after it has failed without something.
+// readyWithin bounds the wait for a new fleet. systemd restarts the kubelet after 2 s if it failed because something
+// was missing.
 const readyWithin = 5 * time.Minute
 
-// StartFleet boots hosts side by side and returns when every one's Node is Ready. The lab's gateway has to be among the control
-// plane's Options.Addresses. If one host does not come up, all are closed. When ctx ends, also long after, they are too.
+// StartFleet boots hosts in parallel and returns when all Nodes are Ready. The lab's gateway must be one of the control
+// plane's Options.Addresses. If one host fails to boot, StartFleet closes all. It also closes them when ctx ends, even
+// after StartFleet has returned.
 func StartFleet(ctx context.Context, lab *Lab, cp *controlplane.ControlPlane, o FleetOptions) (*Fleet, error) {
 	if o.Hosts < 1 {
-		return nil, fmt.Errorf("a fleet of %d hosts cannot be", o.Hosts)
+		return nil, fmt.Errorf("invalid fleet of %d hosts", o.Hosts)
 	}
 	if o.Prefix == "" {
 		o.Prefix = "node-"
@@ -77,7 +79,7 @@ func StartFleet(ctx context.Context, lab *Lab, cp *controlplane.ControlPlane, o 
 	return f, nil
 }
 
-// Host is the one with a name, nil if there is none.
+// Host returns the host with the name, or nil.
 func (f *Fleet) Host(name string) *Host {
 	i := slices.IndexFunc(f.Hosts, func(h *Host) bool { return h.Name() == name })
 	if i < 0 {
@@ -86,13 +88,13 @@ func (f *Fleet) Host(name string) *Host {
 	return f.Hosts[i]
 }
 
-// Close takes the power from all hosts and deletes their Nodes; what else there is of them goes with the lab.
+// Close cuts the power of all hosts and deletes their Nodes. The lab removes everything else.
 func (f *Fleet) Close() {
 	_ = f.each(func(h *Host) error {
 		h.stop()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		return f.cp.Client().CoreV1().Nodes().Delete(ctx, h.Name(), metav1.DeleteOptions{}) // or the control plane is gone itself
+		return f.cp.Client().CoreV1().Nodes().Delete(ctx, h.Name(), metav1.DeleteOptions{}) // fails if the control plane is gone
 	})
 }
 
@@ -106,20 +108,20 @@ func (f *Fleet) each(do func(*Host) error) error {
 	return errors.Join(errs...)
 }
 
-// WaitReady waits until the host is up and its kubelet has called its Node Ready in the present boot. After a call for a reboot
-// that is still the old one for a while: wait for the new one first, see [Host.WaitBoots].
+// WaitReady waits until the host is up and its kubelet has reported Ready in the current boot. After a call for a
+// reboot the current boot is the old one for a while, so wait for the new boot first; see [Host.WaitBoots].
 func (h *Host) WaitReady(ctx context.Context) error {
 	if err := h.WaitBoots(ctx, 1); err != nil {
 		return err
 	}
-	_, err := h.cp.WaitNode(ctx, h.opts.Name, "to be Ready in the host's present boot", func(n *corev1.Node) bool {
+	_, err := h.cp.WaitNode(ctx, h.opts.Name, "to be Ready in the host's current boot", func(n *corev1.Node) bool {
 		return n != nil && n.Status.NodeInfo.BootID != "" && n.Status.NodeInfo.BootID == h.BootID() && nodeReady(n)
 	})
 	if err != nil {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		said, _ := h.Journal(late, "kubelet.service")
-		return fmt.Errorf("%w; the end of its console:\n%s\nthe end of its kubelet's journal:\n%s", err, h.console(), lastLines(said, 20))
+		return fmt.Errorf("%w; the end of the console:\n%s\nthe end of the kubelet's journal:\n%s", err, h.console(), lastLines(said, 20))
 	}
 	return nil
 }
@@ -139,7 +141,7 @@ func (h *Host) labelControlPlane(ctx context.Context) error {
 		return err
 	}
 	if _, err := h.cp.Client().CoreV1().Nodes().Patch(ctx, h.opts.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("labelling %s as a control plane node: %w", h.opts.Name, err)
+		return fmt.Errorf("labelling %s as a control-plane node: %w", h.opts.Name, err)
 	}
 	return nil
 }

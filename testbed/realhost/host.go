@@ -16,16 +16,16 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// rebootStatus is what systemd-nspawn exits with when its container asked to be rebooted.
+// rebootStatus is the exit status of systemd-nspawn when its container requested a reboot.
 const rebootStatus = 133
 
 //go:embed files/start.sh
 var startScript string
 
-// errDown comes of asking something of a host that is down.
+// errDown is the error of an operation that needs a running host.
 var errDown = errors.New("the host is down")
 
-// A Host is a real host. Its methods may be called by several goroutines.
+// Host is a real host. Its methods are safe for concurrent use.
 type Host struct {
 	opts      Options
 	lab       *Lab
@@ -41,7 +41,7 @@ type Host struct {
 	life    context.Context // ends with Close
 	end     context.CancelFunc
 	stopped chan struct{} // closed when the supervisor is gone
-	eventMu sync.Mutex    // held while an event is told
+	eventMu sync.Mutex    // held during the delivery of an event
 
 	mu       sync.Mutex
 	boot     *boot // nil while the host is down
@@ -50,32 +50,32 @@ type Host struct {
 	boots    int
 	reboots  int
 	cut      bool // from the network
-	power    bool // false: it stays down
+	power    bool // false: the host stays down
 	crashing bool
-	failed   error         // why it could not be booted
-	changed  chan struct{} // closed and made again when one of these changes
+	failed   error         // why the host could not boot
+	changed  chan struct{} // closed and replaced when one of these changes
 }
 
-// A boot is one run of the host's systemd.
+// boot is one run of the host's systemd.
 type boot struct {
-	pid int // of its systemd, as the machine sees it
+	pid int // PID of the host's systemd on the machine
 	id  string
 	ctx context.Context // ends with the boot
 }
 
-// newHost makes a host in the lab and has it boot. ctx bounds the making of its tree, not the host's life.
+// newHost creates a host in the lab and boots it. ctx bounds the build of its tree, not the host's life.
 func newHost(ctx context.Context, l *Lab, cp *controlplane.ControlPlane, p parts, opts Options) (*Host, error) {
 	if err := opts.setDefaults(); err != nil {
-		return nil, fmt.Errorf("a host %q cannot be: %w", opts.Name, err)
+		return nil, fmt.Errorf("invalid host %q: %w", opts.Name, err)
 	}
 	tree, err := Tree(ctx, l.log, opts.Release)
 	if err != nil {
-		return nil, fmt.Errorf("making host %s: %w", opts.Name, err)
+		return nil, fmt.Errorf("creating host %s: %w", opts.Name, err)
 	}
 	h := &Host{opts: opts, lab: l, cp: cp, parts: p, tree: tree, version: opts.Version, power: true, changed: make(chan struct{}), stopped: make(chan struct{})}
 	number, err := l.add(h)
 	if err != nil {
-		return nil, fmt.Errorf("making host %s: %w", opts.Name, err)
+		return nil, fmt.Errorf("creating host %s: %w", opts.Name, err)
 	}
 	h.machine = fmt.Sprintf("%s-%d", l.tag, number)
 	h.dir = filepath.Join(l.dir, opts.Name)
@@ -87,13 +87,13 @@ func newHost(ctx context.Context, l *Lab, cp *controlplane.ControlPlane, p parts
 	if err != nil {
 		close(h.stopped)
 		h.stop()
-		return nil, fmt.Errorf("making host %s: %w", opts.Name, err)
+		return nil, fmt.Errorf("creating host %s: %w", opts.Name, err)
 	}
 	go h.supervise()
 	return h, nil
 }
 
-// supervise boots the host, again and again, until it is closed.
+// supervise boots the host again and again until it is closed.
 func (h *Host) supervise() {
 	defer close(h.stopped)
 	for {
@@ -129,14 +129,15 @@ func (h *Host) supervise() {
 	}
 }
 
-// waitPower waits until the host has power, and takes what was said of its next boot.
+// waitPower waits until the host has power, and takes the configuration of its next boot.
 func (h *Host) waitPower() (next NextBoot, ok bool) {
 	err := h.wait(h.life, func() bool { return h.power })
 	h.update(func() { next, h.next = h.next, NextBoot{} })
 	return next, err == nil
 }
 
-// runBoot is one boot, from power on to power off. Its error is one of booting; a boot that ends is none.
+// runBoot runs one boot, from power-on to power-off. It fails only if the host cannot boot; the end of a boot is not an
+// error.
 func (h *Host) runBoot() error {
 	console, err := os.OpenFile(h.ConsoleLog(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
@@ -147,7 +148,7 @@ func (h *Host) runBoot() error {
 	cmd.Stdout, cmd.Stderr = console, console
 	cmd.WaitDelay = time.Second
 	if h.opts.Release != Bookworm {
-		// systemd 257 refuses to boot with version 1 of cgroups, which the machine may have.
+		// systemd 257 refuses to boot with cgroups version 1, which the machine may use.
 		cmd.Env = append(os.Environ(), "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1")
 	}
 	if err := cmd.Start(); err != nil {
@@ -158,7 +159,7 @@ func (h *Host) runBoot() error {
 	pid, err := h.findInit(cmd.Process.Pid, ended)
 	if err != nil {
 		_ = cmd.Process.Kill()
-		return fmt.Errorf("%w; the end of its console:\n%s", err, h.console())
+		return fmt.Errorf("%w; the end of the console:\n%s", err, h.console())
 	}
 	ctx, cancel := context.WithCancel(h.life)
 	b := &boot{pid: pid, ctx: ctx, id: bootIDOf(pid)}
@@ -181,7 +182,7 @@ func (h *Host) runBoot() error {
 	return nil
 }
 
-// judge says what an end of systemd-nspawn means, and takes the power away when the host has switched itself off.
+// judge interprets the exit of systemd-nspawn, and removes the power if the host has powered itself off.
 func (h *Host) judge(err error) (how string) {
 	h.update(func() {
 		exit, _ := errors.AsType[*exec.ExitError](err)
@@ -207,7 +208,7 @@ func (h *Host) bootCommand() []string {
 		"--machine="+h.machine, "--hostname="+h.opts.Name, "--uuid="+h.machineID,
 		"--register=no", "--keep-unit", "--settings=no", "--link-journal=no", "--resolv-conf=off", "--timezone=off", "--console=pipe",
 		"--network-bridge="+h.lab.tag,
-		"--bind=/dev/null:/dev/kmsg", // the kubelet wants to read one, and the machine's is not for it
+		"--bind=/dev/null:/dev/kmsg", // the kubelet requires one, and must not read the machine's
 		"--bind-ro="+h.parts.kubelet+":/usr/bin/kubelet", "--bind-ro="+h.parts.hostparts+":/usr/bin/hostparts")
 	for inside, outside := range h.opts.Binds {
 		args = append(args, "--bind-ro="+escapeBind(outside)+":"+escapeBind(inside))
@@ -217,7 +218,7 @@ func (h *Host) bootCommand() []string {
 
 func escapeBind(path string) string { return strings.NewReplacer(`\`, `\\`, ":", `\:`).Replace(path) }
 
-// update changes the host's state and tells who waits for it.
+// update changes the host's state and wakes the goroutines that wait for a change.
 func (h *Host) update(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -226,7 +227,7 @@ func (h *Host) update(f func()) {
 	h.changed = make(chan struct{})
 }
 
-// wait waits until cond, which is called with mu held, is true.
+// wait waits until cond returns true. It calls cond with mu held.
 func (h *Host) wait(ctx context.Context, cond func() bool) error {
 	for {
 		h.mu.Lock()
@@ -251,7 +252,7 @@ func (h *Host) current() *boot {
 	return h.boot
 }
 
-// stop takes the power away indefinitely and returns when nothing of the host runs; its lab's janitor removes the rest.
+// stop removes the power and returns when nothing of the host runs. The lab's janitor removes the rest.
 func (h *Host) stop() {
 	h.end()
 	<-h.stopped
@@ -260,16 +261,17 @@ func (h *Host) stop() {
 	h.lab.mu.Unlock()
 }
 
-// Name of the host and of its Node.
+// Name returns the name of the host and of its Node.
 func (h *Host) Name() string { return h.opts.Name }
 
-// Address of the host in its lab's network.
+// Address returns the host's address in its lab's network.
 func (h *Host) Address() netip.Addr { return h.addr }
 
-// Dir is the host's directory on the machine; up in it has what differs from the tree. It must be changed only while the host is down.
+// Dir returns the host's directory on the machine. Its subdirectory up contains the differences from the tree. Change
+// it only while the host is down.
 func (h *Host) Dir() string { return h.dir }
 
-// ConsoleLog is the path of what systemd has written on the console, over all boots.
+// ConsoleLog returns the path of everything that systemd has written on the console, over all boots.
 func (h *Host) ConsoleLog() string { return filepath.Join(h.dir, "console.log") }
 
 func (h *Host) console() string {
@@ -280,7 +282,7 @@ func (h *Host) console() string {
 	return lastLines(string(text), 20)
 }
 
-// Version is VERSION_ID of what the host runs, or ran last.
+// Version returns the VERSION_ID that the host runs or, while it is down, ran last.
 func (h *Host) Version() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -291,7 +293,7 @@ func (h *Host) setVersion(version string) {
 	h.update(func() { h.version = strings.TrimSpace(version) })
 }
 
-// BootID is that of the running boot, "" while the host is down.
+// BootID returns the id of the running boot, or "" while the host is down.
 func (h *Host) BootID() string {
 	if b := h.current(); b != nil {
 		return b.id
@@ -299,14 +301,14 @@ func (h *Host) BootID() string {
 	return ""
 }
 
-// Boots is how often the host was booted, the first boot included.
+// Boots returns how often the host has booted, including the first boot.
 func (h *Host) Boots() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.boots
 }
 
-// Reboots is how often a clean reboot was carried out, through logind or by systemd alone.
+// Reboots returns the number of clean reboots, whether through logind or by systemd alone.
 func (h *Host) Reboots() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

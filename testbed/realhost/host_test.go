@@ -19,7 +19,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/engine"
 )
 
-// A book keeps the events of some hosts.
+// book records the events of hosts.
 type book struct {
 	mu     sync.Mutex
 	events []Event
@@ -31,7 +31,7 @@ func (b *book) write(e Event) {
 	b.events = append(b.events, e)
 }
 
-// kinds of one host's events so far, in order.
+// kinds returns the kinds of one host's events so far, in order.
 func (b *book) kinds(h *Host) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,7 +44,7 @@ func (b *book) kinds(h *Host) string {
 	return strings.Join(kinds, " ")
 }
 
-// TestHosts goes through the life of two hosts, step by step, so as to boot no more of them than it needs.
+// TestHosts plays the life of two hosts step by step, to boot as few hosts as possible.
 func TestHosts(t *testing.T) {
 	events, bound := &book{}, t.TempDir()
 	must(t, os.WriteFile(filepath.Join(bound, "file"), []byte("seen"), 0o644))
@@ -72,7 +72,7 @@ func TestHosts(t *testing.T) {
 		{"down", testDown},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, a, b) }) {
-			break // what follows begins where this should have ended
+			break // the next step depends on the end of this one
 		}
 	}
 }
@@ -95,7 +95,7 @@ func testBooted(t *testing.T, a, b *Host) {
 	for _, h := range []*Host{a, b} {
 		n := nodeOf(t, h)
 		if own := onHost(t, h, "cat", "/proc/sys/kernel/random/boot_id"); own == "" || n.Status.NodeInfo.BootID != own || h.BootID() != own {
-			t.Errorf("boot id of %s: the kubelet says %q, the host %q, its owner %q", h.Name(), n.Status.NodeInfo.BootID, own, h.BootID())
+			t.Errorf("boot id of %s: kubelet %q, host %q, owner %q", h.Name(), n.Status.NodeInfo.BootID, own, h.BootID())
 		}
 		if n.Labels["test"] != "hosts" || n.Status.NodeInfo.OSImage != "Testbed OS 4.1.0" || n.Status.NodeInfo.MachineID != onHost(t, h, "cat", "/etc/machine-id") {
 			t.Errorf("the Node of %s: labels %v, %+v", h.Name(), n.Labels, n.Status.NodeInfo)
@@ -104,14 +104,14 @@ func testBooted(t *testing.T, a, b *Host) {
 			t.Errorf("addresses of %s: %v, want %v", h.Name(), n.Status.Addresses, h.Address())
 		}
 		if got := onHost(t, h, "cat", "/opt/from:outside/file"); got != "seen" {
-			t.Errorf("what was bound in is %q", got)
+			t.Errorf("the bound file contains %q", got)
 		}
 		if _, err := h.Exec(soon(t), "touch", "/opt/from:outside/file"); err == nil {
-			t.Error("what was bound in can be written")
+			t.Error("the bound file is writable")
 		}
 		wantKubeletInhibitor(t, h)
-		eventually(t, "the host is up without a failed unit", func() bool {
-			state, _ := h.Exec(soon(t), "systemctl", "is-system-running") // its status says the same
+		eventually(t, "the host to be up without a failed unit", func() bool {
+			state, _ := h.Exec(soon(t), "systemctl", "is-system-running") // the output contains the same as the exit status
 			return strings.TrimSpace(state) == "running"
 		})
 		onHost(t, h, "systemctl", "is-active", "extra.service")
@@ -130,7 +130,7 @@ func wantKubeletInhibitor(t *testing.T, h *Host) {
 	})
 }
 
-// testApart: what one host does to its disk, its units and its processes is not the other's business.
+// testApart checks that a host cannot change the disk, the units or the processes of another one.
 func testApart(t *testing.T, a, b *Host) {
 	onHost(t, a, "touch", "/etc/only-here")
 	if _, err := b.Exec(soon(t), "test", "-e", "/etc/only-here"); err == nil {
@@ -142,7 +142,7 @@ func testApart(t *testing.T, a, b *Host) {
 		t.Errorf("a restart of one host's logind changed the other's from %s to %s", before, after)
 	}
 	if _, err := os.Stat(filepath.Join(a.tree, "etc/only-here")); err == nil {
-		t.Error("a host has changed the tree of all")
+		t.Error("a host has changed the shared tree")
 	}
 }
 
@@ -152,14 +152,14 @@ func testFiles(t *testing.T, a, _ *Host) {
 	must(t, a.CopyIn(soon(t), from, "/opt/new/program"))
 	out, err := a.Exec(soon(t), "/opt/new/program")
 	if e, ok := errors.AsType[*ExecError](err); !ok || e.Status != 3 || out != "out\nerr\n" {
-		t.Errorf("it said %q, error %v; want exit status 3", out, err)
+		t.Errorf("output %q, error %v; expected exit status 3", out, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if _, err := a.Exec(ctx, "sh", "-c", "exec sleep 4711"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a command that was cut short: %v", err)
+		t.Errorf("a command that was canceled: %v", err)
 	}
-	eventually(t, "nothing is left of it", func() bool {
+	eventually(t, "the command to be gone", func() bool {
 		_, err := a.Exec(soon(t), "sh", "-c", "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f; echo; done 2>/dev/null | grep -q '^sleep 4711'")
 		return err != nil
 	})
@@ -191,7 +191,7 @@ func runPod(t *testing.T, pod *corev1.Pod) {
 	must(t, err)
 }
 
-// testPods: pods run on the fake runtime, and an evicted one ends when it has had its time.
+// testPods checks that pods run on the fake runtime, and that an evicted pod ends after its stop time.
 func testPods(t *testing.T, a, _ *Host) {
 	runPod(t, podOn(a, "slow", map[string]string{controlplane.StopsAfterAnnotation: "2s"}))
 	begin := time.Now()
@@ -199,7 +199,7 @@ func testPods(t *testing.T, a, _ *Host) {
 	_, err := cp.WaitPods(soon(t), "default", "test=pods", "to be gone", func(ps []*corev1.Pod) bool { return len(ps) == 0 })
 	must(t, err)
 	if took := time.Since(begin); took < 2*time.Second {
-		t.Errorf("the pod was gone after %s, and needs 2s to stop", took)
+		t.Errorf("the pod was gone after %s, expected at least 2s", took)
 	}
 }
 
@@ -208,15 +208,15 @@ func wantEngine(t *testing.T, h *Host, operation, version string) {
 	s, err := h.EngineStatus(soon(t))
 	must(t, err)
 	if s.Operation != operation || s.NewVersion != version {
-		t.Errorf("the engine says %+v, want %s %s", s, operation, version)
+		t.Errorf("the engine reports %+v, expected %s %s", s, operation, version)
 	}
 	_, err = h.Exec(soon(t), "test", "-e", "/run/update_engine_autoupdate_completed")
 	if there := err == nil; there != (operation == engine.OpNeedReboot) {
-		t.Errorf("with the engine at %s, the marker is there: %t", operation, there)
+		t.Errorf("engine at %s: marker exists %t", operation, there)
 	}
 }
 
-// testEngine leaves an update staged on a, and one that was taken back on b.
+// testEngine leaves a staged update on a, and a withdrawn one on b.
 func testEngine(t *testing.T, a, b *Host) {
 	wantEngine(t, a, engine.OpIdle, "0.0.0")
 	must(t, a.StageUpdate(soon(t), "4.2.0"))
@@ -236,13 +236,13 @@ func testEngine(t *testing.T, a, b *Host) {
 	wantEngine(t, b, engine.OpIdle, "4.2.0")
 }
 
-// testBusPolicy: on Flatcar root may do all, the user core may ask, others may not.
+// testBusPolicy checks the policy of Flatcar: root may call every method, the user core only some, other users none.
 func testBusPolicy(t *testing.T, a, _ *Host) {
 	get := []string{"busctl", "call", engine.BusName, string(engine.Path), engine.Interface, "GetStatus"}
 	for user, may := range map[string]bool{"root": true, "core": true, "nobody": false} {
 		out, err := a.Exec(soon(t), append([]string{"setpriv", "--reuid=" + user, "--clear-groups"}, get...)...)
 		if (err == nil) != may {
-			t.Errorf("GetStatus as %s: %s %v; allowed is %t", user, out, err, may)
+			t.Errorf("GetStatus as %s: %s %v; expected allowed: %t", user, out, err, may)
 		}
 	}
 }
@@ -252,12 +252,12 @@ func testNetwork(t *testing.T, a, b *Host) {
 		_, err := h.Exec(soon(t), "timeout", "2", "bash", "-c", "exec 3<>/dev/tcp/"+lab.Gateway().String()+"/"+apiPort())
 		return err == nil
 	}
-	eventually(t, "both reach the API server", func() bool { return reach(a) && reach(b) })
+	eventually(t, "both hosts to reach the API server", func() bool { return reach(a) && reach(b) })
 	must(t, a.CutNetwork(soon(t)))
 	if reach(a) {
 		t.Error("a host that is cut off reaches the API server")
 	}
-	eventually(t, "the other still reaches the API server", func() bool { return reach(b) })
+	eventually(t, "the other host to reach the API server", func() bool { return reach(b) })
 	_, err := cp.WaitNode(soon(t), a.Name(), "to be not Ready", func(n *corev1.Node) bool { return n != nil && !nodeReady(n) })
 	must(t, err)
 	must(t, a.RestoreNetwork(soon(t)))
@@ -266,7 +266,7 @@ func testNetwork(t *testing.T, a, b *Host) {
 
 func apiPort() string { return cp.URL()[strings.LastIndex(cp.URL(), ":")+1:] }
 
-// testReboot: an update that was staged is what boots; a pod is ended by the kubelet before the host goes.
+// testReboot checks that a reboot boots the staged update, and that the kubelet ends a pod before the host goes down.
 func testReboot(t *testing.T, a *Host, events *book) {
 	runPod(t, podOn(a, "left", nil))
 	old := a.BootID()
@@ -275,7 +275,7 @@ func testReboot(t *testing.T, a *Host, events *book) {
 	must(t, a.WaitReady(soon(t)))
 	n := nodeOf(t, a)
 	if a.BootID() == old || n.Status.NodeInfo.BootID != a.BootID() {
-		t.Errorf("boot id %s, was %s; the Node says %s", a.BootID(), old, n.Status.NodeInfo.BootID)
+		t.Errorf("boot id %s, before %s; the Node has %s", a.BootID(), old, n.Status.NodeInfo.BootID)
 	}
 	if got := onHost(t, a, "sh", "-c", ". /etc/os-release; echo $VERSION_ID"); got != "4.2.0" || a.Version() != "4.2.0" || n.Status.NodeInfo.OSImage != "Testbed OS 4.2.0" {
 		t.Errorf("after the reboot VERSION_ID is %s, Version %s, OSImage %s", got, a.Version(), n.Status.NodeInfo.OSImage)
@@ -288,21 +288,22 @@ func testReboot(t *testing.T, a *Host, events *book) {
 	journal, err := a.Journal(soon(t), "kubelet.service")
 	must(t, err)
 	if !strings.Contains(journal, "Shutdown manager detected new shutdown event") {
-		t.Error("the kubelet has not heard of the shutdown")
+		t.Error("the kubelet has not noticed the shutdown")
 	}
 	pod, err := cp.Client().CoreV1().Pods("default").Get(soon(t), "left", metav1.GetOptions{})
 	must(t, err)
-	// The fake's containers end with status 0.
+	// The containers of the fake runtime exit with status 0.
 	if pod.Status.Phase != corev1.PodSucceeded || !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.DisruptionTarget && c.Reason == "TerminationByKubelet"
 	}) {
-		t.Errorf("the pod that was left is %s, %+v; want it ended by the kubelet's graceful shutdown", pod.Status.Phase, pod.Status.Conditions)
+		t.Errorf("the remaining pod is %s, %+v; expected the kubelet's graceful shutdown to end it", pod.Status.Phase, pod.Status.Conditions)
 	}
 	now := int64(0)
 	must(t, cp.Client().CoreV1().Pods("default").Delete(soon(t), "left", metav1.DeleteOptions{GracePeriodSeconds: &now}))
 }
 
-// testCrash: what was staged is booted, although it was taken back: ResetStatus does not switch the partitions back.
+// testCrash checks that a crash boots a staged update even after ResetStatus, which does not switch the partitions
+// back.
 func testCrash(t *testing.T, b *Host, events *book) {
 	old := b.BootID()
 	onHost(t, b, "touch", "/run/volatile", "/var/lasting")
@@ -310,17 +311,18 @@ func testCrash(t *testing.T, b *Host, events *book) {
 	must(t, b.WaitBoots(soon(t), 2))
 	must(t, b.WaitReady(soon(t)))
 	if b.BootID() == old || b.Version() != "4.2.0" || b.Reboots() != 0 {
-		t.Errorf("boot id %s, was %s; version %s, reboots %d", b.BootID(), old, b.Version(), b.Reboots())
+		t.Errorf("boot id %s, before %s; version %s, reboots %d", b.BootID(), old, b.Version(), b.Reboots())
 	}
 	if out := onHost(t, b, "sh", "-c", "ls -d /run/volatile /var/lasting 2>/dev/null; true"); out != "/var/lasting" {
-		t.Errorf("after the crash there are %q", out)
+		t.Errorf("left after the crash: %q", out)
 	}
 	if got := events.kinds(b); got != "Booted Crashed ShutdownDone Booted" {
 		t.Errorf("events %s", got)
 	}
 }
 
-// testBrokenRollback: the host comes back on the old version, and without a kubelet, until someone repairs it.
+// testBrokenRollback checks a host that comes back with the old version and without a kubelet, until an admin repairs
+// it.
 func testBrokenRollback(t *testing.T, a, _ *Host) {
 	must(t, a.StageUpdate(soon(t), "4.3.0"))
 	prepared := false
@@ -330,7 +332,7 @@ func testBrokenRollback(t *testing.T, a, _ *Host) {
 	}})
 	must(t, a.Reboot(soon(t)))
 	must(t, a.WaitBoots(soon(t), 3))
-	eventually(t, "systemd is up", func() bool {
+	eventually(t, "systemd to be up", func() bool {
 		_, err := a.Exec(soon(t), "systemctl", "is-active", "--quiet", "multi-user.target")
 		return err == nil
 	})

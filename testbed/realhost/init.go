@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// bootTimeout is how long systemd-nspawn may take to start the host's systemd: it sets up namespaces and mounts.
+// bootTimeout bounds the time in which systemd-nspawn starts the host's systemd. It sets up namespaces and mounts.
 const bootTimeout = 90 * time.Second
 
-// findInit waits for the host's systemd: a child of systemd-nspawn that is the first process of a PID namespace and has come so
-// far as to call itself systemd. There is nothing to watch, so it looks again and again.
+// findInit waits for the host's systemd: a child of systemd-nspawn that is the first process of a PID namespace and has
+// set its process name to systemd. It polls, because there is nothing to watch.
 func (h *Host) findInit(nspawn int, ended <-chan error) (int, error) {
 	deadline := time.NewTimer(bootTimeout)
 	defer deadline.Stop()
@@ -30,7 +30,7 @@ func (h *Host) findInit(nspawn int, ended <-chan error) (int, error) {
 		}
 		select {
 		case err := <-ended:
-			return 0, fmt.Errorf("systemd-nspawn ended before systemd ran: %w", errors.Join(err))
+			return 0, fmt.Errorf("systemd-nspawn exited before systemd ran: %w", errors.Join(err))
 		case <-h.life.Done():
 			return 0, errors.New("the host was closed")
 		case <-deadline.C:
@@ -54,11 +54,12 @@ func isInit(status string) bool {
 	return name && first
 }
 
-// bootIDOf reads a host's boot id: systemd-nspawn makes a new one for each boot and puts it in place of the machine's.
+// bootIDOf reads a host's boot id. systemd-nspawn creates a new one for each boot and mounts it over the one of the
+// machine.
 func bootIDOf(pid int) string {
 	id, _ := os.ReadFile(fmt.Sprintf("/proc/%d/root/proc/sys/kernel/random/boot_id", pid))
 	return strings.TrimSpace(string(id))
 }
 
-// kill takes the power away: the kernel kills everything in the PID namespace with its first process.
+// kill cuts the power: the kernel kills everything in the PID namespace with its first process.
 func (b *boot) kill() { _ = syscall.Kill(b.pid, syscall.SIGKILL) }

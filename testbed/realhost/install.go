@@ -20,20 +20,20 @@ import (
 //go:embed files
 var files embed.FS
 
-// Where things are in a host.
+// These are paths in a host.
 const (
 	osReleaseFile = "/usr/lib/os-release"
 	engineState   = "/var/lib/update-engine"
-	// KubeletKubeconfig is the kubelet's credential, where kubeadm has it too.
+	// KubeletKubeconfig is the path of the kubelet's credential, the same as with kubeadm.
 	KubeletKubeconfig = "/etc/kubernetes/kubelet.conf"
 )
 
-// sysctls are what the kubelet wants to read under /proc/sys.
+// sysctls are the settings under /proc/sys that the kubelet requires.
 var sysctls = map[string]string{"vm.overcommit_memory": "1", "kernel.panic": "10", "kernel.panic_on_oops": "1"}
 
-// install puts what makes the tree this host into its directory of changes.
+// install writes the files that turn the tree into this host, into the host's overlay directory.
 func (h *Host) install() error {
-	// A host of this name that was in the lab before has left its disk.
+	// An earlier host with this name in the lab has left its disk.
 	if err := os.RemoveAll(h.dir); err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (h *Host) install() error {
 		}
 	}
 	id := make([]byte, 16)
-	_, _ = rand.Read(id) // it never fails
+	_, _ = rand.Read(id) // never fails
 	h.machineID = hex.EncodeToString(id)
 	kubeconfig, err := h.cp.KubeconfigAt(h.lab.Gateway(), "system:node:"+h.opts.Name, controlplane.NodesGroup)
 	if err != nil {
@@ -124,7 +124,7 @@ func (h *Host) writeUpper(name string, data []byte, mode os.FileMode) error {
 	}
 	err := os.WriteFile(to, data, mode)
 	if err == nil {
-		err = os.Chmod(to, mode) // whatever the umask
+		err = os.Chmod(to, mode) // independent of the umask
 	}
 	if err != nil {
 		return fmt.Errorf("writing %s on the disk of %s: %w", name, h.opts.Name, err)
@@ -147,19 +147,19 @@ func (h *Host) linkUpper(target, name string) error {
 	return nil
 }
 
-// upper is where a change of a file of the tree lies.
+// upper returns the path of a changed file in the overlay.
 func (h *Host) upper(name string) string { return filepath.Join(h.dir, "up", filepath.Clean("/"+name)) }
 
-// prepareBoot changes the disk between two boots: what the engine has staged is what runs from now on.
+// prepareBoot changes the disk between two boots: from now on the host runs what the engine has staged.
 func (h *Host) prepareBoot(next NextBoot) error {
 	staged := h.upper(path.Join(engineState, engine.StagedFile))
 	switch data, err := os.ReadFile(staged); {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
-		return fmt.Errorf("reading what was staged: %w", err)
+		return fmt.Errorf("reading the staged version: %w", err)
 	default:
 		if err := os.Remove(staged); err != nil {
-			return fmt.Errorf("forgetting what was staged: %w", err)
+			return fmt.Errorf("removing the staged version: %w", err)
 		}
 		if !next.OldVersion {
 			h.setVersion(string(data))

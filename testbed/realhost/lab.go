@@ -18,20 +18,21 @@ import (
 )
 
 const (
-	labPrefix = "lkr"                      // a lab's tag is this and its number: the name of its bridge, of its cgroups, the start of its machines' names
-	dirPrefix = "lockkeeper-realhost-"     // of a lab's folder in the temporary folder
-	locksDir  = "/run/lockkeeper-realhost" // a file for each lab that there is on the machine, locked as long as it has a janitor
+	labPrefix = "lkr"                      // with its number, the tag of a lab: the name of its bridge and of its cgroups, and the prefix of its machines' names
+	dirPrefix = "lockkeeper-realhost-"     // of a lab's directory in the temporary directory
+	locksDir  = "/run/lockkeeper-realhost" // contains a file for each lab on the machine, locked while the lab has a janitor
 	maxLabs   = 99
 
-	// The janitor waits 10 s for processes to die and 5 s for cgroups; a directory of some hosts goes quickly.
+	// The janitor waits 10 s for processes to die and 5 s for cgroups. To remove the directory of a few hosts takes
+	// little time.
 	janitorTimeout = time.Minute
 )
 
 //go:embed janitor.sh
 var janitorScript string
 
-// A Lab is the part of the machine that belongs to some hosts: a bridge with a network, cgroups, a directory. Several can be there
-// at once. Its methods may be called by several goroutines.
+// Lab is the part of the machine that belongs to a set of hosts: a bridge with a network, cgroups, a directory. Several
+// labs can exist at once. Its methods are safe for concurrent use.
 type Lab struct {
 	tag string
 	n   int
@@ -39,20 +40,20 @@ type Lab struct {
 	log io.Writer
 
 	janitor  *exec.Cmd
-	let      io.Closer // closing it lets the janitor begin
+	let      io.Closer // closing it makes the janitor start
 	said     *bytes.Buffer
 	cgroups  []string // one directory in each hierarchy
 	mu       sync.Mutex
 	hosts    map[*Host]bool
-	used     int // addresses given out
+	used     int // assigned addresses
 	closing  bool
 	stopOnce sync.Once
 	stopErr  error
 }
 
-// NewLab first removes what labs have left whose owner and janitor were both killed, and then makes one. Its gateway has to be
-// among the addresses of the control plane that its hosts are to use. log gets lines for people; it may be nil. It fails with
-// [Missing]'s error where hosts cannot be.
+// NewLab first removes the remains of labs whose owner and janitor were both killed, and then creates a lab. Its
+// gateway must be one of the addresses of the control plane that its hosts use. log receives lines for users; it may be
+// nil. NewLab fails with the error of [Missing] if this machine cannot run hosts.
 func NewLab(ctx context.Context, log io.Writer) (*Lab, error) {
 	if err := Missing(); err != nil {
 		return nil, err
@@ -66,23 +67,23 @@ func NewLab(ctx context.Context, log io.Writer) (*Lab, error) {
 	for n := 1; n <= maxLabs; n++ {
 		lock, err := claim(n)
 		if err != nil {
-			return nil, fmt.Errorf("making a lab for hosts: %w", err)
+			return nil, fmt.Errorf("creating a lab for hosts: %w", err)
 		}
 		if lock == nil {
 			continue
 		}
-		defer lock.Close() // the janitor has its own
+		defer lock.Close() // the janitor has its own descriptor
 		l := &Lab{tag: fmt.Sprint(labPrefix, n), n: n, log: log, hosts: map[*Host]bool{}, said: &bytes.Buffer{}}
 		if err := l.make(ctx, lock); err != nil {
-			_ = l.Close() // what went wrong is in err
-			return nil, fmt.Errorf("making a lab for hosts: %w", err)
+			_ = l.Close() // err already describes the failure
+			return nil, fmt.Errorf("creating a lab for hosts: %w", err)
 		}
 		return l, nil
 	}
-	return nil, fmt.Errorf("making a lab for hosts: there are %d on this machine already", maxLabs)
+	return nil, fmt.Errorf("creating a lab for hosts: %d labs exist on this machine already", maxLabs)
 }
 
-// claim takes the lock of lab n, nil if there is such a lab.
+// claim takes the lock of lab n, or returns nil if that lab exists.
 func claim(n int) (*os.File, error) {
 	if err := os.MkdirAll(locksDir, 0o700); err != nil {
 		return nil, err
@@ -94,7 +95,8 @@ func claim(n int) (*os.File, error) {
 	}
 	locked, err := tryLock(f)
 	if locked {
-		// A janitor may have removed the file between its opening and its locking; or the lab is one for Sweep.
+		// A janitor may have removed the file between the open and the lock; or the lab is one that Sweep has to
+		// remove.
 		mine, statErr := f.Stat()
 		there, thereErr := os.Stat(path)
 		if statErr == nil && thereErr == nil && os.SameFile(mine, there) && mine.Size() == 0 {
@@ -130,7 +132,8 @@ func (l *Lab) make(ctx context.Context, lock *os.File) (err error) {
 	return nil
 }
 
-// startJanitor starts the janitor; it hears no Ctrl-C, and its input ends when this process does, however that ends.
+// startJanitor starts the janitor. The janitor does not get Ctrl-C, and its input ends when this process ends in any
+// way.
 func startJanitor(tag, dir string, lock *os.File, said io.Writer) (*exec.Cmd, io.Closer, error) {
 	cmd := exec.Command("sh", "-c", janitorScript, "janitor", tag, dir, lock.Name())
 	cmd.Dir = "/"
@@ -148,11 +151,11 @@ func startJanitor(tag, dir string, lock *os.File, said io.Writer) (*exec.Cmd, io
 	return cmd, let, nil
 }
 
-// Sweep removes what labs have left on the machine whose owner and janitor were both killed.
+// Sweep removes the remains of labs whose owner and janitor were both killed.
 func Sweep(ctx context.Context) error {
 	paths, err := filepath.Glob(filepath.Join(locksDir, "*"))
 	if err != nil {
-		return fmt.Errorf("looking for the remains of other labs: %w", err)
+		return fmt.Errorf("finding the remains of other labs: %w", err)
 	}
 	for _, path := range paths {
 		if err := sweep(ctx, path); err != nil {
@@ -176,7 +179,7 @@ func sweep(ctx context.Context, path string) error {
 	}
 	dir, err := io.ReadAll(lock)
 	if err != nil || len(dir) == 0 {
-		return err // one that is just being made
+		return err // a lab that is just being created
 	}
 	var said bytes.Buffer
 	cmd, let, err := startJanitor(labPrefix+filepath.Base(path), string(dir), lock, &said)
@@ -205,17 +208,18 @@ func waitJanitor(ctx context.Context, cmd *exec.Cmd, let io.Closer, said *bytes.
 	}
 }
 
-// Gateway is the machine's address in the hosts' network: what their control plane has to be reachable at.
+// Gateway returns the machine's address in the hosts' network. Their control plane must listen at this address.
 func (l *Lab) Gateway() netip.Addr { return netip.AddrFrom4([4]byte{10, 213, byte(l.n), 1}) }
 
-// Dir is the lab's directory, with one for each host: its changes to the operating system (up), its console (console.log).
+// Dir returns the lab's directory. It contains a directory for each host, with its changes to the operating system (up)
+// and its console (console.log).
 func (l *Lab) Dir() string { return l.dir }
 
-// Tag is the name of the lab's bridge and cgroups.
+// Tag returns the name of the lab's bridge and cgroups.
 func (l *Lab) Tag() string { return l.tag }
 
-// Close closes the lab's hosts and removes everything of it from the machine. It may be called any number of times and returns
-// when nothing is left.
+// Close closes the lab's hosts and removes everything of the lab from the machine. It may be called more than once and
+// returns when nothing is left.
 func (l *Lab) Close() error {
 	l.stopOnce.Do(func() {
 		l.mu.Lock()
@@ -245,7 +249,7 @@ func (l *Lab) living() []*Host {
 	return hosts
 }
 
-// add gives a new host its number in the lab, from 1.
+// add assigns a number in the lab to a new host, from 1.
 func (l *Lab) add(h *Host) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -264,7 +268,7 @@ func (l *Lab) printf(format string, args ...any) {
 	fmt.Fprintf(l.log, "realhost: "+format+"\n", args...)
 }
 
-// tell runs a command that says nothing when it has worked.
+// tell runs a command that prints nothing on success.
 func tell(ctx context.Context, name string, args ...string) error {
 	if out, err := groupCommand(ctx, name, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), cause(ctx, err), lastLines(string(out), 5))

@@ -15,11 +15,11 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// ownerEnv makes this test binary a program that owns a lab with a host until it is ended, for tests that end it. With the
-// value panic it ends itself.
+// ownerEnv makes this test binary a program that owns a lab with a host until the program ends. With the value panic it
+// ends by a panic.
 const ownerEnv = "REALHOST_TEST_OWNER"
 
-// own makes the lab, boots a host and says where they are.
+// own creates the lab, boots a host and prints their locations.
 func own() error {
 	ctx := context.Background()
 	l, err := NewLab(ctx, nil)
@@ -44,7 +44,7 @@ func own() error {
 	select {}
 }
 
-// remains are what there is of a lab on the machine.
+// remains returns what is left of a lab on the machine.
 func remains(t *testing.T, tag, dir string, pid int) (all []string) {
 	t.Helper()
 	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + tag)
@@ -54,7 +54,7 @@ func remains(t *testing.T, tag, dir string, pid int) (all []string) {
 	nspawn, err := filepath.Glob("/run/systemd/nspawn/propagate/" + tag + "-*")
 	must(t, err)
 	lock := filepath.Join(locksDir, strings.TrimPrefix(tag, labPrefix))
-	// Someone else's lab may have taken the number over, once it was free.
+	// A lab of another process may have taken the number, once it was free.
 	if owner, err := os.ReadFile(lock); err != nil || string(owner) == dir {
 		all = append(append(groups, links...), nspawn...)
 	} else {
@@ -76,13 +76,13 @@ func remains(t *testing.T, tag, dir string, pid int) (all []string) {
 	return all
 }
 
-// dead is a process that is gone, or has only not been reaped by its parent yet.
+// dead reports whether a process is gone, or is a zombie.
 func dead(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// An owner is a process that has a lab of its own.
+// owner is a process with its own lab.
 type owner struct {
 	cmd          *osexec.Cmd
 	tag, dir     string
@@ -106,7 +106,7 @@ func startOwner(t *testing.T, how string) *owner {
 	_, err = fmt.Sscan(line, &o.tag, &o.dir, &o.pid, &o.janitor)
 	must(t, err)
 	if len(remains(t, o.tag, o.dir, o.pid)) < 5 && how != "panic" {
-		t.Fatalf("a host that runs is not seen: %v", remains(t, o.tag, o.dir, o.pid))
+		t.Fatalf("the running host was not found: %v", remains(t, o.tag, o.dir, o.pid))
 	}
 	return o
 }
@@ -121,7 +121,7 @@ func TestNothingIsLeft(t *testing.T) {
 			o := startOwner(t, how)
 			must(t, end(o))
 			t.Cleanup(func() { t.Logf("left: %v", remains(t, o.tag, o.dir, o.pid)) })
-			eventually(t, "nothing is left", func() bool { return len(remains(t, o.tag, o.dir, o.pid)) == 0 })
+			eventually(t, "nothing to be left", func() bool { return len(remains(t, o.tag, o.dir, o.pid)) == 0 })
 		})
 	}
 	t.Run("with its janitor", func(t *testing.T) {
@@ -130,13 +130,13 @@ func TestNothingIsLeft(t *testing.T) {
 		must(t, syscall.Kill(o.janitor, syscall.SIGKILL))
 		must(t, o.cmd.Process.Kill())
 		_ = o.cmd.Wait()
-		eventually(t, "the janitor is dead", func() bool { return dead(o.janitor) })
+		eventually(t, "the janitor to be dead", func() bool { return dead(o.janitor) })
 		if len(remains(t, o.tag, o.dir, o.pid)) < 5 {
-			t.Errorf("without a janitor there is only %v left: nothing to sweep", remains(t, o.tag, o.dir, o.pid))
+			t.Errorf("without a janitor only %v is left: nothing to sweep", remains(t, o.tag, o.dir, o.pid))
 		}
 		must(t, Sweep(soon(t)))
 		if left := remains(t, o.tag, o.dir, o.pid); len(left) > 0 {
-			t.Errorf("after a sweep there are %v", left)
+			t.Errorf("left after the sweep: %v", left)
 		}
 	})
 	t.Run("closed", func(t *testing.T) {
@@ -149,10 +149,10 @@ func TestNothingIsLeft(t *testing.T) {
 		must(t, l.Close())
 		must(t, l.Close())
 		if left := remains(t, l.tag, l.dir, -1); len(left) > 0 {
-			t.Errorf("after Close there are %v", left)
+			t.Errorf("left after Close: %v", left)
 		}
 		if _, err := l.add(&Host{}); err == nil {
-			t.Error("a closed lab takes a host")
+			t.Error("a closed lab accepts a host")
 		}
 	})
 }

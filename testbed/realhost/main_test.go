@@ -16,7 +16,7 @@ import (
 var (
 	lab    *Lab
 	cp     *controlplane.ControlPlane
-	absent error // why there are no hosts to test
+	absent error // why this machine cannot run hosts
 )
 
 func TestMain(m *testing.M) {
@@ -51,7 +51,7 @@ func runTests(m *testing.M) int {
 	return status
 }
 
-// start starts a fleet for a test, with hosts named after it.
+// start starts a fleet for a test, with names that begin with prefix.
 func start(t *testing.T, prefix string, hosts int, change ...func(*Options)) []*Host {
 	t.Helper()
 	if absent != nil {
@@ -61,7 +61,7 @@ func start(t *testing.T, prefix string, hosts int, change ...func(*Options)) []*
 	for _, f := range change {
 		f(&o.Host)
 	}
-	f, err := StartFleet(context.WithoutCancel(t.Context()), lab, cp, o) // its end closes the fleet, before the journals were read
+	f, err := StartFleet(context.WithoutCancel(t.Context()), lab, cp, o) // the end of the test's context would close the fleet before the journals are read
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,14 +73,14 @@ func start(t *testing.T, prefix string, hosts int, change ...func(*Options)) []*
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			said, err := h.Journal(ctx, "")
 			cancel()
-			t.Logf("the end of the journal of %s (%v):\n%s\nand of its console:\n%s", h.Name(), err, lastLines(said, 60), h.console())
+			t.Logf("the end of the journal of %s (%v):\n%s\nand of the console:\n%s", h.Name(), err, lastLines(said, 60), h.console())
 		}
 		f.Close()
 	})
 	return f.Hosts
 }
 
-// soon is a bound for what takes up to a boot on a busy machine.
+// soon returns a context for operations that take up to a boot on a busy machine.
 func soon(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
@@ -95,13 +95,13 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// eventually waits for what can only be asked for again and again.
+// eventually polls until cond returns true.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(90 * time.Second)
 	for !cond() {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited 90 s in vain: %s", what)
+			t.Fatalf("timed out after 90 s waiting for %s", what)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// Packages are the Debian packages that have the programs that real hosts need on the machine.
+// Packages lists the Debian packages with the programs that real hosts need on the machine.
 var Packages = []string{"systemd-container", "mmdebstrap", "iproute2", "util-linux"}
 
-// programs are what is called on the machine.
+// programs lists the programs that the package calls on the machine.
 var programs = []string{"systemd-nspawn", "mmdebstrap", "ip", "bridge", "unshare"}
 
-// Missing says why real hosts cannot be run here, nil if they can: it looks for what they need, and tries in small what they do. A
-// test that is left out for it prints it.
+// Missing returns the reason why real hosts cannot run on this machine, or nil. It checks the requirements, and tries
+// small versions of the operations. A test that is skipped because of Missing prints its error.
 func Missing() error {
 	if os.Geteuid() != 0 {
 		return errors.New("real hosts need root")
@@ -38,13 +38,13 @@ func Missing() error {
 		return fmt.Errorf("real hosts need overlayfs: %w", err)
 	}
 	if !strings.Contains(string(known), "\toverlay\n") {
-		return errors.New("real hosts need overlayfs: this kernel has none, or its module is not loaded")
+		return errors.New("real hosts need overlayfs: this kernel does not support it, or the module is not loaded")
 	}
 	return refused()
 }
 
-// try is what a host takes, in small: namespaces with an overlay and a network of their own. That a program is installed says
-// nothing about what a sandbox lets it do.
+// try is a small version of what a host needs: namespaces with their own overlay and network. An installed program does
+// not prove that a sandbox allows what the program does.
 const try = `
 mount -t tmpfs tmpfs /mnt
 mkdir /mnt/lower /mnt/upper /mnt/work /mnt/root
@@ -54,7 +54,7 @@ ip link add probe-a type veth peer name probe-b
 ip link set probe-a master probe-br
 `
 
-// refused says what of it this machine does not let root do, nil if nothing. It is tried once.
+// refused returns the operations that this machine refuses to root, or nil. It tries them once.
 var refused = sync.OnceValue(func() error {
 	ctx, cancel := context.WithTimeout(context.Background(), tryBound)
 	defer cancel()
@@ -73,5 +73,5 @@ var refused = sync.OnceValue(func() error {
 	return nil
 })
 
-// tryBound is how long that may take.
+// tryBound is the timeout of these tries.
 const tryBound = 2 * time.Minute

@@ -5,25 +5,26 @@ import (
 	"fmt"
 )
 
-// How a port of a bridge is: packets vanish in one that is disabled, as behind a broken switch; the host sees no cable pulled.
+// These are the states of a port of a bridge. A disabled port drops packets, like a broken switch, and the host sees no
+// link change.
 const (
 	portDisabled   = "0"
 	portForwarding = "3"
 )
 
-// CutNetwork cuts the host off from everything, until RestoreNetwork: its packets vanish. It holds over reboots.
+// CutNetwork drops all packets of the host until RestoreNetwork. The cut persists over reboots.
 func (h *Host) CutNetwork(ctx context.Context) error {
 	h.update(func() { h.cut = true })
 	return h.setPort(ctx, portDisabled)
 }
 
-// RestoreNetwork ends what CutNetwork began.
+// RestoreNetwork ends the effect of CutNetwork.
 func (h *Host) RestoreNetwork(ctx context.Context) error {
 	h.update(func() { h.cut = false })
 	return h.setPort(ctx, portForwarding)
 }
 
-// applyCut cuts a host that has just been switched on, and whose link is new.
+// applyCut cuts a host that has just been powered on and has a new link.
 func (h *Host) applyCut() error {
 	h.mu.Lock()
 	cut := h.cut
@@ -36,7 +37,7 @@ func (h *Host) applyCut() error {
 
 func (h *Host) setPort(ctx context.Context, state string) error {
 	if h.current() == nil && state == portForwarding {
-		return nil // there is no link; the next one begins like that
+		return nil // there is no link; the next link starts with this state
 	}
 	if err := tell(ctx, "bridge", "link", "set", "dev", "vb-"+h.machine, "state", state); err != nil {
 		return fmt.Errorf("setting the network of %s: %w", h.opts.Name, err)

@@ -11,41 +11,42 @@ import (
 
 // Options describe a host.
 type Options struct {
-	// Name of the host and of its Node: a host name.
+	// Name is the name of the host and of its Node. It must be a valid host name.
 	Name string
-	// Labels are given to the Node by its kubelet when it registers it.
+	// Labels are set on the Node by its kubelet when the kubelet registers it.
 	Labels map[string]string
-	// ControlPlane: the Node carries the label of a control plane node, put there by the test bed's admin, since NodeRestriction
-	// forbids it to kubelets.
+	// ControlPlane gives the Node the label of a control-plane node. The testbed's admin sets the label, because
+	// NodeRestriction forbids it to kubelets.
 	ControlPlane bool
 
-	// Release is the operating system that the host runs; "" is [DefaultRelease]'s.
+	// Release is the operating system of the host; "" means [DefaultRelease].
 	Release Release
-	// Version is VERSION_ID at first; "" is 4.1.0.
+	// Version is the first VERSION_ID; "" means 4.1.0.
 	Version string
-	// OSRelease are more lines for os-release, or others for those that it has: NAME, ID ("testos"), VERSION_ID, PRETTY_NAME.
+	// OSRelease adds lines to os-release, or replaces its default lines: NAME, ID ("testos"), VERSION_ID, PRETTY_NAME.
 	OSRelease map[string]string
-	// ShutdownGrace is the kubelet's shutdownGracePeriod, of which critical pods get the last second; 0 is 4 s, which is less than
-	// logind's own InhibitDelayMaxSec of 5 s.
+	// ShutdownGrace is the kubelet's shutdownGracePeriod. Its last second is for critical pods. 0 means 4 s, which is
+	// less than logind's default InhibitDelayMaxSec of 5 s.
 	ShutdownGrace time.Duration
-	// DownTime is between the end of a boot and the next one; 0 is 1 s.
+	// DownTime is the time between the end of a boot and the next boot; 0 means 1 s.
 	DownTime time.Duration
 
-	// Files are put on the host before its first boot, readable by all, by absolute path; those in a bin or sbin directory are
-	// executable.
+	// Files are written to the host before its first boot, by absolute path and readable by all. Files in a bin or
+	// sbin directory are executable.
 	Files map[string][]byte
-	// Enable are units, among Files or the tree's, that are wanted by multi-user.target.
+	// Enable lists units, from Files or from the tree, that multi-user.target wants.
 	Enable []string
-	// Binds are directories or files of the machine that the host sees, read-only: by their path in the host, which is made if need be.
+	// Binds are directories or files of the machine that the host can read, by their path in the host. Missing paths
+	// are created.
 	Binds map[string]string
 
-	// Events is called with every event of this host, one at a time; what it is called for waits until it returns.
+	// Events is called with every event of this host, one at a time. The host waits until the call returns.
 	Events func(Event)
 }
 
 func (o *Options) setDefaults() error {
 	if o.Name == "" || strings.Trim(o.Name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || len(o.Name) > 63 {
-		return fmt.Errorf("%q is no host name", o.Name)
+		return fmt.Errorf("%q is not a valid host name", o.Name)
 	}
 	if o.ShutdownGrace < 0 || o.DownTime < 0 {
 		return errors.New("a duration is negative")
@@ -58,7 +59,7 @@ func (o *Options) setDefaults() error {
 		o.Release = release
 	}
 	if !slices.Contains(Releases, o.Release) {
-		return fmt.Errorf("its release is %q, expected one of %q", o.Release, Releases)
+		return fmt.Errorf("the release is %q, expected one of %q", o.Release, Releases)
 	}
 	if o.Version == "" {
 		o.Version = "4.1.0"
@@ -72,7 +73,7 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// osRelease is the text of the file.
+// osRelease returns the content of os-release.
 func (o *Options) osRelease(version string) string {
 	lines := map[string]string{
 		"NAME": "Testbed OS", "ID": "testos", "ID_LIKE": "debian", "VERSION_ID": version, "PRETTY_NAME": "Testbed OS " + version,
@@ -85,16 +86,17 @@ func (o *Options) osRelease(version string) string {
 	return b.String()
 }
 
-// NextBoot says how the next boot, and only that one, differs. The zero value is a boot that brings what was staged.
+// NextBoot configures the host's next boot, and only that one. The zero value boots the staged version.
 type NextBoot struct {
-	// OldVersion: the host comes back on the version that it ran, as after a rollback; what was staged is lost.
+	// OldVersion makes the host boot its previous version, as after a rollback. The staged version is lost.
 	OldVersion bool
-	// Mask are units that are masked before the boot, kubelet.service for one; they stay so until they are unmasked in the host.
+	// Mask lists units to mask before the boot, for example kubelet.service. They stay masked until a test unmasks
+	// them.
 	Mask []string
-	// StayDown: it does not come back; see [Host.PowerOn].
+	// StayDown keeps the host down; see [Host.PowerOn].
 	StayDown bool
-	// DownTime replaces the option's; 0 leaves it.
+	// DownTime overrides the option of the same name; 0 keeps the option.
 	DownTime time.Duration
-	// Prepare is called while the host is down, before the boot: [Host.WriteFile] then changes the disk.
+	// Prepare is called before the boot while the host is down, so [Host.WriteFile] changes the disk.
 	Prepare func() error
 }

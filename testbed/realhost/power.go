@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// Next says how the next boot differs, whatever it comes from. What was said before is forgotten.
+// Next configures the next boot, whatever causes it. It replaces an earlier configuration.
 func (h *Host) Next(next NextBoot) { h.update(func() { h.next = next }) }
 
-// Crash takes the power away at once and returns when nothing of the boot runs any more. The host comes up again as after a
-// power cut, as next says: what was staged is booted.
+// Crash cuts the power at once and returns when nothing of the boot runs any more. The host boots again as after a
+// power cut and as next configures: it boots the staged version.
 func (h *Host) Crash(ctx context.Context, next NextBoot) error {
 	b := h.current()
 	if b == nil {
@@ -24,22 +24,23 @@ func (h *Host) Crash(ctx context.Context, next NextBoot) error {
 	return nil
 }
 
-// Reboot asks logind for a reboot, as an admin's `systemctl reboot` does, and returns when logind has taken the order.
+// Reboot asks logind for a reboot, like an admin's `systemctl reboot`, and returns when logind has accepted the call.
 func (h *Host) Reboot(ctx context.Context) error {
 	return h.callLogind(ctx, "Reboot", false)
 }
 
-// PowerOff asks logind to switch the host off; it stays down until [Host.PowerOn]. It returns when logind has taken the order.
+// PowerOff asks logind to power the host off. The host stays down until [Host.PowerOn]. PowerOff returns when logind
+// has accepted the call.
 func (h *Host) PowerOff(ctx context.Context) error {
 	return h.callLogind(ctx, "PowerOff", false)
 }
 
-// PowerOn boots a host that is down. On one that runs it is not an error.
+// PowerOn boots a host that is down. It does nothing if the host runs.
 func (h *Host) PowerOn() {
 	h.update(func() { h.power, h.next.StayDown = true, false })
 }
 
-// WaitDown waits until the host is down and stays so.
+// WaitDown waits until the host is down and stays down.
 func (h *Host) WaitDown(ctx context.Context) error {
 	if err := h.wait(ctx, func() bool { return h.boot == nil && !h.power }); err != nil {
 		return fmt.Errorf("waiting for %s to be down: %w", h.opts.Name, err)
@@ -47,8 +48,8 @@ func (h *Host) WaitDown(ctx context.Context) error {
 	return nil
 }
 
-// WaitBoots waits until the host has been booted n times in all, the first boot included, and is up. It fails at once when the
-// host could not be booted.
+// WaitBoots waits until the host has booted n times in total, including the first boot, and is up. It fails at once if
+// the host cannot boot.
 func (h *Host) WaitBoots(ctx context.Context, n int) error {
 	var failed error
 	err := h.wait(ctx, func() bool {

@@ -17,23 +17,23 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// A Release of Debian, by its code name: the operating system of a host.
+// Release is a Debian release by its code name: the operating system of a host.
 type Release string
 
-// The releases that hosts can run.
+// These are the releases that hosts can run.
 const (
 	Bookworm Release = "bookworm" // Debian 12, systemd 252
 	Trixie   Release = "trixie"   // Debian 13, systemd 257
 )
 
-// Releases are all of them, the one that hosts run by default first.
+// Releases lists all releases. The default comes first.
 var Releases = []Release{Bookworm, Trixie}
 
-// releaseEnv names the release of hosts whose options name none; empty or unset is [Bookworm].
+// releaseEnv is the environment variable with the default release. Empty or unset means [Bookworm].
 const releaseEnv = "LOCKKEEPER_RELEASE"
 
-// DefaultRelease is what hosts run whose options name no release. It fails if the environment variable LOCKKEEPER_RELEASE
-// names an unknown one.
+// DefaultRelease returns the release of hosts whose options name none. It fails if the environment variable
+// LOCKKEEPER_RELEASE contains an unknown one.
 func DefaultRelease() (Release, error) {
 	r := cmp.Or(Release(os.Getenv(releaseEnv)), Releases[0])
 	if !slices.Contains(Releases, r) {
@@ -42,12 +42,12 @@ func DefaultRelease() (Release, error) {
 	return r, nil
 }
 
-// treePackages are what a minimal Debian needs for systemd to boot it as a complete system. With polkitd the user core may hold
-// an inhibitor too, see treeHooks.
+// treePackages lists the packages that systemd needs to boot a minimal Debian as a complete system. With polkitd the
+// user core may hold an inhibitor too, see treeHooks.
 var treePackages = []string{"systemd", "systemd-sysv", "libpam-systemd", "dbus", "polkitd", "iproute2", "ca-certificates"}
 
-// treeHooks end the making of the tree. Flatcar's D-Bus policy names a user core; here this user may hold block inhibitors as
-// someone at a desk may. Timers that would fetch or tidy up have no business in a test.
+// treeHooks finish the tree. Flatcar's D-Bus policy names a user core; here this user may hold block inhibitors, like a
+// user with a local session. The hooks also disable timers that download or clean up, because they would disturb tests.
 var treeHooks = []string{
 	`chroot "$1" useradd --create-home --shell /bin/bash core`,
 	`echo 'polkit.addRule(function(action, subject) { if (action.id == "org.freedesktop.login1.inhibit-block-shutdown" && subject.user == "core") return polkit.Result.YES; });' >"$1"/etc/polkit-1/rules.d/core.rules`,
@@ -56,18 +56,18 @@ var treeHooks = []string{
 	`rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin "$1"/var/log/*.log`,
 }
 
-// treeRoot is below the cache's directory, because mmdebstrap wants one of its own making.
+// treeRoot is a subdirectory of the cache entry, because mmdebstrap creates its target directory itself.
 const treeRoot = "root"
 
-// parts are what hosts are made of besides their operating system, read-only for them.
+// parts are the components of a host apart from its operating system. Hosts have read-only access to them.
 type parts struct {
 	kubelet   string // path of the binary
 	hostparts string // path of the binary
 }
 
-// Prepare makes what hosts of the default release are made of, unless it is in the cache: the operating system's tree (a
-// minute, 220 MB), the kubelet (a minute more when the control plane was built before) and command hostparts. [StartFleet] does
-// it too; here it can be done ahead of a test's timeout. log may be nil.
+// Prepare builds the components of hosts with the default release, unless they are in the cache: the tree of the
+// operating system (a minute, 220 MB), the kubelet (one more minute if the control plane was built before) and the
+// command hostparts. [StartFleet] does the same, but a test can call Prepare before its timeout starts. log may be nil.
 func Prepare(ctx context.Context, log io.Writer) error {
 	release, err := DefaultRelease()
 	if err != nil {
@@ -80,8 +80,9 @@ func Prepare(ctx context.Context, log io.Writer) error {
 	return err
 }
 
-// Tree makes the tree of a release alone, unless it is in the cache, and returns its root. The caller must not write to it; an
-// overlay over it can be written to. It fails where the release's packages cannot be fetched. log may be nil.
+// Tree builds only the tree of a release, unless it is in the cache, and returns its root. The caller must not write to
+// the tree, but can write to an overlay over it. Tree fails if the packages of the release cannot be downloaded. log
+// may be nil.
 func Tree(ctx context.Context, log io.Writer, release Release) (string, error) {
 	c, err := openCache()
 	if err != nil {
@@ -93,7 +94,7 @@ func Tree(ctx context.Context, log io.Writer, release Release) (string, error) {
 	name := "tree-" + string(release) + "-" + treeKey(release)
 	tree, err := c.get(ctx, name, func(ctx context.Context, dir string) error { return makeTree(ctx, dir, log, release) })
 	if err != nil {
-		return "", fmt.Errorf("making the hosts' operating system, Debian %s: %w", release, err)
+		return "", fmt.Errorf("building the hosts' operating system, Debian %s: %w", release, err)
 	}
 	return filepath.Join(tree, treeRoot), nil
 }
@@ -121,7 +122,7 @@ func treeKey(release Release) string {
 
 func makeTree(ctx context.Context, dir string, log io.Writer, release Release) error {
 	begin := time.Now()
-	fmt.Fprintf(log, "realhost: making the hosts' operating system (Debian %s): once, about a minute\n", release)
+	fmt.Fprintf(log, "realhost: building the hosts' operating system (Debian %s): only once, about a minute\n", release)
 	args := []string{"--variant=minbase", "--include=" + strings.Join(treePackages, ",")}
 	for _, hook := range treeHooks {
 		args = append(args, "--customize-hook="+hook)
@@ -130,11 +131,11 @@ func makeTree(ctx context.Context, dir string, log io.Writer, release Release) e
 	if out, err := groupCommand(ctx, "mmdebstrap", append(args, string(release), root)...).CombinedOutput(); err != nil {
 		return fmt.Errorf("mmdebstrap: %w\n%s", cause(ctx, err), lastLines(string(out), 30))
 	}
-	fmt.Fprintf(log, "realhost: made the hosts' operating system (Debian %s) in %s\n", release, time.Since(begin).Round(time.Second))
+	fmt.Fprintf(log, "realhost: built the hosts' operating system (Debian %s) in %s\n", release, time.Since(begin).Round(time.Second))
 	return nil
 }
 
-// buildHostparts builds each time: Go's own cache knows best whether something has changed.
+// buildHostparts always calls go build, because Go's own cache detects changes.
 func buildHostparts(ctx context.Context, c cache) (string, error) {
 	tmp, err := os.MkdirTemp("", "hostparts-")
 	if err != nil {
@@ -144,7 +145,7 @@ func buildHostparts(ctx context.Context, c cache) (string, error) {
 	binary := filepath.Join(tmp, "hostparts")
 	cmd := groupCommand(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, "lockkeeper.dev/lockkeeper/testbed/cmd/hostparts")
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
-		cmd.Dir = filepath.Dir(file) // else the working directory is in the module, as for tests
+		cmd.Dir = filepath.Dir(file) // otherwise the working directory is in the module, as in tests
 	}
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -160,7 +161,7 @@ func buildHostparts(ctx context.Context, c cache) (string, error) {
 	return filepath.Join(dir, "hostparts"), err
 }
 
-// groupCommand is a command in a process group of its own, all of which ends with ctx.
+// groupCommand returns a command with its own process group. The whole group ends with ctx.
 func groupCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -169,7 +170,7 @@ func groupCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// cause is why ctx has ended, if it has, else err.
+// cause returns the reason why ctx has ended, or err if it has not.
 func cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -177,7 +178,7 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// lastLines is the end of a command's output for an error message, at most n lines and 8 KiB.
+// lastLines returns the end of a command's output for an error message: at most n lines and 8 KiB.
 func lastLines(text string, n int) string {
 	const limit = 8 << 10
 	text = strings.TrimRight(text, "\n")

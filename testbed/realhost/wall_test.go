@@ -8,15 +8,16 @@ import (
 	"testing"
 )
 
-// The sandbox of the unit that is shipped leaves lockkeeper what it needs to warn who is logged in: it may write to the
-// terminal of another user, under a real systemd; and no more than write, and only where that user lets others.
+// TestWarningsReachTerminalsOutOfTheSandbox checks, under a real systemd, that the sandbox of the packaged unit lets
+// lockkeeper write its warning to the terminal of another user. The unit may only write, and only if that user allows
+// messages.
 func TestWarningsReachTerminalsOutOfTheSandbox(t *testing.T) {
 	unit, err := os.ReadFile("../../packaging/systemd/lockkeeper.service")
 	must(t, err)
 	_, sandbox, found := strings.Cut(string(unit), "# The sandbox.")
 	sandbox, _, ended := strings.Cut(sandbox, "[Install]")
 	if !found || !ended || !strings.Contains(sandbox, "DevicePolicy=") {
-		t.Fatal("the unit's sandbox is not where it was")
+		t.Fatal("the unit's sandbox was not found")
 	}
 	h := start(t, "wall-", 1)[0]
 	shell := func(script string) string {
@@ -30,7 +31,7 @@ func TestWarningsReachTerminalsOutOfTheSandbox(t *testing.T) {
 	must(t, h.WriteFile(soon(t), "/etc/systemd/system/sandboxed.service",
 		[]byte("[Service]\nType=oneshot\nExecStart=/bin/sh -e /etc/sandboxed.sh\n#"+sandbox), 0o644))
 	shell("systemctl daemon-reload")
-	// Someone's terminal, of which all output goes to a file.
+	// This is the terminal of another user. All its output goes to a file.
 	shell(`systemd-run --quiet --unit=somebody --uid=nobody script -q -f -c 'tty; sleep 600' /tmp/shown`)
 	words := strings.Fields(shell(`for i in $(seq 600); do grep -o '/dev/pts/[0-9]*' /tmp/shown && exit; sleep 0.1; done; exit 1`))
 	tty := words[len(words)-1]
@@ -47,10 +48,10 @@ func TestWarningsReachTerminalsOutOfTheSandbox(t *testing.T) {
 	must(t, sandboxed("echo you are warned >"+tty))
 	shell(`for i in $(seq 600); do grep -q 'you are warned' /tmp/shown && exit; sleep 0.1; done; cat /tmp/shown; exit 1`)
 	if sandboxed("head -c1 "+tty) == nil {
-		t.Error("it may read what is typed")
+		t.Error("the unit may read what the user types")
 	}
 	shell("chmod 0600 " + tty)
 	if sandboxed("echo and again >"+tty) == nil {
-		t.Error("it may write to a terminal whose owner does not want that")
+		t.Error("the unit may write to a terminal whose owner refuses messages")
 	}
 }
