@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// The example of the document is one that runs, and its output is what comes of
-// it.
+// TestDocument checks that the example in the document runs, and that its output is the one in the document.
 func TestDocument(t *testing.T) {
 	text, err := os.ReadFile("../../docs/simulate.md")
 	if err != nil {
@@ -15,9 +14,9 @@ func TestDocument(t *testing.T) {
 	}
 	m := regexp.MustCompile("(?s)```yaml\n(.*?)```.*?```text\n(.*?)```").FindSubmatch(text)
 	if m == nil {
-		t.Fatal("docs/simulate.md shows no fleet with its output")
+		t.Fatal("docs/simulate.md contains no fleet with its output")
 	}
 	if r := roll(t, string(m[1])); r.String() != string(m[2]) {
-		t.Errorf("docs/simulate.md shows another output than this:\n%s", r)
+		t.Errorf("the output differs from docs/simulate.md:\n%s", r)
 	}
 }

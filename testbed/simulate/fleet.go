@@ -8,87 +8,80 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// The bounds of a fleet.
+// These are the limits of a fleet.
 const (
 	maxNodes   = 20_000
 	maxChanges = 20
-	// longest is the longest time that a file may give anything.
+	// longest is the longest duration in a fleet's file.
 	longest = 366 * 24 * time.Hour
 )
 
-// Fleet is what a fleet's file says; see [Read].
+// Fleet is the content of a fleet's file; see [Read].
 type Fleet struct {
-	// Start is when virtual time begins. The zero time is refused: windows and
-	// their time zones depend on it.
+	// Start is the start of virtual time. It is required, because windows and their time zones depend on it.
 	Start time.Time `json:"start"`
-	// Limit is how long after Start the run is given up; 0 is 30 days.
+	// Limit is the duration after Start at which the run is aborted; 0 means 30 days.
 	Limit metav1.Duration `json:"limit,omitzero"`
-	// Seed chooses among the runs that are possible.
+	// Seed selects one of the possible runs.
 	Seed uint64 `json:"seed,omitempty"`
-	// Resolution is the grain of time: what takes time takes a multiple of it,
-	// the mean over many staying what it is. 0: one second for up to 1,000
-	// nodes, fifteen for up to 3,000, a minute for more. The finer it is, the
-	// more decisions have to be made.
+	// Resolution is the unit of time: every duration is rounded to a multiple of it, at random so that the mean stays
+	// correct. 0 means one second for up to 1,000 nodes, fifteen for up to 3,000, and a minute for more. A finer
+	// resolution needs more decisions.
 	Resolution metav1.Duration `json:"resolution,omitzero"`
-	// RetryAfter is how long it takes someone to see a failed node, to mend it
-	// and to say retry; 0 is indefinitely.
+	// RetryAfter is the time until an admin notices a failed node, repairs it and runs `lockkeeper retry`; 0 means
+	// that no admin does.
 	RetryAfter metav1.Duration `json:"retryAfter,omitzero"`
 	Nodes      []Group         `json:"nodes"`
-	// Gates are when the policies' gates are closed; the rest of the time they
-	// are open.
+	// Gates lists when the gates of policies are closed. The rest of the time they are open.
 	Gates []Gate `json:"gates,omitempty"`
 
-	// Policies are the DisruptionPolicies in addition to the fleet, in the order in
-	// which they win.
+	// Policies are the DisruptionPolicies that come with the fleet, in order of precedence.
 	Policies policy.Set `json:"-"`
 }
 
-// Group are nodes that are alike.
+// Group is a set of nodes that are alike.
 type Group struct {
 	Name  string `json:"name"`
 	Count int    `json:"count"`
-	// Labels of the Nodes, in addition to those of the hostname, the zone and the
-	// control plane.
+	// Labels are set on the Nodes, in addition to those of the hostname, the zone and the control plane.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Zones are given to the nodes in turn.
+	// Zones are assigned to the nodes in rotation.
 	Zones        []string `json:"zones,omitempty"`
 	ControlPlane bool     `json:"controlPlane,omitempty"`
-	// BootAge is how long ago the hosts booted; they go in order of it.
+	// BootAge is the time since the hosts' boots. Hosts roll in the order of their boots.
 	BootAge Spread   `json:"bootAge,omitzero"`
 	Takes   Takes    `json:"takes"`
 	Fails   Fails    `json:"fails,omitzero"`
 	Changes []Change `json:"changes,omitempty"`
 }
 
-// Takes is how long things take on a host.
+// Takes contains the durations of operations on a host.
 type Takes struct {
 	Drain  Spread `json:"drain"`
 	Reboot Spread `json:"reboot"` // until the kubelet is Ready again
-	// Apply is all reloads and restarts of a plan together.
+	// Apply is the time for all reloads and restarts of a plan together.
 	Apply Spread `json:"apply,omitzero"`
-	// Detach is from the end of the drain until no volume is attached; without
-	// it none ever is.
+	// Detach is the time from the end of the drain until no volume is attached. Without it no volume is ever attached.
 	Detach Spread `json:"detach,omitzero"`
-	// Hooks are how long each hook of the policies takes to confirm, by its name.
+	// Hooks contains the time until each hook of the policies confirms, by the hook's name.
 	Hooks map[string]Spread `json:"hooks,omitempty"`
 }
 
-// Fails is how often things fail, each time again.
+// Fails contains how often operations fail. Each attempt is independent.
 type Fails struct {
-	// Update: after the turn the change is still there, because the OS was
-	// rolled back, or the restart changed nothing. The host is healthy.
+	// Update is the share of turns after which the change is still there, because the OS was rolled back or the
+	// restart had no effect. The host is healthy.
 	Update Share `json:"update,omitzero"`
-	// Unhealthy: the host boots and does not become healthy.
+	// Unhealthy is the share of boots after which the host does not become healthy.
 	Unhealthy Share `json:"unhealthy,omitzero"`
-	// Apply: a unit cannot be reloaded or restarted.
+	// Apply is the share of applies in which a unit cannot be reloaded or restarted.
 	Apply Share `json:"apply,omitzero"`
 }
 
-// Change is what is staged on each node of a group. One of OS, File, Unit,
-// Sentinel and Request says what.
+// Change is a change that is staged on each node of a group. One of OS, File, Unit, Sentinel and Request defines its
+// kind.
 type Change struct {
-	// At is when it is staged on the first node, Within how long it takes until
-	// it is on all of them.
+	// At is the time when the change is staged on the first node. Within is the time until it is staged on all nodes.
 	At     Moment          `json:"at,omitzero"`
 	Within metav1.Duration `json:"within,omitzero"`
 
@@ -96,17 +89,17 @@ type Change struct {
 	File     string `json:"file,omitempty"`     // its path
 	Unit     string `json:"unit,omitempty"`     // its name
 	Sentinel string `json:"sentinel,omitempty"` // its path
-	Request  bool   `json:"request,omitempty"`  // an admin's, by annotation
+	Request  bool   `json:"request,omitempty"`  // a request by an admin's annotation
 }
 
-// Gate is when a gate is closed.
+// Gate defines when a gate is closed.
 type Gate struct {
 	Policy string   `json:"policy"`
 	Gate   string   `json:"gate"`
 	Closed []Closed `json:"closed"`
 }
 
-// Closed is one time in which a gate is closed; without To it stays closed.
+// Closed is one interval in which a gate is closed. Without To the gate stays closed.
 type Closed struct {
 	From    Moment `json:"from"`
 	To      Moment `json:"to,omitzero"`

@@ -13,36 +13,35 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// host is a machine, its kubelet and its process of lockkeeper.
+// host is a machine with its kubelet and its lockkeeper process.
 type host struct {
-	node  *turn.Node // into sim.nodes
+	node  *turn.Node // points into sim.nodes
 	group *Group
 	dice  *rand.Rand
-	rank  int // of the policy that decides, -1 for none
+	rank  int // index of the policy that decides; -1: none
 	rules []policy.OwnedRule
 
 	up      bool
-	lost    bool // it does not come back from its reboot by itself
+	lost    bool // it does not come back from its reboot without help
 	boots   int
 	bootAt  time.Time
 	version string
 
-	changes []v1alpha1.Change // those that cost nothing included
+	changes []v1alpha1.Change // includes changes without a disruption
 	plan    policy.Plan
-	wanted  bool // it ever wanted something
+	wanted  bool // it has wanted something at any time
 
 	look   *step.FreshRead
 	lookAt time.Time
-	// What is at work, and in which turn and state: a word about another one
-	// does not count.
-	pods      int // that a drain would evict
+	// The work in progress, with its turn and state: a result for another turn or state does not count.
+	pods      int // the pods that a drain would evict
 	drain     step.Drain
 	drainOf   string
 	apply     step.Work
 	applyOf   string
-	down      bool // the shutdown is under way
+	down      bool // the shutdown is in progress
 	unhealthy bool
-	overdue   bool // it has had its time to become healthy
+	overdue   bool // the time to become healthy is over
 	retryOf   string
 	gone      bool // as the budgets count it; see watch
 	began     time.Time
@@ -51,12 +50,11 @@ type host struct {
 const (
 	// firstVersion is the OS version before all changes.
 	firstVersion = "as-installed"
-	// healthTimeout is [health] timeout of a host's file, its default.
+	// healthTimeout is the default of [health] timeout in a host's file.
 	healthTimeout = 15 * time.Minute
-	// bootAge is how old a boot is at the start of the run, unless it is said.
+	// bootAge is the default age of a boot at the start of the run.
 	bootAge = 24 * time.Hour
-	// podsOn is how many pods are on a node that was not drained. What counts is
-	// that there are some.
+	// podsOn is the number of pods on a node that was not drained. Only zero or nonzero matters.
 	podsOn = 1
 )
 
@@ -69,7 +67,7 @@ func (s *sim) makeHosts() {
 		}
 	}
 	for i, h := range s.hosts {
-		n := &s.nodes[i] // stays where it is from here on
+		n := &s.nodes[i] // is not moved after this
 		h.node, s.at[n.Name] = n, h
 		h.dice = rand.New(rand.NewPCG(s.Seed, uint64(i)+1))
 		m := s.Policies.For(n.Labels)
@@ -91,10 +89,10 @@ func (s *sim) makeHosts() {
 
 func (h *host) boot() string { return fmt.Sprintf("%s-boot-%d", h.node.Name, h.boots) }
 
-// see has the host look at what is new.
+// see queues the host, because it has something new to see.
 func (s *sim) see(h *host) { s.todo = append(s.todo, h) }
 
-// stage plans when the group's changes come to the host.
+// stage schedules the group's changes on the host.
 func (s *sim) stage(h *host) {
 	for i, c := range h.group.Changes {
 		change := v1alpha1.Change{Version: fmt.Sprint(i + 1)}
@@ -119,14 +117,14 @@ func (s *sim) stage(h *host) {
 			s.see(h)
 		}
 		if at == 0 {
-			staged() // before the host's first word
+			staged() // before the host's first report
 			continue
 		}
 		s.in(at, h.dice, staged)
 	}
 }
 
-// replan makes the plan again. What costs nothing is in effect at once.
+// replan computes the plan again. A change without a disruption is in effect at once.
 func (h *host) replan() {
 	h.plan = policy.MakePlan(h.rules, h.changes)
 	for _, c := range h.plan.Nothing {
@@ -134,17 +132,17 @@ func (h *host) replan() {
 	}
 }
 
-// stageOf is the turn and the state that work belongs to.
+// stageOf returns the turn and the state that work belongs to.
 func (h *host) stageOf() string { return h.node.Turn + "/" + string(h.node.State) }
 
-// observe is what the host knows now.
+// observe returns the host's current observation.
 func (s *sim) observe(h *host) step.Observation {
 	o := step.Observation{
 		Node:             *h.node,
 		Self:             v1alpha1.Host{Version: epoch, BootID: h.boot(), BootTime: h.bootAt, Started: h.bootAt, OSVersion: h.version},
 		ManagedByDefault: true,
 		Veto:             h.plan.Veto,
-		Term:             epoch, // in a cluster of one node the leader is its own process
+		Term:             epoch, // in a cluster with one node the leader is the host's own process
 		Sources:          step.Sources{Complete: true, Changes: h.changes, Wants: h.plan.Wants, Drains: h.plan.Drains, Steps: h.plan.Actions()},
 		Shutdown:         step.ShutdownNone,
 		Health:           step.Health{Healthy: !h.unhealthy, Detail: "a unit is not active", Overdue: h.overdue},
@@ -164,12 +162,11 @@ func (s *sim) observe(h *host) step.Observation {
 	return o
 }
 
-// mostSteps bounds what a host does at one instant.
+// mostSteps limits the steps of a host in one instant.
 const mostSteps = 30
 
-// act lets the host do all that it can do now. A look that Step asks to repeat
-// every ten seconds would find what the last one found: there is one leader, and
-// no emergency stop.
+// act lets the host do everything that it can do now. It skips the reads that Step repeats every ten seconds, because
+// their result would not change: there is only one leader, and no emergency stop.
 func (s *sim) act(h *host) error {
 	for range mostSteps {
 		if !h.up || !s.step(h) {
@@ -179,7 +176,7 @@ func (s *sim) act(h *host) error {
 	return fmt.Errorf("%s: the host of %s never comes to rest", s.stamp(), h.node.Name)
 }
 
-// step lets the host take one step; it reports whether there may be another.
+// step lets the host take one step. It reports whether there may be another.
 func (s *sim) step(h *host) bool {
 	d := step.Step(s.observe(h))
 	if d.Do != step.DoDrain {
@@ -203,7 +200,7 @@ func (s *sim) step(h *host) bool {
 	return false
 }
 
-// hostWrites carries out a host's write to its Node.
+// hostWrites applies a host's write to its Node.
 func (s *sim) hostWrites(h *host, w *step.Write) {
 	n := h.node
 	for key, v := range w.Labels {
@@ -232,8 +229,8 @@ func (s *sim) hostWrites(h *host, w *step.Write) {
 	}
 	if w.Ack != (v1alpha1.Ack{}) {
 		n.Ack = w.Ack
-		// Seen and committed are reports that a leader respects when it decides, and
-		// does nothing about; but in a stage of hooks it waits for seen.
+		// The leader considers the reports seen and committed in its decisions, but does not act on them, except in a
+		// hook stage, where it waits for seen.
 		s.dirty = s.dirty || w.Ack.Report != v1alpha1.ReportSeen && w.Ack.Report != v1alpha1.ReportCommitted || n.State.HookStage()
 	}
 	s.count(h)
@@ -253,12 +250,12 @@ func (s *sim) drainHost(h *host) {
 	}
 }
 
-// drained: the last pod is gone, in the turn and state that it was evicted for.
+// drained records that the last pod is gone, in the turn and state of its eviction.
 func (s *sim) drained(h *host, of string) {
 	if h.drainOf != of || h.drainOf != h.stageOf() || !h.drain.Running {
 		return
 	}
-	h.drain.Complete, h.pods, h.look = true, 0, nil // what it saw before is not so any more
+	h.drain.Complete, h.pods, h.look = true, 0, nil // the earlier reads are obsolete
 	if takes := h.group.Takes.Detach; takes.said() {
 		h.node.Volumes = []string{"csi-volume"}
 		if d, ok := takes.draw(h.dice); ok {
@@ -296,7 +293,7 @@ func (s *sim) applyPlan(h *host) {
 	})
 }
 
-// inEffect takes from the changes what an apply, or a boot, brings into effect.
+// inEffect removes the changes that an apply, or a boot, brings into effect.
 func (h *host) inEffect(boots bool) {
 	h.changes = slices.DeleteFunc(h.changes, func(c v1alpha1.Change) bool {
 		if c.Source == v1alpha1.SourceOSUpdate && boots {
@@ -340,7 +337,7 @@ func (s *sim) boot(h *host) {
 	s.dirty = true
 }
 
-// confirm plans when the hooks of the stage that the node came into confirm.
+// confirm schedules the confirmations of the hooks in the stage that the node has entered.
 func (s *sim) confirm(h *host) error {
 	of := h.stageOf()
 	for _, hook := range h.node.Grant.Terms.Hooks(h.node.State) {
@@ -366,7 +363,7 @@ func (s *sim) confirm(h *host) error {
 	return nil
 }
 
-// retry is someone who mends the host and says retry.
+// retry is an admin who repairs the host and runs retry.
 func (s *sim) retry(h *host) {
 	n := h.node
 	switch {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// large is a fleet of nodes in as many groups as policies, all alike.
+// large is a fleet with as many groups as policies, all alike.
 func large(nodes, policies int) string {
 	var b strings.Builder
 	b.WriteString("start: 2026-03-02T08:00:00Z\nseed: 7\nresolution: 4m\nnodes:\n")
@@ -22,15 +22,15 @@ func large(nodes, policies int) string {
 	return b.String()
 }
 
-// Ten thousand nodes under forty policies: what is asserted is how many are
-// disrupted at once, by hand from the percentages.
+// TestTenThousand rolls ten thousand nodes in forty policies. It checks the number of disrupted nodes against limits
+// that are calculated by hand from the percentages.
 func TestTenThousand(t *testing.T) {
 	began := time.Now()
 	r := roll(t, large(10_000, 40))
 	if !r.Done() || r.All.UpToDate != 10_000 {
 		t.Fatalf("%d of 10000 are up to date:\n%s", r.All.UpToDate, r)
 	}
-	// 18 % of all is 1,800, less than the sum of what the policies allow.
+	// 18 % of all is 1,800, less than the sum of the policies' budgets.
 	if r.All.Most > 1800 {
 		t.Errorf("%d unavailable at once, 1800 allowed in all", r.All.Most)
 	}

@@ -10,8 +10,8 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// self is the Node of the coordinator's own host, which comes last: the first of
-// the control plane, where there is one.
+// self returns the name of the Node of the coordinator's own host, which rolls last: the first control-plane node, if
+// there is one.
 func (s *sim) self() string {
 	for i := range s.nodes {
 		if s.nodes[i].ControlPlane {
@@ -21,8 +21,7 @@ func (s *sim) self() string {
 	return ""
 }
 
-// lead decides once and carries that out: what continues and gives back first,
-// then the grants, as a leader does.
+// lead decides once and executes the decision like a leader: moves of existing turns first, then the grants.
 func (s *sim) lead() error {
 	s.decisions++
 	out := s.decide(rollout.Snapshot{
@@ -61,7 +60,7 @@ func notWell(h *host, v *rollout.Verdict) string {
 	return "failed: " + v.Detail
 }
 
-// failed notes a failure, once for each turn, and plans that someone sees it.
+// failed records a failure, once for each turn, and schedules the retry by an admin.
 func (s *sim) failed(h *host, of, what string) {
 	if h.retryOf == of {
 		return
@@ -79,7 +78,7 @@ func (s *sim) failed(h *host, of, what string) {
 	}
 }
 
-// move carries out a move.
+// move executes a move.
 func (s *sim) move(h *host, m *rollout.Move) error {
 	n := h.node
 	if m.On == turn.Granted {
@@ -121,10 +120,10 @@ func (s *sim) move(h *host, m *rollout.Move) error {
 		n.Last = m.Last
 	}
 	if !n.InTurn() || s.Resolution.Duration <= time.Second {
-		s.dirty = true // others may follow at once
+		s.dirty = true // other moves may follow at once
 	} else if soon := s.now.Add(s.Resolution.Duration); s.again.IsZero() || soon.Before(s.again) {
-		// Nothing can follow but a timeout of the new stage, which this decision
-		// did not know of. In a large fleet it is seen to with the next grain.
+		// The next change can only come from a timeout of the new stage, which this decision did not consider. In a
+		// large fleet the next decision at the resolution handles it.
 		s.again = soon
 	}
 	if !stage && n.InTurn() && n.Grant.Force {

@@ -20,11 +20,9 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// Read reads a fleet and its policies: YAML documents, of which one is the
-// fleet and each of the others a DisruptionPolicy or a List of them, as
-// `kubectl get dp -o yaml` prints it. What a policy does not say is what the API
-// server would write into it. A policy that is invalid is not an error: it holds its
-// nodes.
+// Read reads a fleet and its policies from YAML documents. One document is the fleet; each other one is a
+// DisruptionPolicy or a List of them, as `kubectl get dp -o yaml` prints it. Missing fields of a policy get the
+// defaults of the API server. An invalid policy is not an error: it holds its nodes.
 func Read(files ...io.Reader) (*Fleet, error) {
 	var fleet *Fleet
 	var policies []policy.Policy
@@ -92,7 +90,7 @@ func readDocument(doc []byte) (*Fleet, []policy.Policy, error) {
 	return nil, nil, fmt.Errorf("kind %q, expected a fleet (without kind), DisruptionPolicy or List", meta.Kind)
 }
 
-// stripComments tells a document of comments from one that says something.
+// stripComments removes the comments from a document. An empty result means that the document contained nothing else.
 func stripComments(doc []byte) []byte {
 	var rest []byte
 	for line := range bytes.Lines(doc) {
@@ -103,7 +101,7 @@ func stripComments(doc []byte) []byte {
 	return rest
 }
 
-// readPolicy reads a DisruptionPolicy as the API server would keep it.
+// readPolicy parses a DisruptionPolicy and sets the defaults of the API server.
 func readPolicy(doc []byte) (policy.Policy, error) {
 	obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
 	if err := yaml.UnmarshalStrict(doc, obj); err != nil {
@@ -112,7 +110,7 @@ func readPolicy(doc []byte) (policy.Policy, error) {
 	if obj.APIVersion != v1alpha1.GroupVersion.String() || obj.Kind != "DisruptionPolicy" || obj.Name == "" {
 		return policy.Policy{}, fmt.Errorf("%s %s %q, expected a DisruptionPolicy of %s with metadata.name", obj.APIVersion, obj.Kind, obj.Name, v1alpha1.GroupVersion)
 	}
-	// The defaults within lists, which policy.Defaults cannot hold.
+	// Set the defaults within lists, which policy.Defaults does not contain.
 	hooks := &obj.Spec.Hooks
 	for _, list := range [][]v1alpha1.HookSpec{hooks.BeforeDrain, hooks.BeforeReboot} {
 		for i := range list {
@@ -134,7 +132,7 @@ func defaultHook(timeout *metav1.Duration, on *v1alpha1.OnTimeout, otherwise v1a
 	}
 }
 
-// check refuses what cannot be simulated, and fills in what was left out.
+// check rejects a fleet that cannot be simulated, and sets defaults.
 func (f *Fleet) check() error {
 	count := 0
 	names := map[string]bool{}
@@ -175,7 +173,7 @@ func (f *Fleet) check() error {
 	return nil
 }
 
-// resolution keeps the number of decisions in bounds: each looks at all nodes.
+// resolution limits the number of decisions, because each reads all nodes.
 func resolution(nodes int) time.Duration {
 	switch {
 	case nodes <= 1_000:
@@ -211,7 +209,7 @@ func (f *Fleet) checkGroup(g *Group) error {
 			return fmt.Errorf("changes[%d]: expected one of os, file, unit, sentinel and request, and within of 0s or more", i)
 		}
 	}
-	// How long a hook takes no one can guess.
+	// There is no sensible default for the time of a hook.
 	for _, p := range f.Policies {
 		for _, hook := range hooksOf(&p.Terms) {
 			if _, said := g.Takes.Hooks[hook]; !said && f.selects(&p, g) {
@@ -222,8 +220,7 @@ func (f *Fleet) checkGroup(g *Group) error {
 	return nil
 }
 
-// defaultApply is how long reloads and restarts take together where nothing is
-// said of it.
+// defaultApply is the default time for all reloads and restarts of a plan.
 const defaultApply = 10 * time.Second
 
 func hooksOf(t *v1alpha1.Terms) []string {
@@ -236,7 +233,7 @@ func hooksOf(t *v1alpha1.Terms) []string {
 	return names
 }
 
-// selects reports whether the policy decides about one of the group's nodes.
+// selects reports whether the policy decides about a node of the group.
 func (f *Fleet) selects(p *policy.Policy, g *Group) bool {
 	for i := range max(1, len(g.Zones)) {
 		if m := f.Policies.For(g.labels(i)); m.Policy != nil && m.Policy.Name == p.Name {
@@ -246,7 +243,7 @@ func (f *Fleet) selects(p *policy.Policy, g *Group) bool {
 	return false
 }
 
-// labels are those of the group's node i.
+// labels returns the labels of the group's node i.
 func (g *Group) labels(i int) map[string]string {
 	l := maps.Clone(g.Labels)
 	if l == nil {
@@ -269,7 +266,7 @@ func (g *Group) zone(i int) string {
 	return g.Zones[i%len(g.Zones)]
 }
 
-// node is the name of the group's node i: web-01 of a group of twenty.
+// node returns the name of the group's node i: for example web-01 in a group of twenty.
 func (g *Group) node(i int) string {
 	return fmt.Sprintf("%s-%0*d", g.Name, len(fmt.Sprint(g.Count)), i+1)
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What a file says wrongly is refused with what is expected.
+// TestRefusals checks that Read rejects invalid files with a message about the expected value.
 func TestRefusals(t *testing.T) {
 	good := one(2, monday, tenMinutes, "gates: [{name: g, query: x}]", "  hooks: {beforeDrain: [{name: lb}]}")
 	good = strings.Replace(good, "reboot: 5m", "reboot: 5m, hooks: {lb: 1m}", 1)
@@ -45,7 +45,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Of many draws each part has about its share, within its range.
+// TestSpread checks that in many draws each part has about its share, within its range.
 func TestSpread(t *testing.T) {
 	s, err := ParseSpread("2m..10m, 25% 1h..2h, 5% never")
 	if err != nil {
@@ -62,7 +62,7 @@ func TestSpread(t *testing.T) {
 		case d >= time.Hour && d <= 2*time.Hour:
 			long++
 		default:
-			t.Fatalf("%v is in none of its ranges", d)
+			t.Fatalf("%v is not in any of the ranges", d)
 		}
 	}
 	if short < 6700 || short > 7300 || long < 2200 || long > 2800 || never < 400 || never > 600 {

@@ -13,45 +13,45 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 )
 
-// Report is what came of a run.
+// Report is the result of a run.
 type Report struct {
 	Start      time.Time
 	Resolution time.Duration
 	Nodes      int
-	// All are all nodes, Policies those that each policy decides about.
+	// All covers all nodes. Policies has one part for each policy, with the nodes that the policy selects.
 	All      Part
 	Policies []Part
-	// Turns are all turns that ended, in order.
+	// Turns lists the turns that ended, in order.
 	Turns []Turn
-	// Left are the nodes that want something, or are in a turn, at the end, by
-	// what holds them; ReasonNone for a turn that is under way.
+	// Left groups the nodes that want something or are in a turn at the end by the reason that holds them. ReasonNone
+	// is for a turn in progress.
 	Left map[v1alpha1.Reason]Left
-	// Timeline are the moments worth telling.
+	// Timeline lists notable moments.
 	Timeline []Line
-	// Decisions is how often the leader decided, Events how much happened.
+	// Decisions counts the decisions of the leader, and Events the events.
 	Decisions, Events int
-	// Failures is how many turns failed, or hang in a failure.
+	// Failures is the number of turns that failed or that wait after a failure.
 	Failures int
 }
 
-// Part is what came of some nodes.
+// Part is the result for a set of nodes.
 type Part struct {
 	Name  string
 	Nodes int
-	// Wanting are those that wanted something at any time, UpToDate those of
-	// them that want nothing at the end and are in no turn.
+	// Wanting counts the nodes that wanted something at any time. UpToDate counts those of them that want nothing at
+	// the end and are not in a turn.
 	Wanting, UpToDate int
-	// Allowed is how many may be unavailable at once, Most how many were, first
-	// at MostAt. -1: no limit of its own.
+	// Allowed is the number of nodes that may be unavailable at once; -1 means no limit of its own. Most is the
+	// largest number that were, first at MostAt.
 	Allowed, Most int
 	MostAt        time.Time
-	// First grant and last end of a turn; zero if there was none.
+	// First is the time of the first grant, and Last the time of the last end of a turn; zero if there was none.
 	First, Last time.Time
-	// Results count the turns that ended.
+	// Results counts the turns that ended.
 	Results map[v1alpha1.Result]int
 }
 
-// Turn is one turn that ended.
+// Turn is a turn that ended.
 type Turn struct {
 	Node, Policy string
 	Began, Ended time.Time
@@ -59,10 +59,10 @@ type Turn struct {
 	Reason       v1alpha1.Reason
 }
 
-// Left are nodes that are not up to date at the end.
+// Left is a group of nodes that are not up to date at the end.
 type Left struct {
 	Nodes  int
-	Detail string // what is said of one of them
+	Detail string // the detail of the reason of one of them
 }
 
 // Line is one line of the timeline.
@@ -71,19 +71,19 @@ type Line struct {
 	Text string
 }
 
-// book is what a run keeps for its report.
+// book is the data that a run collects for its report.
 type book struct {
 	decisions, failures int
 	ends                []Turn
 	lines               []Line
 	hidden              int
-	holds               []v1alpha1.Reason // by policy: what holds all of its nodes
+	holds               []v1alpha1.Reason // by policy: the reason that holds all of its nodes
 	tenths              int
-	due                 int // nodes that a change is to come to
+	due                 int // nodes that still get a change
 	outcome             []rollout.Verdict
 }
 
-// mostLines bounds the timeline.
+// mostLines limits the timeline.
 const mostLines = 400
 
 func (s *sim) note(rank int, format string, args ...any) {
@@ -98,7 +98,7 @@ func (s *sim) note(rank int, format string, args ...any) {
 	s.lines = append(s.lines, Line{s.now, text})
 }
 
-// expect counts who belongs to whom.
+// expect counts the nodes of each policy.
 func (s *sim) expect() {
 	s.holds = make([]v1alpha1.Reason, len(s.Policies))
 	for _, h := range s.hosts {
@@ -112,7 +112,7 @@ func (s *sim) expect() {
 	}
 }
 
-// ended notes the end of a turn.
+// ended records the end of a turn.
 func (s *sim) ended(h *host, l *v1alpha1.Last) {
 	t := Turn{Node: h.node.Name, Began: h.began, Ended: s.now, Result: l.Result, Reason: l.Reason}
 	s.all.last = s.now
@@ -131,7 +131,7 @@ func (s *sim) ended(h *host, l *v1alpha1.Last) {
 	s.progress()
 }
 
-// progress notes each tenth of the nodes with changes that are through.
+// progress adds a line to the timeline for each tenth of the nodes with changes that are done.
 func (s *sim) progress() {
 	if tenth := 10 * s.all.results[v1alpha1.ResultDone] / max(1, s.due); tenth > s.tenths {
 		s.tenths = tenth
@@ -139,7 +139,7 @@ func (s *sim) progress() {
 	}
 }
 
-// tell notes what came to hold all nodes of a policy, and what ceased to.
+// tell adds a line when a reason starts or stops holding all nodes of a policy.
 func (s *sim) tell(out *rollout.Outcome) {
 	s.outcome = out.Verdicts
 	for i := range out.Policies {
@@ -213,7 +213,7 @@ func (t *tally) part(name string, allowed int) Part {
 	}
 }
 
-// Took is from the first grant to the end of the last turn.
+// Took returns the time from the first grant to the end of the last turn.
 func (p *Part) Took() time.Duration {
 	if p.First.IsZero() || p.Last.Before(p.First) {
 		return 0
@@ -224,7 +224,7 @@ func (p *Part) Took() time.Duration {
 // Done reports whether every node that wanted something is up to date.
 func (r *Report) Done() bool { return r.All.UpToDate == r.All.Wanting }
 
-// String returns the report for people.
+// String returns the report as text.
 func (r *Report) String() string {
 	var b strings.Builder
 	a := &r.All
@@ -264,7 +264,7 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// table writes a line for each policy, and one for all.
+// table writes a line for each policy, and one for all nodes.
 func (r *Report) table(b *strings.Builder) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprint(w, "POLICY\tNODES\tWANTING\tUP TO DATE\tALLOWED AT ONCE\tMOST AT ONCE\tREACHED AT\tTAKES\tTURNS\n")
@@ -287,7 +287,7 @@ func (r *Report) table(b *strings.Builder) {
 
 func date(t time.Time) string { return t.UTC().Format("Mon "+time.DateTime) + " UTC" }
 
-// span is a duration as people say it: 3d4h, 2h15m, 1m30s.
+// span formats a duration for readers: 3d4h, 2h15m, 1m30s.
 func span(d time.Duration) string {
 	d = d.Round(time.Second)
 	days, rest := d/(24*time.Hour), d%(24*time.Hour)

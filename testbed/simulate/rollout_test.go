@@ -13,8 +13,8 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// one is a fleet of one group in which a turn takes ten minutes exactly, under
-// one policy. more is said of the group, rollout and spec of the policy.
+// one returns a fleet with one group, in which a turn takes exactly ten minutes, under one policy. more extends the
+// group, rollout is the policy's rollout, and spec extends its spec.
 func one(count int, start, more, rollout, spec string) string {
 	return fmt.Sprintf(`
 start: %s
@@ -37,7 +37,7 @@ const (
 	tenMinutes = "  takes: {drain: 5m, reboot: 5m}"
 )
 
-// begins are when the turns began, as hh:mm in UTC, in order.
+// begins returns the start times of the turns, as day and hh:mm in UTC, in order.
 func begins(r *Report) []string {
 	var all []string
 	for _, t := range r.Turns {
@@ -54,8 +54,8 @@ func expect(t *testing.T, what string, got, want any) {
 	}
 }
 
-// Thirty nodes in three policies, with percentages: within their budgets at all
-// times, which Run checks at each change, and no slower than they allow.
+// TestThreePolicies rolls thirty nodes in three policies with percentages. They stay within their budgets, which Run
+// checks at each change, and are not slower than the budgets allow.
 func TestThreePolicies(t *testing.T) {
 	text, err := os.ReadFile("testdata/three-policies.yaml")
 	if err != nil {
@@ -65,8 +65,8 @@ func TestThreePolicies(t *testing.T) {
 	if !r.Done() {
 		t.Errorf("it stops:\n%s", r)
 	}
-	// By hand: 20 % of 18 are 3.6, 25 % of 9 are 2.25; of the three of the control
-	// plane one at a time, whatever the 100 % of their policy say; 5 in all.
+	// Calculated by hand: 20 % of 18 is 3.6, and 25 % of 9 is 2.25. Of the three control-plane nodes only one may roll
+	// at once, although their policy allows 100 %. The total is 5.
 	for _, p := range append(r.Policies, r.All) {
 		most := map[string]int{"web": 3, "db": 2, "lockkeeper-default": 1, "all": 5}[p.Name]
 		expect(t, p.Name+": most at once", p.Most, most)
@@ -97,8 +97,8 @@ func TestSameSeedSameRun(t *testing.T) {
 	}
 }
 
-// One of seven nodes keeps its old version. The line stops there; an hour later
-// someone says retry, and the line continues.
+// TestStopsAtTheFirstFailure has one of seven nodes keep its old version. The rollout stops there. An hour later an
+// admin runs retry, and the rollout continues.
 func TestStopsAtTheFirstFailure(t *testing.T) {
 	fleet := func(retry string) string {
 		return retry + one(4, monday, tenMinutes, "settle: 0s", "")
@@ -106,7 +106,7 @@ func TestStopsAtTheFirstFailure(t *testing.T) {
 	broken := func(f *Fleet) *Fleet {
 		bad := f.Nodes[0]
 		bad.Name, bad.Count, bad.Fails.Update = "bad", 1, 1
-		f.Nodes[0].Name = "late" // in order of names
+		f.Nodes[0].Name = "late" // the last in the order of names
 		f.Nodes = append(f.Nodes, bad)
 		early := f.Nodes[0]
 		early.Name, early.Count = "aaa", 2
@@ -122,8 +122,8 @@ func TestStopsAtTheFirstFailure(t *testing.T) {
 		"Halted": {4, "1 failed, 0 allowed"}, "Failed": {1, "NotUpdated"}})
 	expect(t, "turns begin", begins(r), "[02 08:00 02 08:10 02 08:20]")
 
-	// The retry at 09:30 clears the failure that came at 08:30. The node's boot is
-	// the youngest by now, so that it comes last; and it fails again.
+	// The retry at 09:30 clears the failure of 08:30. The node now has the latest boot, so it rolls last, and it fails
+	// again.
 	r, err = Run(t.Context(), broken(read(t, fleet("retryAfter: 1h\nlimit: 150m\n"))))
 	if err != nil {
 		t.Fatal(err)
@@ -131,16 +131,16 @@ func TestStopsAtTheFirstFailure(t *testing.T) {
 	expect(t, "turns with retry", r.All.Results, map[v1alpha1.Result]int{"Done": 6, "Failed": 2})
 	expect(t, "turns with retry begin", begins(r), "[02 08:00 02 08:10 02 08:20 02 09:30 02 09:40 02 09:50 02 10:00 02 10:10]")
 
-	// A host that does not come back holds its turn until a user fixes it.
+	// A host that does not come back holds its turn until an admin repairs it.
 	r = roll(t, "retryAfter: 1h\n"+one(3, monday, "  takes: {drain: 5m, reboot: never}", "settle: 0s", ""))
 	expect(t, "turns of lost hosts", r.All.Results, map[v1alpha1.Result]int{"Done": 3})
-	// 5 minutes of drain, 30 until the reboot is overdue, 60 until it is mended.
+	// 5 minutes of drain, 30 until the reboot is overdue, and 60 until the host is repaired.
 	expect(t, "turns of lost hosts begin", begins(r), "[02 08:00 02 09:35 02 11:10]")
 	expect(t, "failures", r.Failures, 3)
 }
 
-// The same for hosts that boot and do not become healthy: 10 minutes, 15 for
-// their health, and an hour.
+// TestUnhealthy does the same for hosts that boot but do not become healthy: 10 minutes for the turn, 15 for the health
+// check, and an hour for the repair.
 func TestUnhealthy(t *testing.T) {
 	r := roll(t, "retryAfter: 1h\n"+one(2, monday, tenMinutes+"\n  fails: {unhealthy: 100%}", "settle: 0s", ""))
 	expect(t, "turns", r.All.Results, map[v1alpha1.Result]int{"Done": 2})
@@ -149,16 +149,16 @@ func TestUnhealthy(t *testing.T) {
 	expect(t, "left", r.Left, map[v1alpha1.Reason]Left{"Halted": {1, "1 failed, 0 allowed"}, "Failed": {1, "Unhealthy"}})
 }
 
-// A window closes while a drain that takes an hour is under way.
+// TestWindowCloses closes a window during a drain that takes an hour.
 func TestWindowCloses(t *testing.T) {
 	window := `settle: 0s, expectedDuration: 10m, windows: [{start: "09:00", duration: 90m, timeZone: UTC}], onClose: `
 	takes := "  takes: {drain: 50m, reboot: 5m}"
-	// Turns of 55 minutes begin at 09:00 and at 09:55, and the next day the rest.
+	// Turns of 55 minutes begin at 09:00 and at 09:55, and the rest on the next day.
 	r := roll(t, one(3, monday, takes, window+"Finish", ""))
 	expect(t, "Finish: turns", r.All.Results, map[v1alpha1.Result]int{"Done": 3})
 	expect(t, "Finish: turns begin", begins(r), "[02 09:00 02 09:55 03 09:00]")
-	// The one of 09:55 is backed out at 10:30, and has its turn the next day; so
-	// does the one of the next day's 09:55.
+	// The turn of 09:55 is backed out at 10:30, and the node gets its turn on the next day. The same happens to the
+	// turn of 09:55 on that day.
 	r = roll(t, one(3, monday, takes, window+"Cancel", ""))
 	expect(t, "Cancel: turns", r.All.Results, map[v1alpha1.Result]int{"Done": 3, "Cancelled": 2})
 	expect(t, "Cancel: turns begin", begins(r), "[02 09:00 02 09:55 03 09:00 03 09:55 04 09:00]")
@@ -170,16 +170,15 @@ func TestWindowCloses(t *testing.T) {
 	}
 }
 
-// Turns of 15 minutes, settling included, in a window of two hours from 01:30:
-// eight a night, in the nights in which Berlin's clocks jump as in all others.
+// TestNightsOnWhichClocksJump runs turns of 15 minutes, including the settle time, in a window of two hours from 01:30.
+// There must be eight in each night, including the nights in which the clocks in Berlin change.
 func TestNightsOnWhichClocksJump(t *testing.T) {
 	rollout := `settle: 5m, expectedDuration: 15m, windows: [{start: "01:30", duration: 2h, timeZone: Europe/Berlin}]`
 	for _, c := range []struct{ start, first, last, second string }{
-		// 01:30 CET is 00:30 UTC; at 01:00 UTC it is 03:00 CEST. In the next night
-		// 01:30 CEST is 23:30 UTC of the day before.
+		// 01:30 CET is 00:30 UTC. At 01:00 UTC it is 03:00 CEST. On the next night 01:30 CEST is 23:30 UTC of the day
+		// before.
 		{"2026-03-28T12:00:00Z", "29 00:30", "29 02:15", "29 23:30"},
-		// 01:30 CEST is 23:30 UTC; at 01:00 UTC it is 02:00 CET. In the next night
-		// 01:30 CET is 00:30 UTC.
+		// 01:30 CEST is 23:30 UTC. At 01:00 UTC it is 02:00 CET. On the next night 01:30 CET is 00:30 UTC.
 		{"2026-10-24T12:00:00Z", "24 23:30", "25 01:15", "26 00:30"},
 	} {
 		r := roll(t, one(12, c.start, tenMinutes, rollout, ""))
@@ -199,12 +198,12 @@ gates: [{policy: p, gate: calm, closed: [{from: 15m, to: 1h}, {from: "2026-03-02
 	expect(t, "turns begin", begins(r), "[02 08:00 02 08:10 02 09:00 02 09:10]")
 	expect(t, "left", r.Left, map[v1alpha1.Reason]Left{"GateClosed": {1, "gate calm is closed: too much going on"}})
 	if r.Done() {
-		t.Error("the run says that it is done")
+		t.Error("the run reports that it is done")
 	}
 }
 
-// Two policies select the same nodes: the higher priority decides, and the total
-// of the lower one holds for all.
+// TestOverlappingPolicies has two policies select the same nodes: the one with the higher priority decides, and the
+// total of the other one covers all nodes.
 func TestOverlappingPolicies(t *testing.T) {
 	text := `
 start: ` + monday + `
@@ -235,14 +234,14 @@ items:
 		t.Errorf("it stops:\n%s", r)
 	}
 	for _, p := range r.Policies {
-		// gold has four; all could have five of its ten, and eight in all leave four.
+		// gold has four. The policy all could have five of its ten, but the total of eight leaves four.
 		expect(t, p.Name+": nodes, most at once", [2]int{p.Nodes, p.Most}, map[string][2]int{"all": {10, 4}, "gold": {20, 4}}[p.Name])
 	}
 	expect(t, "most at once", r.All.Most, 8)
 	for _, turn := range r.Turns {
-		want := 10 * time.Minute // a change of a file and an update are one turn
+		want := 10 * time.Minute // one turn covers a changed file and an update
 		if strings.HasPrefix(turn.Node, "c") {
-			want = time.Minute // the rule of the lower policy holds too
+			want = time.Minute // the rule of the lower policy applies too
 		}
 		expect(t, turn.Node+" takes", turn.Ended.Sub(turn.Began), want)
 	}
@@ -254,7 +253,7 @@ func TestObserveGrantsNothing(t *testing.T) {
 	expect(t, "turns, most at once", [2]int{len(r.Turns), r.All.Most}, [2]int{})
 	expect(t, "WouldGrant", r.Left[v1alpha1.ReasonWouldGrant].Nodes, 3)
 	if !strings.Contains(r.String(), "No turn ever begins") {
-		t.Errorf("no word of it:\n%s", r)
+		t.Errorf("the report does not mention that:\n%s", r)
 	}
 }
 
@@ -265,7 +264,7 @@ func TestInvalidAndMissingPolicies(t *testing.T) {
 	expect(t, "NoPolicy", r.Left[v1alpha1.ReasonNoPolicy].Nodes, 2)
 }
 
-// A hook of 5 minutes that is never confirmed, and a drain of 20 that never ends.
+// TestOnTimeout uses a hook of 5 minutes that is never confirmed, and a drain of 20 minutes that never ends.
 func TestOnTimeout(t *testing.T) {
 	hook := func(on string) string {
 		return "  hooks: {beforeDrain: [{name: lb, timeout: 5m, onTimeout: " + on + "}]}"
@@ -292,8 +291,8 @@ func TestOnTimeout(t *testing.T) {
 	expect(t, "Wait of drains: left", r.Left[v1alpha1.ReasonOverdue], Left{1, "waits for the host to drain"})
 }
 
-// A leader that has other budgets, windows and gates in mind than the policies
-// is found out, at once.
+// TestBrokenPromises gives the leader other budgets, windows and gates than the policies have. The watch must detect
+// that at once.
 func TestBrokenPromises(t *testing.T) {
 	for name, c := range map[string]struct {
 		text  string

@@ -18,7 +18,7 @@ const (
 	labelZone         = corev1.LabelTopologyZone
 	labelControlPlane = turn.LabelControlPlane
 
-	// epoch is the one term of a simulation.
+	// epoch is the only term of a simulation.
 	epoch = "simulated"
 )
 
@@ -29,27 +29,26 @@ type sim struct {
 	now    time.Time
 	nodes  []turn.Node // in the order of hosts
 	hosts  []*host
-	at     map[string]*host // by node's name
+	at     map[string]*host // by the node's name
 	gates  map[string]rollout.Gate
-	dice   *rand.Rand // what belongs to no host
+	dice   *rand.Rand // random numbers that belong to no host
 
 	queue           events
 	events, planned int
-	// todo are the hosts that have something to see; dirty says that the leader
-	// has.
+	// todo lists the hosts with something new to see. dirty is set if the leader has something new to see.
 	todo  []*host
 	dirty bool
-	again time.Time // when the leader wants to decide at the latest
+	again time.Time // the latest time of the leader's next decision
 	turns int
 
 	watch
 	book
 }
 
-// event is something that happens at a moment.
+// event is something that happens at a moment of the run.
 type event struct {
 	at time.Time
-	no int // of two at one moment the one that was planned first
+	no int // orders events at the same moment by the time of planning
 	do func()
 }
 
@@ -68,9 +67,8 @@ func (q *events) Pop() any {
 	return e
 }
 
-// Run rolls the fleet until nothing is left to happen, or its limit. The error
-// is a promise that was broken, with the moment, next to the Report of what
-// happened until then; or ctx's.
+// Run rolls the fleet until no events are left, or until its limit. It returns an error if a limit was broken, with the
+// moment and next to the Report so far, or if ctx ended.
 func Run(ctx context.Context, f *Fleet) (*Report, error) {
 	return run(ctx, f, rollout.Decide)
 }
@@ -105,7 +103,7 @@ func run(ctx context.Context, f *Fleet, decide func(rollout.Snapshot) rollout.Ou
 	}
 }
 
-// next is the moment at which something happens next; the zero time is never.
+// next returns the time of the next event, or the zero time if there is none.
 func (s *sim) next() time.Time {
 	next := s.again
 	if len(s.queue) > 0 && (next.IsZero() || s.queue[0].at.Before(next)) {
@@ -114,10 +112,10 @@ func (s *sim) next() time.Time {
 	return next
 }
 
-// atRest bounds the decisions of one instant: each state of a turn takes one.
+// atRest limits the decisions in one instant: each state of a turn needs one.
 const atRest = 100
 
-// instant lets everyone act until no one has anything to do at this moment.
+// instant lets the leader and the hosts act until none has anything to do at this moment.
 func (s *sim) instant(ctx context.Context) error {
 	for range atRest {
 		if err := ctx.Err(); err != nil {
@@ -144,11 +142,11 @@ func (s *sim) instant(ctx context.Context) error {
 	return fmt.Errorf("%s: the fleet never comes to rest", s.stamp())
 }
 
-// stamp is the moment for messages.
+// stamp returns the current time for messages.
 func (s *sim) stamp() string { return s.now.UTC().Format(time.RFC3339) }
 
-// in plans something for d from now, on the grain of time: a moment between two
-// grains falls on one of them by chance, so that the mean stays.
+// in schedules an event after d. A time between two multiples of the resolution is rounded to one of them at random, so
+// that the mean stays correct.
 func (s *sim) in(d time.Duration, dice *rand.Rand, do func()) {
 	grain := s.Resolution.Duration
 	after := s.now.Add(d).Sub(s.Start)
@@ -159,20 +157,20 @@ func (s *sim) in(d time.Duration, dice *rand.Rand, do func()) {
 	s.plan(s.Start.Add(max(whole, s.now.Sub(s.Start))), do)
 }
 
-// plan plans something for a moment, which is not before now.
+// plan schedules an event at a time that is not before now.
 func (s *sim) plan(at time.Time, do func()) {
 	s.planned++
 	heap.Push(&s.queue, event{at, s.planned, do})
 }
 
-// coarse is the first grain at t or after.
+// coarse returns the first multiple of the resolution at or after t.
 func (s *sim) coarse(t time.Time) time.Time {
 	grain := s.Resolution.Duration
 	after := t.Sub(s.Start)
 	return s.Start.Add((after + grain - 1).Truncate(grain))
 }
 
-// makeGates opens all gates and plans when they close.
+// makeGates opens all gates and schedules when they close.
 func (s *sim) makeGates() {
 	for i := range s.Policies {
 		for _, g := range s.Policies[i].Gates {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// read reads a fleet of a test.
+// read parses the fleet of a test.
 func read(t *testing.T, text string) *Fleet {
 	t.Helper()
 	f, err := Read(strings.NewReader(text))
@@ -15,7 +15,7 @@ func read(t *testing.T, text string) *Fleet {
 	return f
 }
 
-// roll rolls a fleet; a promise that is broken ends the test.
+// roll rolls a fleet. A broken limit ends the test.
 func roll(t *testing.T, text string) *Report {
 	t.Helper()
 	r, err := Run(t.Context(), read(t, text))

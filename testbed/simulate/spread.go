@@ -9,27 +9,26 @@ import (
 	"time"
 )
 
-// Spread is how long something takes: a duration ("5m"), one of a range, each as
-// likely as the others ("2m..10m"), or never; and several of them with their
-// shares ("2m..10m, 5% 1h..2h, 1% never"), of which one without a share takes
-// what is left. The zero Spread was not said.
+// Spread is a distribution of durations: a duration ("5m"), a range with a uniform distribution ("2m..10m"), or never;
+// or several of them with shares ("2m..10m, 5% 1h..2h, 1% never"). A part without a share takes the rest. The zero
+// Spread means that no value was set.
 type Spread struct {
 	parts []part
 	text  string
 }
 
 type part struct {
-	share    float64 // of 1
+	share    float64 // from 0 to 1
 	from, to time.Duration
 	never    bool
 }
 
-// String returns the Spread as it was written.
+// String returns the Spread as in the file.
 func (s Spread) String() string { return s.text }
 
 func (s Spread) said() bool { return len(s.parts) > 0 }
 
-// UnmarshalJSON reads it.
+// UnmarshalJSON parses a Spread.
 func (s *Spread) UnmarshalJSON(b []byte) error {
 	var text string
 	if err := json.Unmarshal(b, &text); err != nil {
@@ -40,7 +39,7 @@ func (s *Spread) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// ParseSpread reads a Spread.
+// ParseSpread parses a Spread.
 func ParseSpread(text string) (Spread, error) {
 	s := Spread{text: text}
 	left, rest := 1.0, -1
@@ -95,7 +94,7 @@ func parsePart(text string) (p part, shared bool, err error) {
 	return p, shared, nil
 }
 
-// draw returns how long it takes this time; ok is false for never.
+// draw returns a random duration from the distribution. ok is false for never.
 func (s Spread) draw(r *rand.Rand) (d time.Duration, ok bool) {
 	at := r.Float64()
 	for i, p := range s.parts {
@@ -110,10 +109,10 @@ func (s Spread) draw(r *rand.Rand) (d time.Duration, ok bool) {
 	return 0, true
 }
 
-// Share is a part of all, such as 2.5%.
+// Share is a share of a whole, such as 2.5%.
 type Share float64
 
-// UnmarshalJSON reads it.
+// UnmarshalJSON parses a Share.
 func (s *Share) UnmarshalJSON(b []byte) error {
 	var text string
 	if err := json.Unmarshal(b, &text); err != nil {
@@ -135,14 +134,14 @@ func parseShare(text string) (float64, error) {
 
 func (s Share) falls(r *rand.Rand) bool { return r.Float64() < float64(s) }
 
-// Moment is a time in the run: how long after its start ("2h"), or a date
-// (RFC 3339). The zero Moment is the start, or was not said.
+// Moment is a time in the run: a duration after its start ("2h"), or a date (RFC 3339). The zero Moment is the start,
+// or means that no value was set.
 type Moment struct {
 	after time.Duration
 	date  time.Time
 }
 
-// UnmarshalJSON reads it.
+// UnmarshalJSON parses a Moment.
 func (m *Moment) UnmarshalJSON(b []byte) error {
 	var text string
 	if err := json.Unmarshal(b, &text); err != nil {
@@ -160,7 +159,7 @@ func (m *Moment) UnmarshalJSON(b []byte) error {
 
 func (m Moment) said() bool { return m != Moment{} }
 
-// in returns when that is in a run; nothing is before its start.
+// in returns the moment as a time in a run, but not before its start.
 func (m Moment) in(start time.Time) time.Time {
 	if m.date.After(start) {
 		return m.date

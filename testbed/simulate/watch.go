@@ -9,9 +9,8 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// watch holds every change of a Node against the promises: the budgets, the
-// control plane, windows and gates. It counts by itself, and not by what the
-// leader says that it counted.
+// watch checks every change of a Node against the limits: the budgets, the control plane, windows and gates. It counts
+// itself and does not use the counts of the leader.
 type watch struct {
 	tally      []tally // by policy
 	all        tally
@@ -19,7 +18,7 @@ type watch struct {
 	broken     error
 }
 
-// tally counts the nodes of one policy, or all.
+// tally counts the nodes of one policy, or all nodes.
 type tally struct {
 	nodes, managed int
 	gone, most     int
@@ -28,15 +27,14 @@ type tally struct {
 	first, last    time.Time               // of a grant, of the end of a turn
 }
 
-// breaks notes the first promise that is broken.
+// breaks records the first broken limit.
 func (s *sim) breaks(format string, args ...any) {
 	if s.broken == nil {
 		s.broken = fmt.Errorf("%s: %s", s.stamp(), fmt.Sprintf(format, args...))
 	}
 }
 
-// count brings the counts up to date after a change of the host's Node. No one
-// but a turn makes a node unavailable here, so every node is through us.
+// count updates the counts after a change of the host's Node. In a simulation only turns make nodes unavailable.
 func (s *sim) count(h *host) {
 	n := h.node
 	gone := n.InTurn() || n.Mark || n.Unschedulable || !n.Ready
@@ -87,7 +85,7 @@ func (t *tally) result(r v1alpha1.Result) {
 	t.results[r]++
 }
 
-// total is the smallest maxUnavailableTotal, and whose it is; "" for none.
+// total returns the smallest maxUnavailableTotal and the name of its policy, or "".
 func (s *sim) total() (most int, by string) {
 	for i := range s.Policies {
 		p := &s.Policies[i]
@@ -101,11 +99,11 @@ func (s *sim) total() (most int, by string) {
 	return most, by
 }
 
-// granted holds a grant against windows, gates and what the policy says.
+// granted checks a grant against windows, gates and the policy.
 func (s *sim) granted(h *host) {
 	h.began = s.now
 	if h.rank < 0 {
-		return // count says so
+		return // count reports this
 	}
 	p := &s.Policies[h.rank]
 	if open, _, _ := policy.OpenUntil(p.Windows, s.now, p.ExpectedDuration); !open {
@@ -127,7 +125,7 @@ func (s *sim) granted(h *host) {
 	}
 }
 
-// open says by the fleet's file whether the gate is open now.
+// open reports whether the gate is open now according to the fleet's file.
 func (s *sim) open(policy, gate string) bool {
 	return !slices.ContainsFunc(s.Gates, func(g Gate) bool {
 		return g.Policy == policy && g.Gate == gate && slices.ContainsFunc(g.Closed, func(c Closed) bool {

@@ -13,9 +13,8 @@ import (
 	"time"
 )
 
-// auditPolicy has the API server log each request once; a watch when it
-// begins. Bodies are of interest where they say to what state a Node is
-// promoted. KWOK's renewals of Leases for a thousand Nodes are of none.
+// auditPolicy makes the API server log each request once, and a watch when it starts. It logs the bodies of promotions
+// of Nodes. It leaves out KWOK's renewals of Leases for a thousand Nodes.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -25,7 +24,7 @@ rules:
 - {level: Metadata}
 `
 
-// A request is one line of the audit log.
+// request is one line of the audit log.
 type request struct {
 	Stage          string
 	Verb           string
@@ -39,11 +38,10 @@ type request struct {
 	Done           time.Time `json:"stageTimestamp"`
 }
 
-// counted reports whether the line stands for its request: a watch is logged
-// when it begins and when it ends.
+// counted reports whether the line counts as its request, because a watch is logged at its start and at its end.
 func (r *request) counted() bool {
 	if r.ObjectRef == nil {
-		return false // /readyz and such
+		return false // for example /readyz
 	}
 	if r.Verb == "watch" {
 		return r.Stage == "ResponseStarted"
@@ -51,7 +49,7 @@ func (r *request) counted() bool {
 	return r.Stage == "ResponseComplete"
 }
 
-// what is the verb and the resource, as RBAC names them.
+// what returns the verb and the resource, as RBAC names them.
 func (r *request) what() string {
 	resource := r.ObjectRef.Resource
 	if r.ObjectRef.Subresource != "" {
@@ -60,7 +58,7 @@ func (r *request) what() string {
 	return r.Verb + " " + resource
 }
 
-// requests are those that arrived in a span of time.
+// requests returns the requests that arrived in an interval.
 func (b *bench) requests(from, to time.Time) ([]request, error) {
 	f, err := os.Open(b.audit)
 	if err != nil {
@@ -72,7 +70,7 @@ func (b *bench) requests(from, to time.Time) ([]request, error) {
 	for {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return all, nil // a line that is being written is of later
+			return all, nil // a line that is not complete yet is later
 		}
 		if err != nil {
 			return nil, fmt.Errorf("reading the audit log: %w", err)
@@ -87,8 +85,7 @@ func (b *bench) requests(from, to time.Time) ([]request, error) {
 	}
 }
 
-// total is the sum of apiserver_request_total over all resources, watches
-// aside, which count when they end.
+// total returns the sum of apiserver_request_total over all resources, except watches, which count when they end.
 func (b *bench) total(ctx context.Context) (int, error) {
 	text, err := b.cp.Client().Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {

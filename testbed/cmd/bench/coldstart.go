@@ -15,13 +15,13 @@ import (
 
 const (
 	startRuns   = 10
-	startWithin = 30 * time.Second // bounds one start
+	startWithin = 30 * time.Second // limits one start
 )
 
-// starts measures how long processes take from exec to their first words.
+// starts measures the time from exec to the first status of processes.
 func (b *bench) starts(ctx context.Context) error {
 	h := b.fleet.Hosts[2]
-	// Started as the host's service manager does, except for the socket.
+	// The processes start as under the host's service manager, except for the socket.
 	args, env, err := commandOf(h.PID())
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func median(all []time.Duration) time.Duration {
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// commandOf is how a process was started.
+// commandOf returns the command line and the environment of a process.
 func commandOf(pid int) (args, env []string, err error) {
 	read := func(name string) ([]string, error) {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
@@ -93,8 +93,8 @@ func commandOf(pid int) (args, env []string, err error) {
 	return args, env, nil
 }
 
-// startup starts a process, waits until it has said all of the words to its
-// service manager, in any order, and ends it. It returns when each was said.
+// startup starts a process, waits until it has sent all of the words to its service manager, in any order, and ends the
+// process. It returns the time of each.
 func (b *bench) startup(ctx context.Context, args, env []string, words ...string) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
@@ -106,7 +106,7 @@ func (b *bench) startup(ctx context.Context, args, env []string, words ...string
 	return p.hear(words...)
 }
 
-// A child is a process of bench's own and its notification socket.
+// child is a process that bench has started, with its notification socket.
 type child struct {
 	cmd    *exec.Cmd
 	conn   *net.UnixConn
@@ -115,7 +115,7 @@ type child struct {
 	cancel func() bool
 }
 
-// launch starts a process; ctx's end is heard by it and by who listens to it.
+// launch starts a process. The end of ctx ends the process and its listener.
 func (b *bench) launch(ctx context.Context, args, env []string) (*child, error) {
 	f, err := os.CreateTemp(b.dir, "notify-")
 	if err != nil {
@@ -141,7 +141,7 @@ func (b *bench) launch(ctx context.Context, args, env []string) (*child, error) 
 	return p, nil
 }
 
-// hear waits until all of the words were said.
+// hear waits until the process has sent all of the words.
 func (p *child) hear(words ...string) ([]time.Duration, error) {
 	at := make([]time.Duration, len(words))
 	buf := make([]byte, 64<<10)
@@ -149,7 +149,7 @@ func (p *child) hear(words ...string) ([]time.Duration, error) {
 		n, err := p.conn.Read(buf)
 		if err != nil {
 			p.end()
-			return nil, fmt.Errorf("it did not say %q within %v; it wrote:\n%s", words, time.Since(p.began).Round(time.Second), p.output.String())
+			return nil, fmt.Errorf("no message %q within %v; output:\n%s", words, time.Since(p.began).Round(time.Second), p.output.String())
 		}
 		for i, w := range words {
 			if at[i] == 0 && strings.Contains(string(buf[:n]), w) {
@@ -160,8 +160,7 @@ func (p *child) hear(words ...string) ([]time.Duration, error) {
 	return at, nil
 }
 
-// end asks the process to end and returns when it has; what it was made for
-// ends it otherwise.
+// end asks the process to exit and returns when the process is gone. Otherwise the end of ctx kills it.
 func (p *child) end() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	_ = p.cmd.Wait()

@@ -11,15 +11,14 @@ import (
 	"time"
 )
 
-// A measure is what `go test -bench` says of one benchmark.
+// measure is the result of one benchmark of `go test -bench`.
 type measure struct {
 	times  []time.Duration // for each run, sorted
 	bytes  int64           // allocated in one operation
 	allocs int64
 }
 
-// repeats is how often each benchmark runs: on a machine with other work the
-// best of them says most.
+// repeats is how often each benchmark runs. On a busy machine the best result is the most meaningful.
 const repeats = 5
 
 // decisions runs the benchmarks of the two pure cores.
@@ -58,7 +57,7 @@ func (b *bench) decisions(ctx context.Context) error {
 	return nil
 }
 
-// benchLine is a line such as
+// benchLine matches a line such as
 // "BenchmarkStep-2   15376   23208 ns/op   1824 B/op   11 allocs/op".
 var benchLine = regexp.MustCompile(`(?m)^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op\s+(\d+) B/op\s+(\d+) allocs/op$`)
 

@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	settle = 20 * time.Second // from a start until a process counts as idle
-	// bound is what issue and documentation aim at for an idle host's memory.
+	settle = 20 * time.Second // time from a start until a process counts as idle
+	// bound is the target of the issue and the documentation for an idle host's memory.
 	bound = 20 * mib
 )
 
-// A role is a process with what it is to the fleet.
+// role is a process with its role in the fleet.
 type role struct {
 	name string
 	pid  int
-	// of tells which requests are the process's.
+	// of reports whether a request is from the process.
 	of func(*request) bool
 }
 
-// roles are the three hosts by what they do at present.
+// roles returns the three hosts by their current roles.
 func (b *bench) roles(ctx context.Context) ([]role, error) {
 	leader, err := b.leader(ctx)
 	if err != nil {
@@ -51,7 +51,7 @@ func (b *bench) roles(ctx context.Context) ([]role, error) {
 	return all, nil
 }
 
-// leader is the host that holds the Lease.
+// leader returns the host that holds the Lease.
 func (b *bench) leader(ctx context.Context) (*simhost.Host, error) {
 	lease, err := b.cp.Client().CoordinationV1().Leases(controlplane.LockkeeperNamespace).
 		Get(ctx, controlplane.LockkeeperLease, metav1.GetOptions{})
@@ -71,7 +71,7 @@ func ofCoordinators(r *request) bool {
 	return strings.HasPrefix(r.UserAgent, "lockkeeper-coordinator/")
 }
 
-// idle watches the processes for a while in which nothing happens.
+// idle measures the processes while nothing happens.
 func (b *bench) idle(ctx context.Context) error {
 	last := b.fleet.Hosts[2]
 	kubeconfig, err := b.cp.NodeKubeconfig(last.Name())
@@ -173,7 +173,7 @@ func sum(by map[string]int) (n int) {
 	return n
 }
 
-// list writes counts in the order of their names, each times scale.
+// list formats counts in the order of their names, each multiplied by scale.
 func list(by map[string]int, scale float64) string {
 	if len(by) == 0 {
 		return "none"

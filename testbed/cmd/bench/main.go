@@ -1,12 +1,10 @@
-// Command bench measures what lockkeeper costs, on this machine and against
-// peers that are measured in the same run: how fast it starts, how large it
-// is, what it takes while it is idle, what a turn asks of the API server, and
-// how long a decision takes. `make bench` runs it.
+// Command bench measures the costs of lockkeeper on this machine, relative to peers that it measures in the same run:
+// the start time, the size, the resources when idle, the requests of a turn to the API server, and the time of a
+// decision. `make bench` runs it.
 //
-// It asserts nothing: each figure stands next to a peer's or a bound's, so that
-// it means something on another machine. It fails only when something could
-// not be measured. The parts are a real control plane, the real binary on
-// simulated hosts, and a small program with the same client library (peer/).
+// The command asserts nothing. It prints each figure next to a peer's figure or a bound, so that the figure is
+// meaningful on other machines. It fails only if it cannot measure something. It uses a real control plane, the real
+// binary on simulated hosts, and a small program with the same client library (peer/).
 package main
 
 import (
@@ -31,14 +29,14 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// within bounds the whole run, builds aside.
+// within limits the whole run, except builds.
 const within = 15 * time.Minute
 
-// idleWithin bounds the wait for the fleet to be idle in a leader's care.
+// idleWithin limits the wait until a leader manages the fleet and the fleet is idle.
 const idleWithin = time.Minute
 
-// The main goroutine starts all of bench's own children, from one thread: the
-// kernel ends them with it.
+// The main goroutine starts all child processes of bench from one thread, because the kernel ends the children with
+// that thread.
 func init() { runtime.LockOSThread() }
 
 func main() { os.Exit(run()) }
@@ -55,7 +53,7 @@ func run() int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // the test bed's own clients have their watches cut now and then
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // the watches of the testbed's own clients are sometimes cut
 	err = benchmark(ctx, *binary, *window, chosen)
 	switch {
 	case ctx.Err() != nil:
@@ -68,11 +66,11 @@ func run() int {
 	return 0
 }
 
-// A part is some of the measurements.
+// part is a set of measurements.
 type part struct {
 	name    string
-	cluster bool // it needs the control plane and the fleet
-	extra   bool // it is measured only if it is named
+	cluster bool // needs the control plane and the fleet
+	extra   bool // measured only if named
 	measure func(*bench, context.Context) error
 }
 
@@ -86,7 +84,7 @@ var parts = []part{
 	{"scale", true, true, (*bench).scale},
 }
 
-// choose picks parts by their names; "" is all that are not extra.
+// choose returns the parts with these names; "" means all parts that are not extra.
 func choose(names string) (chosen []part, err error) {
 	if names == "" {
 		return slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return p.extra }), nil
@@ -101,11 +99,11 @@ func choose(names string) (chosen []part, err error) {
 	return chosen, nil
 }
 
-// A bench is one run.
+// bench is one run.
 type bench struct {
-	dir    string // of its own, removed at the end
-	binary string // lockkeeper's
-	peer   string // the peer's
+	dir    string // a temporary directory, removed at the end
+	binary string // path of lockkeeper
+	peer   string // path of the peer
 	window time.Duration
 	began  time.Time
 	audit  string   // the API server's audit log
@@ -162,7 +160,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 		Binaries: b.bins, Log: io.Discard,
 		APIServerFlags:   []string{"--audit-policy-file=" + audit, "--audit-log-path=" + b.audit},
 		NodeMonitorGrace: time.Hour,        // the many Nodes have no kubelet
-		BallastLease:     10 * time.Minute, // and their Leases are of no interest
+		BallastLease:     10 * time.Minute, // and their Leases do not matter
 	})
 	if err != nil {
 		return err
@@ -197,16 +195,14 @@ func (b *bench) stop() {
 	b.cp.Stop()
 }
 
-// fleetPolicy is the default one, but that turns need not wait for each other
-// nor for long after the Nodes' creation.
+// fleetPolicy is the default policy, but turns need not wait for each other, nor for long after the creation of the
+// Nodes.
 const fleetPolicy = "rollout: {settle: 0s, maxUnavailable: 10}\n"
 
-// booted is what a host's uptime begins with after a reboot: past min_uptime, and
-// with time left to prove its health.
+// booted is a host's uptime right after a reboot: more than min_uptime, with time left to prove its health.
 const booted = 3 * time.Minute
 
-// likeReal gives a host the product's own periods and log level back, which
-// simulated hosts cut short.
+// likeReal restores the product's own periods and log level, which simulated hosts override.
 func likeReal(c simhost.Config) {
 	c.Set("", "log_level", "info")
 	delete(c, "lease")
@@ -214,7 +210,7 @@ func likeReal(c simhost.Config) {
 	delete(c, "health")
 }
 
-// goCommand runs go where a package of this repository is, CGO off.
+// goCommand runs go in the directory of a package of this repository, without CGO.
 func goCommand(ctx context.Context, dir string, args ...string) error {
 	_, err := goOutput(ctx, dir, args...)
 	return err
@@ -231,14 +227,14 @@ func goOutput(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// inGroup puts a command into a group that ends with ctx and with bench.
+// inGroup puts a command into a process group that ends with ctx and with bench.
 func inGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 }
 
-// load is the machine's load average over the last minute.
+// load returns the machine's load average over the last minute.
 func load() string {
 	data, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -24,21 +24,20 @@ import (
 )
 
 const (
-	manyHosts = 100  // real instances, those of the small fleet included
-	manyNodes = 1000 // next to them, played by KWOK
-	// wave is how many hosts have their turns at the same time: fewer than the
-	// budget (see fleetPolicy), and few enough for the boots of simulated hosts
-	// not to be what is measured.
+	manyHosts = 100  // real instances, including those of the small fleet
+	manyNodes = 1000 // in addition, simulated by KWOK
+	// wave is the number of hosts with a turn at the same time. It is less than the budget (see fleetPolicy), and
+	// small enough that the boots of simulated hosts do not dominate the measurement.
 	wave        = 3
 	waves       = 10
-	hookTurns   = 3 // with a hook in each of the three stages
+	hookTurns   = 3 // turns with a hook in each of the three stages
 	cleanStops  = 3
-	manyWithin  = 2 * time.Minute // bounds the start of the many hosts, and each wave of turns
+	manyWithin  = 2 * time.Minute // limits the start of the many hosts, and each wave of turns
 	takenWithin = 90 * time.Second
 
-	// What the issue aims at; docs/scale.md says what follows from it.
-	aimIdle     = 20.0 // requests of an idle host in an hour
-	aimNode     = 11.0 // writes to the Node in one turn without hooks, conflicts aside
+	// These are the targets of the issue; docs/scale.md explains them.
+	aimIdle     = 20.0 // requests of an idle host per hour
+	aimNode     = 11.0 // writes to the Node in one turn without hooks, except conflicts
 	aimUpdate   = 8.0  // to the HostUpdate
 	aimEvents   = 2.0
 	aimStatus   = 1.0 // to the policy's status
@@ -47,7 +46,7 @@ const (
 	aimHandover = 2 * time.Second
 )
 
-// many measures a hundred real instances among a thousand KWOK nodes.
+// many measures a hundred real instances among a thousand Nodes of KWOK.
 func (b *bench) many(ctx context.Context) error {
 	began := time.Now()
 	if err := b.createNodes(ctx, 0, manyNodes); err != nil {
@@ -80,8 +79,8 @@ func (b *bench) many(ctx context.Context) error {
 	return nil
 }
 
-// instances is how many inotify instances this user may have. Each host takes
-// two, on this one machine.
+// instances returns the limit of inotify instances for this user. Each host needs two, and all hosts share this
+// machine.
 func instances() (n int) {
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_user_instances")
 	if err != nil {
@@ -91,12 +90,12 @@ func instances() (n int) {
 	return n
 }
 
-// slowKubelet renews its Lease as often as a real one does.
+// slowKubelet renews its Lease as often as a real kubelet.
 var slowKubelet = simhost.KubeletOptions{Heartbeat: 10 * time.Second}
 
 func ofHosts(r *request) bool { return strings.HasPrefix(r.UserAgent, "lockkeeper-host/") }
 
-// manyIdle counts the requests of a fleet in which nothing happens.
+// manyIdle counts the requests of an idle fleet.
 func (b *bench) manyIdle(ctx context.Context, more *simhost.Fleet) error {
 	if err := pause(ctx, settle); err != nil {
 		return err
@@ -138,12 +137,11 @@ func (b *bench) manyIdle(ctx context.Context, more *simhost.Fleet) error {
 	return nil
 }
 
-// watchesPerHour is how many watches one process renews in an hour, by the time
-// that each watch asks to live: no window of ours is long enough to see it. It
-// is the mean over the processes of the role, each with the watches that it has.
+// watchesPerHour returns how many watches one process renews in an hour, from the timeouts that the watches request,
+// because no measurement here is long enough to count renewals. The result is the mean over the processes of the role.
 func watchesPerHour(all []request, of func(*request) bool) float64 {
 	rates, users := 0.0, map[string]bool{}
-	latest := map[string]float64{} // by user and what
+	latest := map[string]float64{} // by user, and by verb and resource
 	for i := range all {
 		r := &all[i]
 		if !of(r) || r.Verb != "watch" {
@@ -173,7 +171,7 @@ func watches(by map[string]int) (n int) {
 	return n
 }
 
-// memory is the median of the hosts' RSS, and the leader's.
+// memory returns the median RSS of the hosts, and the RSS of the leader.
 func (b *bench) memory(ctx context.Context, more *simhost.Fleet) (host, leader int64, err error) {
 	var all []int64
 	for _, h := range more.Hosts {
@@ -191,8 +189,7 @@ func (b *bench) memory(ctx context.Context, more *simhost.Fleet) (host, leader i
 	return slices.Sorted(slices.Values(all))[len(all)/2], u.rss, err
 }
 
-// manyTurns rolls some of the hosts, never more at once than the budget, so
-// that each want is granted when it is written.
+// manyTurns rolls some of the hosts, never more at once than the budget, so that each want gets its grant immediately.
 func (b *bench) manyTurns(ctx context.Context, more *simhost.Fleet) error {
 	from := time.Now()
 	for w := range waves {
@@ -220,16 +217,15 @@ func (b *bench) manyTurns(ctx context.Context, more *simhost.Fleet) error {
 	return nil
 }
 
-// writesRows are what one turn writes, hosts and coordinator together, the
-// Lease and evictions aside: to each kind of object, against its bound, and then
-// each write.
+// writesRows returns the writes of one turn by hosts and coordinator together, except the Lease and evictions: first
+// the number for each kind of object with its bound, and then each write.
 func writesRows(what string, all []request, turns int, node float64) ([][]string, error) {
 	by, kinds, conflicts := map[string]int{}, map[string]int{}, 0
 	for i := range all {
 		r := &all[i]
 		write := r.Verb == "patch" || r.Verb == "update" || r.Verb == "create" || r.Verb == "delete"
 		if !write || !ofHosts(r) && !ofCoordinators(r) || r.ObjectRef.Resource == "leases" || r.ObjectRef.Subresource == "eviction" ||
-			r.ObjectRef.Resource == "selfsubjectreviews" { // reads, sent by POST
+			r.ObjectRef.Resource == "selfsubjectreviews" { // a read that uses POST
 			continue
 		}
 		if r.what() != "patch nodes" {
@@ -266,13 +262,12 @@ func writesRows(what string, all []request, turns int, node float64) ([][]string
 	return rows, nil
 }
 
-// A nodePatch is what is of interest in a write to a Node.
+// nodePatch contains the relevant fields of a write to a Node.
 type nodePatch struct {
 	Metadata struct{ Labels, Annotations map[string]*string }
 }
 
-// nameOf says what a write to a Node is about: of the host's, which word; of
-// the coordinator's, which state.
+// nameOf names a write to a Node: by the report for a host's write, and by the state for a coordinator's write.
 func nameOf(r *request) (string, error) {
 	var body nodePatch
 	if err := json.Unmarshal(r.RequestObject, &body); err != nil {
@@ -305,7 +300,7 @@ func nameOf(r *request) (string, error) {
 	return "host: " + strings.Join(words, ", ") + refused, nil
 }
 
-// roll stages a version on the hosts and waits until they are back with it.
+// roll stages a version on the hosts and waits until they are back with the version.
 func (b *bench) roll(ctx context.Context, hosts []*simhost.Host, version string) error {
 	for _, h := range hosts {
 		if err := h.StageUpdate(version); err != nil {
@@ -320,19 +315,18 @@ func (b *bench) roll(ctx context.Context, hosts []*simhost.Host, version string)
 				n.Labels[v1alpha1.LabelWants] == string(v1alpha1.WantsNothing) && !n.Spec.Unschedulable
 		})
 		if err != nil {
-			return fmt.Errorf("%w; the end of its host's log:\n%s", err, h.LogTail(20))
+			return fmt.Errorf("%w; the end of the host's log:\n%s", err, h.LogTail(20))
 		}
 	}
 	return pause(ctx, tail)
 }
 
-// latencies are, for each state that the coordinator promoted a node to, the
-// times from the answer to the host's last write before it to the answer to
-// the promotion.
+// latencies returns, for each state to which the coordinator promoted a node, the times from the answer to the host's
+// last write before the promotion to the answer to the promotion.
 func latencies(all []request) (map[string][]time.Duration, error) {
 	said := map[string]time.Time{}
 	byState := map[string][]time.Duration{}
-	for i := range all { // in the order of their arrival, or nearly
+	for i := range all { // nearly in the order of arrival
 		r := &all[i]
 		if r.Verb != "patch" || r.ObjectRef.Resource != "nodes" || r.ObjectRef.Subresource != "" || r.ResponseStatus.Code != 200 {
 			continue
@@ -374,7 +368,7 @@ func latencyRows(by map[string][]time.Duration) (rows [][]string) {
 	return rows
 }
 
-// manyHooks counts the writes of turns that wait for a hook in each stage.
+// manyHooks counts the writes of turns with a hook in each stage.
 func (b *bench) manyHooks(ctx context.Context, more *simhost.Fleet) error {
 	hooked := fleetPolicy + "hooks: {beforeDrain: [{name: hook-0}], beforeReboot: [{name: hook-1}], beforeUncordon: [{name: hook-2}]}"
 	if _, err := b.cp.ApplyPolicy(ctx, controlplane.TestPolicy, hooked); err != nil {
@@ -401,7 +395,7 @@ func (b *bench) manyHooks(ctx context.Context, more *simhost.Fleet) error {
 	return nil
 }
 
-// takeovers stops leaders in good order, and one by SIGKILL.
+// takeovers stops leaders gracefully, and one with SIGKILL.
 func (b *bench) takeovers(ctx context.Context, _ *simhost.Fleet) error {
 	if _, err := b.cp.ApplyPolicy(ctx, controlplane.TestPolicy, fleetPolicy); err != nil { // no more hooks
 		return err
@@ -423,7 +417,8 @@ func (b *bench) takeovers(ctx context.Context, _ *simhost.Fleet) error {
 	if err != nil {
 		return err
 	}
-	// A Lease is free when it has not been renewed for its length; a candidate looks at it every retry period, up to 2.2 times that.
+	// A Lease is free if it was not renewed for its duration. A candidate reads it every retry period, at most 2.2
+	// times that.
 	longest := 30*time.Second + 11*time.Second
 	row := func(what string, d, bound time.Duration) []string {
 		return []string{what, d.Round(10 * time.Millisecond).String(), bound.String(), times(float64(d), float64(bound))}
@@ -440,16 +435,14 @@ func (b *bench) takeovers(ctx context.Context, _ *simhost.Fleet) error {
 	return nil
 }
 
-// takeover ends the leader's process and starts it again after someone else
-// has taken over. It returns how long that took, from the signal (or from its
-// host's commit to a reboot) to the Lease and to the answer to the successor's
-// first list.
+// takeover ends the leader's process and starts it again after a successor has taken over. It returns the times from
+// the signal (or from the host's commit to a reboot) to the Lease, and to the answer to the successor's first list.
 func (b *bench) takeover(ctx context.Context, end func(*simhost.Host)) (taken, listed time.Duration, err error) {
 	leader, err := b.leader(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
-	// Both have to stand: the one that was stopped last may have just begun to.
+	// Both candidates must be running: the one that was stopped last may have just started.
 	if err := pause(ctx, 5*time.Second); err != nil {
 		return 0, 0, err
 	}
@@ -491,7 +484,7 @@ func (b *bench) takeover(ctx context.Context, end func(*simhost.Host)) (taken, l
 	return 0, 0, fmt.Errorf("the successor of %s has not listed the Nodes within %v", leader.Name(), tail)
 }
 
-// awaitLeader waits until a host other than that holds the Lease.
+// awaitLeader waits until a host other than this one holds the Lease.
 func (b *bench) awaitLeader(ctx context.Context, other string) (time.Time, error) {
 	for {
 		lease, err := b.cp.Client().CoordinationV1().Leases(controlplane.LockkeeperNamespace).Get(ctx, controlplane.LockkeeperLease, metav1.GetOptions{})

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	images      = 50 // on each Node; kubelets report that many at most
+	images      = 50 // images on each Node; the maximum that kubelets report
 	fleetSettle = 10 * time.Second
-	creators    = 16  // requests at once
-	heartbeats  = 17  // a second: 5,000 kubelets write a status every 5 minutes
-	beatRounds  = 150 // a tenth of a second each
+	creators    = 16  // concurrent requests
+	heartbeats  = 17  // per second: 5,000 kubelets write a status every 5 minutes
+	beatRounds  = 150 // rounds of a tenth of a second
 )
 
-// scale shows what a large fleet costs the coordinator.
+// scale measures the cost of a large fleet for the coordinator.
 func (b *bench) scale(ctx context.Context) error {
 	leader, err := b.leader(ctx)
 	if err != nil {
@@ -89,7 +89,7 @@ func (b *bench) scale(ctx context.Context) error {
 	return nil
 }
 
-// scaleTurns rolls a host among the many a few times.
+// scaleTurns rolls one host of the large fleet a few times.
 func (b *bench) scaleTurns(ctx context.Context) error {
 	from := time.Now()
 	for _, version := range []string{"4.2.0", "4.3.0", "4.4.0"} {
@@ -109,11 +109,11 @@ func (b *bench) scaleTurns(ctx context.Context) error {
 	return nil
 }
 
-// spreadWithin bounds the wait until the reasons of a whole fleet are written.
+// spreadWithin limits the wait for the reasons of a whole fleet.
 const spreadWithin = 3 * time.Minute
 
-// spread sets the emergency stop on a fleet in which everyone wants a reboot,
-// lifts it, and counts how fast the reasons in held follow.
+// spread sets the emergency stop on a fleet in which every host wants a reboot, lifts the stop, and measures how fast
+// the held reasons follow.
 func (b *bench) spread(ctx context.Context, nodes int) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*spreadWithin)
 	defer cancel()
@@ -132,7 +132,7 @@ func (b *bench) spread(ctx context.Context, nodes int) error {
 	if err := b.stopAll(ctx, false); err != nil {
 		return err
 	}
-	all, err := b.told(ctx, lifted, "Budget", nodes-10) // the ten are granted
+	all, err := b.told(ctx, lifted, "Budget", nodes-10) // ten hosts get a turn
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (b *bench) stopAll(ctx context.Context, set bool) error {
 	return err
 }
 
-// want has every one of the many Nodes say that it wants a reboot.
+// want makes all the many Nodes want a reboot.
 func (b *bench) want(ctx context.Context, nodes int) error {
 	return b.unbound(ctx, func() error {
 		return b.each(ctx, 0, nodes, func(ctx context.Context, i int) error {
@@ -194,8 +194,8 @@ func (b *bench) want(ctx context.Context, nodes int) error {
 	})
 }
 
-// told waits, but not indefinitely, until that many Nodes were told that reason
-// since from, and returns all that the coordinator wrote to Nodes meanwhile.
+// told waits for a limited time until the coordinator has written the reason to this number of Nodes since from. It
+// returns everything that the coordinator wrote to Nodes in that time.
 func (b *bench) told(ctx context.Context, from time.Time, reason v1alpha1.Reason, nodes int) ([]request, error) {
 	for end := time.Now().Add(spreadWithin); ; {
 		all, err := b.requests(from, time.Now())
@@ -212,7 +212,7 @@ func (b *bench) told(ctx context.Context, from time.Time, reason v1alpha1.Reason
 		if n >= nodes {
 			return all, nil
 		}
-		if time.Now().After(end) { // a busy machine's writes take their time
+		if time.Now().After(end) { // writes are slow on a busy machine
 			fmt.Printf("    %d of %d nodes were told %s within %v\n", n, nodes, reason, spreadWithin)
 			return all, nil
 		}
@@ -224,7 +224,7 @@ func (b *bench) told(ctx context.Context, from time.Time, reason v1alpha1.Reason
 
 func ballast(i int) string { return fmt.Sprintf("many-%05d", i) }
 
-// createNodes creates the Nodes from..to-1, each in a state that no coordinator gave it.
+// createNodes creates the Nodes from..to-1, each in a state that no coordinator wrote.
 func (b *bench) createNodes(ctx context.Context, from, to int) error {
 	b.uids = append(b.uids, make([]string, to-from)...)
 	return b.unbound(ctx, func() error {
@@ -238,7 +238,7 @@ func (b *bench) createNodes(ctx context.Context, from, to int) error {
 	})
 }
 
-// unbound does something while anybody may write any key.
+// unbound calls f while any identity may write any key.
 func (b *bench) unbound(ctx context.Context, f func() error) error {
 	if err := b.cp.UnbindPolicies(ctx); err != nil {
 		return err
@@ -249,7 +249,7 @@ func (b *bench) unbound(ctx context.Context, f func() error) error {
 	return b.cp.ApplyLockkeeper(ctx)
 }
 
-// each calls f for the Nodes from..to-1, several at once.
+// each calls f for the Nodes from..to-1, several concurrently.
 func (b *bench) each(ctx context.Context, from, to int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -272,7 +272,7 @@ func (b *bench) each(ctx context.Context, from, to int, f func(ctx context.Conte
 	return context.Cause(ctx)
 }
 
-// manyHost is what the host of one of the many says of itself.
+// manyHost returns the host record of one of the many Nodes.
 func manyHost(i int, uid string) v1alpha1.Host {
 	name, booted := ballast(i), time.Now().Add(-24*time.Hour).Truncate(time.Second)
 	return v1alpha1.Host{
@@ -280,7 +280,7 @@ func manyHost(i int, uid string) v1alpha1.Host {
 	}
 }
 
-// manyNode is a Node as large as a real one, whose host is up to date.
+// manyNode returns a Node that is as large as a real one and whose host is up to date.
 func manyNode(i int) *corev1.Node {
 	name := ballast(i)
 	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourcePods: resource.MustParse("110")}
@@ -289,7 +289,7 @@ func manyNode(i int) *corev1.Node {
 			Name: name,
 			Labels: map[string]string{
 				corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
-				// What the node controller would add, a node after the other.
+				// The node controller would add these labels to one node after another.
 				"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
 				corev1.LabelTopologyZone: fmt.Sprint("zone-", i%3),
 				v1alpha1.LabelState:      string(v1alpha1.StateIdle), v1alpha1.LabelWants: string(v1alpha1.WantsNothing),
@@ -310,7 +310,7 @@ func manyNode(i int) *corev1.Node {
 	return n
 }
 
-// beat writes statuses as kubelets do that have nothing to say.
+// beat writes statuses like kubelets without news.
 func (b *bench) beat(ctx context.Context, nodes int) (sent int, err error) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// section begins a part of the report: what was measured, and how.
+// section starts a section of the report: what was measured, and how.
 func section(title, how string) {
 	fmt.Printf("\n%s\n", strings.ToUpper(title))
 	for line := range strings.SplitSeq(strings.TrimSpace(how), "\n") {
@@ -16,7 +16,7 @@ func section(title, how string) {
 	}
 }
 
-// table prints rows in columns; the first one is the heading.
+// table prints rows in columns. The first row is the heading.
 func table(rows [][]string) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
@@ -30,16 +30,16 @@ const (
 	mib = 1 << 20
 )
 
-// mebibytes is a count of bytes in MiB.
+// mebibytes formats a number of bytes in MiB.
 func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/mib) }
 
-// millis is a duration in ms.
+// millis formats a duration in ms.
 func millis(d time.Duration) string { return fmt.Sprintf("%.0f ms", d.Seconds()*1000) }
 
-// micros is a duration in µs.
+// micros formats a duration in µs.
 func micros(d time.Duration) string { return fmt.Sprintf("%.1f µs", d.Seconds()*1e6) }
 
-// times is a ratio.
+// times formats a ratio.
 func times(a, b float64) string {
 	if b == 0 {
 		return "-"

@@ -9,18 +9,17 @@ import (
 	"time"
 )
 
-// usage is what a process has taken so far.
+// usage is the resource usage of a process so far.
 type usage struct {
 	at       time.Time
-	rss, pss int64 // bytes in memory: all of it, and with shared pages divided
-	anon     int64 // of rss, what is no file's
-	switches int64 // voluntary context switches of all its threads: it waited, and was woken
+	rss, pss int64 // bytes in memory: in total, and with shared pages divided
+	anon     int64 // the part of rss without a file
+	switches int64 // voluntary context switches of all threads: waits and wake-ups
 	cpu      time.Duration
 	threads  int
 }
 
-// usageOf reads /proc/PID: memory from smaps_rollup, time on a CPU and waits
-// from each thread.
+// usageOf reads /proc/PID: the memory from smaps_rollup, CPU time and waits from each thread.
 func usageOf(pid int) (usage, error) {
 	u := usage{at: time.Now()}
 	dir := fmt.Sprintf("/proc/%d", pid)
@@ -36,7 +35,7 @@ func usageOf(pid int) (usage, error) {
 	for _, task := range tasks {
 		status, err := keys(filepath.Join(task, "status"))
 		if err != nil {
-			continue // a thread that has just ended
+			continue // the thread has just ended
 		}
 		data, err := os.ReadFile(filepath.Join(task, "schedstat"))
 		if err != nil {
@@ -53,7 +52,7 @@ func usageOf(pid int) (usage, error) {
 	return u, nil
 }
 
-// keys reads the numbers of a file of "Key: 12 kB" lines.
+// keys parses a file of "Key: 12 kB" lines.
 func keys(path string) (map[string]int64, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -71,5 +70,5 @@ func keys(path string) (map[string]int64, error) {
 	return all, nil
 }
 
-// perMinute scales a count between two readings.
+// perMinute returns the rate of a count between two readings.
 func perMinute(n float64, from, to usage) float64 { return n / to.at.Sub(from.at).Minutes() }

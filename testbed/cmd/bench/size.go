@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// sizes prints how large the binary is and how many modules are in it.
+// sizes prints the size of the binary and the number of its modules.
 func (b *bench) sizes(ctx context.Context) error {
 	section("size", `Bytes of the file, static and stripped (-s -w), and the modules linked into it (go version -m).
 		The peer gets and follows one Node with client-go; kubectl is the one of the control plane here.`)

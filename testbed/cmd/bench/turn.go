@@ -17,11 +17,11 @@ import (
 const (
 	turnPods   = 3
 	turnWithin = 3 * time.Minute
-	// tail is how long after a turn's end its last requests may come.
+	// tail is the time after a turn's end in which its last requests may arrive.
 	tail = 2 * time.Second
 )
 
-// turn counts what one whole turn asks of the API server.
+// turn counts the requests of one whole turn to the API server.
 func (b *bench) turn(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, turnWithin)
 	defer cancel()
@@ -47,7 +47,7 @@ func (b *bench) turn(ctx context.Context) error {
 		return n != nil && h.Version() == version && n.Labels[v1alpha1.LabelState] == string(v1alpha1.StateIdle) && n.Annotations[v1alpha1.AnnotationLast] != ""
 	})
 	if err != nil {
-		return fmt.Errorf("%w; the end of its host's log:\n%s", err, h.LogTail(30))
+		return fmt.Errorf("%w; the end of the host's log:\n%s", err, h.LogTail(30))
 	}
 	took := time.Since(from)
 	if err := pause(ctx, tail); err != nil {

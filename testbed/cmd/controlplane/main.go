@@ -1,8 +1,9 @@
-// Command controlplane runs the testbed's control plane in the foreground, for people to play with, until Ctrl-C.
+// Command controlplane runs the testbed's control plane in the foreground until Ctrl-C, for manual experiments.
 //
 //	go run ./cmd/controlplane
 //
-// It prints the path of an administrator's kubeconfig, and that of the kubectl that was built with it.
+// It prints the path of an administrator's kubeconfig, and the path of the kubectl that was built with the control
+// plane.
 package main
 
 import (
@@ -61,17 +62,18 @@ func run() int {
 	return 0
 }
 
-// build makes the components and, if asked for, what real hosts are made of. Their operating systems are fetched while
-// the components are compiled. Their kubelet is compiled after the components, with which it shares most packages.
+// build builds the components and, if requested, the parts of real hosts. It downloads the operating systems of the
+// hosts while it compiles the components. It compiles the kubelet after the components, which share most packages with
+// it.
 func build(ctx context.Context, realHosts bool) error {
 	if realHosts && realhost.Missing() != nil {
-		realHosts = false // the tests with them say so
+		realHosts = false // the tests with real hosts report the reason
 	}
 	var trees sync.WaitGroup
 	if realHosts {
 		trees.Go(func() {
 			for _, release := range realhost.Releases {
-				// Whether a release that cannot be fetched is an error is up to the tests with it.
+				// The tests decide whether a release that cannot be downloaded is an error.
 				if _, err := realhost.Tree(ctx, os.Stderr, release); err != nil {
 					fmt.Fprintln(os.Stderr, "controlplane:", err)
 				}
@@ -86,7 +88,7 @@ func build(ctx context.Context, realHosts bool) error {
 	return realhost.Prepare(ctx, os.Stderr)
 }
 
-// populate makes what an empty cluster lacks to be played with.
+// populate creates what an empty cluster lacks for experiments.
 func populate(ctx context.Context, cp *controlplane.ControlPlane, hosts, ballast int) error {
 	if err := cp.ApplyLockkeeper(ctx); err != nil {
 		return err
@@ -108,7 +110,7 @@ func populate(ctx context.Context, cp *controlplane.ControlPlane, hosts, ballast
 	return nil
 }
 
-// failed reports an error; one that Ctrl-C has brought about is none.
+// failed reports an error. An error that Ctrl-C caused does not count.
 func failed(ctx context.Context, err error) int {
 	if ctx.Err() != nil {
 		return 130

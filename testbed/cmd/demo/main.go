@@ -1,11 +1,9 @@
-// Command demo rolls an update through three hosts of a real control plane:
-// the real lockkeeper binary on each, a real API server, scheduler and
-// controllers, pods with a PodDisruptionBudget, and a referee that watches
-// every write. `make demo` runs it.
+// Command demo rolls an update through three hosts with a real control plane: the real lockkeeper binary on each host,
+// a real API server, scheduler and controllers, pods with a PodDisruptionBudget, and a referee that watches every
+// write. `make demo` runs it.
 //
-// The last line is the referee's: how many hosts were updated, how many were
-// disrupted at once, and whether a promise was broken. The exit status is 0
-// only if all were updated and none was.
+// The last line is the referee's summary: how many hosts were updated, how many were disrupted at once, and whether a
+// rule was broken. The exit status is 0 only if all hosts were updated and no rule was broken.
 package main
 
 import (
@@ -33,12 +31,10 @@ const (
 	from, to   = "4.1.0", "4.2.0"
 	rollWithin = 3 * time.Minute
 
-	// offender is the one of referee.Offenders that can be planted here; the
-	// referee's own tests have all of them.
+	// offender is the one of referee.Offenders that the demo can plant. The tests of package referee use all of them.
 	offender = "budget"
 
-	// policyText is the default policy with a shorter settle: one node at a
-	// time, two seconds after the one before.
+	// policyText is the default policy with a shorter settle: one node at a time, two seconds after the previous one.
 	policyText = "rollout: {settle: 2s}"
 )
 
@@ -158,7 +154,7 @@ func demo(ctx context.Context, planted string) (err error) {
 	return nil
 }
 
-// world is where an offender offends.
+// world returns the cluster for an offender.
 func world(cp *controlplane.ControlPlane, r *rig.Rig) referee.World {
 	w := referee.World{Client: cp.Client(), Writer: cp.NodeWriter}
 	for _, h := range r.Fleet.Hosts {
@@ -167,8 +163,7 @@ func world(cp *controlplane.ControlPlane, r *rig.Rig) referee.World {
 	return w
 }
 
-// workload is what a rollout has to be gentle to: three replicas, of which two
-// have to be up.
+// workload creates the workload that the rollout must protect: three replicas, of which two must be available.
 func workload(ctx context.Context, cp *controlplane.ControlPlane) error {
 	one := intstr.FromInt32(1)
 	say("a Deployment of 3 replicas with a PodDisruptionBudget of at most 1 unavailable")
@@ -179,7 +174,7 @@ func workload(ctx context.Context, cp *controlplane.ControlPlane) error {
 	return cp.WaitWorkload(ctx, "demo", "web")
 }
 
-// status shows what an admin would look at.
+// status shows what an admin would run.
 func status(ctx context.Context, binary, kubeconfig string) {
 	fmt.Println("\n$ lockkeeper status -A")
 	cmd := exec.CommandContext(ctx, binary, "status", "-A")

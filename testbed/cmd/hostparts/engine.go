@@ -13,10 +13,10 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/engine"
 )
 
-// runEngine is the engine's service: on the bus until ctx ends or the bus is gone.
+// runEngine runs the engine's service on the bus until ctx ends or the bus is gone.
 func runEngine(ctx context.Context, root, state string) error {
 	if err := os.MkdirAll(state, 0o755); err != nil {
-		return fmt.Errorf("making the engine's folder: %w", err)
+		return fmt.Errorf("creating the engine's directory: %w", err)
 	}
 	lost, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -47,7 +47,7 @@ func runEngine(ctx context.Context, root, state string) error {
 	return context.Cause(lost)
 }
 
-// writeFile replaces a file at once: the host may be cut off in any moment.
+// writeFile replaces a file atomically, because the host may lose power at any moment.
 func writeFile(path, text string) error {
 	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
 		return err
@@ -55,10 +55,10 @@ func writeFile(path, text string) error {
 	return os.Rename(path+".new", path)
 }
 
-// A knob is what D-Bus sees of the engine next to its own interface.
+// knob is the additional D-Bus interface of the engine.
 type knob struct{ e *engine.Engine }
 
-// Stage has the engine go through an update.
+// Stage makes the engine perform an update.
 func (k knob) Stage(version string) *dbus.Error {
 	if err := k.e.Stage(version); err != nil {
 		return dbus.MakeFailedError(err)

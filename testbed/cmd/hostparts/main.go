@@ -1,13 +1,14 @@
-// Command hostparts is what a real host of package realhost runs in place of things that a test bed cannot have: a container
-// runtime and an update engine, both as services; and what can see a shutdown coming.
+// Command hostparts runs on a real host of package realhost. It replaces two components that a testbed cannot have, a
+// container runtime and an update engine, both as services. It also detects shutdowns.
 //
-//	hostparts runtime SOCKET          a container runtime that only claims to run things
-//	hostparts engine ROOT STATE       a stand-in for update_engine on the system bus
-//	hostparts watch WHO               tells of shutdowns on standard output, and holds them up until it is answered
+//   - hostparts runtime SOCKET: a container runtime that records containers but runs nothing
+//   - hostparts engine ROOT STATE: a simulated update_engine on the system bus
+//   - hostparts watch WHO: reports shutdowns on standard output, and delays them until it gets an answer
 //
-// The engine has a knob on the bus, [engine.KnobPath], to stage an update, and tells in the directory STATE what the next boot boots.
+// [engine.KnobPath] on the bus is an interface to stage an update. The engine writes the version of the next boot into
+// the directory STATE.
 //
-// It knows nothing of lockkeeper's.
+// The command knows nothing of lockkeeper.
 package main
 
 import (

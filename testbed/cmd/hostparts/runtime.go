@@ -16,15 +16,16 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// forgetEvery bounds what Kubernetes' fake remembers of the calls made to it: it would be all of them.
+// forgetEvery is how often the recorded calls of Kubernetes' fake are dropped. Otherwise the fake would keep all of
+// them.
 const forgetEvery = time.Minute
 
-// imageSize is any size: the kubelet takes an image without one for a broken one.
+// imageSize is an arbitrary size: the kubelet treats an image without a size as broken.
 const imageSize = 1 << 20 // bytes
 
-// A runtime is Kubernetes' own fake container runtime. It remembers sandboxes and containers, and runs nothing: a container
-// is running from its start until it is stopped. A restart forgets them all, as a reboot does with real ones. To this one
-// containers can need their time to stop.
+// runtime is Kubernetes' own fake container runtime. It records sandboxes and containers, and runs nothing: a container
+// counts as running from its start until its stop. A restart drops all records, like a reboot with real containers.
+// Unlike the fake, this runtime supports containers that take time to stop.
 type runtime struct {
 	*fake.RemoteRuntime
 }
@@ -57,8 +58,8 @@ func runRuntime(ctx context.Context, socket string) error {
 	return nil
 }
 
-// ContainerStatus names a log, where the fake names none: for a container without one the kubelet removes `*`, and that is relative to
-// the directory that it runs in, the host's root. The host has lost its /bin then.
+// ContainerStatus sets a log path, which the fake leaves empty. For a container without one the kubelet removes `*`
+// relative to its working directory, the host's root, and so deletes the host's /bin.
 func (rt runtime) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	resp, err := rt.RemoteRuntime.ContainerStatus(ctx, req)
 	if err != nil {
@@ -68,7 +69,7 @@ func (rt runtime) ContainerStatus(ctx context.Context, req *runtimeapi.Container
 	return resp, nil
 }
 
-// StopContainer takes as long as the pod's annotation says that it takes, but not longer than the kubelet allows.
+// StopContainer takes as long as the pod's annotation says, but not longer than the kubelet allows.
 func (rt runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	if wait := min(rt.stopsAfter(req.ContainerId), time.Duration(req.Timeout)*time.Second); wait > 0 {
 		select {
@@ -95,7 +96,7 @@ func (rt runtime) stopsAfter(container string) time.Duration {
 	if d, err := time.ParseDuration(text); err == nil {
 		return d
 	}
-	return 0 // not said, or in no way that KWOK would know either
+	return 0 // no annotation, or one that KWOK would not understand either
 }
 
 func (rt runtime) forget(ctx context.Context) {

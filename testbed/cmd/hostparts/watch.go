@@ -11,18 +11,19 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// logind as it is on the bus.
+// These are the names of logind on the bus.
 const (
 	loginName  = "org.freedesktop.login1"
 	loginPath  = dbus.ObjectPath("/org/freedesktop/login1")
 	loginIface = "org.freedesktop.login1.Manager"
 )
 
-// rewatchEvery is after what time a lost watch is begun again, and one that could not be begun yet.
+// rewatchEvery is the delay before another attempt after a watch failed or could not start.
 const rewatchEvery = 100 * time.Millisecond
 
-// runWatch holds a delay inhibitor under the name who and writes a line when logind has announced a shutdown. It lets go when
-// it was answered with a line. It continues until its input ends, whatever is restarted on the host.
+// runWatch holds a delay inhibitor under the name who, and writes a line when logind has announced a shutdown. It
+// releases the inhibitor when it gets a line as the answer. It runs until its input ends, whatever restarts on the
+// host.
 func runWatch(ctx context.Context, who string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -34,7 +35,7 @@ func runWatch(ctx context.Context, who string) error {
 		}
 	}()
 	for ctx.Err() == nil {
-		_ = watch(ctx, who, answers) // the bus or logind are not there yet, or no more
+		_ = watch(ctx, who, answers) // the bus or logind does not run yet, or no longer runs
 		select {
 		case <-ctx.Done():
 		case <-time.After(rewatchEvery):
@@ -43,8 +44,8 @@ func runWatch(ctx context.Context, who string) error {
 	return nil
 }
 
-// errAgain ends a watch that has to be begun again.
-var errAgain = errors.New("the watch has to be begun anew")
+// errAgain ends a watch that must restart.
+var errAgain = errors.New("the watch has to restart")
 
 func watch(ctx context.Context, who string, answers <-chan struct{}) error {
 	conn, err := dbus.ConnectSystemBus()
@@ -84,7 +85,7 @@ func watch(ctx context.Context, who string, answers <-chan struct{}) error {
 				}
 				inhibitor.Close()
 			case s.Name == loginIface+".PrepareForShutdown", s.Name == "org.freedesktop.DBus.NameOwnerChanged" && len(s.Body) == 3 && s.Body[0] == loginName:
-				return errAgain // called off, or another logind
+				return errAgain // canceled, or logind restarted
 			}
 		}
 	}

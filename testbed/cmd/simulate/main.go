@@ -1,11 +1,9 @@
-// Command simulate says how long a rollout through a fleet takes, how many
-// nodes it disrupts at once, and where it would stop: `make simulate` runs it.
-// It asks no cluster and waits for nothing; see package simulate and
+// Command simulate predicts how long a rollout through a fleet takes, how many nodes it disrupts at once, and where it
+// would stop. `make simulate` runs it. It needs no cluster and does not wait; see package simulate and
 // docs/simulate.md.
 //
-// The exit status is 0 if every node that wants something gets up to date, 3 if
-// the rollout stops before, 1 for an error or a promise that is broken, 64 for
-// wrong use.
+// The exit status is 0 if every node that wants something becomes up to date, 3 if the rollout stops before that, 1 for
+// an error or a broken limit, and 64 for wrong usage.
 package main
 
 import (
@@ -25,7 +23,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	seed := flag.Uint64("seed", 0, "the `SEED`, instead of the file's")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: simulate [-seed SEED] FILE...\n\nEach FILE holds YAML documents: one fleet in all, and DisruptionPolicies, as docs/simulate.md says.")
+		fmt.Fprintln(os.Stderr, "usage: simulate [-seed SEED] FILE...\n\nEach FILE contains YAML documents: one fleet in total, and DisruptionPolicies; see docs/simulate.md.")
 	}
 	flag.Parse()
 	if flag.NArg() == 0 {

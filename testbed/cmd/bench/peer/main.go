@@ -1,8 +1,7 @@
-// Command peer is what `make bench` sets lockkeeper next to: the least that a
-// Go program can be that uses client-go. It gets one Node, says READY=1 to its
-// service manager, and follows that Node until it is told to end.
+// Command peer is the program to which `make bench` compares lockkeeper: a minimal Go program that uses client-go. It
+// gets one Node, sends READY=1 to its service manager, and follows that Node until it is stopped.
 //
-// It knows nothing of lockkeeper. Called as: peer KUBECONFIG NODE.
+// The program knows nothing of lockkeeper. Usage: peer KUBECONFIG NODE.
 package main
 
 import (
@@ -56,7 +55,7 @@ func run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// ready is sd_notify's READY=1.
+// ready sends READY=1 of sd_notify.
 func ready() error {
 	conn, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
 	if err != nil {
