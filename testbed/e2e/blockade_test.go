@@ -18,7 +18,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// A blockade is a pod that can run on one host only, and that a PodDisruptionBudget lets no one evict: a drain waits for it.
+// blockade is a pod that can run on only one host, with a PodDisruptionBudget that allows no eviction, so a drain waits
+// for it.
 type blockade struct{ namespace string }
 
 var blockades int
@@ -41,7 +42,7 @@ func block(t *testing.T, h *realhost.Host) *blockade {
 	return b
 }
 
-// lift lets the pod be evicted.
+// lift allows the eviction of the pod.
 func (b *blockade) lift(t *testing.T) {
 	t.Helper()
 	_, err := cp.Client().PolicyV1().PodDisruptionBudgets(b.namespace).Patch(within(t, soon), "db", types.MergePatchType,
@@ -49,7 +50,7 @@ func (b *blockade) lift(t *testing.T) {
 	must(t, err)
 }
 
-// drainBlocked stages an update on a host and waits until its drain is held up by a blockade.
+// drainBlocked stages an update on a host and waits until a blockade blocks its drain.
 func (f *fleet) drainBlocked(t *testing.T, h *realhost.Host) (version string, b *blockade) {
 	t.Helper()
 	b = block(t, h)
@@ -58,23 +59,23 @@ func (f *fleet) drainBlocked(t *testing.T, h *realhost.Host) (version string, b 
 	return version, b
 }
 
-// draining waits until the host drains and waits for its blockade, and says so.
+// draining waits until the host drains, waits for its blockade, and reports that.
 func (f *fleet) draining(t *testing.T, h *realhost.Host) {
 	t.Helper()
 	until(t, aTurn, h.Name(), "to drain", func(n *turn.Node) bool { return n.State == v1alpha1.StateDraining && n.Mark && n.Unschedulable })
 	f.says(t, h, "draining", "PodDisruptionBudget")
 }
 
-// says waits until a host's status line has all the words.
+// says waits until a host's status line contains all the words.
 func (f *fleet) says(t *testing.T, h *realhost.Host, all ...string) {
 	t.Helper()
 	said := ""
-	eventually(t, soon, fmt.Sprintf("%s to say %q", h.Name(), all), func(ctx context.Context) (bool, error) {
+	eventually(t, soon, fmt.Sprintf("%s to report %q", h.Name(), all), func(ctx context.Context) (bool, error) {
 		out, err := h.Exec(ctx, "systemctl", "show", "--property=StatusText", "--value", "lockkeeper")
 		said = strings.TrimSpace(out)
 		for _, w := range all {
 			if !strings.Contains(said, w) && err == nil {
-				err = fmt.Errorf("it says %q", said)
+				err = fmt.Errorf("its status is %q", said)
 			}
 		}
 		return err == nil, err
@@ -82,7 +83,7 @@ func (f *fleet) says(t *testing.T, h *realhost.Host, all ...string) {
 	t.Logf("%s says: %s", h.Name(), said)
 }
 
-// restarted waits until another process than before runs, and returns its pid.
+// restarted waits until a process other than before runs, and returns its pid.
 func restarted(t *testing.T, h *realhost.Host, before int) (now int) {
 	t.Helper()
 	eventually(t, soon, "lockkeeper on "+h.Name()+" to run again", func(ctx context.Context) (ok bool, err error) {
@@ -97,7 +98,7 @@ func restarted(t *testing.T, h *realhost.Host, before int) (now int) {
 	return now
 }
 
-// kill kills lockkeeper, and returns when systemd has started it again.
+// kill kills lockkeeper, and returns when systemd has restarted it.
 func kill(t *testing.T, h *realhost.Host) {
 	t.Helper()
 	before, err := pid(within(t, soon), h)
@@ -107,12 +108,13 @@ func kill(t *testing.T, h *realhost.Host) {
 	restarted(t, h, before)
 }
 
-// inhibit has root hold a block inhibitor against a shutdown of the host, as "somebody"; letGo ends that.
+// inhibit makes root hold a block inhibitor against a shutdown of the host, as "somebody"; letGo releases it.
 func inhibit(t *testing.T, h *realhost.Host) { inhibitAs(t, h, "root", "somebody") }
 
 func letGo(t *testing.T, h *realhost.Host) { letGoOf(t, h, "somebody") }
 
-// inhibitAs has a user hold a block inhibitor against a shutdown of the host under the name who; letGoOf(who) ends that.
+// inhibitAs makes a user hold a block inhibitor against a shutdown of the host under the name who; letGoOf(who)
+// releases it.
 func inhibitAs(t *testing.T, h *realhost.Host, user, who string) {
 	t.Helper()
 	_, err := h.Exec(within(t, soon), "systemd-run", "--uid="+user, "--unit="+inhibitorUnit(who), "systemd-inhibit", "--what=shutdown",

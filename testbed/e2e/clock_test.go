@@ -15,10 +15,10 @@ import (
 
 const clockPath = "/etc/lockkeeper/config.d/clock.toml"
 
-// testClock: clocks of hosts are an hour off the API server's. Containers share the machine's clock, so it is the API server's that
-// is shifted, for one host at a time: a proxy changes what it says of the time. A host that is an hour off takes its turn, since
-// nothing that it does hangs on the time of day; one that coordinates gives its term up and says why, and while no other is right
-// no one is granted anything.
+// testClock makes the clocks of hosts differ by an hour from the API server's. Containers share the machine's clock, so
+// a proxy changes the API server's time in its answers, for one host at a time. A host with a wrong clock gets its
+// turn, because nothing in a turn depends on the time of day. A coordinator with a wrong clock gives up its term and
+// reports why, and while no candidate has a correct clock no host gets a turn.
 func testClock(t *testing.T, f *fleet) {
 	h, leader := f.follower(t), f.leader(t)
 	var candidates []*realhost.Host
@@ -30,7 +30,7 @@ func testClock(t *testing.T, f *fleet) {
 		}
 	}
 	if len(candidates) != 2 || leader == nil {
-		t.Fatalf("%d hosts have a coordinator's credential, expected two, and one of them to coordinate", len(candidates))
+		t.Fatalf("%d hosts have a coordinator's credential; expected two, one of which coordinates", len(candidates))
 	}
 	term := epoch(t)
 	proxies := map[string]*faultproxy.Proxy{}
@@ -78,13 +78,13 @@ func testClock(t *testing.T, f *fleet) {
 	newTerm(t, term)
 }
 
-// epoch is the present term's, "" between two.
+// epoch returns the epoch of the current term, or "" between two terms.
 func epoch(t *testing.T) string {
 	t.Helper()
 	return cluster(t).Epoch()
 }
 
-// newTerm waits until another term than before has begun.
+// newTerm waits until a term other than before has begun.
 func newTerm(t *testing.T, before string) {
 	t.Helper()
 	eventually(t, soon, "another term than "+before, func(context.Context) (bool, error) {

@@ -10,8 +10,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// testCredential: the leader's token has a sixth of its life left. The service renews it in its sandbox, where nearly nothing can
-// be written, and leads on.
+// testCredential leaves the leader's token a sixth of its lifetime. The service renews the token in its sandbox, which
+// allows almost no writes, and continues to lead.
 func testCredential(t *testing.T, f *fleet) {
 	h := f.leader(t)
 	before, err := pid(within(t, soon), h)
@@ -34,29 +34,29 @@ func testCredential(t *testing.T, f *fleet) {
 	}
 	eventually(t, aTurn, "the token to be renewed", renewed)
 	if out, err := h.Exec(within(t, soon), "stat", "--format=%a %U:%G", "/var/lib/lockkeeper", tokenPath); err != nil || strings.Join(strings.Fields(out), " ") != "700 root:root 600 root:root" {
-		t.Errorf("the renewed token and its directory are %s (%v)", out, err)
+		t.Errorf("the renewed token and its directory have %s (%v)", out, err)
 	}
 	if read() != string(aged) {
-		t.Error("the kubeconfig was written to")
+		t.Error("the kubeconfig was changed")
 	}
 	if out, err := h.Exec(within(t, soon), "systemctl", "show", "--property=ReadWritePaths", "lockkeeper"); err != nil || strings.Contains(out, "/etc") {
-		t.Errorf("the service may write to %s (%v)", out, err)
+		t.Errorf("the service can write to %s (%v)", out, err)
 	}
-	eventually(t, soon, "the journal to tell of the renewal", func(ctx context.Context) (bool, error) {
+	eventually(t, soon, "the journal to contain the renewal", func(ctx context.Context) (bool, error) {
 		journal, err := h.Journal(ctx, "lockkeeper")
 		return strings.Contains(journal, "renewed the coordinator's credential"), err
 	})
 	if now, err := pid(within(t, soon), h); err != nil || now != before || f.leader(t) != h {
-		t.Errorf("process %d leads no more: %d (%v)", before, now, err)
+		t.Errorf("process %d no longer leads: %d (%v)", before, now, err)
 	}
-	// A kubeconfig with a token of its own takes the place of both.
+	// A new kubeconfig with its own token replaces both.
 	must(t, h.WriteFile(within(t, soon), credentialPath, []byte(fresh), 0o600))
 	eventually(t, aTurn, "the renewed token to be removed", func(ctx context.Context) (bool, error) {
 		there, err := renewed(ctx)
 		return !there, err
 	})
 	if now, err := pid(within(t, soon), h); err != nil || now != before || f.leader(t) != h {
-		t.Errorf("with a new kubeconfig process %d leads no more: %d (%v)", before, now, err)
+		t.Errorf("with a new kubeconfig process %d no longer leads: %d (%v)", before, now, err)
 	}
 	f.status(t)
 }

@@ -13,13 +13,13 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
-// A fault is something that goes wrong on one host. It ends with an idle fleet that is up to date.
+// fault is something that goes wrong on one host. At its end the fleet is idle and up to date.
 type fault struct {
 	name string
 	run  func(*testing.T, *fleet)
 }
 
-// usual faults are in every run.
+// usual lists the faults of every run.
 var usual = []fault{
 	{"KilledWhileDrainingAndRebooting", testKilled},
 	{"UpgradedWhileDraining", testUpgraded},
@@ -29,7 +29,8 @@ var usual = []fault{
 	{"CrashedWhileDraining", testCrashed},
 }
 
-// sampled faults take one turn each. A soak runs all of them, every other run those that LOCKKEEPER_SEED chooses.
+// sampled lists faults that take one turn each. A soak run includes all of them, every other run those that
+// LOCKKEEPER_SEED selects.
 var sampled = []fault{
 	{"CutOffWhileRebooting", testCutOffWhileRebooting},
 	{"BusRestartedWhileDraining", testBusRestarted},
@@ -38,20 +39,20 @@ var sampled = []fault{
 	{"ProtocolSkew", testProtocol},
 }
 
-// long faults are only in a soak, because each takes a minute or more.
+// long lists the faults that run only in a soak, because each takes a minute or more.
 var long = []fault{
 	{"KilledAnywhere", testKilledAnywhere},           // four turns
 	{"KilledInEveryStage", testStages},               // two turns with five restarts each, five of them by the watchdog
-	{"NeverComesBack", testNeverComesBack},           // the policy's timeout of 90 s has to pass, and two hosts take their turns
+	{"NeverComesBack", testNeverComesBack},           // the policy's timeout of 90 s has to pass, and two hosts have turns
 	{"EngineRestartedAndMasked", testEngine},         // three turns
 	{"MixedVersionsAndDowngrade", testMixedVersions}, // two rollouts through all hosts, and another version is built
 	{"ClockAnHourOff", testClock},                    // two turns and four changes of the term
 }
 
-// samples is how many of the sampled faults a run has, and defaultSeed chooses them where LOCKKEEPER_SEED does not.
+// samples is the number of sampled faults in a run, and defaultSeed selects them if LOCKKEEPER_SEED is not set.
 const samples, defaultSeed = 2, 20274
 
-// chooseFaults returns the faults of this run in their order.
+// chooseFaults returns the faults of this run in order.
 func chooseFaults(t *testing.T) []fault {
 	t.Helper()
 	if soak() {
@@ -69,17 +70,17 @@ func chooseFaults(t *testing.T) []fault {
 	return chosen
 }
 
-// testFaults has something go wrong on one host after the other.
+// testFaults breaks something on one host after another.
 func testFaults(t *testing.T, f *fleet) {
 	for _, fault := range chooseFaults(t) {
 		ok := t.Run(fault.name, func(t *testing.T) {
 			for _, h := range f.Hosts {
-				until(t, aTurn, h.Name(), "to be idle and content", content)
+				until(t, aTurn, h.Name(), "to be idle, with nothing to do", content)
 			}
 			fault.run(t, f)
 		})
 		if !ok {
-			t.Fatalf("%s failed, and the next fault needs a fleet that is up to date", fault.name)
+			t.Fatalf("%s failed, and the next fault needs an up-to-date fleet", fault.name)
 		}
 	}
 }
@@ -88,7 +89,7 @@ func content(n *turn.Node) bool {
 	return n.State == v1alpha1.StateIdle && n.Wants == v1alpha1.WantsNothing && n.Ready && !n.Unschedulable && n.Held == ""
 }
 
-// testKilled: the service is killed in the middle of a drain, and again while its reboot waits for an inhibitor.
+// testKilled kills the service during a drain, and again while its reboot waits for an inhibitor.
 func testKilled(t *testing.T, f *fleet) {
 	h := f.follower(t)
 	boots := h.Boots()
@@ -108,8 +109,9 @@ func testKilled(t *testing.T, f *fleet) {
 	f.turnsCounted(t, h, 2)
 }
 
-// testKilledAnywhere: in each turn the host's service is killed as soon as its Node shows a state, and the coordinator's as soon as it
-// shows another, by LOCKKEEPER_SEED. What is over before the kill comes is killed in what follows it.
+// testKilledAnywhere kills, in each turn, the host's service when its Node reaches one state, and the coordinator's
+// service when the Node reaches another state. LOCKKEEPER_SEED selects the states. A kill that comes too late for its
+// state hits the next one.
 func testKilledAnywhere(t *testing.T, f *fleet) {
 	seed := rig.Number(t, "LOCKKEEPER_SEED", uint64(time.Now().UnixNano()))
 	t.Logf("LOCKKEEPER_SEED=%d", seed)
@@ -129,7 +131,7 @@ func testKilledAnywhere(t *testing.T, f *fleet) {
 			for _, victim := range kills[s] {
 				until(t, aTurn, h.Name(), "to be in "+s.String()+" or beyond", func(n *turn.Node) bool { return n.State == s || n.Wants == v1alpha1.WantsNothing })
 				out, err := victim.Exec(within(t, soon), "systemctl", "kill", "--signal=KILL", "lockkeeper")
-				t.Logf("killed on %s: %s %v", victim.Name(), out, err) // a host that is just going down has nothing to kill
+				t.Logf("killed on %s: %s %v", victim.Name(), out, err) // a host that is going down has nothing to kill
 			}
 		}
 		f.updated(t, aTurn, version, h)
@@ -137,7 +139,7 @@ func testKilledAnywhere(t *testing.T, f *fleet) {
 	}
 }
 
-// booted checks how often a host was booted.
+// booted checks the number of the host's boots.
 func (f *fleet) booted(t *testing.T, h *realhost.Host, boots int) {
 	t.Helper()
 	if h.Boots() != boots {
@@ -145,7 +147,7 @@ func (f *fleet) booted(t *testing.T, h *realhost.Host, boots int) {
 	}
 }
 
-// testUpgraded: the package is upgraded in the middle of a drain; the new process takes the turn up.
+// testUpgraded upgrades the package during a drain. The new process must continue the turn.
 func testUpgraded(t *testing.T, f *fleet) {
 	h := f.follower(t)
 	boots := h.Boots()
@@ -158,16 +160,16 @@ func testUpgraded(t *testing.T, f *fleet) {
 	must(t, err)
 	restarted(t, h, before)
 	f.draining(t, h)
-	n := until(t, soon, h.Name(), "to be of the newer version", func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == "v"+newerVersion })
+	n := until(t, soon, h.Name(), "to run the newer version", func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == "v"+newerVersion })
 	if n.Turn != id {
-		t.Errorf("it is in turn %q, and was in %q before the upgrade", n.Turn, id)
+		t.Errorf("the node is in turn %q, before the upgrade in %q", n.Turn, id)
 	}
 	b.lift(t)
 	f.updated(t, aTurn, version, h)
 	f.booted(t, h, boots+1)
 }
 
-// testCutOff: the host loses the API server in the middle of a drain.
+// testCutOff cuts the host off from the API server during a drain.
 func testCutOff(t *testing.T, f *fleet) {
 	h := f.follower(t)
 	boots := h.Boots()
@@ -177,11 +179,11 @@ func testCutOff(t *testing.T, f *fleet) {
 	until(t, soon, h.Name(), "not to be Ready", func(n *turn.Node) bool { return !n.Ready })
 	f.says(t, h, "draining", "trouble with the API server")
 	f.showHost(t.Context(), t, h, 6)
-	b.lift(t) // no one hears of it yet
+	b.lift(t) // the host cannot see this yet
 	stayCut(t, cut)
-	n := until(t, soon, h.Name(), "to be in its turn still", (*turn.Node).InTurn)
+	n := until(t, soon, h.Name(), "to be in its turn", (*turn.Node).InTurn)
 	if n.State != v1alpha1.StateDraining {
-		t.Errorf("%s is in %s, and could tell nobody", h.Name(), n.State)
+		t.Errorf("%s is in %s although it could not report anything", h.Name(), n.State)
 	}
 	f.booted(t, h, boots)
 	must(t, h.RestoreNetwork(within(t, soon)))
@@ -189,7 +191,7 @@ func testCutOff(t *testing.T, f *fleet) {
 	f.booted(t, h, boots+1)
 }
 
-// stayCut lets a cut last two minutes in a soak.
+// stayCut extends a cut to two minutes in a soak.
 func stayCut(t *testing.T, since time.Time) {
 	if !soak() {
 		return
@@ -200,8 +202,8 @@ func stayCut(t *testing.T, since time.Time) {
 	}
 }
 
-// testCutOffWhileRebooting: the host loses the API server before it has committed to its reboot. It must not reboot then: no one
-// can tell it whether its turn still stands.
+// testCutOffWhileRebooting cuts the host off from the API server before it has committed to its reboot. The host must
+// not reboot, because it cannot know whether its turn is still valid.
 func testCutOffWhileRebooting(t *testing.T, f *fleet) {
 	h := f.follower(t)
 	boots := h.Boots()
@@ -221,7 +223,7 @@ func testCutOffWhileRebooting(t *testing.T, f *fleet) {
 	f.booted(t, h, boots+1)
 }
 
-// testRolledBack: a host comes back on its old version. The line stops until a person says retry.
+// testRolledBack makes a host come back with its old version. The rollout must stop until an admin runs retry.
 func testRolledBack(t *testing.T, f *fleet) {
 	h := f.follower(t)
 	other := f.leader(t)
@@ -232,10 +234,10 @@ func testRolledBack(t *testing.T, f *fleet) {
 		return n.State == v1alpha1.StateIdle && n.Last != nil && n.Last.Result == v1alpha1.ResultFailed
 	})
 	if n.Last.Reason != v1alpha1.ReasonNotUpdated || h.Version() != before || n.Unschedulable {
-		t.Errorf("%s failed for %s, runs %s, unschedulable %t; expected NotUpdated, %s, and to be given back", h.Name(), n.Last.Reason, h.Version(), n.Unschedulable, before)
+		t.Errorf("%s failed for %s, runs %s, unschedulable %t; expected NotUpdated, %s, and the node schedulable", h.Name(), n.Last.Reason, h.Version(), n.Unschedulable, before)
 	}
 	must(t, other.StageUpdate(within(t, soon), version))
-	until(t, soon, other.Name(), "to be held, since the line stops", held(v1alpha1.ReasonHalted))
+	until(t, soon, other.Name(), "to be held, because the rollout is halted", held(v1alpha1.ReasonHalted))
 	out := f.status(t)
 	if !strings.Contains(out, "HALTED") || !strings.Contains(out, "lockkeeper retry") || !strings.Contains(out, h.Name()) {
 		t.Errorf("lockkeeper status does not name the host and what to do")
@@ -248,16 +250,16 @@ func testRolledBack(t *testing.T, f *fleet) {
 	f.updated(t, aTurn, version, h)
 }
 
-// testCrashed: the power goes in the middle of a drain. The host comes up with the update, so that its want is gone: the drain is
-// undone, and there is no other reboot.
+// testCrashed cuts the power during a drain. The host comes up updated and wants nothing: lockkeeper must undo the
+// drain, without another reboot.
 func testCrashed(t *testing.T, f *fleet) {
 	h := f.follower(t)
 	boots := h.Boots()
 	version, b := f.drainBlocked(t, h)
 	must(t, h.Crash(within(t, soon), realhost.NextBoot{}))
 	must(t, h.WaitBoots(within(t, aTurn), boots+1))
-	n := until(t, aTurn, h.Name(), "to be given back", func(n *turn.Node) bool { return n.BootID == h.BootID() && content(n) })
-	t.Logf("its turn ended as %s (%s)", n.Last.Result, n.Last.Reason)
+	n := until(t, aTurn, h.Name(), "to be uncordoned and idle", func(n *turn.Node) bool { return n.BootID == h.BootID() && content(n) })
+	t.Logf("the turn ended as %s (%s)", n.Last.Result, n.Last.Reason)
 	if h.Version() != version {
 		t.Errorf("%s runs %s, expected %s", h.Name(), h.Version(), version)
 	}
@@ -265,7 +267,7 @@ func testCrashed(t *testing.T, f *fleet) {
 	f.booted(t, h, boots+1)
 }
 
-// testNeverComesBack: a host stays down after its reboot. The line stops, and the slot stays taken.
+// testNeverComesBack keeps a host down after its reboot. The rollout must stop, and the host must keep its slot.
 func testNeverComesBack(t *testing.T, f *fleet) {
 	h, other := f.follower(t), f.leader(t)
 	h.Next(realhost.NextBoot{StayDown: true})
@@ -278,7 +280,7 @@ func testNeverComesBack(t *testing.T, f *fleet) {
 	out := f.status(t)
 	for _, want := range []string{h.Name() + "  rebooting", "Overdue"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("lockkeeper status does not say %q", want)
+			t.Errorf("%q is missing in lockkeeper status", want)
 		}
 	}
 	h.PowerOn()

@@ -23,7 +23,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/referee"
 )
 
-// Where things are on a host.
+// These are paths on a host.
 const (
 	debPath        = "/tmp/lockkeeper.deb"
 	dropInPath     = "/etc/systemd/system/lockkeeper.service.d/testbed.conf"
@@ -35,8 +35,8 @@ const (
 	hookLog        = "/var/lib/count-turns"
 )
 
-// ownProc is what no host in a container can do without: with any of these systemd mounts a fresh /proc for the service, and that
-// shows the machine's boot id and uptime instead of the host's.
+// ownProc disables the settings that do not work in a container: with any of them systemd mounts a new /proc for the
+// service, which shows the boot id and uptime of the machine instead of those of the host.
 const ownProc = `[Service]
 ProtectProc=default
 ProcSubset=all
@@ -44,14 +44,15 @@ ProtectKernelTunables=no
 ProtectControlGroups=no
 `
 
-// dropIn is what differs from the unit as it is shipped where hosts take turns. --root allows durations below the minima. The
-// directory is what the image for Flatcar adds: these hosts have an update_engine.
+// dropIn contains the differences from the packaged unit on hosts that have turns. --root allows durations below the
+// minimums. The directory is part of the image for Flatcar, because these hosts have an update_engine.
 const dropIn = ownProc + `RuntimeDirectory=update-engine
 ExecStart=
 ExecStart=/usr/bin/lockkeeper run --root /
 `
 
-// uptimeUnit has /proc/uptime tell how long ago the host was booted; of itself a container shows its machine's.
+// uptimeUnit makes /proc/uptime show the time since the host's boot. A container otherwise shows the uptime of its
+// machine.
 const uptimeUnit = `[Unit]
 Description=a /proc/uptime of this host's own
 Before=lockkeeper.service
@@ -74,13 +75,13 @@ min_uptime = "5s"
 session_delay = "20s"
 `
 
-// policy allows as many turns a day as a policy can: some hosts take more than the default of 6 in a run.
+// policy allows the maximum number of turns per day, because some hosts have more than the default of 6 in a run.
 const policy = `
 rollout: {settle: 2s, backoff: 5s, backoffMax: 10s, maxTurnsPerDay: 48}
 timeouts: {rebooting: 90s}
 `
 
-// hookUnit is someone's work on the host before it is drained.
+// hookUnit is a hook unit that runs before the host is drained.
 const hookUnit = `[Unit]
 Description=counts the turns of this host
 [Service]
@@ -90,22 +91,22 @@ ExecStart=/bin/sh -c 'cat /proc/sys/kernel/random/boot_id >>` + hookLog + `'
 WantedBy=lockkeeper-before-drain.target
 `
 
-// A fleet is three hosts that lockkeeper is installed on, and their referee.
+// fleet is three hosts with lockkeeper installed, and their referee.
 type fleet struct {
 	*realhost.Fleet
 	referee *referee.Referee
-	staged  int // how many versions were staged
+	staged  int // the number of staged versions
 	hosts   []string
 
 	mu       sync.Mutex
-	onReboot func(host string, at time.Time) // called when logind has announced a reboot, before it begins
+	onReboot func(host string, at time.Time) // called when logind has announced a reboot, before the reboot begins
 }
 
-// startFleet boots three hosts, without lockkeeper.
+// startFleet boots three hosts without lockkeeper.
 func startFleet(t *testing.T) *fleet {
 	t.Helper()
 	f := &fleet{}
-	life := context.WithoutCancel(t.Context()) // that of a test ends before its cleanups
+	life := context.WithoutCancel(t.Context()) // the context of a test ends before its cleanups
 	var err error
 	f.referee, err = referee.Start(life, cp, referee.Options{OnEvent: func(line string) { t.Log(line) }, Lag: 20 * time.Second})
 	must(t, err)
@@ -132,7 +133,7 @@ func startFleet(t *testing.T) *fleet {
 	for _, h := range f.Hosts {
 		f.hosts = append(f.hosts, h.Name())
 	}
-	t.Cleanup(func() { // before the hosts go
+	t.Cleanup(func() { // runs before the hosts stop
 		if t.Failed() {
 			for _, h := range f.Hosts {
 				f.showHost(context.WithoutCancel(t.Context()), t, h, 60)
@@ -153,7 +154,7 @@ func (f *fleet) event(ev realhost.Event) {
 	f.referee.HostEvent(referee.HostEvent{Time: ev.Time, Host: ev.Host, Kind: referee.Kind(ev.Kind), BootID: ev.BootID, Detail: ev.Detail})
 }
 
-// each does something on every host, on all at once.
+// each calls do for all hosts concurrently.
 func (f *fleet) each(t *testing.T, do func(h *realhost.Host) error) {
 	t.Helper()
 	errs := make([]error, len(f.Hosts))
@@ -165,7 +166,7 @@ func (f *fleet) each(t *testing.T, do func(h *realhost.Host) error) {
 	must(t, errors.Join(errs...))
 }
 
-// install installs a package as an administrator does.
+// install installs a package like an administrator.
 func install(ctx context.Context, h *realhost.Host, deb string) (string, error) {
 	if err := h.CopyIn(ctx, deb, debPath); err != nil {
 		return "", err
@@ -173,13 +174,13 @@ func install(ctx context.Context, h *realhost.Host, deb string) (string, error) 
 	return h.Exec(ctx, "dpkg", "-i", debPath)
 }
 
-// admin is the command on the machine of someone with a cluster administrator's credential. An exit status is not judged.
+// admin runs the command on the machine with a cluster administrator's credential. It ignores the exit status.
 func (f *fleet) admin(t *testing.T, args ...string) string {
 	t.Helper()
 	return f.run(t, filepath.Join(f.Hosts[0].Dir(), "up/usr/bin/lockkeeper"), "", args...)
 }
 
-// status is `lockkeeper status`.
+// status runs `lockkeeper status`.
 func (f *fleet) status(t *testing.T, args ...string) string {
 	t.Helper()
 	return f.admin(t, append([]string{"status"}, args...)...)
@@ -200,7 +201,7 @@ func (f *fleet) run(t *testing.T, binary, input string, args ...string) string {
 	return string(out)
 }
 
-// showHost shows what a person on the host sees of lockkeeper.
+// showHost logs what a user on the host can see of lockkeeper.
 func (f *fleet) showHost(ctx context.Context, t *testing.T, h *realhost.Host, lines int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, soon)
@@ -217,7 +218,7 @@ func (f *fleet) showHost(ctx context.Context, t *testing.T, h *realhost.Host, li
 	}
 }
 
-// showBoot shows how far a host has come with its boot.
+// showBoot logs the progress of a host's boot.
 func showBoot(ctx context.Context, t *testing.T, h *realhost.Host) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, soon)
@@ -225,10 +226,10 @@ func showBoot(ctx context.Context, t *testing.T, h *realhost.Host) {
 	const look = "systemctl list-jobs --no-pager; systemctl list-units --failed --no-pager; journalctl --boot --no-pager --lines=80"
 	out, err := h.Exec(ctx, "sh", "-c", look)
 	console, _ := os.ReadFile(h.ConsoleLog())
-	t.Logf("%s# %s\n%s%v\nits console, the end of it:\n%s", h.Name(), look, out, err, console[max(0, len(console)-4000):])
+	t.Logf("%s# %s\n%s%v\nthe end of the console:\n%s", h.Name(), look, out, err, console[max(0, len(console)-4000):])
 }
 
-// show shows all hosts.
+// show logs the state of all hosts.
 func (f *fleet) show(t *testing.T, stage string) {
 	t.Helper()
 	t.Logf("======== %s", stage)
@@ -244,7 +245,7 @@ func node(t *testing.T, name string) *corev1.Node {
 	return n
 }
 
-// until waits until cond holds for a host's Node, and returns that version of it.
+// until waits until cond holds for a host's Node, and returns that version of the Node.
 func until(t *testing.T, d time.Duration, host, what string, cond func(*turn.Node) bool) *turn.Node {
 	t.Helper()
 	return cluster(t).Until(host, d, what, cond)
@@ -258,7 +259,7 @@ func held(r v1alpha1.Reason) func(*turn.Node) bool {
 	return func(n *turn.Node) bool { return n.Held == r }
 }
 
-// stage stages the next version on hosts, at once, and returns it.
+// stage stages the next version on all the hosts concurrently, and returns the version.
 func (f *fleet) stage(t *testing.T, hosts ...*realhost.Host) string {
 	t.Helper()
 	f.staged++
@@ -269,7 +270,7 @@ func (f *fleet) stage(t *testing.T, hosts ...*realhost.Host) string {
 	return version
 }
 
-// updated waits until hosts run the version, idle and content.
+// updated waits until the hosts run the version and are idle, with nothing to do.
 func (f *fleet) updated(t *testing.T, d time.Duration, version string, hosts ...*realhost.Host) {
 	t.Helper()
 	deadline := time.Now().Add(d)
@@ -281,7 +282,7 @@ func (f *fleet) updated(t *testing.T, d time.Duration, version string, hosts ...
 	}
 }
 
-// leader is the host that coordinates, or nil.
+// leader returns the host that coordinates, or nil.
 func (f *fleet) leader(t *testing.T) *realhost.Host {
 	t.Helper()
 	term := epoch(t)
@@ -292,7 +293,7 @@ func (f *fleet) leader(t *testing.T) *realhost.Host {
 	return f.Host(name)
 }
 
-// follower is a host that may be granted a turn now and does not coordinate: the last one of them.
+// follower returns the last host that may get a turn now and does not coordinate.
 func (f *fleet) follower(t *testing.T) *realhost.Host {
 	t.Helper()
 	leader := f.leader(t)
@@ -304,7 +305,7 @@ func (f *fleet) follower(t *testing.T) *realhost.Host {
 	return nil
 }
 
-// pid is that of lockkeeper's process on the host, in its own numbering; 0 if there is none.
+// pid returns the PID of lockkeeper's process in the host's PID namespace, or 0.
 func pid(ctx context.Context, h *realhost.Host) (int, error) {
 	out, err := h.Exec(ctx, "systemctl", "show", "--property=MainPID", "--value", "lockkeeper")
 	if err != nil {
@@ -315,7 +316,7 @@ func pid(ctx context.Context, h *realhost.Host) (int, error) {
 	return n, err
 }
 
-// hostWords are what `lockkeeper status -o json` says on a host without a person's credential.
+// hostWords is the output of `lockkeeper status -o json` on a host without a user's credential.
 type hostWords struct {
 	Line   string `json:"line"`
 	BootID string `json:"bootID"`

@@ -19,8 +19,8 @@ var (
 	lab    *realhost.Lab
 	cp     *controlplane.ControlPlane
 	debs   packages
-	absent error // why there are no hosts to test on
-	// release is what each host of a fleet runs.
+	absent error // why this machine cannot run hosts
+	// release is the release of each host of a fleet.
 	release [3]realhost.Release
 )
 
@@ -49,7 +49,7 @@ func runTests(m *testing.M) int {
 	return status
 }
 
-// prepare makes what the tests need before a control plane runs.
+// prepare builds what the tests need before a control plane runs.
 func prepare(ctx context.Context) (err error) {
 	if lab, err = realhost.NewLab(ctx, os.Stderr); err != nil {
 		return err
@@ -61,12 +61,12 @@ func prepare(ctx context.Context) (err error) {
 		debs, err = buildPackages(ctx)
 	}
 	if err != nil {
-		_ = lab.Close() // what went wrong is in err
+		_ = lab.Close() // err already describes the failure
 	}
 	return err
 }
 
-// chooseReleases has one host of a fleet run the newest release, if its packages can be fetched.
+// chooseReleases makes one host of a fleet run the newest release, if its packages can be downloaded.
 func chooseReleases(ctx context.Context) error {
 	usual, err := realhost.DefaultRelease()
 	if err != nil {
@@ -83,12 +83,13 @@ func chooseReleases(ctx context.Context) error {
 	return nil
 }
 
-// nodeGrace is after how much silence a Node stops being Ready; a real kubelet speaks every 10 s.
+// nodeGrace is the time without a heartbeat after which a Node is no longer Ready. A real kubelet sends a heartbeat
+// every 10 s.
 const nodeGrace = 25 * time.Second
 
-// Bounds of waits, for a machine that is busy with other things.
+// These are the limits of waits. They allow for a busy machine.
 const (
-	soon   = 90 * time.Second // what takes seconds
+	soon   = 90 * time.Second // an operation that takes seconds
 	aTurn  = 4 * time.Minute  // a turn with its reboot
 	aFleet = 10 * time.Minute // a turn of each host
 )
@@ -100,7 +101,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// cluster has what the tests wait for in the cluster.
+// cluster returns a scene with the waits for objects in the cluster.
 func cluster(t *testing.T) *rig.Scene { return &rig.Scene{T: t, Rig: &rig.Rig{ControlPlane: cp}} }
 
 func within(t *testing.T, d time.Duration) context.Context {
@@ -108,7 +109,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return cluster(t).Within(d)
 }
 
-// eventually waits for what can only be read again and again. An error counts as not yet.
+// eventually polls until cond returns true. An error counts as false.
 func eventually(t *testing.T, d time.Duration, what string, cond func(ctx context.Context) (bool, error)) {
 	t.Helper()
 	cluster(t).EventuallyWithin(d, what, func(ctx context.Context) (bool, error) {
@@ -117,7 +118,7 @@ func eventually(t *testing.T, d time.Duration, what string, cond func(ctx contex
 	})
 }
 
-// leftOut skips a test where there are no real hosts; [TestMain] has said so.
+// leftOut skips a test if there are no real hosts; [TestMain] has printed the reason.
 func leftOut(t *testing.T) {
 	t.Helper()
 	if absent != nil {
@@ -125,5 +126,5 @@ func leftOut(t *testing.T) {
 	}
 }
 
-// soak reports whether the long tests run too.
+// soak reports whether the long tests should run too.
 func soak() bool { return os.Getenv("LOCKKEEPER_SOAK") != "" }

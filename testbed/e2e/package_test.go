@@ -10,8 +10,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// TestPackage takes the package through its life on a host: installed, reloaded, upgraded, stopped and upgraded, removed, purged. The
-// command and the configuration are those that are shipped.
+// TestPackage takes the package through its life on a host: install, reload, upgrade, stop and upgrade, remove, purge.
+// It uses the packaged command line and configuration.
 func TestPackage(t *testing.T) {
 	leftOut(t)
 	must(t, cp.ApplyLockkeeper(within(t, soon))) // a host publishes nothing before it has read the policies
@@ -51,7 +51,7 @@ func TestPackage(t *testing.T) {
 	until(t, soon, h.Name(), "to have published", func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == "v"+olderVersion })
 
 	if out := do("systemctl", "show", "--property=ExecStart", "--value", "lockkeeper"); !strings.Contains(out, "argv[]=/usr/bin/lockkeeper run ;") {
-		t.Errorf("it is not started as it is shipped: %s", out)
+		t.Errorf("the command line differs from the package: %s", out)
 	}
 
 	const edited = "# edited by an administrator"
@@ -59,12 +59,12 @@ func TestPackage(t *testing.T) {
 	before, err := pid(within(t, soon), h)
 	must(t, err)
 	do("systemctl", "reload", "lockkeeper")
-	eventually(t, soon, "the reload to be in its journal", func(ctx context.Context) (bool, error) {
+	eventually(t, soon, "the reload to be in the journal", func(ctx context.Context) (bool, error) {
 		said, err := h.Journal(ctx, "lockkeeper.service")
 		return strings.Contains(said, "configuration reloaded"), err
 	})
 	if now, err := pid(within(t, soon), h); err != nil || now != before {
-		t.Errorf("it is process %d (%v) after a reload, and was %d", now, err, before)
+		t.Errorf("PID %d (%v) after a reload, before %d", now, err, before)
 	}
 
 	put(debs.newer)
@@ -89,6 +89,6 @@ func TestPackage(t *testing.T) {
 	do("dpkg", "-P", "lockkeeper")
 	do("sh", "-c", "test ! -e /etc/lockkeeper && test ! -e /var/cache/lockkeeper && test ! -e /etc/systemd/system/multi-user.target.wants/lockkeeper.service")
 	if out := do("systemctl", "--failed", "--no-legend"); strings.Contains(out, "lockkeeper") {
-		t.Errorf("systemd still knows of it: %s", out)
+		t.Errorf("systemd still knows the unit: %s", out)
 	}
 }

@@ -9,19 +9,19 @@ import (
 	"runtime"
 )
 
-// Two versions of the package, of the same code.
+// These are two versions of the package with the same code.
 const (
 	olderVersion = "0.9.0"
 	newerVersion = "0.9.1"
 )
 
-// sourceDir is the root of the source from here.
+// sourceDir is the path from here to the root of the source.
 const sourceDir = "../.."
 
-// packages are the debs under test, by their paths on the machine.
+// packages contains the paths of the debs under test on the machine.
 type packages struct {
 	older, newer string
-	dir          string // removed in the end; "" if they were there before
+	dir          string // removed at the end; "" if the packages existed before
 }
 
 func (p packages) remove() {
@@ -30,7 +30,7 @@ func (p packages) remove() {
 	}
 }
 
-// buildPackages builds both as `make packages` does, for this machine alone.
+// buildPackages builds both packages like `make packages`, but only for this machine's architecture.
 func buildPackages(ctx context.Context) (p packages, err error) {
 	root := os.Getenv("LOCKKEEPER_E2E_PACKAGES")
 	if root == "" {
@@ -52,7 +52,7 @@ func buildPackages(ctx context.Context) (p packages, err error) {
 	for _, name := range []string{p.older, p.newer} {
 		if _, err := os.Stat(name); err != nil {
 			p.remove()
-			return p, fmt.Errorf("the package is not there: %w", err)
+			return p, fmt.Errorf("the package does not exist: %w", err)
 		}
 	}
 	return p, nil

@@ -8,14 +8,14 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// newer is the host of a fleet that runs the newest release, systemd 257, while the others run the default one, systemd 252.
-// It may coordinate. The tests of faults prefer the last host, which runs the default release.
+// newer is the index of the host that runs the newest release, systemd 257, while the others run the default one,
+// systemd 252. That host may coordinate. The tests of faults prefer the last host, which runs the default release.
 const newer = 1
 
-// testInhibitors: root and another user hold block inhibitors on the host with the newest release. Its reboot waits for both
-// and names them; it happens once both have let go. Meanwhile logind itself refuses to reboot the host: that is what an
-// inhibitor gets that is taken after the host has read the list. Up to systemd 256 logind does so for an inhibitor of
-// another user only; from 257 it does so for root's own as well.
+// testInhibitors has root and another user hold block inhibitors on the host with the newest release. The host's reboot
+// must wait for both and name them, and happen once both are released. In the meantime logind itself refuses to reboot
+// the host. The host gets that refusal if an inhibitor appears after the host has read the list. Up to systemd 256
+// logind refuses only for an inhibitor of another user; since 257 also for root's own.
 func testInhibitors(t *testing.T, f *fleet) {
 	h := f.Hosts[newer]
 	boots := h.Boots()
@@ -39,7 +39,7 @@ func testInhibitors(t *testing.T, f *fleet) {
 }
 
 // refusesReboot checks that logind refuses to reboot the host because of a block inhibitor, and that package systemd
-// recognizes this answer.
+// recognizes the error.
 func refusesReboot(t *testing.T, h *realhost.Host) {
 	t.Helper()
 	bus := &systemd.Bus{Address: h.BusAddress()}

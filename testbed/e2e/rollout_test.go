@@ -26,15 +26,15 @@ import (
 )
 
 const (
-	// workNamespace is where the fleet's work runs.
+	// workNamespace is the namespace of the fleet's workload.
 	workNamespace = "e2e"
-	// agentStops is how long the DaemonSet's pods take to stop: longer than the test bed's own inhibitor may hold up a reboot (2 s),
-	// shorter than the kubelet's leaves to pods that are not critical (3 s).
+	// agentStops is how long the DaemonSet's pods take to stop. It is longer than the testbed's own inhibitor may
+	// delay a reboot (2 s), and shorter than the time that the kubelet leaves to pods that are not critical (3 s).
 	agentStops = 2500 * time.Millisecond
 )
 
-// TestFleet installs lockkeeper on three hosts, rolls them through an update, and then through faults. The subtests build on each
-// other: the hosts are booted once.
+// TestFleet installs lockkeeper on three hosts, rolls them through an update, and then through faults. The subtests
+// depend on each other, because the hosts are booted only once.
 func TestFleet(t *testing.T) {
 	leftOut(t)
 	f := startFleet(t)
@@ -50,13 +50,13 @@ func TestFleet(t *testing.T) {
 	}
 	for _, s := range steps {
 		if !t.Run(s.name, func(t *testing.T) { s.run(t, f) }) {
-			t.Fatalf("%s failed, and what comes after it builds on it", s.name)
+			t.Fatalf("%s failed, and the next steps depend on it", s.name)
 		}
 	}
 	testFaults(t, f)
 }
 
-// testInstall: the manifests are applied, the package is installed on each host, and the service runs.
+// testInstall applies the manifests and installs the package on each host. The service must run.
 func testInstall(t *testing.T, f *fleet) {
 	f.each(t, func(h *realhost.Host) error {
 		out, err := install(within(t, soon), h, debs.older)
@@ -81,23 +81,23 @@ func testInstall(t *testing.T, f *fleet) {
 				t.Errorf("%s: boot id %s of %s, expected %s", h.Name(), id, who, h.BootID())
 			}
 		}
-		eventually(t, soon, h.Name()+" to say who coordinates its reboots", func(ctx context.Context) (bool, error) {
+		eventually(t, soon, h.Name()+" to name the coordinator of its reboots", func(ctx context.Context) (bool, error) {
 			out, err := h.Exec(ctx, "cat", updateengine.CoordinatorPath)
 			return out == "NAME=lockkeeper\nSTRATEGY=cluster\nSTATE=running\n", err
 		})
-		// The hosts have no program man.
+		// The hosts do not have the program man.
 		out, err := h.Exec(within(t, soon), "systemd-analyze", "verify", "--man=no", "/usr/lib/systemd/system/lockkeeper.service",
 			"/usr/lib/systemd/system/lockkeeper-before-drain.target", "/usr/lib/systemd/system/lockkeeper-before-reboot.target",
 			"/usr/lib/systemd/system/lockkeeper-before-uncordon.target")
 		if err != nil || out != "" {
-			t.Errorf("%s: systemd-analyze verify: %v, it said %q", h.Name(), err, out)
+			t.Errorf("%s: systemd-analyze verify: %v, output %q", h.Name(), err, out)
 		}
 	}
 	f.startWork(t)
 	f.show(t, "installed")
 }
 
-// startWork has a Deployment with a budget and a DaemonSet run on the hosts.
+// startWork runs a Deployment with a budget and a DaemonSet on the hosts.
 func (f *fleet) startWork(t *testing.T) {
 	t.Helper()
 	one := intstr.FromInt32(1)
@@ -118,7 +118,7 @@ func (f *fleet) startWork(t *testing.T) {
 	f.agents(t, "at first")
 }
 
-// agents waits until the DaemonSet's pod runs on each host, and returns their UIDs.
+// agents waits until the DaemonSet's pod runs on each host, and returns the pods' UIDs.
 func (f *fleet) agents(t *testing.T, when string) (uids []string) {
 	t.Helper()
 	pods, err := cp.WaitPods(within(t, soon), workNamespace, "app=agent", "to run on every host "+when, func(pods []*corev1.Pod) bool {
@@ -137,7 +137,8 @@ func (f *fleet) agents(t *testing.T, when string) (uids []string) {
 	return uids
 }
 
-// testNobodyCoordinates: with an update staged everywhere nothing happens, and the hosts say why.
+// testNobodyCoordinates stages an update on every host without a coordinator. Nothing may happen, and the hosts must
+// report the reason.
 func testNobodyCoordinates(t *testing.T, f *fleet) {
 	version := f.stage(t, f.Hosts...)
 	for _, h := range f.Hosts {
@@ -146,32 +147,32 @@ func testNobodyCoordinates(t *testing.T, f *fleet) {
 	out := f.status(t)
 	for _, want := range []string{"No coordinator.", "node-1  absent  reboot", "node-2  absent  reboot", "node-3  absent  reboot"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("lockkeeper status does not say %q", want)
+			t.Errorf("%q is missing in lockkeeper status", want)
 		}
 	}
 	for _, h := range f.Hosts {
-		f.says(t, h, "no coordinator manages this node", "OSUpdate@"+version, "NoCoordinator") // what systemctl status shows
+		f.says(t, h, "no coordinator manages this node", "OSUpdate@"+version, "NoCoordinator") // shown by systemctl status
 		if n := node(t, h.Name()); n.Labels[v1alpha1.LabelState] != "" || n.Spec.Unschedulable || h.Boots() != 1 {
-			t.Errorf("%s: labels %v, unschedulable %t, %d boots, and nobody coordinates", h.Name(), n.Labels, n.Spec.Unschedulable, h.Boots())
+			t.Errorf("%s: labels %v, unschedulable %t, %d boots without a coordinator", h.Name(), n.Labels, n.Spec.Unschedulable, h.Boots())
 		}
 	}
 	f.show(t, "an update is staged, nobody coordinates")
 }
 
-// atReboot has do called for each reboot, before it begins.
+// atReboot sets a function that is called for each reboot, before the reboot begins.
 func (f *fleet) atReboot(do func(host string, at time.Time)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onReboot = do
 }
 
-// rebootFacts are what was true on a host when logind announced its reboot.
+// rebootFacts describe a host at the time when logind announced its reboot.
 type rebootFacts struct {
-	agents []string // UIDs of the DaemonSet's pods that were there, and that no one had deleted
-	others []string // pods that a drain takes, and that were still there
+	agents []string // UIDs of the existing DaemonSet pods that were not deleted
+	others []string // existing pods that a drain evicts
 }
 
-// placeCredential mints the coordinator's kubeconfig and places it on two hosts.
+// placeCredential mints the coordinator's kubeconfig and installs it on two hosts.
 func (f *fleet) placeCredential(t *testing.T) {
 	t.Helper()
 	api, err := url.Parse(cp.URL())
@@ -185,7 +186,7 @@ func (f *fleet) placeCredential(t *testing.T) {
 	}
 }
 
-// testRollout: two hosts are given the coordinator's credential, and the fleet rolls.
+// testRollout gives two hosts the coordinator's credential, and the fleet rolls.
 func testRollout(t *testing.T, f *fleet) {
 	version := fmt.Sprintf("4.2.%d", f.staged)
 	pids, boots := map[string]int{}, map[string]string{}
@@ -206,12 +207,12 @@ func testRollout(t *testing.T, f *fleet) {
 	defer f.atReboot(nil)
 
 	f.placeCredential(t)
-	until(t, soon, f.Hosts[0].Name(), "to be taken in", func(n *turn.Node) bool { return n.State != v1alpha1.StateAbsent })
+	until(t, soon, f.Hosts[0].Name(), "to be managed", func(n *turn.Node) bool { return n.State != v1alpha1.StateAbsent })
 	leader := f.leader(t)
 	if leader != f.Hosts[0] && leader != f.Hosts[1] {
-		t.Errorf("%v coordinates, and has no credential", leader)
+		t.Errorf("%v coordinates without a credential", leader)
 	} else if p, err := pid(within(t, soon), leader); err != nil || p != pids[leader.Name()] {
-		t.Errorf("%s coordinates as process %d (%v) and was %d: it needed a restart", leader.Name(), p, err, pids[leader.Name()])
+		t.Errorf("%s coordinates as process %d (%v), before %d; expected no restart", leader.Name(), p, err, pids[leader.Name()])
 	}
 	f.show(t, "the coordinator's kubeconfig is placed on two hosts")
 
@@ -229,19 +230,19 @@ func testRollout(t *testing.T, f *fleet) {
 			t.Errorf("%s: %d boots, %d clean reboots, boot id %s, before %s", h.Name(), h.Boots(), h.Reboots(), h.BootID(), boots[h.Name()])
 		}
 		if w := words(t, h); w.BootID != h.BootID() || node(t, h.Name()).Status.NodeInfo.BootID != h.BootID() {
-			t.Errorf("%s: the service says boot id %s, the kubelet %s, expected %s", h.Name(), w.BootID, node(t, h.Name()).Status.NodeInfo.BootID, h.BootID())
+			t.Errorf("%s: boot id of the service %s, of the kubelet %s, expected %s", h.Name(), w.BootID, node(t, h.Name()).Status.NodeInfo.BootID, h.BootID())
 		}
 		at := facts[h.Name()]
 		if len(at.agents) != 1 || !slices.Contains(agents, at.agents[0]) || len(at.others) != 0 {
-			t.Errorf("%s: when its reboot was called %d pods of the DaemonSet were there, expected 1, and these that a drain takes: %v", h.Name(), len(at.agents), at.others)
+			t.Errorf("%s: %d pods of the DaemonSet at the reboot, expected 1; pods that a drain evicts: %v", h.Name(), len(at.agents), at.others)
 		}
 		f.inhibitorHonoured(t, h)
 		f.turnsCounted(t, h, 1)
 	}
 }
 
-// podsAt is what was on a host when its reboot was called. Whoever asks is not faster than the kubelet, which ends pods then: what
-// was deleted later than that was there.
+// podsAt returns the pods on a host at the call for its reboot. The kubelet ends pods right after the call, before the
+// test can list them, so a pod that was deleted later than the call counts as existing.
 func (f *fleet) podsAt(t *testing.T, host string, at time.Time) (facts rebootFacts) {
 	pods, err := cp.Client().CoreV1().Pods("").List(within(t, soon), metav1.ListOptions{FieldSelector: "spec.nodeName=" + host})
 	if err != nil {
@@ -264,8 +265,8 @@ func (f *fleet) podsAt(t *testing.T, host string, at time.Time) (facts rebootFac
 	return facts
 }
 
-// showTurn waits for a turn of a host that has not been rebooted, and shows that host in its turn and after its reboot. It shows
-// nothing if there is no such host any more.
+// showTurn waits for a turn of a host that has not rebooted yet, and logs that host during the turn and after the
+// reboot. It logs nothing if all hosts have rebooted.
 func (f *fleet) showTurn(t *testing.T) {
 	t.Helper()
 	var at *realhost.Host
@@ -294,8 +295,8 @@ func (f *fleet) showTurn(t *testing.T) {
 	f.showHost(t.Context(), t, at, 8)
 }
 
-// inhibitorHonoured looks into the journal of the boot before: between the announcement of the reboot and the reboot logind has
-// waited for the kubelet, which held its delay inhibitor until its pods had ended.
+// inhibitorHonoured checks the journal of the previous boot. Between the announcement of the reboot and the reboot,
+// logind must have waited for the kubelet, which held its delay inhibitor until its pods had ended.
 func (f *fleet) inhibitorHonoured(t *testing.T, h *realhost.Host) {
 	t.Helper()
 	journal, err := h.Exec(within(t, soon), "journalctl", "--no-pager", "--boot=-1", "--output=short-iso-precise", "--utc", "-u", "kubelet", "-u", "systemd-logind")
@@ -307,7 +308,7 @@ func (f *fleet) inhibitorHonoured(t *testing.T, h *realhost.Host) {
 		for _, what := range []string{announced, ended, goes} {
 			if strings.Contains(line, what) {
 				stamp, _, _ := strings.Cut(line, " ")
-				const second = "2006-01-02T15:04:05.000000" // the zone is +0000 or, from systemd 255 on, +00:00
+				const second = "2006-01-02T15:04:05.000000" // the zone is +0000, or +00:00 since systemd 255
 				if at[what], err = time.Parse(second, stamp[:min(len(second), len(stamp))]); err != nil {
 					t.Errorf("%s: %v", h.Name(), err)
 				}
@@ -315,9 +316,10 @@ func (f *fleet) inhibitorHonoured(t *testing.T, h *realhost.Host) {
 			}
 		}
 	}
-	t.Logf("%s: the end of its boot before:\n%s", h.Name(), strings.Join(shown, "\n"))
-	// The kubelet releases its inhibitor a moment before it logs that. On a busy machine this may take long, or the host goes down
-	// before the line is in the journal; then the host goes down later than its pods need from when they were told.
+	t.Logf("%s: the end of the previous boot:\n%s", h.Name(), strings.Join(shown, "\n"))
+	// The kubelet releases its inhibitor a moment before it logs that. On a busy machine this may take long, or the
+	// host goes down before the line is in the journal. In that case the host must go down later than its pods need to
+	// stop after the announcement.
 	const moment = 300 * time.Millisecond
 	logged := !at[ended].IsZero()
 	early := at[goes].Sub(at[announced]) < agentStops-moment && (!logged || at[goes].Before(at[ended].Add(-moment)))

@@ -9,7 +9,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// Faults of what a host's lockkeeper lives on: the bus, the engine, the watchdog, the disk.
+// The tests in this file break what a host's lockkeeper depends on: the bus, the engine, the watchdog, the disk.
 
 // sh runs a script on the host.
 func sh(t *testing.T, h *realhost.Host, script string) string {
@@ -19,8 +19,8 @@ func sh(t *testing.T, h *realhost.Host, script string) string {
 	return out
 }
 
-// testBusRestarted: D-Bus is restarted during a drain. logind is restarted too: that of systemd 257 does not come back to a
-// new bus by itself, and until it does the host waits, because logind does not answer who inhibits a shutdown.
+// testBusRestarted restarts D-Bus during a drain, and logind too: logind of systemd 257 does not reconnect to a new
+// bus, and until it restarts the host waits, because logind does not answer who inhibits a shutdown.
 func testBusRestarted(t *testing.T, f *fleet) {
 	h := f.follower(t)
 	boots := h.Boots()
@@ -30,16 +30,16 @@ func testBusRestarted(t *testing.T, f *fleet) {
 	sh(t, h, "systemctl restart dbus.service && systemctl restart systemd-logind.service")
 	f.draining(t, h)
 	if now, err := pid(within(t, soon), h); err != nil || now != before {
-		t.Errorf("lockkeeper is process %d (%v), and was %d before D-Bus was restarted", now, err, before)
+		t.Errorf("lockkeeper is process %d (%v), before the restart of D-Bus %d", now, err, before)
 	}
 	b.lift(t)
 	f.updated(t, aTurn, version, h)
 	f.booted(t, h, boots+1)
 }
 
-// testEngine: update_engine is restarted in the middle of a drain, and has forgotten the version; then it is stopped, and what it
-// said cannot be confirmed: the host holds and names it. In another drain it is masked, and with it its update is gone for good:
-// the turn ends, and the node is given back, until there is an engine again.
+// testEngine restarts update_engine during a drain, so the engine forgets the version. Then it stops the engine, so the
+// host cannot confirm the update: the host must hold and name the engine. In another drain it masks the engine, which
+// withdraws the update for good: the turn must end with the uncordon, until there is an engine again.
 func testEngine(t *testing.T, f *fleet) {
 	h := f.follower(t)
 	boots := h.Boots()
@@ -58,7 +58,7 @@ func testEngine(t *testing.T, f *fleet) {
 
 	version, b = f.drainBlocked(t, h)
 	sh(t, h, "systemctl mask --now --runtime "+realhost.EngineUnit)
-	until(t, aTurn, h.Name(), "to be given back", content)
+	until(t, aTurn, h.Name(), "to be uncordoned and idle", content)
 	f.booted(t, h, boots+1)
 	b.lift(t)
 	sh(t, h, "systemctl unmask --runtime "+realhost.EngineUnit+" && systemctl start "+realhost.EngineUnit)
@@ -66,7 +66,7 @@ func testEngine(t *testing.T, f *fleet) {
 	f.booted(t, h, boots+2)
 }
 
-// testWatchdog: the process is stopped in the middle of a drain; systemd notices that it feeds its watchdog no more.
+// testWatchdog stops the process during a drain. systemd must notice that the process no longer feeds its watchdog.
 func testWatchdog(t *testing.T, f *fleet) {
 	h := f.follower(t)
 	const short = "/etc/systemd/system/lockkeeper.service.d/watchdog.conf"
@@ -81,7 +81,7 @@ func testWatchdog(t *testing.T, f *fleet) {
 	journal, err := h.Journal(within(t, soon), "lockkeeper.service")
 	must(t, err)
 	if !strings.Contains(journal, "Watchdog timeout") {
-		t.Error("its journal says nothing of a watchdog")
+		t.Error("the journal does not mention the watchdog")
 	}
 	f.draining(t, h)
 	b.lift(t)
@@ -90,7 +90,7 @@ func testWatchdog(t *testing.T, f *fleet) {
 	sh(t, h, "rm "+short+" && systemctl daemon-reload && systemctl restart lockkeeper")
 }
 
-// testDiskFull: there is no room where lockkeeper leaves its words, nor for the journal.
+// testDiskFull fills the disks of lockkeeper's status files and of the journal.
 func testDiskFull(t *testing.T, f *fleet) {
 	h := f.follower(t)
 	boots := h.Boots()
@@ -104,6 +104,6 @@ func testDiskFull(t *testing.T, f *fleet) {
 	restarted(t, h, before)
 	f.draining(t, h)
 	b.lift(t)
-	f.updated(t, aTurn, version, h) // what fills the disks goes with the boot
+	f.updated(t, aTurn, version, h) // the reboot frees the disks
 	f.booted(t, h, boots+1)
 }

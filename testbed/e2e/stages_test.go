@@ -10,7 +10,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// gateUnit is someone's work in a hook stage that lasts until a file is there, which a boot takes away.
+// gateUnit is a hook unit that runs until a file exists. A boot removes that file.
 const gateUnit = `[Unit]
 Description=waits for /run/open-%[1]s
 [Service]
@@ -24,8 +24,9 @@ func gate(stage v1alpha1.State) string { return "gate-" + stage.String() + ".ser
 
 var hookStages = []v1alpha1.State{v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon}
 
-// testStages holds a turn in each of its states but the last, which nothing can hold, and takes the service away there: once in a turn
-// by SIGKILL, once by systemd's watchdog after a SIGSTOP. Each time the next process stays in that state, with the same turn.
+// testStages holds a turn in each of its states except the last, which nothing can hold, and kills the service there:
+// in one turn with SIGKILL, and in another by systemd's watchdog after a SIGSTOP. Each time the next process must stay
+// in that state, with the same turn.
 func testStages(t *testing.T, f *fleet) {
 	h := f.follower(t)
 	t.Cleanup(func() {
@@ -50,7 +51,7 @@ func testStages(t *testing.T, f *fleet) {
 	sh(t, h, "rm "+short+" && systemctl daemon-reload && systemctl restart lockkeeper")
 }
 
-// stagesOf is one turn.
+// stagesOf runs one turn.
 func stagesOf(t *testing.T, f *fleet, h *realhost.Host, signal string) {
 	t.Helper()
 	boots := h.Boots()
@@ -72,7 +73,7 @@ func stagesOf(t *testing.T, f *fleet, h *realhost.Host, signal string) {
 		restarted(t, h, before)
 		f.says(t, h, append(words, s.String())...)
 		if n := turn.FromNode(node(t, h.Name())); n.State != s || n.Turn != id {
-			t.Errorf("after SIG%s it is in %s of turn %q, expected %s of %q", signal, n.State, n.Turn, s, id)
+			t.Errorf("after SIG%s the node is in %s of turn %q, expected %s of %q", signal, n.State, n.Turn, s, id)
 		}
 	}
 	open := func(s v1alpha1.State) { sh(t, h, "touch /run/open-"+s.String()) }

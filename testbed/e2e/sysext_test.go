@@ -12,15 +12,15 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// TestSysext lays the image over the /usr of a host that says it is Flatcar, with systemd-sysext, and has the service come up by what
-// is in the image alone. There are no loop devices in a host: the image is mounted on the machine, in a mount namespace that ends
-// with the command, and the host gets a copy of what was in it.
+// TestSysext merges the image into the /usr of a host that identifies itself as Flatcar, with systemd-sysext. The
+// service must start with only the files of the image. A host has no loop devices, so the test mounts the image on the
+// machine, in a mount namespace that ends with the command, and copies the content to the host.
 func TestSysext(t *testing.T) {
 	leftOut(t)
 	images, err := filepath.Glob(filepath.Join(filepath.Dir(debs.older), "lockkeeper-*.raw"))
 	must(t, err)
 	if len(images) != 1 {
-		t.Fatalf("%d images beside the package, expected one: %v", len(images), images)
+		t.Fatalf("%d images next to the package, expected one: %v", len(images), images)
 	}
 	extension := t.TempDir()
 	must(t, os.Chmod(extension, 0o755))
@@ -46,12 +46,14 @@ func TestSysext(t *testing.T) {
 		return out
 	}
 	if _, err := h.Exec(within(t, soon), "test", "-e", "/usr/bin/lockkeeper"); err == nil {
-		// systemd-sysext.service may have merged it at the boot; then the rest has nothing to show.
+		// systemd-sysext.service may have merged the image during the boot, so the following steps would prove
+		// nothing.
 		do("systemd-sysext", "unmerge")
 	}
 	do("systemd-sysext", "merge")
 	do("systemctl", "daemon-reload")
-	// What Flatcar does when its extensions are merged: the targets are asked for again, with what the extensions add to them.
+	// Flatcar does the same after it has merged extensions: it starts the targets again, with what the extensions add
+	// to them.
 	do("systemctl", "restart", "--no-block", "multi-user.target")
 	until(t, soon, h.Name(), "to have published", func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == "v"+olderVersion })
 	eventually(t, soon, "the service to be active", func(ctx context.Context) (bool, error) {
@@ -62,6 +64,6 @@ func TestSysext(t *testing.T) {
 	do("systemctl", "stop", "lockkeeper")
 	do("systemd-sysext", "unmerge")
 	if _, err := h.Exec(within(t, soon), "test", "-e", "/usr/bin/lockkeeper"); err == nil {
-		t.Error("the binary is there without the extension")
+		t.Error("the binary exists without the extension")
 	}
 }

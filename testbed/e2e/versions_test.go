@@ -15,10 +15,11 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// previousCommit closed the issue before the one that these tests are of: what a fleet may run that is upgraded now.
+// previousCommit closed the issue before the one that added these tests. A fleet that is upgraded now may run that
+// version.
 const previousCommit = "47ef454"
 
-// build builds lockkeeper from a source tree, with go build's further flags.
+// build builds lockkeeper from a source tree with additional flags for go build.
 func build(t *testing.T, dir, version string, flags ...string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "lockkeeper")
@@ -32,7 +33,7 @@ func build(t *testing.T, dir, version string, flags ...string) string {
 	return to
 }
 
-// checkout is the source as it was at a commit; "" where the history is not there.
+// checkout returns the source at a commit, or "" if the clone lacks that history.
 func checkout(t *testing.T, commit string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,7 +48,7 @@ func checkout(t *testing.T, commit string) string {
 	return dir
 }
 
-// runs has a host run another binary in place of the package's, and returns when it has published its version.
+// runs makes a host run another binary than the packaged one, and returns when the host has published its version.
 func runs(t *testing.T, h *realhost.Host, binary, version string) {
 	t.Helper()
 	must(t, h.CopyIn(within(t, soon), binary, "/usr/bin/lockkeeper"))
@@ -56,7 +57,7 @@ func runs(t *testing.T, h *realhost.Host, binary, version string) {
 	until(t, soon, h.Name(), "to run "+version, func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == version })
 }
 
-// repackaged has a host run the package's again.
+// repackaged makes a host run the packaged binary again.
 func repackaged(t *testing.T, h *realhost.Host, deb, version string) {
 	t.Helper()
 	_, err := install(within(t, soon), h, deb)
@@ -64,8 +65,8 @@ func repackaged(t *testing.T, h *realhost.Host, deb, version string) {
 	until(t, soon, h.Name(), "to run "+version, func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == "v"+version })
 }
 
-// testMixedVersions: some hosts run the previous version, the coordinator of the first roll-out among them; then all are of the
-// package's again, one of them of its older version: a downgrade.
+// testMixedVersions makes some hosts run the previous version, among them the coordinator of the first rollout. After
+// that all hosts run the packaged version again, one of them an older one: a downgrade.
 func testMixedVersions(t *testing.T, f *fleet) {
 	source := checkout(t, previousCommit)
 	if source == "" {
@@ -74,10 +75,10 @@ func testMixedVersions(t *testing.T, f *fleet) {
 	old := build(t, source, "previous")
 	olds := []*realhost.Host{f.leader(t), f.follower(t)}
 	for _, h := range olds {
-		// The package's file stays where it is, as after a downgrade: nothing in it is in force.
+		// The file of the package stays in its place, as after a downgrade, but no setting in it applies.
 		runs(t, h, old, "previous")
 	}
-	eventually(t, soon, "somebody to coordinate", func(context.Context) (bool, error) { return f.leader(t) != nil, nil })
+	eventually(t, soon, "a host to coordinate", func(context.Context) (bool, error) { return f.leader(t) != nil, nil })
 	version := f.stage(t, f.Hosts...)
 	f.updated(t, aFleet, version, f.Hosts...)
 	f.status(t, "--all")
@@ -92,7 +93,8 @@ func testMixedVersions(t *testing.T, f *fleet) {
 	f.updated(t, aFleet, version, f.Hosts...)
 }
 
-// testProtocol: a host speaks a protocol that its coordinator does not know, and is held for that.
+// testProtocol has a host use a protocol that its coordinator does not know. The coordinator must hold the node for
+// that.
 func testProtocol(t *testing.T, f *fleet) {
 	const next = v1alpha1.Protocol + 1
 	source, err := filepath.Abs(sourceDir)
@@ -102,7 +104,7 @@ func testProtocol(t *testing.T, f *fleet) {
 	must(t, err)
 	changed := strings.Replace(string(text), fmt.Sprintf("const Protocol = %d\n", v1alpha1.Protocol), fmt.Sprintf("const Protocol = %d\n", next), 1)
 	if changed == string(text) {
-		t.Fatalf("%s does not declare the protocol as it is looked for", file)
+		t.Fatalf("%s does not contain the expected declaration of the protocol", file)
 	}
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "host.go"), []byte(changed), 0o644))

@@ -1,6 +1,6 @@
-// Package engine is the test bed's stand-in for Flatcar's update_engine: on the bus it keeps to what the real one does, odd
-// as that may be, and for a test it has knobs. Simulated hosts run it in the test's own process, real hosts as a service. It
-// knows a bus and the directory that is a host's root, nothing of lockkeeper's.
+// Package engine simulates Flatcar's update_engine. On the bus it behaves like the real one, including its quirks, and
+// it has additional methods for tests. Simulated hosts run it in the test's own process, real hosts as a service. It
+// knows a bus and the directory that is a host's root, but nothing of lockkeeper.
 package engine
 
 import (
@@ -16,17 +16,17 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// update_engine as it is on the bus.
+// These are the names of update_engine on the bus.
 const (
 	BusName   = "com.coreos.update1"
 	Path      = dbus.ObjectPath("/com/coreos/update1")
 	Interface = "com.coreos.update1.Manager"
 
-	// Marker says, below the host's root, that an update waits for a reboot. /run is emptied by a reboot.
+	// Marker is a file below the host's root. It means that an update waits for a reboot. A reboot empties /run.
 	Marker = "run/update_engine_autoupdate_completed"
 
-	// A service that runs an engine has its knob for tests at a path and an interface of its own, with one method, Stage(s), and
-	// keeps what the next boot boots in a file of this name.
+	// A service that runs an engine exports an interface for tests at KnobPath, with one method, Stage(s). It stores
+	// the version for the next boot in a file of this name.
 	KnobPath      = dbus.ObjectPath("/dev/lockkeeper/testbed/engine")
 	KnobInterface = "dev.lockkeeper.testbed.Engine"
 	StagedFile    = "staged"
@@ -37,7 +37,7 @@ const (
 	downloadSteps = 4
 )
 
-// The engine's operations, as GetStatus says them.
+// These are the engine's operations, as GetStatus returns them.
 const (
 	OpIdle           = "UPDATE_STATUS_IDLE"
 	OpChecking       = "UPDATE_STATUS_CHECKING_FOR_UPDATE"
@@ -48,27 +48,27 @@ const (
 	OpReportingError = "UPDATE_STATUS_REPORTING_ERROR_EVENT"
 )
 
-// Status is what GetStatus answers and StatusUpdate carries (xdssx).
+// Status is the content of GetStatus and StatusUpdate (xdssx).
 type Status struct {
 	LastChecked int64   // seconds since 1970; 0 after a start
 	Progress    float64 // 0 to 1
-	Operation   string  // with its prefix
+	Operation   string  // with the prefix
 	NewVersion  string
 	NewSize     int64 // bytes
 }
 
-// Options say where an engine is.
+// Options configure an engine.
 type Options struct {
-	// Connect makes a connection to the host's bus, one that no one else uses.
+	// Connect opens a new connection to the host's bus that no other code uses.
 	Connect func() (*dbus.Conn, error)
 	// Root is the host's root directory, for the marker.
 	Root string
-	// Staged is called with the version that the next boot will boot from now on, whatever else happens.
+	// Staged is called with the version for the next boot, which no later event changes.
 	Staged func(version string) error
 }
 
-// Engine is a host's stand-in for update_engine, over all its boots. What a knob sets lasts until the next boot. Its methods
-// may be called by several goroutines.
+// Engine simulates a host's update_engine over all its boots. A setting of a test lasts until the next boot. Its
+// methods are safe for concurrent use.
 type Engine struct {
 	o Options
 
@@ -79,16 +79,16 @@ type Engine struct {
 	calls  int
 }
 
-// New makes an engine, which does not run before [Engine.Start].
+// New returns an engine, which does not run until [Engine.Start].
 func New(o Options) *Engine { return &Engine{o: o} }
 
 func (e *Engine) marker() string { return filepath.Join(e.o.Root, Marker) }
 
-// errEngineDown is what comes of asking for something while the daemon does not run.
+// errEngineDown is the error of an operation that needs a running daemon.
 var errEngineDown = errors.New("update_engine does not run")
 
-// Start starts the daemon: with the marker there it says UPDATED_NEED_REBOOT and has forgotten the version, else IDLE. It
-// broadcasts its status. Starting one that runs is not an error.
+// Start starts the daemon. If the marker exists, the daemon reports UPDATED_NEED_REBOOT and has forgotten the version,
+// otherwise it reports IDLE. It broadcasts its status. Start does nothing if the daemon runs.
 func (e *Engine) Start() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -117,14 +117,14 @@ func (e *Engine) Start() error {
 	return nil
 }
 
-// export says which function answers GetStatus.
+// export sets the function that answers GetStatus.
 func (e *Engine) export(conn *dbus.Conn, getStatus any) error {
 	return conn.ExportMethodTable(map[string]any{
 		"GetStatus": getStatus, "ResetStatus": e.resetStatus, "AttemptUpdate": e.attemptUpdate,
 	}, Path, Interface)
 }
 
-// Stop ends the daemon: its name goes from the bus, the marker stays.
+// Stop ends the daemon: its name disappears from the bus, and the marker stays.
 func (e *Engine) Stop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -135,7 +135,7 @@ func (e *Engine) Stop() {
 	e.release()
 }
 
-// release lets hanging calls go.
+// release ends hanging calls.
 func (e *Engine) release() {
 	if e.thaw != nil {
 		close(e.thaw)
@@ -143,7 +143,7 @@ func (e *Engine) release() {
 	}
 }
 
-// Hang keeps GetStatus from answering, until it is called with false.
+// Hang(true) keeps GetStatus from answering until Hang(false).
 func (e *Engine) Hang(on bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -155,8 +155,7 @@ func (e *Engine) Hang(on bool) {
 	}
 }
 
-// Answer has GetStatus answer with these values, whatever their number and types; D-Bus must be able to carry them.
-// AnswerTruth ends it.
+// Answer makes GetStatus answer with these values, of any number and type that D-Bus can encode, until AnswerTruth.
 func (e *Engine) Answer(values ...any) error {
 	types := make([]reflect.Type, 0, len(values)+1)
 	results := make([]reflect.Value, 0, len(values)+1)
@@ -174,7 +173,7 @@ func (e *Engine) Answer(values ...any) error {
 	return e.reexport(f.Interface())
 }
 
-// AnswerTruth has GetStatus answer with the status again.
+// AnswerTruth makes GetStatus answer with the status again.
 func (e *Engine) AnswerTruth() error { return e.reexport(e.getStatus) }
 
 func (e *Engine) reexport(getStatus any) error {
@@ -186,8 +185,8 @@ func (e *Engine) reexport(getStatus any) error {
 	return e.export(e.conn, getStatus)
 }
 
-// Say makes the engine claim a status, with a signal or without, whatever it really does: an operation that no one knows,
-// for one. The marker and what the next boot will boot stay as they are.
+// Say makes the engine report any status, for example an unknown operation, with a signal or without. The marker and
+// the version for the next boot do not change.
 func (e *Engine) Say(s Status, signal bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -201,21 +200,21 @@ func (e *Engine) Say(s Status, signal bool) error {
 	return nil
 }
 
-// Status is what GetStatus would answer, and whether the daemon runs.
+// Status returns the status that GetStatus would return, and whether the daemon runs.
 func (e *Engine) Status() (s Status, running bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.status, e.conn != nil
 }
 
-// Calls is how often GetStatus was called since the host was made.
+// Calls returns the number of calls of GetStatus since the creation of the host.
 func (e *Engine) Calls() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.calls
 }
 
-// Forge sends StatusUpdate from a connection of its own, as `locksmithctl send-need-reboot` does.
+// Forge sends StatusUpdate from another connection, like `locksmithctl send-need-reboot`.
 func (e *Engine) Forge(s Status) error {
 	conn, err := e.o.Connect()
 	if err != nil {
@@ -225,12 +224,12 @@ func (e *Engine) Forge(s Status) error {
 	if err := conn.Emit(Path, Interface+".StatusUpdate", s.values()...); err != nil {
 		return fmt.Errorf("forging a signal: %w", err)
 	}
-	// The bus has passed on what came before this call when it answers.
+	// The bus processes messages in order, so it has forwarded the signal when it answers this call.
 	return conn.BusObject().Call("org.freedesktop.DBus.GetId", 0).Err
 }
 
-// Stage goes through a whole update with the signals of the real one: afterwards its status is UPDATED_NEED_REBOOT, and the
-// next boot boots the version, whatever else happens. It fails when one is pending already.
+// Stage performs a whole update with the signals of the real engine. Afterwards the status is UPDATED_NEED_REBOOT, and
+// the next boot boots the version in any case. Stage fails if an update is already pending.
 func (e *Engine) Stage(version string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -252,7 +251,7 @@ func (e *Engine) Stage(version string) error {
 		step(OpDownloading, float64(i)/downloadSteps)
 	}
 	step(OpFinalizing, 1)
-	if err := e.o.Staged(version); err != nil { // from here on the next boot boots it, whatever else happens
+	if err := e.o.Staged(version); err != nil { // from here on the next boot boots the version in any case
 		return fmt.Errorf("switching the next boot to %s: %w", version, err)
 	}
 	if err := os.WriteFile(e.marker(), nil, 0o644); err != nil {
@@ -262,7 +261,7 @@ func (e *Engine) Stage(version string) error {
 	return nil
 }
 
-// Reset is ResetStatus: IDLE afterwards, without a signal; the partition switch stays.
+// Reset implements ResetStatus: afterwards the engine is IDLE and has sent no signal, but the partition switch stays.
 func (e *Engine) Reset() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -289,7 +288,7 @@ func (e *Engine) resetStatus() *dbus.Error {
 	return nil
 }
 
-// attemptUpdate is a check that finds nothing new: with an update staged the engine only repeats itself.
+// attemptUpdate is a check that finds nothing new. If an update is staged, the engine only repeats its status.
 func (e *Engine) attemptUpdate() *dbus.Error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -316,7 +315,8 @@ func (e *Engine) getStatus() (int64, float64, string, string, int64, *dbus.Error
 	return s.LastChecked, s.Progress, s.Operation, s.NewVersion, s.NewSize, nil
 }
 
-// broadcast sends StatusUpdate; mu is held. A bus that is going away hears nothing, and no one misses it.
+// broadcast sends StatusUpdate. The caller must hold mu. A failure does not matter, because it means that the bus is
+// gone.
 func (e *Engine) broadcast() {
 	if e.conn != nil {
 		_ = e.conn.Emit(Path, Interface+".StatusUpdate", e.status.values()...)
@@ -327,11 +327,11 @@ func (s Status) values() []any {
 	return []any{s.LastChecked, s.Progress, s.Operation, s.NewVersion, s.NewSize}
 }
 
-// own has conn own the engine's name, and fails if another connection does.
+// own requests the engine's name for conn, and fails if another connection owns it.
 func own(conn *dbus.Conn) error {
 	reply, err := conn.RequestName(BusName, dbus.NameFlagDoNotQueue)
 	if err == nil && reply != dbus.RequestNameReplyPrimaryOwner {
-		err = fmt.Errorf("it has another owner (reply %d)", reply)
+		err = fmt.Errorf("another connection owns the name (reply %d)", reply)
 	}
 	if err != nil {
 		return fmt.Errorf("owning %s: %w", BusName, err)
@@ -339,10 +339,11 @@ func own(conn *dbus.Conn) error {
 	return nil
 }
 
-// drop gives the name back and closes its owner's connection, so that the bus knows when drop returns; unless the bus is gone.
+// drop releases the name and closes the owner's connection. When it returns, the bus has released the name, unless the
+// bus itself is gone.
 func drop(conn *dbus.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.ReleaseName", 0, BusName).Err // closing does the same, later
+	_ = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.ReleaseName", 0, BusName).Err // closing the connection would release the name too, but later
 	conn.Close()
 }

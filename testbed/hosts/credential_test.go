@@ -12,8 +12,9 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// TestCredentialPluginInTheSandbox has a host's kubeconfig name a program, found by PATH as systemd sets it, which keeps something in
-// its home: it runs within the shipped unit's sandbox, and what it says when it fails is in `systemctl status`.
+// TestCredentialPluginInTheSandbox makes a host's kubeconfig name a program that systemd's PATH contains and that
+// writes to its home directory. The program must work in the sandbox of the packaged unit, and `systemctl status` must
+// show its error message.
 func TestCredentialPluginInTheSandbox(t *testing.T) {
 	if absent != nil {
 		t.Skipf("left out: %v", absent)
@@ -42,7 +43,7 @@ func TestCredentialPluginInTheSandbox(t *testing.T) {
 		"echo used >>\"$HOME/used\" || exit 5\ncat /etc/lockkeeper/credential.json\n")
 	h := host(t, "exec-", files, "lockkeeper.service")
 	if h.Name() != "exec-1" {
-		t.Fatalf("the host is %s", h.Name())
+		t.Fatalf("the host's name is %s", h.Name())
 	}
 	status := ""
 	says := func(text string) {
@@ -62,6 +63,6 @@ func TestCredentialPluginInTheSandbox(t *testing.T) {
 	exec(t, h, "touch /etc/lockkeeper/role")
 	says("no coordinator manages this node; up to date")
 	if got := exec(t, h, "cat /var/cache/lockkeeper/used"); got != "used" {
-		t.Errorf("it was used %q", got)
+		t.Errorf("uses of the plugin: %q", got)
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// examples are the hook units in packaging/examples, on a host: wait-for-replicas with the kubelet's credential and the real
-// kubectl, notify-webhook with the machine's curl and a server on the machine.
+// examples are the hook units in packaging/examples on a host: wait-for-replicas with the kubelet's credential and the
+// real kubectl, and notify-webhook with the machine's curl and a server on the machine.
 type examples struct {
 	mu    sync.Mutex
 	calls []string
@@ -29,7 +29,7 @@ type examples struct {
 
 const exampleDir = "../../packaging/examples"
 
-// addExamples puts them and what they call among a host's files, and starts the server.
+// addExamples adds the units and the programs that they call to a host's files, and starts the server.
 func addExamples(t *testing.T, files map[string][]byte) *examples {
 	t.Helper()
 	read := func(path string) []byte {
@@ -46,7 +46,7 @@ func addExamples(t *testing.T, files map[string][]byte) *examples {
 	files["/etc/systemd/system/wait-for-replicas.service.d/testbed.conf"] = []byte("[Service]\nEnvironment=POLL_SECONDS=1\n")
 	files["/usr/local/bin/kubectl"] = read(cp.Binaries().Kubectl)
 
-	// The hosts have no curl. The machine's comes with all that it is linked with.
+	// The hosts have no curl. The test copies the machine's with all its shared libraries.
 	curl, err := osexec.LookPath("curl")
 	must(t, err)
 	files["/opt/curl/bin/curl"] = read(curl)
@@ -77,7 +77,7 @@ func addExamples(t *testing.T, files map[string][]byte) *examples {
 	return e
 }
 
-// enable enables them as their comments say.
+// enable enables the units as their comments describe.
 func (e *examples) enable(t *testing.T, h *realhost.Host) {
 	t.Helper()
 	out := exec(t, h, "chmod 755 /usr/local/lib/lockkeeper/* && systemctl daemon-reload && "+
@@ -90,7 +90,8 @@ func (e *examples) enable(t *testing.T, h *realhost.Host) {
 	}
 }
 
-// grant sees wait-for-replicas wait for the right to list workloads, which hosts do not have by themselves, and gives it.
+// grant waits until wait-for-replicas waits for the right to list workloads, which hosts do not have by default, and
+// grants it.
 func (e *examples) grant(t *testing.T, h *realhost.Host) {
 	t.Helper()
 	eventually(t, 2*time.Minute, "wait-for-replicas to be refused", func() bool {
@@ -106,14 +107,14 @@ func (e *examples) grant(t *testing.T, h *realhost.Host) {
 	}
 }
 
-// told checks that the server was told of both stages of a turn that is over.
+// told checks that the server received both stages of a finished turn.
 func (e *examples) told(t *testing.T, node, turn string) {
 	t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, stage := range []string{"before-reboot", "before-uncordon"} {
 		if want := fmt.Sprintf(`{"node":%q,"stage":%q,"turn":%q}`, node, stage, turn); !slices.Contains(e.calls, want) {
-			t.Errorf("the webhook was not told %s, but %q", want, e.calls)
+			t.Errorf("the webhook did not receive %s, but %q", want, e.calls)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// fileRules are what changes of files and units cost in TestFilesAndUnits.
+// fileRules defines the actions for changes of files and units in TestFilesAndUnits.
 const fileRules = `
 rollout: {settle: 1s}
 rules:
@@ -54,19 +54,18 @@ rules:
   - {type: Restart, unit: maintenance.service}
 `
 
-// watchedHost is a host whose files and units rules name.
+// watchedHost is a host with rules for its files and units.
 type watchedHost struct {
 	*realhost.Host
 	t      *testing.T
 	hist   *history
 	begin  time.Time
 	last   string          // the last turn's id
-	failed v1alpha1.Change // what it failed for
+	failed v1alpha1.Change // the change that the turn failed for
 }
 
-// TestFilesAndUnits has files and units change on a host that lockkeeper is
-// installed on, in its sandbox, by rules that reload and restart units: while it
-// looks, and while it is stopped.
+// TestFilesAndUnits changes files and units on a host where lockkeeper is installed, in its sandbox, with rules that
+// reload and restart units: while lockkeeper runs, and while it is stopped.
 func TestFilesAndUnits(t *testing.T) {
 	if absent != nil {
 		t.Skipf("left out: %v", absent)
@@ -87,8 +86,8 @@ func TestFilesAndUnits(t *testing.T) {
 	files[dir+"writer.service"] = service("Type=exec", sleeps, "ExecReload=/bin/sh -c 'test -e /run/mended || echo reloaded >>/etc/writer/conf'")
 	h := &watchedHost{t: t, begin: time.Now(), Host: host(t, "files-", files, "lockkeeper.service", "demo.service", "dressed.service", "fussy.service", "writer.service")}
 	h.hist = follow(t, h.Name())
-	defer exec(t, h.Host, "systemctl stop lockkeeper") // gives its term back
-	h.until(1, "to be looked after", func(n *corev1.Node) bool {
+	defer exec(t, h.Host, "systemctl stop lockkeeper") // releases its Lease
+	h.until(1, "to be managed", func(n *corev1.Node) bool {
 		return n.Labels[v1alpha1.LabelState] == "idle" && n.Labels[v1alpha1.LabelWants] == "nothing"
 	})
 
@@ -98,7 +97,7 @@ func TestFilesAndUnits(t *testing.T) {
 	testRefusedUnit(h)
 	testEmptyVar(h)
 	if turns := h.hist.turns(); len(turns) != 5 {
-		t.Errorf("it had the turns %q, expected 5", turns)
+		t.Errorf("turns %q, expected 5", turns)
 	}
 }
 
@@ -109,7 +108,7 @@ func (h *watchedHost) until(since int, what string, cond func(*corev1.Node) bool
 	}, cond)
 }
 
-// put replaces a file at once, its directory being there.
+// put replaces a file atomically. Its directory must exist.
 func (h *watchedHost) put(name, text string) {
 	h.t.Helper()
 	if out := exec(h.t, h.Host, fmt.Sprintf("printf '%%s\\n' '%s' >/etc/put && mv /etc/put %s && echo ok", text, name)); out != "ok" {
@@ -117,9 +116,8 @@ func (h *watchedHost) put(name, text string) {
 	}
 }
 
-// turn waits for the end of the next turn after a version of the Node, checks
-// how it ended, and that nothing was cordoned for it. It gives the states and
-// wants that the Node went through.
+// turn waits for the end of the next turn after a version of the Node. It checks the result and that the Node was not
+// cordoned. It returns the states and wants of the Node during the turn.
 func (h *watchedHost) turn(since int, what string, result v1alpha1.Result, changes ...string) (n *corev1.Node, states, wants []string) {
 	h.t.Helper()
 	n, versions := h.until(since, "to have had its turn: "+what, func(n *corev1.Node) bool {
@@ -128,7 +126,7 @@ func (h *watchedHost) turn(since int, what string, result v1alpha1.Result, chang
 	})
 	last := v1alpha1.ReadKeys(n.Labels, n.Annotations).Last
 	h.last = last.Turn
-	h.t.Logf("%v after its begin the test has seen %s", time.Since(h.begin).Round(100*time.Millisecond), what)
+	h.t.Logf("%v after its start the test has seen %s", time.Since(h.begin).Round(100*time.Millisecond), what)
 	var names []string
 	for _, c := range last.Changes {
 		names = append(names, string(c.Source)+" "+c.Name)
@@ -151,7 +149,7 @@ func (h *watchedHost) expect(what, got, want string) {
 	}
 }
 
-// invocation names a unit's present run.
+// invocation returns the id of a unit's current invocation.
 func (h *watchedHost) invocation(unit string) string {
 	h.t.Helper()
 	id := exec(h.t, h.Host, "systemctl show -P InvocationID "+unit)
@@ -165,11 +163,10 @@ func (h *watchedHost) active(units ...string) string {
 	return exec(h.t, h.Host, "systemctl is-active "+strings.Join(units, " ")+" | tr '\\n' ' '")
 }
 
-// testStopped: what changes while lockkeeper is stopped is noticed after its
-// start, all of it by one turn. A unit is reloaded, another one takes up its
-// drop-in, and the kubelet is restarted, what that needs, and lockkeeper itself.
-// As long as the sandbox keeps lockkeeper from a file that a rule names, it says so
-// and commits nothing.
+// testStopped checks that lockkeeper notices after its start what changed while it was stopped, and handles all of it
+// in one turn. One unit is reloaded, another one gets its drop-in, and the kubelet is restarted, with a unit that it
+// needs and lockkeeper itself. While the sandbox hides a file that a rule names, lockkeeper reports that and commits
+// nothing.
 func testStopped(h *watchedHost) {
 	units := []string{"dressed", "hostparts-runtime", "kubelet"}
 	runs := map[string]string{}
@@ -189,7 +186,7 @@ func testStopped(h *watchedHost) {
 		return strings.Contains(exec(h.t, h.Host, "systemctl status lockkeeper --no-pager -l -n 0"), unread)
 	})
 
-	// What docs/policy.md tells for it; systemd is to learn of the other drop-in by the turn.
+	// docs/policy.md documents this drop-in. The turn must make systemd load the other drop-in.
 	h.put("/etc/systemd/system/lockkeeper.service.d/rules.conf", "[Service]\nCapabilityBoundingSet=CAP_DAC_READ_SEARCH\nProtectHome=read-only")
 	exec(h.t, h.Host, "systemctl daemon-reload")
 	h.put("/etc/systemd/system/dressed.service.d/new.conf", "[Service]\nEnvironment=NEW=1")
@@ -212,8 +209,8 @@ func testStopped(h *watchedHost) {
 	h.expect("the units", h.active(append(units, "lockkeeper")...), "active active active active")
 }
 
-// testFussy: a unit that does not come up again stops the line, and everyone is
-// told which and why.
+// testFussy checks that a unit that fails to start halts the rollout, and that all outputs name the unit and the
+// reason.
 func testFussy(h *watchedHost) {
 	since := h.hist.now()
 	h.put("/etc/fussy.conf", "bad")
@@ -225,7 +222,7 @@ func testFussy(h *watchedHost) {
 	must(h.t, err)
 	h.expect("the host's record", rec.ApplyFailed, words)
 	if out := exec(h.t, h.Host, "journalctl --sync; journalctl --no-pager -o cat -u lockkeeper -p err"); !strings.Contains(strings.ReplaceAll(out, `\`, ""), words) {
-		h.t.Errorf("the journal does not have the unit's own words:\n%s", out)
+		h.t.Errorf("the journal does not contain the unit's own message:\n%s", out)
 	}
 	h.failed = last.Changes[0]
 	h.until(since, "to be held", func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelHeld] == "Failed" })
@@ -233,28 +230,27 @@ func testFussy(h *watchedHost) {
 		status := admin(h.t, args...)
 		for _, want := range []string{"HALTED: policy test grants nothing", "`lockkeeper retry NODE` clears " + h.Name(), "ApplyFailed", "restart of fussy.service failed (exit-code, ExecStart=sh status 3)"} {
 			if !strings.Contains(status, want) {
-				h.t.Errorf("lockkeeper %v does not say %q:\n%s", args, want, status)
+				h.t.Errorf("lockkeeper %v does not contain %q:\n%s", args, want, status)
 			}
 		}
 	}
 }
 
-// testWriter: a file that is mended is another change, but the line stands until
-// the node is cleared. The turn then is for what else has come as well: a unit
-// that writes the very file by whose rule it is reloaded makes one failed turn, and
-// no endless row of them.
+// testWriter checks that a repaired file counts as another change, but that the rollout stays halted until an admin
+// clears the node. The next turn also covers the other changes. A unit that writes the file whose rule reloads it
+// causes one failed turn, but no endless series of turns.
 func testWriter(h *watchedHost) {
 	since := h.hist.now()
 	h.put("/etc/fussy.conf", "good again")
 	h.put("/etc/writer/conf", "one")
-	h.until(since, "to be held although a file is mended", func(n *corev1.Node) bool {
+	h.until(since, "to be held although the file is repaired", func(n *corev1.Node) bool {
 		rec, err := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
 		mended := func(c v1alpha1.Change) bool { return c.Name == "/etc/fussy.conf" && c.Version != h.failed.Version }
 		return err == nil && rec != nil && len(rec.Changes) == 2 && slices.ContainsFunc(rec.Changes, mended) && n.Labels[v1alpha1.LabelHeld] == "Halted"
 	})
 	h.retry()
-	n, _, wants := h.turn(since, "what was mended, and a unit that writes its file", v1alpha1.ResultFailed, "File /etc/writer/conf")
-	h.expect("what is mended", h.active("fussy"), "active")
+	n, _, wants := h.turn(since, "the repair, and a unit that writes its file", v1alpha1.ResultFailed, "File /etc/writer/conf")
+	h.expect("the repaired unit", h.active("fussy"), "active")
 	h.expect("reason", string(v1alpha1.ReadKeys(n.Labels, n.Annotations).Last.Reason), "StillWanted")
 	h.expect("wants", wants[len(wants)-1], "apply")
 	h.until(since, "to be held", func(n *corev1.Node) bool {
@@ -264,7 +260,7 @@ func testWriter(h *watchedHost) {
 	status := admin(h.t, "status", h.Name())
 	for _, want := range []string{"Failed (StillWanted)", "File /etc/writer/conf@", "changed again while it was applied; does a unit of the plan write it?"} {
 		if !strings.Contains(status, want) {
-			h.t.Errorf("lockkeeper status does not say %q:\n%s", want, status)
+			h.t.Errorf("lockkeeper status does not contain %q:\n%s", want, status)
 		}
 	}
 
@@ -280,9 +276,8 @@ func testWriter(h *watchedHost) {
 	h.expect("the host's record", rec.ApplyFailed, "")
 }
 
-// testRefusedUnit: a plan names units that are aliases, on this host, of one that
-// reboots it. The policy is valid, the turn fails before any unit is touched, and
-// the host stays up.
+// testRefusedUnit uses a plan with units that, on this host, are aliases of a unit that reboots it. The policy is
+// valid, but the turn must fail before it touches any unit, and the host must stay up.
 func testRefusedUnit(h *watchedHost) {
 	boot, demo := exec(h.t, h.Host, "cat /proc/sys/kernel/random/boot_id"), h.invocation("demo")
 	exec(h.t, h.Host, "for u in target service; do ln -s /usr/lib/systemd/system/$(test $u = target || echo systemd-)reboot.$u /etc/systemd/system/maintenance.$u; done")
@@ -298,11 +293,10 @@ func testRefusedUnit(h *watchedHost) {
 	h.expect("the boot", exec(h.t, h.Host, "cat /proc/sys/kernel/random/boot_id"), boot)
 }
 
-// testEmptyVar: lockkeeper loses its state, and with it the key of what it publishes.
-// The change that its last turn failed for is published under another key, the node
-// is held for it as before, and has no other turn.
+// testEmptyVar deletes lockkeeper's state, including the key for what it publishes. The change that the last turn
+// failed for gets another digest. The node must stay held for it and get no other turn.
 func testEmptyVar(h *watchedHost) {
-	// held is the change that the node shows while it is held for its last turn, or "".
+	// held returns the change that the node shows while it is held for its last turn, or "".
 	held := func(n *corev1.Node) (version string) {
 		rec, err := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
 		if err == nil && rec != nil && len(rec.Changes) == 1 && rec.Changes[0].Name == "/etc/maintenance.conf" && n.Labels[v1alpha1.LabelHeld] == "Failed" {
@@ -318,11 +312,11 @@ func testEmptyVar(h *watchedHost) {
 		return held(n) != "" && v1alpha1.DigestKey(held(n)) != key
 	})
 	if key == "" || v1alpha1.DigestKey(held(n)) == "" {
-		h.t.Errorf("the keys are %q, and then that of %q", key, held(n))
+		h.t.Errorf("the keys are %q before and %q after", key, held(n))
 	}
 	for _, n := range versions {
 		if n.Labels[v1alpha1.LabelHeld] != "Failed" || n.Labels[v1alpha1.LabelWants] != "apply" || n.Labels[v1alpha1.LabelState] != "idle" {
-			h.t.Errorf("meanwhile the node was %v", n.Labels)
+			h.t.Errorf("labels in between: %v", n.Labels)
 		}
 	}
 	h.expect("who may read the key", exec(h.t, h.Host, "stat -c '%U %a' /var/lib/lockkeeper/digest.key"), "root 600")
@@ -335,18 +329,18 @@ func (h *watchedHost) retry() {
 	}
 }
 
-// text is a file's, its lines in one.
+// text returns the content of a file, with its lines joined.
 func (h *watchedHost) text(file string) string {
 	return strings.Join(strings.Fields(exec(h.t, h.Host, "cat "+file)), " ")
 }
 
-// admin runs lockkeeper as a person with all rights does, away from the host.
+// admin runs lockkeeper with all rights, but not on the host.
 func admin(t *testing.T, args ...string) string {
 	t.Helper()
 	credential, err := cp.Kubeconfig("testbed:admin", "system:masters")
 	must(t, err)
 	cmd := osexec.CommandContext(t.Context(), lockkeeper, args...)
 	cmd.Env = []string{"KUBECONFIG=" + credential, "HOME=" + t.TempDir()}
-	out, _ := cmd.CombinedOutput() // the tests judge what it prints
+	out, _ := cmd.CombinedOutput() // the tests check the output
 	return string(out)
 }

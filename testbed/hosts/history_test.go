@@ -17,18 +17,17 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// A history is every version of a Node from a moment on, in order. Who looks
-// now and then would miss the states of a turn that is over soon.
+// history contains every version of a Node from a moment on, in order. Polling would miss the states of a short turn.
 type history struct {
 	t *testing.T
 
 	mu       sync.Mutex
 	versions []*corev1.Node
-	lost     watch.EventType // why there are no more of them
-	changed  chan struct{}   // closed and made again with each
+	lost     watch.EventType // the reason why the watch ended
+	changed  chan struct{}   // closed and replaced with each version
 }
 
-// follow begins the history of a Node with the version that it has now.
+// follow starts the history of a Node with its current version.
 func follow(t *testing.T, name string) *history {
 	t.Helper()
 	nodes := cp.Client().CoreV1().Nodes()
@@ -73,15 +72,15 @@ func (hist *history) add(e watch.Event) {
 	hist.changed = make(chan struct{})
 }
 
-// now is how many versions there are; the last of them is how the Node is.
+// now returns the number of versions. The last of them is the current one.
 func (hist *history) now() int {
 	hist.mu.Lock()
 	defer hist.mu.Unlock()
 	return len(hist.versions)
 }
 
-// until waits for the first version from the one before since on that is as
-// cond wants it, and gives that one and all from the first one looked at up to it.
+// until waits for a version that cond accepts. It starts with the version before since, and returns the accepted
+// version and all versions from the first one up to it.
 func (hist *history) until(since int, what string, within time.Duration, explain func() string, cond func(*corev1.Node) bool) (*corev1.Node, []*corev1.Node) {
 	hist.t.Helper()
 	first := since - 1
@@ -96,18 +95,18 @@ func (hist *history) until(since int, what string, within time.Duration, explain
 			}
 		}
 		if lost != "" {
-			hist.t.Fatalf("waiting for the Node %s: its history is lost: %s", what, lost)
+			hist.t.Fatalf("waiting for the Node %s: the watch ended: %s", what, lost)
 		}
 		select {
 		case <-changed:
 		case <-bound:
 			n := versions[len(versions)-1]
-			hist.t.Fatalf("waited %v in vain for the Node %s; it has the labels %v and the annotations %v\n%s", within, what, n.Labels, n.Annotations, explain())
+			hist.t.Fatalf("timed out after %v waiting for the Node %s; it has the labels %v and the annotations %v\n%s", within, what, n.Labels, n.Annotations, explain())
 		}
 	}
 }
 
-// turns are the turns that the Node has had.
+// turns returns the ids of the turns that the Node has had.
 func (hist *history) turns() []string {
 	hist.mu.Lock()
 	defer hist.mu.Unlock()
@@ -120,8 +119,8 @@ func (hist *history) turns() []string {
 	return ids
 }
 
-// course is the states that the versions went through and what the host wanted in
-// them, each without repetitions, and whether one of them was cordoned.
+// course returns the sequence of the versions' states and of the host's wants, each without repetitions, and whether
+// any version was cordoned.
 func course(versions []*corev1.Node) (states, wants []string, cordoned bool) {
 	for _, n := range versions {
 		states = append(states, n.Labels[v1alpha1.LabelState])

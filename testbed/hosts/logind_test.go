@@ -10,8 +10,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// checkLogind calls reboots on a real logind that does not run, and on one that hangs until the call is given up: the host does not
-// reboot, neither then nor when logind is back.
+// checkLogind calls for reboots with a real logind that does not run, and with one that hangs until the call is
+// canceled. The host must not reboot, neither then nor when logind is back.
 func checkLogind(t *testing.T, h *realhost.Host) {
 	t.Helper()
 	l := systemd.Logind{Bus: bus(t, h)}
@@ -27,10 +27,10 @@ func checkLogind(t *testing.T, h *realhost.Host) {
 	}
 	stays := func(when string) {
 		t.Helper()
-		// Its answer comes after what it was sent before.
+		// logind answers in order, so this answer comes after the processing of the earlier calls.
 		eventually(t, time.Minute, "logind to answer "+when, func() bool { _, err := l.BlockingInhibitors(t.Context()); return err == nil })
 		if underway, err := l.RebootUnderway(t.Context()); underway || err != nil || h.Reboots() > 0 {
-			t.Errorf("%s: a reboot is under way: %t, %v; %d reboots", when, underway, err, h.Reboots())
+			t.Errorf("%s: reboot in progress: %t, %v; %d reboots", when, underway, err, h.Reboots())
 		}
 	}
 
@@ -39,13 +39,13 @@ func checkLogind(t *testing.T, h *realhost.Host) {
 		t.Errorf("without logind: %v", err)
 	}
 	if underway, err := l.RebootUnderway(t.Context()); underway || err != nil {
-		t.Errorf("without logind: a reboot is under way: %t, %v", underway, err)
+		t.Errorf("without logind: reboot in progress: %t, %v", underway, err)
 	}
 	stays("after it was stopped")
 
 	exec(t, h, "kill -STOP $(systemctl show --value --property=MainPID systemd-logind)")
 	if err := reboot(); err.Refused() || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("of a logind that hangs: %v", err)
+		t.Errorf("with a hanging logind: %v", err)
 	}
 	exec(t, h, "kill -CONT $(systemctl show --value --property=MainPID systemd-logind)")
 	stays("after it hung")

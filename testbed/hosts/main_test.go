@@ -20,7 +20,7 @@ var (
 	lab        *realhost.Lab
 	cp         *controlplane.ControlPlane
 	lockkeeper string // the binary
-	absent     error  // why there are no hosts to test
+	absent     error  // why this machine cannot run hosts
 )
 
 func TestMain(m *testing.M) {
@@ -57,13 +57,13 @@ func runTests(m *testing.M) int {
 	return status
 }
 
-// host starts one host with files for as long as the test runs.
+// host starts one host with files until the test ends.
 func host(t *testing.T, prefix string, files map[string][]byte, enable ...string) *realhost.Host {
 	t.Helper()
 	return start(t, prefix, realhost.Options{Files: files}, enable...)
 }
 
-// start is host for one that is to have more than files.
+// start is like host, for a host that needs more than files.
 func start(t *testing.T, prefix string, o realhost.Options, enable ...string) *realhost.Host {
 	t.Helper()
 	if absent != nil {
@@ -76,8 +76,7 @@ func start(t *testing.T, prefix string, o realhost.Options, enable ...string) *r
 	return f.Hosts[0]
 }
 
-// exec runs a shell script on the host and returns what it says; that it fails
-// does not matter.
+// exec runs a shell script on the host and returns its output. It ignores the exit status.
 func exec(t *testing.T, h *realhost.Host, script string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -93,24 +92,24 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// eventually waits for what can only be asked for again and again.
+// eventually polls until cond returns true.
 func eventually(t *testing.T, within time.Duration, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(within); !cond(); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited %v in vain for %s", within, what)
+			t.Fatalf("timed out after %v waiting for %s", within, what)
 		}
 	}
 }
 
-// unit is a hook unit that runs a script, and what else its service says.
+// unit returns a hook unit that runs a script, with additional lines for its service.
 func unit(target, script string, more ...string) []byte {
 	return fmt.Appendf(nil, "[Unit]\nDescription=a hook\n[Service]\nType=oneshot\nExecStart=/bin/sh -ec '%s'\n%s\n[Install]\nWantedBy=%s\n",
 		script, strings.Join(more, "\n"), target)
 }
 
-// selfEnv makes this program what runs on the host as a service, see itself.
+// selfEnv makes this program the service on the host, see itself.
 const selfEnv = "LOCKKEEPER_HOSTS_ITSELF"
 
-// soon is until when what a test decides may be asked of systemd: long enough for a machine that has other things to do.
+// soon returns the deadline for requests of a test to systemd. It is long enough for a busy machine.
 func soon() time.Time { return time.Now().Add(time.Minute) }

@@ -14,12 +14,12 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// service is a unit file; the shell script runs until it is stopped.
+// service returns a unit file. The shell script runs until it is stopped.
 func service(lines ...string) []byte {
 	return []byte("[Service]\n" + strings.Join(lines, "\n") + "\n")
 }
 
-// failing is a service that says what is wrong and fails, once there is a file.
+// failing returns a service that prints an error and fails once the file exists.
 func failing(file string) []byte {
 	return service("Type=notify", "NotifyAccess=all", "ExecStart=/bin/sh -c 'test ! -e "+file+
 		" || { systemd-notify --status=\"no such directive: frobnicate\"; exit 3; }; systemd-notify --ready; exec sleep infinity'")
@@ -27,8 +27,8 @@ func failing(file string) []byte {
 
 const sleeps = "ExecStart=/bin/sleep infinity"
 
-// TestUnitsAreManaged reloads and restarts units of each kind under a real
-// systemd; the texts are what a person reads of what failed.
+// TestUnitsAreManaged reloads and restarts units of each kind under a real systemd. The texts are the error messages
+// for users.
 func TestUnitsAreManaged(t *testing.T) {
 	const dir = "/usr/lib/systemd/system/"
 	self, err := os.Executable()
@@ -57,7 +57,7 @@ func TestUnitsAreManaged(t *testing.T) {
 	}, "good.service", "stiff.service", "badreload.service", "badstart.service", "badpre.service", "short.service", "again.service", "slow.service", "cond.service", "needy.service")
 	u := systemd.Units{Bus: bus(t, h)}
 	exec(t, h, "systemctl mask --runtime masked; touch /run/bad")
-	// What is enabled above is active from the boot on, before /run/bad came.
+	// The enabled units are active since the boot, before /run/bad existed.
 	for _, c := range []struct {
 		verb, unit, want string
 	}{
@@ -91,20 +91,20 @@ func TestUnitsAreManaged(t *testing.T) {
 	if got := exec(t, h, "systemctl is-active idle masked cond stiff | tr '\\n' ' '"); got != "inactive inactive inactive active" {
 		t.Errorf("idle, masked, cond and stiff are %s", got)
 	}
-	// What was decided too long ago is not asked for.
+	// The host does not start an action after its deadline.
 	past := time.Now().Add(-time.Nanosecond)
 	_, restart := u.Restart(t.Context(), "good.service", past)
 	_, reload := u.Reload(t.Context(), "good.service", past)
 	for what, err := range map[string]error{"restart": restart, "reload": reload, "daemon-reload": u.DaemonReload(t.Context(), past)} {
 		if !errors.Is(err, systemd.ErrTooLate) {
-			t.Errorf("too late to %s: %v", what, err)
+			t.Errorf("%s after the deadline: %v", what, err)
 		}
 	}
 	if got := exec(t, h, "cat /run/good | tr '\n' ' '"); got != "started started reloaded" {
 		t.Errorf("good.service, too late: %q", got)
 	}
 	exec(t, h, "rm /run/bad; touch /run/cond")
-	for _, unit := range []string{"cond.service", "badstart.service"} { // what they had failed for is gone
+	for _, unit := range []string{"cond.service", "badstart.service"} { // the cause of their failure is gone
 		if got := manage(t.Context(), u, "restart", unit) + exec(t, h, "systemctl is-active "+unit); got != "active" {
 			t.Errorf("restart %s: %s", unit, got)
 		}
@@ -118,9 +118,8 @@ func TestUnitsAreManaged(t *testing.T) {
 	testBusIsRoot(t, h)
 }
 
-// testBusIsRoot: a process of uid 0 that has nothing but the bus, not one capability,
-// has systemd run what it likes with all of them; another user is refused. That is
-// what docs/security.md says of the bus.
+// testBusIsRoot checks the statement of docs/security.md about the bus: a process with uid 0 and only the bus, without
+// any capability, can make systemd run any command with all capabilities. Another user is refused.
 func testBusIsRoot(t *testing.T, h *realhost.Host) {
 	call := func(user, out string) string {
 		return "setpriv --reuid=" + user + " --clear-groups --inh-caps=-all --bounding-set=-all --no-new-privs busctl -- call org.freedesktop.systemd1 /org/freedesktop/systemd1" +
@@ -128,12 +127,12 @@ func testBusIsRoot(t *testing.T, h *realhost.Host) {
 			" /bin/sh 3 /bin/sh -c 'grep CapEff /proc/self/status >/run/" + out + "' false 0; echo status $?"
 	}
 	if got := exec(t, h, call("nobody", "of-nobody")); !strings.HasSuffix(got, "status 1") || !strings.Contains(got, "denied") && !strings.Contains(got, "authentication") {
-		t.Errorf("a unit of nobody's making: %s", got)
+		t.Errorf("a unit that nobody created: %s", got)
 	}
 	if got := exec(t, h, call("root", "of-root")); !strings.HasSuffix(got, "status 0") {
-		t.Errorf("a unit of root's making: %s", got)
+		t.Errorf("a unit that root created: %s", got)
 	}
-	eventually(t, 90*time.Second, "the unit to say what it may", func() bool {
+	eventually(t, 90*time.Second, "the unit to write its capabilities", func() bool {
 		return strings.HasPrefix(exec(t, h, "cat /run/of-root"), "CapEff:")
 	})
 	if got, pid1 := exec(t, h, "cat /run/of-root"), exec(t, h, "grep CapEff /proc/1/status"); got != pid1 {
@@ -141,8 +140,8 @@ func testBusIsRoot(t *testing.T, h *realhost.Host) {
 	}
 }
 
-// testNames: a unit has all its names on a host, those that came without a
-// daemon-reload and those of a service whose file is a link included.
+// testNames checks that a unit has all its names on a host, including those that were added without a daemon-reload and
+// those of a service whose file is a link.
 func testNames(t *testing.T, h *realhost.Host, u systemd.Units) {
 	exec(t, h, "cd /etc/systemd/system && ln -s /usr/lib/systemd/system/reboot.target away.target && ln -s /usr/lib/systemd/system/systemd-suspend.service nap.service")
 	for unit, want := range map[string]string{
@@ -156,8 +155,7 @@ func testNames(t *testing.T, h *realhost.Host, u systemd.Units) {
 	}
 }
 
-// testDaemonReload: what a unit's files say again holds after a daemon-reload and
-// not before.
+// testDaemonReload checks that a changed unit file takes effect after a daemon-reload and not before.
 func testDaemonReload(t *testing.T, h *realhost.Host, u systemd.Units) {
 	exec(t, h, "mkdir -p /run/systemd/system/good.service.d && printf '[Service]\\nEnvironment=NEW=1\\n' >/run/systemd/system/good.service.d/new.conf")
 	environment := func() string { return exec(t, h, "systemctl show -P Environment good") }
@@ -170,8 +168,8 @@ func testDaemonReload(t *testing.T, h *realhost.Host, u systemd.Units) {
 	}
 }
 
-// testCalledOff: a restart that takes its time ends when its context does, and
-// continues without it; one that someone else's stop takes the place of has failed.
+// testCalledOff checks that waiting for a slow restart ends with the context, while the restart itself continues. A
+// restart that another user's stop replaces must fail.
 func testCalledOff(t *testing.T, h *realhost.Host, u systemd.Units) {
 	exec(t, h, "touch /run/bad; rm -f /run/go")
 	over := errors.New("the process ends")
@@ -179,23 +177,23 @@ func testCalledOff(t *testing.T, h *realhost.Host, u systemd.Units) {
 	ends := make(chan string, 1)
 	go func() { ends <- manage(ctx, u, "restart", "late.service") }()
 	starting := func() bool { return exec(t, h, "systemctl is-active late") == "activating" }
-	eventually(t, 90*time.Second, "the restart to be under way", starting)
+	eventually(t, 90*time.Second, "the restart to be in progress", starting)
 	cancel(over)
 	if got := <-ends; got != "error: managing late.service: the process ends" {
-		t.Errorf("a process that ends: %s", got)
+		t.Errorf("result in the process that ended: %s", got)
 	}
 	if !starting() {
-		t.Error("the restart did not go on without who asked for it")
+		t.Error("the restart did not continue without the process that requested it")
 	}
 	go func() { ends <- manage(t.Context(), u, "restart", "late.service") }()
 	stopped := false
-	eventually(t, 90*time.Second, "the restart to be called off", func() bool {
+	eventually(t, 90*time.Second, "the restart to be canceled", func() bool {
 		exec(t, h, "systemctl stop late")
 		select {
 		case got := <-ends:
 			stopped = true
-			// The stop takes the job's place or kills what it runs, whichever systemd
-			// sees first; or it came before the job was queued.
+			// The stop replaces the job or kills its process, whichever systemd processes first; or it came before
+			// the job was queued.
 			if !strings.Contains(got, "(canceled: another job replaced it)") && !strings.Contains(got, "(signal, ExecStart=sh signal 15)") && got != "left inactive" && got != "left deactivating" {
 				t.Errorf("called off: %s", got)
 			}
@@ -206,7 +204,7 @@ func testCalledOff(t *testing.T, h *realhost.Host, u systemd.Units) {
 	exec(t, h, "rm /run/bad")
 }
 
-// testBusRestarts: what is restarted is the very bus that the answer would come over.
+// testBusRestarts restarts the bus that would carry the answer.
 func testBusRestarts(t *testing.T, h *realhost.Host, u systemd.Units) {
 	before, err := u.Invocation(t.Context(), "dbus.service")
 	must(t, err)
@@ -216,29 +214,28 @@ func testBusRestarts(t *testing.T, h *realhost.Host, u systemd.Units) {
 	after, err := u.Invocation(t.Context(), "dbus.service")
 	must(t, err)
 	if before == after || after == "" {
-		t.Errorf("the bus was not restarted: %q before and %q after", before, after)
+		t.Errorf("the bus was not restarted: invocation %q before, %q after", before, after)
 	}
 	if got := manage(t.Context(), u, "reload", "good.service"); got != "" {
-		t.Errorf("after that, reload of another unit: %s", got)
+		t.Errorf("reload of another unit afterwards: %s", got)
 	}
 }
 
-// testItself: a service finds out which unit it is, and restarts that.
+// testItself checks that a service can find its own unit and restart it.
 func testItself(t *testing.T, h *realhost.Host) {
 	exec(t, h, "systemctl start itself")
 	said := func() []string { return strings.Split(exec(t, h, "cat /run/itself"), "\n") }
-	eventually(t, 90*time.Second, "the service to say who it is", func() bool { return len(said()) == 1 && said()[0] != "" })
+	eventually(t, 90*time.Second, "the service to print its unit", func() bool { return len(said()) == 1 && said()[0] != "" })
 	exec(t, h, "touch /run/itself-go")
 	eventually(t, 90*time.Second, "the service to have restarted itself", func() bool { return len(said()) > 1 })
 	lines := said()
 	first, second := strings.Fields(lines[0]), strings.Fields(lines[1])
 	if len(lines) != 2 || len(first) != 2 || len(second) != 2 || first[0] != "itself.service" || second[0] != "itself.service" || len(first[1]) != 32 || first[1] == second[1] {
-		t.Errorf("it said %q, expected its name and another run each time", lines)
+		t.Errorf("output %q, expected the unit's name and a new invocation each time", lines)
 	}
 }
 
-// itself says which unit it is, restarts that when it is told to, and does not
-// see the end of it.
+// itself prints the name of its unit and restarts that unit when requested. It does not see the end of the restart.
 func itself() int {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()

@@ -22,8 +22,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// installed is lockkeeper as the packages install it, with hook units of this
-// host in every stage, each of which writes its stage down.
+// installed returns the files of lockkeeper as the packages install them, and hook units of this host in every stage,
+// each of which records its stage.
 func installed(t *testing.T) map[string][]byte {
 	t.Helper()
 	binary, err := os.ReadFile(lockkeeper)
@@ -36,7 +36,7 @@ func installed(t *testing.T) map[string][]byte {
 		"/etc/lockkeeper/lockkeeper.toml":        []byte("[reboot]\nmin_uptime = \"1m\"\nsession_delay = \"0s\"\n[sources]\nsentinels = [\"/run/restart-bad\"]\n[hooks]\ntimeout = \"5m\"\n"),
 		"/etc/systemd/system/lockkeeper.service.d/testbed.conf": []byte("[Service]\nExecStart=\n" +
 			"ExecStart=/usr/bin/lockkeeper run\n" +
-			"# With any of these it has a /proc of its own, and in a container the machine's boot id.\n" +
+			"# With any of these the unit has its own /proc, and in a container the machine's boot id.\n" +
 			"ProtectProc=default\nProcSubset=all\nProtectKernelTunables=no\nProtectControlGroups=no\n"),
 	}
 	for _, name := range []string{"systemd/lockkeeper.service", "systemd/lockkeeper-before-drain.target", "systemd/lockkeeper-before-reboot.target",
@@ -56,8 +56,8 @@ func installed(t *testing.T) map[string][]byte {
 	return files
 }
 
-// TestTurnsWithHookUnits rolls one host through two updates, with real reboots
-// and units of its own in every stage; the second time one of them fails.
+// TestTurnsWithHookUnits rolls one host through two updates, with real reboots and the host's own units in every stage.
+// In the second update one of the units fails.
 func TestTurnsWithHookUnits(t *testing.T) {
 	if absent != nil {
 		t.Skipf("left out: %v", absent)
@@ -65,7 +65,7 @@ func TestTurnsWithHookUnits(t *testing.T) {
 	must(t, cp.ApplyLockkeeper(t.Context()))
 	_, err := cp.ApplyPolicy(t.Context(), controlplane.TestPolicy, rules)
 	must(t, err)
-	// A node without other nodes has no drain.
+	// The only node would have no drain.
 	other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
 	_, err = cp.Client().CoreV1().Nodes().Create(t.Context(), other, metav1.CreateOptions{})
 	must(t, err)
@@ -86,7 +86,7 @@ func TestTurnsWithHookUnits(t *testing.T) {
 		}
 		return n
 	}
-	n := node("to be idle, with its hook stages told", 2*time.Minute, func(n *corev1.Node) bool {
+	n := node("to be idle and to have published its hook stages", 2*time.Minute, func(n *corev1.Node) bool {
 		return n.Labels[v1alpha1.LabelState] == "idle" && strings.Contains(n.Annotations[v1alpha1.AnnotationHost], "hookStages")
 	})
 	rec, err := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
@@ -102,9 +102,9 @@ func TestTurnsWithHookUnits(t *testing.T) {
 	must(t, h.StageUpdate(t.Context(), "4.2.0"))
 	node("to want the update", time.Minute, func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelWants] == "reboot" })
 	n = node("to be in before-drain", 4*time.Minute, func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelState] == "before-drain" })
-	// A boot reads it again: it is no change any more after that, and makes no turn.
+	// A boot brings this file into effect, so it is no longer a change and causes no turn.
 	exec(t, h, "echo changed >/etc/before-boot")
-	node("to want the file's change as well", 4*time.Minute, func(n *corev1.Node) bool {
+	node("to want the change of the file too", 4*time.Minute, func(n *corev1.Node) bool {
 		return strings.Contains(n.Annotations[v1alpha1.AnnotationHost], "/etc/before-boot")
 	})
 	examples.grant(t, h)
@@ -135,43 +135,43 @@ func TestTurnsWithHookUnits(t *testing.T) {
 	says("waits: HookFailed (" + named + ") since ")
 	checkJournal(t, h)
 
-	// By themselves the units come again a minute after they failed, and later each time.
+	// systemd restarts the units a minute after they failed, and then with increasing delays.
 	failed := ranAt(t, h)
 	exec(t, h, "rm /var/lib/broken-before-uncordon")
 	asked := time.Now()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationRetry, n.Annotations[v1alpha1.AnnotationTurn])
 	_, err = cp.Client().CoreV1().Nodes().Patch(t.Context(), h.Name(), types.MergePatchType, patch, metav1.PatchOptions{})
 	must(t, err)
-	node("to be given back", 4*time.Minute, idle)
+	node("to be uncordoned and idle", 4*time.Minute, idle)
 	again, ok := strings.CutPrefix(exec(t, h, "cat /var/lib/ran"), all+"\n"+all)
 	if !ok || again == "" || strings.ReplaceAll(again, "\nbefore-uncordon", "") != "" || h.Reboots() != 2 {
 		t.Errorf("%d reboots; ran:\n%s", h.Reboots(), exec(t, h, "cat /var/lib/ran"))
 	}
 	if took := ranAt(t, h).Sub(asked); asked.Sub(failed) < 15*time.Second && took > 40*time.Second {
-		t.Errorf("asked to, they ran after %v, which they would have done by themselves", took)
+		t.Errorf("after the request the units ran after %v, not earlier than without the request", took)
 	}
 	examples.told(t, h.Name(), n.Annotations[v1alpha1.AnnotationTurn])
 	says("coordinates; idle; up to date since ")
 	ran := exec(t, h, "cat /var/lib/ran")
 	checkStolen(t, h, node)
 	if got := exec(t, h, "cat /var/lib/ran"); got != ran {
-		t.Errorf("a host that wants nothing ran hook units for a turn that a thief made up:\n%s\nbefore:\n%s", got, ran)
+		t.Errorf("a host that wants nothing ran hook units for a forged turn:\n%s\nbefore:\n%s", got, ran)
 	}
 	testApplied(t, h, node)
 }
 
-// checkStolen uses a coordinator's credential as a thief would: it makes up a turn that is in before-uncordon for a host that wants
-// nothing. It waits for the end of the turn, for which the host has to report that it is done.
+// checkStolen uses a coordinator's credential like a thief: it forges a turn in before-uncordon for a host that wants
+// nothing. It waits for the end of the turn, for which the host has to report done.
 func checkStolen(t *testing.T, h *realhost.Host, node func(string, time.Duration, func(*corev1.Node) bool) *corev1.Node) {
 	t.Helper()
-	n := node("to be there", time.Minute, func(*corev1.Node) bool { return true })
+	n := node("to exist", time.Minute, func(*corev1.Node) bool { return true })
 	stolen, err := cp.CoordinatorConfig()
 	must(t, err)
 	thief, err := kubernetes.NewForConfig(stolen)
 	must(t, err)
 	lease, err := thief.CoordinationV1().Leases(controlplane.LockkeeperNamespace).Get(t.Context(), controlplane.LockkeeperLease, metav1.GetOptions{})
 	must(t, err)
-	// A turn of another term is taken back before the host sees it.
+	// A turn of another term would be backed out before the host sees it.
 	grant := v1alpha1.Grant{Turn: "stolen", Epoch: *lease.Spec.HolderIdentity, NodeUID: string(n.UID), BootID: n.Status.NodeInfo.BootID,
 		Wants: v1alpha1.WantsReboot, Drains: true, Terms: policy.Default().Terms, StartedAt: time.Now(), StageAt: time.Now()}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
@@ -181,13 +181,13 @@ func checkStolen(t *testing.T, h *realhost.Host, node func(string, time.Duration
 	must(t, err)
 	_, err = thief.CoreV1().Nodes().Patch(t.Context(), h.Name(), types.MergePatchType, patch, metav1.PatchOptions{})
 	must(t, err)
-	node("to be through the turn that was made up", 2*time.Minute, func(n *corev1.Node) bool {
+	node("to have finished the forged turn", 2*time.Minute, func(n *corev1.Node) bool {
 		return n.Labels[v1alpha1.LabelState] == "idle" && strings.Contains(n.Annotations[v1alpha1.AnnotationLast], `"turn":"stolen"`) &&
 			strings.HasPrefix(n.Annotations[v1alpha1.AnnotationAck], "stolen/")
 	})
 }
 
-// ranAt is when a unit wrote its stage down last, to the second.
+// ranAt returns the time when a unit last recorded its stage, to the second.
 func ranAt(t *testing.T, h *realhost.Host) time.Time {
 	t.Helper()
 	seconds, err := strconv.ParseInt(exec(t, h, "stat -c %Y /var/lib/ran"), 10, 64)
@@ -195,7 +195,7 @@ func ranAt(t *testing.T, h *realhost.Host) time.Time {
 	return time.Unix(seconds, 0)
 }
 
-// rules are what changes cost in TestTurnsWithHookUnits, next to its reboots.
+// rules defines the actions for changes in TestTurnsWithHookUnits, in addition to its reboots.
 const rules = `
 rollout: {settle: 2s}
 rules:
@@ -214,8 +214,8 @@ rules:
   - {type: Restart, unit: bad.service}
 `
 
-// testApplied has turns without a reboot: one restarts lockkeeper itself among
-// others, one a unit that does not come up again.
+// testApplied runs turns without a reboot: one restarts several units including lockkeeper itself, and one restarts a
+// unit that fails to start.
 func testApplied(t *testing.T, h *realhost.Host, node func(string, time.Duration, func(*corev1.Node) bool) *corev1.Node) {
 	reboots := h.Reboots()
 	runs := func() (lockkeeper, plain string) {
@@ -238,27 +238,27 @@ func testApplied(t *testing.T, h *realhost.Host, node func(string, time.Duration
 	must(t, err)
 	node("to have restarted its units", 3*time.Minute, ended(v1alpha1.ResultDone))
 	if i, p := runs(); i == itself || p == plain {
-		t.Errorf("lockkeeper's run was %s and is %s, the other unit's was %s and is %s", itself, i, plain, p)
+		t.Errorf("the invocation of lockkeeper was %s and is %s, the one of the other unit was %s and is %s", itself, i, plain, p)
 	}
 	if out := exec(t, h, "journalctl --sync; journalctl --no-pager -o cat -b MESSAGE_ID="+string(v1alpha1.MessageStarted)+" | wc -l"); out != "2" {
-		t.Errorf("lockkeeper was started %s times in this boot, expected once more than by the boot", out)
+		t.Errorf("lockkeeper was started %s times in this boot, expected twice", out)
 	}
 
 	exec(t, h, "touch /run/bad /run/restart-bad")
 	n := node("to have failed", 3*time.Minute, ended(v1alpha1.ResultFailed))
 	if last := v1alpha1.ReadKeys(n.Labels, n.Annotations).Last; last.Reason != v1alpha1.ReasonApplyFailed {
-		t.Errorf("it failed for %s", last.Reason)
+		t.Errorf("the turn failed for %s", last.Reason)
 	}
 	const words = `restart of bad.service failed (exit-code, ExecStart=sh status 3): "no such directive: frobnicate": journalctl -u bad.service`
 	if out := exec(t, h, "journalctl --sync; journalctl --no-pager -o cat -u lockkeeper -p err"); !strings.Contains(strings.ReplaceAll(out, "\\", ""), words) {
-		t.Errorf("the journal does not have the unit's own words:\n%s", out)
+		t.Errorf("the journal does not contain the unit's own message:\n%s", out)
 	}
 	if h.Reboots() != reboots || n.Spec.Unschedulable {
-		t.Errorf("%d reboots more, unschedulable %t", h.Reboots()-reboots, n.Spec.Unschedulable)
+		t.Errorf("%d more reboots, unschedulable %t", h.Reboots()-reboots, n.Spec.Unschedulable)
 	}
 }
 
-// checkJournal looks at what a person finds in the journal.
+// checkJournal checks what a user finds in the journal.
 func checkJournal(t *testing.T, h *realhost.Host) {
 	t.Helper()
 	explained := ""
@@ -269,13 +269,13 @@ func checkJournal(t *testing.T, h *realhost.Host) {
 		"What to do: see the unit in the host's journal.",
 		"HookFailed: a hook unit of the host failed.",
 	} {
-		eventually(t, 2*time.Minute, "journalctl -x to say "+want, func() bool {
+		eventually(t, 2*time.Minute, "journalctl -x to contain "+want, func() bool {
 			explained = exec(t, h, "journalctl -x --no-pager -u lockkeeper | sed 's/^░░ \\{0,1\\}//'")
 			return strings.Contains(strings.Join(strings.Fields(explained), " "), want)
 		})
 	}
 	if strings.Contains(explained, "@LOCKKEEPER_") {
-		t.Error("the catalog speaks of a field that an entry does not have")
+		t.Error("the catalog refers to a field that an entry does not have")
 	}
 	for field, want := range map[string]string{
 		"LOCKKEEPER_STATE": "rebooting", "LOCKKEEPER_REASON": "HookFailed", "LOCKKEEPER_NODE": h.Name(),

@@ -10,9 +10,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// testUnitFiles compares where UnitFiles looks for a unit's files with where
-// systemd has found them, for every unit of the host and some that have them in
-// unusual places.
+// testUnitFiles compares the paths that UnitFiles returns for a unit with the files that systemd has loaded, for every
+// unit of the host and some with unusual paths.
 func testUnitFiles(t *testing.T, h *realhost.Host, u systemd.Units) {
 	exec(t, h, `odd() { mkdir -p "$(dirname "$1")"; printf '[Unit]\nDocumentation=man:odd\n' >"$1"; }
 		cd /etc/systemd/system
@@ -54,7 +53,7 @@ func testUnitFiles(t *testing.T, h *realhost.Host, u systemd.Units) {
 		for _, file := range found {
 			names = append(names, path.Join(path.Base(path.Dir(file)), path.Base(file)))
 			if !slices.Contains(places, path.Dir(file)) {
-				t.Errorf("%s: systemd has a drop-in %s, whose folder is not among %q", said["Id"], file, places)
+				t.Errorf("%s: systemd has a drop-in %s, whose directory is not among %q", said["Id"], file, places)
 			}
 		}
 		slices.Sort(names)
@@ -66,8 +65,8 @@ func testUnitFiles(t *testing.T, h *realhost.Host, u systemd.Units) {
 	if len(odd) > 0 || len(first) == 0 {
 		t.Errorf("systemd does not show %v; %d places come before others' fragments:\n%s", odd, len(first), shown)
 	}
-	// The first fragment that is there is the unit's.
+	// The first existing fragment belongs to the unit.
 	for file := range strings.Lines(exec(t, h, "for f in "+strings.Join(first, " ")+"; do [ ! -e $f ] || echo $f; done")) {
-		t.Errorf("%s is there, and systemd prefers another one", strings.TrimSpace(file))
+		t.Errorf("%s exists, but systemd prefers another file", strings.TrimSpace(file))
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 const target = "some-stage.target"
 
-// bus is the host's, for the product's own client.
+// bus returns the product's own client for the host's bus.
 func bus(t *testing.T, h *realhost.Host) *systemd.Bus {
 	t.Helper()
 	b := &systemd.Bus{Address: h.BusAddress()}
@@ -24,7 +24,7 @@ func bus(t *testing.T, h *realhost.Host) *systemd.Bus {
 	return b
 }
 
-// TestUnitsOfATarget runs a target's units under a real systemd.
+// TestUnitsOfATarget runs the units of a target under a real systemd.
 func TestUnitsOfATarget(t *testing.T) {
 	ran := func(name string) string { return "echo " + name + " >>/run/ran" }
 	h := host(t, "hook-", map[string][]byte{
@@ -51,7 +51,7 @@ func TestUnitsOfATarget(t *testing.T) {
 	exec(t, h, "systemctl enable kept plain masked && systemctl mask --runtime masked && rm -f /run/ran")
 	exec(t, h, "ln -s /usr/lib/systemd/system/gone.service /etc/systemd/system/"+target+".wants/ && systemctl daemon-reload")
 	if got := wanted(); got != "kept.service plain.service" {
-		t.Errorf("wanted %q, expected what can be started of what is enabled", got)
+		t.Errorf("wanted %q, expected the enabled units that can be started", got)
 	}
 	run := func() string {
 		t.Helper()
@@ -64,7 +64,7 @@ func TestUnitsOfATarget(t *testing.T) {
 			t.Errorf("run: %s", got)
 		}
 		if got := exec(t, h, "systemctl is-active kept plain "+target+" | tr '\\n' ' '"); got != "inactive inactive inactive" {
-			t.Errorf("after the run they are %s", got)
+			t.Errorf("states after the run: %s", got)
 		}
 	}
 	if got := exec(t, h, "sort /run/ran | tr '\\n' ' '"); got != "kept kept plain plain" {
@@ -72,13 +72,13 @@ func TestUnitsOfATarget(t *testing.T) {
 	}
 
 	if _, err := u.RunTarget(t.Context(), target, time.Now().Add(-time.Nanosecond), func([]systemd.UnitState) {}); !errors.Is(err, systemd.ErrTooLate) {
-		t.Errorf("too late to run: %v", err)
+		t.Errorf("run after the deadline: %v", err)
 	}
 	if got := exec(t, h, "sort /run/ran | tr '\n' ' '"); got != "kept kept plain plain" {
 		t.Errorf("ran, too late: %s", got)
 	}
 
-	// What fails is named, each in its way, although the target becomes active.
+	// Each failed unit is named with its kind of failure, although the target becomes active.
 	exec(t, h, "systemctl disable kept plain && systemctl enable skipped bad after killed")
 	want := "[{after.service false false was not started: a unit that it requires failed, or its start was called off}" +
 		" {bad.service false false exit-code, ExecStart=sh status 3} {killed.service false false signal, ExecStart=sh signal 9} {skipped.service false true }]"
@@ -91,8 +91,8 @@ func TestUnitsOfATarget(t *testing.T) {
 	checkLogind(t, h)
 }
 
-// testTakenUp: a process that ends leaves its units at work, and the next one
-// takes them up; a stage that is left stops them.
+// testTakenUp checks that units continue to run when the process ends, and that the next process takes them over. When
+// the stage ends, it stops them.
 func testTakenUp(t *testing.T, h *realhost.Host, u systemd.Units) {
 	exec(t, h, "systemctl disable skipped bad after killed && systemctl enable slow && rm -f /run/ran")
 	start := func(ctx context.Context) (running <-chan struct{}, end <-chan string) {
@@ -113,17 +113,17 @@ func testTakenUp(t *testing.T, h *realhost.Host, u systemd.Units) {
 		select {
 		case <-c:
 		case <-time.After(90 * time.Second):
-			t.Fatal("waited 90 s in vain for the unit to run")
+			t.Fatal("timed out after 90 s waiting for the unit to run")
 		}
 	}
 	over := errors.New("the process ends")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	running, end := start(ctx)
 	wait(running)
-	eventually(t, 90*time.Second, "the unit's first words", func() bool { return exec(t, h, "cat /run/ran") == "slow" })
+	eventually(t, 90*time.Second, "the first output of the unit", func() bool { return exec(t, h, "cat /run/ran") == "slow" })
 	cancel(over)
 	if got := <-end; got != "[] the process ends" {
-		t.Errorf("a process that ends: %s", got)
+		t.Errorf("result in the process that ended: %s", got)
 	}
 	running, end = start(t.Context())
 	wait(running)
@@ -132,7 +132,7 @@ func testTakenUp(t *testing.T, h *realhost.Host, u systemd.Units) {
 		t.Errorf("taken up: %s", got)
 	}
 	if got := exec(t, h, "cat /run/ran"); got != "slow" {
-		t.Errorf("it was begun anew: %q", got)
+		t.Errorf("the unit was started again: %q", got)
 	}
 
 	exec(t, h, "rm /run/go")
@@ -143,12 +143,12 @@ func testTakenUp(t *testing.T, h *realhost.Host, u systemd.Units) {
 	<-end
 	must(t, u.StopTarget(t.Context(), target))
 	if got := exec(t, h, "systemctl is-active slow "+target+" | tr '\\n' ' '"); got != "failed inactive" {
-		t.Errorf("after the stage was left: %s", got)
+		t.Errorf("after the end of the stage: %s", got)
 	}
 	testReloads(t, h, u)
 }
 
-// testReloads: what is enabled is noticed at once.
+// testReloads checks that newly enabled units are noticed at once.
 func testReloads(t *testing.T, h *realhost.Host, u systemd.Units) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -166,7 +166,7 @@ func testReloads(t *testing.T, h *realhost.Host, u systemd.Units) {
 					return
 				}
 			case <-end:
-				t.Fatalf("waited 90 s in vain to see %q", want)
+				t.Fatalf("timed out after 90 s waiting for %q", want)
 			}
 		}
 	}
