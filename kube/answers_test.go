@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// An idle host's only request is a watch that lasts for most of an hour: what arrives in it is an answer as well.
+// TestAnAnswerThatContinues checks that data arriving in a running watch counts as an answer too: the only request of
+// an idle host is a watch that lasts for most of an hour.
 func TestAnAnswerThatContinues(t *testing.T) {
 	more := make(chan bool)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -27,7 +28,7 @@ func TestAnAnswerThatContinues(t *testing.T) {
 	must(t, err)
 	defer resp.Body.Close()
 	if time.Since(last()) > time.Minute {
-		t.Errorf("after its beginning: %v", last())
+		t.Errorf("after the start of the answer: %v", last())
 	}
 	lines := bufio.NewReader(resp.Body)
 	for range 2 {
@@ -39,7 +40,8 @@ func TestAnAnswerThatContinues(t *testing.T) {
 	}
 }
 
-// A 401 is a refusal from its first on, until the API server accepts or forbids something; other failures say nothing.
+// TestAnswersShowARefusal checks that a 401 counts as a refusal from the first one on, until the API server accepts or
+// forbids a request. Other failures change nothing.
 func TestAnswersShowARefusal(t *testing.T) {
 	code := 0
 	a := &answers{}

@@ -22,9 +22,10 @@ func TestSkew(t *testing.T) {
 		a := &answers{}
 		c := &Client{answers: a}
 		if _, ok := c.Skew(); ok {
-			t.Fatal("a skew before any answer")
+			t.Fatal("there is a skew before the first answer")
 		}
-		// answer is one whose request takes the given time there and back, from a server whose clock is that far ahead.
+		// answer is an answer to a request that takes the given times there and back, from a server whose clock is
+		// ahead by that much.
 		answer := func(ahead, there, back time.Duration) {
 			r, err := a.wrap(roundTripper(func(*http.Request) (*http.Response, error) {
 				time.Sleep(there)
@@ -40,7 +41,7 @@ func TestSkew(t *testing.T) {
 			t.Helper()
 			got, ok := c.Skew()
 			if off := (got - want).Abs(); !ok || off > 3*time.Second {
-				t.Errorf("skew %v (%t), want about %v", got, ok, want)
+				t.Errorf("skew %v (%t), expected about %v", got, ok, want)
 			}
 		}
 		answer(0, 0, 0)
@@ -49,12 +50,12 @@ func TestSkew(t *testing.T) {
 		near(-40 * time.Second)
 		answer(time.Hour, 4*time.Second, 0)
 		near(time.Hour)
-		// One that took long, or during which this process was stopped, says nothing.
+		// An answer that took long, or during which this process was stopped, is ignored.
 		answer(0, time.Second, 2*time.Minute)
 		near(time.Hour)
 		answer(0, 0, time.Second)
 		near(0)
-		// Neither does one without a date, or none at all.
+		// An answer without a date and a missing answer are ignored too.
 		for _, header := range []http.Header{{}, {"Date": {"yesterday"}}} {
 			a.wrap(roundTripper(func(*http.Request) (*http.Response, error) { return &http.Response{Header: header}, nil })).RoundTrip(nil)
 			near(0)
@@ -89,11 +90,11 @@ func TestNodeName(t *testing.T) {
 			t.Errorf("%q: %q, %v; want %q", user, name, err, want)
 		}
 		if err != nil && !strings.Contains(err.Error(), "node_name") {
-			t.Errorf("%q: the error does not say what to do: %v", user, err)
+			t.Errorf("%q: the error does not name node_name: %v", user, err)
 		}
 		server.Close()
 		if _, err := NodeName(t.Context(), client); err == nil {
-			t.Error("no error although the API server is away")
+			t.Error("no error although the API server is down")
 		}
 	}
 }
@@ -102,10 +103,10 @@ func TestErrorsNameTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	must(t, os.WriteFile(path, []byte("clusters: 5"), 0o600))
 	if c, err := New(Options{Identity: "host", Paths: []string{path}}).Client(); c != nil || err == nil || !strings.Contains(err.Error(), "kubeconfig "+path+": ") {
-		t.Errorf("%v, %v; want an error that names %s", c, err, path)
+		t.Errorf("%v, %v; expected an error that names %s", c, err, path)
 	}
 	c, err := New(Options{Identity: "host", Paths: []string{path + ".missing"}, Absent: "none there"}).Client()
 	if _, absent := errors.AsType[AbsentError](err); c != nil || !absent || err.Error() != "none there" {
-		t.Errorf("%v, %v; want an AbsentError", c, err)
+		t.Errorf("%v, %v; expected an AbsentError", c, err)
 	}
 }

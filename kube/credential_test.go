@@ -11,7 +11,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// A kubeconfig that has become unusable is told of while what it said before serves, but not one that is being written.
+// TestUnusableKubeconfigIsToldOf checks that Check reports a kubeconfig that has become unusable, while the previous
+// content stays in use, but not a kubeconfig that is being written.
 func TestUnusableKubeconfigIsToldOf(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubelet.conf")
 	write := func(text string) { t.Helper(); must(t, os.WriteFile(path, []byte(text), 0o600)) }
@@ -22,7 +23,7 @@ func TestUnusableKubeconfigIsToldOf(t *testing.T) {
 	f := New(Options{Identity: v1alpha1.IdentityHost, Paths: []string{path}, Absent: "no kubeconfig of the kubelet's"})
 	c, err := f.Client()
 	must(t, err)
-	// later is what is told that much later.
+	// later returns the trouble that Check reports after a time.
 	later := func(d time.Duration) *Trouble {
 		t.Helper()
 		f.read(time.Now())
@@ -40,28 +41,28 @@ func TestUnusableKubeconfigIsToldOf(t *testing.T) {
 	silent := func(d time.Duration) {
 		t.Helper()
 		if told := later(d); told != nil {
-			t.Errorf("told of %q", told.Text)
+			t.Errorf("reported %q, expected nothing", told.Text)
 		}
 	}
 	tells := func(d time.Duration, begins string) {
 		t.Helper()
 		told := later(d)
 		if told == nil || told.Reason != "" || !told.Usable || !told.Local || !strings.HasPrefix(told.Text, begins) || !strings.HasSuffix(told.Text, "; its previous content is still in use") {
-			t.Errorf("told of %+v, expected %s", told, begins)
+			t.Errorf("reported %+v, expected %s", told, begins)
 		}
 	}
 	silent(0)
 	write(good[:100])
 	silent(0)
 	silent(9 * time.Second)
-	// It has stood for ten seconds, whatever is wrong with it at each moment.
+	// The kubeconfig has been unusable for ten seconds, for changing reasons.
 	write("clusters: 5\n")
 	tells(time.Second, "kubeconfig "+path+": ")
 	must(t, os.Remove(path))
 	tells(0, "no kubeconfig of the kubelet's; ")
 	write(good)
 	silent(time.Hour)
-	// Another time is another time.
+	// A new interruption starts a new interval.
 	write("")
 	silent(0)
 	silent(9 * time.Second)

@@ -13,8 +13,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// What the API server says when it refuses, in its own words, and what is made of them. The others are seen on a real one:
-// testbed/identity.
+// TestExplain checks the explanations of errors in the API server's own words. testbed/identity tests the other errors
+// with a real API server.
 func TestExplain(t *testing.T) {
 	w := &connection{kubeconfig: &kubeconfig{file: "/etc/kubernetes/kubelet.conf"}, base: &url.URL{Scheme: "https", Host: "api:6443"}}
 	nodes := schema.GroupResource{Resource: "nodes"}
@@ -48,10 +48,10 @@ func TestExplain(t *testing.T) {
 	}
 	for err, own := range map[error]bool{writing(&PluginError{Command: "mint"}): true, writing(errors.New("no")): false} {
 		if w.explain(err).Local != own || ExplainSetup(err).Local != own {
-			t.Errorf("%v: of this host's own: expected %t", err, own)
+			t.Errorf("%v: the cause is on this host: expected %t", err, own)
 		}
 	}
 	if (&Client{}).Explain(nil) != nil || ExplainSetup(nil) != nil {
-		t.Error("no failure has an explanation")
+		t.Error("nil has an explanation")
 	}
 }

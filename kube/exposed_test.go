@@ -15,7 +15,7 @@ import (
 	"lockkeeper.dev/lockkeeper/kube/secret"
 )
 
-// What others can read or change is found, with what to do about it.
+// TestExposed checks that Exposed reports what other users can read or change, and the command that fixes it.
 func TestExposed(t *testing.T) {
 	must := func(err error) {
 		t.Helper()
@@ -63,7 +63,7 @@ func TestExposed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if os.Geteuid() != 0 && strings.Contains(name, "user's") {
-				t.Skip("takes root, to give files away")
+				t.Skip("changing the owner of a file needs root")
 			}
 			dir := exposable(t)
 			c.change(dir)
@@ -79,11 +79,11 @@ func TestExposed(t *testing.T) {
 	}
 }
 
-// exposable is a kubeconfig and what it names, as it should be.
+// exposable creates a kubeconfig and the files that it names, with correct permissions.
 func exposable(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask
+	if err := os.Chmod(dir, 0o755); err != nil { // independent of the umask
 		t.Fatal(err)
 	}
 	text := kubeconfigOf("{tokenFile: token, client-certificate: ../pki/cert.pem, client-key: ../pki/key.pem}")
@@ -99,7 +99,7 @@ func exposable(t *testing.T) (dir string) {
 	return dir
 }
 
-// link puts the kubeconfig elsewhere and a link in its place; what it names stays beside the link.
+// link moves the kubeconfig elsewhere and replaces it by a link. The files that it names stay next to the link.
 func link(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.Mkdir(dir+"/elsewhere", 0o755); err != nil {
@@ -113,7 +113,7 @@ func link(t *testing.T, dir string) {
 	}
 }
 
-// Each finding is logged once, and again only when it comes back.
+// TestExposedIsLoggedOnce checks that each finding is logged once, and again only if it comes back.
 func TestExposedIsLoggedOnce(t *testing.T) {
 	dir := exposable(t)
 	var log bytes.Buffer
@@ -150,7 +150,8 @@ func TestExposedIsLoggedOnce(t *testing.T) {
 	look(0o600, 0o600, 0, "")
 }
 
-// The file that lockkeeper writes is exposed to nobody, whatever was there and whatever the umask.
+// TestWriteFileIsNotExposed checks that a file that lockkeeper writes is not exposed, whatever existed at its path and
+// whatever the umask is.
 func TestWriteFileIsNotExposed(t *testing.T) {
 	dir := exposable(t)
 	if err := os.Chmod(dir+"/etc/kubeconfig", 0o666); err != nil {

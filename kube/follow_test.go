@@ -19,7 +19,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// listener is an API server that records the tokens that it is shown, and holds watches open.
+// listener is an API server that records the tokens of requests, and holds watches open.
 type listener struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -48,12 +48,12 @@ func listen(t *testing.T) *listener {
 	return l
 }
 
-// with is a kubeconfig for the server.
+// with returns a kubeconfig for the server.
 func (l *listener) with(token string) string {
 	return strings.Replace(kubeconfigOf("{token: "+token+"}"), "{server: https://a", "{certificate-authority-data: "+caOf(l.Server)+", server: "+l.URL, 1)
 }
 
-// shows is the token that the client shows in a request.
+// shows returns the token that the client sends in a request.
 func (l *listener) shows(t *testing.T, c *Client) string {
 	t.Helper()
 	l.mu.Lock()
@@ -70,7 +70,8 @@ func (l *listener) shows(t *testing.T, c *Client) string {
 
 func ended(c *Client) bool { return c.Context().Err() != nil }
 
-// The coordinator's client follows the token of its own account at its own server, and ends with anything else.
+// TestCoordinatorsClient checks that the coordinator's client follows the token of its own account on its own server,
+// and ends with any other credential.
 func TestCoordinatorsClient(t *testing.T) {
 	server, other := listen(t), listen(t)
 	now := time.Now().Truncate(time.Second)
@@ -108,7 +109,7 @@ func TestCoordinatorsClient(t *testing.T) {
 	}
 	write(server.with(second))
 	continues("another token of the account", second)
-	// The renewed token of this kubeconfig, and only of this one.
+	// The renewed token of this kubeconfig counts, and no other one.
 	third := token(now, now.Add(3*time.Hour))
 	text, err := json.Marshal(renewedToken{Kubeconfig: string(fmt.Appendf(nil, "%x", sum([]byte(server.with(second))))), Token: third})
 	must(t, err)
@@ -149,19 +150,19 @@ func TestCoordinatorsClient(t *testing.T) {
 		default:
 			t.Errorf("%s: the change is not announced", c.what)
 		}
-		// What ends a term goes where the term's requests went.
+		// The requests that end a term go to the same server as the term's other requests.
 		before := client
 		if client, err = credential.Client(); err != nil || client == before || c.server.shows(t, client) != c.shows {
 			t.Errorf("%s: %v", c.what, err)
 		}
 		if c.what == "another server" && server.shows(t, before) != stranger {
-			t.Error("the client before does not reach its server")
+			t.Error("the old client does not reach its server")
 		}
 	}
-	// A kubeconfig that stays unusable, such as one that was emptied, ends the client as well.
+	// A kubeconfig that stays unusable, for example an empty one, ends the client too.
 	write("")
 	if ended(client) {
-		t.Error("ended by a kubeconfig that may be half written")
+		t.Error("ended by a kubeconfig that may be half-written")
 	}
 	if credential.read(time.Now().Add(lasting)); !ended(client) || !strings.Contains(context.Cause(client.Context()).Error(), path) {
 		t.Errorf("emptied: %v", context.Cause(client.Context()))
@@ -178,7 +179,7 @@ func TestCoordinatorsClient(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("gone: the change is not announced")
+		t.Error("the kubeconfig is gone, but the change is not announced")
 	}
 	if !ended(client) || context.Cause(client.Context()).Error() != "no kubeconfig" {
 		t.Errorf("gone: %v", context.Cause(client.Context()))
@@ -191,7 +192,8 @@ func TestCoordinatorsClient(t *testing.T) {
 	}
 }
 
-// A host's client follows the kubeconfig anywhere, and survives its absence. Files that it names count, and links to them.
+// TestHostsClientFollows checks that a host's client follows the kubeconfig to any server and survives its absence.
+// Changes of the files that it names, and of links to them, count too.
 func TestHostsClientFollows(t *testing.T) {
 	server, other := listen(t), listen(t)
 	dir := t.TempDir()
@@ -229,12 +231,12 @@ func TestHostsClientFollows(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("waited in vain for %s: %+v", what, credential.State())
+				t.Fatalf("timed out waiting for %s: %+v", what, credential.State())
 			}
 		}
 	}
 	if _, err := credential.Client(); err == nil {
-		t.Error("a client without a kubeconfig")
+		t.Error("there is a client without a kubeconfig")
 	}
 	put("ca.pem", ca(server))
 	certify("1.pem")
@@ -286,7 +288,8 @@ func TestHostsClientFollows(t *testing.T) {
 	}
 }
 
-// A refusal, and a plugin's failure, are reported, and are over with another kubeconfig.
+// TestTroublesAreReported checks that a refusal and a plugin's failure are reported, and are cleared by another
+// kubeconfig.
 func TestTroublesAreReported(t *testing.T) {
 	server := listen(t)
 	path := filepath.Join(t.TempDir(), "kubelet.conf")
@@ -306,18 +309,18 @@ func TestTroublesAreReported(t *testing.T) {
 	}
 	plugin := strings.Replace(server.with("x"), "token: x", "exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/false, interactiveMode: Never}", 1)
 	use(plugin)
-	// The report comes after the request's failure.
+	// The report follows the failure of the request.
 	for end := time.Now().Add(30 * time.Second); !strings.Contains(c.reportedState().Error, "credential plugin false: exit status 1"); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("a plugin that fails: %+v", c.reportedState())
+			t.Fatalf("the failing plugin is not reported: %+v", c.reportedState())
 		}
 	}
 	if s := c.State(); !s.Refused.IsZero() || s.ErrorSince.IsZero() || fails(s, time.Now()) || !fails(s, time.Now().Add(lasting)) {
-		t.Errorf("a plugin that fails: %+v", s)
+		t.Errorf("state with a failing plugin: %+v", s)
 	}
 	use(server.with("x"))
 	if s := c.State(); s.Error != "" || fails(s, time.Now().Add(time.Hour)) || s.Answered.IsZero() {
-		t.Errorf("all is well: %+v", s)
+		t.Errorf("state without trouble: %+v", s)
 	}
 }
 

@@ -11,8 +11,9 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// TestReadOddHostUpdate: a HostUpdate that another version wrote, with fields that are unknown or of another type, is one to write
-// again, and no error forever. An answer that is no HostUpdate is an error, also to a write.
+// TestReadOddHostUpdate checks that a HostUpdate of another version, with fields that are unknown or have another type,
+// is only a reason to write again, and not an error indefinitely. An answer that is not a HostUpdate is an error, also
+// as the answer to a write.
 func TestReadOddHostUpdate(t *testing.T) {
 	answer := ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -29,7 +30,7 @@ func TestReadOddHostUpdate(t *testing.T) {
 	for _, c := range []struct {
 		answer string
 		read   string // wants, "none" for no status, or "error"
-		write  bool   // is taken for an answer to a write
+		write  bool   // counts as an answer to a write
 	}{
 		{head + `"status":{"wants":"reboot","new":{"a":1}}}`, "reboot", true},
 		{head + `"status":{"wants":7}}`, "none", true},
@@ -53,7 +54,7 @@ func TestReadOddHostUpdate(t *testing.T) {
 			t.Errorf("reading %s: %s (%v), want %s", c.answer, got, err, c.read)
 		}
 		if err := h.Write(t.Context(), "u", &v1alpha1.HostUpdateStatus{}); (err == nil) != c.write {
-			t.Errorf("writing, and reading %s: %v", c.answer, err)
+			t.Errorf("answer %s to a write: %v", c.answer, err)
 		}
 	}
 }

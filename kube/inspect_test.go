@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// jwt is a token with these claims and no signature that anybody could check.
+// jwt returns a token with these claims and an invalid signature.
 func jwt(claims string) string {
 	enc := base64.RawURLEncoding.EncodeToString
 	return enc([]byte(`{"alg":"none"}`)) + "." + enc([]byte(claims)) + "." + enc([]byte("x"))
@@ -30,7 +30,7 @@ func kubeconfigOf(user string) string {
 		"contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: %s}]\n", user)
 }
 
-// selfSigned is a certificate and its key in PEM, which nobody trusts.
+// selfSigned returns a self-signed certificate and its key in PEM.
 func selfSigned(t *testing.T, name string, from, to time.Time) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -63,7 +63,7 @@ func TestInspect(t *testing.T) {
 		user    string
 		who     string
 		life    time.Duration
-		foreign string // part of it; "" is a credential that lockkeeper renews
+		foreign string // part of the reason; "" means that lockkeeper renews the credential
 	}{
 		"minted":              {`{token: ` + jwt("{"+sub+","+life+"}") + `}`, "system:serviceaccount:lockkeeper:lockkeeper-coordinator", time.Hour, ""},
 		"another account":     {`{token: ` + jwt(`{"sub":"system:serviceaccount:lockkeeper:default",`+life+"}") + `}`, "system:serviceaccount:lockkeeper:default", time.Hour, "only those of its own service account"},
@@ -92,19 +92,19 @@ func TestInspect(t *testing.T) {
 			}
 			info := k.claims
 			if info.user != c.who || info.life() != c.life {
-				t.Errorf("of %q for %v, want %q for %v", info.user, info.life(), c.who, c.life)
+				t.Errorf("user %q for %v, expected %q for %v", info.user, info.life(), c.who, c.life)
 			}
 			if (info.notRenewed == "") != (c.foreign == "") || !strings.Contains(info.notRenewed, c.foreign) {
-				t.Errorf("left alone because %q, want %q", info.notRenewed, c.foreign)
+				t.Errorf("not renewed because %q, expected %q", info.notRenewed, c.foreign)
 			}
 			if ours := info.notRenewed == ""; (info.namespace == "lockkeeper") != ours {
-				t.Errorf("namespace %q of a credential that is ours: %t", info.namespace, ours)
+				t.Errorf("namespace %q, credential of lockkeeper: %t", info.namespace, ours)
 			}
 		})
 	}
 }
 
-// The target stays the same while only the token, or the certificate, of the same account is another one.
+// TestTarget checks that the target stays the same if only the token, or the certificate, of the same account changes.
 func TestTarget(t *testing.T) {
 	target := func(text string) string {
 		t.Helper()

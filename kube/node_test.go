@@ -8,7 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A version of a Node in which nothing is new wakes no leader, but a host that waits for it; both hold it.
+// TestHostIsWokenByEachVersion checks that a version of a Node without a relevant change wakes no leader, but wakes the
+// host, which waits for it. Both store it.
 func TestHostIsWokenByEachVersion(t *testing.T) {
 	const only = `{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"20"},"items":[{"metadata":{"name":"n1","uid":"a","resourceVersion":%q}}]}`
 	for name, wakes := range map[string]int{"": 1, "n1": 2} {
@@ -25,12 +26,12 @@ func TestHostIsWokenByEachVersion(t *testing.T) {
 			t.Errorf("%q: notified %d times, shows %+v", name, count, w.Get("n1"))
 		}
 		if seen := server.seen(); seen[0] != asked {
-			t.Errorf("%q: asked with %v, expected %s", name, seen, asked)
+			t.Errorf("%q: requests %v, expected %s", name, seen, asked)
 		}
 	}
 }
 
-// What a kubelet writes of its images is not news to those who look after a fleet.
+// TestAlike checks that a kubelet's report of its images does not count as a change for a leader.
 func TestAlike(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(*corev1.Node)
@@ -74,18 +75,18 @@ func TestStripKeepsWhatDecisionsAreMadeOf(t *testing.T) {
 	if s.Name != "n1" || s.UID != "a" || s.ResourceVersion != "10" || !s.CreationTimestamp.Equal(&n.CreationTimestamp) ||
 		s.Labels["version"] != "10" || s.Annotations["lockkeeper.dev/turn"] != "t" || !s.Spec.Unschedulable || s.Status.NodeInfo.BootID != "boot" ||
 		len(s.Status.Conditions) != 1 || s.Status.Conditions[0].Status != corev1.ConditionTrue {
-		t.Errorf("stripped to %+v", s)
+		t.Errorf("the stripped Node is %+v", s)
 	}
 	if s.Annotations["hook.lockkeeper.dev/backup"] != "t" {
-		t.Error("a hook's word was dropped")
+		t.Error("the confirmation of a hook was dropped")
 	}
 	if s.ManagedFields != nil || s.Status.Images != nil || len(s.Annotations) != 2 {
-		t.Error("the bulk of the Node was kept")
+		t.Error("the large fields of the Node were kept")
 	}
 }
 
-// TestVolumesCountBeforeAReboot: only that state waits for them, so that only there they are kept, by their names, and
-// wake a leader.
+// TestVolumesCountBeforeAReboot checks that the names of attached volumes are kept, and wake a leader, only in the
+// state that waits for them.
 func TestVolumesCountBeforeAReboot(t *testing.T) {
 	for state, counts := range map[string]bool{"draining": false, "before-reboot": true} {
 		n := func(device string, volumes ...corev1.UniqueVolumeName) *corev1.Node {
@@ -99,11 +100,11 @@ func TestVolumesCountBeforeAReboot(t *testing.T) {
 		}
 		two := n("/dev/a", "csi/a", "csi/b")
 		if !alike(two, n("/dev/b", "csi/a", "csi/b")) {
-			t.Errorf("%s: a device path is news", state)
+			t.Errorf("%s: a device path counts as a change", state)
 		}
 		one := n("/dev/a", "csi/a")
 		if alike(two, one) == counts {
-			t.Errorf("%s: that a volume is detached is news: %t", state, !counts)
+			t.Errorf("%s: a detached volume counts as a change: %t", state, !counts)
 		}
 		if kept := one.Status.VolumesAttached; (len(kept) == 1 && kept[0].Name == "csi/a") != counts || len(kept) > 1 {
 			t.Errorf("%s: kept %v", state, kept)

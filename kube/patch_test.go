@@ -23,38 +23,38 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// apiServer answers in a test's own words: real connections, so that it can cut them.
+// apiServer gives the test's own answers over real connections, so that it can cut them.
 type apiServer struct {
 	*httptest.Server
 	t *testing.T
 
 	mu       sync.Mutex
 	requests []string // "PATCH body" or "GET"
-	answers  []any    // one for each request, in order; the last one for all that follow
+	answers  []any    // one for each request, in order; the last one repeats
 }
 
-// cut is an answer: none, the connection ends.
+// cut is a missing answer: the connection ends.
 type cut struct{}
 
-// html is a proxy's answer.
+// html is the answer of a proxy.
 type html int
 
-// text is an answer in JSON that is no object of the API server's, or not the one that was asked for.
+// text is an answer in JSON that is not an object of the API server, or not the requested one.
 type text string
 
-// gone is the API server's answer that a Node of that name does not exist.
+// gone is the API server's answer that a Node with that name does not exist.
 type gone string
 
-// list is a list of Nodes n1 at these resourceVersions.
+// list is a list with the Node n1 at these resourceVersions.
 type list []string
 
-// said is a Status with a code and a message.
+// said is a Status with this code and message.
 type said struct {
 	code    int
 	message string
 }
 
-// later asks to be asked again after a second.
+// later adds a Retry-After of one second to an answer.
 type later struct{ answer any }
 
 func newAPIServer(t *testing.T, answers ...any) *apiServer {
@@ -117,10 +117,10 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	case html:
 		w.WriteHeader(int(a))
-		fmt.Fprint(w, "<html>words of a proxy's</html>")
+		fmt.Fprint(w, "<html>a proxy's page</html>")
 	case int:
 		write(a, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(a), Message: "no"})
-	case string: // a Node at that resourceVersion
+	case string: // a Node with that resourceVersion
 		n := node("n1", "a", a)
 		n.TypeMeta = metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}
 		write(200, n)
@@ -158,7 +158,7 @@ func TestPatchBody(t *testing.T) {
 	}
 }
 
-// One answer to a write, and to the reads that confirm it.
+// TestWrite checks the outcome of one answer to a write, and of the reads that confirm it.
 func TestWrite(t *testing.T) {
 	const patch = "PATCH " + cordonBody
 	one, read, listed := []string{patch}, []string{patch, "GET"}, []string{patch, "GET", "LIST"}
@@ -170,9 +170,9 @@ func TestWrite(t *testing.T) {
 	}{
 		"written":  {[]any{"11"}, Written, "11", one},
 		"conflict": {[]any{409, "11"}, Conflict, "11", read},
-		// A webhook that answers with the code of a conflict would again at once.
+		// If a webhook answers with the code of a conflict, a retry would fail again at once.
 		"conflict on the version it names": {[]any{409, "10"}, Refused, "", read},
-		// A proxy may have repeated a write that had landed: only the Node tells.
+		// A proxy may have repeated a write that had landed. Only the Node can show that.
 		"conflict that is not confirmed": {[]any{409, 503}, Unknown, "", read},
 
 		"gone":                               {[]any{gone("n1"), gone("n1"), list{}}, Gone, "", listed},
@@ -193,7 +193,7 @@ func TestWrite(t *testing.T) {
 		"a webhook that is away":        {[]any{said{500, `Internal error occurred: failed calling webhook "w.example.com": context deadline exceeded`}}, Refused, "", one},
 		"another message of the server": {[]any{said{500, "etcdserver: request timed out"}}, Unknown, "", one},
 
-		// No one knows whether these were carried out.
+		// It is unknown whether these writes took effect.
 		"408": {[]any{408}, Unknown, "", one}, "500": {[]any{500}, Unknown, "", one}, "502": {[]any{502}, Unknown, "", one},
 		"503": {[]any{503}, Unknown, "", one}, "504": {[]any{504}, Unknown, "", one}, "no answer": {[]any{cut{}}, Unknown, "", one},
 		"403 of a proxy": {[]any{html(403)}, Unknown, "", one}, "502 of a proxy": {[]any{html(502)}, Unknown, "", one},
@@ -204,7 +204,7 @@ func TestWrite(t *testing.T) {
 		"conflict, then a proxy's 200 in JSON": {[]any{409, text(`{}`)}, Unknown, "", read},
 		"gone, then a proxy's list":            {[]any{gone("n1"), gone("n1"), text(`{}`)}, Unknown, "", listed},
 
-		// client-go would repeat these itself, and the last answer would hide the first.
+		// client-go would repeat these requests, and the last answer would hide the first.
 		"503 with Retry-After, then 403":      {[]any{later{503}, 403}, Unknown, "", one},
 		"503 with Retry-After, then conflict": {[]any{later{503}, 409, "11"}, Unknown, "", one},
 		"429 with Retry-After":                {[]any{later{429}, "11"}, Refused, "", one},
@@ -218,7 +218,7 @@ func TestWrite(t *testing.T) {
 				t.Errorf("%v, error %v; want %v", got, err, c.want)
 			}
 			if n == nil && c.version != "" || n != nil && n.ResourceVersion != c.version {
-				t.Errorf("Node %+v, want version %q", n, c.version)
+				t.Errorf("Node %+v, expected version %q", n, c.version)
 			}
 			if seen := s.seen(); fmt.Sprint(seen) != fmt.Sprint(c.requests) {
 				t.Errorf("requests %q, want %q", seen, c.requests)
@@ -228,16 +228,16 @@ func TestWrite(t *testing.T) {
 	s := newAPIServer(t, "11")
 	s.Close()
 	if _, got, _ := Write(t.Context(), s.client(), cordon); got != Unknown {
-		t.Errorf("an API server that is away: %v, want unknown", got)
+		t.Errorf("API server that is down: %v, expected unknown", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, got, _ := Write(ctx, newAPIServer(t, "11").client(), cordon); got != Unknown {
-		t.Errorf("a request that was called off: %v, want unknown", got)
+		t.Errorf("canceled request: %v, expected unknown", got)
 	}
 }
 
-// Any request is sent once, by every kind of client.
+// TestClientsRepeatNothing checks that each kind of client sends each request only once.
 func TestClientsRepeatNothing(t *testing.T) {
 	s := newAPIServer(t, later{503})
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -260,11 +260,12 @@ func TestClientsRepeatNothing(t *testing.T) {
 	}
 }
 
-// To the API server an empty resourceVersion is none, and the write one to whatever is there.
+// TestSendNeedsAPrecondition checks that a write without a resourceVersion is refused, because the API server would
+// apply it to any version.
 func TestSendNeedsAPrecondition(t *testing.T) {
 	s := newAPIServer(t, "11")
 	if n, got, err := Write(t.Context(), s.client(), Patch{Node: "n1", Unschedulable: new(true)}); n != nil || got != Refused || err == nil {
-		t.Errorf("%v, %v, want a refusal", got, err)
+		t.Errorf("%v, %v, expected a refusal", got, err)
 	}
 	if seen := s.seen(); len(seen) > 0 {
 		t.Errorf("sent %q", seen)
@@ -279,7 +280,7 @@ func TestOutcomeOfWrappedErrors(t *testing.T) {
 	if got := outcome(errors.New("unexpected EOF"), "n1"); got != Unknown {
 		t.Errorf("%v", got)
 	}
-	// A status error without a code says nothing.
+	// A status error without a code proves nothing.
 	if got := outcome(&apierrors.StatusError{}, "n1"); got != Unknown {
 		t.Errorf("%v", got)
 	}
@@ -294,7 +295,7 @@ func TestSettle(t *testing.T) {
 	patch := "PATCH " + cordonBody
 	for name, c := range map[string]struct {
 		answers  []any
-		version  string // "" is gone
+		version  string // "" means that the Node is gone
 		requests []string
 	}{
 		"carried out at the second try": {[]any{"11", "12"}, "12", []string{patch, "GET"}},
@@ -304,12 +305,13 @@ func TestSettle(t *testing.T) {
 		"a proxy's 404":                 {[]any{html(404), html(404), 409, "11"}, "11", []string{patch, "GET", patch, "GET"}},
 		"a proxy's 200 in JSON":         {[]any{text(`{}`), text(`{}`), 409, "11"}, "11", []string{patch, "GET", patch, "GET"}},
 		"no answer":                     {[]any{cut{}, 503, 409, "11"}, "11", []string{patch, "GET", patch, "GET"}},
-		// A write with the old resourceVersion is a conflict whenever it comes, whoever made the new one.
+		// A write with the old resourceVersion always conflicts, whoever wrote the new version.
 		"answered by the read alone": {[]any{cut{}, "11"}, "11", []string{patch, "GET"}},
-		// A refusal says nothing of the first try, which may be held up: the Node is still what it was written to.
+		// A refusal proves nothing about the first try, which may be delayed: the Node still has the version of the
+		// write.
 		"refused, then carried out": {[]any{429, "10", "11", "11"}, "11", []string{patch, "GET", patch, "GET"}},
 		"refused, and carried out":  {[]any{403, "11"}, "11", []string{patch, "GET"}},
-		// The word for a conflict from somebody who does not hold the Node's version.
+		// A conflict is claimed by a component that does not know the Node's version.
 		"a conflict that is none": {[]any{409, "10", 409, "11"}, "11", []string{patch, "GET", patch, "GET"}},
 		"cannot be read":          {[]any{409, 503, 409, "11"}, "11", []string{patch, "GET", patch, "GET"}},
 	} {
@@ -319,7 +321,7 @@ func TestSettle(t *testing.T) {
 			failed := 0
 			n, err := Settle(t.Context(), s.client(), cordon, func(err error) {
 				if err == nil {
-					t.Error("a try that settled nothing says why")
+					t.Error("a try that settled nothing has no error")
 				}
 				failed++
 			})
@@ -327,13 +329,13 @@ func TestSettle(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n == nil && c.version != "" || n != nil && n.ResourceVersion != c.version {
-				t.Errorf("settled at %+v, want version %q", n, c.version)
+				t.Errorf("settled at %+v, expected version %q", n, c.version)
 			}
 			if got := s.seen(); fmt.Sprint(got) != fmt.Sprint(c.requests) {
 				t.Errorf("requests %q, want %q", got, c.requests)
 			}
 			if want := len(c.requests)/2 - 1; failed != want {
-				t.Errorf("%d tries failed, want %d", failed, want)
+				t.Errorf("%d tries failed, expected %d", failed, want)
 			}
 		})
 	}
@@ -346,9 +348,9 @@ func TestSettleEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	n, err := Settle(ctx, client, cordon, func(error) {})
 	if n != nil || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v, %v, want the context's error", n, err)
+		t.Errorf("%v, %v, expected the context's error", n, err)
 	}
 	if len(s.seen()) == 0 {
-		t.Error("it never tried")
+		t.Error("there was no try")
 	}
 }

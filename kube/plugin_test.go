@@ -16,7 +16,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// scripted is a plugin that is a shell script, whose working directory is its argument.
+// scripted returns a plugin that runs a shell script, and its working directory.
 func scripted(t *testing.T, script string, edit func(*clientcmdapi.ExecConfig)) (*plugin, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,7 +40,7 @@ func scripted(t *testing.T, script string, edit func(*clientcmdapi.ExecConfig)) 
 	return p, dir
 }
 
-// gives is a script's line that prints a token.
+// gives returns a line of a script that prints a token.
 func gives(token, more string) string {
 	return `echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"` + token + `"` + more + "}}'\n"
 }
@@ -68,7 +68,7 @@ func TestPluginGivesACredential(t *testing.T) {
 	}
 	wg.Wait()
 	if runs := read(t, dir+"/runs"); runs != "x\n" {
-		t.Errorf("it ran %d times for one credential", len(runs)/2)
+		t.Errorf("the plugin ran %d times for one credential", len(runs)/2)
 	}
 	if said := read(t, dir+"/said"); said != "north eu\n" {
 		t.Errorf("environment and arguments: %q", said)
@@ -76,12 +76,12 @@ func TestPluginGivesACredential(t *testing.T) {
 	info := read(t, dir+"/info")
 	for _, want := range []string{`"kind":"ExecCredential"`, `"apiVersion":"client.authentication.k8s.io/v1"`, `"interactive":false`, `"server":"https://api.example:6443"`} {
 		if !strings.Contains(info, want) {
-			t.Errorf("it is not told %s: %s", want, info)
+			t.Errorf("%s is missing in the plugin's input: %s", want, info)
 		}
 	}
 }
 
-// What is wrong is told with the plugin's name and words, and without its secrets.
+// TestPluginFails checks that errors contain the plugin's name and message, but no secrets.
 func TestPluginFails(t *testing.T) {
 	long := strings.Repeat("word ", 200)
 	for _, c := range []struct{ name, script, want string }{
@@ -106,7 +106,7 @@ func TestPluginFails(t *testing.T) {
 				t.Errorf("%v\n\texpected %s", err, c.want)
 			}
 			if took := time.Since(began); took > 30*time.Second {
-				t.Errorf("it took %v", took)
+				t.Errorf("the call took %v", took)
 			}
 		})
 	}
@@ -126,17 +126,18 @@ func TestPluginFails(t *testing.T) {
 	}
 }
 
-// A plugin that fails is asked again, and not all the time; one that is slow holds nobody up for longer than he likes.
+// TestPluginIsAskedAgain checks that a failing plugin runs again after a pause, and that a slow plugin does not block a
+// caller for longer than the caller allows.
 func TestPluginIsAskedAgain(t *testing.T) {
 	p, dir := scripted(t, "echo x >>runs; [ -e good ] || exit 1\n"+gives("t", ""), nil)
 	p.gap = time.Hour
 	for range 5 {
 		if _, err := p.credential(t.Context()); err == nil {
-			t.Fatal("it did not fail")
+			t.Fatal("the plugin did not fail")
 		}
 	}
 	if runs := read(t, dir+"/runs"); runs != "x\n" {
-		t.Errorf("it ran %d times within the pause", len(runs)/2)
+		t.Errorf("the plugin ran %d times within the pause", len(runs)/2)
 	}
 	if err := os.WriteFile(dir+"/good", nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -155,12 +156,13 @@ func TestPluginIsAskedAgain(t *testing.T) {
 	if err := os.WriteFile(dir+"/good", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.credential(t.Context()); err != nil { // of the same run
+	if _, err := p.credential(t.Context()); err != nil { // from the same run
 		t.Error(err)
 	}
 }
 
-// A credential that the API server refuses is asked for anew, and one that expires as well.
+// TestPluginRenews checks that the plugin runs again if the API server refuses the credential, or if the credential has
+// expired.
 func TestPluginRenews(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer 2" {
@@ -181,9 +183,9 @@ func TestPluginRenews(t *testing.T) {
 		codes = append(codes, resp.StatusCode)
 	}
 	if codes[0] != 401 || codes[1] != 200 || codes[2] != 200 {
-		t.Errorf("answers %v, expected a refusal and then none", codes)
+		t.Errorf("status codes %v, expected a refusal and then a success", codes)
 	}
 	if (&minted{expiry: time.Now().Add(-time.Second)}).valid() || !(&minted{expiry: time.Now().Add(time.Hour)}).valid() {
-		t.Error("expiry is not heeded")
+		t.Error("the expired credential is still used")
 	}
 }

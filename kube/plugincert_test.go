@@ -23,8 +23,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// certified is an ExecCredential with a certificate of that name and end;
-// stamp is its expirationTimestamp, which it has not if zero.
+// certified returns an ExecCredential with a certificate for name until end. stamp is its expirationTimestamp, unless
+// it is zero.
 func certified(t *testing.T, name string, end, stamp time.Time) string {
 	t.Helper()
 	cert, key := certificate(t, name, end)
@@ -37,7 +37,7 @@ func certified(t *testing.T, name string, end, stamp time.Time) string {
 	return string(text)
 }
 
-// certificate is one in PEM, with its key.
+// certificate returns a certificate in PEM, with its key.
 func certificate(t *testing.T, name string, end time.Time) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -53,8 +53,8 @@ func certificate(t *testing.T, name string, end time.Time) (cert, key string) {
 	return block("CERTIFICATE", der), block("PRIVATE KEY", secret)
 }
 
-// A certificate that the API server refuses is replaced on the wire: the
-// connection that it opened is not gone on with.
+// TestPluginReplacesARefusedCertificate checks that a certificate that the API server refuses is replaced, and that its
+// connection is not used again.
 func TestPluginReplacesARefusedCertificate(t *testing.T) {
 	var tokens []string
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -77,14 +77,14 @@ func TestPluginReplacesARefusedCertificate(t *testing.T) {
 		codes = append(codes, get(t, w))
 	}
 	if codes[0] != 401 || codes[1] != 200 || codes[2] != 200 {
-		t.Errorf("answers %v, expected a refusal and then none", codes)
+		t.Errorf("status codes %v, expected a refusal and then a success", codes)
 	}
 	if runs := read(t, dir+"/runs"); runs != "x\nx\n" {
-		t.Errorf("it ran %d times, expected 2", len(runs)/2)
+		t.Errorf("the plugin ran %d times, expected 2", len(runs)/2)
 	}
 }
 
-// serving leads to a server, with that program for a plugin.
+// serving returns a configuration for a server, with this program as the plugin.
 func serving(server *httptest.Server, command string) *rest.Config {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	return &rest.Config{
@@ -93,7 +93,7 @@ func serving(server *httptest.Server, command string) *rest.Config {
 	}
 }
 
-// get is the code of the answer to one request.
+// get returns the status code of one request.
 func get(t *testing.T, w *connection) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -106,7 +106,8 @@ func get(t *testing.T, w *connection) int {
 	return resp.StatusCode
 }
 
-// A credential ends with its certificate, whatever else it says.
+// TestPluginCredentialEnds checks that a credential ends with its certificate, even if its expirationTimestamp is
+// later.
 func TestPluginCredentialEnds(t *testing.T) {
 	p, _ := scripted(t, "", nil)
 	now := time.Now().Truncate(time.Second)
@@ -121,12 +122,13 @@ func TestPluginCredentialEnds(t *testing.T) {
 	} {
 		m, err := p.read([]byte(certified(t, "host", c.end, c.stamp)), "")
 		if err != nil || !m.expiry.Equal(c.want) {
-			t.Errorf("%s: %+v, %v; expected its end at %v", c.name, m, err, c.want)
+			t.Errorf("%s: %+v, %v; expected the end at %v", c.name, m, err, c.want)
 		}
 	}
 }
 
-// Nobody gets a new certificate's credential before the old one's connections are closed.
+// TestPluginClosesBeforeItGives checks that no caller gets a new certificate before the connections with the old one
+// are closed.
 func TestPluginClosesBeforeItGives(t *testing.T) {
 	p, dir := scripted(t, "cat cred\n", nil)
 	must(t, os.WriteFile(dir+"/cred", []byte(certified(t, "second", time.Now().Add(time.Hour), time.Time{})), 0o600))
@@ -140,15 +142,15 @@ func TestPluginClosesBeforeItGives(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if m, err := p.credential(ctx); err == nil {
-			t.Errorf("one who comes now gets %+v already", m)
+			t.Errorf("a new caller gets %+v already", m)
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.running == nil {
-			t.Error("whoever waits was woken before the old connections were closed")
+			t.Error("a waiting caller was woken before the old connections were closed")
 		}
 		if p.have.cert == &old {
-			t.Error("a connection that opens now would be under the old certificate")
+			t.Error("a new connection would use the old certificate")
 		}
 	}
 	m, err := p.credential(t.Context())
@@ -157,7 +159,7 @@ func TestPluginClosesBeforeItGives(t *testing.T) {
 	}
 }
 
-// As in client-go, a plugin is not asked where the user has a credential without it.
+// TestPluginGivesWay checks that, as in client-go, the plugin does not run if the user has another credential.
 func TestPluginGivesWay(t *testing.T) {
 	seen := ""
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -191,10 +193,10 @@ func TestPluginGivesWay(t *testing.T) {
 			continue
 		}
 		if get(t, w); seen != c.want {
-			t.Errorf("%s: the request came with %q, expected %q", c.name, seen, c.want)
+			t.Errorf("%s: the request has %q, expected %q", c.name, seen, c.want)
 		}
 		if asked := strings.Contains(readIf(dir+"/runs"), "x"); asked != (c.name == "nothing") {
-			t.Errorf("%s: the plugin ran: %t", c.name, asked)
+			t.Errorf("%s: plugin ran: %t", c.name, asked)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// What a plugin says is read to its end, and kept up to a bound.
+// TestPluginSaysTooMuch checks that the output of a plugin is read to its end, but kept only up to a limit.
 func TestPluginSaysTooMuch(t *testing.T) {
 	const flood = "head -c 10485760 /dev/zero | tr '\\0' s; head -c 10485760 /dev/zero | tr '\\0' w >&2\n"
 	says, words := &bounded{most: 1000}, &bounded{most: 100}
@@ -17,10 +17,10 @@ func TestPluginSaysTooMuch(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = says, words
 	must(t, cmd.Run())
 	if got := string(says.Bytes()); got != strings.Repeat("s", 1000) {
-		t.Errorf("%d bytes of what it printed are kept, expected the first 1000", len(got))
+		t.Errorf("%d bytes of the output are kept, expected the first 1000", len(got))
 	}
 	if got := words.String(); got != strings.Repeat("w", 100) {
-		t.Errorf("%d bytes of its words are kept, expected the first 100", len(got))
+		t.Errorf("%d bytes of the messages are kept, expected the first 100", len(got))
 	}
 	b := &bounded{most: 10}
 	if n, err := io.Copy(b, strings.NewReader("0123456789abcdef")); n != 16 || err != nil || b.String() != "0123456789" {
@@ -35,7 +35,7 @@ func TestPluginSaysTooMuch(t *testing.T) {
 	}
 }
 
-// A credential that has expired when it comes is a failure like others: the pause is kept.
+// TestPluginGivesAnExpiredCredential checks that a credential that is already expired counts as a failure with a pause.
 func TestPluginGivesAnExpiredCredential(t *testing.T) {
 	p, dir := scripted(t, "echo x >>runs\necho 'from the cache' >&2\n"+gives("t", `,"expirationTimestamp":"2020-01-01T00:00:00Z"`), nil)
 	p.gap = time.Hour
@@ -45,11 +45,11 @@ func TestPluginGivesAnExpiredCredential(t *testing.T) {
 		}
 	}
 	if runs := read(t, dir+"/runs"); runs != "x\n" {
-		t.Errorf("it ran %d times within the pause", len(runs)/2)
+		t.Errorf("the plugin ran %d times within the pause", len(runs)/2)
 	}
 }
 
-// What a plugin leaves running ends with it, and is no reason to leave unread what it printed.
+// TestPluginLeavesAProcess checks that child processes of a plugin end with it, and that its output is still used.
 func TestPluginLeavesAProcess(t *testing.T) {
 	for name, holds := range map[string]string{"apart": " </dev/null >/dev/null 2>&1", "at its output": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -60,17 +60,17 @@ func TestPluginLeavesAProcess(t *testing.T) {
 				t.Errorf("%+v, %v", m, err)
 			}
 			child := strings.TrimSpace(read(t, dir+"/child"))
-			// A process that is dead and not yet waited for has no command line.
+			// A zombie has no command line.
 			for end := time.Now().Add(time.Minute); readIf("/proc/"+child+"/cmdline") != ""; time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(end) {
-					t.Fatal("what it started still runs")
+					t.Fatal("the child process still runs")
 				}
 			}
 		})
 	}
 }
 
-// readIf is a file's text, "" where there is none.
+// readIf returns the text of a file, or "" if it does not exist.
 func readIf(name string) string {
 	text, _ := os.ReadFile(name)
 	return string(text)

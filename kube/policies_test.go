@@ -16,13 +16,13 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// paused stands in for a caller's compiler.
+// paused is a compile function for the test.
 func paused(p *v1alpha1.DisruptionPolicy, _ func(string) (*time.Location, error)) bool {
 	return p.Spec.Paused
 }
 
-// Policies that could not be read are read again when they are held, and not a moment before: who is notified of it
-// decides by them.
+// TestPoliciesAreReadWhenTakenIn checks that the policies count as readable exactly when the Watch has stored them,
+// because a caller that is notified uses them at once.
 func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 	refuses, notified, spec := true, 0, ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,7 +42,7 @@ func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 	p = WatchPolicies(client, paused, func() {
 		notified++
 		if p.Err() == nil && (p.Get("web") == nil || len(p.Compiled()) != 1) {
-			t.Error("they can be read, and are not there")
+			t.Error("the policies count as readable, but are missing")
 		}
 	})
 	if err := p.Load(t.Context()); !apierrors.IsForbidden(err) || !apierrors.IsForbidden(p.Err()) || p.Listed() {
@@ -52,7 +52,7 @@ func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 	if err := p.Load(t.Context()); err != nil || p.Err() != nil || !p.Listed() || p.Get("web") == nil {
 		t.Errorf("taken in: %v, %v", err, p.Err())
 	}
-	// A status is held and wakes nobody; a spec does.
+	// A changed status is stored and wakes no caller; a changed spec does.
 	for _, c := range []struct {
 		spec  string
 		wakes int
@@ -65,7 +65,8 @@ func TestPoliciesAreReadWhenTakenIn(t *testing.T) {
 	}
 }
 
-// A policy with another spec is another one, although a restored store counts its generation again.
+// TestSameSpec checks that a policy with another spec counts as changed, even if a restored store repeats its
+// generation.
 func TestSameSpec(t *testing.T) {
 	policy := func(uid types.UID, generation int64, paused bool) *v1alpha1.DisruptionPolicy {
 		p := &v1alpha1.DisruptionPolicy{ObjectMeta: metav1.ObjectMeta{UID: uid, Generation: generation}}
@@ -83,13 +84,14 @@ func TestSameSpec(t *testing.T) {
 	}
 }
 
-// A 404 is no proof that the kind is not served: discovery has to say so.
+// TestPoliciesNotServed checks that a 404 alone does not prove that the kind is not served: discovery has to confirm
+// it.
 func TestPoliciesNotServed(t *testing.T) {
 	const groups = `{"kind":"APIGroupList","apiVersion":"v1","groups":[%s]}`
 	const group = `{"name":"lockkeeper.dev","versions":[{"groupVersion":"lockkeeper.dev/v1alpha1","version":"v1alpha1"}]}`
 	const resources = `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"lockkeeper.dev/v1alpha1","resources":[{"name":%q,"namespaced":false,"kind":"X","verbs":[]}]}`
 	for name, c := range map[string]struct {
-		answers   map[string]string // by path; "" and others are a proxy's 404
+		answers   map[string]string // by path; "" and other paths get a proxy's 404
 		notServed bool
 	}{
 		"a proxy that has nothing":       {nil, false},
@@ -115,9 +117,9 @@ func TestPoliciesNotServed(t *testing.T) {
 		err = view.Load(t.Context())
 		switch {
 		case c.notServed && (err != nil || !view.Listed() || len(view.Compiled()) != 0):
-			t.Errorf("%s: %v, want no policies", name, err)
+			t.Errorf("%s: %v, expected no policies", name, err)
 		case !c.notServed && !apierrors.IsNotFound(err):
-			t.Errorf("%s: %v, want the 404", name, err)
+			t.Errorf("%s: %v, expected the 404", name, err)
 		}
 		server.Close()
 	}

@@ -41,7 +41,7 @@ func TestWhen(t *testing.T) {
 	} {
 		issued, expires := at(c.issued), at(c.expires)
 		if renew, warn := renewAt(issued, expires), warnAt(issued, expires); !renew.Equal(at(c.renew)) || !warn.Equal(at(c.warn)) {
-			t.Errorf("%s to %s: renewed at %s, warned of at %s, want %s and %s", c.issued, c.expires, stamp(renew), stamp(warn), c.renew, c.warn)
+			t.Errorf("%s to %s: renewal at %s, warning at %s, expected %s and %s", c.issued, c.expires, stamp(renew), stamp(warn), c.renew, c.warn)
 		}
 	}
 	for left, want := range map[time.Duration]time.Duration{
@@ -49,20 +49,20 @@ func TestWhen(t *testing.T) {
 		3 * time.Minute: 18 * time.Second, time.Minute: 10 * time.Second, 0: 10 * time.Second,
 	} {
 		if got := retryAfter(left); got != want {
-			t.Errorf("with %v left the next try is after %v, want %v", left, got, want)
+			t.Errorf("with %v left the next try is after %v, expected %v", left, got, want)
 		}
 	}
 }
 
-// renewer is an API server that gives tokens, and a kubeconfig for it with a token of that life.
+// renewer is an API server that issues tokens, with a kubeconfig for it that contains a token with this lifetime.
 type renewer struct {
 	t      *testing.T
 	files  struct{ Kubeconfig, Renewed string }
 	asked  []string
-	as     []string // the tokens that were shown
+	as     []string // the tokens of the requests
 	answer func(w http.ResponseWriter, seconds int64)
 	before string // the kubeconfig
-	ca     string // of the server, in base64
+	ca     string // CA of the server, in base64
 }
 
 func newRenewer(t *testing.T, issued, expires time.Time) *renewer {
@@ -95,7 +95,7 @@ func newRenewer(t *testing.T, issued, expires time.Time) *renewer {
 	return r
 }
 
-// caOf is the server's certificate authority as kubeconfigs have it.
+// caOf returns the server's certificate authority in the form of a kubeconfig.
 func caOf(server *httptest.Server) string {
 	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 }
@@ -107,7 +107,7 @@ func mustDecode(t *testing.T, text string) []byte {
 	return data
 }
 
-// token is one of the coordinator's service account.
+// token returns a token of the coordinator's service account.
 func token(issued, expires time.Time) string {
 	return jwt(fmt.Sprintf(`{%s,"iat":%d,"exp":%d}`, sub, issued.Unix(), expires.Unix()))
 }
@@ -124,7 +124,7 @@ func (r *renewer) put(path, text string) {
 	}
 }
 
-// renewed writes the token as the renewed one of that kubeconfig.
+// renewed writes the token as the renewed token of that kubeconfig.
 func (r *renewer) renewed(kubeconfig, token string) {
 	r.t.Helper()
 	r.put(r.files.Renewed, fmt.Sprintf(`{"kubeconfig":"%x","token":%q}`, sha256.Sum256([]byte(kubeconfig)), token))
@@ -142,12 +142,12 @@ func (r *renewer) credential(report func(State)) *Credential {
 	})
 }
 
-// read is what is in effect, as a process that starts now reads it.
+// read returns the credential in effect for a process that starts now.
 func (r *renewer) read() (*kubeconfig, error) {
 	return readKubeconfig(r.files.Kubeconfig, r.files.Renewed)
 }
 
-// renew renews the token by a process that starts now.
+// renew renews the token like a process that starts now.
 func (r *renewer) renew() (*kubeconfig, error) {
 	if err := r.credential(nil).Renew(r.t.Context()); err != nil {
 		return nil, err
@@ -172,8 +172,8 @@ func (r *renewer) refuse(w http.ResponseWriter, code int, reason string) {
 	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"message":"by the test","code":%d}`, reason, code)
 }
 
-// holds fails unless the kubeconfig has that content, and the directories hold nothing but the kubeconfig and, if there is to be one,
-// the renewed token.
+// holds fails the test unless the kubeconfig has that content, and the directories contain only the kubeconfig and, if
+// expected, the renewed token.
 func (r *renewer) holds(what, kubeconfig string, renewed bool) {
 	r.t.Helper()
 	if text, err := os.ReadFile(r.files.Kubeconfig); err != nil || string(text) != kubeconfig {
@@ -189,12 +189,13 @@ func (r *renewer) holds(what, kubeconfig string, renewed bool) {
 			names = append(names, e.Name())
 		}
 		if want && !slices.Equal(names, []string{filepath.Base(path)}) || !want && len(names) > 0 {
-			r.t.Errorf("%s: in %s are %v", what, filepath.Dir(path), names)
+			r.t.Errorf("%s: %s contains %v", what, filepath.Dir(path), names)
 		}
 	}
 }
 
-// The renewed token is in a file of its own, for the process alone, and the kubeconfig stays as the administrator wrote it.
+// TestRenew checks that the renewed token is in a separate file that only the process can read, and that the kubeconfig
+// stays as the administrator wrote it.
 func TestRenew(t *testing.T) {
 	now := time.Now()
 	r := newRenewer(t, now.Add(-50*time.Minute), now.Add(10*time.Minute))
@@ -203,16 +204,16 @@ func TestRenew(t *testing.T) {
 		t.Fatal(err)
 	}
 	ownToken := own.user.Token
-	got, err := r.renew() // into a directory that is not there yet
+	got, err := r.renew() // into a directory that does not exist yet
 	if err != nil {
 		t.Fatal(err)
 	}
 	gotToken := got.user.Token
 	if want := "POST /api/v1/namespaces/lockkeeper/serviceaccounts/lockkeeper-coordinator/token 3600"; len(r.asked) != 1 || r.asked[0] != want || r.as[0] != ownToken {
-		t.Errorf("asked %q with %q, want %q", r.asked, r.as, want)
+		t.Errorf("requests %q with the tokens %q, expected %q", r.asked, r.as, want)
 	}
 	if left := time.Until(got.claims.expires); left < 59*time.Minute || left > time.Hour {
-		t.Errorf("valid for %v more", left)
+		t.Errorf("still valid for %v", left)
 	}
 	r.holds("renewed", r.before, true)
 	if gotToken == ownToken || got.claims.user != own.claims.user || got.claims.notRenewed != "" || got.notUsed != "" {
@@ -224,10 +225,10 @@ func TestRenew(t *testing.T) {
 		}
 	}
 
-	// The next one is asked for with this one. What a process that was killed left behind is no obstacle, and is not read.
+	// The next request uses this token. The remains of a killed process are not read and are not an obstacle.
 	r.put(filepath.Join(filepath.Dir(r.files.Renewed), ".coordinator-token.json.next"), `{"kubeconfig":`)
 	if is, err := r.read(); err != nil || is.claims != got.claims || is.user.Token != gotToken {
-		t.Errorf("with half a file beside it: %+v, %v", is, err)
+		t.Errorf("with a partial file next to it: %+v, %v", is, err)
 	}
 	r.answer = func(w http.ResponseWriter, _ int64) { r.give(w, token(time.Now(), time.Now().Add(2*time.Hour))) }
 	next, err := r.renew()
@@ -235,11 +236,11 @@ func TestRenew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(r.as) != 2 || r.as[1] != gotToken || next.user.Token == gotToken || !next.claims.expires.After(got.claims.expires) {
-		t.Errorf("asked with %q; %+v", r.as, next.claims)
+		t.Errorf("request with %q; %+v", r.as, next.claims)
 	}
 	r.holds("renewed again", r.before, true)
 
-	// What a kubeconfig names is beside the link that leads to it.
+	// Relative paths in a kubeconfig are relative to the link.
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(r.files.Kubeconfig, link); err != nil {
 		t.Fatal(err)
@@ -250,11 +251,11 @@ func TestRenew(t *testing.T) {
 	r.write(strings.Replace(r.before, "{certificate-authority-data: "+r.ca+", ", "{certificate-authority: ca.crt, ", 1))
 	r.files.Kubeconfig = link
 	if _, err := r.renew(); err != nil || len(r.as) != 3 || r.as[2] != ownToken {
-		t.Errorf("through a link: asked with %q, %v", r.as, err)
+		t.Errorf("through a link: request with %q, %v", r.as, err)
 	}
 }
 
-// Whatever goes wrong, the old token stays in effect.
+// TestRenewSaysWhatIsWrong checks that the old token stays in effect after any error.
 func TestRenewSaysWhatIsWrong(t *testing.T) {
 	now := time.Now()
 	r := newRenewer(t, now.Add(-50*time.Minute), now.Add(10*time.Minute))
@@ -298,7 +299,8 @@ func TestRenewSaysWhatIsWrong(t *testing.T) {
 		t.Errorf("foreign: %v", err)
 	}
 	r.write(r.before)
-	// Where nothing can be written nothing is asked for: each token would live for nobody. /proc takes no file of root's either.
+	// If nothing can be written, no token is requested, because it would be lost. /proc accepts no file, not even from
+	// root.
 	for _, path := range []string{"/proc/self/coordinator-token.json", "/proc/lockkeeper/coordinator-token.json"} {
 		own := r.files.Renewed
 		r.files.Renewed = path
@@ -314,11 +316,12 @@ func TestRenewSaysWhatIsWrong(t *testing.T) {
 		t.Errorf("gone: %v", err)
 	}
 	if len(r.asked) != asked {
-		t.Errorf("asked %q in vain", r.asked[asked:])
+		t.Errorf("pointless requests %q", r.asked[asked:])
 	}
 }
 
-// Which token is in effect, whatever is in the state directory: it may have been emptied, rolled back, or copied from another host.
+// TestRead checks which token is in effect, whatever the state directory contains: it may have been emptied, rolled
+// back, or copied from another host.
 func TestRead(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	r := newRenewer(t, now.Add(-50*time.Minute), now.Add(10*time.Minute))
@@ -331,7 +334,7 @@ func TestRead(t *testing.T) {
 		worthless, unread string
 	}{
 		"empty": {func() {}, own, "", ""},
-		// The same on a host with the same kubeconfig, whichever of them was given the token.
+		// The result is the same on a host with the same kubeconfig, whichever host got the token.
 		"renewed":                   {func() { r.renewed(r.before, next) }, next, "", ""},
 		"rolled back to an old one": {func() { r.renewed(r.before, token(now.Add(-40*time.Minute), now.Add(20*time.Minute))) }, token(now.Add(-40*time.Minute), now.Add(20*time.Minute)), "", ""},
 		"older than the kubeconfig": {func() { r.renewed(r.before, token(now.Add(-55*time.Minute), now.Add(5*time.Minute))) }, own, "does not expire later than the token in " + r.files.Kubeconfig, ""},
@@ -357,7 +360,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s: %+v", name, k.claims)
 		}
 		if want := c.worthless + c.unread; !strings.Contains(k.notUsed, want) || (k.notUsed == "") != (want == "") || k.never != (c.worthless != "") {
-			t.Errorf("%s: not used because %q (never again: %t), want %q", name, k.notUsed, k.never, want)
+			t.Errorf("%s: not used because %q (permanently: %t), expected %q", name, k.notUsed, k.never, want)
 		}
 	}
 
@@ -372,20 +375,21 @@ func TestRead(t *testing.T) {
 	plain := content()
 	r.renewed("another", next)
 	if content() != plain {
-		t.Error("a renewed token that is not used makes another credential")
+		t.Error("an unused renewed token changes the credential")
 	}
 	r.renewed(r.before, next)
 	if content() == plain {
-		t.Error("a renewed token makes the same credential")
+		t.Error("a renewed token does not change the credential")
 	}
 	pair := base64.StdEncoding.EncodeToString(selfSigned(t, "c", now, now.Add(time.Hour)))
 	r.write(kubeconfigOf(`{client-certificate-data: ` + pair + `, client-key-data: ` + pair + `}`))
 	if info, err := r.read(); err != nil || info.cert == nil || !info.never {
-		t.Errorf("a certificate in place of the token: %+v, %v", info, err)
+		t.Errorf("certificate instead of the token: %+v, %v", info, err)
 	}
 }
 
-// Run renews a token that is due, reports one that it cannot renew, and warns when an admin has to do something.
+// TestRunRenews checks that Run renews a token that is due, reports a token that it cannot renew, and warns if an admin
+// has to act.
 func TestRunRenews(t *testing.T) {
 	now := time.Now()
 	r := newRenewer(t, now.Add(-50*time.Minute), now.Add(10*time.Minute))
@@ -406,7 +410,7 @@ func TestRunRenews(t *testing.T) {
 					return s
 				}
 			case <-time.After(time.Minute):
-				t.Fatalf("waited in vain for %s: %+v", what, s)
+				t.Fatalf("timed out waiting for %s: %+v", what, s)
 			}
 		}
 	}
@@ -421,7 +425,7 @@ func TestRunRenews(t *testing.T) {
 
 	stop()
 	r.answer = func(w http.ResponseWriter, _ int64) { r.refuse(w, 403, "Forbidden") }
-	r.write("# another\n" + r.before) // with the kubeconfig's own token again
+	r.write("# another\n" + r.before) // uses the kubeconfig's own token again
 	stop = start()
 	defer stop()
 	s = until("its failure", func(s State) bool { return s.Failures == 1 })
@@ -448,7 +452,7 @@ func TestRunRenews(t *testing.T) {
 	}
 }
 
-// A renewal that hangs does not delay the end of a client whose kubeconfig has gone.
+// TestRenewalThatHangs checks that a hanging renewal does not delay the end of a client whose kubeconfig is gone.
 func TestRenewalThatHangs(t *testing.T) {
 	now := time.Now()
 	r := newRenewer(t, now.Add(-50*time.Minute), now.Add(10*time.Minute))
@@ -479,12 +483,12 @@ func TestRenewalThatHangs(t *testing.T) {
 	case <-time.After(time.Minute):
 	}
 	if took := time.Since(began); took > Timeout/2 {
-		t.Errorf("its client ends after %v", took)
+		t.Errorf("the client ended after %v", took)
 	}
 }
 
-// The renewed token goes with its kubeconfig: at once when that is another one, and when it has been gone for a while. A tool that
-// writes the same content again does not cost it.
+// TestWorthlessTokensAreRemoved checks that the renewed token is removed at once when its kubeconfig is replaced, and
+// after a while when the kubeconfig is gone. A tool that writes the same content again does not cause a removal.
 func TestWorthlessTokensAreRemoved(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	r := newRenewer(t, now.Add(-20*time.Minute), now.Add(40*time.Minute))
@@ -494,7 +498,7 @@ func TestWorthlessTokensAreRemoved(t *testing.T) {
 		t.Helper()
 		look(t, c, now.Add(after))
 		if got := r.isRenewed(); got != want {
-			t.Errorf("%s, after %v: the renewed token is there: %t, want %t", what, after, got, want)
+			t.Errorf("%s, after %v: renewed token exists %t, expected %t", what, after, got, want)
 		}
 	}
 	gone := func() {
@@ -506,7 +510,7 @@ func TestWorthlessTokensAreRemoved(t *testing.T) {
 	r.renewed(r.before, next)
 	at(0, "in effect", true)
 	if !c.State().Expires.Equal(now.Add(time.Hour)) {
-		t.Errorf("it expires at %v", c.State().Expires)
+		t.Errorf("the credential expires at %v", c.State().Expires)
 	}
 	gone()
 	at(time.Minute, "gone", true)
@@ -526,24 +530,26 @@ func TestWorthlessTokensAreRemoved(t *testing.T) {
 	r.write(r.before)
 	at(11*time.Minute, "the old content again", false)
 	if !c.State().Expires.Equal(now.Add(40 * time.Minute)) {
-		t.Errorf("it expires at %v", c.State().Expires)
+		t.Errorf("the credential expires at %v", c.State().Expires)
 	}
 	if len(r.asked) > 0 {
 		t.Errorf("asked %q", r.asked)
 	}
 }
 
-// The files are read again when it is time to remove a renewed token whose kubeconfig is gone.
+// TestReadsAgainWhenTheKubeconfigIsGone checks that the files are read again at the time at which a renewed token
+// without a kubeconfig is removed.
 func TestReadsAgainWhenTheKubeconfigIsGone(t *testing.T) {
 	r := newRenewer(t, time.Now(), time.Now().Add(time.Hour))
 	must(t, os.Remove(r.files.Kubeconfig))
 	c := r.credential(nil)
 	if again := c.read(time.Now()); again > lasting {
-		t.Errorf("reads again after %v, want less than %v", again, lasting)
+		t.Errorf("reads again after %v, expected less than %v", again, lasting)
 	}
 }
 
-// A token whose kubeconfig is half written is not renewed: the new one would belong to content that is gone.
+// TestHalfWrittenIsNotRenewed checks that the token of a half-written kubeconfig is not renewed, because the new token
+// would belong to content that is gone.
 func TestHalfWrittenIsNotRenewed(t *testing.T) {
 	now := time.Now()
 	r := newRenewer(t, now.Add(-20*time.Minute), now.Add(40*time.Minute))
@@ -561,7 +567,7 @@ func TestHalfWrittenIsNotRenewed(t *testing.T) {
 	}
 }
 
-// After a renewal, whatever came of it, it waits before it asks for another token.
+// TestRenewalsWait checks that there is a pause after each renewal, whatever its result.
 func TestRenewalsWait(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	for name, c := range map[string]struct {
@@ -569,7 +575,7 @@ func TestRenewalsWait(t *testing.T) {
 		wait   time.Duration
 		failed bool
 	}{
-		// A tenth of the ten minutes that are left.
+		// A tenth of the remaining ten minutes.
 		"refused": {func(r *renewer, w http.ResponseWriter, _ func(http.ResponseWriter, int64), _ int64) {
 			r.refuse(w, 403, "Forbidden")
 		}, time.Minute, true},
@@ -594,7 +600,7 @@ func TestRenewalsWait(t *testing.T) {
 		}{{0, 1}, {0, 1}, {c.wait - time.Second, 1}, {c.wait, 2}, {c.wait, 2}} {
 			look(t, k, now.Add(step.at))
 			if len(r.asked) != step.want {
-				t.Errorf("%s: after %v asked %d times, want %d", name, step.at, len(r.asked), step.want)
+				t.Errorf("%s: after %v %d requests, expected %d", name, step.at, len(r.asked), step.want)
 			}
 			if h := k.State(); c.failed && h.Failures != step.want || !c.failed && (h.Renewals != step.want || h.Failures != 0) {
 				t.Errorf("%s: after %v %+v", name, step.at, h)
@@ -621,7 +627,7 @@ func TestWarning(t *testing.T) {
 	}
 	h.NotRenewed = ""
 	if got := problemOf(h, expires.Add(-time.Hour)); got != "" {
-		t.Errorf("warns of one that is about to be renewed: %q", got)
+		t.Errorf("warning about a credential that is about to be renewed: %q", got)
 	}
 }
 

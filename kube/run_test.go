@@ -28,25 +28,25 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// server is an API server with Nodes, in memory. It lists in pages, and a watch from a version that it has not reached
-// is silent until it has.
+// server is an API server with Nodes, in memory. It lists in pages. A watch from a version that it has not reached is
+// silent until it has.
 type server struct {
 	mu      sync.Mutex
 	version int
 	nodes   map[string]*corev1.Node
 	history []watch.Event
-	streams map[*watch.FakeWatcher]int // by the version that they have shown
-	// before, if not nil, is called before each request is carried out; its error is the answer.
+	streams map[*watch.FakeWatcher]int // by the last version that they have delivered
+	// before, if not nil, is called before each request is processed. Its error is the answer.
 	before func(ctx context.Context, verb string) error
 	lists  []metav1.ListOptions
-	asked  []metav1.ListOptions // for a watch
+	asked  []metav1.ListOptions // for watches
 }
 
 func newServer() *server {
 	return &server{version: 100, nodes: map[string]*corev1.Node{}, streams: map[*watch.FakeWatcher]int{}}
 }
 
-// write creates, changes or, if deleted, deletes n, and returns what a writer would be answered.
+// write creates, changes or, if deleted, deletes the Node, and returns what a writer would get.
 func (s *server) write(name, label string, deleted bool) *corev1.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *server) write(name, label string, deleted bool) *corev1.Node {
 	return n
 }
 
-// show sends to each stream what it has not shown. The caller holds mu.
+// show sends to each stream what it has not delivered. The caller holds mu.
 func (s *server) show() {
 	for stream, shown := range s.streams {
 		for _, e := range s.history {
@@ -79,7 +79,7 @@ func (s *server) show() {
 	}
 }
 
-// restore sets the store back to nothing but n1, at that version, and ends all watches.
+// restore resets the store to only n1, at that version, and ends all watches.
 func (s *server) restore(version int) {
 	s.mu.Lock()
 	s.version, s.history = version, nil
@@ -88,7 +88,7 @@ func (s *server) restore(version int) {
 	s.endWatches()
 }
 
-// endWatches ends all watches in good order, as each API server does in the end.
+// endWatches ends all watches gracefully, as each API server does after some time.
 func (s *server) endWatches() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +108,7 @@ func (s *server) allow(ctx context.Context, verb string) error {
 	return before(ctx, verb)
 }
 
-// answer sets what is done before each request.
+// answer sets the function that is called before each request.
 func (s *server) answer(before func(ctx context.Context, verb string) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,18 +154,18 @@ func (s *server) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interfa
 	}
 	s.streams[stream] = from
 	s.show()
-	context.AfterFunc(ctx, stream.Stop) // as a real one ends with its request
+	context.AfterFunc(ctx, stream.Stop) // a real watch ends with its request too
 	return stream, nil
 }
 
-// client-go's second handler of errors waits until a millisecond has passed since the last error of the process. In a
-// bubble, which begins in the year 2000, that would be decades.
+// TestMain works around client-go's second error handler, which waits until a millisecond has passed since the last
+// error of the process. In a bubble, which begins in the year 2000, that would take decades.
 func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
 	os.Exit(m.Run())
 }
 
-// run runs a Watch of the server in a bubble, and test in parallel.
+// run runs a Watch of the server in a bubble, and test concurrently.
 func run(t *testing.T, s *server, opts func(*WatchOptions[*corev1.Node, *corev1.Node]), test func(t *testing.T, v *nodes)) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newNodes(s, nil, nil)
@@ -182,8 +182,8 @@ func run(t *testing.T, s *server, opts func(*WatchOptions[*corev1.Node, *corev1.
 	})
 }
 
-// The first list is whole and from the quorum, though it comes in pages; what is asked for is restricted; the watch is
-// asked for half an hour at least.
+// TestRunListsAllFromTheQuorum checks that the first list is complete and from the quorum although it comes in pages,
+// that the requests use the field selector, and that watches ask for at least half an hour.
 func TestRunListsAllFromTheQuorum(t *testing.T) {
 	s := newServer()
 	for i := range 1200 {
@@ -232,7 +232,7 @@ func TestRunFollows(t *testing.T) {
 			deleted     bool
 			in          int
 		}{{"n2", "a", false, 2}, {"n1", "b", false, 2}, {"n2", "", true, 1}, {"n2", "c", false, 2}} {
-			if i == 2 { // a watch that ends in good order is resumed, and nothing is missed
+			if i == 2 { // a watch that ends gracefully is resumed without a gap
 				time.Sleep(CatchUp)
 				s.endWatches()
 			}
@@ -246,7 +246,7 @@ func TestRunFollows(t *testing.T) {
 		if notified.Load() != 5 || v.Err() != nil {
 			t.Errorf("notified %d times, error %v", notified.Load(), v.Err())
 		}
-		// The answer to a write is there at once, and the watch, which is behind, does not take it back.
+		// The answer to a write is visible at once, and the watch, which lags, does not undo it.
 		s.mu.Lock()
 		streams := s.streams
 		s.streams = nil
@@ -264,7 +264,8 @@ func TestRunFollows(t *testing.T) {
 	})
 }
 
-// A store that was restored from a backup is noticed when the watch is resumed, and what was known is dropped.
+// TestRunNoticesARewoundStore checks that a store that was restored from a backup is noticed when the watch resumes,
+// and that the old objects are dropped.
 func TestRunNoticesARewoundStore(t *testing.T) {
 	s := newServer()
 	s.write("n1", "a", false)
@@ -276,17 +277,18 @@ func TestRunNoticesARewoundStore(t *testing.T) {
 		s.restore(50)
 		time.Sleep(time.Minute)
 		if rewound.Load() != 1 || len(v.All()) != 1 || v.Get("n1").ResourceVersion != "1" {
-			t.Errorf("noticed %d times, %d nodes, n1 at %s", rewound.Load(), len(v.All()), v.Get("n1").ResourceVersion)
+			t.Errorf("%d rewinds noticed, %d nodes, n1 at %s", rewound.Load(), len(v.All()), v.Get("n1").ResourceVersion)
 		}
 		s.write("n1", "c", false)
 		synctest.Wait()
 		if v.Get("n1").Labels["version"] != "c" {
-			t.Error("it does not follow the restored store")
+			t.Error("the Watch does not follow the restored store")
 		}
 	})
 }
 
-// Age counts from what is certain: the end of the last watch, and the question of a list, not its answer.
+// TestAge checks that the age counts from a certain time: from the end of the last watch, or from the request of a
+// list, not from its answer.
 func TestAge(t *testing.T) {
 	s := newServer()
 	down := errors.New("connection reset")
@@ -310,7 +312,7 @@ func TestAge(t *testing.T) {
 		time.Sleep(CatchUp - time.Second)
 		is("resumed", 0)
 
-		// Nothing answers, and no error says so.
+		// There is no answer, and no error either.
 		s.answer(func(ctx context.Context, _ string) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -327,7 +329,7 @@ func TestAge(t *testing.T) {
 			t.Errorf("no answer for long: %v", v.Err())
 		}
 
-		// Lists are answered after 20 s, and no watch is.
+		// Lists are answered after 20 s, and watches are not.
 		s.answer(func(_ context.Context, verb string) error {
 			if verb == "watch" {
 				return down
@@ -341,10 +343,10 @@ func TestAge(t *testing.T) {
 			youngest = min(youngest, v.Age())
 		}
 		if youngest < 20*time.Second || youngest > 21*time.Second || v.Err() == nil || len(v.All()) != listed {
-			t.Errorf("lists alone: at least %v old, expected the time that a list takes; %v", youngest, v.Err())
+			t.Errorf("with lists only: at least %v old, expected the duration of a list; %v", youngest, v.Err())
 		}
 
-		// Watches begin, and are soon over.
+		// Watches start, and end after a short time.
 		s.answer(nil)
 		time.Sleep(2 * time.Minute)
 		is("watched again", 0)
@@ -357,17 +359,18 @@ func TestAge(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		is("all is well again", 0)
 		if v.Err() != nil {
-			t.Errorf("all is well again: %v", v.Err())
+			t.Errorf("after the recovery: %v", v.Err())
 		}
 	})
 }
 
-// A watch that a proxy keeps open, although its server is gone, is over after an hour and a bit.
+// TestSilentWatchIsBounded checks that a watch that a proxy keeps open although its server is gone ends after little
+// more than an hour.
 func TestSilentWatchIsBounded(t *testing.T) {
 	s := newServer()
 	run(t, s, nil, func(t *testing.T, v *nodes) {
 		s.mu.Lock()
-		clear(s.streams) // nobody ends it, and nothing comes any more
+		clear(s.streams) // the watch neither ends nor delivers anything
 		s.mu.Unlock()
 		s.write("n1", "a", false)
 		time.Sleep(2*watchTimeout + listTimeout - time.Second)
@@ -381,7 +384,8 @@ func TestSilentWatchIsBounded(t *testing.T) {
 	})
 }
 
-// What is known is kept while the API server cannot be read, Err says why, and who waits is notified when that changes.
+// TestErr checks that the known objects are kept while the API server cannot be read, that Err returns the reason, and
+// that the caller is notified when that changes.
 func TestErr(t *testing.T) {
 	s := newServer()
 	s.write("n1", "a", false)
@@ -405,12 +409,12 @@ func TestErr(t *testing.T) {
 		}
 	})
 	if notified.Load() != 1 {
-		t.Error("the end was told of")
+		t.Error("the end of the Watch caused a notification")
 	}
 }
 
-// A list or a watch that ends with its context is not an error of the API server's, and is not logged as one. What fails
-// before is.
+// TestEndIsQuiet checks that a list or a watch that ends with its context is neither an error of the API server nor
+// logged as one. An earlier failure is.
 func TestEndIsQuiet(t *testing.T) {
 	for _, verb := range []string{"list", "watch"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -431,7 +435,7 @@ func TestEndIsQuiet(t *testing.T) {
 			})
 			var notified atomic.Int32
 			v := newNodes(s, func() { notified.Add(1) }, nil)
-			v.Run(ctx) // alone writes to the log
+			v.Run(ctx) // nothing else writes to the log
 			synctest.Wait()
 			text, _ := io.ReadAll(log)
 			if strings.Count(string(text), "level=ERROR") != 1 || !strings.Contains(string(text), "no nodes today") {
@@ -444,7 +448,8 @@ func TestEndIsQuiet(t *testing.T) {
 	}
 }
 
-// A kind that is not served has no objects, which is known; what was held is gone.
+// TestNotServed checks that a kind that is not served counts as a kind without objects, and that old objects are
+// dropped.
 func TestNotServed(t *testing.T) {
 	s := newServer()
 	none := errors.New("no such kind")
@@ -475,14 +480,15 @@ func TestNotServed(t *testing.T) {
 	})
 }
 
-// noList answers everything with an object that is no list of the API server's.
+// noList answers every request with an object that is not a list of the API server.
 type noList struct{ *server }
 
 func (noList) List(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
 	return &corev1.NodeList{}, nil
 }
 
-// An answer that is no list must not look like a cluster without Nodes: all slots would be free.
+// TestAnswerThatIsNoList checks that an answer that is not a list does not look like a cluster without Nodes, in which
+// all slots would be free.
 func TestAnswerThatIsNoList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newNodes(noList{newServer()}, nil, nil)
@@ -490,7 +496,7 @@ func TestAnswerThatIsNoList(t *testing.T) {
 		defer cancel()
 		v.Run(ctx)
 		if v.Listed() || v.Err() == nil {
-			t.Errorf("listed: %v, error: %v; want the error", v.Listed(), v.Err())
+			t.Errorf("listed: %v, error: %v; expected the error", v.Listed(), v.Err())
 		}
 		if err := v.Load(t.Context()); err == nil || v.Listed() {
 			t.Errorf("loaded: %v", err)
@@ -498,8 +504,9 @@ func TestAnswerThatIsNoList(t *testing.T) {
 	})
 }
 
-// A store that goes back before a watch has shown anything is noticed as well: only the first watch after a list needs no
-// question. Otherwise a watch from the list's version would wait until the store has reached it again.
+// TestRewindBeforeTheFirstEvent checks that a store that goes back before a watch has delivered anything is noticed
+// too. Otherwise a watch from the list's version would wait until the store has reached that version again. Only the
+// first watch after a list needs no check.
 func TestRewindBeforeTheFirstEvent(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		s := newServer()
@@ -515,7 +522,7 @@ func TestRewindBeforeTheFirstEvent(t *testing.T) {
 		s.answer(nil)
 		s.restore(50)
 		if _, err := v.watch(t.Context(), from); !apierrors.IsResourceExpired(err) {
-			t.Errorf("a watch from 100 of a store at 50: %v, want that the version is not there", err)
+			t.Errorf("watch from 100 of a store at 50: %v, expected that the version does not exist", err)
 		}
 	}
 }

@@ -12,16 +12,17 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// A kubeconfig that has gone while a host uses it is a problem; one that is not there yet is none.
+// TestProblemWithoutAFile checks that a kubeconfig that disappears while a host uses it is a problem, and that a
+// kubeconfig that does not exist yet is not.
 func TestProblemWithoutAFile(t *testing.T) {
 	now := time.Now()
 	gone := State{Identity: v1alpha1.IdentityHost, File: "/f", Error: "no kubeconfig", ErrorSince: now.Add(-time.Minute)}
 	if got, fails := gone.Problem(now); got != "" || fails {
-		t.Errorf("a host that has not joined: %q", got)
+		t.Errorf("host that has not joined: %q", got)
 	}
 	gone.InUse = true
 	if got, fails := gone.Problem(now); !fails || !strings.Contains(got, "no kubeconfig") {
-		t.Errorf("a file that has gone: %q", got)
+		t.Errorf("file that is gone: %q", got)
 	}
 	gone.Error, gone.Refused = "", now
 	if got, fails := gone.Problem(now); !fails || !strings.Contains(got, "refused") {
@@ -33,7 +34,8 @@ func TestProblemWithoutAFile(t *testing.T) {
 	}
 }
 
-// An answer to a client that was ended is nobody's: there is no credential that could be refused.
+// TestRefusedNeedsAClient checks that an answer to a client that has ended is ignored, because there is no credential
+// that could be refused.
 func TestRefusedNeedsAClient(t *testing.T) {
 	c := New(Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{filepath.Join(t.TempDir(), "none")}, Absent: "none"})
 	c.answers.refuse(true)
@@ -50,7 +52,7 @@ func TestFind(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		paths []string
-		want  string // "" is that there is none
+		want  string // "" means no error
 		err   string
 	}{
 		"the first file":       {[]string{at("none"), at("file"), at("other")}, at("file"), ""},

@@ -14,14 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// node makes a Node; its label says which version of it a test sees.
+// node returns a Node whose label identifies its version for a test.
 func node(name, uid, version string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID(uid), ResourceVersion: version, Labels: map[string]string{"version": version},
 	}}
 }
 
-// nodes is a Watch of Nodes as they are. Versions with the same labels are the same.
+// nodes is a Watch of unchanged Nodes. Versions with the same labels count as equal.
 type nodes = Watch[*corev1.Node, *corev1.Node]
 
 func newNodes(r Resource[*corev1.NodeList], changed, rewound func()) *nodes {
@@ -32,7 +32,7 @@ func newNodes(r Resource[*corev1.NodeList], changed, rewound func()) *nodes {
 	})
 }
 
-// canned answers lists with list, after during, and begins no watch.
+// canned answers lists with list, after it has called during. It supports no watches.
 type canned struct {
 	list   *corev1.NodeList
 	during func()
@@ -49,9 +49,9 @@ func (c *canned) Watch(context.Context, metav1.ListOptions) (watch.Interface, er
 	return nil, errors.New("no watch")
 }
 
-// newTestWatch returns a Watch with n1 at resourceVersion 10 in a list of 20. count is how often it notified, and
-// rewound how often it noticed that the store went back. Changed asks the Watch something, so that a lock held would
-// be a deadlock.
+// newTestWatch returns a Watch with n1 at resourceVersion 10 in a list of 20. count counts its notifications, and
+// rewound counts the rewinds that it noticed. Changed calls the Watch, so that a lock that is held would cause a
+// deadlock.
 func newTestWatch(t *testing.T) (v *nodes, count, rewound *int) {
 	t.Helper()
 	count, rewound = new(int), new(int)
@@ -69,7 +69,7 @@ func newTestWatch(t *testing.T) (v *nodes, count, rewound *int) {
 	return v, count, rewound
 }
 
-// relist lists at that version; during is called while the list is on its way.
+// relist lists at that version. It calls during while the list is in flight.
 func relist(t *testing.T, v *nodes, during func(), at string, in ...*corev1.Node) {
 	t.Helper()
 	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: at}}
@@ -90,37 +90,37 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// shows fails unless the view shows n1 as that object in that version; "" is none.
+// shows fails the test unless the Watch contains n1 with this UID at this version; "" means that it must not exist.
 func shows(t *testing.T, v *nodes, uid, version string) {
 	t.Helper()
 	n := v.Get("n1")
 	switch {
 	case n == nil && version == "":
 	case n == nil:
-		t.Errorf("the view shows no n1, want %s at %s", uid, version)
+		t.Errorf("the Watch contains no n1, expected %s at %s", uid, version)
 	case string(n.UID) != uid || n.ResourceVersion != version || n.Labels["version"] != version:
-		t.Errorf("the view shows n1 as %s at %s, want %q at %q", n.UID, n.ResourceVersion, uid, version)
+		t.Errorf("the Watch contains n1 as %s at %s, expected %q at %q", n.UID, n.ResourceVersion, uid, version)
 	}
 }
 
 func TestAnswersOverlayTheWatch(t *testing.T) {
 	v, count, _ := newTestWatch(t)
 	if !v.Overlay(node("n1", "a", "30")) {
-		t.Error("what a write returned was no news")
+		t.Error("the result of a write did not count as a change")
 	}
 	shows(t, v, "a", "30")
-	// The watch is behind: it shows what was before our write.
+	// The watch lags: it delivers the version before the write.
 	must(t, v.store().Update(node("n1", "a", "25")))
 	shows(t, v, "a", "30")
 	if v.Overlay(node("n1", "a", "30")) || v.Overlay(node("n1", "a", "29")) {
-		t.Error("an old answer was news")
+		t.Error("an old answer counted as a change")
 	}
 	if *count != 1 {
-		t.Errorf("notified %d times, want 1: who overlays knows, and the rest was no news", *count)
+		t.Errorf("%d notifications, expected 1: a caller of Overlay needs none, and the rest was no change", *count)
 	}
 	must(t, v.store().Update(node("n1", "a", "31")))
 	shows(t, v, "a", "31")
-	// Numbers, not text.
+	// Versions compare as numbers, not as text.
 	must(t, v.store().Update(node("n1", "a", "100")))
 	shows(t, v, "a", "100")
 }
@@ -130,25 +130,25 @@ func TestRelistKeepsNewerOwnWrites(t *testing.T) {
 	relist(t, v, func() { v.Overlay(node("n1", "a", "30")) }, "25", node("n1", "a", "10"), node("n2", "b", "24"))
 	shows(t, v, "a", "30")
 	if v.Get("n2") == nil || len(v.All()) != 2 {
-		t.Errorf("%d nodes, want n1 and n2", len(v.All()))
+		t.Errorf("%d nodes, expected n1 and n2", len(v.All()))
 	}
 	relist(t, v, nil, "45", node("n1", "a", "40"))
 	shows(t, v, "a", "40")
 	if len(v.All()) != 1 || *rewound != 0 {
-		t.Errorf("%d nodes, want n1 alone: n2 is not in the list; %d rewinds", len(v.All()), *rewound)
+		t.Errorf("%d nodes, expected only n1 because n2 is not in the list; %d rewinds", len(v.All()), *rewound)
 	}
 }
 
 func TestMissingInAListIsGone(t *testing.T) {
 	v, _, _ := newTestWatch(t)
-	v.Overlay(node("n1", "a", "30")) // written before the list of 35, which shows that it was deleted since
+	v.Overlay(node("n1", "a", "30")) // written before the list of 35, which shows the deletion
 	relist(t, v, nil, "35")
 	shows(t, v, "", "")
 }
 
 func TestCreatedAfterTheListStays(t *testing.T) {
 	v, _, _ := newTestWatch(t)
-	// A read showed a Node that was created when the list was on its way.
+	// A read returned a Node that was created while the list was in flight.
 	relist(t, v, func() { v.Overlay(node("n1", "new", "33")) }, "31", node("n1", "a", "10"))
 	shows(t, v, "new", "33")
 	must(t, v.store().Delete(node("n1", "a", "32")))
@@ -160,7 +160,7 @@ func TestCreatedAfterTheListStays(t *testing.T) {
 
 func TestDeletedAndCreatedAgain(t *testing.T) {
 	v, _, _ := newTestWatch(t)
-	// Our own read was faster than the watch.
+	// The process's own read was faster than the watch.
 	v.Overlay(node("n1", "new", "33"))
 	must(t, v.store().Delete(node("n1", "a", "32")))
 	shows(t, v, "new", "33")
@@ -177,54 +177,55 @@ func TestDeletedWhateverWeWrote(t *testing.T) {
 	shows(t, v, "", "")
 }
 
-// A leader's write is answered late, when the watch has shown the end of the Node already. Taken in, it would take a
-// slot indefinitely: no watch tells again of what was deleted.
+// TestAnswerAfterTheDeletion checks that a late answer to a leader's write is dropped if the watch has already shown
+// the deletion of the Node. If it were stored, the Node would take a slot indefinitely, because no watch reports the
+// deletion again.
 func TestAnswerAfterTheDeletion(t *testing.T) {
 	v, count, _ := newTestWatch(t)
 	must(t, v.store().Delete(node("n1", "a", "31")))
 	before := *count
 	if v.Overlay(node("n1", "a", "30")) {
-		t.Error("the answer to a write of a deleted Node was news")
+		t.Error("the answer to a write of a deleted Node counted as a change")
 	}
 	shows(t, v, "", "")
 	if *count != before {
-		t.Error("it notified of nothing")
+		t.Error("there was a notification without a change")
 	}
 	if !v.Overlay(node("n1", "new", "32")) {
-		t.Error("a Node created after the deletion was no news")
+		t.Error("a Node that was created after the deletion did not count as a change")
 	}
 	shows(t, v, "new", "32")
 }
 
 func TestForget(t *testing.T) {
 	v, count, _ := newTestWatch(t)
-	// The Node was not found, and meanwhile the watch shows its successor.
+	// The Node was not found, and in the meantime the watch delivers its successor.
 	must(t, v.store().Delete(node("n1", "a", "31")))
 	must(t, v.store().Add(node("n1", "new", "32")))
 	before := *count
 	v.Forget("n1", "10")
 	shows(t, v, "new", "32")
 	if *count != before {
-		t.Error("it notified although nothing was forgotten")
+		t.Error("there was a notification although nothing was forgotten")
 	}
 	v.Forget("n1", "32")
 	shows(t, v, "", "")
 	if *count != before+1 {
-		t.Error("it did not notify")
+		t.Error("there was no notification")
 	}
 	v.Forget("n1", "32")
 	if *count != before+1 {
-		t.Error("it notified of a Node that it did not know")
+		t.Error("there was a notification about an unknown Node")
 	}
 }
 
-// After a restore of etcd from a backup resourceVersions are small again. A Watch that kept the newer ones would show
-// Nodes as they never were, until the numbers have caught up, days later.
+// TestStoreSetBack checks the Watch after a restore of etcd from a backup, when resourceVersions are small again. A
+// Watch that kept the larger ones would show wrong Nodes for days, until the numbers have caught up.
 func TestStoreSetBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		known   func(v *nodes) // after the list of 20
 		at      string
-		version string // of n1 in the list
+		version string // the version of n1 in the list
 		rewound int
 	}{
 		"nothing was known that the list lacks":       {func(*nodes) {}, "21", "10", 0},
@@ -254,8 +255,8 @@ func TestStoreSetBack(t *testing.T) {
 	}
 }
 
-// Versions that differ in nothing that matters, and objects of which nothing is kept, notify of nothing; but the newest
-// version is held.
+// TestOnlyWhatMattersNotifies checks that there is no notification for versions without a relevant difference and for
+// objects of which nothing is kept, but that the newest version is stored.
 func TestOnlyWhatMattersNotifies(t *testing.T) {
 	v, count, _ := newTestWatch(t)
 	alike := func(version string) *corev1.Node {
@@ -274,7 +275,7 @@ func TestOnlyWhatMattersNotifies(t *testing.T) {
 	relist(t, v, nil, "26", node("n1", "a", "26"))
 	relist(t, v, nil, "27")
 	if *count != 4 {
-		t.Errorf("notified %d times of three changes", *count-1)
+		t.Errorf("%d notifications of three changes", *count-1)
 	}
 }
 
@@ -285,7 +286,7 @@ func TestAnotherKind(t *testing.T) {
 		"Add": v.store().Add(pod), "Update": v.store().Update(pod), "Delete": v.store().Delete(pod), "Replace": v.store().Replace([]any{pod}, "50"),
 	} {
 		if err == nil {
-			t.Errorf("%s of a Pod: no error", name)
+			t.Errorf("%s accepts a Pod", name)
 		}
 	}
 	shows(t, v, "a", "10")
