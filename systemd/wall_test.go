@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// A terminal is a real pseudo terminal.
+// terminal is a real pseudo terminal.
 type terminal struct {
 	t      *testing.T
 	master *os.File

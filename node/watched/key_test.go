@@ -17,7 +17,8 @@ import (
 
 const (
 	aSecret = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
-	// By openssl: printf 'path "/etc/one"\nfile 0644\nhello' | openssl dgst -sha256 -mac HMAC -macopt hexkey:…
+	// Computed with openssl: printf 'path "/etc/one"\nfile 0644\nhello' | openssl dgst -sha256 -mac HMAC -macopt
+	// hexkey:…
 	aVersion = "4b3be5d4-8cd02898c1fd"
 )
 
@@ -30,7 +31,7 @@ func (b *bench) writeState(name, text string, mode os.FileMode) {
 	must(b.t, os.Chmod(filepath.Join(b.state, name), mode))
 }
 
-// read refreshes, and returns the changes.
+// read refreshes and returns the changes.
 func (b *bench) read(w *Watcher) []v1alpha1.Change {
 	b.t.Helper()
 	must(b.t, w.Refresh(b.t.Context()))
@@ -38,7 +39,7 @@ func (b *bench) read(w *Watcher) []v1alpha1.Change {
 	return changes
 }
 
-// changed makes a watched file that has changed, and the Watcher that reports it.
+// changed creates a watched file that has changed, and the Watcher that reports it.
 func changed(t *testing.T, key, text string) (*bench, *Watcher, v1alpha1.Change) {
 	t.Helper()
 	b := newBench(t)
@@ -56,15 +57,15 @@ func changed(t *testing.T, key, text string) (*bench, *Watcher, v1alpha1.Change)
 	return b, w, changes[0]
 }
 
-// The version is the beginning of an HMAC-SHA256 over the path, the mode and the content.
+// TestVersion checks that the version is the start of an HMAC-SHA256 over the path, the mode and the content.
 func TestVersion(t *testing.T) {
 	if _, _, c := changed(t, aSecret+"\n", "hello"); c != file("/etc/one", aVersion) {
 		t.Errorf("%v", c)
 	}
 }
 
-// Two hosts publish different versions of the same content; one host always the same,
-// also after a restart and after another boot.
+// TestVersionsOfTwoHosts checks that two hosts publish different versions of the same content, while one host always
+// publishes the same version, also after a restart and after another boot.
 func TestVersionsOfTwoHosts(t *testing.T) {
 	b, w, c := changed(t, "", "hello")
 	_, other, o := changed(t, "", "hello")
@@ -74,7 +75,7 @@ func TestVersionsOfTwoHosts(t *testing.T) {
 	info, err := os.Stat(b.keyFile())
 	must(t, err)
 	if info.Mode() != 0o600 {
-		t.Errorf("the key's file is %v", info.Mode())
+		t.Errorf("mode of the key file: %v", info.Mode())
 	}
 	if got := b.read(b.watching()); !slices.Equal(got, []v1alpha1.Change{c}) {
 		t.Errorf("after a restart: %v, expected %v", got, c)
@@ -92,12 +93,12 @@ func TestVersionsOfTwoHosts(t *testing.T) {
 		t.Errorf("in another boot: %v, expected %v", got, c)
 	}
 	if b.log.has("level=WARN") {
-		t.Errorf("something is wrong with a key that is new, or kept: %s", b.log.text.String())
+		t.Errorf("the log has an error about a new or an old key: %s", b.log.text.String())
 	}
 }
 
-// Equal contents of two files have different versions: a user who can write one of them
-// cannot guess the content of the other.
+// TestVersionsOfTwoFiles checks that two files with the same content have different versions, so that a user who can
+// write one of them cannot guess the content of the other.
 func TestVersionsOfTwoFiles(t *testing.T) {
 	b := newBench(t)
 	w := b.watching()
@@ -115,9 +116,9 @@ func TestVersionsOfTwoFiles(t *testing.T) {
 	}
 }
 
-// At one path of one host equal contents have equal versions: that is what versions
-// are for. Who may name a path in a policy, and may also write what is at it, compares
-// a guess with another file in this way. See docs/security.md.
+// TestVersionsAtOnePath checks that at one path of one host the same content has the same version, because that is the
+// purpose of versions. A user who may name a path in a policy, and may also write the file there, can test guesses
+// about another file in this way. See docs/security.md.
 func TestVersionsAtOnePath(t *testing.T) {
 	b := newBench(t)
 	b.write("secret", "hunter2")
@@ -138,12 +139,12 @@ func TestVersionsAtOnePath(t *testing.T) {
 	}
 	secret, guess, wrong := version("../secret"), version("guess"), version("wrong")
 	if secret != guess || secret == wrong {
-		t.Errorf("the secret is %s, a right guess %s, a wrong one %s", secret, guess, wrong)
+		t.Errorf("the secret has %s, a right guess %s, a wrong guess %s", secret, guess, wrong)
 	}
 }
 
-// A key that is lost, or that another user may know, is replaced. That alone is not a
-// change, and the versions of the new one say nothing about those of the old one.
+// TestKeyIsLost checks that a key that is lost, or that another user may know, is replaced. The new key alone causes no
+// change, and its versions reveal nothing about the old ones.
 func TestKeyIsLost(t *testing.T) {
 	for name, lose := range map[string]func(b *bench){
 		"an empty /var":  func(b *bench) { must(t, os.RemoveAll(b.state)) },
@@ -164,7 +165,7 @@ func TestKeyIsLost(t *testing.T) {
 			lose(b)
 			w := b.watching()
 			if got := b.read(w); len(got) != 0 {
-				t.Errorf("a new key alone makes the changes %v", got)
+				t.Errorf("the new key alone causes the changes %v", got)
 			}
 			if warned := b.log.has("level=WARN"); warned == (name == "an empty /var") {
 				t.Errorf("warned %t: %s", warned, b.log.text.String())
@@ -172,13 +173,13 @@ func TestKeyIsLost(t *testing.T) {
 			info, err := os.Stat(b.keyFile())
 			must(t, err)
 			if w.key.id == "4b3be5d4" || info.Mode() != 0o600 {
-				t.Errorf("the key is %s, its file %v", w.key.id, info.Mode())
+				t.Errorf("the key is %s, mode of the file %v", w.key.id, info.Mode())
 			}
 			b.write("etc/one", "hello, hello")
 			b.write("etc/dir/a", "b")
 			got := b.read(w)
 			if len(got) != 2 || !got[1].Same(old) || got[1] == old {
-				t.Errorf("%v: the last one cannot be compared with %v", got, old)
+				t.Errorf("%v: the last version cannot be compared with %v", got, old)
 			}
 			if now := b.read(b.watching()); !slices.Equal(now, got) {
 				t.Errorf("after the next restart: %v, expected %v", now, got)
@@ -187,7 +188,7 @@ func TestKeyIsLost(t *testing.T) {
 	}
 }
 
-// That a file was not there is known without a key: it stays a change that it has come.
+// TestNothingInEffect checks that the absence of a file is known without a key, so the new file stays a change.
 func TestNothingInEffect(t *testing.T) {
 	b := newBench(t)
 	b.read(b.watching())
@@ -196,7 +197,7 @@ func TestNothingInEffect(t *testing.T) {
 	w := b.watching()
 	expectChanges(t, w, "/etc/one=…")
 	if next := b.watching(); next.key.id != w.key.id {
-		t.Errorf("the key %s was not kept, the next process has %s", w.key.id, next.key.id)
+		t.Errorf("the key %s was lost, the next process has %s", w.key.id, next.key.id)
 	}
 	// A host without rules for files writes nothing.
 	b = newBench(t)
@@ -204,12 +205,12 @@ func TestNothingInEffect(t *testing.T) {
 	w.Watch(nil, nil, nil)
 	b.read(w)
 	if _, err := os.Stat(b.state); !os.IsNotExist(err) {
-		t.Errorf("something was written: %v", err)
+		t.Errorf("the state directory exists: %v", err)
 	}
 }
 
-// What this boot has published stays a change when the key and the baseline are lost,
-// until a turn has applied it. What was in effect is not known.
+// TestPublishedOutlivesTheKey checks that what this boot has published stays a change, even if the key and the baseline
+// are lost, until a turn has applied it. The content that was in effect is then unknown.
 func TestPublishedOutlivesTheKey(t *testing.T) {
 	b := newBench(t)
 	b.options.Units = &unitFiles{}
@@ -242,22 +243,22 @@ func TestPublishedOutlivesTheKey(t *testing.T) {
 	if !v1alpha1.SameChanges(first, second) || slices.Equal(first, second) {
 		t.Errorf("%v, expected %v under another key", second, first)
 	}
-	expectChanges(t, watch(nil), want) // it is written down
-	b.write("etc/dir/sub/a", "1")      // it is no longer known that this was in effect
+	expectChanges(t, watch(nil), want) // the baseline contains it
+	b.write("etc/dir/sub/a", "1")      // the baseline no longer contains that this was in effect
 	b.write("etc/dir/sub/b", "1")
 	expectChanges(t, w, "/etc/dir/sub/a=… /etc/dir/sub/b=… /etc/many=… /etc/one=absent a.service=…")
 
-	// The turn was granted, and its units restarted, under the first key.
+	// The turn got its grant, and its units were restarted, under the first key.
 	must(t, w.MarkApplied(first))
 	expectChanges(t, w, "/etc/dir/sub/b=…")
-	// It was for some content of a file that is gone by now.
+	// The turn was for the content of a file that is gone now.
 	b.remove("etc/dir/sub/keep")
 	expectChanges(t, w, "/etc/dir/sub/b=… /etc/dir/sub/keep=absent")
 	must(t, w.MarkApplied([]v1alpha1.Change{file("/etc/dir/sub/keep", first[0].Version), file("/etc/one", first[0].Version)}))
 	expectChanges(t, w, "/etc/dir/sub/b=… /etc/dir/sub/keep=absent")
 	last, _, _ := read(w)
 	must(t, w.MarkApplied(last))
-	expectChanges(t, watch(first), "") // the baseline is there: it knows better than the Node
+	expectChanges(t, watch(first), "") // the baseline exists and takes precedence over the Node
 
 	b.write("etc/one", "3")
 	expectChanges(t, watch(first), "/etc/one=…")
@@ -265,8 +266,8 @@ func TestPublishedOutlivesTheKey(t *testing.T) {
 	expectChanges(t, watch(nil), "")
 }
 
-// While the key cannot be written, the process continues with the one that it made, and
-// logs it. Nothing is written that a key would be needed for.
+// TestKeyCannotBeWritten checks that a process that cannot write the key continues with its new key and logs that. It
+// writes nothing that depends on the key.
 func TestKeyCannotBeWritten(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")
@@ -284,15 +285,15 @@ func TestKeyCannotBeWritten(t *testing.T) {
 		t.Errorf("%v, expected one change under %s", got, w.key.id)
 	}
 	if left, err := os.ReadDir(b.state); err != nil || len(left) != 0 {
-		t.Errorf("the state directory holds %v, %v", left, err)
+		t.Errorf("the state directory contains %v, %v", left, err)
 	}
-	expectChanges(t, w, "/etc/one=…") // there is room again
+	expectChanges(t, w, "/etc/one=…") // the disk has space again
 	if !b.log.has("can write again") {
 		t.Error("the log does not report that it can be written again")
 	}
 	expectChanges(t, b.watching(), "/etc/one=…")
 
-	// A directory in its place can be neither read nor replaced.
+	// A directory at the path can be neither read nor replaced.
 	b = newBench(t)
 	must(t, os.MkdirAll(b.keyFile(), 0o700))
 	w = b.watching()
@@ -305,23 +306,23 @@ func TestKeyCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A thief who reads a Node, and even the baseline, finds a small secret by trying all
-// candidates if the digests are plain or the key is known, and not otherwise.
+// TestDictionaryAttack checks that a thief who reads a Node, and even the baseline, can find a small secret by trying
+// all candidates only if the digests are plain or the key is known.
 func TestDictionaryAttack(t *testing.T) {
 	const pin = "7391"
 	b, w, c := changed(t, "", pin)
 	record := v1alpha1.FormatRecord(v1alpha1.Host{Changes: []v1alpha1.Change{c}}) +
 		v1alpha1.FormatRecord(v1alpha1.Grant{Changes: []v1alpha1.Change{c}}) + v1alpha1.FormatRecord(v1alpha1.Last{Changes: []v1alpha1.Change{c}})
-	must(t, w.MarkApplied([]v1alpha1.Change{c})) // it is in the baseline in full
+	must(t, w.MarkApplied([]v1alpha1.Change{c})) // the baseline contains the full digest
 	baseline, err := os.ReadFile(b.baseline())
 	must(t, err)
 	if !json.Valid(baseline) || !strings.Contains(string(baseline), c.Version) {
-		t.Fatalf("the baseline is not what the attack is for: %s", baseline)
+		t.Fatalf("the baseline lacks the digest: %s", baseline)
 	}
 	secret, err := os.ReadFile(b.keyFile())
 	must(t, err)
 	if leaked := strings.TrimSpace(string(secret)); strings.Contains(record+string(baseline), leaked) {
-		t.Error("the key is published, or in the baseline")
+		t.Error("the key is published or in the baseline")
 	}
 
 	plain := func(text string) []byte { sum := sha256.Sum256([]byte(text)); return sum[:] }
@@ -334,7 +335,7 @@ func TestDictionaryAttack(t *testing.T) {
 	}
 	id, err := hex.DecodeString(w.key.id)
 	must(t, err)
-	// attack returns the candidate whose digest is in what was seen.
+	// attack returns the candidate whose digest is in seen.
 	attack := func(seen string, digest func(string) []byte) string {
 		for n := range 10_000 {
 			guess := fmt.Sprintf("%04d", n)
@@ -350,14 +351,14 @@ func TestDictionaryAttack(t *testing.T) {
 		"plain": plain, "no key": keyed(nil), "the key's ID": keyed(id), "the ID in hex": keyed([]byte(w.key.id)), "the boot": keyed([]byte(boot)),
 	} {
 		if found := attack(record+string(baseline), digest); found != "" {
-			t.Errorf("by %s: the PIN is %s", name, found)
+			t.Errorf("attack with %s: the PIN is %s", name, found)
 		}
 	}
-	// The attack itself works: on the digests that were published before there was a key, and with the key.
+	// The attack itself works with the digests that were published before there was a key, and with the key.
 	if found := attack(hex.EncodeToString(plain("file 0644\n" + pin))[:12], plain); found != pin {
-		t.Errorf("of a plain digest it finds %q", found)
+		t.Errorf("with a plain digest the attack finds %q", found)
 	}
 	if found := attack(record, keyed(w.key.secret)); found != pin {
-		t.Errorf("with the key it finds %q", found)
+		t.Errorf("with the key the attack finds %q", found)
 	}
 }

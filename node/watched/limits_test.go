@@ -13,7 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/hostfs"
 )
 
-// expectProblem refreshes, and expects one problem with this text, and these changes to remain.
+// expectProblem refreshes, and checks that there is one problem with this text and that these changes remain.
 func expectProblem(t *testing.T, w *Watcher, name, text, remain string) {
 	t.Helper()
 	if err := w.Refresh(t.Context()); err == nil || !strings.Contains(err.Error(), text) {
@@ -24,11 +24,11 @@ func expectProblem(t *testing.T, w *Watcher, name, text, remain string) {
 		t.Errorf("problems %v, complete %t, expected %s: %s", problems, complete, name, text)
 	}
 	if got := names(w); got != remain {
-		t.Errorf("it reports %q, expected that %q remains", got, remain)
+		t.Errorf("changes %q, expected %q to remain", got, remain)
 	}
 }
 
-// What cannot be read is a problem, and the changes that were reported before remain.
+// TestUnreadable checks that an unreadable path is a problem, and that the changes that were reported before remain.
 func TestUnreadable(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/a", "a")
@@ -55,10 +55,10 @@ func TestUnreadable(t *testing.T) {
 	b.remove("etc/dir/big")
 	expectChanges(t, w, "/etc/dir/a=… /etc/dir/b=… /etc/one=…")
 	if !b.log.has("can be read again") {
-		t.Error("the log does not report that it can be read again")
+		t.Error("the log does not report that the path can be read again")
 	}
 
-	for i := range maxFiles + 1 { // links are made in less time
+	for i := range maxFiles + 1 { // links are created faster
 		if i < 10 {
 			must(t, os.MkdirAll(b.at(fmt.Sprintf("etc/many/%d", i)), 0o755))
 		}
@@ -72,7 +72,7 @@ func TestUnreadable(t *testing.T) {
 	b.remove("etc/many/7/27")
 	expectChanges(t, w, "")
 	b.remove("etc/many")
-	expectChanges(t, w, "/etc/many=absent") // one by one they would be too many
+	expectChanges(t, w, "/etc/many=absent") // reported separately they would be too many
 	changes, _, _ := read(w)
 	must(t, w.MarkApplied(changes))
 	expectChanges(t, w, "")
@@ -94,7 +94,7 @@ func TestUnreadable(t *testing.T) {
 	expectChanges(t, w, "")
 }
 
-// A read error of the kernel: a process's memory has nothing at its beginning.
+// TestInputError checks a read error of the kernel: the memory of a process is not readable at its start.
 func TestInputError(t *testing.T) {
 	b := newBench(t)
 	b.options.Root = "/"
@@ -104,7 +104,7 @@ func TestInputError(t *testing.T) {
 	expectProblem(t, w, b.at("link"), "input/output error", "")
 }
 
-// A link cannot lead out of a root that is not the machine's own.
+// TestConfined checks that a link cannot lead out of a root other than the machine's own.
 func TestConfined(t *testing.T) {
 	b := newBench(t)
 	outside := filepath.Join(filepath.Dir(b.root), "outside")
@@ -118,7 +118,8 @@ func TestConfined(t *testing.T) {
 	expectProblem(t, w, "/up/outside", "escapes", "")
 }
 
-// More than fifty changes below a path are one, and all changes together fit on a Node.
+// TestManyChanges checks that more than fifty changes below a path are reported as one, and that all changes together
+// fit on a Node.
 func TestManyChanges(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/keep", "")
@@ -137,7 +138,7 @@ func TestManyChanges(t *testing.T) {
 	expectChanges(t, w, "/etc/dir=…")
 	must(t, w.MarkApplied(turn))
 	if names(w) != "/etc/dir/more=…" {
-		t.Errorf("%q has changed since it was applied, expected /etc/dir/more", names(w))
+		t.Errorf("%q changed after the apply, expected /etc/dir/more", names(w))
 	}
 	for _, r := range w.roots {
 		if len(r.reported) != 0 {
@@ -149,7 +150,7 @@ func TestManyChanges(t *testing.T) {
 	expectChanges(t, w, "")
 	expectChanges(t, b.watching(), "")
 
-	// 4 x 45 changes of some 150 bytes are too much.
+	// 4 x 45 changes of about 150 bytes are too many.
 	long := strings.Repeat("x", 80)
 	var paths []string
 	for d := range 4 {
@@ -171,7 +172,7 @@ func TestManyChanges(t *testing.T) {
 	expectChanges(t, w, "")
 }
 
-// Names that are not UTF-8 can be in the baseline.
+// TestOddNames checks that the baseline can contain names that are not UTF-8.
 func TestOddNames(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/\xff\n\"ü", "a")
@@ -186,7 +187,8 @@ func TestOddNames(t *testing.T) {
 	expectChanges(t, b.watching(), "")
 }
 
-// A file is not read again while its stamp is the same, and is after any change.
+// TestReadsOnce checks that a file is not read again while its stamp stays the same, and is read again after any
+// change.
 func TestReadsOnce(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")
@@ -199,23 +201,23 @@ func TestReadsOnce(t *testing.T) {
 		return s.found
 	}
 	var e entry
-	for late := true; late; { // until the test was not held up in between
+	for late := true; late; { // repeat if the test was delayed in between
 		began := time.Now()
 		b.write("etc/one", "1")
 		e = read(nil)["/etc/one"]
 		late = e.final && time.Since(began) > clockTick/2
 	}
 	if e.final {
-		t.Error("a file that was just written may be written again in the same tick")
+		t.Error("a new file counts as settled, but may be written again in the same tick")
 	}
 	planted := func(s stamp, final bool) map[string]entry {
 		return map[string]entry{"/etc/one": {digest: "planted", stamp: s, final: final}}
 	}
 	if got := read(planted(e.stamp, false)); got["/etc/one"].digest != e.digest {
-		t.Error("it was not read again")
+		t.Error("the file was not read again")
 	}
 	if got := read(planted(e.stamp, true)); got["/etc/one"].digest != "planted" {
-		t.Error("it was read again")
+		t.Error("the file was read again")
 	}
 	then := time.Unix(e.stamp.mtime.Unix())
 	for what, change := range map[string]func(){
@@ -229,7 +231,7 @@ func TestReadsOnce(t *testing.T) {
 		s := read(nil)["/etc/one"].stamp
 		change()
 		if got := read(planted(s, true)); got["/etc/one"].digest == "planted" {
-			t.Errorf("another %s, and it was not read again", what)
+			t.Errorf("another %s, but the file was not read again", what)
 		}
 	}
 }

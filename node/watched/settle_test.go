@@ -19,13 +19,13 @@ type deaf struct{ err error }
 
 func (d deaf) Watch(string, string, []string, bool) (bool, error) { return false, d.err }
 
-// grows is an inotify that has found a new directory, as often as is said.
+// grows is an inotify that reports a new directory this many times.
 type grows struct{ times atomic.Int32 }
 
 func (g *grows) Watch(string, string, []string, bool) (bool, error) { return g.times.Add(-1) >= 0, nil }
 
-// What changed in a directory that has come since the last reading was not reported: it has
-// to settle from then on.
+// TestNewDirectorySettles checks that a directory that is new since the last reading has to settle, because earlier
+// changes in it were not reported.
 func TestNewDirectorySettles(t *testing.T) {
 	g := &grows{}
 	inBubble(t, g, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
@@ -41,7 +41,7 @@ func TestNewDirectorySettles(t *testing.T) {
 	})
 }
 
-// inBubble runs a Watcher of /etc/dir in a synctest bubble; the test does what inotify would.
+// inBubble runs a Watcher of /etc/dir in a synctest bubble. The test plays inotify.
 func inBubble(t *testing.T, h hints, poll time.Duration, f func(b *bench, w *Watcher, answers *atomic.Int32)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -75,7 +75,7 @@ func later(d time.Duration) {
 func (b *bench) expect(w *Watcher, want string) {
 	b.t.Helper()
 	if got := names(w); got != want {
-		b.t.Errorf("it reports %q, expected %q", got, want)
+		b.t.Errorf("changes %q, expected %q", got, want)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestSettles(t *testing.T) {
 			b.t.Errorf("%d reports, expected 1", answers.Load())
 		}
 
-		// The report remains until the files have settled: half a minute of writing, and back to what it was.
+		// The report remains until the files have settled: half a minute of writes, and then the old content again.
 		for i := range 10 {
 			b.write("etc/dir/a", fmt.Sprint(i))
 			b.write("etc/dir/b", fmt.Sprint(i))
@@ -112,7 +112,7 @@ func TestSettles(t *testing.T) {
 			b.t.Errorf("%d reports, expected 2", answers.Load())
 		}
 
-		// What is changed back at once is never reported.
+		// A change that is undone at once is never reported.
 		b.write("etc/dir/a", "for a moment")
 		w.hint(key)
 		later(3 * time.Second)
@@ -123,7 +123,7 @@ func TestSettles(t *testing.T) {
 			b.t.Errorf("%d reports, expected 2", answers.Load())
 		}
 
-		// Changes in another root do not delay this one's.
+		// Changes in another root do not delay this one.
 		w.Watch([]string{"/etc/dir", "/etc/other"}, nil, nil)
 		later(time.Second)
 		b.write("etc/dir/a", "once more")
@@ -136,14 +136,14 @@ func TestSettles(t *testing.T) {
 	})
 }
 
-// What never settles is reported once a minute.
+// TestNeverSettles checks that a path that never settles is reported once a minute.
 func TestNeverSettles(t *testing.T) {
 	inBubble(t, deaf{}, time.Hour, func(b *bench, w *Watcher, answers *atomic.Int32) {
 		for second := range 200 {
 			b.write("etc/dir/a", fmt.Sprint(second))
 			w.hint(key)
 			later(time.Second)
-			// The n-th answer comes when the minute since the first unsaid change is over.
+			// The n-th answer comes a minute after the first unreported change.
 			if n, most := int(answers.Load()), (second+2)/60; n > most {
 				b.t.Fatalf("%d answers after %d s", n, second+1)
 			}
@@ -155,12 +155,12 @@ func TestNeverSettles(t *testing.T) {
 		last := answers.Load()
 		later(10 * time.Minute)
 		if answers.Load() != last || names(w) != "/etc/dir/a=…" {
-			b.t.Errorf("%d answers in the silence, %q", answers.Load()-last, names(w))
+			b.t.Errorf("%d answers without a change, %q", answers.Load()-last, names(w))
 		}
 	})
 }
 
-// A commit does not wait until the files have settled.
+// TestRefreshDoesNotWait checks that a commit does not wait until the files have settled.
 func TestRefreshDoesNotWait(t *testing.T) {
 	for name, h := range map[string]hints{"inotify": deaf{}, "no inotify": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestRefreshDoesNotWait(t *testing.T) {
 	}
 }
 
-// meddler is a systemd that hints at a change in the middle of each reading.
+// meddler is a systemd that hints at a change during each reading.
 type meddler struct {
 	w       *Watcher
 	meddles atomic.Bool
@@ -194,7 +194,7 @@ func (m *meddler) UnitFiles(context.Context, string) (fragments, dropIns []strin
 	return []string{"/etc/a.service"}, nil, nil
 }
 
-// What changes while it is read has not settled.
+// TestChangesWhileRead checks that a path that changes during a reading has not settled.
 func TestChangesWhileRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -221,7 +221,7 @@ func TestChangesWhileRead(t *testing.T) {
 		later(5 * time.Second)
 		b.expect(w, "a.service=…")
 
-		// A reading for a commit may have missed it: it is read again once it has settled.
+		// A reading for a commit may have missed the change, so the path is read again once it has settled.
 		later(time.Minute)
 		systemd.meddles.Store(true)
 		must(t, w.Refresh(t.Context()))
@@ -230,12 +230,13 @@ func TestChangesWhileRead(t *testing.T) {
 		b.write("etc/a.service", "missed")
 		later(5100 * time.Millisecond)
 		if now := w.Report().Changes; slices.Equal(now, before) {
-			t.Errorf("what changed during the reading is not read again: %v", now)
+			t.Errorf("a change during the reading is not read again: %v", now)
 		}
 	})
 }
 
-// Where the kernel has no watch left, polls find changes, and two readings that agree show that the files have settled.
+// TestWithoutInotify checks that polls find changes if the kernel has no watches left, and that two equal readings
+// prove that the files have settled.
 func TestWithoutInotify(t *testing.T) {
 	full := fmt.Errorf("watching: %w", syscall.ENOSPC)
 	for name, h := range map[string]hints{"no watch left": deaf{full}, "no instance": nil} {
@@ -246,7 +247,7 @@ func TestWithoutInotify(t *testing.T) {
 				b.expect(w, "")
 				later(34 * time.Second)
 				b.expect(w, "/etc/dir/a=…")
-				// From the poll on it is read every five seconds, and differs each time.
+				// After the poll it is read every five seconds, and differs each time.
 				for i := range 27 {
 					b.write("etc/dir/b", fmt.Sprint(i))
 					later(2 * time.Second)
@@ -255,14 +256,15 @@ func TestWithoutInotify(t *testing.T) {
 				later(45 * time.Second)
 				b.expect(w, "/etc/dir/a=… /etc/dir/b=…")
 				if h != nil && !b.log.has("fs.inotify.max_user_watches") {
-					b.t.Error("the log does not report which limit it is")
+					b.t.Error("the log does not name the limit")
 				}
 			})
 		})
 	}
 }
 
-// The next poll finds a change that inotify did not report, such as a mount over the directory.
+// TestMissed checks that the next poll finds a change that inotify did not report, for example a mount over the
+// directory.
 func TestMissed(t *testing.T) {
 	inBubble(t, deaf{}, 30*time.Second, func(b *bench, w *Watcher, answers *atomic.Int32) {
 		must(b.t, os.Chmod(b.at("etc/dir/a"), 0o600))
@@ -271,7 +273,8 @@ func TestMissed(t *testing.T) {
 	})
 }
 
-// After a change is applied, WaitSettled waits until nothing changes any more, and reads the files then.
+// TestWaitSettled checks that WaitSettled, after an apply, waits until nothing changes any more and reads the files
+// then.
 func TestWaitSettled(t *testing.T) {
 	inBubble(t, deaf{}, time.Hour, func(b *bench, w *Watcher, _ *atomic.Int32) {
 		rest := func(changes ...v1alpha1.Change) (took time.Duration) {
@@ -282,14 +285,14 @@ func TestWaitSettled(t *testing.T) {
 		}
 		change := file("/etc/dir/a", "")
 		if took := rest(change); took != defaultSettle {
-			b.t.Errorf("nothing changes, and it took %v", took)
+			b.t.Errorf("WaitSettled took %v without a change", took)
 		}
 		b.expect(w, "")
 		if took := rest(v1alpha1.Change{Source: v1alpha1.SourceOSUpdate}, file("/etc/other", "")); took != 0 {
-			b.t.Errorf("nothing is watched for it, and it took %v", took)
+			b.t.Errorf("WaitSettled took %v without a watched path", took)
 		}
 
-		// A unit that was restarted writes it 4 s later, and once more.
+		// A restarted unit writes the file 4 s later, and once more.
 		go func() {
 			for _, text := range []string{"half", "whole"} {
 				time.Sleep(4 * time.Second)
@@ -298,13 +301,13 @@ func TestWaitSettled(t *testing.T) {
 			}
 		}()
 		if took := rest(change); took != 8*time.Second+defaultSettle {
-			b.t.Errorf("it took %v", took)
+			b.t.Errorf("WaitSettled took %v", took)
 		}
 		b.expect(w, "/etc/dir/a=…")
 		changes, _, _ := read(w)
 		must(b.t, w.MarkApplied(changes))
 
-		// The wait for what never settles is bounded, and what is there then is reported.
+		// The wait for a path that never settles is limited, and the state at that time is reported.
 		ctx, cancel := context.WithCancel(b.t.Context())
 		defer cancel()
 		go func() {
@@ -315,12 +318,12 @@ func TestWaitSettled(t *testing.T) {
 			}
 		}()
 		if took := rest(change); took < 50*time.Second || took > settleFactor*defaultSettle {
-			b.t.Errorf("it took %v", took)
+			b.t.Errorf("WaitSettled took %v", took)
 		}
 		b.expect(w, "/etc/dir/a=…")
 		cancel()
 		if err := w.WaitSettled(ctx, changes); err == nil {
-			b.t.Error("it was canceled, and there is no error")
+			b.t.Error("no error after the cancel")
 		}
 		later(time.Minute)
 	})

@@ -14,7 +14,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// refreshed refreshes, and returns the changes by name.
+// refreshed refreshes and returns the changes by name.
 func refreshed(t *testing.T, w *Watcher) string {
 	t.Helper()
 	must(t, w.Refresh(t.Context()))
@@ -24,13 +24,13 @@ func refreshed(t *testing.T, w *Watcher) string {
 func expectChanges(t *testing.T, w *Watcher, want string) {
 	t.Helper()
 	if got := refreshed(t, w); got != want {
-		t.Errorf("it reports %q, expected %q", got, want)
+		t.Errorf("changes %q, expected %q", got, want)
 	}
 }
 
 var both = []string{"/etc/dir", "/etc/one"}
 
-// watching makes a Watcher of both that does not run, as after a restart.
+// watching creates a Watcher of both paths that does not run, as after a restart.
 func (b *bench) watching() *Watcher {
 	w := b.new()
 	w.Watch(both, nil, nil)
@@ -39,7 +39,7 @@ func (b *bench) watching() *Watcher {
 
 func (b *bench) baseline() string { return filepath.Join(b.state, baselineName) }
 
-// What changed while lockkeeper was stopped is a change; what changed before this boot is not.
+// TestRestart checks that a change while lockkeeper was stopped is reported, and that a change before this boot is not.
 func TestRestart(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/a", "a")
@@ -58,20 +58,20 @@ func TestRestart(t *testing.T) {
 	info, err := os.Stat(b.baseline())
 	must(t, err)
 	if info.Mode().Perm() != 0o600 {
-		t.Errorf("the baseline is %v", info.Mode())
+		t.Errorf("mode of the baseline: %v", info.Mode())
 	}
 
 	b.options.BootID = "another-boot"
 	w = b.watching()
 	expectChanges(t, w, "")
 	if !b.log.has("a new boot") {
-		t.Error("the log does not report that everything is in effect as it is now")
+		t.Error("the log does not report that everything counts as in effect")
 	}
 	b.write("etc/one", "2")
 	expectChanges(t, b.watching(), "/etc/one=…")
 }
 
-// A baseline that cannot be read is replaced, with a warning that names the file.
+// TestCorruptBaseline checks that an unreadable baseline is replaced, with a warning that names the file.
 func TestCorruptBaseline(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "cut off": "{\"version\": 1,\n", "null": "null", "another version": `{"version":1,"bootID":"` + boot + `","digests":{},"roots":{}}`,
@@ -90,11 +90,11 @@ func TestCorruptBaseline(t *testing.T) {
 				t.Errorf("no warning names the file: %s", b.log.text.String())
 			}
 			b.write("etc/one", "2")
-			expectChanges(t, b.watching(), "/etc/one=…") // it was written again
+			expectChanges(t, b.watching(), "/etc/one=…") // the baseline was written again
 		})
 	}
 	b := newBench(t)
-	must(t, os.MkdirAll(b.baseline(), 0o755)) // a directory in its place cannot be replaced either
+	must(t, os.MkdirAll(b.baseline(), 0o755)) // a directory at the path cannot be replaced either
 	w := b.watching()
 	expectChanges(t, w, "")
 	if _, problems, complete := read(w); !complete || !b.log.has("cannot write which files and units are in effect") {
@@ -102,8 +102,8 @@ func TestCorruptBaseline(t *testing.T) {
 	}
 }
 
-// A baseline that could not be read back is not written, and one that is too long is not
-// read. Both are logged.
+// TestBaselineTooLong checks that a baseline that is too long to be read is not written, and that a baseline that is
+// too long is not read. Both are logged.
 func TestBaselineTooLong(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")
@@ -115,17 +115,18 @@ func TestBaselineTooLong(t *testing.T) {
 	b.write("etc/dir/"+strings.Repeat("x", 200), "")
 	expectChanges(t, w, "/etc/dir/"+strings.Repeat("x", 200)+"=… /etc/one=…")
 	if err := w.MarkApplied(w.Report().Changes); err == nil || !strings.Contains(err.Error(), "too many files") {
-		t.Errorf("it is too long to be read, and the error is %v", err)
+		t.Errorf("the baseline is too long to be read, but the error is %v", err)
 	}
-	expectChanges(t, b.watching(), "/etc/dir/"+strings.Repeat("x", 200)+"=… /etc/one=…") // by the file that is left
+	expectChanges(t, b.watching(), "/etc/dir/"+strings.Repeat("x", 200)+"=… /etc/one=…") // from the remaining file
 	maxBaseline = 100
 	expectChanges(t, b.watching(), "")
 	if !b.log.has("cannot read which files and units were in effect") {
-		t.Error("the log does not report that it was not read")
+		t.Error("the log does not report the unread baseline")
 	}
 }
 
-// What is applied after its rule has gone is in effect when the rule comes back.
+// TestAppliedWithoutRule checks that a change that was applied after its rule was removed is in effect when the rule
+// comes back.
 func TestAppliedWithoutRule(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/a", "1")
@@ -143,7 +144,7 @@ func TestAppliedWithoutRule(t *testing.T) {
 	expectChanges(t, w, "")
 }
 
-// With a full disk nothing is lost while the process lives, and it is logged.
+// TestFullDisk checks that a full disk loses nothing while the process lives, and that it is logged.
 func TestFullDisk(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")
@@ -162,18 +163,18 @@ func TestFullDisk(t *testing.T) {
 	changes, _, _ := read(w)
 	full()
 	if err := w.MarkApplied(changes); err == nil {
-		t.Error("it was applied, and there is no error, although it was not written")
+		t.Error("no error although the applied change was not written")
 	}
 	full()
 	expectChanges(t, w, "")
-	expectChanges(t, w, "") // there is room again
+	expectChanges(t, w, "") // the disk has space again
 	if !b.log.has("can write again") {
-		t.Error("the log does not report that it can be written again")
+		t.Error("the log does not report that the baseline can be written again")
 	}
 	expectChanges(t, b.watching(), "")
 }
 
-// What a turn has applied is in effect; what has changed since is another change.
+// TestApplied checks that what a turn has applied is in effect, and that a later change is another change.
 func TestApplied(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/a", "a")
@@ -194,16 +195,16 @@ func TestApplied(t *testing.T) {
 		t.Errorf("after what was applied: %q", got)
 	}
 	expectChanges(t, b.watching(), "/etc/dir/a=… /etc/dir/c=…")
-	b.write("etc/dir/a", "aa") // what was applied, of which only the version is known
+	b.write("etc/dir/a", "aa") // the applied content, of which only the version is known
 	expectChanges(t, w, "/etc/dir/c=…")
 	expectChanges(t, b.watching(), "/etc/dir/c=…")
-	b.write("etc/dir/a", "a") // and what was before it
+	b.write("etc/dir/a", "a") // the content before that
 	expectChanges(t, w, "/etc/dir/a=… /etc/dir/c=…")
 
 	turn, _, _ = read(w)
 	must(t, w.MarkApplied(turn))
 	if got := names(w); got != "" {
-		t.Errorf("all is applied, and %q is left", got)
+		t.Errorf("everything is applied, but %q is left", got)
 	}
 	before, err := os.Stat(b.baseline())
 	must(t, err)
@@ -211,13 +212,13 @@ func TestApplied(t *testing.T) {
 	after, err := os.Stat(b.baseline())
 	must(t, err)
 	if names(w) != "" || !os.SameFile(before, after) {
-		t.Errorf("%q after changes that are none; the baseline was written: %t", names(w), !os.SameFile(before, after))
+		t.Errorf("%q after invalid changes; the baseline was written: %t", names(w), !os.SameFile(before, after))
 	}
 }
 
-// A unit, or a directory that is reported as one change, was applied in a state that only
-// the last process has seen, and has changed again since. It stays a change as a whole, even
-// if all its files are what they were before the turn.
+// TestAppliedInUnseenState checks a unit, or a directory that is reported as one change, that was applied in a state
+// that only the last process has seen, and that has changed again since. It must stay a change as a whole, even if all
+// its files are the same as before the turn.
 func TestAppliedInUnseenState(t *testing.T) {
 	b := newBench(t)
 	b.options.Units = &unitFiles{}
@@ -270,7 +271,8 @@ func TestAppliedInUnseenState(t *testing.T) {
 	expectChanges(t, w, "/etc/many=…")
 }
 
-// What is no longer named is not reported; what another rule names too keeps what is pending.
+// TestOtherRules checks that paths without a rule are not reported, and that a path with another rule keeps its pending
+// changes.
 func TestOtherRules(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/dir/a", "a")
@@ -289,10 +291,10 @@ func TestOtherRules(t *testing.T) {
 		t.Errorf("before the new rule was read: %q, complete %t", names(w), complete(w))
 	}
 	expectChanges(t, w, "/etc/dir/a=… /etc/dir/sub/b=… /etc/dir/sub/c=…")
-	w.Watch([]string{"/etc/dir/sub"}, nil, nil) // the outer one goes
+	w.Watch([]string{"/etc/dir/sub"}, nil, nil) // the outer rule is removed
 	expectChanges(t, w, "/etc/dir/sub/b=… /etc/dir/sub/c=…")
 	must(t, w.MarkApplied(pending[1:2]))
-	w.Watch([]string{"/etc", "/etc/dir/sub/c"}, nil, nil) // and one above and one below come in its place
+	w.Watch([]string{"/etc", "/etc/dir/sub/c"}, nil, nil) // rules above and below replace it
 	expectChanges(t, w, "/etc/dir/a=… /etc/dir/sub/c=…")
 	left := []v1alpha1.Change{pending[0], pending[2]}
 	if changes, _, _ := read(w); !slices.Equal(changes, left) {
@@ -300,17 +302,17 @@ func TestOtherRules(t *testing.T) {
 	}
 	expectChanges(t, func() *Watcher { w := b.new(); w.Watch([]string{"/etc"}, nil, nil); return w }(), "/etc/dir/a=… /etc/dir/sub/c=…")
 
-	// Policies that are deleted and applied again at once lose nothing.
+	// Policies that are deleted and applied again immediately lose nothing.
 	w.Watch(nil, nil, nil)
 	if names(w) != "" {
-		t.Errorf("%q of what no rule names", names(w))
+		t.Errorf("%q without a rule", names(w))
 	}
 	w.Watch([]string{"/etc"}, nil, nil)
 	expectChanges(t, w, "/etc/dir/a=… /etc/dir/sub/c=…")
 }
 
-// A rule that leaves and comes back later, also in another process, sees what has
-// changed meanwhile, and what was pending; but not what was applied by another rule.
+// TestRuleComesBack checks a rule that is removed and comes back later, also in another process. It reports what has
+// changed in between and what was pending, but not what was applied through another rule.
 func TestRuleComesBack(t *testing.T) {
 	b := newBench(t)
 	b.options.Units = &unitFiles{}
@@ -335,15 +337,16 @@ func TestRuleComesBack(t *testing.T) {
 	b.write("etc/dir/sub/c", "2")
 	for name, w := range map[string]*Watcher{"this process": w, "the next process": b.new()} {
 		if got := refreshed(t, named(w, "", "/etc/dir")); got != "/etc/dir/sub/c=…" {
-			t.Errorf("%s: it reports %q", name, got)
+			t.Errorf("%s: changes %q", name, got)
 		}
 		if got := refreshed(t, named(w, "a.service", "/etc/dir", "/etc/dir/sub", "/etc/one")); got != "/etc/dir/sub/c=… /etc/one=… a.service=…" {
-			t.Errorf("%s: it reports %q when all are named again", name, got)
+			t.Errorf("%s: changes %q when rules name all again", name, got)
 		}
 	}
 }
 
-// What is in effect of the last hundred roots that a rule named in this boot is kept, however long ago that was.
+// TestUnnamedIsBounded checks that the state of the last hundred roots that a rule named in this boot is kept for any
+// time.
 func TestUnnamedIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -353,13 +356,13 @@ func TestUnnamedIsBounded(t *testing.T) {
 			b.write(paths[i], "1")
 		}
 		w := b.new()
-		for _, path := range append(slices.Clone(paths), "") { // one after the other leaves
+		for _, path := range append(slices.Clone(paths), "") { // the rules are removed one after another
 			time.Sleep(time.Hour)
 			w.Watch([]string{"/etc/always", path}[:1+min(len(path), 1)], nil, nil)
 			refreshed(t, w)
 		}
 		if w.digests["/etc/002"] != "" || len(w.digests) != maxUnnamed {
-			t.Errorf("%d digests are kept, expected those of %d roots", len(w.digests), maxUnnamed)
+			t.Errorf("%d digests are kept, expected the digests of %d roots", len(w.digests), maxUnnamed)
 		}
 		time.Sleep(90 * 24 * time.Hour)
 		for _, path := range paths {
@@ -373,7 +376,8 @@ func TestUnnamedIsBounded(t *testing.T) {
 	})
 }
 
-// Roots that no rule names have at most as many files together as one root may have.
+// TestUnnamedFilesAreBounded checks that all roots without a rule together have at most as many files as one root may
+// have.
 func TestUnnamedFilesAreBounded(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	w := newBench(t).new()
@@ -390,8 +394,8 @@ func TestUnnamedFilesAreBounded(t *testing.T) {
 	}
 }
 
-// Nothing is dropped while a root that is named has not been read: what it needs may be in the others. What is dropped
-// of one root stays if another covers the same files.
+// TestUnnamedIsKeptUntilAllIsRead checks that nothing is dropped before every root with a rule has been read, because a
+// root may need the state of others. What is dropped for one root stays if another one covers the same files.
 func TestUnnamedIsKeptUntilAllIsRead(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	w := newBench(t).new()
@@ -417,8 +421,8 @@ func TestUnnamedIsKeptUntilAllIsRead(t *testing.T) {
 	}
 }
 
-// A path that is named for the first time takes over what is pending from one that is no longer named, also if it cannot be
-// read for long.
+// TestTakesOver checks that a path that is named for the first time takes over the pending changes of a path that is no
+// longer named, even if it cannot be read for a long time.
 func TestTakesOver(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -442,13 +446,13 @@ func TestTakesOver(t *testing.T) {
 			b.remove("etc/app")
 			b.rename("etc/old", "etc/app")
 			if got := refreshed(t, w); got != "/etc/app/a=…" {
-				t.Errorf("restarted %t: it reports %q", restarted, got)
+				t.Errorf("restarted %t: changes %q", restarted, got)
 			}
 		})
 	}
 }
 
-// Before the first Watch nothing is dropped, and nothing is known.
+// TestNothingNamedYet checks that before the first Watch nothing is dropped and nothing is known.
 func TestNothingNamedYet(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")
@@ -456,7 +460,7 @@ func TestNothingNamedYet(t *testing.T) {
 	b.write("etc/one", "2")
 	w, stop := b.run()
 	if err := w.Refresh(t.Context()); err == nil || complete(w) {
-		t.Errorf("it is known: %v", err)
+		t.Errorf("no error before the first Watch: %v", err)
 	}
 	stop()
 	expectChanges(t, b.watching(), "/etc/one=…")
@@ -478,7 +482,7 @@ func FuzzBaseline(f *testing.F) {
 			return
 		}
 		if b.Version != 2 || b.BootID == "" {
-			t.Errorf("%q is taken for a baseline", text)
+			t.Errorf("%q is accepted as a baseline", text)
 		}
 		w := &Watcher{Options: Options{Log: slog.New(slog.DiscardHandler)}, key: &hostKey{}, digests: b.Digests, roots: b.rootsByName()}
 		covered := 0
@@ -491,13 +495,13 @@ func FuzzBaseline(f *testing.F) {
 			}
 		}
 		if changes := w.changes(); (covered > 0) != (len(changes) > 0) {
-			t.Errorf("nothing exists of %d files in effect, and the changes are %v", covered, changes)
+			t.Errorf("none of %d files in effect exists, but the changes are %v", covered, changes)
 		}
 		for _, c := range w.changes() {
 			w.markApplied(c)
 		}
 		if changes := w.changes(); len(changes) > 0 {
-			t.Errorf("all changes are applied, and there are %v", changes)
+			t.Errorf("all changes are applied, but there are %v", changes)
 		}
 		w.dropUnnamed()
 	})

@@ -14,17 +14,17 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// twin computes what a Watcher has to report in the plainest way: it holds the content of
-// all files, and a copy of it for each path that was ever named.
+// twin computes the expected report of a Watcher in the simplest way: it stores the content of all files, and a copy of
+// it for each path that was ever named.
 type twin struct {
 	b *bench
-	// inEffect has, for each path that rules name or named, what is in effect of the files
-	// in it. A file that several paths have is the same in all of them.
+	// inEffect contains, for each path with a current or an earlier rule, the content in effect of its files. A file
+	// in several paths has the same content in all of them.
 	inEffect map[string]map[string]string
 	named    []string
 }
 
-// files reads everything below etc: the content of files, and where links lead.
+// files reads everything below etc: the content of files and the targets of links.
 func (m *twin) files() map[string]string {
 	all := map[string]string{}
 	must(m.b.t, filepath.WalkDir(m.b.root, func(path string, d fs.DirEntry, err error) error {
@@ -79,7 +79,7 @@ func (m *twin) watch(paths []string) {
 	m.named = paths
 }
 
-// set puts one file in effect, in every path that it is in; "" is that it does not exist.
+// set sets the content in effect of one file, in every path that contains it; "" means that the file does not exist.
 func (m *twin) set(name, content string) {
 	for path, files := range m.inEffect {
 		if name == path || strings.HasPrefix(name, path+"/") {
@@ -90,7 +90,7 @@ func (m *twin) set(name, content string) {
 	}
 }
 
-// changed returns the files that differ, with what they hold now.
+// changed returns the files that differ, with their current content.
 func (m *twin) changed() map[string]string {
 	now, changed := m.files(), map[string]string{}
 	for _, path := range m.named {
@@ -109,13 +109,13 @@ func (m *twin) changed() map[string]string {
 	return changed
 }
 
-// pending is a change, and what the file held then.
+// pending is a change with the content of the file at that time.
 type pending struct {
 	change  v1alpha1.Change
 	content string
 }
 
-// step does something at random to the files.
+// step does something random to the files.
 func (m *twin) step(r *rand.Rand) {
 	at := func() string { return m.b.at(fmt.Sprintf("etc/%d/%d", r.IntN(3), r.IntN(3))) }
 	path := at()
@@ -131,15 +131,15 @@ func (m *twin) step(r *rand.Rand) {
 	case 4:
 		_ = os.Chmod(path, []fs.FileMode{0o600, 0o644}[r.IntN(2)])
 	case 5:
-		_ = os.Symlink(fmt.Sprint(r.IntN(2), "-nowhere"), path+"-link") // rules that name links: see TestLinks
+		_ = os.Symlink(fmt.Sprint(r.IntN(2), "-nowhere"), path+"-link") // see TestLinks for rules that name links
 	default:
 		_ = os.MkdirAll(filepath.Dir(path), 0o755)
 		_ = os.WriteFile(path, []byte{'a' + byte(r.IntN(3))}, 0o644)
 	}
 }
 
-// Whatever is done to files, rules, processes, turns and boots, in whatever order, the
-// report is that of a twin which remembers the contents of all files.
+// TestTwin checks that, after any sequence of changes to files, rules, processes, turns and boots, the report equals
+// that of a twin that stores the contents of all files.
 func TestTwin(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { testTwin(t, rand.New(rand.NewPCG(seed, 13))) })
@@ -213,8 +213,8 @@ func testTwin(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// A rule for a path to which links lead reads more there than a rule for a directory
-// above: what the link leads to. One of the two that comes or goes is not a change.
+// TestLinks checks a rule for a path with links: it also reads the targets of the links, unlike a rule for a directory
+// above. Adding or removing one of the two rules is not a change.
 func TestLinks(t *testing.T) {
 	for _, inner := range []string{"/etc/link", "/etc/dirlink", "/etc/dirlink/a", "/etc/link /etc/dirlink"} {
 		for _, restart := range []bool{false, true} {
@@ -259,7 +259,7 @@ func TestLinks(t *testing.T) {
 				must(t, w.MarkApplied(w.Report().Changes))
 				expect(both, "")
 				expect(outer, "")
-				// A link that has changed is a change of a rule that names it from now on.
+				// A changed link counts as a change for a rule that names it from now on.
 				b.remove("etc/dirlink")
 				expect(outer, "/etc/dirlink=absent")
 				expect([]string{"/etc", "/etc/dirlink"}, map[bool]string{true: "/etc/dirlink=absent /etc/dirlink/a=absent", false: "/etc/dirlink=absent"}[strings.HasSuffix(inner, "dirlink")])
@@ -270,7 +270,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// A link that has changed stays a pending change when a rule names it for the first time.
+// TestPendingLink checks that a changed link stays a pending change when a rule names it for the first time.
 func TestPendingLink(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "1")

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// unitFiles is a systemd that knows where files of units are.
+// unitFiles is a systemd that knows the paths of unit files.
 type unitFiles struct {
 	mu  sync.Mutex
 	err error
@@ -36,7 +36,7 @@ func (u *unitFiles) fail(err error) {
 	u.err = err
 }
 
-// A unit's files are the fragment that counts, and all drop-ins, wherever they appear.
+// TestUnits checks that the files of a unit are the fragment in effect and all drop-ins, in any directory.
 func TestUnits(t *testing.T) {
 	b := newBench(t)
 	systemd := &unitFiles{}
@@ -56,15 +56,15 @@ func TestUnits(t *testing.T) {
 	b.write("etc/systemd/system/a.service", "[Service]\nUser=a")
 	b.reports(w, "a.service=…")
 	overridden, _, _ := read(w)
-	b.write("usr/lib/systemd/system/a.service", "which does not count any more")
+	b.write("usr/lib/systemd/system/a.service", "which is no longer in effect")
 	must(t, w.Refresh(t.Context()))
 	if changes, _, _ := read(w); !slices.Equal(changes, overridden) {
-		t.Errorf("a fragment that is overridden counts: %v, %v", changes, overridden)
+		t.Errorf("an overridden fragment counts: %v, %v", changes, overridden)
 	}
 	b.write("usr/lib/systemd/system/a.service", "[Service]")
 	undo("etc/systemd/system/a.service")
 	must(t, os.Symlink("/dev/null", b.at("etc/systemd/system/a.service"))) // masked
-	// A rooted host cannot follow it; the machine's own root can.
+	// A host with another root cannot follow the link; the machine's own root can.
 	until(t, "the mask", func() bool { return !complete(w) })
 	b.remove("etc/systemd/system/a.service")
 	b.reports(w, "")
@@ -72,7 +72,7 @@ func TestUnits(t *testing.T) {
 	b.reports(w, "a.service=…")
 	must(t, os.Chmod(b.at("usr/lib/systemd/system/a.service"), 0o644))
 	b.reports(w, "")
-	b.write("usr/lib/systemd/system/service.d/all.conf", "") // of every service, the one without a file included
+	b.write("usr/lib/systemd/system/service.d/all.conf", "") // applies to every service, also without a file
 	b.reports(w, "a.service=… none.service=…")
 	b.remove("usr/lib/systemd/system/service.d")
 	b.write("opt/single.conf", "")
@@ -87,7 +87,7 @@ func TestUnits(t *testing.T) {
 	must(t, os.Symlink("/usr/lib/systemd/system/a.service", b.at("etc/systemd/system/multi-user.target.wants/a.service"))) // enabled
 	must(t, w.Refresh(t.Context()))
 	if names(w) != "" {
-		t.Errorf("what is no file of the unit changes it: %q", names(w))
+		t.Errorf("a file that does not belong to the unit changes it: %q", names(w))
 	}
 
 	b.remove("usr/lib/systemd/system/a.service")
@@ -101,12 +101,12 @@ func TestUnits(t *testing.T) {
 
 	w = b.new()
 	w.Watch(nil, []string{"a.service"}, nil)
-	systemd.fail(errors.New("the bus is away"))
-	expectProblem(t, w, "a.service", "the bus is away", "")
+	systemd.fail(errors.New("the bus is down"))
+	expectProblem(t, w, "a.service", "the bus is down", "")
 	systemd.fail(nil)
 	expectChanges(t, w, "a.service=…")
-	systemd.fail(errors.New("the bus is away"))
-	expectProblem(t, w, "a.service", "the bus is away", "a.service=…")
+	systemd.fail(errors.New("the bus is down"))
+	expectProblem(t, w, "a.service", "the bus is down", "a.service=…")
 	changes, _, _ = read(w)
 	must(t, w.MarkApplied(changes))
 	systemd.fail(nil)
@@ -118,7 +118,7 @@ func TestUnits(t *testing.T) {
 	expectProblem(t, w, "a.service", "no systemd", "")
 }
 
-// Whatever happens at the same time, the last report is what a new process finds.
+// TestBurst checks that after concurrent changes the last report equals the report of a new process.
 func TestBurst(t *testing.T) {
 	b := newBench(t)
 	for i := range 20 {
@@ -152,11 +152,11 @@ func TestBurst(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 20 {
-			_ = w.Refresh(t.Context()) // a file that vanishes is not an error, one that is replaced each time is
+			_ = w.Refresh(t.Context()) // a vanished file is not an error, but a file that is replaced each time is
 		}
 	})
 	wg.Wait()
-	fresh := b.new() // continues from the same baseline
+	fresh := b.new() // uses the same baseline
 	fresh.Watch([]string{"/etc/dir", "/etc/dir/3", "/etc/one"}, nil, nil)
 	must(t, fresh.Refresh(t.Context()))
 	want, _, _ := read(fresh)
@@ -165,6 +165,6 @@ func TestBurst(t *testing.T) {
 		return complete && slices.Equal(got, want)
 	})
 	if len(want) == 0 {
-		t.Error("in the end nothing had changed")
+		t.Error("there are no changes at the end")
 	}
 }

@@ -23,19 +23,19 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// until waits for a condition.
+// until polls until cond returns true.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.After(time.Minute); !cond(); {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-end:
-			t.Fatalf("waited a minute for %s", what)
+			t.Fatalf("timed out after a minute waiting for %s", what)
 		}
 	}
 }
 
-// journal keeps what is logged.
+// journal collects what is logged.
 type journal struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -80,14 +80,14 @@ func (b *bench) write(name, text string) {
 func (b *bench) rename(from, to string) { b.t.Helper(); must(b.t, os.Rename(b.at(from), b.at(to))) }
 func (b *bench) remove(name string)     { b.t.Helper(); must(b.t, os.RemoveAll(b.at(name))) }
 
-// new makes a Watcher that does not run.
+// new creates a Watcher that does not run.
 func (b *bench) new() *Watcher {
 	o := b.options
 	o.Log = slog.New(slog.NewTextHandler(&b.log, nil))
 	return New(o)
 }
 
-// run makes a Watcher and runs it until stop is called, or the test ends.
+// run creates a Watcher and runs it until stop is called or the test ends.
 func (b *bench) run() (w *Watcher, stop func()) {
 	w = b.new()
 	ctx, cancel := context.WithCancel(b.t.Context())
@@ -101,7 +101,7 @@ func (b *bench) run() (w *Watcher, stop func()) {
 	return w, stop
 }
 
-// names are the changes as "/path=version", the version shortened to its first four digits.
+// names returns the changes as "/path=version", with the version shortened to its first four digits.
 func names(w *Watcher) string {
 	changes, _, _ := read(w)
 	var s []string
@@ -115,7 +115,7 @@ func names(w *Watcher) string {
 	return strings.Join(s, " ")
 }
 
-// read returns the report in parts. complete says that it holds all changes there are.
+// read returns the report in parts. complete means that it contains all changes.
 func read(w *Watcher) (changes []v1alpha1.Change, problems []Problem, complete bool) {
 	r := w.Report()
 	return r.Changes, r.Problems, !r.Unread && len(r.Problems) == 0
@@ -123,7 +123,7 @@ func read(w *Watcher) (changes []v1alpha1.Change, problems []Problem, complete b
 
 func complete(w *Watcher) bool { _, _, complete := read(w); return complete }
 
-// reports waits until these are the changes, and everything has been read.
+// reports waits until the changes equal want and everything has been read.
 func (b *bench) reports(w *Watcher, want string) {
 	b.t.Helper()
 	until(b.t, fmt.Sprintf("%q", want), func() bool { return names(w) == want && complete(w) })
@@ -133,7 +133,7 @@ func file(name, version string) v1alpha1.Change {
 	return v1alpha1.Change{Source: v1alpha1.SourceFile, Name: name, Version: version}
 }
 
-// A change is whatever differs from what is in effect, as long as it does.
+// TestFiles checks that a path counts as a change while it differs from the state in effect.
 func TestFiles(t *testing.T) {
 	b := newBench(t)
 	b.write("etc/one", "hello")
@@ -143,7 +143,7 @@ func TestFiles(t *testing.T) {
 	must(t, os.Symlink("real", b.at("etc/link")))
 	w, _ := b.run()
 	if changes, problems, complete := read(w); complete || len(changes)+len(problems) != 0 {
-		t.Errorf("before it is known what to watch: %v, %v, %t", changes, problems, complete)
+		t.Errorf("before the first Watch: %v, %v, %t", changes, problems, complete)
 	}
 	w.Watch([]string{"/etc/one", "/etc/dir", "/etc/late", "/etc/link"}, nil, nil)
 	b.reports(w, "")
@@ -198,6 +198,6 @@ func TestFiles(t *testing.T) {
 	b.reports(w, "/etc/link=…")
 
 	if !b.log.has("watched for the first time") {
-		t.Error("the log does not report what was taken as in effect")
+		t.Error("the log does not report what counts as in effect")
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A Request is one line of the audit log.
+// Request is one line of the audit log.
 type Request struct {
 	Stage     string
 	Verb      string

@@ -25,7 +25,7 @@ const versionFlag = "-s -w -X k8s.io/component-base/version.gitVersion="
 // debug information anyway (-s -w), and -dwarf=false saves about 8% of the CPU time of a build.
 var buildFlags = []string{"-mod=readonly", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false"}
 
-// A tool is one binary: its package and its name.
+// tool is one binary: its package and its name.
 type tool struct{ pkg, name string }
 
 var tools = []tool{
@@ -105,7 +105,7 @@ func newToolBuilder(cache string, log io.Writer) (builder, error) {
 	return builder{cache: filepath.Join(root, cache), src: src, log: newProgress(log), every: 15 * time.Second}, nil
 }
 
-// A builder is one call of Build. Tests give it other paths.
+// builder is one call of Build. Tests give it other paths.
 type builder struct {
 	tools []tool
 	what  string // name of the tools in messages

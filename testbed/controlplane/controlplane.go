@@ -53,7 +53,7 @@ type Options struct {
 	StartTimeout time.Duration
 }
 
-// A ControlPlane is a running control plane. Its methods are safe for concurrent use.
+// ControlPlane is a running control plane. Its methods are safe for concurrent use.
 type ControlPlane struct {
 	opts        Options
 	bins        Binaries

@@ -21,7 +21,7 @@ func stopGrace(name Component) time.Duration {
 // errStopped is the error of a call after Stop.
 var errStopped = errors.New("the control plane was stopped")
 
-// A Process is one process of the control plane.
+// Process is one process of the control plane.
 type Process struct {
 	Component Component
 	PID       int

@@ -24,7 +24,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// An act is something that an identity tries. The outcome is the answer of the API server, including NodeRestriction. It is written by hand
+// act is something that an identity tries. The outcome is the answer of the API server, including NodeRestriction. It is written by hand
 // from DESIGN.md section 8 and FACTS.md.
 type act struct {
 	name string

@@ -18,14 +18,14 @@ import (
 // certLife is longer than the life of any testbed's control plane.
 const certLife = 365 * 24 * time.Hour
 
-// An authority signs the API server's certificate and those of its users.
+// authority signs the API server's certificate and those of its users.
 type authority struct {
 	cert    *x509.Certificate
 	key     *ecdsa.PrivateKey
 	certPEM []byte
 }
 
-// A keyPair is a certificate with its key, both in PEM.
+// keyPair is a certificate with its key, both in PEM.
 type keyPair struct{ cert, key []byte }
 
 func newAuthority() (*authority, error) {

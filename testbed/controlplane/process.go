@@ -35,7 +35,7 @@ func startChild(cmd *exec.Cmd) error {
 	return <-started
 }
 
-// A process is one run of a component.
+// process is one run of a component.
 type process struct {
 	name Component
 	cmd  *exec.Cmd

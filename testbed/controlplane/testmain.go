@@ -77,7 +77,7 @@ func keep(ctx context.Context, log io.Writer, status int, all ...*ControlPlane) 
 	<-ctx.Done()
 }
 
-// A Pool gives control planes to parallel tests. Each test has its own control plane, because some objects, such as the Lease, exist only
+// Pool gives control planes to parallel tests. Each test has its own control plane, because some objects, such as the Lease, exist only
 // once in a cluster. The Pool has as many control planes as tests have run at once.
 type Pool struct {
 	ctx      context.Context // ends with the tests
@@ -150,7 +150,7 @@ func RunTestsApart(m tests, opts Options, use func(*Pool)) int {
 	})
 }
 
-// A Test is the part of [testing.T] that the pool uses.
+// Test is the part of [testing.T] that the pool uses.
 type Test interface {
 	Helper()
 	Fatal(args ...any)

@@ -16,7 +16,7 @@ const (
 	dirLock   = "owner.lock"
 )
 
-// A workDir is the directory of one control plane.
+// workDir is the directory of one control plane.
 type workDir struct {
 	path string
 	lock *os.File // held for the whole life of the directory; nil for a directory that the caller named

@@ -44,7 +44,7 @@ type Options struct {
 // Report is the referee's report.
 type Report = referee.Report
 
-// A Rig is a fleet with a referee. The caller must close it.
+// Rig is a fleet with a referee. The caller must close it.
 type Rig struct {
 	ControlPlane *controlplane.ControlPlane
 	Fleet        *simhost.Fleet

@@ -26,7 +26,7 @@ const (
 	pollEvery = 100 * time.Millisecond
 )
 
-// A Scene is a rig in a test. It has methods that act on the cluster and its hosts, and methods that wait. A method that fails ends the test, unless
+// Scene is a rig in a test. It has methods that act on the cluster and its hosts, and methods that wait. A method that fails ends the test, unless
 // its comment says otherwise. A scene of real hosts has no Fleet; do not call a method that needs one.
 type Scene struct {
 	T *testing.T
