@@ -14,8 +14,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// A reboot is called on a logind that runs, or not at all. The bus starts logind for a question, and keeps what is sent
-// meanwhile until logind has the name: a reboot among that would come after its time.
+// TestRebootStartsNoLogind checks that a reboot is called only on a logind that runs. The bus starts logind for a
+// query, and keeps messages until logind has its name. A reboot among these messages would come too late.
 func TestRebootStartsNoLogind(t *testing.T) {
 	b := newBus(t)
 	b.Stop()
@@ -32,24 +32,24 @@ func TestRebootStartsNoLogind(t *testing.T) {
 		defer cancel()
 		err := l.Reboot(ctx)
 		if e, ok := errors.AsType[*CallError](err); !ok || !errors.Is(err, ErrAbsent) || !e.Refused() {
-			t.Errorf("%s: %v, want a certain no because logind does not run", when, err)
+			t.Errorf("%s: %v, expected a certain refusal because logind does not run", when, err)
 		}
 	}
 
 	reboot("without logind")
 	if underway, err := l.RebootUnderway(t.Context()); underway || err == nil {
-		t.Errorf("a reboot is under way: %t, %v, want an error: neither logind nor systemd runs", underway, err)
+		t.Errorf("reboot in progress: %t, %v; expected an error, because neither logind nor systemd runs", underway, err)
 	}
 	if started() {
-		t.Error("the reboot, or the question whether one is under way, started logind")
+		t.Error("the reboot, or the query whether one is in progress, started logind")
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := l.BlockingInhibitors(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a question to a logind that starts: %v, want a timeout", err)
+		t.Errorf("query to a starting logind: %v, expected a timeout", err)
 	}
-	eventually(t, "the question starts logind", started)
+	eventually(t, "the query to start logind", started)
 	reboot("while logind starts")
 
 	must(t, os.WriteFile(filepath.Join(b.dir, "go"), nil, 0o600))
@@ -62,16 +62,16 @@ func TestRebootStartsNoLogind(t *testing.T) {
 		return calls
 	}
 	if got := calls(); len(got) > 0 {
-		t.Errorf("logind got %v when it had started, long after the calls were given up", got)
+		t.Errorf("logind got %v after its start, long after the calls were canceled", got)
 	}
 	must(t, l.Reboot(t.Context()))
 	if got := calls(); !slices.Equal(got, []string{"RebootWithFlags(1)"}) {
-		t.Errorf("once logind runs: called %v", got)
+		t.Errorf("with a running logind: calls %v", got)
 	}
 }
 
-// TestSlowLogind is the logind that the bus starts in TestRebootStartsNoLogind: it takes its name when the file "go" is in the
-// directory that its argument names, and ends with the bus.
+// TestSlowLogind is the logind that the bus starts in TestRebootStartsNoLogind. It takes its name when the file "go"
+// exists in the directory that its argument names, and ends with the bus.
 func TestSlowLogind(t *testing.T) {
 	dir := flag.Arg(0)
 	if dir == "" {
@@ -92,7 +92,8 @@ func TestSlowLogind(t *testing.T) {
 	<-conn.Context().Done()
 }
 
-// What changes something in systemd is not kept by the bus for a systemd that does not run.
+// TestUnitsStartNoSystemd checks that the bus does not keep a call that changes systemd for a systemd that does not
+// run.
 func TestUnitsStartNoSystemd(t *testing.T) {
 	b := newBus(t)
 	b.Stop()
@@ -111,15 +112,16 @@ func TestUnitsStartNoSystemd(t *testing.T) {
 		"StartUnit":    func(ctx context.Context) error { return u.order(ctx, time.Time{}, "StartUnit", "a.service") },
 	} {
 		if err := call(t.Context()); !errors.Is(err, ErrAbsent) {
-			t.Errorf("%s: %v, want that systemd does not run", name, err)
+			t.Errorf("%s: %v, expected the error that systemd does not run", name, err)
 		}
 	}
 	if _, err := os.Stat(started); err == nil {
-		t.Error("the bus was to start systemd")
+		t.Error("the bus tried to start systemd")
 	}
 }
 
-// A call that is given up has no caller any more. The real logind asks the bus for the caller before it reboots.
+// TestRebootGivenUpHasNoCaller checks that a canceled call has no caller any more. The real logind asks the bus for the
+// caller before it reboots.
 func TestRebootGivenUpHasNoCaller(t *testing.T) {
 	b := newBus(t)
 	f := newLogin(t, b)
@@ -129,7 +131,7 @@ func TestRebootGivenUpHasNoCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
 	go func() { result <- testLogind(t, b).Reboot(ctx) }()
-	eventually(t, "the call arrived", func() bool { return len(f.called()) == 1 })
+	eventually(t, "the call to arrive", func() bool { return len(f.called()) == 1 })
 	f.mu.Lock()
 	caller := f.callers[0]
 	f.mu.Unlock()
@@ -138,17 +140,18 @@ func TestRebootGivenUpHasNoCaller(t *testing.T) {
 		return owned
 	}
 	if !connected() {
-		t.Fatal("the caller has gone before the call was given up")
+		t.Fatal("the caller was gone before the call was canceled")
 	}
 	cancel()
 	err := <-result
 	if e, ok := errors.AsType[*CallError](err); !ok || e.Refused() || !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want an unknown outcome", err)
+		t.Errorf("got %v, expected an unknown outcome", err)
 	}
-	eventually(t, "the caller goes", func() bool { return !connected() })
+	eventually(t, "the caller to disconnect", func() bool { return !connected() })
 }
 
-// A call that is given up does not wait for a bus that hangs: what the bus still has of it must not reach logind with a caller.
+// TestRebootGivenUpClosesAtOnce checks that the cancel of a call does not wait for a bus that hangs: messages that the
+// bus still has must not reach logind with a caller.
 func TestRebootGivenUpClosesAtOnce(t *testing.T) {
 	b := newBus(t)
 	f := newLogin(t, b)
@@ -158,7 +161,7 @@ func TestRebootGivenUpClosesAtOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
 	go func() { result <- testLogind(t, b).Reboot(ctx) }()
-	eventually(t, "the call arrived", func() bool { return len(f.called()) == 1 })
+	eventually(t, "the call to arrive", func() bool { return len(f.called()) == 1 })
 	defer b.Freeze()()
 	began := time.Now()
 	cancel()
@@ -166,6 +169,6 @@ func TestRebootGivenUpClosesAtOnce(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if d := time.Since(began); d >= pingTimeout {
-		t.Errorf("it took %v: it asked the bus first", d)
+		t.Errorf("the cancel took %v: it waited for the bus", d)
 	}
 }

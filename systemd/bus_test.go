@@ -12,7 +12,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// A real dbus-daemon of the test's own.
+// This file provides a real dbus-daemon for the tests.
 
 const busConfig = `<busconfig>
   <type>session</type>
@@ -48,7 +48,7 @@ func newBus(t *testing.T) *testBus {
 	return b
 }
 
-// Start starts the daemon and returns when it answers.
+// Start starts the daemon and returns when the daemon answers.
 func (b *testBus) Start() {
 	b.t.Helper()
 	b.cmd = exec.Command("dbus-daemon", "--config-file="+filepath.Join(b.dir, "conf"), "--nofork", "--nopidfile", "--nosyslog")
@@ -56,7 +56,7 @@ func (b *testBus) Start() {
 	if err := b.cmd.Start(); err != nil {
 		b.t.Fatalf("starting dbus-daemon (Debian's package dbus-daemon is needed): %v", err)
 	}
-	eventually(b.t, "the bus answers", func() bool {
+	eventually(b.t, "the bus to answer", func() bool {
 		conn, err := dbus.Connect(b.Address)
 		if err != nil {
 			return false
@@ -66,8 +66,8 @@ func (b *testBus) Start() {
 	})
 }
 
-// Activatable has the bus start a command when a call for a name comes that no connection owns. It takes effect with the next
-// Start.
+// Activatable configures the bus to start a command when a call arrives for a name without an owner. The change takes
+// effect at the next Start.
 func (b *testBus) Activatable(name, command string) {
 	b.t.Helper()
 	text := fmt.Sprintf("[D-BUS Service]\nName=%s\nExec=%s\n", name, command)
@@ -84,7 +84,7 @@ func (b *testBus) Stop() {
 	}
 }
 
-// Freeze stops the daemon's answers without closing anything; the returned function thaws it.
+// Freeze stops the daemon from answering without closing anything. The returned function ends that.
 func (b *testBus) Freeze() func() {
 	process := b.cmd.Process
 	if err := process.Signal(syscall.SIGSTOP); err != nil {
@@ -103,13 +103,13 @@ func (b *testBus) Connect() *dbus.Conn {
 	return conn
 }
 
-// eventually waits for a condition, and fails the test after a minute.
+// eventually polls until condition returns true. It fails the test after a minute.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for tick := time.Millisecond; !condition(); tick = min(2*tick, 50*time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited a minute: %s", what)
+			t.Fatalf("timed out after a minute waiting for %s", what)
 		}
 		time.Sleep(tick)
 	}

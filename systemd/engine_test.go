@@ -18,15 +18,15 @@ import (
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
-// These tests run package updateengine over a real bus. They are here because there is one test bus, and because what they
-// show is what both packages do together: updateengine calls and watches an object, and this
-// package has the only implementation.
+// These tests run package updateengine over a real bus. They are in this package because it contains the test bus, and
+// because they test both packages together: updateengine calls and watches an object, and this package has the only
+// implementation.
 
-// engine stands in for update_engine.
+// engine is a fake update_engine.
 type engine struct {
 	conn  *dbus.Conn
 	calls atomic.Int64
-	hang  sync.RWMutex // locked while it does not answer
+	hang  sync.RWMutex // locked while the engine does not answer
 	asked atomic.Value // unique name of the last caller, a dbus.Sender
 	body  func() []any // overrides the five values when set; before Export only
 
@@ -76,13 +76,13 @@ func (e *engine) getStatus(caller dbus.Sender) (int64, float64, string, string, 
 	return e.checked, e.progress, e.operation, e.version, e.size, nil
 }
 
-// odd answers with whatever body gives, packed the way its types say.
+// odd answers with the result of body, with its own types.
 func (e *engine) odd() (dbus.Variant, *dbus.Error) {
 	e.calls.Add(1)
 	return dbus.MakeVariant(fmt.Sprint(e.body()...)), nil
 }
 
-// resetStatus is silent, as the real one is.
+// resetStatus sends no signal, like the real one.
 func (e *engine) resetStatus() *dbus.Error {
 	e.set("UPDATE_STATUS_IDLE", "0.0.0")
 	return nil
@@ -94,7 +94,7 @@ func (e *engine) set(operation, version string) {
 	e.operation, e.version = operation, version
 }
 
-// announce sends StatusUpdate with the present values.
+// announce sends StatusUpdate with the current values.
 func (e *engine) announce(t *testing.T) {
 	t.Helper()
 	e.mu.Lock()
@@ -132,7 +132,7 @@ func newSource(t *testing.T, b *testBus, change ...func(*updateengine.Options)) 
 	return updateengine.New(o)
 }
 
-// impatient limits a call to a moment.
+// impatient limits a call to a short time.
 func impatient(o *updateengine.Options) {
 	object := o.Object.(Object)
 	object.limit = 300 * time.Millisecond
@@ -161,13 +161,13 @@ func is(p updateengine.Presence) func(updateengine.Reading) bool {
 
 const engineIface = "com.coreos.update1.Manager"
 
-const never = time.Hour // a poll interval that plays no part in a test
+const never = time.Hour // a poll interval that is longer than any test
 
 func TestReadsStatusAtStart(t *testing.T) {
 	b := newBus(t)
 	newEngine(t, b, "UPDATE_STATUS_UPDATED_NEED_REBOOT", "4230.2.1")
 	s := start(t, b, never)
-	r := waitFor(t, s, "a reboot is pending", doing(updateengine.UpdatedNeedReboot))
+	r := waitFor(t, s, "a pending reboot", doing(updateengine.UpdatedNeedReboot))
 	if pending, known := r.RebootPending(); !pending || !known {
 		t.Errorf("pending, known = %v, %v", pending, known)
 	}
@@ -180,11 +180,11 @@ func TestSilentResetIsSeenByPolling(t *testing.T) {
 	b := newBus(t)
 	newEngine(t, b, "UPDATE_STATUS_UPDATED_NEED_REBOOT", "4230.2.1")
 	s := start(t, b, 100*time.Millisecond)
-	waitFor(t, s, "a reboot is pending", doing(updateengine.UpdatedNeedReboot))
+	waitFor(t, s, "a pending reboot", doing(updateengine.UpdatedNeedReboot))
 	if err := b.Connect().Object(updateengine.BusName, updateengine.ObjectPath).Call(engineIface+".ResetStatus", 0).Err; err != nil {
 		t.Fatal(err)
 	}
-	r := waitFor(t, s, "idle after a silent reset", doing(updateengine.Idle))
+	r := waitFor(t, s, "the engine to be idle after a silent reset", doing(updateengine.Idle))
 	if pending, known := r.RebootPending(); pending || !known || r.Version != "" || r.VersionUnknown {
 		t.Errorf("pending %v, known %v, %+v", pending, known, r)
 	}
@@ -197,15 +197,15 @@ func TestSignalIsAHint(t *testing.T) {
 	waitFor(t, s, "idle", doing(updateengine.Idle))
 	e.set("UPDATE_STATUS_UPDATED_NEED_REBOOT", "4230.2.1")
 	e.announce(t)
-	waitFor(t, s, "the signal led to a read", doing(updateengine.UpdatedNeedReboot))
+	waitFor(t, s, "a read after the signal", doing(updateengine.UpdatedNeedReboot))
 
-	// Only a hint: a body that lies changes nothing.
+	// A signal is only a hint: a wrong body changes nothing.
 	before := e.calls.Load()
 	err := e.conn.Emit(updateengine.ObjectPath, engineIface+".StatusUpdate", int64(0), 0.0, "UPDATE_STATUS_IDLE", "0.0.0", int64(0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the hint is followed", func() bool { return e.calls.Load() > before })
+	eventually(t, "a read after the hint", func() bool { return e.calls.Load() > before })
 	if r, err := s.Read(t.Context()); err != nil || r.Operation != updateengine.UpdatedNeedReboot {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -223,13 +223,14 @@ func TestFloodOfSignalsIsNotAFloodOfCalls(t *testing.T) {
 	}
 	e.set("UPDATE_STATUS_FINALIZING", "4230.2.1")
 	e.announce(t)
-	waitFor(t, s, "the last signal leads to a read", doing("FINALIZING"))
+	waitFor(t, s, "a read after the last signal", doing("FINALIZING"))
 	if calls, most := e.calls.Load()-before, int64(time.Since(began)/spacing)+2; calls > most {
 		t.Errorf("%d calls in %v, at most %d expected", calls, time.Since(began), most)
 	}
 }
 
-// Forged signals, broadcast, sent to the source alone, or laden with file descriptors, lead to nothing.
+// TestForgedSignals checks that forged signals have no effect, whether broadcast, sent to the source alone, or with
+// file descriptors.
 func TestForgedSignals(t *testing.T) {
 	b := newBus(t)
 	e := newEngine(t, b, "UPDATE_STATUS_IDLE", "0.0.0")
@@ -263,14 +264,14 @@ func TestForgedSignals(t *testing.T) {
 			send(dest, dbus.UnixFD(null.Fd()))
 		}
 	}
-	// The bus keeps the order of one sender: when the forger's last call is answered, the signals are through.
+	// The bus keeps the order of one sender, so it has processed the signals when it answers the forger's last call.
 	if err := forger.BusObject().Call("org.freedesktop.DBus.GetId", 0).Err; err != nil {
 		t.Fatal(err)
 	}
 	if r, err := s.Read(t.Context()); err != nil || r.Operation != updateengine.Idle {
 		t.Errorf("after forged signals: %+v, %v", r, err)
 	}
-	if calls := e.calls.Load() - before; calls != 1 { // that Read's own
+	if calls := e.calls.Load() - before; calls != 1 { // from this Read
 		t.Errorf("%d calls, 1 expected", calls)
 	}
 	if now := openFiles(t); now > descriptors {
@@ -293,23 +294,23 @@ func openFiles(t *testing.T) int {
 func TestEngineGoesAndComesBack(t *testing.T) {
 	b := newBus(t)
 	s := start(t, b, never)
-	waitFor(t, s, "absent at first", is(updateengine.Absent))
+	waitFor(t, s, "the engine to be absent", is(updateengine.Absent))
 	e := newEngine(t, b, "UPDATE_STATUS_UPDATED_NEED_REBOOT", "4230.2.1")
-	waitFor(t, s, "the engine came", doing(updateengine.UpdatedNeedReboot))
+	waitFor(t, s, "the engine", doing(updateengine.UpdatedNeedReboot))
 	e.conn.Close()
-	r := waitFor(t, s, "the engine went", is(updateengine.Absent))
+	r := waitFor(t, s, "the engine to be gone", is(updateengine.Absent))
 	if pending, known := r.RebootPending(); pending || known {
 		t.Errorf("absent: pending %v, known %v", pending, known)
 	}
 
-	// Restarted, it no longer knows the version: not a new change.
+	// After its restart the engine no longer knows the version. That is not a new change.
 	e2 := newEngine(t, b, "UPDATE_STATUS_UPDATED_NEED_REBOOT", "0.0.0")
-	r = waitFor(t, s, "the engine came back", doing(updateengine.UpdatedNeedReboot))
+	r = waitFor(t, s, "the restarted engine", doing(updateengine.UpdatedNeedReboot))
 	if r.Version != "4230.2.1" || r.VersionUnknown {
 		t.Errorf("after the engine's restart: %+v", r)
 	}
 
-	// Cancelled meanwhile, the old version is forgotten.
+	// A cancel in the meantime removes the old version.
 	e2.set("UPDATE_STATUS_IDLE", "0.0.0")
 	e2.announce(t)
 	waitFor(t, s, "idle", doing(updateengine.Idle))
@@ -327,7 +328,7 @@ func TestBusGoesAndComesBack(t *testing.T) {
 	s := start(t, b, never)
 	waitFor(t, s, "idle", doing(updateengine.Idle))
 	b.Stop()
-	r := waitFor(t, s, "the bus is gone", is(updateengine.Unknown))
+	r := waitFor(t, s, "the bus to be gone", is(updateengine.Unknown))
 	if r.Err == nil {
 		t.Error("no reason given")
 	}
@@ -335,15 +336,16 @@ func TestBusGoesAndComesBack(t *testing.T) {
 		t.Error("Read without a bus gave no error")
 	}
 	b.Start()
-	waitFor(t, s, "the bus is back without an engine", is(updateengine.Absent))
+	waitFor(t, s, "the bus without an engine", is(updateengine.Absent))
 	e := newEngine(t, b, "UPDATE_STATUS_DOWNLOADING", "4230.2.1")
-	waitFor(t, s, "the engine is back", doing("DOWNLOADING"))
+	waitFor(t, s, "the engine on the new bus", doing("DOWNLOADING"))
 	e.set("UPDATE_STATUS_UPDATED_NEED_REBOOT", "4230.2.1")
 	e.announce(t)
-	waitFor(t, s, "signals count on the new bus", doing(updateengine.UpdatedNeedReboot))
+	waitFor(t, s, "a read after a signal on the new bus", doing(updateengine.UpdatedNeedReboot))
 }
 
-// A commit check right after the bus was restarted must not fail on the dead connection.
+// TestReadReplacesADeadConnection checks that a read for a commit right after a restart of the bus does not fail
+// because of the old connection.
 func TestReadReplacesADeadConnection(t *testing.T) {
 	b := newBus(t)
 	newEngine(t, b, "UPDATE_STATUS_IDLE", "0.0.0")
@@ -374,15 +376,15 @@ func TestCallThatNeverAnswers(t *testing.T) {
 	answer := sync.OnceFunc(e.hang.Unlock)
 	defer answer()
 	s := start(t, b, 50*time.Millisecond, impatient)
-	r := waitFor(t, s, "the call was given up", func(r updateengine.Reading) bool { return errors.Is(r.Err, context.DeadlineExceeded) })
+	r := waitFor(t, s, "the call to time out", func(r updateengine.Reading) bool { return errors.Is(r.Err, context.DeadlineExceeded) })
 	if r.Presence != updateengine.Unknown {
 		t.Errorf("%+v", r)
 	}
 	caller := e.asked.Load()
 	answer()
-	waitFor(t, s, "idle once it answers", doing(updateengine.Idle))
+	waitFor(t, s, "the engine to be idle", doing(updateengine.Idle))
 	if e.asked.Load() != caller {
-		t.Error("the connection was given up although the bus answered")
+		t.Error("the connection was closed although the bus answered")
 	}
 }
 
@@ -393,9 +395,9 @@ func TestFrozenBus(t *testing.T) {
 	waitFor(t, s, "idle", doing(updateengine.Idle))
 	thaw := b.Freeze()
 	defer thaw()
-	waitFor(t, s, "the frozen bus is noticed", is(updateengine.Unknown))
+	waitFor(t, s, "the frozen bus to be noticed", is(updateengine.Unknown))
 	thaw()
-	waitFor(t, s, "idle after the thaw", doing(updateengine.Idle))
+	waitFor(t, s, "the engine to be idle after the thaw", doing(updateengine.Idle))
 }
 
 func TestReadEndsWithItsContext(t *testing.T) {
@@ -421,7 +423,7 @@ func TestMalformedAnswers(t *testing.T) {
 	e := &engine{body: func() []any { return []any{"what?"} }}
 	e.export(t, b)
 	s := start(t, b, 50*time.Millisecond)
-	r := waitFor(t, s, "the answer was refused", func(r updateengine.Reading) bool {
+	r := waitFor(t, s, "the answer to be rejected", func(r updateengine.Reading) bool {
 		return r.Err != nil && strings.Contains(r.Err.Error(), "malformed answer")
 	})
 	if r.Presence != updateengine.Unknown {
@@ -430,19 +432,19 @@ func TestMalformedAnswers(t *testing.T) {
 	e.conn.Close()
 	waitFor(t, s, "absent", is(updateengine.Absent))
 	newEngine(t, b, "UPDATE_STATUS_IDLE", strings.Repeat("9", 1<<20))
-	r = waitFor(t, s, "a sane engine took over", doing(updateengine.Idle))
+	r = waitFor(t, s, "the valid engine to take over", doing(updateengine.Idle))
 	if len(r.Version) != 128 {
 		t.Errorf("version of %d bytes", len(r.Version))
 	}
 }
 
-// An engine object that refuses is neither absent nor idle.
+// TestRefusedCall checks that an engine object that refuses a call is neither absent nor idle.
 func TestRefusedCall(t *testing.T) {
 	b := newBus(t)
 	e := &engine{conn: b.Connect()}
 	e.own(t) // the name without the object
 	s := start(t, b, never)
-	r := waitFor(t, s, "the refusal is reported", func(r updateengine.Reading) bool {
+	r := waitFor(t, s, "the refusal to be reported", func(r updateengine.Reading) bool {
 		return r.Err != nil && strings.Contains(r.Err.Error(), "org.freedesktop.DBus.Error.")
 	})
 	if _, known := r.RebootPending(); r.Presence != updateengine.Unknown || known {
@@ -455,7 +457,7 @@ func TestUnknownOperationIsReportedOnce(t *testing.T) {
 	e := newEngine(t, b, "UPDATE_STATUS_DISCO", "4230.2.1")
 	var log safeBuffer
 	s := start(t, b, 20*time.Millisecond, func(o *updateengine.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	r := waitFor(t, s, "the unknown operation is kept", doing("UPDATE_STATUS_DISCO"))
+	r := waitFor(t, s, "the unknown operation", doing("UPDATE_STATUS_DISCO"))
 	if _, known := r.RebootPending(); known {
 		t.Error("an unknown operation was taken for a report on the pending reboot")
 	}
@@ -466,7 +468,7 @@ func TestUnknownOperationIsReportedOnce(t *testing.T) {
 	}
 	e.set("UPDATE_STATUS_POLKA", "4230.2.1")
 	waitFor(t, s, "the next", doing("UPDATE_STATUS_POLKA"))
-	eventually(t, "the next is reported", func() bool { return strings.Count(log.String(), "does not know") == 2 })
+	eventually(t, "the next one to be reported", func() bool { return strings.Count(log.String(), "does not know") == 2 })
 }
 
 func TestChangedAndAlive(t *testing.T) {
@@ -491,7 +493,7 @@ func TestChangedAndAlive(t *testing.T) {
 	if _, err := s.Read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what Read found is reported", func() bool { return changes.Load() == 2 })
+	eventually(t, "the result of Read to be reported", func() bool { return changes.Load() == 2 })
 }
 
 type safeBuffer struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// The end of a job of one of the units leads to a read, also after the bus was away.
+// TestWatchJobs checks that the end of a job of one of the units leads to a read, also after the bus was down.
 func TestWatchJobs(t *testing.T) {
 	b := newBus(t)
 	bus := &Bus{Address: b.Address}
@@ -38,9 +38,9 @@ func TestWatchJobs(t *testing.T) {
 	go func() {
 		done <- Units{Bus: bus}.watch(ctx, jobRemoved, jobOf("a.service", "b.service"), time.Hour, func(context.Context) { reads.Add(1) })
 	}()
-	conn := start() // it comes later than the call
-	eventually(t, "it has subscribed", func() bool { return subscribed.Load() > 0 })
-	// The arrival of systemd leads to at most two reads, which is less than the jobs are.
+	conn := start() // systemd starts after the call
+	eventually(t, "the subscription", func() bool { return subscribed.Load() > 0 })
+	// The arrival of systemd leads to at most two reads, which is less than the number of jobs.
 	jobs := func(unit string) {
 		t.Helper()
 		for range 4 {
@@ -54,7 +54,7 @@ func TestWatchJobs(t *testing.T) {
 	b.Start()
 	seen := subscribed.Load()
 	conn = start()
-	eventually(t, "it has subscribed again", func() bool { return subscribed.Load() > seen })
+	eventually(t, "the new subscription", func() bool { return subscribed.Load() > seen })
 	jobs("a.service")
 	cancel()
 	if err := <-done; err != context.Canceled {
@@ -62,7 +62,7 @@ func TestWatchJobs(t *testing.T) {
 	}
 }
 
-// Jobs of other units, and malformed signals, lead to no read.
+// TestJobOf checks that jobs of other units, and malformed signals, lead to no read.
 func TestJobOf(t *testing.T) {
 	const path = dbus.ObjectPath("/org/freedesktop/systemd1/job/7")
 	watched := jobOf("a.service", "b.service")
@@ -83,7 +83,7 @@ func TestJobOf(t *testing.T) {
 	}
 }
 
-// Only systemd's own signals end jobs, and only those about the unit.
+// TestOnlySystemdEndsJobs checks that only systemd's own signals about the unit end its jobs.
 func TestOnlySystemdEndsJobs(t *testing.T) {
 	const path = dbus.ObjectPath("/org/freedesktop/systemd1/job/7")
 	j := &job{before: unit{Id: "a.service"}, ends: map[dbus.ObjectPath]string{}}
@@ -112,6 +112,6 @@ func TestOnlySystemdEndsJobs(t *testing.T) {
 		end(":1.0", uint32(i), dbus.ObjectPath(fmt.Sprintf("/job/%d", i)), "a.service", "done")
 	}
 	if len(j.ends) != maxJobEnds {
-		t.Errorf("%d results are kept, want at most %d", len(j.ends), maxJobEnds)
+		t.Errorf("%d results are kept, expected at most %d", len(j.ends), maxJobEnds)
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// A bus that is slow to let this process in is not asked after the time: what the caller made sure of is too old by then.
+// TestDaemonReloadInTime checks that a call is not sent after its deadline, when the bus is slow to accept a
+// connection, because the caller's checks are too old by then.
 func TestDaemonReloadInTime(t *testing.T) {
 	b := newBus(t)
 	var reloads atomic.Int32
@@ -27,7 +28,7 @@ func TestDaemonReloadInTime(t *testing.T) {
 	by := time.Now().Add(100 * time.Millisecond)
 	time.AfterFunc(500*time.Millisecond, thaw)
 	if err := u.DaemonReload(t.Context(), by); !errors.Is(err, ErrTooLate) || reloads.Load() > 0 {
-		t.Errorf("%d reloads, error %v; want none and ErrTooLate", reloads.Load(), err)
+		t.Errorf("%d reloads, error %v; expected none and ErrTooLate", reloads.Load(), err)
 	}
 	if err := u.DaemonReload(t.Context(), time.Now().Add(time.Minute)); err != nil || reloads.Load() != 1 {
 		t.Errorf("%d reloads, error %v; want one", reloads.Load(), err)

@@ -40,10 +40,10 @@ func TestGoneAndRuns(t *testing.T) {
 	newSystemd(t, b, "running", units)
 	for _, name := range []string{"silent.service", "unloaded.service"} {
 		if gone, err := u.Gone(t.Context(), name); gone || err == nil {
-			t.Errorf("%s: gone %t, %v, want an error", name, gone, err)
+			t.Errorf("%s: gone %t, %v, expected an error", name, gone, err)
 		}
 		if runs, err := u.Runs(t.Context(), name); runs || err == nil {
-			t.Errorf("%s: runs %t, %v, want an error", name, runs, err)
+			t.Errorf("%s: runs %t, %v, expected an error", name, runs, err)
 		}
 	}
 	for name, c := range cases {

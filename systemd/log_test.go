@@ -62,7 +62,7 @@ func TestLevelCanChange(t *testing.T) {
 	}
 }
 
-// What slog asks of handlers, checked by its own test.
+// TestSlogContract runs slog's own test of handlers.
 func TestSlogContract(t *testing.T) {
 	var lines []map[string]any
 	h := &handler{level: slog.LevelDebug, out: sinkFunc(func(at time.Time, level slog.Level, msg string, fields []field) error {
@@ -131,12 +131,13 @@ func TestJournalAway(t *testing.T) {
 	}
 }
 
-// The library has no other way to be sent to a socket of ours.
+// The library has no other way to use a socket of the test.
 //
 //go:linkname journalSocket github.com/coreos/go-systemd/v22/journal.journalSocket
 var journalSocket string
 
-// A real logger, a stderr that is connected to "journald" and a real socket to read from.
+// TestJournalOnARealSocket uses a real logger, a stderr that is connected to "journald", and a real socket to read
+// from.
 func TestJournalOnARealSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -159,7 +160,7 @@ func TestJournalOnARealSocket(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 
-	// More than a datagram holds goes as a file.
+	// A message that is too large for a datagram is sent as a file.
 	var attrs []any
 	for i := range 60 {
 		attrs = append(attrs, "v"+strconv.Itoa(i), strings.Repeat("x", maxLogText))
@@ -184,7 +185,7 @@ func TestJournalOnARealSocket(t *testing.T) {
 	}
 }
 
-// loggerOnJournalStream makes stderr what systemd makes it, while NewLogger reads it.
+// loggerOnJournalStream makes stderr a journal stream, as systemd does, while NewLogger checks it.
 func loggerOnJournalStream(t *testing.T) *slog.Logger {
 	t.Helper()
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -201,20 +202,20 @@ func loggerOnJournalStream(t *testing.T) *slog.Logger {
 	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", stat.Dev, stat.Ino))
 	log := NewLogger(os.Stderr, slog.LevelInfo)
 	if _, ok := log.Handler().(*handler).out.(*journalSink); !ok {
-		t.Fatal("the journal was not chosen")
+		t.Fatal("the journal was not selected")
 	}
 	var buf bytes.Buffer
 	if _, ok := NewLogger(&buf, slog.LevelInfo).Handler().(*handler).out.(*textSink); !ok {
-		t.Error("the journal was chosen for a buffer")
+		t.Error("the journal was selected for a buffer")
 	}
 	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", stat.Dev, stat.Ino+1))
 	if _, ok := NewLogger(os.Stderr, slog.LevelInfo).Handler().(*handler).out.(*textSink); !ok {
-		t.Error("the journal was chosen for a stderr that is not its")
+		t.Error("the journal was selected for a stderr that is not a journal stream")
 	}
 	return log
 }
 
-// entry reads journald's native protocol.
+// entry parses a message of journald's native protocol.
 func entry(t *testing.T, data []byte) map[string]string {
 	t.Helper()
 	fields := map[string]string{}

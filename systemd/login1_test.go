@@ -8,14 +8,14 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// fakeLogin stands in for logind.
+// fakeLogin is a fake logind.
 type fakeLogin struct {
 	conn  *dbus.Conn
 	props *fakeProps
 
 	mu      sync.Mutex
-	refuse  *dbus.Error   // what RebootWithFlags answers
-	hang    chan struct{} // if not nil, it answers when this is closed
+	refuse  *dbus.Error   // the answer to RebootWithFlags
+	hang    chan struct{} // if not nil, RebootWithFlags answers when it is closed
 	calls   []string
 	callers []dbus.Sender // of calls
 }
@@ -64,7 +64,7 @@ func newLoginOn(t *testing.T, conn *dbus.Conn) *fakeLogin {
 		exportProps(t, f.conn, sessionPath(s.id), map[string]map[string]any{"org.freedesktop.login1.Session": s.props})
 	}
 	must(t, f.conn.ExportMethodTable(map[string]any{
-		"GetAll": func(string) (map[string]dbus.Variant, *dbus.Error) { // as sd-bus answers
+		"GetAll": func(string) (map[string]dbus.Variant, *dbus.Error) { // the answer of sd-bus
 			return nil, dbus.NewError("org.freedesktop.DBus.Error.UnknownObject", []any{"Unknown object '/...'."})
 		},
 	}, sessionPath("99"), "org.freedesktop.DBus.Properties"))
@@ -113,14 +113,14 @@ func (f *fakeLogin) reboot(sender dbus.Sender, method string) *dbus.Error {
 	return refuse
 }
 
-// on has the reboot methods answer with refuse, once hang is closed if it is not nil.
+// on makes the reboot methods answer with refuse, after hang is closed if hang is not nil.
 func (f *fakeLogin) on(refuse *dbus.Error, hang chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refuse, f.hang = refuse, hang
 }
 
-// prepare does what logind does when a shutdown begins or is called off.
+// prepare does what logind does when a shutdown starts or is canceled.
 func (f *fakeLogin) prepare(t *testing.T, active bool) {
 	t.Helper()
 	f.setPreparing(active)
@@ -137,7 +137,7 @@ func (f *fakeLogin) called() []string {
 	return append([]string(nil), f.calls...)
 }
 
-// fakeUnit is a unit of a stand-in systemd.
+// fakeUnit is a unit of a fake systemd.
 type fakeUnit struct {
 	load, active         string
 	job                  uint32
@@ -180,7 +180,7 @@ func newSystemd(t *testing.T, b *testBus, state string, units map[string]fakeUni
 	return conn
 }
 
-// fakeProps are an object's properties, and how often one was read.
+// fakeProps contains an object's properties and counts the reads.
 type fakeProps struct {
 	mu     sync.Mutex
 	values map[string]map[string]any

@@ -49,7 +49,7 @@ func TestInhibited(t *testing.T) {
 		}
 	}
 	if Inhibited(nil) || Inhibited(errors.New("inhibitor")) {
-		t.Error("inhibited without an answer from logind")
+		t.Error("no error without an answer from logind")
 	}
 }
 
@@ -68,12 +68,12 @@ func TestRebootRefused(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 		if got := f.called(); !slices.Equal(got, []string{"RebootWithFlags(1)"}) {
-			t.Errorf("%s: called %v: a refusal must not be tried again", name, got)
+			t.Errorf("%s: calls %v: a refused call must not be repeated", name, got)
 		}
 	}
 }
 
-// An answer that does not come is not a refusal: the reboot may be on its way.
+// TestRebootWithoutAnswer checks that a missing answer is not a refusal: the reboot may be in progress.
 func TestRebootWithoutAnswer(t *testing.T) {
 	b := newBus(t)
 	f := newLogin(t, b)
@@ -84,7 +84,7 @@ func TestRebootWithoutAnswer(t *testing.T) {
 	if _, err := l.BlockingInhibitors(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	l.Bus.timeout = 2 * time.Second // in which the bus has to answer
+	l.Bus.timeout = 2 * time.Second // the time in which the bus has to answer
 	began := time.Now()
 	err := l.Reboot(t.Context())
 	e, ok := errors.AsType[*CallError](err)
@@ -92,17 +92,17 @@ func TestRebootWithoutAnswer(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if d := time.Since(began); d > time.Minute {
-		t.Errorf("it took %v", d)
+		t.Errorf("the call took %v", d)
 	}
 	if len(f.called()) != 1 {
 		t.Errorf("called %v", f.called())
 	}
 	if present(l.Bus) == nil {
-		t.Error("the shared connection was dropped although the bus answers")
+		t.Error("the shared connection was closed although the bus answers")
 	}
 }
 
-func TestLogindDiesInMidCall(t *testing.T) {
+func TestLogindDiesDuringACall(t *testing.T) {
 	for _, who := range []string{"logind", "bus"} {
 		b := newBus(t)
 		f := newLogin(t, b)
@@ -110,7 +110,7 @@ func TestLogindDiesInMidCall(t *testing.T) {
 		f.on(nil, hang)
 		result := make(chan error, 1)
 		go func() { result <- testLogind(t, b).Reboot(t.Context()) }()
-		eventually(t, "the call arrived", func() bool { return len(f.called()) == 1 })
+		eventually(t, "the call to arrive", func() bool { return len(f.called()) == 1 })
 		if who == "bus" {
 			b.Stop()
 		} else {
@@ -242,27 +242,27 @@ func TestWatchShutdown(t *testing.T) {
 	reported := watch(t, testLogind(t, b))
 	listening(t, b, loginManager)
 	f.prepare(t, true)
-	eventually(t, "the shutdown is reported", func() bool { return slices.Equal(reported(), []bool{true}) })
+	eventually(t, "the shutdown to be reported", func() bool { return slices.Equal(reported(), []bool{true}) })
 	f.prepare(t, false)
-	eventually(t, "its end is reported", func() bool { return slices.Equal(reported(), []bool{true, false}) })
+	eventually(t, "the end of the shutdown to be reported", func() bool { return slices.Equal(reported(), []bool{true, false}) })
 
 	b.Stop()
 	b.Start()
 	f = newLogin(t, b)
 	listening(t, b, loginManager)
 	f.prepare(t, true)
-	eventually(t, "it is reported from the new bus", func() bool { return slices.Equal(reported(), []bool{true, false, true}) })
+	eventually(t, "a report from the new bus", func() bool { return slices.Equal(reported(), []bool{true, false, true}) })
 }
 
 func TestWatchShutdownStartsInTheMiddle(t *testing.T) {
 	b := newBus(t)
 	newLogin(t, b).setPreparing(true)
 	reported := watch(t, testLogind(t, b))
-	eventually(t, "the shutdown under way is reported", func() bool { return slices.Equal(reported(), []bool{true}) })
+	eventually(t, "the running shutdown to be reported", func() bool { return slices.Equal(reported(), []bool{true}) })
 }
 
-// A forged signal, even one sent to our connection alone, leads to nothing: not to a question to logind, and not to the loss
-// of a Lease.
+// TestForgedPrepareForShutdown checks that a forged signal, even one sent only to this connection, has no effect: it
+// neither causes a query to logind nor costs the host its Lease.
 func TestForgedPrepareForShutdown(t *testing.T) {
 	b := newBus(t)
 	f := newLogin(t, b)
@@ -291,24 +291,24 @@ func TestForgedPrepareForShutdown(t *testing.T) {
 			must(t, forger.Send(msg, nil).Err)
 		}
 	}
-	// The bus keeps the order of one sender's messages: the signals have passed before the answer to the forger.
+	// The bus keeps the order of one sender, so it has processed the signals when it answers the forger.
 	must(t, forger.BusObject().Call("org.freedesktop.DBus.GetId", 0).Err)
 	seen := f.props.read()
 	f.prepare(t, true)
-	eventually(t, "the real one is reported", func() bool { return slices.Equal(reported(), []bool{true}) })
+	eventually(t, "the real signal to be reported", func() bool { return slices.Equal(reported(), []bool{true}) })
 	if n := f.props.read() - seen; n != 1 {
-		t.Errorf("%d reads, want one, for the real signal", n)
+		t.Errorf("%d reads, expected one for the real signal", n)
 	}
 }
 
-// present returns the connection of a Bus; nil without one.
+// present returns the connection of a Bus, or nil.
 func present(b *Bus) *connection {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.conn
 }
 
-// listening waits until a process has asked the bus for signals of an interface.
+// listening waits until a process has subscribed to signals of an interface.
 func listening(t *testing.T, b *testBus, iface string) {
 	t.Helper()
 	conn := b.Connect()
@@ -337,7 +337,7 @@ func TestFrozenBusIsBounded(t *testing.T) {
 	l.Bus.timeout = 200 * time.Millisecond
 	thaw := b.Freeze()
 	defer thaw()
-	for range 2 { // once on the old connection, once on one being made
+	for range 2 { // once on the old connection, once on a new one
 		if _, err := l.BlockingInhibitors(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
@@ -346,7 +346,7 @@ func TestFrozenBusIsBounded(t *testing.T) {
 		}
 	}
 	thaw()
-	eventually(t, "calls succeed after the thaw", func() bool {
+	eventually(t, "a successful call after the thaw", func() bool {
 		_, err := l.BlockingInhibitors(t.Context())
 		return err == nil
 	})

@@ -21,7 +21,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// notifySocket listens as the service manager does.
+// notifySocket listens like the service manager.
 func notifySocket(t *testing.T) (path string, next func() string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "notify")
@@ -52,7 +52,7 @@ func TestNotify(t *testing.T) {
 	expect("READY=1")
 	n.Status("idle, nothing wanted")
 	expect("STATUS=idle, nothing wanted")
-	n.Status("idle, nothing wanted") // not sent again: the next message is another
+	n.Status("idle, nothing wanted") // not sent again: the next message is a different one
 	n.Status("draining\nREADY=0\t 3 pods\x1b[0m")
 	expect("STATUS=draining READY=0  3 pods [0m")
 	n.Status("")
@@ -114,7 +114,7 @@ func TestNotifySocketGoesAndComesBack(t *testing.T) {
 		t.Errorf("logged %d times: %s", c, log.String())
 	}
 	_, next := notifySocket(t)
-	n.Status("one") // was never received, so it is not a repetition
+	n.Status("one") // was not received before, so it is not a repetition
 	if got := next(); got != "STATUS=one" {
 		t.Errorf("got %q", got)
 	}
@@ -178,7 +178,7 @@ func TestWatchdogStarvesWhenALoopIsStuck(t *testing.T) {
 		}
 		good.Alive()
 		bad.Stop()
-		bad.Alive() // of no effect, and no harm
+		bad.Alive() // no effect, and no panic
 		after(15*time.Second, 5, "")
 		good.Stop()
 		after(time.Hour, 5+360, "")

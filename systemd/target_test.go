@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A unit's state in a run depends on what it was before the run; the cases are written by hand for each
-// way. Package hosts of the test bed runs units under a real systemd.
+// TestUnitState checks that the state of a unit in a run depends on its state before the run. The cases are written by
+// hand. Package hosts of the testbed runs units under a real systemd.
 func TestUnitState(t *testing.T) {
 	never := unit{ActiveState: "inactive", ConditionResult: true}
 	before := unit{ActiveState: "inactive", ConditionResult: true, InvocationID: []byte{1}, ConditionTimestampMonotonic: 10, service: service{Result: "success"}}
@@ -51,7 +51,7 @@ func TestUnitState(t *testing.T) {
 	}
 }
 
-// On a bus without systemd there is nothing to run, and that is said.
+// TestTargetWithoutSystemd checks that running a target on a bus without systemd is an error.
 func TestTargetWithoutSystemd(t *testing.T) {
 	b := newBus(t)
 	bus := &Bus{Address: b.Address}

@@ -8,7 +8,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// fileUnit is a unit of a systemd that knows files only.
+// fileUnit is a unit of a systemd that knows only files.
 type fileUnit struct {
 	id, fragment   string
 	names, dropIns []string
@@ -82,7 +82,7 @@ func TestUnitFiles(t *testing.T) {
 	}
 }
 
-// The names are those of systemd.unit(5) and, where that is silent, of systemd 252 itself.
+// TestNames uses the names of systemd.unit(5) and, for cases that it does not cover, those of systemd 252.
 func TestNames(t *testing.T) {
 	b := newBus(t)
 	bus := &Bus{Address: b.Address}
@@ -98,7 +98,7 @@ func TestNames(t *testing.T) {
 	if names, err := u.Names(t.Context(), "alias.target"); err != nil || strings.Join(names, " ") != "reboot.target alias.target" {
 		t.Errorf("an alias: %q, %v", names, err)
 	}
-	// Without its names a unit must not be taken for one that is harmless.
+	// Without its names, a unit must not be treated as harmless.
 	if names, err := u.Names(t.Context(), "none.service"); err == nil || errors.As(err, new(*JobError)) {
 		t.Errorf("no names: %q, %v", names, err)
 	}

@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// terminal is a real pseudo terminal.
+// terminal is a real pseudoterminal.
 type terminal struct {
 	t      *testing.T
 	master *os.File
@@ -39,16 +39,16 @@ func openTerminal(t *testing.T) *terminal {
 	return &terminal{t, master, fmt.Sprintf("pts/%d", number)}
 }
 
-// shows is what the terminal has shown since it was last asked; nothing comes to it later by itself.
+// shows returns what the terminal has shown since the last call. Nothing arrives later.
 func (m *terminal) shows() string {
 	m.t.Helper()
 	must(m.t, m.master.SetReadDeadline(time.Now().Add(time.Second)))
 	buf := make([]byte, 64<<10)
-	n, _ := m.master.Read(buf) // after a timeout there is nothing to show
+	n, _ := m.master.Read(buf) // after a timeout there is no text
 	return string(buf[:n])
 }
 
-// hold keeps the other end open, as a shell does.
+// hold keeps the other end open, like a shell.
 func (m *terminal) hold() {
 	m.t.Helper()
 	f, err := os.OpenFile(filepath.Join("/dev", m.name), os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -56,7 +56,7 @@ func (m *terminal) hold() {
 	m.t.Cleanup(func() { f.Close() })
 }
 
-// dev makes a /dev with these terminals in it.
+// dev creates a /dev directory with these terminals.
 func dev(t *testing.T, terminals ...*terminal) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -88,7 +88,8 @@ func TestWall(t *testing.T) {
 	}
 }
 
-// A session whose terminal logind does not know has those of its user.
+// TestWallFindsTheTerminalsOfAUser checks that a session without a terminal in logind gets the message on all terminals
+// of its user.
 func TestWallFindsTheTerminalsOfAUser(t *testing.T) {
 	a := openTerminal(t)
 	a.hold()
@@ -104,7 +105,8 @@ func TestWallFindsTheTerminalsOfAUser(t *testing.T) {
 	}
 }
 
-// Whatever logind calls a terminal, Wall writes to terminals only, and waits for none of them indefinitely.
+// TestWallWritesToTerminalsOnly checks that Wall writes only to terminals, whatever logind reports as a terminal, and
+// waits for none of them indefinitely.
 func TestWallWritesToTerminalsOnly(t *testing.T) {
 	full := openTerminal(t)
 	full.hold()
@@ -125,19 +127,19 @@ func TestWallWritesToTerminalsOnly(t *testing.T) {
 		}
 	}
 	if text, err := os.ReadFile(filepath.Join(d, "file")); string(text) != "mine" || err != nil {
-		t.Errorf("a file was written to: %q, %v", text, err)
+		t.Errorf("Wall wrote to a file: %q, %v", text, err)
 	}
-	// No process reads from it, and it is full.
+	// No process reads from the terminal, and its buffer is full.
 	began := time.Now()
 	for range 2000 {
 		if _, err := Wall(d, []Session{{TTY: full.name}}, strings.Repeat("x", 500)+"\n"); err != nil {
 			if took := time.Since(began); took > time.Minute {
-				t.Errorf("it took %v", took)
+				t.Errorf("Wall took %v", took)
 			}
 			return
 		}
 	}
-	t.Error("the terminal was never full: this test could not fail")
+	t.Error("the terminal was never full: the test proves nothing")
 }
 
 func TestTerminalsAreBounded(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// A signal counts only if the owner of the service's name sent it; only the bus knows who that is.
+// TestOnlyTheOwnersSignalsCount checks that only signals from the owner of the service's name count, and that only the
+// bus can tell who that is.
 func TestOnlyTheOwnersSignalsCount(t *testing.T) {
 	const signal = loginManager + ".PrepareForShutdown"
 	const ownerChanged = dbusName + ".NameOwnerChanged"
@@ -48,7 +49,7 @@ func TestOnlyTheOwnersSignalsCount(t *testing.T) {
 	}
 }
 
-// answering exports a service with a method that hangs and one that answers, and a signal.
+// answering exports a service with a method that hangs, a method that answers, and a signal.
 func answering(t *testing.T, b *testBus, hang chan struct{}) *dbus.Conn {
 	t.Helper()
 	conn := b.Connect()
@@ -60,8 +61,8 @@ func answering(t *testing.T, b *testBus, hang chan struct{}) *dbus.Conn {
 	return conn
 }
 
-// Without a signal, and with an interval that plays no part, a read follows when the service comes, goes, and comes on another
-// bus.
+// TestWatchFollowsTheService checks that a read follows, without a signal and before the next poll, when the service
+// appears, disappears, and appears on another bus.
 func TestWatchFollowsTheService(t *testing.T) {
 	b := newBus(t)
 	bus := &Bus{Address: b.Address}
@@ -102,18 +103,19 @@ func TestWatchFollowsTheService(t *testing.T) {
 	over := errors.New("over")
 	cancel(over)
 	if err := <-done; err != over {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("Watch returned %v", err)
 	}
 }
 
-// The pauses after failed reads grow to a bound. A service that is absent is not a failure: it is read once in an interval.
+// TestNextRead checks that the pauses after failed reads grow up to a limit. An absent service is not a failure: it is
+// read once per interval.
 func TestNextRead(t *testing.T) {
 	no := errors.New("no answer")
 	for _, c := range []struct {
 		err      error
 		failures int
 		interval time.Duration
-		want     time.Duration // half of it to one and a half times it; with failed 0 just it
+		want     time.Duration // half of it to one and a half times; exactly it if failed is 0
 		failed   int
 	}{
 		{nil, 7, time.Hour, time.Hour, 0},
@@ -128,14 +130,14 @@ func TestNextRead(t *testing.T) {
 		for range 100 {
 			wait, failed := nextRead(c.err, c.failures, c.interval)
 			if wait < c.want/2 || wait > c.want*3/2 || c.failed == 0 && wait != c.want || failed != c.failed || wait > c.interval {
-				t.Fatalf("after %v and %d failures: %v, %d failures; want about %v, %d", c.err, c.failures, wait, failed, c.want, c.failed)
+				t.Fatalf("after %v and %d failures: %v, %d failures; expected about %v, %d", c.err, c.failures, wait, failed, c.want, c.failed)
 			}
 		}
 	}
 }
 
-// A service that does not answer costs only the call to it: other calls on the shared connection get their answers, and a
-// signal is still received.
+// TestHungServiceKeepsTheConnection checks that a service that does not answer affects only the call to it: other calls
+// on the shared connection get their answers, and signals still arrive.
 func TestHungServiceKeepsTheConnection(t *testing.T) {
 	b := newBus(t)
 	hang := make(chan struct{})
@@ -149,7 +151,7 @@ func TestHungServiceKeepsTheConnection(t *testing.T) {
 	object.limit = 300 * time.Millisecond
 	_, err = object.Call(t.Context(), "test.Service.Hang")
 	if e, ok := errors.AsType[*CallError](err); !ok || e.Refused() || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v, want an unknown outcome", err)
+		t.Errorf("got %v, expected an unknown outcome", err)
 	}
 	if present(bus) != before {
 		t.Error("the connection was closed although the bus answers")
