@@ -20,36 +20,35 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// fakeHost plays systemd's part for a host, over several processes of
-// lockkeeper: what was asked of it, in order; which answers are errors; and after
-// which the process that asked is no more.
+// fakeHost plays systemd for a host, over several processes of lockkeeper. It records the requests in order, and
+// defines which answers are errors and which requests end the process.
 type fakeHost struct {
 	t    *testing.T
 	dir  string
 	asks []string
-	// errs are the answers to the next asks of a step, nil for well.
+	// errs contains the answers to the next requests of a step; nil means success.
 	errs map[string][]error
 	left map[string]string
-	// kills: carrying out the step ends the process, that many times; then the
-	// step's unit has another run, unless it is in vain.
+	// kills is how many times the execution of the step ends the process. Afterwards the step's unit has another run,
+	// unless vain is set.
 	kills map[string]int
 	vain  bool
 
 	own int // the run of lockkeeper's own unit
-	// names are the names that a unit has otherss the one that is asked for; with an
-	// error in errs["Names UNIT"] systemd gives none.
+	// names contains the additional names of a unit. If errs["Names UNIT"] contains an error, systemd returns no
+	// names.
 	names map[string][]string
 	runs  map[string]int
 
 	reads   int // how often steps waited for another read
 	applied []string
-	end     context.CancelFunc // of the present process
-	on      func()             // what carrying out a step does otherss; nil: nothing
+	end     context.CancelFunc // ends the current process
+	on      func()             // an additional effect of executing a step; may be nil
 }
 
 const ownUnit = "lockkeeper.service"
 
-// watchedFuncs plays the part of the watched files and units; nil functions succeed.
+// watchedFuncs is a fake of the watched files and units. nil functions succeed.
 type watchedFuncs struct {
 	applied func([]v1alpha1.Change) error
 	settled func(context.Context, []v1alpha1.Change) error
@@ -160,8 +159,8 @@ func fileChange(name, version string) v1alpha1.Change {
 	return v1alpha1.Change{Source: v1alpha1.SourceFile, Name: name, Version: version}
 }
 
-// process is one life of lockkeeper in applying: it resumes, or carries out the
-// steps, until they have come to an end or it is ended. It returns its last word.
+// process is one life of lockkeeper in applying: it resumes, or executes the steps, until they have ended or the
+// process is ended. It returns its last report.
 func (f *fakeHost) process(boot string, e ApplyPlan) step.Work {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
@@ -171,18 +170,18 @@ func (f *fakeHost) process(boot string, e ApplyPlan) step.Work {
 		for _, c := range changes {
 			f.applied = append(f.applied, c.String())
 		}
-		return errors.New("no space left on the device") // is logged, and is not a failure of the units
+		return errors.New("no space left on the device") // is logged, but is not a failure of the units
 	}})
 	if !a.Resume(ctx, inApplying) {
 		a.Start(ctx, inApplying, e, soon())
-		a.Start(ctx, inApplying, e, soon()) // no second one others it
+		a.Start(ctx, inApplying, e, soon()) // starts no second run
 		a.Wait()
-		for ctx.Err() == nil && a.Work(inApplying) == (step.Work{}) { // its next step waits for another read
+		for ctx.Err() == nil && a.Work(inApplying) == (step.Work{}) { // the next step waits for another read
 			f.reads++
 			a.Start(ctx, inApplying, e, soon())
 			a.Wait()
 		}
-		a.Start(ctx, inApplying, e, soon()) // nor after it
+		a.Start(ctx, inApplying, e, soon()) // starts no further run
 	}
 	a.Wait()
 	return a.Work(inApplying)
@@ -191,14 +190,14 @@ func (f *fakeHost) process(boot string, e ApplyPlan) step.Work {
 func (f *fakeHost) expect(what string, got, want step.Work, asks, applied string) {
 	f.t.Helper()
 	if got != want || strings.Join(f.asks, ", ") != asks || strings.Join(f.applied, ", ") != applied {
-		f.t.Errorf("%s: %+v, asked for %q, applied %q\nexpected %+v, %q, %q", what, got, f.asks, f.applied, want, asks, applied)
+		f.t.Errorf("%s: %+v, requests %q, applied %q\nexpected %+v, %q, %q", what, got, f.asks, f.applied, want, asks, applied)
 	}
 	f.asks, f.applied = nil, nil
 }
 
 var done = step.Work{Done: true}
 
-// dead reports whether it is the word of a process that did not come to an end.
+// dead reports whether the report is from a process that did not finish.
 func dead(w step.Work) bool { return w.Running && !w.Done && w.Failed == "" }
 
 func TestApply(t *testing.T) {
@@ -207,7 +206,7 @@ func TestApply(t *testing.T) {
 	f := newFakeHost(t)
 	f.left["Restart b.service"] = "inactive"
 	f.expect("well", f.process("b1", e), done, all, "File /etc/a@1")
-	// It was ended before it could say done: nothing is begun anew.
+	// The process ended before it could report done: nothing starts again.
 	f.expect("the next process", f.process("b1", e), done, "", "File /etc/a@1")
 	f.expect("in another boot", f.process("b2", e), done, all, "File /etc/a@1")
 
@@ -220,8 +219,8 @@ func TestApply(t *testing.T) {
 	f.expect("a drain alone", f.process("b1", ApplyPlan{Changes: e.Changes}), done, "", "File /etc/a@1")
 }
 
-// A plan that names a unit that no plan touches, by whatever name the unit has on this
-// host, does nothing at all, and fails.
+// TestApplyRefusesUnits checks that a plan that names a forbidden unit, by any of the unit's names on this host, does
+// nothing and fails.
 func TestApplyRefusesUnits(t *testing.T) {
 	e := ApplyPlan{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Restart b.service, Restart maintenance.target")}
 	f := newFakeHost(t)
@@ -230,18 +229,18 @@ func TestApplyRefusesUnits(t *testing.T) {
 	f.expect("an alias", f.process("b1", e), step.Work{Failed: text}, "", "")
 	f.expect("the next process", f.process("b1", e), step.Work{Failed: text}, "", "")
 
-	// The DaemonReload of the plan brings the alias.
+	// The DaemonReload of the plan loads the alias.
 	f = newFakeHost(t)
 	f.on = func() { f.names = map[string][]string{"maintenance.target": {"reboot.target"}} }
 	f.expect("an alias that comes", f.process("b1", e), step.Work{Failed: text}, "DaemonReload, Restart b.service", "")
 
-	// A policy that is older than the list.
+	// The policy is older than the list of forbidden units.
 	f = newFakeHost(t)
 	want := step.Work{Failed: "Restart rescue@x.service is refused: on this host the unit is rescue@x.service, which takes the host to a rescue, update, installation or initrd state"}
 	f.expect("no alias", f.process("b1", ApplyPlan{Steps: actions("Restart rescue@x.service")}), want, "", "")
 	f.expect("reload of the bus", f.process("b2", ApplyPlan{Steps: actions("Reload dbus.service")}), done, "Reload dbus.service", "")
 
-	// Where systemd cannot say the names, nothing is touched until it can.
+	// If systemd cannot return the names, nothing is touched until it can.
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeHost(t)
 		f.names = map[string][]string{"maintenance.target": {"reboot.target"}}
@@ -249,21 +248,22 @@ func TestApplyRefusesUnits(t *testing.T) {
 		began := time.Now()
 		f.expect("no answer", f.process("b1", e), step.Work{Failed: text}, "", "")
 		if took := time.Since(began); took != 3*retryPause {
-			t.Errorf("it took %v", took)
+			t.Errorf("the plan took %v", took)
 		}
 	})
 }
 
-// A bus that is away is waited for, and each time that systemd is asked after 10 s something was read again before.
+// TestApplyWaitsForTheBus checks that the plan waits for a bus that is down, and that the host reads again before each
+// request that is more than 10 s later.
 func TestApplyWaitsForTheBus(t *testing.T) {
 	e := ApplyPlan{Steps: actions("Restart b.service")}
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeHost(t)
 		f.errs["Restart b.service"] = slices.Repeat([]error{systemd.ErrAbsent}, 3)
 		began := time.Now()
-		f.expect("it comes back", f.process("b1", e), done, "Restart b.service, Restart b.service, Restart b.service, Restart b.service", "")
+		f.expect("the bus comes back", f.process("b1", e), done, "Restart b.service, Restart b.service, Restart b.service, Restart b.service", "")
 		if took := time.Since(began); took != 3*retryPause {
-			t.Errorf("it took %v", took)
+			t.Errorf("the plan took %v", took)
 		}
 		f = newFakeHost(t)
 		f.errs["Restart b.service"] = slices.Repeat([]error{systemd.ErrAbsent}, 1000)
@@ -276,8 +276,9 @@ func TestApplyWaitsForTheBus(t *testing.T) {
 	})
 }
 
-// A step that takes long leaves the next one to another read, and so does each step of a process that goes on with what
-// the last one has left: a stop, a pause or another leader in between is seen.
+// TestApplyReadsBeforeEachStep checks that after a long step the next step waits for another read, and so does each
+// step of a process that resumes the plan of its predecessor, so that a stop, a pause or another leader in between
+// counts.
 func TestApplyReadsBeforeEachStep(t *testing.T) {
 	e := ApplyPlan{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Reload a.service, Restart b.service, Restart c.service")}
 	const all = "DaemonReload, Reload a.service, Restart b.service, Restart c.service"
@@ -287,30 +288,30 @@ func TestApplyReadsBeforeEachStep(t *testing.T) {
 			f.on = func() { time.Sleep(took + time.Nanosecond) }
 			f.expect(took.String(), f.process("b1", e), done, all, "File /etc/a@1")
 			if f.reads != reads {
-				t.Errorf("steps of %v: %d reads between them, want %d", took, f.reads, reads)
+				t.Errorf("steps of %v: %d reads between them, expected %d", took, f.reads, reads)
 			}
 		}
 		f := newFakeHost(t)
 		a := f.apply("b1", nothingWatched)
 		a.Start(t.Context(), inApplying, e, time.Now().Add(-time.Nanosecond))
 		a.Wait()
-		f.expect("too late for the first", a.Work(inApplying), step.Work{}, "", "")
+		f.expect("past the deadline of the first step", a.Work(inApplying), step.Work{}, "", "")
 	})
 }
 
-// Whatever ends lockkeeper in the middle, the plan comes to its end, and what was
-// done is not done again.
+// TestApplyRestartsItself checks that the plan is finished, without a repeated step, whatever ends lockkeeper in
+// between.
 func TestApplyRestartsItself(t *testing.T) {
 	e := ApplyPlan{Changes: []v1alpha1.Change{fileChange("/etc/a", "1")}, Steps: actions("DaemonReload, Restart keeper.service, Restart b.service")}
 	f := newFakeHost(t)
 	f.kills["Restart keeper.service"] = 1
 	if w := f.process("b1", e); !dead(w) {
-		t.Errorf("it survived its own end: %+v", w)
+		t.Errorf("the process survived its own restart: %+v", w)
 	}
 	f.expect("itself last", done, done, "DaemonReload, Restart b.service, Restart keeper.service", "")
 	f.expect("after that", f.process("b1", e), done, "", "File /etc/a@1")
 
-	// A unit that takes lockkeeper with it when it is restarted.
+	// A restart of this unit also ends lockkeeper.
 	f = newFakeHost(t)
 	f.kills["Restart b.service"] = 1
 	f.process("b1", e)
@@ -318,7 +319,7 @@ func TestApplyRestartsItself(t *testing.T) {
 	f.process("b1", e)
 	f.expect("taken along", f.process("b1", e), done, "DaemonReload, Restart b.service, Restart keeper.service", "File /etc/a@1")
 
-	// Killed, and what was under way is not known to have been done: once more.
+	// The process is killed, so it is unknown whether the current step was done: the step is repeated.
 	f = newFakeHost(t)
 	f.vain = true
 	f.kills["Restart b.service"] = 2
@@ -328,7 +329,7 @@ func TestApplyRestartsItself(t *testing.T) {
 	f.process("b1", e)
 	f.expect("killed twice", f.process("b1", e), done, "DaemonReload, Restart b.service, Restart b.service, Restart b.service, Restart keeper.service", "File /etc/a@1")
 
-	// Not indefinitely.
+	// The repetition is limited.
 	f = newFakeHost(t)
 	f.vain = true
 	f.kills["Restart b.service"] = 100
@@ -339,9 +340,8 @@ func TestApplyRestartsItself(t *testing.T) {
 	f.expect("killed each time", f.process("b1", e), want, "DaemonReload, Restart b.service, Restart b.service, Restart b.service", "")
 }
 
-// A user edits the turn's records, and the coordinator repairs them: the run that was canceled
-// begins again. It comes after one that waited for another read, and no step that is done is
-// done again.
+// TestApplyCalledOff has a user edit the turn's records and the coordinator repair them, so the run that was canceled
+// starts again. It follows a run that waited for another read, and repeats no finished step.
 func TestApplyCalledOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeHost(t)
@@ -356,17 +356,16 @@ func TestApplyCalledOff(t *testing.T) {
 		a.Start(t.Context(), inApplying, e, soon())
 		a.Wait()
 		a.Leave(inApplying)
-		f.expect("the third is called off", a.Work(inApplying), step.Work{}, "Restart c.service, Restart d.service", "")
+		f.expect("the third step is canceled", a.Work(inApplying), step.Work{}, "Restart c.service, Restart d.service", "")
 		a.Start(t.Context(), inApplying, e, soon())
 		a.Wait()
-		f.expect("and begun again", a.Work(inApplying), done, "Restart d.service", "")
+		f.expect("the run starts again", a.Work(inApplying), done, "Restart d.service", "")
 	})
 }
 
-// The file changes while lockkeeper restarts itself for it, as it would if the
-// other unit wrote it. What was begun comes to its end, with what it was begun for
-// in effect: the newer content stays a change, and is done nothing for. Other steps,
-// by rules that came since, are done anew.
+// TestApplyChangesUnderWay changes the file while lockkeeper restarts itself for it, as if the other unit wrote it. The
+// plan that has started is finished, and its changes are in effect; the newer content stays a change without an action.
+// Other steps, from newer rules, start a new plan.
 func TestApplyChangesUnderWay(t *testing.T) {
 	steps := actions("Restart b.service, Restart lockkeeper.service")
 	older, newer := []v1alpha1.Change{fileChange("/etc/a", "1")}, []v1alpha1.Change{fileChange("/etc/a", "2")}
@@ -381,8 +380,8 @@ func TestApplyChangesUnderWay(t *testing.T) {
 	f.expect("other steps", f.process("b1", ApplyPlan{Changes: newer, Steps: actions("Reload b.service")}), done, "Restart b.service, Restart lockkeeper.service, Reload b.service", "File /etc/a@2")
 }
 
-// applies is a turn for the changes, of which there are others as well; then these
-// are there. It returns what outlived it.
+// applies runs a turn for the granted changes. before lists all changes before the turn, and after those after it. It
+// returns the change that came again.
 func (f *fakeHost) applies(turnID string, granted, before, after []v1alpha1.Change) string {
 	f.t.Helper()
 	var all []string
@@ -402,8 +401,8 @@ func (f *fakeHost) applies(turnID string, granted, before, after []v1alpha1.Chan
 	return first
 }
 
-// A change that outlives its turn is a failure, and what comes others it makes a few
-// turns and not endlessly many.
+// TestApplyOutlived checks that a change that comes again during its turn is a failure, and that new changes of each
+// turn cause only a few turns.
 func TestApplyOutlived(t *testing.T) {
 	list := func(changes ...v1alpha1.Change) []v1alpha1.Change { return changes }
 	a1, a2, os := fileChange("/etc/a", "1"), fileChange("/etc/a", "2"), v1alpha1.Change{Source: v1alpha1.SourceOSUpdate, Version: "4.2"}
@@ -422,7 +421,7 @@ func TestApplyOutlived(t *testing.T) {
 	expect("an update came", f.applies("t4", list(a1), list(a1), list(os)), "")
 	expect("another was there before", f.applies("t5", list(a1), list(a1, other), list(other)), "")
 
-	// One file after the other.
+	// One file changes after another.
 	for _, start := range []string{"u", "v"} {
 		f := newFakeHost(t)
 		names := list(fileChange("/etc/0", "1"), fileChange("/etc/1", "1"), fileChange("/etc/2", "1"), fileChange("/etc/3", "1"))
@@ -432,7 +431,7 @@ func TestApplyOutlived(t *testing.T) {
 		expect("the first", turn(0), "")
 		expect("the second", turn(1), "")
 		if start == "v" {
-			// One that is for something else breaks the chain.
+			// A turn for another change interrupts the chain.
 			expect("in between", f.applies("between", list(a1), list(a1, names[2]), list(names[2])), "")
 			expect("the first again", turn(2), "")
 			continue
@@ -441,8 +440,8 @@ func TestApplyOutlived(t *testing.T) {
 	}
 }
 
-// A unit that writes, when it is restarted, the file that it is restarted for: the
-// turn fails, and the new content is there for the next one.
+// TestApplyWritesItsFile uses a unit that, when it is restarted, writes the file that it is restarted for. The turn
+// must fail, and the new content must be a change for the next turn.
 func TestApplyWritesItsFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "etc/a")
@@ -469,19 +468,19 @@ func TestApplyWritesItsFile(t *testing.T) {
 	}
 	must(t, os.WriteFile(path, []byte("an edit"), 0o644))
 	f.on = func() { written++; must(t, os.WriteFile(path, fmt.Append(nil, "written ", written), 0o644)) }
-	for _, id := range []string{"t1", "t2"} { // the second after a retry
+	for _, id := range []string{"t1", "t2"} { // the second turn follows a retry
 		if there, outlived := turnEnds(id); len(there) != 1 || !strings.HasPrefix(outlived, there[0].String()+" changed again") {
-			t.Errorf("%s: %q, and %v is there", id, outlived, there)
+			t.Errorf("%s: %q, changes %v", id, outlived, there)
 		}
 	}
 	f.on = nil
 	if there, outlived := turnEnds("t3"); len(there) != 0 || outlived != "" || written != 2 {
-		t.Errorf("it writes no more: %q, and %v is there", outlived, there)
+		t.Errorf("the unit no longer writes: %q, changes %v", outlived, there)
 	}
 }
 
-// Until what was applied can be read, nobody hears that it is done, nor that it has
-// changed again; nor if it cannot be read any more, once it is done.
+// TestApplyUnread checks that neither done nor a new change is reported until the applied paths can be read, also if
+// they become unreadable after the apply.
 func TestApplyUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeHost(t)
@@ -504,12 +503,12 @@ func TestApplyUnread(t *testing.T) {
 		time.Sleep(retryPause)
 		synctest.Wait()
 		if w := a.Work(inApplying); w != done {
-			t.Errorf("it can be read: %+v", w)
+			t.Errorf("readable again: %+v", w)
 		}
 	})
 }
 
-// A failed unit's turn tells of what there is when it has failed.
+// TestApplyFailedRests checks that a failed turn waits until the files have settled before it reports changes.
 func TestApplyFailedRests(t *testing.T) {
 	f := newFakeHost(t)
 	f.errs["Restart b.service"] = []error{&systemd.JobError{Unit: "b.service", Text: "failed"}}
@@ -546,16 +545,16 @@ func TestApplyRecord(t *testing.T) {
 			}
 		})
 	}
-	// Without a record, restarting itself would never end.
+	// Without a record, lockkeeper would restart itself indefinitely.
 	f := newFakeHost(t)
 	f.dir = filepath.Join(f.dir, "gone")
 	w := f.process("b1", e)
 	if !strings.HasPrefix(w.Failed, "lockkeeper does not restart itself") || len(w.Failed) > maxText || strings.Join(f.asks, ", ") != "Restart b.service" {
-		t.Errorf("%+v, asked for %q", w, f.asks)
+		t.Errorf("%+v, requests %q", w, f.asks)
 	}
 }
 
-// What is left of a stage that is no more is not begun.
+// TestApplyStageLeft checks that the steps of a stage that has ended do not start.
 func TestApplyStageLeft(t *testing.T) {
 	f := newFakeHost(t)
 	f.end = func() {}
@@ -563,7 +562,7 @@ func TestApplyStageLeft(t *testing.T) {
 		t.Error("applied")
 		return nil
 	}})
-	f.kills["Restart b.service"] = 1 // it waits for its context
+	f.kills["Restart b.service"] = 1 // the step waits for its context
 	a.Start(t.Context(), inApplying, ApplyPlan{Steps: actions("Restart b.service, Restart c.service")}, soon())
 	a.Leave(inApplying)
 	if w := a.Work(inApplying); !w.Running {
@@ -573,11 +572,11 @@ func TestApplyStageLeft(t *testing.T) {
 	a.Leave(next)
 	a.Wait()
 	if w := a.Work(next); w != (step.Work{}) || slices.Contains(f.asks, "Restart c.service") {
-		t.Errorf("%+v, asked for %q", w, f.asks)
+		t.Errorf("%+v, requests %q", w, f.asks)
 	}
 }
 
-// What a turn applies is what the host has published for it. Whatever has come since is for the next turn.
+// TestPlanApply checks that a turn applies what the host has published for it. Later changes are for the next turn.
 func TestPlanApply(t *testing.T) {
 	plan := &v1alpha1.Host{
 		Changes: []v1alpha1.Change{fileChange("/etc/a", "1"), fileChange("/etc/b", "1")},

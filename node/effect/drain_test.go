@@ -12,8 +12,7 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// lastDrain returns a Drain whose last run is for a stage. It has no client: to begin an
-// eviction panics.
+// lastDrain returns a Drain whose last run belongs to a stage. It has no client, so a new eviction panics.
 func lastDrain(s Stage, e step.Eviction, ended bool) *Drain {
 	d := NewDrain(nil, "n1", slog.New(slog.DiscardHandler), func() {})
 	d.eviction, d.last = e, &run{stage: s, cancel: func(error) {}, ended: make(chan struct{}), at: time.Now()}
@@ -23,8 +22,8 @@ func lastDrain(s Stage, e step.Eviction, ended bool) *Drain {
 	return d
 }
 
-// An eviction of few pods ends between the observation and the decision to continue it. To
-// begin it again would end as fast, and so on.
+// TestEvictionThatEndedMeanwhileIsNotBegunAgain checks an eviction of a few pods that ends between the observation and
+// the decision to continue it. If it started again, it would end as fast, and so on.
 func TestEvictionThatEndedMeanwhileIsNotBegunAgain(t *testing.T) {
 	s := Stage{"t1", v1alpha1.StateDraining}
 	d := lastDrain(s, step.Eviction{}, true)
@@ -34,8 +33,8 @@ func TestEvictionThatEndedMeanwhileIsNotBegunAgain(t *testing.T) {
 	}
 }
 
-// An eviction that runs begins again if it is to be another one, in either direction. One
-// that has ended begins again only for what it did not do.
+// TestEvictionThatServes checks that a running eviction starts again if it must change, in either direction, and that a
+// finished eviction starts again only for pods that it did not evict.
 func TestEvictionThatServes(t *testing.T) {
 	s, other := Stage{"t1", v1alpha1.StateDraining}, Stage{"t2", v1alpha1.StateDraining}
 	plain, force := step.Eviction{}, step.Eviction{Force: true}
@@ -66,14 +65,14 @@ func TestEvictionThatServes(t *testing.T) {
 	}
 }
 
-// logindOf answers a reboot with err.
+// logindOf answers a call to reboot with err.
 type logindOf struct{ err error }
 
 func (l logindOf) Reboot(ctx context.Context) error           { return errors.Join(l.err, ctx.Err()) }
 func (logindOf) RebootUnderway(context.Context) (bool, error) { return false, nil }
 
-// Only a refusal of logind's own ends the turn. Whatever else happens, the host reads again
-// and decides again.
+// TestReboot checks that only a refusal by logind itself ends the turn. After any other error the host reads and
+// decides again.
 func TestReboot(t *testing.T) {
 	s := Stage{"t1", v1alpha1.StateRebooting}
 	call := func(name string) error { return &systemd.CallError{Name: name} }

@@ -15,15 +15,14 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// unitsOf plays systemd's part: each run of the target takes a minute and ends
-// as the next of ends says.
+// unitsOf plays systemd: each run of the target takes a minute and ends with the next element of ends.
 type unitsOf struct {
 	wanted map[string][]string
 	err    error
 
 	mu      sync.Mutex
 	took    time.Duration
-	ends    []error // nil: well
+	ends    []error // nil: success
 	runs    int
 	stopped int
 }
@@ -65,10 +64,10 @@ func (u *unitsOf) StopTarget(ctx context.Context, _ string) error {
 	return ctx.Err()
 }
 
-// readAge is how old a read may be, as in package node.
+// readAge is the maximum age of a read, as in package node.
 const readAge = 10 * time.Second
 
-// soon is until when what a test decides may be asked of systemd.
+// soon returns the deadline for requests to systemd.
 func soon() time.Time { return time.Now().Add(readAge) }
 
 func newHooks(u *unitsOf) *Hooks {
@@ -96,7 +95,7 @@ func TestHooksAreSeen(t *testing.T) {
 	expect("", false)
 	u.err = errors.New("no bus")
 	if err := k.Read(t.Context()); err == nil {
-		t.Error("a look without a bus is none")
+		t.Error("Read succeeds without a bus")
 	}
 	expect("", false)
 	u.err = nil
@@ -104,10 +103,10 @@ func TestHooksAreSeen(t *testing.T) {
 	expect("before-drain before-uncordon", true)
 	u.err = errors.New("no bus")
 	_ = k.Read(t.Context())
-	expect("before-drain before-uncordon", true) // it stands
+	expect("before-drain before-uncordon", true) // the result stays
 	u.err = systemd.ErrAbsent
 	u.wanted = nil
-	must(t, k.Read(t.Context())) // a host without systemd on its bus has none
+	must(t, k.Read(t.Context())) // a host without systemd on its bus has no hook units
 	expect("", true)
 }
 
@@ -130,11 +129,11 @@ func TestHooksRun(t *testing.T) {
 		expect(beforeDrain, step.Work{})
 		k.Start(ctx, beforeDrain, "", tenMinutes, soon())
 		expect(beforeDrain, step.Work{Running: true, Detail: "hook units: a.service"})
-		k.Start(ctx, beforeDrain, "", tenMinutes, soon()) // no second one beside it
-		expect(beforeUncordon, step.Work{})               // another stage's
+		k.Start(ctx, beforeDrain, "", tenMinutes, soon()) // starts no second run
+		expect(beforeUncordon, step.Work{})               // the report of another stage
 		time.Sleep(time.Minute)
 		expect(beforeDrain, step.Work{Done: true})
-		k.Leave(t.Context()) // what it has come to is kept
+		k.Leave(t.Context()) // the result is kept
 		expect(beforeDrain, step.Work{Done: true})
 
 		k.Start(ctx, beforeUncordon, "", tenMinutes, soon())
@@ -145,12 +144,12 @@ func TestHooksRun(t *testing.T) {
 		expect(beforeUncordon, step.Work{Failed: text})
 		time.Sleep(time.Second)
 		expect(beforeUncordon, step.Work{Failed: text, Due: true})
-		// The bus goes away in the middle: it is tried again.
+		// The bus fails during the run: the run is repeated.
 		k.Start(ctx, beforeUncordon, "", tenMinutes, soon())
 		time.Sleep(time.Minute)
 		expect(beforeUncordon, step.Work{Running: true, Detail: "systemd, to run its hook units: no such service on the bus"})
 		time.Sleep(retryPause)
-		// It was asked a minute ago by what was read: systemd is asked again only after another read.
+		// The last request was based on a read a minute ago, so the next one needs another read.
 		expect(beforeUncordon, step.Work{Running: true, Late: true, Detail: "systemd, to run its hook units: no such service on the bus"})
 		time.Sleep(time.Hour / 12)
 		if u.runs != 3 {
@@ -171,12 +170,12 @@ func TestHooksRun(t *testing.T) {
 func TestHooksRestLongerEachTime(t *testing.T) {
 	for failures, want := range map[int]time.Duration{1: time.Minute, 2: 2 * time.Minute, 4: 8 * time.Minute, 5: 10 * time.Minute, 1000: 10 * time.Minute} {
 		if got := backoff(failures); got != want {
-			t.Errorf("after %d failures it rests %v, expected %v", failures, got, want)
+			t.Errorf("pause after %d failures: %v, expected %v", failures, got, want)
 		}
 	}
 }
 
-// A person's retry lets failed units run at once, one time.
+// TestHooksRetry checks that an admin's retry lets failed units run at once, once.
 func TestHooksRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := errors.New("timeout")
@@ -184,7 +183,7 @@ func TestHooksRetry(t *testing.T) {
 		k.Start(t.Context(), beforeUncordon, "", tenMinutes, soon())
 		k.Wait()
 		if k.Work(beforeUncordon, "").Due || k.Work(beforeUncordon, "t0").Due || !k.Work(beforeUncordon, "t1").Due {
-			t.Errorf("due without a retry of this turn, or not with it: %+v", k.Work(beforeUncordon, "t1"))
+			t.Errorf("wrong report with or without a retry of this turn: %+v", k.Work(beforeUncordon, "t1"))
 		}
 		k.Start(t.Context(), beforeUncordon, "t1", tenMinutes, soon())
 		k.Wait()
@@ -213,7 +212,7 @@ func TestHooksTimeout(t *testing.T) {
 				k.Start(t.Context(), c.s, "", HookLimit{Timeout: 10 * time.Minute, Abort: c.abort}, soon())
 				time.Sleep(10*time.Minute - time.Second)
 				if !k.Work(c.s, "").Running {
-					t.Error("ended before its time")
+					t.Error("ended too early")
 				}
 				k.Wait()
 				if w := k.Work(c.s, ""); w.Failed != c.failed || w.Done != (c.failed == "") || u.stopped != c.stopped {
@@ -224,8 +223,8 @@ func TestHooksTimeout(t *testing.T) {
 	}
 }
 
-// Units of a stage that is left are stopped, and those of the next one wait for
-// that; those of a process that ends are left to the next process.
+// TestHooksAreStopped checks that the units of a stage that has ended are stopped, and that those of the next stage
+// wait for that. The units of a process that ends are left to the next process.
 func TestHooksAreStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -234,9 +233,9 @@ func TestHooksAreStopped(t *testing.T) {
 		k.Start(ctx, beforeDrain, "", tenMinutes, soon())
 		synctest.Wait()
 		k.Leave(t.Context())
-		k.Start(ctx, beforeUncordon, "", tenMinutes, soon()) // too early: it is still stopping
+		k.Start(ctx, beforeUncordon, "", tenMinutes, soon()) // too early: the units are still stopping
 		if w := k.Work(beforeUncordon, ""); w != (step.Work{}) {
-			t.Errorf("runs beside what is being stopped: %+v", w)
+			t.Errorf("runs while other units are being stopped: %+v", w)
 		}
 		synctest.Wait()
 		if u.stopped != 1 || k.Work(beforeDrain, "") != (step.Work{}) {
@@ -245,7 +244,7 @@ func TestHooksAreStopped(t *testing.T) {
 		k.Start(ctx, beforeUncordon, "", tenMinutes, soon())
 		synctest.Wait()
 		if !k.Work(beforeUncordon, "").Running {
-			t.Error("does not run after that")
+			t.Error("does not run after the stop")
 		}
 		cancel()
 		k.Wait()
@@ -278,8 +277,8 @@ func TestHookTexts(t *testing.T) {
 	}
 }
 
-// Units that could not be started in time are not, however long the bus is away, and a stage that is left meanwhile leaves
-// nothing behind.
+// TestHooksStartInTime checks that units that cannot start before their deadline do not start, however long the bus is
+// down, and that a stage that ends in the meantime leaves nothing behind.
 func TestHooksStartInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := &unitsOf{took: time.Minute}
@@ -295,7 +294,7 @@ func TestHooksStartInTime(t *testing.T) {
 			t.Errorf("left: %+v, %d runs, %d stopped", got, u.runs, u.stopped)
 		}
 
-		// Another stage's units do not run beside those of an earlier process.
+		// The units of another stage do not run concurrently with those of an earlier process.
 		k.Start(t.Context(), beforeDrain, "", tenMinutes, time.Now().Add(-time.Nanosecond))
 		k.Wait()
 		k.Start(t.Context(), beforeUncordon, "", tenMinutes, soon())
