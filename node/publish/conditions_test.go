@@ -19,11 +19,11 @@ import (
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
-// conditionStore is a Node, and every write of its conditions.
+// conditionStore is a Node that records every write of its conditions.
 type conditionStore struct {
 	mu      sync.Mutex
 	node    *corev1.Node
-	outcome kube.Outcome    // of the next writes
+	outcome kube.Outcome    // the outcome of the next writes
 	writes  []time.Duration // since the start
 	start   time.Time
 }
@@ -63,14 +63,14 @@ func (s *conditionStore) write(ctx context.Context, p kube.Patch) (kube.Outcome,
 	return kube.Written, nil
 }
 
-// then has the next writes end so, counts them from now on, and forgets those before.
+// then sets the outcome of the next writes, and resets the recorded writes.
 func (s *conditionStore) then(o kube.Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.outcome, s.writes, s.start = o, nil, time.Now()
 }
 
-// has checks the types on the Node, and when it was written since then.
+// has checks the types of the conditions on the Node, and the times of the writes since the last call of then.
 func (s *conditionStore) has(t *testing.T, want, writes string) {
 	t.Helper()
 	s.mu.Lock()
@@ -97,14 +97,15 @@ func writingConditions(t *testing.T, s *conditionStore) (c *Conditions, stop fun
 	return c, func() { cancel(); wg.Wait() }
 }
 
-// pending is a host that wants a reboot; at is one that is in its turn.
+// pending is a host that wants a reboot; the result of at is a host in a turn.
 var pending = local.Host{Node: "n1", UID: "u", State: v1alpha1.StateIdle, Wants: v1alpha1.WantsReboot}
 
 func at(state v1alpha1.State) local.Host {
 	return local.Host{Node: "n1", UID: "u", State: state, Turn: "t1", Cordoned: true, Course: &local.Course{Wants: v1alpha1.WantsReboot, Drains: true}}
 }
 
-// A difference is written once, a second after it came, with what follows it within the second.
+// TestConditionsAreWrittenOnce checks that a difference is written once, a second after it appeared, together with
+// later differences within that second.
 func TestConditionsAreWrittenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &conditionStore{}
@@ -121,14 +122,14 @@ func TestConditionsAreWrittenOnce(t *testing.T) {
 		c.Report(at(v1alpha1.StateDraining), true)
 		elapse(time.Hour)
 		s.has(t, "MaintenanceInProgress DrainInProgress", "[1s]")
-		// It is over before it is written: nothing is.
+		// A difference that disappears before its write is not written.
 		s.then(kube.Written)
 		c.Report(at(v1alpha1.StateRebooting), true)
 		elapse(500 * time.Millisecond)
 		c.Report(at(v1alpha1.StateDraining), true)
 		elapse(time.Hour)
 		s.has(t, "MaintenanceInProgress DrainInProgress", "[]")
-		// Another Node object of the same name: what was reported is not about it.
+		// Another Node object has the same name, so the reports do not apply to it.
 		s.mu.Lock()
 		s.node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "another", ResourceVersion: "9"}}
 		s.mu.Unlock()
@@ -138,7 +139,8 @@ func TestConditionsAreWrittenOnce(t *testing.T) {
 	})
 }
 
-// Without the key nothing is written, unless there is something to remove; then it is removed once.
+// TestConditionsOff checks that nothing is written if the setting is off, except the removal of existing conditions,
+// once.
 func TestConditionsOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &conditionStore{}
@@ -160,7 +162,7 @@ func TestConditionsOff(t *testing.T) {
 	})
 }
 
-// A node that was released has none of the conditions any more, and is written to once.
+// TestConditionsOfAReleasedNode checks that a released node loses all conditions in one write.
 func TestConditionsOfAReleasedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &conditionStore{}
@@ -177,7 +179,8 @@ func TestConditionsOfAReleasedNode(t *testing.T) {
 	})
 }
 
-// Writes that are refused or conflict are repeated within bounds. While no request succeeds, none is sent.
+// TestConditionsAgain checks that refused and conflicting writes are repeated within limits. While no request succeeds,
+// none is sent.
 func TestConditionsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &conditionStore{}
@@ -191,7 +194,7 @@ func TestConditionsAgain(t *testing.T) {
 				t.Errorf("%s: %d writes in a day, expected at most %d", outcome, n, most)
 			}
 		}
-		// A conflict is no failure: it is tried again after the usual pause.
+		// A conflict is not a failure: the write is repeated after the usual pause.
 		s.then(kube.Written)
 		elapse(24 * time.Hour)
 		s.then(kube.Conflict)
@@ -219,7 +222,8 @@ func TestConditionsAgain(t *testing.T) {
 	})
 }
 
-// What differs when the process ends is written then: a host that reboots within the second.
+// TestConditionsAtTheEnd checks that a difference at the end of the process is written then: a host may reboot within
+// the second.
 func TestConditionsAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &conditionStore{}
@@ -231,7 +235,7 @@ func TestConditionsAtTheEnd(t *testing.T) {
 		stop()
 		s.has(t, "MaintenanceInProgress Drained", "[0s]")
 
-		// A conflict is tried again, and not for long.
+		// A conflict is retried, for a limited time.
 		c, stop = writingConditions(t, s)
 		s.then(kube.Conflict)
 		c.Report(at(v1alpha1.StateDraining), true)

@@ -42,15 +42,15 @@ func TestDrainEvents(t *testing.T) {
 		}
 	}
 
-	// Another process, to which the time of the blocker was handed on: the Event is due at once, and it is the same one.
+	// Another process has got the start time of the blocker: the Event is due at once, and it is the same one.
 	e = drainEvents{}
 	s := local.Host{Turn: "t1", State: v1alpha1.StateDraining, Drain: &v1alpha1.DrainStatus{Total: 2}, Blockers: []v1alpha1.Blocker{budget}}
 	if reason, _ := e.next(&s, start.Add(11*time.Minute)); reason != "DrainBlocked" || !e.since.Equal(start) {
-		t.Errorf("after a restart: %s about %v, want DrainBlocked about %v", reason, e.since, start)
+		t.Errorf("after a restart: %s about %v, expected DrainBlocked about %v", reason, e.since, start)
 	}
 }
 
-// TestDrainEventsOfAPause: a drain that stands still, or starts again, is not unblocked.
+// TestDrainEventsOfAPause checks that a drain that is paused, or starts again, does not count as unblocked.
 func TestDrainEventsOfAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := v1alpha1.Blocker{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.Now()}
@@ -67,13 +67,13 @@ func TestDrainEventsOfAPause(t *testing.T) {
 			{10 * time.Minute, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, v1alpha1.EventDrainBlocked},
 			{time.Hour, v1alpha1.StateDraining, nil, nil, ""},    // paused
 			{time.Second, v1alpha1.StateDraining, runs, nil, ""}, // starts again
-			{time.Second, v1alpha1.StateDraining, runs, nil, ""}, // asks
+			{time.Second, v1alpha1.StateDraining, runs, nil, ""}, // evicts
 			{time.Second, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, ""},
-			{time.Hour, v1alpha1.StateDraining, runs, nil, ""},                                  // it is gone,
-			{30 * time.Second, v1alpha1.StateDraining, runs, nil, ""},                           // and
-			{31 * time.Second, v1alpha1.StateDraining, runs, nil, v1alpha1.EventDrainUnblocked}, // stays so
+			{time.Hour, v1alpha1.StateDraining, runs, nil, ""},                                  // the blocker is gone
+			{30 * time.Second, v1alpha1.StateDraining, runs, nil, ""},                           // still gone
+			{31 * time.Second, v1alpha1.StateDraining, runs, nil, v1alpha1.EventDrainUnblocked}, // gone for long enough
 			{time.Second, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, v1alpha1.EventDrainBlocked},
-			{time.Second, v1alpha1.StateBeforeUncordon, nil, nil, v1alpha1.EventDrainUnblocked}, // the turn goes on or back
+			{time.Second, v1alpha1.StateBeforeUncordon, nil, nil, v1alpha1.EventDrainUnblocked}, // the turn continues or is backed out
 		} {
 			time.Sleep(c.after)
 			s := local.Host{Turn: "t1", State: c.state, Drain: c.drain, Blockers: c.blockers}

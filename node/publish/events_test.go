@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestEventWriter: an Event that cannot be written is tried again ever more seldom, for an hour; others keep their order, and those
-// that are too many are dropped.
+// TestEventWriter checks that an Event that cannot be written is retried with growing pauses for an hour, that the
+// other Events keep their order, and that Events beyond the limit are dropped.
 func TestEventWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

@@ -16,7 +16,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
-// store is a HostUpdate, and every write of it.
+// store is a HostUpdate that records every write.
 type store struct {
 	mu     sync.Mutex
 	err    error
@@ -31,14 +31,14 @@ func (s *store) Read(context.Context) (*v1alpha1.HostUpdate, error) {
 	return s.object, s.err
 }
 
-// fail has requests fail from now on, or not any more.
+// fail makes requests fail with err, or succeed if err is nil.
 func (s *store) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = err
 }
 
-// restart counts writes and their times from now on.
+// restart resets the recorded writes and their start time.
 func (s *store) restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func publishing(t *testing.T, dir string, s *store) (p *HostUpdate, stop func())
 	return p, func() { cancel(); wg.Wait() }
 }
 
-// elapse lets time pass, and everyone do what there is to do then.
+// elapse lets time pass, and lets all goroutines do what is due.
 func elapse(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -84,7 +84,7 @@ func blockedBy(name, message string) local.Host {
 	return h
 }
 
-// TestPublishPace: what is new is written within 3 s, progress every 10 s, and what is there already never.
+// TestPublishPace checks that a change is written within 3 s, progress every 10 s, and unchanged content never.
 func TestPublishPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -93,7 +93,7 @@ func TestPublishPace(t *testing.T) {
 		p.Report(resting, true)
 		elapse(10 * time.Second)
 		if fmt.Sprint(s.writes) != "[3s]" {
-			t.Fatalf("the first report was written at %v, want 3 s after the start", s.writes)
+			t.Fatalf("the first report was written at %v, expected 3 s after the start", s.writes)
 		}
 		for range 3600 { // an idle hour
 			p.Report(resting, true)
@@ -102,7 +102,7 @@ func TestPublishPace(t *testing.T) {
 		if len(s.writes) != 1 {
 			t.Fatalf("an idle host writes at %v", s.writes)
 		}
-		// A blocker, then another a second later: two writes, 3 s apart.
+		// A blocker appears, and another one a second later: two writes, 3 s apart.
 		s.restart()
 		p.Report(blockedBy("shop/web", "needs 3"), true)
 		elapse(time.Second)
@@ -111,9 +111,9 @@ func TestPublishPace(t *testing.T) {
 		p.Report(blockedBy("shop/api", "needs 3"), true)
 		elapse(time.Minute)
 		if fmt.Sprint(s.writes) != "[0s 3s]" {
-			t.Errorf("three blockers within 2 s are written at %v, want [0s 3s]", s.writes)
+			t.Errorf("three blockers within 2 s are written at %v, expected [0s 3s]", s.writes)
 		}
-		// Progress: each second another count.
+		// Progress: the count changes every second.
 		s.restart()
 		for i := range 29 {
 			h := blockedBy("shop/api", "needs 3")
@@ -122,9 +122,9 @@ func TestPublishPace(t *testing.T) {
 			elapse(time.Second)
 		}
 		if fmt.Sprint(s.writes) != "[0s 10s 20s]" { // the next is due at 30 s, after 29
-			t.Errorf("progress is written at %v, want [0s 10s 20s]", s.writes)
+			t.Errorf("progress is written at %v, expected [0s 10s 20s]", s.writes)
 		}
-		// Not managed any more, or detached: nothing.
+		// A host that is unmanaged or detached writes nothing.
 		s.restart()
 		gone := resting
 		gone.Withdrawn = true
@@ -133,12 +133,13 @@ func TestPublishPace(t *testing.T) {
 		p.Report(gone, true)
 		elapse(time.Hour)
 		if len(s.writes) != 0 {
-			t.Errorf("a host that was detached writes at %v", s.writes)
+			t.Errorf("a detached host writes at %v", s.writes)
 		}
 	})
 }
 
-// TestPublishOffline: what happens before the API server can be reached is kept over a restart, and published with its own times.
+// TestPublishOffline checks that events before the first contact with the API server are kept over a restart, and
+// published with their own times.
 func TestPublishOffline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -159,10 +160,10 @@ func TestPublishOffline(t *testing.T) {
 		}
 		stop()
 		if s.object != nil {
-			t.Fatal("something was written to an API server that is away")
+			t.Fatal("something was written to an API server that is down")
 		}
 
-		// Another process; a restart at first boot, or a reboot.
+		// This is another process, after a restart at the first boot or after a reboot.
 		p, stop = publishing(t, dir, s)
 		staged := download
 		staged.Engine = &v1alpha1.EngineStatus{Operation: "UPDATED_NEED_REBOOT"}
@@ -185,14 +186,14 @@ func TestPublishOffline(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("published %q, want %q", got, want)
 		}
-		// It is published once.
+		// The events are published once.
 		if left, err := local.ReadOffline(dir); left != nil || err != nil {
 			t.Errorf("left on the host: %v, %v", left, err)
 		}
 	})
 }
 
-// TestPublishAgain: a write that fails is repeated ever more seldom, and holds up nothing.
+// TestPublishAgain checks that a failed write is repeated with growing pauses, and holds up nothing else.
 func TestPublishAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -203,21 +204,21 @@ func TestPublishAgain(t *testing.T) {
 		s.restart()
 		p.Report(blockedBy("shop/web", "needs 3"), true)
 		elapse(24 * time.Hour)
-		if n := len(s.writes); n < 250 || n > 350 { // every 5 min, give or take a tenth
+		if n := len(s.writes); n < 250 || n > 350 { // every 5 min with 10 % jitter
 			t.Errorf("%d writes failed in a day", n)
 		}
 		s.fail(nil)
 		elapse(6 * time.Minute)
 		if len(s.object.Status.Blockers) != 1 {
-			t.Errorf("it is not published afterwards: %+v", s.object.Status)
+			t.Errorf("not published after the recovery: %+v", s.object.Status)
 		}
-		// What is left when the process ends is written once more.
+		// The remaining change is written once more when the process ends.
 		s.restart()
 		p.Report(resting, true)
 		p.Report(blockedBy("shop/db", "needs 3"), true)
 		stop()
 		if got := s.object.Status.Blockers; len(got) != 1 || got[0].Name != "shop/db" {
-			t.Errorf("after the end it says %+v", got)
+			t.Errorf("the status after the end is %+v", got)
 		}
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
-// TestPublishAfterIdleOutage: an outage that a host with nothing to do notices by its watch alone costs no writes while it lasts,
-// and does not delay what comes after it.
+// TestPublishAfterIdleOutage checks that an outage that an idle host notices only through its watch causes no writes
+// while it lasts, and does not delay later writes.
 func TestPublishAfterIdleOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -29,7 +29,7 @@ func TestPublishAfterIdleOutage(t *testing.T) {
 			elapse(30 * time.Second)
 		}
 		if len(s.writes) != 0 {
-			t.Errorf("while the API server was away, the host tried to write at %v", s.writes)
+			t.Errorf("the host tried to write during the outage at %v", s.writes)
 		}
 		s.fail(nil)
 		s.restart()
@@ -37,12 +37,12 @@ func TestPublishAfterIdleOutage(t *testing.T) {
 		p.Report(blockedBy("shop/web", "needs 3"), true)
 		elapse(10 * time.Second)
 		if got := s.object.Status.Blockers; len(got) != 1 {
-			t.Errorf("10 s after the outage it says %+v", got)
+			t.Errorf("the blockers 10 s after the outage are %+v", got)
 		}
 	})
 }
 
-// TestPublishBlip: an outage in which nothing happened is not worth a request of every host.
+// TestPublishBlip checks that an outage without any change causes no request of any host.
 func TestPublishBlip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -60,12 +60,13 @@ func TestPublishBlip(t *testing.T) {
 			elapse(20 * time.Minute)
 		}
 		if len(s.writes) != 0 {
-			t.Errorf("ten times that the API server was away for 20 s were written at %v", s.writes)
+			t.Errorf("ten outages of 20 s were written at %v", s.writes)
 		}
 	})
 }
 
-// TestPublishGoesOn: a kubeconfig that is half-written is no outage as long as the credential before it serves.
+// TestPublishGoesOn checks that a half-written kubeconfig does not count as an outage while the previous credential is
+// in use.
 func TestPublishGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -83,10 +84,10 @@ func TestPublishGoesOn(t *testing.T) {
 			elapse(time.Second)
 		}
 		if len(s.object.Status.Offline) != 0 {
-			t.Errorf("what happened while the API server was reached is told as if it was not: %+v", s.object.Status.Offline)
+			t.Errorf("events from a time with a connection are published as offline: %+v", s.object.Status.Offline)
 		}
 		if len(s.writes) != 1 {
-			t.Errorf("%d writes, want that of the turn and the credential", len(s.writes))
+			t.Errorf("%d writes, expected those of the turn and the credential", len(s.writes))
 		}
 		p.Report(resting, true)
 		elapse(time.Minute)
@@ -98,7 +99,8 @@ func TestPublishGoesOn(t *testing.T) {
 	})
 }
 
-// TestPublishFirstBootIsLong: a host that started hours before its API server publishes within 10 s of reaching it.
+// TestPublishFirstBootIsLong checks that a host that started hours before its API server publishes within 10 s of
+// reaching it.
 func TestPublishFirstBootIsLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{err: errors.New("connection refused")}
@@ -113,13 +115,13 @@ func TestPublishFirstBootIsLong(t *testing.T) {
 		p.Report(resting, true)
 		elapse(20 * time.Second)
 		if s.object == nil {
-			t.Error("20 s after the API server was reached nothing is published")
+			t.Error("nothing is published 20 s after the first contact with the API server")
 		}
 	})
 }
 
-// TestPublishFlapping: a fact that is another one every second, for as long as it likes, is no storm, and what is true in the end
-// is written.
+// TestPublishFlapping checks that a fact that changes every second for any time causes a limited number of writes, and
+// that the final value is written.
 func TestPublishFlapping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -135,13 +137,13 @@ func TestPublishFlapping(t *testing.T) {
 		p.Report(blockedBy("shop/last", "needs 3"), true)
 		elapse(31 * time.Second)
 		if got := s.object.Status.Blockers[0].Name; got != "shop/last" {
-			t.Errorf("in the end it names %s", got)
+			t.Errorf("the final status names %s", got)
 		}
 	})
 }
 
-// TestPublishSettled: a process publishes nothing before its host knows enough, not even at its end, and then only what differs from
-// what is published.
+// TestPublishSettled checks that a process publishes nothing before the host knows enough, not even at its end, and
+// after that only what differs from the published status.
 func TestPublishSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, dir := &store{}, t.TempDir()
@@ -164,10 +166,10 @@ func TestPublishSettled(t *testing.T) {
 		elapse(time.Minute)
 		stop()
 		if len(s.writes) != 0 {
-			t.Errorf("a restart on a host on which nothing has changed writes at %v:\n%+v\nafter\n%+v", s.writes, s.object.Status, first)
+			t.Errorf("a restart without any change writes at %v:\n%+v\nafter\n%+v", s.writes, s.object.Status, first)
 		}
 
-		// The next version.
+		// This process has the next version.
 		p, stop = publishing(t, dir, s)
 		p.Version = "v2"
 		p.Report(starting, false)
@@ -181,7 +183,7 @@ func TestPublishSettled(t *testing.T) {
 	})
 }
 
-// TestPublishReadFails: while the HostUpdate cannot be read, nothing is written over it.
+// TestPublishReadFails checks that nothing is written while the HostUpdate cannot be read.
 func TestPublishReadFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{err: errors.New("no such kind")}
@@ -190,7 +192,7 @@ func TestPublishReadFails(t *testing.T) {
 		elapse(time.Minute)
 		stop()
 		if len(s.writes) != 0 {
-			t.Errorf("it writes at %v", s.writes)
+			t.Errorf("writes at %v", s.writes)
 		}
 	})
 }
