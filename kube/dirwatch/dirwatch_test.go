@@ -21,7 +21,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// bench is a directory, and a Watcher whose reports it collects.
+// bench is a directory with a Watcher, whose reports it collects.
 type bench struct {
 	t    *testing.T
 	root string
@@ -66,8 +66,8 @@ func (b *bench) watch(key string, paths ...string) (grew bool) {
 	return grew
 }
 
-// reported returns the keys that were reported since the last call. The kernel reports in
-// order, so that once the marker is reported, so is everything before it.
+// reported returns the keys that were reported since the last call. The kernel reports in order, so a report of the
+// marker means that everything before it has been reported.
 func (b *bench) reported() string {
 	b.t.Helper()
 	must(b.t, os.Chtimes(b.at("marker"), time.Now(), time.Now()))
@@ -88,25 +88,25 @@ func (b *bench) reported() string {
 	return strings.Join(keys, " ")
 }
 
-// expect checks what is reported, and watches again, as a caller does after each report.
+// expect checks the reports, and watches again, like a caller after each report.
 func (b *bench) expect(what, want string, paths ...string) {
 	b.t.Helper()
 	if got := b.reported(); got != want {
-		b.t.Errorf("%s: %q is reported, expected %q", what, got, want)
+		b.t.Errorf("%s: reported %q, expected %q", what, got, want)
 	}
 	if len(paths) > 0 {
 		b.watch("foo", paths...)
 	}
 }
 
-// Everything at a path, below it and on the way to it is reported, however it came there;
-// what happens next to it is not.
+// TestWatch checks that every change at a path, below it and at the directories above it is reported, however it
+// happened, and that changes next to the path are not.
 func TestWatch(t *testing.T) {
 	b := newBench(t)
 	b.mkdir("etc/beside")
 	paths := []string{"/etc/foo", "/opt/linked"}
 	b.watch("foo", paths...)
-	b.reported() // of the directory above, which was made before
+	b.reported() // drops the report of the directory above, which was created before
 	step := func(what, want string) { t.Helper(); b.expect(what, want, paths...) }
 	b.write("etc/beside/x")
 	step("a file beside", "")
@@ -175,8 +175,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A directory that two paths lead to is reported for both, and stays watched for one when
-// the other is given up. fsnotify fails this.
+// TestTwoPathsToOneDirectory checks that a directory with two paths is reported for both, and stays watched for one
+// when the other is no longer watched. fsnotify fails this test.
 func TestTwoPathsToOneDirectory(t *testing.T) {
 	b := newBench(t)
 	b.mkdir("real")
@@ -199,8 +199,8 @@ func TestTwoPathsToOneDirectory(t *testing.T) {
 	b.expect("a file in what was moved from one to the other", "bar")
 }
 
-// The caller hears of directories that have come since its last call: what was changed in
-// them was not reported.
+// TestGrew checks that the caller learns of directories that are new since its last call, because changes in them were
+// not reported.
 func TestGrew(t *testing.T) {
 	b := newBench(t)
 	b.mkdir("etc/foo")
@@ -225,7 +225,7 @@ func TestGrew(t *testing.T) {
 	}
 }
 
-// Without below, only the paths themselves count.
+// TestNotBelow checks that without below only the paths themselves count.
 func TestNotBelow(t *testing.T) {
 	b := newBench(t)
 	b.mkdir("run/dir")
@@ -247,7 +247,7 @@ func TestNotBelow(t *testing.T) {
 	b.expect("the directory above", "foo")
 }
 
-// That a file system is unmounted is reported of its own directory only.
+// TestUnmount checks the unmount of a file system, which the kernel reports only for its own directory.
 func TestUnmount(t *testing.T) {
 	b := newBench(t)
 	b.mkdir("etc")
@@ -261,7 +261,7 @@ func TestUnmount(t *testing.T) {
 	b.expect("the directory above is unmounted", "foo")
 }
 
-// Events that did not fit into the kernel's queue may have been about anything.
+// TestLostEvents checks that events that did not fit into the kernel's queue count for every path.
 func TestLostEvents(t *testing.T) {
 	b := newBench(t)
 	b.watch("a", "/a")
@@ -272,7 +272,7 @@ func TestLostEvents(t *testing.T) {
 	}
 	overflow[5] = 0x40 // IN_Q_OVERFLOW, 0x4000, on a little-endian machine
 	cut := make([]byte, 16)
-	cut[12] = 1 // a name that is not there
+	cut[12] = 1 // a missing name
 	for _, events := range [][]byte{overflow, cut} {
 		if keys := b.w.affected(events); len(keys) != 3 {
 			t.Errorf("%v is for %v", events, keys)
@@ -285,7 +285,7 @@ func TestLostEvents(t *testing.T) {
 	}
 }
 
-// What is not watched is an error of the call, with the part that is not.
+// TestErrors checks that a path that cannot be watched is an error of the call, which names it.
 func TestErrors(t *testing.T) {
 	b := newBench(t)
 	b.mkdir("etc/foo")
@@ -326,7 +326,7 @@ func TestErrors(t *testing.T) {
 	w := New(func(string) {})
 	w.Close()
 	if _, err := w.Watch("foo", b.root, []string{"/etc"}, true); err == nil {
-		t.Error("it is closed, and watches")
+		t.Error("the closed Watcher watches")
 	}
 	var none syscall.Rlimit
 	must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &none))
@@ -336,7 +336,7 @@ func TestErrors(t *testing.T) {
 	w = New(func(string) {})
 	must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none))
 	if _, err := w.Watch("foo", b.root, []string{"/etc"}, true); !errors.Is(err, syscall.EMFILE) {
-		t.Errorf("no inotify to be had: %v", err)
+		t.Errorf("no inotify available: %v", err)
 	}
 	w.Close()
 }
