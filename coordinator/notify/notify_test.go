@@ -39,9 +39,9 @@ func TestDocsUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(have) != Docs() {
-		t.Errorf("%s is not what the code says; run make docs", file)
+		t.Errorf("%s differs from the code; run make docs", file)
 	}
-	// The table of fields is that of the type.
+	// The documented fields must equal the fields of the type.
 	var names []string
 	for field := range reflect.TypeFor[Message]().Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
@@ -56,7 +56,7 @@ func TestDocsUpToDate(t *testing.T) {
 	}
 }
 
-// journal is what was logged.
+// journal collects what was logged.
 type journal struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -74,7 +74,7 @@ func (j *journal) String() string {
 	return j.b.String()
 }
 
-// counts are what happened to messages.
+// counts receives what happened to messages.
 type counts chan string
 
 func (c counts) next(t *testing.T) string {
@@ -82,13 +82,13 @@ func (c counts) next(t *testing.T) string {
 	select {
 	case result := <-c:
 		return result
-	case <-time.After(time.Hour): // of virtual time, where the test has it
+	case <-time.After(time.Hour): // virtual time in a bubble
 		t.Fatal("nothing happened to the message")
 		return ""
 	}
 }
 
-// start runs a Sender that sends with post, or by HTTP if that is nil.
+// start runs a Sender that sends with post, or by HTTP if post is nil.
 func start(t *testing.T, o Options, post func(context.Context, []byte) error) (*Sender, counts, *journal) {
 	t.Helper()
 	c, j := make(counts, 1000), new(journal)
@@ -108,7 +108,7 @@ func message(text string) Message {
 	return Message{Occasion: v1alpha1.OccasionFailed, Nodes: []string{"n1"}, Policy: "web", Turn: "abc", Result: v1alpha1.ResultFailed, Reason: "NotUpdated", Text: text}
 }
 
-// The three formats, as a real server receives them.
+// TestFormats checks the three formats with a real server.
 func TestFormats(t *testing.T) {
 	var got []*http.Request
 	var bodies []string
@@ -155,7 +155,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// Texts of others are bounded and on one line in every format, and every body is JSON of bounded size.
+// TestHostileTexts checks that texts from others are limited and on one line in every format, and that every body is
+// JSON of limited size.
 func TestHostileTexts(t *testing.T) {
 	for name, evil := range map[string]string{
 		"escape sequences": strings.Repeat("\x1b[2J\x07\r\n", 100), "1 MiB": strings.Repeat("x", 1<<20), "invalid UTF-8": strings.Repeat("\xff\xc0<", 10000),
@@ -172,7 +173,7 @@ func TestHostileTexts(t *testing.T) {
 		for _, format := range []v1alpha1.NotifyFormat{v1alpha1.NotifySlack, v1alpha1.NotifyTeams, v1alpha1.NotifyGeneric} {
 			body, err := encode(&m, format)
 			var any map[string]any
-			most := 28 << 10 // what Teams takes
+			most := 28 << 10 // the limit of Teams
 			if format == v1alpha1.NotifyGeneric {
 				most = 64 << 10
 			}
@@ -186,7 +187,7 @@ func TestHostileTexts(t *testing.T) {
 	}
 }
 
-// What the receiver answers decides whether a message is sent again.
+// TestReceiverAnswers checks that the receiver's answer decides whether a message is sent again.
 func TestReceiverAnswers(t *testing.T) {
 	hangs := make(chan struct{})
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -196,7 +197,7 @@ func TestReceiverAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		answer func(w http.ResponseWriter, r *http.Request)
-		err    string // "" if it is accepted
+		err    string // "" means that the message is accepted
 		final  bool
 		after  time.Duration
 	}{
@@ -256,7 +257,8 @@ func TestReceiverAnswers(t *testing.T) {
 	}
 }
 
-// The token is the file's at each attempt: one that comes later, or is replaced, needs nothing else. No message names it.
+// TestTokenFile checks that each attempt reads the token from the file, so that a new or replaced token needs no other
+// action, and that no message contains the token.
 func TestTokenFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	asked := make(chan string, 10)
@@ -280,11 +282,11 @@ func TestTokenFile(t *testing.T) {
 		}
 	}
 	if a, b := <-asked, <-asked; a != "Bearer first" || b != "Bearer second" {
-		t.Errorf("asked with %q and %q", a, b)
+		t.Errorf("requests with %q and %q", a, b)
 	}
 }
 
-// A receiver that fails at first gets the message in the end, and once.
+// TestMessageIsSentAgain checks that a receiver that fails at first gets the message later, and only once.
 func TestMessageIsSentAgain(t *testing.T) {
 	var mu sync.Mutex
 	requests := 0
@@ -304,12 +306,13 @@ func TestMessageIsSentAgain(t *testing.T) {
 	}
 }
 
-// In virtual time, without a server: how often, for how long and after what pauses a message is sent.
+// TestBounds checks, in virtual time and without a server, how often, for how long and after which pauses a message is
+// sent.
 func TestBounds(t *testing.T) {
 	for name, c := range map[string]struct {
 		err      refusal
 		attempts int
-		min, max time.Duration // until the message is given up
+		min, max time.Duration // until the message is dropped
 	}{
 		"refused":                {refusal{text: "no", final: true}, 1, 0, 0},
 		"fails":                  {refusal{text: "no"}, MaxAttempts, 7 * time.Minute, MaxAge},
@@ -338,7 +341,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// While the receiver does not answer, Send returns at once; the queue is bounded, keeps the newest messages, and says once that it is full.
+// TestQueueIsBounded checks that Send returns at once while the receiver does not answer, and that the queue is
+// limited, keeps the newest messages, and logs once that it is full.
 func TestQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var texts []string
@@ -358,7 +362,7 @@ func TestQueueIsBounded(t *testing.T) {
 		})
 		began := time.Now()
 		s.Send(message("0"))
-		synctest.Wait() // it is being sent
+		synctest.Wait() // the first message is being sent
 		for i := range MaxQueue + 5 {
 			s.Send(message(fmt.Sprint(i + 1)))
 		}
@@ -385,7 +389,7 @@ func TestQueueIsBounded(t *testing.T) {
 	})
 }
 
-// What waits when the process ends is lost, which is counted and logged once.
+// TestEnd checks that messages that wait when the process ends are lost, counted, and logged once.
 func TestEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, j := make(counts, 10), new(journal)
@@ -406,13 +410,13 @@ func TestEnd(t *testing.T) {
 	})
 }
 
-// Without a receiver nothing is kept or sent.
+// TestNoReceiver checks that without a receiver nothing is kept or sent.
 func TestNoReceiver(t *testing.T) {
 	s := New(Options{On: []v1alpha1.Occasion{v1alpha1.OccasionHeld}, HeldLongerThan: time.Hour})
 	s.Send(message("x"))
 	s.Run(t.Context())
 	if s.HeldLongerThan() != 0 {
-		t.Error("a held node is an occasion")
+		t.Error("a held node is an occasion without a receiver")
 	}
 	with := Options{URL: "http://127.0.0.1:1", HeldLongerThan: time.Hour}
 	if New(with).HeldLongerThan() != 0 {
