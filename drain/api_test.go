@@ -86,7 +86,7 @@ func TestTidy(t *testing.T) {
 	}
 }
 
-// refusing is an API server that refuses everything with the status.
+// refusing returns an API server that refuses every request with the status.
 func refusing(t *testing.T, code int, header ...string) (kubernetes.Interface, *atomic.Int32) {
 	var requests atomic.Int32
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +104,7 @@ func refusing(t *testing.T, code int, header ...string) (kubernetes.Interface, *
 	return c, &requests
 }
 
-// client-go would repeat such a request by itself, out of our sight.
+// TestAnEvictionIsOneRequest checks that client-go does not repeat an eviction without the drain's knowledge.
 func TestAnEvictionIsOneRequest(t *testing.T) {
 	for _, code := range []int{429, 500, 503} {
 		c, requests := refusing(t, code, "Retry-After", "1")
@@ -132,7 +132,7 @@ func TestWhatCannotBeListedIsNotEmpty(t *testing.T) {
 		cancel()
 	})
 	if !errors.Is(err, context.Canceled) || last.Err == nil {
-		t.Errorf("Run: %v, last words %+v", err, last)
+		t.Errorf("Run: %v, last progress %+v", err, last)
 	}
 }
 
@@ -146,6 +146,6 @@ func TestNoNode(t *testing.T) {
 		t.Error("Run without a node")
 	}
 	if requests.Load() != 0 {
-		t.Errorf("%d requests: an empty name would select the pods of no node", requests.Load())
+		t.Errorf("%d requests, expected none: an empty name would select pods without a node", requests.Load())
 	}
 }

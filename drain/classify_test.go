@@ -10,7 +10,7 @@ import (
 
 const testNode = "n1"
 
-// aPod makes a running pod on testNode; its UID is its name with "-uid".
+// aPod returns a running pod on testNode. Its UID is its name with "-uid".
 func aPod(name string, mods ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name + "-uid")},

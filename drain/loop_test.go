@@ -40,7 +40,7 @@ func TestOnlyWhatIsToBeEvictedIsEvicted(t *testing.T) {
 			t.Errorf("evicted %v", got)
 		}
 		if took := time.Since(s.start); took != 7*time.Second {
-			t.Errorf("drained after %v, want 7s: the pod that is leaving is waited for", took)
+			t.Errorf("drained after %v, expected 7s because the drain waits for the terminating pod", took)
 		}
 	})
 }
@@ -75,7 +75,7 @@ func TestAnUnknownViewIsNotAnEmptyOne(t *testing.T) {
 	})
 }
 
-func TestABlockedPodHoldsNobodyUp(t *testing.T) {
+func TestABlockedPodDelaysNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pods := []*corev1.Pod{aPod("zz", priority(1000))}
 		for i := range 40 {
@@ -92,15 +92,15 @@ func TestABlockedPodHoldsNobodyUp(t *testing.T) {
 		if err := s.loop(2, func(p Progress) { last = p }).run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		// 41 pods are asked once at 20 a second before any is asked again.
+		// The drain tries each of the 41 pods once, at 20 a second, before it tries any again.
 		if at := s.times("zz"); len(at) != 1 || at[0] > 2100*time.Millisecond {
 			t.Errorf("the free pod was evicted at %v", at)
 		}
 		if took := time.Since(s.start); took < 10*time.Minute || took > 10*time.Minute+35*time.Second {
-			t.Errorf("drained after %v, want soon after the budget's release at 10m", took)
+			t.Errorf("drained after %v, expected soon after the budget's release at 10m", took)
 		}
 		if last.Evicted != 41 || last.Evictable != 0 || last.Blocked != 0 {
-			t.Errorf("last words %+v", last)
+			t.Errorf("last progress %+v", last)
 		}
 	})
 }
@@ -131,10 +131,10 @@ func TestDelayGrowsWithinBounds(t *testing.T) {
 				}
 				g := gaps(s.times("a"))
 				if !slices.IsSorted(g) || g[0] != c.first || g[len(g)-1] != c.highest {
-					t.Errorf("gaps %v: want them to grow from %v to %v", g, c.first, c.highest)
+					t.Errorf("gaps %v, expected growth from %v to %v", g, c.first, c.highest)
 				}
 				if slices.Min(g) < c.low || slices.Max(g) > c.high {
-					t.Errorf("gaps %v: outside %v to %v", g, c.low, c.high)
+					t.Errorf("gaps %v, expected %v to %v", g, c.low, c.high)
 				}
 			})
 		})
@@ -164,7 +164,7 @@ func TestRateAndConcurrencyAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s.most != 3 || len(s.sent) != 100 {
-			t.Errorf("%d at once, %d in all; want 3 and 100", s.most, len(s.sent))
+			t.Errorf("%d at once, %d in total; expected 3 and 100", s.most, len(s.sent))
 		}
 		for i := 1; i < len(s.sent); i++ {
 			if d := s.sent[i].at - s.sent[i-1].at; d < spacing {
@@ -191,7 +191,7 @@ func TestALaterPodIsSeen(t *testing.T) {
 	})
 }
 
-// A controller whose pods tolerate the cordon puts a new one on the node as
+// TestReturningPodsAreSlowedDown uses a controller whose pods tolerate the cordon: it puts a new pod on the node as
 // soon as one is evicted.
 func TestReturningPodsAreSlowedDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestReturningPodsAreSlowedDown(t *testing.T) {
 			time.AfterFunc(time.Millisecond, func() { s.add(next) })
 			return answer{}
 		}
-		// Somebody's other pod keeps the drain from ever being done.
+		// Another user's pod prevents the end of the drain.
 		s.add(aPod("keep", terminating))
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
@@ -214,7 +214,7 @@ func TestReturningPodsAreSlowedDown(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(s.sent) < 10 || len(s.sent) > 40 {
-			t.Errorf("%d evictions in 10 minutes, want some thirty", len(s.sent))
+			t.Errorf("%d evictions in 10 minutes, expected about thirty", len(s.sent))
 		}
 		if !slices.ContainsFunc(last.Blockers, func(b Blocker) bool { return b.Reason == Returning }) {
 			t.Errorf("blockers %+v", last.Blockers)
@@ -241,12 +241,13 @@ func TestCancelSendsNothingMore(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if len(s.sent) != 8 || s.inFlight != 0 {
-			t.Errorf("%d evictions after the cancel, %d under way", len(s.sent)-8, s.inFlight)
+			t.Errorf("%d evictions after the cancel, %d in flight", len(s.sent)-8, s.inFlight)
 		}
 	})
 }
 
-// An eviction that is cut off between the budget's write and the pod's keeps the budget short for two minutes.
+// TestCancelLetsEvictionsBeAnswered checks that a cancel waits for answers, because an eviction that is cut off between
+// the write of the budget and the write of the pod reduces the budget for two minutes.
 func TestCancelLetsEvictionsBeAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, aPod("a"), aPod("b"), aPod("c"))
@@ -256,7 +257,7 @@ func TestCancelLetsEvictionsBeAnswered(t *testing.T) {
 		if err := s.loop(2, nil).run(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("returned %v", err)
 		}
-		// The second began 50 ms after the first.
+		// The second eviction started 50 ms after the first.
 		if took := time.Since(s.start); took != 1050*time.Millisecond {
 			t.Errorf("returned after %v", took)
 		}
@@ -264,7 +265,7 @@ func TestCancelLetsEvictionsBeAnswered(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if left := len(s.pods); left != 1 || len(s.sent) != 2 {
-			t.Errorf("%d sent, %d pods left; expected both that were under way to go", len(s.sent), left)
+			t.Errorf("%d sent, %d pods left; expected the two evictions in flight to succeed", len(s.sent), left)
 		}
 	})
 }
@@ -280,9 +281,8 @@ func TestCancelledBeforeItBegan(t *testing.T) {
 	})
 }
 
-// Same facts, same next step: a run that is begun anew goes on where the view
-// says, without evicting again what is leaving.
-func TestStartedAnew(t *testing.T) {
+// TestStartedAgain checks that a new run continues from the current state, without another eviction of terminating pods.
+func TestStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, aPod("a"), aPod("b"), aPod("c"))
 		s.grace = time.Minute
@@ -314,10 +314,10 @@ func TestAcceptedButNotDeleted(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(s.sent) != 4 || slices.Min(gaps(s.times("a"))) < recheck {
-			t.Errorf("sent at %v, want every 30 s", s.times("a"))
+			t.Errorf("sent at %v, expected every 30 s", s.times("a"))
 		}
 		if last.Evicted != 1 || len(last.Blockers) != 1 || last.Blockers[0].Reason != NotDeleted {
-			t.Errorf("last words %+v", last)
+			t.Errorf("last progress %+v", last)
 		}
 	})
 }
@@ -327,7 +327,7 @@ func TestGone(t *testing.T) {
 		s := newSim(t, aPod("a"))
 		s.say = func(string, int) answer { return answer{kind: gone, reason: Refused, message: `pods "a" not found`} }
 		var said []Progress
-		var named time.Duration // when it was first called a blocker
+		var named time.Duration // when the pod was first reported as a blocker
 		time.AfterFunc(time.Minute, func() { s.remove("a") })
 		if err := s.loop(8, func(p Progress) {
 			said = append(said, p)
@@ -337,16 +337,16 @@ func TestGone(t *testing.T) {
 		}).run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		// Asked at 0 s, 1.5 s and 4.5 s, and believed twice.
+		// The drain tries at 0 s, 1.5 s and 4.5 s, and believes the answer twice.
 		if named < 4*time.Second || named > 6*time.Second {
-			t.Errorf("a pod that is gone was called a blocker after %v", named)
+			t.Errorf("a pod that is gone was reported as a blocker after %v", named)
 		}
-		// The watch that goes on showing it is worth a word.
+		// The drain must report a watch that continues to show the pod.
 		if b := said[len(said)-2].Blockers; len(b) != 1 || b[0].Reason != Refused {
 			t.Errorf("blockers %+v", b)
 		}
 		if last := said[len(said)-1]; last.Evicted != 0 {
-			t.Errorf("last words %+v: nothing was evicted", last)
+			t.Errorf("last progress %+v: nothing was evicted", last)
 		}
 	})
 }

@@ -40,29 +40,29 @@ func TestProgressTellsOnlyNewsAndSeldom(t *testing.T) {
 				t.Errorf("said twice: %+v", said[i].p)
 			}
 			if d := said[i].at - said[i-1].at; d < time.Second && i != len(said)-1 {
-				t.Errorf("words %d and %d are %v apart", i-1, i, d)
+				t.Errorf("reports %d and %d are %v apart", i-1, i, d)
 			}
 		}
 		if first := said[0]; first.at != 0 || first.p.Evictable != 50 {
-			t.Errorf("first words %+v", first)
+			t.Errorf("first report %+v", first)
 		}
 		if last := said[len(said)-1].p; last.Evictable != 0 || last.Evicted != 50 || last.Blocked != 0 {
-			t.Errorf("last words %+v", last)
+			t.Errorf("last report %+v", last)
 		}
-		// Between the other pods' end and the tenth attempt nothing is new.
+		// Between the end of the other pods and the tenth attempt there is nothing new to report.
 		if len(said) > 12 {
 			t.Errorf("%d words", len(said))
 		}
 		i := slices.IndexFunc(said, func(w told) bool { return w.p.Blocked == 1 })
 		if i < 0 {
-			t.Fatal("the blocked pod was never named")
+			t.Fatal("the blocked pod was never reported")
 		}
 		b := said[i].p.Blockers[0]
 		if b.Name != "p-00" || b.Reason != PodDisruptionBudget || !strings.Contains(b.Message, "budget db") {
 			t.Errorf("blocker %+v", b)
 		}
 		if !b.Since.Equal(s.start.Add(s.latency)) {
-			t.Errorf("since %v, want the first refusal", b.Since)
+			t.Errorf("since %v, expected the time of the first refusal", b.Since)
 		}
 	})
 }
@@ -109,7 +109,7 @@ func TestTerminatingBecomesABlocker(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := []time.Duration{0, 30 * time.Second, time.Hour}; !slices.Equal(at, want) {
-			t.Fatalf("said at %v, want %v", at, want)
+			t.Fatalf("reported at %v, expected %v", at, want)
 		}
 		if said[0].Terminating != 1 || said[0].Blocked != 0 {
 			t.Errorf("first %+v", said[0])
@@ -160,7 +160,7 @@ func TestBlockersAreBounded(t *testing.T) {
 	}
 }
 
-// A policy may judge by labels, and labels change.
+// TestAChangeOfVerdictChangesTheBlocker checks that a policy's verdict may change with the labels of a pod.
 func TestAChangeOfVerdictChangesTheBlocker(t *testing.T) {
 	s := newSchedule(8, func() float64 { return 0 })
 	now := time.Now()
@@ -178,7 +178,7 @@ func TestAChangeOfVerdictChangesTheBlocker(t *testing.T) {
 	}
 	show(Verdict{Evict, Managed})
 	if got := reasons(); len(got) != 0 {
-		t.Errorf("let go by the policy: %v", got)
+		t.Errorf("no longer blocked by the policy: %v", got)
 	}
 	p, ok := s.next(now)
 	if !ok {
@@ -193,6 +193,6 @@ func TestAChangeOfVerdictChangesTheBlocker(t *testing.T) {
 		t.Errorf("evicts %v, which the policy blocks", p)
 	}
 	if at := s.wake(now); !at.IsZero() {
-		t.Errorf("wakes at %v for nothing", at)
+		t.Errorf("wakes at %v without a reason", at)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// lines is a log that may be written and read at the same time.
+// lines is a log that is safe for concurrent use.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -34,7 +34,7 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// drainAgainst drains a node of an API server that answer answers for, until answer calls hang, and returns what was
+// drainAgainst drains a node with an API server that answer implements, until answer calls hang. It returns what was
 // logged.
 func drainAgainst(t *testing.T, answer func(w http.ResponseWriter, r *http.Request, hang func())) string {
 	t.Helper()
@@ -43,7 +43,7 @@ func drainAgainst(t *testing.T, answer func(w http.ResponseWriter, r *http.Reque
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if s := r.URL.Query().Get("fieldSelector"); r.Method == http.MethodGet && s != "spec.nodeName=n1" {
-			t.Errorf("it reads pods of %q, expected those of its node", s)
+			t.Errorf("field selector %q, expected the pods of the node", s)
 		}
 		answer(w, r, func() {
 			w.(http.Flusher).Flush()
@@ -59,24 +59,23 @@ func drainAgainst(t *testing.T, answer func(w http.ResponseWriter, r *http.Reque
 	log := &lines{}
 	d := &Drainer{Client: client, Node: "n1", Log: slog.New(slog.NewTextHandler(log, nil))}
 	if err := d.Run(ctx, nil); err == nil {
-		t.Fatal("drained, want the context's error")
+		t.Fatal("the drain finished, expected the context's error")
 	}
 	return log.String()
 }
 
-// onePod is a list of one pod, whose eviction is not answered.
+// onePod is a list of one pod. Its eviction gets no answer.
 const onePod = `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"5"},"items":[
 	{"metadata":{"name":"p","namespace":"d","uid":"u"},"spec":{"nodeName":"n1"}}]}`
 
-// Each drain ends by the end of its context, in the middle of a list or of a watch: that is no error to be told of.
+// TestEndIsQuiet checks that the end of a drain by its context, during a list or a watch, is not reported as an error.
 func TestEndIsQuiet(t *testing.T) {
 	for _, what := range []string{"list", "watch"} {
 		log := drainAgainst(t, func(w http.ResponseWriter, r *http.Request, hang func()) {
 			watches := r.URL.Query().Get("watch") != ""
 			switch {
 			case r.Method == http.MethodPost:
-				// A server sees that a client went away only once it has
-				// read all of the request.
+				// A server notices that a client disconnected only after it has read the whole request.
 				_, _ = io.Copy(io.Discard, r.Body)
 				<-r.Context().Done()
 			case watches == (what == "watch"):
@@ -86,7 +85,7 @@ func TestEndIsQuiet(t *testing.T) {
 			}
 		})
 		if strings.Contains(log, "Failed to watch") || strings.Contains(log, "level=ERROR") {
-			t.Errorf("ended in a %s, it logged:\n%s", what, log)
+			t.Errorf("the end during a %s logged:\n%s", what, log)
 		}
 	}
 }
@@ -102,6 +101,6 @@ func TestFailureIsTold(t *testing.T) {
 		hang()
 	})
 	if strings.Count(log, "Failed to watch") != 1 || !strings.Contains(log, "no pods today") {
-		t.Errorf("logged:\n%s\nwant the one failure", log)
+		t.Errorf("logged:\n%s\nexpected the one failure", log)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// What selectors say of single pods: what blocks comes before what skips.
+// TestSelecting checks the verdicts of selectors about single pods: blocking takes precedence over skipping.
 func TestSelecting(t *testing.T) {
 	selects := func(namespace, app string) []v1alpha1.PodSelector {
 		s := v1alpha1.PodSelector{Namespace: namespace}
@@ -37,13 +37,13 @@ func TestSelecting(t *testing.T) {
 		}
 		pod.Status.Phase = corev1.PodSucceeded
 		if got, want := Selecting(c.block, c.skip).Judge(pod), (Verdict{Leave, Finished}); got != want {
-			t.Errorf("%s, and the pod has come to its end: %v, expected %v", name, got, want)
+			t.Errorf("%s, with a finished pod: %v, expected %v", name, got, want)
 		}
 	}
 	if Selecting(nil, nil) != nil || Selecting(nil) != nil || Selecting(nil, selects("", "db"), nil) != nil {
-		t.Error("no selectors have a say")
+		t.Error("empty selectors give a verdict")
 	}
-	// A pod is skipped only if each of several lists selects it.
+	// A pod is skipped only if every list selects it.
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Labels: map[string]string{"app": "db"}}}
 	if got, want := Selecting(nil, selects("", "db"), selects("shop", "")).Judge(pod), (Verdict{Leave, SkippedByPolicy}); got != want {
 		t.Errorf("skipped by both: %v, expected %v", got, want)
@@ -52,6 +52,6 @@ func TestSelecting(t *testing.T) {
 		t.Errorf("skipped by one of two: %v, expected %v", got, evict)
 	}
 	if got, want := Selecting(selects("", "db"), nil).Judge(pod), (Verdict{Block, BlockedByPolicy}); got != want {
-		t.Errorf("blocked, and skipped by none: %v, expected %v", got, want)
+		t.Errorf("blocked, and not skipped: %v, expected %v", got, want)
 	}
 }

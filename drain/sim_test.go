@@ -17,19 +17,18 @@ type sent struct {
 	pod string
 }
 
-// sim is a simulated API server inside a synctest bubble: it answers evictions
-// and shows their effect in its snapshots.
+// sim is a simulated API server inside a synctest bubble. It answers evictions and shows their effect in its snapshots.
 type sim struct {
 	changed chan struct{}
 	drainer *Drainer // judges the pods
-	synced  bool     // a first list is in
-	err     error    // why list or watch fail
+	synced  bool     // the first list has arrived
+	err     error    // the error of the list or the watch
 	start   time.Time
 	latency time.Duration
 	grace   time.Duration
-	// say answers the n-th eviction of the pod, n from 1; nil accepts.
+	// say answers the n-th eviction of the pod, with n from 1; nil accepts.
 	say func(pod string, n int) answer
-	// ignore accepts without deleting.
+	// ignore accepts evictions without deleting the pods.
 	ignore bool
 
 	mu       sync.Mutex
@@ -65,7 +64,7 @@ func (s *sim) wake() {
 	}
 }
 
-// snapshot is what a watch shows.
+// snapshot returns what a watch shows.
 func (s *sim) snapshot() snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +148,7 @@ func (s *sim) loop(concurrency int, progress func(Progress)) *loop {
 	}
 }
 
-// times gives when the pod's evictions were sent.
+// times returns when the pod's evictions were sent.
 func (s *sim) times(pod string) []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
