@@ -18,7 +18,8 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
-// A leader that sees nothing to decide on says so, and then gives its term back: somebody else may see more.
+// TestBlindLeader checks that a leader that cannot read what it needs reports that, and later releases its term,
+// because another instance may be able to read it.
 func TestBlindLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []Status
@@ -37,14 +38,14 @@ func TestBlindLeader(t *testing.T) {
 		l.reportBlind()
 		after(19 * time.Second)
 		if len(said) != 0 || ended != nil {
-			t.Fatalf("after 19 s it said %v and ended %v: it may only have begun", said, ended)
+			t.Fatalf("after 19 s: reports %v, ended by %v; expected nothing, because the leader may have just started", said, ended)
 		}
 		l.reportSight("")
 		said = nil
 		l.reportBlind()
 		after(20 * time.Second)
 		if len(said) != 1 || !said[0].Leader || !said[0].Blocked || !strings.Contains(said[0].Why, "the Nodes") {
-			t.Fatalf("after 20 s it said %+v", said)
+			t.Fatalf("after 20 s: reports %+v", said)
 		}
 		after(69 * time.Second)
 		if ended != nil {
@@ -52,11 +53,11 @@ func TestBlindLeader(t *testing.T) {
 		}
 		after(time.Second)
 		if _, blocked := errors.AsType[blocker](ended); !blocked {
-			t.Errorf("after three Lease durations it was ended by %v", ended)
+			t.Errorf("after three Lease durations: ended by %v", ended)
 		}
 		l.reportSight("")
 		if last := said[len(said)-1]; last.Blocked || !last.Leader {
-			t.Errorf("when it sees again it says %+v", last)
+			t.Errorf("report after the recovery: %+v", last)
 		}
 	})
 }
@@ -78,7 +79,8 @@ func (a *answers) Update(_ context.Context, l *coordinationv1.Lease, _ metav1.Up
 	return l, a.err
 }
 
-// What the lock reads and writes is in the watch's view at once, an emergency stop for one.
+// TestLocksAnswersAreInView checks that the watch's view contains at once what the lock reads and writes, for example
+// an emergency stop.
 func TestLocksAnswersAreInView(t *testing.T) {
 	w := newLeaseWatch(&kubernetes.Clientset{}, "n", "l", nil)
 	lease := func(version, holder string) *coordinationv1.Lease {
@@ -89,7 +91,7 @@ func TestLocksAnswersAreInView(t *testing.T) {
 	w.read(lease("5", "old_1"))
 	select {
 	case <-w.freed:
-		t.Error("freed, and it is held")
+		t.Error("the Lease is held although it was released")
 	default:
 	}
 	a := &answers{lease: lease("7", "")}
@@ -102,7 +104,7 @@ func TestLocksAnswersAreInView(t *testing.T) {
 	}
 	look()
 	got.Spec.HolderIdentity = new(string)
-	*got.Spec.HolderIdentity = "scribbled" // the elector's lock writes on what it was given
+	*got.Spec.HolderIdentity = "scribbled" // the elector's lock modifies its argument
 	look()
 	if _, err := leases.Update(t.Context(), lease("8", "me_1"), metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -114,9 +116,9 @@ func TestLocksAnswersAreInView(t *testing.T) {
 	select {
 	case <-w.freed:
 	default:
-		t.Error("nothing says that the Lease was let go")
+		t.Error("no report of the release of the Lease")
 	}
 	if want := []string{"", "", "me_1", "me_1"}; !slices.Equal(seen, want) {
-		t.Errorf("in view were %q, expected %q", seen, want)
+		t.Errorf("views %q, expected %q", seen, want)
 	}
 }

@@ -25,14 +25,14 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// recording returns events that write to a queue which the test reads.
+// recording returns events that write to a queue for the test.
 func recording() *events {
 	e := eventsTo("leader", slog.New(slog.DiscardHandler))
 	e.queue = make(chan *eventsv1.Event, eventBurst)
 	return e
 }
 
-// next returns the Event that comes next.
+// next returns the next Event.
 func (e *events) next(t *testing.T) *eventsv1.Event {
 	t.Helper()
 	select {
@@ -53,7 +53,7 @@ func (e *events) all() (all []string) {
 	return all
 }
 
-// What an Event says, and that each is one of its own.
+// TestEvents checks the content of an Event, and that each Event is a separate object.
 func TestEvents(t *testing.T) {
 	e := recording()
 	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "a", UID: "uid-a"}
@@ -68,7 +68,7 @@ func TestEvents(t *testing.T) {
 		}
 		names[event.Name] = true
 	}
-	// More than can be written are dropped, and nothing waits.
+	// More Events than the queue can hold are dropped, and no caller waits.
 	for range 2 * eventBurst {
 		e.write(about, v1alpha1.EventGranted, "x")
 	}
@@ -77,7 +77,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// An Event that is refused, or that is there already, is not tried again; one without an answer is.
+// TestEventsAreWritten checks that an Event that is refused or exists already is not retried, and that an Event without
+// an answer is.
 func TestEventsAreWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -105,7 +106,7 @@ func TestEventsAreWritten(t *testing.T) {
 	})
 }
 
-// A webhook that fails does not hold up the Events after the one that it refuses.
+// TestEventThatAWebhookRefuses checks that a failing webhook does not hold up the Events after the one that it refuses.
 func TestEventThatAWebhookRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -132,7 +133,7 @@ func TestEventThatAWebhookRefuses(t *testing.T) {
 	})
 }
 
-// What was reported about a node is kept as long as the node exists.
+// TestEventsOfGoneNodesAreForgotten checks that the reports about a node are kept as long as the node exists.
 func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
 	e := recording()
 	a, b := turn.Node{Name: "a"}, turn.Node{Name: "b"}
@@ -146,7 +147,7 @@ func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
 	e.reportIntents(both, nil)
 	e.reportRefused(&b, "no")
 	if len(e.intents) != 1 || len(e.refused) != 1 {
-		t.Errorf("of nodes that are there: %v, %v", e.intents, e.refused)
+		t.Errorf("of existing nodes: %v, %v", e.intents, e.refused)
 	}
 	e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{a}}, nil)
 	if len(e.intents) != 1 || len(e.refused) != 0 {
@@ -158,7 +159,8 @@ func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
 	}
 }
 
-// A request whose payload does not parse has an Event, once; a fixed one has none.
+// TestInvalidRequestEvent checks that a request whose payload does not parse has an Event, once.
+// A fixed one has none.
 func TestInvalidRequestEvent(t *testing.T) {
 	e := recording()
 	for _, annotations := range []map[string]string{
@@ -183,21 +185,23 @@ func TestInvalidRequestEvent(t *testing.T) {
 	}
 }
 
-// The words of the stop that were told outlive the snapshot they came in, and do not keep it.
+// TestStopIsCopied checks that the text of the reported stop does not depend on its snapshot, and does not keep the
+// snapshot in memory.
 func TestStopIsCopied(t *testing.T) {
 	e := recording()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper"}}
 	s := &rollout.Snapshot{Stopped: true, StopText: "drill"}
 	for _, words := range []string{"drill", "fire"} {
-		s.StopText = words // in the same place, to see who still looks there
+		s.StopText = words // replaces the text, to detect a reference to it
 		e.reportIntents(s, lease)
 		if w := e.next(t); w.Reason != string(v1alpha1.ReasonStopped) || w.Note != "the emergency stop is set: "+words {
-			t.Errorf("told is %v", w)
+			t.Errorf("the Event is %v", w)
 		}
 	}
 }
 
-// A node in no turn that takes a slot for which others wait is told of once it has lasted ten minutes, and again if it comes back.
+// TestSlotsAreToldOf checks the Event about a node without a turn that takes a slot that others wait for: after ten
+// minutes, and again if the situation comes back.
 func TestSlotsAreToldOf(t *testing.T) {
 	e := recording()
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -224,11 +228,12 @@ func TestSlotsAreToldOf(t *testing.T) {
 		t.Errorf("%v", w)
 	}
 	if w := e.next(t); w.Reason != v1alpha1.EventTakesSlot {
-		t.Errorf("the second time: %v", w)
+		t.Errorf("the second Event: %v", w)
 	}
 }
 
-// A policy that halts, goes on, becomes invalid or valid is told of once, and by one leader.
+// TestPoliciesAreToldOf checks that there is one Event, from one leader, when a policy halts, continues, becomes
+// invalid or becomes valid.
 func TestPoliciesAreToldOf(t *testing.T) {
 	obj := &v1alpha1.DisruptionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "u"}}
 	get := func(name string) *v1alpha1.DisruptionPolicy {
@@ -259,7 +264,7 @@ func TestPoliciesAreToldOf(t *testing.T) {
 			next(step.reason, step.note)
 		}
 	}
-	// The next leader reads from the status what was told.
+	// The next leader reads from the status what was reported.
 	obj.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionHalted, Status: metav1.ConditionTrue}, {Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue}}
 	e = recording()
 	e.reportPolicies([]rollout.PolicyFigures{halted}, get)
@@ -267,7 +272,8 @@ func TestPoliciesAreToldOf(t *testing.T) {
 	next("Released", "0 failed")
 }
 
-// The end of a stop is told of by the leader that saw the stop, or by the first one after it.
+// TestEndOfTheStopIsToldOf checks that the end of a stop is reported by the leader that saw the stop, or by the first
+// leader after it.
 func TestEndOfTheStopIsToldOf(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper"}}
 	held := turn.Node{Name: "a"}
@@ -298,7 +304,8 @@ func TestEndOfTheStopIsToldOf(t *testing.T) {
 	}
 }
 
-// Each pause, resume, detach and attach is one Event with who and why; the next leader repeats none of them.
+// TestIntentEvents checks that each pause, resume, detach and attach is one Event with the user and the reason, and
+// that the next leader repeats none of them.
 func TestIntentEvents(t *testing.T) {
 	end := time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", 3600))
 	disk, theirs := &v1alpha1.Intent{Reason: "disk"}, &v1alpha1.Intent{Reason: "theirs", By: "ann", Until: &end, Force: true}
@@ -344,7 +351,7 @@ func TestIntentEvents(t *testing.T) {
 		e.reportIntents(&rollout.Snapshot{Nodes: []turn.Node{node(idle, disk, nil)}, Stopped: true}, nil)
 	}
 	if told := e.all(); len(told) > 0 {
-		t.Errorf("under a stop: %q", told)
+		t.Errorf("during a stop: %q", told)
 	}
 
 	e = recording()
@@ -354,7 +361,8 @@ func TestIntentEvents(t *testing.T) {
 	}
 }
 
-// A node that is held because of an intent has the Event about the intent and no other.
+// TestIntentIsOneEvent checks that a node that is held because of an intent gets the Event about the intent and no
+// other.
 func TestIntentIsOneEvent(t *testing.T) {
 	e := recording()
 	n := turn.Node{Name: "a"}

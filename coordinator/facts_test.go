@@ -12,8 +12,8 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// Whatever comes, changes, goes and comes again: the facts are those of the
-// Nodes as they are, and nothing is remembered of a Node that has gone.
+// TestFacts checks that, after Nodes are created, changed, deleted and created again, the facts are those of the
+// current Nodes, and that nothing is kept of a deleted Node.
 func TestFacts(t *testing.T) {
 	node := func(name string, state v1alpha1.State) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelState: string(state)}}}
@@ -34,12 +34,11 @@ func TestFacts(t *testing.T) {
 		}
 	}
 	if len(f) != 0 {
-		t.Errorf("%d Nodes that have gone are remembered", len(f))
+		t.Errorf("the facts of %d deleted Nodes are kept", len(f))
 	}
 }
 
-// BenchmarkFacts is what a leader reads before a decision when one of 5,000
-// Nodes has changed.
+// BenchmarkFacts measures a leader's reads before a decision when one of 5,000 Nodes has changed.
 func BenchmarkFacts(b *testing.B) {
 	var nodes []*corev1.Node
 	for i := range 5000 {

@@ -10,7 +10,7 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// A gate is asked while a node waits for a turn under its policy.
+// TestGatesThatAreAsked checks that a gate is queried while a node waits for a turn under its policy.
 func TestGatesThatAreAsked(t *testing.T) {
 	gates := []v1alpha1.Gate{{Name: "a", Query: "x > 0"}, {Name: "b", Query: "y > 0"}}
 	policies := policy.Set{

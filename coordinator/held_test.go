@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// paced plays rounds until all that wait are written, and returns how many were written in each second.
+// paced plays rounds until all waiting reasons are written, and returns how many were written in each second.
 func paced(t *testing.T, p *heldPace, now *time.Time, waiting int) (bySecond []int) {
 	t.Helper()
 	for from := *now; waiting > 0; *now = now.Add(heldPause) {
 		second := int(now.Sub(from) / time.Second)
 		if second > 300 {
-			t.Fatalf("%d still wait after 300 s", waiting)
+			t.Fatalf("%d reasons still wait after 300 s", waiting)
 		}
 		for len(bySecond) <= second {
 			bySecond = append(bySecond, 0)
@@ -40,7 +40,7 @@ func TestHeldPace(t *testing.T) {
 	} {
 		var p heldPace
 		now := time.Unix(1_800_000_000, 0)
-		for again := range 2 { // the second time it has rested for a minute
+		for again := range 2 { // the second time after a minute without writes
 			s := paced(t, &p, &now, c.waiting)
 			if s[0] > c.first || len(s) < c.atLeast || len(s) > c.ends {
 				t.Errorf("%d waiting, %d: %d in the first second, %d seconds", c.waiting, again, s[0], len(s))
@@ -55,7 +55,7 @@ func TestHeldPace(t *testing.T) {
 	}
 }
 
-// Time that runs backwards gives nothing away.
+// TestHeldPaceOfAClockSetBack checks that a clock that is set back does not allow more writes.
 func TestHeldPaceOfAClockSetBack(t *testing.T) {
 	var p heldPace
 	now := time.Unix(1_800_000_000, 0)
@@ -66,6 +66,6 @@ func TestHeldPaceOfAClockSetBack(t *testing.T) {
 		t.Errorf("%d allowed", n)
 	}
 	if n := p.allow(now.Add(-time.Hour+time.Minute), 1000); n > heldAtOnce {
-		t.Errorf("%d allowed at once", n)
+		t.Errorf("%d writes allowed at once", n)
 	}
 }

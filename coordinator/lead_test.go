@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Names of nodes come and go with an autoscaler: what is remembered of a refusal goes too.
+// TestRefusalsAreForgotten checks that the memory of a refusal ends, because an autoscaler creates and deletes Nodes
+// with ever new names.
 func TestRefusalsAreForgotten(t *testing.T) {
 	const shortly = 2 * time.Second
 	synctest.Test(t, func(t *testing.T) {
@@ -20,11 +21,11 @@ func TestRefusalsAreForgotten(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		l.leaveAlone("b", shortly, errors.New("no"), true)
 		if next := l.refusals(); next != shortly || len(l.refused) != 2 {
-			t.Errorf("the next in %v, %d remembered", next, len(l.refused))
+			t.Errorf("next try in %v, %d remembered", next, len(l.refused))
 		}
 		time.Sleep(shortly)
 		if next := l.refusals(); next != refusedFor-10*time.Second-shortly || len(l.refused) != 1 {
-			t.Errorf("the next in %v, %d remembered", next, len(l.refused))
+			t.Errorf("next try in %v, %d remembered", next, len(l.refused))
 		}
 		time.Sleep(refusedFor)
 		l.refusals()
@@ -34,8 +35,8 @@ func TestRefusalsAreForgotten(t *testing.T) {
 	})
 }
 
-// What blocks a candidate is told although the words for it are those that its
-// term ended with: only then does its line in systemctl status have them.
+// TestBlockerIsReported checks that what blocks a candidate is reported even if the text is the same as at the end of
+// its term, because only then systemctl status shows it.
 func TestBlockerIsReported(t *testing.T) {
 	var said []Status
 	c := &candidate{Options: Options{Report: func(s Status) { said = append(said, s) }}, log: slog.New(slog.DiscardHandler)}

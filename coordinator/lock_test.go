@@ -15,10 +15,10 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// lease is a Lease in memory behind a lock: what a Get shows, and what an Update comes to.
+// lease is a Lease in memory behind a lock, with the results of Get and Update.
 type lease struct {
 	holder  string
-	hands   int // how often it changed them
+	hands   int // how often the holder changed
 	renewed time.Time
 	getErr  error
 	putErr  error
@@ -36,7 +36,7 @@ func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte
 func (l *lease) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
 	l.calls = append(l.calls, "put "+r.HolderIdentity)
 	if l.putErr == nil {
-		l.holder, l.renewed = r.HolderIdentity, r.RenewTime.Truncate(time.Microsecond) // as a Lease keeps it
+		l.holder, l.renewed = r.HolderIdentity, r.RenewTime.Truncate(time.Microsecond) // the precision of a Lease
 	}
 	return l.putErr
 }
@@ -82,7 +82,8 @@ func notFound() error {
 	return apierrors.NewNotFound(coordinationv1.Resource("leases"), "lockkeeper")
 }
 
-// What the Lease shows at the first Get ends the term, and then nothing is read or written under its name.
+// TestLockEndsItsTerm checks that a wrong Lease in the first Get ends the term, and that nothing is read or written for
+// the term afterwards.
 func TestLockEndsItsTerm(t *testing.T) {
 	for name, harm := range map[string]func(*lease){
 		"blanked": func(l *lease) { l.holder = "" },
@@ -102,13 +103,13 @@ func TestLockEndsItsTerm(t *testing.T) {
 					act = func() error { return l.put("me_1") }
 				}
 				if err := act(); !errors.Is(err, errTermOver) {
-					t.Errorf("%s: %v, want the end of the term", name, err)
+					t.Errorf("%s: %v, expected the end of the term", name, err)
 				}
-				// As if nothing had happened: the elector would take it now.
+				// Everything looks normal again, so the elector would take the Lease now.
 				l.lease.holder, l.lease.getErr = "", nil
 				for range 2 {
 					if !errors.Is(l.get(), errTermOver) || !errors.Is(l.put("me_1"), errTermOver) || !errors.Is(l.put(""), errTermOver) {
-						t.Errorf("%s: the term goes on", name)
+						t.Errorf("%s: the term continues", name)
 					}
 				}
 				if slices.ContainsFunc(l.lease.calls, func(c string) bool { return strings.HasPrefix(c, "put") }) {
@@ -123,8 +124,8 @@ func TestLockEndsItsTerm(t *testing.T) {
 	}
 }
 
-// A Lease that names the term again, or still, although it had run out or changed hands, is not gone on with: whatever happened
-// meanwhile, the leader may not have seen it.
+// TestLockEndsItsTermByItself checks that a term ends if its Lease had expired or changed hands, even if the Lease
+// names the term again or still, because the leader may have missed what happened in between.
 func TestLockEndsItsTermByItself(t *testing.T) {
 	for name, c := range map[string]struct {
 		harm func(*lease)
@@ -148,7 +149,7 @@ func TestLockEndsItsTermByItself(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 				if c.over && (!errors.Is(l.put("me_1"), errTermOver) || slices.Contains(l.lease.calls, "put me_1") || l.fresh(time.Hour)) {
-					t.Errorf("%s: the term goes on: %v", name, l.lease.calls)
+					t.Errorf("%s: the term continues: %v", name, l.lease.calls)
 				}
 				synctest.Wait()
 				if (len(l.over) > 0) != c.over {
@@ -159,10 +160,11 @@ func TestLockEndsItsTermByItself(t *testing.T) {
 	}
 }
 
-// An older renewal in the Lease than this term's last one says that the store went back in time.
+// TestLockNoticesARewoundStore checks that a renewal in the Lease that is older than this term's last one means that
+// the store went back in time.
 func TestLockNoticesARewoundStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(123456789 * time.Nanosecond) // a Lease keeps microseconds of it
+		time.Sleep(123456789 * time.Nanosecond) // a Lease stores microseconds
 		l := newTestLock()
 		l.put("me_1")
 		before := l.lease.renewed
@@ -172,20 +174,21 @@ func TestLockNoticesARewoundStore(t *testing.T) {
 		}
 		l.lease.renewed = before
 		if err := l.get(); !errors.Is(err, errTermOver) || !errors.Is(err, errRewound) {
-			t.Errorf("%v, want the end of the term", err)
+			t.Errorf("%v, expected the end of the term", err)
 		}
 		synctest.Wait()
 	})
 }
 
-// The successor knows until when the term before it was led, if the Lease says so.
+// TestLockKnowsTheLastRenewal checks that the successor knows how long the previous term lasted, if the Lease contains
+// that.
 func TestLockKnowsTheLastRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newTestLock()
 		l.get()
 		l.put("me_1")
 		if got := l.ledUntil(); !got.IsZero() {
-			t.Errorf("a Lease that was never held was led until %v", got)
+			t.Errorf("a Lease without a holder has a last renewal: %v", got)
 		}
 		began := time.Now()
 		l = newTestLock()
@@ -197,13 +200,14 @@ func TestLockKnowsTheLastRenewal(t *testing.T) {
 		l.get()
 		l.put("me_1")
 		if got := l.ledUntil(); !got.Equal(began) {
-			t.Errorf("led until %v, want %v", got, began)
+			t.Errorf("last renewal %v, expected %v", got, began)
 		}
 		synctest.Wait()
 	})
 }
 
-// A proxy's 404 is no answer of the API server's: the Lease may be there.
+// TestLockOutlivesAProxysPage checks that a proxy's 404 does not count as an answer of the API server: the Lease may
+// exist.
 func TestLockOutlivesAProxysPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newTestLock()
@@ -225,7 +229,8 @@ func TestLockOutlivesAProxysPage(t *testing.T) {
 	})
 }
 
-// No answer is no word: the elector's own deadline ends a term that cannot be renewed.
+// TestLockOutlivesAnAPIServerThatIsAway checks that a missing answer changes nothing: the elector's own deadline ends a
+// term that cannot be renewed.
 func TestLockOutlivesAnAPIServerThatIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newTestLock()
@@ -249,13 +254,13 @@ func TestLockOutlivesAnAPIServerThatIsAway(t *testing.T) {
 	})
 }
 
-// Whether the Lease was taken is not known: under this name it is not tried again. A conflict is a clear no, once the Lease
-// shows another holder.
+// TestLockTakesOnce checks that a term with an unknown outcome of its first write does not try again. A conflict is a
+// certain refusal as soon as the Lease shows another holder.
 func TestLockTakesOnce(t *testing.T) {
 	modified := apierrors.NewConflict(coordinationv1.Resource("leases"), "lockkeeper", errors.New("modified"))
 	for name, c := range map[string]struct {
 		err    error
-		holder string // who holds it after that; "unreadable" is that it cannot be read
+		holder string // the holder after that; "unreadable" means that the Lease cannot be read
 		over   bool
 	}{
 		"no answer":     {errors.New("connection reset"), "", true},
@@ -294,7 +299,8 @@ func TestLockNeverCreates(t *testing.T) {
 	}
 }
 
-// The leader is quiet before the Lease is let go, and only a Lease that names this term is.
+// TestLockReleases checks that the leader stops writing before it releases the Lease, and that it releases only a Lease
+// that names its term.
 func TestLockReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newTestLock()
@@ -307,13 +313,13 @@ func TestLockReleases(t *testing.T) {
 			t.Errorf("%q, want %q", l.lease.calls, want)
 		}
 		if !errors.Is(l.put("me_1"), errTermOver) {
-			t.Error("taken again after its release")
+			t.Error("the term takes the Lease again after its release")
 		}
 		l = newTestLock()
 		l.put("me_1")
 		l.lease.holder = "other_1"
 		if err := l.put(""); err == nil || l.lease.holder != "other_1" {
-			t.Errorf("%v: it released the Lease of %q", err, l.lease.holder)
+			t.Errorf("%v: the term released the Lease of %q", err, l.lease.holder)
 		}
 		synctest.Wait()
 	})
@@ -324,18 +330,18 @@ func TestLockIsFreshAfterARenewal(t *testing.T) {
 		l := newTestLock()
 		l.get()
 		if l.fresh(time.Hour) {
-			t.Error("fresh before it was taken")
+			t.Error("fresh before the Lease was taken")
 		}
 		l.put("me_1")
 		time.Sleep(19 * time.Second)
 		if !l.fresh(20 * time.Second) {
-			t.Error("not fresh 19 s after it was taken")
+			t.Error("not fresh 19 s after the Lease was taken")
 		}
 		time.Sleep(time.Second)
 		if l.fresh(20 * time.Second) {
-			t.Error("fresh 20 s after it was taken")
+			t.Error("fresh 20 s after the Lease was taken")
 		}
-		// A renewal that fails renews nothing.
+		// A failed renewal renews nothing.
 		l.lease.putErr = errors.New("no")
 		if l.put("me_1"); l.fresh(20 * time.Second) {
 			t.Error("fresh after a renewal that failed")
@@ -347,7 +353,8 @@ func TestLockIsFreshAfterARenewal(t *testing.T) {
 	})
 }
 
-// What a candidate sees before it holds the Lease is told; what it sees after is not: then it leads.
+// TestLockTellsWhatItSees checks that a candidate reports what it reads of the Lease until it holds the Lease, and not
+// while it leads.
 func TestLockTellsWhatItSees(t *testing.T) {
 	l := newTestLock()
 	l.lease.holder = "other_1"
@@ -363,7 +370,7 @@ func TestLockTellsWhatItSees(t *testing.T) {
 	}
 }
 
-// byWatch has a lock's first Gets answered by a watch that shows that holder.
+// byWatch makes a watch that shows this holder answer a lock's first Gets.
 func (t *testLock) byWatch(holder *string) {
 	t.shown = func() (*resourcelock.LeaderElectionRecord, []byte, error, bool) {
 		if holder == nil {
@@ -373,7 +380,8 @@ func (t *testLock) byWatch(holder *string) {
 	}
 }
 
-// One that stands by asks nothing; what it takes it has read first; what it holds it reads itself.
+// TestLockReadsBeforeItTakes checks that a standby sends no reads, that a candidate reads the Lease before it takes it,
+// and that a holder reads the Lease itself.
 func TestLockReadsBeforeItTakes(t *testing.T) {
 	l := newTestLock()
 	l.byWatch(new("other_1"))
@@ -394,7 +402,8 @@ func TestLockReadsBeforeItTakes(t *testing.T) {
 	}
 }
 
-// A watch that is late does not let a Lease be taken, and is not asked again until it shows what is there.
+// TestLockDoesNotTakeByALateWatch checks that a candidate does not take the Lease based on a watch that lags, and does
+// not use the watch again until it has caught up.
 func TestLockDoesNotTakeByALateWatch(t *testing.T) {
 	l := newTestLock()
 	shows := "dead_1"
@@ -402,7 +411,7 @@ func TestLockDoesNotTakeByALateWatch(t *testing.T) {
 	l.lease.holder = "alive_1"
 	l.get()
 	if err := l.put("me_1"); !errors.Is(err, errChanged) {
-		t.Errorf("%v, want that it has changed", err)
+		t.Errorf("%v, expected a conflict", err)
 	}
 	l.get()
 	l.get()
@@ -410,18 +419,18 @@ func TestLockDoesNotTakeByALateWatch(t *testing.T) {
 		t.Errorf("requests %q, want %q; saw %q", l.lease.calls, want, l.saw)
 	}
 	shows = "alive_1"
-	l.get() // it finds that the watch is there again
+	l.get() // notices that the watch has caught up
 	l.lease.calls = nil
 	if l.get(); len(l.lease.calls) > 0 {
 		t.Errorf("requests %q although the watch has caught up", l.lease.calls)
 	}
-	// By what was read it may be taken: with the resourceVersion that this has shown.
+	// After a read the Lease may be taken, with the resourceVersion of the read.
 	if err := l.put("me_1"); err != nil || l.lease.holder != "me_1" {
 		t.Errorf("%v, held by %q", err, l.lease.holder)
 	}
 }
 
-// Without a watch, or while it is not up, every Get is a real one.
+// TestLockWithoutAWatch checks that every Get is a real one if there is no watch, or while it is down.
 func TestLockWithoutAWatch(t *testing.T) {
 	l := newTestLock()
 	l.byWatch(nil)
@@ -446,17 +455,18 @@ func TestLockMayNotTake(t *testing.T) {
 		t.Error(err)
 	}
 	skewed = errors.New("the clock is off")
-	if err := l.put("me_1"); err != nil { // the leader's own loop sees to that
+	if err := l.put("me_1"); err != nil { // the leader's own loop handles that
 		t.Errorf("a renewal: %v", err)
 	}
 }
 
-// A campaign is given up for another one only if it has sent nothing that could take the Lease.
+// TestLockIsGivenUp checks that a campaign is replaced by another one only if it has sent nothing that could take the
+// Lease.
 func TestLockIsGivenUp(t *testing.T) {
 	l := newTestLock()
 	l.may = func() error {
 		if l.giveUp(errFreed) {
-			t.Error("given up in the middle of taking")
+			t.Error("given up while it takes the Lease")
 		}
 		return nil
 	}
@@ -469,7 +479,7 @@ func TestLockIsGivenUp(t *testing.T) {
 	l = newTestLock()
 	l.get()
 	if !l.giveUp(errFreed) || l.giveUp(errFreed) {
-		t.Error("not given up, or twice")
+		t.Error("not given up, or given up twice")
 	}
 	if err := l.put("me_1"); !errors.Is(err, errFreed) || !errors.Is(err, errTermOver) || l.lease.holder != "" {
 		t.Errorf("%v, held by %q", err, l.lease.holder)
@@ -479,12 +489,12 @@ func TestLockIsGivenUp(t *testing.T) {
 	l.get()
 	l.put("me_1")
 	if !l.giveUp(errFreed) {
-		t.Error("not given up after a try in vain")
+		t.Error("not given up after a failed try")
 	}
 }
 
-// A write that the API server refuses was not carried out, for certain, and a user has to fix that; of any other failure nobody
-// knows what came of it.
+// TestLockIsRefused checks that a write that the API server refuses certainly had no effect, so a user has to fix the
+// cause. After any other failure the outcome is unknown.
 func TestLockIsRefused(t *testing.T) {
 	leases := coordinationv1.Resource("leases")
 	for name, c := range map[string]struct {
@@ -502,7 +512,7 @@ func TestLockIsRefused(t *testing.T) {
 		l.get()
 		l.lease.putErr = c.err
 		if err := l.put("me_1"); !errors.Is(err, c.err) {
-			t.Errorf("%s: the elector is told %v", name, err)
+			t.Errorf("%s: the elector gets %v", name, err)
 		}
 		_, blocked := errors.AsType[blocker](l.ended)
 		if (l.ended != nil) != c.ended || blocked != c.blocked {

@@ -16,7 +16,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// notifying are events whose notifications a test can read.
+// notifying returns events whose notifications a test can read.
 func notifying(t *testing.T) (*events, *[]notify.Message) {
 	e := recording()
 	sent := new([]notify.Message)
@@ -24,12 +24,13 @@ func notifying(t *testing.T) (*events, *[]notify.Message) {
 	return e, sent
 }
 
-// shown is a message in one line.
+// shown returns a message in one line.
 func shown(m notify.Message) string {
 	return fmt.Sprintf("%s nodes=%v policy=%s turn=%s result=%s reason=%s: %s", m.Occasion, m.Nodes, m.Policy, m.Turn, m.Result, m.Reason, m.Text)
 }
 
-// Each occasion is one notification with what it is about; what is no occasion is none.
+// TestOccasions checks that each occasion leads to one notification with its object, and that other reports lead to
+// none.
 func TestOccasions(t *testing.T) {
 	e, sent := notifying(t)
 	n := turn.Node{Name: "a"}
@@ -47,7 +48,7 @@ func TestOccasions(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func()
-		want string // "" for none
+		want string // "" means no notification
 	}{
 		{"granted", func() {
 			e.reportWrite(&idle, &rollout.Verdict{Node: "a", Move: &rollout.Move{From: v1alpha1.StateIdle, To: v1alpha1.StateDraining, On: turn.Granted}}, "t1")
@@ -91,7 +92,8 @@ func TestOccasions(t *testing.T) {
 	}
 }
 
-// A turn that failed is one Event: that its node is held afterwards, because it failed, is none.
+// TestFailedTurnIsOneEvent checks that a failed turn is one Event, without another Event because its node is held
+// afterwards.
 func TestFailedTurnIsOneEvent(t *testing.T) {
 	e := recording()
 	inTurn, idle := turn.Node{Name: "a"}, turn.Node{Name: "a"}
@@ -105,7 +107,7 @@ func TestFailedTurnIsOneEvent(t *testing.T) {
 	}
 }
 
-// The next leader repeats nothing that was so before it.
+// TestNextLeaderSendsNothingAgain checks that the next leader repeats nothing that was reported before it.
 func TestNextLeaderSendsNothingAgain(t *testing.T) {
 	e, sent := notifying(t)
 	n := turn.Node{Name: "a"}
@@ -120,7 +122,8 @@ func TestNextLeaderSendsNothingAgain(t *testing.T) {
 	}
 }
 
-// Nodes that are held for long are reported once each, and at most every ten minutes; the names are bounded.
+// TestHeldForLong checks that nodes that are held for a long time are reported once each, and at most every ten
+// minutes, with a limited number of names.
 func TestHeldForLong(t *testing.T) {
 	const after = 4 * time.Hour
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -171,7 +174,7 @@ func TestHeldForLong(t *testing.T) {
 		}
 	}
 
-	e, sent := notifying(t) // held is no occasion
+	e, sent := notifying(t) // held is not a configured occasion
 	e.reportWaiting(began, nil, &rollout.Outcome{Verdicts: held(budget, "a")})
 	e.reportWaiting(began.Add(1000*time.Hour), nil, &rollout.Outcome{Verdicts: held(budget, "a")})
 	if len(*sent) > 0 || e.held != nil {

@@ -12,7 +12,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// text is what a patch sets and removes, short keys, in a stable order.
+// text lists what a patch sets and removes, with short keys, in a stable order.
 func text(p kube.Patch) string {
 	b, err := json.Marshal([]map[string]*string{p.Labels, p.Annotations})
 	if err != nil {
@@ -61,7 +61,8 @@ func TestPatchOf(t *testing.T) {
 	}
 }
 
-// Each turn has a name of its own, the same in both annotations, and the verdict is left as it was.
+// TestNewTurnsHaveNewNames checks that each turn gets its own id, the same in both annotations, and that the verdict
+// does not change.
 func TestNewTurnsHaveNewNames(t *testing.T) {
 	n := &turn.Node{Name: "n1", ResourceVersion: "7", Keys: v1alpha1.Keys{State: v1alpha1.StateIdle}}
 	v := &rollout.Verdict{Move: &rollout.Move{From: v1alpha1.StateIdle, To: v1alpha1.StateDraining, NewTurn: true,
@@ -77,6 +78,6 @@ func TestNewTurnsHaveNewNames(t *testing.T) {
 		seen[id] = true
 	}
 	if v.Move.Grant.Turn != "" {
-		t.Errorf("the verdict's grant became %q's", v.Move.Grant.Turn)
+		t.Errorf("the turn of the verdict's grant became %q", v.Move.Grant.Turn)
 	}
 }

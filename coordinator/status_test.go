@@ -9,8 +9,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// A word is written at once, a count soon, and what is only said otherwise, such as
-// the value that a closed gate's query returns, not each time that it is.
+// TestStatusPause checks that a changed reason is written at once and a changed count soon, but not every change of a
+// mere text, for example the value that a closed gate's query returns.
 func TestStatusPause(t *testing.T) {
 	said := func(reason, message string, held int32) v1alpha1.DisruptionPolicyStatus {
 		return v1alpha1.DisruptionPolicyStatus{

@@ -26,8 +26,8 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// A leader that cannot read the policies again grants by the old ones for a minute, and then nothing until it has read
-// them again.
+// TestUnreadPolicies checks that a leader that can no longer read the policies uses the old ones for grants for a
+// minute, and grants nothing after that until it has read them again.
 func TestUnreadPolicies(t *testing.T) {
 	kind := schema.GroupResource{Group: "lockkeeper.dev", Resource: "disruptionpolicies"}
 	forbidden := apierrors.NewForbidden(kind, "", errors.New("no"))
@@ -35,11 +35,11 @@ func TestUnreadPolicies(t *testing.T) {
 	for _, c := range []struct {
 		age time.Duration
 		err error
-		why string // a part of it; "" is that it grants
+		why string // a part of the reason; "" means that the leader grants
 		due time.Duration
 	}{
 		{0, nil, "", leadRound},
-		{0, forbidden, "", leadRound}, // a list was refused that only asks how far the store is; the watch is there
+		{0, forbidden, "", leadRound}, // a list that only checks the revision of the store was refused; the watch is up
 		{time.Second, nil, "", leadRound},
 		{time.Second, forbidden, "", leadRound},
 		{59 * time.Second, forbidden, "", time.Second},
@@ -51,12 +51,12 @@ func TestUnreadPolicies(t *testing.T) {
 	} {
 		why, due := unread(c.age, c.err)
 		if (why == "") != (c.why == "") || !strings.Contains(why, c.why) || due != c.due {
-			t.Errorf("%v, %v: %q, looks again in %v; expected %q, %v", c.age, c.err, why, due, c.why, c.due)
+			t.Errorf("%v, %v: %q, next check in %v; expected %q, %v", c.age, c.err, why, due, c.why, c.due)
 		}
 	}
 }
 
-// apiServer answers lists with nothing, or with refused if that is not nil.
+// apiServer answers lists with an empty list, or with refused if that is not nil.
 type apiServer struct{ refused *apierrors.StatusError }
 
 func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -76,7 +76,7 @@ func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
 		Header: http.Header{"Content-Type": {"application/json"}}}, err
 }
 
-// What a leader decides by says that its policies are too old.
+// TestSnapshotOfUnreadPolicies checks that the leader's snapshot contains the reason if the policies are too old.
 func TestSnapshotOfUnreadPolicies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &apiServer{}
@@ -117,7 +117,7 @@ func TestSnapshotOfUnreadPolicies(t *testing.T) {
 	})
 }
 
-// It says so, once, and that it is over.
+// TestUnreadPoliciesAreTold checks that the leader logs the problem once, and its end.
 func TestUnreadPoliciesAreTold(t *testing.T) {
 	var said []Status
 	l := &leader{candidate: &candidate{Options: Options{Report: func(s Status) { said = append(said, s) }}, log: slog.New(slog.DiscardHandler)}, epoch: "me_1"}

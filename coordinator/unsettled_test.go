@@ -19,7 +19,8 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// A write whose outcome is not known for a minute is told of: which node it is, since when, and what the last try came to; once.
+// TestUnsettledWrites checks that a write whose outcome is unknown for a minute is reported once: with the node, the
+// time, and the error of the last try.
 func TestUnsettledWrites(t *testing.T) {
 	client, err := kube.ConnectConfig(&rest.Config{Host: "https://127.0.0.1:1"}, "coordinator", "test", 1, 1)
 	if err != nil {
@@ -41,7 +42,7 @@ func TestUnsettledWrites(t *testing.T) {
 		}
 		l.uncertainAbout("n1", errors.New("no answer"))
 		if !l.answersMissing() {
-			t.Error("reasons are written although the API server may be away")
+			t.Error("reasons are written although the API server may be down")
 		}
 		time.Sleep(unsettledAfter - time.Second)
 		l.uncertainAbout("n1", errors.New("the server was unable to return a response"))
@@ -49,7 +50,7 @@ func TestUnsettledWrites(t *testing.T) {
 			t.Errorf("before a minute: %v, %v", s.Uncertain, s.Unsettled)
 		}
 		if l.answersMissing() || l.refusals() != time.Second {
-			t.Errorf("looks again in %v", l.refusals())
+			t.Errorf("next check in %v", l.refusals())
 		}
 		time.Sleep(time.Second)
 		all = []rollout.Snapshot{snapshot(), snapshot()}
@@ -70,7 +71,7 @@ func TestUnsettledWrites(t *testing.T) {
 		all[i].Rewound = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 		e.reportIntents(&all[i], lease)
 	}
-	var told []string // in no order
+	var told []string // in any order
 	for range 2 {
 		e := e.next(t)
 		told = append(told, strings.Join([]string{e.Type, e.Reason, e.Regarding.Kind, e.Regarding.Name, e.Note}, " "))
@@ -85,21 +86,22 @@ func TestUnsettledWrites(t *testing.T) {
 	}
 }
 
-// Most handovers take seconds: the reason is written when one lasts.
+// TestHandoverIsWrittenWhenItLasts checks that the reason Handover is written only if a handover lasts, because most
+// take seconds.
 func TestHandoverIsWrittenWhenItLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &leader{}
 		held := []rollout.Verdict{{Node: "a", Held: v1alpha1.ReasonBudget}, {Node: "b", Held: v1alpha1.ReasonHandover}}
 		if left := l.handoverLeft(held); left != handoverAfter {
-			t.Errorf("at first in %v", left)
+			t.Errorf("due in %v at first", left)
 		}
 		time.Sleep(handoverAfter - time.Second)
 		if left := l.handoverLeft(held); left != time.Second {
-			t.Errorf("after 9 s in %v", left)
+			t.Errorf("due in %v after 9 s", left)
 		}
 		time.Sleep(time.Second)
 		if left := l.handoverLeft(held); left > 0 {
-			t.Errorf("after 10 s in %v", left)
+			t.Errorf("due in %v after 10 s", left)
 		}
 		if l.handoverLeft(held[:1]) != handoverAfter || l.handoverLeft(held) != handoverAfter {
 			t.Error("another handover is written at once")
