@@ -15,8 +15,8 @@ import (
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
-// What the API server answers to a write of the conditions may be the first that the host sees of the coordinator's write before
-// it. The watch does not report it again, so the loop has to go round.
+// TestConditionsWakeTheLoop checks that the loop runs again after a write of the conditions whose answer is the host's
+// first view of an earlier write of the coordinator, because the watch does not report that write again.
 func TestConditionsWakeTheLoop(t *testing.T) {
 	node := corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{
 		Name: "n1", UID: "uid", ResourceVersion: "12", Labels: map[string]string{v1alpha1.LabelState: string(v1alpha1.StateRebooting)}}}
@@ -41,6 +41,6 @@ func TestConditionsWakeTheLoop(t *testing.T) {
 	select {
 	case <-h.kick:
 	default:
-		t.Error("the loop is not woken")
+		t.Error("the loop was not woken")
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/step"
 )
 
-// applyUnits plays systemd's part for a plan with one step; restart is called in it.
+// applyUnits plays systemd for a plan with one step. restart is called during that step.
 type applyUnits struct{ restart func() }
 
 func (u applyUnits) Restart(context.Context, string, time.Time) (string, error) {
@@ -31,7 +31,7 @@ func (applyUnits) ActiveState(context.Context, string) (string, bool, error) {
 }
 func (applyUnits) Names(context.Context, string) ([]string, error) { return nil, nil }
 
-// watchedFuncs plays the part of the watched files and units.
+// watchedFuncs is a fake of the watched files and units.
 type watchedFuncs struct{ see func(what string) }
 
 func (w watchedFuncs) MarkApplied([]v1alpha1.Change) error { w.see("applied"); return nil }
@@ -49,8 +49,7 @@ func fileChange(name, version string) v1alpha1.Change {
 	return v1alpha1.Change{Source: v1alpha1.SourceFile, Name: name, Version: version}
 }
 
-// newApplyingHost returns a host in applying that has not begun to apply. see is called as
-// it does.
+// newApplyingHost returns a host in applying that has not started to apply. see is called at each step of the apply.
 func newApplyingHost(t *testing.T, see func(h *Host, what string)) *Host {
 	t.Helper()
 	h, _ := newTestHost(t, v1alpha1.StateApplying)
@@ -68,8 +67,8 @@ func applies(t *testing.T, h *Host, changes ...v1alpha1.Change) {
 	}
 }
 
-// A change that could be read when the steps were done, and cannot be read now, is neither
-// done nor failed.
+// TestApplyUnreadAfterwards checks that a change that could be read when the steps were done, but cannot be read now,
+// is neither done nor failed.
 func TestApplyUnreadAfterwards(t *testing.T) {
 	h := newApplyingHost(t, func(*Host, string) {})
 	must(t, os.MkdirAll(filepath.Join(h.Root, "etc"), 0o755))
@@ -90,8 +89,8 @@ func TestApplyUnreadAfterwards(t *testing.T) {
 	}
 }
 
-// What comes after the host has reported how the stage ended, while the coordinator is away,
-// belongs to the next turn: it does not make this one fail.
+// TestApplyEndedIsNotJudged checks that a change that appears after the host has reported the end of the stage, while
+// the coordinator is down, belongs to the next turn and does not fail this one.
 func TestApplyEndedIsNotJudged(t *testing.T) {
 	a1, a2 := fileChange("/etc/a", "1"), fileChange("/etc/a", "2")
 	for report, judged := range map[v1alpha1.Report]bool{v1alpha1.ReportCommitted: true, v1alpha1.ReportDone: false, v1alpha1.ReportFailed: false} {

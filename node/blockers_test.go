@@ -17,8 +17,8 @@ import (
 	"lockkeeper.dev/lockkeeper/node/step"
 )
 
-// TestBlockerSince: since when something blocks does not jump when a drain starts again, and the order does not depend on the order
-// in which others name things.
+// TestBlockerSince checks that the start time of a blocker does not change when a drain starts again, and that the
+// order does not depend on the order of the reports.
 func TestBlockerSince(t *testing.T) {
 	start := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	var b blockers
@@ -29,10 +29,10 @@ func TestBlockerSince(t *testing.T) {
 	}
 	b.list([]v1alpha1.Blocker{pod(0)}, start)
 	b.list([]v1alpha1.Blocker{pod(0)}, start.Add(5*time.Minute))
-	b.list(nil, start.Add(5*time.Minute+time.Second)) // the API server was away for a moment, so the drain starts again
+	b.list(nil, start.Add(5*time.Minute+time.Second)) // the API server was down for a moment, so the drain starts again
 	got := b.list([]v1alpha1.Blocker{pod(5*time.Minute + 2*time.Second)}, start.Add(5*time.Minute+2*time.Second))
 	if !got[0].Since.Time.Equal(start) {
-		t.Errorf("blocks since %v, want %v", got[0].Since, start)
+		t.Errorf("blocks since %v, expected %v", got[0].Since, start)
 	}
 	b.list(nil, start.Add(7*time.Minute))
 	got = b.list([]v1alpha1.Blocker{pod(10 * time.Minute)}, start.Add(10*time.Minute))
@@ -43,7 +43,7 @@ func TestBlockerSince(t *testing.T) {
 	for _, all := range [][]v1alpha1.Blocker{{one, two}, {two, one}} {
 		var b blockers
 		if got := b.list(all, start); got[0].Name != "apt" || got[1].Name != "backup" {
-			t.Errorf("in the order %s, %s", got[0].Name, got[1].Name)
+			t.Errorf("order %s, %s", got[0].Name, got[1].Name)
 		}
 	}
 	if b.list(nil, start.Add(time.Hour)); len(b) != 0 {
@@ -51,8 +51,8 @@ func TestBlockerSince(t *testing.T) {
 	}
 }
 
-// TestTroubleNamesWhatIsThere: a webhook that refuses the host's word is the blocker, and not the pods that left before the word, and
-// the host still says what it wants.
+// TestTroubleNamesWhatIsThere checks that a webhook that refuses the host's report is the blocker, and not the pods
+// that left before the report, and that the host still publishes its wants.
 func TestTroubleNamesWhatIsThere(t *testing.T) {
 	var last local.Host
 	client, err := kube.ConnectConfig(&rest.Config{Host: "http://127.0.0.1:1"}, "host", "v1", 1, 1)
@@ -74,12 +74,12 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 		t.Fatalf("draining: %+v", last)
 	}
 	o = situation(v1alpha1.StateDraining, func(o *step.Observation) { o.Drain.Complete = true })
-	h.reportDecision(o, step.Decision{Write: &step.Write{}}, nil) // the word is to be written
+	h.reportDecision(o, step.Decision{Write: &step.Write{}}, nil) // the report has to be written
 	h.trouble("", &kube.Trouble{Text: "webhook refuses", RefusedBy: "w"})
 	if len(last.Blockers) != 1 || last.Blockers[0].Kind != v1alpha1.BlockerWebhook || last.Drain != nil {
 		t.Errorf("refused: %+v, drain %+v", last.Blockers, last.Drain)
 	}
-	// A state that the host has not come to rest in.
+	// The host has not finished its work in this state.
 	shows(v1alpha1.StateBeforeReboot, "2")
 	o = situation(v1alpha1.StateBeforeReboot, nil)
 	h.reportDecision(o, step.Decision{Write: &step.Write{}}, nil)

@@ -39,7 +39,7 @@ func TestPace(t *testing.T) {
 		{settling: 5 * time.Second, want: 6 * time.Second},
 		{settling: time.Hour, want: 30 * time.Second},
 		{settling: -time.Hour, want: 30 * time.Second},
-		// min_uptime has not passed in the boot that a reboot brought: its health is looked at all the same.
+		// min_uptime has not passed since the reboot, but the health is checked.
 		{busy: true, settling: 2 * time.Minute, want: 2 * time.Second},
 		{again: true, settling: 2 * time.Minute, want: 11 * time.Second},
 		// A window opens or closes.
@@ -55,7 +55,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// newTestHost is a host of a root, with a view of its Node in that state and turn; it talks to nobody. last is its status.
+// newTestHost returns a host with a root and a view of its Node in that state and in turn t1. It has no API server.
+// last is its latest status.
 func newTestHost(t *testing.T, state v1alpha1.State) (h *Host, last *local.Host) {
 	t.Helper()
 	last = &local.Host{}
@@ -73,7 +74,7 @@ func newTestHost(t *testing.T, state v1alpha1.State) (h *Host, last *local.Host)
 	return h, last
 }
 
-// The status blames who is to blame, and does not forget what was known.
+// TestTroubleTellsTheTruth checks that the status names the right component and keeps the known facts.
 func TestTroubleTellsTheTruth(t *testing.T) {
 	h, last := newTestHost(t, v1alpha1.StateDraining)
 	n := h.facts()
@@ -86,26 +87,27 @@ func TestTroubleTellsTheTruth(t *testing.T) {
 
 	h.trouble("", hostError{errors.New("asking logind: no such thing")})
 	if last.API != nil || !strings.Contains(last.Detail, "asking logind") || strings.Contains(last.Text(), "API server") {
-		t.Errorf("a failure of logind's is told as %q (API: %v)", last.Text(), last.API)
+		t.Errorf("a failure of logind is reported as %q (API: %v)", last.Text(), last.API)
 	}
 	since := last.Since
 	h.trouble(v1alpha1.ReasonForbidden, errors.New("writing node n1: forbidden"))
 	if last.API == nil || last.Waits != v1alpha1.ReasonForbidden || !strings.Contains(last.Text(), "; waits: Forbidden since ") || !strings.HasSuffix(last.Text(), "; trouble with the API server: writing node n1: forbidden; wants reboot for Sentinel /run/x") {
-		t.Errorf("a failure of the API server's is told as %+v", *last)
+		t.Errorf("a failure of the API server is reported as %+v", *last)
 	}
 	if !last.Since.Equal(since) {
-		t.Errorf("since %v, want since it began, %v", last.Since, since)
+		t.Errorf("since %v, expected the start of the failure, %v", last.Since, since)
 	}
 	if last.Wants != v1alpha1.WantsReboot || len(last.Changes) != 1 || last.State != v1alpha1.StateDraining || last.Turn != "t1" {
-		t.Errorf("it forgot what it knew: %+v", *last)
+		t.Errorf("the status lost known facts: %+v", *last)
 	}
 	h.reportDecision(o, step.Decision{Do: step.DoDrain}, nil)
 	if last.API != nil || strings.Contains(last.Text(), "trouble") {
-		t.Errorf("the trouble is over: %q", last.Text())
+		t.Errorf("status after the trouble: %q", last.Text())
 	}
 }
 
-// How long a turn has lasted is told while it is in trouble too; a grant that is another turn's says nothing of it.
+// TestTroubleTellsHowLongTheTurnLasts checks that the status contains the age of the turn also during a failure, and
+// that the grant of another turn does not count.
 func TestTroubleTellsHowLongTheTurnLasts(t *testing.T) {
 	began, stage := time.Unix(1700000000, 0).UTC(), time.Unix(1700000600, 0).UTC()
 	for _, c := range []struct {
@@ -135,8 +137,8 @@ func TestFailedWaitsLongerEachTime(t *testing.T) {
 	}
 }
 
-// TestReloadReadsOtherSentinels: other sentinels are read at once after a reload, not after
-// the poll interval, which may be an hour.
+// TestReloadReadsOtherSentinels checks that new sentinels are read at once after a reload, not only after the poll
+// interval, which may be an hour.
 func TestReloadReadsOtherSentinels(t *testing.T) {
 	h, _ := newTestHost(t, v1alpha1.StateIdle)
 	must(t, os.MkdirAll(filepath.Join(h.Root, "run"), 0o755))
@@ -166,7 +168,7 @@ func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
+			t.Fatalf("timed out waiting for %s", what)
 		}
 	}
 }
@@ -174,9 +176,9 @@ func until(t *testing.T, what string, cond func() bool) {
 func TestReadLastsTenSeconds(t *testing.T) {
 	var none *freshRead
 	if none.valid() {
-		t.Error("no read is valid")
+		t.Error("a missing read counts as valid")
 	}
-	none.wrote("1", "2") // and harms nobody
+	none.wrote("1", "2") // must not panic
 	for age, want := range map[time.Duration]bool{0: true, 9900 * time.Millisecond: true, 10 * time.Second: false, time.Hour: false} {
 		if got := (&freshRead{began: time.Now().Add(-age)}).valid(); got != want {
 			t.Errorf("a read of %v: %t", age, got)
@@ -184,14 +186,14 @@ func TestReadLastsTenSeconds(t *testing.T) {
 	}
 	l := &freshRead{resourceVersion: "5"}
 	if l.wrote("4", "6"); l.resourceVersion != "5" {
-		t.Error("another version's write moved the read")
+		t.Error("a write of another version changed the read")
 	}
 	if l.wrote("5", "6"); l.resourceVersion != "6" {
-		t.Error("its own write did not move the look")
+		t.Error("the host's own write did not change the read")
 	}
 }
 
-// Whoever looks learns whether the API server or this host's own credential is at fault.
+// TestTroubleOfItsOwn checks that the status shows whether the API server or this host's own credential has failed.
 func TestTroubleOfItsOwn(t *testing.T) {
 	h, last := newTestHost(t, v1alpha1.StateIdle)
 	o := step.Observation{Node: *h.facts()}
@@ -208,7 +210,8 @@ func TestTroubleOfItsOwn(t *testing.T) {
 	}
 }
 
-// What goes on is not told of as what cannot, which has a page in the journal's catalog.
+// TestTroubleThatGoesOn checks that a failure that does not stop the host is not reported like one that does, which has
+// an entry in the journal's catalog.
 func TestTroubleThatGoesOn(t *testing.T) {
 	var told []string
 	h := &Host{log: slog.New(recorder{told: &told})}
@@ -221,7 +224,8 @@ func TestTroubleThatGoesOn(t *testing.T) {
 	}
 }
 
-// The time of a trouble is when it began: it stays while the trouble is the same one's fault, and begins again with another's.
+// TestTroubleBeganThen checks that the time of a failure is its start: it stays while the same component fails, and
+// changes with another one.
 func TestTroubleBeganThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var last local.Host
@@ -229,7 +233,7 @@ func TestTroubleBeganThen(t *testing.T) {
 		began := time.Now()
 		for _, c := range []struct {
 			api  *local.Failure
-			want time.Duration // after began
+			want time.Duration // relative to began
 		}{
 			{&local.Failure{Error: "no answer"}, 0},
 			{&local.Failure{Error: "still no answer"}, 0},
@@ -246,13 +250,13 @@ func TestTroubleBeganThen(t *testing.T) {
 	})
 }
 
-// A read that counted pods is void once they have been evicted. One that counted none, or
-// that was made after the eviction, is not.
+// TestReadIsVoidAfterTheEviction checks that a read that counted pods is invalid after their eviction, and that a read
+// that counted none, or that was made after the eviction, is valid.
 func TestReadIsVoidAfterTheEviction(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		evictable int
-		before    bool // the read was before the eviction ended
+		before    bool // the read was made before the end of the eviction
 		valid     bool
 	}{
 		{"pods were there, and evicted since", 2, true, false},
@@ -261,7 +265,7 @@ func TestReadIsVoidAfterTheEviction(t *testing.T) {
 	} {
 		h, _ := newTestHost(t, v1alpha1.StateRebooting)
 		began := time.Now()
-		// There is no API server: the eviction ends when its context does.
+		// There is no API server, so the eviction ends with its context.
 		ctx, cancel := context.WithCancel(t.Context())
 		h.drain.Start(ctx, effect.Stage{Turn: "t1", State: v1alpha1.StateRebooting}, step.Eviction{}, false)
 		cancel()

@@ -9,7 +9,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// TestBlockersResume: what blocks the host keeps its time over a restart, if the process after it meets the same within a minute.
+// TestBlockersResume checks that a blocker keeps its start time over a restart, if the next process finds the same
+// blocker within a minute.
 func TestBlockersResume(t *testing.T) {
 	start := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	since := func(d time.Duration) metav1.Time { return metav1.NewTime(start.Add(d)) }
@@ -34,7 +35,7 @@ func TestBlockersResume(t *testing.T) {
 		b.list(nil, restart.Add(c.after-time.Millisecond))
 		got := b.list([]v1alpha1.Blocker{budget}, restart.Add(c.after))
 		if len(got) != 1 || !got[0].Since.Equal(&c.want) {
-			t.Errorf("%s: %+v, want since %v", name, got, c.want)
+			t.Errorf("%s: %+v, expected since %v", name, got, c.want)
 		}
 	}
 }

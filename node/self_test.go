@@ -16,7 +16,8 @@ import (
 
 const bootID = "11111111-2222-3333-4444-555555555555"
 
-// newRoot makes a host's root of the files, path to text; those that every host has are there unless they are given as "-".
+// newRoot creates a host's root with these files, path to text. The files that every host has exist by default, unless
+// their text is "-".
 func newRoot(t *testing.T, files map[string]string) string {
 	t.Helper()
 	all := map[string]string{
@@ -79,7 +80,7 @@ func TestReadSelf(t *testing.T) {
 	}
 }
 
-// Without these nothing can be said of a boot, and nothing is.
+// TestReadSelfNeedsBootAndUptime checks that the boot is unknown without these files.
 func TestReadSelfNeedsBootAndUptime(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"no boot id":            {"proc/sys/kernel/random/boot_id": "-"},
@@ -95,18 +96,18 @@ func TestReadSelfNeedsBootAndUptime(t *testing.T) {
 		"longer than time":      {"proc/uptime": "1e300 1.0\n"},
 	} {
 		if s, err := readSelf(newRoot(t, files)); err == nil {
-			t.Errorf("%s: %+v, want an error", name, s)
+			t.Errorf("%s: %+v, expected an error", name, s)
 		}
 	}
 	if _, err := readSelf(filepath.Join(t.TempDir(), "nowhere")); err == nil {
-		t.Error("a root that is not there: no error")
+		t.Error("no error for a missing root")
 	}
 	if _, err := New(Options{Root: newRoot(t, map[string]string{"proc/uptime": "soon"})}); err == nil || !strings.Contains(err.Error(), "/proc/uptime") {
-		t.Errorf("%v, want an error that names the file", err)
+		t.Errorf("%v, expected an error that names the file", err)
 	}
 }
 
-// A pipe in a file's place holds nobody up, and what leads out of the root is not read.
+// TestOddFiles checks that a pipe in place of a file does not block, and that nothing outside the root is read.
 func TestOddFiles(t *testing.T) {
 	root := newRoot(t, map[string]string{"etc/os-release": "-", "usr/lib/os-release": "ID=debian\n"})
 	must(t, os.MkdirAll(filepath.Join(root, "etc/flatcar"), 0o755))
@@ -121,8 +122,8 @@ func TestOddFiles(t *testing.T) {
 	}
 }
 
-// Two processes of one boot, one soon after the other, describe themselves
-// differently; see self.host.
+// TestOneProcessIsToldFromTheNext checks that two processes of one boot, one shortly after the other, have different
+// records; see self.host.
 func TestOneProcessIsToldFromTheNext(t *testing.T) {
 	started := time.Date(2026, 1, 1, 12, 0, 0, 1_000_000, time.UTC)
 	first := self{bootID: "b", booted: started.Add(-time.Hour), started: started}
@@ -130,6 +131,6 @@ func TestOneProcessIsToldFromTheNext(t *testing.T) {
 	second.started = started.Add(time.Millisecond)
 	a, b := v1alpha1.FormatRecord(first.host("v")), v1alpha1.FormatRecord(second.host("v"))
 	if a == b {
-		t.Errorf("both are %s", a)
+		t.Errorf("both records are %s", a)
 	}
 }

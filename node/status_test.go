@@ -16,9 +16,8 @@ import (
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
-// situation is an observation of a host in a state: in boot b1, Ready, with an
-// update that wants a reboot and has been published; in a turn the grant is its
-// leader's, and the last look shows that everything may go ahead.
+// situation returns an observation of a host in a state: in boot b1, Ready, with a published update that wants a
+// reboot. In a turn the grant is from the current leader, and the last reads allow everything.
 func situation(state v1alpha1.State, change func(*step.Observation)) step.Observation {
 	update := []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "4.2"}}
 	o := step.Observation{
@@ -42,8 +41,8 @@ func situation(state v1alpha1.State, change func(*step.Observation)) step.Observ
 	return o
 }
 
-// TestStatusLine walks all states: `systemctl status` says in one line what the
-// host does or what it waits for, and since when. Written by hand.
+// TestStatusLine walks through all states: `systemctl status` must show in one line what the host does or waits for,
+// and since when. The lines are written by hand.
 func TestStatusLine(t *testing.T) {
 	type o = step.Observation
 	cordoned := func(o *o) { o.Node.Mark, o.Node.Unschedulable = true, true }
@@ -119,7 +118,7 @@ func TestStatusLine(t *testing.T) {
 		obs := situation(c.state, c.change)
 		h.name = obs.Node.Name
 		d := step.Step(obs)
-		d.Write = nil // what it says of itself goes out first; then it is at rest
+		d.Write = nil // the host publishes its record first; then it is at rest
 		before := time.Now().UTC().Format(time.DateTime)
 		h.reportDecision(obs, d, nil)
 		got := regexp.MustCompile(`since (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC`).ReplaceAllStringFunc(line, func(s string) string {
@@ -137,13 +136,13 @@ func TestStatusLine(t *testing.T) {
 	}
 	for _, s := range v1alpha1.States() {
 		if !walked[s] {
-			t.Errorf("%s is not walked", s)
+			t.Errorf("no case for %s", s)
 		}
 	}
 }
 
-// TestEachTransitionIsToldOnce: the journal has one entry for each transition,
-// with its kind and fields, and none for what stays as it is.
+// TestEachTransitionIsToldOnce checks that the journal gets one entry for each transition, with its kind and fields,
+// and none for a state that stays the same.
 func TestEachTransitionIsToldOnce(t *testing.T) {
 	var told []string
 	h := &Host{name: "n1", log: slog.New(recorder{told: &told}).With("node", "n1")}
@@ -198,9 +197,9 @@ func TestEachTransitionIsToldOnce(t *testing.T) {
 	expect("INFO entered turn=t1 state=draining", "INFO ended state=idle turn=t1 result=Done", "INFO entered state=idle")
 }
 
-// Every text of the catalog finds the fields it speaks of in the entries: those
-// of words are looked at here.
-func TestWordsAreTold(t *testing.T) {
+// TestReportsAreLogged checks that every text of the catalog finds its fields in the entries; this test checks the entries
+// about reports.
+func TestReportsAreLogged(t *testing.T) {
 	var told []string
 	h := &Host{name: "n1", log: slog.New(recorder{told: &told})}
 	for i, a := range []v1alpha1.Ack{
@@ -225,13 +224,12 @@ func TestWordsAreTold(t *testing.T) {
 		t.Errorf("told\n\t%s\nexpected\n\t%s", strings.Join(told, "\n\t"), strings.Join(want, "\n\t"))
 	}
 	if systemd.MessageID != "message_id" {
-		t.Error("the key has another name")
+		t.Error("the name of the key has changed")
 	}
 }
 
-// recorder keeps entries as text: the level and the attributes, but those that
-// are for the journal's catalog alone, which have to come with a reason and with
-// a state that was entered.
+// recorder keeps entries as text: the level and the attributes, except those that only the journal's catalog uses.
+// Those must come with a reason or with a new state.
 type recorder struct {
 	told *[]string
 	with []slog.Attr

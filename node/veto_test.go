@@ -21,13 +21,13 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// A host whose rights to read the policies are taken away publishes that nothing is to
-// begin on it, and waits at each check; when it has them again, it does not. If they
-// cannot be read for another reason, it is the same when that lasts.
+// TestPoliciesCannotBeReadAnyMore checks that a host without permission to read the policies publishes a veto, so that
+// no turn begins on it, and waits at each check until it has the permission again. If the policies cannot be read for
+// another reason, the same happens after some time.
 func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var refuses, broken atomic.Bool
-	ends := make(chan struct{}) // one watch for each
+	ends := make(chan struct{}) // each element ends one watch
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch {
@@ -89,17 +89,17 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 	h.policyMemory = step.PolicyMemory{}
 	h.policyMemory.Unread("no conversion", false, false, time.Now().Add(-2*time.Minute))
 	if o := h.observe(ctx); o.Veto != v1alpha1.ReasonSourceUnreadable || o.Sources.Unconfirmed != o.VetoDetail || o.Sources.Wants != v1alpha1.WantsReboot {
-		t.Errorf("broken for long: veto %q (%s), waits for %q, wants %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed, o.Sources.Wants)
+		t.Errorf("broken for a long time: veto %q (%s), waits for %q, wants %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed, o.Sources.Wants)
 	}
 	broken.Store(false)
 	until("read again", func() bool { o := h.observe(ctx); return o.Veto == "" && o.Sources.Unconfirmed == "" })
 }
 
-// TestWindowsAreTheHostsVeto reads windows from the host's file, and others after a reload.
+// TestWindowsAreTheHostsVeto checks windows from the host's file, and other windows after a reload.
 func TestWindowsAreTheHostsVeto(t *testing.T) {
 	h, _ := newTestHost(t, v1alpha1.StateIdle)
 	h.policies = kube.WatchPolicies(nil, policy.Compile, h.wake)
-	// Closed: it opened half a day ago, for ten minutes, and opens daily.
+	// Closed: the window opened half a day ago for ten minutes, and opens daily.
 	now := time.Now().UTC()
 	opened := now.Add(-12 * time.Hour)
 	closed := policy.Window{Days: [7]bool{true, true, true, true, true, true, true}, Hour: opened.Hour(), Minute: opened.Minute(), Duration: 10 * time.Minute, Zone: time.UTC}
