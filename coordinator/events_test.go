@@ -221,7 +221,7 @@ func TestSlotsAreToldOf(t *testing.T) {
 	} {
 		e.reportWaiting(now.Add(step.after), nodes, step.out)
 		if told := e.blocking["a"].reported; told != step.told {
-			t.Errorf("after %v: told: %t, expected %t", step.after, told, step.told)
+			t.Errorf("after %v: reported %t, expected %t", step.after, told, step.told)
 		}
 	}
 	if w := e.next(t); w.Reason != v1alpha1.EventTakesSlot || w.Regarding.Name != "a" || w.Note != "others wait for a slot: a is cordoned by another owner" {
@@ -299,7 +299,7 @@ func TestEndOfTheStopIsToldOf(t *testing.T) {
 		want := append(slices.Clone(c.told), v1alpha1.EventStoreRewound)
 		slices.Sort(want)
 		if !slices.Equal(told, want) {
-			t.Errorf("%s: told %v, want %v", name, told, want)
+			t.Errorf("%s: Events %v, expected %v", name, told, want)
 		}
 	}
 }

@@ -117,7 +117,7 @@ func TestLockEndsItsTerm(t *testing.T) {
 				}
 				synctest.Wait()
 				if len(l.over) != 1 || l.fresh(time.Hour) {
-					t.Errorf("%s: told %q, fresh %t", name, l.over, l.fresh(time.Hour))
+					t.Errorf("%s: ended %q, fresh %t", name, l.over, l.fresh(time.Hour))
 				}
 			})
 		}
@@ -153,7 +153,7 @@ func TestLockEndsItsTermByItself(t *testing.T) {
 				}
 				synctest.Wait()
 				if (len(l.over) > 0) != c.over {
-					t.Errorf("%s: told %q", name, l.over)
+					t.Errorf("%s: ended %q", name, l.over)
 				}
 			})
 		}
@@ -249,7 +249,7 @@ func TestLockOutlivesAnAPIServerThatIsAway(t *testing.T) {
 		}
 		synctest.Wait()
 		if len(l.over) > 0 {
-			t.Errorf("told %q", l.over)
+			t.Errorf("ended %q", l.over)
 		}
 	})
 }
@@ -286,7 +286,7 @@ func TestLockTakesOnce(t *testing.T) {
 			}
 			synctest.Wait()
 			if (len(l.over) > 0) != c.over {
-				t.Errorf("%s: told %q", name, l.over)
+				t.Errorf("%s: ended %q", name, l.over)
 			}
 		})
 	}
@@ -366,7 +366,7 @@ func TestLockTellsWhatItSees(t *testing.T) {
 	l.put("me_1")
 	l.get()
 	if want := []string{"other_1", "", ""}; !slices.Equal(l.saw, want) {
-		t.Errorf("told %q, want %q", l.saw, want)
+		t.Errorf("reported %q, expected %q", l.saw, want)
 	}
 }
 

@@ -82,7 +82,7 @@ func TestUnsettledWrites(t *testing.T) {
 		t.Errorf("Events %q, want %q", told, wants)
 	}
 	if len(e.queue) > 0 {
-		t.Errorf("told again: %+v", e.next(t))
+		t.Errorf("another Event: %+v", e.next(t))
 	}
 }
 

@@ -51,7 +51,7 @@ func TestProgressTellsOnlyNewsAndSeldom(t *testing.T) {
 		}
 		// Between the end of the other pods and the tenth attempt there is nothing new to report.
 		if len(said) > 12 {
-			t.Errorf("%d words", len(said))
+			t.Errorf("%d reports", len(said))
 		}
 		i := slices.IndexFunc(said, func(w told) bool { return w.p.Blocked == 1 })
 		if i < 0 {

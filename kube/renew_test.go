@@ -285,11 +285,11 @@ func TestRenewSaysWhatIsWrong(t *testing.T) {
 	other := "# an admin's\n" + r.before
 	r.answer = func(w http.ResponseWriter, n int64) { r.write(other); whole(w, n) }
 	if _, err := r.renew(); err != nil {
-		t.Errorf("replaced meanwhile: %v", err)
+		t.Errorf("replaced in the meantime: %v", err)
 	}
 	r.holds("replaced meanwhile", other, true)
 	if is, err := r.read(); err != nil || !is.never || !strings.Contains(other, is.user.Token) {
-		t.Errorf("replaced meanwhile: %+v, %v", is, err)
+		t.Errorf("replaced in the meantime: %+v, %v", is, err)
 	}
 
 	r.answer = whole

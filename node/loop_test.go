@@ -205,7 +205,7 @@ func TestTroubleOfItsOwn(t *testing.T) {
 			t.Errorf("%v, in the loop: %+v", c.err, *last)
 		}
 		if h.reportDecision(o, step.Decision{}, c.err); last.API == nil || last.API.Local != c.own {
-			t.Errorf("%v, beside it: %+v", c.err, *last)
+			t.Errorf("%v, with a decision: %+v", c.err, *last)
 		}
 	}
 }
@@ -220,7 +220,7 @@ func TestTroubleThatGoesOn(t *testing.T) {
 	h.logTrouble(&kube.Trouble{Text: "now"})
 	want := []string{"WARN err=soon", "DEBUG err=soon", "WARN message_id=" + string(v1alpha1.MessageTrouble) + " err=now"}
 	if !slices.Equal(told, want) {
-		t.Errorf("told %q, expected %q", told, want)
+		t.Errorf("reported %q, expected %q", told, want)
 	}
 }
 

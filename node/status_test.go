@@ -166,7 +166,7 @@ func TestEachTransitionIsToldOnce(t *testing.T) {
 			told[i] = strings.ReplaceAll(told[i], " node=n1", "")
 		}
 		if !slices.Equal(told, want) {
-			t.Errorf("told\n\t%s\nexpected\n\t%s", strings.Join(told, "\n\t"), strings.Join(want, "\n\t"))
+			t.Errorf("logged\n\t%s\nexpected\n\t%s", strings.Join(told, "\n\t"), strings.Join(want, "\n\t"))
 		}
 		told = nil
 	}
@@ -221,7 +221,7 @@ func TestReportsAreLogged(t *testing.T) {
 		"ERROR message_id=" + string(v1alpha1.MessageStageFailed) + " turn=t1 state=rebooting report=failed reason=SomethingNew",
 	}
 	if !slices.Equal(told, want) {
-		t.Errorf("told\n\t%s\nexpected\n\t%s", strings.Join(told, "\n\t"), strings.Join(want, "\n\t"))
+		t.Errorf("logged\n\t%s\nexpected\n\t%s", strings.Join(told, "\n\t"), strings.Join(want, "\n\t"))
 	}
 	if systemd.MessageID != "message_id" {
 		t.Error("the name of the key has changed")

@@ -424,6 +424,6 @@ func TestNoReceiver(t *testing.T) {
 	}
 	with.On = []v1alpha1.Occasion{v1alpha1.OccasionHeld}
 	if New(with).HeldLongerThan() != time.Hour {
-		t.Error("a held node is no occasion")
+		t.Error("a held node is not an occasion")
 	}
 }

@@ -322,7 +322,7 @@ func TestGrantIsNoMoreDisruptiveThanThePolicy(t *testing.T) {
 		h.promote("rebooting", onlyNode)
 		h.acks("rebooting/refused:PlanChanged")
 		if len(h.reboots(simhost.RebootCalled)) > 0 || !h.hasPod("victim") {
-			t.Error("it rebooted, or evicted")
+			t.Error("the host rebooted, or evicted a pod")
 		}
 	})
 	t.Run("pods to skip", func(t *testing.T) {

@@ -90,6 +90,6 @@ func TestMaskedEngineTakesItsUpdateBack(t *testing.T) {
 	h.wants("nothing")
 	h.says("WantGone")
 	if len(h.commits()) > 0 {
-		t.Error("it committed")
+		t.Error("the host committed")
 	}
 }

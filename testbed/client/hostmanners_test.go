@@ -36,7 +36,7 @@ func TestSentinelIsPublishedBeforeThePoll(t *testing.T) {
 			t.Fatalf("no write says that the host wants %s", change.word)
 		}
 		if took := writes[0].at.Sub(made); took > 20*time.Second { // without a reason the loop runs every 30 s
-			t.Errorf("it took %v to publish that the host wants %s", took, change.word)
+			t.Errorf("the host took %v to publish that it wants %s", took, change.word)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func TestInhibitorInTheDelayCallsOff(t *testing.T) {
 	h.stop()
 	must(t, anna.WaitText(soon(t), "does not come now: lockkeeper was stopped", 1))
 	if len(h.commits()) > 0 {
-		t.Error("it committed within the delay")
+		t.Error("the host committed within the delay")
 	}
 	h.run()
 	must(t, anna.WaitText(soon(t), warning, 3))
@@ -197,7 +197,7 @@ func TestRebootManagersHoldTheCommit(t *testing.T) {
 				return strings.Contains(h.node().Annotations["lockkeeper.dev/host"], `"veto":"OtherManager"`)
 			})
 			if len(h.commits()) > 0 {
-				t.Error("it committed")
+				t.Error("the host committed")
 			}
 			c.set(h, false)
 			h.acks("rebooting/committed")

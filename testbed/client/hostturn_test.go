@@ -102,7 +102,7 @@ func TestHostTurn(t *testing.T) {
 	h.acks("uncordoning/done")
 	n = h.node()
 	if _, mark := n.Annotations["lockkeeper.dev/cordon"]; mark || n.Spec.Unschedulable {
-		t.Errorf("given back: unschedulable %t, marked %t", n.Spec.Unschedulable, mark)
+		t.Errorf("after the turn: unschedulable %t, marked %t", n.Spec.Unschedulable, mark)
 	}
 	if h.sim.Boots() != 2 || len(h.reboots(simhost.RebootCalled)) != 1 {
 		t.Errorf("%d boots", h.sim.Boots())
@@ -268,7 +268,7 @@ func TestRefusedReboot(t *testing.T) {
 		t.Errorf("commits %+v, want one", h.commits())
 	}
 	if h.sim.Boots() != 1 {
-		t.Error("it rebooted")
+		t.Error("the host rebooted")
 	}
 }
 

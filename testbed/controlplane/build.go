@@ -128,7 +128,7 @@ func (b builder) build(ctx context.Context) (string, error) {
 		return dir, nil
 	}
 	if err := os.MkdirAll(b.cache, 0o755); err != nil {
-		return "", fmt.Errorf("making the cache for %s: %w", b.what, err)
+		return "", fmt.Errorf("creating the cache for %s: %w", b.what, err)
 	}
 	unlock, err := lockFile(ctx, filepath.Join(b.cache, "lock"), func() {
 		b.log.printf("another process is building %s; waiting for it", b.what)

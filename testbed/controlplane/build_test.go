@@ -74,21 +74,21 @@ func TestBuildOnceForAll(t *testing.T) {
 	}
 	must(b.build(t.Context()))(t)
 	if builds() != 1 {
-		t.Error("built again what was there")
+		t.Error("built an existing entry again")
 	}
 	if err := os.WriteFile(filepath.Join(b.src, "go.mod"), []byte("module b"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	dir := must(b.build(t.Context()))(t)
 	if builds() != 2 {
-		t.Error("another go.mod did not make another build")
+		t.Error("another go.mod did not cause another build")
 	}
 	if err := os.Remove(binariesIn(dir).Kwok); err != nil {
 		t.Fatal(err)
 	}
 	must(b.build(t.Context()))(t)
 	if builds() != 3 {
-		t.Error("a folder that lacks a binary was taken for complete")
+		t.Error("a directory that lacks a binary counts as complete")
 	}
 }
 

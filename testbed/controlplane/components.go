@@ -49,7 +49,7 @@ func (cp *ControlPlane) etcdSocket() string { return cp.dir.join("etcd.sock") }
 func (cp *ControlPlane) startEtcd(ctx context.Context) error {
 	socket := cp.etcdSocket()
 	if len(socket) > maxSocketPath {
-		return fmt.Errorf("the control plane's folder %s is too deep: etcd's socket in it would have a path of %d bytes, at most %d work",
+		return fmt.Errorf("the control plane's directory %s has a path that is too long: etcd's socket in it would have a path of %d bytes, but at most %d are possible",
 			cp.dir.path, len(socket), maxSocketPath)
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {

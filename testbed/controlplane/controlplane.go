@@ -91,10 +91,10 @@ type ControlPlane struct {
 func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 	for _, c := range opts.Without {
 		if c == Etcd || c == APIServer {
-			return nil, fmt.Errorf("a control plane without %s is none", c)
+			return nil, fmt.Errorf("a control plane needs %s", c)
 		}
 		if !slices.Contains([]Component{ControllerManager, Scheduler, Ballast, Pods}, c) {
-			return nil, fmt.Errorf("there is no component %q to leave out", c)
+			return nil, fmt.Errorf("unknown component %q in Without", c)
 		}
 	}
 	if opts.Binaries == (Binaries{}) {
@@ -165,7 +165,7 @@ func (cp *ControlPlane) useAddress() error {
 	}
 	admin, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("making the testbed's client: %w", err)
+		return fmt.Errorf("creating the testbed's client: %w", err)
 	}
 	cp.adminConfig, cp.admin = config, admin
 	return nil

@@ -240,12 +240,12 @@ func TestWaitRefused(t *testing.T) {
 	calls := 0
 	try := func(context.Context) error { calls++; return answers[min(calls, len(answers))-1] }
 	if err := shared.WaitRefused(soon(t), "by this policy", try); err != nil || calls != 3 {
-		t.Errorf("it returned %v after %d answers, expected no error after 3", err, calls)
+		t.Errorf("WaitRefused returned %v after %d answers, expected no error after 3", err, calls)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if err := shared.WaitRefused(ctx, "by a third policy", try); err == nil || !strings.Contains(err.Error(), "refused by this policy") {
-		t.Errorf("at the end of its context it returned %v, expected an error with the last answer", err)
+		t.Errorf("at the end of the context WaitRefused returned %v, expected an error with the last answer", err)
 	}
 }
 

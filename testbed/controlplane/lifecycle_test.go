@@ -35,7 +35,7 @@ func TestAllComponentsRun(t *testing.T) {
 		}
 	}
 	if got, want := len(processesOf(t, shared.Dir())), 6; got != want {
-		t.Errorf("%d processes have the folder on their command line, want %d: the tests below look for them so", got, want)
+		t.Errorf("%d processes have the directory on their command line, expected %d: the tests below find them that way", got, want)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestStopLeavesNothing(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(cp.Dir()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder: %v, want it gone", err)
+		t.Errorf("the directory: %v, expected it to be gone", err)
 	}
 	if err := cp.StartAPIServer(t.Context()); !errors.Is(err, errStopped) {
 		t.Errorf("starting the API server of a stopped control plane: %v, want %v", err, errStopped)
@@ -204,7 +204,7 @@ func TestNamedDirStays(t *testing.T) {
 	}
 	if cp, err := Start(t.Context(), Options{Dir: dir, Without: bare}); err == nil {
 		cp.Stop()
-		t.Error("started in a folder that is not empty")
+		t.Error("started in a directory that is not empty")
 	}
 }
 
@@ -268,7 +268,7 @@ func TestOwnerDies(t *testing.T) {
 			}
 			dirs := must(filepath.Glob(filepath.Join(temp, dirPrefix+"*")))(t)
 			if (len(dirs) == 1) != test.dirStays || len(dirs) > 1 {
-				t.Errorf("folders left: %v, want one: %t", dirs, test.dirStays)
+				t.Errorf("directories left: %v, expected one: %t", dirs, test.dirStays)
 			}
 			removeStaleDirs(temp)
 			wantEmpty(t, temp)
@@ -302,7 +302,7 @@ func TestKeep(t *testing.T) {
 				}
 			}
 			if (kubeconfig != "") != kept {
-				t.Errorf("it printed the kubeconfig %q, expected one: %t", kubeconfig, kept)
+				t.Errorf("printed the kubeconfig %q, expected one: %t", kubeconfig, kept)
 			}
 			if kubeconfig != "" {
 				config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)

@@ -184,7 +184,7 @@ func (cp *ControlPlane) NodeWriter(node string, keys ...string) (kubernetes.Inte
 	}
 	c, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("making a client for %q: %w", keys, err)
+		return nil, fmt.Errorf("creating a client for %q: %w", keys, err)
 	}
 	cp.writers.Store(who, c)
 	return c, nil

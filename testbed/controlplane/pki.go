@@ -31,7 +31,7 @@ type keyPair struct{ cert, key []byte }
 func newAuthority() (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("making the CA's key: %w", err)
+		return nil, fmt.Errorf("creating the CA's key: %w", err)
 	}
 	template := &x509.Certificate{
 		SerialNumber:          big.NewInt(1),
@@ -87,11 +87,11 @@ func (a *authority) signUntil(template *x509.Certificate, end time.Time) (keyPai
 	name := template.Subject.CommonName
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return keyPair{}, fmt.Errorf("making a key for %s: %w", name, err)
+		return keyPair{}, fmt.Errorf("creating a key for %s: %w", name, err)
 	}
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
-		return keyPair{}, fmt.Errorf("making a serial number for %s: %w", name, err)
+		return keyPair{}, fmt.Errorf("creating a serial number for %s: %w", name, err)
 	}
 	template.SerialNumber = serial
 	template.NotBefore, template.NotAfter = a.cert.NotBefore, end
@@ -111,7 +111,7 @@ func (a *authority) signUntil(template *x509.Certificate, end time.Time) (keyPai
 func newSigningKey() (private, public []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("making the key for service accounts: %w", err)
+		return nil, nil, fmt.Errorf("creating the key for service accounts: %w", err)
 	}
 	private, err = keyPEM(key)
 	if err != nil {
@@ -139,7 +139,7 @@ func pemBlock(kind string, der []byte) []byte {
 // writePKI writes the files that the API server and the controller manager read.
 func (a *authority) writePKI(dir *workDir, addresses []netip.Addr) error {
 	if err := os.Mkdir(dir.join("pki"), 0o700); err != nil {
-		return fmt.Errorf("making the folder for keys: %w", err)
+		return fmt.Errorf("creating the directory for keys: %w", err)
 	}
 	server, err := a.server("kube-apiserver", addresses)
 	if err != nil {

@@ -31,7 +31,7 @@ func newWorkDir(named string) (*workDir, error) {
 	removeStaleDirs(os.TempDir())
 	path, err := os.MkdirTemp("", dirPrefix)
 	if err != nil {
-		return nil, fmt.Errorf("making the control plane's folder: %w", err)
+		return nil, fmt.Errorf("creating the control plane's directory: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(path, dirLock), os.O_RDWR|os.O_CREATE, 0o600)
 	if err == nil {
@@ -39,7 +39,7 @@ func newWorkDir(named string) (*workDir, error) {
 	}
 	if err != nil {
 		os.RemoveAll(path)
-		return nil, fmt.Errorf("locking the control plane's folder: %w", err)
+		return nil, fmt.Errorf("locking the control plane's directory: %w", err)
 	}
 	return &workDir{path: path, lock: lock}, nil
 }
@@ -47,17 +47,17 @@ func newWorkDir(named string) (*workDir, error) {
 func useNamedDir(path string) (*workDir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
-		return nil, fmt.Errorf("the control plane's folder: %w", err)
+		return nil, fmt.Errorf("the control plane's directory: %w", err)
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("making the control plane's folder: %w", err)
+		return nil, fmt.Errorf("creating the control plane's directory: %w", err)
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the control plane's folder: %w", err)
+		return nil, fmt.Errorf("reading the control plane's directory: %w", err)
 	}
 	if len(entries) > 0 {
-		return nil, fmt.Errorf("the control plane's folder %s is not empty", path)
+		return nil, fmt.Errorf("the control plane's directory %s is not empty", path)
 	}
 	return &workDir{path: path}, nil
 }
@@ -74,7 +74,7 @@ func (d *workDir) remove() error {
 	err := os.RemoveAll(d.path)
 	d.lock.Close()
 	if err != nil {
-		return fmt.Errorf("removing the control plane's folder: %w", err)
+		return fmt.Errorf("removing the control plane's directory: %w", err)
 	}
 	return nil
 }

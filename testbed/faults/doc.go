@@ -9,7 +9,7 @@
 // API server in a turn, the test kills the writer at three moments: right before it sends the write; after the write
 // took effect but before the writer knows; and right after the answer. The turn must end as if nothing had happened,
 // with one reboot. Every write has a class in a hand-written table, and a write without a class fails the run. So
-// anyone who adds a write to lockkeeper has to add its class, and then the test kills there too.
+// a developer who adds a write to lockkeeper has to add its class, and then the test kills there too.
 //
 // Leaders (TestRounds): the leader is stopped (SIGSTOP) for longer than its Lease lasts, or is cut off from the
 // network. A successor takes over, and the old leader comes back with all its writes in flight. In the meantime an

@@ -18,7 +18,7 @@ func testUnitFiles(t *testing.T, h *realhost.Host, u systemd.Units) {
 		for d in service odd-.service odd-one-two.service odd-alias.service odd-@.service odd-@two.service odd-one@.service odd-one@two.service; do odd $d.d/$d.conf; done
 		odd /run/systemd/system/odd-.service.d/run.conf
 		odd /usr/lib/systemd/system/odd-.service.d/lib.conf
-		odd /usr/lib/systemd/system/odd-.service.d/service.conf # another of this name, in /etc, is a folder's of less worth
+		odd /usr/lib/systemd/system/odd-.service.d/service.conf # another file of this name, in /etc, is in a directory with less precedence
 		odd odd-one-two.service.d/lib.conf
 		for u in odd-one-two odd-one@; do printf '[Service]\nExecStart=/bin/sleep infinity\n' >/usr/lib/systemd/system/$u.service; done
 		cp /usr/lib/systemd/system/odd-one-two.service .

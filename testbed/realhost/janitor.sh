@@ -1,10 +1,10 @@
-# The janitor of a lab: waits for the end of its input, which is the end of the lab's owner, and removes all that the lab has
-# made on the machine. Called again it finds nothing to do.
-# Arguments: the lab's tag, its folder, its lock file (held open by this process too).
+# The janitor of a lab waits for the end of its input, which means the end of the lab's owner, and removes everything that
+# the lab has created on the machine. A second call does nothing.
+# Arguments: the lab's tag, its directory, its lock file (this process holds it open too).
 tag=$1 dir=$2 lock=$3
 case $tag in lkr[0-9]*) ;; *) exit 64 ;; esac
 trap '' HUP INT TERM
-while read -r _; do :; done # no other process, which would hold the lock when this one is killed
+while read -r _; do :; done # a builtin: another process would keep the lock if this one is killed
 
 groups() {
 	while read -r _ mount type _; do
@@ -22,7 +22,7 @@ while [ $round -lt 100 ]; do
 	round=$((round + 1))
 done
 
-# A process leaves its cgroup some time before it is gone; the first one of a PID namespace waits for all others.
+# A process leaves its cgroup before it is gone. The first process of a PID namespace waits for all others.
 dying() {
 	for pid in $seen; do
 		! grep -qs '^State:.[^ZX]' "/proc/$pid/status" || return 0

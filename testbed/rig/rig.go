@@ -1,4 +1,4 @@
-// Package rig joins the parts of the test bed: a fleet of simulated hosts on a real control plane, and a referee that watches them. Tests and the
+// Package rig joins the parts of the testbed: a fleet of simulated hosts on a real control plane, and a referee that watches them. Tests and the
 // demo start a rig. A Scene has the methods with which a test acts on a rig.
 package rig
 

@@ -53,7 +53,7 @@ func (h *Host) writeBootFiles(bootID, version string) error {
 		return fmt.Errorf("emptying /run: %w", err)
 	}
 	if err := os.MkdirAll(h.rootPath("run"), 0o755); err != nil {
-		return fmt.Errorf("making /run: %w", err)
+		return fmt.Errorf("creating /run: %w", err)
 	}
 	for name, text := range map[string]string{
 		"proc/sys/kernel/random/boot_id": bootID + "\n",
@@ -67,10 +67,10 @@ func (h *Host) writeBootFiles(bootID, version string) error {
 	}
 	if _, err := os.Lstat(h.rootPath("var/run")); errors.Is(err, os.ErrNotExist) {
 		if err := os.MkdirAll(h.rootPath("var"), 0o755); err != nil {
-			return fmt.Errorf("making /var: %w", err)
+			return fmt.Errorf("creating /var: %w", err)
 		}
 		if err := os.Symlink("../run", h.rootPath("var/run")); err != nil {
-			return fmt.Errorf("making /var/run: %w", err)
+			return fmt.Errorf("creating /var/run: %w", err)
 		}
 	}
 	return nil

@@ -73,7 +73,7 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 				t.Errorf("left: %v", found)
 			}
 			if _, err := os.Stat(h.Dir()); !os.IsNotExist(err) {
-				t.Errorf("its folder: %v", err)
+				t.Errorf("its directory: %v", err)
 			}
 			if _, err := cp.Client().CoreV1().Nodes().Get(soon(t), h.Name(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				t.Errorf("its Node: %v", err)

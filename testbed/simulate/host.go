@@ -173,7 +173,7 @@ func (s *sim) act(h *host) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: the host of %s never comes to rest", s.stamp(), h.node.Name)
+	return fmt.Errorf("%s: the host of %s does not become idle", s.stamp(), h.node.Name)
 }
 
 // step lets the host take one step. It reports whether there may be another.

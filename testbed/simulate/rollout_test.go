@@ -63,7 +63,7 @@ func TestThreePolicies(t *testing.T) {
 	}
 	r := roll(t, string(text))
 	if !r.Done() {
-		t.Errorf("it stops:\n%s", r)
+		t.Errorf("the rollout stops:\n%s", r)
 	}
 	// Calculated by hand: 20 % of 18 is 3.6, and 25 % of 9 is 2.25. Of the three control-plane nodes only one may roll
 	// at once, although their policy allows 100 %. The total is 5.
@@ -231,7 +231,7 @@ items:
 `
 	r := roll(t, text)
 	if !r.Done() {
-		t.Errorf("it stops:\n%s", r)
+		t.Errorf("the rollout stops:\n%s", r)
 	}
 	for _, p := range r.Policies {
 		// gold has four. The policy all could have five of its ten, but the total of eight leaves four.

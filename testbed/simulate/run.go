@@ -139,7 +139,7 @@ func (s *sim) instant(ctx context.Context) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%s: the fleet never comes to rest", s.stamp())
+	return fmt.Errorf("%s: the fleet does not become idle", s.stamp())
 }
 
 // stamp returns the current time for messages.

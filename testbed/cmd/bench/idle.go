@@ -64,7 +64,7 @@ func (b *bench) leader(ctx context.Context) (*simhost.Host, error) {
 			return h, nil
 		}
 	}
-	return nil, fmt.Errorf("nobody coordinates")
+	return nil, fmt.Errorf("no host coordinates")
 }
 
 func ofCoordinators(r *request) bool {

@@ -92,7 +92,7 @@ func choose(names string) (chosen []part, err error) {
 	for name := range strings.SplitSeq(names, ",") {
 		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("(there is no part %q)", name)
+			return nil, fmt.Errorf("(unknown part %q)", name)
 		}
 		chosen = append(chosen, parts[i])
 	}

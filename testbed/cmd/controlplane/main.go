@@ -23,12 +23,12 @@ import (
 func main() { os.Exit(run()) }
 
 func run() int {
-	dir := flag.String("dir", "", "folder for data, keys and logs, which stays; default: a temporary one, which goes")
-	hosts := flag.Int("hosts", 0, "how many Nodes to create whose pods KWOK plays, and which are called Ready once")
-	ballast := flag.Int("ballast", 0, "how many Nodes to create that KWOK plays altogether")
-	grace := flag.Duration("node-monitor-grace", 0, "after how much silence of its kubelet a Node is not Ready; default: Kubernetes' own")
+	dir := flag.String("dir", "", "directory for data, keys and logs, which is kept; default: a temporary directory, which is removed")
+	hosts := flag.Int("hosts", 0, "number of Nodes to create whose pods KWOK simulates, and which are marked Ready once")
+	ballast := flag.Int("ballast", 0, "number of Nodes to create that KWOK simulates completely")
+	grace := flag.Duration("node-monitor-grace", 0, "time without a heartbeat after which a Node is not Ready; default: the default of Kubernetes")
 	buildOnly := flag.Bool("build-only", false, "build the components unless they are in the cache, and stop")
-	realHosts := flag.Bool("real-hosts", false, "with -build-only: make also what real hosts are made of, where they can be had")
+	realHosts := flag.Bool("real-hosts", false, "with -build-only: also build the parts of real hosts, if this machine can run them")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "controlplane: unexpected argument %q\n", flag.Arg(0))

@@ -110,7 +110,7 @@ func demo(ctx context.Context, planted string) (err error) {
 	}
 	status(ctx, binary, kubeconfig)
 
-	say("the update engine of each host stages %s; from here on nobody touches anything", to)
+	say("the update engine of each host stages %s; no manual action follows", to)
 	began := time.Now()
 	rolling, cancel := context.WithTimeout(ctx, rollWithin)
 	defer cancel()
@@ -119,7 +119,7 @@ func demo(ctx context.Context, planted string) (err error) {
 	defer cancel()
 	if planted != "" {
 		o := referee.Offenders[planted]
-		say("planted: somebody who %s", o.Does)
+		say("planted: a process that %s", o.Does)
 		offending.Go(func() {
 			if err := o.Run(rolling, world(cp, r)); err != nil && rolling.Err() == nil {
 				fmt.Fprintf(os.Stderr, "demo: the offender: %v\n", err)

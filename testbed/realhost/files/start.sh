@@ -1,5 +1,5 @@
-# Boots a host: in a mount namespace of its own, so that its mounts end with its last process.
-# Arguments: the tree, the host's folder, the number of its cgroups, those, and then the command that boots it.
+# Boots a host in a new mount namespace, so that its mounts end with its last process.
+# Arguments: the tree, the host's directory, the number of its cgroups, the cgroups, and the command that boots the host.
 set -e
 tree=$1 dir=$2 groups=$3
 shift 3
